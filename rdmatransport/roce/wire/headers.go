@@ -1,0 +1,242 @@
+// Package wire is RoCEv2's headers and nothing but headers: what stands between the UDP header and the end of the
+// datagram. All fields are big-endian on the wire, except the ICRC; here they are values in host order.
+//
+//	+-----+--------------------------------------------+---------+-----+------+
+//	| BTH | RETH, AETH, AtomicETH, … as the opcode has  | payload | pad | ICRC |
+//	+-----+--------------------------------------------+---------+-----+------+
+//
+// Sources: IBTA Vol 1 §9.2 (BTH), §9.3 (extensions), annex A17 (RoCEv2).
+package wire
+
+import "encoding/binary"
+
+// Lengths of the headers, in bytes.
+const (
+	BTHLen          = 12
+	RETHLen         = 16
+	AETHLen         = 4
+	AtomicETHLen    = 28
+	AtomicAckETHLen = 8
+	ImmDtLen        = 4
+	IETHLen         = 4
+	DETHLen         = 8
+	ICRCLen         = 4
+	// CNPPayloadLen is the length of a CNP's reserved payload, sent as zeros (IBTA A17.9.3).
+	CNPPayloadLen = 16
+	// MaxHeaderLen is the longest BTH with extensions: an atomic request's.
+	MaxHeaderLen = BTHLen + AtomicETHLen
+)
+
+// DefaultPKey is the full-membership key of the default partition, the only one that RoCEv2 is used with.
+const DefaultPKey = 0xffff
+
+// BTH is the base transport header (IBTA Vol 1 §9.2; FECN and BECN are A17's and Vol 1 A10's).
+//
+//	  byte 0        byte 1            byte 2, 3
+//	+-------------+-+-+---+---------+-------------------------+
+//	|   opcode    |S|M|pad| version |          P_Key          |  S solicited, M migration state
+//	+-+-+---------+-+-+---+---------+-------------------------+
+//	|F|B|reserved6|            destination QP                 |  F FECN, B BECN; this byte is not under the ICRC
+//	+-+-+---------+-------------------------------------------+
+//	|A| reserved7 |                  PSN                      |  A acknowledge request
+//	+-+-----------+-------------------------------------------+
+type BTH struct {
+	Opcode     Opcode
+	Solicited  bool
+	MigReq     bool
+	Pad        uint8 // bytes between the payload and the ICRC, 0–3
+	Version    uint8 // transport header version, 0
+	PKey       uint16
+	FECN, BECN bool
+	Reserved6  uint8
+	DestQP     uint32 // 24 bits
+	AckReq     bool
+	Reserved7  uint8
+	PSN        uint32 // 24 bits
+}
+
+// decode needs BTHLen bytes.
+func (h *BTH) decode(b []byte) {
+	_ = b[BTHLen-1]
+	h.Opcode = Opcode(b[0])
+	h.Solicited = b[1]&0x80 != 0
+	h.MigReq = b[1]&0x40 != 0
+	h.Pad = b[1] >> 4 & 3
+	h.Version = b[1] & 0x0f
+	h.PKey = binary.BigEndian.Uint16(b[2:])
+	h.FECN = b[4]&0x80 != 0
+	h.BECN = b[4]&0x40 != 0
+	h.Reserved6 = b[4] & 0x3f
+	h.DestQP = binary.BigEndian.Uint32(b[4:]) & mask24
+	h.AckReq = b[8]&0x80 != 0
+	h.Reserved7 = b[8] & 0x7f
+	h.PSN = binary.BigEndian.Uint32(b[8:]) & mask24
+}
+
+// encode needs BTHLen bytes.
+func (h *BTH) encode(b []byte) {
+	_ = b[BTHLen-1]
+	binary.BigEndian.PutUint32(b[4:], h.DestQP&mask24)
+	binary.BigEndian.PutUint32(b[8:], h.PSN&mask24)
+	b[0] = byte(h.Opcode)
+	b[1] = bit(h.Solicited, 0x80) | bit(h.MigReq, 0x40) | h.Pad&3<<4 | h.Version&0x0f
+	binary.BigEndian.PutUint16(b[2:], h.PKey)
+	b[4] = bit(h.FECN, 0x80) | bit(h.BECN, 0x40) | h.Reserved6&0x3f
+	b[8] = bit(h.AckReq, 0x80) | h.Reserved7&0x7f
+}
+
+func bit(set bool, b byte) byte {
+	if set {
+		return b
+	}
+	return 0
+}
+
+// RETH is the RDMA extended transport header (IBTA Vol 1 §9.3.3).
+//
+//	+---------------------------------------------------------+
+//	|                 virtual address, 63–32                   |
+//	+---------------------------------------------------------+
+//	|                 virtual address, 31–0                    |
+//	+---------------------------------------------------------+
+//	|                         R_Key                            |
+//	+---------------------------------------------------------+
+//	|             DMA length: of the whole message             |
+//	+---------------------------------------------------------+
+type RETH struct {
+	Addr   uint64
+	RKey   uint32
+	Length uint32
+}
+
+func (h *RETH) decode(b []byte) {
+	_ = b[RETHLen-1]
+	h.Addr = binary.BigEndian.Uint64(b)
+	h.RKey = binary.BigEndian.Uint32(b[8:])
+	h.Length = binary.BigEndian.Uint32(b[12:])
+}
+
+func (h *RETH) encode(b []byte) {
+	_ = b[RETHLen-1]
+	binary.BigEndian.PutUint64(b, h.Addr)
+	binary.BigEndian.PutUint32(b[8:], h.RKey)
+	binary.BigEndian.PutUint32(b[12:], h.Length)
+}
+
+// AETH is the acknowledge extended transport header (IBTA Vol 1 §9.3.5).
+//
+//	+-+----+------+-------------------------------------------+
+//	|0|type| value|                  MSN                      |  type 0 ACK, 1 RNR NAK, 3 NAK
+//	+-+----+------+-------------------------------------------+
+type AETH struct {
+	Syndrome uint8
+	MSN      uint32 // 24 bits
+}
+
+// AETH syndromes (IBTA Vol 1 §9.7.5.1, tables 43–45). The type is in bits 6–5, its value in bits 4–0.
+const (
+	SyndromeACK = 0x00
+	RNRNak      = 0x20
+	NAK         = 0x60
+
+	// AckUnlimited, as an ACK's value, says that the responder gives no end-to-end credits.
+	AckUnlimited = 0x1f
+
+	NakPSNSeq            = NAK | 0
+	NakInvalidRequest    = NAK | 1
+	NakRemoteAccess      = NAK | 2
+	NakRemoteOperational = NAK | 3
+	NakInvalidRD         = NAK | 4
+
+	syndromeType  = 0x60
+	syndromeValue = 0x1f
+)
+
+// Type is SyndromeACK, RNRNak, NAK, or the reserved 0x40. The reserved top bit does not count.
+func (h *AETH) Type() uint8 { return h.Syndrome & syndromeType }
+
+// Value is an ACK's credit count code, an RNR NAK's timer code (see [RNRTimer]), or a NAK's code.
+func (h *AETH) Value() uint8 { return h.Syndrome & syndromeValue }
+
+// IsACK reports a positive acknowledgement.
+func (h *AETH) IsACK() bool { return h.Type() == SyndromeACK }
+
+// IsRNR reports a receiver-not-ready NAK.
+func (h *AETH) IsRNR() bool { return h.Type() == RNRNak }
+
+// IsNAK reports any other negative acknowledgement; Syndrome then is one of the Nak constants, or reserved.
+func (h *AETH) IsNAK() bool { return h.Type() == NAK }
+
+func (h *AETH) decode(b []byte) {
+	v := binary.BigEndian.Uint32(b)
+	h.Syndrome, h.MSN = uint8(v>>24), v&mask24
+}
+
+func (h *AETH) encode(b []byte) {
+	binary.BigEndian.PutUint32(b, uint32(h.Syndrome)<<24|h.MSN&mask24)
+}
+
+// AtomicETH is the atomic extended transport header (IBTA Vol 1 §9.3.4).
+//
+//	+---------------------------------------------------------+
+//	|                 virtual address, 64 bits                 |
+//	+---------------------------------------------------------+
+//	|                         R_Key                            |
+//	+---------------------------------------------------------+
+//	|           swap, or what to add, data, 64 bits            |
+//	+---------------------------------------------------------+
+//	|                 compare data, 64 bits                    |
+//	+---------------------------------------------------------+
+type AtomicETH struct {
+	Addr    uint64
+	RKey    uint32
+	Swap    uint64 // CmpSwap: the new value; FetchAdd: what to add
+	Compare uint64 // CmpSwap only
+}
+
+func (h *AtomicETH) decode(b []byte) {
+	_ = b[AtomicETHLen-1]
+	h.Addr = binary.BigEndian.Uint64(b)
+	h.RKey = binary.BigEndian.Uint32(b[8:])
+	h.Swap = binary.BigEndian.Uint64(b[12:])
+	h.Compare = binary.BigEndian.Uint64(b[20:])
+}
+
+func (h *AtomicETH) encode(b []byte) {
+	_ = b[AtomicETHLen-1]
+	binary.BigEndian.PutUint64(b, h.Addr)
+	binary.BigEndian.PutUint32(b[8:], h.RKey)
+	binary.BigEndian.PutUint64(b[12:], h.Swap)
+	binary.BigEndian.PutUint64(b[20:], h.Compare)
+}
+
+// AtomicAckETH is the atomic acknowledge extended transport header: eight bytes (IBTA Vol 1 §9.3.5.3).
+type AtomicAckETH struct {
+	Orig uint64 // what the memory held before
+}
+
+// DETH is the datagram extended transport header (IBTA Vol 1 §9.3.2).
+//
+//	+---------------------------------------------------------+
+//	|                         Q_Key                            |
+//	+-----------+---------------------------------------------+
+//	| reserved8 |                source QP                     |
+//	+-----------+---------------------------------------------+
+type DETH struct {
+	QKey      uint32
+	Reserved8 uint8
+	SrcQP     uint32 // 24 bits
+}
+
+func (h *DETH) decode(b []byte) {
+	_ = b[DETHLen-1]
+	h.QKey = binary.BigEndian.Uint32(b)
+	h.Reserved8 = b[4]
+	h.SrcQP = binary.BigEndian.Uint32(b[4:]) & mask24
+}
+
+func (h *DETH) encode(b []byte) {
+	_ = b[DETHLen-1]
+	binary.BigEndian.PutUint32(b, h.QKey)
+	binary.BigEndian.PutUint32(b[4:], uint32(h.Reserved8)<<24|h.SrcQP&mask24)
+}

@@ -1,0 +1,145 @@
+package wire
+
+import (
+	"encoding/binary"
+	"errors"
+)
+
+// Why a datagram is not a packet.
+var (
+	ErrShort   = errors.New("roce: shorter than its headers and ICRC")
+	ErrOpcode  = errors.New("roce: unknown opcode")
+	ErrVersion = errors.New("roce: transport header version is not 0")
+	ErrPad     = errors.New("roce: more pad than payload, or pad and payload not a multiple of 4 bytes")
+	ErrPayload = errors.New("roce: payload where the opcode has none, or not of the length it must have")
+)
+
+// Packet is one RoCEv2 packet. Which of the extension headers count is the opcode's to say ([Opcode.Info]); Parse
+// leaves the others as they were.
+type Packet struct {
+	BTH
+	RETH           RETH
+	AETH           AETH
+	AtomicETH      AtomicETH
+	AtomicAckETH   AtomicAckETH
+	Imm            uint32 // immediate data (IBTA Vol 1 §9.3.6)
+	InvalidateRKey uint32 // IETH (§9.3.7)
+	DETH           DETH
+	Payload        []byte // without pad
+}
+
+// Parse reads the packet that fills the UDP payload b, ICRC included; it does not check the ICRC. Payload is a part
+// of b. The error is one of this package's; p is then undefined. p may be used again.
+func (p *Packet) Parse(b []byte) error {
+	if len(b) < BTHLen+ICRCLen {
+		return ErrShort
+	}
+	if b[1]&0x0f != 0 {
+		return ErrVersion
+	}
+	p.BTH.decode(b)
+	info := p.Opcode.Info()
+	if !info.Known() {
+		return ErrOpcode
+	}
+	n := info.HeaderLen()
+	if len(b) < n+ICRCLen {
+		return ErrShort
+	}
+	payload := b[n : len(b)-ICRCLen]
+	if len(payload)%4 != 0 || int(p.Pad) > len(payload) {
+		return ErrPad
+	}
+	if p.Opcode == CNP && (len(payload) != CNPPayloadLen || p.Pad != 0) {
+		return ErrPayload
+	}
+	if !info.HasPayload() && len(payload) != 0 {
+		return ErrPayload
+	}
+	p.Payload = payload[:len(payload)-int(p.Pad)]
+
+	x := b[BTHLen:n]
+	if info.HasDETH() {
+		p.DETH.decode(x)
+		x = x[DETHLen:]
+	}
+	if info.HasRETH() {
+		p.RETH.decode(x)
+		x = x[RETHLen:]
+	}
+	if info.HasAtomicETH() {
+		p.AtomicETH.decode(x)
+		x = x[AtomicETHLen:]
+	}
+	if info.HasAETH() {
+		p.AETH.decode(x)
+		x = x[AETHLen:]
+	}
+	if info.HasAtomicAckETH() {
+		p.AtomicAckETH.Orig = binary.BigEndian.Uint64(x)
+		x = x[AtomicAckETHLen:]
+	}
+	if info.HasImmDt() {
+		p.Imm = binary.BigEndian.Uint32(x)
+		x = x[ImmDtLen:]
+	}
+	if info.HasIETH() {
+		p.InvalidateRKey = binary.BigEndian.Uint32(x)
+	}
+	return nil
+}
+
+// HeaderLen is the number of bytes that EncodeHeader writes.
+func (p *Packet) HeaderLen() int { return p.Opcode.Info().HeaderLen() }
+
+// Size is the packet's number of bytes: headers, payload, pad, ICRC.
+func (p *Packet) Size() int { return p.HeaderLen() + len(p.Payload) + int(p.Pad) + ICRCLen }
+
+// PadLen is the BTH.Pad of a payload of n bytes.
+func PadLen(n int) uint8 { return uint8(-n & 3) }
+
+// EncodeHeader writes the BTH and the extensions that the opcode has to b, which has room for HeaderLen bytes, and
+// returns that number.
+func (p *Packet) EncodeHeader(b []byte) int {
+	info := p.Opcode.Info()
+	p.BTH.encode(b)
+	n := BTHLen
+	if info.HasDETH() {
+		p.DETH.encode(b[n:])
+		n += DETHLen
+	}
+	if info.HasRETH() {
+		p.RETH.encode(b[n:])
+		n += RETHLen
+	}
+	if info.HasAtomicETH() {
+		p.AtomicETH.encode(b[n:])
+		n += AtomicETHLen
+	}
+	if info.HasAETH() {
+		p.AETH.encode(b[n:])
+		n += AETHLen
+	}
+	if info.HasAtomicAckETH() {
+		binary.BigEndian.PutUint64(b[n:], p.AtomicAckETH.Orig)
+		n += AtomicAckETHLen
+	}
+	if info.HasImmDt() {
+		binary.BigEndian.PutUint32(b[n:], p.Imm)
+		n += ImmDtLen
+	}
+	if info.HasIETH() {
+		binary.BigEndian.PutUint32(b[n:], p.InvalidateRKey)
+		n += IETHLen
+	}
+	return n
+}
+
+// Encode writes the whole packet to b, whose length is Size: headers, a copy of the payload, zeros as pad, ICRC.
+// header is the IP and UDP headers that it is sent behind.
+func (p *Packet) Encode(header, b []byte) {
+	n := p.EncodeHeader(b)
+	n += copy(b[n:], p.Payload)
+	clear(b[n : n+int(p.Pad)])
+	PutICRC(header, b)
+}
