@@ -1,0 +1,239 @@
+// Package keys hands out numbers that a stranger cannot guess, and finds what they stand for: QP numbers, lkeys and
+// rkeys, later STags.
+package keys
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"math/bits"
+	"sync"
+	"sync/atomic"
+)
+
+// Quarantine is how many freed numbers a table keeps from being drawn again, so that a packet still under way to the
+// old owner does not reach a new one. It costs up to 1 MiB, and nothing before the first Delete. A table of fewer
+// than 18 bits quarantines a quarter of its numbers.
+const Quarantine = 1 << 16
+
+// ErrFull is wrapped by Insert's error when half of all numbers are taken, or none that is free is found.
+var ErrFull = errors.New("keys: no free number")
+
+// Table maps random numbers, none of them 0, to values. Any number of goroutines may use it; Get and All take no
+// lock.
+type Table[T any] struct {
+	slots atomic.Pointer[[]slot[T]]
+
+	mu       sync.Mutex // of writers: everything below, and stores to slots
+	rand     io.Reader
+	reserved func(uint32) bool
+	mask     uint32 // of the numbers' bits
+	live     int    // values in the table
+	used     int    // slots with a key, their values perhaps deleted
+
+	freed     map[uint32]struct{} // the quarantined numbers …
+	freedRing []uint32            // … in the order they came, from freedNext on once the ring is full
+	freedNext int
+
+	random  []byte // drawn but not used yet: the end of buffer
+	buffer  []byte
+	maxLive int
+	maxFree int
+}
+
+// slot gets its key once and keeps it, so that a reader that has matched the key cannot see another key's value; a
+// deleted slot is left out when the slots are next copied.
+type slot[T any] struct {
+	key   atomic.Uint32 // 0: empty; set after value
+	value atomic.Pointer[T]
+}
+
+const (
+	minSlots = 16
+	draws    = 128 // random numbers read at once
+	// tries is how many draws Insert makes. Three quarters of the numbers taken or quarantined is the worst case, so
+	// all of them fail with a probability of 10^-16, unless most numbers are reserved.
+	tries = 128
+)
+
+// New makes a table of numbers of the given width in bits, taken to be 4 if less and 32 if more. random is where they come from, nil meaning
+// crypto/rand; reserved, if not nil, says which numbers are never drawn.
+func New[T any](width int, random io.Reader, reserved func(uint32) bool) *Table[T] {
+	width = min(max(width, 4), 32)
+	if random == nil {
+		random = rand.Reader
+	}
+	t := &Table[T]{
+		rand:     random,
+		reserved: reserved,
+		mask:     uint32(1<<width - 1),
+		maxLive:  1 << (width - 1),
+		maxFree:  min(Quarantine, 1<<(width-2)),
+	}
+	s := make([]slot[T], minSlots)
+	t.slots.Store(&s)
+	return t
+}
+
+// Get returns what Insert was given for n, or nil.
+func (t *Table[T]) Get(n uint32) *T {
+	if e := find(*t.slots.Load(), n); e != nil {
+		return e.value.Load()
+	}
+	return nil
+}
+
+// find returns the slot with key n, or nil. Keys are random, so their low bits are as good as any hash. At least half
+// of the slots have none, so the loop ends.
+func find[T any](s []slot[T], n uint32) *slot[T] {
+	for i := int(n); ; i++ {
+		e := &s[i&(len(s)-1)]
+		switch e.key.Load() {
+		case 0:
+			return nil
+		case n:
+			return e
+		}
+	}
+}
+
+// Insert draws a number for v, which must not be nil.
+func (t *Table[T]) Insert(v *T) (uint32, error) {
+	if v == nil {
+		return 0, errors.New("keys: Insert: v is nil")
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.live >= t.maxLive {
+		return 0, fmt.Errorf("%w: %d are in use, half of all %d-bit numbers", ErrFull, t.live, bits.Len32(t.mask))
+	}
+	for range tries {
+		n, err := t.draw()
+		if err != nil {
+			return 0, fmt.Errorf("keys: random numbers: %w", err)
+		}
+		if t.taken(n) {
+			continue
+		}
+		t.reserve()
+		put(*t.slots.Load(), n, v)
+		t.live++
+		t.used++
+		return n, nil
+	}
+	return 0, fmt.Errorf("%w: %d draws gave only numbers in use or reserved", ErrFull, tries)
+}
+
+// Delete forgets n, which then goes to quarantine, and returns what it stood for, or nil.
+func (t *Table[T]) Delete(n uint32) *T {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := find(*t.slots.Load(), n)
+	if e == nil {
+		return nil
+	}
+	v := e.value.Swap(nil)
+	if v == nil {
+		return nil
+	}
+	t.live--
+	t.quarantine(n)
+	return v
+}
+
+// Len is the number of values.
+func (t *Table[T]) Len() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.live
+}
+
+// All goes over numbers and values in no order. Values inserted or deleted meanwhile may or may not be seen.
+func (t *Table[T]) All() iter.Seq2[uint32, *T] {
+	return func(yield func(uint32, *T) bool) {
+		s := *t.slots.Load()
+		for i := range s {
+			if v := s[i].value.Load(); v != nil {
+				if n := s[i].key.Load(); n != 0 && !yield(n, v) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// draw takes the next random number of the table's width.
+func (t *Table[T]) draw() (uint32, error) {
+	if len(t.random) == 0 {
+		if t.buffer == nil {
+			t.buffer = make([]byte, 4*draws)
+		}
+		if _, err := io.ReadFull(t.rand, t.buffer); err != nil {
+			return 0, err
+		}
+		t.random = t.buffer
+	}
+	n := binary.LittleEndian.Uint32(t.random) & t.mask
+	t.random = t.random[4:]
+	return n, nil
+}
+
+// taken tells whether n must not be given out. A deleted number's slot counts until it is left out: a reader would
+// find it first.
+func (t *Table[T]) taken(n uint32) bool {
+	if n == 0 || find(*t.slots.Load(), n) != nil || (t.reserved != nil && t.reserved(n)) {
+		return true
+	}
+	_, freed := t.freed[n]
+	return freed
+}
+
+// quarantine lets n in and, when there are too many, the oldest out.
+func (t *Table[T]) quarantine(n uint32) {
+	if t.freed == nil {
+		t.freed = make(map[uint32]struct{})
+	}
+	t.freed[n] = struct{}{}
+	if len(t.freedRing) < t.maxFree {
+		t.freedRing = append(t.freedRing, n)
+		return
+	}
+	delete(t.freed, t.freedRing[t.freedNext])
+	t.freedRing[t.freedNext] = n
+	t.freedNext = (t.freedNext + 1) % t.maxFree
+}
+
+// reserve makes sure that one more key leaves half of the slots empty. After it copies, at least a quarter of the
+// slots can be used before it copies again.
+func (t *Table[T]) reserve() {
+	old := *t.slots.Load()
+	if t.used+1 <= len(old)/2 {
+		return
+	}
+	size := minSlots
+	for size < 4*(t.live+1) {
+		size *= 2
+	}
+	s := make([]slot[T], size)
+	for i := range old {
+		if v := old[i].value.Load(); v != nil {
+			put(s, old[i].key.Load(), v)
+		}
+	}
+	t.used = t.live
+	t.slots.Store(&s)
+}
+
+// put writes to the first empty slot for n, which s does not have yet.
+func put[T any](s []slot[T], n uint32, v *T) {
+	i := int(n)
+	for s[i&(len(s)-1)].key.Load() != 0 {
+		i++
+	}
+	e := &s[i&(len(s)-1)]
+	e.value.Store(v)
+	e.key.Store(n)
+}
