@@ -70,14 +70,11 @@ func (q *Queue) Close() {
 	<-q.done
 }
 
-// Arm makes the timer's callback run once, d from now, and at no time set before. Like Stop it does not wait: a
-// callback that has already started, and perhaps waits for a lock that the caller holds, runs all the same. So a
-// callback first looks whether there is something for it to do.
-func (q *Queue) Arm(t *Timer, d time.Duration) {
-	deadline := q.now() + max(int64(d), 0)
-	if deadline < 0 { // beyond 292 years
-		deadline = noEntry - 1
-	}
+// Arm makes the timer's callback run once, at the given time, or at once if that is past, and at no time set before.
+// Like Stop it does not wait: a callback that has already started, and perhaps waits for a lock that the caller holds,
+// runs all the same. So a callback first looks whether there is something for it to do.
+func (q *Queue) Arm(t *Timer, at time.Time) {
+	deadline := max(q.since(at), 1)
 	t.deadline.Store(deadline)
 	// If there is an entry that is due no later, the goroutine will take the deadline from there: it unsets entry
 	// before it reads deadline, and here it is the other way round.
@@ -104,8 +101,10 @@ func (q *Queue) Remove(t *Timer) {
 	q.mu.Unlock()
 }
 
-// now is the time since start, never 0, which stands for "not armed".
-func (q *Queue) now() int64 { return int64(time.Since(q.start)) + 1 }
+// since is the time from start to at. It counts from 1, as 0 stands for "not armed", and stays below noEntry.
+func (q *Queue) since(at time.Time) int64 { return min(int64(at.Sub(q.start)), noEntry-2) + 1 }
+
+func (q *Queue) now() int64 { return q.since(time.Now()) }
 
 // schedule gives an armed timer an entry that is due no later than its deadline; with mu held.
 func (q *Queue) schedule(t *Timer) {

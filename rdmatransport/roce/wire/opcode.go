@@ -6,6 +6,19 @@ import "fmt"
 // (IBTA Vol 1 §9.2.1, table 38).
 type Opcode uint8
 
+// Transport is the transport service that an opcode belongs to.
+type Transport uint8
+
+// The services that have opcodes here. A CNP's code belongs to none of them.
+const (
+	RC Transport = 0
+	UC Transport = 1
+	UD Transport = 3
+)
+
+// Transport is the upper three bits.
+func (o Opcode) Transport() Transport { return Transport(o >> 5) }
+
 // Reliable connection.
 const (
 	RCSendFirst          Opcode = 0x00
