@@ -1,0 +1,299 @@
+package link
+
+import (
+	"encoding/binary"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+
+	"gvisor.dev/gvisor/pkg/buffer"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/checksum"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+)
+
+// Endpoint is gVisor's link endpoint over a [Link]. TCP superframes and partial checksums pass through it in both
+// directions where the link has these offloads.
+type Endpoint struct {
+	link    Link
+	mac     [6]byte
+	offload Offloads
+	mtu     atomic.Uint32
+
+	handler    atomic.Pointer[func(*Frame) bool]
+	dispatcher atomic.Pointer[stack.NetworkDispatcher]
+	attach     sync.Once
+	scratch    sync.Pool // of *transmission
+}
+
+var (
+	_ stack.LinkEndpoint = (*Endpoint)(nil)
+	_ stack.GSOEndpoint  = (*Endpoint)(nil)
+)
+
+// NewEndpoint makes the endpoint of l, which it owns from now on: closing the endpoint closes the link. Reception
+// starts when a NIC is created on it.
+func NewEndpoint(l Link) *Endpoint {
+	e := &Endpoint{link: l, offload: l.Offloads()}
+	copy(e.mac[:], l.MAC())
+	e.mtu.Store(uint32(l.MTU()))
+	e.scratch.New = func() any { return new(transmission) }
+	return e
+}
+
+// Link is what the endpoint stands on.
+func (e *Endpoint) Link() Link { return e.link }
+
+// SetFrameHandler installs h, which sees each frame received for this host (its own MAC address, broadcast,
+// multicast) before gVisor does, on the link's goroutine, and keeps it from gVisor by returning true. Nil removes it.
+func (e *Endpoint) SetFrameHandler(h func(*Frame) bool) {
+	if h == nil {
+		e.handler.Store(nil)
+		return
+	}
+	e.handler.Store(&h)
+}
+
+// transmission is what WritePackets makes of a packet list, kept for the next one.
+type transmission struct {
+	frames []Frame
+	pieces [][]byte
+}
+
+// WritePackets implements stack.LinkWriter.
+func (e *Endpoint) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) {
+	t := e.scratch.Get().(*transmission)
+	for _, pkt := range pkts.AsSlice() {
+		t.add(pkt)
+	}
+	n, err := e.link.Write(t.frames)
+	clear(t.frames)
+	clear(t.pieces)
+	t.frames, t.pieces = t.frames[:0], t.pieces[:0]
+	e.scratch.Put(t)
+	return n, tcpipError(err)
+}
+
+func (t *transmission) add(pkt *stack.PacketBuffer) {
+	first := len(t.pieces)
+	views, skip := pkt.AsViewList()
+	for v := views.Front(); v != nil; v = v.Next() {
+		b := v.AsSlice()
+		if skip >= len(b) {
+			skip -= len(b)
+			continue
+		}
+		t.pieces = append(t.pieces, b[skip:])
+		skip = 0
+	}
+	// Growing t.pieces leaves earlier frames with the old array: the pieces in it stay what they are.
+	pieces := t.pieces[first:len(t.pieces):len(t.pieces)]
+	if len(pieces) == 0 {
+		return
+	}
+	f := Frame{Data: pieces[0], More: pieces[1:]}
+	if gso := &pkt.GSOOptions; gso.Type == stack.GSOTCPv4 || gso.Type == stack.GSOTCPv6 {
+		if gso.NeedsCsum {
+			f.NeedsChecksum = true
+			f.ChecksumStart = EthernetHeaderLen + gso.L3HdrLen
+			f.ChecksumOffset = gso.CsumOffset
+		}
+		if pkt.Data().Size() > int(gso.MSS) {
+			f.Segmentation = TCPv4
+			if gso.Type == stack.GSOTCPv6 {
+				f.Segmentation = TCPv6
+			}
+			f.SegmentSize = gso.MSS
+			f.HeaderLen = uint16(pkt.HeaderSize())
+		}
+	}
+	t.frames = append(t.frames, f)
+}
+
+func tcpipError(err error) tcpip.Error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, net.ErrClosed):
+		return &tcpip.ErrClosedForSend{}
+	case errors.Is(err, ErrTooLong):
+		return &tcpip.ErrMessageTooLong{}
+	default:
+		return &tcpip.ErrNoBufferSpace{}
+	}
+}
+
+// receive is the link's Receiver.
+func (e *Endpoint) receive(frames []Frame) {
+	h := e.handler.Load()
+	for i := range frames {
+		f := &frames[i]
+		if len(f.Data) < EthernetHeaderLen {
+			continue
+		}
+		to, ok := e.addressee(f.Data)
+		if !ok || h != nil && (*h)(f) {
+			continue
+		}
+		e.deliver(f, to)
+	}
+}
+
+// addressee says what kind of destination the frame has; ok is false if it is for another host.
+func (e *Endpoint) addressee(frame []byte) (kind tcpip.PacketType, ok bool) {
+	dst := [6]byte(frame)
+	switch {
+	case dst == e.mac:
+		return tcpip.PacketHost, true
+	case dst == [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}:
+		return tcpip.PacketBroadcast, true
+	default:
+		return tcpip.PacketMulticast, dst[0]&1 != 0
+	}
+}
+
+func (e *Endpoint) deliver(f *Frame, to tcpip.PacketType) {
+	d := e.dispatcher.Load()
+	if d == nil {
+		return
+	}
+	// gVisor trusts either every checksum of a link or none (CapabilityRXChecksumOffload), so what the medium does
+	// not vouch for is verified here.
+	if e.offload.Checksum && !f.NeedsChecksum && !f.ChecksumValid && !checksumsValid(f.Data) {
+		return
+	}
+	data := f.Data
+	payload := buffer.MakeWithView(buffer.NewViewWithData(data[:min(len(data), firstView)]))
+	if len(data) > firstView {
+		_ = payload.Append(buffer.NewViewWithData(data[firstView:])) // fails for a nil view only
+	}
+	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: payload})
+	defer pkt.DecRef()
+	pkt.PktType = to
+	if !e.ParseHeader(pkt) {
+		return
+	}
+	proto := header.Ethernet(data).Type()
+	pkt.NetworkProtocolNumber = proto
+	(*d).DeliverNetworkPacket(proto, pkt)
+}
+
+// firstView keeps the largest frame (64 KiB and an Ethernet header) within views that gVisor's pools hold.
+const firstView = buffer.MaxChunkSize / 2
+
+// checksumsValid verifies the IPv4 header's checksum and, of TCP and UDP in an unfragmented packet without extension
+// headers, the transport's. What it does not know is gVisor's to judge.
+func checksumsValid(frame []byte) bool {
+	ip := frame[EthernetHeaderLen:]
+	switch header.Ethernet(frame).Type() {
+	case header.IPv4ProtocolNumber:
+		h := header.IPv4(ip)
+		if !h.IsValid(len(ip)) {
+			return false
+		}
+		if !h.IsChecksumValid() {
+			return false
+		}
+		if h.More() || h.FragmentOffset() != 0 {
+			return true
+		}
+		segment := ip[h.HeaderLength():h.TotalLength()]
+		if h.TransportProtocol() == header.UDPProtocolNumber && len(segment) >= 8 && binary.BigEndian.Uint16(segment[6:]) == 0 {
+			return true
+		}
+		return transportValid(h.TransportProtocol(), h.SourceAddress(), h.DestinationAddress(), segment)
+	case header.IPv6ProtocolNumber:
+		h := header.IPv6(ip)
+		if !h.IsValid(len(ip)) {
+			return false
+		}
+		segment := ip[header.IPv6MinimumSize:][:h.PayloadLength()]
+		return transportValid(h.TransportProtocol(), h.SourceAddress(), h.DestinationAddress(), segment)
+	}
+	return true
+}
+
+func transportValid(proto tcpip.TransportProtocolNumber, src, dst tcpip.Address, segment []byte) bool {
+	if proto != header.TCPProtocolNumber && proto != header.UDPProtocolNumber {
+		return true
+	}
+	sum := header.PseudoHeaderChecksum(proto, src, dst, uint16(len(segment)))
+	return checksum.Checksum(segment, sum) == 0xffff
+}
+
+// Attach implements stack.LinkEndpoint; the first call starts reception.
+func (e *Endpoint) Attach(d stack.NetworkDispatcher) {
+	if d == nil {
+		e.dispatcher.Store(nil)
+		return
+	}
+	e.dispatcher.Store(&d)
+	e.attach.Do(func() { e.link.Attach(e.receive) })
+}
+
+// IsAttached implements stack.LinkEndpoint.
+func (e *Endpoint) IsAttached() bool { return e.dispatcher.Load() != nil }
+
+// Wait implements stack.LinkEndpoint. Close waits for the link's goroutine; here gVisor may hold locks that it needs.
+func (e *Endpoint) Wait() {}
+
+// Close implements stack.LinkEndpoint: it closes the link.
+func (e *Endpoint) Close() { _ = e.link.Close() }
+
+// SetOnCloseAction implements stack.LinkEndpoint; the link removes what it made.
+func (e *Endpoint) SetOnCloseAction(func()) {}
+
+// MTU implements stack.LinkEndpoint.
+func (e *Endpoint) MTU() uint32 { return e.mtu.Load() }
+
+// SetMTU implements stack.LinkEndpoint; more than the link's MTU is taken as that.
+func (e *Endpoint) SetMTU(mtu uint32) { e.mtu.Store(min(mtu, uint32(e.link.MTU()))) }
+
+// LinkAddress implements stack.LinkEndpoint.
+func (e *Endpoint) LinkAddress() tcpip.LinkAddress { return tcpip.LinkAddress(e.mac[:]) }
+
+// SetLinkAddress implements stack.LinkEndpoint and does nothing: the address is the link's.
+func (e *Endpoint) SetLinkAddress(tcpip.LinkAddress) {}
+
+// Capabilities implements stack.LinkEndpoint.
+func (e *Endpoint) Capabilities() stack.LinkEndpointCapabilities {
+	c := stack.LinkEndpointCapabilities(stack.CapabilityResolutionRequired)
+	if e.offload.Checksum {
+		c |= stack.CapabilityRXChecksumOffload
+	}
+	return c
+}
+
+// GSOMaxSize implements stack.GSOEndpoint.
+func (e *Endpoint) GSOMaxSize() uint32 { return MaxSuperframe }
+
+// SupportedGSO implements stack.GSOEndpoint. gVisor's TCP leaves a partial checksum whenever it segments on the host.
+func (e *Endpoint) SupportedGSO() stack.SupportedGSO {
+	if e.offload.TSO && e.offload.Checksum {
+		return stack.HostGSOSupported
+	}
+	return stack.GSONotSupported
+}
+
+// MaxHeaderLength implements stack.LinkEndpoint.
+func (e *Endpoint) MaxHeaderLength() uint16 { return EthernetHeaderLen }
+
+// ARPHardwareType implements stack.LinkEndpoint.
+func (e *Endpoint) ARPHardwareType() header.ARPHardwareType { return header.ARPHardwareEther }
+
+// AddHeader implements stack.LinkEndpoint.
+func (e *Endpoint) AddHeader(pkt *stack.PacketBuffer) {
+	header.Ethernet(pkt.LinkHeader().Push(EthernetHeaderLen)).Encode(&header.EthernetFields{
+		SrcAddr: pkt.EgressRoute.LocalLinkAddress,
+		DstAddr: pkt.EgressRoute.RemoteLinkAddress,
+		Type:    pkt.NetworkProtocolNumber,
+	})
+}
+
+// ParseHeader implements stack.LinkEndpoint.
+func (e *Endpoint) ParseHeader(pkt *stack.PacketBuffer) bool {
+	_, ok := pkt.LinkHeader().Consume(EthernetHeaderLen)
+	return ok
+}

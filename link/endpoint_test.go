@@ -1,0 +1,346 @@
+package link_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"io"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/network/arp"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+	"gvisor.dev/gvisor/pkg/waiter"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/pipe"
+)
+
+func must(t testing.TB, err tcpip.Error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// host is a small gVisor stack 10.0.0.n on l. TCP keeps goroutines that synctest cannot see through.
+func host(t testing.TB, l link.Link, n byte, transports ...stack.TransportProtocolFactory) (*stack.Stack, *link.Endpoint) {
+	t.Helper()
+	s := stack.New(stack.Options{
+		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, ipv6.NewProtocol, arp.NewProtocol},
+		TransportProtocols: append(transports, icmp.NewProtocol4, icmp.NewProtocol6, udp.NewProtocol),
+	})
+	e := link.NewEndpoint(l)
+	must(t, s.CreateNIC(1, e))
+	must(t, s.AddProtocolAddress(1, tcpip.ProtocolAddress{Protocol: ipv4.ProtocolNumber,
+		AddressWithPrefix: tcpip.AddressWithPrefix{Address: tcpip.AddrFrom4([4]byte{10, 0, 0, n}), PrefixLen: 24}}, stack.AddressProperties{}))
+	s.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: 1}})
+	return s, e
+}
+
+func addr(n byte, port uint16) *tcpip.FullAddress {
+	return &tcpip.FullAddress{NIC: 1, Addr: tcpip.AddrFrom4([4]byte{10, 0, 0, n}), Port: port}
+}
+
+func TestPing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sw := pipe.New()
+		a, _ := host(t, sw.Port(), 1)
+		b, _ := host(t, sw.Port(), 2)
+		var wq waiter.Queue
+		ep, err := a.NewEndpoint(icmp.ProtocolNumber4, ipv4.ProtocolNumber, &wq)
+		must(t, err)
+		ready, came := waiter.NewChannelEntry(waiter.ReadableEvents)
+		wq.EventRegister(&ready)
+		must(t, ep.Connect(*addr(2, 0)))
+		request := header.ICMPv4(make([]byte, header.ICMPv4MinimumSize+5))
+		request.SetType(header.ICMPv4Echo)
+		copy(request.Payload(), "hello")
+		if _, err := ep.Write(bytes.NewReader(request), tcpip.WriteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-came:
+		case <-time.After(5 * time.Second):
+			t.Fatal("no reply to the ping")
+		}
+		var reply bytes.Buffer
+		if _, err := ep.Read(&reply, tcpip.ReadOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.HasSuffix(reply.Bytes(), []byte("hello")) {
+			t.Errorf("reply %q", reply.Bytes())
+		}
+		ep.Close()
+		a.Destroy()
+		b.Destroy()
+	})
+}
+
+// TestFrameHandler: the handler sees what is addressed to the host, before gVisor, and can keep it.
+func TestFrameHandler(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sw := pipe.New()
+		port := sw.Port()
+		s, e := host(t, port, 1)
+		peer := sw.Port()
+		var seen int
+		keep := true
+		e.SetFrameHandler(func(f *link.Frame) bool {
+			seen++
+			return keep
+		})
+		delivered := func() int { return int(s.Stats().NICs.Rx.Packets.Value()) }
+		send := func(dst []byte) {
+			f := append(append(bytes.Clone(dst), peer.MAC()...), 0x88, 0xb5, 1, 2, 3)
+			if _, err := peer.Write([]link.Frame{{Data: f}}); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		send(port.MAC())
+		send([]byte{255, 255, 255, 255, 255, 255})
+		send([]byte{0x33, 0x33, 0, 0, 0, 1})
+		if seen != 3 || delivered() != 0 {
+			t.Errorf("handler saw %d frames, gVisor %d; want 3 and 0", seen, delivered())
+		}
+		keep = false
+		send(port.MAC())
+		if seen != 4 || delivered() != 1 {
+			t.Errorf("handler saw %d frames, gVisor %d; want 4 and 1", seen, delivered())
+		}
+		e.SetFrameHandler(nil)
+		send(port.MAC())
+		if seen != 4 || delivered() != 2 {
+			t.Errorf("handler saw %d frames, gVisor %d; want 4 and 2", seen, delivered())
+		}
+		s.Destroy()
+		if _, err := port.Write(nil); err == nil {
+			t.Error("destroying the stack left the link open")
+		}
+	})
+}
+
+// tap hands the frames of a script to the receiver and keeps what is written.
+type script struct {
+	link.Link
+	recv    link.Receiver
+	written chan link.Frame
+}
+
+func (s *script) Attach(r link.Receiver) { s.recv = r }
+func (s *script) Close() error           { return nil }
+
+// TestForeignFramesAreFiltered: on a medium that delivers frames of other hosts, they go neither to the handler nor
+// to gVisor; nor do frames too short for an Ethernet header.
+func TestForeignFramesAreFiltered(t *testing.T) {
+	l := &script{Link: pipe.New().Port()}
+	s, e := host(t, l, 1)
+	defer s.Destroy()
+	e.SetFrameHandler(func(f *link.Frame) bool { t.Errorf("handler got %x", f.Data); return false })
+	l.recv([]link.Frame{{Data: append([]byte{2, 1, 1, 1, 1, 1}, make([]byte, 20)...)}, {Data: l.MAC()}, {}})
+	if n := s.Stats().NICs.Rx.Packets.Value(); n != 0 {
+		t.Errorf("gVisor got %d packets", n)
+	}
+}
+
+// TestBadChecksumIsDropped: gVisor verifies nothing on a link with checksum offload, so the endpoint must.
+func TestBadChecksumIsDropped(t *testing.T) {
+	l := &script{Link: pipe.New().Port()}
+	s, _ := host(t, l, 1)
+	defer s.Destroy()
+	conn, err := gonet.DialUDP(s, addr(1, 9000), nil, ipv4.ProtocolNumber)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	packet := func() link.Frame {
+		d := make([]byte, 14+20+8+4)
+		copy(d, l.MAC())
+		d[12] = 8
+		ip := header.IPv4(d[14:])
+		ip.Encode(&header.IPv4Fields{TotalLength: 32, TTL: 64, Protocol: 17,
+			SrcAddr: tcpip.AddrFrom4([4]byte{10, 0, 0, 2}), DstAddr: tcpip.AddrFrom4([4]byte{10, 0, 0, 1})})
+		ip.SetChecksum(^ip.CalculateChecksum())
+		u := header.UDP(d[34:])
+		u.Encode(&header.UDPFields{SrcPort: 1, DstPort: 9000, Length: 12})
+		copy(d[42:], "data")
+		sum := header.PseudoHeaderChecksum(17, ip.SourceAddress(), ip.DestinationAddress(), 12)
+		u.SetChecksum(sum)
+		return link.Frame{Data: d, NeedsChecksum: true, ChecksumStart: 34, ChecksumOffset: 6}
+	}
+	received := func() uint64 { return s.Stats().UDP.PacketsReceived.Value() }
+	for _, c := range []struct {
+		name   string
+		change func(*link.Frame)
+		want   uint64
+	}{
+		{"partial", func(*link.Frame) {}, 1},
+		{"complete", (*link.Frame).FinishChecksum, 1},
+		{"complete, not vouched for", func(f *link.Frame) { f.FinishChecksum(); f.ChecksumValid = false }, 1},
+		{"none", func(f *link.Frame) { f.NeedsChecksum = false; clear(f.Data[40:42]) }, 1},
+		{"wrong, vouched for", func(f *link.Frame) { f.NeedsChecksum = false; f.ChecksumValid = true; f.Data[45]++ }, 1},
+		{"wrong", func(f *link.Frame) { f.FinishChecksum(); f.ChecksumValid = false; f.Data[45]++ }, 0},
+		{"wrong IPv4 header", func(f *link.Frame) { f.FinishChecksum(); f.ChecksumValid = false; f.Data[18]++ }, 0},
+		{"IPv4 header beyond the frame", func(f *link.Frame) { f.FinishChecksum(); f.ChecksumValid = false; f.Data[14] = 0x4f }, 0},
+		{"no IP header", func(f *link.Frame) { *f = link.Frame{Data: f.Data[:14]} }, 0},
+	} {
+		f := packet()
+		c.change(&f)
+		before := received()
+		l.recv([]link.Frame{f})
+		if got := received() - before; got != c.want {
+			t.Errorf("%s: %d datagrams reached UDP, want %d", c.name, got, c.want)
+		}
+	}
+}
+
+// TestTCPUsesSuperframes: a bulk transfer between two stacks arrives whole, in superframes both ways down and up.
+func TestTCPUsesSuperframes(t *testing.T) {
+	sw := pipe.New(pipe.WithMTU(1500))
+	pa, pb := sw.Port(), sw.Port()
+	a, _ := host(t, pa, 1, tcp.NewProtocol)
+	b, eb := host(t, pb, 2, tcp.NewProtocol)
+	defer a.Destroy()
+	defer b.Destroy()
+	largest := 0
+	eb.SetFrameHandler(func(f *link.Frame) bool {
+		if f.Segmentation == link.TCPv4 {
+			largest = max(largest, len(f.Data))
+		}
+		return false
+	})
+	l, err := gonet.ListenTCP(b, *addr(2, 5000), ipv4.ProtocolNumber)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data := make([]byte, 8<<20)
+	for i := range data {
+		data[i] = byte(i ^ i>>11)
+	}
+	got := make(chan []byte)
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		all, err := io.ReadAll(c)
+		if err != nil {
+			t.Error(err)
+		}
+		c.Close()
+		got <- all
+	}()
+	c, err := gonet.DialTCP(a, *addr(2, 5000), ipv4.ProtocolNumber)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Write(data); err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	if !bytes.Equal(<-got, data) {
+		t.Error("the data arrived changed")
+	}
+	eb.SetFrameHandler(nil)
+	if largest < 20000 {
+		t.Errorf("largest TCP frame %d bytes: no superframes", largest)
+	}
+}
+
+func TestEndpointProperties(t *testing.T) {
+	sw := pipe.New()
+	p := sw.Port()
+	e := link.NewEndpoint(p)
+	if e.Link() != link.Link(p) || e.MTU() != pipe.DefaultMTU || e.LinkAddress() != tcpip.LinkAddress(p.MAC()) {
+		t.Error("Link, MTU or LinkAddress is not the link's")
+	}
+	e.SetMTU(1500)
+	if e.MTU() != 1500 {
+		t.Error("SetMTU had no effect")
+	}
+	e.SetMTU(9000)
+	if e.MTU() != pipe.DefaultMTU {
+		t.Error("SetMTU raised the MTU over the link's")
+	}
+	if e.SupportedGSO() != stack.HostGSOSupported || e.Capabilities() != stack.CapabilityRXChecksumOffload|stack.CapabilityResolutionRequired {
+		t.Error("offloads of the link are not announced")
+	}
+	plain := link.NewEndpoint(&script{Link: bare{p}})
+	if plain.SupportedGSO() != stack.GSONotSupported || plain.Capabilities() != stack.CapabilityResolutionRequired {
+		t.Error("offloads announced that the link has not")
+	}
+	if plain.ARPHardwareType() != header.ARPHardwareEther || plain.MaxHeaderLength() != 14 {
+		t.Error("not an Ethernet endpoint")
+	}
+}
+
+// bare is a link without offloads.
+type bare struct{ link.Link }
+
+func (bare) Offloads() link.Offloads { return link.Offloads{} }
+
+func TestValidate(t *testing.T) {
+	all := link.Offloads{USO: true, TSO: true, Checksum: true}
+	super := func(n, size int) link.Frame {
+		return link.Frame{Data: make([]byte, 42+n), Segmentation: link.UDP, SegmentSize: uint16(size), HeaderLen: 42,
+			NeedsChecksum: true, ChecksumStart: 34, ChecksumOffset: 6}
+	}
+	with := func(f link.Frame, change func(*link.Frame)) link.Frame { change(&f); return f }
+	for _, c := range []struct {
+		name string
+		f    link.Frame
+		o    link.Offloads
+		ok   bool
+	}{
+		{"MTU", link.Frame{Data: make([]byte, 1514)}, link.Offloads{}, true},
+		{"over MTU in pieces", link.Frame{Data: make([]byte, 14), More: [][]byte{make([]byte, 1501)}}, all, false},
+		{"short", link.Frame{Data: make([]byte, 13), More: [][]byte{make([]byte, 100)}}, all, false},
+		{"superframe", super(62*1040, 1040), all, true},
+		{"one segment", super(100, 1040), all, true},
+		{"no USO", super(4000, 1000), link.Offloads{TSO: true, Checksum: true}, false},
+		{"no TSO", with(super(4000, 1000), func(f *link.Frame) { f.Segmentation = link.TCPv6 }), link.Offloads{USO: true, Checksum: true}, false},
+		{"unknown kind", with(super(4000, 1000), func(f *link.Frame) { f.Segmentation = 9 }), all, false},
+		{"129 segments", super(129*100, 100), all, false},
+		{"128 segments", super(128*100, 100), all, true},
+		{"129 TCP segments", with(super(129*100, 100), func(f *link.Frame) { f.Segmentation = link.TCPv4 }), all, true},
+		{"64 KiB", super(65535-28, 1000), all, true},
+		{"over 64 KiB", super(65536-28, 1000), all, false},
+		{"segments over MTU", super(4000, 1473), all, false},
+		{"segments of nothing", super(4000, 0), all, false},
+		{"header beyond data", with(super(4000, 1000), func(f *link.Frame) { f.HeaderLen = 5000 }), all, false},
+		{"no checksum", with(super(4000, 1000), func(f *link.Frame) { f.NeedsChecksum = false }), all, false},
+		{"partial checksum", with(super(100, 0), func(f *link.Frame) { f.Segmentation = 0 }), all, true},
+		{"partial checksum without offload", with(super(100, 0), func(f *link.Frame) { f.Segmentation = 0 }), link.Offloads{}, false},
+		{"checksum beyond data", with(super(100, 0), func(f *link.Frame) { f.Segmentation = 0; f.ChecksumOffset = 0xffff }), all, false},
+	} {
+		if err := c.f.Validate(1500, c.o); (err == nil) != c.ok {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
+
+// BenchmarkEndpointReceive is a frame's way to the handler: the part of it that RoCE pays.
+func BenchmarkEndpointReceive(b *testing.B) {
+	l := &script{Link: pipe.New().Port()}
+	s, e := host(b, l, 1)
+	defer s.Destroy()
+	n := 0
+	e.SetFrameHandler(func(f *link.Frame) bool { n += int(binary.BigEndian.Uint16(f.Data[12:])); return true })
+	d := make([]byte, 100)
+	copy(d, l.MAC())
+	frames := []link.Frame{{Data: d}}
+	b.ReportAllocs()
+	for b.Loop() {
+		l.recv(frames)
+	}
+}

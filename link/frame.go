@@ -1,0 +1,89 @@
+package link
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"gvisor.dev/gvisor/pkg/tcpip/checksum"
+)
+
+// EthernetHeaderLen is the number of bytes before the IP header: destination, source and type. VLAN tags are not
+// handled: they are the medium's business.
+const EthernetHeaderLen = 14
+
+// MinMTU is the smallest MTU that a medium of this module takes, in bytes: that of IPv6 (RFC 8200 §5). A RoCE path
+// MTU of 1024 needs 1500, one of 4096 about 4200.
+const MinMTU = 1280
+
+// ErrTooLong is what Write's error wraps for a frame that is longer than the link's MTU or offloads allow.
+var ErrTooLong = errors.New("frame too long")
+
+// Validate says what keeps f from a link with this MTU and these offloads; nil if nothing does. Data must hold at
+// least the Ethernet header, and of a superframe or a frame with partial checksum all headers.
+func (f *Frame) Validate(mtu int, o Offloads) error {
+	n := f.Len()
+	if len(f.Data) < EthernetHeaderLen {
+		return fmt.Errorf("frame begins with %d bytes, less than its Ethernet header of %d", len(f.Data), EthernetHeaderLen)
+	}
+	if f.NeedsChecksum {
+		at := int(f.ChecksumStart) + int(f.ChecksumOffset)
+		if !o.Checksum {
+			return errors.New("frame has a partial checksum, which this link does not complete: fill it in")
+		}
+		if f.ChecksumStart < EthernetHeaderLen || at+2 > len(f.Data) {
+			return fmt.Errorf("frame of %d bytes has a partial checksum at %d+%d, outside its first %d bytes",
+				n, f.ChecksumStart, f.ChecksumOffset, len(f.Data))
+		}
+	}
+	if f.Segmentation == NoSegmentation {
+		if n-EthernetHeaderLen > mtu {
+			return fmt.Errorf("packet of %d bytes, MTU %d: %w", n-EthernetHeaderLen, mtu, ErrTooLong)
+		}
+		return nil
+	}
+	return f.validateSuperframe(n, mtu, o)
+}
+
+func (f *Frame) validateSuperframe(n, mtu int, o Offloads) error {
+	can := o.TSO
+	if f.Segmentation == UDP {
+		can = o.USO
+	}
+	if !can || f.Segmentation > UDP {
+		return fmt.Errorf("superframe of kind %d, which this link does not take: send single packets", f.Segmentation)
+	}
+	h, size := int(f.HeaderLen), int(f.SegmentSize)
+	if !f.NeedsChecksum || size == 0 || h < EthernetHeaderLen+20+8 || h > len(f.Data) {
+		return fmt.Errorf("superframe with header of %d in %d bytes, segments of %d, partial checksum %t: need a whole header, a size and a partial checksum",
+			h, len(f.Data), size, f.NeedsChecksum)
+	}
+	if n-EthernetHeaderLen > MaxSuperframe {
+		return fmt.Errorf("superframe of %d bytes, at most %d: %w", n-EthernetHeaderLen, MaxSuperframe, ErrTooLong)
+	}
+	if p := h - EthernetHeaderLen + size; p > mtu && n-EthernetHeaderLen > mtu {
+		return fmt.Errorf("superframe of packets of %d bytes, MTU %d: %w", p, mtu, ErrTooLong)
+	}
+	if f.Segmentation == UDP && n-h > MaxSegments*size {
+		return fmt.Errorf("superframe of %d segments, at most %d: %w", (n-h+size-1)/size, MaxSegments, ErrTooLong)
+	}
+	return nil
+}
+
+// FinishChecksum completes a partial checksum in place. More must be empty and the frame valid.
+func (f *Frame) FinishChecksum() {
+	if !f.NeedsChecksum {
+		return
+	}
+	f.NeedsChecksum, f.ChecksumValid = false, true
+	start := int(f.ChecksumStart)
+	at := start + int(f.ChecksumOffset)
+	if at+2 > len(f.Data) {
+		return
+	}
+	sum := ^checksum.Checksum(f.Data[start:], 0)
+	if sum == 0 {
+		sum = 0xffff // in UDP 0 means none (RFC 768); to TCP both are the same number
+	}
+	binary.BigEndian.PutUint16(f.Data[at:], sum)
+}

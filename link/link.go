@@ -1,0 +1,90 @@
+// Package link moves Ethernet frames between a host and a medium.
+//
+// A medium is one package below this one (pipe, tap, packet); wrappers (capture, impair) are links too and stand on
+// any other. [Endpoint] turns a link into the gVisor link endpoint that package stack needs and hands RoCE frames
+// over beside gVisor.
+package link
+
+import "net"
+
+// A Link sends and receives whole Ethernet frames. Its methods may be called from any goroutine.
+type Link interface {
+	// Name identifies the link in logs and counters: an interface name, or "pipe0".
+	Name() string
+	// MAC is the Ethernet address that the host behind this link uses, six bytes.
+	MAC() net.HardwareAddr
+	// MTU is the largest IP packet, in bytes, that one unsegmented frame carries.
+	MTU() int
+	// Offloads says which frames larger than MTU, and which unfinished checksums, Write takes.
+	Offloads() Offloads
+	// Attach starts reception: recv is called for what arrives, one call at a time, on a goroutine of the link.
+	// The frames and their bytes are recv's to change, and are valid until it returns. Attach is called once.
+	Attach(recv Receiver)
+	// Write sends frames in order and returns how many it took; an error says why the next one was not. A frame
+	// that the medium loses counts as taken. Write does not keep the frames' bytes after it returns.
+	Write(frames []Frame) (int, error)
+	// Close stops reception, waits until recv has returned, and removes what the link created. recv must not call it.
+	Close() error
+}
+
+// Receiver takes a batch of frames that arrived together.
+type Receiver func(frames []Frame)
+
+// Offloads are a link's abilities beyond one finished packet a frame.
+type Offloads struct {
+	// USO: a UDP superframe goes in one Write, unsegmented for as far as the kernel can carry it so.
+	USO bool
+	// TSO: the same for TCP over IPv4 and IPv6.
+	TSO bool
+	// Checksum: Write takes frames whose transport checksum is partial (Frame.NeedsChecksum), and what arrives may
+	// have one.
+	Checksum bool
+}
+
+// Segmentation says how a frame longer than the MTU is cut.
+type Segmentation uint8
+
+// The kinds of segmentation, with the meaning of virtio-net's gso_type.
+const (
+	NoSegmentation Segmentation = iota
+	TCPv4
+	TCPv6
+	UDP // RoCE superframes, over IPv4 or IPv6
+)
+
+// MaxSegments is the largest number of packets in a superframe, and MaxSuperframe the largest IP packet that one may
+// be, in bytes: Linux loses larger ones without an error.
+const (
+	MaxSegments   = 128
+	MaxSuperframe = 65535
+)
+
+// A Frame is one Ethernet frame, from the destination address on, without FCS.
+type Frame struct {
+	// Data is the frame, or its beginning where More is not empty. On reception all of it is in Data.
+	Data []byte
+	// More continues Data: what gVisor hands down in pieces is not copied together. Nil on reception.
+	More [][]byte
+	// Segmentation and SegmentSize (payload bytes after the transport header, the last segment may be shorter)
+	// describe a superframe of equal packets behind one header.
+	Segmentation Segmentation
+	SegmentSize  uint16
+	// HeaderLen is the number of bytes of Ethernet, IP and transport header before the first segment's payload; set
+	// where Segmentation is.
+	HeaderLen uint16
+	// NeedsChecksum: the transport checksum at ChecksumStart+ChecksumOffset holds only the pseudo header's sum; the
+	// sum of everything from ChecksumStart on is to be folded in. Offsets in bytes from the start of Data.
+	NeedsChecksum                 bool
+	ChecksumStart, ChecksumOffset uint16
+	// ChecksumValid, on reception: the medium vouches for the transport checksum.
+	ChecksumValid bool
+}
+
+// Len is the number of bytes in the frame.
+func (f *Frame) Len() int {
+	n := len(f.Data)
+	for _, m := range f.More {
+		n += len(m)
+	}
+	return n
+}

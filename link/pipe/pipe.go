@@ -1,0 +1,203 @@
+// Package pipe is a medium inside the process: an Ethernet switch with any number of ports. It needs no privilege and
+// runs in testing/synctest bubbles.
+package pipe
+
+import (
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+
+	"github.com/softrnic/softrnic/link"
+)
+
+// DefaultMTU leaves room for RoCE packets of the largest path MTU, 4096, with all their headers.
+const DefaultMTU = 4200
+
+// Switch joins ports. A unicast frame goes to the port that has its destination address, if one has; broadcast and
+// multicast frames go to every port but the sender's. It takes superframes and partial checksums and hands them over
+// as they are, as a virtio network does.
+type Switch struct {
+	mtu   int
+	table atomic.Pointer[table] // replaced, never changed
+	pools [len(bufferSizes)]sync.Pool
+
+	mu   sync.Mutex // held to replace table
+	made int        // ports made so far
+}
+
+type table struct {
+	byMAC map[[6]byte]*Port
+	all   []*Port
+}
+
+// Option changes what New makes.
+type Option func(*Switch)
+
+// WithMTU sets the MTU of every port, in bytes; n is brought into [link.MinMTU, link.MaxSuperframe].
+func WithMTU(n int) Option {
+	return func(s *Switch) { s.mtu = min(max(n, link.MinMTU), link.MaxSuperframe) }
+}
+
+// New makes a switch without ports and with DefaultMTU. It holds nothing that must be closed: closing its ports is
+// enough.
+func New(opts ...Option) *Switch {
+	s := &Switch{mtu: DefaultMTU}
+	for _, o := range opts {
+		o(s)
+	}
+	s.table.Store(&table{})
+	return s
+}
+
+// Port adds a port with an address of its own, counted up from 02:53:52:00:00:01: the same program gets the same
+// addresses each time.
+func (s *Switch) Port() *Port {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for {
+		s.made++
+		mac := [6]byte{0x02, 'S', 'R', byte(s.made >> 16), byte(s.made >> 8), byte(s.made)}
+		if s.table.Load().byMAC[mac] == nil {
+			return s.add(mac)
+		}
+	}
+}
+
+// PortWithMAC adds a port for a host whose Ethernet address is mac.
+func (s *Switch) PortWithMAC(mac net.HardwareAddr) (*Port, error) {
+	if len(mac) != 6 || mac[0]&1 != 0 || [6]byte(mac) == [6]byte{} {
+		return nil, fmt.Errorf("pipe: MAC %q is not a unicast Ethernet address: give six bytes, the first one even", mac)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.table.Load().byMAC[[6]byte(mac)] != nil {
+		return nil, fmt.Errorf("pipe: MAC %v is taken by another port of this switch: give another, or use Port", mac)
+	}
+	s.made++
+	return s.add([6]byte(mac)), nil
+}
+
+// add must be called with s.mu held.
+func (s *Switch) add(mac [6]byte) *Port {
+	p := &Port{sw: s, mac: mac, name: fmt.Sprintf("pipe%d", s.made-1), done: make(chan struct{})}
+	p.queue.wake.L = &p.queue.mu
+	old := s.table.Load()
+	t := &table{byMAC: map[[6]byte]*Port{mac: p}, all: append([]*Port{p}, old.all...)}
+	for _, q := range old.all {
+		t.byMAC[q.mac] = q
+	}
+	s.table.Store(t)
+	return p
+}
+
+func (s *Switch) remove(p *Port) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := &table{byMAC: map[[6]byte]*Port{}}
+	for _, q := range s.table.Load().all {
+		if q != p {
+			t.byMAC[q.mac] = q
+			t.all = append(t.all, q)
+		}
+	}
+	s.table.Store(t)
+}
+
+// Port is one port of a switch, and the link of the host behind it.
+type Port struct {
+	sw     *Switch
+	name   string
+	mac    [6]byte
+	closed atomic.Bool
+	queue  queue
+	done   chan struct{} // closed when the receiving goroutine has ended
+}
+
+var _ link.Link = (*Port)(nil)
+
+// Name is "pipe" and the number of the port in its switch.
+func (p *Port) Name() string { return p.name }
+
+// MAC is the port's address.
+func (p *Port) MAC() net.HardwareAddr { return net.HardwareAddr(p.mac[:]) }
+
+// MTU is the switch's.
+func (p *Port) MTU() int { return p.sw.mtu }
+
+// Offloads are all there are.
+func (p *Port) Offloads() link.Offloads { return offloads }
+
+var offloads = link.Offloads{USO: true, TSO: true, Checksum: true}
+
+// Dropped is the number of frames that were for this port and found its queue full.
+func (p *Port) Dropped() uint64 { return p.queue.dropped.Load() }
+
+// Attach starts the port's goroutine. What was sent to the port before is lost.
+func (p *Port) Attach(recv link.Receiver) {
+	switch p.queue.open() {
+	case unopened:
+		go p.receive(recv)
+	case opened:
+		panic("pipe: Attach called twice on " + p.name + ": a port serves one host")
+	}
+}
+
+func (p *Port) receive(recv link.Receiver) {
+	defer close(p.done)
+	var (
+		frames [batchFrames]link.Frame
+		taken  [batchFrames]*held
+	)
+	for {
+		n := p.queue.take(taken[:])
+		if n == 0 {
+			return
+		}
+		for i, h := range taken[:n] {
+			frames[i] = h.f
+		}
+		recv(frames[:n])
+		for _, h := range taken[:n] {
+			h.pool.Put(h)
+		}
+	}
+}
+
+// Write copies each frame into the queue of every port that it is for. It never waits.
+func (p *Port) Write(frames []link.Frame) (int, error) {
+	if p.closed.Load() {
+		return 0, fmt.Errorf("%s: %w", p.name, net.ErrClosed)
+	}
+	t := p.sw.table.Load()
+	for i := range frames {
+		f := &frames[i]
+		if err := f.Validate(p.sw.mtu, offloads); err != nil {
+			return i, fmt.Errorf("%s: %w", p.name, err)
+		}
+		if f.Data[0]&1 == 0 {
+			if q := t.byMAC[[6]byte(f.Data)]; q != nil && q != p {
+				q.queue.put(p.sw, f)
+			}
+			continue
+		}
+		for _, q := range t.all {
+			if q != p {
+				q.queue.put(p.sw, f)
+			}
+		}
+	}
+	return len(frames), nil
+}
+
+// Close takes the port from its switch.
+func (p *Port) Close() error {
+	if p.closed.CompareAndSwap(false, true) {
+		p.sw.remove(p)
+		if !p.queue.close() {
+			close(p.done) // nothing was started
+		}
+	}
+	<-p.done
+	return nil
+}
