@@ -1,0 +1,130 @@
+package stack
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+
+	"github.com/softrnic/softrnic/link"
+)
+
+// path is a way to one peer: the headers of its datagrams, and where frames go.
+type path struct {
+	attr PathAttr
+	out  link.Link // the interface's link, or a loopback
+	uso  bool
+	v4   bool
+	mtu  int           // UDP payload
+	nb   *neighbour    // nil where the template's destination MAC is right: loopback, multicast
+	ids  atomic.Uint32 // the IPv4 ID given last
+	// template is Ethernet, IP and UDP header without lengths, ID and checksums.
+	template [ethLen + ipv6Len + udpLen]byte
+	headers  int // bytes of template in use
+	close    sync.Once
+}
+
+var _ Path = (*path)(nil)
+
+// Path implements DatagramPort.
+func (p *port) Path(a PathAttr) (Path, error) {
+	n := p.nic
+	a.Src, a.Dst = a.Src.Unmap().WithZone(""), a.Dst.Unmap().WithZone("")
+	switch {
+	case !n.has(a.Src):
+		return nil, fmt.Errorf("path from %v: %s has no such address", a.Src, n.Name())
+	case a.Dst.Is4() != a.Src.Is4():
+		return nil, fmt.Errorf("path from %v to %v: the addresses are of different IP versions", a.Src, a.Dst)
+	case !isHostAddr(a.Dst) && !a.Dst.IsMulticast() || a.Dst.IsLoopback():
+		return nil, fmt.Errorf("path to %v: want the address of a host or a multicast group", a.Dst)
+	case a.FlowLabel >= 1<<20:
+		return nil, fmt.Errorf("path to %v: flow label %#x does not fit in 20 bits", a.Dst, a.FlowLabel)
+	}
+	if a.HopLimit == 0 {
+		a.HopLimit = 64
+	}
+	t := &path{attr: a, out: n.link, v4: a.Src.Is4()}
+	mac, err := t.route(n)
+	if err != nil {
+		return nil, err
+	}
+	t.uso = t.out.Offloads().USO && t.out.Offloads().Checksum
+	t.ids.Store(rand.Uint32())
+	t.fill(mac, n.mac)
+	t.mtu = min(n.MTU(), link.MaxSuperframe) - (t.headers - ethLen)
+	return t, nil
+}
+
+// route finds out where the path's frames go, and their destination MAC where that is settled now.
+func (t *path) route(n *Interface) (mac []byte, err error) {
+	dst := tcpipAddr(t.attr.Dst)
+	if o := n.host.owner(t.attr.Dst); o != nil {
+		t.out, err = o.loopback()
+		return o.MAC(), err
+	}
+	if t.attr.Dst.IsMulticast() {
+		if t.attr.Dst.Is4() {
+			return []byte(header.EthernetAddressFromMulticastIPv4Address(dst)), nil
+		}
+		return []byte(header.EthernetAddressFromMulticastIPv6Address(dst)), nil
+	}
+	r, terr := n.host.stack.FindRoute(n.id, tcpipAddr(t.attr.Src), dst, protocolOf(t.attr.Dst), false)
+	if terr != nil {
+		n.host.mu.Lock()
+		defer n.host.mu.Unlock()
+		return nil, fmt.Errorf("no route to %v from %s (%s): give it a gateway or an address of that network",
+			t.attr.Dst, n.Name(), n.networks(t.attr.Dst.Is4()))
+	}
+	defer r.Release()
+	next := t.attr.Dst
+	if hop := r.NextHop(); hop.BitLen() > 0 {
+		next, _ = netip.AddrFromSlice(hop.AsSlice())
+	}
+	t.nb = n.neighbour(t.attr.Src, next)
+	return make([]byte, 6), nil
+}
+
+// fill writes the template.
+func (t *path) fill(dst []byte, src [6]byte) {
+	b := t.template[:]
+	copy(b, dst)
+	copy(b[6:], src[:])
+	ip, ipLen := b[ethLen:], ipv6Len
+	if t.v4 {
+		ipLen = ipv4Len
+		binary.BigEndian.PutUint16(b[12:], uint16(header.IPv4ProtocolNumber))
+		header.IPv4(ip).Encode(&header.IPv4Fields{
+			TOS: t.attr.TrafficClass, Flags: header.IPv4FlagDontFragment, TTL: t.attr.HopLimit,
+			Protocol: uint8(header.UDPProtocolNumber),
+			SrcAddr:  tcpipAddr(t.attr.Src), DstAddr: tcpipAddr(t.attr.Dst),
+		})
+	} else {
+		binary.BigEndian.PutUint16(b[12:], uint16(header.IPv6ProtocolNumber))
+		header.IPv6(ip).Encode(&header.IPv6Fields{
+			TrafficClass: t.attr.TrafficClass, FlowLabel: t.attr.FlowLabel, HopLimit: t.attr.HopLimit,
+			TransportProtocol: header.UDPProtocolNumber,
+			SrcAddr:           tcpipAddr(t.attr.Src), DstAddr: tcpipAddr(t.attr.Dst),
+		})
+	}
+	header.UDP(ip[ipLen:]).Encode(&header.UDPFields{SrcPort: t.attr.SrcPort, DstPort: RoCEPort})
+	t.headers = ethLen + ipLen + udpLen
+}
+
+// Attr implements Path; HopLimit is what is sent.
+func (t *path) Attr() PathAttr { return t.attr }
+
+// MTU implements Path.
+func (t *path) MTU() int { return t.mtu }
+
+// Close implements Path.
+func (t *path) Close() {
+	t.close.Do(func() {
+		if t.nb != nil {
+			t.nb.release()
+		}
+	})
+}

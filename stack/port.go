@@ -1,0 +1,186 @@
+package stack
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+
+	"github.com/softrnic/softrnic/link"
+)
+
+// The way of a datagram in: link goroutine → port.handle → Datagram.parse → the receiver, before the next frame is
+// looked at. Of the frames that handle does not take, gVisor does what a host does.
+
+// port is an interface's datagram port.
+type port struct {
+	nic      *Interface
+	counters counters
+
+	// mu is held while the receiver runs: it orders the link's goroutine and the loopback's, and lets Receive wait.
+	mu sync.Mutex
+	fn func(*Datagram)
+	d  Datagram // the one that is passed, reused
+}
+
+var _ DatagramPort = (*port)(nil)
+
+// Counters count what passed an interface's datagram port since it was made.
+type Counters struct {
+	TxFrames    uint64 // written to the link; a superframe is one
+	TxDatagrams uint64
+	TxBytes     uint64 // Ethernet frames without FCS
+	TxErrors    uint64 // frames that the link refused
+	TxNoRoute   uint64 // frames lost because the neighbour's address was not found
+	RxFrames    uint64 // handed to the receiver; a superframe is one
+	RxBytes     uint64
+	RxMalformed uint64 // a wrong length, checksum or source address
+	RxDropped   uint64 // nobody receives
+}
+
+type counters struct {
+	txFrames, txDatagrams, txBytes, txErrors, txNoRoute atomic.Uint64
+	rxFrames, rxBytes, rxMalformed, rxDropped           atomic.Uint64
+}
+
+func (c *counters) snapshot() Counters {
+	return Counters{
+		TxFrames: c.txFrames.Load(), TxDatagrams: c.txDatagrams.Load(), TxBytes: c.txBytes.Load(),
+		TxErrors: c.txErrors.Load(), TxNoRoute: c.txNoRoute.Load(),
+		RxFrames: c.rxFrames.Load(), RxBytes: c.rxBytes.Load(),
+		RxMalformed: c.rxMalformed.Load(), RxDropped: c.rxDropped.Load(),
+	}
+}
+
+// Receive implements DatagramPort. The receiver must not call it.
+func (p *port) Receive(fn func(*Datagram)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fn = fn
+}
+
+func (p *port) close() { p.Receive(nil) }
+
+// handle is the link endpoint's frame handler; it returns false for what is gVisor's. The frame is addressed to the
+// interface's MAC, or to a group.
+func (p *port) handle(f *link.Frame) bool {
+	if f.Data[0]&1 != 0 {
+		return false
+	}
+	return p.receive(f, false)
+}
+
+// handleLoopback is the receiver of the interface's loopback.
+func (p *port) handleLoopback(frames []link.Frame) {
+	for i := range frames {
+		p.receive(&frames[i], true)
+	}
+}
+
+func (p *port) receive(f *link.Frame, looped bool) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	d := &p.d
+	switch d.parse(f) {
+	case notRoCE:
+		return false
+	case malformed:
+		p.counters.rxMalformed.Add(1)
+		return true
+	}
+	if !p.nic.has(d.Dst) {
+		return false
+	}
+	// What comes over the wire with one's own source address is forged, or a loop in the network.
+	if !looped && p.nic.has(d.Src) {
+		p.counters.rxMalformed.Add(1)
+		return true
+	}
+	if p.fn == nil {
+		p.counters.rxDropped.Add(1)
+		return true
+	}
+	p.counters.rxFrames.Add(1)
+	p.counters.rxBytes.Add(uint64(len(f.Data)))
+	p.fn(d)
+	return true
+}
+
+type verdict uint8
+
+const (
+	notRoCE   verdict = iota // not a whole UDP datagram to port 4791 directly behind an IP header without options
+	malformed                // that, but with lengths, a checksum or a source that cannot be
+	whole
+)
+
+const (
+	ethLen  = link.EthernetHeaderLen
+	ipv4Len = header.IPv4MinimumSize
+	ipv6Len = header.IPv6MinimumSize
+	udpLen  = header.UDPMinimumSize
+)
+
+// parse makes d the datagram in f; it then points into f. The UDP checksum is not verified: the ICRC covers what it
+// does, and it may be partial.
+func (d *Datagram) parse(f *link.Frame) verdict {
+	b := f.Data
+	if len(b) < ethLen {
+		return notRoCE
+	}
+	var ipLen, total int
+	ip := b[ethLen:]
+	switch binary.BigEndian.Uint16(b[12:]) {
+	case uint16(header.IPv4ProtocolNumber):
+		ipLen = ipv4Len
+		const fragment = 0x3fff // more fragments, offset
+		if len(ip) < ipv4Len+udpLen || ip[0] != 4<<4|ipv4Len/4 || ip[9] != uint8(header.UDPProtocolNumber) ||
+			binary.BigEndian.Uint16(ip[6:])&fragment != 0 || binary.BigEndian.Uint16(ip[ipv4Len+2:]) != RoCEPort {
+			return notRoCE
+		}
+		total = int(binary.BigEndian.Uint16(ip[2:]))
+		if !header.IPv4(ip).IsChecksumValid() {
+			return malformed
+		}
+		d.Src, d.Dst = netip.AddrFrom4([4]byte(ip[12:])), netip.AddrFrom4([4]byte(ip[16:]))
+		d.TrafficClass, d.HopLimit = ip[1], ip[8]
+	case uint16(header.IPv6ProtocolNumber):
+		ipLen = ipv6Len
+		if len(ip) < ipv6Len+udpLen || ip[0]>>4 != 6 || ip[6] != uint8(header.UDPProtocolNumber) ||
+			binary.BigEndian.Uint16(ip[ipv6Len+2:]) != RoCEPort {
+			return notRoCE
+		}
+		total = ipv6Len + int(binary.BigEndian.Uint16(ip[4:]))
+		d.Src, d.Dst = netip.AddrFrom16([16]byte(ip[8:])), netip.AddrFrom16([16]byte(ip[24:]))
+		d.TrafficClass, d.HopLimit = uint8(binary.BigEndian.Uint16(ip)>>4), ip[7]
+	default:
+		return notRoCE
+	}
+	// Bytes after the packet are Ethernet padding. The UDP length must be the IP packet's: a shorter one would leave
+	// bytes that no checksum covers.
+	headers := ipLen + udpLen
+	if total > len(ip) || total <= headers || int(binary.BigEndian.Uint16(ip[ipLen+4:])) != total-ipLen {
+		return malformed
+	}
+	if !isHostAddr(d.Src) || d.Src.IsLoopback() || d.Src.Is4In6() {
+		return malformed
+	}
+	d.SrcPort = binary.BigEndian.Uint16(ip[ipLen:])
+	d.Header = ip[:headers:headers]
+	d.Payload = ip[headers:total:total]
+	d.SegmentSize = len(d.Payload)
+	d.next = 0
+	switch f.Segmentation {
+	case link.NoSegmentation:
+	case link.UDP:
+		if f.SegmentSize == 0 {
+			return malformed
+		}
+		d.SegmentSize = min(int(f.SegmentSize), len(d.Payload))
+	default:
+		return malformed
+	}
+	return whole
+}

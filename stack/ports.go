@@ -1,0 +1,129 @@
+package stack
+
+import (
+	"context"
+	"encoding/binary"
+	"net"
+	"net/netip"
+)
+
+// This file is all that a transport may know of a host: a datagram port for RoCEv2, streams for iWARP, and the
+// addresses behind them. [Host] implements it over gVisor's netstack; another stack can take its place.
+
+// RoCEPort is the UDP destination port of RoCEv2 (IBTA annex A17, IANA).
+const RoCEPort = 4791
+
+// Network is a host as transports see it.
+type Network interface {
+	// NICs are the host's interfaces in the order they were given; each is a port of the RDMA device.
+	NICs() []NIC
+	// DialStream opens a TCP connection. An invalid laddr lets the host choose; its port 0 likewise.
+	DialStream(ctx context.Context, laddr, raddr netip.AddrPort) (net.Conn, error)
+	// ListenStream listens for TCP connections; an unspecified address means all of the host's.
+	ListenStream(laddr netip.AddrPort) (net.Listener, error)
+}
+
+// NIC is one interface of a host.
+type NIC interface {
+	Name() string
+	MAC() net.HardwareAddr
+	// MTU is the largest IP packet in bytes.
+	MTU() int
+	// GIDs are the addresses that make the GID table, by index: the link-local address made from the MAC (EUI-64)
+	// first, then the others in the order they were added, as Linux lists them.
+	GIDs() []netip.Addr
+	// Datagrams is the interface's datagram port.
+	Datagrams() DatagramPort
+}
+
+// DatagramPort sends and receives UDP datagrams on port 4791 with the header fields that the ICRC covers in view.
+type DatagramPort interface {
+	// Path prepares to send from one of the NIC's addresses to another host, or to one of its own addresses. It starts
+	// to resolve the neighbour but does not wait: datagrams sent earlier than that are lost. An error says that there
+	// is no route or no such source address.
+	Path(PathAttr) (Path, error)
+	// Sender takes a sender from the port's pool.
+	Sender() Sender
+	// Receive installs the function that every valid datagram for one of the NIC's addresses goes to, on the link's
+	// receive goroutine. It may send before it returns. Nil removes it, and waits until no call is running.
+	Receive(func(*Datagram))
+}
+
+// PathAttr says where a path leads and what its IP headers carry.
+type PathAttr struct {
+	Src, Dst     netip.Addr // one family; an IPv6 zone is not needed
+	SrcPort      uint16     // UDP source port: 49152–65535 by a hash of the flow
+	TrafficClass uint8      // DSCP and ECN
+	HopLimit     uint8      // 0 means 64
+	FlowLabel    uint32     // 20 bits, IPv6 only
+}
+
+// Path is a way to one peer. Any number of senders may use it at once.
+type Path interface {
+	Attr() PathAttr
+	// MTU is the largest UDP payload, in bytes, of one datagram on this path.
+	MTU() int
+	// Close frees what the path holds.
+	Close()
+}
+
+// Sender gathers datagrams and sends them in as few frames as the link allows: neighbours of one path and one size
+// share a superframe. It is for one goroutine at a time.
+type Sender interface {
+	// Datagram adds a datagram of n payload bytes on p. It returns the IP and UDP headers as the receiver will see
+	// them (40+8 or 20+8 bytes, checksums not filled in), to compute the ICRC over, and the payload to fill in; both
+	// until the next call. It returns nil if n is 0 or more than p.MTU().
+	Datagram(p Path, n int) (header, payload []byte)
+	// Drop takes back the datagram that Datagram returned last: its payload could not be filled in.
+	Drop()
+	// Flush sends everything and gives the sender back to the pool: it must not be used afterwards.
+	Flush()
+}
+
+// Datagram is what arrived in one frame: one UDP datagram, or the equal segments of an uncut superframe.
+type Datagram struct {
+	Src, Dst     netip.Addr
+	SrcPort      uint16
+	TrafficClass uint8 // DSCP and ECN of the outer header
+	HopLimit     uint8
+	// Header is the IP header (20 or 40 bytes; no options) and the UDP header of the segment that Next returned last;
+	// before the first Next, those of the frame.
+	Header []byte
+	// Payload is the UDP payload of all segments together.
+	Payload []byte
+	// SegmentSize is the payload size of each segment but the last, which may be shorter.
+	SegmentSize int
+
+	next int // index of the segment that Next returns
+}
+
+// Next returns the next segment's payload, with Header made what it would be had the frame been cut where Linux cuts
+// it: lengths of that segment, and the IPv4 ID counting up. ok is false after the last. The payload and Header are
+// valid until the receive function returns; Header changes with each call.
+func (d *Datagram) Next() (payload []byte, ok bool) {
+	start := d.next * d.SegmentSize
+	if start >= len(d.Payload) {
+		return nil, false
+	}
+	n := min(d.SegmentSize, len(d.Payload)-start)
+	payload = d.Payload[start : start+n]
+	if d.SegmentSize < len(d.Payload) {
+		putLengths(d.Header, n)
+		if d.next > 0 && d.Header[0]>>4 == 4 {
+			binary.BigEndian.PutUint16(d.Header[4:], binary.BigEndian.Uint16(d.Header[4:])+1)
+		}
+	}
+	d.next++
+	return payload, true
+}
+
+// putLengths writes the IP and UDP length fields of header for n bytes of UDP payload.
+func putLengths(header []byte, n int) {
+	ip := len(header) - 8
+	if ip == 20 {
+		binary.BigEndian.PutUint16(header[2:], uint16(20+8+n))
+	} else {
+		binary.BigEndian.PutUint16(header[4:], uint16(8+n))
+	}
+	binary.BigEndian.PutUint16(header[ip+4:], uint16(8+n))
+}

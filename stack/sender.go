@@ -1,0 +1,197 @@
+package stack
+
+import (
+	"encoding/binary"
+	"sync"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+
+	"github.com/softrnic/softrnic/link"
+)
+
+// The way of a datagram out: Datagram lays headers and payload down in the sender's buffer and lengthens the frame
+// being built while the next datagram fits in; finish completes the frame's headers once its payload is written;
+// emit hands the finished frames to the link, which copies them or sends them, so that the buffer is free again.
+
+// Bytes of a sender's buffer: small frames share its first half, and a whole superframe still fits behind them.
+const (
+	maxFrame     = ethLen + link.MaxSuperframe
+	senderBuffer = 2 * maxFrame
+)
+
+type sender struct {
+	port   *port
+	out    link.Link    // where all of frames go
+	frames []link.Frame // finished, in buf
+	now    int64        // UnixNano when first needed; 0 before
+
+	// The frame being built is buf[start:end] on path; path is nil if there is none.
+	path       *path
+	start, end int
+	segments   int
+	size       int    // payload bytes of its first segment
+	last       int    // and of its last
+	id         uint16 // IPv4 ID of its last segment
+
+	fresh bool // Drop may take its last segment back
+
+	datagrams uint64
+	view      [ipv6Len + udpLen]byte // what Datagram returned as header
+	buf       [senderBuffer]byte
+}
+
+var senders = sync.Pool{New: func() any { return new(sender) }}
+
+// Sender implements DatagramPort.
+func (p *port) Sender() Sender {
+	s := senders.Get().(*sender)
+	s.port = p
+	return s
+}
+
+// Datagram implements Sender.
+func (s *sender) Datagram(pt Path, n int) (header, payload []byte) {
+	p, ok := pt.(*path)
+	if !ok || n <= 0 || n > p.mtu {
+		return nil, nil
+	}
+	var id uint16
+	if p.v4 {
+		id = uint16(p.ids.Add(1))
+	}
+	if !s.extends(p, n, id) {
+		s.begin(p, id)
+		s.size = n
+	}
+	s.segments++
+	s.last, s.id, s.fresh = n, id, true
+	s.datagrams++
+	payload = s.buf[s.end : s.end+n : s.end+n]
+	s.end += n
+
+	header = s.view[:p.headers-ethLen]
+	putLengths(header, n)
+	if p.v4 {
+		binary.BigEndian.PutUint16(header[4:], id)
+	}
+	return header, payload
+}
+
+// Drop implements Sender.
+func (s *sender) Drop() {
+	if s.path == nil || !s.fresh {
+		return
+	}
+	s.fresh = false
+	s.datagrams--
+	s.end -= s.last
+	if s.segments--; s.segments == 0 {
+		s.end, s.path = s.start, nil
+		return
+	}
+	s.last, s.id = s.size, s.id-1
+}
+
+// extends reports whether a datagram can be the next segment of the frame being built. Another sender on the path
+// may have taken an ID between, which where the kernel cuts the superframe would be given twice.
+func (s *sender) extends(p *path, n int, id uint16) bool {
+	return s.path == p && p.uso && s.last == s.size && n <= s.size && s.segments < link.MaxSegments &&
+		s.end-s.start-ethLen+n <= link.MaxSuperframe && (id == s.id+1 || !p.v4)
+}
+
+// begin finishes the frame being built and starts the next with p's headers.
+func (s *sender) begin(p *path, id uint16) {
+	s.finish()
+	if s.out != p.out || len(s.buf)-s.end < maxFrame {
+		s.emit()
+		s.out = p.out
+	}
+	s.path, s.start, s.segments = p, s.end, 0
+	s.end += copy(s.buf[s.end:], p.template[:p.headers])
+	copy(s.view[:], p.template[ethLen:p.headers])
+	if p.v4 {
+		binary.BigEndian.PutUint16(s.buf[s.start+ethLen+4:], id)
+	}
+}
+
+// finish completes the frame being built and adds it to frames.
+func (s *sender) finish() {
+	p := s.path
+	if p == nil {
+		return
+	}
+	s.path = nil
+	f := link.Frame{Data: s.buf[s.start:s.end:s.end]}
+	ip := f.Data[ethLen:]
+	ipLen := p.headers - ethLen - udpLen
+	putLengths(ip[:p.headers-ethLen], s.end-s.start-p.headers)
+	if p.v4 {
+		h := header.IPv4(ip[:ipv4Len])
+		h.SetChecksum(^h.CalculateChecksum())
+	}
+	// A single datagram goes without a UDP checksum, over IPv6 too (RFC 6935), as Linux's rxe sends and takes it: the
+	// ICRC covers more. For a superframe Linux insists on one.
+	if s.segments > 1 {
+		f.Segmentation, f.SegmentSize, f.HeaderLen = link.UDP, uint16(s.size), uint16(p.headers)
+		f.NeedsChecksum, f.ChecksumStart, f.ChecksumOffset = true, uint16(p.headers-udpLen), 6
+		udp := header.UDP(ip[ipLen:])
+		udp.SetChecksum(header.PseudoHeaderChecksum(header.UDPProtocolNumber,
+			tcpipAddr(p.attr.Src), tcpipAddr(p.attr.Dst), udp.Length()))
+	}
+	if nb := p.nb; nb != nil {
+		if s.now == 0 {
+			s.now = time.Now().UnixNano()
+		}
+		mac := nb.lookup(s.now)
+		if mac == 0 {
+			mac = nb.hold(&f)
+		}
+		if mac == 0 {
+			s.end = s.start
+			return
+		}
+		putMAC(f.Data, mac)
+	}
+	s.frames = append(s.frames, f)
+}
+
+// emit writes the finished frames; the buffer is empty afterwards.
+func (s *sender) emit() {
+	s.port.write(s.out, s.frames)
+	s.frames = s.frames[:0]
+	s.start, s.end = 0, 0
+}
+
+// Flush implements Sender.
+func (s *sender) Flush() {
+	s.finish()
+	s.emit()
+	s.port.counters.txDatagrams.Add(s.datagrams)
+	s.port, s.out, s.now, s.datagrams = nil, nil, 0, 0
+	senders.Put(s)
+}
+
+// write writes all of frames but those that out refuses.
+func (p *port) write(out link.Link, frames []link.Frame) {
+	var sent, bytes uint64
+	for len(frames) > 0 {
+		n, err := out.Write(frames)
+		for i := range frames[:n] {
+			bytes += uint64(len(frames[i].Data))
+		}
+		sent += uint64(n)
+		frames = frames[n:]
+		if err == nil && n > 0 {
+			continue
+		}
+		if len(frames) > 0 {
+			frames = frames[1:]
+		}
+		p.counters.txErrors.Add(1)
+	}
+	if sent > 0 {
+		p.counters.txFrames.Add(sent)
+		p.counters.txBytes.Add(bytes)
+	}
+}
