@@ -1,0 +1,78 @@
+package verbs
+
+// WROpcode is the operation of a send work request (ibv_wr_opcode, same values).
+type WROpcode uint8
+
+const (
+	RDMAWrite         WROpcode = 0
+	RDMAWriteWithImm  WROpcode = 1
+	Send              WROpcode = 2
+	SendWithImm       WROpcode = 3
+	RDMARead          WROpcode = 4
+	AtomicCmpAndSwp   WROpcode = 5
+	AtomicFetchAndAdd WROpcode = 6
+	LocalInv          WROpcode = 7
+	BindMW            WROpcode = 8
+	SendWithInv       WROpcode = 9
+)
+
+var wrOpcodes = []string{"RDMA_WRITE", "RDMA_WRITE_WITH_IMM", "SEND", "SEND_WITH_IMM", "RDMA_READ",
+	"ATOMIC_CMP_AND_SWP", "ATOMIC_FETCH_AND_ADD", "LOCAL_INV", "BIND_MW", "SEND_WITH_INV"}
+
+// String is the ibverbs name without IBV_WR_.
+func (o WROpcode) String() string { return name(wrOpcodes, int(o), "WR opcode") }
+
+// completion is the opcode that a send work request completes with.
+func (o WROpcode) completion() WCOpcode { return wcOfWR[o] }
+
+var wcOfWR = [...]WCOpcode{RDMAWrite: WCRDMAWrite, RDMAWriteWithImm: WCRDMAWrite, Send: WCSend, SendWithImm: WCSend,
+	RDMARead: WCRDMARead, AtomicCmpAndSwp: WCCompSwap, AtomicFetchAndAdd: WCFetchAdd, LocalInv: WCLocalInv,
+	BindMW: WCBindMW, SendWithInv: WCSend}
+
+// opcodeSet is a set of send opcodes.
+type opcodeSet uint16
+
+func opcodes(ops ...WROpcode) (s opcodeSet) {
+	for _, o := range ops {
+		s |= 1 << o
+	}
+	return s
+}
+
+func (s opcodeSet) has(o WROpcode) bool { return s>>o&1 != 0 }
+
+var (
+	inlineOps = opcodes(Send, SendWithImm, SendWithInv, RDMAWrite, RDMAWriteWithImm)
+	atomicOps = opcodes(AtomicCmpAndSwp, AtomicFetchAndAdd)
+)
+
+// sendOps are the opcodes that a QP of a type can do on a device.
+func sendOps(t QPType, dev *DeviceAttr) opcodeSet {
+	if t != RC {
+		return 0
+	}
+	s := opcodes(Send, SendWithImm, RDMAWrite, RDMAWriteWithImm, RDMARead)
+	if dev.AtomicCap != AtomicNone {
+		s |= atomicOps
+	}
+	if dev.DeviceCapFlags&DeviceMemMgtExtensions != 0 {
+		s |= opcodes(SendWithInv, LocalInv)
+	}
+	return s
+}
+
+// SendFlags modify a send work request (ibv_send_flags, same values).
+type SendFlags uint8
+
+const (
+	SendFence     SendFlags = 1 << 0 // wait for earlier READs and atomics
+	SendSignaled  SendFlags = 1 << 1 // make a work completion
+	SendSolicited SendFlags = 1 << 2 // ask for an event at the receiver
+	SendInline    SendFlags = 1 << 3 // copy the data while posting
+
+	sendFlagsKnown = SendFence | SendSignaled | SendSolicited | SendInline
+)
+
+func (f SendFlags) String() string {
+	return flags([]string{"FENCE", "SIGNALED", "SOLICITED", "INLINE"}, uint32(f))
+}

@@ -1,0 +1,54 @@
+package verbs
+
+import "sync"
+
+// PD is a protection domain (ibv_pd): QPs reach only the memory regions of their own PD.
+type PD struct {
+	dev *Device
+
+	// guarded by dev.mu
+	mrs, nqps int
+	dead      bool
+
+	qpsMu sync.Mutex // taken before QP locks
+	qps   map[*QP]struct{}
+
+	keysMu sync.RWMutex // taken after QP locks
+	keys   map[uint32]*MR
+}
+
+// AllocPD makes a protection domain.
+func (d *Device) AllocPD() (*PD, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.reserve("allocate PD", &d.pds, d.attr.MaxPD, "MaxPD"); err != nil {
+		return nil, err
+	}
+	return &PD{dev: d, qps: make(map[*QP]struct{}), keys: make(map[uint32]*MR)}, nil
+}
+
+// Device is the device that the PD is on.
+func (pd *PD) Device() *Device { return pd.dev }
+
+// Dealloc gives the PD up. ErrBusy while it has memory regions or QPs.
+func (pd *PD) Dealloc() error {
+	const op = "deallocate PD"
+	pd.dev.mu.Lock()
+	defer pd.dev.mu.Unlock()
+	if pd.dead {
+		return Errorf(ErrDestroyed, op, "the PD is gone already")
+	}
+	if pd.mrs+pd.nqps > 0 {
+		return Errorf(ErrBusy, op, "%d MRs and %d QPs are left", pd.mrs, pd.nqps)
+	}
+	pd.dead = true
+	pd.dev.pds--
+	return nil
+}
+
+// lookup finds a region of the PD by its lkey.
+func (pd *PD) lookup(lkey uint32) *MR {
+	pd.keysMu.RLock()
+	defer pd.keysMu.RUnlock()
+	return pd.keys[lkey]
+}

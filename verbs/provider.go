@@ -1,0 +1,99 @@
+package verbs
+
+// This file is the seam between the front end and what moves the data. An application never needs it; a provider
+// needs nothing else.
+//
+// The front end owns every object, validates every argument, runs the state machines and holds the work queues and
+// completion queues. A provider takes posted work requests from a QP through its [QPHandle], moves them, and answers
+// with completions through the same handle.
+//
+// Locks, in the order they are taken: QP (QPHandle.Lock) → SRQ → CQ → CompChannel. A provider may hold at most one
+// QP's lock at a time, and calls into the handle with it held.
+
+// Provider makes a device: rdmatransport is one.
+type Provider interface {
+	// Name is the device's name, such as "softrnic0".
+	Name() string
+	// QueryDevice and QueryPort describe the device; ports count from 1 to DeviceAttr.PhysPortCnt.
+	QueryDevice() DeviceAttr
+	QueryPort(port uint8) (PortAttr, error)
+	// GIDTable is a snapshot of the port's GIDs by index.
+	GIDTable(port uint8) ([]GIDEntry, error)
+
+	// RegMR draws keys for a region whose other fields are set, and makes it reachable under them.
+	RegMR(mr *MR) (lkey, rkey uint32, err error)
+	// DeregMR makes the keys unknown. The front end then waits for every QP of the PD to leave its lock, so that no
+	// access begun under a QP's lock is still running when deregistration returns.
+	DeregMR(mr *MR)
+
+	// CreateQP makes the provider's half of a QP, in state RESET, and draws its number.
+	CreateQP(h QPHandle, attr *QPInitAttr) (ProviderQP, uint32, error)
+
+	// Close releases the device; no QP and no MR is left.
+	Close() error
+}
+
+// ProviderQP is the provider's half of a QP. Every method is called with the QP locked.
+type ProviderQP interface {
+	// Modify carries out a transition (or a change of attributes, from == to) that the state machine allows; attr
+	// and mask have passed the table. An error leaves the QP in its old state. When to is ERR the provider stops its
+	// timers; the front end then flushes what is posted, in order.
+	Modify(from, to QPState, attr *QPAttr, mask QPAttrMask) error
+	// Query fills in what only the provider knows (PSNs).
+	Query(attr *QPAttr)
+	// PostSend: new work requests are at the end of the send queue. The provider sends what its window allows before
+	// it returns. The QP is in RTS.
+	PostSend()
+	// PostRecv: new work requests are at the end of the receive queue.
+	PostRecv()
+	// Destroy forgets the QP: afterwards the provider never touches its handle again.
+	Destroy()
+}
+
+// QPHandle is a provider's hold on one QP. All methods but Lock need the QP locked, except where they say otherwise.
+// Send work requests are addressed by their place in the queue of posted, uncompleted ones: 0 is the oldest. A
+// pointer into a queue is valid until that request is completed.
+type QPHandle struct{ qp *QP }
+
+// Lock locks the QP. It is not reentrant: completing a work request never calls back into the provider or the
+// application.
+func (h QPHandle) Lock() { h.qp.mu.Lock() }
+
+// Unlock unlocks the QP.
+func (h QPHandle) Unlock() { h.qp.mu.Unlock() }
+
+// PD is the QP's protection domain; needs no lock.
+func (h QPHandle) PD() *PD { return h.qp.pd }
+
+// State is the QP's state.
+func (h QPHandle) State() QPState { return h.qp.state }
+
+// Attr is the QP's attributes as last modified; read only.
+func (h QPHandle) Attr() *QPAttr { return &h.qp.attr }
+
+// SendLen is the number of posted, uncompleted send work requests.
+func (h QPHandle) SendLen() int { return h.qp.sq.len() }
+
+// Send is the i-th oldest uncompleted send work request, 0 ≤ i < SendLen.
+func (h QPHandle) Send(i int) *SendWR { return h.qp.sq.at(i) }
+
+// CompleteSend takes the oldest send work request off the queue. A work completion is made if the request is
+// signalled or status is not WCSuccess; byteLen is what READ and atomics placed.
+func (h QPHandle) CompleteSend(status WCStatus, byteLen uint32) { h.qp.completeSend(status, byteLen) }
+
+// Recv is the receive work request that the next incoming message consumes: the oldest of the QP's receive queue, or
+// of its SRQ, from which it is then taken for this QP. Nil if there is none. The same request is returned until
+// CompleteRecv.
+func (h QPHandle) Recv() *RecvWR { return h.qp.currentRecv() }
+
+// CompleteRecv completes the request that Recv returned. It fills in wc.WRID and wc.QPNum; the provider sets all
+// else. solicited tells whether the message asked for an event.
+func (h QPHandle) CompleteRecv(wc *WC, solicited bool) { h.qp.completeRecv(wc, solicited) }
+
+// Fail moves the QP to ERR, as a failed work request does: everything posted is flushed in order, the request that
+// Recv returned first. The provider completes the request that failed before it calls Fail and stops its timers
+// itself; Modify is not called.
+func (h QPHandle) Fail() { h.qp.fail() }
+
+// Event reports an asynchronous event of the QP, such as EventCommEst, to the application.
+func (h QPHandle) Event(t AsyncEventType) { h.qp.event(t) }

@@ -1,0 +1,187 @@
+package verbs
+
+// QPType is a QP's transport service (ibv_qp_type, same values).
+type QPType uint8
+
+const (
+	RC        QPType = 2
+	UC        QPType = 3
+	UD        QPType = 4
+	RawPacket QPType = 8
+	XRCSend   QPType = 9
+	XRCRecv   QPType = 10
+)
+
+var qpTypes = []string{RC: "RC", UC: "UC", UD: "UD", RawPacket: "RAW_PACKET", XRCSend: "XRC_SEND", XRCRecv: "XRC_RECV"}
+
+func (t QPType) String() string { return name(qpTypes, int(t), "QP type") }
+
+// QPState is a QP's state (ibv_qp_state, same values).
+type QPState uint8
+
+const (
+	StateReset QPState = iota
+	StateInit
+	StateRTR
+	StateRTS
+	StateSQD
+	StateSQE
+	StateErr
+)
+
+var qpStates = []string{"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"}
+
+func (s QPState) String() string { return name(qpStates, int(s), "QP state") }
+
+// QPCap is the size of a QP's queues (ibv_qp_cap).
+type QPCap struct {
+	MaxSendWR     int
+	MaxRecvWR     int
+	MaxSendSGE    int
+	MaxRecvSGE    int
+	MaxInlineData int // bytes
+}
+
+// QPInitAttr says how to create a QP (ibv_qp_init_attr).
+type QPInitAttr struct {
+	Context   any // for the application: QP.Context
+	Type      QPType
+	Transport Transport
+	SendCQ    *CQ
+	RecvCQ    *CQ // may be the same
+	Cap       QPCap
+	SQSigAll  bool // every send work request is signalled
+}
+
+// GRH is the global part of an address vector (ibv_global_route).
+type GRH struct {
+	DGID         GID
+	FlowLabel    uint32 // 20 bits
+	SGIDIndex    uint8  // of the source address in the port's GID table
+	HopLimit     uint8  // 0 means the provider's choice
+	TrafficClass uint8  // DSCP and ECN
+}
+
+// AHAttr is an address vector (ibv_ah_attr). RoCE needs IsGlobal and GRH; DLID, SrcPathBits and StaticRate mean
+// nothing there.
+type AHAttr struct {
+	GRH         GRH
+	DLID        uint16
+	SL          uint8
+	SrcPathBits uint8
+	StaticRate  uint8
+	IsGlobal    bool
+	PortNum     uint8
+}
+
+// QPAttr are the attributes that Modify sets and Query gets (ibv_qp_attr). A mask says which of them count.
+type QPAttr struct {
+	QPState          QPState
+	CurQPState       QPState
+	PathMTU          MTU
+	QKey             uint32
+	RQPSN            uint32 // 24 bits
+	SQPSN            uint32 // 24 bits
+	DestQPNum        uint32 // 24 bits
+	QPAccessFlags    Access
+	Cap              QPCap // Query only
+	AHAttr           AHAttr
+	PKeyIndex        uint16
+	EnSQDAsyncNotify bool
+	SQDraining       bool  // Query only
+	MaxRDAtomic      uint8 // READs and atomics outstanding as requester
+	MaxDestRDAtomic  uint8 // and as responder
+	MinRNRTimer      uint8 // 5-bit code of IBTA table 46: 0 is 655.36 ms, 1 is 10 µs, … 31 is 491.52 ms
+	PortNum          uint8
+	Timeout          uint8 // 5 bits: 4.096 µs × 2^n, 0 waits for ever
+	RetryCnt         uint8 // 3 bits
+	RNRRetry         uint8 // 3 bits, 7 for ever
+}
+
+// QPAttrMask chooses attributes (ibv_qp_attr_mask, same values).
+type QPAttrMask uint32
+
+const (
+	QPAttrState            QPAttrMask = 1 << 0
+	QPAttrCurState         QPAttrMask = 1 << 1
+	QPAttrEnSQDAsyncNotify QPAttrMask = 1 << 2
+	QPAttrAccessFlags      QPAttrMask = 1 << 3
+	QPAttrPKeyIndex        QPAttrMask = 1 << 4
+	QPAttrPort             QPAttrMask = 1 << 5
+	QPAttrQKey             QPAttrMask = 1 << 6
+	QPAttrAV               QPAttrMask = 1 << 7
+	QPAttrPathMTU          QPAttrMask = 1 << 8
+	QPAttrTimeout          QPAttrMask = 1 << 9
+	QPAttrRetryCnt         QPAttrMask = 1 << 10
+	QPAttrRNRRetry         QPAttrMask = 1 << 11
+	QPAttrRQPSN            QPAttrMask = 1 << 12
+	QPAttrMaxQPRDAtomic    QPAttrMask = 1 << 13
+	QPAttrAltPath          QPAttrMask = 1 << 14
+	QPAttrMinRNRTimer      QPAttrMask = 1 << 15
+	QPAttrSQPSN            QPAttrMask = 1 << 16
+	QPAttrMaxDestRDAtomic  QPAttrMask = 1 << 17
+	QPAttrPathMigState     QPAttrMask = 1 << 18
+	QPAttrCap              QPAttrMask = 1 << 19
+	QPAttrDestQPN          QPAttrMask = 1 << 20
+)
+
+var qpAttrNames = []string{"QPAttrState", "QPAttrCurState", "QPAttrEnSQDAsyncNotify", "QPAttrAccessFlags",
+	"QPAttrPKeyIndex", "QPAttrPort", "QPAttrQKey", "QPAttrAV", "QPAttrPathMTU", "QPAttrTimeout", "QPAttrRetryCnt",
+	"QPAttrRNRRetry", "QPAttrRQPSN", "QPAttrMaxQPRDAtomic", "QPAttrAltPath", "QPAttrMinRNRTimer", "QPAttrSQPSN",
+	"QPAttrMaxDestRDAtomic", "QPAttrPathMigState", "QPAttrCap", "QPAttrDestQPN"}
+
+// String is the constants' names, joined by "|".
+func (m QPAttrMask) String() string { return flags(qpAttrNames, uint32(m)) }
+
+// merge copies the attributes that mask chooses.
+func (a *QPAttr) merge(b *QPAttr, mask QPAttrMask) {
+	set := func(bit QPAttrMask) bool { return mask&bit != 0 }
+	if set(QPAttrEnSQDAsyncNotify) {
+		a.EnSQDAsyncNotify = b.EnSQDAsyncNotify
+	}
+	if set(QPAttrAccessFlags) {
+		a.QPAccessFlags = b.QPAccessFlags
+	}
+	if set(QPAttrPKeyIndex) {
+		a.PKeyIndex = b.PKeyIndex
+	}
+	if set(QPAttrPort) {
+		a.PortNum = b.PortNum
+	}
+	if set(QPAttrQKey) {
+		a.QKey = b.QKey
+	}
+	if set(QPAttrAV) {
+		a.AHAttr = b.AHAttr
+	}
+	if set(QPAttrPathMTU) {
+		a.PathMTU = b.PathMTU
+	}
+	if set(QPAttrTimeout) {
+		a.Timeout = b.Timeout
+	}
+	if set(QPAttrRetryCnt) {
+		a.RetryCnt = b.RetryCnt
+	}
+	if set(QPAttrRNRRetry) {
+		a.RNRRetry = b.RNRRetry
+	}
+	if set(QPAttrRQPSN) {
+		a.RQPSN = b.RQPSN
+	}
+	if set(QPAttrMaxQPRDAtomic) {
+		a.MaxRDAtomic = b.MaxRDAtomic
+	}
+	if set(QPAttrMinRNRTimer) {
+		a.MinRNRTimer = b.MinRNRTimer
+	}
+	if set(QPAttrSQPSN) {
+		a.SQPSN = b.SQPSN
+	}
+	if set(QPAttrMaxDestRDAtomic) {
+		a.MaxDestRDAtomic = b.MaxDestRDAtomic
+	}
+	if set(QPAttrDestQPN) {
+		a.DestQPNum = b.DestQPNum
+	}
+}

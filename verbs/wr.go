@@ -1,0 +1,49 @@
+package verbs
+
+// SGE is one piece of registered memory (ibv_sge).
+type SGE struct {
+	Addr   uint64 // in the region's address space: MR.Addr + offset
+	Length uint32 // bytes
+	LKey   uint32
+}
+
+// SendWR is a send work request (ibv_send_wr). PostSend copies it and its lists: it may be reused at once. The memory
+// that SGList names must stay unchanged until completion, except with SendInline.
+type SendWR struct {
+	ID     uint64
+	Opcode WROpcode
+	Flags  SendFlags
+	SGList []SGE
+	// ImmData is carried by SendWithImm and RDMAWriteWithImm; the value, in host order: it is sent big-endian.
+	ImmData uint32
+	// InvalidateRKey is carried by SendWithInv and LocalInv.
+	InvalidateRKey uint32
+
+	// RDMA and atomic operations: the remote address and key.
+	RemoteAddr uint64
+	RKey       uint32
+
+	// Atomic operations (wr.atomic): the value to compare with or to add, and the value to swap in.
+	CompareAdd uint64
+	Swap       uint64
+
+	inline []byte // a posted SendInline request's data, in place of SGList; owned by the queue
+	length uint64 // total bytes of SGList or inline, set by PostSend
+}
+
+// Inline is the data of a posted SendInline request, for the provider: its SGList is then empty. Nil without.
+func (wr *SendWR) Inline() []byte { return wr.inline }
+
+// Length is the message length, in bytes, of a posted request.
+func (wr *SendWR) Length() uint64 { return wr.length }
+
+// RecvWR is a receive work request (ibv_recv_wr); PostRecv copies it.
+type RecvWR struct {
+	ID     uint64
+	SGList []SGE
+
+	length uint64
+}
+
+// Length is the room, in bytes, of a posted request.
+func (wr *RecvWR) Length() uint64 { return wr.length }
