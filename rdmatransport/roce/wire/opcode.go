@@ -86,7 +86,7 @@ type Info struct {
 	header uint8
 }
 
-// Known: the opcode is one of this package's constants. For any other, everything else here is false or zero.
+// Known: the opcode is one of this package's constants. For any other nothing else is true, and HeaderLen is BTHLen.
 func (i Info) Known() bool { return i.flags&known != 0 }
 
 // Request goes from requester to responder. A CNP is neither Request nor Response.
@@ -175,6 +175,9 @@ type opcode struct {
 var opcodes = table()
 
 func table() (t [256]opcode) {
+	for o := range t {
+		t[o].info.header = BTHLen
+	}
 	set := func(o Opcode, name string, f flags) {
 		n := BTHLen
 		for _, x := range []struct {
