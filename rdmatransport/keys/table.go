@@ -45,7 +45,7 @@ type Table[T any] struct {
 }
 
 // slot gets its key once and keeps it, so that a reader that has matched the key cannot see another key's value; a
-// deleted slot is left out when the slots are next copied.
+// deleted slot waits for its number to come back, or is left out when the slots are next copied.
 type slot[T any] struct {
 	key   atomic.Uint32 // 0: empty; set after value
 	value atomic.Pointer[T]
@@ -119,9 +119,14 @@ func (t *Table[T]) Insert(v *T) (uint32, error) {
 			continue
 		}
 		t.reserve()
-		put(*t.slots.Load(), n, v)
+		s := *t.slots.Load()
+		if e := find(s, n); e != nil {
+			e.value.Store(v) // deleted long ago
+		} else {
+			put(s, n, v)
+			t.used++
+		}
 		t.live++
-		t.used++
 		return n, nil
 	}
 	return 0, fmt.Errorf("%w: %d draws gave only numbers in use or reserved", ErrFull, tries)
@@ -181,10 +186,9 @@ func (t *Table[T]) draw() (uint32, error) {
 	return n, nil
 }
 
-// taken tells whether n must not be given out. A deleted number's slot counts until it is left out: a reader would
-// find it first.
+// taken tells whether n must not be given out.
 func (t *Table[T]) taken(n uint32) bool {
-	if n == 0 || find(*t.slots.Load(), n) != nil || (t.reserved != nil && t.reserved(n)) {
+	if n == 0 || t.Get(n) != nil || (t.reserved != nil && t.reserved(n)) {
 		return true
 	}
 	_, freed := t.freed[n]
