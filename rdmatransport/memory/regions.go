@@ -1,0 +1,120 @@
+// Package memory is the table of a device's memory regions, and the checks that stand before every access to them:
+// key → region → protection domain → access right → range.
+//
+// Callers hold the lock of the QP that they access memory for until they are done with it: verbs waits for these
+// locks before it says that a region is deregistered.
+package memory
+
+import (
+	"io"
+
+	"github.com/softrnic/softrnic/rdmatransport/keys"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// Regions is the registered memory regions of a device. Lookups take no lock.
+type Regions struct {
+	// lkeys and rkeys are drawn apart, so that an rkey, which peers are told, says nothing about an lkey.
+	lkeys, rkeys *keys.Table[verbs.MR]
+}
+
+// NewRegions makes an empty table whose keys come from random; nil means crypto/rand.
+func NewRegions(random io.Reader) *Regions {
+	return &Regions{
+		lkeys: keys.New[verbs.MR](32, random, nil),
+		rkeys: keys.New[verbs.MR](32, random, nil),
+	}
+}
+
+// Register draws the keys of mr. Neither is 0.
+func (r *Regions) Register(mr *verbs.MR) (lkey, rkey uint32, err error) {
+	lkey, err = r.lkeys.Insert(mr)
+	if err != nil {
+		return 0, 0, err
+	}
+	rkey, err = r.rkeys.Insert(mr)
+	if err != nil {
+		r.lkeys.Delete(lkey)
+		return 0, 0, err
+	}
+	return lkey, rkey, nil
+}
+
+// Deregister forgets the keys of mr, which has been told them.
+func (r *Regions) Deregister(mr *verbs.MR) {
+	r.lkeys.Delete(mr.LKey())
+	r.rkeys.Delete(mr.RKey())
+}
+
+// Len is the number of regions.
+func (r *Regions) Len() int { return r.lkeys.Len() }
+
+// local is the memory that an SGE of a work request under pd names, or nil where the request may not use it.
+func (r *Regions) local(pd *verbs.PD, lkey uint32, addr, n uint64, need verbs.Access) []byte {
+	mr := r.lkeys.Get(lkey)
+	if mr == nil || mr.PD() != pd || mr.Access()&need != need {
+		return nil
+	}
+	b, _ := mr.Bytes(addr, n)
+	return b
+}
+
+// Gather fills dst with the bytes of the message that sgl names, from offset off on. The status is WCSuccess,
+// WCLocProtErr where an SGE is not pd's to read, or WCLocLenErr where the message ends before dst does; dst is then
+// undefined. Only the part of an SGE that is read must be inside its region.
+func (r *Regions) Gather(dst []byte, pd *verbs.PD, sgl []verbs.SGE, off uint64) verbs.WCStatus {
+	for i := 0; len(dst) > 0; i++ {
+		if i == len(sgl) {
+			return verbs.WCLocLenErr
+		}
+		e := &sgl[i]
+		length := uint64(e.Length)
+		if off >= length {
+			off -= length
+			continue
+		}
+		b := r.local(pd, e.LKey, e.Addr+off, min(length-off, uint64(len(dst))), 0)
+		if b == nil {
+			return verbs.WCLocProtErr
+		}
+		dst = dst[copy(dst, b):]
+		off = 0
+	}
+	return verbs.WCSuccess
+}
+
+// Scatter puts src into the message that sgl names, from offset off on. The status is as Gather's, and WCLocProtErr
+// too where a region lacks AccessLocalWrite; SGEs before the one at fault have been written.
+func (r *Regions) Scatter(src []byte, pd *verbs.PD, sgl []verbs.SGE, off uint64) verbs.WCStatus {
+	for i := 0; len(src) > 0; i++ {
+		if i == len(sgl) {
+			return verbs.WCLocLenErr
+		}
+		e := &sgl[i]
+		length := uint64(e.Length)
+		if off >= length {
+			off -= length
+			continue
+		}
+		b := r.local(pd, e.LKey, e.Addr+off, min(length-off, uint64(len(src))), verbs.AccessLocalWrite)
+		if b == nil {
+			return verbs.WCLocProtErr
+		}
+		src = src[copy(b, src):]
+		off = 0
+	}
+	return verbs.WCSuccess
+}
+
+// Remote is the n bytes at addr that a peer's request to a QP of pd names, if rkey is the key of a region of pd that
+// has all of the rights in need and all of the range. Zero bytes are always there: no key is looked at (IBTA C9-88).
+func (r *Regions) Remote(pd *verbs.PD, rkey uint32, addr, n uint64, need verbs.Access) (b []byte, ok bool) {
+	if n == 0 {
+		return nil, true
+	}
+	mr := r.rkeys.Get(rkey)
+	if mr == nil || mr.PD() != pd || mr.Access()&need != need {
+		return nil, false
+	}
+	return mr.Bytes(addr, n)
+}
