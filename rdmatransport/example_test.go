@@ -1,0 +1,101 @@
+package rdmatransport_test
+
+import (
+	"fmt"
+	"log"
+
+	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// node is one end of the example: a host with a device, and what a connection needs.
+type node struct {
+	dev *verbs.Device
+	mr  *verbs.MR
+	cq  *verbs.CQ
+	qp  *verbs.QP
+	buf []byte
+}
+
+func newNode(lan *pipe.Switch, addr string) *node {
+	host, err := stack.New(lan.Port(), stack.Addr(addr))
+	check(err)
+	dev, err := verbs.Open(rdmatransport.New(host))
+	check(err)
+	pd, err := dev.AllocPD()
+	check(err)
+	n := &node{dev: dev, buf: make([]byte, 64)}
+	n.mr, err = pd.RegMR(n.buf, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
+	check(err)
+	n.cq, err = dev.CreateCQ(16, nil)
+	check(err)
+	n.qp, err = pd.CreateQP(&verbs.QPInitAttr{
+		Type: verbs.RC, Transport: verbs.RoCEv2, SendCQ: n.cq, RecvCQ: n.cq,
+		Cap: verbs.QPCap{MaxSendWR: 16, MaxRecvWR: 16, MaxSendSGE: 1, MaxRecvSGE: 1},
+	})
+	check(err)
+	return n
+}
+
+// connect takes a QP to RTS, as two programs do that told each other their QP numbers, PSNs and GIDs.
+func (n *node) connect(peer *node) {
+	const psn = 0x123456              // the same both ways, to be brief; applications draw it at random
+	gids, err := peer.dev.GIDTable(1) // GID 0 is the link-local address, GID 1 what Addr gave
+	check(err)
+	check(n.qp.Modify(&verbs.QPAttr{QPState: verbs.StateInit, PortNum: 1, QPAccessFlags: verbs.AccessRemoteWrite},
+		verbs.QPAttrState|verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrAccessFlags))
+	check(n.qp.Modify(&verbs.QPAttr{
+		QPState: verbs.StateRTR, PathMTU: verbs.MTU1024, DestQPNum: peer.qp.Num(), RQPSN: psn,
+		MaxDestRDAtomic: 1, MinRNRTimer: 12,
+		AHAttr: verbs.AHAttr{IsGlobal: true, PortNum: 1, GRH: verbs.GRH{DGID: gids[1].GID, SGIDIndex: 1}},
+	}, verbs.QPAttrState|verbs.QPAttrAV|verbs.QPAttrPathMTU|verbs.QPAttrDestQPN|verbs.QPAttrRQPSN|
+		verbs.QPAttrMaxDestRDAtomic|verbs.QPAttrMinRNRTimer))
+	check(n.qp.Modify(&verbs.QPAttr{
+		QPState: verbs.StateRTS, SQPSN: psn, Timeout: 14, RetryCnt: 7, RNRRetry: 7, MaxRDAtomic: 1,
+	}, verbs.QPAttrState|verbs.QPAttrSQPSN|verbs.QPAttrTimeout|verbs.QPAttrRetryCnt|verbs.QPAttrRNRRetry|
+		verbs.QPAttrMaxQPRDAtomic))
+}
+
+// Two nodes on one in-process switch. A writes into B's memory and tells it so with an immediate value.
+func Example() {
+	lan := pipe.New()
+	a, b := newNode(lan, "10.0.0.1/24"), newNode(lan, "10.0.0.2/24")
+	a.connect(b)
+	b.connect(a)
+
+	check(b.qp.PostRecv(&verbs.RecvWR{ID: 7}))
+	copy(a.buf, "hello, remote memory")
+	check(a.qp.PostSend(&verbs.SendWR{
+		ID: 1, Opcode: verbs.RDMAWriteWithImm, Flags: verbs.SendSignaled, ImmData: 42,
+		SGList:     []verbs.SGE{a.mr.SGE(0, 20)},
+		RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey(),
+	}))
+
+	wc := wait(b.cq)
+	fmt.Println(wc.Status, wc.Opcode, wc.WRID, wc.ImmData, string(b.buf[:wc.ByteLen]))
+	wc = wait(a.cq)
+	fmt.Println(wc.Status, wc.Opcode, wc.WRID)
+	// Output:
+	// SUCCESS RECV_RDMA_WITH_IMM 7 42 hello, remote memory
+	// SUCCESS RDMA_WRITE 1
+}
+
+// wait polls a CQ until it has a completion. A CompChannel waits without spinning.
+func wait(cq *verbs.CQ) verbs.WC {
+	var wc [1]verbs.WC
+	for {
+		n, err := cq.Poll(wc[:])
+		check(err)
+		if n == 1 {
+			return wc[0]
+		}
+	}
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}

@@ -1,0 +1,175 @@
+// Package rdmatransport is the verbs provider on our own stack: one device, whose queue pairs each choose their wire
+// protocol. The protocols are packages below this one; what they share is keys, memory and timers.
+package rdmatransport
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"sync/atomic"
+
+	"github.com/softrnic/softrnic/rdmatransport/memory"
+	"github.com/softrnic/softrnic/rdmatransport/roce"
+	"github.com/softrnic/softrnic/rdmatransport/timers"
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// Limits of the device. Only memory bounds most of them; the numbers are what a caller may rely on.
+const (
+	maxQP     = 1 << 20
+	maxMR     = 1 << 24
+	maxQueue  = 1 << 20
+	maxSGE    = 32
+	maxInline = 1024
+	gidTable  = 1024
+)
+
+// made counts the devices of this process, for their names.
+var made atomic.Uint32
+
+// Provider is a device on a host. It implements verbs.Provider.
+type Provider struct {
+	name    string
+	nics    []stack.NIC
+	regions *memory.Regions
+	timers  *timers.Queue
+	roce    *roce.Engine
+}
+
+// Option changes how New makes a device.
+type Option func(*options)
+
+type options struct {
+	name string
+	rand io.Reader
+}
+
+// Name sets the device's name; the default is softrnic0, softrnic1, ….
+func Name(name string) Option { return func(o *options) { o.name = name } }
+
+// Rand sets the source of keys and QP numbers; the default is crypto/rand. Only tests have a use for another.
+func Rand(r io.Reader) Option { return func(o *options) { o.rand = r } }
+
+// New makes a device with a port for each of the host's interfaces. The host stays the caller's: close the device
+// first, then the host.
+func New(host stack.Network, opts ...Option) *Provider {
+	var o options
+	for _, opt := range opts {
+		opt(&o)
+	}
+	if o.name == "" {
+		o.name = fmt.Sprintf("softrnic%d", made.Add(1)-1)
+	}
+	p := &Provider{name: o.name, nics: host.NICs(), regions: memory.NewRegions(o.rand), timers: timers.New()}
+	p.roce = roce.New(p.nics, p.regions, p.timers, o.rand)
+	return p
+}
+
+// Name implements verbs.Provider.
+func (p *Provider) Name() string { return p.name }
+
+// QueryDevice implements verbs.Provider.
+func (p *Provider) QueryDevice() verbs.DeviceAttr {
+	guid := eui64(p.nics[0].MAC())
+	return verbs.DeviceAttr{
+		FWVer:           "1.0",
+		NodeGUID:        guid,
+		SysImageGUID:    guid,
+		NodeType:        verbs.NodeCA,
+		MaxMRSize:       1<<63 - 1,
+		PageSizeCap:     0xfffff000,
+		VendorID:        0xffffff, // no IEEE company, as IBTA Vol 1 annex A3 has it for software
+		MaxQP:           maxQP,
+		MaxQPWR:         maxQueue,
+		DeviceCapFlags:  verbs.DeviceBadPKeyCntr | verbs.DeviceRCRNRNAKGen | verbs.DeviceSysImageGUID,
+		MaxSGE:          maxSGE,
+		MaxSGERd:        maxSGE,
+		MaxInlineData:   maxInline,
+		MaxCQ:           maxQP,
+		MaxCQE:          1 << 22,
+		MaxMR:           maxMR,
+		MaxPD:           1 << 20,
+		MaxQPRDAtom:     roce.MaxReadAtomic,
+		MaxResRDAtom:    roce.MaxReadAtomic * maxQP,
+		MaxQPInitRDAtom: roce.MaxReadAtomic,
+		AtomicCap:       verbs.AtomicGlob,
+		MaxPKeys:        1,
+		LocalCAAckDelay: 10, // 4.096 µs × 2^10: what the shortest timeout allows for
+		PhysPortCnt:     uint8(len(p.nics)),
+	}
+}
+
+// QueryPort implements verbs.Provider.
+func (p *Provider) QueryPort(port uint8) (verbs.PortAttr, error) {
+	nic, err := p.nic(port)
+	if err != nil {
+		return verbs.PortAttr{}, err
+	}
+	return verbs.PortAttr{
+		State:       verbs.PortActive,
+		MaxMTU:      verbs.MTU4096,
+		ActiveMTU:   verbs.MTUFor(nic.MTU() - roce.Overhead),
+		GIDTblLen:   gidTable,
+		MaxMsgSz:    roce.MaxMessage,
+		PKeyTblLen:  1,
+		MaxVLNum:    1,
+		ActiveWidth: 2, // 4x
+		ActiveSpeed: 4, // 10 Gbit/s a lane
+		PhysState:   5, // link up
+		LinkLayer:   verbs.LinkLayerEthernet,
+	}, nil
+}
+
+// GIDTable implements verbs.Provider.
+func (p *Provider) GIDTable(port uint8) ([]verbs.GIDEntry, error) {
+	nic, err := p.nic(port)
+	if err != nil {
+		return nil, err
+	}
+	addrs := nic.GIDs()
+	table := make([]verbs.GIDEntry, len(addrs))
+	for i, a := range addrs {
+		table[i] = verbs.GIDEntry{
+			GID: verbs.GIDFromAddr(a), Index: i, PortNum: port, Type: verbs.GIDTypeRoCEv2, NetDev: nic.Name(),
+		}
+	}
+	return table, nil
+}
+
+func (p *Provider) nic(port uint8) (stack.NIC, error) {
+	if port < 1 || int(port) > len(p.nics) {
+		return nil, fmt.Errorf("port %d: device %s has ports 1 to %d: %w", port, p.name, len(p.nics), verbs.ErrInvalid)
+	}
+	return p.nics[port-1], nil
+}
+
+// RegMR implements verbs.Provider.
+func (p *Provider) RegMR(mr *verbs.MR) (lkey, rkey uint32, err error) { return p.regions.Register(mr) }
+
+// DeregMR implements verbs.Provider.
+func (p *Provider) DeregMR(mr *verbs.MR) { p.regions.Deregister(mr) }
+
+// CreateQP implements verbs.Provider.
+func (p *Provider) CreateQP(h verbs.QPHandle, attr *verbs.QPInitAttr) (verbs.ProviderQP, uint32, error) {
+	if attr.Transport != verbs.RoCEv2 {
+		return nil, 0, fmt.Errorf("transport %v: %w", attr.Transport, verbs.ErrNotSupported)
+	}
+	return p.roce.CreateQP(h, attr)
+}
+
+// Counters is a snapshot of the device's counters, by the names of rxe's hw_counters where rxe has them.
+func (p *Provider) Counters() map[string]uint64 { return p.roce.Snapshot() }
+
+// Close implements verbs.Provider.
+func (p *Provider) Close() error {
+	p.roce.Close()
+	p.timers.Close()
+	return nil
+}
+
+// eui64 makes a GUID from a MAC address as IPv6 does (RFC 4291 appendix A).
+func eui64(mac []byte) uint64 {
+	b := [8]byte{mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]}
+	return binary.BigEndian.Uint64(b[:])
+}

@@ -1,0 +1,69 @@
+package roce
+
+import "sync/atomic"
+
+// Counters count what is rare; what happens for every packet is counted per QP. The names under which they appear are
+// those of rxe's hw_counters where it has one.
+type Counters struct {
+	Malformed   atomic.Uint64 // packets whose headers do not parse
+	ICRCErrors  atomic.Uint64
+	UnknownQP   atomic.Uint64
+	Misdirected atomic.Uint64 // wrong state, port or address for the QP
+	BadPKey     atomic.Uint64
+
+	DuplicateRequest   atomic.Uint64
+	OutOfSeqRequest    atomic.Uint64
+	RcvdRNR            atomic.Uint64
+	SentRNR            atomic.Uint64
+	RcvdSeqErr         atomic.Uint64
+	RetryExceeded      atomic.Uint64
+	RNRRetryExceeded   atomic.Uint64
+	Retries            atomic.Uint64
+	SendErrors         atomic.Uint64
+	sentPkts, rcvdPkts atomic.Uint64 // of QPs that are gone
+	sends, recvs       atomic.Uint64
+}
+
+// stats are a QP's own counts, kept under its lock.
+type stats struct{ sentPkts, rcvdPkts, sends, recvs uint64 }
+
+func (c *Counters) fold(s stats) {
+	c.sentPkts.Add(s.sentPkts)
+	c.rcvdPkts.Add(s.rcvdPkts)
+	c.sends.Add(s.sends)
+	c.recvs.Add(s.recvs)
+}
+
+// Snapshot is every counter by name. It locks each QP in turn.
+func (e *Engine) Snapshot() map[string]uint64 {
+	c := &e.Counters
+	total := stats{c.sentPkts.Load(), c.rcvdPkts.Load(), c.sends.Load(), c.recvs.Load()}
+	for _, q := range e.qps.All() {
+		q.h.Lock()
+		total.sentPkts += q.stats.sentPkts
+		total.rcvdPkts += q.stats.rcvdPkts
+		total.sends += q.stats.sends
+		total.recvs += q.stats.recvs
+		q.h.Unlock()
+	}
+	return map[string]uint64{
+		"sent_pkts":              total.sentPkts,
+		"rcvd_pkts":              total.rcvdPkts,
+		"rdma_sends":             total.sends,
+		"rdma_recvs":             total.recvs,
+		"duplicate_request":      c.DuplicateRequest.Load(),
+		"out_of_seq_request":     c.OutOfSeqRequest.Load(),
+		"rcvd_rnr_err":           c.RcvdRNR.Load(),
+		"send_rnr_err":           c.SentRNR.Load(),
+		"rcvd_seq_err":           c.RcvdSeqErr.Load(),
+		"retry_exceeded_err":     c.RetryExceeded.Load(),
+		"retry_rnr_exceeded_err": c.RNRRetryExceeded.Load(),
+		"completer_retry_err":    c.Retries.Load(),
+		"send_err":               c.SendErrors.Load(),
+		"malformed_packets":      c.Malformed.Load(),
+		"icrc_errors":            c.ICRCErrors.Load(),
+		"unknown_qp":             c.UnknownQP.Load(),
+		"misdirected_packets":    c.Misdirected.Load(),
+		"bad_pkey":               c.BadPKey.Load(),
+	}
+}

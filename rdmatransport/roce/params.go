@@ -1,0 +1,40 @@
+package roce
+
+import "time"
+
+// Every tunable of the engine, in one place.
+const (
+	// windowBytes and maxWindow bound what a requester has in flight: bytes of payload, and packets. A window must
+	// cover the path's delay times its rate, and fit the queues on the way: a TAP holds 1,000 frames by default.
+	windowBytes = 512 << 10
+	maxWindow   = 512
+	// minWindow is what the window shrinks to under loss.
+	minWindow = 8
+
+	// ackEvery is how many packets of a long message go between two requests for an acknowledgement, as a fraction of
+	// the window: half a window is then always being acknowledged while the other half is sent.
+	ackEvery = 4 // window / ackEvery
+
+	// responseBurst is how many packets of READ responses go out at once before the responder lets others run; the
+	// rest follows each responsePause. READs have no acknowledgements that could pace them.
+	responseBurst = maxWindow
+	responsePause = 200 * time.Microsecond
+
+	// minTimeout is the shortest retransmission timeout: below that a peer that is only scheduled late is taken for
+	// dead. IBTA Vol 1 §9.7.6.1.3 lets an implementation time out between T and 4T, and caps report the delay.
+	minTimeout = 4 * time.Millisecond
+
+	// maxReadAtomic is the largest number of outstanding READs and atomics a QP may ask for, on either side.
+	maxReadAtomic = 128
+)
+
+// Attributes that the device reports.
+const (
+	MaxMessage    = 1 << 30 // bytes
+	MaxReadAtomic = maxReadAtomic
+	// Overhead is what an IPv6 header, a UDP header, BTH and extensions take of the interface's MTU, rounded as rxe
+	// does it: a path MTU that rxe offers on an interface is the one that we offer.
+	Overhead = 80
+	// headerRoom is what BTH, the largest extensions and the ICRC take beside the payload in a UDP datagram.
+	headerRoom = 12 + 28 + 4
+)

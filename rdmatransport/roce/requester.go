@@ -1,0 +1,282 @@
+package roce
+
+// On the path: the outgoing half. Work requests become packets here, on the goroutine that posted them or that brought
+// the acknowledgement which opened the window. (IBTA Vol 1 §9.7.3, §9.7.5)
+
+import (
+	"time"
+
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// requester is the state of a QP's send queue on the wire.
+//
+// PSNs are 24 bits and wrap; work requests are counted from the QP's start: the queue holds those from first on.
+type requester struct {
+	sent  []sentWR // what is known of each queued request, by number modulo its length (a power of two)
+	first uint64   // number of the oldest uncompleted request
+
+	una  uint32 // oldest PSN not yet acknowledged
+	next uint32 // PSN that the next new request gets
+	max  uint32 // one past the highest PSN ever sent, for telling what can be acknowledged
+
+	cur    uint64 // number of the request to send from next
+	curPkt uint32 // packet of it to send next: PSN less its first PSN
+
+	window    uint32 // packets that may be in flight now
+	maxWindow uint32
+
+	// reads is the last PSN of each READ request and atomic that is not answered in full, oldest first; the first
+	// asked of them are outstanding, the others were before the requester went back. A READ is repeated with the bounds
+	// it had: a responder knows it by them.
+	reads      []uint32
+	asked      int
+	incomplete int // started READs and atomics that are not complete, for fences
+
+	retries    uint8 // timeouts and NAKs since the last progress
+	rnrRetries uint8
+	backAt     uint32 // where the last NAK made us go back to
+	wentBack   bool   // and no progress was made since
+
+	timeout time.Duration // when una is overdue; 0 if nothing is in flight or no timeout is set
+	rnrWait time.Duration // until when the peer asked to be left alone; 0 if it did not
+}
+
+// sentWR is what the requester remembers of a work request.
+type sentWR struct {
+	firstPSN, packets uint32 // packets: 0 until its PSNs are assigned
+	status            verbs.WCStatus
+}
+
+// begin sets the requester up as the QP enters RTS.
+func (r *requester) begin(psn, mtu uint32) {
+	window := min(uint32(windowBytes)/mtu, maxWindow)
+	clear(r.sent)
+	*r = requester{sent: r.sent, una: psn, next: psn, max: psn, window: window, maxWindow: window}
+}
+
+func (r *requester) at(n uint64) *sentWR { return &r.sent[n&uint64(len(r.sent)-1)] }
+
+// idle tells that nothing is in flight.
+func (r *requester) idle() bool { return r.una == r.max }
+
+// transmit sends what the window, the peer's resources and fences allow.
+func (q *qp) transmit() {
+	r := &q.req
+	if r.rnrWait != 0 {
+		return
+	}
+	end := r.first + uint64(q.h.SendLen())
+	for r.cur < end {
+		wr := q.h.Send(int(r.cur - r.first))
+		s := r.at(r.cur)
+		if r.curPkt == 0 && s.packets == 0 && !q.start(wr, s) {
+			break
+		}
+		if s.status != verbs.WCSuccess || !q.sendWR(wr, s) {
+			break
+		}
+		if s.status != verbs.WCSuccess {
+			break
+		}
+		r.cur++
+		r.curPkt = 0
+	}
+	q.failOldest()
+	q.startTimeout()
+}
+
+// start assigns a new request its PSNs, unless a fence holds it back.
+func (q *qp) start(wr *verbs.SendWR, s *sentWR) bool {
+	r := &q.req
+	if wr.Flags&verbs.SendFence != 0 && r.incomplete > 0 {
+		return false
+	}
+	*s = sentWR{firstPSN: r.next, packets: 1}
+	if !isAtomic(wr.Opcode) {
+		s.packets = max(1, uint32((wr.Length()+uint64(q.mtu)-1)/uint64(q.mtu)))
+	}
+	if isReadOrAtomic(wr.Opcode) {
+		r.incomplete++
+	}
+	r.next = wire.PSNAdd(r.next, s.packets)
+	return true
+}
+
+// room is how many packets the window still takes from the given PSN on.
+func (r *requester) room(psn uint32) int32 {
+	return int32(r.window) - wire.PSNDiff(psn, r.una)
+}
+
+// sendWR sends the rest of a request; false if it had to stop before the end.
+func (q *qp) sendWR(wr *verbs.SendWR, s *sentWR) bool {
+	r := &q.req
+	for r.curPkt < s.packets {
+		psn := wire.PSNAdd(s.firstPSN, r.curPkt)
+		room := r.room(psn)
+		if room <= 0 {
+			return false
+		}
+		n := uint32(1)
+		switch {
+		case wr.Opcode == verbs.RDMARead:
+			if !q.readSlot() {
+				return false
+			}
+			n = r.ask(psn, min(s.packets-r.curPkt, uint32(room)))
+			q.sendRead(wr, s, psn, n)
+		case isAtomic(wr.Opcode):
+			if !q.readSlot() {
+				return false
+			}
+			r.ask(psn, 1)
+			q.sendAtomic(wr, psn)
+		default:
+			if s.status = q.sendData(wr, s, psn, room); s.status != verbs.WCSuccess {
+				return false
+			}
+		}
+		r.curPkt += n
+		if past := wire.PSNAdd(psn, n); wire.PSNDiff(past, r.max) > 0 {
+			r.max = past
+		}
+	}
+	return true
+}
+
+// readSlot tells whether the peer has room for one more outstanding READ or atomic (max_rd_atomic).
+func (q *qp) readSlot() bool { return q.req.asked < int(q.h.Attr().MaxRDAtomic) }
+
+// ask notes a READ request or atomic at psn that is to have n responses, and returns how many it has: a repeated one
+// ends where it ended before.
+func (r *requester) ask(psn, n uint32) uint32 {
+	if r.asked < len(r.reads) {
+		n = uint32(wire.PSNDiff(r.reads[r.asked], psn)) + 1
+	} else {
+		r.reads = append(r.reads, wire.PSNAdd(psn, n-1))
+	}
+	r.asked++
+	return n
+}
+
+// sendData sends one packet of a SEND or WRITE. The payload is copied from the user's memory once, into the frame,
+// and the ICRC taken over that copy: memory that changes in flight cannot make a packet invalid.
+func (q *qp) sendData(wr *verbs.SendWR, s *sentWR, psn uint32, room int32) verbs.WCStatus {
+	r := &q.req
+	off := uint64(r.curPkt) * uint64(q.mtu)
+	n := int(min(wr.Length()-off, uint64(q.mtu)))
+	last := r.curPkt == s.packets-1
+	p := wire.Packet{BTH: wire.BTH{
+		Opcode: dataOpcode(wr.Opcode, r.curPkt == 0, last),
+		PSN:    psn,
+		// Each message ends with a request for an acknowledgement; a long one asks on the way, and at the window's end.
+		AckReq: last || room == 1 || psn%max(1, r.maxWindow/ackEvery) == 0,
+	}}
+	info := p.Opcode.Info()
+	if info.HasRETH() {
+		p.RETH = wire.RETH{Addr: wr.RemoteAddr, RKey: wr.RKey, Length: uint32(wr.Length())}
+	}
+	p.Imm = wr.ImmData
+	p.InvalidateRKey = wr.InvalidateRKey
+	// Only what completes a receive request may ask for an event there (IBTA Vol 1 §9.2.3).
+	p.Solicited = last && wr.Flags&verbs.SendSolicited != 0 && (info.Send() || info.HasImmDt())
+	header, b := q.datagram(&p, n)
+	if b == nil {
+		return verbs.WCSuccess // as good as lost: the timeout will try again
+	}
+	h := p.EncodeHeader(b)
+	payload := b[h : h+n]
+	if data := wr.Inline(); data != nil {
+		copy(payload, data[off:])
+	} else if status := q.e.regions.Gather(payload, q.h.PD(), wr.SGList, off); status != verbs.WCSuccess {
+		q.out.Drop()
+		return status
+	}
+	q.seal(header, b)
+	return verbs.WCSuccess
+}
+
+// sendRead asks for n packets of a READ from psn on. A long READ is asked for in pieces that fit the window: its
+// responses then cannot overrun the queues on the way back. Each piece is a READ of its own to the peer.
+func (q *qp) sendRead(wr *verbs.SendWR, s *sentWR, psn, n uint32) {
+	off := uint64(q.req.curPkt) * uint64(q.mtu)
+	length := min(wr.Length()-off, uint64(n)*uint64(q.mtu))
+	p := wire.Packet{BTH: wire.BTH{Opcode: wire.RCReadRequest, PSN: psn, AckReq: true}}
+	p.RETH = wire.RETH{Addr: wr.RemoteAddr + off, RKey: wr.RKey, Length: uint32(length)}
+	q.sendHeader(&p)
+}
+
+func (q *qp) sendAtomic(wr *verbs.SendWR, psn uint32) {
+	p := wire.Packet{BTH: wire.BTH{Opcode: wire.RCCmpSwap, PSN: psn, AckReq: true}}
+	p.AtomicETH = wire.AtomicETH{Addr: wr.RemoteAddr, RKey: wr.RKey, Swap: wr.Swap, Compare: wr.CompareAdd}
+	if wr.Opcode == verbs.AtomicFetchAndAdd {
+		p.Opcode = wire.RCFetchAdd
+		p.AtomicETH.Swap, p.AtomicETH.Compare = wr.CompareAdd, 0
+	}
+	q.sendHeader(&p)
+}
+
+// sendHeader sends a packet without payload.
+func (q *qp) sendHeader(p *wire.Packet) {
+	if header, b := q.datagram(p, 0); b != nil {
+		p.EncodeHeader(b)
+		q.seal(header, b)
+	}
+}
+
+// failOldest fails the QP when the oldest request is one that could not be sent. Until then the requests before it
+// may still complete.
+func (q *qp) failOldest() {
+	r := &q.req
+	if r.cur != r.first || q.h.SendLen() == 0 {
+		return
+	}
+	if s := r.at(r.first); s.packets != 0 && s.status != verbs.WCSuccess {
+		q.failSend(s.status)
+	}
+}
+
+// failSend completes the oldest request with an error and moves the QP to ERR.
+func (q *qp) failSend(status verbs.WCStatus) {
+	q.pop(status, 0)
+	q.fail()
+}
+
+// pop completes the oldest request.
+func (q *qp) pop(status verbs.WCStatus, byteLen uint32) {
+	*q.req.at(q.req.first) = sentWR{}
+	q.req.first++
+	q.h.CompleteSend(status, byteLen)
+}
+
+func isAtomic(op verbs.WROpcode) bool {
+	return op == verbs.AtomicCmpAndSwp || op == verbs.AtomicFetchAndAdd
+}
+
+func isReadOrAtomic(op verbs.WROpcode) bool { return op == verbs.RDMARead || isAtomic(op) }
+
+// dataOpcode is the opcode of one packet of a SEND or WRITE.
+func dataOpcode(op verbs.WROpcode, first, last bool) wire.Opcode {
+	var o [4]wire.Opcode // middle, first, last, only
+	switch op {
+	case verbs.Send:
+		o = [4]wire.Opcode{wire.RCSendMiddle, wire.RCSendFirst, wire.RCSendLast, wire.RCSendOnly}
+	case verbs.SendWithImm:
+		o = [4]wire.Opcode{wire.RCSendMiddle, wire.RCSendFirst, wire.RCSendLastImm, wire.RCSendOnlyImm}
+	case verbs.SendWithInv:
+		o = [4]wire.Opcode{wire.RCSendMiddle, wire.RCSendFirst, wire.RCSendLastInv, wire.RCSendOnlyInv}
+	case verbs.RDMAWrite:
+		o = [4]wire.Opcode{wire.RCWriteMiddle, wire.RCWriteFirst, wire.RCWriteLast, wire.RCWriteOnly}
+	case verbs.RDMAWriteWithImm:
+		o = [4]wire.Opcode{wire.RCWriteMiddle, wire.RCWriteFirst, wire.RCWriteLastImm, wire.RCWriteOnlyImm}
+	}
+	i := 0
+	if first {
+		i |= 1
+	}
+	if last {
+		i |= 2
+	}
+	return o[i]
+}

@@ -1,0 +1,317 @@
+package roce
+
+// On the path: the incoming half. A request is checked, in the order of IBTA Vol 1 §9.7.4, and executed before the next
+// packet is looked at; what is to be answered is left to response.go.
+
+import (
+	"time"
+
+	"github.com/softrnic/softrnic/rdmatransport/memory"
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// responder is the state of a QP's receive side on the wire.
+type responder struct {
+	psn uint32 // the PSN expected next
+	msn uint32 // messages completed, 24 bits
+
+	message msgKind // the message that a First packet opened
+	recvOff uint64  // bytes of it placed into the receive request
+	write   wire.RETH
+	written uint64 // bytes of it placed at write.Addr
+
+	nakSent bool // a sequence or RNR NAK went out and what it asked for has not come
+
+	// What is owed to the requester; see response.go.
+	ackDue  bool
+	nak     uint8 // syndrome that is due once all before it is answered; 0 is none
+	fatal   bool  // nak ends the connection, with status
+	status  verbs.WCStatus
+	jobs    []job // READs and atomics still to be answered, by PSN
+	history []job // the last max_dest_rd_atomic READs and atomics, for duplicates
+	oldest  int   // place in history that the next one takes
+	resume  time.Duration
+}
+
+// msgKind is what a message of several packets is.
+type msgKind uint8
+
+const (
+	noMessage msgKind = iota
+	sendMessage
+	writeMessage
+)
+
+// setDepth makes room for n READs and atomics (max_dest_rd_atomic).
+func (r *responder) setDepth(n int) {
+	r.history = make([]job, 0, n)
+	r.jobs = make([]job, 0, 2*n)
+}
+
+// request handles one request packet.
+func (q *qp) request(p *wire.Packet, info wire.Info) {
+	r := &q.resp
+	if r.fatal {
+		return
+	}
+	switch d := wire.PSNDiff(p.PSN, r.psn); {
+	case d < 0:
+		q.e.Counters.DuplicateRequest.Add(1)
+		q.duplicate(p, info)
+		return
+	case d > 0:
+		q.e.Counters.OutOfSeqRequest.Add(1)
+		if !r.nakSent {
+			r.nakSent = true
+			r.nak = wire.NakPSNSeq
+		}
+		return
+	}
+	r.nakSent = false
+	r.nak = 0
+
+	if !r.inSequence(p, info) || !q.permitted(info) {
+		q.refuse(wire.NakInvalidRequest, verbs.WCRemInvReqErr)
+		return
+	}
+	var done bool
+	switch {
+	case info.Send():
+		done = q.execSend(p, info)
+	case info.Write():
+		done = q.execWrite(p, info)
+	case info.Read():
+		done = q.execRead(p)
+	case info.Atomic():
+		done = q.execAtomic(p)
+	}
+	if done && p.AckReq {
+		r.ackDue = true
+	}
+}
+
+// inSequence checks that the packet continues the open message, or opens one where none is open (C9-66 ff.).
+func (r *responder) inSequence(p *wire.Packet, info wire.Info) bool {
+	if !info.Known() {
+		return false
+	}
+	switch r.message {
+	case sendMessage:
+		return info.Send() && !info.First()
+	case writeMessage:
+		return info.Write() && !info.First()
+	}
+	return info.First()
+}
+
+// permitted checks the operation against the QP's access flags.
+func (q *qp) permitted(info wire.Info) bool {
+	flags := q.h.Attr().QPAccessFlags
+	switch {
+	case info.Write():
+		return flags&verbs.AccessRemoteWrite != 0
+	case info.Read():
+		return flags&verbs.AccessRemoteRead != 0 && cap(q.resp.history) > 0
+	case info.Atomic():
+		return flags&verbs.AccessRemoteAtomic != 0 && cap(q.resp.history) > 0
+	}
+	return true
+}
+
+// validLength checks a data packet's size: full unless it is the last, and then not empty unless it is the only one
+// (C9-93, C9-94).
+func (q *qp) validLength(p *wire.Packet, info wire.Info) bool {
+	n := uint32(len(p.Payload))
+	switch {
+	case !info.Last():
+		return n == q.mtu
+	case !info.First():
+		return n > 0 && n <= q.mtu
+	}
+	return n <= q.mtu
+}
+
+// execSend places a SEND packet into the oldest receive request.
+func (q *qp) execSend(p *wire.Packet, info wire.Info) bool {
+	r := &q.resp
+	if !q.validLength(p, info) {
+		return q.refuse(wire.NakInvalidRequest, verbs.WCRemInvReqErr)
+	}
+	wr := q.h.Recv()
+	if wr == nil {
+		return q.notReady()
+	}
+	if info.First() {
+		r.recvOff = 0
+	}
+	if r.recvOff+uint64(len(p.Payload)) > wr.Length() {
+		return q.refuse(wire.NakInvalidRequest, verbs.WCLocLenErr)
+	}
+	if status := q.e.regions.Scatter(p.Payload, q.h.PD(), wr.SGList, r.recvOff); status != verbs.WCSuccess {
+		return q.refuse(wire.NakRemoteOperational, status)
+	}
+	r.recvOff += uint64(len(p.Payload))
+	r.message = sendMessage
+	if info.Last() {
+		r.message = noMessage
+		wc := verbs.WC{Opcode: verbs.WCRecv, ByteLen: uint32(r.recvOff)}
+		q.completeRecv(p, info, &wc)
+		r.endMessage()
+	}
+	r.psn = wire.PSNAdd(r.psn, 1)
+	return true
+}
+
+// execWrite places a WRITE packet. The key is looked up for every packet: a region that is deregistered in the middle
+// of a message is not written to any more.
+func (q *qp) execWrite(p *wire.Packet, info wire.Info) bool {
+	r := &q.resp
+	n := uint64(len(p.Payload))
+	if !q.validLength(p, info) {
+		return q.refuse(wire.NakInvalidRequest, verbs.WCRemInvReqErr)
+	}
+	if info.First() {
+		// The whole range is checked before the first byte is placed.
+		if _, ok := q.region(p.RETH.RKey, p.RETH.Addr, uint64(p.RETH.Length), verbs.AccessRemoteWrite); !ok {
+			return q.refuse(wire.NakRemoteAccess, verbs.WCRemAccessErr)
+		}
+		r.write, r.written = p.RETH, 0
+	}
+	left := uint64(r.write.Length) - r.written
+	if n > left || info.Last() && n != left || !info.Last() && n == left || r.write.Length > MaxMessage {
+		return q.refuse(wire.NakInvalidRequest, verbs.WCRemInvReqErr)
+	}
+	if info.HasImmDt() && q.h.Recv() == nil {
+		return q.notReady()
+	}
+	b, ok := q.region(r.write.RKey, r.write.Addr+r.written, n, verbs.AccessRemoteWrite)
+	if !ok {
+		return q.refuse(wire.NakRemoteAccess, verbs.WCRemAccessErr)
+	}
+	copy(b, p.Payload)
+	r.written += n
+	r.message = writeMessage
+	if info.Last() {
+		r.message = noMessage
+		if info.HasImmDt() {
+			wc := verbs.WC{Opcode: verbs.WCRecvRDMAWithImm, ByteLen: r.write.Length}
+			q.completeRecv(p, info, &wc)
+		}
+		r.endMessage()
+	}
+	r.psn = wire.PSNAdd(r.psn, 1)
+	return true
+}
+
+// completeRecv completes the receive request that the message consumed.
+func (q *qp) completeRecv(p *wire.Packet, info wire.Info, wc *verbs.WC) {
+	if info.HasImmDt() {
+		wc.Flags |= verbs.WCWithImm
+		wc.ImmData = p.Imm
+	}
+	wc.SrcQP = q.dest
+	q.stats.recvs++
+	q.h.CompleteRecv(wc, p.Solicited)
+}
+
+// execRead checks a READ and queues its responses, which take as many PSNs as there are packets.
+func (q *qp) execRead(p *wire.Packet) bool {
+	r := &q.resp
+	if p.RETH.Length > MaxMessage || r.full() {
+		return q.refuse(wire.NakInvalidRequest, verbs.WCRemInvReqErr)
+	}
+	if _, ok := q.region(p.RETH.RKey, p.RETH.Addr, uint64(p.RETH.Length), verbs.AccessRemoteRead); !ok {
+		return q.refuse(wire.NakRemoteAccess, verbs.WCRemAccessErr)
+	}
+	r.endMessage()
+	j := job{kind: readJob, psn: p.PSN, packets: q.packets(p.RETH.Length), reth: p.RETH}
+	r.remember(j)
+	r.insert(j)
+	r.psn = wire.PSNAdd(r.psn, j.packets)
+	return false // the responses are the acknowledgement
+}
+
+// execAtomic carries out an atomic, once: its result is kept for duplicates.
+func (q *qp) execAtomic(p *wire.Packet) bool {
+	r := &q.resp
+	if r.full() {
+		return q.refuse(wire.NakInvalidRequest, verbs.WCRemInvReqErr)
+	}
+	a := &p.AtomicETH
+	b, ok := q.region(a.RKey, a.Addr, 8, verbs.AccessRemoteAtomic)
+	if !ok {
+		return q.refuse(wire.NakRemoteAccess, verbs.WCRemAccessErr)
+	}
+	if a.Addr%8 != 0 || !memory.Aligned(b) {
+		return q.refuse(wire.NakInvalidRequest, verbs.WCRemInvReqErr)
+	}
+	j := job{kind: atomicJob, psn: p.PSN, packets: 1}
+	if p.Opcode == wire.RCCmpSwap {
+		j.orig = memory.CompareSwap(b, a.Compare, a.Swap)
+	} else {
+		j.orig = memory.FetchAdd(b, a.Swap)
+	}
+	r.endMessage()
+	r.remember(j)
+	r.insert(j)
+	r.psn = wire.PSNAdd(r.psn, 1)
+	return false
+}
+
+func (r *responder) endMessage() { r.msn = wire.PSNAdd(r.msn, 1) }
+
+// packets is how many packets carry n bytes.
+func (q *qp) packets(n uint32) uint32 { return max(1, (n+q.mtu-1)/q.mtu) }
+
+// region finds the memory that a peer names. Nothing is needed for zero bytes (C9-88).
+func (q *qp) region(rkey uint32, addr, n uint64, need verbs.Access) ([]byte, bool) {
+	return q.e.regions.Remote(q.h.PD(), rkey, addr, n, need)
+}
+
+// notReady asks the requester to come again: no receive request is posted.
+func (q *qp) notReady() bool {
+	q.e.Counters.SentRNR.Add(1)
+	q.resp.nak = wire.RNRNak | q.h.Attr().MinRNRTimer
+	q.resp.nakSent = true
+	return false
+}
+
+// refuse answers a request that ends the connection. A receive request that the message had taken completes with
+// status; the others are flushed once the NAK is out.
+func (q *qp) refuse(nak uint8, status verbs.WCStatus) bool {
+	r := &q.resp
+	r.nak = nak
+	r.fatal = true
+	r.status = status
+	return false
+}
+
+// duplicate answers what was executed before: data is acknowledged again, READs are read again, atomics answered with
+// the result they had (C9-104 ff.).
+func (q *qp) duplicate(p *wire.Packet, info wire.Info) {
+	r := &q.resp
+	if !info.Read() && !info.Atomic() {
+		r.ackDue = true
+		return
+	}
+	for i := range r.history {
+		old := &r.history[i]
+		into := wire.PSNDiff(p.PSN, old.psn)
+		if into < 0 || into >= int32(old.packets) {
+			continue
+		}
+		if old.kind == atomicJob && info.Atomic() {
+			r.insert(*old)
+		}
+		if old.kind == readJob && info.Read() {
+			// The same READ or a later part of it. (rxe numbers and checks it so, too.)
+			from := uint64(into) * uint64(q.mtu)
+			if p.RETH.RKey == old.reth.RKey && p.RETH.Addr == old.reth.Addr+from &&
+				uint64(p.RETH.Length) <= uint64(old.reth.Length)-from {
+				r.insert(job{kind: readJob, psn: p.PSN, packets: q.packets(p.RETH.Length), reth: p.RETH, partial: into > 0})
+			}
+		}
+		return
+	}
+}

@@ -1,0 +1,157 @@
+package roce
+
+// On the path: what the responder owes, in PSN order: READ responses and atomic results first, as they were asked for,
+// then one acknowledgement or NAK for all the rest. (IBTA Vol 1 §9.7.5.1.3)
+
+import (
+	"slices"
+
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// job is a READ or atomic to be answered, or one that was.
+type job struct {
+	kind    jobKind
+	partial bool      // a repeated READ that starts behind the original's first packet
+	psn     uint32    // of its first response still to be sent
+	packets uint32    // responses still to be sent
+	sent    uint32    // responses sent
+	reth    wire.RETH // READ: what is still to be read
+	orig    uint64    // atomic: what memory held
+}
+
+type jobKind uint8
+
+const (
+	readJob jobKind = iota
+	atomicJob
+)
+
+func (j *job) end() uint32 { return wire.PSNAdd(j.psn, j.packets) }
+
+// full tells that the requester has more READs and atomics outstanding than it was granted (max_dest_rd_atomic).
+func (r *responder) full() bool { return len(r.jobs) >= cap(r.history) }
+
+// remember keeps a READ or atomic for duplicates, in place of the oldest: the requester cannot be missing that one's
+// response any more.
+func (r *responder) remember(j job) {
+	if len(r.history) < cap(r.history) {
+		r.history = append(r.history, j)
+		return
+	}
+	r.history[r.oldest] = j
+	r.oldest = (r.oldest + 1) % len(r.history)
+}
+
+// insert queues a job by its PSN, in place of those that it repeats. Repetitions cannot make the queue grow: they
+// are dropped when it is full, as if lost.
+func (r *responder) insert(j job) {
+	r.jobs = slices.DeleteFunc(r.jobs, func(o job) bool {
+		return wire.PSNDiff(o.psn, j.end()) < 0 && wire.PSNDiff(j.psn, o.end()) < 0
+	})
+	if len(r.jobs) == cap(r.jobs) {
+		return
+	}
+	i := 0
+	for i < len(r.jobs) && wire.PSNDiff(r.jobs[i].psn, j.psn) < 0 {
+		i++
+	}
+	r.jobs = slices.Insert(r.jobs, i, j)
+}
+
+// respond sends what is due, up to a burst; the rest follows when the timer fires.
+func (q *qp) respond() {
+	r := &q.resp
+	if r.resume != 0 {
+		return
+	}
+	for budget := responseBurst; len(r.jobs) > 0; {
+		j := &r.jobs[0]
+		for j.packets > 0 && budget > 0 {
+			if !q.respondOne(j) {
+				return
+			}
+			budget--
+		}
+		if j.packets > 0 {
+			r.resume = q.e.now() + responsePause
+			return
+		}
+		r.jobs = slices.Delete(r.jobs, 0, 1)
+	}
+	switch {
+	case r.nak != 0:
+		q.sendAck(r.nak, r.psn)
+		r.nak = 0
+		if r.fatal {
+			q.failRecv(r.status)
+		}
+	case r.ackDue:
+		q.sendAck(wire.AckUnlimited, wire.PSNAdd(r.psn, 1<<24-1))
+	}
+	r.ackDue = false
+}
+
+// respondOne sends the next packet of a job; false if the region is gone.
+func (q *qp) respondOne(j *job) bool {
+	p := wire.Packet{BTH: wire.BTH{PSN: j.psn}, AETH: wire.AETH{Syndrome: wire.AckUnlimited, MSN: q.resp.msn}}
+	n := uint32(0)
+	if j.kind == atomicJob {
+		p.Opcode = wire.RCAtomicAck
+		p.AtomicAckETH.Orig = j.orig
+		q.sendHeader(&p)
+	} else {
+		n = min(j.reth.Length, q.mtu)
+		p.Opcode = readOpcode(j.sent == 0 && !j.partial, j.packets == 1)
+		data, ok := q.region(j.reth.RKey, j.reth.Addr, uint64(n), verbs.AccessRemoteRead)
+		if !ok {
+			q.resp.jobs = q.resp.jobs[:0]
+			q.sendAck(wire.NakRemoteAccess, j.psn)
+			q.failRecv(verbs.WCRemAccessErr)
+			return false
+		}
+		if header, b := q.datagram(&p, int(n)); b != nil {
+			copy(b[p.EncodeHeader(b):], data)
+			q.seal(header, b)
+		}
+	}
+	j.sent++
+	j.packets--
+	j.psn = wire.PSNAdd(j.psn, 1)
+	j.reth.Addr += uint64(n)
+	j.reth.Length -= n
+	return true
+}
+
+// readOpcode is the opcode of a READ response. The first packet of a repetition from the middle is a Middle: rxe's
+// requester insists on it, and others go by the PSN.
+func readOpcode(first, last bool) wire.Opcode {
+	switch {
+	case first && last:
+		return wire.RCReadResponseOnly
+	case first:
+		return wire.RCReadResponseFirst
+	case last:
+		return wire.RCReadResponseLast
+	}
+	return wire.RCReadResponseMiddle
+}
+
+// sendAck sends an acknowledge packet: ACK, NAK or RNR NAK.
+func (q *qp) sendAck(syndrome uint8, psn uint32) {
+	p := wire.Packet{BTH: wire.BTH{Opcode: wire.RCAck, PSN: psn}, AETH: wire.AETH{Syndrome: syndrome, MSN: q.resp.msn}}
+	q.sendHeader(&p)
+}
+
+// failRecv ends the connection on the responder's side: the receive request that a broken message had taken completes
+// with status, everything else is flushed.
+func (q *qp) failRecv(status verbs.WCStatus) {
+	if q.resp.message == sendMessage || status == verbs.WCLocLenErr || status == verbs.WCLocProtErr {
+		if q.h.Recv() != nil {
+			wc := verbs.WC{Status: status, Opcode: verbs.WCRecv}
+			q.h.CompleteRecv(&wc, true)
+		}
+	}
+	q.fail()
+}

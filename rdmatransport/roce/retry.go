@@ -1,0 +1,97 @@
+package roce
+
+// On the path: what happens when nothing comes back, or less than was sent. (IBTA Vol 1 §9.7.6.1.3, §9.9.2)
+
+import (
+	"time"
+
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// forever is the rnr_retry count that means: as often as it takes.
+const forever = 7
+
+// ackTimeout is the local ACK timeout of 4.096 µs × 2^n; 0 means none.
+func ackTimeout(n uint8) time.Duration {
+	if n == 0 {
+		return 0
+	}
+	return max(4096*time.Nanosecond<<n, minTimeout)
+}
+
+// startTimeout runs the retransmission timer while anything is in flight and no RNR wait is on.
+func (q *qp) startTimeout() {
+	r := &q.req
+	t := ackTimeout(q.h.Attr().Timeout)
+	switch {
+	case r.idle() || t == 0:
+		r.timeout = 0
+	case r.timeout == 0 && r.rnrWait == 0 && q.h.State() == verbs.StateRTS:
+		r.timeout = q.e.now() + t
+	}
+}
+
+// checkTimeouts acts on what is due.
+func (q *qp) checkTimeouts(now time.Duration) {
+	r := &q.req
+	switch {
+	case r.rnrWait != 0 && now >= r.rnrWait:
+		r.rnrWait = 0
+	case r.timeout != 0 && now >= r.timeout:
+		r.timeout = 0
+		r.wentBack = false
+		q.retry(r.una)
+	}
+}
+
+// goBack answers a sequence NAK, explicit or implied: everything from psn on is sent again. One loss makes many such
+// NAKs; only the first counts until there is progress, the timeout takes care of a second loss.
+func (q *qp) goBack(psn uint32) {
+	r := &q.req
+	if r.wentBack && r.backAt == psn {
+		return
+	}
+	r.wentBack, r.backAt = true, psn
+	q.retry(psn)
+}
+
+// retry goes back to psn if retry_cnt allows one more time, else fails the oldest request.
+func (q *qp) retry(psn uint32) {
+	r := &q.req
+	if r.retries >= q.h.Attr().RetryCnt {
+		q.e.Counters.RetryExceeded.Add(1)
+		q.failSend(verbs.WCRetryExcErr)
+		return
+	}
+	r.retries++
+	q.e.Counters.Retries.Add(1)
+	r.window = max(r.window/2, minWindow)
+	q.rewind(psn)
+}
+
+// receiverNotReady waits as long as the peer asked for, then sends again from una.
+func (q *qp) receiverNotReady(code uint8) {
+	r := &q.req
+	q.e.Counters.RcvdRNR.Add(1)
+	if limit := q.h.Attr().RNRRetry; limit != forever {
+		if r.rnrRetries >= limit {
+			q.e.Counters.RNRRetryExceeded.Add(1)
+			q.failSend(verbs.WCRNRRetryExcErr)
+			return
+		}
+		r.rnrRetries++
+	}
+	q.rewind(r.una)
+	r.timeout = 0
+	r.rnrWait = q.e.now() + wire.RNRTimer(code)
+}
+
+// rewind makes psn, which is in the oldest request or at its end, the next to be sent.
+func (q *qp) rewind(psn uint32) {
+	r := &q.req
+	s := r.at(r.first)
+	r.cur = r.first
+	r.curPkt = uint32(wire.PSNDiff(psn, s.firstPSN))
+	r.asked = 0
+}
