@@ -31,8 +31,11 @@ func TestThousandsFireAtTheirTimes(t *testing.T) {
 		ts := make([]timers.Timer, count)
 		due := make([]time.Time, count) // zero: not armed
 		fired := 0
+		var mu sync.Mutex // of due and fired
 		for i := range ts {
 			ts[i].Init(func() {
+				mu.Lock()
+				defer mu.Unlock()
 				if now := time.Now(); !now.Equal(due[i]) {
 					t.Errorf("timer %d, due %v, fired %v late", i, due[i], now.Sub(due[i]))
 				}
@@ -44,11 +47,11 @@ func TestThousandsFireAtTheirTimes(t *testing.T) {
 			due[i] = in(time.Duration(random.Int64N(int64(10 * time.Second))))
 			q.Arm(&ts[i], due[i])
 		}
+		mu.Lock()
 		for i := range ts {
 			arm(i)
 		}
 		// Before any of them is due: earlier, later, stopped, stopped and armed, removed, removed and armed.
-		synctest.Wait()
 		for i := range ts {
 			switch random.IntN(8) {
 			case 0, 1:
@@ -76,6 +79,7 @@ func TestThousandsFireAtTheirTimes(t *testing.T) {
 				want++
 			}
 		}
+		mu.Unlock()
 		time.Sleep(11 * time.Second)
 		synctest.Wait()
 		if fired != want {

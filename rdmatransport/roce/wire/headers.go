@@ -142,7 +142,7 @@ const (
 	// AckUnlimited, as an ACK's value, says that the responder gives no end-to-end credits.
 	AckUnlimited = 0x1f
 
-	NakPSNSeq            = NAK | 0
+	NakPSNSeq            = NAK
 	NakInvalidRequest    = NAK | 1
 	NakRemoteAccess      = NAK | 2
 	NakRemoteOperational = NAK | 3
