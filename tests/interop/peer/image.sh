@@ -1,0 +1,66 @@
+#!/bin/bash
+# Makes the peer's kernel and initramfs, files `kernel` and `initramfs`, in the current directory.
+# Arguments: the agent's binary, and the init script. Needs root and a Debian amd64 with its apt sources.
+set -euo pipefail
+agent=$1 init=$2
+export DEBIAN_FRONTEND=noninteractive LC_ALL=C
+aptget() { apt-get -qq -y -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 --no-install-recommends "$@"; }
+
+aptget update
+kernel=$(apt-cache depends linux-image-amd64 | sed -n 's/^ *Depends: linux-image-//p' | head -n 1)
+[[ $kernel ]] || { echo "apt knows no linux-image-amd64: the sources must be Debian's" >&2; exit 1; }
+source=linux-source-${kernel%%.[0-9]*-*}
+apt-cache show "$source" >/dev/null 2>&1 || source=linux-source-$(cut -d. -f1,2 <<<"$kernel")
+
+# On this machine: only what builds the image and runs it.
+aptget install qemu-system-x86 iproute2 cpio kmod gcc make libelf-dev "linux-headers-$kernel" "$source"
+
+# Debian's kernel and modules, without their maintainer scripts.
+aptget download "linux-image-$kernel"
+dpkg-deb -x linux-image-*.deb unpacked
+mv unpacked/boot/vmlinuz-* kernel
+
+# Debian leaves siw out of its kernel: build it from Debian's own source against Debian's own headers.
+siw=drivers/infiniband/sw/siw
+tar -xf "/usr/src/$source.tar.xz" "$source/$siw"
+make -s -C "/usr/src/linux-headers-$kernel" M="$PWD/$source/$siw" CONFIG_RDMA_SIW=m modules
+cp "$source/$siw/siw.ko" "unpacked/lib/modules/$kernel/kernel/"
+depmod -b unpacked "$kernel"
+
+# The userland: packages with all they depend on, as if nothing were installed here, unpacked into a tree.
+mkdir -p debs/partial root/{etc,proc,sys,dev,tmp,run,root,usr/{bin,sbin,lib,lib64}}
+: >nothing-installed
+aptget -o Dir::State::status="$PWD/nothing-installed" -o Dir::Cache::archives="$PWD/debs" -o Debug::NoLocking=1 \
+  install --download-only busybox-static dash iproute2 kmod ethtool tcpdump perftest ibverbs-utils ibverbs-providers \
+  rdmacm-utils python3-pyverbs
+for dir in bin sbin lib lib64; do ln -s "usr/$dir" "root/$dir"; done
+for deb in debs/*.deb; do
+  case ${deb##*/} in
+  perl* | libperl* | lib*-perl_* | libdb5* | dpkg_* | tar_* | udev_* | adduser_* | passwd_* | debconf_* | usrmerge_* | pci.ids_*) ;;
+  *) dpkg-deb --fsys-tarfile "$deb" | tar -C root -x --keep-directory-symlink ;;
+  esac
+done
+ln -sf dash root/bin/sh
+rm -rf root/usr/share/{doc,man,locale,info,lintian} root/usr/lib/python3.11/{test,idlelib,ensurepip,lib2to3,tkinter,config-*}
+for applet in $(root/bin/busybox --list); do
+  [[ -e root/bin/$applet || -e root/sbin/$applet ]] || ln -s busybox "root/bin/$applet"
+done
+chroot root python3 -m compileall -q usr/lib/python3 usr/lib/python3.11 >/dev/null || true # only to start faster
+printf 'root:x:0:0:root:/root:/bin/sh\n' >root/etc/passwd
+printf '127.0.0.1 localhost\n' >root/etc/hosts
+
+modules=(virtio_pci virtio_net virtio_console crc32_generic crc32-pclmul crc32c_generic crc32c-intel rdma_rxe siw rdma_ucm ib_umad)
+for module in "${modules[@]}"; do
+  modprobe -d "$PWD/unpacked" -S "$kernel" --show-depends "$module" | sed -n 's/^insmod \([^ ]*\).*/\1/p'
+done | sort -u | while read -r file; do
+  mkdir -p "root/lib/modules/$kernel/$(dirname "${file#*"/$kernel/"}")"
+  cp "$file" "root/lib/modules/$kernel/${file#*"/$kernel/"}"
+done
+cp "unpacked/lib/modules/$kernel"/modules.{order,builtin,builtin.modinfo} "root/lib/modules/$kernel/"
+depmod -b root "$kernel"
+
+install -m 755 "$agent" root/bin/agent
+install -m 755 "$init" root/init
+# Not compressed: emulation would spend longer on inflating it than on reading it.
+(cd root && find . -print0 | cpio --null --create --format=newc --quiet) >initramfs
+rm -rf root debs unpacked "$source" nothing-installed linux-image-*.deb

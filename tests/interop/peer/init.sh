@@ -1,0 +1,22 @@
+#!/bin/sh
+# The peer's process 1: devices and addresses, then the agent for as long as it runs.
+export PATH=/usr/bin:/usr/sbin HOME=/root
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs dev /dev
+mkdir -p /dev/shm /dev/pts
+mount -t tmpfs shm /dev/shm
+mount -t tmpfs tmp /tmp
+mount -t debugfs debug /sys/kernel/debug
+ulimit -l unlimited
+for option in $(cat /proc/cmdline); do
+  case $option in peer.*=*) eval "${option#peer.}" ;; esac
+done
+modprobe -a virtio_pci virtio_net virtio_console crc32_generic crc32-pclmul rdma_rxe rdma_ucm ib_umad
+ip link set lo up
+ip link set eth0 mtu "$mtu" up
+ip addr add "$addr4" dev eth0
+ip addr add "$addr6" dev eth0 nodad
+rdma link add rxe0 type rxe netdev eth0
+/bin/agent </dev/null
+poweroff -f
