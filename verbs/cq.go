@@ -169,7 +169,7 @@ func (cq *CQ) Destroy() error {
 	d.mu.Unlock()
 
 	cq.mu.Lock()
-	cq.destroyed, cq.n, cq.ring = true, 0, nil
+	cq.destroyed, cq.n = true, 0
 	cq.mu.Unlock()
 	if cq.channel != nil {
 		cq.channel.forget(cq)
