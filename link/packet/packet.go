@@ -1,0 +1,80 @@
+// Package packet is a medium of the kernel: a packet socket (AF_PACKET) on an interface that is there already, such as
+// one end of a veth pair or an Ethernet card. Linux only.
+//
+// By default the host behind the link has a MAC address of its own and the interface becomes promiscuous for it; the
+// machine and the host are neighbours that cannot hear each other on that interface. With the interface's own address
+// ([WithInterfaceMAC]) both get every frame: the kernel's stack answers ARP, ICMP and TCP for the addresses that it
+// has, and where the host has the same address it resets the host's TCP connections. Give the host an address that the
+// machine has not.
+package packet
+
+import (
+	"crypto/rand"
+	"fmt"
+	"net"
+
+	"github.com/softrnic/softrnic/link"
+)
+
+// Option changes what Open does.
+type Option func(*config)
+
+type config struct {
+	name   string
+	mac    net.HardwareAddr
+	ownMAC bool
+}
+
+// WithMAC sets the address of the host behind the link. Without it, the address is drawn at random and locally
+// administered. Where the medium admits only the interface's own address (most wireless and cloud networks), use
+// WithInterfaceMAC.
+func WithMAC(mac net.HardwareAddr) Option {
+	return func(c *config) { c.mac, c.ownMAC = mac, false }
+}
+
+// WithInterfaceMAC makes the host share the interface's address with the kernel's stack; see the package's remarks.
+func WithInterfaceMAC() Option {
+	return func(c *config) { c.mac, c.ownMAC = nil, true }
+}
+
+// Open opens a packet socket on the interface of this name in the network namespace of the calling thread. It needs
+// CAP_NET_RAW. The interface's MTU is the link's.
+func Open(name string, opts ...Option) (*Link, error) {
+	c := config{name: name}
+	for _, o := range opts {
+		o(&c)
+	}
+	if c.mac != nil && (len(c.mac) != 6 || c.mac[0]&1 != 0 || [6]byte(c.mac) == [6]byte{}) {
+		return nil, fmt.Errorf("packet %s: MAC %q is not a unicast Ethernet address: give six bytes, the first one even", c.name, c.mac)
+	}
+	if c.mac == nil && !c.ownMAC {
+		c.mac = make(net.HardwareAddr, 6)
+		_, _ = rand.Read(c.mac) // never fails
+		c.mac[0] = c.mac[0]&^1 | 2
+	}
+	return open(&c)
+}
+
+// medium is what carries the frames.
+type medium interface {
+	Attach(link.Receiver)
+	Write([]link.Frame) (int, error)
+	Offloads() link.Offloads
+	MTU() int
+	Close() error
+}
+
+// Link is the link of a host on an interface.
+type Link struct {
+	medium
+	name string
+	mac  net.HardwareAddr
+}
+
+var _ link.Link = (*Link)(nil)
+
+// Name is the interface's.
+func (l *Link) Name() string { return l.name }
+
+// MAC is the address of the host behind the link.
+func (l *Link) MAC() net.HardwareAddr { return l.mac }

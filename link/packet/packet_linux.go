@@ -1,0 +1,127 @@
+package packet
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/internal/vnet"
+)
+
+// bufferBytes is asked for as send and receive buffer. The kernel's default, 208 KiB, holds three superframes.
+const bufferBytes = 16 << 20
+
+func open(c *config) (*Link, error) {
+	ifce, err := c.findInterface()
+	if err != nil {
+		return nil, err
+	}
+	own := net.HardwareAddr(ifce.HardwareAddr)
+	if c.ownMAC {
+		c.mac = own
+	} else if c.mac.String() == own.String() {
+		c.ownMAC = true
+	}
+	// No frame arrives before the socket is bound, so none passes the filter that is not there yet.
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, c.explain("open", err)
+	}
+	if err := c.prepare(fd, ifce.Index); err != nil {
+		return nil, errors.Join(err, unix.Close(fd))
+	}
+	o := link.Offloads{USO: true, TSO: true, Checksum: true} // what the device or kernel does not carry vnet cuts
+	conn, err := vnet.NewConn(fd, c.name, ifce.MTU, o)
+	if err != nil {
+		return nil, err
+	}
+	return &Link{medium: conn, name: c.name, mac: c.mac}, nil
+}
+
+func (c *config) findInterface() (*netlink.LinkAttrs, error) {
+	have, err := netlink.LinkByName(c.name)
+	if err != nil {
+		return nil, fmt.Errorf("packet %s: no such interface (%w): ip link shows those there are", c.name, err)
+	}
+	at := have.Attrs()
+	switch {
+	case at.EncapType != "ether" || len(at.HardwareAddr) != 6:
+		return nil, fmt.Errorf("packet %s: interface of type %s does not carry Ethernet: choose one that does", c.name, at.EncapType)
+	case at.RawFlags&unix.IFF_UP == 0:
+		return nil, fmt.Errorf("packet %s: interface is down: have root bring it up: ip link set dev %s up", c.name, c.name)
+	case at.MTU < link.MinMTU:
+		return nil, fmt.Errorf("packet %s: MTU is %d, at least %d is needed: ip link set dev %s mtu 1500", c.name, at.MTU, link.MinMTU, c.name)
+	}
+	return at, nil
+}
+
+func (c *config) prepare(fd, index int) error {
+	if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1); err != nil {
+		return c.explain("PACKET_VNET_HDR", err)
+	}
+	if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1); err != nil {
+		return c.explain("PACKET_IGNORE_OUTGOING (Linux 4.20)", err)
+	}
+	for _, o := range [][2]int{{unix.SO_RCVBUFFORCE, unix.SO_RCVBUF}, {unix.SO_SNDBUFFORCE, unix.SO_SNDBUF}} {
+		if unix.SetsockoptInt(fd, unix.SOL_SOCKET, o[0], bufferBytes) != nil { // needs CAP_NET_ADMIN
+			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, o[1], bufferBytes) // as much as the system's bound allows
+		}
+	}
+	filter := forMAC([6]byte(c.mac))
+	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &prog); err != nil {
+		return c.explain("SO_ATTACH_FILTER", err)
+	}
+	// Multicast frames pass as the interface hears them; gVisor's groups are unknown here.
+	kinds := []uint16{unix.PACKET_MR_ALLMULTI}
+	if !c.ownMAC {
+		kinds = append(kinds, unix.PACKET_MR_PROMISC)
+	}
+	for _, kind := range kinds {
+		mreq := unix.PacketMreq{Ifindex: int32(index), Type: kind}
+		if err := unix.SetsockoptPacketMreq(fd, unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP, &mreq); err != nil {
+			return c.explain("PACKET_ADD_MEMBERSHIP", err)
+		}
+	}
+	all := binary.NativeEndian.Uint16([]byte{0, unix.ETH_P_ALL})
+	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: index}); err != nil {
+		return c.explain("bind", err)
+	}
+	return nil
+}
+
+// forMAC is a classic BPF program that passes frames to mac and to groups: on a promiscuous interface the others
+// would cost a copy each.
+func forMAC(mac [6]byte) []unix.SockFilter {
+	const (
+		loadByte = unix.BPF_LD | unix.BPF_B | unix.BPF_ABS
+		loadHalf = unix.BPF_LD | unix.BPF_H | unix.BPF_ABS
+		loadWord = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
+		ifSet    = unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K
+		ifEqual  = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
+		ret      = unix.BPF_RET | unix.BPF_K
+	)
+	return []unix.SockFilter{
+		{Code: loadByte, K: 0},
+		{Code: ifSet, K: 1, Jt: 4},
+		{Code: loadWord, K: 0},
+		{Code: ifEqual, K: binary.BigEndian.Uint32(mac[:4]), Jf: 3},
+		{Code: loadHalf, K: 4},
+		{Code: ifEqual, K: uint32(binary.BigEndian.Uint16(mac[4:])), Jf: 1},
+		{Code: ret, K: 0xffffffff},
+		{Code: ret, K: 0},
+	}
+}
+
+func (c *config) explain(what string, err error) error {
+	if errors.Is(err, os.ErrPermission) {
+		return fmt.Errorf("packet %s: no permission for packet sockets (%w): run as root, or have root give the program CAP_NET_RAW: setcap cap_net_raw+ep PROGRAM", c.name, err)
+	}
+	return fmt.Errorf("packet %s: %s: %w", c.name, what, err)
+}

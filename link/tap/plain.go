@@ -1,0 +1,91 @@
+package tap
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+
+	"github.com/songgao/water"
+
+	"github.com/softrnic/softrnic/link"
+)
+
+// plain carries one finished packet a read or write, as TAP drivers without a virtio-net header do.
+type plain struct {
+	name string
+	mtu  int
+	rw   io.ReadWriteCloser
+
+	started atomic.Bool
+	closed  atomic.Bool
+	done    chan struct{} // closed when the receiving goroutine has ended
+
+	mu      sync.Mutex
+	scratch []byte // where frames in pieces are put together, under mu
+}
+
+func newPlain(ifce *water.Interface, mtu int) *plain {
+	return &plain{name: ifce.Name(), mtu: mtu, rw: ifce, done: make(chan struct{})}
+}
+
+func (p *plain) Attach(recv link.Receiver) {
+	if p.started.Swap(true) {
+		if p.closed.Load() {
+			return
+		}
+		panic(p.name + ": Attach called twice: a link serves one host")
+	}
+	go func() {
+		defer close(p.done)
+		buf := make([]byte, link.EthernetHeaderLen+link.MaxSuperframe)
+		for {
+			n, err := p.rw.Read(buf)
+			if err != nil {
+				return
+			}
+			if n >= link.EthernetHeaderLen {
+				recv([]link.Frame{{Data: buf[:n:n]}})
+			}
+		}
+	}()
+}
+
+func (p *plain) Write(frames []link.Frame) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := range frames {
+		f := &frames[i]
+		if err := f.Validate(p.mtu, link.Offloads{}); err != nil {
+			return i, fmt.Errorf("%s: %w", p.name, err)
+		}
+		if p.closed.Load() {
+			return i, fmt.Errorf("%s: %w", p.name, net.ErrClosed)
+		}
+		data := f.Data
+		if len(f.More) > 0 {
+			p.scratch = append(p.scratch[:0], f.Data...)
+			for _, m := range f.More {
+				p.scratch = append(p.scratch, m...)
+			}
+			data = p.scratch
+		}
+		if _, err := p.rw.Write(data); err != nil {
+			return i, fmt.Errorf("%s: write of %d bytes: %w: is the interface up?", p.name, len(data), err)
+		}
+	}
+	return len(frames), nil
+}
+
+func (p *plain) Close() error {
+	var err error
+	if !p.closed.Swap(true) {
+		err = p.rw.Close()
+		if !p.started.Swap(true) {
+			close(p.done)
+		}
+	}
+	<-p.done
+	return err
+}

@@ -1,0 +1,106 @@
+// Package tap is a medium of the kernel: a TAP interface, whose other end is the host's own network or a bridge.
+//
+// The host behind the link is a neighbour of the machine and has its own MAC address. On Linux UDP and TCP superframes
+// cross to other TAPs and through bridges uncut, in both directions. On macOS (with a tuntap driver) and Windows (with
+// tap0901) the link carries single packets and the interface must be configured beforehand.
+package tap
+
+import (
+	"crypto/rand"
+	"fmt"
+	"net"
+	"strings"
+
+	"github.com/softrnic/softrnic/link"
+)
+
+// MaxMTU is the largest MTU that the kernel's TAP has, in bytes.
+const MaxMTU = link.MaxSuperframe - link.EthernetHeaderLen
+
+// Option changes what Open does.
+type Option func(*config)
+
+type config struct {
+	name   string
+	mtu    int // 0: as it is
+	mac    net.HardwareAddr
+	bridge string
+	plain  bool
+}
+
+// WithMTU sets the interface's MTU, link.MinMTU to MaxMTU bytes. Without it, it stays as it is; the kernel makes
+// interfaces with 1500, which gives a RoCE path MTU of 1024. 4200 gives 4096.
+func WithMTU(n int) Option { return func(c *config) { c.mtu = n } }
+
+// WithMAC sets the address of the host behind the link. It must not be the interface's own. Without it, the address
+// is drawn at random and locally administered.
+func WithMAC(mac net.HardwareAddr) Option { return func(c *config) { c.mac = mac } }
+
+// WithBridge puts the interface into a bridge that exists. Linux only.
+func WithBridge(name string) Option { return func(c *config) { c.bridge = name } }
+
+// WithoutOffloads opens the interface as other systems do: one packet, with complete checksums, a frame.
+func WithoutOffloads() Option { return func(c *config) { c.plain = true } }
+
+// Open attaches to the TAP interface of this name, or makes one, in the network namespace of the calling thread. An
+// interface that Open made disappears with Close; one that was there stays, with the MTU and bridge that it was given.
+// Making one needs CAP_NET_ADMIN; attaching to one that root made for this user does not, if it is up and its MTU and
+// bridge are as asked.
+func Open(name string, opts ...Option) (*Link, error) {
+	c := config{name: name}
+	for _, o := range opts {
+		o(&c)
+	}
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	if c.mac == nil {
+		c.mac = make(net.HardwareAddr, 6)
+		_, _ = rand.Read(c.mac) // never fails
+		c.mac[0] = c.mac[0]&^1 | 2
+	}
+	return open(&c)
+}
+
+func (c *config) check() error {
+	if c.name == "" || len(c.name) > 15 || strings.ContainsAny(c.name, "/ \t\n%:") || c.name == "." || c.name == ".." {
+		return fmt.Errorf("tap: %q is not an interface name: give 1 to 15 characters without '/', ':', '%%' and spaces", c.name)
+	}
+	if c.mtu != 0 && (c.mtu < link.MinMTU || c.mtu > MaxMTU) {
+		return fmt.Errorf("tap %s: MTU %d: give %d to %d (1500 for a RoCE path MTU of 1024, 4200 for 4096)", c.name, c.mtu, link.MinMTU, MaxMTU)
+	}
+	if c.mac != nil && (len(c.mac) != 6 || c.mac[0]&1 != 0 || [6]byte(c.mac) == [6]byte{}) {
+		return fmt.Errorf("tap %s: MAC %q is not a unicast Ethernet address: give six bytes, the first one even", c.name, c.mac)
+	}
+	return nil
+}
+
+// medium is what carries the frames.
+type medium interface {
+	Attach(link.Receiver)
+	Write([]link.Frame) (int, error)
+	Close() error
+}
+
+// Link is the link of a host behind a TAP interface.
+type Link struct {
+	medium
+	name     string
+	mac      net.HardwareAddr
+	mtu      int
+	offloads link.Offloads
+}
+
+var _ link.Link = (*Link)(nil)
+
+// Name is the interface's.
+func (l *Link) Name() string { return l.name }
+
+// MAC is the address of the host behind the link; the interface's own is another.
+func (l *Link) MAC() net.HardwareAddr { return l.mac }
+
+// MTU is what the interface's was when the link was opened.
+func (l *Link) MTU() int { return l.mtu }
+
+// Offloads are what the kernel accepted.
+func (l *Link) Offloads() link.Offloads { return l.offloads }

@@ -1,0 +1,193 @@
+package tap
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/songgao/water"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/internal/vnet"
+)
+
+const device = "/dev/net/tun"
+
+func open(c *config) (*Link, error) {
+	if err := c.checkExisting(); err != nil {
+		return nil, err
+	}
+	fd, offloads, err := -1, link.Offloads{}, error(nil)
+	if !c.plain {
+		fd, offloads, err = c.attach()
+	}
+	var ifce *water.Interface
+	if c.plain || errors.Is(err, errNoHeader) {
+		ifce, err = water.New(water.Config{DeviceType: water.TAP, PlatformSpecificParams: water.PlatformSpecificParams{Name: c.name}})
+		if err != nil {
+			err = c.explain(err)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	release := func() error {
+		if ifce != nil {
+			return ifce.Close()
+		}
+		return unix.Close(fd)
+	}
+	mtu, err := c.configure()
+	if err != nil {
+		return nil, errors.Join(err, release())
+	}
+	l := &Link{name: c.name, mac: c.mac, mtu: mtu, offloads: offloads}
+	if ifce != nil {
+		l.medium = newPlain(ifce, mtu)
+		return l, nil
+	}
+	if l.medium, err = vnet.NewConn(fd, c.name, mtu, offloads); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// checkExisting refuses a name that something else than a TAP has: the kernel would say no more than EINVAL.
+func (c *config) checkExisting() error {
+	have, err := netlink.LinkByName(c.name)
+	if err != nil {
+		return nil // to be made
+	}
+	if t, ok := have.(*netlink.Tuntap); !ok || t.Mode != netlink.TUNTAP_MODE_TAP {
+		kind := have.Type()
+		if ok {
+			kind = "tun"
+		}
+		return fmt.Errorf("tap %s: the name is taken by an interface of type %s: choose another name, or use package packet on it", c.name, kind)
+	}
+	return nil
+}
+
+var errNoHeader = errors.New("kernel without IFF_VNET_HDR")
+
+// attach opens the device with a virtio-net header before each frame.
+func (c *config) attach() (fd int, o link.Offloads, err error) {
+	fd, err = unix.Open(device, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return -1, o, c.explain(&os.PathError{Op: "open", Path: device, Err: err})
+	}
+	defer func() {
+		if err != nil {
+			_ = unix.Close(fd)
+		}
+	}()
+	if features, err := unix.IoctlGetUint32(fd, unix.TUNGETFEATURES); err != nil || features&unix.IFF_VNET_HDR == 0 {
+		return -1, o, errNoHeader
+	}
+	ifr, err := unix.NewIfreq(c.name)
+	if err != nil {
+		return -1, o, fmt.Errorf("tap %s: %w", c.name, err)
+	}
+	const flags = unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR
+	ifr.SetUint16(flags)
+	err = unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr)
+	if err == unix.EINVAL { // made with multi_queue
+		ifr.SetUint16(flags | unix.IFF_MULTI_QUEUE)
+		err = unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr)
+	}
+	if err != nil {
+		return -1, o, c.explain(err)
+	}
+	if err := unix.IoctlSetPointerInt(fd, unix.TUNSETVNETHDRSZ, vnet.HeaderLen); err != nil {
+		return -1, o, fmt.Errorf("tap %s: virtio-net header of %d bytes: %w", c.name, vnet.HeaderLen, err)
+	}
+	return fd, setOffloads(fd), nil
+}
+
+// setOffloads asks for as much as the kernel has. It goes both ways: a kernel that knows USO (6.2) also takes it.
+func setOffloads(fd int) link.Offloads {
+	const tcp = unix.TUN_F_CSUM | unix.TUN_F_TSO4 | unix.TUN_F_TSO6
+	if unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, tcp|unix.TUN_F_USO4|unix.TUN_F_USO6) == nil {
+		return link.Offloads{USO: true, TSO: true, Checksum: true}
+	}
+	if unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, tcp) == nil {
+		return link.Offloads{TSO: true, Checksum: true}
+	}
+	return link.Offloads{}
+}
+
+// explain says what to do about an error of opening or attaching.
+func (c *config) explain(err error) error {
+	switch {
+	case errors.Is(err, os.ErrNotExist), errors.Is(err, unix.ENODEV), errors.Is(err, unix.ENXIO):
+		return fmt.Errorf("tap %s: no %s (%w): have root load it: modprobe tun; in a container: --device %s", c.name, device, err, device)
+	case errors.Is(err, unix.EBUSY):
+		return fmt.Errorf("tap %s: in use by another program (%w): stop that, or choose another name", c.name, err)
+	case errors.Is(err, os.ErrPermission):
+		return fmt.Errorf("tap %s: no permission (%w): run as root, or have root make one: ip tuntap add dev %s mode tap user %d && ip link set dev %s up",
+			c.name, err, c.name, os.Getuid(), c.name)
+	}
+	return fmt.Errorf("tap %s: %w", c.name, err)
+}
+
+// configure makes the interface as asked and up, changing only what differs, and returns its MTU.
+func (c *config) configure() (mtu int, err error) {
+	have, err := netlink.LinkByName(c.name)
+	if err != nil {
+		return 0, fmt.Errorf("tap %s: %w", c.name, err)
+	}
+	at := have.Attrs()
+	if at.HardwareAddr.String() == c.mac.String() {
+		return 0, fmt.Errorf("tap %s: MAC %v is the interface's own: the host behind it needs another", c.name, c.mac)
+	}
+	if c.mtu != 0 && at.MTU != c.mtu {
+		if err := netlink.LinkSetMTU(have, c.mtu); err != nil {
+			return 0, c.refused(err, "mtu %d", c.mtu)
+		}
+	}
+	if c.bridge != "" {
+		if err := c.enslave(have); err != nil {
+			return 0, err
+		}
+	}
+	if at.RawFlags&unix.IFF_UP == 0 {
+		if err := netlink.LinkSetUp(have); err != nil {
+			return 0, c.refused(err, "up")
+		}
+	}
+	if have, err = netlink.LinkByName(c.name); err != nil {
+		return 0, fmt.Errorf("tap %s: %w", c.name, err)
+	}
+	if mtu = have.Attrs().MTU; mtu < link.MinMTU {
+		return 0, fmt.Errorf("tap %s: MTU is %d, at least %d is needed: WithMTU, or ip link set dev %s mtu 1500", c.name, mtu, link.MinMTU, c.name)
+	}
+	return mtu, nil
+}
+
+func (c *config) enslave(have netlink.Link) error {
+	br, err := netlink.LinkByName(c.bridge)
+	if err != nil {
+		return fmt.Errorf("tap %s: no bridge %s (%w): have root make it: ip link add %s type bridge && ip link set dev %s up", c.name, c.bridge, err, c.bridge, c.bridge)
+	}
+	if br.Type() != "bridge" {
+		return fmt.Errorf("tap %s: %s is no bridge but of type %s: name a bridge", c.name, c.bridge, br.Type())
+	}
+	if have.Attrs().MasterIndex == br.Attrs().Index {
+		return nil
+	}
+	if err := netlink.LinkSetMaster(have, br); err != nil {
+		return c.refused(err, "master %s", c.bridge)
+	}
+	return nil
+}
+
+// refused explains why a setting could not be made.
+func (c *config) refused(err error, format string, args ...any) error {
+	setting := fmt.Sprintf(format, args...)
+	if errors.Is(err, os.ErrPermission) {
+		return fmt.Errorf("tap %s: not allowed to set %s (%w): ask root: ip link set dev %s %s", c.name, setting, err, c.name, setting)
+	}
+	return fmt.Errorf("tap %s: set %s: %w", c.name, setting, err)
+}

@@ -1,0 +1,416 @@
+package tap
+
+import (
+	"bytes"
+	"errors"
+	"net"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+
+	"github.com/softrnic/softrnic/link"
+)
+
+// inNamespace gives the test's goroutine a network namespace of its own, which ends with its thread.
+func inNamespace(t testing.TB) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root for a network namespace")
+	}
+	if _, err := os.Stat(device); err != nil {
+		t.Skip("needs " + device)
+	}
+	runtime.LockOSThread() // never unlocked: the thread, and with it the namespace, goes with the goroutine
+	ns, err := netns.New()
+	if err != nil {
+		t.Skip("needs network namespaces: ", err)
+	}
+	t.Cleanup(func() { ns.Close() })
+}
+
+func bridge(t testing.TB, name string, mtu int) *netlink.Bridge {
+	t.Helper()
+	br := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name, MTU: mtu}}
+	if err := netlink.LinkAdd(br); err != nil {
+		t.Fatal(err)
+	}
+	if err := netlink.LinkSetUp(br); err != nil {
+		t.Fatal(err)
+	}
+	return br
+}
+
+func openTAP(t testing.TB, name string, opts ...Option) *Link {
+	t.Helper()
+	l, err := Open(name, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// receive passes copies of the frames of our EtherType, and of UDP to port 4791, to the channel.
+func receive(l link.Link) <-chan link.Frame {
+	c := make(chan link.Frame, 256)
+	l.Attach(func(frames []link.Frame) {
+		for _, f := range frames {
+			if ours := bytes.Equal(f.Data[12:14], []byte{0x88, 0xb5}); ours || len(f.Data) > 42 && (f.Data[36] == 4791>>8 && f.Data[37] == 4791&0xff || len(f.Data) > 62 && f.Data[56] == 4791>>8 && f.Data[57] == 4791&0xff) {
+				f.Data = bytes.Clone(f.Data)
+				c <- f
+			}
+		}
+	})
+	return c
+}
+
+func plainFrame(dst, src net.HardwareAddr, n int) link.Frame {
+	d := append(append(bytes.Clone(dst), src...), 0x88, 0xb5)
+	for len(d) < 14+n {
+		d = append(d, byte(len(d)))
+	}
+	return link.Frame{Data: d}
+}
+
+// superframe is UDP to port 4791 over IPv4 or IPv6.
+func superframe(dst, src net.HardwareAddr, v6 bool, segments, size int) link.Frame {
+	n := segments * size
+	var h []byte
+	if v6 {
+		h = append(append(bytes.Clone(dst), src...), 0x86, 0xdd, 0x60, 0, 0, 0, byte((n+8)>>8), byte(n+8), 17, 64)
+		h = append(append(append(h, 0xfe, 0x80), make([]byte, 13)...), 1)
+		h = append(append(append(h, 0xfe, 0x80), make([]byte, 13)...), 2)
+	} else {
+		h = append(append(bytes.Clone(dst), src...), 8, 0, 0x45, 0, byte((n+28)>>8), byte(n+28), 0, 1, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2)
+		header.IPv4(h[14:]).SetChecksum(^header.IPv4(h[14:]).CalculateChecksum())
+	}
+	at := len(h)
+	src, dstIP := h[at-8:at-4], h[at-4:]
+	if v6 {
+		src, dstIP = h[at-32:at-16], h[at-16:]
+	}
+	sum := header.PseudoHeaderChecksum(17, tcpip.AddrFromSlice(src), tcpip.AddrFromSlice(dstIP), uint16(n+8))
+	h = append(h, 0xc0, 0, 4791>>8, 4791&0xff, byte((n+8)>>8), byte(n+8), byte(sum>>8), byte(sum))
+	f := link.Frame{Data: h, Segmentation: link.UDP, SegmentSize: uint16(size), HeaderLen: uint16(len(h)),
+		NeedsChecksum: true, ChecksumStart: uint16(at), ChecksumOffset: 6}
+	for i := range n {
+		f.Data = append(f.Data, byte(i*7))
+	}
+	return f
+}
+
+func TestFrameThroughBridge(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		opts []Option
+	}{{"virtio-net header", nil}, {"plain", []Option{WithoutOffloads()}}} {
+		t.Run(c.name, func(t *testing.T) {
+			inNamespace(t)
+			bridge(t, "br0", 0)
+			a := openTAP(t, "a0", append(c.opts, WithBridge("br0"))...)
+			b := openTAP(t, "b0", append(c.opts, WithBridge("br0"))...)
+			rb := receive(b)
+			f := plainFrame(b.MAC(), a.MAC(), 300)
+			whole := bytes.Clone(f.Data)
+			f.More = [][]byte{f.Data[60:61], {}, f.Data[61:]}
+			f.Data = f.Data[:60]
+			if n, err := a.Write([]link.Frame{f, f}); n != 2 || err != nil {
+				t.Fatal(n, err)
+			}
+			for range 2 {
+				if got := <-rb; !bytes.Equal(got.Data, whole) {
+					t.Fatalf("received %x, sent %x", got.Data, whole)
+				}
+			}
+			if err := b.Close(); err != nil {
+				t.Error(err)
+			}
+			if err := a.Close(); err != nil {
+				t.Error(err)
+			}
+			if _, err := a.Write([]link.Frame{f}); !errors.Is(err, net.ErrClosed) {
+				t.Errorf("Write after Close: %v, want net.ErrClosed", err)
+			}
+		})
+	}
+}
+
+func TestSuperframeCrossesBridgeUncut(t *testing.T) {
+	inNamespace(t)
+	bridge(t, "br0", 4200)
+	a := openTAP(t, "a0", WithBridge("br0"), WithMTU(4200))
+	b := openTAP(t, "b0", WithBridge("br0"), WithMTU(4200))
+	if !a.Offloads().USO {
+		t.Skip("needs a kernel with UDP segmentation offload in TAP (6.2)")
+	}
+	rb := receive(b)
+	for _, v6 := range []bool{false, true} {
+		f := superframe(b.MAC(), a.MAC(), v6, 15, 4112)
+		if _, err := a.Write([]link.Frame{f}); err != nil {
+			t.Fatal(err)
+		}
+		got := <-rb
+		if !bytes.Equal(got.Data[got.HeaderLen:], f.Data[f.HeaderLen:]) || got.Segmentation != link.UDP || got.SegmentSize != 4112 || got.HeaderLen != f.HeaderLen {
+			t.Errorf("IPv6 %t: received %d bytes, segmentation %d of %d behind %d; sent %d of 4112 behind %d", v6,
+				len(got.Data), got.Segmentation, got.SegmentSize, got.HeaderLen, len(f.Data), f.HeaderLen)
+		}
+		if err := got.Validate(4200, b.Offloads()); err != nil {
+			t.Errorf("IPv6 %t: what is received cannot be sent on: %v", v6, err)
+		}
+	}
+	if _, err := a.Write([]link.Frame{superframe(b.MAC(), a.MAC(), false, 129, 100)}); !errors.Is(err, link.ErrTooLong) {
+		t.Errorf("129 segments: %v, want ErrTooLong", err)
+	}
+}
+
+func TestSuperframeIsCutForPlainReceiver(t *testing.T) {
+	inNamespace(t)
+	bridge(t, "br0", 0)
+	a := openTAP(t, "a0", WithBridge("br0"))
+	b := openTAP(t, "b0", WithBridge("br0"), WithoutOffloads())
+	if !a.Offloads().USO {
+		t.Skip("needs a kernel with UDP segmentation offload in TAP (6.2)")
+	}
+	if b.Offloads() != (link.Offloads{}) {
+		t.Errorf("plain link announces %+v", b.Offloads())
+	}
+	rb := receive(b)
+	f := superframe(b.MAC(), a.MAC(), false, 10, 1040)
+	var c link.Cutter
+	var want [][]byte
+	for p := range c.Packets(&f) {
+		want = append(want, bytes.Clone(p))
+	}
+	if _, err := a.Write([]link.Frame{f}); err != nil {
+		t.Fatal(err)
+	}
+	for i, w := range want {
+		if got := <-rb; !bytes.Equal(got.Data, w) {
+			t.Fatalf("segment %d: the kernel cut\n%x, Cutter\n%x", i, got.Data[:42], w[:42])
+		}
+	}
+	if _, err := b.Write([]link.Frame{f}); err == nil {
+		t.Error("plain link took a superframe")
+	}
+}
+
+func TestInterfaceThatOpenMadeGoes(t *testing.T) {
+	inNamespace(t)
+	l := openTAP(t, "mine0", WithMTU(4200))
+	have, err := netlink.LinkByName("mine0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if at := have.Attrs(); at.MTU != 4200 || l.MTU() != 4200 || at.RawFlags&unix.IFF_UP == 0 {
+		t.Errorf("MTU %d (link says %d), flags %#x; want 4200 and up", at.MTU, l.MTU(), at.RawFlags)
+	}
+	if l.MAC()[0]&3 != 2 || l.MAC().String() == have.Attrs().HardwareAddr.String() || l.Name() != "mine0" {
+		t.Errorf("MAC %v, interface's %v, name %s", l.MAC(), have.Attrs().HardwareAddr, l.Name())
+	}
+	l.Attach(func([]link.Frame) {})
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := netlink.LinkByName("mine0"); err == nil {
+		t.Error("the interface is still there")
+	}
+}
+
+func TestInterfaceThatWasThereStays(t *testing.T) {
+	for _, flags := range []netlink.TuntapFlag{netlink.TUNTAP_DEFAULTS, netlink.TUNTAP_MULTI_QUEUE_DEFAULTS} {
+		inNamespace(t)
+		tt := &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "theirs0"}, Mode: netlink.TUNTAP_MODE_TAP, Flags: flags}
+		if err := netlink.LinkAdd(tt); err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range tt.Fds {
+			f.Close()
+		}
+		l := openTAP(t, "theirs0")
+		if l.MTU() != 1500 {
+			t.Errorf("MTU %d, want the interface's 1500", l.MTU())
+		}
+		l.Close()
+		if _, err := netlink.LinkByName("theirs0"); err != nil {
+			t.Errorf("flags %#x: the interface is gone: %v", flags, err)
+		}
+	}
+}
+
+func TestErrorsSayWhatToDo(t *testing.T) {
+	inNamespace(t)
+	bridge(t, "br0", 0)
+	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "veth0"}, PeerName: "veth1"}); err != nil {
+		t.Fatal(err)
+	}
+	tun := &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "tun0"}, Mode: netlink.TUNTAP_MODE_TUN}
+	small := &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "small0", MTU: 1000}, Mode: netlink.TUNTAP_MODE_TAP}
+	own := &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "own0"}, Mode: netlink.TUNTAP_MODE_TAP}
+	for _, l := range []netlink.Link{tun, small, own} {
+		if err := netlink.LinkAdd(l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := netlink.LinkSetMTU(small, 1000); err != nil {
+		t.Fatal(err)
+	}
+	have, _ := netlink.LinkByName("own0")
+	busy := openTAP(t, "busy0")
+	for _, c := range []struct {
+		name string
+		opts []Option
+		want []string
+	}{
+		{"", nil, []string{`"" is not an interface name`}},
+		{"a/b", nil, []string{`"a/b" is not an interface name`}},
+		{"sixteencharacter", nil, []string{"1 to 15 characters"}},
+		{"x0", []Option{WithMTU(1279)}, []string{"MTU 1279", "1280", "65521"}},
+		{"x0", []Option{WithMTU(65522)}, []string{"MTU 65522"}},
+		{"x0", []Option{WithMAC(net.HardwareAddr{1, 2, 3, 4, 5, 6})}, []string{"01:02:03:04:05:06", "not a unicast"}},
+		{"x0", []Option{WithBridge("br9")}, []string{"no bridge br9", "ip link add br9 type bridge"}},
+		{"x0", []Option{WithBridge("veth0")}, []string{"veth0 is no bridge", "veth"}},
+		{"veth0", nil, []string{"veth0", "taken", "type veth"}},
+		{"tun0", nil, []string{"taken", "type tun"}},
+		{"small0", nil, []string{"MTU is 1000", "1280", "ip link set dev small0 mtu 1500"}},
+		{"own0", []Option{WithMAC(have.Attrs().HardwareAddr)}, []string{"interface's own"}},
+		{busy.Name(), nil, []string{"in use by another program", "choose another name"}},
+		{busy.Name(), []Option{WithoutOffloads()}, []string{"in use by another program"}},
+	} {
+		l, err := Open(c.name, c.opts...)
+		if err == nil {
+			l.Close()
+			t.Errorf("Open(%q) worked, want an error with %q", c.name, c.want)
+			continue
+		}
+		for _, w := range c.want {
+			if !strings.Contains(err.Error(), w) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("Open(%q): %q; want %q in it, on one line", c.name, err, w)
+			}
+		}
+	}
+	if _, err := netlink.LinkByName("x0"); err == nil {
+		t.Error("an Open that failed left its interface")
+	}
+}
+
+// asUser takes the thread's capabilities away.
+func asUser(t *testing.T, uid int) {
+	t.Helper()
+	// The system call itself changes this thread only; the thread ends with the test.
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid)); errno != 0 {
+		t.Skip("needs to become another user: ", errno)
+	}
+}
+
+func TestWithoutPrivilege(t *testing.T) {
+	inNamespace(t)
+	const uid = 65534
+	bridge(t, "br0", 0)
+	theirs := &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "user0"}, Mode: netlink.TUNTAP_MODE_TAP, Owner: uid}
+	down := &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "down0"}, Mode: netlink.TUNTAP_MODE_TAP, Owner: uid}
+	for _, l := range []netlink.Link{theirs, down} {
+		if err := netlink.LinkAdd(l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := netlink.LinkSetUp(theirs); err != nil {
+		t.Fatal(err)
+	}
+	if err := netlink.LinkSetMaster(theirs, &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Index: index(t, "br0")}}); err != nil {
+		t.Fatal(err)
+	}
+	asUser(t, uid)
+	l, err := Open("user0", WithMTU(1500), WithBridge("br0"))
+	if err != nil {
+		t.Errorf("attach to one's own interface that is as asked: %v", err)
+	} else {
+		l.Close()
+	}
+	for _, c := range []struct {
+		name string
+		opt  Option
+		want string
+	}{
+		{"user0", WithMTU(4200), "ask root: ip link set dev user0 mtu 4200"},
+		{"down0", WithMTU(1500), "ask root: ip link set dev down0 up"},
+		{"down0", WithBridge("br0"), "ask root: ip link set dev down0 master br0"},
+		{"new0", WithMTU(1500), "ip tuntap add dev new0 mode tap user"},
+	} {
+		if l, err := Open(c.name, c.opt); err == nil {
+			l.Close()
+			t.Errorf("%s: opened without privilege, want an error with %q", c.name, c.want)
+		} else if !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %q, want %q in it", c.name, err, c.want)
+		}
+	}
+}
+
+func index(t *testing.T, name string) int {
+	t.Helper()
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l.Attrs().Index
+}
+
+func TestNoDevice(t *testing.T) {
+	c := config{name: "x0"}
+	for _, err := range []error{unix.ENOENT, unix.ENODEV} {
+		if got := c.explain(&os.PathError{Op: "open", Path: device, Err: err}).Error(); !strings.Contains(got, "modprobe tun") {
+			t.Errorf("%v explained as %q", err, got)
+		}
+	}
+}
+
+func TestDownInterface(t *testing.T) {
+	inNamespace(t)
+	a := openTAP(t, "a0")
+	have, err := netlink.LinkByName("a0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := netlink.LinkSetDown(have); err != nil {
+		t.Fatal(err)
+	}
+	_, err = a.Write([]link.Frame{plainFrame(have.Attrs().HardwareAddr, a.MAC(), 50)})
+	if err == nil || !strings.Contains(err.Error(), "ip link set dev a0 up") {
+		t.Errorf("Write to an interface that is down: %v", err)
+	}
+}
+
+// BenchmarkWrite sends to the kernel's own end, which drops what it does not know.
+func BenchmarkWrite(b *testing.B) {
+	for _, c := range []struct {
+		name           string
+		segments, size int
+	}{{"1x64B", 1, 64}, {"15x4112B", 15, 4112}} {
+		b.Run(c.name, func(b *testing.B) {
+			inNamespace(b)
+			l := openTAP(b, "bench0", WithMTU(4200))
+			have, err := netlink.LinkByName("bench0")
+			if err != nil {
+				b.Fatal(err)
+			}
+			f := []link.Frame{superframe(have.Attrs().HardwareAddr, l.MAC(), false, c.segments, c.size)}
+			if !l.Offloads().USO {
+				b.Skip("needs UDP segmentation offload")
+			}
+			f[0].Data, f[0].More = f[0].Data[:42], [][]byte{f[0].Data[42:]}
+			b.SetBytes(int64(c.segments * c.size))
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := l.Write(f); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

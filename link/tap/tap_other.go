@@ -1,0 +1,33 @@
+//go:build !linux
+
+package tap
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"runtime"
+
+	"github.com/songgao/water"
+)
+
+func open(c *config) (*Link, error) {
+	if c.bridge != "" {
+		return nil, fmt.Errorf("tap %s: bridge %s: on %s put the interface into it with the system's own tools", c.name, c.bridge, runtime.GOOS)
+	}
+	ifce, err := water.New(water.Config{DeviceType: water.TAP, PlatformSpecificParams: platform(c.name)})
+	if err != nil {
+		return nil, fmt.Errorf("tap %s: %w: %s", c.name, err, advice)
+	}
+	mtu := 1500
+	if own, err := net.InterfaceByName(ifce.Name()); err == nil {
+		mtu = own.MTU
+		if own.HardwareAddr.String() == c.mac.String() {
+			return nil, errors.Join(fmt.Errorf("tap %s: MAC %v is the interface's own: the host behind it needs another", c.name, c.mac), ifce.Close())
+		}
+	}
+	if c.mtu != 0 && c.mtu != mtu {
+		return nil, errors.Join(fmt.Errorf("tap %s: MTU is %d, asked for %d: set it with the system's own tools", c.name, mtu, c.mtu), ifce.Close())
+	}
+	return &Link{medium: newPlain(ifce, mtu), name: ifce.Name(), mac: c.mac, mtu: mtu}, nil
+}
