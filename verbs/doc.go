@@ -28,6 +28,6 @@
 // Enumerations have the values of ibverbs, and their String is its name without the prefix. Errors wrap a kind
 // ([ErrInvalid], …) and the errno that libibverbs would give.
 //
-// Where C is free to differ: inline data is found through its lkey, as other data is, because an address alone means
+// Unlike libibverbs: inline data is found through its lkey, as other data is, because an address alone means
 // nothing in Go; queues have exactly the sizes asked for; a destroyed object answers [ErrDestroyed].
 package verbs

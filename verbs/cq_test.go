@@ -1,0 +1,235 @@
+package verbs_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// recv completes one receive as the provider does.
+func (r *rig) recv(t testing.TB, status verbs.WCStatus, solicited bool) {
+	t.Helper()
+	check(t, r.qp.PostRecv(&verbs.RecvWR{}))
+	r.lq.locked(func() { r.lq.CompleteRecv(&verbs.WC{Status: status, Opcode: verbs.WCRecv}, solicited) })
+}
+
+// event tells whether an event is there now, and acknowledges it.
+func (r *rig) event(t testing.TB) bool {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	// A cancelled context may win over an event that is there, but not over one taken before waiting.
+	cq, err := r.ch.GetEvent(ctx)
+	if err != nil {
+		if !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		return false
+	}
+	if cq != r.cq {
+		t.Fatal("event of another CQ")
+	}
+	check(t, cq.AckEvents(1))
+	return true
+}
+
+func TestNotify(t *testing.T) {
+	const any, solicited = false, true
+	type step func(*testing.T, *rig)
+	arm := func(solicitedOnly bool) step {
+		return func(t *testing.T, r *rig) { check(t, r.cq.RequestNotify(solicitedOnly)) }
+	}
+	recv := func(sol bool) step { return func(t *testing.T, r *rig) { r.recv(t, verbs.WCSuccess, sol) } }
+	failed := func(t *testing.T, r *rig) { r.recv(t, verbs.WCLocLenErr, false) }
+	send := func(t *testing.T, r *rig) {
+		check(t, r.qp.PostSend(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled}))
+	}
+	for _, c := range []struct {
+		name  string
+		steps []step
+		want  int
+	}{
+		{"not armed", []step{recv(true), send}, 0},
+		{"any", []step{arm(any), recv(false)}, 1},
+		{"any, by a send", []step{arm(any), send}, 1},
+		{"one event an arming", []step{arm(any), recv(false), recv(false)}, 1},
+		{"armed twice before", []step{arm(any), arm(any), recv(false), recv(false)}, 1},
+		{"armed again", []step{arm(any), recv(false), arm(any), recv(false)}, 2},
+		{"completions from before do not count", []step{recv(false), arm(any)}, 0},
+		{"solicited, by an unsolicited one", []step{arm(solicited), recv(false), send}, 0},
+		{"solicited", []step{arm(solicited), recv(false), recv(true)}, 1},
+		{"solicited, by an error", []step{arm(solicited), failed}, 1},
+		{"any outranks solicited", []step{arm(any), arm(solicited), recv(false)}, 1},
+		{"any after solicited", []step{arm(solicited), arm(any), recv(false)}, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRig(t)
+			r.bring(t, verbs.StateRTS)
+			for _, s := range c.steps {
+				s(t, r)
+			}
+			got := 0
+			for r.event(t) {
+				got++
+			}
+			if got != c.want {
+				t.Errorf("%d events, want %d", got, c.want)
+			}
+		})
+	}
+}
+
+func TestGetEventWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.bring(t, verbs.StateRTS)
+		other := must(r.dev.CreateCQ(1, &verbs.CQInitAttr{Channel: r.ch}))(t)
+		check(t, r.cq.RequestNotify(false))
+
+		got := make(chan *verbs.CQ)
+		for range 2 {
+			go func() {
+				cq, _ := r.ch.GetEvent(context.Background())
+				got <- cq
+			}()
+		}
+		synctest.Wait()
+		r.recv(t, verbs.WCSuccess, false)
+		if cq := <-got; cq != r.cq {
+			t.Fatal("event of another CQ")
+		}
+
+		// Destroy waits for the acknowledgement.
+		check(t, r.qp.Destroy())
+		destroyed := make(chan error, 1)
+		go func() { destroyed <- r.cq.Destroy() }()
+		synctest.Wait()
+		select {
+		case err := <-destroyed:
+			t.Fatalf("CQ destroyed (%v) before its event was acknowledged", err)
+		default:
+		}
+		if err := r.cq.AckEvents(2); !errors.Is(err, verbs.ErrInvalid) {
+			t.Errorf("acknowledging 2 of 1: %v", err)
+		}
+		check(t, r.cq.AckEvents(1))
+		check(t, <-destroyed)
+
+		if err := r.ch.Destroy(); !errors.Is(err, verbs.ErrBusy) {
+			t.Errorf("channel in use: %v", err)
+		}
+		check(t, other.Destroy())
+		check(t, r.ch.Destroy())
+		if cq := <-got; cq != nil {
+			t.Error("a waiting GetEvent returned a CQ after Destroy")
+		}
+		if _, err := r.ch.GetEvent(t.Context()); !errors.Is(err, verbs.ErrDestroyed) {
+			t.Errorf("got %v, want ErrDestroyed", err)
+		}
+	})
+}
+
+func TestDestroyedCQLeavesNoEvent(t *testing.T) {
+	r := newRig(t)
+	r.bring(t, verbs.StateInit)
+	second := must(r.dev.CreateCQ(4, &verbs.CQInitAttr{Channel: r.ch}))(t)
+	qp2 := must(r.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: second, RecvCQ: second,
+		Cap: verbs.QPCap{MaxRecvWR: 1}}))(t)
+	attr := steps[verbs.StateInit]
+	attr.QPState = verbs.StateInit
+	check(t, qp2.Modify(&attr, verbs.QPAttrState|needs[verbs.StateInit]))
+	check(t, r.cq.RequestNotify(false))
+	check(t, second.RequestNotify(false))
+	r.recv(t, verbs.WCSuccess, false)
+	check(t, qp2.PostRecv(&verbs.RecvWR{}))
+	check(t, qp2.Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState))
+	check(t, qp2.Destroy())
+	check(t, second.Destroy())
+	if !r.event(t) || r.event(t) {
+		t.Error("want exactly the event of the CQ that is left")
+	}
+	if _, err := second.Poll(make([]verbs.WC, 1)); !errors.Is(err, verbs.ErrDestroyed) {
+		t.Errorf("poll of a destroyed CQ: %v", err)
+	}
+}
+
+func TestPollWraps(t *testing.T) {
+	r := newRigWith(t, verbs.QPCap{MaxRecvWR: 1}, 5)
+	r.bring(t, verbs.StateInit)
+	next, want := uint64(0), uint64(0)
+	wcs := make([]verbs.WC, 4)
+	for round := range 40 {
+		for range 1 + round%5 {
+			if next-want == 5 {
+				break
+			}
+			check(t, r.qp.PostRecv(&verbs.RecvWR{ID: next}))
+			r.lq.locked(func() { r.lq.CompleteRecv(&verbs.WC{ByteLen: uint32(next)}, false) })
+			next++
+		}
+		n := must(r.cq.Poll(wcs[:1+round%4]))(t)
+		for _, wc := range wcs[:n] {
+			if wc.WRID != want || wc.ByteLen != uint32(want) || wc.QPNum != r.qp.Num() {
+				t.Fatalf("got %+v, want WRID %d", wc, want)
+			}
+			want++
+		}
+	}
+}
+
+func TestOverrun(t *testing.T) {
+	r := newRigWith(t, verbs.QPCap{MaxSendWR: 4}, 3)
+	r.bring(t, verbs.StateRTS)
+	wr := &verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled}
+	check(t, r.qp.PostSend(wr, wr))
+	check(t, r.cq.RequestNotify(true))
+	check(t, r.qp.PostSend(wr))
+	check(t, r.cq.RequestNotify(false))
+	check(t, r.qp.PostSend(wr, wr)) // two lost
+	if !r.event(t) {
+		t.Error("an armed CQ gave no event when it overran")
+	}
+	if n := len(r.poll(t)); n != 3 {
+		t.Errorf("%d completions left, want 3", n)
+	}
+	for range 2 {
+		_, err := r.cq.Poll(make([]verbs.WC, 1))
+		if !errors.Is(err, verbs.ErrCQOverrun) {
+			t.Errorf("got %v, want ErrCQOverrun", err)
+		}
+	}
+	if err := r.cq.RequestNotify(false); !errors.Is(err, verbs.ErrCQOverrun) {
+		t.Errorf("arming: %v", err)
+	}
+	e := must(r.dev.GetAsyncEvent(t.Context()))(t)
+	if e.Type != verbs.EventCQErr || e.CQ != r.cq {
+		t.Errorf("got %+v", e)
+	}
+	if r.qp.State() != verbs.StateRTS {
+		t.Errorf("the QP went to %v", r.qp.State())
+	}
+	noEvent(t, r.dev)
+}
+
+func TestNotifyNeedsChannel(t *testing.T) {
+	r := newRig(t)
+	cq := must(r.dev.CreateCQ(1, nil))(t)
+	if err := cq.RequestNotify(false); !errors.Is(err, verbs.ErrInvalid) {
+		t.Errorf("got %v", err)
+	}
+	if err := cq.AckEvents(0); !errors.Is(err, verbs.ErrInvalid) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func noEvent(t *testing.T, d *verbs.Device) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if e, err := d.GetAsyncEvent(ctx); err == nil {
+		t.Errorf("unexpected event %v", e.Type)
+	}
+}

@@ -1,0 +1,179 @@
+package verbs_test
+
+import (
+	"net/netip"
+	"sync"
+	"testing"
+
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// loop is a provider that moves nothing: its QPs complete sends as soon as they are posted, or when a test says so.
+type loop struct {
+	attr    verbs.DeviceAttr
+	port    verbs.PortAttr
+	onDereg func(*verbs.MR)
+
+	mu   sync.Mutex
+	keys uint32
+	qps  map[uint32]*loopQP
+}
+
+type loopQP struct {
+	verbs.QPHandle
+	hold      bool // leave sends in the queue
+	refuse    error
+	doorbells int
+	modified  [][2]verbs.QPState
+	destroyed bool
+}
+
+func newLoop() *loop {
+	return &loop{
+		qps: make(map[uint32]*loopQP),
+		attr: verbs.DeviceAttr{MaxMRSize: 1 << 40, MaxQP: 64, MaxQPWR: 1024, MaxSGE: 32, MaxSGERd: 32,
+			MaxInlineData: 512, MaxCQ: 64, MaxCQE: 4096, MaxMR: 64, MaxPD: 4, MaxQPRDAtom: 16, MaxQPInitRDAtom: 8,
+			AtomicCap: verbs.AtomicGlob, PhysPortCnt: 2, MaxPKeys: 1},
+		port: verbs.PortAttr{State: verbs.PortActive, MaxMTU: verbs.MTU4096, ActiveMTU: verbs.MTU1024, GIDTblLen: 1,
+			MaxMsgSz: 1 << 30, PKeyTblLen: 1},
+	}
+}
+
+func (l *loop) Name() string                                 { return "loop0" }
+func (l *loop) QueryDevice() verbs.DeviceAttr                { return l.attr }
+func (l *loop) QueryPort(port uint8) (verbs.PortAttr, error) { return l.port, nil }
+func (l *loop) Close() error                                 { return nil }
+
+func (l *loop) GIDTable(port uint8) ([]verbs.GIDEntry, error) {
+	return []verbs.GIDEntry{{GID: localGID, PortNum: port, Type: verbs.GIDTypeRoCEv2}}, nil
+}
+
+func (l *loop) RegMR(*verbs.MR) (lkey, rkey uint32, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.keys += 0x100
+	return l.keys, l.keys + 1, nil
+}
+
+func (l *loop) DeregMR(mr *verbs.MR) {
+	if l.onDereg != nil {
+		l.onDereg(mr)
+	}
+}
+
+func (l *loop) CreateQP(h verbs.QPHandle, attr *verbs.QPInitAttr) (verbs.ProviderQP, uint32, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	q := &loopQP{QPHandle: h}
+	num := uint32(0x10 + len(l.qps))
+	l.qps[num] = q
+	return q, num, nil
+}
+
+func (q *loopQP) Modify(from, to verbs.QPState, attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
+	q.modified = append(q.modified, [2]verbs.QPState{from, to})
+	return q.refuse
+}
+
+func (q *loopQP) Query(attr *verbs.QPAttr) { attr.SQPSN, attr.RQPSN = 0x111111, 0x222222 }
+func (q *loopQP) Destroy()                 { q.destroyed = true }
+func (q *loopQP) PostRecv()                {}
+
+func (q *loopQP) PostSend() {
+	q.doorbells++
+	for !q.hold && q.SendLen() > 0 {
+		q.CompleteSend(verbs.WCSuccess, 0)
+	}
+}
+
+// locked runs f as the provider would, with the QP locked.
+func (q *loopQP) locked(f func()) {
+	q.Lock()
+	defer q.Unlock()
+	f()
+}
+
+var localGID = verbs.GIDFromAddr(netip.MustParseAddr("10.0.0.1"))
+
+// must returns v, and ends the test on an error.
+func must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		check(t, err)
+		return v
+	}
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// rig is a device with one PD, one CQ and one QP.
+type rig struct {
+	l   *loop
+	dev *verbs.Device
+	pd  *verbs.PD
+	ch  *verbs.CompChannel
+	cq  *verbs.CQ
+	qp  *verbs.QP
+	lq  *loopQP
+}
+
+func newRig(t testing.TB) *rig {
+	return newRigWith(t, verbs.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInlineData: 64}, 64)
+}
+
+func newRigWith(t testing.TB, c verbs.QPCap, cqe int) *rig {
+	t.Helper()
+	r := &rig{l: newLoop()}
+	r.dev = must(verbs.Open(r.l))(t)
+	r.pd = must(r.dev.AllocPD())(t)
+	r.ch = must(r.dev.CreateCompChannel())(t)
+	r.cq = must(r.dev.CreateCQ(cqe, &verbs.CQInitAttr{Channel: r.ch}))(t)
+	r.qp = must(r.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: r.cq, RecvCQ: r.cq, Cap: c}))(t)
+	r.lq = r.l.qps[r.qp.Num()]
+	return r
+}
+
+// Attributes that bring a QP from RESET to the state at which they are indexed, and their masks.
+var (
+	steps = map[verbs.QPState]verbs.QPAttr{
+		verbs.StateInit: {PortNum: 1, QPAccessFlags: verbs.AccessRemoteWrite},
+		verbs.StateRTR: {PathMTU: verbs.MTU1024, DestQPNum: 0x123, RQPSN: 5, MaxDestRDAtomic: 16, MinRNRTimer: 12,
+			AHAttr: verbs.AHAttr{IsGlobal: true, PortNum: 1, GRH: verbs.GRH{DGID: localGID}}},
+		verbs.StateRTS: {Timeout: 14, RetryCnt: 7, RNRRetry: 7, SQPSN: 9, MaxRDAtomic: 8},
+	}
+	needs = map[verbs.QPState]verbs.QPAttrMask{
+		verbs.StateInit: verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrAccessFlags,
+		verbs.StateRTR: verbs.QPAttrAV | verbs.QPAttrPathMTU | verbs.QPAttrDestQPN | verbs.QPAttrRQPSN |
+			verbs.QPAttrMaxDestRDAtomic | verbs.QPAttrMinRNRTimer,
+		verbs.StateRTS: verbs.QPAttrTimeout | verbs.QPAttrRetryCnt | verbs.QPAttrRNRRetry | verbs.QPAttrSQPSN |
+			verbs.QPAttrMaxQPRDAtomic,
+	}
+)
+
+// bring moves the QP from RESET to a state.
+func (r *rig) bring(t testing.TB, to verbs.QPState) {
+	t.Helper()
+	if to == verbs.StateErr {
+		check(t, r.qp.Modify(&verbs.QPAttr{QPState: to}, verbs.QPAttrState))
+		return
+	}
+	for s := verbs.StateInit; s <= to; s++ {
+		attr := steps[s]
+		attr.QPState = s
+		check(t, r.qp.Modify(&attr, verbs.QPAttrState|needs[s]))
+	}
+}
+
+// poll takes every completion out of the CQ.
+func (r *rig) poll(t testing.TB) []verbs.WC {
+	t.Helper()
+	wcs := make([]verbs.WC, r.cq.Cap())
+	n, err := r.cq.Poll(wcs)
+	check(t, err)
+	return wcs[:n]
+}
