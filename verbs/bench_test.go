@@ -1,0 +1,74 @@
+package verbs_test
+
+import (
+	"testing"
+
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// hotPaths are what an application does per message; none may allocate.
+func hotPaths(t testing.TB) map[string]func() {
+	r := newRigWith(t, verbs.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInlineData: 64}, 256)
+	r.bring(t, verbs.StateRTS)
+	a := must(r.pd.RegMR(make([]byte, 4096), verbs.AccessLocalWrite))(t)
+	b := must(r.pd.RegMR(make([]byte, 4096), verbs.AccessLocalWrite))(t)
+	wcs := make([]verbs.WC, 16)
+	poll := func(want int) {
+		if n, err := r.cq.Poll(wcs); n != want || err != nil {
+			t.Fatalf("%d completions (%v), want %d", n, err, want)
+		}
+	}
+	ok := func(err error) { // without t.Helper, which costs more than what is measured
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	list := []verbs.SGE{a.SGE(0, 1024), b.SGE(1024, 1024), a.SGE(2048, 10), b.SGE(0, 1)}
+	return map[string]func(){
+		"PostSend": func() {
+			ok(r.qp.PostSend(&verbs.SendWR{ID: 1, Opcode: verbs.RDMAWrite, SGList: list}))
+		},
+		"PostSendPoll": func() {
+			ok(r.qp.PostSend(&verbs.SendWR{ID: 1, Opcode: verbs.Send, SGList: list, Flags: verbs.SendSignaled}))
+			poll(1)
+		},
+		"PostSendInline": func() {
+			ok(r.qp.PostSend(&verbs.SendWR{Opcode: verbs.Send, SGList: list[2:], Flags: verbs.SendInline}))
+		},
+		"PostRecvPoll": func() {
+			ok(r.qp.PostRecv(&verbs.RecvWR{ID: 2, SGList: list}))
+			r.lq.Lock()
+			r.lq.CompleteRecv(&verbs.WC{Opcode: verbs.WCRecv, ByteLen: uint32(r.lq.Recv().Length())}, false)
+			r.lq.Unlock()
+			poll(1)
+		},
+		"PollEmpty": func() { poll(0) },
+		"NotifyEvent": func() {
+			ok(r.cq.RequestNotify(false))
+			ok(r.qp.PostSend(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled}))
+			cq, err := r.ch.GetEvent(t.Context())
+			ok(err)
+			ok(cq.AckEvents(1))
+			poll(1)
+		},
+	}
+}
+
+func TestHotPathsDoNotAllocate(t *testing.T) {
+	for name, f := range hotPaths(t) {
+		if n := testing.AllocsPerRun(100, f); n != 0 {
+			t.Errorf("%s: %v allocations", name, n)
+		}
+	}
+}
+
+func BenchmarkHotPath(b *testing.B) {
+	for name, f := range hotPaths(b) {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				f()
+			}
+		})
+	}
+}

@@ -1,0 +1,284 @@
+package verbs_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"github.com/softrnic/softrnic/verbs"
+)
+
+func TestOpenQuery(t *testing.T) {
+	if _, err := verbs.Open(nil); !errors.Is(err, verbs.ErrInvalid) {
+		t.Errorf("got %v", err)
+	}
+	r := newRig(t)
+	if r.dev.Name() != "loop0" || r.dev.QueryDevice().MaxQP != 64 {
+		t.Error("not the provider's attributes")
+	}
+	for _, port := range []uint8{0, 3} {
+		if _, err := r.dev.QueryPort(port); !errors.Is(err, verbs.ErrInvalid) {
+			t.Errorf("port %d: %v", port, err)
+		}
+	}
+	if a := must(r.dev.QueryPort(2))(t); a.ActiveMTU != verbs.MTU1024 {
+		t.Errorf("got %+v", a)
+	}
+	if e := must(r.dev.QueryGID(1, 0))(t); e.GID != localGID {
+		t.Errorf("got %+v", e)
+	}
+	if _, err := r.dev.QueryGID(1, 1); !errors.Is(err, verbs.ErrInvalid) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestTeardown: nothing goes while something on it is left, and nothing goes twice.
+func TestTeardown(t *testing.T) {
+	r := newRig(t)
+	mr := must(r.pd.RegMR(make([]byte, 1), 0))(t)
+	busy := func(what string, f func() error) {
+		t.Helper()
+		if err := f(); !errors.Is(err, verbs.ErrBusy) || !errors.Is(err, syscall.EBUSY) {
+			t.Errorf("%s: got %v, want ErrBusy", what, err)
+		}
+	}
+	gone := func(what string, f func() error) {
+		t.Helper()
+		check(t, f())
+		if err := f(); !errors.Is(err, verbs.ErrDestroyed) {
+			t.Errorf("%s twice: got %v, want ErrDestroyed", what, err)
+		}
+	}
+	busy("device", r.dev.Close)
+	busy("PD", r.pd.Dealloc)
+	busy("CQ", r.cq.Destroy)
+	busy("channel", r.ch.Destroy)
+	gone("QP", r.qp.Destroy)
+	if !r.lq.destroyed {
+		t.Error("the provider does not know")
+	}
+	busy("PD with an MR", r.pd.Dealloc)
+	gone("MR", mr.Dereg)
+	gone("PD", r.pd.Dealloc)
+	gone("CQ", r.cq.Destroy)
+	gone("channel", r.ch.Destroy)
+	gone("device", r.dev.Close)
+
+	for what, err := range map[string]error{
+		"query":    func() error { _, _, err := r.qp.Query(0); return err }(),
+		"modify":   r.qp.Modify(&verbs.QPAttr{}, verbs.QPAttrState),
+		"register": func() error { _, err := r.pd.RegMR(make([]byte, 1), 0); return err }(),
+		"AllocPD":  func() error { _, err := r.dev.AllocPD(); return err }(),
+		"channel":  func() error { _, err := r.dev.CreateCompChannel(); return err }(),
+		"CQ":       func() error { _, err := r.dev.CreateCQ(1, nil); return err }(),
+		"CQ on it": func() error { _, err := r.dev.CreateCQ(1, &verbs.CQInitAttr{Channel: r.ch}); return err }(),
+		"QP": func() error {
+			_, err := r.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: r.cq, RecvCQ: r.cq})
+			return err
+		}(),
+		"event": func() error { _, err := r.dev.GetAsyncEvent(t.Context()); return err }(),
+	} {
+		if !errors.Is(err, verbs.ErrDestroyed) {
+			t.Errorf("%s: got %v, want ErrDestroyed", what, err)
+		}
+	}
+}
+
+func TestLimits(t *testing.T) {
+	r := newRig(t)
+	full := func(what string, make func() error) {
+		t.Helper()
+		for range 100 {
+			if err := make(); err != nil {
+				if !errors.Is(err, verbs.ErrNoMemory) || !strings.Contains(err.Error(), what) {
+					t.Errorf("got %v, want ErrNoMemory with %s", err, what)
+				}
+				return
+			}
+		}
+		t.Errorf("no %s", what)
+	}
+	full("MaxPD of 4", func() error { _, err := r.dev.AllocPD(); return err })
+	full("MaxMR of 64", func() error { _, err := r.pd.RegMR(make([]byte, 1), 0); return err })
+	full("MaxCQ of 64", func() error { _, err := r.dev.CreateCQ(1, nil); return err })
+	full("MaxQP of 64", func() error {
+		_, err := r.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: r.cq, RecvCQ: r.cq})
+		return err
+	})
+}
+
+func TestCreateRefuses(t *testing.T) {
+	r, other := newRig(t), newRig(t)
+	for _, cqe := range []int{-1, 0, 4097} {
+		if _, err := r.dev.CreateCQ(cqe, nil); !errors.Is(err, verbs.ErrInvalid) {
+			t.Errorf("cqe %d: %v", cqe, err)
+		}
+	}
+	for _, a := range []*verbs.CQInitAttr{{CompVector: 1}, {Channel: other.ch}} {
+		if _, err := r.dev.CreateCQ(1, a); !errors.Is(err, verbs.ErrInvalid) {
+			t.Errorf("%+v: %v", a, err)
+		}
+	}
+	ok := verbs.QPInitAttr{Type: verbs.RC, SendCQ: r.cq, RecvCQ: r.cq}
+	for _, c := range []struct {
+		want string
+		kind error
+		set  func(*verbs.QPInitAttr)
+	}{
+		{"Type", verbs.ErrNotSupported, func(a *verbs.QPInitAttr) { a.Type = 0 }},
+		{"Type UD", verbs.ErrNotSupported, func(a *verbs.QPInitAttr) { a.Type = verbs.UD }},
+		{"SendCQ and RecvCQ", verbs.ErrInvalid, func(a *verbs.QPInitAttr) { a.RecvCQ = nil }},
+		{"another device", verbs.ErrInvalid, func(a *verbs.QPInitAttr) { a.SendCQ = other.cq }},
+		{"Cap.MaxSendWR 1025 is not in 0–1024", verbs.ErrInvalid, func(a *verbs.QPInitAttr) { a.Cap.MaxSendWR = 1025 }},
+		{"Cap.MaxRecvWR -1", verbs.ErrInvalid, func(a *verbs.QPInitAttr) { a.Cap.MaxRecvWR = -1 }},
+		{"Cap.MaxSendSGE 33", verbs.ErrInvalid, func(a *verbs.QPInitAttr) { a.Cap.MaxSendSGE = 33 }},
+		{"Cap.MaxRecvSGE 33", verbs.ErrInvalid, func(a *verbs.QPInitAttr) { a.Cap.MaxRecvSGE = 33 }},
+		{"Cap.MaxInlineData 513", verbs.ErrInvalid, func(a *verbs.QPInitAttr) { a.Cap.MaxInlineData = 513 }},
+	} {
+		attr := ok
+		c.set(&attr)
+		if _, err := r.pd.CreateQP(&attr); !errors.Is(err, c.kind) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("got %v, want %v with %q", err, c.kind, c.want)
+		}
+	}
+	if _, err := r.pd.CreateQP(nil); !errors.Is(err, verbs.ErrInvalid) {
+		t.Errorf("got %v", err)
+	}
+	if err := r.qp.Modify(nil, 0); !errors.Is(err, verbs.ErrInvalid) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestRegMRRefuses(t *testing.T) {
+	r := newRig(t)
+	r.l.attr.MaxMRSize = 4
+	small := must(verbs.Open(r.l))(t)
+	pd := must(small.AllocPD())(t)
+	for _, c := range []struct {
+		n      int
+		addr   uint64
+		access verbs.Access
+		kind   error
+		want   string
+	}{
+		{0, 0, 0, verbs.ErrInvalid, "length 0"},
+		{5, 0, 0, verbs.ErrInvalid, "length 5 is more than the device's MaxMRSize of 4"},
+		{4, math.MaxUint64 - 2, 0, verbs.ErrInvalid, "beyond 64 bits"},
+		{4, 1, verbs.AccessZeroBased, verbs.ErrInvalid, "zero-based"},
+		{4, 0, verbs.AccessRemoteWrite, verbs.ErrInvalid, "need LOCAL_WRITE"},
+		{4, 0, verbs.AccessRemoteAtomic | verbs.AccessRemoteRead, verbs.ErrInvalid, "need LOCAL_WRITE"},
+		{4, 0, 1 << 15, verbs.ErrInvalid, "0x8000"},
+		{4, 0, verbs.AccessOnDemand, verbs.ErrNotSupported, "ON_DEMAND"},
+	} {
+		_, err := pd.RegMRIOVA(make([]byte, c.n), c.addr, c.access)
+		if !errors.Is(err, c.kind) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("got %v, want %v with %q", err, c.kind, c.want)
+		}
+	}
+	for _, ok := range []verbs.Access{0, verbs.AccessRemoteRead, verbs.AccessLocalWrite | verbs.AccessRemoteWrite |
+		verbs.AccessRemoteAtomic, verbs.AccessRelaxedOrdering, verbs.AccessMWBind} {
+		must(pd.RegMR(make([]byte, 4), ok))(t)
+	}
+	must(pd.RegMRIOVA(make([]byte, 4), math.MaxUint64-3, 0))(t)
+}
+
+func TestMRRange(t *testing.T) {
+	r := newRig(t)
+	buf := make([]byte, 100)
+	plain := must(r.pd.RegMR(buf, 0))(t)
+	if plain.Addr() != uint64(uintptr(unsafe.Pointer(&buf[0]))) || plain.Length() != 100 || plain.PD() != r.pd {
+		t.Errorf("address %#x, length %d", plain.Addr(), plain.Length())
+	}
+	zero := must(r.pd.RegMR(buf, verbs.AccessZeroBased))(t)
+	if zero.Addr() != 0 {
+		t.Errorf("zero-based region at %#x", zero.Addr())
+	}
+	high := must(r.pd.RegMRIOVA(buf, math.MaxUint64-99, 0))(t)
+	for _, mr := range []*verbs.MR{plain, zero, high} {
+		for _, c := range []struct {
+			off, n uint64
+			ok     bool
+		}{
+			{0, 0, true}, {0, 100, true}, {99, 1, true}, {100, 0, true},
+			{0, 101, false}, {99, 2, false}, {100, 1, false}, {101, 0, false},
+			{math.MaxUint64, 1, false}, {math.MaxUint64, 2, false}, {1, math.MaxUint64, false}, {50, math.MaxUint64 - 49, false},
+		} {
+			b, ok := mr.Bytes(mr.Addr()+c.off, c.n)
+			if ok != c.ok || ok && (uint64(len(b)) != c.n || c.n > 0 && &b[0] != &buf[c.off]) {
+				t.Errorf("at %#x: offset %d, length %d: %v, %d bytes", mr.Addr(), c.off, c.n, ok, len(b))
+			}
+		}
+		for _, c := range [][2]int{{-1, 1}, {0, -1}, {0, 101}, {101, 1}, {math.MinInt, 1}, {0, math.MaxInt}} {
+			s := mr.SGE(c[0], c[1])
+			if _, ok := mr.Bytes(s.Addr, uint64(s.Length)); ok {
+				t.Errorf("SGE(%d, %d) is within the region", c[0], c[1])
+			}
+		}
+		if s := mr.SGE(10, 20); s != (verbs.SGE{Addr: mr.Addr() + 10, Length: 20, LKey: mr.LKey()}) {
+			t.Errorf("got %+v", s)
+		}
+	}
+}
+
+// TestDeregWaits: an access that found the region before deregistration, under its QP's lock, ends before Dereg
+// returns.
+func TestDeregWaits(t *testing.T) {
+	r := newRig(t)
+	mr := must(r.pd.RegMR(make([]byte, 1), verbs.AccessLocalWrite))(t)
+	var done atomic.Bool
+	r.l.onDereg = func(*verbs.MR) {
+		running := make(chan struct{})
+		go r.lq.locked(func() {
+			close(running)
+			for range 1000 {
+				mr.Buf()[0]++ // the race detector sees it if Dereg does not wait
+				runtime.Gosched()
+			}
+			done.Store(true)
+		})
+		<-running
+	}
+	check(t, mr.Dereg())
+	mr.Buf()[0] = 0
+	if !done.Load() {
+		t.Error("Dereg returned while the region was in use")
+	}
+}
+
+func TestAsyncEvents(t *testing.T) {
+	r := newRig(t)
+	r.bring(t, verbs.StateRTR)
+	other := must(r.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: r.cq, RecvCQ: r.cq}))(t)
+	for range 2000 { // nobody asks: what is kept is bounded
+		r.lq.locked(func() { r.lq.Event(verbs.EventCommEst) })
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	kept := 0
+	for {
+		e, err := r.dev.GetAsyncEvent(ctx)
+		if err != nil {
+			break
+		}
+		if kept++; e.Type != verbs.EventCommEst || e.QP != r.qp || e.Port != 1 {
+			t.Errorf("got %+v", e)
+		}
+	}
+	if kept != 1024 {
+		t.Errorf("%d events kept, want 1024", kept)
+	}
+	r.lq.locked(func() { r.lq.Event(verbs.EventCommEst) })
+	check(t, r.qp.Destroy())
+	noEvent(t, r.dev)
+	r.lq = r.l.qps[other.Num()]
+	r.lq.locked(func() { r.lq.Event(verbs.EventQPAccessErr) })
+	if e := must(r.dev.GetAsyncEvent(t.Context()))(t); e.Type != verbs.EventQPAccessErr || e.QP != other {
+		t.Errorf("got %+v", e)
+	}
+}
