@@ -1,0 +1,144 @@
+package main
+
+import (
+	"errors"
+	"net/netip"
+
+	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// Sizes of the demo: each side registers demoBuffer bytes (or one message, if that is more), and at most demoWindow
+// messages are outstanding.
+const (
+	demoBuffer = 8 << 20
+	demoWindow = 128
+)
+
+// demoPair is two nodes, A the requester and B the responder, with their QPs connected.
+type demoPair struct {
+	a, b *demoEnd
+	mtu  verbs.MTU
+}
+
+// demoEnd is one of the two: a node, and what a program makes on its device.
+type demoEnd struct {
+	node *node
+	pd   *verbs.PD
+	mr   *verbs.MR
+	cq   *waiter
+	qp   *verbs.QP
+	gid  verbs.GIDEntry
+}
+
+func newDemoPair(e *env, c *demoCmd) (p *demoPair, err error) {
+	p = &demoPair{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.Close())
+		}
+	}()
+	var opts []pipe.Option
+	if c.MTU != 0 {
+		opts = append(opts, pipe.WithMTU(c.MTU))
+	}
+	on := env{stdout: e.stdout, stderr: e.stderr, lan: pipe.New(opts...)}
+	buffer := demoBuffer
+	for _, n := range c.Size {
+		buffer = max(buffer, n)
+	}
+	if p.a, err = newDemoEnd(&on, "10.0.0.1/24", c.linkFlags, buffer); err != nil {
+		return p, err
+	}
+	if p.b, err = newDemoEnd(&on, "10.0.0.2/24", linkFlags{MTU: c.MTU, Log: c.Log}, buffer); err != nil {
+		return p, err
+	}
+	port, err := p.a.node.dev.QueryPort(1)
+	if err != nil {
+		return p, err
+	}
+	p.mtu = port.ActiveMTU
+	// A program of two processes would send these over a socket.
+	if err := p.a.connect(p.b.gid.GID, p.b.qp.Num(), p.mtu); err != nil {
+		return p, err
+	}
+	return p, p.b.connect(p.a.gid.GID, p.a.qp.Num(), p.mtu)
+}
+
+func newDemoEnd(e *env, addr string, flags linkFlags, buffer int) (end *demoEnd, err error) {
+	end = &demoEnd{}
+	f := nodeFlags{Addr: []cidr{{netip.MustParsePrefix(addr)}}, linkFlags: flags}
+	if end.node, err = f.open(e); err != nil {
+		return end, err
+	}
+	if end.gid, err = end.node.gid(1, netip.Addr{}); err != nil {
+		return end, err
+	}
+	if end.pd, err = end.node.dev.AllocPD(); err != nil {
+		return end, err
+	}
+	const access = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
+	if end.mr, err = end.pd.RegMR(make([]byte, buffer), access); err != nil {
+		return end, err
+	}
+	if end.cq, err = newWaiter(end.node.dev, 2*demoWindow); err != nil {
+		return end, err
+	}
+	if end.qp, err = end.pd.CreateQP(&verbs.QPInitAttr{
+		Type: verbs.RC, Transport: verbs.RoCEv2, SendCQ: end.cq.cq, RecvCQ: end.cq.cq,
+		Cap: verbs.QPCap{MaxSendWR: demoWindow, MaxRecvWR: demoWindow, MaxSendSGE: 1, MaxRecvSGE: 1},
+	}); err != nil {
+		return end, err
+	}
+	return end, end.qp.Modify(&verbs.QPAttr{QPState: verbs.StateInit, PortNum: 1, QPAccessFlags: access},
+		verbs.QPAttrState|verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrAccessFlags)
+}
+
+// connect brings the QP to RTS. Both sides start at PSN 0.
+func (end *demoEnd) connect(gid verbs.GID, qpn uint32, mtu verbs.MTU) error {
+	device := end.node.dev.QueryDevice()
+	if err := end.qp.Modify(&verbs.QPAttr{
+		QPState: verbs.StateRTR, PathMTU: mtu, DestQPNum: qpn, RQPSN: 0,
+		MaxDestRDAtomic: uint8(min(device.MaxQPRDAtom, 128)),
+		MinRNRTimer:     1, // 10 µs
+		AHAttr: verbs.AHAttr{IsGlobal: true, PortNum: 1,
+			GRH: verbs.GRH{DGID: gid, SGIDIndex: uint8(end.gid.Index)}},
+	}, verbs.QPAttrState|verbs.QPAttrAV|verbs.QPAttrPathMTU|verbs.QPAttrDestQPN|verbs.QPAttrRQPSN|
+		verbs.QPAttrMaxDestRDAtomic|verbs.QPAttrMinRNRTimer); err != nil {
+		return err
+	}
+	return end.qp.Modify(&verbs.QPAttr{
+		QPState: verbs.StateRTS, SQPSN: 0,
+		Timeout:  12, // 17 ms
+		RetryCnt: 7, RNRRetry: 7,
+		MaxRDAtomic: uint8(min(device.MaxQPInitRDAtom, 128)),
+	}, verbs.QPAttrState|verbs.QPAttrTimeout|verbs.QPAttrRetryCnt|verbs.QPAttrRNRRetry|verbs.QPAttrSQPSN|
+		verbs.QPAttrMaxQPRDAtomic)
+}
+
+// Close undoes newDemoPair, however far that got.
+func (p *demoPair) Close() error { return errors.Join(p.a.Close(), p.b.Close()) }
+
+// Close undoes newDemoEnd, however far that got.
+func (end *demoEnd) Close() error {
+	if end == nil {
+		return nil
+	}
+	var errs []error
+	if end.qp != nil {
+		errs = append(errs, end.qp.Destroy())
+	}
+	if end.cq != nil {
+		errs = append(errs, end.cq.Close())
+	}
+	if end.mr != nil {
+		errs = append(errs, end.mr.Dereg())
+	}
+	if end.pd != nil {
+		errs = append(errs, end.pd.Dealloc())
+	}
+	if end.node != nil {
+		errs = append(errs, end.node.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// The ibv_*_pingpong programs tell each other over TCP where their QPs are:
+//
+//	client                                         server
+//	  dest ───────────────────────────────────────►
+//	                                  connects its QP to that
+//	  ◄─────────────────────────────────────── dest
+//	  "done" ─────────────────────────────────────►
+//	connects its QP
+//
+// Each is text with its terminating NUL, in one write: that is how the peer reads it.
+
+// destLen is the length of a dest on the wire.
+const destLen = len("0000:000000:000000:00000000000000000000000000000000\x00")
+
+const done = "done\x00"
+
+// dest is where a QP is to be found.
+type dest struct {
+	lid uint16
+	qpn uint32 // 24 bits
+	psn uint32 // 24 bits
+	gid verbs.GID
+}
+
+// String is how ibv_*_pingpong prints it. IPv4 is shown as the mapped address that it is.
+func (d dest) String() string {
+	return fmt.Sprintf("LID 0x%04x, QPN 0x%06x, PSN 0x%06x, GID %s", d.lid, d.qpn, d.psn, netip.AddrFrom16(d.gid))
+}
+
+func (d dest) encode() []byte {
+	return fmt.Appendf(make([]byte, 0, destLen), "%04x:%06x:%06x:%x\x00", d.lid, d.qpn, d.psn, d.gid[:])
+}
+
+func parseDest(b []byte) (d dest, err error) {
+	bad := func(what string) (dest, error) {
+		return dest{}, fmt.Errorf("the peer sent %q: %s (is it an ibv_*_pingpong?)", b, what)
+	}
+	text, terminated := strings.CutSuffix(string(b), "\x00")
+	fields := strings.Split(text, ":")
+	if len(b) != destLen || !terminated || len(fields) != 4 {
+		return bad("not four fields with a NUL behind")
+	}
+	var n [3]uint64
+	for i, bits := range []int{16, 24, 24} {
+		if n[i], err = strconv.ParseUint(fields[i], 16, bits); err != nil {
+			return bad(fmt.Sprintf("field %d is no hexadecimal number of %d bits", i+1, bits))
+		}
+	}
+	d = dest{lid: uint16(n[0]), qpn: uint32(n[1]), psn: uint32(n[2])}
+	gid, err := hex.DecodeString(fields[3])
+	if err != nil || len(gid) != len(d.gid) {
+		return bad("the GID is not 32 hexadecimal digits")
+	}
+	copy(d.gid[:], gid)
+	return d, nil
+}
+
+func readDest(r io.Reader) (dest, error) {
+	b := make([]byte, destLen)
+	if _, err := io.ReadFull(r, b); err != nil {
+		return dest{}, fmt.Errorf("read the peer's address: %w", err)
+	}
+	return parseDest(b)
+}
+
+// clientExchange tells the server about d and learns where the server's QP is.
+func (n *node) clientExchange(ctx context.Context, server netip.AddrPort, d dest) (dest, error) {
+	conn, err := n.host.DialStream(ctx, netip.AddrPort{}, server)
+	if err != nil {
+		return dest{}, err
+	}
+	defer conn.Close()
+	defer closeWhenDone(ctx, conn)()
+	if _, err := conn.Write(d.encode()); err != nil {
+		return dest{}, fmt.Errorf("send the local address: %w", err)
+	}
+	remote, err := readDest(conn)
+	if err != nil {
+		return dest{}, cause(ctx, err)
+	}
+	if _, err := conn.Write([]byte(done)); err != nil {
+		return dest{}, fmt.Errorf("send %q: %w", done, err)
+	}
+	return remote, nil
+}
+
+// serverExchange waits for one client. connect is given where the client's QP is and returns where ours is.
+func (n *node) serverExchange(ctx context.Context, port uint16, connect func(dest) (dest, error)) error {
+	l, err := n.host.ListenStream(netip.AddrPortFrom(netip.Addr{}, port))
+	if err != nil {
+		return err
+	}
+	stop := closeWhenDone(ctx, l)
+	conn, err := l.Accept()
+	stop()
+	_ = l.Close() // one client is all there will be
+	if err != nil {
+		return cause(ctx, fmt.Errorf("accept on port %d: %w", port, err))
+	}
+	defer conn.Close()
+	defer closeWhenDone(ctx, conn)()
+	remote, err := readDest(conn)
+	if err != nil {
+		return cause(ctx, err)
+	}
+	local, err := connect(remote)
+	if err != nil {
+		return err
+	}
+	if _, err := conn.Write(local.encode()); err != nil {
+		return fmt.Errorf("send the local address: %w", err)
+	}
+	if _, err := io.ReadFull(conn, make([]byte, len(done))); err != nil {
+		return cause(ctx, fmt.Errorf("wait for the client's %q: %w", done, err))
+	}
+	return nil
+}
+
+// closeWhenDone closes c if ctx ends before stop is called, so that what blocks in it returns.
+func closeWhenDone(ctx context.Context, c io.Closer) (stop func() bool) {
+	return context.AfterFunc(ctx, func() { _ = c.Close() })
+}
+
+// cause is why a blocking call failed: the end of ctx, which closed what it blocked in, or else err.
+func cause(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+// resolve finds the addresses of a host that the node may reach, best first: server is one, or a name that this
+// machine can look up.
+func (n *node) resolve(ctx context.Context, server string) (netip.Addr, error) {
+	if a, err := netip.ParseAddr(server); err == nil {
+		return a.Unmap(), nil
+	}
+	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", server)
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("server %q: no IP address, and no name that can be looked up: %w", server, err)
+	}
+	for _, a := range addrs {
+		if _, err := n.gid(1, a.Unmap()); err == nil {
+			return a.Unmap(), nil
+		}
+	}
+	return netip.Addr{}, fmt.Errorf("server %q is %v, and the node has no address of that family: give one with --addr", server, addrs)
+}

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"strings"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/packet"
+	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/link/tap"
+)
+
+// linkSpec is the value of --link.
+type linkSpec struct {
+	medium       string // "pipe", "tap" or "packet"
+	name         string // of the interface
+	bridge       string
+	interfaceMAC bool
+}
+
+const linkForms = "pipe, tap:NAME[,bridge=BRIDGE] or packet:INTERFACE[,mac=interface]"
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (s *linkSpec) UnmarshalText(text []byte) error {
+	main, rest, _ := strings.Cut(string(text), ",")
+	medium, name, _ := strings.Cut(main, ":")
+	*s = linkSpec{medium: medium, name: name}
+	switch {
+	case medium == "pipe" && name == "", (medium == "tap" || medium == "packet") && name != "":
+	default:
+		return fmt.Errorf("%q is no link: give %s", text, linkForms)
+	}
+	for opt := range strings.SplitSeq(rest, ",") {
+		key, value, _ := strings.Cut(opt, "=")
+		switch {
+		case rest == "":
+		case medium == "tap" && key == "bridge" && value != "":
+			s.bridge = value
+		case medium == "packet" && key == "mac" && value == "interface":
+			s.interfaceMAC = true
+		default:
+			return fmt.Errorf("%q has an unknown option %q: give %s", text, opt, linkForms)
+		}
+	}
+	return nil
+}
+
+// open opens the medium; lan is the switch that a pipe is a port of, mac and mtu may be nil and 0.
+func (s *linkSpec) open(lan *pipe.Switch, mac net.HardwareAddr, mtu int) (link.Link, error) {
+	switch s.medium {
+	case "tap":
+		return s.openTAP(mac, mtu)
+	case "packet":
+		return s.openPacket(mac, mtu)
+	}
+	return openPipe(lan, mac, mtu)
+}
+
+func openPipe(lan *pipe.Switch, mac net.HardwareAddr, mtu int) (link.Link, error) {
+	if lan == nil {
+		var opts []pipe.Option
+		if mtu != 0 {
+			opts = append(opts, pipe.WithMTU(mtu))
+		}
+		lan = pipe.New(opts...)
+	}
+	if mac == nil {
+		return lan.Port(), nil
+	}
+	port, err := lan.PortWithMAC(mac)
+	if err != nil {
+		return nil, err
+	}
+	return port, nil
+}
+
+func (s *linkSpec) openTAP(mac net.HardwareAddr, mtu int) (link.Link, error) {
+	var opts []tap.Option
+	if mac != nil {
+		opts = append(opts, tap.WithMAC(mac))
+	}
+	if mtu != 0 {
+		opts = append(opts, tap.WithMTU(mtu))
+	}
+	if s.bridge != "" {
+		opts = append(opts, tap.WithBridge(s.bridge))
+	}
+	l, err := tap.Open(s.name, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+func (s *linkSpec) openPacket(mac net.HardwareAddr, mtu int) (link.Link, error) {
+	var opts []packet.Option
+	if s.interfaceMAC {
+		opts = append(opts, packet.WithInterfaceMAC())
+	}
+	if mac != nil {
+		opts = append(opts, packet.WithMAC(mac))
+	}
+	l, err := packet.Open(s.name, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}

@@ -1,0 +1,171 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/capture"
+	"github.com/softrnic/softrnic/link/impair"
+	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// nodeGroup is where --help lists the flags of nodeFlags.
+var nodeGroup = kong.Group{Key: "node", Title: "The node:"}
+
+// nodeFlags describe a node; every subcommand that needs one embeds them.
+type nodeFlags struct {
+	Link    linkSpec `group:"node" default:"pipe" placeholder:"LINK" help:"Ethernet link: pipe (inside this process), tap:NAME[,bridge=BRIDGE] (a TAP interface, made if it is not there), or packet:INTERFACE[,mac=interface] (AF_PACKET on an existing interface, with a MAC of its own or the interface's). Default: pipe."`
+	Addr    []cidr   `group:"node" sep:"none" placeholder:"CIDR" help:"IP address with prefix length, such as 10.0.0.9/24; repeatable. Each becomes a GID, from index 1 on; index 0 is the IPv6 link-local address."`
+	Gateway []ipAddr `group:"node" sep:"none" placeholder:"IP" help:"Router to all other networks; one each for IPv4 and IPv6."`
+	MAC     macAddr  `group:"node" placeholder:"MAC" help:"Ethernet address of the node. Default: one of its own."`
+	linkFlags
+}
+
+// linkFlags are those of any link, and of what there is to see on it.
+type linkFlags struct {
+	MTU     int        `group:"node" name:"mtu" placeholder:"BYTES" help:"Largest IP packet on the link: 1500 for path MTU 1024, 4200 for 4096. Default: the link's own."`
+	Capture string     `group:"node" type:"path" placeholder:"FILE" help:"Write every frame to this pcapng file, for Wireshark or tshark."`
+	Impair  *impairing `group:"node" placeholder:"SPEC" help:"Make the link bad, for example loss=1%,reorder=0.5%,delay=1ms±200us,seed=7."`
+	Log     slog.Level `group:"node" name:"log-level" default:"warn" placeholder:"LEVEL" help:"Log to stderr what is at least this important: debug, info, warn or error. Default: warn."`
+}
+
+// node is a host with an RDMA device.
+type node struct {
+	host     *stack.Host
+	provider *rdmatransport.Provider
+	dev      *verbs.Device
+	captured *capture.Link // nil without --capture
+	log      *slog.Logger
+}
+
+// open builds the node from the link up.
+func (f *nodeFlags) open(e *env) (*node, error) {
+	log := slog.New(slog.NewTextHandler(e.stderr, &slog.HandlerOptions{Level: f.Log}))
+	if f.MAC != nil && f.Link.interfaceMAC {
+		return nil, usagef("--mac %v: --link says mac=interface: give one of the two", net.HardwareAddr(f.MAC))
+	}
+	l, captured, err := f.openLink(e.lan)
+	if err != nil {
+		return nil, err
+	}
+	opts := []stack.Option{stack.Logger(log)}
+	for _, a := range f.Addr {
+		opts = append(opts, stack.Addr(a.String()))
+	}
+	for _, gw := range f.Gateway {
+		opts = append(opts, stack.Gateway(gw.String()))
+	}
+	host, err := stack.New(l, opts...) // owns l now
+	if err != nil {
+		return nil, err
+	}
+	provider := rdmatransport.New(host)
+	dev, err := verbs.Open(provider)
+	if err != nil {
+		return nil, errors.Join(err, provider.Close(), host.Close())
+	}
+	log.Debug("node is up", "device", dev.Name(), "link", l.Name(), "mac", l.MAC(), "mtu", l.MTU(), "gids", host.NICs()[0].GIDs())
+	return &node{host, provider, dev, captured, log}, nil
+}
+
+// openLink opens the medium, then wraps it: the capture, if there is one, is next to the medium and has what passes
+// there.
+func (f *nodeFlags) openLink(lan *pipe.Switch) (link.Link, *capture.Link, error) {
+	l, err := f.Link.open(lan, net.HardwareAddr(f.MAC), f.MTU)
+	if err != nil {
+		return nil, nil, err
+	}
+	if f.MTU != 0 && l.MTU() != f.MTU {
+		return nil, nil, errors.Join(fmt.Errorf("--mtu %d: %s has MTU %d: set it there, or leave --mtu out", f.MTU, l.Name(), l.MTU()), l.Close())
+	}
+	var captured *capture.Link
+	if f.Capture != "" {
+		if captured, err = capture.Create(l, f.Capture); err != nil {
+			return nil, nil, errors.Join(fmt.Errorf("--capture: %w", err), l.Close())
+		}
+		l = captured
+	}
+	if f.Impair != nil {
+		l = impair.New(l, f.Impair.Config)
+	}
+	return l, captured, nil
+}
+
+// Close takes the node down: whatever was made on its device must be gone.
+func (n *node) Close() error {
+	n.log.Debug("node goes down", "counters", n.provider.Counters())
+	err := errors.Join(n.dev.Close(), n.host.Close())
+	if n.captured != nil {
+		err = errors.Join(err, n.captured.Err())
+	}
+	return err
+}
+
+// gid is the first entry of the port's GID table whose address suits a peer at to: of the same family, and link-local
+// if and only if to is. An invalid to takes the first --addr.
+func (n *node) gid(port uint8, to netip.Addr) (verbs.GIDEntry, error) {
+	table, err := n.dev.GIDTable(port)
+	if err != nil {
+		return verbs.GIDEntry{}, err
+	}
+	i := slices.IndexFunc(table, func(g verbs.GIDEntry) bool {
+		a := g.GID.Addr()
+		if !to.IsValid() {
+			return !a.IsLinkLocalUnicast()
+		}
+		return a.Is4() == to.Is4() && a.IsLinkLocalUnicast() == to.IsLinkLocalUnicast()
+	})
+	switch {
+	case i >= 0:
+		return table[i], nil
+	case !to.IsValid():
+		return table[0], nil // the link-local address is all there is
+	}
+	return verbs.GIDEntry{}, fmt.Errorf("the node has no address of the family of %v: give one with --addr", to)
+}
+
+// cidr, ipAddr, macAddr and impairing are flag values that say what is wrong with them.
+type (
+	cidr      struct{ netip.Prefix }
+	ipAddr    struct{ netip.Addr }
+	macAddr   net.HardwareAddr
+	impairing struct{ impair.Config }
+)
+
+func (c *cidr) UnmarshalText(text []byte) (err error) {
+	if c.Prefix, err = netip.ParsePrefix(string(text)); err != nil {
+		return fmt.Errorf("%q is no address with prefix length: give one such as 10.0.0.9/24 or fd00::9/64", text)
+	}
+	return nil
+}
+
+func (a *ipAddr) UnmarshalText(text []byte) (err error) {
+	if a.Addr, err = netip.ParseAddr(string(text)); err != nil {
+		return fmt.Errorf("%q is no IP address: give one such as 10.0.0.254 or fd00::1", text)
+	}
+	return nil
+}
+
+func (m *macAddr) UnmarshalText(text []byte) error {
+	a, err := net.ParseMAC(string(text))
+	if err != nil || len(a) != 6 || a[0]&1 != 0 {
+		return fmt.Errorf("%q is no Ethernet address of a host: give one such as 02:00:00:00:00:09", text)
+	}
+	*m = macAddr(a)
+	return nil
+}
+
+func (i *impairing) UnmarshalText(text []byte) (err error) {
+	i.Config, err = impair.Parse(string(text))
+	return err
+}
