@@ -192,7 +192,7 @@ func TestOverrun(t *testing.T) {
 	if !r.event(t) {
 		t.Error("an armed CQ gave no event when it overran")
 	}
-	if n := len(r.poll(t)); n != 3 {
+	if n := len(pollAll(t, r.cq)); n != 3 {
 		t.Errorf("%d completions left, want 3", n)
 	}
 	for range 2 {
@@ -211,6 +211,16 @@ func TestOverrun(t *testing.T) {
 	if r.qp.State() != verbs.StateRTS {
 		t.Errorf("the QP went to %v", r.qp.State())
 	}
+	noEvent(t, r.dev)
+}
+
+func TestDestroyedCQLeavesNoAsyncEvent(t *testing.T) {
+	r := newRigWith(t, verbs.QPCap{MaxSendWR: 2}, 1)
+	r.bring(t, verbs.StateRTS)
+	wr := &verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled}
+	check(t, r.qp.PostSend(wr, wr))
+	check(t, r.qp.Destroy())
+	check(t, r.cq.Destroy())
 	noEvent(t, r.dev)
 }
 

@@ -169,11 +169,11 @@ func (r *rig) bring(t testing.TB, to verbs.QPState) {
 	}
 }
 
-// poll takes every completion out of the CQ.
-func (r *rig) poll(t testing.TB) []verbs.WC {
+// pollAll takes every completion out of a CQ.
+func pollAll(t testing.TB, cq *verbs.CQ) []verbs.WC {
 	t.Helper()
-	wcs := make([]verbs.WC, r.cq.Cap())
-	n, err := r.cq.Poll(wcs)
+	wcs := make([]verbs.WC, cq.Cap())
+	n, err := cq.Poll(wcs)
 	check(t, err)
 	return wcs[:n]
 }

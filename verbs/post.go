@@ -135,8 +135,8 @@ func (qp *QP) checkSend(wr *SendWR) (length uint64, err error) {
 	return length, nil
 }
 
-// gather copies inline data. The QP remembers the region it found last, so that steady posting takes no lock that
-// other QPs take.
+// gather copies inline data. The QP remembers the region it found last, until Dereg makes it forget, so that steady
+// posting takes no lock that other QPs take.
 func (qp *QP) gather(data []byte, list []SGE) error {
 	for i := range list {
 		e := &list[i]
@@ -144,8 +144,8 @@ func (qp *QP) gather(data []byte, list []SGE) error {
 			continue
 		}
 		mr := qp.inlineMR
-		if mr == nil || mr.lkey != e.LKey || mr.dead.Load() {
-			if mr = qp.pd.lookup(e.LKey); mr == nil || mr.dead.Load() {
+		if mr == nil || mr.lkey != e.LKey {
+			if mr = qp.pd.lookup(e.LKey); mr == nil {
 				return Errorf(ErrInvalid, qp.op("post send to"), "inline SGE %d: the PD has no lkey %#x", i, e.LKey)
 			}
 			qp.inlineMR = mr

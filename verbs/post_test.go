@@ -72,7 +72,7 @@ func TestPostSendRefuses(t *testing.T) {
 			if !errors.As(err, &post) || post.Index != 2 || !errors.Is(err, c.kind) || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want index 2, %v, %q", err, c.kind, c.want)
 			}
-			if n := len(r.poll(t)); n != 2 || r.lq.doorbells != 1 {
+			if n := len(pollAll(t, r.cq)); n != 2 || r.lq.doorbells != 1 {
 				t.Errorf("%d requests done with %d doorbells, want 2 with 1", n, r.lq.doorbells)
 			}
 		})
@@ -171,6 +171,18 @@ func TestPostCopies(t *testing.T) {
 	})
 }
 
+func TestNothingPostedRingsNoDoorbell(t *testing.T) {
+	r := newRig(t)
+	r.bring(t, verbs.StateRTS)
+	check(t, r.qp.PostSend())
+	if err := r.qp.PostSend(nil, &verbs.SendWR{Opcode: verbs.Send}); !errors.Is(err, verbs.ErrInvalid) {
+		t.Errorf("got %v", err)
+	}
+	if r.lq.doorbells != 0 {
+		t.Errorf("%d doorbells", r.lq.doorbells)
+	}
+}
+
 func TestInlineOfDeregisteredRegion(t *testing.T) {
 	r := newRig(t)
 	r.bring(t, verbs.StateRTS)
@@ -196,7 +208,7 @@ func TestSignalling(t *testing.T) {
 		check(t, qp.PostSend(&verbs.SendWR{ID: 3, Opcode: verbs.RDMARead}))
 		r.lq.locked(func() { r.lq.CompleteSend(verbs.WCRemAccessErr, 0) })
 		var ids []uint64
-		for _, wc := range r.poll(t) {
+		for _, wc := range pollAll(t, r.cq) {
 			ids = append(ids, wc.WRID)
 		}
 		if want := map[bool]int{false: 2, true: 3}[all]; len(ids) != want || ids[len(ids)-1] != 3 || ids[len(ids)-2] != 2 {
@@ -216,13 +228,14 @@ func TestCompletionFields(t *testing.T) {
 	for op, wcop := range want {
 		check(t, r.qp.PostSend(&verbs.SendWR{ID: 1 << 63, Opcode: op, Flags: verbs.SendSignaled, SGList: sge}))
 		r.lq.locked(func() { r.lq.CompleteSend(verbs.WCSuccess, 8) })
-		if wcs := r.poll(t); len(wcs) != 1 || wcs[0] != (verbs.WC{WRID: 1 << 63, Opcode: wcop, ByteLen: 8, QPNum: r.qp.Num()}) {
+		if wcs := pollAll(t, r.cq); len(wcs) != 1 || wcs[0] != (verbs.WC{WRID: 1 << 63, Opcode: wcop, ByteLen: 8, QPNum: r.qp.Num()}) {
 			t.Errorf("%v: got %+v", op, wcs)
 		}
 	}
 }
 
-// flushed posts 3 sends (the first already failed) and 3 receives (one taken for a message) and moves the QP to ERR.
+// flushed posts 3 sends and 3 receives, one of them taken for a message, moves the QP to ERR and posts 2 more of each.
+// It returns all completions.
 func flushed(t *testing.T, toErr func(*rig)) (sends, recvs []verbs.WC, r *rig) {
 	r = newRig(t)
 	recvCQ := must(r.dev.CreateCQ(16, nil))(t)
@@ -242,11 +255,13 @@ func flushed(t *testing.T, toErr func(*rig)) (sends, recvs []verbs.WC, r *rig) {
 		}
 	})
 	toErr(r)
+	sends, recvs = pollAll(t, r.cq), pollAll(t, recvCQ)
+	if len(sends) != 3 || len(recvs) != 3 {
+		t.Errorf("%d sends and %d receives flushed, want 3 and 3", len(sends), len(recvs))
+	}
 	check(t, qp.PostSend(&verbs.SendWR{ID: 3, Opcode: verbs.RDMARead}, &verbs.SendWR{ID: 4, Opcode: verbs.Send}))
 	check(t, qp.PostRecv(&verbs.RecvWR{ID: 13}, &verbs.RecvWR{ID: 14}))
-	sends, recvs = make([]verbs.WC, 16), make([]verbs.WC, 16)
-	sends = sends[:must(r.cq.Poll(sends))(t)]
-	recvs = recvs[:must(recvCQ.Poll(recvs))(t)]
+	sends, recvs = append(sends, pollAll(t, r.cq)...), append(recvs, pollAll(t, recvCQ)...)
 	if qp.State() != verbs.StateErr {
 		t.Errorf("state %v", qp.State())
 	}
@@ -308,7 +323,7 @@ func TestResetDropsPosted(t *testing.T) {
 		r.lq.CompleteSend(verbs.WCSuccess, 0)
 		r.lq.CompleteRecv(&verbs.WC{}, false)
 	})
-	if wcs := r.poll(t); len(wcs) != 0 {
+	if wcs := pollAll(t, r.cq); len(wcs) != 0 {
 		t.Errorf("got %+v", wcs)
 	}
 }
