@@ -90,6 +90,20 @@ func TestTeardown(t *testing.T) {
 	}
 }
 
+func TestEitherCQIsBusy(t *testing.T) {
+	r := newRig(t)
+	send, recv := must(r.dev.CreateCQ(1, nil))(t), must(r.dev.CreateCQ(1, nil))(t)
+	qp := must(r.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: send, RecvCQ: recv}))(t)
+	for _, cq := range []*verbs.CQ{send, recv} {
+		if err := cq.Destroy(); !errors.Is(err, verbs.ErrBusy) {
+			t.Errorf("got %v, want ErrBusy", err)
+		}
+	}
+	check(t, qp.Destroy())
+	check(t, send.Destroy())
+	check(t, recv.Destroy())
+}
+
 func TestLimits(t *testing.T) {
 	r := newRig(t)
 	full := func(what string, make func() error) {

@@ -68,7 +68,7 @@ func (h QPHandle) PD() *PD { return h.qp.pd }
 // State is the QP's state.
 func (h QPHandle) State() QPState { return h.qp.state }
 
-// Attr is the QP's attributes as last modified; read only.
+// Attr is the QP's attributes as last modified (during ProviderQP.Modify, those before it); read only.
 func (h QPHandle) Attr() *QPAttr { return &h.qp.attr }
 
 // SendLen is the number of posted, uncompleted send work requests.
