@@ -70,7 +70,7 @@ func (f *Frame) validateSuperframe(n, mtu int, o Offloads) error {
 	return nil
 }
 
-// FinishChecksum completes a partial checksum in place. More must be empty and the frame valid.
+// FinishChecksum completes a partial checksum in place, if it lies within the frame. More must be empty.
 func (f *Frame) FinishChecksum() {
 	if !f.NeedsChecksum {
 		return

@@ -34,9 +34,7 @@ func (c *Cutter) Packets(f *Frame) iter.Seq[[]byte] {
 			}
 			return
 		}
-		if int(g.ChecksumStart) <= len(g.Data) {
-			g.FinishChecksum()
-		}
+		g.FinishChecksum()
 		yield(g.Data)
 	}
 }

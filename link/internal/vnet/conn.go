@@ -212,6 +212,9 @@ func (c *Conn) send(s *sender, f *link.Frame) error {
 	s.errno = 0
 	// Control takes no lock; only a full buffer needs the poller, and writers then queue.
 	err := c.raw.Control(s.control)
+	if err == nil && s.errno == unix.ENETDOWN {
+		err = c.raw.Control(s.control) // the first reports that the interface was down at some time before
+	}
 	if err == nil && s.errno == unix.EAGAIN {
 		err = c.raw.Write(s.write)
 	}

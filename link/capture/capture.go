@@ -1,0 +1,144 @@
+// Package capture is a link that writes what passes through another link to a pcapng file, which Wireshark dissects
+// as if it had been taken from the wire.
+//
+// UDP superframes are written as the packets that they are cut into, each with complete checksums; so are TCP ones.
+// That is more than the link carries, but what a machine behind it sees.
+package capture
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+	"github.com/gopacket/gopacket/pcapgo"
+
+	"github.com/softrnic/softrnic/link"
+)
+
+// Link is inner with a record of its frames. It costs a copy and a checksum of each packet.
+type Link struct {
+	inner link.Link
+
+	mu     sync.Mutex
+	out    *pcapgo.NgWriter
+	file   io.Closer // nil if the writer is the caller's
+	cutter link.Cutter
+	err    error // the first; no packet is written after it
+	closed bool
+}
+
+var _ link.Link = (*Link)(nil)
+
+// New writes the frames that pass through inner to w, which stays the caller's to close after the link.
+func New(inner link.Link, w io.Writer) (*Link, error) {
+	ifce := pcapgo.NgInterface{Name: inner.Name(), OS: runtime.GOOS, LinkType: layers.LinkTypeEthernet, TimestampResolution: 9}
+	out, err := pcapgo.NewNgWriterInterface(w, ifce, pcapgo.NgWriterOptions{
+		SectionInfo: pcapgo.NgSectionInfo{Hardware: runtime.GOARCH, OS: runtime.GOOS, Application: "softrnic"}})
+	if err == nil {
+		err = out.Flush()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("capture of %s: %w", inner.Name(), err)
+	}
+	return &Link{inner: inner, out: out}, nil
+}
+
+// Create is New with a file of this name, which is emptied if it is there.
+func Create(inner link.Link, path string) (*Link, error) {
+	f, err := os.Create(path)
+	if err != nil {
+		return nil, fmt.Errorf("capture of %s: %w", inner.Name(), err)
+	}
+	l, err := New(inner, f)
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	l.file = f
+	return l, nil
+}
+
+// record writes frames in one direction.
+func (l *Link) record(frames []link.Frame, d pcapgo.NgEpbFlag) {
+	now := time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range frames {
+		for p := range l.cutter.Packets(&frames[i]) {
+			if l.err != nil || l.closed {
+				return
+			}
+			l.err = l.out.WritePacketWithOptions(gopacket.CaptureInfo{Timestamp: now, CaptureLength: len(p), Length: len(p)},
+				p, pcapgo.NgPacketOptions{Flags: &pcapgo.NgEpbFlags{Direction: d}})
+		}
+	}
+}
+
+// Err is the first error of writing the capture. It ends the capture and leaves the link working.
+func (l *Link) Err() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err == nil {
+		return nil
+	}
+	return fmt.Errorf("capture of %s stopped: %w", l.inner.Name(), l.err)
+}
+
+// Flush writes out what is buffered.
+func (l *Link) Flush() error {
+	l.mu.Lock()
+	if l.err == nil && !l.closed {
+		l.err = l.out.Flush()
+	}
+	l.mu.Unlock()
+	return l.Err()
+}
+
+// Close closes the inner link and then the capture; the error is that of either.
+func (l *Link) Close() error {
+	err := l.inner.Close()
+	flushed := l.Flush()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return err
+	}
+	l.closed = true
+	if l.file != nil {
+		err = errors.Join(err, l.file.Close())
+	}
+	return errors.Join(err, flushed)
+}
+
+// Attach implements link.Link.
+func (l *Link) Attach(recv link.Receiver) {
+	l.inner.Attach(func(frames []link.Frame) {
+		l.record(frames, pcapgo.NgEpbFlagDirectionInbound)
+		recv(frames)
+	})
+}
+
+// Write implements link.Link. Frames are recorded before they are sent, so that an answer never comes before its
+// question; one that the inner link refuses is in the record all the same.
+func (l *Link) Write(frames []link.Frame) (int, error) {
+	l.record(frames, pcapgo.NgEpbFlagDirectionOutbound)
+	return l.inner.Write(frames)
+}
+
+// Name is the inner link's, as are MAC, MTU and Offloads.
+func (l *Link) Name() string { return l.inner.Name() }
+
+// MAC implements link.Link.
+func (l *Link) MAC() net.HardwareAddr { return l.inner.MAC() }
+
+// MTU implements link.Link.
+func (l *Link) MTU() int { return l.inner.MTU() }
+
+// Offloads implements link.Link.
+func (l *Link) Offloads() link.Offloads { return l.inner.Offloads() }

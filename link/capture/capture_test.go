@@ -1,0 +1,212 @@
+package capture
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+	"github.com/gopacket/gopacket/pcapgo"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/pipe"
+)
+
+type packet struct {
+	data     []byte
+	outbound bool
+}
+
+func read(t *testing.T, r io.Reader) (ps []packet) {
+	t.Helper()
+	ng, err := pcapgo.NewNgReader(r, pcapgo.DefaultNgReaderOptions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ng.LinkType() != layers.LinkTypeEthernet {
+		t.Errorf("link type %v", ng.LinkType())
+	}
+	for {
+		data, ci, opts, err := ng.ReadPacketDataWithOptions()
+		if err == io.EOF {
+			return ps
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ci.Timestamp.IsZero() || ci.Length != len(data) || opts.Flags == nil {
+			t.Errorf("packet without time, length or direction: %+v", ci)
+			continue
+		}
+		ps = append(ps, packet{data, opts.Flags.Direction == pcapgo.NgEpbFlagDirectionOutbound})
+	}
+}
+
+func superframe(dst, src net.HardwareAddr, segments, size int) link.Frame {
+	n := segments * size
+	h := append(append(bytes.Clone(dst), src...), 8, 0, 0x45, 2, byte((n+28)>>8), byte(n+28), 0xff, 0xfe, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2)
+	ip := header.IPv4(h[14:])
+	ip.SetChecksum(^ip.CalculateChecksum())
+	sum := header.PseudoHeaderChecksum(17, tcpip.AddrFromSlice(h[26:30]), tcpip.AddrFromSlice(h[30:34]), uint16(n+8))
+	h = append(h, 0xc0, 0, 4791>>8, 4791&0xff, byte((n+8)>>8), byte(n+8), byte(sum>>8), byte(sum))
+	f := link.Frame{Data: h, Segmentation: link.UDP, SegmentSize: uint16(size), HeaderLen: 42,
+		NeedsChecksum: true, ChecksumStart: 34, ChecksumOffset: 6}
+	for i := range n {
+		f.Data = append(f.Data, byte(i*7))
+	}
+	return f
+}
+
+func TestRoundTrip(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.pcapng")
+	sw := pipe.New()
+	a := sw.Port()
+	l, err := Create(a, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l.Name() != a.Name() || l.MTU() != a.MTU() || l.MAC().String() != a.MAC().String() || l.Offloads() != a.Offloads() {
+		t.Error("the link's properties are not the inner one's")
+	}
+	b := sw.Port()
+	arrived := make(chan link.Frame, 2)
+	answered := make(chan bool, 1)
+	b.Attach(func(frames []link.Frame) {
+		for _, f := range frames {
+			f.Data = bytes.Clone(f.Data)
+			arrived <- f
+		}
+	})
+	l.Attach(func([]link.Frame) { answered <- true })
+
+	out := superframe(b.MAC(), a.MAC(), 3, 1040)
+	out.Data = out.Data[:len(out.Data)-40] // the last segment is shorter
+	ip := header.IPv4(out.Data[14:])
+	ip.SetTotalLength(ip.TotalLength() - 40)
+	whole := bytes.Clone(out.Data)
+	sent := out
+	sent.Data, sent.More = out.Data[:42], [][]byte{out.Data[42:2000], out.Data[2000:]}
+	if n, err := l.Write([]link.Frame{sent}); n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
+	if f := <-arrived; !bytes.Equal(f.Data, whole) || f.Segmentation != link.UDP {
+		t.Error("the capture changed the frame")
+	}
+	answer := append(append(bytes.Clone(a.MAC()), b.MAC()...), 0x88, 0xb5, 1, 2, 3)
+	if _, err := b.Write([]link.Frame{{Data: answer}}); err != nil {
+		t.Fatal(err)
+	}
+	<-answered
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Errorf("second Close: %v", err)
+	}
+	b.Close()
+
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	ps := read(t, file)
+	if len(ps) != 4 {
+		t.Fatalf("%d packets in the file, want 3 segments and the answer", len(ps))
+	}
+	if last := ps[3]; last.outbound || !bytes.Equal(last.data, answer) {
+		t.Errorf("answer: outbound %t, %x", last.outbound, last.data)
+	}
+	var payload []byte
+	for i, p := range ps[:3] {
+		g := gopacket.NewPacket(p.data, layers.LayerTypeEthernet, gopacket.Default)
+		if err, mismatches := g.VerifyChecksums(); err != nil || len(mismatches) != 0 || g.ErrorLayer() != nil {
+			t.Errorf("segment %d: %v %v", i, mismatches, g.ErrorLayer())
+		}
+		ip := g.Layer(layers.LayerTypeIPv4).(*layers.IPv4)
+		udp := g.Layer(layers.LayerTypeUDP).(*layers.UDP)
+		if want := uint16(0xfffe + i); ip.Id != want || ip.TOS != 2 || !p.outbound || int(ip.Length) != len(p.data)-14 || int(udp.Length) != len(p.data)-34 {
+			t.Errorf("segment %d: ID %#x (want %#x), TOS %d, outbound %t, lengths %d %d of %d", i, ip.Id, want, ip.TOS, p.outbound, ip.Length, udp.Length, len(p.data))
+		}
+		payload = append(payload, udp.Payload...)
+	}
+	if !bytes.Equal(payload, whole[42:]) {
+		t.Error("the segments' payloads are not the superframe's")
+	}
+}
+
+func TestPartialChecksumIsFilledIn(t *testing.T) {
+	var file bytes.Buffer
+	sw := pipe.New()
+	a := sw.Port()
+	l, err := New(a, &file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := superframe(sw.Port().MAC(), a.MAC(), 1, 64)
+	f.Segmentation, f.SegmentSize, f.HeaderLen = 0, 0, 0
+	if _, err := l.Write([]link.Frame{f}); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	ps := read(t, &file)
+	if len(ps) != 1 {
+		t.Fatalf("%d packets", len(ps))
+	}
+	if err, bad := gopacket.NewPacket(ps[0].data, layers.LayerTypeEthernet, gopacket.Default).VerifyChecksums(); err != nil || len(bad) != 0 {
+		t.Errorf("%v", bad)
+	}
+}
+
+// fullDisk takes n bytes.
+type fullDisk struct{ n int }
+
+var errFull = errors.New("disk full")
+
+func (d *fullDisk) Write(b []byte) (int, error) {
+	if d.n -= len(b); d.n < 0 {
+		return 0, errFull
+	}
+	return len(b), nil
+}
+
+func TestWriteErrorLeavesTheLinkWorking(t *testing.T) {
+	sw := pipe.New()
+	a, b := sw.Port(), sw.Port()
+	l, err := New(a, &fullDisk{1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	received := make(chan int, 100)
+	b.Attach(func(frames []link.Frame) { received <- len(frames) })
+	for range 20 {
+		if n, err := l.Write([]link.Frame{superframe(b.MAC(), a.MAC(), 1, 1040)}); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	for n := 0; n < 20; {
+		n += <-received
+	}
+	if err := l.Err(); !errors.Is(err, errFull) {
+		t.Errorf("Err = %v, want the disk's", err)
+	}
+	if err := l.Close(); !errors.Is(err, errFull) {
+		t.Errorf("Close = %v, want the disk's error", err)
+	}
+	b.Close()
+	if _, err := New(a, &fullDisk{}); !errors.Is(err, errFull) {
+		t.Errorf("New on a full disk = %v", err)
+	}
+	if _, err := Create(a, filepath.Join(t.TempDir(), "none", "x")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("Create in a directory that is not there = %v", err)
+	}
+}

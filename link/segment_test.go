@@ -1,0 +1,83 @@
+package link_test
+
+import (
+	"bytes"
+	"testing"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/checksum"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+
+	"github.com/softrnic/softrnic/link"
+)
+
+// tcpSuperframe is a TCP segment of n bytes with FIN, PSH and CWR set, to be cut at size.
+func tcpSuperframe(n, size int) link.Frame {
+	d := make([]byte, 14+40+32+n)
+	header.Ethernet(d).Encode(&header.EthernetFields{SrcAddr: "\x02\x00\x00\x00\x00\x01", DstAddr: "\x02\x00\x00\x00\x00\x02", Type: header.IPv6ProtocolNumber})
+	src, dst := tcpip.AddrFrom16([16]byte{0xfe, 0x80, 15: 1}), tcpip.AddrFrom16([16]byte{0xfe, 0x80, 15: 2})
+	header.IPv6(d[14:]).Encode(&header.IPv6Fields{PayloadLength: uint16(32 + n), TransportProtocol: 6, HopLimit: 64, SrcAddr: src, DstAddr: dst})
+	h := header.TCP(d[54:])
+	h.Encode(&header.TCPFields{SrcPort: 1, DstPort: 2, SeqNum: 0xffffff00, DataOffset: 32, Flags: header.TCPFlagAck | header.TCPFlagFin | header.TCPFlagPsh | 0x80})
+	h.SetChecksum(header.PseudoHeaderChecksum(6, src, dst, uint16(32+n)))
+	for i := range n {
+		d[86+i] = byte(i)
+	}
+	return link.Frame{Data: d, Segmentation: link.TCPv6, SegmentSize: uint16(size), HeaderLen: 86,
+		NeedsChecksum: true, ChecksumStart: 54, ChecksumOffset: 16}
+}
+
+func TestCutTCP(t *testing.T) {
+	f := tcpSuperframe(2500, 1000)
+	var c link.Cutter
+	i := 0
+	var payload []byte
+	for p := range c.Packets(&f) {
+		ip, h := header.IPv6(p[14:]), header.TCP(p[54:])
+		sum := header.PseudoHeaderChecksum(6, ip.SourceAddress(), ip.DestinationAddress(), ip.PayloadLength())
+		if checksum.Checksum(p[54:], sum) != 0xffff {
+			t.Errorf("segment %d: bad checksum", i)
+		}
+		if int(ip.PayloadLength()) != len(p)-54 || h.SequenceNumber() != 0xffffff00+uint32(1000*i) {
+			t.Errorf("segment %d: length %d of %d, sequence number %#x", i, ip.PayloadLength(), len(p)-54, h.SequenceNumber())
+		}
+		want := []header.TCPFlags{header.TCPFlagAck | 0x80, header.TCPFlagAck, header.TCPFlagAck | header.TCPFlagFin | header.TCPFlagPsh}[i]
+		if h.Flags() != want {
+			t.Errorf("segment %d: flags %#x, want %#x", i, uint8(h.Flags()), uint8(want))
+		}
+		payload = append(payload, h.Payload()...)
+		i++
+	}
+	if i != 3 || !bytes.Equal(payload, f.Data[86:]) {
+		t.Errorf("%d segments, payload right: %t", i, bytes.Equal(payload, f.Data[86:]))
+	}
+}
+
+// FuzzPackets: whatever the headers and the description say, nothing panics, and no payload is lost or added.
+func FuzzPackets(f *testing.F) {
+	tcp := tcpSuperframe(300, 100)
+	f.Add(tcp.Data, uint8(link.TCPv6), uint16(100), uint16(86), true, uint16(54), uint16(16), 20)
+	udp := append([]byte{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0x45, 0, 0, 0, 0, 0, 0, 0, 0, 17}, make([]byte, 100)...)
+	f.Add(udp, uint8(link.UDP), uint16(10), uint16(42), true, uint16(34), uint16(6), 0)
+	f.Fuzz(func(t *testing.T, data []byte, kind uint8, size, h uint16, partial bool, start, offset uint16, split int) {
+		fr := link.Frame{Data: data, Segmentation: link.Segmentation(kind), SegmentSize: size, HeaderLen: h,
+			NeedsChecksum: partial, ChecksumStart: start, ChecksumOffset: offset}
+		if split > 0 && split < len(data) {
+			fr.Data, fr.More = data[:split], [][]byte{data[split:]}
+		}
+		_ = fr.Validate(1500, link.Offloads{USO: true, TSO: true, Checksum: true})
+		var c link.Cutter
+		n, payload, total := 0, 0, 0
+		for p := range c.Packets(&fr) {
+			n++
+			total += len(p)
+			payload += max(0, len(p)-int(h))
+		}
+		if n == 1 && total == len(data) {
+			return
+		}
+		if payload != len(data)-int(h) || n != (payload+int(size)-1)/int(size) {
+			t.Errorf("%d packets with %d bytes of payload from %d behind %d in segments of %d", n, payload, len(data), h, size)
+		}
+	})
+}
