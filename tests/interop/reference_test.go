@@ -1,0 +1,202 @@
+//go:build linux
+
+package interop
+
+import "github.com/softrnic/softrnic/verbs"
+
+const (
+	ok        = verbs.WCSuccess
+	flushed   = verbs.WCWRFlushErr
+	remAccess = verbs.WCRemAccessErr
+	remInvReq = verbs.WCRemInvReqErr
+	remOp     = verbs.WCRemOpErr
+	locProt   = verbs.WCLocProtErr
+	locQPOp   = verbs.WCLocQPOpErr
+	rnrExc    = verbs.WCRNRRetryExcErr
+)
+
+// failsRemotely is the outcome where both QPs fail: the request completes with status, the first receive with recv.
+func failsRemotely(status, recv verbs.WCStatus) outcome {
+	return outcome{
+		sends: []verbs.WCStatus{status, flushed, flushed}, recvs: []verbs.WCStatus{recv, flushed, flushed},
+		requester: verbs.StateErr, responder: verbs.StateErr,
+	}
+}
+
+// failsHere is the outcome where the requester alone finds that something is wrong.
+func failsHere(status verbs.WCStatus) outcome {
+	return outcome{sends: []verbs.WCStatus{status, flushed, flushed}, requester: verbs.StateErr, responder: verbs.StateRTS}
+}
+
+// succeeds is the outcome where nothing is wrong, and so many of the requests take a receive.
+func succeeds(receives int) outcome {
+	return outcome{
+		sends: []verbs.WCStatus{ok, ok, ok}, recvs: []verbs.WCStatus{ok, ok, ok}[:receives],
+		requester: verbs.StateRTS, responder: verbs.StateRTS,
+	}
+}
+
+// remoteOp is a kind of request that names remote memory. Unless a case changes it, it is for that memory's beginning.
+type remoteOp struct {
+	name   string
+	opcode verbs.WROpcode
+	right  verbs.Access // that it needs of the remote memory and QP
+	length int
+	align  int // of its remote address
+}
+
+var remoteOps = []remoteOp{
+	{"WRITE", verbs.RDMAWrite, verbs.AccessRemoteWrite, 16, 1},
+	{"WRITE_WITH_IMM", verbs.RDMAWriteWithImm, verbs.AccessRemoteWrite, 16, 1},
+	{"READ", verbs.RDMARead, verbs.AccessRemoteRead, 16, 1},
+	{"CMP_AND_SWP", verbs.AtomicCmpAndSwp, verbs.AccessRemoteAtomic, 8, 8},
+	{"FETCH_AND_ADD", verbs.AtomicFetchAndAdd, verbs.AccessRemoteAtomic, 8, 8},
+}
+
+// trial is what a case may change before its request is posted.
+type trial struct {
+	*verbs.SendWR
+	local, remote, other memory
+}
+
+// request makes a sound request of the kind, changed.
+func (op remoteOp) request(change func(trial)) func(local, remote, other memory) verbs.SendWR {
+	return func(local, remote, other memory) verbs.SendWR {
+		wr := verbs.SendWR{
+			Opcode: op.opcode, SGList: []verbs.SGE{local.SGE(0, op.length)},
+			RemoteAddr: remote.Addr(), RKey: remote.RKey(),
+		}
+		if change != nil {
+			change(trial{&wr, local, remote, other})
+		}
+		return wr
+	}
+}
+
+// rxeReference is what two kernels do to each other. It was recorded from TestKernelErrors, which runs the cases and
+// says what came instead of what is wanted, with Debian's Linux 6.1.192 (rxe) and rdma-core 44 on both sides; the test
+// confirms it each time.
+//
+// rxe is not the book everywhere. An lkey that does not exist is a LOC_QP_OP_ERR to it in SEND and WRITE, a LOC_PROT_ERR
+// in the others. A message too long for its receive is REM_OP_ERR and LOC_QP_OP_ERR, not REM_INV_REQ_ERR and
+// LOC_LEN_ERR. Atomics that are misaligned or shorter than 8 bytes it refuses to post.
+func rxeReference() (cases []errorCase) {
+	for _, op := range remoteOps {
+		cases = append(cases, op.remoteErrors()...)
+		cases = append(cases, op.localErrors()...)
+	}
+	return append(cases, receiveErrors()...)
+}
+
+// remoteErrors are wrong in what they name at the responder.
+func (op remoteOp) remoteErrors() []errorCase {
+	denied := failsRemotely(remAccess, flushed)
+	if op.opcode == verbs.RDMAWriteWithImm {
+		denied = failsRemotely(remAccess, remAccess) // it fails with the receive in hand
+	}
+	withoutRight := usual
+	withoutRight.access &^= op.right
+	cases := []errorCase{
+		{name: "with another key", want: denied,
+			request: op.request(func(t trial) { t.RKey ^= 0x55 })},
+		{name: "with another index", want: denied,
+			request: op.request(func(t trial) { t.RKey ^= 0x7f000000 })},
+		{name: "with the key of another PD", want: denied,
+			request: op.request(func(t trial) { t.RemoteAddr, t.RKey = t.other.Addr(), t.other.RKey() })},
+		{name: "past the end", want: denied,
+			request: op.request(func(t trial) { t.RemoteAddr += uint64(t.remote.Length() - op.length + op.align) })},
+		{name: "before the beginning", want: denied,
+			request: op.request(func(t trial) { t.RemoteAddr -= uint64(op.align) })},
+		{name: "at the top of the address space", want: denied,
+			request: op.request(func(t trial) { t.RemoteAddr = ^uint64(7) })},
+		{name: "to memory without the right", want: denied,
+			remote: allAccess &^ op.right, request: op.request(nil)},
+		{name: "to a QP without the right", want: failsRemotely(remInvReq, flushed),
+			path: withoutRight, request: op.request(nil)},
+	}
+	if op.align > 1 {
+		cases = append(cases, errorCase{name: "misaligned", want: outcome{refused: true},
+			request: op.request(func(t trial) { t.RemoteAddr += 4 })})
+	} else {
+		receives := 2
+		if op.opcode == verbs.RDMAWriteWithImm {
+			receives = 3
+		}
+		cases = append(cases,
+			errorCase{name: "of nothing with another key", want: succeeds(receives),
+				request: op.request(func(t trial) { t.SGList, t.RKey = nil, t.RKey^0x55 })},
+			errorCase{name: "of several packets past the end", want: failsRemotely(remAccess, flushed),
+				request: op.request(func(t trial) {
+					t.SGList[0] = t.local.SGE(0, t.local.Length())
+					t.RemoteAddr++
+				})},
+		)
+	}
+	return op.named(cases)
+}
+
+// localErrors are wrong in what they name at the requester.
+func (op remoteOp) localErrors() []errorCase {
+	noSuchKey, readOnly := failsHere(locProt), failsHere(locProt)
+	switch op.opcode {
+	case verbs.RDMAWrite:
+		noSuchKey, readOnly = failsHere(locQPOp), succeeds(2)
+	case verbs.RDMAWriteWithImm:
+		noSuchKey, readOnly = failsHere(locQPOp), succeeds(3)
+	}
+	cases := []errorCase{
+		{name: "with another lkey", want: noSuchKey,
+			request: op.request(func(t trial) { t.SGList[0].LKey ^= 0x55 })},
+		{name: "with local memory past the end", want: failsHere(locProt),
+			request: op.request(func(t trial) { t.SGList[0] = t.local.SGE(t.local.Length()-op.length+1, op.length) })},
+		{name: "with local memory that cannot be written", want: readOnly,
+			local: verbs.AccessRemoteRead, request: op.request(nil)},
+	}
+	if op.align > 1 {
+		cases = append(cases,
+			errorCase{name: "into four bytes", want: outcome{refused: true},
+				request: op.request(func(t trial) { t.SGList[0].Length = 4 })},
+			errorCase{name: "into sixteen bytes", want: succeeds(2),
+				request: op.request(func(t trial) { t.SGList[0].Length = 16 })},
+		)
+	}
+	return op.named(cases)
+}
+
+func (op remoteOp) named(cases []errorCase) []errorCase {
+	for i := range cases {
+		cases[i].name = op.name + " " + cases[i].name
+	}
+	return cases
+}
+
+// receiveErrors are those of SEND, and of having nowhere to put it.
+func receiveErrors() []errorCase {
+	send := func(offset, n int) func(local, remote, other memory) verbs.SendWR {
+		return func(local, _, _ memory) verbs.SendWR {
+			return verbs.SendWR{Opcode: verbs.Send, SGList: []verbs.SGE{local.SGE(offset, n)}}
+		}
+	}
+	impatient := usual
+	impatient.rnrRetry = 3
+	noRoom := failsRemotely(remOp, locQPOp)
+	writeWithImm := remoteOps[1].request(nil)
+	return []errorCase{
+		{name: "SEND of one byte too many", recvLen: 99, request: send(0, 100), want: noRoom},
+		{name: "SEND of one packet too many", recvLen: 1024, request: send(0, 2048), want: noRoom},
+		{name: "SEND into another lkey", request: send(0, 16), want: noRoom,
+			recv: func(wr *verbs.RecvWR) { wr.SGList[0].LKey ^= 0x55 }},
+		{name: "SEND into memory past the end", request: send(0, 16), want: noRoom,
+			recv: func(wr *verbs.RecvWR) { wr.SGList[0].Addr += 4096 - 15 }},
+		{name: "SEND into memory that cannot be written", request: send(0, 16), want: noRoom, room: verbs.AccessRemoteRead},
+		{name: "SEND from another lkey", want: failsHere(locQPOp),
+			request: func(local, _, _ memory) verbs.SendWR {
+				wr := send(0, 16)(local, nil, nil)
+				wr.SGList[0].LKey ^= 0x55
+				return wr
+			}},
+		{name: "SEND from memory past the end", request: send(4096-15, 16), want: failsHere(locProt)},
+		{name: "SEND with no receive posted", noRecv: true, path: impatient, request: send(0, 16), want: failsHere(rnrExc)},
+		{name: "WRITE_WITH_IMM with no receive posted", noRecv: true, path: impatient, request: writeWithImm, want: failsHere(rnrExc)},
+	}
+}
