@@ -1,0 +1,174 @@
+// Package mad is the management datagrams of connection management (the CM class) and nothing but their layout: what
+// travels to QP 1 of a port as the payload of a UD SEND, 256 bytes always. Fields are big-endian on the wire and
+// values in host order here.
+//
+//	+-----------------+--------------------------+----------------------+
+//	| MAD header (24) | fields of the message    | its private data     |
+//	+-----------------+--------------------------+----------------------+
+//
+// Sources: IBTA Vol 1 §13.4.3 (header), §12.6 and §12.11 (messages), annex A11 (RDMA IP CM service).
+package mad
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// Lengths in bytes.
+const (
+	Size      = 256
+	HeaderLen = 24
+	DataLen   = Size - HeaderLen
+)
+
+// QPN and QKey are the number and the Q_Key of the general services QP that MADs go to and come from.
+const (
+	QPN  = 1
+	QKey = 0x80010000
+)
+
+// What every CM datagram's header has.
+const (
+	baseVersion  = 1
+	classCM      = 7
+	classVersion = 2
+	methodSend   = 3
+)
+
+// Why bytes are not a CM datagram.
+var (
+	ErrLength = errors.New("mad: not 256 bytes")
+	ErrClass  = errors.New("mad: not a CM datagram of base version 1, class version 2, method Send")
+)
+
+// Attr is a message's type (attribute ID).
+type Attr uint16
+
+const (
+	AttrREQ Attr = 0x10 + iota
+	AttrMRA
+	AttrREJ
+	AttrREP
+	AttrRTU
+	AttrDREQ
+	AttrDREP
+	AttrSIDRREQ
+	AttrSIDRREP
+	AttrLAP
+	AttrAPR
+)
+
+var attrNames = [...]string{"REQ", "MRA", "REJ", "REP", "RTU", "DREQ", "DREP", "SIDR_REQ", "SIDR_REP", "LAP", "APR"}
+
+func (a Attr) String() string {
+	if i := int(a) - int(AttrREQ); i >= 0 && i < len(attrNames) {
+		return attrNames[i]
+	}
+	return fmt.Sprintf("attribute %#x", uint16(a))
+}
+
+// Header is what CM leaves open in a MAD header (IBTA Vol 1 §13.4.3).
+//
+//	+--------------+--------------+--------------+---------------+
+//	| base version | class (CM 7) | class vers. 2| method (Send) |
+//	+--------------+--------------+--------------+---------------+
+//	|            status           |        class specific        |
+//	+-----------------------------+------------------------------+
+//	|                   transaction ID, 64 bits                  |
+//	+-----------------------------+------------------------------+
+//	|         attribute ID        |           reserved           |
+//	+-----------------------------+------------------------------+
+//	|                     attribute modifier                     |
+//	+------------------------------------------------------------+
+type Header struct {
+	Attr    Attr
+	TID     uint64
+	AttrMod uint32
+}
+
+// Message is one of this package's messages.
+type Message interface {
+	Attr() Attr
+	fields(*coder)
+}
+
+// Parse reads the header of a datagram and returns the rest, DataLen bytes of b, for [Decode].
+func Parse(b []byte) (h Header, data []byte, err error) {
+	if len(b) != Size {
+		return h, nil, ErrLength
+	}
+	if b[0] != baseVersion || b[1] != classCM || b[2] != classVersion || b[3] != methodSend {
+		return h, nil, ErrClass
+	}
+	h.TID = binary.BigEndian.Uint64(b[8:])
+	h.Attr = Attr(binary.BigEndian.Uint16(b[16:]))
+	h.AttrMod = binary.BigEndian.Uint32(b[20:])
+	return h, b[HeaderLen:], nil
+}
+
+// Decode reads a message from the data that Parse returned. The message's byte slices are parts of data, each of the
+// full length of its field.
+func Decode(data []byte, m Message) { m.fields(&coder{b: data[:DataLen]}) }
+
+// Encode writes a datagram. Byte slices shorter than their fields are followed by zeros, and cut where longer.
+func Encode(b *[Size]byte, tid uint64, m Message) {
+	clear(b[:])
+	b[0], b[1], b[2], b[3] = baseVersion, classCM, classVersion, methodSend
+	binary.BigEndian.PutUint64(b[8:], tid)
+	binary.BigEndian.PutUint16(b[16:], uint16(m.Attr()))
+	m.fields(&coder{b: b[HeaderLen:], write: true})
+}
+
+// coder reads fields or writes them, so that one description of a message serves both ways.
+type coder struct {
+	b     []byte
+	write bool
+}
+
+// field is a value of at most 32 bits: width of them, from bit (0 is the highest) of the byte at off. It does not
+// cross a boundary of four bytes.
+func field[T ~uint8 | ~uint16 | ~uint32](c *coder, off, bit, width int, v *T) {
+	word := c.b[off&^3 : off&^3+4]
+	shift := 32 - (off&3*8 + bit + width)
+	mask := uint32(1<<width-1) << shift
+	w := binary.BigEndian.Uint32(word)
+	if c.write {
+		binary.BigEndian.PutUint32(word, w&^mask|uint32(*v)<<shift&mask)
+	} else {
+		*v = T(w & mask >> shift)
+	}
+}
+
+func flag(c *coder, off, bit int, v *bool) {
+	var x uint8
+	if *v {
+		x = 1
+	}
+	field(c, off, bit, 1, &x)
+	*v = x != 0
+}
+
+func (c *coder) u64(off int, v *uint64) {
+	if c.write {
+		binary.BigEndian.PutUint64(c.b[off:], *v)
+	} else {
+		*v = binary.BigEndian.Uint64(c.b[off:])
+	}
+}
+
+func (c *coder) gid(off int, v *[16]byte) {
+	if c.write {
+		copy(c.b[off:], v[:])
+	} else {
+		*v = [16]byte(c.b[off:])
+	}
+}
+
+func (c *coder) bytes(off, n int, v *[]byte) {
+	if c.write {
+		copy(c.b[off:off+n], *v)
+	} else {
+		*v = c.b[off : off+n : off+n]
+	}
+}

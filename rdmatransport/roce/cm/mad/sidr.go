@@ -1,0 +1,56 @@
+package mad
+
+// SIDRREQ asks for the QP behind a service ID (IBTA Vol 1 §12.11.1, table 119).
+type SIDRREQ struct {
+	RequestID   uint32
+	PKey        uint16
+	ServiceID   uint64
+	PrivateData []byte
+}
+
+func (*SIDRREQ) Attr() Attr { return AttrSIDRREQ }
+
+func (m *SIDRREQ) fields(c *coder) {
+	field(c, 0, 0, 32, &m.RequestID)
+	field(c, 4, 0, 16, &m.PKey)
+	c.u64(8, &m.ServiceID)
+	c.bytes(16, SIDRREQPrivateLen, &m.PrivateData)
+}
+
+// SIDRStatus is the answer to a SIDR_REQ (IBTA Vol 1 §12.11.2).
+type SIDRStatus uint8
+
+const (
+	SIDRSuccess     SIDRStatus = 0
+	SIDRUnsupported SIDRStatus = 1 // nobody listens
+	SIDRReject      SIDRStatus = 2
+)
+
+// SIDRREP answers a SIDR_REQ (IBTA Vol 1 §12.11.2, table 120).
+type SIDRREP struct {
+	RequestID    uint32
+	Status       SIDRStatus
+	InfoLen      uint8 // bytes of Info that count
+	VendorIDHigh uint16
+	QPN          uint32 // 24 bits
+	VendorIDLow  uint8
+	ServiceID    uint64
+	QKey         uint32
+	Info         []byte // 72 bytes
+	PrivateData  []byte
+}
+
+func (*SIDRREP) Attr() Attr { return AttrSIDRREP }
+
+func (m *SIDRREP) fields(c *coder) {
+	field(c, 0, 0, 32, &m.RequestID)
+	field(c, 4, 0, 8, &m.Status)
+	field(c, 5, 0, 8, &m.InfoLen)
+	field(c, 6, 0, 16, &m.VendorIDHigh)
+	field(c, 8, 0, 24, &m.QPN)
+	field(c, 11, 0, 8, &m.VendorIDLow)
+	c.u64(12, &m.ServiceID)
+	field(c, 20, 0, 32, &m.QKey)
+	c.bytes(24, infoLen, &m.Info)
+	c.bytes(96, SIDRREPPrivateLen, &m.PrivateData)
+}
