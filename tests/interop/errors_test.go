@@ -147,3 +147,22 @@ func TestKernelErrors(t *testing.T) {
 		})
 	}
 }
+
+// TestErrors sees the same on both sides where SoftRNIC is one of them.
+func TestErrors(t *testing.T) {
+	p := peer.Boot(t, peer.Config{ID: 2})[0]
+	linux, here := openKernel(t, p), openSoftRNIC(t, openTAP(t, p.Netns))
+	for _, c := range rxeReference() {
+		name := strings.ReplaceAll(c.name, " ", "_")
+		t.Run("requester/"+name, func(t *testing.T) {
+			if got := c.run(t, newSide(t, here, softrnicAddr4), newSide(t, linux, p.Addr4())); !got.equal(c.want) {
+				t.Errorf("got %v\nwant %v", got, c.want)
+			}
+		})
+		t.Run("responder/"+name, func(t *testing.T) {
+			if got := c.run(t, newSide(t, linux, p.Addr4()), newSide(t, here, softrnicAddr4)); !got.equal(c.want) {
+				t.Errorf("got %v\nwant %v", got, c.want)
+			}
+		})
+	}
+}

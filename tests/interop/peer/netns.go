@@ -8,12 +8,15 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 const netnsPrefix = "softrnic-test-"
@@ -99,6 +102,26 @@ func (n *Netns) ip(args string) error {
 // Command is exec.CommandContext for a program that is to run in the namespace.
 func (n *Netns) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", n.Name, name}, args...)...)
+}
+
+// Do calls f on a thread that is in the namespace, as are the sockets and devices that f opens.
+func (n *Netns) Do(f func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with this goroutine, no other must get it
+		done <- func() error {
+			file, err := os.Open("/run/netns/" + n.Name)
+			if err != nil {
+				return err
+			}
+			defer file.Close()
+			if err := unix.Setns(int(file.Fd()), unix.CLONE_NEWNET); err != nil {
+				return fmt.Errorf("enter network namespace %s: %w", n.Name, err)
+			}
+			return f()
+		}()
+	}()
+	return <-done
 }
 
 // Veth makes a pair of virtual Ethernet devices, one end of it in the bridge, and returns the other's name. It has no

@@ -1,0 +1,215 @@
+//go:build linux
+
+package interop
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/sha3"
+	"encoding/binary"
+	"encoding/hex"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/packet"
+	"github.com/softrnic/softrnic/link/tap"
+	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/tests/interop/peer"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// SoftRNIC's addresses in a peer's networks.
+const (
+	softrnicCIDR4 = "10.77.0.100/24"
+	softrnicCIDR6 = "fd77::100/64"
+)
+
+var (
+	softrnicAddr4 = netip.MustParsePrefix(softrnicCIDR4).Addr()
+	softrnicAddr6 = netip.MustParsePrefix(softrnicCIDR6).Addr()
+)
+
+// softrnic is a SoftRNIC device in this process.
+type softrnic struct {
+	t   *testing.T
+	dev *verbs.Device
+}
+
+// openSoftRNIC opens a device behind a link, until the test ends.
+func openSoftRNIC(t *testing.T, l link.Link) device {
+	t.Helper()
+	host, err := stack.New(l, stack.Addr(softrnicCIDR4), stack.Addr(softrnicCIDR6))
+	if err != nil {
+		t.Fatal(err)
+	}
+	closing(t, host.Close)
+	dev, err := verbs.Open(rdmatransport.New(host))
+	if err != nil {
+		t.Fatal(err)
+	}
+	closing(t, dev.Close)
+	return softrnic{t, dev}
+}
+
+// openTAP opens a link on a TAP in a namespace's bridge.
+func openTAP(t *testing.T, n *peer.Netns) (l link.Link) {
+	t.Helper()
+	if err := n.Do(func() (err error) {
+		l, err = tap.Open("softrnic0", tap.WithBridge(n.Bridge), tap.WithMTU(n.MTU))
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// openPacket opens a link on one end of a veth whose other end is in a namespace's bridge.
+func openPacket(t *testing.T, n *peer.Netns) (l link.Link) {
+	t.Helper()
+	veth := n.Veth(t)
+	if err := n.Do(func() (err error) {
+		l, err = packet.Open(veth)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func closing(t *testing.T, f func() error) {
+	t.Cleanup(func() {
+		if err := f(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func (s softrnic) in(t *testing.T) device { return softrnic{t, s.dev} }
+
+func (s softrnic) GIDs() (gids []netip.Addr) {
+	table, err := s.dev.GIDTable(1)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, e := range table {
+		gids = append(gids, e.GID.Addr())
+	}
+	return gids
+}
+
+func (s softrnic) allocPD() domain {
+	pd, err := s.dev.AllocPD()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	closing(s.t, pd.Dealloc)
+	return softrnicDomain{s, pd}
+}
+
+type softrnicDomain struct {
+	softrnic
+	pd *verbs.PD
+}
+
+func (d softrnicDomain) regMR(length int, access verbs.Access) memory {
+	mr, err := d.pd.RegMR(make([]byte, length), access)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	closing(d.t, mr.Dereg)
+	return softrnicMemory{mr}
+}
+
+type softrnicMemory struct{ *verbs.MR }
+
+func (m softrnicMemory) Write(off int, data []byte) { copy(m.Buf()[off:], data) }
+func (m softrnicMemory) Read(off, n int) []byte     { return slices.Clone(m.Buf()[off : off+n]) }
+
+func (m softrnicMemory) Fill(off, n int, seed uint64) {
+	h := sha3.NewSHAKE128()
+	_, _ = h.Write(binary.BigEndian.AppendUint64(nil, seed))
+	_, _ = h.Read(m.Buf()[off : off+n])
+}
+
+func (m softrnicMemory) Digest(off, n int) string {
+	sum := sha256.Sum256(m.Buf()[off : off+n])
+	return hex.EncodeToString(sum[:])
+}
+
+func (d softrnicDomain) createQP(size verbs.QPCap) queuePair {
+	send, recv := d.createCQ(size.MaxSendWR), d.createCQ(size.MaxRecvWR)
+	qp, err := d.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, Transport: verbs.RoCEv2, SendCQ: send, RecvCQ: recv, Cap: size})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return softrnicQP{qp, d.t}
+}
+
+// createCQ makes a CQ with a channel of its own.
+func (d softrnicDomain) createCQ(size int) *verbs.CQ {
+	channel, err := d.dev.CreateCompChannel()
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	closing(d.t, channel.Destroy)
+	cq, err := d.dev.CreateCQ(size, &verbs.CQInitAttr{Channel: channel})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	closing(d.t, cq.Destroy)
+	return cq
+}
+
+type softrnicQP struct {
+	*verbs.QP
+	t *testing.T
+}
+
+// Destroy leaves the CQs to the end of the test.
+func (q softrnicQP) Destroy() {
+	if err := q.QP.Destroy(); err != nil {
+		q.t.Error(err)
+	}
+}
+
+func (q softrnicQP) PollSend(n int, timeout time.Duration) []verbs.WC {
+	q.t.Helper()
+	return poll(q.t, q.SendCQ(), n, timeout)
+}
+
+func (q softrnicQP) PollRecv(n int, timeout time.Duration) []verbs.WC {
+	q.t.Helper()
+	return poll(q.t, q.RecvCQ(), n, timeout)
+}
+
+func poll(t *testing.T, cq *verbs.CQ, n int, timeout time.Duration) []verbs.WC {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	defer cancel()
+	wcs := make([]verbs.WC, n)
+	for have := 0; ; {
+		if err := cq.RequestNotify(false); err != nil {
+			t.Fatal(err)
+		}
+		got, err := cq.Poll(wcs[have:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if have += got; have == n {
+			return wcs
+		}
+		if got > 0 {
+			continue
+		}
+		if _, err := cq.Channel().GetEvent(ctx); err != nil {
+			return wcs[:have]
+		}
+		if err := cq.AckEvents(1); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
