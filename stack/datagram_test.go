@@ -4,8 +4,16 @@ import (
 	"bytes"
 	"encoding/binary"
 	"net/netip"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/checksum"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
 
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/pipe"
@@ -158,5 +166,315 @@ func TestRoundTrip(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestSuperframeLimits checks where a superframe ends: 128 segments, 65,535 bytes of IP packet.
+func TestSuperframeLimits(t *testing.T) {
+	for _, tc := range []struct {
+		name         string
+		size, number int
+		frames       []int // segments in each
+	}{
+		{"segments", 64, 200, []int{128, 72}},
+		{"bytes", 4112, 20, []int{15, 5}},
+		{"bytes of 1024", 1040, 70, []int{62, 8}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, b := twoHosts(t)
+				in := collect(b)
+				attr := stack.PathAttr{Src: a4, Dst: b4}
+				p := newPath(t, a, attr)
+				synctest.Wait() // resolved
+				sizes := slices.Repeat([]int{tc.size}, tc.number)
+				headers := send(t, a, p, sizes...)
+				synctest.Wait()
+				checkArrived(t, in, attr, headers, sizes...)
+				got := make([]int, in.frames)
+				for _, p := range in.packets {
+					got[p.frame]++
+				}
+				if !slices.Equal(got, tc.frames) {
+					t.Errorf("segments a frame: %v, want %v", got, tc.frames)
+				}
+			})
+		})
+	}
+}
+
+func TestDatagramSizeBounds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := twoHosts(t)
+		in := collect(b)
+		attr := stack.PathAttr{Src: a4, Dst: b4}
+		p := newPath(t, a, attr)
+		if want := pipe.DefaultMTU - 28; p.MTU() != want {
+			t.Errorf("MTU %d, want %d", p.MTU(), want)
+		}
+		if got := newPath(t, a, stack.PathAttr{Src: a6, Dst: b6}).MTU(); got != pipe.DefaultMTU-48 {
+			t.Errorf("IPv6 MTU %d, want %d", got, pipe.DefaultMTU-48)
+		}
+		s := a.NICs()[0].Datagrams().Sender()
+		for _, n := range []int{-1, 0, p.MTU() + 1, 1 << 20} {
+			if h, b := s.Datagram(p, n); h != nil || b != nil {
+				t.Errorf("Datagram(%d) gave %d and %d bytes, want nil", n, len(h), len(b))
+			}
+		}
+		s.Flush()
+		headers := send(t, a, p, p.MTU(), p.MTU(), 1)
+		synctest.Wait()
+		checkArrived(t, in, attr, headers, p.MTU(), p.MTU(), 1)
+	})
+}
+
+// TestIDWrap sends more datagrams than there are IPv4 IDs: where a superframe's IDs go from 65535 to 0, each segment's
+// header must still be the one that the sender computed the ICRC over.
+func TestIDWrap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := twoHosts(t)
+		in := collect(b)
+		attr := stack.PathAttr{Src: a4, Dst: b4}
+		p := newPath(t, a, attr)
+		synctest.Wait()
+		sizes := slices.Repeat([]int{20}, 1000)
+		wrapped := false
+		for range 140 { // twice through the IDs: the wrap falls between two superframes once at most
+			in.packets = in.packets[:0]
+			headers := send(t, a, p, sizes...)
+			synctest.Wait()
+			checkArrived(t, in, attr, headers, sizes...)
+			for i, q := range in.packets[1:] {
+				wrapped = wrapped || q.frame == in.packets[i].frame && q.header[4] == 0 && q.header[5] == 0
+			}
+		}
+		if !wrapped {
+			t.Error("no superframe contained the wrap")
+		}
+	})
+}
+
+func TestDrop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := twoHosts(t)
+		in := collect(b)
+		p := newPath(t, a, stack.PathAttr{Src: a4, Dst: b4})
+		s := a.NICs()[0].Datagrams().Sender()
+		s.Drop() // nothing to take back
+		var headers [][]byte
+		for i := range 8 {
+			n := 100
+			if i == 2 {
+				n = 50 // short: would have ended the superframe
+			}
+			h, payload := s.Datagram(p, n)
+			payload[0] = byte(i)
+			if i == 0 || i == 2 || i == 7 {
+				s.Drop()
+				s.Drop() // once only
+				continue
+			}
+			headers = append(headers, bytes.Clone(h))
+		}
+		s.Flush()
+		synctest.Wait()
+		var got []byte
+		for i, q := range in.packets {
+			got = append(got, q.payload[0])
+			if len(q.payload) != 100 || !bytes.Equal(icrcView(q.header), icrcView(headers[i])) {
+				t.Errorf("datagram %d: %d bytes, header\n% x arrived,\n% x was shown", i, len(q.payload), q.header, headers[i])
+			}
+		}
+		if !bytes.Equal(got, []byte{1, 3, 4, 5, 6}) {
+			t.Errorf("arrived: %v, want 1 3 4 5 6", got)
+		}
+		if c := a.Interfaces()[0].Counters(); c.TxDatagrams != 5 {
+			t.Errorf("TxDatagrams %d, want 5", c.TxDatagrams)
+		}
+	})
+}
+
+// TestWithoutOffloads checks that a link which takes no superframes gets finished packets.
+func TestWithoutOffloads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := pipe.New()
+		out := &spy{Link: lan.Port(), plain: true}
+		a := newHost(t, out, stack.Addr("10.0.0.1/24"), stack.Addr("2001:db8::1/64"))
+		b := newHost(t, lan.Port(), stack.Addr("10.0.0.2/24"), stack.Addr("2001:db8::2/64"))
+		in := collect(b)
+		for _, attr := range []stack.PathAttr{{Src: a4, Dst: b4}, {Src: a6, Dst: b6}} {
+			in.packets = nil
+			p := newPath(t, a, attr)
+			headers := send(t, a, p, 1040, 1040, 1040)
+			synctest.Wait()
+			checkArrived(t, in, attr, headers, 1040, 1040, 1040)
+		}
+		frames := out.roce()
+		if len(frames) != 6 {
+			t.Fatalf("%d frames, want 6", len(frames))
+		}
+		for i, f := range frames {
+			if f.Segmentation != link.NoSegmentation || f.NeedsChecksum {
+				t.Errorf("frame %d: segmentation %d, partial checksum %t", i, f.Segmentation, f.NeedsChecksum)
+			}
+			if i < 3 && (!header.IPv4(f.Data[14:]).IsChecksumValid() || f.Data[20] != 0x40) {
+				t.Errorf("frame %d: IPv4 header % x: want a valid checksum and DF", i, f.Data[14:34])
+			}
+		}
+	})
+}
+
+// TestSuperframeChecksum completes a superframe's partial checksum as the kernel would and verifies it.
+func TestSuperframeChecksum(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := pipe.New()
+		out := &spy{Link: lan.Port()}
+		a := newHost(t, out, stack.Addr("10.0.0.1/24"), stack.Addr("2001:db8::1/64"))
+		newHost(t, lan.Port(), stack.Addr("10.0.0.2/24"), stack.Addr("2001:db8::2/64"))
+		for _, attr := range []stack.PathAttr{{Src: a4, Dst: b4}, {Src: a6, Dst: b6}} {
+			send(t, a, newPath(t, a, attr), 300, 300, 99)
+			synctest.Wait()
+		}
+		frames := out.roce()
+		if len(frames) != 2 {
+			t.Fatalf("%d frames, want 2", len(frames))
+		}
+		for i, f := range frames {
+			if f.Segmentation != link.UDP || f.SegmentSize != 300 || !f.NeedsChecksum {
+				t.Fatalf("frame %d: %+v", i, f)
+			}
+			f.FinishChecksum()
+			at := int(f.HeaderLen) - 8
+			src, dst := f.Data[26:30], f.Data[30:34]
+			if i == 1 {
+				src, dst = f.Data[22:38], f.Data[38:54]
+			}
+			datagram := f.Data[at:]
+			if !header.UDP(datagram).IsChecksumValid(tcpip.AddrFromSlice(src), tcpip.AddrFromSlice(dst),
+				checksum.Checksum(datagram[8:], 0)) {
+				t.Errorf("frame %d: the UDP checksum is wrong", i)
+			}
+		}
+	})
+}
+
+// TestOwnAddress sends to the host's own addresses with a lock held that the receiver takes, as a QP does.
+func TestOwnAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := pipe.New()
+		c4 := netip.MustParseAddr("10.0.1.1")
+		out := &spy{Link: lan.Port()}
+		h := newHost(t, out, stack.Addr("10.0.0.1/24"), stack.Addr("2001:db8::1/64"),
+			stack.AddNIC(lan.Port(), stack.Addr("10.0.1.1/24")))
+		var mu sync.Mutex
+		var in [2]inbox
+		for i, n := range h.NICs() {
+			n.Datagrams().Receive(func(d *stack.Datagram) {
+				mu.Lock()
+				defer mu.Unlock()
+				in[i].receive(d)
+			})
+		}
+		linkLocal := h.NICs()[0].GIDs()[0]
+		for _, tc := range []struct {
+			attr stack.PathAttr
+			nic  int
+		}{
+			{stack.PathAttr{Src: a4, Dst: a4}, 0},
+			{stack.PathAttr{Src: a6, Dst: a6}, 0},
+			{stack.PathAttr{Src: linkLocal, Dst: a6}, 0},
+			{stack.PathAttr{Src: a4, Dst: c4}, 1}, // the host's other NIC
+		} {
+			in = [2]inbox{}
+			p := newPath(t, h, tc.attr)
+			sizes := slices.Repeat([]int{1040}, 100)
+			mu.Lock()
+			headers := send(t, h, p, sizes...)
+			mu.Unlock()
+			synctest.Wait()
+			checkArrived(t, &in[tc.nic], tc.attr, headers, sizes...)
+		}
+		if n := len(out.roce()); n != 0 {
+			t.Errorf("%d frames went out", n)
+		}
+	})
+}
+
+// TestReceiveNilWaits removes a receiver while it is running.
+func TestReceiveNilWaits(t *testing.T) {
+	w := newWire()
+	h := newHost(t, w, stack.Addr("10.0.0.1/24"))
+	port := h.NICs()[0].Datagrams()
+	running, release := make(chan bool), make(chan bool)
+	var returned, early atomic.Bool
+	port.Receive(func(*stack.Datagram) {
+		close(running)
+		<-release
+		early.Store(returned.Load())
+	})
+	frame := frame4(b4, a4, w.mac, 20)
+	var wg sync.WaitGroup
+	wg.Go(func() { w.arrive(link.Frame{Data: frame}) })
+	<-running
+	wg.Go(func() {
+		port.Receive(nil)
+		returned.Store(true)
+	})
+	for range 1000 {
+		runtime.Gosched() // lets a Receive that does not wait return
+	}
+	close(release)
+	wg.Wait()
+	if early.Load() {
+		t.Error("Receive(nil) returned while the receiver was running")
+	}
+	w.arrive(link.Frame{Data: frame})
+	if c := h.Interfaces()[0].Counters(); c.RxFrames != 1 || c.RxDropped != 1 {
+		t.Errorf("%+v, want one frame received and one dropped", c)
+	}
+}
+
+// TestManySenders has goroutines share a path: whatever superframes come out, every header must be as shown.
+func TestManySenders(t *testing.T) {
+	const senders, rounds, burst = 8, 50, 10
+	a, b := twoHosts(t)
+	p := newPath(t, a, stack.PathAttr{Src: a4, Dst: b4})
+	shown := make([][]byte, senders*rounds*burst)
+	var seen atomic.Int64
+	done := make(chan bool)
+	arrived := make([][]byte, len(shown))
+	b.NICs()[0].Datagrams().Receive(func(d *stack.Datagram) {
+		for {
+			payload, ok := d.Next()
+			if !ok {
+				return
+			}
+			arrived[binary.BigEndian.Uint32(payload)] = bytes.Clone(d.Header)
+			if seen.Add(1) == int64(len(shown)) {
+				close(done)
+			}
+		}
+	})
+	var wg sync.WaitGroup
+	for i := range senders {
+		wg.Go(func() {
+			for r := range rounds {
+				s := a.NICs()[0].Datagrams().Sender()
+				for k := range burst {
+					n := (i*rounds+r)*burst + k
+					h, payload := s.Datagram(p, 64)
+					binary.BigEndian.PutUint32(payload, uint32(n))
+					shown[n] = bytes.Clone(h)
+				}
+				s.Flush()
+			}
+		})
+	}
+	wg.Wait()
+	<-done
+	for i := range shown {
+		if !bytes.Equal(icrcView(shown[i]), icrcView(arrived[i])) {
+			t.Fatalf("datagram %d: header\n% x arrived,\n% x was shown", i, arrived[i], shown[i])
+		}
 	}
 }

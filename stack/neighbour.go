@@ -17,9 +17,9 @@ import (
 // neighbour that it has not heard of for a while.
 const recheck = time.Second
 
-// maxHeld bounds the bytes that wait for one neighbour's MAC. A peer's first packets would otherwise be lost and
-// cost it a retransmission timeout at every connection.
-const maxHeld = 256 << 10
+// maxHeld bounds the bytes that wait for one neighbour's MAC, above what a transport has in flight. A peer's first
+// packets would otherwise be lost and cost it a retransmission timeout at every connection.
+const maxHeld = 1 << 20
 
 type neighbourKey struct {
 	local, next netip.Addr

@@ -24,7 +24,8 @@ type path struct {
 	ids  atomic.Uint32 // the IPv4 ID given last
 	// template is Ethernet, IP and UDP header without lengths, ID and checksums.
 	template [ethLen + ipv6Len + udpLen]byte
-	headers  int // bytes of template in use
+	pseudo   uint16 // sum of the UDP pseudo header without its length
+	headers  int    // bytes of template in use
 	close    sync.Once
 }
 
@@ -112,6 +113,7 @@ func (t *path) fill(dst []byte, src [6]byte) {
 	}
 	header.UDP(ip[ipLen:]).Encode(&header.UDPFields{SrcPort: t.attr.SrcPort, DstPort: RoCEPort})
 	t.headers = ethLen + ipLen + udpLen
+	t.pseudo = header.PseudoHeaderChecksum(header.UDPProtocolNumber, tcpipAddr(t.attr.Src), tcpipAddr(t.attr.Dst), 0)
 }
 
 // Attr implements Path; HopLimit is what is sent.

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"gvisor.dev/gvisor/pkg/tcpip/checksum"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 
 	"github.com/softrnic/softrnic/link"
@@ -136,8 +137,7 @@ func (s *sender) finish() {
 		f.Segmentation, f.SegmentSize, f.HeaderLen = link.UDP, uint16(s.size), uint16(p.headers)
 		f.NeedsChecksum, f.ChecksumStart, f.ChecksumOffset = true, uint16(p.headers-udpLen), 6
 		udp := header.UDP(ip[ipLen:])
-		udp.SetChecksum(header.PseudoHeaderChecksum(header.UDPProtocolNumber,
-			tcpipAddr(p.attr.Src), tcpipAddr(p.attr.Dst), udp.Length()))
+		udp.SetChecksum(checksum.Combine(p.pseudo, udp.Length()))
 	}
 	if nb := p.nb; nb != nil {
 		if s.now == 0 {

@@ -2,11 +2,13 @@ package stack
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
@@ -26,7 +28,8 @@ const (
 	tcpReceiveBuffer = 8 << 20
 )
 
-// DialStream opens a TCP connection. An invalid laddr lets the host choose; its port 0 likewise.
+// DialStream opens a TCP connection. An invalid laddr lets the host choose; its port 0 likewise. Errors wrap the
+// context's, or the errno: ECONNREFUSED, ETIMEDOUT, EHOSTUNREACH, ENETUNREACH, EADDRNOTAVAIL.
 func (h *Host) DialStream(ctx context.Context, laddr, raddr netip.AddrPort) (net.Conn, error) {
 	raddr = unmapPort(raddr)
 	if !isHostAddr(raddr.Addr()) || raddr.Port() == 0 {
@@ -39,6 +42,9 @@ func (h *Host) DialStream(ctx context.Context, laddr, raddr netip.AddrPort) (net
 		if laddr.Addr().Is4() != raddr.Addr().Is4() {
 			return nil, fmt.Errorf("dial tcp %v: local address %v is of the other IP version", raddr, laddr.Addr())
 		}
+		if err := h.checkLocal(laddr.Addr()); err != nil {
+			return nil, fmt.Errorf("dial tcp %v: %w", raddr, err)
+		}
 		local, _ = h.fullAddress(laddr)
 	}
 	c, err := gonet.DialTCPWithBind(ctx, h.stack, local, remote, proto)
@@ -46,24 +52,57 @@ func (h *Host) DialStream(ctx context.Context, laddr, raddr netip.AddrPort) (net
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("dial tcp %v: no answer: %w", raddr, ctx.Err())
 		}
-		return nil, fmt.Errorf("dial tcp %v: %w", raddr, err)
+		return nil, fmt.Errorf("dial tcp %v: %w", raddr, streamError(err))
 	}
 	return c, nil
 }
 
-// ListenStream listens for TCP connections; an unspecified address means all of the host's.
+// ListenStream listens for TCP connections; an unspecified address means all of the host's. Errors wrap EADDRINUSE or
+// EADDRNOTAVAIL.
 func (h *Host) ListenStream(laddr netip.AddrPort) (net.Listener, error) {
 	laddr = unmapPort(laddr)
 	local, proto := h.fullAddress(laddr)
 	if !laddr.Addr().IsValid() || laddr.Addr().IsUnspecified() {
 		// An IPv6 endpoint without an address takes IPv4 connections too.
 		local, proto = tcpip.FullAddress{Port: laddr.Port()}, ipv6.ProtocolNumber
+	} else if err := h.checkLocal(laddr.Addr()); err != nil {
+		return nil, fmt.Errorf("listen tcp %v: %w", laddr, err)
 	}
 	l, err := gonet.ListenTCP(h.stack, local, proto)
 	if err != nil {
-		return nil, fmt.Errorf("listen tcp %v: %w", laddr, err)
+		return nil, fmt.Errorf("listen tcp %v: %w", laddr, streamError(err))
 	}
 	return l, nil
+}
+
+func (h *Host) checkLocal(a netip.Addr) error {
+	if !a.IsUnspecified() && h.owner(a.WithZone("")) == nil {
+		return fmt.Errorf("the host has no address %v: %w", a, syscall.EADDRNOTAVAIL)
+	}
+	return nil
+}
+
+// streamError gives the errors of gonet, which are gVisor's as text, their errno.
+func streamError(err error) error {
+	var op *net.OpError
+	if errors.As(err, &op) {
+		err = op.Err // the address is in the caller's message
+	}
+	for terr, errno := range streamErrnos {
+		if err.Error() == terr.String() {
+			return errno
+		}
+	}
+	return err
+}
+
+var streamErrnos = map[tcpip.Error]syscall.Errno{
+	&tcpip.ErrConnectionRefused{}:  syscall.ECONNREFUSED,
+	&tcpip.ErrConnectionReset{}:    syscall.ECONNRESET,
+	&tcpip.ErrTimeout{}:            syscall.ETIMEDOUT,
+	&tcpip.ErrHostUnreachable{}:    syscall.EHOSTUNREACH,
+	&tcpip.ErrNetworkUnreachable{}: syscall.ENETUNREACH,
+	&tcpip.ErrPortInUse{}:          syscall.EADDRINUSE,
 }
 
 func unmapPort(a netip.AddrPort) netip.AddrPort {
