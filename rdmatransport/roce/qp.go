@@ -76,10 +76,11 @@ func (q *qp) Modify(from, to verbs.QPState, attr *verbs.QPAttr, mask verbs.QPAtt
 	case to == verbs.StateReset:
 		q.reset()
 	case to == verbs.StateErr:
+		q.quiet()
 		q.e.timers.Stop(&q.timer)
 	case from == verbs.StateInit && to == verbs.StateRTR:
 		q.dest = attr.DestQPNum
-		q.resp = responder{psn: attr.RQPSN}
+		q.resp = responder{psn: attr.RQPSN, ackPSN: wire.PSNAdd(attr.RQPSN, 1<<24-1)}
 		q.resp.setDepth(int(attr.MaxDestRDAtomic))
 	case from == verbs.StateRTR && to == verbs.StateRTS:
 		q.req.begin(attr.SQPSN, q.mtu)
@@ -182,9 +183,12 @@ func (q *qp) leave() {
 
 // fail moves the QP to the error state. The work request that failed is completed already.
 func (q *qp) fail() {
-	q.req.timeout, q.req.rnrWait, q.resp.resume = 0, 0, 0
+	q.quiet()
 	q.h.Fail()
 }
+
+// quiet forgets what the timer was to be set for.
+func (q *qp) quiet() { q.req.timeout, q.req.rnrWait, q.resp.resume = 0, 0, 0 }
 
 // flush sends what this hold of the lock has gathered, and sets the timer.
 func (q *qp) flush() {

@@ -25,8 +25,9 @@ type responder struct {
 
 	// What is owed to the requester; see response.go.
 	ackDue  bool
-	nak     uint8 // syndrome that is due once all before it is answered; 0 is none
-	fatal   bool  // nak ends the connection, with status
+	ackPSN  uint32 // newest PSN of a SEND or WRITE: only responses acknowledge READs and atomics
+	nak     uint8  // syndrome that is due once all before it is answered; 0 is none
+	fatal   bool   // nak ends the connection, with status
 	status  verbs.WCStatus
 	jobs    []job // READs and atomics still to be answered, by PSN
 	history []job // the last max_dest_rd_atomic READs and atomics, for duplicates
@@ -109,6 +110,8 @@ func (r *responder) inSequence(p *wire.Packet, info wire.Info) bool {
 func (q *qp) permitted(info wire.Info) bool {
 	flags := q.h.Attr().QPAccessFlags
 	switch {
+	case info.HasIETH():
+		return false // the device has no invalidation
 	case info.Write():
 		return flags&verbs.AccessRemoteWrite != 0
 	case info.Read():
@@ -159,6 +162,7 @@ func (q *qp) execSend(p *wire.Packet, info wire.Info) bool {
 		q.completeRecv(p, info, &wc)
 		r.endMessage()
 	}
+	r.ackPSN = r.psn
 	r.psn = wire.PSNAdd(r.psn, 1)
 	return true
 }
@@ -200,6 +204,7 @@ func (q *qp) execWrite(p *wire.Packet, info wire.Info) bool {
 		}
 		r.endMessage()
 	}
+	r.ackPSN = r.psn
 	r.psn = wire.PSNAdd(r.psn, 1)
 	return true
 }
@@ -224,12 +229,8 @@ func (q *qp) execRead(p *wire.Packet) bool {
 	if _, ok := q.region(p.RETH.RKey, p.RETH.Addr, uint64(p.RETH.Length), verbs.AccessRemoteRead); !ok {
 		return q.refuse(wire.NakRemoteAccess, verbs.WCRemAccessErr)
 	}
-	r.endMessage()
-	j := job{kind: readJob, psn: p.PSN, packets: q.packets(p.RETH.Length), reth: p.RETH}
-	r.remember(j)
-	r.insert(j)
-	r.psn = wire.PSNAdd(r.psn, j.packets)
-	return false // the responses are the acknowledgement
+	q.answer(job{kind: readJob, psn: p.PSN, packets: q.packets(p.RETH.Length), reth: p.RETH})
+	return false
 }
 
 // execAtomic carries out an atomic, once: its result is kept for duplicates.
@@ -252,11 +253,19 @@ func (q *qp) execAtomic(p *wire.Packet) bool {
 	} else {
 		j.orig = memory.FetchAdd(b, a.Swap)
 	}
+	q.answer(j)
+	return false
+}
+
+// answer ends a READ or atomic that is new. Its responses acknowledge it, and all that came before it.
+func (q *qp) answer(j job) {
+	r := &q.resp
 	r.endMessage()
+	j.msn = r.msn
 	r.remember(j)
 	r.insert(j)
-	r.psn = wire.PSNAdd(r.psn, 1)
-	return false
+	r.psn = wire.PSNAdd(r.psn, j.packets)
+	r.ackDue = false
 }
 
 func (r *responder) endMessage() { r.msn = wire.PSNAdd(r.msn, 1) }
@@ -296,20 +305,26 @@ func (q *qp) duplicate(p *wire.Packet, info wire.Info) {
 		return
 	}
 	for i := range r.history {
-		old := &r.history[i]
+		// The newest first: PSNs wrap, and an old one may have come round.
+		old := &r.history[(r.oldest+len(r.history)-1-i)%len(r.history)]
 		into := wire.PSNDiff(p.PSN, old.psn)
 		if into < 0 || into >= int32(old.packets) {
 			continue
 		}
 		if old.kind == atomicJob && info.Atomic() {
-			r.insert(*old)
+			again := *old
+			again.replay, again.msn = true, r.msn
+			r.insert(again)
 		}
 		if old.kind == readJob && info.Read() {
 			// The same READ or a later part of it. (rxe numbers and checks it so, too.)
 			from := uint64(into) * uint64(q.mtu)
 			if p.RETH.RKey == old.reth.RKey && p.RETH.Addr == old.reth.Addr+from &&
 				uint64(p.RETH.Length) <= uint64(old.reth.Length)-from {
-				r.insert(job{kind: readJob, psn: p.PSN, packets: q.packets(p.RETH.Length), reth: p.RETH, partial: into > 0})
+				r.insert(job{
+					kind: readJob, replay: true, partial: into > 0,
+					psn: p.PSN, packets: q.packets(p.RETH.Length), msn: r.msn, reth: p.RETH,
+				})
 			}
 		}
 		return

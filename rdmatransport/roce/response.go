@@ -13,7 +13,9 @@ import (
 // job is a READ or atomic to be answered, or one that was.
 type job struct {
 	kind    jobKind
+	replay  bool      // asked for again
 	partial bool      // a repeated READ that starts behind the original's first packet
+	msn     uint32    // messages completed with it
 	psn     uint32    // of its first response still to be sent
 	packets uint32    // responses still to be sent
 	sent    uint32    // responses sent
@@ -31,7 +33,16 @@ const (
 func (j *job) end() uint32 { return wire.PSNAdd(j.psn, j.packets) }
 
 // full tells that the requester has more READs and atomics outstanding than it was granted (max_dest_rd_atomic).
-func (r *responder) full() bool { return len(r.jobs) >= cap(r.history) }
+// What it repeats does not count: that may have been on its way when the response was.
+func (r *responder) full() bool {
+	n := 0
+	for i := range r.jobs {
+		if !r.jobs[i].replay {
+			n++
+		}
+	}
+	return n >= cap(r.history)
+}
 
 // remember keeps a READ or atomic for duplicates, in place of the oldest: the requester cannot be missing that one's
 // response any more.
@@ -88,14 +99,14 @@ func (q *qp) respond() {
 			q.failRecv(r.status)
 		}
 	case r.ackDue:
-		q.sendAck(wire.AckUnlimited, wire.PSNAdd(r.psn, 1<<24-1))
+		q.sendAck(wire.AckUnlimited, r.ackPSN)
 	}
 	r.ackDue = false
 }
 
 // respondOne sends the next packet of a job; false if the region is gone.
 func (q *qp) respondOne(j *job) bool {
-	p := wire.Packet{BTH: wire.BTH{PSN: j.psn}, AETH: wire.AETH{Syndrome: wire.AckUnlimited, MSN: q.resp.msn}}
+	p := wire.Packet{BTH: wire.BTH{PSN: j.psn}, AETH: wire.AETH{Syndrome: wire.AckUnlimited, MSN: j.msn}}
 	n := uint32(0)
 	if j.kind == atomicJob {
 		p.Opcode = wire.RCAtomicAck
