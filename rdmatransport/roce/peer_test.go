@@ -1,0 +1,674 @@
+package roce_test
+
+// The peer of these tests is the test itself: it hands the engine packets made with roce/wire, and looks at every
+// packet that the engine sends. In between is an interface that is nothing but memory.
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// host is a stack.Network of memory interfaces, without streams.
+type host struct{ ports []*port }
+
+func (h *host) NICs() (nics []stack.NIC) {
+	for _, p := range h.ports {
+		nics = append(nics, p)
+	}
+	return nics
+}
+
+func (h *host) DialStream(context.Context, netip.AddrPort, netip.AddrPort) (net.Conn, error) {
+	return nil, errors.ErrUnsupported
+}
+
+func (h *host) ListenStream(netip.AddrPort) (net.Listener, error) { return nil, errors.ErrUnsupported }
+
+// port is a NIC and its datagram port.
+type port struct {
+	t       testing.TB
+	gids    []netip.Addr
+	receive func(*stack.Datagram)
+	discard bool // benchmarks: what is sent is built and forgotten
+
+	mu    sync.Mutex
+	sent  []wire.Packet
+	lost  func(*wire.Packet) bool // what of it never arrives
+	free  []*sender
+	paths int // open ones
+}
+
+func (p *port) Name() string                      { return "mem0" }
+func (p *port) MAC() net.HardwareAddr             { return net.HardwareAddr{2, 0, 0, 0, 0, 1} }
+func (p *port) MTU() int                          { return 4500 }
+func (p *port) GIDs() []netip.Addr                { return p.gids }
+func (p *port) Datagrams() stack.DatagramPort     { return p }
+func (p *port) Receive(f func(d *stack.Datagram)) { p.receive = f }
+
+func (p *port) Path(a stack.PathAttr) (stack.Path, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.paths++
+	return &path{p, a}, nil
+}
+
+func (p *port) Sender() stack.Sender {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n := len(p.free); n > 0 {
+		s := p.free[n-1]
+		p.free = p.free[:n-1]
+		return s
+	}
+	return &sender{port: p, buf: make([]byte, 0, 4<<20)}
+}
+
+type path struct {
+	port *port
+	attr stack.PathAttr
+}
+
+func (p *path) Attr() stack.PathAttr { return p.attr }
+func (p *path) MTU() int             { return p.port.MTU() - headerLen(p.attr.Src) }
+func (p *path) Close() {
+	p.port.mu.Lock()
+	defer p.port.mu.Unlock()
+	p.port.paths--
+}
+
+type sender struct {
+	port   *port
+	buf    []byte
+	header []byte // of the datagram in the making
+	last   int    // where it begins in buf
+	ends   []int
+}
+
+func (s *sender) Datagram(p stack.Path, n int) (header, payload []byte) {
+	if n <= 0 || n > p.MTU() {
+		return nil, nil
+	}
+	s.settle()
+	a := p.(*path).attr
+	s.last = len(s.buf)
+	h := headerLen(a.Src)
+	if s.port.discard && s.last+h+n > cap(s.buf) {
+		s.buf, s.ends, s.last = s.buf[:0], s.ends[:0], 0
+	}
+	s.buf = append(s.buf, make([]byte, h+n)...)
+	header = s.buf[s.last : s.last+h]
+	putHeader(header, a.Src, a.Dst, a.SrcPort, 0, n)
+	payload = s.buf[s.last+h:]
+	for i := range payload {
+		payload[i] = 0x5a // every byte is to be written
+	}
+	return header, payload
+}
+
+func (s *sender) Drop() {
+	if len(s.buf) == s.last {
+		panic("Drop without Datagram")
+	}
+	s.buf = s.buf[:s.last]
+}
+
+// settle ends the datagram in the making.
+func (s *sender) settle() {
+	if len(s.buf) > s.last {
+		s.ends = append(s.ends, len(s.buf))
+	}
+	s.last = len(s.buf)
+}
+
+func (s *sender) Flush() {
+	s.settle()
+	p := s.port
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	at := 0
+	for _, end := range s.ends {
+		if p.discard {
+			break
+		}
+		d := s.buf[at:end]
+		at = end
+		h := 28
+		if d[0]>>4 == 6 {
+			h = 48
+		}
+		var pkt wire.Packet
+		b := bytes.Clone(d[h:])
+		if err := pkt.Parse(b); err != nil {
+			p.t.Errorf("the engine sends %x: %v", b, err)
+			continue
+		}
+		if !wire.CheckICRC(d[:h], b) {
+			p.t.Errorf("the engine sends %v with a wrong ICRC", pkt.Opcode)
+		}
+		if pad := b[len(b)-wire.ICRCLen-int(pkt.Pad) : len(b)-wire.ICRCLen]; len(bytes.Trim(pad, "\x00")) > 0 {
+			p.t.Errorf("the engine sends %v with pad %x", pkt.Opcode, pad)
+		}
+		if p.lost == nil || !p.lost(&pkt) {
+			p.sent = append(p.sent, pkt)
+		}
+	}
+	s.buf, s.ends, s.last = s.buf[:0], s.ends[:0], 0
+	p.free = append(p.free, s)
+}
+
+func headerLen(a netip.Addr) int {
+	if a.Is4() {
+		return 28
+	}
+	return 48
+}
+
+// putHeader writes IP and UDP headers for n bytes of UDP payload, of segment id of a superframe.
+func putHeader(b []byte, src, dst netip.Addr, srcPort uint16, id, n int) {
+	clear(b)
+	if src.Is4() {
+		b[0], b[6], b[8], b[9] = 0x45, 0x40, 64, 17
+		binary.BigEndian.PutUint16(b[2:], uint16(28+n))
+		binary.BigEndian.PutUint16(b[4:], uint16(id))
+		s, d := src.As4(), dst.As4()
+		copy(b[12:], s[:])
+		copy(b[16:], d[:])
+	} else {
+		b[0], b[6], b[7] = 0x60, 17, 64
+		binary.BigEndian.PutUint16(b[4:], uint16(8+n))
+		s, d := src.As16(), dst.As16()
+		copy(b[8:], s[:])
+		copy(b[24:], d[:])
+	}
+	u := b[len(b)-8:]
+	binary.BigEndian.PutUint16(u, srcPort)
+	binary.BigEndian.PutUint16(u[2:], stack.RoCEPort)
+	binary.BigEndian.PutUint16(u[4:], uint16(8+n))
+}
+
+// config is how a test wants its QP.
+type config struct {
+	mtu         verbs.MTU
+	access      verbs.Access // of the QP
+	rqPSN       uint32       // the peer's first PSN
+	sqPSN       uint32       // the engine's first PSN
+	destRD, rd  uint8        // max_dest_rd_atomic, max_rd_atomic
+	timeout     uint8
+	retry, rnr  uint8
+	minRNR      uint8
+	sigAll      bool
+	cqe         int
+	maxWR       int
+	stopAt      verbs.QPState // leave the QP in this state
+	v6          bool
+	size        int // of the memory region, in bytes
+	mrAccess    verbs.Access
+	mrIOVA      uint64
+	mrIOVAGiven bool
+}
+
+const (
+	allAccess = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
+
+	peerQPN  = 0x00abcd
+	peerAddr = 0x7f00_0000_1000 // remote memory that the engine's requests name
+	peerKey  = 0x0badcafe
+	guard    = 4096 // bytes on either side of every region
+	guardVal = 0xc7
+)
+
+var (
+	us4, them4 = netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
+	us6, them6 = netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::2")
+	linkLocal  = netip.MustParseAddr("fe80::1")
+)
+
+// rig is a device with one connected QP, and the peer.
+type rig struct {
+	t        testing.TB
+	c        config
+	port     *port // port 1
+	port2    *port
+	us, them netip.Addr
+	prov     *rdmatransport.Provider
+	dev      *verbs.Device
+	pd       *verbs.PD
+	scq, rcq *verbs.CQ
+	qp       *verbs.QP
+
+	whole []byte // buf between its guards
+	buf   []byte // what mr and lmr register
+	mr    *verbs.MR
+}
+
+// run runs a test in a bubble of virtual time.
+func run(t *testing.T, name string, c config, f func(t *testing.T, r *rig)) {
+	t.Run(name, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) { f(t, newRig(t, c)) })
+	})
+}
+
+// bubble is run without a name of its own.
+func bubble(t *testing.T, c config, f func(r *rig)) {
+	synctest.Test(t, func(t *testing.T) { f(newRig(t, c)) })
+}
+
+func newRig(t testing.TB, c config) *rig {
+	t.Helper()
+	for _, d := range []struct {
+		v   *int
+		def int
+	}{{&c.cqe, 4096}, {&c.maxWR, 64}, {&c.size, 64 << 10}} {
+		if *d.v == 0 {
+			*d.v = d.def
+		}
+	}
+	if c.mtu == 0 {
+		c.mtu = verbs.MTU1024
+	}
+	if c.access == 0 {
+		c.access = allAccess
+	}
+	if c.mrAccess == 0 {
+		c.mrAccess = allAccess
+	}
+	if c.destRD == 0 {
+		c.destRD = 4
+	}
+	if c.rd == 0 {
+		c.rd = 4
+	}
+	if c.minRNR == 0 {
+		c.minRNR = 12
+	}
+	if c.stopAt == verbs.StateReset {
+		c.stopAt = verbs.StateRTS
+	}
+	r := &rig{t: t, c: c, us: us4, them: them4}
+	if c.v6 {
+		r.us, r.them = us6, them6
+	}
+	r.port = &port{t: t, gids: []netip.Addr{linkLocal, us4, us6}}
+	r.port2 = &port{t: t, gids: []netip.Addr{linkLocal}}
+	r.prov = rdmatransport.New(&host{[]*port{r.port, r.port2}})
+	r.dev = must(verbs.Open(r.prov))
+	r.pd = must(r.dev.AllocPD())
+	r.scq = must(r.dev.CreateCQ(c.cqe, nil))
+	r.rcq = must(r.dev.CreateCQ(c.cqe, nil))
+	r.whole = make([]byte, guard+c.size+guard)
+	r.buf = r.whole[guard : guard+c.size : guard+c.size]
+	r.paint()
+	if c.mrIOVAGiven {
+		r.mr = must(r.pd.RegMRIOVA(r.buf, c.mrIOVA, c.mrAccess))
+	} else {
+		r.mr = must(r.pd.RegMR(r.buf, c.mrAccess))
+	}
+	r.qp = must(r.pd.CreateQP(&verbs.QPInitAttr{
+		Type: verbs.RC, Transport: verbs.RoCEv2, SendCQ: r.scq, RecvCQ: r.rcq, SQSigAll: c.sigAll,
+		Cap: verbs.QPCap{MaxSendWR: c.maxWR, MaxRecvWR: c.maxWR, MaxSendSGE: 32, MaxRecvSGE: 32, MaxInlineData: 512},
+	}))
+	r.connect()
+	t.Cleanup(func() {
+		r.guards()
+		if err := r.qp.Destroy(); err != nil && !errors.Is(err, verbs.ErrDestroyed) {
+			t.Error(err)
+		}
+		if r.port.paths != 0 {
+			t.Errorf("%d paths are left open", r.port.paths)
+		}
+		r.prov.Close()
+	})
+	return r
+}
+
+// paint fills the guards, and the region with something else.
+func (r *rig) paint() {
+	for i := range r.whole {
+		r.whole[i] = guardVal
+	}
+	for i := range r.buf {
+		r.buf[i] = byte(i*7 + i>>8)
+	}
+}
+
+// connect takes the QP from RESET to the state that the test wants.
+func (r *rig) connect() {
+	r.t.Helper()
+	c := &r.c
+	gid := uint8(1)
+	if c.v6 {
+		gid = 2
+	}
+	for _, step := range []struct {
+		attr verbs.QPAttr
+		mask verbs.QPAttrMask
+	}{
+		{verbs.QPAttr{QPState: verbs.StateInit, PortNum: 1, QPAccessFlags: c.access},
+			verbs.QPAttrState | verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrAccessFlags},
+		{verbs.QPAttr{
+			QPState: verbs.StateRTR, PathMTU: c.mtu, DestQPNum: peerQPN, RQPSN: c.rqPSN,
+			MaxDestRDAtomic: c.destRD % 255, MinRNRTimer: c.minRNR,
+			AHAttr: verbs.AHAttr{IsGlobal: true, PortNum: 1, GRH: verbs.GRH{DGID: verbs.GIDFromAddr(r.them), SGIDIndex: gid}},
+		}, verbs.QPAttrState | verbs.QPAttrAV | verbs.QPAttrPathMTU | verbs.QPAttrDestQPN | verbs.QPAttrRQPSN |
+			verbs.QPAttrMaxDestRDAtomic | verbs.QPAttrMinRNRTimer},
+		{verbs.QPAttr{
+			QPState: verbs.StateRTS, SQPSN: c.sqPSN, Timeout: c.timeout, RetryCnt: c.retry, RNRRetry: c.rnr,
+			MaxRDAtomic: c.rd % 255,
+		}, verbs.QPAttrState | verbs.QPAttrSQPSN | verbs.QPAttrTimeout | verbs.QPAttrRetryCnt | verbs.QPAttrRNRRetry |
+			verbs.QPAttrMaxQPRDAtomic},
+	} {
+		if r.qp.State() == c.stopAt {
+			return
+		}
+		if err := r.qp.Modify(&step.attr, step.mask); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+}
+
+// none, as a count of READs and atomics, is 0: config's 0 is the default.
+const none = 255
+
+func (r *rig) modify(to verbs.QPState) {
+	r.t.Helper()
+	if err := r.qp.Modify(&verbs.QPAttr{QPState: to}, verbs.QPAttrState); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// mtu is the path MTU in bytes.
+func (r *rig) mtu() int { return r.c.mtu.Bytes() }
+
+// guards checks that nothing around the region has changed.
+func (r *rig) guards() {
+	r.t.Helper()
+	for i, b := range r.whole {
+		if b != guardVal && (i < guard || i >= guard+len(r.buf)) {
+			r.t.Fatalf("byte %d beside the region of %d bytes has changed", i-guard, len(r.buf))
+		}
+	}
+}
+
+// What the peer sends.
+
+type option func(*wire.Packet)
+
+func ackReq(p *wire.Packet) { p.AckReq = true }
+func se(p *wire.Packet)     { p.Solicited = true }
+
+func imm(v uint32) option { return func(p *wire.Packet) { p.Imm = v } }
+
+func reth(addr uint64, rkey uint32, n uint32) option {
+	return func(p *wire.Packet) { p.RETH = wire.RETH{Addr: addr, RKey: rkey, Length: n} }
+}
+
+// at is the RETH of n bytes at an offset of the region.
+func (r *rig) at(off int, n uint32) option { return reth(r.mr.Addr()+uint64(off), r.mr.RKey(), n) }
+
+func (r *rig) atomic(off int, compare, swap uint64) option {
+	return func(p *wire.Packet) {
+		p.AtomicETH = wire.AtomicETH{Addr: r.mr.Addr() + uint64(off), RKey: r.mr.RKey(), Swap: swap, Compare: compare}
+	}
+}
+
+// req is a request packet of the peer; psn counts from the first.
+func (r *rig) req(op wire.Opcode, psn int, payload []byte, opts ...option) wire.Packet {
+	p := wire.Packet{Payload: payload}
+	p.Opcode, p.PKey, p.DestQP, p.Pad = op, wire.DefaultPKey, r.qp.Num(), wire.PadLen(len(payload))
+	p.PSN = wire.PSNAdd(r.c.rqPSN, uint32(psn))
+	for _, o := range opts {
+		o(&p)
+	}
+	return p
+}
+
+// resp is a response packet of the peer; psn counts from the engine's first.
+func (r *rig) resp(op wire.Opcode, psn int, syndrome uint8, payload []byte) wire.Packet {
+	p := r.req(op, 0, payload)
+	p.PSN = wire.PSNAdd(r.c.sqPSN, uint32(psn))
+	p.AETH.Syndrome = syndrome
+	return p
+}
+
+func (r *rig) ack(psn int) wire.Packet { return r.resp(wire.RCAck, psn, wire.AckUnlimited, nil) }
+
+func (r *rig) nak(syndrome uint8, psn int) wire.Packet { return r.resp(wire.RCAck, psn, syndrome, nil) }
+
+func (r *rig) data(op wire.Opcode, psn int, payload []byte) wire.Packet {
+	return r.resp(op, psn, wire.AckUnlimited, payload)
+}
+
+func (r *rig) atomicAck(psn int, orig uint64) wire.Packet {
+	p := r.resp(wire.RCAtomicAck, psn, wire.AckUnlimited, nil)
+	p.AtomicAckETH.Orig = orig
+	return p
+}
+
+// fill is n bytes that tell where they belong.
+func fill(n int, seed byte) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = seed + byte(i*13+i>>8)
+	}
+	return b
+}
+
+// frame makes one frame of packets that have one size, but for a shorter last one.
+func (r *rig) frame(pkts ...wire.Packet) *stack.Datagram {
+	d := &stack.Datagram{Src: r.them, Dst: r.us, SrcPort: 50000, SegmentSize: pkts[0].Size()}
+	h := make([]byte, headerLen(r.us))
+	for i := range pkts {
+		n := pkts[i].Size()
+		if n > d.SegmentSize || n < d.SegmentSize && i < len(pkts)-1 {
+			r.t.Fatalf("packet %d of a superframe has %d bytes, the first %d", i, n, d.SegmentSize)
+		}
+		b := make([]byte, n)
+		putHeader(h, d.Src, d.Dst, d.SrcPort, i, n)
+		pkts[i].Encode(h, b)
+		d.Payload = append(d.Payload, b...)
+	}
+	d.Header = make([]byte, len(h))
+	putHeader(d.Header, d.Src, d.Dst, d.SrcPort, 0, len(d.Payload))
+	return d
+}
+
+// give hands the engine each packet in a frame of its own.
+func (r *rig) give(pkts ...wire.Packet) {
+	for i := range pkts {
+		r.port.receive(r.frame(pkts[i]))
+	}
+}
+
+// giveFrame hands the engine all packets in one superframe.
+func (r *rig) giveFrame(pkts ...wire.Packet) { r.port.receive(r.frame(pkts...)) }
+
+// What the engine sends.
+
+// take returns what was sent since the last call.
+func (r *rig) take() []wire.Packet {
+	r.port.mu.Lock()
+	defer r.port.mu.Unlock()
+	sent := r.port.sent
+	r.port.sent = nil
+	return sent
+}
+
+// brief writes a packet as the tests expect it. PSNs and addresses count from their firsts.
+func (r *rig) brief(p *wire.Packet) string {
+	var s strings.Builder
+	w := func(format string, args ...any) { fmt.Fprintf(&s, format, args...) }
+	info := p.Opcode.Info()
+	base := r.c.sqPSN
+	if info.Response() {
+		base = r.c.rqPSN
+	}
+	psn := wire.PSNDiff(p.PSN, base)
+	name := strings.TrimPrefix(p.Opcode.String(), "RC ")
+	switch {
+	case p.Opcode != wire.RCAck:
+		w("%s %d", strings.Replace(name, "READ Response ", "", 1), psn)
+	case p.AETH.IsACK():
+		w("ack %d", psn)
+	case p.AETH.IsRNR():
+		w("rnr%d %d", p.AETH.Value(), psn)
+	default:
+		w("nak%x %d", p.AETH.Syndrome, psn)
+	}
+	if info.HasAETH() {
+		w(" msn %d", p.AETH.MSN)
+		if p.AETH.IsACK() && p.AETH.Value() != 0x1f {
+			w(" credits %d", p.AETH.Value())
+		}
+	}
+	if info.HasPayload() {
+		w(" len %d", len(p.Payload))
+	}
+	if info.HasRETH() {
+		w(" at %d+%d", p.RETH.Addr-peerAddr, p.RETH.Length)
+		if p.RETH.RKey != peerKey {
+			w(" rkey %#x", p.RETH.RKey)
+		}
+	}
+	if info.HasAtomicETH() {
+		w(" at %d swap %d compare %d", p.AtomicETH.Addr-peerAddr, p.AtomicETH.Swap, p.AtomicETH.Compare)
+	}
+	if info.HasAtomicAckETH() {
+		w(" orig %d", p.AtomicAckETH.Orig)
+	}
+	if info.HasImmDt() {
+		w(" imm %d", p.Imm)
+	}
+	if p.Solicited {
+		w(" se")
+	}
+	if p.AckReq {
+		w(" ackreq")
+	}
+	if p.DestQP != peerQPN || p.PKey != wire.DefaultPKey || p.FECN || p.BECN || p.Reserved6 != 0 || p.Reserved7 != 0 {
+		w(" with BTH %+v", p.BTH)
+	}
+	return s.String()
+}
+
+// expect checks what was sent since the last look, and returns it.
+func (r *rig) expect(want ...string) []wire.Packet {
+	r.t.Helper()
+	sent := r.take()
+	var got []string
+	for i := range sent {
+		got = append(got, r.brief(&sent[i]))
+	}
+	if !slices.Equal(got, want) {
+		r.t.Fatalf("the engine sent\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
+	}
+	return sent
+}
+
+// What the application sees.
+
+func poll(t testing.TB, cq *verbs.CQ) []verbs.WC {
+	t.Helper()
+	var wcs [64]verbs.WC
+	var all []verbs.WC
+	for {
+		n, err := cq.Poll(wcs[:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n == 0 {
+			return all
+		}
+		all = append(all, wcs[:n]...)
+	}
+}
+
+// completions checks what a CQ holds: "7 SUCCESS SEND 0" is WRID, status, and on success opcode and length, with
+// " imm 5" behind if there is immediate data.
+func (r *rig) completions(cq *verbs.CQ, want ...string) {
+	r.t.Helper()
+	var got []string
+	for _, wc := range poll(r.t, cq) {
+		s := fmt.Sprintf("%d %v", wc.WRID, wc.Status)
+		if wc.Status == verbs.WCSuccess {
+			s += fmt.Sprintf(" %v %d", wc.Opcode, wc.ByteLen)
+			if wc.Flags&verbs.WCWithImm != 0 {
+				s += fmt.Sprintf(" imm %d", wc.ImmData)
+			}
+		}
+		if wc.QPNum != r.qp.Num() {
+			s += fmt.Sprintf(" of QP %#x", wc.QPNum)
+		}
+		got = append(got, s)
+	}
+	if !slices.Equal(got, want) {
+		r.t.Fatalf("completions\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
+	}
+}
+
+func (r *rig) state(want verbs.QPState) {
+	r.t.Helper()
+	if got := r.qp.State(); got != want {
+		r.t.Fatalf("the QP is in %v, want %v", got, want)
+	}
+}
+
+// recv posts a receive request of n bytes at an offset of the region.
+func (r *rig) recv(id uint64, off, n int) {
+	r.t.Helper()
+	if err := r.qp.PostRecv(&verbs.RecvWR{ID: id, SGList: []verbs.SGE{r.mr.SGE(off, n)}}); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// post posts send requests.
+func (r *rig) post(wrs ...*verbs.SendWR) {
+	r.t.Helper()
+	if err := r.qp.PostSend(wrs...); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// wr is a signalled request for n bytes at the start of the region, and at peerAddr.
+func (r *rig) wr(id uint64, op verbs.WROpcode, n int) *verbs.SendWR {
+	return &verbs.SendWR{ID: id, Opcode: op, Flags: verbs.SendSignaled, SGList: []verbs.SGE{r.mr.SGE(0, n)},
+		RemoteAddr: peerAddr, RKey: peerKey}
+}
+
+// word is a counter of the device.
+func (r *rig) counter(name string) uint64 {
+	r.t.Helper()
+	v, ok := r.prov.Counters()[name]
+	if !ok {
+		r.t.Fatalf("no counter %s", name)
+	}
+	return v
+}
+
+// sleep lets virtual time pass, and everything happen that is due.
+func sleep(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}

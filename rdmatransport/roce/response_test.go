@@ -1,0 +1,317 @@
+package roce_test
+
+// READ responses and atomic results: their form, their order, and what is sent when they are asked for again.
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"testing"
+
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// responses is how a READ of n bytes is answered from PSN psn on.
+func (r *rig) responses(psn, n, msn int) (want []string) {
+	mtu := r.mtu()
+	last := max(0, (n-1)/mtu)
+	for i := 0; i <= last; i++ {
+		size := min(n-i*mtu, mtu)
+		switch {
+		case last == 0:
+			want = append(want, fmt.Sprintf("Only %d msn %d len %d", psn, msn, size))
+		case i == 0:
+			want = append(want, fmt.Sprintf("First %d msn %d len %d", psn, msn, size))
+		case i == last:
+			want = append(want, fmt.Sprintf("Last %d msn %d len %d", psn+i, msn, size))
+		default:
+			want = append(want, fmt.Sprintf("Middle %d len %d", psn+i, size))
+		}
+	}
+	return want
+}
+
+func joined(pkts []wire.Packet) (b []byte) {
+	for i := range pkts {
+		b = append(b, pkts[i].Payload...)
+	}
+	return b
+}
+
+func TestReadResponses(t *testing.T) {
+	for _, mtu := range []verbs.MTU{verbs.MTU256, verbs.MTU1024, verbs.MTU4096} {
+		m := mtu.Bytes()
+		for _, n := range []int{0, 1, 2, 3, 4, m - 1, m, m + 1, 2 * m, 3*m - 3, 3 * m} {
+			run(t, fmt.Sprintf("%d of MTU %v", n, mtu), config{mtu: mtu}, func(t *testing.T, r *rig) {
+				r.give(r.req(wire.RCReadRequest, 0, nil, r.at(100, uint32(n)), ackReq))
+				sent := r.expect(r.responses(0, n, 1)...)
+				if !bytes.Equal(joined(sent), r.buf[100:100+n]) {
+					t.Error("the data are wrong")
+				}
+				// The PSN behind the last response is the next.
+				r.give(r.req(wire.RCReadRequest, len(sent), nil, r.at(0, 1), ackReq))
+				r.expect(r.responses(len(sent), 1, 2)...)
+			})
+		}
+	}
+}
+
+// TestReadAgain: a duplicate READ reads again, from its beginning or from the middle (C9-106, C9-107).
+func TestReadAgain(t *testing.T) {
+	const n = 3*1024 + 10
+	for _, c := range []struct {
+		name string
+		psn  int
+		opt  func(r *rig) option
+		want []string
+	}{
+		{"whole", 0, func(r *rig) option { return r.at(0, n) },
+			[]string{"First 0 msn 2 len 1024", "Middle 1 len 1024", "Middle 2 len 1024", "Last 3 msn 2 len 10"}},
+		{"from the second packet", 1, func(r *rig) option { return r.at(1024, n-1024) },
+			[]string{"Middle 1 len 1024", "Middle 2 len 1024", "Last 3 msn 2 len 10"}},
+		{"the last packet", 3, func(r *rig) option { return r.at(3072, 10) }, []string{"Last 3 msn 2 len 10"}},
+		{"the front", 0, func(r *rig) option { return r.at(0, 2048) }, []string{"First 0 msn 2 len 1024", "Last 1 msn 2 len 1024"}},
+		{"the middle", 1, func(r *rig) option { return r.at(1024, 1024) }, []string{"Last 1 msn 2 len 1024"}},
+		{"one byte more", 0, func(r *rig) option { return r.at(0, n+1) }, nil},
+		{"one byte more from the middle", 1, func(r *rig) option { return r.at(1024, n-1023) }, nil},
+		{"another address", 0, func(r *rig) option { return r.at(4, n-4) }, nil},
+		{"an address that belongs to another PSN", 1, func(r *rig) option { return r.at(0, n-1024) }, nil},
+		{"another rkey", 0, func(r *rig) option { return reth(r.mr.Addr(), r.mr.RKey()+1, n) }, nil},
+		{"a PSN that was no READ's", 4, func(r *rig) option { return r.at(0, 8) }, nil},
+		{"a PSN of before the connection", -1, func(r *rig) option { return r.at(0, 8) }, nil},
+	} {
+		run(t, c.name, config{}, func(t *testing.T, r *rig) {
+			r.give(r.req(wire.RCReadRequest, 0, nil, r.at(0, n)), r.req(wire.RCWriteOnly, 4, fill(4, 1), r.at(20000, 4)))
+			r.take()
+			r.buf[2000]++ // it is read, not replayed
+			r.give(r.req(wire.RCReadRequest, c.psn, nil, c.opt(r)))
+			sent := r.expect(c.want...)
+			if len(sent) > 0 {
+				off := (c.psn) * 1024
+				if got := joined(sent); !bytes.Equal(got, r.buf[off:off+len(got)]) {
+					t.Error("the data are wrong")
+				}
+			}
+			r.state(verbs.StateRTS)
+			r.give(r.req(wire.RCWriteOnly, 5, fill(4, 1), r.at(20000, 4), ackReq))
+			r.expect("ack 5 msn 3")
+		})
+	}
+	run(t, "a region without the right any more", config{}, func(t *testing.T, r *rig) {
+		mr := must(r.pd.RegMR(r.buf, allAccess))
+		p := r.req(wire.RCReadRequest, 0, nil, reth(mr.Addr(), mr.RKey(), n))
+		r.give(p)
+		r.take()
+		if err := mr.Dereg(); err != nil {
+			t.Fatal(err)
+		}
+		r.give(p)
+		r.expect("nak62 0 msn 1")
+	})
+}
+
+// TestHistory: max_dest_rd_atomic READs and atomics are kept for duplicates, not one more, and nothing is done about
+// those that are forgotten.
+func TestHistory(t *testing.T) {
+	bubble(t, config{destRD: 3}, func(r *rig) {
+		reads := make([]wire.Packet, 5)
+		for i := range reads {
+			reads[i] = r.req(wire.RCReadRequest, i, nil, r.at(8*i, 8))
+			r.give(reads[i])
+		}
+		r.take()
+		r.give(reads...)
+		r.expect("Only 2 msn 5 len 8", "Only 3 msn 5 len 8", "Only 4 msn 5 len 8")
+	})
+}
+
+// TestTooManyReads: more than max_dest_rd_atomic at once are an invalid request, but those that come after
+// responses, or again, are not.
+func TestTooManyReads(t *testing.T) {
+	read := func(r *rig, psn int) wire.Packet { return r.req(wire.RCReadRequest, psn, nil, r.at(0, 8)) }
+	bubble(t, config{destRD: 2}, func(r *rig) {
+		r.giveFrame(read(r, 0), read(r, 1), read(r, 2))
+		r.expect("Only 0 msn 1 len 8", "Only 1 msn 2 len 8", "nak61 2 msn 2")
+		r.state(verbs.StateErr)
+	})
+	bubble(t, config{destRD: 2}, func(r *rig) {
+		for i := range 10 {
+			r.giveFrame(read(r, 2*i), read(r, 2*i+1))
+		}
+		if n := len(r.take()); n != 20 {
+			t.Errorf("%d responses", n)
+		}
+		r.state(verbs.StateRTS)
+	})
+	bubble(t, config{destRD: 2}, func(r *rig) {
+		r.give(read(r, 0), read(r, 1))
+		r.take()
+		// Both again, by a requester whose timer was too short, which then sees the first answers.
+		r.giveFrame(read(r, 0), read(r, 1), read(r, 2), read(r, 3))
+		r.expect("Only 0 msn 2 len 8", "Only 1 msn 2 len 8", "Only 2 msn 3 len 8", "Only 3 msn 4 len 8")
+	})
+}
+
+func TestAtomics(t *testing.T) {
+	bubble(t, config{destRD: 2}, func(r *rig) {
+		binary.NativeEndian.PutUint64(r.buf[64:], 10)
+		word := func() uint64 { return binary.NativeEndian.Uint64(r.buf[64:]) }
+		step := func(p wire.Packet, want string, value uint64) {
+			t.Helper()
+			r.give(p)
+			r.expect(want)
+			if word() != value {
+				t.Errorf("the word is %d, want %d", word(), value)
+			}
+		}
+		add := r.req(wire.RCFetchAdd, 0, nil, r.atomic(64, 99, 5), ackReq)
+		step(add, "ATOMIC Acknowledge 0 msn 1 orig 10", 15)
+		swap := r.req(wire.RCCmpSwap, 1, nil, r.atomic(64, 15, 100))
+		step(swap, "ATOMIC Acknowledge 1 msn 2 orig 15", 100)
+		// Again: the results that were, and nothing is done.
+		step(add, "ATOMIC Acknowledge 0 msn 2 orig 10", 100)
+		step(swap, "ATOMIC Acknowledge 1 msn 2 orig 15", 100)
+		binary.NativeEndian.PutUint64(r.buf[64:], 15)
+		step(swap, "ATOMIC Acknowledge 1 msn 2 orig 15", 15)
+		step(r.req(wire.RCCmpSwap, 2, nil, r.atomic(64, 16, 100)), "ATOMIC Acknowledge 2 msn 3 orig 15", 15)
+		step(r.req(wire.RCFetchAdd, 3, nil, r.atomic(64, 0, 1<<64-16)), "ATOMIC Acknowledge 3 msn 4 orig 15", 1<<64-1)
+		// The first is forgotten by now.
+		r.give(add)
+		r.expect()
+		// A READ with an atomic's PSN, and the other way round.
+		r.give(r.req(wire.RCReadRequest, 3, nil, r.at(64, 8)))
+		r.expect()
+		r.give(r.req(wire.RCReadRequest, 4, nil, r.at(64, 8)), r.req(wire.RCFetchAdd, 4, nil, r.atomic(64, 0, 1)))
+		r.expect("Only 4 msn 5 len 8")
+		if word() != 1<<64-1 {
+			t.Errorf("the word is %#x", word())
+		}
+	})
+}
+
+// TestResponsesComeInOrder: those of READs and atomics by PSN, and the acknowledgement of what came later behind them.
+func TestResponsesComeInOrder(t *testing.T) {
+	bubble(t, config{}, func(r *rig) {
+		r.recv(1, 0, 64)
+		binary.NativeEndian.PutUint64(r.buf[800:], 1)
+		r.giveFrame(
+			r.req(wire.RCFetchAdd, 0, nil, r.atomic(800, 0, 1)),
+			r.req(wire.RCFetchAdd, 1, nil, r.atomic(800, 0, 1)),
+			r.req(wire.RCReadRequest, 2, nil, r.at(0, 1500)),
+		)
+		r.expect("ATOMIC Acknowledge 0 msn 1 orig 1", "ATOMIC Acknowledge 1 msn 2 orig 2",
+			"First 2 msn 3 len 1024", "Last 3 msn 3 len 476")
+		r.giveFrame(
+			r.req(wire.RCReadRequest, 4, nil, r.at(0, 1500)),
+			r.req(wire.RCSendOnly, 6, fill(8, 1), ackReq),
+		)
+		r.expect("First 4 msn 4 len 1024", "Last 5 msn 4 len 476", "ack 6 msn 5")
+		// A NAK, too, and what is out of sequence.
+		r.giveFrame(
+			r.req(wire.RCReadRequest, 7, nil, r.at(0, 8)),
+			r.req(wire.RCSendOnly, 9, fill(8, 1), ackReq),
+		)
+		r.expect("Only 7 msn 6 len 8", "nak60 8 msn 6")
+		r.giveFrame(
+			r.req(wire.RCReadRequest, 8, nil, r.at(0, 8)),
+			r.req(wire.RCSendOnly, 9, fill(8, 1), ackReq),
+		)
+		r.expect("Only 8 msn 7 len 8", "rnr12 9 msn 7")
+		r.giveFrame(
+			r.req(wire.RCReadRequest, 9, nil, r.at(0, 8)),
+			r.req(wire.RCReadRequest, 10, nil, reth(0, 0, 8)),
+		)
+		r.expect("Only 9 msn 8 len 8", "nak62 10 msn 8")
+		r.state(verbs.StateErr)
+	})
+}
+
+// TestLongRead: its responses come in bursts, in order and complete; a SEND behind it is acknowledged behind it, and
+// what the application posts in between goes out in between.
+func TestLongRead(t *testing.T) {
+	const n = 2<<20 - 7
+	bubble(t, config{size: 2 << 20, rqPSN: 1<<24 - 600}, func(r *rig) {
+		r.recv(1, 0, 64)
+		r.give(r.req(wire.RCReadRequest, 0, nil, r.at(0, n)))
+		all := r.take()
+		if len(all) == 0 || len(all) == 2048 {
+			t.Fatalf("%d responses at once", len(all))
+		}
+		r.give(r.req(wire.RCSendOnly, 2048, fill(8, 1), ackReq))
+		r.expect()
+		r.completions(r.rcq, "1 SUCCESS RECV 8")
+		r.post(r.wr(5, verbs.Send, 8))
+		r.expect("SEND Only 0 len 8 ackreq")
+		r.give(r.ack(0))
+		r.completions(r.scq, "5 SUCCESS SEND 0")
+		for range 10 {
+			sleep(1e6)
+			all = append(all, r.take()...)
+		}
+		want := append(r.responses(0, n, 1), "ack 2048 msn 2")
+		for i := range all {
+			if got := r.brief(&all[i]); i >= len(want) || got != want[i] {
+				t.Fatalf("packet %d is %s", i, got)
+			}
+		}
+		if len(all) != len(want) {
+			t.Fatalf("%d packets, want %d", len(all), len(want))
+		}
+		if got := joined(all); !bytes.Equal(got[8:], r.buf[8:n]) {
+			t.Error("the data are wrong")
+		}
+	})
+	// Asked for again while it is being answered, from where the requester has got to.
+	bubble(t, config{size: 2 << 20}, func(r *rig) {
+		r.give(r.req(wire.RCReadRequest, 0, nil, r.at(0, n)))
+		r.take()
+		r.give(r.req(wire.RCReadRequest, 100, nil, r.at(100<<10, n-100<<10)))
+		sleep(1e9)
+		sent := r.take()
+		if len(sent) != 2048-100 || r.brief(&sent[0]) != "Middle 100 len 1024" {
+			t.Fatalf("%d responses, the first %s", len(sent), r.brief(&sent[0]))
+		}
+		if !bytes.Equal(joined(sent), r.buf[100<<10:n]) {
+			t.Error("the data are wrong")
+		}
+	})
+	// The QP goes to ERR, or away, between two bursts.
+	for _, how := range []string{"ERR", "RESET", "destroyed"} {
+		run(t, how, config{size: 2 << 20}, func(t *testing.T, r *rig) {
+			r.give(r.req(wire.RCReadRequest, 0, nil, r.at(0, n)))
+			r.take()
+			switch how {
+			case "ERR":
+				r.modify(verbs.StateErr)
+			case "RESET":
+				r.modify(verbs.StateReset)
+			default:
+				if err := r.qp.Destroy(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			sleep(1e9)
+			r.expect()
+		})
+	}
+}
+
+// TestDuplicatesDoNotPileUp: a peer that asks again and again while a burst is being sent gets each thing once.
+func TestDuplicatesDoNotPileUp(t *testing.T) {
+	bubble(t, config{size: 2 << 20, destRD: 4}, func(r *rig) {
+		r.give(r.req(wire.RCReadRequest, 0, nil, r.at(0, 2<<20)))
+		r.take()
+		for range 50 {
+			for psn := 1000; psn < 2048; psn += 100 {
+				r.give(r.req(wire.RCReadRequest, psn, nil, r.at(psn<<10, 1024)))
+			}
+			r.give(r.req(wire.RCReadRequest, 0, nil, r.at(0, 2<<20)))
+		}
+		r.take()
+		sleep(1e9)
+		if n := len(r.take()); n > 2048 {
+			t.Errorf("%d responses", n)
+		}
+	})
+}
