@@ -1,0 +1,86 @@
+package impair
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Config says what happens to the packets. The zero value lets everything pass.
+type Config struct {
+	Seed    uint64
+	In, Out Direction // what the host receives, and what it sends
+}
+
+// Direction says what happens one way. Probabilities are 0 to 1, each for a packet by itself.
+type Direction struct {
+	Loss      float64
+	Burst     Burst
+	Duplicate float64
+	Corrupt   float64 // one bit flips, anywhere in the frame
+	Reorder   float64 // the packet is held back by Hold, while others pass
+	Hold      time.Duration
+	// Delay is added to each packet, and a number evenly drawn from [−Jitter, Jitter], which may bring packets out of
+	// order.
+	Delay, Jitter time.Duration
+	Rate          int64 // bits of frame a second; 0 means no limit
+	Limit         int   // packets held at a time, further ones are lost; 0 means DefaultLimit
+	Rules         []Rule
+}
+
+// Burst is the Gilbert–Elliott model of loss in bursts: nothing is lost in the good state, everything in the bad one.
+type Burst struct {
+	Enter, Leave float64 // probability, at each packet, to go from good to bad and back
+}
+
+// Defaults of Direction.Hold and Direction.Limit.
+const (
+	DefaultHold  = time.Millisecond
+	DefaultLimit = 10000
+)
+
+// Rule does something to chosen packets.
+type Rule struct {
+	Match func(frame []byte) bool // nil: every packet
+	// Nth is the first match that the rule acts on, counted from 1 in each direction; 0 means 1. Count is how many
+	// from there; 0 means one, a negative number all.
+	Nth, Count int
+	Action     Action
+}
+
+// Action is what a rule does.
+type Action uint8
+
+// The actions.
+const (
+	Drop Action = iota
+	Duplicate
+	Corrupt
+	Reorder
+)
+
+func (d *Direction) check() error {
+	for _, p := range []struct {
+		name string
+		v    float64
+	}{{"Loss", d.Loss}, {"Duplicate", d.Duplicate}, {"Corrupt", d.Corrupt}, {"Reorder", d.Reorder}, {"Burst.Enter", d.Burst.Enter}, {"Burst.Leave", d.Burst.Leave}} {
+		if !(p.v >= 0 && p.v <= 1) { // NaN too
+			return fmt.Errorf("%s is %v: give a probability of 0 to 1", p.name, p.v)
+		}
+	}
+	if d.Burst.Enter > 0 && d.Burst.Leave == 0 {
+		return errors.New("Burst.Leave is 0: the first burst would never end; give a probability over 0")
+	}
+	if d.Delay < 0 || d.Jitter < 0 || d.Hold < 0 || d.Jitter > d.Delay {
+		return fmt.Errorf("Delay %v, Jitter %v, Hold %v: give none below 0, and no more jitter than delay", d.Delay, d.Jitter, d.Hold)
+	}
+	if d.Rate < 0 || d.Limit < 0 {
+		return fmt.Errorf("Rate %d, Limit %d: give none below 0", d.Rate, d.Limit)
+	}
+	for i, r := range d.Rules {
+		if r.Nth < 0 || r.Action > Reorder {
+			return fmt.Errorf("Rules[%d]: Nth %d, Action %d: matches count from 1, actions are Drop to Reorder", i, r.Nth, r.Action)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,227 @@
+package impair
+
+import (
+	"container/heap"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/softrnic/softrnic/link"
+)
+
+// direction carries packets one way. Where nothing is to wait they go on, in flush, on the goroutine that brought
+// them; otherwise all of them go through held and one goroutine, because deliver is for one caller at a time.
+type direction struct {
+	cfg     Direction
+	timed   bool // packets may wait
+	deliver func([]link.Frame) error
+
+	mu      sync.Mutex
+	cutter  link.Cutter
+	random  *rand.Rand
+	bad     bool  // Gilbert–Elliott state
+	matched []int // by rule
+	count   Counters
+	ready   []link.Frame // to go on with the next flush
+	held    schedule
+	order   uint64    // packets scheduled so far
+	free    time.Time // when the rate limit admits the next packet
+	started bool
+	closed  bool
+
+	wake chan struct{} // the head of held has changed
+	stop chan struct{}
+	done chan struct{} // closed when the goroutine has ended
+}
+
+func newDirection(cfg Direction, seed, stream uint64) *direction {
+	if cfg.Hold == 0 {
+		cfg.Hold = DefaultHold
+	}
+	if cfg.Limit == 0 {
+		cfg.Limit = DefaultLimit
+	}
+	d := &direction{cfg: cfg, random: rand.New(rand.NewPCG(seed, stream)), matched: make([]int, len(cfg.Rules)),
+		wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
+	d.timed = cfg.Delay > 0 || cfg.Rate > 0 || cfg.Reorder > 0 ||
+		slices.ContainsFunc(cfg.Rules, func(r Rule) bool { return r.Action == Reorder })
+	return d
+}
+
+func (d *direction) counters() Counters {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.count
+}
+
+// chance draws a number even for probability 0, so that changing one impairment leaves the others' packets the same.
+func (d *direction) chance(p float64) bool { return d.random.Float64() < p }
+
+// pass lets chance and rules act on each packet of f.
+func (d *direction) pass(f *link.Frame) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for p := range d.cutter.Packets(f) {
+		d.packet(slices.Clone(p))
+	}
+}
+
+// packet decides what happens to p, which is its own from now on. It must be called with d.mu held.
+func (d *direction) packet(p []byte) {
+	if d.closed || len(p) == 0 {
+		return
+	}
+	d.count.Packets++
+	var do [Reorder + 1]bool
+	for i := range d.cfg.Rules {
+		if r := &d.cfg.Rules[i]; r.Match == nil || r.Match(p) {
+			d.matched[i]++
+			n := d.matched[i] - max(r.Nth, 1) // 0 at the first that it acts on
+			if n >= 0 && (r.Count < 0 || n < max(r.Count, 1)) {
+				do[r.Action] = true
+			}
+		}
+	}
+	lost := d.chance(d.cfg.Loss) || do[Drop]
+	if d.bad {
+		d.bad = !d.chance(d.cfg.Burst.Leave)
+	} else {
+		d.bad = d.chance(d.cfg.Burst.Enter)
+	}
+	corrupt := d.chance(d.cfg.Corrupt) || do[Corrupt]
+	bit := d.random.IntN(8 * len(p))
+	duplicate := d.chance(d.cfg.Duplicate) || do[Duplicate]
+	reorder := d.chance(d.cfg.Reorder) || do[Reorder]
+	jitter := time.Duration((2*d.random.Float64() - 1) * float64(d.cfg.Jitter))
+
+	if lost || d.bad {
+		d.count.Lost++
+		return
+	}
+	if corrupt {
+		d.count.Corrupted++
+		p[bit/8] ^= 1 << (bit % 8)
+	}
+	wait := d.cfg.Delay + jitter
+	if reorder {
+		d.count.Reordered++
+		wait += d.cfg.Hold
+	}
+	d.send(p, wait)
+	if duplicate {
+		d.count.Duplicated++
+		d.send(slices.Clone(p), wait)
+	}
+}
+
+// send must be called with d.mu held.
+func (d *direction) send(p []byte, wait time.Duration) {
+	if !d.timed {
+		d.ready = append(d.ready, link.Frame{Data: p})
+		return
+	}
+	if len(d.held) >= d.cfg.Limit {
+		d.count.Overflowed++
+		return
+	}
+	now := time.Now()
+	due := now
+	if d.cfg.Rate > 0 {
+		if d.free.Before(now) {
+			d.free = now
+		}
+		d.free = d.free.Add(time.Duration(float64(8*len(p)) / float64(d.cfg.Rate) * float64(time.Second)))
+		due = d.free
+	}
+	d.order++
+	heap.Push(&d.held, waiting{due: due.Add(wait), order: d.order, packet: p})
+	if !d.started {
+		d.started = true
+		go d.run()
+	} else if d.held[0].order == d.order {
+		select {
+		case d.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// flush lets the packets go on that need not wait.
+func (d *direction) flush() error {
+	d.mu.Lock()
+	frames := d.ready
+	d.ready = nil
+	d.mu.Unlock()
+	if len(frames) == 0 {
+		return nil
+	}
+	return d.deliver(frames)
+}
+
+// run delivers what is due.
+func (d *direction) run() {
+	defer close(d.done)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-d.stop:
+			return
+		case <-d.wake:
+		case <-timer.C:
+		}
+		d.mu.Lock()
+		now := time.Now()
+		var frames []link.Frame
+		for len(d.held) > 0 && !d.held[0].due.After(now) {
+			frames = append(frames, link.Frame{Data: heap.Pop(&d.held).(waiting).packet})
+		}
+		next := time.Hour
+		if len(d.held) > 0 {
+			next = d.held[0].due.Sub(now)
+		}
+		d.mu.Unlock()
+		timer.Reset(next)
+		if len(frames) > 0 {
+			_ = d.deliver(frames) // whoever sent them has long returned
+		}
+	}
+}
+
+func (d *direction) close() {
+	d.mu.Lock()
+	first, started := !d.closed, d.started
+	d.closed = true
+	d.held, d.ready = nil, nil
+	d.mu.Unlock()
+	if first {
+		close(d.stop)
+	}
+	if started {
+		<-d.done
+	}
+}
+
+// schedule is a heap of packets by the time that they are due.
+type schedule []waiting
+
+type waiting struct {
+	due    time.Time
+	order  uint64
+	packet []byte
+}
+
+func (s schedule) Len() int { return len(s) }
+func (s schedule) Less(i, j int) bool {
+	return s[i].due.Before(s[j].due) || s[i].due.Equal(s[j].due) && s[i].order < s[j].order
+}
+func (s schedule) Swap(i, j int) { s[i], s[j] = s[j], s[i] }
+func (s *schedule) Push(x any)   { *s = append(*s, x.(waiting)) }
+func (s *schedule) Pop() any {
+	old := *s
+	x := old[len(old)-1]
+	old[len(old)-1] = waiting{}
+	*s = old[:len(old)-1]
+	return x
+}
