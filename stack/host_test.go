@@ -161,6 +161,7 @@ func TestClosedHost(t *testing.T) {
 		send(t, a, remote, 20)
 		send(t, a, own, 20)
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if len(in.packets) != 0 {
 			t.Errorf("%d datagrams arrived", len(in.packets))
 		}

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"testing/synctest"
 
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/stack"
@@ -44,6 +45,7 @@ func TestHostileFrames(t *testing.T) {
 		delivered = iota
 		malformed
 		ignored
+		answered // by gVisor; ARP for whom the answer is for comes first
 	)
 	for _, tc := range []struct {
 		name  string
@@ -75,7 +77,7 @@ func TestHostileFrames(t *testing.T) {
 		{"first fragment", v4(func(b []byte) { put(b[20:], 0x2000) }), ignored},
 		{"last fragment", v4(func(b []byte) { put(b[20:], 1) }), ignored},
 		{"IPv4 options", v4(func(b []byte) { b[14] = 0x46 }), ignored},
-		{"other port", v4(func(b []byte) { put(b[36:], 4790) }), ignored},
+		{"other port", v4(func(b []byte) { put(b[36:], 4790) }), answered},
 		{"for another host", v4(func(b []byte) { copy(b[30:], []byte{10, 0, 0, 9}) }), ignored},
 		{"for another MAC", with(v4(nil), func(f *link.Frame) { f.Data[5] ^= 1 }), ignored},
 		{"to the broadcast MAC", with(v4(nil), func(f *link.Frame) { copy(f.Data, "\xff\xff\xff\xff\xff\xff") }), ignored},
@@ -88,22 +90,28 @@ func TestHostileFrames(t *testing.T) {
 		{"cut in the UDP header", link.Frame{Data: v4(nil).Data[:41]}, ignored},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			h := newHost(t, w, stack.Addr("10.0.0.1/24"), stack.Addr("2001:db8::1/64"))
-			w.written = func([]link.Frame) { t.Error("it was answered") }
-			defer func() { w.written = func([]link.Frame) {} }()
-			in := collect(h)
-			w.arrive(tc.frame)
-			got := ignored
-			c := h.Interfaces()[0].Counters()
-			switch {
-			case len(in.packets) == 1 && c.RxFrames == 1:
-				got = delivered
-			case c.RxMalformed == 1:
-				got = malformed
-			}
-			if got != tc.want {
-				t.Errorf("outcome %d, want %d: %d datagrams, %+v", got, tc.want, len(in.packets), c)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				w := newWire()
+				h := newHost(t, w, stack.Addr("10.0.0.1/24"), stack.Addr("2001:db8::1/64"))
+				in := collect(h)
+				synctest.Wait()
+				before := w.sent.Load()
+				w.arrive(tc.frame)
+				synctest.Wait()
+				got := ignored
+				c := h.Interfaces()[0].Counters()
+				switch {
+				case len(in.packets) == 1 && c.RxFrames == 1:
+					got = delivered
+				case c.RxMalformed == 1:
+					got = malformed
+				case w.sent.Load() != before:
+					got = answered
+				}
+				if got != tc.want {
+					t.Errorf("outcome %d, want %d: %d datagrams, %+v", got, tc.want, len(in.packets), c)
+				}
+			})
 		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
@@ -13,15 +14,15 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// wire is a link without a medium: the test calls recv for what arrives, and written sees what the host sends.
+// wire is a link without a medium: the test says what arrives, and what the host sends is counted.
 type wire struct {
-	mac     net.HardwareAddr
-	recv    link.Receiver
-	written func([]link.Frame)
+	mac  net.HardwareAddr
+	recv link.Receiver
+	sent atomic.Int64
 }
 
 func newWire() *wire {
-	return &wire{mac: net.HardwareAddr{2, 0, 0, 0, 0, 1}, written: func([]link.Frame) {}}
+	return &wire{mac: net.HardwareAddr{2, 0, 0, 0, 0, 1}}
 }
 
 func (w *wire) Name() string                { return "wire" }
@@ -33,7 +34,7 @@ func (w *wire) Close() error                { return nil }
 func (w *wire) arrive(frames ...link.Frame) { w.recv(frames) }
 
 func (w *wire) Write(frames []link.Frame) (int, error) {
-	w.written(frames)
+	w.sent.Add(int64(len(frames)))
 	return len(frames), nil
 }
 

@@ -106,6 +106,7 @@ func TestMACChange(t *testing.T) {
 					send(t, a, p, 20)
 					time.Sleep(250 * time.Millisecond)
 				}
+				synctest.Wait()
 				if len(in.packets) == 0 {
 					t.Error("nothing arrived at the new host within a minute")
 				}

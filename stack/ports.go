@@ -39,13 +39,14 @@ type NIC interface {
 // DatagramPort sends and receives UDP datagrams on port 4791 with the header fields that the ICRC covers in view.
 type DatagramPort interface {
 	// Path prepares to send from one of the NIC's addresses to another host, or to one of its own addresses. It starts
-	// to resolve the neighbour but does not wait: datagrams sent earlier than that are lost. An error says that there
-	// is no route or no such source address.
+	// to resolve the neighbour but does not wait: what is sent meanwhile is kept, up to a bound, and lost if nobody
+	// answers. An error says that there is no route or no such source address.
 	Path(PathAttr) (Path, error)
 	// Sender takes a sender from the port's pool.
 	Sender() Sender
 	// Receive installs the function that every valid datagram for one of the NIC's addresses goes to, on the link's
 	// receive goroutine. It may send before it returns. Nil removes it, and waits until no call is running.
+	// Calls come one at a time; the function must not call Receive.
 	Receive(func(*Datagram))
 }
 
