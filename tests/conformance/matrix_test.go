@@ -1,0 +1,225 @@
+// Package conformance tests what an application may rely on, through verbs, between two nodes whose network is as
+// bad as a test can make it. Time is virtual.
+package conformance
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+var (
+	seedFlag  = flag.Uint64("seed", 0, "run only this seed of the matrix")
+	seedsFlag = flag.Uint64("seeds", 0, "run this many seeds of the matrix; 0: 1000, with -short or -race 100")
+)
+
+// scenario is one cell of the matrix: everything is drawn from its seed.
+type scenario struct {
+	seed     uint64
+	net      network
+	terms    terms
+	caps     [2]verbs.QPCap
+	shapes   [2]shape
+	slow     [2]bool
+	v6, uso  bool
+	linkMTU  int
+	duration time.Duration
+}
+
+func newScenario(seed uint64, r *rand.Rand) *scenario {
+	s := &scenario{seed: seed, linkMTU: pipe.DefaultMTU}
+	s.net = drawNetwork(seed, r)
+	s.terms = terms{mtu: verbs.MTU256 + verbs.MTU(r.IntN(5)), gid: uint8(r.IntN(3))}
+	for i := range s.caps {
+		s.caps[i] = verbs.QPCap{
+			MaxSendWR: 2 + r.IntN(40), MaxRecvWR: 1 + r.IntN(40), MaxSendSGE: 1 + r.IntN(32),
+			MaxRecvSGE: 1 + r.IntN(32), MaxInlineData: r.IntN(2) * r.IntN(513),
+		}
+		s.slow[i] = r.IntN(4) == 0
+		psn := r.Uint32N(1 << 24)
+		if r.IntN(2) == 0 {
+			psn = 1<<24 - 1 - r.Uint32N(100)
+		}
+		s.terms.sides[i] = side{psn: psn, rd: uint8(1 + r.IntN(16)), rnrTimer: uint8(1 + r.IntN(14)),
+			timeout: s.net.timeout, retries: 7, rnrRetries: 7}
+		s.shapes[i] = shape{
+			mtu: s.terms.mtu.Bytes(), ops: 1 + r.IntN(40), sendWR: s.caps[i].MaxSendWR, sendSGE: s.caps[i].MaxSendSGE,
+			inline: s.caps[i].MaxInlineData, unsignaled: r.IntN(2) == 0, fences: r.IntN(2) == 0, rd: int(s.terms.sides[i].rd),
+		}
+		if s.terms.mtu >= verbs.MTU1024 {
+			s.shapes[i].large = r.IntN(2)
+		}
+	}
+	s.shapes[0].recvSGE, s.shapes[1].recvSGE = s.caps[1].MaxRecvSGE, s.caps[0].MaxRecvSGE
+	if r.IntN(5) == 0 {
+		s.shapes[1].ops = 0 // one direction only
+	}
+	return s
+}
+
+func (s *scenario) String() string {
+	return fmt.Sprintf("%v; path MTU %v, GID %d, PSNs %#x %#x, rd %d %d, %d and %d ops, receives late %v",
+		s.net, s.terms.mtu, s.terms.gid, s.terms.sides[0].psn, s.terms.sides[1].psn, s.terms.sides[0].rd,
+		s.terms.sides[1].rd, s.shapes[0].ops, s.shapes[1].ops, s.slow)
+}
+
+// tally is what a run of the matrix has seen, for a look at whether it tests anything.
+var tally struct{ runs, failed, retries, duplicates, outOfSeq, rnr, badICRC, ops atomic.Uint64 }
+
+// TestMatrix runs mixed work in both directions over every kind of bad network. Data must be right, completions must
+// come once and in order, atomics be executed once; where a connection fails, it must have had reason to.
+//
+// A seed fixes the work, the network's choices and all random numbers. It does not fix how goroutines interleave.
+func TestMatrix(t *testing.T) {
+	if *seedFlag != 0 {
+		t.Run(fmt.Sprint(*seedFlag), func(t *testing.T) { runSeed(t, *seedFlag) })
+		return
+	}
+	n := *seedsFlag
+	if n == 0 {
+		if n = 1000; testing.Short() || raceEnabled {
+			n = 100
+		}
+	}
+	t.Run("seed", func(t *testing.T) {
+		for seed := range n {
+			t.Run(fmt.Sprint(seed+1), func(t *testing.T) {
+				t.Parallel()
+				runSeed(t, seed+1)
+			})
+		}
+	})
+	t.Logf("%d seeds, %d requests: %d connections failed, %d retries, %d duplicate and %d out-of-sequence requests, %d RNR, %d wrong ICRCs",
+		tally.runs.Load(), tally.ops.Load(), tally.failed.Load(), tally.retries.Load(), tally.duplicates.Load(),
+		tally.outOfSeq.Load(), tally.rnr.Load(), tally.badICRC.Load())
+	if runs, failed := tally.runs.Load(), tally.failed.Load(); failed*20 > runs {
+		t.Errorf("%d of %d connections failed: retries give up too early", failed, runs)
+	}
+}
+
+func runSeed(t *testing.T, seed uint64) {
+	synctest.Test(t, func(t *testing.T) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		s := newScenario(seed, r)
+		defer func() {
+			if t.Failed() {
+				t.Logf("go test ./tests/conformance -run TestMatrix -seed %d: %v", seed, s)
+			}
+		}()
+		s.run(t, r)
+	})
+}
+
+func (s *scenario) run(t *testing.T, r *rand.Rand) {
+	lan := pipe.New(pipe.WithMTU(s.linkMTU))
+	var ds [2]*driver
+	addrs := [2][]string{{"10.0.0.1/24", "2001:db8::1/64"}, {"10.0.0.2/24", "2001:db8::2/64"}}
+	for i := range ds {
+		key := [32]byte{byte(i)}
+		fill(r, key[1:])
+		var l link.Link = lan.Port()
+		l = s.net.impair(t, l, i)
+		n := newNode(t, l, rand.NewChaCha8(key), addrs[i]...)
+		ds[i] = &driver{endpoint: n.newEndpoint(s.caps[i]), t: t, r: rand.New(rand.NewPCG(s.seed, uint64(i+1))),
+			cap: s.caps[i], model: newModel(r), slow: s.slow[i]}
+	}
+	for i, d := range ds {
+		d.peer = ds[1-i]
+		p := planner{r: r, shape: s.shapes[i], mine: d.model, theirs: d.peer.model}
+		d.out = p.plan()
+		d.peer.in = d.out
+	}
+	for _, d := range ds {
+		d.setUp()
+	}
+	connect(ds[0].endpoint, ds[1].endpoint, s.terms)
+
+	stop, cancel := context.WithCancel(context.Background())
+	var running [2]chan struct{}
+	for i, d := range ds {
+		running[i] = make(chan struct{})
+		if len(d.out.ops) == 0 {
+			d.finish()
+		}
+		go func() {
+			defer close(running[i])
+			d.run(stop)
+		}()
+	}
+	limit := time.After(patience)
+	for _, d := range ds {
+		select {
+		case <-d.finished:
+		case <-limit:
+			t.Errorf("QP %#x: %d of %d requests completed after %v of virtual time", d.qp.Num(), d.done, len(d.out.ops), patience)
+		}
+	}
+	cancel()
+	for i := range running {
+		<-running[i]
+	}
+	s.judge(t, ds)
+	for _, d := range ds {
+		d.tearDown()
+	}
+	if !t.Failed() {
+		for _, d := range ds {
+			d.verify()
+		}
+	}
+	for _, d := range ds {
+		d.close()
+	}
+}
+
+// patience is how long a connection may take in virtual time. Retries on a bad network take minutes.
+const patience = time.Hour
+
+// judge looks at how the connection ended, and counts.
+func (s *scenario) judge(t *testing.T, ds [2]*driver) {
+	tally.runs.Add(1)
+	failed := false
+	for _, d := range ds {
+		tally.ops.Add(uint64(d.done))
+		tally.retries.Add(d.counter("completer_retry_err"))
+		tally.duplicates.Add(d.counter("duplicate_request"))
+		tally.outOfSeq.Add(d.counter("out_of_seq_request"))
+		tally.rnr.Add(d.counter("rcvd_rnr_err"))
+		tally.badICRC.Add(d.counter("icrc_errors"))
+		if d.status == verbs.WCSuccess {
+			continue
+		}
+		failed = true
+		if d.status != verbs.WCRetryExcErr {
+			t.Errorf("QP %#x failed with %v", d.qp.Num(), d.status)
+		}
+		if d.counter("retry_exceeded_err") == 0 || d.counter("completer_retry_err") < 7 {
+			t.Errorf("QP %#x failed with %v after %d retries, 7 are due", d.qp.Num(), d.status, d.counter("completer_retry_err"))
+		}
+	}
+	if failed {
+		tally.failed.Add(1)
+		if !s.net.harsh() {
+			t.Errorf("the connection failed over a network that cannot have used its retries up")
+		}
+	}
+	if !s.net.clean() || ds[0].counter("rcvd_rnr_err")+ds[1].counter("rcvd_rnr_err") > 0 {
+		return
+	}
+	for _, d := range ds {
+		for _, name := range []string{"completer_retry_err", "out_of_seq_request", "duplicate_request", "icrc_errors"} {
+			if n := d.counter(name); n != 0 {
+				t.Errorf("%s is %d though nothing was lost; port %+v", name, n, d.host.Interfaces()[0].Counters())
+			}
+		}
+	}
+}

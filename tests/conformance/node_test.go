@@ -1,0 +1,236 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// node is one host with a device.
+type node struct {
+	t    *testing.T
+	host *stack.Host
+	prov *rdmatransport.Provider
+	dev  *verbs.Device
+	pd   *verbs.PD
+	gids []verbs.GIDEntry
+}
+
+// newNode makes a node on l. random is where its keys come from; nil means crypto/rand.
+func newNode(t *testing.T, l link.Link, random io.Reader, addrs ...string) *node {
+	t.Helper()
+	var opts []stack.Option
+	for _, a := range addrs {
+		opts = append(opts, stack.Addr(a))
+	}
+	n := &node{t: t}
+	n.host = must(stack.New(l, opts...))(t)
+	var popts []rdmatransport.Option
+	if random != nil {
+		popts = append(popts, rdmatransport.Rand(random))
+	}
+	n.prov = rdmatransport.New(n.host, popts...)
+	n.dev = must(verbs.Open(n.prov))(t)
+	n.pd = must(n.dev.AllocPD())(t)
+	n.gids = must(n.dev.GIDTable(1))(t)
+	return n
+}
+
+// close closes everything; every object must be destroyed by then.
+func (n *node) close() {
+	n.t.Helper()
+	ok(n.t, n.pd.Dealloc())
+	ok(n.t, n.dev.Close())
+	ok(n.t, n.host.Close())
+}
+
+func (n *node) reg(buf []byte, access verbs.Access) *verbs.MR {
+	n.t.Helper()
+	return must(n.pd.RegMR(buf, access))(n.t)
+}
+
+// counter is one of the provider's counters.
+func (n *node) counter(name string) uint64 {
+	n.t.Helper()
+	v, found := n.prov.Counters()[name]
+	if !found {
+		n.t.Fatalf("no counter %q", name)
+	}
+	return v
+}
+
+// endpoint is a QP with its CQ and what waits on it.
+type endpoint struct {
+	*node
+	qp *verbs.QP
+	cq *verbs.CQ
+	ch *verbs.CompChannel
+}
+
+var smallCap = verbs.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInlineData: 64}
+
+// newEndpoint makes a QP of the given size with one CQ that holds what both queues can bring.
+func (n *node) newEndpoint(c verbs.QPCap) *endpoint {
+	n.t.Helper()
+	e := &endpoint{node: n}
+	e.ch = must(n.dev.CreateCompChannel())(n.t)
+	e.cq = must(n.dev.CreateCQ(2*(c.MaxSendWR+c.MaxRecvWR), &verbs.CQInitAttr{Channel: e.ch}))(n.t)
+	e.qp = must(n.pd.CreateQP(&verbs.QPInitAttr{
+		Type: verbs.RC, Transport: verbs.RoCEv2, SendCQ: e.cq, RecvCQ: e.cq, Cap: c,
+	}))(n.t)
+	return e
+}
+
+func (e *endpoint) destroy() {
+	e.t.Helper()
+	ok(e.t, e.qp.Destroy())
+	ok(e.t, e.cq.Destroy())
+	ok(e.t, e.ch.Destroy())
+}
+
+// wait takes at least one completion and at most len(wcs), sleeping until there is one.
+func (e *endpoint) wait(ctx context.Context, wcs []verbs.WC) (int, error) {
+	for {
+		if n, err := e.cq.Poll(wcs); n > 0 || err != nil {
+			return n, err
+		}
+		if err := e.cq.RequestNotify(false); err != nil {
+			return 0, err
+		}
+		if n, err := e.cq.Poll(wcs); n > 0 || err != nil {
+			return n, err
+		}
+		cq, err := e.ch.GetEvent(ctx)
+		if err != nil {
+			return 0, err
+		}
+		if err := cq.AckEvents(1); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// next is the next completion; the test fails when none comes in a minute.
+func (e *endpoint) next() verbs.WC {
+	e.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var wc [1]verbs.WC
+	if _, err := e.wait(ctx, wc[:]); err != nil {
+		e.t.Fatalf("QP %#x: no completion: %v", e.qp.Num(), err)
+	}
+	return wc[0]
+}
+
+// none fails if a completion is there.
+func (e *endpoint) none() {
+	e.t.Helper()
+	var wc [1]verbs.WC
+	if n := must(e.cq.Poll(wc[:]))(e.t); n != 0 {
+		e.t.Errorf("QP %#x: one completion too many: %+v", e.qp.Num(), wc[0])
+	}
+}
+
+// succeed takes the next completion, which must be this one.
+func (e *endpoint) succeed(id uint64) verbs.WC {
+	e.t.Helper()
+	wc := e.next()
+	if wc.WRID != id || wc.Status != verbs.WCSuccess {
+		e.t.Fatalf("completion of WR %d with %v (vendor error %d), want WR %d with SUCCESS", wc.WRID, wc.Status,
+			wc.VendorErr, id)
+	}
+	return wc
+}
+
+// side is what one end of a connection chooses.
+type side struct {
+	psn        uint32
+	rd         uint8 // READs and atomics outstanding as requester
+	rnrTimer   uint8
+	timeout    uint8
+	retries    uint8
+	rnrRetries uint8
+}
+
+// terms are what both ends of a connection agree on.
+type terms struct {
+	mtu   verbs.MTU
+	gid   uint8
+	sides [2]side
+}
+
+func defaultTerms() terms {
+	s := side{psn: 0x123456, rd: 4, rnrTimer: 12, timeout: 14, retries: 7, rnrRetries: 7}
+	return terms{mtu: verbs.MTU1024, gid: 1, sides: [2]side{s, s}}
+}
+
+const allAccess = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
+
+// connect takes both QPs to RTS.
+func connect(a, b *endpoint, c terms) {
+	a.t.Helper()
+	ends := [2]*endpoint{a, b}
+	for i, e := range ends {
+		e.toRTR(ends[1-i].qp.Num(), ends[1-i].gids[c.gid].GID, c, i)
+	}
+	for i, e := range ends {
+		e.toRTS(c.sides[i])
+	}
+}
+
+func (e *endpoint) toRTR(dest uint32, dgid verbs.GID, c terms, i int) {
+	e.t.Helper()
+	ok(e.t, e.qp.Modify(&verbs.QPAttr{QPState: verbs.StateInit, PortNum: 1, QPAccessFlags: allAccess},
+		verbs.QPAttrState|verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrAccessFlags))
+	ok(e.t, e.qp.Modify(&verbs.QPAttr{
+		QPState: verbs.StateRTR, PathMTU: c.mtu, DestQPNum: dest, RQPSN: c.sides[1-i].psn,
+		MaxDestRDAtomic: c.sides[1-i].rd, MinRNRTimer: c.sides[i].rnrTimer,
+		AHAttr: verbs.AHAttr{IsGlobal: true, PortNum: 1, GRH: verbs.GRH{DGID: dgid, SGIDIndex: c.gid}},
+	}, verbs.QPAttrState|verbs.QPAttrAV|verbs.QPAttrPathMTU|verbs.QPAttrDestQPN|verbs.QPAttrRQPSN|
+		verbs.QPAttrMaxDestRDAtomic|verbs.QPAttrMinRNRTimer))
+}
+
+func (e *endpoint) toRTS(s side) {
+	e.t.Helper()
+	ok(e.t, e.qp.Modify(&verbs.QPAttr{
+		QPState: verbs.StateRTS, SQPSN: s.psn, Timeout: s.timeout, RetryCnt: s.retries, RNRRetry: s.rnrRetries,
+		MaxRDAtomic: s.rd,
+	}, verbs.QPAttrState|verbs.QPAttrSQPSN|verbs.QPAttrTimeout|verbs.QPAttrRetryCnt|verbs.QPAttrRNRRetry|
+		verbs.QPAttrMaxQPRDAtomic))
+}
+
+func (e *endpoint) toErr() {
+	e.t.Helper()
+	ok(e.t, e.qp.Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState))
+}
+
+func (e *endpoint) post(wrs ...*verbs.SendWR) {
+	e.t.Helper()
+	ok(e.t, e.qp.PostSend(wrs...))
+}
+
+func ok(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// must passes a value on if there was no error.
+func must[T any](v T, err error) func(*testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		ok(t, err)
+		return v
+	}
+}
+
+// isTimeout tells that a wait ended because its context did.
+func isTimeout(err error) bool { return errors.Is(err, context.DeadlineExceeded) }
