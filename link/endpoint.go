@@ -190,10 +190,7 @@ func checksumsValid(frame []byte) bool {
 	switch header.Ethernet(frame).Type() {
 	case header.IPv4ProtocolNumber:
 		h := header.IPv4(ip)
-		if !h.IsValid(len(ip)) {
-			return false
-		}
-		if !h.IsChecksumValid() {
+		if !h.IsValid(len(ip)) || !h.IsChecksumValid() {
 			return false
 		}
 		if h.More() || h.FragmentOffset() != 0 {
@@ -210,7 +207,7 @@ func checksumsValid(frame []byte) bool {
 			return false
 		}
 		segment := ip[header.IPv6MinimumSize:][:h.PayloadLength()]
-		return transportValid(h.TransportProtocol(), h.SourceAddress(), h.DestinationAddress(), segment)
+		return transportValid(tcpip.TransportProtocolNumber(h.NextHeader()), h.SourceAddress(), h.DestinationAddress(), segment)
 	}
 	return true
 }

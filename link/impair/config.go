@@ -65,21 +65,21 @@ func (d *Direction) check() error {
 		v    float64
 	}{{"Loss", d.Loss}, {"Duplicate", d.Duplicate}, {"Corrupt", d.Corrupt}, {"Reorder", d.Reorder}, {"Burst.Enter", d.Burst.Enter}, {"Burst.Leave", d.Burst.Leave}} {
 		if !(p.v >= 0 && p.v <= 1) { // NaN too
-			return fmt.Errorf("%s is %v: give a probability of 0 to 1", p.name, p.v)
+			return fmt.Errorf("probability %s is %v: give 0 to 1", p.name, p.v)
 		}
 	}
 	if d.Burst.Enter > 0 && d.Burst.Leave == 0 {
-		return errors.New("Burst.Leave is 0: the first burst would never end; give a probability over 0")
+		return errors.New("probability Burst.Leave is 0: the first burst would never end: give more than 0")
 	}
 	if d.Delay < 0 || d.Jitter < 0 || d.Hold < 0 || d.Jitter > d.Delay {
-		return fmt.Errorf("Delay %v, Jitter %v, Hold %v: give none below 0, and no more jitter than delay", d.Delay, d.Jitter, d.Hold)
+		return fmt.Errorf("times Delay %v, Jitter %v, Hold %v: give none below 0, and no more jitter than delay", d.Delay, d.Jitter, d.Hold)
 	}
 	if d.Rate < 0 || d.Limit < 0 {
-		return fmt.Errorf("Rate %d, Limit %d: give none below 0", d.Rate, d.Limit)
+		return fmt.Errorf("limits Rate %d, Limit %d: give none below 0", d.Rate, d.Limit)
 	}
 	for i, r := range d.Rules {
 		if r.Nth < 0 || r.Action > Reorder {
-			return fmt.Errorf("Rules[%d]: Nth %d, Action %d: matches count from 1, actions are Drop to Reorder", i, r.Nth, r.Action)
+			return fmt.Errorf("rule Rules[%d]: Nth %d, Action %d: matches count from 1, actions are Drop to Reorder", i, r.Nth, r.Action)
 		}
 	}
 	return nil

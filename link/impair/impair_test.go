@@ -198,7 +198,7 @@ func TestDelayAndJitter(t *testing.T) {
 		if len(l.arrivals()) != 0 {
 			t.Errorf("arrived early: %v", l.arrivals())
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if got := numbers(l.arrivals()); !slices.Equal(got, []int{0, 1, 2, 3, 4}) {
 			t.Errorf("arrived: %v", got)

@@ -79,7 +79,11 @@ func headerLen(f *link.Frame) uint16 {
 		if int(f.ChecksumStart)+13 > len(f.Data) {
 			return 0
 		}
-		n = int(f.ChecksumStart) + int(f.Data[f.ChecksumStart+12]>>4)*4
+		n = int(f.Data[f.ChecksumStart+12]>>4) * 4
+		if n < 20 {
+			return 0
+		}
+		n += int(f.ChecksumStart)
 	}
 	if n > len(f.Data) {
 		return 0
