@@ -24,15 +24,13 @@ var (
 
 // scenario is one cell of the matrix: everything is drawn from its seed.
 type scenario struct {
-	seed     uint64
-	net      network
-	terms    terms
-	caps     [2]verbs.QPCap
-	shapes   [2]shape
-	slow     [2]bool
-	v6, uso  bool
-	linkMTU  int
-	duration time.Duration
+	seed    uint64
+	net     network
+	terms   terms
+	caps    [2]verbs.QPCap
+	shapes  [2]shape
+	slow    [2]bool
+	linkMTU int
 }
 
 func newScenario(seed uint64, r *rand.Rand) *scenario {
@@ -68,7 +66,7 @@ func newScenario(seed uint64, r *rand.Rand) *scenario {
 
 func (s *scenario) String() string {
 	return fmt.Sprintf("%v; path MTU %v, GID %d, PSNs %#x %#x, rd %d %d, %d and %d ops, receives late %v",
-		s.net, s.terms.mtu, s.terms.gid, s.terms.sides[0].psn, s.terms.sides[1].psn, s.terms.sides[0].rd,
+		&s.net, s.terms.mtu, s.terms.gid, s.terms.sides[0].psn, s.terms.sides[1].psn, s.terms.sides[0].rd,
 		s.terms.sides[1].rd, s.shapes[0].ops, s.shapes[1].ops, s.slow)
 }
 
