@@ -8,7 +8,6 @@ import (
 	"math/bits"
 	"net"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -350,51 +349,6 @@ func roce(dst, src net.HardwareAddr, n int, opcode byte) link.Frame {
 	return link.Frame{Data: d, Segmentation: link.UDP, SegmentSize: 32, HeaderLen: 42, NeedsChecksum: true, ChecksumStart: 34, ChecksumOffset: 6}
 }
 
-func TestClasses(t *testing.T) {
-	mac := make(net.HardwareAddr, 6)
-	packet := func(opcode, syndrome, qp byte) []byte {
-		f := roce(mac, mac, 1, opcode).Data
-		f[42+7], f[42+12] = qp, syndrome
-		return f
-	}
-	v6 := append(append(make([]byte, 12), 0x86, 0xdd, 0x60, 0, 0, 0, 0, 40, 17), make([]byte, 33)...)
-	v6 = append(v6, packet(0x0c, 0, 5)[34:]...)
-	for _, c := range []struct {
-		frame []byte
-		want  []string
-	}{
-		{packet(0x04, 0, 5), []string{"any", "roce", "send"}},
-		{packet(0x24, 0, 5), []string{"any", "roce", "send"}},
-		{packet(0x64, 0, 1), []string{"any", "cm", "roce", "send"}},
-		{packet(0x0a, 0, 5), []string{"any", "roce", "write"}},
-		{packet(0x0c, 0, 5), []string{"any", "read-request", "roce"}},
-		{v6, []string{"any", "read-request", "roce"}},
-		{packet(0x0e, 0, 5), []string{"any", "read-response", "roce"}},
-		{packet(0x13, 0, 5), []string{"any", "atomic", "roce"}},
-		{packet(0x12, 0, 5), []string{"any", "atomic-ack", "roce"}},
-		{packet(0x11, 0x1f, 5), []string{"ack", "any", "roce"}},
-		{packet(0x11, 0x21, 5), []string{"any", "rnr-nak", "roce"}},
-		{packet(0x11, 0x60, 5), []string{"any", "nak", "roce"}},
-		{packet(0x81, 0, 5), []string{"any", "cnp", "roce"}},
-		{packet(0x11, 0, 5)[:54], []string{"any", "roce"}},
-		{packet(0x11, 0, 5)[:53], []string{"any"}},
-		{append(packet(0, 0, 0)[:23], append([]byte{6}, packet(0, 0, 0)[24:]...)...), []string{"any", "tcp"}},
-		{nil, []string{"any"}},
-		{v6[:30], []string{"any"}},
-	} {
-		var got []string
-		for name, match := range classes {
-			if match(c.frame) {
-				got = append(got, name)
-			}
-		}
-		slices.Sort(got)
-		if !slices.Equal(got, c.want) {
-			t.Errorf("%x is %v, want %v", c.frame, got, c.want)
-		}
-	}
-}
-
 func TestReceptionIsImpairedToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, parse(t, "in.delay=5ms,in.drop=any:2"))
@@ -468,68 +422,4 @@ func TestNewRefusesNonsense(t *testing.T) {
 			}
 		}
 	}
-}
-
-func TestParse(t *testing.T) {
-	c := parse(t, " loss=1%, in.reorder=0.005,out.delay=1ms±200us,burst=1%/20%,rate=100mbit,seed=7,corrupt=read-response:3-,limit=5,hold=2ms")
-	if c.Seed != 7 || c.In.Loss != 0.01 || c.Out.Loss != 0.01 || c.In.Reorder != 0.005 || c.Out.Reorder != 0 ||
-		c.Out.Delay != time.Millisecond || c.Out.Jitter != 200*time.Microsecond || c.In.Delay != 0 || c.In.Burst != (Burst{0.01, 0.2}) ||
-		c.Out.Rate != 100e6 || c.In.Limit != 5 || c.In.Hold != 2*time.Millisecond {
-		t.Errorf("%+v", c)
-	}
-	if r := c.In.Rules; len(r) != 1 || r[0].Nth != 3 || r[0].Count != -1 || r[0].Action != Corrupt {
-		t.Errorf("rules %+v", r)
-	}
-	for text, want := range map[string]string{
-		"loss":               "setting=value",
-		"loss=":              "setting=value",
-		"loss=150%":          `"150%" is not a probability`,
-		"loss=x":             "not a probability",
-		"loss=NaN":           "not a probability",
-		"wobble=1":           `unknown setting "wobble"`,
-		"in.seed=1":          `unknown setting "seed"`,
-		"delay=5":            `"5" is not a time`,
-		"delay=-5ms":         "not a time",
-		"delay=1ms±x":        `"x" is not a time`,
-		"delay=1ms±2ms":      "no more jitter than delay",
-		"burst=1%":           "two probabilities",
-		"burst=1%/0":         "never end",
-		"rate=fast":          `"fast" is not a rate`,
-		"rate=0":             "not a rate",
-		"limit=0":            "1 or more",
-		"seed=-1":            "not a number",
-		"drop=5%":            "unknown class",
-		"drop=reed-response": "read-response",
-		"drop=ack:0":         "count from 1",
-		"drop=ack:":          "count from 1",
-		"drop=ack:5-3":       "not below the first",
-	} {
-		if _, err := Parse(text); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
-			t.Errorf("Parse(%q) = %v, want %q in it", text, err, want)
-		}
-	}
-}
-
-// FuzzParse: what Parse takes, New takes.
-func FuzzParse(f *testing.F) {
-	f.Add("loss=1%,reorder=0.5%,delay=1ms±200us,seed=7")
-	f.Add("in.rate=100mbit,out.burst=1%/20%,drop=read-response:3-5,dup=ack:*,corrupt=any:2-")
-	p := pipe.New().Port()
-	f.Fuzz(func(t *testing.T, text string) {
-		if c, err := Parse(text); err == nil {
-			if _, err := New(p, c); err != nil {
-				t.Errorf("Parse took %q, New did not: %v", text, err)
-			}
-		}
-	})
-}
-
-// FuzzClasses: no frame makes a class panic.
-func FuzzClasses(f *testing.F) {
-	f.Add(roce(make([]byte, 6), make([]byte, 6), 1, 0x11).Data)
-	f.Fuzz(func(t *testing.T, frame []byte) {
-		for _, match := range classes {
-			match(frame)
-		}
-	})
 }
