@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -99,7 +100,7 @@ func TestMatrix(t *testing.T) {
 	t.Logf("%d seeds, %d requests: %d connections failed, %d retries, %d duplicate and %d out-of-sequence requests, %d RNR, %d wrong ICRCs",
 		tally.runs.Load(), tally.ops.Load(), tally.failed.Load(), tally.retries.Load(), tally.duplicates.Load(),
 		tally.outOfSeq.Load(), tally.rnr.Load(), tally.badICRC.Load())
-	if runs, failed := tally.runs.Load(), tally.failed.Load(); failed*20 > runs {
+	if runs, failed := tally.runs.Load(), tally.failed.Load(); failed*100 > runs {
 		t.Errorf("%d of %d connections failed: retries give up too early", failed, runs)
 	}
 }
@@ -139,6 +140,11 @@ func (s *scenario) run(t *testing.T, r *rand.Rand) {
 	for _, d := range ds {
 		d.setUp()
 	}
+	if !s.net.clean() {
+		for _, d := range ds {
+			d.findNeighbour(d.peer.gids[s.terms.gid].GID.Addr())
+		}
+	}
 	connect(ds[0].endpoint, ds[1].endpoint, s.terms)
 
 	stop, cancel := context.WithCancel(context.Background())
@@ -177,6 +183,21 @@ func (s *scenario) run(t *testing.T, r *rand.Rand) {
 	for _, d := range ds {
 		d.close()
 	}
+}
+
+// findNeighbour pings until an answer comes: address resolution has fewer retries than a connection, and frames that
+// carry it no checksum of their own.
+func (d *driver) findNeighbour(addr netip.Addr) {
+	d.t.Helper()
+	for range 100 {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		_, err := d.host.Ping(ctx, addr)
+		cancel()
+		if err == nil {
+			return
+		}
+	}
+	d.t.Fatalf("no answer from %v", addr)
 }
 
 // patience is how long a connection may take in virtual time. Retries on a bad network take minutes.
