@@ -99,6 +99,9 @@ func (q *qp) start(wr *verbs.SendWR, s *sentWR) bool {
 	}
 	if isReadOrAtomic(wr.Opcode) {
 		r.incomplete++
+		if q.h.Attr().MaxRDAtomic == 0 {
+			s.status = verbs.WCLocQPOpErr // it could never be sent
+		}
 	}
 	r.next = wire.PSNAdd(r.next, s.packets)
 	return true
