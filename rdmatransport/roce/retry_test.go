@@ -1,0 +1,325 @@
+package roce_test
+
+// What the requester does when packets are lost or the peer is not ready. Time is virtual.
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+func TestSequenceNAKGoesBack(t *testing.T) {
+	bubble(t, config{sqPSN: first, retry: 1}, func(r *rig) {
+		r.post(r.wr(1, verbs.Send, 8), r.wr(2, verbs.RDMAWrite, 3000), r.wr(3, verbs.Send, 8))
+		r.take()
+		again := []string{"WRITE Middle 2 len 1024", "WRITE Last 3 len 952 ackreq", "SEND Only 4 len 8 ackreq"}
+		r.give(r.nak(wire.NakPSNSeq, 2))
+		r.completions(r.scq, "1 SUCCESS SEND 0")
+		r.expect(again...)
+		// One loss, many NAKs: they count once.
+		r.give(r.nak(wire.NakPSNSeq, 2), r.nak(wire.NakPSNSeq, 2), r.nak(wire.NakPSNSeq, 2))
+		r.expect()
+		r.state(verbs.StateRTS)
+		// Progress makes the next loss another.
+		r.give(r.nak(wire.NakPSNSeq, 3))
+		r.expect(again[1:]...)
+		r.give(r.ack(4))
+		r.completions(r.scq, "2 SUCCESS RDMA_WRITE 0", "3 SUCCESS SEND 0")
+		if n := r.counter("rcvd_seq_err"); n != 5 {
+			t.Errorf("%d sequence errors are counted", n)
+		}
+	})
+	bubble(t, config{sqPSN: first, retry: 0}, func(r *rig) {
+		r.post(r.wr(1, verbs.Send, 8), r.wr(2, verbs.Send, 8))
+		r.take()
+		r.give(r.nak(wire.NakPSNSeq, 0))
+		r.completions(r.scq, "1 RETRY_EXC_ERR", "2 WR_FLUSH_ERR")
+		r.expect()
+	})
+	// New work goes behind what is repeated.
+	bubble(t, config{sqPSN: first, retry: 7}, func(r *rig) {
+		r.post(r.wr(1, verbs.Send, 8))
+		r.give(r.nak(wire.NakPSNSeq, 0))
+		r.post(r.wr(2, verbs.Send, 8))
+		r.expect("SEND Only 0 len 8 ackreq", "SEND Only 0 len 8 ackreq", "SEND Only 1 len 8 ackreq")
+	})
+}
+
+// TestLateAcknowledgementAfterGoingBack: what the first transmission reached is not sent a third time, and completes.
+func TestLateAcknowledgementAfterGoingBack(t *testing.T) {
+	bubble(t, config{sqPSN: first, retry: 7, timeout: 14, size: 1 << 20}, func(r *rig) {
+		r.post(r.wr(1, verbs.RDMAWrite, 400<<10), r.wr(2, verbs.Send, 8))
+		if n := len(r.take()); n != 401 {
+			t.Fatalf("%d packets", n)
+		}
+		r.give(r.nak(wire.NakPSNSeq, 10))
+		back := len(r.take()) // less than all: the window shrinks
+		if back == 0 || back >= 391 {
+			t.Fatalf("%d packets again", back)
+		}
+		r.give(r.ack(399))
+		r.completions(r.scq, "1 SUCCESS RDMA_WRITE 0")
+		r.expect("SEND Only 400 len 8 ackreq")
+		r.give(r.ack(400))
+		r.completions(r.scq, "2 SUCCESS SEND 0")
+		sleep(time.Second)
+		r.expect()
+	})
+}
+
+// TestTimeout: once retry_cnt is used up the request fails with RETRY_EXC_ERR. A timeout comes between T and 4T
+// (IBTA Vol 1 §9.7.6.1.3).
+func TestTimeout(t *testing.T) {
+	for _, c := range []struct{ timeout, retry uint8 }{{10, 0}, {10, 1}, {12, 3}, {14, 7}, {18, 2}} {
+		run(t, fmt.Sprintf("%d, %d times", c.timeout, c.retry), config{sqPSN: first, timeout: c.timeout, retry: c.retry},
+			func(t *testing.T, r *rig) {
+				T := 4096 * time.Nanosecond << c.timeout
+				var times []time.Time
+				r.port.lost = func(p *wire.Packet) bool {
+					if p.Opcode == wire.RCSendOnly {
+						times = append(times, time.Now())
+					}
+					return false
+				}
+				r.recv(9, 0, 8)
+				r.post(r.wr(1, verbs.Send, 8), r.wr(2, verbs.RDMARead, 8))
+				var want []string
+				for range 1 + c.retry {
+					want = append(want, "SEND Only 0 len 8 ackreq", "READ Request 1 at 0+8 ackreq")
+				}
+				sleep(T*time.Duration(1+c.retry) - time.Microsecond)
+				r.state(verbs.StateRTS)
+				sleep(3*T*time.Duration(1+c.retry) + time.Microsecond)
+				r.expect(want...)
+				for i := range times[1:] {
+					if d := times[i+1].Sub(times[i]); d < T || d > 4*T {
+						t.Errorf("%v, the timeout is %v", d, T)
+					}
+				}
+				r.state(verbs.StateErr)
+				r.completions(r.scq, "1 RETRY_EXC_ERR", "2 WR_FLUSH_ERR")
+				r.completions(r.rcq, "9 WR_FLUSH_ERR")
+				if n := r.counter("retry_exceeded_err"); n != 1 {
+					t.Errorf("%d are counted", n)
+				}
+				sleep(100 * T)
+				r.expect()
+			})
+	}
+	run(t, "0 is none", config{sqPSN: first, retry: 1}, func(t *testing.T, r *rig) {
+		r.post(r.wr(1, verbs.Send, 8))
+		r.take()
+		sleep(24 * time.Hour)
+		r.expect()
+		r.give(r.ack(0))
+		r.completions(r.scq, "1 SUCCESS SEND 0")
+	})
+	run(t, "progress starts the count anew", config{sqPSN: first, timeout: 10, retry: 2}, func(t *testing.T, r *rig) {
+		r.post(r.wr(1, verbs.RDMAWrite, 10<<10))
+		for i := range 10 {
+			r.take()
+			sleep(9 * time.Millisecond) // two timeouts of 4.2 ms
+			if len(r.take()) == 0 {
+				t.Fatal("nothing is sent again")
+			}
+			r.give(r.ack(i))
+		}
+		r.completions(r.scq, "1 SUCCESS RDMA_WRITE 0")
+	})
+	run(t, "acknowledgements put it off", config{sqPSN: first, timeout: 10, retry: 2}, func(t *testing.T, r *rig) {
+		r.post(r.wr(1, verbs.RDMAWrite, 10<<10))
+		r.take()
+		for i := range 10 {
+			sleep(4 * time.Millisecond)
+			r.give(r.ack(i))
+			r.expect()
+		}
+		sleep(time.Second)
+		r.expect()
+		r.completions(r.scq, "1 SUCCESS RDMA_WRITE 0")
+	})
+}
+
+// TestRNRWaits at least as long as the peer's code says (table 46), and not much longer.
+func TestRNRWaits(t *testing.T) {
+	for code, us := range []int{655360, 10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960, 1280, 1920, 2560, 3840,
+		5120, 7680, 10240, 15360, 20480, 30720, 40960, 61440, 81920, 122880, 163840, 245760, 327680, 491520} {
+		run(t, fmt.Sprint(code), config{sqPSN: first, timeout: 14, retry: 0, rnr: 1}, func(t *testing.T, r *rig) {
+			wait := time.Duration(us) * time.Microsecond
+			r.post(r.wr(1, verbs.Send, 8), r.wr(2, verbs.Send, 8))
+			r.take()
+			r.give(r.nak(wire.RNRNak|uint8(code), 0))
+			r.post(r.wr(3, verbs.Send, 8)) // waits, too
+			sleep(wait - 1)
+			r.expect()
+			sleep(wait/10 + time.Microsecond)
+			r.expect("SEND Only 0 len 8 ackreq", "SEND Only 1 len 8 ackreq", "SEND Only 2 len 8 ackreq")
+			r.give(r.ack(2))
+			r.completions(r.scq, "1 SUCCESS SEND 0", "2 SUCCESS SEND 0", "3 SUCCESS SEND 0")
+		})
+	}
+}
+
+func TestRNRRetries(t *testing.T) {
+	for limit := range uint8(7) {
+		run(t, fmt.Sprint(limit), config{sqPSN: first, rnr: limit}, func(t *testing.T, r *rig) {
+			r.post(r.wr(1, verbs.Send, 8), r.wr(2, verbs.Send, 8))
+			for range limit {
+				r.take()
+				r.give(r.nak(wire.RNRNak|1, 0))
+				r.state(verbs.StateRTS)
+				sleep(time.Millisecond)
+				r.expect("SEND Only 0 len 8 ackreq", "SEND Only 1 len 8 ackreq")
+			}
+			r.give(r.nak(wire.RNRNak|1, 0))
+			r.completions(r.scq, "1 RNR_RETRY_EXC_ERR", "2 WR_FLUSH_ERR")
+			r.state(verbs.StateErr)
+			r.take()
+			sleep(time.Second)
+			r.expect()
+			if n := r.counter("rcvd_rnr_err"); n != uint64(limit)+1 {
+				t.Errorf("%d RNR NAKs are counted", n)
+			}
+			if n := r.counter("retry_rnr_exceeded_err"); n != 1 {
+				t.Errorf("%d are counted", n)
+			}
+		})
+	}
+	run(t, "7 is for ever", config{sqPSN: first, rnr: 7, timeout: 10, retry: 1}, func(t *testing.T, r *rig) {
+		r.post(r.wr(1, verbs.Send, 8))
+		for range 1000 {
+			r.expect("SEND Only 0 len 8 ackreq")
+			r.give(r.nak(wire.RNRNak|1, 0), r.nak(wire.RNRNak|1, 0)) // the second is of no account
+			sleep(time.Millisecond)
+		}
+		r.give(r.ack(0))
+		r.completions(r.scq, "1 SUCCESS SEND 0")
+	})
+	run(t, "progress starts the count anew", config{sqPSN: first, rnr: 1}, func(t *testing.T, r *rig) {
+		for i := range 5 {
+			r.post(r.wr(uint64(i), verbs.Send, 8))
+		}
+		for i := range 5 {
+			r.give(r.nak(wire.RNRNak|1, i))
+			sleep(time.Millisecond)
+			r.state(verbs.StateRTS)
+		}
+		r.give(r.ack(4))
+		if n := len(poll(t, r.scq)); n != 5 {
+			t.Errorf("%d completions", n)
+		}
+	})
+	run(t, "acknowledges what came before", config{sqPSN: first, rnr: 1}, func(t *testing.T, r *rig) {
+		r.post(r.wr(1, verbs.RDMAWrite, 8), r.wr(2, verbs.Send, 8))
+		r.take()
+		r.give(r.nak(wire.RNRNak|1, 1))
+		r.completions(r.scq, "1 SUCCESS RDMA_WRITE 0")
+		sleep(time.Millisecond)
+		r.expect("SEND Only 1 len 8 ackreq")
+	})
+}
+
+// TestImpliedNAK: an answer to something later says that a READ's or atomic's response is lost (IBTA Vol 1 §9.7.5.1.2).
+func TestImpliedNAK(t *testing.T) {
+	run(t, "acknowledgement past a READ", config{sqPSN: first, retry: 1}, func(t *testing.T, r *rig) {
+		r.post(r.wr(1, verbs.Send, 8), r.wr(2, verbs.RDMARead, 3000), r.wr(3, verbs.Send, 8))
+		r.take()
+		r.give(r.ack(4))
+		r.completions(r.scq, "1 SUCCESS SEND 0")
+		r.expect("READ Request 1 at 0+3000 ackreq", "SEND Only 4 len 8 ackreq")
+		r.give(r.ack(4), r.nak(wire.NakPSNSeq, 4))
+		r.expect()
+		data := fill(3000, 3)
+		r.give(r.data(wire.RCReadResponseFirst, 1, data[:1024]), r.data(wire.RCReadResponseMiddle, 2, data[1024:2048]))
+		r.give(r.ack(4)) // the last response is lost
+		r.expect("READ Request 3 at 2048+952 ackreq", "SEND Only 4 len 8 ackreq")
+		r.give(r.data(wire.RCReadResponseLast, 3, data[2048:]), r.ack(4))
+		r.completions(r.scq, "2 SUCCESS RDMA_READ 3000", "3 SUCCESS SEND 0")
+		if !bytes.Equal(r.buf[:3000], data) {
+			t.Error("the data are wrong")
+		}
+	})
+	// The rest of what was on the way is of no use, and does no harm.
+	run(t, "gap among READ responses", config{sqPSN: 0xfffffe, retry: 1}, func(t *testing.T, r *rig) {
+		r.post(r.wr(1, verbs.RDMARead, 5000))
+		r.take()
+		data := fill(5000, 3)
+		part := func(i int) []byte { return data[i*1024 : min(5000, (i+1)*1024)] }
+		r.give(r.data(wire.RCReadResponseFirst, 0, part(0)), r.data(wire.RCReadResponseMiddle, 2, part(2)),
+			r.data(wire.RCReadResponseMiddle, 3, part(3)), r.data(wire.RCReadResponseLast, 4, part(4)))
+		r.expect("READ Request 1 at 1024+3976 ackreq")
+		r.completions(r.scq)
+		// Some responders begin a repetition with First, some go on with Middle.
+		r.give(r.data(wire.RCReadResponseFirst, 1, part(1)), r.data(wire.RCReadResponseMiddle, 2, part(2)),
+			r.data(wire.RCReadResponseMiddle, 3, part(3)), r.data(wire.RCReadResponseLast, 4, part(4)))
+		r.completions(r.scq, "1 SUCCESS RDMA_READ 5000")
+		if !bytes.Equal(r.buf[:5000], data) {
+			t.Error("the data are wrong")
+		}
+	})
+	run(t, "response to a later READ", config{sqPSN: first, retry: 1}, func(t *testing.T, r *rig) {
+		r.post(r.wr(1, verbs.RDMARead, 8), r.wr(2, verbs.RDMARead, 8))
+		r.take()
+		r.give(r.data(wire.RCReadResponseOnly, 1, fill(8, 1)))
+		r.expect("READ Request 0 at 0+8 ackreq", "READ Request 1 at 0+8 ackreq")
+		r.give(r.data(wire.RCReadResponseOnly, 0, fill(8, 1)), r.data(wire.RCReadResponseOnly, 1, fill(8, 1)))
+		r.completions(r.scq, "1 SUCCESS RDMA_READ 8", "2 SUCCESS RDMA_READ 8")
+	})
+	for name, p := range map[string]func(r *rig) wire.Packet{
+		"acknowledgement":  func(r *rig) wire.Packet { return r.ack(1) },
+		"sequence NAK":     func(r *rig) wire.Packet { return r.nak(wire.NakPSNSeq, 1) },
+		"RNR NAK":          func(r *rig) wire.Packet { return r.nak(wire.RNRNak|1, 1) },
+		"remote error NAK": func(r *rig) wire.Packet { return r.nak(wire.NakRemoteAccess, 1) },
+	} {
+		run(t, name+" past an atomic", config{sqPSN: first, retry: 1, rnr: 1}, func(t *testing.T, r *rig) {
+			r.post(r.wr(1, verbs.AtomicFetchAndAdd, 8), r.wr(2, verbs.Send, 8))
+			r.take()
+			r.give(p(r))
+			r.completions(r.scq)
+			r.expect("FetchAdd 0 at 0 swap 0 compare 0 ackreq", "SEND Only 1 len 8 ackreq")
+			r.give(r.atomicAck(0, 7), r.ack(1))
+			r.completions(r.scq, "1 SUCCESS FETCH_ADD 8", "2 SUCCESS SEND 0")
+			if v := binary.NativeEndian.Uint64(r.buf); v != 7 {
+				t.Errorf("the atomic brought %d", v)
+			}
+		})
+	}
+}
+
+// TestReadIsRepeatedWithItsBounds: a long READ goes out in pieces, each a READ of its own to the peer, which knows a
+// repetition by its end.
+func TestReadIsRepeatedWithItsBounds(t *testing.T) {
+	bubble(t, config{sqPSN: 1<<24 - 100, size: 1 << 20, retry: 7}, func(r *rig) {
+		data := fill(600<<10, 5)
+		give := func(from, to int) {
+			for i := from; i < to; i++ {
+				r.give(r.data(wire.RCReadResponseMiddle, i, data[i<<10:(i+1)<<10]))
+			}
+		}
+		r.post(r.wr(1, verbs.RDMARead, 600<<10))
+		r.expect("READ Request 0 at 0+524288 ackreq")
+		var d []wire.Packet
+		for i := range 10 {
+			d = append(d, r.data(wire.RCReadResponseMiddle, i, data[i<<10:(i+1)<<10]))
+		}
+		r.giveFrame(d...)
+		r.expect("READ Request 512 at 524288+10240 ackreq")
+		r.give(r.data(wire.RCReadResponseMiddle, 11, data[:1024])) // 10 is lost
+		r.expect("READ Request 10 at 10240+514048 ackreq")
+		give(10, 300)
+		if sent := r.take(); len(sent) == 0 || r.brief(&sent[0]) != "READ Request 512 at 524288+10240 ackreq" {
+			t.Fatalf("asked for: %v", sent)
+		}
+		give(300, 600)
+		r.completions(r.scq, fmt.Sprintf("1 SUCCESS RDMA_READ %d", 600<<10))
+		if !bytes.Equal(r.buf[:600<<10], data) {
+			t.Error("the data are wrong")
+		}
+		r.take()
+	})
+}
