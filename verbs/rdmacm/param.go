@@ -30,8 +30,14 @@ func (s PortSpace) String() string {
 	return fmt.Sprintf("invalid port space %#x", uint16(s))
 }
 
+// MaxDepth, as ResponderResources or InitiatorDepth, is as many as the device has; in Accept, not more than the peer
+// can use.
+const MaxDepth = 0xff
+
 // ConnParam is what one end of a connection asks for or answers (rdma_conn_param).
 type ConnParam struct {
+	// PrivateData goes to the peer's application, which on RoCE may see zeros behind it. At most, on RoCE: 56 bytes
+	// with Connect, 196 with Accept, 148 with Reject; for UDP 180 with Connect, 136 with Accept.
 	PrivateData        []byte
 	ResponderResources uint8 // READs and atomics that the peer may have outstanding here
 	InitiatorDepth     uint8 // and those that this end will have outstanding there
@@ -40,6 +46,11 @@ type ConnParam struct {
 	RNRRetryCount      uint8 // 0–7, 7 is for ever
 	SRQ                bool
 	QPNum              uint32 // 24 bits
+}
+
+// Defaults is what Connect and Accept take for nil: no private data, MaxDepth, flow control, 7 retries of each kind.
+func Defaults() *ConnParam {
+	return &ConnParam{ResponderResources: MaxDepth, InitiatorDepth: MaxDepth, FlowControl: true, RetryCount: 7, RNRRetryCount: 7}
 }
 
 // UDParam is how to send to a UD QP (rdma_ud_param).

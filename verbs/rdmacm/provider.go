@@ -27,7 +27,7 @@ type Provider interface {
 	// rejected; more are turned away.
 	Listen(attr *ListenAttr, h Handler) (io.Closer, error)
 	// Connect sends a connection request (for UDP a service ID resolution request); its outcome arrives at h.
-	Connect(attr *ConnectAttr, h Handler) (Conn, error)
+	Connect(attr *ConnectAttr, h Handler) (ProviderConn, error)
 
 	// JoinMulticast makes the port of the route receive a group; h gets MulticastJoin or MulticastError.
 	JoinMulticast(r Route, group netip.Addr, h Handler) (io.Closer, error)
@@ -43,7 +43,8 @@ type Route struct {
 	TOS       uint8     // type of service, as set on the ID
 }
 
-// ListenAttr says what to listen for.
+// ListenAttr says what to listen for. An unspecified address of either family means all addresses of both: the front
+// end turns away what a listener for one family is not to see.
 type ListenAttr struct {
 	Transport verbs.Transport
 	Space     PortSpace
@@ -74,7 +75,7 @@ type ConnEvent struct {
 	// Status is 0, a negative errno, or for Rejected the reason as rdma_cm reports it.
 	Status int
 	// Conn is the connection; in a ConnectRequest it is new.
-	Conn Conn
+	Conn ProviderConn
 	// Route, LocalPort and RemotePort are set in a ConnectRequest, seen from this side.
 	Route
 	LocalPort, RemotePort uint16
@@ -83,9 +84,9 @@ type ConnEvent struct {
 	UD    UDParam
 }
 
-// Conn is one end of a connection. Its methods may be called from any goroutine and do not wait. A method that does
+// ProviderConn is one end of a connection. Its methods may be called from any goroutine and do not wait. A method that does
 // not fit the connection's state gives an error and changes nothing.
-type Conn interface {
+type ProviderConn interface {
 	// QPAttr is what the QP's transition to the given state needs, with what both sides agreed on
 	// (rdma_init_qp_attr).
 	QPAttr(to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error)
