@@ -22,6 +22,7 @@ import (
 // datagrams pass beside it, between the link and the datagram port.
 type Host struct {
 	stack *stack.Stack
+	tcp   *lazyTCP
 	nics  []*Interface
 	log   *slog.Logger
 
@@ -40,7 +41,8 @@ func New(l link.Link, opts ...Option) (*Host, error) {
 		}
 		return nil, fmt.Errorf("stack: %w", err)
 	}
-	h := &Host{log: c.log, stack: stack.New(stack.Options{
+	h := &Host{log: c.log}
+	h.stack = stack.New(stack.Options{
 		NetworkProtocols: []stack.NetworkProtocolFactory{
 			arp.NewProtocol,
 			ipv4.NewProtocol,
@@ -49,10 +51,10 @@ func New(l link.Link, opts ...Option) (*Host, error) {
 			ipv6.NewProtocolWithOptions(ipv6.Options{MLD: ipv6.MLDOptions{Enabled: true}}),
 		},
 		TransportProtocols: []stack.TransportProtocolFactory{
-			newLazyTCP, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6,
+			h.newTCP, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6,
 		},
 		HandleLocal: true,
-	})}
+	})
 	if err := h.configure(c); err != nil {
 		h.Close()
 		for _, n := range c.nics[len(h.nics):] {

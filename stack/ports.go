@@ -18,10 +18,37 @@ type Network interface {
 	// NICs are the host's interfaces in the order they were given; each is a port of the RDMA device.
 	NICs() []NIC
 	// DialStream opens a TCP connection. An invalid laddr lets the host choose; its port 0 likewise.
-	DialStream(ctx context.Context, laddr, raddr netip.AddrPort) (net.Conn, error)
-	// ListenStream listens for TCP connections; an unspecified address means all of the host's.
+	DialStream(ctx context.Context, laddr, raddr netip.AddrPort) (Stream, error)
+	// ListenStream listens for TCP connections; an unspecified address means all of the host's. What it accepts are
+	// Streams.
 	ListenStream(laddr netip.AddrPort) (net.Listener, error)
 }
+
+// Stream is a TCP connection as iWARP needs it: one that can be written to without waiting, in pieces that are filled
+// in place.
+type Stream interface {
+	net.Conn
+	// MSS is the payload, in bytes, of a full segment, as both sides and the path allow it.
+	MSS() int
+	// Offloaded tells whether pieces larger than MSS leave the host uncut, for the link to segment.
+	Offloaded() bool
+	// Send appends a piece of n bytes, at most MaxPiece, to the send buffer, which calls fill for it, once. It does not
+	// wait: false means that the buffer has no room now and nothing was sent; the function given to OnRoom is called
+	// when it has. A piece that fits a segment is not spread over two, unless it has to be sent again.
+	Send(n int, fill Filler) (bool, error)
+	// OnRoom sets the function to call, on a goroutine of the stream, when Send may work again. At most once.
+	OnRoom(f func())
+	// CloseWrite sends what is in the send buffer, then FIN.
+	CloseWrite() error
+	// Abort sends RST and drops what is buffered.
+	Abort()
+}
+
+// Filler writes a piece of a stream: all of b.
+type Filler interface{ Fill(b []byte) }
+
+// MaxPiece is the largest piece that Stream.Send takes, in bytes.
+const MaxPiece = 1 << 16
 
 // NIC is one interface of a host.
 type NIC interface {
@@ -34,6 +61,14 @@ type NIC interface {
 	GIDs() []netip.Addr
 	// Datagrams is the interface's datagram port.
 	Datagrams() DatagramPort
+	// Source is the address that packets to dst leave the interface from. direct says that no gateway is on the way.
+	// An error says that the interface has no way to dst.
+	Source(dst netip.Addr) (src netip.Addr, direct bool, err error)
+	// Resolve waits until the next hop on the way from src to dst has told its MAC, or ctx ends.
+	Resolve(ctx context.Context, src, dst netip.Addr) error
+	// Join receives a multicast group's datagrams, and tells routers and switches so (IGMP, MLD). Leave undoes one Join.
+	Join(group netip.Addr) error
+	Leave(group netip.Addr) error
 }
 
 // DatagramPort sends and receives UDP datagrams on port 4791 with the header fields that the ICRC covers in view.

@@ -11,7 +11,6 @@ import (
 	"syscall"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
-	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/header/parse"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
@@ -30,7 +29,7 @@ const (
 
 // DialStream opens a TCP connection. An invalid laddr lets the host choose; its port 0 likewise. Errors wrap the
 // context's, or the errno: ECONNREFUSED, ETIMEDOUT, EHOSTUNREACH, ENETUNREACH, EADDRNOTAVAIL.
-func (h *Host) DialStream(ctx context.Context, laddr, raddr netip.AddrPort) (net.Conn, error) {
+func (h *Host) DialStream(ctx context.Context, laddr, raddr netip.AddrPort) (Stream, error) {
 	raddr = unmapPort(raddr)
 	if !isHostAddr(raddr.Addr()) || raddr.Port() == 0 {
 		return nil, fmt.Errorf("dial tcp %v: want the address and port of a host", raddr)
@@ -47,14 +46,14 @@ func (h *Host) DialStream(ctx context.Context, laddr, raddr netip.AddrPort) (net
 		}
 		local, _ = h.fullAddress(laddr)
 	}
-	c, err := gonet.DialTCPWithBind(ctx, h.stack, local, remote, proto)
+	st, err := h.connect(ctx, local, remote, proto)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("dial tcp %v: no answer: %w", raddr, ctx.Err())
 		}
-		return nil, fmt.Errorf("dial tcp %v: %w", raddr, streamError(err))
+		return nil, fmt.Errorf("dial tcp %v: %w", raddr, err)
 	}
-	return c, nil
+	return st, nil
 }
 
 // ListenStream listens for TCP connections; an unspecified address means all of the host's. Errors wrap EADDRINUSE or
@@ -68,9 +67,9 @@ func (h *Host) ListenStream(laddr netip.AddrPort) (net.Listener, error) {
 	} else if err := h.checkLocal(laddr.Addr()); err != nil {
 		return nil, fmt.Errorf("listen tcp %v: %w", laddr, err)
 	}
-	l, err := gonet.ListenTCP(h.stack, local, proto)
-	if err != nil {
-		return nil, fmt.Errorf("listen tcp %v: %w", laddr, streamError(err))
+	l, terr := h.listen(local, proto)
+	if terr != nil {
+		return nil, fmt.Errorf("listen tcp %v: %w", laddr, streamError(terr))
 	}
 	return l, nil
 }
@@ -82,18 +81,14 @@ func (h *Host) checkLocal(a netip.Addr) error {
 	return nil
 }
 
-// streamError gives the errors of gonet, which are gVisor's as text, their errno.
-func streamError(err error) error {
-	var op *net.OpError
-	if errors.As(err, &op) {
-		err = op.Err // the address is in the caller's message
-	}
+// streamError gives gVisor's errors their errno, where they have one.
+func streamError(err tcpip.Error) error {
 	for terr, errno := range streamErrnos {
-		if err.Error() == terr.String() {
+		if err.String() == terr.String() {
 			return errno
 		}
 	}
-	return err
+	return errors.New(err.String())
 }
 
 var streamErrnos = map[tcpip.Error]syscall.Errno{
@@ -133,6 +128,12 @@ func protocolOf(a netip.Addr) tcpip.NetworkProtocolNumber {
 // tcpipAddr is a in gVisor's form; an invalid a gives the zero address.
 func tcpipAddr(a netip.Addr) tcpip.Address { return tcpip.AddrFromSlice(a.AsSlice()) }
 
+// addrOf is the inverse of tcpipAddr.
+func addrOf(a tcpip.Address) netip.Addr {
+	addr, _ := netip.AddrFromSlice(a.AsSlice())
+	return addr
+}
+
 // lazyTCP is gVisor's TCP, made when the first endpoint is. Its dispatcher goroutines park where testing/synctest
 // cannot see them, so that a host which uses no TCP must not have them; and they would be idle. Until there is an
 // endpoint a TCP packet is answered with ICMP port unreachable.
@@ -140,6 +141,7 @@ type lazyTCP struct {
 	stack *stack.Stack
 	once  sync.Once
 	proto atomic.Pointer[tcpProtocol]
+	syns  synNotes
 }
 
 // tcpProtocol is what gVisor's stack expects of its TCP.
@@ -149,7 +151,10 @@ type tcpProtocol interface {
 	QueuePacket(stack.TransportEndpoint, stack.TransportEndpointID, *stack.PacketBuffer)
 }
 
-func newLazyTCP(s *stack.Stack) stack.TransportProtocol { return &lazyTCP{stack: s} }
+func (h *Host) newTCP(s *stack.Stack) stack.TransportProtocol {
+	h.tcp = &lazyTCP{stack: s}
+	return h.tcp
+}
 
 // get makes the protocol if it is not there yet.
 func (l *lazyTCP) get() tcpProtocol {
@@ -207,6 +212,7 @@ func (l *lazyTCP) HandleUnknownDestinationPacket(id stack.TransportEndpointID, p
 // QueuePacket and SendBufferSize are called for endpoints only, which get has made.
 
 func (l *lazyTCP) QueuePacket(ep stack.TransportEndpoint, id stack.TransportEndpointID, pkt *stack.PacketBuffer) {
+	l.syns.see(id, header.TCP(pkt.TransportHeader().Slice()))
 	l.get().QueuePacket(ep, id, pkt)
 }
 

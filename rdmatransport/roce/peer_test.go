@@ -34,7 +34,7 @@ func (h *host) NICs() (nics []stack.NIC) {
 	return nics
 }
 
-func (h *host) DialStream(context.Context, netip.AddrPort, netip.AddrPort) (net.Conn, error) {
+func (h *host) DialStream(context.Context, netip.AddrPort, netip.AddrPort) (stack.Stream, error) {
 	return nil, errors.ErrUnsupported
 }
 
@@ -60,6 +60,11 @@ func (p *port) MTU() int                          { return 4500 }
 func (p *port) GIDs() []netip.Addr                { return p.gids }
 func (p *port) Datagrams() stack.DatagramPort     { return p }
 func (p *port) Receive(f func(d *stack.Datagram)) { p.receive = f }
+
+func (p *port) Source(netip.Addr) (netip.Addr, bool, error)           { return p.gids[0], true, nil }
+func (p *port) Resolve(context.Context, netip.Addr, netip.Addr) error { return nil }
+func (p *port) Join(netip.Addr) error                                 { return nil }
+func (p *port) Leave(netip.Addr) error                                { return nil }
 
 func (p *port) Path(a stack.PathAttr) (stack.Path, error) {
 	p.mu.Lock()
@@ -251,6 +256,9 @@ type rig struct {
 	pd       *verbs.PD
 	scq, rcq *verbs.CQ
 	qp       *verbs.QP
+
+	got   [2][]verbs.WC // TestBadLink: completions of sends and receives so far
+	later []func()      // and what is to be done in a while
 
 	whole []byte // buf between its guards
 	buf   []byte // what mr and lmr register
@@ -609,8 +617,13 @@ func poll(t testing.TB, cq *verbs.CQ) []verbs.WC {
 // " imm 5" behind if there is immediate data.
 func (r *rig) completions(cq *verbs.CQ, want ...string) {
 	r.t.Helper()
+	r.check(poll(r.t, cq), want)
+}
+
+func (r *rig) check(wcs []verbs.WC, want []string) {
+	r.t.Helper()
 	var got []string
-	for _, wc := range poll(r.t, cq) {
+	for _, wc := range wcs {
 		s := fmt.Sprintf("%d %v", wc.WRID, wc.Status)
 		if wc.Status == verbs.WCSuccess {
 			s += fmt.Sprintf(" %v %d", wc.Opcode, wc.ByteLen)

@@ -1,0 +1,239 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/waiter"
+)
+
+// listenBacklog is how many connections a listener keeps that nobody has accepted.
+const listenBacklog = 4096
+
+// stream is a gVisor TCP endpoint as a Stream. Reading, deadlines and plain writing are gonet's.
+type stream struct {
+	*gonet.TCPConn
+	host *Host
+	ep   tcpip.Endpoint
+	wq   *waiter.Queue
+	mss  int
+
+	sendMu sync.Mutex // for piece
+	piece  piece
+
+	room      waiter.Entry
+	onRoom    func()
+	roomReady chan struct{}
+	closed    chan struct{}
+	closeOnce sync.Once
+}
+
+func (h *Host) newStream(ep tcpip.Endpoint, wq *waiter.Queue) *stream {
+	ep.SocketOptions().SetDelayOption(false)
+	s := &stream{TCPConn: gonet.NewTCPConn(wq, ep), host: h, ep: ep, wq: wq, closed: make(chan struct{})}
+	s.mss = h.segmentSize(ep)
+	return s
+}
+
+// connect dials, and waits until the connection is up or ctx ends.
+func (h *Host) connect(ctx context.Context, local, remote tcpip.FullAddress, proto tcpip.NetworkProtocolNumber) (*stream, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	wq := new(waiter.Queue)
+	ep, terr := h.stack.NewEndpoint(tcp.ProtocolNumber, proto, wq)
+	if terr != nil {
+		return nil, streamError(terr)
+	}
+	if local != (tcpip.FullAddress{}) {
+		if terr := ep.Bind(local); terr != nil {
+			ep.Close()
+			return nil, streamError(terr)
+		}
+	}
+	entry, connected := waiter.NewChannelEntry(waiter.WritableEvents)
+	wq.EventRegister(&entry)
+	defer wq.EventUnregister(&entry)
+	terr = ep.Connect(remote)
+	if _, started := terr.(*tcpip.ErrConnectStarted); started {
+		select {
+		case <-ctx.Done():
+			ep.Close()
+			return nil, ctx.Err()
+		case <-connected:
+		}
+		terr = ep.LastError()
+	}
+	if terr != nil {
+		ep.Close()
+		return nil, streamError(terr)
+	}
+	return h.newStream(ep, wq), nil
+}
+
+// Send implements Stream.
+func (s *stream) Send(n int, fill Filler) (bool, error) {
+	if n <= 0 || n > MaxPiece {
+		return false, errors.New("stack: a piece of a stream is 1 to 65536 bytes long")
+	}
+	s.sendMu.Lock()
+	defer s.sendMu.Unlock()
+	s.piece = piece{n: n, fill: fill}
+	_, terr := s.ep.Write(&s.piece, tcpip.WriteOptions{Atomic: true})
+	s.piece.fill = nil
+	switch {
+	case s.piece.short:
+		return false, nil
+	case terr == nil:
+		return true, nil
+	}
+	if _, full := terr.(*tcpip.ErrWouldBlock); full {
+		return false, nil
+	}
+	return false, streamError(terr)
+}
+
+// piece is the payload of one Send. gVisor reads it, all at once, into the buffer that it will send from.
+type piece struct {
+	n     int
+	fill  Filler
+	short bool
+}
+
+func (p *piece) Len() int { return p.n }
+
+func (p *piece) Read(b []byte) (int, error) {
+	switch {
+	case len(b) == 0:
+		return 0, nil
+	case len(b) < p.n:
+		p.short = true
+		return 0, io.ErrShortBuffer
+	}
+	p.fill.Fill(b[:p.n])
+	return p.n, nil
+}
+
+// OnRoom implements Stream. gVisor notifies with the endpoint locked, so that f has to run elsewhere.
+func (s *stream) OnRoom(f func()) {
+	s.onRoom = f
+	s.roomReady = make(chan struct{}, 1)
+	s.room.Init(s, waiter.WritableEvents|waiter.EventErr|waiter.EventHUp)
+	s.wq.EventRegister(&s.room)
+	go func() {
+		for {
+			select {
+			case <-s.closed:
+				return
+			case <-s.roomReady:
+				s.onRoom()
+			}
+		}
+	}()
+}
+
+// NotifyEvent implements waiter.EventListener.
+func (s *stream) NotifyEvent(waiter.EventMask) {
+	select {
+	case s.roomReady <- struct{}{}:
+	default:
+	}
+}
+
+// MSS implements Stream.
+func (s *stream) MSS() int { return s.mss }
+
+// Offloaded implements Stream.
+func (s *stream) Offloaded() bool {
+	info := s.ep.Info().(*stack.TransportEndpointInfo)
+	n := s.host.owner(addrOf(info.ID.LocalAddress))
+	return n != nil && n.link.Offloads().TSO
+}
+
+// Close implements net.Conn.
+func (s *stream) Close() error {
+	s.finish()
+	return s.TCPConn.Close()
+}
+
+// Abort implements Stream.
+func (s *stream) Abort() {
+	s.finish()
+	s.ep.Abort()
+}
+
+func (s *stream) finish() {
+	s.closeOnce.Do(func() {
+		close(s.closed)
+		if s.onRoom != nil {
+			s.wq.EventUnregister(&s.room)
+		}
+	})
+}
+
+// streamListener accepts Streams.
+type streamListener struct {
+	*gonet.TCPListener
+	host   *Host
+	ep     tcpip.Endpoint
+	wq     *waiter.Queue
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (h *Host) listen(local tcpip.FullAddress, proto tcpip.NetworkProtocolNumber) (*streamListener, tcpip.Error) {
+	wq := new(waiter.Queue)
+	ep, err := h.stack.NewEndpoint(tcp.ProtocolNumber, proto, wq)
+	if err != nil {
+		return nil, err
+	}
+	if err = ep.Bind(local); err == nil {
+		err = ep.Listen(listenBacklog)
+	}
+	if err != nil {
+		ep.Close()
+		return nil, err
+	}
+	return &streamListener{
+		TCPListener: gonet.NewTCPListener(h.stack, wq, ep), host: h, ep: ep, wq: wq, closed: make(chan struct{}),
+	}, nil
+}
+
+// Accept implements net.Listener.
+func (l *streamListener) Accept() (net.Conn, error) {
+	entry, ready := waiter.NewChannelEntry(waiter.ReadableEvents)
+	l.wq.EventRegister(&entry)
+	defer l.wq.EventUnregister(&entry)
+	for {
+		ep, wq, terr := l.ep.Accept(nil)
+		if terr == nil {
+			return l.host.newStream(ep, wq), nil
+		}
+		if _, wait := terr.(*tcpip.ErrWouldBlock); !wait {
+			select {
+			case <-l.closed:
+				return nil, net.ErrClosed
+			default:
+				return nil, streamError(terr)
+			}
+		}
+		select {
+		case <-l.closed:
+			return nil, net.ErrClosed
+		case <-ready:
+		}
+	}
+}
+
+// Close implements net.Listener.
+func (l *streamListener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return l.TCPListener.Close()
+}

@@ -1,0 +1,177 @@
+package stack_test
+
+import (
+	"bytes"
+	"io"
+	"net/netip"
+	"testing"
+
+	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/stack"
+)
+
+// streams makes a TCP connection between two hosts on links of the given MTUs.
+func streams(tb testing.TB, mtuA, mtuB int) (a, b stack.Stream) {
+	tb.Helper()
+	lan := pipe.New(pipe.WithMTU(mtuA))
+	hostA, err := stack.New(lan.Port(), stack.Addr("10.0.0.1/24"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { hostA.Close() })
+	hostB, err := stack.New(mtuLink{lan.Port(), mtuB}, stack.Addr("10.0.0.2/24"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { hostB.Close() })
+	l, err := hostB.ListenStream(netip.MustParseAddrPort("10.0.0.2:7"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer l.Close()
+	if a, err = hostA.DialStream(tb.Context(), netip.AddrPort{}, netip.MustParseAddrPort("10.0.0.2:7")); err != nil {
+		tb.Fatal(err)
+	}
+	c, err := l.Accept()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	b = c.(stack.Stream)
+	tb.Cleanup(func() { a.Abort(); b.Abort() })
+	return a, b
+}
+
+// mtuLink says that a link has another MTU than it has.
+type mtuLink struct {
+	*pipe.Port
+	mtu int
+}
+
+func (l mtuLink) MTU() int { return l.mtu }
+
+// filler fills pieces with a count.
+type filler struct{ next byte }
+
+func (f *filler) Fill(b []byte) {
+	for i := range b {
+		b[i] = f.next
+		f.next++
+	}
+}
+
+// Send fills the send buffer without ever waiting, and says when it goes on; everything arrives in order.
+func TestStreamSendNeverWaits(t *testing.T) {
+	a, b := streams(t, 4200, 4200)
+	room := make(chan struct{}, 1)
+	a.OnRoom(func() {
+		select {
+		case room <- struct{}{}:
+		default:
+		}
+	})
+	const piece, total = 50_000, 400
+	var f filler
+	sent, full := 0, false
+	for ; sent < total; sent++ {
+		ok, err := a.Send(piece, &f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !ok {
+			full = true
+			break
+		}
+	}
+	if !full {
+		t.Fatalf("%d bytes fitted into buffers that nobody reads", total*piece)
+	}
+	read := make(chan error, 1)
+	go func() {
+		var want filler
+		got, expect := make([]byte, piece), make([]byte, piece)
+		for range total {
+			if _, err := io.ReadFull(b, got); err != nil {
+				read <- err
+				return
+			}
+			want.Fill(expect)
+			if !bytes.Equal(got, expect) {
+				read <- io.ErrUnexpectedEOF
+				return
+			}
+		}
+		_, err := b.Read(got)
+		read <- err
+	}()
+	for sent < total {
+		<-room
+		for sent < total {
+			ok, err := a.Send(piece, &f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !ok {
+				break
+			}
+			sent++
+		}
+	}
+	if err := a.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-read; err != io.EOF {
+		t.Fatal(err)
+	}
+}
+
+// The segment size is what both links allow, less the options that gVisor keeps room for.
+func TestStreamMSS(t *testing.T) {
+	for _, tc := range []struct{ a, b, want int }{
+		{1500, 1500, 1420}, {9000, 1500, 1420}, {1500, 9000, 1420}, {9000, 9000, 8920},
+	} {
+		a, b := streams(t, tc.a, tc.b)
+		if a.MSS() != tc.want || b.MSS() != tc.want {
+			t.Errorf("MTUs %d and %d: MSS %d and %d, want %d", tc.a, tc.b, a.MSS(), b.MSS(), tc.want)
+		}
+	}
+}
+
+func TestStreamRefusesOddPieces(t *testing.T) {
+	a, _ := streams(t, 1500, 1500)
+	for _, n := range []int{-1, 0, stack.MaxPiece + 1} {
+		if ok, err := a.Send(n, &filler{}); ok || err == nil {
+			t.Errorf("Send of %d bytes: %v, %v", n, ok, err)
+		}
+	}
+	a.Abort()
+	if ok, err := a.Send(1, &filler{}); ok || err == nil {
+		t.Errorf("Send after Abort: %v, %v", ok, err)
+	}
+}
+
+func BenchmarkStreamSend(b *testing.B) {
+	s, peer := streams(b, 9000, 9000)
+	go func() { _, _ = io.Copy(io.Discard, peer) }()
+	room := make(chan struct{}, 1)
+	s.OnRoom(func() {
+		select {
+		case room <- struct{}{}:
+		default:
+		}
+	})
+	f := &filler{}
+	b.ReportAllocs()
+	b.SetBytes(8192)
+	for b.Loop() {
+		for {
+			ok, err := s.Send(8192, f)
+			if err != nil {
+				b.Fatal(err)
+			}
+			if ok {
+				break
+			}
+			<-room
+		}
+	}
+}
