@@ -1,0 +1,140 @@
+// Package ddp has the headers of direct data placement, RFC 5041, and what is the same for everybody who uses them: how
+// a message is cut into segments, and whether a segment is the one that its queue awaits. All fields are big endian.
+package ddp
+
+import "encoding/binary"
+
+const (
+	Version     = 1
+	TaggedLen   = 14
+	UntaggedLen = 18
+	MaxLen      = UntaggedLen
+)
+
+// The first byte of either header (RFC 5041 §4.1):
+//
+//	  7        6       5…2       1…0
+//	tagged | last | reserved | version
+const (
+	flagTagged   = 0x80
+	flagLast     = 0x40
+	maskReserved = 0x3c
+	maskVersion  = 0x03
+)
+
+// IsTagged says which header starts the segment b; false if b is empty.
+func IsTagged(b []byte) bool { return len(b) > 0 && b[0]&flagTagged != 0 }
+
+// HeaderLen is the length of the header that starts the segment b, which is not empty.
+func HeaderLen(b []byte) int {
+	if IsTagged(b) {
+		return TaggedLen
+	}
+	return UntaggedLen
+}
+
+// Tagged is the header of a segment for a buffer that the sink advertised (RFC 5041 §4.2).
+//
+//	byte 0   control     byte 1   RsvdULP
+//	bytes 2…5   STag
+//	bytes 6…13  TO
+type Tagged struct {
+	Last     bool
+	Reserved uint8 // 4 bits, zero when sent, not checked when received
+	RsvdULP  uint8 // the ULP's: RDMAP's control byte
+	STag     uint32
+	TO       uint64
+}
+
+// Encode writes h into the first TaggedLen bytes of b.
+func (h *Tagged) Encode(b []byte) {
+	_ = b[TaggedLen-1]
+	b[0] = flagTagged | control(h.Last, h.Reserved)
+	b[1] = h.RsvdULP
+	binary.BigEndian.PutUint32(b[2:], h.STag)
+	binary.BigEndian.PutUint64(b[6:], h.TO)
+}
+
+// ParseTagged reads the header of the tagged segment b, and returns the payload, a part of b. The error is ErrShort or
+// ErrTaggedVersion.
+func ParseTagged(b []byte) (h Tagged, payload []byte, err error) {
+	if len(b) < TaggedLen {
+		return h, nil, ErrShort
+	}
+	if b[0]&maskVersion != Version {
+		return h, nil, ErrTaggedVersion
+	}
+	h = Tagged{
+		Last:     b[0]&flagLast != 0,
+		Reserved: b[0] & maskReserved >> 2,
+		RsvdULP:  b[1],
+		STag:     binary.BigEndian.Uint32(b[2:]),
+		TO:       binary.BigEndian.Uint64(b[6:]),
+	}
+	return h, b[TaggedLen:], nil
+}
+
+// Untagged is the header of a segment for the next buffer of a queue (RFC 5041 §4.3).
+//
+//	byte 0   control     byte 1   RsvdULP
+//	bytes 2…5    RsvdULP, the rest
+//	bytes 6…9    QN
+//	bytes 10…13  MSN
+//	bytes 14…17  MO
+type Untagged struct {
+	Last       bool
+	Reserved   uint8  // 4 bits, zero when sent, not checked when received
+	RsvdULP    uint8  // the ULP's: RDMAP's control byte
+	Invalidate uint32 // the ULP's too: RDMAP's STag to invalidate
+	QN         uint32 // queue number
+	MSN        uint32 // message sequence number, from 1
+	MO         uint32 // message offset of the payload, bytes
+}
+
+// Encode writes h into the first UntaggedLen bytes of b.
+func (h *Untagged) Encode(b []byte) {
+	_ = b[UntaggedLen-1]
+	b[0] = control(h.Last, h.Reserved)
+	b[1] = h.RsvdULP
+	binary.BigEndian.PutUint32(b[2:], h.Invalidate)
+	binary.BigEndian.PutUint32(b[6:], h.QN)
+	binary.BigEndian.PutUint32(b[10:], h.MSN)
+	binary.BigEndian.PutUint32(b[14:], h.MO)
+}
+
+// ParseUntagged reads the header of the untagged segment b, and returns the payload, a part of b. The error is ErrShort
+// or ErrUntaggedVersion.
+func ParseUntagged(b []byte) (h Untagged, payload []byte, err error) {
+	if len(b) < UntaggedLen {
+		return h, nil, ErrShort
+	}
+	if b[0]&maskVersion != Version {
+		return h, nil, ErrUntaggedVersion
+	}
+	h = Untagged{
+		Last:       b[0]&flagLast != 0,
+		Reserved:   b[0] & maskReserved >> 2,
+		RsvdULP:    b[1],
+		Invalidate: binary.BigEndian.Uint32(b[2:]),
+		QN:         binary.BigEndian.Uint32(b[6:]),
+		MSN:        binary.BigEndian.Uint32(b[10:]),
+		MO:         binary.BigEndian.Uint32(b[14:]),
+	}
+	return h, b[UntaggedLen:], nil
+}
+
+func control(last bool, reserved uint8) byte {
+	c := Version | reserved<<2&maskReserved
+	if last {
+		c |= flagLast
+	}
+	return c
+}
+
+// CheckTO is ErrTOWrap if n bytes at to end beyond 2^64 (RFC 5041 §7.1).
+func CheckTO(to uint64, n int) error {
+	if to+uint64(n) < to {
+		return ErrTOWrap
+	}
+	return nil
+}

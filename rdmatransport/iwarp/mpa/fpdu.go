@@ -1,0 +1,81 @@
+package mpa
+
+import "hash/crc32"
+
+// An FPDU carries one ULPDU, a DDP segment (RFC 5044 §4.1):
+//
+//	+----------+---------------------+-----------+----------+
+//	| length 2 | ULPDU, length bytes | pad 0…3   | CRC32C 4 |    all but length, pad and CRC the ULPDU's
+//	+----------+---------------------+-----------+----------+
+//
+// It is a multiple of 4 bytes. Where the receiver wants markers, every 512 bytes of the stream, counted from the first
+// FPDU, begin with one, wherever in an FPDU that is (§4.2, §4.3):
+//
+//	+------------+------------+
+//	| reserved 2 | FPDUPTR 2  |    bytes of the stream from the FPDU's length to this marker; 0 between FPDUs
+//	+------------+------------+
+//
+// A marker between two FPDUs belongs to the second. The CRC covers all that comes before it, markers too.
+const (
+	lengthLen = 2
+	crcLen    = 4
+	markerLen = 4
+	interval  = 512
+	between   = interval - markerLen // bytes of FPDU from one marker to the next
+)
+
+// The least and the greatest that MULPDU may be (RFC 5044 §3).
+const (
+	MinMULPDU = 128
+	MaxMULPDU = 64768
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Config is what the request and the reply settled for one direction.
+type Config struct {
+	Markers bool // the receiving side asked for them
+	CRC     bool // either side asked for them
+}
+
+// MaxULPDU is the greatest ULPDU whose FPDU fits a TCP segment of emss bytes wherever the markers fall (RFC 5044 §4.5),
+// within MinMULPDU and MaxMULPDU.
+func (c Config) MaxULPDU(emss int) int {
+	n := emss - lengthLen - crcLen - emss%4
+	if c.Markers {
+		n -= markerLen * ((emss + interval - 1) / interval)
+	}
+	return min(max(n, MinMULPDU), MaxMULPDU)
+}
+
+// layout is how an FPDU lies in a stream.
+type layout struct {
+	size  int // of the FPDU in the stream, markers included
+	first int // offset of the first marker; beyond size if there is none
+	start int // offset of the length: 4 behind a marker, else 0
+}
+
+// lay lays out the FPDU of an n-byte ULPDU whose first byte stands pos bytes behind the last marker's place.
+func (c Config) lay(pos, n int) layout {
+	size := (lengthLen+n+3)&^3 + crcLen
+	if !c.Markers {
+		return layout{size: size, first: size}
+	}
+	l := layout{first: (interval - pos) % interval}
+	l.size = size
+	if size > l.first {
+		l.size += markerLen * (1 + (size-1-l.first)/between)
+	}
+	if l.first == 0 {
+		l.start = markerLen
+	}
+	return l
+}
+
+// nextMarker is the offset of the first marker behind the length.
+func (l layout) nextMarker() int {
+	if l.first == 0 {
+		return interval
+	}
+	return l.first
+}

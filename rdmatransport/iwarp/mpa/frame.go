@@ -1,0 +1,207 @@
+// Package mpa frames DDP segments on a TCP stream: marker PDU aligned framing, RFC 5044, with the connection set-up of
+// RFC 6581. It knows formats and framing only; streams, timers and who may send what when are its user's.
+package mpa
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+const (
+	HeaderLen      = 20  // of a request or reply frame, without private data
+	EnhancedLen    = 4   // of [Enhanced], in front of the private data
+	MaxPrivateData = 512 // with [Enhanced], if there is one
+	MaxFrameLen    = HeaderLen + MaxPrivateData
+	MaxReadDepth   = 0x3ffe // greatest IRD or ORD that can be said
+	NoNegotiation  = 0x3fff // IRD or ORD: left to the ULP (RFC 6581 §9.1)
+)
+
+// Revisions of MPA. Only 2 has [Enhanced].
+const (
+	Revision1 = 1 // RFC 5044
+	Revision2 = 2 // RFC 6581
+)
+
+const (
+	requestKey = "MPA ID Req Frame"
+	replyKey   = "MPA ID Rep Frame"
+)
+
+const (
+	flagMarkers  = 0x80
+	flagCRC      = 0x40
+	flagRejected = 0x20
+	flagEnhanced = 0x10
+	flagReserved = 0x0f
+)
+
+// ErrShort says that b ends before the frame does: read more, then parse again.
+var ErrShort = errors.New("mpa: frame is not complete")
+
+// Frame is the MPA request or reply frame, the first thing either side sends (RFC 5044 §7.1.1, RFC 6581 §6).
+//
+//	bytes  0…15  key, "MPA ID Req Frame" or "MPA ID Rep Frame"
+//
+//	         7   6   5   4   3 … 0
+//	byte 16  M | C | R | S | reserved
+//	byte 17  revision
+//	bytes 18…19  PD_Length, big endian: bytes that follow, at most 512
+//	bytes 20…    if S: enhanced data, 4 bytes; then the ULP's private data
+type Frame struct {
+	Reply    bool
+	Markers  bool // the sender wants markers in what it receives
+	CRC      bool // the sender wants CRCs, both ways
+	Rejected bool // without meaning in a request
+	// Reserved holds the reserved bits as they stand in byte 16: 0x0f, and 0x10 too in revision 1, where S is one of
+	// them. A receiver does not check them. Mind that Linux's siw builds its reply from the request's own bits, so
+	// that whatever reserved bit it was sent comes back from it, and that it takes 0x08 as leave to send FPDUs longer
+	// than a TCP segment: an extension needs another bit in the reply than in the request.
+	Reserved    uint8
+	Revision    uint8
+	HasEnhanced bool // S
+	Enhanced    Enhanced
+	PrivateData []byte // the ULP's alone
+}
+
+// Enhanced is the data that RFC 6581 §9 puts in front of the private data, big endian.
+//
+//	15  14  13 … 0   15  14  13 … 0
+//	A | B | IRD    | C | D | ORD
+type Enhanced struct {
+	PeerToPeer     bool   // A: the initiator sends an RTR indication, so that the responder may send first
+	ZeroLengthSend bool   // B: an FPDU with an empty SEND will do as RTR
+	RDMAWrite      bool   // C: so will an RDMA Write of 0 bytes
+	RDMARead       bool   // D: so will an RDMA Read of 0 bytes
+	IRD            uint16 // 14 bits
+	ORD            uint16 // 14 bits
+}
+
+func (e Enhanced) encode(b []byte) {
+	binary.BigEndian.PutUint16(b, pack(e.PeerToPeer, e.ZeroLengthSend, e.IRD))
+	binary.BigEndian.PutUint16(b[2:], pack(e.RDMAWrite, e.RDMARead, e.ORD))
+}
+
+func parseEnhanced(b []byte) (e Enhanced) {
+	ird, ord := binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])
+	return Enhanced{
+		PeerToPeer: ird&0x8000 != 0, ZeroLengthSend: ird&0x4000 != 0, IRD: ird & 0x3fff,
+		RDMAWrite: ord&0x8000 != 0, RDMARead: ord&0x4000 != 0, ORD: ord & 0x3fff,
+	}
+}
+
+func pack(high, low bool, depth uint16) uint16 {
+	depth &= 0x3fff
+	if high {
+		depth |= 0x8000
+	}
+	if low {
+		depth |= 0x4000
+	}
+	return depth
+}
+
+// Len is the encoded length in bytes.
+func (f *Frame) Len() int {
+	n := HeaderLen + len(f.PrivateData)
+	if f.HasEnhanced {
+		n += EnhancedLen
+	}
+	return n
+}
+
+// Encode writes f into dst, which has at least Len bytes, and returns Len. It fails if there is too much private data
+// or if an enhanced frame is not of revision 2.
+func (f *Frame) Encode(dst []byte) (int, error) {
+	n := f.Len()
+	switch {
+	case n > MaxFrameLen:
+		limit := MaxFrameLen - n + len(f.PrivateData)
+		return 0, fmt.Errorf("mpa: %d bytes of private data, and the frame takes %d: send the rest when connected", len(f.PrivateData), limit)
+	case f.HasEnhanced && f.Revision < Revision2:
+		return 0, fmt.Errorf("mpa: revision %d has no IRD and ORD: use revision %d or leave HasEnhanced false", f.Revision, Revision2)
+	case len(dst) < n:
+		return 0, fmt.Errorf("mpa: frame of %d bytes into %d: give it Len() bytes", n, len(dst))
+	}
+	reserved := f.Reserved & flagReserved
+	if f.Revision < Revision2 {
+		reserved |= f.Reserved & flagEnhanced
+	}
+	dst[16] = reserved
+	for _, flag := range [...]struct {
+		set bool
+		bit byte
+	}{{f.Markers, flagMarkers}, {f.CRC, flagCRC}, {f.Rejected, flagRejected}, {f.HasEnhanced, flagEnhanced}} {
+		if flag.set {
+			dst[16] |= flag.bit
+		}
+	}
+	key := requestKey
+	if f.Reply {
+		key = replyKey
+	}
+	copy(dst, key)
+	dst[17] = f.Revision
+	binary.BigEndian.PutUint16(dst[18:], uint16(n-HeaderLen))
+	private := dst[HeaderLen:n]
+	if f.HasEnhanced {
+		f.Enhanced.encode(private)
+		private = private[EnhancedLen:]
+	}
+	copy(private, f.PrivateData)
+	return n, nil
+}
+
+// FrameLen is the length of the whole frame whose first HeaderLen bytes are header, so that a reader takes not a byte
+// more from the stream. The error is ErrShort, or an [*Error] with CodeInvalidFrame: close the connection.
+func FrameLen(header []byte) (int, error) {
+	if len(header) < HeaderLen {
+		return 0, ErrShort
+	}
+	if key := header[:16]; string(key) != requestKey && string(key) != replyKey {
+		return 0, ErrKey
+	}
+	n := int(binary.BigEndian.Uint16(header[18:]))
+	switch {
+	case n > MaxPrivateData:
+		return 0, ErrPrivateData
+	case header[17] != Revision1 && header[17] != Revision2:
+		return 0, ErrRevision
+	case header[17] == Revision2 && header[16]&flagEnhanced != 0 && n < EnhancedLen:
+		return 0, ErrEnhanced
+	}
+	return HeaderLen + n, nil
+}
+
+// Parse reads the frame at the start of b and says how many bytes it is long. PrivateData is a part of b. The error is
+// as for [FrameLen]. A caller that awaits a reply must check Reply itself, and the other way round: the wrong one means
+// that both sides are initiators, or both responders (ErrKey, RFC 5044 §7.1.2).
+func Parse(b []byte) (f Frame, n int, err error) {
+	n, err = FrameLen(b)
+	if err != nil {
+		return f, 0, err
+	}
+	if len(b) < n {
+		return f, 0, ErrShort
+	}
+	flags := b[16]
+	f = Frame{
+		Reply:       string(b[:16]) == replyKey,
+		Markers:     flags&flagMarkers != 0,
+		CRC:         flags&flagCRC != 0,
+		Rejected:    flags&flagRejected != 0,
+		Reserved:    flags & flagReserved,
+		Revision:    b[17],
+		PrivateData: b[HeaderLen:n:n],
+	}
+	switch {
+	case flags&flagEnhanced == 0:
+	case f.Revision < Revision2:
+		f.Reserved |= flagEnhanced
+	default:
+		f.HasEnhanced = true
+		f.Enhanced = parseEnhanced(f.PrivateData)
+		f.PrivateData = f.PrivateData[EnhancedLen:]
+	}
+	return f, n, nil
+}
