@@ -59,26 +59,36 @@ func (r *Regions) local(pd *verbs.PD, lkey uint32, addr, n uint64, need verbs.Ac
 	return b
 }
 
+// piece is the next at most n bytes of the message that *sgl names from *off on; it moves both past them.
+func (r *Regions) piece(pd *verbs.PD, sgl *[]verbs.SGE, off *uint64, n uint64, need verbs.Access) ([]byte, verbs.WCStatus) {
+	for len(*sgl) > 0 {
+		e := &(*sgl)[0]
+		length := uint64(e.Length)
+		if *off >= length {
+			*off -= length
+			*sgl = (*sgl)[1:]
+			continue
+		}
+		b := r.local(pd, e.LKey, e.Addr+*off, min(length-*off, n), need)
+		if b == nil {
+			return nil, verbs.WCLocProtErr
+		}
+		*off += uint64(len(b))
+		return b, verbs.WCSuccess
+	}
+	return nil, verbs.WCLocLenErr
+}
+
 // Gather fills dst with the bytes of the message that sgl names, from offset off on. The status is WCSuccess,
 // WCLocProtErr where an SGE is not pd's to read, or WCLocLenErr where the message ends before dst does; dst is then
 // undefined. Only the part of an SGE that is read must be inside its region.
 func (r *Regions) Gather(dst []byte, pd *verbs.PD, sgl []verbs.SGE, off uint64) verbs.WCStatus {
-	for i := 0; len(dst) > 0; i++ {
-		if i == len(sgl) {
-			return verbs.WCLocLenErr
-		}
-		e := &sgl[i]
-		length := uint64(e.Length)
-		if off >= length {
-			off -= length
-			continue
-		}
-		b := r.local(pd, e.LKey, e.Addr+off, min(length-off, uint64(len(dst))), 0)
-		if b == nil {
-			return verbs.WCLocProtErr
+	for len(dst) > 0 {
+		b, status := r.piece(pd, &sgl, &off, uint64(len(dst)), 0)
+		if status != verbs.WCSuccess {
+			return status
 		}
 		dst = dst[copy(dst, b):]
-		off = 0
 	}
 	return verbs.WCSuccess
 }
@@ -86,24 +96,28 @@ func (r *Regions) Gather(dst []byte, pd *verbs.PD, sgl []verbs.SGE, off uint64) 
 // Scatter puts src into the message that sgl names, from offset off on. The status is as Gather's, and WCLocProtErr
 // too where a region lacks AccessLocalWrite; SGEs before the one at fault have been written.
 func (r *Regions) Scatter(src []byte, pd *verbs.PD, sgl []verbs.SGE, off uint64) verbs.WCStatus {
-	for i := 0; len(src) > 0; i++ {
-		if i == len(sgl) {
-			return verbs.WCLocLenErr
-		}
-		e := &sgl[i]
-		length := uint64(e.Length)
-		if off >= length {
-			off -= length
-			continue
-		}
-		b := r.local(pd, e.LKey, e.Addr+off, min(length-off, uint64(len(src))), verbs.AccessLocalWrite)
-		if b == nil {
-			return verbs.WCLocProtErr
+	for len(src) > 0 {
+		b, status := r.piece(pd, &sgl, &off, uint64(len(src)), verbs.AccessLocalWrite)
+		if status != verbs.WCSuccess {
+			return status
 		}
 		src = src[copy(b, src):]
-		off = 0
 	}
 	return verbs.WCSuccess
+}
+
+// Pieces appends to list the memory of the n bytes of the message from offset off on, for a reader that copies it
+// later, under the same hold of the QP's lock. The status is as Gather's.
+func (r *Regions) Pieces(list [][]byte, n uint64, pd *verbs.PD, sgl []verbs.SGE, off uint64) ([][]byte, verbs.WCStatus) {
+	for n > 0 {
+		b, status := r.piece(pd, &sgl, &off, n, 0)
+		if status != verbs.WCSuccess {
+			return list, status
+		}
+		list = append(list, b)
+		n -= uint64(len(b))
+	}
+	return list, verbs.WCSuccess
 }
 
 // Remote is the n bytes at addr that a peer's request to a QP of pd names, if rkey is the key of a region of pd that
