@@ -5,7 +5,6 @@ package roce_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -24,8 +23,11 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// host is a stack.Network of memory interfaces, without streams.
-type host struct{ ports []*port }
+// host is a stack.Network of memory interfaces. What the engine has no use for is not there.
+type host struct {
+	stack.Network
+	ports []*port
+}
 
 func (h *host) NICs() (nics []stack.NIC) {
 	for _, p := range h.ports {
@@ -34,14 +36,11 @@ func (h *host) NICs() (nics []stack.NIC) {
 	return nics
 }
 
-func (h *host) DialStream(context.Context, netip.AddrPort, netip.AddrPort) (stack.Stream, error) {
-	return nil, errors.ErrUnsupported
-}
-
-func (h *host) ListenStream(netip.AddrPort) (net.Listener, error) { return nil, errors.ErrUnsupported }
-
 // port is a NIC and its datagram port.
 type port struct {
+	stack.NIC
+	stack.DatagramPort
+
 	t       testing.TB
 	gids    []netip.Addr
 	receive func(*stack.Datagram)
@@ -61,11 +60,6 @@ func (p *port) GIDs() []netip.Addr                { return p.gids }
 func (p *port) Datagrams() stack.DatagramPort     { return p }
 func (p *port) Receive(f func(d *stack.Datagram)) { p.receive = f }
 
-func (p *port) Source(netip.Addr) (netip.Addr, bool, error)           { return p.gids[0], true, nil }
-func (p *port) Resolve(context.Context, netip.Addr, netip.Addr) error { return nil }
-func (p *port) Join(netip.Addr) error                                 { return nil }
-func (p *port) Leave(netip.Addr) error                                { return nil }
-
 func (p *port) Path(a stack.PathAttr) (stack.Path, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -81,7 +75,7 @@ func (p *port) Sender() stack.Sender {
 		p.free = p.free[:n-1]
 		return s
 	}
-	return &sender{port: p, buf: make([]byte, 0, 4<<20)}
+	return &sender{port: p, buf: make([]byte, 0, 1<<20)}
 }
 
 type path struct {
@@ -116,11 +110,11 @@ func (s *sender) Datagram(p stack.Path, n int) (header, payload []byte) {
 	if s.port.discard && s.last+h+n > cap(s.buf) {
 		s.buf, s.ends, s.last = s.buf[:0], s.ends[:0], 0
 	}
-	s.buf = append(s.buf, make([]byte, h+n)...)
+	s.buf = slices.Grow(s.buf, h+n)[:s.last+h+n]
 	header = s.buf[s.last : s.last+h]
 	putHeader(header, a.Src, a.Dst, a.SrcPort, 0, n)
 	payload = s.buf[s.last+h:]
-	for i := range payload {
+	for i := 0; !s.port.discard && i < len(payload); i++ {
 		payload[i] = 0x5a // every byte is to be written
 	}
 	return header, payload
@@ -314,7 +308,7 @@ func newRig(t testing.TB, c config) *rig {
 	}
 	r.port = &port{t: t, gids: []netip.Addr{linkLocal, us4, us6}}
 	r.port2 = &port{t: t, gids: []netip.Addr{linkLocal}}
-	r.prov = rdmatransport.New(&host{[]*port{r.port, r.port2}})
+	r.prov = rdmatransport.New(&host{ports: []*port{r.port, r.port2}})
 	r.dev = must(verbs.Open(r.prov))
 	r.pd = must(r.dev.AllocPD())
 	r.scq = must(r.dev.CreateCQ(c.cqe, nil))

@@ -1,0 +1,262 @@
+package roce_test
+
+// The hot paths, each of them 0 allocs/op: what an application posts becomes packets, what comes in is placed,
+// completed and answered. The port forgets what it is sent.
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"testing"
+
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+func benchRig(b *testing.B, c config) *rig {
+	c.cqe, c.size = 1<<16, 1<<20
+	r := newRig(b, c)
+	r.port.discard = true
+	r.port.Sender().Flush() // there is one from now on
+	return r
+}
+
+// packet is one packet of the peer that is given again and again with another PSN.
+type packet struct {
+	r      *rig
+	d      stack.Datagram
+	given  stack.Datagram // what the engine was given, used up
+	header []byte
+	psn    uint32
+}
+
+func (r *rig) packet(p wire.Packet) *packet {
+	d := r.frame(p)
+	return &packet{r: r, d: *d, header: bytes.Clone(d.Header), psn: p.PSN}
+}
+
+// give hands it to the engine and makes the next PSN, n on.
+func (p *packet) give(n uint32) {
+	b := p.d.Payload
+	binary.BigEndian.PutUint32(b[8:], uint32(b[8])<<24|p.psn)
+	wire.PutICRC(p.header, b)
+	p.given = p.d
+	p.r.port.receive(&p.given)
+	p.psn = wire.PSNAdd(p.psn, n)
+}
+
+// drain empties a CQ.
+func drain(b *testing.B, cq *verbs.CQ, wcs []verbs.WC) (n int) {
+	for {
+		k, err := cq.Poll(wcs)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for i := range k {
+			if wcs[i].Status != verbs.WCSuccess {
+				b.Fatal(wcs[i].Status)
+			}
+		}
+		if n += k; k == 0 {
+			return n
+		}
+	}
+}
+
+// BenchmarkPost is a request posted, sent, acknowledged and polled.
+func BenchmarkPost(b *testing.B) {
+	for _, c := range []struct {
+		op     verbs.WROpcode
+		n      int
+		inline bool
+	}{
+		{verbs.Send, 64, false}, {verbs.Send, 64, true}, {verbs.RDMAWrite, 4 << 10, false}, {verbs.RDMAWrite, 64 << 10, false},
+	} {
+		name := fmt.Sprintf("%v %d", c.op, c.n)
+		if c.inline {
+			name += " inline"
+		}
+		b.Run(name, func(b *testing.B) {
+			r := benchRig(b, config{mtu: verbs.MTU4096})
+			wr := r.wr(1, c.op, c.n)
+			if c.inline {
+				wr.Flags |= verbs.SendInline
+			}
+			packets := max(1, c.n/4096)
+			ack := r.packet(r.ack(packets - 1))
+			wcs := make([]verbs.WC, 16)
+			b.SetBytes(int64(c.n))
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := r.qp.PostSend(wr); err != nil {
+					b.Fatal(err)
+				}
+				ack.give(uint32(packets))
+				if drain(b, r.scq, wcs) != 1 {
+					b.Fatal("not complete")
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkReceive is a request packet placed and acknowledged.
+func BenchmarkReceive(b *testing.B) {
+	for _, c := range []struct {
+		op wire.Opcode
+		n  int
+	}{
+		{wire.RCWriteOnly, 64}, {wire.RCWriteOnly, 4096}, {wire.RCSendOnly, 64}, {wire.RCSendOnly, 4096},
+		{wire.RCReadRequest, 4096}, {wire.RCFetchAdd, 0},
+	} {
+		b.Run(fmt.Sprintf("%v %d", c.op, c.n), func(b *testing.B) {
+			r := benchRig(b, config{mtu: verbs.MTU4096})
+			var payload []byte
+			if c.op.Info().HasPayload() {
+				payload = fill(c.n, 1)
+			}
+			p := r.packet(r.req(c.op, 0, payload, r.at(0, uint32(c.n)), r.atomic(0, 0, 1), ackReq))
+			recv := &verbs.RecvWR{SGList: []verbs.SGE{r.mr.SGE(0, 4096)}}
+			wcs := make([]verbs.WC, 16)
+			b.SetBytes(int64(c.n))
+			b.ReportAllocs()
+			for b.Loop() {
+				if c.op == wire.RCSendOnly {
+					if err := r.qp.PostRecv(recv); err != nil {
+						b.Fatal(err)
+					}
+				}
+				p.give(1)
+				drain(b, r.rcq, wcs)
+			}
+			b.StopTimer()
+			if r.qp.State() != verbs.StateRTS {
+				b.Fatal("refused")
+			}
+		})
+	}
+}
+
+// BenchmarkSuperframe is a WRITE of 15 packets that come in one frame.
+func BenchmarkSuperframe(b *testing.B) {
+	const packets = 15
+	r := benchRig(b, config{mtu: verbs.MTU4096})
+	var pkts []wire.Packet
+	for i := range packets {
+		pkts = append(pkts, r.req(wire.RCWriteOnly, i, fill(4096, 1), r.at(4096*i, 4096), ackReq))
+	}
+	d := r.frame(pkts...)
+	b.SetBytes(packets * 4096)
+	b.ReportAllocs()
+	psn := r.c.rqPSN
+	h := bytes.Clone(d.Header)
+	var again stack.Datagram
+	for b.Loop() {
+		b.StopTimer()
+		for i := range packets {
+			p := d.Payload[i*d.SegmentSize:][:d.SegmentSize]
+			binary.BigEndian.PutUint32(p[8:], 1<<31|psn)
+			putHeader(h, d.Src, d.Dst, d.SrcPort, i, len(p))
+			wire.PutICRC(h, p)
+			psn = wire.PSNAdd(psn, 1)
+		}
+		again = *d
+		putHeader(again.Header, d.Src, d.Dst, d.SrcPort, 0, len(d.Payload))
+		b.StartTimer()
+		r.port.receive(&again)
+	}
+	if r.qp.State() != verbs.StateRTS || r.counter("icrc_errors")+r.counter("out_of_seq_request") > 0 {
+		b.Fatal("refused")
+	}
+}
+
+// BenchmarkReadResponse is one packet of a READ placed; the READ, of 16 packets, is posted and polled along the way.
+func BenchmarkReadResponse(b *testing.B) {
+	const packets = 16
+	r := benchRig(b, config{mtu: verbs.MTU4096})
+	wr := r.wr(1, verbs.RDMARead, packets*4096)
+	p := r.packet(r.data(wire.RCReadResponseMiddle, 0, fill(4096, 1)))
+	wcs := make([]verbs.WC, 16)
+	b.SetBytes(4096)
+	b.ReportAllocs()
+	left := 0
+	for b.Loop() {
+		if left == 0 {
+			drain(b, r.scq, wcs)
+			if err := r.qp.PostSend(wr); err != nil {
+				b.Fatal(err)
+			}
+			left = packets
+		}
+		p.give(1)
+		left--
+	}
+	if r.qp.State() != verbs.StateRTS {
+		b.Fatal("failed")
+	}
+}
+
+// BenchmarkAck is an acknowledgement that completes nothing yet; the message that it belongs to is the longest there
+// is, so that its packets are sent along the way.
+func BenchmarkAck(b *testing.B) {
+	r := benchRig(b, config{mtu: verbs.MTU256})
+	var list []verbs.SGE
+	for range 32 {
+		list = append(list, r.mr.SGE(0, 1<<20))
+	}
+	wr := &verbs.SendWR{Opcode: verbs.RDMAWrite, SGList: list, RemoteAddr: peerAddr, RKey: peerKey}
+	ack := r.packet(r.ack(0))
+	left := 0
+	b.ReportAllocs()
+	for b.Loop() {
+		if left == 0 {
+			if err := r.qp.PostSend(wr); err != nil {
+				b.Fatal(err)
+			}
+			left = 32 << 20 / 256
+		}
+		ack.give(1)
+		left--
+	}
+	if r.qp.State() != verbs.StateRTS {
+		b.Fatal("failed")
+	}
+}
+
+// BenchmarkDuplicate is what a late packet costs.
+func BenchmarkDuplicate(b *testing.B) {
+	r := benchRig(b, config{})
+	p := r.packet(r.req(wire.RCWriteOnly, -1, fill(64, 1), r.at(0, 64)))
+	b.ReportAllocs()
+	for b.Loop() {
+		p.give(0)
+	}
+}
+
+// BenchmarkPoll is a completion taken out of a CQ.
+func BenchmarkPoll(b *testing.B) {
+	r := benchRig(b, config{maxWR: 1024})
+	recv := &verbs.RecvWR{SGList: []verbs.SGE{r.mr.SGE(0, 64)}}
+	p := r.packet(r.req(wire.RCSendOnly, 0, nil))
+	wcs := make([]verbs.WC, 1)
+	left := 0
+	b.ReportAllocs()
+	for b.Loop() {
+		if left == 0 {
+			b.StopTimer()
+			for range 1024 {
+				if err := r.qp.PostRecv(recv); err != nil {
+					b.Fatal(err)
+				}
+				p.give(1)
+			}
+			left = 1024
+			b.StartTimer()
+		}
+		if n, err := r.rcq.Poll(wcs); n != 1 || err != nil {
+			b.Fatal(n, err)
+		}
+		left--
+	}
+}

@@ -1,0 +1,145 @@
+package roce_test
+
+// The QP's life: what states let through, what is left behind, and what two QPs make of a bad link between them.
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// TestUsedAgain: after ERR and RESET the QP is as new, with PSNs of its own choice, whatever state it was left in.
+func TestUsedAgain(t *testing.T) {
+	for name, leave := range map[string]func(r *rig){
+		"idle":      func(r *rig) {},
+		"in flight": func(r *rig) { r.post(r.wr(1, verbs.RDMARead, 3000), r.wr(2, verbs.Send, 3000)) },
+		"waiting for a receive": func(r *rig) {
+			r.post(r.wr(1, verbs.Send, 8))
+			r.give(r.nak(wire.RNRNak|0, 0))
+		},
+		"in a SEND": func(r *rig) {
+			r.recv(1, 0, 4096)
+			r.give(r.req(wire.RCSendFirst, 0, fill(1024, 1)))
+		},
+		"in a WRITE":      func(r *rig) { r.give(r.req(wire.RCWriteFirst, 0, fill(1024, 1), r.at(0, 2048))) },
+		"out of sequence": func(r *rig) { r.give(r.req(wire.RCWriteOnly, 7, nil)) },
+		"refused":         func(r *rig) { r.give(r.req(wire.RCSendLast, 0, fill(8, 1))) },
+		"in a long READ":  func(r *rig) { r.give(r.req(wire.RCReadRequest, 0, nil, r.at(0, 1<<20))) },
+		"after READs": func(r *rig) {
+			r.give(r.req(wire.RCReadRequest, 0, nil, r.at(0, 8)), r.req(wire.RCReadRequest, 1, nil, r.at(0, 8)))
+		},
+		"gone back": func(r *rig) {
+			r.post(r.wr(1, verbs.RDMAWrite, 5000))
+			r.give(r.nak(wire.NakPSNSeq, 3))
+		},
+	} {
+		for _, throughErr := range []bool{false, true} {
+			run(t, fmt.Sprint(name, ", through ERR ", throughErr), config{size: 1 << 20, timeout: 14, retry: 7, rnr: 7},
+				func(t *testing.T, r *rig) {
+					leave(r)
+					if throughErr {
+						r.modify(verbs.StateErr)
+						poll(t, r.scq)
+						poll(t, r.rcq)
+					}
+					r.modify(verbs.StateReset)
+					r.completions(r.scq)
+					r.take()
+					r.c.rqPSN, r.c.sqPSN = 0x800000, 0xfffff0
+					if name == "after READs" {
+						r.c.rqPSN = 2 // a READ of before would be a duplicate
+					}
+					r.connect()
+					sleep(3 * time.Second)
+					r.expect()
+					r.recv(11, 0, 64)
+					r.post(r.wr(12, verbs.Send, 8))
+					r.give(
+						r.req(wire.RCReadRequest, -1, nil, r.at(0, 8)),
+						r.req(wire.RCSendOnly, 0, fill(64, 1), ackReq), r.ack(0))
+					r.expect("SEND Only 0 len 8 ackreq", "ack 0 msn 1")
+					r.completions(r.scq, "12 SUCCESS SEND 0")
+					r.completions(r.rcq, "11 SUCCESS RECV 64")
+				})
+		}
+	}
+}
+
+// TestDestroyedInFlight: neither packets nor timers find the QP any more.
+func TestDestroyedInFlight(t *testing.T) {
+	bubble(t, config{timeout: 10, retry: 7}, func(r *rig) {
+		r.post(r.wr(1, verbs.RDMARead, 3000))
+		r.take()
+		if err := r.qp.Destroy(); err != nil {
+			t.Fatal(err)
+		}
+		was := bytes.Clone(r.buf)
+		r.give(r.data(wire.RCReadResponseFirst, 0, fill(1024, 1)), r.ack(0), r.req(wire.RCWriteOnly, 0, nil, ackReq))
+		sleep(time.Second)
+		r.expect()
+		r.completions(r.scq)
+		if !bytes.Equal(r.buf, was) {
+			t.Error("memory has changed")
+		}
+		if n := r.counter("unknown_qp"); n != 3 {
+			t.Errorf("%d packets are counted", n)
+		}
+		if n := r.counter("sent_pkts"); n != 1 {
+			t.Errorf("%d packets sent are counted: a QP's count outlives it", n)
+		}
+	})
+}
+
+// TestReadyToReceive: in RTR requests are answered, and responses are no concern.
+func TestReadyToReceive(t *testing.T) {
+	bubble(t, config{stopAt: verbs.StateRTR}, func(r *rig) {
+		r.recv(1, 0, 64)
+		r.give(r.ack(0), r.nak(wire.NakRemoteAccess, 0), r.data(wire.RCReadResponseOnly, 0, nil),
+			r.req(wire.RCSendOnly, 0, fill(8, 1), ackReq))
+		r.expect("ack 0 msn 1")
+		r.completions(r.rcq, "1 SUCCESS RECV 8")
+		r.state(verbs.StateRTR)
+	})
+}
+
+// TestCQOverrun: completions are lost, the QP and its messages are not.
+func TestCQOverrun(t *testing.T) {
+	bubble(t, config{cqe: 1}, func(r *rig) {
+		r.recv(1, 0, 64)
+		r.recv(2, 64, 64)
+		r.give(r.req(wire.RCSendOnly, 0, fill(8, 1), ackReq), r.req(wire.RCSendOnly, 1, fill(8, 2), ackReq))
+		r.expect("ack 0 msn 1", "ack 1 msn 2")
+		if !bytes.Equal(r.buf[64:72], fill(8, 2)) {
+			t.Error("the second message is lost")
+		}
+		var wcs [4]verbs.WC
+		if n, err := r.rcq.Poll(wcs[:]); n != 1 || err != nil || wcs[0].WRID != 1 {
+			t.Errorf("%d completions, %v", n, err)
+		}
+		if _, err := r.rcq.Poll(wcs[:]); !errors.Is(err, verbs.ErrCQOverrun) {
+			t.Errorf("poll: %v", err)
+		}
+		r.post(r.wr(1, verbs.Send, 8), r.wr(2, verbs.Send, 8))
+		r.give(r.ack(1))
+		r.state(verbs.StateRTS)
+	})
+}
+
+// TestAccessChangesInRTS: what the QP allows is asked for every request.
+func TestAccessChangesInRTS(t *testing.T) {
+	bubble(t, config{}, func(r *rig) {
+		r.give(r.req(wire.RCWriteOnly, 0, fill(8, 1), r.at(0, 8), ackReq))
+		r.expect("ack 0 msn 1")
+		err := r.qp.Modify(&verbs.QPAttr{QPAccessFlags: verbs.AccessRemoteRead}, verbs.QPAttrAccessFlags)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.give(r.req(wire.RCReadRequest, 1, nil, r.at(0, 8)), r.req(wire.RCWriteOnly, 2, fill(8, 1), r.at(0, 8), ackReq))
+		r.expect("Only 1 msn 2 len 8", "nak61 2 msn 2")
+	})
+}
