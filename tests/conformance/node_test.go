@@ -37,6 +37,12 @@ func newNode(t *testing.T, l link.Link, random io.Reader, addrs ...string) *node
 		popts = append(popts, rdmatransport.Rand(random))
 	}
 	n.prov = rdmatransport.New(n.host, popts...)
+	t.Cleanup(func() { // where the test failed before close
+		if n.host != nil {
+			_ = n.prov.Close()
+			_ = n.host.Close()
+		}
+	})
 	n.dev = must(verbs.Open(n.prov))(t)
 	n.pd = must(n.dev.AllocPD())(t)
 	n.gids = must(n.dev.GIDTable(1))(t)
@@ -49,6 +55,7 @@ func (n *node) close() {
 	ok(n.t, n.pd.Dealloc())
 	ok(n.t, n.dev.Close())
 	ok(n.t, n.host.Close())
+	*n = node{}
 }
 
 func (n *node) reg(buf []byte, access verbs.Access) *verbs.MR {

@@ -1,0 +1,83 @@
+package conformance
+
+import (
+	"testing"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/impair"
+	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// pair is two connected endpoints, each with one region.
+type pair struct {
+	lan  *pipe.Switch
+	a, b *endpoint
+	am   *verbs.MR // 64 KiB each, all rights
+	bm   *verbs.MR
+}
+
+// pairOptions say how newPair differs from the ordinary.
+type pairOptions struct {
+	cap    verbs.QPCap
+	terms  func(*terms)
+	aSends []impair.Rule // what happens to the packets that a sends
+	bSends []impair.Rule
+}
+
+const pairMemory = 64 << 10
+
+func newPair(t *testing.T, o pairOptions) *pair {
+	t.Helper()
+	if o.cap == (verbs.QPCap{}) {
+		o.cap = smallCap
+	}
+	c := defaultTerms()
+	if o.terms != nil {
+		o.terms(&c)
+	}
+	p := &pair{lan: pipe.New()}
+	p.a = newNode(t, ruled(t, p.lan.Port(), o.aSends), nil, "10.0.0.1/24", "2001:db8::1/64").newEndpoint(o.cap)
+	p.b = newNode(t, ruled(t, p.lan.Port(), o.bSends), nil, "10.0.0.2/24", "2001:db8::2/64").newEndpoint(o.cap)
+	p.am, p.bm = p.a.reg(make([]byte, pairMemory), allAccess), p.b.reg(make([]byte, pairMemory), allAccess)
+	connect(p.a, p.b, c)
+	return p
+}
+
+func ruled(t *testing.T, l link.Link, rules []impair.Rule) link.Link {
+	t.Helper()
+	if rules == nil {
+		return l
+	}
+	return must(impair.New(l, impair.Config{Out: impair.Direction{Rules: rules}}))(t)
+}
+
+func (p *pair) close() {
+	p.a.t.Helper()
+	for _, m := range []*verbs.MR{p.am, p.bm} {
+		ok(p.a.t, m.Dereg())
+	}
+	for _, e := range []*endpoint{p.a, p.b} {
+		e.none()
+		e.destroy()
+		e.close()
+	}
+}
+
+// drop is a rule that loses count packets of a class, from the nth on.
+func drop(t *testing.T, class string, nth, count int) impair.Rule {
+	t.Helper()
+	return impair.Rule{Match: must(impair.Class(class))(t), Nth: nth, Count: count, Action: impair.Drop}
+}
+
+// see is a rule that does nothing but call f with each packet of a class.
+func see(t *testing.T, class string, f func(frame []byte)) impair.Rule {
+	t.Helper()
+	match := must(impair.Class(class))(t)
+	return impair.Rule{Match: func(frame []byte) bool {
+		if match(frame) {
+			f(frame)
+		}
+		return false
+	}}
+}
