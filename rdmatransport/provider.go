@@ -6,10 +6,12 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"maps"
 	"sync/atomic"
 
 	"github.com/softrnic/softrnic/rdmatransport/memory"
 	"github.com/softrnic/softrnic/rdmatransport/roce"
+	"github.com/softrnic/softrnic/rdmatransport/roce/cm"
 	"github.com/softrnic/softrnic/rdmatransport/timers"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
@@ -23,6 +25,7 @@ const (
 	maxSGE    = 32
 	maxInline = 1024
 	gidTable  = 1024
+	ackDelay  = 10 // 4.096 µs × 2^10: what the shortest timeout allows for
 )
 
 // made counts the devices of this process, for their names.
@@ -35,6 +38,7 @@ type Provider struct {
 	regions *memory.Regions
 	timers  *timers.Queue
 	roce    *roce.Engine
+	cm      *cm.Manager
 }
 
 // Option changes how New makes a device.
@@ -63,6 +67,7 @@ func New(host stack.Network, opts ...Option) *Provider {
 	}
 	p := &Provider{name: o.name, nics: host.NICs(), regions: memory.NewRegions(o.rand), timers: timers.New()}
 	p.roce = roce.New(p.nics, p.regions, p.timers, o.rand)
+	p.cm = p.newCM(o.rand)
 	return p
 }
 
@@ -95,7 +100,7 @@ func (p *Provider) QueryDevice() verbs.DeviceAttr {
 		MaxQPInitRDAtom: roce.MaxReadAtomic,
 		AtomicCap:       verbs.AtomicGlob,
 		MaxPKeys:        1,
-		LocalCAAckDelay: 10, // 4.096 µs × 2^10: what the shortest timeout allows for
+		LocalCAAckDelay: ackDelay,
 		PhysPortCnt:     uint8(len(p.nics)),
 	}
 }
@@ -109,7 +114,7 @@ func (p *Provider) QueryPort(port uint8) (verbs.PortAttr, error) {
 	return verbs.PortAttr{
 		State:       verbs.PortActive,
 		MaxMTU:      verbs.MTU4096,
-		ActiveMTU:   verbs.MTUFor(nic.MTU() - roce.Overhead),
+		ActiveMTU:   activeMTU(nic),
 		GIDTblLen:   gidTable,
 		MaxMsgSz:    roce.MaxMessage,
 		PKeyTblLen:  1,
@@ -137,6 +142,9 @@ func (p *Provider) GIDTable(port uint8) ([]verbs.GIDEntry, error) {
 	return table, nil
 }
 
+// activeMTU is the largest path MTU over an interface.
+func activeMTU(nic stack.NIC) verbs.MTU { return verbs.MTUFor(nic.MTU() - roce.Overhead) }
+
 func (p *Provider) nic(port uint8) (stack.NIC, error) {
 	if port < 1 || int(port) > len(p.nics) {
 		return nil, fmt.Errorf("port %d: device %s has ports 1 to %d: %w", port, p.name, len(p.nics), verbs.ErrInvalid)
@@ -159,10 +167,15 @@ func (p *Provider) CreateQP(h verbs.QPHandle, attr *verbs.QPInitAttr) (verbs.Pro
 }
 
 // Counters is a snapshot of the device's counters, by the names of rxe's hw_counters where rxe has them.
-func (p *Provider) Counters() map[string]uint64 { return p.roce.Snapshot() }
+func (p *Provider) Counters() map[string]uint64 {
+	all := p.roce.Snapshot()
+	maps.Copy(all, p.cm.Counters.Snapshot())
+	return all
+}
 
 // Close implements verbs.Provider.
 func (p *Provider) Close() error {
+	p.cm.Close()
 	p.roce.Close()
 	p.timers.Close()
 	return nil

@@ -1,6 +1,8 @@
 package stack
 
 import (
+	"context"
+	"fmt"
 	"net/netip"
 	"slices"
 	"sync"
@@ -41,6 +43,7 @@ type neighbour struct {
 	closed    bool
 	held      []link.Frame
 	heldBytes int
+	waiters   []chan struct{} // closed at the next answer, whichever it is
 }
 
 // neighbour is the interface's neighbour for one next hop, with a reference for the caller. It starts resolution.
@@ -139,6 +142,7 @@ func (nb *neighbour) onResolved(r stack.LinkResolutionResult) {
 	nb.mu.Lock()
 	defer nb.mu.Unlock()
 	nb.resolving = false
+	defer nb.wake() // when mac tells
 	if r.Err != nil || len(r.LinkAddress) != 6 {
 		nb.mac.Store(0)
 		nb.nic.host.log.Debug("neighbour not found", "nic", nb.nic.Name(), "addr", nb.key.next, "held", len(nb.held))
@@ -152,6 +156,34 @@ func (nb *neighbour) onResolved(r stack.LinkResolutionResult) {
 	nb.nic.port.write(nb.nic.link, nb.held)
 	nb.held, nb.heldBytes = nil, 0
 	nb.mac.Store(mac)
+}
+
+// wait waits until the MAC is known, asking again whenever the answer is that nobody has the address.
+func (nb *neighbour) wait(ctx context.Context) error {
+	for {
+		nb.mu.Lock()
+		if nb.mac.Load() != 0 {
+			nb.mu.Unlock()
+			return nil
+		}
+		ch := make(chan struct{})
+		nb.waiters = append(nb.waiters, ch)
+		nb.mu.Unlock()
+		nb.resolve()
+		select {
+		case <-ch:
+		case <-ctx.Done():
+			return fmt.Errorf("%v does not answer: %w", nb.key.next, context.Cause(ctx))
+		}
+	}
+}
+
+// wake lets those go on that wait. nb.mu is held.
+func (nb *neighbour) wake() {
+	for _, ch := range nb.waiters {
+		close(ch)
+	}
+	nb.waiters = nil
 }
 
 // drop loses what is held. nb.mu is held.

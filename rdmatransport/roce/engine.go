@@ -15,6 +15,7 @@ import (
 
 	"github.com/softrnic/softrnic/rdmatransport/keys"
 	"github.com/softrnic/softrnic/rdmatransport/memory"
+	"github.com/softrnic/softrnic/rdmatransport/roce/cm/mad"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 	"github.com/softrnic/softrnic/rdmatransport/timers"
 	"github.com/softrnic/softrnic/stack"
@@ -33,6 +34,7 @@ type Engine struct {
 	timers  *timers.Queue
 	qps     *keys.Table[qp]
 	start   time.Time // monotonic base of all times that QPs keep
+	gsi     GSI
 }
 
 // New starts an engine on every NIC. Random numbers (QPNs) come from rand.
@@ -44,6 +46,7 @@ func New(nics []stack.NIC, regions *memory.Regions, queue *timers.Queue, rand io
 		qps:     keys.New[qp](qpnBits, rand, func(n uint32) bool { return n <= 1 || n == 1<<qpnBits-1 }),
 		start:   time.Now(),
 	}
+	e.gsi.e = e
 	for i, nic := range nics {
 		port := uint8(i + 1)
 		nic.Datagrams().Receive(func(d *stack.Datagram) { e.receive(port, d) })
@@ -77,6 +80,14 @@ func (e *Engine) receive(port uint8, d *stack.Datagram) {
 		}
 		if !wire.CheckICRC(d.Header, b) {
 			e.Counters.ICRCErrors.Add(1)
+			continue
+		}
+		if pkt.DestQP == mad.QPN {
+			if held != nil { // its handler may lock any QP
+				held.leave()
+				held = nil
+			}
+			e.gsi.receive(port, d, &pkt)
 			continue
 		}
 		q := e.qps.Get(pkt.DestQP)

@@ -1,0 +1,180 @@
+package rdmatransport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/softrnic/softrnic/rdmatransport/roce/cm"
+	"github.com/softrnic/softrnic/rdmatransport/timers"
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+)
+
+var _ rdmacm.Provider = (*Provider)(nil)
+
+// newCM starts the connection manager of the RoCEv2 half.
+func (p *Provider) newCM(rand io.Reader) *cm.Manager {
+	return cm.New(cm.Config{
+		GSI:      p.roce.GSI(),
+		Timers:   p.timers,
+		Rand:     rand,
+		GUID:     eui64(p.nics[0].MAC()),
+		AckDelay: ackDelay,
+		GIDIndex: func(port uint8, a netip.Addr) int { return slices.Index(p.nics[port-1].GIDs(), a) },
+		MTU:      func(port uint8) verbs.MTU { return activeMTU(p.nics[port-1]) },
+	})
+}
+
+// roceOnly is the error for the other transport.
+func roceOnly(op string, t verbs.Transport) error {
+	if t == verbs.RoCEv2 {
+		return nil
+	}
+	return verbs.Errorf(verbs.ErrNotSupported, op, "transport %v: this device connects over %v", t, verbs.RoCEv2)
+}
+
+// Route implements rdmacm.Provider. Without src it takes an interface that has a network with dst, else one with a
+// gateway.
+func (p *Provider) Route(transport verbs.Transport, src, dst netip.Addr) (rdmacm.Route, error) {
+	const op = "route"
+	if err := roceOnly(op, transport); err != nil {
+		return rdmacm.Route{}, err
+	}
+	zone := dst.Zone()
+	src, dst = src.Unmap().WithZone(""), dst.Unmap().WithZone("")
+	given := src.IsValid() && !src.IsUnspecified()
+	var route rdmacm.Route
+	var errs []error
+	for i, nic := range p.nics {
+		from, direct, err := nic.Source(dst)
+		gids := nic.GIDs()
+		switch {
+		case zone != "" && zone != nic.Name(), given && !slices.Contains(gids, src):
+			continue
+		case err != nil:
+			errs = append(errs, err)
+			continue
+		case route.Port != 0 && !direct:
+			continue
+		}
+		if given {
+			from = src
+		}
+		index := slices.Index(gids, from)
+		if from.Is4() != dst.Is4() || index < 0 {
+			errs = append(errs, fmt.Errorf("%v does not lead to %v: they are of different IP versions", from, dst))
+			continue
+		}
+		route = rdmacm.Route{
+			Transport: transport, Src: from, Dst: dst, Port: uint8(i + 1), GIDIndex: index, MTU: activeMTU(nic),
+		}
+		if direct {
+			break
+		}
+	}
+	switch {
+	case route.Port != 0:
+		return route, nil
+	case len(errs) > 0:
+		return route, verbs.Errorf(verbs.ErrInvalid, op, "%v", errors.Join(errs...))
+	case given:
+		return route, verbs.Errorf(verbs.ErrInvalid, op, "source %v: device %s does not have that address", src, p.name)
+	}
+	return route, verbs.Errorf(verbs.ErrInvalid, op, "%v: device %s has no interface %q", dst, p.name, zone)
+}
+
+// Resolve implements rdmacm.Provider.
+func (p *Provider) Resolve(ctx context.Context, r rdmacm.Route) error {
+	nic, err := p.nic(r.Port)
+	if err != nil {
+		return err
+	}
+	return nic.Resolve(ctx, r.Src, r.Dst)
+}
+
+// Listen implements rdmacm.Provider.
+func (p *Provider) Listen(attr *rdmacm.ListenAttr, h rdmacm.Handler) (io.Closer, error) {
+	if err := roceOnly("listen", attr.Transport); err != nil {
+		return nil, err
+	}
+	return p.cm.Listen(attr, h)
+}
+
+// Connect implements rdmacm.Provider.
+func (p *Provider) Connect(attr *rdmacm.ConnectAttr, h rdmacm.Handler) (rdmacm.ProviderConn, error) {
+	if err := roceOnly("connect", attr.Transport); err != nil {
+		return nil, err
+	}
+	if _, err := p.nic(attr.Port); err != nil {
+		return nil, err
+	}
+	return p.cm.Connect(attr, h)
+}
+
+// multicastQPN and multicastQKey are how a group is sent to: every QP that is attached, with rdma_cm's Q_Key.
+const (
+	multicastQPN  = 0xffffff
+	multicastQKey = 0x01234567
+)
+
+// JoinMulticast implements rdmacm.Provider.
+func (p *Provider) JoinMulticast(r rdmacm.Route, group netip.Addr, h rdmacm.Handler) (io.Closer, error) {
+	nic, err := p.nic(r.Port)
+	if err != nil {
+		return nil, err
+	}
+	if err := nic.Join(group); err != nil {
+		return nil, err
+	}
+	m := &membership{p: p, nic: nic, group: group}
+	m.timer.Init(func() {
+		m.mu.Lock()
+		left := m.left
+		m.mu.Unlock()
+		if left {
+			return
+		}
+		h(&rdmacm.ConnEvent{Type: rdmacm.MulticastJoin, Route: r, UD: rdmacm.UDParam{
+			AHAttr: verbs.AHAttr{
+				GRH: verbs.GRH{
+					DGID: verbs.GIDFromAddr(group), SGIDIndex: uint8(r.GIDIndex), HopLimit: 1, TrafficClass: r.TOS,
+				},
+				IsGlobal: true,
+				PortNum:  r.Port,
+			},
+			QPNum: multicastQPN,
+			QKey:  multicastQKey,
+		}})
+	})
+	p.timers.Arm(&m.timer, time.Now()) // the event comes on a goroutine of the device
+	return m, nil
+}
+
+// membership is one JoinMulticast.
+type membership struct {
+	p     *Provider
+	nic   stack.NIC
+	group netip.Addr
+	timer timers.Timer
+	mu    sync.Mutex
+	left  bool
+}
+
+// Close leaves the group.
+func (m *membership) Close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.left {
+		return nil
+	}
+	m.left = true
+	m.p.timers.Remove(&m.timer)
+	return m.nic.Leave(m.group)
+}

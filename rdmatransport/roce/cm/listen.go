@@ -1,0 +1,95 @@
+package cm
+
+import (
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"syscall"
+
+	"github.com/softrnic/softrnic/rdmatransport/roce/cm/mad"
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+)
+
+// listener takes the requests for a port, at one address or at all.
+type listener struct {
+	m         *Manager
+	handler   rdmacm.Handler
+	space     rdmacm.PortSpace
+	serviceID uint64
+	addr      netip.Addr
+	backlog   int
+	pending   int // requests that the application has not answered
+}
+
+// Listen takes connection requests; in the UDP port space, requests for the QP behind the port.
+func (m *Manager) Listen(attr *rdmacm.ListenAttr, h rdmacm.Handler) (io.Closer, error) {
+	const op = "listen"
+	l := &listener{
+		m: m, handler: h, space: attr.Space, addr: attr.Addr.Addr().Unmap().WithZone(""), backlog: attr.Backlog,
+		serviceID: mad.ServiceID(uint16(attr.Space), attr.Addr.Port()),
+	}
+	if l.backlog <= 0 {
+		l.backlog = defaultBacklog
+	}
+	if attr.Addr.Port() == 0 {
+		return nil, verbs.Errorf(verbs.ErrInvalid, op, "%v: want a port from 1 to 65535", attr.Addr)
+	}
+	m.mu.Lock()
+	defer m.leaveCall()
+	if m.closed {
+		return nil, verbs.Errorf(verbs.ErrDestroyed, op, "the device is closed")
+	}
+	for _, o := range m.listeners[l.serviceID] {
+		if o.addr == l.addr || o.any() && l.any() {
+			return nil, verbs.Errorf(fmt.Errorf("%w: %w", verbs.ErrBusy, syscall.EADDRINUSE), op,
+				"%v: somebody listens there in port space %v", attr.Addr, attr.Space)
+		}
+	}
+	m.listeners[l.serviceID] = append(m.listeners[l.serviceID], l)
+	return l, nil
+}
+
+// any: at all addresses of the device.
+func (l *listener) any() bool { return !l.addr.IsValid() || l.addr.IsUnspecified() }
+
+// Close ends reception of requests. One that arrived before may still be reported; it waits for its answer as do
+// those that were.
+func (l *listener) Close() error {
+	m := l.m
+	m.mu.Lock()
+	defer m.leaveCall()
+	s := m.listeners[l.serviceID]
+	if i := slices.Index(s, l); i >= 0 {
+		if len(s) == 1 {
+			delete(m.listeners, l.serviceID)
+		} else {
+			m.listeners[l.serviceID] = slices.Delete(s, i, i+1)
+		}
+	}
+	return nil
+}
+
+// listener is who listens for a service at an address; known tells whether anyone does at any.
+func (m *Manager) listener(serviceID uint64, dst netip.Addr) (l *listener, known bool) {
+	s := m.listeners[serviceID]
+	for _, o := range s {
+		if o.addr == dst {
+			return o, true
+		}
+		if o.any() {
+			l = o
+		}
+	}
+	return l, len(s) > 0
+}
+
+// room tells whether one more request may be remembered.
+func (l *listener) room() bool {
+	if l.pending < l.backlog && l.m.halfOpen < maxHalfOpen {
+		return true
+	}
+	l.m.Counters.Dropped.Add(1)
+	return false
+}

@@ -1,0 +1,209 @@
+package cm
+
+import (
+	"net/netip"
+
+	"github.com/softrnic/softrnic/rdmatransport/roce/cm/mad"
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+)
+
+// onREQ: a peer wants a connection.
+func (m *Manager) onREQ(d *Datagram, tid uint64, msg *mad.REQ) {
+	byID := peerKey{d.Src, msg.LocalCAGUID, msg.LocalCommID}
+	byQP := peerKey{d.Src, msg.LocalCAGUID, msg.LocalQPN}
+	if c := m.byID[byID]; c != nil {
+		m.Counters.duplicate(mad.AttrREQ)
+		c.askedAgain()
+		return
+	}
+	rej := &mad.REJ{RemoteCommID: msg.LocalCommID, About: mad.AnsweredREQ}
+	if old := m.byQP[byQP]; old != nil {
+		rej.Reason = mad.StaleConnection
+		m.reply(d, tid, rej)
+		old.stale()
+		return
+	}
+	l, ip := m.match(d, msg, rej)
+	if l == nil {
+		m.reply(d, tid, rej)
+		return
+	}
+	if !l.room() {
+		return
+	}
+	psn, err := m.random()
+	if err != nil {
+		return
+	}
+	c := m.newConn(l.handler, rdmacm.Route{
+		Transport: verbs.RoCEv2, Src: d.Dst, Dst: d.Src, Port: d.Port, GIDIndex: m.cfg.GIDIndex(d.Port, d.Dst),
+		MTU: verbs.MTU(msg.MTU), TOS: msg.Primary.TrafficClass,
+	})
+	c.listener = l
+	c.localPort, c.remotePort = uint16(msg.ServiceID), ip.SrcPort
+	c.serviceID = msg.ServiceID
+	if c.open() != nil {
+		return
+	}
+	c.tid = tid
+	c.remoteGUID, c.remoteID, c.remoteQPN = msg.LocalCAGUID, msg.LocalCommID, msg.LocalQPN
+	m.byID[byID], m.byQP[byQP] = c, c
+	c.qpType = verbs.RC
+	c.sendPSN, c.recvPSN = msg.StartingPSN, psn&mask24
+	c.mtu = verbs.MTU(msg.MTU)
+	c.flowLabel = msg.Primary.FlowLabel
+	c.responder, c.initiator = msg.InitiatorDepth, msg.ResponderResources
+	c.retryCount, c.rnrRetry = msg.RetryCount, msg.RNRRetryCount
+	c.ackTimeout = msg.Primary.AckTimeout
+	c.timeout = wait(min(max(msg.LocalResponseTimeout, minResponseTimeout), maxResponseTimeout))
+	c.maxRetries = int(msg.MaxCMRetries)
+	c.noFailover = msg.Alternate.LocalLID != 0 || msg.Alternate.LocalGID != [16]byte{}
+	c.set(reqRcvd)
+	c.report(rdmacm.ConnEvent{
+		Type:  rdmacm.ConnectRequest,
+		Route: c.route, LocalPort: c.localPort, RemotePort: c.remotePort,
+		Param: rdmacm.ConnParam{
+			PrivateData:        append([]byte(nil), msg.PrivateData[mad.IPCMLen:]...),
+			ResponderResources: c.responder,
+			InitiatorDepth:     c.initiator,
+			FlowControl:        msg.FlowControl,
+			RetryCount:         msg.RetryCount,
+			RNRRetryCount:      msg.RNRRetryCount,
+			SRQ:                msg.SRQ,
+			QPNum:              msg.LocalQPN,
+		},
+	})
+}
+
+// match finds the listener for a request; where there is none, it sets rej's reason.
+func (m *Manager) match(d *Datagram, msg *mad.REQ, rej *mad.REJ) (*listener, mad.IPCM) {
+	l, known := m.listener(msg.ServiceID, d.Dst)
+	ip, err := mad.ParseIPCM(msg.PrivateData)
+	switch {
+	case !known:
+		rej.Reason = mad.InvalidServiceID
+	case l == nil, err != nil, l.space == rdmacm.UDP:
+		rej.Reason = mad.ConsumerDefined // as Linux has it
+	case netip.AddrFrom16(msg.Primary.LocalGID).Unmap() != d.Src, netip.AddrFrom16(msg.Primary.RemoteGID).Unmap() != d.Dst,
+		ip.Src.Unmap() != d.Src, ip.Dst.Unmap() != d.Dst:
+		// The datagram's own addresses are the only ones that are believed.
+		rej.Reason = mad.InvalidGID
+	case msg.ServiceType != mad.ServiceRC:
+		rej.Reason = mad.InvalidTransportType
+	case msg.LocalQPN <= mad.QPN:
+		rej.Reason = mad.NoQP
+	case verbs.MTU(msg.MTU).Bytes() == 0, verbs.MTU(msg.MTU) > m.cfg.MTU(d.Port):
+		rej.Reason = mad.InvalidMTU
+	default:
+		return l, ip
+	}
+	return nil, ip
+}
+
+// askedAgain: the peer repeats its REQ.
+func (c *conn) askedAgain() {
+	switch c.state {
+	case reqRcvd:
+		c.sendMRA(mad.AnsweredREQ)
+	case repSent:
+		c.m.Counters.sent(mad.AttrREP)
+		c.m.Counters.resent(mad.AttrREP)
+		c.path.Send(c.msg)
+	}
+}
+
+// Accept implements rdmacm.ProviderConn.
+func (c *conn) Accept(p *rdmacm.ConnParam, qkey uint32) error {
+	const op = "accept"
+	c.m.mu.Lock()
+	defer c.m.leaveCall()
+	if c.closed || !c.state.unanswered() {
+		return c.stateError(op, reqRcvd.String())
+	}
+	if err := qpNum(op, p.QPNum); err != nil {
+		return err
+	}
+	if c.ud {
+		if err := privateData(op, p.PrivateData, mad.SIDRREPPrivateLen); err != nil {
+			return err
+		}
+		c.acceptSIDR(p, qkey)
+		return nil
+	}
+	if err := privateData(op, p.PrivateData, mad.REPPrivateLen); err != nil {
+		return err
+	}
+	c.localQPN = p.QPNum
+	c.responder, c.initiator = p.ResponderResources, p.InitiatorDepth
+	rep := mad.REP{
+		LocalCommID: c.localID, RemoteCommID: c.remoteID,
+		LocalQPN:           c.localQPN,
+		StartingPSN:        c.recvPSN,
+		ResponderResources: c.responder,
+		InitiatorDepth:     c.initiator,
+		TargetAckDelay:     c.m.cfg.AckDelay,
+		FlowControl:        p.FlowControl,
+		RNRRetryCount:      min(p.RNRRetryCount, 7),
+		SRQ:                p.SRQ,
+		LocalCAGUID:        c.m.cfg.GUID,
+		PrivateData:        p.PrivateData,
+	}
+	if c.noFailover {
+		rep.FailoverAccepted = 1 // not supported
+	}
+	c.set(repSent)
+	c.ask(c.tid, &rep)
+	return nil
+}
+
+// onRTU: the peer is ready.
+func (c *conn) onRTU() {
+	if c.state != repSent && c.state != mraRepRcvd {
+		c.m.Counters.duplicate(mad.AttrRTU)
+		return
+	}
+	c.ready()
+}
+
+func (c *conn) ready() {
+	c.answered()
+	c.set(established)
+	c.report(rdmacm.ConnEvent{Type: rdmacm.Established})
+}
+
+// Notify implements rdmacm.ProviderConn.
+func (c *conn) Notify() error {
+	c.m.mu.Lock()
+	defer c.m.leaveCall()
+	if c.closed || c.state != repSent && c.state != mraRepRcvd {
+		return c.stateError("notify", repSent.String())
+	}
+	c.ready()
+	return nil
+}
+
+// Reject implements rdmacm.ProviderConn.
+func (c *conn) Reject(data []byte) error {
+	const op = "reject"
+	c.m.mu.Lock()
+	defer c.m.leaveCall()
+	switch {
+	case c.closed:
+		return c.stateError(op, "")
+	case c.state == sidrReqRcvd:
+		if err := privateData(op, data, mad.SIDRREPPrivateLen); err != nil {
+			return err
+		}
+		c.rejectSIDR(data)
+	case c.state == reqRcvd, c.state == repRcvd:
+		if err := privateData(op, data, mad.REJPrivateLen); err != nil {
+			return err
+		}
+		c.sendREJ(mad.ConsumerDefined, data)
+		c.release()
+	default:
+		return c.stateError(op, reqRcvd.String())
+	}
+	return nil
+}

@@ -1,0 +1,411 @@
+package cm_test
+
+import (
+	"bytes"
+	"errors"
+	"net/netip"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/softrnic/softrnic/rdmatransport/roce/cm/mad"
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+)
+
+const timedOut = -int(syscall.ETIMEDOUT)
+
+func TestAccept(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.listen(rdmacm.TCP, 10)
+		req := kernelREQ()
+		r.say(peerTID, req)
+		e := r.event(rdmacm.ConnectRequest, 0)
+		if e.Src != here || e.Dst != there || e.LocalPort != port || e.RemotePort != peerPort || e.Port != 1 || e.GIDIndex != 1 {
+			t.Errorf("request from %v:%d to %v:%d, %+v", e.Dst, e.RemotePort, e.Src, e.LocalPort, e.Route)
+		}
+		p := e.Param
+		if p.ResponderResources != 5 || p.InitiatorDepth != 3 || p.RetryCount != 7 || p.RNRRetryCount != 6 || p.QPNum != peerQPN ||
+			len(p.PrivateData) != 56 || !bytes.HasPrefix(p.PrivateData, []byte("hello\x00")) {
+			t.Errorf("parameters %+v: want the depths swapped and all of the private data", p)
+		}
+		if err := e.Conn.Accept(acceptParam(), 0); err != nil {
+			t.Fatal(err)
+		}
+		rep, s := next[*mad.REP](r)
+		if s.to != there || s.tid != peerTID || rep.RemoteCommID != peerID || rep.LocalCommID == 0 || rep.LocalQPN != ourQPN ||
+			rep.ResponderResources != 4 || rep.InitiatorDepth != 2 || rep.RNRRetryCount != 7 || rep.LocalCAGUID != ourGUID ||
+			rep.TargetAckDelay != 15 || rep.FailoverAccepted != 0 || !bytes.HasPrefix(rep.PrivateData, []byte("welcome\x00")) {
+			t.Errorf("REP %+v", rep)
+		}
+		checkQPAttr(t, e.Conn, verbs.QPAttr{
+			PathMTU: verbs.MTU1024, DestQPNum: peerQPN, RQPSN: rep.StartingPSN, SQPSN: 0xa3f754,
+			MaxDestRDAtomic: 4, MaxRDAtomic: 2, Timeout: 19, RetryCnt: 7, RNRRetry: 6,
+		}, 0xfd265)
+		r.say(peerTID, &mad.RTU{LocalCommID: peerID, RemoteCommID: rep.LocalCommID})
+		r.event(rdmacm.Established, 0)
+		r.say(peerTID, &mad.RTU{LocalCommID: peerID, RemoteCommID: rep.LocalCommID})
+		time.Sleep(time.Hour)
+		r.quiet()
+	})
+}
+
+// checkQPAttr compares what the three transitions of a QP get with want, and the masks with what they must be.
+func checkQPAttr(t *testing.T, c rdmacm.ProviderConn, want verbs.QPAttr, flow uint32) {
+	t.Helper()
+	attr := func(to verbs.QPState, mask verbs.QPAttrMask) verbs.QPAttr {
+		a, m, err := c.QPAttr(to)
+		if err != nil || m != mask || a.QPState != to {
+			t.Fatalf("%v: %+v, mask %v, %v; want mask %v", to, a, m, err, mask)
+		}
+		return a
+	}
+	a := attr(verbs.StateInit, verbs.QPAttrState|verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrAccessFlags)
+	if a.PortNum != 1 || a.QPAccessFlags != verbs.AccessRemoteWrite|verbs.AccessRemoteRead|verbs.AccessRemoteAtomic {
+		t.Errorf("INIT: %+v", a)
+	}
+	a = attr(verbs.StateRTR, verbs.QPAttrState|verbs.QPAttrAV|verbs.QPAttrPathMTU|verbs.QPAttrDestQPN|verbs.QPAttrRQPSN|
+		verbs.QPAttrMaxDestRDAtomic|verbs.QPAttrMinRNRTimer)
+	g := a.AHAttr.GRH
+	if a.PathMTU != want.PathMTU || a.DestQPNum != want.DestQPNum || a.RQPSN != want.RQPSN || a.MinRNRTimer != 0 ||
+		a.MaxDestRDAtomic != want.MaxDestRDAtomic || !a.AHAttr.IsGlobal || a.AHAttr.PortNum != 1 || g.DGID.Addr() != there ||
+		g.SGIDIndex != 1 || g.FlowLabel != flow || g.HopLimit != 64 {
+		t.Errorf("RTR: %+v, want %+v", a, want)
+	}
+	a = attr(verbs.StateRTS, verbs.QPAttrState|verbs.QPAttrSQPSN|verbs.QPAttrTimeout|verbs.QPAttrRetryCnt|verbs.QPAttrRNRRetry|
+		verbs.QPAttrMaxQPRDAtomic)
+	if a.SQPSN != want.SQPSN || a.Timeout != want.Timeout || a.RetryCnt != want.RetryCnt || a.RNRRetry != want.RNRRetry ||
+		a.MaxRDAtomic != want.MaxRDAtomic {
+		t.Errorf("RTS: %+v, want %+v", a, want)
+	}
+}
+
+func TestRepeatedREQ(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.listen(rdmacm.TCP, 10)
+		r.say(peerTID, kernelREQ())
+		c := r.event(rdmacm.ConnectRequest, 0).Conn
+		r.quiet() // a MRA only for who asks twice
+		for range 3 {
+			r.say(peerTID, kernelREQ())
+			if m, s := next[*mad.MRA](r); m.About != mad.AnsweredREQ || m.RemoteCommID != peerID || m.ServiceTimeout != 24 ||
+				s.tid != peerTID {
+				t.Errorf("MRA %+v", m)
+			}
+		}
+		if err := c.Accept(acceptParam(), 0); err != nil {
+			t.Fatal(err)
+		}
+		first, _ := next[*mad.REP](r)
+		r.say(peerTID, kernelREQ())
+		if again, _ := next[*mad.REP](r); again.LocalCommID != first.LocalCommID || again.StartingPSN != first.StartingPSN {
+			t.Errorf("REP %+v, then %+v", first, again)
+		}
+		r.say(peerTID, &mad.RTU{LocalCommID: peerID, RemoteCommID: first.LocalCommID})
+		r.event(rdmacm.Established, 0)
+		r.say(peerTID, kernelREQ()) // late
+		r.quiet()
+	})
+}
+
+func TestREPWithoutRTU(t *testing.T) {
+	bubble(t, func(r *rig) {
+		_, rep := r.accepted()
+		for i := range 15 {
+			time.Sleep(4096 * time.Millisecond)
+			if again, s := next[*mad.REP](r); s.at != time.Duration(i+1)*4096*time.Millisecond || again.LocalCommID != rep.LocalCommID {
+				t.Errorf("REP %d at %v", i+2, s.at)
+			}
+			r.quiet()
+		}
+		time.Sleep(4096 * time.Millisecond)
+		if rej, _ := next[*mad.REJ](r); rej.Reason != mad.Timeout || rej.RemoteCommID != peerID || rej.LocalCommID != rep.LocalCommID {
+			t.Errorf("REJ %+v", rej)
+		}
+		r.event(rdmacm.Unreachable, timedOut)
+		if n := r.m.Len(); n != 0 {
+			t.Errorf("%d connections are remembered", n)
+		}
+		time.Sleep(time.Hour)
+		r.quiet()
+	})
+}
+
+func TestMRAForREP(t *testing.T) {
+	bubble(t, func(r *rig) {
+		_, rep := r.accepted()
+		mra := &mad.MRA{LocalCommID: peerID, RemoteCommID: rep.LocalCommID, About: mad.AnsweredREP, ServiceTimeout: 24}
+		r.say(peerTID, mra)
+		r.say(peerTID, mra) // once is enough
+		time.Sleep(67 * time.Second)
+		r.quiet()
+		time.Sleep(time.Second)
+		if _, s := next[*mad.REP](r); s.at != 65536*time.Millisecond+2048*time.Millisecond {
+			t.Errorf("REP again at %v", s.at)
+		}
+		r.say(peerTID, &mad.RTU{LocalCommID: peerID, RemoteCommID: rep.LocalCommID})
+		r.event(rdmacm.Established, 0)
+		r.quiet()
+	})
+}
+
+func TestNotify(t *testing.T) {
+	bubble(t, func(r *rig) {
+		c, rep := r.accepted()
+		if err := c.Notify(); err != nil {
+			t.Fatal(err)
+		}
+		r.event(rdmacm.Established, 0)
+		r.say(peerTID, &mad.RTU{LocalCommID: peerID, RemoteCommID: rep.LocalCommID})
+		if err := c.Notify(); !errors.Is(err, verbs.ErrInvalid) {
+			t.Errorf("a second time: %v", err)
+		}
+		time.Sleep(time.Hour)
+		r.quiet()
+	})
+}
+
+func TestReject(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.listen(rdmacm.TCP, 10)
+		r.say(peerTID, kernelREQ())
+		c := r.event(rdmacm.ConnectRequest, 0).Conn
+		if err := c.Reject(bytes.Repeat([]byte{7}, 149)); !errors.Is(err, verbs.ErrInvalid) {
+			t.Errorf("149 bytes: %v", err)
+		}
+		if err := c.Reject(bytes.Repeat([]byte{7}, 148)); err != nil {
+			t.Fatal(err)
+		}
+		rej, s := next[*mad.REJ](r)
+		if rej.Reason != mad.ConsumerDefined || rej.RemoteCommID != peerID || rej.About != mad.AnsweredREQ || s.tid != peerTID ||
+			!bytes.Equal(rej.PrivateData, bytes.Repeat([]byte{7}, 148)) {
+			t.Errorf("REJ %+v", rej)
+		}
+		if err := c.Accept(acceptParam(), 0); !errors.Is(err, verbs.ErrInvalid) {
+			t.Errorf("Accept after Reject: %v", err)
+		}
+		c.Close()
+		if n := r.m.Len(); n != 0 {
+			t.Errorf("%d connections are remembered", n)
+		}
+		r.quiet()
+	})
+}
+
+// TestRefused is every reason to refuse a REQ that the application need not be asked for.
+func TestRefused(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*mad.REQ)
+		want   mad.Reason
+	}{
+		"nobody listens":     {func(m *mad.REQ) { m.ServiceID++ }, mad.InvalidServiceID},
+		"other port space":   {func(m *mad.REQ) { m.ServiceID = mad.ServiceID(uint16(rdmacm.IB), port) }, mad.InvalidServiceID},
+		"listens elsewhere":  {func(m *mad.REQ) { m.ServiceID = mad.ServiceID(uint16(rdmacm.TCP), port+1) }, mad.InvalidServiceID},
+		"other address":      {func(m *mad.REQ) { m.ServiceID = mad.ServiceID(uint16(rdmacm.TCP), 99) }, mad.ConsumerDefined},
+		"datagram listener":  {func(m *mad.REQ) { m.ServiceID = mad.ServiceID(uint16(rdmacm.UDP), 98) }, mad.ConsumerDefined},
+		"IP CM version":      {func(m *mad.REQ) { m.PrivateData[0] = 0x10 }, mad.ConsumerDefined},
+		"IP version":         {func(m *mad.REQ) { m.PrivateData[1] = 0 }, mad.ConsumerDefined},
+		"IP CM source":       {func(m *mad.REQ) { m.PrivateData[19]++ }, mad.InvalidGID},
+		"IP CM destination":  {func(m *mad.REQ) { m.PrivateData[35]++ }, mad.InvalidGID},
+		"source GID":         {func(m *mad.REQ) { m.Primary.LocalGID[15]++ }, mad.InvalidGID},
+		"destination GID":    {func(m *mad.REQ) { m.Primary.RemoteGID[15]++ }, mad.InvalidGID},
+		"reserved transport": {func(m *mad.REQ) { m.ServiceType = 2 }, mad.InvalidTransportType},
+		"management QP":      {func(m *mad.REQ) { m.LocalQPN = 1 }, mad.NoQP},
+		"MTU 0":              {func(m *mad.REQ) { m.MTU = 0 }, mad.InvalidMTU},
+		"MTU 15":             {func(m *mad.REQ) { m.MTU = 15 }, mad.InvalidMTU},
+		"MTU of the peer":    {func(m *mad.REQ) { m.MTU = 5 }, mad.InvalidMTU},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(r *rig) {
+				r.listen(rdmacm.TCP, 10)
+				for space, at := range map[rdmacm.PortSpace]netip.AddrPort{
+					rdmacm.TCP: netip.AddrPortFrom(third, 99), rdmacm.UDP: netip.AddrPortFrom(here, 98),
+				} {
+					if _, err := r.m.Listen(&rdmacm.ListenAttr{Space: space, Addr: at}, r.handler); err != nil {
+						t.Fatal(err)
+					}
+				}
+				req := kernelREQ()
+				tc.change(req)
+				for range 2 {
+					r.say(peerTID, req)
+					rej, s := next[*mad.REJ](r)
+					if rej.Reason != tc.want || rej.RemoteCommID != peerID || rej.About != mad.AnsweredREQ || s.tid != peerTID ||
+						s.to != there {
+						t.Errorf("REJ %+v, want reason %d", rej, tc.want)
+					}
+				}
+				if n := r.m.Len(); n != 0 {
+					t.Errorf("%d connections are remembered", n)
+				}
+				r.quiet()
+			})
+		})
+	}
+}
+
+func TestAlternatePathsAreRefused(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.listen(rdmacm.TCP, 10)
+		req := kernelREQ()
+		req.Alternate = req.Primary
+		r.say(peerTID, req)
+		c := r.event(rdmacm.ConnectRequest, 0).Conn
+		if err := c.Accept(acceptParam(), 0); err != nil {
+			t.Fatal(err)
+		}
+		rep, _ := next[*mad.REP](r)
+		if rep.FailoverAccepted != 1 {
+			t.Errorf("failover accepted: %d, want 1, not supported", rep.FailoverAccepted)
+		}
+		r.say(peerTID, &mad.RTU{LocalCommID: peerID, RemoteCommID: rep.LocalCommID})
+		r.event(rdmacm.Established, 0)
+		lap := &mad.LAP{LocalCommID: peerID, RemoteCommID: rep.LocalCommID, RemoteQPN: ourQPN}
+		r.say(77, lap)
+		if apr, s := next[*mad.APR](r); apr.Status != mad.APRUnsupported || apr.LocalCommID != rep.LocalCommID ||
+			apr.RemoteCommID != peerID || s.tid != 77 {
+			t.Errorf("APR %+v", apr)
+		}
+		lap.RemoteCommID++
+		r.say(78, lap)
+		if apr, _ := next[*mad.APR](r); apr.Status != mad.APRInvalidCommID {
+			t.Errorf("APR %+v", apr)
+		}
+		r.say(79, &mad.APR{LocalCommID: peerID, RemoteCommID: rep.LocalCommID})
+		r.quiet()
+	})
+}
+
+func TestPeerGivesUp(t *testing.T) {
+	info := []byte{0x50, 0x54, 0, 0xff, 0xfe, 0x77, 0, 2} // peerGUID
+	bubble(t, func(r *rig) {
+		r.listen(rdmacm.TCP, 10)
+		r.say(peerTID, kernelREQ())
+		r.event(rdmacm.ConnectRequest, 0)
+		// It never heard our ID.
+		r.say(peerTID, &mad.REJ{LocalCommID: peerID, About: mad.AnsweredOther, Reason: mad.Timeout, InfoLen: 8, Info: info})
+		r.event(rdmacm.Rejected, 4)
+		if n := r.m.Len(); n != 0 {
+			t.Errorf("%d connections are remembered", n)
+		}
+		// Another peer who says the same is not believed.
+		r.say(peerTID, kernelREQ())
+		r.event(rdmacm.ConnectRequest, 0)
+		r.sayFrom(third, peerTID, &mad.REJ{LocalCommID: peerID, About: mad.AnsweredOther, Reason: mad.Timeout, InfoLen: 8, Info: info})
+		r.quiet()
+	})
+}
+
+func TestBacklog(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.listen(rdmacm.TCP, 2)
+		req := func(i int) *mad.REQ {
+			m := kernelREQ()
+			m.LocalCommID, m.LocalQPN = uint32(100+i), uint32(200+i)
+			return m
+		}
+		var conns []rdmacm.ProviderConn
+		for i := range 2 {
+			r.say(peerTID, req(i))
+			conns = append(conns, r.event(rdmacm.ConnectRequest, 0).Conn)
+		}
+		r.say(peerTID, req(2))
+		r.quiet() // lost: the peer asks again
+		if n := r.m.Counters.Dropped.Load(); n != 1 {
+			t.Errorf("%d dropped", n)
+		}
+		if err := conns[0].Accept(acceptParam(), 0); err != nil {
+			t.Fatal(err)
+		}
+		next[*mad.REP](r)
+		r.say(peerTID, req(2))
+		r.event(rdmacm.ConnectRequest, 0)
+		conns[1].Close()
+		next[*mad.REJ](r)
+		r.say(peerTID, req(3))
+		r.event(rdmacm.ConnectRequest, 0)
+		r.say(peerTID, req(4))
+		r.quiet()
+	})
+}
+
+func TestListenErrors(t *testing.T) {
+	bubble(t, func(r *rig) {
+		at := func(s string) *rdmacm.ListenAttr {
+			return &rdmacm.ListenAttr{Space: rdmacm.TCP, Addr: netip.MustParseAddrPort(s)}
+		}
+		l, err := r.m.Listen(at("10.77.0.9:5"), r.handler)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.m.Listen(at("10.77.0.9:5"), r.handler); !errors.Is(err, syscall.EADDRINUSE) {
+			t.Errorf("the same address: %v", err)
+		}
+		if _, err := r.m.Listen(at("10.77.0.9:0"), r.handler); !errors.Is(err, verbs.ErrInvalid) {
+			t.Errorf("port 0: %v", err)
+		}
+		if _, err := r.m.Listen(at("0.0.0.0:5"), r.handler); err != nil {
+			t.Errorf("all addresses beside one: %v", err)
+		}
+		if _, err := r.m.Listen(at("[::]:5"), r.handler); !errors.Is(err, syscall.EADDRINUSE) {
+			t.Errorf("all addresses twice: %v", err)
+		}
+		l.Close()
+		l.Close()
+		if _, err := r.m.Listen(at("10.77.0.9:5"), r.handler); err != nil {
+			t.Errorf("after Close: %v", err)
+		}
+	})
+}
+
+// TestFlood: requests from strangers cost bounded memory.
+func TestFlood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 1)
+		defer r.close()
+		r.onSend = func(netip.Addr, []byte) {}
+		r.listen(rdmacm.TCP, 100)
+		for i := range 100_000 {
+			src := netip.AddrFrom4([4]byte{11, byte(i >> 16), byte(i >> 8), byte(i)})
+			m := kernelREQ()
+			ip := mad.IPCM{Src: src, Dst: here}
+			m.PrivateData = ip.Append(nil)
+			m.Primary.LocalGID, m.LocalCommID = src.As16(), uint32(i)
+			r.sayFrom(src, uint64(i), m)
+			m.ServiceID++ // nobody
+			r.sayFrom(src, uint64(i), m)
+			r.sayFrom(src, uint64(i), &mad.DREQ{LocalCommID: uint32(i), RemoteCommID: uint32(i)})
+		}
+		synctest.Wait()
+		if r.m.Len() != 100 || len(r.events) != 100 || r.paths > 100+64 {
+			t.Errorf("%d connections, %d events, %d paths; want 100, 100, at most 164", r.m.Len(), len(r.events), r.paths)
+		}
+		// An application that accepts at once has no more of them than this at any time.
+		accept := func(e *rdmacm.ConnEvent) {
+			if e.Type == rdmacm.ConnectRequest {
+				if err := e.Conn.Accept(acceptParam(), 0); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		if _, err := r.m.Listen(&rdmacm.ListenAttr{Space: rdmacm.TCP, Addr: netip.AddrPortFrom(here, 99)}, accept); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 50_000 {
+			src := netip.AddrFrom4([4]byte{12, byte(i >> 16), byte(i >> 8), byte(i)})
+			m := kernelREQ()
+			ip := mad.IPCM{Src: src, Dst: here}
+			m.PrivateData = ip.Append(nil)
+			m.Primary.LocalGID, m.ServiceID = src.As16(), mad.ServiceID(uint16(rdmacm.TCP), 99)
+			r.sayFrom(src, uint64(i), m)
+		}
+		if n := r.m.Len(); n != 16384 {
+			t.Errorf("%d connections, want 16384", n)
+		}
+		time.Sleep(10 * time.Minute) // they time out
+		if n := r.m.Len(); n != 100 {
+			t.Errorf("%d connections, want 100", n)
+		}
+	})
+}

@@ -1,0 +1,86 @@
+package cm
+
+import (
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// QPAttr implements rdmacm.ProviderConn.
+func (c *conn) QPAttr(to verbs.QPState) (a verbs.QPAttr, mask verbs.QPAttrMask, err error) {
+	c.m.mu.Lock()
+	defer c.m.mu.Unlock()
+	a.QPState, mask = to, verbs.QPAttrState
+	if to == verbs.StateErr || to == verbs.StateReset {
+		return a, mask, nil
+	}
+	if c.ud {
+		return c.udAttr(to)
+	}
+	known := c.remoteQPN != 0 && c.state != timewait && c.state != dreqSent && c.state != dreqRcvd && c.state != idle
+	switch to {
+	case verbs.StateInit:
+		if !known && c.state != reqSent && c.state != mraReqRcvd {
+			break
+		}
+		a.PortNum = c.route.Port
+		a.QPAccessFlags = verbs.AccessRemoteWrite
+		if c.responder > 0 {
+			a.QPAccessFlags |= verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
+		}
+		return a, mask | verbs.QPAttrAccessFlags | verbs.QPAttrPKeyIndex | verbs.QPAttrPort, nil
+	case verbs.StateRTR:
+		if !known {
+			break
+		}
+		a.AHAttr = c.ahAttr()
+		a.PathMTU = c.mtu
+		a.DestQPNum = c.remoteQPN
+		a.RQPSN = c.recvPSN
+		mask |= verbs.QPAttrAV | verbs.QPAttrPathMTU | verbs.QPAttrDestQPN | verbs.QPAttrRQPSN
+		if c.qpType == verbs.RC {
+			a.MaxDestRDAtomic = c.responder
+			mask |= verbs.QPAttrMaxDestRDAtomic | verbs.QPAttrMinRNRTimer
+		}
+		return a, mask, nil
+	case verbs.StateRTS:
+		if !known {
+			break
+		}
+		a.SQPSN = c.sendPSN
+		mask |= verbs.QPAttrSQPSN
+		if c.qpType == verbs.RC {
+			a.RetryCnt, a.RNRRetry, a.MaxRDAtomic = c.retryCount, c.rnrRetry, c.initiator
+			a.Timeout = c.ackTimeout
+			if c.ackOption != 0 {
+				a.Timeout = c.ackOption
+			}
+			mask |= verbs.QPAttrRetryCnt | verbs.QPAttrRNRRetry | verbs.QPAttrMaxQPRDAtomic | verbs.QPAttrTimeout
+		}
+		return a, mask, nil
+	}
+	return verbs.QPAttr{}, 0, c.stateError("attributes for "+to.String(), "connecting or established")
+}
+
+// udAttr needs nothing of the peer.
+func (c *conn) udAttr(to verbs.QPState) (a verbs.QPAttr, mask verbs.QPAttrMask, err error) {
+	a.QPState, mask = to, verbs.QPAttrState
+	switch to {
+	case verbs.StateInit:
+		a.PortNum, a.QKey = c.route.Port, c.qkey
+		mask |= verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrQKey
+	case verbs.StateRTS:
+		mask |= verbs.QPAttrSQPSN
+	}
+	return a, mask, nil
+}
+
+// ahAttr is the way to the peer.
+func (c *conn) ahAttr() verbs.AHAttr {
+	return verbs.AHAttr{
+		GRH: verbs.GRH{
+			DGID: verbs.GIDFromAddr(c.route.Dst), FlowLabel: c.flowLabel, SGIDIndex: uint8(c.route.GIDIndex),
+			HopLimit: hopLimit, TrafficClass: c.route.TOS,
+		},
+		IsGlobal: true,
+		PortNum:  c.route.Port,
+	}
+}

@@ -1,0 +1,82 @@
+package cm
+
+import (
+	"encoding/binary"
+	"syscall"
+	"time"
+
+	"github.com/softrnic/softrnic/rdmatransport/roce/cm/mad"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+)
+
+// timedOut is the status of an event that comes of silence.
+const timedOut = -int(syscall.ETIMEDOUT)
+
+// expired is the timer's callback.
+func (c *conn) expired() {
+	c.m.mu.Lock()
+	if !c.due.IsZero() && !time.Now().Before(c.due) {
+		c.due = time.Time{}
+		c.overdue()
+	}
+	c.m.leave()
+}
+
+// overdue: what was waited for did not come.
+func (c *conn) overdue() {
+	switch c.state {
+	case mraReqRcvd:
+		c.set(reqSent)
+	case mraRepRcvd:
+		c.set(repSent)
+	case timewait:
+		c.release()
+		c.report(rdmacm.ConnEvent{Type: rdmacm.TimewaitExit})
+		return
+	}
+	if c.msg == nil || c.state == sidrAnswered {
+		return
+	}
+	if c.retries < c.maxRetries {
+		c.retries++
+		attr := mad.Attr(binary.BigEndian.Uint16(c.msg[16:]))
+		c.m.Counters.sent(attr)
+		c.m.Counters.resent(attr)
+		c.path.Send(c.msg)
+		c.arm(c.timeout)
+		return
+	}
+	unreachable := rdmacm.ConnEvent{Type: rdmacm.Unreachable, Status: timedOut}
+	switch c.state {
+	case reqSent, repSent:
+		c.sendREJ(mad.Timeout, nil)
+		c.release()
+		c.report(unreachable)
+	case sidrReqSent:
+		c.release()
+		c.report(unreachable)
+	case dreqSent:
+		c.wait(timedOut)
+	}
+}
+
+// onMRA gives the peer the time that it asks for, once for each time it was asked.
+func (c *conn) onMRA(tid uint64, msg *mad.MRA) {
+	switch {
+	case c.state == reqSent && msg.About == mad.AnsweredREQ && tid == c.tid:
+		c.set(mraReqRcvd)
+	case c.state == repSent && msg.About == mad.AnsweredREP && msg.LocalCommID == c.remoteID:
+		c.set(mraRepRcvd)
+	default:
+		c.m.Counters.duplicate(mad.AttrMRA)
+		return
+	}
+	c.arm(wait(min(msg.ServiceTimeout, mraTimeout)) + wait(min(c.ackTimeout, maxResponseTimeout)))
+}
+
+// sendMRA asks the peer for time.
+func (c *conn) sendMRA(about mad.Answered) {
+	c.sendMsg(c.tid, &mad.MRA{
+		LocalCommID: c.localID, RemoteCommID: c.remoteID, About: about, ServiceTimeout: mraTimeout,
+	})
+}
