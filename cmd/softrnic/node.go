@@ -74,7 +74,7 @@ func (f *nodeFlags) open(e *env) (*node, error) {
 	if err != nil {
 		return nil, errors.Join(err, provider.Close(), host.Close())
 	}
-	log.Debug("node is up", "device", dev.Name(), "link", l.Name(), "mac", l.MAC(), "mtu", l.MTU(), "gids", host.NICs()[0].GIDs())
+	log.Debug("node is up", "device", dev.Name(), "link", l.Name(), "mac", l.MAC().String(), "mtu", l.MTU(), "gids", host.NICs()[0].GIDs())
 	return &node{host, provider, dev, captured, log}, nil
 }
 
@@ -96,7 +96,11 @@ func (f *nodeFlags) openLink(lan *pipe.Switch) (link.Link, *capture.Link, error)
 		l = captured
 	}
 	if f.Impair != nil {
-		l = impair.New(l, f.Impair.Config)
+		impaired, err := impair.New(l, f.Impair.Config)
+		if err != nil {
+			return nil, nil, errors.Join(fmt.Errorf("--impair: %w", err), l.Close())
+		}
+		l = impaired
 	}
 	return l, captured, nil
 }
