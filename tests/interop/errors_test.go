@@ -151,7 +151,7 @@ func TestKernelErrors(t *testing.T) {
 // TestErrors sees the same on both sides where SoftRNIC is one of them.
 func TestErrors(t *testing.T) {
 	p := peer.Boot(t, peer.Config{ID: 2})[0]
-	linux, here := openKernel(t, p), openSoftRNIC(t, openTAP(t, p.Netns))
+	linux, here := openKernel(t, p), openSoftRNIC(t, captured(t, openTAP(t, p.Netns)))
 	for _, c := range rxeReference() {
 		name := strings.ReplaceAll(c.name, " ", "_")
 		t.Run("requester/"+name, func(t *testing.T) {

@@ -30,7 +30,7 @@ func TestKernelAgainstKernel(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				server.Run(t, "until grep -q ':4853 ' /proc/net/tcp /proc/net/tcp6; do sleep 0.05; done") // port 18515
+				server.Run(t, untilPingpongListens)
 				// The server listens on IPv4 alone, so that is what the two exchange their numbers over.
 				client.Run(t, pingpong(client)+" "+server.Addr4().String())
 				ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -42,6 +42,9 @@ func TestKernelAgainstKernel(t *testing.T) {
 		}
 	}
 }
+
+// untilPingpongListens waits, in a peer, for a server of ibv_rc_pingpong.
+const untilPingpongListens = "until ss -Hltn sport = :18515 | grep -q .; do sleep 0.05; done"
 
 // gidIndex finds an address in the GID table of a peer's rxe0.
 func gidIndex(t *testing.T, p *peer.Peer, addr netip.Addr) int {

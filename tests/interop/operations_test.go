@@ -232,7 +232,7 @@ func TestKernelOperations(t *testing.T) {
 
 func TestOperations(t *testing.T) {
 	p := peer.Boot(t, peer.Config{ID: 2})[0]
-	linux, here := openKernel(t, p), openSoftRNIC(t, openTAP(t, p.Netns))
+	linux, here := openKernel(t, p), openSoftRNIC(t, captured(t, openTAP(t, p.Netns)))
 	t.Run("IPv4/requester", func(t *testing.T) {
 		operate(t, newSide(t, here, softrnicAddr4), newSide(t, linux, p.Addr4()))
 	})

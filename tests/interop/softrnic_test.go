@@ -8,6 +8,7 @@ import (
 	"crypto/sha3"
 	"encoding/binary"
 	"encoding/hex"
+	"net"
 	"net/netip"
 	"slices"
 	"testing"
@@ -31,6 +32,8 @@ const (
 var (
 	softrnicAddr4 = netip.MustParsePrefix(softrnicCIDR4).Addr()
 	softrnicAddr6 = netip.MustParsePrefix(softrnicCIDR6).Addr()
+	// One MAC for all, so that no neighbour remembers another.
+	softrnicMAC = net.HardwareAddr{0x02, 0, 0, 0x77, 0, 100}
 )
 
 // softrnic is a SoftRNIC device in this process.
@@ -59,7 +62,7 @@ func openSoftRNIC(t *testing.T, l link.Link) device {
 func openTAP(t *testing.T, n *peer.Netns) (l link.Link) {
 	t.Helper()
 	if err := n.Do(func() (err error) {
-		l, err = tap.Open("softrnic0", tap.WithBridge(n.Bridge), tap.WithMTU(n.MTU))
+		l, err = tap.Open("softrnic0", tap.WithBridge(n.Bridge), tap.WithMTU(n.MTU), tap.WithMAC(softrnicMAC))
 		return err
 	}); err != nil {
 		t.Fatal(err)
@@ -72,7 +75,7 @@ func openPacket(t *testing.T, n *peer.Netns) (l link.Link) {
 	t.Helper()
 	veth := n.Veth(t)
 	if err := n.Do(func() (err error) {
-		l, err = packet.Open(veth)
+		l, err = packet.Open(veth, packet.WithMAC(softrnicMAC))
 		return err
 	}); err != nil {
 		t.Fatal(err)

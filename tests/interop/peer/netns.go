@@ -4,6 +4,7 @@ package peer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -106,22 +107,29 @@ func (n *Netns) Command(ctx context.Context, name string, args ...string) *exec.
 
 // Do calls f on a thread that is in the namespace, as are the sockets and devices that f opens.
 func (n *Netns) Do(f func() error) error {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // for good: the thread ends with this goroutine, no other must get it
-		done <- func() error {
-			file, err := os.Open("/run/netns/" + n.Name)
-			if err != nil {
-				return err
-			}
-			defer file.Close()
-			if err := unix.Setns(int(file.Fd()), unix.CLONE_NEWNET); err != nil {
-				return fmt.Errorf("enter network namespace %s: %w", n.Name, err)
-			}
-			return f()
-		}()
-	}()
-	return <-done
+	inside, err := os.Open("/run/netns/" + n.Name)
+	if err != nil {
+		return err
+	}
+	defer inside.Close()
+	runtime.LockOSThread()
+	outside, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		runtime.UnlockOSThread()
+		return err
+	}
+	defer outside.Close()
+	if err := unix.Setns(int(inside.Fd()), unix.CLONE_NEWNET); err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("enter network namespace %s: %w", n.Name, err)
+	}
+	err = f()
+	if back := unix.Setns(int(outside.Fd()), unix.CLONE_NEWNET); back != nil {
+		// The thread stays locked: no other goroutine must get it.
+		return errors.Join(err, fmt.Errorf("leave network namespace %s: %w", n.Name, back))
+	}
+	runtime.UnlockOSThread()
+	return err
 }
 
 // Veth makes a pair of virtual Ethernet devices, one end of it in the bridge, and returns the other's name. It has no

@@ -88,7 +88,7 @@ func Boot(t testing.TB, configs ...Config) []*Peer {
 func Namespace(t testing.TB, mtu int) *Netns {
 	t.Helper()
 	if err := mayMakeNamespaces(); err != nil {
-		unavailable(t, err)
+		Unavailable(t, err)
 	}
 	return netnsOf(t, mtu)
 }
@@ -122,16 +122,17 @@ func need(t testing.TB) *image {
 		t.Skip("no peer is booted with -short")
 	}
 	if err := mayBoot(); err != nil {
-		unavailable(t, err)
+		Unavailable(t, err)
 	}
 	img, err := onceImage()
 	if err != nil {
-		unavailable(t, err)
+		Unavailable(t, err)
 	}
 	return img
 }
 
-func unavailable(t testing.TB, err error) {
+// Unavailable ends a test for want of what this machine lacks: it is skipped, or fails if the environment says CI.
+func Unavailable(t testing.TB, err error) {
 	t.Helper()
 	if os.Getenv("CI") != "" {
 		t.Fatal(err)
