@@ -1,0 +1,117 @@
+// Package rdmap has the message formats of the RDMA protocol, RFC 5040, with its extensions, RFC 7306: the control byte,
+// the headers that follow DDP's, and Terminate with its codes. All fields are big endian.
+package rdmap
+
+import "fmt"
+
+// Version is the RDMAP version in each control byte.
+const Version = 1
+
+// Opcode names an RDMA message.
+type Opcode uint8
+
+const (
+	Write            Opcode = 0
+	ReadRequest      Opcode = 1
+	ReadResponse     Opcode = 2
+	Send             Opcode = 3
+	SendInvalidate   Opcode = 4
+	SendSE           Opcode = 5 // with solicited event
+	SendSEInvalidate Opcode = 6
+	Terminate        Opcode = 7
+	ImmediateData    Opcode = 8 // this and what follows: RFC 7306 §4.1
+	ImmediateDataSE  Opcode = 9
+	AtomicRequest    Opcode = 10
+	AtomicResponse   Opcode = 11
+	opcodes                 = 12
+	maskOpcode              = 0x0f
+	shiftVersion            = 6
+)
+
+// DDP queue numbers (RFC 5040 §4.1, RFC 7306 §4.1).
+const (
+	QueueSend           = 0 // SEND and immediate data
+	QueueReadRequest    = 1 // read and atomic requests
+	QueueTerminate      = 2
+	QueueAtomicResponse = 3
+	Queues              = 4
+)
+
+// Info is what an opcode says of its message (RFC 5040 §4.1, §4.2; RFC 7306 §4).
+type Info struct {
+	Name       string
+	Tagged     bool
+	Queue      uint32 // untagged only
+	Payload    bool   // the ULP's data follow the DDP header
+	HeaderLen  int    // of the RDMAP header that follows DDP's; a Terminate's is longer when it quotes
+	Invalidate bool   // the untagged header has an STag to invalidate
+	Solicited  bool   // asks for an event at the receiver
+}
+
+var infos = [opcodes]Info{
+	Write:            {Name: "RDMA Write", Tagged: true, Payload: true},
+	ReadRequest:      {Name: "RDMA Read Request", Queue: QueueReadRequest, HeaderLen: ReadRequestLen},
+	ReadResponse:     {Name: "RDMA Read Response", Tagged: true, Payload: true},
+	Send:             {Name: "Send", Payload: true},
+	SendInvalidate:   {Name: "Send with Invalidate", Payload: true, Invalidate: true},
+	SendSE:           {Name: "Send with SE", Payload: true, Solicited: true},
+	SendSEInvalidate: {Name: "Send with SE and Invalidate", Payload: true, Invalidate: true, Solicited: true},
+	Terminate:        {Name: "Terminate", Queue: QueueTerminate, HeaderLen: TerminateLen},
+	ImmediateData:    {Name: "Immediate Data", HeaderLen: ImmediateLen},
+	ImmediateDataSE:  {Name: "Immediate Data with SE", HeaderLen: ImmediateLen, Solicited: true},
+	AtomicRequest:    {Name: "Atomic Request", Queue: QueueReadRequest, HeaderLen: AtomicRequestLen},
+	AtomicResponse:   {Name: "Atomic Response", Queue: QueueAtomicResponse, HeaderLen: AtomicResponseLen},
+}
+
+// Known says whether the RFCs define op.
+func (op Opcode) Known() bool { return op < opcodes }
+
+// Info describes op; it is empty if op is not Known.
+func (op Opcode) Info() Info {
+	if !op.Known() {
+		return Info{}
+	}
+	return infos[op]
+}
+
+func (op Opcode) String() string {
+	if !op.Known() {
+		return fmt.Sprintf("opcode %#x", uint8(op))
+	}
+	return infos[op].Name
+}
+
+// Control is the control byte of op, RsvdULP of the DDP header (RFC 5040 §4.1):
+//
+//	 7…6       5…4      3…0
+//	version | reserved | opcode
+func (op Opcode) Control() uint8 { return Version<<shiftVersion | uint8(op)&maskOpcode }
+
+// ParseControl reads a control byte; the reserved bits are not looked at. The error is InvalidVersion or
+// UnexpectedOpcode, and op is right in either case.
+func ParseControl(c uint8) (op Opcode, err error) {
+	op = Opcode(c & maskOpcode)
+	if c>>shiftVersion != Version {
+		return op, InvalidVersion
+	}
+	if !op.Known() {
+		return op, UnexpectedOpcode
+	}
+	return op, nil
+}
+
+// CheckTagged is UnexpectedOpcode unless op travels in tagged segments.
+func (op Opcode) CheckTagged() error {
+	if !op.Known() || !infos[op].Tagged {
+		return UnexpectedOpcode
+	}
+	return nil
+}
+
+// CheckUntagged is UnexpectedOpcode unless op travels in untagged segments of queue qn.
+func (op Opcode) CheckUntagged(qn uint32) error {
+	if !op.Known() || infos[op].Tagged || infos[op].Queue != qn {
+		return UnexpectedOpcode
+	}
+	return nil
+}
