@@ -1,0 +1,149 @@
+//go:build linux
+
+package netns
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gopacket/gopacket/pcapgo"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/capture"
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// TestCapture records all operations on every medium: Wireshark finds nothing malformed and a BTH in each packet to
+// port 4791, and every ICRC is right.
+func TestCapture(t *testing.T) {
+	tshark, err := exec.LookPath("tshark")
+	if err != nil {
+		if os.Getenv("CI") != "" {
+			t.Fatal("needs tshark, which CI installs")
+		}
+		t.Skip("needs tshark")
+	}
+	for _, m := range media {
+		for gid, family := range []string{"link-local", "IPv4", "IPv6"} {
+			t.Run(m.name+"/"+family, func(t *testing.T) {
+				inNamespace(t)
+				file := filepath.Join(t.TempDir(), "all.pcapng")
+				record(t, m, gid, file)
+				roce := checkICRCs(t, file)
+				if n := count(t, tshark, file, "_ws.malformed"); n != 0 {
+					out, _ := exec.Command(tshark, "-r", file, "-Y", "_ws.malformed").CombinedOutput()
+					t.Errorf("tshark finds %d malformed packets:\n%s", n, out)
+				}
+				if n := count(t, tshark, file, "infiniband.bth && infiniband.invariant.crc"); n != roce {
+					t.Errorf("tshark finds a BTH and an ICRC in %d packets, %d went to port 4791", n, roce)
+				}
+				if n := count(t, tshark, file, "ip.checksum.status == 0 || udp.checksum.status == 0 || icmpv6.checksum.status == 0"); n != 0 {
+					t.Errorf("tshark finds %d wrong checksums", n)
+				}
+				for _, f := range []string{"infiniband.reth", "infiniband.aeth", "infiniband.atomiceth", "infiniband.atomicacketh",
+					"infiniband.immdt", "infiniband.bth.opcode == 4"} {
+					if count(t, tshark, file, f) == 0 {
+						t.Errorf("tshark finds no %s", f)
+					}
+				}
+			})
+		}
+	}
+}
+
+// record runs every operation with node a's link captured to file.
+func record(t *testing.T, m medium, gid int, file string) {
+	t.Helper()
+	ls := m.open(t)
+	out, err := os.Create(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	taken, err := capture.New(ls[0], out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := newNode(t, taken, addrs[0]...), newNode(t, ls[1], addrs[1]...)
+	connect(a, b, gid, verbs.MTU1024)
+	for _, size := range []int{1, 1024, 1025, 100_001} {
+		for _, code := range []verbs.WROpcode{verbs.RDMAWrite, verbs.RDMARead, verbs.Send} {
+			a.scramble()
+			transfer(a, b, code, 4, size)
+		}
+	}
+	one := func(code verbs.WROpcode, size int) {
+		b.ok(b.qp.PostRecv(&verbs.RecvWR{SGList: []verbs.SGE{b.mr.SGE(0, 64)}}))
+		a.ok(a.qp.PostSend(&verbs.SendWR{Opcode: code, Flags: verbs.SendSignaled | verbs.SendSolicited, ImmData: 0x1234,
+			SGList: []verbs.SGE{a.mr.SGE(0, size)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
+		a.wait()
+	}
+	one(verbs.Send, 0)
+	b.wait()
+	one(verbs.SendWithImm, 3)
+	b.wait()
+	one(verbs.RDMAWriteWithImm, 2049)
+	b.wait()
+	one(verbs.AtomicCmpAndSwp, 8)
+	one(verbs.AtomicFetchAndAdd, 8)
+	a.ok(a.host.Close())
+}
+
+// checkICRCs counts the packets to UDP port 4791, whose ICRCs must be right.
+func checkICRCs(t *testing.T, file string) (roce int) {
+	t.Helper()
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	r, err := pcapgo.NewNgReader(f, pcapgo.DefaultNgReaderOptions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := 1; ; n++ {
+		frame, _, err := r.ReadPacketData()
+		if errors.Is(err, io.EOF) {
+			return roce
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		ip := frame[link.EthernetHeaderLen:]
+		headers, proto := 28, 9
+		if frame[12] == 0x86 {
+			headers, proto = 48, 6
+		} else if frame[12] != 8 || frame[13] != 0 {
+			continue
+		}
+		if len(ip) < headers || ip[proto] != 17 || ip[headers-6] != 4791>>8 || ip[headers-5] != 4791&0xff {
+			continue
+		}
+		roce++
+		end := headers - 8 + (int(ip[headers-4])<<8 | int(ip[headers-3])) // without Ethernet's padding
+		if !wire.CheckICRC(ip[:headers], ip[headers:end]) {
+			t.Errorf("packet %d has a wrong ICRC", n)
+		}
+	}
+}
+
+// count is how many packets of file a display filter finds.
+func count(t *testing.T, tshark, file, filter string) int {
+	t.Helper()
+	var stderr bytes.Buffer
+	cmd := exec.Command(tshark, "-r", file, "-o", "ip.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE",
+		"-Y", filter, "-T", "fields", "-e", "frame.number")
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("tshark -Y %q: %v: %s", filter, err, stderr.String())
+	}
+	return len(strings.Fields(string(out)))
+}

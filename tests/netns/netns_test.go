@@ -1,0 +1,155 @@
+//go:build linux
+
+// Package netns tests two nodes over the kernel's own media, in network namespaces that the tests make.
+package netns
+
+import (
+	"os"
+	"runtime"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/packet"
+	"github.com/softrnic/softrnic/link/tap"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// MTU that leaves room for a path MTU of 4096.
+const mtu = 4200
+
+// inNamespace gives the test's goroutine a network namespace of its own, which ends with its thread and its links.
+func inNamespace(t testing.TB) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root for a network namespace")
+	}
+	runtime.LockOSThread() // never unlocked: the thread goes with the goroutine
+	ns, err := netns.New()
+	if err != nil {
+		t.Skip("needs network namespaces: ", err)
+	}
+	t.Cleanup(func() { _ = ns.Close() })
+}
+
+// medium makes two links that reach each other.
+type medium struct {
+	name string
+	uso  bool // superframes cross it whole
+	open func(t testing.TB) [2]link.Link
+}
+
+var media = []medium{
+	{"TAP", true, func(t testing.TB) [2]link.Link { return taps(t) }},
+	{"TAP without offloads", false, func(t testing.TB) [2]link.Link { return taps(t, tap.WithoutOffloads()) }},
+	{"packet", true, packets},
+	{"packet without offloads", false, func(t testing.TB) [2]link.Link {
+		ls := packets(t)
+		return [2]link.Link{single{ls[0]}, single{ls[1]}}
+	}},
+}
+
+// taps are two TAP interfaces in a bridge.
+func taps(t testing.TB, opts ...tap.Option) (ls [2]link.Link) {
+	t.Helper()
+	if _, err := os.Stat("/dev/net/tun"); err != nil {
+		t.Skip("needs /dev/net/tun")
+	}
+	br := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0", MTU: mtu}}
+	if err := netlink.LinkAdd(br); err != nil {
+		t.Skip("needs bridges: ", err)
+	}
+	if err := netlink.LinkSetUp(br); err != nil {
+		t.Fatal(err)
+	}
+	for i, name := range []string{"rnic0", "rnic1"} {
+		l, err := tap.Open(name, append(opts, tap.WithMTU(mtu), tap.WithBridge("br0"))...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ls[i] = l
+	}
+	return ls
+}
+
+// packets are packet sockets on the two ends of a veth pair.
+func packets(t testing.TB) (ls [2]link.Link) {
+	t.Helper()
+	names := []string{"v0", "v1"}
+	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: names[0], MTU: mtu}, PeerName: names[1], PeerMTU: mtu}
+	if err := netlink.LinkAdd(veth); err != nil {
+		t.Skip("needs veth: ", err)
+	}
+	for _, name := range names {
+		l, err := netlink.LinkByName(name)
+		if err == nil {
+			err = netlink.LinkSetUp(l)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, name := range names {
+		// Before it has carrier, the kernel drops what is sent.
+		for up := false; !up; runtime.Gosched() {
+			l, err := netlink.LinkByName(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			up = l.Attrs().OperState == netlink.OperUp
+		}
+		l, err := packet.Open(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ls[i] = l
+	}
+	return ls
+}
+
+// single is a link that nobody gives superframes to.
+type single struct{ link.Link }
+
+func (single) Offloads() link.Offloads { return link.Offloads{} }
+
+var addrs = [2][]string{{"10.7.0.1/24", "2001:db8:7::1/64"}, {"10.7.0.2/24", "2001:db8:7::2/64"}}
+
+// TestEndToEnd moves data over each medium and each family: it arrives right, nothing is sent twice, and where
+// superframes can cross they do.
+func TestEndToEnd(t *testing.T) {
+	for _, m := range media {
+		for gid, family := range []string{"link-local", "IPv4", "IPv6"} {
+			t.Run(m.name+"/"+family, func(t *testing.T) {
+				inNamespace(t)
+				ls := m.open(t)
+				a, b := newNode(t, ls[0], addrs[0]...), newNode(t, ls[1], addrs[1]...)
+				connect(a, b, gid, verbs.MTU4096)
+				for _, code := range []verbs.WROpcode{verbs.RDMAWrite, verbs.RDMARead, verbs.Send} {
+					a.scramble()
+					rate := transfer(a, b, code, 64, message)
+					t.Logf("%v: %.1f Gbit/s", code, rate)
+				}
+				for _, n := range []*node{a, b} {
+					for name, v := range n.prov.Counters() {
+						switch name {
+						case "completer_retry_err", "out_of_seq_request", "duplicate_request", "icrc_errors", "malformed_packets":
+							if v != 0 {
+								t.Errorf("%s is %d though nothing was lost", name, v)
+							}
+						}
+					}
+				}
+				ac, bc := a.host.Interfaces()[0].Counters(), b.host.Interfaces()[0].Counters()
+				datagrams := 2 * 64 * (message / 4096) // those of WRITE and SEND
+				switch {
+				case m.uso && (int(ac.TxFrames)*5 > datagrams || int(bc.RxFrames)*5 > datagrams):
+					t.Errorf("%d datagrams went in %d frames and came in %d: no superframes?", datagrams, ac.TxFrames, bc.RxFrames)
+				case !m.uso && (int(ac.TxFrames) < datagrams || int(bc.RxFrames) < datagrams):
+					t.Errorf("%d datagrams went in %d frames and came in %d: superframes?", datagrams, ac.TxFrames, bc.RxFrames)
+				}
+			})
+		}
+	}
+}
