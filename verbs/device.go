@@ -31,6 +31,9 @@ func Open(p Provider) (*Device, error) {
 // Name is the device's name, such as "softrnic0".
 func (d *Device) Name() string { return d.prov.Name() }
 
+// Provider is what Open was given: for packages that need more of a provider than this one does, as rdmacm.
+func (d *Device) Provider() Provider { return d.prov }
+
 // QueryDevice describes the device.
 func (d *Device) QueryDevice() DeviceAttr { return d.prov.QueryDevice() }
 

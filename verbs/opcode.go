@@ -46,10 +46,18 @@ var (
 	atomicOps = opcodes(AtomicCmpAndSwp, AtomicFetchAndAdd)
 )
 
-// sendOps are the opcodes that a QP of a type can do on a device.
-func sendOps(t QPType, dev *DeviceAttr) opcodeSet {
+// sendOps are the opcodes that a QP of a type can do on a device. iWARP has Send with Invalidate from the start, and
+// immediate data only as messages of their own, which a WRITE can be followed by (RFC 7306 §6).
+func sendOps(t QPType, transport Transport, dev *DeviceAttr) opcodeSet {
 	if t != RC {
 		return 0
+	}
+	if transport == IWARP {
+		s := opcodes(Send, SendWithInv, RDMAWrite, RDMAWriteWithImm, RDMARead)
+		if dev.AtomicCap != AtomicNone {
+			s |= atomicOps
+		}
+		return s
 	}
 	s := opcodes(Send, SendWithImm, RDMAWrite, RDMAWriteWithImm, RDMARead)
 	if dev.AtomicCap != AtomicNone {

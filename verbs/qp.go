@@ -35,7 +35,7 @@ func (pd *PD) CreateQP(attr *QPInitAttr) (*QP, error) {
 		return nil, err
 	}
 	c := attr.Cap
-	qp := &QP{pd: pd, init: *attr, ops: sendOps(attr.Type, &pd.dev.attr),
+	qp := &QP{pd: pd, init: *attr, ops: sendOps(attr.Type, attr.Transport, &pd.dev.attr),
 		sq: newQueue[SendWR](c.MaxSendWR, c.MaxSendSGE, c.MaxInlineData),
 		rq: newQueue[RecvWR](c.MaxRecvWR, c.MaxRecvSGE, 0)}
 	// In the set before the provider can use it, so that no deregistration overlooks it.

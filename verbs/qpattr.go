@@ -96,6 +96,9 @@ type QPAttr struct {
 	Timeout          uint8 // 5 bits: 4.096 µs × 2^n, 0 waits for ever
 	RetryCnt         uint8 // 3 bits
 	RNRRetry         uint8 // 3 bits, 7 for ever
+	// LLPStream is the stream that an iWARP QP enters RTS with (the LLP stream handle of RNIC verbs): what rdmacm got
+	// from the provider when it made the connection.
+	LLPStream any
 }
 
 // QPAttrMask chooses attributes (ibv_qp_attr_mask, same values).
@@ -123,12 +126,13 @@ const (
 	QPAttrPathMigState     QPAttrMask = 1 << 18
 	QPAttrCap              QPAttrMask = 1 << 19
 	QPAttrDestQPN          QPAttrMask = 1 << 20
+	QPAttrLLPStream        QPAttrMask = 1 << 30 // not in ibverbs, where the kernel attaches the stream
 )
 
 var qpAttrNames = []string{"QPAttrState", "QPAttrCurState", "QPAttrEnSQDAsyncNotify", "QPAttrAccessFlags",
 	"QPAttrPKeyIndex", "QPAttrPort", "QPAttrQKey", "QPAttrAV", "QPAttrPathMTU", "QPAttrTimeout", "QPAttrRetryCnt",
 	"QPAttrRNRRetry", "QPAttrRQPSN", "QPAttrMaxQPRDAtomic", "QPAttrAltPath", "QPAttrMinRNRTimer", "QPAttrSQPSN",
-	"QPAttrMaxDestRDAtomic", "QPAttrPathMigState", "QPAttrCap", "QPAttrDestQPN"}
+	"QPAttrMaxDestRDAtomic", "QPAttrPathMigState", "QPAttrCap", "QPAttrDestQPN", 30: "QPAttrLLPStream"}
 
 // String is the constants' names, joined by "|".
 func (m QPAttrMask) String() string { return flags(qpAttrNames, uint32(m)) }

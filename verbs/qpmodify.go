@@ -38,7 +38,7 @@ func (qp *QP) Modify(attr *QPAttr, mask QPAttrMask) error {
 	if mask&QPAttrCurState != 0 && attr.CurQPState != from {
 		return Errorf(ErrInvalid, op, "CurQPState is %v, the QP is in %v", attr.CurQPState, from)
 	}
-	if err := checkTransition(op, qp.init.Type, from, to, mask); err != nil {
+	if err := checkTransition(op, qp.init.Type, qp.init.Transport, from, to, mask); err != nil {
 		return err
 	}
 	if err := env.check(op, attr, mask); err != nil {

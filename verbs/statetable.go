@@ -28,15 +28,38 @@ var stateTable = map[QPType]map[[2]QPState]transition{
 	},
 }
 
-// check tells whether a transition with these attributes is allowed.
-func checkTransition(op string, t QPType, from, to QPState, mask QPAttrMask) error {
-	tr, ok := stateTable[t][[2]QPState{from, to}]
+// iwarpTable is the table of RC QPs over iWARP. A stream that MPA has started takes the QP from INIT straight to RTS,
+// and carries what RoCEv2 has attributes for.
+var iwarpTable = map[[2]QPState]transition{
+	{StateReset, StateInit}: {
+		required: QPAttrPort | QPAttrAccessFlags,
+		optional: QPAttrPKeyIndex,
+	},
+	{StateInit, StateInit}: {
+		optional: QPAttrPKeyIndex | QPAttrPort | QPAttrAccessFlags,
+	},
+	{StateInit, StateRTS}: {
+		required: QPAttrLLPStream,
+		optional: QPAttrAccessFlags | QPAttrMaxQPRDAtomic | QPAttrMaxDestRDAtomic,
+	},
+	{StateRTS, StateRTS}: {
+		optional: QPAttrCurState | QPAttrAccessFlags,
+	},
+}
+
+// checkTransition tells whether a transition with these attributes is allowed.
+func checkTransition(op string, t QPType, transport Transport, from, to QPState, mask QPAttrMask) error {
+	table := stateTable[t]
+	if transport == IWARP {
+		table = iwarpTable
+	}
+	tr, ok := table[[2]QPState{from, to}]
 	switch {
 	case to == StateReset || to == StateErr:
 	case !ok && from == to:
 		return Errorf(ErrInvalid, op, "in %v no attributes can be modified without a change of state", from)
 	case !ok:
-		return Errorf(ErrInvalid, op, "%v→%v is no transition of %v QPs", from, to, t)
+		return Errorf(ErrInvalid, op, "%v→%v is no transition of %v QPs over %v", from, to, t, transport)
 	}
 	if missing := tr.required &^ mask; missing != 0 {
 		return Errorf(ErrInvalid, op, "%v→%v needs %v", from, to, missing)

@@ -29,4 +29,14 @@ func CompareSwap(b []byte, compare, swap uint64) (orig uint64) {
 // FetchAdd adds to b, modulo 2^64, and returns what b held. b must be Aligned.
 func FetchAdd(b []byte, add uint64) (orig uint64) { return atomic.AddUint64(word(b), add) - add }
 
+// Update stores f of what b holds, and returns that. f may run more than once. b must be Aligned.
+func Update(b []byte, f func(uint64) uint64) (orig uint64) {
+	p := word(b)
+	for {
+		if v := atomic.LoadUint64(p); atomic.CompareAndSwapUint64(p, v, f(v)) {
+			return v
+		}
+	}
+}
+
 func word(b []byte) *uint64 { return (*uint64)(unsafe.Pointer(&b[:8][0])) }

@@ -43,7 +43,9 @@ func (r *Regions) Register(mr *verbs.MR) (lkey, rkey uint32, err error) {
 // Deregister forgets the keys of mr, which has been told them.
 func (r *Regions) Deregister(mr *verbs.MR) {
 	r.lkeys.Delete(mr.LKey())
-	r.rkeys.Delete(mr.RKey())
+	if r.rkeys.Get(mr.RKey()) == mr { // not if a peer invalidated it
+		r.rkeys.Delete(mr.RKey())
+	}
 }
 
 // Len is the number of regions.
@@ -120,15 +122,50 @@ func (r *Regions) Pieces(list [][]byte, n uint64, pd *verbs.PD, sgl []verbs.SGE,
 	return list, verbs.WCSuccess
 }
 
+// Denial is why a peer may not use the memory that it names; in the order in which it is looked for.
+type Denial uint8
+
+const (
+	Allowed Denial = iota
+	UnknownKey
+	OtherPD  // the region belongs to another protection domain than the QP
+	NoRight  // the region lacks a right
+	OutOfRange
+)
+
 // Remote is the n bytes at addr that a peer's request to a QP of pd names, if rkey is the key of a region of pd that
-// has all of the rights in need and all of the range. Zero bytes are always there: no key is looked at (IBTA C9-88).
-func (r *Regions) Remote(pd *verbs.PD, rkey uint32, addr, n uint64, need verbs.Access) (b []byte, ok bool) {
+// has all of the rights in need and all of the range. Zero bytes are always there: no key is looked at (IBTA C9-88,
+// RFC 5040 §5.1).
+func (r *Regions) Remote(pd *verbs.PD, rkey uint32, addr, n uint64, need verbs.Access) ([]byte, Denial) {
 	if n == 0 {
-		return nil, true
+		return nil, Allowed
 	}
 	mr := r.rkeys.Get(rkey)
-	if mr == nil || mr.PD() != pd || mr.Access()&need != need {
-		return nil, false
+	switch {
+	case mr == nil:
+		return nil, UnknownKey
+	case mr.PD() != pd:
+		return nil, OtherPD
+	case mr.Access()&need != need:
+		return nil, NoRight
 	}
-	return mr.Bytes(addr, n)
+	b, ok := mr.Bytes(addr, n)
+	if !ok {
+		return nil, OutOfRange
+	}
+	return b, Allowed
+}
+
+// Invalidate ends remote access through rkey, as a peer asked a QP of pd. An access that began under another QP's lock
+// may still be running.
+func (r *Regions) Invalidate(pd *verbs.PD, rkey uint32) Denial {
+	mr := r.rkeys.Get(rkey)
+	switch {
+	case mr == nil:
+		return UnknownKey
+	case mr.PD() != pd:
+		return OtherPD
+	}
+	r.rkeys.Delete(rkey)
+	return Allowed
 }

@@ -239,7 +239,8 @@ func TestRemote(t *testing.T) {
 		{"may not do atomics", pd, reader.RKey(), a, 8, verbs.AccessRemoteAtomic, false},
 		{"nothing, of no region", other, 0, 1, 0, write, true},
 	} {
-		b, ok := r.Remote(c.pd, c.rkey, c.addr, c.n, c.need)
+		b, denial := r.Remote(c.pd, c.rkey, c.addr, c.n, c.need)
+		ok := denial == memory.Allowed
 		if ok != c.ok || ok && uint64(len(b)) != c.n || !ok && b != nil {
 			t.Errorf("%s: %d bytes, %v", c.name, len(b), ok)
 		}
@@ -348,7 +349,7 @@ func BenchmarkRemote(b *testing.B) {
 	mr := register(b, pd, make([]byte, 4096), all)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, ok := r.Remote(pd, mr.RKey(), mr.Addr()+1024, 1024, verbs.AccessRemoteWrite); !ok {
+		if _, denial := r.Remote(pd, mr.RKey(), mr.Addr()+1024, 1024, verbs.AccessRemoteWrite); denial != memory.Allowed {
 			b.Fatal("failed")
 		}
 	}

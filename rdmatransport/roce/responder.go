@@ -275,7 +275,8 @@ func (q *qp) packets(n uint32) uint32 { return max(1, (n+q.mtu-1)/q.mtu) }
 
 // region finds the memory that a peer names. Nothing is needed for zero bytes (C9-88).
 func (q *qp) region(rkey uint32, addr, n uint64, need verbs.Access) ([]byte, bool) {
-	return q.e.regions.Remote(q.h.PD(), rkey, addr, n, need)
+	b, denial := q.e.regions.Remote(q.h.PD(), rkey, addr, n, need)
+	return b, denial == memory.Allowed
 }
 
 // notReady asks the requester to come again: no receive request is posted.

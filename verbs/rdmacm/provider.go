@@ -23,7 +23,7 @@ type Provider interface {
 	Resolve(ctx context.Context, r Route) error
 
 	// Listen takes connection requests for an address, or for all of the device's if it is unspecified. Each arrives at
-	// h as a ConnectRequest with a Conn of its own. At most attr.Backlog of them are kept that nobody has accepted or
+	// h as a ConnectRequest with a ProviderConn of its own. At most attr.Backlog of them are kept that nobody has accepted or
 	// rejected; more are turned away.
 	Listen(attr *ListenAttr, h Handler) (io.Closer, error)
 	// Connect sends a connection request (for UDP a service ID resolution request); its outcome arrives at h.

@@ -1,0 +1,343 @@
+package rdmacm_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+)
+
+// Destroy waits for what GetEvent handed out, and drops what it did not.
+func TestDestroyWaitsForAck(t *testing.T) {
+	bubble(t, func(t *testing.T, a, b *end) {
+		l, s, c := connected(a, b)
+		must(t, c.Disconnect())
+		ev, err := a.ch.GetEvent(t.Context())
+		must(t, err)
+		must(t, s.Disconnect())
+		time.Sleep(time.Minute) // TimewaitExit is in both channels, for nobody
+
+		var acked bool
+		done := make(chan error)
+		go func() { done <- s.Destroy() }()
+		synctest.Wait()
+		select {
+		case <-done:
+			t.Fatal("Destroy did not wait for the event")
+		default:
+		}
+		wants(t, s.Disconnect(), verbs.ErrDestroyed)
+		must(t, ev.Ack())
+		acked = true
+		must(t, <-done)
+		if !acked {
+			t.Error("Destroy returned before Ack")
+		}
+		wants(t, ev.Ack(), syscall.EINVAL)
+		b.close(c)
+		a.close(l)
+	})
+}
+
+// Events of a destroyed ID vanish, with the requests of a destroyed listener: their peers are rejected.
+func TestEventsVanish(t *testing.T) {
+	bubble(t, func(t *testing.T, a, b *end) {
+		l := a.listen(rdmacm.TCP)
+		c := b.resolve(rdmacm.TCP, v4A+":7471")
+		must(t, c.Connect(nil))
+		synctest.Wait()
+		must(t, l.Destroy())
+		a.none()
+		b.next(rdmacm.Rejected)
+		b.close(c)
+		a.close()
+	})
+}
+
+func TestChannelDestroyed(t *testing.T) {
+	bubble(t, func(t *testing.T, a, b *end) {
+		id := a.id(rdmacm.TCP)
+		wants(t, a.ch.Destroy(), syscall.EBUSY)
+		got := make(chan error)
+		go func() { _, err := a.ch.GetEvent(context.Background()); got <- err }()
+		synctest.Wait()
+		must(t, id.Destroy())
+		must(t, a.ch.Destroy())
+		wants(t, <-got, verbs.ErrDestroyed)
+		wants(t, a.ch.Destroy(), verbs.ErrDestroyed)
+		_, err := a.ch.CreateID(rdmacm.TCP, nil)
+		wants(t, err, verbs.ErrDestroyed)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err = b.ch.GetEvent(ctx)
+		wants(t, err, context.Canceled)
+	})
+}
+
+// An ID takes its events along to another channel, in order; a listener also the requests in them with theirs.
+func TestMigrate(t *testing.T) {
+	bubble(t, func(t *testing.T, a, b *end) {
+		l := a.listen(rdmacm.TCP)
+		c := b.resolve(rdmacm.TCP, v4A+":7471")
+		must(t, c.Connect(nil))
+		other := b.resolve(rdmacm.TCP, v4A+":7471")
+		must(t, other.Connect(nil))
+		synctest.Wait()
+
+		to, err := rdmacm.CreateEventChannel(a.dev)
+		must(t, err)
+		must(t, l.Migrate(t.Context(), to))
+		if l.Channel() != to {
+			t.Error("the ID is in its old channel")
+		}
+		a.none()
+		s := next(t, to, rdmacm.ConnectRequest).ID
+		if s.Channel() != to {
+			t.Error("the request is in the listener's old channel")
+		}
+		next(t, to, rdmacm.ConnectRequest)
+		must(t, s.Accept(&rdmacm.ConnParam{QPNum: 5}))
+		b.next(rdmacm.ConnectResponse)
+		must(t, c.Establish())
+		must(t, c.Disconnect())
+		synctest.Wait()
+		must(t, s.Migrate(t.Context(), a.ch))
+		a.next(rdmacm.Established)
+		ev, err := a.ch.GetEvent(t.Context())
+		must(t, err)
+		if ev.Type != rdmacm.Disconnected {
+			t.Errorf("event %v, want DISCONNECTED", ev.Type)
+		}
+
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		wants(t, s.Migrate(ctx, to), context.DeadlineExceeded) // the event is not acknowledged
+		if s.Channel() != to {
+			t.Error("the ID did not move")
+		}
+		must(t, ev.Ack())
+		must(t, s.Migrate(t.Context(), to))
+
+		wants(t, s.Migrate(t.Context(), nil), syscall.EINVAL)
+		wants(t, s.Migrate(t.Context(), b.ch), syscall.EINVAL)
+		must(t, a.ch.Destroy())
+		wants(t, s.Migrate(t.Context(), a.ch), verbs.ErrDestroyed)
+		must(t, s.Destroy())
+		wants(t, s.Migrate(t.Context(), to), verbs.ErrDestroyed)
+	})
+}
+
+// Each address and port has one owner, unless all who share it asked to and none listens.
+func TestPorts(t *testing.T) {
+	bubble(t, func(t *testing.T, a, b *end) {
+		bind := func(space rdmacm.PortSpace, addr string, opts ...func(*rdmacm.ID) error) (*rdmacm.ID, error) {
+			id := a.id(space)
+			for _, o := range opts {
+				must(t, o(id))
+			}
+			return id, id.Bind(netip.MustParseAddrPort(addr))
+		}
+		reuse := func(id *rdmacm.ID) error { return id.SetReuseAddr(true) }
+		own := func(id *rdmacm.ID) error { return id.SetAFOnly(true) }
+		var ids []*rdmacm.ID
+		for i, c := range []struct {
+			space rdmacm.PortSpace
+			addr  string
+			opts  []func(*rdmacm.ID) error
+			want  error
+		}{
+			{rdmacm.TCP, v4A + ":100", nil, nil},
+			{rdmacm.TCP, v4A + ":100", nil, syscall.EADDRINUSE},
+			{rdmacm.UDP, v4A + ":100", nil, nil},
+			{rdmacm.TCP, "[" + v6A + "]:100", nil, nil},
+			{rdmacm.TCP, "0.0.0.0:100", nil, syscall.EADDRINUSE},
+			{rdmacm.TCP, "10.0.0.77:100", nil, syscall.EADDRNOTAVAIL},
+			{rdmacm.TCP, v4B + ":101", nil, syscall.EADDRNOTAVAIL},
+			{rdmacm.TCP, "[::ffff:" + v4A + "]:102", nil, nil},
+			{rdmacm.TCP, v4A + ":102", nil, syscall.EADDRINUSE},
+			{rdmacm.TCP, "0.0.0.0:103", nil, nil},
+			{rdmacm.TCP, "[" + v6A + "]:103", nil, syscall.EADDRINUSE}, // the wildcard is for both families
+			{rdmacm.TCP, "0.0.0.0:104", []func(*rdmacm.ID) error{own}, nil},
+			{rdmacm.TCP, "[::]:104", []func(*rdmacm.ID) error{own}, nil},
+			{rdmacm.TCP, "[::]:104", nil, syscall.EADDRINUSE},
+			{rdmacm.TCP, v4A + ":105", []func(*rdmacm.ID) error{reuse}, nil},
+			{rdmacm.TCP, v4A + ":105", []func(*rdmacm.ID) error{reuse}, nil},
+			{rdmacm.TCP, v4A + ":105", nil, syscall.EADDRINUSE},
+		} {
+			id, err := bind(c.space, c.addr, c.opts...)
+			if !errors.Is(err, c.want) {
+				t.Errorf("%d: bind %v: %v, want %v", i, c.addr, err, c.want)
+			}
+			if err == nil && id.LocalAddr().Port() == 0 {
+				t.Errorf("%d: bound to %v", i, id.LocalAddr())
+			}
+			ids = append(ids, id)
+		}
+		wants(t, ids[14].Listen(1), syscall.EADDRINUSE) // somebody shares the port
+		must(t, ids[15].Destroy())
+		must(t, ids[14].Listen(1))
+		id, err := bind(rdmacm.TCP, v4A+":105", reuse)
+		wants(t, err, syscall.EADDRINUSE)
+		must(t, id.Destroy())
+		must(t, ids[14].Destroy())
+		a.close(append(ids[:14], ids[16:]...)...)
+
+		// Another device has ports of its own, and released ports are free.
+		id, err = bind2(b, v4B+":100")
+		must(t, err)
+		must(t, id.Destroy())
+		id, err = bind2(b, v4B+":100")
+		must(t, err)
+		b.close(id)
+	})
+}
+
+func bind2(e *end, addr string) (*rdmacm.ID, error) {
+	id := e.id(rdmacm.TCP)
+	return id, id.Bind(netip.MustParseAddrPort(addr))
+}
+
+func TestEphemeralPortsRunOut(t *testing.T) {
+	if testing.Short() {
+		t.Skip("draws every port there is")
+	}
+	bubble(t, func(t *testing.T, a, b *end) {
+		const n = 60999 - 32768 + 1
+		seen := make(map[uint16]bool)
+		var ids []*rdmacm.ID
+		for range n {
+			id, err := bind2(a, v4A+":0")
+			must(t, err)
+			seen[id.LocalAddr().Port()] = true
+			ids = append(ids, id)
+		}
+		if len(seen) != n {
+			t.Errorf("%d different ports, want %d", len(seen), n)
+		}
+		id, err := bind2(a, v4A+":0")
+		wants(t, err, syscall.EADDRNOTAVAIL)
+		a.close(append(ids, id)...)
+	})
+}
+
+func TestBacklog(t *testing.T) {
+	bubble(t, func(t *testing.T, a, b *end) {
+		l := a.listen(rdmacm.TCP) // 2
+		var ids []*rdmacm.ID
+		for range 3 {
+			id := b.resolve(rdmacm.TCP, v4A+":7471")
+			must(t, id.Connect(nil))
+			ids = append(ids, id)
+		}
+		if ev := b.next(rdmacm.Rejected); ev.ID != ids[2] || ev.Status != rdmacm.RejectNoResources {
+			t.Errorf("the wrong one is rejected, with %d", ev.Status)
+		}
+		must(t, l.Destroy())
+		b.close(ids...)
+		a.close()
+	})
+}
+
+// A listener that is for one family turns the other away; a listener on an address hears only that.
+func TestListenScope(t *testing.T) {
+	bubble(t, func(t *testing.T, a, b *end) {
+		l4, lAddr := a.id(rdmacm.TCP), a.id(rdmacm.TCP)
+		must(t, l4.SetAFOnly(true))
+		must(t, l4.Bind(netip.MustParseAddrPort("0.0.0.0:1")))
+		must(t, l4.Listen(0))
+		must(t, lAddr.Bind(netip.MustParseAddrPort("["+v6A+"]:2")))
+		must(t, lAddr.Listen(0))
+		var ids []*rdmacm.ID
+		for _, c := range []struct {
+			to   string
+			want rdmacm.EventType
+			l    *rdmacm.ID
+		}{{v4A + ":1", rdmacm.ConnectRequest, l4}, {"[" + v6A + "]:1", rdmacm.Rejected, nil},
+			{v4A + ":2", rdmacm.Rejected, nil}, {"[" + v6A + "]:2", rdmacm.ConnectRequest, lAddr}} {
+			id := b.resolve(rdmacm.TCP, c.to)
+			must(t, id.Connect(nil))
+			ids = append(ids, id)
+			if c.want == rdmacm.Rejected {
+				b.next(rdmacm.Rejected)
+			} else if ev := a.next(c.want); ev.ListenID != c.l {
+				t.Errorf("%s came to the wrong listener", c.to)
+			} else {
+				must(t, ev.ID.Destroy())
+				b.next(rdmacm.Rejected)
+			}
+		}
+		b.close(ids...)
+		a.close(l4, lAddr)
+	})
+}
+
+// A listener may serve several transports, and each request tells its own; one that the device lacks is an error.
+func TestTransports(t *testing.T) {
+	bubble(t, func(t *testing.T, a, b *end) {
+		l := a.id(rdmacm.TCP)
+		must(t, l.SetTransports(verbs.IWARP, verbs.RoCEv2))
+		must(t, l.Bind(netip.MustParseAddrPort("[::]:7471")))
+		must(t, l.Listen(0))
+		var ids []*rdmacm.ID
+		for _, tr := range []verbs.Transport{verbs.RoCEv2, verbs.IWARP} {
+			id := b.id(rdmacm.TCP)
+			must(t, id.SetTransports(tr))
+			must(t, id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort(v4A+":7471"), 0))
+			b.next(rdmacm.AddrResolved)
+			must(t, id.ResolveRoute())
+			b.next(rdmacm.RouteResolved)
+			must(t, id.Connect(nil))
+			if got := a.next(rdmacm.ConnectRequest).ID; got.Transport() != tr || id.Transport() != tr {
+				t.Errorf("transports %v and %v, want %v", got.Transport(), id.Transport(), tr)
+			} else {
+				ids = append(ids, id)
+				must(t, got.Destroy())
+				b.next(rdmacm.Rejected)
+			}
+		}
+		b.close(ids...)
+		a.close(l)
+
+		old := newEnd(t, newLAN(), "rocev2-only", v4A)
+		id := old.id(rdmacm.TCP)
+		must(t, id.SetTransports(verbs.RoCEv2, verbs.IWARP))
+		wants(t, id.Listen(0), verbs.ErrNotSupported)
+		must(t, id.SetTransports(verbs.RoCEv2))
+		must(t, id.Listen(0))
+		old.close(id)
+	})
+}
+
+// One channel can have several devices: a listener hears all, an active ID takes the one with a way.
+func TestSeveralDevices(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := newLAN()
+		b := newEnd(t, net, "b", v4B)
+		d1, _ := net.open(t, "d1", v4A)
+		d2, _ := net.open(t, "d2", v6A)
+		ch, err := rdmacm.CreateEventChannel(d1, d2)
+		must(t, err)
+		l, err := ch.CreateID(rdmacm.TCP, nil)
+		must(t, err)
+		must(t, l.Bind(netip.MustParseAddrPort("0.0.0.0:7471")))
+		must(t, l.Listen(0))
+		c := b.resolve(rdmacm.TCP, v4A+":7471")
+		must(t, c.Connect(nil))
+		if s := next(t, ch, rdmacm.ConnectRequest).ID; s.Device() != d1 {
+			t.Errorf("request on %v", s.Device())
+		}
+		id, err := ch.CreateID(rdmacm.TCP, nil)
+		must(t, err)
+		must(t, id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort("["+v6B+"]:1"), 0))
+		next(t, ch, rdmacm.AddrResolved)
+		if id.Device() != d2 || id.DevicePort() != 1 {
+			t.Errorf("IPv6 is on %v, want d2", id.Device().Name())
+		}
+	})
+}

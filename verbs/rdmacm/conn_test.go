@@ -1,0 +1,321 @@
+package rdmacm_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+)
+
+func pair(t *testing.T) (a, b *verbs.Device, l *lan) {
+	l = newLAN()
+	a, _ = l.open(t, "a", v4A, v6A)
+	b, _ = l.open(t, "b", v4B, v6B)
+	return a, b, l
+}
+
+// left fails the test if a device has connections, or anything in verbs.
+func left(t *testing.T, devs ...*verbs.Device) {
+	t.Helper()
+	for _, d := range devs {
+		must(t, d.Close())
+		f := d.Provider().(*device)
+		f.mu.Lock()
+		if f.conns != 0 || len(f.listeners) != 0 {
+			t.Errorf("%s is left with %d connections, %d listeners", f.name, f.conns, len(f.listeners))
+		}
+		f.mu.Unlock()
+	}
+}
+
+func TestSyncID(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		a, b, _ := pair(t)
+		l, err := rdmacm.CreateSyncID(rdmacm.TCP, a)
+		must(t, err)
+		must(t, l.Bind(netip.MustParseAddrPort("0.0.0.0:7471")))
+		must(t, l.Listen(0))
+		var work sync.WaitGroup
+		work.Go(func() {
+			s, err := l.GetRequest(ctx)
+			must(t, err)
+			if p := s.Event().Param; string(p.PrivateData) != "hello" {
+				t.Errorf("request with %q", p.PrivateData)
+			}
+			qp(t, s.ID)
+			must(t, s.Accept(ctx, nil))
+			<-s.Ended()
+			must(t, s.ID.Disconnect())
+			must(t, s.Destroy())
+		})
+		c, err := rdmacm.CreateSyncID(rdmacm.TCP, b)
+		must(t, err)
+		must(t, c.ResolveHost(ctx, netip.AddrPort{}, v4A+":7471"))
+		must(t, c.ResolveRoute(ctx))
+		qp(t, c.ID)
+		must(t, c.Connect(ctx, &rdmacm.ConnParam{PrivateData: []byte("hello")}))
+		must(t, c.Disconnect(ctx))
+		work.Wait()
+		must(t, c.Destroy())
+		must(t, l.Destroy())
+		left(t, a, b)
+	})
+}
+
+// What waits returns when its context ends, and when the ID is destroyed under it.
+func TestSyncIDInterrupted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b, l := pair(t)
+		l.devs[0].resolve = func(ctx context.Context, _ rdmacm.Route) error { <-ctx.Done(); return ctx.Err() }
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		id, err := rdmacm.CreateSyncID(rdmacm.TCP, a)
+		must(t, err)
+		wants(t, id.ResolveAddr(ctx, netip.AddrPort{}, netip.MustParseAddrPort(v4B+":1")), context.DeadlineExceeded)
+		must(t, id.Destroy())
+
+		lis, err := rdmacm.CreateSyncID(rdmacm.TCP, b)
+		must(t, err)
+		must(t, lis.Listen(0))
+		done := make(chan error)
+		go func() { _, err := lis.GetRequest(context.Background()); done <- err }()
+		synctest.Wait()
+		must(t, lis.Destroy())
+		wants(t, <-done, verbs.ErrDestroyed)
+		wants(t, lis.Destroy(), verbs.ErrDestroyed)
+		left(t, a, b)
+	})
+}
+
+// An ID can go from its events to waiting calls and back.
+func TestSyncIDMigrate(t *testing.T) {
+	bubble(t, func(t *testing.T, a, b *end) {
+		l, s, c := connected(a, b)
+		must(t, c.Disconnect())
+		synctest.Wait()
+		sync, err := s.Synchronous(t.Context())
+		must(t, err)
+		a.none()
+		id, err := sync.Migrate(t.Context(), a.ch)
+		must(t, err)
+		a.next(rdmacm.Disconnected)
+		b.close(c)
+		a.close(id, l)
+	})
+}
+
+func TestDialListen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		a, b, _ := pair(t)
+		prepared := 0
+		l, err := rdmacm.Listen(a, ":0", &rdmacm.Config{PrivateData: []byte("served"), Prepare: func(c *rdmacm.Conn) error {
+			prepared++
+			return c.QP().PostRecv(&verbs.RecvWR{ID: 9})
+		}})
+		must(t, err)
+		for _, host := range []string{v4A, v6A} {
+			addr := netip.AddrPortFrom(netip.MustParseAddr(host), l.Addr().Port())
+			var s *rdmacm.Conn
+			var work sync.WaitGroup
+			work.Go(func() {
+				c, err := l.Accept(ctx)
+				must(t, err)
+				s = c
+			})
+			c, err := rdmacm.Dial(ctx, b, addr.String(), &rdmacm.Config{PrivateData: []byte("called")})
+			must(t, err)
+			work.Wait()
+			if string(s.Peer().PrivateData) != "called" || string(c.Peer().PrivateData) != "served" {
+				t.Errorf("private data %q and %q", s.Peer().PrivateData, c.Peer().PrivateData)
+			}
+			if s.PeerAddr() != c.LocalAddr() || c.PeerAddr() != addr || s.LocalAddr() != addr {
+				t.Errorf("addresses %v-%v and %v-%v", s.LocalAddr(), s.PeerAddr(), c.LocalAddr(), c.PeerAddr())
+			}
+			if s.QP().State() != verbs.StateRTS || c.QP().State() != verbs.StateRTS {
+				t.Errorf("QPs in %v and %v, want RTS", s.QP().State(), c.QP().State())
+			}
+			start := time.Now()
+			must(t, c.Close())
+			must(t, c.Close())
+			if took := time.Since(start); took != 0 {
+				t.Errorf("Close took %v: the peer is there to answer at once", took)
+			}
+			<-s.Done()
+			var wcs [2]verbs.WC
+			if n, _ := s.RecvCQ().Poll(wcs[:]); n != 1 || wcs[0].WRID != 9 || wcs[0].Status != verbs.WCWRFlushErr {
+				t.Errorf("%d completions, %+v: want the receive flushed", n, wcs[0])
+			}
+			must(t, s.Close())
+		}
+		if prepared != 2 {
+			t.Errorf("Prepare ran %d times, want 2", prepared)
+		}
+		must(t, l.Close())
+		_, err = l.Accept(ctx)
+		wants(t, err, verbs.ErrDestroyed)
+		left(t, a, b)
+	})
+}
+
+// A server can look at requests one by one.
+func TestRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		a, b, _ := pair(t)
+		l, err := rdmacm.Listen(a, v4A+":7471", nil)
+		must(t, err)
+		_, err = rdmacm.Listen(a, ":7471", nil)
+		wants(t, err, syscall.EADDRINUSE)
+		var work sync.WaitGroup
+		work.Go(func() {
+			for range 2 {
+				r, err := l.Request(ctx)
+				must(t, err)
+				if string(r.Peer().PrivateData) != "please" {
+					must(t, r.Reject([]byte("say please")))
+					continue
+				}
+				c, err := r.Accept(ctx, &rdmacm.Config{PrivateData: []byte("welcome")})
+				must(t, err)
+				<-c.Done()
+				must(t, c.Close())
+			}
+		})
+		_, err = rdmacm.Dial(ctx, b, v4A+":7471", nil)
+		var why *rdmacm.EventError
+		if !errors.As(err, &why) || string(why.PrivateData) != "say please" {
+			t.Errorf("error %v", err)
+		}
+		wants(t, err, syscall.ECONNREFUSED)
+		c, err := rdmacm.Dial(ctx, b, v4A+":7471", &rdmacm.Config{PrivateData: []byte("please")})
+		must(t, err)
+		must(t, c.Close())
+		work.Wait()
+		must(t, l.Close())
+		left(t, a, b)
+	})
+}
+
+func TestDialFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b, _ := pair(t)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := rdmacm.Dial(ctx, b, "10.0.0.3:1", nil)
+		wants(t, err, context.DeadlineExceeded)
+		_, err = rdmacm.Dial(t.Context(), b, v4A+":1", nil)
+		wants(t, err, syscall.ECONNREFUSED)
+		_, err = rdmacm.Dial(t.Context(), b, v4A, nil)
+		wants(t, err, syscall.EINVAL)
+		_, err = rdmacm.Dial(t.Context(), b, v4A+":1", &rdmacm.Config{Prepare: func(*rdmacm.Conn) error { return syscall.EIO }})
+		wants(t, err, syscall.EIO)
+		left(t, a, b)
+	})
+}
+
+// A peer that never completes its handshake holds up nobody, and Close leaves nothing of it.
+func TestAcceptIsNotHeldUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b, lan := pair(t)
+		l, err := rdmacm.Listen(a, ":7471", nil)
+		must(t, err)
+		lan.loseRTU = true
+		slow, err := rdmacm.Dial(t.Context(), b, v4A+":7471", nil)
+		must(t, err)
+		var got *rdmacm.Conn
+		var work sync.WaitGroup
+		work.Go(func() { got, err = l.Accept(t.Context()) })
+		synctest.Wait()
+		lan.loseRTU = false
+		c, err := rdmacm.Dial(t.Context(), b, v4A+":7471", nil)
+		must(t, err)
+		work.Wait()
+		if got.PeerAddr() != c.LocalAddr() {
+			t.Errorf("accepted %v, want %v", got.PeerAddr(), c.LocalAddr())
+		}
+		must(t, l.Close())
+		must(t, slow.Close())
+		must(t, c.Close())
+		must(t, got.Close())
+		left(t, a, b)
+	})
+}
+
+// Many goroutines connect, disconnect, migrate and destroy at random; nothing hangs and nothing is left.
+func TestHammer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const peers, rounds = 8, 40
+		a, b, _ := pair(t)
+		ch, err := rdmacm.CreateEventChannel(a)
+		must(t, err)
+		l, err := ch.CreateID(rdmacm.TCP, nil)
+		must(t, err)
+		must(t, l.Bind(netip.MustParseAddrPort("[::]:7471")))
+		must(t, l.Listen(peers))
+		ctx, stop := context.WithCancel(t.Context())
+		var server, clients sync.WaitGroup
+		for range 3 { // of one channel: events of one ID may be seen by each
+			server.Go(func() {
+				for {
+					ev, err := ch.GetEvent(ctx)
+					if err != nil {
+						return
+					}
+					must(t, ev.Ack())
+					switch id := ev.ID; ev.Type {
+					case rdmacm.ConnectRequest:
+						_ = id.CreateQP(nil, &verbs.QPInitAttr{})
+						server.Go(func() { _ = id.Accept(nil) })
+						if rand.IntN(4) == 0 {
+							server.Go(func() { _ = id.Reject(nil) })
+						}
+						if rand.IntN(4) == 0 {
+							server.Go(func() { _ = id.Disconnect() })
+						}
+						server.Go(func() { <-id.Ended(); _ = id.Destroy() })
+						if rand.IntN(8) == 0 {
+							server.Go(func() { _ = id.Destroy() })
+						}
+					case rdmacm.Disconnected, rdmacm.Rejected:
+						_ = id.Disconnect()
+					}
+				}
+			})
+		}
+		for range peers {
+			clients.Go(func() {
+				for range rounds {
+					ctx, cancel := context.WithTimeout(ctx, time.Duration(rand.IntN(3))*time.Minute)
+					c, err := rdmacm.Dial(ctx, b, v4A+":7471", nil)
+					cancel()
+					if err != nil {
+						continue
+					}
+					clients.Go(func() { _ = c.Close() })
+					clients.Go(func() { _ = c.ID().Disconnect() })
+					clients.Go(func() { _ = c.ID().Notify() })
+					if rand.IntN(4) == 0 {
+						clients.Go(func() { _ = c.ID().Destroy() })
+					}
+				}
+			})
+		}
+		clients.Wait()
+		time.Sleep(time.Hour)
+		stop()
+		must(t, l.Destroy())
+		server.Wait()
+		must(t, ch.Destroy())
+		left(t, a, b)
+	})
+}

@@ -1,0 +1,612 @@
+package rdmacm_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+)
+
+// end is one side of a test: a device and an event channel on it.
+type end struct {
+	*testing.T
+	dev  *verbs.Device
+	fake *device
+	ch   *rdmacm.EventChannel
+}
+
+func newEnd(t *testing.T, l *lan, name string, addrs ...string) *end {
+	dev, fake := l.open(t, name, addrs...)
+	ch, err := rdmacm.CreateEventChannel(dev)
+	must(t, err)
+	return &end{t, dev, fake, ch}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wants fails the test unless err wraps the errno.
+func wants(t testing.TB, err error, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Fatalf("error %v, want %v", err, want)
+	}
+}
+
+func (e *end) id(space rdmacm.PortSpace) *rdmacm.ID {
+	e.Helper()
+	id, err := e.ch.CreateID(space, e)
+	must(e, err)
+	return id
+}
+
+// next is the next event, which must be of a type; it is acknowledged.
+func next(t *testing.T, ch *rdmacm.EventChannel, want rdmacm.EventType) *rdmacm.Event {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	ev, err := ch.GetEvent(ctx)
+	must(t, err)
+	if ev.Type != want {
+		t.Fatalf("event %v (status %d), want %v", ev.Type, ev.Status, want)
+	}
+	must(t, ev.Ack())
+	return ev
+}
+
+func (e *end) next(want rdmacm.EventType) *rdmacm.Event { e.Helper(); return next(e.T, e.ch, want) }
+
+// none fails the test if an event is there after a minute.
+func (e *end) none() {
+	e.Helper()
+	ctx, cancel := context.WithTimeout(e.Context(), time.Minute)
+	defer cancel()
+	if ev, err := e.ch.GetEvent(ctx); err == nil {
+		e.Fatalf("event %v, want none", ev.Type)
+	}
+}
+
+// listen listens on port 7471 of all addresses.
+func (e *end) listen(space rdmacm.PortSpace) *rdmacm.ID {
+	e.Helper()
+	id := e.id(space)
+	must(e, id.Bind(netip.MustParseAddrPort("[::]:7471")))
+	must(e, id.Listen(2))
+	return id
+}
+
+// resolve resolves the way to another end.
+func (e *end) resolve(space rdmacm.PortSpace, to string) *rdmacm.ID {
+	e.Helper()
+	id := e.id(space)
+	must(e, id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort(to), 2*time.Second))
+	e.next(rdmacm.AddrResolved)
+	must(e, id.ResolveRoute())
+	e.next(rdmacm.RouteResolved)
+	return id
+}
+
+func qp(t *testing.T, id *rdmacm.ID) *verbs.QP {
+	t.Helper()
+	must(t, id.CreateQP(nil, &verbs.QPInitAttr{Cap: verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}}))
+	return id.QP()
+}
+
+// close destroys IDs, the channel and the device: nothing may be left.
+func (e *end) close(ids ...*rdmacm.ID) {
+	e.Helper()
+	for _, id := range ids {
+		must(e, id.Destroy())
+	}
+	must(e, e.ch.Destroy())
+	must(e, e.dev.Close())
+	e.fake.mu.Lock()
+	defer e.fake.mu.Unlock()
+	if e.fake.conns != 0 || len(e.fake.listeners) != 0 {
+		e.Errorf("%s is left with %d connections and %d listeners", e.fake.name, e.fake.conns, len(e.fake.listeners))
+	}
+}
+
+const (
+	v4A, v4B = "10.0.0.1", "10.0.0.2"
+	v6A, v6B = "fd00::1", "fd00::2"
+)
+
+// bubble runs a test of two ends in virtual time.
+func bubble(t *testing.T, f func(t *testing.T, a, b *end)) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLAN()
+		f(t, newEnd(t, l, "a", v4A, v6A), newEnd(t, l, "b", v4B, v6B))
+	})
+}
+
+// connected are two established ends; b has connected.
+func connected(a, b *end) (listener, server, client *rdmacm.ID) {
+	a.Helper()
+	listener = a.listen(rdmacm.TCP)
+	client = b.resolve(rdmacm.TCP, v4A+":7471")
+	qp(b.T, client)
+	must(b, client.Connect(nil))
+	server = a.next(rdmacm.ConnectRequest).ID
+	qp(a.T, server)
+	must(a, server.Accept(nil))
+	b.next(rdmacm.Established)
+	a.next(rdmacm.Established)
+	return listener, server, client
+}
+
+// A connection from its first call to its last, as each side sees it.
+func TestConnection(t *testing.T) {
+	for _, addrs := range [][2]string{{v4A, v4B}, {v6A, v6B}} {
+		bubble(t, func(t *testing.T, a, b *end) {
+			l := a.listen(rdmacm.TCP)
+			l.SetContext("listener")
+			to := netip.AddrPortFrom(netip.MustParseAddr(addrs[0]), 7471)
+			c := b.resolve(rdmacm.TCP, to.String())
+			if got := c.PeerAddr(); got != to {
+				t.Errorf("PeerAddr %v, want %v", got, to)
+			}
+			if got := c.LocalAddr(); got.Addr().String() != addrs[1] || got.Port() < 32768 {
+				t.Errorf("LocalAddr %v, want %v and an ephemeral port", got, addrs[1])
+			}
+			cq := qp(t, c)
+			if cq.State() != verbs.StateInit {
+				t.Errorf("QP is in %v before Connect, want INIT", cq.State())
+			}
+			must(t, c.Connect(&rdmacm.ConnParam{PrivateData: []byte("ping"), ResponderResources: 3, InitiatorDepth: 5,
+				RetryCount: 6, RNRRetryCount: 7}))
+
+			ev := a.next(rdmacm.ConnectRequest)
+			s := ev.ID
+			if ev.ListenID != l || s.Context() != "listener" || s.Transport() != verbs.RoCEv2 || s.Device() != a.dev {
+				t.Errorf("request of listener %v, context %v, transport %v", ev.ListenID == l, s.Context(), s.Transport())
+			}
+			if s.LocalAddr() != to || s.PeerAddr() != c.LocalAddr() {
+				t.Errorf("request from %v to %v, want %v to %v", s.PeerAddr(), s.LocalAddr(), c.LocalAddr(), to)
+			}
+			if p := ev.Param; string(p.PrivateData) != "ping" || p.ResponderResources != 5 || p.InitiatorDepth != 3 {
+				t.Errorf("request with %+v", p)
+			}
+			sq := qp(t, s)
+			must(t, s.Accept(&rdmacm.ConnParam{PrivateData: []byte("pong"), ResponderResources: rdmacm.MaxDepth, InitiatorDepth: 2}))
+			if attr, _, _ := sq.Query(0); attr.QPState != verbs.StateRTS || attr.MaxDestRDAtomic != 5 || attr.MaxRDAtomic != 2 {
+				t.Errorf("accepted QP: %v, depths %d and %d, want RTS, 5, 2", attr.QPState, attr.MaxDestRDAtomic, attr.MaxRDAtomic)
+			}
+			if ev := b.next(rdmacm.Established); string(ev.Param.PrivateData) != "pong" || cq.State() != verbs.StateRTS {
+				t.Errorf("established with %q, QP in %v", ev.Param.PrivateData, cq.State())
+			}
+			a.next(rdmacm.Established)
+
+			must(t, c.Disconnect())
+			if cq.State() != verbs.StateErr {
+				t.Errorf("QP is in %v after Disconnect, want ERR", cq.State())
+			}
+			a.next(rdmacm.Disconnected)
+			if sq.State() != verbs.StateErr {
+				t.Errorf("QP is in %v after Disconnected, want ERR", sq.State())
+			}
+			<-s.Ended()
+			must(t, s.Disconnect())
+			b.next(rdmacm.Disconnected)
+			a.next(rdmacm.TimewaitExit)
+			b.next(rdmacm.TimewaitExit)
+			b.close(c)
+			a.close(s, l)
+		})
+	}
+}
+
+// An application that makes its own QP gets ConnectResponse and says when it is ready.
+func TestEstablishByApplication(t *testing.T) {
+	bubble(t, func(t *testing.T, a, b *end) {
+		l := a.listen(rdmacm.TCP)
+		c := b.resolve(rdmacm.TCP, v4A+":7471")
+		_, mask, err := c.QPAttr(verbs.StateInit)
+		if err != nil || mask&verbs.QPAttrPort == 0 {
+			t.Errorf("attributes for INIT: %v, %v", mask, err)
+		}
+		_, _, err = c.QPAttr(verbs.StateRTR)
+		wants(t, err, syscall.EINVAL)
+		must(t, c.Connect(&rdmacm.ConnParam{QPNum: 77}))
+		s := a.next(rdmacm.ConnectRequest).ID
+		must(t, s.Accept(&rdmacm.ConnParam{QPNum: 88}))
+		if ev := b.next(rdmacm.ConnectResponse); ev.Param.QPNum != 88 {
+			t.Errorf("peer's QP %d, want 88", ev.Param.QPNum)
+		}
+		_, _, err = c.QPAttr(verbs.StateRTR)
+		must(t, err)
+		must(t, c.Establish())
+		a.next(rdmacm.Established)
+		wants(t, c.Establish(), syscall.EINVAL)
+		b.none()
+		b.close(c)
+		a.next(rdmacm.Disconnected)
+		a.close(s, l)
+	})
+}
+
+func TestFailures(t *testing.T) {
+	type outcome struct {
+		event  rdmacm.EventType
+		status int
+		errno  error
+	}
+	for _, c := range []struct {
+		name string
+		make func(t *testing.T, a, b *end) *rdmacm.ID // and what it leaves behind on b
+		want outcome
+	}{
+		{"nobody listens", func(t *testing.T, a, b *end) *rdmacm.ID {
+			id := b.resolve(rdmacm.TCP, v4A+":7472")
+			qp(t, id)
+			must(t, id.Connect(nil))
+			return id
+		}, outcome{rdmacm.Rejected, rdmacm.RejectInvalidService, syscall.ECONNREFUSED}},
+		{"nobody there", func(t *testing.T, a, b *end) *rdmacm.ID {
+			id := b.resolve(rdmacm.TCP, "10.0.0.3:7471")
+			must(t, id.Connect(nil))
+			return id
+		}, outcome{rdmacm.Unreachable, -int(syscall.ETIMEDOUT), syscall.ETIMEDOUT}},
+		{"neighbour does not answer in time", func(t *testing.T, a, b *end) *rdmacm.ID {
+			b.fake.resolve = func(ctx context.Context, _ rdmacm.Route) error { <-ctx.Done(); return ctx.Err() }
+			id := b.id(rdmacm.TCP)
+			must(t, id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort(v4A+":7471"), 2*time.Second))
+			return id
+		}, outcome{rdmacm.AddrError, -int(syscall.ETIMEDOUT), syscall.ETIMEDOUT}},
+		{"no neighbour", func(t *testing.T, a, b *end) *rdmacm.ID {
+			b.fake.resolve = func(context.Context, rdmacm.Route) error { return errors.New("nobody answers") }
+			id := b.id(rdmacm.TCP)
+			must(t, id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort(v4A+":7471"), 0))
+			return id
+		}, outcome{rdmacm.AddrError, -int(syscall.EHOSTUNREACH), syscall.EHOSTUNREACH}},
+		{"route gone", func(t *testing.T, a, b *end) *rdmacm.ID {
+			id := b.id(rdmacm.TCP)
+			must(t, id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort(v4A+":7471"), 0))
+			b.next(rdmacm.AddrResolved)
+			b.fake.route = syscall.ENETDOWN
+			must(t, id.ResolveRoute())
+			return id
+		}, outcome{rdmacm.RouteError, -int(syscall.ENETDOWN), syscall.ENETDOWN}},
+		{"QP does not come up", func(t *testing.T, a, b *end) *rdmacm.ID {
+			a.listen(rdmacm.TCP)
+			id := b.resolve(rdmacm.TCP, v4A+":7471")
+			qp(t, id)
+			b.fake.refuse = verbs.StateRTR
+			must(t, id.Connect(nil))
+			s := a.next(rdmacm.ConnectRequest).ID
+			must(t, s.Accept(&rdmacm.ConnParam{QPNum: 1}))
+			a.next(rdmacm.Rejected)
+			return id
+		}, outcome{rdmacm.ConnectError, -int(syscall.ENOMEM), syscall.ENOMEM}},
+		{"disconnected", func(t *testing.T, a, b *end) *rdmacm.ID {
+			_, s, id := connected(a, b)
+			must(t, s.Disconnect())
+			return id
+		}, outcome{rdmacm.Disconnected, 0, syscall.ECONNRESET}},
+		{"multicast", func(t *testing.T, a, b *end) *rdmacm.ID {
+			id := b.id(rdmacm.UDP)
+			must(t, id.Bind(netip.MustParseAddrPort(v4B+":0")))
+			must(t, id.JoinMulticast(netip.MustParseAddr("239.0.0.14")))
+			return id
+		}, outcome{rdmacm.MulticastError, -int(syscall.ENETDOWN), syscall.ENETDOWN}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, a, b *end) {
+				a.T, b.T = t, t
+				id := c.make(t, a, b)
+				q := id.QP()
+				ev := b.next(c.want.event)
+				if ev.ID != id || ev.Status != c.want.status {
+					t.Errorf("status %d, want %d", ev.Status, c.want.status)
+				}
+				wants(t, ev.Err(), c.want.errno)
+				if ended := c.want.event > rdmacm.ConnectResponse && c.want.event < rdmacm.MulticastJoin; ended {
+					<-id.Ended()
+					if q != nil && q.State() != verbs.StateErr {
+						t.Errorf("QP is in %v, want ERR", q.State())
+					}
+				}
+				b.close(id)
+			})
+		})
+	}
+}
+
+func TestReject(t *testing.T) {
+	bubble(t, func(t *testing.T, a, b *end) {
+		l := a.listen(rdmacm.TCP)
+		c := b.resolve(rdmacm.TCP, v4A+":7471")
+		must(t, c.Connect(nil))
+		s := a.next(rdmacm.ConnectRequest).ID
+		wants(t, s.Reject(make([]byte, maxREJ+1)), syscall.EINVAL)
+		must(t, s.Reject(bytes.Repeat([]byte{7}, maxREJ)))
+		ev := b.next(rdmacm.Rejected)
+		var why *rdmacm.EventError
+		if !errors.As(ev.Err(), &why) || why.Status != rdmacm.RejectConsumerDefined || len(why.PrivateData) != maxREJ {
+			t.Errorf("rejected with %+v", why)
+		}
+		wants(t, s.Accept(nil), syscall.EINVAL)
+		wants(t, c.Connect(nil), syscall.EINVAL)
+		b.close(c)
+		a.close(s, l)
+	})
+}
+
+// A ConnectResponse can be turned down too.
+func TestRejectResponse(t *testing.T) {
+	bubble(t, func(t *testing.T, a, b *end) {
+		l := a.listen(rdmacm.TCP)
+		c := b.resolve(rdmacm.TCP, v4A+":7471")
+		must(t, c.Connect(nil))
+		wants(t, c.Reject(nil), syscall.EINVAL)
+		s := a.next(rdmacm.ConnectRequest).ID
+		must(t, s.Accept(nil))
+		b.next(rdmacm.ConnectResponse)
+		must(t, c.Reject([]byte("no")))
+		if ev := a.next(rdmacm.Rejected); string(ev.Param.PrivateData) != "no" {
+			t.Errorf("rejected with %q", ev.Param.PrivateData)
+		}
+		b.close(c)
+		a.close(s, l)
+	})
+}
+
+func TestPrivateDataSizes(t *testing.T) {
+	bubble(t, func(t *testing.T, a, b *end) {
+		l := a.listen(rdmacm.TCP)
+		c := b.resolve(rdmacm.TCP, v4A+":7471")
+		req, rep := bytes.Repeat([]byte{1}, maxREQ), bytes.Repeat([]byte{2}, maxREP)
+		wants(t, c.Connect(&rdmacm.ConnParam{PrivateData: append(req, 1)}), syscall.EINVAL)
+		must(t, c.Connect(&rdmacm.ConnParam{PrivateData: req}))
+		ev := a.next(rdmacm.ConnectRequest)
+		clear(req) // the event has its own
+		if !bytes.Equal(ev.Param.PrivateData, bytes.Repeat([]byte{1}, maxREQ)) {
+			t.Errorf("request with %x", ev.Param.PrivateData)
+		}
+		wants(t, ev.ID.Accept(&rdmacm.ConnParam{PrivateData: append(rep, 2)}), syscall.EINVAL)
+		must(t, ev.ID.Accept(&rdmacm.ConnParam{PrivateData: rep}))
+		if ev := b.next(rdmacm.ConnectResponse); !bytes.Equal(ev.Param.PrivateData, rep) {
+			t.Errorf("response with %x", ev.Param.PrivateData)
+		}
+		b.close(c)
+		a.close(ev.ID, l)
+	})
+}
+
+// When the peer's last message is lost, Notify takes its place; else the time-out is reported.
+func TestNotify(t *testing.T) {
+	for _, notify := range []bool{true, false} {
+		bubble(t, func(t *testing.T, a, b *end) {
+			a.fake.loseRTU = true
+			l := a.listen(rdmacm.TCP)
+			c := b.resolve(rdmacm.TCP, v4A+":7471")
+			qp(t, c)
+			must(t, c.Connect(nil))
+			s := a.next(rdmacm.ConnectRequest).ID
+			wants(t, s.Notify(), syscall.EINVAL)
+			must(t, s.Accept(nil))
+			b.next(rdmacm.Established)
+			if notify {
+				must(t, s.Notify())
+				a.next(rdmacm.Established)
+				must(t, s.Notify()) // late, and of no effect
+			}
+			if !notify {
+				a.next(rdmacm.Unreachable)
+			} else {
+				a.none()
+			}
+			b.close(c)
+			if notify {
+				a.next(rdmacm.Disconnected)
+			}
+			a.close(s, l)
+		})
+	}
+}
+
+func TestDisconnectUnanswered(t *testing.T) {
+	bubble(t, func(t *testing.T, a, b *end) {
+		l, s, c := connected(a, b)
+		a.fake.loseDREQ = true
+		must(t, c.Disconnect())
+		wants(t, c.Disconnect(), syscall.EINVAL)
+		if ev := b.next(rdmacm.Disconnected); ev.Status != -int(syscall.ETIMEDOUT) {
+			t.Errorf("status %d, want -ETIMEDOUT", ev.Status)
+		}
+		b.close(c)
+		a.close(s, l)
+	})
+}
+
+// Each call in each state that it does not fit is EINVAL and changes nothing; after Destroy it is EBADF.
+func TestWrongState(t *testing.T) {
+	there := netip.MustParseAddrPort(v4A + ":7471")
+	calls := map[string]func(*rdmacm.ID) error{
+		"Bind":         func(id *rdmacm.ID) error { return id.Bind(netip.AddrPort{}) },
+		"Listen":       func(id *rdmacm.ID) error { return id.Listen(1) },
+		"ResolveAddr":  func(id *rdmacm.ID) error { return id.ResolveAddr(netip.AddrPort{}, there, 0) },
+		"ResolveHost":  func(id *rdmacm.ID) error { return id.ResolveHost(netip.AddrPort{}, there.String(), 0) },
+		"ResolveRoute": (*rdmacm.ID).ResolveRoute,
+		"CreateQP":     func(id *rdmacm.ID) error { return id.CreateQP(nil, &verbs.QPInitAttr{}) },
+		"DestroyQP":    (*rdmacm.ID).DestroyQP,
+		"Connect":      func(id *rdmacm.ID) error { return id.Connect(nil) },
+		"Accept":       func(id *rdmacm.ID) error { return id.Accept(nil) },
+		"Reject":       func(id *rdmacm.ID) error { return id.Reject(nil) },
+		"Establish":    (*rdmacm.ID).Establish,
+		"Disconnect":   (*rdmacm.ID).Disconnect,
+		"Notify":       (*rdmacm.ID).Notify,
+		"SetReuseAddr": func(id *rdmacm.ID) error { return id.SetReuseAddr(true) },
+		"SetAFOnly":    func(id *rdmacm.ID) error { return id.SetAFOnly(true) },
+		"SetTOS":       func(id *rdmacm.ID) error { return id.SetTOS(8) },
+		"Join":         func(id *rdmacm.ID) error { return id.JoinMulticast(netip.MustParseAddr("239.0.0.1")) },
+	}
+	bubble(t, func(t *testing.T, a, b *end) {
+		l := a.listen(rdmacm.TCP)
+		waiting := b.id(rdmacm.TCP)
+		b.fake.resolve = func(ctx context.Context, _ rdmacm.Route) error { <-ctx.Done(); return ctx.Err() }
+		must(t, waiting.ResolveAddr(netip.AddrPort{}, there, 0))
+		synctest.Wait()
+		b.fake.resolve = nil
+		up := b.resolve(rdmacm.TCP, there.String())
+		must(t, up.Connect(nil))
+		request := a.next(rdmacm.ConnectRequest).ID
+		gone := b.id(rdmacm.TCP)
+		must(t, gone.Destroy())
+		for _, c := range []struct {
+			name string
+			id   *rdmacm.ID
+			fit  []string // need another test
+		}{
+			{"idle", b.id(rdmacm.TCP), []string{"Bind", "Listen", "ResolveAddr", "ResolveHost", "SetReuseAddr", "SetAFOnly", "SetTOS"}},
+			{"listening", l, []string{"SetTOS"}},
+			{"resolving", waiting, []string{"SetTOS"}},
+			{"route resolved", b.resolve(rdmacm.TCP, there.String()), []string{"CreateQP", "Connect", "SetTOS", "Join"}},
+			{"connecting", up, []string{"Join"}},
+			{"requested", request, []string{"CreateQP", "Accept", "Reject", "SetTOS", "Join"}},
+		} {
+			for name, call := range calls {
+				if slices.Contains(c.fit, name) {
+					continue
+				}
+				if err := call(c.id); !errors.Is(err, syscall.EINVAL) {
+					t.Errorf("%s: %s: %v, want EINVAL", c.name, name, err)
+				}
+			}
+		}
+		for name, call := range calls {
+			if err := call(gone); !errors.Is(err, verbs.ErrDestroyed) {
+				t.Errorf("destroyed: %s: %v, want ErrDestroyed", name, err)
+			}
+		}
+		wants(t, gone.Destroy(), verbs.ErrDestroyed)
+		must(t, request.Accept(nil)) // all that changed nothing
+		b.next(rdmacm.ConnectResponse)
+		must(t, waiting.Destroy())
+	})
+}
+
+func TestBadArguments(t *testing.T) {
+	bubble(t, func(t *testing.T, a, b *end) {
+		_, err := rdmacm.CreateEventChannel()
+		wants(t, err, syscall.EINVAL)
+		_, err = rdmacm.CreateEventChannel(nil)
+		wants(t, err, syscall.EINVAL)
+		_, err = b.ch.CreateID(0x999, nil)
+		wants(t, err, syscall.EINVAL)
+		id := b.id(rdmacm.TCP)
+		wants(t, id.ResolveAddr(netip.AddrPort{}, netip.AddrPort{}, 0), syscall.EINVAL)
+		wants(t, id.ResolveAddr(netip.MustParseAddrPort("10.9.9.9:0"), netip.MustParseAddrPort(v4A+":1"), 0), syscall.EADDRNOTAVAIL)
+		b.fake.route = syscall.ENETUNREACH
+		wants(t, id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort("192.0.2.1:1"), 0), syscall.ENETUNREACH)
+		b.fake.route = nil
+		wants(t, id.SetAckTimeout(32), syscall.EINVAL)
+		wants(t, id.SetTransports(), syscall.EINVAL)
+		wants(t, id.JoinMulticast(netip.MustParseAddr(v4A)), syscall.EINVAL)
+		must(t, id.Destroy())
+
+		id = b.resolve(rdmacm.TCP, v4A+":1")
+		wants(t, id.CreateQP(nil, nil), syscall.EINVAL)
+		wants(t, id.CreateQP(nil, &verbs.QPInitAttr{Type: verbs.UD}), syscall.EINVAL)
+		pd, err := a.dev.AllocPD()
+		must(t, err)
+		wants(t, id.CreateQP(pd, &verbs.QPInitAttr{}), syscall.EINVAL)
+		must(t, pd.Dealloc())
+		wants(t, id.CreateQP(nil, &verbs.QPInitAttr{Cap: verbs.QPCap{MaxSendSGE: 99}}), syscall.EINVAL)
+		if id.QP() != nil {
+			t.Error("a QP is there that could not be made")
+		}
+		qp(t, id)
+		wants(t, id.CreateQP(nil, &verbs.QPInitAttr{}), syscall.EINVAL)
+		wants(t, id.Connect(&rdmacm.ConnParam{ResponderResources: maxDepth + 1}), syscall.EINVAL)
+		wants(t, id.Connect(&rdmacm.ConnParam{InitiatorDepth: maxDepth + 1}), syscall.EINVAL)
+		wants(t, id.Connect(&rdmacm.ConnParam{RetryCount: 8}), syscall.EINVAL)
+		must(t, id.DestroyQP())
+		b.close(id)
+		a.close()
+	})
+}
+
+// The UDP port space finds a QP and leaves no connection.
+func TestUDP(t *testing.T) {
+	bubble(t, func(t *testing.T, a, b *end) {
+		l := a.listen(rdmacm.UDP)
+		c := b.resolve(rdmacm.UDP, "["+v6A+"]:7471")
+		must(t, c.Connect(&rdmacm.ConnParam{PrivateData: []byte("who?")}))
+		ev := a.next(rdmacm.ConnectRequest)
+		if string(ev.Param.PrivateData) != "who?" {
+			t.Errorf("request with %q", ev.Param.PrivateData)
+		}
+		must(t, ev.ID.Accept(&rdmacm.ConnParam{QPNum: 99, PrivateData: []byte("me")}))
+		if ud := b.next(rdmacm.Established).UD; ud.QPNum != 99 || ud.QKey != rdmacm.UDPQKey || string(ud.PrivateData) != "me" {
+			t.Errorf("resolved to %+v", ud)
+		}
+		a.none()
+		b.close(c)
+		a.close(ev.ID, l)
+	})
+}
+
+func TestMulticast(t *testing.T) {
+	bubble(t, func(t *testing.T, a, b *end) {
+		id := b.id(rdmacm.UDP)
+		group := netip.MustParseAddr("239.0.0.7")
+		must(t, id.Bind(netip.MustParseAddrPort("0.0.0.0:0")))
+		wants(t, id.JoinMulticast(group), syscall.EINVAL) // which device?
+		must(t, id.Destroy())
+		id = b.id(rdmacm.UDP)
+		must(t, id.Bind(netip.MustParseAddrPort(v4B+":0")))
+		must(t, id.JoinMulticast(group))
+		if ev := b.next(rdmacm.MulticastJoin); ev.Group != group || ev.UD.AHAttr.GRH.DGID != verbs.GIDFromAddr(group) {
+			t.Errorf("joined %v by %+v", ev.Group, ev.UD)
+		}
+		wants(t, id.JoinMulticast(group), syscall.EADDRINUSE)
+		if err := id.JoinMulticast(netip.MustParseAddr("239.0.0.13")); err == nil {
+			t.Error("joined a group that the port refuses")
+		}
+		must(t, id.LeaveMulticast(group))
+		wants(t, id.LeaveMulticast(group), syscall.EADDRNOTAVAIL)
+		must(t, id.JoinMulticast(group))
+		b.close(id)
+		a.close()
+	})
+}
+
+func TestNames(t *testing.T) {
+	for ev := rdmacm.AddrResolved; ev <= rdmacm.TimewaitExit; ev++ {
+		if s := ev.String(); len(s) < 15 || s[:14] != "RDMA_CM_EVENT_" {
+			t.Errorf("event %d is %q", ev, s)
+		}
+	}
+	if s := rdmacm.EventType(99).String(); s != "UNKNOWN EVENT 99" {
+		t.Errorf("event 99 is %q", s)
+	}
+	for addr, want := range map[string]string{"10.0.0.1:7471": "10.0.0.1:7471", "[fd00::1]:80": "[fd00::1]:80",
+		":5": "invalid AddrPort", "localhost:http": "127.0.0.1:80", "no-port": "", "1.2.3.4:66666": "", "": ""} {
+		got, err := rdmacm.LookupHost(t.Context(), addr)
+		switch {
+		case want == "":
+			wants(t, err, syscall.EINVAL)
+		case err != nil:
+			t.Errorf("%q: %v", addr, err)
+		case !slices.ContainsFunc(got, func(a netip.AddrPort) bool { return a.String() == want }):
+			t.Errorf("%q is %v, want %s", addr, got, want)
+		}
+	}
+	if s := fmt.Sprint(&rdmacm.EventError{Type: rdmacm.Rejected, Status: 8}); s != "RDMA_CM_EVENT_REJECTED: status 8, invalid service ID: nobody listens there" {
+		t.Errorf("error is %q", s)
+	}
+}

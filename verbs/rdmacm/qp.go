@@ -1,0 +1,269 @@
+package rdmacm
+
+import (
+	"errors"
+	"sync"
+
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// UDPQKey is the Q_Key of UD QPs that CreateQP makes (RDMA_UDP_QKEY).
+const UDPQKey = 0x01234567
+
+// qpResources is a QP and what CreateQP made for it.
+type qpResources struct {
+	qp        *verbs.QP
+	cqs       []*verbs.CQ
+	channels  []*verbs.CompChannel
+	defaultPD *verbs.PD // if it is used
+}
+
+// CreateQP makes the ID's QP and takes it to INIT, a UD QP to RTS (rdma_create_qp). The ID must know its device.
+//
+// What is left out is made, and goes with the QP: a nil pd is the device's default one, which all IDs share; a nil CQ
+// in attr is a new one, as large as its queue and with a completion channel. Type and Transport are the ID's if zero.
+//
+// From then on the ID moves the QP: to RTS when a connection is made, to ERR when it ends.
+func (id *ID) CreateQP(pd *verbs.PD, attr *verbs.QPInitAttr) error {
+	const op = "create QP"
+	if attr == nil {
+		return verbs.Errorf(verbs.ErrInvalid, op, "no attributes")
+	}
+	if err := id.lock(op, bound, addrResolved, routeResolved, requested); err != nil {
+		return err
+	}
+	defer id.mu.Unlock()
+	init := *attr
+	want, datagram := verbs.RC, id.space == UDP || id.space == IPoIB
+	if datagram {
+		want = verbs.UD
+	}
+	if init.Type == 0 {
+		init.Type = want
+	}
+	switch init.Transport = id.transport(); {
+	case id.dev == nil:
+		return verbs.Errorf(verbs.ErrInvalid, op, "the ID is bound to no device yet")
+	case id.qp != nil:
+		return verbs.Errorf(verbs.ErrInvalid, op, "the ID has a QP already")
+	case pd != nil && pd.Device() != id.dev:
+		return verbs.Errorf(verbs.ErrInvalid, op, "the PD is on %s, the ID on %s", pd.Device().Name(), id.dev.Name())
+	case init.Type != want && id.space != IB:
+		return verbs.Errorf(verbs.ErrInvalid, op, "Type %v: port space %v has %v QPs", init.Type, id.space, want)
+	}
+	r := &qpResources{}
+	id.qp = r
+	err := id.makeQP(pd, &init)
+	if err == nil {
+		err = id.initQP(init.Type)
+	}
+	if err != nil {
+		id.qp = nil
+		return errors.Join(err, r.destroy())
+	}
+	return nil
+}
+
+// makeQP fills in id.qp.
+func (id *ID) makeQP(pd *verbs.PD, init *verbs.QPInitAttr) (err error) {
+	r := id.qp
+	if pd == nil {
+		if pd, err = defaultPDs.get(id.dev); err != nil {
+			return err
+		}
+		r.defaultPD = pd
+	}
+	if init.SendCQ == nil {
+		if init.SendCQ, err = r.makeCQ(id.dev, init.Cap.MaxSendWR); err != nil {
+			return err
+		}
+	}
+	if init.RecvCQ == nil {
+		if init.RecvCQ, err = r.makeCQ(id.dev, init.Cap.MaxRecvWR); err != nil {
+			return err
+		}
+	}
+	r.qp, err = pd.CreateQP(init)
+	return err
+}
+
+func (r *qpResources) makeCQ(d *verbs.Device, cqe int) (*verbs.CQ, error) {
+	ch, err := d.CreateCompChannel()
+	if err != nil {
+		return nil, err
+	}
+	r.channels = append(r.channels, ch)
+	cq, err := d.CreateCQ(max(cqe, 1), &verbs.CQInitAttr{Channel: ch})
+	if err == nil {
+		r.cqs = append(r.cqs, cq)
+	}
+	return cq, err
+}
+
+// initQP takes a new QP as far as it goes without a peer.
+func (id *ID) initQP(t verbs.QPType) error {
+	attr, mask, err := id.initAttr(t)
+	if err != nil {
+		return err
+	}
+	if err := id.qp.qp.Modify(&attr, mask); err != nil || t != verbs.UD {
+		return err
+	}
+	if err := id.qp.qp.Modify(&verbs.QPAttr{QPState: verbs.StateRTR}, verbs.QPAttrState); err != nil {
+		return err
+	}
+	return id.qp.qp.Modify(&verbs.QPAttr{QPState: verbs.StateRTS}, verbs.QPAttrState|verbs.QPAttrSQPSN)
+}
+
+func (id *ID) initAttr(t verbs.QPType) (verbs.QPAttr, verbs.QPAttrMask, error) {
+	attr := verbs.QPAttr{QPState: verbs.StateInit, PortNum: id.route.Port}
+	mask := verbs.QPAttrState | verbs.QPAttrPKeyIndex | verbs.QPAttrPort
+	switch {
+	case t == verbs.UD:
+		attr.QKey = UDPQKey
+		return attr, mask | verbs.QPAttrQKey, nil
+	case id.conn != nil:
+		return id.conn.QPAttr(verbs.StateInit)
+	}
+	return attr, mask | verbs.QPAttrAccessFlags, nil
+}
+
+// QPAttr is what a QP that the application made itself needs to get to the given state (rdma_init_qp_attr): INIT once
+// the device is known, RTR and RTS when the peer has asked or answered. Such a QP's number goes into ConnParam.QPNum,
+// and the application moves it: to RTS before Accept or Establish, to ERR when the connection ends.
+func (id *ID) QPAttr(to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) {
+	const op = "get QP attributes"
+	if err := id.lock(op); err != nil {
+		return verbs.QPAttr{}, 0, err
+	}
+	defer id.mu.Unlock()
+	switch {
+	case id.conn != nil:
+		return id.conn.QPAttr(to)
+	case to != verbs.StateInit || id.dev == nil:
+		return verbs.QPAttr{}, 0, verbs.Errorf(verbs.ErrInvalid, op, "the ID is %v: it knows none for %v", id.state, to)
+	}
+	t := verbs.RC
+	if id.space == UDP || id.space == IPoIB {
+		t = verbs.UD
+	}
+	return id.initAttr(t)
+}
+
+// QP is what CreateQP made, or nil.
+func (id *ID) QP() *verbs.QP { return get(id, id.ownQP) }
+
+func (id *ID) ownQP() *verbs.QP {
+	if id.qp == nil {
+		return nil
+	}
+	return id.qp.qp
+}
+
+// DestroyQP destroys what CreateQP made (rdma_destroy_qp). Like CQ.Destroy it waits for unacknowledged events of CQs
+// that CreateQP made.
+func (id *ID) DestroyQP() error {
+	const op = "destroy QP"
+	if err := id.lock(op); err != nil {
+		return err
+	}
+	r := id.qp
+	id.qp = nil
+	id.mu.Unlock() // whoever has an event of a CQ may need the ID before acknowledging it
+	if r == nil {
+		return verbs.Errorf(verbs.ErrInvalid, op, "the ID has no QP")
+	}
+	return r.destroy()
+}
+
+// destroy destroys what is there of r, which may be nil.
+func (r *qpResources) destroy() error {
+	if r == nil {
+		return nil
+	}
+	var errs []error
+	if r.qp != nil {
+		if err := r.qp.Destroy(); !errors.Is(err, verbs.ErrDestroyed) {
+			errs = append(errs, err)
+		}
+	}
+	for _, cq := range r.cqs {
+		errs = append(errs, cq.Destroy())
+	}
+	for _, ch := range r.channels {
+		errs = append(errs, ch.Destroy())
+	}
+	if r.defaultPD != nil {
+		errs = append(errs, defaultPDs.put(r.defaultPD.Device()))
+	}
+	return errors.Join(errs...)
+}
+
+// connectQP takes the QP from INIT to RTS. adjust changes what the provider says.
+func (id *ID) connectQP(adjust func(*verbs.QPAttr)) error {
+	for _, to := range []verbs.QPState{verbs.StateInit, verbs.StateRTR, verbs.StateRTS} {
+		attr, mask, err := id.conn.QPAttr(to)
+		if err != nil {
+			return err
+		}
+		if adjust != nil {
+			adjust(&attr)
+		}
+		if err := id.qp.qp.Modify(&attr, mask); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// failQP takes the QP to ERR: all that is posted is flushed.
+func (id *ID) failQP() {
+	if qp := id.ownQP(); qp != nil && qp.State() != verbs.StateReset {
+		// The only error is that the application destroyed the QP, and then there is nothing to flush.
+		_ = qp.Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState)
+	}
+}
+
+// defaultPDs are the PDs of QPs that are made without one: one a device, as long as an ID uses it.
+var defaultPDs = pdTable{pds: make(map[*verbs.Device]*sharedPD)}
+
+type pdTable struct {
+	mu  sync.Mutex // before those of verbs
+	pds map[*verbs.Device]*sharedPD
+}
+
+type sharedPD struct {
+	pd    *verbs.PD
+	users int
+}
+
+func (t *pdTable) get(d *verbs.Device) (*verbs.PD, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.pds[d]
+	if s == nil {
+		pd, err := d.AllocPD()
+		if err != nil {
+			return nil, err
+		}
+		s = &sharedPD{pd: pd}
+		t.pds[d] = s
+	}
+	s.users++
+	return s.pd, nil
+}
+
+// put gives a PD back. The last user's fails with ErrBusy if the PD has MRs; then it stays for the next one.
+func (t *pdTable) put(d *verbs.Device) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.pds[d]
+	if s.users--; s.users > 0 {
+		return nil
+	}
+	if err := s.pd.Dealloc(); err != nil {
+		return err
+	}
+	delete(t.pds, d)
+	return nil
+}

@@ -1,0 +1,180 @@
+package rdmacm
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// SyncID is an ID whose calls wait for what comes of them (rdma_create_id without a channel). When ctx ends first, its
+// error is returned and the ID is as the provider left it: Destroy it. Destroy ends calls that wait.
+//
+// The methods of the ID that return at once, such as Bind, Listen, CreateQP and Reject, are the ID's own.
+type SyncID struct {
+	*ID
+	ch *EventChannel // of this ID alone
+
+	mu   sync.Mutex
+	last *Event
+}
+
+// CreateSyncID makes an ID on the given devices.
+func CreateSyncID(space PortSpace, devs ...*verbs.Device) (*SyncID, error) {
+	ch, err := CreateEventChannel(devs...)
+	if err != nil {
+		return nil, err
+	}
+	id, err := ch.CreateID(space, nil)
+	if err != nil {
+		return nil, err
+	}
+	return &SyncID{ID: id, ch: ch}, nil
+}
+
+// Synchronous makes a SyncID of an ID (rdma_migrate_id without a channel). It waits as Migrate does.
+func (id *ID) Synchronous(ctx context.Context) (*SyncID, error) {
+	ch, err := CreateEventChannel(id.Channel().devs...)
+	if err != nil {
+		return nil, err
+	}
+	if err := id.Migrate(ctx, ch); err != nil {
+		return nil, err
+	}
+	return &SyncID{ID: id, ch: ch}, nil
+}
+
+// Migrate gives the ID to an event channel: the SyncID must not be used afterwards. It waits as ID.Migrate does.
+func (s *SyncID) Migrate(ctx context.Context, to *EventChannel) (*ID, error) {
+	if err := s.ID.Migrate(ctx, to); err != nil {
+		return nil, err
+	}
+	return s.ID, s.ch.Destroy()
+}
+
+// Destroy is ID.Destroy.
+func (s *SyncID) Destroy() error {
+	if err := s.ID.Destroy(); err != nil {
+		_ = s.ch.Destroy() // done already if the ID was destroyed already
+		return err
+	}
+	return s.ch.Destroy()
+}
+
+// Event is the event that the last call waited for: in it is what the peer sent. An ID from GetRequest begins with its
+// ConnectRequest.
+func (s *SyncID) Event() *Event {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.last
+}
+
+// wait waits for an event; others that tell of no failure are skipped.
+func (s *SyncID) wait(ctx context.Context, want ...EventType) (*Event, error) {
+	for {
+		e, err := s.ch.GetEvent(ctx)
+		if err != nil {
+			return nil, err
+		}
+		_ = e.Ack()
+		if e.Type != ConnectRequest {
+			s.mu.Lock()
+			s.last = e
+			s.mu.Unlock()
+		}
+		if slices.Contains(want, e.Type) {
+			return e, nil
+		}
+		if err := e.Err(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// ResolveAddr is ID.ResolveAddr, within ctx.
+func (s *SyncID) ResolveAddr(ctx context.Context, src, dst netip.AddrPort) error {
+	if err := s.ID.ResolveAddr(src, dst, 0); err != nil {
+		return err
+	}
+	_, err := s.wait(ctx, AddrResolved)
+	return err
+}
+
+// ResolveHost is ID.ResolveHost, within ctx.
+func (s *SyncID) ResolveHost(ctx context.Context, src netip.AddrPort, host string) error {
+	if err := s.ID.ResolveHost(src, host, 0); err != nil {
+		return err
+	}
+	_, err := s.wait(ctx, AddrResolved)
+	return err
+}
+
+// ResolveRoute is ID.ResolveRoute.
+func (s *SyncID) ResolveRoute(ctx context.Context) error {
+	if err := s.ID.ResolveRoute(); err != nil {
+		return err
+	}
+	_, err := s.wait(ctx, RouteResolved)
+	return err
+}
+
+// Connect is ID.Connect; it returns when the connection is established, without a QP from CreateQP when the peer has
+// answered. The error wraps an *EventError that says why not.
+func (s *SyncID) Connect(ctx context.Context, param *ConnParam) error {
+	if err := s.ID.Connect(param); err != nil {
+		return err
+	}
+	_, err := s.wait(ctx, Established, ConnectResponse)
+	return err
+}
+
+// GetRequest waits for a connection request to a listener (rdma_get_request). Its ID is the caller's to accept or
+// reject, and to destroy.
+func (s *SyncID) GetRequest(ctx context.Context) (*SyncID, error) {
+	ch, err := CreateEventChannel(s.ch.devs...)
+	if err != nil {
+		return nil, err
+	}
+	e, err := s.wait(ctx, ConnectRequest)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.ID.Migrate(ctx, ch); err != nil {
+		return nil, errors.Join(err, e.ID.Destroy())
+	}
+	return &SyncID{ID: e.ID, ch: ch, last: e}, nil
+}
+
+// Accept is ID.Accept; it returns when the connection is established, for UDP at once.
+func (s *SyncID) Accept(ctx context.Context, param *ConnParam) error {
+	if err := s.ID.Accept(param); err != nil || s.space == UDP || s.space == IPoIB {
+		return err
+	}
+	_, err := s.wait(ctx, Established)
+	return err
+}
+
+// Disconnect is ID.Disconnect; it returns when the connection is over.
+func (s *SyncID) Disconnect(ctx context.Context) error {
+	if err := s.ID.Disconnect(); err != nil {
+		return err
+	}
+	select {
+	case <-s.Ended():
+		return nil
+	case <-ctx.Done():
+		return &verbs.Error{Op: "disconnect", Detail: ctx.Err().Error(), Err: ctx.Err()}
+	}
+}
+
+// JoinMulticast is ID.JoinMulticast.
+func (s *SyncID) JoinMulticast(ctx context.Context, group netip.Addr) error {
+	if err := s.ID.JoinMulticast(group); err != nil {
+		return err
+	}
+	_, err := s.wait(ctx, MulticastJoin)
+	return err
+}
