@@ -230,11 +230,15 @@ func TestAcceptIsNotHeldUp(t *testing.T) {
 		l, err := rdmacm.Listen(a, ":7471", nil)
 		must(t, err)
 		lan.loseRTU = true
-		slow, err := rdmacm.Dial(t.Context(), b, v4A+":7471", nil)
-		must(t, err)
 		var got *rdmacm.Conn
 		var work sync.WaitGroup
-		work.Go(func() { got, err = l.Accept(t.Context()) })
+		work.Go(func() {
+			c, err := l.Accept(t.Context())
+			must(t, err)
+			got = c
+		})
+		slow, err := rdmacm.Dial(t.Context(), b, v4A+":7471", nil)
+		must(t, err)
 		synctest.Wait()
 		lan.loseRTU = false
 		c, err := rdmacm.Dial(t.Context(), b, v4A+":7471", nil)
