@@ -75,7 +75,7 @@ func (p *port) Sender() stack.Sender {
 		p.free = p.free[:n-1]
 		return s
 	}
-	return &sender{port: p, buf: make([]byte, 0, 1<<20)}
+	return &sender{port: p, buf: make([]byte, 0, 128<<10)}
 }
 
 type path struct {
