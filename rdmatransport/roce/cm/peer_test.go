@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,8 +52,9 @@ type rig struct {
 	q      *timers.Queue
 	recv   func(*cm.Datagram)
 	start  time.Time
+	paths  int        // open ones; the manager's lock guards this
+	mu     sync.Mutex // what follows
 	sent   []sent
-	paths  int // open ones
 	events []rdmacm.ConnEvent
 	onSend func(to netip.Addr, b []byte) // instead of sent
 }
@@ -93,6 +95,8 @@ func (p *rigPath) Close() { p.r.paths-- }
 
 func (p *rigPath) Send(b *[mad.Size]byte) {
 	r := p.r
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if r.onSend != nil {
 		r.onSend(p.dst, b[:])
 		return
@@ -136,12 +140,18 @@ func (r *rig) sayFrom(src netip.Addr, tid uint64, m mad.Message) {
 	r.recv(&cm.Datagram{Port: 1, Src: src, Dst: here, MAD: b[:]})
 }
 
-func (r *rig) handler(e *rdmacm.ConnEvent) { r.events = append(r.events, *e) }
+func (r *rig) handler(e *rdmacm.ConnEvent) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.events = append(r.events, *e)
+}
 
 // next takes the oldest message that was sent; it must be a T.
 func next[T mad.Message](r *rig) (T, sent) {
 	r.t.Helper()
 	synctest.Wait()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if len(r.sent) == 0 {
 		var want T
 		r.t.Fatalf("nothing was sent, want %v", want.Attr())
@@ -159,6 +169,8 @@ func next[T mad.Message](r *rig) (T, sent) {
 func (r *rig) quiet() {
 	r.t.Helper()
 	synctest.Wait()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for _, s := range r.sent {
 		r.t.Errorf("%v was sent at %v: %+v", s.m.Attr(), s.at, s.m)
 	}
@@ -174,6 +186,8 @@ func (r *rig) quiet() {
 func (r *rig) event(want rdmacm.EventType, status int) rdmacm.ConnEvent {
 	r.t.Helper()
 	synctest.Wait()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if len(r.events) == 0 {
 		r.t.Fatalf("no event, want %v", want)
 	}
@@ -277,7 +291,7 @@ func (r *rig) established() (c rdmacm.ProviderConn, id uint32, tid uint64) {
 	return c, req.LocalCommID, tid
 }
 
-// each runs a test in a bubble of virtual time with a rig of its own, and checks that nothing is left of it.
+// bubble runs a test in virtual time with a rig of its own.
 func bubble(t *testing.T, f func(r *rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

@@ -1,0 +1,284 @@
+package cm_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/rdmatransport/roce/cm/mad"
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+)
+
+// timeWait is that of a connection whose ACK timeout is 19.
+const timeWait = 2048 * time.Millisecond
+
+func TestDisconnect(t *testing.T) {
+	bubble(t, func(r *rig) {
+		c, id := r.passive()
+		if err := c.Disconnect(); err != nil {
+			t.Fatal(err)
+		}
+		m, _ := next[*mad.DREQ](r)
+		if m.LocalCommID != id || m.RemoteCommID != peerID || m.RemoteQPN != peerQPN {
+			t.Errorf("DREQ %+v", m)
+		}
+		time.Sleep(4096 * time.Millisecond)
+		next[*mad.DREQ](r)
+		r.say(1, &mad.DREP{LocalCommID: peerID, RemoteCommID: id})
+		r.event(rdmacm.Disconnected, 0)
+		r.say(1, &mad.DREP{LocalCommID: peerID, RemoteCommID: id})
+		if err := c.Disconnect(); !errors.Is(err, verbs.ErrInvalid) {
+			t.Errorf("in time wait: %v", err)
+		}
+		if _, _, err := c.QPAttr(verbs.StateRTS); !errors.Is(err, verbs.ErrInvalid) {
+			t.Errorf("QPAttr in time wait: %v", err)
+		}
+		time.Sleep(timeWait - 1)
+		r.quiet()
+		time.Sleep(1)
+		r.event(rdmacm.TimewaitExit, 0)
+		if n := r.m.Len(); n != 0 {
+			t.Errorf("%d connections are remembered", n)
+		}
+		r.quiet()
+	})
+}
+
+func TestDisconnectedByPeer(t *testing.T) {
+	bubble(t, func(r *rig) {
+		c, id := r.passive()
+		dreq := &mad.DREQ{LocalCommID: peerID, RemoteCommID: id, RemoteQPN: ourQPN}
+		r.say(5, dreq)
+		r.event(rdmacm.Disconnected, 0)
+		r.say(6, dreq)
+		r.quiet()
+		if err := c.Disconnect(); err != nil {
+			t.Fatal(err)
+		}
+		for tid := uint64(6); tid < 9; tid++ {
+			if m, s := next[*mad.DREP](r); m.LocalCommID != id || m.RemoteCommID != peerID || s.tid != tid {
+				t.Errorf("DREP %+v", m)
+			}
+			r.say(tid+1, dreq) // the DREP was lost
+		}
+		next[*mad.DREP](r)
+		time.Sleep(timeWait)
+		r.event(rdmacm.TimewaitExit, 0)
+		r.say(10, dreq) // forgotten: answered all the same
+		if m, _ := next[*mad.DREP](r); m.LocalCommID != id || m.RemoteCommID != peerID {
+			t.Errorf("DREP %+v", m)
+		}
+		r.quiet()
+	})
+}
+
+func TestDREQWithoutDREP(t *testing.T) {
+	bubble(t, func(r *rig) {
+		c, _, _ := r.established()
+		if err := c.Disconnect(); err != nil {
+			t.Fatal(err)
+		}
+		for range 16 {
+			next[*mad.DREQ](r)
+			r.quiet()
+			time.Sleep(6144 * time.Millisecond)
+		}
+		r.event(rdmacm.Disconnected, timedOut)
+		time.Sleep(timeWait)
+		r.event(rdmacm.TimewaitExit, 0)
+		time.Sleep(time.Hour)
+		r.quiet()
+	})
+}
+
+func TestBothDisconnect(t *testing.T) {
+	bubble(t, func(r *rig) {
+		c, id := r.passive()
+		if err := c.Disconnect(); err != nil {
+			t.Fatal(err)
+		}
+		next[*mad.DREQ](r)
+		r.say(5, &mad.DREQ{LocalCommID: peerID, RemoteCommID: id, RemoteQPN: ourQPN})
+		if _, s := next[*mad.DREP](r); s.tid != 5 {
+			t.Errorf("transaction %d", s.tid)
+		}
+		r.event(rdmacm.Disconnected, 0)
+		r.say(1, &mad.DREP{LocalCommID: peerID, RemoteCommID: id})
+		time.Sleep(time.Minute)
+		r.event(rdmacm.TimewaitExit, 0)
+		r.quiet()
+	})
+}
+
+// TestForgedMessages: nobody but the peer, naming all that it was told, touches an established connection.
+func TestForgedMessages(t *testing.T) {
+	bubble(t, func(r *rig) {
+		c, id := r.passive()
+		dreq := mad.DREQ{LocalCommID: peerID, RemoteCommID: id, RemoteQPN: ourQPN}
+		rej := mad.REJ{LocalCommID: peerID, RemoteCommID: id, Reason: mad.ConsumerDefined}
+		// From elsewhere.
+		r.sayFrom(third, 1, &dreq)
+		r.sayFrom(third, 1, &rej)
+		r.sayFrom(third, 1, &mad.LAP{LocalCommID: peerID, RemoteCommID: id})
+		if apr, s := next[*mad.APR](r); apr.Status != mad.APRInvalidCommID || s.to != third {
+			t.Errorf("%+v", apr)
+		}
+		// With something wrong.
+		for _, m := range []mad.Message{
+			&mad.DREQ{LocalCommID: peerID + 1, RemoteCommID: id, RemoteQPN: ourQPN},
+			&mad.DREQ{LocalCommID: peerID, RemoteCommID: id, RemoteQPN: ourQPN + 1},
+			&mad.REJ{LocalCommID: peerID + 1, RemoteCommID: id, Reason: mad.ConsumerDefined},
+			&mad.REJ{LocalCommID: peerID + 1, RemoteCommID: id, Reason: mad.Timeout, InfoLen: 8, Info: make([]byte, 72)},
+			&mad.REJ{LocalCommID: 0, RemoteCommID: id, About: mad.AnsweredREQ, Reason: mad.InvalidServiceID},
+			&mad.DREP{LocalCommID: peerID, RemoteCommID: id},
+			&mad.RTU{LocalCommID: peerID, RemoteCommID: id},
+			&mad.MRA{LocalCommID: peerID, RemoteCommID: id, ServiceTimeout: 20},
+			&mad.REP{LocalCommID: peerID, RemoteCommID: id, LocalQPN: peerQPN},
+		} {
+			r.say(1, m)
+		}
+		r.quiet()
+		// A stranger whose QP and GUID are the peer's by its own account: a connection of its own.
+		m := kernelREQ()
+		ip := mad.IPCM{Src: third, Dst: here}
+		m.PrivateData, m.Primary.LocalGID = ip.Append(nil), third.As16()
+		r.sayFrom(third, 3, m)
+		r.event(rdmacm.ConnectRequest, 0)
+		if _, _, err := c.QPAttr(verbs.StateRTS); err != nil {
+			t.Errorf("no longer established: %v", err)
+		}
+		r.quiet()
+	})
+}
+
+// TestStaleConnection: the peer's QP asks for a new connection, so the peer has lost the old one.
+func TestStaleConnection(t *testing.T) {
+	bubble(t, func(r *rig) {
+		c, id := r.passive()
+		m := kernelREQ()
+		m.LocalCommID++
+		r.say(peerTID+1, m)
+		if rej, s := next[*mad.REJ](r); rej.Reason != mad.StaleConnection || rej.RemoteCommID != m.LocalCommID || s.tid != peerTID+1 {
+			t.Errorf("REJ %+v", rej)
+		}
+		if d, _ := next[*mad.DREQ](r); d.LocalCommID != id || d.RemoteCommID != peerID {
+			t.Errorf("DREQ %+v", d)
+		}
+		r.say(1, &mad.DREP{LocalCommID: peerID, RemoteCommID: id})
+		if e := r.event(rdmacm.Disconnected, 0); e.Conn != c {
+			t.Error("disconnected: another connection")
+		}
+		r.say(peerTID+2, m) // now there is room
+		r.event(rdmacm.ConnectRequest, 0)
+		r.quiet()
+	})
+}
+
+func TestREJOfEstablished(t *testing.T) {
+	bubble(t, func(r *rig) {
+		_, id := r.passive()
+		r.say(peerTID, &mad.REJ{LocalCommID: peerID, RemoteCommID: id, About: mad.AnsweredREP, Reason: mad.ConsumerDefined})
+		r.event(rdmacm.Rejected, 28)
+		time.Sleep(time.Hour)
+		r.quiet()
+	})
+}
+
+// TestClose: in each state the peer is told what fits it, and nothing is reported.
+func TestClose(t *testing.T) {
+	t.Run("REQ sent", func(t *testing.T) {
+		bubble(t, func(r *rig) {
+			c, _, _ := r.asked()
+			c.Close()
+			if rej, _ := next[*mad.REJ](r); rej.Reason != mad.Timeout || rej.InfoLen != 8 {
+				t.Errorf("REJ %+v", rej)
+			}
+			r.forgotten(c)
+		})
+	})
+	t.Run("REQ received", func(t *testing.T) {
+		bubble(t, func(r *rig) {
+			r.listen(rdmacm.TCP, 1)
+			r.say(peerTID, kernelREQ())
+			c := r.event(rdmacm.ConnectRequest, 0).Conn
+			c.Close()
+			if rej, _ := next[*mad.REJ](r); rej.Reason != mad.ConsumerDefined || rej.About != mad.AnsweredREQ {
+				t.Errorf("REJ %+v", rej)
+			}
+			r.forgotten(c)
+		})
+	})
+	t.Run("REP sent", func(t *testing.T) {
+		bubble(t, func(r *rig) {
+			c, rep := r.accepted()
+			c.Close()
+			if rej, _ := next[*mad.REJ](r); rej.Reason != mad.ConsumerDefined || rej.LocalCommID != rep.LocalCommID {
+				t.Errorf("REJ %+v", rej)
+			}
+			r.forgotten(c)
+		})
+	})
+	t.Run("established", func(t *testing.T) {
+		bubble(t, func(r *rig) {
+			c, id := r.passive()
+			c.Close()
+			next[*mad.DREQ](r)
+			time.Sleep(4096 * time.Millisecond)
+			next[*mad.DREQ](r) // the peer is to know
+			r.say(1, &mad.DREP{LocalCommID: peerID, RemoteCommID: id})
+			r.forgotten(c)
+		})
+	})
+	t.Run("established, a dead peer", func(t *testing.T) {
+		bubble(t, func(r *rig) {
+			c, _ := r.passive()
+			c.Close()
+			for range 16 {
+				next[*mad.DREQ](r)
+				time.Sleep(4096 * time.Millisecond)
+			}
+			r.forgotten(c)
+		})
+	})
+	t.Run("disconnected by the peer", func(t *testing.T) {
+		bubble(t, func(r *rig) {
+			c, id := r.passive()
+			r.say(1, &mad.DREQ{LocalCommID: peerID, RemoteCommID: id, RemoteQPN: ourQPN})
+			r.event(rdmacm.Disconnected, 0)
+			c.Close()
+			next[*mad.DREP](r)
+			r.forgotten(c)
+		})
+	})
+	t.Run("time wait", func(t *testing.T) {
+		bubble(t, func(r *rig) {
+			c, id := r.passive()
+			if err := c.Disconnect(); err != nil {
+				t.Fatal(err)
+			}
+			next[*mad.DREQ](r)
+			r.say(1, &mad.DREP{LocalCommID: peerID, RemoteCommID: id})
+			r.event(rdmacm.Disconnected, 0)
+			c.Close()
+			r.forgotten(c)
+		})
+	})
+}
+
+// forgotten checks that nothing is left of a closed connection.
+func (r *rig) forgotten(c rdmacm.ProviderConn) {
+	r.t.Helper()
+	if n := r.m.Len(); n != 0 {
+		r.t.Errorf("%d connections are remembered", n)
+	}
+	c.Close()
+	for what, err := range map[string]error{"Establish": c.Establish(), "Disconnect": c.Disconnect(),
+		"Reject": c.Reject(nil), "Accept": c.Accept(acceptParam(), 0), "Notify": c.Notify()} {
+		if !errors.Is(err, verbs.ErrDestroyed) {
+			r.t.Errorf("%s after Close: %v", what, err)
+		}
+	}
+	time.Sleep(time.Hour)
+	r.quiet()
+}
