@@ -122,6 +122,9 @@ func (r *Receiver) squeeze(body []byte, next, n int) []byte {
 // Pending is how many bytes of an FPDU are kept that is not complete.
 func (r *Receiver) Pending() int { return len(r.buf) }
 
+// Held is how many bytes of memory the Receiver holds, Pending or not.
+func (r *Receiver) Held() int { return cap(r.buf) }
+
 // Release gives up the memory that the Receiver keeps for the next FPDU, if it holds nothing.
 func (r *Receiver) Release() {
 	if len(r.buf) == 0 {

@@ -87,7 +87,7 @@ func (t *TerminateHeader) Encode(b []byte) {
 	)
 	if t.Swapped {
 		kind = t.Type<<4 | uint8(t.Layer)&0x0f
-		flags = t.Reserved<<8&0xf800 | t.Reserved>>5&0x00ff
+		flags = t.Reserved<<11 | t.Reserved>>5
 		m, d, r = swappedM, swappedD, swappedR
 	}
 	if t.HasSegmentLen {
