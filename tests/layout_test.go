@@ -1,0 +1,124 @@
+// Package tests holds what no single package can: here, that the packages are laid out as the README says.
+package tests
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/softrnic/softrnic"
+
+// mayImport says which top-level directories the packages below each one may import; cmd and tests anything.
+var mayImport = map[string][]string{
+	"link":          {"link"},
+	"stack":         {"stack", "link"},
+	"verbs":         {"verbs"},
+	"rdmatransport": {"rdmatransport", "verbs", "stack"},
+}
+
+// mayUse says where a library may be imported, tests included where they are of that package.
+var mayUse = map[string][]string{
+	"gvisor.dev/gvisor": {"link", "stack", "tests"},
+}
+
+type pkg struct {
+	ImportPath                         string
+	Imports, TestImports, XTestImports []string
+}
+
+func (p *pkg) top() string {
+	top, _, _ := strings.Cut(strings.TrimPrefix(p.ImportPath, module+"/"), "/")
+	return top
+}
+
+func packages(t *testing.T) (all []pkg) {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-json=ImportPath,Imports,TestImports,XTestImports", "./...")
+	cmd.Dir = ".."
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v: %s", err, stderr.String())
+	}
+	for d := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p pkg
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			return all
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+}
+
+func TestImports(t *testing.T) {
+	for _, p := range packages(t) {
+		allowed, limited := mayImport[p.top()]
+		for _, i := range p.Imports { // tests may also import what they need for a peer
+			if own, ok := strings.CutPrefix(i, module+"/"); ok && limited {
+				if top, _, _ := strings.Cut(own, "/"); !slices.Contains(allowed, top) {
+					t.Errorf("%s imports %s: packages in %s may import %v", p.ImportPath, i, p.top(), allowed)
+				}
+			}
+		}
+		for _, i := range slices.Concat(p.Imports, p.TestImports, p.XTestImports) {
+			for lib, where := range mayUse {
+				if (i == lib || strings.HasPrefix(i, lib+"/")) && !slices.Contains(where, p.top()) {
+					t.Errorf("%s imports %s: only %v may name %s", p.ImportPath, i, where, lib)
+				}
+			}
+		}
+	}
+}
+
+func TestPackageNames(t *testing.T) {
+	for _, p := range packages(t) {
+		switch name := path.Base(p.ImportPath); name {
+		case "util", "utils", "common", "base", "helper", "helpers", "misc", "shared":
+			t.Errorf("%s: %s says nothing of what is in it", p.ImportPath, name)
+		}
+	}
+}
+
+func TestTopLevel(t *testing.T) {
+	entries, err := os.ReadDir("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := []string{"go.mod", "go.sum", "README.md", "LICENSE", "link", "stack", "rdmatransport", "verbs", "cmd", "tests"}
+	for _, e := range entries {
+		if name := e.Name(); !strings.HasPrefix(name, ".") && !slices.Contains(known, name) {
+			t.Errorf("%s at the top level: there is room for %v only", name, known)
+		}
+	}
+}
+
+// A file that is longer holds two things.
+const maxLines = 600
+
+func TestFileLengths(t *testing.T) {
+	err := filepath.WalkDir("..", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || filepath.Ext(name) != ".go" {
+			return err
+		}
+		b, err := os.ReadFile(name)
+		if n := bytes.Count(b, []byte("\n")); n > maxLines {
+			t.Errorf("%s has %d lines, more than %d: it holds two things", name, n, maxLines)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
