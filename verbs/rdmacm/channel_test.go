@@ -86,6 +86,7 @@ func TestMigrate(t *testing.T) {
 		l := a.listen(rdmacm.TCP)
 		c := b.resolve(rdmacm.TCP, v4A+":7471")
 		must(t, c.Connect(nil))
+		synctest.Wait()
 		other := b.resolve(rdmacm.TCP, v4A+":7471")
 		must(t, other.Connect(nil))
 		synctest.Wait()

@@ -27,6 +27,7 @@ func left(t *testing.T, devs ...*verbs.Device) {
 	t.Helper()
 	for _, d := range devs {
 		must(t, d.Close())
+		synctest.Wait() // what was on its way when its listener went
 		f := d.Provider().(*device)
 		f.mu.Lock()
 		if f.conns != 0 || len(f.listeners) != 0 {

@@ -113,6 +113,7 @@ func (e *end) close(ids ...*rdmacm.ID) {
 	}
 	must(e, e.ch.Destroy())
 	must(e, e.dev.Close())
+	synctest.Wait() // what was on its way when its listener went
 	e.fake.mu.Lock()
 	defer e.fake.mu.Unlock()
 	if e.fake.conns != 0 || len(e.fake.listeners) != 0 {

@@ -201,7 +201,11 @@ func (r *qpResources) destroy() error {
 
 // connectQP takes the QP from INIT to RTS. adjust changes what the provider says.
 func (id *ID) connectQP(adjust func(*verbs.QPAttr)) error {
-	for _, to := range []verbs.QPState{verbs.StateInit, verbs.StateRTR, verbs.StateRTS} {
+	path := []verbs.QPState{verbs.StateInit, verbs.StateRTR, verbs.StateRTS}
+	if id.qp.qp.Transport() == verbs.IWARP {
+		path = []verbs.QPState{verbs.StateInit, verbs.StateRTS} // a stream has both directions
+	}
+	for _, to := range path {
 		attr, mask, err := id.conn.QPAttr(to)
 		if err != nil {
 			return err
