@@ -1,0 +1,93 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// TestNothingSentTwice moves data both ways at once in real time, for as fast as it goes: where nothing is lost no
+// packet is repeated and no timeout fires.
+func TestNothingSentTwice(t *testing.T) {
+	const size = 1 << 20
+	count := 256
+	if testing.Short() || raceEnabled {
+		count = 32
+	}
+	for _, mtu := range []verbs.MTU{verbs.MTU1024, verbs.MTU4096} {
+		for _, code := range []verbs.WROpcode{verbs.RDMAWrite, verbs.RDMARead, verbs.Send} {
+			t.Run(fmt.Sprintf("%v/%v", code, mtu), func(t *testing.T) {
+				p := newPair(t, pairOptions{terms: func(c *terms) {
+					c.mtu = mtu
+					for i := range c.sides {
+						c.sides[i].timeout = 18 // a second: for losses, not for a busy machine
+					}
+				}})
+				defer p.close()
+				mr := [2]*verbs.MR{p.a.reg(make([]byte, 2*size), allAccess), p.b.reg(make([]byte, 2*size), allAccess)}
+				start := time.Now()
+				ends := [2]*endpoint{p.a, p.b}
+				result := make(chan error, 2)
+				for i, e := range ends {
+					go func() { result <- e.stream(code, count, size, mr[i], mr[1-i]) }()
+				}
+				ok(t, <-result)
+				ok(t, <-result)
+				t.Logf("%.1f Gbit/s both ways", float64(2*count*size)*8/1e9/time.Since(start).Seconds())
+				for _, e := range ends {
+					for _, name := range []string{"completer_retry_err", "out_of_seq_request", "duplicate_request", "rcvd_seq_err", "icrc_errors"} {
+						if n := e.counter(name); n != 0 {
+							t.Errorf("%s is %d", name, n)
+						}
+					}
+				}
+				for _, m := range mr {
+					ok(t, m.Dereg())
+				}
+			})
+		}
+	}
+}
+
+// stream sends count messages from the first half of mine to the second half of theirs, and receives as many.
+func (e *endpoint) stream(code verbs.WROpcode, count, size int, mine, theirs *verbs.MR) error {
+	const depth = 8
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	sent, received, posted, ready := 0, 0, 0, 0
+	if code != verbs.Send {
+		received = count
+	}
+	for sent < count || received < count {
+		for ; code == verbs.Send && ready < count && ready-received < 4*depth; ready++ {
+			if err := e.qp.PostRecv(&verbs.RecvWR{ID: recvID, SGList: []verbs.SGE{mine.SGE(size, size)}}); err != nil {
+				return err
+			}
+		}
+		for ; posted < count && posted-sent < depth && posted-received < depth; posted++ {
+			if err := e.qp.PostSend(&verbs.SendWR{Opcode: code, Flags: verbs.SendSignaled, SGList: []verbs.SGE{mine.SGE(0, size)},
+				RemoteAddr: theirs.Addr() + uint64(size), RKey: theirs.RKey()}); err != nil {
+				return err
+			}
+		}
+		var wcs [4]verbs.WC
+		n, err := e.wait(ctx, wcs[:])
+		if err != nil {
+			return err
+		}
+		for _, wc := range wcs[:n] {
+			switch {
+			case wc.Status != verbs.WCSuccess:
+				return fmt.Errorf("WR %#x: %v", wc.WRID, wc.Status)
+			case wc.WRID == recvID:
+				received++
+			default:
+				sent++
+			}
+		}
+	}
+	return nil
+}
