@@ -31,7 +31,7 @@ func FuzzStateMachine(f *testing.F) {
 // TestRandomSequences is the fuzz target from many seeds.
 func TestRandomSequences(t *testing.T) {
 	rng := rand.New(rand.NewPCG(2, 2))
-	for range 400 {
+	for range 200 {
 		script := make([]byte, 2000)
 		for i := range script {
 			script[i] = byte(rng.Uint32())

@@ -3,6 +3,7 @@ package cm_test
 import (
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/softrnic/softrnic/rdmatransport/roce/cm/mad"
@@ -269,6 +270,7 @@ func TestClose(t *testing.T) {
 // forgotten checks that nothing is left of a closed connection.
 func (r *rig) forgotten(c rdmacm.ProviderConn) {
 	r.t.Helper()
+	synctest.Wait()
 	if n := r.m.Len(); n != 0 {
 		r.t.Errorf("%d connections are remembered", n)
 	}
