@@ -6,9 +6,11 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"net/netip"
 	"testing"
 	"time"
 
+	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/tests/interop/peer"
 	"github.com/softrnic/softrnic/verbs"
 )
@@ -232,17 +234,24 @@ func TestKernelOperations(t *testing.T) {
 
 func TestOperations(t *testing.T) {
 	p := peer.Boot(t, peer.Config{ID: 2})[0]
-	linux, here := openKernel(t, p), openSoftRNIC(t, captured(t, openTAP(t, p.Netns)))
-	t.Run("IPv4/requester", func(t *testing.T) {
-		operate(t, newSide(t, here, softrnicAddr4), newSide(t, linux, p.Addr4()))
-	})
-	t.Run("IPv4/responder", func(t *testing.T) {
-		operate(t, newSide(t, linux, p.Addr4()), newSide(t, here, softrnicAddr4))
-	})
-	t.Run("IPv6/requester", func(t *testing.T) {
-		operate(t, newSide(t, here, softrnicAddr6), newSide(t, linux, p.Addr6()))
-	})
-	t.Run("IPv6/responder", func(t *testing.T) {
-		operate(t, newSide(t, linux, p.Addr6()), newSide(t, here, softrnicAddr6))
-	})
+	linux := openKernel(t, p)
+	for _, medium := range []struct {
+		name string
+		open func(*testing.T, *peer.Netns) link.Link
+	}{{"tap", openTAP}, {"packet", openPacket}} {
+		t.Run(medium.name, func(t *testing.T) {
+			here := openSoftRNIC(t, captured(t, medium.open(t, p.Netns)))
+			for _, addrs := range []struct {
+				family      string
+				here, there netip.Addr
+			}{{"IPv4", softrnicAddr4, p.Addr4()}, {"IPv6", softrnicAddr6, p.Addr6()}} {
+				t.Run(addrs.family+"/requester", func(t *testing.T) {
+					operate(t, newSide(t, here, addrs.here), newSide(t, linux, addrs.there))
+				})
+				t.Run(addrs.family+"/responder", func(t *testing.T) {
+					operate(t, newSide(t, linux, addrs.there), newSide(t, here, addrs.here))
+				})
+			}
+		})
+	}
 }
