@@ -32,21 +32,10 @@ func (p *Provider) newCM(rand io.Reader) *cm.Manager {
 	})
 }
 
-// roceOnly is the error for the other transport.
-func roceOnly(op string, t verbs.Transport) error {
-	if t == verbs.RoCEv2 {
-		return nil
-	}
-	return verbs.Errorf(verbs.ErrNotSupported, op, "transport %v: this device connects over %v", t, verbs.RoCEv2)
-}
-
 // Route implements rdmacm.Provider. Without src it takes an interface that has a network with dst, else one with a
 // gateway.
 func (p *Provider) Route(transport verbs.Transport, src, dst netip.Addr) (rdmacm.Route, error) {
 	const op = "route"
-	if err := roceOnly(op, transport); err != nil {
-		return rdmacm.Route{}, err
-	}
 	zone := dst.Zone()
 	src, dst = src.Unmap().WithZone(""), dst.Unmap().WithZone("")
 	given := src.IsValid() && !src.IsUnspecified()
@@ -90,6 +79,11 @@ func (p *Provider) Route(transport verbs.Transport, src, dst netip.Addr) (rdmacm
 	return route, verbs.Errorf(verbs.ErrInvalid, op, "%v: device %s has no interface %q", dst, p.name, zone)
 }
 
+// iwarpRoute is the route of a stream between two addresses.
+func (p *Provider) iwarpRoute(local, remote netip.Addr) (rdmacm.Route, error) {
+	return p.Route(verbs.IWARP, local, remote)
+}
+
 // Resolve implements rdmacm.Provider.
 func (p *Provider) Resolve(ctx context.Context, r rdmacm.Route) error {
 	nic, err := p.nic(r.Port)
@@ -101,19 +95,19 @@ func (p *Provider) Resolve(ctx context.Context, r rdmacm.Route) error {
 
 // Listen implements rdmacm.Provider.
 func (p *Provider) Listen(attr *rdmacm.ListenAttr, h rdmacm.Handler) (io.Closer, error) {
-	if err := roceOnly("listen", attr.Transport); err != nil {
-		return nil, err
+	if attr.Transport == verbs.IWARP {
+		return p.iwarp.Listen(attr, h)
 	}
 	return p.cm.Listen(attr, h)
 }
 
 // Connect implements rdmacm.Provider.
 func (p *Provider) Connect(attr *rdmacm.ConnectAttr, h rdmacm.Handler) (rdmacm.ProviderConn, error) {
-	if err := roceOnly("connect", attr.Transport); err != nil {
-		return nil, err
-	}
 	if _, err := p.nic(attr.Port); err != nil {
 		return nil, err
+	}
+	if attr.Transport == verbs.IWARP {
+		return p.iwarp.Connect(attr, h)
 	}
 	return p.cm.Connect(attr, h)
 }

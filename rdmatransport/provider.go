@@ -3,12 +3,14 @@
 package rdmatransport
 
 import (
+	"crypto/rand"
 	"encoding/binary"
 	"fmt"
 	"io"
 	"maps"
 	"sync/atomic"
 
+	"github.com/softrnic/softrnic/rdmatransport/iwarp"
 	"github.com/softrnic/softrnic/rdmatransport/memory"
 	"github.com/softrnic/softrnic/rdmatransport/roce"
 	"github.com/softrnic/softrnic/rdmatransport/roce/cm"
@@ -38,6 +40,7 @@ type Provider struct {
 	regions *memory.Regions
 	timers  *timers.Queue
 	roce    *roce.Engine
+	iwarp   *iwarp.Engine
 	cm      *cm.Manager
 }
 
@@ -47,6 +50,7 @@ type Option func(*options)
 type options struct {
 	name string
 	rand io.Reader
+	mpa  iwarp.Config
 }
 
 // Name sets the device's name; the default is softrnic0, softrnic1, ….
@@ -55,6 +59,9 @@ func Name(name string) Option { return func(o *options) { o.name = name } }
 // Rand sets the source of keys and QP numbers; the default is crypto/rand. Only tests have a use for another.
 func Rand(r io.Reader) Option { return func(o *options) { o.rand = r } }
 
+// MPA sets how the device wants its iWARP streams.
+func MPA(c iwarp.Config) Option { return func(o *options) { o.mpa = c } }
+
 // New makes a device with a port for each of the host's interfaces. The host stays the caller's: close the device
 // first, then the host.
 func New(host stack.Network, opts ...Option) *Provider {
@@ -62,11 +69,15 @@ func New(host stack.Network, opts ...Option) *Provider {
 	for _, opt := range opts {
 		opt(&o)
 	}
+	if o.rand == nil {
+		o.rand = rand.Reader
+	}
 	if o.name == "" {
 		o.name = fmt.Sprintf("softrnic%d", made.Add(1)-1)
 	}
 	p := &Provider{name: o.name, nics: host.NICs(), regions: memory.NewRegions(o.rand), timers: timers.New()}
-	p.roce = roce.New(p.nics, p.regions, p.timers, o.rand)
+	p.iwarp = iwarp.New(host, o.mpa, p.regions, o.rand, p.iwarpRoute, func(qpn uint32) bool { return p.roce.HasQP(qpn) })
+	p.roce = roce.New(p.nics, p.regions, p.timers, o.rand, p.iwarp.HasQP)
 	p.cm = p.newCM(o.rand)
 	return p
 }
@@ -160,10 +171,13 @@ func (p *Provider) DeregMR(mr *verbs.MR) { p.regions.Deregister(mr) }
 
 // CreateQP implements verbs.Provider.
 func (p *Provider) CreateQP(h verbs.QPHandle, attr *verbs.QPInitAttr) (verbs.ProviderQP, uint32, error) {
-	if attr.Transport != verbs.RoCEv2 {
-		return nil, 0, fmt.Errorf("transport %v: %w", attr.Transport, verbs.ErrNotSupported)
+	switch attr.Transport {
+	case verbs.RoCEv2:
+		return p.roce.CreateQP(h, attr)
+	case verbs.IWARP:
+		return p.iwarp.CreateQP(h, attr)
 	}
-	return p.roce.CreateQP(h, attr)
+	return nil, 0, fmt.Errorf("transport %v: %w", attr.Transport, verbs.ErrNotSupported)
 }
 
 // Counters is a snapshot of the device's counters, by the names of rxe's hw_counters where rxe has them.
@@ -177,6 +191,7 @@ func (p *Provider) Counters() map[string]uint64 {
 func (p *Provider) Close() error {
 	p.cm.Close()
 	p.roce.Close()
+	p.iwarp.Close()
 	p.timers.Close()
 	return nil
 }

@@ -128,8 +128,8 @@ type Denial uint8
 const (
 	Allowed Denial = iota
 	UnknownKey
-	OtherPD  // the region belongs to another protection domain than the QP
-	NoRight  // the region lacks a right
+	OtherPD // the region belongs to another protection domain than the QP
+	NoRight // the region lacks a right
 	OutOfRange
 )
 

@@ -1,9 +1,9 @@
 // Package roce speaks RoCEv2: the requester and responder of reliable connections over UDP 4791.
 //
-// The way of a packet. Out: verbs locks the QP and calls PostSend; requester.go cuts messages into packets, window.go
-// says how many may be in flight, packet.go writes one into a sender of the stack. In: engine.go checks the ICRC and
-// finds the QP, then requests go to responder.go, whose answers response.go sends in order, and acknowledgements and
-// responses go to completer.go. retry.go holds the timers and what goes back when something was lost.
+// The way of a packet. Out: verbs locks the QP and calls PostSend; requester.go cuts messages into packets, as many as
+// the window lets out, and writes them into a sender of the stack. In: engine.go checks the ICRC and finds the QP, then
+// requests go to responder.go, whose answers response.go sends in order, and acknowledgements and responses go to
+// completer.go. retry.go holds the timers and what goes back when something was lost.
 //
 // Everything about a QP happens under its lock, on the goroutine that brought the work: the application's for posts,
 // the link's for packets, the timer queue's for timeouts.
@@ -37,13 +37,14 @@ type Engine struct {
 	gsi     GSI
 }
 
-// New starts an engine on every NIC. Random numbers (QPNs) come from rand.
-func New(nics []stack.NIC, regions *memory.Regions, queue *timers.Queue, rand io.Reader) *Engine {
+// New starts an engine on every NIC. QP numbers are drawn from rand, but none that taken says is in use by another
+// transport.
+func New(nics []stack.NIC, regions *memory.Regions, queue *timers.Queue, rand io.Reader, taken func(qpn uint32) bool) *Engine {
 	e := &Engine{
 		nics:    nics,
 		regions: regions,
 		timers:  queue,
-		qps:     keys.New[qp](qpnBits, rand, func(n uint32) bool { return n <= 1 || n == 1<<qpnBits-1 }),
+		qps:     keys.New[qp](qpnBits, rand, func(n uint32) bool { return n <= 1 || n == 1<<qpnBits-1 || taken(n) }),
 		start:   time.Now(),
 	}
 	e.gsi.e = e
@@ -53,6 +54,9 @@ func New(nics []stack.NIC, regions *memory.Regions, queue *timers.Queue, rand io
 	}
 	return e
 }
+
+// HasQP tells whether a QP number is in use.
+func (e *Engine) HasQP(qpn uint32) bool { return e.qps.Get(qpn) != nil }
 
 // Close stops reception; no QP is left by then.
 func (e *Engine) Close() {

@@ -1,0 +1,279 @@
+package iwarp
+
+// A connection: a TCP stream on which MPA's frames are exchanged, for rdma_cm on one side and a QP on the other. Its
+// events leave it one at a time, on a goroutine that has no lock. (RFC 5044 §7, RFC 6581)
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"sync"
+	"syscall"
+
+	"github.com/softrnic/softrnic/rdmatransport/iwarp/mpa"
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+)
+
+// Config is how this end wants its streams.
+type Config struct {
+	// NoCRC says that this end can do without CRCs; they are left out if the peer says so too. RFC 5044 §4.4 wants that
+	// to be an administrator's choice.
+	NoCRC bool
+	// Markers asks the peer to send markers.
+	Markers bool
+	// Revision is that of the requests that this end sends: 1 (RFC 5044), or 2 (RFC 6581), which 0 means too.
+	Revision uint8
+	// NoPeerToPeer leaves out the ready-to-receive message that lets the accepting side send first.
+	NoPeerToPeer bool
+}
+
+// largeRequest and largeReply, reserved bits of MPA's frames, are how two SoftRNICs agree on FPDUs that are longer than
+// a segment, for links that do the segmentation. Others send neither: they are two bits because siw sends back the
+// reserved bits of a request.
+const (
+	largeRequest = 0x04
+	largeReply   = 0x02
+)
+
+// readyKind is the ready-to-receive message that an initiator sends first (RFC 6581 §8).
+type readyKind uint8
+
+const (
+	noReady readyKind = iota
+	readyWrite
+	readyRead
+	readyEmpty
+)
+
+// conn is one end of a connection. It implements rdmacm.ProviderConn.
+type conn struct {
+	e         *Engine
+	h         rdmacm.Handler
+	route     rdmacm.Route
+	initiator bool
+	listener  *listener // of a ConnectRequest, until it is answered
+
+	// Set before the stream is handed out.
+	stream    stack.Stream
+	framer    mpa.Sender
+	deframer  mpa.Receiver
+	request   mpa.Frame // the peer's, on the accepting side
+	mulpdu    int
+	ird, ord  int
+	sink      uint32
+	ready     readyKind
+	closeOnce sync.Once
+
+	mu     sync.Mutex // after the QP's lock
+	state  connState
+	qp     *qp
+	silent bool // Close was called: no events any more
+
+	events  []*rdmacm.ConnEvent
+	running bool
+}
+
+type connState uint8
+
+const (
+	starting    connState = iota // frames are being exchanged
+	requested                    // accepting side: the application decides
+	responded                    // initiating side: the application is to establish
+	established                  //
+	over
+)
+
+var connStates = [...]string{"starting", "requested", "responded", "established", "over"}
+
+func (s connState) String() string { return connStates[s] }
+
+// emit reports an event. c.mu is held.
+func (c *conn) emit(e *rdmacm.ConnEvent) {
+	if c.silent {
+		return
+	}
+	e.Conn = c
+	c.events = append(c.events, e)
+	if !c.running {
+		c.running = true
+		go c.deliver()
+	}
+}
+
+func (c *conn) deliver() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.events) > 0 && !c.silent {
+		e := c.events[0]
+		c.events = c.events[1:]
+		c.mu.Unlock()
+		c.h(e)
+		c.mu.Lock()
+	}
+	c.running = false
+}
+
+// expect checks the state for a call. c.mu is held.
+func (c *conn) expect(op string, want connState) error {
+	if c.state != want {
+		return verbs.Errorf(verbs.ErrInvalid, op, "the iWARP connection is %v, not %v", c.state, want)
+	}
+	return nil
+}
+
+// begin lays the stream out as both frames say. mine and theirs are the configuration's two directions.
+func (c *conn) begin(markersOut, markersIn, crc, large bool) error {
+	out := mpa.Config{Markers: markersOut, CRC: crc}
+	c.framer = mpa.NewSender(out)
+	c.deframer = mpa.NewReceiver(mpa.Config{Markers: markersIn, CRC: crc})
+	c.mulpdu = out.MaxULPDU(c.stream.MSS())
+	if large && !markersOut && c.stream.Offloaded() {
+		c.mulpdu = mpa.MaxMULPDU
+	}
+	var sink [4]byte
+	if _, err := io.ReadFull(c.e.rand, sink[:]); err != nil {
+		return err
+	}
+	c.sink = binary.BigEndian.Uint32(sink[:])
+	return nil
+}
+
+// bind gives the stream to a QP that enters RTS.
+func (c *conn) bind(q *qp) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.qp != nil:
+		return verbs.Errorf(verbs.ErrBusy, "modify QP", "LLPStream belongs to QP %#x", c.qp.num)
+	case c.state != requested && c.state != responded:
+		return verbs.Errorf(verbs.ErrInvalid, "modify QP", "LLPStream is %v", c.state)
+	}
+	c.qp = q
+	return nil
+}
+
+// QPAttr implements rdmacm.ProviderConn.
+func (c *conn) QPAttr(to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	attr := verbs.QPAttr{QPState: to}
+	switch to {
+	case verbs.StateInit:
+		attr.PortNum = c.route.Port
+		attr.QPAccessFlags = verbs.AccessRemoteRead | verbs.AccessRemoteWrite | verbs.AccessRemoteAtomic
+		return attr, verbs.QPAttrState | verbs.QPAttrPort | verbs.QPAttrAccessFlags, nil
+	case verbs.StateRTR:
+		return attr, 0, nil // iWARP has no such state
+	case verbs.StateRTS:
+		if c.state != requested && c.state != responded {
+			return attr, 0, verbs.Errorf(verbs.ErrInvalid, "get QP attributes", "the iWARP connection is %v", c.state)
+		}
+		attr.LLPStream = c
+		attr.MaxDestRDAtomic, attr.MaxRDAtomic = uint8(min(c.ird, MaxReads)), uint8(min(c.ord, MaxReads))
+		return attr, verbs.QPAttrState | verbs.QPAttrLLPStream | verbs.QPAttrMaxDestRDAtomic | verbs.QPAttrMaxQPRDAtomic, nil
+	}
+	return attr, 0, verbs.Errorf(verbs.ErrInvalid, "get QP attributes", "a connection knows none for %v", to)
+}
+
+// Establish implements rdmacm.ProviderConn.
+func (c *conn) Establish() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.expect("establish", responded); err != nil {
+		return err
+	}
+	if c.qp == nil {
+		return verbs.Errorf(verbs.ErrInvalid, "establish", "no QP has the connection's stream")
+	}
+	c.state = established
+	c.emit(&rdmacm.ConnEvent{Type: rdmacm.Established})
+	return nil
+}
+
+// Notify implements rdmacm.ProviderConn: a stream needs no such help.
+func (c *conn) Notify() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state != established {
+		return verbs.Errorf(verbs.ErrInvalid, "notify", "the iWARP connection is %v", c.state)
+	}
+	return nil
+}
+
+// Disconnect implements rdmacm.ProviderConn. The stream closes as the QP leaves RTS.
+func (c *conn) Disconnect() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state == over {
+		return nil
+	}
+	if err := c.expect("disconnect", established); err != nil {
+		return err
+	}
+	c.linger()
+	return nil
+}
+
+// ended is called when the stream has come to its end, by the QP's reader.
+func (c *conn) ended(error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	was := c.state
+	c.state = over
+	switch was {
+	case established:
+		c.emit(&rdmacm.ConnEvent{Type: rdmacm.Disconnected})
+	case responded, requested:
+		c.emit(&rdmacm.ConnEvent{Type: rdmacm.ConnectError, Status: -int(syscall.ECONNRESET)})
+	}
+}
+
+// Close implements rdmacm.ProviderConn.
+func (c *conn) Close() {
+	c.mu.Lock()
+	was, stream, bound := c.state, c.stream, c.qp != nil
+	c.state, c.silent = over, true
+	c.mu.Unlock()
+	c.answered()
+	switch {
+	case stream == nil:
+	case was == requested:
+		c.refuse(nil)
+	case bound:
+		c.linger() // the QP's reader closes it
+	default:
+		stream.Abort()
+	}
+}
+
+// frame reads one of MPA's frames off the stream, and nothing behind it.
+func readFrame(r io.Reader, reply bool) (mpa.Frame, error) {
+	b := make([]byte, mpa.HeaderLen, mpa.MaxFrameLen)
+	if _, err := io.ReadFull(r, b); err != nil {
+		return mpa.Frame{}, err
+	}
+	n, err := mpa.FrameLen(b)
+	if err != nil {
+		return mpa.Frame{}, err
+	}
+	if _, err := io.ReadFull(r, b[mpa.HeaderLen:n]); err != nil {
+		return mpa.Frame{}, err
+	}
+	f, _, err := mpa.Parse(b[:n])
+	if err == nil && f.Reply != reply {
+		err = fmt.Errorf("%w: both ends are the same side", mpa.ErrKey)
+	}
+	return f, err
+}
+
+// writeFrame sends one of MPA's frames.
+func writeFrame(w io.Writer, f *mpa.Frame) error {
+	b := make([]byte, f.Len())
+	if _, err := f.Encode(b); err != nil {
+		return verbs.Errorf(verbs.ErrInvalid, "send MPA frame", "%v", err)
+	}
+	_, err := w.Write(b)
+	return err
+}

@@ -1,0 +1,24 @@
+package iwarp
+
+import "sync/atomic"
+
+// Counters count what is rare.
+type Counters struct {
+	TerminatesSent     atomic.Uint64
+	TerminatesReceived atomic.Uint64
+	StreamsLost        atomic.Uint64 // ended without a Terminate or an orderly close
+	CRCErrors          atomic.Uint64
+	ConnectsRefused    atomic.Uint64 // connections turned away before a consumer saw them
+}
+
+// Snapshot is every counter by name.
+func (e *Engine) Snapshot() map[string]uint64 {
+	c := &e.Counters
+	return map[string]uint64{
+		"iwarp_terminates_sent":     c.TerminatesSent.Load(),
+		"iwarp_terminates_received": c.TerminatesReceived.Load(),
+		"iwarp_streams_lost":        c.StreamsLost.Load(),
+		"iwarp_crc_errors":          c.CRCErrors.Load(),
+		"iwarp_connects_refused":    c.ConnectsRefused.Load(),
+	}
+}

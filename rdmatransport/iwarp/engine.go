@@ -1,0 +1,75 @@
+// Package iwarp speaks iWARP: RDMAP (RFC 5040, RFC 7306) over DDP (RFC 5041) over MPA (RFC 5044, RFC 6581) over the
+// stack's TCP. The layers' formats and framing are packages below this one; here they become queue pairs.
+//
+// The way of a message. Set-up: connect.go and listen.go exchange MPA's request and reply frames on a TCP stream, and
+// verbs hands the started stream to the QP as it enters RTS. Out: verbs locks the QP and calls PostSend; sender.go cuts
+// messages into segments, which the stream's send buffer has filled in place, CRC included. In: receiver.go reads the
+// stream on the one goroutine that a connected QP has, MPA's receiver finds the segments, placement.go checks and
+// places them; what is to be answered waits in responses.go for room in the stream. terminate.go ends a stream that
+// went wrong.
+//
+// What differs from RoCEv2 for a user of verbs: SEND and WRITE complete when the stream has taken them, as TCP then
+// delivers them or breaks; SEND with immediate data does not exist; a READ's sink is named to the peer by an STag that
+// is only good for that stream's READs, so that its region needs no remote access.
+package iwarp
+
+import (
+	"io"
+	"net/netip"
+	"sync"
+
+	"github.com/softrnic/softrnic/rdmatransport/keys"
+	"github.com/softrnic/softrnic/rdmatransport/memory"
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+)
+
+// Engine is the iWARP half of a device.
+type Engine struct {
+	Counters Counters
+
+	net     stack.Network
+	config  Config
+	route   RouteFunc
+	regions *memory.Regions
+	rand    io.Reader
+	qps     *keys.Table[qp]
+	readers sync.WaitGroup // goroutines of streams
+}
+
+// RouteFunc finds the port and the GID index of a local address.
+type RouteFunc func(local, remote netip.Addr) (rdmacm.Route, error)
+
+// New makes an engine. QP numbers are drawn from rand, but none that taken says is in use by another transport.
+func New(net stack.Network, config Config, regions *memory.Regions, rand io.Reader, route RouteFunc, taken func(qpn uint32) bool) *Engine {
+	return &Engine{
+		net:     net,
+		config:  config,
+		route:   route,
+		regions: regions,
+		rand:    rand,
+		qps:     keys.New[qp](24, rand, func(n uint32) bool { return n <= 1 || n == 1<<24-1 || taken(n) }),
+	}
+}
+
+// HasQP tells whether a QP number is in use.
+func (e *Engine) HasQP(qpn uint32) bool { return e.qps.Get(qpn) != nil }
+
+// Close waits for the goroutines of all streams; no QP is left by then.
+func (e *Engine) Close() { e.readers.Wait() }
+
+// CreateQP makes a QP in state RESET and draws its number.
+func (e *Engine) CreateQP(h verbs.QPHandle, attr *verbs.QPInitAttr) (verbs.ProviderQP, uint32, error) {
+	if attr.Type != verbs.RC {
+		return nil, 0, verbs.Errorf(verbs.ErrNotSupported, "create QP", "QP type %v over iWARP", attr.Type)
+	}
+	q := &qp{e: e, h: h}
+	q.tx.sent = make([]sentWR, slots(attr.Cap.MaxSendWR))
+	num, err := e.qps.Insert(q)
+	if err != nil {
+		return nil, 0, verbs.Errorf(verbs.ErrNoMemory, "create QP", "%v", err)
+	}
+	q.num = num
+	return q, num, nil
+}

@@ -1,0 +1,309 @@
+package iwarp
+
+// On the path: a DDP segment that came in whole. It is checked and placed before the next is looked at. Errors carry
+// the code that Terminate gives the peer. (RFC 5040 §4, §5, §7; RFC 5041 §5, §6, §7)
+
+import (
+	"encoding/binary"
+	"errors"
+
+	"github.com/softrnic/softrnic/rdmatransport/iwarp/ddp"
+	"github.com/softrnic/softrnic/rdmatransport/iwarp/rdmap"
+	"github.com/softrnic/softrnic/rdmatransport/memory"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// errTerminated stops reception: the peer sent Terminate.
+var errTerminated = errors.New("iwarp: the peer terminated the stream")
+
+// ULPDU implements mpa.Handler.
+func (q *qp) ULPDU(b []byte) error {
+	q.tx.open = true
+	q.rx.ulpdu = b
+	if len(b) == 0 {
+		return nil // an empty FPDU, sent as a ready-to-receive indication
+	}
+	var err error
+	if ddp.IsTagged(b) {
+		err = q.placeTagged(b)
+	} else {
+		err = q.placeUntagged(b)
+	}
+	if err == nil {
+		q.rx.ulpdu = nil
+	}
+	return err
+}
+
+// placeTagged places a segment of an RDMA Write or of a READ's response.
+func (q *qp) placeTagged(b []byte) error {
+	h, payload, err := ddp.ParseTagged(b)
+	if err != nil {
+		return err
+	}
+	op, err := rdmap.ParseControl(h.RsvdULP)
+	if err != nil {
+		return err
+	}
+	switch op {
+	case rdmap.Write:
+		return q.placeWrite(&h, payload)
+	case rdmap.ReadResponse:
+		return q.placeRead(&h, payload)
+	}
+	return rdmap.UnexpectedOpcode
+}
+
+// placeWrite puts a segment of an RDMA Write into the memory it names.
+func (q *qp) placeWrite(h *ddp.Tagged, payload []byte) error {
+	n := uint64(len(payload))
+	if err := ddp.CheckTO(h.TO, len(payload)); err != nil {
+		return err
+	}
+	if n > 0 && q.h.Attr().QPAccessFlags&verbs.AccessRemoteWrite == 0 {
+		return ddp.ErrInvalidSTag
+	}
+	dst, denial := q.e.regions.Remote(q.h.PD(), h.STag, h.TO, n, verbs.AccessRemoteWrite)
+	if denial != memory.Allowed {
+		return taggedError(denial)
+	}
+	copy(dst, payload)
+	q.rx.writing += n
+	if h.Last {
+		q.rx.written, q.rx.writing = q.rx.writing, 0
+	}
+	return nil
+}
+
+// taggedError is DDP's name for a denied access. It has none for a missing right, where siw says invalid STag too.
+func taggedError(d memory.Denial) error {
+	switch d {
+	case memory.OtherPD:
+		return ddp.ErrSTagNotAssociated
+	case memory.OutOfRange:
+		return ddp.ErrBounds
+	}
+	return ddp.ErrInvalidSTag
+}
+
+// placeRead puts a segment of a response into the sink of the oldest READ. Responses come in order, so it must carry on
+// exactly where the last one ended.
+func (q *qp) placeRead(h *ddp.Tagged, payload []byte) error {
+	t := &q.tx
+	if t.readyAnswer && h.Last && len(payload) == 0 && h.STag == t.sink {
+		t.readyAnswer = false
+		return nil
+	}
+	wr := q.oldestRead()
+	if wr == nil || wr.Opcode != verbs.RDMARead || h.STag != t.sink {
+		return ddp.ErrInvalidSTag
+	}
+	n := uint64(len(payload))
+	if h.TO != t.taken || t.taken+n > wr.Length() || h.Last != (t.taken+n == wr.Length()) {
+		return ddp.ErrBounds
+	}
+	if status := q.e.regions.Scatter(payload, q.h.PD(), wr.SGList, t.taken); status != verbs.WCSuccess {
+		q.answered(status)
+		return rdmap.LocalCatastrophic
+	}
+	t.taken += n
+	if h.Last {
+		t.taken = 0
+		q.answered(verbs.WCSuccess)
+	}
+	return nil
+}
+
+// oldestRead is the READ or atomic that the next answer is for; nil if none is outstanding.
+func (q *qp) oldestRead() *verbs.SendWR {
+	t := &q.tx
+	if len(t.reads) == 0 {
+		return nil
+	}
+	return q.h.Send(int(t.reads[0] - t.first))
+}
+
+// answered ends the oldest READ or atomic. A failure takes the requests before it, which TCP has carried, with success.
+func (q *qp) answered(status verbs.WCStatus) {
+	t := &q.tx
+	n := t.reads[0]
+	t.reads = t.reads[:copy(t.reads, t.reads[1:])]
+	if status != verbs.WCSuccess {
+		if n == t.first {
+			q.pop(status, 0)
+		}
+		return
+	}
+	t.at(n).done = true
+	q.completeDone()
+}
+
+// placeUntagged handles a segment for one of the queues.
+func (q *qp) placeUntagged(b []byte) error {
+	h, payload, err := ddp.ParseUntagged(b)
+	if err != nil {
+		return err
+	}
+	if h.QN >= rdmap.Queues {
+		return ddp.ErrInvalidQN
+	}
+	first, err := q.rx.queues[h.QN].Accept(&h, len(payload))
+	if err != nil {
+		return err
+	}
+	op, err := rdmap.ParseControl(h.RsvdULP)
+	if err != nil {
+		return err
+	}
+	if err := op.CheckUntagged(h.QN); err != nil {
+		return err
+	}
+	if op.Info().HeaderLen > 0 && (!first || !h.Last) {
+		return rdmap.StreamCatastrophic // these messages are one segment each
+	}
+	switch op {
+	case rdmap.ReadRequest:
+		return q.readRequest(b, payload)
+	case rdmap.AtomicRequest:
+		return q.atomicRequest(b, payload)
+	case rdmap.AtomicResponse:
+		return q.atomicResponse(payload)
+	case rdmap.Terminate:
+		return q.terminated(payload)
+	case rdmap.ImmediateData, rdmap.ImmediateDataSE:
+		return q.immediate(op, payload)
+	}
+	return q.placeSend(&h, op, payload)
+}
+
+// placeSend puts a segment of a SEND into the oldest receive request.
+func (q *qp) placeSend(h *ddp.Untagged, op rdmap.Opcode, payload []byte) error {
+	wr := q.h.Recv()
+	if wr == nil {
+		return ddp.ErrNoBuffer
+	}
+	end := uint64(h.MO) + uint64(len(payload))
+	if end > wr.Length() || end > MaxMessage {
+		q.failRecv(verbs.WCLocLenErr)
+		return ddp.ErrTooLong
+	}
+	if status := q.e.regions.Scatter(payload, q.h.PD(), wr.SGList, uint64(h.MO)); status != verbs.WCSuccess {
+		q.failRecv(status)
+		return rdmap.LocalCatastrophic
+	}
+	if !h.Last {
+		return nil
+	}
+	info := op.Info()
+	wc := verbs.WC{Opcode: verbs.WCRecv, ByteLen: uint32(end)}
+	if info.Invalidate {
+		if q.e.regions.Invalidate(q.h.PD(), h.Invalidate) != memory.Allowed {
+			q.failRecv(verbs.WCRemInvReqErr)
+			return rdmap.CannotInvalidate
+		}
+		wc.Flags |= verbs.WCWithInv
+		wc.InvalidatedRKey = h.Invalidate
+	}
+	q.h.CompleteRecv(&wc, info.Solicited)
+	return nil
+}
+
+func (q *qp) failRecv(status verbs.WCStatus) {
+	wc := verbs.WC{Status: status, Opcode: verbs.WCRecv}
+	q.h.CompleteRecv(&wc, true)
+}
+
+// immediate delivers immediate data. With it comes the length of the RDMA Write that it follows, as verbs expects of a
+// WRITE with immediate data.
+func (q *qp) immediate(op rdmap.Opcode, payload []byte) error {
+	data, err := rdmap.ParseImmediate(payload)
+	if err != nil {
+		return err
+	}
+	if q.h.Recv() == nil {
+		return ddp.ErrNoBuffer
+	}
+	wc := verbs.WC{
+		Opcode: verbs.WCRecvRDMAWithImm, Flags: verbs.WCWithImm, ImmData: uint32(data), ByteLen: uint32(q.rx.written),
+	}
+	q.rx.written = 0
+	q.h.CompleteRecv(&wc, op.Info().Solicited)
+	return nil
+}
+
+// readRequest queues the answer to a READ.
+func (q *qp) readRequest(b, payload []byte) error {
+	h, err := rdmap.ParseReadRequest(payload)
+	if err != nil {
+		return err
+	}
+	if h.Size > 0 {
+		if q.h.Attr().QPAccessFlags&verbs.AccessRemoteRead == 0 {
+			return rdmap.AccessViolation
+		}
+		if h.SourceTO+uint64(h.Size) < h.SourceTO {
+			return rdmap.TOWrap
+		}
+		_, denial := q.e.regions.Remote(q.h.PD(), h.SourceSTag, h.SourceTO, uint64(h.Size), verbs.AccessRemoteRead)
+		if denial != memory.Allowed {
+			return remoteCause(denial)
+		}
+	}
+	w := answer{read: h}
+	copy(w.ddp[:], b)
+	if !q.tx.answers.push(w) {
+		return ddp.ErrNoBuffer // beyond the IRD (RFC 5040 §5.2)
+	}
+	return nil
+}
+
+// atomicRequest carries an atomic out and queues its answer.
+func (q *qp) atomicRequest(b, payload []byte) error {
+	h, err := rdmap.ParseAtomicRequest(payload)
+	if err != nil {
+		return err
+	}
+	if !h.Code.Known() {
+		return rdmap.UnexpectedOpcode
+	}
+	if q.h.Attr().QPAccessFlags&verbs.AccessRemoteAtomic == 0 {
+		return rdmap.AccessViolation
+	}
+	if h.TO+8 < h.TO {
+		return rdmap.TOWrap
+	}
+	word, denial := q.e.regions.Remote(q.h.PD(), h.STag, h.TO, 8, verbs.AccessRemoteAtomic)
+	if denial != memory.Allowed {
+		return remoteCause(denial)
+	}
+	if h.TO%8 != 0 || !memory.Aligned(word) {
+		return rdmap.OperationError
+	}
+	if q.tx.answers.n == len(q.tx.answers.ring) {
+		return ddp.ErrNoBuffer
+	}
+	w := answer{atomic: true, result: rdmap.AtomicResponseHeader{ID: h.ID, Original: memory.Update(word, h.Apply)}}
+	copy(w.ddp[:], b)
+	q.tx.answers.push(w)
+	return nil
+}
+
+// atomicResponse places what an atomic found.
+func (q *qp) atomicResponse(payload []byte) error {
+	h, err := rdmap.ParseAtomicResponse(payload)
+	if err != nil {
+		return err
+	}
+	wr := q.oldestRead()
+	if wr == nil || wr.Opcode == verbs.RDMARead || q.tx.at(q.tx.reads[0]).id != h.ID {
+		return rdmap.UnexpectedOpcode
+	}
+	var value [8]byte
+	binary.NativeEndian.PutUint64(value[:], h.Original)
+	if status := q.e.regions.Scatter(value[:], q.h.PD(), wr.SGList, 0); status != verbs.WCSuccess {
+		q.answered(status)
+		return rdmap.LocalCatastrophic
+	}
+	q.answered(verbs.WCSuccess)
+	return nil
+}

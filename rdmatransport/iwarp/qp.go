@@ -1,0 +1,182 @@
+package iwarp
+
+// On the path: the QP's state, shared by sender and receiver, and how verbs' transitions and the stream's end change it.
+
+import (
+	"math/bits"
+	"time"
+
+	"github.com/softrnic/softrnic/rdmatransport/iwarp/ddp"
+	"github.com/softrnic/softrnic/rdmatransport/iwarp/rdmap"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// qp is the provider's half of a reliable connection over iWARP. All of it is guarded by the QP's lock.
+type qp struct {
+	e    *Engine
+	h    verbs.QPHandle
+	num  uint32
+	conn *conn // the stream; nil before RTS and after its end
+
+	tx sender
+	rx receiver
+}
+
+// slots is the power of two that holds n.
+func slots(n int) int { return 1 << bits.Len(uint(max(n, 1)-1)) }
+
+// Modify implements verbs.ProviderQP.
+func (q *qp) Modify(from, to verbs.QPState, attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
+	switch {
+	case to == verbs.StateReset:
+		q.drop()
+		q.tx = sender{sent: q.tx.sent}
+		q.rx = receiver{}
+	case to == verbs.StateErr:
+		q.closeStream()
+	case from == verbs.StateInit && to == verbs.StateRTS:
+		c, ok := attr.LLPStream.(*conn)
+		if !ok || c.e != q.e {
+			return verbs.Errorf(verbs.ErrInvalid, "modify QP", "LLPStream %T is not a stream of this device", attr.LLPStream)
+		}
+		return q.attach(c, attr, mask)
+	}
+	return nil
+}
+
+// attach starts the QP on a stream that MPA has started.
+func (q *qp) attach(c *conn, attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
+	if err := c.bind(q); err != nil {
+		return err
+	}
+	if mask&verbs.QPAttrMaxDestRDAtomic != 0 {
+		c.ird = int(attr.MaxDestRDAtomic)
+	}
+	if mask&verbs.QPAttrMaxQPRDAtomic != 0 {
+		c.ord = int(attr.MaxRDAtomic)
+	}
+	if !c.initiator {
+		if err := c.begin(c.request.Markers, c.e.config.Markers, c.crc(), c.request.Reserved&largeRequest != 0); err != nil {
+			return err
+		}
+	}
+	q.conn = c
+	q.tx.begin(c)
+	q.rx.begin(c)
+	c.stream.OnRoom(q.roomAgain)
+	q.e.readers.Add(1)
+	go q.read(c)
+	q.sendReady()
+	return nil
+}
+
+// Query implements verbs.ProviderQP.
+func (q *qp) Query(*verbs.QPAttr) {}
+
+// PostSend implements verbs.ProviderQP.
+func (q *qp) PostSend() { q.pump() }
+
+// PostRecv implements verbs.ProviderQP.
+func (q *qp) PostRecv() {}
+
+// Destroy implements verbs.ProviderQP.
+func (q *qp) Destroy() {
+	q.e.qps.Delete(q.num)
+	q.drop()
+}
+
+// drop breaks the stream off.
+func (q *qp) drop() {
+	if c := q.conn; c != nil {
+		q.conn = nil
+		c.stream.Abort()
+	}
+}
+
+// closeStream ends the stream in order: what is in its send buffer still goes out. The reader stays until the peer has
+// closed too, or the linger time is over.
+func (q *qp) closeStream() {
+	if c := q.conn; c != nil {
+		q.conn = nil
+		c.linger()
+	}
+}
+
+// roomAgain is called when the stream's send buffer takes more.
+func (q *qp) roomAgain() {
+	q.h.Lock()
+	defer q.h.Unlock()
+	if q.conn == nil {
+		return
+	}
+	q.tx.full = false
+	q.pump()
+}
+
+// fail ends the connection after an error that was found on this side: the peer is told why, everything posted is
+// flushed. bad is the segment at fault, if a segment was.
+func (q *qp) fail(err error, bad []byte) {
+	if q.conn == nil {
+		return
+	}
+	q.terminate(err, bad)
+	q.closeStream()
+	q.h.Fail()
+}
+
+// linger shuts the stream's sending side, and gives the peer a while to close.
+func (c *conn) linger() {
+	_ = c.stream.CloseWrite()
+	_ = c.stream.SetReadDeadline(time.Now().Add(lingerTimeout))
+}
+
+// sentWR is what the sender remembers of a work request.
+type sentWR struct {
+	done bool // sent in full, and answered if it asks for an answer
+	id   uint32
+}
+
+// sender is the state of a QP's outgoing half. Work requests are counted from the QP's start: the queue holds those
+// from first on.
+type sender struct {
+	sent  []sentWR // of each queued request, by number modulo its length (a power of two)
+	first uint64   // number of the oldest uncompleted request
+	cur   uint64   // number of the request to send from next
+	off   uint64   // bytes of it sent
+	wrote bool     // its data is sent, its immediate data is not
+
+	open bool // segments may be sent: a responder waits for the initiator's first (RFC 5044 §7.1.2, rule 4)
+	full bool // the stream has no room
+
+	mulpdu      int
+	ord         int
+	reads       []uint64 // numbers of the READs and atomics that wait for their answers, oldest first
+	sink        uint32   // the STag that READ responses are to name
+	readyAnswer bool     // the answer to a ready-to-receive READ is still to come, before all others
+	taken       uint64   // bytes of the oldest READ that are placed
+	msn         [rdmap.Queues]uint32
+	nextID      uint32 // of atomics
+
+	segment segment
+	answers answers
+	turn    bool // an answer goes before a request
+}
+
+func (t *sender) at(n uint64) *sentWR { return &t.sent[n&uint64(len(t.sent)-1)] }
+
+func (t *sender) begin(c *conn) {
+	clear(t.sent)
+	*t = sender{sent: t.sent, open: c.initiator, mulpdu: c.mulpdu, ord: c.ord, sink: c.sink}
+	t.answers.setDepth(c.ird)
+}
+
+// receiver is the state of a QP's incoming half.
+type receiver struct {
+	queues  [rdmap.Queues]ddp.Queue
+	started bool   // a segment came
+	writing uint64 // bytes of the RDMA Write message under way, for the immediate data that may follow it
+	written uint64 // bytes of the last one
+	ulpdu   []byte // being handled
+}
+
+func (r *receiver) begin(*conn) { *r = receiver{} }

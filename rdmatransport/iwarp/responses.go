@@ -1,0 +1,107 @@
+package iwarp
+
+// On the path: what a peer's READs and atomics are owed, in the order in which they were asked for (RFC 5040 §5.5,
+// RFC 7306 §5).
+
+import (
+	"github.com/softrnic/softrnic/rdmatransport/iwarp/ddp"
+	"github.com/softrnic/softrnic/rdmatransport/iwarp/rdmap"
+	"github.com/softrnic/softrnic/rdmatransport/memory"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// answer is what is still owed for one request.
+type answer struct {
+	atomic bool
+	read   rdmap.ReadRequestHeader    // what is still to be sent
+	result rdmap.AtomicResponseHeader // atomic: what memory held
+	ddp    [ddp.UntaggedLen]byte      // the request's DDP header, to be quoted in a Terminate
+}
+
+// answers is a ring of at most IRD of them.
+type answers struct {
+	ring    []answer
+	head, n int
+}
+
+func (a *answers) setDepth(ird int) { *a = answers{ring: make([]answer, ird)} }
+
+// push queues an answer; false if the peer has more requests outstanding than it was granted.
+func (a *answers) push(w answer) bool {
+	if a.n == len(a.ring) {
+		return false
+	}
+	a.ring[(a.head+a.n)%len(a.ring)] = w
+	a.n++
+	return true
+}
+
+func (a *answers) pop() {
+	a.head = (a.head + 1) % len(a.ring)
+	a.n--
+}
+
+// sendAnswer sends the next segment of the oldest answer, if there is one.
+func (q *qp) sendAnswer() bool {
+	t := &q.tx
+	if t.answers.n == 0 {
+		return false
+	}
+	w := &t.answers.ring[t.answers.head]
+	if w.atomic {
+		t.segment.untagged(&ddp.Untagged{
+			Last: true, RsvdULP: rdmap.AtomicResponse.Control(),
+			QN: rdmap.QueueAtomicResponse, MSN: t.msn[rdmap.QueueAtomicResponse] + 1,
+		})
+		w.result.Encode(t.segment.more(rdmap.AtomicResponseLen))
+		if !q.send() {
+			return false
+		}
+		t.msn[rdmap.QueueAtomicResponse]++
+		t.answers.pop()
+		return true
+	}
+	n, last := ddp.Segment(w.read.Size, 0, ddp.TaggedLen, t.mulpdu)
+	// The source is looked up for every segment: what was deregistered meanwhile is not sent.
+	b, denial := q.e.regions.Remote(q.h.PD(), w.read.SourceSTag, w.read.SourceTO, uint64(n), verbs.AccessRemoteRead)
+	if denial != memory.Allowed {
+		q.failRead(w, remoteCause(denial))
+		return false
+	}
+	t.segment.tagged(&ddp.Tagged{
+		Last: last, RsvdULP: rdmap.ReadResponse.Control(), STag: w.read.SinkSTag, TO: w.read.SinkTO,
+	})
+	if n > 0 {
+		t.segment.pieces = append(t.segment.pieces, b)
+	}
+	t.segment.length = n
+	if !q.send() {
+		return false
+	}
+	w.read.Advance(uint32(n))
+	if last {
+		t.answers.pop()
+	}
+	return true
+}
+
+// failRead ends the connection over a READ that was accepted and cannot be served to its end.
+func (q *qp) failRead(w *answer, cause rdmap.Cause) {
+	var bad [ddp.UntaggedLen + rdmap.ReadRequestLen]byte
+	copy(bad[:], w.ddp[:])
+	w.read.Encode(bad[ddp.UntaggedLen:])
+	q.fail(cause, bad[:])
+}
+
+// remoteCause is RDMAP's name for a denied access (RFC 5040 §4.8).
+func remoteCause(d memory.Denial) rdmap.Cause {
+	switch d {
+	case memory.UnknownKey:
+		return rdmap.InvalidSTag
+	case memory.OtherPD:
+		return rdmap.STagNotAssociated
+	case memory.NoRight:
+		return rdmap.AccessViolation
+	}
+	return rdmap.BoundsViolation
+}

@@ -1,0 +1,303 @@
+package iwarp
+
+// On the path: the outgoing half. Work requests and answers become DDP segments here, one FPDU each, on the goroutine
+// that posted them or that brought what made them due. (RFC 5040 §5, RFC 5041 §5)
+
+import (
+	"github.com/softrnic/softrnic/rdmatransport/iwarp/ddp"
+	"github.com/softrnic/softrnic/rdmatransport/iwarp/rdmap"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// pump sends what the stream has room for. Requests and answers take turns, segment by segment, so that neither waits
+// for the other's whole message.
+func (q *qp) pump() {
+	t := &q.tx
+	for q.conn != nil && t.open && !t.full {
+		var sent bool
+		if t.turn {
+			sent = q.sendAnswer() || q.sendRequest()
+		} else {
+			sent = q.sendRequest() || q.sendAnswer()
+		}
+		if !sent {
+			return
+		}
+		t.turn = !t.turn
+	}
+}
+
+// segment is one DDP segment on its way into the stream.
+type segment struct {
+	header [ddp.MaxLen + rdmap.AtomicRequestLen]byte // DDP's, and RDMAP's behind it
+	n      int                                       // bytes of it
+	pieces [][]byte                                  // the payload, in user memory
+	length int                                       // bytes of it
+}
+
+func (s *segment) tagged(h *ddp.Tagged) {
+	h.Encode(s.header[:])
+	s.n, s.pieces, s.length = ddp.TaggedLen, s.pieces[:0], 0
+}
+
+func (s *segment) untagged(h *ddp.Untagged) {
+	h.Encode(s.header[:])
+	s.n, s.pieces, s.length = ddp.UntaggedLen, s.pieces[:0], 0
+}
+
+// more is room for n bytes of RDMAP header.
+func (s *segment) more(n int) []byte {
+	s.n += n
+	return s.header[s.n-n : s.n]
+}
+
+// Fill implements stack.Filler: the segment is put together in the stream's own memory, user memory copied once, and
+// MPA's CRC taken over that copy.
+func (q *qp) Fill(b []byte) {
+	s, c := &q.tx.segment, q.conn
+	ulpdu := c.framer.Begin(b, s.n+s.length)
+	at := copy(ulpdu, s.header[:s.n])
+	for _, p := range s.pieces {
+		at += copy(ulpdu[at:], p)
+	}
+	c.framer.End()
+}
+
+// send puts the prepared segment into the stream; false if there is no room, or no stream any more.
+func (q *qp) send() bool {
+	s, c := &q.tx.segment, q.conn
+	ok, err := c.stream.Send(c.framer.Size(s.n+s.length), q)
+	clear(s.pieces) // no reference to user memory stays
+	if err != nil {
+		q.lost()
+		return false
+	}
+	q.tx.full = !ok
+	return ok
+}
+
+// sendRequest sends the next segment of the send queue, if one may be sent.
+func (q *qp) sendRequest() bool {
+	t := &q.tx
+	if t.cur == t.first+uint64(q.h.SendLen()) {
+		return false
+	}
+	wr := q.h.Send(int(t.cur - t.first))
+	if t.off == 0 && !t.wrote && wr.Flags&verbs.SendFence != 0 && len(t.reads) > 0 {
+		return false
+	}
+	switch wr.Opcode {
+	case verbs.RDMARead, verbs.AtomicCmpAndSwp, verbs.AtomicFetchAndAdd:
+		if len(t.reads) >= t.ord {
+			return q.neverReads(wr)
+		}
+		return q.sendRead(wr)
+	case verbs.RDMAWrite, verbs.RDMAWriteWithImm:
+		if t.wrote {
+			return q.sendImmediate(wr)
+		}
+		return q.sendWrite(wr)
+	}
+	return q.sendSend(wr)
+}
+
+// neverReads fails a READ on a stream that was agreed to have none: it would wait for ever.
+func (q *qp) neverReads(wr *verbs.SendWR) bool {
+	if q.tx.ord == 0 && q.tx.cur == q.tx.first {
+		q.failOldest(verbs.WCLocQPOpErr)
+	}
+	return false
+}
+
+// data prepares the payload of a segment that carries on with a request's message; false if the memory may not be used.
+func (q *qp) data(wr *verbs.SendWR, n int) bool {
+	t := &q.tx
+	s := &t.segment
+	s.length = n
+	if inline := wr.Inline(); inline != nil {
+		s.pieces = append(s.pieces, inline[t.off:t.off+uint64(n)])
+		return true
+	}
+	var status verbs.WCStatus
+	s.pieces, status = q.e.regions.Pieces(s.pieces, uint64(n), q.h.PD(), wr.SGList, t.off)
+	if status == verbs.WCSuccess {
+		return true
+	}
+	// The requests before it may still complete; it fails when it is the oldest.
+	if t.cur == t.first {
+		q.failOldest(status)
+	}
+	return false
+}
+
+// sendSend sends one segment of a SEND.
+func (q *qp) sendSend(wr *verbs.SendWR) bool {
+	t := &q.tx
+	op := rdmap.Send
+	solicited := wr.Flags&verbs.SendSolicited != 0
+	switch {
+	case wr.Opcode == verbs.SendWithInv && solicited:
+		op = rdmap.SendSEInvalidate
+	case wr.Opcode == verbs.SendWithInv:
+		op = rdmap.SendInvalidate
+	case solicited:
+		op = rdmap.SendSE
+	}
+	n, last := ddp.Segment(uint32(wr.Length()), uint32(t.off), ddp.UntaggedLen, t.mulpdu)
+	h := ddp.Untagged{
+		Last: last, RsvdULP: op.Control(), QN: rdmap.QueueSend, MSN: t.msn[rdmap.QueueSend] + 1, MO: uint32(t.off),
+	}
+	if op.Info().Invalidate {
+		h.Invalidate = wr.InvalidateRKey
+	}
+	t.segment.untagged(&h)
+	if !q.data(wr, n) || !q.send() {
+		return false
+	}
+	t.off += uint64(n)
+	if last {
+		t.msn[rdmap.QueueSend]++
+		q.sentRequest(true)
+	}
+	return true
+}
+
+// sendWrite sends one segment of a WRITE.
+func (q *qp) sendWrite(wr *verbs.SendWR) bool {
+	t := &q.tx
+	n, last := ddp.Segment(uint32(wr.Length()), uint32(t.off), ddp.TaggedLen, t.mulpdu)
+	t.segment.tagged(&ddp.Tagged{
+		Last: last, RsvdULP: rdmap.Write.Control(), STag: wr.RKey, TO: wr.RemoteAddr + t.off,
+	})
+	if !q.data(wr, n) || !q.send() {
+		return false
+	}
+	t.off += uint64(n)
+	if last {
+		if wr.Opcode == verbs.RDMAWriteWithImm {
+			t.wrote = true
+		} else {
+			q.sentRequest(true)
+		}
+	}
+	return true
+}
+
+// sendImmediate sends the immediate data of a WRITE, a message of its own. verbs' four bytes are the low half of
+// RFC 7306's eight.
+func (q *qp) sendImmediate(wr *verbs.SendWR) bool {
+	t := &q.tx
+	op := rdmap.ImmediateData
+	if wr.Flags&verbs.SendSolicited != 0 {
+		op = rdmap.ImmediateDataSE
+	}
+	t.segment.untagged(&ddp.Untagged{
+		Last: true, RsvdULP: op.Control(), QN: rdmap.QueueSend, MSN: t.msn[rdmap.QueueSend] + 1,
+	})
+	rdmap.PutImmediate(t.segment.more(rdmap.ImmediateLen), uint64(wr.ImmData))
+	if !q.send() {
+		return false
+	}
+	t.msn[rdmap.QueueSend]++
+	q.sentRequest(true)
+	return true
+}
+
+// sendRead sends a READ's or an atomic's request.
+func (q *qp) sendRead(wr *verbs.SendWR) bool {
+	t := &q.tx
+	op := rdmap.AtomicRequest
+	if wr.Opcode == verbs.RDMARead {
+		op = rdmap.ReadRequest
+	}
+	t.segment.untagged(&ddp.Untagged{
+		Last: true, RsvdULP: op.Control(), QN: rdmap.QueueReadRequest, MSN: t.msn[rdmap.QueueReadRequest] + 1,
+	})
+	switch body := t.segment.more(op.Info().HeaderLen); wr.Opcode {
+	case verbs.RDMARead:
+		h := rdmap.ReadRequestHeader{
+			SinkSTag: t.sink, Size: uint32(wr.Length()), SourceSTag: wr.RKey, SourceTO: wr.RemoteAddr,
+		}
+		h.Encode(body)
+	case verbs.AtomicFetchAndAdd:
+		h := rdmap.AtomicRequestHeader{
+			Code: rdmap.FetchAdd, ID: t.nextID, STag: wr.RKey, TO: wr.RemoteAddr,
+			Data: wr.CompareAdd, CompareMask: ^uint64(0),
+		}
+		h.Encode(body)
+	default:
+		h := rdmap.AtomicRequestHeader{
+			Code: rdmap.CmpSwap, ID: t.nextID, STag: wr.RKey, TO: wr.RemoteAddr,
+			Data: wr.Swap, Mask: ^uint64(0), CompareData: wr.CompareAdd, CompareMask: ^uint64(0),
+		}
+		h.Encode(body)
+	}
+	if !q.send() {
+		return false
+	}
+	t.msn[rdmap.QueueReadRequest]++
+	t.at(t.cur).id = t.nextID
+	t.nextID++
+	t.reads = append(t.reads, t.cur)
+	q.sentRequest(false)
+	return true
+}
+
+// sentRequest moves on to the next request. One that asks for no answer is done: TCP delivers it, or the stream breaks.
+func (q *qp) sentRequest(done bool) {
+	t := &q.tx
+	t.at(t.cur).done = done
+	t.cur++
+	t.off, t.wrote = 0, false
+	q.completeDone()
+}
+
+// completeDone completes the requests that are done, in order.
+func (q *qp) completeDone() {
+	t := &q.tx
+	for t.first < t.cur && t.at(t.first).done {
+		wr := q.h.Send(0)
+		n := uint32(0)
+		if wr.Opcode == verbs.RDMARead {
+			n = uint32(wr.Length())
+		} else if wr.Opcode == verbs.AtomicCmpAndSwp || wr.Opcode == verbs.AtomicFetchAndAdd {
+			n = 8
+		}
+		q.pop(verbs.WCSuccess, n)
+	}
+}
+
+func (q *qp) pop(status verbs.WCStatus, byteLen uint32) {
+	*q.tx.at(q.tx.first) = sentWR{}
+	q.tx.first++
+	q.h.CompleteSend(status, byteLen)
+}
+
+// failOldest completes the oldest request with an error of this side, and ends the connection.
+func (q *qp) failOldest(status verbs.WCStatus) {
+	q.pop(status, 0)
+	q.fail(rdmap.LocalCatastrophic, nil)
+}
+
+// sendReady sends the ready-to-receive message that the responder waits for before it sends itself (RFC 6581 §8): a
+// WRITE or READ of no bytes, or an empty FPDU.
+func (q *qp) sendReady() {
+	t := &q.tx
+	switch q.conn.ready {
+	case noReady:
+		return
+	case readyWrite:
+		t.segment.tagged(&ddp.Tagged{Last: true, RsvdULP: rdmap.Write.Control()})
+	case readyRead:
+		t.segment.untagged(&ddp.Untagged{
+			Last: true, RsvdULP: rdmap.ReadRequest.Control(), QN: rdmap.QueueReadRequest, MSN: t.msn[rdmap.QueueReadRequest] + 1,
+		})
+		h := rdmap.ReadRequestHeader{SinkSTag: t.sink}
+		h.Encode(t.segment.more(rdmap.ReadRequestLen))
+		t.msn[rdmap.QueueReadRequest]++
+		t.readyAnswer = true
+	case readyEmpty:
+		t.segment.n, t.segment.length, t.segment.pieces = 0, 0, t.segment.pieces[:0]
+	}
+	q.send()
+}
