@@ -92,11 +92,10 @@ func (p *path) Close() {
 }
 
 type sender struct {
-	port   *port
-	buf    []byte
-	header []byte // of the datagram in the making
-	last   int    // where it begins in buf
-	ends   []int
+	port *port
+	buf  []byte
+	last int // where it begins in buf
+	ends []int
 }
 
 func (s *sender) Datagram(p stack.Path, n int) (header, payload []byte) {
@@ -419,7 +418,6 @@ func (r *rig) guards() {
 type option func(*wire.Packet)
 
 func ackReq(p *wire.Packet) { p.AckReq = true }
-func se(p *wire.Packet)     { p.Solicited = true }
 
 func imm(v uint32) option { return func(p *wire.Packet) { p.Imm = v } }
 

@@ -78,6 +78,7 @@ func TestReadAgain(t *testing.T) {
 		{"another address", 0, func(r *rig) option { return r.at(4, n-4) }, nil},
 		{"an address that belongs to another PSN", 1, func(r *rig) option { return r.at(0, n-1024) }, nil},
 		{"another rkey", 0, func(r *rig) option { return reth(r.mr.Addr(), r.mr.RKey()+1, n) }, nil},
+		{"behind its end", 4, func(r *rig) option { return r.at(4096, 8) }, nil},
 		{"a PSN that was no READ's", 4, func(r *rig) option { return r.at(0, 8) }, nil},
 		{"a PSN of before the connection", -1, func(r *rig) option { return r.at(0, 8) }, nil},
 	} {
@@ -274,6 +275,17 @@ func TestLongRead(t *testing.T) {
 		}
 		if !bytes.Equal(joined(sent), r.buf[100<<10:n]) {
 			t.Error("the data are wrong")
+		}
+	})
+	// What is refused meanwhile is refused behind the last response, and what follows is not looked at.
+	bubble(t, config{size: 2 << 20}, func(r *rig) {
+		r.give(r.req(wire.RCReadRequest, 0, nil, r.at(0, n)), r.req(wire.RCWriteOnly, 2048, fill(8, 1), reth(0, 0, 8)),
+			r.req(wire.RCWriteOnly, 2048, fill(8, 1), r.at(0, 8)), r.req(wire.RCWriteOnly, 0, fill(8, 1), r.at(0, 8)))
+		r.state(verbs.StateRTS)
+		sleep(1e9)
+		r.state(verbs.StateErr)
+		if sent := r.take(); len(sent) != 2049 || r.brief(&sent[2048]) != "nak62 2048 msn 1" {
+			t.Errorf("%d packets", len(sent))
 		}
 	})
 	// The QP goes to ERR, or away, between two bursts.

@@ -62,8 +62,16 @@ func TestLateAcknowledgementAfterGoingBack(t *testing.T) {
 		if back == 0 || back >= 391 {
 			t.Fatalf("%d packets again", back)
 		}
+		r.give(r.ack(319))
+		if sent := r.take(); len(sent) == 0 || wire.PSNDiff(sent[0].PSN, first) != 320 {
+			t.Fatalf("sent on from %v", sent)
+		}
+		r.give(r.nak(wire.NakPSNSeq, 330))
+		r.take()
 		r.give(r.ack(399))
 		r.completions(r.scq, "1 SUCCESS RDMA_WRITE 0")
+		r.take()
+		r.give(r.nak(wire.NakPSNSeq, 400))
 		r.expect("SEND Only 400 len 8 ackreq")
 		r.give(r.ack(400))
 		r.completions(r.scq, "2 SUCCESS SEND 0")
@@ -199,6 +207,16 @@ func TestRNRRetries(t *testing.T) {
 		}
 		r.give(r.ack(0))
 		r.completions(r.scq, "1 SUCCESS SEND 0")
+	})
+	run(t, "a second NAK while waiting does not count", config{sqPSN: first, rnr: 1}, func(t *testing.T, r *rig) {
+		r.post(r.wr(1, verbs.Send, 8))
+		r.take()
+		r.give(r.nak(wire.RNRNak|20, 0))
+		sleep(10 * time.Millisecond)
+		r.give(r.nak(wire.RNRNak|20, 0), r.nak(wire.NakPSNSeq, 0)) // nor does it make the wait longer, or end it
+		r.expect()
+		sleep(time.Millisecond)
+		r.expect("SEND Only 0 len 8 ackreq")
 	})
 	run(t, "progress starts the count anew", config{sqPSN: first, rnr: 1}, func(t *testing.T, r *rig) {
 		for i := range 5 {

@@ -20,7 +20,7 @@ func TestUsedAgain(t *testing.T) {
 		"in flight": func(r *rig) { r.post(r.wr(1, verbs.RDMARead, 3000), r.wr(2, verbs.Send, 3000)) },
 		"waiting for a receive": func(r *rig) {
 			r.post(r.wr(1, verbs.Send, 8))
-			r.give(r.nak(wire.RNRNak|0, 0))
+			r.give(r.nak(wire.RNRNak, 0))
 		},
 		"in a SEND": func(r *rig) {
 			r.recv(1, 0, 4096)
