@@ -110,50 +110,75 @@ func (s softrnic) allocPD() domain {
 		s.t.Fatal(err)
 	}
 	closing(s.t, pd.Dealloc)
-	return softrnicDomain{s, pd}
+	return &softrnicDomain{softrnic: s, pd: pd}
 }
 
 type softrnicDomain struct {
 	softrnic
-	pd *verbs.PD
+	pd  *verbs.PD
+	qps []*verbs.QP
 }
 
-func (d softrnicDomain) regMR(length int, access verbs.Access) memory {
+func (d *softrnicDomain) regMR(length int, access verbs.Access) memory {
 	mr, err := d.pd.RegMR(make([]byte, length), access)
 	if err != nil {
 		d.t.Fatal(err)
 	}
 	closing(d.t, mr.Dereg)
-	return softrnicMemory{mr}
+	return softrnicMemory{mr, d}
 }
 
-type softrnicMemory struct{ *verbs.MR }
+type softrnicMemory struct {
+	*verbs.MR
+	domain *softrnicDomain
+}
 
-func (m softrnicMemory) Write(off int, data []byte) { copy(m.Buf()[off:], data) }
-func (m softrnicMemory) Read(off, n int) []byte     { return slices.Clone(m.Buf()[off : off+n]) }
+// inOrder puts f between what peers did to the memory before and what they do after it, in Go's eyes too: nothing else
+// would, as a peer's WRITE or READ completes at the peer alone. QPs are locked while they touch memory.
+func (m softrnicMemory) inOrder(f func()) {
+	passLocks := func() {
+		for _, qp := range m.domain.qps {
+			_ = qp.State()
+		}
+	}
+	passLocks()
+	f()
+	passLocks()
+}
+
+func (m softrnicMemory) Write(off int, data []byte) {
+	m.inOrder(func() { copy(m.Buf()[off:], data) })
+}
+
+func (m softrnicMemory) Read(off, n int) (data []byte) {
+	m.inOrder(func() { data = slices.Clone(m.Buf()[off : off+n]) })
+	return data
+}
 
 func (m softrnicMemory) Fill(off, n int, seed uint64) {
 	h := sha3.NewSHAKE128()
 	_, _ = h.Write(binary.BigEndian.AppendUint64(nil, seed))
-	_, _ = h.Read(m.Buf()[off : off+n])
+	m.inOrder(func() { _, _ = h.Read(m.Buf()[off : off+n]) })
 }
 
 func (m softrnicMemory) Digest(off, n int) string {
-	sum := sha256.Sum256(m.Buf()[off : off+n])
-	return hex.EncodeToString(sum[:])
+	h := sha256.New()
+	m.inOrder(func() { h.Write(m.Buf()[off : off+n]) })
+	return hex.EncodeToString(h.Sum(nil))
 }
 
-func (d softrnicDomain) createQP(size verbs.QPCap) queuePair {
+func (d *softrnicDomain) createQP(size verbs.QPCap) queuePair {
 	send, recv := d.createCQ(size.MaxSendWR), d.createCQ(size.MaxRecvWR)
 	qp, err := d.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, Transport: verbs.RoCEv2, SendCQ: send, RecvCQ: recv, Cap: size})
 	if err != nil {
 		d.t.Fatal(err)
 	}
+	d.qps = append(d.qps, qp)
 	return softrnicQP{qp, d.t}
 }
 
 // createCQ makes a CQ with a channel of its own.
-func (d softrnicDomain) createCQ(size int) *verbs.CQ {
+func (d *softrnicDomain) createCQ(size int) *verbs.CQ {
 	channel, err := d.dev.CreateCompChannel()
 	if err != nil {
 		d.t.Fatal(err)
