@@ -112,6 +112,11 @@ func (n *node) serverExchange(ctx context.Context, port uint16, connect func(des
 	if err != nil {
 		return cause(ctx, fmt.Errorf("accept on port %d: %w", port, err))
 	}
+	return answerExchange(ctx, conn, connect)
+}
+
+// answerExchange is the server's side on a connection, which it closes.
+func answerExchange(ctx context.Context, conn net.Conn, connect func(dest) (dest, error)) error {
 	defer conn.Close()
 	defer closeWhenDone(ctx, conn)()
 	remote, err := readDest(conn)

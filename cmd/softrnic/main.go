@@ -31,6 +31,8 @@ type cli struct {
 	Demo     demoCmd     `cmd:"" help:"Run every RDMA operation between two nodes in this process, and verify the data. Start here."`
 	Devinfo  devinfoCmd  `cmd:"" help:"Describe a node's RDMA device and its GIDs, like ibv_devinfo."`
 	Pingpong pingpongCmd `cmd:"" help:"Bounce messages between two nodes, either of which may be the real ibv_*_pingpong."`
+	Rping    rpingCmd    `cmd:"" help:"Ping over an rdma_cm connection with RDMA READ and WRITE; either side may be the real rping."`
+	Serve    serveCmd    `cmd:"" help:"Be a lab node that answers ping, ibv_rc_pingpong and rping until stopped."`
 
 	Version kong.VersionFlag `help:"Print the version and exit."`
 }

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strconv"
+	"sync"
+
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+)
+
+// rpingCmd is rping: its options, defaults, output, and its bytes on the wire.
+type rpingCmd struct {
+	Server bool `short:"s" xor:"side" required:"" help:"Be the server."`
+	Client bool `short:"c" xor:"side" required:"" help:"Be the client; needs -a."`
+
+	Address    string  `short:"a" placeholder:"ADDRESS" help:"Server: the address to listen on. Client: the server's address or name. Default: all of the node's."`
+	Source     *ipAddr `short:"I" placeholder:"IP" help:"Client: the address to connect from."`
+	Port       uint16  `short:"p" default:"7174" help:"Port in the RDMA TCP port space. Default: 7174."`
+	Size       int     `short:"S" default:"64" placeholder:"BYTES" help:"Ping size, 26 to 65535. Default: 64."`
+	Count      int     `short:"C" default:"0" help:"Client: pings to send. Default: no end."`
+	Verbose    bool    `short:"v" help:"Print the ping data."`
+	Validate   bool    `short:"V" name:"validate" help:"Client: check that the data that comes back is what was sent."`
+	Debug      bool    `short:"d" help:"Log each step to stderr."`
+	Persistent bool    `short:"P" help:"Server: serve any number of clients, until interrupted."`
+
+	nodeFlags
+}
+
+// Help implements kong.HelpProvider.
+func (*rpingCmd) Help() string {
+	return `The client offers a buffer with text, the server READs it and WRITEs it back into another. Either may be the real rping
+(from rdmacm-utils).
+
+  softrnic rping -s --link tap:rnic0,bridge=br0 --addr 10.0.0.9/24        here
+  rping -c -a 10.0.0.9 -v -C 10                                           on the Linux machine`
+}
+
+// Bounds of a ping's size: room for its first words and its NUL, and less than the 64 KiB that rping serves with.
+const (
+	minPing = 26
+	maxPing = 1<<16 - 1
+)
+
+// AfterApply is the check after parsing: the name Validate, which kong knows too, is a flag here.
+func (c *rpingCmd) AfterApply() error {
+	switch {
+	case c.Size < minPing || c.Size > maxPing:
+		return usagef("--size %d: give %d to %d", c.Size, minPing, maxPing)
+	case c.Count < 0:
+		return usagef("--count %d: give 0 (no end) or more", c.Count)
+	case c.Client && c.Address == "":
+		return usagef("-c needs the server's address: give -a ADDRESS")
+	}
+	return nil
+}
+
+// Run pings, or answers.
+func (c *rpingCmd) Run(ctx context.Context, e *env) (err error) {
+	if c.Link.medium == "pipe" && e.lan == nil {
+		return usagef("rping needs a peer, and no other program can be on a pipe: give --link tap:NAME or packet:INTERFACE")
+	}
+	if c.Debug {
+		c.Log = slog.LevelDebug
+	}
+	n, err := c.open(e)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, n.Close()) }()
+	if c.Client {
+		return c.ping(ctx, e, n)
+	}
+	return c.serve(ctx, e, n)
+}
+
+func (c *rpingCmd) ping(ctx context.Context, e *env, n *node) (err error) {
+	cfg := &rdmacm.Config{Param: rpingParam()}
+	if c.Source != nil {
+		cfg.LocalAddr = netip.AddrPortFrom(c.Source.Addr, 0)
+	}
+	s, err := newRpingSide(n.dev, c.Size, n.log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	if s.conn, err = rdmacm.Dial(ctx, n.dev, net.JoinHostPort(c.Address, strconv.Itoa(int(c.Port))), s.config(cfg)); err != nil {
+		return err
+	}
+	err = s.client(ctx, c, e.stdout)
+	if errors.Is(err, errDisconnected) {
+		fmt.Fprintln(e.stderr, "client DISCONNECT EVENT...")
+		return nil
+	}
+	return err
+}
+
+func (c *rpingCmd) serve(ctx context.Context, e *env, n *node) error {
+	l, err := rdmacm.Listen(n.dev, net.JoinHostPort(c.Address, strconv.Itoa(int(c.Port))), &rdmacm.Config{Backlog: rpingBacklog})
+	if err != nil {
+		return err
+	}
+	n.log.Debug("listening", "addr", l.Addr())
+	show := io.Discard
+	if c.Verbose {
+		show = e.stdout
+	}
+	serve := func(r *rdmacm.Request) error {
+		_, err := serveRping(ctx, r, show, n.log)
+		if errors.Is(err, errDisconnected) {
+			fmt.Fprintln(e.stderr, "server DISCONNECT EVENT...")
+			return nil
+		}
+		return err
+	}
+	if !c.Persistent {
+		r, err := l.Request(ctx)
+		if err == nil {
+			err = serve(r)
+		}
+		return errors.Join(err, l.Close())
+	}
+	var clients sync.WaitGroup
+	for {
+		r, err := l.Request(ctx)
+		if err != nil {
+			err = errors.Join(err, l.Close())
+			clients.Wait()
+			return err
+		}
+		clients.Go(func() {
+			if err := serve(r); err != nil && ctx.Err() == nil {
+				fmt.Fprintf(e.stderr, "%v: %v\n", r.PeerAddr(), err)
+			}
+		})
+	}
+}
+
+const rpingBacklog = 1024
+
+// rpingParam is what rping connects with.
+func rpingParam() *rdmacm.ConnParam {
+	return &rdmacm.ConnParam{ResponderResources: 1, InitiatorDepth: 1, RetryCount: 7, RNRRetryCount: 7}
+}
