@@ -109,7 +109,7 @@ func (end *demoEnd) connect(gid verbs.GID, qpn uint32, mtu verbs.MTU) error {
 	}
 	return end.qp.Modify(&verbs.QPAttr{
 		QPState: verbs.StateRTS, SQPSN: 0,
-		Timeout:  12, // 17 ms
+		Timeout:  14, // 67 ms: as ibv_rc_pingpong has it
 		RetryCnt: 7, RNRRetry: 7,
 		MaxRDAtomic: uint8(min(device.MaxQPInitRDAtom, 128)),
 	}, verbs.QPAttrState|verbs.QPAttrTimeout|verbs.QPAttrRetryCnt|verbs.QPAttrRNRRetry|verbs.QPAttrSQPSN|

@@ -99,18 +99,15 @@ func (n *node) clientExchange(ctx context.Context, server netip.AddrPort, d dest
 	return remote, nil
 }
 
-// serverExchange waits for one client. connect is given where the client's QP is and returns where ours is.
-func (n *node) serverExchange(ctx context.Context, port uint16, connect func(dest) (dest, error)) error {
-	l, err := n.host.ListenStream(netip.AddrPortFrom(netip.Addr{}, port))
-	if err != nil {
-		return err
-	}
+// serverExchange waits on l, which it closes, for one client. connect is given where the client's QP is and returns
+// where ours is.
+func serverExchange(ctx context.Context, l net.Listener, connect func(dest) (dest, error)) error {
 	stop := closeWhenDone(ctx, l)
 	conn, err := l.Accept()
 	stop()
 	_ = l.Close() // one client is all there will be
 	if err != nil {
-		return cause(ctx, fmt.Errorf("accept on port %d: %w", port, err))
+		return cause(ctx, fmt.Errorf("accept on %v: %w", l.Addr(), err))
 	}
 	return answerExchange(ctx, conn, connect)
 }

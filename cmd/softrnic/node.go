@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -107,7 +108,9 @@ func (f *nodeFlags) openLink(lan *pipe.Switch) (link.Link, *capture.Link, error)
 
 // Close takes the node down: whatever was made on its device must be gone.
 func (n *node) Close() error {
-	n.log.Debug("node goes down", "counters", n.provider.Counters())
+	counters := n.provider.Counters()
+	maps.DeleteFunc(counters, func(_ string, v uint64) bool { return v == 0 })
+	n.log.Debug("node goes down", "counters", counters)
 	err := errors.Join(n.dev.Close(), n.host.Close())
 	if n.captured != nil {
 		err = errors.Join(err, n.captured.Err())

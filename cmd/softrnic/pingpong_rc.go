@@ -165,8 +165,13 @@ func (p *pinger) meet(ctx context.Context, e *env) error {
 		if err := p.choose(netip.Addr{}); err != nil {
 			return err
 		}
+		// Whoever sees the announcement may connect.
+		l, err := p.node.host.ListenStream(netip.AddrPortFrom(netip.Addr{}, p.Port))
+		if err != nil {
+			return err
+		}
 		announce()
-		return p.node.serverExchange(ctx, p.Port, func(remote dest) (dest, error) {
+		return serverExchange(ctx, l, func(remote dest) (dest, error) {
 			if remote.gid.Addr().Is4() != p.local.gid.Addr().Is4() && p.GIDIdx == nil {
 				if err := p.choose(remote.gid.Addr()); err != nil {
 					return dest{}, err

@@ -1,0 +1,284 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/netip"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// startWatcher tells when a server has announced itself, which means that it listens.
+type startWatcher struct {
+	transcript
+	started chan struct{}
+	seen    bool
+}
+
+func (w *startWatcher) Write(p []byte) (int, error) {
+	if !w.seen {
+		w.seen = true
+		close(w.started)
+	}
+	return w.transcript.Write(p)
+}
+
+type outcome struct {
+	code           int
+	stdout, stderr string
+}
+
+// startServer runs a server, and returns when it has said its address.
+func startServer(ctx context.Context, lan *pipe.Switch, args ...string) <-chan outcome {
+	w := &startWatcher{started: make(chan struct{})}
+	done := make(chan outcome, 1)
+	var stderr transcript
+	go func() {
+		code := run(ctx, append([]string{"pingpong", "rc"}, args...), &env{stdout: w, stderr: &stderr, lan: lan})
+		done <- outcome{code, w.String(), stderr.String()}
+	}()
+	select {
+	case <-w.started:
+	case o := <-done:
+		done <- o
+	}
+	return done
+}
+
+var addresses = regexp.MustCompile(`(?m)^  (local|remote) address: +LID 0x0000, QPN 0x([0-9a-f]{6}), PSN 0x([0-9a-f]{6}), GID (\S+)$`)
+
+func checkPingpong(t *testing.T, o outcome, size, iters int) (local, remote string) {
+	t.Helper()
+	if o.code != 0 || o.stderr != "" {
+		t.Fatalf("exit code %d, stderr %q, stdout:\n%s", o.code, o.stderr, o.stdout)
+	}
+	for _, want := range []string{
+		fmt.Sprintf(`(?m)^%d bytes in \d+\.\d\d seconds = \d+\.\d\d Mbit/sec$`, 2*size*iters),
+		fmt.Sprintf(`(?m)^%d iters in \d+\.\d\d seconds = \d+\.\d\d usec/iter$`, iters),
+	} {
+		if !regexp.MustCompile(want).MatchString(o.stdout) {
+			t.Errorf("no %s in:\n%s", want, o.stdout)
+		}
+	}
+	at := map[string]string{}
+	for _, m := range addresses.FindAllStringSubmatch(o.stdout, -1) {
+		at[m[1]] = strings.Join(m[2:], " ")
+	}
+	if len(at) != 2 {
+		t.Errorf("no addresses in:\n%s", o.stdout)
+	}
+	return at["local"], at["remote"]
+}
+
+func TestPingpongRC(t *testing.T) {
+	for _, flags := range []string{"", "-e"} {
+		for _, family := range []struct{ name, server, client, to string }{
+			{"IPv4", "10.0.0.1/24", "10.0.0.2/24", "10.0.0.1"},
+			{"IPv6", "fd00::1/64", "fd00::2/64", "fd00::1"},
+		} {
+			for _, size := range []int{1, 1024, 1025, 4096, 100000, 1 << 20} {
+				t.Run(fmt.Sprint(family.name, flags, size), func(t *testing.T) {
+					lan, iters := pipe.New(), 50
+					args := append(strings.Fields(flags), "-c", fmt.Sprint("-s", size), fmt.Sprint("-n", iters), "-r3")
+					server := startServer(t.Context(), lan, append(args, "--addr", family.server)...)
+					client := startServer(t.Context(), lan, append(args, "--addr", family.client, family.to)...)
+					cl, cr := checkPingpong(t, <-client, size, iters)
+					sl, sr := checkPingpong(t, <-server, size, iters)
+					if cl != sr || cr != sl {
+						t.Errorf("client: local %s, remote %s; server: local %s, remote %s", cl, cr, sl, sr)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestPingpongServerFollowsTheClientsFamily has a server whose first address is of the other family.
+func TestPingpongServerFollowsTheClientsFamily(t *testing.T) {
+	lan := pipe.New()
+	server := startServer(t.Context(), lan, "-n10", "--addr", "10.0.0.1/24", "--addr", "fd00::1/64")
+	client := startServer(t.Context(), lan, "-n10", "--addr", "fd00::2/64", "fd00::1")
+	if _, remote := checkPingpong(t, <-client, 4096, 10); !strings.HasSuffix(remote, " fd00::1") {
+		t.Errorf("the client's peer is %s", remote)
+	}
+	checkPingpong(t, <-server, 4096, 10)
+}
+
+func TestPingpongChkNeedsBothSides(t *testing.T) {
+	lan := pipe.New()
+	server := startServer(t.Context(), lan, "-n10", "-c", "--addr", "10.0.0.1/24")
+	client := startServer(t.Context(), lan, "-n10", "--addr", "10.0.0.2/24", "10.0.0.1")
+	checkPingpong(t, <-client, 4096, 10)
+	if o := <-server; o.code != 1 || !strings.Contains(o.stderr, "invalid data in page 0") {
+		t.Errorf("server: %+v", o)
+	}
+}
+
+func TestPingpongRefusals(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"nobody there", []string{"10.0.0.1"}, "10.0.0.1"},
+		{"no address of that family", []string{"fd00::1"}, "--addr"},
+		{"no such GID", []string{"-g7", "10.0.0.1"}, "7"},
+		{"no such port", []string{"-i2", "10.0.0.1"}, "PortNum 2"},
+		{"path MTU too large", []string{"-m4096", "--mtu=1500"}, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			lan := pipe.New(pipe.WithMTU(1500))
+			if test.want == "" { // noticed when it meets its peer
+				go func() {
+					defer cancel()
+					o := <-startServer(ctx, lan, "--addr", "10.0.0.3/24", "10.0.0.2")
+					if o.code != 1 {
+						t.Errorf("the peer: %+v", o)
+					}
+				}()
+			}
+			o := <-startServer(ctx, lan, append(test.args, "--addr", "10.0.0.2/24")...)
+			if o.code != 1 || strings.Count(o.stderr, "\n") != 1 || !strings.Contains(o.stderr, test.want) {
+				t.Errorf("%+v", o)
+			}
+			if test.want == "" {
+				<-ctx.Done()
+			}
+			cancel()
+		})
+	}
+}
+
+func TestPingpongInterruptedWhereverItWaits(t *testing.T) {
+	t.Run("for a client", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		server := startServer(ctx, pipe.New(), "--addr", "10.0.0.1/24")
+		cancel()
+		checkInterrupted(t, <-server)
+	})
+	t.Run("for what a client says", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		lan := pipe.New()
+		server := startServer(ctx, lan, "--addr", "10.0.0.1/24")
+		conn := dialServer(t, lan)
+		if _, err := conn.Write([]byte("0000:0000")); err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		checkInterrupted(t, <-server)
+	})
+	t.Run("for a message", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		lan := pipe.New()
+		server := startServer(ctx, lan, "--addr", "10.0.0.1/24")
+		conn := dialServer(t, lan)
+		if _, err := conn.Write(dest{qpn: 1, gid: verbs.GIDFromAddr(netip.MustParseAddr("10.0.0.2"))}.encode()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := readDest(conn); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Write([]byte(done)); err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		checkInterrupted(t, <-server)
+	})
+}
+
+func checkInterrupted(t *testing.T, o outcome) {
+	t.Helper()
+	if o.code != 1 || o.stderr != "softrnic: interrupted\n" {
+		t.Errorf("%+v", o)
+	}
+}
+
+// dialServer connects to the server's TCP port from a node that is 10.0.0.2.
+func dialServer(t *testing.T, lan *pipe.Switch) io.ReadWriter {
+	t.Helper()
+	f := nodeFlags{Addr: []cidr{{netip.MustParsePrefix("10.0.0.2/24")}}}
+	n, err := f.open(&env{stderr: io.Discard, lan: lan})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { n.Close() })
+	conn, err := n.host.DialStream(t.Context(), netip.AddrPort{}, netip.MustParseAddrPort("10.0.0.1:18515"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+func TestPingpongDistrustsItsPeer(t *testing.T) {
+	for what, said := range map[string]string{
+		"other text":      strings.Repeat("x", destLen),
+		"no NUL":          strings.Repeat("0", destLen),
+		"a QPN too large": "0000:1000000:00000:00000000000000000000ffff0a000002\x00",
+		"no GID":          "0000:000001:000000:00000000000000000000000000000000\x00",
+	} {
+		t.Run(what, func(t *testing.T) {
+			lan := pipe.New()
+			server := startServer(t.Context(), lan, "--addr", "10.0.0.1/24")
+			if _, err := dialServer(t, lan).Write([]byte(said)); err != nil {
+				t.Fatal(err)
+			}
+			if o := <-server; o.code != 1 || strings.Count(o.stderr, "\n") != 1 {
+				t.Errorf("%+v", o)
+			}
+		})
+	}
+}
+
+func TestDestOnTheWire(t *testing.T) {
+	d := dest{lid: 0x12, qpn: 0x11, psn: 0xabcdef, gid: verbs.GIDFromAddr(netip.MustParseAddr("10.77.0.2"))}
+	const wire = "0012:000011:abcdef:00000000000000000000ffff0a4d0002\x00"
+	if got := string(d.encode()); got != wire {
+		t.Errorf("encoded as %q, want %q", got, wire)
+	}
+	if got, err := parseDest([]byte(wire)); err != nil || got != d {
+		t.Errorf("parsed as %v, %v", got, err)
+	}
+	if want := "LID 0x0012, QPN 0x000011, PSN 0xabcdef, GID ::ffff:10.77.0.2"; d.String() != want {
+		t.Errorf("printed as %s, want %s", d, want)
+	}
+}
+
+func FuzzParseDest(f *testing.F) {
+	f.Add([]byte("0012:000011:abcdef:00000000000000000000ffff0a4d0002\x00"))
+	f.Add([]byte(strings.Repeat(":", destLen)))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		d, err := parseDest(b)
+		if err == nil && !strings.EqualFold(string(d.encode()), string(b)) {
+			if again, err := parseDest(d.encode()); err != nil || again != d {
+				t.Errorf("%q is %v, which is %v, %v", b, d, again, err)
+			}
+		}
+	})
+}
+
+func TestCheckPages(t *testing.T) {
+	const page = 4096
+	fresh := func() []byte {
+		buf := bytes.Repeat([]byte{filler}, 2*page+100)
+		markPages(buf, page)
+		return buf
+	}
+	if err := checkPages(fresh(), page); err != nil {
+		t.Error(err)
+	}
+	for at, want := range map[int]string{0: "page 0", 1: "page 0", page: "page 1", 2*page + 99: "page 2"} {
+		buf := fresh()
+		buf[at] ^= 0x40
+		if err := checkPages(buf, page); err == nil || !strings.Contains(err.Error(), "invalid data in "+want) {
+			t.Errorf("byte %d changed: %v", at, err)
+		}
+	}
+}
