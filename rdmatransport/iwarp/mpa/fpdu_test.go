@@ -399,7 +399,7 @@ func FuzzReceiver(f *testing.F) {
 	f.Add(uint8(0), uint16(1), []byte{0xff, 0xff})
 	f.Fuzz(func(t *testing.T, which uint8, chunk uint16, stream []byte) {
 		c := configs[which%4]
-		read := func(chunk int) ([][]byte, error, int) {
+		read := func(chunk int) ([][]byte, int, error) {
 			var h collector
 			r := mpa.NewReceiver(c)
 			var err error
@@ -408,10 +408,10 @@ func FuzzReceiver(f *testing.F) {
 				err = r.Feed(b[:n:n], &h)
 				b = b[n:]
 			}
-			return h.ulpdus, err, r.Pending()
+			return h.ulpdus, r.Pending(), err
 		}
-		ulpdus, err, pending := read(max(len(stream), 1))
-		again, err2, pending2 := read(int(chunk) + 1)
+		ulpdus, pending, err := read(max(len(stream), 1))
+		again, pending2, err2 := read(int(chunk) + 1)
 		if err != err2 || len(ulpdus) != len(again) || err == nil && pending != pending2 {
 			t.Fatalf("whole: %d ULPDUs, %v, %d left; in pieces: %d, %v, %d", len(ulpdus), err, pending, len(again), err2, pending2)
 		}

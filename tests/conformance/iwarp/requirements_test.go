@@ -1,0 +1,112 @@
+// Package iwarp_test says how each requirement of the iWARP RFCs is met: by which test it is shown, or why none can.
+package iwarp_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// A requirement is what an RFC says with MUST or MUST NOT, in our words.
+type requirement struct {
+	section string
+	musts   int // how many MUSTs of the RFC this row stands for
+	what    string
+	proof
+}
+
+// proof is either of its two.
+type proof struct {
+	tests []string // as directory.Function, of the last directory only
+	why   string
+}
+
+func by(tests ...string) proof { return proof{tests: tests} }
+
+func none(why string) proof { return proof{why: why} }
+
+// Reasons that come again.
+var (
+	ipsec      = none("deviation: IPsec is the host's; SoftRNIC has none")
+	sctp       = none("DDP over SCTP, which SoftRNIC does not have")
+	inOrder    = none("TCP is received in order: no ULPDU is ever passed out of it")
+	oneStream  = none("MPA has one stream a connection: it ends with it")
+	oneProcess = none("one process is one ULP: whoever can call the API shares its trust, and the operating system parts it from others")
+	noFirmware = none("there is no firmware")
+	asked      = none("a demand on what the application asks for; the API has no call that asks otherwise")
+	heading    = none("introduces a list whose items have their own rows")
+)
+
+var rfcs = []struct {
+	number string
+	musts  int // MUST, MUST NOT, SHALL and SHALL NOT in the text, less those of the sentence that defines the words
+	rows   []requirement
+}{
+	{"5040", 132, rfc5040},
+	{"5041", 109, rfc5041},
+	{"5044", 91, rfc5044},
+	{"6581", 44, rfc6581},
+	{"7306", 62, rfc7306},
+}
+
+// TestRequirements fails if a requirement has neither a test nor a reason, or a test that does not exist.
+func TestRequirements(t *testing.T) {
+	exists := testFunctions(t, "../../..")
+	missing := make(map[string][]string)
+	for _, rfc := range rfcs {
+		sum := 0
+		for _, r := range rfc.rows {
+			sum += r.musts
+			where := "RFC " + rfc.number + " §" + r.section + ", " + r.what
+			if (len(r.tests) == 0) == (r.why == "") {
+				t.Errorf("%s: has to have either tests or a reason why there is none", where)
+			}
+			for _, test := range r.tests {
+				if !exists[test] {
+					missing[test] = append(missing[test], where)
+				}
+			}
+		}
+		if sum != rfc.musts {
+			t.Errorf("RFC %s: rows for %d MUSTs, and it has %d", rfc.number, sum, rfc.musts)
+		}
+	}
+	for _, test := range slices.Sorted(maps.Keys(missing)) {
+		t.Errorf("no %s, which has to show:\n\t%s", test, strings.Join(missing[test], "\n\t"))
+	}
+}
+
+// testFunctions finds the tests in all _test.go files below root.
+func testFunctions(t *testing.T, root string) map[string]bool {
+	t.Helper()
+	found := make(map[string]bool)
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		abs, err := filepath.Abs(path)
+		if err != nil {
+			return err
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		for _, decl := range file.Decls {
+			if f, ok := decl.(*ast.FuncDecl); ok && f.Recv == nil && (strings.HasPrefix(f.Name.Name, "Test") || strings.HasPrefix(f.Name.Name, "Fuzz")) {
+				found[filepath.Base(filepath.Dir(abs))+"."+f.Name.Name] = true
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}

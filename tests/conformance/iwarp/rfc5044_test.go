@@ -1,0 +1,108 @@
+package iwarp_test
+
+// MPA.
+var rfc5044 = []requirement{
+	{"1.2", 1, "who passes ULPDUs out of order says which order they had", inOrder},
+	{"1.2", 1, "CRCs are on unless the path is as good without", by("iwarp.TestCRCAgreed")},
+
+	{"3", 1, "an FPDU has exactly one ULPDU", by("mpa.TestFormat", "mpa.TestCuts")},
+	{"3", 1, "DDP is told MULPDU", by("mpa.TestMaxULPDU")},
+	{"3", 1, "MULPDU is within 128 and 64768", by("mpa.TestMaxULPDU")},
+	{"3", 1, "DDP posts no ULPDU beyond 64768 bytes", by("mpa.TestMaxULPDU", "ddp.TestSegments")},
+	{"3", 1, "each ULPDU that was found good is passed with its length", by("mpa.TestCuts")},
+	{"3", 1, "DDP is told the version that was agreed", none("revisions 1 and 2 both have DDP version 1, the only one SoftRNIC speaks")},
+
+	{"4.1", 1, "FPDU format", by("mpa.TestFormat", "mpa.TestExamples")},
+	{"4.1", 1, "pad is sent as zero, and ignored but for the CRC", by("mpa.TestFormat", "mpa.TestIgnored")},
+	{"4.1", 1, "a CRC that is not agreed is not checked", by("mpa.TestUncheckedCRC")},
+
+	{"4.2", 1, "marker format", by("mpa.TestFormat", "mpa.TestExamples")},
+	{"4.2", 1, "reserved marker bits are sent as zero, and ignored", by("mpa.TestFormat", "mpa.TestIgnored")},
+	{"4.2", 2, "the low bits of FPDUPTR are sent as zero, and taken for zero", by("mpa.TestFormat", "mpa.TestIgnored")},
+
+	{"4.3", 1, "a sender can make markers for a peer that asks", by("mpa.TestFormat", "iwarp.TestMarkersAgreed")},
+	{"4.3", 1, "a marker every 512 bytes of the stream", by("mpa.TestFormat")},
+	{"4.3", 1, "FPDUPTR is the distance from the length to the marker", by("mpa.TestFormat", "mpa.TestWrongMarker")},
+	{"4.3", 1, "the distance is right though TCP's sequence number wraps in it", none("places are counted modulo 512 in the stream; no sequence number is used")},
+	{"4.3", 1, "a marker between FPDUs is in the CRC of the second", by("mpa.TestExamples", "mpa.TestFormat")},
+	{"4.3", 1, "a receiver takes the low bits of FPDUPTR for zero", by("mpa.TestIgnored")},
+	{"4.3", 1, "the first marker is before the first FPDU, and one at each 512th byte from there", by("mpa.TestExamples", "mpa.TestFormat")},
+	{"4.3", 1, "all markers of an FPDU point to its length", by("mpa.TestFormat", "mpa.TestLargest")},
+	{"4.3", 2, "a marker points to the FPDU that it lies in, and is zero between two", by("mpa.TestFormat", "mpa.TestWrongMarker")},
+	{"4.3", 1, "a receiver keeps ULPDU boundaries", by("mpa.TestCuts", "mpa.FuzzRoundTrip")},
+	{"4.3", 1, "a receiver passes ULPDU and length, and nothing else of the FPDU", by("mpa.TestCuts")},
+
+	{"4.4", 1, "CRCs are implemented", by("mpa.TestExamples")},
+	{"4.4", 1, "CRCs are always used, or else left out only as the rules have it", by("iwarp.TestCRCAgreed")},
+	{"4.4", 1, "CRCs are used by default", by("iwarp.TestCRCAgreed")},
+	{"4.4", 1, "the ULP sees nothing of it", by("iwarp.TestCRCAgreed")},
+	{"4.4", 1, "a peer that wants CRCs gets them to the end", by("iwarp.TestCRCAgreed")},
+	{"4.4", 1, "without either side wanting CRCs none is checked", by("mpa.TestUncheckedCRC", "iwarp.TestCRCAgreed")},
+	{"4.4", 1, "an FPDU has a CRC field", by("mpa.TestFormat")},
+	{"4.4", 1, "the CRC is CRC32C as iSCSI has it", by("mpa.TestExamples")},
+	{"4.4", 1, "what the CRC covers when sent", by("mpa.TestExamples", "mpa.TestFormat")},
+	{"4.4", 1, "a receiver computes the CRC and compares before all else", by("mpa.TestWrongCRC")},
+	{"4.4", 1, "an FPDU with another CRC is invalid", by("mpa.TestWrongCRC")},
+
+	{"4.5", 1, "MULPDU with markers", by("mpa.TestMaxULPDU")},
+	{"4.5", 1, "MULPDU without markers", by("mpa.TestMaxULPDU")},
+	{"4.5", 1, "an EMSS below 128 does not shrink MULPDU below 128", by("mpa.TestMaxULPDU")},
+	{"4.5", 1, "nor does little room in a segment", by("mpa.TestMaxULPDU")},
+
+	{"5.2", 1, "FPDU boundaries are found by the length field", by("mpa.TestCuts", "mpa.FuzzReceiver")},
+
+	{"6", 1, "an FPDU is verified before its ULPDU is passed", by("mpa.TestWrongCRC", "mpa.TestWrongMarker")},
+	{"6", 1, "its start is found for sure, and its CRC verified", by("mpa.TestCuts", "mpa.TestWrongCRC")},
+	{"6", 1, "the start is found by the length of the FPDU before, or a marker", by("mpa.TestCuts")},
+	{"6", 1, "the length says whether all of the FPDU is there", by("mpa.TestCuts")},
+
+	{"7.1", 1, "both sides go over to MPA at the same place of the stream", by("mpa.TestIncremental", "iwarp.TestSetup")},
+	{"7.1", 1, "a DDP endpoint is bound when full operation starts", by("iwarp.TestSetup")},
+
+	{"7.1.1", 1, "an initiator sends the request's key", by("mpa.TestFrames", "iwarp.TestSetup")},
+	{"7.1.1", 1, "a responder closes and reports when the key is another", by("mpa.TestBadFrames", "iwarp.TestMalformedRequest")},
+	{"7.1.1", 1, "a responder sends the reply's key", by("mpa.TestFrames", "iwarp.TestSetup")},
+	{"7.1.1", 1, "an initiator closes and reports when the key is another", by("mpa.TestBadFrames", "iwarp.TestMalformedReply")},
+	{"7.1.1", 1, "no markers where the peer's M is 0", by("iwarp.TestMarkersAgreed")},
+	{"7.1.1", 1, "markers where the peer's M is 1", by("iwarp.TestMarkersAgreed")},
+	{"7.1.1", 1, "both C 0: no CRC is checked", by("iwarp.TestCRCAgreed")},
+	{"7.1.1", 1, "either C 1: CRCs are made and checked by both", by("iwarp.TestCRCAgreed")},
+	{"7.1.1", 1, "CRCs not used: the field counts as right", by("mpa.TestUncheckedCRC")},
+	{"7.1.1", 1, "reserved bits are sent as zero, and not checked", by("mpa.TestFrames", "iwarp.TestReservedBits")},
+	{"7.1.1", 1, "the revision sent is 1", by("mpa.TestFrames", "iwarp.TestRevision1")},
+	{"7.1.1", 1, "the revision received is checked", by("mpa.TestBadFrames")},
+	{"7.1.1", 1, "one that is not spoken closes the connection, with an error", by("mpa.TestBadFrames", "iwarp.TestMalformedRequest", "iwarp.TestMalformedReply")},
+	{"7.1.1", 1, "PD_Length is the length of the private data", by("mpa.TestFrames")},
+	{"7.1.1", 1, "private data of another length, or beyond 512 bytes, close the connection, with an error", by("mpa.TestBadFrames", "iwarp.TestMalformedRequest", "iwarp.TestMalformedReply")},
+	{"7.1.1", 1, "private data have at most 512 bytes", by("mpa.TestFramesNotMade")},
+
+	{"7.1.2", 1, "an initiator sends a valid request", by("iwarp.TestSetup")},
+	{"7.1.2", 1, "a responder waits for a valid request", by("iwarp.TestMalformedRequest", "iwarp.TestSetupTimeout")},
+	{"7.1.2", 1, "a malformed request closes the connection", by("iwarp.TestMalformedRequest")},
+	{"7.1.2", 1, "a responder that does not like the private data leaves MPA, and TCP to the ULP", by("iwarp.TestReject")},
+	{"7.1.2", 1, "an initiator waits for a valid reply", by("iwarp.TestMalformedReply", "iwarp.TestSetupTimeout")},
+	{"7.1.2", 1, "a malformed reply closes the connection", by("iwarp.TestMalformedReply")},
+	{"7.1.2", 1, "an initiator that is rejected leaves MPA, and TCP to the ULP", by("iwarp.TestReject")},
+	{"7.1.2", 1, "a responder sends nothing before an FPDU came that is good", by("iwarp.TestResponderWaits")},
+	{"7.1.2", 1, "another key closes the connection, with an error for the ULP", by("iwarp.TestMalformedRequest", "iwarp.TestMalformedReply")},
+	{"7.1.2", 1, "two initiators notice by the frame", by("iwarp.TestTwoInitiators")},
+	{"7.1.2", 1, "PD_Length is validated", by("mpa.TestBadFrames")},
+	{"7.1.2", 1, "the buffer has room for the private data", by("mpa.TestIncremental", "mpa.FuzzFrame")},
+	{"7.1.2", 1, "there are no more than PD_Length says", by("mpa.TestIncremental", "mpa.TestFrames")},
+	{"7.1.2", 1, "else the frame is malformed", by("mpa.TestBadFrames")},
+
+	{"7.1.5", 2, "TCP keeps its rules, and recovers, while stacks are switched", none("one TCP carries the connection from SYN to FIN; its rules are the stack's own tests' matter")},
+
+	{"8", 1, "closed connection, wrong CRC, wrong marker, invalid frame are detected", by("mpa.TestWrongCRC", "mpa.TestWrongMarker", "mpa.TestBadFrames", "iwarp.TestStreamLost")},
+	{"8", 1, "an invalid frame closes TCP at once", by("iwarp.TestMalformedRequest", "iwarp.TestMalformedReply")},
+	{"8", 1, "nothing is delivered after an error", by("mpa.TestWrongMarker", "mpa.TestHandlerError")},
+	{"8", 1, "MPA itself does not close TCP after a wrong CRC or marker", by("iwarp.TestWrongCRC")},
+
+	{"9.3", 1, "IPsec", ipsec},
+	{"9.4", 1, "IPsec as RFC 3723 has it", ipsec},
+	{"9.4", 1, "an IKE delete does not end a stream", ipsec},
+
+	{"A.4", 1, "a receiver does not rely on FPDUs being aligned to segments", by("mpa.TestCuts", "mpa.FuzzRoundTrip")},
+	{"C.1", 1, "DDP and RDMAP versions are the same in both directions", by("ddp.TestVersion", "rdmap.TestControl")},
+	{"C.1", 1, "both make and check CRCs with a peer that always wants them", by("iwarp.TestCRCAgreed")},
+}

@@ -1,0 +1,50 @@
+package iwarp_test
+
+// Enhanced connection establishment.
+var rfc6581 = []requirement{
+	{"5", 1, "an initiator sends no FPDU before the RTR indication", by("iwarp.TestRTR")},
+
+	{"6", 1, "reserved bits are sent as zero", by("mpa.TestFrames", "iwarp.TestReservedBits")},
+	{"6", 1, "and not checked", by("mpa.TestFrames", "iwarp.TestReservedBits")},
+	{"6", 1, "the revision is 2 where the frame is enhanced", by("mpa.TestFrames", "mpa.TestFramesNotMade")},
+	{"6", 1, "revision 1 is accepted still", by("iwarp.TestRevision1")},
+	{"6", 1, "with S set, private data begin with enhanced data", by("mpa.TestFrames", "mpa.TestBadFrames")},
+
+	{"7", 7, "session control chunks", sctp},
+
+	{"9", 1, "enhanced data are big endian, IRD and ORD 14 bits", by("mpa.TestFrames", "rdmap.TestCaptures")},
+
+	{"9.1", 1, "both sides tell the ULP the peer's IRD and ORD", by("iwarp.TestIRDORD")},
+	{"9.1", 1, "a responder's ORD is at most the initiator's IRD", by("iwarp.TestIRDORD")},
+	{"9.1", 1, "a connection refused for that has Terminate code 6", by("iwarp.TestIRDORD", "rdmap.TestCauses")},
+	{"9.1", 1, "an initiator's IRD is at least the responder's ORD, its ORD at most the responder's IRD", by("iwarp.TestIRDORD")},
+	{"9.1", 1, "an initiator that cannot terminates", by("iwarp.TestIRDORD")},
+	{"9.1", 1, "with code 6", by("iwarp.TestIRDORD", "rdmap.TestCauses")},
+	{"9.1", 1, "the initiator's ULP has the responder's IRD and ORD, accepted or rejected", by("iwarp.TestIRDORD", "iwarp.TestReject")},
+	{"9.1", 1, "ORD 0x3fff asked: the responder keeps its IRD and says 0x3fff", by("iwarp.TestNoNegotiation")},
+	{"9.1", 1, "IRD 0x3fff answered: the initiator keeps its ORD", by("iwarp.TestNoNegotiation")},
+	{"9.1", 1, "IRD 0x3fff asked: the responder keeps its ORD and says 0x3fff", by("iwarp.TestNoNegotiation")},
+	{"9.1", 1, "ORD 0x3fff answered: the initiator keeps its IRD", by("iwarp.TestNoNegotiation")},
+
+	{"9.2", 1, "peer-to-peer: the initiator sets A", by("iwarp.TestRTR")},
+	{"9.2", 1, "and B, C, D as it has them", by("iwarp.TestRTR")},
+	{"9.2", 1, "a responder has at least one kind of RTR", by("iwarp.TestRTR")},
+	{"9.2", 1, "it answers A with A", by("iwarp.TestRTR")},
+	{"9.2", 1, "and with at least one kind of those asked for that it has", by("iwarp.TestRTR")},
+	{"9.2", 1, "or else one that it has", by("iwarp.TestRTR")},
+	{"9.2", 1, "an initiator sends an RTR of an agreed kind", by("iwarp.TestRTR")},
+	{"9.2", 1, "or terminates", by("iwarp.TestRTR")},
+	{"9.2", 1, "with code 7", by("iwarp.TestRTR", "rdmap.TestCauses")},
+	{"9.2", 1, "client and server: the initiator clears A", by("iwarp.TestClientServer")},
+	{"9.2", 1, "and so does the responder", by("iwarp.TestClientServer")},
+	{"9.2", 1, "A clear: B, C, D are clear", by("iwarp.TestClientServer")},
+	{"9.2", 1, "and ignored", by("iwarp.TestClientServer")},
+
+	{"9.3", 1, "any other local error terminates with code 5", by("iwarp.TestSetupLocalError", "rdmap.TestCauses")},
+
+	{"10", 1, "an initiator that wants none of it sends no enhanced frame", by("iwarp.TestRevision1")},
+	{"10", 1, "a responder accepts frames that are not enhanced", by("iwarp.TestRevision1")},
+	{"10", 1, "it answers an enhanced frame with one", by("iwarp.TestIRDORD")},
+	{"10", 1, "it answers another with another", by("iwarp.TestRevision1")},
+	{"10", 1, "a responder that knows no enhanced frames closes", none("SoftRNIC knows them")},
+}
