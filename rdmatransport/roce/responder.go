@@ -17,7 +17,8 @@ type responder struct {
 	msn uint32 // messages completed, 24 bits
 
 	message msgKind // the message that a First packet opened
-	recvOff uint64  // bytes of it placed into the receive request
+	taken   bool    // it has taken a receive request
+	recvOff uint64  // bytes of it placed there
 	write   wire.RETH
 	written uint64 // bytes of it placed at write.Addr
 
@@ -145,6 +146,7 @@ func (q *qp) execSend(p *wire.Packet, info wire.Info) bool {
 	if wr == nil {
 		return q.notReady()
 	}
+	r.taken = true
 	if info.First() {
 		r.recvOff = 0
 	}
@@ -172,6 +174,12 @@ func (q *qp) execSend(p *wire.Packet, info wire.Info) bool {
 func (q *qp) execWrite(p *wire.Packet, info wire.Info) bool {
 	r := &q.resp
 	n := uint64(len(p.Payload))
+	if info.HasImmDt() {
+		if q.h.Recv() == nil {
+			return q.notReady()
+		}
+		r.taken = true
+	}
 	if !q.validLength(p, info) {
 		return q.refuse(wire.NakInvalidRequest, verbs.WCRemInvReqErr)
 	}
@@ -185,9 +193,6 @@ func (q *qp) execWrite(p *wire.Packet, info wire.Info) bool {
 	left := uint64(r.write.Length) - r.written
 	if n > left || info.Last() && n != left || !info.Last() && n == left || r.write.Length > MaxMessage {
 		return q.refuse(wire.NakInvalidRequest, verbs.WCRemInvReqErr)
-	}
-	if info.HasImmDt() && q.h.Recv() == nil {
-		return q.notReady()
 	}
 	b, ok := q.region(r.write.RKey, r.write.Addr+r.written, n, verbs.AccessRemoteWrite)
 	if !ok {
@@ -217,6 +222,7 @@ func (q *qp) completeRecv(p *wire.Packet, info wire.Info, wc *verbs.WC) {
 	}
 	wc.SrcQP = q.dest
 	q.stats.recvs++
+	q.resp.taken = false
 	q.h.CompleteRecv(wc, p.Solicited)
 }
 

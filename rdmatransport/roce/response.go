@@ -158,11 +158,9 @@ func (q *qp) sendAck(syndrome uint8, psn uint32) {
 // failRecv ends the connection on the responder's side: the receive request that a broken message had taken completes
 // with status, everything else is flushed.
 func (q *qp) failRecv(status verbs.WCStatus) {
-	if q.resp.message == sendMessage || status == verbs.WCLocLenErr || status == verbs.WCLocProtErr {
-		if q.h.Recv() != nil {
-			wc := verbs.WC{Status: status, Opcode: verbs.WCRecv}
-			q.h.CompleteRecv(&wc, true)
-		}
+	if q.resp.taken {
+		wc := verbs.WC{Status: status, Opcode: verbs.WCRecv}
+		q.h.CompleteRecv(&wc, true)
 	}
 	q.fail()
 }
