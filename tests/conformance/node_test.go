@@ -2,7 +2,6 @@ package conformance
 
 import (
 	"context"
-	"errors"
 	"io"
 	"testing"
 	"time"
@@ -238,6 +237,3 @@ func must[T any](v T, err error) func(*testing.T) T {
 		return v
 	}
 }
-
-// isTimeout tells that a wait ended because its context did.
-func isTimeout(err error) bool { return errors.Is(err, context.DeadlineExceeded) }
