@@ -83,7 +83,7 @@ var rfc5041 = []requirement{
 	{"7.2", 1, "error numbers", by("ddp.TestNumbers", "iwarp.TestRemoteErrors")},
 
 	{"8.2", 1, "an STag of another PD is a local error", by("memory.TestRemote", "iwarp.TestRemoteErrors")},
-	{"8.2", 1, "an STag of another stream is a local error", none("regions are bound to a PD, and to no single stream: verbs has memory windows for that, which SoftRNIC has not")},
+	{"8.2", 1, "an STag of another stream is a local error", none("regions are bound to a PD, and to no single stream; memory windows, which can be, are not there")},
 	{"8.2", 1, "STags can be bound to a PD and to a stream", none("deviation: to a PD only, as with verbs' memory regions; memory.TestRemote shows that")},
 
 	{"8.3", 1, "the ULP sets and revokes the range of an STag", by("memory.TestRemote", "iwarp.TestInvalidate")},
