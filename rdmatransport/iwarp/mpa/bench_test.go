@@ -1,0 +1,62 @@
+package mpa_test
+
+import (
+	"testing"
+
+	"github.com/softrnic/softrnic/rdmatransport/iwarp/mpa"
+)
+
+func BenchmarkSender(b *testing.B) {
+	for _, c := range configs {
+		b.Run(name(c), func(b *testing.B) {
+			s := mpa.NewSender(c)
+			n := c.MaxULPDU(1448)
+			payload, dst := make([]byte, n), make([]byte, 2000)
+			b.SetBytes(int64(n))
+			b.ReportAllocs()
+			for b.Loop() {
+				copy(s.Begin(dst[:s.Size(n)], n), payload)
+				s.End()
+			}
+		})
+	}
+}
+
+type nobody struct{ bytes int }
+
+func (h *nobody) ULPDU(b []byte) error {
+	h.bytes += len(b)
+	return nil
+}
+
+func BenchmarkReceiver(b *testing.B) {
+	for _, c := range configs {
+		for _, chunk := range []int{1 << 20, 1448, 1000} {
+			b.Run(name(c)+map[int]string{1 << 20: "/whole", 1448: "/mss", 1000: "/split"}[chunk], func(b *testing.B) {
+				s := mpa.NewSender(c)
+				n := c.MaxULPDU(1448)
+				var stream []byte
+				for len(stream)%512 != 0 || len(stream) == 0 { // so that it can be fed again and again
+					stream = frame(b, &s, stream, make([]byte, n))
+				}
+				r := mpa.NewReceiver(c)
+				h := &nobody{}
+				b.SetBytes(int64(len(stream)))
+				b.ReportAllocs()
+				for b.Loop() {
+					for rest := stream; len(rest) > 0; {
+						k := min(chunk, len(rest))
+						if err := r.Feed(rest[:k], h); err != nil {
+							b.Fatal(err)
+						}
+						rest = rest[k:]
+					}
+				}
+			})
+		}
+	}
+}
+
+func name(c mpa.Config) string {
+	return map[mpa.Config]string{{}: "plain", {CRC: true}: "crc", {Markers: true}: "markers", {Markers: true, CRC: true}: "both"}[c]
+}
