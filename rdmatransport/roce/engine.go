@@ -78,7 +78,8 @@ func (e *Engine) receive(port uint8, d *stack.Datagram) {
 		if !ok {
 			break
 		}
-		if err := pkt.Parse(b); err != nil {
+		// A reserved opcode is its QP's to refuse.
+		if err := pkt.Parse(b); err != nil && err != wire.ErrOpcode {
 			e.Counters.Malformed.Add(1)
 			continue
 		}
@@ -131,7 +132,7 @@ func (q *qp) receive(port uint8, d *stack.Datagram, pkt *wire.Packet) {
 	}
 	q.stats.rcvdPkts++
 	switch {
-	case info.Request():
+	case info.Request() || !info.Known():
 		q.request(pkt, info)
 	case state == verbs.StateRTS:
 		q.response(pkt, info)

@@ -32,9 +32,8 @@ const (
 const (
 	MaxMessage    = 1 << 30 // bytes
 	MaxReadAtomic = maxReadAtomic
-	// Overhead is what an IPv6 header, a UDP header, BTH and extensions take of the interface's MTU, rounded as rxe
-	// does it: a path MTU that rxe offers on an interface is the one that we offer.
-	Overhead = 80
-	// headerRoom is what BTH, the largest extensions and the ICRC take beside the payload in a UDP datagram.
-	headerRoom = 12 + 28 + 4
+	// headerRoom is what BTH, the largest extensions beside a payload (RETH and ImmDt) and the ICRC take in a UDP
+	// datagram; Overhead what they, an IPv6 header and a UDP header take of the interface's MTU.
+	headerRoom = 12 + 16 + 4 + 4
+	Overhead   = 40 + 8 + headerRoom
 )

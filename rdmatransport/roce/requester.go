@@ -127,7 +127,11 @@ func (q *qp) sendWR(wr *verbs.SendWR, s *sentWR) bool {
 			if !q.readSlot() {
 				return false
 			}
-			n = r.ask(psn, min(s.packets-r.curPkt, uint32(room)))
+			left := s.packets - r.curPkt
+			if r.asked > 0 && r.asked == len(r.reads) && uint32(room) < min(left, r.window/2) {
+				return false // the window opens packet by packet: a piece waits until it is worth a request
+			}
+			n = r.ask(psn, min(left, uint32(room)))
 			q.sendRead(wr, s, psn, n)
 		case isAtomic(wr.Opcode):
 			if !q.readSlot() {

@@ -308,7 +308,9 @@ func (q *qp) refuse(nak uint8, status verbs.WCStatus) bool {
 func (q *qp) duplicate(p *wire.Packet, info wire.Info) {
 	r := &q.resp
 	if !info.Read() && !info.Atomic() {
-		r.ackDue = true
+		if info.Known() {
+			r.ackDue = true
+		}
 		return
 	}
 	for i := range r.history {

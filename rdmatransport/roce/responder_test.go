@@ -709,7 +709,6 @@ func TestDropped(t *testing.T) {
 		{"transport header version 1", "malformed_packets", func(r *rig, p wire.Packet) { p.Version = 1; r.give(p) }},
 		{"UC opcode", "malformed_packets", func(r *rig, p wire.Packet) { p.Opcode = wire.UCWriteOnly; r.give(p) }},
 		{"UD opcode", "malformed_packets", func(r *rig, p wire.Packet) { p.Opcode = wire.UDSendOnly; r.give(p) }},
-		{"reserved opcode", "malformed_packets", func(r *rig, p wire.Packet) { p.Opcode = 0x15; r.give(p) }},
 		{"more pad than payload", "malformed_packets", func(r *rig, p wire.Packet) {
 			p.Payload, p.Pad = nil, 0
 			d := r.frame(p)
