@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -28,7 +29,7 @@ type nodeFlags struct {
 	Link    linkSpec `group:"node" default:"pipe" placeholder:"LINK" help:"Ethernet link: pipe (inside this process), tap:NAME[,bridge=BRIDGE] (a TAP interface, made if it is not there), or packet:INTERFACE[,mac=interface] (AF_PACKET on an existing interface, with a MAC of its own or the interface's). Default: pipe."`
 	Addr    []cidr   `group:"node" sep:"none" placeholder:"CIDR" help:"IP address with prefix length, such as 10.0.0.9/24; repeatable. Each becomes a GID, from index 1 on; index 0 is the IPv6 link-local address."`
 	Gateway []ipAddr `group:"node" sep:"none" placeholder:"IP" help:"Router to all other networks; one each for IPv4 and IPv6."`
-	MAC     macAddr  `group:"node" placeholder:"MAC" help:"Ethernet address of the node. Default: one of its own."`
+	MAC     macAddr  `group:"node" placeholder:"MAC" help:"Ethernet address of the node. Default: made from the first --addr, so that neighbours who remember the node are right; without --addr, random."`
 	linkFlags
 }
 
@@ -82,7 +83,11 @@ func (f *nodeFlags) open(e *env) (*node, error) {
 // openLink opens the medium, then wraps it: the capture, if there is one, is next to the medium and has what passes
 // there.
 func (f *nodeFlags) openLink(lan *pipe.Switch) (link.Link, *capture.Link, error) {
-	l, err := f.Link.open(lan, net.HardwareAddr(f.MAC), f.MTU)
+	mac := net.HardwareAddr(f.MAC)
+	if mac == nil && f.Link.medium != "pipe" && !f.Link.interfaceMAC && len(f.Addr) > 0 {
+		mac = macFor(f.Addr[0].Addr())
+	}
+	l, err := f.Link.open(lan, mac, f.MTU)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -104,6 +109,14 @@ func (f *nodeFlags) openLink(lan *pipe.Switch) (link.Link, *capture.Link, error)
 		l = impaired
 	}
 	return l, captured, nil
+}
+
+// macFor is a locally administered MAC address for the node that has IP address a. Neighbours keep the MAC of the last
+// node with that address for minutes: with a new one each time, the next node would be deaf until they ask again.
+func macFor(a netip.Addr) net.HardwareAddr {
+	sum := sha256.Sum256(a.AsSlice())
+	sum[0] = sum[0]&^1 | 2
+	return sum[:6]
 }
 
 // Close takes the node down: whatever was made on its device must be gone.
