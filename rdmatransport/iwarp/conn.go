@@ -56,15 +56,14 @@ type conn struct {
 	listener  *listener // of a ConnectRequest, until it is answered
 
 	// Set before the stream is handed out.
-	stream    stack.Stream
-	framer    mpa.Sender
-	deframer  mpa.Receiver
-	request   mpa.Frame // the peer's, on the accepting side
-	mulpdu    int
-	ird, ord  int
-	sink      uint32
-	ready     readyKind
-	closeOnce sync.Once
+	stream   stack.Stream
+	framer   mpa.Sender
+	deframer mpa.Receiver
+	request  mpa.Frame // the peer's, on the accepting side
+	mulpdu   int
+	ird, ord int
+	sink     uint32
+	ready    readyKind
 
 	mu     sync.Mutex // after the QP's lock
 	state  connState

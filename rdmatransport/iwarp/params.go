@@ -8,9 +8,6 @@ const (
 	readBuffer = 256 << 10
 	idleBuffer = 2 << 10
 
-	// maxPieces bounds the scatter/gather entries that one segment is gathered from.
-	maxPieces = 32
-
 	// startupTimeout bounds the TCP connection and MPA's exchange of frames; requestTimeout how long a new TCP
 	// connection may take to send its request, and lingerTimeout how long a terminated stream waits for the peer to
 	// read what was sent and to close (RFC 5044 §7.1.2, rule 10).

@@ -173,7 +173,6 @@ func (t *sender) begin(c *conn) {
 // receiver is the state of a QP's incoming half.
 type receiver struct {
 	queues  [rdmap.Queues]ddp.Queue
-	started bool   // a segment came
 	writing uint64 // bytes of the RDMA Write message under way, for the immediate data that may follow it
 	written uint64 // bytes of the last one
 	ulpdu   []byte // being handled
