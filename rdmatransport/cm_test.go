@@ -348,9 +348,6 @@ func TestRoute(t *testing.T) {
 			}
 		}
 	}
-	if _, err := p.Route(verbs.IWARP, netip.Addr{}, netip.MustParseAddr("10.0.0.2")); !errors.Is(err, verbs.ErrNotSupported) {
-		t.Errorf("iWARP: %v", err)
-	}
 }
 
 func TestResolve(t *testing.T) {

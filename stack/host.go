@@ -45,9 +45,10 @@ func New(l link.Link, opts ...Option) (*Host, error) {
 	h.stack = stack.New(stack.Options{
 		NetworkProtocols: []stack.NetworkProtocolFactory{
 			arp.NewProtocol,
-			ipv4.NewProtocol,
+			// IGMP and MLD, so that switches which snoop them let groups and solicitations through.
+			ipv4.NewProtocolWithOptions(ipv4.Options{IGMP: ipv4.IGMPOptions{Enabled: true}}),
 			// No duplicate address detection (addresses would be unusable for a second) and no autoconfiguration:
-			// the addresses are those given. MLD, so that switches which snoop it let solicitations through.
+			// the addresses are those given.
 			ipv6.NewProtocolWithOptions(ipv6.Options{MLD: ipv6.MLDOptions{Enabled: true}}),
 		},
 		TransportProtocols: []stack.TransportProtocolFactory{

@@ -24,7 +24,7 @@ type Provider interface {
 
 	// Listen takes connection requests for an address, or for all of the device's if it is unspecified. Each arrives at
 	// h as a ConnectRequest with a ProviderConn of its own. At most attr.Backlog of them are kept that nobody has accepted or
-	// rejected; more are turned away.
+	// rejected; more are turned away. Later events of those connections arrive at h too.
 	Listen(attr *ListenAttr, h Handler) (io.Closer, error)
 	// Connect sends a connection request (for UDP a service ID resolution request); its outcome arrives at h.
 	Connect(attr *ConnectAttr, h Handler) (ProviderConn, error)

@@ -35,9 +35,9 @@ func TestDisconnect(t *testing.T) {
 		if _, _, err := c.QPAttr(verbs.StateRTS); !errors.Is(err, verbs.ErrInvalid) {
 			t.Errorf("QPAttr in time wait: %v", err)
 		}
-		time.Sleep(timeWait - 1)
+		time.Sleep(timeWait - time.Nanosecond)
 		r.quiet()
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		r.event(rdmacm.TimewaitExit, 0)
 		if n := r.m.Len(); n != 0 {
 			t.Errorf("%d connections are remembered", n)
