@@ -52,10 +52,20 @@ func (w *waiter) wait(ctx context.Context, wcs []verbs.WC) (int, error) {
 	}
 	for i := range wcs[:n] {
 		if s := wcs[i].Status; s != verbs.WCSuccess {
-			return 0, fmt.Errorf("work request %d failed with %v: %s", wcs[i].WRID, s, s.Description())
+			return 0, &failedError{wcs[i].WRID, s}
 		}
 	}
 	return n, nil
+}
+
+// failedError is a completion that is no success.
+type failedError struct {
+	id     uint64
+	status verbs.WCStatus
+}
+
+func (e *failedError) Error() string {
+	return fmt.Sprintf("work request %d failed with %v: %s", e.id, e.status, e.status.Description())
 }
 
 // spin polls for a while, and lets other goroutines run between.

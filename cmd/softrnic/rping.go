@@ -29,6 +29,7 @@ type rpingCmd struct {
 	Debug      bool    `short:"d" help:"Log each step to stderr."`
 	Persistent bool    `short:"P" help:"Server: serve any number of clients, until interrupted."`
 
+	Transport transport `default:"rocev2" placeholder:"PROTOCOL" help:"Wire protocol: rocev2 or iwarp. Default: rocev2."`
 	nodeFlags
 }
 
@@ -80,7 +81,7 @@ func (c *rpingCmd) Run(ctx context.Context, e *env) (err error) {
 }
 
 func (c *rpingCmd) ping(ctx context.Context, e *env, n *node) (err error) {
-	cfg := &rdmacm.Config{Param: rpingParam()}
+	cfg := &rdmacm.Config{Transport: c.Transport.Transport, Param: rpingParam()}
 	if c.Source != nil {
 		cfg.LocalAddr = netip.AddrPortFrom(c.Source.Addr, 0)
 	}
@@ -101,7 +102,8 @@ func (c *rpingCmd) ping(ctx context.Context, e *env, n *node) (err error) {
 }
 
 func (c *rpingCmd) serve(ctx context.Context, e *env, n *node) error {
-	l, err := rdmacm.Listen(n.dev, net.JoinHostPort(c.Address, strconv.Itoa(int(c.Port))), &rdmacm.Config{Backlog: rpingBacklog})
+	l, err := rdmacm.Listen(n.dev, net.JoinHostPort(c.Address, strconv.Itoa(int(c.Port))),
+		&rdmacm.Config{Transport: c.Transport.Transport, Backlog: rpingBacklog})
 	if err != nil {
 		return err
 	}

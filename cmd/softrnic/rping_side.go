@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"time"
 
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
@@ -138,15 +139,21 @@ func (s *rpingSide) post(wr *verbs.SendWR) error {
 	return s.ended(s.conn.QP().PostSend(wr))
 }
 
+// disconnectWait is how long after the QP's end the news of the disconnection may come.
+const disconnectWait = 2 * time.Second
+
 // ended is errDisconnected if that is why err came about.
 func (s *rpingSide) ended(err error) error {
 	if err == nil {
 		return nil
 	}
+	if s.conn.QP().State() != verbs.StateErr {
+		return err
+	}
 	select {
 	case <-s.conn.Done():
 		return errDisconnected
-	default:
+	case <-time.After(disconnectWait):
 		return err
 	}
 }
@@ -155,6 +162,13 @@ func (s *rpingSide) ended(err error) error {
 func (s *rpingSide) poll(ctx context.Context) error {
 	var wcs [4]verbs.WC
 	n, err := s.cq.wait(ctx, wcs[:])
+	if failed := (*failedError)(nil); errors.As(err, &failed) && failed.status == verbs.WCWRFlushErr {
+		// Over iWARP the QP is flushed before the peer's goodbye is an event.
+		select {
+		case <-s.conn.Done():
+		case <-ctx.Done():
+		}
+	}
 	if err != nil {
 		return s.ended(err)
 	}

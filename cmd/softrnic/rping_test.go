@@ -88,6 +88,8 @@ func (c *command) wait(t *testing.T) int {
 func TestRping(t *testing.T) {
 	for _, c := range []struct{ server, client, dial string }{
 		{"10.0.0.1/24", "10.0.0.2/24", "10.0.0.1"}, {"fd00::1/64", "fd00::2/64", "fd00::1"},
+		{"10.0.0.1/24 --transport iwarp", "10.0.0.2/24 --transport iwarp", "10.0.0.1"},
+		{"fd00::1/64 --transport iwarp", "fd00::2/64 --transport iwarp", "fd00::1"},
 	} {
 		for _, size := range []int{26, 64, 65000} {
 			lan := pipe.New()
@@ -135,14 +137,15 @@ func TestRpingInterrupted(t *testing.T) {
 
 func TestRpingUsage(t *testing.T) {
 	for args, want := range map[string]string{
-		"rping --addr 10.0.0.1/24":        "--server or --client",
-		"rping -s -c":                     "can't be used together",
-		"rping -c":                        "give -a ADDRESS",
-		"rping -s -S 25":                  "give 26 to 65535",
-		"rping -s -S 65536":               "give 26 to 65535",
-		"rping -c -a 10.0.0.1 --count=-1": "give 0",
-		"serve --max-size 0 --link tap:x": "give 1 to",
-		"rping -s -p 99999":               "99999",
+		"rping --addr 10.0.0.1/24":                         "--server or --client",
+		"rping -s -c":                                      "can't be used together",
+		"rping -c":                                         "give -a ADDRESS",
+		"rping -s -S 25":                                   "give 26 to 65535",
+		"rping -s -S 65536":                                "give 26 to 65535",
+		"rping -c -a 10.0.0.1 --count=-1":                  "give 0",
+		"serve --max-size 0 --link tap:x":                  "give 1 to",
+		"rping -s -p 99999":                                "99999",
+		"rping -s --transport ib":                          "give rocev2 or iwarp",
 		"rping -c -a 10.0.0.1 --link packet:x -I nonsense": "no IP address",
 	} {
 		c := start(t, pipe.New(), args)
@@ -159,8 +162,9 @@ func TestServe(t *testing.T) {
 	s.await(t, &s.err, "msg=serving")
 	var clients sync.WaitGroup
 	for i := range 4 {
+		transport := []string{"rocev2", "iwarp"}[i%2]
 		clients.Go(func() {
-			p := start(t, lan, fmt.Sprintf("rping -c -V -C 20 -S 5000 -a 10.0.0.1 --addr 10.0.0.%d/24", 10+i))
+			p := start(t, lan, fmt.Sprintf("rping -c -V -C 20 -S 5000 -a 10.0.0.1 --addr 10.0.0.%d/24 --transport %s", 10+i, transport))
 			if code := p.wait(t); code != exitOK {
 				t.Errorf("rping exits with %d: %s", code, &p.err)
 			}

@@ -21,6 +21,7 @@ type serveCmd struct {
 	PingpongPort uint16        `default:"18515" help:"TCP port of ibv_rc_pingpong. Default: 18515."`
 	PathMTU      int           `name:"path-mtu" default:"1024" enum:"256,512,1024,2048,4096" placeholder:"BYTES" help:"Path MTU of ping-pongs, the client's -m: 256, 512, 1024, 2048 or 4096. Default: 1024."`
 	MaxSize      int           `default:"1048576" placeholder:"BYTES" help:"Largest message of a ping-pong. Default: 1048576."`
+	Transport    []transport   `default:"rocev2,iwarp" placeholder:"PROTOCOL" help:"Wire protocols of rping: rocev2, iwarp. Default: both. Ping-pongs are RoCEv2."`
 	Idle         time.Duration `default:"30s" help:"A ping-pong is over when nothing came for so long: its client does not say so. Default: 30s."`
 
 	nodeFlags
@@ -56,7 +57,11 @@ func (c *serveCmd) Run(ctx context.Context, e *env) (err error) {
 	}
 	defer func() { err = errors.Join(err, n.Close()) }()
 	s := &server{serveCmd: c, node: n}
-	rping, err := rdmacm.Listen(n.dev, fmt.Sprintf(":%d", c.RpingPort), &rdmacm.Config{Backlog: rpingBacklog})
+	cfg := &rdmacm.Config{Backlog: rpingBacklog}
+	for _, t := range c.Transport {
+		cfg.Transports = append(cfg.Transports, t.Transport)
+	}
+	rping, err := rdmacm.Listen(n.dev, fmt.Sprintf(":%d", c.RpingPort), cfg)
 	if err != nil {
 		return err
 	}
