@@ -139,7 +139,7 @@ func (s *rpingSide) post(wr *verbs.SendWR) error {
 	return s.ended(s.conn.QP().PostSend(wr))
 }
 
-// disconnectWait is how long after the QP's end the news of the disconnection may come.
+// disconnectWait is how long after the QP's flush the news of the disconnection may come.
 const disconnectWait = 2 * time.Second
 
 // ended is errDisconnected if that is why err came about.
@@ -147,13 +147,10 @@ func (s *rpingSide) ended(err error) error {
 	if err == nil {
 		return nil
 	}
-	if s.conn.QP().State() != verbs.StateErr {
-		return err
-	}
 	select {
 	case <-s.conn.Done():
 		return errDisconnected
-	case <-time.After(disconnectWait):
+	default:
 		return err
 	}
 }
@@ -163,10 +160,11 @@ func (s *rpingSide) poll(ctx context.Context) error {
 	var wcs [4]verbs.WC
 	n, err := s.cq.wait(ctx, wcs[:])
 	if failed := (*failedError)(nil); errors.As(err, &failed) && failed.status == verbs.WCWRFlushErr {
-		// Over iWARP the QP is flushed before the peer's goodbye is an event.
+		// The QP is flushed before the peer's goodbye is an event.
 		select {
 		case <-s.conn.Done():
 		case <-ctx.Done():
+		case <-time.After(disconnectWait):
 		}
 	}
 	if err != nil {
