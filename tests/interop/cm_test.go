@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/tests/interop/peer"
+	"github.com/softrnic/softrnic/tests/interop/peer/control"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
@@ -60,12 +61,7 @@ func (p cmPair) kernelServes(t *testing.T, command string, client func(ctx conte
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), cmPatience)
 	defer cancel()
-	serving, err := p.peer.Start(command)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = serving.Kill() }()
-	p.peer.Run(t, untilListens(command))
+	serving := p.startServer(t, command)
 	if err := client(ctx); err != nil {
 		t.Errorf("SoftRNIC: %v", err)
 		cancel()
@@ -75,6 +71,35 @@ func (p cmPair) kernelServes(t *testing.T, command string, client func(ctx conte
 	}
 }
 
+// endlessKernelServes is kernelServes for a server that does not end: it is killed.
+func (p cmPair) endlessKernelServes(t *testing.T, command string, client func(ctx context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), cmPatience)
+	defer cancel()
+	serving := p.startServer(t, command)
+	if err := client(ctx); err != nil {
+		t.Errorf("SoftRNIC: %v\n%s", err, serving.Output())
+	}
+	if err := serving.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := serving.Wait(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+// startServer starts a server in the peer, which is killed when the test ends at the latest, and waits until it listens.
+func (p cmPair) startServer(t *testing.T, command string) *control.Process {
+	t.Helper()
+	serving, err := p.peer.Start(command)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = serving.Kill() })
+	p.peer.Run(t, untilListens(command))
+	return serving
+}
+
 // untilListens waits, in a peer, until a program of that name listens with rdma_cm.
 func untilListens(command string) string {
 	name, _, _ := strings.Cut(command, " ")
@@ -82,7 +107,7 @@ func untilListens(command string) string {
 }
 
 // kernelConnects runs a client in the peer against a server that listens already. Both must end well.
-func (p cmPair) kernelConnects(t *testing.T, command string, server func(ctx context.Context) error) {
+func (p cmPair) kernelConnects(t *testing.T, command string, server func(ctx context.Context) error) (output string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), cmPatience)
 	defer cancel()
@@ -102,6 +127,7 @@ func (p cmPair) kernelConnects(t *testing.T, command string, server func(ctx con
 	if err := <-served; err != nil {
 		t.Errorf("SoftRNIC: %v", err)
 	}
+	return out
 }
 
 // cmProgram is a program written against rdma_cm's events, here or by others.
