@@ -3,19 +3,26 @@
 package interop
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
+	"io"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/gopacket/gopacket/pcapgo"
+
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/capture"
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 	"github.com/softrnic/softrnic/tests/interop/peer"
 )
 
-// captured is a link whose frames tshark looks at when the test has ended and closed it.
+// captured is a link whose frames wellFormed looks at when the test has ended and closed it.
 func captured(t *testing.T, l link.Link) link.Link {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "capture.pcapng")
@@ -27,19 +34,103 @@ func captured(t *testing.T, l link.Link) link.Link {
 	return c
 }
 
-// wellFormed checks that tshark finds RoCEv2 in a capture and nothing malformed.
-func wellFormed(t *testing.T, file string) {
+// captureDir is a directory of captures that wellFormed looks at together when the test has ended: tshark takes its
+// time to start.
+func captureDir(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	t.Cleanup(func() {
+		files, err := filepath.Glob(filepath.Join(dir, "*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		wellFormed(t, files...)
+	})
+	return dir
+}
+
+// wellFormed checks captures of SoftRNIC's links: there are RoCEv2 packets both ways in each, every one has a right
+// ICRC and tshark takes it for what it is, and tshark finds nothing malformed.
+func wellFormed(t *testing.T, files ...string) {
 	t.Helper()
 	if _, err := exec.LookPath("tshark"); err != nil {
 		peer.Unavailable(t, fmt.Errorf("captures are checked with tshark (apt-get install tshark): %w", err))
 	}
-	if tshark(t, file, "-Y", "infiniband.bth") == "" {
-		t.Error("tshark finds no RoCEv2 packet in what was captured")
+	packets := 0
+	all, err := os.Create(filepath.Join(t.TempDir(), "all.pcapng")) // sections may follow each other in a file
+	if err != nil {
+		t.Fatal(err)
 	}
-	if bad := tshark(t, file, "-Y", "_ws.malformed || _ws.short || _ws.expert.severity == error"); bad != "" {
-		lines := strings.SplitAfterN(bad, "\n", 11)
-		t.Errorf("tshark finds malformed packets in what was captured:\n%s", strings.Join(lines[:min(10, len(lines))], ""))
+	defer all.Close()
+	for _, name := range files {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		in, out := checkICRCs(t, data)
+		if in == 0 || out == 0 {
+			t.Errorf("%s: %d RoCEv2 packets came, %d went", filepath.Base(name), in, out)
+		}
+		packets += in + out
+		if _, err := all.Write(data); err != nil {
+			t.Fatal(err)
+		}
 	}
+	dissect(t, all.Name(), packets)
+}
+
+// checkICRCs counts the packets to UDP port 4791 that SoftRNIC received and sent, whose ICRCs must be right.
+func checkICRCs(t *testing.T, pcapng []byte) (in, out int) {
+	t.Helper()
+	r, err := pcapgo.NewNgReader(bytes.NewReader(pcapng), pcapgo.DefaultNgReaderOptions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := 1; ; n++ {
+		frame, _, err := r.ReadPacketData()
+		if errors.Is(err, io.EOF) {
+			return in, out
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		headers, payload, ok := roce(frame)
+		if !ok {
+			continue
+		}
+		from := "peer"
+		if bytes.Equal(frame[6:12], softrnicMAC) {
+			from = "SoftRNIC"
+			out++
+		} else {
+			in++
+		}
+		if !wire.CheckICRC(headers, payload) {
+			t.Errorf("packet %d, from the %s, has a wrong ICRC", n, from)
+		}
+	}
+}
+
+// roce splits a frame to UDP port 4791 into its IP and UDP headers and the UDP payload.
+func roce(frame []byte) (headers, payload []byte, ok bool) {
+	ip := frame[link.EthernetHeaderLen:]
+	length, proto := 20+8, 9
+	switch [2]byte(frame[12:]) {
+	case [2]byte{0x08, 0x00}:
+	case [2]byte{0x86, 0xdd}:
+		length, proto = 40+8, 6
+	default:
+		return nil, nil, false
+	}
+	if len(ip) < length || ip[proto] != 17 {
+		return nil, nil, false
+	}
+	port := int(ip[length-6])<<8 | int(ip[length-5])
+	end := length - 8 + (int(ip[length-4])<<8 | int(ip[length-3])) // without Ethernet's padding
+	if port != 4791 || end < length || end > len(ip) {
+		return nil, nil, false
+	}
+	return ip[:length], ip[length:end], true
 }
 
 // tsharkArgs keep tshark from two errors of its own: RoCEv2 over IPv6 rightly has no UDP checksum (IBTA A17.3.1), and
@@ -52,6 +143,7 @@ var tsharkArgs = func() []string {
 	return args
 }()
 
+// tshark is what it prints of a capture.
 func tshark(t *testing.T, file string, args ...string) string {
 	t.Helper()
 	var warnings strings.Builder
@@ -62,4 +154,34 @@ func tshark(t *testing.T, file string, args ...string) string {
 		t.Fatalf("tshark %s: %v\n%s", strings.Join(args, " "), err, warnings.String())
 	}
 	return string(out)
+}
+
+// tsharkError is the severity of what tshark finds malformed or wrong, as it prints that: PI_ERROR.
+const tsharkError = "8388608"
+
+// dissect has tshark look at every packet, of which so many are RoCEv2.
+func dissect(t *testing.T, file string, packets int) {
+	t.Helper()
+	args := []string{"-T", "fields", "-E", "separator=|"}
+	for _, field := range []string{"frame.number", "infiniband.bth", "infiniband.invariant.crc", "_ws.short", "_ws.expert.severity", "_ws.expert.message"} {
+		args = append(args, "-e", field)
+	}
+	dissected, wrong := 0, 0
+	for line := range strings.Lines(tshark(t, file, args...)) {
+		f := strings.SplitN(strings.TrimSuffix(line, "\n"), "|", 6)
+		if f[1] != "" && f[2] != "" {
+			dissected++
+		}
+		if f[3] != "" || slices.Contains(strings.Split(f[4], ","), tsharkError) {
+			if wrong++; wrong <= 10 {
+				t.Errorf("tshark on packet %s: %s", f[0], f[5])
+			}
+		}
+	}
+	if wrong > 10 {
+		t.Errorf("tshark finds %d packets wrong", wrong)
+	}
+	if dissected != packets {
+		t.Errorf("tshark finds a BTH and an ICRC in %d packets, %d went to port 4791", dissected, packets)
+	}
 }

@@ -79,7 +79,7 @@ type side struct {
 func newSide(t *testing.T, dev device, gid netip.Addr) *side {
 	dev = dev.in(t)
 	pd := dev.allocPD()
-	qp := pd.createQP(verbs.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 8, MaxRecvSGE: 8})
+	qp := pd.createQP(verbs.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 32, MaxRecvSGE: 32, MaxInlineData: 512})
 	t.Cleanup(qp.Destroy)
 	return &side{dev: dev, gid: gid, pd: pd, qp: qp}
 }

@@ -23,7 +23,8 @@ func TestPeerKilled(t *testing.T) {
 		hasty := usual
 		hasty.timeout, hasty.retryCnt = 14, 3 // 67 ms, four times
 		connect(t, here, remote, hasty)
-		local, target := here.pd.regMR(room, allAccess), remote.pd.regMR(room, allAccess)
+		const size = 1 << 20
+		local, target := here.pd.regMR(size, allAccess), remote.pd.regMR(size, allAccess)
 
 		const writes, receives = 32, 8
 		for id := range uint64(receives) {
@@ -33,7 +34,7 @@ func TestPeerKilled(t *testing.T) {
 		}
 		for id := range uint64(writes) {
 			if err := here.qp.PostSend(&verbs.SendWR{
-				ID: id, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{local.SGE(0, room)},
+				ID: id, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{local.SGE(0, size)},
 				RemoteAddr: target.Addr(), RKey: target.RKey(),
 			}); err != nil {
 				t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -15,30 +16,51 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// room is the size of each side's memory in operate, and of the largest message.
-const room = 1 << 20
+// room is what operate needs of each side's memory for all but large messages.
+const room = 100_000
 
-// operate runs every operation from one side to the other and checks that both hold the same afterwards. The PSN wraps
-// on the way.
-func operate(t *testing.T, requester, responder *side) {
+// operate runs every operation from one side to the other, with messages of these sizes, and checks that both hold the
+// same afterwards. The PSN wraps on the way.
+func operate(t *testing.T, requester, responder *side, mtu verbs.MTU, sizes ...int) {
 	t.Helper()
 	p := usual
-	p.psn = 0xfffff0
-	connect(t, requester, responder, p)
-	o := operation{
-		t: t, requester: requester, responder: responder,
-		local: requester.pd.regMR(room+8, allAccess), remote: responder.pd.regMR(room+8, allAccess),
-	}
-	for _, size := range []int{16, 0, 1, 1023, 1024, 1025, 4096, 100_000, room} {
-		for _, opcode := range []verbs.WROpcode{verbs.Send, verbs.SendWithImm, verbs.RDMAWrite, verbs.RDMAWriteWithImm, verbs.RDMARead} {
+	p.mtu, p.psn, p.rdAtomic = mtu, 0xfffff0, 3
+	o := newOperation(t, requester, responder, p, max(room, slices.Max(sizes)))
+	for _, size := range sizes {
+		for _, opcode := range transfers {
 			o.transfer(opcode, size)
 		}
 	}
 	for _, opcode := range []verbs.WROpcode{verbs.Send, verbs.RDMAWrite, verbs.RDMARead} {
-		o.scatter(opcode)
+		o.scatter(opcode, 1, 1500, 0, 2047, 3)
+		o.scatter(opcode, thirtyTwo...)
 	}
+	o.inline(verbs.Send)
+	o.inline(verbs.RDMAWrite)
 	o.atomics()
+	o.outstanding()
 	o.lateReceive()
+}
+
+// transfers are the operations that move a message.
+var transfers = []verbs.WROpcode{verbs.Send, verbs.SendWithImm, verbs.RDMAWrite, verbs.RDMAWriteWithImm, verbs.RDMARead}
+
+// thirtyTwo lengths, as many as a list may have on either device.
+var thirtyTwo = func() (lengths []int) {
+	for i := range 32 {
+		lengths = append(lengths, i*97%331)
+	}
+	return lengths
+}()
+
+// newOperation connects two sides, with memory for messages of size bytes.
+func newOperation(t *testing.T, requester, responder *side, p path, size int) *operation {
+	t.Helper()
+	connect(t, requester, responder, p)
+	return &operation{
+		t: t, requester: requester, responder: responder,
+		local: requester.pd.regMR(size+8, allAccess), remote: responder.pd.regMR(size+8, allAccess),
+	}
 }
 
 type operation struct {
@@ -51,7 +73,7 @@ type operation struct {
 func (o *operation) post(wr verbs.SendWR) {
 	o.t.Helper()
 	o.id++
-	wr.ID, wr.Flags = o.id, verbs.SendSignaled
+	wr.ID, wr.Flags = o.id, wr.Flags|verbs.SendSignaled
 	if wr.Opcode != verbs.Send && wr.Opcode != verbs.SendWithImm {
 		wr.RKey = o.remote.RKey()
 		if wr.RemoteAddr == 0 {
@@ -135,47 +157,111 @@ func (o *operation) transfer(opcode verbs.WROpcode, n int) {
 	}
 }
 
-// scatter moves a message that lies in pieces, of which some are empty, on either side where a list can say so.
-func (o *operation) scatter(opcode verbs.WROpcode) {
+// scatter moves a message that lies in pieces of these lengths at the requester, and if the operation can say so at the
+// responder too, the other way round.
+func (o *operation) scatter(opcode verbs.WROpcode, lengths ...int) {
 	o.t.Helper()
-	what := fmt.Sprintf("%v in pieces", opcode)
-	pieces := func(m memory, lengths ...int) (list []verbs.SGE, offsets []int) {
+	what := fmt.Sprintf("%v in %d pieces", opcode, len(lengths))
+	const end = 50_000
+	pieces := func(m memory, lengths []int) (list []verbs.SGE, read func() []byte) {
+		var offsets []int
+		off := end
 		for i, n := range lengths {
-			off := 20_000 - 5000*i + i // backwards
+			off -= n + i // backwards
 			list, offsets = append(list, m.SGE(off, n)), append(offsets, off)
 		}
-		return list, offsets
-	}
-	read := func(m memory, list []verbs.SGE, offsets []int) (all []byte) {
-		for i, sge := range list {
-			all = append(all, m.Read(offsets[i], int(sge.Length))...)
+		return list, func() (all []byte) {
+			for i, n := range lengths {
+				all = append(all, m.Read(offsets[i], n)...)
+			}
+			return all
 		}
-		return all
 	}
-	o.local.Fill(0, 30_000, 2*o.id)
-	o.remote.Fill(0, 30_000, 2*o.id+1)
-	local, localOffsets := pieces(o.local, 1, 1500, 0, 2047, 3)
-	remote, remoteOffsets := []verbs.SGE{o.remote.SGE(0, 3551)}, []int{0}
-	done := verbs.WCRDMAWrite
+	o.local.Fill(0, end, 2*o.id)
+	o.remote.Fill(0, end, 2*o.id+1)
+	sum := 0
+	for _, n := range lengths {
+		sum += n
+	}
+	local, readLocal := pieces(o.local, lengths)
+	readRemote, done := func() []byte { return o.remote.Read(0, sum) }, verbs.WCRDMAWrite
 	switch opcode {
 	case verbs.Send:
 		done = verbs.WCSend
-		remote, remoteOffsets = pieces(o.remote, 700, 1024, 1827)
+		reversed := slices.Clone(lengths)
+		slices.Reverse(reversed)
+		var remote []verbs.SGE
+		remote, readRemote = pieces(o.remote, reversed)
 		o.postRecv(remote...)
 	case verbs.RDMARead:
 		done = verbs.WCRDMARead
 	}
-	before := read(o.local, local, localOffsets)
+	before := readLocal()
 	if opcode == verbs.RDMARead {
-		before = read(o.remote, remote, remoteOffsets)
+		before = readRemote()
 	}
 	o.post(verbs.SendWR{Opcode: opcode, SGList: local})
 	o.sent(what, done)
 	if opcode == verbs.Send {
 		o.received(what, verbs.WCRecv)
 	}
-	if !bytes.Equal(read(o.local, local, localOffsets), before) || !bytes.Equal(read(o.remote, remote, remoteOffsets), before) {
+	if !bytes.Equal(readLocal(), before) || !bytes.Equal(readRemote(), before) {
 		o.t.Errorf("%s: the data differs", what)
+	}
+}
+
+// inline posts data that is copied at once: its key is not looked at, and it may change behind.
+func (o *operation) inline(opcode verbs.WROpcode) {
+	o.t.Helper()
+	what := fmt.Sprintf("inline %v", opcode)
+	const n = 500
+	o.local.Fill(0, n, 2*o.id)
+	want := o.local.Read(0, n)
+	list := []verbs.SGE{o.local.SGE(0, 200), o.local.SGE(200, n-200)}
+	for i := range list {
+		list[i].LKey = 0
+	}
+	done := verbs.WCRDMAWrite
+	if opcode == verbs.Send {
+		done = verbs.WCSend
+		o.postRecv(o.remote.SGE(0, n))
+	}
+	o.post(verbs.SendWR{Opcode: opcode, Flags: verbs.SendInline, SGList: list})
+	o.local.Write(0, make([]byte, n))
+	o.sent(what, done)
+	if opcode == verbs.Send {
+		o.received(what, verbs.WCRecv)
+	}
+	if !bytes.Equal(o.remote.Read(0, n), want) {
+		o.t.Errorf("%s: the data differs", what)
+	}
+}
+
+// outstanding posts many more READs and atomics at once than may be on their way.
+func (o *operation) outstanding() {
+	o.t.Helper()
+	const n, each, counter = 20, 3000, 80_000
+	o.remote.Fill(0, n*each, 2*o.id)
+	o.remote.Write(counter, make([]byte, 8))
+	first := o.id + 1
+	for i := range n {
+		o.post(verbs.SendWR{Opcode: verbs.RDMARead, SGList: []verbs.SGE{o.local.SGE(i*each, each)}, RemoteAddr: o.remote.Addr() + uint64(i*each)})
+		o.post(verbs.SendWR{Opcode: verbs.AtomicFetchAndAdd, CompareAdd: 1, SGList: []verbs.SGE{o.local.SGE(counter+8*i, 8)}, RemoteAddr: o.remote.Addr() + counter})
+	}
+	o.id = first - 1
+	for range n {
+		o.id++
+		o.sent("READ among many", verbs.WCRDMARead)
+		o.id++
+		o.sent("FETCH_AND_ADD among many", verbs.WCFetchAdd)
+	}
+	if o.local.Digest(0, n*each) != o.remote.Digest(0, n*each) {
+		o.t.Error("READs among many: the data differs")
+	}
+	for i := range n {
+		if got := binary.LittleEndian.Uint64(o.local.Read(counter+8*i, 8)); got != uint64(i) {
+			o.t.Errorf("FETCH_AND_ADD %d among many returns %d", i, got)
+		}
 	}
 }
 
@@ -224,34 +310,71 @@ func (o *operation) lateReceive() {
 	}
 }
 
+// sizes of messages over a path MTU of 1024.
+var sizes = []int{16, 0, 1, 1023, 1024, 1025, 4096, 100_000, 1 << 20}
+
 // TestKernelOperations sees that operate asks for nothing that rxe does not do.
 func TestKernelOperations(t *testing.T) {
 	peers := peer.Boot(t, peer.Config{ID: 2}, peer.Config{ID: 3})
 	operate(t,
 		newSide(t, openKernel(t, peers[0]), peers[0].Addr4()),
-		newSide(t, openKernel(t, peers[1]), peers[1].Addr4()))
+		newSide(t, openKernel(t, peers[1]), peers[1].Addr4()), verbs.MTU1024, sizes...)
 }
 
 func TestOperations(t *testing.T) {
-	p := peer.Boot(t, peer.Config{ID: 2})[0]
-	linux := openKernel(t, p)
-	for _, medium := range []struct {
-		name string
-		open func(*testing.T, *peer.Netns) link.Link
-	}{{"tap", openTAP}, {"packet", openPacket}} {
-		t.Run(medium.name, func(t *testing.T) {
-			here := openSoftRNIC(t, captured(t, medium.open(t, p.Netns)))
+	for _, c := range []struct {
+		name  string
+		open  func(*testing.T, *peer.Netns) link.Link
+		mtu   int // of the links
+		path  verbs.MTU
+		sizes []int
+	}{
+		{"tap", openTAP, 1500, verbs.MTU1024, sizes},
+		{"packet", openPacket, 1500, verbs.MTU1024, sizes},
+		{"tap/MTU_4096", openTAP, 4200, verbs.MTU4096, []int{4095, 4096, 4097, 100_000}},
+		{"packet/MTU_4096", openPacket, 4200, verbs.MTU4096, []int{4095, 4096, 4097, 100_000}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := peer.Boot(t, peer.Config{ID: 2, MTU: c.mtu})[0]
+			linux, here := openKernel(t, p), openSoftRNIC(t, captured(t, c.open(t, p.Netns)))
 			for _, addrs := range []struct {
 				family      string
 				here, there netip.Addr
 			}{{"IPv4", softrnicAddr4, p.Addr4()}, {"IPv6", softrnicAddr6, p.Addr6()}} {
 				t.Run(addrs.family+"/requester", func(t *testing.T) {
-					operate(t, newSide(t, here, addrs.here), newSide(t, linux, addrs.there))
+					operate(t, newSide(t, here, addrs.here), newSide(t, linux, addrs.there), c.path, c.sizes...)
 				})
 				t.Run(addrs.family+"/responder", func(t *testing.T) {
-					operate(t, newSide(t, linux, addrs.there), newSide(t, here, addrs.here))
+					operate(t, newSide(t, linux, addrs.there), newSide(t, here, addrs.here), c.path, c.sizes...)
 				})
 			}
 		})
 	}
+}
+
+// TestLargestMessages moves 8 MiB at a time, the most that rxe takes, and counts what SoftRNIC sends for it.
+func TestLargestMessages(t *testing.T) {
+	const size = 8 << 20
+	p := peer.Boot(t, peer.Config{ID: 2})[0]
+	linux, here := openKernel(t, p), openSoftRNIC(t, openTAP(t, p.Netns)).(softrnic)
+	run := func(t *testing.T, requester, responder *side) {
+		o := newOperation(t, requester, responder, usual, size)
+		for _, opcode := range transfers {
+			before := here.provider.Counters()
+			o.transfer(opcode, size)
+			after := here.provider.Counters()
+			t.Logf("%v", opcode)
+			for k, v := range after {
+				if v != before[k] {
+					t.Logf("  %s %d", k, v-before[k])
+				}
+			}
+		}
+	}
+	t.Run("requester", func(t *testing.T) {
+		run(t, newSide(t, here, softrnicAddr4), newSide(t, linux, p.Addr4()))
+	})
+	t.Run("responder", func(t *testing.T) {
+		run(t, newSide(t, linux, p.Addr4()), newSide(t, here, softrnicAddr4))
+	})
 }

@@ -3,7 +3,6 @@
 package interop
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"net/netip"
@@ -18,12 +17,14 @@ import (
 
 // pingpong is one run of `softrnic pingpong rc` against ibv_rc_pingpong, with validated data.
 type pingpong struct {
-	peer    *peer.Peer
-	program string // softrnic
-	link    string // for --link
-	ipv6    bool
-	mtu     int // path MTU
-	size    int
+	peer     *peer.Peer
+	gid      int    // index of the peer's
+	program  string // softrnic
+	captures string // directory
+	link     string // for --link
+	ipv6     bool
+	mtu      int // path MTU
+	size     int
 }
 
 func (p pingpong) String() string {
@@ -41,24 +42,27 @@ func (p pingpong) addrs() (here, there netip.Addr, cidr string) {
 	return softrnicAddr4, p.peer.Addr4(), softrnicCIDR4
 }
 
-func (p pingpong) kernel(t *testing.T) string {
-	t.Helper()
-	_, there, _ := p.addrs()
-	return fmt.Sprintf("ibv_rc_pingpong -c -n 20 -d rxe0 -m %d -s %d -g %d", p.mtu, p.size, gidIndex(t, p.peer, there))
+func (p pingpong) iters() int {
+	if p.size >= 100_000 {
+		return 4
+	}
+	return 20
+}
+
+func (p pingpong) kernel() string {
+	return fmt.Sprintf("ibv_rc_pingpong -c -n %d -d rxe0 -m %d -s %d -g %d", p.iters(), p.mtu, p.size, p.gid)
 }
 
 // softrnic prepares the command; an empty server makes it the server.
 func (p pingpong) softrnic(ctx context.Context, t *testing.T, server string) *exec.Cmd {
 	t.Helper()
 	_, _, cidr := p.addrs()
-	args := []string{"pingpong", "rc", "-c", "-n", "20", "-m", fmt.Sprint(p.mtu), "-s", fmt.Sprint(p.size),
+	args := []string{"pingpong", "rc", "-c", "-n", fmt.Sprint(p.iters()), "-m", fmt.Sprint(p.mtu), "-s", fmt.Sprint(p.size),
 		"--link", p.link, "--mac", softrnicMAC.String(), "--addr", cidr}
 	if p.ipv6 { // the kernel's server meets its clients on IPv4 only, and its GID is IPv6 all the same
 		args = append(args, "--addr", softrnicCIDR4, "-g", "1")
 	}
-	capture := filepath.Join(t.TempDir(), "capture.pcapng")
-	t.Cleanup(func() { wellFormed(t, capture) })
-	args = append(args, "--capture", capture)
+	args = append(args, "--capture", filepath.Join(p.captures, strings.ReplaceAll(t.Name(), "/", ",")))
 	if strings.HasPrefix(p.link, "tap:") {
 		args = append(args, "--mtu", fmt.Sprint(p.peer.MTU))
 	}
@@ -72,7 +76,7 @@ func (p pingpong) softrnic(ctx context.Context, t *testing.T, server string) *ex
 func (p pingpong) client(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	serving, err := p.peer.Start(p.kernel(t))
+	serving, err := p.peer.Start(p.kernel())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,30 +95,26 @@ func (p pingpong) server(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	serving := p.softrnic(ctx, t, "")
-	var said bytes.Buffer
-	serving.Stdout, serving.Stderr = &said, &said
+	said := newAwaited("local address:")
+	serving.Stdout, serving.Stderr = said, said
 	if err := serving.Start(); err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- serving.Wait() }()
-
+	select {
+	case <-said.seen:
+	case err := <-ended:
+		t.Fatalf("softrnic: %v\n%s", err, said)
+	}
 	here, _, _ := p.addrs()
-	// It has no way to say when it listens: try until it does, or has ended.
-	command := p.kernel(t) + " " + here.String()
-	for {
-		out, code, err := p.peer.Exec(ctx, command)
-		if err == nil && strings.Contains(out, "Couldn't connect") && len(ended) == 0 {
-			continue
-		}
-		if err != nil || code != 0 {
-			t.Errorf("ibv_rc_pingpong: exit status %d, %v\n%s", code, err, out)
-			cancel()
-		}
-		break
+	out, code, err := p.peer.Exec(ctx, p.kernel()+" "+here.String())
+	if err != nil || code != 0 {
+		t.Errorf("ibv_rc_pingpong: exit status %d, %v\n%s", code, err, out)
+		cancel()
 	}
 	if err := <-ended; err != nil {
-		t.Errorf("softrnic: %v\n%s", err, said.String())
+		t.Errorf("softrnic: %v\n%s", err, said)
 	}
 }
 
@@ -123,21 +123,20 @@ func TestPingpong(t *testing.T) {
 	if out, err := exec.Command("go", "build", "-o", program, "github.com/softrnic/softrnic/cmd/softrnic").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
+	captures := captureDir(t)
 	for _, mtu := range []struct{ link, path int }{{1500, 1024}, {4200, 4096}} {
 		p := peer.Boot(t, peer.Config{ID: 2, MTU: mtu.link})[0]
-		links := []struct {
-			medium, spec string
-			sizes        []int
-		}{
-			{"tap", "tap:softrnic0,bridge=" + p.Netns.Bridge, []int{1, 1024, 1025, 4096, 100_000, 1 << 20}},
-			{"packet", "packet:" + p.Netns.Veth(t), []int{1025, 100_000}},
-		}
-		for _, l := range links {
-			for _, ipv6 := range []bool{false, true} {
-				for _, size := range l.sizes {
-					run := pingpong{peer: p, program: program, link: l.spec, ipv6: ipv6, mtu: mtu.path, size: size}
-					t.Run(fmt.Sprintf("%s/client/%v", l.medium, run), run.client)
-					t.Run(fmt.Sprintf("%s/server/%v", l.medium, run), run.server)
+		for _, ipv6 := range []bool{false, true} {
+			run := pingpong{peer: p, program: program, captures: captures, ipv6: ipv6, mtu: mtu.path}
+			_, there, _ := run.addrs()
+			run.gid = gidIndex(t, p, there)
+			for _, medium := range []struct{ name, spec string }{
+				{"tap", "tap:softrnic0,bridge=" + p.Netns.Bridge}, {"packet", "packet:" + p.Netns.Veth(t)},
+			} {
+				run.link = medium.spec
+				for _, run.size = range []int{1, 1024, 1025, 4096, 100_000, 1 << 20} {
+					t.Run(fmt.Sprintf("%s/client/%v", medium.name, run), run.client)
+					t.Run(fmt.Sprintf("%s/server/%v", medium.name, run), run.server)
 				}
 			}
 		}

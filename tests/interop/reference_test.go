@@ -11,6 +11,7 @@ const (
 	remInvReq = verbs.WCRemInvReqErr
 	remOp     = verbs.WCRemOpErr
 	locProt   = verbs.WCLocProtErr
+	locLen    = verbs.WCLocLenErr
 	locQPOp   = verbs.WCLocQPOpErr
 	rnrExc    = verbs.WCRNRRetryExcErr
 )
@@ -35,6 +36,17 @@ func succeeds(receives int) outcome {
 		requester: verbs.StateRTS, responder: verbs.StateRTS,
 	}
 }
+
+// refused is the outcome where the requester is not even given the request.
+var refused = outcome{refused: true}
+
+// noSuchLKey is what SEND and WRITE come to from memory whose key nobody has.
+var noSuchLKey = errorCase{
+	want:        failsHere(locQPOp),
+	asRequester: instead(failsHere(locProt)), why: "a key that is not one is a protection error in every request (IBTA Vol 1 §11.6.2)",
+}
+
+func instead(o outcome) *outcome { return &o }
 
 // remoteOp is a kind of request that names remote memory. Unless a case changes it, it is for that memory's beginning.
 type remoteOp struct {
@@ -77,9 +89,7 @@ func (op remoteOp) request(change func(trial)) func(local, remote, other memory)
 // says what came instead of what is wanted, with Debian's Linux 6.1.192 (rxe) and rdma-core 44 on both sides; the test
 // confirms it each time.
 //
-// rxe is not the book everywhere. An lkey that does not exist is a LOC_QP_OP_ERR to it in SEND and WRITE, a LOC_PROT_ERR
-// in the others. A message too long for its receive is REM_OP_ERR and LOC_QP_OP_ERR, not REM_INV_REQ_ERR and
-// LOC_LEN_ERR. Atomics that are misaligned or shorter than 8 bytes it refuses to post.
+// rxe is not the book everywhere, and SoftRNIC not rxe there: those cases have an asRequester or asResponder.
 func rxeReference() (cases []errorCase) {
 	for _, op := range remoteOps {
 		cases = append(cases, op.remoteErrors()...)
@@ -115,8 +125,9 @@ func (op remoteOp) remoteErrors() []errorCase {
 			path: withoutRight, request: op.request(nil)},
 	}
 	if op.align > 1 {
-		cases = append(cases, errorCase{name: "misaligned", want: outcome{refused: true},
-			request: op.request(func(t trial) { t.RemoteAddr += 4 })})
+		cases = append(cases, errorCase{name: "misaligned", want: refused,
+			request:     op.request(func(t trial) { t.RemoteAddr += 4 }),
+			asRequester: instead(failsRemotely(remInvReq, flushed)), why: "it is for the responder to see (IBTA Vol 1 §9.4.5)"})
 	} else {
 		receives := 2
 		if op.opcode == verbs.RDMAWriteWithImm {
@@ -137,16 +148,17 @@ func (op remoteOp) remoteErrors() []errorCase {
 
 // localErrors are wrong in what they name at the requester.
 func (op remoteOp) localErrors() []errorCase {
-	noSuchKey, readOnly := failsHere(locProt), failsHere(locProt)
+	noSuchKey, readOnly := errorCase{want: failsHere(locProt)}, failsHere(locProt)
 	switch op.opcode {
 	case verbs.RDMAWrite:
-		noSuchKey, readOnly = failsHere(locQPOp), succeeds(2)
+		noSuchKey, readOnly = noSuchLKey, succeeds(2)
 	case verbs.RDMAWriteWithImm:
-		noSuchKey, readOnly = failsHere(locQPOp), succeeds(3)
+		noSuchKey, readOnly = noSuchLKey, succeeds(3)
 	}
+	noSuchKey.name = "with another lkey"
+	noSuchKey.request = op.request(func(t trial) { t.SGList[0].LKey ^= 0x55 })
 	cases := []errorCase{
-		{name: "with another lkey", want: noSuchKey,
-			request: op.request(func(t trial) { t.SGList[0].LKey ^= 0x55 })},
+		noSuchKey,
 		{name: "with local memory past the end", want: failsHere(locProt),
 			request: op.request(func(t trial) { t.SGList[0] = t.local.SGE(t.local.Length()-op.length+1, op.length) })},
 		{name: "with local memory that cannot be written", want: readOnly,
@@ -154,10 +166,11 @@ func (op remoteOp) localErrors() []errorCase {
 	}
 	if op.align > 1 {
 		cases = append(cases,
-			errorCase{name: "into four bytes", want: outcome{refused: true},
+			errorCase{name: "into four bytes", want: refused,
 				request: op.request(func(t trial) { t.SGList[0].Length = 4 })},
 			errorCase{name: "into sixteen bytes", want: succeeds(2),
-				request: op.request(func(t trial) { t.SGList[0].Length = 16 })},
+				request:     op.request(func(t trial) { t.SGList[0].Length = 16 }),
+				asRequester: &refused, why: "what comes back is 8 bytes: an SGE of another length is a mistake, told at once"},
 		)
 	}
 	return op.named(cases)
@@ -179,24 +192,38 @@ func receiveErrors() []errorCase {
 	}
 	impatient := usual
 	impatient.rnrRetry = 3
-	noRoom := failsRemotely(remOp, locQPOp)
-	writeWithImm := remoteOps[1].request(nil)
-	return []errorCase{
-		{name: "SEND of one byte too many", recvLen: 99, request: send(0, 100), want: noRoom},
-		{name: "SEND of one packet too many", recvLen: 1024, request: send(0, 2048), want: noRoom},
-		{name: "SEND into another lkey", request: send(0, 16), want: noRoom,
-			recv: func(wr *verbs.RecvWR) { wr.SGList[0].LKey ^= 0x55 }},
-		{name: "SEND into memory past the end", request: send(0, 16), want: noRoom,
-			recv: func(wr *verbs.RecvWR) { wr.SGList[0].Addr += 4096 - 15 }},
-		{name: "SEND into memory that cannot be written", request: send(0, 16), want: noRoom, room: verbs.AccessRemoteRead},
-		{name: "SEND from another lkey", want: failsHere(locQPOp),
-			request: func(local, _, _ memory) verbs.SendWR {
-				wr := send(0, 16)(local, nil, nil)
-				wr.SGList[0].LKey ^= 0x55
-				return wr
-			}},
-		{name: "SEND from memory past the end", request: send(4096-15, 16), want: failsHere(locProt)},
-		{name: "SEND with no receive posted", noRecv: true, path: impatient, request: send(0, 16), want: failsHere(rnrExc)},
-		{name: "WRITE_WITH_IMM with no receive posted", noRecv: true, path: impatient, request: writeWithImm, want: failsHere(rnrExc)},
+	patient := impatient
+	patient.minRNRTimer = 31 // 491 ms, three times
+	sendFrom, writeWithImm := send(0, 16), remoteOps[1].request(nil)
+
+	fromAnotherLKey := noSuchLKey
+	fromAnotherLKey.name = "SEND from another lkey"
+	fromAnotherLKey.request = func(local, remote, other memory) verbs.SendWR {
+		wr := sendFrom(local, remote, other)
+		wr.SGList[0].LKey ^= 0x55
+		return wr
 	}
+	cases := []errorCase{
+		{name: "SEND of one byte too many", recvLen: 99, request: send(0, 100)},
+		{name: "SEND of one packet too many", recvLen: 1024, request: send(0, 2048)},
+		{name: "SEND into another lkey", request: sendFrom, recv: func(wr *verbs.RecvWR) { wr.SGList[0].LKey ^= 0x55 }},
+		{name: "SEND into memory past the end", request: sendFrom, recv: func(wr *verbs.RecvWR) { wr.SGList[0].Addr += 4096 - 15 }},
+		{name: "SEND into memory that cannot be written", request: sendFrom, room: verbs.AccessRemoteRead},
+	}
+	for i := range cases {
+		c := &cases[i]
+		c.want = failsRemotely(remOp, locQPOp)
+		if c.recvLen > 0 {
+			c.asResponder, c.why = instead(failsRemotely(remInvReq, locLen)), "a receive that is too short is a length error (IBTA Vol 1 §9.9.3, §11.6.2)"
+		} else {
+			c.asResponder, c.why = instead(failsRemotely(remOp, locProt)), "a receive's memory fails as any other does (IBTA Vol 1 §11.6.2)"
+		}
+	}
+	return append(cases, fromAnotherLKey,
+		errorCase{name: "SEND from memory past the end", request: send(4096-15, 16), want: failsHere(locProt)},
+		errorCase{name: "SEND with a receive posted late", posted: late, path: patient, request: sendFrom, want: succeeds(3)},
+		errorCase{name: "WRITE_WITH_IMM with a receive posted late", posted: late, path: patient, request: writeWithImm, want: succeeds(3)},
+		errorCase{name: "SEND with no receive posted", posted: never, path: impatient, request: sendFrom, want: failsHere(rnrExc)},
+		errorCase{name: "WRITE_WITH_IMM with no receive posted", posted: never, path: impatient, request: writeWithImm, want: failsHere(rnrExc)},
+	)
 }

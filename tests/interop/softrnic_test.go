@@ -38,8 +38,9 @@ var (
 
 // softrnic is a SoftRNIC device in this process.
 type softrnic struct {
-	t   *testing.T
-	dev *verbs.Device
+	t        *testing.T
+	dev      *verbs.Device
+	provider *rdmatransport.Provider
 }
 
 // openSoftRNIC opens a device behind a link, until the test ends.
@@ -50,12 +51,13 @@ func openSoftRNIC(t *testing.T, l link.Link) device {
 		t.Fatal(err)
 	}
 	closing(t, host.Close)
-	dev, err := verbs.Open(rdmatransport.New(host))
+	provider := rdmatransport.New(host)
+	dev, err := verbs.Open(provider)
 	if err != nil {
 		t.Fatal(err)
 	}
 	closing(t, dev.Close)
-	return softrnic{t, dev}
+	return softrnic{t, dev, provider}
 }
 
 // openTAP opens a link on a TAP in a namespace's bridge.
@@ -91,7 +93,7 @@ func closing(t *testing.T, f func() error) {
 	})
 }
 
-func (s softrnic) in(t *testing.T) device { return softrnic{t, s.dev} }
+func (s softrnic) in(t *testing.T) device { return softrnic{t, s.dev, s.provider} }
 
 func (s softrnic) GIDs() (gids []netip.Addr) {
 	table, err := s.dev.GIDTable(1)
