@@ -184,6 +184,7 @@ func (p *Provider) CreateQP(h verbs.QPHandle, attr *verbs.QPInitAttr) (verbs.Pro
 func (p *Provider) Counters() map[string]uint64 {
 	all := p.roce.Snapshot()
 	maps.Copy(all, p.cm.Counters.Snapshot())
+	maps.Copy(all, p.iwarp.Snapshot())
 	return all
 }
 

@@ -4,6 +4,7 @@ package iwarp
 // events leave it one at a time, on a goroutine that has no lock. (RFC 5044 §7, RFC 6581)
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -53,7 +54,8 @@ type conn struct {
 	h         rdmacm.Handler
 	route     rdmacm.Route
 	initiator bool
-	listener  *listener // of a ConnectRequest, until it is answered
+	cancel    context.CancelFunc // initiating side: ends the set-up
+	listener  *listener          // of a ConnectRequest, until it is answered
 
 	// Set before the stream is handed out.
 	stream   stack.Stream
@@ -62,6 +64,7 @@ type conn struct {
 	request  mpa.Frame // the peer's, on the accepting side
 	mulpdu   int
 	ird, ord int
+	ordLimit int // the most that the peer takes
 	sink     uint32
 	ready    readyKind
 
@@ -139,8 +142,8 @@ func (c *conn) begin(markersOut, markersIn, crc, large bool) error {
 	return nil
 }
 
-// bind gives the stream to a QP that enters RTS.
-func (c *conn) bind(q *qp) error {
+// bind gives the stream to a QP that enters RTS, with the depths that were chosen for it.
+func (c *conn) bind(q *qp, attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -149,8 +152,31 @@ func (c *conn) bind(q *qp) error {
 	case c.state != requested && c.state != responded:
 		return verbs.Errorf(verbs.ErrInvalid, "modify QP", "LLPStream is %v", c.state)
 	}
+	if !c.initiator {
+		large := c.request.Reserved&largeRequest != 0
+		if err := c.begin(c.request.Markers, c.e.config.Markers, c.crc(), large); err != nil {
+			return err
+		}
+	}
+	if mask&verbs.QPAttrMaxDestRDAtomic != 0 {
+		c.ird = int(attr.MaxDestRDAtomic)
+	}
+	if mask&verbs.QPAttrMaxQPRDAtomic != 0 {
+		c.ord = int(attr.MaxRDAtomic)
+	}
+	c.ord = min(c.ord, c.ordLimit)
+	if !c.initiator && c.readyReads() {
+		c.ird = max(c.ird, 1)
+	}
 	c.qp = q
 	return nil
+}
+
+// mayReceive tells whether the peer may send FPDUs: an initiator waits for the reply.
+func (c *conn) mayReceive() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.initiator || c.state == established
 }
 
 // QPAttr implements rdmacm.ProviderConn.
@@ -201,18 +227,19 @@ func (c *conn) Notify() error {
 	return nil
 }
 
-// Disconnect implements rdmacm.ProviderConn. The stream closes as the QP leaves RTS.
+// Disconnect implements rdmacm.ProviderConn. What is posted stays with the QP until that goes to ERR.
 func (c *conn) Disconnect() error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.state == over {
+	state, q := c.state, c.qp
+	err := c.expect("disconnect", established)
+	c.mu.Unlock()
+	if state == over {
 		return nil
 	}
-	if err := c.expect("disconnect", established); err != nil {
-		return err
+	if err == nil {
+		q.leave(c)
 	}
-	c.linger()
-	return nil
+	return err
 }
 
 // ended is called when the stream has come to its end, by the QP's reader.
@@ -232,22 +259,27 @@ func (c *conn) ended(error) {
 // Close implements rdmacm.ProviderConn.
 func (c *conn) Close() {
 	c.mu.Lock()
-	was, stream, bound := c.state, c.stream, c.qp != nil
+	was, stream, q := c.state, c.stream, c.qp
 	c.state, c.silent = over, true
 	c.mu.Unlock()
 	c.answered()
+	if c.cancel != nil {
+		c.cancel()
+	}
 	switch {
 	case stream == nil:
 	case was == requested:
-		c.refuse(nil)
-	case bound:
-		c.linger() // the QP's reader closes it
+		_ = c.refuse(nil)
+	case q != nil:
+		q.leave(c) // its reader closes it
+	case was == responded:
+		c.giveUp(mpa.ErrLocalCatastrophic)
 	default:
 		stream.Abort()
 	}
 }
 
-// frame reads one of MPA's frames off the stream, and nothing behind it.
+// readFrame reads one of MPA's frames off the stream, and nothing behind it.
 func readFrame(r io.Reader, reply bool) (mpa.Frame, error) {
 	b := make([]byte, mpa.HeaderLen, mpa.MaxFrameLen)
 	if _, err := io.ReadFull(r, b); err != nil {

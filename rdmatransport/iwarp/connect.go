@@ -6,12 +6,14 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/netip"
-	"os"
 	"syscall"
 	"time"
 
+	"github.com/softrnic/softrnic/rdmatransport/iwarp/ddp"
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/mpa"
+	"github.com/softrnic/softrnic/rdmatransport/iwarp/rdmap"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
@@ -22,28 +24,29 @@ func (e *Engine) Connect(attr *rdmacm.ConnectAttr, h rdmacm.Handler) (rdmacm.Pro
 	if attr.QPType != verbs.RC {
 		return nil, verbs.Errorf(verbs.ErrNotSupported, "connect", "QP type %v over iWARP", attr.QPType)
 	}
-	c := &conn{e: e, h: h, route: attr.Route, initiator: true}
 	f, err := e.newRequest(&attr.Param)
 	if err != nil {
 		return nil, err
 	}
-	go c.connect(attr, f)
+	ctx, cancel := context.WithTimeout(context.Background(), startupTimeout)
+	c := &conn{e: e, h: h, route: attr.Route, initiator: true, cancel: cancel}
+	e.work.Go(func() { c.connect(ctx, attr, f) })
 	return c, nil
 }
 
 // newRequest is the request frame for what the application asks for.
 func (e *Engine) newRequest(p *rdmacm.ConnParam) (*mpa.Frame, error) {
 	f := &mpa.Frame{
-		Markers: e.config.Markers, CRC: !e.config.NoCRC, Revision: mpa.Revision2,
-		Reserved: largeRequest, PrivateData: p.PrivateData,
+		Markers: e.config.Markers, CRC: !e.config.NoCRC, Revision: mpa.Revision2, PrivateData: p.PrivateData,
 	}
 	if e.config.Revision == mpa.Revision1 {
-		f.Revision, f.Reserved = mpa.Revision1, 0
+		f.Revision = mpa.Revision1
 	} else {
 		f.HasEnhanced = true
 		f.Enhanced = mpa.Enhanced{IRD: uint16(p.ResponderResources), ORD: uint16(p.InitiatorDepth)}
 		if !e.config.NoPeerToPeer {
-			f.Enhanced.PeerToPeer, f.Enhanced.RDMAWrite, f.Enhanced.RDMARead = true, true, true
+			f.Enhanced.PeerToPeer = true
+			f.Enhanced.RDMAWrite, f.Enhanced.RDMARead, f.Enhanced.ZeroLengthSend = true, true, true
 		}
 	}
 	if f.Len() > mpa.MaxFrameLen {
@@ -54,10 +57,9 @@ func (e *Engine) newRequest(p *rdmacm.ConnParam) (*mpa.Frame, error) {
 }
 
 // connect runs the set-up to its end.
-func (c *conn) connect(attr *rdmacm.ConnectAttr, request *mpa.Frame) {
-	deadline := time.Now().Add(startupTimeout)
-	ctx, cancel := context.WithDeadline(context.Background(), deadline)
-	defer cancel()
+func (c *conn) connect(ctx context.Context, attr *rdmacm.ConnectAttr, request *mpa.Frame) {
+	defer c.cancel()
+	deadline, _ := ctx.Deadline()
 	stream, err := c.e.net.DialStream(ctx, netip.AddrPortFrom(attr.Src, attr.LocalPort),
 		netip.AddrPortFrom(attr.Dst, attr.RemotePort))
 	if err != nil {
@@ -67,18 +69,49 @@ func (c *conn) connect(attr *rdmacm.ConnectAttr, request *mpa.Frame) {
 	if !c.hold(stream) {
 		return
 	}
-	_ = stream.SetDeadline(deadline)
-	if err = writeFrame(stream, request); err == nil {
-		var reply mpa.Frame
-		if reply, err = readFrame(stream, true); err == nil {
-			err = c.replied(request, &reply, &attr.Param)
-		}
+	if request.Revision != mpa.Revision1 && stream.Offloaded() {
+		request.Reserved = largeRequest
 	}
-	_ = stream.SetDeadline(time.Time{})
+	_ = stream.SetDeadline(deadline)
+	err = writeFrame(stream, request)
+	var reply mpa.Frame
+	if err == nil {
+		reply, err = readFrame(stream, true)
+	}
 	if err != nil {
 		stream.Abort()
 		c.failed(err)
+		return
 	}
+	_ = stream.SetDeadline(time.Time{})
+	if err := c.replied(request, &reply, &attr.Param); err != nil {
+		c.giveUp(err)
+		c.failed(err)
+	}
+}
+
+// giveUp ends a connection that the peer takes for accepted and that no QP has: with a Terminate that says why (RFC
+// 6581 §9.1–§9.3).
+func (c *conn) giveUp(err error) {
+	cause, ok := rdmap.CauseOf(err)
+	if !ok {
+		cause, _ = rdmap.CauseOf(mpa.ErrLocalCatastrophic)
+	}
+	var segment [ddp.UntaggedLen + rdmap.TerminateLen]byte
+	header := ddp.Untagged{Last: true, RsvdULP: rdmap.Terminate.Control(), QN: rdmap.QueueTerminate, MSN: 1}
+	header.Encode(segment[:])
+	message := rdmap.TerminateHeader{Cause: cause}
+	message.Encode(segment[ddp.UntaggedLen:])
+	fpdu := make([]byte, c.framer.Size(len(segment)))
+	copy(c.framer.Begin(fpdu, len(segment)), segment[:])
+	c.framer.End()
+	_ = c.stream.SetWriteDeadline(time.Now().Add(lingerTimeout))
+	if _, err := c.stream.Write(fpdu); err != nil {
+		c.stream.Abort()
+		return
+	}
+	c.e.Counters.TerminatesSent.Add(1)
+	_ = c.stream.Close()
 }
 
 // hold takes the stream, unless the connection was closed meanwhile.
@@ -100,42 +133,60 @@ func (c *conn) replied(request, reply *mpa.Frame, p *rdmacm.ConnParam) error {
 	if c.state == over {
 		return nil
 	}
-	theirs := rdmacm.ConnParam{PrivateData: reply.PrivateData}
+	// The application is told the peer's depths, and the QP has what follows from them.
+	theirs := rdmacm.ConnParam{
+		PrivateData: reply.PrivateData, ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth,
+	}
+	c.ird, c.ord, c.ordLimit = int(p.ResponderResources), int(p.InitiatorDepth), MaxReads
+	enhanced := &reply.Enhanced
+	negotiated := reply.HasEnhanced && request.HasEnhanced
+	if negotiated && enhanced.ORD != mpa.NoNegotiation {
+		theirs.ResponderResources = uint8(min(enhanced.ORD, 0xff))
+	}
+	if negotiated && enhanced.IRD != mpa.NoNegotiation {
+		theirs.InitiatorDepth = uint8(min(enhanced.IRD, 0xff))
+		c.ordLimit = min(c.ordLimit, int(enhanced.IRD))
+	}
 	if reply.Rejected {
 		c.state = over
 		c.stream.Abort()
 		c.emit(&rdmacm.ConnEvent{Type: rdmacm.Rejected, Status: -int(syscall.ECONNREFUSED), Param: theirs})
 		return nil
 	}
-	c.ird, c.ord = int(p.ResponderResources), int(p.InitiatorDepth)
-	if enhanced := reply.Enhanced; reply.HasEnhanced && request.HasEnhanced {
-		// The peer says what it granted; what it wants beyond our offer is given, as far as we have it.
-		c.ord = min(c.ord, int(enhanced.IRD))
-		if want := int(enhanced.ORD); want != mpa.NoNegotiation && want > c.ird {
-			if want > MaxReads {
-				return mpa.ErrInsufficientIRD
-			}
-			c.ird = want
-		}
-		switch {
-		case !request.Enhanced.PeerToPeer || !enhanced.PeerToPeer:
-		case enhanced.RDMAWrite:
-			c.ready = readyWrite
-		case enhanced.RDMARead:
-			c.ready = readyRead
-		case enhanced.ZeroLengthSend:
-			c.ready = readyEmpty
-		default:
-			return mpa.ErrNoMatchingRTR
-		}
-	}
-	theirs.ResponderResources, theirs.InitiatorDepth = uint8(min(c.ird, 0xff)), uint8(min(c.ord, 0xff))
 	large := request.Reserved&largeRequest != 0 && reply.Reserved&largeReply != 0
 	if err := c.begin(reply.Markers, request.Markers, request.CRC || reply.CRC, large); err != nil {
 		return err
 	}
+	if negotiated {
+		if err := c.negotiate(&request.Enhanced, enhanced); err != nil {
+			return err
+		}
+	}
 	c.state = responded
 	c.emit(&rdmacm.ConnEvent{Type: rdmacm.ConnectResponse, Param: theirs})
+	return nil
+}
+
+// negotiate settles depths and the ready-to-receive message by what both sides said (RFC 6581 §9.1, §9.2).
+func (c *conn) negotiate(ours, theirs *mpa.Enhanced) error {
+	c.ord = min(c.ord, c.ordLimit)
+	if want := int(theirs.ORD); want != mpa.NoNegotiation && want > c.ird {
+		if want > MaxReads {
+			return mpa.ErrInsufficientIRD
+		}
+		c.ird = want // more than was offered, but it is there
+	}
+	switch {
+	case !ours.PeerToPeer || !theirs.PeerToPeer:
+	case theirs.RDMAWrite:
+		c.ready = readyWrite
+	case theirs.RDMARead:
+		c.ready = readyRead
+	case theirs.ZeroLengthSend:
+		c.ready = readyEmpty
+	default:
+		return mpa.ErrNoMatchingRTR
+	}
 	return nil
 }
 
@@ -149,8 +200,9 @@ func (c *conn) failed(err error) {
 	c.state = over
 	e := &rdmacm.ConnEvent{Type: rdmacm.ConnectError, Status: -int(syscall.EPROTO)}
 	var errno syscall.Errno
+	var operation *net.OpError
 	switch {
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, syscall.ETIMEDOUT):
+	case isTimeout(err), errors.Is(err, syscall.ETIMEDOUT):
 		e.Type, e.Status = rdmacm.Unreachable, -int(syscall.ETIMEDOUT)
 	case errors.Is(err, syscall.ECONNREFUSED):
 		e.Type, e.Status = rdmacm.Rejected, -int(syscall.ECONNREFUSED)
@@ -160,6 +212,14 @@ func (c *conn) failed(err error) {
 		e.Type, e.Status = rdmacm.Unreachable, -int(syscall.EHOSTUNREACH)
 	case errors.As(err, &errno):
 		e.Status = -int(errno)
+	case errors.As(err, &operation): // reading or writing failed without an errno: the connection is gone
+		e.Type, e.Status = rdmacm.Rejected, -int(syscall.ECONNRESET)
 	}
 	c.emit(e)
+}
+
+// isTimeout knows the time-outs of contexts and of streams.
+func isTimeout(err error) bool {
+	var t interface{ Timeout() bool }
+	return errors.As(err, &t) && t.Timeout()
 }

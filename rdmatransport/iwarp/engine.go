@@ -35,7 +35,10 @@ type Engine struct {
 	regions *memory.Regions
 	rand    io.Reader
 	qps     *keys.Table[qp]
-	readers sync.WaitGroup // goroutines of streams
+	work    sync.WaitGroup // goroutines of streams
+
+	mu      sync.Mutex // taken last
+	streams map[*verbs.PD]int
 }
 
 // RouteFunc finds the port and the GID index of a local address.
@@ -49,6 +52,7 @@ func New(net stack.Network, config Config, regions *memory.Regions, rand io.Read
 		route:   route,
 		regions: regions,
 		rand:    rand,
+		streams: map[*verbs.PD]int{},
 		qps:     keys.New[qp](24, rand, func(n uint32) bool { return n <= 1 || n == 1<<24-1 || taken(n) }),
 	}
 }
@@ -57,7 +61,23 @@ func New(net stack.Network, config Config, regions *memory.Regions, rand io.Read
 func (e *Engine) HasQP(qpn uint32) bool { return e.qps.Get(qpn) != nil }
 
 // Close waits for the goroutines of all streams; no QP is left by then.
-func (e *Engine) Close() { e.readers.Wait() }
+func (e *Engine) Close() { e.work.Wait() }
+
+// countStream counts the streams of a PD: n more.
+func (e *Engine) countStream(pd *verbs.PD, n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.streams[pd] += n; e.streams[pd] == 0 {
+		delete(e.streams, pd)
+	}
+}
+
+// shared tells whether several streams have a PD, and with it the STags of its regions.
+func (e *Engine) shared(pd *verbs.PD) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.streams[pd] > 1
+}
 
 // CreateQP makes a QP in state RESET and draws its number.
 func (e *Engine) CreateQP(h verbs.QPHandle, attr *verbs.QPInitAttr) (verbs.ProviderQP, uint32, error) {

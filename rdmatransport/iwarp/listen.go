@@ -4,6 +4,7 @@ package iwarp
 // bounded in number and time. (RFC 5044 §7.1.2, RFC 5042 §6.4)
 
 import (
+	"errors"
 	"io"
 	"net"
 	"net/netip"
@@ -84,7 +85,7 @@ func (l *listener) accept() {
 			stream.Abort()
 			continue
 		}
-		go l.start(stream)
+		l.e.work.Go(func() { l.start(stream) })
 	}
 }
 
@@ -118,6 +119,7 @@ func (l *listener) start(stream stack.Stream) {
 		c.ird, c.ord = depth(f.Enhanced.ORD), depth(f.Enhanced.IRD)
 		p.ResponderResources, p.InitiatorDepth = uint8(c.ird), uint8(c.ord)
 	}
+	c.ordLimit = c.ord
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.emit(&rdmacm.ConnEvent{
@@ -158,7 +160,8 @@ func (c *conn) Accept(p *rdmacm.ConnParam, _ uint32) error {
 	if c.qp == nil {
 		return verbs.Errorf(verbs.ErrInvalid, op, "no QP has the connection's stream")
 	}
-	if err := writeFrame(c.stream, c.reply(p)); err != nil {
+	f := c.reply(p.PrivateData)
+	if err := writeFrame(c.stream, f); err != nil {
 		return err
 	}
 	c.answered()
@@ -168,25 +171,38 @@ func (c *conn) Accept(p *rdmacm.ConnParam, _ uint32) error {
 }
 
 // reply is the frame that accepts.
-func (c *conn) reply(p *rdmacm.ConnParam) *mpa.Frame {
+func (c *conn) reply(privateData []byte) *mpa.Frame {
 	f := &mpa.Frame{
-		Reply: true, Markers: c.e.config.Markers, CRC: c.crc(), Revision: c.request.Revision, PrivateData: p.PrivateData,
+		Reply: true, Markers: c.e.config.Markers, CRC: c.crc(), Revision: c.request.Revision,
+		HasEnhanced: c.request.HasEnhanced, PrivateData: privateData,
 	}
-	if c.request.Reserved&largeRequest != 0 {
+	if c.request.Revision != mpa.Revision1 && c.request.Reserved&largeRequest != 0 {
 		f.Reserved = largeReply
 	}
-	if c.request.HasEnhanced {
-		theirs := c.request.Enhanced
-		f.HasEnhanced = true
-		f.Enhanced = mpa.Enhanced{IRD: uint16(p.ResponderResources), ORD: uint16(p.InitiatorDepth), PeerToPeer: theirs.PeerToPeer}
-		if theirs.PeerToPeer {
-			// Each kind will do; one is chosen.
-			f.Enhanced.RDMAWrite = theirs.RDMAWrite
-			f.Enhanced.RDMARead = theirs.RDMARead && !theirs.RDMAWrite
-			f.Enhanced.ZeroLengthSend = theirs.ZeroLengthSend && !theirs.RDMAWrite && !theirs.RDMARead
-		}
+	if !f.HasEnhanced {
+		return f
+	}
+	theirs, ours := &c.request.Enhanced, &f.Enhanced
+	ours.IRD, ours.ORD = uint16(c.ird), uint16(c.ord)
+	if theirs.ORD == mpa.NoNegotiation {
+		ours.IRD = mpa.NoNegotiation
+	}
+	if theirs.IRD == mpa.NoNegotiation {
+		ours.ORD = mpa.NoNegotiation
+	}
+	if ours.PeerToPeer = theirs.PeerToPeer; ours.PeerToPeer {
+		// Any kind will do; one is chosen.
+		ours.RDMARead = c.readyReads()
+		ours.ZeroLengthSend = theirs.ZeroLengthSend && !theirs.RDMARead && !theirs.RDMAWrite
+		ours.RDMAWrite = !ours.RDMARead && !ours.ZeroLengthSend
 	}
 	return f
+}
+
+// readyReads tells whether the ready-to-receive message is to be a READ: then the IRD has room for it.
+func (c *conn) readyReads() bool {
+	e := &c.request.Enhanced
+	return c.request.HasEnhanced && e.PeerToPeer && e.RDMARead && !e.RDMAWrite
 }
 
 // crc tells whether CRCs are used: one side's wish is enough.
@@ -194,31 +210,35 @@ func (c *conn) crc() bool { return c.request.CRC || !c.e.config.NoCRC }
 
 // Reject implements rdmacm.ProviderConn.
 func (c *conn) Reject(privateData []byte) error {
+	const op = "reject"
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.state == responded {
-		c.state = over
-		c.stream.Abort()
-		return nil
-	}
-	if err := c.expect("reject", requested); err != nil {
-		return err
-	}
-	if err := c.refuse(privateData); err != nil {
-		return err
+	switch {
+	case c.qp != nil:
+		return verbs.Errorf(verbs.ErrInvalid, op, "QP %#x has the connection's stream", c.qp.num)
+	case c.state == responded:
+		c.giveUp(mpa.ErrLocalCatastrophic)
+	default:
+		if err := c.expect(op, requested); err != nil {
+			return err
+		}
+		if err := c.refuse(privateData); err != nil {
+			return err
+		}
+		c.answered()
 	}
 	c.state = over
-	c.answered()
 	return nil
 }
 
 // refuse sends the reply that rejects, and closes the stream behind it.
 func (c *conn) refuse(privateData []byte) error {
-	f := &mpa.Frame{
-		Reply: true, Rejected: true, Markers: c.e.config.Markers, CRC: c.crc(), Revision: c.request.Revision,
-		HasEnhanced: c.request.HasEnhanced, PrivateData: privateData,
-	}
+	f := c.reply(privateData)
+	f.Rejected, f.Reserved = true, 0
 	if err := writeFrame(c.stream, f); err != nil {
+		if !errors.Is(err, verbs.ErrInvalid) {
+			c.stream.Abort()
+		}
 		return err
 	}
 	_ = c.stream.Close()

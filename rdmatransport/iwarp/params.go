@@ -15,6 +15,9 @@ const (
 	requestTimeout = 5 * time.Second
 	lingerTimeout  = 2 * time.Second
 
+	// idleTimeout is how long a stream keeps a large buffer that it does not fill, and up to twice that.
+	idleTimeout = time.Second
+
 	// maxStarting bounds the connections of a listener that have not sent their request yet.
 	maxStarting = 1024
 

@@ -90,16 +90,23 @@ func taggedError(d memory.Denial) error {
 // exactly where the last one ended.
 func (q *qp) placeRead(h *ddp.Tagged, payload []byte) error {
 	t := &q.tx
-	if t.readyAnswer && h.Last && len(payload) == 0 && h.STag == t.sink {
+	n := uint64(len(payload))
+	if t.readyAnswer {
+		if n > 0 || !h.Last {
+			return ddp.ErrBounds
+		}
 		t.readyAnswer = false
 		return nil
 	}
 	wr := q.oldestRead()
-	if wr == nil || wr.Opcode != verbs.RDMARead || h.STag != t.sink {
+	switch {
+	case wr == nil:
 		return ddp.ErrInvalidSTag
-	}
-	n := uint64(len(payload))
-	if h.TO != t.taken || t.taken+n > wr.Length() || h.Last != (t.taken+n == wr.Length()) {
+	case wr.Opcode != verbs.RDMARead, n > 0 && h.STag != t.sink: // of no bytes it counts for nothing (RFC 5041 §5.2)
+		q.answered(verbs.WCBadRespErr)
+		return ddp.ErrInvalidSTag
+	case n > 0 && h.TO != t.taken, t.taken+n > wr.Length(), h.Last != (t.taken+n == wr.Length()):
+		q.answered(verbs.WCBadRespErr)
 		return ddp.ErrBounds
 	}
 	if status := q.e.regions.Scatter(payload, q.h.PD(), wr.SGList, t.taken); status != verbs.WCSuccess {
@@ -123,15 +130,13 @@ func (q *qp) oldestRead() *verbs.SendWR {
 	return q.h.Send(int(t.reads[0] - t.first))
 }
 
-// answered ends the oldest READ or atomic. A failure takes the requests before it, which TCP has carried, with success.
+// answered ends the oldest READ or atomic; all before it are complete.
 func (q *qp) answered(status verbs.WCStatus) {
 	t := &q.tx
 	n := t.reads[0]
 	t.reads = t.reads[:copy(t.reads, t.reads[1:])]
 	if status != verbs.WCSuccess {
-		if n == t.first {
-			q.pop(status, 0)
-		}
+		q.pop(status, 0)
 		return
 	}
 	t.at(n).done = true
@@ -197,7 +202,8 @@ func (q *qp) placeSend(h *ddp.Untagged, op rdmap.Opcode, payload []byte) error {
 	info := op.Info()
 	wc := verbs.WC{Opcode: verbs.WCRecv, ByteLen: uint32(end)}
 	if info.Invalidate {
-		if q.e.regions.Invalidate(q.h.PD(), h.Invalidate) != memory.Allowed {
+		// What several streams have in common none of their peers may take away (RFC 5040 §8.1.1, item 7).
+		if q.e.shared(q.h.PD()) || q.e.regions.Invalidate(q.h.PD(), h.Invalidate) != memory.Allowed {
 			q.failRecv(verbs.WCRemInvReqErr)
 			return rdmap.CannotInvalidate
 		}
@@ -257,7 +263,7 @@ func (q *qp) readRequest(b, payload []byte) error {
 	return nil
 }
 
-// atomicRequest carries an atomic out and queues its answer.
+// atomicRequest queues the answer to an atomic, which is carried out when no request before it is unanswered.
 func (q *qp) atomicRequest(b, payload []byte) error {
 	h, err := rdmap.ParseAtomicRequest(payload)
 	if err != nil {
@@ -266,26 +272,37 @@ func (q *qp) atomicRequest(b, payload []byte) error {
 	if !h.Code.Known() {
 		return rdmap.UnexpectedOpcode
 	}
-	if q.h.Attr().QPAccessFlags&verbs.AccessRemoteAtomic == 0 {
-		return rdmap.AccessViolation
+	if _, err := q.atomicWord(&h); err != nil {
+		return err
 	}
-	if h.TO+8 < h.TO {
-		return rdmap.TOWrap
-	}
-	word, denial := q.e.regions.Remote(q.h.PD(), h.STag, h.TO, 8, verbs.AccessRemoteAtomic)
-	if denial != memory.Allowed {
-		return remoteCause(denial)
-	}
-	if h.TO%8 != 0 || !memory.Aligned(word) {
-		return rdmap.OperationError
-	}
-	if q.tx.answers.n == len(q.tx.answers.ring) {
+	a := &q.tx.answers
+	w := answer{atomic: true, update: h}
+	copy(w.ddp[:], b)
+	if !a.push(w) {
 		return ddp.ErrNoBuffer
 	}
-	w := answer{atomic: true, result: rdmap.AtomicResponseHeader{ID: h.ID, Original: memory.Update(word, h.Apply)}}
-	copy(w.ddp[:], b)
-	q.tx.answers.push(w)
+	if a.n == 1 {
+		return q.carryOut(&a.ring[a.head])
+	}
 	return nil
+}
+
+// atomicWord is the memory that an atomic is for.
+func (q *qp) atomicWord(h *rdmap.AtomicRequestHeader) ([]byte, error) {
+	if q.h.Attr().QPAccessFlags&verbs.AccessRemoteAtomic == 0 {
+		return nil, rdmap.AccessViolation
+	}
+	if h.TO+8 < h.TO {
+		return nil, rdmap.TOWrap
+	}
+	word, denial := q.e.regions.Remote(q.h.PD(), h.STag, h.TO, 8, verbs.AccessRemoteAtomic)
+	switch {
+	case denial != memory.Allowed:
+		return nil, remoteCause(denial)
+	case h.TO%8 != 0 || !memory.Aligned(word):
+		return nil, rdmap.StreamCatastrophic // RFC 7306 §8.2
+	}
+	return word, nil
 }
 
 // atomicResponse places what an atomic found.
@@ -295,7 +312,11 @@ func (q *qp) atomicResponse(payload []byte) error {
 		return err
 	}
 	wr := q.oldestRead()
-	if wr == nil || wr.Opcode == verbs.RDMARead || q.tx.at(q.tx.reads[0]).id != h.ID {
+	if wr == nil {
+		return rdmap.UnexpectedOpcode
+	}
+	if q.tx.readyAnswer || wr.Opcode == verbs.RDMARead || q.tx.at(q.tx.reads[0]).id != h.ID {
+		q.answered(verbs.WCBadRespErr)
 		return rdmap.UnexpectedOpcode
 	}
 	var value [8]byte

@@ -46,28 +46,27 @@ func (q *qp) Modify(from, to verbs.QPState, attr *verbs.QPAttr, mask verbs.QPAtt
 
 // attach starts the QP on a stream that MPA has started.
 func (q *qp) attach(c *conn, attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
-	if err := c.bind(q); err != nil {
+	if err := c.bind(q, attr, mask); err != nil {
 		return err
 	}
-	if mask&verbs.QPAttrMaxDestRDAtomic != 0 {
-		c.ird = int(attr.MaxDestRDAtomic)
-	}
-	if mask&verbs.QPAttrMaxQPRDAtomic != 0 {
-		c.ord = int(attr.MaxRDAtomic)
-	}
-	if !c.initiator {
-		if err := c.begin(c.request.Markers, c.e.config.Markers, c.crc(), c.request.Reserved&largeRequest != 0); err != nil {
-			return err
-		}
-	}
 	q.conn = c
+	q.e.countStream(q.h.PD(), 1)
 	q.tx.begin(c)
-	q.rx.begin(c)
+	q.rx = receiver{}
 	c.stream.OnRoom(q.roomAgain)
-	q.e.readers.Add(1)
-	go q.read(c)
-	q.sendReady()
+	q.e.work.Go(func() { q.read(c) })
+	q.pump()
 	return nil
+}
+
+// detach parts the QP from its stream, and returns that; nil if it has none any more.
+func (q *qp) detach() *conn {
+	c := q.conn
+	if c != nil {
+		q.conn = nil
+		q.e.countStream(q.h.PD(), -1)
+	}
+	return c
 }
 
 // Query implements verbs.ProviderQP.
@@ -79,16 +78,15 @@ func (q *qp) PostSend() { q.pump() }
 // PostRecv implements verbs.ProviderQP.
 func (q *qp) PostRecv() {}
 
-// Destroy implements verbs.ProviderQP.
+// Destroy implements verbs.ProviderQP. What has completed still goes out.
 func (q *qp) Destroy() {
 	q.e.qps.Delete(q.num)
-	q.drop()
+	q.closeStream()
 }
 
 // drop breaks the stream off.
 func (q *qp) drop() {
-	if c := q.conn; c != nil {
-		q.conn = nil
+	if c := q.detach(); c != nil {
 		c.stream.Abort()
 	}
 }
@@ -96,9 +94,18 @@ func (q *qp) drop() {
 // closeStream ends the stream in order: what is in its send buffer still goes out. The reader stays until the peer has
 // closed too, or the linger time is over.
 func (q *qp) closeStream() {
-	if c := q.conn; c != nil {
-		q.conn = nil
+	if c := q.detach(); c != nil {
+		_ = c.stream.CloseWrite()
 		c.linger()
+	}
+}
+
+// leave closes c in order if the QP still has it; the QP is not locked.
+func (q *qp) leave(c *conn) {
+	q.h.Lock()
+	defer q.h.Unlock()
+	if q.conn == c {
+		q.closeStream()
 	}
 }
 
@@ -116,17 +123,17 @@ func (q *qp) roomAgain() {
 // fail ends the connection after an error that was found on this side: the peer is told why, everything posted is
 // flushed. bad is the segment at fault, if a segment was.
 func (q *qp) fail(err error, bad []byte) {
-	if q.conn == nil {
+	if q.conn == nil || q.tx.ending {
 		return
 	}
+	q.tx.ending = true
+	q.conn.linger()
 	q.terminate(err, bad)
-	q.closeStream()
 	q.h.Fail()
 }
 
-// linger shuts the stream's sending side, and gives the peer a while to close.
+// linger gives the peer a while to read what was sent and to close. The QP is locked: its reader sets the deadline too.
 func (c *conn) linger() {
-	_ = c.stream.CloseWrite()
 	_ = c.stream.SetReadDeadline(time.Now().Add(lingerTimeout))
 }
 
@@ -145,8 +152,11 @@ type sender struct {
 	off   uint64   // bytes of it sent
 	wrote bool     // its data is sent, its immediate data is not
 
-	open bool // segments may be sent: a responder waits for the initiator's first (RFC 5044 §7.1.2, rule 4)
-	full bool // the stream has no room
+	open   bool      // segments may be sent: a responder waits for the initiator's first (RFC 5044 §7.1.2, rule 4)
+	full   bool      // the stream has no room
+	ready  readyKind // still to be sent, before all else
+	ending bool      // only final is still to be sent
+	final  []byte    // the Terminate's message
 
 	mulpdu      int
 	ord         int
@@ -166,16 +176,23 @@ func (t *sender) at(n uint64) *sentWR { return &t.sent[n&uint64(len(t.sent)-1)] 
 
 func (t *sender) begin(c *conn) {
 	clear(t.sent)
-	*t = sender{sent: t.sent, open: c.initiator, mulpdu: c.mulpdu, ord: c.ord, sink: c.sink}
+	*t = sender{sent: t.sent, open: c.initiator, ready: c.ready, mulpdu: c.mulpdu, ord: c.ord, sink: c.sink}
 	t.answers.setDepth(c.ird)
+}
+
+// outstanding is how many READs and atomics the peer has to answer.
+func (t *sender) outstanding() int {
+	if t.readyAnswer {
+		return len(t.reads) + 1
+	}
+	return len(t.reads)
 }
 
 // receiver is the state of a QP's incoming half.
 type receiver struct {
 	queues  [rdmap.Queues]ddp.Queue
+	allowed bool   // the peer may send
 	writing uint64 // bytes of the RDMA Write message under way, for the immediate data that may follow it
 	written uint64 // bytes of the last one
 	ulpdu   []byte // being handled
 }
-
-func (r *receiver) begin(*conn) { *r = receiver{} }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"time"
 
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/mpa"
 	"github.com/softrnic/softrnic/verbs"
@@ -15,44 +16,76 @@ import (
 // readBuffers are lent to streams while they have much to read.
 var readBuffers = sync.Pool{New: func() any { return new([readBuffer]byte) }}
 
-// read runs until the stream ends.
+// errEarly ends a connection whose initiator sends FPDUs before it has the reply.
+var errEarly = errors.New("iwarp: an FPDU before the reply")
+
+// read runs until the stream ends. While there is much to read it has one of readBuffers; a deadline brings it back.
 func (q *qp) read(c *conn) {
-	defer q.e.readers.Done()
 	small := make([]byte, idleBuffer)
 	var big *[readBuffer]byte
-	var err error
-	for err == nil {
+	busy := false
+	for {
 		buf := small
 		if big != nil {
 			buf = big[:]
 		}
-		var n int
-		n, err = c.stream.Read(buf)
+		n, err := c.stream.Read(buf)
 		if n > 0 {
-			q.feed(c, buf[:n])
+			busy = true
+			q.feed(c, buf[:n], big == nil)
 		}
 		switch {
-		case n == len(small) && big == nil:
-			big = readBuffers.Get().(*[readBuffer]byte)
-		case n < len(small) && big != nil:
+		case err != nil && (big == nil || !isTimeout(err) || !q.keepReading(c, busy)):
+			if big != nil {
+				readBuffers.Put(big)
+			}
+			q.streamEnded(c, err)
+			return
+		case err != nil && busy:
+			busy = false
+		case err != nil:
 			readBuffers.Put(big)
 			big = nil
+		case n == len(small) && big == nil && q.keepReading(c, true):
+			big = readBuffers.Get().(*[readBuffer]byte)
 		}
 	}
-	if big != nil {
-		readBuffers.Put(big)
-	}
-	q.streamEnded(c, err)
 }
 
-// feed hands bytes of the stream on, and sends what they made due.
-func (q *qp) feed(c *conn, b []byte) {
+// keepReading sets the deadline that the reader wakes up by, or removes it; false if the stream is left to its end, and
+// the deadline is that of its lingering.
+func (q *qp) keepReading(c *conn, watch bool) bool {
 	q.h.Lock()
 	defer q.h.Unlock()
-	if q.conn != c {
+	if q.conn != c || q.tx.ending {
+		return false
+	}
+	var deadline time.Time
+	if watch {
+		deadline = time.Now().Add(idleTimeout)
+	} else {
+		c.deframer.Release()
+	}
+	_ = c.stream.SetReadDeadline(deadline)
+	return true
+}
+
+// feed hands bytes of the stream on, and sends what they made due. What the receiver has gathered an FPDU in stays for
+// the next one as long as the stream has much to read.
+func (q *qp) feed(c *conn, b []byte, idle bool) {
+	q.h.Lock()
+	defer q.h.Unlock()
+	if q.conn != c || q.tx.ending {
 		return // closed from this side: what still comes is of no use (RFC 5040 §6.2)
 	}
-	if err := c.deframer.Feed(b, q); err != nil && q.conn == c {
+	if !q.rx.allowed {
+		if !c.mayReceive() {
+			q.fail(errEarly, nil)
+			return
+		}
+		q.rx.allowed = true
+	}
+	if err := c.deframer.Feed(b, q); err != nil {
 		if errors.Is(err, mpa.ErrCRC) {
 			q.e.Counters.CRCErrors.Add(1)
 		}
@@ -64,7 +97,9 @@ func (q *qp) feed(c *conn, b []byte) {
 		q.fail(err, q.rx.ulpdu)
 		return
 	}
-	c.deframer.Release()
+	if idle && c.deframer.Held() > idleBuffer {
+		c.deframer.Release()
+	}
 	q.pump()
 }
 
@@ -72,7 +107,7 @@ func (q *qp) feed(c *conn, b []byte) {
 func (q *qp) streamEnded(c *conn, err error) {
 	q.h.Lock()
 	if q.conn == c {
-		q.conn = nil
+		q.detach()
 		if !errors.Is(err, io.EOF) || c.deframer.Pending() > 0 {
 			q.e.Counters.StreamsLost.Add(1)
 		}
@@ -87,10 +122,11 @@ func (q *qp) streamEnded(c *conn, err error) {
 
 // lost ends the connection after the stream refused to send: TCP gave it up. The reader will see the same.
 func (q *qp) lost() {
-	if c := q.conn; c != nil {
-		q.conn = nil
-		q.e.Counters.StreamsLost.Add(1)
-		c.stream.Abort()
-		q.h.Fail()
+	q.conn.stream.Abort()
+	if q.h.State() != verbs.StateRTS {
+		return // it is about to be: the reader will see to it
 	}
+	q.detach()
+	q.e.Counters.StreamsLost.Add(1)
+	q.h.Fail()
 }

@@ -13,9 +13,11 @@ import (
 // answer is what is still owed for one request.
 type answer struct {
 	atomic bool
-	read   rdmap.ReadRequestHeader    // what is still to be sent
-	result rdmap.AtomicResponseHeader // atomic: what memory held
-	ddp    [ddp.UntaggedLen]byte      // the request's DDP header, to be quoted in a Terminate
+	done   bool                      // atomic: it is carried out
+	read   rdmap.ReadRequestHeader   // what is still to be sent
+	update rdmap.AtomicRequestHeader // atomic
+	found  uint64                    // atomic: what memory held
+	ddp    [ddp.UntaggedLen]byte     // the request's DDP header, to be quoted in a Terminate
 }
 
 // answers is a ring of at most IRD of them.
@@ -49,11 +51,16 @@ func (q *qp) sendAnswer() bool {
 	}
 	w := &t.answers.ring[t.answers.head]
 	if w.atomic {
+		if err := q.carryOut(w); err != nil {
+			q.failAnswer(w, err)
+			return false
+		}
 		t.segment.untagged(&ddp.Untagged{
 			Last: true, RsvdULP: rdmap.AtomicResponse.Control(),
 			QN: rdmap.QueueAtomicResponse, MSN: t.msn[rdmap.QueueAtomicResponse] + 1,
 		})
-		w.result.Encode(t.segment.more(rdmap.AtomicResponseLen))
+		h := rdmap.AtomicResponseHeader{ID: w.update.ID, Original: w.found}
+		h.Encode(t.segment.more(rdmap.AtomicResponseLen))
 		if !q.send() {
 			return false
 		}
@@ -65,7 +72,7 @@ func (q *qp) sendAnswer() bool {
 	// The source is looked up for every segment: what was deregistered meanwhile is not sent.
 	b, denial := q.e.regions.Remote(q.h.PD(), w.read.SourceSTag, w.read.SourceTO, uint64(n), verbs.AccessRemoteRead)
 	if denial != memory.Allowed {
-		q.failRead(w, remoteCause(denial))
+		q.failAnswer(w, remoteCause(denial))
 		return false
 	}
 	t.segment.tagged(&ddp.Tagged{
@@ -85,12 +92,32 @@ func (q *qp) sendAnswer() bool {
 	return true
 }
 
-// failRead ends the connection over a READ that was accepted and cannot be served to its end.
-func (q *qp) failRead(w *answer, cause rdmap.Cause) {
-	var bad [ddp.UntaggedLen + rdmap.ReadRequestLen]byte
-	copy(bad[:], w.ddp[:])
-	w.read.Encode(bad[ddp.UntaggedLen:])
-	q.fail(cause, bad[:])
+// carryOut does what an atomic asks for, once. Its turn is that of its answer, so that the READs before it find what was
+// there before.
+func (q *qp) carryOut(w *answer) error {
+	if w.done {
+		return nil
+	}
+	word, err := q.atomicWord(&w.update)
+	if err != nil {
+		return err
+	}
+	w.found, w.done = memory.Update(word, w.update.Apply), true
+	return nil
+}
+
+// failAnswer ends the connection over a request that was accepted and cannot be served to its end.
+func (q *qp) failAnswer(w *answer, err error) {
+	var bad [ddp.UntaggedLen + rdmap.AtomicRequestLen]byte
+	n := copy(bad[:], w.ddp[:])
+	if w.atomic {
+		w.update.Encode(bad[n:])
+		n += rdmap.AtomicRequestLen
+	} else {
+		w.read.Encode(bad[n:])
+		n += rdmap.ReadRequestLen
+	}
+	q.fail(err, bad[:n])
 }
 
 // remoteCause is RDMAP's name for a denied access (RFC 5040 §4.8).

@@ -14,17 +14,29 @@ import (
 func (q *qp) pump() {
 	t := &q.tx
 	for q.conn != nil && t.open && !t.full {
-		var sent bool
-		if t.turn {
-			sent = q.sendAnswer() || q.sendRequest()
-		} else {
-			sent = q.sendRequest() || q.sendAnswer()
+		switch {
+		case t.ending:
+			q.finish()
+			return
+		case t.ready != noReady:
+			if !q.sendReady() {
+				return
+			}
+			continue
 		}
-		if !sent {
+		if !q.sendOne(t.turn) && (q.conn == nil || t.ending || !q.sendOne(!t.turn)) {
 			return
 		}
 		t.turn = !t.turn
 	}
+}
+
+// sendOne sends the next segment of an answer or of a request; false if it did not, or ended the connection.
+func (q *qp) sendOne(answer bool) bool {
+	if answer {
+		return q.sendAnswer()
+	}
+	return q.sendRequest()
 }
 
 // segment is one DDP segment on its way into the stream.
@@ -65,15 +77,20 @@ func (q *qp) Fill(b []byte) {
 
 // send puts the prepared segment into the stream; false if there is no room, or no stream any more.
 func (q *qp) send() bool {
-	s, c := &q.tx.segment, q.conn
-	ok, err := c.stream.Send(c.framer.Size(s.n+s.length), q)
-	clear(s.pieces) // no reference to user memory stays
+	ok, err := q.put()
 	if err != nil {
 		q.lost()
 		return false
 	}
 	q.tx.full = !ok
 	return ok
+}
+
+func (q *qp) put() (bool, error) {
+	s, c := &q.tx.segment, q.conn
+	ok, err := c.stream.Send(c.framer.Size(s.n+s.length), q)
+	clear(s.pieces) // no reference to user memory stays
+	return ok, err
 }
 
 // sendRequest sends the next segment of the send queue, if one may be sent.
@@ -88,7 +105,7 @@ func (q *qp) sendRequest() bool {
 	}
 	switch wr.Opcode {
 	case verbs.RDMARead, verbs.AtomicCmpAndSwp, verbs.AtomicFetchAndAdd:
-		if len(t.reads) >= t.ord {
+		if t.outstanding() >= t.ord {
 			return q.neverReads(wr)
 		}
 		return q.sendRead(wr)
@@ -281,11 +298,9 @@ func (q *qp) failOldest(status verbs.WCStatus) {
 
 // sendReady sends the ready-to-receive message that the responder waits for before it sends itself (RFC 6581 §8): a
 // WRITE or READ of no bytes, or an empty FPDU.
-func (q *qp) sendReady() {
+func (q *qp) sendReady() bool {
 	t := &q.tx
-	switch q.conn.ready {
-	case noReady:
-		return
+	switch t.ready {
 	case readyWrite:
 		t.segment.tagged(&ddp.Tagged{Last: true, RsvdULP: rdmap.Write.Control()})
 	case readyRead:
@@ -294,10 +309,16 @@ func (q *qp) sendReady() {
 		})
 		h := rdmap.ReadRequestHeader{SinkSTag: t.sink}
 		h.Encode(t.segment.more(rdmap.ReadRequestLen))
-		t.msn[rdmap.QueueReadRequest]++
-		t.readyAnswer = true
 	case readyEmpty:
 		t.segment.n, t.segment.length, t.segment.pieces = 0, 0, t.segment.pieces[:0]
 	}
-	q.send()
+	if !q.send() {
+		return false
+	}
+	if t.ready == readyRead {
+		t.msn[rdmap.QueueReadRequest]++
+		t.readyAnswer = true
+	}
+	t.ready = noReady
+	return true
 }

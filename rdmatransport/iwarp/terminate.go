@@ -8,36 +8,83 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// terminate tells the peer why the stream ends. A stream that has no room now is closed without.
+// terminate tells the peer why the stream ends.
 func (q *qp) terminate(err error, bad []byte) {
 	cause, _ := rdmap.CauseOf(err)
 	h := cause.Quote(bad)
-	s := &q.tx.segment
-	s.untagged(&ddp.Untagged{Last: true, RsvdULP: rdmap.Terminate.Control(), QN: rdmap.QueueTerminate, MSN: 1})
-	var message [rdmap.MaxTerminateLen]byte
-	h.Encode(message[:h.Len()])
-	s.pieces = append(s.pieces, message[:h.Len()])
-	s.length = h.Len()
-	if ok, err := q.conn.stream.Send(q.conn.framer.Size(s.n+s.length), q); ok && err == nil {
-		q.e.Counters.TerminatesSent.Add(1)
-	}
-	clear(s.pieces)
+	q.tx.final = make([]byte, h.Len())
+	h.Encode(q.tx.final)
+	q.finish()
 }
 
-// terminated handles the peer's Terminate. If it blames a READ or atomic, the oldest one outstanding fails as the cause
-// says: that is the only request that can still be told from those that TCP has carried.
+// finish sends the Terminate and closes the stream behind it; if there is no room yet, it is called again. A responder
+// that has had nothing valid to validate may send nothing (RFC 5044 §7.1.2, rule 4).
+func (q *qp) finish() {
+	t := &q.tx
+	if t.open {
+		t.segment.untagged(&ddp.Untagged{Last: true, RsvdULP: rdmap.Terminate.Control(), QN: rdmap.QueueTerminate, MSN: 1})
+		t.segment.pieces = append(t.segment.pieces, t.final)
+		t.segment.length = len(t.final)
+		switch ok, err := q.put(); {
+		case err != nil:
+		case !ok:
+			t.full = true
+			return
+		default:
+			q.e.Counters.TerminatesSent.Add(1)
+		}
+	}
+	q.closeStream()
+}
+
+// terminated handles the peer's Terminate. If it blames a READ or atomic, that one fails as the cause says, and those
+// before it, whose answers will not come, are flushed: other requests TCP has carried, and they are complete.
 func (q *qp) terminated(message []byte) error {
 	q.e.Counters.TerminatesReceived.Add(1)
 	h, _ := rdmap.ParseTerminate(message)
-	if wr := q.oldestRead(); wr != nil && h.Layer == rdmap.LayerRDMA && h.Type != rdmap.TypeLocalCatastrophic {
+	if i := q.blamed(&h); i >= 0 {
 		status := verbs.WCRemOpErr
 		switch {
-		case h.Type == rdmap.TypeRemoteProtection:
+		case h.Layer == rdmap.LayerRDMA && h.Type == rdmap.TypeRemoteProtection:
 			status = verbs.WCRemAccessErr
-		case h.Cause == rdmap.UnexpectedOpcode, h.Cause == rdmap.InvalidVersion:
+		case h.Cause == rdmap.UnexpectedOpcode, h.Cause == rdmap.InvalidVersion, h.Cause == rdmap.StreamCatastrophic:
 			status = verbs.WCRemInvReqErr
 		}
-		q.answered(status)
+		for t := &q.tx; t.first < t.reads[i]; {
+			if t.at(t.first).done {
+				q.pop(verbs.WCSuccess, 0)
+			} else {
+				q.pop(verbs.WCWRFlushErr, 0)
+			}
+		}
+		q.pop(status, 0)
 	}
 	return errTerminated
+}
+
+// blamed finds the READ or atomic, among those outstanding, that a Terminate means by the request that it quotes;
+// without a quote, the oldest. It is -1 if the Terminate means none.
+func (q *qp) blamed(h *rdmap.TerminateHeader) int {
+	t := &q.tx
+	if len(t.reads) == 0 || h.Layer == rdmap.LayerLLP || h.Type == rdmap.TypeLocalCatastrophic {
+		return -1
+	}
+	if h.DDPHeader == nil {
+		if h.Layer == rdmap.LayerRDMA && h.Cause != rdmap.CannotInvalidate {
+			return 0
+		}
+		return -1
+	}
+	if ddp.IsTagged(h.DDPHeader) {
+		return -1
+	}
+	quoted, _, err := ddp.ParseUntagged(h.DDPHeader)
+	if err != nil || quoted.QN != rdmap.QueueReadRequest {
+		return -1
+	}
+	back := t.msn[rdmap.QueueReadRequest] - quoted.MSN // requests sent after it
+	if uint64(back) >= uint64(len(t.reads)) {
+		return -1
+	}
+	return len(t.reads) - 1 - int(back)
 }
