@@ -120,9 +120,8 @@ func (c errorCase) run(t *testing.T, requester, responder *side, want outcome) o
 	if err := requester.qp.PostSend(send(2)); err != nil {
 		t.Fatal(err)
 	}
-	const more = 100 * time.Millisecond
 	if c.posted == late {
-		if wcs := requester.qp.PollSend(1, more); len(wcs) > 0 {
+		if wcs := requester.qp.PollSend(1, 100*time.Millisecond); len(wcs) > 0 {
 			t.Fatalf("completes as %v with no receive posted", wcs[0].Status)
 		}
 		postReceives()
@@ -138,8 +137,8 @@ func (c errorCase) run(t *testing.T, requester, responder *side, want outcome) o
 	await(&sent, requester.qp.PollSend, len(want.sends))
 	await(&received, responder.qp.PollRecv, len(want.recvs))
 	// More than is wanted would come at about the same time.
-	sent = append(sent, requester.qp.PollSend(8, more)...)
-	received = append(received, responder.qp.PollRecv(8, more)...)
+	sent = append(sent, requester.qp.PollSend(8, 50*time.Millisecond)...)
+	received = append(received, responder.qp.PollRecv(8, 5*time.Millisecond)...)
 
 	got := outcome{requester: requester.qp.State(), responder: responder.qp.State()}
 	got.sends, got.recvs = statuses(t, sent), statuses(t, received)

@@ -349,7 +349,7 @@ func TestOperations(t *testing.T) {
 	}
 }
 
-// TestLargestMessages moves 8 MiB at a time, the most that rxe takes, and sees that little of it is sent twice.
+// TestLargestMessages moves 8 MiB at a time, the most that rxe takes, and sees that what is sent twice stays within bounds.
 func TestLargestMessages(t *testing.T) {
 	const size = 8 << 20
 	p := peer.Boot(t, peer.Config{ID: 2})[0]
@@ -360,7 +360,13 @@ func TestLargestMessages(t *testing.T) {
 			before := here.provider.Counters()["sent_pkts"]
 			o.transfer(opcode, size)
 			most := uint64(size / 1024 / 8) // acknowledgements and READ requests
-			if slices.Contains(sends, opcode) {
+			switch {
+			case !slices.Contains(sends, opcode):
+			case opcode == verbs.RDMARead:
+				// Nothing acknowledges READ responses, and an emulated peer takes them in slower than they come: it asks for
+				// the rest several times.
+				most = size / 1024 * 6
+			default:
 				most = size / 1024 * 3 / 2
 			}
 			if sent := here.provider.Counters()["sent_pkts"] - before; sent > most {
