@@ -5,7 +5,9 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync"
+	"time"
 
+	gvisorlog "gvisor.dev/gvisor/pkg/log"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/network/arp"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
@@ -17,6 +19,13 @@ import (
 
 	"github.com/softrnic/softrnic/link"
 )
+
+// gVisor writes warnings of its own about what peers do, to stderr, for the whole process. A library must not.
+func init() { gvisorlog.SetTarget(discard{}) }
+
+type discard struct{}
+
+func (discard) Emit(int, gvisorlog.Level, time.Time, string, ...any) {}
 
 // Host is one host on gVisor's netstack: addresses, routes, neighbours, ICMP echo and TCP are gVisor's; RoCEv2
 // datagrams pass beside it, between the link and the datagram port.

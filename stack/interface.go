@@ -109,6 +109,7 @@ func (n *Interface) add(p netip.Prefix) error {
 	}
 	n.prefixes = append(n.prefixes, p)
 	n.changed()
+	n.announce(p.Addr())
 	h.log.Debug("address added", "nic", n.Name(), "addr", p)
 	return nil
 }
