@@ -162,6 +162,11 @@ def answer(command):
         return {"error": "%s: %s" % (type(error).__name__, error), "errno": 0}
 
 
-print(json.dumps({"result": "ready"}), flush=True)
-for line in sys.stdin:
-    print(json.dumps(answer(json.loads(line))), flush=True)
+def serve():
+    print(json.dumps({"result": "ready"}), flush=True)
+    for line in sys.stdin:
+        print(json.dumps(answer(json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    serve()

@@ -33,11 +33,19 @@ type Device struct {
 // Open opens a device of a peer, such as "rxe0", until the test ends.
 func Open(t testing.TB, p *peer.Peer, name string) *Device {
 	t.Helper()
-	const script = "/tmp/driver.py"
-	if err := p.Put(t.Context(), script, driver); err != nil {
-		t.Fatal(err)
+	return start(t, p, "driver.py", name)
+}
+
+// start starts a script, with all of them in the peer.
+func start(t testing.TB, p *peer.Peer, script, name string) *Device {
+	t.Helper()
+	const dir = "/tmp/"
+	for file, text := range map[string][]byte{"driver.py": driver, "cm.py": cmDriver} {
+		if err := p.Put(t.Context(), dir+file, text); err != nil {
+			t.Fatal(err)
+		}
 	}
-	process, err := p.Start("exec python3 " + script + " " + name)
+	process, err := p.Start("exec python3 " + dir + script + " " + name)
 	if err != nil {
 		t.Fatal(err)
 	}
