@@ -94,6 +94,9 @@ func newConn(id *SyncID, cfg *Config) (*Conn, error) {
 	return c, nil
 }
 
+// resolveTimeout is how long Dial looks for a neighbour: a few questions, a second apart.
+const resolveTimeout = 5 * time.Second
+
 // Dial connects to "host:port", where either may be a name. Of the host's addresses it takes the first that works. An
 // error wraps an *EventError if the network or the peer said no.
 func Dial(ctx context.Context, dev *verbs.Device, addr string, cfg *Config) (*Conn, error) {
@@ -131,7 +134,7 @@ func dial(ctx context.Context, dev *verbs.Device, to netip.AddrPort, cfg *Config
 	if err := errors.Join(id.SetTOS(cfg.TOS), id.SetTransports(cfg.transports()...)); err != nil {
 		return nil, err
 	}
-	if err := id.ResolveAddr(ctx, cfg.LocalAddr, to); err != nil {
+	if err := id.resolveAddr(ctx, cfg.LocalAddr, to, resolveTimeout); err != nil {
 		return nil, err
 	}
 	if err := id.ResolveRoute(ctx); err != nil {

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/softrnic/softrnic/verbs"
 )
@@ -96,7 +97,11 @@ func (s *SyncID) wait(ctx context.Context, want ...EventType) (*Event, error) {
 
 // ResolveAddr is ID.ResolveAddr, within ctx.
 func (s *SyncID) ResolveAddr(ctx context.Context, src, dst netip.AddrPort) error {
-	if err := s.ID.ResolveAddr(src, dst, 0); err != nil {
+	return s.resolveAddr(ctx, src, dst, 0)
+}
+
+func (s *SyncID) resolveAddr(ctx context.Context, src, dst netip.AddrPort, timeout time.Duration) error {
+	if err := s.ID.ResolveAddr(src, dst, timeout); err != nil {
 		return err
 	}
 	_, err := s.wait(ctx, AddrResolved)
