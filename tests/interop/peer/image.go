@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -52,6 +53,9 @@ func findImage() (*image, error) {
 		return nil, fmt.Errorf("lock %s: %w", lock.Name(), err)
 	}
 
+	if err := installTools(); err != nil {
+		return nil, err
+	}
 	work, err := os.MkdirTemp(cache, "making-")
 	if err != nil {
 		return nil, err
@@ -62,7 +66,7 @@ func findImage() (*image, error) {
 		return nil, err
 	}
 	i := &image{dir: filepath.Join(cache, recipeHash(agent))}
-	if _, err := os.Stat(i.initramfs()); err != nil || !qemuInstalled() {
+	if _, err := os.Stat(i.initramfs()); err != nil {
 		if err := i.make(work); err != nil {
 			return nil, err
 		}
@@ -92,9 +96,34 @@ func buildAgent(work string) ([]byte, error) {
 	return os.ReadFile(file)
 }
 
-func qemuInstalled() bool {
-	_, err := exec.LookPath(qemu)
-	return err == nil
+// tools are the programs that tests run on this machine, and Debian's packages that have them.
+var tools = map[string]string{qemu: "qemu-system-x86", "ip": "iproute2", "tshark": "tshark"}
+
+// installTools installs those that are missing.
+func installTools() error {
+	var missing []string
+	for program, pkg := range tools {
+		if _, err := exec.LookPath(program); err != nil {
+			missing = append(missing, pkg)
+		}
+	}
+	if missing == nil {
+		return nil
+	}
+	slices.Sort(missing)
+	fmt.Fprintln(os.Stderr, "peer: installing", strings.Join(missing, ", "))
+	const wait = "DPkg::Lock::Timeout=300"
+	for _, args := range [][]string{
+		{"-qq", "-o", wait, "update"},
+		append([]string{"-qq", "-y", "-o", wait, "--no-install-recommends", "install"}, missing...),
+	} {
+		cmd := exec.Command("apt-get", args...)
+		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("apt-get %s: %w; the last it said:\n%s", strings.Join(args, " "), err, tail(out, 15))
+		}
+	}
+	return nil
 }
 
 func (i *image) make(work string) error {

@@ -84,15 +84,6 @@ func Boot(t testing.TB, configs ...Config) []*Peer {
 	return peers
 }
 
-// Namespace returns the namespace that peers of an MTU share, without booting one. It skips or fails as Boot does.
-func Namespace(t testing.TB, mtu int) *Netns {
-	t.Helper()
-	if err := mayMakeNamespaces(); err != nil {
-		Unavailable(t, err)
-	}
-	return netnsOf(t, mtu)
-}
-
 func netnsOf(t testing.TB, mtu int) *Netns {
 	t.Helper()
 	registry.Lock()
@@ -140,19 +131,7 @@ func Unavailable(t testing.TB, err error) {
 	t.Skip(err)
 }
 
-func mayMakeNamespaces() error {
-	if os.Geteuid() != 0 {
-		return fmt.Errorf("network namespaces need root, this is user %d", os.Geteuid())
-	}
-	if _, err := os.Stat("/dev/net/tun"); err != nil {
-		return fmt.Errorf("TAPs need /dev/net/tun: %w", err)
-	}
-	if _, err := exec.LookPath("ip"); err != nil {
-		return fmt.Errorf("network namespaces need iproute2: %w", err)
-	}
-	return nil
-}
-
+// mayBoot asks for no program but apt-get, which brings the others.
 func mayBoot() error {
 	if runtime.GOARCH != "amd64" {
 		return fmt.Errorf("the Linux peer is an amd64 machine, this is %s", runtime.GOARCH)
@@ -160,8 +139,11 @@ func mayBoot() error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("the Linux peer needs root, this is user %d", os.Geteuid())
 	}
+	if _, err := os.Stat("/dev/net/tun"); err != nil {
+		return fmt.Errorf("the Linux peer's TAP needs /dev/net/tun: %w", err)
+	}
 	if _, err := exec.LookPath("apt-get"); err != nil {
 		return fmt.Errorf("the Linux peer is made of Debian packages: %w", err)
 	}
-	return mayMakeNamespaces()
+	return nil
 }
