@@ -18,6 +18,11 @@ const (
 	// idleTimeout is how long a stream keeps a large buffer that it does not fill, and up to twice that.
 	idleTimeout = time.Second
 
+	// firstNudge is how long an initiator waits for a first segment before it sends the first of at most nudges empty
+	// WRITEs.
+	firstNudge = 50 * time.Millisecond
+	nudges     = 6
+
 	// maxStarting bounds the connections of a listener that have not sent their request yet.
 	maxStarting = 1024
 

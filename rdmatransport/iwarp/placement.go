@@ -18,7 +18,7 @@ var errTerminated = errors.New("iwarp: the peer terminated the stream")
 
 // ULPDU implements mpa.Handler.
 func (q *qp) ULPDU(b []byte) error {
-	q.tx.open = true
+	q.tx.open, q.rx.heard = true, true
 	q.rx.ulpdu = b
 	if len(b) == 0 {
 		return nil // an empty FPDU, sent as a ready-to-receive indication

@@ -56,6 +56,9 @@ func (q *qp) attach(c *conn, attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	c.stream.OnRoom(q.roomAgain)
 	q.e.work.Go(func() { q.read(c) })
 	q.pump()
+	if c.initiator {
+		q.nudge(c, firstNudge, nudges)
+	}
 	return nil
 }
 
@@ -192,6 +195,7 @@ func (t *sender) outstanding() int {
 type receiver struct {
 	queues  [rdmap.Queues]ddp.Queue
 	allowed bool   // the peer may send
+	heard   bool   // and has
 	writing uint64 // bytes of the RDMA Write message under way, for the immediate data that may follow it
 	written uint64 // bytes of the last one
 	ulpdu   []byte // being handled
