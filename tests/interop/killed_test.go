@@ -23,10 +23,10 @@ func TestPeerKilled(t *testing.T) {
 		hasty := usual
 		hasty.timeout, hasty.retryCnt = 14, 3 // 67 ms, four times
 		connect(t, here, remote, hasty)
-		const size = 1 << 20
+		const size = 8 << 20 // long enough, all together, on a fast machine
 		local, target := here.pd.regMR(size, allAccess), remote.pd.regMR(size, allAccess)
 
-		const writes, receives = 32, 8
+		const writes, receives = 64, 8
 		for id := range uint64(receives) {
 			if err := here.qp.PostRecv(&verbs.RecvWR{ID: id, SGList: []verbs.SGE{local.SGE(0, 16)}}); err != nil {
 				t.Fatal(err)

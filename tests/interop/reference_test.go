@@ -193,7 +193,7 @@ func receiveErrors() []errorCase {
 	impatient := usual
 	impatient.rnrRetry = 3
 	patient := impatient
-	patient.minRNRTimer = 31 // 491 ms, three times
+	patient.minRNRTimer = 0 // 655 ms, three times
 	sendFrom, writeWithImm := send(0, 16), remoteOps[1].request(nil)
 
 	fromAnotherLKey := noSuchLKey
