@@ -267,7 +267,7 @@ func (c *conn) Close() {
 		c.cancel()
 	}
 	switch {
-	case stream == nil:
+	case stream == nil, was == over: // what ended it has closed the stream
 	case was == requested:
 		_ = c.refuse(nil)
 	case q != nil:
