@@ -43,9 +43,9 @@ type errorCase struct {
 type receives int
 
 const (
-	before receives = iota
-	late            // when what is tried has waited for them
-	never
+	postedFirst receives = iota
+	postedLate           // when what is tried has waited for them
+	postedNever
 )
 
 // outcome is what is left of an errorCase.
@@ -104,7 +104,7 @@ func (c errorCase) run(t *testing.T, requester, responder *side, want outcome) o
 			t.Fatal(err)
 		}
 	}
-	if c.posted == before {
+	if c.posted == postedFirst {
 		postReceives()
 	}
 	send := func(id uint64) *verbs.SendWR {
@@ -120,7 +120,7 @@ func (c errorCase) run(t *testing.T, requester, responder *side, want outcome) o
 	if err := requester.qp.PostSend(send(2)); err != nil {
 		t.Fatal(err)
 	}
-	if c.posted == late {
+	if c.posted == postedLate {
 		if wcs := requester.qp.PollSend(1, 100*time.Millisecond); len(wcs) > 0 {
 			t.Fatalf("completes as %v with no receive posted", wcs[0].Status)
 		}

@@ -221,9 +221,9 @@ func receiveErrors() []errorCase {
 	}
 	return append(cases, fromAnotherLKey,
 		errorCase{name: "SEND from memory past the end", request: send(4096-15, 16), want: failsHere(locProt)},
-		errorCase{name: "SEND with a receive posted late", posted: late, path: patient, request: sendFrom, want: succeeds(3)},
-		errorCase{name: "WRITE_WITH_IMM with a receive posted late", posted: late, path: patient, request: writeWithImm, want: succeeds(3)},
-		errorCase{name: "SEND with no receive posted", posted: never, path: impatient, request: sendFrom, want: failsHere(rnrExc)},
-		errorCase{name: "WRITE_WITH_IMM with no receive posted", posted: never, path: impatient, request: writeWithImm, want: failsHere(rnrExc)},
+		errorCase{name: "SEND with a receive posted late", posted: postedLate, path: patient, request: sendFrom, want: succeeds(3)},
+		errorCase{name: "WRITE_WITH_IMM with a receive posted late", posted: postedLate, path: patient, request: writeWithImm, want: succeeds(3)},
+		errorCase{name: "SEND with no receive posted", posted: postedNever, path: impatient, request: sendFrom, want: failsHere(rnrExc)},
+		errorCase{name: "WRITE_WITH_IMM with no receive posted", posted: postedNever, path: impatient, request: writeWithImm, want: failsHere(rnrExc)},
 	)
 }
