@@ -194,6 +194,8 @@ func (h *Host) listen(local tcpip.FullAddress, proto tcpip.NetworkProtocolNumber
 	if err != nil {
 		return nil, err
 	}
+	// A server that restarts must not wait for its old connections' TIME-WAIT.
+	ep.SocketOptions().SetReuseAddress(true)
 	if err = ep.Bind(local); err == nil {
 		err = ep.Listen(listenBacklog)
 	}

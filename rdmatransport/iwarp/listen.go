@@ -151,6 +151,16 @@ func (c *conn) answered() {
 
 // Accept implements rdmacm.ProviderConn. The QP has the stream by now, so that what follows the reply is received.
 func (c *conn) Accept(p *rdmacm.ConnParam, _ uint32) error {
+	if err := c.accept(p); err != nil {
+		return err
+	}
+	if c.e.config.SendFirst {
+		c.qp.sendFirst(c)
+	}
+	return nil
+}
+
+func (c *conn) accept(p *rdmacm.ConnParam) error {
 	const op = "accept"
 	c.mu.Lock()
 	defer c.mu.Unlock()

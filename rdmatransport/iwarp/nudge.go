@@ -1,6 +1,6 @@
 package iwarp
 
-// Beside the path: an initiator that hears nothing. siw, when it accepts, turns its socket over to the QP only after its
+// Beside the path: who sends first, and hears nothing. siw, when it accepts, turns its socket over to the QP only after its
 // reply has gone out, and what arrives before that does not wake it; it then sleeps, with our first FPDUs in its
 // buffer, until something more arrives. An RDMA Write of no bytes is always allowed and changes nothing.
 
@@ -24,4 +24,15 @@ func (q *qp) nudge(c *conn, after time.Duration, times int) {
 		}
 		q.nudge(c, 2*after, times-1)
 	})
+}
+
+// sendFirst lets an accepting side send that has heard nothing yet.
+func (q *qp) sendFirst(c *conn) {
+	q.h.Lock()
+	defer q.h.Unlock()
+	if q.conn == c && !q.tx.open {
+		q.tx.open = true
+		q.pump()
+		q.nudge(c, firstNudge, nudges)
+	}
 }

@@ -233,12 +233,12 @@ func (c *cmatose) connect(ctx context.Context, server netip.AddrPort) error {
 	return c.untilDisconnected(ctx)
 }
 
-func TestUcmatose(t *testing.T) { testUcmatose(t, verbs.RoCEv2) }
+func TestUcmatose(t *testing.T) { testUcmatose(t, openCM(t, verbs.RoCEv2)) }
 
-func testUcmatose(t *testing.T, transport verbs.Transport) {
+func testUcmatose(t *testing.T, l cmLab) {
 	const connections, messages = 20, 50
 	options := fmt.Sprintf("-c %d -C %d", connections, messages)
-	openCM(t, transport).eachFamily(t, func(t *testing.T, p cmPair) {
+	l.eachFamily(t, func(t *testing.T, p cmPair) {
 		t.Run("client", func(t *testing.T) {
 			c := newCmatose(t, p.cmLab, connections, messages)
 			p.kernelServes(t, fmt.Sprintf("ucmatose -b %v %s", p.there, options), func(ctx context.Context) error {
@@ -247,7 +247,7 @@ func testUcmatose(t *testing.T, transport verbs.Transport) {
 		})
 		t.Run("server", func(t *testing.T) {
 			c := newCmatose(t, p.cmLab, connections, messages)
-			c.listen(t, rdmacm.TCP, transport, netip.AddrPortFrom(p.here, cmatosePort))
+			c.listen(t, rdmacm.TCP, p.transport, netip.AddrPortFrom(p.here, cmatosePort))
 			p.kernelConnects(t, fmt.Sprintf("ucmatose -s %v %s", p.here, options), c.serve)
 		})
 	})

@@ -68,6 +68,7 @@ type operation struct {
 	requester, responder *side
 	local, remote        memory
 	id                   uint64 // of the last request
+	posted               bool   // a WRITE completes when it is sent, as over iWARP, not when it has arrived
 }
 
 func (o *operation) post(wr verbs.SendWR) {
@@ -149,12 +150,26 @@ func (o *operation) transfer(opcode verbs.WROpcode, n int) {
 			o.t.Errorf("%s: received %d bytes, flags %v, immediate %#x", what, wc.ByteLen, wc.Flags, wc.ImmData)
 		}
 	}
+	o.arrived(opcode)
 	if to.Digest(0, n) != want {
 		o.t.Errorf("%s: the data differs", what)
 	}
 	if !bytes.Equal(to.Read(n, 8), behind) {
 		o.t.Errorf("%s: something behind it is overwritten", what)
 	}
+}
+
+// arrived waits until a WRITE is known to have arrived, which a SEND behind it tells.
+func (o *operation) arrived(opcode verbs.WROpcode) {
+	o.t.Helper()
+	if !o.posted || opcode != verbs.RDMAWrite {
+		return
+	}
+	const what = "SEND behind a WRITE"
+	o.postRecv()
+	o.post(verbs.SendWR{Opcode: verbs.Send})
+	o.sent(what, verbs.WCSend)
+	o.received(what, verbs.WCRecv)
 }
 
 // scatter moves a message that lies in pieces of these lengths at the requester, and if the operation can say so at the

@@ -44,14 +44,14 @@ type softrnic struct {
 }
 
 // openSoftRNIC opens a device behind a link, until the test ends.
-func openSoftRNIC(t *testing.T, l link.Link) device {
+func openSoftRNIC(t *testing.T, l link.Link, opts ...rdmatransport.Option) device {
 	t.Helper()
 	host, err := stack.New(l, stack.Addr(softrnicCIDR4), stack.Addr(softrnicCIDR6))
 	if err != nil {
 		t.Fatal(err)
 	}
 	closing(t, host.Close)
-	provider := rdmatransport.New(host)
+	provider := rdmatransport.New(host, opts...)
 	dev, err := verbs.Open(provider)
 	if err != nil {
 		t.Fatal(err)

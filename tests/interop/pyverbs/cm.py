@@ -12,6 +12,7 @@ from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 
 import driver
 
+IWARP = open("/sys/class/infiniband/%s/node_type" % driver.context.name).read().startswith("4:")  # an RNIC
 EVENT_TIMEOUT = 60  # seconds; the machine may be slow
 
 
@@ -38,7 +39,8 @@ class Endpoint:
         self.qp = QP(self.cmid.pd, QPInitAttr(qp_type=e.IBV_QPT_RC, scq=self.cqs[0], rcq=self.cqs[1], cap=cap), QPAttr())
 
     def connect_qp(self):
-        for state in (e.IBV_QPS_INIT, e.IBV_QPS_RTR, e.IBV_QPS_RTS):
+        """Over iWARP the kernel takes the QP from INIT to RTS."""
+        for state in (e.IBV_QPS_INIT,) if IWARP else (e.IBV_QPS_INIT, e.IBV_QPS_RTR, e.IBV_QPS_RTS):
             attr, mask = self.cmid.init_qp_attr(state)
             if mask & e.IBV_QP_ACCESS_FLAGS:
                 attr.qp_access_flags |= e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ
@@ -102,12 +104,15 @@ def connect(addr, port, send_wr, recv_wr, sge, **param):
     endpoint.cmid.resolve_route()
     endpoint.await_event(ce.RDMA_CM_EVENT_ROUTE_RESOLVED).ack_cm_event()
     endpoint.make_qp(send_wr, recv_wr, sge)
+    if IWARP:
+        endpoint.connect_qp()
     endpoint.cmid.connect(endpoint.param(**param))
-    response = endpoint.await_event(ce.RDMA_CM_EVENT_CONNECT_RESPONSE)
+    response = endpoint.await_event(ce.RDMA_CM_EVENT_ESTABLISHED if IWARP else ce.RDMA_CM_EVENT_CONNECT_RESPONSE)
     private_data = response.private_data
     response.ack_cm_event()
-    endpoint.connect_qp()
-    endpoint.cmid.establish()
+    if not IWARP:
+        endpoint.connect_qp()
+        endpoint.cmid.establish()
     return endpoint.made(private_data)
 
 
