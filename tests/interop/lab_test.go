@@ -32,9 +32,12 @@ func TestKernelAgainstKernel(t *testing.T) {
 				}
 				server.Run(t, untilPingpongListens)
 				// The server listens on IPv4 alone, so that is what the two exchange their numbers over.
-				client.Run(t, pingpong(client)+" "+server.Addr4().String())
-				ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
+				out, code, err := client.Exec(ctx, pingpong(client)+" "+server.Addr4().String())
+				if err != nil || code != 0 {
+					t.Errorf("the client ended with %d, %v\n%s", code, err, out)
+				}
 				if code, err := serving.Wait(ctx); err != nil || code != 0 {
 					t.Errorf("the server ended with %d, %v\n%s", code, err, serving.Output())
 				}

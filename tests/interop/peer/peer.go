@@ -83,11 +83,14 @@ func boot(ctx context.Context, cfg Config, img *image, netns *Netns) (*Peer, err
 	if img.kvm {
 		accel = "kvm"
 	}
+	// Neighbours are asked from the link-local address. Until that is known to be nobody else's, for a second or two, the
+	// kernel asks none, and a QP to an IPv6 address cannot be connected.
+	const noDAD = "sysctl.net.ipv6.conf.default.accept_dad=0"
 	args := []string{
 		"-accel", accel, "-cpu", "max", "-smp", "2", "-m", "1536",
 		"-nodefaults", "-vga", "none", "-display", "none", "-no-reboot",
 		"-kernel", img.kernel(), "-initrd", img.initramfs(),
-		"-append", fmt.Sprintf("console=ttyS0 quiet panic=-1 net.ifnames=0 peer.mtu=%d peer.addr4=%v/24 peer.addr6=%v/64",
+		"-append", fmt.Sprintf("console=ttyS0 quiet panic=-1 net.ifnames=0 "+noDAD+" peer.mtu=%d peer.addr4=%v/24 peer.addr6=%v/64",
 			cfg.MTU, p.Addr4(), p.Addr6()),
 		"-serial", "file:" + p.console,
 		"-netdev", "tap,id=net,script=no,downscript=no,ifname=" + name,
