@@ -47,6 +47,16 @@ func (w *waiter) wait(ctx context.Context, wcs []verbs.WC) (int, error) {
 	if n == 0 && err == nil {
 		n, err = w.sleep(ctx, wcs)
 	}
+	return succeeded(wcs, n, err)
+}
+
+// poll is wait that does not wait: there may be no completion.
+func (w *waiter) poll(wcs []verbs.WC) (int, error) {
+	n, err := w.cq.Poll(wcs)
+	return succeeded(wcs, n, err)
+}
+
+func succeeded(wcs []verbs.WC, n int, err error) (int, error) {
 	if err != nil {
 		return 0, err
 	}

@@ -32,6 +32,7 @@ type cli struct {
 	Devinfo  devinfoCmd  `cmd:"" help:"Describe a node's RDMA device and its GIDs, like ibv_devinfo."`
 	Pingpong pingpongCmd `cmd:"" help:"Bounce messages between two nodes, either of which may be the real ibv_*_pingpong."`
 	Rping    rpingCmd    `cmd:"" help:"Ping over an rdma_cm connection with RDMA READ and WRITE; either side may be the real rping."`
+	Perf     perfCmd     `cmd:"" help:"Measure bandwidth, latency or message rate between two nodes, like perftest's ib_write_bw and its kin."`
 	Serve    serveCmd    `cmd:"" help:"Be a lab node that answers ping, ibv_rc_pingpong and rping until stopped."`
 
 	Version kong.VersionFlag `help:"Print the version and exit."`
@@ -46,6 +47,9 @@ Examples:
 
   softrnic demo
         see RDMA work: no privileges, nothing to set up
+
+  softrnic perf write bw --loopback
+        how fast it is inside this process
 
   softrnic pingpong rc --link tap:rnic0,bridge=br0 --addr 10.0.0.9/24
         wait for a Linux machine's: ibv_rc_pingpong -d rxe0 -g 1 10.0.0.9

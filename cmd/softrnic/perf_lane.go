@@ -1,0 +1,319 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// perfRDMALane is a goroutine's QPs, and the CQ that they share.
+type perfRDMALane struct {
+	side    *perfRDMA
+	cq      *waiter
+	qps     []*perfQP
+	wcs     []verbs.WC
+	metered *perfMeter
+
+	phase   *perfPhase
+	ctx     context.Context // phase.untilSent, then phase.ctx
+	flushed int             // flushes completed
+}
+
+func (l *perfRDMALane) meter() *perfMeter { return l.metered }
+
+func (l *perfRDMALane) reset() { l.metered = newPerfMeter(l.side.plan) }
+
+func (l *perfRDMALane) sent(counts []int64) {
+	for _, q := range l.qps {
+		counts[q.index] = q.posted
+	}
+}
+
+func (l *perfRDMALane) done() {}
+
+func (l *perfRDMALane) over(peerSent []int64) error {
+	if !l.side.plan.Verify {
+		return nil
+	}
+	for _, q := range l.qps {
+		n := peerSent[q.index]
+		if l.side.plan.Metric == perfLat && l.side.plan.Op == perfWrite {
+			n = q.posted // as many as the other way
+		}
+		if err := q.verifyMemory(n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *perfRDMALane) run(phase *perfPhase) error {
+	l.phase, l.ctx = phase, phase.untilSent
+	plan, client := l.side.plan, l.side.client
+	switch {
+	case plan.Metric == perfLat && client:
+		if err := l.ping(); err != nil {
+			return err
+		}
+		return phase.sent()
+	case plan.Metric == perfLat && plan.Op == perfSend, plan.Metric == perfLat && plan.Op == perfWrite:
+		if err := phase.sent(); err != nil { // it need not be known
+			return err
+		}
+		return l.pong()
+	case plan.Metric != perfLat && (client || plan.Bidirectional):
+		if err := l.send(); err != nil {
+			return err
+		}
+	}
+	if err := phase.sent(); err != nil {
+		return err
+	}
+	return l.receive()
+}
+
+// wait takes in at least one completion, or what the peer has sent.
+func (l *perfRDMALane) wait() error {
+	n, err := l.cq.wait(l.ctx, l.wcs)
+	if err != nil && errors.Is(err, context.Canceled) && l.ctx != l.phase.ctx && l.phase.ctx.Err() == nil {
+		l.ctx = l.phase.ctx // it was only woken
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return l.take(n)
+}
+
+// take looks at n completions.
+func (l *perfRDMALane) take(n int) error {
+	messages := int64(0)
+	for i := range l.wcs[:n] {
+		wc := &l.wcs[i]
+		q := l.qps[wc.WRID>>perfIndexShift&(1<<(perfKindShift-perfIndexShift)-1)]
+		var err error
+		switch wc.WRID >> perfKindShift {
+		case perfMessageSent:
+			var done int64
+			done, err = q.complete(wc.WRID & perfCountMask)
+			messages += done
+		case perfFlushed:
+			l.flushed++
+		case perfReceived:
+			err = q.receive(wc)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if messages > 0 && l.metered.latency == nil {
+		l.metered.add(messages)
+	}
+	return nil
+}
+
+// send keeps all QPs busy, for as many messages or as long as the phase says, and receives meanwhile.
+func (l *perfRDMALane) send() error {
+	for _, q := range l.qps {
+		q.begin(l.phase.iters)
+	}
+	l.metered.start()
+	for idle := 0; idle < len(l.qps); {
+		stop := l.phase.iters == 0 && l.metered.elapsed() >= l.phase.duration
+		posted := 0
+		idle = 0
+		for _, q := range l.qps {
+			n, err := q.post(stop)
+			if err != nil {
+				return err
+			}
+			posted += n
+			if q.idle() {
+				idle++
+			}
+		}
+		var err error
+		switch {
+		case idle == len(l.qps):
+		case posted > 0:
+			var n int
+			if n, err = l.cq.poll(l.wcs); err == nil {
+				err = l.take(n)
+			}
+		default:
+			err = l.wait()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := l.flush(); err != nil {
+		return err
+	}
+	l.metered.stop()
+	return nil
+}
+
+// flush waits until all that was sent is at its destination, where completions do not say so.
+func (l *perfRDMALane) flush() error {
+	plan := l.side.plan
+	if plan.Over != overIWARP || plan.Op != perfSend && plan.Op != perfWrite {
+		return nil
+	}
+	l.flushed = 0
+	for _, q := range l.qps {
+		if err := q.flush(); err != nil {
+			return err
+		}
+	}
+	for l.flushed < len(l.qps) {
+		if err := l.wait(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// receive waits until all that the peer has sent is here, where there is something to wait for.
+func (l *perfRDMALane) receive() error {
+	if l.side.plan.Op != perfSend || l.side.plan.Metric == perfLat || l.side.client && !l.side.plan.Bidirectional {
+		return nil
+	}
+	for !l.received() {
+		if err := l.wait(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// received tells whether the peer has said how many messages it sent, and they are all here.
+func (l *perfRDMALane) received() bool {
+	counts := l.phase.peerSent.Load()
+	if counts == nil {
+		return false
+	}
+	for _, q := range l.qps {
+		if q.received < (*counts)[q.index] {
+			return false
+		}
+	}
+	return true
+}
+
+// ping makes exchanges of one message, and records how long each takes.
+func (l *perfRDMALane) ping() error {
+	q := l.qps[0]
+	q.begin(0)
+	l.metered.start()
+	for first, last := q.posted, time.Duration(0); ; {
+		if l.phase.iters > 0 && q.posted-first == l.phase.iters || l.phase.iters == 0 && last >= l.phase.duration {
+			l.metered.stop()
+			return nil
+		}
+		begin := l.metered.elapsed()
+		var err error
+		switch l.side.plan.Op {
+		case perfSend:
+			if err = l.sendOne(q); err == nil {
+				err = l.awaitMessage(q)
+			}
+		case perfWrite:
+			q.mark()
+			if err = l.sendOne(q); err == nil {
+				err = l.awaitByte(q)
+			}
+		default:
+			err = l.sendOne(q)
+		}
+		if err != nil {
+			return err
+		}
+		last = l.metered.elapsed()
+		l.metered.record(last - begin)
+	}
+}
+
+// pong answers each message with one.
+func (l *perfRDMALane) pong() error {
+	q := l.qps[0]
+	q.begin(0)
+	for {
+		var err error
+		if l.side.plan.Op == perfWrite {
+			err = l.awaitByte(q)
+		} else {
+			err = l.awaitMessage(q)
+		}
+		if counts := l.phase.peerSent.Load(); err == nil && counts != nil && q.posted == (*counts)[0] {
+			return nil
+		}
+		if err == nil {
+			if l.side.plan.Op == perfWrite {
+				q.mark()
+			}
+			err = l.sendOne(q)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// sendOne posts one message and waits until it is complete.
+func (l *perfRDMALane) sendOne(q *perfQP) error {
+	q.closed, q.credits = false, 1
+	if _, err := q.post(false); err != nil {
+		return err
+	}
+	for q.completed < q.posted {
+		if err := l.wait(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// expected tells whether the peer may send more than it has: pings as long as it has not said how many there were,
+// and a pong for each ping.
+func (l *perfRDMALane) expected(q *perfQP) bool {
+	counts := l.phase.peerSent.Load()
+	return l.side.client || counts == nil || q.posted < (*counts)[0]
+}
+
+// awaitMessage waits for the SEND that answers, or precedes, the one sent last.
+func (l *perfRDMALane) awaitMessage(q *perfQP) error {
+	want := q.posted
+	if !l.side.client {
+		want++
+	}
+	for q.received < want && l.expected(q) {
+		if err := l.wait(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// awaitByte is awaitMessage for WRITEs: it looks at the memory.
+func (l *perfRDMALane) awaitByte(q *perfQP) error {
+	want := byte(q.posted)
+	if !l.side.client {
+		want++
+	}
+	last := q.slot(0)[q.plan.Size-1:]
+	for spins := 0; peek(last) != want; spins++ {
+		if spins%256 == 0 {
+			if !l.expected(q) {
+				return nil
+			}
+			if err := l.phase.ctx.Err(); err != nil {
+				return err
+			}
+		}
+		relax(spins)
+	}
+	return nil
+}

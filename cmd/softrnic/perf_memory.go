@@ -1,0 +1,28 @@
+package main
+
+import (
+	"runtime"
+	"time"
+)
+
+// peek reads a byte that the device may write meanwhile: how receivers of WRITEs without immediate data find out. The
+// Go memory model says nothing of devices, and the race detector takes this one's for a goroutine: it is not to look.
+//
+//go:norace
+//go:noinline
+func peek(b []byte) byte { return b[0] }
+
+// mark makes the last byte of the next message the count of messages, so that it differs from the one before.
+func (q *perfQP) mark() {
+	b, _ := q.lane.side.mr.Bytes(q.tx.Addr, uint64(q.plan.Size))
+	b[len(b)-1] = byte(q.posted + 1)
+}
+
+// relax lets other goroutines run, and after a while sleeps: see waiter.
+func relax(spins int) {
+	if spins < 10_000 {
+		runtime.Gosched()
+	} else {
+		time.Sleep(spinFor)
+	}
+}

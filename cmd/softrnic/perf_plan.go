@@ -1,0 +1,229 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// Operations, metrics, and what a measurement goes over.
+const (
+	perfSend, perfWrite, perfRead, perfAtomic = "send", "write", "read", "atomic"
+	perfBW, perfLat, perfRate                 = "bw", "lat", "rate"
+
+	overTCP    = "TCP"        // of the node's stack
+	overKernel = "kernel TCP" // on its loopback interface
+)
+
+var overRoCE, overIWARP = verbs.RoCEv2.String(), verbs.IWARP.String()
+
+// perfOps are the operations' work requests, and their names in perftest's headings.
+var perfOps = map[string]struct {
+	opcode verbs.WROpcode
+	title  string
+}{
+	perfSend:   {verbs.Send, "Send"},
+	perfWrite:  {verbs.RDMAWrite, "RDMA_Write"},
+	perfRead:   {verbs.RDMARead, "RDMA_Read"},
+	perfAtomic: {verbs.AtomicFetchAndAdd, "Atomic FETCH_AND_ADD"},
+}
+
+// perfMaxTime bounds a measurement.
+const perfMaxTime = 24 * time.Hour
+
+// perfPlan is one measurement, as the client tells it to the server.
+type perfPlan struct {
+	Op, Metric, Over string
+	Size, Depth      int
+	QPs, Threads     int
+	CQMod, PostList  int
+	Bidirectional    bool
+	Verify           bool
+	Iters            int64         // on each QP; 0: for Duration
+	Duration, Warmup time.Duration // nanoseconds
+}
+
+// check is for a plan that came from outside.
+func (p *perfPlan) check() error {
+	for _, f := range []struct {
+		name           string
+		v, least, most int64
+	}{
+		{"Size", int64(p.Size), 1, perfMaxSize}, {"Depth", int64(p.Depth), 1, perfMaxDepth},
+		{"QPs", int64(p.QPs), 1, perfMaxQPs}, {"Threads", int64(p.Threads), 1, int64(p.QPs)},
+		{"CQMod", int64(p.CQMod), 1, int64(p.Depth)}, {"PostList", int64(p.PostList), 1, int64(p.Depth)},
+		{"Iters", p.Iters, 0, 1 << 40}, {"Duration", int64(p.Duration), 0, int64(perfMaxTime)},
+		{"Warmup", int64(p.Warmup), 0, int64(perfMaxTime)},
+	} {
+		if f.v < f.least || f.v > f.most {
+			return fmt.Errorf("%s %d: want %d to %d", f.name, f.v, f.least, f.most)
+		}
+	}
+	_, known := perfOps[p.Op]
+	switch {
+	case !known, p.Metric != perfBW && p.Metric != perfLat && p.Metric != perfRate,
+		p.Over != overRoCE && p.Over != overIWARP && p.Over != overTCP && p.Over != overKernel:
+		return fmt.Errorf("no such measurement: %q %q over %q", p.Op, p.Metric, p.Over)
+	case p.Metric == perfLat && (p.QPs != 1 || p.Depth != 1 || p.Bidirectional):
+		return errors.New("lat is of one message on one QP")
+	case p.Op == perfAtomic && p.Size != 8:
+		return fmt.Errorf("atomics of %d bytes: they are of 8", p.Size)
+	case p.Iters == 0 && p.Duration == 0:
+		return errors.New("neither Iters nor Duration")
+	case p.memory() > perfMaxMemory:
+		return fmt.Errorf("%d QPs with messages of %s need %d bytes of memory, more than %d: take fewer or smaller",
+			p.QPs, formatSize(p.Size), p.memory(), perfMaxMemory)
+	}
+	return nil
+}
+
+func (p *perfPlan) transport() verbs.Transport {
+	if p.Over == overIWARP {
+		return verbs.IWARP
+	}
+	return verbs.RoCEv2
+}
+
+func (p *perfPlan) tcp() bool { return p.Over == overTCP || p.Over == overKernel }
+
+// A side's memory is, for each QP, slots to send from and then slots to receive into, one message each; both sides have
+// the same. Without verification there are as few as fit perfPlainBuffer, as in perftest: many messages share one.
+const (
+	perfVerifyBuffer = 64 << 20
+	perfPlainBuffer  = 4 << 10
+)
+
+// stride is the distance of slots: cache lines are not shared.
+func (p *perfPlan) stride() int { return (p.Size + 63) &^ 63 }
+
+// txSlots is the number of slots to send from. It has no divisor in common with rxSlots when data is verified, so that
+// what a slot receives always differs from what it had.
+func (p *perfPlan) txSlots() int {
+	if p.Verify && !p.onePlace() {
+		return p.rxSlots() + 1
+	}
+	return p.rxSlots()
+}
+
+// rxSlots is the number of slots to receive into.
+func (p *perfPlan) rxSlots() int {
+	switch {
+	case p.onePlace():
+		return 1
+	case p.Verify:
+		return p.receives()
+	}
+	return max(1, perfPlainBuffer/p.stride())
+}
+
+// onePlace tells whether the receiver looks at one place in its memory, and waits for it to change.
+func (p *perfPlan) onePlace() bool { return p.Metric == perfLat && p.Op == perfWrite }
+
+// receives is the number of receives posted: of twice as many messages as the sender has outstanding, and of credits.
+func (p *perfPlan) receives() int { return 2*p.Depth + perfCredits }
+
+// perfCredits is how many credits may be on their way, and more.
+const perfCredits = 4
+
+// block is the memory of one QP.
+func (p *perfPlan) block() int { return (p.txSlots() + p.rxSlots()) * p.stride() }
+
+func (p *perfPlan) memory() int64 { return int64(p.QPs) * int64(p.block()) }
+
+// What the sides tell each other, over TCP on the nodes' own stacks, each message a line of JSON:
+//
+//	client                                           server
+//	  Plan ─────────────────────────────────────────►
+//	  ◄────────────────────── Offer (where to connect)
+//	  connects all QPs
+//	  Offer ────────────────────────────────────────►
+//	  ◄───────────────────────────────────────── Ready
+//	twice, for the warm-up and the measurement:
+//	  Sent, when all is sent  ◄────────────────► Sent
+//	  Done, when all has come ◄────────────────► Done
+//	and then:
+//	  Result ◄────────────────────────────────► Result
+//	and again, until the client closes the connection. Either may send an Error at any time, and close it.
+type perfMessage struct {
+	Plan   *perfPlan   `json:",omitempty"`
+	Offer  *perfOffer  `json:",omitempty"`
+	Ready  bool        `json:",omitempty"`
+	Sent   []int64     `json:",omitempty"` // messages on each QP since it was made
+	Done   bool        `json:",omitempty"`
+	Result *perfResult `json:",omitempty"`
+	Error  string      `json:",omitempty"`
+}
+
+// perfOffer is where a side is: a server's port, and the memory.
+type perfOffer struct {
+	Port uint16
+	Addr uint64
+	RKey uint32
+	Seed uint64 // of the data that the side sends
+}
+
+// perfLine is the longest line, in bytes: Sent of perfMaxQPs.
+const perfLine = 1 << 20
+
+// perfControl is the connection that a measurement is arranged over. One goroutine may receive, any may send.
+type perfControl struct {
+	conn net.Conn
+	in   *bufio.Scanner
+	mu   sync.Mutex
+	out  *json.Encoder
+}
+
+func newPerfControl(conn net.Conn) *perfControl {
+	in := bufio.NewScanner(conn)
+	in.Buffer(nil, perfLine)
+	return &perfControl{conn: conn, in: in, out: json.NewEncoder(conn)}
+}
+
+func (c *perfControl) Close() error { return c.conn.Close() }
+
+func (c *perfControl) send(m *perfMessage) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.out.Encode(m); err != nil {
+		return fmt.Errorf("tell the peer: %w", err)
+	}
+	return nil
+}
+
+// receive waits for a message. The error is io.EOF if the peer has closed the connection, and what it says if it sends
+// an Error.
+func (c *perfControl) receive() (*perfMessage, error) {
+	if !c.in.Scan() {
+		if err := c.in.Err(); err != nil {
+			return nil, fmt.Errorf("hear from the peer: %w", err)
+		}
+		return nil, io.EOF
+	}
+	var m perfMessage
+	if err := json.Unmarshal(c.in.Bytes(), &m); err != nil {
+		return nil, fmt.Errorf("the peer sent %.40q: %w (is it a softrnic perf?)", c.in.Bytes(), err)
+	}
+	if m.Error != "" {
+		return nil, fmt.Errorf("the peer says: %.1000s", m.Error)
+	}
+	return &m, nil
+}
+
+// expect is receive of a message that has what ok looks for.
+func (c *perfControl) expect(what string, ok func(*perfMessage) bool) (*perfMessage, error) {
+	m, err := c.receive()
+	switch {
+	case errors.Is(err, io.EOF):
+		return nil, fmt.Errorf("the peer has gone, before its %s", what)
+	case err == nil && !ok(m):
+		return nil, fmt.Errorf("the peer sent something else than its %s (is it the same version?)", what)
+	}
+	return m, err
+}

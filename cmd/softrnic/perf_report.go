@@ -1,0 +1,128 @@
+package main
+
+import (
+	"bytes"
+	_ "embed"
+	"fmt"
+	"html/template"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+)
+
+//go:embed perf_report.html
+var perfPage string
+
+var perfPageTemplate = template.Must(template.New("report").Funcs(template.FuncMap{
+	"bytes": formatSize,
+	"unit":  func(v float64) string { return fmt.Sprintf("%.3g", v) },
+}).Parse(perfPage))
+
+// perfTable is the rows of one metric over one protocol.
+type perfTable struct {
+	Title   string
+	Latency bool
+	Rows    []perfTableRow
+}
+
+type perfTableRow struct {
+	*perfResult
+	// Ratio is to the stack's own TCP: of bandwidths, or of median latencies. Empty without.
+	Ratio string
+}
+
+// writePage writes the report: one page that needs nothing else.
+func (r *perfReport) writePage(c *perfCmd) error {
+	bandwidth, err := r.plotBandwidth()
+	if err != nil {
+		return err
+	}
+	latency, err := r.plotLatency()
+	if err != nil {
+		return err
+	}
+	where := "between two machines' processes"
+	if c.Loopback {
+		where = "between two nodes in one process"
+		if c.OneDevice || c.Link.medium != "pipe" {
+			where = "between two QPs of one device"
+		}
+	}
+	var page bytes.Buffer
+	if err := perfPageTemplate.Execute(&page, map[string]any{
+		"Operation": perfOps[c.Op].title,
+		"Where":     where,
+		"Device":    r.Device,
+		"PathMTU":   r.PathMTU,
+		"Command":   strings.Join(append([]string{"softrnic"}, c.args()...), " "),
+		"Version":   version(),
+		"CPUs":      runtime.GOMAXPROCS(0),
+		"Date":      time.Now().Format(time.DateTime),
+		"Loopback":  c.Loopback,
+		"Verified":  c.Verify,
+		"Bandwidth": bandwidth,
+		"Latency":   latency,
+		"Tables":    r.tables(),
+	}); err != nil {
+		return err
+	}
+	return os.WriteFile(c.Report, page.Bytes(), 0o644)
+}
+
+// args is the command line, in short.
+func (c *perfCmd) args() []string {
+	args := []string{"perf", c.Op, c.Metric}
+	if c.Server != "" {
+		args = append(args, c.Server)
+	}
+	if c.Loopback {
+		args = append(args, "--loopback")
+	}
+	for _, f := range []struct {
+		flag   string
+		v, def any
+	}{
+		{"one-device", c.OneDevice, false}, {"depth", c.Depth, 128}, {"qps", c.QPs, 1}, {"threads", c.Threads, 1},
+		{"duration", c.Duration, time.Duration(0)}, {"iters", c.Iters, int64(0)}, {"warmup", c.Warmup, 100 * time.Millisecond},
+		{"bidirectional", c.Bidirectional, false}, {"cq-mod", c.CQMod, 0}, {"post-list", c.PostList, 1},
+		{"verify", c.Verify, false}, {"mtu", c.MTU, 0},
+	} {
+		if f.v == true && f.def == false {
+			args = append(args, "--"+f.flag)
+		} else if f.v != f.def {
+			args = append(args, fmt.Sprintf("--%s=%v", f.flag, f.v))
+		}
+	}
+	return args
+}
+
+// tables are the results, grouped as they were measured.
+func (r *perfReport) tables() (all []perfTable) {
+	for i, row := range r.Results {
+		if i == 0 || r.Results[i-1].Over != row.Over || r.Results[i-1].Metric != row.Metric {
+			kind := "bandwidth"
+			if row.Metric == perfLat {
+				kind = "latency"
+			}
+			all = append(all, perfTable{Title: row.Over + " " + kind, Latency: row.Metric == perfLat})
+		}
+		t := &all[len(all)-1]
+		t.Rows = append(t.Rows, perfTableRow{row, r.ratio(row)})
+	}
+	return all
+}
+
+// ratio compares a row with that of the stack's TCP.
+func (r *perfReport) ratio(row *perfResult) string {
+	for _, o := range r.Results {
+		switch {
+		case o.Over != overTCP || o.Metric != row.Metric || o.Size != row.Size || o == row:
+		case row.Metric != perfLat && o.Gbps > 0:
+			return fmt.Sprintf("%.2f", row.Gbps/o.Gbps)
+		case row.Latency != nil && o.Latency != nil && o.Latency.Typical > 0:
+			return fmt.Sprintf("%.2f", row.Latency.Typical/o.Latency.Typical)
+		}
+	}
+	return ""
+}

@@ -1,0 +1,231 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// perfTCP is a side with TCP connections in place of QPs: the yardstick. Messages are so many bytes of the stream.
+type perfTCP struct {
+	node     *node
+	plan     *perfPlan
+	client   bool
+	listener net.Listener
+	ways     []*perfTCPLane
+}
+
+func newPerfTCP(n *node, p *perfPlan, client bool) *perfTCP {
+	t := &perfTCP{node: n, plan: p, client: client}
+	for i := range p.QPs {
+		t.ways = append(t.ways, &perfTCPLane{side: t, index: i, metered: newPerfMeter(p)})
+	}
+	return t
+}
+
+func (t *perfTCP) lanes() (all []perfLane) {
+	for _, l := range t.ways {
+		all = append(all, l)
+	}
+	return all
+}
+
+func (t *perfTCP) listen() (err error) {
+	if t.plan.Over == overKernel {
+		t.listener, err = net.Listen("tcp", "127.0.0.1:0")
+	} else {
+		t.listener, err = t.node.host.ListenStream(netip.AddrPort{})
+	}
+	return err
+}
+
+func (t *perfTCP) accept(ctx context.Context) (err error) {
+	defer closeWhenDone(ctx, t.listener)()
+	for _, l := range t.ways {
+		if l.conn, err = t.listener.Accept(); err != nil {
+			return cause(ctx, err)
+		}
+	}
+	return nil
+}
+
+func (t *perfTCP) dial(ctx context.Context, server netip.AddrPort) (err error) {
+	for _, l := range t.ways {
+		if t.plan.Over == overKernel {
+			l.conn, err = new(net.Dialer).DialContext(ctx, "tcp", netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), server.Port()).String())
+		} else {
+			l.conn, err = t.node.host.DialStream(ctx, netip.AddrPort{}, server)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *perfTCP) offer() *perfOffer {
+	o := &perfOffer{}
+	if t.listener != nil {
+		if a, ok := t.listener.Addr().(*net.TCPAddr); ok {
+			o.Port = a.AddrPort().Port()
+		}
+	}
+	return o
+}
+
+func (t *perfTCP) prepare(*perfOffer) {}
+
+func (t *perfTCP) Close() error {
+	var errs []error
+	for _, l := range t.ways {
+		if l.conn != nil {
+			errs = append(errs, l.conn.Close())
+		}
+	}
+	if t.listener != nil {
+		if err := t.listener.Close(); !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// perfTCPLane is one connection.
+type perfTCPLane struct {
+	side    *perfTCP
+	index   int
+	conn    net.Conn
+	metered *perfMeter
+
+	written int64 // messages, since the connection was made
+	read    int64 // bytes
+}
+
+func (l *perfTCPLane) meter() *perfMeter { return l.metered }
+
+func (l *perfTCPLane) reset() { l.metered = newPerfMeter(l.side.plan) }
+
+func (l *perfTCPLane) sent(counts []int64) { counts[l.index] = l.written }
+
+func (l *perfTCPLane) over([]int64) error { return nil }
+
+// done stops the clock: only now the peer has all of it.
+func (l *perfTCPLane) done() {
+	if l.metered.messages > 0 && l.metered.latency == nil {
+		l.metered.stop()
+	}
+}
+
+func (l *perfTCPLane) run(phase *perfPhase) error {
+	// What blocks in the connection looks again when the peer has said what it sent, and ends with the phase.
+	wake := func() { _ = l.conn.SetReadDeadline(time.Unix(1, 0)) }
+	defer context.AfterFunc(phase.untilSent, wake)()
+	defer context.AfterFunc(phase.ctx, func() { _ = l.conn.SetDeadline(time.Unix(1, 0)) })()
+	plan := l.side.plan
+	if plan.Metric == perfLat {
+		return l.latency(phase)
+	}
+	var receiving sync.WaitGroup
+	var receiveErr error
+	if !l.side.client || plan.Bidirectional {
+		receiving.Go(func() { receiveErr = l.receive(phase, make([]byte, max(plan.Size, 64<<10))) })
+	}
+	var err error
+	if l.side.client || plan.Bidirectional {
+		err = l.send(phase)
+	}
+	if err == nil {
+		err = phase.sent()
+	}
+	if err != nil {
+		return err
+	}
+	receiving.Wait()
+	return receiveErr
+}
+
+func (l *perfTCPLane) send(phase *perfPhase) error {
+	b := make([]byte, l.side.plan.Size)
+	l.metered.start()
+	for n := int64(0); phase.iters > 0 && n < phase.iters || phase.iters == 0 && l.metered.elapsed() < phase.duration; n++ {
+		if _, err := l.conn.Write(b); err != nil {
+			return err
+		}
+		l.written++
+		l.metered.add(1)
+	}
+	return nil
+}
+
+// receive reads until there is all that the peer says it sent.
+func (l *perfTCPLane) receive(phase *perfPhase, b []byte) error {
+	for {
+		counts := phase.peerSent.Load()
+		if counts != nil && l.read >= (*counts)[l.index]*int64(l.side.plan.Size) {
+			return nil
+		}
+		if err := l.readSome(phase, b); err != nil {
+			return err
+		}
+	}
+}
+
+// readSome reads something, or is woken.
+func (l *perfTCPLane) readSome(phase *perfPhase, b []byte) error {
+	n, err := l.conn.Read(b)
+	l.read += int64(n)
+	if timeout := net.Error(nil); errors.As(err, &timeout) && timeout.Timeout() && phase.ctx.Err() == nil {
+		return l.conn.SetReadDeadline(time.Time{})
+	}
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// latency is a ping-pong.
+func (l *perfTCPLane) latency(phase *perfPhase) error {
+	b := make([]byte, l.side.plan.Size)
+	if !l.side.client {
+		if err := phase.sent(); err != nil {
+			return err
+		}
+		for {
+			counts := phase.peerSent.Load()
+			if counts != nil && l.written == (*counts)[0] {
+				return nil
+			}
+			if l.read < (l.written+1)*int64(len(b)) {
+				if err := l.readSome(phase, b[:(l.written+1)*int64(len(b))-l.read]); err != nil {
+					return err
+				}
+				continue
+			}
+			if _, err := l.conn.Write(b); err != nil {
+				return err
+			}
+			l.written++
+		}
+	}
+	l.metered.start()
+	for n, last := int64(0), time.Duration(0); phase.iters > 0 && n < phase.iters || phase.iters == 0 && last < phase.duration; n++ {
+		begin := l.metered.elapsed()
+		if _, err := l.conn.Write(b); err != nil {
+			return err
+		}
+		l.written++
+		for l.read < l.written*int64(len(b)) {
+			if err := l.readSome(phase, b[:l.written*int64(len(b))-l.read]); err != nil {
+				return err
+			}
+		}
+		last = l.metered.elapsed()
+		l.metered.record(last - begin)
+	}
+	l.metered.stop()
+	return phase.sent()
+}
