@@ -41,10 +41,12 @@ type node struct {
 	dev      *verbs.Device
 	pd       *verbs.PD
 	scq, rcq *verbs.CQ
-	memory   []byte // guards included
+	events   *verbs.CompChannel // of rcq
+	memory   []byte             // guards included
 	buf      []byte
 	mr       *verbs.MR
 	regions  []*verbs.MR
+	cap      verbs.QPCap       // of QPs
 	param    *rdmacm.ConnParam // of connections that the node makes; nil for the defaults
 	recvs    int               // receives posted for a new connection, each of recvLen bytes of buf, one after the other
 	recvLen  int
@@ -53,6 +55,7 @@ type node struct {
 func newNode(t testing.TB, n *network, addr string, size int, cfg iwarp.Config, opts ...rdmatransport.Option) *node {
 	t.Helper()
 	d := &node{t: t, net: n, host: n.host(addr)}
+	d.cap = verbs.QPCap{MaxSendWR: 256, MaxRecvWR: 256, MaxSendSGE: 8, MaxRecvSGE: 8, MaxInlineData: 256}
 	d.prov = rdmatransport.New(d.host, append(opts, rdmatransport.MPA(cfg))...)
 	dev, err := verbs.Open(d.prov)
 	must(t, err)
@@ -61,7 +64,9 @@ func newNode(t testing.TB, n *network, addr string, size int, cfg iwarp.Config, 
 	must(t, err)
 	d.scq, err = dev.CreateCQ(4096, nil)
 	must(t, err)
-	d.rcq, err = dev.CreateCQ(4096, nil)
+	d.events, err = dev.CreateCompChannel()
+	must(t, err)
+	d.rcq, err = dev.CreateCQ(4096, &verbs.CQInitAttr{Channel: d.events})
 	must(t, err)
 	d.memory = bytes.Repeat([]byte{0xa5}, size+2*guard)
 	d.buf = d.memory[guard : guard+size : guard+size]
@@ -87,7 +92,7 @@ func (d *node) close() {
 			t.Error(err)
 		}
 	}
-	for _, f := range []func() error{d.pd.Dealloc, d.scq.Destroy, d.rcq.Destroy, d.dev.Close} {
+	for _, f := range []func() error{d.pd.Dealloc, d.scq.Destroy, d.rcq.Destroy, d.events.Destroy, d.dev.Close} {
 		if err := f(); err != nil {
 			t.Error(err)
 		}
@@ -109,7 +114,7 @@ func must(t testing.TB, err error) {
 func (d *node) config() *rdmacm.Config {
 	return &rdmacm.Config{
 		Transport: verbs.IWARP, PD: d.pd, SendCQ: d.scq, RecvCQ: d.rcq, Param: d.param,
-		Cap: verbs.QPCap{MaxSendWR: 256, MaxRecvWR: 1024, MaxSendSGE: 8, MaxRecvSGE: 8, MaxInlineData: 256},
+		Cap: d.cap,
 		Prepare: func(c *rdmacm.Conn) error {
 			for i := range d.recvs {
 				if err := c.QP().PostRecv(&verbs.RecvWR{ID: uint64(i), SGList: []verbs.SGE{d.mr.SGE(i*d.recvLen, d.recvLen)}}); err != nil {
@@ -197,9 +202,33 @@ func (d *node) dialling() (p *peer, wait func() (*rdmacm.Conn, error)) {
 func (s *session) started() {
 	s.qp = s.conn.QP()
 	s.t.Cleanup(func() {
-		s.p.s.Close()
+		if s.p != nil {
+			s.p.s.Close()
+		}
 		s.conn.Close()
 	})
+}
+
+// pair connects two nodes.
+func pair(a, b *node) (x, y *session) {
+	t := a.t
+	t.Helper()
+	l, err := rdmacm.Listen(b.dev, ":0", b.config())
+	must(t, err)
+	defer l.Close()
+	x, y = &session{node: a}, &session{node: b}
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		x.conn, err = rdmacm.Dial(context.Background(), a.dev, netip.AddrPortFrom(b.host.addr, l.Addr().Port()).String(), a.config())
+		done <- err
+	}()
+	y.conn, err = l.Accept(context.Background())
+	must(t, err)
+	must(t, <-done)
+	x.started()
+	y.started()
+	return x, y
 }
 
 // post posts send work requests that must be taken.

@@ -1,0 +1,828 @@
+package iwarp_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/softrnic/softrnic/rdmatransport/iwarp"
+	"github.com/softrnic/softrnic/rdmatransport/iwarp/ddp"
+	"github.com/softrnic/softrnic/rdmatransport/iwarp/mpa"
+	"github.com/softrnic/softrnic/rdmatransport/iwarp/rdmap"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// bubble runs a test in virtual time with a node whose region has size bytes.
+func bubble(t *testing.T, n *network, size int, f func(t *testing.T, d *node)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { f(t, newNode(t, n, nodeAddr, size, iwarp.Config{})) })
+}
+
+// segments cuts a message as a peer does that puts at most n bytes into each.
+func (p *peer) segments(op rdmap.Opcode, msg ddp.Untagged, stag uint32, to uint64, payload []byte, n int) {
+	p.t.Helper()
+	for off := 0; ; off += n {
+		end := min(off+n, len(payload))
+		last := end == len(payload)
+		if op.Info().Tagged {
+			p.send(taggedSegment(ddp.Tagged{Last: last, RsvdULP: op.Control(), STag: stag, TO: to + uint64(off)}, payload[off:end]))
+		} else {
+			msg.Last, msg.RsvdULP, msg.QN, msg.MO = last, op.Control(), op.Info().Queue, uint32(off)
+			p.send(untaggedSegment(msg, payload[off:end]))
+		}
+		if last {
+			return
+		}
+	}
+}
+
+// What a peer asks for happens, and the application sees of it what it is to see.
+func TestOperations(t *testing.T) {
+	for _, size := range []int{1, 700, 1400, 5000, 100_000} {
+		bubble(t, &network{}, 1<<18, func(t *testing.T, d *node) {
+			s := d.dial(reply())
+			p := s.p
+			data := pattern(size, size)
+			p.segments(rdmap.Write, ddp.Untagged{}, d.mr.RKey(), d.mr.Addr()+7, data, 700)
+			if wcs := s.wcs(d.rcq); len(wcs) != 0 || !bytes.Equal(d.buf[7:7+size], data) {
+				t.Errorf("WRITE: data right %v, completions %v", bytes.Equal(d.buf[7:7+size], data), wcs)
+			}
+
+			h := rdmap.ReadRequestHeader{SinkSTag: 0xabcdef01, SinkTO: 99, Size: uint32(size), SourceSTag: d.mr.RKey(), SourceTO: d.mr.Addr() + 7}
+			p.send(p.readRequest(h))
+			if !bytes.Equal(p.message(rdmap.ReadResponse), data) || len(s.wcs(d.rcq)) != 0 {
+				t.Error("READ: data differ, or the application saw it")
+			}
+
+			for i, op := range []rdmap.Opcode{rdmap.Send, rdmap.SendSE, rdmap.SendInvalidate, rdmap.SendSEInvalidate} {
+				clear(d.buf)
+				extra := d.register(make([]byte, 8), allRights)
+				must(t, s.qp.PostRecv(&verbs.RecvWR{ID: uint64(i), SGList: []verbs.SGE{d.mr.SGE(5, size/2), d.mr.SGE(100_010, size)}}))
+				must(t, d.rcq.RequestNotify(true))
+				p.msn[rdmap.QueueSend]++
+				msg := ddp.Untagged{MSN: p.msn[rdmap.QueueSend]}
+				if op.Info().Invalidate {
+					msg.Invalidate = extra.RKey()
+				}
+				p.segments(op, msg, 0, 0, data, 700)
+				wcs := s.wcs(d.rcq)
+				if len(wcs) != 1 || wcs[0].WRID != uint64(i) || wcs[0].Opcode != verbs.WCRecv || wcs[0].ByteLen != uint32(size) {
+					t.Fatalf("%v of %d bytes: %+v", op, size, wcs)
+				}
+				got := append(bytes.Clone(d.buf[5:5+size/2]), d.buf[100_010:100_010+size-size/2]...)
+				if !bytes.Equal(got, data) {
+					t.Errorf("%v: data differ", op)
+				}
+				if invalidated := wcs[0].Flags&verbs.WCWithInv != 0; invalidated != op.Info().Invalidate {
+					t.Errorf("%v: flags %v", op, wcs[0].Flags)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				cq, err := d.events.GetEvent(ctx)
+				cancel()
+				if (err == nil) != op.Info().Solicited {
+					t.Errorf("%v: event %v", op, err)
+				}
+				if err == nil {
+					must(t, cq.AckEvents(1))
+				}
+			}
+		})
+	}
+	// And between two of ours, in both directions at once.
+	synctest.Test(t, func(t *testing.T) {
+		n := &network{mss: 1000, buffer: 10_000}
+		a, b := newNode(t, n, nodeAddr, 1<<20, iwarp.Config{Markers: true}), newNode(t, n, peerAddr, 1<<20, iwarp.Config{})
+		a.recvs, a.recvLen, b.recvs, b.recvLen = 16, 4096, 16, 4096
+		x, y := pair(a, b)
+		x.exchange(y, 60_000)
+	})
+}
+
+// exchange has both ends send, write and read, all at once, and checks what came of it. A node's region is: from 0 its
+// receives, from 256 KiB what it sends and writes and is read, from 512 KiB what is written, from 768 KiB what it reads.
+func (s *session) exchange(o *session, size int) {
+	t := s.t
+	const source, written, read = 256 << 10, 512 << 10, 768 << 10
+	ends := []*session{s, o}
+	for i, e := range ends {
+		copy(e.buf[source:], pattern(i, size))
+	}
+	for i, e := range ends {
+		other := ends[1-i]
+		remote := func(at int) uint64 { return other.mr.Addr() + uint64(at) }
+		e.post(
+			&verbs.SendWR{ID: 0, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{e.mr.SGE(source, size/2), e.mr.SGE(source+size/2, size-size/2)}, RemoteAddr: remote(written), RKey: other.mr.RKey()},
+			&verbs.SendWR{ID: 1, Opcode: verbs.RDMARead, Flags: verbs.SendSignaled, SGList: []verbs.SGE{e.mr.SGE(read, 1), e.mr.SGE(read+1, size-1)}, RemoteAddr: remote(source), RKey: other.mr.RKey()},
+			&verbs.SendWR{ID: 2, Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{e.mr.SGE(source, 3000)}},
+			&verbs.SendWR{ID: 3, Opcode: verbs.Send, Flags: verbs.SendSignaled | verbs.SendInline | verbs.SendSolicited, SGList: []verbs.SGE{e.mr.SGE(source, 200)}},
+			&verbs.SendWR{ID: 4, Opcode: verbs.RDMAWriteWithImm, Flags: verbs.SendSignaled, ImmData: 0x01020304, SGList: []verbs.SGE{e.mr.SGE(source, 10)}, RemoteAddr: remote(written), RKey: other.mr.RKey()},
+		)
+	}
+	for i, e := range ends {
+		ok := verbs.WCSuccess
+		e.statuses(e.scq, ok, ok, ok, ok, ok)
+		r := e.statuses(e.rcq, ok, ok, ok)
+		if r[0].ByteLen != 3000 || r[1].ByteLen != 200 || r[2].ImmData != 0x01020304 || r[2].ByteLen != 10 {
+			t.Errorf("received %+v", r)
+		}
+		want := pattern(1-i, size)
+		for what, got := range map[string][]byte{
+			"SEND": e.buf[:3000], "inline": e.buf[e.recvLen : e.recvLen+200], "WRITE": e.buf[written : written+size], "READ": e.buf[read : read+size],
+		} {
+			if !bytes.Equal(got, want[:len(got)]) {
+				t.Errorf("%s: data differ", what)
+			}
+		}
+	}
+}
+
+// mixed are work requests of every kind, and what goes out for them.
+func mixed(d *node) (wrs []*verbs.SendWR, ops []rdmap.Opcode) {
+	sge := func(off, n int) []verbs.SGE { return []verbs.SGE{d.mr.SGE(off, n)} }
+	for i, c := range []struct {
+		wr  verbs.SendWR
+		ops []rdmap.Opcode
+	}{
+		{verbs.SendWR{Opcode: verbs.RDMAWrite, SGList: sge(0, 100)}, []rdmap.Opcode{rdmap.Write}},
+		{verbs.SendWR{Opcode: verbs.Send, SGList: sge(0, 10)}, []rdmap.Opcode{rdmap.Send}},
+		{verbs.SendWR{Opcode: verbs.RDMARead, SGList: sge(0, 64)}, []rdmap.Opcode{rdmap.ReadRequest}},
+		{verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSolicited, SGList: sge(0, 10)}, []rdmap.Opcode{rdmap.SendSE}},
+		{verbs.SendWR{Opcode: verbs.AtomicFetchAndAdd, SGList: sge(64, 8), CompareAdd: 3}, []rdmap.Opcode{rdmap.AtomicRequest}},
+		{verbs.SendWR{Opcode: verbs.RDMAWriteWithImm, SGList: sge(0, 10), ImmData: 5}, []rdmap.Opcode{rdmap.Write, rdmap.ImmediateData}},
+		{verbs.SendWR{Opcode: verbs.RDMARead, SGList: sge(128, 64)}, []rdmap.Opcode{rdmap.ReadRequest}},
+		{verbs.SendWR{Opcode: verbs.AtomicCmpAndSwp, SGList: sge(192, 8), CompareAdd: 1, Swap: 2}, []rdmap.Opcode{rdmap.AtomicRequest}},
+		{verbs.SendWR{Opcode: verbs.RDMAWriteWithImm, Flags: verbs.SendSolicited, SGList: sge(0, 10), ImmData: 5}, []rdmap.Opcode{rdmap.Write, rdmap.ImmediateDataSE}},
+		{verbs.SendWR{Opcode: verbs.SendWithInv, InvalidateRKey: 77}, []rdmap.Opcode{rdmap.SendInvalidate}},
+		{verbs.SendWR{Opcode: verbs.SendWithInv, Flags: verbs.SendSolicited, InvalidateRKey: 77}, []rdmap.Opcode{rdmap.SendSEInvalidate}},
+	} {
+		c.wr.ID = uint64(i)
+		c.wr.Flags |= verbs.SendSignaled
+		wrs = append(wrs, &c.wr)
+		ops = append(ops, c.ops...)
+	}
+	return wrs, ops
+}
+
+// Everything goes out in the order of submission, is answered in the order of the requests, completes in the order of
+// submission and not before its time.
+func TestOrder(t *testing.T) {
+	t.Run("requester", func(t *testing.T) {
+		bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
+			s := d.dial(reply())
+			wrs, ops := mixed(d)
+			s.post(wrs...)
+			var reads []rdmap.ReadRequestHeader
+			var atomics []rdmap.AtomicRequestHeader
+			for _, op := range ops {
+				m := s.p.expect(op)
+				switch op {
+				case rdmap.ReadRequest:
+					h, err := rdmap.ParseReadRequest(m.payload)
+					must(t, err)
+					reads = append(reads, h)
+				case rdmap.AtomicRequest:
+					h, err := rdmap.ParseAtomicRequest(m.payload)
+					must(t, err)
+					atomics = append(atomics, h)
+				}
+			}
+			completed := func(ids ...uint64) {
+				t.Helper()
+				var got []uint64
+				for _, wc := range s.wcs(d.scq) {
+					if wc.Status != verbs.WCSuccess {
+						t.Errorf("%+v", wc)
+					}
+					got = append(got, wc.WRID)
+				}
+				if !slices.Equal(got, ids) {
+					t.Fatalf("completed %v; want %v", got, ids)
+				}
+			}
+			completed(0, 1) // all behind the READ waits for it
+			s.p.send(responseSegment(reads[0].SinkSTag, reads[0].SinkTO, false, pattern(1, 32)))
+			completed()
+			s.p.send(responseSegment(reads[0].SinkSTag, reads[0].SinkTO+32, true, pattern(2, 32)))
+			completed(2, 3)
+			clearWord := bytes.Clone(d.buf[64:72])
+			completed()
+			if !bytes.Equal(clearWord, make([]byte, 8)) {
+				t.Error("an atomic's result is there before its response")
+			}
+			s.p.send(s.p.atomicResponse(rdmap.AtomicResponseHeader{ID: atomics[0].ID, Original: 41}))
+			completed(4, 5)
+			s.p.send(responseSegment(reads[1].SinkSTag, reads[1].SinkTO, true, pattern(3, 64)))
+			completed(6)
+			s.p.send(s.p.atomicResponse(rdmap.AtomicResponseHeader{ID: atomics[1].ID, Original: 42}))
+			completed(7, 8, 9, 10)
+			if got := binary.NativeEndian.Uint64(d.buf[64:]); got != 41 {
+				t.Errorf("FetchAdd found %d", got)
+			}
+		})
+	})
+	t.Run("sends are delivered in order", func(t *testing.T) {
+		bubble(t, &network{}, 1<<16, func(t *testing.T, d *node) {
+			d.recvs, d.recvLen = 20, 2000
+			s := d.dial(reply())
+			want := []verbs.WCStatus{}
+			for i := range 20 {
+				s.p.msn[rdmap.QueueSend]++
+				s.p.segments(rdmap.Send, ddp.Untagged{MSN: s.p.msn[rdmap.QueueSend]}, 0, 0, pattern(i, 100*i), 300)
+				want = append(want, verbs.WCSuccess)
+			}
+			for i, wc := range s.statuses(d.rcq, want...) {
+				if int(wc.ByteLen) != 100*i || !bytes.Equal(d.buf[i*2000:i*2000+100*i], pattern(i, 100*i)) {
+					t.Errorf("send %d: %d bytes", i, wc.ByteLen)
+				}
+			}
+			// Half a message is not delivered.
+			s.recv(0, 0, 2000)
+			s.p.msn[rdmap.QueueSend]++
+			h := ddp.Untagged{RsvdULP: rdmap.Send.Control(), MSN: s.p.msn[rdmap.QueueSend]}
+			s.p.send(untaggedSegment(h, pattern(1, 500)))
+			s.statuses(d.rcq)
+			h.MO, h.Last = 500, true
+			s.p.send(untaggedSegment(h, nil))
+			s.statuses(d.rcq, verbs.WCSuccess)
+		})
+	})
+	t.Run("responder", func(t *testing.T) {
+		// The stream takes little, so that answers queue up: a READ finds what was there before the atomic behind it.
+		bubble(t, &network{buffer: 4000}, 1<<16, func(t *testing.T, d *node) {
+			s := d.dial(reply())
+			p := s.p
+			word := func(i int) uint64 { return d.mr.Addr() + uint64(8*i) }
+			read := func(i, n int) {
+				p.send(p.readRequest(rdmap.ReadRequestHeader{SinkSTag: uint32(i), Size: uint32(n), SourceSTag: d.mr.RKey(), SourceTO: word(0)}))
+			}
+			add := func(id int) {
+				p.send(p.atomicRequest(rdmap.AtomicRequestHeader{
+					Code: rdmap.FetchAdd, ID: uint32(id), STag: d.mr.RKey(), TO: word(2499), Data: 1, CompareMask: ^uint64(0),
+				}))
+			}
+			for i := range 4 {
+				read(2*i, 20_000)
+				add(2*i + 1)
+				synctest.Wait()
+			}
+			for i := range 4 {
+				got := p.message(rdmap.ReadResponse)
+				if n := binary.NativeEndian.Uint64(got[len(got)-8:]); n != uint64(i) {
+					t.Errorf("READ %d found %d", i, n)
+				}
+				r, err := rdmap.ParseAtomicResponse(p.expect(rdmap.AtomicResponse).payload)
+				must(t, err)
+				if r.ID != uint32(2*i+1) || r.Original != uint64(i) {
+					t.Errorf("atomic %d: %+v", i, r)
+				}
+			}
+		})
+	})
+	t.Run("fence", func(t *testing.T) {
+		bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
+			s := d.dial(reply())
+			s.post(
+				&verbs.SendWR{ID: 0, Opcode: verbs.RDMARead, Flags: verbs.SendSignaled, SGList: []verbs.SGE{d.mr.SGE(0, 8)}},
+				&verbs.SendWR{ID: 1, Opcode: verbs.Send, Flags: verbs.SendSignaled | verbs.SendFence},
+			)
+			h, err := rdmap.ParseReadRequest(s.p.expect(rdmap.ReadRequest).payload)
+			must(t, err)
+			s.p.silent()
+			s.p.send(responseSegment(h.SinkSTag, h.SinkTO, true, make([]byte, 8)))
+			s.p.expect(rdmap.Send)
+			s.statuses(d.scq, verbs.WCSuccess, verbs.WCSuccess)
+		})
+	})
+}
+
+// Messages of no bytes: nothing of them is looked at but what they are.
+func TestZeroLength(t *testing.T) {
+	bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
+		d.recvs, d.recvLen = 2, 100
+		s := d.dial(reply())
+		p := s.p
+		p.send(writeSegment(0xdeadbeef, ^uint64(0), nil))
+		p.send(p.readRequest(rdmap.ReadRequestHeader{SinkSTag: 5, SinkTO: 6, SourceSTag: 0xdeadbeef, SourceTO: ^uint64(0)}))
+		m := p.expect(rdmap.ReadResponse)
+		if !m.tagged.Last || len(m.payload) != 0 || m.tagged.STag != 5 || m.tagged.TO != 6 {
+			t.Errorf("%+v", m)
+		}
+		p.send(p.untagged(rdmap.Send, nil))
+		p.send(p.untagged(rdmap.SendSE, nil))
+		for _, wc := range s.statuses(d.rcq, verbs.WCSuccess, verbs.WCSuccess) {
+			if wc.ByteLen != 0 {
+				t.Errorf("%+v", wc)
+			}
+		}
+
+		s.post(
+			&verbs.SendWR{ID: 0, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled},
+			&verbs.SendWR{ID: 1, Opcode: verbs.Send, Flags: verbs.SendSignaled},
+			&verbs.SendWR{ID: 2, Opcode: verbs.RDMARead, Flags: verbs.SendSignaled},
+			&verbs.SendWR{ID: 3, Opcode: verbs.RDMAWriteWithImm, Flags: verbs.SendSignaled},
+		)
+		for _, op := range []rdmap.Opcode{rdmap.Write, rdmap.Send, rdmap.ReadRequest, rdmap.Write, rdmap.ImmediateData} {
+			if m := p.expect(op); !m.last() {
+				t.Errorf("%+v", m)
+			}
+		}
+		p.send(responseSegment(0xdeadbeef, 1234, true, nil)) // STag and TO mean nothing
+		ok := verbs.WCSuccess
+		s.statuses(d.scq, ok, ok, ok, ok)
+	})
+}
+
+// Every header field of every message that goes out.
+func TestWireFormat(t *testing.T) {
+	for _, mss := range []int{536, 1460, 8960} {
+		for _, markers := range []bool{false, true} {
+			bubble(t, &network{mss: mss}, 1<<16, func(t *testing.T, d *node) {
+				f := reply()
+				f.Markers = markers
+				s := d.dial(f)
+				p := s.p
+				data := pattern(1, 20_000)
+				copy(d.buf, data)
+				mulpdu := mpa.Config{Markers: markers}.MaxULPDU(mss)
+				sge := []verbs.SGE{d.mr.SGE(0, len(data))}
+				const stag, to = 0x11223344, 0x8899aabbccddeeff
+
+				tagged := func(op rdmap.Opcode, stag uint32, to uint64) {
+					t.Helper()
+					for off := 0; off < len(data); {
+						m := p.expect(op)
+						n := len(m.payload)
+						want := ddp.Tagged{Last: off+n == len(data), RsvdULP: op.Control(), STag: stag, TO: to + uint64(off)}
+						if !m.isTagged || m.tagged != want || !bytes.Equal(m.payload, data[off:off+n]) {
+							t.Fatalf("%v at %d: %+v; want %+v", op, off, m.tagged, want)
+						}
+						if len(m.ulpdu) > mulpdu || !want.Last && len(m.ulpdu) != mulpdu {
+							t.Fatalf("segment of %d bytes; MULPDU is %d", len(m.ulpdu), mulpdu)
+						}
+						off += n
+					}
+				}
+				untagged := func(op rdmap.Opcode, qn, msn, invalidate uint32, data []byte) {
+					t.Helper()
+					for off := 0; ; {
+						m := p.expect(op)
+						n := len(m.payload)
+						last := off+n == len(data)
+						want := ddp.Untagged{Last: last, RsvdULP: op.Control(), Invalidate: invalidate, QN: qn, MSN: msn, MO: uint32(off)}
+						if m.isTagged || m.untagged != want || !bytes.Equal(m.payload, data[off:off+n]) {
+							t.Fatalf("%v at %d: %+v; want %+v", op, off, m.untagged, want)
+						}
+						if len(m.ulpdu) > mulpdu {
+							t.Fatalf("segment of %d bytes; MULPDU is %d", len(m.ulpdu), mulpdu)
+						}
+						if off += n; last {
+							return
+						}
+					}
+				}
+
+				s.post(&verbs.SendWR{Opcode: verbs.RDMAWrite, SGList: sge, RKey: stag, RemoteAddr: to})
+				tagged(rdmap.Write, stag, to)
+				for msn := uint32(1); msn < 4; msn++ {
+					s.post(&verbs.SendWR{Opcode: verbs.Send, SGList: sge})
+					untagged(rdmap.Send, 0, msn, 0, data)
+				}
+				s.post(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSolicited, SGList: sge})
+				untagged(rdmap.SendSE, 0, 4, 0, data)
+				s.post(&verbs.SendWR{Opcode: verbs.SendWithInv, InvalidateRKey: 0xa1b2c3d4, SGList: sge})
+				untagged(rdmap.SendInvalidate, 0, 5, 0xa1b2c3d4, data)
+				s.post(&verbs.SendWR{Opcode: verbs.SendWithInv, Flags: verbs.SendSolicited, InvalidateRKey: 0xa1b2c3d4, SGList: sge})
+				untagged(rdmap.SendSEInvalidate, 0, 6, 0xa1b2c3d4, data)
+				s.post(&verbs.SendWR{Opcode: verbs.RDMAWriteWithImm, ImmData: 0x0a0b0c0d, SGList: sge, RKey: stag, RemoteAddr: to})
+				tagged(rdmap.Write, stag, to)
+				untagged(rdmap.ImmediateData, 0, 7, 0, []byte{0, 0, 0, 0, 10, 11, 12, 13})
+				s.post(&verbs.SendWR{Opcode: verbs.RDMAWriteWithImm, Flags: verbs.SendSolicited, ImmData: 1, SGList: sge, RKey: stag, RemoteAddr: to})
+				tagged(rdmap.Write, stag, to)
+				untagged(rdmap.ImmediateDataSE, 0, 8, 0, []byte{0, 0, 0, 0, 0, 0, 0, 1})
+
+				// A READ: one request, and a response that names what the request named.
+				s.post(&verbs.SendWR{ID: 9, Opcode: verbs.RDMARead, Flags: verbs.SendSignaled, SGList: sge, RKey: stag, RemoteAddr: to})
+				m := p.expect(rdmap.ReadRequest)
+				h, err := rdmap.ParseReadRequest(m.payload)
+				must(t, err)
+				want := ddp.Untagged{Last: true, RsvdULP: rdmap.ReadRequest.Control(), QN: 1, MSN: 1}
+				if m.untagged != want || h.Size != 20_000 || h.SourceSTag != stag || h.SourceTO != to {
+					t.Errorf("%+v, %+v", m.untagged, h)
+				}
+				if h.SinkSTag == d.mr.RKey() || h.SinkSTag == d.mr.LKey() {
+					t.Error("the sink's STag is a key of the region")
+				}
+				p.segments(rdmap.ReadResponse, ddp.Untagged{}, h.SinkSTag, h.SinkTO, pattern(2, 20_000), 900)
+				if wcs := s.wcs(d.scq); len(wcs) != 1 || wcs[0].WRID != 9 || !bytes.Equal(d.buf[:20_000], pattern(2, 20_000)) {
+					t.Errorf("READ: %+v", wcs)
+				}
+				data = pattern(2, 20_000)
+				p.send(p.readRequest(rdmap.ReadRequestHeader{
+					SinkSTag: 0x01020304, SinkTO: 0xfffffffffffff000, Size: 20_000, SourceSTag: d.mr.RKey(), SourceTO: d.mr.Addr(),
+				}))
+				tagged(rdmap.ReadResponse, 0x01020304, 0xfffffffffffff000)
+
+				// Atomics share the queue of requests; responses have their own.
+				s.post(
+					&verbs.SendWR{Opcode: verbs.AtomicFetchAndAdd, SGList: []verbs.SGE{d.mr.SGE(0, 8)}, CompareAdd: 5, RKey: stag, RemoteAddr: 64},
+					&verbs.SendWR{Opcode: verbs.AtomicCmpAndSwp, SGList: []verbs.SGE{d.mr.SGE(0, 8)}, CompareAdd: 5, Swap: 6, RKey: stag, RemoteAddr: 64},
+				)
+				ids := map[uint32]bool{}
+				for i, want := range []rdmap.AtomicRequestHeader{
+					{Code: rdmap.FetchAdd, STag: stag, TO: 64, Data: 5, CompareMask: ^uint64(0)},
+					{Code: rdmap.CmpSwap, STag: stag, TO: 64, Data: 6, Mask: ^uint64(0), CompareData: 5, CompareMask: ^uint64(0)},
+				} {
+					m := p.expect(rdmap.AtomicRequest)
+					h, err := rdmap.ParseAtomicRequest(m.payload)
+					must(t, err)
+					ids[h.ID] = true
+					want.ID = h.ID
+					if h != want || m.untagged != (ddp.Untagged{Last: true, RsvdULP: rdmap.AtomicRequest.Control(), QN: 1, MSN: uint32(2 + i)}) {
+						t.Errorf("%+v, %+v", m.untagged, h)
+					}
+				}
+				if len(ids) != 2 {
+					t.Error("two atomics have one identifier")
+				}
+				p.send(p.atomicRequest(rdmap.AtomicRequestHeader{ID: 0xfeed, STag: d.mr.RKey(), TO: d.mr.Addr(), Data: 1, CompareMask: ^uint64(0)}))
+				m = p.expect(rdmap.AtomicResponse)
+				r, err := rdmap.ParseAtomicResponse(m.payload)
+				must(t, err)
+				if r.ID != 0xfeed || m.untagged != (ddp.Untagged{Last: true, RsvdULP: rdmap.AtomicResponse.Control(), QN: 3, MSN: 1}) {
+					t.Errorf("%+v, %+v", m.untagged, r)
+				}
+			})
+		}
+	}
+}
+
+// A send or write completes when the stream has taken all of it, and not before.
+func TestCompletion(t *testing.T) {
+	for _, op := range []verbs.WROpcode{verbs.Send, verbs.RDMAWrite, verbs.RDMAWriteWithImm} {
+		bubble(t, &network{buffer: 8000}, 1<<16, func(t *testing.T, d *node) {
+			s := d.dial(reply())
+			s.post(&verbs.SendWR{Opcode: op, Flags: verbs.SendSignaled, SGList: []verbs.SGE{d.mr.SGE(0, 50_000)}})
+			for n := 0; ; {
+				m := s.p.next()
+				n += len(m.payload)
+				if wcs := s.wcs(d.scq); len(wcs) > 0 {
+					if n < 50_000-2*8000 { // in the stream, and read off it
+						t.Errorf("%v: complete when %d bytes had gone out", op, n)
+					}
+					return
+				}
+			}
+		})
+	}
+}
+
+// Neither side has more READs and atomics outstanding than was agreed.
+func TestReadDepth(t *testing.T) {
+	t.Run("ours", func(t *testing.T) {
+		bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
+			f := reply()
+			f.Enhanced.IRD = 3
+			s := d.dial(f)
+			var wrs []*verbs.SendWR
+			for i := range 9 {
+				wr := &verbs.SendWR{ID: uint64(i), Opcode: verbs.RDMARead, Flags: verbs.SendSignaled, SGList: []verbs.SGE{d.mr.SGE(8*i, 8)}}
+				if i%2 == 1 {
+					wr.Opcode = verbs.AtomicFetchAndAdd
+				}
+				wrs = append(wrs, wr)
+			}
+			s.post(wrs...)
+			var waiting []message
+			for answered := 0; answered < 9; answered++ {
+				for len(waiting) < min(3, 9-answered) {
+					waiting = append(waiting, s.p.next())
+				}
+				s.p.silent()
+				if m := waiting[0]; m.op == rdmap.ReadRequest {
+					h, err := rdmap.ParseReadRequest(m.payload)
+					must(t, err)
+					s.p.send(responseSegment(h.SinkSTag, h.SinkTO, true, make([]byte, 8)))
+				} else {
+					h, err := rdmap.ParseAtomicRequest(m.payload)
+					must(t, err)
+					s.p.send(s.p.atomicResponse(rdmap.AtomicResponseHeader{ID: h.ID}))
+				}
+				waiting = waiting[1:]
+				synctest.Wait()
+			}
+			s.statuses(d.scq, make([]verbs.WCStatus, 9)...)
+		})
+	})
+	t.Run("ours, none agreed", func(t *testing.T) {
+		bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
+			f := reply()
+			f.Enhanced.IRD = 0
+			s := d.dial(f)
+			s.post(&verbs.SendWR{ID: 0, Opcode: verbs.RDMARead, SGList: []verbs.SGE{d.mr.SGE(0, 8)}}, &verbs.SendWR{ID: 1, Opcode: verbs.Send})
+			s.statuses(d.scq, verbs.WCLocQPOpErr, verbs.WCWRFlushErr)
+			s.p.terminated(rdmap.LocalCatastrophic)
+			s.over()
+		})
+	})
+	t.Run("theirs", func(t *testing.T) {
+		for _, more := range []int{0, 1} {
+			bubble(t, &network{buffer: 4000}, 1<<16, func(t *testing.T, d *node) {
+				other := d.dial(reply())
+				f := request()
+				f.Enhanced.ORD = 4
+				s := d.accept(f)
+				p := s.p
+				for i := range 4 + more {
+					if i%2 == 0 {
+						p.send(p.readRequest(rdmap.ReadRequestHeader{SinkSTag: uint32(i), Size: 30_000, SourceSTag: d.mr.RKey(), SourceTO: d.mr.Addr()}))
+					} else {
+						p.send(p.atomicRequest(rdmap.AtomicRequestHeader{ID: uint32(i), STag: d.mr.RKey(), TO: d.mr.Addr()}))
+					}
+					synctest.Wait()
+				}
+				if more > 0 {
+					// The Terminate waits for room behind what was sent already.
+					var m message
+					for m = p.next(); m.op == rdmap.ReadResponse; m = p.next() {
+					}
+					h, err := rdmap.ParseTerminate(m.payload)
+					if cause, _ := rdmap.CauseOf(ddp.ErrNoBuffer); err != nil || h.Cause != cause || h.SegmentLen != 18+28 {
+						t.Errorf("%+v, %v", h, err)
+					}
+					p.closed()
+					s.over()
+				} else {
+					for i := range 2 {
+						if n := len(p.message(rdmap.ReadResponse)); n != 30_000 {
+							t.Errorf("READ %d has %d bytes", i, n)
+						}
+						p.expect(rdmap.AtomicResponse)
+					}
+				}
+				// Another stream has a queue of its own.
+				other.p.send(other.p.readRequest(rdmap.ReadRequestHeader{Size: 8, SourceSTag: d.mr.RKey(), SourceTO: d.mr.Addr()}))
+				other.p.expect(rdmap.ReadResponse)
+			})
+		}
+	})
+}
+
+// Atomics, each code, with their masks, from a peer and to one.
+func TestAtomics(t *testing.T) {
+	all := ^uint64(0)
+	for i, c := range []struct {
+		h            rdmap.AtomicRequestHeader
+		before, then uint64
+	}{
+		{rdmap.AtomicRequestHeader{Code: rdmap.FetchAdd, Data: 5, CompareMask: all}, 37, 42},
+		{rdmap.AtomicRequestHeader{Code: rdmap.FetchAdd, Data: all, CompareMask: all}, 0, all},
+		{rdmap.AtomicRequestHeader{Code: rdmap.FetchAdd, Data: 1<<32 | 1, Mask: 1<<31 | 1<<63, CompareMask: all}, 0xffffffff, 1 << 32},
+		{rdmap.AtomicRequestHeader{Code: rdmap.CmpSwap, Data: 9, Mask: all, CompareData: 4, CompareMask: all}, 4, 9},
+		{rdmap.AtomicRequestHeader{Code: rdmap.CmpSwap, Data: 9, Mask: all, CompareData: 4, CompareMask: all}, 5, 5},
+		{rdmap.AtomicRequestHeader{Code: rdmap.CmpSwap, Data: 9, Mask: all}, 5, 9}, // an unconditional swap
+		{rdmap.AtomicRequestHeader{Code: rdmap.CmpSwap, Data: 0xff, Mask: 0x0f, CompareData: 0x1200, CompareMask: 0xff00}, 0x12ab, 0x12af},
+	} {
+		bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
+			d.recvs, d.recvLen = 1, 8
+			s := d.dial(reply())
+			binary.NativeEndian.PutUint64(d.buf[16:], c.before)
+			c.h.ID, c.h.STag, c.h.TO = uint32(100+i), d.mr.RKey(), d.mr.Addr()+16
+			s.p.send(s.p.atomicRequest(c.h))
+			r, err := rdmap.ParseAtomicResponse(s.p.expect(rdmap.AtomicResponse).payload)
+			must(t, err)
+			if now := binary.NativeEndian.Uint64(d.buf[16:]); r.ID != c.h.ID || r.Original != c.before || now != c.then {
+				t.Errorf("%+v of %#x: answered %+v, left %#x", c.h, c.before, r, now)
+			}
+			if wcs := s.wcs(d.rcq); len(wcs) != 0 {
+				t.Errorf("the application sees %+v", wcs)
+			}
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		n := &network{}
+		a, b := newNode(t, n, nodeAddr, 4096, iwarp.Config{}), newNode(t, n, peerAddr, 4096, iwarp.Config{})
+		x, _ := pair(a, b)
+		binary.NativeEndian.PutUint64(b.buf[8:], 10)
+		wr := verbs.SendWR{Flags: verbs.SendSignaled, RKey: b.mr.RKey(), RemoteAddr: b.mr.Addr() + 8}
+		add, miss, hit := wr, wr, wr
+		add.ID, add.Opcode, add.CompareAdd, add.SGList = 0, verbs.AtomicFetchAndAdd, 5, []verbs.SGE{a.mr.SGE(0, 8)}
+		miss.ID, miss.Opcode, miss.CompareAdd, miss.Swap, miss.SGList = 1, verbs.AtomicCmpAndSwp, 14, 1, []verbs.SGE{a.mr.SGE(8, 8)}
+		hit.ID, hit.Opcode, hit.CompareAdd, hit.Swap, hit.SGList = 2, verbs.AtomicCmpAndSwp, 15, 77, []verbs.SGE{a.mr.SGE(16, 8)}
+		x.post(&add, &miss, &hit)
+		for _, wc := range x.statuses(a.scq, 0, 0, 0) {
+			if wc.ByteLen != 8 {
+				t.Errorf("%+v", wc)
+			}
+		}
+		for i, want := range []uint64{10, 15, 15} {
+			if got := binary.NativeEndian.Uint64(a.buf[8*i:]); got != want {
+				t.Errorf("atomic %d found %d", i, got)
+			}
+		}
+		if got := binary.NativeEndian.Uint64(b.buf[8:]); got != 77 {
+			t.Errorf("left %d", got)
+		}
+	})
+}
+
+// An atomic that does not target 8 aligned bytes changes nothing and ends the stream (RFC 7306 §8.2).
+func TestAtomicAlignment(t *testing.T) {
+	for _, code := range []rdmap.AtomicCode{rdmap.FetchAdd, rdmap.CmpSwap} {
+		for off := uint64(1); off < 8; off++ {
+			bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
+				s := d.dial(reply())
+				s.p.send(s.p.atomicRequest(rdmap.AtomicRequestHeader{
+					Code: code, STag: d.mr.RKey(), TO: d.mr.Addr() + off, Data: ^uint64(0), Mask: ^uint64(0),
+				}))
+				h := s.p.terminated(rdmap.Cause{Layer: 0, Type: 2, Code: 7})
+				if !h.HasSegmentLen || h.SegmentLen != 18+52 || len(h.DDPHeader) != 18 {
+					t.Errorf("%+v", h)
+				}
+				if !bytes.Equal(d.buf, make([]byte, len(d.buf))) {
+					t.Error("memory is changed")
+				}
+				s.over()
+			})
+		}
+	}
+	// An aligned offset in a region at an odd address of its own choice is aligned in neither sense.
+	bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
+		mr, err := d.pd.RegMRIOVA(d.buf[4:4000], 0x1000, allRights)
+		must(t, err)
+		d.regions = append(d.regions, mr)
+		s := d.dial(reply())
+		s.p.send(s.p.atomicRequest(rdmap.AtomicRequestHeader{STag: mr.RKey(), TO: 0x1000, Data: 1}))
+		s.p.terminated(rdmap.StreamCatastrophic)
+		s.over()
+	})
+}
+
+// Additions from many streams add up, and no two find the same value.
+func TestAtomicsAddUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &network{}
+		const streams, each = 6, 200
+		a, b := newNode(t, n, nodeAddr, 1<<16, iwarp.Config{}), newNode(t, n, peerAddr, 4096, iwarp.Config{})
+		var sessions []*session
+		for range streams {
+			x, _ := pair(a, b)
+			sessions = append(sessions, x)
+		}
+		for i, x := range sessions {
+			go func() {
+				for k := range each {
+					wr := &verbs.SendWR{
+						Opcode: verbs.AtomicFetchAndAdd, Flags: verbs.SendSignaled, SGList: []verbs.SGE{a.mr.SGE(8*(each*i+k), 8)},
+						CompareAdd: 1, RKey: b.mr.RKey(), RemoteAddr: b.mr.Addr() + 64,
+					}
+					if err := x.qp.PostSend(wr); err != nil {
+						t.Error(err)
+					}
+				}
+			}()
+		}
+		synctest.Wait()
+		if n := len(drain(t, a.scq)); n != streams*each {
+			t.Fatalf("%d completions", n)
+		}
+		if got := binary.NativeEndian.Uint64(b.buf[64:]); got != streams*each {
+			t.Errorf("the sum is %d", got)
+		}
+		found := map[uint64]bool{}
+		for i := range streams * each {
+			found[binary.NativeEndian.Uint64(a.buf[8*i:])] = true
+		}
+		if len(found) != streams*each {
+			t.Errorf("%d different values", len(found))
+		}
+	})
+}
+
+// Immediate data take a receive, in the order of sends, and come with the length of the WRITE before them.
+func TestImmediateData(t *testing.T) {
+	bubble(t, &network{}, 1<<16, func(t *testing.T, d *node) {
+		d.recvs, d.recvLen = 5, 100
+		s := d.dial(reply())
+		p := s.p
+		imm := func(op rdmap.Opcode, v uint64) {
+			b := make([]byte, 8)
+			rdmap.PutImmediate(b, v)
+			p.send(p.untagged(op, b))
+		}
+		p.send(p.untagged(rdmap.Send, []byte("one")))
+		p.segments(rdmap.Write, ddp.Untagged{}, d.mr.RKey(), d.mr.Addr()+1000, pattern(1, 5000), 900)
+		imm(rdmap.ImmediateData, 0x11111111)
+		p.send(p.untagged(rdmap.Send, []byte("three")))
+		imm(rdmap.ImmediateDataSE, 0x22222222)
+		p.send(writeSegment(0, 0, nil))
+		imm(rdmap.ImmediateData, 0x33333333)
+		wcs := s.statuses(d.rcq, make([]verbs.WCStatus, 5)...)
+		for i, want := range []verbs.WC{
+			{Opcode: verbs.WCRecv, ByteLen: 3},
+			{Opcode: verbs.WCRecvRDMAWithImm, Flags: verbs.WCWithImm, ImmData: 0x11111111, ByteLen: 5000},
+			{Opcode: verbs.WCRecv, ByteLen: 5},
+			{Opcode: verbs.WCRecvRDMAWithImm, Flags: verbs.WCWithImm, ImmData: 0x22222222},
+			{Opcode: verbs.WCRecvRDMAWithImm, Flags: verbs.WCWithImm, ImmData: 0x33333333},
+		} {
+			want.WRID, want.QPNum = uint64(i), s.qp.Num()
+			if wcs[i] != want {
+				t.Errorf("%+v; want %+v", wcs[i], want)
+			}
+		}
+		if !bytes.Equal(d.buf[100:200], make([]byte, 100)) {
+			t.Error("immediate data went into the receive's memory")
+		}
+		// None is left.
+		imm(rdmap.ImmediateData, 4)
+		cause, _ := rdmap.CauseOf(ddp.ErrNoBuffer)
+		p.terminated(cause)
+		s.over()
+	})
+}
+
+// Send with Invalidate ends an STag's life, or the stream's.
+func TestInvalidate(t *testing.T) {
+	refused := func(t *testing.T, s *session, stag uint32) {
+		t.Helper()
+		s.recv(0, 0, 64)
+		s.p.send(s.p.invalidating(rdmap.SendInvalidate, stag, []byte("bye")))
+		s.p.terminated(rdmap.CannotInvalidate)
+		s.statuses(s.rcq, verbs.WCRemInvReqErr)
+		s.over()
+	}
+	bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
+		buf := make([]byte, 64)
+		mr := d.register(buf, allRights)
+		s := d.dial(reply())
+		s.p.send(writeSegment(mr.RKey(), mr.Addr(), []byte("before")))
+		s.recv(0, 0, 64)
+		s.p.send(s.p.invalidating(rdmap.SendInvalidate, mr.RKey(), []byte("bye")))
+		if wc := s.statuses(d.rcq, verbs.WCSuccess)[0]; wc.Flags&verbs.WCWithInv == 0 || wc.InvalidatedRKey != mr.RKey() {
+			t.Errorf("%+v", wc)
+		}
+		// The region is still good for local use.
+		s.post(&verbs.SendWR{Opcode: verbs.Send, SGList: []verbs.SGE{mr.SGE(0, 6)}})
+		if m := s.p.expect(rdmap.Send); string(m.payload) != "before" {
+			t.Errorf("%q", m.payload)
+		}
+		s.p.send(writeSegment(mr.RKey(), mr.Addr(), []byte("after!")))
+		cause, _ := rdmap.CauseOf(ddp.ErrInvalidSTag)
+		s.p.terminated(cause)
+		if string(buf[:6]) != "before" {
+			t.Errorf("%q", buf[:6])
+		}
+		s.over()
+	})
+	t.Run("deregistered", func(t *testing.T) {
+		bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
+			mr := d.register(make([]byte, 64), allRights)
+			s := d.dial(reply())
+			must(t, mr.Dereg())
+			refused(t, s, mr.RKey())
+		})
+	})
+	t.Run("twice", func(t *testing.T) {
+		bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
+			mr := d.register(make([]byte, 64), allRights)
+			s := d.dial(reply())
+			s.recv(0, 0, 64)
+			s.p.send(s.p.invalidating(rdmap.SendSEInvalidate, mr.RKey(), nil))
+			s.statuses(d.rcq, verbs.WCSuccess)
+			refused(t, s, mr.RKey())
+		})
+	})
+	t.Run("never there", func(t *testing.T) {
+		bubble(t, &network{}, 4096, func(t *testing.T, d *node) { refused(t, d.dial(reply()), 0x1234) })
+	})
+	t.Run("of another PD", func(t *testing.T) {
+		bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
+			pd, err := d.dev.AllocPD()
+			must(t, err)
+			mr, err := pd.RegMR(make([]byte, 64), allRights)
+			must(t, err)
+			refused(t, d.dial(reply()), mr.RKey())
+			must(t, mr.Dereg())
+			must(t, pd.Dealloc())
+		})
+	})
+	t.Run("shared with another stream", func(t *testing.T) {
+		bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
+			mr := d.register(make([]byte, 64), allRights)
+			s, other := d.dial(reply()), d.dial(reply())
+			refused(t, s, mr.RKey())
+			// It is good still, and the other stream has it alone now.
+			other.p.send(writeSegment(mr.RKey(), mr.Addr(), []byte("still here")))
+			other.recv(0, 0, 64)
+			other.p.send(other.p.invalidating(rdmap.SendInvalidate, mr.RKey(), nil))
+			other.statuses(d.rcq, verbs.WCSuccess)
+			if got := fmt.Sprintf("%s", mr.Buf()[:10]); got != "still here" {
+				t.Errorf("%q", got)
+			}
+		})
+	})
+}
