@@ -414,3 +414,25 @@ func BenchmarkWrite(b *testing.B) {
 		})
 	}
 }
+
+// gVisor hands many small writes down as one frame of as many pieces.
+func TestFrameOfManyPieces(t *testing.T) {
+	inNamespace(t)
+	bridge(t, "br0", 0)
+	a, b := openTAP(t, "a0", WithBridge("br0")), openTAP(t, "b0", WithBridge("br0"))
+	rb := receive(b)
+	f := plainFrame(b.MAC(), a.MAC(), 1400)
+	whole := bytes.Clone(f.Data)
+	f.Data, f.More = whole[:14:14], nil
+	for i := range whole[14:] {
+		f.More = append(f.More, whole[14+i:15+i])
+	}
+	for range 2 {
+		if n, err := a.Write([]link.Frame{f}); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+		if got := <-rb; !bytes.Equal(got.Data, whole) {
+			t.Errorf("%d bytes arrived, want the %d sent", len(got.Data), len(whole))
+		}
+	}
+}

@@ -139,10 +139,15 @@ func (r *receiver) read(fd uintptr) bool {
 	return true
 }
 
+// maxPieces is how much of a frame goes to the kernel in pieces: writev takes 1024 in all (UIO_MAXIOV), and a TCP
+// superframe of small writes has more.
+const maxPieces = 1024 - 2
+
 // sender writes one frame.
 type sender struct {
 	header [HeaderLen]byte
 	iov    []unix.Iovec
+	whole  []byte // where a frame of more than maxPieces is put together
 	errno  syscall.Errno
 	cutter link.Cutter
 	// Function values made once: a closure a frame would be an allocation a frame.
@@ -203,10 +208,19 @@ func (c *Conn) writeFrame(s *sender, f *link.Frame) error {
 
 func (c *Conn) send(s *sender, f *link.Frame) error {
 	encode(&s.header, f)
-	s.iov = append(s.iov[:0], iovec(s.header[:]), iovec(f.Data))
-	for _, m := range f.More {
-		if len(m) > 0 {
-			s.iov = append(s.iov, iovec(m))
+	s.iov = append(s.iov[:0], iovec(s.header[:]))
+	if len(f.More) > maxPieces {
+		s.whole = append(s.whole[:0], f.Data...)
+		for _, m := range f.More {
+			s.whole = append(s.whole, m...)
+		}
+		s.iov = append(s.iov, iovec(s.whole))
+	} else {
+		s.iov = append(s.iov, iovec(f.Data))
+		for _, m := range f.More {
+			if len(m) > 0 {
+				s.iov = append(s.iov, iovec(m))
+			}
 		}
 	}
 	s.errno = 0
