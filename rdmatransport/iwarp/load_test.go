@@ -39,9 +39,10 @@ func TestBackPressure(t *testing.T) {
 				a, b := newNode(t, n, nodeAddr, 1<<20, iwarp.Config{}), newNode(t, n, peerAddr, 1<<20, iwarp.Config{Markers: true})
 				a.recvs, a.recvLen, b.recvs, b.recvLen = each/4, size, each/4, size
 				x, y := pair(a, b)
+				copy(x.buf[600_000:], pattern(0, size))
+				copy(y.buf[600_000:], pattern(1, size))
 				for i, e := range []*session{x, y} {
 					other := []*session{y, x}[i]
-					copy(e.buf[600_000:], pattern(i, size))
 					go func() {
 						for k := range each {
 							wr := &verbs.SendWR{

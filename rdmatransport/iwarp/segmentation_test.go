@@ -37,9 +37,9 @@ func TestCutAnywhere(t *testing.T) {
 						b := newNode(t, n, peerAddr, 1<<20, iwarp.Config{Markers: markers&2 != 0})
 						a.recvs, a.recvLen, b.recvs, b.recvLen = 3, 4096, 3, 4096
 						x, y := pair(a, b)
-						size := 70_000
+						size := 40_000
 						if name == "one at a time" || name == "3" {
-							size = 10_000
+							size = 4000
 						}
 						x.exchange(y, size)
 					})
