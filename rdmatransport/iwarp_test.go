@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"encoding/binary"
 	"testing"
 	"time"
 
@@ -97,21 +98,32 @@ func newIWARPPair(t *testing.T, cfgA, cfgB iwarp.Config, size int) *iwarpPair {
 	return p
 }
 
+// poll waits for a completion of a CQ that has a completion channel.
 func poll(t *testing.T, cq *verbs.CQ) verbs.WC {
 	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
 	var wc [1]verbs.WC
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
+	for armed := false; ; {
 		n, err := cq.Poll(wc[:])
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n == 1 {
+		switch {
+		case n == 1:
 			return wc[0]
+		case !armed:
+			err = cq.RequestNotify(false) // and poll once more
+		default:
+			if _, err = cq.Channel().GetEvent(ctx); err == nil {
+				err = cq.AckEvents(1)
+			}
 		}
-		time.Sleep(50 * time.Microsecond)
+		if err != nil {
+			t.Fatal(err)
+		}
+		armed = !armed
 	}
-	t.Fatal("no completion in 10 s")
-	return verbs.WC{}
 }
 
 // Every operation, over every agreement that MPA can come to.
@@ -205,5 +217,137 @@ func TestIWARPOperations(t *testing.T) {
 				t.Fatalf("atomics: found %d, left %d", p.bufA[0], p.bufB[0])
 			}
 		})
+	}
+}
+
+// A RoCEv2 QP and an iWARP QP of one device share PD, MR and CQs; one listener takes both.
+func TestSharedByBothTransports(t *testing.T) {
+	const streams, size, adds = 2, 50_000, 100
+	lan := pipe.New()
+	type end struct {
+		dev   *verbs.Device
+		pd    *verbs.PD
+		ch    *verbs.CompChannel
+		cq    *verbs.CQ
+		mr    *verbs.MR
+		buf   []byte
+		conns map[verbs.Transport]*rdmacm.Conn
+	}
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	open := func(addr string) *end {
+		host, err := stack.New(lan.Port(), stack.Addr(addr))
+		check(err)
+		e := &end{buf: make([]byte, 8*size), conns: map[verbs.Transport]*rdmacm.Conn{}}
+		e.dev, err = verbs.Open(rdmatransport.New(host))
+		check(err)
+		e.pd, err = e.dev.AllocPD()
+		check(err)
+		e.ch, err = e.dev.CreateCompChannel()
+		check(err)
+		e.cq, err = e.dev.CreateCQ(1024, &verbs.CQInitAttr{Channel: e.ch})
+		check(err)
+		e.mr, err = e.pd.RegMR(e.buf, iwarpAccess)
+		check(err)
+		t.Cleanup(func() {
+			for _, c := range e.conns {
+				if err := c.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+			for _, f := range []func() error{e.mr.Dereg, e.cq.Destroy, e.ch.Destroy, e.pd.Dealloc, e.dev.Close} {
+				if err := f(); err != nil {
+					t.Error(err)
+				}
+			}
+			host.Close()
+		})
+		return e
+	}
+	a, b := open("10.0.0.1/24"), open("10.0.0.2/24")
+	config := func(e *end) *rdmacm.Config {
+		return &rdmacm.Config{
+			PD: e.pd, SendCQ: e.cq, RecvCQ: e.cq, SQSigAll: true,
+			Transports: []verbs.Transport{verbs.RoCEv2, verbs.IWARP},
+			Cap:        verbs.QPCap{MaxSendWR: 256, MaxRecvWR: 16, MaxSendSGE: 2, MaxRecvSGE: 2},
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	l, err := rdmacm.Listen(b.dev, ":7471", config(b))
+	check(err)
+	defer l.Close()
+	for _, transport := range []verbs.Transport{verbs.RoCEv2, verbs.IWARP} {
+		cfg := config(a)
+		cfg.Transports, cfg.Transport = nil, transport
+		var o *rdmacm.Conn
+		accepted := make(chan error, 1)
+		go func() {
+			var err error
+			o, err = l.Accept(ctx)
+			accepted <- err
+		}()
+		c, err := rdmacm.Dial(ctx, a.dev, "10.0.0.2:7471", cfg)
+		check(err)
+		a.conns[transport] = c
+		check(<-accepted)
+		b.conns[o.Transport()] = o
+		if c.Transport() != transport || o.Transport() != transport {
+			t.Fatalf("dialled %v: %v and %v", transport, c.Transport(), o.Transport())
+		}
+	}
+
+	// One CQ has the completions of both: a.cq those of all requests, b.cq those of the receives.
+	rand.Read(a.buf[:size])
+	byQP := map[uint32]verbs.Transport{}
+	at := map[verbs.Transport]int{verbs.RoCEv2: 1, verbs.IWARP: 2} // places in b's region
+	for transport, c := range a.conns {
+		byQP[c.QP().Num()] = transport
+		o := b.conns[transport]
+		byQP[o.QP().Num()] = transport
+		check(o.QP().PostRecv(&verbs.RecvWR{ID: 7, SGList: []verbs.SGE{b.mr.SGE((4+at[transport])*size, size)}}))
+		wr := func(op verbs.WROpcode, sge verbs.SGE, off int) *verbs.SendWR {
+			return &verbs.SendWR{Opcode: op, SGList: []verbs.SGE{sge}, RemoteAddr: b.mr.Addr() + uint64(off), RKey: b.mr.RKey()}
+		}
+		check(c.QP().PostSend(
+			wr(verbs.RDMAWrite, a.mr.SGE(0, size), at[transport]*size),
+			wr(verbs.RDMARead, a.mr.SGE(at[transport]*size, size), at[transport]*size),
+			wr(verbs.Send, a.mr.SGE(0, size), 0),
+		))
+		for range adds {
+			add := wr(verbs.AtomicFetchAndAdd, a.mr.SGE(7*size, 8), 0)
+			add.CompareAdd = 1
+			check(c.QP().PostSend(add))
+		}
+	}
+	done := map[verbs.Transport]int{}
+	for range streams * (3 + adds) {
+		wc := poll(t, a.cq)
+		if wc.Status != verbs.WCSuccess {
+			t.Fatalf("%v: %+v", byQP[wc.QPNum], wc)
+		}
+		done[byQP[wc.QPNum]]++
+	}
+	for range streams {
+		if wc := poll(t, b.cq); wc.Status != verbs.WCSuccess || wc.ByteLen != size {
+			t.Fatalf("%v: %+v", byQP[wc.QPNum], wc)
+		}
+	}
+	for transport, i := range at {
+		if done[transport] != 3+adds {
+			t.Errorf("%v: %d completions", transport, done[transport])
+		}
+		for what, got := range map[string][]byte{"WRITE": b.buf[i*size:], "READ": a.buf[i*size:], "SEND": b.buf[(4+i)*size:]} {
+			if !bytes.Equal(got[:size], a.buf[:size]) {
+				t.Errorf("%s over %v: data differ", what, transport)
+			}
+		}
+	}
+	if sum := binary.NativeEndian.Uint64(b.buf); sum != streams*adds {
+		t.Errorf("%d additions of %d", sum, streams*adds)
 	}
 }
