@@ -61,7 +61,7 @@ func (n *Interface) neighbour(local, next netip.Addr) *neighbour {
 	first := nb.refs == 1
 	n.neighMu.Unlock()
 	if first {
-		nb.resolve()
+		_ = nb.resolve()
 	}
 	return nb
 }
@@ -84,7 +84,7 @@ func (nb *neighbour) release() {
 func (nb *neighbour) lookup(now int64) uint64 {
 	// A wall clock that was set back must not stop the checks.
 	if last := nb.checked.Load(); (now-last >= int64(recheck) || now < last) && nb.checked.CompareAndSwap(last, now) {
-		nb.resolve()
+		_ = nb.resolve()
 	}
 	return nb.mac.Load()
 }
@@ -105,17 +105,17 @@ func (nb *neighbour) hold(f *link.Frame) uint64 {
 		nb.heldBytes += len(c.Data)
 	}
 	nb.mu.Unlock()
-	nb.resolve()
+	_ = nb.resolve()
 	return 0
 }
 
-// resolve asks gVisor for the MAC, unless an answer is being waited for. nb.mu is not held: gVisor may answer before
-// it returns.
-func (nb *neighbour) resolve() {
+// resolve asks gVisor for the MAC, unless an answer is being waited for. An error means that it cannot be asked: the
+// host is closed. nb.mu is not held: gVisor may answer before it returns.
+func (nb *neighbour) resolve() error {
 	nb.mu.Lock()
 	if nb.resolving || nb.closed {
 		nb.mu.Unlock()
-		return
+		return nil
 	}
 	nb.resolving = true
 	nb.mu.Unlock()
@@ -133,7 +133,9 @@ func (nb *neighbour) resolve() {
 		nb.mu.Unlock()
 	default:
 		nb.onResolved(stack.LinkResolutionResult{Err: err})
+		return stackError(err)
 	}
+	return nil
 }
 
 // onResolved is gVisor's answer. gVisor's lock on its own entry is held. What was held is written before the MAC can
@@ -169,7 +171,9 @@ func (nb *neighbour) wait(ctx context.Context) error {
 		ch := make(chan struct{})
 		nb.waiters = append(nb.waiters, ch)
 		nb.mu.Unlock()
-		nb.resolve()
+		if err := nb.resolve(); err != nil {
+			return fmt.Errorf("%v cannot be asked for: %w", nb.key.next, err)
+		}
 		select {
 		case <-ch:
 		case <-ctx.Done():

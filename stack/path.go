@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 
@@ -37,7 +38,7 @@ func (p *port) Path(a PathAttr) (Path, error) {
 	a.Src, a.Dst = a.Src.Unmap().WithZone(""), a.Dst.Unmap().WithZone("")
 	switch {
 	case !n.has(a.Src):
-		return nil, fmt.Errorf("path from %v: %s has no such address", a.Src, n.Name())
+		return nil, fmt.Errorf("path from %v: %s has no such address: %w", a.Src, n.Name(), syscall.EADDRNOTAVAIL)
 	case a.Dst.Is4() != a.Src.Is4():
 		return nil, fmt.Errorf("path from %v to %v: the addresses are of different IP versions", a.Src, a.Dst)
 	case !isHostAddr(a.Dst) && !a.Dst.IsMulticast() || a.Dst.IsLoopback():
@@ -77,8 +78,7 @@ func (t *path) route(n *Interface) (mac []byte, err error) {
 	if terr != nil {
 		n.host.mu.Lock()
 		defer n.host.mu.Unlock()
-		return nil, fmt.Errorf("no route to %v from %s (%s): give it a gateway or an address of that network",
-			t.attr.Dst, n.Name(), n.networks(t.attr.Dst.Is4()))
+		return nil, n.noRoute(t.attr.Dst)
 	}
 	defer r.Release()
 	next := t.attr.Dst

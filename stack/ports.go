@@ -62,7 +62,7 @@ type NIC interface {
 	// Datagrams is the interface's datagram port.
 	Datagrams() DatagramPort
 	// Source is the address that packets to dst leave the interface from. direct says that no gateway is on the way.
-	// An error says that the interface has no way to dst.
+	// The error wraps ENETUNREACH if the interface has no way to dst, EINVAL if dst cannot be a host's address.
 	Source(dst netip.Addr) (src netip.Addr, direct bool, err error)
 	// Resolve waits until the next hop on the way from src to dst has told its MAC, or ctx ends.
 	Resolve(ctx context.Context, src, dst netip.Addr) error
@@ -75,7 +75,7 @@ type NIC interface {
 type DatagramPort interface {
 	// Path prepares to send from one of the NIC's addresses to another host, or to one of its own addresses. It starts
 	// to resolve the neighbour but does not wait: what is sent meanwhile is kept, up to a bound, and lost if nobody
-	// answers. An error says that there is no route or no such source address.
+	// answers. The error wraps ENETUNREACH if there is no route, EADDRNOTAVAIL if no such source address.
 	Path(PathAttr) (Path, error)
 	// Sender takes a sender from the port's pool.
 	Sender() Sender

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"syscall"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 )
@@ -12,7 +13,7 @@ import (
 func (n *Interface) Source(dst netip.Addr) (src netip.Addr, direct bool, err error) {
 	dst = dst.Unmap().WithZone("")
 	if !isHostAddr(dst) || dst.IsLoopback() {
-		return src, false, fmt.Errorf("route to %v: want the address of a host", dst)
+		return src, false, fmt.Errorf("route to %v: want the address of a host: %w", dst, syscall.EINVAL)
 	}
 	if n.has(dst) {
 		return dst, true, nil
@@ -34,8 +35,13 @@ func (n *Interface) Source(dst netip.Addr) (src netip.Addr, direct bool, err err
 			return src, false, nil
 		}
 	}
-	return src, false, fmt.Errorf("no route to %v from %s (%s): give it a gateway or an address of that network",
-		dst, n.Name(), n.networks(dst.Is4()))
+	return src, false, n.noRoute(dst)
+}
+
+// noRoute is the error of having no way to dst. host.mu is held.
+func (n *Interface) noRoute(dst netip.Addr) error {
+	return fmt.Errorf("no route to %v from %s (%s): give it a gateway or an address of that network: %w",
+		dst, n.Name(), n.networks(dst.Is4()), syscall.ENETUNREACH)
 }
 
 // inNetwork is the address whose network has a; the smallest, if several do. host.mu is held.

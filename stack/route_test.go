@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,8 +30,8 @@ func TestSource(t *testing.T) {
 		} {
 			src, direct, err := n.Source(netip.MustParseAddr(dst))
 			if want.src == "" {
-				if err == nil {
-					t.Errorf("%s: %v", dst, src)
+				if err == nil || dst == "2001:db8::1" && !errors.Is(err, syscall.ENETUNREACH) {
+					t.Errorf("%s: %v, %v", dst, src, err)
 				}
 			} else if err != nil || src.String() != want.src || direct != want.direct {
 				t.Errorf("%s: %v, %t, %v; want %+v", dst, src, direct, err, want)
@@ -108,6 +109,20 @@ func TestJoin(t *testing.T) {
 		}
 		if err := n.Join(a4); err == nil {
 			t.Error("joined a host")
+		}
+	})
+}
+
+// Whoever waits for a neighbour is let go when the host is closed.
+func TestResolveEndsWithHost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHost(t, pipe.New().Port(), stack.Addr("10.0.0.1/24"))
+		done := make(chan error)
+		go func() { done <- h.NICs()[0].Resolve(context.Background(), a4, b4) }()
+		time.Sleep(time.Second)
+		h.Close()
+		if err := <-done; err == nil {
+			t.Error("a neighbour was found that is not there")
 		}
 	})
 }
