@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/softrnic/softrnic/rdmatransport/roce/cm"
@@ -27,38 +28,43 @@ func (p *Provider) newCM(rand io.Reader) *cm.Manager {
 		Rand:     rand,
 		GUID:     eui64(p.nics[0].MAC()),
 		AckDelay: ackDelay,
-		GIDIndex: func(port uint8, a netip.Addr) int { return slices.Index(p.nics[port-1].GIDs(), a) },
+		GIDIndex: func(port uint8, a netip.Addr) int { return slices.Index(gids(p.nics[port-1]), a) },
 		MTU:      func(port uint8) verbs.MTU { return activeMTU(p.nics[port-1]) },
 	})
 }
 
 // Route implements rdmacm.Provider. Without src it takes an interface that has a network with dst, else one with a
-// gateway.
+// gateway. The error wraps EADDRNOTAVAIL if the device does not have src, ENETUNREACH if it has no way to dst,
+// EINVAL if dst cannot be a host's address or src is of the other IP version.
 func (p *Provider) Route(transport verbs.Transport, src, dst netip.Addr) (rdmacm.Route, error) {
 	const op = "route"
 	zone := dst.Zone()
 	src, dst = src.Unmap().WithZone(""), dst.Unmap().WithZone("")
 	given := src.IsValid() && !src.IsUnspecified()
+	if given && src.Is4() != dst.Is4() {
+		return rdmacm.Route{}, verbs.Errorf(verbs.ErrInvalid, op, "source %v, destination %v: give two of one IP version", src, dst)
+	}
 	var route rdmacm.Route
 	var errs []error
 	for i, nic := range p.nics {
-		from, direct, err := nic.Source(dst)
-		gids := nic.GIDs()
-		switch {
-		case zone != "" && zone != nic.Name(), given && !slices.Contains(gids, src):
+		table := gids(nic)
+		if zone != "" && zone != nic.Name() || given && !slices.Contains(table, src) {
 			continue
-		case err != nil:
+		}
+		from, direct, err := nic.Source(dst)
+		if err != nil {
 			errs = append(errs, err)
 			continue
-		case route.Port != 0 && !direct:
+		}
+		if route.Port != 0 && !direct {
 			continue
 		}
 		if given {
 			from = src
 		}
-		index := slices.Index(gids, from)
-		if from.Is4() != dst.Is4() || index < 0 {
-			errs = append(errs, fmt.Errorf("%v does not lead to %v: they are of different IP versions", from, dst))
+		index := slices.Index(table, from)
+		if index < 0 {
+			errs = append(errs, fmt.Errorf("%v is not among the first %d addresses of %s, its GIDs: %w", from, gidTable, nic.Name(), syscall.ENETUNREACH))
 			continue
 		}
 		route = rdmacm.Route{
@@ -72,11 +78,13 @@ func (p *Provider) Route(transport verbs.Transport, src, dst netip.Addr) (rdmacm
 	case route.Port != 0:
 		return route, nil
 	case len(errs) > 0:
-		return route, verbs.Errorf(verbs.ErrInvalid, op, "%v", errors.Join(errs...))
+		err := errors.Join(errs...)
+		return route, &verbs.Error{Op: op, Detail: err.Error(), Err: err}
 	case given:
-		return route, verbs.Errorf(verbs.ErrInvalid, op, "source %v: device %s does not have that address", src, p.name)
+		return route, verbs.Errorf(syscall.EADDRNOTAVAIL, op, "source %v: device %s does not have that address where %v may be",
+			src, p.name, dst)
 	}
-	return route, verbs.Errorf(verbs.ErrInvalid, op, "%v: device %s has no interface %q", dst, p.name, zone)
+	return route, verbs.Errorf(syscall.ENETUNREACH, op, "%v: device %s has no interface %q", dst, p.name, zone)
 }
 
 // iwarpRoute is the route of a stream between two addresses.

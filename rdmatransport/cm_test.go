@@ -311,7 +311,7 @@ func TestRoute(t *testing.T) {
 	defer p.Close()
 	for _, tc := range []struct {
 		src, dst string
-		want     string // source, port, GID index, MTU
+		want     string // source, port, GID index, MTU; or the errno
 	}{
 		{"", "10.0.0.2", "10.0.0.1 1 1 4096"},
 		{"", "10.0.9.2", "10.0.1.1 1 2 4096"},
@@ -322,23 +322,25 @@ func TestRoute(t *testing.T) {
 		{"", "8.8.8.8", "192.168.1.1 2 1 1024"},
 		{"0.0.0.0", "8.8.8.8", "192.168.1.1 2 1 1024"},
 		{"", "::ffff:10.0.0.2", "10.0.0.1 1 1 4096"},
-		{"fd00::1", "10.0.0.2", ""},
-		{"10.0.0.77", "10.0.0.2", ""},
-		{"", "2001:db8::1", ""},
-		{"", "224.0.0.9", ""},
-		{"", "0.0.0.0", ""},
-		{"", "127.0.0.1", ""},
-		{"", "fe80::1%nowhere", ""},
+		{"fd00::1", "10.0.0.2", "EINVAL"},
+		{"10.0.0.77", "10.0.0.2", "EADDRNOTAVAIL"},
+		{"", "2001:db8::1", "ENETUNREACH"},
+		{"", "224.0.0.9", "EINVAL"},
+		{"", "0.0.0.0", "EINVAL"},
+		{"", "127.0.0.1", "EINVAL"},
+		{"", "fe80::1%nowhere", "ENETUNREACH"},
 	} {
 		var src netip.Addr
 		if tc.src != "" {
 			src = netip.MustParseAddr(tc.src)
 		}
 		r, err := p.Route(verbs.RoCEv2, src, netip.MustParseAddr(tc.dst))
+		errno := map[string]syscall.Errno{"EINVAL": syscall.EINVAL, "EADDRNOTAVAIL": syscall.EADDRNOTAVAIL,
+			"ENETUNREACH": syscall.ENETUNREACH}[tc.want]
 		switch {
-		case tc.want == "":
-			if !errors.Is(err, verbs.ErrInvalid) {
-				t.Errorf("from %q to %s: %+v, %v", tc.src, tc.dst, r, err)
+		case errno != 0:
+			if !errors.Is(err, errno) {
+				t.Errorf("from %q to %s: %+v, %v; want %s", tc.src, tc.dst, r, err, tc.want)
 			}
 		case err != nil:
 			t.Errorf("from %q to %s: %v", tc.src, tc.dst, err)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/netip"
 	"sync/atomic"
 
 	"github.com/softrnic/softrnic/rdmatransport/iwarp"
@@ -26,8 +27,8 @@ const (
 	maxQueue  = 1 << 20
 	maxSGE    = 32
 	maxInline = 1024
-	gidTable  = 1024
-	ackDelay  = 10 // 4.096 µs × 2^10: what the shortest timeout allows for
+	gidTable  = 256 // what an address vector's sgid_index of 8 bits can name
+	ackDelay  = 10  // 4.096 µs × 2^10: what the shortest timeout allows for
 )
 
 // made counts the devices of this process, for their names.
@@ -143,7 +144,7 @@ func (p *Provider) GIDTable(port uint8) ([]verbs.GIDEntry, error) {
 	if err != nil {
 		return nil, err
 	}
-	addrs := nic.GIDs()
+	addrs := gids(nic)
 	table := make([]verbs.GIDEntry, len(addrs))
 	for i, a := range addrs {
 		table[i] = verbs.GIDEntry{
@@ -151,6 +152,12 @@ func (p *Provider) GIDTable(port uint8) ([]verbs.GIDEntry, error) {
 		}
 	}
 	return table, nil
+}
+
+// gids are the addresses that the GID table has room for.
+func gids(nic stack.NIC) []netip.Addr {
+	addrs := nic.GIDs()
+	return addrs[:min(len(addrs), gidTable)]
 }
 
 // activeMTU is the largest path MTU over an interface.
