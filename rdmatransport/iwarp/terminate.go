@@ -3,6 +3,8 @@ package iwarp
 // On the path: the message that ends a stream which went wrong, out and in. (RFC 5040 §4.8, §6.2)
 
 import (
+	"slices"
+
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/ddp"
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/rdmap"
 	"github.com/softrnic/softrnic/verbs"
@@ -83,8 +85,17 @@ func (q *qp) blamed(h *rdmap.TerminateHeader) int {
 		return -1
 	}
 	back := t.msn[rdmap.QueueReadRequest] - quoted.MSN // requests sent after it
-	if uint64(back) >= uint64(len(t.reads)) {
+	if uint64(back) < uint64(len(t.reads)) {
+		return len(t.reads) - 1 - int(back)
+	}
+	// siw quotes a READ's length where its MSN belongs: what the READ names tells it too.
+	request, err := rdmap.ParseReadRequest(h.RDMAHeader)
+	if err != nil {
 		return -1
 	}
-	return len(t.reads) - 1 - int(back)
+	return slices.IndexFunc(t.reads, func(n uint64) bool {
+		wr := q.h.Send(int(n - t.first))
+		return wr.Opcode == verbs.RDMARead && wr.RKey == request.SourceSTag && wr.RemoteAddr == request.SourceTO &&
+			wr.Length() == uint64(request.Size)
+	})
 }
