@@ -69,6 +69,7 @@ const (
 	perfMaxSize   = 1 << 28
 	perfMaxDepth  = 1 << 14
 	perfMaxQPs    = 1 << 14
+	perfMaxWRs    = 1 << 20
 	perfMaxMemory = 4 << 30
 )
 

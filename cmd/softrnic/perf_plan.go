@@ -77,6 +77,8 @@ func (p *perfPlan) check() error {
 		return fmt.Errorf("atomics of %d bytes: they are of 8", p.Size)
 	case p.Iters == 0 && p.Duration == 0:
 		return errors.New("neither Iters nor Duration")
+	case p.QPs*p.Depth > perfMaxWRs:
+		return fmt.Errorf("%d QPs of depth %d: together at most %d messages are outstanding", p.QPs, p.Depth, perfMaxWRs)
 	case p.memory() > perfMaxMemory:
 		return fmt.Errorf("%d QPs with messages of %s need %d bytes of memory, more than %d: take fewer or smaller",
 			p.QPs, formatSize(p.Size), p.memory(), perfMaxMemory)

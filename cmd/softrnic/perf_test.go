@@ -1,0 +1,420 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/softrnic/softrnic/link/pipe"
+)
+
+// runPerf runs one command line with --json.
+func runPerf(t *testing.T, args string) *perfReport {
+	t.Helper()
+	code, stdout, stderr := runCommand(t.Context(), nil, strings.Fields("perf "+args+" --json --warmup 1ms")...)
+	var r perfReport
+	if err := json.Unmarshal([]byte(stdout), &r); err != nil || code != exitOK || stderr != "" {
+		t.Fatalf("perf %s: exit code %d, stderr %q, stdout: %v in:\n%s", args, code, stderr, err, stdout)
+	}
+	return &r
+}
+
+// checkRow checks that a row of so many messages has what it must.
+func checkRow(t *testing.T, row *perfResult, op, metric string, size int, messages int64) {
+	t.Helper()
+	if row.Operation != op || row.Metric != metric || row.Size != size || row.Iterations != messages || row.Seconds <= 0 ||
+		row.Mpps <= 0 || row.Gbps <= 0 || row.GbpsPeak < row.Gbps || row.CPUPerGB < 0 {
+		t.Errorf("%s %s of %d bytes, %d messages: %+v", op, metric, size, messages, row)
+	}
+	if tcp := row.Over == overTCP || row.Over == overKernel; row.Verified == 0 && !tcp {
+		t.Errorf("nothing is verified: %+v", row)
+	}
+	if (row.Latency != nil) != (metric == perfLat) {
+		t.Fatalf("latency: %+v", row)
+	}
+	if l := row.Latency; l != nil {
+		if l.Min <= 0 || l.Typical < l.Min || l.P99 < l.Typical || l.P999 < l.P99 || l.Max < l.P999 || l.Avg < l.Min || l.Avg > l.Max ||
+			len(l.Distribution) < 5 || l.Distribution[len(l.Distribution)-1].Percent != 100 {
+			t.Errorf("latency: %+v", l)
+		}
+	}
+}
+
+func TestPerf(t *testing.T) {
+	for op := range perfOps {
+		for _, metric := range []string{perfBW, perfLat, perfRate} {
+			t.Run(op+" "+metric, func(t *testing.T) {
+				size := 5000
+				if op == perfAtomic {
+					size = 8
+				}
+				r := runPerf(t, fmt.Sprintf("%s %s --loopback --verify --size %d --iters 300 --transport rocev2,iwarp", op, metric, size))
+				if len(r.Results) != 2 || r.Results[0].Over != "RoCEv2" || r.Results[1].Over != "iWARP" || r.PathMTU != 4096 {
+					t.Fatalf("%+v", r)
+				}
+				for _, row := range r.Results {
+					checkRow(t, row, op, metric, size, 300)
+					every := op != perfWrite && !(op == perfAtomic && metric == perfLat)
+					if every && row.Verified < 300 {
+						t.Errorf("%d of 300 messages are verified", row.Verified)
+					}
+				}
+			})
+		}
+	}
+}
+
+// Several QPs on several threads, both ways, with the sizes, the signalling and the posting that make most trouble.
+func TestPerfManyWays(t *testing.T) {
+	for _, args := range []string{
+		"--qps 5 --threads 2 --cq-mod 7 --depth 9 --post-list 4 --bidirectional --size 1 --size 4097",
+		"--qps 2 --depth 1 --post-list 3 --size 70000",
+		"--one-device --bidirectional --depth 16 --size 8",
+		"--qps 3 --depth 2 --cq-mod 2 --bidirectional --size 100",
+	} {
+		for op := range perfOps {
+			if op == perfAtomic {
+				args = regexp.MustCompile(`--size \d+`).ReplaceAllString(args, "")
+			}
+			for _, over := range []string{"rocev2", "iwarp"} {
+				t.Run(op+" "+over+" "+args, func(t *testing.T) {
+					r := runPerf(t, op+" bw --loopback --verify --iters 200 --transport "+over+" "+args)
+					for _, row := range r.Results {
+						n := int64(200 * row.QPs)
+						if row.Bidirectional {
+							n *= 2
+						}
+						checkRow(t, row, op, perfBW, row.Size, n)
+						if op == perfRead && row.Verified < n {
+							t.Errorf("%d of %d messages are verified", row.Verified, n)
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
+func TestPerfForATime(t *testing.T) {
+	for _, args := range []string{"write bw --cq-mod 16 --bidirectional", "send bw --qps 3", "read lat", "send lat", "write lat"} {
+		r := runPerf(t, args+" --loopback --verify --duration 5ms --tcp --transport iwarp,rocev2")
+		if len(r.Results) != 4 || r.Results[2].Over != overTCP || r.Results[3].Over != overKernel {
+			t.Fatalf("%s: %+v", args, r)
+		}
+		for _, row := range r.Results {
+			words := strings.Fields(args)
+			checkRow(t, row, words[0], words[1], row.Size, max(1, row.Iterations))
+			if row.Seconds < 0.005 && row.Metric != perfLat {
+				t.Errorf("%s: %v seconds, want 0.005", args, row.Seconds)
+			}
+		}
+	}
+}
+
+func TestPerfAllSizes(t *testing.T) {
+	r := runPerf(t, "write bw --loopback --all --iters 2")
+	if len(r.Results) != 23 || r.Results[0].Size != 2 || r.Results[22].Size != 8<<20 {
+		t.Errorf("%d rows: %+v", len(r.Results), r)
+	}
+}
+
+// A server and a client on one switch, and what perftest's users look for in the output.
+func TestPerfServer(t *testing.T) {
+	for _, c := range []struct{ args, title string }{
+		{"send bw", "Send BW Test (RoCEv2)"}, {"write lat --transport iwarp", "RDMA_Write Latency Test (iWARP)"},
+		{"read bw --qps 4 --verify --tcp", "RDMA_Read BW Test (RoCEv2)"},
+	} {
+		lan := pipe.New()
+		s := start(t, lan, "perf send bw --addr 10.0.0.1/24")
+		s.await(t, &s.out, "Waiting for a client")
+		p := start(t, lan, "perf "+c.args+" 10.0.0.1 --addr 10.0.0.2/24 --iters 50 --warmup 1ms --size 64 --size 9000")
+		if code := p.wait(t); code != exitOK {
+			t.Fatalf("client exits with %d: %s", code, &p.err)
+		}
+		if code := s.wait(t); code != exitOK {
+			t.Errorf("server exits with %d: %s", code, &s.err)
+		}
+		line := regexp.MustCompile(`(?m)^ 9000 +(50|200) +\d+\.\d\d +\d`)
+		for side, out := range map[string]string{"client": p.out.String(), "server": s.out.String()} {
+			if !strings.Contains(out, c.title) || !strings.Contains(out, " #bytes ") || !line.MatchString(out) {
+				t.Errorf("%s: the %s prints:\n%s", c.args, side, out)
+			}
+		}
+	}
+}
+
+// Either side that is interrupted ends the other, which says why.
+func TestPerfInterrupted(t *testing.T) {
+	for _, who := range []string{"client", "server"} {
+		for _, args := range []string{"send bw", "write lat", "write bw --tcp --transport iwarp --bidirectional"} {
+			lan := pipe.New()
+			s := start(t, lan, "perf send bw --addr 10.0.0.1/24")
+			s.await(t, &s.out, "Waiting for a client")
+			p := start(t, lan, "perf "+args+" 10.0.0.1 --addr 10.0.0.2/24 --duration 1ms --warmup 0s"+strings.Repeat(" --size 64", 5000))
+			p.await(t, &p.out, " 64 ")
+			stopped, other := p, s
+			if who == "server" {
+				stopped, other = s, p
+			}
+			stopped.stop()
+			if code := stopped.wait(t); code != exitFailed || !strings.Contains(stopped.err.String(), "interrupted") {
+				t.Errorf("%s: the %s exits with %d: %s", args, who, code, &stopped.err)
+			}
+			// To a server it may look like the end of the list.
+			if code := other.wait(t); who == "server" && code != exitFailed || strings.Count(other.err.String(), "\n") > 1 {
+				t.Errorf("%s: the other of the %s exits with %d: %s", args, who, code, &other.err)
+			}
+		}
+	}
+}
+
+func TestPerfUsage(t *testing.T) {
+	for args, want := range map[string]string{
+		"perf":                                                "<op>",
+		"perf push bw":                                        "push",
+		"perf send speed":                                     "speed",
+		"perf send bw":                                        "give --loopback",
+		"perf send bw --loopback 10.0.0.1":                    "give one of the two",
+		"perf send bw --loopback --size 0":                    "give 1 to",
+		"perf send bw --loopback --all --size 8":              "give one of the two",
+		"perf send bw --loopback --depth 0":                   "--depth 0",
+		"perf send bw --loopback --qps 100000":                "--qps 100000",
+		"perf send bw --loopback --duration 1s -n 3":          "give one of the two",
+		"perf send lat --loopback --bidirectional":            "one message on one QP",
+		"perf send bw --one-device --link tap:x":              "--loopback",
+		"perf send bw --link tap:x --report f":                "--report is the client's",
+		"perf send bw --loopback --transport ib":              "give rocev2 or iwarp",
+		"perf send bw --loopback --warmup=-1s":                "--warmup -1s",
+		"perf send bw --loopback --duration 999h":             "--duration 999h",
+		"perf send bw --loopback --post-list 0":               "--post-list 0",
+		"perf send bw --loopback --iters=-1":                  "--iters -1",
+		"perf send bw --loopback --mac 02:00:00:00:00:01 -Qx": "cq-mod",
+	} {
+		code, _, stderr := runCommand(t.Context(), nil, strings.Fields(args)...)
+		if code != exitUsage || !strings.Contains(stderr, want) || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%s: exit code %d, stderr %q, want one line with %q", args, code, stderr, want)
+		}
+	}
+	for args, want := range map[string]string{
+		"perf send bw --loopback --size 268435456 --qps 100":       "bytes of memory",
+		"perf send bw --loopback --depth 16384 --qps 100":          "outstanding",
+		"perf send bw --loopback --pprof /no/such/file":            "--pprof",
+		"perf send lat --loopback -n 1 --report /no/such/file":     "--report",
+		"perf write bw --addr 10.0.0.2/24 10.0.0.1 --port 1 -n 10": "10.0.0.1",
+	} {
+		code, _, stderr := runCommand(t.Context(), pipe.New(), strings.Fields(args)...)
+		if code != exitFailed || !strings.Contains(stderr, want) || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%s: exit code %d, stderr %q, want one line with %q", args, code, stderr, want)
+		}
+	}
+}
+
+func TestPerfReport(t *testing.T) {
+	dir := t.TempDir()
+	page, profile := filepath.Join(dir, "report.html"), filepath.Join(dir, "cpu.pprof")
+	r := runPerf(t, "read bw --loopback --iters 40 --size 2 --size 70000 --report "+page+" --pprof "+profile)
+	if len(r.Results) != 4*2+4 {
+		t.Errorf("%d rows, want 4 protocols with 2 bandwidths and a latency each", len(r.Results))
+	}
+	b, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	elements := map[string]int{}
+	for d := xml.NewDecoder(strings.NewReader(string(b))); ; {
+		token, err := d.Token()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatalf("%v in:\n%s", err, b)
+		}
+		if e, ok := token.(xml.StartElement); ok {
+			elements[e.Name.Local]++
+			for _, a := range e.Attr {
+				if n := a.Name.Local; n == "href" || n == "src" || n == "xmlns" {
+					t.Errorf("<%s %s=%q> is from elsewhere", e.Name.Local, n, a.Value)
+				}
+			}
+		}
+	}
+	if elements["svg"] != 2 || elements["table"] != 8 || elements["path"] < 8 || elements["script"]+elements["link"] > 0 {
+		t.Errorf("elements: %v", elements)
+	}
+	for _, never := range []string{"http:", "https:", "url(", "@import"} {
+		if strings.Contains(string(b), never) {
+			t.Errorf("the page has %q", never)
+		}
+	}
+	for _, want := range []string{"RoCEv2", "iWARP", "kernel TCP", "RDMA_Read", "µs"} {
+		if !strings.Contains(string(b), want) {
+			t.Errorf("the page lacks %q", want)
+		}
+	}
+	if info, err := os.Stat(profile); err != nil || info.Size() == 0 {
+		t.Errorf("profile: %v, %v", info, err)
+	}
+}
+
+// The measuring loops, and what is below them, allocate nothing for a message.
+func TestPerfAllocatesNothing(t *testing.T) {
+	allocations := func(args string, iters int) uint64 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		runPerf(t, fmt.Sprintf("%s --loopback --iters %d", args, iters))
+		runtime.ReadMemStats(&after)
+		return after.Mallocs - before.Mallocs
+	}
+	const few, many = 1000, 21000
+	for _, args := range []string{"write rate", "send rate", "read rate", "atomic rate", "send lat", "write lat", "read lat"} {
+		a, b := allocations(args, few), allocations(args, many)
+		if each := (float64(b) - float64(a)) / (many - few); each > 0.1 {
+			t.Errorf("%s: %.2f allocations a message", args, each)
+		}
+	}
+}
+
+// servePerfOn is a server on a switch, and the control connection of a client that a test plays.
+func servePerfOn(t *testing.T) (ctl *perfControl, served chan error) {
+	t.Helper()
+	lan := pipe.New()
+	var nodes [2]*node
+	for i := range nodes {
+		f := nodeFlags{Addr: []cidr{{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), 24)}}}
+		n, err := f.open(&env{stdout: io.Discard, stderr: io.Discard, lan: lan})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = n.Close() })
+		nodes[i] = n
+	}
+	at := netip.MustParseAddrPort("10.0.0.1:18516")
+	l, err := nodes[0].host.ListenStream(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	served = make(chan error, 1)
+	go func() { served <- servePerf(ctx, nodes[0], l, nil) }()
+	t.Cleanup(cancel)
+	conn, err := nodes[1].host.DialStream(ctx, netip.AddrPort{}, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return newPerfControl(conn), served
+}
+
+// What no softrnic perf would send ends the server with an error, which it also sends.
+func TestPerfHostileClient(t *testing.T) {
+	plan := func(change func(*perfPlan)) string {
+		p := (&perfCmd{Op: perfSend, Depth: 8, QPs: 1, Threads: 1, PostList: 1}).plan(perfBW, overRoCE, 64)
+		change(&p)
+		b, err := json.Marshal(perfMessage{Plan: &p})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b) + "\n"
+	}
+	good := plan(func(*perfPlan) {})
+	for what, c := range map[string]struct{ says, want string }{
+		"not JSON":         {"GET / HTTP/1.0\r\n\r\n", "is it a softrnic perf?"},
+		"no plan":          {"{}\n", "something else than a plan"},
+		"endless line":     {strings.Repeat("x", perfLine+10), "token too long"},
+		"negative size":    {plan(func(p *perfPlan) { p.Size = -1 }), "Size -1"},
+		"huge size":        {plan(func(p *perfPlan) { p.Size = 1 << 60 }), "Size"},
+		"no depth":         {plan(func(p *perfPlan) { p.Depth = 0 }), "Depth 0"},
+		"no QPs":           {plan(func(p *perfPlan) { p.QPs = 0 }), "QPs 0"},
+		"too much memory":  {plan(func(p *perfPlan) { p.QPs, p.Size = 1<<10, 1<<28 }), "memory"},
+		"more threads":     {plan(func(p *perfPlan) { p.Threads = 2 }), "Threads 2"},
+		"no end":           {plan(func(p *perfPlan) { p.Duration = 0 }), "neither"},
+		"long atomics":     {plan(func(p *perfPlan) { p.Op = perfAtomic }), "atomics of 64"},
+		"unknown":          {plan(func(p *perfPlan) { p.Over = "IPX" }), "IPX"},
+		"many at once":     {plan(func(p *perfPlan) { p.Metric, p.Depth, p.CQMod = perfLat, 2, 1 }), "one message"},
+		"gone too early":   {good + `{"Error":"I go"}` + "\n", "I go"},
+		"no offer":         {good + good, "something else than its offer"},
+		"offers, no QP":    {good + `{"Offer":{}}` + "\n" + `{"Error":"no QP"}` + "\n", ""},
+		"nothing more":     {"", ""},
+		"an error at once": {`{"Error":"never mind"}` + "\n", "never mind"},
+	} {
+		ctl, served := servePerfOn(t)
+		if _, err := ctl.conn.Write([]byte(c.says)); err != nil {
+			t.Logf("%s: %v", what, err) // the server may have hung up already
+		}
+		if c.want == "" {
+			_ = ctl.Close()
+			if what == "offers, no QP" {
+				continue // it waits for the QP until it is interrupted
+			}
+		}
+		if err := <-served; c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v, want %q", what, err, c.want)
+		}
+	}
+}
+
+// TestPerfNoticesWrongData changes a byte behind the transport's back.
+func TestPerfNoticesWrongData(t *testing.T) {
+	f := nodeFlags{Addr: []cidr{{netip.MustParsePrefix("10.0.0.1/24")}}}
+	n, err := f.open(&env{stdout: io.Discard, stderr: io.Discard})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	for op, sent := range map[string]int64{perfSend: 1, perfWrite: 50, perfRead: 1} {
+		p := (&perfCmd{Op: op, Depth: 4, QPs: 2, Threads: 1, PostList: 1, Verify: true}).plan(perfBW, overRoCE, 100)
+		r, err := newPerfRDMA(n, &p, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := newPerfQP(r.ways[0], 1, nil)
+		r.prepare(&perfOffer{Seed: 1})
+		check := func() error {
+			if op == perfWrite {
+				return q.verifyMemory(sent)
+			}
+			return q.verify(0, 0)
+		}
+		if check() == nil {
+			t.Errorf("%s: what did not come is taken for right", op)
+		}
+		for k := range uint64(sent) { // as the transport does it
+			copy(q.slot(k%uint64(p.rxSlots())), r.peer[p.block()+int(k)%p.txSlots()*p.stride():])
+		}
+		if err := check(); err != nil {
+			t.Errorf("%s: %v", op, err)
+		}
+		q.slot(0)[99] ^= 1
+		if check() == nil {
+			t.Errorf("%s: a wrong byte is not noticed", op)
+		}
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func FuzzPerfPlan(f *testing.F) {
+	f.Add([]byte(`{"Plan":{"Op":"send","Metric":"bw","Over":"RoCEv2","Size":64,"Depth":8,"QPs":1,"Threads":1,"CQMod":1,"PostList":1,"Iters":5}}`))
+	f.Add([]byte(`{"Sent":[1,2,-3]}`))
+	f.Fuzz(func(t *testing.T, line []byte) {
+		var m perfMessage
+		if json.Unmarshal(line, &m) != nil || m.Plan == nil || m.Plan.check() != nil {
+			return
+		}
+		p := m.Plan
+		if n := p.memory(); n <= 0 || n > perfMaxMemory || p.rxSlots() < 1 || p.txSlots() < 1 || p.stride() < p.Size {
+			t.Errorf("%+v: %d bytes, slots %d and %d, stride %d", p, n, p.txSlots(), p.rxSlots(), p.stride())
+		}
+	})
+}
