@@ -326,3 +326,40 @@ func TestHammer(t *testing.T) {
 		left(t, a, b)
 	})
 }
+
+// Peers that give up at once are no errors of those who wait for requests, however many wait.
+func TestRequestsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b, _ := pair(t)
+		l, err := rdmacm.CreateSyncID(rdmacm.TCP, a)
+		must(t, err)
+		must(t, l.Bind(netip.MustParseAddrPort(v4A+":7471")))
+		must(t, l.Listen(0))
+		const waiters, each = 4, 50
+		var work sync.WaitGroup
+		for range waiters {
+			work.Go(func() {
+				for range each {
+					r, err := l.GetRequest(t.Context())
+					if err != nil {
+						t.Error(err)
+						continue
+					}
+					<-r.Ended()
+					must(t, r.Destroy())
+				}
+			})
+		}
+		for range waiters * each {
+			c, err := rdmacm.CreateSyncID(rdmacm.TCP, b)
+			must(t, err)
+			must(t, c.ResolveAddr(t.Context(), netip.AddrPort{}, netip.MustParseAddrPort(v4A+":7471")))
+			must(t, c.ResolveRoute(t.Context()))
+			must(t, c.ID.Connect(nil))
+			must(t, c.Destroy())
+		}
+		work.Wait()
+		must(t, l.Destroy())
+		left(t, a, b)
+	})
+}

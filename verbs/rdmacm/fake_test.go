@@ -402,6 +402,11 @@ func (c *fakeConn) Close() {
 		return
 	}
 	switch c.phase {
+	case reqSent:
+		if p := c.peer; p != nil && p.phase == reqRcvd {
+			p.answered(over)
+			p.report(&rdmacm.ConnEvent{Type: rdmacm.Rejected, Status: rdmacm.RejectTimeout})
+		}
 	case reqRcvd, repRcvd:
 		c.answered(over)
 		c.tellRejected(nil)

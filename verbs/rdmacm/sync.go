@@ -17,10 +17,16 @@ import (
 // The methods of the ID that return at once, such as Bind, Listen, CreateQP and Reject, are the ID's own.
 type SyncID struct {
 	*ID
-	ch *EventChannel // of this ID alone
+	ch *EventChannel // of this ID alone, and of requests that GetRequest has not taken
+
+	requests chan struct{} // room for the token of the GetRequest that waits
 
 	mu   sync.Mutex
 	last *Event
+}
+
+func newSyncID(id *ID, ch *EventChannel) *SyncID {
+	return &SyncID{ID: id, ch: ch, requests: make(chan struct{}, 1)}
 }
 
 // CreateSyncID makes an ID on the given devices.
@@ -33,7 +39,7 @@ func CreateSyncID(space PortSpace, devs ...*verbs.Device) (*SyncID, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &SyncID{ID: id, ch: ch}, nil
+	return newSyncID(id, ch), nil
 }
 
 // Synchronous makes a SyncID of an ID (rdma_migrate_id without a channel). It waits as Migrate does.
@@ -45,7 +51,7 @@ func (id *ID) Synchronous(ctx context.Context) (*SyncID, error) {
 	if err := id.Migrate(ctx, ch); err != nil {
 		return nil, err
 	}
-	return &SyncID{ID: id, ch: ch}, nil
+	return newSyncID(id, ch), nil
 }
 
 // Migrate gives the ID to an event channel: the SyncID must not be used afterwards. It waits as ID.Migrate does.
@@ -143,6 +149,13 @@ func (s *SyncID) GetRequest(ctx context.Context) (*SyncID, error) {
 	if err != nil {
 		return nil, err
 	}
+	// One at a time: what comes behind a request may be its own events, which have to move with it.
+	select {
+	case s.requests <- struct{}{}:
+		defer func() { <-s.requests }()
+	case <-ctx.Done():
+		return nil, &verbs.Error{Op: "get request", Detail: ctx.Err().Error(), Err: ctx.Err()}
+	}
 	e, err := s.wait(ctx, ConnectRequest)
 	if err != nil {
 		return nil, err
@@ -150,7 +163,9 @@ func (s *SyncID) GetRequest(ctx context.Context) (*SyncID, error) {
 	if err := e.ID.Migrate(ctx, ch); err != nil {
 		return nil, errors.Join(err, e.ID.Destroy())
 	}
-	return &SyncID{ID: e.ID, ch: ch, last: e}, nil
+	r := newSyncID(e.ID, ch)
+	r.last = e
+	return r, nil
 }
 
 // Accept is ID.Accept; it returns when the connection is established, for UDP at once.
