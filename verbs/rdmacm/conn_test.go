@@ -335,21 +335,7 @@ func TestRequestsGivenUp(t *testing.T) {
 		must(t, err)
 		must(t, l.Bind(netip.MustParseAddrPort(v4A+":7471")))
 		must(t, l.Listen(0))
-		const waiters, each = 4, 50
-		var work sync.WaitGroup
-		for range waiters {
-			work.Go(func() {
-				for range each {
-					r, err := l.GetRequest(t.Context())
-					if err != nil {
-						t.Error(err)
-						continue
-					}
-					<-r.Ended()
-					must(t, r.Destroy())
-				}
-			})
-		}
+		const waiters, each = 4, 100
 		for range waiters * each {
 			c, err := rdmacm.CreateSyncID(rdmacm.TCP, b)
 			must(t, err)
@@ -357,6 +343,21 @@ func TestRequestsGivenUp(t *testing.T) {
 			must(t, c.ResolveRoute(t.Context()))
 			must(t, c.ID.Connect(nil))
 			must(t, c.Destroy())
+		}
+		synctest.Wait()
+		var work sync.WaitGroup
+		for range waiters {
+			work.Go(func() {
+				for range each {
+					r, err := l.GetRequest(t.Context())
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					<-r.Ended()
+					must(t, r.Destroy())
+				}
+			})
 		}
 		work.Wait()
 		must(t, l.Destroy())
