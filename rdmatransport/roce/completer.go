@@ -48,7 +48,7 @@ func (q *qp) acknowledge(p *wire.Packet) {
 		switch p.AETH.Syndrome {
 		case wire.NakPSNSeq:
 			q.e.Counters.RcvdSeqErr.Add(1)
-			q.goBack(p.PSN)
+			q.goBack()
 		case wire.NakInvalidRequest:
 			q.failSend(verbs.WCRemInvReqErr)
 		case wire.NakRemoteAccess:
@@ -71,7 +71,7 @@ func (q *qp) ackThrough(end uint32) bool {
 		s := r.at(r.first)
 		wr := q.h.Send(0)
 		if isReadOrAtomic(wr.Opcode) {
-			q.goBack(r.una)
+			q.goBack()
 			return false
 		}
 		past := wire.PSNAdd(s.firstPSN, s.packets)
@@ -105,7 +105,7 @@ func (q *qp) ackBefore(psn uint32) *verbs.SendWR {
 		q.failSend(verbs.WCBadRespErr) // a response in the middle of a SEND or WRITE
 		return nil
 	case psn != r.una:
-		q.goBack(r.una) // responses before it were lost
+		q.goBack() // responses before it were lost
 		return nil
 	}
 	return wr

@@ -34,10 +34,9 @@ type requester struct {
 	asked      int
 	incomplete int // started READs and atomics that are not complete, for fences
 
-	retries    uint8 // timeouts and NAKs since the last progress
+	retries    uint8 // timeouts and NAKs since the last progress or RNR NAK
 	rnrRetries uint8
-	backAt     uint32 // where the last NAK made us go back to
-	wentBack   bool   // and no progress was made since
+	wentBack   bool // a NAK made us go back to una; no progress and no timeout since
 
 	timeout time.Duration // when una is overdue; 0 if nothing is in flight or no timeout is set
 	rnrWait time.Duration // until when the peer asked to be left alone; 0 if it did not

@@ -39,25 +39,22 @@ func (q *qp) checkTimeouts(now time.Duration) {
 	case r.rnrWait != 0 && now >= r.rnrWait:
 		r.rnrWait = 0
 	case r.timeout != 0 && now >= r.timeout:
-		r.timeout = 0
 		r.wentBack = false
-		q.retry(r.una)
+		q.retry()
 	}
 }
 
-// goBack answers a sequence NAK, explicit or implied: everything from psn on is sent again. One loss makes many such
-// NAKs; only the first counts until there is progress, the timeout takes care of a second loss.
-func (q *qp) goBack(psn uint32) {
-	r := &q.req
-	if r.wentBack && r.backAt == psn {
-		return
+// goBack answers a sequence NAK of una, explicit or implied. One loss makes many such NAKs; only the first counts until
+// there is progress, the timeout takes care of a second loss.
+func (q *qp) goBack() {
+	if !q.req.wentBack {
+		q.req.wentBack = true
+		q.retry()
 	}
-	r.wentBack, r.backAt = true, psn
-	q.retry(psn)
 }
 
-// retry goes back to psn if retry_cnt allows one more time, else fails the oldest request.
-func (q *qp) retry(psn uint32) {
+// retry sends everything from una on again if retry_cnt allows one more time, else fails the oldest request.
+func (q *qp) retry() {
 	r := &q.req
 	if r.retries >= q.h.Attr().RetryCnt {
 		q.e.Counters.RetryExceeded.Add(1)
@@ -67,13 +64,14 @@ func (q *qp) retry(psn uint32) {
 	r.retries++
 	q.e.Counters.Retries.Add(1)
 	r.window = max(r.window/2, minWindow)
-	q.rewind(psn)
+	q.rewind()
 }
 
 // receiverNotReady waits as long as the peer asked for, then sends again from una.
 func (q *qp) receiverNotReady(code uint8) {
 	r := &q.req
 	q.e.Counters.RcvdRNR.Add(1)
+	r.retries = 0 // the peer is alive: retry_cnt is for one that is not
 	if limit := q.h.Attr().RNRRetry; limit != forever {
 		if r.rnrRetries >= limit {
 			q.e.Counters.RNRRetryExceeded.Add(1)
@@ -82,16 +80,15 @@ func (q *qp) receiverNotReady(code uint8) {
 		}
 		r.rnrRetries++
 	}
-	q.rewind(r.una)
-	r.timeout = 0
+	q.rewind()
 	r.rnrWait = q.e.now() + wire.RNRTimer(code)
 }
 
-// rewind makes psn, which is in the oldest request or at its end, the next to be sent.
-func (q *qp) rewind(psn uint32) {
+// rewind makes una, which is in the oldest request, the next to be sent. What is sent again has a timeout of its own.
+func (q *qp) rewind() {
 	r := &q.req
-	s := r.at(r.first)
 	r.cur = r.first
-	r.curPkt = uint32(wire.PSNDiff(psn, s.firstPSN))
+	r.curPkt = uint32(wire.PSNDiff(r.una, r.at(r.first).firstPSN))
 	r.asked = 0
+	r.timeout = 0
 }

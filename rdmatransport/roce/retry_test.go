@@ -139,6 +139,16 @@ func TestTimeout(t *testing.T) {
 		}
 		r.completions(r.scq, "1 SUCCESS RDMA_WRITE 0")
 	})
+	run(t, "counts from the repetition", config{sqPSN: first, timeout: 10, retry: 2}, func(t *testing.T, r *rig) {
+		r.post(r.wr(1, verbs.Send, 8))
+		sleep(4 * time.Millisecond)
+		r.give(r.nak(wire.NakPSNSeq, 0))
+		r.take()
+		sleep(4 * time.Millisecond) // 8 ms after the first attempt, 4 after the second
+		r.expect()
+		sleep(time.Millisecond)
+		r.expect("SEND Only 0 len 8 ackreq")
+	})
 	run(t, "acknowledgements put it off", config{sqPSN: first, timeout: 10, retry: 2}, func(t *testing.T, r *rig) {
 		r.post(r.wr(1, verbs.RDMAWrite, 10<<10))
 		r.take()
@@ -231,6 +241,17 @@ func TestRNRRetries(t *testing.T) {
 		if n := len(poll(t, r.scq)); n != 5 {
 			t.Errorf("%d completions", n)
 		}
+	})
+	run(t, "shows that the peer is there", config{sqPSN: first, rnr: 7, timeout: 10, retry: 1}, func(t *testing.T, r *rig) {
+		r.post(r.wr(1, verbs.Send, 8))
+		for range 10 { // each time, one attempt is lost
+			sleep(5 * time.Millisecond)
+			r.state(verbs.StateRTS)
+			r.give(r.nak(wire.RNRNak|1, 0))
+			sleep(time.Millisecond)
+		}
+		r.give(r.ack(0))
+		r.completions(r.scq, "1 SUCCESS SEND 0")
 	})
 	run(t, "acknowledges what came before", config{sqPSN: first, rnr: 1}, func(t *testing.T, r *rig) {
 		r.post(r.wr(1, verbs.RDMAWrite, 8), r.wr(2, verbs.Send, 8))

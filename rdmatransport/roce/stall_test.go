@@ -1,0 +1,250 @@
+package roce_test
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+var (
+	stallSeed  = flag.Uint64("stall.seed", 0, "run only this seed of TestNoStall")
+	stallSeeds = flag.Uint64("stall.seeds", 100, "run this many seeds of TestNoStall")
+)
+
+// patience is how long nothing may complete: thousands of timeouts, hundreds of RNR waits.
+const patience = 20 * time.Second
+
+// TestNoStall: two devices with requests of every kind posted at any time, receives that come late, and a link that
+// loses, delays, repeats and reorders. Either all completes or a connection fails; never do both sides wait.
+func TestNoStall(t *testing.T) {
+	if *stallSeed != 0 {
+		synctest.Test(t, func(t *testing.T) { t.Logf("completed: %v", newTraffic(t, *stallSeed).run()) })
+		return
+	}
+	failed := 0
+	for seed := range *stallSeeds {
+		t.Run(fmt.Sprint(seed+1), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				if !newTraffic(t, seed+1).run() {
+					failed++
+				}
+			})
+		})
+	}
+	t.Logf("%d of %d connections failed", failed, *stallSeeds)
+	if failed*100 > int(*stallSeeds) {
+		t.Errorf("%d of %d connections failed: retries give up too early", failed, *stallSeeds)
+	}
+}
+
+// traffic is two ends and the link between them.
+type traffic struct {
+	t    *testing.T
+	seed uint64
+	rand *rand.Rand
+	ends [2]*side
+
+	loss, dup, late int // percent
+	delay           time.Duration
+	dark            time.Time // until when nothing arrives
+	blackouts       bool
+	frames          bool // neighbours of one size arrive in one frame
+}
+
+// side is one end.
+type side struct {
+	*rig
+	wrs     []*verbs.SendWR // to post
+	posted  int
+	done    int
+	recvs   int // to post
+	asked   int // posted of those
+	got     int
+	lazy    int     // percent of steps in which receives are posted
+	flights []flight // towards this end, by arrival
+}
+
+type flight struct {
+	at  time.Time
+	pkt wire.Packet
+}
+
+func newTraffic(t *testing.T, seed uint64) *traffic {
+	r := rand.New(rand.NewPCG(seed, 7))
+	x := &traffic{t: t, seed: seed, rand: r,
+		loss: []int{0, 0, 1, 3, 10}[r.IntN(5)], dup: []int{0, 0, 1, 10}[r.IntN(4)], late: []int{0, 0, 1, 10}[r.IntN(4)],
+		delay: time.Duration(1+r.IntN(500)) * time.Microsecond, blackouts: r.IntN(3) == 0, frames: r.IntN(2) == 0}
+	c := config{
+		timeout: uint8(r.IntN(10) + 4), retry: 7, rnr: 7, mtu: verbs.MTU256 + verbs.MTU(r.IntN(3)), maxWR: 1 + r.IntN(20),
+		sqPSN: 1<<24 - 1 - r.Uint32N(300), rqPSN: r.Uint32N(1 << 24), size: 256 << 10,
+	}
+	depth := [2]uint8{uint8(1 + r.IntN(4)), uint8(1 + r.IntN(4))}
+	for i := range x.ends {
+		c.minRNR = uint8(1 + r.IntN(13))
+		c.rd, c.destRD = depth[i], depth[1-i]
+		x.ends[i] = &side{rig: newRig(t, c), lazy: []int{1, 10, 100}[r.IntN(3)]}
+		c.sqPSN, c.rqPSN = c.rqPSN, c.sqPSN
+	}
+	for i, e := range x.ends {
+		peer := x.ends[1-i]
+		n := 1 + r.IntN(60)
+		if r.IntN(4) == 0 {
+			n = 0
+		}
+		for k := range n {
+			x.add(e, peer, k)
+		}
+	}
+	return x
+}
+
+// add draws one more request of e.
+func (x *traffic) add(e, peer *side, k int) {
+	r := x.rand
+	n := r.IntN(3000)
+	switch r.IntN(10) {
+	case 0:
+		n = 0
+	case 1:
+		n = r.IntN(len(e.buf))
+	}
+	wr := &verbs.SendWR{ID: uint64(k), Flags: verbs.SendSignaled, RemoteAddr: peer.mr.Addr(), RKey: peer.mr.RKey()}
+	switch wr.Opcode = []verbs.WROpcode{verbs.Send, verbs.SendWithImm, verbs.RDMAWrite, verbs.RDMAWriteWithImm,
+		verbs.RDMARead, verbs.AtomicFetchAndAdd, verbs.RDMARead}[r.IntN(7)]; wr.Opcode {
+	case verbs.Send, verbs.SendWithImm, verbs.RDMAWriteWithImm:
+		peer.recvs++
+	case verbs.AtomicFetchAndAdd:
+		n = 8
+	}
+	if r.IntN(5) == 0 {
+		wr.Flags |= verbs.SendFence
+	}
+	wr.SGList = []verbs.SGE{e.mr.SGE(0, n)}
+	e.wrs = append(e.wrs, wr)
+}
+
+// run is true if everything completed, false if a connection failed.
+func (x *traffic) run() bool {
+	last := time.Now()
+	for {
+		moved, idle := x.step()
+		if moved {
+			last = time.Now()
+		}
+		finished := true
+		for _, e := range x.ends {
+			if e.qp.State() == verbs.StateErr {
+				if x.loss == 0 && !x.blackouts && x.late == 0 {
+					x.t.Errorf("seed %d: a connection failed on a good network", x.seed)
+				}
+				return false
+			}
+			finished = finished && e.done == len(e.wrs) && e.got == e.recvs
+		}
+		switch {
+		case finished:
+			return true
+		case time.Since(last) > patience:
+			for i, e := range x.ends {
+				x.t.Logf("end %d: %d of %d done, %d posted; %d of %d received, %d posted; %v",
+					i, e.done, len(e.wrs), e.posted, e.got, e.recvs, e.asked, e.prov.Counters())
+			}
+			x.t.Fatalf("seed %d: nothing completes any more", x.seed)
+		case idle:
+			sleep(200 * time.Microsecond)
+		default:
+			sleep(10 * time.Microsecond)
+		}
+	}
+}
+
+// step lets both applications and the link do something. moved: something completed. idle: nothing is on its way.
+func (x *traffic) step() (moved, idle bool) {
+	idle = true
+	now := time.Now()
+	if x.blackouts && now.After(x.dark) && x.rand.IntN(2000) == 0 {
+		x.dark = now.Add(time.Duration(x.rand.IntN(int(10 * time.Millisecond))))
+	}
+	for i, e := range x.ends {
+		for e.posted < len(e.wrs) && e.posted-e.done < e.c.maxWR && x.rand.IntN(3) > 0 {
+			e.post(e.wrs[e.posted])
+			e.posted++
+		}
+		for e.asked < e.recvs && e.asked-e.got < e.c.maxWR && x.rand.IntN(100) < e.lazy {
+			e.recv(uint64(e.asked), 0, len(e.buf))
+			e.asked++
+		}
+		x.launch(e, x.ends[1-i])
+		if x.land(e) {
+			idle = false
+		}
+		for _, wc := range poll(x.t, e.scq) {
+			if wc.Status == verbs.WCSuccess && wc.WRID != uint64(e.done) {
+				x.t.Fatalf("seed %d: request %d completes, want %d", x.seed, wc.WRID, e.done)
+			}
+			e.done++
+			moved = true
+		}
+		for _, wc := range poll(x.t, e.rcq) {
+			if wc.Status == verbs.WCSuccess && wc.WRID != uint64(e.got) {
+				x.t.Fatalf("seed %d: receive %d completes, want %d", x.seed, wc.WRID, e.got)
+			}
+			e.got++
+			moved = true
+		}
+	}
+	return moved, idle
+}
+
+// launch puts what an end has sent on its way.
+func (x *traffic) launch(from, to *side) {
+	for _, p := range from.take() {
+		p.DestQP = to.qp.Num()
+		copies := 1
+		if x.rand.IntN(100) < x.dup {
+			copies = 2
+		}
+		for range copies {
+			if time.Now().Before(x.dark) || x.rand.IntN(100) < x.loss {
+				continue
+			}
+			at := time.Now().Add(x.delay)
+			if x.rand.IntN(100) < x.late {
+				at = at.Add(time.Duration(x.rand.IntN(int(3 * time.Millisecond))))
+			}
+			i, _ := slices.BinarySearchFunc(to.flights, at, func(f flight, at time.Time) int {
+				if f.at.After(at) {
+					return 1
+				}
+				return -1
+			})
+			to.flights = slices.Insert(to.flights, i, flight{at, p})
+		}
+	}
+}
+
+// land hands an end what has arrived. True if anything has, or will.
+func (x *traffic) land(e *side) bool {
+	any := len(e.flights) > 0
+	for len(e.flights) > 0 && !e.flights[0].at.After(time.Now()) {
+		n := 1
+		for x.frames && n < min(len(e.flights), 16) && !e.flights[n].at.After(time.Now()) &&
+			e.flights[n].pkt.Size() == e.flights[0].pkt.Size() {
+			n++
+		}
+		var pkts []wire.Packet
+		for _, f := range e.flights[:n] {
+			pkts = append(pkts, f.pkt)
+		}
+		e.flights = slices.Delete(e.flights, 0, n)
+		e.giveFrame(pkts...)
+	}
+	return any
+}
