@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"fmt"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -820,9 +819,134 @@ func TestInvalidate(t *testing.T) {
 			other.recv(0, 0, 64)
 			other.p.send(other.p.invalidating(rdmap.SendInvalidate, mr.RKey(), nil))
 			other.statuses(d.rcq, verbs.WCSuccess)
-			if got := fmt.Sprintf("%s", mr.Buf()[:10]); got != "still here" {
+			if got := string(mr.Buf()[:10]); got != "still here" {
 				t.Errorf("%q", got)
 			}
 		})
+	})
+}
+
+// A WRITE's segments and those of a READ's response do not mix, which siw would not bear; neither waits for more than
+// one message of the other's; and SENDs may pass in between.
+func TestTaggedMessagesDoNotMix(t *testing.T) {
+	for name, write := range map[string]int{"one long WRITE": 100_000, "WRITEs of two segments": 2000, "short WRITEs": 10} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, &network{buffer: 4000}, 1<<17, func(t *testing.T, d *node) {
+				s := d.dial(reply())
+				const writes, reads = 30, 10
+				for i := range writes {
+					s.post(
+						&verbs.SendWR{Opcode: verbs.RDMAWrite, SGList: []verbs.SGE{d.mr.SGE(0, write)}, RKey: 1},
+						&verbs.SendWR{Opcode: verbs.Send, SGList: []verbs.SGE{d.mr.SGE(0, 3000)}},
+					)
+					if i < reads {
+						s.p.send(s.p.readRequest(rdmap.ReadRequestHeader{Size: 20_000, SourceSTag: d.mr.RKey(), SourceTO: d.mr.Addr()}))
+					}
+				}
+				var under message // the tagged message that is under way
+				done := map[rdmap.Opcode]int{}
+				for done[rdmap.Write] < writes || done[rdmap.ReadResponse] < reads {
+					m := s.p.next()
+					if !m.isTagged {
+						continue
+					}
+					if under.isTagged && m.op != under.op {
+						t.Fatalf("%v in the middle of %v", m.op, under.op)
+					}
+					if under = m; m.tagged.Last {
+						under = message{}
+						done[m.op]++
+					}
+					if a, b := done[rdmap.Write], done[rdmap.ReadResponse]; a > b+4 && b < reads {
+						t.Fatalf("%d WRITEs went before %d responses", a, b)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Memory that goes while half of a message is sent fails it at once: nothing could follow it.
+func TestDeregisteredWhileSent(t *testing.T) {
+	for _, op := range []verbs.WROpcode{verbs.Send, verbs.RDMAWrite} {
+		bubble(t, &network{buffer: 3000}, 4096, func(t *testing.T, d *node) {
+			mr := d.register(make([]byte, 50_000), allRights)
+			s := d.dial(reply())
+			s.post(
+				&verbs.SendWR{ID: 0, Opcode: verbs.RDMARead, SGList: []verbs.SGE{d.mr.SGE(0, 8)}},
+				&verbs.SendWR{ID: 1, Opcode: verbs.Send, Flags: verbs.SendSignaled},
+				&verbs.SendWR{ID: 2, Opcode: op, SGList: []verbs.SGE{mr.SGE(0, 50_000)}},
+				&verbs.SendWR{ID: 3, Opcode: verbs.Send},
+			)
+			synctest.Wait()
+			must(t, mr.Dereg())
+			for m := s.p.next(); m.op != rdmap.Terminate; m = s.p.next() {
+			}
+			s.p.closed()
+			s.statuses(d.scq, verbs.WCWRFlushErr, verbs.WCSuccess, verbs.WCLocProtErr, verbs.WCWRFlushErr)
+			s.over()
+		})
+	}
+}
+
+// MSN and MO: only the segment that is awaited is taken.
+func TestQueueGames(t *testing.T) {
+	seg := func(last bool, msn, mo uint32, n int) []byte {
+		return untaggedSegment(ddp.Untagged{Last: last, RsvdULP: rdmap.Send.Control(), MSN: msn, MO: mo}, pattern(int(mo), n))
+	}
+	for name, c := range map[string]struct {
+		segments [][]byte
+		want     *ddp.Error
+	}{
+		"MO goes back":            {[][]byte{seg(false, 1, 0, 100), seg(true, 1, 50, 100)}, ddp.ErrInvalidMO},
+		"a hole":                  {[][]byte{seg(false, 1, 0, 100), seg(true, 1, 101, 100)}, ddp.ErrInvalidMO},
+		"again":                   {[][]byte{seg(false, 1, 0, 100), seg(false, 1, 0, 100)}, ddp.ErrInvalidMO},
+		"the next before its end": {[][]byte{seg(false, 1, 0, 100), seg(true, 2, 0, 100)}, ddp.ErrMSNRange},
+		"a message twice":         {[][]byte{seg(true, 1, 0, 100), seg(true, 1, 0, 100)}, ddp.ErrMSNRange},
+		"one left out":            {[][]byte{seg(true, 1, 0, 100), seg(true, 3, 0, 100)}, ddp.ErrMSNRange},
+		"too long in the end":     {[][]byte{seg(false, 1, 0, 800), seg(true, 1, 800, 201)}, ddp.ErrTooLong},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
+				d.recvs, d.recvLen = 3, 1000
+				s := d.dial(reply())
+				for _, b := range c.segments {
+					s.p.send(b)
+				}
+				s.p.terminated(causeOf(c.want))
+				s.over()
+				if !bytes.Equal(d.buf[1000:], make([]byte, 3096)) {
+					t.Error("data went beyond the receive")
+				}
+			})
+		})
+	}
+}
+
+// A length of 0 is an FPDU of nothing; one that claims all that two bytes can is waited for, and is placed if it comes.
+func TestClaimedLengths(t *testing.T) {
+	bubble(t, &network{buffer: 200_000}, 1<<17, func(t *testing.T, d *node) {
+		s := d.dial(reply())
+		for range 100 {
+			s.p.send(nil)
+		}
+		data := pattern(1, 65535-ddp.TaggedLen)
+		s.p.send(writeSegment(d.mr.RKey(), d.mr.Addr(), data))
+		s.p.send(nil)
+		synctest.Wait()
+		if !bytes.Equal(d.buf[:len(data)], data) {
+			t.Error("data differ")
+		}
+		b := s.p.fpdu(writeSegment(d.mr.RKey(), d.mr.Addr()+80_000, data[:40_000]))
+		binary.BigEndian.PutUint16(b, 65535)
+		s.p.write(b)
+		synctest.Wait()
+		if !bytes.Equal(d.buf[80_000:120_000], make([]byte, 40_000)) {
+			t.Error("half an FPDU is placed")
+		}
+		s.over()
+		if n := d.prov.Counters()["iwarp_streams_lost"]; n != 1 {
+			t.Errorf("%d streams counted as lost", n)
+		}
 	})
 }

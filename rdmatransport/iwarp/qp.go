@@ -155,6 +155,8 @@ type sender struct {
 	off   uint64   // bytes of it sent
 	wrote bool     // its data is sent, its immediate data is not
 
+	writing bool // it is a WRITE, and some of its data is sent
+
 	open   bool      // segments may be sent: a responder waits for the initiator's first (RFC 5044 §7.1.2, rule 4)
 	full   bool      // the stream has no room
 	ready  readyKind // still to be sent, before all else

@@ -14,6 +14,7 @@ import (
 type answer struct {
 	atomic bool
 	done   bool                      // atomic: it is carried out
+	begun  bool                      // read: some of it is sent
 	read   rdmap.ReadRequestHeader   // what is still to be sent
 	update rdmap.AtomicRequestHeader // atomic
 	found  uint64                    // atomic: what memory held
@@ -37,6 +38,9 @@ func (a *answers) push(w answer) bool {
 	a.n++
 	return true
 }
+
+// halfway tells whether some, and not all, of a response is sent.
+func (a *answers) halfway() bool { return a.n > 0 && a.ring[a.head].begun }
 
 func (a *answers) pop() {
 	a.head = (a.head + 1) % len(a.ring)
@@ -68,6 +72,9 @@ func (q *qp) sendAnswer() bool {
 		t.answers.pop()
 		return true
 	}
+	if t.writing {
+		return false
+	}
 	n, last := ddp.Segment(w.read.Size, 0, ddp.TaggedLen, t.mulpdu)
 	// The source is looked up for every segment: what was deregistered meanwhile is not sent.
 	b, denial := q.e.regions.Remote(q.h.PD(), w.read.SourceSTag, w.read.SourceTO, uint64(n), verbs.AccessRemoteRead)
@@ -85,6 +92,7 @@ func (q *qp) sendAnswer() bool {
 	if !q.send() {
 		return false
 	}
+	w.begun = true
 	w.read.Advance(uint32(n))
 	if last {
 		t.answers.pop()

@@ -10,7 +10,8 @@ import (
 )
 
 // pump sends what the stream has room for. Requests and answers take turns, segment by segment, so that neither waits
-// for the other's whole message.
+// for the other's whole message; except that a tagged message is whole before the next tagged one begins, for siw gives
+// up a stream where a WRITE and a READ's response mix.
 func (q *qp) pump() {
 	t := &q.tx
 	for q.conn != nil && t.open && !t.full {
@@ -24,10 +25,11 @@ func (q *qp) pump() {
 			}
 			continue
 		}
-		if !q.sendOne(t.turn) && (q.conn == nil || t.ending || !q.sendOne(!t.turn)) {
-			return
+		if q.sendOne(t.turn) {
+			t.turn = !t.turn
+		} else if q.conn == nil || t.ending || !q.sendOne(!t.turn) {
+			return // else the turn stays with who could not send now
 		}
-		t.turn = !t.turn
 	}
 }
 
@@ -121,7 +123,8 @@ func (q *qp) sendRequest() bool {
 // neverReads fails a READ on a stream that was agreed to have none: it would wait for ever.
 func (q *qp) neverReads(wr *verbs.SendWR) bool {
 	if q.tx.ord == 0 && q.tx.cur == q.tx.first {
-		q.failOldest(verbs.WCLocQPOpErr)
+		q.failRequest(q.tx.cur, verbs.WCLocQPOpErr)
+		q.fail(rdmap.LocalCatastrophic, nil)
 	}
 	return false
 }
@@ -140,9 +143,10 @@ func (q *qp) data(wr *verbs.SendWR, n int) bool {
 	if status == verbs.WCSuccess {
 		return true
 	}
-	// The requests before it may still complete; it fails when it is the oldest.
-	if t.cur == t.first {
-		q.failOldest(status)
+	// The requests before it may still complete; it fails when it is the oldest. Half of it sent, it cannot wait.
+	if t.cur == t.first || t.off > 0 {
+		q.failRequest(t.cur, status)
+		q.fail(rdmap.LocalCatastrophic, nil)
 	}
 	return false
 }
@@ -182,6 +186,9 @@ func (q *qp) sendSend(wr *verbs.SendWR) bool {
 // sendWrite sends one segment of a WRITE.
 func (q *qp) sendWrite(wr *verbs.SendWR) bool {
 	t := &q.tx
+	if t.answers.halfway() {
+		return false
+	}
 	n, last := ddp.Segment(uint32(wr.Length()), uint32(t.off), ddp.TaggedLen, t.mulpdu)
 	t.segment.tagged(&ddp.Tagged{
 		Last: last, RsvdULP: rdmap.Write.Control(), STag: wr.RKey, TO: wr.RemoteAddr + t.off,
@@ -190,6 +197,7 @@ func (q *qp) sendWrite(wr *verbs.SendWR) bool {
 		return false
 	}
 	t.off += uint64(n)
+	t.writing = !last
 	if last {
 		if wr.Opcode == verbs.RDMAWriteWithImm {
 			t.wrote = true
@@ -290,10 +298,16 @@ func (q *qp) pop(status verbs.WCStatus, byteLen uint32) {
 	q.h.CompleteSend(status, byteLen)
 }
 
-// failOldest completes the oldest request with an error of this side, and ends the connection.
-func (q *qp) failOldest(status verbs.WCStatus) {
+// failRequest completes request n with an error, and those before it: what waits for an answer will have none.
+func (q *qp) failRequest(n uint64, status verbs.WCStatus) {
+	for t := &q.tx; t.first < n; {
+		if t.at(t.first).done {
+			q.pop(verbs.WCSuccess, 0)
+		} else {
+			q.pop(verbs.WCWRFlushErr, 0)
+		}
+	}
 	q.pop(status, 0)
-	q.fail(rdmap.LocalCatastrophic, nil)
 }
 
 // sendReady sends the ready-to-receive message that the responder waits for before it sends itself (RFC 6581 §8): a

@@ -52,14 +52,7 @@ func (q *qp) terminated(message []byte) error {
 		case h.Cause == rdmap.UnexpectedOpcode, h.Cause == rdmap.InvalidVersion, h.Cause == rdmap.StreamCatastrophic:
 			status = verbs.WCRemInvReqErr
 		}
-		for t := &q.tx; t.first < t.reads[i]; {
-			if t.at(t.first).done {
-				q.pop(verbs.WCSuccess, 0)
-			} else {
-				q.pop(verbs.WCWRFlushErr, 0)
-			}
-		}
-		q.pop(status, 0)
+		q.failRequest(q.tx.reads[i], status)
 	}
 	return errTerminated
 }
