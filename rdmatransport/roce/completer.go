@@ -41,11 +41,11 @@ func (q *qp) acknowledge(p *wire.Packet) {
 		if q.ackThrough(p.PSN) {
 			q.receiverNotReady(p.AETH.Value())
 		}
-	case p.AETH.IsNAK():
+	default: // a NAK, or reserved
 		if !q.ackThrough(p.PSN) {
 			return
 		}
-		switch p.AETH.Syndrome {
+		switch p.AETH.Type() | p.AETH.Value() { // without the reserved bit
 		case wire.NakPSNSeq:
 			q.e.Counters.RcvdSeqErr.Add(1)
 			q.goBack()
@@ -58,8 +58,6 @@ func (q *qp) acknowledge(p *wire.Packet) {
 		default:
 			q.failSend(verbs.WCBadRespErr)
 		}
-	default:
-		q.failSend(verbs.WCBadRespErr) // reserved syndrome
 	}
 }
 
@@ -114,12 +112,12 @@ func (q *qp) ackBefore(psn uint32) *verbs.SendWR {
 // readResponse places one packet of READ data. Its place follows from its PSN, so a peer may call the first packet of
 // a repeated READ First or Middle: rxe says Middle, others First.
 func (q *qp) readResponse(p *wire.Packet, info wire.Info) {
-	if info.HasAETH() && !p.AETH.IsACK() {
-		q.failSend(verbs.WCBadRespErr)
-		return
-	}
 	wr := q.ackBefore(p.PSN)
 	if wr == nil {
+		return
+	}
+	if info.HasAETH() && !p.AETH.IsACK() {
+		q.failSend(verbs.WCBadRespErr)
 		return
 	}
 	r := &q.req
@@ -143,15 +141,11 @@ func (q *qp) readResponse(p *wire.Packet, info wire.Info) {
 
 // atomicResponse places the value that an atomic found.
 func (q *qp) atomicResponse(p *wire.Packet) {
-	if !p.AETH.IsACK() {
-		q.failSend(verbs.WCBadRespErr)
-		return
-	}
 	wr := q.ackBefore(p.PSN)
 	if wr == nil {
 		return
 	}
-	if !isAtomic(wr.Opcode) {
+	if !isAtomic(wr.Opcode) || !p.AETH.IsACK() {
 		q.failSend(verbs.WCBadRespErr)
 		return
 	}

@@ -333,6 +333,8 @@ func TestBadResponses(t *testing.T) {
 			func(r *rig) wire.Packet { return r.nak(wire.NakRemoteAccess, 0) }, "1 REM_ACCESS_ERR"},
 		{"NAK: remote access, to a READ", verbs.RDMARead, 8,
 			func(r *rig) wire.Packet { return r.nak(wire.NakRemoteAccess, 0) }, "1 REM_ACCESS_ERR"},
+		{"NAK with the reserved bit", verbs.RDMAWrite, 8,
+			func(r *rig) wire.Packet { return r.nak(0x80|wire.NakRemoteAccess, 0) }, "1 REM_ACCESS_ERR"},
 		{"NAK: remote operation", verbs.AtomicFetchAndAdd, 8,
 			func(r *rig) wire.Packet { return r.nak(wire.NakRemoteOperational, 0) }, "1 REM_OP_ERR"},
 	} {
@@ -368,6 +370,16 @@ func TestNAKFailsTheRequestItNames(t *testing.T) {
 		r.completions(r.scq, "1 SUCCESS SEND 0", "2 REM_ACCESS_ERR", "3 WR_FLUSH_ERR")
 		r.state(verbs.StateErr)
 	})
+	for name, p := range map[string]func(r *rig) wire.Packet{
+		"reserved type":            func(r *rig) wire.Packet { return r.resp(wire.RCAck, 1, 0x40, nil) },
+		"READ response with a NAK": func(r *rig) wire.Packet { return r.resp(wire.RCReadResponseOnly, 1, wire.NAK, fill(8, 1)) },
+	} {
+		run(t, name, config{sqPSN: first}, func(t *testing.T, r *rig) {
+			r.post(r.wr(1, verbs.Send, 8), r.wr(2, verbs.RDMARead, 8))
+			r.give(p(r))
+			r.completions(r.scq, "1 SUCCESS SEND 0", "2 BAD_RESP_ERR")
+		})
+	}
 }
 
 // TestLocalProtection: a request that names memory which it may not use fails alone, those before it complete, those

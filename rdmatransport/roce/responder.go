@@ -18,6 +18,7 @@ type responder struct {
 
 	message msgKind // the message that a First packet opened
 	taken   bool    // it has taken a receive request
+	heard   bool    // a request was executed or refused
 	recvOff uint64  // bytes of it placed there
 	write   wire.RETH
 	written uint64 // bytes of it placed at write.Addr
@@ -72,6 +73,12 @@ func (q *qp) request(p *wire.Packet, info wire.Info) {
 	}
 	r.nakSent = false
 	r.nak = 0
+	if !r.heard {
+		r.heard = true
+		if q.h.State() == verbs.StateRTR {
+			q.h.Event(verbs.EventCommEst)
+		}
+	}
 
 	if !r.inSequence(p, info) || !q.permitted(info) {
 		q.refuse(wire.NakInvalidRequest, verbs.WCRemInvReqErr)

@@ -156,11 +156,17 @@ func (q *qp) sendAck(syndrome uint8, psn uint32) {
 }
 
 // failRecv ends the connection on the responder's side: the receive request that a broken message had taken completes
-// with status, everything else is flushed.
+// with status, everything else is flushed. Where no request was taken, an event says what the peer did (IBTA Vol 1
+// §11.6.3.2).
 func (q *qp) failRecv(status verbs.WCStatus) {
-	if q.resp.taken {
+	switch {
+	case q.resp.taken:
 		wc := verbs.WC{Status: status, Opcode: verbs.WCRecv}
 		q.h.CompleteRecv(&wc, true)
+	case status == verbs.WCRemAccessErr:
+		q.h.Event(verbs.EventQPAccessErr)
+	default:
+		q.h.Event(verbs.EventQPReqErr)
 	}
 	q.fail()
 }

@@ -67,7 +67,7 @@ type side struct {
 	recvs   int // to post
 	asked   int // posted of those
 	got     int
-	lazy    int     // percent of steps in which receives are posted
+	lazy    int      // percent of steps in which receives are posted
 	flights []flight // towards this end, by arrival
 }
 

@@ -4,8 +4,10 @@ package roce_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -105,6 +107,52 @@ func TestReadyToReceive(t *testing.T) {
 		r.completions(r.rcq, "1 SUCCESS RECV 8")
 		r.state(verbs.StateRTR)
 	})
+}
+
+// TestEvents tell what no completion does.
+func TestEvents(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		c    config
+		give func(r *rig) []wire.Packet
+		want []verbs.AsyncEventType
+	}{
+		{"first request in RTR", config{stopAt: verbs.StateRTR},
+			func(r *rig) []wire.Packet {
+				return []wire.Packet{r.req(wire.RCWriteOnly, -1, nil), r.ack(0), r.req(wire.RCWriteOnly, 0, nil), r.req(wire.RCWriteOnly, 1, nil)}
+			},
+			[]verbs.AsyncEventType{verbs.EventCommEst}},
+		{"first request in RTS", config{}, one(func(r *rig) wire.Packet { return r.req(wire.RCWriteOnly, 0, nil) }), nil},
+		{"no access", config{},
+			one(func(r *rig) wire.Packet { return r.req(wire.RCReadRequest, 0, nil, reth(0, 0, 8)) }),
+			[]verbs.AsyncEventType{verbs.EventQPAccessErr, verbs.EventQPFatal}},
+		{"invalid request", config{}, one(func(r *rig) wire.Packet { return r.req(wire.RCSendLast, 0, fill(8, 1)) }),
+			[]verbs.AsyncEventType{verbs.EventQPReqErr, verbs.EventQPFatal}},
+		{"a receive request tells", config{},
+			one(func(r *rig) wire.Packet { return r.req(wire.RCSendOnly, 0, fill(99, 1)) }),
+			[]verbs.AsyncEventType{verbs.EventQPFatal}},
+	} {
+		run(t, c.name, c.c, func(t *testing.T, r *rig) {
+			r.recv(1, 0, 64)
+			r.give(c.give(r)...)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			var got []verbs.AsyncEventType
+			for {
+				e, err := r.dev.GetAsyncEvent(ctx)
+				if err != nil {
+					break
+				}
+				if e.QP != r.qp {
+					t.Errorf("%v of another QP", e.Type)
+				}
+				got = append(got, e.Type)
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("events %v, want %v", got, c.want)
+			}
+		})
+	}
 }
 
 // TestCQOverrun: completions are lost, the QP and its messages are not.
