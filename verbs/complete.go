@@ -36,7 +36,6 @@ func (qp *QP) fail() {
 	}
 	qp.state = StateErr
 	qp.flush()
-	qp.event(EventQPFatal)
 }
 
 // flush completes everything posted with WCWRFlushErr, each queue in order.

@@ -92,7 +92,8 @@ func (h QPHandle) CompleteRecv(wc *WC, solicited bool) { h.qp.completeRecv(wc, s
 
 // Fail moves the QP to ERR, as a failed work request does: everything posted is flushed in order, the request that
 // Recv returned first. The provider completes the request that failed before it calls Fail and stops its timers
-// itself; Modify is not called.
+// itself; Modify is not called. No event comes of it: of an error that no completion tells, such as a peer's WRITE that
+// was refused, the provider makes one (IBTA Vol 1 §11.6.3.2).
 func (h QPHandle) Fail() { h.qp.fail() }
 
 // Event reports an asynchronous event of the QP, such as EventCommEst, to the application.

@@ -86,8 +86,8 @@ func peerKilled(t *testing.T, code verbs.WROpcode) {
 
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	if e, err := p.a.dev.GetAsyncEvent(ctx); err != nil || e.Type != verbs.EventQPFatal || e.QP != p.a.qp {
-		t.Errorf("event %+v, %v, want QP_FATAL", e, err)
+	if e, err := p.a.dev.GetAsyncEvent(ctx); err == nil {
+		t.Errorf("event %v: the completion tells all", e.Type)
 	}
 	// What is posted from now on is flushed at once.
 	p.a.post(&verbs.SendWR{ID: 300, Opcode: verbs.RDMAWrite})
