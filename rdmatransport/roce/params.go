@@ -4,20 +4,20 @@ import "time"
 
 // Every tunable of the engine, in one place.
 const (
-	// windowBytes and maxWindow bound what a requester has in flight: bytes of payload, and packets. A window must
-	// cover the path's delay times its rate, and fit the queues on the way: a TAP holds 1,000 frames by default.
+	// windowBytes and maxWindow bound what a requester has in flight, and what a responder answers READs with at once:
+	// bytes of payload, and packets. A window must cover the path's delay times its rate, and fit the queues on the way:
+	// a TAP holds 1,000 frames by default.
 	windowBytes = 512 << 10
 	maxWindow   = 512
 	// minWindow is what the window shrinks to under loss.
 	minWindow = 8
 
-	// ackEvery is how many packets of a long message go between two requests for an acknowledgement, as a fraction of
-	// the window: half a window is then always being acknowledged while the other half is sent.
-	ackEvery = 4 // window / ackEvery
+	// acksPerWindow is how many acknowledgements a long message asks for while it sends a full window: one part of it is
+	// then being acknowledged while the others are sent.
+	acksPerWindow = 4
 
-	// responseBurst is how many packets of READ responses go out at once before the responder lets others run; the
-	// rest follows each responsePause. READs have no acknowledgements that could pace them.
-	responseBurst = maxWindow
+	// responsePause is between two windows of READ responses, for others to run: READs have no acknowledgements that
+	// could pace them.
 	responsePause = 200 * time.Microsecond
 
 	// minTimeout is the shortest retransmission timeout: below that a peer that is only scheduled late is taken for

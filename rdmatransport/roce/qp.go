@@ -80,8 +80,9 @@ func (q *qp) Modify(from, to verbs.QPState, attr *verbs.QPAttr, mask verbs.QPAtt
 		q.e.timers.Stop(&q.timer)
 	case from == verbs.StateInit && to == verbs.StateRTR:
 		q.dest = attr.DestQPNum
-		q.resp = responder{psn: attr.RQPSN, ackPSN: wire.PSNAdd(attr.RQPSN, 1<<24-1)}
-		q.resp.setDepth(int(attr.MaxDestRDAtomic))
+		q.resp = responder{
+			psn: attr.RQPSN, ackPSN: wire.PSNAdd(attr.RQPSN, 1<<24-1), depth: int(attr.MaxDestRDAtomic),
+		}
 	case from == verbs.StateRTR && to == verbs.StateRTS:
 		q.req.begin(attr.SQPSN, q.mtu)
 	}

@@ -50,10 +50,12 @@ type sentWR struct {
 
 // begin sets the requester up as the QP enters RTS.
 func (r *requester) begin(psn, mtu uint32) {
-	window := min(uint32(windowBytes)/mtu, maxWindow)
 	clear(r.sent)
-	*r = requester{sent: r.sent, una: psn, next: psn, max: psn, window: window, maxWindow: window}
+	*r = requester{sent: r.sent, una: psn, next: psn, max: psn, window: window(mtu), maxWindow: window(mtu)}
 }
+
+// window is how many packets of a path MTU may be under way.
+func window(mtu uint32) uint32 { return min(windowBytes/mtu, maxWindow) }
 
 func (r *requester) at(n uint64) *sentWR { return &r.sent[n&uint64(len(r.sent)-1)] }
 
@@ -177,7 +179,7 @@ func (q *qp) sendData(wr *verbs.SendWR, s *sentWR, psn uint32, room int32) verbs
 		Opcode: dataOpcode(wr.Opcode, r.curPkt == 0, last),
 		PSN:    psn,
 		// Each message ends with a request for an acknowledgement; a long one asks on the way, and at the window's end.
-		AckReq: last || room == 1 || psn%max(1, r.maxWindow/ackEvery) == 0,
+		AckReq: last || room == 1 || psn%(r.maxWindow/acksPerWindow) == 0,
 	}}
 	info := p.Opcode.Info()
 	if info.HasRETH() {

@@ -31,8 +31,9 @@ type responder struct {
 	nak     uint8  // syndrome that is due once all before it is answered; 0 is none
 	fatal   bool   // nak ends the connection, with status
 	status  verbs.WCStatus
-	jobs    []job // READs and atomics still to be answered, by PSN
-	history []job // the last max_dest_rd_atomic READs and atomics, for duplicates
+	depth   int   // max_dest_rd_atomic
+	jobs    []job // READs and atomics still to be answered, by PSN; at most twice depth
+	history []job // the last depth READs and atomics, for duplicates
 	oldest  int   // place in history that the next one takes
 	resume  time.Duration
 }
@@ -45,12 +46,6 @@ const (
 	sendMessage
 	writeMessage
 )
-
-// setDepth makes room for n READs and atomics (max_dest_rd_atomic).
-func (r *responder) setDepth(n int) {
-	r.history = make([]job, 0, n)
-	r.jobs = make([]job, 0, 2*n)
-}
 
 // request handles one request packet.
 func (q *qp) request(p *wire.Packet, info wire.Info) {
@@ -123,9 +118,9 @@ func (q *qp) permitted(info wire.Info) bool {
 	case info.Write():
 		return flags&verbs.AccessRemoteWrite != 0
 	case info.Read():
-		return flags&verbs.AccessRemoteRead != 0 && cap(q.resp.history) > 0
+		return flags&verbs.AccessRemoteRead != 0 && q.resp.depth > 0
 	case info.Atomic():
-		return flags&verbs.AccessRemoteAtomic != 0 && cap(q.resp.history) > 0
+		return flags&verbs.AccessRemoteAtomic != 0 && q.resp.depth > 0
 	}
 	return true
 }

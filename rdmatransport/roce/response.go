@@ -41,13 +41,17 @@ func (r *responder) full() bool {
 			n++
 		}
 	}
-	return n >= cap(r.history)
+	return n >= r.depth
 }
 
 // remember keeps a READ or atomic for duplicates, in place of the oldest: the requester cannot be missing that one's
 // response any more.
 func (r *responder) remember(j job) {
-	if len(r.history) < cap(r.history) {
+	if r.history == nil { // now, not before: most QPs never answer a READ
+		r.history = make([]job, 0, r.depth)
+		r.jobs = make([]job, 0, 2*r.depth)
+	}
+	if len(r.history) < r.depth {
 		r.history = append(r.history, j)
 		return
 	}
@@ -61,7 +65,7 @@ func (r *responder) insert(j job) {
 	r.jobs = slices.DeleteFunc(r.jobs, func(o job) bool {
 		return wire.PSNDiff(o.psn, j.end()) < 0 && wire.PSNDiff(j.psn, o.end()) < 0
 	})
-	if len(r.jobs) == cap(r.jobs) {
+	if len(r.jobs) == 2*r.depth {
 		return
 	}
 	i := 0
@@ -71,13 +75,13 @@ func (r *responder) insert(j job) {
 	r.jobs = slices.Insert(r.jobs, i, j)
 }
 
-// respond sends what is due, up to a burst; the rest follows when the timer fires.
+// respond sends what is due, up to a window of responses; the rest follows when the timer fires.
 func (q *qp) respond() {
 	r := &q.resp
 	if r.resume != 0 {
 		return
 	}
-	for budget := responseBurst; len(r.jobs) > 0; {
+	for budget := window(q.mtu); len(r.jobs) > 0; {
 		j := &r.jobs[0]
 		for j.packets > 0 && budget > 0 {
 			if !q.respondOne(j) {

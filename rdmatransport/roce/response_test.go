@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 	"github.com/softrnic/softrnic/verbs"
@@ -326,4 +327,18 @@ func TestDuplicatesDoNotPileUp(t *testing.T) {
 			t.Errorf("%d responses", n)
 		}
 	})
+}
+
+// TestBurst: what one READ brings out at once fits a window, whatever the path MTU.
+func TestBurst(t *testing.T) {
+	for mtu := verbs.MTU256; mtu <= verbs.MTU4096; mtu++ {
+		run(t, mtu.String(), config{mtu: mtu, size: 2 << 20}, func(t *testing.T, r *rig) {
+			r.give(r.req(wire.RCReadRequest, 0, nil, r.at(0, 2<<20)))
+			if n := len(r.take()); n == 0 || n > 512 || n*r.mtu() > 512<<10 {
+				t.Errorf("%d responses at once", n)
+			}
+			sleep(time.Second)
+			r.take()
+		})
+	}
 }

@@ -125,12 +125,12 @@ func TestEvents(t *testing.T) {
 		{"first request in RTS", config{}, one(func(r *rig) wire.Packet { return r.req(wire.RCWriteOnly, 0, nil) }), nil},
 		{"no access", config{},
 			one(func(r *rig) wire.Packet { return r.req(wire.RCReadRequest, 0, nil, reth(0, 0, 8)) }),
-			[]verbs.AsyncEventType{verbs.EventQPAccessErr, verbs.EventQPFatal}},
+			[]verbs.AsyncEventType{verbs.EventQPAccessErr}},
 		{"invalid request", config{}, one(func(r *rig) wire.Packet { return r.req(wire.RCSendLast, 0, fill(8, 1)) }),
-			[]verbs.AsyncEventType{verbs.EventQPReqErr, verbs.EventQPFatal}},
+			[]verbs.AsyncEventType{verbs.EventQPReqErr}},
 		{"a receive request tells", config{},
 			one(func(r *rig) wire.Packet { return r.req(wire.RCSendOnly, 0, fill(99, 1)) }),
-			[]verbs.AsyncEventType{verbs.EventQPFatal}},
+			nil},
 	} {
 		run(t, c.name, c.c, func(t *testing.T, r *rig) {
 			r.recv(1, 0, 64)
