@@ -434,8 +434,8 @@ func (p *peer) silent() {
 	must(p.t, p.s.SetReadDeadline(time.Now().Add(10*time.Millisecond)))
 	var b [1]byte
 	var timeout net.Error
-	if n, err := p.s.Read(b[:]); n != 0 || !errors.As(err, &timeout) || !timeout.Timeout() {
-		p.t.Fatalf("%d bytes, %v; want silence", n, err)
+	if n, err := p.s.Read(b[:]); n != 0 || len(p.got) != 0 || !errors.As(err, &timeout) || !timeout.Timeout() {
+		p.t.Fatalf("%d bytes and %d messages, %v; want silence", n, len(p.got), err)
 	}
 }
 

@@ -72,8 +72,12 @@ func (q *qp) detach() *conn {
 	return c
 }
 
-// Query implements verbs.ProviderQP.
-func (q *qp) Query(*verbs.QPAttr) {}
+// Query implements verbs.ProviderQP: the depths are those of the stream.
+func (q *qp) Query(attr *verbs.QPAttr) {
+	if c := q.conn; c != nil {
+		attr.MaxDestRDAtomic, attr.MaxRDAtomic = uint8(c.ird), uint8(c.ord)
+	}
+}
 
 // PostSend implements verbs.ProviderQP.
 func (q *qp) PostSend() { q.pump() }
