@@ -106,7 +106,12 @@ func (c *cmtime) connect(ctx context.Context, server netip.AddrPort, connections
 }
 
 // serve is the server; it listens already. It ends when as many connections have come and gone.
-func (c *cmtime) serve(ctx context.Context, connections int) error {
+func (c *cmtime) serve(ctx context.Context, connections int) (err error) {
+	defer func() {
+		if e := c.step(ctx, "destroy", (*rdmacm.ID).Destroy); e != nil {
+			err = errors.Join(err, e)
+		}
+	}()
 	gone := 0
 	if err := c.events(ctx, func(e *rdmacm.Event) (bool, error) {
 		switch e.Type {
@@ -126,7 +131,7 @@ func (c *cmtime) serve(ctx context.Context, connections int) error {
 	}); err != nil {
 		return fmt.Errorf("%d of %d connections came, %d went: %w", len(c.ids), connections, gone, err)
 	}
-	return c.step(ctx, "destroy", (*rdmacm.ID).Destroy)
+	return nil
 }
 
 // cmtimePerConnection is what cmtime says that a step took for each connection.
@@ -144,17 +149,16 @@ func cmtimePerConnection(t *testing.T, output, step string) time.Duration {
 	return 0
 }
 
-func TestCMTime(t *testing.T) { testCMTime(t, verbs.RoCEv2) }
+func TestCMTime(t *testing.T) { testCMTime(t, verbs.RoCEv2, 1000) }
 
-func testCMTime(t *testing.T, transport verbs.Transport) {
-	const connections = 1000
+func testCMTime(t *testing.T, transport verbs.Transport, connections int) {
 	openCM(t, transport).eachFamily(t, func(t *testing.T, p cmPair) {
 		t.Run("client", func(t *testing.T) {
 			c := newCMTime(t, p.cmLab)
 			p.endlessKernelServes(t, fmt.Sprintf("cmtime -b %v", p.there), func(ctx context.Context) error {
 				return c.connect(ctx, netip.AddrPortFrom(p.there, cmtimePort), connections)
 			})
-			t.Logf("connect: %v a connection", c.took["connect"]/connections)
+			t.Logf("connect: %v a connection", c.took["connect"]/time.Duration(connections))
 		})
 		t.Run("server", func(t *testing.T) {
 			c := newCMTime(t, p.cmLab)
