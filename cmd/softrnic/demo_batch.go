@@ -35,6 +35,12 @@ func (op *demoOperation) atomic() bool {
 	return op.opcode == verbs.AtomicCmpAndSwp || op.opcode == verbs.AtomicFetchAndAdd
 }
 
+// missing tells that a transport does not have the operation: in iWARP immediate data is a message of its own (RFC 7306),
+// and can follow a WRITE but not be part of a SEND.
+func (op *demoOperation) missing(t verbs.Transport) bool {
+	return t == verbs.IWARP && op.opcode == verbs.SendWithImm
+}
+
 func (op *demoOperation) immediate() bool {
 	return op.opcode == verbs.SendWithImm || op.opcode == verbs.RDMAWriteWithImm
 }
@@ -50,9 +56,10 @@ func (op *demoOperation) sizes(all []int) []int {
 // demoRun is one operation with one message size. Message i of a batch uses the i-th slot of both buffers.
 type demoRun struct {
 	*demoPair
-	op   demoOperation
-	size int
-	rand *rand.ChaCha8
+	transport verbs.Transport
+	op        demoOperation
+	size      int
+	rand      *rand.ChaCha8
 
 	sends []*verbs.SendWR
 	recvs []*verbs.RecvWR
@@ -61,9 +68,14 @@ type demoRun struct {
 }
 
 // measure runs op for twice the given time, once for latency and once for throughput.
-func (p *demoPair) measure(ctx context.Context, op demoOperation, size int, each time.Duration) (demoResult, error) {
-	r := p.newRun(op, size)
-	result := demoResult{Operation: op.opcode.String(), Size: size}
+func (p *demoPair) measure(ctx context.Context, t verbs.Transport, op demoOperation, size int, each time.Duration) (demoResult, error) {
+	result := demoResult{Operation: op.opcode.String(), Transport: t.String(), Size: size}
+	if t == verbs.IWARP {
+		if err := p.connectIWARP(ctx); err != nil {
+			return result, err
+		}
+	}
+	r := p.newRun(t, op, size)
 	repeat := func(window int, took func(time.Duration)) error {
 		for end := time.Now().Add(each); ; {
 			result.Messages += window
@@ -99,15 +111,15 @@ func (p *demoPair) measure(ctx context.Context, op demoOperation, size int, each
 	return result, err
 }
 
-func (p *demoPair) newRun(op demoOperation, size int) *demoRun {
+func (p *demoPair) newRun(t verbs.Transport, op demoOperation, size int) *demoRun {
 	window := demoWindow
 	if size > 0 {
 		window = max(1, min(window, p.a.mr.Length()/size))
 	}
 	var seed [32]byte
 	binary.NativeEndian.PutUint64(seed[:], rand.Uint64())
-	r := &demoRun{demoPair: p, op: op, size: size, rand: rand.NewChaCha8(seed),
-		want: make([][sha256.Size]byte, window), wcs: make([]verbs.WC, window)}
+	r := &demoRun{demoPair: p, transport: t, op: op, size: size, rand: rand.NewChaCha8(seed),
+		want: make([][sha256.Size]byte, window), wcs: make([]verbs.WC, window+1)}
 	for i := range window {
 		remote := p.b.mr.Addr() + uint64(i*size)
 		if op.atomic() {
@@ -125,16 +137,25 @@ func (p *demoPair) newRun(op demoOperation, size int) *demoRun {
 func (r *demoRun) batch(ctx context.Context, n int) (took time.Duration, verified int, err error) {
 	last := r.prepare(n)
 	if r.op.receives {
-		if err := r.b.qp.PostRecv(r.recvs[:n]...); err != nil {
+		if err := r.b.on(r.transport).PostRecv(r.recvs[:n]...); err != nil {
 			return 0, 0, err
 		}
 	}
+	qp, requests := r.a.on(r.transport), n
 	start := time.Now()
-	if err := r.a.qp.PostSend(r.sends[:n]...); err != nil {
+	if err := qp.PostSend(r.sends[:n]...); err != nil {
 		return 0, 0, err
 	}
-	err = r.a.complete(ctx, r.wcs[:n], func(i int, wc *verbs.WC) error {
-		if wc.Opcode != r.op.sent {
+	// Over iWARP a WRITE completes when TCP has it. A READ of no bytes behind it comes back when it has arrived.
+	if r.transport == verbs.IWARP && r.op.opcode == verbs.RDMAWrite {
+		requests++
+		if err := qp.PostSend(&verbs.SendWR{ID: uint64(n), Opcode: verbs.RDMARead, Flags: verbs.SendSignaled,
+			RemoteAddr: r.b.mr.Addr(), RKey: r.b.mr.RKey()}); err != nil {
+			return 0, 0, err
+		}
+	}
+	err = r.a.complete(ctx, r.wcs[:requests], func(i int, wc *verbs.WC) error {
+		if wc.Opcode != r.op.sent && i < n {
 			return fmt.Errorf("message %d completed as %v, want %v", i, wc.Opcode, r.op.sent)
 		}
 		return nil
@@ -142,6 +163,9 @@ func (r *demoRun) batch(ctx context.Context, n int) (took time.Duration, verifie
 	took = time.Since(start)
 	if err == nil && r.op.receives {
 		err = r.b.complete(ctx, r.wcs[:n], r.checkReceived)
+		if r.transport == verbs.IWARP {
+			took = time.Since(start) // TCP having it is not arrival
+		}
 	}
 	if err != nil {
 		return 0, 0, err

@@ -1,11 +1,15 @@
 package main
 
 import (
+	"context"
 	"errors"
+	"net"
 	"net/netip"
+	"strconv"
 
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
 // Sizes of the demo: each side registers demoBuffer bytes (or one message, if that is more), and at most demoWindow
@@ -13,12 +17,15 @@ import (
 const (
 	demoBuffer = 8 << 20
 	demoWindow = 128
+	demoPort   = 7471
 )
 
 // demoPair is two nodes, A the requester and B the responder, with their QPs connected.
 type demoPair struct {
 	a, b *demoEnd
 	mtu  verbs.MTU
+	// accepting is B's listener for iWARP, which is connected when it is first used.
+	accepting *rdmacm.Listener
 }
 
 // demoEnd is one of the two: a node, and what a program makes on its device.
@@ -27,8 +34,17 @@ type demoEnd struct {
 	pd   *verbs.PD
 	mr   *verbs.MR
 	cq   *waiter
-	qp   *verbs.QP
+	qp   *verbs.QP    // RoCEv2
+	conn *rdmacm.Conn // iWARP
 	gid  verbs.GIDEntry
+}
+
+// on is the QP of a transport. Both have the same PD and CQ.
+func (end *demoEnd) on(t verbs.Transport) *verbs.QP {
+	if t == verbs.IWARP {
+		return end.conn.QP()
+	}
+	return end.qp
 }
 
 func newDemoPair(e *env, c *demoCmd) (p *demoPair, err error) {
@@ -65,6 +81,36 @@ func newDemoPair(e *env, c *demoCmd) (p *demoPair, err error) {
 	return p, p.b.connect(p.a.gid.GID, p.a.qp.Num(), p.mtu)
 }
 
+// demoCap is the size of the QPs: one more request than messages, see demoRun.batch.
+var demoCap = verbs.QPCap{MaxSendWR: demoWindow + 1, MaxRecvWR: demoWindow, MaxSendSGE: 1, MaxRecvSGE: 1}
+
+// connectIWARP connects the two over iWARP, if they are not.
+func (p *demoPair) connectIWARP(ctx context.Context) (err error) {
+	if p.accepting != nil {
+		return nil
+	}
+	config := func(end *demoEnd) *rdmacm.Config {
+		return &rdmacm.Config{Transport: verbs.IWARP, PD: end.pd, SendCQ: end.cq.cq, RecvCQ: end.cq.cq, Cap: demoCap}
+	}
+	to := net.JoinHostPort(p.b.gid.GID.Addr().String(), strconv.Itoa(demoPort))
+	if p.accepting, err = rdmacm.Listen(p.b.node.dev, to, config(p.b)); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	accepted := make(chan error, 1)
+	go func() {
+		var err error
+		p.b.conn, err = p.accepting.Accept(ctx)
+		accepted <- err
+	}()
+	p.a.conn, err = rdmacm.Dial(ctx, p.a.node.dev, to, config(p.a))
+	if err != nil {
+		cancel()
+	}
+	return errors.Join(err, <-accepted)
+}
+
 func newDemoEnd(e *env, addr string, flags linkFlags, buffer int) (end *demoEnd, err error) {
 	end = &demoEnd{}
 	f := nodeFlags{Addr: []cidr{{netip.MustParsePrefix(addr)}}, linkFlags: flags}
@@ -86,7 +132,7 @@ func newDemoEnd(e *env, addr string, flags linkFlags, buffer int) (end *demoEnd,
 	}
 	if end.qp, err = end.pd.CreateQP(&verbs.QPInitAttr{
 		Type: verbs.RC, Transport: verbs.RoCEv2, SendCQ: end.cq.cq, RecvCQ: end.cq.cq,
-		Cap: verbs.QPCap{MaxSendWR: demoWindow, MaxRecvWR: demoWindow, MaxSendSGE: 1, MaxRecvSGE: 1},
+		Cap: demoCap,
 	}); err != nil {
 		return end, err
 	}
@@ -117,7 +163,13 @@ func (end *demoEnd) connect(gid verbs.GID, qpn uint32, mtu verbs.MTU) error {
 }
 
 // Close undoes newDemoPair, however far that got.
-func (p *demoPair) Close() error { return errors.Join(p.a.Close(), p.b.Close()) }
+func (p *demoPair) Close() error {
+	var err error
+	if p.accepting != nil {
+		err = p.accepting.Close()
+	}
+	return errors.Join(err, p.a.Close(), p.b.Close())
+}
 
 // Close undoes newDemoEnd, however far that got.
 func (end *demoEnd) Close() error {
@@ -125,6 +177,9 @@ func (end *demoEnd) Close() error {
 		return nil
 	}
 	var errs []error
+	if end.conn != nil {
+		errs = append(errs, end.conn.Close())
+	}
 	if end.qp != nil {
 		errs = append(errs, end.qp.Destroy())
 	}

@@ -158,10 +158,16 @@ func runDemo(t *testing.T, args ...string) (int, demoReport, string) {
 
 func checkDemo(t *testing.T, code int, r demoReport, stderr string, rows, mtu int) {
 	t.Helper()
-	if code != 0 || stderr != "" || !r.Verified || len(r.Results) != rows || r.PathMTU != mtu {
+	if code != 0 || stderr != "" || !r.Verified || len(r.Results) != 2*rows || r.PathMTU != mtu {
 		t.Fatalf("exit code %d, stderr %q, want %d rows with path MTU %d: %+v", code, stderr, rows, mtu, r)
 	}
 	for _, row := range r.Results {
+		if row.Missing {
+			if row.Operation != "SEND_WITH_IMM" || row.Transport != "iWARP" {
+				t.Errorf("%+v", row)
+			}
+			continue
+		}
 		if row.Messages < 2 || row.Verified != row.Messages || row.P50 <= 0 || row.Size > 0 && row.Gbps <= 0 {
 			t.Errorf("%+v", row)
 		}
@@ -206,15 +212,23 @@ func TestDemoNoticesWrongData(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	for _, op := range demoOperations {
-		r := p.newRun(op, 8)
-		_, verified, err := r.batch(t.Context(), 4)
-		if err != nil || verified != 4 {
-			t.Fatalf("%v: %d of 4 verified, %v", op.opcode, verified, err)
-		}
-		r.destination()[8*2] ^= 1
-		if got := r.verify(4); got != 3 {
-			t.Errorf("%v: %d of 4 verified with one of them wrong", op.opcode, got)
+	if err := p.connectIWARP(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, transport := range demoTransports {
+		for _, op := range demoOperations {
+			if op.missing(transport) {
+				continue
+			}
+			r := p.newRun(transport, op, 8)
+			_, verified, err := r.batch(t.Context(), 4)
+			if err != nil || verified != 4 {
+				t.Fatalf("%v over %v: %d of 4 verified, %v", op.opcode, transport, verified, err)
+			}
+			r.destination()[8*2] ^= 1
+			if got := r.verify(4); got != 3 {
+				t.Errorf("%v over %v: %d of 4 verified with one of them wrong", op.opcode, transport, got)
+			}
 		}
 	}
 }
