@@ -152,6 +152,8 @@ func (r *perfRDMA) prepare(peer *perfOffer) {
 	}
 }
 
+func (r *perfRDMA) gone() <-chan struct{} { return r.qp(0).conn.Done() }
+
 // Close undoes newPerfRDMA, however far that got.
 func (r *perfRDMA) Close() error {
 	var errs []error

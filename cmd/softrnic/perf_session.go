@@ -70,7 +70,7 @@ func servePerf(ctx context.Context, n *node, l net.Listener, add func(*perfResul
 	for {
 		m, err := ctl.receive()
 		if errors.Is(err, io.EOF) {
-			return nil
+			return ctx.Err() // which closes the connection, too
 		}
 		if err == nil && m.Plan == nil {
 			err = errors.New("the peer sent something else than a plan (is it the same version?)")
@@ -186,6 +186,8 @@ type perfEnds interface {
 	// offer is what the peer must know, prepare is given what it says.
 	offer() *perfOffer
 	prepare(*perfOffer)
+	// gone is closed when the peer has disconnected the first; nil if that cannot be told.
+	gone() <-chan struct{}
 	Close() error
 }
 
@@ -264,6 +266,12 @@ func (s *perfSide) run(ctx context.Context, ctl *perfControl, p *perfPhase) erro
 	p.sending.Store(int32(len(s.lanes)))
 	p.announce = func() error { return ctl.send(&perfMessage{Sent: s.sent()}) }
 
+	hear := func() { // a peer that has disconnected says why, by another way
+		select {
+		case <-ctx.Done():
+		case <-time.After(disconnectWait):
+		}
+	}
 	var peer, lanes sync.WaitGroup
 	peer.Go(func() {
 		m, err := ctl.expect("count", func(m *perfMessage) bool {
@@ -280,15 +288,20 @@ func (s *perfSide) run(ctx context.Context, ctl *perfControl, p *perfPhase) erro
 		lanes.Go(func() {
 			err := l.run(p)
 			if failed := (*failedError)(nil); errors.As(err, &failed) && failed.status == verbs.WCWRFlushErr {
-				// The peer has disconnected. It says why, by another way.
-				select {
-				case <-ctx.Done():
-				case <-time.After(disconnectWait):
-				}
+				hear()
 			}
 			fail(err)
 		})
 	}
+	go func() { // who waits for memory to change, or for a peer that was killed, hears of nothing else
+		select {
+		case <-s.gone():
+			if hear(); ctx.Err() == nil {
+				fail(errDisconnected)
+			}
+		case <-ctx.Done():
+		}
+	}()
 	lanes.Wait()
 	<-p.untilSent.Done()
 	if ctx.Err() == nil {

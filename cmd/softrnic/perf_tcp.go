@@ -79,6 +79,8 @@ func (t *perfTCP) offer() *perfOffer {
 
 func (t *perfTCP) prepare(*perfOffer) {}
 
+func (t *perfTCP) gone() <-chan struct{} { return nil }
+
 func (t *perfTCP) Close() error {
 	var errs []error
 	for _, l := range t.ways {

@@ -160,7 +160,7 @@ func TestPerfInterrupted(t *testing.T) {
 			lan := pipe.New()
 			s := start(t, lan, "perf send bw --addr 10.0.0.1/24")
 			s.await(t, &s.out, "Waiting for a client")
-			p := start(t, lan, "perf "+args+" 10.0.0.1 --addr 10.0.0.2/24 --duration 1ms --warmup 0s"+strings.Repeat(" --size 64", 5000))
+			p := start(t, lan, "perf "+args+" 10.0.0.1 --addr 10.0.0.2/24 --duration 20ms --warmup 0s"+strings.Repeat(" --size 64", 500))
 			p.await(t, &p.out, " 64 ")
 			stopped, other := p, s
 			if who == "server" {
