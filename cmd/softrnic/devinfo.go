@@ -82,6 +82,7 @@ func deviceFields(name string, a *verbs.DeviceAttr) []field {
 	return []field{
 		always("hca_id", name, ""),
 		always("transport", "InfiniBand", "InfiniBand (0)"),
+		always("wire_protocols", []string{verbs.RoCEv2.String(), verbs.IWARP.String()}, fmt.Sprintf("%v, %v", verbs.RoCEv2, verbs.IWARP)),
 		always("fw_ver", a.FWVer, ""),
 		always("node_guid", guid(a.NodeGUID), ""),
 		always("sys_image_guid", guid(a.SysImageGUID), ""),

@@ -64,6 +64,7 @@ func TestErrorsAreOneLineWithTheirExitCode(t *testing.T) {
 	}{
 		{"bogus", 2, "bogus"},
 		{"demo --bogus", 2, "--bogus"},
+		{"pingpong rc --transport iwarp", 2, "use softrnic rping"},
 		{"demo --size x", 2, "--size"},
 		{"demo --size -1", 2, "-1"},
 		{"demo --time -1s", 2, "--time"},
@@ -113,6 +114,7 @@ func TestDevinfo(t *testing.T) {
 	}
 	for _, want := range []string{
 		"\ttransport:\t\t\tInfiniBand (0)\n",
+		"\twire_protocols:\t\t\tRoCEv2, iWARP\n",
 		"\tnode_guid:\t\t\t0000:00ff:fe00:0009\n",
 		"\t\tport:\t1\n",
 		"\t\t\tstate:\t\t\tPORT_ACTIVE (4)\n",

@@ -27,6 +27,7 @@ type pingpongRC struct {
 	GIDIdx  *uint8 `short:"g" name:"gid-idx" placeholder:"INDEX" help:"GID to use. Default: the first that is of the peer's family."`
 	Chk     bool   `short:"c" help:"Validate the received data; the client must be given this too."`
 
+	Transport transport `default:"rocev2" placeholder:"PROTOCOL" help:"Wire protocol: rocev2 only, as the QPs meet without rdma_cm."`
 	nodeFlags
 }
 
@@ -50,6 +51,9 @@ const filler = 0x7b
 
 // Validate implements kong's check after parsing.
 func (c *pingpongRC) Validate() error {
+	if c.Transport.Transport != verbs.RoCEv2 {
+		return fmt.Errorf("--transport iwarp: ibv_rc_pingpong has no iWARP, whose QPs need rdma_cm: use softrnic rping")
+	}
 	for _, f := range []struct {
 		flag    string
 		v, most int
