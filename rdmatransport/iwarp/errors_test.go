@@ -2,6 +2,7 @@ package iwarp_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"testing"
@@ -152,9 +153,11 @@ func TestRemoteErrors(t *testing.T) {
 					recv = verbs.WCWRFlushErr
 				}
 				e.statuses(d.rcq, recv)
-				if ev, err := d.dev.GetAsyncEvent(t.Context()); err != nil || ev.Type != verbs.EventQPFatal || ev.QP != e.qp {
-					t.Errorf("event %+v, %v", ev, err)
+				want := verbs.EventQPReqErr
+				if c.want.Layer == rdmap.LayerDDP && c.want.Type == 1 || c.want.Layer == rdmap.LayerRDMA && c.want.Type == rdmap.TypeRemoteProtection {
+					want = verbs.EventQPAccessErr
 				}
+				e.event(c.recv == 0, want)
 				e.over()
 				for _, b := range [][]byte{d.buf, far, e.readOnly.Buf(), e.writeOnly.Buf()} {
 					if !bytes.Equal(b, make([]byte, len(b))) {
@@ -491,6 +494,17 @@ func TestNothingAfterTerminate(t *testing.T) {
 	})
 }
 
+// event checks that the QP has had the event, or where a completion tells all, none.
+func (s *session) event(due bool, want verbs.AsyncEventType) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Nanosecond)
+	defer cancel()
+	ev, err := s.dev.GetAsyncEvent(ctx)
+	if due != (err == nil) || due && (ev.Type != want || ev.QP != s.qp) {
+		s.t.Errorf("event %v of %v, %v; want %v: %t", ev.Type, ev.QP, err, want, due)
+	}
+}
+
 // A peer's Terminate ends the connection; the request that it blames fails as it says.
 func TestTerminateReceived(t *testing.T) {
 	quote := func(c rdmap.Cause, m message) rdmap.TerminateHeader { return c.Quote(m.ulpdu) }
@@ -533,9 +547,7 @@ func TestTerminateReceived(t *testing.T) {
 				if n := d.prov.Counters()["iwarp_terminates_received"]; n != 1 {
 					t.Errorf("%d Terminates counted", n)
 				}
-				if ev, err := d.dev.GetAsyncEvent(t.Context()); err != nil || ev.Type != verbs.EventQPFatal {
-					t.Errorf("event %+v, %v", ev, err)
-				}
+				s.event(c.want == [3]verbs.WCStatus{flush, flush, flush}, verbs.EventQPFatal)
 				s.over()
 			})
 		})

@@ -136,6 +136,7 @@ func (q *qp) answered(status verbs.WCStatus) {
 	n := t.reads[0]
 	t.reads = t.reads[:copy(t.reads, t.reads[1:])]
 	if status != verbs.WCSuccess {
+		q.rx.told = true
 		q.pop(status, 0)
 		return
 	}
@@ -215,6 +216,7 @@ func (q *qp) placeSend(h *ddp.Untagged, op rdmap.Opcode, payload []byte) error {
 }
 
 func (q *qp) failRecv(status verbs.WCStatus) {
+	q.rx.told = true
 	wc := verbs.WC{Status: status, Opcode: verbs.WCRecv}
 	q.h.CompleteRecv(&wc, true)
 }

@@ -205,4 +205,5 @@ type receiver struct {
 	writing uint64 // bytes of the RDMA Write message under way, for the immediate data that may follow it
 	written uint64 // bytes of the last one
 	ulpdu   []byte // being handled
+	told    bool   // a completion says what was wrong with it
 }

@@ -9,7 +9,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/softrnic/softrnic/rdmatransport/iwarp/ddp"
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/mpa"
+	"github.com/softrnic/softrnic/rdmatransport/iwarp/rdmap"
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -94,6 +96,9 @@ func (q *qp) feed(c *conn, b []byte, idle bool) {
 			q.h.Fail()
 			return
 		}
+		if !q.rx.told {
+			q.h.Event(asyncEvent(err))
+		}
 		q.fail(err, q.rx.ulpdu)
 		return
 	}
@@ -101,6 +106,18 @@ func (q *qp) feed(c *conn, b []byte, idle bool) {
 		c.deframer.Release()
 	}
 	q.pump()
+}
+
+// asyncEvent tells the application of an error of the peer's that no completion tells.
+func asyncEvent(err error) verbs.AsyncEventType {
+	switch c, _ := rdmap.CauseOf(err); {
+	case c.Layer == rdmap.LayerLLP:
+		return verbs.EventQPFatal
+	case c.Layer == rdmap.LayerDDP && c.Type == uint8(ddp.TaggedError),
+		c.Layer == rdmap.LayerRDMA && c.Type == rdmap.TypeRemoteProtection:
+		return verbs.EventQPAccessErr
+	}
+	return verbs.EventQPReqErr
 }
 
 // streamEnded is called once, when nothing more will come.

@@ -53,6 +53,8 @@ func (q *qp) terminated(message []byte) error {
 			status = verbs.WCRemInvReqErr
 		}
 		q.failRequest(q.tx.reads[i], status)
+	} else {
+		q.h.Event(verbs.EventQPFatal) // of a WRITE, say, that has completed
 	}
 	return errTerminated
 }
