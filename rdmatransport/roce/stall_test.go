@@ -139,8 +139,10 @@ func (x *traffic) run() bool {
 			last = time.Now()
 		}
 		finished := true
-		for _, e := range x.ends {
+		for i, e := range x.ends {
 			if e.qp.State() == verbs.StateErr {
+				x.t.Logf("seed %d: end %d failed: loss %d%%, repeated %d%%, late %d%%, delay %v, blackouts %v, timeout %d",
+					x.seed, i, x.loss, x.dup, x.late, x.delay, x.blackouts, e.c.timeout)
 				if x.loss == 0 && !x.blackouts && x.late == 0 {
 					x.t.Errorf("seed %d: a connection failed on a good network", x.seed)
 				}

@@ -123,7 +123,7 @@ func TestNothingStaysBehind(t *testing.T) {
 		p.b = newNode(t, port, nil, "10.0.0.2/24").newEndpoint(smallCap)
 		p.am, p.bm = p.a.reg(make([]byte, 1<<20), allAccess), p.b.reg(make([]byte, 1<<20), allAccess)
 		c := defaultTerms()
-		c.sides[0].timeout, c.sides[0].retries = 1, 1
+		c.sides[0].timeout, c.sides[0].retries = 12, 3 // 67 ms: the first WRITE must not fail where the machine is busy
 		connect(p.a, p.b, c)
 		p.a.post(p.requests(verbs.RDMAWrite, 1, 1<<20)...)
 		p.a.succeed(1)
