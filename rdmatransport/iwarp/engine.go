@@ -10,7 +10,10 @@
 //
 // What differs from RoCEv2 for a user of verbs: SEND and WRITE complete when the stream has taken them, as TCP then
 // delivers them or breaks; SEND with immediate data does not exist; a READ's sink is named to the peer by an STag that
-// is only good for that stream's READs, so that its region needs no remote access.
+// is only good for that stream's READs, so that its region needs no remote access; a peer may invalidate an STag only while
+// no other stream has the PD.
+//
+// Locks, in the order they are taken: QP, conn.mu, then listener.mu or the stream's own.
 package iwarp
 
 import (
