@@ -96,7 +96,7 @@ func (q *asyncQueue) take() (e AsyncEvent, ok bool) {
 	if len(q.events) == 0 {
 		return e, false
 	}
-	e = q.events[0]
+	e, q.events[0] = q.events[0], AsyncEvent{} // let its object go
 	q.events = q.events[1:]
 	if len(q.events) > 0 {
 		q.signal() // one token stood for several events

@@ -389,6 +389,7 @@ func TestBadArguments(t *testing.T) {
 		id = b.resolve(rdmacm.TCP, v4A+":1")
 		wants(t, id.CreateQP(nil, nil), syscall.EINVAL)
 		wants(t, id.CreateQP(nil, &verbs.QPInitAttr{Type: verbs.UD}), syscall.EINVAL)
+		wants(t, id.CreateQP(nil, &verbs.QPInitAttr{Transport: verbs.IWARP}), syscall.EINVAL)
 		pd, err := a.dev.AllocPD()
 		must(t, err)
 		wants(t, id.CreateQP(pd, &verbs.QPInitAttr{}), syscall.EINVAL)

@@ -48,6 +48,8 @@ func (id *ID) CreateQP(pd *verbs.PD, attr *verbs.QPInitAttr) error {
 		return verbs.Errorf(verbs.ErrInvalid, op, "the ID has a QP already")
 	case pd != nil && pd.Device() != id.dev:
 		return verbs.Errorf(verbs.ErrInvalid, op, "the PD is on %s, the ID on %s", pd.Device().Name(), id.dev.Name())
+	case attr.Transport != 0 && attr.Transport != init.Transport:
+		return verbs.Errorf(verbs.ErrInvalid, op, "Transport %v: the ID's is %v, which SetTransports chooses", attr.Transport, init.Transport)
 	case init.Type != want && id.space != IB:
 		return verbs.Errorf(verbs.ErrInvalid, op, "Type %v: port space %v has %v QPs", init.Type, id.space, want)
 	}
