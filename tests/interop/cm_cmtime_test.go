@@ -152,7 +152,9 @@ func cmtimePerConnection(t *testing.T, output, step string) time.Duration {
 func TestCMTime(t *testing.T) { testCMTime(t, verbs.RoCEv2, 1000) }
 
 func testCMTime(t *testing.T, transport verbs.Transport, connections int) {
-	openCM(t, transport).eachFamily(t, func(t *testing.T, p cmPair) {
+	linux := cmPeer(t, 2, transport)
+	lab := cmLab{linux, openSoftRNIC(t, openTAP(t, linux.Netns)).(softrnic).dev, transport} // not captured: it takes time
+	lab.eachFamily(t, func(t *testing.T, p cmPair) {
 		t.Run("client", func(t *testing.T) {
 			c := newCMTime(t, p.cmLab)
 			p.endlessKernelServes(t, fmt.Sprintf("cmtime -b %v", p.there), func(ctx context.Context) error {

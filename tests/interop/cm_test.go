@@ -23,11 +23,15 @@ type cmLab struct {
 	transport verbs.Transport
 }
 
-// openCM opens a SoftRNIC device on a TAP beside a peer, until the test ends.
+// openCM opens a SoftRNIC device on a TAP beside a peer, until the test ends. What it sends is captured and looked at.
 func openCM(t *testing.T, transport verbs.Transport) cmLab {
 	t.Helper()
+	capturing := captured
+	if transport == verbs.IWARP {
+		capturing = capturedIWARP
+	}
 	p := cmPeer(t, 2, transport)
-	return cmLab{p, openSoftRNIC(t, openTAP(t, p.Netns)).(softrnic).dev, transport}
+	return cmLab{p, openSoftRNIC(t, capturing(t, openTAP(t, p.Netns))).(softrnic).dev, transport}
 }
 
 // cmPeer boots a peer whose rdma_cm uses the transport: it prefers rxe0 wherever that is.
