@@ -23,7 +23,7 @@ func TestNothingSentTwice(t *testing.T) {
 				p := newPair(t, pairOptions{terms: func(c *terms) {
 					c.mtu = mtu
 					for i := range c.sides {
-						c.sides[i].timeout = 18 // a second: for losses, not for a busy machine
+						c.sides[i].timeout = 21 // nine seconds: for losses, not for a busy machine
 					}
 				}})
 				defer p.close()
