@@ -221,9 +221,9 @@ func (c *perfCmd) measure(ctx context.Context, e *env, n *node, server netip.Add
 	if err != nil {
 		return err
 	}
-	defer closeWhenDone(ctx, conn)()
 	ctl := newPerfControl(conn)
 	defer func() { err = errors.Join(err, ctl.Close()) }()
+	defer ctl.interrupt(ctx)()
 
 	plans := c.plans()
 	report := newPerfReport(n, c, e)
@@ -238,7 +238,7 @@ func (c *perfCmd) measure(ctx context.Context, e *env, n *node, server netip.Add
 		bar.Describe(fmt.Sprintf("%s %s, %s, %s", p.Op, p.Metric, p.Over, formatSize(p.Size)))
 		r, err := runPerfClient(ctx, n, server, ctl, p, c.Loopback)
 		if err != nil {
-			return cause(ctx, fmt.Errorf("%s %s over %s, %s: %w", p.Op, p.Metric, p.Over, formatSize(p.Size), err))
+			return fmt.Errorf("%s %s over %s, %s: %w", p.Op, p.Metric, p.Over, formatSize(p.Size), err)
 		}
 		report.add(r)
 		_ = bar.Add(1)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -188,7 +189,42 @@ func newPerfControl(conn net.Conn) *perfControl {
 	return &perfControl{conn: conn, in: in, out: json.NewEncoder(conn)}
 }
 
-func (c *perfControl) Close() error { return c.conn.Close() }
+// perfLinger is how long a side that ends waits for the other to notice: its node may be gone right after.
+const perfLinger = time.Second
+
+// interrupt ends receive when ctx ends, until stop is called.
+func (c *perfControl) interrupt(ctx context.Context) (stop func() bool) {
+	return context.AfterFunc(ctx, func() { _ = c.conn.SetReadDeadline(time.Unix(1, 0)) })
+}
+
+// report tells the peer about err, if there is one, and ends receive soon.
+func (c *perfControl) report(err error) error {
+	if err == nil {
+		return nil
+	}
+	says := err.Error()
+	if errors.Is(err, context.Canceled) {
+		says = "interrupted"
+	}
+	_ = c.conn.SetWriteDeadline(time.Now().Add(perfLinger))
+	_ = c.send(&perfMessage{Error: says})
+	c.finish()
+	return err
+}
+
+func (c *perfControl) finish() {
+	if half, ok := c.conn.(interface{ CloseWrite() error }); ok {
+		_ = half.CloseWrite()
+	}
+	_ = c.conn.SetReadDeadline(time.Now().Add(perfLinger))
+}
+
+// Close waits a little for the peer to close its side.
+func (c *perfControl) Close() error {
+	c.finish()
+	_, _ = io.Copy(io.Discard, c.conn)
+	return c.conn.Close()
+}
 
 func (c *perfControl) send(m *perfMessage) error {
 	c.mu.Lock()

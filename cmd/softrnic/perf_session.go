@@ -23,7 +23,11 @@ func runPerfClient(ctx context.Context, n *node, server netip.Addr, ctl *perfCon
 	if err := ctl.send(&perfMessage{Plan: p}); err != nil {
 		return nil, err
 	}
-	defer func() { err = ctl.report(err) }()
+	defer func() {
+		if err != nil {
+			err = ctl.report(cause(ctx, err))
+		}
+	}()
 	m, err := ctl.expect("offer", func(m *perfMessage) bool { return m.Offer != nil })
 	if err != nil {
 		return nil, err
@@ -64,13 +68,13 @@ func servePerf(ctx context.Context, n *node, l net.Listener, add func(*perfResul
 	if err != nil {
 		return cause(ctx, fmt.Errorf("accept on %v: %w", l.Addr(), err))
 	}
-	defer closeWhenDone(ctx, conn)()
 	ctl := newPerfControl(conn)
 	defer ctl.Close()
+	defer ctl.interrupt(ctx)()
 	for {
 		m, err := ctl.receive()
 		if errors.Is(err, io.EOF) {
-			return ctx.Err() // which closes the connection, too
+			return nil
 		}
 		if err == nil && m.Plan == nil {
 			err = errors.New("the peer sent something else than a plan (is it the same version?)")
@@ -80,7 +84,7 @@ func servePerf(ctx context.Context, n *node, l net.Listener, add func(*perfResul
 			r, err = answerPerf(ctx, n, ctl, m.Plan)
 		}
 		if err != nil {
-			return cause(ctx, ctl.report(err))
+			return ctl.report(cause(ctx, err))
 		}
 		if add != nil {
 			add(r)
@@ -141,16 +145,6 @@ func answerPerf(ctx context.Context, n *node, ctl *perfControl, p *perfPlan) (r 
 		return nil, err
 	}
 	return m.Result, nil
-}
-
-// report tells the peer about err, if there is one, and ends the connection then.
-func (c *perfControl) report(err error) error {
-	if err != nil {
-		_ = c.conn.SetWriteDeadline(time.Now().Add(time.Second))
-		_ = c.send(&perfMessage{Error: err.Error()})
-		_ = c.Close()
-	}
-	return err
 }
 
 // play is what both sides do when all is connected: they warm up, then measure.

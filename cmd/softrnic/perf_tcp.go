@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -43,12 +45,26 @@ func (t *perfTCP) listen() (err error) {
 	return err
 }
 
-func (t *perfTCP) accept(ctx context.Context) (err error) {
+func (t *perfTCP) accept(ctx context.Context) error {
 	defer closeWhenDone(ctx, t.listener)()
-	for _, l := range t.ways {
-		if l.conn, err = t.listener.Accept(); err != nil {
+	for range t.ways {
+		conn, err := t.listener.Accept()
+		if err != nil {
 			return cause(ctx, err)
 		}
+		// They need not come in the order of dialling.
+		var index [4]byte
+		stop := closeWhenDone(ctx, conn)
+		_, err = io.ReadFull(conn, index[:])
+		stop()
+		i := binary.BigEndian.Uint32(index[:])
+		if err == nil && (int64(i) >= int64(len(t.ways)) || t.ways[i].conn != nil) {
+			err = fmt.Errorf("the peer says that a connection is its number %d, of %d", i, len(t.ways))
+		}
+		if err != nil {
+			return cause(ctx, errors.Join(err, conn.Close()))
+		}
+		t.ways[i].conn = conn
 	}
 	return nil
 }
@@ -61,6 +77,9 @@ func (t *perfTCP) dial(ctx context.Context, server netip.AddrPort) (err error) {
 			l.conn, err = t.node.host.DialStream(ctx, netip.AddrPort{}, server)
 		}
 		if err != nil {
+			return err
+		}
+		if _, err = l.conn.Write(binary.BigEndian.AppendUint32(nil, uint32(l.index))); err != nil {
 			return err
 		}
 	}

@@ -44,7 +44,7 @@ func checkRow(t *testing.T, row *perfResult, op, metric string, size int, messag
 	}
 	if l := row.Latency; l != nil {
 		if l.Min <= 0 || l.Typical < l.Min || l.P99 < l.Typical || l.P999 < l.P99 || l.Max < l.P999 || l.Avg < l.Min || l.Avg > l.Max ||
-			len(l.Distribution) < 5 || l.Distribution[len(l.Distribution)-1].Percent != 100 {
+			len(l.Distribution) < 2 || l.Distribution[len(l.Distribution)-1].Percent != 100 {
 			t.Errorf("latency: %+v", l)
 		}
 	}
@@ -343,7 +343,6 @@ func TestPerfHostileClient(t *testing.T) {
 		"many at once":     {plan(func(p *perfPlan) { p.Metric, p.Depth, p.CQMod = perfLat, 2, 1 }), "one message"},
 		"gone too early":   {good + `{"Error":"I go"}` + "\n", "I go"},
 		"no offer":         {good + good, "something else than its offer"},
-		"offers, no QP":    {good + `{"Offer":{}}` + "\n" + `{"Error":"no QP"}` + "\n", ""},
 		"nothing more":     {"", ""},
 		"an error at once": {`{"Error":"never mind"}` + "\n", "never mind"},
 	} {
@@ -352,11 +351,12 @@ func TestPerfHostileClient(t *testing.T) {
 			t.Logf("%s: %v", what, err) // the server may have hung up already
 		}
 		if c.want == "" {
-			_ = ctl.Close()
-			if what == "offers, no QP" {
-				continue // it waits for the QP until it is interrupted
-			}
+			_ = ctl.conn.Close()
 		}
+		go func() { // as clients do
+			_, _ = io.Copy(io.Discard, ctl.conn)
+			_ = ctl.conn.Close()
+		}()
 		if err := <-served; c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: %v, want %q", what, err, c.want)
 		}
