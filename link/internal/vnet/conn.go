@@ -108,6 +108,7 @@ func (c *Conn) receive(recv link.Receiver) {
 		}
 		switch r.err {
 		case nil, unix.EAGAIN, unix.EINTR, unix.ENETDOWN, unix.ENOBUFS: // the interface may come up again
+		case unix.EINVAL: // a packet socket's answer to one frame whose segmentation has no virtio name
 		default:
 			return
 		}
