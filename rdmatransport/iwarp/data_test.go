@@ -843,7 +843,7 @@ func TestTaggedMessagesDoNotMix(t *testing.T) {
 						s.p.send(s.p.readRequest(rdmap.ReadRequestHeader{Size: 20_000, SourceSTag: d.mr.RKey(), SourceTO: d.mr.Addr()}))
 					}
 				}
-				synctest.Wait() // the requests are read, and wait for room as the WRITEs do
+				synctest.Wait()   // the requests are read, and wait for room as the WRITEs do
 				var under message // the tagged message that is under way
 				done := map[rdmap.Opcode]int{}
 				for done[rdmap.Write] < writes || done[rdmap.ReadResponse] < reads {
