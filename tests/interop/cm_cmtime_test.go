@@ -149,22 +149,21 @@ func cmtimePerConnection(t *testing.T, output, step string) time.Duration {
 	return 0
 }
 
-func TestCMTime(t *testing.T) { testCMTime(t, verbs.RoCEv2, 1000) }
-
-func testCMTime(t *testing.T, transport verbs.Transport, connections int) {
-	linux := cmPeer(t, 2, transport)
-	lab := cmLab{linux, openSoftRNIC(t, openTAP(t, linux.Netns)).(softrnic).dev, transport} // not captured: it takes time
+func TestCMTime(t *testing.T) {
+	const connections = 1000
+	linux := cmPeer(t, 2, verbs.RoCEv2)
+	lab := cmLab{linux, openSoftRNIC(t, openTAP(t, linux.Netns)).(softrnic).dev, verbs.RoCEv2} // not captured: it takes time
 	lab.eachFamily(t, func(t *testing.T, p cmPair) {
 		t.Run("client", func(t *testing.T) {
 			c := newCMTime(t, p.cmLab)
 			p.endlessKernelServes(t, fmt.Sprintf("cmtime -b %v", p.there), func(ctx context.Context) error {
 				return c.connect(ctx, netip.AddrPortFrom(p.there, cmtimePort), connections)
 			})
-			t.Logf("connect: %v a connection", c.took["connect"]/time.Duration(connections))
+			t.Logf("connect: %v a connection", c.took["connect"]/connections)
 		})
 		t.Run("server", func(t *testing.T) {
 			c := newCMTime(t, p.cmLab)
-			c.listen(t, rdmacm.TCP, transport, netip.AddrPortFrom(p.here, cmtimePort))
+			c.listen(t, rdmacm.TCP, p.transport, netip.AddrPortFrom(p.here, cmtimePort))
 			out := p.kernelConnects(t, fmt.Sprintf("cmtime -s %v -c %d", p.here, connections), func(ctx context.Context) error {
 				return c.serve(ctx, connections)
 			})

@@ -8,7 +8,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// One process cannot have more than 71 QPs on siw.
-func TestIWARPCMTime(t *testing.T) { testCMTime(t, verbs.IWARP, 50) }
+// There is no cmtime over siw: connections that come and go so fast make Linux 6.1's iw_cm crash (BUG in iwcm.c, where
+// the end of a stream meets an ID that has no connection yet or no more), and one process gets no more than 71 QPs.
 
 func TestIWARPRpingInterrupted(t *testing.T) { testRpingInterrupted(t, verbs.IWARP) }
