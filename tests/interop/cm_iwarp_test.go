@@ -8,7 +8,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// There is no cmtime over siw: connections that come and go so fast make Linux 6.1's iw_cm crash (BUG in iwcm.c, where
-// the end of a stream meets an ID that has no connection yet or no more), and one process gets no more than 71 QPs.
+// There is no cmtime over siw: connections that come and go so fast have made Linux 6.1's iw_cm crash (a BUG in its work
+// handler), and one process was seen to get no more than 71 QPs.
 
 func TestIWARPRpingInterrupted(t *testing.T) { testRpingInterrupted(t, verbs.IWARP) }
