@@ -164,7 +164,7 @@ func (q *perfQP) idle() bool { return q.closed && q.completed == q.posted }
 // that the stream has it. The bytes read are nobody's.
 func (q *perfQP) flush() error {
 	q.extra = verbs.SendWR{ID: q.id(perfFlushed), Opcode: verbs.RDMARead, Flags: verbs.SendSignaled,
-		SGList:     append(q.extra.SGList[:0], q.lane.side.mr.SGE(int(q.plan.memory()), 1)),
+		SGList:     append(q.extra.SGList[:0], q.lane.side.mr.SGE(int(q.plan.memory())+q.index, 1)),
 		RemoteAddr: q.peerTx, RKey: q.peerRKey}
 	return q.qp.PostSend(&q.extra)
 }

@@ -26,9 +26,6 @@ type perfRDMA struct {
 	peer []byte
 }
 
-// perfFlush is the room, behind the blocks, that a flush READs into; see perfQP.flush.
-const perfFlush = 64
-
 func newPerfRDMA(n *node, p *perfPlan, client bool) (r *perfRDMA, err error) {
 	r = &perfRDMA{node: n, plan: p, client: client, seed: rand.Uint64()}
 	defer func() {
@@ -39,7 +36,7 @@ func newPerfRDMA(n *node, p *perfPlan, client bool) (r *perfRDMA, err error) {
 	if r.pd, err = n.dev.AllocPD(); err != nil {
 		return r, err
 	}
-	buf := make([]byte, int(p.memory())+perfFlush)
+	buf := make([]byte, int(p.memory())+p.QPs) // and a byte for each QP's flushes
 	p.fill(buf, r.seed)
 	const access = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
 	if r.mr, err = r.pd.RegMR(buf, access); err != nil {

@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -263,24 +262,6 @@ func TestPerfReport(t *testing.T) {
 	}
 	if info, err := os.Stat(profile); err != nil || info.Size() == 0 {
 		t.Errorf("profile: %v, %v", info, err)
-	}
-}
-
-// The measuring loops, and what is below them, allocate nothing for a message.
-func TestPerfAllocatesNothing(t *testing.T) {
-	allocations := func(args string, iters int) uint64 {
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		runPerf(t, fmt.Sprintf("%s --loopback --iters %d", args, iters))
-		runtime.ReadMemStats(&after)
-		return after.Mallocs - before.Mallocs
-	}
-	const few, many = 1000, 21000
-	for _, args := range []string{"write rate", "send rate", "read rate", "atomic rate", "send lat", "write lat", "read lat"} {
-		a, b := allocations(args, few), allocations(args, many)
-		if each := (float64(b) - float64(a)) / (many - few); each > 0.1 {
-			t.Errorf("%s: %.2f allocations a message", args, each)
-		}
 	}
 }
 
