@@ -56,9 +56,10 @@ func (i interruption) clientAndServer(ctx context.Context, t *testing.T, kernelS
 	return nil, nil
 }
 
-func TestRpingInterrupted(t *testing.T) { testRpingInterrupted(t, verbs.RoCEv2) }
-
-func testRpingInterrupted(t *testing.T, transport verbs.Transport) {
+// Over siw only TestIWARPCut cuts connections, and there is no cmtime: in Linux 6.1 connections that come and go fast
+// have made iw_cm crash (a BUG in its work handler), or left siw deaf to a peer's FIN.
+func TestRpingInterrupted(t *testing.T) {
+	const transport = verbs.RoCEv2
 	l := cmLab{peer: cmPeer(t, 2, transport), transport: transport}
 	program := buildSoftRNIC(t)
 	l.eachFamily(t, func(t *testing.T, p cmPair) {

@@ -277,7 +277,8 @@ func TestManyConnections(t *testing.T) {
 		peers[0].Run(t, fmt.Sprintf("cmtime -s %v -p %d -c %d", addr, servingPort, ofKernel))
 		s.await("done", rounds*connections+(i+1)*ofKernel)
 	}
-	if left := s.quit(); left > idle {
+	// The runtime has some that come and go; one left by a connection in a thousand would be twenty.
+	if left := s.quit(); left > idle+10 {
 		t.Errorf("the server has %d goroutines when all is over, %d at the beginning", left, idle)
 	}
 	// Tables keep the room that they had: less than 100 bytes a connection.
