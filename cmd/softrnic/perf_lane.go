@@ -162,6 +162,10 @@ func (l *perfRDMALane) flush() error {
 	if plan.Over != overIWARP || plan.Op != perfSend && plan.Op != perfWrite {
 		return nil
 	}
+	return l.flushAll()
+}
+
+func (l *perfRDMALane) flushAll() error {
 	l.flushed = 0
 	for _, q := range l.qps {
 		if err := q.flush(); err != nil {
@@ -211,6 +215,9 @@ func (l *perfRDMALane) ping() error {
 	for first, last := q.posted, time.Duration(0); ; {
 		if l.phase.iters > 0 && q.posted-first == l.phase.iters || l.phase.iters == 0 && last >= l.phase.duration {
 			l.metered.stop()
+			if l.side.plan.onePlace() { // what was seen to change is all there when this is complete, on both sides
+				return l.flushAll()
+			}
 			return nil
 		}
 		begin := l.metered.elapsed()
