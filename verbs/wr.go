@@ -8,7 +8,8 @@ type SGE struct {
 }
 
 // SendWR is a send work request (ibv_send_wr). PostSend copies it and its lists: it may be reused at once. The memory
-// that SGList names must stay unchanged until completion, except with SendInline.
+// that SGList names must stay unchanged until completion, except with SendInline. It must be registered even then: other
+// than in libibverbs, an lkey is the only way from an address to memory.
 type SendWR struct {
 	ID     uint64
 	Opcode WROpcode

@@ -21,7 +21,8 @@ type qpResources struct {
 // CreateQP makes the ID's QP and takes it to INIT, a UD QP to RTS (rdma_create_qp). The ID must know its device.
 //
 // What is left out is made, and goes with the QP: a nil pd is the device's default one, which all IDs share; a nil CQ
-// in attr is a new one, as large as its queue and with a completion channel. Type and Transport are the ID's if zero.
+// in attr is a new one, as large as its queue and with a completion channel. Type and Transport are the ID's; if not
+// zero they must be the same.
 //
 // From then on the ID moves the QP: to RTS when a connection is made, to ERR when it ends.
 func (id *ID) CreateQP(pd *verbs.PD, attr *verbs.QPInitAttr) error {
