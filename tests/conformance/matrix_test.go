@@ -7,7 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
-	"net/netip"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -183,21 +182,6 @@ func (s *scenario) run(t *testing.T, r *rand.Rand) {
 	for _, d := range ds {
 		d.close()
 	}
-}
-
-// findNeighbour pings until an answer comes: address resolution has fewer retries than a connection, and frames that
-// carry it no checksum of their own.
-func (d *driver) findNeighbour(addr netip.Addr) {
-	d.t.Helper()
-	for range 100 {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		_, err := d.host.Ping(ctx, addr)
-		cancel()
-		if err == nil {
-			return
-		}
-	}
-	d.t.Fatalf("no answer from %v", addr)
 }
 
 // patience is how long a connection may take in virtual time. Retries on a bad network take minutes.

@@ -3,6 +3,7 @@ package conformance
 import (
 	"context"
 	"io"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -236,4 +237,19 @@ func must[T any](v T, err error) func(*testing.T) T {
 		ok(t, err)
 		return v
 	}
+}
+
+// findNeighbour pings until an answer comes: address resolution has fewer retries than a connection, and frames that
+// carry it no checksum of their own.
+func (n *node) findNeighbour(addr netip.Addr) {
+	n.t.Helper()
+	for range 100 {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		_, err := n.host.Ping(ctx, addr)
+		cancel()
+		if err == nil {
+			return
+		}
+	}
+	n.t.Fatalf("no answer from %v", addr)
 }

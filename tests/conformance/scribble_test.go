@@ -1,0 +1,42 @@
+//go:build !race
+
+package conformance
+
+// The application's own race is the point here; the detector would report it.
+
+import (
+	"bytes"
+	"sync"
+	"testing"
+
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// TestMemoryChangesWhileSent is the same with the application writing at the very time. What arrives is a mixture,
+// but no packet is lost for it.
+func TestMemoryChangesWhileSent(t *testing.T) {
+	p := newPair(t, pairOptions{})
+	defer p.close()
+	var scribbler sync.WaitGroup
+	stop := make(chan struct{})
+	scribbler.Go(func() {
+		for i := byte(0); ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+				copy(p.am.Buf(), bytes.Repeat([]byte{i}, pairMemory))
+			}
+		}
+	})
+	for id := range uint64(500) {
+		p.a.post(&verbs.SendWR{ID: id, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
+			SGList: []verbs.SGE{p.am.SGE(0, pairMemory)}, RemoteAddr: p.bm.Addr(), RKey: p.bm.RKey()})
+		p.a.succeed(id)
+	}
+	close(stop)
+	scribbler.Wait()
+	if n := p.b.counter("icrc_errors"); n != 0 {
+		t.Errorf("the peer found %d wrong ICRCs", n)
+	}
+}
