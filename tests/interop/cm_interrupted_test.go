@@ -57,7 +57,7 @@ func (i interruption) clientAndServer(ctx context.Context, t *testing.T, kernelS
 }
 
 // Over siw only TestIWARPCut cuts connections, and there is no cmtime: in Linux 6.1 connections that come and go fast
-// have made iw_cm crash (a BUG in its work handler), or left siw deaf to a peer's FIN.
+// have made iw_cm crash (a BUG in its work handler).
 func TestRpingInterrupted(t *testing.T) {
 	const transport = verbs.RoCEv2
 	l := cmLab{peer: cmPeer(t, 2, transport), transport: transport}
