@@ -31,6 +31,8 @@ type Endpoint struct {
 var (
 	_ stack.LinkEndpoint = (*Endpoint)(nil)
 	_ stack.GSOEndpoint  = (*Endpoint)(nil)
+
+	_ stack.QueueingDiscipline = noQueue{}
 )
 
 // NewEndpoint makes the endpoint of l, which it owns from now on: closing the endpoint closes the link. Reception
@@ -47,7 +49,7 @@ func NewEndpoint(l Link) *Endpoint {
 func (e *Endpoint) Link() Link { return e.link }
 
 // SetFrameHandler installs h, which sees each frame received for this host (its own MAC address, broadcast,
-// multicast) before gVisor does, on the link's goroutine, and keeps it from gVisor by returning true. Nil removes it.
+// multicast) before gVisor does, on the link's goroutines, and keeps it from gVisor by returning true. Nil removes it.
 func (e *Endpoint) SetFrameHandler(h func(*Frame) bool) {
 	if h == nil {
 		e.handler.Store(nil)
@@ -68,6 +70,11 @@ func (e *Endpoint) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) 
 	for _, pkt := range pkts.AsSlice() {
 		t.add(pkt)
 	}
+	return e.transmit(t)
+}
+
+// transmit writes t's frames and takes t back.
+func (e *Endpoint) transmit(t *transmission) (int, tcpip.Error) {
 	n, err := e.link.Write(t.frames)
 	clear(t.frames)
 	clear(t.pieces)
@@ -75,6 +82,23 @@ func (e *Endpoint) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) 
 	e.scratch.Put(t)
 	return n, tcpipError(err)
 }
+
+// QDisc is what NICs on the endpoint should have as their queueing discipline. It queues nothing, as gVisor's own that
+// does not, but makes no list of each packet.
+func (e *Endpoint) QDisc() stack.QueueingDiscipline { return noQueue{e} }
+
+type noQueue struct{ e *Endpoint }
+
+// WritePacket implements stack.QueueingDiscipline.
+func (q noQueue) WritePacket(pkt *stack.PacketBuffer) tcpip.Error {
+	t := q.e.scratch.Get().(*transmission)
+	t.add(pkt)
+	_, err := q.e.transmit(t)
+	return err
+}
+
+// Close implements stack.QueueingDiscipline.
+func (noQueue) Close() {}
 
 func (t *transmission) add(pkt *stack.PacketBuffer) {
 	first := len(t.pieces)
@@ -165,9 +189,10 @@ func (e *Endpoint) deliver(f *Frame, to tcpip.PacketType) {
 		return
 	}
 	data := f.Data
-	payload := buffer.MakeWithView(buffer.NewViewWithData(data[:min(len(data), firstView)]))
-	if len(data) > firstView {
-		_ = payload.Append(buffer.NewViewWithData(data[firstView:])) // fails for a nil view only
+	h := headersLen(data)
+	payload := buffer.MakeWithView(buffer.NewViewWithData(data[:h]))
+	if len(data) > h {
+		_ = payload.Append(buffer.NewViewWithData(data[h:])) // fails for a nil view only
 	}
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: payload})
 	defer pkt.DecRef()
@@ -180,8 +205,29 @@ func (e *Endpoint) deliver(f *Frame, to tcpip.PacketType) {
 	(*d).DeliverNetworkPacket(proto, pkt)
 }
 
-// firstView keeps the largest frame (64 KiB and an Ethernet header) within views that gVisor's pools hold.
-const firstView = buffer.MaxChunkSize / 2
+// wholeView is the largest frame that lies in one view, in bytes.
+const wholeView = 512
+
+// headersLen is how much of a frame is its first view. gVisor copies the view with the headers while it parses them, so
+// that of a long segment this should be nothing else; the rest is then in one piece, of a size that gVisor pools.
+func headersLen(frame []byte) int {
+	if len(frame) <= wholeView {
+		return len(frame)
+	}
+	n, proto := EthernetHeaderLen, tcpip.TransportProtocolNumber(0)
+	switch ip := frame[n:]; header.Ethernet(frame).Type() {
+	case header.IPv4ProtocolNumber:
+		n += int(header.IPv4(ip).HeaderLength())
+		proto = header.IPv4(ip).TransportProtocol()
+	case header.IPv6ProtocolNumber:
+		n += header.IPv6MinimumSize
+		proto = tcpip.TransportProtocolNumber(header.IPv6(ip).NextHeader())
+	}
+	if proto == header.TCPProtocolNumber {
+		return n + int(header.TCP(frame[n:]).DataOffset()) // at most 14+60+60
+	}
+	return wholeView
+}
 
 // checksumsValid verifies the IPv4 header's checksum and, of TCP and UDP in an unfragmented packet without extension
 // headers, the transport's. What it does not know is gVisor's to judge.

@@ -40,7 +40,7 @@ func host(t testing.TB, l link.Link, n byte, transports ...stack.TransportProtoc
 		TransportProtocols: append(transports, icmp.NewProtocol4, icmp.NewProtocol6, udp.NewProtocol),
 	})
 	e := link.NewEndpoint(l)
-	must(t, s.CreateNIC(1, e))
+	must(t, s.CreateNICWithOptions(1, e, stack.NICOptions{QDisc: e.QDisc()}))
 	must(t, s.AddProtocolAddress(1, tcpip.ProtocolAddress{Protocol: ipv4.ProtocolNumber,
 		AddressWithPrefix: tcpip.AddressWithPrefix{Address: tcpip.AddrFrom4([4]byte{10, 0, 0, n}), PrefixLen: 24}}, stack.AddressProperties{}))
 	s.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: 1}})
@@ -355,12 +355,11 @@ func BenchmarkEndpointWrite(b *testing.B) {
 	pkt.NetworkHeader().Push(20)
 	e.AddHeader(pkt)
 	pkt.GSOOptions = stack.GSO{Type: stack.GSOTCPv4, NeedsCsum: true, CsumOffset: 16, MSS: 1460, L3HdrLen: 20}
-	var list stack.PacketBufferList
-	list.PushBack(pkt)
+	q := e.QDisc()
 	b.ReportAllocs()
 	for b.Loop() {
-		if n, err := e.WritePackets(list); n != 1 || err != nil {
-			b.Fatal(n, err)
+		if err := q.WritePacket(pkt); err != nil {
+			b.Fatal(err)
 		}
 	}
 }

@@ -17,14 +17,50 @@ type Link interface {
 	MTU() int
 	// Offloads says which frames larger than MTU, and which unfinished checksums, Write takes.
 	Offloads() Offloads
-	// Attach starts reception: recv is called for what arrives, one call at a time, on a goroutine of the link.
-	// The frames and their bytes are recv's to change, and are valid until it returns. Attach is called once.
+	// Attach starts reception: recv is called for what arrives, on a goroutine of the link, and on several at the same
+	// time if the link has several queues. Frames of one flow (addresses, protocol and ports) come in order, one call
+	// after the other. The frames and their bytes are recv's to change, and are valid until it returns. Attach is
+	// called once.
 	Attach(recv Receiver)
 	// Write sends frames in order and returns how many it took; an error says why the next one was not. A frame
 	// that the medium loses counts as taken. Write does not keep the frames' bytes after it returns.
 	Write(frames []Frame) (int, error)
 	// Close stops reception, waits until recv has returned, and removes what the link created. recv must not call it.
 	Close() error
+}
+
+// Poller is a link that can be driven by whoever waits for what it brings, in place of its own goroutine: latency is
+// then that of the medium, without the wake-up of a goroutine.
+//
+// While Poll is called again and again, the link's goroutine stays asleep and only looks now and then, every
+// millisecond at the latest, whether the calls go on: what arrives after the last is received then, or at once if
+// EndPoll was called.
+type Poller interface {
+	// Poll passes what has arrived to the receiver of Attach, on the caller's goroutine, and returns without waiting;
+	// false if there was nothing, or another goroutine is receiving: then the caller's processor was offered to other
+	// threads, among which the one may be that is to send. The receiver must not call it.
+	Poll() bool
+	// EndPoll says that the caller polls no more: from now on the link's goroutine is on duty.
+	EndPoll()
+}
+
+// Wait is what a link's own goroutine does when nothing arrives and nobody polls.
+type Wait uint8
+
+const (
+	// WaitAdaptive polls for a short while after traffic, then sleeps.
+	WaitAdaptive Wait = iota
+	// WaitEvent sleeps at once: least work for the processor.
+	WaitEvent
+	// WaitPoll polls always, and keeps a processor busy: least latency.
+	WaitPoll
+)
+
+// Shared is a link whose medium is memory of this process: whoever has two links of one medium can carry from one host
+// to the other what the medium would, without frames. A wrapper that is there to see, lose or delay frames is none.
+type Shared interface {
+	// Medium is the same comparable value for all links of one medium; nil once the link is closed.
+	Medium() any
 }
 
 // Receiver takes a batch of frames that arrived together.
@@ -78,6 +114,8 @@ type Frame struct {
 	ChecksumStart, ChecksumOffset uint16
 	// ChecksumValid, on reception: the medium vouches for the transport checksum.
 	ChecksumValid bool
+	// Polled, on reception: the frame comes on the goroutine of whoever called Poll.
+	Polled bool
 }
 
 // Len is the number of bytes in the frame.

@@ -35,11 +35,14 @@ func (p *Provider) newCM(rand io.Reader) *cm.Manager {
 
 // Route implements rdmacm.Provider. Without src it takes an interface that has a network with dst, else one with a
 // gateway. The error wraps EADDRNOTAVAIL if the device does not have src, ENETUNREACH if it has no way to dst,
-// EINVAL if dst cannot be a host's address or src is of the other IP version.
+// EINVAL if dst is no address of a host, or for RoCEv2 a group, or src is of the other IP version.
 func (p *Provider) Route(transport verbs.Transport, src, dst netip.Addr) (rdmacm.Route, error) {
 	const op = "route"
 	zone := dst.Zone()
 	src, dst = src.Unmap().WithZone(""), dst.Unmap().WithZone("")
+	if dst.IsMulticast() && transport == verbs.IWARP {
+		return rdmacm.Route{}, verbs.Errorf(verbs.ErrInvalid, op, "%v: iWARP has no multicast", dst)
+	}
 	given := src.IsValid() && !src.IsUnspecified()
 	if given && src.Is4() != dst.Is4() {
 		return rdmacm.Route{}, verbs.Errorf(verbs.ErrInvalid, op, "source %v, destination %v: give two of one IP version", src, dst)
@@ -113,6 +116,9 @@ func (p *Provider) Listen(attr *rdmacm.ListenAttr, h rdmacm.Handler) (io.Closer,
 func (p *Provider) Connect(attr *rdmacm.ConnectAttr, h rdmacm.Handler) (rdmacm.ProviderConn, error) {
 	if _, err := p.nic(attr.Port); err != nil {
 		return nil, err
+	}
+	if attr.Dst.IsMulticast() {
+		return nil, verbs.Errorf(verbs.ErrInvalid, "connect", "%v is a multicast group: join it", attr.Dst)
 	}
 	if attr.Transport == verbs.IWARP {
 		return p.iwarp.Connect(attr, h)

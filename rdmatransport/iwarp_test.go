@@ -29,7 +29,7 @@ func newIWARPPair(t *testing.T, cfgA, cfgB iwarp.Config, size int) *iwarpPair {
 	t.Helper()
 	lan := pipe.New()
 	device := func(addr string, cfg iwarp.Config) *verbs.Device {
-		host, err := stack.New(lan.Port(), stack.Addr(addr))
+		host, err := stack.New(inFrames(lan.Port()), stack.Addr(addr))
 		if err != nil {
 			t.Fatal(err)
 		}

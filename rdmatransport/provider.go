@@ -24,11 +24,17 @@ import (
 const (
 	maxQP     = 1 << 20
 	maxMR     = 1 << 24
+	maxMW     = 1 << 22
 	maxQueue  = 1 << 20
+	maxAH     = 1 << 20
 	maxSGE    = 32
 	maxInline = 1024
 	gidTable  = 256 // what an address vector's sgid_index of 8 bits can name
-	ackDelay  = 10  // 4.096 µs × 2^10: what the shortest timeout allows for
+
+	maxMcastGroup  = 1024
+	maxMcastAttach = 256
+
+	ackDelay = 10 // 4.096 µs × 2^10: what the shortest timeout allows for
 )
 
 // made counts the devices of this process, for their names.
@@ -52,6 +58,7 @@ type options struct {
 	name string
 	rand io.Reader
 	mpa  iwarp.Config
+	roce roce.Config
 }
 
 // Name sets the device's name; the default is softrnic0, softrnic1, ….
@@ -62,6 +69,9 @@ func Rand(r io.Reader) Option { return func(o *options) { o.rand = r } }
 
 // MPA sets how the device wants its iWARP streams.
 func MPA(c iwarp.Config) Option { return func(o *options) { o.mpa = c } }
+
+// RoCE sets how the device wants its RoCEv2 connections.
+func RoCE(c roce.Config) Option { return func(o *options) { o.roce = c } }
 
 // New makes a device with a port for each of the host's interfaces. The host stays the caller's: close the device
 // first, then the host.
@@ -78,7 +88,7 @@ func New(host stack.Network, opts ...Option) *Provider {
 	}
 	p := &Provider{name: o.name, nics: host.NICs(), regions: memory.NewRegions(o.rand), timers: timers.New()}
 	p.iwarp = iwarp.New(host, o.mpa, p.regions, o.rand, p.iwarpRoute, func(qpn uint32) bool { return p.roce.HasQP(qpn) })
-	p.roce = roce.New(p.nics, p.regions, p.timers, o.rand, p.iwarp.HasQP)
+	p.roce = roce.New(p.nics, o.roce, p.regions, p.timers, o.rand, p.iwarp.HasQP)
 	p.cm = p.newCM(o.rand)
 	return p
 }
@@ -90,28 +100,45 @@ func (p *Provider) Name() string { return p.name }
 func (p *Provider) QueryDevice() verbs.DeviceAttr {
 	guid := eui64(p.nics[0].MAC())
 	return verbs.DeviceAttr{
-		FWVer:           "1.0",
-		NodeGUID:        guid,
-		SysImageGUID:    guid,
-		NodeType:        verbs.NodeCA,
-		MaxMRSize:       1<<63 - 1,
-		PageSizeCap:     0xfffff000,
-		VendorID:        0xffffff, // no IEEE company, as IBTA Vol 1 annex A3 has it for software
-		MaxQP:           maxQP,
-		MaxQPWR:         maxQueue,
-		DeviceCapFlags:  verbs.DeviceBadPKeyCntr | verbs.DeviceRCRNRNAKGen | verbs.DeviceSysImageGUID,
+		FWVer:        "1.0",
+		NodeGUID:     guid,
+		SysImageGUID: guid,
+		NodeType:     verbs.NodeCA,
+		MaxMRSize:    1<<63 - 1,
+		PageSizeCap:  0xfffff000,
+		VendorID:     0xffffff, // no IEEE company, as IBTA Vol 1 annex A3 has it for software
+		MaxQP:        maxQP,
+		MaxQPWR:      maxQueue,
+		DeviceCapFlags: verbs.DeviceBadPKeyCntr | verbs.DeviceBadQKeyCntr | verbs.DeviceUDAVPortEnforce |
+			verbs.DeviceRCRNRNAKGen | verbs.DeviceSysImageGUID | verbs.DeviceSRQResize |
+			verbs.DeviceMemWindow | verbs.DeviceMemWindowType2B | verbs.DeviceMemMgtExtensions |
+			verbs.DeviceXRC | verbs.DeviceFlushGlobal | verbs.DeviceFlushPersistent | verbs.DeviceAtomicWrite,
 		MaxSGE:          maxSGE,
 		MaxSGERd:        maxSGE,
 		MaxInlineData:   maxInline,
 		MaxCQ:           maxQP,
 		MaxCQE:          1 << 22,
 		MaxMR:           maxMR,
+		MaxMW:           maxMW,
 		MaxPD:           1 << 20,
 		MaxQPRDAtom:     roce.MaxReadAtomic,
 		MaxResRDAtom:    roce.MaxReadAtomic * maxQP,
 		MaxQPInitRDAtom: roce.MaxReadAtomic,
 		AtomicCap:       verbs.AtomicGlob,
+		MaxSRQ:          maxQP,
+		MaxSRQWR:        maxQueue,
+		MaxSRQSGE:       maxSGE,
 		MaxPKeys:        1,
+		MaxAH:           maxAH,
+
+		MaxMcastGrp:           maxMcastGroup,
+		MaxMcastQPAttach:      maxMcastAttach,
+		MaxTotalMcastQPAttach: maxMcastGroup * maxMcastAttach,
+
+		PacketPacing: verbs.PacketPacingCaps{
+			RateLimitMin: 1, RateLimitMax: roce.MaxRateLimit, SupportedQPTs: 1<<verbs.RC | 1<<verbs.UC | 1<<verbs.UD,
+		},
+
 		LocalCAAckDelay: ackDelay,
 		PhysPortCnt:     uint8(len(p.nics)),
 	}
@@ -124,17 +151,20 @@ func (p *Provider) QueryPort(port uint8) (verbs.PortAttr, error) {
 		return verbs.PortAttr{}, err
 	}
 	return verbs.PortAttr{
-		State:       verbs.PortActive,
-		MaxMTU:      verbs.MTU4096,
-		ActiveMTU:   activeMTU(nic),
-		GIDTblLen:   gidTable,
-		MaxMsgSz:    roce.MaxMessage,
-		PKeyTblLen:  1,
-		MaxVLNum:    1,
-		ActiveWidth: 2, // 4x
-		ActiveSpeed: 4, // 10 Gbit/s a lane
-		PhysState:   5, // link up
-		LinkLayer:   verbs.LinkLayerEthernet,
+		State:     verbs.PortActive,
+		MaxMTU:    verbs.MTU4096,
+		ActiveMTU: activeMTU(nic),
+		GIDTblLen: gidTable,
+		MaxMsgSz:  roce.MaxMessage,
+		// As in IBTA Vol 1 §14.2.5.6 these stick at their largest value, and count for all ports here.
+		BadPKeyCntr:  uint32(min(p.roce.Counters.BadPKey.Load(), 0xffff)),
+		QKeyViolCntr: uint32(min(p.roce.Counters.QKeyViolations.Load(), 0xffff)),
+		PKeyTblLen:   1,
+		MaxVLNum:     1,
+		ActiveWidth:  2, // 4x
+		ActiveSpeed:  4, // 10 Gbit/s a lane
+		PhysState:    5, // link up
+		LinkLayer:    verbs.LinkLayerEthernet,
 	}, nil
 }
 
@@ -145,16 +175,25 @@ func (p *Provider) GIDTable(port uint8) ([]verbs.GIDEntry, error) {
 		return nil, err
 	}
 	addrs := gids(nic)
-	table := make([]verbs.GIDEntry, len(addrs))
+	table := make([]verbs.GIDEntry, 0, len(addrs))
 	for i, a := range addrs {
-		table[i] = verbs.GIDEntry{
-			GID: verbs.GIDFromAddr(a), Index: i, PortNum: port, Type: verbs.GIDTypeRoCEv2, NetDev: nic.Name(),
+		if a.IsValid() {
+			table = append(table, verbs.GIDEntry{
+				GID: verbs.GIDFromAddr(a), Index: i, PortNum: port, Type: verbs.GIDTypeRoCEv2, NetDev: nic.Name(),
+			})
 		}
 	}
 	return table, nil
 }
 
-// gids are the addresses that the GID table has room for.
+// Watch implements verbs.Provider.
+func (p *Provider) Watch(f func(t verbs.AsyncEventType, port uint8)) {
+	for i, nic := range p.nics {
+		nic.Watch(func() { f(verbs.EventGIDChange, uint8(i+1)) })
+	}
+}
+
+// gids are the addresses that the GID table has room for; the zero Addr is a hole.
 func gids(nic stack.NIC) []netip.Addr {
 	addrs := nic.GIDs()
 	return addrs[:min(len(addrs), gidTable)]
@@ -176,6 +215,12 @@ func (p *Provider) RegMR(mr *verbs.MR) (lkey, rkey uint32, err error) { return p
 // DeregMR implements verbs.Provider.
 func (p *Provider) DeregMR(mr *verbs.MR) { p.regions.Deregister(mr) }
 
+// AllocMW implements verbs.Provider.
+func (p *Provider) AllocMW(mw *verbs.MW) (rkey uint32, err error) { return p.regions.AllocWindow(mw) }
+
+// DeallocMW implements verbs.Provider.
+func (p *Provider) DeallocMW(mw *verbs.MW) { p.regions.DeallocWindow(mw) }
+
 // CreateQP implements verbs.Provider.
 func (p *Provider) CreateQP(h verbs.QPHandle, attr *verbs.QPInitAttr) (verbs.ProviderQP, uint32, error) {
 	switch attr.Transport {
@@ -187,6 +232,27 @@ func (p *Provider) CreateQP(h verbs.QPHandle, attr *verbs.QPInitAttr) (verbs.Pro
 	return nil, 0, fmt.Errorf("transport %v: %w", attr.Transport, verbs.ErrNotSupported)
 }
 
+// CreateAH implements verbs.Provider.
+func (p *Provider) CreateAH(attr *verbs.AHAttr) (verbs.ProviderAH, error) {
+	return p.roce.CreateAH(attr)
+}
+
+// AttachMcast implements verbs.Provider.
+func (p *Provider) AttachMcast(qp verbs.ProviderQP, group verbs.GID) error {
+	return p.roce.AttachMcast(qp, group)
+}
+
+// DetachMcast implements verbs.Provider.
+func (p *Provider) DetachMcast(qp verbs.ProviderQP, group verbs.GID) error {
+	return p.roce.DetachMcast(qp, group)
+}
+
+// Progress implements verbs.Provider.
+func (p *Provider) Progress() bool { return p.roce.Progress() }
+
+// EndProgress implements verbs.Provider.
+func (p *Provider) EndProgress() { p.roce.EndProgress() }
+
 // Counters is a snapshot of the device's counters, by the names of rxe's hw_counters where rxe has them.
 func (p *Provider) Counters() map[string]uint64 {
 	all := p.roce.Snapshot()
@@ -197,6 +263,9 @@ func (p *Provider) Counters() map[string]uint64 {
 
 // Close implements verbs.Provider.
 func (p *Provider) Close() error {
+	for _, nic := range p.nics {
+		nic.Watch(nil)
+	}
 	p.cm.Close()
 	p.roce.Close()
 	p.iwarp.Close()

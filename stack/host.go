@@ -41,6 +41,13 @@ type Host struct {
 
 var _ Network = (*Host)(nil)
 
+// Ports that the host draws for streams without one: above those that rdma_cm draws, as Linux does, and then asks the
+// host for. Neither knows which ones the other has in use.
+const (
+	firstEphemeral = 61000
+	lastEphemeral  = 65535
+)
+
 // New makes a host with l as its first NIC. It owns the links from now on, also where it returns an error.
 func New(l link.Link, opts ...Option) (*Host, error) {
 	c := &config{log: slog.New(slog.DiscardHandler)}
@@ -65,6 +72,9 @@ func New(l link.Link, opts ...Option) (*Host, error) {
 		},
 		HandleLocal: true,
 	})
+	if err := h.stack.SetPortRange(firstEphemeral, lastEphemeral); err != nil {
+		panic(fmt.Sprintf("gVisor refuses ports %d to %d: %v", firstEphemeral, lastEphemeral, err)) // constants of this file
+	}
 	if err := h.configure(c); err != nil {
 		h.Close()
 		for _, n := range c.nics[len(h.nics):] {
@@ -140,6 +150,7 @@ func (h *Host) Interfaces() []*Interface { return append([]*Interface(nil), h.ni
 func (h *Host) Close() error {
 	h.once.Do(func() {
 		for _, n := range h.nics {
+			n.leave()
 			n.port.close()
 		}
 		h.stack.Destroy()
@@ -165,7 +176,9 @@ func (h *Host) setRoutes() {
 	var routes []tcpip.Route
 	for _, n := range h.nics {
 		for _, p := range n.prefixes {
-			routes = append(routes, tcpip.Route{Destination: subnet(p), NIC: n.id})
+			if p.IsValid() {
+				routes = append(routes, tcpip.Route{Destination: subnet(p), NIC: n.id})
+			}
 		}
 		for _, gw := range n.gateways {
 			routes = append(routes, tcpip.Route{

@@ -66,7 +66,7 @@ func TestGIDs(t *testing.T) {
 		if err := n.RemoveAddr(a4); err != nil {
 			t.Fatal(err)
 		}
-		check(linkLocal, a6, c4)
+		check(linkLocal, netip.Addr{}, a6, c4)
 		if err := n.RemoveAddr(c4); err != nil {
 			t.Fatal(err)
 		}
@@ -80,7 +80,15 @@ func TestGIDs(t *testing.T) {
 				t.Error("no error")
 			}
 		}
-		check(linkLocal, a6)
+		check(linkLocal, netip.Addr{}, a6)
+		if _, err := n.Datagrams().Path(stack.PathAttr{Dst: b4}); err == nil {
+			t.Error("a path from the hole")
+		}
+		d4 := netip.MustParseAddr("10.0.0.78")
+		if err := n.AddAddr("10.0.0.78/24"); err != nil {
+			t.Fatal(err)
+		}
+		check(linkLocal, d4, a6)
 	})
 }
 

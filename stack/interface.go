@@ -23,12 +23,19 @@ type Interface struct {
 	host     *Host
 	id       tcpip.NICID
 	link     link.Link
+	poller   link.Poller // the link, or nil
+	shared   link.Shared // the link, or nil
+	closed   atomic.Bool // with the host
 	endpoint *link.Endpoint
 	mac      [6]byte
 	port     *port
 	gids     atomic.Pointer[[]netip.Addr] // replaced, never changed: reception reads it
+	watcher  atomic.Pointer[func()]
 
-	// Under host.mu. prefixes[i] belongs to GID i.
+	groupMu sync.Mutex                         // of writers
+	groups  atomic.Pointer[map[netip.Addr]int] // joined, and how often; replaced, never changed: reception reads it
+
+	// Under host.mu. prefixes[i] belongs to GID i; the zero prefix is a hole.
 	prefixes []netip.Prefix
 	gateways []netip.Addr
 
@@ -51,12 +58,16 @@ func (h *Host) addInterface(c *nicConfig) error {
 		mac:        [6]byte(c.link.MAC()),
 		neighbours: map[neighbourKey]*neighbour{},
 	}
+	n.poller, _ = c.link.(link.Poller)
+	n.shared, _ = c.link.(link.Shared)
 	n.port = &port{nic: n}
 	n.gids.Store(new([]netip.Addr))
-	if err := h.stack.CreateNICWithOptions(n.id, n.endpoint, stack.NICOptions{}); err != nil {
+	n.groups.Store(&map[netip.Addr]int{})
+	if err := h.stack.CreateNICWithOptions(n.id, n.endpoint, stack.NICOptions{QDisc: n.endpoint.QDisc()}); err != nil {
 		return fmt.Errorf("interface on %s: %w", c.link.Name(), stackError(err))
 	}
 	h.nics = append(h.nics, n)
+	n.enter()
 
 	linkLocal := netip.AddrFrom16(header.LinkLocalAddr(n.endpoint.LinkAddress()).As16())
 	for _, p := range append([]netip.Prefix{netip.PrefixFrom(linkLocal, 64)}, c.addrs...) {
@@ -82,16 +93,40 @@ func (n *Interface) GIDs() []netip.Addr { return slices.Clone(*n.gids.Load()) }
 // Datagrams is the interface's datagram port.
 func (n *Interface) Datagrams() DatagramPort { return n.port }
 
+// Poll receives what has arrived on the caller's goroutine, if the link is a [link.Poller].
+func (n *Interface) Poll() bool { return n.poller != nil && n.poller.Poll() }
+
+// EndPoll implements NIC.
+func (n *Interface) EndPoll() {
+	if n.poller != nil {
+		n.poller.EndPoll()
+	}
+}
+
 // Counters are what the datagram port has sent, received and dropped.
 func (n *Interface) Counters() Counters { return n.port.counters.snapshot() }
 
-// AddAddr adds an address, given as to the option [Addr]; it becomes the last GID.
+// AddAddr adds an address, given as to the option [Addr]; it takes the first hole in the GID
+// table, or becomes the last GID.
 func (n *Interface) AddAddr(cidr string) error {
 	p, err := parseCIDR(cidr)
 	if err != nil {
 		return err
 	}
-	return n.add(p)
+	err = n.add(p)
+	if err == nil {
+		n.tell()
+	}
+	return err
+}
+
+// Watch implements NIC.
+func (n *Interface) Watch(f func()) { n.watcher.Store(&f) }
+
+func (n *Interface) tell() {
+	if f := n.watcher.Load(); f != nil && *f != nil {
+		(*f)()
+	}
 }
 
 func (n *Interface) add(p netip.Prefix) error {
@@ -107,20 +142,33 @@ func (n *Interface) add(p netip.Prefix) error {
 	}, stack.AddressProperties{}); err != nil {
 		return fmt.Errorf("address %v on %s: %w", p, n.Name(), stackError(err))
 	}
-	n.prefixes = append(n.prefixes, p)
+	if i := slices.Index(n.prefixes, netip.Prefix{}); i >= 0 {
+		n.prefixes[i] = p
+	} else {
+		n.prefixes = append(n.prefixes, p)
+	}
 	n.changed()
 	n.announce(p.Addr())
 	h.log.Debug("address added", "nic", n.Name(), "addr", p)
 	return nil
 }
 
-// RemoveAddr removes an address; the GIDs after it move up. Paths from it go on sending until they are closed. The
+// RemoveAddr removes an address; its place in the GID table stays empty until the next address takes it, so that no
+// index changes its meaning but that one. Paths from it go on sending until they are closed. The
 // link-local address made from the MAC stays.
 func (n *Interface) RemoveAddr(a netip.Addr) error {
+	err := n.remove(a)
+	if err == nil {
+		n.tell()
+	}
+	return err
+}
+
+func (n *Interface) remove(a netip.Addr) error {
 	h := n.host
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	i := slices.IndexFunc(n.prefixes, func(p netip.Prefix) bool { return p.Addr() == a })
+	i := slices.IndexFunc(n.prefixes, func(p netip.Prefix) bool { return p.IsValid() && p.Addr() == a })
 	switch {
 	case i < 0:
 		return fmt.Errorf("address %v: %s does not have it", a, n.Name())
@@ -130,7 +178,10 @@ func (n *Interface) RemoveAddr(a netip.Addr) error {
 	if err := h.stack.RemoveAddress(n.id, tcpipAddr(a)); err != nil {
 		return fmt.Errorf("address %v on %s: %w", a, n.Name(), stackError(err))
 	}
-	n.prefixes = slices.Delete(n.prefixes, i, i+1)
+	n.prefixes[i] = netip.Prefix{}
+	for last := len(n.prefixes) - 1; !n.prefixes[last].IsValid(); last-- {
+		n.prefixes = n.prefixes[:last]
+	}
 	n.changed()
 	h.log.Debug("address removed", "nic", n.Name(), "addr", a)
 	return nil
@@ -143,6 +194,7 @@ func (n *Interface) changed() {
 		gids[i] = p.Addr()
 	}
 	n.gids.Store(&gids)
+	near.changes.Add(1)
 	n.host.setRoutes()
 }
 
@@ -165,7 +217,7 @@ func (n *Interface) setGateway(gw netip.Addr) error {
 func (n *Interface) networks(v4 bool) string {
 	var s []string
 	for _, p := range n.prefixes {
-		if p.Addr().Is4() == v4 {
+		if p.IsValid() && p.Addr().Is4() == v4 {
 			s = append(s, p.String())
 		}
 	}
@@ -176,7 +228,7 @@ func (n *Interface) networks(v4 bool) string {
 }
 
 // has reports whether a is one of the interface's addresses.
-func (n *Interface) has(a netip.Addr) bool { return slices.Contains(*n.gids.Load(), a) }
+func (n *Interface) has(a netip.Addr) bool { return a.IsValid() && slices.Contains(*n.gids.Load(), a) }
 
 // loopback is the link that leads to the interface's own datagram port: a switch with two ports, so that a datagram
 // to oneself waits in a bounded queue and arrives on a goroutine of its own.

@@ -15,9 +15,9 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// recheck is how long a neighbour's MAC is used before gVisor is asked again; asking is what makes gVisor probe a
+// freshFor is how long a neighbour's MAC is used before gVisor is asked again; asking is what makes gVisor probe a
 // neighbour that it has not heard of for a while.
-const recheck = time.Second
+const freshFor = time.Second
 
 // maxHeld bounds the bytes that wait for one neighbour's MAC, above what a transport has in flight. A peer's first
 // packets would otherwise be lost and cost it a retransmission timeout at every connection.
@@ -34,7 +34,8 @@ type neighbour struct {
 	resolved func(stack.LinkResolutionResult) // n.onResolved, made once
 
 	mac     atomic.Uint64 // in the low 48 bits; 0 while unknown
-	checked atomic.Int64  // when gVisor was asked, UnixNano
+	stale   atomic.Bool   // gVisor is to be asked again; set by recheck
+	recheck *time.Timer   // from one question to the next
 
 	refs int // under nic.neighMu
 
@@ -54,7 +55,7 @@ func (n *Interface) neighbour(local, next netip.Addr) *neighbour {
 	if nb == nil {
 		nb = &neighbour{nic: n, key: k}
 		nb.resolved = nb.onResolved
-		nb.checked.Store(time.Now().UnixNano())
+		nb.recheck = time.AfterFunc(freshFor, func() { nb.stale.Store(true) })
 		n.neighbours[k] = nb
 	}
 	nb.refs++
@@ -74,6 +75,7 @@ func (nb *neighbour) release() {
 		return
 	}
 	delete(n.neighbours, nb.key)
+	nb.recheck.Stop()
 	nb.mu.Lock()
 	defer nb.mu.Unlock()
 	nb.closed = true
@@ -81,9 +83,9 @@ func (nb *neighbour) release() {
 }
 
 // lookup returns the MAC, or 0 while it is unknown.
-func (nb *neighbour) lookup(now int64) uint64 {
-	// A wall clock that was set back must not stop the checks.
-	if last := nb.checked.Load(); (now-last >= int64(recheck) || now < last) && nb.checked.CompareAndSwap(last, now) {
+func (nb *neighbour) lookup() uint64 {
+	if nb.stale.Load() && nb.stale.CompareAndSwap(true, false) {
+		nb.recheck.Reset(freshFor)
 		_ = nb.resolve()
 	}
 	return nb.mac.Load()

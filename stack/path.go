@@ -28,6 +28,7 @@ type path struct {
 	pseudo   uint16 // sum of the UDP pseudo header without its length
 	headers  int    // bytes of template in use
 	close    sync.Once
+	way
 }
 
 var _ Path = (*path)(nil)
@@ -49,7 +50,7 @@ func (p *port) Path(a PathAttr) (Path, error) {
 	if a.HopLimit == 0 {
 		a.HopLimit = 64
 	}
-	t := &path{attr: a, out: n.link, v4: a.Src.Is4()}
+	t := &path{attr: a, out: n.link, v4: a.Src.Is4(), way: way{from: n, to: a.Dst}}
 	mac, err := t.route(n)
 	if err != nil {
 		return nil, err
@@ -69,6 +70,7 @@ func (t *path) route(n *Interface) (mac []byte, err error) {
 		return o.MAC(), err
 	}
 	if t.attr.Dst.IsMulticast() {
+		t.out = &groupLink{n.link, n, t.attr.Dst}
 		if t.attr.Dst.Is4() {
 			return []byte(header.EthernetAddressFromMulticastIPv4Address(dst)), nil
 		}
@@ -121,6 +123,14 @@ func (t *path) Attr() PathAttr { return t.attr }
 
 // MTU implements Path.
 func (t *path) MTU() int { return t.mtu }
+
+// Batch implements Path.
+func (t *path) Batch(n int) int {
+	if !t.uso || n <= 0 {
+		return 1
+	}
+	return max(1, min(link.MaxSegments, (link.MaxSuperframe-(t.headers-ethLen))/n))
+}
 
 // Close implements Path.
 func (t *path) Close() {

@@ -19,10 +19,31 @@ type port struct {
 	nic      *Interface
 	counters counters
 
-	// mu is held while the receiver runs: it orders the link's goroutine and the loopback's, and lets Receive wait.
+	lanes [lanes]lane
+}
+
+// lanes is how many flows can be received at once, at most: more than links have queues, so that two seldom meet.
+const lanes = 16
+
+// lane receives the flows of a UDP source port, with 15 others of them.
+type lane struct {
+	// mu is held while the receiver runs: it orders what the link and the loopback bring, and lets Receive wait.
 	mu sync.Mutex
 	fn func(*Datagram)
 	d  Datagram // the one that is passed, reused
+	_  [64]byte // lanes are for different processors
+}
+
+// lane is that of the flow of a frame, if it is RoCE.
+func (p *port) lane(b []byte) *lane {
+	at := ethLen + ipv4Len
+	if len(b) > ethLen && b[ethLen]>>4 == 6 {
+		at = ethLen + ipv6Len
+	}
+	if len(b) < at+2 {
+		return &p.lanes[0]
+	}
+	return &p.lanes[(b[at]^b[at+1])%lanes]
 }
 
 var _ DatagramPort = (*port)(nil)
@@ -56,9 +77,12 @@ func (c *counters) snapshot() Counters {
 
 // Receive implements DatagramPort. The receiver must not call it.
 func (p *port) Receive(fn func(*Datagram)) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.fn = fn
+	for i := range p.lanes {
+		l := &p.lanes[i]
+		l.mu.Lock()
+		l.fn = fn
+		l.mu.Unlock()
+	}
 }
 
 func (p *port) close() { p.Receive(nil) }
@@ -66,9 +90,6 @@ func (p *port) close() { p.Receive(nil) }
 // handle is the link endpoint's frame handler; it returns false for what is gVisor's. The frame is addressed to the
 // interface's MAC, or to a group.
 func (p *port) handle(f *link.Frame) bool {
-	if f.Data[0]&1 != 0 {
-		return false
-	}
 	return p.receive(f, false)
 }
 
@@ -80,9 +101,10 @@ func (p *port) handleLoopback(frames []link.Frame) {
 }
 
 func (p *port) receive(f *link.Frame, looped bool) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	d := &p.d
+	l := p.lane(f.Data)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	d := &l.d
 	switch d.parse(f) {
 	case notRoCE:
 		return false
@@ -90,7 +112,7 @@ func (p *port) receive(f *link.Frame, looped bool) bool {
 		p.counters.rxMalformed.Add(1)
 		return true
 	}
-	if !p.nic.has(d.Dst) {
+	if f.Data[0]&1 == 0 && !p.nic.has(d.Dst) || f.Data[0]&1 != 0 && !p.nic.joined(d.Dst) {
 		return false
 	}
 	// What comes over the wire with one's own source address is forged, or a loop in the network.
@@ -98,13 +120,14 @@ func (p *port) receive(f *link.Frame, looped bool) bool {
 		p.counters.rxMalformed.Add(1)
 		return true
 	}
-	if p.fn == nil {
+	if l.fn == nil {
 		p.counters.rxDropped.Add(1)
 		return true
 	}
+	d.Looped = looped
 	p.counters.rxFrames.Add(1)
 	p.counters.rxBytes.Add(uint64(len(f.Data)))
-	p.fn(d)
+	l.fn(d)
 	return true
 }
 
@@ -172,6 +195,7 @@ func (d *Datagram) parse(f *link.Frame) verdict {
 	d.Payload = ip[headers:total:total]
 	d.SegmentSize = len(d.Payload)
 	d.next = 0
+	d.Polled = f.Polled
 	switch f.Segmentation {
 	case link.NoSegmentation:
 	case link.UDP:

@@ -5,6 +5,10 @@ import (
 	"encoding/binary"
 	"net"
 	"net/netip"
+
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+
+	"github.com/softrnic/softrnic/link"
 )
 
 // This file is all that a transport may know of a host: a datagram port for RoCEv2, streams for iWARP, and the
@@ -25,7 +29,7 @@ type Network interface {
 }
 
 // Stream is a TCP connection as iWARP needs it: one that can be written to without waiting, in pieces that are filled
-// in place.
+// in place, and read where the data lies.
 type Stream interface {
 	net.Conn
 	// MSS is the payload, in bytes, of a full segment, as both sides and the path allow it.
@@ -36,19 +40,33 @@ type Stream interface {
 	// wait: false means that the buffer has no room now and nothing was sent; the function given to OnRoom is called
 	// when it has. A piece that fits a segment is not spread over two, unless it has to be sent again.
 	Send(n int, fill Filler) (bool, error)
+	// Crowded tells whether at least n pieces were sent since anything came from the peer. What is small does better to
+	// wait then, and go with others: the function given to OnRoom is called when something comes.
+	Crowded(n int) bool
 	// OnRoom sets the function to call, on a goroutine of the stream, when Send may work again. At most once.
 	OnRoom(f func())
+	// Wait waits until Receive has something to say. Past the read deadline its error is a timeout.
+	Wait() error
+	// Receive passes what has arrived to take, in order and in the pieces that it lies in, until there is no more or take
+	// returns false. It does not wait. The error is io.EOF at the end of the stream.
+	Receive(take Taker) error
 	// CloseWrite sends what is in the send buffer, then FIN.
 	CloseWrite() error
 	// Abort sends RST and drops what is buffered.
 	Abort()
+	// Near is the interface of this process where the connection ends, as Path.Near has it.
+	Near() NIC
 }
 
 // Filler writes a piece of a stream: all of b.
 type Filler interface{ Fill(b []byte) }
 
-// MaxPiece is the largest piece that Stream.Send takes, in bytes.
-const MaxPiece = 1 << 16
+// Taker takes all of b, which is the stream's, out of a stream, and tells whether it wants more. It must not call the
+// stream.
+type Taker interface{ Take(b []byte) bool }
+
+// MaxPiece is the largest piece that Stream.Send takes, in bytes: what goes into one frame of a link that segments.
+const MaxPiece = link.MaxSuperframe - header.TCPTotalHeaderMaximumSize - 1
 
 // NIC is one interface of a host.
 type NIC interface {
@@ -57,15 +75,24 @@ type NIC interface {
 	// MTU is the largest IP packet in bytes.
 	MTU() int
 	// GIDs are the addresses that make the GID table, by index: the link-local address made from the MAC (EUI-64)
-	// first, then the others in the order they were added, as Linux lists them.
+	// first, then the others, as Linux lists them: an address keeps its index, and one that is removed leaves a hole, the
+	// zero Addr, which the next one added takes.
 	GIDs() []netip.Addr
+	// Watch has f called after GIDs has changed, on the goroutine that changed it; nil ends that.
+	Watch(f func())
 	// Datagrams is the interface's datagram port.
 	Datagrams() DatagramPort
 	// Source is the address that packets to dst leave the interface from. direct says that no gateway is on the way.
-	// The error wraps ENETUNREACH if the interface has no way to dst, EINVAL if dst cannot be a host's address.
+	// The error wraps ENETUNREACH if the interface has no way to dst, EINVAL if dst is no address of a host
+	// or a group.
 	Source(dst netip.Addr) (src netip.Addr, direct bool, err error)
 	// Resolve waits until the next hop on the way from src to dst has told its MAC, or ctx ends.
 	Resolve(ctx context.Context, src, dst netip.Addr) error
+	// Poll receives what has arrived on the caller's goroutine, without waiting, where the link can be polled; false if
+	// there was nothing. No lock may be held that a receiver takes.
+	Poll() bool
+	// EndPoll says that the caller polls no more; before, reception may wait a millisecond for the next Poll.
+	EndPoll()
 	// Join receives a multicast group's datagrams, and tells routers and switches so (IGMP, MLD). Leave undoes one Join.
 	Join(group netip.Addr) error
 	Leave(group netip.Addr) error
@@ -73,15 +100,18 @@ type NIC interface {
 
 // DatagramPort sends and receives UDP datagrams on port 4791 with the header fields that the ICRC covers in view.
 type DatagramPort interface {
-	// Path prepares to send from one of the NIC's addresses to another host, or to one of its own addresses. It starts
+	// Path prepares to send from one of the NIC's addresses to another host, to one of its own addresses, or to a group,
+	// of which the NIC gets a copy itself if it has joined. It starts
 	// to resolve the neighbour but does not wait: what is sent meanwhile is kept, up to a bound, and lost if nobody
 	// answers. The error wraps ENETUNREACH if there is no route, EADDRNOTAVAIL if no such source address.
 	Path(PathAttr) (Path, error)
 	// Sender takes a sender from the port's pool.
 	Sender() Sender
-	// Receive installs the function that every valid datagram for one of the NIC's addresses goes to, on the link's
+	// Receive installs the function that every valid datagram for one of the NIC's addresses, or for a group that it has
+	// joined, goes to, on the link's
 	// receive goroutine. It may send before it returns. Nil removes it, and waits until no call is running.
-	// Calls come one at a time; the function must not call Receive.
+	// Datagrams of one flow (addresses and source port) come in order and one at a time, those of others at the same
+	// time on several goroutines where the link has several queues. The function must not call Receive.
 	Receive(func(*Datagram))
 }
 
@@ -99,6 +129,12 @@ type Path interface {
 	Attr() PathAttr
 	// MTU is the largest UDP payload, in bytes, of one datagram on this path.
 	MTU() int
+	// Batch is how many datagrams of n bytes the link takes in one frame; at least 1.
+	Batch(n int) int
+	// Near is the interface of this process that the path leads to through nothing but memory: one of the host's own, or
+	// one on the same [link.Shared] medium. It is nil if there is none, and may change at any time: links are closed,
+	// addresses move. What is carried there without packets nobody can tell from what is carried in packets.
+	Near() NIC
 	// Close frees what the path holds.
 	Close()
 }
@@ -121,7 +157,9 @@ type Datagram struct {
 	Src, Dst     netip.Addr
 	SrcPort      uint16
 	TrafficClass uint8 // DSCP and ECN of the outer header
+	Polled       bool  // it comes on the goroutine of whoever called NIC.Poll
 	HopLimit     uint8
+	Looped       bool // one of the host's own, which did not pass a link
 	// Header is the IP header (20 or 40 bytes; no options) and the UDP header of the segment that Next returned last;
 	// before the first Next, those of the frame.
 	Header []byte

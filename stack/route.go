@@ -5,21 +5,32 @@ import (
 	"fmt"
 	"net/netip"
 	"syscall"
-
-	"gvisor.dev/gvisor/pkg/tcpip"
 )
 
-// Source implements NIC. It is the address of the smallest network that has dst, or has the gateway to it.
+// Source implements NIC. It is the address of the smallest network that has dst, or has the gateway to it; for a group,
+// the first that is good as far as the group reaches.
 func (n *Interface) Source(dst netip.Addr) (src netip.Addr, direct bool, err error) {
 	dst = dst.Unmap().WithZone("")
-	if !isHostAddr(dst) || dst.IsLoopback() {
-		return src, false, fmt.Errorf("route to %v: want the address of a host: %w", dst, syscall.EINVAL)
+	if !isHostAddr(dst) && !dst.IsMulticast() || dst.IsLoopback() {
+		return src, false, fmt.Errorf("route to %v: want the address of a host or a group: %w", dst, syscall.EINVAL)
 	}
 	if n.has(dst) {
 		return dst, true, nil
 	}
 	n.host.mu.Lock()
 	defer n.host.mu.Unlock()
+	if dst.IsMulticast() {
+		if !dst.Is4() {
+			src = n.prefixes[0].Addr() // the link-local address
+		}
+		if !dst.IsLinkLocalMulticast() || dst.Is4() {
+			src = n.global(dst.Is4(), src)
+		}
+		if src.IsValid() {
+			return src, true, nil
+		}
+		return src, false, n.noRoute(dst)
+	}
 	if src := n.inNetwork(dst); src.IsValid() {
 		return src, true, nil
 	}
@@ -58,7 +69,7 @@ func (n *Interface) inNetwork(a netip.Addr) (src netip.Addr) {
 // global is the first address that is good beyond the link, else otherwise. host.mu is held.
 func (n *Interface) global(v4 bool, otherwise netip.Addr) netip.Addr {
 	for _, p := range n.prefixes {
-		if p.Addr().Is4() == v4 && !p.Addr().IsLinkLocalUnicast() {
+		if p.IsValid() && p.Addr().Is4() == v4 && !p.Addr().IsLinkLocalUnicast() {
 			return p.Addr()
 		}
 	}
@@ -74,28 +85,6 @@ func (n *Interface) Resolve(ctx context.Context, src, dst netip.Addr) error {
 	defer p.Close()
 	if nb := p.(*path).nb; nb != nil {
 		return nb.wait(ctx)
-	}
-	return nil
-}
-
-// Join implements NIC.
-func (n *Interface) Join(group netip.Addr) error {
-	return n.member("join", n.host.stack.JoinGroup, group)
-}
-
-// Leave implements NIC.
-func (n *Interface) Leave(group netip.Addr) error {
-	return n.member("leave", n.host.stack.LeaveGroup, group)
-}
-
-func (n *Interface) member(what string, change func(tcpip.NetworkProtocolNumber, tcpip.NICID, tcpip.Address) tcpip.Error,
-	group netip.Addr) error {
-	group = group.Unmap().WithZone("")
-	if !group.IsMulticast() {
-		return fmt.Errorf("%s %v: want a multicast address", what, group)
-	}
-	if err := change(protocolOf(group), n.id, tcpipAddr(group)); err != nil {
-		return fmt.Errorf("%s %v on %s: %w", what, group, n.Name(), stackError(err))
 	}
 	return nil
 }

@@ -3,7 +3,6 @@ package stack
 import (
 	"encoding/binary"
 	"sync"
-	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip/checksum"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
@@ -25,7 +24,6 @@ type sender struct {
 	port   *port
 	out    link.Link    // where all of frames go
 	frames []link.Frame // finished, in buf
-	now    int64        // UnixNano when first needed; 0 before
 
 	// The frame being built is buf[start:end] on path; path is nil if there is none.
 	path       *path
@@ -34,6 +32,12 @@ type sender struct {
 	size       int    // payload bytes of its first segment
 	last       int    // and of its last
 	id         uint16 // IPv4 ID of its last segment
+
+	ids struct {
+		path *path
+		last uint32 // drawn
+		left int    // drawn and not used
+	}
 
 	fresh bool // Drop may take its last segment back
 
@@ -59,7 +63,7 @@ func (s *sender) Datagram(pt Path, n int) (header, payload []byte) {
 	}
 	var id uint16
 	if p.v4 {
-		id = uint16(p.ids.Add(1))
+		id = s.nextID(p)
 	}
 	if !s.extends(p, n, id) {
 		s.begin(p, id)
@@ -77,6 +81,22 @@ func (s *sender) Datagram(pt Path, n int) (header, payload []byte) {
 		binary.BigEndian.PutUint16(header[4:], id)
 	}
 	return header, payload
+}
+
+// nextID draws the IPv4 ID of a datagram on p. What follows the first is likely to be followed by more: a bunch of IDs is
+// drawn for them, of which those left over are nobody's.
+func (s *sender) nextID(p *path) uint16 {
+	const bunch = 16
+	switch {
+	case s.ids.path != p:
+		s.ids.path, s.ids.last, s.ids.left = p, p.ids.Add(1), 0
+		return uint16(s.ids.last)
+	case s.ids.left == 0:
+		s.ids.last, s.ids.left = p.ids.Add(bunch)-bunch, bunch
+	}
+	s.ids.left--
+	s.ids.last++
+	return uint16(s.ids.last)
 }
 
 // Drop implements Sender.
@@ -140,10 +160,7 @@ func (s *sender) finish() {
 		udp.SetChecksum(checksum.Combine(p.pseudo, udp.Length()))
 	}
 	if nb := p.nb; nb != nil {
-		if s.now == 0 {
-			s.now = time.Now().UnixNano()
-		}
-		mac := nb.lookup(s.now)
+		mac := nb.lookup()
 		if mac == 0 {
 			mac = nb.hold(&f)
 		}
@@ -168,7 +185,7 @@ func (s *sender) Flush() {
 	s.finish()
 	s.emit()
 	s.port.counters.txDatagrams.Add(s.datagrams)
-	s.port, s.out, s.now, s.datagrams = nil, nil, 0, 0
+	s.port, s.out, s.datagrams, s.ids.path = nil, nil, 0, nil
 	senders.Put(s)
 }
 

@@ -2,10 +2,12 @@ package stack
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
@@ -17,7 +19,7 @@ import (
 // listenBacklog is how many connections a listener keeps that nobody has accepted.
 const listenBacklog = 4096
 
-// stream is a gVisor TCP endpoint as a Stream. Reading, deadlines and plain writing are gonet's.
+// stream is a gVisor TCP endpoint as a Stream. Plain reading and writing are gonet's.
 type stream struct {
 	*gonet.TCPConn
 	host *Host
@@ -28,17 +30,31 @@ type stream struct {
 	sendMu sync.Mutex // for piece
 	piece  piece
 
+	unheard  atomic.Int64 // pieces sent since anything came
+	awaiting atomic.Bool  // Crowded said yes
+
 	room      waiter.Entry
 	onRoom    func()
 	roomReady chan struct{}
+
+	data      waiter.Entry
+	dataReady dataReady // nil before the first Wait
+	intake    intake
+	deadline  deadline
+
 	closed    chan struct{}
 	closeOnce sync.Once
+	way
 }
 
 func (h *Host) newStream(ep tcpip.Endpoint, wq *waiter.Queue) *stream {
 	ep.SocketOptions().SetDelayOption(false)
 	s := &stream{TCPConn: gonet.NewTCPConn(wq, ep), host: h, ep: ep, wq: wq, closed: make(chan struct{})}
+	s.deadline.passed = make(chan struct{}, 1)
 	s.mss = h.segmentSize(ep)
+	id := ep.Info().(*stack.TransportEndpointInfo).ID
+	s.way.from, s.way.to = h.owner(addrOf(id.LocalAddress)), addrOf(id.RemoteAddress)
+	h.tcp.streams.Store(ep, s)
 	return s
 }
 
@@ -53,6 +69,8 @@ func (h *Host) connect(ctx context.Context, local, remote tcpip.FullAddress, pro
 		return nil, streamError(terr)
 	}
 	if local != (tcpip.FullAddress{}) {
+		// One end of an earlier connection may be in TIME_WAIT on this port.
+		ep.SocketOptions().SetReuseAddress(true)
 		if terr := ep.Bind(local); terr != nil {
 			ep.Close()
 			return nil, streamError(terr)
@@ -81,23 +99,45 @@ func (h *Host) connect(ctx context.Context, local, remote tcpip.FullAddress, pro
 // Send implements Stream.
 func (s *stream) Send(n int, fill Filler) (bool, error) {
 	if n <= 0 || n > MaxPiece {
-		return false, errors.New("stack: a piece of a stream is 1 to 65536 bytes long")
+		return false, fmt.Errorf("stack: a piece of a stream of %d bytes: it has 1 to %d", n, MaxPiece)
 	}
 	s.sendMu.Lock()
 	defer s.sendMu.Unlock()
 	s.piece = piece{n: n, fill: fill}
+	s.unheard.Add(1) // before the answer to it can have come
 	_, terr := s.ep.Write(&s.piece, tcpip.WriteOptions{Atomic: true})
 	s.piece.fill = nil
-	switch {
-	case s.piece.short:
-		return false, nil
-	case terr == nil:
+	if terr == nil && !s.piece.short {
 		return true, nil
+	}
+	s.unheard.Add(-1)
+	if s.piece.short {
+		return false, nil
 	}
 	if _, full := terr.(*tcpip.ErrWouldBlock); full {
 		return false, nil
 	}
 	return false, streamError(terr)
+}
+
+// Crowded implements Stream.
+func (s *stream) Crowded(n int) bool {
+	if s.unheard.Load() < int64(n) {
+		return false
+	}
+	s.awaiting.Store(true)
+	return s.unheard.Load() >= int64(n)
+}
+
+// heard is called when a segment has come.
+func (s *stream) heard() {
+	if s.unheard.Load() <= 0 {
+		return
+	}
+	s.unheard.Store(0)
+	if s.awaiting.Load() && s.awaiting.Swap(false) {
+		s.NotifyEvent(waiter.WritableEvents)
+	}
 }
 
 // piece is the payload of one Send. gVisor reads it, all at once, into the buffer that it will send from.
@@ -172,6 +212,8 @@ func (s *stream) Abort() {
 func (s *stream) finish() {
 	s.closeOnce.Do(func() {
 		close(s.closed)
+		s.host.tcp.streams.Delete(s.ep)
+		s.deadline.set(time.Time{})
 		if s.onRoom != nil {
 			s.wq.EventUnregister(&s.room)
 		}

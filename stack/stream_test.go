@@ -3,6 +3,7 @@ package stack_test
 import (
 	"bytes"
 	"io"
+	"net"
 	"net/netip"
 	"testing"
 
@@ -39,6 +40,51 @@ func streams(tb testing.TB, mtuA, mtuB int) (a, b stack.Stream) {
 	b = c.(stack.Stream)
 	tb.Cleanup(func() { a.Abort(); b.Abort() })
 	return a, b
+}
+
+// A port that is asked for can be had though another connection is, or was lately, on it; one that is not asked for is
+// none of those that others draw from.
+func TestStreamLocalPort(t *testing.T) {
+	lan := pipe.New()
+	var hosts [2]*stack.Host
+	for i, addr := range []string{"10.0.0.1/24", "10.0.0.2/24"} {
+		h, err := stack.New(lan.Port(), stack.Addr(addr))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer h.Close()
+		hosts[i] = h
+	}
+	dial := func(laddr netip.AddrPort, port uint16) netip.AddrPort {
+		t.Helper()
+		l, err := hosts[1].ListenStream(netip.AddrPortFrom(netip.Addr{}, port))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		c, err := hosts[0].DialStream(t.Context(), laddr, netip.AddrPortFrom(netip.MustParseAddr("10.0.0.2"), port))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close() // first: this side is the one with TIME_WAIT
+		if s, err := l.Accept(); err != nil {
+			t.Fatal(err)
+		} else {
+			defer s.Close()
+		}
+		return c.LocalAddr().(*net.TCPAddr).AddrPort()
+	}
+	for port := uint16(7); port < 200; port++ {
+		if drawn := dial(netip.AddrPort{}, port); drawn.Port() < 61000 {
+			t.Fatalf("drew port %d, which rdma_cm may draw", drawn.Port())
+		}
+	}
+	want := netip.MustParseAddrPort("10.0.0.1:40000")
+	for port := uint16(7); port < 10; port++ {
+		if got := dial(want, port); got != want {
+			t.Errorf("local address %v, want %v", got, want)
+		}
+	}
 }
 
 // mtuLink says that a link has another MTU than it has.

@@ -98,6 +98,7 @@ var streamErrnos = map[tcpip.Error]syscall.Errno{
 	&tcpip.ErrHostUnreachable{}:    syscall.EHOSTUNREACH,
 	&tcpip.ErrNetworkUnreachable{}: syscall.ENETUNREACH,
 	&tcpip.ErrPortInUse{}:          syscall.EADDRINUSE,
+	&tcpip.ErrBadLocalAddress{}:    syscall.EADDRINUSE, // by a connection to the same peer; addresses are checked before
 }
 
 func unmapPort(a netip.AddrPort) netip.AddrPort {
@@ -131,7 +132,7 @@ func tcpipAddr(a netip.Addr) tcpip.Address { return tcpip.AddrFromSlice(a.AsSlic
 // addrOf is the inverse of tcpipAddr.
 func addrOf(a tcpip.Address) netip.Addr {
 	addr, _ := netip.AddrFromSlice(a.AsSlice())
-	return addr
+	return addr.Unmap()
 }
 
 // lazyTCP is gVisor's TCP, made when the first endpoint is. Its dispatcher goroutines park where testing/synctest
@@ -142,6 +143,8 @@ type lazyTCP struct {
 	once  sync.Once
 	proto atomic.Pointer[tcpProtocol]
 	syns  synNotes
+
+	streams sync.Map // of *stream, by endpoint: those not closed
 }
 
 // tcpProtocol is what gVisor's stack expects of its TCP.
@@ -214,6 +217,9 @@ func (l *lazyTCP) HandleUnknownDestinationPacket(id stack.TransportEndpointID, p
 func (l *lazyTCP) QueuePacket(ep stack.TransportEndpoint, id stack.TransportEndpointID, pkt *stack.PacketBuffer) {
 	l.syns.see(id, header.TCP(pkt.TransportHeader().Slice()))
 	l.get().QueuePacket(ep, id, pkt)
+	if s, ok := l.streams.Load(ep); ok {
+		s.(*stream).heard()
+	}
 }
 
 func (l *lazyTCP) SendBufferSize() tcpip.TCPSendBufferSizeRangeOption {

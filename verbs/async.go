@@ -44,6 +44,7 @@ type AsyncEvent struct {
 	Type AsyncEventType
 	QP   *QP
 	CQ   *CQ
+	SRQ  *SRQ
 	Port uint8
 }
 

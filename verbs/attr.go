@@ -47,6 +47,13 @@ type DeviceAttr struct {
 	MaxPKeys              uint16
 	LocalCAAckDelay       uint8 // 4.096 µs × 2^n
 	PhysPortCnt           uint8
+	PacketPacing          PacketPacingCaps // in libibverbs one of the extended attributes
+}
+
+// PacketPacingCaps says which QPs can have a rate limit (ibv_packet_pacing_caps).
+type PacketPacingCaps struct {
+	RateLimitMin, RateLimitMax uint32 // kbit/s
+	SupportedQPTs              uint32 // bit n: QPType n
 }
 
 // PortAttr describes a port (ibv_port_attr).
@@ -177,8 +184,8 @@ var atomicCaps = []string{"NONE", "HCA", "GLOB"}
 
 func (c AtomicCap) String() string { return name(atomicCaps, int(c), "atomic capability") }
 
-// DeviceCapFlags are the optional features of a device (ibv_device_cap_flags).
-type DeviceCapFlags uint32
+// DeviceCapFlags are the optional features of a device (ibv_device_cap_flags, and of device_cap_flags_ex those beyond).
+type DeviceCapFlags uint64
 
 const (
 	DeviceResizeMaxWR         DeviceCapFlags = 1 << 0
@@ -205,15 +212,18 @@ const (
 	DeviceRCIPCsum            DeviceCapFlags = 1 << 25
 	DeviceRawIPCsum           DeviceCapFlags = 1 << 26
 	DeviceManagedFlowSteering DeviceCapFlags = 1 << 29
+	DeviceFlushGlobal         DeviceCapFlags = 1 << 38
+	DeviceFlushPersistent     DeviceCapFlags = 1 << 39
+	DeviceAtomicWrite         DeviceCapFlags = 1 << 40
 )
 
 var deviceCaps = []string{0: "RESIZE_MAX_WR", "BAD_PKEY_CNTR", "BAD_QKEY_CNTR", "RAW_MULTI", "AUTO_PATH_MIG",
 	"CHANGE_PHY_PORT", "UD_AV_PORT_ENFORCE", "CURR_QP_STATE_MOD", "SHUTDOWN_PORT", "INIT_TYPE", "PORT_ACTIVE_EVENT",
 	"SYS_IMAGE_GUID", "RC_RNR_NAK_GEN", "SRQ_RESIZE", "N_NOTIFY_CQ", 17: "MEM_WINDOW", "UD_IP_CSUM", 20: "XRC",
 	"MEM_MGT_EXTENSIONS", 23: "MEM_WINDOW_TYPE_2A", "MEM_WINDOW_TYPE_2B", "RC_IP_CSUM", "RAW_IP_CSUM",
-	29: "MANAGED_FLOW_STEERING"}
+	29: "MANAGED_FLOW_STEERING", 38: "FLUSH_GLOBAL", "FLUSH_PERSISTENT", "ATOMIC_WRITE"}
 
-func (f DeviceCapFlags) String() string { return flags(deviceCaps, uint32(f)) }
+func (f DeviceCapFlags) String() string { return flags(deviceCaps, f) }
 
 // name is an enumeration's name for v.
 func name(names []string, v int, what string) string {
@@ -224,13 +234,13 @@ func name(names []string, v int, what string) string {
 }
 
 // flags writes the set bits of v by their names, joined by "|", and what has no name in hexadecimal.
-func flags(names []string, v uint32) string {
+func flags[T ~uint32 | ~uint64](names []string, v T) string {
 	if v == 0 {
 		return "0"
 	}
 	var s []string
 	for i, n := range names {
-		if bit := uint32(1) << i; n != "" && v&bit != 0 {
+		if bit := T(1) << i; n != "" && v&bit != 0 {
 			s = append(s, n)
 			v &^= bit
 		}

@@ -43,6 +43,27 @@ func hotPaths(t testing.TB) map[string]func() {
 			poll(1)
 		},
 		"PollEmpty": func() { poll(0) },
+		"Builder": func() {
+			b := r.qp.Start()
+			b.ID, b.Flags = 1, verbs.SendSignaled
+			b.RDMAWrite(1, 2)
+			b.SetSGE(list...)
+			b.Flags = 0
+			b.Send()
+			b.SetInline(a.Buf()[:10])
+			ok(b.Complete())
+			poll(1)
+		},
+		"Poller": func() {
+			ok(r.qp.PostSend(&verbs.SendWR{ID: 1, Opcode: verbs.Send, SGList: list, Flags: verbs.SendSignaled}))
+			p, n := r.cq.StartPoll(), 0
+			for p.Next() {
+				n += int(p.WC().WRID)
+			}
+			if p.End() != nil || n != 1 {
+				t.Fatal(n, p.End())
+			}
+		},
 		"NotifyEvent": func() {
 			ok(r.cq.RequestNotify(false))
 			ok(r.qp.PostSend(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled}))

@@ -43,6 +43,7 @@ func (c *CompChannel) GetEvent(ctx context.Context) (*CQ, error) {
 		if cq := c.take(); cq != nil {
 			return cq, nil
 		}
+		c.dev.prov.EndProgress()
 		select {
 		case <-c.wake:
 		case <-c.gone:

@@ -1,41 +1,78 @@
 package verbs
 
-import "sync"
+import (
+	"sync"
+	"sync/atomic"
+)
 
 // CQInitAttr are the choices of CreateCQ.
 type CQInitAttr struct {
 	Context    any          // for the application: CQ.Context
 	Channel    *CompChannel // where completion events go, or nil
 	CompVector int          // 0
+	Wait       Wait         // what Poll does when the queue is empty
+	Timestamps bool         // keep what Poller.CompletionTS and CompletionWallclock read
 }
+
+// Wait says whether polling a CQ that is empty drives the device: whether Poll receives what has arrived, and sends what
+// waited for company, itself and without waiting. A program that polls so in a loop has the least latency, because no
+// other thread must be woken; to let the others run, Poll then offers its processor to them (sched_yield). While it
+// polls, the device does nothing by itself, except that it looks every millisecond at the latest whether it still
+// polls; when it sleeps in [CompChannel.GetEvent], the device works by itself at once.
+type Wait uint8
+
+const (
+	// WaitAdaptive drives from the second empty Poll in a row on, for as long as no notification is requested; but where
+	// completions come by themselves, as they do from QPs of the same process, only now and then.
+	WaitAdaptive Wait = iota
+	// WaitEvent never drives: for programs that sleep, or that look at memory and poll seldom.
+	WaitEvent
+	// WaitPoll does so from the first on, and whatever is requested.
+	WaitPoll
+)
 
 // CQ is a completion queue (ibv_cq).
 //
 // A completion that finds the queue full is lost, and the CQ is overrun for good: the completions already in it can
-// still be polled, then Poll fails with ErrCQOverrun. The device reports EventCQErr once. QPs go on.
+// still be polled, then Poll fails with ErrCQOverrun. The device reports EventCQErr once. A QP whose completion is lost
+// goes to ERR, with EventQPFatal (IBTA Vol 1 §11.6.3.2).
 type CQ struct {
 	dev     *Device
 	channel *CompChannel
 	context any
+	wait    Wait
 
 	// guarded by dev.mu
 	users int // send and receive queues
 	dead  bool
 
-	mu        sync.Mutex // after QP locks, before the channel's
-	ring      []WC
-	head, n   int
-	armed     armState
+	empty atomic.Uint32 // Polls in a row that found nothing
+	alone atomic.Bool   // what ended the last such row did not come of driving the device
+
+	// news tells whoever polls that there is something to lock mu for: a completion, or an error. It has a cache line
+	// of its own, so that polling an empty CQ takes nothing away from those who fill it.
+	_    [64]byte
+	news atomic.Bool
+	_    [63]byte
+
+	mu        sync.Mutex    // after QP locks, before the channel's
+	armed     atomic.Uint32 // armState; written under mu
 	overrun   bool
 	destroyed bool
+	head, n   int
+	ring      []WC
+	stamps    []stamp // of the completions in ring, if they are wanted
+	events    moderation
 
 	// guarded by channel.mu
 	next    *CQ // in the channel's list
 	pending int // events in the channel
 	unacked int // events taken out and not acknowledged
+
+	_ [56]byte // to a multiple of cache lines, so that those above begin where lines do
 }
 
-type armState uint8
+type armState = uint32
 
 const (
 	disarmed armState = iota
@@ -56,6 +93,9 @@ func (d *Device) CreateCQ(cqe int, attr *CQInitAttr) (*CQ, error) {
 	if attr.CompVector != 0 {
 		return nil, Errorf(ErrInvalid, op, "CompVector %d: the device has only 0", attr.CompVector)
 	}
+	if attr.Wait > WaitPoll {
+		return nil, Errorf(ErrInvalid, op, "Wait %d: at most %d", attr.Wait, WaitPoll)
+	}
 	if ch != nil && ch.dev != d {
 		return nil, Errorf(ErrInvalid, op, "Channel is of another device")
 	}
@@ -70,7 +110,11 @@ func (d *Device) CreateCQ(cqe int, attr *CQInitAttr) (*CQ, error) {
 	if ch != nil {
 		ch.cqs++
 	}
-	return &CQ{dev: d, channel: ch, context: attr.Context, ring: make([]WC, cqe)}, nil
+	cq := &CQ{dev: d, channel: ch, context: attr.Context, wait: attr.Wait, ring: make([]WC, cqe)}
+	if attr.Timestamps {
+		cq.stamps = make([]stamp, cqe)
+	}
+	return cq, nil
 }
 
 // Device is the device that the CQ is on.
@@ -83,24 +127,110 @@ func (cq *CQ) Context() any { return cq.context }
 func (cq *CQ) Channel() *CompChannel { return cq.channel }
 
 // Cap is the number of completions that the queue holds.
-func (cq *CQ) Cap() int { return len(cq.ring) }
+func (cq *CQ) Cap() int {
+	cq.mu.Lock()
+	defer cq.mu.Unlock()
+	return len(cq.ring)
+}
+
+// Resize makes the queue hold cqe completions (ibv_resize_cq). What is in it stays; ErrInvalid if that is more.
+func (cq *CQ) Resize(cqe int) error {
+	const op = "resize CQ"
+	cq.mu.Lock()
+	defer cq.mu.Unlock()
+	if err := cq.check(op); err != nil {
+		return err
+	}
+	if err := checkRange(op, "cqe", cqe, max(cq.n, 1), cq.dev.attr.MaxCQE); err != nil {
+		return err
+	}
+	n := cq.n
+	ring := make([]WC, cqe)
+	var stamps []stamp
+	if cq.stamps != nil {
+		stamps = make([]stamp, cqe)
+	}
+	cq.pop(ring[:n], stamps)
+	cq.ring, cq.stamps, cq.head, cq.n = ring, stamps, 0, n
+	return nil
+}
 
 // Poll takes up to len(wcs) completions out of the queue, oldest first, and returns how many; 0 when it is empty. The
 // error is ErrCQOverrun (only when empty) or ErrDestroyed.
+//
+// An empty CQ may drive the device: see [Wait].
 func (cq *CQ) Poll(wcs []WC) (int, error) {
+	return cq.poll(wcs, nil)
+}
+
+func (cq *CQ) poll(wcs []WC, stamps []stamp) (int, error) {
+	n, drive, err := cq.take(wcs, stamps)
+	if drive && cq.dev.prov.Progress() {
+		n, _, err = cq.take(wcs, stamps)
+	}
+	if n > 0 {
+		cq.found(drive)
+	}
+	return n, err
+}
+
+func (cq *CQ) take(wcs []WC, stamps []stamp) (n int, drive bool, err error) {
+	if !cq.news.Load() {
+		return 0, cq.drives(len(wcs)), nil
+	}
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
-	n := min(len(wcs), cq.n)
+	n = min(len(wcs), cq.n)
 	if n == 0 {
-		return 0, cq.check("poll CQ")
+		err = cq.check("poll CQ")
+		cq.news.Store(cq.n > 0 || err != nil)
+		return 0, err == nil && cq.drives(len(wcs)), err
 	}
-	first := copy(wcs[:n], cq.ring[cq.head:])
-	copy(wcs[first:n], cq.ring)
+	cq.pop(wcs[:n], stamps)
+	if cq.n == 0 && !cq.overrun {
+		cq.news.Store(false)
+	}
+	return n, false, nil
+}
+
+// looks is how many empty Polls there are to one that drives the device, where completions come without that.
+const looks = 128
+
+// drives counts a Poll that found nothing, and tells whether it is to drive the device.
+func (cq *CQ) drives(room int) bool {
+	if room == 0 {
+		return false
+	}
+	k := cq.empty.Add(1)
+	if k%looks != 0 && cq.alone.Load() {
+		return false
+	}
+	return cq.wait == WaitPoll || cq.wait == WaitAdaptive && k > 1 && cq.armed.Load() == disarmed
+}
+
+// found ends a row of Polls that found nothing.
+func (cq *CQ) found(driven bool) {
+	if cq.empty.Load() > 0 {
+		cq.empty.Store(0)
+		if cq.alone.Load() == driven {
+			cq.alone.Store(!driven)
+		}
+	}
+}
+
+// pop takes len(wcs) completions, which are there, and their stamps where both sides have any.
+func (cq *CQ) pop(wcs []WC, stamps []stamp) {
+	n := len(wcs)
+	first := copy(wcs, cq.ring[cq.head:])
+	copy(wcs[first:], cq.ring)
+	if stamps != nil && cq.stamps != nil {
+		first := copy(stamps[:n], cq.stamps[cq.head:])
+		copy(stamps[first:n], cq.stamps)
+	}
 	if cq.head += n; cq.head >= len(cq.ring) {
 		cq.head -= len(cq.ring)
 	}
 	cq.n -= n
-	return n, nil
 }
 
 func (cq *CQ) check(op string) error {
@@ -126,10 +256,17 @@ func (cq *CQ) RequestNotify(solicitedOnly bool) error {
 	if err := cq.check(op); err != nil {
 		return err
 	}
+	if cq.n > 0 {
+		cq.news.Store(true) // the poll that follows must not come before push has said so
+	}
+	was := cq.armed.Load()
+	if was == disarmed {
+		cq.events.count = 0
+	}
 	if !solicitedOnly {
-		cq.armed = armedAny
-	} else if cq.armed == disarmed {
-		cq.armed = armedSolicited
+		cq.armed.Store(armedAny)
+	} else if was == disarmed {
+		cq.armed.Store(armedSolicited)
 	}
 	return nil
 }
@@ -170,6 +307,9 @@ func (cq *CQ) Destroy() error {
 
 	cq.mu.Lock()
 	cq.destroyed, cq.n = true, 0
+	cq.armed.Store(disarmed)
+	cq.news.Store(true)
+	cq.events.stop()
 	cq.mu.Unlock()
 	if cq.channel != nil {
 		cq.channel.forget(cq)
@@ -185,24 +325,33 @@ func (cq *CQ) Destroy() error {
 	return nil
 }
 
-// push adds a completion, and an event if one is due.
-func (cq *CQ) push(wc *WC, solicited bool) {
+// push adds a completion, and an event if one is due; false if the completion is lost.
+func (cq *CQ) push(wc *WC, solicited bool) bool {
 	cq.mu.Lock()
+	kept, first := cq.n < len(cq.ring) && !cq.overrun, false
 	switch {
-	case cq.n < len(cq.ring):
+	case kept:
 		i := cq.head + cq.n
 		if i >= len(cq.ring) {
 			i -= len(cq.ring)
 		}
 		cq.ring[i] = *wc
+		if cq.stamps != nil {
+			cq.stamps[i] = cq.dev.stamp()
+		}
+		first = cq.n == 0
 		cq.n++
 	case !cq.overrun:
 		cq.overrun = true
 		cq.dev.events.add(AsyncEvent{Type: EventCQErr, CQ: cq})
 	}
-	if cq.armed == armedAny || cq.armed == armedSolicited && (solicited || wc.Status != WCSuccess) {
-		cq.armed = disarmed
-		cq.channel.notify(cq)
+	if armed := cq.armed.Load(); armed == armedAny || armed == armedSolicited && (solicited || wc.Status != WCSuccess) {
+		cq.news.Store(true)
+		cq.eventDue()
 	}
 	cq.mu.Unlock()
+	if first || !cq.news.Load() {
+		cq.news.Store(true) // now, for who polls to find mu free
+	}
+	return kept
 }

@@ -3,6 +3,7 @@ package verbs_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -183,6 +184,9 @@ func TestPollWraps(t *testing.T) {
 func TestOverrun(t *testing.T) {
 	r := newRigWith(t, verbs.QPCap{MaxSendWR: 4}, 3)
 	r.bring(t, verbs.StateRTS)
+	cq := must(r.dev.CreateCQ(1, nil))(t)
+	other := must(r.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: cq, RecvCQ: cq}))(t)
+	(&rig{qp: other}).bring(t, verbs.StateRTS)
 	wr := &verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled}
 	check(t, r.qp.PostSend(wr, wr))
 	check(t, r.cq.RequestNotify(true))
@@ -208,10 +212,16 @@ func TestOverrun(t *testing.T) {
 	if e.Type != verbs.EventCQErr || e.CQ != r.cq {
 		t.Errorf("got %+v", e)
 	}
-	if r.qp.State() != verbs.StateRTS {
-		t.Errorf("the QP went to %v", r.qp.State())
+	if r.qp.State() != verbs.StateErr || r.lq.modified[len(r.lq.modified)-1] != [2]verbs.QPState{verbs.StateRTS, verbs.StateErr} {
+		t.Errorf("the QP is in %v, and its provider was told %v", r.qp.State(), r.lq.modified)
+	}
+	if e := must(r.dev.GetAsyncEvent(t.Context()))(t); e.Type != verbs.EventQPFatal || e.QP != r.qp {
+		t.Errorf("got %+v", e)
 	}
 	noEvent(t, r.dev)
+	if other.State() != verbs.StateRTS {
+		t.Errorf("a QP of another CQ went to %v", other.State())
+	}
 }
 
 func TestDestroyedCQLeavesNoAsyncEvent(t *testing.T) {
@@ -241,5 +251,58 @@ func noEvent(t *testing.T, d *verbs.Device) {
 	cancel()
 	if e, err := d.GetAsyncEvent(ctx); err == nil {
 		t.Errorf("unexpected event %v", e.Type)
+	}
+}
+
+// fillCQ makes n completions, numbered from *next.
+func (r *rig) fillCQ(t testing.TB, next *uint64, n int) {
+	t.Helper()
+	for range n {
+		check(t, r.qp.PostRecv(&verbs.RecvWR{ID: *next}))
+		r.lq.locked(func() { r.lq.CompleteRecv(&verbs.WC{Opcode: verbs.WCRecv}, false) })
+		*next++
+	}
+}
+
+func TestResizeCQ(t *testing.T) {
+	r := newRigWith(t, verbs.QPCap{MaxRecvWR: 1}, 4)
+	r.bring(t, verbs.StateInit)
+	next, want := uint64(0), uint64(0)
+	take := func(n int) {
+		t.Helper()
+		wcs := make([]verbs.WC, n)
+		if got := must(r.cq.Poll(wcs))(t); got != n {
+			t.Fatalf("%d completions, want %d", got, n)
+		}
+		for _, wc := range wcs {
+			if wc.WRID != want {
+				t.Errorf("got %d, want %d", wc.WRID, want)
+			}
+			want++
+		}
+	}
+	r.fillCQ(t, &next, 4)
+	take(2)
+	r.fillCQ(t, &next, 2) // they wrap
+	for _, c := range []struct {
+		cqe  int
+		want string
+	}{{3, "cqe 3 is not in 4–4096"}, {4097, "cqe 4097"}} {
+		if err := r.cq.Resize(c.cqe); !errors.Is(err, verbs.ErrInvalid) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("got %v, want %q", err, c.want)
+		}
+	}
+	check(t, r.cq.Resize(6))
+	if r.cq.Cap() != 6 {
+		t.Errorf("it holds %d", r.cq.Cap())
+	}
+	r.fillCQ(t, &next, 2)
+	take(4)
+	check(t, r.cq.Resize(2))
+	take(2)
+	r.fillCQ(t, &next, 2)
+	take(2)
+	if err := r.cq.Resize(0); !errors.Is(err, verbs.ErrInvalid) {
+		t.Errorf("got %v", err)
 	}
 }

@@ -3,6 +3,7 @@ package verbs
 import (
 	"fmt"
 	"sync"
+	"time"
 )
 
 // Device is an open RDMA device (ibv_context).
@@ -10,11 +11,16 @@ type Device struct {
 	prov   Provider
 	attr   DeviceAttr // as it was when the device was opened: the limits
 	events asyncQueue
+	opened time.Time // its clock's zero
 
 	// mu guards what exists: these counts, those in PD, CQ and CompChannel, and their dead flags. Nothing that moves
 	// data takes it.
 	mu                       sync.Mutex
 	pds, mrs, cqs, qps, chns int
+	srqs, mws, ahs, mcastQPs int
+	mcast                    map[mcastGroup]int // QPs attached
+	xrcds                    map[*XRCD]struct{}
+	srqNum                   uint32 // of the last XRC SRQ
 	closed                   bool
 }
 
@@ -23,8 +29,9 @@ func Open(p Provider) (*Device, error) {
 	if p == nil {
 		return nil, Errorf(ErrInvalid, "open device", "no provider")
 	}
-	d := &Device{prov: p, attr: p.QueryDevice()}
+	d := &Device{prov: p, attr: p.QueryDevice(), opened: time.Now()}
 	d.events.init()
+	p.Watch(func(t AsyncEventType, port uint8) { d.events.add(AsyncEvent{Type: t, Port: port}) })
 	return d, nil
 }
 
@@ -83,9 +90,9 @@ func (d *Device) Close() error {
 	case d.closed:
 		d.mu.Unlock()
 		return Errorf(ErrDestroyed, op, "%s is closed already", d.Name())
-	case d.pds+d.cqs+d.chns > 0:
+	case d.pds+d.cqs+d.chns+len(d.xrcds) > 0:
 		defer d.mu.Unlock()
-		return Errorf(ErrBusy, op, "%d PDs, %d CQs and %d completion channels are left", d.pds, d.cqs, d.chns)
+		return Errorf(ErrBusy, op, "%d PDs, %d CQs, %d completion channels and %d XRC domains are left", d.pds, d.cqs, d.chns, len(d.xrcds))
 	}
 	d.closed = true
 	d.mu.Unlock()

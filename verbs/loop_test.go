@@ -3,6 +3,7 @@ package verbs_test
 import (
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/softrnic/softrnic/verbs"
@@ -13,6 +14,9 @@ type loop struct {
 	attr    verbs.DeviceAttr
 	port    verbs.PortAttr
 	onDereg func(*verbs.MR)
+	event   func(verbs.AsyncEventType, uint8)
+
+	driven, ended atomic.Int64 // calls of Progress and EndProgress
 
 	mu   sync.Mutex
 	keys uint32
@@ -33,7 +37,8 @@ func newLoop() *loop {
 		qps: make(map[uint32]*loopQP),
 		attr: verbs.DeviceAttr{MaxMRSize: 1 << 40, MaxQP: 64, MaxQPWR: 1024, MaxSGE: 32, MaxSGERd: 32,
 			MaxInlineData: 512, MaxCQ: 64, MaxCQE: 4096, MaxMR: 64, MaxPD: 4, MaxQPRDAtom: 16, MaxQPInitRDAtom: 8,
-			AtomicCap: verbs.AtomicGlob, PhysPortCnt: 2, MaxPKeys: 1},
+			MaxSRQ: 4, MaxSRQWR: 256, MaxSRQSGE: 16, MaxAH: 3, MaxMcastGrp: 2, MaxMcastQPAttach: 2, MaxTotalMcastQPAttach: 3,
+			DeviceCapFlags: verbs.DeviceXRC | verbs.DeviceFlushGlobal | verbs.DeviceAtomicWrite, AtomicCap: verbs.AtomicGlob, PhysPortCnt: 2, MaxPKeys: 1},
 		port: verbs.PortAttr{State: verbs.PortActive, MaxMTU: verbs.MTU4096, ActiveMTU: verbs.MTU1024, GIDTblLen: 1,
 			MaxMsgSz: 1 << 30, PKeyTblLen: 1},
 	}
@@ -43,6 +48,18 @@ func (l *loop) Name() string                                 { return "loop0" }
 func (l *loop) QueryDevice() verbs.DeviceAttr                { return l.attr }
 func (l *loop) QueryPort(port uint8) (verbs.PortAttr, error) { return l.port, nil }
 func (l *loop) Close() error                                 { return nil }
+func (l *loop) Watch(f func(verbs.AsyncEventType, uint8))    { l.event = f }
+func (l *loop) Progress() bool                               { l.driven.Add(1); return false }
+func (l *loop) EndProgress()                                 { l.ended.Add(1) }
+
+func (l *loop) CreateAH(*verbs.AHAttr) (verbs.ProviderAH, error) { return loopAH{}, nil }
+
+func (l *loop) AttachMcast(verbs.ProviderQP, verbs.GID) error { return nil }
+func (l *loop) DetachMcast(verbs.ProviderQP, verbs.GID) error { return nil }
+
+type loopAH struct{}
+
+func (loopAH) Destroy() {}
 
 func (l *loop) GIDTable(port uint8) ([]verbs.GIDEntry, error) {
 	return []verbs.GIDEntry{{GID: localGID, PortNum: port, Type: verbs.GIDTypeRoCEv2}}, nil
@@ -60,6 +77,15 @@ func (l *loop) DeregMR(mr *verbs.MR) {
 		l.onDereg(mr)
 	}
 }
+
+func (l *loop) AllocMW(*verbs.MW) (uint32, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.keys += 0x100
+	return 1<<31 | l.keys<<8, nil
+}
+
+func (l *loop) DeallocMW(*verbs.MW) {}
 
 func (l *loop) CreateQP(h verbs.QPHandle, attr *verbs.QPInitAttr) (verbs.ProviderQP, uint32, error) {
 	l.mu.Lock()
@@ -129,13 +155,19 @@ func newRig(t testing.TB) *rig {
 func newRigWith(t testing.TB, c verbs.QPCap, cqe int) *rig {
 	t.Helper()
 	r := &rig{l: newLoop()}
+	r.open(t, c, cqe)
+	return r
+}
+
+// open makes everything on r.l.
+func (r *rig) open(t testing.TB, c verbs.QPCap, cqe int) {
+	t.Helper()
 	r.dev = must(verbs.Open(r.l))(t)
 	r.pd = must(r.dev.AllocPD())(t)
 	r.ch = must(r.dev.CreateCompChannel())(t)
 	r.cq = must(r.dev.CreateCQ(cqe, &verbs.CQInitAttr{Channel: r.ch}))(t)
 	r.qp = must(r.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: r.cq, RecvCQ: r.cq, Cap: c}))(t)
 	r.lq = r.l.qps[r.qp.Num()]
-	return r
 }
 
 // Attributes that bring a QP from RESET to the state at which they are indexed, and their masks.

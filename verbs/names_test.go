@@ -31,10 +31,11 @@ func TestNames(t *testing.T) {
 			"REM_ABORT_ERR INV_EECN_ERR INV_EEC_STATE_ERR FATAL_ERR RESP_TIMEOUT_ERR GENERAL_ERR TM_ERR " +
 			"TM_RNDV_INCOMPLETE")},
 		{"WC opcode", func(i int) fmt.Stringer { return verbs.WCOpcode(i) }, map[int]string{0: "SEND", 1: "RDMA_WRITE",
-			2: "RDMA_READ", 3: "COMP_SWAP", 4: "FETCH_ADD", 5: "BIND_MW", 6: "LOCAL_INV", 7: "TSO", 128: "RECV",
-			129: "RECV_RDMA_WITH_IMM"}},
-		{"WR opcode", func(i int) fmt.Stringer { return verbs.WROpcode(i) }, list("RDMA_WRITE RDMA_WRITE_WITH_IMM SEND " +
-			"SEND_WITH_IMM RDMA_READ ATOMIC_CMP_AND_SWP ATOMIC_FETCH_AND_ADD LOCAL_INV BIND_MW SEND_WITH_INV")},
+			2: "RDMA_READ", 3: "COMP_SWAP", 4: "FETCH_ADD", 5: "BIND_MW", 6: "LOCAL_INV", 7: "TSO", 8: "FLUSH",
+			9: "ATOMIC_WRITE", 128: "RECV", 129: "RECV_RDMA_WITH_IMM"}},
+		{"WR opcode", func(i int) fmt.Stringer { return verbs.WROpcode(i) }, map[int]string{0: "RDMA_WRITE",
+			1: "RDMA_WRITE_WITH_IMM", 2: "SEND", 3: "SEND_WITH_IMM", 4: "RDMA_READ", 5: "ATOMIC_CMP_AND_SWP",
+			6: "ATOMIC_FETCH_AND_ADD", 7: "LOCAL_INV", 8: "BIND_MW", 9: "SEND_WITH_INV", 14: "FLUSH", 15: "ATOMIC_WRITE"}},
 		{"QP state", func(i int) fmt.Stringer { return verbs.QPState(i) }, list("RESET INIT RTR RTS SQD SQE ERR")},
 		{"QP type", func(i int) fmt.Stringer { return verbs.QPType(i) }, map[int]string{2: "RC", 3: "UC", 4: "UD",
 			8: "RAW_PACKET", 9: "XRC_SEND", 10: "XRC_RECV"}},

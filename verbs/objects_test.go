@@ -146,7 +146,11 @@ func TestCreateRefuses(t *testing.T) {
 		set  func(*verbs.QPInitAttr)
 	}{
 		{"Type", verbs.ErrNotSupported, func(a *verbs.QPInitAttr) { a.Type = 0 }},
-		{"Type UD", verbs.ErrNotSupported, func(a *verbs.QPInitAttr) { a.Type = verbs.UD }},
+		{"Type invalid QP type 7", verbs.ErrNotSupported, func(a *verbs.QPInitAttr) { a.Type = 7 }},
+		{"Type UD is not supported over iWARP", verbs.ErrNotSupported, func(a *verbs.QPInitAttr) {
+			a.Type, a.Transport = verbs.UD, verbs.IWARP
+		}},
+		{"BlockSelfMcastLB", verbs.ErrInvalid, func(a *verbs.QPInitAttr) { a.BlockSelfMcastLB = true }},
 		{"SendCQ and RecvCQ", verbs.ErrInvalid, func(a *verbs.QPInitAttr) { a.RecvCQ = nil }},
 		{"another device", verbs.ErrInvalid, func(a *verbs.QPInitAttr) { a.SendCQ = other.cq }},
 		{"Cap.MaxSendWR 1025 is not in 0–1024", verbs.ErrInvalid, func(a *verbs.QPInitAttr) { a.Cap.MaxSendWR = 1025 }},
@@ -188,7 +192,6 @@ func TestRegMRRefuses(t *testing.T) {
 		{4, 0, verbs.AccessRemoteWrite, verbs.ErrInvalid, "need LOCAL_WRITE"},
 		{4, 0, verbs.AccessRemoteAtomic | verbs.AccessRemoteRead, verbs.ErrInvalid, "need LOCAL_WRITE"},
 		{4, 0, 1 << 15, verbs.ErrInvalid, "0x8000"},
-		{4, 0, verbs.AccessOnDemand, verbs.ErrNotSupported, "ON_DEMAND"},
 	} {
 		_, err := pd.RegMRIOVA(make([]byte, c.n), c.addr, c.access)
 		if !errors.Is(err, c.kind) || !strings.Contains(err.Error(), c.want) {
@@ -196,7 +199,8 @@ func TestRegMRRefuses(t *testing.T) {
 		}
 	}
 	for _, ok := range []verbs.Access{0, verbs.AccessRemoteRead, verbs.AccessLocalWrite | verbs.AccessRemoteWrite |
-		verbs.AccessRemoteAtomic, verbs.AccessRelaxedOrdering, verbs.AccessMWBind} {
+		verbs.AccessRemoteAtomic, verbs.AccessRelaxedOrdering, verbs.AccessMWBind,
+		verbs.AccessOnDemand, verbs.AccessHugeTLB} {
 		must(pd.RegMR(make([]byte, 4), ok))(t)
 	}
 	must(pd.RegMRIOVA(make([]byte, 4), math.MaxUint64-3, 0))(t)

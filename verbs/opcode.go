@@ -14,10 +14,12 @@ const (
 	LocalInv          WROpcode = 7
 	BindMW            WROpcode = 8
 	SendWithInv       WROpcode = 9
+	Flush             WROpcode = 14
+	AtomicWrite       WROpcode = 15
 )
 
 var wrOpcodes = []string{"RDMA_WRITE", "RDMA_WRITE_WITH_IMM", "SEND", "SEND_WITH_IMM", "RDMA_READ",
-	"ATOMIC_CMP_AND_SWP", "ATOMIC_FETCH_AND_ADD", "LOCAL_INV", "BIND_MW", "SEND_WITH_INV"}
+	"ATOMIC_CMP_AND_SWP", "ATOMIC_FETCH_AND_ADD", "LOCAL_INV", "BIND_MW", "SEND_WITH_INV", 14: "FLUSH", "ATOMIC_WRITE"}
 
 // String is the ibverbs name without IBV_WR_.
 func (o WROpcode) String() string { return name(wrOpcodes, int(o), "WR opcode") }
@@ -27,7 +29,7 @@ func (o WROpcode) completion() WCOpcode { return wcOfWR[o] }
 
 var wcOfWR = [...]WCOpcode{RDMAWrite: WCRDMAWrite, RDMAWriteWithImm: WCRDMAWrite, Send: WCSend, SendWithImm: WCSend,
 	RDMARead: WCRDMARead, AtomicCmpAndSwp: WCCompSwap, AtomicFetchAndAdd: WCFetchAdd, LocalInv: WCLocalInv,
-	BindMW: WCBindMW, SendWithInv: WCSend}
+	BindMW: WCBindMW, SendWithInv: WCSend, Flush: WCFlush, AtomicWrite: WCAtomicWrite}
 
 // opcodeSet is a set of send opcodes.
 type opcodeSet uint16
@@ -42,20 +44,33 @@ func opcodes(ops ...WROpcode) (s opcodeSet) {
 func (s opcodeSet) has(o WROpcode) bool { return s>>o&1 != 0 }
 
 var (
-	inlineOps = opcodes(Send, SendWithImm, SendWithInv, RDMAWrite, RDMAWriteWithImm)
+	inlineOps = opcodes(Send, SendWithImm, SendWithInv, RDMAWrite, RDMAWriteWithImm, AtomicWrite)
+	localOps  = opcodes(LocalInv, BindMW)
 	atomicOps = opcodes(AtomicCmpAndSwp, AtomicFetchAndAdd)
 )
 
 // sendOps are the opcodes that a QP of a type can do on a device. iWARP has Send with Invalidate from the start, and
 // immediate data only as messages of their own, which a WRITE can be followed by (RFC 7306 §6).
 func sendOps(t QPType, transport Transport, dev *DeviceAttr) opcodeSet {
-	if t != RC {
+	switch t {
+	case XRCRecv:
 		return 0
+	case UD:
+		return opcodes(Send, SendWithImm)
+	case UC:
+		s := opcodes(Send, SendWithImm, RDMAWrite, RDMAWriteWithImm)
+		if dev.MaxMW > 0 {
+			s |= localOps
+		}
+		return s
 	}
 	if transport == IWARP {
 		s := opcodes(Send, SendWithInv, RDMAWrite, RDMAWriteWithImm, RDMARead)
 		if dev.AtomicCap != AtomicNone {
 			s |= atomicOps
+		}
+		if dev.MaxMW > 0 {
+			s |= localOps
 		}
 		return s
 	}
@@ -63,8 +78,14 @@ func sendOps(t QPType, transport Transport, dev *DeviceAttr) opcodeSet {
 	if dev.AtomicCap != AtomicNone {
 		s |= atomicOps
 	}
-	if dev.DeviceCapFlags&DeviceMemMgtExtensions != 0 {
-		s |= opcodes(SendWithInv, LocalInv)
+	if dev.MaxMW > 0 {
+		s |= localOps | opcodes(SendWithInv)
+	}
+	if dev.DeviceCapFlags&(DeviceFlushGlobal|DeviceFlushPersistent) != 0 {
+		s |= opcodes(Flush)
+	}
+	if dev.DeviceCapFlags&DeviceAtomicWrite != 0 {
+		s |= opcodes(AtomicWrite)
 	}
 	return s
 }

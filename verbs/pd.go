@@ -7,8 +7,9 @@ type PD struct {
 	dev *Device
 
 	// guarded by dev.mu
-	mrs, nqps int
-	dead      bool
+	mrs, mws, nqps, srqs, ahs int
+	parents                   int // parent domains
+	dead                      bool
 
 	qpsMu sync.Mutex // taken before QP locks
 	qps   map[*QP]struct{}
@@ -30,7 +31,7 @@ func (d *Device) AllocPD() (*PD, error) {
 // Device is the device that the PD is on.
 func (pd *PD) Device() *Device { return pd.dev }
 
-// Dealloc gives the PD up. ErrBusy while it has memory regions or QPs.
+// Dealloc gives the PD up. ErrBusy while it has any object.
 func (pd *PD) Dealloc() error {
 	const op = "deallocate PD"
 	pd.dev.mu.Lock()
@@ -38,8 +39,12 @@ func (pd *PD) Dealloc() error {
 	if pd.dead {
 		return Errorf(ErrDestroyed, op, "the PD is gone already")
 	}
-	if pd.mrs+pd.nqps > 0 {
-		return Errorf(ErrBusy, op, "%d MRs and %d QPs are left", pd.mrs, pd.nqps)
+	if pd.parents > 0 {
+		return Errorf(ErrBusy, op, "%d parent domains are left", pd.parents)
+	}
+	if pd.mrs+pd.mws+pd.nqps+pd.srqs+pd.ahs > 0 {
+		return Errorf(ErrBusy, op, "%d MRs, %d MWs, %d QPs, %d SRQs and %d AHs are left", pd.mrs, pd.mws, pd.nqps, pd.srqs,
+			pd.ahs)
 	}
 	pd.dead = true
 	pd.dev.pds--

@@ -1,42 +1,68 @@
 package verbs
 
 // PostSend queues send work requests, in order, and starts them. They are copied: the caller may reuse them and their
-// lists at once. In state ERR they are flushed at once; before RTS they are refused.
+// lists at once. In SQD they wait for RTS; in ERR and SQE they are flushed at once; before RTS they are refused.
 //
 // The first one that is refused ends the call with a *PostError: ErrQueueFull, ErrInvalid, ErrNotSupported for an
 // opcode the QP cannot do, ErrDestroyed. The lkeys and ranges of a scatter/gather list are checked only when the
 // request is carried out, except with SendInline, whose data is copied here.
 func (qp *QP) PostSend(wrs ...*SendWR) error {
 	qp.mu.Lock()
-	defer qp.mu.Unlock()
-	if qp.destroyed || qp.state != StateRTS && qp.state != StateErr {
+	defer qp.unlock()
+	if qp.destroyed || !qp.takesSends() {
 		return qp.refuse("post send to", "RTS", len(wrs))
 	}
 	var err error
 	for i, wr := range wrs {
-		if e := qp.queueSend(wr); e != nil {
-			err = &PostError{i, e}
+		if err = qp.queuePosted(wr); err != nil {
+			err = &PostError{i, err}
 			wrs = wrs[:i]
 			break
 		}
 	}
-	switch {
-	case len(wrs) == 0:
-	case qp.state == StateErr:
-		qp.flush()
-	default:
-		qp.prov.PostSend()
+	if len(wrs) > 0 {
+		qp.ring()
 	}
 	return err
 }
 
+// post queues one request that the caller has made, and starts it.
+func (qp *QP) post(wr *SendWR) error {
+	if qp.destroyed || !qp.takesSends() {
+		return qp.refuse("post send to", "RTS", 1)
+	}
+	err := qp.queueSend(wr)
+	if err != nil {
+		return &PostError{0, err}
+	}
+	qp.ring()
+	return nil
+}
+
+// takesSends tells whether the state lets requests be posted, if only to be flushed.
+func (qp *QP) takesSends() bool {
+	return qp.state >= StateRTS
+}
+
+// ring starts what is new in the send queue.
+func (qp *QP) ring() {
+	if qp.state != StateRTS && qp.state != StateSQD {
+		qp.flushSends()
+	} else {
+		qp.prov.PostSend()
+	}
+}
+
 // PostRecv queues receive work requests, in order; they are copied. In state ERR they are flushed at once; in RESET
-// they are refused. Errors are as for PostSend.
+// they are refused, and so they are where the QP has an SRQ. Errors are as for PostSend.
 func (qp *QP) PostRecv(wrs ...*RecvWR) error {
 	qp.mu.Lock()
-	defer qp.mu.Unlock()
+	defer qp.unlock()
 	if qp.destroyed || qp.state == StateReset {
 		return qp.refuse("post receive to", "INIT", len(wrs))
+	}
+	if t := qp.init.Type; qp.init.SRQ != nil || t == XRCSend || t == XRCRecv {
+		return &PostError{0, Errorf(ErrInvalid, qp.op("post receive to"), "it has no receive queue: post to an SRQ")}
 	}
 	var err error
 	for i, wr := range wrs {
@@ -67,6 +93,14 @@ func (qp *QP) refuse(what, want string, n int) error {
 	return &PostError{0, Errorf(ErrInvalid, qp.op(what), "it is in %v, not yet in %s", qp.state, want)}
 }
 
+// queuePosted is queueSend for what the application posts: windows of type 1 have a call of their own.
+func (qp *QP) queuePosted(wr *SendWR) error {
+	if wr != nil && wr.Opcode == BindMW && wr.Bind != nil && wr.Bind.MW != nil && wr.Bind.MW.typ != MWType2 {
+		return Errorf(ErrInvalid, qp.op("post send to"), "the MW is of type 1: use BindMW")
+	}
+	return qp.queueSend(wr)
+}
+
 func (qp *QP) queueSend(wr *SendWR) error {
 	const what = "post send to"
 	if wr == nil {
@@ -80,11 +114,19 @@ func (qp *QP) queueSend(wr *SendWR) error {
 	if err != nil {
 		return err
 	}
+	var bind *MWBind
+	if wr.Opcode == BindMW {
+		if bind, err = qp.checkBind(wr); err != nil {
+			return err
+		}
+	}
 	i := q.index(q.n)
 	slot := &q.slots[i]
 	if wr.Flags&SendInline != 0 {
 		data := q.inlineRoom(i, length)
-		if err := qp.gather(data, wr.SGList); err != nil {
+		if wr.inline != nil {
+			copy(data, wr.inline)
+		} else if err := qp.gather(data, wr.SGList); err != nil {
 			return err
 		}
 		slot.SGList, slot.inline = nil, data
@@ -96,8 +138,15 @@ func (qp *QP) queueSend(wr *SendWR) error {
 	slot.ImmData, slot.InvalidateRKey = wr.ImmData, wr.InvalidateRKey
 	slot.RemoteAddr, slot.RKey = wr.RemoteAddr, wr.RKey
 	slot.CompareAdd, slot.Swap = wr.CompareAdd, wr.Swap
+	slot.FlushLength, slot.FlushType, slot.FlushLevel = wr.FlushLength, wr.FlushType, wr.FlushLevel
+	slot.RemoteSRQN = wr.RemoteSRQN
+	slot.AH, slot.RemoteQPN, slot.RemoteQKey = wr.AH, wr.RemoteQPN, wr.RemoteQKey
+	slot.Bind = bind
 	slot.length = length
 	q.n++
+	if bind != nil {
+		bind.MW.rkey.Store(bind.RKey)
+	}
 	return nil
 }
 
@@ -106,6 +155,9 @@ func (qp *QP) checkSend(wr *SendWR) (length uint64, err error) {
 	const what = "post send to"
 	for i := range wr.SGList {
 		length += uint64(wr.SGList[i].Length) // at most MaxSGE of 32 bits each
+	}
+	if wr.inline != nil {
+		length = uint64(len(wr.inline))
 	}
 	switch op, limits := wr.Opcode, &qp.init.Cap; {
 	case int(op) >= len(wrOpcodes):
@@ -123,16 +175,55 @@ func (qp *QP) checkSend(wr *SendWR) (length uint64, err error) {
 	case atomicOps.has(op) && (len(wr.SGList) != 1 || length != 8):
 		return 0, Errorf(ErrInvalid, qp.op(what), "%v SGList has %d entries of %d bytes: it needs 1 of 8", op,
 			len(wr.SGList), length)
+	case qp.init.Type == XRCSend && wr.RemoteSRQN >= 1<<24:
+		return 0, Errorf(ErrInvalid, qp.op(what), "RemoteSRQN %#x has more than 24 bits", wr.RemoteSRQN)
+	case qp.init.Type == UD:
+		if err := qp.checkDatagram(wr, length); err != nil {
+			return 0, err
+		}
 	case length > qp.maxMsg:
 		return 0, Errorf(ErrInvalid, qp.op(what), "length %d is more than the port's MaxMsgSz of %d", length, qp.maxMsg)
+	}
+	switch {
+	case wr.Opcode == Flush:
+		if err := qp.checkFlush(wr); err != nil {
+			return 0, err
+		}
+	case wr.Opcode == AtomicWrite && length != 8:
+		return 0, Errorf(ErrInvalid, qp.op(what), "ATOMIC_WRITE of %d bytes: it needs 8", length)
+	}
+	switch {
+	case localOps.has(wr.Opcode) && len(wr.SGList) > 0:
+		return 0, Errorf(ErrInvalid, qp.op(what), "%v has no SGList", wr.Opcode)
 	case wr.Flags&SendInline == 0:
-	case !inlineOps.has(op):
-		return 0, Errorf(ErrInvalid, qp.op(what), "%v has no inline data", op)
-	case length > uint64(limits.MaxInlineData):
+	case !inlineOps.has(wr.Opcode):
+		return 0, Errorf(ErrInvalid, qp.op(what), "%v has no inline data", wr.Opcode)
+	case length > uint64(qp.init.Cap.MaxInlineData):
 		return 0, Errorf(ErrInvalid, qp.op(what), "inline length %d is more than MaxInlineData of %d", length,
-			limits.MaxInlineData)
+			qp.init.Cap.MaxInlineData)
 	}
 	return length, nil
+}
+
+// checkDatagram checks what only a UD QP's request has.
+func (qp *QP) checkDatagram(wr *SendWR, length uint64) error {
+	const what = "post send to"
+	switch {
+	case wr.AH == nil:
+		return Errorf(ErrInvalid, qp.op(what), "AH is nil: a UD QP's request needs an address handle")
+	case wr.AH.dead.Load():
+		return Errorf(ErrDestroyed, qp.op(what), "the AH is destroyed")
+	case wr.AH.pd != qp.pd:
+		return Errorf(ErrInvalid, qp.op(what), "the AH is of another PD")
+	case wr.AH.attr.PortNum != qp.attr.PortNum:
+		return Errorf(ErrInvalid, qp.op(what), "the AH is of port %d, the QP of port %d", wr.AH.attr.PortNum, qp.attr.PortNum)
+	case wr.RemoteQPN >= 1<<24:
+		return Errorf(ErrInvalid, qp.op(what), "RemoteQPN %#x has more than 24 bits", wr.RemoteQPN)
+	case length > qp.maxMsg:
+		return Errorf(ErrInvalid, qp.op(what), "length %d is more than the port's active MTU of %d, which a datagram must fit",
+			length, qp.maxMsg)
+	}
+	return nil
 }
 
 // gather copies inline data. The QP remembers the region it found last, until Dereg makes it forget, so that steady
@@ -144,43 +235,37 @@ func (qp *QP) gather(data []byte, list []SGE) error {
 			continue
 		}
 		mr := qp.inlineMR
-		if mr == nil || mr.lkey != e.LKey {
+		if mr == nil || mr.LKey() != e.LKey {
 			if mr = qp.pd.lookup(e.LKey); mr == nil {
 				return Errorf(ErrInvalid, qp.op("post send to"), "inline SGE %d: the PD has no lkey %#x", i, e.LKey)
 			}
 			qp.inlineMR = mr
 		}
+		if mr.Null() {
+			clear(data[:e.Length])
+			data = data[e.Length:]
+			continue
+		}
 		b, ok := mr.Bytes(e.Addr, uint64(e.Length))
 		if !ok {
 			return Errorf(ErrInvalid, qp.op("post send to"),
 				"inline SGE %d: address %#x and length %d are not within the region at %#x of %d bytes", i, e.Addr,
-				e.Length, mr.addr, len(mr.buf))
+				e.Length, mr.Addr(), mr.Length())
 		}
-		data = data[copy(data, b):]
+		to := data[:len(b)]
+		if !mr.MayFault() {
+			copy(to, b)
+		} else if !Guard(func() { copy(to, b) }) {
+			return Errorf(ErrInvalid, qp.op("post send to"), "inline SGE %d: the memory at %#x faults", i, e.Addr)
+		}
+		data = data[len(b):]
 	}
 	return nil
 }
 
 func (qp *QP) queueRecv(wr *RecvWR) error {
-	const what = "post receive to"
-	if wr == nil {
-		return Errorf(ErrInvalid, qp.op(what), "the work request is nil")
+	if detail, kind := postRecv(&qp.rq, wr); kind != nil {
+		return Errorf(kind, qp.op("post receive to"), "%s", detail)
 	}
-	q := &qp.rq
-	if q.full() {
-		return Errorf(ErrQueueFull, qp.op(what), "MaxRecvWR of %d are posted", len(q.slots))
-	}
-	if n := len(wr.SGList); n > q.maxSGE {
-		return Errorf(ErrInvalid, qp.op(what), "SGList of %d is longer than MaxRecvSGE of %d", n, q.maxSGE)
-	}
-	i := q.index(q.n)
-	slot := &q.slots[i]
-	slot.ID, slot.length = wr.ID, 0
-	slot.SGList = q.room(i, len(wr.SGList))
-	copy(slot.SGList, wr.SGList)
-	for i := range slot.SGList {
-		slot.length += uint64(slot.SGList[i].Length)
-	}
-	q.n++
 	return nil
 }

@@ -44,6 +44,18 @@ func TestPostSendRefuses(t *testing.T) {
 		{"atomic in two pieces", func(*verbs.MR) *verbs.SendWR {
 			return &verbs.SendWR{Opcode: verbs.AtomicFetchAndAdd, SGList: []verbs.SGE{sge(4), sge(4)}}
 		}, verbs.ErrInvalid, "needs 1 of 8"},
+		{"atomic write of 4", func(*verbs.MR) *verbs.SendWR {
+			return &verbs.SendWR{Opcode: verbs.AtomicWrite, SGList: []verbs.SGE{{Length: 4}}}
+		}, verbs.ErrInvalid, "needs 8"},
+		{"flush of data", func(*verbs.MR) *verbs.SendWR {
+			return &verbs.SendWR{Opcode: verbs.Flush, FlushType: verbs.FlushGlobal, SGList: []verbs.SGE{{Length: 4}}}
+		}, verbs.ErrInvalid, "no SGList"},
+		{"flush to nowhere", func(*verbs.MR) *verbs.SendWR {
+			return &verbs.SendWR{Opcode: verbs.Flush}
+		}, verbs.ErrInvalid, "FlushType 0"},
+		{"flush of an unknown level", func(*verbs.MR) *verbs.SendWR {
+			return &verbs.SendWR{Opcode: verbs.Flush, FlushType: verbs.FlushGlobal, FlushLevel: 2}
+		}, verbs.ErrInvalid, "flush level 2"},
 		{"inline READ", func(*verbs.MR) *verbs.SendWR {
 			return &verbs.SendWR{Opcode: verbs.RDMARead, Flags: verbs.SendInline}
 		}, verbs.ErrInvalid, "RDMA_READ has no inline data"},

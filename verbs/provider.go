@@ -7,8 +7,9 @@ package verbs
 // completion queues. A provider takes posted work requests from a QP through its [QPHandle], moves them, and answers
 // with completions through the same handle.
 //
-// Locks, in the order they are taken: QP (QPHandle.Lock) → SRQ → CQ → CompChannel. A provider may hold at most one
-// QP's lock at a time, and calls into the handle with it held.
+// Locks, in the order they are taken: QP (QPHandle.Lock) → SRQ → CQ → CompChannel. A provider calls into the handle with
+// the QP locked. It may hold the locks of two QPs, of any devices, when the second was taken with QPHandle.LockPeer; never
+// of more.
 
 // Provider makes a device: rdmatransport is one.
 type Provider interface {
@@ -17,8 +18,11 @@ type Provider interface {
 	// QueryDevice and QueryPort describe the device; ports count from 1 to DeviceAttr.PhysPortCnt.
 	QueryDevice() DeviceAttr
 	QueryPort(port uint8) (PortAttr, error)
-	// GIDTable is a snapshot of the port's GIDs by index.
+	// GIDTable is a snapshot of the port's GIDs, in the order of their indices, which may have gaps.
 	GIDTable(port uint8) ([]GIDEntry, error)
+
+	// Watch has f called with each event of a port: EventGIDChange, EventPortActive, EventPortErr. Open calls it once.
+	Watch(f func(t AsyncEventType, port uint8))
 
 	// RegMR draws keys for a region whose other fields are set, and makes it reachable under them.
 	RegMR(mr *MR) (lkey, rkey uint32, err error)
@@ -26,8 +30,29 @@ type Provider interface {
 	// access begun under a QP's lock is still running when deregistration returns.
 	DeregMR(mr *MR)
 
+	// AllocMW draws the rkey of a memory window that is not bound yet; DeallocMW makes it unknown. The front end then
+	// waits as after DeregMR. A region to which a window is bound is held (MR.Hold).
+	AllocMW(mw *MW) (rkey uint32, err error)
+	DeallocMW(mw *MW)
+
 	// CreateQP makes the provider's half of a QP, in state RESET, and draws its number.
 	CreateQP(h QPHandle, attr *QPInitAttr) (ProviderQP, uint32, error)
+
+	// CreateAH makes the provider's half of an address handle. attr has been checked against port and GIDs.
+	CreateAH(attr *AHAttr) (ProviderAH, error)
+
+	// AttachMcast makes a UD QP's port receive a multicast group, and the QP get a copy of what comes. DetachMcast
+	// undoes it. The QP is not locked, and is neither modified nor destroyed meanwhile.
+	AttachMcast(qp ProviderQP, group GID) error
+	DetachMcast(qp ProviderQP, group GID) error
+
+	// Progress receives what has arrived and sends what waits for company, on the calling goroutine and without
+	// waiting; false if there was nothing to do. An application that polls an empty CQ drives the device so. No lock
+	// of verbs is held.
+	Progress() bool
+	// EndProgress says that the caller is about to sleep: the device goes on by itself at once, where after Progress
+	// it may rely for a while on being driven.
+	EndProgress()
 
 	// Close releases the device; no QP and no MR is left.
 	Close() error
@@ -42,11 +67,18 @@ type ProviderQP interface {
 	// Query fills in what only the provider knows (PSNs).
 	Query(attr *QPAttr)
 	// PostSend: new work requests are at the end of the send queue. The provider sends what its window allows before
-	// it returns. The QP is in RTS.
+	// it returns. The QP is in RTS; or in SQD, where only what was begun before is sent, and QPHandle.Drained tells when
+	// that is over. Modify between these two states is followed by it.
 	PostSend()
 	// PostRecv: new work requests are at the end of the receive queue.
 	PostRecv()
 	// Destroy forgets the QP: afterwards the provider never touches its handle again.
+	Destroy()
+}
+
+// ProviderAH is the provider's half of an address handle.
+type ProviderAH interface {
+	// Destroy forgets the way. Sends on it that run at the same time do no harm.
 	Destroy()
 }
 
@@ -59,10 +91,32 @@ type QPHandle struct{ qp *QP }
 // application.
 func (h QPHandle) Lock() { h.qp.mu.Lock() }
 
-// Unlock unlocks the QP.
-func (h QPHandle) Unlock() { h.qp.mu.Unlock() }
+// LockPeer locks another QP beside this one, which is locked. All pairs are locked in one order, so it may have to
+// unlock this one for a while: kept is then false, and whatever was known of it has to be looked at again. The peer
+// may be destroyed: a provider knows from its own half.
+func (h QPHandle) LockPeer(peer QPHandle) (kept bool) {
+	switch {
+	case peer.qp.mu.TryLock():
+		return true
+	case h.qp.order < peer.qp.order:
+		peer.qp.mu.Lock()
+		return true
+	}
+	h.qp.unlock()
+	peer.qp.mu.Lock()
+	h.qp.mu.Lock()
+	return false
+}
 
-// PD is the QP's protection domain; needs no lock.
+// Unlock unlocks the QP.
+func (h QPHandle) Unlock() { h.qp.unlock() }
+
+// SelectSRQ makes the XRC SRQ of a number the one whose requests Recv and CompleteRecv are about, and returns its
+// protection domain, the one that counts for the message; nil if the QP's XRC domain has none of that number, or a
+// message to another is not complete. Only for XRC_RECV QPs.
+func (h QPHandle) SelectSRQ(num uint32) *PD { return h.qp.selectSRQ(num) }
+
+// PD is the QP's protection domain, of XRC_RECV QPs one without regions; needs no lock.
 func (h QPHandle) PD() *PD { return h.qp.pd }
 
 // State is the QP's state.
@@ -95,6 +149,14 @@ func (h QPHandle) CompleteRecv(wc *WC, solicited bool) { h.qp.completeRecv(wc, s
 // itself; Modify is not called. No event comes of it: of an error that no completion tells, such as a peer's WRITE that
 // was refused, the provider makes one (IBTA Vol 1 §11.6.3.2).
 func (h QPHandle) Fail() { h.qp.fail() }
+
+// FailSend moves a QP to SQE, as a failed send request does on unreliable services: what is left in the send queue is
+// flushed in order, receiving goes on. The provider completes the request that failed before it calls FailSend (IBTA Vol
+// 1 §10.3.1.6).
+func (h QPHandle) FailSend() { h.qp.failSend() }
+
+// Drained says that, in SQD, no send request is under way any more; more than once does no harm.
+func (h QPHandle) Drained() { h.qp.drained() }
 
 // Event reports an asynchronous event of the QP, such as EventCommEst, to the application.
 func (h QPHandle) Event(t AsyncEventType) { h.qp.event(t) }

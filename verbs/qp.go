@@ -3,41 +3,68 @@ package verbs
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 )
 
 // QP is a queue pair (ibv_qp). Any number of goroutines may use it; work requests keep the order in which they took
 // its lock.
 type QP struct {
+	// What a peer in the same process touches for each message shares a cache line: mu to the beginning of rq.
 	mu        sync.Mutex
 	state     QPState
 	destroyed bool
+	draining  bool // in SQD, with send requests under way
+	lost      bool // a completion found its CQ full; see settle
 	num       uint32
-	pd        *PD
-	prov      ProviderQP
-	sq        queue[SendWR]
 	rq        queue[RecvWR]
+	sq        queue[SendWR]
+	order     uint64 // in which two QPs' locks are taken
+	pd        *PD
+	xrcd      *XRCD        // of an XRC_RECV QP
+	opens     atomic.Int32 // of the same: handles to it
+	srq       *SRQ         // where receive requests come from; of an XRC_RECV QP, those of the present message
+	prov      ProviderQP
 	ops       opcodeSet
 	maxMsg    uint64 // bytes, of the port
 	inlineMR  *MR    // where inline data came from last
 	attr      QPAttr
 	init      QPInitAttr
 
-	modifying sync.Mutex // one Modify at a time; taken before mu
+	modifying sync.Mutex   // one Modify, AttachMcast, DetachMcast or Destroy at a time; taken before mu
+	groups    []mcastGroup // attached to; guarded by modifying
 }
+
+// created counts the QPs of this process.
+var created atomic.Uint64
 
 // CreateQP makes a QP in state RESET. Its queues have exactly the sizes asked for.
 func (pd *PD) CreateQP(attr *QPInitAttr) (*QP, error) {
 	const op = "create QP"
+	if attr != nil && attr.Type == XRCRecv {
+		return nil, Errorf(ErrInvalid, op, "XRC_RECV QPs are made by XRCD.CreateQP")
+	}
 	if err := pd.checkInit(op, attr); err != nil {
 		return nil, err
 	}
+	return pd.createQP(op, attr, nil)
+}
+
+func (pd *PD) createQP(op string, attr *QPInitAttr, x *XRCD) (*QP, error) {
 	if err := pd.acquireQP(op, attr); err != nil {
 		return nil, err
 	}
 	c := attr.Cap
-	qp := &QP{pd: pd, init: *attr, ops: sendOps(attr.Type, attr.Transport, &pd.dev.attr),
+	qp := &QP{pd: pd, xrcd: x, srq: attr.SRQ, order: created.Add(1), init: *attr, ops: sendOps(attr.Type, attr.Transport, &pd.dev.attr),
 		sq: newQueue[SendWR](c.MaxSendWR, c.MaxSendSGE, c.MaxInlineData),
 		rq: newQueue[RecvWR](c.MaxRecvWR, c.MaxRecvSGE, 0)}
+	if s := attr.SRQ; s != nil {
+		qp.init.Cap.MaxRecvWR, qp.init.Cap.MaxRecvSGE = 0, 0
+		qp.rq = newQueue[RecvWR](1, s.maxSGE, 0) // for the one that is being filled
+	}
+	qp.opens.Store(1)
+	if x != nil {
+		qp.rq = newQueue[RecvWR](1, 0, 0)
+	}
 	// In the set before the provider can use it, so that no deregistration overlooks it.
 	pd.qpsMu.Lock()
 	pd.qps[qp] = struct{}{}
@@ -58,14 +85,23 @@ func (pd *PD) checkInit(op string, attr *QPInitAttr) error {
 	if attr == nil {
 		return Errorf(ErrInvalid, op, "no attributes")
 	}
-	if _, ok := stateTable[attr.Type]; !ok {
-		return Errorf(ErrNotSupported, op, "Type %v is not supported", attr.Type)
+	if _, ok := stateTable[attr.Type]; !ok || attr.Transport == IWARP && attr.Type != RC {
+		return Errorf(ErrNotSupported, op, "Type %v is not supported over %v", attr.Type, attr.Transport)
 	}
-	if attr.SendCQ == nil || attr.RecvCQ == nil {
+	if attr.BlockSelfMcastLB && attr.Type != UD {
+		return Errorf(ErrInvalid, op, "BlockSelfMcastLB is for UD QPs, Type is %v", attr.Type)
+	}
+	if err := pd.checkXRC(op, attr); err != nil {
+		return err
+	}
+	if attr.SendCQ == nil || attr.RecvCQ == nil && attr.Type != XRCSend {
 		return Errorf(ErrInvalid, op, "SendCQ and RecvCQ must be set")
 	}
-	if attr.SendCQ.dev != d || attr.RecvCQ.dev != d {
+	if attr.SendCQ.dev != d || attr.RecvCQ != nil && attr.RecvCQ.dev != d {
 		return Errorf(ErrInvalid, op, "a CQ is of another device than the PD")
+	}
+	if attr.SRQ != nil && attr.SRQ.pd != pd {
+		return Errorf(ErrInvalid, op, "the SRQ is of another PD")
 	}
 	for _, c := range []struct {
 		arg    string
@@ -92,15 +128,24 @@ func (pd *PD) acquireQP(op string, attr *QPInitAttr) error {
 	if pd.dead {
 		return Errorf(ErrDestroyed, op, "the PD is gone")
 	}
-	if attr.SendCQ.dead || attr.RecvCQ.dead {
+	if attr.SendCQ != nil && attr.SendCQ.dead || attr.RecvCQ != nil && attr.RecvCQ.dead {
 		return Errorf(ErrDestroyed, op, "a CQ is destroyed")
+	}
+	if attr.SRQ != nil && attr.SRQ.dead {
+		return Errorf(ErrDestroyed, op, "the SRQ is destroyed")
 	}
 	if err := d.reserve(op, &d.qps, d.attr.MaxQP, "MaxQP"); err != nil {
 		return err
 	}
+	if attr.SRQ != nil {
+		attr.SRQ.users++
+	}
 	pd.nqps++
-	attr.SendCQ.users++
-	attr.RecvCQ.users++
+	for _, cq := range [...]*CQ{attr.SendCQ, attr.RecvCQ} {
+		if cq != nil {
+			cq.users++
+		}
+	}
 	return nil
 }
 
@@ -114,16 +159,27 @@ func (qp *QP) release() {
 	d.mu.Lock()
 	d.qps--
 	pd.nqps--
-	qp.init.SendCQ.users--
-	qp.init.RecvCQ.users--
+	if qp.init.SRQ != nil {
+		qp.init.SRQ.users--
+	}
+	for _, cq := range [...]*CQ{qp.init.SendCQ, qp.init.RecvCQ} {
+		if cq != nil {
+			cq.users--
+		}
+	}
 	d.mu.Unlock()
 }
 
 // Num is the QP number, 24 bits.
 func (qp *QP) Num() uint32 { return qp.num }
 
-// PD is the protection domain.
-func (qp *QP) PD() *PD { return qp.pd }
+// PD is the protection domain; nil of XRC_RECV QPs.
+func (qp *QP) PD() *PD {
+	if qp.xrcd != nil {
+		return nil
+	}
+	return qp.pd
+}
 
 // Context is what CreateQP was given.
 func (qp *QP) Context() any { return qp.init.Context }
@@ -139,6 +195,9 @@ func (qp *QP) SendCQ() *CQ { return qp.init.SendCQ }
 
 // RecvCQ is where receive work requests complete.
 func (qp *QP) RecvCQ() *CQ { return qp.init.RecvCQ }
+
+// SRQ is where receive work requests come from, or nil.
+func (qp *QP) SRQ() *SRQ { return qp.init.SRQ }
 
 // State is the present state.
 func (qp *QP) State() QPState {
@@ -157,11 +216,21 @@ func (qp *QP) Query(QPAttrMask) (QPAttr, QPInitAttr, error) {
 	attr := qp.attr
 	qp.prov.Query(&attr)
 	attr.QPState, attr.CurQPState, attr.Cap = qp.state, qp.state, qp.init.Cap
+	attr.SQDraining = qp.draining
 	return attr, qp.init, nil
 }
 
-// Destroy ends the QP. Work requests still posted vanish without completion; completions already in a CQ stay.
+// Destroy ends the QP. Work requests still posted vanish without completion; completions already in a CQ stay. ErrBusy
+// while it is attached to a multicast group.
 func (qp *QP) Destroy() error {
+	if qp.xrcd != nil && qp.opens.Add(-1) > 0 {
+		return nil
+	}
+	qp.modifying.Lock()
+	defer qp.modifying.Unlock()
+	if n := len(qp.groups); n > 0 {
+		return Errorf(ErrBusy, qp.op("destroy"), "it is attached to %d multicast groups", n)
+	}
 	qp.mu.Lock()
 	if err := qp.alive("destroy"); err != nil {
 		qp.mu.Unlock()

@@ -49,8 +49,13 @@ type QPInitAttr struct {
 	Transport Transport
 	SendCQ    *CQ
 	RecvCQ    *CQ // may be the same
-	Cap       QPCap
-	SQSigAll  bool // every send work request is signalled
+	// SRQ gives the QP its receive requests, or is nil; MaxRecvWR and MaxRecvSGE then mean nothing.
+	SRQ      *SRQ
+	Cap      QPCap
+	SQSigAll bool // every send work request is signalled
+	// BlockSelfMcastLB: a UD QP does not get its own multicast datagrams (IBV_QP_CREATE_BLOCK_SELF_MCAST_LB); else it
+	// gets them if it is attached, as other QPs of the device do.
+	BlockSelfMcastLB bool
 }
 
 // GRH is the global part of an address vector (ibv_global_route).
@@ -96,9 +101,34 @@ type QPAttr struct {
 	Timeout          uint8 // 5 bits: 4.096 µs × 2^n, 0 waits for ever
 	RetryCnt         uint8 // 3 bits
 	RNRRetry         uint8 // 3 bits, 7 for ever
+	PathMigState     MigState
+	Alt              *AltPath // with QPAttrAltPath
+	RateLimit        uint32   // kbit/s of IP packets, READ responses among them; 0 is none
 	// LLPStream is the stream that an iWARP QP enters RTS with (the LLP stream handle of RNIC verbs): what rdmacm got
 	// from the provider when it made the connection.
 	LLPStream any
+}
+
+// AltPath is the alternate path of a connection (alt_ah_attr and the fields beside it), for devices that report
+// DeviceAutoPathMig.
+type AltPath struct {
+	AHAttr    AHAttr
+	PKeyIndex uint16
+	PortNum   uint8
+	Timeout   uint8
+}
+
+// MigState is the path migration state of a QP (ibv_mig_state, same values).
+type MigState uint8
+
+const (
+	MigMigrated MigState = iota
+	MigRearm
+	MigArmed
+)
+
+func (s MigState) String() string {
+	return name([]string{"MIGRATED", "REARM", "ARMED"}, int(s), "path migration state")
 }
 
 // QPAttrMask chooses attributes (ibv_qp_attr_mask, same values).
@@ -126,13 +156,14 @@ const (
 	QPAttrPathMigState     QPAttrMask = 1 << 18
 	QPAttrCap              QPAttrMask = 1 << 19
 	QPAttrDestQPN          QPAttrMask = 1 << 20
+	QPAttrRateLimit        QPAttrMask = 1 << 25
 	QPAttrLLPStream        QPAttrMask = 1 << 30 // not in ibverbs, where the kernel attaches the stream
 )
 
 var qpAttrNames = []string{"QPAttrState", "QPAttrCurState", "QPAttrEnSQDAsyncNotify", "QPAttrAccessFlags",
 	"QPAttrPKeyIndex", "QPAttrPort", "QPAttrQKey", "QPAttrAV", "QPAttrPathMTU", "QPAttrTimeout", "QPAttrRetryCnt",
 	"QPAttrRNRRetry", "QPAttrRQPSN", "QPAttrMaxQPRDAtomic", "QPAttrAltPath", "QPAttrMinRNRTimer", "QPAttrSQPSN",
-	"QPAttrMaxDestRDAtomic", "QPAttrPathMigState", "QPAttrCap", "QPAttrDestQPN", 30: "QPAttrLLPStream"}
+	"QPAttrMaxDestRDAtomic", "QPAttrPathMigState", "QPAttrCap", "QPAttrDestQPN", 25: "QPAttrRateLimit", 30: "QPAttrLLPStream"}
 
 // String is the constants' names, joined by "|".
 func (m QPAttrMask) String() string { return flags(qpAttrNames, uint32(m)) }
@@ -140,9 +171,6 @@ func (m QPAttrMask) String() string { return flags(qpAttrNames, uint32(m)) }
 // merge copies the attributes that mask chooses.
 func (a *QPAttr) merge(b *QPAttr, mask QPAttrMask) {
 	set := func(bit QPAttrMask) bool { return mask&bit != 0 }
-	if set(QPAttrEnSQDAsyncNotify) {
-		a.EnSQDAsyncNotify = b.EnSQDAsyncNotify
-	}
 	if set(QPAttrAccessFlags) {
 		a.QPAccessFlags = b.QPAccessFlags
 	}
@@ -184,6 +212,15 @@ func (a *QPAttr) merge(b *QPAttr, mask QPAttrMask) {
 	}
 	if set(QPAttrMaxDestRDAtomic) {
 		a.MaxDestRDAtomic = b.MaxDestRDAtomic
+	}
+	if set(QPAttrAltPath) {
+		a.Alt = b.Alt
+	}
+	if set(QPAttrPathMigState) {
+		a.PathMigState = b.PathMigState
+	}
+	if set(QPAttrRateLimit) {
+		a.RateLimit = b.RateLimit
 	}
 	if set(QPAttrDestQPN) {
 		a.DestQPNum = b.DestQPNum

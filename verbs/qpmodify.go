@@ -3,6 +3,9 @@ package verbs
 // Modify changes the attributes that mask chooses; with QPAttrState, the state. All or nothing: an error, which names
 // the attribute that is missing, forbidden or out of range, leaves the QP as it was.
 //
+// To SQD, send requests that are begun go on to their end, then SQDraining is over and EventSQDrained comes if
+// EnSQDAsyncNotify asked for it; others wait for RTS.
+//
 // To ERR, everything posted is flushed in order. To RESET, everything posted vanishes without completion and the
 // attributes are forgotten; completions already in a CQ stay there.
 func (qp *QP) Modify(attr *QPAttr, mask QPAttrMask) error {
@@ -27,7 +30,7 @@ func (qp *QP) Modify(attr *QPAttr, mask QPAttrMask) error {
 	}
 
 	qp.mu.Lock()
-	defer qp.mu.Unlock()
+	defer qp.unlock()
 	if err := qp.alive("modify"); err != nil {
 		return err
 	}
@@ -38,7 +41,12 @@ func (qp *QP) Modify(attr *QPAttr, mask QPAttrMask) error {
 	if mask&QPAttrCurState != 0 && attr.CurQPState != from {
 		return Errorf(ErrInvalid, op, "CurQPState is %v, the QP is in %v", attr.CurQPState, from)
 	}
-	if err := checkTransition(op, qp.init.Type, qp.init.Transport, from, to, mask); err != nil {
+	if mask&QPAttrRateLimit != 0 {
+		if err := qp.checkRateLimit(op, to, attr.RateLimit); err != nil {
+			return err
+		}
+	}
+	if err := checkTransition(op, qp.init.Type, qp.init.Transport, from, to, mask&^QPAttrRateLimit); err != nil {
 		return err
 	}
 	if err := env.check(op, attr, mask); err != nil {
@@ -47,19 +55,49 @@ func (qp *QP) Modify(attr *QPAttr, mask QPAttrMask) error {
 	if err := qp.prov.Modify(from, to, attr, mask); err != nil {
 		return wrap(op, err)
 	}
+	if to == StateErr {
+		qp.enterErr()
+		return nil
+	}
 	switch qp.state = to; to {
 	case StateReset:
 		qp.sq.reset()
 		qp.rq.reset()
 		qp.attr = QPAttr{}
 		qp.inlineMR = nil
-	case StateErr:
-		qp.flush()
+		qp.draining = false
 	default:
 		qp.attr.merge(attr, mask)
 		if mask&QPAttrPort != 0 {
 			qp.maxMsg = uint64(env.attr.MaxMsgSz)
+			if qp.init.Type == UD {
+				qp.maxMsg = uint64(env.attr.ActiveMTU.Bytes())
+			}
 		}
+	}
+	switch [2]QPState{from, to} {
+	case [2]QPState{StateRTS, StateSQD}:
+		qp.draining = true
+		qp.attr.EnSQDAsyncNotify = mask&QPAttrEnSQDAsyncNotify != 0 && attr.EnSQDAsyncNotify
+		qp.prov.PostSend()
+	case [2]QPState{StateSQD, StateRTS}:
+		qp.draining = false
+		qp.prov.PostSend()
+	}
+	return nil
+}
+
+// checkRateLimit tells whether a QP that is to be in a state can have a rate limit: on the way to RTS, or there, as with
+// ibv_modify_qp_rate_limit.
+func (qp *QP) checkRateLimit(op string, to QPState, limit uint32) error {
+	switch caps := &qp.pd.dev.attr.PacketPacing; {
+	case qp.init.Transport == IWARP || caps.SupportedQPTs>>qp.init.Type&1 == 0:
+		return Errorf(ErrNotSupported, op, "QPAttrRateLimit: the device reports no packet pacing of %v QPs over %v", qp.init.Type,
+			qp.init.Transport)
+	case to != StateRTS:
+		return Errorf(ErrInvalid, op, "QPAttrRateLimit: a QP takes it in RTS, not in %v", to)
+	case limit != 0 && (limit < caps.RateLimitMin || limit > caps.RateLimitMax):
+		return Errorf(ErrInvalid, op, "RateLimit %d is neither 0 nor in %d–%d", limit, caps.RateLimitMin, caps.RateLimitMax)
 	}
 	return nil
 }
@@ -98,8 +136,14 @@ func (d *Device) portEnv(op string, port uint8, mask QPAttrMask) (e portEnv, err
 
 // check checks the values of the attributes that mask chooses.
 func (e *portEnv) check(op string, a *QPAttr, mask QPAttrMask) error {
-	if unsupported := mask & (QPAttrAltPath | QPAttrPathMigState); unsupported != 0 {
-		return Errorf(ErrNotSupported, op, "%v: automatic path migration is not supported", unsupported)
+	apm := mask & (QPAttrAltPath | QPAttrPathMigState)
+	switch {
+	case apm != 0 && e.dev.DeviceCapFlags&DeviceAutoPathMig == 0:
+		return Errorf(ErrNotSupported, op, "%v: the device does not report AUTO_PATH_MIG", apm)
+	case mask&QPAttrAltPath != 0 && a.Alt == nil:
+		return Errorf(ErrInvalid, op, "QPAttrAltPath without Alt")
+	case mask&QPAttrPathMigState != 0 && a.PathMigState > MigArmed:
+		return Errorf(ErrInvalid, op, "PathMigState %v", a.PathMigState)
 	}
 	for _, c := range []struct {
 		bit QPAttrMask

@@ -1,10 +1,12 @@
 package verbs
 
+import "fmt"
+
 // queue is a ring of posted work requests, oldest first. Each slot has room for its scatter/gather list and inline
 // data from the start, so that posting allocates nothing.
 type queue[T any] struct {
-	slots   []T
 	head, n int
+	slots   []T
 
 	sges      []SGE
 	maxSGE    int
@@ -49,3 +51,32 @@ func (q *queue[T]) pop() {
 }
 
 func (q *queue[T]) reset() { q.head, q.n = 0, 0 }
+
+// postRecv queues a copy of a receive request. Refused, it returns what is wrong, and the kind of error.
+func postRecv(q *queue[RecvWR], wr *RecvWR) (detail string, kind error) {
+	switch {
+	case wr == nil:
+		return "the work request is nil", ErrInvalid
+	case q.full():
+		return fmt.Sprintf("MaxRecvWR of %d are posted", len(q.slots)), ErrQueueFull
+	case len(wr.SGList) > q.maxSGE:
+		return fmt.Sprintf("SGList of %d is longer than MaxRecvSGE of %d", len(wr.SGList), q.maxSGE), ErrInvalid
+	}
+	slot := pushRecv(q, wr)
+	slot.length = 0
+	for i := range slot.SGList {
+		slot.length += uint64(slot.SGList[i].Length)
+	}
+	return "", nil
+}
+
+// pushRecv copies a request, for which there is room, to the end of a queue.
+func pushRecv(q *queue[RecvWR], wr *RecvWR) *RecvWR {
+	i := q.index(q.n)
+	slot := &q.slots[i]
+	slot.ID, slot.length = wr.ID, wr.length
+	slot.SGList = q.room(i, len(wr.SGList))
+	copy(slot.SGList, wr.SGList)
+	q.n++
+	return slot
+}

@@ -6,26 +6,77 @@ type transition struct{ required, optional QPAttrMask }
 // stateTable has, per QP type, the transitions of IBTA §11.2.5.3 (QP state transition properties) but those that are
 // always there: from anywhere to RESET and ERR, without attributes. QPAttrCurState may come along from RTR on.
 var stateTable = map[QPType]map[[2]QPState]transition{
-	RC: {
-		{StateReset, StateInit}: {
-			required: QPAttrPKeyIndex | QPAttrPort | QPAttrAccessFlags,
+	RC: connected(
+		transition{required: QPAttrMaxDestRDAtomic | QPAttrMinRNRTimer},
+		transition{
+			required: QPAttrTimeout | QPAttrRetryCnt | QPAttrRNRRetry | QPAttrMaxQPRDAtomic,
+			optional: QPAttrMinRNRTimer,
 		},
-		{StateInit, StateInit}: {
-			optional: QPAttrPKeyIndex | QPAttrPort | QPAttrAccessFlags,
-		},
+		QPAttrMinRNRTimer,
+		QPAttrTimeout|QPAttrRetryCnt|QPAttrRNRRetry|QPAttrMaxQPRDAtomic|QPAttrMaxDestRDAtomic|QPAttrMinRNRTimer,
+	),
+	UC: withSQE(connected(transition{}, transition{}, 0, 0), QPAttrCurState|QPAttrAccessFlags),
+	UD: withSQE(map[[2]QPState]transition{
+		{StateReset, StateInit}: {required: QPAttrPKeyIndex | QPAttrPort | QPAttrQKey},
+		{StateInit, StateInit}:  {optional: QPAttrPKeyIndex | QPAttrPort | QPAttrQKey},
+		{StateInit, StateRTR}:   {optional: QPAttrPKeyIndex | QPAttrQKey},
+		{StateRTR, StateRTS}:    {required: QPAttrSQPSN, optional: QPAttrCurState | QPAttrQKey},
+		{StateRTS, StateRTS}:    {optional: QPAttrCurState | QPAttrQKey},
+		{StateRTS, StateSQD}:    {optional: QPAttrEnSQDAsyncNotify},
+		{StateSQD, StateSQD}:    {optional: QPAttrPKeyIndex | QPAttrQKey},
+		{StateSQD, StateRTS}:    {optional: QPAttrCurState | QPAttrQKey},
+	}, QPAttrCurState|QPAttrQKey),
+	RawPacket: withSQE(map[[2]QPState]transition{
+		{StateReset, StateInit}: {required: QPAttrPort},
+		{StateInit, StateInit}:  {optional: QPAttrPort},
+		{StateInit, StateRTR}:   {},
+		{StateRTR, StateRTS}:    {optional: QPAttrCurState},
+		{StateRTS, StateRTS}:    {optional: QPAttrCurState},
+		{StateRTS, StateSQD}:    {optional: QPAttrEnSQDAsyncNotify},
+		{StateSQD, StateRTS}:    {optional: QPAttrCurState},
+	}, QPAttrCurState),
+	XRCSend: connected(
+		transition{},
+		transition{required: QPAttrTimeout | QPAttrRetryCnt | QPAttrRNRRetry | QPAttrMaxQPRDAtomic},
+		0,
+		QPAttrTimeout|QPAttrRetryCnt|QPAttrRNRRetry|QPAttrMaxQPRDAtomic,
+	),
+	XRCRecv: connected(
+		transition{required: QPAttrMaxDestRDAtomic | QPAttrMinRNRTimer},
+		transition{required: QPAttrTimeout, optional: QPAttrMinRNRTimer},
+		QPAttrMinRNRTimer,
+		QPAttrTimeout|QPAttrMaxDestRDAtomic|QPAttrMinRNRTimer,
+	),
+}
+
+// connected is the table of a connected service: what all have in common, and beside it what toRTR and toRTS need and
+// take, what a QP in RTS or back from SQD takes, and what one in SQD does.
+func connected(toRTR, toRTS transition, rts, sqd QPAttrMask) map[[2]QPState]transition {
+	const (
+		port   = QPAttrPKeyIndex | QPAttrPort | QPAttrAccessFlags
+		change = QPAttrCurState | QPAttrAccessFlags | QPAttrAltPath | QPAttrPathMigState
+	)
+	return map[[2]QPState]transition{
+		{StateReset, StateInit}: {required: port},
+		{StateInit, StateInit}:  {optional: port},
 		{StateInit, StateRTR}: {
-			required: QPAttrAV | QPAttrPathMTU | QPAttrDestQPN | QPAttrRQPSN | QPAttrMaxDestRDAtomic |
-				QPAttrMinRNRTimer,
-			optional: QPAttrAltPath | QPAttrAccessFlags | QPAttrPKeyIndex,
+			required: toRTR.required | QPAttrAV | QPAttrPathMTU | QPAttrDestQPN | QPAttrRQPSN,
+			optional: toRTR.optional | QPAttrAltPath | QPAttrAccessFlags | QPAttrPKeyIndex,
 		},
-		{StateRTR, StateRTS}: {
-			required: QPAttrTimeout | QPAttrRetryCnt | QPAttrRNRRetry | QPAttrSQPSN | QPAttrMaxQPRDAtomic,
-			optional: QPAttrCurState | QPAttrAltPath | QPAttrAccessFlags | QPAttrMinRNRTimer | QPAttrPathMigState,
+		{StateRTR, StateRTS}: {required: toRTS.required | QPAttrSQPSN, optional: toRTS.optional | change},
+		{StateRTS, StateRTS}: {optional: rts | change},
+		{StateRTS, StateSQD}: {optional: QPAttrEnSQDAsyncNotify},
+		{StateSQD, StateSQD}: {
+			optional: sqd | QPAttrAV | QPAttrAltPath | QPAttrAccessFlags | QPAttrPKeyIndex | QPAttrPathMigState,
 		},
-		{StateRTS, StateRTS}: {
-			optional: QPAttrCurState | QPAttrAccessFlags | QPAttrAltPath | QPAttrPathMigState | QPAttrMinRNRTimer,
-		},
-	},
+		{StateSQD, StateRTS}: {optional: rts | change},
+	}
+}
+
+// withSQE adds the way back from SQE, which only what has no acknowledgements gets into.
+func withSQE(t map[[2]QPState]transition, optional QPAttrMask) map[[2]QPState]transition {
+	t[[2]QPState{StateSQE, StateRTS}] = transition{optional: optional}
+	return t
 }
 
 // iwarpTable is the table of RC QPs over iWARP. A stream that MPA has started takes the QP from INIT straight to RTS,

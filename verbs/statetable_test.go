@@ -11,22 +11,84 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// What each transition of an RC QP takes besides QPAttrState (IBTA §11.2.5.3), stated apart from the code's table. Path
-// migration attributes are legal there but not supported.
-var optional = map[[2]verbs.QPState]verbs.QPAttrMask{
-	{verbs.StateReset, verbs.StateInit}: 0,
-	{verbs.StateInit, verbs.StateInit}:  verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrAccessFlags,
-	{verbs.StateInit, verbs.StateRTR}:   verbs.QPAttrAccessFlags | verbs.QPAttrPKeyIndex,
-	{verbs.StateRTR, verbs.StateRTS}:    verbs.QPAttrCurState | verbs.QPAttrAccessFlags | verbs.QPAttrMinRNRTimer,
-	{verbs.StateRTS, verbs.StateRTS}:    verbs.QPAttrCurState | verbs.QPAttrAccessFlags | verbs.QPAttrMinRNRTimer,
-}
+// takes is what a transition needs and what it also takes, besides QPAttrState.
+type takes struct{ needs, also verbs.QPAttrMask }
 
-func required(from, to verbs.QPState) verbs.QPAttrMask {
-	if from == to {
-		return 0
+// machines is the state machine of each QP type (IBTA §11.2.5.3; RAW_PACKET and XRC as Linux has them), stated apart
+// from the code's table. Path migration attributes are legal in some, and refused for want of the capability.
+var machines = func() map[verbs.QPType]map[string]takes {
+	const (
+		pk, port, acc, qk       = verbs.QPAttrPKeyIndex, verbs.QPAttrPort, verbs.QPAttrAccessFlags, verbs.QPAttrQKey
+		av, mtu, dest, rq       = verbs.QPAttrAV, verbs.QPAttrPathMTU, verbs.QPAttrDestQPN, verbs.QPAttrRQPSN
+		destRD, rnrTimer, tmo   = verbs.QPAttrMaxDestRDAtomic, verbs.QPAttrMinRNRTimer, verbs.QPAttrTimeout
+		retry, rnr, sq, rd, cur = verbs.QPAttrRetryCnt, verbs.QPAttrRNRRetry, verbs.QPAttrSQPSN, verbs.QPAttrMaxQPRDAtomic, verbs.QPAttrCurState
+		notify                  = verbs.QPAttrEnSQDAsyncNotify
+	)
+	return map[verbs.QPType]map[string]takes{
+		verbs.RC: {
+			"RESET→INIT": {pk | port | acc, 0},
+			"INIT→INIT":  {0, pk | port | acc},
+			"INIT→RTR":   {av | mtu | dest | rq | destRD | rnrTimer, acc | pk},
+			"RTR→RTS":    {tmo | retry | rnr | sq | rd, cur | acc | rnrTimer},
+			"RTS→RTS":    {0, cur | acc | rnrTimer},
+			"RTS→SQD":    {0, notify},
+			"SQD→SQD":    {0, av | tmo | retry | rnr | rd | destRD | acc | pk | rnrTimer},
+			"SQD→RTS":    {0, cur | acc | rnrTimer},
+		},
+		verbs.UC: {
+			"RESET→INIT": {pk | port | acc, 0},
+			"INIT→INIT":  {0, pk | port | acc},
+			"INIT→RTR":   {av | mtu | dest | rq, acc | pk},
+			"RTR→RTS":    {sq, cur | acc},
+			"RTS→RTS":    {0, cur | acc},
+			"RTS→SQD":    {0, notify},
+			"SQD→SQD":    {0, av | acc | pk},
+			"SQD→RTS":    {0, cur | acc},
+			"SQE→RTS":    {0, cur | acc},
+		},
+		verbs.UD: {
+			"RESET→INIT": {pk | port | qk, 0},
+			"INIT→INIT":  {0, pk | port | qk},
+			"INIT→RTR":   {0, pk | qk},
+			"RTR→RTS":    {sq, cur | qk},
+			"RTS→RTS":    {0, cur | qk},
+			"RTS→SQD":    {0, notify},
+			"SQD→SQD":    {0, pk | qk},
+			"SQD→RTS":    {0, cur | qk},
+			"SQE→RTS":    {0, cur | qk},
+		},
+		verbs.RawPacket: {
+			"RESET→INIT": {port, 0},
+			"INIT→INIT":  {0, port},
+			"INIT→RTR":   {0, 0},
+			"RTR→RTS":    {0, cur},
+			"RTS→RTS":    {0, cur},
+			"RTS→SQD":    {0, notify},
+			"SQD→RTS":    {0, cur},
+			"SQE→RTS":    {0, cur},
+		},
+		verbs.XRCSend: {
+			"RESET→INIT": {pk | port | acc, 0},
+			"INIT→INIT":  {0, pk | port | acc},
+			"INIT→RTR":   {av | mtu | dest | rq, acc | pk},
+			"RTR→RTS":    {tmo | retry | rnr | sq | rd, cur | acc},
+			"RTS→RTS":    {0, cur | acc},
+			"RTS→SQD":    {0, notify},
+			"SQD→SQD":    {0, av | tmo | retry | rnr | rd | acc | pk},
+			"SQD→RTS":    {0, cur | acc},
+		},
+		verbs.XRCRecv: {
+			"RESET→INIT": {pk | port | acc, 0},
+			"INIT→INIT":  {0, pk | port | acc},
+			"INIT→RTR":   {av | mtu | dest | rq | destRD | rnrTimer, acc | pk},
+			"RTR→RTS":    {tmo | sq, cur | acc | rnrTimer},
+			"RTS→RTS":    {0, cur | acc | rnrTimer},
+			"RTS→SQD":    {0, notify},
+			"SQD→SQD":    {0, av | tmo | destRD | acc | pk | rnrTimer},
+			"SQD→RTS":    {0, cur | acc | rnrTimer},
+		},
 	}
-	return needs[to]
-}
+}()
 
 // everything is valid values for every attribute.
 func everything(from, to verbs.QPState) *verbs.QPAttr {
@@ -34,59 +96,164 @@ func everything(from, to verbs.QPState) *verbs.QPAttr {
 		AHAttr: steps[verbs.StateRTR].AHAttr}
 }
 
+// along takes the QP from wherever it is to a state.
+func (r *rig) along(t *testing.T, machine map[string]takes, to verbs.QPState) {
+	t.Helper()
+	ways := map[verbs.QPState][]verbs.QPState{
+		verbs.StateInit: {verbs.StateInit},
+		verbs.StateRTR:  {verbs.StateInit, verbs.StateRTR},
+		verbs.StateRTS:  {verbs.StateInit, verbs.StateRTR, verbs.StateRTS},
+		verbs.StateSQD:  {verbs.StateInit, verbs.StateRTR, verbs.StateRTS, verbs.StateSQD},
+		verbs.StateSQE:  {verbs.StateInit, verbs.StateRTR, verbs.StateRTS},
+		verbs.StateErr:  {verbs.StateErr},
+	}
+	at := verbs.StateReset
+	check(t, r.qp.Modify(&verbs.QPAttr{QPState: at}, verbs.QPAttrState))
+	for _, s := range ways[to] {
+		check(t, r.qp.Modify(everything(at, s), verbs.QPAttrState|machine[fmt.Sprintf("%v→%v", at, s)].needs))
+		at = s
+	}
+	if to == verbs.StateSQE {
+		r.lq.locked(func() { r.lq.FailSend() })
+	}
+	if s := r.qp.State(); s != to {
+		t.Fatalf("it is in %v, not %v", s, to)
+	}
+}
+
+// TestTransitions tries every transition of every QP type with what it needs, with all that it takes, and with each
+// attribute too few and too many.
 func TestTransitions(t *testing.T) {
-	for _, from := range []verbs.QPState{verbs.StateReset, verbs.StateInit, verbs.StateRTR, verbs.StateRTS, verbs.StateErr} {
-		for to := verbs.StateReset; to <= verbs.StateErr+1; to++ {
-			t.Run(fmt.Sprintf("%v→%v", from, to), func(t *testing.T) {
-				r := newRig(t)
-				try := func(mask verbs.QPAttrMask) error {
-					t.Helper()
-					check(t, r.qp.Modify(&verbs.QPAttr{QPState: verbs.StateReset}, verbs.QPAttrState))
-					r.bring(t, from)
-					before := len(r.lq.modified)
-					err := r.qp.Modify(everything(from, to), mask|verbs.QPAttrState)
-					asked := len(r.lq.modified) > before
-					if want := map[bool]verbs.QPState{true: to, false: from}[err == nil]; r.qp.State() != want {
-						t.Errorf("mask %v: state %v after error %v, want %v", mask, r.qp.State(), err, want)
-					}
-					if asked != (err == nil) {
-						t.Errorf("mask %v: provider asked: %v; error: %v", mask, asked, err)
-					}
-					return err
-				}
-				req := required(from, to)
-				opt, legal := optional[[2]verbs.QPState{from, to}]
-				if to == verbs.StateReset || to == verbs.StateErr {
-					req, legal = 0, true
-				}
-				if !legal {
-					if err := try(needs[to]); !errors.Is(err, verbs.ErrInvalid) {
-						t.Errorf("got %v, want ErrInvalid", err)
-					}
-					return
-				}
-				check(t, try(req))
-				check(t, try(req|opt))
-				for bit := verbs.QPAttrCurState; bit <= verbs.QPAttrDestQPN; bit <<= 1 {
-					switch err := try(req ^ bit); {
-					case opt&bit != 0:
-						check(t, err)
-					case err == nil:
-						t.Errorf("mask %v accepted", req^bit)
-					case bit == verbs.QPAttrAltPath || bit == verbs.QPAttrPathMigState:
-						if !errors.Is(err, verbs.ErrInvalid) && !errors.Is(err, verbs.ErrNotSupported) {
-							t.Errorf("%v: %v", bit, err)
-						}
-					default:
-						if !errors.Is(err, verbs.ErrInvalid) || !errors.Is(err, syscall.EINVAL) {
-							t.Errorf("%v: %v is not ErrInvalid and EINVAL", bit, err)
-						}
-						if !strings.Contains(err.Error(), bit.String()) {
-							t.Errorf("%q does not name %v", err, bit)
-						}
-					}
-				}
-			})
+	for typ, machine := range machines {
+		for from := verbs.StateReset; from <= verbs.StateErr; from++ {
+			for to := verbs.StateReset; to <= verbs.StateErr+1; to++ {
+				t.Run(fmt.Sprintf("%v/%v→%v", typ, from, to), func(t *testing.T) { tryTransition(t, typ, machine, from, to) })
+			}
+		}
+	}
+}
+
+func tryTransition(t *testing.T, typ verbs.QPType, machine map[string]takes, from, to verbs.QPState) {
+	r := newRig(t)
+	switch typ {
+	case verbs.XRCSend:
+		r.qp = must(r.pd.CreateQP(&verbs.QPInitAttr{Type: typ, SendCQ: r.cq}))(t)
+	case verbs.XRCRecv:
+		x := must(r.dev.OpenXRCD(nil))(t)
+		r.qp = must(x.CreateQP(&verbs.QPInitAttr{Type: typ}))(t)
+	default:
+		r.qp = must(r.pd.CreateQP(&verbs.QPInitAttr{Type: typ, SendCQ: r.cq, RecvCQ: r.cq}))(t)
+	}
+	r.lq = r.l.qps[r.qp.Num()]
+	try := func(mask verbs.QPAttrMask) error {
+		t.Helper()
+		r.along(t, machine, from)
+		before := len(r.lq.modified)
+		err := r.qp.Modify(everything(from, to), mask|verbs.QPAttrState)
+		asked := len(r.lq.modified) > before
+		if want := map[bool]verbs.QPState{true: to, false: from}[err == nil]; r.qp.State() != want {
+			t.Errorf("mask %v: state %v after error %v, want %v", mask, r.qp.State(), err, want)
+		}
+		if asked != (err == nil) {
+			t.Errorf("mask %v: provider asked: %v; error: %v", mask, asked, err)
+		}
+		return err
+	}
+	c, legal := machine[fmt.Sprintf("%v→%v", from, to)]
+	if to == verbs.StateReset || to == verbs.StateErr {
+		c, legal = takes{}, true
+	}
+	if !legal {
+		for _, mask := range []verbs.QPAttrMask{0, needs[to]} {
+			if err := try(mask); !errors.Is(err, verbs.ErrInvalid) {
+				t.Errorf("mask %v: got %v, want ErrInvalid", mask, err)
+			}
+		}
+		return
+	}
+	check(t, try(c.needs))
+	check(t, try(c.needs|c.also))
+	for bit := verbs.QPAttrCurState; bit <= verbs.QPAttrDestQPN; bit <<= 1 {
+		switch err := try(c.needs ^ bit); {
+		case c.also&bit != 0:
+			check(t, err)
+		case err == nil:
+			t.Errorf("mask %v accepted", c.needs^bit)
+		case bit == verbs.QPAttrAltPath || bit == verbs.QPAttrPathMigState:
+			if !errors.Is(err, verbs.ErrInvalid) && !errors.Is(err, verbs.ErrNotSupported) {
+				t.Errorf("%v: %v", bit, err)
+			}
+		default:
+			if !errors.Is(err, verbs.ErrInvalid) || !errors.Is(err, syscall.EINVAL) {
+				t.Errorf("%v: %v is not ErrInvalid and EINVAL", bit, err)
+			}
+			if !strings.Contains(err.Error(), bit.String()) {
+				t.Errorf("%q does not name %v", err, bit)
+			}
+		}
+	}
+}
+
+// TestAlternatePath: accepted where the device can migrate, refused where it cannot, never ignored.
+func TestAlternatePath(t *testing.T) {
+	alt := &verbs.AltPath{PortNum: 1, AHAttr: steps[verbs.StateRTR].AHAttr}
+	mask := verbs.QPAttrAltPath | verbs.QPAttrPathMigState
+	r := newRig(t)
+	r.bring(t, verbs.StateRTS)
+	err := r.qp.Modify(&verbs.QPAttr{Alt: alt, PathMigState: verbs.MigArmed}, mask)
+	if !errors.Is(err, verbs.ErrNotSupported) || !strings.Contains(err.Error(), "AUTO_PATH_MIG") {
+		t.Errorf("got %v", err)
+	}
+	if err := r.qp.Modify(&verbs.QPAttr{RateLimit: 1}, verbs.QPAttrRateLimit); !errors.Is(err, verbs.ErrNotSupported) {
+		t.Errorf("rate limit: %v", err)
+	}
+	r = &rig{l: newLoop()}
+	r.l.attr.DeviceCapFlags |= verbs.DeviceAutoPathMig
+	r.open(t, verbs.QPCap{}, 1)
+	r.bring(t, verbs.StateRTS)
+	check(t, r.qp.Modify(&verbs.QPAttr{Alt: alt, PathMigState: verbs.MigArmed}, mask))
+	if a, _, _ := r.qp.Query(0); a.Alt != alt || a.PathMigState != verbs.MigArmed {
+		t.Errorf("got %+v", a)
+	}
+	for _, a := range []*verbs.QPAttr{{}, {Alt: alt, PathMigState: 3}} {
+		if err := r.qp.Modify(a, mask); !errors.Is(err, verbs.ErrInvalid) {
+			t.Errorf("got %v", err)
+		}
+	}
+}
+
+// TestDrained: the event comes once, if it was asked for, and what is posted in SQD waits for RTS.
+func TestDrained(t *testing.T) {
+	for _, notify := range []bool{true, false} {
+		r := newRig(t)
+		r.bring(t, verbs.StateRTS)
+		r.lq.hold = true
+		send := &verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled}
+		check(t, r.qp.PostSend(send))
+		check(t, r.qp.Modify(&verbs.QPAttr{QPState: verbs.StateSQD, EnSQDAsyncNotify: notify}, verbs.QPAttrState|verbs.QPAttrEnSQDAsyncNotify))
+		if a, _, _ := r.qp.Query(0); !a.SQDraining || a.EnSQDAsyncNotify != notify {
+			t.Errorf("got %+v", a)
+		}
+		check(t, r.qp.PostSend(send))
+		noEvent(t, r.dev)
+		r.lq.locked(func() {
+			r.lq.CompleteSend(verbs.WCSuccess, 0)
+			r.lq.Drained()
+			r.lq.Drained()
+		})
+		if a, _, _ := r.qp.Query(0); a.SQDraining {
+			t.Error("it drains and nothing is under way")
+		}
+		if notify {
+			if e := must(r.dev.GetAsyncEvent(t.Context()))(t); e.Type != verbs.EventSQDrained || e.QP != r.qp {
+				t.Errorf("got %+v", e)
+			}
+		}
+		noEvent(t, r.dev)
+		r.lq.hold = false
+		check(t, r.qp.Modify(&verbs.QPAttr{QPState: verbs.StateRTS}, verbs.QPAttrState))
+		if n := len(pollAll(t, r.cq)); n != 2 {
+			t.Errorf("%d completions, want 2", n)
 		}
 	}
 }
@@ -197,5 +364,31 @@ func TestAttrMaskNames(t *testing.T) {
 	}
 	if bits.TrailingZeros32(uint32(verbs.QPAttrDestQPN)) != 20 {
 		t.Error("QPAttrDestQPN is not bit 20")
+	}
+}
+
+// TestRateLimit: where the device can pace, a QP in RTS takes a limit in its bounds, and loses it.
+func TestRateLimit(t *testing.T) {
+	r := &rig{l: newLoop()}
+	r.l.attr.PacketPacing = verbs.PacketPacingCaps{RateLimitMin: 10, RateLimitMax: 1000, SupportedQPTs: 1 << verbs.RC}
+	r.open(t, verbs.QPCap{}, 1)
+	r.bring(t, verbs.StateRTS)
+	for _, limit := range []uint32{10, 1000, 0} {
+		check(t, r.qp.Modify(&verbs.QPAttr{RateLimit: limit}, verbs.QPAttrRateLimit))
+		if a, _, _ := r.qp.Query(0); a.RateLimit != limit {
+			t.Errorf("limit %d, want %d", a.RateLimit, limit)
+		}
+	}
+	for _, c := range []struct {
+		attr verbs.QPAttr
+		mask verbs.QPAttrMask
+	}{
+		{verbs.QPAttr{RateLimit: 9}, 0},
+		{verbs.QPAttr{RateLimit: 1001}, 0},
+		{verbs.QPAttr{RateLimit: 10, QPState: verbs.StateSQD}, verbs.QPAttrState},
+	} {
+		if err := r.qp.Modify(&c.attr, c.mask|verbs.QPAttrRateLimit); !errors.Is(err, verbs.ErrInvalid) {
+			t.Errorf("%+v: %v", c.attr, err)
+		}
 	}
 }

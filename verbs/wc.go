@@ -45,11 +45,14 @@ const (
 	WCBindMW          WCOpcode = 5
 	WCLocalInv        WCOpcode = 6
 	WCTSO             WCOpcode = 7
+	WCFlush           WCOpcode = 8
+	WCAtomicWrite     WCOpcode = 9
 	WCRecv            WCOpcode = 128
 	WCRecvRDMAWithImm WCOpcode = 129
 )
 
 var wcOpcodes = []string{"SEND", "RDMA_WRITE", "RDMA_READ", "COMP_SWAP", "FETCH_ADD", "BIND_MW", "LOCAL_INV", "TSO",
+	"FLUSH", "ATOMIC_WRITE",
 	WCRecv: "RECV", WCRecvRDMAWithImm: "RECV_RDMA_WITH_IMM"}
 
 // String is the ibverbs name without IBV_WC_.

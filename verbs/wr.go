@@ -17,16 +17,33 @@ type SendWR struct {
 	SGList []SGE
 	// ImmData is carried by SendWithImm and RDMAWriteWithImm; the value, in host order: it is sent big-endian.
 	ImmData uint32
-	// InvalidateRKey is carried by SendWithInv and LocalInv.
+	// InvalidateRKey is carried by SendWithInv, for the peer, and LocalInv: the rkey of a bound window of type 2.
 	InvalidateRKey uint32
 
-	// RDMA and atomic operations: the remote address and key.
+	// RDMA, atomic and FLUSH operations: the remote address and key.
 	RemoteAddr uint64
 	RKey       uint32
+
+	// UD QPs (wr.ud): the way to the peer, its QP number (0xffffff for a multicast group) and its Q_Key. A Q_Key with the
+	// top bit set stands for the sending QP's own (IBTA Vol 1 §10.2.5).
+	AH         *AH
+	RemoteQPN  uint32
+	RemoteQKey uint32
+
+	// XRC_SEND QPs (qp_type.xrc): the number of the peer's SRQ, and with it the protection domain of RKey.
+	RemoteSRQN uint32
 
 	// Atomic operations (wr.atomic): the value to compare with or to add, and the value to swap in.
 	CompareAdd uint64
 	Swap       uint64
+
+	// Flush: how many bytes from RemoteAddr on, how far they are to get, and whether it is rather the whole region.
+	FlushLength uint32
+	FlushType   FlushType
+	FlushLevel  FlushLevel
+
+	// BindMW: the window and what it is to cover; copied too.
+	Bind *MWBind
 
 	inline []byte // a posted SendInline request's data, in place of SGList; owned by the queue
 	length uint64 // total bytes of SGList or inline, set by PostSend

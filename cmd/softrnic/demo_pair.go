@@ -127,7 +127,7 @@ func newDemoEnd(e *env, addr string, flags linkFlags, buffer int) (end *demoEnd,
 	if end.mr, err = end.pd.RegMR(make([]byte, buffer), access); err != nil {
 		return end, err
 	}
-	if end.cq, err = newWaiter(end.node.dev, 2*demoWindow); err != nil {
+	if end.cq, err = newWaiter(end.node.dev, 2*demoWindow, waitAdaptive); err != nil {
 		return end, err
 	}
 	if end.qp, err = end.pd.CreateQP(&verbs.QPInitAttr{

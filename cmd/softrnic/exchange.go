@@ -22,7 +22,8 @@ import (
 //	  "done" ─────────────────────────────────────►
 //	connects its QP
 //
-// Each is text with its terminating NUL, in one write: that is how the peer reads it.
+// Each is text with its terminating NUL, in one write: that is how the peer reads it. ibv_srq_pingpong has many dests
+// each way.
 
 // destLen is the length of a dest on the wire.
 const destLen = len("0000:000000:000000:00000000000000000000000000000000\x00")
@@ -78,30 +79,53 @@ func readDest(r io.Reader) (dest, error) {
 	return parseDest(b)
 }
 
-// clientExchange tells the server about d and learns where the server's QP is.
-func (n *node) clientExchange(ctx context.Context, server netip.AddrPort, d dest) (dest, error) {
+// writeDests sends them in one piece.
+func writeDests(w io.Writer, dests []dest) error {
+	var b []byte
+	for _, d := range dests {
+		b = append(b, d.encode()...)
+	}
+	if _, err := w.Write(b); err != nil {
+		return fmt.Errorf("send the local address: %w", err)
+	}
+	return nil
+}
+
+func readDests(r io.Reader, n int) (dests []dest, err error) {
+	for range n {
+		d, err := readDest(r)
+		if err != nil {
+			return nil, err
+		}
+		dests = append(dests, d)
+	}
+	return dests, nil
+}
+
+// clientExchange tells the server about the local QPs and learns where the server's are, as many.
+func (n *node) clientExchange(ctx context.Context, server netip.AddrPort, local []dest) ([]dest, error) {
 	conn, err := n.host.DialStream(ctx, netip.AddrPort{}, server)
 	if err != nil {
-		return dest{}, err
+		return nil, err
 	}
 	defer conn.Close()
 	defer closeWhenDone(ctx, conn)()
-	if _, err := conn.Write(d.encode()); err != nil {
-		return dest{}, fmt.Errorf("send the local address: %w", err)
+	if err := writeDests(conn, local); err != nil {
+		return nil, err
 	}
-	remote, err := readDest(conn)
+	remote, err := readDests(conn, len(local))
 	if err != nil {
-		return dest{}, cause(ctx, err)
+		return nil, cause(ctx, err)
 	}
 	if _, err := conn.Write([]byte(done)); err != nil {
-		return dest{}, fmt.Errorf("send %q: %w", done, err)
+		return nil, fmt.Errorf("send %q: %w", done, err)
 	}
 	return remote, nil
 }
 
-// serverExchange waits on l, which it closes, for one client. connect is given where the client's QP is and returns
-// where ours is.
-func serverExchange(ctx context.Context, l net.Listener, connect func(dest) (dest, error)) error {
+// serverExchange waits on l, which it closes, for one client. connect is given where the client's n QPs are and returns
+// where ours are.
+func serverExchange(ctx context.Context, l net.Listener, n int, connect func([]dest) ([]dest, error)) error {
 	stop := closeWhenDone(ctx, l)
 	conn, err := l.Accept()
 	stop()
@@ -109,14 +133,14 @@ func serverExchange(ctx context.Context, l net.Listener, connect func(dest) (des
 	if err != nil {
 		return cause(ctx, fmt.Errorf("accept on %v: %w", l.Addr(), err))
 	}
-	return answerExchange(ctx, conn, connect)
+	return answerExchange(ctx, conn, n, connect)
 }
 
 // answerExchange is the server's side on a connection, which it closes.
-func answerExchange(ctx context.Context, conn net.Conn, connect func(dest) (dest, error)) error {
+func answerExchange(ctx context.Context, conn net.Conn, n int, connect func([]dest) ([]dest, error)) error {
 	defer conn.Close()
 	defer closeWhenDone(ctx, conn)()
-	remote, err := readDest(conn)
+	remote, err := readDests(conn, n)
 	if err != nil {
 		return cause(ctx, err)
 	}
@@ -124,8 +148,8 @@ func answerExchange(ctx context.Context, conn net.Conn, connect func(dest) (dest
 	if err != nil {
 		return err
 	}
-	if _, err := conn.Write(local.encode()); err != nil {
-		return fmt.Errorf("send the local address: %w", err)
+	if err := writeDests(conn, local); err != nil {
+		return err
 	}
 	if _, err := io.ReadFull(conn, make([]byte, len(done))); err != nil {
 		return cause(ctx, fmt.Errorf("wait for the client's %q: %w", done, err))

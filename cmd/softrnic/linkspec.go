@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"net"
+	"strconv"
 	"strings"
 
 	"github.com/softrnic/softrnic/link"
@@ -17,9 +18,15 @@ type linkSpec struct {
 	name         string // of the interface
 	bridge       string
 	interfaceMAC bool
+	plain        bool // without offloads
+	wait         link.Wait
+	queues       int // 0: one
 }
 
-const linkForms = "pipe, tap:NAME[,bridge=BRIDGE] or packet:INTERFACE[,mac=interface]"
+const linkForms = "pipe, tap:NAME[,bridge=BRIDGE][,offloads=off] or packet:INTERFACE[,mac=interface], both with [,wait=adaptive|event|poll][,queues=N]"
+
+// linkWaits are the values of wait=.
+var linkWaits = map[string]link.Wait{"adaptive": link.WaitAdaptive, "event": link.WaitEvent, "poll": link.WaitPoll}
 
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (s *linkSpec) UnmarshalText(text []byte) error {
@@ -37,8 +44,22 @@ func (s *linkSpec) UnmarshalText(text []byte) error {
 		case rest == "":
 		case medium == "tap" && key == "bridge" && value != "":
 			s.bridge = value
+		case medium == "tap" && key == "offloads" && value == "off":
+			s.plain = true
 		case medium == "packet" && key == "mac" && value == "interface":
 			s.interfaceMAC = true
+		case medium != "pipe" && key == "wait":
+			wait, ok := linkWaits[value]
+			if !ok {
+				return fmt.Errorf("%q: wait=%s: give adaptive, event or poll", text, value)
+			}
+			s.wait = wait
+		case medium != "pipe" && key == "queues":
+			n, err := strconv.Atoi(value)
+			if err != nil || n < 1 || n > tap.MaxQueues {
+				return fmt.Errorf("%q: queues=%s: give 1 to %d", text, value, tap.MaxQueues)
+			}
+			s.queues = n
 		default:
 			return fmt.Errorf("%q has an unknown option %q: give %s", text, opt, linkForms)
 		}
@@ -76,7 +97,7 @@ func openPipe(lan *pipe.Switch, mac net.HardwareAddr, mtu int) (link.Link, error
 }
 
 func (s *linkSpec) openTAP(mac net.HardwareAddr, mtu int) (link.Link, error) {
-	var opts []tap.Option
+	opts := []tap.Option{tap.WithWait(s.wait), tap.WithQueues(max(1, s.queues))}
 	if mac != nil {
 		opts = append(opts, tap.WithMAC(mac))
 	}
@@ -86,6 +107,9 @@ func (s *linkSpec) openTAP(mac net.HardwareAddr, mtu int) (link.Link, error) {
 	if s.bridge != "" {
 		opts = append(opts, tap.WithBridge(s.bridge))
 	}
+	if s.plain {
+		opts = append(opts, tap.WithoutOffloads())
+	}
 	l, err := tap.Open(s.name, opts...)
 	if err != nil {
 		return nil, err
@@ -94,7 +118,7 @@ func (s *linkSpec) openTAP(mac net.HardwareAddr, mtu int) (link.Link, error) {
 }
 
 func (s *linkSpec) openPacket(mac net.HardwareAddr, mtu int) (link.Link, error) {
-	var opts []packet.Option
+	opts := []packet.Option{packet.WithWait(s.wait), packet.WithQueues(max(1, s.queues))}
 	if s.interfaceMAC {
 		opts = append(opts, packet.WithInterfaceMAC())
 	}

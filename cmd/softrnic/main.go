@@ -32,6 +32,7 @@ type cli struct {
 	Devinfo  devinfoCmd  `cmd:"" help:"Describe a node's RDMA device and its GIDs, like ibv_devinfo."`
 	Pingpong pingpongCmd `cmd:"" help:"Bounce messages between two nodes, either of which may be the real ibv_*_pingpong."`
 	Rping    rpingCmd    `cmd:"" help:"Ping over an rdma_cm connection with RDMA READ and WRITE; either side may be the real rping."`
+	Mckey    mckeyCmd    `cmd:"" help:"Send to a multicast group, or receive from it; others in it may be the real mckey."`
 	Perf     perfCmd     `cmd:"" help:"Measure bandwidth, latency or message rate between two nodes, like perftest's ib_write_bw and its kin."`
 	Serve    serveCmd    `cmd:"" help:"Be a lab node that answers ping, ibv_rc_pingpong and rping until stopped."`
 

@@ -75,6 +75,8 @@ func TestErrorsAreOneLineWithTheirExitCode(t *testing.T) {
 		{"devinfo --link tap:", 2, "tap:"},
 		{"devinfo --link pipe:x", 2, "pipe:x"},
 		{"devinfo --link tap:a,bridge=", 2, "bridge="},
+		{"devinfo --link tap:a,wait=never", 2, "give adaptive, event or poll"},
+		{"devinfo --link packet:a,queues=0", 2, "give 1 to 16"},
 		{"devinfo --link tap:a,mac=interface", 2, "mac=interface"},
 		{"devinfo --link packet:a,mac=interface --mac 02:00:00:00:00:01", 2, "--mac"},
 		{"devinfo --link packet:no-such-ifc", 1, "no-such-ifc"},

@@ -17,6 +17,7 @@ import (
 	"github.com/softrnic/softrnic/link/impair"
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/rdmatransport/roce"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
 )
@@ -26,10 +27,11 @@ var nodeGroup = kong.Group{Key: "node", Title: "The node:"}
 
 // nodeFlags describe a node; every subcommand that needs one embeds them.
 type nodeFlags struct {
-	Link    linkSpec `group:"node" default:"pipe" placeholder:"LINK" help:"Ethernet link: pipe (inside this process), tap:NAME[,bridge=BRIDGE] (a TAP interface, made if it is not there), or packet:INTERFACE[,mac=interface] (AF_PACKET on an existing interface, with a MAC of its own or the interface's). Default: pipe."`
+	Link    linkSpec `group:"node" default:"pipe" placeholder:"LINK" help:"Ethernet link: pipe (inside this process), tap:NAME[,bridge=BRIDGE][,offloads=off] (a TAP interface, made if it is not there; offloads=off: one packet a frame), or packet:INTERFACE[,mac=interface] (AF_PACKET on an existing interface, with a MAC of its own or the interface's). TAP and AF_PACKET take wait=adaptive, event or poll (what the receiving thread does when idle) and queues=N (so many receiving threads). Default: pipe."`
 	Addr    []cidr   `group:"node" sep:"none" placeholder:"CIDR" help:"IP address with prefix length, such as 10.0.0.9/24; repeatable. Each becomes a GID, from index 1 on; index 0 is the IPv6 link-local address."`
 	Gateway []ipAddr `group:"node" sep:"none" placeholder:"IP" help:"Router to all other networks; one each for IPv4 and IPv6."`
 	MAC     macAddr  `group:"node" placeholder:"MAC" help:"Ethernet address of the node. Default: made from the first --addr, so that neighbours who remember the node are right; without --addr, random."`
+	GoBackN bool     `group:"node" name:"go-back-n" help:"RoCEv2: repeat everything from a lost packet on towards other SoftRNICs too, as towards any other peer."`
 	linkFlags
 }
 
@@ -71,7 +73,7 @@ func (f *nodeFlags) open(e *env) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	provider := rdmatransport.New(host)
+	provider := rdmatransport.New(host, rdmatransport.RoCE(roce.Config{GoBackN: f.GoBackN}))
 	dev, err := verbs.Open(provider)
 	if err != nil {
 		return nil, errors.Join(err, provider.Close(), host.Close())

@@ -16,8 +16,8 @@ import (
 
 // perfCmd is the perftest of the program: ib_send_bw, ib_write_lat and so on in one.
 type perfCmd struct {
-	Op     string `arg:"" enum:"send,write,read,atomic" help:"Operation: send, write, read or atomic (fetch and add)."`
-	Metric string `arg:"" enum:"bw,lat,rate" help:"What to measure: bw (bandwidth), lat (latency) or rate (messages per second)."`
+	Op     string `arg:"" enum:"send,write,read,atomic,connect" help:"Operation: send, write, read, atomic (fetch and add) or connect (make and end connections)."`
+	Metric string `arg:"" enum:"bw,lat,rate" help:"What to measure: bw (bandwidth), lat (latency) or rate (messages, or connections, per second)."`
 	Server string `arg:"" optional:"" help:"Address or name of the server. Without it, and without --loopback, be the server."`
 
 	Loopback  bool `help:"Be both sides: two nodes on a link inside this process, or, with --one-device or --link tap:… or packet:…, two QPs of one node."`
@@ -25,6 +25,7 @@ type perfCmd struct {
 
 	Transport []transport `default:"rocev2" placeholder:"PROTOCOL" help:"Wire protocols, each measured in turn: rocev2, iwarp. Default: rocev2; with --report both."`
 	TCP       bool        `name:"tcp" help:"Measure plain TCP too, as a yardstick: the node's own stack over the same link and, with --loopback, the kernel's over its loopback interface."`
+	KernelTCP ipAddr      `name:"kernel-tcp" placeholder:"IP" help:"With a server: measure the kernel's TCP too, to this address of the server's machine."`
 
 	Size          []int         `short:"s" placeholder:"BYTES" help:"Message size; repeatable. Atomics are always 8 bytes. Default: 65536 for bw, 8 for lat and rate."`
 	All           bool          `short:"a" help:"All sizes: 2 bytes to 8 MiB, doubling."`
@@ -37,6 +38,8 @@ type perfCmd struct {
 	Bidirectional bool          `short:"b" help:"Both sides send; the result is the sum. For bw and rate."`
 	CQMod         int           `short:"Q" name:"cq-mod" placeholder:"N" help:"Signal every Nth message only. Default: 100, above 8 KiB 1."`
 	PostList      int           `short:"l" default:"1" placeholder:"N" help:"Work requests to post in one call. Default: 1."`
+	Buffer        int           `placeholder:"BYTES" help:"Memory on each side, for each QP, that messages go round in. Default: 4096, and at least one message."`
+	Wait          waiting       `default:"adaptive" enum:"poll,event,adaptive" placeholder:"HOW" help:"How both sides wait for completions: poll (never sleep), event (sleep at once), or adaptive (poll for 50 µs, then sleep). Default: adaptive."`
 	Verify        bool          `help:"Check the data. It costs time, and limits --depth to what fits in 64 MiB."`
 
 	Port   uint16 `short:"p" default:"18516" help:"TCP port to meet on. Default: 18516."`
@@ -55,6 +58,7 @@ func (*perfCmd) Help() string {
   softrnic perf write bw --link tap:rnic0,bridge=br0 --addr 10.0.0.1/24           a server, and its client:
   softrnic perf write bw --link tap:rnic1,bridge=br0 --addr 10.0.0.2/24 10.0.0.1
   softrnic perf send lat --loopback --report report.html
+  softrnic perf connect rate --loopback --threads 4                               connections of rdma_cm per second
 
 Bandwidth is of payload, 1 Gb/sec being 10^9 bits; the peak is that of the best 10 ms. The clock stops when all of the data
 is at its destination. Latency of send and write is half a round trip, of read and atomic from posting to completion; the
@@ -79,7 +83,7 @@ func (c *perfCmd) Validate() error {
 		flag           string
 		v, least, most int
 	}{{"depth", c.Depth, 1, perfMaxDepth}, {"qps", c.QPs, 1, perfMaxQPs}, {"threads", c.Threads, 1, 1024},
-		{"cq-mod", c.CQMod, 0, perfMaxDepth}, {"post-list", c.PostList, 1, perfMaxDepth}} {
+		{"cq-mod", c.CQMod, 0, perfMaxDepth}, {"post-list", c.PostList, 1, perfMaxDepth}, {"buffer", c.Buffer, 0, perfMaxSize}} {
 		if f.v < f.least || f.v > f.most {
 			return fmt.Errorf("--%s %d: give %d to %d", f.flag, f.v, f.least, f.most)
 		}
@@ -100,6 +104,10 @@ func (c *perfCmd) Validate() error {
 		return errors.New("--iters and --duration: give one of the two")
 	case c.All && len(c.Size) > 0:
 		return errors.New("--all and --size: give one of the two")
+	case c.Op == perfConnect && (c.Metric != perfRate || c.Report != "" || c.Bidirectional || c.All || c.TCP || len(c.Size) > 0):
+		return errors.New("connect has rate only, which times each connection too, and neither sizes nor TCP, a report nor both ways")
+	case c.KernelTCP.IsValid() && c.Server == "":
+		return errors.New("--kernel-tcp is the client's: give the server's address")
 	case c.Metric == perfLat && c.Report == "" && (c.QPs > 1 || c.Bidirectional):
 		return errors.New("lat is of one message on one QP: leave out --qps and --bidirectional")
 	case c.Loopback && c.Server != "":
@@ -264,9 +272,9 @@ func (c *perfCmd) plans() (all []perfPlan) {
 	}
 	if c.TCP || c.Report != "" {
 		over = append(over, overTCP)
-		if c.Loopback {
-			over = append(over, overKernel)
-		}
+	}
+	if c.KernelTCP.IsValid() || c.Loopback && (c.TCP || c.Report != "") {
+		over = append(over, overKernel)
 	}
 	for _, metric := range metrics {
 		for _, o := range over {
@@ -286,6 +294,8 @@ func (c *perfCmd) sizes(metric string) []int {
 	switch {
 	case c.Op == perfAtomic:
 		return []int{8}
+	case c.Op == perfConnect:
+		return []int{0}
 	case c.All, c.Report != "" && len(c.Size) == 0 && metric != perfLat:
 		var all []int
 		for n := 2; n <= 8<<20; n *= 2 {
@@ -305,9 +315,19 @@ func (c *perfCmd) sizes(metric string) []int {
 func (c *perfCmd) plan(metric, over string, size int) perfPlan {
 	p := perfPlan{Op: c.Op, Metric: metric, Over: over, Size: size, Depth: c.Depth, QPs: c.QPs, Threads: min(c.Threads, c.QPs),
 		CQMod: c.CQMod, PostList: c.PostList, Bidirectional: c.Bidirectional, Verify: c.Verify,
+		Buffer: max(c.Buffer, perfPlainBuffer), Wait: c.Wait,
 		Iters: c.Iters, Duration: c.Duration, Warmup: c.Warmup}
 	if c.Iters == 0 && c.Duration == 0 {
 		p.Duration = time.Second
+	}
+	if over == overKernel {
+		p.Kernel = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+		if c.KernelTCP.IsValid() {
+			p.Kernel = c.KernelTCP.Addr
+		}
+	}
+	if c.Op == perfConnect {
+		p.Depth, p.QPs, p.Threads, p.Verify = 1, c.Threads, c.Threads, false
 	}
 	if metric == perfLat {
 		p.Depth, p.QPs, p.Threads, p.Bidirectional = 1, 1, 1, false

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/softrnic/softrnic/verbs"
 )
@@ -114,38 +113,31 @@ func (l *perfRDMALane) take(n int) error {
 	return nil
 }
 
-// send keeps all QPs busy, for as many messages or as long as the phase says, and receives meanwhile.
+// send keeps all QPs busy, for as many messages or as long as the phase says, and receives meanwhile. It looks at the
+// clock when something completes, not for each message.
 func (l *perfRDMALane) send() error {
 	for _, q := range l.qps {
 		q.begin(l.phase.iters)
 	}
 	l.metered.start()
-	for idle := 0; idle < len(l.qps); {
-		stop := l.phase.iters == 0 && l.metered.elapsed() >= l.phase.duration
-		posted := 0
+	for idle := 0; ; {
+		stop := l.phase.iters == 0 && l.metered.now >= l.phase.duration
 		idle = 0
 		for _, q := range l.qps {
-			n, err := q.post(stop)
-			if err != nil {
-				return err
+			for n := 1; n > 0; {
+				var err error
+				if n, err = q.post(stop); err != nil {
+					return err
+				}
 			}
-			posted += n
 			if q.idle() {
 				idle++
 			}
 		}
-		var err error
-		switch {
-		case idle == len(l.qps):
-		case posted > 0:
-			var n int
-			if n, err = l.cq.poll(l.wcs); err == nil {
-				err = l.take(n)
-			}
-		default:
-			err = l.wait()
+		if idle == len(l.qps) {
+			break
 		}
-		if err != nil {
+		if err := l.wait(); err != nil {
 			return err
 		}
 	}
@@ -212,7 +204,7 @@ func (l *perfRDMALane) ping() error {
 	q := l.qps[0]
 	q.begin(0)
 	l.metered.start()
-	for first, last := q.posted, time.Duration(0); ; {
+	for first, last := q.posted, l.metered.elapsed(); ; {
 		if l.phase.iters > 0 && q.posted-first == l.phase.iters || l.phase.iters == 0 && last >= l.phase.duration {
 			l.metered.stop()
 			if l.side.plan.onePlace() { // what was seen to change is all there when this is complete, on both sides
@@ -220,7 +212,7 @@ func (l *perfRDMALane) ping() error {
 			}
 			return nil
 		}
-		begin := l.metered.elapsed()
+		begin := last
 		var err error
 		switch l.side.plan.Op {
 		case perfSend:
@@ -312,15 +304,20 @@ func (l *perfRDMALane) awaitByte(q *perfQP) error {
 	}
 	last := q.slot(0)[q.plan.Size-1:]
 	for spins := 0; peek(last) != want; spins++ {
-		if spins%256 == 0 {
+		n, err := l.cq.poll(l.wcs) // without it nobody may receive
+		if err == nil {
+			err = l.take(n)
+		}
+		if err == nil && spins%256 == 0 {
 			if !l.expected(q) {
 				return nil
 			}
-			if err := l.phase.ctx.Err(); err != nil {
-				return err
-			}
+			err = l.phase.ctx.Err()
 		}
-		relax(spins)
+		if err != nil {
+			return err
+		}
+		relax(spins, l.side.plan.Wait)
 	}
 	return nil
 }

@@ -18,11 +18,13 @@ func (q *perfQP) mark() {
 	b[len(b)-1] = byte(q.posted + 1)
 }
 
-// relax lets other goroutines run, and after a while sleeps: see waiter.
-func relax(spins int) {
-	if spins < 10_000 {
+// relax is for who polls memory: now and then it lets other goroutines run, and after a while it sleeps. See waiter.
+func relax(spins int, how waiting) {
+	switch {
+	case spins%spinsBetween != 0:
+	case spins < 10_000 || how == waitPoll:
 		runtime.Gosched()
-	} else {
-		time.Sleep(spinFor)
+	default:
+		time.Sleep(leastSpin)
 	}
 }

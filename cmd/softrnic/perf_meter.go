@@ -1,6 +1,7 @@
 package main
 
 import (
+	"runtime"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -12,6 +13,7 @@ const perfSlice = 10 * time.Millisecond
 // perfMeter counts what one lane sends.
 type perfMeter struct {
 	began    time.Time
+	now      time.Duration // since then, when something completed last
 	took     time.Duration
 	messages int64
 	verified int64
@@ -25,7 +27,7 @@ type perfMeter struct {
 
 func newPerfMeter(p *perfPlan) *perfMeter {
 	m := &perfMeter{}
-	if p.Metric == perfLat {
+	if p.Metric == perfLat || p.Op == perfConnect {
 		m.latency = hdrhistogram.New(1, int64(time.Minute), 3)
 		m.halves = p.tcp() || p.Op == perfSend || p.Op == perfWrite
 	}
@@ -41,10 +43,10 @@ func (m *perfMeter) elapsed() time.Duration { return time.Since(m.began) }
 func (m *perfMeter) add(messages int64) {
 	m.messages += messages
 	m.sliceMessages += messages
-	now := m.elapsed()
-	if d := now - m.sliceBegan; d >= perfSlice {
+	m.now = m.elapsed()
+	if d := m.now - m.sliceBegan; d >= perfSlice {
 		m.peak = max(m.peak, float64(m.sliceMessages)/d.Seconds())
-		m.sliceBegan, m.sliceMessages = now, 0
+		m.sliceBegan, m.sliceMessages = m.now, 0
 	}
 }
 
@@ -55,6 +57,13 @@ func (m *perfMeter) record(d time.Duration) {
 		d /= 2
 	}
 	_ = m.latency.RecordValue(min(max(int64(d), 1), int64(time.Minute))) // it is in range
+}
+
+// runtimeMallocs is the number of objects that this process has allocated.
+func runtimeMallocs() uint64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.Mallocs
 }
 
 // stop ends the time.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -17,10 +18,11 @@ import (
 // Operations, metrics, and what a measurement goes over.
 const (
 	perfSend, perfWrite, perfRead, perfAtomic = "send", "write", "read", "atomic"
+	perfConnect                               = "connect"
 	perfBW, perfLat, perfRate                 = "bw", "lat", "rate"
 
-	overTCP    = "TCP"        // of the node's stack
-	overKernel = "kernel TCP" // on its loopback interface
+	overTCP    = "TCP" // of the node's stack
+	overKernel = "kernel TCP"
 )
 
 var overRoCE, overIWARP = verbs.RoCEv2.String(), verbs.IWARP.String()
@@ -47,8 +49,11 @@ type perfPlan struct {
 	CQMod, PostList  int
 	Bidirectional    bool
 	Verify           bool
+	Buffer           int // bytes of slots of each kind, where there is room for one at least
+	Wait             waiting
 	Iters            int64         // on each QP; 0: for Duration
 	Duration, Warmup time.Duration // nanoseconds
+	Kernel           netip.Addr    // where the server listens for the kernel's TCP, if Over is that
 }
 
 // check is for a plan that came from outside.
@@ -60,20 +65,27 @@ func (p *perfPlan) check() error {
 		{"Size", int64(p.Size), 1, perfMaxSize}, {"Depth", int64(p.Depth), 1, perfMaxDepth},
 		{"QPs", int64(p.QPs), 1, perfMaxQPs}, {"Threads", int64(p.Threads), 1, int64(p.QPs)},
 		{"CQMod", int64(p.CQMod), 1, int64(p.Depth)}, {"PostList", int64(p.PostList), 1, int64(p.Depth)},
-		{"Iters", p.Iters, 0, 1 << 40}, {"Duration", int64(p.Duration), 0, int64(perfMaxTime)},
+		{"Buffer", int64(p.Buffer), 0, perfMaxSize}, {"Iters", p.Iters, 0, 1 << 40}, {"Duration", int64(p.Duration), 0, int64(perfMaxTime)},
 		{"Warmup", int64(p.Warmup), 0, int64(perfMaxTime)},
 	} {
+		if p.Op == perfConnect && f.name == "Size" {
+			f.least, f.most = 0, 0
+		}
 		if f.v < f.least || f.v > f.most {
 			return fmt.Errorf("%s %d: want %d to %d", f.name, f.v, f.least, f.most)
 		}
 	}
 	_, known := perfOps[p.Op]
 	switch {
-	case !known, p.Metric != perfBW && p.Metric != perfLat && p.Metric != perfRate,
+	case !known && (p.Op != perfConnect || p.Metric != perfRate || p.tcp()), p.Metric != perfBW && p.Metric != perfLat && p.Metric != perfRate,
 		p.Over != overRoCE && p.Over != overIWARP && p.Over != overTCP && p.Over != overKernel:
 		return fmt.Errorf("no such measurement: %q %q over %q", p.Op, p.Metric, p.Over)
+	case p.Wait != waitPoll && p.Wait != waitEvent && p.Wait != waitAdaptive:
+		return fmt.Errorf("no such way to wait: %q", p.Wait)
 	case p.Metric == perfLat && (p.QPs != 1 || p.Depth != 1 || p.Bidirectional):
 		return errors.New("lat is of one message on one QP")
+	case p.Over == overKernel && !p.Kernel.IsValid():
+		return errors.New("kernel TCP, and no address")
 	case p.Op == perfAtomic && p.Size != 8:
 		return fmt.Errorf("atomics of %d bytes: they are of 8", p.Size)
 	case p.Iters == 0 && p.Duration == 0:
@@ -97,14 +109,14 @@ func (p *perfPlan) transport() verbs.Transport {
 func (p *perfPlan) tcp() bool { return p.Over == overTCP || p.Over == overKernel }
 
 // A side's memory is, for each QP, slots to send from and then slots to receive into, one message each; both sides have
-// the same. Without verification there are as few as fit perfPlainBuffer, as in perftest: many messages share one.
+// the same. Without verification there are as few as fit Buffer, by default a page as in perftest: many messages share one.
 const (
 	perfVerifyBuffer = 64 << 20
 	perfPlainBuffer  = 4 << 10
 )
 
 // stride is the distance of slots: cache lines are not shared.
-func (p *perfPlan) stride() int { return (p.Size + 63) &^ 63 }
+func (p *perfPlan) stride() int { return (max(p.Size, 1) + 63) &^ 63 }
 
 // txSlots is the number of slots to send from. It has no divisor in common with rxSlots when data is verified, so that
 // what a slot receives always differs from what it had.
@@ -123,14 +135,20 @@ func (p *perfPlan) rxSlots() int {
 	case p.Verify:
 		return p.receives()
 	}
-	return max(1, perfPlainBuffer/p.stride())
+	return max(1, p.Buffer/p.stride())
 }
 
 // onePlace tells whether the receiver looks at one place in its memory, and waits for it to change.
 func (p *perfPlan) onePlace() bool { return p.Metric == perfLat && p.Op == perfWrite }
 
-// receives is the number of receives posted: of twice as many messages as the sender has outstanding, and of credits.
-func (p *perfPlan) receives() int { return 2*p.Depth + perfCredits }
+// receives is the number of receives posted: of twice as many messages as the sender has outstanding, and of credits. A
+// pong takes no credits, and posts by the batch, so that it is not in the way of each answer.
+func (p *perfPlan) receives() int {
+	if p.Metric == perfLat {
+		return 32
+	}
+	return 2*p.Depth + perfCredits
+}
 
 // perfCredits is how many credits may be on their way, and more.
 const perfCredits = 4

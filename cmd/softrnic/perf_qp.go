@@ -22,16 +22,18 @@ type perfQP struct {
 	peerTx, peerRx uint64
 	peerRKey       uint32
 	stride         uint64
+	txEnd, rxEnd   uint64 // bytes of slots
 
 	// As sender.
-	posted    int64 // messages, since the QP was made
-	completed int64 // as far as signalled completions tell
-	tail      int64 // unsignalled ones behind the last signalled
-	goal      int64 // value of posted to end with; 0: the lane says when
-	closed    bool  // nothing more is to be posted
-	credits   int64 // messages that the peer has receives for
-	wrs       []*verbs.SendWR
-	extra     verbs.SendWR // a credit or a flush
+	txAt, rxAt uint64 // offsets of the next message's slots
+	posted     int64  // messages, since the QP was made
+	completed  int64  // as far as signalled completions tell
+	tail       int64  // unsignalled ones behind the last signalled
+	goal       int64  // value of posted to end with; 0: the lane says when
+	closed     bool   // nothing more is to be posted
+	credits    int64  // messages that the peer has receives for
+	wrs        []*verbs.SendWR
+	extra      verbs.SendWR // a credit or a flush
 
 	// As receiver.
 	received int64 // messages
@@ -56,6 +58,7 @@ const (
 func newPerfQP(l *perfRDMALane, index int, qp *verbs.QP) *perfQP {
 	p, mr := l.side.plan, l.side.mr
 	q := &perfQP{lane: l, plan: p, index: index, qp: qp, stride: uint64(p.stride()), credits: 2 * int64(p.Depth)}
+	q.txEnd, q.rxEnd = uint64(p.txSlots())*q.stride, uint64(p.rxSlots())*q.stride
 	q.tx = mr.SGE(index*p.block(), p.Size)
 	q.rx = mr.SGE(index*p.block()+p.txSlots()*p.stride(), p.Size)
 	for range p.PostList {
@@ -119,8 +122,13 @@ func (q *perfQP) post(stop bool) (int, error) {
 
 // next makes wr the next message.
 func (q *perfQP) next(wr *verbs.SendWR, last bool) {
-	k := uint64(q.posted)
-	tx, rx := k%uint64(q.plan.txSlots())*q.stride, k%uint64(q.plan.rxSlots())*q.stride
+	tx, rx := q.txAt, q.rxAt
+	if q.txAt += q.stride; q.txAt == q.txEnd {
+		q.txAt = 0
+	}
+	if q.rxAt += q.stride; q.rxAt == q.rxEnd {
+		q.rxAt = 0
+	}
 	wr.RKey = q.peerRKey
 	switch wr.Opcode {
 	case verbs.Send:

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"os"
 
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
@@ -36,7 +37,7 @@ func newPerfRDMA(n *node, p *perfPlan, client bool) (r *perfRDMA, err error) {
 	if r.pd, err = n.dev.AllocPD(); err != nil {
 		return r, err
 	}
-	buf := make([]byte, int(p.memory())+p.QPs) // and a byte for each QP's flushes
+	buf := touched(int(p.memory()) + p.QPs) // and a byte for each QP's flushes
 	p.fill(buf, r.seed)
 	const access = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
 	if r.mr, err = r.pd.RegMR(buf, access); err != nil {
@@ -46,7 +47,7 @@ func newPerfRDMA(n *node, p *perfPlan, client bool) (r *perfRDMA, err error) {
 		l := &perfRDMALane{side: r, wcs: make([]verbs.WC, perfPoll), metered: newPerfMeter(p)}
 		// Sends, credits sent, a flush, and receives.
 		qps := (p.QPs - i + p.Threads - 1) / p.Threads
-		if l.cq, err = newWaiter(n.dev, qps*(p.Depth+2*perfCredits+p.receives())); err != nil {
+		if l.cq, err = newWaiter(n.dev, qps*(p.Depth+2*perfCredits+p.receives()), p.Wait); err != nil {
 			return r, err
 		}
 		r.ways = append(r.ways, l)
@@ -56,6 +57,15 @@ func newPerfRDMA(n *node, p *perfPlan, client bool) (r *perfRDMA, err error) {
 
 // perfPoll is the number of completions to take at a time.
 const perfPoll = 64
+
+// touched is n bytes of memory that has been written to: what never was is all one page, which is always in the cache.
+func touched(n int) []byte {
+	b := make([]byte, n)
+	for i := 0; i < n; i += os.Getpagesize() {
+		b[i] = 0
+	}
+	return b
+}
 
 // fill makes what a side has in its slots to send from: noise, if it is to be looked at.
 func (p *perfPlan) fill(buf []byte, seed uint64) {

@@ -27,6 +27,9 @@ type perfResult struct {
 	PeerCPUPerGB  float64      `json:"peer_cpu_seconds_per_gb,omitempty"` // of the other, if that is another
 	Verified      int64        `json:"verified,omitempty"`
 	CPUSeconds    float64      `json:"cpu_seconds"`
+	Mallocs       uint64       `json:"allocations"` // of this process while it measured, whatever for
+	Allocs        float64      `json:"allocations_per_message"`
+	PeerAllocs    float64      `json:"peer_allocations_per_message,omitempty"` // of the other process, if that is another
 	Latency       *perfLatency `json:"latency_us,omitempty"`
 }
 
@@ -49,11 +52,12 @@ type perfPercentile struct {
 }
 
 // result is this side's, of what it has sent.
-func (s *perfSide) result(cpu time.Duration) *perfResult {
+func (s *perfSide) result(cpu time.Duration, mallocs uint64) *perfResult {
 	p := s.plan
 	r := &perfResult{Operation: p.Op, Metric: p.Metric, Over: p.Over, Size: p.Size, QPs: p.QPs, Depth: p.Depth,
-		Bidirectional: p.Bidirectional, CPUSeconds: cpu.Seconds()}
+		Bidirectional: p.Bidirectional, CPUSeconds: cpu.Seconds(), Mallocs: mallocs}
 	peak := 0.0
+	var times *hdrhistogram.Histogram
 	for _, l := range s.lanes {
 		m := l.meter()
 		r.Iterations += m.messages
@@ -61,8 +65,15 @@ func (s *perfSide) result(cpu time.Duration) *perfResult {
 		r.Seconds = max(r.Seconds, m.took.Seconds())
 		peak += m.peak
 		if m.latency != nil && m.messages > 0 {
-			r.Latency = newPerfLatency(m.latency)
+			if times == nil {
+				times = m.latency
+			} else {
+				times.Merge(m.latency)
+			}
 		}
+	}
+	if times != nil {
+		r.Latency = newPerfLatency(times)
 	}
 	if r.Seconds > 0 {
 		r.Mpps = float64(r.Iterations) / r.Seconds / 1e6
@@ -80,6 +91,12 @@ func (r *perfResult) merge(peer *perfResult, shared bool) {
 		r.Gbps += peer.Gbps
 		r.GbpsPeak += peer.GbpsPeak
 		r.Mpps += peer.Mpps
+	}
+	if r.Iterations > 0 {
+		r.Allocs = float64(r.Mallocs) / float64(r.Iterations)
+		if !shared {
+			r.PeerAllocs = float64(peer.Mallocs) / float64(r.Iterations)
+		}
 	}
 	gb := float64(r.Iterations) * float64(r.Size) / 1e9
 	if r.Metric == perfLat && (r.Operation == perfSend || r.Operation == perfWrite) {
@@ -139,11 +156,16 @@ func (r *perfReport) add(row *perfResult) {
 	if last == nil || last.Over != row.Over || last.Metric != row.Metric {
 		r.heading(row)
 	}
-	if row.Metric == perfLat {
-		l := row.Latency
-		if l == nil {
-			l = &perfLatency{}
-		}
+	l := row.Latency
+	if l == nil {
+		l = &perfLatency{}
+	}
+	switch {
+	case row.Operation == perfConnect:
+		fmt.Fprintf(r.table, " %-13d %-13.0f %-13.2f %-15.2f %-13.2f %-21.2f %-.2f\n", row.Iterations, row.Mpps*1e6, l.Min,
+			l.Typical, l.Max, l.P99, l.P999)
+		return
+	case row.Metric == perfLat:
 		fmt.Fprintf(r.table, " %-9d %-13d %-13.2f %-13.2f %-15.2f %-13.2f %-13.2f %-21.2f %-.2f\n", row.Size, row.Iterations,
 			l.Min, l.Max, l.Typical, l.Avg, l.Stdev, l.P99, l.P999)
 		return
@@ -161,10 +183,18 @@ func (r *perfReport) heading(row *perfResult) {
 	if row.Bidirectional {
 		kind = "Bidirectional " + kind
 	}
+	if row.Operation == perfConnect {
+		kind = "Rate"
+	}
 	fmt.Fprintf(r.table, "%s\n                    %s\n", perfRule, row.title(kind))
 	fmt.Fprintf(r.table, " Device          : %s\n", r.Device)
 	if row.Over == overRoCE {
 		fmt.Fprintf(r.table, " Path MTU        : %d\n", r.PathMTU)
+	}
+	if row.Operation == perfConnect {
+		fmt.Fprintf(r.table, " At a time       : %d\n%s\n", row.QPs, perfRule)
+		fmt.Fprintln(r.table, " #connections  #/sec         t_min[usec]   t_typical[usec] t_max[usec]   99% percentile[usec]  99.9% percentile[usec]")
+		return
 	}
 	fmt.Fprintf(r.table, " Number of qps   : %d\n TX depth        : %d\n%s\n", row.QPs, row.Depth, perfRule)
 	if row.Metric == perfLat {
@@ -178,6 +208,9 @@ func (r *perfReport) heading(row *perfResult) {
 func (row *perfResult) title(kind string) string {
 	if row.Over == overTCP || row.Over == overKernel {
 		return row.Over + " " + kind + " Test"
+	}
+	if row.Operation == perfConnect {
+		return fmt.Sprintf("Connection %s Test (%s)", kind, row.Over)
 	}
 	return fmt.Sprintf("%s %s Test (%s)", perfOps[row.Operation].title, kind, row.Over)
 }

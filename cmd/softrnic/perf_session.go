@@ -157,11 +157,13 @@ func (s *perfSide) play(ctx context.Context, ctl *perfControl) (*perfResult, err
 	for _, l := range s.lanes {
 		l.reset()
 	}
+	mallocs := runtimeMallocs()
 	cpu := cpuTime()
 	if err := s.run(ctx, ctl, &perfPhase{iters: s.plan.Iters, duration: s.plan.Duration}); err != nil {
 		return nil, err
 	}
-	return s.result(cpuTime() - cpu), nil
+	cpu = cpuTime() - cpu
+	return s.result(cpu, runtimeMallocs()-mallocs), nil
 }
 
 // perfSide is one side of a measurement.
@@ -202,6 +204,13 @@ type perfLane interface {
 }
 
 func newPerfSide(n *node, p *perfPlan, client bool) (*perfSide, error) {
+	if p.Op == perfConnect {
+		ends, err := newPerfConnects(n, p, client)
+		if err != nil {
+			return nil, err
+		}
+		return &perfSide{ends, p, ends.lanes()}, nil
+	}
 	if p.tcp() {
 		ends := newPerfTCP(n, p, client)
 		return &perfSide{ends, p, ends.lanes()}, nil

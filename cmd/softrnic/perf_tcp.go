@@ -38,7 +38,7 @@ func (t *perfTCP) lanes() (all []perfLane) {
 
 func (t *perfTCP) listen() (err error) {
 	if t.plan.Over == overKernel {
-		t.listener, err = net.Listen("tcp", "127.0.0.1:0")
+		t.listener, err = net.Listen("tcp", netip.AddrPortFrom(t.plan.Kernel, 0).String())
 	} else {
 		t.listener, err = t.node.host.ListenStream(netip.AddrPort{})
 	}
@@ -72,7 +72,7 @@ func (t *perfTCP) accept(ctx context.Context) error {
 func (t *perfTCP) dial(ctx context.Context, server netip.AddrPort) (err error) {
 	for _, l := range t.ways {
 		if t.plan.Over == overKernel {
-			l.conn, err = new(net.Dialer).DialContext(ctx, "tcp", netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), server.Port()).String())
+			l.conn, err = new(net.Dialer).DialContext(ctx, "tcp", netip.AddrPortFrom(t.plan.Kernel, server.Port()).String())
 		} else {
 			l.conn, err = t.node.host.DialStream(ctx, netip.AddrPort{}, server)
 		}
@@ -153,7 +153,7 @@ func (l *perfTCPLane) run(phase *perfPhase) error {
 	var receiving sync.WaitGroup
 	var receiveErr error
 	if !l.side.client || plan.Bidirectional {
-		receiving.Go(func() { receiveErr = l.receive(phase, make([]byte, max(plan.Size, 64<<10))) })
+		receiving.Go(func() { receiveErr = l.receive(phase) })
 	}
 	var err error
 	if l.side.client || plan.Bidirectional {
@@ -170,10 +170,12 @@ func (l *perfTCPLane) run(phase *perfPhase) error {
 }
 
 func (l *perfTCPLane) send(phase *perfPhase) error {
-	b := make([]byte, l.side.plan.Size)
+	plan := l.side.plan
+	b := touched(plan.txSlots() * plan.stride())
 	l.metered.start()
 	for n := int64(0); phase.iters > 0 && n < phase.iters || phase.iters == 0 && l.metered.elapsed() < phase.duration; n++ {
-		if _, err := l.conn.Write(b); err != nil {
+		at := int(n%int64(plan.txSlots())) * plan.stride()
+		if _, err := l.conn.Write(b[at:][:plan.Size]); err != nil {
 			return err
 		}
 		l.written++
@@ -182,16 +184,21 @@ func (l *perfTCPLane) send(phase *perfPhase) error {
 	return nil
 }
 
-// receive reads until there is all that the peer says it sent.
-func (l *perfTCPLane) receive(phase *perfPhase, b []byte) error {
-	for {
+// receive reads until there is all that the peer says it sent, round the memory that a QP would have its data put in.
+func (l *perfTCPLane) receive(phase *perfPhase) error {
+	plan := l.side.plan
+	most := max(plan.Size, 64<<10) // at a time
+	b := touched(max(plan.rxSlots()*plan.stride(), most))
+	for at := 0; ; {
 		counts := phase.peerSent.Load()
-		if counts != nil && l.read >= (*counts)[l.index]*int64(l.side.plan.Size) {
+		if counts != nil && l.read >= (*counts)[l.index]*int64(plan.Size) {
 			return nil
 		}
-		if err := l.readSome(phase, b); err != nil {
+		before := l.read
+		if err := l.readSome(phase, b[at:min(at+most, len(b))]); err != nil {
 			return err
 		}
+		at = (at + int(l.read-before)) % len(b)
 	}
 }
 

@@ -120,6 +120,24 @@ func TestPerfForATime(t *testing.T) {
 	}
 }
 
+func TestPerfConnect(t *testing.T) {
+	for _, threads := range []int64{1, 4} {
+		r := runPerf(t, fmt.Sprintf("connect rate --loopback --iters 300 --threads %d --transport rocev2,iwarp", threads))
+		if len(r.Results) != 2 {
+			t.Fatalf("%+v", r)
+		}
+		for _, row := range r.Results {
+			if l := row.Latency; row.Iterations != 300*threads || row.Seconds <= 0 || l == nil || l.Min <= 0 || l.Max < l.Typical {
+				t.Errorf("%d threads over %s: %+v", threads, row.Over, row)
+			}
+		}
+	}
+	code, stdout, stderr := runCommand(t.Context(), nil, strings.Fields("perf connect rate --loopback --iters 5 --warmup 0")...)
+	if line := regexp.MustCompile(`(?m)^ 5 +\d+ +\d+\.\d\d `); code != exitOK || stderr != "" || !line.MatchString(stdout) {
+		t.Errorf("exit code %d, stderr %q, stdout:\n%s", code, stderr, stdout)
+	}
+}
+
 func TestPerfAllSizes(t *testing.T) {
 	r := runPerf(t, "write bw --loopback --all --iters 2")
 	if len(r.Results) != 23 || r.Results[0].Size != 2 || r.Results[22].Size != 8<<20 {
@@ -136,7 +154,7 @@ func TestPerfServer(t *testing.T) {
 		lan := pipe.New()
 		s := start(t, lan, "perf send bw --addr 10.0.0.1/24")
 		s.await(t, &s.out, "Waiting for a client")
-		p := start(t, lan, "perf "+c.args+" 10.0.0.1 --addr 10.0.0.2/24 --iters 50 --warmup 1ms --size 64 --size 9000")
+		p := start(t, lan, "perf "+c.args+" 10.0.0.1 --kernel-tcp 127.0.0.1 --addr 10.0.0.2/24 --iters 50 --warmup 1ms --size 64 --size 9000")
 		if code := p.wait(t); code != exitOK {
 			t.Fatalf("client exits with %d: %s", code, &p.err)
 		}
@@ -189,6 +207,9 @@ func TestPerfUsage(t *testing.T) {
 		"perf send bw --loopback --depth 0":                   "--depth 0",
 		"perf send bw --loopback --qps 100000":                "--qps 100000",
 		"perf send bw --loopback --duration 1s -n 3":          "give one of the two",
+		"perf connect bw --loopback":                          "connect has rate only",
+		"perf connect rate --loopback --size 8":               "connect has rate only",
+		"perf send bw --loopback --kernel-tcp 127.0.0.1":      "--kernel-tcp is the client's",
 		"perf send lat --loopback --bidirectional":            "one message on one QP",
 		"perf send bw --one-device --link tap:x":              "--loopback",
 		"perf send bw --link tap:x --report f":                "--report is the client's",
@@ -299,7 +320,7 @@ func servePerfOn(t *testing.T) (ctl *perfControl, served chan error) {
 // What no softrnic perf would send ends the server with an error, which it also sends.
 func TestPerfHostileClient(t *testing.T) {
 	plan := func(change func(*perfPlan)) string {
-		p := (&perfCmd{Op: perfSend, Depth: 8, QPs: 1, Threads: 1, PostList: 1}).plan(perfBW, overRoCE, 64)
+		p := (&perfCmd{Op: perfSend, Depth: 8, QPs: 1, Threads: 1, PostList: 1, Wait: waitAdaptive}).plan(perfBW, overRoCE, 64)
 		change(&p)
 		b, err := json.Marshal(perfMessage{Plan: &p})
 		if err != nil {
@@ -353,7 +374,7 @@ func TestPerfNoticesWrongData(t *testing.T) {
 	}
 	defer n.Close()
 	for op, sent := range map[string]int64{perfSend: 1, perfWrite: 50, perfRead: 1} {
-		p := (&perfCmd{Op: op, Depth: 4, QPs: 2, Threads: 1, PostList: 1, Verify: true}).plan(perfBW, overRoCE, 100)
+		p := (&perfCmd{Op: op, Depth: 4, QPs: 2, Threads: 1, PostList: 1, Wait: waitAdaptive, Verify: true}).plan(perfBW, overRoCE, 100)
 		r, err := newPerfRDMA(n, &p, true)
 		if err != nil {
 			t.Fatal(err)

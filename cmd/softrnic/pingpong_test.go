@@ -34,13 +34,22 @@ type outcome struct {
 	stdout, stderr string
 }
 
-// startServer runs a server, and returns when it has said its address.
+// startServer runs a server of the reliable ping-pong, and returns when it has said its address.
 func startServer(ctx context.Context, lan *pipe.Switch, args ...string) <-chan outcome {
+	return startPingpong(ctx, lan, append([]string{"rc"}, args...)...)
+}
+
+func startPingpong(ctx context.Context, lan *pipe.Switch, args ...string) <-chan outcome {
+	return startCommand(ctx, lan, append([]string{"pingpong"}, args...)...)
+}
+
+// startCommand runs a command, and returns when it has said something.
+func startCommand(ctx context.Context, lan *pipe.Switch, args ...string) <-chan outcome {
 	w := &startWatcher{started: make(chan struct{})}
 	done := make(chan outcome, 1)
 	var stderr transcript
 	go func() {
-		code := run(ctx, append([]string{"pingpong", "rc"}, args...), &env{stdout: w, stderr: &stderr, lan: lan})
+		code := run(ctx, args, &env{stdout: w, stderr: &stderr, lan: lan})
 		done <- outcome{code, w.String(), stderr.String()}
 	}()
 	select {
@@ -96,6 +105,38 @@ func TestPingpongRC(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// TestPingpongServices plays on what is not one reliable connection.
+func TestPingpongServices(t *testing.T) {
+	for _, service := range []string{"uc -s 1", "uc -s 100000", "uc -s 5000 -m 4096", "ud -s 1", "ud -s 4096", "ud",
+		"srq -s 5000", "srq -q 3 -r 3", "srq -q 256 -e"} {
+		for _, net := range []string{"10.0.0.%d/24", "fd00::%d/64"} {
+			t.Run(fmt.Sprintf(service+" "+net, 1), func(t *testing.T) {
+				lan := pipe.New()
+				args := append(strings.Fields(service), "-c", "-n300", "--addr")
+				to, _, _ := strings.Cut(fmt.Sprintf(net, 1), "/")
+				server := startPingpong(t.Context(), lan, append(args, fmt.Sprintf(net, 1))...)
+				client := startPingpong(t.Context(), lan, append(args, fmt.Sprintf(net, 2), to)...)
+				size := 4096
+				if args[0] == "ud" {
+					size = 2048
+				}
+				if args[1] == "-s" {
+					fmt.Sscan(args[2], &size)
+				}
+				checkPingpong(t, <-client, size, 300)
+				checkPingpong(t, <-server, size, 300)
+			})
+		}
+	}
+}
+
+func TestPingpongTooLargeForADatagram(t *testing.T) {
+	o := <-startPingpong(t.Context(), pipe.New(pipe.WithMTU(1500)), "ud", "--addr", "10.0.0.1/24")
+	if o.code != exitUsage || !strings.Contains(o.stderr, "--size 2048") || !strings.Contains(o.stderr, "1024") {
+		t.Errorf("%+v", o)
 	}
 }
 
@@ -271,13 +312,13 @@ func TestCheckPages(t *testing.T) {
 		markPages(buf, page)
 		return buf
 	}
-	if err := checkPages(fresh(), page); err != nil {
+	if err := checkPages(fresh(), page, filler); err != nil {
 		t.Error(err)
 	}
 	for at, want := range map[int]string{0: "page 0", 1: "page 0", page: "page 1", 2*page + 99: "page 2"} {
 		buf := fresh()
 		buf[at] ^= 0x40
-		if err := checkPages(buf, page); err == nil || !strings.Contains(err.Error(), "invalid data in "+want) {
+		if err := checkPages(buf, page, filler); err == nil || !strings.Contains(err.Error(), "invalid data in "+want) {
 			t.Errorf("byte %d changed: %v", at, err)
 		}
 	}

@@ -77,7 +77,7 @@ func newRpingSide(dev *verbs.Device, size int, log *slog.Logger) (s *rpingSide, 
 	if s.pd, err = dev.AllocPD(); err != nil {
 		return s, err
 	}
-	if s.cq, err = newWaiter(dev, 2*rpingDepth); err != nil {
+	if s.cq, err = newWaiter(dev, 2*rpingDepth, waitAdaptive); err != nil {
 		return s, err
 	}
 	if s.messages, err = s.pd.RegMR(make([]byte, 2*advertLen), verbs.AccessLocalWrite); err != nil || size == 0 {

@@ -135,7 +135,7 @@ const exchangeTimeout = 10 * time.Second
 
 // pingpong sends one client's messages back until no more come.
 func (s *server) pingpong(ctx context.Context, conn net.Conn) (messages int, err error) {
-	p, err := newPinger(s.node, &pingpongRC{IBPort: 1, Size: s.MaxSize, PathMTU: s.PathMTU, RxDepth: 64})
+	p, err := newPinger(s.node, &pingpongFlags{IBPort: 1, Size: s.MaxSize, RxDepth: 64}, rcKind(s.PathMTU))
 	if err != nil {
 		return 0, errors.Join(err, conn.Close())
 	}
@@ -143,9 +143,9 @@ func (s *server) pingpong(ctx context.Context, conn net.Conn) (messages int, err
 	if err := conn.SetDeadline(time.Now().Add(exchangeTimeout)); err != nil {
 		return 0, errors.Join(err, conn.Close())
 	}
-	if err := answerExchange(ctx, conn, func(remote dest) (dest, error) {
-		if err := p.choose(remote.gid.Addr()); err != nil {
-			return dest{}, err
+	if err := answerExchange(ctx, conn, len(p.local), func(remote []dest) ([]dest, error) {
+		if err := p.choose(remote[0].gid.Addr()); err != nil {
+			return nil, err
 		}
 		return p.local, p.connect(remote)
 	}); err != nil {
@@ -176,6 +176,7 @@ func (p *pinger) echo(ctx context.Context, patience time.Duration) (messages int
 				sending = false
 			case pingRecv:
 				messages++
+				p.received(&wcs[i])
 				owed = append(owed, int(wcs[i].ByteLen))
 				if err := p.postRecvs(1); err != nil {
 					return messages, err
@@ -183,8 +184,7 @@ func (p *pinger) echo(ctx context.Context, patience time.Duration) (messages int
 			}
 		}
 		if len(owed) > 0 && !sending {
-			if err := p.qp.PostSend(&verbs.SendWR{ID: pingSend, Opcode: verbs.Send, Flags: verbs.SendSignaled,
-				SGList: []verbs.SGE{p.mr.SGE(0, owed[0])}}); err != nil {
+			if err := p.postSend(0, owed[0]); err != nil {
 				return messages, err
 			}
 			owed, sending = owed[1:], true

@@ -24,7 +24,8 @@ import (
 
 // Link is inner with a record of its frames. It costs a copy and a checksum of each packet.
 type Link struct {
-	inner link.Link
+	inner  link.Link
+	poller link.Poller // inner, or nil
 
 	mu     sync.Mutex
 	out    *pcapgo.NgWriter
@@ -34,7 +35,10 @@ type Link struct {
 	closed bool
 }
 
-var _ link.Link = (*Link)(nil)
+var (
+	_ link.Link   = (*Link)(nil)
+	_ link.Poller = (*Link)(nil)
+)
 
 // New writes the frames that pass through inner to w, which stays the caller's to close after the link.
 func New(inner link.Link, w io.Writer) (*Link, error) {
@@ -47,7 +51,9 @@ func New(inner link.Link, w io.Writer) (*Link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("capture of %s: %w", inner.Name(), err)
 	}
-	return &Link{inner: inner, out: out}, nil
+	l := &Link{inner: inner, out: out}
+	l.poller, _ = inner.(link.Poller)
+	return l, nil
 }
 
 // Create is New with a file of this name, which is emptied if it is there.
@@ -129,6 +135,16 @@ func (l *Link) Attach(recv link.Receiver) {
 func (l *Link) Write(frames []link.Frame) (int, error) {
 	l.record(frames, pcapgo.NgEpbFlagDirectionOutbound)
 	return l.inner.Write(frames)
+}
+
+// Poll polls the inner link, if it can be polled.
+func (l *Link) Poll() bool { return l.poller != nil && l.poller.Poll() }
+
+// EndPoll implements link.Poller.
+func (l *Link) EndPoll() {
+	if l.poller != nil {
+		l.poller.EndPoll()
+	}
 }
 
 // Name is the inner link's, as are MAC, MTU and Offloads.

@@ -25,8 +25,17 @@ type Direction struct {
 	Delay, Jitter time.Duration
 	Rate          int64 // bits of frame a second; 0 means no limit
 	Limit         int   // packets held at a time, further ones are lost; 0 means DefaultLimit
-	Rules         []Rule
+	// Queue is how many bytes may wait for Rate; a packet that finds no room is lost. 0 means Limit alone counts.
+	Queue int
+	// ECN has the queue mark packets, as switches do.
+	ECN   ECN
+	Rules []Rule
 }
+
+// ECN is what a queue marks Congestion Experienced of the packets whose transport can tell its sender (RFC 3168 §5). With
+// less than Min bytes in the queue it marks none, with Max all, and between the two the more the longer it is. Max 0
+// means Min. The zero value marks nothing.
+type ECN struct{ Min, Max int }
 
 // Burst is the Gilbert–Elliott model of loss in bursts: nothing is lost in the good state, everything in the bad one.
 type Burst struct {
@@ -76,6 +85,12 @@ func (d *Direction) check() error {
 	}
 	if d.Rate < 0 || d.Limit < 0 {
 		return fmt.Errorf("limits Rate %d, Limit %d: give none below 0", d.Rate, d.Limit)
+	}
+	if e := d.ECN; d.Queue < 0 || e.Min < 0 || e.Max < 0 || e.Max != 0 && e.Max < e.Min {
+		return fmt.Errorf("queue of %d bytes, ECN from %d to %d: give none below 0, and to not below from", d.Queue, e.Min, e.Max)
+	}
+	if (d.Queue > 0 || d.ECN != ECN{}) && d.Rate == 0 {
+		return errors.New("a queue, or ECN, without Rate: nothing would ever wait")
 	}
 	for i, r := range d.Rules {
 		if r.Nth < 0 || r.Action > Reorder {

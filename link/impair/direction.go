@@ -131,6 +131,10 @@ func (d *direction) send(p []byte, wait time.Duration) {
 		if d.free.Before(now) {
 			d.free = now
 		}
+		if !d.enqueue(p, int(d.free.Sub(now).Seconds()*float64(d.cfg.Rate)/8)) {
+			d.count.Overflowed++
+			return
+		}
 		d.free = d.free.Add(time.Duration(float64(8*len(p)) / float64(d.cfg.Rate) * float64(time.Second)))
 		due = d.free
 	}

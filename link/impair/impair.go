@@ -8,6 +8,7 @@ package impair
 import (
 	"fmt"
 	"net"
+	"sync"
 
 	"github.com/softrnic/softrnic/link"
 )
@@ -15,10 +16,14 @@ import (
 // Link is inner, impaired.
 type Link struct {
 	inner   link.Link
+	poller  link.Poller // inner, or nil
 	in, out *direction
 }
 
-var _ link.Link = (*Link)(nil)
+var (
+	_ link.Link   = (*Link)(nil)
+	_ link.Poller = (*Link)(nil)
+)
 
 // New impairs inner as cfg says. The same configuration does the same to the same packets.
 func New(inner link.Link, cfg Config) (*Link, error) {
@@ -31,6 +36,7 @@ func New(inner link.Link, cfg Config) (*Link, error) {
 		}
 	}
 	l := &Link{inner: inner, in: newDirection(cfg.In, cfg.Seed, 1), out: newDirection(cfg.Out, cfg.Seed, 2)}
+	l.poller, _ = inner.(link.Poller)
 	l.out.deliver = func(frames []link.Frame) error {
 		_, err := inner.Write(frames)
 		return err
@@ -44,7 +50,10 @@ func (l *Link) Attach(recv link.Receiver) {
 		recv(frames)
 		return nil
 	}
+	var mu sync.Mutex // of inner's queues, which must not deliver what another has brought
 	l.inner.Attach(func(frames []link.Frame) {
+		mu.Lock()
+		defer mu.Unlock()
 		for i := range frames {
 			l.in.pass(&frames[i])
 		}
@@ -66,6 +75,16 @@ func (l *Link) Write(frames []link.Frame) (int, error) {
 	return len(frames), nil
 }
 
+// Poll polls the inner link, if it can be polled. What is held back comes in its own time.
+func (l *Link) Poll() bool { return l.poller != nil && l.poller.Poll() }
+
+// EndPoll implements link.Poller.
+func (l *Link) EndPoll() {
+	if l.poller != nil {
+		l.poller.EndPoll()
+	}
+}
+
 // Close drops what is held back and closes the inner link.
 func (l *Link) Close() error {
 	l.in.close()
@@ -80,7 +99,10 @@ type Counters struct {
 	Duplicated uint64
 	Reordered  uint64 // held back
 	Corrupted  uint64
-	Overflowed uint64 // lost because Limit packets were held
+	Overflowed uint64 // lost because Limit packets were held, or the queue was full
+	Marked     uint64 // Congestion Experienced, by the queue
+	// LongestQueue is how many bytes have waited for the rate at most, the last packet's included.
+	LongestQueue int
 }
 
 // Counters returns those of received and of sent packets.

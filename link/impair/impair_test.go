@@ -414,6 +414,7 @@ func TestNewRefusesNonsense(t *testing.T) {
 	for _, d := range []Direction{
 		{Loss: 1.01}, {Loss: -0.1}, {Corrupt: math.NaN()}, {Reorder: 2}, {Duplicate: 2}, {Burst: Burst{Enter: 2, Leave: 1}},
 		{Burst: Burst{Enter: 0.1}}, {Delay: -1}, {Jitter: 1}, {Hold: -1}, {Rate: -1}, {Limit: -1},
+		{Queue: 1}, {Rate: 1, Queue: -1}, {Rate: 1, ECN: ECN{Min: 2, Max: 1}}, {Rate: 1, ECN: ECN{Min: -1}}, {ECN: ECN{Min: 1}},
 		{Rules: []Rule{{Nth: -1}}}, {Rules: []Rule{{Action: 9}}},
 	} {
 		for _, c := range []Config{{In: d}, {Out: d}} {

@@ -20,6 +20,9 @@ import (
 //	hold=D                             how long a reordered packet waits, 1ms if not given
 //	rate=N                             bits a second, with kbit, mbit or gbit
 //	limit=N                            packets held at a time
+//	queue=N                            bytes that may wait for the rate, with kb or mb
+//	ecn=N ecn=N/N                      mark ECN-capable packets that find N bytes in the queue: all, or the more the
+//	                                   nearer the queue is to the second number
 //	drop=C dup=C corrupt=C reorder=C   a rule for a class of packets ([Class]): C is class for the first of them,
 //	                                   class:3 for the third, class:3-5, class:3- for the third and all after it,
 //	                                   class:* for all
@@ -105,8 +108,17 @@ func (d *Direction) set(key, value string) (err error) {
 		if d.Limit, err = strconv.Atoi(value); err != nil || d.Limit < 1 {
 			return fmt.Errorf("%q is not a number of packets, 1 or more", value)
 		}
+	case "queue":
+		if d.Queue, err = size(value); err == nil && d.Queue == 0 {
+			return fmt.Errorf("a queue of 0 bytes lets nothing pass: leave it out for one without a bound")
+		}
+	case "ecn":
+		from, to, ok := strings.Cut(value, "/")
+		if d.ECN.Min, err = size(from); err == nil && ok {
+			d.ECN.Max, err = size(to)
+		}
 	default:
-		return fmt.Errorf("unknown setting %q: one of loss, burst, dup, corrupt, reorder, hold, delay, rate, limit, drop, seed", key)
+		return fmt.Errorf("unknown setting %q: one of loss, burst, dup, corrupt, reorder, hold, delay, rate, limit, queue, ecn, drop, seed", key)
 	}
 	return err
 }
@@ -187,4 +199,22 @@ func rate(s string) (int64, error) {
 		return 0, fmt.Errorf("%q is not a rate: write bits a second, such as 100mbit", s)
 	}
 	return int64(f), nil
+}
+
+func size(s string) (int, error) {
+	num, unit := s, 1
+	for _, u := range []struct {
+		suffix string
+		factor int
+	}{{"kb", 1e3}, {"mb", 1e6}, {"b", 1}} {
+		if n, ok := strings.CutSuffix(s, u.suffix); ok {
+			num, unit = n, u.factor
+			break
+		}
+	}
+	n, err := strconv.Atoi(num)
+	if err != nil || n < 0 || n > 1<<30/unit {
+		return 0, fmt.Errorf("%q is not a number of bytes, at most 1 GB: write it as 64000 or 64kb", s)
+	}
+	return n * unit, nil
 }

@@ -23,6 +23,8 @@ type config struct {
 	name   string
 	mac    net.HardwareAddr
 	ownMAC bool
+	wait   link.Wait
+	queues int
 }
 
 // WithMAC sets the address of the host behind the link. Without it, the address is drawn at random and locally
@@ -37,15 +39,28 @@ func WithInterfaceMAC() Option {
 	return func(c *config) { c.mac, c.ownMAC = nil, true }
 }
 
+// WithWait says how the link's own goroutine waits.
+func WithWait(w link.Wait) Option { return func(c *config) { c.wait = w } }
+
+// MaxQueues is the largest number of queues that Open takes.
+const MaxQueues = 16
+
+// WithQueues opens n sockets, over which the kernel spreads what arrives by flow, so that several processors receive at
+// once. It needs Linux 6.0.
+func WithQueues(n int) Option { return func(c *config) { c.queues = n } }
+
 // Open opens a packet socket on the interface of this name in the network namespace of the calling thread. It needs
 // CAP_NET_RAW. The interface's MTU is the link's.
 func Open(name string, opts ...Option) (*Link, error) {
-	c := config{name: name}
+	c := config{name: name, queues: 1}
 	for _, o := range opts {
 		o(&c)
 	}
 	if c.mac != nil && (len(c.mac) != 6 || c.mac[0]&1 != 0 || [6]byte(c.mac) == [6]byte{}) {
 		return nil, fmt.Errorf("packet %s: MAC %q is not a unicast Ethernet address: give six bytes, the first one even", c.name, c.mac)
+	}
+	if c.queues < 1 || c.queues > MaxQueues {
+		return nil, fmt.Errorf("packet %s: %d queues: give 1 to %d", c.name, c.queues, MaxQueues)
 	}
 	if c.mac == nil && !c.ownMAC {
 		c.mac = make(net.HardwareAddr, 6)
@@ -57,6 +72,7 @@ func Open(name string, opts ...Option) (*Link, error) {
 
 // medium is what carries the frames.
 type medium interface {
+	link.Poller
 	Attach(link.Receiver)
 	Write([]link.Frame) (int, error)
 	Offloads() link.Offloads
@@ -71,7 +87,10 @@ type Link struct {
 	mac  net.HardwareAddr
 }
 
-var _ link.Link = (*Link)(nil)
+var (
+	_ link.Link   = (*Link)(nil)
+	_ link.Poller = (*Link)(nil)
+)
 
 // Name is the interface's.
 func (l *Link) Name() string { return l.name }

@@ -28,16 +28,32 @@ func open(c *config) (*Link, error) {
 	} else if c.mac.String() == own.String() {
 		c.ownMAC = true
 	}
-	// No frame arrives before the socket is bound, so none passes the filter that is not there yet.
-	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		return nil, c.explain("open", err)
+	var fds []int
+	for err == nil && len(fds) < c.queues {
+		var fd int
+		// No frame arrives before the socket is bound.
+		if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
+			err = c.explain("open", err)
+			break
+		}
+		fds = append(fds, fd)
+		err = c.prepare(fd, ifce.Index)
 	}
-	if err := c.prepare(fd, ifce.Index); err != nil {
-		return nil, errors.Join(err, unix.Close(fd))
+	if err == nil && c.queues > 1 {
+		err = c.spread(fds)
+	}
+	// Each socket of several would have got every frame before it joined the others.
+	for i := 0; i < len(fds) && err == nil; i++ {
+		err = c.admit(fds[i], forMAC([6]byte(c.mac)))
+	}
+	if err != nil {
+		for _, fd := range fds {
+			err = errors.Join(err, unix.Close(fd))
+		}
+		return nil, err
 	}
 	o := link.Offloads{USO: true, TSO: true, Checksum: true} // what the device or kernel does not carry vnet cuts
-	conn, err := vnet.NewConn(fd, c.name, ifce.MTU, o)
+	conn, err := vnet.NewConn(fds, c.name, ifce.MTU, o, c.wait)
 	if err != nil {
 		return nil, err
 	}
@@ -73,10 +89,8 @@ func (c *config) prepare(fd, index int) error {
 			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, o[1], bufferBytes) // as much as the system's bound allows
 		}
 	}
-	filter := forMAC([6]byte(c.mac))
-	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &prog); err != nil {
-		return c.explain("SO_ATTACH_FILTER", err)
+	if err := c.admit(fd, nothing); err != nil {
+		return err
 	}
 	// Multicast frames pass as the interface hears them; gVisor's groups are unknown here.
 	kinds := []uint16{unix.PACKET_MR_ALLMULTI}
@@ -95,6 +109,35 @@ func (c *config) prepare(fd, index int) error {
 	}
 	return nil
 }
+
+// spread makes the kernel choose one of the sockets for each frame, by its flow.
+func (c *config) spread(fds []int) error {
+	const kind = unix.PACKET_FANOUT_HASH | unix.PACKET_FANOUT_FLAG_IGNORE_OUTGOING
+	group := (kind | unix.PACKET_FANOUT_FLAG_UNIQUEID) << 16
+	for i, fd := range fds {
+		err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_FANOUT, group)
+		if err == nil && i == 0 {
+			group, err = unix.GetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_FANOUT)
+			group = group&0xffff | kind<<16
+		}
+		if err != nil {
+			return c.explain("PACKET_FANOUT (give WithQueues(1) where the kernel is older than 6.0)", err)
+		}
+	}
+	return nil
+}
+
+// admit sets what the socket receives.
+func (c *config) admit(fd int, filter []unix.SockFilter) error {
+	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &prog); err != nil {
+		return c.explain("SO_ATTACH_FILTER", err)
+	}
+	return nil
+}
+
+// nothing is a program that passes no frame.
+var nothing = []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0}}
 
 // forMAC is a classic BPF program that passes frames to mac and to groups: on a promiscuous interface the others
 // would cost a copy each.

@@ -5,6 +5,7 @@ package pipe
 import (
 	"fmt"
 	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
 
@@ -111,10 +112,21 @@ type Port struct {
 	mac    [6]byte
 	closed atomic.Bool
 	queue  queue
+	recv   link.Receiver // set before the queue is open
+	batch  batch         // of whoever has taken it from queue
 	done   chan struct{} // closed when the receiving goroutine has ended
 }
 
-var _ link.Link = (*Port)(nil)
+var (
+	_ link.Link   = (*Port)(nil)
+	_ link.Poller = (*Port)(nil)
+	_ link.Shared = (*Port)(nil)
+)
+
+type batch struct {
+	frames [batchFrames]link.Frame
+	held   [batchFrames]*held
+}
 
 // Name is "pipe" and the number of the port in its switch.
 func (p *Port) Name() string { return p.name }
@@ -128,6 +140,14 @@ func (p *Port) MTU() int { return p.sw.mtu }
 // Offloads are all there are.
 func (p *Port) Offloads() link.Offloads { return offloads }
 
+// Medium implements link.Shared: it is the switch.
+func (p *Port) Medium() any {
+	if p.closed.Load() {
+		return nil
+	}
+	return p.sw
+}
+
 var offloads = link.Offloads{USO: true, TSO: true, Checksum: true}
 
 // Dropped is the number of frames that were for this port and found its queue full.
@@ -135,34 +155,47 @@ func (p *Port) Dropped() uint64 { return p.queue.dropped.Load() }
 
 // Attach starts the port's goroutine. What was sent to the port before is lost.
 func (p *Port) Attach(recv link.Receiver) {
-	switch p.queue.open() {
+	switch p.queue.open(func() { p.recv = recv }) {
 	case unopened:
-		go p.receive(recv)
+		go func() {
+			defer close(p.done)
+			for p.receive(true) {
+			}
+		}()
 	case opened:
 		panic("pipe: Attach called twice on " + p.name + ": a port serves one host")
 	}
 }
 
-func (p *Port) receive(recv link.Receiver) {
-	defer close(p.done)
-	var (
-		frames [batchFrames]link.Frame
-		taken  [batchFrames]*held
-	)
-	for {
-		n := p.queue.take(taken[:])
-		if n == 0 {
-			return
-		}
-		for i, h := range taken[:n] {
-			frames[i] = h.f
-		}
-		recv(frames[:n])
-		for _, h := range taken[:n] {
-			h.pool.Put(h)
-		}
+// receive passes a batch on; false if there was none.
+func (p *Port) receive(wait bool) bool {
+	b := &p.batch
+	n := p.queue.take(b.held[:], wait)
+	if n == 0 {
+		return false
 	}
+	for i, h := range b.held[:n] {
+		b.frames[i] = h.f
+	}
+	p.recv(b.frames[:n])
+	for _, h := range b.held[:n] {
+		h.pool.Put(h)
+	}
+	p.queue.done()
+	return true
 }
+
+// Poll implements link.Poller.
+func (p *Port) Poll() bool {
+	if p.receive(false) {
+		return true
+	}
+	runtime.Gosched() // whoever is to send is a goroutine of this program
+	return false
+}
+
+// EndPoll implements link.Poller: the port's goroutine is always on duty.
+func (p *Port) EndPoll() {}
 
 // Write copies each frame into the queue of every port that it is for. It never waits.
 func (p *Port) Write(frames []link.Frame) (int, error) {

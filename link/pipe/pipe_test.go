@@ -5,8 +5,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"net"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -175,7 +177,7 @@ func TestFullQueueDropsTail(t *testing.T) {
 func TestQueueIsBoundedInBytes(t *testing.T) {
 	var q queue
 	q.wake.L = &q.mu
-	q.open()
+	q.open(func() {})
 	s := New()
 	f := superframe(make([]byte, 6), make([]byte, 6), 15, 4112)
 	for q.dropped.Load() == 0 {
@@ -223,6 +225,82 @@ func TestClose(t *testing.T) {
 			p.Close()
 		}
 	})
+}
+
+func TestPollReceivesOnTheCallersGoroutine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sw := New()
+		a, b := sw.Port(), sw.Port()
+		if b.Poll() {
+			t.Error("Poll before Attach received something")
+		}
+		inside, gate, got := make(chan struct{}, 1), make(chan struct{}), 0
+		b.Attach(func(frames []link.Frame) {
+			got += len(frames)
+			inside <- struct{}{}
+			<-gate
+		})
+		if b.Poll() {
+			t.Error("Poll received what nobody sent")
+		}
+		write(t, a, frame(b.MAC(), a.MAC(), "one"))
+		<-inside // the port's goroutine, or nobody
+		write(t, a, frame(b.MAC(), a.MAC(), "two"))
+		if b.Poll() {
+			t.Error("Poll received while another goroutine did")
+		}
+		gate <- struct{}{}
+		synctest.Wait() // the port's goroutine has the second, too
+		<-inside
+		close(gate)
+		synctest.Wait()
+		if got != 2 {
+			t.Errorf("received %d frames, want 2", got)
+		}
+		a.Close()
+		b.Close()
+		if b.Poll() {
+			t.Error("Poll after Close received something")
+		}
+	})
+}
+
+// TestPollersAndGoroutine: whoever takes them, frames come in order and one call at a time.
+func TestPollersAndGoroutine(t *testing.T) {
+	sw := New()
+	a, b := sw.Port(), sw.Port()
+	const frames = 3000
+	var busy atomic.Bool
+	var got atomic.Uint32
+	b.Attach(func(fs []link.Frame) {
+		if busy.Swap(true) {
+			t.Error("two calls at once")
+		}
+		for _, f := range fs {
+			if i := binary.BigEndian.Uint32(f.Data[14:]); i != got.Load() {
+				t.Errorf("frame %d where %d was due", i, got.Load())
+			}
+			got.Add(1)
+		}
+		busy.Store(false)
+	})
+	for range 2 {
+		go func() {
+			for got.Load() < frames {
+				b.Poll()
+			}
+		}()
+	}
+	f := frame(b.MAC(), a.MAC(), "0000")
+	for i := range uint32(frames) {
+		binary.BigEndian.PutUint32(f.Data[14:], i)
+		write(t, a, f)
+	}
+	for got.Load() < frames {
+		runtime.Gosched()
+	}
+	b.Close()
+	a.Close()
 }
 
 func TestWriteRefusesWhatNoPortCarries(t *testing.T) {

@@ -20,12 +20,13 @@ type queue struct {
 	dropped atomic.Uint64
 
 	mu      sync.Mutex
-	wake    sync.Cond // a frame has come while waiting is set, or the queue was closed
+	wake    sync.Cond // there is something to do while waiting is set
 	ring    []*held   // count frames from head on; its length is a power of two and grows to queueFrames
 	head    int
 	count   int
 	bytes   int
-	waiting bool
+	waiting bool // the port's goroutine
+	taken   bool // somebody has frames that he has not given back
 	state   queueState
 }
 
@@ -37,12 +38,13 @@ const (
 	closed
 )
 
-// open lets frames in unless the queue is closed, and returns what it was.
-func (q *queue) open() (was queueState) {
+// open lets frames in, after first, unless the queue is closed, and returns what it was.
+func (q *queue) open(first func()) (was queueState) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	was = q.state
 	if was == unopened {
+		first()
 		q.state = opened
 	}
 	return was
@@ -79,8 +81,10 @@ func (q *queue) put(s *Switch, f *link.Frame) {
 	q.ring[(q.head+q.count)&(len(q.ring)-1)] = h
 	q.count++
 	q.bytes += n
-	wake := q.waiting
-	q.waiting = false
+	wake := q.waiting && !q.taken
+	if wake {
+		q.waiting = false
+	}
 	q.mu.Unlock()
 	if wake {
 		q.wake.Signal()
@@ -95,14 +99,22 @@ func (q *queue) grow() {
 	q.ring, q.head = ring, 0
 }
 
-// take waits for frames and moves as many as there are, and fit, into dst. It returns 0 when the queue is closed.
-func (q *queue) take(dst []*held) int {
+// take moves as many frames as there are, and fit, into dst, which done must follow. Without wait it returns 0 if there
+// are none or somebody else has taken some; with it, when the queue is closed and nobody has.
+func (q *queue) take(dst []*held, wait bool) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for q.count == 0 && q.state == opened {
+	for q.taken || q.count == 0 && q.state == opened {
+		if !wait {
+			return 0
+		}
 		q.waiting = true
 		q.wake.Wait()
 	}
+	if q.count == 0 {
+		return 0
+	}
+	q.taken = true
 	n := min(q.count, len(dst))
 	for i := range n {
 		at := (q.head + i) & (len(q.ring) - 1)
@@ -112,6 +124,20 @@ func (q *queue) take(dst []*held) int {
 	q.head = (q.head + n) & (len(q.ring) - 1)
 	q.count -= n
 	return n
+}
+
+// done says that what take returned has been received.
+func (q *queue) done() {
+	q.mu.Lock()
+	q.taken = false
+	wake := q.waiting && (q.count > 0 || q.state == closed)
+	if wake {
+		q.waiting = false
+	}
+	q.mu.Unlock()
+	if wake {
+		q.wake.Signal()
+	}
 }
 
 // bufferSizes are the sizes of the buffers that frames wait in. The largest holds any superframe.

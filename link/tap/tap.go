@@ -26,6 +26,8 @@ type config struct {
 	mac    net.HardwareAddr
 	bridge string
 	plain  bool
+	wait   link.Wait
+	queues int
 }
 
 // WithMTU sets the interface's MTU, link.MinMTU to MaxMTU bytes. Without it, it stays as it is; the kernel makes
@@ -42,12 +44,22 @@ func WithBridge(name string) Option { return func(c *config) { c.bridge = name }
 // WithoutOffloads opens the interface as other systems do: one packet, with complete checksums, a frame.
 func WithoutOffloads() Option { return func(c *config) { c.plain = true } }
 
+// WithWait says how the link's own goroutine waits. One without offloads always waits for events.
+func WithWait(w link.Wait) Option { return func(c *config) { c.wait = w } }
+
+// MaxQueues is the largest number of queues that Open takes.
+const MaxQueues = 16
+
+// WithQueues makes n queues, over which the kernel spreads what arrives by flow, so that several processors receive at
+// once. Linux only; an interface that is there must have been made with multi_queue.
+func WithQueues(n int) Option { return func(c *config) { c.queues = n } }
+
 // Open attaches to the TAP interface of this name, or makes one, in the network namespace of the calling thread. An
 // interface that Open made disappears with Close; one that was there stays, with the MTU and bridge that it was given.
 // Making one needs CAP_NET_ADMIN; attaching to one that root made for this user does not, if it is up and its MTU and
 // bridge are as asked.
 func Open(name string, opts ...Option) (*Link, error) {
-	c := config{name: name}
+	c := config{name: name, queues: 1}
 	for _, o := range opts {
 		o(&c)
 	}
@@ -69,6 +81,12 @@ func (c *config) check() error {
 	if c.mtu != 0 && (c.mtu < link.MinMTU || c.mtu > MaxMTU) {
 		return fmt.Errorf("tap %s: MTU %d: give %d to %d (1500 for a RoCE path MTU of 1024, 4200 for 4096)", c.name, c.mtu, link.MinMTU, MaxMTU)
 	}
+	if c.queues < 1 || c.queues > MaxQueues {
+		return fmt.Errorf("tap %s: %d queues: give 1 to %d", c.name, c.queues, MaxQueues)
+	}
+	if c.queues > 1 && c.plain {
+		return fmt.Errorf("tap %s: %d queues: without offloads there is only 1", c.name, c.queues)
+	}
 	if c.mac != nil && (len(c.mac) != 6 || c.mac[0]&1 != 0 || [6]byte(c.mac) == [6]byte{}) {
 		return fmt.Errorf("tap %s: MAC %q is not a unicast Ethernet address: give six bytes, the first one even", c.name, c.mac)
 	}
@@ -85,13 +103,17 @@ type medium interface {
 // Link is the link of a host behind a TAP interface.
 type Link struct {
 	medium
+	poller   link.Poller // the medium, or nil
 	name     string
 	mac      net.HardwareAddr
 	mtu      int
 	offloads link.Offloads
 }
 
-var _ link.Link = (*Link)(nil)
+var (
+	_ link.Link   = (*Link)(nil)
+	_ link.Poller = (*Link)(nil)
+)
 
 // Name is the interface's.
 func (l *Link) Name() string { return l.name }
@@ -104,3 +126,13 @@ func (l *Link) MTU() int { return l.mtu }
 
 // Offloads are what the kernel accepted.
 func (l *Link) Offloads() link.Offloads { return l.offloads }
+
+// Poll implements link.Poller; a link without offloads cannot be polled.
+func (l *Link) Poll() bool { return l.poller != nil && l.poller.Poll() }
+
+// EndPoll implements link.Poller.
+func (l *Link) EndPoll() {
+	if l.poller != nil {
+		l.poller.EndPoll()
+	}
+}

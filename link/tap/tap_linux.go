@@ -19,25 +19,33 @@ func open(c *config) (*Link, error) {
 	if err := c.checkExisting(); err != nil {
 		return nil, err
 	}
-	fd, offloads, err := -1, link.Offloads{}, error(nil)
-	if !c.plain {
-		fd, offloads, err = c.attach()
+	var fds []int
+	var offloads link.Offloads
+	var err error
+	for len(fds) < c.queues && !c.plain && err == nil {
+		var fd int
+		if fd, offloads, err = c.attach(); err == nil {
+			fds = append(fds, fd)
+		}
 	}
 	var ifce *water.Interface
-	if c.plain || errors.Is(err, errNoHeader) {
+	if c.plain || errors.Is(err, errNoHeader) && c.queues == 1 {
 		ifce, err = water.New(water.Config{DeviceType: water.TAP, PlatformSpecificParams: water.PlatformSpecificParams{Name: c.name}})
 		if err != nil {
 			err = c.explain(err)
 		}
 	}
-	if err != nil {
-		return nil, err
-	}
-	release := func() error {
+	release := func() (err error) {
 		if ifce != nil {
 			return ifce.Close()
 		}
-		return unix.Close(fd)
+		for _, fd := range fds {
+			err = errors.Join(err, unix.Close(fd))
+		}
+		return err
+	}
+	if err != nil {
+		return nil, errors.Join(err, release())
 	}
 	mtu, err := c.configure()
 	if err != nil {
@@ -48,9 +56,11 @@ func open(c *config) (*Link, error) {
 		l.medium = newPlain(ifce, mtu)
 		return l, nil
 	}
-	if l.medium, err = vnet.NewConn(fd, c.name, mtu, offloads); err != nil {
+	conn, err := vnet.NewConn(fds, c.name, mtu, offloads, c.wait)
+	if err != nil {
 		return nil, err
 	}
+	l.medium, l.poller = conn, conn
 	return l, nil
 }
 
@@ -90,9 +100,15 @@ func (c *config) attach() (fd int, o link.Offloads, err error) {
 	if err != nil {
 		return -1, o, fmt.Errorf("tap %s: %w", c.name, err)
 	}
-	const flags = unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR
+	flags := uint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
+	if c.queues > 1 {
+		flags |= unix.IFF_MULTI_QUEUE
+	}
 	ifr.SetUint16(flags)
 	err = unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr)
+	if err == unix.EINVAL && c.queues > 1 {
+		return -1, o, fmt.Errorf("tap %s: the interface has one queue (%w): have root make it with multi_queue, or give WithQueues(1)", c.name, err)
+	}
 	if err == unix.EINVAL { // made with multi_queue
 		ifr.SetUint16(flags | unix.IFF_MULTI_QUEUE)
 		err = unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/mpa"
@@ -66,10 +67,24 @@ type conn struct {
 	deframer mpa.Receiver
 	request  mpa.Frame // the peer's, on the accepting side
 	mulpdu   int
+	piece    int // the most that goes into the stream at once
 	ird, ord int
 	ordLimit int // the most that the peer takes
 	sink     uint32
 	ready    readyKind
+
+	// Of reception, guarded by the QP's lock.
+	taken   int   // bytes, of one Receive
+	fault   error // what was wrong with them
+	busy    bool  // something came since the read deadline was set
+	watched bool  // it is set, for memory that may become idle
+
+	// Where the other end is in this process, too: see direct.go. All but other is guarded by this end's QP's lock.
+	place   place
+	other   atomic.Pointer[conn]
+	sent    uint64 // bytes of FPDUs
+	fed     uint64 // bytes of them taken in
+	awaited bool   // other waits until all that it sent is
 
 	mu     sync.Mutex // after the QP's lock
 	state  connState
@@ -134,8 +149,12 @@ func (c *conn) begin(markersOut, markersIn, crc, large bool) error {
 	c.framer = mpa.NewSender(out)
 	c.deframer = mpa.NewReceiver(mpa.Config{Markers: markersIn, CRC: crc})
 	c.mulpdu = out.MaxULPDU(c.stream.MSS())
-	if large && !markersOut && c.stream.Offloaded() {
-		c.mulpdu = mpa.MaxMULPDU
+	c.piece = c.stream.MSS()
+	if c.stream.Offloaded() {
+		c.piece = stack.MaxPiece
+		if large && !markersOut {
+			c.mulpdu = mpa.MaxMULPDU
+		}
 	}
 	var sink [4]byte
 	if _, err := io.ReadFull(c.e.rand, sink[:]); err != nil {

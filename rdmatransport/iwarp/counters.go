@@ -9,12 +9,21 @@ type Counters struct {
 	StreamsLost        atomic.Uint64 // ended without a Terminate or an orderly close
 	CRCErrors          atomic.Uint64
 	ConnectsRefused    atomic.Uint64 // connections turned away before a consumer saw them
+
+	direct atomic.Uint64 // of QPs that are gone
 }
 
-// Snapshot is every counter by name.
+// Snapshot is every counter by name. It locks each QP in turn.
 func (e *Engine) Snapshot() map[string]uint64 {
 	c := &e.Counters
+	direct := c.direct.Load()
+	for _, q := range e.qps.All() {
+		q.h.Lock()
+		direct += q.direct
+		q.h.Unlock()
+	}
 	return map[string]uint64{
+		"iwarp_direct_msgs":         direct,
 		"iwarp_terminates_sent":     c.TerminatesSent.Load(),
 		"iwarp_terminates_received": c.TerminatesReceived.Load(),
 		"iwarp_streams_lost":        c.StreamsLost.Load(),

@@ -3,10 +3,10 @@
 //
 // The way of a message. Set-up: connect.go and listen.go exchange MPA's request and reply frames on a TCP stream, and
 // verbs hands the started stream to the QP as it enters RTS. Out: verbs locks the QP and calls PostSend; sender.go cuts
-// messages into segments, which the stream's send buffer has filled in place, CRC included. In: receiver.go reads the
-// stream on the one goroutine that a connected QP has, MPA's receiver finds the segments, placement.go checks and
-// places them; what is to be answered waits in responses.go for room in the stream. terminate.go ends a stream that
-// went wrong.
+// messages into segments, which the stream's send buffer has filled in place, CRC included; small ones, and the ends of
+// long ones, go there together. In: receiver.go waits on the one goroutine that a connected QP has, MPA's receiver finds
+// the segments where TCP has them, placement.go checks and places them; what is to be answered waits in responses.go for
+// room in the stream. terminate.go ends a stream that went wrong.
 //
 // What differs from RoCEv2 for a user of verbs: SEND and WRITE complete when the stream has taken them, as TCP then
 // delivers them or breaks; SEND with immediate data does not exist; a READ's sink is named to the peer by an STag that
@@ -87,7 +87,7 @@ func (e *Engine) CreateQP(h verbs.QPHandle, attr *verbs.QPInitAttr) (verbs.Provi
 	if attr.Type != verbs.RC {
 		return nil, 0, verbs.Errorf(verbs.ErrNotSupported, "create QP", "QP type %v over iWARP", attr.Type)
 	}
-	q := &qp{e: e, h: h}
+	q := &qp{e: e, h: h, depth: attr.Cap.MaxSendWR}
 	q.tx.sent = make([]sentWR, slots(attr.Cap.MaxSendWR))
 	num, err := e.qps.Insert(q)
 	if err != nil {

@@ -95,6 +95,9 @@ func (l *listener) start(stream stack.Stream) {
 	f, err := readFrame(stream, false)
 	_ = stream.SetDeadline(time.Time{})
 	local, remote := addrPort(stream.LocalAddr()), addrPort(stream.RemoteAddr())
+	if err == nil && !remote.IsValid() {
+		err = net.ErrClosed // it has no addresses any more
+	}
 	var route rdmacm.Route
 	if err == nil {
 		route, err = l.e.route(local.Addr(), remote.Addr())
@@ -135,8 +138,13 @@ func depth(n uint16) int {
 	return min(int(n), MaxReads)
 }
 
+// addrPort is not valid for a stream that has ended.
 func addrPort(a net.Addr) netip.AddrPort {
-	ap := a.(*net.TCPAddr).AddrPort()
+	tcp, ok := a.(*net.TCPAddr)
+	if !ok {
+		return netip.AddrPort{}
+	}
+	ap := tcp.AddrPort()
 	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
 }
 

@@ -22,10 +22,12 @@ type network struct {
 	buffer    int                 // bytes that a stream holds in one direction; 0 is 1 MiB
 	offloaded bool                // streams may send larger pieces
 	cut       func(avail int) int // how many bytes one Read of a stream gets; nil is all
+	mute      bool                // nothing acknowledges what streams send, but stream.hear
 
 	mu    sync.Mutex
 	hosts map[netip.Addr]*host
 	port  uint16
+	dials []*stream
 }
 
 func (n *network) host(addr string) *host {
@@ -54,12 +56,15 @@ func (h *host) NICs() []stack.NIC                                     { return [
 func (h *host) Name() string                                          { return "mem0" }
 func (h *host) MAC() net.HardwareAddr                                 { return net.HardwareAddr{2, 0, 0, 0, 0, 1} }
 func (h *host) MTU() int                                              { return 1500 }
+func (h *host) Watch(func())                                          {}
 func (h *host) GIDs() []netip.Addr                                    { return []netip.Addr{h.addr} }
 func (h *host) Datagrams() stack.DatagramPort                         { return noDatagrams{} }
 func (h *host) Source(netip.Addr) (netip.Addr, bool, error)           { return h.addr, true, nil }
 func (h *host) Resolve(context.Context, netip.Addr, netip.Addr) error { return nil }
 func (h *host) Join(netip.Addr) error                                 { return errors.ErrUnsupported }
 func (h *host) Leave(netip.Addr) error                                { return errors.ErrUnsupported }
+func (h *host) Poll() bool                                            { return false }
+func (h *host) EndPoll()                                              {}
 
 func (h *host) DialStream(ctx context.Context, laddr, raddr netip.AddrPort) (stack.Stream, error) {
 	n := h.net
@@ -81,6 +86,9 @@ func (h *host) DialStream(ctx context.Context, laddr, raddr netip.AddrPort) (sta
 		return nil, syscall.ECONNREFUSED
 	}
 	a, b := n.pair(local, raddr)
+	n.mu.Lock()
+	n.dials = append(n.dials, a)
+	n.mu.Unlock()
 	select {
 	case l.conns <- b:
 		return a, nil
@@ -144,6 +152,8 @@ type stream struct {
 	readBy        deadline
 	writeBy       deadline
 	closed        bool // Close or Abort was called
+	pieces        int  // sent
+	unheard       int  // of those, since hear was called
 
 	onRoom func()
 	room   chan struct{}
@@ -195,6 +205,9 @@ func (n *network) pair(local, remote netip.AddrPort) (a, b *stream) {
 	return a, b
 }
 
+// Near implements stack.Stream: nothing is found near, so that all goes through the stream.
+func (s *stream) Near() stack.NIC { return nil }
+
 func (s *stream) limit() int {
 	if s.net.buffer > 0 {
 		return s.net.buffer
@@ -240,6 +253,8 @@ func (s *stream) Send(n int, fill stack.Filler) (bool, error) {
 		return false, nil
 	}
 	fill.Fill(s.out.space(n))
+	s.pieces++
+	s.unheard++
 	s.cond.Broadcast()
 	return true, nil
 }
@@ -303,6 +318,64 @@ func (s *stream) Read(b []byte) (int, error) {
 		}
 		s.cond.Wait()
 	}
+}
+
+func (s *stream) Wait() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for {
+		switch d := s.in; {
+		case s.readBy.past:
+			return os.ErrDeadlineExceeded
+		case s.closed, s.reset, d.len() > 0, d.fin:
+			return nil
+		}
+		s.cond.Wait()
+	}
+}
+
+func (s *stream) Receive(take stack.Taker) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := s.in
+	for more := true; more; {
+		switch {
+		case s.closed:
+			return net.ErrClosed
+		case s.reset:
+			return syscall.ECONNRESET
+		case d.len() == 0 && d.fin:
+			return io.EOF
+		case d.len() == 0:
+			return nil
+		}
+		n := d.len()
+		if s.net.cut != nil {
+			n = min(n, max(s.net.cut(n), 1))
+		}
+		more = take.Take(d.buf[d.r : d.r+n])
+		d.r += n
+		if d.len() <= s.limit()/2 {
+			d.wake()
+		}
+		s.cond.Broadcast()
+	}
+	return nil
+}
+
+func (s *stream) Crowded(n int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.net.mute && s.unheard >= n
+}
+
+// hear is what an acknowledgement does. It returns how many pieces were sent before.
+func (s *stream) hear() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unheard = 0
+	s.room <- struct{}{}
+	return s.pieces
 }
 
 func (s *stream) Write(b []byte) (n int, err error) {

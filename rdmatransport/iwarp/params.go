@@ -4,9 +4,23 @@ import "time"
 
 // Every tunable of the engine, in one place.
 const (
-	// readBuffer is what one read of a busy stream takes, in bytes; idleBuffer is all that an idle one holds.
-	readBuffer = 256 << 10
+	// receiveMost is what a reader takes in before others may have the QP's lock, and TCP its own, in bytes.
+	receiveMost = 256 << 10
+
+	// idleBuffer is all that the receiver of an idle stream holds, in bytes.
 	idleBuffer = 2 << 10
+
+	// smallFPDU is the longest FPDU that is copied once more to go out together with others, in bytes.
+	smallFPDU = 16 << 10
+
+	// Requests of up to smallMessage bytes wait for company while gatherFrom pieces or more are unanswered, or, if the
+	// send queue is full, gatherAlways.
+	smallMessage = 1 << 10
+	gatherFrom   = 4
+	gatherAlways = 64
+
+	// mpaOverhead is what an FPDU without markers has beside its ULPDU, at most.
+	mpaOverhead = 2 + 3 + 4
 
 	// startupTimeout bounds the TCP connection and MPA's exchange of frames; requestTimeout how long a new TCP
 	// connection may take to send its request, and lingerTimeout how long a terminated stream waits for the peer to
@@ -15,7 +29,7 @@ const (
 	requestTimeout = 5 * time.Second
 	lingerTimeout  = 2 * time.Second
 
-	// idleTimeout is how long a stream keeps a large buffer that it does not fill, and up to twice that.
+	// idleTimeout is how long a silent stream keeps more than that, and up to twice as long.
 	idleTimeout = time.Second
 
 	// firstNudge is how long an initiator waits for a first segment before it sends the first of at most nudges empty

@@ -63,11 +63,13 @@ func (q *qp) placeWrite(h *ddp.Tagged, payload []byte) error {
 	if n > 0 && q.h.Attr().QPAccessFlags&verbs.AccessRemoteWrite == 0 {
 		return ddp.ErrInvalidSTag
 	}
-	dst, denial := q.e.regions.Remote(q.h.PD(), h.STag, h.TO, n, verbs.AccessRemoteWrite)
+	dst, denial := q.e.regions.Remote(q.h, h.STag, h.TO, n, verbs.AccessRemoteWrite)
 	if denial != memory.Allowed {
 		return taggedError(denial)
 	}
-	copy(dst, payload)
+	if !dst.Write(payload) {
+		return rdmap.OperationError
+	}
 	q.rx.writing += n
 	if h.Last {
 		q.rx.written, q.rx.writing = q.rx.writing, 0
@@ -203,8 +205,7 @@ func (q *qp) placeSend(h *ddp.Untagged, op rdmap.Opcode, payload []byte) error {
 	info := op.Info()
 	wc := verbs.WC{Opcode: verbs.WCRecv, ByteLen: uint32(end)}
 	if info.Invalidate {
-		// What several streams have in common none of their peers may take away (RFC 5040 §8.1.1, item 7).
-		if q.e.shared(q.h.PD()) || q.e.regions.Invalidate(q.h.PD(), h.Invalidate) != memory.Allowed {
+		if !q.invalidate(h.Invalidate) {
 			q.failRecv(verbs.WCRemInvReqErr)
 			return rdmap.CannotInvalidate
 		}
@@ -213,6 +214,15 @@ func (q *qp) placeSend(h *ddp.Untagged, op rdmap.Opcode, payload []byte) error {
 	}
 	q.h.CompleteRecv(&wc, info.Solicited)
 	return nil
+}
+
+// invalidate ends an STag's life as the peer asked. A region that several streams have in common none of their peers may
+// take away (RFC 5040 §8.1.1, item 7); a window of type 2 is one stream's.
+func (q *qp) invalidate(stag uint32) bool {
+	if q.e.regions.InvalidateWindow(q.h, stag) == memory.Allowed {
+		return true
+	}
+	return !q.e.shared(q.h.PD()) && q.e.regions.Invalidate(q.h, stag) == memory.Allowed
 }
 
 func (q *qp) failRecv(status verbs.WCStatus) {
@@ -252,7 +262,7 @@ func (q *qp) readRequest(b, payload []byte) error {
 		if h.SourceTO+uint64(h.Size) < h.SourceTO {
 			return rdmap.TOWrap
 		}
-		_, denial := q.e.regions.Remote(q.h.PD(), h.SourceSTag, h.SourceTO, uint64(h.Size), verbs.AccessRemoteRead)
+		_, denial := q.e.regions.Remote(q.h, h.SourceSTag, h.SourceTO, uint64(h.Size), verbs.AccessRemoteRead)
 		if denial != memory.Allowed {
 			return remoteCause(denial)
 		}
@@ -290,19 +300,19 @@ func (q *qp) atomicRequest(b, payload []byte) error {
 }
 
 // atomicWord is the memory that an atomic is for.
-func (q *qp) atomicWord(h *rdmap.AtomicRequestHeader) ([]byte, error) {
+func (q *qp) atomicWord(h *rdmap.AtomicRequestHeader) (memory.Span, error) {
 	if q.h.Attr().QPAccessFlags&verbs.AccessRemoteAtomic == 0 {
-		return nil, rdmap.AccessViolation
+		return memory.Span{}, rdmap.AccessViolation
 	}
 	if h.TO+8 < h.TO {
-		return nil, rdmap.TOWrap
+		return memory.Span{}, rdmap.TOWrap
 	}
-	word, denial := q.e.regions.Remote(q.h.PD(), h.STag, h.TO, 8, verbs.AccessRemoteAtomic)
+	word, denial := q.e.regions.Remote(q.h, h.STag, h.TO, 8, verbs.AccessRemoteAtomic)
 	switch {
 	case denial != memory.Allowed:
-		return nil, remoteCause(denial)
-	case h.TO%8 != 0 || !memory.Aligned(word):
-		return nil, rdmap.StreamCatastrophic // RFC 7306 §8.2
+		return memory.Span{}, remoteCause(denial)
+	case h.TO%8 != 0 || !word.Aligned():
+		return memory.Span{}, rdmap.StreamCatastrophic // RFC 7306 §8.2
 	}
 	return word, nil
 }

@@ -3,6 +3,7 @@ package iwarp
 // On the path: the QP's state, shared by sender and receiver, and how verbs' transitions and the stream's end change it.
 
 import (
+	"bytes"
 	"math/bits"
 	"time"
 
@@ -13,13 +14,16 @@ import (
 
 // qp is the provider's half of a reliable connection over iWARP. All of it is guarded by the QP's lock.
 type qp struct {
-	e    *Engine
-	h    verbs.QPHandle
-	num  uint32
-	conn *conn // the stream; nil before RTS and after its end
+	e     *Engine
+	h     verbs.QPHandle
+	num   uint32
+	depth int   // of the send queue
+	conn  *conn // the stream; nil before RTS and after its end
 
 	tx sender
 	rx receiver
+
+	direct uint64 // messages sent without the stream
 }
 
 // slots is the power of two that holds n.
@@ -53,6 +57,7 @@ func (q *qp) attach(c *conn, attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	q.e.countStream(q.h.PD(), 1)
 	q.tx.begin(c)
 	q.rx = receiver{}
+	c.meet()
 	c.stream.OnRoom(q.roomAgain)
 	q.e.work.Go(func() { q.read(c) })
 	q.pump()
@@ -67,6 +72,8 @@ func (q *qp) detach() *conn {
 	c := q.conn
 	if c != nil {
 		q.conn = nil
+		q.tx.batch.clear()
+		c.part()
 		q.e.countStream(q.h.PD(), -1)
 	}
 	return c
@@ -89,6 +96,8 @@ func (q *qp) PostRecv() {}
 func (q *qp) Destroy() {
 	q.e.qps.Delete(q.num)
 	q.closeStream()
+	q.e.Counters.direct.Add(q.direct)
+	q.direct = 0
 }
 
 // drop breaks the stream off.
@@ -98,13 +107,25 @@ func (q *qp) drop() {
 	}
 }
 
-// closeStream ends the stream in order: what is in its send buffer still goes out. The reader stays until the peer has
-// closed too, or the linger time is over.
+// closeStream ends the stream in order: what is in its send buffer, or was to go there next, still goes out. The reader
+// stays until the peer has closed too, or the linger time is over.
 func (q *qp) closeStream() {
-	if c := q.detach(); c != nil {
-		_ = c.stream.CloseWrite()
-		c.linger()
+	c := q.conn
+	if c == nil {
+		return
 	}
+	c.linger()
+	if ok, err := q.sendBatch(); !ok && err == nil {
+		rest := bytes.Clone(q.tx.batch.bytes())
+		q.e.work.Go(func() {
+			_ = c.stream.SetWriteDeadline(time.Now().Add(lingerTimeout))
+			_, _ = c.stream.Write(rest)
+			_ = c.stream.CloseWrite()
+		})
+	} else {
+		_ = c.stream.CloseWrite()
+	}
+	q.detach()
 }
 
 // leave closes c in order if the QP still has it; the QP is not locked.
@@ -112,6 +133,8 @@ func (q *qp) leave(c *conn) {
 	q.h.Lock()
 	defer q.h.Unlock()
 	if q.conn == c {
+		c.part() // what is posted waits for nothing any more
+		q.hurry()
 		q.closeStream()
 	}
 }
@@ -146,8 +169,9 @@ func (c *conn) linger() {
 
 // sentWR is what the sender remembers of a work request.
 type sentWR struct {
-	done bool // sent in full, and answered if it asks for an answer
-	id   uint32
+	done    bool           // sent in full, and answered if it asks for an answer
+	refused verbs.WCStatus // of what is carried out here: it failed, and is not the oldest yet
+	id      uint32
 }
 
 // sender is the state of a QP's outgoing half. Work requests are counted from the QP's start: the queue holds those
@@ -177,6 +201,7 @@ type sender struct {
 	nextID      uint32 // of atomics
 
 	segment segment
+	batch   batch
 	answers answers
 	turn    bool // an answer goes before a request
 }

@@ -1,12 +1,11 @@
 package iwarp
 
 // On the path: the stream's bytes come in here, on the one goroutine of a connected QP, and go through MPA's receiver
-// to placement.go, segment by segment, under one hold of the QP's lock a read.
+// to placement.go, segment by segment, from where TCP has them, under one hold of the QP's lock for all that has come.
 
 import (
 	"errors"
 	"io"
-	"sync"
 	"time"
 
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/ddp"
@@ -15,97 +14,114 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// readBuffers are lent to streams while they have much to read.
-var readBuffers = sync.Pool{New: func() any { return new([readBuffer]byte) }}
-
 // errEarly ends a connection whose initiator sends FPDUs before it has the reply.
 var errEarly = errors.New("iwarp: an FPDU before the reply")
 
-// read runs until the stream ends. While there is much to read it has one of readBuffers; a deadline brings it back.
+// read runs until the stream ends.
 func (q *qp) read(c *conn) {
-	small := make([]byte, idleBuffer)
-	var big *[readBuffer]byte
-	busy := false
 	for {
-		buf := small
-		if big != nil {
-			buf = big[:]
-		}
-		n, err := c.stream.Read(buf)
-		if n > 0 {
-			busy = true
-			q.feed(c, buf[:n], big == nil)
-		}
-		switch {
-		case err != nil && (big == nil || !isTimeout(err) || !q.keepReading(c, busy)):
-			if big != nil {
-				readBuffers.Put(big)
+		err := c.stream.Wait()
+		if err == nil {
+			var awaited *conn
+			if awaited, err = q.receive(c); awaited != nil {
+				awaited.resume()
 			}
+		} else if isTimeout(err) && q.rest(c) {
+			continue
+		}
+		if err != nil {
 			q.streamEnded(c, err)
 			return
-		case err != nil && busy:
-			busy = false
-		case err != nil:
-			readBuffers.Put(big)
-			big = nil
-		case n == len(small) && big == nil && q.keepReading(c, true):
-			big = readBuffers.Get().(*[readBuffer]byte)
 		}
 	}
 }
 
-// keepReading sets the deadline that the reader wakes up by, or removes it; false if the stream is left to its end, and
+// receive takes in some of what the stream has, and sends what that made due. It returns the other end if that waits for
+// it.
+func (q *qp) receive(c *conn) (awaited *conn, err error) {
+	q.h.Lock()
+	defer q.h.Unlock()
+	c.taken, c.fault = 0, nil
+	err = c.stream.Receive(c)
+	if c.awaited {
+		awaited, c.awaited = c.other.Load(), false
+	}
+	switch {
+	case q.conn != c || q.tx.ending:
+	case c.fault != nil:
+		q.refuse(c)
+	default:
+		q.watch(c)
+		q.pump()
+	}
+	return awaited, err
+}
+
+// Take implements stack.Taker: the segments in b are placed. The QP is locked.
+func (c *conn) Take(b []byte) bool {
+	q := c.qp
+	c.taken += len(b)
+	if q.conn != c || q.tx.ending {
+		return c.taken < receiveMost // closed from this side: what still comes is of no use (RFC 5040 §6.2)
+	}
+	if !q.rx.allowed {
+		if !c.mayReceive() {
+			c.fault = errEarly
+			return false
+		}
+		q.rx.allowed = true
+	}
+	c.fed += uint64(len(b))
+	c.fault = c.deframer.Feed(b, q)
+	return c.fault == nil && c.taken < receiveMost
+}
+
+// refuse ends the connection over what came.
+func (q *qp) refuse(c *conn) {
+	err := c.fault
+	switch {
+	case err == errEarly:
+		q.fail(err, nil)
+		return
+	case errors.Is(err, mpa.ErrCRC):
+		q.e.Counters.CRCErrors.Add(1)
+	case errors.Is(err, errTerminated):
+		q.closeStream()
+		q.h.Fail()
+		return
+	}
+	if !q.rx.told {
+		q.h.Event(asyncEvent(err))
+	}
+	q.fail(err, q.rx.ulpdu)
+}
+
+// watch has the reader wake up when the memory that the receiver gathers FPDUs in may have become idle.
+func (q *qp) watch(c *conn) {
+	c.busy = true
+	if !c.watched && c.deframer.Held() > idleBuffer {
+		c.watched = true
+		_ = c.stream.SetReadDeadline(time.Now().Add(idleTimeout))
+	}
+}
+
+// rest gives up what the receiver holds if the stream was silent since watch; false if the stream is left to its end, and
 // the deadline is that of its lingering.
-func (q *qp) keepReading(c *conn, watch bool) bool {
+func (q *qp) rest(c *conn) bool {
 	q.h.Lock()
 	defer q.h.Unlock()
 	if q.conn != c || q.tx.ending {
 		return false
 	}
 	var deadline time.Time
-	if watch {
+	if c.busy {
 		deadline = time.Now().Add(idleTimeout)
 	} else {
 		c.deframer.Release()
 	}
+	c.busy, c.watched = false, c.busy
 	_ = c.stream.SetReadDeadline(deadline)
 	return true
-}
-
-// feed hands bytes of the stream on, and sends what they made due. What the receiver has gathered an FPDU in stays for
-// the next one as long as the stream has much to read.
-func (q *qp) feed(c *conn, b []byte, idle bool) {
-	q.h.Lock()
-	defer q.h.Unlock()
-	if q.conn != c || q.tx.ending {
-		return // closed from this side: what still comes is of no use (RFC 5040 §6.2)
-	}
-	if !q.rx.allowed {
-		if !c.mayReceive() {
-			q.fail(errEarly, nil)
-			return
-		}
-		q.rx.allowed = true
-	}
-	if err := c.deframer.Feed(b, q); err != nil {
-		if errors.Is(err, mpa.ErrCRC) {
-			q.e.Counters.CRCErrors.Add(1)
-		}
-		if errors.Is(err, errTerminated) {
-			q.closeStream()
-			q.h.Fail()
-			return
-		}
-		if !q.rx.told {
-			q.h.Event(asyncEvent(err))
-		}
-		q.fail(err, q.rx.ulpdu)
-		return
-	}
-	if idle && c.deframer.Held() > idleBuffer {
-		c.deframer.Release()
-	}
-	q.pump()
 }
 
 // asyncEvent tells the application of an error of the peer's that no completion tells.

@@ -75,11 +75,16 @@ func (q *qp) sendAnswer() bool {
 	if t.writing {
 		return false
 	}
-	n, last := ddp.Segment(w.read.Size, 0, ddp.TaggedLen, t.mulpdu)
+	n, last := ddp.Segment(w.read.Size, 0, ddp.TaggedLen, q.room())
 	// The source is looked up for every segment: what was deregistered meanwhile is not sent.
-	b, denial := q.e.regions.Remote(q.h.PD(), w.read.SourceSTag, w.read.SourceTO, uint64(n), verbs.AccessRemoteRead)
+	from, denial := q.e.regions.Remote(q.h, w.read.SourceSTag, w.read.SourceTO, uint64(n), verbs.AccessRemoteRead)
 	if denial != memory.Allowed {
 		q.failAnswer(w, remoteCause(denial))
+		return false
+	}
+	b, ok := from.Bytes()
+	if !ok {
+		q.failAnswer(w, rdmap.OperationError)
 		return false
 	}
 	t.segment.tagged(&ddp.Tagged{
@@ -110,7 +115,11 @@ func (q *qp) carryOut(w *answer) error {
 	if err != nil {
 		return err
 	}
-	w.found, w.done = memory.Update(word, w.update.Apply), true
+	found, ok := word.Update(w.update.Apply)
+	if !ok {
+		return rdmap.OperationError
+	}
+	w.found, w.done = found, true
 	return nil
 }
 

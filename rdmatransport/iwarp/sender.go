@@ -4,15 +4,26 @@ package iwarp
 // that posted them or that brought what made them due. (RFC 5040 §5, RFC 5041 §5)
 
 import (
+	"sync"
+
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/ddp"
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/rdmap"
+	"github.com/softrnic/softrnic/rdmatransport/memory"
+	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// pump sends what the stream has room for. Requests and answers take turns, segment by segment, so that neither waits
-// for the other's whole message; except that a tagged message is whole before the next tagged one begins, for siw gives
-// up a stream where a WRITE and a READ's response mix.
+// pump sends what the stream has room for, as many small FPDUs as fit together in one piece. Requests and answers take
+// turns, segment by segment, so that neither waits for the other's whole message; except that a tagged message is whole
+// before the next tagged one begins, for siw gives up a stream where a WRITE and a READ's response mix.
 func (q *qp) pump() {
+	if q.conn != nil && !q.tx.full && (q.conn.other.Load() != nil || !q.gathers()) {
+		q.hurry()
+	}
+}
+
+// hurry is pump that waits for no company.
+func (q *qp) hurry() {
 	t := &q.tx
 	for q.conn != nil && t.open && !t.full {
 		switch {
@@ -28,9 +39,29 @@ func (q *qp) pump() {
 		if q.sendOne(t.turn) {
 			t.turn = !t.turn
 		} else if q.conn == nil || t.ending || !q.sendOne(!t.turn) {
-			return // else the turn stays with who could not send now
+			break // the turn stays with who could not send now
 		}
 	}
+	if q.conn != nil && !t.full {
+		q.flush()
+	}
+}
+
+// gathers tells whether small requests wait for more of their kind: the queue has room for those, and the stream is
+// busy with pieces that the peer has not answered. What comes from there, or a full queue, ends it; beyond so many
+// pieces only the former, so that small pieces do not fill the queues on the way.
+func (q *qp) gathers() bool {
+	t := &q.tx
+	n := int(t.first + uint64(q.h.SendLen()) - t.cur)
+	if n == 0 || !t.open || t.ending || t.batch.n > 0 || t.ready != noReady || t.answers.n > 0 || t.off > 0 || t.wrote ||
+		q.h.Send(int(t.cur-t.first)).Length() > smallMessage {
+		return false
+	}
+	most := gatherFrom
+	if q.h.SendLen() >= q.depth {
+		most = gatherAlways
+	}
+	return q.conn.stream.Crowded(most)
 }
 
 // sendOne sends the next segment of an answer or of a request; false if it did not, or ended the connection.
@@ -65,9 +96,49 @@ func (s *segment) more(n int) []byte {
 	return s.header[s.n-n : s.n]
 }
 
-// Fill implements stack.Filler: the segment is put together in the stream's own memory, user memory copied once, and
-// MPA's CRC taken over that copy.
+// batch is where small FPDUs are laid together. What is in it counts as sent: nothing goes out before it.
+type batch struct {
+	buf *[stack.MaxPiece]byte // nil if n is 0
+	n   int
+}
+
+// batches are lent to QPs that have several small FPDUs to send.
+var batches = sync.Pool{New: func() any { return new([stack.MaxPiece]byte) }}
+
+func (b *batch) bytes() []byte {
+	if b.n == 0 {
+		return nil
+	}
+	return b.buf[:b.n]
+}
+
+// room is the next n bytes.
+func (b *batch) room(n int) []byte {
+	if b.buf == nil {
+		b.buf = batches.Get().(*[stack.MaxPiece]byte)
+	}
+	b.n += n
+	return b.buf[b.n-n : b.n]
+}
+
+func (b *batch) clear() {
+	if b.buf != nil {
+		batches.Put(b.buf)
+	}
+	*b = batch{}
+}
+
+// Fill implements stack.Filler: what waits in the batch goes first.
 func (q *qp) Fill(b []byte) {
+	n := copy(b, q.tx.batch.bytes())
+	if n < len(b) {
+		q.lay(b[n:])
+	}
+}
+
+// lay puts the prepared segment together in b, the stream's own memory or the batch: user memory is copied once, and
+// MPA's CRC taken over that copy.
+func (q *qp) lay(b []byte) {
 	s, c := &q.tx.segment, q.conn
 	ulpdu := c.framer.Begin(b, s.n+s.length)
 	at := copy(ulpdu, s.header[:s.n])
@@ -88,11 +159,63 @@ func (q *qp) send() bool {
 	return ok
 }
 
-func (q *qp) put() (bool, error) {
-	s, c := &q.tx.segment, q.conn
-	ok, err := c.stream.Send(c.framer.Size(s.n+s.length), q)
-	clear(s.pieces) // no reference to user memory stays
+func (q *qp) put() (ok bool, err error) {
+	t := &q.tx
+	s, c := &t.segment, q.conn
+	defer func() { clear(s.pieces) }() // no reference to user memory stays
+	size := c.framer.Size(s.n + s.length)
+	if t.batch.n > 0 && t.batch.n+size > c.piece {
+		if ok, err = q.sendBatch(); !ok {
+			return ok, err
+		}
+	}
+	if size <= smallFPDU && size < c.piece && q.more() {
+		q.lay(t.batch.room(size))
+		c.sent += uint64(size)
+		return true, nil
+	}
+	if ok, err = c.stream.Send(t.batch.n+size, q); ok {
+		t.batch.clear()
+		c.sent += uint64(size)
+	}
 	return ok, err
+}
+
+// more tells whether something else is there to be sent behind the prepared segment.
+func (q *qp) more() bool {
+	t := &q.tx
+	return t.first+uint64(q.h.SendLen()) > t.cur+1 || t.answers.n > 1
+}
+
+// flush sends what the batch holds.
+func (q *qp) flush() {
+	ok, err := q.sendBatch()
+	if err != nil {
+		q.lost()
+		return
+	}
+	q.tx.full = !ok
+}
+
+// sendBatch sends the batch, if there is one.
+func (q *qp) sendBatch() (ok bool, err error) {
+	if q.tx.batch.n == 0 {
+		return true, nil
+	}
+	if ok, err = q.conn.stream.Send(q.tx.batch.n, q); ok {
+		q.tx.batch.clear()
+	}
+	return ok, err
+}
+
+// room is the longest ULPDU that may be sent now: where FPDUs may be longer than a segment, what the batch leaves of a
+// piece, unless that is little.
+func (q *qp) room() int {
+	t := &q.tx
+	if left := q.conn.piece - t.batch.n - mpaOverhead; t.mulpdu > left && left > smallFPDU {
+		return left
+	}
+	return t.mulpdu
 }
 
 // sendRequest sends the next segment of the send queue, if one may be sent.
@@ -101,11 +224,18 @@ func (q *qp) sendRequest() bool {
 	if t.cur == t.first+uint64(q.h.SendLen()) {
 		return false
 	}
+	if t.off == 0 && !t.wrote {
+		if done, wait := q.sendDirect(); done || wait {
+			return done
+		}
+	}
 	wr := q.h.Send(int(t.cur - t.first))
 	if t.off == 0 && !t.wrote && wr.Flags&verbs.SendFence != 0 && len(t.reads) > 0 {
 		return false
 	}
 	switch wr.Opcode {
+	case verbs.BindMW, verbs.LocalInv:
+		return q.carryOutHere(wr)
 	case verbs.RDMARead, verbs.AtomicCmpAndSwp, verbs.AtomicFetchAndAdd:
 		if t.outstanding() >= t.ord {
 			return q.neverReads(wr)
@@ -118,6 +248,28 @@ func (q *qp) sendRequest() bool {
 		return q.sendWrite(wr)
 	}
 	return q.sendSend(wr)
+}
+
+// carryOutHere binds or invalidates a window: nothing is sent. A request that fails waits until it is the oldest.
+func (q *qp) carryOutHere(wr *verbs.SendWR) bool {
+	t := &q.tx
+	status := t.at(t.cur).refused
+	switch {
+	case status != verbs.WCSuccess:
+	case wr.Opcode == verbs.BindMW:
+		status = q.e.regions.Bind(q.h, wr.Bind)
+	case q.e.regions.InvalidateWindow(q.h, wr.InvalidateRKey) != memory.Allowed:
+		status = verbs.WCLocQPOpErr
+	}
+	if status == verbs.WCSuccess {
+		q.sentRequest(true)
+		return true
+	}
+	if t.at(t.cur).refused = status; t.cur == t.first {
+		q.failRequest(t.cur, status)
+		q.fail(rdmap.LocalCatastrophic, nil)
+	}
+	return false
 }
 
 // neverReads fails a READ on a stream that was agreed to have none: it would wait for ever.
@@ -164,7 +316,7 @@ func (q *qp) sendSend(wr *verbs.SendWR) bool {
 	case solicited:
 		op = rdmap.SendSE
 	}
-	n, last := ddp.Segment(uint32(wr.Length()), uint32(t.off), ddp.UntaggedLen, t.mulpdu)
+	n, last := ddp.Segment(uint32(wr.Length()), uint32(t.off), ddp.UntaggedLen, q.room())
 	h := ddp.Untagged{
 		Last: last, RsvdULP: op.Control(), QN: rdmap.QueueSend, MSN: t.msn[rdmap.QueueSend] + 1, MO: uint32(t.off),
 	}
@@ -189,7 +341,7 @@ func (q *qp) sendWrite(wr *verbs.SendWR) bool {
 	if t.answers.halfway() {
 		return false
 	}
-	n, last := ddp.Segment(uint32(wr.Length()), uint32(t.off), ddp.TaggedLen, t.mulpdu)
+	n, last := ddp.Segment(uint32(wr.Length()), uint32(t.off), ddp.TaggedLen, q.room())
 	t.segment.tagged(&ddp.Tagged{
 		Last: last, RsvdULP: rdmap.Write.Control(), STag: wr.RKey, TO: wr.RemoteAddr + t.off,
 	})

@@ -3,40 +3,54 @@ package memory
 import (
 	"sync/atomic"
 	"unsafe"
+
+	"github.com/softrnic/softrnic/verbs"
 )
 
 // Remote atomics are the CPU's own, so they are atomic to local code that uses sync/atomic too (IBV_ATOMIC_GLOB). The
-// value in memory is in host byte order.
+// value in memory is in host byte order. Their span is Aligned; not ok if the memory faults.
 
-// Aligned tells whether b is eight bytes that atomics work on: at an address that is a multiple of 8.
-func Aligned(b []byte) bool {
-	return len(b) == 8 && uintptr(unsafe.Pointer(unsafe.SliceData(b)))%8 == 0
+// Aligned tells whether a span is eight bytes that atomics work on: at an address that is a multiple of 8.
+func (s Span) Aligned() bool {
+	return len(s.b) == 8 && uintptr(unsafe.Pointer(unsafe.SliceData(s.b)))%8 == 0
 }
 
-// CompareSwap stores swap in b if b holds compare, and returns what b held. b must be Aligned.
-func CompareSwap(b []byte, compare, swap uint64) (orig uint64) {
-	p := word(b)
-	for {
-		if v := atomic.LoadUint64(p); v != compare {
-			return v
+// CompareSwap stores swap if the span holds compare, and returns what it held.
+func (s Span) CompareSwap(compare, swap uint64) (orig uint64, ok bool) {
+	return s.Update(func(v uint64) uint64 {
+		if v == compare {
+			return swap
 		}
-		if atomic.CompareAndSwapUint64(p, compare, swap) {
-			return compare
+		return v
+	})
+}
+
+// FetchAdd adds, modulo 2^64, and returns what the span held.
+func (s Span) FetchAdd(add uint64) (orig uint64, ok bool) {
+	return s.Update(func(v uint64) uint64 { return v + add })
+}
+
+// Update stores f of what the span holds, and returns that. f may run more than once.
+func (s Span) Update(f func(uint64) uint64) (orig uint64, ok bool) {
+	if s.kind == mapped {
+		ok = verbs.Guard(func() { orig = update(s.b, f) })
+		return orig, ok
+	}
+	return update(s.b, f), true
+}
+
+// Store stores v, as a whole.
+func (s Span) Store(v uint64) (ok bool) {
+	_, ok = s.Update(func(uint64) uint64 { return v })
+	return ok
+}
+
+func update(b []byte, f func(uint64) uint64) (orig uint64) {
+	p := (*uint64)(unsafe.Pointer(&b[:8][0]))
+	for {
+		v := atomic.LoadUint64(p)
+		if next := f(v); next == v || atomic.CompareAndSwapUint64(p, v, next) {
+			return v
 		}
 	}
 }
-
-// FetchAdd adds to b, modulo 2^64, and returns what b held. b must be Aligned.
-func FetchAdd(b []byte, add uint64) (orig uint64) { return atomic.AddUint64(word(b), add) - add }
-
-// Update stores f of what b holds, and returns that. f may run more than once. b must be Aligned.
-func Update(b []byte, f func(uint64) uint64) (orig uint64) {
-	p := word(b)
-	for {
-		if v := atomic.LoadUint64(p); atomic.CompareAndSwapUint64(p, v, f(v)) {
-			return v
-		}
-	}
-}
-
-func word(b []byte) *uint64 { return (*uint64)(unsafe.Pointer(&b[:8][0])) }

@@ -1,4 +1,4 @@
-// Package memory is the table of a device's memory regions, and the checks that stand before every access to them:
+// Package memory is the table of a device's memory regions and windows, and the checks that stand before every access to them:
 // key → region → protection domain → access right → range.
 //
 // Callers hold the lock of the QP that they access memory for until they are done with it: verbs waits for these
@@ -12,25 +12,28 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// Regions is the registered memory regions of a device. Lookups take no lock.
+// Regions is the registered memory regions of a device, and the windows onto them. Lookups take no lock.
 type Regions struct {
-	// lkeys and rkeys are drawn apart, so that an rkey, which peers are told, says nothing about an lkey.
+	// lkeys and rkeys are drawn apart, so that an rkey, which peers are told, says nothing about an lkey. An rkey with its
+	// top bit set is a window's: the next 23 bits are its number, the last 8 change from bind to bind.
 	lkeys, rkeys *keys.Table[verbs.MR]
+	windows      *keys.Table[window]
 }
 
 // NewRegions makes an empty table whose keys come from random; nil means crypto/rand.
 func NewRegions(random io.Reader) *Regions {
 	return &Regions{
-		lkeys: keys.New[verbs.MR](32, random, nil),
-		rkeys: keys.New[verbs.MR](32, random, nil),
+		lkeys:   keys.New[verbs.MR](32, random, nil),
+		rkeys:   keys.New[verbs.MR](31, random, nil),
+		windows: keys.New[window](23, random, nil),
 	}
 }
 
-// Register draws the keys of mr. Neither is 0.
+// Register draws the keys of mr. Neither is 0, except that a null MR has no rkey.
 func (r *Regions) Register(mr *verbs.MR) (lkey, rkey uint32, err error) {
 	lkey, err = r.lkeys.Insert(mr)
-	if err != nil {
-		return 0, 0, err
+	if err != nil || mr.Null() {
+		return lkey, 0, err
 	}
 	rkey, err = r.rkeys.Insert(mr)
 	if err != nil {
@@ -51,18 +54,22 @@ func (r *Regions) Deregister(mr *verbs.MR) {
 // Len is the number of regions.
 func (r *Regions) Len() int { return r.lkeys.Len() }
 
-// local is the memory that an SGE of a work request under pd names, or nil where the request may not use it.
-func (r *Regions) local(pd *verbs.PD, lkey uint32, addr, n uint64, need verbs.Access) []byte {
+// local is the memory that an SGE of a work request under pd names, in part where it is a null MR's; not ok where the
+// request may not use it.
+func (r *Regions) local(pd *verbs.PD, lkey uint32, addr, n uint64, need verbs.Access) (Span, bool) {
 	mr := r.lkeys.Get(lkey)
 	if mr == nil || mr.PD() != pd || mr.Access()&need != need {
-		return nil
+		return Span{}, false
 	}
-	b, _ := mr.Bytes(addr, n)
-	return b
+	if mr.Null() {
+		return Span{b: zeros[:min(n, uint64(len(zeros)))], kind: null}, true
+	}
+	b, ok := mr.Bytes(addr, n)
+	return spanOf(mr, b), ok
 }
 
 // piece is the next at most n bytes of the message that *sgl names from *off on; it moves both past them.
-func (r *Regions) piece(pd *verbs.PD, sgl *[]verbs.SGE, off *uint64, n uint64, need verbs.Access) ([]byte, verbs.WCStatus) {
+func (r *Regions) piece(pd *verbs.PD, sgl *[]verbs.SGE, off *uint64, n uint64, need verbs.Access) (Span, verbs.WCStatus) {
 	for len(*sgl) > 0 {
 		e := &(*sgl)[0]
 		length := uint64(e.Length)
@@ -71,26 +78,29 @@ func (r *Regions) piece(pd *verbs.PD, sgl *[]verbs.SGE, off *uint64, n uint64, n
 			*sgl = (*sgl)[1:]
 			continue
 		}
-		b := r.local(pd, e.LKey, e.Addr+*off, min(length-*off, n), need)
-		if b == nil {
-			return nil, verbs.WCLocProtErr
+		s, ok := r.local(pd, e.LKey, e.Addr+*off, min(length-*off, n), need)
+		if !ok {
+			return Span{}, verbs.WCLocProtErr
 		}
-		*off += uint64(len(b))
-		return b, verbs.WCSuccess
+		*off += uint64(len(s.b))
+		return s, verbs.WCSuccess
 	}
-	return nil, verbs.WCLocLenErr
+	return Span{}, verbs.WCLocLenErr
 }
 
 // Gather fills dst with the bytes of the message that sgl names, from offset off on. The status is WCSuccess,
-// WCLocProtErr where an SGE is not pd's to read, or WCLocLenErr where the message ends before dst does; dst is then
-// undefined. Only the part of an SGE that is read must be inside its region.
+// WCLocProtErr where an SGE is not pd's to read or its memory faults, or WCLocLenErr where the message ends before dst
+// does; dst is then undefined. Only the part of an SGE that is read must be inside its region.
 func (r *Regions) Gather(dst []byte, pd *verbs.PD, sgl []verbs.SGE, off uint64) verbs.WCStatus {
 	for len(dst) > 0 {
-		b, status := r.piece(pd, &sgl, &off, uint64(len(dst)), 0)
+		s, status := r.piece(pd, &sgl, &off, uint64(len(dst)), 0)
 		if status != verbs.WCSuccess {
 			return status
 		}
-		dst = dst[copy(dst, b):]
+		if !s.Read(dst) {
+			return verbs.WCLocProtErr
+		}
+		dst = dst[len(s.b):]
 	}
 	return verbs.WCSuccess
 }
@@ -99,11 +109,14 @@ func (r *Regions) Gather(dst []byte, pd *verbs.PD, sgl []verbs.SGE, off uint64) 
 // too where a region lacks AccessLocalWrite; SGEs before the one at fault have been written.
 func (r *Regions) Scatter(src []byte, pd *verbs.PD, sgl []verbs.SGE, off uint64) verbs.WCStatus {
 	for len(src) > 0 {
-		b, status := r.piece(pd, &sgl, &off, uint64(len(src)), verbs.AccessLocalWrite)
+		s, status := r.piece(pd, &sgl, &off, uint64(len(src)), verbs.AccessLocalWrite)
 		if status != verbs.WCSuccess {
 			return status
 		}
-		src = src[copy(b, src):]
+		if !s.Write(src[:len(s.b)]) {
+			return verbs.WCLocProtErr
+		}
+		src = src[len(s.b):]
 	}
 	return verbs.WCSuccess
 }
@@ -112,14 +125,64 @@ func (r *Regions) Scatter(src []byte, pd *verbs.PD, sgl []verbs.SGE, off uint64)
 // later, under the same hold of the QP's lock. The status is as Gather's.
 func (r *Regions) Pieces(list [][]byte, n uint64, pd *verbs.PD, sgl []verbs.SGE, off uint64) ([][]byte, verbs.WCStatus) {
 	for n > 0 {
-		b, status := r.piece(pd, &sgl, &off, n, 0)
+		s, status := r.piece(pd, &sgl, &off, n, 0)
 		if status != verbs.WCSuccess {
 			return list, status
+		}
+		b, ok := s.Bytes()
+		if !ok {
+			return list, verbs.WCLocProtErr
 		}
 		list = append(list, b)
 		n -= uint64(len(b))
 	}
 	return list, verbs.WCSuccess
+}
+
+// Message is the memory that a scatter/gather list names under a protection domain of one device.
+type Message struct {
+	Regions *Regions
+	PD      *verbs.PD
+	List    []verbs.SGE
+}
+
+// Copy copies the first n bytes of src to dst, which may be on another device: a status other than WCSuccess, as
+// Gather's for what is wrong with src and Scatter's for dst, means that dst may be written in part. The locks of both
+// QPs are held.
+func Copy(dst, src Message, n uint64) verbs.WCStatus {
+	for off := uint64(0); n > 0; {
+		list, skip := src.List, off
+		s, status := src.Regions.piece(src.PD, &list, &skip, n, 0)
+		b, there := s.Bytes()
+		if status == verbs.WCSuccess && !there {
+			status = verbs.WCLocProtErr
+		}
+		if status == verbs.WCSuccess {
+			status = dst.Regions.Scatter(b, dst.PD, dst.List, off)
+		}
+		if status != verbs.WCSuccess {
+			return status
+		}
+		off += uint64(len(b))
+		n -= uint64(len(b))
+	}
+	return verbs.WCSuccess
+}
+
+// Check is the status that Gather, or with AccessLocalWrite Scatter, would have for the first n bytes of a message, but
+// WCLocProtErr where their memory may fault.
+func (r *Regions) Check(n uint64, pd *verbs.PD, sgl []verbs.SGE, need verbs.Access) verbs.WCStatus {
+	for off := uint64(0); n > 0; {
+		s, status := r.piece(pd, &sgl, &off, n, need)
+		if status == verbs.WCSuccess && s.kind == mapped {
+			status = verbs.WCLocProtErr
+		}
+		if status != verbs.WCSuccess {
+			return status
+		}
+		n -= uint64(len(s.b))
+	}
+	return verbs.WCSuccess
 }
 
 // Denial is why a peer may not use the memory that it names; in the order in which it is looked for.
@@ -128,42 +191,65 @@ type Denial uint8
 const (
 	Allowed Denial = iota
 	UnknownKey
-	OtherPD // the region belongs to another protection domain than the QP
-	NoRight // the region lacks a right
+	OtherPD // the region belongs to another protection domain than the QP, or the window to another QP
+	NoRight // the region or the window lacks a right
 	OutOfRange
 )
 
-// Remote is the n bytes at addr that a peer's request to a QP of pd names, if rkey is the key of a region of pd that
-// has all of the rights in need and all of the range. Zero bytes are always there: no key is looked at (IBTA C9-88,
-// RFC 5040 §5.1).
-func (r *Regions) Remote(pd *verbs.PD, rkey uint32, addr, n uint64, need verbs.Access) ([]byte, Denial) {
+// Remote is RemoteIn the QP's own protection domain.
+func (r *Regions) Remote(qp verbs.QPHandle, rkey uint32, addr, n uint64, need verbs.Access) (Span, Denial) {
+	return r.RemoteIn(qp.PD(), qp, rkey, addr, n, need)
+}
+
+// RemoteIn is the n bytes at addr that a peer's request to a QP names, if rkey is the key of a region, or of a window that
+// is bound, of pd that has all of the rights in need and all of the range. Zero bytes are always there: no key is
+// looked at (IBTA C9-88, RFC 5040 §5.1).
+func (r *Regions) RemoteIn(pd *verbs.PD, qp verbs.QPHandle, rkey uint32, addr, n uint64, need verbs.Access) (Span, Denial) {
 	if n == 0 {
-		return nil, Allowed
+		return Span{}, Allowed
+	}
+	if rkey&windowKey != 0 {
+		return r.throughWindow(pd, qp, rkey, addr, n, need)
 	}
 	mr := r.rkeys.Get(rkey)
 	switch {
 	case mr == nil:
-		return nil, UnknownKey
+		return Span{}, UnknownKey
 	case mr.PD() != pd:
-		return nil, OtherPD
+		return Span{}, OtherPD
 	case mr.Access()&need != need:
-		return nil, NoRight
+		return Span{}, NoRight
 	}
 	b, ok := mr.Bytes(addr, n)
 	if !ok {
-		return nil, OutOfRange
+		return Span{}, OutOfRange
 	}
-	return b, Allowed
+	return spanOf(mr, b), Allowed
 }
 
-// Invalidate ends remote access through rkey, as a peer asked a QP of pd. An access that began under another QP's lock
-// may still be running.
-func (r *Regions) Invalidate(pd *verbs.PD, rkey uint32) Denial {
+// Whole is all of the region that rkey belongs to, as RemoteIn; a window's rkey has none of the rights that are good for it.
+func (r *Regions) Whole(pd *verbs.PD, qp verbs.QPHandle, rkey uint32, need verbs.Access) (Span, Denial) {
+	if rkey&windowKey != 0 {
+		return Span{}, NoRight
+	}
+	mr := r.rkeys.Get(rkey)
+	if mr == nil {
+		return Span{}, UnknownKey
+	}
+	return r.RemoteIn(pd, qp, rkey, mr.Addr(), uint64(mr.Length()), need)
+}
+
+// Invalidate ends remote access through rkey, a window's or a region's, as a peer asked a QP. An access that began under
+// another QP's lock may still be running.
+func (r *Regions) Invalidate(qp verbs.QPHandle, rkey uint32) Denial {
+	if rkey&windowKey != 0 {
+		return r.InvalidateWindow(qp, rkey)
+	}
 	mr := r.rkeys.Get(rkey)
 	switch {
 	case mr == nil:
 		return UnknownKey
-	case mr.PD() != pd:
+	case mr.PD() != qp.PD():
 		return OtherPD
 	}
 	r.rkeys.Delete(rkey)

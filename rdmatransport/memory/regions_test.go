@@ -18,13 +18,23 @@ import (
 type device struct {
 	verbs.Provider
 	*memory.Regions
+	made *verbs.QPHandle // the last QP's
 }
 
 func (d device) QueryDevice() verbs.DeviceAttr {
-	return verbs.DeviceAttr{MaxMRSize: 1 << 40, MaxMR: 1 << 20, MaxPD: 10}
+	return verbs.DeviceAttr{MaxMRSize: 1 << 40, MaxMR: 1 << 20, MaxPD: 10, MaxMW: 100, MaxQP: 10, MaxCQ: 10, MaxCQE: 10}
 }
 func (d device) RegMR(mr *verbs.MR) (lkey, rkey uint32, err error) { return d.Register(mr) }
 func (d device) DeregMR(mr *verbs.MR)                              { d.Deregister(mr) }
+
+func (d device) Watch(func(verbs.AsyncEventType, uint8)) {}
+func (d device) AllocMW(mw *verbs.MW) (uint32, error)    { return d.AllocWindow(mw) }
+func (d device) DeallocMW(mw *verbs.MW)                  { d.DeallocWindow(mw) }
+
+func (d device) CreateQP(h verbs.QPHandle, _ *verbs.QPInitAttr) (verbs.ProviderQP, uint32, error) {
+	*d.made = h
+	return nil, 1, nil
+}
 
 const all = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
 
@@ -32,7 +42,7 @@ const all = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemot
 func setup(t testing.TB, random io.Reader) (r *memory.Regions, pd, other *verbs.PD) {
 	t.Helper()
 	r = memory.NewRegions(random)
-	dev, err := verbs.Open(device{Regions: r})
+	dev, err := verbs.Open(device{Regions: r, made: &made})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,6 +53,22 @@ func setup(t testing.TB, random io.Reader) (r *memory.Regions, pd, other *verbs.
 		}
 	}
 	return r, pds[0], pds[1]
+}
+
+// made is the handle of the QP that was created last. The tests of this package do not run at the same time.
+var made verbs.QPHandle
+
+// newQP makes a QP that has a PD and nothing else.
+func newQP(t testing.TB, pd *verbs.PD) verbs.QPHandle {
+	t.Helper()
+	cq, err := pd.Device().CreateCQ(1, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: cq, RecvCQ: cq}); err != nil {
+		t.Fatal(err)
+	}
+	return made
 }
 
 func register(t testing.TB, pd *verbs.PD, buf []byte, access verbs.Access) *verbs.MR {
@@ -213,6 +239,7 @@ func TestRemote(t *testing.T) {
 	}
 	const write, read = verbs.AccessRemoteWrite, verbs.AccessRemoteRead
 	a := mr.Addr()
+	qps := map[*verbs.PD]verbs.QPHandle{pd: newQP(t, pd), other: newQP(t, other)}
 	for _, c := range []struct {
 		name    string
 		pd      *verbs.PD
@@ -239,7 +266,8 @@ func TestRemote(t *testing.T) {
 		{"may not do atomics", pd, reader.RKey(), a, 8, verbs.AccessRemoteAtomic, false},
 		{"nothing, of no region", other, 0, 1, 0, write, true},
 	} {
-		b, denial := r.Remote(c.pd, c.rkey, c.addr, c.n, c.need)
+		span, denial := r.Remote(qps[c.pd], c.rkey, c.addr, c.n, c.need)
+		b, _ := span.Ordinary()
 		ok := denial == memory.Allowed
 		if ok != c.ok || ok && uint64(len(b)) != c.n || !ok && b != nil {
 			t.Errorf("%s: %d bytes, %v", c.name, len(b), ok)
@@ -250,28 +278,43 @@ func TestRemote(t *testing.T) {
 	}
 }
 
+// words is a function that gives eight bytes of memory at an offset from an aligned address, as a peer gets them.
+func words(t testing.TB, n int) (mem []uint64, at func(off, n int) memory.Span) {
+	t.Helper()
+	r, pd, _ := setup(t, nil)
+	mem = make([]uint64, n)
+	mr := register(t, pd, unsafe.Slice((*byte)(unsafe.Pointer(&mem[0])), 8*n), all)
+	qp := newQP(t, pd)
+	return mem, func(off, n int) memory.Span {
+		s, denial := r.Remote(qp, mr.RKey(), mr.Addr()+uint64(off), uint64(n), verbs.AccessRemoteAtomic)
+		if denial != memory.Allowed {
+			t.Fatal(denial)
+		}
+		return s
+	}
+}
+
 func TestAtomics(t *testing.T) {
-	word := new(uint64)
-	b := unsafe.Slice((*byte)(unsafe.Pointer(word)), 8)
+	mem, at := words(t, 2)
+	word, b := &mem[0], at(0, 8)
 	*word = 10
-	if got := memory.CompareSwap(b, 11, 20); got != 10 || *word != 10 {
+	if got, ok := b.CompareSwap(11, 20); !ok || got != 10 || *word != 10 {
 		t.Errorf("CompareSwap with another value: %d, now %d", got, *word)
 	}
-	if got := memory.CompareSwap(b, 10, 20); got != 10 || *word != 20 {
+	if got, ok := b.CompareSwap(10, 20); !ok || got != 10 || *word != 20 {
 		t.Errorf("CompareSwap: %d, now %d", got, *word)
 	}
-	if got := memory.FetchAdd(b, 1<<64-21); got != 20 || *word != 1<<64-1 {
+	if got, ok := b.FetchAdd(1<<64 - 21); !ok || got != 20 || *word != 1<<64-1 {
 		t.Errorf("FetchAdd: %d, now %#x", got, *word)
 	}
-	if got := memory.FetchAdd(b, 2); got != 1<<64-1 || *word != 1 {
+	if got, ok := b.FetchAdd(2); !ok || got != 1<<64-1 || *word != 1 {
 		t.Errorf("FetchAdd beyond 64 bits: %#x, now %d", got, *word)
 	}
-	if !memory.Aligned(b) || memory.Aligned(b[:7]) || memory.Aligned(nil) {
+	if !b.Aligned() || at(0, 7).Aligned() || (memory.Span{}).Aligned() {
 		t.Error("Aligned goes wrong on length")
 	}
-	words := unsafe.Slice((*byte)(unsafe.Pointer(new([2]uint64))), 16)
 	for off := range 9 {
-		if got := memory.Aligned(words[off : off+8]); got != (off%8 == 0) {
+		if got := at(off, 8).Aligned(); got != (off%8 == 0) {
 			t.Errorf("Aligned at offset %d: %v", off, got)
 		}
 	}
@@ -279,19 +322,19 @@ func TestAtomics(t *testing.T) {
 
 // TestAtomicsAreAtomicToLocalCode: counted from both sides, nothing is lost.
 func TestAtomicsAreAtomicToLocalCode(t *testing.T) {
-	word := new(uint64)
-	b := unsafe.Slice((*byte)(unsafe.Pointer(word)), 8)
+	mem, at := words(t, 1)
+	word, b := &mem[0], at(0, 8)
 	const rounds = 20_000
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for range rounds {
-			memory.FetchAdd(b, 1)
+			b.FetchAdd(1)
 		}
 	})
 	wg.Go(func() {
 		for range rounds {
 			for v := uint64(0); ; {
-				got := memory.CompareSwap(b, v, v+1)
+				got, _ := b.CompareSwap(v, v+1)
 				if got == v {
 					break
 				}
@@ -347,10 +390,81 @@ func BenchmarkScatter(b *testing.B) {
 func BenchmarkRemote(b *testing.B) {
 	r, pd, _ := setup(b, nil)
 	mr := register(b, pd, make([]byte, 4096), all)
+	qp := newQP(b, pd)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, denial := r.Remote(pd, mr.RKey(), mr.Addr()+1024, 1024, verbs.AccessRemoteWrite); denial != memory.Allowed {
+		if _, denial := r.Remote(qp, mr.RKey(), mr.Addr()+1024, 1024, verbs.AccessRemoteWrite); denial != memory.Allowed {
 			b.Fatal("failed")
 		}
+	}
+}
+
+// TestCopy copies from list to list, between devices.
+func TestCopy(t *testing.T) {
+	ra, pda, _ := setup(t, nil)
+	rb, pdb, other := setup(t, nil)
+	src, dst := pattern(1000), make([]byte, 1000)
+	from, to := register(t, pda, src, 0), register(t, pdb, dst, verbs.AccessLocalWrite)
+	readOnly := register(t, pdb, dst, 0)
+	list := func(mr *verbs.MR, lengths ...int) (sgl []verbs.SGE) {
+		at := 0
+		for _, n := range lengths {
+			sgl = append(sgl, mr.SGE(at, n), verbs.SGE{LKey: 1}) // one of no bytes between them
+			at += n
+		}
+		return sgl
+	}
+	for _, in := range [][]int{{700}, {1, 699}, {300, 300, 100}, {100, 1, 599}} {
+		for _, out := range [][]int{{700}, {699, 1}, {128, 256, 316}, {100, 1, 599, 300}} {
+			clear(dst)
+			status := memory.Copy(memory.Message{Regions: rb, PD: pdb, List: list(to, out...)},
+				memory.Message{Regions: ra, PD: pda, List: list(from, in...)}, 700)
+			if status != verbs.WCSuccess || !bytes.Equal(dst[:700], src[:700]) || bytes.ContainsFunc(dst[700:], func(r rune) bool { return r != 0 }) {
+				t.Errorf("%v to %v: %v, or other bytes", in, out, status)
+			}
+		}
+	}
+	good := memory.Message{Regions: rb, PD: pdb, List: list(to, 700)}
+	for _, c := range []struct {
+		name     string
+		dst, src memory.Message
+		want     verbs.WCStatus
+	}{
+		{"source too short", good, memory.Message{Regions: ra, PD: pda, List: list(from, 699)}, verbs.WCLocLenErr},
+		{"sink too short", memory.Message{Regions: rb, PD: pdb, List: list(to, 699)}, memory.Message{Regions: ra, PD: pda, List: list(from, 700)}, verbs.WCLocLenErr},
+		{"key of the other device", good, memory.Message{Regions: rb, PD: pdb, List: list(from, 700)}, verbs.WCLocProtErr},
+		{"sink of another PD", memory.Message{Regions: rb, PD: other, List: list(to, 700)}, memory.Message{Regions: ra, PD: pda, List: list(from, 700)}, verbs.WCLocProtErr},
+		{"sink not to be written", memory.Message{Regions: rb, PD: pdb, List: list(readOnly, 700)}, memory.Message{Regions: ra, PD: pda, List: list(from, 700)}, verbs.WCLocProtErr},
+	} {
+		if status := memory.Copy(c.dst, c.src, 700); status != c.want {
+			t.Errorf("%s: %v, want %v", c.name, status, c.want)
+		}
+	}
+}
+
+// TestCheck says what Gather and Scatter would, and touches nothing.
+func TestCheck(t *testing.T) {
+	r, pd, _ := setup(t, nil)
+	buf := pattern(100)
+	mr, readOnly := register(t, pd, buf, verbs.AccessLocalWrite), register(t, pd, buf, 0)
+	for _, c := range []struct {
+		n    uint64
+		sgl  []verbs.SGE
+		need verbs.Access
+		want verbs.WCStatus
+	}{
+		{0, nil, 0, verbs.WCSuccess},
+		{100, []verbs.SGE{mr.SGE(0, 40), readOnly.SGE(40, 60)}, 0, verbs.WCSuccess},
+		{100, []verbs.SGE{mr.SGE(0, 40), readOnly.SGE(40, 60)}, verbs.AccessLocalWrite, verbs.WCLocProtErr},
+		{40, []verbs.SGE{mr.SGE(0, 40), readOnly.SGE(40, 60)}, verbs.AccessLocalWrite, verbs.WCSuccess},
+		{101, []verbs.SGE{mr.SGE(0, 100)}, 0, verbs.WCLocLenErr},
+		{8, []verbs.SGE{{Addr: mr.Addr(), Length: 8, LKey: mr.LKey() ^ 1}}, 0, verbs.WCLocProtErr},
+	} {
+		if got := r.Check(c.n, pd, c.sgl, c.need); got != c.want {
+			t.Errorf("%d of %v: %v, want %v", c.n, c.sgl, got, c.want)
+		}
+	}
+	if !bytes.Equal(buf, pattern(100)) {
+		t.Error("Check wrote")
 	}
 }

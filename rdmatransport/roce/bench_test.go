@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/softrnic/softrnic/rdmatransport/roce"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
@@ -98,6 +99,57 @@ func BenchmarkPost(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// BenchmarkPostCongested is BenchmarkPost with congestion control, which never sleeps: acknowledgements come marked, and
+// each is answered with a notification.
+func BenchmarkPostCongested(b *testing.B) {
+	const size = 64 << 10
+	r := benchRig(b, config{mtu: verbs.MTU4096, dcqcn: &roce.DCQCN{RPGMaxRate: 1 << 50, MinTimeBetweenCNPs: 1}})
+	wr := r.wr(1, verbs.RDMAWrite, size)
+	ack, cnp := r.packet(r.ack(size/4096-1)), r.packet(r.cnp())
+	ack.d.TrafficClass = 3
+	wcs := make([]verbs.WC, 16)
+	b.SetBytes(size)
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := r.qp.PostSend(wr); err != nil {
+			b.Fatal(err)
+		}
+		ack.give(size / 4096)
+		if drain(b, r.scq, wcs) != 1 {
+			b.Fatal("not complete")
+		}
+	}
+	cnp.give(0)
+	if r.counter("np_cnp_sent") == 0 || r.counter("rp_cnp_handled") == 0 {
+		b.Error("no congestion")
+	}
+}
+
+// BenchmarkPostSmall is one of many small requests that are posted one by one and share frames.
+func BenchmarkPostSmall(b *testing.B) {
+	const depth = 64
+	r := benchRig(b, config{mtu: verbs.MTU1024, batch: 62})
+	wr := r.wr(1, verbs.RDMAWrite, 8)
+	ack := r.packet(r.ack(depth - 1))
+	wcs := make([]verbs.WC, depth)
+	left := depth
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := r.qp.PostSend(wr); err != nil {
+			b.Fatal(err)
+		}
+		if left--; left > 0 {
+			continue
+		}
+		left = depth
+		r.prov.EndProgress() // what an application that waits does
+		for n := 0; n < depth; n += drain(b, r.scq, wcs) {
+			ack.give(0) // again where the timer has just taken over what waited
+		}
+		ack.psn = wire.PSNAdd(ack.psn, depth)
 	}
 }
 

@@ -18,13 +18,14 @@ func (q *qp) response(p *wire.Packet, info wire.Info) {
 		// sequence NAK may name the PSN before una only if it is stale.
 		return
 	}
+	r.selective = q.marked(p)
 	if r.rnrWait != 0 && info.HasAETH() && !p.AETH.IsACK() {
 		return // told so already; the timer decides
 	}
 	switch {
-	case p.Opcode == wire.RCAck:
+	case operation(p.Opcode) == wire.RCAck:
 		q.acknowledge(p)
-	case p.Opcode == wire.RCAtomicAck:
+	case operation(p.Opcode) == wire.RCAtomicAck:
 		q.atomicResponse(p)
 	case info.Read():
 		q.readResponse(p, info)
@@ -33,6 +34,7 @@ func (q *qp) response(p *wire.Packet, info wire.Info) {
 
 // acknowledge handles ACK, NAK and RNR NAK.
 func (q *qp) acknowledge(p *wire.Packet) {
+	r := &q.req
 	switch {
 	case p.AETH.IsACK():
 		q.ackThrough(wire.PSNAdd(p.PSN, 1))
@@ -40,7 +42,13 @@ func (q *qp) acknowledge(p *wire.Packet) {
 		// Everything before it is acknowledged.
 		if q.ackThrough(p.PSN) {
 			q.receiverNotReady(p.AETH.Value())
+		} else if c := r.rec; c != nil && c.at(p.PSN).flags&(arrived|lost) == 0 {
+			c.lose(c.at(p.PSN)) // it has to come again, after the answers that are missing
 		}
+	case len(p.Payload) > 0 && p.AETH.Syndrome == wire.NakPSNSeq && q.marked(p):
+		q.e.Counters.RcvdSeqErr.Add(1)
+		q.ackThrough(p.PSN)
+		q.sacked(p)
 	default: // a NAK, or reserved
 		if !q.ackThrough(p.PSN) {
 			return
@@ -62,13 +70,21 @@ func (q *qp) acknowledge(p *wire.Packet) {
 }
 
 // ackThrough takes everything before PSN end as acknowledged. A READ or atomic among it whose response did not come
-// makes the acknowledgement an implied NAK of that: the requester goes back there, and the result is false.
+// makes the acknowledgement an implied NAK of that: the requester goes back there, or keeps account of what is missing,
+// and the result is false.
 func (q *qp) ackThrough(end uint32) bool {
 	r := &q.req
+	if r.rec != nil {
+		return q.executedBefore(end)
+	}
 	for wire.PSNDiff(end, r.una) > 0 {
 		s := r.at(r.first)
 		wr := q.h.Send(0)
-		if isReadOrAtomic(wr.Opcode) {
+		if hasAnswer(wr.Opcode) {
+			if r.selective {
+				q.startRecovery()
+				return q.executedBefore(end)
+			}
 			q.goBack()
 			return false
 		}
@@ -84,79 +100,114 @@ func (q *qp) ackThrough(end uint32) bool {
 }
 
 // ackBefore prepares for a response to a READ or atomic with the given PSN: what comes before that request is
-// acknowledged by it. It returns the request, which is then the oldest, or nil if the packet is to be dropped.
-func (q *qp) ackBefore(psn uint32) *verbs.SendWR {
+// acknowledged by it. It returns the number of the request, which is the oldest unless responses before it are missing;
+// ok is false if the packet is to be dropped.
+func (q *qp) ackBefore(psn uint32) (n uint64, ok bool) {
 	r := &q.req
-	for {
-		s := r.at(r.first)
-		past := wire.PSNAdd(s.firstPSN, s.packets)
-		if wire.PSNDiff(psn, past) < 0 {
-			break
-		}
-		if !q.ackThrough(past) {
-			return nil
-		}
+	n, s := r.request(psn)
+	passed := q.ackThrough(s.firstPSN)
+	if !passed && r.rec == nil || wire.PSNDiff(psn, r.una) < 0 {
+		return 0, false
 	}
-	wr := q.h.Send(0)
-	switch {
-	case !isReadOrAtomic(wr.Opcode):
-		q.failSend(verbs.WCBadRespErr) // a response in the middle of a SEND or WRITE
-		return nil
-	case psn != r.una:
-		q.goBack() // responses before it were lost
-		return nil
+	if !hasAnswer(q.h.Send(int(n - r.first)).Opcode) {
+		q.failResponse(n, verbs.WCBadRespErr) // a response in the middle of a SEND or WRITE
+		return 0, false
 	}
-	return wr
+	if r.rec == nil && psn != r.una { // responses before it were lost
+		if !r.selective {
+			q.goBack()
+			return 0, false
+		}
+		q.startRecovery()
+	}
+	return n, r.rec == nil || !r.rec.at(psn).is(arrived)
+}
+
+// failResponse fails the connection for a response to request n. While requests before it are incomplete it is dropped
+// instead, as if lost: theirs is the first completion.
+func (q *qp) failResponse(n uint64, status verbs.WCStatus) {
+	if n == q.req.first {
+		q.failSend(status)
+	}
 }
 
 // readResponse places one packet of READ data. Its place follows from its PSN, so a peer may call the first packet of
 // a repeated READ First or Middle: rxe says Middle, others First.
 func (q *qp) readResponse(p *wire.Packet, info wire.Info) {
-	wr := q.ackBefore(p.PSN)
-	if wr == nil {
-		return
-	}
-	if info.HasAETH() && !p.AETH.IsACK() {
-		q.failSend(verbs.WCBadRespErr)
+	n, ok := q.ackBefore(p.PSN)
+	if !ok {
 		return
 	}
 	r := &q.req
-	s := r.at(r.first)
+	s, wr := r.at(n), q.h.Send(int(n-r.first))
+	if info.HasAETH() && !p.AETH.IsACK() {
+		q.failResponse(n, verbs.WCBadRespErr)
+		return
+	}
+	if emptyAnswer(wr.Opcode) && info.Only() && len(p.Payload) == 0 {
+		q.answered(p.PSN)
+		return
+	}
 	index := uint32(wire.PSNDiff(p.PSN, s.firstPSN))
 	off := uint64(index) * uint64(q.mtu)
 	want := min(wr.Length()-off, uint64(q.mtu))
 	if wr.Opcode != verbs.RDMARead || uint64(len(p.Payload)) != want {
-		q.failSend(verbs.WCBadRespErr)
+		q.failResponse(n, verbs.WCBadRespErr)
 		return
 	}
 	if status := q.e.regions.Scatter(p.Payload, q.h.PD(), wr.SGList, off); status != verbs.WCSuccess {
-		q.failSend(status)
+		q.failResponse(n, status)
 		return
 	}
-	q.progress(wire.PSNAdd(p.PSN, 1))
-	if index == s.packets-1 {
-		q.complete(wr, uint32(wr.Length()))
-	}
+	q.answered(p.PSN)
 }
 
 // atomicResponse places the value that an atomic found.
 func (q *qp) atomicResponse(p *wire.Packet) {
-	wr := q.ackBefore(p.PSN)
-	if wr == nil {
+	n, ok := q.ackBefore(p.PSN)
+	if !ok {
 		return
 	}
+	wr := q.h.Send(int(n - q.req.first))
 	if !isAtomic(wr.Opcode) || !p.AETH.IsACK() {
-		q.failSend(verbs.WCBadRespErr)
+		q.failResponse(n, verbs.WCBadRespErr)
 		return
 	}
 	var orig [8]byte
 	binary.NativeEndian.PutUint64(orig[:], p.AtomicAckETH.Orig)
 	if status := q.e.regions.Scatter(orig[:], q.h.PD(), wr.SGList, 0); status != verbs.WCSuccess {
-		q.failSend(status)
+		q.failResponse(n, status)
 		return
 	}
-	q.progress(wire.PSNAdd(p.PSN, 1))
-	q.complete(wr, 8)
+	q.answered(p.PSN)
+}
+
+// answered takes in that the answer of a PSN is in place.
+func (q *qp) answered(psn uint32) {
+	r := &q.req
+	past := wire.PSNAdd(psn, 1)
+	if r.rec != nil {
+		r.rec.answered(psn)
+		q.signOfLife(true)
+		q.settle()
+		return
+	}
+	s, wr := r.at(r.first), q.h.Send(0)
+	q.progress(past)
+	if past == wire.PSNAdd(s.firstPSN, s.packets) {
+		q.complete(wr, answerLen(wr))
+	}
+}
+
+// answerLen is the completion's byte count: of what the request brought.
+func answerLen(wr *verbs.SendWR) uint32 {
+	switch {
+	case wr.Opcode == verbs.RDMARead:
+		return uint32(wr.Length())
+	case isAtomic(wr.Opcode):
+		return 8
+	}
+	return 0
 }
 
 // progress moves the window's lower edge: the peer is alive and has everything before una.
@@ -165,7 +216,7 @@ func (q *qp) progress(una uint32) {
 	acked := uint32(wire.PSNDiff(una, r.una))
 	r.una = una
 	r.retries, r.rnrRetries = 0, 0
-	r.wentBack = false
+	r.wentBack, r.excused = false, false
 	r.rnrWait = 0
 	r.window = min(r.window+acked, r.maxWindow)
 	done := 0
@@ -176,7 +227,10 @@ func (q *qp) progress(una uint32) {
 		r.reads = r.reads[:copy(r.reads, r.reads[done:])]
 		r.asked = max(0, r.asked-done)
 	}
-	r.timeout = 0 // set anew by startTimeout
+	r.timeout, r.probe, r.probes = 0, 0, 0 // set anew by startTimeout
+	if r.rttStart != 0 && wire.PSNDiff(una, r.rttPSN) > 0 {
+		q.measure()
+	}
 	// What was acknowledged need not be sent again, even if the requester had gone back to before it.
 	if s := r.at(r.cur); r.cur == r.first && s.packets != 0 {
 		if acked := uint32(wire.PSNDiff(una, s.firstPSN)); r.curPkt < acked && acked <= s.packets {
@@ -188,7 +242,7 @@ func (q *qp) progress(una uint32) {
 // complete takes the oldest request, which is acknowledged, off the queue.
 func (q *qp) complete(wr *verbs.SendWR, byteLen uint32) {
 	r := &q.req
-	if isReadOrAtomic(wr.Opcode) {
+	if hasAnswer(wr.Opcode) {
 		r.incomplete--
 	}
 	switch wr.Opcode {
@@ -200,4 +254,5 @@ func (q *qp) complete(wr *verbs.SendWR, byteLen uint32) {
 		r.curPkt = 0
 	}
 	q.pop(verbs.WCSuccess, byteLen)
+	q.popLocal()
 }

@@ -11,59 +11,83 @@ type Counters struct {
 	Misdirected atomic.Uint64 // wrong state, port or address for the QP
 	BadPKey     atomic.Uint64
 
-	DuplicateRequest   atomic.Uint64
-	OutOfSeqRequest    atomic.Uint64
-	RcvdRNR            atomic.Uint64
-	SentRNR            atomic.Uint64
-	RcvdSeqErr         atomic.Uint64
-	RetryExceeded      atomic.Uint64
-	RNRRetryExceeded   atomic.Uint64
-	Retries            atomic.Uint64
-	SendErrors         atomic.Uint64
+	QKeyViolations atomic.Uint64 // datagrams with another Q_Key than the QP's
+	NoReceive      atomic.Uint64 // unreliable messages that found no receive request
+	TooLong        atomic.Uint64 // and those that the request had no room for
+
+	DuplicateRequest atomic.Uint64
+	OutOfSeqRequest  atomic.Uint64
+	RcvdRNR          atomic.Uint64
+	SentRNR          atomic.Uint64
+	RcvdSeqErr       atomic.Uint64
+	RetryExceeded    atomic.Uint64
+	RNRRetryExceeded atomic.Uint64
+	Retries          atomic.Uint64
+	Repeated         atomic.Uint64 // packets sent again one by one, by recovery.go
+	Probes           atomic.Uint64
+	SendErrors       atomic.Uint64
+
+	Marked, SentCNPs         atomic.Uint64 // packets that came marked, and notifications of that
+	HandledCNPs, IgnoredCNPs atomic.Uint64
+
 	sentPkts, rcvdPkts atomic.Uint64 // of QPs that are gone
 	sends, recvs       atomic.Uint64
+	direct             atomic.Uint64 // messages sent without packets
 }
 
 // stats are a QP's own counts, kept under its lock.
-type stats struct{ sentPkts, rcvdPkts, sends, recvs uint64 }
+type stats struct{ sentPkts, rcvdPkts, sends, direct uint64 }
 
-func (c *Counters) fold(s stats) {
+func (c *Counters) fold(s stats, recvs uint64) {
 	c.sentPkts.Add(s.sentPkts)
 	c.rcvdPkts.Add(s.rcvdPkts)
 	c.sends.Add(s.sends)
-	c.recvs.Add(s.recvs)
+	c.recvs.Add(recvs)
+	c.direct.Add(s.direct)
 }
 
 // Snapshot is every counter by name. It locks each QP in turn.
 func (e *Engine) Snapshot() map[string]uint64 {
 	c := &e.Counters
-	total := stats{c.sentPkts.Load(), c.rcvdPkts.Load(), c.sends.Load(), c.recvs.Load()}
+	total := stats{c.sentPkts.Load(), c.rcvdPkts.Load(), c.sends.Load(), c.direct.Load()}
+	recvs := c.recvs.Load()
 	for _, q := range e.qps.All() {
 		q.h.Lock()
 		total.sentPkts += q.stats.sentPkts
 		total.rcvdPkts += q.stats.rcvdPkts
 		total.sends += q.stats.sends
-		total.recvs += q.stats.recvs
+		recvs += q.recvs
+		total.direct += q.stats.direct
 		q.h.Unlock()
 	}
 	return map[string]uint64{
-		"sent_pkts":              total.sentPkts,
-		"rcvd_pkts":              total.rcvdPkts,
-		"rdma_sends":             total.sends,
-		"rdma_recvs":             total.recvs,
-		"duplicate_request":      c.DuplicateRequest.Load(),
-		"out_of_seq_request":     c.OutOfSeqRequest.Load(),
-		"rcvd_rnr_err":           c.RcvdRNR.Load(),
-		"send_rnr_err":           c.SentRNR.Load(),
-		"rcvd_seq_err":           c.RcvdSeqErr.Load(),
-		"retry_exceeded_err":     c.RetryExceeded.Load(),
-		"retry_rnr_exceeded_err": c.RNRRetryExceeded.Load(),
-		"completer_retry_err":    c.Retries.Load(),
-		"send_err":               c.SendErrors.Load(),
-		"malformed_packets":      c.Malformed.Load(),
-		"icrc_errors":            c.ICRCErrors.Load(),
-		"unknown_qp":             c.UnknownQP.Load(),
-		"misdirected_packets":    c.Misdirected.Load(),
-		"bad_pkey":               c.BadPKey.Load(),
+		"sent_pkts":                  total.sentPkts,
+		"rcvd_pkts":                  total.rcvdPkts,
+		"rdma_sends":                 total.sends,
+		"rdma_recvs":                 recvs,
+		"direct_msgs":                total.direct,
+		"duplicate_request":          c.DuplicateRequest.Load(),
+		"out_of_seq_request":         c.OutOfSeqRequest.Load(),
+		"rcvd_rnr_err":               c.RcvdRNR.Load(),
+		"send_rnr_err":               c.SentRNR.Load(),
+		"rcvd_seq_err":               c.RcvdSeqErr.Load(),
+		"retry_exceeded_err":         c.RetryExceeded.Load(),
+		"retry_rnr_exceeded_err":     c.RNRRetryExceeded.Load(),
+		"completer_retry_err":        c.Retries.Load(),
+		"selective_repeats":          c.Repeated.Load(),
+		"tail_probes":                c.Probes.Load(),
+		"np_ecn_marked_roce_packets": c.Marked.Load(),
+		"np_cnp_sent":                c.SentCNPs.Load(),
+		"rp_cnp_handled":             c.HandledCNPs.Load(),
+		"rp_cnp_ignored":             c.IgnoredCNPs.Load(),
+		"send_err":                   c.SendErrors.Load(),
+		"malformed_packets":          c.Malformed.Load(),
+		"icrc_errors":                c.ICRCErrors.Load(),
+		"unknown_qp":                 c.UnknownQP.Load(),
+		"misdirected_packets":        c.Misdirected.Load(),
+		"bad_pkey":                   c.BadPKey.Load(),
+		"qkey_viol":                  c.QKeyViolations.Load(),
+		"no_recv_dropped":            c.NoReceive.Load(),
+		"too_long_dropped":           c.TooLong.Load(),
 	}
 }

@@ -1,9 +1,13 @@
-// Package roce speaks RoCEv2: the requester and responder of reliable connections over UDP 4791.
+// Package roce speaks RoCEv2: reliable and unreliable connections and datagrams over UDP 4791.
 //
 // The way of a packet. Out: verbs locks the QP and calls PostSend; requester.go cuts messages into packets, as many as
 // the window lets out, and writes them into a sender of the stack. In: engine.go checks the ICRC and finds the QP, then
 // requests go to responder.go, whose answers response.go sends in order, and acknowledgements and responses go to
-// completer.go. retry.go holds the timers and what goes back when something was lost.
+// completer.go. retry.go holds the timers and what goes back when something was lost; between two SoftRNICs reorder.go
+// keeps what comes behind a gap, and recovery.go repeats no more than what is missing. pacing.go keeps to a rate, which
+// dcqcn.go finds by what notification.go hears of congestion. uc.go and ud.go are what
+// unreliable services do instead, and multicast.go is datagrams to groups. Where both QPs are in one process, direct.go
+// needs no packets.
 //
 // Everything about a QP happens under its lock, on the goroutine that brought the work: the application's for posts,
 // the link's for packets, the timer queue's for timeouts.
@@ -11,6 +15,8 @@ package roce
 
 import (
 	"io"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/softrnic/softrnic/rdmatransport/keys"
@@ -35,21 +41,46 @@ type Engine struct {
 	qps     *keys.Table[qp]
 	start   time.Time // monotonic base of all times that QPs keep
 	gsi     GSI
+	groups  groups
+	waiting waiting
+
+	dcqcn       *DCQCN       // nil: off
+	mark        uint8        // BTH.Reserved7 of all packets: wire.SelectiveMark or 0
+	reorders    atomic.Int32 // in use
+	reorderPool sync.Pool
+}
+
+// Config is how a device wants its reliable connections.
+type Config struct {
+	// GoBackN repeats everything from a lost packet on, as towards peers that are no SoftRNIC.
+	GoBackN bool
+	// DCQCN turns congestion control of connections on: packets say that they may be marked (ECT(0)), those that come
+	// marked are answered with CNPs, and CNPs slow a connection down. &DCQCN{} has the default parameters; nil is off,
+	// and CNPs are ignored.
+	DCQCN *DCQCN
 }
 
 // New starts an engine on every NIC. QP numbers are drawn from rand, but none that taken says is in use by another
 // transport.
-func New(nics []stack.NIC, regions *memory.Regions, queue *timers.Queue, rand io.Reader, taken func(qpn uint32) bool) *Engine {
+func New(nics []stack.NIC, cfg Config, regions *memory.Regions, queue *timers.Queue, rand io.Reader, taken func(qpn uint32) bool) *Engine {
 	e := &Engine{
 		nics:    nics,
 		regions: regions,
 		timers:  queue,
-		qps:     keys.New[qp](qpnBits, rand, func(n uint32) bool { return n <= 1 || n == 1<<qpnBits-1 || taken(n) }),
+		qps:     keys.New[qp](qpnBits, rand, func(n uint32) bool { return n <= 1 || n == multicastQPN || taken(n) }),
 		start:   time.Now(),
 	}
+	if !cfg.GoBackN {
+		e.mark = wire.SelectiveMark
+	}
+	if cfg.DCQCN != nil {
+		e.dcqcn = cfg.DCQCN.withDefaults()
+	}
 	e.gsi.e = e
+	e.waiting.timer.Init(func() { e.release(true) })
 	for i, nic := range nics {
 		port := uint8(i + 1)
+		stations.Store(nic, &station{e, port})
 		nic.Datagrams().Receive(func(d *stack.Datagram) { e.receive(port, d) })
 	}
 	return e
@@ -61,6 +92,9 @@ func (e *Engine) HasQP(qpn uint32) bool { return e.qps.Get(qpn) != nil }
 // Close stops reception; no QP is left by then.
 func (e *Engine) Close() {
 	for _, nic := range e.nics {
+		if s := stationOf(nic); s != nil && s.e == e {
+			stations.CompareAndDelete(nic, s)
+		}
 		nic.Datagrams().Receive(nil)
 	}
 }
@@ -87,12 +121,16 @@ func (e *Engine) receive(port uint8, d *stack.Datagram) {
 			e.Counters.ICRCErrors.Add(1)
 			continue
 		}
-		if pkt.DestQP == mad.QPN {
-			if held != nil { // its handler may lock any QP
-				held.leave()
+		if pkt.DestQP == mad.QPN || pkt.DestQP == multicastQPN {
+			if held != nil { // these lock QPs of their own
+				held.leave(d.Polled)
 				held = nil
 			}
-			e.gsi.receive(port, d, &pkt)
+			if pkt.DestQP == mad.QPN {
+				e.gsi.receive(port, d, &pkt)
+			} else {
+				e.receiveMulticast(port, d, &pkt)
+			}
 			continue
 		}
 		q := e.qps.Get(pkt.DestQP)
@@ -102,7 +140,7 @@ func (e *Engine) receive(port uint8, d *stack.Datagram) {
 		}
 		if q != held {
 			if held != nil {
-				held.leave()
+				held.leave(d.Polled)
 			}
 			q.h.Lock()
 			held = q
@@ -110,7 +148,7 @@ func (e *Engine) receive(port uint8, d *stack.Datagram) {
 		held.receive(port, d, &pkt)
 	}
 	if held != nil {
-		held.leave()
+		held.leave(d.Polled)
 	}
 }
 
@@ -119,22 +157,42 @@ func (q *qp) receive(port uint8, d *stack.Datagram, pkt *wire.Packet) {
 	info := pkt.Opcode.Info()
 	state := q.h.State()
 	switch {
-	case q.destroyed || state != verbs.StateRTR && state != verbs.StateRTS,
-		port != q.port, d.Src != q.remote, d.Dst != q.local:
+	case q.destroyed || !receives(state), port != q.port,
+		q.service != wire.UD && (d.Src != q.remote || d.Dst != q.local),
+		q.service == wire.UD && d.Dst.IsMulticast() != (pkt.DestQP == multicastQPN):
 		q.e.Counters.Misdirected.Add(1)
 		return
 	case pkt.PKey&0x7fff != defaultPKey&0x7fff:
 		q.e.Counters.BadPKey.Add(1)
 		return
-	case pkt.Opcode.Transport() != wire.RC:
+	case pkt.Opcode == wire.CNP:
+		q.notified()
+		return
+	case q.service == wire.UD:
+		q.receiveDatagram(d, pkt)
+		return
+	case pkt.Opcode.Transport() != q.service:
 		q.e.Counters.Malformed.Add(1)
 		return
 	}
 	q.stats.rcvdPkts++
+	if q.notify != nil && d.TrafficClass&ecnMask == congestionExperienced {
+		q.congestionAhead()
+	}
 	switch {
+	case q.service == wire.UC:
+		q.receiveMessage(pkt, info)
 	case info.Request() || !info.Known():
-		q.request(pkt, info)
-	case state == verbs.StateRTS:
+		if q.kind != verbs.XRCSend {
+			q.request(pkt, info)
+		}
+	case sends(state) && q.kind != verbs.XRCRecv:
 		q.response(pkt, info)
 	}
 }
+
+// sends tells whether requests are under way in a state.
+func sends(s verbs.QPState) bool { return s == verbs.StateRTS || s == verbs.StateSQD }
+
+// receives tells whether a QP takes packets in a state.
+func receives(s verbs.QPState) bool { return s >= verbs.StateRTR && s <= verbs.StateSQE }

@@ -48,12 +48,20 @@ func random(f *testing.F, count, size int) {
 func FuzzPackets(f *testing.F) {
 	random(f, 100, 500)
 	f.Fuzz(func(t *testing.T, data []byte) {
-		synctest.Test(t, func(t *testing.T) { fuzzPackets(t, script(data)) })
+		synctest.Test(t, func(t *testing.T) { fuzzPackets(t, script(data), verbs.RC) })
 	})
 }
 
-func fuzzPackets(t *testing.T, s script) {
-	c := config{mtu: verbs.MTU256, size: 2048, timeout: 1, retry: 1, rnr: 2, minRNR: 1, rd: 2, destRD: 2, maxWR: 8,
+// FuzzUCPackets is the same for an unreliable connection.
+func FuzzUCPackets(f *testing.F) {
+	random(f, 100, 500)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		synctest.Test(t, func(t *testing.T) { fuzzPackets(t, script(data), verbs.UC) })
+	})
+}
+
+func fuzzPackets(t *testing.T, s script, service verbs.QPType) {
+	c := config{service: service, mtu: verbs.MTU256, size: 2048, timeout: 1, retry: 1, rnr: 2, minRNR: 1, rd: 2, destRD: 2, maxWR: 8,
 		rqPSN: 1<<24 - 3, sqPSN: 1<<24 - 3}
 	r := newRig(t, c)
 	z := &fuzz{t: t, r: r}
@@ -83,6 +91,10 @@ func fuzzPackets(t *testing.T, s script) {
 		}
 		r.guards()
 		z.completions()
+		if r.qp.State() == verbs.StateSQE && s.n(2) == 0 {
+			r.modify(verbs.StateRTS)
+			z.failed[sends] = false
+		}
 	}
 	z.end()
 	if !bytes.Equal(z.secret, fill(4096, 5)) || !bytes.Equal(z.readable, fill(4096, 6)) {
@@ -107,12 +119,18 @@ const sends, recvs = 0, 1
 
 func (z *fuzz) postSend(s *script) {
 	wr := z.r.wr(z.posted[sends], choose(s, verbs.Send, verbs.RDMAWrite, verbs.RDMARead, verbs.RDMARead,
-		verbs.AtomicFetchAndAdd, verbs.SendWithImm), choose(s, 8, 0, 700, 256, 2048, 2049))
-	if wr.Opcode == verbs.AtomicFetchAndAdd {
+		verbs.AtomicFetchAndAdd, verbs.SendWithImm, verbs.Flush, verbs.AtomicWrite), choose(s, 8, 0, 700, 256, 2048, 2049))
+	switch wr.Opcode {
+	case verbs.AtomicFetchAndAdd, verbs.AtomicWrite:
 		wr.SGList[0].Length = 8
+	case verbs.Flush:
+		wr.SGList, wr.FlushType = nil, verbs.FlushGlobal
 	}
 	if s.n(8) == 0 {
 		wr.Flags |= verbs.SendFence
+	}
+	if z.r.c.service == verbs.UC && len(wr.SGList) > 0 && s.n(8) == 0 {
+		wr.SGList[0].LKey++
 	}
 	if z.r.qp.PostSend(wr) == nil {
 		z.posted[sends]++
@@ -131,6 +149,9 @@ func (z *fuzz) postRecv(s *script) {
 func (z *fuzz) send(s *script) {
 	r := z.r
 	op := requestOpcodes[s.n(len(requestOpcodes))]
+	if r.c.service == verbs.UC {
+		op |= wire.UCSendFirst
+	}
 	psn := z.request + choose(s, 0, 0, 0, 0, 0, 0, -1, 1, -2, -5, 100)
 	n := 0
 	if op.Info().HasPayload() {
@@ -143,6 +164,8 @@ func (z *fuzz) send(s *script) {
 	p := r.req(op, psn, fill(n, byte(psn)), reth(addr, rkey, length), func(p *wire.Packet) {
 		p.AtomicETH = wire.AtomicETH{Addr: addr, RKey: rkey, Swap: 1, Compare: uint64(s.byte())}
 		p.AckReq = s.n(2) == 0
+		p.FETH = wire.FETH{Placement: choose[uint8](s, wire.FlushGlobal, wire.FlushGlobal, wire.FlushPersistent, 0, 15),
+			Selectivity: choose[uint8](s, 0, 1, 2)}
 	})
 	if s.n(8) == 0 {
 		r.giveFrame(p, p, p)
@@ -197,7 +220,7 @@ func (z *fuzz) completions() {
 		if z.complete[i] > z.posted[i] {
 			z.t.Fatalf("%d completions of %d requests", z.complete[i], z.posted[i])
 		}
-		if z.failed[i] && z.r.qp.State() != verbs.StateErr {
+		if state := z.r.qp.State(); z.failed[i] && state != verbs.StateErr && (state != verbs.StateSQE || i == recvs) {
 			z.t.Fatalf("in %v after an error", z.r.qp.State())
 		}
 	}

@@ -17,7 +17,7 @@ import (
 func gsiPort(t *testing.T) (*roce.Engine, *port) {
 	q := timers.New()
 	p := &port{t: t, gids: []netip.Addr{netip.MustParseAddr("fe80::1"), netip.MustParseAddr("10.0.0.1")}}
-	e := roce.New([]stack.NIC{p}, memory.NewRegions(nil), q, nil, func(uint32) bool { return false })
+	e := roce.New([]stack.NIC{p}, roce.Config{}, memory.NewRegions(nil), q, nil, func(uint32) bool { return false })
 	t.Cleanup(func() {
 		e.Close()
 		q.Close()

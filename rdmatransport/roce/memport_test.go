@@ -36,27 +36,54 @@ type port struct {
 	t       testing.TB
 	gids    []netip.Addr
 	receive func(*stack.Datagram)
+	arrived []*stack.Datagram
+	batch   int  // datagrams in a frame; 0 is 1
 	discard bool // benchmarks: what is sent is built and forgotten
 
-	mu    sync.Mutex
-	sent  []wire.Packet
-	lost  func(*wire.Packet) bool // what of it never arrives
-	free  []*sender
-	paths int // open ones
+	mu     sync.Mutex
+	sent   []wire.Packet
+	frames [][]byte                // the same, from the IP header on
+	lost   func(*wire.Packet) bool // what of it never arrives
+	free   []*sender
+	paths  int // open ones
+	joins  map[netip.Addr]int
 }
 
 func (p *port) Name() string                      { return "mem0" }
 func (p *port) MAC() net.HardwareAddr             { return net.HardwareAddr{2, 0, 0, 0, 0, 1} }
 func (p *port) MTU() int                          { return 4500 }
+func (p *port) EndPoll()                          {}
+func (p *port) Watch(func())                      {}
 func (p *port) GIDs() []netip.Addr                { return p.gids }
 func (p *port) Datagrams() stack.DatagramPort     { return p }
 func (p *port) Receive(f func(d *stack.Datagram)) { p.receive = f }
+
+// Poll delivers what the test has put into arrived.
+func (p *port) Poll() bool {
+	all := p.arrived
+	p.arrived = nil
+	for _, d := range all {
+		d.Polled = true
+		p.receive(d)
+	}
+	return len(all) > 0
+}
 
 func (p *port) Path(a stack.PathAttr) (stack.Path, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.paths++
 	return &path{p, a}, nil
+}
+
+func (p *port) Join(group netip.Addr) error {
+	p.joins[group]++
+	return nil
+}
+
+func (p *port) Leave(group netip.Addr) error {
+	p.joins[group]--
+	return nil
 }
 
 func (p *port) Sender() stack.Sender {
@@ -77,6 +104,8 @@ type path struct {
 
 func (p *path) Attr() stack.PathAttr { return p.attr }
 func (p *path) MTU() int             { return p.port.MTU() - headerLen(p.attr.Src) }
+func (p *path) Batch(int) int        { return max(1, p.port.batch) }
+func (p *path) Near() stack.NIC      { return nil }
 func (p *path) Close() {
 	p.port.mu.Lock()
 	defer p.port.mu.Unlock()
@@ -156,6 +185,7 @@ func (s *sender) Flush() {
 		}
 		if p.lost == nil || !p.lost(&pkt) {
 			p.sent = append(p.sent, pkt)
+			p.frames = append(p.frames, bytes.Clone(d))
 		}
 	}
 	s.buf, s.ends, s.last = s.buf[:0], s.ends[:0], 0

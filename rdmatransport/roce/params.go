@@ -16,9 +16,48 @@ const (
 	// then being acknowledged while the others are sent.
 	acksPerWindow = 4
 
+	// maxSpan is the largest span, in packets; reorderBytes is what the packets of any span take. No more than maxReorders
+	// QPs of a device have packets behind a gap kept, 70 MB in all; the others' peers go back.
+	maxSpan      = 2 * maxWindow
+	reorderBytes = 2*windowBytes + maxSpan*headerRoom
+	maxReorders  = 64
+
+	// lossEvidence is how many packets that were sent later must have arrived before one is taken for lost, if so many
+	// are under way. sackEvery is how many packets behind gaps one selective acknowledgement is for.
+	lossEvidence = 3
+	sackEvery    = 16
+
+	// A requester that hears nothing for probeRTTs round trips, but at least 1/probeShare of the timeout and minProbe,
+	// sends the last packet again, twice at most: where the end of what it sent was lost, nothing else would show it
+	// before the timeout. The bounds are for peers that are scheduled late.
+	probeRTTs  = 2
+	probeShare = 16
+	minProbe   = 2 * time.Millisecond
+	maxProbes  = 2
+
+	// rttEvery is which packets have their round trip measured, after the first: reading the clock costs as much as
+	// sending a small one.
+	rttEvery = 16
+
+	// maxReplays is how many repeated READs wait to be answered beside those that are new.
+	maxReplays = 64
+
+	// fullFrame is how many small requests are sent without waiting for more.
+	fullFrame = 64
+	// maxWait is how long a request or acknowledgement waits for company where nobody polls and nothing comes in.
+	maxWait = time.Millisecond
+
+	// firstBurst is how many responses a READ of more than a window begins with, until it is known what the peer can take.
+	firstBurst = 64
+
 	// responsePause is between two windows of READ responses, for others to run: READs have no acknowledgements that
 	// could pace them.
 	responsePause = 200 * time.Microsecond
+
+	// paceSlack is how much of a rate that was not used is made up for: timers fire late. paceAck is how often a paced
+	// message asks for an acknowledgement where its packets begin to wait.
+	paceSlack = 250 * time.Microsecond
+	paceAck   = 250 * time.Microsecond
 
 	// minTimeout is the shortest retransmission timeout: below that a peer that is only scheduled late is taken for
 	// dead. IBTA Vol 1 §9.7.6.1.3 lets an implementation time out between T and 4T, and caps report the delay.
@@ -32,8 +71,9 @@ const (
 const (
 	MaxMessage    = 1 << 30 // bytes
 	MaxReadAtomic = maxReadAtomic
-	// headerRoom is what BTH, the largest extensions beside a payload (RETH and ImmDt) and the ICRC take in a UDP
+	MaxRateLimit  = 100_000_000 // kbit/s
+	// headerRoom is what BTH, the largest extensions beside a payload (XRCETH, RETH and ImmDt) and the ICRC take in a UDP
 	// datagram; Overhead what they, an IPv6 header and a UDP header take of the interface's MTU.
-	headerRoom = 12 + 16 + 4 + 4
+	headerRoom = 12 + 4 + 16 + 4 + 4
 	Overhead   = 40 + 8 + headerRoom
 )

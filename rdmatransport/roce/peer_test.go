@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/rdmatransport/roce"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
@@ -21,6 +22,8 @@ import (
 
 // config is how a test wants its QP.
 type config struct {
+	service     verbs.QPType // RC if 0
+	block       bool         // BlockSelfMcastLB
 	mtu         verbs.MTU
 	access      verbs.Access // of the QP
 	rqPSN       uint32       // the peer's first PSN
@@ -32,8 +35,11 @@ type config struct {
 	sigAll      bool
 	cqe         int
 	maxWR       int
+	goBackN     bool
+	dcqcn       *roce.DCQCN
 	stopAt      verbs.QPState // leave the QP in this state
 	v6          bool
+	batch       int // datagrams in a frame of the link
 	size        int // of the memory region, in bytes
 	mrAccess    verbs.Access
 	mrIOVA      uint64
@@ -41,9 +47,11 @@ type config struct {
 }
 
 const (
-	allAccess = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
+	allAccess = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic |
+		verbs.AccessFlushGlobal
 
 	peerQPN  = 0x00abcd
+	qkey     = 0x11111111
 	peerAddr = 0x7f00_0000_1000 // remote memory that the engine's requests name
 	peerKey  = 0x0badcafe
 	guard    = 4096 // bytes on either side of every region
@@ -66,6 +74,7 @@ type rig struct {
 	prov     *rdmatransport.Provider
 	dev      *verbs.Device
 	pd       *verbs.PD
+	xrcd     *verbs.XRCD
 	scq, rcq *verbs.CQ
 	qp       *verbs.QP
 
@@ -99,6 +108,9 @@ func newRig(t testing.TB, c config) *rig {
 			*d.v = d.def
 		}
 	}
+	if c.service == 0 {
+		c.service = verbs.RC
+	}
 	if c.mtu == 0 {
 		c.mtu = verbs.MTU1024
 	}
@@ -124,9 +136,10 @@ func newRig(t testing.TB, c config) *rig {
 	if c.v6 {
 		r.us, r.them = us6, them6
 	}
-	r.port = &port{t: t, gids: []netip.Addr{linkLocal, us4, us6}}
+	r.port = &port{t: t, gids: []netip.Addr{linkLocal, us4, us6}, batch: c.batch, joins: map[netip.Addr]int{}}
 	r.port2 = &port{t: t, gids: []netip.Addr{linkLocal}}
-	r.prov = rdmatransport.New(&host{ports: []*port{r.port, r.port2}})
+	r.prov = rdmatransport.New(&host{ports: []*port{r.port, r.port2}},
+		rdmatransport.RoCE(roce.Config{GoBackN: c.goBackN, DCQCN: c.dcqcn}))
 	r.dev = must(verbs.Open(r.prov))
 	r.pd = must(r.dev.AllocPD())
 	r.scq = must(r.dev.CreateCQ(c.cqe, nil))
@@ -139,10 +152,15 @@ func newRig(t testing.TB, c config) *rig {
 	} else {
 		r.mr = must(r.pd.RegMR(r.buf, c.mrAccess))
 	}
-	r.qp = must(r.pd.CreateQP(&verbs.QPInitAttr{
-		Type: verbs.RC, Transport: verbs.RoCEv2, SendCQ: r.scq, RecvCQ: r.rcq, SQSigAll: c.sigAll,
-		Cap: verbs.QPCap{MaxSendWR: c.maxWR, MaxRecvWR: c.maxWR, MaxSendSGE: 32, MaxRecvSGE: 32, MaxInlineData: 512},
-	}))
+	switch c.service {
+	case verbs.XRCSend:
+		r.qp = must(r.pd.CreateQP(&verbs.QPInitAttr{Type: c.service, SendCQ: r.scq, Cap: verbs.QPCap{MaxSendWR: c.maxWR, MaxSendSGE: 32}}))
+	case verbs.XRCRecv:
+		r.xrcd = must(r.dev.OpenXRCD(nil))
+		r.qp = must(r.xrcd.CreateQP(&verbs.QPInitAttr{Type: c.service}))
+	default:
+		r.createQP()
+	}
 	r.connect()
 	t.Cleanup(func() {
 		r.guards()
@@ -155,6 +173,14 @@ func newRig(t testing.TB, c config) *rig {
 		r.prov.Close()
 	})
 	return r
+}
+
+func (r *rig) createQP() {
+	c := &r.c
+	r.qp = must(r.pd.CreateQP(&verbs.QPInitAttr{
+		Type: c.service, SendCQ: r.scq, RecvCQ: r.rcq, SQSigAll: c.sigAll, BlockSelfMcastLB: c.block,
+		Cap: verbs.QPCap{MaxSendWR: c.maxWR, MaxRecvWR: c.maxWR, MaxSendSGE: 32, MaxRecvSGE: 32, MaxInlineData: 512},
+	}))
 }
 
 // paint fills the guards, and the region with something else.
@@ -179,8 +205,8 @@ func (r *rig) connect() {
 		attr verbs.QPAttr
 		mask verbs.QPAttrMask
 	}{
-		{verbs.QPAttr{QPState: verbs.StateInit, PortNum: 1, QPAccessFlags: c.access},
-			verbs.QPAttrState | verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrAccessFlags},
+		{verbs.QPAttr{QPState: verbs.StateInit, PortNum: 1, QPAccessFlags: c.access, QKey: qkey},
+			verbs.QPAttrQKey | verbs.QPAttrState | verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrAccessFlags},
 		{verbs.QPAttr{
 			QPState: verbs.StateRTR, PathMTU: c.mtu, DestQPNum: peerQPN, RQPSN: c.rqPSN,
 			MaxDestRDAtomic: c.destRD % 255, MinRNRTimer: c.minRNR,
@@ -196,10 +222,20 @@ func (r *rig) connect() {
 		if r.qp.State() == c.stopAt {
 			return
 		}
-		if err := r.qp.Modify(&step.attr, step.mask); err != nil {
+		if err := r.qp.Modify(&step.attr, step.mask&takes[c.service]); err != nil {
 			r.t.Fatal(err)
 		}
 	}
+}
+
+// takes is the attributes that a service has.
+var takes = map[verbs.QPType]verbs.QPAttrMask{
+	verbs.RC: ^verbs.QPAttrQKey,
+	verbs.UC: ^(verbs.QPAttrQKey | verbs.QPAttrMaxDestRDAtomic | verbs.QPAttrMinRNRTimer | verbs.QPAttrTimeout |
+		verbs.QPAttrRetryCnt | verbs.QPAttrRNRRetry | verbs.QPAttrMaxQPRDAtomic),
+	verbs.XRCSend: ^(verbs.QPAttrQKey | verbs.QPAttrMaxDestRDAtomic | verbs.QPAttrMinRNRTimer),
+	verbs.XRCRecv: ^(verbs.QPAttrQKey | verbs.QPAttrRetryCnt | verbs.QPAttrRNRRetry | verbs.QPAttrMaxQPRDAtomic),
+	verbs.UD:      verbs.QPAttrState | verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrQKey | verbs.QPAttrSQPSN,
 }
 
 // none, as a count of READs and atomics, is 0: config's 0 is the default.
@@ -242,6 +278,10 @@ func imm(v uint32) option { return func(p *wire.Packet) { p.Imm = v } }
 
 func reth(addr uint64, rkey uint32, n uint32) option {
 	return func(p *wire.Packet) { p.RETH = wire.RETH{Addr: addr, RKey: rkey, Length: n} }
+}
+
+func flush(placement, selectivity uint8) option {
+	return func(p *wire.Packet) { p.FETH = wire.FETH{Placement: placement, Selectivity: selectivity} }
 }
 
 // at is the RETH of n bytes at an offset of the region.
@@ -345,7 +385,10 @@ func (r *rig) brief(p *wire.Packet) string {
 		base = r.c.rqPSN
 	}
 	psn := wire.PSNDiff(p.PSN, base)
-	name := strings.TrimPrefix(p.Opcode.String(), "RC ")
+	name := p.Opcode.String()
+	for _, service := range []string{"RC ", "UC ", "UD "} {
+		name = strings.TrimPrefix(name, service)
+	}
 	switch {
 	case p.Opcode != wire.RCAck:
 		w("%s %d", strings.Replace(name, "READ Response ", "", 1), psn)
@@ -377,6 +420,12 @@ func (r *rig) brief(p *wire.Packet) string {
 	if info.HasAtomicAckETH() {
 		w(" orig %d", p.AtomicAckETH.Orig)
 	}
+	if info.HasDETH() {
+		w(" qkey %#x", p.DETH.QKey)
+		if p.DETH.SrcQP != r.qp.Num() || p.DETH.Reserved8 != 0 {
+			w(" with DETH %+v", p.DETH)
+		}
+	}
 	if info.HasImmDt() {
 		w(" imm %d", p.Imm)
 	}
@@ -386,7 +435,11 @@ func (r *rig) brief(p *wire.Packet) string {
 	if p.AckReq {
 		w(" ackreq")
 	}
-	if p.DestQP != peerQPN || p.PKey != wire.DefaultPKey || p.FECN || p.BECN || p.Reserved6 != 0 || p.Reserved7 != 0 {
+	mark := uint8(0)
+	if p.Opcode.Transport() == wire.RC && !r.c.goBackN {
+		mark = wire.SelectiveMark
+	}
+	if p.DestQP != peerQPN || p.PKey != wire.DefaultPKey || p.FECN || p.BECN || p.Reserved6 != 0 || p.Reserved7 != mark {
 		w(" with BTH %+v", p.BTH)
 	}
 	return s.String()

@@ -19,38 +19,63 @@ import (
 // defaultPKey is the only partition there is on Ethernet: full member of the default one.
 const defaultPKey = 0xffff
 
-// qp is the provider's half of a reliable connection. All of it is guarded by the QP's lock.
+// qp is the provider's half of a QP. All of it is guarded by the QP's lock.
 type qp struct {
 	e    *Engine
 	h    verbs.QPHandle
 	num  uint32
 	port uint8
-	init verbs.QPInitAttr
+
+	service   wire.Transport
+	blockSelf bool // QPInitAttr.BlockSelfMcastLB
+	kind      verbs.QPType
 
 	path      stack.Path
 	local     netip.Addr
 	remote    netip.Addr
-	out       stack.Sender // what this hold of the lock has to send; nil until something has
-	dest      uint32       // the peer's QP number
-	mtu       uint32       // path MTU in bytes of payload
+	dest      uint32 // the peer's QP number
+	mtu       uint32 // path MTU in bytes of payload
 	destroyed bool
 
+	// What a peer in the same process writes to shares no cache line with what this side does.
+	_     [64]byte
+	resp  responder
+	recvs uint64
+	_     [64]byte
+
+	req   requester
+	out   stack.Sender // what this hold of the lock has to send; nil until something has
 	timer timers.Timer
 	stats stats
+	near  shortcut
 
-	req  requester
-	resp responder
+	pace   *pacer    // nil: no limit
+	notify *notifier // nil: congestion is not looked for
+
+	waits       bool // is among the engine's waiting
+	recent      bool // something was posted since an application last drove the device
+	nextWaiting *qp
 }
 
 // CreateQP makes a QP in state RESET and draws its number.
 func (e *Engine) CreateQP(h verbs.QPHandle, attr *verbs.QPInitAttr) (verbs.ProviderQP, uint32, error) {
-	if attr.Type != verbs.RC {
+	q := &qp{e: e, h: h, kind: attr.Type, blockSelf: attr.BlockSelfMcastLB}
+	switch attr.Type {
+	case verbs.RC, verbs.XRCSend, verbs.XRCRecv:
+		q.service = wire.RC
+		if attr.Type != verbs.RC {
+			q.service = wire.XRC
+		}
+		slots := 1 << bits.Len(uint(max(attr.Cap.MaxSendWR, 1)-1))
+		q.req.sent = make([]sentWR, slots)
+	case verbs.UC:
+		q.service = wire.UC
+	case verbs.UD:
+		q.service = wire.UD
+	default:
 		return nil, 0, fmt.Errorf("QP type %v over RoCEv2: %w", attr.Type, verbs.ErrNotSupported)
 	}
-	q := &qp{e: e, h: h, init: *attr}
 	q.timer.Init(q.expired)
-	slots := 1 << bits.Len(uint(max(attr.Cap.MaxSendWR, 1)-1))
-	q.req.sent = make([]sentWR, slots)
 	num, err := e.qps.Insert(q)
 	if err != nil {
 		return nil, 0, fmt.Errorf("create QP: %w: %w", verbs.ErrNoMemory, err)
@@ -68,9 +93,15 @@ func (q *qp) Modify(from, to verbs.QPState, attr *verbs.QPAttr, mask verbs.QPAtt
 		q.port = attr.PortNum
 	}
 	if mask&verbs.QPAttrAV != 0 {
-		if err := q.connect(attr); err != nil {
+		if err := q.connect(attr, mask); err != nil {
 			return err
 		}
+	}
+	if to == verbs.StateReset || to == verbs.StateErr {
+		q.part()
+	}
+	if mask&verbs.QPAttrRateLimit != 0 && to == verbs.StateRTS {
+		q.limit(attr.RateLimit)
 	}
 	switch {
 	case to == verbs.StateReset:
@@ -78,48 +109,73 @@ func (q *qp) Modify(from, to verbs.QPState, attr *verbs.QPAttr, mask verbs.QPAtt
 	case to == verbs.StateErr:
 		q.quiet()
 		q.e.timers.Stop(&q.timer)
+	case from == verbs.StateSQD && mask&verbs.QPAttrMaxDestRDAtomic != 0:
+		q.resp.depth = int(attr.MaxDestRDAtomic)
 	case from == verbs.StateInit && to == verbs.StateRTR:
 		q.dest = attr.DestQPNum
 		q.resp = responder{
 			psn: attr.RQPSN, ackPSN: wire.PSNAdd(attr.RQPSN, 1<<24-1), depth: int(attr.MaxDestRDAtomic),
 		}
+	case from == verbs.StateRTR && to == verbs.StateRTS && q.service == wire.UD:
+		q.req.next = attr.SQPSN
 	case from == verbs.StateRTR && to == verbs.StateRTS:
-		q.req.begin(attr.SQPSN, q.mtu)
+		q.req.begin(attr.SQPSN, q.mtu, uint32(q.path.Batch(wire.BTHLen+int(q.mtu)+wire.ICRCLen)))
 	}
 	return nil
 }
 
 // connect opens the path of an address vector.
-func (q *qp) connect(attr *verbs.QPAttr) error {
-	nic := q.e.nics[q.port-1]
+func (q *qp) connect(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
+	dest, mtu := q.dest, q.mtu
+	if mask&verbs.QPAttrDestQPN != 0 {
+		dest = attr.DestQPNum
+	}
+	if mask&verbs.QPAttrPathMTU != 0 {
+		mtu = uint32(attr.PathMTU.Bytes())
+	}
+	nic, grh, srcPort := q.e.nics[q.port-1], attr.AHAttr.GRH, sourcePort(q.num, dest)
+	notify, err := q.control(nic, &grh, srcPort)
+	if err != nil {
+		return err
+	}
+	path, err := openPath(nic, q.port, &grh, srcPort)
+	if err != nil {
+		notify.close()
+		return err
+	}
+	if room := path.MTU(); int(mtu)+headerRoom > room {
+		path.Close()
+		notify.close()
+		return fmt.Errorf("path MTU %d needs UDP datagrams of %d bytes, the interface takes %d: %w",
+			mtu, mtu+headerRoom, room, verbs.ErrInvalid)
+	}
+	q.closePaths()
+	q.path, q.notify, q.mtu = path, notify, mtu
+	if notify != nil {
+		q.pacer().react = newReaction(q.e.dcqcn)
+	}
+	q.local, q.remote = path.Attr().Src, path.Attr().Dst
+	return nil
+}
+
+// openPath opens the way that a GRH describes.
+func openPath(nic stack.NIC, port uint8, grh *verbs.GRH, srcPort uint16) (stack.Path, error) {
 	gids := nic.GIDs()
-	grh := &attr.AHAttr.GRH
-	if int(grh.SGIDIndex) >= len(gids) {
-		return fmt.Errorf("SGID index %d: port %d has %d GIDs: %w", grh.SGIDIndex, q.port, len(gids), verbs.ErrInvalid)
+	if int(grh.SGIDIndex) >= len(gids) || !gids[grh.SGIDIndex].IsValid() {
+		return nil, fmt.Errorf("SGID index %d: port %d has no such GID: %w", grh.SGIDIndex, port, verbs.ErrInvalid)
 	}
 	path, err := nic.Datagrams().Path(stack.PathAttr{
 		Src:          gids[grh.SGIDIndex],
 		Dst:          grh.DGID.Addr(),
-		SrcPort:      sourcePort(q.num, attr.DestQPNum),
+		SrcPort:      srcPort,
 		TrafficClass: grh.TrafficClass,
 		HopLimit:     grh.HopLimit,
 		FlowLabel:    grh.FlowLabel,
 	})
 	if err != nil {
-		return fmt.Errorf("%w: %w", verbs.ErrInvalid, err)
+		return nil, fmt.Errorf("%w: %w", verbs.ErrInvalid, err)
 	}
-	mtu := uint32(attr.PathMTU.Bytes())
-	if room := path.MTU(); int(mtu)+headerRoom > room {
-		path.Close()
-		return fmt.Errorf("path MTU %d needs UDP datagrams of %d bytes, the interface takes %d: %w",
-			mtu, mtu+headerRoom, room, verbs.ErrInvalid)
-	}
-	if q.path != nil {
-		q.path.Close()
-	}
-	q.path, q.mtu = path, mtu
-	q.local, q.remote = path.Attr().Src, path.Attr().Dst
-	return nil
+	return path, nil
 }
 
 // sourcePort gives each connection a UDP source port of its own, as IBTA annex A17 asks for the sake of hashing
@@ -134,13 +190,22 @@ func sourcePort(qpn, dest uint32) uint16 {
 	return 0xc000 | uint16(s^s>>16)&0x3fff
 }
 
+// closePaths forgets where the QP's packets go.
+func (q *qp) closePaths() {
+	if q.path != nil {
+		q.path.Close()
+	}
+	q.notify.close()
+	q.path, q.notify, q.near = nil, nil, shortcut{}
+}
+
 // reset forgets everything but the QP's number and its port.
 func (q *qp) reset() {
 	q.e.timers.Stop(&q.timer)
-	if q.path != nil {
-		q.path.Close()
-		q.path = nil
-	}
+	q.closePaths()
+	q.pace = nil
+	q.endRecovery()
+	q.dropHeld()
 	sent := q.req.sent
 	q.req = requester{sent: sent}
 	q.resp = responder{}
@@ -154,28 +219,89 @@ func (q *qp) Query(attr *verbs.QPAttr) {
 
 // PostSend implements verbs.ProviderQP.
 func (q *qp) PostSend() {
-	q.transmit()
+	if q.reliable() && q.gathers() {
+		q.recent = true
+		q.e.wait(q)
+		return
+	}
+	q.release()
+}
+
+// release sends all that may be sent.
+func (q *qp) release() {
+	s := q.h.State()
+	if q.destroyed || !receives(s) {
+		return
+	}
+	if sends(s) {
+		q.send()
+	}
+	if q.reliable() && !q.destroyed && q.h.State() == s { // not if a request could not be sent
+		q.respond()
+	}
 	q.flush()
 }
+
+// send sends what is posted, as far as the service lets it.
+func (q *qp) send() {
+	switch q.service {
+	case wire.RC, wire.XRC:
+		q.transmit()
+	case wire.UC:
+		q.sendMessages()
+	case wire.UD:
+		q.sendDatagrams()
+	}
+	if q.draining() && !q.begun() {
+		q.h.Drained()
+	}
+}
+
+// reliable tells whether the QP acknowledges what comes, and wants that of its peer.
+func (q *qp) reliable() bool { return q.service == wire.RC || q.service == wire.XRC }
+
+// begun tells that a request is under way.
+func (q *qp) begun() bool {
+	r := &q.req
+	return r.curPkt != 0 || q.reliable() && q.h.SendLen() > 0 && r.at(r.first).started()
+}
+
+// draining tells that no new request may be begun.
+func (q *qp) draining() bool { return q.h.State() == verbs.StateSQD }
 
 // PostRecv implements verbs.ProviderQP. A peer that was told RNR asks again by itself.
 func (q *qp) PostRecv() {}
 
 // Destroy implements verbs.ProviderQP.
 func (q *qp) Destroy() {
+	q.part()
 	q.e.qps.Delete(q.num)
 	q.reset()
 	q.e.timers.Remove(&q.timer)
 	q.destroyed = true
-	q.e.Counters.fold(q.stats)
+	q.e.Counters.fold(q.stats, q.recvs)
 }
 
-// leave ends a hold of the lock that brought packets: what they made due is sent, and the QP unlocked.
-func (q *qp) leave() {
-	if s := q.h.State(); !q.destroyed && (s == verbs.StateRTR || s == verbs.StateRTS) {
-		q.respond()
-		if s == verbs.StateRTS {
-			q.transmit()
+// leave ends a hold of the lock that brought packets: what they made due is sent, and the QP unlocked. Where an
+// application drives the device, some of it waits for what that does next.
+func (q *qp) leave(polled bool) {
+	if s := q.h.State(); !q.destroyed && receives(s) {
+		waits := polled && q.ackWaits()
+		switch {
+		case waits:
+			q.e.wait(q)
+		case q.reliable():
+			q.respond()
+		}
+		switch {
+		case !sends(s):
+		case polled && s == verbs.StateRTS && q.keepsWaiting():
+			q.startTimeout()
+		default:
+			q.send()
+		}
+		if waits && q.out != nil && q.h.State() == s {
+			q.respond() // there is company
 		}
 	}
 	q.flush()
@@ -188,8 +314,15 @@ func (q *qp) fail() {
 	q.h.Fail()
 }
 
-// quiet forgets what the timer was to be set for.
-func (q *qp) quiet() { q.req.timeout, q.req.rnrWait, q.resp.resume = 0, 0, 0 }
+// quiet forgets what the timer was to be set for, and what was kept because of a gap.
+func (q *qp) quiet() {
+	q.req.timeout, q.req.probe, q.req.rnrWait, q.resp.resume = 0, 0, 0, 0
+	if q.pace != nil {
+		q.pace.wake = 0
+	}
+	q.endRecovery()
+	q.dropHeld()
+}
 
 // flush sends what this hold of the lock has gathered, and sets the timer.
 func (q *qp) flush() {
@@ -204,7 +337,7 @@ func (q *qp) flush() {
 func (q *qp) expired() {
 	q.h.Lock()
 	s := q.h.State()
-	if q.destroyed || s != verbs.StateRTR && s != verbs.StateRTS {
+	if q.destroyed || !receives(s) {
 		q.h.Unlock()
 		return
 	}
@@ -212,19 +345,25 @@ func (q *qp) expired() {
 	if r := &q.resp; r.resume != 0 && now >= r.resume {
 		r.resume = 0
 	}
-	if s == verbs.StateRTS {
+	if p := q.pace; p != nil && now >= p.wake {
+		p.wake = 0
+	}
+	if sends(s) {
 		q.checkTimeouts(now)
 	}
-	q.leave()
+	q.leave(false)
 }
 
 // arm sets the timer for the first thing that is due. Deadlines that only move away cost no lock.
 func (q *qp) arm() {
 	due := q.resp.resume
-	for _, t := range [...]time.Duration{q.req.timeout, q.req.rnrWait} {
+	for _, t := range [...]time.Duration{q.req.timeout, q.req.probe, q.req.rnrWait} {
 		if t != 0 && (due == 0 || t < due) {
 			due = t
 		}
+	}
+	if p := q.pace; p != nil && p.wake != 0 && (due == 0 || p.wake < due) {
+		due = p.wake
 	}
 	if due == 0 {
 		q.e.timers.Stop(&q.timer)
@@ -236,13 +375,22 @@ func (q *qp) arm() {
 // datagram starts a packet of the given payload length to the peer and returns its parts, or nils where the link
 // cannot take it.
 func (q *qp) datagram(p *wire.Packet, payload int) (header, b []byte) {
-	p.PKey = defaultPKey
 	p.DestQP = q.dest
+	p.Opcode |= wire.Opcode(q.service) << 5
+	if q.reliable() {
+		p.Reserved7 = q.e.mark
+	}
+	return q.packet(q.path, p, payload)
+}
+
+// packet is datagram on any path, to the QP that p names.
+func (q *qp) packet(path stack.Path, p *wire.Packet, payload int) (header, b []byte) {
+	p.PKey = defaultPKey
 	p.Pad = wire.PadLen(payload)
 	if q.out == nil {
 		q.out = q.e.nics[q.port-1].Datagrams().Sender()
 	}
-	header, b = q.out.Datagram(q.path, p.HeaderLen()+payload+int(p.Pad)+wire.ICRCLen)
+	header, b = q.out.Datagram(path, p.HeaderLen()+payload+int(p.Pad)+wire.ICRCLen)
 	if b == nil {
 		q.e.Counters.SendErrors.Add(1)
 		return nil, nil
@@ -255,4 +403,7 @@ func (q *qp) datagram(p *wire.Packet, payload int) (header, b []byte) {
 func (q *qp) seal(header, b []byte) {
 	wire.PutICRC(header, b)
 	q.stats.sentPkts++
+	if q.pace != nil {
+		q.pace.sent(len(header) + len(b))
+	}
 }

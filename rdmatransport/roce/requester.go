@@ -21,37 +21,59 @@ type requester struct {
 	next uint32 // PSN that the next new request gets
 	max  uint32 // one past the highest PSN ever sent, for telling what can be acknowledged
 
+	seen   uint64 // number of the request that PostSend sees next
+	queued queued
+
 	cur    uint64 // number of the request to send from next
 	curPkt uint32 // packet of it to send next: PSN less its first PSN
 
 	window    uint32 // packets that may be in flight now
 	maxWindow uint32
+	batch     uint32 // full packets in one frame of the link
+	ackEvery  uint32 // packets of a long message between two requests for an acknowledgement: whole frames
 
-	// reads is the last PSN of each READ request and atomic that is not answered in full, oldest first; the first
+	// reads is the last PSN of each READ request, atomic and the like (hasAnswer) that is not answered in full, oldest first; the first
 	// asked of them are outstanding, the others were before the requester went back. A READ is repeated with the bounds
 	// it had: a responder knows it by them.
 	reads      []uint32
 	asked      int
-	incomplete int // started READs and atomics that are not complete, for fences
+	incomplete int // started requests that have answers and are not complete, for fences
 
 	retries    uint8 // timeouts and NAKs since the last progress or RNR NAK
 	rnrRetries uint8
 	wentBack   bool // a NAK made us go back to una; no progress and no timeout since
 
+	excused bool // a timeout that came late was not taken for a loss, and no progress since
+
+	selective bool          // the peer marks its packets
+	rec       *recovery     // what is known of each packet in flight, while something is missing
+	probes    uint8         // sent since the last progress
+	probe     time.Duration // when the next is due, or 0
+	rtt       time.Duration // smoothed; 0 if it was never measured
+	rttPSN    uint32        // of the packet whose round trip is measured
+	rttStart  time.Duration // and when it was sent; 0 if none is
+
 	timeout time.Duration // when una is overdue; 0 if nothing is in flight or no timeout is set
-	rnrWait time.Duration // until when the peer asked to be left alone; 0 if it did not
+	rnrWait time.Duration // until when the peer asked to be left alone, or a UC sender pauses; 0 if not
 }
 
 // sentWR is what the requester remembers of a work request.
 type sentWR struct {
 	firstPSN, packets uint32 // packets: 0 until its PSNs are assigned
 	status            verbs.WCStatus
+	local             bool // carried out, if status is success; it has no packets
 }
 
+// started tells that the request has its PSNs, or needs none.
+func (s *sentWR) started() bool { return s.packets != 0 || s.local }
+
 // begin sets the requester up as the QP enters RTS.
-func (r *requester) begin(psn, mtu uint32) {
+func (r *requester) begin(psn, mtu, batch uint32) {
 	clear(r.sent)
-	*r = requester{sent: r.sent, una: psn, next: psn, max: psn, window: window(mtu), maxWindow: window(mtu)}
+	w := window(mtu)
+	batch = min(batch, w/2)
+	*r = requester{sent: r.sent, una: psn, next: psn, max: psn, window: w, maxWindow: w,
+		batch: batch, ackEvery: max(1, w/acksPerWindow/batch) * batch}
 }
 
 // window is how many packets of a path MTU may be under way.
@@ -65,14 +87,23 @@ func (r *requester) idle() bool { return r.una == r.max }
 // transmit sends what the window, the peer's resources and fences allow.
 func (q *qp) transmit() {
 	r := &q.req
-	if r.rnrWait != 0 {
+	r.seen, r.queued = r.first+uint64(q.h.SendLen()), queued{}
+	if !q.sendDirect() || r.rnrWait != 0 {
+		return
+	}
+	if r.rec != nil && !q.repeat() {
+		q.failOldest()
+		q.startTimeout()
 		return
 	}
 	end := r.first + uint64(q.h.SendLen())
 	for r.cur < end {
 		wr := q.h.Send(int(r.cur - r.first))
 		s := r.at(r.cur)
-		if r.curPkt == 0 && s.packets == 0 && !q.start(wr, s) {
+		if q.near.met && r.cur != r.first && r.curPkt == 0 && s.packets == 0 {
+			break // without packets, as soon as those before it are there
+		}
+		if r.curPkt == 0 && !s.started() && (q.draining() || !q.start(wr, s)) {
 			break
 		}
 		if s.status != verbs.WCSuccess || !q.sendWR(wr, s) {
@@ -83,6 +114,7 @@ func (q *qp) transmit() {
 		}
 		r.cur++
 		r.curPkt = 0
+		q.popLocal()
 	}
 	q.failOldest()
 	q.startTimeout()
@@ -94,11 +126,15 @@ func (q *qp) start(wr *verbs.SendWR, s *sentWR) bool {
 	if wr.Flags&verbs.SendFence != 0 && r.incomplete > 0 {
 		return false
 	}
+	if isLocal(wr.Opcode) {
+		*s = sentWR{firstPSN: r.next, local: true, status: q.carryOut(wr)}
+		return true
+	}
 	*s = sentWR{firstPSN: r.next, packets: 1}
 	if !isAtomic(wr.Opcode) {
 		s.packets = max(1, uint32((wr.Length()+uint64(q.mtu)-1)/uint64(q.mtu)))
 	}
-	if isReadOrAtomic(wr.Opcode) {
+	if hasAnswer(wr.Opcode) {
 		r.incomplete++
 		if q.h.Attr().MaxRDAtomic == 0 {
 			s.status = verbs.WCLocQPOpErr // it could never be sent
@@ -110,6 +146,9 @@ func (q *qp) start(wr *verbs.SendWR, s *sentWR) bool {
 
 // room is how many packets the window still takes from the given PSN on.
 func (r *requester) room(psn uint32) int32 {
+	if r.rec != nil {
+		return min(int32(r.window)-r.rec.inFlight, int32(2*r.maxWindow)-wire.PSNDiff(psn, r.una))
+	}
 	return int32(r.window) - wire.PSNDiff(psn, r.una)
 }
 
@@ -122,8 +161,13 @@ func (q *qp) sendWR(wr *verbs.SendWR, s *sentWR) bool {
 		if room <= 0 {
 			return false
 		}
+		if !q.mayPass() {
+			return false
+		}
 		n := uint32(1)
 		switch {
+		case !hasAnswer(wr.Opcode) && r.frameStart(r.curPkt) && uint32(room) < r.worth(s, r.curPkt) && psn != r.una:
+			return false // the window opens a part of a frame at a time: this one waits to be sent whole
 		case wr.Opcode == verbs.RDMARead:
 			if !q.readSlot() {
 				return false
@@ -132,20 +176,27 @@ func (q *qp) sendWR(wr *verbs.SendWR, s *sentWR) bool {
 			if r.asked > 0 && r.asked == len(r.reads) && uint32(room) < min(left, r.window/2) {
 				return false // the window opens packet by packet: a piece waits until it is worth a request
 			}
-			n = r.ask(psn, min(left, uint32(room)))
-			q.sendRead(wr, s, psn, n)
-		case isAtomic(wr.Opcode):
+			n = r.askRead(psn, min(left, uint32(room)))
+			q.sendRead(wr, r.curPkt, psn, n)
+		case hasAnswer(wr.Opcode):
 			if !q.readSlot() {
 				return false
 			}
-			r.ask(psn, 1)
-			q.sendAtomic(wr, psn)
+			if s.status = q.sendSmall(wr, s, psn); s.status != verbs.WCSuccess {
+				return false
+			}
+			r.askRead(psn, 1)
 		default:
-			if s.status = q.sendData(wr, s, psn, room); s.status != verbs.WCSuccess {
+			if s.status = q.sendData(wr, s, r.curPkt, psn, q.wantsAck(s, room)); s.status != verbs.WCSuccess {
 				return false
 			}
 		}
 		r.curPkt += n
+		if r.rec != nil {
+			r.rec.sent(psn, n, hasAnswer(wr.Opcode))
+		} else if r.selective && r.rttStart == 0 && (r.rtt == 0 || psn%rttEvery == 0) {
+			r.rttPSN, r.rttStart = psn, q.e.now()
+		}
 		if past := wire.PSNAdd(psn, n); wire.PSNDiff(past, r.max) > 0 {
 			r.max = past
 		}
@@ -153,12 +204,30 @@ func (q *qp) sendWR(wr *verbs.SendWR, s *sentWR) bool {
 	return true
 }
 
+// frameStart tells that a frame begins with the packet of a long message. The first packet is longer than those that
+// follow: it has a frame with the second, or what came before.
+func (r *requester) frameStart(pkt uint32) bool { return pkt >= 2 && (pkt-2)%r.batch == 0 }
+
+// worth is how many packets make a frame worth sending from a packet of a message on.
+func (r *requester) worth(s *sentWR, pkt uint32) uint32 { return min(r.batch, s.packets-pkt, r.window) }
+
+// wantsAck tells whether the packet that is sent next asks for an acknowledgement. Each message ends with such a
+// request; a long one asks on the way, at the ends of frames, and where the window or the rate is about to stop it.
+func (q *qp) wantsAck(s *sentWR, room int32) bool {
+	r := &q.req
+	next := r.curPkt + 1
+	if next == s.packets || room == 1 || q.pace != nil && q.pace.asks(q.mtu, q.e.now()) {
+		return true
+	}
+	return r.frameStart(next) && ((next-2)%r.ackEvery == 0 && next > 2 || uint32(room-1) < r.worth(s, next))
+}
+
 // readSlot tells whether the peer has room for one more outstanding READ or atomic (max_rd_atomic).
 func (q *qp) readSlot() bool { return q.req.asked < int(q.h.Attr().MaxRDAtomic) }
 
-// ask notes a READ request or atomic at psn that is to have n responses, and returns how many it has: a repeated one
+// askRead notes a READ request or atomic at psn that is to have n responses, and returns how many it has: a repeated one
 // ends where it ended before.
-func (r *requester) ask(psn, n uint32) uint32 {
+func (r *requester) askRead(psn, n uint32) uint32 {
 	if r.asked < len(r.reads) {
 		n = uint32(wire.PSNDiff(r.reads[r.asked], psn)) + 1
 	} else {
@@ -168,23 +237,23 @@ func (r *requester) ask(psn, n uint32) uint32 {
 	return n
 }
 
-// sendData sends one packet of a SEND or WRITE. The payload is copied from the user's memory once, into the frame,
-// and the ICRC taken over that copy: memory that changes in flight cannot make a packet invalid.
-func (q *qp) sendData(wr *verbs.SendWR, s *sentWR, psn uint32, room int32) verbs.WCStatus {
-	r := &q.req
-	off := uint64(r.curPkt) * uint64(q.mtu)
+// sendData sends packet k of a SEND or WRITE, and has it ask for an acknowledgement or not. The payload is copied from
+// the user's memory once, into the frame, and the ICRC taken over that copy: memory that changes in flight cannot make a
+// packet invalid.
+func (q *qp) sendData(wr *verbs.SendWR, s *sentWR, k, psn uint32, ask bool) verbs.WCStatus {
+	off := uint64(k) * uint64(q.mtu)
 	n := int(min(wr.Length()-off, uint64(q.mtu)))
-	last := r.curPkt == s.packets-1
+	last := k == s.packets-1
 	p := wire.Packet{BTH: wire.BTH{
-		Opcode: dataOpcode(wr.Opcode, r.curPkt == 0, last),
+		Opcode: dataOpcode(wr.Opcode, k == 0, last) | wire.Opcode(q.service)<<5,
 		PSN:    psn,
-		// Each message ends with a request for an acknowledgement; a long one asks on the way, and at the window's end.
-		AckReq: last || room == 1 || psn%(r.maxWindow/acksPerWindow) == 0,
+		AckReq: ask,
 	}}
 	info := p.Opcode.Info()
 	if info.HasRETH() {
 		p.RETH = wire.RETH{Addr: wr.RemoteAddr, RKey: wr.RKey, Length: uint32(wr.Length())}
 	}
+	p.XRCETH.SRQ = wr.RemoteSRQN
 	p.Imm = wr.ImmData
 	p.InvalidateRKey = wr.InvalidateRKey
 	// Only what completes a receive request may ask for an event there (IBTA Vol 1 §9.2.3).
@@ -205,18 +274,20 @@ func (q *qp) sendData(wr *verbs.SendWR, s *sentWR, psn uint32, room int32) verbs
 	return verbs.WCSuccess
 }
 
-// sendRead asks for n packets of a READ from psn on. A long READ is asked for in pieces that fit the window: its
+// sendRead asks for n packets of a READ from packet k, psn, on. A long READ is asked for in pieces that fit the window: its
 // responses then cannot overrun the queues on the way back. Each piece is a READ of its own to the peer.
-func (q *qp) sendRead(wr *verbs.SendWR, s *sentWR, psn, n uint32) {
-	off := uint64(q.req.curPkt) * uint64(q.mtu)
+func (q *qp) sendRead(wr *verbs.SendWR, k, psn, n uint32) {
+	off := uint64(k) * uint64(q.mtu)
 	length := min(wr.Length()-off, uint64(n)*uint64(q.mtu))
 	p := wire.Packet{BTH: wire.BTH{Opcode: wire.RCReadRequest, PSN: psn, AckReq: true}}
+	p.XRCETH.SRQ = wr.RemoteSRQN
 	p.RETH = wire.RETH{Addr: wr.RemoteAddr + off, RKey: wr.RKey, Length: uint32(length)}
 	q.sendHeader(&p)
 }
 
 func (q *qp) sendAtomic(wr *verbs.SendWR, psn uint32) {
 	p := wire.Packet{BTH: wire.BTH{Opcode: wire.RCCmpSwap, PSN: psn, AckReq: true}}
+	p.XRCETH.SRQ = wr.RemoteSRQN
 	p.AtomicETH = wire.AtomicETH{Addr: wr.RemoteAddr, RKey: wr.RKey, Swap: wr.Swap, Compare: wr.CompareAdd}
 	if wr.Opcode == verbs.AtomicFetchAndAdd {
 		p.Opcode = wire.RCFetchAdd
@@ -237,10 +308,10 @@ func (q *qp) sendHeader(p *wire.Packet) {
 // may still complete.
 func (q *qp) failOldest() {
 	r := &q.req
-	if r.cur != r.first || q.h.SendLen() == 0 {
+	if r.cur != r.first && r.rec == nil || q.h.SendLen() == 0 {
 		return
 	}
-	if s := r.at(r.first); s.packets != 0 && s.status != verbs.WCSuccess {
+	if s := r.at(r.first); s.started() && s.status != verbs.WCSuccess {
 		q.failSend(s.status)
 	}
 }
@@ -262,9 +333,7 @@ func isAtomic(op verbs.WROpcode) bool {
 	return op == verbs.AtomicCmpAndSwp || op == verbs.AtomicFetchAndAdd
 }
 
-func isReadOrAtomic(op verbs.WROpcode) bool { return op == verbs.RDMARead || isAtomic(op) }
-
-// dataOpcode is the opcode of one packet of a SEND or WRITE.
+// dataOpcode is the opcode of one packet of a SEND or WRITE, in RC; UC has the same with its own upper bits.
 func dataOpcode(op verbs.WROpcode, first, last bool) wire.Opcode {
 	var o [4]wire.Opcode // middle, first, last, only
 	switch op {
@@ -274,6 +343,8 @@ func dataOpcode(op verbs.WROpcode, first, last bool) wire.Opcode {
 		o = [4]wire.Opcode{wire.RCSendMiddle, wire.RCSendFirst, wire.RCSendLastImm, wire.RCSendOnlyImm}
 	case verbs.SendWithInv:
 		o = [4]wire.Opcode{wire.RCSendMiddle, wire.RCSendFirst, wire.RCSendLastInv, wire.RCSendOnlyInv}
+	case verbs.AtomicWrite:
+		return wire.RCAtomicWrite
 	case verbs.RDMAWrite:
 		o = [4]wire.Opcode{wire.RCWriteMiddle, wire.RCWriteFirst, wire.RCWriteLast, wire.RCWriteOnly}
 	case verbs.RDMAWriteWithImm:

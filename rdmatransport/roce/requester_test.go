@@ -152,6 +152,37 @@ func TestWindow(t *testing.T) {
 	}
 }
 
+// TestWholeFrames: a long message goes out in frames as full as the link takes them, also when the window opens by less.
+func TestWholeFrames(t *testing.T) {
+	const batch = 15
+	bubble(t, config{mtu: verbs.MTU4096, batch: batch, size: 2 << 20}, func(r *rig) {
+		const packets = 2 + 30*batch
+		r.post(r.wr(1, verbs.RDMAWrite, packets*r.mtu()))
+		var asked []int
+		sent, acked := 0, 0
+		for acked < packets {
+			for _, p := range r.take() {
+				if sent++; p.AckReq {
+					asked = append(asked, sent)
+				}
+			}
+			if (sent-2)%batch != 0 {
+				t.Fatalf("it stops after packet %d, in the middle of a frame", sent)
+			}
+			if len(asked) == 0 || asked[len(asked)-1] != sent {
+				t.Fatalf("packet %d is the last before an acknowledgement, and does not ask for it", sent)
+			}
+			acked += min(7, asked[0]-acked) // of a peer that acknowledges more often than it is asked
+			if acked == asked[0] {
+				asked = asked[1:]
+			}
+			r.give(r.ack(acked - 1))
+		}
+		r.expect()
+		r.completions(r.scq, "1 SUCCESS RDMA_WRITE 0")
+	})
+}
+
 // TestGibibyte: the largest message, of which only the beginning is sent here.
 func TestGibibyte(t *testing.T) {
 	const gib = 1 << 30

@@ -23,7 +23,12 @@ type responder struct {
 	write   wire.RETH
 	written uint64 // bytes of it placed at write.Addr
 
-	nakSent bool // a sequence or RNR NAK went out and what it asked for has not come
+	pd   *verbs.PD // XRC: of the SRQ of what is being carried out or answered
+	srqn uint32    // and the SRQ that the open message is for
+
+	nakSent bool     // a sequence or RNR NAK went out and what it asked for has not come
+	held    *reorder // packets behind a gap
+	sackDue bool     // the peer is to be told of them
 
 	// What is owed to the requester; see response.go.
 	ackDue  bool
@@ -36,6 +41,7 @@ type responder struct {
 	history []job // the last depth READs and atomics, for duplicates
 	oldest  int   // place in history that the next one takes
 	resume  time.Duration
+	burst   uint32 // responses that are sent at once, where READs have shown how many the peer can take; or 0
 }
 
 // msgKind is what a message of several packets is.
@@ -60,6 +66,9 @@ func (q *qp) request(p *wire.Packet, info wire.Info) {
 		return
 	case d > 0:
 		q.e.Counters.OutOfSeqRequest.Add(1)
+		if q.marked(p) && q.hold(p) {
+			return
+		}
 		if !r.nakSent {
 			r.nakSent = true
 			r.nak = wire.NakPSNSeq
@@ -68,15 +77,28 @@ func (q *qp) request(p *wire.Packet, info wire.Info) {
 	}
 	r.nakSent = false
 	r.nak = 0
-	if !r.heard {
-		r.heard = true
-		if q.h.State() == verbs.StateRTR {
-			q.h.Event(verbs.EventCommEst)
-		}
+	turn := r.psn
+	q.execute(p, info)
+	if r.held != nil {
+		q.executeHeld(turn)
 	}
+}
+
+// marked tells whether packets may be kept and told of, one by one: decided anew for each, it cannot be got wrong for
+// another peer.
+func (q *qp) marked(p *wire.Packet) bool { return q.e.mark != 0 && p.Reserved7 == q.e.mark }
+
+// execute handles the request packet that is expected.
+func (q *qp) execute(p *wire.Packet, info wire.Info) {
+	r := &q.resp
+	r.hear(q.h)
 
 	if !r.inSequence(p, info) || !q.permitted(info) {
 		q.refuse(wire.NakInvalidRequest, verbs.WCRemInvReqErr)
+		return
+	}
+	if q.service == wire.XRC && !q.selectSRQ(p) {
+		q.refuse(wire.NakRemoteAccess, verbs.WCRemAccessErr)
 		return
 	}
 	var done bool
@@ -89,9 +111,23 @@ func (q *qp) request(p *wire.Packet, info wire.Info) {
 		done = q.execRead(p)
 	case info.Atomic():
 		done = q.execAtomic(p)
+	case info.AtomicWrite():
+		done = q.execAtomicWrite(p)
+	case info.Flush():
+		done = q.execFlush(p)
 	}
 	if done && p.AckReq {
 		r.ackDue = true
+	}
+}
+
+// hear notes the peer's first request: an application that waits in RTR is told.
+func (r *responder) hear(h verbs.QPHandle) {
+	if !r.heard {
+		r.heard = true
+		if h.State() == verbs.StateRTR {
+			h.Event(verbs.EventCommEst)
+		}
 	}
 }
 
@@ -113,14 +149,16 @@ func (r *responder) inSequence(p *wire.Packet, info wire.Info) bool {
 func (q *qp) permitted(info wire.Info) bool {
 	flags := q.h.Attr().QPAccessFlags
 	switch {
-	case info.HasIETH():
-		return false // the device has no invalidation
 	case info.Write():
 		return flags&verbs.AccessRemoteWrite != 0
 	case info.Read():
 		return flags&verbs.AccessRemoteRead != 0 && q.resp.depth > 0
 	case info.Atomic():
 		return flags&verbs.AccessRemoteAtomic != 0 && q.resp.depth > 0
+	case info.AtomicWrite():
+		return flags&verbs.AccessRemoteWrite != 0 && q.resp.depth > 0
+	case info.Flush(): // which right it needs, execFlush knows
+		return q.resp.depth > 0
 	}
 	return true
 }
@@ -155,7 +193,7 @@ func (q *qp) execSend(p *wire.Packet, info wire.Info) bool {
 	if r.recvOff+uint64(len(p.Payload)) > wr.Length() {
 		return q.refuse(wire.NakInvalidRequest, verbs.WCLocLenErr)
 	}
-	if status := q.e.regions.Scatter(p.Payload, q.h.PD(), wr.SGList, r.recvOff); status != verbs.WCSuccess {
+	if status := q.e.regions.Scatter(p.Payload, q.scope(), wr.SGList, r.recvOff); status != verbs.WCSuccess {
 		return q.refuse(wire.NakRemoteOperational, status)
 	}
 	r.recvOff += uint64(len(p.Payload))
@@ -163,6 +201,13 @@ func (q *qp) execSend(p *wire.Packet, info wire.Info) bool {
 	if info.Last() {
 		r.message = noMessage
 		wc := verbs.WC{Opcode: verbs.WCRecv, ByteLen: uint32(r.recvOff)}
+		if info.HasIETH() {
+			if q.e.regions.InvalidateWindow(q.h, p.InvalidateRKey) != memory.Allowed {
+				return q.refuse(wire.NakRemoteAccess, verbs.WCRemInvReqErr)
+			}
+			wc.Flags |= verbs.WCWithInv
+			wc.InvalidatedRKey = p.InvalidateRKey
+		}
 		q.completeRecv(p, info, &wc)
 		r.endMessage()
 	}
@@ -196,11 +241,13 @@ func (q *qp) execWrite(p *wire.Packet, info wire.Info) bool {
 	if n > left || info.Last() && n != left || !info.Last() && n == left || r.write.Length > MaxMessage {
 		return q.refuse(wire.NakInvalidRequest, verbs.WCRemInvReqErr)
 	}
-	b, ok := q.region(r.write.RKey, r.write.Addr+r.written, n, verbs.AccessRemoteWrite)
+	to, ok := q.region(r.write.RKey, r.write.Addr+r.written, n, verbs.AccessRemoteWrite)
 	if !ok {
 		return q.refuse(wire.NakRemoteAccess, verbs.WCRemAccessErr)
 	}
-	copy(b, p.Payload)
+	if !to.Write(p.Payload) {
+		return q.refuse(wire.NakRemoteOperational, verbs.WCRemOpErr)
+	}
 	r.written += n
 	r.message = writeMessage
 	if info.Last() {
@@ -223,7 +270,7 @@ func (q *qp) completeRecv(p *wire.Packet, info wire.Info, wc *verbs.WC) {
 		wc.ImmData = p.Imm
 	}
 	wc.SrcQP = q.dest
-	q.stats.recvs++
+	q.recvs++
 	q.resp.taken = false
 	q.h.CompleteRecv(wc, p.Solicited)
 }
@@ -248,18 +295,21 @@ func (q *qp) execAtomic(p *wire.Packet) bool {
 		return q.refuse(wire.NakInvalidRequest, verbs.WCRemInvReqErr)
 	}
 	a := &p.AtomicETH
-	b, ok := q.region(a.RKey, a.Addr, 8, verbs.AccessRemoteAtomic)
+	word, ok := q.region(a.RKey, a.Addr, 8, verbs.AccessRemoteAtomic)
 	if !ok {
 		return q.refuse(wire.NakRemoteAccess, verbs.WCRemAccessErr)
 	}
-	if a.Addr%8 != 0 || !memory.Aligned(b) {
+	if a.Addr%8 != 0 || !word.Aligned() {
 		return q.refuse(wire.NakInvalidRequest, verbs.WCRemInvReqErr)
 	}
 	j := job{kind: atomicJob, psn: p.PSN, packets: 1}
-	if p.Opcode == wire.RCCmpSwap {
-		j.orig = memory.CompareSwap(b, a.Compare, a.Swap)
+	if operation(p.Opcode) == wire.RCCmpSwap {
+		j.orig, ok = word.CompareSwap(a.Compare, a.Swap)
 	} else {
-		j.orig = memory.FetchAdd(b, a.Swap)
+		j.orig, ok = word.FetchAdd(a.Swap)
+	}
+	if !ok {
+		return q.refuse(wire.NakRemoteOperational, verbs.WCRemOpErr)
 	}
 	q.answer(j)
 	return false
@@ -269,7 +319,7 @@ func (q *qp) execAtomic(p *wire.Packet) bool {
 func (q *qp) answer(j job) {
 	r := &q.resp
 	r.endMessage()
-	j.msn = r.msn
+	j.msn, j.pd = r.msn, r.pd
 	r.remember(j)
 	r.insert(j)
 	r.psn = wire.PSNAdd(r.psn, j.packets)
@@ -282,13 +332,17 @@ func (r *responder) endMessage() { r.msn = wire.PSNAdd(r.msn, 1) }
 func (q *qp) packets(n uint32) uint32 { return max(1, (n+q.mtu-1)/q.mtu) }
 
 // region finds the memory that a peer names. Nothing is needed for zero bytes (C9-88).
-func (q *qp) region(rkey uint32, addr, n uint64, need verbs.Access) ([]byte, bool) {
-	b, denial := q.e.regions.Remote(q.h.PD(), rkey, addr, n, need)
+func (q *qp) region(rkey uint32, addr, n uint64, need verbs.Access) (memory.Span, bool) {
+	b, denial := q.e.regions.RemoteIn(q.scope(), q.h, rkey, addr, n, need)
 	return b, denial == memory.Allowed
 }
 
 // notReady asks the requester to come again: no receive request is posted.
 func (q *qp) notReady() bool {
+	if q.service == wire.UC {
+		q.e.Counters.NoReceive.Add(1)
+		return q.dropMessage()
+	}
 	q.e.Counters.SentRNR.Add(1)
 	q.resp.nak = wire.RNRNak | q.h.Attr().MinRNRTimer
 	q.resp.nakSent = true
@@ -296,20 +350,29 @@ func (q *qp) notReady() bool {
 }
 
 // refuse answers a request that ends the connection. A receive request that the message had taken completes with
-// status; the others are flushed once the NAK is out.
+// status; the others are flushed once the NAK is out. On UC only what is wrong with the request itself ends the
+// connection.
 func (q *qp) refuse(nak uint8, status verbs.WCStatus) bool {
 	r := &q.resp
+	if q.service == wire.UC {
+		if nak == wire.NakRemoteOperational {
+			q.failRecv(status)
+		} else if status == verbs.WCLocLenErr {
+			q.e.Counters.TooLong.Add(1)
+		}
+		return q.dropMessage()
+	}
 	r.nak = nak
 	r.fatal = true
 	r.status = status
 	return false
 }
 
-// duplicate answers what was executed before: data is acknowledged again, READs are read again, atomics answered with
-// the result they had (C9-104 ff.).
+// duplicate answers what was executed before: data is acknowledged again, READs are read again, all else is answered with
+// the result it had (C9-104 ff.).
 func (q *qp) duplicate(p *wire.Packet, info wire.Info) {
 	r := &q.resp
-	if !info.Read() && !info.Atomic() {
+	if !info.Answered() {
 		if info.Known() {
 			r.ackDue = true
 		}
@@ -322,7 +385,7 @@ func (q *qp) duplicate(p *wire.Packet, info wire.Info) {
 		if into < 0 || into >= int32(old.packets) {
 			continue
 		}
-		if old.kind == atomicJob && info.Atomic() {
+		if old.kind == atomicJob && info.Atomic() || old.kind == emptyJob && (info.AtomicWrite() || info.Flush()) {
 			again := *old
 			again.replay, again.msn = true, r.msn
 			r.insert(again)
@@ -330,11 +393,14 @@ func (q *qp) duplicate(p *wire.Packet, info wire.Info) {
 		if old.kind == readJob && info.Read() {
 			// The same READ or a later part of it. (rxe numbers and checks it so, too.)
 			from := uint64(into) * uint64(q.mtu)
-			if p.RETH.RKey == old.reth.RKey && p.RETH.Addr == old.reth.Addr+from &&
+			if !r.willAnswer(p.PSN, q.packets(p.RETH.Length)) && p.RETH.RKey == old.reth.RKey && p.RETH.Addr == old.reth.Addr+from &&
 				uint64(p.RETH.Length) <= uint64(old.reth.Length)-from {
+				if into > 0 && !q.marked(p) {
+					q.missed(old)
+				}
 				r.insert(job{
 					kind: readJob, replay: true, partial: into > 0,
-					psn: p.PSN, packets: q.packets(p.RETH.Length), msn: r.msn, reth: p.RETH,
+					psn: p.PSN, packets: q.packets(p.RETH.Length), msn: r.msn, pd: old.pd, reth: p.RETH,
 				})
 			}
 		}

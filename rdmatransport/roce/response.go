@@ -10,7 +10,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// job is a READ or atomic to be answered, or one that was.
+// job is a READ, atomic, FLUSH or ATOMIC WRITE to be answered, or one that was.
 type job struct {
 	kind    jobKind
 	replay  bool      // asked for again
@@ -20,6 +20,7 @@ type job struct {
 	packets uint32    // responses still to be sent
 	sent    uint32    // responses sent
 	reth    wire.RETH // READ: what is still to be read
+	pd      *verbs.PD // XRC: of the SRQ that the request named
 	orig    uint64    // atomic: what memory held
 }
 
@@ -28,6 +29,7 @@ type jobKind uint8
 const (
 	readJob jobKind = iota
 	atomicJob
+	emptyJob // a READ response of no bytes: FLUSH, ATOMIC WRITE
 )
 
 func (j *job) end() uint32 { return wire.PSNAdd(j.psn, j.packets) }
@@ -65,7 +67,7 @@ func (r *responder) insert(j job) {
 	r.jobs = slices.DeleteFunc(r.jobs, func(o job) bool {
 		return wire.PSNDiff(o.psn, j.end()) < 0 && wire.PSNDiff(j.psn, o.end()) < 0
 	})
-	if len(r.jobs) == 2*r.depth {
+	if len(r.jobs) >= 2*r.depth+maxReplays {
 		return
 	}
 	i := 0
@@ -75,23 +77,55 @@ func (r *responder) insert(j job) {
 	r.jobs = slices.Insert(r.jobs, i, j)
 }
 
-// respond sends what is due, up to a window of responses; the rest follows when the timer fires.
+// willAnswer tells that the n responses from psn on are still to be sent.
+func (r *responder) willAnswer(psn, n uint32) bool {
+	return slices.ContainsFunc(r.jobs, func(j job) bool {
+		return j.kind == readJob && wire.PSNDiff(psn, j.psn) >= 0 && wire.PSNDiff(wire.PSNAdd(psn, n), j.end()) <= 0
+	})
+}
+
+// burst is how many responses of a READ are sent at once: a window, but fewer where the READ is longer than that, because
+// its requester has no other way to say how fast they may come than to ask again for those that it missed.
+func (q *qp) burst(j *job) uint32 {
+	whole := window(q.mtu)
+	switch {
+	case q.resp.burst != 0:
+		return q.resp.burst
+	case j.sent+j.packets > whole:
+		return min(firstBurst, whole)
+	}
+	return whole
+}
+
+// missed is told that responses of a READ were lost: the next come more slowly.
+func (q *qp) missed(j *job) { q.resp.burst = max(q.burst(j)/2, minWindow) }
+
+// through is told that all responses of a READ are sent: the next come faster.
+func (q *qp) through(j *job) {
+	if whole := window(q.mtu); !j.replay && q.burst(j) < whole {
+		q.resp.burst = min(2*q.burst(j), whole)
+	}
+}
+
+// respond sends what is due, up to a burst of responses; the rest follows when the timer fires.
 func (q *qp) respond() {
 	r := &q.resp
 	if r.resume != 0 {
 		return
 	}
-	for budget := window(q.mtu); len(r.jobs) > 0; {
+	for sent := uint32(0); len(r.jobs) > 0; {
 		j := &r.jobs[0]
-		for j.packets > 0 && budget > 0 {
-			if !q.respondOne(j) {
+		for most := q.burst(j); j.packets > 0 && sent < most; sent++ {
+			if !q.mayPass() || !q.respondOne(j) {
 				return
 			}
-			budget--
 		}
 		if j.packets > 0 {
 			r.resume = q.e.now() + responsePause
 			return
+		}
+		if j.kind == readJob {
+			q.through(j)
 		}
 		r.jobs = slices.Delete(r.jobs, 0, 1)
 	}
@@ -102,32 +136,39 @@ func (q *qp) respond() {
 		if r.fatal {
 			q.failRecv(r.status)
 		}
+	case r.sackDue:
+		q.sendSack()
 	case r.ackDue:
 		q.sendAck(wire.AckUnlimited, r.ackPSN)
 	}
-	r.ackDue = false
+	r.ackDue, r.sackDue = false, false
 }
 
-// respondOne sends the next packet of a job; false if the region is gone.
+// respondOne sends the next packet of a job; false if the region is gone, or faults.
 func (q *qp) respondOne(j *job) bool {
 	p := wire.Packet{BTH: wire.BTH{PSN: j.psn}, AETH: wire.AETH{Syndrome: wire.AckUnlimited, MSN: j.msn}}
 	n := uint32(0)
-	if j.kind == atomicJob {
+	switch j.kind {
+	case atomicJob:
 		p.Opcode = wire.RCAtomicAck
 		p.AtomicAckETH.Orig = j.orig
 		q.sendHeader(&p)
-	} else {
+	case emptyJob:
+		p.Opcode = wire.RCReadResponseOnly
+		q.sendHeader(&p)
+	case readJob:
+		q.resp.pd = j.pd
 		n = min(j.reth.Length, q.mtu)
 		p.Opcode = readOpcode(j.sent == 0 && !j.partial, j.packets == 1)
 		data, ok := q.region(j.reth.RKey, j.reth.Addr, uint64(n), verbs.AccessRemoteRead)
 		if !ok {
-			q.resp.jobs = q.resp.jobs[:0]
-			q.sendAck(wire.NakRemoteAccess, j.psn)
-			q.failRecv(verbs.WCRemAccessErr)
-			return false
+			return q.giveUp(wire.NakRemoteAccess, j.psn, verbs.WCRemAccessErr)
 		}
 		if header, b := q.datagram(&p, int(n)); b != nil {
-			copy(b[p.EncodeHeader(b):], data)
+			if !data.Read(b[p.EncodeHeader(b):]) {
+				q.out.Drop()
+				return q.giveUp(wire.NakRemoteOperational, j.psn, verbs.WCRemOpErr)
+			}
 			q.seal(header, b)
 		}
 	}
@@ -137,6 +178,14 @@ func (q *qp) respondOne(j *job) bool {
 	j.reth.Addr += uint64(n)
 	j.reth.Length -= n
 	return true
+}
+
+// giveUp ends the connection over a READ that was accepted and cannot be answered to its end.
+func (q *qp) giveUp(nak uint8, psn uint32, status verbs.WCStatus) bool {
+	q.resp.jobs = q.resp.jobs[:0]
+	q.sendAck(nak, psn)
+	q.failRecv(status)
+	return false
 }
 
 // readOpcode is the opcode of a READ response. The first packet of a repetition from the middle is a Middle: rxe's

@@ -268,13 +268,13 @@ func TestLongRead(t *testing.T) {
 	bubble(t, config{size: 2 << 20}, func(r *rig) {
 		r.give(r.req(wire.RCReadRequest, 0, nil, r.at(0, n)))
 		r.take()
-		r.give(r.req(wire.RCReadRequest, 100, nil, r.at(100<<10, n-100<<10)))
+		r.give(r.req(wire.RCReadRequest, 50, nil, r.at(50<<10, n-50<<10)))
 		sleep(1e9)
 		sent := r.take()
-		if len(sent) != 2048-100 || r.brief(&sent[0]) != "Middle 100 len 1024" {
+		if len(sent) != 2048-50 || r.brief(&sent[0]) != "Middle 50 len 1024" {
 			t.Fatalf("%d responses, the first %s", len(sent), r.brief(&sent[0]))
 		}
-		if !bytes.Equal(joined(sent), r.buf[100<<10:n]) {
+		if !bytes.Equal(joined(sent), r.buf[50<<10:n]) {
 			t.Error("the data are wrong")
 		}
 	})
@@ -325,6 +325,42 @@ func TestDuplicatesDoNotPileUp(t *testing.T) {
 		sleep(1e9)
 		if n := len(r.take()); n > 2048 {
 			t.Errorf("%d responses", n)
+		}
+	})
+}
+
+// TestPace: a READ of more than a window comes in small bursts, smaller after each that was missed, larger after each
+// that came through.
+func TestPace(t *testing.T) {
+	bubble(t, config{size: 2 << 20}, func(r *rig) {
+		bursts := func() (n []int) {
+			for range 100 {
+				if k := len(r.take()); k > 0 {
+					n = append(n, k)
+				}
+				sleep(200 * time.Microsecond)
+			}
+			return n
+		}
+		read := func(psn, from int) {
+			r.give(r.req(wire.RCReadRequest, psn+from, nil, r.at(from*r.mtu(), uint32(1<<20-from*r.mtu()))))
+		}
+		read(0, 0)
+		if n := bursts(); n[0] != 64 || n[1] != 64 {
+			t.Errorf("the first comes in bursts of %v", n)
+		}
+		read(1024, 0)
+		if n := bursts(); n[0] != 128 || n[1] != 128 {
+			t.Errorf("the second comes in bursts of %v", n)
+		}
+		read(1024, 100)
+		if n := bursts(); n[0] != 128 {
+			t.Errorf("what was missed comes in bursts of %v", n)
+		}
+		read(1024, 200)
+		read(2048, 0)
+		if n := bursts(); n[0] != 64 || n[15] != 64 {
+			t.Errorf("after more was missed they come in bursts of %v", n)
 		}
 	})
 }

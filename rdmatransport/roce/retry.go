@@ -26,9 +26,13 @@ func (q *qp) startTimeout() {
 	t := ackTimeout(q.h.Attr().Timeout)
 	switch {
 	case r.idle() || t == 0:
-		r.timeout = 0
-	case r.timeout == 0 && r.rnrWait == 0 && q.h.State() == verbs.StateRTS:
-		r.timeout = q.e.now() + t
+		r.timeout, r.probe = 0, 0
+	case r.timeout == 0 && r.rnrWait == 0 && sends(q.h.State()):
+		now := q.e.now()
+		r.timeout = now + t
+		if r.selective && r.probes < maxProbes {
+			r.probe = now + q.probeWait()
+		}
 	}
 }
 
@@ -39,12 +43,21 @@ func (q *qp) checkTimeouts(now time.Duration) {
 	case r.rnrWait != 0 && now >= r.rnrWait:
 		r.rnrWait = 0
 	case r.timeout != 0 && now >= r.timeout:
+		// A timer that fires late tells that this process did not run: the answer may wait to be received.
+		if t := ackTimeout(q.h.Attr().Timeout); now-r.timeout > t/2 && !r.excused {
+			r.excused = true
+			r.timeout = now + t
+			return
+		}
 		r.wentBack = false
 		q.retry()
+	case r.probe != 0 && now >= r.probe:
+		q.sendProbe()
 	}
 }
 
-// goBack answers a sequence NAK of una, explicit or implied. One loss makes many such NAKs; only the first counts until
+// goBack answers a sequence NAK of una, explicit or implied, of a peer that keeps nothing behind a gap. One loss makes
+// many such NAKs; only the first counts until
 // there is progress, the timeout takes care of a second loss.
 func (q *qp) goBack() {
 	if !q.req.wentBack {
@@ -87,8 +100,10 @@ func (q *qp) receiverNotReady(code uint8) {
 // rewind makes una, which is in the oldest request, the next to be sent. What is sent again has a timeout of its own.
 func (q *qp) rewind() {
 	r := &q.req
+	q.endRecovery()
+	r.rttStart = 0
 	r.cur = r.first
 	r.curPkt = uint32(wire.PSNDiff(r.una, r.at(r.first).firstPSN))
 	r.asked = 0
-	r.timeout = 0
+	r.timeout, r.probe = 0, 0
 }

@@ -364,3 +364,31 @@ func TestReadIsRepeatedWithItsBounds(t *testing.T) {
 		r.take()
 	})
 }
+
+// TestLateTimer: a timeout that is noticed late is no loss yet, once: what was to be received may be there already.
+func TestLateTimer(t *testing.T) {
+	const timeout = 4096 * time.Nanosecond << 12
+	bubble(t, config{sqPSN: first, timeout: 12, retry: 7}, func(r *rig) {
+		begin := time.Now()
+		r.port.lost = func(p *wire.Packet) bool { // the timers' goroutine is held up by the other QP
+			if p.Opcode == wire.RCWriteOnly && time.Since(begin) > 0 {
+				time.Sleep(timeout * 3 / 4)
+			}
+			return false
+		}
+		slow := r.qp
+		r.qp = must(r.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, Transport: verbs.RoCEv2, SendCQ: r.scq, RecvCQ: r.rcq,
+			Cap: verbs.QPCap{MaxSendWR: 1, MaxSendSGE: 1}}))
+		r.connect()
+		defer slow.Destroy()
+		if err := slow.PostSend(r.wr(1, verbs.RDMAWrite, 4)); err != nil {
+			t.Fatal(err)
+		}
+		r.post(r.wr(2, verbs.Send, 4))
+		r.expect("WRITE Only 0 len 4 at 0+4 ackreq", "SEND Only 0 len 4 ackreq")
+		sleep(timeout * 15 / 8)
+		r.expect("WRITE Only 0 len 4 at 0+4 ackreq")
+		sleep(timeout)
+		r.expect("WRITE Only 0 len 4 at 0+4 ackreq", "SEND Only 0 len 4 ackreq")
+	})
+}

@@ -84,11 +84,13 @@ func newTraffic(t *testing.T, seed uint64) *traffic {
 	c := config{
 		timeout: uint8(r.IntN(10) + 4), retry: 7, rnr: 7, mtu: verbs.MTU256 + verbs.MTU(r.IntN(3)), maxWR: 1 + r.IntN(20),
 		sqPSN: 1<<24 - 1 - r.Uint32N(300), rqPSN: r.Uint32N(1 << 24), size: 256 << 10,
+		batch: []int{1, 4, 62}[seed%3],
 	}
 	depth := [2]uint8{uint8(1 + r.IntN(4)), uint8(1 + r.IntN(4))}
 	for i := range x.ends {
 		c.minRNR = uint8(1 + r.IntN(13))
 		c.rd, c.destRD = depth[i], depth[1-i]
+		c.goBackN = r.IntN(3) == 0
 		x.ends[i] = &side{rig: newRig(t, c), lazy: []int{1, 10, 100}[r.IntN(3)]}
 		c.sqPSN, c.rqPSN = c.rqPSN, c.sqPSN
 	}

@@ -155,7 +155,7 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestCQOverrun: completions are lost, the QP and its messages are not.
+// TestCQOverrun: what is lost cannot be told, so the QP goes no further; its messages are there.
 func TestCQOverrun(t *testing.T) {
 	bubble(t, config{cqe: 1}, func(r *rig) {
 		r.recv(1, 0, 64)
@@ -172,9 +172,22 @@ func TestCQOverrun(t *testing.T) {
 		if _, err := r.rcq.Poll(wcs[:]); !errors.Is(err, verbs.ErrCQOverrun) {
 			t.Errorf("poll: %v", err)
 		}
-		r.post(r.wr(1, verbs.Send, 8), r.wr(2, verbs.Send, 8))
-		r.give(r.ack(1))
-		r.state(verbs.StateRTS)
+		r.state(verbs.StateErr)
+		r.give(r.req(wire.RCSendOnly, 2, fill(8, 1), ackReq))
+		r.expect()
+	})
+}
+
+// TestWriteWithImmediateRefused: the receive request that the WRITE had taken ends as rxe ends it.
+func TestWriteWithImmediateRefused(t *testing.T) {
+	bubble(t, config{}, func(r *rig) {
+		r.recv(1, 0, 64)
+		r.recv(2, 64, 64)
+		p := r.req(wire.RCWriteOnlyImm, 0, fill(8, 1), r.at(0, 8), ackReq)
+		p.RETH.RKey++
+		r.give(p)
+		r.expect("nak62 0 msn 0")
+		r.completions(r.rcq, "1 REM_ACCESS_ERR", "2 WR_FLUSH_ERR")
 	})
 }
 

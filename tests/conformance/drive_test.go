@@ -306,7 +306,9 @@ func (d *driver) verify() {
 	for i := range d.out.ops[:d.succeeded] {
 		local.apply(d.out.ops[i].localEffects)
 	}
-	possible(&local, d.out.ops[d.succeeded].localEffects, &d.mem, sink)
+	for i := d.succeeded; i < len(d.out.ops); i++ { // answers are placed as they come, also behind one that is missing
+		possible(&local, d.out.ops[i].localEffects, &d.mem, sink)
+	}
 	for i := executed; i < len(d.out.ops); i++ {
 		for _, a := range []area{target, counters, inbox} {
 			possible(&remote, d.out.ops[i].remoteEffects, &d.peer.mem, a)

@@ -115,12 +115,17 @@ func (e *endpoint) poll() []verbs.WC {
 
 // TestNothingStaysBehind kills and closes nodes again and again, in real time, and looks for what is left of them.
 func TestNothingStaysBehind(t *testing.T) {
+	bothWays(t, nothingStaysBehind)
+}
+
+func nothingStaysBehind(t *testing.T, direct bool) {
 	cycle := func() {
 		lan := pipe.New()
 		var p pair
 		port := lan.Port()
-		p.a = newNode(t, lan.Port(), nil, "10.0.0.1/24").newEndpoint(smallCap)
-		p.b = newNode(t, port, nil, "10.0.0.2/24").newEndpoint(smallCap)
+		o := pairOptions{direct: direct}
+		p.a = newNode(t, o.link(t, lan.Port(), nil), nil, "10.0.0.1/24").newEndpoint(smallCap)
+		p.b = newNode(t, o.link(t, port, nil), nil, "10.0.0.2/24").newEndpoint(smallCap)
 		p.am, p.bm = p.a.reg(make([]byte, 1<<20), allAccess), p.b.reg(make([]byte, 1<<20), allAccess)
 		c := defaultTerms()
 		c.sides[0].timeout, c.sides[0].retries = 12, 3 // 67 ms: the first WRITE must not fail where the machine is busy
@@ -166,11 +171,15 @@ func settled() (goroutines int, heap uint64) {
 
 // TestChurn makes and destroys thousands of objects while others are in use.
 func TestChurn(t *testing.T) {
+	bothWays(t, churns)
+}
+
+func churns(t *testing.T, direct bool) {
 	rounds := 2000
 	if testing.Short() || raceEnabled {
 		rounds = 300
 	}
-	p := newPair(t, pairOptions{})
+	p := newPair(t, pairOptions{direct: direct})
 	defer p.close()
 	done := make(chan error, 3)
 	for range cap(done) {
@@ -240,16 +249,18 @@ func TestDeregDuringTraffic(t *testing.T) {
 		want verbs.WCStatus
 	}{{verbs.RDMAWrite, verbs.WCRemAccessErr}, {verbs.RDMARead, verbs.WCLocProtErr}} {
 		t.Run(c.code.String(), func(t *testing.T) {
-			for round := range rounds {
-				deregDuringTraffic(t, c.code, c.want, round)
-			}
+			bothWays(t, func(t *testing.T, direct bool) {
+				for round := range rounds {
+					deregDuringTraffic(t, c.code, c.want, round, direct)
+				}
+			})
 		})
 	}
 }
 
-func deregDuringTraffic(t *testing.T, code verbs.WROpcode, want verbs.WCStatus, round int) {
+func deregDuringTraffic(t *testing.T, code verbs.WROpcode, want verbs.WCStatus, round int, direct bool) {
 	const size = 256 << 10
-	p := newPair(t, pairOptions{})
+	p := newPair(t, pairOptions{direct: direct})
 	defer p.close()
 	from, to := p.a.reg(make([]byte, size), allAccess), p.b.reg(make([]byte, size), allAccess)
 	victim := to
@@ -293,42 +304,46 @@ func deregDuringTraffic(t *testing.T, code verbs.WROpcode, want verbs.WCStatus, 
 
 // TestBlockingCallsReturn: what waits is woken by what it waits for going away, and destroying under load ends.
 func TestBlockingCallsReturn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPair(t, pairOptions{})
-		ch := must(p.a.dev.CreateCompChannel())(t)
-		got := make(chan error, 2)
-		go func() {
-			_, err := ch.GetEvent(context.Background())
-			got <- err
-		}()
-		go func() {
-			_, err := p.a.dev.GetAsyncEvent(context.Background())
-			got <- err
-		}()
-		synctest.Wait()
-		ok(t, ch.Destroy())
-		if err := <-got; err == nil {
-			t.Error("GetEvent returned an event of a destroyed channel")
-		}
-		// Two QPs that send to each other are destroyed from both sides at once, with their answers under way.
-		p.a.post(p.requests(verbs.RDMAWrite, 32, pairMemory)...)
-		p.a.post(p.requests(verbs.RDMARead, 32, pairMemory)...)
-		destroyed := make(chan error, 2)
-		for _, e := range []*endpoint{p.a, p.b} {
-			go func() { destroyed <- e.qp.Destroy() }()
-		}
-		ok(t, <-destroyed)
-		ok(t, <-destroyed)
-		for _, e := range []*endpoint{p.a, p.b} {
-			ok(t, e.cq.Destroy())
-			ok(t, e.ch.Destroy())
-		}
-		ok(t, p.am.Dereg())
-		ok(t, p.bm.Dereg())
-		p.a.close()
-		p.b.close()
-		if err := <-got; err == nil {
-			t.Error("GetAsyncEvent returned an event of a closed device")
-		}
+	bothWays(t, func(t *testing.T, direct bool) {
+		synctest.Test(t, func(t *testing.T) { blockingCallsReturn(t, direct) })
 	})
+}
+
+func blockingCallsReturn(t *testing.T, direct bool) {
+	p := newPair(t, pairOptions{direct: direct})
+	ch := must(p.a.dev.CreateCompChannel())(t)
+	got := make(chan error, 2)
+	go func() {
+		_, err := ch.GetEvent(context.Background())
+		got <- err
+	}()
+	go func() {
+		_, err := p.a.dev.GetAsyncEvent(context.Background())
+		got <- err
+	}()
+	synctest.Wait()
+	ok(t, ch.Destroy())
+	if err := <-got; err == nil {
+		t.Error("GetEvent returned an event of a destroyed channel")
+	}
+	// Two QPs that send to each other are destroyed from both sides at once, with their answers under way.
+	p.a.post(p.requests(verbs.RDMAWrite, 32, pairMemory)...)
+	p.a.post(p.requests(verbs.RDMARead, 32, pairMemory)...)
+	destroyed := make(chan error, 2)
+	for _, e := range []*endpoint{p.a, p.b} {
+		go func() { destroyed <- e.qp.Destroy() }()
+	}
+	ok(t, <-destroyed)
+	ok(t, <-destroyed)
+	for _, e := range []*endpoint{p.a, p.b} {
+		ok(t, e.cq.Destroy())
+		ok(t, e.ch.Destroy())
+	}
+	ok(t, p.am.Dereg())
+	ok(t, p.bm.Dereg())
+	p.a.close()
+	p.b.close()
+	if err := <-got; err == nil {
+		t.Error("GetAsyncEvent returned an event of a closed device")
+	}
 }

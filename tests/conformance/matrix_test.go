@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -14,6 +15,8 @@ import (
 
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/rdmatransport/roce"
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -78,24 +81,7 @@ var tally struct{ runs, failed, retries, duplicates, outOfSeq, rnr, badICRC, ops
 //
 // A seed fixes the work, the network's choices and all random numbers. It does not fix how goroutines interleave.
 func TestMatrix(t *testing.T) {
-	if *seedFlag != 0 {
-		t.Run(fmt.Sprint(*seedFlag), func(t *testing.T) { runSeed(t, *seedFlag) })
-		return
-	}
-	n := *seedsFlag
-	if n == 0 {
-		if n = 1000; testing.Short() || raceEnabled {
-			n = 100
-		}
-	}
-	t.Run("seed", func(t *testing.T) {
-		for seed := range n {
-			t.Run(fmt.Sprint(seed+1), func(t *testing.T) {
-				t.Parallel()
-				runSeed(t, seed+1)
-			})
-		}
-	})
+	seeds(t, 1000, runSeed)
 	t.Logf("%d seeds, %d requests: %d connections failed, %d retries, %d duplicate and %d out-of-sequence requests, %d RNR, %d wrong ICRCs",
 		tally.runs.Load(), tally.ops.Load(), tally.failed.Load(), tally.retries.Load(), tally.duplicates.Load(),
 		tally.outOfSeq.Load(), tally.rnr.Load(), tally.badICRC.Load())
@@ -104,13 +90,50 @@ func TestMatrix(t *testing.T) {
 	}
 }
 
-func runSeed(t *testing.T, seed uint64) {
+// TestMatrixDirect runs the same work where no packets are needed, except that a receive may not be posted yet.
+func TestMatrixDirect(t *testing.T) {
+	seeds(t, 400, runSeedDirect)
+	if ops, n := without.ops.Load(), without.packets.Load(); n < ops*9/10 {
+		t.Errorf("%d of %d requests went without packets", n, ops)
+	}
+}
+
+// without counts what TestMatrixDirect did, and how much of it without packets.
+var without struct{ ops, packets atomic.Uint64 }
+
+// seeds runs f for each of n seeds, or as the flags say.
+func seeds(t *testing.T, n uint64, f func(t *testing.T, seed uint64)) {
+	if *seedFlag != 0 {
+		t.Run(fmt.Sprint(*seedFlag), func(t *testing.T) { f(t, *seedFlag) })
+		return
+	}
+	if testing.Short() || raceEnabled {
+		n /= 10
+	}
+	if *seedsFlag != 0 {
+		n = *seedsFlag
+	}
+	t.Run("seed", func(t *testing.T) {
+		for seed := range n {
+			t.Run(fmt.Sprint(seed+1), func(t *testing.T) {
+				t.Parallel()
+				f(t, seed+1)
+			})
+		}
+	})
+}
+
+func runSeed(t *testing.T, seed uint64)       { runScenario(t, seed, false) }
+func runSeedDirect(t *testing.T, seed uint64) { runScenario(t, seed, true) }
+
+func runScenario(t *testing.T, seed uint64, direct bool) {
 	synctest.Test(t, func(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		s := newScenario(seed, r)
+		s.net.direct = direct
 		defer func() {
 			if t.Failed() {
-				t.Logf("go test ./tests/conformance -run TestMatrix -seed %d: %v", seed, s)
+				t.Logf("go test ./tests/conformance -run '%s$' -seed %d: %v", strings.SplitN(t.Name(), "/", 2)[0], seed, s)
 			}
 		}()
 		s.run(t, r)
@@ -126,7 +149,7 @@ func (s *scenario) run(t *testing.T, r *rand.Rand) {
 		fill(r, key[1:])
 		var l link.Link = lan.Port()
 		l = s.net.impair(t, l, i)
-		n := newNode(t, l, rand.NewChaCha8(key), addrs[i]...)
+		n := newNode(t, l, s.device(key), addrs[i]...)
 		ds[i] = &driver{endpoint: n.newEndpoint(s.caps[i]), t: t, r: rand.New(rand.NewPCG(s.seed, uint64(i+1))),
 			cap: s.caps[i], model: newModel(r), slow: s.slow[i]}
 	}
@@ -184,6 +207,13 @@ func (s *scenario) run(t *testing.T, r *rand.Rand) {
 	}
 }
 
+// device is how a node's device is made. Every third connection is of one that does not mark its packets, on either
+// side or both, and goes back.
+func (s *scenario) device(key [32]byte) []rdmatransport.Option {
+	goBackN := s.seed%3 == 0 && (s.seed/3%3 == 2 || s.seed/3%3 == uint64(key[0]))
+	return []rdmatransport.Option{rdmatransport.Rand(rand.NewChaCha8(key)), rdmatransport.RoCE(roce.Config{GoBackN: goBackN})}
+}
+
 // patience is how long a connection may take in virtual time. Retries on a bad network take minutes.
 const patience = time.Hour
 
@@ -214,6 +244,10 @@ func (s *scenario) judge(t *testing.T, ds [2]*driver) {
 		if !s.net.harsh() {
 			t.Errorf("the connection failed over a network that cannot have used its retries up")
 		}
+	}
+	if s.net.direct {
+		without.ops.Add(uint64(ds[0].done + ds[1].done))
+		without.packets.Add(ds[0].counter("direct_msgs") + ds[1].counter("direct_msgs"))
 	}
 	if !s.net.clean() || ds[0].counter("rcvd_rnr_err")+ds[1].counter("rcvd_rnr_err") > 0 {
 		return

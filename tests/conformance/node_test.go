@@ -2,7 +2,6 @@ package conformance
 
 import (
 	"context"
-	"io"
 	"net/netip"
 	"testing"
 	"time"
@@ -23,8 +22,8 @@ type node struct {
 	gids []verbs.GIDEntry
 }
 
-// newNode makes a node on l. random is where its keys come from; nil means crypto/rand.
-func newNode(t *testing.T, l link.Link, random io.Reader, addrs ...string) *node {
+// newNode makes a node on l.
+func newNode(t *testing.T, l link.Link, device []rdmatransport.Option, addrs ...string) *node {
 	t.Helper()
 	var opts []stack.Option
 	for _, a := range addrs {
@@ -32,11 +31,7 @@ func newNode(t *testing.T, l link.Link, random io.Reader, addrs ...string) *node
 	}
 	n := &node{t: t}
 	n.host = must(stack.New(l, opts...))(t)
-	var popts []rdmatransport.Option
-	if random != nil {
-		popts = append(popts, rdmatransport.Rand(random))
-	}
-	n.prov = rdmatransport.New(n.host, popts...)
+	n.prov = rdmatransport.New(n.host, device...)
 	t.Cleanup(func() { // where the test failed before close
 		if n.host != nil {
 			_ = n.prov.Close()

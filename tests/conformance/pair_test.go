@@ -23,6 +23,7 @@ type pairOptions struct {
 	terms  func(*terms)
 	aSends []impair.Rule // what happens to the packets that a sends
 	bSends []impair.Rule
+	direct bool // no packets where they are not needed
 }
 
 const pairMemory = 64 << 10
@@ -37,17 +38,30 @@ func newPair(t *testing.T, o pairOptions) *pair {
 		o.terms(&c)
 	}
 	p := &pair{lan: pipe.New()}
-	p.a = newNode(t, ruled(t, p.lan.Port(), o.aSends), nil, "10.0.0.1/24", "2001:db8::1/64").newEndpoint(o.cap)
-	p.b = newNode(t, ruled(t, p.lan.Port(), o.bSends), nil, "10.0.0.2/24", "2001:db8::2/64").newEndpoint(o.cap)
+	p.a = newNode(t, o.link(t, p.lan.Port(), o.aSends), nil, "10.0.0.1/24", "2001:db8::1/64").newEndpoint(o.cap)
+	p.b = newNode(t, o.link(t, p.lan.Port(), o.bSends), nil, "10.0.0.2/24", "2001:db8::2/64").newEndpoint(o.cap)
 	p.am, p.bm = p.a.reg(make([]byte, pairMemory), allAccess), p.b.reg(make([]byte, pairMemory), allAccess)
 	connect(p.a, p.b, c)
 	return p
 }
 
-func ruled(t *testing.T, l link.Link, rules []impair.Rule) link.Link {
+// cable is a link that says nothing of what it is: all that goes through it goes in frames.
+type cable struct{ link.Link }
+
+// bothWays runs a test of what packets or no packets must not change.
+func bothWays(t *testing.T, f func(t *testing.T, direct bool)) {
+	for _, direct := range []bool{false, true} {
+		t.Run(map[bool]string{false: "packets", true: "direct"}[direct], func(t *testing.T) { f(t, direct) })
+	}
+}
+
+func (o *pairOptions) link(t *testing.T, l link.Link, rules []impair.Rule) link.Link {
 	t.Helper()
-	if rules == nil {
+	switch {
+	case rules == nil && o.direct:
 		return l
+	case rules == nil:
+		return cable{l}
 	}
 	return must(impair.New(l, impair.Config{Out: impair.Direction{Rules: rules}}))(t)
 }

@@ -15,7 +15,11 @@ import (
 // TestMemoryChangesWhileSent is the same with the application writing at the very time. What arrives is a mixture,
 // but no packet is lost for it.
 func TestMemoryChangesWhileSent(t *testing.T) {
-	p := newPair(t, pairOptions{})
+	bothWays(t, memoryChangesWhileSent)
+}
+
+func memoryChangesWhileSent(t *testing.T, direct bool) {
+	p := newPair(t, pairOptions{direct: direct})
 	defer p.close()
 	var scribbler sync.WaitGroup
 	stop := make(chan struct{})

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,8 +16,9 @@ import (
 	"github.com/softrnic/softrnic/tests/interop/peer"
 )
 
-// pingpong is one run of `softrnic pingpong rc` against ibv_rc_pingpong, with validated data.
+// pingpong is one run of `softrnic pingpong` against ibv_*_pingpong, with validated data.
 type pingpong struct {
+	service  string // rc, uc, ud or srq
 	peer     *peer.Peer
 	gid      int    // index of the peer's
 	program  string // softrnic
@@ -52,15 +54,24 @@ func (p pingpong) iters() int {
 // kernel sleeps until there is a completion (-e): on an emulated CPU, polling for it takes the time that rxe itself needs
 // to answer within the half second of retries that these programs have.
 func (p pingpong) kernel() string {
-	return fmt.Sprintf("ibv_rc_pingpong -c -e -n %d -d rxe0 -m %d -s %d -g %d", p.iters(), p.mtu, p.size, p.gid)
+	return fmt.Sprintf("ibv_%s_pingpong -e %s -d rxe0 -g %d", p.service, strings.Join(p.args(), " "), p.gid)
+}
+
+// args is what both sides are told.
+func (p pingpong) args() []string {
+	args := []string{"-c", "-n", fmt.Sprint(p.iters()), "-s", fmt.Sprint(p.size)}
+	if p.service != "ud" { // a datagram is what fits the link
+		args = append(args, "-m", fmt.Sprint(p.mtu))
+	}
+	return args
 }
 
 // softrnic prepares the command; an empty server makes it the server.
 func (p pingpong) softrnic(ctx context.Context, t *testing.T, server string) *exec.Cmd {
 	t.Helper()
 	_, _, cidr := p.addrs()
-	args := []string{"pingpong", "rc", "-c", "-n", fmt.Sprint(p.iters()), "-m", fmt.Sprint(p.mtu), "-s", fmt.Sprint(p.size),
-		"--link", p.link, "--mac", softrnicMAC.String(), "--addr", cidr}
+	args := slices.Concat([]string{"pingpong", p.service}, p.args(), []string{
+		"--link", p.link, "--mac", softrnicMAC.String(), "--addr", cidr})
 	if p.ipv6 { // the kernel's server meets its clients on IPv4 only, and its GID is IPv6 all the same
 		args = append(args, "--addr", softrnicCIDR4, "-g", "1")
 	}
@@ -88,7 +99,7 @@ func (p pingpong) client(t *testing.T) {
 		t.Errorf("softrnic: %v\n%s", err, out)
 	}
 	if code, err := serving.Wait(ctx); err != nil || code != 0 {
-		t.Errorf("ibv_rc_pingpong: exit status %d, %v\n%s", code, err, serving.Output())
+		t.Errorf("ibv_%s_pingpong: exit status %d, %v\n%s", p.service, code, err, serving.Output())
 	}
 }
 
@@ -112,7 +123,7 @@ func (p pingpong) server(t *testing.T) {
 	here, _, _ := p.addrs()
 	out, code, err := p.peer.Exec(ctx, p.kernel()+" "+here.String())
 	if err != nil || code != 0 {
-		t.Errorf("ibv_rc_pingpong: exit status %d, %v\n%s", code, err, out)
+		t.Errorf("ibv_%s_pingpong: exit status %d, %v\n%s", p.service, code, err, out)
 		cancel()
 	}
 	if err := <-ended; err != nil {
@@ -120,27 +131,57 @@ func (p pingpong) server(t *testing.T) {
 	}
 }
 
-func TestPingpong(t *testing.T) {
-	program := filepath.Join(t.TempDir(), "softrnic")
+// buildSoftrnic builds the program, for a test.
+func buildSoftrnic(t *testing.T) (program string) {
+	t.Helper()
+	program = filepath.Join(t.TempDir(), "softrnic")
 	if out, err := exec.Command("go", "build", "-o", program, "github.com/softrnic/softrnic/cmd/softrnic").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
-	captures := captureDir(t)
+	return program
+}
+
+// pingpongLabs runs a test at each path MTU and in each IP version, with softrnic built.
+func pingpongLabs(t *testing.T, f func(run pingpong)) {
+	program, captures := buildSoftrnic(t), captureDir(t)
 	for _, mtu := range []struct{ link, path int }{{1500, 1024}, {4200, 4096}} {
 		p := peer.Boot(t, peer.Config{ID: 2, MTU: mtu.link})[0]
 		for _, ipv6 := range []bool{false, true} {
 			run := pingpong{peer: p, program: program, captures: captures, ipv6: ipv6, mtu: mtu.path}
 			_, there, _ := run.addrs()
 			run.gid = gidIndex(t, p, there)
-			for _, medium := range []struct{ name, spec string }{
-				{"tap", "tap:softrnic0,bridge=" + p.Netns.Bridge}, {"packet", "packet:" + p.Netns.Veth(t)},
-			} {
-				run.link = medium.spec
-				for _, run.size = range []int{1, 1024, 1025, 4096, 100_000, 1 << 20} {
-					t.Run(fmt.Sprintf("%s/client/%v", medium.name, run), run.client)
-					t.Run(fmt.Sprintf("%s/server/%v", medium.name, run), run.server)
-				}
-			}
+			f(run)
 		}
 	}
+}
+
+func TestPingpong(t *testing.T) {
+	pingpongLabs(t, func(run pingpong) {
+		run.service = "rc"
+		for _, medium := range []struct{ name, spec string }{
+			{"tap", "tap:softrnic0,bridge=" + run.peer.Netns.Bridge}, {"packet", "packet:" + run.peer.Netns.Veth(t)},
+		} {
+			run.link = medium.spec
+			for _, run.size = range []int{1, 1024, 1025, 4096, 100_000, 1 << 20} {
+				t.Run(fmt.Sprintf("%s/client/%v", medium.name, run), run.client)
+				t.Run(fmt.Sprintf("%s/server/%v", medium.name, run), run.server)
+			}
+		}
+	})
+}
+
+// TestPingpongServices is the ping-pongs of the other services.
+func TestPingpongServices(t *testing.T) {
+	pingpongLabs(t, func(run pingpong) {
+		run.link = "tap:softrnic0,bridge=" + run.peer.Netns.Bridge
+		for service, sizes := range map[string][]int{
+			"uc": {1, run.mtu + 1, 100_000}, "ud": {1, run.mtu}, "srq": {1, run.mtu + 1, 65536},
+		} {
+			run.service = service
+			for _, run.size = range sizes {
+				t.Run(fmt.Sprintf("%s/client/%v", service, run), run.client)
+				t.Run(fmt.Sprintf("%s/server/%v", service, run), run.server)
+			}
+		}
+	})
 }

@@ -24,13 +24,7 @@ import (
 // TestCapture records all operations on every medium: Wireshark finds nothing malformed and a BTH in each packet to
 // port 4791, and every ICRC is right.
 func TestCapture(t *testing.T) {
-	tshark, err := exec.LookPath("tshark")
-	if err != nil {
-		if os.Getenv("CI") != "" {
-			t.Fatal("needs tshark, which CI installs")
-		}
-		t.Skip("needs tshark")
-	}
+	tshark := needTshark(t)
 	for _, m := range media {
 		for gid, family := range map[int]string{1: "IPv4", 2: "IPv6"} {
 			t.Run(m.name+"/"+family, func(t *testing.T) {
@@ -56,6 +50,19 @@ func TestCapture(t *testing.T) {
 			})
 		}
 	}
+}
+
+// needTshark is where tshark is; without it the test is skipped.
+func needTshark(t *testing.T) string {
+	t.Helper()
+	tshark, err := exec.LookPath("tshark")
+	if err != nil {
+		if os.Getenv("CI") != "" {
+			t.Fatal("needs tshark, which CI installs")
+		}
+		t.Skip("needs tshark")
+	}
+	return tshark
 }
 
 // record runs every operation with node a's link captured to file.

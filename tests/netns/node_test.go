@@ -36,6 +36,12 @@ type node struct {
 // newNode makes a node on l. With the test everything goes.
 func newNode(t testing.TB, l link.Link, addrs ...string) *node {
 	t.Helper()
+	return newNodeWith(t, l, nil, addrs...)
+}
+
+// newNodeWith is newNode with a device of one's own choice.
+func newNodeWith(t testing.TB, l link.Link, device []rdmatransport.Option, addrs ...string) *node {
+	t.Helper()
 	var opts []stack.Option
 	for _, a := range addrs {
 		opts = append(opts, stack.Addr(a))
@@ -44,7 +50,7 @@ func newNode(t testing.TB, l link.Link, addrs ...string) *node {
 	var err error
 	n.host, err = stack.New(l, opts...)
 	n.ok(err)
-	n.prov = rdmatransport.New(n.host)
+	n.prov = rdmatransport.New(n.host, device...)
 	n.dev, err = verbs.Open(n.prov)
 	n.ok(err)
 	t.Cleanup(func() {

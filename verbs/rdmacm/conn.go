@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/softrnic/softrnic/verbs"
@@ -25,6 +26,8 @@ type Config struct {
 	PD *verbs.PD
 	// SendCQ and RecvCQ may be the same; nil is a new one with a completion channel, which goes with the Conn.
 	SendCQ, RecvCQ *verbs.CQ
+	// SRQ gives the QP its receive requests; it is of PD.
+	SRQ *verbs.SRQ
 	// Cap is the size of the queues; zero is 128 work requests each way, of 4 SGEs and 64 bytes inline.
 	Cap verbs.QPCap
 	// SQSigAll makes every send work request signalled.
@@ -77,7 +80,7 @@ func newConn(id *SyncID, cfg *Config) (*Conn, error) {
 		size = verbs.QPCap{MaxSendWR: 128, MaxRecvWR: 128, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInlineData: 64}
 	}
 	if err := id.CreateQP(cfg.PD, &verbs.QPInitAttr{
-		SendCQ: cfg.SendCQ, RecvCQ: cfg.RecvCQ, Cap: size, SQSigAll: cfg.SQSigAll,
+		SendCQ: cfg.SendCQ, RecvCQ: cfg.RecvCQ, SRQ: cfg.SRQ, Cap: size, SQSigAll: cfg.SQSigAll,
 	}); err != nil {
 		return nil, err
 	}
@@ -110,6 +113,9 @@ func Dial(ctx context.Context, dev *verbs.Device, addr string, cfg *Config) (*Co
 	var errs []error
 	for _, a := range addrs {
 		c, err := dial(ctx, dev, a, cfg)
+		for i := 1; i < maxDraws && cfg.LocalAddr.Port() == 0 && errors.Is(err, syscall.EADDRINUSE); i++ {
+			c, err = dial(ctx, dev, a, cfg)
+		}
 		if err == nil {
 			return c, nil
 		}
@@ -120,6 +126,10 @@ func Dial(ctx context.Context, dev *verbs.Device, addr string, cfg *Config) (*Co
 	}
 	return nil, &verbs.Error{Op: "dial " + addr, Detail: errs[0].Error(), Err: errors.Join(errs...)}
 }
+
+// maxDraws is how many local ports Dial tries: a connection that has ended may hold the one that was drawn, on the
+// way to the same peer, in TCP's TIME_WAIT.
+const maxDraws = 64
 
 func dial(ctx context.Context, dev *verbs.Device, to netip.AddrPort, cfg *Config) (c *Conn, err error) {
 	id, err := CreateSyncID(TCP, dev)

@@ -65,7 +65,7 @@ func (d *device) Name() string { return d.name }
 func (d *device) QueryDevice() verbs.DeviceAttr {
 	return verbs.DeviceAttr{MaxMRSize: 1 << 30, MaxQP: 1 << 20, MaxQPWR: 1024, MaxSGE: 4, MaxSGERd: 4, MaxInlineData: 64,
 		MaxCQ: 1 << 20, MaxCQE: 1 << 20, MaxMR: 1 << 20, MaxPD: 1 << 20, MaxQPRDAtom: maxDepth, MaxQPInitRDAtom: maxDepth,
-		PhysPortCnt: 1}
+		PhysPortCnt: 1, MaxMcastGrp: 1, MaxMcastQPAttach: 1, MaxTotalMcastQPAttach: 1}
 }
 func (d *device) QueryPort(uint8) (verbs.PortAttr, error) {
 	return verbs.PortAttr{ActiveMTU: verbs.MTU1024, PKeyTblLen: 1, MaxMsgSz: 1 << 30}, nil
@@ -78,10 +78,19 @@ func (d *device) GIDTable(uint8) (out []verbs.GIDEntry, err error) {
 }
 func (d *device) RegMR(*verbs.MR) (uint32, uint32, error) { k := d.keys.Add(1); return k, k, nil }
 func (d *device) DeregMR(*verbs.MR)                       {}
+func (d *device) AllocMW(*verbs.MW) (uint32, error)       { return 0, verbs.ErrNotSupported }
+func (d *device) DeallocMW(*verbs.MW)                     {}
+func (d *device) Watch(func(verbs.AsyncEventType, uint8)) {}
 func (d *device) Close() error                            { return nil }
+func (d *device) Progress() bool                          { return false }
+func (d *device) EndProgress()                            {}
 func (d *device) CreateQP(h verbs.QPHandle, _ *verbs.QPInitAttr) (verbs.ProviderQP, uint32, error) {
 	return &fakeQP{d}, 0x10 + d.keys.Add(1), nil
 }
+
+func (d *device) CreateAH(*verbs.AHAttr) (verbs.ProviderAH, error) { return nil, verbs.ErrNotSupported }
+func (d *device) AttachMcast(verbs.ProviderQP, verbs.GID) error    { return nil }
+func (d *device) DetachMcast(verbs.ProviderQP, verbs.GID) error    { return nil }
 
 type fakeQP struct{ d *device }
 

@@ -35,7 +35,7 @@ type ID struct {
 	cancel context.CancelFunc // stops what resolves the address
 
 	listeners []io.Closer
-	groups    map[netip.Addr]io.Closer
+	groups    map[netip.Addr]*membership
 
 	conn    ProviderConn
 	request ConnParam    // of the peer, on the passive side
@@ -118,9 +118,10 @@ func (id *ID) Destroy() error {
 	}
 	id.state = destroyed
 	closers := slices.Clone(id.listeners)
-	for _, g := range id.groups {
-		closers = append(closers, g)
+	for _, m := range id.groups {
+		closers = append(closers, m.Closer)
 	}
+	id.detach()
 	ch, conn := id.ch, id.conn
 	if id.cancel != nil {
 		id.cancel()

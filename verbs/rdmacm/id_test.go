@@ -454,6 +454,41 @@ func TestMulticast(t *testing.T) {
 	})
 }
 
+// TestMulticastQP: an ID's UD QP is in the ID's groups as long as both are there.
+func TestMulticastQP(t *testing.T) {
+	bubble(t, func(t *testing.T, a, b *end) {
+		group := netip.MustParseAddr("239.0.0.7")
+		joined := func() *rdmacm.ID {
+			id := b.id(rdmacm.UDP)
+			must(t, id.Bind(netip.MustParseAddrPort(v4B+":0")))
+			must(t, id.CreateQP(nil, &verbs.QPInitAttr{}))
+			must(t, id.JoinMulticast(group))
+			return id
+		}
+		id := joined()
+		b.next(rdmacm.MulticastJoin)
+		wants(t, id.QP().Destroy(), syscall.EBUSY)
+		must(t, id.LeaveMulticast(group))
+		wants(t, id.QP().DetachMcast(verbs.GIDFromAddr(group)), syscall.EINVAL)
+		must(t, id.JoinMulticast(group))
+		b.next(rdmacm.MulticastJoin)
+		must(t, id.DestroyQP())
+		must(t, id.Destroy())
+
+		id = joined()
+		b.next(rdmacm.MulticastJoin)
+		other := b.id(rdmacm.UDP)
+		must(t, other.Bind(netip.MustParseAddrPort(v4B+":0")))
+		must(t, other.CreateQP(nil, &verbs.QPInitAttr{}))
+		must(t, other.JoinMulticast(group)) // one more than the device takes
+		if ev := b.next(rdmacm.MulticastError); ev.ID != other || !errors.Is(ev.Err(), syscall.ENOMEM) {
+			t.Errorf("status %d", ev.Status)
+		}
+		b.close(id, other)
+		a.close()
+	})
+}
+
 func TestNames(t *testing.T) {
 	for ev := rdmacm.AddrResolved; ev <= rdmacm.TimewaitExit; ev++ {
 		if s := ev.String(); len(s) < 15 || s[:14] != "RDMA_CM_EVENT_" {

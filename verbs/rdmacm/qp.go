@@ -172,6 +172,7 @@ func (id *ID) DestroyQP() error {
 	}
 	r := id.qp
 	id.qp = nil
+	id.detach()
 	id.mu.Unlock() // whoever has an event of a CQ may need the ID before acknowledging it
 	if r == nil {
 		return verbs.Errorf(verbs.ErrInvalid, op, "the ID has no QP")

@@ -13,6 +13,9 @@ type Queue struct {
 // MSN is the number of the message under way, or of the next one.
 func (q *Queue) MSN() uint32 { return q.done + 1 }
 
+// Skip counts a message that came by another way than segments; none may be under way.
+func (q *Queue) Skip() { q.done++ }
+
 // Accept takes the segment of h with n bytes of payload if it is the one awaited, and says whether it is its message's
 // first; then the ULP provides a buffer, and answers ErrNoBuffer itself if it has none, and ErrTooLong if h.MO + n is
 // beyond that buffer's end. When h.Last, h.MO + n is the length of the message. The error is ErrMSNRange, ErrInvalidMO or,

@@ -62,7 +62,8 @@ func checkQPAttr(t *testing.T, c rdmacm.ProviderConn, want verbs.QPAttr, flow ui
 		return a
 	}
 	a := attr(verbs.StateInit, verbs.QPAttrState|verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrAccessFlags)
-	if a.PortNum != 1 || a.QPAccessFlags != verbs.AccessRemoteWrite|verbs.AccessRemoteRead|verbs.AccessRemoteAtomic {
+	if a.PortNum != 1 || a.QPAccessFlags != verbs.AccessRemoteWrite|verbs.AccessRemoteRead|verbs.AccessRemoteAtomic|
+		verbs.AccessFlushGlobal|verbs.AccessFlushPersistent {
 		t.Errorf("INIT: %+v", a)
 	}
 	a = attr(verbs.StateRTR, verbs.QPAttrState|verbs.QPAttrAV|verbs.QPAttrPathMTU|verbs.QPAttrDestQPN|verbs.QPAttrRQPSN|

@@ -24,7 +24,8 @@ func (c *conn) QPAttr(to verbs.QPState) (a verbs.QPAttr, mask verbs.QPAttrMask, 
 		a.PortNum = c.route.Port
 		a.QPAccessFlags = verbs.AccessRemoteWrite
 		if c.responder > 0 {
-			a.QPAccessFlags |= verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
+			a.QPAccessFlags |= verbs.AccessRemoteRead | verbs.AccessRemoteAtomic |
+				verbs.AccessFlushGlobal | verbs.AccessFlushPersistent
 		}
 		return a, mask | verbs.QPAttrAccessFlags | verbs.QPAttrPKeyIndex | verbs.QPAttrPort, nil
 	case verbs.StateRTR:

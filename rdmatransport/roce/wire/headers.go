@@ -19,12 +19,14 @@ const (
 	AtomicAckETHLen = 8
 	ImmDtLen        = 4
 	IETHLen         = 4
+	FETHLen         = 4
+	XRCETHLen       = 4
 	DETHLen         = 8
 	ICRCLen         = 4
 	// CNPPayloadLen is the length of a CNP's reserved payload, sent as zeros (IBTA A17.9.3).
 	CNPPayloadLen = 16
-	// MaxHeaderLen is the longest BTH with extensions: an atomic request's.
-	MaxHeaderLen = BTHLen + AtomicETHLen
+	// MaxHeaderLen is the longest BTH with extensions: an XRC atomic request's.
+	MaxHeaderLen = BTHLen + XRCETHLen + AtomicETHLen
 )
 
 // DefaultPKey is the full-membership key of the default partition, the only one that RoCEv2 is used with.
@@ -239,4 +241,51 @@ func (h *DETH) encode(b []byte) {
 	_ = b[DETHLen-1]
 	binary.BigEndian.PutUint32(b, h.QKey)
 	binary.BigEndian.PutUint32(b[4:], uint32(h.Reserved8)<<24|h.SrcQP&mask24)
+}
+
+// FETH is the flush extended transport header; it stands before the RETH (IBTA annex A19).
+//
+//	+---------------------------------------------+-----+-------+
+//	|                 reserved26                  | sel |  plt  |
+//	+---------------------------------------------+-----+-------+
+type FETH struct {
+	Reserved    uint32 // 26 bits
+	Selectivity uint8  // FlushRange, FlushRegion
+	Placement   uint8  // FlushGlobal, FlushPersistent, or both
+}
+
+// Values of an FETH; the others are reserved.
+const (
+	FlushGlobal     = 1 << 0 // placement: what is flushed is visible to all
+	FlushPersistent = 1 << 1 // and outlives a loss of power
+	FlushRange      = 0      // selectivity: what the RETH names
+	FlushRegion     = 1      // the whole region of the R_Key
+)
+
+func (h *FETH) decode(b []byte) {
+	v := binary.BigEndian.Uint32(b)
+	h.Reserved, h.Selectivity, h.Placement = v>>6, uint8(v>>4&3), uint8(v&15)
+}
+
+func (h *FETH) encode(b []byte) {
+	binary.BigEndian.PutUint32(b, h.Reserved<<6|uint32(h.Selectivity&3)<<4|uint32(h.Placement&15))
+}
+
+// XRCETH is the extended transport header of XRC requests, right behind the BTH (IBTA annex A14).
+//
+//	+-----------+---------------------------------------------+
+//	| reserved8 |                 XRC SRQ                      |
+//	+-----------+---------------------------------------------+
+type XRCETH struct {
+	Reserved8 uint8
+	SRQ       uint32 // 24 bits
+}
+
+func (h *XRCETH) decode(b []byte) {
+	v := binary.BigEndian.Uint32(b)
+	h.Reserved8, h.SRQ = uint8(v>>24), v&mask24
+}
+
+func (h *XRCETH) encode(b []byte) {
+	binary.BigEndian.PutUint32(b, uint32(h.Reserved8)<<24|h.SRQ&mask24)
 }

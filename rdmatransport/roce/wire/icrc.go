@@ -3,7 +3,6 @@ package wire
 import (
 	"encoding/binary"
 	"hash/crc32"
-	"sync"
 )
 
 // ICRC is the invariant CRC of a packet: header is its IPv4 (20 bytes, no options) or IPv6 (40 bytes) header and the
@@ -17,35 +16,79 @@ import (
 //
 // header must have one of the two lengths and b at least BTHLen bytes.
 func ICRC(header, b []byte) uint32 {
-	scratch := prefixes.Get().(*prefix)
-	s := append(scratch[:0], 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff)
-	s = append(s, header...)
-	ip := s[8:]
-	if len(header) == 20+8 {
-		ip[1], ip[8], ip[10], ip[11] = 0xff, 0xff, 0xff, 0xff
+	var crc uint32
+	if len(header) == len(overIPv4.rows) {
+		crc = overIPv4.start ^ sum(overIPv4.rows[:], header)
 	} else {
-		ip[0] |= 0x0f
-		ip[1], ip[2], ip[3], ip[7] = 0xff, 0xff, 0xff, 0xff
+		crc = overIPv6.start ^ sum(overIPv6.rows[:], header)
 	}
-	udp := s[len(s)-8:]
-	udp[6], udp[7] = 0xff, 0xff
-	bth := len(s)
-	n := min(len(b), prefixLen-bth)
-	s = append(s, b[:n]...)
-	s[bth+4] = 0xff
-	crc := crc32.ChecksumIEEE(s)
-	prefixes.Put(scratch)
-	return crc32.Update(crc, crc32.IEEETable, b[n:])
+	crc ^= sum(overBTH[:], b[:BTHLen])
+	return crc32.Update(crc, crc32.IEEETable, b[BTHLen:])
 }
 
-// prefix is where the bytes that count differently from what they are stand, and as much of the packet behind them as
-// makes hash/crc32 take its vector path. Not on the stack: hash/crc32 lets its argument escape.
-type prefix [prefixLen]byte
+// sum is what the bytes of b, a multiple of four, add by their rows.
+func sum(rows []row, b []byte) (crc uint32) {
+	for len(b) >= 4 && len(rows) >= 4 {
+		crc ^= rows[0][b[0]] ^ rows[1][b[1]] ^ rows[2][b[2]] ^ rows[3][b[3]]
+		rows, b = rows[4:], b[4:]
+	}
+	return crc
+}
 
-// prefixLen holds the prefix of an IPv6 packet's BTH (68 bytes), is at least 64 and a multiple of 16.
-const prefixLen = 80
+// A CRC over a known number of bytes is the sum of what each byte adds, by its value and its distance from the end, and
+// of that of zeros. So the headers, which come before the payload and with bits in them that count as ones whatever they
+// are, cost one look into a table a byte: much less than a copy of them with the ones filled in, and hash/crc32 over it.
+type row [256]uint32
 
-var prefixes = sync.Pool{New: func() any { return new(prefix) }}
+var (
+	overIPv4 = struct { // rows by the place in header
+		start uint32
+		rows  [20 + 8]row
+	}{start: startOf(maskIPv4[:])}
+	overIPv6 = struct {
+		start uint32
+		rows  [40 + 8]row
+	}{start: startOf(maskIPv6[:])}
+	overBTH [BTHLen]row
+)
+
+// What counts as ones.
+var (
+	maskIPv4 = [20 + 8]byte{1: 0xff, 8: 0xff, 10: 0xff, 11: 0xff, 20 + 6: 0xff, 20 + 7: 0xff}
+	maskIPv6 = [40 + 8]byte{0: 0x0f, 1: 0xff, 2: 0xff, 3: 0xff, 7: 0xff, 40 + 6: 0xff, 40 + 7: 0xff}
+	maskBTH  = [BTHLen]byte{4: 0xff}
+)
+
+// startOf is the CRC of the eight bytes of ones, a header and a BTH in which all is zero but what counts as ones.
+func startOf(mask []byte) uint32 {
+	lrh := [8]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+	crc := crc32.ChecksumIEEE(lrh[:])
+	crc = crc32.Update(crc, crc32.IEEETable, mask)
+	return crc32.Update(crc, crc32.IEEETable, maskBTH[:])
+}
+
+func init() {
+	last := row(*crc32.IEEETable) // of the byte at the end
+	back := func(r *row, mask byte) {
+		for v := range r {
+			r[v] = last[byte(v)&^mask]
+		}
+		for v, crc := range last { // a byte further from the end: as with a zero behind it
+			last[v] = crc>>8 ^ crc32.IEEETable[byte(crc)]
+		}
+	}
+	for i := BTHLen - 1; i >= 0; i-- {
+		back(&overBTH[i], maskBTH[i])
+	}
+	before := last
+	for i := len(maskIPv4) - 1; i >= 0; i-- {
+		back(&overIPv4.rows[i], maskIPv4[i])
+	}
+	last = before
+	for i := len(maskIPv6) - 1; i >= 0; i-- {
+		back(&overIPv6.rows[i], maskIPv6[i])
+	}
+}
 
 // PutICRC computes the ICRC of pkt, a whole UDP payload, and writes it to its last four bytes (little-endian).
 func PutICRC(header, pkt []byte) {

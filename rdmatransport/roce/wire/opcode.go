@@ -11,9 +11,10 @@ type Transport uint8
 
 // The services that have opcodes here. A CNP's code belongs to none of them.
 const (
-	RC Transport = 0
-	UC Transport = 1
-	UD Transport = 3
+	RC  Transport = 0
+	UC  Transport = 1
+	UD  Transport = 3
+	XRC Transport = 5 // the codes of RC, with this service in their upper bits
 )
 
 // Transport is the upper three bits.
@@ -44,6 +45,8 @@ const (
 	RCFetchAdd           Opcode = 0x14
 	RCSendLastInv        Opcode = 0x16
 	RCSendOnlyInv        Opcode = 0x17
+	RCFlush              Opcode = 0x1c
+	RCAtomicWrite        Opcode = 0x1d
 )
 
 // Unreliable connection.
@@ -116,6 +119,15 @@ func (i Info) Read() bool { return i.flags&read != 0 }
 // Atomic: an atomic request, or its acknowledgement.
 func (i Info) Atomic() bool { return i.flags&atomic != 0 }
 
+// Flush: a FLUSH request.
+func (i Info) Flush() bool { return i.flags&flush != 0 }
+
+// AtomicWrite: an ATOMIC WRITE request.
+func (i Info) AtomicWrite() bool { return i.flags&atomicWrite != 0 }
+
+// Answered: of a request, that it has a response of its own, which takes one of the responder's resources.
+func (i Info) Answered() bool { return i.flags&(read|atomic|flush|atomicWrite) != 0 }
+
 // HasRETH and the methods below tell which extension headers follow the BTH.
 func (i Info) HasRETH() bool { return i.flags&hasRETH != 0 }
 
@@ -133,6 +145,12 @@ func (i Info) HasImmDt() bool { return i.flags&hasImmDt != 0 }
 
 // HasIETH: an rkey to invalidate follows.
 func (i Info) HasIETH() bool { return i.flags&hasIETH != 0 }
+
+// HasXRCETH: an XRCETH follows.
+func (i Info) HasXRCETH() bool { return i.flags&hasXRCETH != 0 }
+
+// HasFETH: an FETH follows.
+func (i Info) HasFETH() bool { return i.flags&hasFETH != 0 }
 
 // HasDETH: a DETH follows.
 func (i Info) HasDETH() bool { return i.flags&hasDETH != 0 }
@@ -155,6 +173,8 @@ const (
 	write
 	read
 	atomic
+	flush
+	atomicWrite
 	hasRETH
 	hasAETH
 	hasAtomicETH
@@ -162,6 +182,8 @@ const (
 	hasImmDt
 	hasIETH
 	hasDETH
+	hasFETH
+	hasXRCETH
 	hasPayload
 
 	only = first | last
@@ -186,6 +208,8 @@ func table() (t [256]opcode) {
 		}{
 			{hasRETH, RETHLen}, {hasAETH, AETHLen}, {hasAtomicETH, AtomicETHLen}, {hasAtomicAckETH, AtomicAckETHLen},
 			{hasImmDt, ImmDtLen}, {hasIETH, IETHLen}, {hasDETH, DETHLen},
+			{hasFETH, FETHLen},
+			{hasXRCETH, XRCETHLen},
 		} {
 			if f&x.has != 0 {
 				n += x.len
@@ -230,6 +254,17 @@ func table() (t [256]opcode) {
 	set(RCAtomicAck, "RC ATOMIC Acknowledge", response|atomic|only|hasAETH|hasAtomicAckETH)
 	set(RCCmpSwap, "RC CmpSwap", request|atomic|only|hasAtomicETH)
 	set(RCFetchAdd, "RC FetchAdd", request|atomic|only|hasAtomicETH)
+	set(RCFlush, "RC FLUSH", request|flush|only|hasFETH|hasRETH)
+	set(RCAtomicWrite, "RC ATOMIC WRITE", request|atomicWrite|only|hasRETH|hasPayload)
+	for o := RCSendFirst; o <= RCAtomicWrite; o++ {
+		if rc := t[o]; rc.info.Known() {
+			f := rc.info.flags
+			if rc.info.Request() {
+				f |= hasXRCETH
+			}
+			set(Opcode(XRC)<<5|o, "X"+rc.name, f)
+		}
+	}
 	set(UDSendOnly, "UD SEND Only", request|send|only|hasDETH|hasPayload)
 	set(UDSendOnlyImm, "UD SEND Only with Immediate", request|send|only|hasDETH|hasImmDt|hasPayload)
 	set(CNP, "CNP", hasPayload)

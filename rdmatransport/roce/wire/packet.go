@@ -25,7 +25,9 @@ type Packet struct {
 	Imm            uint32 // immediate data (IBTA Vol 1 §9.3.6)
 	InvalidateRKey uint32 // IETH (§9.3.7)
 	DETH           DETH
-	Payload        []byte // without pad
+	FETH           FETH
+	XRCETH         XRCETH
+	Payload        []byte // without pad; of an acknowledgement, its Sack
 }
 
 // Parse reads the packet that fills the UDP payload b, ICRC included; it does not check the ICRC. Payload is a part
@@ -53,15 +55,23 @@ func (p *Packet) Parse(b []byte) error {
 	if p.Opcode == CNP && (len(payload) != CNPPayloadLen || p.Pad != 0) {
 		return ErrPayload
 	}
-	if !info.HasPayload() && len(payload) != 0 {
+	if !info.HasPayload() && len(payload) != 0 && !p.sack(payload) {
 		return ErrPayload
 	}
 	p.Payload = payload[:len(payload)-int(p.Pad)]
 
 	x := b[BTHLen:n]
+	if info.HasXRCETH() {
+		p.XRCETH.decode(x)
+		x = x[XRCETHLen:]
+	}
 	if info.HasDETH() {
 		p.DETH.decode(x)
 		x = x[DETHLen:]
+	}
+	if info.HasFETH() {
+		p.FETH.decode(x)
+		x = x[FETHLen:]
 	}
 	if info.HasRETH() {
 		p.RETH.decode(x)
@@ -104,9 +114,17 @@ func (p *Packet) EncodeHeader(b []byte) int {
 	info := p.Opcode.Info()
 	p.BTH.encode(b)
 	n := BTHLen
+	if info.HasXRCETH() {
+		p.XRCETH.encode(b[n:])
+		n += XRCETHLen
+	}
 	if info.HasDETH() {
 		p.DETH.encode(b[n:])
 		n += DETHLen
+	}
+	if info.HasFETH() {
+		p.FETH.encode(b[n:])
+		n += FETHLen
 	}
 	if info.HasRETH() {
 		p.RETH.encode(b[n:])

@@ -29,6 +29,8 @@ func full(o wire.Opcode, payload int) *wire.Packet {
 		Imm:            0x91929394,
 		InvalidateRKey: 0xa1a2a3a4,
 		DETH:           wire.DETH{QKey: 0xb1b2b3b4, Reserved8: 0xb5, SrcQP: 0xb6b7b8},
+		XRCETH:         wire.XRCETH{Reserved8: 0xe1, SRQ: 0xe2e3e4},
+		FETH:           wire.FETH{Reserved: 0x3070b0f, Selectivity: 1, Placement: 3},
 	}
 	if o.Info().HasPayload() {
 		p.Payload = bytes.Repeat([]byte{0xee}, payload)
@@ -48,16 +50,25 @@ func TestOpcodes(t *testing.T) {
 		orig    = "8182838485868788"
 		imm     = "91929394"
 		ieth    = "a1a2a3a4"
+		feth    = "c1c2c3d3"
 		nothing = ""
 	)
 	want := map[wire.Opcode]string{
 		0x00: nothing, 0x01: nothing, 0x02: nothing, 0x03: imm, 0x04: nothing, 0x05: imm,
 		0x06: reth, 0x07: nothing, 0x08: nothing, 0x09: imm, 0x0a: reth, 0x0b: reth + imm,
 		0x0c: reth, 0x0d: aeth, 0x0e: nothing, 0x0f: aeth, 0x10: aeth, 0x11: aeth, 0x12: aeth + orig,
-		0x13: atomic, 0x14: atomic, 0x16: ieth, 0x17: ieth,
+		0x13: atomic, 0x14: atomic, 0x16: ieth, 0x17: ieth, 0x1c: feth + reth, 0x1d: reth,
 		0x20: nothing, 0x21: nothing, 0x22: nothing, 0x23: imm, 0x24: nothing, 0x25: imm,
 		0x26: reth, 0x27: nothing, 0x28: nothing, 0x29: imm, 0x2a: reth, 0x2b: reth + imm,
 		0x64: deth, 0x65: deth + imm, 0x81: nothing,
+	}
+	for o, x := range want { // XRC's are RC's, and requests have an XRCETH first
+		if o < 0x1e {
+			if o < 0x0d || o > 0x12 {
+				x = "e1e2e3e4" + x
+			}
+			want[o|0xa0] = x
+		}
 	}
 	for i := range 256 {
 		o := wire.Opcode(i)
@@ -101,21 +112,22 @@ func TestInfo(t *testing.T) {
 			continue
 		}
 		has := func(word string) bool { return strings.Contains(name, word) }
-		single := has("Only") || has("READ Request") || has("CmpSwap") || has("FetchAdd") || has("Acknowledge")
+		single := has("Only") || has("READ Request") || has("CmpSwap") || has("FetchAdd") || has("Acknowledge") ||
+			has("FLUSH") || has("ATOMIC WRITE")
 		response := has("Response") || has("Acknowledge")
 		got := []bool{
-			info.Send(), info.Write(), info.Read(), info.Atomic(), info.First(), info.Last(), info.Only(),
+			info.Send(), info.Write() || info.AtomicWrite(), info.Read(), info.Atomic() || info.AtomicWrite(), info.Flush(), info.First(), info.Last(), info.Only(),
 			info.Request(), info.Response(), info.HasImmDt(), info.HasIETH(),
 		}
 		want := []bool{
-			has("SEND"), has("WRITE"), has("READ"), has("ATOMIC") || has("CmpSwap") || has("FetchAdd"),
+			has("SEND"), has("WRITE"), has("READ"), has("ATOMIC") || has("CmpSwap") || has("FetchAdd"), has("FLUSH"),
 			has("First") || single, has("Last") || single, single,
 			!response, response, has("Immediate"), has("Invalidate"),
 		}
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("%v: %v want %v", o, got, want)
 		}
-		transport := map[wire.Transport]string{wire.RC: "RC ", wire.UC: "UC ", wire.UD: "UD "}[o.Transport()]
+		transport := map[wire.Transport]string{wire.RC: "RC ", wire.UC: "UC ", wire.UD: "UD ", wire.XRC: "XRC "}[o.Transport()]
 		if transport == "" || !strings.HasPrefix(name, transport) {
 			t.Errorf("%v: transport %d", o, o.Transport())
 		}

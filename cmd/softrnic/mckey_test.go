@@ -1,0 +1,37 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/softrnic/softrnic/link/pipe"
+)
+
+func TestMckey(t *testing.T) {
+	for _, c := range []struct{ group, a, b, to string }{
+		{"239.1.2.3", "10.0.0.1/24", "10.0.0.2/24", "10.0.0.3/24"},
+		{"ff05::1:3", "fd00::1/64", "fd00::2/64", "fd00::3/64"},
+	} {
+		lan := pipe.New()
+		one := startCommand(t.Context(), lan, "mckey", "-m", c.group, "--addr", c.a)
+		two := startCommand(t.Context(), lan, "mckey", "-m", c.group, "--addr", c.b)
+		sender := <-startCommand(t.Context(), lan, "mckey", "-m", c.group, "-s", "--addr", c.to)
+		if sender.code != 0 || !strings.HasSuffix(sender.stdout, "10 messages of 100 bytes sent\n") {
+			t.Errorf("sender: %+v", sender)
+		}
+		for _, o := range []outcome{<-one, <-two} {
+			if o.code != 0 || !strings.HasSuffix(o.stdout, "10 messages of 100 bytes received\n") {
+				t.Errorf("receiver: %+v", o)
+			}
+		}
+	}
+}
+
+func TestMckeyRefusals(t *testing.T) {
+	for arg, want := range map[string]string{"-m10.0.0.1": "multicast", "-m239.1.2.3 -S5000": "--size", "-m239.1.2.3 -C0": "--count"} {
+		args := append([]string{"mckey", "--addr", "10.0.0.1/24"}, strings.Fields(arg)...)
+		if o := <-startCommand(t.Context(), pipe.New(), args...); o.code != exitUsage || !strings.Contains(o.stderr, want) {
+			t.Errorf("%s: %+v", arg, o)
+		}
+	}
+}

@@ -1,0 +1,113 @@
+package impair
+
+import (
+	"bytes"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+)
+
+// ipv4 and ipv6 are frames of n bytes with this traffic class.
+func ipv4(tos uint8, n int) []byte {
+	b := make([]byte, n)
+	b[12] = 8
+	h := header.IPv4(b[14:])
+	h.Encode(&header.IPv4Fields{TOS: tos, TotalLength: uint16(n - 14), ID: 0xfffe, TTL: 64, Protocol: 17,
+		SrcAddr: tcpip.AddrFrom4([4]byte{10, 0, 0, 1}), DstAddr: tcpip.AddrFrom4([4]byte{10, 0, 0, 2})})
+	h.SetChecksum(^h.CalculateChecksum())
+	return b
+}
+
+func ipv6(class uint8, n int) []byte {
+	b := make([]byte, n)
+	b[12], b[13] = 0x86, 0xdd
+	header.IPv6(b[14:]).Encode(&header.IPv6Fields{TrafficClass: class, FlowLabel: 0xabcde, PayloadLength: uint16(n - 54),
+		TransportProtocol: 17, HopLimit: 64})
+	return b
+}
+
+// TestMark: what says that it may be marked is, with a right checksum and nothing else changed; nothing else is.
+func TestMark(t *testing.T) {
+	for class := range 256 {
+		want := uint8(class)
+		if want&3 != 0 {
+			want |= 3
+		}
+		for _, make := range []func(uint8, int) []byte{ipv4, ipv6} {
+			f := make(uint8(class), 100)
+			if mark(f) != (class&3 != 0) || !bytes.Equal(f, make(want, 100)) {
+				t.Errorf("class %#x: % x, want % x", class, f[:54], make(want, 100)[:54])
+			}
+		}
+	}
+	arp := append(make([]byte, 12), 8, 6, 2, 2, 2)
+	if mark(arp) {
+		t.Error("ARP is marked")
+	}
+}
+
+// FuzzMark: no frame is too short or too odd, and only two bits and the checksum change.
+func FuzzMark(f *testing.F) {
+	f.Add(ipv4(2, 40))
+	f.Add(ipv6(1, 60))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		got := bytes.Clone(b)
+		marked := mark(got)
+		if !marked && !bytes.Equal(got, b) {
+			t.Errorf("% x became % x", b, got)
+		}
+		if !marked {
+			return
+		}
+		if again := bytes.Clone(got); !mark(again) || !bytes.Equal(again, got) {
+			t.Errorf("% x is marked anew: % x", got, again)
+		}
+		for i := range b {
+			if b[i] != got[i] && i != 15 && i != 24 && i != 25 {
+				t.Errorf("byte %d changed", i)
+			}
+		}
+	})
+}
+
+// TestQueue: 8 Mbit/s let out a byte a microsecond. What finds no room is lost; what finds so many bytes waiting is marked,
+// between two bounds a part of it.
+func TestQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, parse(t, "out.rate=8mbit,out.queue=10kb,out.ecn=4kb,seed=1"))
+		send := func(tos uint8, n int) (out Counters) {
+			l.t.Helper()
+			_, was := l.a.Counters()
+			for range n {
+				p := ipv4(tos, 1000)
+				l.a.out.mu.Lock()
+				l.a.out.packet(p)
+				l.a.out.mu.Unlock()
+			}
+			_, out = l.a.Counters()
+			return Counters{Overflowed: out.Overflowed - was.Overflowed, Marked: out.Marked - was.Marked, LongestQueue: out.LongestQueue}
+		}
+		// Of the 12, 4 find less than 4 kB, 2 no room.
+		if got, want := send(2, 12), (Counters{Overflowed: 2, Marked: 6, LongestQueue: 10000}); got != want {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+		time.Sleep(5 * time.Millisecond)
+		if got, want := send(0, 6), (Counters{Overflowed: 1, LongestQueue: 10000}); got != want {
+			t.Errorf("what cannot be marked: %+v, want %+v", got, want)
+		}
+		time.Sleep(time.Second)
+		if got, want := send(1, 1), (Counters{LongestQueue: 10000}); got != want {
+			t.Errorf("an empty queue: %+v, want %+v", got, want)
+		}
+		l.close()
+
+		l = newLab(t, parse(t, "out.rate=8mbit,out.ecn=0kb/100kb,seed=1"))
+		if got := send(2, 100); got.Marked < 40 || got.Marked > 60 {
+			t.Errorf("%d of 100 marked, while the queue grew from none to all", got.Marked)
+		}
+		l.close()
+	})
+}

@@ -1,0 +1,44 @@
+//go:build linux
+
+package vnet
+
+import (
+	"encoding/binary"
+
+	"golang.org/x/sys/unix"
+)
+
+// event is an eventfd: what ends a poll(2).
+type event int
+
+const noEvent event = -1
+
+func newEvent() (event, error) {
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	return event(fd), err
+}
+
+func (e event) set() {
+	var one [8]byte
+	binary.NativeEndian.PutUint64(one[:], 1)
+	_, _ = unix.Write(int(e), one[:]) // it fails only if the event is set 2^64-1 times over
+}
+
+func (e event) close() {
+	if e != noEvent {
+		_ = unix.Close(int(e))
+	}
+}
+
+// await sleeps until fd is ready for what, or e is set.
+func await(fd int, what int16, e event) error {
+	fds := [2]unix.PollFd{{Fd: int32(fd), Events: what}, {Fd: int32(e), Events: unix.POLLIN}}
+	if _, err := unix.Poll(fds[:], -1); err != nil && err != unix.EINTR {
+		return err
+	}
+	return nil
+}
+
+// yield lets another thread run on this processor. It is a system call that returns at once, so the runtime need not
+// know of it.
+func yield() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }

@@ -1,0 +1,171 @@
+package tap
+
+import (
+	"encoding/binary"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/internal/vnet"
+)
+
+// end is one of two hosts that a benchmark measures the way between: a link that is polled, or the bare descriptor.
+type end interface {
+	send(frame []link.Frame)
+	// poll takes what is there, without waiting; it returns bytes of frames received so far.
+	poll() uint64
+}
+
+type polledLink struct {
+	*Link
+	got atomic.Uint64
+}
+
+func (e *polledLink) send(f []link.Frame) { _, _ = e.Write(f) }
+func (e *polledLink) poll() uint64        { e.Poll(); return e.got.Load() }
+
+func (e *polledLink) receive(frames []link.Frame) {
+	for i := range frames {
+		if len(frames[i].Data) > 13 && frames[i].Data[12] != 0x86 { // not the kernel's own IPv6
+			e.got.Add(uint64(len(frames[i].Data)))
+		}
+	}
+}
+
+// rawEnd does what no program can do with less: a write and a read for each frame, and sched_yield when there is none.
+type rawEnd struct {
+	fd     int
+	header [vnet.HeaderLen]byte
+	iov    [2]unix.Iovec
+	buf    []byte
+	got    uint64
+}
+
+func (e *rawEnd) send(f []link.Frame) {
+	for i := range f {
+		clear(e.header[:])
+		if f[i].Segmentation == link.UDP {
+			e.header[0], e.header[1] = unix.VIRTIO_NET_HDR_F_NEEDS_CSUM, unix.VIRTIO_NET_HDR_GSO_UDP_L4
+			for at, v := range [...]uint16{f[i].HeaderLen, f[i].SegmentSize, f[i].ChecksumStart, f[i].ChecksumOffset} {
+				binary.NativeEndian.PutUint16(e.header[2+2*at:], v)
+			}
+		}
+		e.iov[0].Base, e.iov[1].Base = &e.header[0], &f[i].Data[0]
+		e.iov[0].SetLen(len(e.header))
+		e.iov[1].SetLen(len(f[i].Data))
+		_, _, _ = unix.RawSyscall(unix.SYS_WRITEV, uintptr(e.fd), uintptr(unsafe.Pointer(&e.iov[0])), 2)
+	}
+}
+
+func (e *rawEnd) poll() uint64 {
+	n, _, errno := unix.RawSyscall(unix.SYS_READ, uintptr(e.fd), uintptr(unsafe.Pointer(&e.buf[0])), uintptr(len(e.buf)))
+	if errno != 0 {
+		_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
+	} else if e.buf[vnet.HeaderLen+12] != 0x86 {
+		e.got += uint64(n - vnet.HeaderLen)
+	}
+	return e.got
+}
+
+// ends are two of a kind on one bridge.
+func ends(b *testing.B, mtu int) map[string][2]end {
+	inNamespace(b)
+	bridge(b, "br0", mtu)
+	var links, raw [2]end
+	for i, name := range []string{"a0", "b0"} {
+		l := openTAP(b, name, WithBridge("br0"), WithMTU(mtu))
+		e := &polledLink{Link: l}
+		l.Attach(e.receive)
+		links[i] = e
+	}
+	for i, name := range []string{"c0", "d0"} {
+		c := config{name: name, bridge: "br0", mtu: mtu}
+		fd, _, err := c.attach()
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(func() { unix.Close(fd) })
+		if _, err := c.configure(); err != nil {
+			b.Fatal(err)
+		}
+		raw[i] = &rawEnd{fd: fd, buf: make([]byte, 128<<10)}
+	}
+	return map[string][2]end{"link": links, "raw": raw}
+}
+
+// BenchmarkPingPong is the round trip of a frame of 64 bytes between two goroutines that poll.
+func BenchmarkPingPong(b *testing.B) {
+	for kind, pair := range ends(b, 1500) {
+		b.Run(kind, func(b *testing.B) {
+			ping, pong := plainFrame(mac(2), mac(1), 50), plainFrame(mac(1), mac(2), 50)
+			size := uint64(ping.Len())
+			var stop atomic.Bool
+			go func() {
+				f := []link.Frame{pong}
+				for seen := pair[1].poll(); !stop.Load(); {
+					if n := pair[1].poll(); n != seen {
+						seen = n
+						pair[1].send(f)
+					}
+				}
+			}()
+			defer stop.Store(true)
+			f := []link.Frame{ping}
+			for tries := 0; pair[0].poll() == 0; tries++ { // until the bridge forwards
+				if tries%1000 == 0 {
+					pair[0].send(f)
+				}
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				want := pair[0].poll() + size
+				pair[0].send(f)
+				for pair[0].poll() < want {
+				}
+			}
+		})
+	}
+}
+
+func mac(n byte) []byte { return []byte{2, 0, 0, 0, 0, n} }
+
+// BenchmarkSuperframes is one goroutine that sends superframes of 15 packets of 4112 bytes to one that polls, at most
+// eight ahead of it.
+func BenchmarkSuperframes(b *testing.B) {
+	for kind, pair := range ends(b, 4200) {
+		b.Run(kind, func(b *testing.B) {
+			f := []link.Frame{superframe(mac(2), mac(1), false, 15, 4112)}
+			size := int64(f[0].Len())
+			var got atomic.Int64
+			var stop atomic.Bool
+			go func() {
+				for !stop.Load() {
+					got.Store(int64(pair[1].poll()))
+				}
+			}()
+			defer stop.Store(true)
+			for tries := 0; got.Load() < size; tries++ { // until the bridge forwards, and knows where
+				if tries%1000 == 0 {
+					pair[1].send([]link.Frame{plainFrame(mac(1), mac(2), 50)})
+					pair[0].send(f)
+				}
+				runtime.Gosched()
+			}
+			b.SetBytes(size)
+			b.ReportAllocs()
+			for sent := got.Load(); b.Loop(); sent += size {
+				for waits := 0; sent-got.Load() >= 8*size; waits++ {
+					if waits > 1<<24 {
+						b.Fatal("frames were lost")
+					}
+					runtime.Gosched()
+				}
+				pair[0].send(f)
+			}
+		})
+	}
+}

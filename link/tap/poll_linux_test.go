@@ -1,0 +1,99 @@
+package tap
+
+import (
+	"encoding/binary"
+	"sync/atomic"
+	"testing"
+
+	"github.com/softrnic/softrnic/link"
+)
+
+// TestPollerComesAndGoes: whether the host polls, has just ended polling or never did, each frame arrives, once, in
+// order, and in one call at a time.
+func TestPollerComesAndGoes(t *testing.T) {
+	for _, wait := range []link.Wait{link.WaitAdaptive, link.WaitEvent, link.WaitPoll} {
+		inNamespace(t)
+		bridge(t, "br0", 0)
+		a := openTAP(t, "a0", WithBridge("br0"))
+		b := openTAP(t, "b0", WithBridge("br0"), WithWait(wait))
+		if a.Poll() {
+			t.Error("Poll before Attach received something")
+		}
+		var busy atomic.Bool
+		var got atomic.Uint32
+		arrived := make(chan uint32, 1)
+		b.Attach(func(frames []link.Frame) {
+			if busy.Swap(true) {
+				t.Error("two calls at once")
+			}
+			for _, f := range frames {
+				if f.Data[12] != 0x88 || f.Data[13] != 0xb5 {
+					continue
+				}
+				n := binary.BigEndian.Uint32(f.Data[14:])
+				if n != got.Load() {
+					t.Errorf("frame %d where %d was due", n, got.Load())
+				}
+				got.Add(1)
+				arrived <- n
+			}
+			busy.Store(false)
+		})
+		f := plainFrame(b.MAC(), a.MAC(), 50)
+		for i := range uint32(1000) {
+			binary.BigEndian.PutUint32(f.Data[14:], i)
+			if i%3 == 1 { // polls that end before the frame
+				b.Poll()
+				b.Poll()
+				b.EndPoll()
+			}
+			if _, err := a.Write([]link.Frame{f}); err != nil {
+				t.Fatal(err)
+			}
+			if i%3 == 2 { // polls that bring the frame, or stop without a word
+				for n := uint32(0); n < i%7 && got.Load() == i; n++ {
+					b.Poll()
+				}
+			}
+			<-arrived
+		}
+		b.Close()
+		a.Close()
+	}
+}
+
+// TestCloseWhilePolled: Close returns, and nothing is received afterwards.
+func TestCloseWhilePolled(t *testing.T) {
+	inNamespace(t)
+	for range 20 {
+		a := openTAP(t, "a0")
+		var closed atomic.Bool
+		a.Attach(func([]link.Frame) {
+			if closed.Load() {
+				t.Error("received after Close")
+			}
+		})
+		stop, done := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(done)
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					a.Poll()
+				}
+			}
+		}()
+		if err := a.Close(); err != nil {
+			t.Error(err)
+		}
+		closed.Store(true)
+		if a.Poll() {
+			t.Error("Poll after Close received something")
+		}
+		a.EndPoll()
+		close(stop)
+		<-done
+	}
+}

@@ -1,0 +1,48 @@
+package rdmatransport_test
+
+import (
+	"encoding/binary"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// TestFlush: the way that data takes into a file at a peer: written, flushed, and then pointed at.
+func TestFlush(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("there is no mmap on this system")
+	}
+	lan := pipe.New()
+	a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
+	qa, _ := dial(a, b, verbs.RoCEv2, nil)
+	am := a.reg(make([]byte, 8192), everyAccess)
+	f := must(os.Create(filepath.Join(t.TempDir(), "log")))(t)
+	defer f.Close()
+	ok(t, f.Truncate(8192))
+	bm := must(b.pd.RegFile(f, 0, 8192, everyAccess|verbs.AccessFlushGlobal|verbs.AccessFlushPersistent))(t)
+	defer bm.Dereg()
+	copy(am.Buf(), "recorded")
+	binary.NativeEndian.PutUint64(am.Buf()[4096:], 8)
+
+	ok(t, qa.QP().PostSend(
+		&verbs.SendWR{ID: 1, Opcode: verbs.RDMAWrite, SGList: []verbs.SGE{am.SGE(0, 3000)}, RemoteAddr: bm.Addr() + 4096, RKey: bm.RKey()},
+		&verbs.SendWR{ID: 2, Opcode: verbs.Flush, FlushType: verbs.FlushPersistent, FlushLength: 3000, Flags: verbs.SendSignaled,
+			RemoteAddr: bm.Addr() + 4096, RKey: bm.RKey()},
+		&verbs.SendWR{ID: 3, Opcode: verbs.AtomicWrite, SGList: []verbs.SGE{am.SGE(4096, 8)}, Flags: verbs.SendSignaled | verbs.SendInline,
+			RemoteAddr: bm.Addr(), RKey: bm.RKey()},
+		&verbs.SendWR{ID: 4, Opcode: verbs.Flush, FlushType: verbs.FlushPersistent | verbs.FlushGlobal, FlushLevel: verbs.FlushMR,
+			Flags: verbs.SendSignaled, RKey: bm.RKey()}))
+	for id := uint64(2); id <= 4; id++ {
+		if wc := poll(t, qa.QP().SendCQ()); wc.WRID != id || wc.Status != verbs.WCSuccess {
+			t.Fatalf("%+v", wc)
+		}
+	}
+	got := must(os.ReadFile(f.Name()))(t)
+	if n := binary.NativeEndian.Uint64(got); n != 8 || string(got[4096:4096+n]) != "recorded" {
+		t.Errorf("the file has %d, %q", n, got[4096:4104])
+	}
+}

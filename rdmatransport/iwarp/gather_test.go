@@ -1,0 +1,124 @@
+package iwarp_test
+
+import (
+	"bytes"
+	"testing"
+	"testing/synctest"
+
+	"github.com/softrnic/softrnic/rdmatransport/iwarp"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// gathering is a connection whose stream hears nothing unless it is told so, and a function that posts n WRITEs of 8
+// bytes, one by one, each to a place of its own.
+func gathering(t *testing.T, n *network) (x, y *session, s *stream, write func(n int)) {
+	n.mute = true
+	a, b := newNode(t, n, nodeAddr, 1<<17, iwarp.Config{}), newNode(t, n, peerAddr, 1<<17, iwarp.Config{})
+	x, y = pair(a, b)
+	copy(x.buf, pattern(3, len(x.buf)))
+	synctest.Wait()
+	posted := 0
+	return x, y, n.dials[0], func(n int) {
+		for range n {
+			x.post(&verbs.SendWR{
+				Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{x.mr.SGE(8*posted, 8)},
+				RKey: y.mr.RKey(), RemoteAddr: y.mr.Addr() + uint64(8*posted),
+			})
+			posted++
+		}
+	}
+}
+
+// Small requests go out at once as long as the peer keeps up, wait for company when it does not, and then go together:
+// when it is heard from, or no more can be posted.
+func TestSmallRequestsGather(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x, y, s, write := gathering(t, &network{offloaded: true})
+		before := s.hear()
+		write(20)
+		if n := len(x.wcs(x.scq)); n == 0 || n >= 20 {
+			t.Fatalf("%d of 20 requests complete, though the peer is silent: want some", n)
+		}
+		sent := s.hear()
+		synctest.Wait()
+		if s.hear() != sent+1 {
+			t.Errorf("the requests that waited left in %d pieces, want 1", s.hear()-sent)
+		}
+		if sent-before >= 20 {
+			t.Errorf("%d pieces before that", sent-before)
+		}
+		x.wcs(x.scq)
+		if !bytes.Equal(y.buf[:160], x.buf[:160]) {
+			t.Error("data differ")
+		}
+
+		before = s.hear()
+		write(256) // the queue has no more
+		if n := len(x.wcs(x.scq)); n < 256 {
+			write(256 - n)
+		}
+		if n := len(x.wcs(x.scq)); n == 0 {
+			t.Error("nothing of a full queue was sent")
+		}
+		if n := s.hear() - before; n > 10 {
+			t.Errorf("a full queue left in %d pieces", n)
+		}
+	})
+}
+
+// What waits when the application disconnects is sent, and done, even where the stream has no room at that time.
+func TestGatheredGoBeforeTheEnd(t *testing.T) {
+	for _, buffer := range []int{1 << 20, 150} {
+		synctest.Test(t, func(t *testing.T) {
+			x, y, s, write := gathering(t, &network{offloaded: true, buffer: buffer})
+			s.hear()
+			write(20)
+			synctest.Wait()
+			must(t, x.conn.ID().Disconnect())
+			synctest.Wait()
+			for i, wc := range x.wcs(x.scq) {
+				if i < 20 && buffer > 1000 && wc.Status != verbs.WCSuccess {
+					t.Errorf("request %d: %v", i, wc.Status)
+				}
+				if wc.Status == verbs.WCSuccess && !bytes.Equal(y.buf[8*i:8*i+8], x.buf[8*i:8*i+8]) {
+					t.Errorf("request %d was lost", i)
+				}
+			}
+		})
+	}
+}
+
+// Small FPDUs among long ones, where an FPDU may be longer than a segment: all of it arrives in order.
+func TestBatchesKeepOrder(t *testing.T) {
+	for _, buffer := range []int{1 << 20, 70_000, 3000} {
+		synctest.Test(t, func(t *testing.T) {
+			n := &network{offloaded: true, buffer: buffer}
+			a, b := newNode(t, n, nodeAddr, 1<<20, iwarp.Config{}), newNode(t, n, peerAddr, 1<<20, iwarp.Config{})
+			x, y := pair(a, b)
+			copy(x.buf, pattern(5, len(x.buf)))
+			var wrs []*verbs.SendWR
+			off := 0
+			for i := range 40 {
+				size := []int{8, 65536, 1, 3000, 64_700, 0, 20_000}[i%7]
+				wrs = append(wrs, &verbs.SendWR{
+					ID: uint64(i), Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{x.mr.SGE(off, size)},
+				})
+				y.recv(uint64(i), off, size)
+				off += size
+			}
+			x.post(wrs...)
+			got := y.wcs(y.rcq)
+			if len(got) != 40 {
+				t.Fatalf("%d of 40 messages arrived", len(got))
+			}
+			for i, wc := range got {
+				if wc.WRID != uint64(i) || wc.Status != verbs.WCSuccess || wc.ByteLen != wrs[i].SGList[0].Length {
+					t.Errorf("message %d: %+v", i, wc)
+				}
+			}
+			if !bytes.Equal(y.buf[:off], x.buf[:off]) {
+				t.Error("data differ")
+			}
+		})
+	}
+}

@@ -1,0 +1,65 @@
+package memory
+
+import "github.com/softrnic/softrnic/verbs"
+
+// Span is memory that an access was granted to, good for as long as the QP's lock is held.
+type Span struct {
+	b    []byte
+	kind kind
+}
+
+type kind uint8
+
+const (
+	plain  kind = iota
+	mapped      // touching it may fault
+	null        // b is only as long as the span
+)
+
+// zeros is what a null MR reads as.
+var zeros [64 << 10]byte
+
+func spanOf(mr *verbs.MR, b []byte) Span {
+	if mr.MayFault() {
+		return Span{b, mapped}
+	}
+	return Span{b, plain}
+}
+
+// Len is the number of bytes.
+func (s Span) Len() int { return len(s.b) }
+
+// Write copies src, of the span's length, into it; false if the memory faults, part of it perhaps written.
+func (s Span) Write(src []byte) bool {
+	switch s.kind {
+	case plain:
+		copy(s.b, src)
+	case mapped:
+		return verbs.Guard(func() { copy(s.b, src) })
+	}
+	return true
+}
+
+// Read copies the span to the beginning of dst; false if the memory faults.
+func (s Span) Read(dst []byte) bool {
+	if s.kind == mapped {
+		return verbs.Guard(func() { copy(dst, s.b) })
+	}
+	copy(dst, s.b)
+	return true
+}
+
+// Bytes is the span's content, to be read later; not ok if the memory faults.
+func (s Span) Bytes() (b []byte, ok bool) {
+	if s.kind != mapped {
+		return s.b, true
+	}
+	b = make([]byte, len(s.b))
+	return b, s.Read(b)
+}
+
+// Persist returns once the span is where it outlives a loss of power; false if it could not be brought there.
+func (s Span) Persist() bool { return verbs.Persist(s.b) == nil }
+
+// Ordinary is the memory itself, if it can be used without more ado.
+func (s Span) Ordinary() (b []byte, ok bool) { return s.b, s.kind == plain }

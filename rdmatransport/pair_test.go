@@ -1,0 +1,117 @@
+package rdmatransport_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+)
+
+const everyAccess = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
+
+// both runs a test over either transport.
+func both(t *testing.T, f func(t *testing.T, transport verbs.Transport)) {
+	for _, transport := range []verbs.Transport{verbs.RoCEv2, verbs.IWARP} {
+		t.Run(transport.String(), func(t *testing.T) { f(t, transport) })
+	}
+}
+
+// station is a device with a PD, on a network of the test's.
+type station struct {
+	t    *testing.T
+	addr netip.Addr
+	host *stack.Host
+	prov *rdmatransport.Provider
+	dev  *verbs.Device
+	pd   *verbs.PD
+}
+
+func newStation(t *testing.T, lan *pipe.Switch, addr string) *station {
+	t.Helper()
+	s := &station{t: t, addr: netip.MustParsePrefix(addr).Addr()}
+	s.host = must(stack.New(lan.Port(), stack.Addr(addr)))(t)
+	s.prov = rdmatransport.New(s.host)
+	s.dev = must(verbs.Open(s.prov))(t)
+	s.pd = must(s.dev.AllocPD())(t)
+	t.Cleanup(func() {
+		s.pd.Dealloc()
+		s.dev.Close()
+		s.host.Close()
+	})
+	return s
+}
+
+// reg registers memory until the end of the test.
+func (s *station) reg(buf []byte, access verbs.Access) *verbs.MR {
+	s.t.Helper()
+	mr := must(s.pd.RegMR(buf, access))(s.t)
+	s.t.Cleanup(func() {
+		if err := mr.Dereg(); err != nil && !errors.Is(err, verbs.ErrDestroyed) {
+			s.t.Error(err)
+		}
+	})
+	return mr
+}
+
+// dial connects a with b over one transport, until the end of the test. change, which may be nil, sets what b's QP is
+// made with.
+func dial(a, b *station, transport verbs.Transport, change func(*rdmacm.Config)) (onA, onB *rdmacm.Conn) {
+	t := a.t
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	size := verbs.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInlineData: 64}
+	server := &rdmacm.Config{Transport: transport, PD: b.pd, Cap: size}
+	if change != nil {
+		change(server)
+	}
+	l := must(rdmacm.Listen(b.dev, ":0", server))(t)
+	defer l.Close()
+	accepted := make(chan error, 1)
+	go func() {
+		var err error
+		onB, err = l.Accept(ctx)
+		accepted <- err
+	}()
+	to := netip.AddrPortFrom(b.addr, l.Addr().Port()).String()
+	onA = must(rdmacm.Dial(ctx, a.dev, to, &rdmacm.Config{Transport: transport, PD: a.pd, Cap: size}))(t)
+	if err := <-accepted; err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		onA.Close()
+		onB.Close()
+	})
+	return onA, onB
+}
+
+// event is the device's next asynchronous event.
+func (s *station) event() verbs.AsyncEvent {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), 20*time.Second)
+	defer cancel()
+	return must(s.dev.GetAsyncEvent(ctx))(s.t)
+}
+
+// must passes a value on if there was no error.
+func must[T any](v T, err error) func(*testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		ok(t, err)
+		return v
+	}
+}
+
+func ok(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

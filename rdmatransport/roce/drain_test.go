@@ -1,0 +1,63 @@
+package roce_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// TestSQD: what is begun goes to its end, retransmissions included; what is not waits; receiving goes on.
+func TestSQD(t *testing.T) {
+	bubble(t, config{sigAll: true, timeout: 14, retry: 7}, func(r *rig) {
+		r.post(r.wr(1, verbs.Send, 8))
+		first := r.take()
+		toSQD := &verbs.QPAttr{QPState: verbs.StateSQD, EnSQDAsyncNotify: true}
+		if err := r.qp.Modify(toSQD, verbs.QPAttrState|verbs.QPAttrEnSQDAsyncNotify); err != nil {
+			r.t.Fatal(err)
+		}
+		r.post(r.wr(2, verbs.Send, 8))
+		r.expect()
+		time.Sleep(time.Second / 10) // the first is sent again and again, the second is not
+		for _, p := range r.take() {
+			if p.PSN != first[0].PSN {
+				r.t.Errorf("PSN %d is sent in SQD", p.PSN)
+			}
+		}
+		r.recv(1, 0, 64)
+		r.give(r.req(wire.RCSendOnly, 0, fill(8, 1), ackReq))
+		r.take()
+		r.completions(r.rcq, "1 SUCCESS RECV 8")
+
+		ctx, cancel := context.WithTimeout(r.t.Context(), time.Millisecond)
+		defer cancel()
+		for {
+			e, err := r.dev.GetAsyncEvent(ctx)
+			if err != nil {
+				break
+			}
+			if e.Type == verbs.EventSQDrained {
+				r.t.Error("drained, and nothing is acknowledged")
+			}
+		}
+		r.give(r.ack(0))
+		r.completions(r.scq, "1 SUCCESS SEND 0")
+		e, err := r.dev.GetAsyncEvent(r.t.Context())
+		if err != nil || e.Type != verbs.EventSQDrained || e.QP != r.qp {
+			r.t.Errorf("got %+v, %v", e, err)
+		}
+		if a, _, _ := r.qp.Query(0); a.SQDraining || a.QPState != verbs.StateSQD {
+			r.t.Errorf("got %+v", a)
+		}
+		if err := r.qp.Modify(&verbs.QPAttr{QPState: verbs.StateRTS}, verbs.QPAttrState); err != nil {
+			r.t.Fatal(err)
+		}
+		if got := r.take(); len(got) != 1 || got[0].PSN != first[0].PSN+1 {
+			r.t.Errorf("back in RTS: %v", got)
+		}
+		r.give(r.ack(1))
+		r.completions(r.scq, "2 SUCCESS SEND 0")
+	})
+}

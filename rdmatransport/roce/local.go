@@ -1,0 +1,37 @@
+package roce
+
+// On the path: beside it. Requests that are carried out here, in their turn and without a packet: windows are bound and
+// invalidated.
+
+import (
+	"github.com/softrnic/softrnic/rdmatransport/memory"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+func isLocal(op verbs.WROpcode) bool { return op == verbs.BindMW || op == verbs.LocalInv }
+
+// carryOut does what a local request asks for.
+func (q *qp) carryOut(wr *verbs.SendWR) verbs.WCStatus {
+	if wr.Opcode == verbs.BindMW {
+		return q.e.regions.Bind(q.h, wr.Bind)
+	}
+	if q.e.regions.InvalidateWindow(q.h, wr.InvalidateRKey) != memory.Allowed {
+		return verbs.WCLocQPOpErr
+	}
+	return verbs.WCSuccess
+}
+
+// popLocal completes the oldest requests if they are local and done.
+func (q *qp) popLocal() {
+	r := &q.req
+	for q.h.SendLen() > 0 {
+		if s := r.at(r.first); !s.local || s.status != verbs.WCSuccess {
+			return
+		}
+		if r.cur == r.first {
+			r.cur++
+			r.curPkt = 0
+		}
+		q.pop(verbs.WCSuccess, 0)
+	}
+}

@@ -1,0 +1,78 @@
+package roce
+
+// On the path: congestion, as the network tells of it. A packet that comes marked is answered with a congestion
+// notification packet (CNP); one that comes slows its QP down. (IBTA A17.9)
+
+import (
+	"time"
+
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// The ECN bits of the traffic class (RFC 3168 §5).
+const (
+	ecnMask               = 3
+	ecnCapable            = 2 // ECT(0)
+	congestionExperienced = 3
+)
+
+// notifier is a connection's notification point.
+type notifier struct {
+	path stack.Path    // of notifications
+	next time.Duration // before then, none
+}
+
+// control gives a connection that takes a new path what congestion control needs; grh is made to say that its packets may
+// be marked.
+func (q *qp) control(nic stack.NIC, grh *verbs.GRH, srcPort uint16) (*notifier, error) {
+	if q.e.dcqcn == nil || q.service == wire.UD {
+		return nil, nil
+	}
+	own := *grh
+	own.TrafficClass = q.e.dcqcn.CNPDSCP << 2
+	path, err := openPath(nic, q.port, &own, srcPort)
+	if err != nil {
+		return nil, err
+	}
+	grh.TrafficClass = grh.TrafficClass&^ecnMask | ecnCapable
+	return &notifier{path: path}, nil
+}
+
+func (n *notifier) close() {
+	if n != nil {
+		n.path.Close()
+	}
+}
+
+// congestionAhead answers a packet that came marked.
+func (q *qp) congestionAhead() {
+	c, n := &q.e.Counters, q.notify
+	c.Marked.Add(1)
+	now := q.e.now()
+	if now < n.next {
+		return
+	}
+	n.next = now + q.e.dcqcn.MinTimeBetweenCNPs
+	p := wire.Packet{BTH: wire.BTH{Opcode: wire.CNP, BECN: true, DestQP: q.dest}}
+	header, b := q.packet(n.path, &p, wire.CNPPayloadLen)
+	if b == nil {
+		return
+	}
+	clear(b[p.EncodeHeader(b):])
+	q.seal(header, b)
+	c.SentCNPs.Add(1)
+}
+
+// notified takes a notification in.
+func (q *qp) notified() {
+	if q.pace == nil || q.pace.react == nil {
+		q.e.Counters.IgnoredCNPs.Add(1)
+		return
+	}
+	now := q.e.now()
+	q.pace.advance(now)
+	q.pace.react.notified(now)
+	q.e.Counters.HandledCNPs.Add(1)
+}

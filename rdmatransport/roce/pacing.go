@@ -1,0 +1,108 @@
+package roce
+
+// On the path: before a packet with data is built. A QP with a rate limit, or with a reaction point, lets packets out at
+// its rate; others have no pacer.
+
+import "time"
+
+// pacer keeps a QP's packets to a rate. A nil pacer has no limit.
+type pacer struct {
+	limit float64   // QPAttr.RateLimit in bits a second; 0 is none
+	react *reaction // nil without congestion control
+
+	debt float64 // bits sent that the rate had not allowed at the time last; what it had and was not used is below 0
+	last time.Duration
+	wake time.Duration // when the next packet may go, or the rate rises; 0 if none waits
+	ask  time.Duration // before then, no further acknowledgement is asked for because of the rate
+}
+
+// rate is in bits a second.
+func (p *pacer) rate() float64 {
+	switch {
+	case p.react == nil:
+		return p.limit
+	case p.limit == 0:
+		return p.react.current
+	}
+	return min(p.limit, p.react.current)
+}
+
+// advance takes in the time that has passed.
+func (p *pacer) advance(now time.Duration) {
+	if r := p.react; r != nil {
+		for !r.full() && r.rise <= now {
+			p.pay(r.rise)
+			r.timePassed()
+		}
+	}
+	p.pay(now)
+}
+
+func (p *pacer) pay(now time.Duration) {
+	if now > p.last {
+		rate := p.rate()
+		p.debt = max(p.debt-(now-p.last).Seconds()*rate, -paceSlack.Seconds()*rate)
+		p.last = now
+	}
+}
+
+// passes tells whether a packet may go now; if not, when to ask again is noted.
+func (p *pacer) passes(now time.Duration) bool {
+	if p == nil {
+		return true
+	}
+	p.advance(now)
+	if p.debt <= 0 {
+		p.wake = 0
+		return true
+	}
+	p.wake = now + time.Duration(p.debt/p.rate()*float64(time.Second)) + 1
+	if r := p.react; r != nil && !r.full() {
+		p.wake = min(p.wake, r.rise)
+	}
+	return false
+}
+
+// asks tells whether a packet of a long message, n bytes, should ask for an acknowledgement because those behind it wait:
+// what asked before may be far back.
+func (p *pacer) asks(n uint32, now time.Duration) bool {
+	if p == nil || p.debt+8*float64(n) <= 0 || now < p.ask {
+		return false
+	}
+	p.ask = now + paceAck
+	return true
+}
+
+// sent takes in that n bytes of IP packet go out.
+func (p *pacer) sent(n int) {
+	p.debt += 8 * float64(n)
+	if p.react != nil {
+		p.react.bytesPassed(n)
+	}
+}
+
+// pacer is the QP's, made if it has none.
+func (q *qp) pacer() *pacer {
+	if q.pace == nil {
+		q.pace = &pacer{last: q.e.now()}
+	}
+	return q.pace
+}
+
+// limit sets the QP's rate limit in kbit/s, or takes it away. What waited goes when it was to go, at the latest.
+func (q *qp) limit(kbits uint32) {
+	if kbits == 0 && !q.limited() {
+		return
+	}
+	p := q.pacer()
+	p.advance(q.e.now())
+	if p.limit = float64(kbits) * 1e3; kbits == 0 && p.react == nil {
+		q.pace = nil
+	}
+}
+
+// limited tells whether the QP has a rate limit.
+func (q *qp) limited() bool { return q.pace != nil && q.pace.limit != 0 }
+
+// mayPass tells whether the rate lets a packet out.
+func (q *qp) mayPass() bool { return q.pace == nil || q.pace.passes(q.e.now()) }

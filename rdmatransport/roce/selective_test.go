@@ -1,0 +1,149 @@
+package roce_test
+
+// What two that mark their packets do about a gap, seen from the other end.
+
+import (
+	"bytes"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// marked are packets of a SoftRNIC.
+func marked(pkts ...wire.Packet) []wire.Packet {
+	for i := range pkts {
+		pkts[i].Reserved7 = wire.SelectiveMark
+	}
+	return pkts
+}
+
+// sack is a selective acknowledgement of the peer: psn is missing, those at the given distances from it are not.
+func (r *rig) sack(psn int, there ...int) wire.Packet {
+	p := marked(r.nak(wire.NakPSNSeq, psn))[0]
+	s := make(wire.Sack, (slices.Max(there)+63)/64*8)
+	for _, d := range there {
+		s[(d-1)/8] |= 1 << ((d - 1) % 8)
+	}
+	p.Payload = s
+	return p
+}
+
+// TestKeepsWhatComesBehindAGap: and executes it in order, once, when the gap is filled.
+func TestKeepsWhatComesBehindAGap(t *testing.T) {
+	bubble(t, config{rqPSN: 0xfffffe}, func(r *rig) {
+		data := fill(3*1024, 1)
+		want := bytes.Clone(r.buf)
+		write := marked(
+			r.req(wire.RCWriteFirst, 0, data[:1024], r.at(0, 3*1024)), r.req(wire.RCWriteMiddle, 1, data[1024:2048]),
+			r.req(wire.RCWriteLast, 2, data[2048:], ackReq), r.req(wire.RCWriteOnly, 3, data[:8], r.at(4096, 8), ackReq))
+		r.give(write[0], write[2])
+		sent := r.expect("nak60 1 msn 0")
+		if got := slices.Collect(wire.Sack(sent[0].Payload).All); !slices.Equal(got, []uint32{1}) {
+			t.Errorf("it says that it has %v", got)
+		}
+		r.give(write[3], write[3])
+		for _, p := range r.take() {
+			if got := slices.Collect(wire.Sack(p.Payload).All); !slices.Equal(got, []uint32{1, 2}) {
+				t.Errorf("it says that it has %v", got)
+			}
+		}
+		if copy(want, data[:1024]); !bytes.Equal(r.buf, want) {
+			t.Error("something is placed before its turn")
+		}
+		r.give(write[1])
+		r.expect("ack 3 msn 2")
+		copy(want, data)
+		if copy(want[4096:], data[:8]); !bytes.Equal(r.buf, want) {
+			t.Error("the data are wrong")
+		}
+	})
+	// A request in error ends the connection; what is kept behind it leaves no trace.
+	bubble(t, config{}, func(r *rig) {
+		want := bytes.Clone(r.buf)
+		r.give(marked(r.req(wire.RCWriteOnly, 1, fill(8, 1), r.at(0, 8), ackReq))...)
+		r.take()
+		r.give(marked(r.req(wire.RCWriteOnly, 0, fill(8, 1), reth(r.mr.Addr(), r.mr.RKey()+1, 8)))...)
+		r.expect("nak62 0 msn 0")
+		if !bytes.Equal(r.buf, want) {
+			t.Error("memory has changed")
+		}
+	})
+	// Nothing is kept for one that does not mark its packets, nor from beyond the span.
+	bubble(t, config{}, func(r *rig) {
+		r.give(r.req(wire.RCWriteOnly, 1, fill(8, 1), r.at(0, 8), ackReq))
+		if p := r.expect("nak60 0 msn 0")[0]; len(p.Payload) != 0 {
+			t.Errorf("a stranger is sent %x", p.Payload)
+		}
+		r.give(marked(r.req(wire.RCWriteOnly, 5000, fill(8, 1), r.at(0, 8), ackReq))...)
+		r.give(r.req(wire.RCWriteOnly, 0, fill(8, 1), r.at(0, 8), ackReq))
+		r.expect("ack 0 msn 1")
+	})
+}
+
+// TestRepeatsOnlyWhatIsMissing: and what was repeated in vain again, without a timeout.
+func TestRepeatsOnlyWhatIsMissing(t *testing.T) {
+	bubble(t, config{sqPSN: first, retry: 1, timeout: 14}, func(r *rig) {
+		r.post(r.wr(1, verbs.RDMAWrite, 9*1024), r.wr(2, verbs.Send, 8))
+		r.take()
+		r.give(r.sack(2, 1)) // one later packet may have overtaken it
+		r.expect()
+		r.give(r.sack(2, 1, 2, 4))
+		r.expect("WRITE Middle 2 len 1024 ackreq")
+		r.give(r.sack(2, 1, 2, 4), r.sack(2, 1)) // nothing new
+		r.expect()
+		r.give(r.sack(2, 1, 2, 4, 5, 6, 7)) // SEND 9 is there, the last but for the repetition
+		r.expect("WRITE Middle 5 len 1024 ackreq")
+		r.give(r.sack(2, 1, 2, 3, 4, 5, 6, 7)) // the second repetition came, not the first
+		r.expect("WRITE Middle 2 len 1024 ackreq")
+		r.give(marked(r.ack(9))...)
+		r.completions(r.scq, "1 SUCCESS RDMA_WRITE 0", "2 SUCCESS SEND 0")
+		sleep(time.Second)
+		r.expect()
+	})
+	run(t, "READ", config{sqPSN: first, retry: 1}, func(t *testing.T, r *rig) {
+		data := fill(8<<10, 3)
+		at := func(i int) wire.Packet {
+			return marked(r.data(wire.RCReadResponseMiddle, i, data[i<<10:(i+1)<<10]))[0]
+		}
+		r.post(r.wr(1, verbs.RDMARead, 8<<10))
+		r.take()
+		r.give(at(0), at(3))
+		r.expect()
+		r.give(at(4))
+		r.expect("READ Request 1 at 1024+1024 ackreq")
+		r.give(at(5))
+		r.expect("READ Request 2 at 2048+1024 ackreq")
+		r.give(at(7)) // the end
+		r.expect("READ Request 6 at 6144+1024 ackreq")
+		r.give(at(1), at(2), at(2))
+		r.completions(r.scq)
+		r.give(at(6))
+		r.completions(r.scq, "1 SUCCESS RDMA_READ 8192")
+		if !bytes.Equal(r.buf[:8<<10], data) {
+			t.Error("the data are wrong")
+		}
+	})
+	run(t, "the end of all", config{sqPSN: first, retry: 1, timeout: 14}, func(t *testing.T, r *rig) {
+		r.post(r.wr(1, verbs.Send, 8))
+		r.give(marked(r.ack(0))...)
+		r.post(r.wr(2, verbs.Send, 8), r.wr(3, verbs.Send, 8))
+		r.take()
+		sleep(30 * time.Millisecond) // the timeout is 67 ms
+		r.expect("SEND Only 2 len 8 ackreq", "SEND Only 2 len 8 ackreq")
+		r.give(r.sack(1, 1))
+		r.expect("SEND Only 1 len 8 ackreq")
+		r.give(marked(r.ack(2))...)
+		r.completions(r.scq, "1 SUCCESS SEND 0", "2 SUCCESS SEND 0", "3 SUCCESS SEND 0")
+	})
+	// One that lies about what it has harms itself only.
+	run(t, "lies", config{sqPSN: first, retry: 1, timeout: 14}, func(t *testing.T, r *rig) {
+		r.post(r.wr(1, verbs.RDMAWrite, 3*1024))
+		r.give(r.sack(0, 1, 2, 500, 1000))
+		r.take()
+		sleep(time.Minute)
+		r.completions(r.scq, "1 RETRY_EXC_ERR")
+	})
+}

@@ -1,0 +1,153 @@
+package roce
+
+// On the path: unreliable datagrams, both ways. A work request is one packet, sent and completed at once on the
+// goroutine that posted it; what comes in is placed behind its network header, or dropped without a word. (IBTA Vol 1
+// §9.8.3, A17.4.5)
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// ownQKey is the bit of a work request's Q_Key that says: send the QP's own (IBTA Vol 1 §10.2.5).
+const ownQKey = 1 << 31
+
+// address is the provider's half of an address handle.
+type address struct{ path stack.Path }
+
+// CreateAH makes the provider's half of an address handle.
+func (e *Engine) CreateAH(attr *verbs.AHAttr) (verbs.ProviderAH, error) {
+	if attr.PortNum < 1 || int(attr.PortNum) > len(e.nics) {
+		return nil, fmt.Errorf("port %d: %w", attr.PortNum, verbs.ErrInvalid)
+	}
+	nic := e.nics[attr.PortNum-1]
+	path, err := openPath(nic, attr.PortNum, &attr.GRH, flowPort(&attr.GRH))
+	if err != nil {
+		return nil, err
+	}
+	return &address{path}, nil
+}
+
+// Destroy implements verbs.ProviderAH.
+func (a *address) Destroy() { a.path.Close() }
+
+// flowPort is the UDP source port of an address handle: any QP sends from it, so it goes by the flow label, as Linux
+// folds that, or without one by the destination.
+func flowPort(grh *verbs.GRH) uint16 {
+	if l := grh.FlowLabel; l != 0 {
+		return 0xc000 | uint16(l&0x3fff^l>>14)
+	}
+	return sourcePort(uint32(grh.SGIDIndex), binary.BigEndian.Uint32(grh.DGID[12:]))
+}
+
+// sendDatagrams sends what is posted.
+func (q *qp) sendDatagrams() {
+	for q.h.SendLen() > 0 && !q.draining() && q.mayPass() {
+		if status := q.sendDatagram(q.h.Send(0)); status != verbs.WCSuccess {
+			q.h.CompleteSend(status, 0)
+			q.h.FailSend()
+			return
+		}
+		q.stats.sends++
+		q.h.CompleteSend(verbs.WCSuccess, 0)
+	}
+}
+
+// sendDatagram sends one. What the path cannot take is lost, as anywhere else on the way.
+func (q *qp) sendDatagram(wr *verbs.SendWR) verbs.WCStatus {
+	n := int(wr.Length())
+	p := wire.Packet{
+		BTH: wire.BTH{
+			Opcode: wire.UDSendOnly, Solicited: wr.Flags&verbs.SendSolicited != 0, DestQP: wr.RemoteQPN, PSN: q.req.next,
+		},
+		DETH: wire.DETH{QKey: wr.RemoteQKey, SrcQP: q.num},
+		Imm:  wr.ImmData,
+	}
+	if wr.Opcode == verbs.SendWithImm {
+		p.Opcode = wire.UDSendOnlyImm
+	}
+	if wr.RemoteQKey&ownQKey != 0 {
+		p.DETH.QKey = q.h.Attr().QKey
+	}
+	q.req.next = wire.PSNAdd(q.req.next, 1)
+	header, b := q.packet(wr.AH.Provider().(*address).path, &p, n)
+	if b == nil {
+		return verbs.WCSuccess
+	}
+	h := p.EncodeHeader(b)
+	if data := wr.Inline(); data != nil {
+		copy(b[h:], data)
+	} else if status := q.e.regions.Gather(b[h:h+n], q.h.PD(), wr.SGList, 0); status != verbs.WCSuccess {
+		q.out.Drop()
+		return status
+	}
+	q.seal(header, b)
+	return verbs.WCSuccess
+}
+
+// receiveDatagram places a datagram in the next receive request.
+func (q *qp) receiveDatagram(d *stack.Datagram, p *wire.Packet) {
+	c := &q.e.Counters
+	switch {
+	case p.Opcode.Transport() != wire.UD || !p.Opcode.Info().Known():
+		c.Malformed.Add(1)
+		return
+	case p.DETH.QKey != q.h.Attr().QKey:
+		c.QKeyViolations.Add(1)
+		return
+	}
+	q.stats.rcvdPkts++
+	wr := q.h.Recv()
+	switch {
+	case wr == nil:
+		c.NoReceive.Add(1)
+		return
+	case verbs.GRHLen+uint64(len(p.Payload)) > wr.Length():
+		c.TooLong.Add(1) // the request waits for one that fits it
+		return
+	}
+	wc := verbs.WC{
+		Opcode: verbs.WCRecv, Flags: verbs.WCGRH, ByteLen: uint32(verbs.GRHLen + len(p.Payload)), SrcQP: p.DETH.SrcQP,
+	}
+	if p.Opcode.Info().HasImmDt() {
+		wc.Flags |= verbs.WCWithImm
+		wc.ImmData = p.Imm
+	}
+	wc.Status = q.scatterDatagram(d, p, wr)
+	q.h.CompleteRecv(&wc, p.Solicited)
+	if wc.Status != verbs.WCSuccess {
+		q.fail()
+		return
+	}
+	q.recvs++
+}
+
+// scatterDatagram places the network header and the payload. An IPv4 header stands in the last 20 of the 40 bytes.
+func (q *qp) scatterDatagram(d *stack.Datagram, p *wire.Packet, wr *verbs.RecvWR) verbs.WCStatus {
+	var grh [verbs.GRHLen]byte
+	ip := d.Header[:len(d.Header)-8]
+	copy(grh[verbs.GRHLen-len(ip):], ip)
+	if len(ip) == 20 && d.SegmentSize < len(d.Payload) {
+		putChecksum(grh[20:]) // a superframe's header has the sum of all of it
+	}
+	status := q.e.regions.Scatter(grh[:], q.h.PD(), wr.SGList, 0)
+	if status == verbs.WCSuccess {
+		status = q.e.regions.Scatter(p.Payload, q.h.PD(), wr.SGList, verbs.GRHLen)
+	}
+	return status
+}
+
+// putChecksum makes an IPv4 header's checksum right.
+func putChecksum(ip []byte) {
+	ip[10], ip[11] = 0, 0
+	var sum uint32
+	for i := 0; i < 20; i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(ip[i:]))
+	}
+	sum = sum>>16 + sum&0xffff
+	binary.BigEndian.PutUint16(ip[10:], ^uint16(sum>>16+sum))
+}

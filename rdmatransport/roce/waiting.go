@@ -1,0 +1,130 @@
+package roce
+
+// On the path: what waits for company. A small request that is posted while others are in flight leaves with those that
+// are posted after it, as soon as they fill a frame, an acknowledgement comes, or whoever posts has nothing more to post:
+// he polls twice without posting, or sleeps. An acknowledgement that falls due while the application drives the device
+// waits for one poll: the answer that the application may have takes it along.
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/softrnic/softrnic/rdmatransport/timers"
+)
+
+// waiting is the QPs that have something waiting: a stack that takes no lock.
+type waiting struct {
+	head  atomic.Pointer[qp]
+	timer timers.Timer // for applications that stop polling
+}
+
+// wait puts q, which is locked, among those that have something waiting.
+func (e *Engine) wait(q *qp) {
+	if q.waits {
+		return
+	}
+	q.waits = true
+	e.waiting.push(q)
+	if !e.waiting.timer.Armed() {
+		e.timers.Arm(&e.waiting.timer, time.Now().Add(maxWait))
+	}
+}
+
+func (w *waiting) push(q *qp) {
+	for {
+		h := w.head.Load()
+		q.nextWaiting = h
+		if w.head.CompareAndSwap(h, q) {
+			return
+		}
+	}
+}
+
+// release sends what waits, but what was posted since the last call only if all is set; false if there was nothing.
+func (e *Engine) release(all bool) bool {
+	if e.waiting.head.Load() == nil {
+		return false
+	}
+	sent := false
+	for q := e.waiting.head.Swap(nil); q != nil; {
+		next := q.nextWaiting
+		q.h.Lock()
+		if q.recent && !all {
+			q.recent = false
+			e.waiting.push(q)
+			q.h.Unlock()
+		} else {
+			q.waits, q.recent = false, false
+			q.release()
+			q.h.Unlock()
+			sent = true
+		}
+		q = next
+	}
+	return sent
+}
+
+// Progress implements verbs.Provider's for this half of the device.
+func (e *Engine) Progress() bool {
+	sent := e.release(false)
+	received := false
+	for _, nic := range e.nics {
+		received = nic.Poll() || received
+	}
+	return received || sent
+}
+
+// EndProgress implements verbs.Provider's: nothing waits any more.
+func (e *Engine) EndProgress() {
+	e.release(true)
+	for _, nic := range e.nics {
+		nic.EndPoll()
+	}
+}
+
+// gathers tells whether what was just posted is to wait for company: not the first, while nothing is on its way.
+func (q *qp) gathers() bool {
+	alone := q.req.idle() && q.req.queued.packets == 0
+	return q.few() && !alone
+}
+
+// keepsWaiting tells whether an acknowledgement lets out nothing of what waits: the application drives the device, and
+// has its say first.
+func (q *qp) keepsWaiting() bool {
+	return q.waits && q.req.rec == nil && q.few()
+}
+
+// few tells whether all that is not sent was posted since transmit last ran, and does not fill a frame.
+func (q *qp) few() bool {
+	r := &q.req
+	for end := r.first + uint64(q.h.SendLen()); r.seen < end; r.seen++ {
+		r.queued.packets++
+		if wr := q.h.Send(int(r.seen - r.first)); !hasAnswer(wr.Opcode) {
+			r.queued.bytes += wr.Length()
+		}
+	}
+	return r.batch > 1 && r.cur+uint64(r.queued.packets) == r.seen && r.curPkt == 0 &&
+		r.queued.packets < fullFrame && r.queued.bytes < uint64(r.batch-1)*uint64(q.mtu)
+}
+
+// queued is what was posted since transmit last ran: packets, and their payload in bytes. A message is taken for one
+// packet: those of more are so long that their bytes matter.
+type queued struct {
+	packets int
+	bytes   uint64
+}
+
+// part sends the acknowledgement that waits, if one does, as the QP ends: whoever has seen its last message complete may
+// end it at once, and the peer would ask in vain for word of that message.
+func (q *qp) part() {
+	if q.reliable() && !q.destroyed && receives(q.h.State()) && q.ackWaits() {
+		q.respond()
+		q.flush()
+	}
+}
+
+// ackWaits tells whether what the responder owes is nothing but an acknowledgement that may wait for a poll.
+func (q *qp) ackWaits() bool {
+	r := &q.resp
+	return r.ackDue && !r.sackDue && r.nak == 0 && len(r.jobs) == 0 && r.resume == 0
+}

@@ -1,0 +1,31 @@
+package roce
+
+// On the path: where XRC differs from RC. An initiator QP has only the requester's half, a target QP only the responder's,
+// and each request says by its XRCETH which SRQ takes it. (IBTA annex A14)
+
+import (
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// operation is the code that RC has for the same.
+func operation(o wire.Opcode) wire.Opcode { return o & 0x1f }
+
+// selectSRQ finds the SRQ that a request names; false if the domain has none such, or the message was for another.
+func (q *qp) selectSRQ(p *wire.Packet) bool {
+	r := &q.resp
+	if r.message != noMessage && p.XRCETH.SRQ != r.srqn {
+		return false
+	}
+	r.srqn = p.XRCETH.SRQ
+	r.pd = q.h.SelectSRQ(r.srqn)
+	return r.pd != nil
+}
+
+// scope is the protection domain that counts for what the peer asked for.
+func (q *qp) scope() *verbs.PD {
+	if q.service == wire.XRC {
+		return q.resp.pd
+	}
+	return q.h.PD()
+}

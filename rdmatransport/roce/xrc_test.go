@@ -1,0 +1,144 @@
+package roce_test
+
+// XRC against bytes that are written down from IBTA annex A14.
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// TestXRCInitiator: each request names an SRQ; responses are RC's, with another service in their opcode.
+func TestXRCInitiator(t *testing.T) {
+	bubble(t, config{service: verbs.XRCSend, goBackN: true, sqPSN: 0x000100, rd: 4}, func(r *rig) {
+		copy(r.buf, "\x11\x22\x33\x44\x55\x66\x77\x88")
+		for i, op := range []verbs.WROpcode{verbs.Send, verbs.RDMAWrite, verbs.RDMARead, verbs.AtomicCmpAndSwp} {
+			wr := &verbs.SendWR{ID: uint64(i), Opcode: op, Flags: verbs.SendSignaled, SGList: []verbs.SGE{r.mr.SGE(0, 8)},
+				RemoteSRQN: 0x123456, RemoteAddr: 0x1122334455667788, RKey: 0xaabbccdd, CompareAdd: 1, Swap: 2}
+			r.post(wr)
+		}
+		r.hears("a400 ffff 0000abcd 80000100 00123456 1122334455667788",
+			"aa00 ffff 0000abcd 80000101 00123456 1122334455667788 aabbccdd 00000008 1122334455667788",
+			"ac00 ffff 0000abcd 80000102 00123456 1122334455667788 aabbccdd 00000008",
+			"b300 ffff 0000abcd 80000103 00123456 1122334455667788 aabbccdd 0000000000000002 0000000000000001")
+		r.say("1100 ffff 00Q 00000101 1f000002") // RC's, not XRC's
+		r.completions(r.scq)
+		r.say("b100 ffff 00Q 00000101 1f000002")
+		r.completions(r.scq, "0 SUCCESS SEND 0", "1 SUCCESS RDMA_WRITE 0")
+		r.say("b000 ffff 00Q 00000102 1f000003 9999999999999999")
+		r.say("b200 ffff 00Q 00000103 1f000004 0000000000000007")
+		r.completions(r.scq, "2 SUCCESS RDMA_READ 8", "3 SUCCESS COMP_SWAP 8")
+		r.say("a400 ffff 00Q 80000000 00000001") // an initiator answers nothing
+		r.hears()
+	})
+}
+
+// xrcTarget is two SRQs of the QP's domain, each with a region and a PD of its own.
+type xrcTarget struct {
+	*rig
+	srq [2]*verbs.SRQ
+	cq  [2]*verbs.CQ
+	mem [2]*verbs.MR
+}
+
+func newXRCTarget(r *rig) *xrcTarget {
+	x := &xrcTarget{rig: r}
+	for i := range 2 {
+		pd := must(r.dev.AllocPD())
+		x.cq[i] = must(r.dev.CreateCQ(16, nil))
+		x.srq[i] = must(pd.CreateSRQ(&verbs.SRQInitAttr{Attr: verbs.SRQAttr{MaxWR: 4, MaxSGE: i + 1}, XRCD: r.xrcd, CQ: x.cq[i]}))
+		x.mem[i] = must(pd.RegMR(make([]byte, 4096), allAccess))
+	}
+	return x
+}
+
+func (x *xrcTarget) recv(i int, id uint64) {
+	x.t.Helper()
+	if err := x.srq[i].PostRecv(&verbs.RecvWR{ID: id, SGList: []verbs.SGE{x.mem[i].SGE(0, 4096)}}); err != nil {
+		x.t.Fatal(err)
+	}
+}
+
+// TestXRCTarget: messages go to the SRQ that they name, and reach the memory of its PD.
+func TestXRCTarget(t *testing.T) {
+	bubble(t, config{service: verbs.XRCRecv, goBackN: true, mtu: verbs.MTU256}, func(r *rig) {
+		x := newXRCTarget(r)
+		n := [2]uint32{x.srq[0].Num(), x.srq[1].Num()}
+		x.recv(1, 7)
+		x.recv(0, 8)
+		r.say("a400 ffff 00Q 80000000 00%06x 0a0b0c0d", n[0])
+		r.say("a000 ffff 00Q 00000001 00%06x %0512x", n[1], 5)
+		r.say("a200 ffff 00Q 80000002 00%06x 01020304", n[1])
+		r.hears("b100 ffff 0000abcd 00000000 1f000001", "b100 ffff 0000abcd 00000002 1f000002")
+		r.completions(x.cq[0], "8 SUCCESS RECV 4")
+		r.completions(x.cq[1], "7 SUCCESS RECV 260")
+		if got := fmt.Sprintf("%x %x", x.mem[0].Buf()[:4], x.mem[1].Buf()[254:260]); got != "0a0b0c0d 000501020304" {
+			t.Error(got)
+		}
+		// An SRQ without requests is no fault of the domain's.
+		r.say("a400 ffff 00Q 80000003 00%06x", n[0])
+		r.hears("b100 ffff 0000abcd 00000003 2c000002")
+		// READs, one of each PD, answered from the one that they were for, the second time too.
+		x.mem[0].Buf()[8], x.mem[1].Buf()[8] = 0xaa, 0xbb
+		read := [2]string{}
+		for i := range 2 {
+			read[i] = fmt.Sprintf("ac00 ffff 00Q 8000%04x 00%06x %016x %08x 00000001", 3+i, n[i], x.mem[i].Addr()+8, x.mem[i].RKey())
+		}
+		r.say("%s", read[0])
+		r.say("%s", read[1])
+		r.say("%s", read[0])
+		r.hears("b030 ffff 0000abcd 00000003 1f000003 aa000000", "b030 ffff 0000abcd 00000004 1f000004 bb000000",
+			"b030 ffff 0000abcd 00000003 1f000004 aa000000")
+		// An SRQ that goes takes what was under way to it along; the domain goes last.
+		x.recv(0, 9)
+		r.say("a000 ffff 00Q 00000005 00%06x %0512x", n[0], 5)
+		if err := r.xrcd.Close(); err == nil {
+			t.Error("a domain in use was closed")
+		}
+		if err := x.srq[0].Destroy(); err != nil {
+			t.Error(err)
+		}
+		if err := x.cq[0].Destroy(); err != nil {
+			t.Error(err)
+		}
+		r.say("a200 ffff 00Q 80000006 00%06x 01020304", n[0])
+		r.hears("b100 ffff 0000abcd 00000006 62000004")
+		r.state(verbs.StateErr)
+	})
+}
+
+// TestXRCRefused: what names an SRQ that the domain has not, or memory of another PD, is an access error.
+func TestXRCRefused(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		say  func(x *xrcTarget) string
+	}{
+		{"unknown SRQ", func(x *xrcTarget) string { return "a400 ffff 00Q 80000000 00ffffff" }},
+		{"SRQ of another domain", func(x *xrcTarget) string {
+			other := must(x.dev.OpenXRCD(nil))
+			s := must(x.pd.CreateSRQ(&verbs.SRQInitAttr{Attr: verbs.SRQAttr{MaxWR: 1}, XRCD: other, CQ: x.scq}))
+			return fmt.Sprintf("a400 ffff 00Q 80000000 00%06x", s.Num())
+		}},
+		{"memory of another PD", func(x *xrcTarget) string {
+			return fmt.Sprintf("ac00 ffff 00Q 80000000 00%06x %016x %08x 00000001", x.srq[0].Num(), x.mem[1].Addr(), x.mem[1].RKey())
+		}},
+	} {
+		run(t, c.name, config{service: verbs.XRCRecv, goBackN: true}, func(t *testing.T, r *rig) {
+			x := newXRCTarget(r)
+			r.say("%s", c.say(x))
+			r.hears("b100 ffff 0000abcd 00000000 62000000")
+			r.state(verbs.StateErr)
+		})
+	}
+	run(t, "another SRQ amid a message", config{service: verbs.XRCRecv, goBackN: true, mtu: verbs.MTU256}, func(t *testing.T, r *rig) {
+		x := newXRCTarget(r)
+		x.recv(0, 1)
+		x.recv(1, 2)
+		r.say("a000 ffff 00Q 00000000 00%06x %0512x", x.srq[0].Num(), 5)
+		r.say("a200 ffff 00Q 80000001 00%06x 01020304", x.srq[1].Num())
+		r.hears("b100 ffff 0000abcd 00000001 62000000")
+		r.completions(x.cq[0], "1 REM_ACCESS_ERR")
+		r.completions(x.cq[1])
+	})
+}

@@ -1,0 +1,272 @@
+package rdmatransport_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+)
+
+// windowPair is two connected stations; b has a region that peers reach only through windows.
+type windowPair struct {
+	t      *testing.T
+	a, b   *station
+	qa, qb *rdmacm.Conn
+	am, bm *verbs.MR
+}
+
+func newWindowPair(t *testing.T, transport verbs.Transport) *windowPair {
+	lan := pipe.New()
+	p := &windowPair{t: t, a: newStation(t, lan, "10.0.0.1/24"), b: newStation(t, lan, "10.0.0.2/24")}
+	p.am = p.a.reg(make([]byte, 8192), everyAccess)
+	p.bm = p.b.reg(make([]byte, 8192), verbs.AccessLocalWrite|verbs.AccessMWBind)
+	p.qa, p.qb = dial(p.a, p.b, transport, nil)
+	return p
+}
+
+// do posts a request and returns how it ended.
+func (p *windowPair) do(c *rdmacm.Conn, wr *verbs.SendWR) verbs.WCStatus {
+	p.t.Helper()
+	wr.Flags |= verbs.SendSignaled
+	ok(p.t, c.QP().PostSend(wr))
+	return poll(p.t, c.QP().SendCQ()).Status
+}
+
+// bound is a window of b's QP over n bytes of its region.
+func (p *windowPair) bound(n uint64, access verbs.Access) *verbs.MW {
+	p.t.Helper()
+	mw := must(p.b.pd.AllocMW(verbs.MWType2))(p.t)
+	p.t.Cleanup(func() { _ = mw.Dealloc() })
+	p.rebind(mw, n, access)
+	return mw
+}
+
+func (p *windowPair) rebind(mw *verbs.MW, n uint64, access verbs.Access) {
+	p.t.Helper()
+	s := p.do(p.qb, &verbs.SendWR{Opcode: verbs.BindMW, Bind: &verbs.MWBind{MW: mw, RKey: verbs.IncRKey(mw.RKey()),
+		MWBindInfo: verbs.MWBindInfo{MR: p.bm, Addr: p.bm.Addr(), Length: n, Access: access}}})
+	if s != verbs.WCSuccess {
+		p.t.Fatal(s)
+	}
+}
+
+// read reads n bytes through an rkey of b's, and tells how that ended.
+func (p *windowPair) read(rkey uint32, n int) verbs.WCStatus {
+	p.t.Helper()
+	return p.do(p.qa, &verbs.SendWR{Opcode: verbs.RDMARead, RemoteAddr: p.bm.Addr(), RKey: rkey, SGList: []verbs.SGE{p.am.SGE(0, n)}})
+}
+
+// TestWindows: what a window is bound to can be used, whatever its type, and the region goes only without it.
+func TestWindows(t *testing.T) {
+	both(t, func(t *testing.T, transport verbs.Transport) {
+		p := newWindowPair(t, transport)
+		copy(p.bm.Buf(), "through the window")
+		rw := verbs.AccessRemoteRead | verbs.AccessRemoteWrite
+		mw := p.bound(4000, rw)
+		if s := p.read(mw.RKey(), 4000); s != verbs.WCSuccess || string(p.am.Buf()[:18]) != "through the window" {
+			t.Errorf("%v, %q", s, p.am.Buf()[:18])
+		}
+		if err := p.bm.Dereg(); !errors.Is(err, verbs.ErrBusy) {
+			t.Errorf("got %v, want ErrBusy", err)
+		}
+
+		one := must(p.b.pd.AllocMW(verbs.MWType1))(t)
+		ok(t, p.qb.QP().BindMW(one, 1, verbs.SendSignaled, verbs.MWBindInfo{MR: p.bm, Addr: p.bm.Addr(), Length: 10, Access: rw}))
+		if wc := poll(t, p.qb.QP().SendCQ()); wc.Status != verbs.WCSuccess || wc.Opcode != verbs.WCBindMW || wc.WRID != 1 {
+			t.Errorf("got %+v", wc)
+		}
+		copy(p.am.Buf(), "0123456789")
+		s := p.do(p.qa, &verbs.SendWR{Opcode: verbs.RDMAWrite, RemoteAddr: p.bm.Addr(), RKey: one.RKey(),
+			SGList: []verbs.SGE{p.am.SGE(0, 10)}})
+		if s != verbs.WCSuccess {
+			t.Error(s)
+		}
+		if s := p.read(mw.RKey(), 10); s != verbs.WCSuccess || string(p.am.Buf()[:10]) != "0123456789" {
+			t.Errorf("%v, %q", s, p.am.Buf()[:10]) // the READ is behind the WRITE
+		}
+		ok(t, one.Dealloc())
+		ok(t, mw.Dealloc())
+		if s := p.read(mw.RKey(), 1); s != verbs.WCRemAccessErr {
+			t.Errorf("through a window that is gone: %v", s)
+		}
+		ok(t, p.bm.Dereg())
+	})
+}
+
+// TestInvalidateLocally: LOCAL_INV takes its turn between the requests around it, and another bind opens the window
+// again.
+func TestInvalidateLocally(t *testing.T) {
+	both(t, func(t *testing.T, transport verbs.Transport) {
+		p := newWindowPair(t, transport)
+		mw := p.bound(100, verbs.AccessRemoteRead)
+		old := mw.RKey()
+		ok(t, p.qb.QP().PostSend(
+			&verbs.SendWR{ID: 1, Opcode: verbs.RDMAWrite, RemoteAddr: p.am.Addr(), RKey: p.am.RKey(), SGList: []verbs.SGE{p.bm.SGE(0, 8192)}},
+			&verbs.SendWR{ID: 2, Opcode: verbs.LocalInv, InvalidateRKey: old, Flags: verbs.SendSignaled},
+			&verbs.SendWR{ID: 3, Opcode: verbs.RDMAWrite, RemoteAddr: p.am.Addr(), RKey: p.am.RKey(), Flags: verbs.SendSignaled,
+				SGList: []verbs.SGE{p.bm.SGE(0, 8192)}},
+		))
+		for _, want := range []verbs.WC{{WRID: 2, Opcode: verbs.WCLocalInv}, {WRID: 3, Opcode: verbs.WCRDMAWrite}} {
+			if wc := poll(t, p.qb.QP().SendCQ()); wc.Status != verbs.WCSuccess || wc.WRID != want.WRID || wc.Opcode != want.Opcode {
+				t.Errorf("got %+v, want %+v", wc, want)
+			}
+		}
+		p.rebind(mw, 100, verbs.AccessRemoteRead)
+		if s := p.read(mw.RKey(), 100); s != verbs.WCSuccess {
+			t.Error(s)
+		}
+		if s := p.read(old, 100); s != verbs.WCRemAccessErr {
+			t.Errorf("the old key: %v", s)
+		}
+	})
+}
+
+// TestInvalidateRemotely: SEND with Invalidate takes the window away before the receiver knows of the message.
+func TestInvalidateRemotely(t *testing.T) {
+	both(t, func(t *testing.T, transport verbs.Transport) {
+		p := newWindowPair(t, transport)
+		mw := p.bound(100, verbs.AccessRemoteRead)
+		old := mw.RKey()
+		ok(t, p.qb.QP().PostRecv(&verbs.RecvWR{ID: 9, SGList: []verbs.SGE{p.bm.SGE(0, 8192)}}))
+		if s := p.do(p.qa, &verbs.SendWR{Opcode: verbs.SendWithInv, InvalidateRKey: old, SGList: []verbs.SGE{p.am.SGE(0, 3000)}}); s != verbs.WCSuccess {
+			t.Error(s)
+		}
+		wc := poll(t, p.qb.QP().RecvCQ())
+		if wc.Status != verbs.WCSuccess || wc.WRID != 9 || wc.ByteLen != 3000 || wc.Flags != verbs.WCWithInv || wc.InvalidatedRKey != old {
+			t.Errorf("got %+v", wc)
+		}
+		p.rebind(mw, 100, verbs.AccessRemoteRead) // only what is not bound can be
+		if s := p.read(mw.RKey(), 100); s != verbs.WCSuccess {
+			t.Error(s)
+		}
+		// What cannot be invalidated ends the connection, on both sides.
+		ok(t, p.qb.QP().PostRecv(&verbs.RecvWR{ID: 10, SGList: []verbs.SGE{p.bm.SGE(0, 8192)}}))
+		ok(t, p.qa.QP().PostSend(&verbs.SendWR{Opcode: verbs.SendWithInv, InvalidateRKey: old, Flags: verbs.SendSignaled}))
+		if wc := poll(t, p.qb.QP().RecvCQ()); wc.Status != verbs.WCRemInvReqErr || wc.WRID != 10 {
+			t.Errorf("got %+v", wc)
+		}
+		if wc := poll(t, p.qa.QP().SendCQ()); transport == verbs.RoCEv2 && wc.Status != verbs.WCRemAccessErr {
+			t.Errorf("got %+v", wc)
+		}
+	})
+}
+
+// TestLocalFailures: a bind and an invalidation that cannot be are work requests that fail, when those before them have
+// succeeded.
+func TestLocalFailures(t *testing.T) {
+	both(t, func(t *testing.T, transport verbs.Transport) {
+		for _, c := range []struct {
+			want verbs.WCStatus
+			wr   func(p *windowPair) *verbs.SendWR
+		}{
+			{verbs.WCMWBindErr, func(p *windowPair) *verbs.SendWR {
+				mw := must(p.b.pd.AllocMW(verbs.MWType2))(t)
+				t.Cleanup(func() { _ = mw.Dealloc() })
+				return &verbs.SendWR{Opcode: verbs.BindMW, Bind: &verbs.MWBind{MW: mw, RKey: verbs.IncRKey(mw.RKey()),
+					MWBindInfo: verbs.MWBindInfo{MR: p.bm, Addr: p.bm.Addr(), Length: 8193}}}
+			}},
+			{verbs.WCLocQPOpErr, func(p *windowPair) *verbs.SendWR {
+				return &verbs.SendWR{Opcode: verbs.LocalInv, InvalidateRKey: p.bm.RKey()}
+			}},
+		} {
+			p := newWindowPair(t, transport)
+			bad := c.wr(p)
+			bad.ID = 2
+			ok(t, p.qb.QP().PostSend(
+				&verbs.SendWR{ID: 1, Opcode: verbs.RDMARead, Flags: verbs.SendSignaled, RemoteAddr: p.am.Addr(), RKey: p.am.RKey(),
+					SGList: []verbs.SGE{p.bm.SGE(0, 8192)}},
+				bad, &verbs.SendWR{ID: 3, Opcode: verbs.RDMAWrite}))
+			for i, want := range []verbs.WCStatus{verbs.WCSuccess, c.want, verbs.WCWRFlushErr} {
+				if wc := poll(t, p.qb.QP().SendCQ()); wc.Status != want || wc.WRID != uint64(i+1) {
+					t.Errorf("got WR %d with %v, want %d with %v", wc.WRID, wc.Status, i+1, want)
+				}
+			}
+		}
+	})
+}
+
+// TestFaults: memory that is gone fails the work request that needs it, at whichever end it is, and kills nobody.
+func TestFaults(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("there is no mmap on this system")
+	}
+	page := os.Getpagesize()
+	faulty := func(s *station) *verbs.MR {
+		f := must(os.Create(filepath.Join(s.t.TempDir(), "f")))(s.t)
+		defer f.Close()
+		ok(s.t, f.Truncate(int64(2*page)))
+		mr := must(s.pd.RegFile(f, 0, 2*page, everyAccess))(s.t)
+		s.t.Cleanup(func() { ok(s.t, mr.Dereg()) })
+		ok(s.t, f.Truncate(int64(page)))
+		return mr
+	}
+	both(t, func(t *testing.T, transport verbs.Transport) {
+		for _, c := range []struct {
+			name string
+			run  func(p *windowPair) verbs.WCStatus
+			want verbs.WCStatus
+		}{
+			{"what is there", func(p *windowPair) verbs.WCStatus {
+				mr := faulty(p.b)
+				copy(p.am.Buf(), "a file")
+				wr := verbs.SendWR{Opcode: verbs.RDMAWrite, RemoteAddr: mr.Addr(), RKey: mr.RKey(), SGList: []verbs.SGE{p.am.SGE(0, 6)}}
+				if s := p.do(p.qa, &wr); s != verbs.WCSuccess {
+					return s
+				}
+				s := p.do(p.qa, &verbs.SendWR{Opcode: verbs.RDMARead, RemoteAddr: mr.Addr(), RKey: mr.RKey(), SGList: []verbs.SGE{p.am.SGE(100, 6)}})
+				if string(p.am.Buf()[100:106]) != "a file" {
+					p.t.Errorf("read %q", p.am.Buf()[100:106])
+				}
+				return s
+			}, verbs.WCSuccess},
+			{"SEND from it", func(p *windowPair) verbs.WCStatus {
+				return p.do(p.qa, &verbs.SendWR{Opcode: verbs.Send, SGList: []verbs.SGE{faulty(p.a).SGE(page, 100)}})
+			}, verbs.WCLocProtErr},
+			{"READ into it", func(p *windowPair) verbs.WCStatus {
+				return p.do(p.qb, &verbs.SendWR{Opcode: verbs.RDMARead, RemoteAddr: p.am.Addr(), RKey: p.am.RKey(),
+					SGList: []verbs.SGE{faulty(p.b).SGE(page, 100)}})
+			}, verbs.WCLocProtErr},
+			{"READ of it", func(p *windowPair) verbs.WCStatus {
+				mr := faulty(p.b)
+				return p.do(p.qa, &verbs.SendWR{Opcode: verbs.RDMARead, RemoteAddr: mr.Addr() + uint64(page), RKey: mr.RKey(),
+					SGList: []verbs.SGE{p.am.SGE(0, 100)}})
+			}, verbs.WCRemOpErr},
+			{"atomic on it", func(p *windowPair) verbs.WCStatus {
+				mr := faulty(p.b)
+				return p.do(p.qa, &verbs.SendWR{Opcode: verbs.AtomicFetchAndAdd, RemoteAddr: mr.Addr() + uint64(page), RKey: mr.RKey(),
+					SGList: []verbs.SGE{p.am.SGE(0, 8)}})
+			}, verbs.WCRemOpErr},
+			{"WRITE to it", func(p *windowPair) verbs.WCStatus {
+				mr := faulty(p.b)
+				s := p.do(p.qa, &verbs.SendWR{Opcode: verbs.RDMAWrite, RemoteAddr: mr.Addr() + uint64(page), RKey: mr.RKey(),
+					SGList: []verbs.SGE{p.am.SGE(0, 100)}})
+				if transport == verbs.IWARP && s == verbs.WCSuccess {
+					return verbs.WCRemOpErr // TCP took it: only an event tells
+				}
+				return s
+			}, verbs.WCRemOpErr},
+			{"SEND to it", func(p *windowPair) verbs.WCStatus {
+				mr := faulty(p.b)
+				ok(t, p.qb.QP().PostRecv(&verbs.RecvWR{SGList: []verbs.SGE{mr.SGE(page, 100)}}))
+				s := p.do(p.qa, &verbs.SendWR{Opcode: verbs.Send, SGList: []verbs.SGE{p.am.SGE(0, 100)}})
+				if transport == verbs.RoCEv2 && s != verbs.WCRemOpErr {
+					t.Errorf("the sender has %v", s)
+				}
+				return poll(t, p.qb.QP().RecvCQ()).Status
+			}, verbs.WCLocProtErr},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				p := newWindowPair(t, transport)
+				p.t, p.a.t, p.b.t = t, t, t
+				if s := c.run(p); s != c.want {
+					t.Errorf("%v, want %v", s, c.want)
+				}
+			})
+		}
+	})
+}

@@ -1,0 +1,309 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Sizes of the bandwidth rows, in bytes, and the memory that messages go round in on either side, as the yardstick's do.
+const (
+	small, large = 64 << 10, 1 << 20
+	memory       = 16 << 20
+)
+
+// pathMTU is a RoCE path MTU, the link MTU that has room for it, and the packets that a superframe holds.
+type pathMTU struct{ payload, link, packets int }
+
+var pathMTUs = []pathMTU{{1024, 1500, 62}, {4096, 4200, 15}}
+
+// path is where data goes: the links of client and server, and the yardstick's command for the same.
+type path struct {
+	name      string
+	links     [2]string
+	yardstick []string
+	mtu       func(l *lab, mtu int) (flags []string, err error)
+}
+
+// tapMTU gives TAP interfaces their MTU when they are made.
+func tapMTU(_ *lab, mtu int) ([]string, error) { return []string{"--mtu", strconv.Itoa(mtu)}, nil }
+
+const tap0, tap1 = "tap:rnic0,bridge=" + bridge, "tap:rnic1,bridge=" + bridge
+
+var (
+	overTAP    = path{"TAP", [2]string{tap0, tap1}, []string{"tap", "-bridge", bridge}, tapMTU}
+	overPacket = path{"AF_PACKET", [2]string{"packet:" + veths[0], "packet:" + veths[1]}, []string{"packet", "-on", strings.Join(veths[:], ",")},
+		func(l *lab, mtu int) ([]string, error) { return nil, l.setMTU(mtu) }}
+)
+
+// experiments are all of them, in the order of the table.
+func experiments() (all []*experiment) {
+	add := func(group string, e *experiment) {
+		for _, r := range e.rows {
+			if r.Group == "" {
+				r.Group = group
+			}
+		}
+		all = append(all, e)
+	}
+	ops, transports := []string{"write", "send", "read"}, []string{"RoCEv2", "iWARP"}
+	for _, p := range []path{overTAP, overPacket} {
+		for _, m := range pathMTUs {
+			for _, op := range ops {
+				add("WRITE, SEND, READ, RoCEv2, two processes, "+p.name, superframes(p, m, op))
+			}
+		}
+	}
+	for _, m := range pathMTUs {
+		for _, op := range ops {
+			add("the same over TAP to a peer without superframes", singlePackets(m, op))
+		}
+	}
+	for _, mtu := range []int{1500, 9000} {
+		add("WRITE, iWARP with CRC, TAP with TSO", iwarp(mtu))
+	}
+	for _, t := range transports {
+		for _, bytes := range []int{small, memory} {
+			add("WRITE 64 KiB in process, RoCEv2 and iWARP", inProcess(t, bytes))
+		}
+	}
+	for _, t := range transports {
+		add("WRITE 8 bytes in process, one goroutine a side", rateInProcess(t))
+	}
+	add("WRITE 8 bytes, RoCEv2, TAP, 8 QPs", rateOverTAP())
+	add("SEND 8 bytes, half round trip, TAP, polling", latencyOverTAP())
+	for _, t := range transports {
+		add("SEND 8 bytes, half round trip, in process", latencyInProcess(t))
+	}
+	add("WRITE 64 KiB, delay 100 µs, with loss", lossy("1", "between SoftRNICs"))
+	add("WRITE 64 KiB, delay 100 µs, with loss", lossy("0.1", "towards go-back-N", "--go-back-n"))
+	for _, e := range allocations() {
+		add("allocations per message, each path", e)
+	}
+	return all
+}
+
+// bandwidthRows are the rows of an operation's two sizes.
+func bandwidthRows(op, where, against string, goal float64) []*row {
+	var rows []*row
+	for _, size := range []string{"64 KiB", "1 MiB"} {
+		rows = append(rows, &row{What: fmt.Sprintf("%s %s, %s", strings.ToUpper(op), size, where), Goal: goal, Unit: "Gbit/s", Against: against})
+	}
+	return rows
+}
+
+// bothSizes are perf's flags for them.
+var bothSizes = []string{"--size", strconv.Itoa(small), "--size", strconv.Itoa(large), "--buffer", strconv.Itoa(memory)}
+
+// superframes compares an operation with frames of many packets that cost ICRCs and copies.
+func superframes(p path, m pathMTU, op string) *experiment {
+	rows := bandwidthRows(op, fmt.Sprintf("RoCEv2, %s, path MTU %d", p.name, m.payload), "superframes + ICRC + copies", 0.85)
+	if p.name == overTAP.name && op == "write" {
+		rows = append(rows, &row{Group: "CPU seconds per GB, RoCEv2, TAP", What: fmt.Sprintf("CPU seconds per GB of both sides, WRITE 64 KiB, RoCEv2, TAP, path MTU %d", m.payload),
+			Goal: 1.2, AtMost: true, Unit: "s/GB", Against: "superframes + ICRC + copies"})
+	}
+	return &experiment{rows, func(ctx context.Context, l *lab) error {
+		y, err := l.yardstick(ctx, append(p.yardstick, "-work", "-payload", strconv.Itoa(m.payload), "-packets", strconv.Itoa(m.packets),
+			"-memory", strconv.Itoa(memory))...)
+		if err != nil {
+			return err
+		}
+		flags, err := p.mtu(l, m.link)
+		if err != nil {
+			return err
+		}
+		r, err := l.between(ctx, p.links, flags, append([]string{op, "bw"}, bothSizes...)...)
+		if err != nil {
+			return err
+		}
+		for i, row := range rows {
+			if i < 2 {
+				row.add(r[i].Gbps, y.Gbps)
+			} else {
+				row.add(r[0].CPUPerGB+r[0].PeerPerGB, y.CPUPerGB)
+			}
+		}
+		return nil
+	}}
+}
+
+// singlePackets has the side that data goes to take one packet a frame, and compares with a write a packet.
+func singlePackets(m pathMTU, op string) *experiment {
+	rows := bandwidthRows(op, fmt.Sprintf("RoCEv2, TAP, path MTU %d, to a peer without superframes", m.payload), "one write a packet", 0.85)
+	links, receiver := overTAP.links, 1
+	if op == "read" {
+		receiver = 0
+	}
+	links[receiver] += ",offloads=off"
+	return &experiment{rows, func(ctx context.Context, l *lab) error {
+		y, err := l.yardstick(ctx, append(overTAP.yardstick, "-payload", strconv.Itoa(m.payload), "-packets", "1")...)
+		if err != nil {
+			return err
+		}
+		flags, err := tapMTU(l, m.link)
+		if err != nil {
+			return err
+		}
+		r, err := l.between(ctx, links, flags, append([]string{op, "bw"}, bothSizes...)...)
+		if err != nil {
+			return err
+		}
+		for i, row := range rows {
+			row.add(r[i].Gbps, y.Gbps)
+		}
+		return nil
+	}}
+}
+
+// iwarp compares with the TCP of the same stack over the same devices.
+func iwarp(mtu int) *experiment {
+	rows := bandwidthRows("write", fmt.Sprintf("iWARP with CRC, TAP with TSO, MTU %d", mtu), "the stack's TCP", 0.85)
+	return &experiment{rows, func(ctx context.Context, l *lab) error {
+		flags, err := tapMTU(l, mtu)
+		if err != nil {
+			return err
+		}
+		r, err := l.between(ctx, overTAP.links, flags, append([]string{"write", "bw", "--transport", "iwarp", "--tcp"}, bothSizes...)...)
+		if err != nil {
+			return err
+		}
+		for i, row := range rows {
+			row.add(r[i].Gbps, r[i+len(rows)].Gbps)
+		}
+		return nil
+	}}
+}
+
+// inProcess compares with a copy of as much memory.
+func inProcess(transport string, bytes int) *experiment {
+	r := &row{What: fmt.Sprintf("WRITE 64 KiB, %s, in process, %d KiB on each side", transport, bytes>>10), Goal: 0.7, Unit: "Gbit/s",
+		Against: "one memory copy"}
+	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
+		y, err := l.yardstick(ctx, "copy", "-size", strconv.Itoa(small), "-memory", strconv.Itoa(bytes))
+		if err != nil {
+			return err
+		}
+		p, err := l.loopback(ctx, "write", "bw", "--transport", strings.ToLower(transport), "--size", strconv.Itoa(small), "--buffer", strconv.Itoa(bytes))
+		if err != nil {
+			return err
+		}
+		r.add(p[0].Gbps, y.Gbps)
+		return nil
+	}}
+}
+
+func rateInProcess(transport string) *experiment {
+	r := &row{What: "WRITE 8 bytes, " + transport + ", in process, one goroutine a side", Goal: 3, Unit: "M/s", only: true}
+	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
+		p, err := l.loopback(ctx, "write", "rate", "--transport", strings.ToLower(transport))
+		if err != nil {
+			return err
+		}
+		r.add(p[0].Mpps)
+		return nil
+	}}
+}
+
+func rateOverTAP() *experiment {
+	r := &row{What: "WRITE 8 bytes, RoCEv2, TAP, 8 QPs", Goal: 1, Unit: "M/s", only: true}
+	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
+		p, err := l.between(ctx, overTAP.links, nil, "write", "rate", "--qps", "8")
+		if err != nil {
+			return err
+		}
+		r.add(p[0].Mpps)
+		return nil
+	}}
+}
+
+// polling are perf's flags for the lowest latency.
+var polling = []string{"--wait", "poll"}
+
+func latencyOverTAP() *experiment {
+	r := &row{What: "SEND 8 bytes, RoCEv2, TAP, half round trip, polling", Goal: 1.25, AtMost: true, Unit: "µs", Against: "a raw 64-byte frame's"}
+	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
+		y, err := l.yardstick(ctx, "ping", "-bridge", bridge)
+		if err != nil {
+			return err
+		}
+		p, err := l.between(ctx, [2]string{tap0 + ",wait=poll", tap1 + ",wait=poll"}, polling, "send", "lat")
+		if err != nil {
+			return err
+		}
+		r.add(p[0].Latency.Typical, y.HalfTrip)
+		return nil
+	}}
+}
+
+func latencyInProcess(transport string) *experiment {
+	r := &row{What: "SEND 8 bytes, " + transport + ", in process, half round trip", Goal: 1, AtMost: true, Unit: "µs", only: true}
+	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
+		p, err := l.loopback(ctx, append([]string{"send", "lat", "--transport", strings.ToLower(transport)}, polling...)...)
+		if err != nil {
+			return err
+		}
+		r.add(p[0].Latency.Typical)
+		return nil
+	}}
+}
+
+// lossy compares with the same path, in one process and 100 µs long each way, when nothing is lost.
+func lossy(percent, peer string, flags ...string) *experiment {
+	r := &row{What: fmt.Sprintf("WRITE 64 KiB, RoCEv2, delay 100 µs, %s %% loss %s", percent, peer), Goal: 0.7, Unit: "Gbit/s",
+		Against: "without loss"}
+	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
+		var g [2]float64
+		for i, impair := range []string{"delay=100us,loss=" + percent + "%", "delay=100us"} {
+			p, err := l.loopback(ctx, append([]string{"write", "bw", "--impair", impair}, flags...)...)
+			if err != nil {
+				return err
+			}
+			g[i] = p[0].Gbps
+		}
+		r.add(g[0], g[1])
+		return nil
+	}}
+}
+
+// allocations looks at all that is allocated in both sides' processes, the runtime's own for its collections and timers
+// included: a path that allocates for each message has 1 or more.
+func allocations() (all []*experiment) {
+	onTAP := func(ctx context.Context, l *lab, args ...string) ([]perfResult, error) {
+		return l.between(ctx, overTAP.links, nil, args...)
+	}
+	onPacket := func(ctx context.Context, l *lab, args ...string) ([]perfResult, error) {
+		return l.between(ctx, overPacket.links, nil, args...)
+	}
+	inside := func(ctx context.Context, l *lab, args ...string) ([]perfResult, error) {
+		return l.loopback(ctx, args...)
+	}
+	where := []struct {
+		name, transport string
+		measure         func(ctx context.Context, l *lab, args ...string) ([]perfResult, error)
+	}{
+		{"RoCEv2, TAP", "rocev2", onTAP}, {"iWARP, TAP", "iwarp", onTAP},
+		{"RoCEv2, AF_PACKET", "rocev2", onPacket},
+		{"RoCEv2, in process", "rocev2", inside}, {"iWARP, in process", "iwarp", inside},
+	}
+	for _, w := range where {
+		r := &row{What: "allocations per message, most of WRITE, SEND and READ of 8 bytes and 64 KiB, " + w.name, Goal: 0.01, AtMost: true, Unit: "", only: true}
+		all = append(all, &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
+			most := 0.0
+			for _, op := range []string{"write", "send", "read"} {
+				p, err := w.measure(ctx, l, op, "bw", "--transport", w.transport, "--size", "8", "--size", strconv.Itoa(small))
+				if err != nil {
+					return err
+				}
+				for _, size := range p {
+					most = max(most, size.Allocs+size.PeerAllocs)
+				}
+			}
+			r.add(most)
+			return nil
+		}})
+	}
+	return all
+}

@@ -1,0 +1,284 @@
+//go:build linux
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+)
+
+// What is in the namespace: a bridge for TAPs, and a veth pair for packet sockets.
+const (
+	bridge    = "br0"
+	bridgeMTU = 9000
+)
+
+var veths = [2]string{"v0", "v1"}
+
+// lab is where the programs run: a network namespace without a name, that ends with this process and theirs.
+type lab struct {
+	inside    netns.NsHandle
+	dir       string // of the programs
+	softrnic  string
+	duration  time.Duration
+	pprof     string
+	profiling bool
+}
+
+func newLab(ctx context.Context, o *options) (l *lab, err error) {
+	if os.Getuid() != 0 {
+		return nil, errors.New("making a network namespace needs root")
+	}
+	l = &lab{inside: netns.None(), duration: o.duration, softrnic: o.softrnic, pprof: o.pprof}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, l.Close())
+		}
+	}()
+	if l.dir, err = os.MkdirTemp("", "goals"); err != nil {
+		return l, err
+	}
+	build := exec.CommandContext(ctx, "go", "build", "-o", l.dir, module+"/cmd/softrnic", module+"/tests/bench/yardstick")
+	if out, err := build.CombinedOutput(); err != nil {
+		return l, fmt.Errorf("%s: %w: %s", build, err, bytes.TrimSpace(out))
+	}
+	if l.softrnic == "" {
+		l.softrnic = filepath.Join(l.dir, "softrnic")
+	}
+	if l.pprof != "" {
+		if err := os.MkdirAll(l.pprof, 0o755); err != nil {
+			return l, fmt.Errorf("-pprof: %w", err)
+		}
+	}
+	made := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		made <- l.furnish()
+	}()
+	return l, <-made
+}
+
+const module = "github.com/softrnic/softrnic"
+
+// furnish makes the namespace, on a thread that nobody else uses again.
+func (l *lab) furnish() (err error) {
+	if l.inside, err = netns.New(); err != nil {
+		return fmt.Errorf("make a network namespace: %w", err)
+	}
+	// The kernel is to send nothing of its own.
+	if err := os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	for _, made := range []netlink.Link{
+		&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridge, MTU: bridgeMTU}, MulticastSnooping: new(bool)},
+		&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: veths[0], MTU: bridgeMTU}, PeerName: veths[1], PeerMTU: bridgeMTU},
+	} {
+		if err := netlink.LinkAdd(made); err != nil {
+			return fmt.Errorf("make %s %s: %w", made.Type(), made.Attrs().Name, err)
+		}
+	}
+	for _, name := range []string{"lo", bridge, veths[0], veths[1]} {
+		if err := up(name); err != nil {
+			return fmt.Errorf("set %s up: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func up(name string) error {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	return netlink.LinkSetUp(l)
+}
+
+// do calls f on a thread that is in the namespace, as is what f starts.
+func (l *lab) do(f func() error) error {
+	runtime.LockOSThread()
+	outside, err := netns.Get()
+	if err == nil {
+		defer outside.Close()
+		err = netns.Set(l.inside)
+	}
+	if err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("enter the network namespace: %w", err)
+	}
+	err = f()
+	if back := netns.Set(outside); back != nil {
+		return errors.Join(err, fmt.Errorf("leave the network namespace: %w", back)) // the thread stays locked
+	}
+	runtime.UnlockOSThread()
+	return err
+}
+
+// setMTU changes that of the veth pair.
+func (l *lab) setMTU(mtu int) error {
+	return l.do(func() error {
+		for _, name := range veths {
+			v, err := netlink.LinkByName(name)
+			if err == nil {
+				err = netlink.LinkSetMTU(v, mtu)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Close removes what there is besides the namespace.
+func (l *lab) Close() error {
+	var errs []error
+	if l.inside.IsOpen() {
+		errs = append(errs, l.inside.Close())
+	}
+	if l.dir != "" {
+		errs = append(errs, os.RemoveAll(l.dir))
+	}
+	return errors.Join(errs...)
+}
+
+// patience bounds one run of a program.
+const patience = 30 * time.Second
+
+// start starts a program in the namespace; it is killed when ctx ends, or this program.
+func (l *lab) start(ctx context.Context, stdout, stderr io.Writer, program string, args ...string) (*exec.Cmd, error) {
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Stdout, cmd.Stderr = stdout, stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // ^C is for this program
+	return cmd, l.do(cmd.Start)
+}
+
+// output runs a program to its end and decodes the JSON that it prints.
+func (l *lab) output(ctx context.Context, into any, program string, args ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var stdout, stderr bytes.Buffer
+	cmd, err := l.start(ctx, &stdout, &stderr, program, args...)
+	if err != nil {
+		return err
+	}
+	if err := cmd.Wait(); err != nil {
+		return fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), errors.Join(err, ctx.Err()), bytes.TrimSpace(stderr.Bytes()))
+	}
+	if err := json.Unmarshal(stdout.Bytes(), into); err != nil {
+		return fmt.Errorf("%s printed %.200q: %w", strings.Join(cmd.Args, " "), stdout.Bytes(), err)
+	}
+	return nil
+}
+
+// yardstickResult is what tests/bench/yardstick prints.
+type yardstickResult struct {
+	Gbps     float64 `json:"gbit_per_second"`
+	CPUPerGB float64 `json:"cpu_seconds_per_gb"`
+	HalfTrip float64 `json:"half_round_trip_us"`
+}
+
+func (l *lab) yardstick(ctx context.Context, args ...string) (r yardstickResult, err error) {
+	if args[0] != "ping" {
+		args = append(args, "-duration", l.duration.String())
+	}
+	err = l.output(ctx, &r, filepath.Join(l.dir, "yardstick"), args...)
+	return r, err
+}
+
+// perfResult is a line of softrnic perf.
+type perfResult struct {
+	Over       string  `json:"over"`
+	Size       int     `json:"message_size"`
+	Iterations float64 `json:"iterations"`
+	Gbps       float64 `json:"gbit_per_second"`
+	Mpps       float64 `json:"million_messages_per_second"`
+	CPUPerGB   float64 `json:"cpu_seconds_per_gb"`
+	PeerPerGB  float64 `json:"peer_cpu_seconds_per_gb"`
+	Allocs     float64 `json:"allocations_per_message"`
+	PeerAllocs float64 `json:"peer_allocations_per_message"`
+	Latency    struct {
+		Typical float64 `json:"typical"`
+	} `json:"latency_us"`
+}
+
+// loopback runs softrnic perf in one process; args begin with the operation and the metric.
+func (l *lab) loopback(ctx context.Context, args ...string) ([]perfResult, error) {
+	return l.client(ctx, "--loopback", args)
+}
+
+// client runs softrnic perf's client.
+func (l *lab) client(ctx context.Context, server string, args []string) ([]perfResult, error) {
+	var r struct {
+		Results []perfResult `json:"results"`
+	}
+	flags := append([]string{server, "--json", "--duration", l.duration.String()}, args[2:]...)
+	flags = append(flags, l.profile("client", args)...)
+	err := l.output(ctx, &r, l.softrnic, append([]string{"perf", args[0], args[1]}, flags...)...)
+	return r.Results, err
+}
+
+// profile is the flag that has a side profiled, if that is to be.
+func (l *lab) profile(side string, args []string) []string {
+	if !l.profiling || l.pprof == "" {
+		return nil
+	}
+	name := strings.Map(func(r rune) rune {
+		if strings.ContainsRune("/:,= ", r) {
+			return '_'
+		}
+		return r
+	}, strings.Join(args, " "))
+	return []string{"--pprof", filepath.Join(l.pprof, name+"."+side+".pprof")}
+}
+
+// between runs softrnic perf in two processes, client and server, each with its link; flags are those of both nodes.
+func (l *lab) between(ctx context.Context, links [2]string, flags []string, args ...string) (_ []perfResult, err error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	out, in, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close()
+	var stderr bytes.Buffer
+	args = append(slices.Clip(args), "--link", links[0], "--addr", clientAddr+"/24")
+	server := append([]string{"perf", args[0], args[1], "--link", links[1], "--addr", serverAddr + "/24"}, flags...)
+	server = append(server, l.profile("server", args)...)
+	cmd, err := l.start(ctx, in, &stderr, l.softrnic, server...)
+	_ = in.Close()
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			cancel()
+		}
+		if ended := cmd.Wait(); ended != nil && err == nil {
+			err = fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), ended, bytes.TrimSpace(stderr.Bytes()))
+		}
+	}()
+	lines := bufio.NewScanner(out)
+	if !lines.Scan() { // it says that it waits
+		return nil, fmt.Errorf("%s ends: %s", strings.Join(cmd.Args, " "), bytes.TrimSpace(stderr.Bytes()))
+	}
+	go func() { _, _ = io.Copy(io.Discard, out) }()
+	return l.client(ctx, serverAddr, append(args, flags...))
+}
+
+const clientAddr, serverAddr = "10.88.0.1", "10.88.0.2"

@@ -1,0 +1,158 @@
+//go:build linux
+
+// Command goals measures SoftRNIC against what the machine can do, and prints a table: what was measured, the goal, and
+// what came of it. It runs softrnic perf and tests/bench/yardstick in turn, in a network namespace of its own that
+// leaves nothing behind, and compares the medians. It needs root, and an otherwise idle machine.
+//
+// Usage:
+//
+//	go build -o goals ./tests/bench/goals && sudo ./goals [flags]
+//
+//	sudo go run ./tests/bench/goals                             # all of it: minutes
+//	sudo go run ./tests/bench/goals -run 'WRITE 64 KiB.*TAP'    # some rows
+//	sudo go run ./tests/bench/goals -summary                    # the worst of what is much the same
+//	sudo go run ./tests/bench/goals -list                       # which there are
+//	sudo go run ./tests/bench/goals -rounds 9 -json             # with every sample
+//	sudo go run ./tests/bench/goals -run 'TAP.*1024' -pprof dir # with CPU profiles of softrnic's sides
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"regexp"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+)
+
+// options are the flags.
+type options struct {
+	run      string
+	rounds   int
+	duration time.Duration
+	json     bool
+	summary  bool
+	list     bool
+	pprof    string
+	softrnic string
+}
+
+func main() {
+	var o options
+	flag.StringVar(&o.run, "run", ".", "measure the rows that match this regular expression")
+	flag.IntVar(&o.rounds, "rounds", 5, "how often to measure each; the medians count")
+	flag.DurationVar(&o.duration, "duration", 300*time.Millisecond, "how long to measure each time")
+	flag.BoolVar(&o.json, "json", false, "print JSON, with every sample")
+	flag.BoolVar(&o.summary, "summary", false, "of rows that are much the same print the worst only")
+	flag.BoolVar(&o.list, "list", false, "only print what would be measured")
+	flag.StringVar(&o.pprof, "pprof", "", "write CPU profiles of softrnic's last round of each measurement into this directory")
+	flag.StringVar(&o.softrnic, "softrnic", "", "measure this program; by default that of the working tree, built here")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := measure(ctx, &o, os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "goals:", err)
+		os.Exit(1)
+	}
+}
+
+// measure measures what o asks for. A goal that is missed is no error.
+func measure(ctx context.Context, o *options, stdout, stderr io.Writer) (err error) {
+	wanted, err := regexp.Compile(o.run)
+	if err != nil {
+		return fmt.Errorf("-run: %w", err)
+	}
+	if o.rounds < 1 || o.duration <= 0 || flag.NArg() > 0 {
+		return fmt.Errorf("-rounds %d, -duration %v, %d arguments: give at least one round, some time, no argument",
+			o.rounds, o.duration, flag.NArg())
+	}
+	chosen := choose(experiments(), wanted)
+	if len(chosen) == 0 {
+		return fmt.Errorf("-run %q matches no row: see -list", o.run)
+	}
+	if !o.list {
+		lab, err := newLab(ctx, o)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, lab.Close()) }()
+		for _, e := range chosen {
+			if e.run(ctx, lab, o.rounds, stderr); ctx.Err() != nil {
+				break // what there is is printed
+			}
+		}
+	}
+	var rows []*row
+	for _, e := range chosen {
+		rows = append(rows, e.rows...)
+	}
+	return print(stdout, rows, o)
+}
+
+// choose keeps the rows that are wanted, and the experiments that have any.
+func choose(all []*experiment, wanted *regexp.Regexp) (chosen []*experiment) {
+	for _, e := range all {
+		var rows []*row
+		for _, r := range e.rows {
+			if wanted.MatchString(r.What) {
+				rows = append(rows, r)
+			}
+		}
+		if len(rows) > 0 {
+			e.rows = rows
+			chosen = append(chosen, e)
+		}
+	}
+	return chosen
+}
+
+// print writes the rows in the order of the list.
+func print(w io.Writer, rows []*row, o *options) error {
+	for _, r := range rows {
+		r.conclude()
+	}
+	if o.summary {
+		rows = summarise(rows)
+	}
+	if o.json {
+		enc := json.NewEncoder(w)
+		enc.SetIndent("", "  ")
+		return enc.Encode(rows)
+	}
+	t := table.NewWriter()
+	t.AppendHeader(table.Row{"what", "goal", "measured", "SoftRNIC", "yardstick", ""})
+	for _, r := range rows {
+		t.AppendRow(table.Row{r.What, r.goalText(), r.measuredText(), r.subjectText(), r.yardstickText(), r.verdict()})
+	}
+	_, err := fmt.Fprintln(w, t.RenderMarkdown())
+	return err
+}
+
+// summarise keeps the worst row of each group, and says how many it is the worst of.
+func summarise(rows []*row) (worst []*row) {
+	number := map[string]int{}
+	for _, r := range rows {
+		number[r.Group]++
+		i := slices.IndexFunc(worst, func(o *row) bool { return o.Group == r.Group })
+		switch {
+		case i < 0:
+			worst = append(worst, r)
+		case r.worse(worst[i]):
+			worst[i] = r
+		}
+	}
+	for _, r := range worst {
+		if n := number[r.Group]; n > 1 {
+			r.What = fmt.Sprintf("%s (the worst of %d: %s)", r.Group, n, r.What)
+		}
+	}
+	return worst
+}

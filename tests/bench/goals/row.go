@@ -1,0 +1,141 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// row is a goal, and the samples that tell whether it is met.
+type row struct {
+	Group   string  `json:"group"` // whose line of the summary it is part of
+	What    string  `json:"what"`
+	Goal    float64 `json:"goal"`    // of the ratio, or of SoftRNIC's own figure where there is no yardstick
+	AtMost  bool    `json:"at_most"` // the goal is a most, not a least
+	Unit    string  `json:"unit"`    // of the samples
+	Against string  `json:"against,omitempty"`
+
+	SoftRNIC  []float64 `json:"softrnic"`
+	Yardstick []float64 `json:"yardstick,omitempty"`
+
+	Measured float64 `json:"measured"`
+	Met      bool    `json:"met"`
+	Failed   string  `json:"failed,omitempty"`
+	// only is whether the figure is compared with nothing.
+	only bool
+}
+
+// add takes in a sample.
+func (r *row) add(softrnic float64, yardstick ...float64) {
+	r.SoftRNIC = append(r.SoftRNIC, softrnic)
+	r.Yardstick = append(r.Yardstick, yardstick...)
+}
+
+// conclude compares the medians.
+func (r *row) conclude() {
+	if len(r.SoftRNIC) == 0 || r.Failed != "" {
+		return
+	}
+	r.Measured = median(r.SoftRNIC)
+	if !r.only {
+		r.Measured /= median(r.Yardstick)
+	}
+	if r.Met = r.Measured >= r.Goal; r.AtMost {
+		r.Met = r.Measured <= r.Goal
+	}
+}
+
+func median(samples []float64) float64 {
+	s := slices.Sorted(slices.Values(samples))
+	if n := len(s); n%2 == 0 {
+		return (s[n/2-1] + s[n/2]) / 2
+	}
+	return s[len(s)/2]
+}
+
+func (r *row) goalText() string {
+	text := "≥ "
+	if r.AtMost {
+		text = "≤ "
+	}
+	text += strconv.FormatFloat(r.Goal, 'g', -1, 64)
+	if r.only {
+		return text + " " + r.Unit
+	}
+	return text + " of " + r.Against
+}
+
+func (r *row) measuredText() string {
+	if len(r.SoftRNIC) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.2f", r.Measured)
+}
+
+// worse tells whether r is further from its goal than o, which has the same.
+func (r *row) worse(o *row) bool {
+	if r.verdict() == "failed" || o.verdict() == "failed" {
+		return r.verdict() == "failed"
+	}
+	return r.Measured != o.Measured && r.AtMost == (r.Measured > o.Measured)
+}
+
+func (r *row) subjectText() string { return figure(r.SoftRNIC, r.Unit) }
+
+func (r *row) yardstickText() string {
+	if r.only {
+		return ""
+	}
+	return figure(r.Yardstick, r.Unit)
+}
+
+// figure is the median with its unit.
+func figure(samples []float64, unit string) string {
+	if len(samples) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.3g %s", median(samples), unit)
+}
+
+func (r *row) verdict() string {
+	switch {
+	case r.Failed != "":
+		return "failed"
+	case len(r.SoftRNIC) == 0:
+		return ""
+	case r.Met:
+		return "met"
+	}
+	return "missed"
+}
+
+// experiment is what fills some rows: once through SoftRNIC and its yardstick, as often as there are rounds.
+type experiment struct {
+	rows  []*row
+	round func(ctx context.Context, l *lab) error
+}
+
+// run runs it. What fails is said in place of a verdict, and does not keep others from being measured.
+func (e *experiment) run(ctx context.Context, l *lab, rounds int, progress io.Writer) {
+	began := time.Now()
+	for i := range rounds {
+		l.profiling = i == rounds-1
+		if err := e.round(ctx, l); err != nil {
+			fmt.Fprintf(progress, "%s: round %d: %v\n", e.rows[0].What, i+1, err)
+			for _, r := range e.rows {
+				r.Failed = err.Error()
+			}
+			return
+		}
+	}
+	for _, r := range e.rows {
+		r.conclude()
+		fmt.Fprintf(progress, "%s: %s (%s), %s\n", r.What, r.measuredText(), r.goalText(), r.verdict())
+	}
+	fmt.Fprintf(progress, "  in %v\n", time.Since(began).Round(time.Second/10))
+}

@@ -1,0 +1,137 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/softrnic/softrnic/link/impair"
+	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/rdmatransport/roce"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// bottleneck is the queue of a switch before a port of 1 Gbit/s, which two hosts of 1 Gbit/s send to, in virtual time.
+type bottleneck struct {
+	control *roce.DCQCN
+	got     [2]int // bytes of each flow
+	queue   impair.Counters
+	cnps    uint64
+}
+
+const bottleneckRate = 1e9
+
+var bottleneckQueue = impair.Direction{
+	Rate: bottleneckRate, Queue: 400e3, ECN: impair.ECN{Min: 20e3, Max: 200e3}, Delay: 10 * time.Microsecond,
+}
+
+// run has both hosts WRITE to the third for as long as both do, or has that READ from them. The second begins late.
+func (b *bottleneck) run(t *testing.T, code verbs.WROpcode) {
+	const late, settle, measured, size = 20 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond, 64 << 10
+	synctest.Test(t, func(t *testing.T) {
+		lan := pipe.New()
+		options := []rdmatransport.Option{rdmatransport.RoCE(roce.Config{DCQCN: b.control})}
+		port := must(impair.New(lan.Port(), impair.Config{Seed: 1, In: bottleneckQueue}))(t)
+		third := newNode(t, port, options, "10.0.0.3/24")
+		var nodes [2]*node
+		var flows [2][2]*endpoint // the poster, and its peer
+		var mr [2][2]*verbs.MR
+		begin := time.Now()
+		result := make(chan error, 2)
+		for i := range nodes {
+			nodes[i] = newNode(t, cable{lan.Port()}, options, fmt.Sprintf("10.0.0.%d/24", i+1))
+			nodes[i].findNeighbour(third.gids[1].GID.Addr())
+			near, far := nodes[i], third
+			if code == verbs.RDMARead {
+				near, far = third, nodes[i]
+			}
+			for j, n := range []*node{near, far} {
+				flows[i][j] = n.newEndpoint(smallCap)
+				mr[i][j] = n.reg(make([]byte, size), allAccess)
+			}
+			connect(flows[i][0], flows[i][1], defaultTerms())
+		}
+		for i := range flows {
+			go func() {
+				time.Sleep(time.Duration(i) * late)
+				wr := verbs.SendWR{Opcode: code, Flags: verbs.SendSignaled, RemoteAddr: mr[i][1].Addr(), RKey: mr[i][1].RKey(),
+					SGList: []verbs.SGE{mr[i][0].SGE(0, size)}}
+				result <- flows[i][0].keepBusy(&wr, 16, func() bool {
+					now := time.Since(begin)
+					if now >= settle && now < settle+measured {
+						b.got[i] += size
+					}
+					return now < settle+measured
+				})
+			}()
+		}
+		ok(t, <-result)
+		ok(t, <-result)
+		b.queue, _ = port.Counters()
+		b.cnps = third.counter("np_cnp_sent")
+		for i := range flows {
+			for j := range flows[i] {
+				flows[i][j].toErr()
+				flows[i][j].poll()
+				ok(t, mr[i][j].Dereg())
+				flows[i][j].destroy()
+			}
+			nodes[i].close()
+		}
+		third.close()
+	})
+	t.Logf("control %v: %d and %d bytes, %+v, %d CNPs", b.control != nil, b.got[0], b.got[1], b.queue, b.cnps)
+}
+
+// keepBusy has n requests like wr under way, until one is complete and more says that it is enough; then it waits for the
+// others.
+func (e *endpoint) keepBusy(wr *verbs.SendWR, n int, more func() bool) error {
+	var wcs [16]verbs.WC
+	for posted, done, stop := 0, 0, false; !stop || done < posted; {
+		for ; !stop && posted-done < n; posted++ {
+			if err := e.qp.PostSend(wr); err != nil {
+				return err
+			}
+		}
+		k, err := e.wait(context.Background(), wcs[:])
+		if err != nil {
+			return err
+		}
+		for _, wc := range wcs[:k] {
+			if wc.Status != verbs.WCSuccess {
+				return fmt.Errorf("completion with %v", wc.Status)
+			}
+			done++
+			stop = stop || !more()
+		}
+	}
+	return nil
+}
+
+// TestCongestion: two connections that meet in a queue share what it lets through, and keep it short of its bound, if
+// they control congestion. If they do not, it overflows.
+func TestCongestion(t *testing.T) {
+	for _, code := range []verbs.WROpcode{verbs.RDMAWrite, verbs.RDMARead} {
+		t.Run(code.String(), func(t *testing.T) {
+			with, without := bottleneck{control: &roce.DCQCN{RPGMaxRate: bottleneckRate}}, bottleneck{}
+			with.run(t, code)
+			without.run(t, code)
+			if c := with.queue; c.Overflowed != 0 || c.Marked == 0 || with.cnps == 0 {
+				t.Errorf("the queue of those that control congestion: %+v; %d CNPs", c, with.cnps)
+			}
+			a, b := float64(with.got[0]), float64(with.got[1])
+			if share := a / (a + b); share < 0.475 || share > 0.525 {
+				t.Errorf("they get %.0f and %.0f bytes, want them within 10 %% of each other", a, b)
+			}
+			if used := (a + b) * 8 / 0.2 / bottleneckRate; used < 0.8 {
+				t.Errorf("they use %.2f of the link", used)
+			}
+			if c := without.queue; c.Overflowed == 0 || c.Marked != 0 || without.cnps != 0 {
+				t.Errorf("the queue of those that do not: %+v; %d CNPs", c, without.cnps)
+			}
+		})
+	}
+}

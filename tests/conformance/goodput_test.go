@@ -1,0 +1,96 @@
+package conformance
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/softrnic/softrnic/link/impair"
+	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/rdmatransport/roce"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// lossy is a link of 10 Gbit/s and 100 µs that loses packets, in virtual time.
+type lossy struct {
+	loss     float64
+	goBackN  bool
+	elapsed  time.Duration
+	sent     atomic.Int64 // packets with data, of both ends
+	counters [2]map[string]uint64
+}
+
+// run has each end stream 64 messages of 1 MiB to the other, or read them from there.
+func (l *lossy) run(t *testing.T, code verbs.WROpcode) {
+	const count, size = 64, 1 << 20
+	synctest.Test(t, func(t *testing.T) {
+		lan := pipe.New()
+		var ends [2]*endpoint
+		var mr [2]*verbs.MR
+		for i := range ends {
+			bad := impair.Direction{Loss: l.loss, Delay: 100 * time.Microsecond, Rate: 10e9}
+			for _, class := range []string{"write", "send", "read-response"} {
+				bad.Rules = append(bad.Rules, see(t, class, func([]byte) { l.sent.Add(1) }))
+			}
+			bottom := must(impair.New(lan.Port(), impair.Config{Seed: uint64(i) + 1, Out: bad}))(t)
+			n := newNode(t, bottom, []rdmatransport.Option{rdmatransport.RoCE(roce.Config{GoBackN: l.goBackN})},
+				fmt.Sprintf("10.0.0.%d/24", i+1))
+			ends[i] = n.newEndpoint(smallCap)
+			mr[i] = n.reg(make([]byte, 2*size), allAccess)
+		}
+		ends[0].findNeighbour(ends[1].gids[1].GID.Addr())
+		c := defaultTerms()
+		c.mtu = verbs.MTU4096
+		connect(ends[0], ends[1], c)
+		for i, e := range ends {
+			for range firstRecvs {
+				ok(t, e.qp.PostRecv(&verbs.RecvWR{ID: recvID, SGList: []verbs.SGE{mr[i].SGE(size, size)}}))
+			}
+		}
+		start := time.Now()
+		result := make(chan error, 2)
+		for i, e := range ends {
+			go func() { result <- e.stream(code, count, size, mr[i], mr[1-i]) }()
+		}
+		ok(t, <-result)
+		ok(t, <-result)
+		l.elapsed = time.Since(start)
+		for i, e := range ends {
+			l.counters[i] = e.prov.Counters()
+		}
+		for i, e := range ends {
+			e.toErr()
+			e.poll()
+			ok(t, mr[i].Dereg())
+			e.destroy()
+			e.close()
+		}
+	})
+	t.Logf("loss %v: %.2f Gbit/s each way, %d packets with data; %v", l.loss, count*size*8/1e3/float64(l.elapsed.Microseconds()), l.sent.Load(), l.counters)
+}
+
+// TestGoodput: what 1 % of loss costs between two that repeat only what is missing, and 0.1 % where they go back.
+func TestGoodput(t *testing.T) {
+	for _, code := range []verbs.WROpcode{verbs.RDMAWrite, verbs.Send, verbs.RDMARead} {
+		for _, goBackN := range []bool{false, true} {
+			name, loss, repeated := "selective", 0.01, 1.05
+			if goBackN {
+				name, loss, repeated = "go back N", 0.001, 1.2
+			}
+			t.Run(fmt.Sprintf("%v/%s", code, name), func(t *testing.T) {
+				good, bad := lossy{goBackN: goBackN}, lossy{goBackN: goBackN, loss: loss}
+				good.run(t, code)
+				bad.run(t, code)
+				if ratio := float64(good.elapsed) / float64(bad.elapsed); ratio < 0.7 {
+					t.Errorf("goodput with %v lost is %.2f of that without, want 0.7", loss, ratio)
+				}
+				if ratio := float64(bad.sent.Load()) / float64(good.sent.Load()); ratio > repeated {
+					t.Errorf("%.3f packets for each that is sent where none is lost, want at most %v", ratio, repeated)
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,126 @@
+package conformance
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// An outcome is a WC status or an asynchronous event: the test that brings it about, as file.Function below the
+// repository's root, or why nothing can.
+type outcome struct{ test, none string }
+
+func from(test string) outcome { return outcome{test: test} }
+
+func never(why string) outcome { return outcome{none: why} }
+
+var (
+	noRD = never("reliable datagrams, which no device has")
+	noTM = never("tag matching, which the device has not")
+	noIB = never("of InfiniBand, whose subnet manager Ethernet has not")
+)
+
+var statusFrom = map[verbs.WCStatus]outcome{
+	verbs.WCSuccess:          from("rdmatransport/window_test.go:TestWindows"),
+	verbs.WCLocLenErr:        from("rdmatransport/roce/refusal_test.go:TestRefusals"),
+	verbs.WCLocQPOpErr:       from("rdmatransport/window_test.go:TestLocalFailures"),
+	verbs.WCLocEECOpErr:      noRD,
+	verbs.WCLocProtErr:       from("rdmatransport/window_test.go:TestFaults"),
+	verbs.WCWRFlushErr:       from("rdmatransport/window_test.go:TestLocalFailures"),
+	verbs.WCMWBindErr:        from("rdmatransport/window_test.go:TestLocalFailures"),
+	verbs.WCBadRespErr:       from("rdmatransport/roce/requester_test.go:TestBadResponses"),
+	verbs.WCLocAccessErr:     never("the receive of a WRITE that is refused says REM_ACCESS_ERR, as rxe's does"),
+	verbs.WCRemInvReqErr:     from("rdmatransport/window_test.go:TestInvalidateRemotely"),
+	verbs.WCRemAccessErr:     from("rdmatransport/window_test.go:TestWindows"),
+	verbs.WCRemOpErr:         from("rdmatransport/window_test.go:TestFaults"),
+	verbs.WCRetryExcErr:      from("rdmatransport/roce/retry_test.go:TestTimeout"),
+	verbs.WCRNRRetryExcErr:   from("rdmatransport/roce/retry_test.go:TestRNRRetries"),
+	verbs.WCLocRDDViolErr:    noRD,
+	verbs.WCRemInvRDReqErr:   noRD,
+	verbs.WCRemAbortErr:      noRD,
+	verbs.WCInvEECNErr:       noRD,
+	verbs.WCInvEECStateErr:   noRD,
+	verbs.WCFatalErr:         never("a device that breaks: software does not, the process ends"),
+	verbs.WCRespTimeoutErr:   never("a peer is given up with RETRY_EXC_ERR"),
+	verbs.WCGeneralErr:       never("every error has a status of its own"),
+	verbs.WCTMErr:            noTM,
+	verbs.WCTMRndvIncomplete: noTM,
+}
+
+var eventFrom = map[verbs.AsyncEventType]outcome{
+	verbs.EventCQErr:            from("verbs/cq_test.go:TestOverrun"),
+	verbs.EventQPFatal:          from("verbs/cq_test.go:TestOverrun"),
+	verbs.EventQPReqErr:         from("rdmatransport/roce/state_test.go:TestEvents"),
+	verbs.EventQPAccessErr:      from("rdmatransport/roce/state_test.go:TestEvents"),
+	verbs.EventCommEst:          from("rdmatransport/roce/state_test.go:TestEvents"),
+	verbs.EventSQDrained:        from("rdmatransport/roce/drain_test.go:TestSQD"),
+	verbs.EventPathMig:          never("automatic path migration, which the device does not report"),
+	verbs.EventPathMigErr:       never("automatic path migration, which the device does not report"),
+	verbs.EventDeviceFatal:      never("a device that breaks: software does not, the process ends"),
+	verbs.EventPortActive:       never("links do not tell their carrier yet"),
+	verbs.EventPortErr:          never("links do not tell their carrier yet"),
+	verbs.EventLIDChange:        noIB,
+	verbs.EventPKeyChange:       noIB,
+	verbs.EventSMChange:         noIB,
+	verbs.EventSRQErr:           never("an SRQ that breaks: software's does not"),
+	verbs.EventSRQLimitReached:  from("rdmatransport/srq_test.go:TestSRQAcrossTransports"),
+	verbs.EventQPLastWQEReached: from("verbs/srq_test.go:TestLastWQE"),
+	verbs.EventClientReregister: noIB,
+	verbs.EventGIDChange:        from("rdmatransport/gid_test.go:TestGIDChange"),
+	verbs.EventWQFatal:          never("work queues without a QP, which the device has not"),
+}
+
+// TestOutcomes fails if a status or an event has neither a test nor a reason, or a test that is not there or does not
+// speak of it.
+func TestOutcomes(t *testing.T) {
+	for s := verbs.WCStatus(0); !strings.HasPrefix(s.String(), "invalid"); s++ {
+		o, found := statusFrom[s]
+		o.check(t, found, s.String())
+	}
+	for e := verbs.AsyncEventType(0); !strings.HasPrefix(e.String(), "invalid"); e++ {
+		o, found := eventFrom[e]
+		o.check(t, found, e.String())
+	}
+}
+
+func (o outcome) check(t *testing.T, found bool, name string) {
+	t.Helper()
+	if !found || (o.test == "") == (o.none == "") {
+		t.Errorf("%s has to have a test, or a reason why there is none", name)
+		return
+	}
+	if o.none != "" {
+		return
+	}
+	file, function, _ := strings.Cut(o.test, ":")
+	parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Join("../..", file), nil, parser.SkipObjectResolution)
+	if err != nil {
+		t.Errorf("%s: %v", name, err)
+		return
+	}
+	exists, spoken := false, false
+	same := func(s string) bool { return strings.EqualFold(strings.ReplaceAll(name, "_", ""), s) }
+	ast.Inspect(parsed, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.FuncDecl:
+			exists = exists || n.Name.Name == function
+		case *ast.SelectorExpr:
+			for _, prefix := range []string{"WC", "Event"} {
+				if s, ok := strings.CutPrefix(n.Sel.Name, prefix); ok && same(s) {
+					spoken = true
+				}
+			}
+		case *ast.BasicLit:
+			spoken = spoken || strings.Contains(n.Value, name)
+		}
+		return true
+	})
+	if !exists || !spoken {
+		t.Errorf("%s: %s has no %s, or does not speak of it", name, file, function)
+	}
+}

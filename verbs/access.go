@@ -1,0 +1,32 @@
+package verbs
+
+// Access says who may do what to a memory region, or through a QP (ibv_access_flags, same values). Local reading is
+// always allowed.
+type Access uint32
+
+const (
+	AccessLocalWrite      Access = 1 << 0
+	AccessRemoteWrite     Access = 1 << 1
+	AccessRemoteRead      Access = 1 << 2
+	AccessRemoteAtomic    Access = 1 << 3
+	AccessMWBind          Access = 1 << 4 // memory windows may be bound to it
+	AccessZeroBased       Access = 1 << 5
+	AccessOnDemand        Access = 1 << 6  // every region is so
+	AccessHugeTLB         Access = 1 << 7  // a hint that changes nothing
+	AccessFlushGlobal     Access = 1 << 8  // FLUSH with FlushGlobal
+	AccessFlushPersistent Access = 1 << 9  // FLUSH with FlushPersistent: of regions, only those of RegFile
+	AccessRelaxedOrdering Access = 1 << 20 // a permission that is not made use of
+
+	accessOptional = Access(0x3ff00000) // a device that does not know these ignores them (IBV_ACCESS_OPTIONAL_RANGE)
+	accessKnown    = AccessLocalWrite | AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic | AccessMWBind |
+		AccessZeroBased | AccessOnDemand | AccessHugeTLB | accessFlush | accessOptional
+	accessFlush  = AccessFlushGlobal | AccessFlushPersistent
+	accessQP     = AccessLocalWrite | AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic | accessFlush
+	accessRemote = AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic
+)
+
+var accessNames = []string{0: "LOCAL_WRITE", "REMOTE_WRITE", "REMOTE_READ", "REMOTE_ATOMIC", "MW_BIND", "ZERO_BASED",
+	"ON_DEMAND", "HUGETLB", "FLUSH_GLOBAL", "FLUSH_PERSISTENT", 20: "RELAXED_ORDERING"}
+
+// String is the ibverbs names without IBV_ACCESS_, joined by "|".
+func (a Access) String() string { return flags(accessNames, uint32(a)) }

@@ -1,0 +1,150 @@
+package verbs
+
+// Builder posts send work requests one call at a time (ibv_wr_start … ibv_wr_complete):
+//
+//	b := qp.Start()
+//	b.ID, b.Flags = 1, verbs.SendSignaled
+//	b.RDMAWrite(rkey, addr)
+//	b.SetSGE(mr.SGE(0, 100))
+//	err := b.Complete()
+//
+// ID and Flags are those of the requests that begin after they are set. A Set call is for the request begun last. The QP
+// is locked from Start to Complete or Abort, one of which must come, from the same goroutine; nothing else may be done
+// with it in between.
+type Builder struct {
+	ID    uint64
+	Flags SendFlags
+
+	qp   *QP
+	wr   SendWR
+	open bool  // wr is begun, and not queued yet
+	n    int   // queued
+	err  error // what Complete will say
+}
+
+// Start begins a list of requests. What is wrong with one is told by Complete.
+func (qp *QP) Start() Builder {
+	qp.mu.Lock()
+	b := Builder{qp: qp}
+	if qp.destroyed || !qp.takesSends() {
+		b.err = qp.refuse("post send to", "RTS", 1)
+	}
+	return b
+}
+
+// Complete posts the list, all of it or, if one is refused, nothing; errors are as PostSend's.
+func (b *Builder) Complete() error {
+	b.queue()
+	if b.err != nil {
+		b.Abort()
+		return b.err
+	}
+	if b.n > 0 {
+		b.qp.ring()
+	}
+	b.qp.unlock()
+	return nil
+}
+
+// Abort forgets the list.
+func (b *Builder) Abort() {
+	q := &b.qp.sq
+	for ; b.n > 0; b.n-- {
+		q.n--
+		if bind := q.slots[q.index(q.n)].Bind; bind != nil {
+			bind.MW.rkey.Store(bind.was)
+		}
+	}
+	b.qp.unlock()
+}
+
+// queue puts the request that is begun into the send queue.
+func (b *Builder) queue() {
+	if !b.open || b.err != nil {
+		return
+	}
+	b.open = false
+	if err := b.qp.queuePosted(&b.wr); err != nil {
+		b.err = &PostError{b.n, err}
+		return
+	}
+	b.n++
+}
+
+func (b *Builder) begin(op WROpcode) *SendWR {
+	b.queue()
+	b.open = true
+	b.wr = SendWR{ID: b.ID, Flags: b.Flags, Opcode: op}
+	return &b.wr
+}
+
+func (b *Builder) remote(op WROpcode, rkey uint32, addr uint64) *SendWR {
+	wr := b.begin(op)
+	wr.RKey, wr.RemoteAddr = rkey, addr
+	return wr
+}
+
+// Send begins a SEND.
+func (b *Builder) Send() { b.begin(Send) }
+
+// SendImm begins a SEND with immediate data.
+func (b *Builder) SendImm(imm uint32) { b.begin(SendWithImm).ImmData = imm }
+
+// SendInv begins a SEND that invalidates an rkey of the peer's.
+func (b *Builder) SendInv(rkey uint32) { b.begin(SendWithInv).InvalidateRKey = rkey }
+
+// RDMAWrite begins a WRITE.
+func (b *Builder) RDMAWrite(rkey uint32, addr uint64) { b.remote(RDMAWrite, rkey, addr) }
+
+// RDMAWriteImm begins a WRITE with immediate data.
+func (b *Builder) RDMAWriteImm(rkey uint32, addr uint64, imm uint32) {
+	b.remote(RDMAWriteWithImm, rkey, addr).ImmData = imm
+}
+
+// RDMARead begins a READ.
+func (b *Builder) RDMARead(rkey uint32, addr uint64) { b.remote(RDMARead, rkey, addr) }
+
+// AtomicCmpSwp begins an atomic compare and swap.
+func (b *Builder) AtomicCmpSwp(rkey uint32, addr, compare, swap uint64) {
+	wr := b.remote(AtomicCmpAndSwp, rkey, addr)
+	wr.CompareAdd, wr.Swap = compare, swap
+}
+
+// AtomicFetchAdd begins an atomic fetch and add.
+func (b *Builder) AtomicFetchAdd(rkey uint32, addr, add uint64) {
+	b.remote(AtomicFetchAndAdd, rkey, addr).CompareAdd = add
+}
+
+// AtomicWrite begins an ATOMIC WRITE, of 8 bytes.
+func (b *Builder) AtomicWrite(rkey uint32, addr uint64) { b.remote(AtomicWrite, rkey, addr) }
+
+// Flush begins a FLUSH.
+func (b *Builder) Flush(rkey uint32, addr uint64, length uint32, t FlushType, l FlushLevel) {
+	wr := b.remote(Flush, rkey, addr)
+	wr.FlushLength, wr.FlushType, wr.FlushLevel = length, t, l
+}
+
+// LocalInv begins the invalidation of a window.
+func (b *Builder) LocalInv(rkey uint32) { b.begin(LocalInv).InvalidateRKey = rkey }
+
+// BindMW begins the binding of a window of type 2.
+func (b *Builder) BindMW(mw *MW, rkey uint32, info MWBindInfo) {
+	b.begin(BindMW).Bind = &MWBind{MW: mw, RKey: rkey, MWBindInfo: info}
+}
+
+// SetSGE sets the scatter/gather list; the memory of the list itself must stay unchanged until the next call.
+func (b *Builder) SetSGE(list ...SGE) { b.wr.SGList = list }
+
+// SetInline sets data that is copied, by the next call, and need not be registered.
+func (b *Builder) SetInline(data []byte) {
+	b.wr.inline = data
+	b.wr.Flags |= SendInline
+}
+
+// SetXRCSRQN sets which of the peer's SRQs an XRC_SEND QP's request is for.
+func (b *Builder) SetXRCSRQN(srqn uint32) { b.wr.RemoteSRQN = srqn }
+
+// SetUDAddr sets where a UD QP's datagram goes.
+func (b *Builder) SetUDAddr(ah *AH, qpn, qkey uint32) {
+	b.wr.AH, b.wr.RemoteQPN, b.wr.RemoteQKey = ah, qpn, qkey
+}

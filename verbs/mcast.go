@@ -1,0 +1,102 @@
+package verbs
+
+import "slices"
+
+// mcastGroup is a group on a device's port.
+type mcastGroup struct {
+	port  uint8
+	group GID
+}
+
+// AttachMcast makes a UD QP receive what is sent to a multicast group (ibv_attach_mcast): its port joins the group, and
+// each datagram completes a receive request of each attached QP whose Q_Key it has. The QP must know its port: not
+// before INIT. Attaching again changes nothing.
+func (qp *QP) AttachMcast(group GID) error {
+	const what = "attach multicast group to"
+	qp.modifying.Lock()
+	defer qp.modifying.Unlock()
+	qp.mu.Lock()
+	err, state, port := qp.alive(what), qp.state, qp.attr.PortNum
+	qp.mu.Unlock()
+	switch {
+	case err != nil:
+		return err
+	case qp.init.Type != UD:
+		return Errorf(ErrInvalid, qp.op(what), "it is of type %v: only UD QPs receive from groups", qp.init.Type)
+	case !group.Addr().IsMulticast():
+		return Errorf(ErrInvalid, qp.op(what), "%v is no multicast address", group.Addr())
+	case state == StateReset:
+		return Errorf(ErrInvalid, qp.op(what), "it is in RESET and has no port: move it to INIT first")
+	case qp.attached(group) >= 0:
+		return nil
+	}
+	g := mcastGroup{port, group}
+	if err := qp.pd.dev.attachMcast(qp.op(what), g); err != nil {
+		return err
+	}
+	if err := qp.pd.dev.prov.AttachMcast(qp.prov, group); err != nil {
+		qp.pd.dev.detachMcast(g)
+		return wrap(qp.op(what), err)
+	}
+	qp.groups = append(qp.groups, g)
+	return nil
+}
+
+// DetachMcast undoes AttachMcast. ErrInvalid if the QP is not attached. A datagram that is being received may still
+// complete.
+func (qp *QP) DetachMcast(group GID) error {
+	const what = "detach multicast group from"
+	qp.modifying.Lock()
+	defer qp.modifying.Unlock()
+	qp.mu.Lock()
+	err := qp.alive(what)
+	qp.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	i := qp.attached(group)
+	if i < 0 {
+		return Errorf(ErrInvalid, qp.op(what), "it is not attached to %v", group.Addr())
+	}
+	if err := qp.pd.dev.prov.DetachMcast(qp.prov, group); err != nil {
+		return wrap(qp.op(what), err)
+	}
+	qp.pd.dev.detachMcast(qp.groups[i])
+	qp.groups = slices.Delete(qp.groups, i, i+1)
+	return nil
+}
+
+// attached is the group's place in qp.groups, or -1.
+func (qp *QP) attached(group GID) int {
+	return slices.IndexFunc(qp.groups, func(g mcastGroup) bool { return g.group == group })
+}
+
+// attachMcast counts one more QP in a group, if the device's limits allow it.
+func (d *Device) attachMcast(op string, g mcastGroup) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n := d.mcast[g]
+	switch {
+	case n == 0 && len(d.mcast) >= d.attr.MaxMcastGrp:
+		return Errorf(ErrNoMemory, op, "the device has its MaxMcastGrp of %d already", d.attr.MaxMcastGrp)
+	case n >= d.attr.MaxMcastQPAttach:
+		return Errorf(ErrNoMemory, op, "the group has its MaxMcastQPAttach of %d already", d.attr.MaxMcastQPAttach)
+	}
+	if err := d.reserve(op, &d.mcastQPs, d.attr.MaxTotalMcastQPAttach, "MaxTotalMcastQPAttach"); err != nil {
+		return err
+	}
+	if d.mcast == nil {
+		d.mcast = make(map[mcastGroup]int)
+	}
+	d.mcast[g] = n + 1
+	return nil
+}
+
+func (d *Device) detachMcast(g mcastGroup) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.mcastQPs--
+	if d.mcast[g]--; d.mcast[g] == 0 {
+		delete(d.mcast, g)
+	}
+}

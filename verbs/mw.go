@@ -1,0 +1,138 @@
+package verbs
+
+import "sync/atomic"
+
+// MW is a memory window (ibv_mw): an rkey that opens a part of a region to peers, for as long as it is bound.
+type MW struct {
+	pd   *PD
+	typ  MWType
+	rkey atomic.Uint32
+	dead atomic.Bool
+}
+
+// MWType is the kind of a memory window (ibv_mw_type, same values).
+type MWType uint8
+
+const (
+	// MWType1 is bound by QP.BindMW, again and again, with an rkey of the device's choice, and open to all QPs of its PD.
+	MWType1 MWType = 1
+	// MWType2 is bound by a work request BindMW, with an rkey whose lower 8 bits the application chooses, and open only
+	// to the QP that bound it (type 2B). Only what has been invalidated can be bound again.
+	MWType2 MWType = 2
+)
+
+func (t MWType) String() string { return name([]string{1: "TYPE_1", "TYPE_2"}, int(t), "MW type") }
+
+// MWBindInfo says what a window covers (ibv_mw_bind_info).
+type MWBindInfo struct {
+	MR     *MR // with AccessMWBind
+	Addr   uint64
+	Length uint64
+	Access Access // remote rights; with AccessZeroBased, peers count from the window's first byte
+}
+
+// MWBind is what a BindMW work request does (wr.bind_mw).
+type MWBind struct {
+	MW   *MW
+	RKey uint32 // that it is to have: see IncRKey
+	MWBindInfo
+
+	was uint32 // its rkey before
+}
+
+// AllocMW makes a memory window that is not bound.
+func (pd *PD) AllocMW(t MWType) (*MW, error) {
+	const op = "allocate MW"
+	d := pd.dev
+	if t != MWType1 && t != MWType2 {
+		return nil, Errorf(ErrInvalid, op, "%v", t)
+	}
+	d.mu.Lock()
+	if pd.dead {
+		d.mu.Unlock()
+		return nil, Errorf(ErrDestroyed, op, "the PD is gone")
+	}
+	if err := d.reserve(op, &d.mws, d.attr.MaxMW, "MaxMW"); err != nil {
+		d.mu.Unlock()
+		return nil, err
+	}
+	pd.mws++
+	d.mu.Unlock()
+	mw := &MW{pd: pd, typ: t}
+	rkey, err := d.prov.AllocMW(mw)
+	if err != nil {
+		mw.release()
+		return nil, wrap(op, err)
+	}
+	mw.rkey.Store(rkey)
+	return mw, nil
+}
+
+// RKey is what the last bind that was posted gave the window.
+func (mw *MW) RKey() uint32 { return mw.rkey.Load() }
+
+// Type is the kind.
+func (mw *MW) Type() MWType { return mw.typ }
+
+// PD is the protection domain.
+func (mw *MW) PD() *PD { return mw.pd }
+
+// Dealloc ends the window, bound or not. When it returns, nobody reaches memory through it any more.
+func (mw *MW) Dealloc() error {
+	if mw.dead.Swap(true) {
+		return Errorf(ErrDestroyed, "deallocate MW", "rkey %#x is gone already", mw.RKey())
+	}
+	mw.pd.dev.prov.DeallocMW(mw)
+	mw.pd.leave(nil)
+	mw.release()
+	return nil
+}
+
+func (mw *MW) release() {
+	d := mw.pd.dev
+	d.mu.Lock()
+	d.mws--
+	mw.pd.mws--
+	d.mu.Unlock()
+}
+
+// IncRKey is the next rkey of a window: the device chose its upper 24 bits, the application counts in the others
+// (ibv_inc_rkey).
+func IncRKey(rkey uint32) uint32 { return rkey&^0xff | (rkey+1)&0xff }
+
+// BindMW posts the binding of a window of type 1 (ibv_bind_mw), as the work request id with the flags of PostSend; its
+// completion is that of the send queue. MW.RKey is the new key at once. Length 0 unbinds the window.
+func (qp *QP) BindMW(mw *MW, id uint64, flags SendFlags, info MWBindInfo) error {
+	const what = "bind MW with"
+	if mw == nil || mw.typ != MWType1 {
+		return Errorf(ErrInvalid, qp.op(what), "the MW is nil or not of type 1: post a BindMW work request for type 2")
+	}
+	qp.mu.Lock()
+	defer qp.unlock()
+	wr := SendWR{ID: id, Opcode: BindMW, Flags: flags, Bind: &MWBind{MW: mw, RKey: IncRKey(mw.RKey()), MWBindInfo: info}}
+	return qp.post(&wr)
+}
+
+// checkBind checks what needs no look at the state of window and region, and returns the copy that is queued.
+func (qp *QP) checkBind(wr *SendWR) (*MWBind, error) {
+	const what = "post send to"
+	b := wr.Bind
+	switch {
+	case b == nil || b.MW == nil:
+		return nil, Errorf(ErrInvalid, qp.op(what), "BIND_MW without Bind or Bind.MW")
+	case b.MW.dead.Load():
+		return nil, Errorf(ErrDestroyed, qp.op(what), "the MW is deallocated")
+	case b.RKey>>8 != b.MW.RKey()>>8:
+		return nil, Errorf(ErrInvalid, qp.op(what), "Bind.RKey %#x differs from the MW's %#x in more than its lower 8 bits", b.RKey,
+			b.MW.RKey())
+	case b.MR == nil && (b.MW.typ != MWType1 || b.Length > 0):
+		return nil, Errorf(ErrInvalid, qp.op(what), "BIND_MW of %d bytes without an MR", b.Length)
+	case b.MR != nil && b.MR.dev != qp.pd.dev || b.MW.pd.dev != qp.pd.dev:
+		return nil, Errorf(ErrInvalid, qp.op(what), "the MR or the MW is of another device")
+	case b.Access&^(accessRemote|AccessZeroBased) != 0:
+		return nil, Errorf(ErrInvalid, qp.op(what), "Bind.Access %v: a window has only remote rights", b.Access)
+	}
+	bind := *b
+	bind.was = b.MW.RKey()
+	return &bind, nil
+}

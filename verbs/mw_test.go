@@ -1,0 +1,128 @@
+package verbs_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// newMWRig is a rig whose device has 4 memory windows.
+func newMWRig(t *testing.T) *rig {
+	t.Helper()
+	r := &rig{l: newLoop()}
+	r.l.attr.MaxMW = 4
+	r.open(t, verbs.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInlineData: 64}, 64)
+	r.bring(t, verbs.StateRTS)
+	return r
+}
+
+func TestMWObjects(t *testing.T) {
+	r := newMWRig(t)
+	if _, err := r.pd.AllocMW(3); !errors.Is(err, verbs.ErrInvalid) {
+		t.Errorf("got %v", err)
+	}
+	var mws []*verbs.MW
+	for i := range 4 {
+		mws = append(mws, must(r.pd.AllocMW(verbs.MWType(1+i%2)))(t))
+	}
+	if _, err := r.pd.AllocMW(1); !errors.Is(err, verbs.ErrNoMemory) || !strings.Contains(err.Error(), "MaxMW of 4") {
+		t.Errorf("got %v", err)
+	}
+	if mws[1].Type() != verbs.MWType2 || mws[1].PD() != r.pd {
+		t.Error("not what it was made with")
+	}
+	check(t, r.qp.Destroy())
+	if err := r.pd.Dealloc(); !errors.Is(err, verbs.ErrBusy) {
+		t.Errorf("got %v, want ErrBusy", err)
+	}
+	for _, mw := range mws {
+		check(t, mw.Dealloc())
+		if err := mw.Dealloc(); !errors.Is(err, verbs.ErrDestroyed) {
+			t.Errorf("twice: %v", err)
+		}
+	}
+	check(t, r.pd.Dealloc())
+	if _, err := r.pd.AllocMW(1); !errors.Is(err, verbs.ErrDestroyed) {
+		t.Errorf("got %v, want ErrDestroyed", err)
+	}
+}
+
+func TestIncRKey(t *testing.T) {
+	for in, want := range map[uint32]uint32{0x12345600: 0x12345601, 0x123456ff: 0x12345600, 0xffffffff: 0xffffff00} {
+		if got := verbs.IncRKey(in); got != want {
+			t.Errorf("%#x → %#x, want %#x", in, got, want)
+		}
+	}
+}
+
+// TestPostBind: what is posted is what the provider gets, and the window has its new key at once.
+func TestPostBind(t *testing.T) {
+	r := newMWRig(t)
+	r.lq.hold = true
+	mr := must(r.pd.RegMR(make([]byte, 64), verbs.AccessLocalWrite|verbs.AccessMWBind))(t)
+	info := verbs.MWBindInfo{MR: mr, Addr: mr.Addr(), Length: 64, Access: verbs.AccessRemoteRead}
+	one, two := must(r.pd.AllocMW(verbs.MWType1))(t), must(r.pd.AllocMW(verbs.MWType2))(t)
+	key := verbs.IncRKey(one.RKey())
+	check(t, r.qp.BindMW(one, 5, verbs.SendSignaled, info))
+	if one.RKey() != key {
+		t.Errorf("rkey %#x, want %#x", one.RKey(), key)
+	}
+	bind := &verbs.MWBind{MW: two, RKey: verbs.IncRKey(two.RKey()), MWBindInfo: info}
+	check(t, r.qp.PostSend(&verbs.SendWR{ID: 6, Opcode: verbs.BindMW, Bind: bind}))
+	if two.RKey() != bind.RKey {
+		t.Errorf("rkey %#x, want %#x", two.RKey(), bind.RKey)
+	}
+	bind.Length = 1 // it was copied
+	r.lq.locked(func() {
+		a, b := r.lq.Send(0), r.lq.Send(1)
+		if a.ID != 5 || a.Opcode != verbs.BindMW || a.Bind.MW != one || a.Bind.RKey != key || a.Bind.MWBindInfo != info {
+			t.Errorf("got %+v", a)
+		}
+		if b.ID != 6 || b.Bind.MW != two || b.Bind.MWBindInfo != info {
+			t.Errorf("got %+v", b)
+		}
+		r.lq.CompleteSend(verbs.WCSuccess, 0)
+	})
+	if wcs := pollAll(t, r.cq); len(wcs) != 1 || wcs[0].Opcode != verbs.WCBindMW {
+		t.Errorf("got %+v", wcs)
+	}
+}
+
+func TestPostBindRefuses(t *testing.T) {
+	r := newMWRig(t)
+	other := newMWRig(t)
+	mr := must(r.pd.RegMR(make([]byte, 64), verbs.AccessMWBind))(t)
+	foreign := must(other.pd.RegMR(make([]byte, 64), verbs.AccessMWBind))(t)
+	one, two := must(r.pd.AllocMW(verbs.MWType1))(t), must(r.pd.AllocMW(verbs.MWType2))(t)
+	dead := must(r.pd.AllocMW(verbs.MWType2))(t)
+	check(t, dead.Dealloc())
+	for _, c := range []struct {
+		want string
+		wr   verbs.SendWR
+	}{
+		{"without Bind", verbs.SendWR{}},
+		{"type 1", verbs.SendWR{Bind: &verbs.MWBind{MW: one}}},
+		{"deallocated", verbs.SendWR{Bind: &verbs.MWBind{MW: dead}}},
+		{"without an MR", verbs.SendWR{Bind: &verbs.MWBind{MW: two, RKey: two.RKey()}}},
+		{"lower 8 bits", verbs.SendWR{Bind: &verbs.MWBind{MW: two, RKey: two.RKey() + 256, MWBindInfo: verbs.MWBindInfo{MR: mr}}}},
+		{"another device", verbs.SendWR{Bind: &verbs.MWBind{MW: two, RKey: two.RKey(), MWBindInfo: verbs.MWBindInfo{MR: foreign}}}},
+		{"LOCAL_WRITE", verbs.SendWR{Bind: &verbs.MWBind{MW: two, RKey: two.RKey(), MWBindInfo: verbs.MWBindInfo{MR: mr,
+			Access: verbs.AccessLocalWrite}}}},
+		{"no SGList", verbs.SendWR{SGList: make([]verbs.SGE, 1), Bind: &verbs.MWBind{MW: two, RKey: two.RKey(),
+			MWBindInfo: verbs.MWBindInfo{MR: mr}}}},
+		{"no inline", verbs.SendWR{Flags: verbs.SendInline, Bind: &verbs.MWBind{MW: two, RKey: two.RKey(),
+			MWBindInfo: verbs.MWBindInfo{MR: mr}}}},
+	} {
+		c.wr.Opcode = verbs.BindMW
+		if err := r.qp.PostSend(&c.wr); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("got %v, want %q", err, c.want)
+		}
+	}
+	for _, mw := range []*verbs.MW{nil, two} {
+		if err := r.qp.BindMW(mw, 0, 0, verbs.MWBindInfo{MR: mr}); !errors.Is(err, verbs.ErrInvalid) {
+			t.Errorf("BindMW of %v: %v", mw, err)
+		}
+	}
+}

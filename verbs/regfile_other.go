@@ -1,0 +1,15 @@
+//go:build !unix
+
+package verbs
+
+import "os"
+
+// RegFile is not supported on this system.
+func (pd *PD) RegFile(f *os.File, offset int64, length int, access Access) (*MR, error) {
+	return nil, Errorf(ErrNotSupported, "register file", "there is no mmap on this system")
+}
+
+// Persist is not supported on this system.
+func Persist(b []byte) error {
+	return Errorf(ErrNotSupported, "persist", "there is no mmap on this system")
+}

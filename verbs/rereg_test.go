@@ -1,0 +1,139 @@
+package verbs_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/softrnic/softrnic/verbs"
+)
+
+func TestRereg(t *testing.T) {
+	r := newRig(t)
+	other := must(r.dev.AllocPD())(t)
+	a, b := make([]byte, 64), make([]byte, 128)
+	mr := must(r.pd.RegMR(a, verbs.AccessLocalWrite))(t)
+	for _, c := range []struct {
+		want   string
+		flags  verbs.ReregFlags
+		pd     *verbs.PD
+		buf    []byte
+		access verbs.Access
+	}{
+		{"flags", 0, nil, nil, 0},
+		{"flags", 8, nil, nil, 0},
+		{"PD is nil", verbs.ReregPD, nil, nil, 0},
+		{"another device", verbs.ReregPD, newRig(t).pd, nil, 0},
+		{"length 0", verbs.ReregTranslation, nil, nil, 0},
+		{"need LOCAL_WRITE", verbs.ReregAccess, nil, nil, verbs.AccessRemoteWrite},
+	} {
+		err := mr.Rereg(c.flags, c.pd, c.buf, c.access)
+		if !errors.Is(err, verbs.ErrInvalid) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("got %v, want %q", err, c.want)
+		}
+	}
+	lkey := mr.LKey()
+	check(t, mr.Rereg(verbs.ReregTranslation, nil, b, 0))
+	if mr.Length() != 128 || mr.Addr() != uint64(uintptr(unsafe.Pointer(&b[0]))) || mr.Access() != verbs.AccessLocalWrite {
+		t.Errorf("%d bytes at %#x, %v", mr.Length(), mr.Addr(), mr.Access())
+	}
+	if mr.LKey() == lkey {
+		t.Error("the old key lives on")
+	}
+	check(t, mr.Rereg(verbs.ReregAccess|verbs.ReregPD, other, nil, verbs.AccessZeroBased))
+	if mr.PD() != other || mr.Addr() != 0 || mr.Access() != verbs.AccessZeroBased || mr.Length() != 128 {
+		t.Errorf("%d bytes at %#x, %v", mr.Length(), mr.Addr(), mr.Access())
+	}
+	check(t, r.qp.Destroy())
+	check(t, r.pd.Dealloc()) // it is not there any more
+	if err := other.Dealloc(); !errors.Is(err, verbs.ErrBusy) {
+		t.Errorf("got %v, want ErrBusy", err)
+	}
+	if !mr.Hold() {
+		t.Fatal("it cannot be held")
+	}
+	for what, err := range map[string]error{"Dereg": mr.Dereg(), "Rereg": mr.Rereg(verbs.ReregAccess, nil, nil, 0)} {
+		if !errors.Is(err, verbs.ErrBusy) || !strings.Contains(err.Error(), "1 memory windows") {
+			t.Errorf("%s: got %v, want ErrBusy", what, err)
+		}
+	}
+	mr.Unhold()
+	check(t, mr.Dereg())
+	check(t, other.Dealloc())
+	if err := mr.Rereg(verbs.ReregAccess, nil, nil, 0); !errors.Is(err, verbs.ErrDestroyed) {
+		t.Errorf("got %v, want ErrDestroyed", err)
+	}
+	if mr.Hold() {
+		t.Error("a region that is gone was held")
+	}
+}
+
+func TestNullMR(t *testing.T) {
+	r := newRig(t)
+	r.bring(t, verbs.StateRTS)
+	mr := must(r.pd.AllocNullMR())(t)
+	if !mr.Null() || mr.Length() != 0 || mr.Access() != verbs.AccessLocalWrite {
+		t.Errorf("got %+v", mr)
+	}
+	if err := mr.Rereg(verbs.ReregAccess, nil, nil, 0); !errors.Is(err, verbs.ErrInvalid) {
+		t.Errorf("got %v", err)
+	}
+	r.lq.hold = true
+	check(t, r.qp.PostSend(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendInline,
+		SGList: []verbs.SGE{{Addr: 1 << 60, Length: 8, LKey: mr.LKey()}}}))
+	r.lq.locked(func() {
+		if got := r.lq.Send(0).Inline(); string(got) != strings.Repeat("\x00", 8) {
+			t.Errorf("inline data of a null MR: %x", got)
+		}
+	})
+	check(t, mr.Dereg())
+}
+
+// TestInlineFault: inline data that is not there any more is refused, and nobody dies.
+func TestInlineFault(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("there is no mmap on this system")
+	}
+	r := newRig(t)
+	r.bring(t, verbs.StateRTS)
+	f := must(os.Create(filepath.Join(t.TempDir(), "f")))(t)
+	defer f.Close()
+	page := int64(os.Getpagesize())
+	check(t, f.Truncate(2*page))
+	for _, c := range []struct{ off, n int64 }{{1, page}, {0, 0}, {-page, page}, {0, -1}} {
+		if _, err := r.pd.RegFile(f, c.off, int(c.n), 0); !errors.Is(err, verbs.ErrInvalid) {
+			t.Errorf("offset %d, length %d: %v", c.off, c.n, err)
+		}
+	}
+	mr := must(r.pd.RegFile(f, 0, int(2*page), verbs.AccessLocalWrite))(t)
+	if !mr.MayFault() {
+		t.Error("a mapping that cannot fault")
+	}
+	if err := mr.Rereg(verbs.ReregTranslation, nil, make([]byte, 1), 0); !errors.Is(err, verbs.ErrInvalid) {
+		t.Errorf("got %v", err)
+	}
+	post := func() error {
+		return r.qp.PostSend(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendInline,
+			SGList: []verbs.SGE{mr.SGE(int(page), 8)}})
+	}
+	check(t, post())
+	check(t, f.Truncate(page))
+	if err := post(); !errors.Is(err, verbs.ErrInvalid) || !strings.Contains(err.Error(), "faults") {
+		t.Errorf("got %v", err)
+	}
+	check(t, mr.Dereg())
+}
+
+// TestGuardLetsOthersPanic: only faults are caught.
+func TestGuardLetsOthersPanic(t *testing.T) {
+	defer func() {
+		if e := recover(); e != "mine" {
+			t.Errorf("got %v", e)
+		}
+	}()
+	verbs.Guard(func() { panic("mine") })
+}

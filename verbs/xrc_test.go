@@ -1,0 +1,47 @@
+package verbs_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// TestXRCD: who shares a domain, and who keeps it open.
+func TestXRCD(t *testing.T) {
+	r := newRig(t)
+	f := must(os.Create(filepath.Join(t.TempDir(), "domain")))(t)
+	defer f.Close()
+	x, y, z := must(r.dev.OpenXRCD(f))(t), must(r.dev.OpenXRCD(f))(t), must(r.dev.OpenXRCD(nil))(t)
+	if x != y || x == z {
+		t.Error("the same file is another domain, or none is the same")
+	}
+	qp := must(x.CreateQP(&verbs.QPInitAttr{Type: verbs.XRCRecv}))(t)
+	if again := must(y.OpenQP(qp.Num()))(t); again != qp {
+		t.Error("OpenQP found another QP")
+	}
+	if _, err := z.OpenQP(qp.Num()); !errors.Is(err, verbs.ErrInvalid) {
+		t.Errorf("another domain's QP: %v", err)
+	}
+	check(t, y.Close())
+	check(t, qp.Destroy())
+	if err := x.Close(); !errors.Is(err, verbs.ErrBusy) {
+		t.Errorf("with a QP: %v", err)
+	}
+	check(t, qp.Destroy())
+	if err := qp.Destroy(); !errors.Is(err, verbs.ErrDestroyed) {
+		t.Errorf("destroyed three times: %v", err)
+	}
+	check(t, x.Close())
+	check(t, z.Close())
+	if err := x.Close(); !errors.Is(err, verbs.ErrDestroyed) {
+		t.Errorf("closed once too often: %v", err)
+	}
+	for _, a := range []*verbs.QPInitAttr{{Type: verbs.XRCRecv}, {Type: verbs.XRCSend, SendCQ: r.cq, RecvCQ: r.cq}} {
+		if _, err := r.pd.CreateQP(a); !errors.Is(err, verbs.ErrInvalid) {
+			t.Errorf("%v: %v", a.Type, err)
+		}
+	}
+}
