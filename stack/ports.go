@@ -61,8 +61,8 @@ type Stream interface {
 // Filler writes a piece of a stream: all of b.
 type Filler interface{ Fill(b []byte) }
 
-// Taker takes all of b, which is the stream's, out of a stream, and tells whether it wants more. It must not call the
-// stream.
+// Taker takes all of b out of a stream, and tells whether it wants more. b is the stream's, and good until Take returns;
+// Take must not call the stream.
 type Taker interface{ Take(b []byte) bool }
 
 // MaxPiece is the largest piece that Stream.Send takes, in bytes: what goes into one frame of a link that segments.

@@ -354,6 +354,7 @@ func (s *stream) Receive(take stack.Taker) error {
 			n = min(n, max(s.net.cut(n), 1))
 		}
 		more = take.Take(d.buf[d.r : d.r+n])
+		clear(d.buf[d.r : d.r+n]) // as gVisor, which uses the memory again at once
 		d.r += n
 		if d.len() <= s.limit()/2 {
 			d.wake()

@@ -4,6 +4,7 @@ package iwarp
 // to placement.go, segment by segment, from where TCP has them, under one hold of the QP's lock for all that has come.
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"time"
@@ -72,7 +73,9 @@ func (c *conn) Take(b []byte) bool {
 		q.rx.allowed = true
 	}
 	c.fed += uint64(len(b))
-	c.fault = c.deframer.Feed(b, q)
+	if c.fault = c.deframer.Feed(b, q); c.fault != nil {
+		q.rx.ulpdu = bytes.Clone(q.rx.ulpdu) // refuse quotes it when b is no longer ours
+	}
 	return c.fault == nil && c.taken < receiveMost
 }
 
