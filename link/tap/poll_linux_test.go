@@ -11,11 +11,11 @@ import (
 // TestPollerComesAndGoes: whether the host polls, has just ended polling or never did, each frame arrives, once, in
 // order, and in one call at a time.
 func TestPollerComesAndGoes(t *testing.T) {
-	for _, wait := range []link.Wait{link.WaitAdaptive, link.WaitEvent, link.WaitPoll} {
+	for _, opts := range [][]Option{{WithWait(link.WaitAdaptive)}, {WithWait(link.WaitEvent)}, {WithWait(link.WaitPoll)}, {WithoutOffloads()}} {
 		inNamespace(t)
 		bridge(t, "br0", 0)
 		a := openTAP(t, "a0", WithBridge("br0"))
-		b := openTAP(t, "b0", WithBridge("br0"), WithWait(wait))
+		b := openTAP(t, "b0", append(opts, WithBridge("br0"))...)
 		if a.Poll() {
 			t.Error("Poll before Attach received something")
 		}

@@ -44,7 +44,7 @@ func WithBridge(name string) Option { return func(c *config) { c.bridge = name }
 // WithoutOffloads opens the interface as other systems do: one packet, with complete checksums, a frame.
 func WithoutOffloads() Option { return func(c *config) { c.plain = true } }
 
-// WithWait says how the link's own goroutine waits. One without offloads always waits for events.
+// WithWait says how the link's own goroutine waits. Linux only; others always wait for events.
 func WithWait(w link.Wait) Option { return func(c *config) { c.wait = w } }
 
 // MaxQueues is the largest number of queues that Open takes.
@@ -127,7 +127,7 @@ func (l *Link) MTU() int { return l.mtu }
 // Offloads are what the kernel accepted.
 func (l *Link) Offloads() link.Offloads { return l.offloads }
 
-// Poll implements link.Poller; a link without offloads cannot be polled.
+// Poll implements link.Poller; only Linux's can be polled.
 func (l *Link) Poll() bool { return l.poller != nil && l.poller.Poll() }
 
 // EndPoll implements link.Poller.

@@ -28,17 +28,14 @@ func open(c *config) (*Link, error) {
 			fds = append(fds, fd)
 		}
 	}
-	var ifce *water.Interface
-	if c.plain || errors.Is(err, errNoHeader) && c.queues == 1 {
-		ifce, err = water.New(water.Config{DeviceType: water.TAP, PlatformSpecificParams: water.PlatformSpecificParams{Name: c.name}})
-		if err != nil {
-			err = c.explain(err)
+	bare := c.plain || errors.Is(err, errNoHeader) && c.queues == 1
+	if bare {
+		var fd int
+		if fd, err = c.attachBare(); err == nil {
+			fds = append(fds, fd)
 		}
 	}
 	release := func() (err error) {
-		if ifce != nil {
-			return ifce.Close()
-		}
 		for _, fd := range fds {
 			err = errors.Join(err, unix.Close(fd))
 		}
@@ -51,17 +48,16 @@ func open(c *config) (*Link, error) {
 	if err != nil {
 		return nil, errors.Join(err, release())
 	}
-	l := &Link{name: c.name, mac: c.mac, mtu: mtu, offloads: offloads}
-	if ifce != nil {
-		l.medium = newPlain(ifce, mtu)
-		return l, nil
+	var conn *vnet.Conn
+	if bare {
+		conn, err = vnet.NewBareConn(fds[0], c.name, mtu, c.wait)
+	} else {
+		conn, err = vnet.NewConn(fds, c.name, mtu, offloads, c.wait)
 	}
-	conn, err := vnet.NewConn(fds, c.name, mtu, offloads, c.wait)
 	if err != nil {
 		return nil, err
 	}
-	l.medium, l.poller = conn, conn
-	return l, nil
+	return &Link{name: c.name, mac: c.mac, mtu: mtu, offloads: offloads, medium: conn, poller: conn}, nil
 }
 
 // checkExisting refuses a name that something else than a TAP has: the kernel would say no more than EINVAL.
@@ -120,6 +116,29 @@ func (c *config) attach() (fd int, o link.Offloads, err error) {
 		return -1, o, fmt.Errorf("tap %s: virtio-net header of %d bytes: %w", c.name, vnet.HeaderLen, err)
 	}
 	return fd, setOffloads(fd), nil
+}
+
+// attachBare opens the device as it is without a virtio-net header. The descriptor is taken away from Go's poller, which
+// would wake a thread for every frame whoever reads it.
+func (c *config) attachBare() (fd int, err error) {
+	ifce, err := water.New(water.Config{DeviceType: water.TAP, PlatformSpecificParams: water.PlatformSpecificParams{Name: c.name}})
+	if err != nil {
+		return -1, c.explain(err)
+	}
+	defer ifce.Close()
+	file, ok := ifce.ReadWriteCloser.(*os.File)
+	if !ok {
+		return -1, fmt.Errorf("tap %s: %T is no file", c.name, ifce.ReadWriteCloser)
+	}
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return -1, fmt.Errorf("tap %s: %w", c.name, err)
+	}
+	failed := raw.Control(func(own uintptr) { fd, err = unix.FcntlInt(own, unix.F_DUPFD_CLOEXEC, 0) })
+	if err = errors.Join(failed, err); err != nil {
+		return -1, fmt.Errorf("tap %s: duplicate the descriptor: %w", c.name, err)
+	}
+	return fd, nil
 }
 
 // setOffloads asks for as much as the kernel has. It goes both ways: a kernel that knows USO (6.2) also takes it.

@@ -18,6 +18,7 @@ import (
 type Conn struct {
 	name     string
 	mtu      int
+	bare     bool // no virtio-net headers
 	offloads link.Offloads
 	wait     link.Wait
 	queues   []*queue
@@ -36,7 +37,16 @@ type Conn struct {
 
 // NewConn takes over fds, even when it fails. name goes into errors.
 func NewConn(fds []int, name string, mtu int, o link.Offloads, wait link.Wait) (*Conn, error) {
-	c := &Conn{name: name, mtu: mtu, offloads: o, wait: wait, stop: noEvent, closing: make(chan struct{}), done: make(chan struct{})}
+	return newConn(&Conn{name: name, mtu: mtu, offloads: o, wait: wait}, fds)
+}
+
+// NewBareConn is NewConn for a descriptor that moves frames without virtio-net headers.
+func NewBareConn(fd int, name string, mtu int, wait link.Wait) (*Conn, error) {
+	return newConn(&Conn{name: name, mtu: mtu, bare: true, wait: wait}, []int{fd})
+}
+
+func newConn(c *Conn, fds []int) (*Conn, error) {
+	c.stop, c.closing, c.done = noEvent, make(chan struct{}), make(chan struct{})
 	c.senders.New = func() any { return newSender(c) }
 	for _, fd := range fds {
 		c.queues = append(c.queues, newQueue(c, fd))
@@ -44,7 +54,7 @@ func NewConn(fds []int, name string, mtu int, o link.Offloads, wait link.Wait) (
 	err := c.prepare()
 	if err != nil {
 		_ = c.release()
-		return nil, fmt.Errorf("%s: %w", name, err)
+		return nil, fmt.Errorf("%s: %w", c.name, err)
 	}
 	return c, nil
 }

@@ -35,6 +35,15 @@ func encode(h *[HeaderLen]byte, f *link.Frame) {
 	binary.NativeEndian.PutUint16(h[4:], f.SegmentSize)
 }
 
+// decode describes the frame that b, which was read, holds; false if b cannot be a frame.
+func (c *Conn) decode(b []byte, f *link.Frame) bool {
+	if !c.bare {
+		return decode(b, f)
+	}
+	*f = link.Frame{Data: b}
+	return len(b) >= link.EthernetHeaderLen
+}
+
 // decode describes the frame that b, behind its virtio-net header, holds; false if b cannot be a frame.
 func decode(b []byte, f *link.Frame) bool {
 	if len(b) < HeaderLen+link.EthernetHeaderLen {

@@ -211,7 +211,7 @@ func (q *queue) read(polled bool) error {
 			return unix.EBADFD
 		}
 		var f link.Frame
-		if decode(free[:n:n], &f) {
+		if q.conn.decode(free[:n:n], &f) {
 			f.Polled = polled
 			q.frames = append(q.frames, f)
 		}

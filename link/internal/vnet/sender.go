@@ -58,12 +58,18 @@ func (c *Conn) explain(f *link.Frame, errno unix.Errno) error {
 }
 
 func (s *sender) send(f *link.Frame) unix.Errno {
-	encode(&s.header, f)
-	if len(f.Data) <= smallFrame && len(f.More) == 0 {
-		s.whole = append(append(s.whole[:0], s.header[:]...), f.Data...)
-		return s.write(f, unix.SYS_WRITE, unsafe.Pointer(&s.whole[0]), len(s.whole))
+	s.iov = s.iov[:0]
+	switch {
+	case !s.conn.bare:
+		encode(&s.header, f)
+		if len(f.Data) <= smallFrame && len(f.More) == 0 {
+			s.whole = append(append(s.whole[:0], s.header[:]...), f.Data...)
+			return s.write(f, unix.SYS_WRITE, unsafe.Pointer(&s.whole[0]), len(s.whole))
+		}
+		s.iov = append(s.iov, iovec(s.header[:]))
+	case len(f.More) == 0:
+		return s.write(f, unix.SYS_WRITE, unsafe.Pointer(&f.Data[0]), len(f.Data))
 	}
-	s.iov = append(s.iov[:0], iovec(s.header[:]))
 	if len(f.More) > maxPieces {
 		s.whole = append(s.whole[:0], f.Data...)
 		for _, m := range f.More {

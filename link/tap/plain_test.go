@@ -1,0 +1,53 @@
+package tap
+
+import (
+	"bytes"
+	"errors"
+	"net"
+	"testing"
+
+	"github.com/songgao/water"
+
+	"github.com/softrnic/softrnic/link"
+)
+
+// TestPlain: what systems without virtio-net headers use, over a descriptor that keeps reads and writes apart.
+func TestPlain(t *testing.T) {
+	own, far := net.Pipe()
+	p := newPlain(&water.Interface{ReadWriteCloser: own}, 1500)
+	got := make(chan []byte, 1)
+	p.Attach(func(frames []link.Frame) {
+		for i := range frames {
+			got <- bytes.Clone(frames[i].Data)
+		}
+	})
+	frame := bytes.Repeat([]byte{1, 2, 3}, 100)
+	for _, b := range [][]byte{frame[:13], frame} { // the first is too short
+		if _, err := far.Write(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if b := <-got; !bytes.Equal(b, frame) {
+		t.Errorf("received %x, want %x", b, frame)
+	}
+	go func() {
+		if n, err := p.Write([]link.Frame{{Data: frame}, {Data: frame[:20], More: [][]byte{frame[20:50], {}, frame[50:]}}}); n != 2 || err != nil {
+			t.Error(n, err)
+		}
+	}()
+	buf := make([]byte, 1600)
+	for range 2 {
+		if n, err := far.Read(buf); err != nil || !bytes.Equal(buf[:n], frame) {
+			t.Errorf("sent %x, %v; want %x", buf[:n], err, frame)
+		}
+	}
+	if n, err := p.Write([]link.Frame{{Data: make([]byte, 1600)}}); n != 0 || !errors.Is(err, link.ErrTooLong) {
+		t.Errorf("Write of too much: %d, %v, want ErrTooLong", n, err)
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := p.Write([]link.Frame{{Data: frame}}); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Write after Close: %v, want net.ErrClosed", err)
+	}
+}
