@@ -327,8 +327,17 @@ func (cq *CQ) Destroy() error {
 
 // push adds a completion, and an event if one is due; false if the completion is lost.
 func (cq *CQ) push(wc *WC, solicited bool) bool {
+	kept, first := cq.add(wc, solicited)
+	if first || !cq.news.Load() {
+		cq.news.Store(true) // not sooner, for who polls to find mu free
+	}
+	return kept
+}
+
+// add is push but for news, which it leaves unchanged unless an event is made.
+func (cq *CQ) add(wc *WC, solicited bool) (kept, first bool) {
 	cq.mu.Lock()
-	kept, first := cq.n < len(cq.ring) && !cq.overrun, false
+	kept = cq.n < len(cq.ring) && !cq.overrun
 	switch {
 	case kept:
 		i := cq.head + cq.n
@@ -350,8 +359,5 @@ func (cq *CQ) push(wc *WC, solicited bool) bool {
 		cq.eventDue()
 	}
 	cq.mu.Unlock()
-	if first || !cq.news.Load() {
-		cq.news.Store(true) // now, for who polls to find mu free
-	}
-	return kept
+	return kept, first
 }
