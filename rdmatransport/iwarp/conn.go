@@ -89,6 +89,7 @@ type conn struct {
 	mu     sync.Mutex // after the QP's lock
 	state  connState
 	qp     *qp
+	ended  bool // the stream has ended before Establish: that is told behind it
 	silent bool // Close was called: no events any more
 
 	events  []*rdmacm.ConnEvent
@@ -236,7 +237,16 @@ func (c *conn) Establish() error {
 	}
 	c.state = established
 	c.emit(&rdmacm.ConnEvent{Type: rdmacm.Established})
+	if c.ended {
+		c.disconnected()
+	}
 	return nil
+}
+
+// disconnected tells the end of an established connection. c.mu is held.
+func (c *conn) disconnected() {
+	c.state = over
+	c.emit(&rdmacm.ConnEvent{Type: rdmacm.Disconnected})
 }
 
 // Notify implements rdmacm.ProviderConn: a stream needs no such help.
@@ -264,17 +274,21 @@ func (c *conn) Disconnect() error {
 	return err
 }
 
-// ended is called when the stream has come to its end, by the QP's reader.
-func (c *conn) ended(error) {
+// streamEnded is called when the stream has come to its end, by the QP's reader. A peer may accept, send and close before
+// the application here has established the connection, or found what was sent: that is no failure to connect.
+func (c *conn) streamEnded() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	was := c.state
-	c.state = over
-	switch was {
+	switch c.state {
 	case established:
-		c.emit(&rdmacm.ConnEvent{Type: rdmacm.Disconnected})
-	case responded, requested:
+		c.disconnected()
+	case responded:
+		c.ended = true
+	case requested:
+		c.state = over
 		c.emit(&rdmacm.ConnEvent{Type: rdmacm.ConnectError, Status: -int(syscall.ECONNRESET)})
+	default:
+		c.state = over
 	}
 }
 

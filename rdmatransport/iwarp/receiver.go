@@ -153,7 +153,7 @@ func (q *qp) streamEnded(c *conn, err error) {
 	}
 	q.h.Unlock()
 	_ = c.stream.Close()
-	c.ended(err)
+	c.streamEnded()
 }
 
 // lost ends the connection after the stream refused to send: TCP gave it up. The reader will see the same.
