@@ -28,7 +28,7 @@ type MWBindInfo struct {
 	MR     *MR // with AccessMWBind
 	Addr   uint64
 	Length uint64
-	Access Access // remote rights; with AccessZeroBased, peers count from the window's first byte
+	Access Access // remote rights; with AccessZeroBased, for type 2 only, peers count from the window's first byte
 }
 
 // MWBind is what a BindMW work request does (wr.bind_mw).
@@ -131,6 +131,8 @@ func (qp *QP) checkBind(wr *SendWR) (*MWBind, error) {
 		return nil, Errorf(ErrInvalid, qp.op(what), "the MR or the MW is of another device")
 	case b.Access&^(accessRemote|AccessZeroBased) != 0:
 		return nil, Errorf(ErrInvalid, qp.op(what), "Bind.Access %v: a window has only remote rights", b.Access)
+	case b.Access&AccessZeroBased != 0 && b.MW.typ == MWType1:
+		return nil, Errorf(ErrInvalid, qp.op(what), "Bind.Access %v: only a window of type 2 can be zero-based", b.Access)
 	}
 	bind := *b
 	bind.was = b.MW.RKey()

@@ -125,4 +125,8 @@ func TestPostBindRefuses(t *testing.T) {
 			t.Errorf("BindMW of %v: %v", mw, err)
 		}
 	}
+	zero := verbs.MWBindInfo{MR: mr, Addr: mr.Addr(), Length: 1, Access: verbs.AccessZeroBased}
+	if err := r.qp.BindMW(one, 0, 0, zero); !errors.Is(err, verbs.ErrInvalid) {
+		t.Errorf("BindMW of type 1, zero-based: %v", err)
+	}
 }

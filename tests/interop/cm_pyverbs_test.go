@@ -184,7 +184,7 @@ func (h *cmHandshake) accept(t *testing.T, p cmPair, linux pyverbs.CM) conns {
 func (c conns) sides(t *testing.T) (here, there *side) {
 	c.pd.qps = append(c.pd.qps, c.here.QP())
 	return &side{pd: c.pd, qp: softrnicQP{QP: c.here.QP(), t: t}},
-		&side{pd: kernelDomain{c.there.PD}, qp: c.there.QP}
+		&side{pd: kernelDomain{c.there.PD}, qp: kernelQP{c.there.QP}}
 }
 
 // move moves messages from one side to the other.

@@ -24,6 +24,7 @@ type device interface {
 type domain interface {
 	regMR(length int, access verbs.Access) memory
 	createQP(size verbs.QPCap) queuePair
+	allocMW(verbs.MWType) window
 }
 
 // memory is an MR and what it lies over. Fill's bytes depend on the seed only, the same on every device.
@@ -38,6 +39,12 @@ type memory interface {
 	Digest(off, n int) string
 }
 
+// window is a memory window.
+type window interface {
+	RKey() uint32
+	Dealloc()
+}
+
 // queuePair is an RC QP with a CQ for each queue. Polling returns when n completions have come or the timeout is over.
 type queuePair interface {
 	Num() uint32
@@ -45,6 +52,8 @@ type queuePair interface {
 	State() verbs.QPState
 	PostSend(...*verbs.SendWR) error
 	PostRecv(...*verbs.RecvWR) error
+	// bindMW posts the binding of a window to a part of memory, with a completion.
+	bindMW(w window, id uint64, m memory, off, n int, access verbs.Access) error
 	PollSend(n int, timeout time.Duration) []verbs.WC
 	PollRecv(n int, timeout time.Duration) []verbs.WC
 	Destroy()
@@ -64,7 +73,14 @@ func (k kernel) in(t *testing.T) device { return kernel{k.In(t)} }
 type kernelDomain struct{ *pyverbs.PD }
 
 func (d kernelDomain) regMR(length int, access verbs.Access) memory { return d.RegMR(length, access) }
-func (d kernelDomain) createQP(size verbs.QPCap) queuePair          { return d.CreateQP(size) }
+func (d kernelDomain) createQP(size verbs.QPCap) queuePair          { return kernelQP{d.CreateQP(size)} }
+func (d kernelDomain) allocMW(kind verbs.MWType) window             { return d.AllocMW(kind) }
+
+type kernelQP struct{ *pyverbs.QP }
+
+func (q kernelQP) bindMW(w window, id uint64, m memory, off, n int, access verbs.Access) error {
+	return q.BindMW(w.(*pyverbs.MW), id, m.(*pyverbs.MR), off, n, access)
+}
 
 // side is one end of a connection.
 type side struct {

@@ -194,9 +194,38 @@ func (d *softrnicDomain) createCQ(size int) *verbs.CQ {
 	return cq
 }
 
+func (d *softrnicDomain) allocMW(kind verbs.MWType) window {
+	mw, err := d.pd.AllocMW(kind)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return softrnicWindow{mw, d.t}
+}
+
+type softrnicWindow struct {
+	*verbs.MW
+	t *testing.T
+}
+
+func (w softrnicWindow) Dealloc() {
+	if err := w.MW.Dealloc(); err != nil {
+		w.t.Error(err)
+	}
+}
+
 type softrnicQP struct {
 	*verbs.QP
 	t *testing.T
+}
+
+func (q softrnicQP) bindMW(w window, id uint64, m memory, off, n int, access verbs.Access) error {
+	mw, mr := w.(softrnicWindow).MW, m.(softrnicMemory).MR
+	info := verbs.MWBindInfo{MR: mr, Addr: mr.Addr() + uint64(off), Length: uint64(n), Access: access}
+	if mw.Type() == verbs.MWType1 {
+		return q.BindMW(mw, id, verbs.SendSignaled, info)
+	}
+	return q.PostSend(&verbs.SendWR{ID: id, Opcode: verbs.BindMW, Flags: verbs.SendSignaled,
+		Bind: &verbs.MWBind{MW: mw, RKey: verbs.IncRKey(mw.RKey()), MWBindInfo: info}})
 }
 
 // Destroy leaves the CQs to the end of the test.

@@ -16,7 +16,7 @@ import pyverbs.enums as e
 from pyverbs.addr import AHAttr, GID, GlobalRoute
 from pyverbs.cq import CQ
 from pyverbs.device import Context
-from pyverbs.mr import MR
+from pyverbs.mr import MR, MW, MWBind, MWBindInfo
 from pyverbs.pd import PD
 from pyverbs.pyverbs_error import PyverbsRDMAError
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
@@ -61,6 +61,24 @@ def alloc_pd():
 def reg_mr(pd, length, access):
     mr = MR(objects[pd], length, access)
     return {"ID": keep(mr), "Addr": mr.buf, "LKey": mr.lkey, "RKey": mr.rkey}
+
+
+def alloc_mw(pd, kind):
+    mw = MW(objects[pd], kind)
+    return {"ID": keep(mw), "RKey": mw.rkey}
+
+
+def bind_mw(qp, mw, wr_id, mr, offset, length, access):
+    """Posts the binding of a window, and returns the rkey that it is to have."""
+    qp, mw, mr = objects[qp].qp, objects[mw], objects[mr]
+    info = MWBindInfo(mr, mr.buf + offset, length, access)
+    if mw.type == e.IBV_MW_TYPE_1:
+        qp.bind_mw(mw, MWBind(info, e.IBV_SEND_SIGNALED, wr_id))
+        return mw.rkey
+    request = SendWR(wr_id=wr_id, opcode=e.IBV_WR_BIND_MW)
+    request.set_bind_wr(mw, info)
+    qp.post_send(request)
+    return request.rkey
 
 
 def write(mr, offset, data):
@@ -119,12 +137,16 @@ def sg_list(wr):
 
 def post_send(qp, wr):
     opcode = wr["Opcode"]
-    request = SendWR(wr_id=wr["ID"], opcode=opcode, send_flags=wr["Flags"], **sg_list(wr))
+    sges = {} if opcode == e.IBV_WR_LOCAL_INV else sg_list(wr)
+    request = SendWR(wr_id=wr["ID"], opcode=opcode, send_flags=wr["Flags"], **sges)
+    if opcode in (e.IBV_WR_LOCAL_INV, e.IBV_WR_SEND_WITH_INV):
+        request.imm_data = wr["InvalidateRKey"]  # a union
+        request.set_wr_rdma(wr["InvalidateRKey"], 0)  # where siw's library takes it from
     if opcode in (e.IBV_WR_SEND_WITH_IMM, e.IBV_WR_RDMA_WRITE_WITH_IMM):
         request.imm_data = socket.htonl(wr["ImmData"])
     if opcode in (e.IBV_WR_ATOMIC_CMP_AND_SWP, e.IBV_WR_ATOMIC_FETCH_AND_ADD):
         request.set_wr_atomic(wr["RKey"], wr["RemoteAddr"], wr["CompareAdd"], wr["Swap"])
-    elif opcode not in (e.IBV_WR_SEND, e.IBV_WR_SEND_WITH_IMM):
+    elif opcode in (e.IBV_WR_RDMA_WRITE, e.IBV_WR_RDMA_WRITE_WITH_IMM, e.IBV_WR_RDMA_READ):
         request.set_wr_rdma(wr["RKey"], wr["RemoteAddr"])
     objects[qp].qp.post_send(request)
 
@@ -134,8 +156,9 @@ def post_recv(qp, wr):
 
 
 def completion(wc):
+    data = wc.imm_data & 0xffffffff
     return {"WRID": wc.wr_id, "Status": int(wc.status), "Opcode": int(wc.opcode), "Flags": int(wc.wc_flags),
-            "ByteLen": wc.byte_len, "ImmData": socket.ntohl(wc.imm_data & 0xffffffff), "QPNum": wc.qp_num}
+            "ByteLen": wc.byte_len, "ImmData": socket.ntohl(data), "InvalidatedRKey": data, "QPNum": wc.qp_num}
 
 
 def poll(qp, queue, n, timeout):
@@ -150,7 +173,8 @@ def poll(qp, queue, n, timeout):
 
 
 COMMANDS = {function.__name__: function for function in (
-    gids, alloc_pd, reg_mr, write, read, fill, digest, create_qp, close, modify, state, post_send, post_recv, poll)}
+    gids, alloc_pd, reg_mr, alloc_mw, bind_mw, write, read, fill, digest, create_qp, close, modify, state, post_send,
+    post_recv, poll)}
 
 
 def answer(command):

@@ -198,6 +198,40 @@ func (mr *MR) Digest(off, n int) (digest string) {
 	return digest
 }
 
+// MW is a memory window.
+type MW struct {
+	d    *Device
+	id   int
+	rkey uint32
+}
+
+// AllocMW makes a window that is not bound.
+func (pd *PD) AllocMW(kind verbs.MWType) *MW {
+	pd.d.t.Helper()
+	var made struct {
+		ID   int
+		RKey uint32
+	}
+	pd.d.must("alloc_mw", arguments{"pd": pd.id, "kind": kind}, &made)
+	return &MW{d: pd.d, id: made.ID, rkey: made.RKey}
+}
+
+// RKey is as in verbs.MW.
+func (mw *MW) RKey() uint32 { return mw.rkey }
+
+// Dealloc ends the window.
+func (mw *MW) Dealloc() {
+	mw.d.t.Helper()
+	mw.d.must("close", arguments{"obj": mw.id}, nil)
+}
+
+// BindMW posts the binding of a window to a part of a region, of either type, as work request id.
+func (qp *QP) BindMW(mw *MW, id uint64, mr *MR, off, n int, access verbs.Access) error {
+	qp.d.t.Helper()
+	return qp.d.call("bind_mw", arguments{"qp": qp.id, "mw": mw.id, "wr_id": id, "mr": mr.id, "offset": off, "length": n,
+		"access": access}, &mw.rkey)
+}
+
 // QP is an RC QP whose queues have a CQ each.
 type QP struct {
 	d   *Device
