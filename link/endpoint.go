@@ -23,6 +23,7 @@ type Endpoint struct {
 	mtu     atomic.Uint32
 
 	handler    atomic.Pointer[func(*Frame) bool]
+	steering   atomic.Pointer[func(*Frame) bool]
 	dispatcher atomic.Pointer[stack.NetworkDispatcher]
 	attach     sync.Once
 	scratch    sync.Pool // of *transmission
@@ -56,6 +57,16 @@ func (e *Endpoint) SetFrameHandler(h func(*Frame) bool) {
 		return
 	}
 	e.handler.Store(&h)
+}
+
+// SetSteering installs f, which sees each frame received, whoever it is for and before anyone else does, on the link's
+// goroutines, and keeps it by returning true. Nil removes it.
+func (e *Endpoint) SetSteering(f func(*Frame) bool) {
+	if f == nil {
+		e.steering.Store(nil)
+		return
+	}
+	e.steering.Store(&f)
 }
 
 // transmission is what WritePackets makes of a packet list, kept for the next one.
@@ -151,10 +162,10 @@ func tcpipError(err error) tcpip.Error {
 
 // receive is the link's Receiver.
 func (e *Endpoint) receive(frames []Frame) {
-	h := e.handler.Load()
+	h, s := e.handler.Load(), e.steering.Load()
 	for i := range frames {
 		f := &frames[i]
-		if len(f.Data) < EthernetHeaderLen {
+		if len(f.Data) < EthernetHeaderLen || s != nil && (*s)(f) {
 			continue
 		}
 		to, ok := e.addressee(f.Data)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/softrnic/softrnic/rdmatransport/iwarp"
 	"github.com/softrnic/softrnic/rdmatransport/memory"
+	"github.com/softrnic/softrnic/rdmatransport/raw"
 	"github.com/softrnic/softrnic/rdmatransport/roce"
 	"github.com/softrnic/softrnic/rdmatransport/roce/cm"
 	"github.com/softrnic/softrnic/rdmatransport/timers"
@@ -48,6 +49,7 @@ type Provider struct {
 	timers  *timers.Queue
 	roce    *roce.Engine
 	iwarp   *iwarp.Engine
+	raw     *raw.Engine
 	cm      *cm.Manager
 }
 
@@ -87,8 +89,9 @@ func New(host stack.Network, opts ...Option) *Provider {
 		o.name = fmt.Sprintf("softrnic%d", made.Add(1)-1)
 	}
 	p := &Provider{name: o.name, nics: host.NICs(), regions: memory.NewRegions(o.rand), timers: timers.New()}
-	p.iwarp = iwarp.New(host, o.mpa, p.regions, o.rand, p.iwarpRoute, func(qpn uint32) bool { return p.roce.HasQP(qpn) })
-	p.roce = roce.New(p.nics, o.roce, p.regions, p.timers, o.rand, p.iwarp.HasQP)
+	p.iwarp = iwarp.New(host, o.mpa, p.regions, o.rand, p.iwarpRoute, p.hasQP)
+	p.roce = roce.New(p.nics, o.roce, p.regions, p.timers, o.rand, p.hasQP)
+	p.raw = raw.New(p.nics, p.regions, o.rand, p.hasQP)
 	p.cm = p.newCM(o.rand)
 	return p
 }
@@ -112,7 +115,7 @@ func (p *Provider) QueryDevice() verbs.DeviceAttr {
 		DeviceCapFlags: verbs.DeviceBadPKeyCntr | verbs.DeviceBadQKeyCntr | verbs.DeviceUDAVPortEnforce |
 			verbs.DeviceRCRNRNAKGen | verbs.DeviceSysImageGUID | verbs.DeviceSRQResize |
 			verbs.DeviceMemWindow | verbs.DeviceMemWindowType2B | verbs.DeviceMemMgtExtensions |
-			verbs.DeviceXRC | verbs.DeviceFlushGlobal | verbs.DeviceFlushPersistent | verbs.DeviceAtomicWrite,
+			verbs.DeviceXRC | verbs.DeviceRawMulti | verbs.DeviceManagedFlowSteering | verbs.DeviceFlushGlobal | verbs.DeviceFlushPersistent | verbs.DeviceAtomicWrite,
 		MaxSGE:          maxSGE,
 		MaxSGERd:        maxSGE,
 		MaxInlineData:   maxInline,
@@ -130,6 +133,7 @@ func (p *Provider) QueryDevice() verbs.DeviceAttr {
 		MaxSRQSGE:       maxSGE,
 		MaxPKeys:        1,
 		MaxAH:           maxAH,
+		MaxRawEthyQP:    maxQP,
 
 		MaxMcastGrp:           maxMcastGroup,
 		MaxMcastQPAttach:      maxMcastAttach,
@@ -221,8 +225,16 @@ func (p *Provider) AllocMW(mw *verbs.MW) (rkey uint32, err error) { return p.reg
 // DeallocMW implements verbs.Provider.
 func (p *Provider) DeallocMW(mw *verbs.MW) { p.regions.DeallocWindow(mw) }
 
+// hasQP tells whether a QP number is in use.
+func (p *Provider) hasQP(qpn uint32) bool {
+	return p.roce.HasQP(qpn) || p.iwarp.HasQP(qpn) || p.raw.HasQP(qpn)
+}
+
 // CreateQP implements verbs.Provider.
 func (p *Provider) CreateQP(h verbs.QPHandle, attr *verbs.QPInitAttr) (verbs.ProviderQP, uint32, error) {
+	if attr.Type == verbs.RawPacket {
+		return p.raw.CreateQP(h)
+	}
 	switch attr.Transport {
 	case verbs.RoCEv2:
 		return p.roce.CreateQP(h, attr)
@@ -247,6 +259,11 @@ func (p *Provider) DetachMcast(qp verbs.ProviderQP, group verbs.GID) error {
 	return p.roce.DetachMcast(qp, group)
 }
 
+// CreateFlow implements verbs.Provider.
+func (p *Provider) CreateFlow(qp verbs.ProviderQP, attr *verbs.FlowAttr) (verbs.ProviderFlow, error) {
+	return p.raw.CreateFlow(qp, attr)
+}
+
 // Progress implements verbs.Provider.
 func (p *Provider) Progress() bool { return p.roce.Progress() }
 
@@ -258,6 +275,7 @@ func (p *Provider) Counters() map[string]uint64 {
 	all := p.roce.Snapshot()
 	maps.Copy(all, p.cm.Counters.Snapshot())
 	maps.Copy(all, p.iwarp.Snapshot())
+	maps.Copy(all, p.raw.Snapshot())
 	return all
 }
 
@@ -269,6 +287,7 @@ func (p *Provider) Close() error {
 	p.cm.Close()
 	p.roce.Close()
 	p.iwarp.Close()
+	p.raw.Close()
 	p.timers.Close()
 	return nil
 }

@@ -151,6 +151,7 @@ func (h *Host) Close() error {
 	h.once.Do(func() {
 		for _, n := range h.nics {
 			n.leave()
+			n.steer(nil)
 			n.port.close()
 		}
 		h.stack.Destroy()

@@ -22,7 +22,7 @@ import (
 type Interface struct {
 	host     *Host
 	id       tcpip.NICID
-	link     link.Link
+	link     *sniffed
 	poller   link.Poller // the link, or nil
 	shared   link.Shared // the link, or nil
 	closed   atomic.Bool // with the host
@@ -42,6 +42,8 @@ type Interface struct {
 	neighMu    sync.Mutex
 	neighbours map[neighbourKey]*neighbour
 
+	steerMu sync.Mutex
+
 	loopMu   sync.Mutex
 	loop     [2]*pipe.Port // in, out; nil until a path needs them
 	loopDone bool
@@ -53,11 +55,11 @@ func (h *Host) addInterface(c *nicConfig) error {
 	n := &Interface{
 		host:       h,
 		id:         tcpip.NICID(len(h.nics) + 1),
-		link:       c.link,
-		endpoint:   link.NewEndpoint(c.link),
+		link:       &sniffed{Link: c.link},
 		mac:        [6]byte(c.link.MAC()),
 		neighbours: map[neighbourKey]*neighbour{},
 	}
+	n.endpoint = link.NewEndpoint(n.link)
 	n.poller, _ = c.link.(link.Poller)
 	n.shared, _ = c.link.(link.Shared)
 	n.port = &port{nic: n}

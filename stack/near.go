@@ -91,6 +91,9 @@ func (w *way) find() *wayEnd {
 		} else if m := w.from.medium(); m != nil {
 			e.nic = w.from.neighbourOn(m, w.to)
 		}
+		if n := e.nic; n != nil && !e.own && (n.link.sniffer.Load() != nil || w.from.link.sniffer.Load() != nil) {
+			e.nic = nil // somebody looks at the packets
+		}
 	}
 	w.end.Store(e)
 	return e

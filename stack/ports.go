@@ -82,6 +82,8 @@ type NIC interface {
 	Watch(f func())
 	// Datagrams is the interface's datagram port.
 	Datagrams() DatagramPort
+	// Frames is the interface's way for whole Ethernet frames.
+	Frames() FramePort
 	// Source is the address that packets to dst leave the interface from. direct says that no gateway is on the way.
 	// The error wraps ENETUNREACH if the interface has no way to dst, EINVAL if dst is no address of a host
 	// or a group.
@@ -113,6 +115,42 @@ type DatagramPort interface {
 	// Datagrams of one flow (addresses and source port) come in order and one at a time, those of others at the same
 	// time on several goroutines where the link has several queues. The function must not call Receive.
 	Receive(func(*Datagram))
+}
+
+// FramePort sends and receives Ethernet frames beside the host.
+type FramePort interface {
+	// Steer lets s see what passes from now on; nil ends that. Calls for frames that came before may still be running.
+	Steer(s *Steering)
+	// Sender takes a sender from the port's pool.
+	Sender() FrameSender
+}
+
+// Steering is who sees the frames of a port, each from the destination address on, without FCS, as it is on the wire:
+// one packet, of at most the MTU, its checksums complete. A frame is valid during the call, and not to be changed. Those
+// that come are shown on the link's receive goroutines, several at the same time where the link has several queues,
+// those that go on a goroutine of the port. A function that is nil sees none.
+type Steering struct {
+	// Sniff sees all that comes and goes, but not what the host sends to itself. What goes is copied; copies that
+	// nobody has time for are lost.
+	Sniff func(frame []byte)
+	// Take is offered what comes, whoever it is for, but RoCE for one of the host's addresses. It returns true to keep
+	// it from the host. All packets of a superframe go the way of the first.
+	Take func(frame []byte) bool
+	// Rest sees what neither Take nor the host has a use for: what is for another MAC, or for a group that the host is not
+	// in.
+	Rest func(frame []byte)
+}
+
+// FrameSender gathers frames. It is for one goroutine at a time.
+type FrameSender interface {
+	// Frame adds a frame of n bytes, to be filled in until the next call, from the destination address on. It returns nil
+	// if that is less than an Ethernet header or more than the MTU beside one. A frame that is shorter than Ethernet's
+	// least length is padded.
+	Frame(n int) []byte
+	// Drop takes back the frame that Frame returned last.
+	Drop()
+	// Flush sends everything and gives the sender back to the pool: it must not be used afterwards.
+	Flush()
 }
 
 // PathAttr says where a path leads and what its IP headers carry.

@@ -18,6 +18,7 @@ import (
 const (
 	maxFrame     = ethLen + link.MaxSuperframe
 	senderBuffer = 2 * maxFrame
+	minFrame     = 60 // IEEE 802.3 §3.2.8, without FCS
 )
 
 type sender struct {
@@ -40,6 +41,7 @@ type sender struct {
 	}
 
 	fresh bool // Drop may take its last segment back
+	whole int  // bytes of the frame that Drop may take back; 0 if none
 
 	datagrams uint64
 	view      [ipv6Len + udpLen]byte // what Datagram returned as header
@@ -49,7 +51,9 @@ type sender struct {
 var senders = sync.Pool{New: func() any { return new(sender) }}
 
 // Sender implements DatagramPort.
-func (p *port) Sender() Sender {
+func (p *port) Sender() Sender { return p.take() }
+
+func (p *port) take() *sender {
 	s := senders.Get().(*sender)
 	s.port = p
 	return s
@@ -70,7 +74,7 @@ func (s *sender) Datagram(pt Path, n int) (header, payload []byte) {
 		s.size = n
 	}
 	s.segments++
-	s.last, s.id, s.fresh = n, id, true
+	s.last, s.id, s.fresh, s.whole = n, id, true, 0
 	s.datagrams++
 	payload = s.buf[s.end : s.end+n : s.end+n]
 	s.end += n
@@ -81,6 +85,25 @@ func (s *sender) Datagram(pt Path, n int) (header, payload []byte) {
 		binary.BigEndian.PutUint16(header[4:], id)
 	}
 	return header, payload
+}
+
+// Frame implements FrameSender.
+func (s *sender) Frame(n int) []byte {
+	l := s.port.nic.link
+	if n < ethLen || n > ethLen+l.MTU() {
+		return nil
+	}
+	s.finish()
+	if s.out != l || len(s.buf)-s.end < maxFrame {
+		s.emit()
+		s.out = l
+	}
+	s.whole = max(n, minFrame)
+	b := s.buf[s.end : s.end+s.whole : s.end+s.whole]
+	clear(b[n:])
+	s.end += s.whole
+	s.frames = append(s.frames, link.Frame{Data: b})
+	return b[:n:n]
 }
 
 // nextID draws the IPv4 ID of a datagram on p. What follows the first is likely to be followed by more: a bunch of IDs is
@@ -101,6 +124,11 @@ func (s *sender) nextID(p *path) uint16 {
 
 // Drop implements Sender.
 func (s *sender) Drop() {
+	if s.whole > 0 {
+		s.end -= s.whole
+		s.frames = s.frames[:len(s.frames)-1]
+		s.whole = 0
+	}
 	if s.path == nil || !s.fresh {
 		return
 	}
@@ -185,7 +213,7 @@ func (s *sender) Flush() {
 	s.finish()
 	s.emit()
 	s.port.counters.txDatagrams.Add(s.datagrams)
-	s.port, s.out, s.datagrams, s.ids.path = nil, nil, 0, nil
+	s.port, s.out, s.datagrams, s.ids.path, s.whole = nil, nil, 0, nil, 0
 	senders.Put(s)
 }
 

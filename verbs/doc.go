@@ -65,8 +65,8 @@
 //	ibv_wc_read_wc_flags
 //	ibv_wc_read_slid, ibv_wc_read_sl,                   WC.SLID, WC.SL, WC.DLIDPathBits
 //	ibv_wc_read_dlid_path_bits
-//	ibv_wc_read_cvlan, ibv_wc_read_flow_tag,            none: no provider has VLAN offload, flows or tag matching
-//	ibv_wc_read_tm_info
+//	ibv_wc_read_flow_tag                                WC.FlowTag
+//	ibv_wc_read_cvlan, ibv_wc_read_tm_info              none: no provider has VLAN offload or tag matching
 //	ibv_wc_status_str                                   WCStatus.Description, WCStatus.String
 //	ibv_create_srq, ibv_create_srq_ex, ibv_destroy_srq  PD.CreateSRQ, SRQ.Destroy
 //	ibv_modify_srq, ibv_query_srq, ibv_post_srq_recv    SRQ.Modify, SRQ.Query, SRQ.PostRecv
@@ -100,12 +100,12 @@
 //	ibv_create_wq, ibv_destroy_wq, ibv_modify_wq,       none: no provider has RSS
 //	ibv_post_wq_recv, ibv_create_rwq_ind_table,
 //	ibv_destroy_rwq_ind_table
-//	ibv_create_flow, ibv_destroy_flow,                  none: no provider has flow steering
-//	ibv_create_flow_action_esp,
+//	ibv_create_flow, ibv_destroy_flow                   QP.CreateFlow, Flow.Destroy
+//	ibv_create_flow_action_esp,                         none: no provider has IPsec offload
 //	ibv_modify_flow_action_esp,
 //	ibv_destroy_flow_action
-//	ibv_create_counters, ibv_destroy_counters,          none: they count flows
-//	ibv_attach_counters_point_flow, ibv_read_counters
+//	ibv_create_counters, ibv_destroy_counters,          Device.CreateCounters, Counters.Destroy,
+//	ibv_attach_counters_point_flow, ibv_read_counters   Counters.AttachPoint, Counters.Read
 //
 // Its structures:
 //
@@ -142,22 +142,23 @@
 //	ibv_rwq_ind_table, ibv_rwq_ind_table_init_attr,     none: no provider has RSS
 //	ibv_rx_hash_conf, ibv_wq, ibv_wq_attr,
 //	ibv_wq_init_attr
-//	ibv_counter_attach_attr, ibv_counters,              none: no provider has flow steering
-//	ibv_counters_init_attr, ibv_flow, ibv_flow_action,
-//	ibv_flow_action_esp_attr, ibv_flow_attr,
-//	ibv_flow_esp_filter, ibv_flow_eth_filter,
-//	ibv_flow_gre_filter, ibv_flow_ipv4_ext_filter,
-//	ibv_flow_ipv4_filter, ibv_flow_ipv6_filter,
-//	ibv_flow_mpls_filter, ibv_flow_spec,
-//	ibv_flow_spec_action_drop,
-//	ibv_flow_spec_action_handle,
-//	ibv_flow_spec_action_tag,
-//	ibv_flow_spec_counter_action, ibv_flow_spec_esp,
-//	ibv_flow_spec_eth, ibv_flow_spec_gre,
-//	ibv_flow_spec_ipv4, ibv_flow_spec_ipv4_ext,
-//	ibv_flow_spec_ipv6, ibv_flow_spec_mpls,
-//	ibv_flow_spec_tcp_udp, ibv_flow_spec_tunnel,
-//	ibv_flow_tcp_udp_filter, ibv_flow_tunnel_filter
+//	ibv_counters                                        Counters
+//	ibv_counter_attach_attr, ibv_counters_init_attr     none: arguments of Counters.AttachPoint
+//	ibv_flow, ibv_flow_attr, ibv_flow_spec              Flow, FlowAttr, FlowSpec
+//	ibv_flow_spec_eth, ibv_flow_eth_filter              FlowSpecEth, FlowEthFilter
+//	ibv_flow_spec_ipv4, ibv_flow_ipv4_filter            FlowSpecIPv4, FlowIPv4Filter
+//	ibv_flow_spec_ipv4_ext, ibv_flow_ipv4_ext_filter    FlowSpecIPv4Ext, FlowIPv4ExtFilter
+//	ibv_flow_spec_ipv6, ibv_flow_ipv6_filter            FlowSpecIPv6, FlowIPv6Filter
+//	ibv_flow_spec_tcp_udp, ibv_flow_tcp_udp_filter      FlowSpecTCP, FlowSpecUDP, FlowTCPUDPFilter
+//	ibv_flow_spec_action_tag,                           FlowSpecActionTag, FlowSpecActionDrop
+//	ibv_flow_spec_action_drop
+//	ibv_flow_spec_counter_action                        FlowSpecCounterAction
+//	ibv_flow_action, ibv_flow_action_esp_attr,          none: no provider has IPsec offload
+//	ibv_flow_spec_action_handle, ibv_flow_spec_esp,
+//	ibv_flow_esp_filter
+//	ibv_flow_spec_tunnel, ibv_flow_tunnel_filter,       none: no provider looks into tunnels
+//	ibv_flow_spec_gre, ibv_flow_gre_filter,
+//	ibv_flow_spec_mpls, ibv_flow_mpls_filter
 //
 // And rdma_cma.h and rdma_verbs.h:
 //

@@ -15,6 +15,7 @@ type loop struct {
 	port    verbs.PortAttr
 	onDereg func(*verbs.MR)
 	event   func(verbs.AsyncEventType, uint8)
+	flow    *verbs.FlowAttr // the last one made, nil if it is destroyed
 
 	driven, ended atomic.Int64 // calls of Progress and EndProgress
 
@@ -56,6 +57,15 @@ func (l *loop) CreateAH(*verbs.AHAttr) (verbs.ProviderAH, error) { return loopAH
 
 func (l *loop) AttachMcast(verbs.ProviderQP, verbs.GID) error { return nil }
 func (l *loop) DetachMcast(verbs.ProviderQP, verbs.GID) error { return nil }
+
+func (l *loop) CreateFlow(_ verbs.ProviderQP, attr *verbs.FlowAttr) (verbs.ProviderFlow, error) {
+	l.flow = attr
+	return &loopFlow{l}, nil
+}
+
+type loopFlow struct{ l *loop }
+
+func (f *loopFlow) Destroy() { f.l.flow = nil }
 
 type loopAH struct{}
 

@@ -55,6 +55,8 @@ func sendOps(t QPType, transport Transport, dev *DeviceAttr) opcodeSet {
 	switch t {
 	case XRCRecv:
 		return 0
+	case RawPacket:
+		return opcodes(Send)
 	case UD:
 		return opcodes(Send, SendWithImm)
 	case UC:

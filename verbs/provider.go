@@ -46,6 +46,10 @@ type Provider interface {
 	AttachMcast(qp ProviderQP, group GID) error
 	DetachMcast(qp ProviderQP, group GID) error
 
+	// CreateFlow gives a raw packet QP the frames of a flow. attr is a copy, and has been checked. The QP is not locked,
+	// and is neither modified nor destroyed meanwhile; it outlives the flow.
+	CreateFlow(qp ProviderQP, attr *FlowAttr) (ProviderFlow, error)
+
 	// Progress receives what has arrived and sends what waits for company, on the calling goroutine and without
 	// waiting; false if there was nothing to do. An application that polls an empty CQ drives the device so. No lock
 	// of verbs is held.
@@ -79,6 +83,12 @@ type ProviderQP interface {
 // ProviderAH is the provider's half of an address handle.
 type ProviderAH interface {
 	// Destroy forgets the way. Sends on it that run at the same time do no harm.
+	Destroy()
+}
+
+// ProviderFlow is the provider's half of a flow.
+type ProviderFlow interface {
+	// Destroy ends the flow; frames may still be on their way to the QP.
 	Destroy()
 }
 

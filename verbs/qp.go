@@ -32,6 +32,7 @@ type QP struct {
 
 	modifying sync.Mutex   // one Modify, AttachMcast, DetachMcast or Destroy at a time; taken before mu
 	groups    []mcastGroup // attached to; guarded by modifying
+	flows     int          // of it; guarded by modifying
 }
 
 // created counts the QPs of this process.
@@ -221,7 +222,7 @@ func (qp *QP) Query(QPAttrMask) (QPAttr, QPInitAttr, error) {
 }
 
 // Destroy ends the QP. Work requests still posted vanish without completion; completions already in a CQ stay. ErrBusy
-// while it is attached to a multicast group.
+// while it is attached to a multicast group or has a flow.
 func (qp *QP) Destroy() error {
 	if qp.xrcd != nil && qp.opens.Add(-1) > 0 {
 		return nil
@@ -230,6 +231,9 @@ func (qp *QP) Destroy() error {
 	defer qp.modifying.Unlock()
 	if n := len(qp.groups); n > 0 {
 		return Errorf(ErrBusy, qp.op("destroy"), "it is attached to %d multicast groups", n)
+	}
+	if qp.flows > 0 {
+		return Errorf(ErrBusy, qp.op("destroy"), "it has %d flows", qp.flows)
 	}
 	qp.mu.Lock()
 	if err := qp.alive("destroy"); err != nil {

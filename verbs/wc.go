@@ -17,6 +17,7 @@ type WC struct {
 	SLID            uint16
 	SL              uint8
 	DLIDPathBits    uint8
+	FlowTag         uint32 // of the flow that brought a frame to a raw packet QP: see FlowSpecActionTag
 }
 
 // WCFlags say what else a completion carries (ibv_wc_flags, same values).

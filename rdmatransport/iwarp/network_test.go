@@ -59,6 +59,7 @@ func (h *host) MTU() int                                              { return 1
 func (h *host) Watch(func())                                          {}
 func (h *host) GIDs() []netip.Addr                                    { return []netip.Addr{h.addr} }
 func (h *host) Datagrams() stack.DatagramPort                         { return noDatagrams{} }
+func (h *host) Frames() stack.FramePort                               { return nil }
 func (h *host) Source(netip.Addr) (netip.Addr, bool, error)           { return h.addr, true, nil }
 func (h *host) Resolve(context.Context, netip.Addr, netip.Addr) error { return nil }
 func (h *host) Join(netip.Addr) error                                 { return errors.ErrUnsupported }

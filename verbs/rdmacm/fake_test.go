@@ -92,6 +92,10 @@ func (d *device) CreateAH(*verbs.AHAttr) (verbs.ProviderAH, error) { return nil,
 func (d *device) AttachMcast(verbs.ProviderQP, verbs.GID) error    { return nil }
 func (d *device) DetachMcast(verbs.ProviderQP, verbs.GID) error    { return nil }
 
+func (d *device) CreateFlow(verbs.ProviderQP, *verbs.FlowAttr) (verbs.ProviderFlow, error) {
+	return nil, verbs.ErrNotSupported
+}
+
 type fakeQP struct{ d *device }
 
 func (q *fakeQP) Modify(_, to verbs.QPState, _ *verbs.QPAttr, _ verbs.QPAttrMask) error {

@@ -1,0 +1,89 @@
+// Package raw is raw packet QPs: work requests are whole Ethernet frames, and flows say which of those that arrive are
+// theirs.
+//
+// The way of a frame. Out: PostSend copies it into a frame of the stack's and completes the request, on the caller's
+// goroutine. In: the stack shows what arrives to the tables of the port (table.go), whose flows are compared with the
+// parsed headers (match.go), and each QP that gets the frame places it in its next receive request (qp.go).
+package raw
+
+import (
+	"fmt"
+	"io"
+	"sync/atomic"
+
+	"github.com/softrnic/softrnic/rdmatransport/keys"
+	"github.com/softrnic/softrnic/rdmatransport/memory"
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// Engine is the raw packet half of a device.
+type Engine struct {
+	Counters Counters
+
+	nics    []stack.NIC
+	regions *memory.Regions
+	qps     *keys.Table[qp]
+	ports   []port
+}
+
+// Counters count frames.
+type Counters struct {
+	OutOfBuffer atomic.Uint64 // that found no receive request, or the QP in no state to take them
+	TooLong     atomic.Uint64 // that the request had no room for
+	Dropped     atomic.Uint64 // by a flow's FlowSpecActionDrop
+
+	sent, received atomic.Uint64 // of QPs that are gone
+}
+
+// New makes an engine. QP numbers are drawn from rand, but none that taken says is in use by another transport.
+func New(nics []stack.NIC, regions *memory.Regions, rand io.Reader, taken func(qpn uint32) bool) *Engine {
+	e := &Engine{nics: nics, regions: regions, ports: make([]port, len(nics))}
+	e.qps = keys.New[qp](24, rand, func(n uint32) bool { return n <= 1 || n == 1<<24-1 || taken(n) })
+	for i, nic := range nics {
+		e.ports[i].e, e.ports[i].nic = e, nic
+	}
+	return e
+}
+
+// HasQP tells whether a QP number is in use.
+func (e *Engine) HasQP(qpn uint32) bool { return e.qps.Get(qpn) != nil }
+
+// CreateQP makes a QP in state RESET and draws its number.
+func (e *Engine) CreateQP(h verbs.QPHandle) (verbs.ProviderQP, uint32, error) {
+	q := &qp{e: e, h: h}
+	num, err := e.qps.Insert(q)
+	if err != nil {
+		return nil, 0, fmt.Errorf("create QP: %w: %w", verbs.ErrNoMemory, err)
+	}
+	q.num = num
+	return q, num, nil
+}
+
+// Close ends all steering; no flow is made any more.
+func (e *Engine) Close() {
+	for i := range e.ports {
+		if p := &e.ports[i]; p.flows != nil {
+			p.change(func([]*flow) []*flow { return nil })
+		}
+	}
+}
+
+// Snapshot is every counter by name: out_of_buffer is mlx5's. It locks each QP in turn.
+func (e *Engine) Snapshot() map[string]uint64 {
+	c := &e.Counters
+	sent, received := c.sent.Load(), c.received.Load()
+	for _, q := range e.qps.All() {
+		q.h.Lock()
+		sent += q.sent
+		received += q.received
+		q.h.Unlock()
+	}
+	return map[string]uint64{
+		"raw_sent_frames":     sent,
+		"raw_rcvd_frames":     received,
+		"raw_too_long":        c.TooLong.Load(),
+		"raw_dropped_by_flow": c.Dropped.Load(),
+		"out_of_buffer":       c.OutOfBuffer.Load(),
+	}
+}

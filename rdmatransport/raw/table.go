@@ -1,0 +1,173 @@
+package raw
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// port is the flows of one interface.
+type port struct {
+	e   *Engine
+	nic stack.NIC
+
+	mu    sync.Mutex
+	flows []*flow // in the order they were made
+}
+
+// flow is the provider's half of a flow. It does not change.
+type flow struct {
+	port     *port
+	qp       *qp
+	attr     *verbs.FlowAttr
+	match    []matcher
+	tag      uint32
+	drop     bool
+	counters []*verbs.Counters
+}
+
+// CreateFlow adds a flow to those of its port.
+func (e *Engine) CreateFlow(p verbs.ProviderQP, attr *verbs.FlowAttr) (verbs.ProviderFlow, error) {
+	q, ok := p.(*qp)
+	if !ok || attr.Port < 1 || int(attr.Port) > len(e.ports) {
+		return nil, fmt.Errorf("flows are of raw packet QPs, on ports 1 to %d: %w", len(e.ports), verbs.ErrInvalid)
+	}
+	f := &flow{port: &e.ports[attr.Port-1], qp: q, attr: attr}
+	for _, s := range attr.Specs {
+		switch s := s.(type) {
+		case *verbs.FlowSpecActionTag:
+			f.tag = s.TagID
+		case *verbs.FlowSpecActionDrop:
+			f.drop = true
+		case *verbs.FlowSpecCounterAction:
+			f.counters = append(f.counters, s.Counters)
+		default:
+			f.match = append(f.match, newMatcher(s))
+		}
+	}
+	f.port.change(func(flows []*flow) []*flow { return append(flows, f) })
+	return f, nil
+}
+
+// Destroy implements verbs.ProviderFlow.
+func (f *flow) Destroy() {
+	f.port.change(func(flows []*flow) []*flow {
+		return slices.DeleteFunc(flows, func(o *flow) bool { return o == f })
+	})
+}
+
+// change makes the interface steer by other flows.
+func (p *port) change(f func([]*flow) []*flow) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.flows = f(p.flows)
+	p.nic.Frames().Steer(newSteering(p.flows))
+}
+
+// newSteering is what the flows mean to the stack; nil if there are none.
+func newSteering(flows []*flow) *stack.Steering {
+	var normal, all, multicast, sniffers []*flow
+	for _, f := range flows {
+		switch f.attr.Type {
+		case verbs.FlowNormal:
+			normal = append(normal, f)
+		case verbs.FlowAllDefault:
+			all = append(all, f)
+		case verbs.FlowMCDefault:
+			multicast = append(multicast, f)
+		case verbs.FlowSniffer:
+			sniffers = append(sniffers, f)
+		}
+	}
+	if len(flows) == 0 {
+		return nil
+	}
+	s := &stack.Steering{}
+	if len(sniffers) > 0 {
+		s.Sniff = func(frame []byte) { deliver(sniffers, frame) }
+	}
+	if len(normal) > 0 {
+		t := newTable(normal)
+		s.Take = t.take
+	}
+	if len(all)+len(multicast) > 0 {
+		s.Rest = func(frame []byte) {
+			deliver(all, frame)
+			if frame[0]&1 != 0 {
+				deliver(multicast, frame)
+			}
+		}
+	}
+	return s
+}
+
+// table is normal flows in the order in which they are tried; of those that match the same, one rule.
+type table []rule
+
+type rule struct {
+	match    []matcher
+	flows    []*flow
+	dontTrap bool
+}
+
+func newTable(flows []*flow) (t table) {
+	sorted := slices.Clone(flows)
+	slices.SortStableFunc(sorted, func(a, b *flow) int { return cmp.Compare(a.attr.Priority, b.attr.Priority) })
+	for _, f := range sorted {
+		dontTrap := f.attr.Flags&verbs.FlowDontTrap != 0
+		i := slices.IndexFunc(t, func(r rule) bool {
+			first := r.flows[0].attr
+			return first.Priority == f.attr.Priority && r.dontTrap == dontTrap && verbs.SameSpecs(first.Specs, f.attr.Specs)
+		})
+		if i < 0 {
+			t = append(t, rule{match: f.match, dontTrap: dontTrap})
+			i = len(t) - 1
+		}
+		t[i].flows = append(t[i].flows, f)
+	}
+	return t
+}
+
+// take gives a frame to the first rule that it matches, and to those before it that trap nothing.
+func (t table) take(frame []byte) bool {
+	var h headers
+	h.parse(frame)
+	for i := range t {
+		r := &t[i]
+		if !matches(r.match, &h) {
+			continue
+		}
+		deliver(r.flows, frame)
+		if !r.dontTrap {
+			return true
+		}
+	}
+	return false
+}
+
+func matches(all []matcher, h *headers) bool {
+	for i := range all {
+		if !all[i].match(h) {
+			return false
+		}
+	}
+	return true
+}
+
+// deliver gives each flow a copy.
+func deliver(flows []*flow, frame []byte) {
+	for _, f := range flows {
+		for _, c := range f.counters {
+			c.Count(len(frame))
+		}
+		if f.drop {
+			f.port.e.Counters.Dropped.Add(1)
+			continue
+		}
+		f.qp.receive(frame, f.tag)
+	}
+}

@@ -1,0 +1,100 @@
+package verbs_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// TestFlow: which flows there can be, of which QPs, and that nothing goes while a flow needs it.
+func TestFlow(t *testing.T) {
+	r := newRig(t)
+	qp := must(r.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RawPacket, SendCQ: r.cq, RecvCQ: r.cq}))(t)
+	refused := func(what string, qp *verbs.QP, want error, attr verbs.FlowAttr) {
+		t.Helper()
+		if _, err := qp.CreateFlow(&attr); !errors.Is(err, want) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	refused("RESET", qp, verbs.ErrInvalid, verbs.FlowAttr{Port: 1})
+	check(t, qp.Modify(&verbs.QPAttr{QPState: verbs.StateInit, PortNum: 1}, verbs.QPAttrState|verbs.QPAttrPort))
+	if _, err := qp.CreateFlow(nil); !errors.Is(err, verbs.ErrInvalid) {
+		t.Errorf("nil: %v", err)
+	}
+	eth := func(v, mask uint16) verbs.FlowSpec {
+		return &verbs.FlowSpecEth{Val: verbs.FlowEthFilter{EtherType: v}, Mask: verbs.FlowEthFilter{EtherType: mask}}
+	}
+	counters := must(r.dev.CreateCounters())(t)
+	gone := must(r.dev.CreateCounters())(t)
+	check(t, gone.Destroy())
+	elsewhere := must(newRig(t).dev.CreateCounters())(t)
+	specs := func(s ...verbs.FlowSpec) verbs.FlowAttr { return verbs.FlowAttr{Port: 1, Specs: s} }
+	count := func(c *verbs.Counters) verbs.FlowSpec { return &verbs.FlowSpecCounterAction{Counters: c} }
+	refused("of an RC QP", r.qp, verbs.ErrInvalid, specs())
+	refused("port", qp, verbs.ErrInvalid, verbs.FlowAttr{Port: 2})
+	refused("type", qp, verbs.ErrInvalid, verbs.FlowAttr{Port: 1, Type: 4})
+	refused("flags", qp, verbs.ErrNotSupported, verbs.FlowAttr{Port: 1, Flags: 1 << 2})
+	refused("a sniffer that traps not", qp, verbs.ErrInvalid, verbs.FlowAttr{Port: 1, Type: verbs.FlowSniffer, Flags: verbs.FlowDontTrap})
+	refused("a sniffer with specs", qp, verbs.ErrInvalid, verbs.FlowAttr{Port: 1, Type: verbs.FlowSniffer, Specs: []verbs.FlowSpec{eth(0, 0)}})
+	refused("order", qp, verbs.ErrInvalid, specs(&verbs.FlowSpecUDP{}, &verbs.FlowSpecIPv4{}))
+	refused("twice", qp, verbs.ErrInvalid, specs(eth(1, 1), eth(1, 1)))
+	refused("IPv4 and IPv6", qp, verbs.ErrInvalid, specs(&verbs.FlowSpecIPv4{}, &verbs.FlowSpecIPv6{}))
+	refused("header behind an action", qp, verbs.ErrInvalid, specs(&verbs.FlowSpecActionDrop{}, &verbs.FlowSpecUDP{}))
+	refused("IPv6 behind EtherType IPv4", qp, verbs.ErrInvalid, specs(eth(0x0800, 0xffff), &verbs.FlowSpecIPv6{}))
+	refused("flow label", qp, verbs.ErrInvalid, specs(&verbs.FlowSpecIPv6{Mask: verbs.FlowIPv6Filter{FlowLabel: 1 << 20}}))
+	refused("tag", qp, verbs.ErrInvalid, specs(&verbs.FlowSpecActionTag{TagID: 1 << 24}))
+	refused("nil spec", qp, verbs.ErrInvalid, specs(nil))
+	refused("nil pointer", qp, verbs.ErrInvalid, specs((*verbs.FlowSpecTCP)(nil)))
+	refused("no counters", qp, verbs.ErrInvalid, specs(count(nil)))
+	refused("another device's counters", qp, verbs.ErrInvalid, specs(count(elsewhere)))
+	refused("counters that are gone", qp, verbs.ErrDestroyed, specs(count(gone)))
+
+	mine := &verbs.FlowSpecIPv4{}
+	f := must(qp.CreateFlow(&verbs.FlowAttr{Port: 1, Priority: 3, Specs: []verbs.FlowSpec{eth(0x0800, 0xffff), mine, count(counters)}}))(t)
+	mine.Val.DstIP[0] = 9
+	if got := r.l.flow.Specs[1].(*verbs.FlowSpecIPv4); r.l.flow.Priority != 3 || got.Val.DstIP[0] != 0 {
+		t.Errorf("the provider has %+v", r.l.flow)
+	}
+	for what, destroy := range map[string]func() error{"QP": qp.Destroy, "counters": counters.Destroy} {
+		if err := destroy(); !errors.Is(err, verbs.ErrBusy) {
+			t.Errorf("%s with a flow: %v", what, err)
+		}
+	}
+	if err := counters.AttachPoint(verbs.CounterBytes, 0); !errors.Is(err, verbs.ErrBusy) {
+		t.Errorf("attach to counters in use: %v", err)
+	}
+	check(t, f.Destroy())
+	if err := f.Destroy(); !errors.Is(err, verbs.ErrDestroyed) || r.l.flow != nil {
+		t.Errorf("twice: %v", err)
+	}
+	check(t, counters.Destroy())
+	check(t, qp.Destroy())
+}
+
+// TestCounters: what is attached is read, by its index.
+func TestCounters(t *testing.T) {
+	r := newRig(t)
+	c := must(r.dev.CreateCounters())(t)
+	check(t, c.AttachPoint(verbs.CounterBytes, 0))
+	check(t, c.AttachPoint(verbs.CounterPackets, 2))
+	for _, err := range []error{c.AttachPoint(2, 0), c.AttachPoint(0, -1), c.AttachPoint(0, 32), c.Read(make([]uint64, 2))} {
+		if !errors.Is(err, verbs.ErrInvalid) {
+			t.Errorf("got %v", err)
+		}
+	}
+	c.Count(100)
+	c.Count(20)
+	got := []uint64{9, 9, 9, 9}
+	check(t, c.Read(got))
+	if !slices.Equal(got, []uint64{120, 0, 2, 0}) {
+		t.Errorf("read %d", got)
+	}
+	check(t, c.Destroy())
+	for _, err := range []error{c.Destroy(), c.Read(got), c.AttachPoint(0, 0)} {
+		if !errors.Is(err, verbs.ErrDestroyed) {
+			t.Errorf("got %v", err)
+		}
+	}
+}
