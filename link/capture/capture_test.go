@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"testing"
@@ -12,10 +11,10 @@ import (
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
 	"github.com/gopacket/gopacket/pcapgo"
-	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/link/pipe"
 )
 
@@ -47,21 +46,6 @@ func read(t *testing.T, r io.Reader) (ps []packet) {
 		}
 		ps = append(ps, packet{data, opts.Flags.Direction == pcapgo.NgEpbFlagDirectionOutbound})
 	}
-}
-
-func superframe(dst, src net.HardwareAddr, segments, size int) link.Frame {
-	n := segments * size
-	h := append(append(bytes.Clone(dst), src...), 8, 0, 0x45, 2, byte((n+28)>>8), byte(n+28), 0xff, 0xfe, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2)
-	ip := header.IPv4(h[14:])
-	ip.SetChecksum(^ip.CalculateChecksum())
-	sum := header.PseudoHeaderChecksum(17, tcpip.AddrFromSlice(h[26:30]), tcpip.AddrFromSlice(h[30:34]), uint16(n+8))
-	h = append(h, 0xc0, 0, 4791>>8, 4791&0xff, byte((n+8)>>8), byte(n+8), byte(sum>>8), byte(sum))
-	f := link.Frame{Data: h, Segmentation: link.UDP, SegmentSize: uint16(size), HeaderLen: 42,
-		NeedsChecksum: true, ChecksumStart: 34, ChecksumOffset: 6}
-	for i := range n {
-		f.Data = append(f.Data, byte(i*7))
-	}
-	return f
 }
 
 // verify checks the checksums of IP and UDP.
@@ -99,10 +83,12 @@ func TestRoundTrip(t *testing.T) {
 	})
 	l.Attach(func([]link.Frame) { answered <- true })
 
-	out := superframe(b.MAC(), a.MAC(), 3, 1040)
+	out := linktest.Superframe(b.MAC(), a.MAC(), false, 3, 1040)
 	out.Data = out.Data[:len(out.Data)-40] // the last segment is shorter
 	ip := header.IPv4(out.Data[14:])
 	ip.SetTotalLength(ip.TotalLength() - 40)
+	ip.SetTOS(2, 0)
+	ip.SetID(0xfffe)
 	whole := bytes.Clone(out.Data)
 	sent := out
 	sent.Data, sent.More = out.Data[:42], [][]byte{out.Data[42:2000], out.Data[2000:]}
@@ -161,7 +147,7 @@ func TestPartialChecksumIsFilledIn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := superframe(sw.Port().MAC(), a.MAC(), 1, 64)
+	f := linktest.Superframe(sw.Port().MAC(), a.MAC(), false, 1, 64)
 	f.Segmentation, f.SegmentSize, f.HeaderLen = 0, 0, 0
 	if _, err := l.Write([]link.Frame{f}); err != nil {
 		t.Fatal(err)
@@ -198,7 +184,7 @@ func TestWriteErrorLeavesTheLinkWorking(t *testing.T) {
 	received := make(chan int, 100)
 	b.Attach(func(frames []link.Frame) { received <- len(frames) })
 	for range 20 {
-		if n, err := l.Write([]link.Frame{superframe(b.MAC(), a.MAC(), 1, 1040)}); n != 1 || err != nil {
+		if n, err := l.Write([]link.Frame{linktest.Superframe(b.MAC(), a.MAC(), false, 1, 1040)}); n != 1 || err != nil {
 			t.Fatal(n, err)
 		}
 	}

@@ -4,61 +4,21 @@ import (
 	"bytes"
 	"errors"
 	"net"
-	"os"
-	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
-	"gvisor.dev/gvisor/pkg/tcpip"
-	"gvisor.dev/gvisor/pkg/tcpip/header"
 
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/linktest"
 )
 
-// vethPair makes v0 and v1, up, in a network namespace of the test's own, which ends with its thread.
+// vethPair makes v0 and v1, up, in a network namespace of the test's own.
 func vethPair(t testing.TB, mtu int) {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("needs root for a network namespace")
-	}
-	runtime.LockOSThread() // never unlocked: the thread, and with it the namespace, goes with the goroutine
-	ns, err := netns.New()
-	if err != nil {
-		t.Skip("needs network namespaces: ", err)
-	}
-	t.Cleanup(func() { ns.Close() })
-	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "v0", MTU: mtu}, PeerName: "v1", PeerMTU: uint32(mtu)}); err != nil {
-		t.Skip("needs veth: ", err)
-	}
-	setUp(t)
-}
-
-// setUp brings both ends up and waits for their carrier, before which the kernel drops what is sent.
-func setUp(t testing.TB) {
-	t.Helper()
-	ends := []string{"v0", "v1"}
-	for _, name := range ends {
-		if err := netlink.LinkSetUp(iface(t, name)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, name := range ends {
-		for iface(t, name).Attrs().OperState != netlink.OperUp {
-			runtime.Gosched()
-		}
-	}
-}
-
-func iface(t testing.TB, name string) netlink.Link {
-	t.Helper()
-	l, err := netlink.LinkByName(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
+	linktest.Namespace(t)
+	linktest.Veth(t, mtu)
 }
 
 func openPacket(t testing.TB, name string, opts ...Option) *Link {
@@ -71,50 +31,16 @@ func openPacket(t testing.TB, name string, opts ...Option) *Link {
 	return l
 }
 
-// receive passes copies of the frames of our EtherType, and of UDP over IPv4, to the channel.
-func receive(l link.Link) <-chan link.Frame {
-	c := make(chan link.Frame, 256)
-	l.Attach(func(frames []link.Frame) {
-		for _, f := range frames {
-			if bytes.Equal(f.Data[12:14], []byte{0x88, 0xb5}) || len(f.Data) > 42 && f.Data[12] == 8 && f.Data[23] == 17 {
-				f.Data = bytes.Clone(f.Data)
-				c <- f
-			}
-		}
-	})
-	return c
-}
-
-func plainFrame(dst, src net.HardwareAddr, payload string) link.Frame {
-	d := append(append(bytes.Clone(dst), src...), 0x88, 0xb5)
-	return link.Frame{Data: append(append(d, payload...), make([]byte, 60)...)}
-}
-
-func superframe(dst, src net.HardwareAddr, segments, size int) link.Frame {
-	n := segments * size
-	h := append(append(bytes.Clone(dst), src...), 8, 0, 0x45, 0, byte((n+28)>>8), byte(n+28), 0, 1, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2)
-	ip := header.IPv4(h[14:])
-	ip.SetChecksum(^ip.CalculateChecksum())
-	sum := header.PseudoHeaderChecksum(17, tcpip.AddrFromSlice(h[26:30]), tcpip.AddrFromSlice(h[30:34]), uint16(n+8))
-	h = append(h, 0xc0, 0, 4791>>8, 4791&0xff, byte((n+8)>>8), byte(n+8), byte(sum>>8), byte(sum))
-	f := link.Frame{Data: h, Segmentation: link.UDP, SegmentSize: uint16(size), HeaderLen: 42,
-		NeedsChecksum: true, ChecksumStart: 34, ChecksumOffset: 6}
-	for i := range n {
-		f.Data = append(f.Data, byte(i*7))
-	}
-	return f
-}
-
 func TestFramesCrossVeth(t *testing.T) {
 	vethPair(t, 1500)
 	a, b := openPacket(t, "v0"), openPacket(t, "v1")
-	rb := receive(b)
+	rb := linktest.Receive(b)
 	foreign := net.HardwareAddr{2, 9, 9, 9, 9, 9}
 	if _, err := a.Write([]link.Frame{
-		plainFrame(foreign, a.MAC(), "foreign"),
-		plainFrame(b.MAC(), a.MAC(), "own"),
-		plainFrame(net.HardwareAddr{255, 255, 255, 255, 255, 255}, a.MAC(), "broadcast"),
-		plainFrame(net.HardwareAddr{0x33, 0x33, 0, 0, 0, 9}, a.MAC(), "multicast"),
+		linktest.Plain(foreign, a.MAC(), 60, "foreign"),
+		linktest.Plain(b.MAC(), a.MAC(), 60, "own"),
+		linktest.Plain(net.HardwareAddr{255, 255, 255, 255, 255, 255}, a.MAC(), 60, "broadcast"),
+		linktest.Plain(net.HardwareAddr{0x33, 0x33, 0, 0, 0, 9}, a.MAC(), 60, "multicast"),
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +56,7 @@ func TestFramesCrossVeth(t *testing.T) {
 		t.Error(err)
 	}
 	a.Close()
-	if _, err := a.Write([]link.Frame{plainFrame(b.MAC(), a.MAC(), "x")}); !errors.Is(err, net.ErrClosed) {
+	if _, err := a.Write([]link.Frame{linktest.Plain(b.MAC(), a.MAC(), 60, "x")}); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("Write after Close: %v, want net.ErrClosed", err)
 	}
 }
@@ -138,11 +64,11 @@ func TestFramesCrossVeth(t *testing.T) {
 func TestSuperframeCrossesVethUncut(t *testing.T) {
 	vethPair(t, 4200)
 	a, b := openPacket(t, "v0", WithInterfaceMAC()), openPacket(t, "v1", WithInterfaceMAC())
-	if b.MAC().String() != iface(t, "v1").Attrs().HardwareAddr.String() {
+	if b.MAC().String() != linktest.Interface(t, "v1").Attrs().HardwareAddr.String() {
 		t.Errorf("MAC %v is not the interface's", b.MAC())
 	}
-	rb := receive(b)
-	f := superframe(b.MAC(), a.MAC(), 15, 4112)
+	rb := linktest.Receive(b)
+	f := linktest.Superframe(b.MAC(), a.MAC(), false, 15, 4112)
 	if _, err := a.Write([]link.Frame{f}); err != nil {
 		t.Fatal(err)
 	}
@@ -159,8 +85,8 @@ func TestDeviceWithoutUSO(t *testing.T) {
 	if err := setFeature("v0", unix.ETHTOOL_SGSO, 0); err != nil {
 		t.Skip("needs ethtool's ioctl: ", err)
 	}
-	rb := receive(b)
-	f := superframe(b.MAC(), a.MAC(), 15, 4112)
+	rb := linktest.Receive(b)
+	f := linktest.Superframe(b.MAC(), a.MAC(), false, 15, 4112)
 	if _, err := a.Write([]link.Frame{f}); err != nil {
 		t.Fatal(err)
 	}
@@ -185,8 +111,8 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		{"none0", WithInterfaceMAC(), nil, "no such interface"},
 		{"v0", WithMAC(net.HardwareAddr{1, 2, 3, 4, 5, 6}), nil, "not a unicast Ethernet address"},
 		{"lo", WithInterfaceMAC(), nil, "does not carry Ethernet"},
-		{"v0", WithInterfaceMAC(), func() { netlink.LinkSetMTU(iface(t, "v0"), 1000) }, "ip link set dev v0 mtu 1500"},
-		{"v0", WithInterfaceMAC(), func() { netlink.LinkSetDown(iface(t, "v0")) }, "ip link set dev v0 up"},
+		{"v0", WithInterfaceMAC(), func() { netlink.LinkSetMTU(linktest.Interface(t, "v0"), 1000) }, "ip link set dev v0 mtu 1500"},
+		{"v0", WithInterfaceMAC(), func() { netlink.LinkSetDown(linktest.Interface(t, "v0")) }, "ip link set dev v0 up"},
 		{"v1", WithInterfaceMAC(), func() {
 			// This thread's capabilities only; the thread ends with the test.
 			if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, 65534, 65534, 65534); errno != 0 {
@@ -210,18 +136,18 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 func TestInterfaceGoesDownAndUp(t *testing.T) {
 	vethPair(t, 1500)
 	a, b := openPacket(t, "v0"), openPacket(t, "v1")
-	rb := receive(b)
-	if err := netlink.LinkSetDown(iface(t, "v0")); err != nil {
+	rb := linktest.Receive(b)
+	if err := netlink.LinkSetDown(linktest.Interface(t, "v0")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.Write([]link.Frame{plainFrame(b.MAC(), a.MAC(), "lost")}); err == nil || !strings.Contains(err.Error(), "ip link set dev v0 up") {
+	if _, err := a.Write([]link.Frame{linktest.Plain(b.MAC(), a.MAC(), 60, "lost")}); err == nil || !strings.Contains(err.Error(), "ip link set dev v0 up") {
 		t.Errorf("Write on an interface that is down: %v", err)
 	}
-	if err := netlink.LinkSetDown(iface(t, "v1")); err != nil {
+	if err := netlink.LinkSetDown(linktest.Interface(t, "v1")); err != nil {
 		t.Fatal(err)
 	}
-	setUp(t)
-	if _, err := a.Write([]link.Frame{plainFrame(b.MAC(), a.MAC(), "again")}); err != nil {
+	linktest.VethUp(t)
+	if _, err := a.Write([]link.Frame{linktest.Plain(b.MAC(), a.MAC(), 60, "again")}); err != nil {
 		t.Fatal(err)
 	}
 	if got := <-rb; !bytes.HasPrefix(got.Data[14:], []byte("again")) {
@@ -233,7 +159,7 @@ func TestInterfaceGoesDownAndUp(t *testing.T) {
 func BenchmarkWrite(b *testing.B) {
 	vethPair(b, 4200)
 	l := openPacket(b, "v0")
-	f := []link.Frame{superframe(iface(b, "v1").Attrs().HardwareAddr, l.MAC(), 15, 4112)}
+	f := []link.Frame{linktest.Superframe(linktest.Interface(b, "v1").Attrs().HardwareAddr, l.MAC(), false, 15, 4112)}
 	b.SetBytes(15 * 4112)
 	b.ReportAllocs()
 	for b.Loop() {

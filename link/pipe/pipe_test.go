@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/linktest"
 )
 
 // inbox is a host that keeps copies of what it receives.
@@ -94,24 +95,12 @@ func TestBroadcastReachesAllOthers(t *testing.T) {
 	})
 }
 
-func superframe(dst, src net.HardwareAddr, segments, size int) link.Frame {
-	d := make([]byte, 42+segments*size)
-	copy(d, dst)
-	copy(d[6:], src)
-	d[12] = 8
-	for i := 42; i < len(d); i++ {
-		d[i] = byte(i)
-	}
-	return link.Frame{Data: d, Segmentation: link.UDP, SegmentSize: uint16(size), HeaderLen: 42,
-		NeedsChecksum: true, ChecksumStart: 34, ChecksumOffset: 6}
-}
-
 func TestSuperframeInPiecesArrivesUntouched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sw := New()
 		a, b := sw.Port(), sw.Port()
 		in := attach(t, b)
-		f := superframe(b.MAC(), a.MAC(), 15, 4112)
+		f := linktest.Superframe(b.MAC(), a.MAC(), false, 15, 4112)
 		whole := bytes.Clone(f.Data)
 		f.More = [][]byte{f.Data[50:1000], nil, f.Data[1000:]}
 		f.Data = f.Data[:50]
@@ -179,7 +168,7 @@ func TestQueueIsBoundedInBytes(t *testing.T) {
 	q.wake.L = &q.mu
 	q.open(func() {})
 	s := New()
-	f := superframe(make([]byte, 6), make([]byte, 6), 15, 4112)
+	f := linktest.Superframe(make([]byte, 6), make([]byte, 6), false, 15, 4112)
 	for q.dropped.Load() == 0 {
 		q.put(s, &f)
 	}
@@ -315,7 +304,7 @@ func TestWriteRefusesWhatNoPortCarries(t *testing.T) {
 	if n, err := a.Write([]link.Frame{{Data: make([]byte, 13)}}); n != 0 || err == nil {
 		t.Errorf("Write of 13 bytes = %d, %v; want an error", n, err)
 	}
-	if f := superframe(a.MAC(), a.MAC(), 2, 1473); true {
+	if f := linktest.Superframe(a.MAC(), a.MAC(), false, 2, 1473); true {
 		if _, err := a.Write([]link.Frame{f}); !errors.Is(err, link.ErrTooLong) {
 			t.Errorf("Write of a superframe of packets over the MTU: %v, want ErrTooLong", err)
 		}
@@ -392,7 +381,7 @@ func BenchmarkWriteReceive(b *testing.B) {
 			window := make(chan int, 256)
 			q.Attach(func(frames []link.Frame) { window <- len(frames) })
 			defer q.Close()
-			f := []link.Frame{superframe(q.MAC(), p.MAC(), c.segments, c.size)}
+			f := []link.Frame{linktest.Superframe(q.MAC(), p.MAC(), false, c.segments, c.size)}
 			b.SetBytes(int64(c.segments * c.size))
 			b.ReportAllocs()
 			out := 0

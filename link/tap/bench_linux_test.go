@@ -11,6 +11,7 @@ import (
 
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/internal/vnet"
+	"github.com/softrnic/softrnic/link/linktest"
 )
 
 // end is one of two hosts that a benchmark measures the way between: a link that is polled, or the bare descriptor.
@@ -74,7 +75,7 @@ func (e *rawEnd) poll() uint64 {
 // ends are two of a kind on one bridge.
 func ends(b *testing.B, mtu int) map[string][2]end {
 	inNamespace(b)
-	bridge(b, "br0", mtu)
+	linktest.Bridge(b, "br0", mtu)
 	var links, raw [2]end
 	for i, name := range []string{"a0", "b0"} {
 		l := openTAP(b, name, WithBridge("br0"), WithMTU(mtu))
@@ -101,7 +102,7 @@ func ends(b *testing.B, mtu int) map[string][2]end {
 func BenchmarkPingPong(b *testing.B) {
 	for kind, pair := range ends(b, 1500) {
 		b.Run(kind, func(b *testing.B) {
-			ping, pong := plainFrame(mac(2), mac(1), 50), plainFrame(mac(1), mac(2), 50)
+			ping, pong := linktest.Plain(mac(2), mac(1), 50, ""), linktest.Plain(mac(1), mac(2), 50, "")
 			size := uint64(ping.Len())
 			var stop atomic.Bool
 			go func() {
@@ -138,7 +139,7 @@ func mac(n byte) []byte { return []byte{2, 0, 0, 0, 0, n} }
 func BenchmarkSuperframes(b *testing.B) {
 	for kind, pair := range ends(b, 4200) {
 		b.Run(kind, func(b *testing.B) {
-			f := []link.Frame{superframe(mac(2), mac(1), false, 15, 4112)}
+			f := []link.Frame{linktest.Superframe(mac(2), mac(1), false, 15, 4112)}
 			size := int64(f[0].Len())
 			var got atomic.Int64
 			var stop atomic.Bool
@@ -150,7 +151,7 @@ func BenchmarkSuperframes(b *testing.B) {
 			defer stop.Store(true)
 			for tries := 0; got.Load() < size; tries++ { // until the bridge forwards, and knows where
 				if tries%1000 == 0 {
-					pair[1].send([]link.Frame{plainFrame(mac(1), mac(2), 50)})
+					pair[1].send([]link.Frame{linktest.Plain(mac(1), mac(2), 50, "")})
 					pair[0].send(f)
 				}
 				runtime.Gosched()

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/linktest"
 )
 
 // TestPollerComesAndGoes: whether the host polls, has just ended polling or never did, each frame arrives, once, in
@@ -13,7 +14,7 @@ import (
 func TestPollerComesAndGoes(t *testing.T) {
 	for _, opts := range [][]Option{{WithWait(link.WaitAdaptive)}, {WithWait(link.WaitEvent)}, {WithWait(link.WaitPoll)}, {WithoutOffloads()}} {
 		inNamespace(t)
-		bridge(t, "br0", 0)
+		linktest.Bridge(t, "br0", 0)
 		a := openTAP(t, "a0", WithBridge("br0"))
 		b := openTAP(t, "b0", append(opts, WithBridge("br0"))...)
 		if a.Poll() {
@@ -39,7 +40,7 @@ func TestPollerComesAndGoes(t *testing.T) {
 			}
 			busy.Store(false)
 		})
-		f := plainFrame(b.MAC(), a.MAC(), 50)
+		f := linktest.Plain(b.MAC(), a.MAC(), 50, "")
 		for i := range uint32(1000) {
 			binary.BigEndian.PutUint32(f.Data[14:], i)
 			if i%3 == 1 { // polls that end before the frame

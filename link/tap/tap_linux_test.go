@@ -5,46 +5,21 @@ import (
 	"errors"
 	"net"
 	"os"
-	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
-	"gvisor.dev/gvisor/pkg/tcpip"
-	"gvisor.dev/gvisor/pkg/tcpip/header"
 
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/linktest"
 )
 
-// inNamespace gives the test's goroutine a network namespace of its own, which ends with its thread.
+// inNamespace gives the test a network namespace in which TAP devices can be made.
 func inNamespace(t testing.TB) {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("needs root for a network namespace")
-	}
-	if _, err := os.Stat(device); err != nil {
-		t.Skip("needs " + device)
-	}
-	runtime.LockOSThread() // never unlocked: the thread, and with it the namespace, goes with the goroutine
-	ns, err := netns.New()
-	if err != nil {
-		t.Skip("needs network namespaces: ", err)
-	}
-	t.Cleanup(func() { ns.Close() })
-}
-
-func bridge(t testing.TB, name string, mtu int) *netlink.Bridge {
-	t.Helper()
-	br := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name, MTU: mtu}}
-	if err := netlink.LinkAdd(br); err != nil {
-		t.Fatal(err)
-	}
-	if err := netlink.LinkSetUp(br); err != nil {
-		t.Fatal(err)
-	}
-	return br
+	linktest.Namespace(t)
+	linktest.TUN(t)
 }
 
 func openTAP(t testing.TB, name string, opts ...Option) *Link {
@@ -57,55 +32,6 @@ func openTAP(t testing.TB, name string, opts ...Option) *Link {
 	return l
 }
 
-// receive passes copies of the frames of our EtherType, and of UDP to port 4791, to the channel.
-func receive(l link.Link) <-chan link.Frame {
-	c := make(chan link.Frame, 256)
-	l.Attach(func(frames []link.Frame) {
-		for _, f := range frames {
-			if ours := bytes.Equal(f.Data[12:14], []byte{0x88, 0xb5}); ours || len(f.Data) > 42 && (f.Data[36] == 4791>>8 && f.Data[37] == 4791&0xff || len(f.Data) > 62 && f.Data[56] == 4791>>8 && f.Data[57] == 4791&0xff) {
-				f.Data = bytes.Clone(f.Data)
-				c <- f
-			}
-		}
-	})
-	return c
-}
-
-func plainFrame(dst, src net.HardwareAddr, n int) link.Frame {
-	d := append(append(bytes.Clone(dst), src...), 0x88, 0xb5)
-	for len(d) < 14+n {
-		d = append(d, byte(len(d)))
-	}
-	return link.Frame{Data: d}
-}
-
-// superframe is UDP to port 4791 over IPv4 or IPv6.
-func superframe(dst, src net.HardwareAddr, v6 bool, segments, size int) link.Frame {
-	n := segments * size
-	var h []byte
-	if v6 {
-		h = append(append(bytes.Clone(dst), src...), 0x86, 0xdd, 0x60, 0, 0, 0, byte((n+8)>>8), byte(n+8), 17, 64)
-		h = append(append(append(h, 0xfe, 0x80), make([]byte, 13)...), 1)
-		h = append(append(append(h, 0xfe, 0x80), make([]byte, 13)...), 2)
-	} else {
-		h = append(append(bytes.Clone(dst), src...), 8, 0, 0x45, 0, byte((n+28)>>8), byte(n+28), 0, 1, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2)
-		header.IPv4(h[14:]).SetChecksum(^header.IPv4(h[14:]).CalculateChecksum())
-	}
-	at := len(h)
-	src, dstIP := h[at-8:at-4], h[at-4:]
-	if v6 {
-		src, dstIP = h[at-32:at-16], h[at-16:]
-	}
-	sum := header.PseudoHeaderChecksum(17, tcpip.AddrFromSlice(src), tcpip.AddrFromSlice(dstIP), uint16(n+8))
-	h = append(h, 0xc0, 0, 4791>>8, 4791&0xff, byte((n+8)>>8), byte(n+8), byte(sum>>8), byte(sum))
-	f := link.Frame{Data: h, Segmentation: link.UDP, SegmentSize: uint16(size), HeaderLen: uint16(len(h)),
-		NeedsChecksum: true, ChecksumStart: uint16(at), ChecksumOffset: 6}
-	for i := range n {
-		f.Data = append(f.Data, byte(i*7))
-	}
-	return f
-}
-
 func TestFrameThroughBridge(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -113,11 +39,11 @@ func TestFrameThroughBridge(t *testing.T) {
 	}{{"virtio-net header", nil}, {"plain", []Option{WithoutOffloads()}}} {
 		t.Run(c.name, func(t *testing.T) {
 			inNamespace(t)
-			bridge(t, "br0", 0)
+			linktest.Bridge(t, "br0", 0)
 			a := openTAP(t, "a0", append(c.opts, WithBridge("br0"))...)
 			b := openTAP(t, "b0", append(c.opts, WithBridge("br0"))...)
-			rb := receive(b)
-			f := plainFrame(b.MAC(), a.MAC(), 300)
+			rb := linktest.Receive(b)
+			f := linktest.Plain(b.MAC(), a.MAC(), 300, "")
 			whole := bytes.Clone(f.Data)
 			f.More = [][]byte{f.Data[60:61], {}, f.Data[61:]}
 			f.Data = f.Data[:60]
@@ -144,15 +70,15 @@ func TestFrameThroughBridge(t *testing.T) {
 
 func TestSuperframeCrossesBridgeUncut(t *testing.T) {
 	inNamespace(t)
-	bridge(t, "br0", 4200)
+	linktest.Bridge(t, "br0", 4200)
 	a := openTAP(t, "a0", WithBridge("br0"), WithMTU(4200))
 	b := openTAP(t, "b0", WithBridge("br0"), WithMTU(4200))
 	if !a.Offloads().USO {
 		t.Skip("needs a kernel with UDP segmentation offload in TAP (6.2)")
 	}
-	rb := receive(b)
+	rb := linktest.Receive(b)
 	for _, v6 := range []bool{false, true} {
-		f := superframe(b.MAC(), a.MAC(), v6, 15, 4112)
+		f := linktest.Superframe(b.MAC(), a.MAC(), v6, 15, 4112)
 		if _, err := a.Write([]link.Frame{f}); err != nil {
 			t.Fatal(err)
 		}
@@ -165,14 +91,14 @@ func TestSuperframeCrossesBridgeUncut(t *testing.T) {
 			t.Errorf("IPv6 %t: what is received cannot be sent on: %v", v6, err)
 		}
 	}
-	if _, err := a.Write([]link.Frame{superframe(b.MAC(), a.MAC(), false, 129, 100)}); !errors.Is(err, link.ErrTooLong) {
+	if _, err := a.Write([]link.Frame{linktest.Superframe(b.MAC(), a.MAC(), false, 129, 100)}); !errors.Is(err, link.ErrTooLong) {
 		t.Errorf("129 segments: %v, want ErrTooLong", err)
 	}
 }
 
 func TestSuperframeIsCutForPlainReceiver(t *testing.T) {
 	inNamespace(t)
-	bridge(t, "br0", 0)
+	linktest.Bridge(t, "br0", 0)
 	a := openTAP(t, "a0", WithBridge("br0"))
 	b := openTAP(t, "b0", WithBridge("br0"), WithoutOffloads())
 	if !a.Offloads().USO {
@@ -181,8 +107,8 @@ func TestSuperframeIsCutForPlainReceiver(t *testing.T) {
 	if b.Offloads() != (link.Offloads{}) {
 		t.Errorf("plain link announces %+v", b.Offloads())
 	}
-	rb := receive(b)
-	f := superframe(b.MAC(), a.MAC(), false, 10, 1040)
+	rb := linktest.Receive(b)
+	f := linktest.Superframe(b.MAC(), a.MAC(), false, 10, 1040)
 	var c link.Cutter
 	var want [][]byte
 	for p := range c.Packets(&f) {
@@ -246,7 +172,7 @@ func TestInterfaceThatWasThereStays(t *testing.T) {
 
 func TestErrorsSayWhatToDo(t *testing.T) {
 	inNamespace(t)
-	bridge(t, "br0", 0)
+	linktest.Bridge(t, "br0", 0)
 	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "veth0"}, PeerName: "veth1"}); err != nil {
 		t.Fatal(err)
 	}
@@ -312,7 +238,7 @@ func asUser(t *testing.T, uid int) {
 func TestWithoutPrivilege(t *testing.T) {
 	inNamespace(t)
 	const uid = 65534
-	bridge(t, "br0", 0)
+	linktest.Bridge(t, "br0", 0)
 	theirs := &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "user0"}, Mode: netlink.TUNTAP_MODE_TAP, Owner: uid}
 	down := &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "down0"}, Mode: netlink.TUNTAP_MODE_TAP, Owner: uid}
 	for _, l := range []netlink.Link{theirs, down} {
@@ -323,7 +249,7 @@ func TestWithoutPrivilege(t *testing.T) {
 	if err := netlink.LinkSetUp(theirs); err != nil {
 		t.Fatal(err)
 	}
-	if err := netlink.LinkSetMaster(theirs, &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Index: index(t, "br0")}}); err != nil {
+	if err := netlink.LinkSetMaster(theirs, &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Index: linktest.Interface(t, "br0").Attrs().Index}}); err != nil {
 		t.Fatal(err)
 	}
 	asUser(t, uid)
@@ -352,15 +278,6 @@ func TestWithoutPrivilege(t *testing.T) {
 	}
 }
 
-func index(t *testing.T, name string) int {
-	t.Helper()
-	l, err := netlink.LinkByName(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l.Attrs().Index
-}
-
 func TestNoDevice(t *testing.T) {
 	c := config{name: "x0"}
 	for _, err := range []error{unix.ENOENT, unix.ENODEV} {
@@ -380,7 +297,7 @@ func TestDownInterface(t *testing.T) {
 	if err := netlink.LinkSetDown(have); err != nil {
 		t.Fatal(err)
 	}
-	_, err = a.Write([]link.Frame{plainFrame(have.Attrs().HardwareAddr, a.MAC(), 50)})
+	_, err = a.Write([]link.Frame{linktest.Plain(have.Attrs().HardwareAddr, a.MAC(), 50, "")})
 	if err == nil || !strings.Contains(err.Error(), "ip link set dev a0 up") {
 		t.Errorf("Write to an interface that is down: %v", err)
 	}
@@ -399,7 +316,7 @@ func BenchmarkWrite(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			f := []link.Frame{superframe(have.Attrs().HardwareAddr, l.MAC(), false, c.segments, c.size)}
+			f := []link.Frame{linktest.Superframe(have.Attrs().HardwareAddr, l.MAC(), false, c.segments, c.size)}
 			if !l.Offloads().USO {
 				b.Skip("needs UDP segmentation offload")
 			}
@@ -418,10 +335,10 @@ func BenchmarkWrite(b *testing.B) {
 // gVisor hands many small writes down as one frame of as many pieces.
 func TestFrameOfManyPieces(t *testing.T) {
 	inNamespace(t)
-	bridge(t, "br0", 0)
+	linktest.Bridge(t, "br0", 0)
 	a, b := openTAP(t, "a0", WithBridge("br0")), openTAP(t, "b0", WithBridge("br0"))
-	rb := receive(b)
-	f := plainFrame(b.MAC(), a.MAC(), 1400)
+	rb := linktest.Receive(b)
+	f := linktest.Plain(b.MAC(), a.MAC(), 1400, "")
 	whole := bytes.Clone(f.Data)
 	f.Data, f.More = whole[:14:14], nil
 	for i := range whole[14:] {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/capture"
+	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 	"github.com/softrnic/softrnic/verbs"
 )
@@ -28,7 +29,7 @@ func TestCapture(t *testing.T) {
 	for _, m := range media {
 		for gid, family := range map[int]string{1: "IPv4", 2: "IPv6"} {
 			t.Run(m.name+"/"+family, func(t *testing.T) {
-				inNamespace(t)
+				linktest.Namespace(t)
 				file := filepath.Join(t.TempDir(), "all.pcapng")
 				record(t, m, gid, file)
 				roce := checkICRCs(t, file)

@@ -4,14 +4,10 @@
 package netns
 
 import (
-	"os"
-	"runtime"
 	"testing"
 
-	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
-
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/link/packet"
 	"github.com/softrnic/softrnic/link/tap"
 	"github.com/softrnic/softrnic/verbs"
@@ -19,20 +15,6 @@ import (
 
 // MTU that leaves room for a path MTU of 4096.
 const mtu = 4200
-
-// inNamespace gives the test's goroutine a network namespace of its own, which ends with its thread and its links.
-func inNamespace(t testing.TB) {
-	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("needs root for a network namespace")
-	}
-	runtime.LockOSThread() // never unlocked: the thread goes with the goroutine
-	ns, err := netns.New()
-	if err != nil {
-		t.Skip("needs network namespaces: ", err)
-	}
-	t.Cleanup(func() { _ = ns.Close() })
-}
 
 // medium makes two links that reach each other.
 type medium struct {
@@ -54,16 +36,8 @@ var media = []medium{
 // taps are two TAP interfaces in a bridge.
 func taps(t testing.TB, opts ...tap.Option) (ls [2]link.Link) {
 	t.Helper()
-	if _, err := os.Stat("/dev/net/tun"); err != nil {
-		t.Skip("needs /dev/net/tun")
-	}
-	br := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0", MTU: mtu}}
-	if err := netlink.LinkAdd(br); err != nil {
-		t.Skip("needs bridges: ", err)
-	}
-	if err := netlink.LinkSetUp(br); err != nil {
-		t.Fatal(err)
-	}
+	linktest.TUN(t)
+	linktest.Bridge(t, "br0", mtu)
 	for i, name := range []string{"rnic0", "rnic1"} {
 		l, err := tap.Open(name, append(opts, tap.WithMTU(mtu), tap.WithBridge("br0"))...)
 		if err != nil {
@@ -77,29 +51,8 @@ func taps(t testing.TB, opts ...tap.Option) (ls [2]link.Link) {
 // packets are packet sockets on the two ends of a veth pair.
 func packets(t testing.TB) (ls [2]link.Link) {
 	t.Helper()
-	names := []string{"v0", "v1"}
-	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: names[0], MTU: mtu}, PeerName: names[1], PeerMTU: mtu}
-	if err := netlink.LinkAdd(veth); err != nil {
-		t.Skip("needs veth: ", err)
-	}
-	for _, name := range names {
-		l, err := netlink.LinkByName(name)
-		if err == nil {
-			err = netlink.LinkSetUp(l)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	for i, name := range names {
-		// Before it has carrier, the kernel drops what is sent.
-		for up := false; !up; runtime.Gosched() {
-			l, err := netlink.LinkByName(name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			up = l.Attrs().OperState == netlink.OperUp
-		}
+	linktest.Veth(t, mtu)
+	for i, name := range []string{"v0", "v1"} {
 		l, err := packet.Open(name)
 		if err != nil {
 			t.Fatal(err)
@@ -122,7 +75,7 @@ func TestEndToEnd(t *testing.T) {
 	for _, m := range media {
 		for gid, family := range []string{"link-local", "IPv4", "IPv6"} {
 			t.Run(m.name+"/"+family, func(t *testing.T) {
-				inNamespace(t)
+				linktest.Namespace(t)
 				ls := m.open(t)
 				a, b := newNode(t, ls[0], addrs[0]...), newNode(t, ls[1], addrs[1]...)
 				connect(a, b, gid, verbs.MTU4096)

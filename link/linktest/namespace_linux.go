@@ -1,0 +1,84 @@
+package linktest
+
+import (
+	"os"
+	"runtime"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+)
+
+// Namespace gives the test's goroutine a network namespace of its own, which ends with its thread and its interfaces.
+func Namespace(t testing.TB) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root for a network namespace")
+	}
+	runtime.LockOSThread() // never unlocked: the thread goes with the goroutine
+	ns, err := netns.New()
+	need(t, "network namespaces", err)
+	t.Cleanup(func() { _ = ns.Close() })
+}
+
+// TUN skips the test where there are no TAP devices.
+func TUN(t testing.TB) {
+	t.Helper()
+	_, err := os.Stat("/dev/net/tun")
+	need(t, "/dev/net/tun", err)
+}
+
+// need ends the test where something of the kernel's is missing, which is no error except in CI.
+func need(t testing.TB, what string, err error) {
+	t.Helper()
+	switch {
+	case err == nil:
+	case os.Getenv("CI") != "":
+		t.Fatalf("needs %s: %v", what, err)
+	default:
+		t.Skipf("needs %s: %v", what, err)
+	}
+}
+
+// Bridge makes a bridge; MTU 0 is the kernel's choice.
+func Bridge(t testing.TB, name string, mtu int) {
+	t.Helper()
+	need(t, "bridges", netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name, MTU: mtu}}))
+	if err := netlink.LinkSetUp(Interface(t, name)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Veth makes the pair v0 and v1, and brings it up.
+func Veth(t testing.TB, mtu int) {
+	t.Helper()
+	need(t, "veth", netlink.LinkAdd(&netlink.Veth{
+		LinkAttrs: netlink.LinkAttrs{Name: "v0", MTU: mtu}, PeerName: "v1", PeerMTU: uint32(mtu)}))
+	VethUp(t)
+}
+
+// VethUp brings v0 and v1 up and waits for their carrier, before which the kernel drops what is sent.
+func VethUp(t testing.TB) {
+	t.Helper()
+	ends := []string{"v0", "v1"}
+	for _, name := range ends {
+		if err := netlink.LinkSetUp(Interface(t, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range ends {
+		for Interface(t, name).Attrs().OperState != netlink.OperUp {
+			runtime.Gosched()
+		}
+	}
+}
+
+// Interface is the kernel's interface of that name.
+func Interface(t testing.TB, name string) netlink.Link {
+	t.Helper()
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
