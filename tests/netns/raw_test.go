@@ -20,6 +20,7 @@ import (
 	"github.com/gopacket/gopacket/pcapgo"
 	"github.com/vishvananda/netlink"
 
+	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/link/tap"
 	"github.com/softrnic/softrnic/verbs"
 )
@@ -110,7 +111,7 @@ func (r *rawQP) send(frame []byte) {
 // onTAP is a node whose neighbour is the kernel of the test's namespace, at 10.7.0.9 on interface rnic0.
 func onTAP(t *testing.T, opts ...tap.Option) (*node, *netlink.Tuntap) {
 	t.Helper()
-	inNamespace(t)
+	linktest.Namespace(t)
 	l, err := tap.Open("rnic0", append(opts, tap.WithMTU(1500))...)
 	if err != nil {
 		t.Skip("needs TAP: ", err)
