@@ -2,6 +2,8 @@ package rdmatransport_test
 
 import (
 	"fmt"
+	"net"
+	"net/netip"
 	"runtime"
 	"testing"
 	"unsafe"
@@ -10,82 +12,130 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// idleQPs is how many a process may well have.
-const idleQPs = 100_000
+// idleQPs is how many a process may well have; of those over TCP, fewer, as each has a goroutine and a TCP endpoint.
+const (
+	idleQPs     = 100_000
+	idleStreams = 2_000
+)
 
-// BenchmarkIdleQPs makes RC QPs, connects them in pairs and lets them idle: how much memory each takes, and how much of
-// that is not the work queues, of one entry each.
+// entries is the memory of the queues that the QPs here ask for: one request with one SGE each way.
+const entries = int(unsafe.Sizeof(verbs.SendWR{}) + unsafe.Sizeof(verbs.RecvWR{}) + 2*unsafe.Sizeof(verbs.SGE{}))
+
+// BenchmarkIdleQPs connects RC QPs in pairs and lets them idle: how much memory each takes, and how much of that is not
+// the queues that were asked for; over iWARP, nor the TCP connection.
 func BenchmarkIdleQPs(b *testing.B) {
-	const queues = int(unsafe.Sizeof(verbs.SendWR{}) + unsafe.Sizeof(verbs.RecvWR{}) + 2*unsafe.Sizeof(verbs.SGE{}))
-	b.ReportAllocs()
-	for b.Loop() {
-		before := heap()
-		qps := connectedQPs(b, idleQPs)
-		each := float64(heap()-before) / idleQPs
-		b.ReportMetric(each, "B/QP")
-		b.ReportMetric(each-float64(queues), "B/QP-beyond-queues")
-		runtime.KeepAlive(qps)
-	}
+	b.Run("RoCEv2", func(b *testing.B) {
+		for b.Loop() {
+			before := memory()
+			nodes := idlePair(b)
+			qps := connectedQPs(b, &nodes, idleQPs)
+			each := float64(memory()-before) / idleQPs
+			b.ReportMetric(each, "B/QP")
+			b.ReportMetric(each-float64(entries), "B/QP-beyond-queues")
+			runtime.KeepAlive(qps)
+		}
+	})
+	b.Run("iWARP", func(b *testing.B) {
+		for b.Loop() {
+			nodes := idlePair(b)
+			before := memory()
+			streams := connectedStreams(b, &nodes, idleStreams)
+			tcp := float64(memory()-before) / idleStreams
+			before = memory()
+			conns := connectedConns(b, &nodes, idleStreams)
+			each := float64(memory()-before) / idleStreams
+			b.ReportMetric(each, "B/QP")
+			b.ReportMetric(each-float64(entries)-tcp, "B/QP-beyond-queues-and-TCP")
+			runtime.KeepAlive(streams)
+			runtime.KeepAlive(conns)
+		}
+	})
 }
 
-// heap is the memory in use.
-func heap() int {
+// An idle QP takes less than 1 KiB beyond its queues.
+func TestIdleQPs(t *testing.T) {
+	const n = 10_000
+	nodes := idlePair(t)
+	before := memory()
+	qps := connectedQPs(t, &nodes, n)
+	if each := (memory()-before)/n - entries; each >= 1024 {
+		t.Errorf("%d bytes beyond the queues", each)
+	}
+	runtime.KeepAlive(qps)
+}
+
+// memory is the memory in use: heap and stacks.
+func memory() int {
 	runtime.GC()
 	runtime.GC() // what pools held
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	return int(m.HeapAlloc)
+	return int(m.HeapAlloc + m.StackInuse)
 }
 
-// connectedQPs makes QPs on two devices that are connected in pairs.
-func connectedQPs(tb testing.TB, n int) (qps []*verbs.QP) {
+// idleNode is a device whose QPs share a CQ.
+type idleNode struct {
+	host *stack.Host
+	dev  *verbs.Device
+	pd   *verbs.PD
+	cq   *verbs.CQ
+	gid  verbs.GID
+}
+
+// idlePair is two devices on one network.
+func idlePair(tb testing.TB) (nodes [2]idleNode) {
 	lan := pipe.New()
-	type side struct {
-		pd  *verbs.PD
-		cq  *verbs.CQ
-		gid verbs.GID
+	for i := range nodes {
+		n := &nodes[i]
+		n.host = made(stack.New(lan.Port(), stack.Addr(fmt.Sprintf("10.0.0.%d/24", i+1))))(tb)
+		tb.Cleanup(func() { _ = n.host.Close() })
+		n.dev = made(verbs.Open(rdmatransport.New(n.host)))(tb)
+		n.pd = made(n.dev.AllocPD())(tb)
+		n.cq = made(n.dev.CreateCQ(1, nil))(tb)
+		n.gid = made(n.dev.QueryGID(1, 1))(tb).GID
 	}
-	var sides [2]side
-	check := func(err error) {
-		if err != nil {
-			tb.Helper()
-			tb.Fatal(err)
-		}
+	return nodes
+}
+
+// made passes a value on if there was no error.
+func made[T any](v T, err error) func(testing.TB) T {
+	return func(tb testing.TB) T {
+		tb.Helper()
+		noError(tb, err)
+		return v
 	}
-	for i := range sides {
-		host, err := stack.New(lan.Port(), stack.Addr(fmt.Sprintf("10.0.0.%d/24", i+1)))
-		check(err)
-		tb.Cleanup(func() { _ = host.Close() })
-		dev, err := verbs.Open(rdmatransport.New(host))
-		check(err)
-		s := &sides[i]
-		s.pd, err = dev.AllocPD()
-		check(err)
-		s.cq, err = dev.CreateCQ(1, nil)
-		check(err)
-		s.gid, err = gidOf(dev)
-		check(err)
+}
+
+func noError(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
 	}
+}
+
+// idleCap is one request with one SGE each way.
+var idleCap = verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}
+
+// connectedQPs makes RoCEv2 QPs on two devices that are connected in pairs.
+func connectedQPs(tb testing.TB, nodes *[2]idleNode, n int) (qps []*verbs.QP) {
 	const psn = 0x123456
 	for len(qps) < n {
 		var pair [2]*verbs.QP
-		for i, s := range sides {
-			qp, err := s.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, Transport: verbs.RoCEv2, SendCQ: s.cq, RecvCQ: s.cq,
-				Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}})
-			check(err)
-			pair[i] = qp
+		for i, s := range nodes {
+			pair[i] = made(s.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: s.cq, RecvCQ: s.cq, Cap: idleCap}))(tb)
 		}
 		for i, qp := range pair {
-			check(qp.Modify(&verbs.QPAttr{QPState: verbs.StateInit, PortNum: 1},
+			noError(tb, qp.Modify(&verbs.QPAttr{QPState: verbs.StateInit, PortNum: 1},
 				verbs.QPAttrState|verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrAccessFlags))
-			check(qp.Modify(&verbs.QPAttr{
+			noError(tb, qp.Modify(&verbs.QPAttr{
 				QPState: verbs.StateRTR, PathMTU: verbs.MTU1024, DestQPNum: pair[1-i].Num(), RQPSN: psn, MinRNRTimer: 12,
-				AHAttr: verbs.AHAttr{IsGlobal: true, PortNum: 1, GRH: verbs.GRH{DGID: sides[1-i].gid, SGIDIndex: 1}},
+				AHAttr: verbs.AHAttr{IsGlobal: true, PortNum: 1, GRH: verbs.GRH{DGID: nodes[1-i].gid, SGIDIndex: 1}},
 			}, verbs.QPAttrState|verbs.QPAttrAV|verbs.QPAttrPathMTU|verbs.QPAttrDestQPN|verbs.QPAttrRQPSN|
 				verbs.QPAttrMaxDestRDAtomic|verbs.QPAttrMinRNRTimer))
-			check(qp.Modify(&verbs.QPAttr{QPState: verbs.StateRTS, SQPSN: psn, Timeout: 14, RetryCnt: 7, RNRRetry: 7},
+			noError(tb, qp.Modify(&verbs.QPAttr{QPState: verbs.StateRTS, SQPSN: psn, Timeout: 14, RetryCnt: 7, RNRRetry: 7},
 				verbs.QPAttrState|verbs.QPAttrSQPSN|verbs.QPAttrTimeout|verbs.QPAttrRetryCnt|verbs.QPAttrRNRRetry|
 					verbs.QPAttrMaxQPRDAtomic))
 		}
@@ -94,8 +144,32 @@ func connectedQPs(tb testing.TB, n int) (qps []*verbs.QP) {
 	return qps
 }
 
-// gidOf is the GID of a device's address.
-func gidOf(dev *verbs.Device) (verbs.GID, error) {
-	e, err := dev.QueryGID(1, 1)
-	return e.GID, err
+// connectedConns makes as many connected iWARP QPs, in pairs.
+func connectedConns(b *testing.B, nodes *[2]idleNode, n int) (conns []*rdmacm.Conn) {
+	config := func(n *idleNode) *rdmacm.Config {
+		return &rdmacm.Config{Transport: verbs.IWARP, PD: n.pd, SendCQ: n.cq, RecvCQ: n.cq, Cap: idleCap}
+	}
+	l := made(rdmacm.Listen(nodes[1].dev, ":7471", config(&nodes[1])))(b)
+	defer l.Close()
+	for len(conns) < n {
+		accepted := make(chan *rdmacm.Conn, 1)
+		go func() {
+			c, _ := l.Accept(b.Context())
+			accepted <- c
+		}()
+		conns = append(conns, made(rdmacm.Dial(b.Context(), nodes[0].dev, "10.0.0.2:7471", config(&nodes[0])))(b))
+		conns = append(conns, <-accepted)
+	}
+	return conns
+}
+
+// connectedStreams makes as many ends of TCP connections.
+func connectedStreams(b *testing.B, nodes *[2]idleNode, n int) (ends []net.Conn) {
+	l := made(nodes[1].host.ListenStream(netip.MustParseAddrPort("10.0.0.2:9")))(b)
+	defer l.Close()
+	for len(ends) < n {
+		ends = append(ends, made(nodes[0].host.DialStream(b.Context(), netip.AddrPort{}, netip.MustParseAddrPort("10.0.0.2:9")))(b))
+		ends = append(ends, made(l.Accept())(b))
+	}
+	return ends
 }

@@ -170,6 +170,35 @@ func TestRoundTrip(t *testing.T) {
 }
 
 // TestSuperframeLimits checks where a superframe ends: 128 segments, 65,535 bytes of IP packet.
+// Paths between the same addresses share all but their source ports, and each goes on when the others are closed.
+func TestSharedPath(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := twoHosts(t)
+		in := collect(b)
+		attr := stack.PathAttr{Src: a4, Dst: b4}
+		var headers [][]byte
+		var paths [3]stack.Path
+		for i := range paths {
+			attr.SrcPort = 50_000 + uint16(i)
+			paths[i] = newPath(t, a, attr)
+		}
+		paths[0].Close()
+		paths[0].Close()
+		for _, p := range paths[1:] {
+			headers = append(headers, send(t, a, p, 100)...)
+		}
+		synctest.Wait()
+		if len(in.packets) != 2 {
+			t.Fatalf("%d datagrams arrived", len(in.packets))
+		}
+		for i, p := range in.packets {
+			if want := 50_001 + uint16(i); p.srcPort != want || !bytes.Equal(icrcView(p.header), icrcView(headers[i])) {
+				t.Errorf("datagram %d is from port %d with header %x, want port %d and %x", i, p.srcPort, p.header, want, headers[i])
+			}
+		}
+	})
+}
+
 func TestSuperframeLimits(t *testing.T) {
 	for _, tc := range []struct {
 		name         string

@@ -44,6 +44,9 @@ type Interface struct {
 
 	steerMu sync.Mutex
 
+	trunkMu sync.Mutex
+	trunks  map[trunkKey]*trunk
+
 	loopMu   sync.Mutex
 	loop     [2]*pipe.Port // in, out; nil until a path needs them
 	loopDone bool
@@ -58,6 +61,7 @@ func (h *Host) addInterface(c *nicConfig) error {
 		link:       &sniffed{Link: c.link},
 		mac:        [6]byte(c.link.MAC()),
 		neighbours: map[neighbourKey]*neighbour{},
+		trunks:     map[trunkKey]*trunk{},
 	}
 	n.endpoint = link.NewEndpoint(n.link)
 	n.poller, _ = c.link.(link.Poller)

@@ -27,7 +27,7 @@ func TestNear(t *testing.T) {
 	want := func(when string, p stack.Path, nic stack.NIC) {
 		t.Helper()
 		if got := p.Near(); got != nic {
-			t.Errorf("%s: %v is %v, want %v", when, p.Attr().Dst, got, nic)
+			t.Errorf("%s: %v is %v, want %v", when, p.Ends().Dst, got, nic)
 		}
 	}
 	nicA, nicB := a.NICs()[0], b.NICs()[0]

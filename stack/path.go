@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"sync"
 	"sync/atomic"
 	"syscall"
 
@@ -14,21 +13,36 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// path is a way to one peer: the headers of its datagrams, and where frames go.
+// path is a way to one peer from one UDP source port. There may be very many: what it can share with others is in trunk.
 type path struct {
-	attr PathAttr
+	*trunk
+	ids     atomic.Uint32 // the IPv4 ID given last
+	srcPort uint16
+	closed  atomic.Bool
+}
+
+// trunk is what paths have in common that differ in nothing but the source port: the headers of their datagrams, and
+// where frames go.
+type trunk struct {
+	trunkKey
+	refs int       // under nic.trunkMu
 	out  link.Link // the interface's link, or a loopback
-	uso  bool
 	v4   bool
-	mtu  int           // UDP payload
-	nb   *neighbour    // nil where the template's destination MAC is right: loopback, multicast
-	ids  atomic.Uint32 // the IPv4 ID given last
-	// template is Ethernet, IP and UDP header without lengths, ID and checksums.
+	ends Ends
+	// template is Ethernet, IP and UDP header without source port, lengths, ID and checksums.
 	template [ethLen + ipv6Len + udpLen]byte
 	pseudo   uint16 // sum of the UDP pseudo header without its length
 	headers  int    // bytes of template in use
-	close    sync.Once
 	way
+}
+
+// trunkKey is what makes a trunk: routes and MTUs change, and a path keeps those that it was opened with.
+type trunkKey struct {
+	attr PathAttr   // without SrcPort
+	own  *Interface // where it leads to if that is one of the host's own
+	nb   *neighbour // nil where the template's destination MAC is right: loopback, multicast
+	uso  bool
+	mtu  int // UDP payload
 }
 
 var _ Path = (*path)(nil)
@@ -50,22 +64,50 @@ func (p *port) Path(a PathAttr) (Path, error) {
 	if a.HopLimit == 0 {
 		a.HopLimit = 64
 	}
-	t := &path{attr: a, out: n.link, v4: a.Src.Is4(), way: way{from: n, to: a.Dst}}
+	srcPort := a.SrcPort
+	a.SrcPort = 0
+	shared, err := n.trunk(a)
+	if err != nil {
+		return nil, err
+	}
+	t := &path{trunk: shared, srcPort: srcPort}
+	t.ids.Store(rand.Uint32())
+	return t, nil
+}
+
+// trunk finds the trunk of a path, or makes it; with a reference for the caller.
+func (n *Interface) trunk(a PathAttr) (*trunk, error) {
+	t := &trunk{trunkKey: trunkKey{attr: a}, refs: 1, out: n.link, v4: a.Src.Is4(), ends: Ends{a.Src, a.Dst}, way: way{from: n, to: a.Dst}}
 	mac, err := t.route(n)
 	if err != nil {
 		return nil, err
 	}
 	t.uso = t.out.Offloads().USO && t.out.Offloads().Checksum
-	t.ids.Store(rand.Uint32())
-	t.fill(mac, n.mac)
+	t.headers = ethLen + ipv6Len + udpLen
+	if t.v4 {
+		t.headers = ethLen + ipv4Len + udpLen
+	}
 	t.mtu = min(n.MTU(), link.MaxSuperframe) - (t.headers - ethLen)
+
+	n.trunkMu.Lock()
+	defer n.trunkMu.Unlock()
+	if old := n.trunks[t.trunkKey]; old != nil {
+		old.refs++
+		if t.nb != nil {
+			t.nb.release() // it has one
+		}
+		return old, nil
+	}
+	t.fill(mac, n.mac)
+	n.trunks[t.trunkKey] = t
 	return t, nil
 }
 
 // route finds out where the path's frames go, and their destination MAC where that is settled now.
-func (t *path) route(n *Interface) (mac []byte, err error) {
+func (t *trunk) route(n *Interface) (mac []byte, err error) {
 	dst := tcpipAddr(t.attr.Dst)
 	if o := n.host.owner(t.attr.Dst); o != nil {
+		t.own = o
 		t.out, err = o.loopback()
 		return o.MAC(), err
 	}
@@ -92,7 +134,7 @@ func (t *path) route(n *Interface) (mac []byte, err error) {
 }
 
 // fill writes the template.
-func (t *path) fill(dst []byte, src [6]byte) {
+func (t *trunk) fill(dst []byte, src [6]byte) {
 	b := t.template[:]
 	copy(b, dst)
 	copy(b[6:], src[:])
@@ -113,19 +155,18 @@ func (t *path) fill(dst []byte, src [6]byte) {
 			SrcAddr:           tcpipAddr(t.attr.Src), DstAddr: tcpipAddr(t.attr.Dst),
 		})
 	}
-	header.UDP(ip[ipLen:]).Encode(&header.UDPFields{SrcPort: t.attr.SrcPort, DstPort: RoCEPort})
-	t.headers = ethLen + ipLen + udpLen
+	header.UDP(ip[ipLen:]).Encode(&header.UDPFields{DstPort: RoCEPort})
 	t.pseudo = header.PseudoHeaderChecksum(header.UDPProtocolNumber, tcpipAddr(t.attr.Src), tcpipAddr(t.attr.Dst), 0)
 }
 
-// Attr implements Path; HopLimit is what is sent.
-func (t *path) Attr() PathAttr { return t.attr }
+// Ends implements Path.
+func (t *trunk) Ends() *Ends { return &t.ends }
 
 // MTU implements Path.
-func (t *path) MTU() int { return t.mtu }
+func (t *trunk) MTU() int { return t.mtu }
 
 // Batch implements Path.
-func (t *path) Batch(n int) int {
+func (t *trunk) Batch(n int) int {
 	if !t.uso || n <= 0 {
 		return 1
 	}
@@ -133,10 +174,18 @@ func (t *path) Batch(n int) int {
 }
 
 // Close implements Path.
-func (t *path) Close() {
-	t.close.Do(func() {
-		if t.nb != nil {
-			t.nb.release()
-		}
-	})
+func (p *path) Close() {
+	if p.closed.Swap(true) {
+		return
+	}
+	t, n := p.trunk, p.from
+	n.trunkMu.Lock()
+	defer n.trunkMu.Unlock()
+	if t.refs--; t.refs > 0 {
+		return
+	}
+	delete(n.trunks, t.trunkKey)
+	if t.nb != nil {
+		t.nb.release()
+	}
 }

@@ -162,9 +162,13 @@ type PathAttr struct {
 	FlowLabel    uint32     // 20 bits, IPv6 only
 }
 
+// Ends are the addresses that a path leads from and to.
+type Ends struct{ Src, Dst netip.Addr }
+
 // Path is a way to one peer. Any number of senders may use it at once.
 type Path interface {
-	Attr() PathAttr
+	// Ends are the path's addresses, which never change.
+	Ends() *Ends
 	// MTU is the largest UDP payload, in bytes, of one datagram on this path.
 	MTU() int
 	// Batch is how many datagrams of n bytes the link takes in one frame; at least 1.

@@ -159,6 +159,8 @@ func (s *sender) begin(p *path, id uint16) {
 	s.path, s.start, s.segments = p, s.end, 0
 	s.end += copy(s.buf[s.end:], p.template[:p.headers])
 	copy(s.view[:], p.template[ethLen:p.headers])
+	binary.BigEndian.PutUint16(s.buf[s.start+p.headers-udpLen:], p.srcPort)
+	binary.BigEndian.PutUint16(s.view[p.headers-ethLen-udpLen:], p.srcPort)
 	if p.v4 {
 		binary.BigEndian.PutUint16(s.buf[s.start+ethLen+4:], id)
 	}

@@ -51,7 +51,7 @@ func (b *Builder) Abort() {
 	q := &b.qp.sq
 	for ; b.n > 0; b.n-- {
 		q.n--
-		if bind := q.slots[q.index(q.n)].Bind; bind != nil {
+		if bind := q.at(q.len()).Bind; bind != nil {
 			bind.MW.rkey.Store(bind.was)
 		}
 	}

@@ -1,7 +1,5 @@
 package verbs
 
-import "slices"
-
 // mcastGroup is a group on a device's port.
 type mcastGroup struct {
 	port  uint8
@@ -27,7 +25,7 @@ func (qp *QP) AttachMcast(group GID) error {
 		return Errorf(ErrInvalid, qp.op(what), "%v is no multicast address", group.Addr())
 	case state == StateReset:
 		return Errorf(ErrInvalid, qp.op(what), "it is in RESET and has no port: move it to INIT first")
-	case qp.attached(group) >= 0:
+	case qp.groups[group] != 0:
 		return nil
 	}
 	g := mcastGroup{port, group}
@@ -38,7 +36,10 @@ func (qp *QP) AttachMcast(group GID) error {
 		qp.pd.dev.detachMcast(g)
 		return wrap(qp.op(what), err)
 	}
-	qp.groups = append(qp.groups, g)
+	if qp.groups == nil {
+		qp.groups = make(map[GID]uint8)
+	}
+	qp.groups[group] = port
 	return nil
 }
 
@@ -54,21 +55,16 @@ func (qp *QP) DetachMcast(group GID) error {
 	if err != nil {
 		return err
 	}
-	i := qp.attached(group)
-	if i < 0 {
+	port := qp.groups[group]
+	if port == 0 {
 		return Errorf(ErrInvalid, qp.op(what), "it is not attached to %v", group.Addr())
 	}
 	if err := qp.pd.dev.prov.DetachMcast(qp.prov, group); err != nil {
 		return wrap(qp.op(what), err)
 	}
-	qp.pd.dev.detachMcast(qp.groups[i])
-	qp.groups = slices.Delete(qp.groups, i, i+1)
+	qp.pd.dev.detachMcast(mcastGroup{port, group})
+	delete(qp.groups, group)
 	return nil
-}
-
-// attached is the group's place in qp.groups, or -1.
-func (qp *QP) attached(group GID) int {
-	return slices.IndexFunc(qp.groups, func(g mcastGroup) bool { return g.group == group })
 }
 
 // attachMcast counts one more QP in a group, if the device's limits allow it.

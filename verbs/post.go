@@ -120,18 +120,17 @@ func (qp *QP) queueSend(wr *SendWR) error {
 			return err
 		}
 	}
-	i := q.index(q.n)
-	slot := &q.slots[i]
+	slot := q.at(q.len())
 	if wr.Flags&SendInline != 0 {
-		data := q.inlineRoom(i, length)
+		data := slot.inline[:length]
 		if wr.inline != nil {
 			copy(data, wr.inline)
 		} else if err := qp.gather(data, wr.SGList); err != nil {
 			return err
 		}
-		slot.SGList, slot.inline = nil, data
+		slot.SGList, slot.inline = slot.SGList[:0], data
 	} else {
-		slot.SGList, slot.inline = q.room(i, len(wr.SGList)), nil
+		slot.SGList = slot.SGList[:len(wr.SGList)]
 		copy(slot.SGList, wr.SGList)
 	}
 	slot.ID, slot.Opcode, slot.Flags = wr.ID, wr.Opcode, wr.Flags
@@ -159,14 +158,15 @@ func (qp *QP) checkSend(wr *SendWR) (length uint64, err error) {
 	if wr.inline != nil {
 		length = uint64(len(wr.inline))
 	}
-	switch op, limits := wr.Opcode, &qp.init.Cap; {
+	limits := &qp.init.Cap
+	switch op := wr.Opcode; {
 	case int(op) >= len(wrOpcodes):
 		return 0, Errorf(ErrInvalid, qp.op(what), "%v", op)
 	case !qp.ops.has(op):
 		return 0, Errorf(ErrNotSupported, qp.op(what), "Opcode %v is not for %v QPs of this device", op, qp.init.Type)
 	case wr.Flags&^sendFlagsKnown != 0:
 		return 0, Errorf(ErrInvalid, qp.op(what), "Flags %v has unknown bits", wr.Flags)
-	case len(wr.SGList) > limits.MaxSendSGE:
+	case len(wr.SGList) > int(limits.MaxSendSGE):
 		return 0, Errorf(ErrInvalid, qp.op(what), "SGList of %d is longer than MaxSendSGE of %d", len(wr.SGList),
 			limits.MaxSendSGE)
 	case op == RDMARead && len(wr.SGList) > qp.pd.dev.attr.MaxSGERd:
@@ -198,9 +198,9 @@ func (qp *QP) checkSend(wr *SendWR) (length uint64, err error) {
 	case wr.Flags&SendInline == 0:
 	case !inlineOps.has(wr.Opcode):
 		return 0, Errorf(ErrInvalid, qp.op(what), "%v has no inline data", wr.Opcode)
-	case length > uint64(qp.init.Cap.MaxInlineData):
+	case length > uint64(limits.MaxInlineData):
 		return 0, Errorf(ErrInvalid, qp.op(what), "inline length %d is more than MaxInlineData of %d", length,
-			qp.init.Cap.MaxInlineData)
+			limits.MaxInlineData)
 	}
 	return length, nil
 }

@@ -22,17 +22,46 @@ type QP struct {
 	pd        *PD
 	xrcd      *XRCD        // of an XRC_RECV QP
 	opens     atomic.Int32 // of the same: handles to it
-	srq       *SRQ         // where receive requests come from; of an XRC_RECV QP, those of the present message
-	prov      ProviderQP
 	ops       opcodeSet
+	srq       *SRQ // where receive requests come from; of an XRC_RECV QP, those of the present message
+	prov      ProviderQP
 	maxMsg    uint64 // bytes, of the port
 	inlineMR  *MR    // where inline data came from last
 	attr      QPAttr
-	init      QPInitAttr
+	init      qpInit
 
-	modifying sync.Mutex   // one Modify, AttachMcast, DetachMcast or Destroy at a time; taken before mu
-	groups    []mcastGroup // attached to; guarded by modifying
-	flows     int          // of it; guarded by modifying
+	modifying sync.Mutex    // one Modify, AttachMcast, DetachMcast or Destroy at a time; taken before mu
+	groups    map[GID]uint8 // attached to, and on which port; guarded by modifying
+	flows     int           // of it; guarded by modifying
+}
+
+// qpInit is QPInitAttr in less memory: there may be very many idle QPs.
+type qpInit struct {
+	Context          any
+	SendCQ           *CQ
+	RecvCQ           *CQ
+	SRQ              *SRQ
+	Cap              qpCap
+	Type             QPType
+	Transport        Transport
+	SQSigAll         bool
+	BlockSelfMcastLB bool
+}
+
+type qpCap struct{ MaxSendWR, MaxRecvWR, MaxSendSGE, MaxRecvSGE, MaxInlineData uint32 }
+
+func (a *QPInitAttr) pack() qpInit {
+	c := &a.Cap
+	return qpInit{a.Context, a.SendCQ, a.RecvCQ, a.SRQ,
+		qpCap{uint32(c.MaxSendWR), uint32(c.MaxRecvWR), uint32(c.MaxSendSGE), uint32(c.MaxRecvSGE), uint32(c.MaxInlineData)},
+		a.Type, a.Transport, a.SQSigAll, a.BlockSelfMcastLB}
+}
+
+func (i *qpInit) unpack() QPInitAttr {
+	c := &i.Cap
+	return QPInitAttr{Context: i.Context, Type: i.Type, Transport: i.Transport, SendCQ: i.SendCQ, RecvCQ: i.RecvCQ, SRQ: i.SRQ,
+		Cap:      QPCap{int(c.MaxSendWR), int(c.MaxRecvWR), int(c.MaxSendSGE), int(c.MaxRecvSGE), int(c.MaxInlineData)},
+		SQSigAll: i.SQSigAll, BlockSelfMcastLB: i.BlockSelfMcastLB}
 }
 
 // created counts the QPs of this process.
@@ -55,22 +84,22 @@ func (pd *PD) createQP(op string, attr *QPInitAttr, x *XRCD) (*QP, error) {
 		return nil, err
 	}
 	c := attr.Cap
-	qp := &QP{pd: pd, xrcd: x, srq: attr.SRQ, order: created.Add(1), init: *attr, ops: sendOps(attr.Type, attr.Transport, &pd.dev.attr),
-		sq: newQueue[SendWR](c.MaxSendWR, c.MaxSendSGE, c.MaxInlineData),
-		rq: newQueue[RecvWR](c.MaxRecvWR, c.MaxRecvSGE, 0)}
+	qp := &QP{pd: pd, xrcd: x, srq: attr.SRQ, order: created.Add(1), init: attr.pack(), ops: sendOps(attr.Type, attr.Transport, &pd.dev.attr),
+		sq: newSendQueue(&c), rq: newRecvQueue(c.MaxRecvWR, c.MaxRecvSGE)}
 	if s := attr.SRQ; s != nil {
 		qp.init.Cap.MaxRecvWR, qp.init.Cap.MaxRecvSGE = 0, 0
-		qp.rq = newQueue[RecvWR](1, s.maxSGE, 0) // for the one that is being filled
+		qp.rq = newRecvQueue(1, s.maxSGE) // for the one that is being filled
 	}
 	qp.opens.Store(1)
 	if x != nil {
-		qp.rq = newQueue[RecvWR](1, 0, 0)
+		qp.rq = newRecvQueue(1, 0)
 	}
 	// In the set before the provider can use it, so that no deregistration overlooks it.
 	pd.qpsMu.Lock()
 	pd.qps[qp] = struct{}{}
 	pd.qpsMu.Unlock()
-	prov, num, err := pd.dev.prov.CreateQP(QPHandle{qp}, &qp.init)
+	init := qp.init.unpack()
+	prov, num, err := pd.dev.prov.CreateQP(QPHandle{qp}, &init)
 	if err != nil {
 		qp.release()
 		return nil, wrap(op, err)
@@ -216,9 +245,10 @@ func (qp *QP) Query(QPAttrMask) (QPAttr, QPInitAttr, error) {
 	}
 	attr := qp.attr
 	qp.prov.Query(&attr)
-	attr.QPState, attr.CurQPState, attr.Cap = qp.state, qp.state, qp.init.Cap
+	init := qp.init.unpack()
+	attr.QPState, attr.CurQPState, attr.Cap = qp.state, qp.state, init.Cap
 	attr.SQDraining = qp.draining
-	return attr, qp.init, nil
+	return attr, init, nil
 }
 
 // Destroy ends the QP. Work requests still posted vanish without completion; completions already in a CQ stay. ErrBusy

@@ -84,6 +84,7 @@ type QPAttr struct {
 	QPState          QPState
 	CurQPState       QPState
 	PathMTU          MTU
+	PathMigState     MigState
 	QKey             uint32
 	RQPSN            uint32 // 24 bits
 	SQPSN            uint32 // 24 bits
@@ -98,12 +99,11 @@ type QPAttr struct {
 	MaxDestRDAtomic  uint8 // and as responder
 	MinRNRTimer      uint8 // 5-bit code of IBTA table 46: 0 is 655.36 ms, 1 is 10 µs, … 31 is 491.52 ms
 	PortNum          uint8
-	Timeout          uint8 // 5 bits: 4.096 µs × 2^n, 0 waits for ever
-	RetryCnt         uint8 // 3 bits
-	RNRRetry         uint8 // 3 bits, 7 for ever
-	PathMigState     MigState
-	Alt              *AltPath // with QPAttrAltPath
+	Timeout          uint8    // 5 bits: 4.096 µs × 2^n, 0 waits for ever
+	RetryCnt         uint8    // 3 bits
+	RNRRetry         uint8    // 3 bits, 7 for ever
 	RateLimit        uint32   // kbit/s of IP packets, READ responses among them; 0 is none
+	Alt              *AltPath // with QPAttrAltPath
 	// LLPStream is the stream that an iWARP QP enters RTS with (the LLP stream handle of RNIC verbs): what rdmacm got
 	// from the provider when it made the connection.
 	LLPStream any

@@ -2,51 +2,51 @@ package verbs
 
 import "fmt"
 
-// queue is a ring of posted work requests, oldest first. Each slot has room for its scatter/gather list and inline
-// data from the start, so that posting allocates nothing.
+// queue is a ring of posted work requests, oldest first. Each slot's SGList, and inline data, has the capacity that was
+// asked for from the start, so that posting allocates nothing.
 type queue[T any] struct {
-	head, n int
+	head, n uint32
 	slots   []T
-
-	sges      []SGE
-	maxSGE    int
-	inline    []byte
-	maxInline int
 }
 
-func newQueue[T any](wrs, sges, inline int) queue[T] {
-	return queue[T]{slots: make([]T, wrs), sges: make([]SGE, wrs*sges), maxSGE: sges,
-		inline: make([]byte, wrs*inline), maxInline: inline}
+func newSendQueue(c *QPCap) queue[SendWR] {
+	q := queue[SendWR]{slots: make([]SendWR, c.MaxSendWR)}
+	sges, inline := make([]SGE, c.MaxSendWR*c.MaxSendSGE), make([]byte, c.MaxSendWR*c.MaxInlineData)
+	for i := range q.slots {
+		q.slots[i].SGList, sges = cut(sges, c.MaxSendSGE)
+		q.slots[i].inline, inline = cut(inline, c.MaxInlineData)
+	}
+	return q
 }
 
-func (q *queue[T]) len() int { return q.n }
+func newRecvQueue(wrs, maxSGE int) queue[RecvWR] {
+	q := queue[RecvWR]{slots: make([]RecvWR, wrs)}
+	sges := make([]SGE, wrs*maxSGE)
+	for i := range q.slots {
+		q.slots[i].SGList, sges = cut(sges, maxSGE)
+	}
+	return q
+}
 
-func (q *queue[T]) full() bool { return q.n == len(q.slots) }
+// cut takes the first n elements off a slice, for their own.
+func cut[T any](s []T, n int) (first, rest []T) { return s[:n:n], s[n:] }
 
-// index is the slot of the i-th oldest request, 0 ≤ i ≤ len.
-func (q *queue[T]) index(i int) int {
-	if i += q.head; i >= len(q.slots) {
+func (q *queue[T]) len() int { return int(q.n) }
+
+func (q *queue[T]) full() bool { return int(q.n) == len(q.slots) }
+
+// at is the i-th oldest request; that of len is the slot for the next.
+func (q *queue[T]) at(i int) *T {
+	if i += int(q.head); i >= len(q.slots) {
 		i -= len(q.slots)
 	}
-	return i
-}
-
-func (q *queue[T]) at(i int) *T { return &q.slots[q.index(i)] }
-
-// room is the scatter/gather list of a slot, n entries long.
-func (q *queue[T]) room(slot, n int) []SGE {
-	at := slot * q.maxSGE
-	return q.sges[at : at+n : at+q.maxSGE]
-}
-
-// inlineRoom is the inline data of a slot, n bytes long.
-func (q *queue[T]) inlineRoom(slot int, n uint64) []byte {
-	at := slot * q.maxInline
-	return q.inline[at : at+int(n) : at+q.maxInline]
+	return &q.slots[i]
 }
 
 func (q *queue[T]) pop() {
-	q.head = q.index(1)
+	if q.head++; int(q.head) == len(q.slots) {
+		q.head = 0
+	}
 	q.n--
 }
 
@@ -59,8 +59,8 @@ func postRecv(q *queue[RecvWR], wr *RecvWR) (detail string, kind error) {
 		return "the work request is nil", ErrInvalid
 	case q.full():
 		return fmt.Sprintf("MaxRecvWR of %d are posted", len(q.slots)), ErrQueueFull
-	case len(wr.SGList) > q.maxSGE:
-		return fmt.Sprintf("SGList of %d is longer than MaxRecvSGE of %d", len(wr.SGList), q.maxSGE), ErrInvalid
+	case len(wr.SGList) > cap(q.slots[0].SGList):
+		return fmt.Sprintf("SGList of %d is longer than MaxRecvSGE of %d", len(wr.SGList), cap(q.slots[0].SGList)), ErrInvalid
 	}
 	slot := pushRecv(q, wr)
 	slot.length = 0
@@ -72,10 +72,9 @@ func postRecv(q *queue[RecvWR], wr *RecvWR) (detail string, kind error) {
 
 // pushRecv copies a request, for which there is room, to the end of a queue.
 func pushRecv(q *queue[RecvWR], wr *RecvWR) *RecvWR {
-	i := q.index(q.n)
-	slot := &q.slots[i]
+	slot := q.at(q.len())
 	slot.ID, slot.length = wr.ID, wr.length
-	slot.SGList = q.room(i, len(wr.SGList))
+	slot.SGList = slot.SGList[:len(wr.SGList)]
 	copy(slot.SGList, wr.SGList)
 	q.n++
 	return slot

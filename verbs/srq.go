@@ -84,7 +84,7 @@ func (pd *PD) CreateSRQ(attr *SRQInitAttr) (*SRQ, error) {
 	}
 	pd.srqs++
 	s := &SRQ{pd: pd, context: attr.Context, maxSGE: a.MaxSGE, xrcd: attr.XRCD, cq: attr.CQ,
-		queue: newQueue[RecvWR](a.MaxWR, a.MaxSGE, 0), limit: a.Limit}
+		queue: newRecvQueue(a.MaxWR, a.MaxSGE), limit: a.Limit}
 	if s.xrcd != nil {
 		s.cq.users++
 		s.xrcd.add(s)
@@ -129,7 +129,7 @@ func (s *SRQ) Modify(attr *SRQAttr, mask SRQAttrMask) error {
 		return err
 	}
 	if size != len(s.queue.slots) {
-		bigger := newQueue[RecvWR](size, s.maxSGE, 0)
+		bigger := newRecvQueue(size, s.maxSGE)
 		for s.queue.len() > 0 {
 			pushRecv(&bigger, s.queue.at(0))
 			s.queue.pop()

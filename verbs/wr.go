@@ -45,12 +45,17 @@ type SendWR struct {
 	// BindMW: the window and what it is to cover; copied too.
 	Bind *MWBind
 
-	inline []byte // a posted SendInline request's data, in place of SGList; owned by the queue
+	inline []byte // a posted SendInline request's data, in place of SGList; owned by the queue, whose slots keep it
 	length uint64 // total bytes of SGList or inline, set by PostSend
 }
 
 // Inline is the data of a posted SendInline request, for the provider: its SGList is then empty. Nil without.
-func (wr *SendWR) Inline() []byte { return wr.inline }
+func (wr *SendWR) Inline() []byte {
+	if wr.Flags&SendInline == 0 {
+		return nil
+	}
+	return wr.inline
+}
 
 // Length is the message length, in bytes, of a posted request.
 func (wr *SendWR) Length() uint64 { return wr.length }

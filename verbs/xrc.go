@@ -139,8 +139,8 @@ func (qp *QP) selectSRQ(num uint32) *PD {
 	if s == nil || qp.rq.len() > 0 {
 		return nil
 	}
-	if qp.srq = s; qp.rq.maxSGE < s.maxSGE {
-		qp.rq = newQueue[RecvWR](1, s.maxSGE, 0)
+	if qp.srq = s; cap(qp.rq.slots[0].SGList) < s.maxSGE {
+		qp.rq = newRecvQueue(1, s.maxSGE)
 	}
 	return s.pd
 }

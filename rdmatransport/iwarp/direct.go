@@ -202,7 +202,7 @@ func (q *qp) carryWrite(p *qp, wr *verbs.SendWR, wc *verbs.WC) bool {
 }
 
 // readable tells whether both sides allow READs and atomics at all.
-func (q *qp) readable(p *qp) bool { return q.tx.ord > 0 && len(p.tx.answers.ring) > 0 }
+func (q *qp) readable(p *qp) bool { return q.tx.ord > 0 && p.tx.answers.depth > 0 }
 
 // carryRead fetches what a READ names.
 func (q *qp) carryRead(p *qp, wr *verbs.SendWR) bool {

@@ -211,7 +211,7 @@ func (t *sender) at(n uint64) *sentWR { return &t.sent[n&uint64(len(t.sent)-1)] 
 func (t *sender) begin(c *conn) {
 	clear(t.sent)
 	*t = sender{sent: t.sent, open: c.initiator, ready: c.ready, mulpdu: c.mulpdu, ord: c.ord, sink: c.sink}
-	t.answers.setDepth(c.ird)
+	t.answers = answers{depth: c.ird}
 }
 
 // outstanding is how many READs and atomics the peer has to answer.

@@ -21,18 +21,20 @@ type answer struct {
 	ddp    [ddp.UntaggedLen]byte     // the request's DDP header, to be quoted in a Terminate
 }
 
-// answers is a ring of at most IRD of them.
+// answers is a ring of at most depth (IRD) of them.
 type answers struct {
-	ring    []answer
+	ring    []answer // nil before the first: most QPs never answer a READ
+	depth   int
 	head, n int
 }
 
-func (a *answers) setDepth(ird int) { *a = answers{ring: make([]answer, ird)} }
-
 // push queues an answer; false if the peer has more requests outstanding than it was granted.
 func (a *answers) push(w answer) bool {
-	if a.n == len(a.ring) {
+	if a.n == a.depth {
 		return false
+	}
+	if a.ring == nil {
+		a.ring = make([]answer, a.depth)
 	}
 	a.ring[(a.head+a.n)%len(a.ring)] = w
 	a.n++

@@ -86,8 +86,8 @@ func (t *Table[T]) Get(n uint32) *T {
 	return nil
 }
 
-// find returns the slot with key n, or nil. Keys are random, so their low bits are as good as any hash. At least half
-// of the slots have none, so the loop ends.
+// find returns the slot with key n, or nil. Keys are random, so their low bits are as good as any hash. At least a
+// third of the slots have none, so the loop ends.
 func find[T any](s []slot[T], n uint32) *slot[T] {
 	for i := int(n); ; i++ {
 		e := &s[i&(len(s)-1)]
@@ -210,15 +210,15 @@ func (t *Table[T]) quarantine(n uint32) {
 	t.freedNext = (t.freedNext + 1) % t.maxFree
 }
 
-// reserve makes sure that one more key leaves half of the slots empty. After it copies, at least a quarter of the
-// slots can be used before it copies again.
+// reserve makes sure that one more key leaves a third of the slots empty. After it copies, at most half of them are used,
+// and a sixth can be before it copies again.
 func (t *Table[T]) reserve() {
 	old := *t.slots.Load()
-	if t.used+1 <= len(old)/2 {
+	if t.used+1 <= len(old)*2/3 {
 		return
 	}
 	size := minSlots
-	for size < 4*(t.live+1) {
+	for size < 2*(t.live+1) {
 		size *= 2
 	}
 	s := make([]slot[T], size)

@@ -219,13 +219,15 @@ func (q *qp) progress(una uint32) {
 	r.wentBack, r.excused = false, false
 	r.rnrWait = 0
 	r.window = min(r.window+acked, r.maxWindow)
-	done := 0
-	for done < len(r.reads) && wire.PSNDiff(una, r.reads[done]) > 0 {
-		done++
-	}
-	if done > 0 {
-		r.reads = r.reads[:copy(r.reads, r.reads[done:])]
-		r.asked = max(0, r.asked-done)
+	if a := r.asked; a != nil {
+		done := 0
+		for done < len(a.last) && wire.PSNDiff(una, a.last[done]) > 0 {
+			done++
+		}
+		if done > 0 {
+			a.last = a.last[:copy(a.last, a.last[done:])]
+			a.n = max(0, a.n-done)
+		}
 	}
 	r.timeout, r.probe, r.probes = 0, 0, 0 // set anew by startTimeout
 	if r.rttStart != 0 && wire.PSNDiff(una, r.rttPSN) > 0 {

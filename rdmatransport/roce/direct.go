@@ -22,6 +22,7 @@ var stations sync.Map
 // station is a port of an engine.
 type station struct {
 	e    *Engine
+	nic  stack.NIC
 	port uint8
 }
 
@@ -29,13 +30,6 @@ func stationOf(nic stack.NIC) *station {
 	s, _ := stations.Load(nic)
 	at, _ := s.(*station)
 	return at
-}
-
-// shortcut is what a QP knows of a peer in this process.
-type shortcut struct {
-	nic stack.NIC // what the path leads to, at
-	at  *station
-	met bool // the peer's QP and this one are each other's
 }
 
 // peer is the QP that packets would reach, nil if they had to leave the process or there is none. It is not locked, and
@@ -48,22 +42,22 @@ func (q *qp) peer() *qp {
 	if nic == nil {
 		return nil
 	}
-	if nic == q.near.nic && q.near.at != nil {
-		if p := q.near.at.e.qps.Get(q.dest); p != nil {
+	if at := q.near; at != nil && at.nic == nic {
+		if p := at.e.qps.Get(q.dest); p != nil {
 			return p
 		}
 	}
-	q.near.nic, q.near.at = nic, stationOf(nic)
-	if q.near.at == nil {
+	q.near = stationOf(nic)
+	if q.near == nil {
 		return nil
 	}
-	return q.near.at.e.qps.Get(q.dest)
+	return q.near.e.qps.Get(q.dest)
 }
 
 // meets tells whether each of two QPs takes the other's packets, as fast as they come. Both are locked.
 func (q *qp) meets(p *qp) bool {
 	return !q.limited() && !p.limited() && !p.destroyed && receives(p.h.State()) && p.service == wire.RC && q.service == wire.RC &&
-		p.port == q.near.at.port && p.local == q.remote && p.remote == q.local &&
+		p.port == q.near.port && p.ends.Src == q.ends.Dst && p.ends.Dst == q.ends.Src &&
 		p.dest == q.num && p.mtu == q.mtu && p.path.Near() == q.e.nics[q.port-1]
 }
 
@@ -74,7 +68,7 @@ func (r *requester) fresh() bool {
 
 // ready tells that the responder waits for a new message with the given PSN, and owes nothing.
 func (r *responder) ready(psn uint32) bool {
-	return r.psn == psn && r.message == noMessage && !r.fatal && r.nak == 0 && !r.ackDue && len(r.jobs) == 0 && r.resume == 0 && r.held == nil
+	return r.psn == psn && r.message == noMessage && !r.fatal && r.nak == 0 && !r.ackDue && !r.owes() && r.resume == 0 && r.held == nil
 }
 
 // sendDirect carries out what can be without packets, from the oldest request on. False: there is nothing left to send.
@@ -86,7 +80,7 @@ func (q *qp) sendDirect() bool {
 	}
 	p := q.peer()
 	if p == nil {
-		q.near.met = false
+		q.met = false
 		return true
 	}
 	if p != q {
@@ -100,10 +94,10 @@ func (q *qp) sendDirect() bool {
 			return true
 		}
 	}
-	if met := q.meets(p); met != q.near.met {
-		q.near.met = met
+	if met := q.meets(p); met != q.met {
+		q.met = met
 	}
-	if !q.near.met || !p.resp.ready(r.next) {
+	if !q.met || !p.resp.ready(r.next) {
 		return true
 	}
 	for q.h.SendLen() > 0 {

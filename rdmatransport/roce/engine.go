@@ -80,7 +80,7 @@ func New(nics []stack.NIC, cfg Config, regions *memory.Regions, queue *timers.Qu
 	e.waiting.timer.Init(func() { e.release(true) })
 	for i, nic := range nics {
 		port := uint8(i + 1)
-		stations.Store(nic, &station{e, port})
+		stations.Store(nic, &station{e, nic, port})
 		nic.Datagrams().Receive(func(d *stack.Datagram) { e.receive(port, d) })
 	}
 	return e
@@ -158,7 +158,7 @@ func (q *qp) receive(port uint8, d *stack.Datagram, pkt *wire.Packet) {
 	state := q.h.State()
 	switch {
 	case q.destroyed || !receives(state), port != q.port,
-		q.service != wire.UD && (d.Src != q.remote || d.Dst != q.local),
+		q.service != wire.UD && (d.Src != q.ends.Dst || d.Dst != q.ends.Src),
 		q.service == wire.UD && d.Dst.IsMulticast() != (pkt.DestQP == multicastQPN):
 		q.e.Counters.Misdirected.Add(1)
 		return

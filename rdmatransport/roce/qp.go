@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math/bits"
-	"net/netip"
 	"time"
 
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
@@ -21,39 +20,36 @@ const defaultPKey = 0xffff
 
 // qp is the provider's half of a QP. All of it is guarded by the QP's lock.
 type qp struct {
-	e    *Engine
-	h    verbs.QPHandle
-	num  uint32
-	port uint8
-
-	service   wire.Transport
-	blockSelf bool // QPInitAttr.BlockSelfMcastLB
-	kind      verbs.QPType
-
-	path      stack.Path
-	local     netip.Addr
-	remote    netip.Addr
+	// What a peer in the same process writes to, or reads for each message, shares no cache line with the rest.
+	resp      responder
+	recvs     uint64
+	num       uint32
 	dest      uint32 // the peer's QP number
 	mtu       uint32 // path MTU in bytes of payload
+	port      uint8
+	service   wire.Transport
+	kind      verbs.QPType
+	blockSelf bool // QPInitAttr.BlockSelfMcastLB
 	destroyed bool
 
-	// What a peer in the same process writes to shares no cache line with what this side does.
-	_     [64]byte
-	resp  responder
-	recvs uint64
-	_     [64]byte
+	met    bool // the QP that near has and this one are each other's
+	waits  bool // is among the engine's waiting
+	recent bool // something was posted since an application last drove the device
+
+	e    *Engine
+	h    verbs.QPHandle
+	path stack.Path
+	ends *stack.Ends // of path
+	near *station    // of a peer in this process: what path leads to
 
 	req   requester
 	out   stack.Sender // what this hold of the lock has to send; nil until something has
 	timer timers.Timer
 	stats stats
-	near  shortcut
 
 	pace   *pacer    // nil: no limit
 	notify *notifier // nil: congestion is not looked for
 
-	waits       bool // is among the engine's waiting
-	recent      bool // something was posted since an application last drove the device
 	nextWaiting *qp
 }
 
@@ -110,11 +106,11 @@ func (q *qp) Modify(from, to verbs.QPState, attr *verbs.QPAttr, mask verbs.QPAtt
 		q.quiet()
 		q.e.timers.Stop(&q.timer)
 	case from == verbs.StateSQD && mask&verbs.QPAttrMaxDestRDAtomic != 0:
-		q.resp.depth = int(attr.MaxDestRDAtomic)
+		q.resp.depth = attr.MaxDestRDAtomic
 	case from == verbs.StateInit && to == verbs.StateRTR:
 		q.dest = attr.DestQPNum
 		q.resp = responder{
-			psn: attr.RQPSN, ackPSN: wire.PSNAdd(attr.RQPSN, 1<<24-1), depth: int(attr.MaxDestRDAtomic),
+			psn: attr.RQPSN, ackPSN: wire.PSNAdd(attr.RQPSN, 1<<24-1), depth: attr.MaxDestRDAtomic,
 		}
 	case from == verbs.StateRTR && to == verbs.StateRTS && q.service == wire.UD:
 		q.req.next = attr.SQPSN
@@ -150,11 +146,10 @@ func (q *qp) connect(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 			mtu, mtu+headerRoom, room, verbs.ErrInvalid)
 	}
 	q.closePaths()
-	q.path, q.notify, q.mtu = path, notify, mtu
+	q.path, q.ends, q.notify, q.mtu = path, path.Ends(), notify, mtu
 	if notify != nil {
 		q.pacer().react = newReaction(q.e.dcqcn)
 	}
-	q.local, q.remote = path.Attr().Src, path.Attr().Dst
 	return nil
 }
 
@@ -196,7 +191,7 @@ func (q *qp) closePaths() {
 		q.path.Close()
 	}
 	q.notify.close()
-	q.path, q.notify, q.near = nil, nil, shortcut{}
+	q.path, q.ends, q.notify, q.near, q.met = nil, nil, nil, nil, false
 }
 
 // reset forgets everything but the QP's number and its port.

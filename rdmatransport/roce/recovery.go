@@ -95,7 +95,7 @@ func (q *qp) startRecovery() {
 			c.at(first).flags |= head
 		}
 	}
-	for _, last := range r.reads { // pieces of READs
+	for _, last := range r.reads() { // pieces of READs
 		if next := wire.PSNAdd(last, 1); wire.PSNDiff(next, r.una) >= 0 && wire.PSNDiff(next, r.max) < 0 && c.at(next).is(answer) {
 			c.at(next).flags |= head
 		}
@@ -113,7 +113,9 @@ func (q *qp) startRecovery() {
 		r.cur++
 		r.curPkt = 0
 	}
-	r.asked = len(r.reads)
+	if r.asked != nil {
+		r.asked.n = len(r.asked.last)
+	}
 	r.rttStart = 0
 	r.rec = c
 }

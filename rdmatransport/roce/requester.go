@@ -21,23 +21,21 @@ type requester struct {
 	next uint32 // PSN that the next new request gets
 	max  uint32 // one past the highest PSN ever sent, for telling what can be acknowledged
 
+	curPkt uint32 // packet to send next of the request cur: PSN less its first PSN
+	cur    uint64 // number of the request to send from next
+
 	seen   uint64 // number of the request that PostSend sees next
 	queued queued
-
-	cur    uint64 // number of the request to send from next
-	curPkt uint32 // packet of it to send next: PSN less its first PSN
 
 	window    uint32 // packets that may be in flight now
 	maxWindow uint32
 	batch     uint32 // full packets in one frame of the link
 	ackEvery  uint32 // packets of a long message between two requests for an acknowledgement: whole frames
 
-	// reads is the last PSN of each READ request, atomic and the like (hasAnswer) that is not answered in full, oldest first; the first
-	// asked of them are outstanding, the others were before the requester went back. A READ is repeated with the bounds
-	// it had: a responder knows it by them.
-	reads      []uint32
-	asked      int
-	incomplete int // started requests that have answers and are not complete, for fences
+	incomplete uint32      // started requests that have answers and are not complete, for fences
+	rttPSN     uint32      // of the packet whose round trip is measured
+	asked      *readBounds // nil before the first READ
+	rec        *recovery   // what is known of each packet in flight, while something is missing
 
 	retries    uint8 // timeouts and NAKs since the last progress or RNR NAK
 	rnrRetries uint8
@@ -46,15 +44,37 @@ type requester struct {
 	excused bool // a timeout that came late was not taken for a loss, and no progress since
 
 	selective bool          // the peer marks its packets
-	rec       *recovery     // what is known of each packet in flight, while something is missing
 	probes    uint8         // sent since the last progress
 	probe     time.Duration // when the next is due, or 0
 	rtt       time.Duration // smoothed; 0 if it was never measured
-	rttPSN    uint32        // of the packet whose round trip is measured
-	rttStart  time.Duration // and when it was sent; 0 if none is
+	rttStart  time.Duration // when the packet was sent whose round trip is measured; 0 if none is
 
 	timeout time.Duration // when una is overdue; 0 if nothing is in flight or no timeout is set
 	rnrWait time.Duration // until when the peer asked to be left alone, or a UC sender pauses; 0 if not
+}
+
+// readBounds is the last PSN of each READ request, atomic and the like (hasAnswer) that is not answered in full, oldest
+// first; the first n of them are outstanding, the others were before the requester went back. A READ is repeated with
+// the bounds it had: a responder knows it by them.
+type readBounds struct {
+	last []uint32
+	n    int
+}
+
+// reads is the bounds of what is not answered in full.
+func (r *requester) reads() []uint32 {
+	if r.asked == nil {
+		return nil
+	}
+	return r.asked.last
+}
+
+// outstanding is how many READs, atomics and the like the peer is to answer.
+func (r *requester) outstanding() int {
+	if r.asked == nil {
+		return 0
+	}
+	return r.asked.n
 }
 
 // sentWR is what the requester remembers of a work request.
@@ -100,7 +120,7 @@ func (q *qp) transmit() {
 	for r.cur < end {
 		wr := q.h.Send(int(r.cur - r.first))
 		s := r.at(r.cur)
-		if q.near.met && r.cur != r.first && r.curPkt == 0 && s.packets == 0 {
+		if q.met && r.cur != r.first && r.curPkt == 0 && s.packets == 0 {
 			break // without packets, as soon as those before it are there
 		}
 		if r.curPkt == 0 && !s.started() && (q.draining() || !q.start(wr, s)) {
@@ -173,7 +193,7 @@ func (q *qp) sendWR(wr *verbs.SendWR, s *sentWR) bool {
 				return false
 			}
 			left := s.packets - r.curPkt
-			if r.asked > 0 && r.asked == len(r.reads) && uint32(room) < min(left, r.window/2) {
+			if n := r.outstanding(); n > 0 && n == len(r.reads()) && uint32(room) < min(left, r.window/2) {
 				return false // the window opens packet by packet: a piece waits until it is worth a request
 			}
 			n = r.askRead(psn, min(left, uint32(room)))
@@ -223,17 +243,21 @@ func (q *qp) wantsAck(s *sentWR, room int32) bool {
 }
 
 // readSlot tells whether the peer has room for one more outstanding READ or atomic (max_rd_atomic).
-func (q *qp) readSlot() bool { return q.req.asked < int(q.h.Attr().MaxRDAtomic) }
+func (q *qp) readSlot() bool { return q.req.outstanding() < int(q.h.Attr().MaxRDAtomic) }
 
 // askRead notes a READ request or atomic at psn that is to have n responses, and returns how many it has: a repeated one
 // ends where it ended before.
 func (r *requester) askRead(psn, n uint32) uint32 {
-	if r.asked < len(r.reads) {
-		n = uint32(wire.PSNDiff(r.reads[r.asked], psn)) + 1
-	} else {
-		r.reads = append(r.reads, wire.PSNAdd(psn, n-1))
+	if r.asked == nil {
+		r.asked = new(readBounds)
 	}
-	r.asked++
+	a := r.asked
+	if a.n < len(a.last) {
+		n = uint32(wire.PSNDiff(a.last[a.n], psn)) + 1
+	} else {
+		a.last = append(a.last, wire.PSNAdd(psn, n-1))
+	}
+	a.n++
 	return n
 }
 

@@ -16,32 +16,31 @@ type responder struct {
 	psn uint32 // the PSN expected next
 	msn uint32 // messages completed, 24 bits
 
+	recvOff uint64 // bytes of the open message placed in its receive request
+	write   wire.RETH
+	written uint32 // bytes of it placed at write.Addr
+
+	srqn uint32    // XRC: the SRQ that the open message is for
+	pd   *verbs.PD // and of the SRQ of what is being carried out or answered
+
+	held *reorder // packets behind a gap
+
+	// What is owed to the requester; see response.go.
+	replies *replies // nil before the first READ, atomic or the like
+	resume  time.Duration
+	ackPSN  uint32 // newest PSN of a SEND or WRITE: only responses acknowledge READs and atomics
+	burst   uint32 // responses that are sent at once, where READs have shown how many the peer can take; or 0
+	depth   uint8  // max_dest_rd_atomic
+	ackDue  bool
+	sackDue bool  // the peer is to be told of what is held
+	nak     uint8 // syndrome that is due once all before it is answered; 0 is none
+	fatal   bool  // nak ends the connection, with status
+	status  verbs.WCStatus
+
 	message msgKind // the message that a First packet opened
 	taken   bool    // it has taken a receive request
 	heard   bool    // a request was executed or refused
-	recvOff uint64  // bytes of it placed there
-	write   wire.RETH
-	written uint64 // bytes of it placed at write.Addr
-
-	pd   *verbs.PD // XRC: of the SRQ of what is being carried out or answered
-	srqn uint32    // and the SRQ that the open message is for
-
-	nakSent bool     // a sequence or RNR NAK went out and what it asked for has not come
-	held    *reorder // packets behind a gap
-	sackDue bool     // the peer is to be told of them
-
-	// What is owed to the requester; see response.go.
-	ackDue  bool
-	ackPSN  uint32 // newest PSN of a SEND or WRITE: only responses acknowledge READs and atomics
-	nak     uint8  // syndrome that is due once all before it is answered; 0 is none
-	fatal   bool   // nak ends the connection, with status
-	status  verbs.WCStatus
-	depth   int   // max_dest_rd_atomic
-	jobs    []job // READs and atomics still to be answered, by PSN; at most twice depth
-	history []job // the last depth READs and atomics, for duplicates
-	oldest  int   // place in history that the next one takes
-	resume  time.Duration
-	burst   uint32 // responses that are sent at once, where READs have shown how many the peer can take; or 0
+	nakSent bool    // a sequence or RNR NAK went out and what it asked for has not come
 }
 
 // msgKind is what a message of several packets is.
@@ -237,18 +236,18 @@ func (q *qp) execWrite(p *wire.Packet, info wire.Info) bool {
 		}
 		r.write, r.written = p.RETH, 0
 	}
-	left := uint64(r.write.Length) - r.written
+	left := uint64(r.write.Length - r.written)
 	if n > left || info.Last() && n != left || !info.Last() && n == left || r.write.Length > MaxMessage {
 		return q.refuse(wire.NakInvalidRequest, verbs.WCRemInvReqErr)
 	}
-	to, ok := q.region(r.write.RKey, r.write.Addr+r.written, n, verbs.AccessRemoteWrite)
+	to, ok := q.region(r.write.RKey, r.write.Addr+uint64(r.written), n, verbs.AccessRemoteWrite)
 	if !ok {
 		return q.refuse(wire.NakRemoteAccess, verbs.WCRemAccessErr)
 	}
 	if !to.Write(p.Payload) {
 		return q.refuse(wire.NakRemoteOperational, verbs.WCRemOpErr)
 	}
-	r.written += n
+	r.written += uint32(n)
 	r.message = writeMessage
 	if info.Last() {
 		r.message = noMessage
@@ -378,9 +377,13 @@ func (q *qp) duplicate(p *wire.Packet, info wire.Info) {
 		}
 		return
 	}
-	for i := range r.history {
+	if r.replies == nil {
+		return
+	}
+	history := r.replies.history
+	for i := range history {
 		// The newest first: PSNs wrap, and an old one may have come round.
-		old := &r.history[(r.oldest+len(r.history)-1-i)%len(r.history)]
+		old := &history[(r.replies.oldest+len(history)-1-i)%len(history)]
 		into := wire.PSNDiff(p.PSN, old.psn)
 		if into < 0 || into >= int32(old.packets) {
 			continue

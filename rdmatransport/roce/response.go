@@ -10,6 +10,16 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
+// replies is a responder's READs and atomics.
+type replies struct {
+	jobs    []job // still to be answered, by PSN; at most twice depth
+	history []job // the last depth of them, for duplicates
+	oldest  int   // place in history that the next one takes
+}
+
+// owes tells that READs or atomics are still to be answered.
+func (r *responder) owes() bool { return r.replies != nil && len(r.replies.jobs) > 0 }
+
 // job is a READ, atomic, FLUSH or ATOMIC WRITE to be answered, or one that was.
 type job struct {
 	kind    jobKind
@@ -38,48 +48,51 @@ func (j *job) end() uint32 { return wire.PSNAdd(j.psn, j.packets) }
 // What it repeats does not count: that may have been on its way when the response was.
 func (r *responder) full() bool {
 	n := 0
-	for i := range r.jobs {
-		if !r.jobs[i].replay {
-			n++
+	if r.replies != nil {
+		for i := range r.replies.jobs {
+			if !r.replies.jobs[i].replay {
+				n++
+			}
 		}
 	}
-	return n >= r.depth
+	return n >= int(r.depth)
 }
 
 // remember keeps a READ or atomic for duplicates, in place of the oldest: the requester cannot be missing that one's
 // response any more.
 func (r *responder) remember(j job) {
-	if r.history == nil { // now, not before: most QPs never answer a READ
-		r.history = make([]job, 0, r.depth)
-		r.jobs = make([]job, 0, 2*r.depth)
+	if r.replies == nil { // now, not before: most QPs never answer a READ
+		r.replies = &replies{history: make([]job, 0, r.depth), jobs: make([]job, 0, 2*int(r.depth))}
 	}
-	if len(r.history) < r.depth {
-		r.history = append(r.history, j)
+	p := r.replies
+	if len(p.history) < int(r.depth) {
+		p.history = append(p.history, j)
 		return
 	}
-	r.history[r.oldest] = j
-	r.oldest = (r.oldest + 1) % len(r.history)
+	p.history[p.oldest] = j
+	p.oldest = (p.oldest + 1) % len(p.history)
 }
 
 // insert queues a job by its PSN, in place of those that it repeats. Repetitions cannot make the queue grow: they
 // are dropped when it is full, as if lost.
 func (r *responder) insert(j job) {
-	r.jobs = slices.DeleteFunc(r.jobs, func(o job) bool {
+	p := r.replies
+	p.jobs = slices.DeleteFunc(p.jobs, func(o job) bool {
 		return wire.PSNDiff(o.psn, j.end()) < 0 && wire.PSNDiff(j.psn, o.end()) < 0
 	})
-	if len(r.jobs) >= 2*r.depth+maxReplays {
+	if len(p.jobs) >= 2*int(r.depth)+maxReplays {
 		return
 	}
 	i := 0
-	for i < len(r.jobs) && wire.PSNDiff(r.jobs[i].psn, j.psn) < 0 {
+	for i < len(p.jobs) && wire.PSNDiff(p.jobs[i].psn, j.psn) < 0 {
 		i++
 	}
-	r.jobs = slices.Insert(r.jobs, i, j)
+	p.jobs = slices.Insert(p.jobs, i, j)
 }
 
 // willAnswer tells that the n responses from psn on are still to be sent.
 func (r *responder) willAnswer(psn, n uint32) bool {
-	return slices.ContainsFunc(r.jobs, func(j job) bool {
+	return slices.ContainsFunc(r.replies.jobs, func(j job) bool {
 		return j.kind == readJob && wire.PSNDiff(psn, j.psn) >= 0 && wire.PSNDiff(wire.PSNAdd(psn, n), j.end()) <= 0
 	})
 }
@@ -113,8 +126,8 @@ func (q *qp) respond() {
 	if r.resume != 0 {
 		return
 	}
-	for sent := uint32(0); len(r.jobs) > 0; {
-		j := &r.jobs[0]
+	for sent := uint32(0); r.owes(); {
+		j := &r.replies.jobs[0]
 		for most := q.burst(j); j.packets > 0 && sent < most; sent++ {
 			if !q.mayPass() || !q.respondOne(j) {
 				return
@@ -127,7 +140,7 @@ func (q *qp) respond() {
 		if j.kind == readJob {
 			q.through(j)
 		}
-		r.jobs = slices.Delete(r.jobs, 0, 1)
+		r.replies.jobs = slices.Delete(r.replies.jobs, 0, 1)
 	}
 	switch {
 	case r.nak != 0:
@@ -182,7 +195,7 @@ func (q *qp) respondOne(j *job) bool {
 
 // giveUp ends the connection over a READ that was accepted and cannot be answered to its end.
 func (q *qp) giveUp(nak uint8, psn uint32, status verbs.WCStatus) bool {
-	q.resp.jobs = q.resp.jobs[:0]
+	q.resp.replies.jobs = q.resp.replies.jobs[:0]
 	q.sendAck(nak, psn)
 	q.failRecv(status)
 	return false

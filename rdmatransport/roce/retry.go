@@ -104,6 +104,8 @@ func (q *qp) rewind() {
 	r.rttStart = 0
 	r.cur = r.first
 	r.curPkt = uint32(wire.PSNDiff(r.una, r.at(r.first).firstPSN))
-	r.asked = 0
+	if r.asked != nil {
+		r.asked.n = 0
+	}
 	r.timeout, r.probe = 0, 0
 }

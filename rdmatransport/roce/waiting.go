@@ -110,8 +110,8 @@ func (q *qp) few() bool {
 // queued is what was posted since transmit last ran: packets, and their payload in bytes. A message is taken for one
 // packet: those of more are so long that their bytes matter.
 type queued struct {
-	packets int
 	bytes   uint64
+	packets uint32
 }
 
 // part sends the acknowledgement that waits, if one does, as the QP ends: whoever has seen its last message complete may
@@ -126,5 +126,5 @@ func (q *qp) part() {
 // ackWaits tells whether what the responder owes is nothing but an acknowledgement that may wait for a poll.
 func (q *qp) ackWaits() bool {
 	r := &q.resp
-	return r.ackDue && !r.sackDue && r.nak == 0 && len(r.jobs) == 0 && r.resume == 0
+	return r.ackDue && !r.sackDue && r.nak == 0 && !r.owes() && r.resume == 0
 }
