@@ -30,7 +30,8 @@ type requester struct {
 	window    uint32 // packets that may be in flight now
 	maxWindow uint32
 	batch     uint32 // full packets in one frame of the link
-	ackEvery  uint32 // packets of a long message between two requests for an acknowledgement: whole frames
+	ackEvery  uint32 // packets between two requests for an acknowledgement, where more are to follow: whole frames
+	unasked   uint32 // packets sent since the last such request
 
 	incomplete uint32      // started requests that have answers and are not complete, for fences
 	rttPSN     uint32      // of the packet whose round trip is measured
@@ -127,9 +128,9 @@ func (q *qp) transmit() {
 			break
 		}
 		if s.status != verbs.WCSuccess || !q.sendWR(wr, s) {
-			break
-		}
-		if s.status != verbs.WCSuccess {
+			if s.status != verbs.WCSuccess {
+				q.ask()
+			}
 			break
 		}
 		r.cur++
@@ -231,15 +232,50 @@ func (r *requester) frameStart(pkt uint32) bool { return pkt >= 2 && (pkt-2)%r.b
 // worth is how many packets make a frame worth sending from a packet of a message on.
 func (r *requester) worth(s *sentWR, pkt uint32) uint32 { return min(r.batch, s.packets-pkt, r.window) }
 
-// wantsAck tells whether the packet that is sent next asks for an acknowledgement. Each message ends with such a
-// request; a long one asks on the way, at the ends of frames, and where the window or the rate is about to stop it.
+// wantsAck tells whether the packet that is sent next asks for an acknowledgement. The last message that is posted ends
+// with such a request, and each that is repeated; else there is one now and then, at the ends of frames and messages,
+// and where the window, the rate or what is posted next is about to stop the sender.
 func (q *qp) wantsAck(s *sentWR, room int32) bool {
 	r := &q.req
-	next := r.curPkt + 1
-	if next == s.packets || room == 1 || q.pace != nil && q.pace.asks(q.mtu, q.e.now()) {
-		return true
+	r.unasked++
+	next, ask := r.curPkt+1, false
+	switch {
+	case room == 1 || q.pace != nil && q.pace.asks(q.mtu, q.e.now()):
+		ask = true
+	case next == s.packets:
+		ask = r.unasked >= r.ackEvery || !q.followed(s)
+	case r.frameStart(next):
+		ask = r.unasked >= r.ackEvery || uint32(room-1) < r.worth(s, next)
 	}
-	return r.frameStart(next) && ((next-2)%r.ackEvery == 0 && next > 2 || uint32(room-1) < r.worth(s, next))
+	if ask {
+		r.unasked = 0
+	}
+	return ask
+}
+
+// followed tells that nothing but the window can keep the request behind s, the current one, from being sent at once, and
+// that it asks for an acknowledgement, or one behind it does.
+func (q *qp) followed(s *sentWR) bool {
+	r := &q.req
+	n := int(r.cur + 1 - r.first)
+	repeated := wire.PSNDiff(r.max, wire.PSNAdd(s.firstPSN, r.curPkt)) > 0
+	if n >= q.h.SendLen() || repeated || r.rec != nil || q.pace != nil || q.near.met || q.draining() {
+		return false
+	}
+	wr := q.h.Send(n)
+	return !hasAnswer(wr.Opcode) && !isLocal(wr.Opcode) && wr.Flags&verbs.SendFence == 0 && r.at(r.cur+1).status == verbs.WCSuccess
+}
+
+// ask sends the last packet before the current request again, with a request for the acknowledgement that the current
+// one was to ask for and cannot.
+func (q *qp) ask() {
+	r := &q.req
+	if r.unasked == 0 || r.cur == r.first {
+		return
+	}
+	r.unasked = 0
+	s := r.at(r.cur - 1)
+	q.sendData(q.h.Send(int(r.cur-1-r.first)), s, s.packets-1, wire.PSNAdd(s.firstPSN, s.packets-1), true)
 }
 
 // readSlot tells whether the peer has room for one more outstanding READ or atomic (max_rd_atomic).

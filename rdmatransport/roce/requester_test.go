@@ -6,7 +6,9 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 	"github.com/softrnic/softrnic/verbs"
@@ -415,6 +417,33 @@ func TestNAKFailsTheRequestItNames(t *testing.T) {
 
 // TestLocalProtection: a request that names memory which it may not use fails alone, those before it complete, those
 // behind it are flushed. What of it was sent before is no matter.
+// TestFewAcknowledgements: messages that are posted together share the request for one, up to some share of the window;
+// repeated ones each ask.
+func TestFewAcknowledgements(t *testing.T) {
+	bubble(t, config{sqPSN: first, timeout: 10, retry: 7, batch: 4, maxWR: 128}, func(r *rig) {
+		var wrs []*verbs.SendWR
+		for i := range 100 {
+			wrs = append(wrs, r.wr(uint64(i), verbs.Send, 4096))
+		}
+		r.post(wrs...)
+		var asked []int
+		for i, p := range r.take() {
+			if p.AckReq {
+				asked = append(asked, i)
+			}
+		}
+		if want := []int{127, 255, 383, 399}; !slices.Equal(asked, want) {
+			t.Errorf("packets %v ask for an acknowledgement, want %v", asked, want)
+		}
+		sleep(10 * time.Millisecond)
+		for i, p := range r.take() {
+			if i%4 == 3 && !p.AckReq {
+				t.Errorf("packet %d is the last of a message and does not ask again", i)
+			}
+		}
+	})
+}
+
 func TestLocalProtection(t *testing.T) {
 	bad := func(r *rig, op verbs.WROpcode) *verbs.SendWR {
 		wr := r.wr(2, op, 1500)
@@ -423,7 +452,7 @@ func TestLocalProtection(t *testing.T) {
 	}
 	bubble(t, config{sqPSN: first, timeout: 10, retry: 7}, func(r *rig) {
 		r.post(r.wr(1, verbs.Send, 8), bad(r, verbs.RDMAWrite), r.wr(3, verbs.Send, 8))
-		r.expect("SEND Only 0 len 8 ackreq", "WRITE First 1 len 1024 at 0+2500")
+		r.expect("SEND Only 0 len 8", "WRITE First 1 len 1024 at 0+2500", "SEND Only 0 len 8 ackreq") // for want of another to ask
 		r.completions(r.scq)
 		r.state(verbs.StateRTS)
 		sleep(6e6) // again, but for what is lost anyhow

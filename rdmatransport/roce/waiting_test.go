@@ -25,7 +25,7 @@ func TestRequestsWait(t *testing.T) {
 			r.post(r.wr(3, verbs.Send, 12))
 			r.expect()
 			then(r)
-			r.expect("SEND Only 1 len 8 ackreq", "SEND Only 2 len 12 ackreq")
+			r.expect("SEND Only 1 len 8", "SEND Only 2 len 12 ackreq")
 			r.give(r.ack(2))
 			r.completions(r.scq, "1 SUCCESS SEND 0", "2 SUCCESS SEND 0", "3 SUCCESS SEND 0")
 			r.post(r.wr(4, verbs.Send, 4))

@@ -54,6 +54,7 @@ const idleRest = 64
 // The goroutine spins for so long after traffic. While others poll, it naps, the longer the longer they do.
 const (
 	spinTime   = 50 * time.Microsecond
+	bulkPause  = 10 * time.Microsecond // of that
 	firstNap   = 50 * time.Microsecond
 	longestNap = time.Millisecond
 )
@@ -80,16 +81,17 @@ func (q *queue) serve() {
 	for !c.closed.Load() {
 		q.mu.Lock()
 		busy, err := q.receive(false)
+		bulk := q.bulk()
 		q.mu.Unlock()
 		switch {
 		case err != nil:
 			return
 		case busy:
-			after.begin()
+			after.begin(bulk)
 		case q.polling.Load() != 0:
 			q.standBy(alarm)
 			after.end()
-		case after.first():
+		case after.rests(c.wait):
 			runtime.Gosched() // whom the frames have woken goes before more of them are waited for
 		case c.wait == link.WaitPoll || c.wait == link.WaitAdaptive && after.goesOn():
 			yield()
@@ -103,19 +105,28 @@ func (q *queue) serve() {
 
 // spin is the time after traffic in which more is expected.
 type spin struct {
-	traffic bool      // since the last empty read
+	traffic bool      // since others were last let run
+	bulk    bool      // and it was a superframe
 	until   time.Time // zero: not spinning
 }
 
-func (s *spin) begin() { s.traffic = true }
-func (s *spin) end()   { *s = spin{} }
+func (s *spin) begin(bulk bool) { *s = spin{traffic: true, bulk: bulk} }
+func (s *spin) end()            { *s = spin{} }
 
-// first tells whether this is the first empty read after traffic.
-func (s *spin) first() bool {
+// rests tells whether others are to run, once after traffic: where superframes come one after another, only when they
+// pause, as with each rest the runtime wakes a thread to look for work.
+func (s *spin) rests(wait link.Wait) bool {
 	if !s.traffic {
 		return false
 	}
-	*s = spin{until: time.Now().Add(spinTime)}
+	now := time.Now()
+	if s.until.IsZero() {
+		s.until = now.Add(spinTime)
+	}
+	if s.bulk && wait != link.WaitEvent && s.until.Sub(now) > spinTime-bulkPause {
+		return false
+	}
+	s.traffic = false
 	return true
 }
 
@@ -195,6 +206,11 @@ func (q *queue) receive(polled bool) (bool, error) {
 		return true, nil
 	}
 	return false, err
+}
+
+// bulk tells whether a superframe came last.
+func (q *queue) bulk() bool {
+	return len(q.frames) > 0 && q.frames[len(q.frames)-1].Segmentation != 0
 }
 
 // read makes q.frames what is there.
