@@ -259,7 +259,7 @@ func (q *qp) followed(s *sentWR) bool {
 	r := &q.req
 	n := int(r.cur + 1 - r.first)
 	repeated := wire.PSNDiff(r.max, wire.PSNAdd(s.firstPSN, r.curPkt)) > 0
-	if n >= q.h.SendLen() || repeated || r.rec != nil || q.pace != nil || q.near.met || q.draining() {
+	if n >= q.h.SendLen() || repeated || r.rec != nil || q.pace != nil || q.met || q.draining() {
 		return false
 	}
 	wr := q.h.Send(n)
