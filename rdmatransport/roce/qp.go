@@ -45,6 +45,7 @@ type qp struct {
 	req   requester
 	out   stack.Sender // what this hold of the lock has to send; nil until something has
 	timer timers.Timer
+	alarm time.Duration // when timer will fire at the latest, by the engine's clock; 0: not at all
 	stats stats
 
 	pace   *pacer    // nil: no limit
@@ -104,7 +105,7 @@ func (q *qp) Modify(from, to verbs.QPState, attr *verbs.QPAttr, mask verbs.QPAtt
 		q.reset()
 	case to == verbs.StateErr:
 		q.quiet()
-		q.e.timers.Stop(&q.timer)
+		q.stopTimer()
 	case from == verbs.StateSQD && mask&verbs.QPAttrMaxDestRDAtomic != 0:
 		q.resp.depth = attr.MaxDestRDAtomic
 	case from == verbs.StateInit && to == verbs.StateRTR:
@@ -196,7 +197,7 @@ func (q *qp) closePaths() {
 
 // reset forgets everything but the QP's number and its port.
 func (q *qp) reset() {
-	q.e.timers.Stop(&q.timer)
+	q.stopTimer()
 	q.closePaths()
 	q.pace = nil
 	q.endRecovery()
@@ -288,11 +289,7 @@ func (q *qp) leave(polled bool) {
 		case q.reliable():
 			q.respond()
 		}
-		switch {
-		case !sends(s):
-		case polled && s == verbs.StateRTS && q.keepsWaiting():
-			q.startTimeout()
-		default:
+		if sends(s) && !(polled && s == verbs.StateRTS && q.keepsWaiting()) {
 			q.send()
 		}
 		if waits && q.out != nil && q.h.State() == s {
@@ -319,13 +316,16 @@ func (q *qp) quiet() {
 	q.dropHeld()
 }
 
-// flush sends what this hold of the lock has gathered, and sets the timer.
+// flush sends what this hold of the lock has gathered, and then sets the timer, which the peer need not wait for.
 func (q *qp) flush() {
-	q.arm()
 	if q.out != nil {
 		q.out.Flush()
 		q.out = nil
 	}
+	if q.reliable() {
+		q.startTimeout()
+	}
+	q.arm()
 }
 
 // expired runs when the QP's timer does.
@@ -336,7 +336,13 @@ func (q *qp) expired() {
 		q.h.Unlock()
 		return
 	}
+	q.alarm = 0
 	now := q.e.now()
+	if q.due() > now { // what it was set for is no longer due
+		q.arm()
+		q.h.Unlock()
+		return
+	}
 	if r := &q.resp; r.resume != 0 && now >= r.resume {
 		r.resume = 0
 	}
@@ -349,8 +355,13 @@ func (q *qp) expired() {
 	q.leave(false)
 }
 
-// arm sets the timer for the first thing that is due. Deadlines that only move away cost no lock.
-func (q *qp) arm() {
+func (q *qp) stopTimer() {
+	q.alarm = 0
+	q.e.timers.Stop(&q.timer)
+}
+
+// due is when the first thing is, 0 if nothing is.
+func (q *qp) due() time.Duration {
 	due := q.resp.resume
 	for _, t := range [...]time.Duration{q.req.timeout, q.req.probe, q.req.rnrWait} {
 		if t != 0 && (due == 0 || t < due) {
@@ -360,9 +371,14 @@ func (q *qp) arm() {
 	if p := q.pace; p != nil && p.wake != 0 && (due == 0 || p.wake < due) {
 		due = p.wake
 	}
-	if due == 0 {
-		q.e.timers.Stop(&q.timer)
-	} else {
+	return due
+}
+
+// arm sets the timer for the first thing that is due, unless it fires before: expired then sets it anew. Deadlines that
+// move away again and again cost nothing.
+func (q *qp) arm() {
+	if due := q.due(); due != 0 && (q.alarm == 0 || due < q.alarm) {
+		q.alarm = due
 		q.e.timers.Arm(&q.timer, q.e.start.Add(due))
 	}
 }

@@ -114,7 +114,6 @@ func (q *qp) transmit() {
 	}
 	if r.rec != nil && !q.repeat() {
 		q.failOldest()
-		q.startTimeout()
 		return
 	}
 	end := r.first + uint64(q.h.SendLen())
@@ -138,7 +137,6 @@ func (q *qp) transmit() {
 		q.popLocal()
 	}
 	q.failOldest()
-	q.startTimeout()
 }
 
 // start assigns a new request its PSNs, unless a fence holds it back.

@@ -23,9 +23,13 @@ func ackTimeout(n uint8) time.Duration {
 // startTimeout runs the retransmission timer while anything is in flight and no RNR wait is on.
 func (q *qp) startTimeout() {
 	r := &q.req
+	if r.idle() {
+		r.timeout, r.probe = 0, 0
+		return
+	}
 	t := ackTimeout(q.h.Attr().Timeout)
 	switch {
-	case r.idle() || t == 0:
+	case t == 0:
 		r.timeout, r.probe = 0, 0
 	case r.timeout == 0 && r.rnrWait == 0 && sends(q.h.State()):
 		now := q.e.now()

@@ -369,10 +369,12 @@ func TestReadIsRepeatedWithItsBounds(t *testing.T) {
 func TestLateTimer(t *testing.T) {
 	const timeout = 4096 * time.Nanosecond << 12
 	bubble(t, config{sqPSN: first, timeout: 12, retry: 7}, func(r *rig) {
-		begin := time.Now()
+		writes := 0
 		r.port.lost = func(p *wire.Packet) bool { // the timers' goroutine is held up by the other QP
-			if p.Opcode == wire.RCWriteOnly && time.Since(begin) > 0 {
-				time.Sleep(timeout * 3 / 4)
+			if p.Opcode == wire.RCWriteOnly {
+				if writes++; writes == 2 {
+					time.Sleep(timeout * 3 / 4)
+				}
 			}
 			return false
 		}
