@@ -168,6 +168,10 @@ func (e *Endpoint) receive(frames []Frame) {
 		if len(f.Data) < EthernetHeaderLen || s != nil && (*s)(f) {
 			continue
 		}
+		// A tag of VLAN 0 says no more than a priority (IEEE 802.1Q §6.8); the frames of any other are not this host's.
+		if taggedAt(f.Data, tagAt) && (!f.TakeTag() || f.TCI&VLANMask != 0) {
+			continue
+		}
 		to, ok := e.addressee(f.Data)
 		if !ok || h != nil && (*h)(f) {
 			continue

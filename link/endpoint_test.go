@@ -154,6 +154,25 @@ func TestForeignFramesAreFiltered(t *testing.T) {
 	}
 }
 
+// TestTagged: of frames with a tag, a host that is in no VLAN gets those that are in none either, without it.
+func TestTagged(t *testing.T) {
+	l := &script{Link: pipe.New().Port()}
+	s, e := host(t, l, 1)
+	defer s.Destroy()
+	var got []link.Frame
+	e.SetFrameHandler(func(f *link.Frame) bool { got = append(got, *f); return false })
+	frame := func(tag ...byte) link.Frame {
+		return link.Frame{Data: append(append(append(bytes.Clone(l.MAC()), l.MAC()...), tag...), 0x88, 0xb5, 1, 2, 3)}
+	}
+	l.recv([]link.Frame{frame(0x81, 0, 0, 1), frame(0x81, 0, 0x60, 0), frame(0x88, 0xa8, 0, 0), frame(0x81, 0, 0xff, 0xff), frame()})
+	if len(got) != 2 || got[0].TCI != 0x6000 || got[1].TCI != 0 || !bytes.Equal(got[0].Data, frame().Data) || !bytes.Equal(got[1].Data, frame().Data) {
+		t.Errorf("got %+v", got)
+	}
+	if n := s.Stats().NICs.Rx.Packets.Value(); n != 2 {
+		t.Errorf("gVisor got %d packets", n)
+	}
+}
+
 // TestBadChecksumIsDropped: gVisor verifies nothing on a link with checksum offload, so the endpoint must.
 func TestBadChecksumIsDropped(t *testing.T) {
 	l := &script{Link: pipe.New().Port()}
@@ -298,6 +317,7 @@ func TestValidate(t *testing.T) {
 			NeedsChecksum: true, ChecksumStart: 34, ChecksumOffset: 6}
 	}
 	with := func(f link.Frame, change func(*link.Frame)) link.Frame { change(&f); return f }
+	tag := append(make([]byte, 12), 0x81, 0, 0, 5)
 	for _, c := range []struct {
 		name string
 		f    link.Frame
@@ -305,6 +325,10 @@ func TestValidate(t *testing.T) {
 		ok   bool
 	}{
 		{"MTU", link.Frame{Data: make([]byte, 1514)}, link.Offloads{}, true},
+		{"tag beside the MTU", link.Frame{Data: append(tag, make([]byte, 1502)...)}, link.Offloads{}, true},
+		{"tag over MTU", link.Frame{Data: append(tag, make([]byte, 1503)...)}, link.Offloads{}, false},
+		{"tagged superframe of 64 KiB", with(super(65535-28, 1472), func(f *link.Frame) { f.SetTagged(f.AppendTagged(nil, len(f.Data), 5)) }), all, true},
+		{"tagged segments over MTU", with(super(4000, 1473), func(f *link.Frame) { f.SetTagged(f.AppendTagged(nil, len(f.Data), 5)) }), all, false},
 		{"over MTU in pieces", link.Frame{Data: make([]byte, 14), More: [][]byte{make([]byte, 1501)}}, all, false},
 		{"short", link.Frame{Data: make([]byte, 13), More: [][]byte{make([]byte, 100)}}, all, false},
 		{"superframe", super(62*1040, 1040), all, true},

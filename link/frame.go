@@ -8,8 +8,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/checksum"
 )
 
-// EthernetHeaderLen is the number of bytes before the IP header: destination, source and type. VLAN tags are not
-// handled: they are the medium's business.
+// EthernetHeaderLen is the number of bytes before the IP header of a frame without a tag: destination, source and type.
 const EthernetHeaderLen = 14
 
 // MinMTU is the smallest MTU that a medium of this module takes, in bytes: that of IPv6 (RFC 8200 §5). A RoCE path
@@ -22,10 +21,10 @@ var ErrTooLong = errors.New("frame too long")
 // Validate says what keeps f from a link with this MTU and these offloads; nil if nothing does. Data must hold at
 // least the Ethernet header, and of a superframe or a frame with partial checksum all headers.
 func (f *Frame) Validate(mtu int, o Offloads) error {
-	n := f.Len()
 	if len(f.Data) < EthernetHeaderLen {
 		return fmt.Errorf("frame begins with %d bytes, less than its Ethernet header of %d", len(f.Data), EthernetHeaderLen)
 	}
+	packet := f.Len() - NetworkOffset(f.Data)
 	if f.NeedsChecksum {
 		at := int(f.ChecksumStart) + int(f.ChecksumOffset)
 		if !o.Checksum {
@@ -33,19 +32,20 @@ func (f *Frame) Validate(mtu int, o Offloads) error {
 		}
 		if f.ChecksumStart < EthernetHeaderLen || at+2 > len(f.Data) {
 			return fmt.Errorf("frame of %d bytes has a partial checksum at %d+%d, outside its first %d bytes",
-				n, f.ChecksumStart, f.ChecksumOffset, len(f.Data))
+				f.Len(), f.ChecksumStart, f.ChecksumOffset, len(f.Data))
 		}
 	}
 	if f.Segmentation == NoSegmentation {
-		if n-EthernetHeaderLen > mtu {
-			return fmt.Errorf("packet of %d bytes, MTU %d: %w", n-EthernetHeaderLen, mtu, ErrTooLong)
+		if packet > mtu {
+			return fmt.Errorf("packet of %d bytes, MTU %d: %w", packet, mtu, ErrTooLong)
 		}
 		return nil
 	}
-	return f.validateSuperframe(n, mtu, o)
+	return f.validateSuperframe(packet, mtu, o)
 }
 
-func (f *Frame) validateSuperframe(n, mtu int, o Offloads) error {
+// validateSuperframe judges an IP packet of so many bytes.
+func (f *Frame) validateSuperframe(packet, mtu int, o Offloads) error {
 	can := o.TSO
 	if f.Segmentation == UDP {
 		can = o.USO
@@ -54,18 +54,19 @@ func (f *Frame) validateSuperframe(n, mtu int, o Offloads) error {
 		return fmt.Errorf("superframe of kind %d, which this link does not take: send single packets", f.Segmentation)
 	}
 	h, size := int(f.HeaderLen), int(f.SegmentSize)
-	if !f.NeedsChecksum || size == 0 || h < EthernetHeaderLen+20+8 || h > len(f.Data) {
+	headers := h - NetworkOffset(f.Data) // of IP and transport
+	if !f.NeedsChecksum || size == 0 || headers < 20+8 || h > len(f.Data) {
 		return fmt.Errorf("superframe with header of %d in %d bytes, segments of %d, partial checksum %t: need a whole header, a size and a partial checksum",
 			h, len(f.Data), size, f.NeedsChecksum)
 	}
-	if n-EthernetHeaderLen > MaxSuperframe {
-		return fmt.Errorf("superframe of %d bytes, at most %d: %w", n-EthernetHeaderLen, MaxSuperframe, ErrTooLong)
+	if packet > MaxSuperframe {
+		return fmt.Errorf("superframe of %d bytes, at most %d: %w", packet, MaxSuperframe, ErrTooLong)
 	}
-	if p := h - EthernetHeaderLen + size; p > mtu && n-EthernetHeaderLen > mtu {
-		return fmt.Errorf("superframe of packets of %d bytes, MTU %d: %w", p, mtu, ErrTooLong)
+	if headers+size > mtu && packet > mtu {
+		return fmt.Errorf("superframe of packets of %d bytes, MTU %d: %w", headers+size, mtu, ErrTooLong)
 	}
-	if f.Segmentation == UDP && n-h > MaxSegments*size {
-		return fmt.Errorf("superframe of %d segments, at most %d: %w", (n-h+size-1)/size, MaxSegments, ErrTooLong)
+	if payload := packet - headers; f.Segmentation == UDP && payload > MaxSegments*size {
+		return fmt.Errorf("superframe of %d segments, at most %d: %w", (payload+size-1)/size, MaxSegments, ErrTooLong)
 	}
 	return nil
 }

@@ -1,6 +1,6 @@
 // Package link moves Ethernet frames between a host and a medium.
 //
-// A medium is one package below this one (pipe, tap, packet); wrappers (capture, impair) are links too and stand on
+// A medium is one package below this one (pipe, tap, packet); wrappers (capture, impair, vlan) are links too and stand on
 // any other. [Endpoint] turns a link into the gVisor link endpoint that package stack needs and hands RoCE frames
 // over beside gVisor.
 package link
@@ -114,6 +114,9 @@ type Frame struct {
 	ChecksumStart, ChecksumOffset uint16
 	// ChecksumValid, on reception: the medium vouches for the transport checksum.
 	ChecksumValid bool
+	// TCI, of a frame without a tag: on reception, the control information of the tag that was taken off, 0 if there was
+	// none; in Write, what a link that puts tags on (link/vlan) takes the priority from. Media take no notice of it.
+	TCI uint16
 	// Polled, on reception: the frame comes on the goroutine of whoever called Poll.
 	Polled bool
 }

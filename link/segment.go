@@ -44,30 +44,31 @@ type segmenter struct {
 	header, payload []byte
 	size            int
 	udp, checksum   bool
-	transport       int // offset of the transport header
+	network         int // offset of the IP header
+	transport       int // and of the transport's
 	v4              bool
 	count, offset   int // segments and payload bytes done
 }
 
 // newSegmenter is not ok if f is no superframe or not one of IPv4 or IPv6 with UDP or TCP right behind.
 func newSegmenter(f *Frame) (s segmenter, ok bool) {
-	h := int(f.HeaderLen)
-	if f.Segmentation == NoSegmentation || f.SegmentSize == 0 || h > len(f.Data) || h < EthernetHeaderLen+header.IPv4MinimumSize {
+	h, network := int(f.HeaderLen), NetworkOffset(f.Data)
+	if f.Segmentation == NoSegmentation || f.SegmentSize == 0 || h > len(f.Data) || h < network+header.IPv4MinimumSize {
 		return s, false
 	}
-	s = segmenter{header: f.Data[:h], payload: f.Data[h:], size: int(f.SegmentSize), udp: f.Segmentation == UDP}
-	ip := s.header[EthernetHeaderLen:]
+	s = segmenter{header: f.Data[:h], payload: f.Data[h:], size: int(f.SegmentSize), udp: f.Segmentation == UDP, network: network}
+	ip := s.header[network:]
 	var proto uint8
-	switch header.Ethernet(s.header).Type() {
+	switch tcpip.NetworkProtocolNumber(binary.BigEndian.Uint16(s.header[network-2:])) {
 	case header.IPv4ProtocolNumber:
 		s.v4, proto = true, ip[9]
-		s.transport = EthernetHeaderLen + int(header.IPv4(ip).HeaderLength())
-		if s.transport < EthernetHeaderLen+header.IPv4MinimumSize {
+		s.transport = network + int(header.IPv4(ip).HeaderLength())
+		if s.transport < network+header.IPv4MinimumSize {
 			return s, false
 		}
 	case header.IPv6ProtocolNumber:
 		proto = ip[6]
-		s.transport = EthernetHeaderLen + header.IPv6MinimumSize
+		s.transport = network + header.IPv6MinimumSize
 	default:
 		return s, false
 	}
@@ -94,7 +95,7 @@ func (s *segmenter) next(packet *[]byte) bool {
 	*packet = p
 	last := s.offset+n == len(s.payload)
 
-	ip, segment := p[EthernetHeaderLen:], p[s.transport:]
+	ip, segment := p[s.network:], p[s.transport:]
 	var src, dst tcpip.Address
 	if s.v4 {
 		h := header.IPv4(ip)

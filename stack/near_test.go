@@ -10,6 +10,7 @@ import (
 	"github.com/softrnic/softrnic/link/capture"
 	"github.com/softrnic/softrnic/link/impair"
 	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/link/vlan"
 	"github.com/softrnic/softrnic/stack"
 )
 
@@ -53,6 +54,33 @@ func TestNear(t *testing.T) {
 	want("behind a link that is closed", p, nil)
 	a.Close()
 	want("on a host that is closed", own, nil)
+}
+
+// TestNearVLAN: on one switch, those of the same VLAN are near each other, and nobody else.
+func TestNearVLAN(t *testing.T) {
+	lan := pipe.New()
+	host := func(id int, addr string) *stack.Host {
+		var l link.Link = lan.Port()
+		if id != 0 {
+			v, err := vlan.New(l, id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l = v
+		}
+		return newHost(t, l, stack.Addr(addr))
+	}
+	a, b := host(5, "10.0.0.1/24"), host(5, "10.0.0.2/24")
+	host(6, "10.0.0.2/24")
+	host(0, "10.0.0.2/24")
+	host(6, "10.0.0.3/24")
+	host(0, "10.0.0.3/24")
+	for dst, want := range map[string]stack.NIC{"10.0.0.2": b.NICs()[0], "10.0.0.3": nil} {
+		p := newPath(t, a, stack.PathAttr{Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr(dst)})
+		if got := p.Near(); got != want {
+			t.Errorf("%s is %v, want %v", dst, got, want)
+		}
+	}
 }
 
 // TestNotNear: what is wrapped is looked at.

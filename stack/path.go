@@ -60,6 +60,8 @@ func (p *port) Path(a PathAttr) (Path, error) {
 		return nil, fmt.Errorf("path to %v: want the address of a host or a multicast group", a.Dst)
 	case a.FlowLabel >= 1<<20:
 		return nil, fmt.Errorf("path to %v: flow label %#x does not fit in 20 bits", a.Dst, a.FlowLabel)
+	case a.Priority > 7:
+		return nil, fmt.Errorf("path to %v: priority %d is not in 0–7", a.Dst, a.Priority)
 	}
 	if a.HopLimit == 0 {
 		a.HopLimit = 64

@@ -195,7 +195,7 @@ func (d *Datagram) parse(f *link.Frame) verdict {
 	d.Payload = ip[headers:total:total]
 	d.SegmentSize = len(d.Payload)
 	d.next = 0
-	d.Polled = f.Polled
+	d.Polled, d.TCI = f.Polled, f.TCI
 	switch f.Segmentation {
 	case link.NoSegmentation:
 	case link.UDP:

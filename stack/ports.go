@@ -50,6 +50,9 @@ type Stream interface {
 	// Receive passes what has arrived to take, in order and in the pieces that it lies in, until there is no more or take
 	// returns false. It does not wait. The error is io.EOF at the end of the stream.
 	Receive(take Taker) error
+	// SetTOS makes tos the type of service (IPv4) or traffic class (IPv6) of what is sent from then on, but for its two
+	// lowest bits, which are ECN's.
+	SetTOS(tos uint8)
 	// CloseWrite sends what is in the send buffer, then FIN.
 	CloseWrite() error
 	// Abort sends RST and drops what is buffered.
@@ -158,6 +161,7 @@ type PathAttr struct {
 	Src, Dst     netip.Addr // one family; an IPv6 zone is not needed
 	SrcPort      uint16     // UDP source port: 49152–65535 by a hash of the flow
 	TrafficClass uint8      // DSCP and ECN
+	Priority     uint8      // 0 to 7, of the tag that a link of a VLAN puts on (PCP)
 	HopLimit     uint8      // 0 means 64
 	FlowLabel    uint32     // 20 bits, IPv6 only
 }
@@ -198,8 +202,9 @@ type Sender interface {
 type Datagram struct {
 	Src, Dst     netip.Addr
 	SrcPort      uint16
-	TrafficClass uint8 // DSCP and ECN of the outer header
-	Polled       bool  // it comes on the goroutine of whoever called NIC.Poll
+	TrafficClass uint8  // DSCP and ECN of the outer header
+	TCI          uint16 // of the frame's tag: priority, 3 bits, and VLAN ID, the lower 12; 0 if it had none
+	Polled       bool   // it comes on the goroutine of whoever called NIC.Poll
 	HopLimit     uint8
 	Looped       bool // one of the host's own, which did not pass a link
 	// Header is the IP header (20 or 40 bytes; no options) and the UDP header of the segment that Next returned last;

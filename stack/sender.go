@@ -173,7 +173,7 @@ func (s *sender) finish() {
 		return
 	}
 	s.path = nil
-	f := link.Frame{Data: s.buf[s.start:s.end:s.end]}
+	f := link.Frame{Data: s.buf[s.start:s.end:s.end], TCI: uint16(p.attr.Priority) << link.PriorityShift}
 	ip := f.Data[ethLen:]
 	ipLen := p.headers - ethLen - udpLen
 	putLengths(ip[:p.headers-ethLen], s.end-s.start-p.headers)

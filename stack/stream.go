@@ -197,6 +197,9 @@ func (s *stream) Offloaded() bool {
 	return n != nil && n.link.Offloads().TSO
 }
 
+// SetTOS implements Stream. gVisor has one value for both families, and never refuses one.
+func (s *stream) SetTOS(tos uint8) { _ = s.ep.SetSockOptInt(tcpip.IPv4TOSOption, int(tos)) }
+
 // Close implements net.Conn.
 func (s *stream) Close() error {
 	s.finish()

@@ -65,8 +65,8 @@
 //	ibv_wc_read_wc_flags
 //	ibv_wc_read_slid, ibv_wc_read_sl,                   WC.SLID, WC.SL, WC.DLIDPathBits
 //	ibv_wc_read_dlid_path_bits
-//	ibv_wc_read_flow_tag                                WC.FlowTag
-//	ibv_wc_read_cvlan, ibv_wc_read_tm_info              none: no provider has VLAN offload or tag matching
+//	ibv_wc_read_cvlan, ibv_wc_read_flow_tag             WC.CVLAN, WC.FlowTag
+//	ibv_wc_read_tm_info                                 none: no provider has tag matching
 //	ibv_wc_status_str                                   WCStatus.Description, WCStatus.String
 //	ibv_create_srq, ibv_create_srq_ex, ibv_destroy_srq  PD.CreateSRQ, SRQ.Destroy
 //	ibv_modify_srq, ibv_query_srq, ibv_post_srq_recv    SRQ.Modify, SRQ.Query, SRQ.PostRecv

@@ -15,9 +15,11 @@ type WC struct {
 	SrcQP           uint32
 	PKeyIndex       uint16
 	SLID            uint16
-	SL              uint8
+	SL              uint8 // that a datagram came with; over Ethernet, the priority in its VLAN tag
 	DLIDPathBits    uint8
-	FlowTag         uint32 // of the flow that brought a frame to a raw packet QP: see FlowSpecActionTag
+	// CVLAN is the VLAN tag that a datagram came with: priority, 3 bits, and VLAN ID, the lower 12; 0 if it had none.
+	CVLAN   uint16
+	FlowTag uint32 // of the flow that brought a frame to a raw packet QP: see FlowSpecActionTag
 }
 
 // WCFlags say what else a completion carries (ibv_wc_flags, same values).

@@ -69,8 +69,9 @@ func transport(f []byte) (proto byte, segment []byte) {
 	if len(f) < link.EthernetHeaderLen {
 		return 0, nil
 	}
-	ip := f[link.EthernetHeaderLen:]
-	switch binary.BigEndian.Uint16(f[12:]) {
+	n := link.NetworkOffset(f)
+	ip := f[n:]
+	switch binary.BigEndian.Uint16(f[n-2:]) {
 	case 0x0800:
 		if len(ip) >= 20 {
 			if n := int(ip[0]&15) * 4; n >= 20 && n <= len(ip) {

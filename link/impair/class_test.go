@@ -15,6 +15,7 @@ func TestClasses(t *testing.T) {
 	}
 	v6 := append(append(make([]byte, 12), 0x86, 0xdd, 0x60, 0, 0, 0, 0, 40, 17), make([]byte, 33)...)
 	v6 = append(v6, packet(0x0c, 0, 5)[34:]...)
+	tagged := append(append(append(make([]byte, 12), 0x81, 0, 0, 5), v6[12:14]...), v6[14:]...)
 	for _, c := range []struct {
 		frame []byte
 		want  []string
@@ -25,6 +26,7 @@ func TestClasses(t *testing.T) {
 		{packet(0x0a, 0, 5), []string{"any", "roce", "write"}},
 		{packet(0x0c, 0, 5), []string{"any", "read-request", "roce"}},
 		{v6, []string{"any", "read-request", "roce"}},
+		{tagged, []string{"any", "read-request", "roce"}},
 		{packet(0x0e, 0, 5), []string{"any", "read-response", "roce"}},
 		{packet(0x13, 0, 5), []string{"any", "atomic", "roce"}},
 		{packet(0x12, 0, 5), []string{"any", "atomic-ack", "roce"}},

@@ -63,12 +63,13 @@ func (d *direction) pass(f *link.Frame) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for p := range d.cutter.Packets(f) {
-		d.packet(slices.Clone(p))
+		d.packet(link.Frame{Data: slices.Clone(p), TCI: f.TCI})
 	}
 }
 
-// packet decides what happens to p, which is its own from now on. It must be called with d.mu held.
-func (d *direction) packet(p []byte) {
+// packet decides what happens to a single packet, which is its own from now on. It must be called with d.mu held.
+func (d *direction) packet(f link.Frame) {
+	p := f.Data
 	if d.closed || len(p) == 0 {
 		return
 	}
@@ -108,17 +109,19 @@ func (d *direction) packet(p []byte) {
 		d.count.Reordered++
 		wait += d.cfg.Hold
 	}
-	d.send(p, wait)
+	d.send(f, wait)
 	if duplicate {
 		d.count.Duplicated++
-		d.send(slices.Clone(p), wait)
+		f.Data = slices.Clone(p)
+		d.send(f, wait)
 	}
 }
 
 // send must be called with d.mu held.
-func (d *direction) send(p []byte, wait time.Duration) {
+func (d *direction) send(f link.Frame, wait time.Duration) {
+	p := f.Data
 	if !d.timed {
-		d.ready = append(d.ready, link.Frame{Data: p})
+		d.ready = append(d.ready, f)
 		return
 	}
 	if len(d.held) >= d.cfg.Limit {
@@ -139,7 +142,7 @@ func (d *direction) send(p []byte, wait time.Duration) {
 		due = d.free
 	}
 	d.order++
-	heap.Push(&d.held, waiting{due: due.Add(wait), order: d.order, packet: p})
+	heap.Push(&d.held, waiting{due: due.Add(wait), order: d.order, frame: f})
 	if !d.started {
 		d.started = true
 		go d.run()
@@ -179,7 +182,7 @@ func (d *direction) run() {
 		now := time.Now()
 		var frames []link.Frame
 		for len(d.held) > 0 && !d.held[0].due.After(now) {
-			frames = append(frames, link.Frame{Data: heap.Pop(&d.held).(waiting).packet})
+			frames = append(frames, heap.Pop(&d.held).(waiting).frame)
 		}
 		next := time.Hour
 		if len(d.held) > 0 {
@@ -211,9 +214,9 @@ func (d *direction) close() {
 type schedule []waiting
 
 type waiting struct {
-	due    time.Time
-	order  uint64
-	packet []byte
+	due   time.Time
+	order uint64
+	frame link.Frame
 }
 
 func (s schedule) Len() int { return len(s) }

@@ -42,8 +42,9 @@ func mark(f []byte) bool {
 	if len(f) < link.EthernetHeaderLen {
 		return false
 	}
-	ip := f[link.EthernetHeaderLen:]
-	switch binary.BigEndian.Uint16(f[12:]) {
+	n := link.NetworkOffset(f)
+	ip := f[n:]
+	switch binary.BigEndian.Uint16(f[n-2:]) {
 	case 0x0800:
 		if len(ip) < 20 || ip[1]&ecnMask == notCapable {
 			return false

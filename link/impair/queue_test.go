@@ -8,6 +8,8 @@ import (
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
+
+	"github.com/softrnic/softrnic/link"
 )
 
 // ipv4 and ipv6 are frames of n bytes with this traffic class.
@@ -84,7 +86,7 @@ func TestQueue(t *testing.T) {
 			for range n {
 				p := ipv4(tos, 1000)
 				l.a.out.mu.Lock()
-				l.a.out.packet(p)
+				l.a.out.packet(link.Frame{Data: p})
 				l.a.out.mu.Unlock()
 			}
 			_, out = l.a.Counters()

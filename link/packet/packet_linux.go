@@ -53,7 +53,7 @@ func open(c *config) (*Link, error) {
 		return nil, err
 	}
 	o := link.Offloads{USO: true, TSO: true, Checksum: true} // what the device or kernel does not carry vnet cuts
-	conn, err := vnet.NewConn(fds, c.name, ifce.MTU, o, c.wait)
+	conn, err := vnet.NewPacketConn(fds, c.name, ifce.MTU, o, c.wait)
 	if err != nil {
 		return nil, err
 	}
@@ -80,6 +80,9 @@ func (c *config) findInterface() (*netlink.LinkAttrs, error) {
 func (c *config) prepare(fd, index int) error {
 	if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1); err != nil {
 		return c.explain("PACKET_VNET_HDR", err)
+	}
+	if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_AUXDATA, 1); err != nil {
+		return c.explain("PACKET_AUXDATA", err)
 	}
 	if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1); err != nil {
 		return c.explain("PACKET_IGNORE_OUTGOING (Linux 4.20)", err)

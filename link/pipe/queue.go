@@ -141,7 +141,7 @@ func (q *queue) done() {
 }
 
 // bufferSizes are the sizes of the buffers that frames wait in. The largest holds any superframe.
-var bufferSizes = [...]int{256, 1664, 4352, 16896, link.EthernetHeaderLen + link.MaxSuperframe}
+var bufferSizes = [...]int{256, 1664, 4352, 16896, link.EthernetHeaderLen + 2*link.TagLen + link.MaxSuperframe}
 
 // held is a frame that waits, with the buffer that it is in. f.Data is a part of buf.
 type held struct {
@@ -161,7 +161,7 @@ func (s *Switch) hold(f *link.Frame) *held {
 		h = &held{buf: make([]byte, bufferSizes[class]), pool: &s.pools[class]}
 	}
 	h.f = *f
-	h.f.Data, h.f.More = h.buf[:n], nil
+	h.f.Data, h.f.More, h.f.TCI = h.buf[:n], nil, 0
 	at := copy(h.buf, f.Data)
 	for _, m := range f.More {
 		at += copy(h.buf[at:], m)

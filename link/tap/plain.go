@@ -39,7 +39,7 @@ func (p *plain) Attach(recv link.Receiver) {
 	}
 	go func() {
 		defer close(p.done)
-		buf := make([]byte, link.EthernetHeaderLen+link.MaxSuperframe)
+		buf := make([]byte, link.EthernetHeaderLen+2*link.TagLen+link.MaxSuperframe)
 		for {
 			n, err := p.rw.Read(buf)
 			if err != nil {

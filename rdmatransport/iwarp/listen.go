@@ -23,6 +23,7 @@ type listener struct {
 	h       rdmacm.Handler
 	tcp     net.Listener
 	backlog int
+	tos     uint8
 	done    chan struct{} // closed when no more are accepted
 
 	mu       sync.Mutex
@@ -41,7 +42,7 @@ func (e *Engine) Listen(attr *rdmacm.ListenAttr, h rdmacm.Handler) (io.Closer, e
 		return nil, err
 	}
 	l := &listener{
-		e: e, h: h, tcp: tcp, backlog: attr.Backlog, done: make(chan struct{}),
+		e: e, h: h, tcp: tcp, backlog: attr.Backlog, tos: attr.TOS, done: make(chan struct{}),
 		starting: map[stack.Stream]struct{}{}, waiting: map[*conn]struct{}{},
 	}
 	go l.accept()
@@ -91,6 +92,7 @@ func (l *listener) accept() {
 
 // start reads a connection's request.
 func (l *listener) start(stream stack.Stream) {
+	stream.SetTOS(l.tos)
 	_ = stream.SetDeadline(time.Now().Add(requestTimeout))
 	f, err := readFrame(stream, false)
 	_ = stream.SetDeadline(time.Time{})

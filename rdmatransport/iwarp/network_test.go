@@ -224,6 +224,7 @@ func (s *stream) MSS() int {
 }
 
 func (s *stream) Offloaded() bool      { return s.net.offloaded }
+func (s *stream) SetTOS(uint8)         {}
 func (s *stream) LocalAddr() net.Addr  { return s.local }
 func (s *stream) RemoteAddr() net.Addr { return s.remote }
 

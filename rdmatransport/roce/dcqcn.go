@@ -33,6 +33,7 @@ type DCQCN struct {
 	ClampTgtRate            bool          // each decrease makes the rate before it the one to recover to, even if nothing rose
 
 	CNPDSCP            uint8         // of notifications; 48
+	CNP802PPrio        uint8         // and their priority in a VLAN, 1 to 7; 6
 	MinTimeBetweenCNPs time.Duration // of one connection; 50 µs
 }
 
@@ -60,6 +61,7 @@ func (c DCQCN) withDefaults() *DCQCN {
 	c.RateReduceMonitorPeriod = positive(c.RateReduceMonitorPeriod, 50*time.Microsecond)
 	c.InitialAlphaValue = positive(c.InitialAlphaValue, 1023)
 	c.CNPDSCP = positive(c.CNPDSCP, 48)
+	c.CNP802PPrio = positive(c.CNP802PPrio, 6)
 	c.MinTimeBetweenCNPs = positive(c.MinTimeBetweenCNPs, 50*time.Microsecond)
 	return &c
 }

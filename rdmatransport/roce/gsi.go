@@ -42,7 +42,7 @@ func (g *GSI) receive(port uint8, d *stack.Datagram, pkt *wire.Packet) {
 		len(pkt.Payload) != mad.Size:
 		g.e.Counters.Malformed.Add(1)
 	default:
-		(*f)(&cm.Datagram{Port: port, Src: d.Src, Dst: d.Dst, TrafficClass: d.TrafficClass, MAD: pkt.Payload})
+		(*f)(&cm.Datagram{Port: port, Src: d.Src, Dst: d.Dst, TrafficClass: d.TrafficClass, Priority: uint8(d.TCI >> 13), MAD: pkt.Payload})
 	}
 }
 

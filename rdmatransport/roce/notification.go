@@ -24,19 +24,19 @@ type notifier struct {
 	next time.Duration // before then, none
 }
 
-// control gives a connection that takes a new path what congestion control needs; grh is made to say that its packets may
+// control gives a connection that takes a new path what congestion control needs; ah is made to say that its packets may
 // be marked.
-func (q *qp) control(nic stack.NIC, grh *verbs.GRH, srcPort uint16) (*notifier, error) {
+func (q *qp) control(nic stack.NIC, ah *verbs.AHAttr, srcPort uint16) (*notifier, error) {
 	if q.e.dcqcn == nil || q.service == wire.UD {
 		return nil, nil
 	}
-	own := *grh
-	own.TrafficClass = q.e.dcqcn.CNPDSCP << 2
+	own := *ah
+	own.GRH.TrafficClass, own.SL = q.e.dcqcn.CNPDSCP<<2, q.e.dcqcn.CNP802PPrio
 	path, err := openPath(nic, q.port, &own, srcPort)
 	if err != nil {
 		return nil, err
 	}
-	grh.TrafficClass = grh.TrafficClass&^ecnMask | ecnCapable
+	ah.GRH.TrafficClass = ah.GRH.TrafficClass&^ecnMask | ecnCapable
 	return &notifier{path: path}, nil
 }
 

@@ -130,12 +130,12 @@ func (q *qp) connect(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	if mask&verbs.QPAttrPathMTU != 0 {
 		mtu = uint32(attr.PathMTU.Bytes())
 	}
-	nic, grh, srcPort := q.e.nics[q.port-1], attr.AHAttr.GRH, sourcePort(q.num, dest)
-	notify, err := q.control(nic, &grh, srcPort)
+	nic, ah, srcPort := q.e.nics[q.port-1], attr.AHAttr, sourcePort(q.num, dest)
+	notify, err := q.control(nic, &ah, srcPort)
 	if err != nil {
 		return err
 	}
-	path, err := openPath(nic, q.port, &grh, srcPort)
+	path, err := openPath(nic, q.port, &ah, srcPort)
 	if err != nil {
 		notify.close()
 		return err
@@ -154,9 +154,10 @@ func (q *qp) connect(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	return nil
 }
 
-// openPath opens the way that a GRH describes.
-func openPath(nic stack.NIC, port uint8, grh *verbs.GRH, srcPort uint16) (stack.Path, error) {
-	gids := nic.GIDs()
+// openPath opens the way that an address vector describes. Service levels 0 to 7 are Ethernet's priorities; of the others,
+// which are reserved, the lower bits count, as in hardware (IBTA A16.5).
+func openPath(nic stack.NIC, port uint8, ah *verbs.AHAttr, srcPort uint16) (stack.Path, error) {
+	grh, gids := &ah.GRH, nic.GIDs()
 	if int(grh.SGIDIndex) >= len(gids) || !gids[grh.SGIDIndex].IsValid() {
 		return nil, fmt.Errorf("SGID index %d: port %d has no such GID: %w", grh.SGIDIndex, port, verbs.ErrInvalid)
 	}
@@ -165,6 +166,7 @@ func openPath(nic stack.NIC, port uint8, grh *verbs.GRH, srcPort uint16) (stack.
 		Dst:          grh.DGID.Addr(),
 		SrcPort:      srcPort,
 		TrafficClass: grh.TrafficClass,
+		Priority:     ah.SL & 7,
 		HopLimit:     grh.HopLimit,
 		FlowLabel:    grh.FlowLabel,
 	})

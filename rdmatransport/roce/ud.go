@@ -25,7 +25,7 @@ func (e *Engine) CreateAH(attr *verbs.AHAttr) (verbs.ProviderAH, error) {
 		return nil, fmt.Errorf("port %d: %w", attr.PortNum, verbs.ErrInvalid)
 	}
 	nic := e.nics[attr.PortNum-1]
-	path, err := openPath(nic, attr.PortNum, &attr.GRH, flowPort(&attr.GRH))
+	path, err := openPath(nic, attr.PortNum, attr, flowPort(&attr.GRH))
 	if err != nil {
 		return nil, err
 	}
@@ -112,6 +112,7 @@ func (q *qp) receiveDatagram(d *stack.Datagram, p *wire.Packet) {
 	}
 	wc := verbs.WC{
 		Opcode: verbs.WCRecv, Flags: verbs.WCGRH, ByteLen: uint32(verbs.GRHLen + len(p.Payload)), SrcQP: p.DETH.SrcQP,
+		SL: uint8(d.TCI >> 13), CVLAN: d.TCI,
 	}
 	if p.Opcode.Info().HasImmDt() {
 		wc.Flags |= verbs.WCWithImm

@@ -34,6 +34,9 @@ func TestCapture(t *testing.T) {
 				record(t, m, gid, file)
 				roce := checkICRCs(t, file)
 				seen := dissect(t, tshark, file)
+				if n := seen["vlan.id"]; m.vlan != (n >= roce) || !m.vlan && n != 0 {
+					t.Errorf("tshark finds a tag in %d packets, %d went to port 4791", n, roce)
+				}
 				if n := seen["_ws.malformed"]; n != 0 {
 					t.Errorf("tshark finds %d malformed packets", n)
 				}
@@ -79,7 +82,7 @@ func record(t *testing.T, m medium, gid int, file string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, b := newNode(t, taken, addrs[0]...), newNode(t, ls[1], addrs[1]...)
+	a, b := newNode(t, m.node(t, taken), addrs[0]...), newNode(t, m.node(t, ls[1]), addrs[1]...)
 	connect(a, b, gid, verbs.MTU1024)
 	for _, size := range []int{1, 1024, 1025, 100_001} {
 		for _, code := range []verbs.WROpcode{verbs.RDMAWrite, verbs.RDMARead, verbs.Send} {
@@ -127,11 +130,12 @@ func checkICRCs(t *testing.T, file string) (roce int) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ip := frame[link.EthernetHeaderLen:]
+		at := link.NetworkOffset(frame)
+		ip := frame[at:]
 		headers, proto := 28, 9
-		if frame[12] == 0x86 {
+		if frame[at-2] == 0x86 {
 			headers, proto = 48, 6
-		} else if frame[12] != 8 || frame[13] != 0 {
+		} else if frame[at-2] != 8 || frame[at-1] != 0 {
 			continue
 		}
 		if len(ip) < headers || ip[proto] != 17 || ip[headers-6] != 4791>>8 || ip[headers-5] != 4791&0xff {
@@ -158,7 +162,7 @@ var tsharkArgs = func() []string {
 // fields are what dissect counts.
 var fields = []string{"_ws.malformed", "infiniband.bth", "infiniband.invariant.crc", "infiniband.reth.va",
 	"infiniband.aeth.msn", "infiniband.atomiceth.cmpdt", "infiniband.atomicacketh.origremdt", "infiniband.immdt",
-	"ip.checksum.status", "udp.checksum.status", "icmpv6.checksum.status"}
+	"vlan.id", "ip.checksum.status", "udp.checksum.status", "icmpv6.checksum.status"}
 
 // dissect has tshark count the packets that have each of fields, of checksum states those that are wrong.
 func dissect(t *testing.T, tshark, file string) map[string]int {

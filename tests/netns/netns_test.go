@@ -10,6 +10,7 @@ import (
 	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/link/packet"
 	"github.com/softrnic/softrnic/link/tap"
+	"github.com/softrnic/softrnic/link/vlan"
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -20,17 +21,41 @@ const mtu = 4200
 type medium struct {
 	name string
 	uso  bool // superframes cross it whole
+	vlan bool // the nodes are in one
 	open func(t testing.TB) [2]link.Link
 }
 
+const vlanID = 5
+
+// node is the link of a node on the medium.
+func (m *medium) node(t testing.TB, l link.Link) link.Link {
+	t.Helper()
+	if !m.vlan {
+		return l
+	}
+	v, err := vlan.New(l, vlanID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
 var media = []medium{
-	{"TAP", true, func(t testing.TB) [2]link.Link { return taps(t) }},
-	{"TAP without offloads", false, func(t testing.TB) [2]link.Link { return taps(t, tap.WithoutOffloads()) }},
-	{"packet", true, packets},
-	{"packet without offloads", false, func(t testing.TB) [2]link.Link {
-		ls := packets(t)
-		return [2]link.Link{single{ls[0]}, single{ls[1]}}
-	}},
+	{"TAP", true, false, offloadingTAPs},
+	{"TAP without offloads", false, false, plainTAPs},
+	{"packet", true, false, packets},
+	{"packet without offloads", false, false, singles},
+	{"VLAN of TAP", true, true, offloadingTAPs},
+	{"VLAN of TAP without offloads", false, true, plainTAPs},
+	{"VLAN of packet", true, true, packets},
+}
+
+func offloadingTAPs(t testing.TB) [2]link.Link { return taps(t) }
+func plainTAPs(t testing.TB) [2]link.Link      { return taps(t, tap.WithoutOffloads()) }
+
+func singles(t testing.TB) [2]link.Link {
+	ls := packets(t)
+	return [2]link.Link{single{ls[0]}, single{ls[1]}}
 }
 
 // taps are two TAP interfaces in a bridge.
@@ -77,7 +102,7 @@ func TestEndToEnd(t *testing.T) {
 			t.Run(m.name+"/"+family, func(t *testing.T) {
 				linktest.Namespace(t)
 				ls := m.open(t)
-				a, b := newNode(t, ls[0], addrs[0]...), newNode(t, ls[1], addrs[1]...)
+				a, b := newNode(t, m.node(t, ls[0]), addrs[0]...), newNode(t, m.node(t, ls[1]), addrs[1]...)
 				connect(a, b, gid, verbs.MTU4096)
 				for _, code := range []verbs.WROpcode{verbs.RDMAWrite, verbs.RDMARead, verbs.Send} {
 					a.scramble()

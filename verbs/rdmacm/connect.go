@@ -32,7 +32,7 @@ func (id *ID) Listen(backlog int) error {
 	a := &acceptor{listener: id, children: make(map[ProviderConn]*ID)}
 	for _, t := range id.opts.transports {
 		for _, d := range id.bound.devs {
-			l, err := provider(d).Listen(&ListenAttr{Transport: t, Space: id.space, Addr: id.local, Backlog: backlog},
+			l, err := provider(d).Listen(&ListenAttr{Transport: t, Space: id.space, Addr: id.local, Backlog: backlog, TOS: id.opts.tos},
 				func(e *ConnEvent) { a.handle(d, e) })
 			if err != nil {
 				for _, l := range id.listeners {

@@ -41,6 +41,7 @@ type Route struct {
 	GIDIndex  int       // of Src
 	MTU       verbs.MTU // the largest path MTU
 	TOS       uint8     // type of service, as set on the ID
+	SL        uint8     // service level, as the peer asked for
 }
 
 // ListenAttr says what to listen for. An unspecified address of either family means all addresses of both: the front
@@ -50,6 +51,7 @@ type ListenAttr struct {
 	Space     PortSpace
 	Addr      netip.AddrPort
 	Backlog   int
+	TOS       uint8 // type of service of what a provider sends on its own stream, as set on the ID
 }
 
 // ConnectAttr says whom to connect to and how.

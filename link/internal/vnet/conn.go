@@ -20,6 +20,7 @@ type Conn struct {
 	mtu      int
 	bare     bool // no virtio-net headers
 	offloads link.Offloads
+	packets  bool // the descriptors are packet sockets with PACKET_AUXDATA
 	wait     link.Wait
 	queues   []*queue
 	stop     event         // set by Close: ends the sleep of those who wait for a descriptor
@@ -38,6 +39,11 @@ type Conn struct {
 // NewConn takes over fds, even when it fails. name goes into errors.
 func NewConn(fds []int, name string, mtu int, o link.Offloads, wait link.Wait) (*Conn, error) {
 	return newConn(&Conn{name: name, mtu: mtu, offloads: o, wait: wait}, fds)
+}
+
+// NewPacketConn is NewConn for packet sockets with PACKET_AUXDATA.
+func NewPacketConn(fds []int, name string, mtu int, o link.Offloads, wait link.Wait) (*Conn, error) {
+	return newConn(&Conn{name: name, mtu: mtu, offloads: o, packets: true, wait: wait}, fds)
 }
 
 // NewBareConn is NewConn for a descriptor that moves frames without virtio-net headers.

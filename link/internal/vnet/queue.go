@@ -18,6 +18,7 @@ import (
 type queue struct {
 	conn *Conn
 	fd   int
+	aux  *auxdata // nil: tags come in frames
 	done chan struct{}
 
 	polling atomic.Uint32 // polled, watched or 0
@@ -42,7 +43,7 @@ const (
 // superframe, which is best looked at while it is in the processor's cache. What arrives alone is not held back by a
 // look for more: batches grow with the traffic.
 const (
-	largest     = HeaderLen + link.EthernetHeaderLen + link.MaxSuperframe
+	largest     = HeaderLen + link.EthernetHeaderLen + 2*link.TagLen + link.MaxSuperframe
 	arenaLen    = largest + 32<<10
 	batchFrames = 64
 )
@@ -60,7 +61,11 @@ const (
 )
 
 func newQueue(c *Conn, fd int) *queue {
-	return &queue{conn: c, fd: fd, kick: make(chan struct{}, 1), done: make(chan struct{}),
+	var aux *auxdata
+	if c.packets {
+		aux = new(auxdata)
+	}
+	return &queue{conn: c, fd: fd, aux: aux, kick: make(chan struct{}, 1), done: make(chan struct{}),
 		arena: make([]byte, arenaLen), frames: make([]link.Frame, 0, batchFrames), limit: 1}
 }
 
@@ -218,7 +223,13 @@ func (q *queue) read(polled bool) error {
 	q.frames = q.frames[:0]
 	free := q.arena
 	for len(free) >= largest && len(q.frames) < q.limit {
-		n, errno := read(q.fd, free)
+		n, front, tag, errno := 0, 0, uint32(0), unix.Errno(0)
+		if q.aux == nil {
+			n, errno = read(q.fd, free)
+		} else {
+			front = link.TagLen
+			n, tag, errno = q.aux.read(q.fd, free[front:])
+		}
 		if errno != 0 {
 			q.limit = 1
 			return errno
@@ -226,12 +237,16 @@ func (q *queue) read(polled bool) error {
 		if n == 0 {
 			return unix.EBADFD
 		}
+		end := front + n
 		var f link.Frame
-		if q.conn.decode(free[:n:n], &f) {
+		if q.conn.decode(free[front:end:end], &f) {
+			if tag != 0 {
+				putBack(&f, free[HeaderLen:end:end], tag)
+			}
 			f.Polled = polled
 			q.frames = append(q.frames, f)
 		}
-		free = free[(n+63)&^63:]
+		free = free[(end+63)&^63:]
 	}
 	q.limit = min(2*q.limit, batchFrames)
 	return nil

@@ -108,19 +108,17 @@ func (s *sender) write(f *link.Frame, call uintptr, from unsafe.Pointer, n int) 
 // queueOf is the queue that a frame is sent on, always the same for a flow and its answers: the kernel keeps the order
 // within a queue, and a TAP sends the answers where the flow came from.
 func (c *Conn) queueOf(b []byte) *queue {
-	const (
-		v4Ports = link.EthernetHeaderLen + 20
-		v6Ports = link.EthernetHeaderLen + 40
-	)
 	n := len(c.queues)
-	if n == 1 || len(b) < v4Ports+4 {
+	if n == 1 {
 		return c.queues[0]
 	}
-	at := v4Ports
-	if b[link.EthernetHeaderLen]>>4 == 6 {
-		if at = v6Ports; len(b) < v6Ports+4 {
-			return c.queues[0]
-		}
+	ip := link.NetworkOffset(b)
+	at := ip + 20
+	if len(b) > ip && b[ip]>>4 == 6 {
+		at = ip + 40
+	}
+	if len(b) < at+4 {
+		return c.queues[0]
 	}
 	return c.queues[int(b[at]^b[at+1]^b[at+2]^b[at+3])%n]
 }

@@ -46,6 +46,7 @@ type Datagram struct {
 	Port         uint8
 	Src, Dst     netip.Addr
 	TrafficClass uint8
+	Priority     uint8 // of the frame
 	MAD          []byte
 }
 

@@ -38,7 +38,7 @@ func (m *Manager) onREQ(d *Datagram, tid uint64, msg *mad.REQ) {
 	}
 	c := m.newConn(l.handler, rdmacm.Route{
 		Transport: verbs.RoCEv2, Src: d.Dst, Dst: d.Src, Port: d.Port, GIDIndex: m.cfg.GIDIndex(d.Port, d.Dst),
-		MTU: verbs.MTU(msg.MTU), TOS: msg.Primary.TrafficClass,
+		MTU: verbs.MTU(msg.MTU), TOS: msg.Primary.TrafficClass, SL: msg.Primary.SL,
 	})
 	c.listener = l
 	c.localPort, c.remotePort = uint16(msg.ServiceID), ip.SrcPort

@@ -11,6 +11,7 @@ type pathKey struct {
 	port         uint8
 	src, dst     netip.Addr
 	trafficClass uint8
+	priority     uint8
 }
 
 // sharedPath is a way to a peer, used by every connection to it.
@@ -25,7 +26,7 @@ func (m *Manager) path(k pathKey) (*sharedPath, error) {
 	p := m.paths[k]
 	if p == nil {
 		w, err := m.cfg.GSI.Path(k.port, stack.PathAttr{
-			Src: k.src, Dst: k.dst, TrafficClass: k.trafficClass, HopLimit: hopLimit,
+			Src: k.src, Dst: k.dst, TrafficClass: k.trafficClass, Priority: k.priority, HopLimit: hopLimit,
 		})
 		if err != nil {
 			return nil, err
@@ -46,7 +47,7 @@ func (m *Manager) putPath(p *sharedPath) {
 
 // replyPath is the way back for a datagram. It is kept for a while, as a datagram waits in it for the neighbour's MAC.
 func (m *Manager) replyPath(d *Datagram) (*sharedPath, error) {
-	k := pathKey{d.Port, d.Dst, d.Src, d.TrafficClass}
+	k := pathKey{d.Port, d.Dst, d.Src, d.TrafficClass, d.Priority}
 	if p := m.paths[k]; p != nil {
 		return p, nil
 	}

@@ -81,6 +81,7 @@ func (c *conn) ahAttr() verbs.AHAttr {
 			DGID: verbs.GIDFromAddr(c.route.Dst), FlowLabel: c.flowLabel, SGIDIndex: uint8(c.route.GIDIndex),
 			HopLimit: hopLimit, TrafficClass: c.route.TOS,
 		},
+		SL:       c.route.SL,
 		IsGlobal: true,
 		PortNum:  c.route.Port,
 	}

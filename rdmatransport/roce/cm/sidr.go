@@ -71,9 +71,9 @@ func (m *Manager) onSIDRREQ(d *Datagram, tid uint64, msg *mad.SIDRREQ) {
 	}
 	c := m.newConn(l.handler, rdmacm.Route{
 		Transport: verbs.RoCEv2, Src: d.Dst, Dst: d.Src, Port: d.Port, GIDIndex: m.cfg.GIDIndex(d.Port, d.Dst),
-		MTU: m.cfg.MTU(d.Port), TOS: d.TrafficClass,
+		MTU: m.cfg.MTU(d.Port), TOS: d.TrafficClass, SL: d.Priority,
 	})
-	if c.path, err = m.path(pathKey{d.Port, d.Dst, d.Src, d.TrafficClass}); err != nil {
+	if c.path, err = m.path(pathKey{d.Port, d.Dst, d.Src, d.TrafficClass, d.Priority}); err != nil {
 		return
 	}
 	c.listener, c.ud = l, true

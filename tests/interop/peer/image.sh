@@ -49,7 +49,7 @@ chroot root python3 -m compileall -q usr/lib/python3 usr/lib/python3.11 >/dev/nu
 printf 'root:x:0:0:root:/root:/bin/sh\n' >root/etc/passwd
 printf '127.0.0.1 localhost\n' >root/etc/hosts
 
-modules=(virtio_pci virtio_net virtio_console crc32_generic crc32-pclmul crc32c_generic crc32c-intel rdma_rxe siw rdma_ucm ib_umad)
+modules=(virtio_pci virtio_net virtio_console crc32_generic crc32-pclmul crc32c_generic crc32c-intel rdma_rxe siw rdma_ucm ib_umad 8021q)
 for module in "${modules[@]}"; do
   modprobe -d "$PWD/unpacked" -S "$kernel" --show-depends "$module" | sed -n 's/^insmod \([^ ]*\).*/\1/p'
 done | sort -u | while read -r file; do

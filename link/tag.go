@@ -1,0 +1,77 @@
+package link
+
+import "encoding/binary"
+
+// TagLen is the number of bytes of an 802.1Q tag, which stands between the source address and the type: the type that
+// says so, 0x8100, then the tag control information. (IEEE 802.1Q §9.6)
+//
+//	 0     2  3  4                         15
+//	+-------+--+----------------------------+
+//	|  PCP  |DE|          VLAN ID           |
+//	+-------+--+----------------------------+
+const TagLen = 4
+
+const (
+	tagAt    = 12 // where a tag stands in a frame
+	tagType  = 0x8100
+	outerTag = 0x88a8 // of a provider (IEEE 802.1ad), with another behind it
+)
+
+// Parts of tag control information: the bits of the VLAN ID, and how far the priority (PCP) is shifted.
+const (
+	VLANMask      = 0xfff
+	PriorityShift = 13
+)
+
+func taggedAt(b []byte, at int) bool {
+	if len(b) < at+TagLen+2 {
+		return false
+	}
+	t := binary.BigEndian.Uint16(b[at:])
+	return t == tagType || t == outerTag
+}
+
+// NetworkOffset is where the packet in a frame begins, in bytes: behind the Ethernet header and up to two tags.
+func NetworkOffset(frame []byte) int {
+	at := tagAt
+	for at < tagAt+2*TagLen && taggedAt(frame, at) {
+		at += TagLen
+	}
+	return at + 2
+}
+
+// TakeTag takes the first tag, if it is one of 802.1Q, off a received frame and into TCI; false if there is none.
+func (f *Frame) TakeTag() bool {
+	b := f.Data
+	if !taggedAt(b, tagAt) || b[tagAt] != tagType>>8 {
+		return false
+	}
+	f.TCI = binary.BigEndian.Uint16(b[tagAt+2:])
+	copy(b[TagLen:], b[:tagAt])
+	f.Data = b[TagLen:]
+	f.shift(-TagLen)
+	return true
+}
+
+// AppendTagged appends the first n bytes of Data, at least the addresses, to b with an 802.1Q tag in its place.
+func (f *Frame) AppendTagged(b []byte, n int, tci uint16) []byte {
+	b = append(b, f.Data[:tagAt]...)
+	b = append(b, tagType>>8, tagType&0xff, byte(tci>>8), byte(tci))
+	return append(b, f.Data[tagAt:n]...)
+}
+
+// SetTagged makes b, which begins with what AppendTagged appended, the frame's data.
+func (f *Frame) SetTagged(b []byte) {
+	f.Data = b
+	f.shift(TagLen)
+}
+
+// shift moves the offsets that count from the start of Data.
+func (f *Frame) shift(n int) {
+	if f.NeedsChecksum {
+		f.ChecksumStart = uint16(int(f.ChecksumStart) + n)
+	}
+	if f.Segmentation != NoSegmentation {
+		f.HeaderLen = uint16(int(f.HeaderLen) + n)
+	}
+}

@@ -1,0 +1,164 @@
+// Package vlan is a link that is one VLAN of another, as Linux's 8021q devices are: what goes out has an 802.1Q tag with
+// the VLAN's ID put on, what comes in has it taken off.
+//
+// The priority in the tag (PCP) is that of the frame's TCI: the service level of RoCE, 0 for everything else.
+package vlan
+
+import (
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+
+	"github.com/softrnic/softrnic/link"
+)
+
+// Link is the VLAN of this ID on inner. Several of one medium need a port, TAP or packet socket each.
+type Link struct {
+	inner   link.Link
+	poller  link.Poller // inner, or nil
+	shared  link.Shared // inner, or nil
+	id      uint16
+	name    string
+	medium  any // what its links share, if inner shares one
+	foreign atomic.Uint64
+	scratch sync.Pool // of *transmission
+}
+
+var (
+	_ link.Link   = (*Link)(nil)
+	_ link.Poller = (*Link)(nil)
+	_ link.Shared = (*Link)(nil)
+)
+
+// IDs are 1 to MaxID: 0 is no VLAN, 4095 is reserved (IEEE 802.1Q table 9-2).
+const MaxID = 4094
+
+// New makes the VLAN with this ID of inner.
+func New(inner link.Link, id int) (*Link, error) {
+	if id < 1 || id > MaxID {
+		return nil, fmt.Errorf("vlan on %s: ID %d: give 1 to %d", inner.Name(), id, MaxID)
+	}
+	l := &Link{inner: inner, id: uint16(id), name: fmt.Sprintf("%s.%d", inner.Name(), id)}
+	l.poller, _ = inner.(link.Poller)
+	if l.shared, _ = inner.(link.Shared); l.shared != nil {
+		l.medium = medium{l.shared.Medium(), l.id}
+	}
+	l.scratch.New = func() any { return new(transmission) }
+	return l, nil
+}
+
+// Foreign is the number of frames that came without a tag, or with that of another VLAN, and were dropped.
+func (l *Link) Foreign() uint64 { return l.foreign.Load() }
+
+// Attach implements link.Link.
+func (l *Link) Attach(recv link.Receiver) {
+	l.inner.Attach(func(frames []link.Frame) {
+		own := frames[:0]
+		for i := range frames {
+			if f := &frames[i]; f.TakeTag() && f.TCI&link.VLANMask == l.id {
+				own = append(own, *f)
+			}
+		}
+		if n := len(frames) - len(own); n > 0 {
+			l.foreign.Add(uint64(n))
+		}
+		if len(own) > 0 {
+			recv(own)
+		}
+	})
+}
+
+// transmission is what Write makes of frames, kept for the next one.
+type transmission struct {
+	frames []link.Frame
+	heads  []byte   // tagged beginnings of frames
+	pieces [][]byte // what follows them
+}
+
+// Up to wholeLen bytes in one piece are copied with their tag, of longer frames the headers; those of IPv6 and TCP with
+// all options are no longer than headLen.
+const (
+	wholeLen = 252
+	headLen  = link.EthernetHeaderLen + 40 + 60
+)
+
+// Write implements link.Link.
+func (l *Link) Write(frames []link.Frame) (int, error) {
+	t := l.scratch.Get().(*transmission)
+	for i := range frames {
+		t.add(frames[i], l.id)
+	}
+	n, err := l.inner.Write(t.frames)
+	clear(t.frames)
+	clear(t.pieces)
+	t.frames, t.heads, t.pieces = t.frames[:0], t.heads[:0], t.pieces[:0]
+	l.scratch.Put(t)
+	return n, err
+}
+
+// add puts a tag on f. Growing heads and pieces leaves earlier frames with the old arrays: what is in those stays as it is.
+func (t *transmission) add(f link.Frame, id uint16) {
+	n := len(f.Data)
+	if n < link.EthernetHeaderLen { // inner says what is wrong with it
+		t.frames = append(t.frames, f)
+		return
+	}
+	if n > wholeLen {
+		n = headLen
+		if f.Segmentation != link.NoSegmentation {
+			n = max(n, int(f.HeaderLen))
+		}
+		if f.NeedsChecksum {
+			n = max(n, int(f.ChecksumStart)+int(f.ChecksumOffset)+2)
+		}
+		n = min(n, len(f.Data))
+	}
+	from, first := len(t.heads), len(t.pieces)
+	t.heads = f.AppendTagged(t.heads, n, f.TCI&^link.VLANMask|id)
+	if rest := f.Data[n:]; len(rest) > 0 {
+		t.pieces = append(append(t.pieces, rest), f.More...)
+		f.More = t.pieces[first:len(t.pieces):len(t.pieces)]
+	}
+	f.SetTagged(t.heads[from:len(t.heads):len(t.heads)])
+	t.frames = append(t.frames, f)
+}
+
+// Close closes the inner link.
+func (l *Link) Close() error { return l.inner.Close() }
+
+// Poll polls the inner link, if it can be polled.
+func (l *Link) Poll() bool { return l.poller != nil && l.poller.Poll() }
+
+// EndPoll implements link.Poller.
+func (l *Link) EndPoll() {
+	if l.poller != nil {
+		l.poller.EndPoll()
+	}
+}
+
+// medium is a VLAN of a medium in memory.
+type medium struct {
+	of any
+	id uint16
+}
+
+// Medium implements link.Shared: only links of the same VLAN have the same.
+func (l *Link) Medium() any {
+	if l.shared == nil || l.shared.Medium() == nil {
+		return nil
+	}
+	return l.medium
+}
+
+// Name is the inner link's and the ID, as Linux names its devices: eth0.5.
+func (l *Link) Name() string { return l.name }
+
+// MAC is the inner link's.
+func (l *Link) MAC() net.HardwareAddr { return l.inner.MAC() }
+
+// MTU is the inner link's: the tag does not count.
+func (l *Link) MTU() int { return l.inner.MTU() }
+
+// Offloads are the inner link's.
+func (l *Link) Offloads() link.Offloads { return l.inner.Offloads() }
