@@ -10,6 +10,7 @@ import (
 	"github.com/softrnic/softrnic/link/packet"
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/link/tap"
+	"github.com/softrnic/softrnic/link/vlan"
 )
 
 // linkSpec is the value of --link.
@@ -21,9 +22,10 @@ type linkSpec struct {
 	plain        bool // without offloads
 	wait         link.Wait
 	queues       int // 0: one
+	vlan         int // 0: none
 }
 
-const linkForms = "pipe, tap:NAME[,bridge=BRIDGE][,offloads=off] or packet:INTERFACE[,mac=interface], both with [,wait=adaptive|event|poll][,queues=N]"
+const linkForms = "pipe, tap:NAME[,bridge=BRIDGE][,offloads=off] or packet:INTERFACE[,mac=interface], both with [,wait=adaptive|event|poll][,queues=N]; all with [,vlan=ID]"
 
 // linkWaits are the values of wait=.
 var linkWaits = map[string]link.Wait{"adaptive": link.WaitAdaptive, "event": link.WaitEvent, "poll": link.WaitPoll}
@@ -60,6 +62,12 @@ func (s *linkSpec) UnmarshalText(text []byte) error {
 				return fmt.Errorf("%q: queues=%s: give 1 to %d", text, value, tap.MaxQueues)
 			}
 			s.queues = n
+		case key == "vlan":
+			id, err := strconv.Atoi(value)
+			if err != nil || id < 1 || id > vlan.MaxID {
+				return fmt.Errorf("%q: vlan=%s: give 1 to %d", text, value, vlan.MaxID)
+			}
+			s.vlan = id
 		default:
 			return fmt.Errorf("%q has an unknown option %q: give %s", text, opt, linkForms)
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/softrnic/softrnic/link/capture"
 	"github.com/softrnic/softrnic/link/impair"
 	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/link/vlan"
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/rdmatransport/roce"
 	"github.com/softrnic/softrnic/stack"
@@ -27,11 +28,12 @@ var nodeGroup = kong.Group{Key: "node", Title: "The node:"}
 
 // nodeFlags describe a node; every subcommand that needs one embeds them.
 type nodeFlags struct {
-	Link    linkSpec `group:"node" default:"pipe" placeholder:"LINK" help:"Ethernet link: pipe (inside this process), tap:NAME[,bridge=BRIDGE][,offloads=off] (a TAP interface, made if it is not there; offloads=off: one packet a frame), or packet:INTERFACE[,mac=interface] (AF_PACKET on an existing interface, with a MAC of its own or the interface's). TAP and AF_PACKET take wait=adaptive, event or poll (what the receiving thread does when idle) and queues=N (so many receiving threads). Default: pipe."`
-	Addr    []cidr   `group:"node" sep:"none" placeholder:"CIDR" help:"IP address with prefix length, such as 10.0.0.9/24; repeatable. Each becomes a GID, from index 1 on; index 0 is the IPv6 link-local address."`
-	Gateway []ipAddr `group:"node" sep:"none" placeholder:"IP" help:"Router to all other networks; one each for IPv4 and IPv6."`
-	MAC     macAddr  `group:"node" placeholder:"MAC" help:"Ethernet address of the node. Default: made from the first --addr, so that neighbours who remember the node are right; without --addr, random."`
-	GoBackN bool     `group:"node" name:"go-back-n" help:"RoCEv2: repeat everything from a lost packet on towards other SoftRNICs too, as towards any other peer."`
+	Link       linkSpec `group:"node" default:"pipe" placeholder:"LINK" help:"Ethernet link: pipe (inside this process), tap:NAME[,bridge=BRIDGE][,offloads=off] (a TAP interface, made if it is not there; offloads=off: one packet a frame), or packet:INTERFACE[,mac=interface] (AF_PACKET on an existing interface, with a MAC of its own or the interface's). TAP and AF_PACKET take wait=adaptive, event or poll (what the receiving thread does when idle) and queues=N (so many receiving threads), and each link vlan=ID (an 802.1Q VLAN of it; its priorities are service levels). Default: pipe."`
+	Addr       []cidr   `group:"node" sep:"none" placeholder:"CIDR" help:"IP address with prefix length, such as 10.0.0.9/24; repeatable. Each becomes a GID, from index 1 on; index 0 is the IPv6 link-local address."`
+	Gateway    []ipAddr `group:"node" sep:"none" placeholder:"IP" help:"Router to all other networks; one each for IPv4 and IPv6."`
+	MAC        macAddr  `group:"node" placeholder:"MAC" help:"Ethernet address of the node. Default: made from the first --addr, so that neighbours who remember the node are right; without --addr, random."`
+	Congestion bool     `group:"node" help:"RoCEv2: control congestion (DCQCN): packets may be marked by the network (ECN), and connections whose packets are slow down. Default: off."`
+	GoBackN    bool     `group:"node" name:"go-back-n" help:"RoCEv2: repeat everything from a lost packet on towards other SoftRNICs too, as towards any other peer."`
 	linkFlags
 }
 
@@ -73,7 +75,11 @@ func (f *nodeFlags) open(e *env) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	provider := rdmatransport.New(host, rdmatransport.RoCE(roce.Config{GoBackN: f.GoBackN}))
+	cfg := roce.Config{GoBackN: f.GoBackN}
+	if f.Congestion {
+		cfg.DCQCN = &roce.DCQCN{}
+	}
+	provider := rdmatransport.New(host, rdmatransport.RoCE(cfg))
 	dev, err := verbs.Open(provider)
 	if err != nil {
 		return nil, errors.Join(err, provider.Close(), host.Close())
@@ -83,7 +89,7 @@ func (f *nodeFlags) open(e *env) (*node, error) {
 }
 
 // openLink opens the medium, then wraps it: the capture, if there is one, is next to the medium and has what passes
-// there.
+// there, tags included.
 func (f *nodeFlags) openLink(lan *pipe.Switch) (link.Link, *capture.Link, error) {
 	mac := net.HardwareAddr(f.MAC)
 	if mac == nil && f.Link.medium != "pipe" && !f.Link.interfaceMAC && len(f.Addr) > 0 {
@@ -109,6 +115,13 @@ func (f *nodeFlags) openLink(lan *pipe.Switch) (link.Link, *capture.Link, error)
 			return nil, nil, errors.Join(fmt.Errorf("--impair: %w", err), l.Close())
 		}
 		l = impaired
+	}
+	if f.Link.vlan != 0 {
+		tagged, err := vlan.New(l, f.Link.vlan)
+		if err != nil {
+			return nil, nil, errors.Join(fmt.Errorf("--link: %w", err), l.Close())
+		}
+		l = tagged
 	}
 	return l, captured, nil
 }

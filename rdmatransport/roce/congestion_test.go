@@ -38,15 +38,19 @@ func (r *rig) counts(marked, sent, handled, ignored uint64) {
 
 // TestNotify: what comes marked is answered with a CNP, and those keep their distance.
 func TestNotify(t *testing.T) {
-	for _, service := range []verbs.QPType{verbs.RC, verbs.UC} {
+	for service, op := range map[verbs.QPType]wire.Opcode{
+		verbs.RC: wire.RCWriteOnly, verbs.UC: wire.UCWriteOnly, verbs.XRCRecv: wire.RCWriteOnly | wire.Opcode(wire.XRC)<<5,
+	} {
 		run(t, service.String(), config{service: service, dcqcn: &roce.DCQCN{}}, func(t *testing.T, r *rig) {
-			op := wire.RCWriteOnly
-			if service == verbs.UC {
-				op = wire.UCWriteOnly
+			psn, srq, at := 0, uint32(0), r.at(0, 8)
+			if service == verbs.XRCRecv {
+				x := newXRCTarget(r)
+				srq = x.srq[0].Num()
+				at = reth(x.mem[0].Addr(), x.mem[0].RKey(), 8)
 			}
-			psn := 0
 			cnps := func(marked bool) (n int) {
-				p := r.req(op, psn, fill(8, 1), r.at(0, 8))
+				p := r.req(op, psn, fill(8, 1), at)
+				p.XRCETH.SRQ = srq
 				if psn++; marked {
 					r.giveMarked(p)
 				} else {
@@ -57,7 +61,7 @@ func TestNotify(t *testing.T) {
 						t.Errorf("the engine sent %v", p.Opcode)
 					}
 					want := wire.BTH{Opcode: wire.CNP, PKey: wire.DefaultPKey, BECN: true, DestQP: peerQPN}
-					if service == verbs.RC {
+					if service != verbs.UC {
 						want.Reserved7 = p.Reserved7
 					}
 					if p.BTH != want || !bytes.Equal(p.Payload, make([]byte, 16)) {
@@ -98,14 +102,13 @@ const megabit = 1_000_000
 
 // TestReaction: a connection sends at its full rate, after a notification at half of that, and comes back to it.
 func TestReaction(t *testing.T) {
-	for _, service := range []verbs.QPType{verbs.RC, verbs.UC} {
+	for _, service := range []verbs.QPType{verbs.RC, verbs.UC, verbs.XRCSend} {
 		// 1088 bytes of IPv4 packet each: 8.704 ms at 1 Mbit/s.
 		c := config{service: service, dcqcn: &roce.DCQCN{RPGMaxRate: 100 * megabit}, size: 1 << 20}
 		run(t, service.String(), c, func(t *testing.T, r *rig) {
-			middle := wire.RCWriteMiddle
-			if service == verbs.UC {
-				middle = wire.UCWriteMiddle
-			}
+			middle := map[verbs.QPType]wire.Opcode{
+				verbs.RC: wire.RCWriteMiddle, verbs.UC: wire.UCWriteMiddle, verbs.XRCSend: wire.RCWriteMiddle | wire.Opcode(wire.XRC)<<5,
+			}[service]
 			r.post(r.wr(1, verbs.RDMAWrite, 1<<20))
 			next := 0
 			// rate is how many Mbit/s are sent in so many ms.
@@ -118,7 +121,7 @@ func TestReaction(t *testing.T) {
 						if p.Opcode == middle {
 							bits += 8 * (28 + p.Size())
 						}
-						if next = int(wire.PSNDiff(p.PSN, r.c.sqPSN)); p.AckReq && service == verbs.RC {
+						if next = int(wire.PSNDiff(p.PSN, r.c.sqPSN)); p.AckReq && service != verbs.UC {
 							r.give(r.ack(next))
 						}
 					}
@@ -196,7 +199,7 @@ func TestPacedResponses(t *testing.T) {
 // away.
 func TestRateLimit(t *testing.T) {
 	for _, c := range []config{
-		{}, {dcqcn: &roce.DCQCN{}}, {service: verbs.UC}, {service: verbs.UD},
+		{}, {dcqcn: &roce.DCQCN{}}, {service: verbs.UC}, {service: verbs.UD}, {service: verbs.XRCSend},
 	} {
 		run(t, fmt.Sprintf("%v %v", c.service, c.dcqcn != nil), c, func(t *testing.T, r *rig) {
 			limit := func(kbits uint32) {

@@ -306,6 +306,9 @@ func (r *rig) req(op wire.Opcode, psn int, payload []byte, opts ...option) wire.
 
 // resp is a response packet of the peer; psn counts from the engine's first.
 func (r *rig) resp(op wire.Opcode, psn int, syndrome uint8, payload []byte) wire.Packet {
+	if r.c.service == verbs.XRCSend {
+		op |= wire.Opcode(wire.XRC) << 5
+	}
 	p := r.req(op, 0, payload)
 	p.PSN = wire.PSNAdd(r.c.sqPSN, uint32(psn))
 	p.AETH.Syndrome = syndrome
