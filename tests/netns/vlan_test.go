@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/linktest"
 )
 
 // TestTags: whatever the kernel does with a frame's tag on the way, the frame arrives with it.
@@ -16,7 +17,7 @@ func TestTags(t *testing.T) {
 			continue
 		}
 		t.Run(m.name, func(t *testing.T) {
-			inNamespace(t)
+			linktest.Namespace(t)
 			ls := m.open(t)
 			defer ls[0].Close()
 			defer ls[1].Close()
