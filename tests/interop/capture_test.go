@@ -119,9 +119,10 @@ func checkICRCs(t *testing.T, pcapng []byte) (in, out int) {
 
 // roce splits a frame to UDP port 4791 into its IP and UDP headers and the UDP payload.
 func roce(frame []byte) (headers, payload []byte, ok bool) {
-	ip := frame[link.EthernetHeaderLen:]
+	at := link.NetworkOffset(frame)
+	ip := frame[at:]
 	length, proto := 20+8, 9
-	switch [2]byte(frame[12:]) {
+	switch [2]byte(frame[at-2:]) {
 	case [2]byte{0x08, 0x00}:
 	case [2]byte{0x86, 0xdd}:
 		length, proto = 40+8, 6

@@ -27,6 +27,8 @@ type pingpong struct {
 	ipv6     bool
 	mtu      int // path MTU
 	size     int
+	vlan     *vlanNet // nil: none
+	sl       int      // service level
 }
 
 func (p pingpong) String() string {
@@ -37,9 +39,20 @@ func (p pingpong) String() string {
 	return fmt.Sprintf("%s,MTU=%d,size=%d", family, p.mtu, p.size)
 }
 
+// addrs are the addresses of the family that is talked over, addrs4 those that the sides meet on.
 func (p pingpong) addrs() (here, there netip.Addr, cidr string) {
-	if p.ipv6 {
-		return softrnicAddr6, p.peer.Addr6(), softrnicCIDR6
+	switch {
+	case !p.ipv6:
+		return p.addrs4()
+	case p.vlan != nil:
+		return p.vlan.here6.Addr(), p.vlan.there6.Addr(), p.vlan.here6.String()
+	}
+	return softrnicAddr6, p.peer.Addr6(), softrnicCIDR6
+}
+
+func (p pingpong) addrs4() (here, there netip.Addr, cidr string) {
+	if p.vlan != nil {
+		return p.vlan.here4.Addr(), p.vlan.there4.Addr(), p.vlan.here4.String()
 	}
 	return softrnicAddr4, p.peer.Addr4(), softrnicCIDR4
 }
@@ -63,6 +76,9 @@ func (p pingpong) args() []string {
 	if p.service != "ud" { // a datagram is what fits the link
 		args = append(args, "-m", fmt.Sprint(p.mtu))
 	}
+	if p.sl != 0 {
+		args = append(args, "-l", fmt.Sprint(p.sl))
+	}
 	return args
 }
 
@@ -73,7 +89,8 @@ func (p pingpong) softrnic(ctx context.Context, t *testing.T, server string) *ex
 	args := slices.Concat([]string{"pingpong", p.service}, p.args(), []string{
 		"--link", p.link, "--mac", softrnicMAC.String(), "--addr", cidr})
 	if p.ipv6 { // the kernel's server meets its clients on IPv4 only, and its GID is IPv6 all the same
-		args = append(args, "--addr", softrnicCIDR4, "-g", "1")
+		_, _, meet := p.addrs4()
+		args = append(args, "--addr", meet, "-g", "1")
 	}
 	args = append(args, "--capture", filepath.Join(p.captures, strings.ReplaceAll(t.Name(), "/", ",")))
 	if strings.HasPrefix(p.link, "tap:") {
@@ -95,7 +112,8 @@ func (p pingpong) client(t *testing.T) {
 	}
 	defer func() { _ = serving.Kill() }()
 	p.peer.Run(t, untilPingpongListens)
-	if out, err := p.softrnic(ctx, t, p.peer.Addr4().String()).CombinedOutput(); err != nil {
+	_, there, _ := p.addrs4()
+	if out, err := p.softrnic(ctx, t, there.String()).CombinedOutput(); err != nil {
 		t.Errorf("softrnic: %v\n%s", err, out)
 	}
 	if code, err := serving.Wait(ctx); err != nil || code != 0 {
