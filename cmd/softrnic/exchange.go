@@ -47,28 +47,46 @@ func (d dest) encode() []byte {
 	return fmt.Appendf(make([]byte, 0, destLen), "%04x:%06x:%06x:%x\x00", d.lid, d.qpn, d.psn, d.gid[:])
 }
 
-func parseDest(b []byte) (d dest, err error) {
-	bad := func(what string) (dest, error) {
-		return dest{}, fmt.Errorf("the peer sent %q: %s (is it an ibv_*_pingpong?)", b, what)
+func parseDest(b []byte) (dest, error) {
+	var n [2]uint32
+	lid, gid, err := parseFields(b, destLen, n[:])
+	if err != nil {
+		return dest{}, err
+	}
+	return dest{lid: lid, qpn: n[0], psn: n[1], gid: gid}, nil
+}
+
+// parseFields takes the text of an address, of length bytes, apart: a LID, numbers of 24 bits, a GID.
+func parseFields(b []byte, length int, n []uint32) (lid uint16, gid verbs.GID, err error) {
+	bad := func(what string) (uint16, verbs.GID, error) {
+		return 0, gid, fmt.Errorf("the peer sent %q: %s (is it an ibv_*_pingpong?)", b, what)
 	}
 	text, terminated := strings.CutSuffix(string(b), "\x00")
 	fields := strings.Split(text, ":")
-	if len(b) != destLen || !terminated || len(fields) != 4 {
-		return bad("not four fields with a NUL behind")
+	if len(b) != length || !terminated || len(fields) != len(n)+2 {
+		return bad(fmt.Sprintf("not %d fields with a NUL behind", len(n)+2))
 	}
-	var n [3]uint64
-	for i, bits := range []int{16, 24, 24} {
-		if n[i], err = strconv.ParseUint(fields[i], 16, bits); err != nil {
+	for i := range fields[:len(n)+1] {
+		bits := 24
+		if i == 0 {
+			bits = 16
+		}
+		v, err := strconv.ParseUint(fields[i], 16, bits)
+		switch {
+		case err != nil:
 			return bad(fmt.Sprintf("field %d is no hexadecimal number of %d bits", i+1, bits))
+		case i == 0:
+			lid = uint16(v)
+		default:
+			n[i-1] = uint32(v)
 		}
 	}
-	d = dest{lid: uint16(n[0]), qpn: uint32(n[1]), psn: uint32(n[2])}
-	gid, err := hex.DecodeString(fields[3])
-	if err != nil || len(gid) != len(d.gid) {
+	digits, err := hex.DecodeString(fields[len(n)+1])
+	if err != nil || len(digits) != len(gid) {
 		return bad("the GID is not 32 hexadecimal digits")
 	}
-	copy(d.gid[:], gid)
-	return d, nil
+	copy(gid[:], digits)
+	return lid, gid, nil
 }
 
 func readDest(r io.Reader) (dest, error) {

@@ -161,13 +161,15 @@ func (p *pinger) modify(qp *verbs.QP, attr verbs.QPAttr, mask verbs.QPAttrMask) 
 	return qp.Modify(&attr, verbs.QPAttrState|mask&pingpongTakes[p.qpType])
 }
 
+var errNoGID = errors.New("the peer named no GID, and RoCE needs one: start it with -g INDEX (its ibv_devinfo -v lists them)")
+
 // connect brings the QPs to RTS.
 func (p *pinger) connect(remote []dest) error {
 	p.remote = remote
 	for i, qp := range p.qps {
 		r := &remote[i]
 		if r.gid == (verbs.GID{}) {
-			return errors.New("the peer named no GID, and RoCE needs one: start it with -g INDEX (its ibv_devinfo -v lists them)")
+			return errNoGID
 		}
 		way := verbs.AHAttr{IsGlobal: true, DLID: r.lid, SL: p.SL, PortNum: p.IBPort,
 			GRH: verbs.GRH{DGID: r.gid, SGIDIndex: uint8(p.gid.Index)}}

@@ -14,10 +14,11 @@ import (
 
 // pingpongCmd groups the ping-pongs by transport service.
 type pingpongCmd struct {
-	RC  pingpongRC  `cmd:"" name:"rc" set:"size=4096" help:"Over a reliable connection, like ibv_rc_pingpong."`
-	UC  pingpongUC  `cmd:"" name:"uc" set:"size=4096" help:"Over an unreliable connection, like ibv_uc_pingpong."`
-	UD  pingpongUD  `cmd:"" name:"ud" set:"size=2048" help:"With datagrams, like ibv_ud_pingpong."`
-	SRQ pingpongSRQ `cmd:"" name:"srq" set:"size=4096" help:"Over connections that share a receive queue, like ibv_srq_pingpong."`
+	RC   pingpongRC   `cmd:"" name:"rc" set:"size=4096" help:"Over a reliable connection, like ibv_rc_pingpong."`
+	UC   pingpongUC   `cmd:"" name:"uc" set:"size=4096" help:"Over an unreliable connection, like ibv_uc_pingpong."`
+	UD   pingpongUD   `cmd:"" name:"ud" set:"size=2048" help:"With datagrams, like ibv_ud_pingpong."`
+	SRQ  pingpongSRQ  `cmd:"" name:"srq" set:"size=4096" help:"Over connections that share a receive queue, like ibv_srq_pingpong."`
+	XSRQ pingpongXSRQ `cmd:"" name:"xsrq" help:"Over XRC, whose messages name the receive queue, like ibv_xsrq_pingpong."`
 }
 
 // pingpongFlags are the options, defaults, output and bytes on the wire that all ibv_*_pingpong have in common.
@@ -68,10 +69,7 @@ func (c *pingpongFlags) Validate() error {
 
 // run plays.
 func (c *pingpongFlags) run(ctx context.Context, e *env, k pingpongKind) (err error) {
-	if c.Link.medium == "pipe" && e.lan == nil {
-		return usagef("pingpong needs a peer, and no other program can be on a pipe: give --link tap:NAME or packet:INTERFACE")
-	}
-	n, err := c.open(e)
+	n, err := c.openForPeer(e)
 	if err != nil {
 		return err
 	}
@@ -100,6 +98,14 @@ func (c *pingpongFlags) run(ctx context.Context, e *env, k pingpongKind) (err er
 		return checkPages(p.message(p.first), os.Getpagesize(), p.filler)
 	}
 	return nil
+}
+
+// openForPeer opens the node.
+func (f *nodeFlags) openForPeer(e *env) (*node, error) {
+	if f.Link.medium == "pipe" && e.lan == nil {
+		return nil, usagef("pingpong needs a peer, and no other program can be on a pipe: give --link tap:NAME or packet:INTERFACE")
+	}
+	return f.open(e)
 }
 
 // meet exchanges addresses with the peer and connects the QPs.
@@ -148,18 +154,21 @@ func (p *pinger) meet(ctx context.Context, e *env) error {
 
 // choose sets the local addresses for a peer at to.
 func (p *pinger) choose(to netip.Addr) (err error) {
-	if p.GIDIdx != nil {
-		p.gid, err = p.node.dev.QueryGID(p.IBPort, int(*p.GIDIdx))
-	} else {
-		p.gid, err = p.node.gid(p.IBPort, to)
-	}
-	if err != nil {
+	if p.gid, err = p.node.chosenGID(p.IBPort, p.GIDIdx, to); err != nil {
 		return err
 	}
 	for i, qp := range p.qps {
 		p.local[i] = dest{qpn: qp.Num(), psn: rand.Uint32N(1 << 24), gid: p.gid.GID}
 	}
 	return nil
+}
+
+// chosenGID is the GID of an index, or without one the GID for a peer at to.
+func (n *node) chosenGID(port uint8, index *uint8, to netip.Addr) (verbs.GIDEntry, error) {
+	if index != nil {
+		return n.dev.QueryGID(port, int(*index))
+	}
+	return n.gid(port, to)
 }
 
 // play bounces the message until both directions have carried it --iters times, on all QPs together.
