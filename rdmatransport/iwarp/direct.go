@@ -7,7 +7,6 @@ package iwarp
 // other end has taken it in: no message overtakes another.
 
 import (
-	"encoding/binary"
 	"net/netip"
 	"sync"
 
@@ -138,6 +137,11 @@ func (q *qp) carry(p *qp, wr *verbs.SendWR, wc *verbs.WC) bool {
 	return false
 }
 
+// message is what a list of q's names.
+func (q *qp) message(list []verbs.SGE) memory.Message {
+	return memory.Message{Regions: q.e.regions, PD: q.h.PD(), List: list}
+}
+
 // carrySend places a SEND in the peer's oldest receive request.
 func (q *qp) carrySend(p *qp, wr *verbs.SendWR, wc *verbs.WC) bool {
 	recv, n := p.h.Recv(), wr.Length()
@@ -148,8 +152,7 @@ func (q *qp) carrySend(p *qp, wr *verbs.SendWR, wc *verbs.WC) bool {
 	if data := wr.Inline(); data != nil {
 		status = p.e.regions.Scatter(data, p.h.PD(), recv.SGList, 0)
 	} else {
-		status = memory.Copy(memory.Message{Regions: p.e.regions, PD: p.h.PD(), List: recv.SGList},
-			memory.Message{Regions: q.e.regions, PD: q.h.PD(), List: wr.SGList}, n)
+		status = memory.Copy(p.message(recv.SGList), q.message(wr.SGList), n)
 	}
 	if status != verbs.WCSuccess {
 		return false
@@ -182,16 +185,8 @@ func (q *qp) carryWrite(p *qp, wr *verbs.SendWR, wc *verbs.WC) bool {
 	if denial != memory.Allowed || !plain {
 		return false
 	}
-	if data := wr.Inline(); data != nil {
-		copy(b, data)
-	} else {
-		// The peer's memory is not written to for a request that fails for its own list.
-		if len(wr.SGList) > 1 && q.e.regions.Check(n, q.h.PD(), wr.SGList, 0) != verbs.WCSuccess {
-			return false
-		}
-		if q.e.regions.Gather(b, q.h.PD(), wr.SGList, 0) != verbs.WCSuccess {
-			return false
-		}
+	if !memory.Write(wr, q.message(wr.SGList), b) {
+		return false
 	}
 	p.rx.written = n
 	if imm {
@@ -220,24 +215,15 @@ func (q *qp) carryRead(p *qp, wr *verbs.SendWR) bool {
 	return true
 }
 
-// carryAtomic carries an atomic out, once it is sure that its result has a place.
+// carryAtomic carries an atomic out.
 func (q *qp) carryAtomic(p *qp, wr *verbs.SendWR) bool {
-	if !q.readable(p) || q.e.regions.Check(8, q.h.PD(), wr.SGList, verbs.AccessLocalWrite) != verbs.WCSuccess {
+	if !q.readable(p) {
 		return false
 	}
 	word, err := p.atomicWord(&rdmap.AtomicRequestHeader{STag: wr.RKey, TO: wr.RemoteAddr})
-	if _, plain := word.Ordinary(); err != nil || !plain {
+	if err != nil || !memory.Atomic(wr, q.message(wr.SGList), word) {
 		return false
 	}
-	var found uint64
-	if wr.Opcode == verbs.AtomicCmpAndSwp {
-		found, _ = word.CompareSwap(wr.CompareAdd, wr.Swap)
-	} else {
-		found, _ = word.FetchAdd(wr.CompareAdd)
-	}
-	var value [8]byte
-	binary.NativeEndian.PutUint64(value[:], found)
-	_ = q.e.regions.Scatter(value[:], q.h.PD(), wr.SGList, 0) // checked above
 	q.skip(p, rdmap.QueueReadRequest)
 	q.tx.nextID++
 	p.skip(q, rdmap.QueueAtomicResponse)

@@ -7,7 +7,6 @@ package roce
 // requests behind such a message wait until it is over, and then go this way again.
 
 import (
-	"encoding/binary"
 	"sync"
 
 	"github.com/softrnic/softrnic/rdmatransport/memory"
@@ -199,20 +198,21 @@ func (q *qp) ordinary(rkey uint32, addr, n uint64, need verbs.Access) ([]byte, b
 	return s.Ordinary()
 }
 
+// message is what a list of q's names.
+func (q *qp) message(list []verbs.SGE) memory.Message {
+	return memory.Message{Regions: q.e.regions, PD: q.h.PD(), List: list}
+}
+
 // carrySend places a SEND in the peer's oldest receive request.
 func (q *qp) carrySend(p *qp, wr *verbs.SendWR) bool {
 	recv := p.h.Recv()
 	if recv == nil || wr.Length() > recv.Length() {
 		return false
 	}
-	var status verbs.WCStatus
 	if data := wr.Inline(); data != nil {
-		status = p.e.regions.Scatter(data, p.h.PD(), recv.SGList, 0)
-	} else {
-		status = memory.Copy(memory.Message{Regions: p.e.regions, PD: p.h.PD(), List: recv.SGList},
-			memory.Message{Regions: q.e.regions, PD: q.h.PD(), List: wr.SGList}, wr.Length())
+		return p.e.regions.Scatter(data, p.h.PD(), recv.SGList, 0) == verbs.WCSuccess
 	}
-	return status == verbs.WCSuccess
+	return memory.Copy(p.message(recv.SGList), q.message(wr.SGList), wr.Length()) == verbs.WCSuccess
 }
 
 // carryWrite places a WRITE in the memory that it names.
@@ -222,18 +222,7 @@ func (q *qp) carryWrite(p *qp, wr *verbs.SendWR) bool {
 		return false
 	}
 	b, ok := p.ordinary(wr.RKey, wr.RemoteAddr, n, verbs.AccessRemoteWrite)
-	if !ok {
-		return false
-	}
-	if data := wr.Inline(); data != nil {
-		copy(b, data)
-		return true
-	}
-	// The peer's memory is not written to for a request that fails for its own list.
-	if len(wr.SGList) > 1 && q.e.regions.Check(n, q.h.PD(), wr.SGList, 0) != verbs.WCSuccess {
-		return false
-	}
-	return q.e.regions.Gather(b, q.h.PD(), wr.SGList, 0) == verbs.WCSuccess
+	return ok && memory.Write(wr, q.message(wr.SGList), b)
 }
 
 // readable tells whether both sides allow READs and atomics at all.
@@ -250,23 +239,11 @@ func (q *qp) carryRead(p *qp, wr *verbs.SendWR) bool {
 	return ok && q.e.regions.Scatter(b, q.h.PD(), wr.SGList, 0) == verbs.WCSuccess
 }
 
-// carryAtomic carries an atomic out, once it is sure that its result has a place.
+// carryAtomic carries an atomic out.
 func (q *qp) carryAtomic(p *qp, wr *verbs.SendWR) bool {
 	if !q.readable(p, verbs.AccessRemoteAtomic) {
 		return false
 	}
 	word, ok := p.region(wr.RKey, wr.RemoteAddr, 8, verbs.AccessRemoteAtomic)
-	if _, plain := word.Ordinary(); !ok || !plain || wr.RemoteAddr%8 != 0 || !word.Aligned() ||
-		q.e.regions.Check(8, q.h.PD(), wr.SGList, verbs.AccessLocalWrite) != verbs.WCSuccess {
-		return false
-	}
-	var orig uint64
-	if wr.Opcode == verbs.AtomicCmpAndSwp {
-		orig, _ = word.CompareSwap(wr.CompareAdd, wr.Swap)
-	} else {
-		orig, _ = word.FetchAdd(wr.CompareAdd)
-	}
-	var result [8]byte
-	binary.NativeEndian.PutUint64(result[:], orig)
-	return q.e.regions.Scatter(result[:], q.h.PD(), wr.SGList, 0) == verbs.WCSuccess
+	return ok && wr.RemoteAddr%8 == 0 && word.Aligned() && memory.Atomic(wr, q.message(wr.SGList), word)
 }
