@@ -3,20 +3,17 @@ package rdmap_test
 import (
 	"bytes"
 	"cmp"
-	"compress/gzip"
 	"encoding/binary"
 	"errors"
-	"io"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"slices"
 	"testing"
 
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
-	"github.com/gopacket/gopacket/pcapgo"
 
+	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/ddp"
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/mpa"
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/rdmap"
@@ -34,30 +31,9 @@ func (d direction) reverse() direction {
 // halves are the streams of a file, each with the segments' bytes in the order of their sequence numbers.
 func halves(t *testing.T, file string) map[direction][]byte {
 	t.Helper()
-	f, err := os.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := pcapgo.NewReader(z)
-	if err != nil {
-		t.Fatal(err)
-	}
 	segments := make(map[direction][]*layers.TCP)
 	start := make(map[direction]uint32)
-	for {
-		data, _, err := r.ReadPacketData()
-		if err == io.EOF {
-			break
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		p := gopacket.NewPacket(data, r.LinkType(), gopacket.Default)
+	for p := range linktest.Captured(t, file) {
 		tcp, ok := p.TransportLayer().(*layers.TCP)
 		if !ok {
 			continue

@@ -2,16 +2,12 @@ package wire_test
 
 import (
 	"bytes"
-	"compress/gzip"
-	"io"
-	"os"
 	"path/filepath"
 	"testing"
 
-	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
-	"github.com/gopacket/gopacket/pcapgo"
 
+	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
@@ -23,35 +19,13 @@ type frame struct {
 // captured returns the RoCEv2 datagrams of one file in testdata.
 func captured(t testing.TB, file string) (frames []frame) {
 	t.Helper()
-	f, err := os.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := pcapgo.NewReader(z)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for {
-		data, _, err := r.ReadPacketData()
-		if err == io.EOF {
-			return frames
+	for p := range linktest.Captured(t, file) {
+		if udp, ok := p.TransportLayer().(*layers.UDP); ok && udp.DstPort == 4791 {
+			header := append(bytes.Clone(p.NetworkLayer().LayerContents()), udp.Contents...)
+			frames = append(frames, frame{header, udp.Payload})
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		p := gopacket.NewPacket(data, layers.LayerTypeEthernet, gopacket.Default)
-		udp, ok := p.TransportLayer().(*layers.UDP)
-		if !ok || udp.DstPort != 4791 {
-			continue
-		}
-		header := append(bytes.Clone(p.NetworkLayer().LayerContents()), udp.Contents...)
-		frames = append(frames, frame{header, udp.Payload})
 	}
+	return frames
 }
 
 func captures(t testing.TB) []string {

@@ -2,22 +2,18 @@ package mad_test
 
 import (
 	"bytes"
-	"compress/gzip"
 	"encoding/binary"
 	"errors"
-	"io"
 	"math/rand/v2"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
 	"testing"
 
-	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
-	"github.com/gopacket/gopacket/pcapgo"
 
+	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/rdmatransport/roce/cm/mad"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
@@ -61,28 +57,7 @@ func captured(t testing.TB, f func(file string, src, dst netip.Addr, b []byte)) 
 		t.Fatalf("no captures: %v", err)
 	}
 	for _, file := range files {
-		raw, err := os.Open(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer raw.Close()
-		z, err := gzip.NewReader(raw)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r, err := pcapgo.NewReader(z)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for {
-			data, _, err := r.ReadPacketData()
-			if err == io.EOF {
-				break
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			p := gopacket.NewPacket(data, layers.LayerTypeEthernet, gopacket.Default)
+		for p := range linktest.Captured(t, file) {
 			udp, ok := p.TransportLayer().(*layers.UDP)
 			if !ok || udp.DstPort != 4791 {
 				continue

@@ -1,0 +1,44 @@
+package linktest
+
+import (
+	"compress/gzip"
+	"io"
+	"iter"
+	"os"
+	"testing"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/pcapgo"
+)
+
+// Captured are the packets of a compressed pcap file.
+func Captured(t testing.TB, file string) iter.Seq[gopacket.Packet] {
+	return func(yield func(gopacket.Packet) bool) {
+		t.Helper()
+		f, err := os.Open(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		z, err := gzip.NewReader(f)
+		if err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		r, err := pcapgo.NewReader(z)
+		if err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		for {
+			data, _, err := r.ReadPacketData()
+			if err == io.EOF {
+				return
+			}
+			if err != nil {
+				t.Fatalf("%s: %v", file, err)
+			}
+			if !yield(gopacket.NewPacket(data, r.LinkType(), gopacket.Default)) {
+				return
+			}
+		}
+	}
+}
