@@ -35,8 +35,13 @@ type station struct {
 
 func newStation(t *testing.T, lan *pipe.Switch, addr string) *station {
 	t.Helper()
+	return newStationOn(t, lan.Port(), addr)
+}
+
+func newStationOn(t *testing.T, port *pipe.Port, addr string) *station {
+	t.Helper()
 	s := &station{t: t, addr: netip.MustParsePrefix(addr).Addr()}
-	s.host = must(stack.New(lan.Port(), stack.Addr(addr)))(t)
+	s.host = must(stack.New(port, stack.Addr(addr)))(t)
 	s.prov = rdmatransport.New(s.host)
 	s.dev = must(verbs.Open(s.prov))(t)
 	s.pd = must(s.dev.AllocPD())(t)

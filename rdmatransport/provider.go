@@ -51,7 +51,16 @@ type Provider struct {
 	iwarp   *iwarp.Engine
 	raw     *raw.Engine
 	cm      *cm.Manager
+
+	linkDowned atomic.Uint64
 }
+
+// Values of PortAttr.PhysState (IBTA Vol 1 §14.2.5.6).
+const (
+	physPolling  = 2
+	physDisabled = 3
+	physLinkUp   = 5
+)
 
 // Option changes how New makes a device.
 type Option func(*options)
@@ -112,7 +121,7 @@ func (p *Provider) QueryDevice() verbs.DeviceAttr {
 		VendorID:     0xffffff, // no IEEE company, as IBTA Vol 1 annex A3 has it for software
 		MaxQP:        maxQP,
 		MaxQPWR:      maxQueue,
-		DeviceCapFlags: verbs.DeviceBadPKeyCntr | verbs.DeviceBadQKeyCntr | verbs.DeviceUDAVPortEnforce |
+		DeviceCapFlags: verbs.DeviceBadPKeyCntr | verbs.DeviceBadQKeyCntr | verbs.DeviceUDAVPortEnforce | verbs.DevicePortActiveEvent |
 			verbs.DeviceRCRNRNAKGen | verbs.DeviceSysImageGUID | verbs.DeviceSRQResize |
 			verbs.DeviceMemWindow | verbs.DeviceMemWindowType2B | verbs.DeviceMemMgtExtensions |
 			verbs.DeviceXRC | verbs.DeviceRawMulti | verbs.DeviceManagedFlowSteering | verbs.DeviceFlushGlobal | verbs.DeviceFlushPersistent | verbs.DeviceAtomicWrite,
@@ -154,8 +163,15 @@ func (p *Provider) QueryPort(port uint8) (verbs.PortAttr, error) {
 	if err != nil {
 		return verbs.PortAttr{}, err
 	}
+	state, phys := verbs.PortActive, uint8(physLinkUp)
+	switch nic.State() {
+	case stack.LinkNoCarrier:
+		state, phys = verbs.PortDown, physPolling
+	case stack.LinkDisabled:
+		state, phys = verbs.PortDown, physDisabled
+	}
 	return verbs.PortAttr{
-		State:     verbs.PortActive,
+		State:     state,
 		MaxMTU:    verbs.MTU4096,
 		ActiveMTU: activeMTU(nic),
 		GIDTblLen: gidTable,
@@ -167,7 +183,7 @@ func (p *Provider) QueryPort(port uint8) (verbs.PortAttr, error) {
 		MaxVLNum:     1,
 		ActiveWidth:  2, // 4x
 		ActiveSpeed:  4, // 10 Gbit/s a lane
-		PhysState:    5, // link up
+		PhysState:    phys,
 		LinkLayer:    verbs.LinkLayerEthernet,
 	}, nil
 }
@@ -193,7 +209,17 @@ func (p *Provider) GIDTable(port uint8) ([]verbs.GIDEntry, error) {
 // Watch implements verbs.Provider.
 func (p *Provider) Watch(f func(t verbs.AsyncEventType, port uint8)) {
 	for i, nic := range p.nics {
-		nic.Watch(func() { f(verbs.EventGIDChange, uint8(i+1)) })
+		nic.Watch(func(c stack.Change) {
+			switch c {
+			case stack.GIDsChanged:
+				f(verbs.EventGIDChange, uint8(i+1))
+			case stack.LinkWent:
+				p.linkDowned.Add(1)
+				f(verbs.EventPortErr, uint8(i+1))
+			case stack.LinkCame:
+				f(verbs.EventPortActive, uint8(i+1))
+			}
+		})
 	}
 }
 
@@ -204,7 +230,9 @@ func gids(nic stack.NIC) []netip.Addr {
 }
 
 // activeMTU is the largest path MTU over an interface.
-func activeMTU(nic stack.NIC) verbs.MTU { return verbs.MTUFor(nic.MTU() - roce.Overhead) }
+func activeMTU(nic stack.NIC) verbs.MTU {
+	return max(verbs.MTUFor(nic.MTU()-roce.Overhead), verbs.MTU256)
+}
 
 func (p *Provider) nic(port uint8) (stack.NIC, error) {
 	if port < 1 || int(port) > len(p.nics) {
@@ -273,6 +301,7 @@ func (p *Provider) EndProgress() { p.roce.EndProgress() }
 // Counters is a snapshot of the device's counters, by the names of rxe's hw_counters where rxe has them.
 func (p *Provider) Counters() map[string]uint64 {
 	all := p.roce.Snapshot()
+	all["link_downed"] = p.linkDowned.Load()
 	maps.Copy(all, p.cm.Counters.Snapshot())
 	maps.Copy(all, p.iwarp.Snapshot())
 	maps.Copy(all, p.raw.Snapshot())

@@ -23,14 +23,16 @@ type Interface struct {
 	host     *Host
 	id       tcpip.NICID
 	link     *sniffed
-	poller   link.Poller // the link, or nil
-	shared   link.Shared // the link, or nil
-	closed   atomic.Bool // with the host
+	poller   link.Poller  // the link, or nil
+	shared   link.Shared  // the link, or nil
+	carrier  link.Carrier // the link, or nil
+	closed   atomic.Bool  // with the host
 	endpoint *link.Endpoint
 	mac      [6]byte
 	port     *port
 	gids     atomic.Pointer[[]netip.Addr] // replaced, never changed: reception reads it
-	watcher  atomic.Pointer[func()]
+	watcher  atomic.Pointer[func(Change)]
+	up       atomic.Bool // what the watcher knows of the link
 
 	groupMu sync.Mutex                         // of writers
 	groups  atomic.Pointer[map[netip.Addr]int] // joined, and how often; replaced, never changed: reception reads it
@@ -66,6 +68,7 @@ func (h *Host) addInterface(c *nicConfig) error {
 	n.endpoint = link.NewEndpoint(n.link)
 	n.poller, _ = c.link.(link.Poller)
 	n.shared, _ = c.link.(link.Shared)
+	n.carrier, _ = c.link.(link.Carrier)
 	n.port = &port{nic: n}
 	n.gids.Store(new([]netip.Addr))
 	n.groups.Store(&map[netip.Addr]int{})
@@ -74,6 +77,9 @@ func (h *Host) addInterface(c *nicConfig) error {
 	}
 	h.nics = append(h.nics, n)
 	n.enter()
+	n.up.Store(true)
+	link.Watch(c.link, n.linkChanged)
+	n.linkChanged() // what was before
 
 	linkLocal := netip.AddrFrom16(header.LinkLocalAddr(n.endpoint.LinkAddress()).As16())
 	for _, p := range append([]netip.Prefix{netip.PrefixFrom(linkLocal, 64)}, c.addrs...) {
@@ -121,17 +127,39 @@ func (n *Interface) AddAddr(cidr string) error {
 	}
 	err = n.add(p)
 	if err == nil {
-		n.tell()
+		n.tell(GIDsChanged)
 	}
 	return err
 }
 
 // Watch implements NIC.
-func (n *Interface) Watch(f func()) { n.watcher.Store(&f) }
+func (n *Interface) Watch(f func(Change)) { n.watcher.Store(&f) }
 
-func (n *Interface) tell() {
+// State is the link's.
+func (n *Interface) State() LinkState {
+	if n.carrier == nil {
+		return LinkUp
+	}
+	return n.carrier.State()
+}
+
+// linkChanged takes in a change of the link's state or MTU.
+func (n *Interface) linkChanged() {
+	n.endpoint.SetMTU(uint32(n.MTU()))
+	state := n.State()
+	n.host.log.Debug("link changed", "nic", n.Name(), "state", state, "mtu", n.MTU())
+	switch up := state == LinkUp; {
+	case n.up.Swap(up) == up:
+	case up:
+		n.tell(LinkCame)
+	default:
+		n.tell(LinkWent)
+	}
+}
+
+func (n *Interface) tell(c Change) {
 	if f := n.watcher.Load(); f != nil && *f != nil {
-		(*f)()
+		(*f)(c)
 	}
 }
 
@@ -165,7 +193,7 @@ func (n *Interface) add(p netip.Prefix) error {
 func (n *Interface) RemoveAddr(a netip.Addr) error {
 	err := n.remove(a)
 	if err == nil {
-		n.tell()
+		n.tell(GIDsChanged)
 	}
 	return err
 }

@@ -39,6 +39,9 @@ func (n *Interface) enter() {
 // leave undoes enter, for good.
 func (n *Interface) leave() {
 	n.closed.Store(true)
+	if n.carrier != nil {
+		n.carrier.Watch(nil)
+	}
 	near.mu.Lock()
 	for m, nics := range near.nics { // the link may be closed and not say any more
 		var others []*Interface

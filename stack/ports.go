@@ -81,8 +81,10 @@ type NIC interface {
 	// first, then the others, as Linux lists them: an address keeps its index, and one that is removed leaves a hole, the
 	// zero Addr, which the next one added takes.
 	GIDs() []netip.Addr
-	// Watch has f called after GIDs has changed, on the goroutine that changed it; nil ends that.
-	Watch(f func())
+	// State is what the link says of its cable.
+	State() LinkState
+	// Watch has f called after each change, on the goroutine that made it or brings word of it; nil ends that.
+	Watch(f func(Change))
 	// Datagrams is the interface's datagram port.
 	Datagrams() DatagramPort
 	// Frames is the interface's way for whole Ethernet frames.
@@ -102,6 +104,26 @@ type NIC interface {
 	Join(group netip.Addr) error
 	Leave(group netip.Addr) error
 }
+
+// LinkState is the state of an interface's link.
+type LinkState = link.State
+
+// The states of a link.
+const (
+	LinkUp        = link.Up
+	LinkNoCarrier = link.NoCarrier
+	LinkDisabled  = link.Disabled
+)
+
+// Change is what may change about an interface.
+type Change uint8
+
+// The changes that NIC.Watch tells of.
+const (
+	GIDsChanged Change = iota
+	LinkWent           // State is no more LinkUp
+	LinkCame           // and is again
+)
 
 // DatagramPort sends and receives UDP datagrams on port 4791 with the header fields that the ICRC covers in view.
 type DatagramPort interface {

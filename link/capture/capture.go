@@ -36,8 +36,9 @@ type Link struct {
 }
 
 var (
-	_ link.Link   = (*Link)(nil)
-	_ link.Poller = (*Link)(nil)
+	_ link.Link    = (*Link)(nil)
+	_ link.Poller  = (*Link)(nil)
+	_ link.Carrier = (*Link)(nil)
 )
 
 // New writes the frames that pass through inner to w, which stays the caller's to close after the link.
@@ -155,6 +156,12 @@ func (l *Link) MAC() net.HardwareAddr { return l.inner.MAC() }
 
 // MTU implements link.Link.
 func (l *Link) MTU() int { return l.inner.MTU() }
+
+// State implements link.Carrier.
+func (l *Link) State() link.State { return link.StateOf(l.inner) }
+
+// Watch implements link.Carrier.
+func (l *Link) Watch(f func()) { link.Watch(l.inner, f) }
 
 // Offloads implements link.Link.
 func (l *Link) Offloads() link.Offloads { return l.inner.Offloads() }

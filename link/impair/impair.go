@@ -21,8 +21,9 @@ type Link struct {
 }
 
 var (
-	_ link.Link   = (*Link)(nil)
-	_ link.Poller = (*Link)(nil)
+	_ link.Link    = (*Link)(nil)
+	_ link.Poller  = (*Link)(nil)
+	_ link.Carrier = (*Link)(nil)
 )
 
 // New impairs inner as cfg says. The same configuration does the same to the same packets.
@@ -121,3 +122,9 @@ func (l *Link) MTU() int { return l.inner.MTU() }
 func (l *Link) Offloads() link.Offloads { return offloads }
 
 var offloads = link.Offloads{USO: true, TSO: true, Checksum: true}
+
+// State implements link.Carrier: the inner link's.
+func (l *Link) State() link.State { return link.StateOf(l.inner) }
+
+// Watch implements link.Carrier.
+func (l *Link) Watch(f func()) { link.Watch(l.inner, f) }

@@ -50,7 +50,7 @@ const MaxQueues = 16
 func WithQueues(n int) Option { return func(c *config) { c.queues = n } }
 
 // Open opens a packet socket on the interface of this name in the network namespace of the calling thread. It needs
-// CAP_NET_RAW. The interface's MTU is the link's.
+// CAP_NET_RAW. The interface's MTU and state are the link's.
 func Open(name string, opts ...Option) (*Link, error) {
 	c := config{name: name, queues: 1}
 	for _, o := range opts {
@@ -76,20 +76,28 @@ type medium interface {
 	Attach(link.Receiver)
 	Write([]link.Frame) (int, error)
 	Offloads() link.Offloads
-	MTU() int
 	Close() error
+}
+
+// carrier knows the interface's state.
+type carrier interface {
+	link.Carrier
+	MTU() int
+	Close()
 }
 
 // Link is the link of a host on an interface.
 type Link struct {
 	medium
-	name string
-	mac  net.HardwareAddr
+	carrier carrier
+	name    string
+	mac     net.HardwareAddr
 }
 
 var (
-	_ link.Link   = (*Link)(nil)
-	_ link.Poller = (*Link)(nil)
+	_ link.Link    = (*Link)(nil)
+	_ link.Poller  = (*Link)(nil)
+	_ link.Carrier = (*Link)(nil)
 )
 
 // Name is the interface's.
@@ -97,3 +105,18 @@ func (l *Link) Name() string { return l.name }
 
 // MAC is the address of the host behind the link.
 func (l *Link) MAC() net.HardwareAddr { return l.mac }
+
+// MTU is the interface's.
+func (l *Link) MTU() int { return l.carrier.MTU() }
+
+// State implements link.Carrier.
+func (l *Link) State() link.State { return l.carrier.State() }
+
+// Watch implements link.Carrier.
+func (l *Link) Watch(f func()) { l.carrier.Watch(f) }
+
+// Close implements link.Link.
+func (l *Link) Close() error {
+	l.carrier.Close()
+	return l.medium.Close()
+}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/internal/ifstate"
 	"github.com/softrnic/softrnic/link/internal/vnet"
 )
 
@@ -53,11 +54,19 @@ func open(c *config) (*Link, error) {
 		return nil, err
 	}
 	o := link.Offloads{USO: true, TSO: true, Checksum: true} // what the device or kernel does not carry vnet cuts
-	conn, err := vnet.NewPacketConn(fds, c.name, ifce.MTU, o, c.wait)
+	carrier, err := ifstate.New(c.name, false)
 	if err != nil {
+		for _, fd := range fds {
+			err = errors.Join(err, unix.Close(fd))
+		}
+		return nil, fmt.Errorf("packet %w", err)
+	}
+	conn, err := vnet.NewPacketConn(fds, c.name, carrier.MTU, o, c.wait)
+	if err != nil {
+		carrier.Close()
 		return nil, err
 	}
-	return &Link{medium: conn, name: c.name, mac: c.mac}, nil
+	return &Link{medium: conn, carrier: carrier, name: c.name, mac: c.mac}, nil
 }
 
 func (c *config) findInterface() (*netlink.LinkAttrs, error) {

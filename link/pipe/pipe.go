@@ -111,6 +111,8 @@ type Port struct {
 	name   string
 	mac    [6]byte
 	closed atomic.Bool
+	pulled atomic.Bool // the cable is
+	watch  atomic.Pointer[func()]
 	queue  queue
 	recv   link.Receiver // set before the queue is open
 	batch  batch         // of whoever has taken it from queue
@@ -118,9 +120,10 @@ type Port struct {
 }
 
 var (
-	_ link.Link   = (*Port)(nil)
-	_ link.Poller = (*Port)(nil)
-	_ link.Shared = (*Port)(nil)
+	_ link.Link    = (*Port)(nil)
+	_ link.Poller  = (*Port)(nil)
+	_ link.Shared  = (*Port)(nil)
+	_ link.Carrier = (*Port)(nil)
 )
 
 type batch struct {
@@ -142,11 +145,31 @@ func (p *Port) Offloads() link.Offloads { return offloads }
 
 // Medium implements link.Shared: it is the switch.
 func (p *Port) Medium() any {
-	if p.closed.Load() {
+	if p.closed.Load() || p.pulled.Load() {
 		return nil
 	}
 	return p.sw
 }
+
+// SetCarrier pulls the port's cable out, or plugs it in again. Without it what is sent, and what is for this port, is lost.
+func (p *Port) SetCarrier(on bool) {
+	if p.pulled.Swap(!on) == on {
+		if f := p.watch.Load(); f != nil && *f != nil {
+			(*f)()
+		}
+	}
+}
+
+// State implements link.Carrier.
+func (p *Port) State() link.State {
+	if p.pulled.Load() {
+		return link.NoCarrier
+	}
+	return link.Up
+}
+
+// Watch implements link.Carrier; f is called by SetCarrier.
+func (p *Port) Watch(f func()) { p.watch.Store(&f) }
 
 var offloads = link.Offloads{USO: true, TSO: true, Checksum: true}
 
@@ -209,19 +232,22 @@ func (p *Port) Write(frames []link.Frame) (int, error) {
 			return i, fmt.Errorf("%s: %w", p.name, err)
 		}
 		if f.Data[0]&1 == 0 {
-			if q := t.byMAC[[6]byte(f.Data)]; q != nil && q != p {
+			if q := t.byMAC[[6]byte(f.Data)]; q != nil && p.reaches(q) {
 				q.queue.put(p.sw, f)
 			}
 			continue
 		}
 		for _, q := range t.all {
-			if q != p {
+			if p.reaches(q) {
 				q.queue.put(p.sw, f)
 			}
 		}
 	}
 	return len(frames), nil
 }
+
+// reaches tells whether frames get from one port to another.
+func (p *Port) reaches(q *Port) bool { return q != p && !p.pulled.Load() && !q.pulled.Load() }
 
 // Close takes the port from its switch.
 func (p *Port) Close() error {

@@ -90,7 +90,7 @@ func ends(b *testing.B, mtu int) map[string][2]end {
 			b.Fatal(err)
 		}
 		b.Cleanup(func() { unix.Close(fd) })
-		if _, err := c.configure(); err != nil {
+		if err := c.configure(); err != nil {
 			b.Fatal(err)
 		}
 		raw[i] = &rawEnd{fd: fd, buf: make([]byte, 128<<10)}

@@ -100,10 +100,18 @@ type medium interface {
 	Close() error
 }
 
+// carrier knows the interface's state.
+type carrier interface {
+	link.Carrier
+	MTU() int
+	Close()
+}
+
 // Link is the link of a host behind a TAP interface.
 type Link struct {
 	medium
 	poller   link.Poller // the medium, or nil
+	carrier  carrier     // nil where the system does not tell: then mtu is
 	name     string
 	mac      net.HardwareAddr
 	mtu      int
@@ -111,8 +119,9 @@ type Link struct {
 }
 
 var (
-	_ link.Link   = (*Link)(nil)
-	_ link.Poller = (*Link)(nil)
+	_ link.Link    = (*Link)(nil)
+	_ link.Poller  = (*Link)(nil)
+	_ link.Carrier = (*Link)(nil)
 )
 
 // Name is the interface's.
@@ -121,8 +130,36 @@ func (l *Link) Name() string { return l.name }
 // MAC is the address of the host behind the link; the interface's own is another.
 func (l *Link) MAC() net.HardwareAddr { return l.mac }
 
-// MTU is what the interface's was when the link was opened.
-func (l *Link) MTU() int { return l.mtu }
+// MTU is the interface's; other systems than Linux do not tell of its changes.
+func (l *Link) MTU() int {
+	if l.carrier == nil {
+		return l.mtu
+	}
+	return l.carrier.MTU()
+}
+
+// State implements link.Carrier: without carrier while the interface, or the bridge that it is in, is down.
+func (l *Link) State() link.State {
+	if l.carrier == nil {
+		return link.Up
+	}
+	return l.carrier.State()
+}
+
+// Watch implements link.Carrier.
+func (l *Link) Watch(f func()) {
+	if l.carrier != nil {
+		l.carrier.Watch(f)
+	}
+}
+
+// Close implements link.Link.
+func (l *Link) Close() error {
+	if l.carrier != nil {
+		l.carrier.Close()
+	}
+	return l.medium.Close()
+}
 
 // Offloads are what the kernel accepted.
 func (l *Link) Offloads() link.Offloads { return l.offloads }

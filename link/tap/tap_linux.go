@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/internal/ifstate"
 	"github.com/softrnic/softrnic/link/internal/vnet"
 )
 
@@ -44,20 +45,24 @@ func open(c *config) (*Link, error) {
 	if err != nil {
 		return nil, errors.Join(err, release())
 	}
-	mtu, err := c.configure()
-	if err != nil {
+	if err := c.configure(); err != nil {
 		return nil, errors.Join(err, release())
+	}
+	carrier, err := ifstate.New(c.name, true)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("tap %w", err), release())
 	}
 	var conn *vnet.Conn
 	if bare {
-		conn, err = vnet.NewBareConn(fds[0], c.name, mtu, c.wait)
+		conn, err = vnet.NewBareConn(fds[0], c.name, carrier.MTU, c.wait)
 	} else {
-		conn, err = vnet.NewConn(fds, c.name, mtu, offloads, c.wait)
+		conn, err = vnet.NewConn(fds, c.name, carrier.MTU, offloads, c.wait)
 	}
 	if err != nil {
+		carrier.Close()
 		return nil, err
 	}
-	return &Link{name: c.name, mac: c.mac, mtu: mtu, offloads: offloads, medium: conn, poller: conn}, nil
+	return &Link{name: c.name, mac: c.mac, carrier: carrier, offloads: offloads, medium: conn, poller: conn}, nil
 }
 
 // checkExisting refuses a name that something else than a TAP has: the kernel would say no more than EINVAL.
@@ -167,38 +172,38 @@ func (c *config) explain(err error) error {
 	return fmt.Errorf("tap %s: %w", c.name, err)
 }
 
-// configure makes the interface as asked and up, changing only what differs, and returns its MTU.
-func (c *config) configure() (mtu int, err error) {
+// configure makes the interface as asked and up, changing only what differs.
+func (c *config) configure() error {
 	have, err := netlink.LinkByName(c.name)
 	if err != nil {
-		return 0, fmt.Errorf("tap %s: %w", c.name, err)
+		return fmt.Errorf("tap %s: %w", c.name, err)
 	}
 	at := have.Attrs()
 	if at.HardwareAddr.String() == c.mac.String() {
-		return 0, fmt.Errorf("tap %s: MAC %v is the interface's own: the host behind it needs another", c.name, c.mac)
+		return fmt.Errorf("tap %s: MAC %v is the interface's own: the host behind it needs another", c.name, c.mac)
 	}
 	if c.mtu != 0 && at.MTU != c.mtu {
 		if err := netlink.LinkSetMTU(have, c.mtu); err != nil {
-			return 0, c.refused(err, "mtu %d", c.mtu)
+			return c.refused(err, "mtu %d", c.mtu)
 		}
 	}
 	if c.bridge != "" {
 		if err := c.enslave(have); err != nil {
-			return 0, err
+			return err
 		}
 	}
 	if at.RawFlags&unix.IFF_UP == 0 {
 		if err := netlink.LinkSetUp(have); err != nil {
-			return 0, c.refused(err, "up")
+			return c.refused(err, "up")
 		}
 	}
 	if have, err = netlink.LinkByName(c.name); err != nil {
-		return 0, fmt.Errorf("tap %s: %w", c.name, err)
+		return fmt.Errorf("tap %s: %w", c.name, err)
 	}
-	if mtu = have.Attrs().MTU; mtu < link.MinMTU {
-		return 0, fmt.Errorf("tap %s: MTU is %d, at least %d is needed: WithMTU, or ip link set dev %s mtu 1500", c.name, mtu, link.MinMTU, c.name)
+	if mtu := have.Attrs().MTU; mtu < link.MinMTU {
+		return fmt.Errorf("tap %s: MTU is %d, at least %d is needed: WithMTU, or ip link set dev %s mtu 1500", c.name, mtu, link.MinMTU, c.name)
 	}
-	return mtu, nil
+	return nil
 }
 
 func (c *config) enslave(have netlink.Link) error {

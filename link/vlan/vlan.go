@@ -26,9 +26,10 @@ type Link struct {
 }
 
 var (
-	_ link.Link   = (*Link)(nil)
-	_ link.Poller = (*Link)(nil)
-	_ link.Shared = (*Link)(nil)
+	_ link.Link    = (*Link)(nil)
+	_ link.Poller  = (*Link)(nil)
+	_ link.Shared  = (*Link)(nil)
+	_ link.Carrier = (*Link)(nil)
 )
 
 // IDs are 1 to MaxID: 0 is no VLAN, 4095 is reserved (IEEE 802.1Q table 9-2).
@@ -156,6 +157,12 @@ func (l *Link) Name() string { return l.name }
 
 // MAC is the inner link's.
 func (l *Link) MAC() net.HardwareAddr { return l.inner.MAC() }
+
+// State implements link.Carrier: the inner link's.
+func (l *Link) State() link.State { return link.StateOf(l.inner) }
+
+// Watch implements link.Carrier.
+func (l *Link) Watch(f func()) { link.Watch(l.inner, f) }
 
 // MTU is the inner link's: the tag does not count.
 func (l *Link) MTU() int { return l.inner.MTU() }

@@ -17,8 +17,8 @@ import (
 // would wake a thread for every frame whoever reads it.
 type Conn struct {
 	name     string
-	mtu      int
-	bare     bool // no virtio-net headers
+	mtu      func() int // at present
+	bare     bool       // no virtio-net headers
 	offloads link.Offloads
 	packets  bool // the descriptors are packet sockets with PACKET_AUXDATA
 	wait     link.Wait
@@ -36,18 +36,18 @@ type Conn struct {
 	senders sync.Pool    // of *sender
 }
 
-// NewConn takes over fds, even when it fails. name goes into errors.
-func NewConn(fds []int, name string, mtu int, o link.Offloads, wait link.Wait) (*Conn, error) {
+// NewConn takes over fds, even when it fails. name goes into errors; mtu is asked for each frame.
+func NewConn(fds []int, name string, mtu func() int, o link.Offloads, wait link.Wait) (*Conn, error) {
 	return newConn(&Conn{name: name, mtu: mtu, offloads: o, wait: wait}, fds)
 }
 
 // NewPacketConn is NewConn for packet sockets with PACKET_AUXDATA.
-func NewPacketConn(fds []int, name string, mtu int, o link.Offloads, wait link.Wait) (*Conn, error) {
+func NewPacketConn(fds []int, name string, mtu func() int, o link.Offloads, wait link.Wait) (*Conn, error) {
 	return newConn(&Conn{name: name, mtu: mtu, offloads: o, packets: true, wait: wait}, fds)
 }
 
 // NewBareConn is NewConn for a descriptor that moves frames without virtio-net headers.
-func NewBareConn(fd int, name string, mtu int, wait link.Wait) (*Conn, error) {
+func NewBareConn(fd int, name string, mtu func() int, wait link.Wait) (*Conn, error) {
 	return newConn(&Conn{name: name, mtu: mtu, bare: true, wait: wait}, []int{fd})
 }
 
@@ -89,11 +89,8 @@ func (c *Conn) release() error {
 	return first
 }
 
-// Name, MTU and Offloads are what NewConn got.
+// Name and Offloads are what NewConn got.
 func (c *Conn) Name() string { return c.name }
-
-// MTU is what NewConn got.
-func (c *Conn) MTU() int { return c.mtu }
 
 // Offloads are what NewConn got.
 func (c *Conn) Offloads() link.Offloads { return c.offloads }
@@ -168,7 +165,7 @@ func (c *Conn) Write(frames []link.Frame) (int, error) {
 	defer c.senders.Put(s)
 	for i := range frames {
 		f := &frames[i]
-		if err := f.Validate(c.mtu, c.offloads); err != nil {
+		if err := f.Validate(c.mtu(), c.offloads); err != nil {
 			return i, fmt.Errorf("%s: %w", c.name, err)
 		}
 		if err := s.writeFrame(f); err != nil {
