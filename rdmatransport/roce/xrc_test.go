@@ -3,9 +3,12 @@ package roce_test
 // XRC against bytes that are written down from IBTA annex A14.
 
 import (
+	"bytes"
 	"fmt"
 	"testing"
+	"testing/synctest"
 
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -141,4 +144,71 @@ func TestXRCRefused(t *testing.T) {
 		r.completions(x.cq[0], "1 REM_ACCESS_ERR")
 		r.completions(x.cq[1])
 	})
+}
+
+// FuzzXRCPackets is FuzzPackets for a target: nothing changes but the memory of the SRQ that a message names, and each
+// receive completes at most once, at the SRQ that it was posted to.
+func FuzzXRCPackets(f *testing.F) {
+	random(f, 100, 500)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		synctest.Test(t, func(t *testing.T) { fuzzXRC(t, script(data)) })
+	})
+}
+
+func fuzzXRC(t *testing.T, s script) {
+	r := newRig(t, config{service: verbs.XRCRecv, goBackN: true, mtu: verbs.MTU256, destRD: 2, rqPSN: 1<<24 - 3})
+	x := newXRCTarget(r)
+	secret := must(x.srq[0].PD().RegMR(fill(4096, 5), 0))
+	readable := must(x.srq[0].PD().RegMR(fill(4096, 6), verbs.AccessRemoteRead))
+	stranger := must(r.pd.RegMR(fill(4096, 7), allAccess))
+	psn := 0
+	var posted, complete [2]uint64
+	for i := 0; s.more() && i < 200; i++ {
+		switch s.n(8) {
+		case 0:
+			if j := s.n(2); x.srq[j].PostRecv(&verbs.RecvWR{ID: posted[j], SGList: []verbs.SGE{x.mem[j].SGE(0, choose(&s, 4096, 100, 0))}}) == nil {
+				posted[j]++
+			}
+		case 1:
+			if s.n(8) == 0 {
+				r.modify(verbs.StateReset)
+				r.connect()
+				psn = 0
+			}
+		default:
+			at := psn + choose(&s, 0, 0, 0, 0, 0, 0, -1, 1, -2, 100)
+			op := requestOpcodes[s.n(len(requestOpcodes))] | wire.Opcode(wire.XRC)<<5
+			n := 0
+			if op.Info().HasPayload() {
+				n = choose(&s, 256, 256, 8, 0, 1, 255, 257)
+			}
+			mr := choose(&s, x.mem[0], x.mem[1], readable, secret, stranger)
+			p := r.req(op, at, fill(n, byte(at)), reth(mr.Addr()+uint64(choose(&s, 0, 0, 8, 3841, -1)), mr.RKey(), choose(&s, uint32(n), 512, 4096, 1<<31)),
+				func(p *wire.Packet) {
+					p.XRCETH.SRQ = choose(&s, x.srq[0].Num(), x.srq[0].Num(), x.srq[1].Num(), 0, 1<<24-1)
+					p.AtomicETH = wire.AtomicETH{Addr: mr.Addr(), RKey: mr.RKey(), Swap: 1}
+					p.AckReq = s.n(2) == 0
+				})
+			r.give(p)
+			if at == psn {
+				psn++
+			}
+		}
+		r.take()
+		for j, cq := range x.cq {
+			for _, wc := range poll(t, cq) {
+				if wc.WRID != complete[j] || wc.QPNum != r.qp.Num() {
+					t.Fatalf("SRQ %d: %+v completes, %d is next", j, wc, complete[j])
+				}
+				if complete[j]++; complete[j] > posted[j] {
+					t.Fatalf("SRQ %d: %d completions of %d receives", j, complete[j], posted[j])
+				}
+			}
+		}
+	}
+	for seed, mr := range map[byte]*verbs.MR{5: secret, 6: readable, 7: stranger} {
+		if !bytes.Equal(mr.Buf(), fill(4096, seed)) {
+			t.Error("a region that the peer may not write has changed")
+		}
+	}
 }
