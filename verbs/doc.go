@@ -114,7 +114,7 @@
 //	ibv_query_device_ex_input, ibv_port_attr
 //	ibv_values_ex                                       Device.RawClock
 //	ibv_odp_caps, ibv_cq_moderation_caps                ODPCaps, DeviceAttrEx.CQModeration
-//	ibv_gid_entry                                       GIDEntry
+//	ibv_gid, ibv_gid_entry                              GID, GIDEntry
 //	ibv_context_ops                                     Provider
 //	ibv_pd, ibv_td, ibv_td_init_attr,                   PD, TD, ParentDomain
 //	ibv_parent_domain_init_attr
@@ -201,6 +201,60 @@
 //	rdma_addr, rdma_route, rdma_addrinfo                rdmacm.Route
 //	rdma_ib_addr                                        none: it is for InfiniBand's GIDs and P_Keys
 //	rdma_cm_join_mc_attr_ex                             rdmacm.ID.JoinMulticast
+//
+// Their enumerations:
+//
+//	ibv_wc_status, ibv_wc_opcode, ibv_wc_flags          WCStatus, WCOpcode, WCFlags
+//	ibv_wr_opcode, ibv_send_flags                       WROpcode, SendFlags
+//	ibv_event_type                                      AsyncEventType
+//	ibv_qp_type, ibv_qp_state, ibv_mig_state            QPType, QPState, MigState
+//	ibv_qp_attr_mask, ibv_srq_attr_mask                 QPAttrMask, SRQAttrMask
+//	ibv_qp_create_flags                                 QPInitAttr.BlockSelfMcastLB
+//	ibv_srq_type                                        SRQInitAttr.XRCD
+//	ibv_access_flags, ibv_rereg_mr_flags                Access, ReregFlags
+//	ibv_rereg_mr_err_code                               none: a Rereg that is refused leaves the region as it was
+//	ibv_mw_type, ibv_gid_type                           MWType, GIDType
+//	ibv_device_cap_flags, ibv_atomic_cap                DeviceCapFlags, AtomicCap
+//	ibv_node_type, ibv_transport_type                   NodeType, Transport
+//	ibv_port_state, ibv_mtu                             PortState, MTU
+//	ibv_port_cap_flags, ibv_port_cap_flags2             PortAttr.PortCapFlags, PortAttr.PortCapFlags2
+//	ibv_rate                                            AHAttr.StaticRate
+//	ibv_odp_general_caps, ibv_odp_transport_cap_bits    ODPCaps
+//	ibv_placement_type, ibv_selectivity_level           FlushType, FlushLevel
+//	ibv_flow_attr_type, ibv_flow_flags                  FlowAttrType, FlowFlags
+//	ibv_flow_spec_type                                  FlowSpec
+//	ibv_counter_description                             CounterDescription
+//	ibv_read_counters_flags                             none: Counters.Read has what is counted at the moment
+//	ibv_cq_attr_mask, ibv_cq_init_attr_mask,            none: a field that is not set is zero
+//	ibv_parent_domain_init_attr_mask,
+//	ibv_qp_init_attr_mask, ibv_qp_open_attr_mask,
+//	ibv_srq_init_attr_mask, ibv_values_mask,
+//	ibv_xrcd_init_attr_mask
+//	ibv_create_cq_attr_flags                            none: any number of goroutines may use a CQ, and an overrun
+//	                                                    is an error
+//	ibv_create_cq_wc_flags                              none: a completion has all that there is to know of it
+//	ibv_qp_create_send_ops_flags                        none: a Builder has all that its QP can do
+//	ibv_raw_packet_caps                                 none: no provider strips VLAN tags or scatters checksums
+//	ibv_fork_status                                     none: a Go program does not fork
+//	ibv_dm_mask                                         none: software has no memory of its own
+//	ibv_advise_mr_advice                                none: there are no page tables of the device's to prefetch
+//	                                                    into
+//	ibv_pci_atomic_op_size                              none: no provider is on PCI
+//	ibv_ops_flags, ibv_ops_wr_opcode, ibv_tm_cap_flags  none: no provider has tag matching
+//	ibv_ind_table_init_attr_mask, ibv_rx_hash_fields,   none: no provider has RSS
+//	ibv_rx_hash_function_flags, ibv_wq_attr_mask,
+//	ibv_wq_flags, ibv_wq_init_attr_mask, ibv_wq_state,
+//	ibv_wq_type
+//	ibv_flow_action_esp_mask, ibv_flow_action_esp,      none: no provider has IPsec offload
+//	ibv_flow_action_esp_encap,
+//	ibv_flow_action_esp_flags,
+//	ibv_flow_action_esp_keymat,
+//	ibv_flow_action_esp_keymat_aes_gcm,
+//	ibv_flow_action_esp_keymat_aes_gcm_iv_algo,
+//	ibv_flow_action_esp_replay,
+//	ibv_flow_action_esp_replay_bmp
+//	rdma_cm_event_type, rdma_port_space                 rdmacm.EventType, rdmacm.PortSpace
+//	rdma_cm_mc_join_flags, rdma_cm_join_mc_attr_mask    none: who joins a group sends and receives
 //
 // Enumerations have the values of ibverbs, and their String is its name without the prefix. Errors wrap a kind
 // ([ErrInvalid], …) and the errno that libibverbs would give.

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// cNames is every function and structure of rdma-core 44's verbs.h, rdma_cma.h and rdma_verbs.h, and
-// ibv_wr_flush, which is newer.
+// cNames is every function, structure and enumeration of rdma-core 44's verbs.h, rdma_cma.h and rdma_verbs.h, and what
+// is newer: FLUSH.
 var cNames = strings.Fields(`
 	ibv_ack_async_event ibv_ack_cq_events ibv_advise_mr ibv_ah ibv_ah_attr ibv_alloc_dm ibv_alloc_dm_attr
 	ibv_alloc_mw ibv_alloc_null_mr ibv_alloc_parent_domain ibv_alloc_pd ibv_alloc_td ibv_async_event
@@ -68,6 +68,22 @@ var cNames = strings.Fields(`
 	rdma_create_srq rdma_create_srq_ex rdma_dereg_mr rdma_destroy_srq rdma_get_recv_comp rdma_get_send_comp
 	rdma_post_read rdma_post_readv rdma_post_recv rdma_post_recvv rdma_post_send rdma_post_sendv rdma_post_ud_send
 	rdma_post_write rdma_post_writev rdma_reg_msgs rdma_reg_read rdma_reg_write rdma_seterrno
+
+	ibv_access_flags ibv_advise_mr_advice ibv_atomic_cap ibv_counter_description ibv_cq_attr_mask
+	ibv_cq_init_attr_mask ibv_create_cq_attr_flags ibv_create_cq_wc_flags ibv_device_cap_flags ibv_dm_mask
+	ibv_event_type ibv_flow_action_esp ibv_flow_action_esp_encap ibv_flow_action_esp_flags
+	ibv_flow_action_esp_keymat ibv_flow_action_esp_keymat_aes_gcm ibv_flow_action_esp_keymat_aes_gcm_iv_algo
+	ibv_flow_action_esp_mask ibv_flow_action_esp_replay ibv_flow_action_esp_replay_bmp ibv_flow_attr_type
+	ibv_flow_flags ibv_flow_spec_type ibv_fork_status ibv_gid ibv_gid_type ibv_ind_table_init_attr_mask
+	ibv_mig_state ibv_mtu ibv_mw_type ibv_node_type ibv_odp_general_caps ibv_odp_transport_cap_bits ibv_ops_flags
+	ibv_ops_wr_opcode ibv_parent_domain_init_attr_mask ibv_pci_atomic_op_size ibv_placement_type ibv_port_cap_flags
+	ibv_port_cap_flags2 ibv_port_state ibv_qp_attr_mask ibv_qp_create_flags ibv_qp_create_send_ops_flags
+	ibv_qp_init_attr_mask ibv_qp_open_attr_mask ibv_qp_state ibv_qp_type ibv_rate ibv_raw_packet_caps
+	ibv_read_counters_flags ibv_rereg_mr_err_code ibv_rereg_mr_flags ibv_rx_hash_fields ibv_rx_hash_function_flags
+	ibv_selectivity_level ibv_send_flags ibv_srq_attr_mask ibv_srq_init_attr_mask ibv_srq_type ibv_tm_cap_flags
+	ibv_transport_type ibv_values_mask ibv_wc_flags ibv_wc_opcode ibv_wc_status ibv_wq_attr_mask ibv_wq_flags
+	ibv_wq_init_attr_mask ibv_wq_state ibv_wq_type ibv_wr_opcode ibv_xrcd_init_attr_mask rdma_cm_event_type
+	rdma_cm_join_mc_attr_mask rdma_cm_mc_join_flags rdma_port_space
 `)
 
 // goNames is every exported name of a package, as Name, Type.Method or Type.Field.
