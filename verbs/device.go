@@ -21,6 +21,7 @@ type Device struct {
 	mcast                    map[mcastGroup]int // QPs attached
 	xrcds                    map[*XRCD]struct{}
 	srqNum                   uint32 // of the last XRC SRQ
+	defaultPD                *PD    // nil: nobody has asked for it
 	closed                   bool
 }
 
@@ -85,19 +86,35 @@ func (d *Device) checkPort(op string, port uint8) error {
 // Close closes the device. ErrBusy while any object on it is left.
 func (d *Device) Close() error {
 	const op = "close device"
-	d.mu.Lock()
-	switch {
-	case d.closed:
-		d.mu.Unlock()
-		return Errorf(ErrDestroyed, op, "%s is closed already", d.Name())
-	case d.pds+d.cqs+d.chns+len(d.xrcds) > 0:
-		defer d.mu.Unlock()
-		return Errorf(ErrBusy, op, "%d PDs, %d CQs, %d completion channels and %d XRC domains are left", d.pds, d.cqs, d.chns, len(d.xrcds))
+	if err := d.shut(op); err != nil {
+		return err
 	}
-	d.closed = true
-	d.mu.Unlock()
 	d.events.close()
 	return d.prov.Close()
+}
+
+// shut marks the device as closed, and ends its default PD.
+func (d *Device) shut(op string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	pds := d.pds
+	if d.defaultPD != nil {
+		pds--
+	}
+	switch {
+	case d.closed:
+		return Errorf(ErrDestroyed, op, "%s is closed already", d.Name())
+	case pds+d.cqs+d.chns+len(d.xrcds) > 0:
+		return Errorf(ErrBusy, op, "%d PDs, %d CQs, %d completion channels and %d XRC domains are left", pds, d.cqs, d.chns, len(d.xrcds))
+	}
+	if d.defaultPD != nil {
+		if err := d.defaultPD.dealloc(op); err != nil {
+			return err
+		}
+		d.defaultPD = nil
+	}
+	d.closed = true
+	return nil
 }
 
 // reserve counts a new object of a kind, if the device is open and has room. d.mu is held.

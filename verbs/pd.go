@@ -22,6 +22,25 @@ type PD struct {
 func (d *Device) AllocPD() (*PD, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	return d.allocPD()
+}
+
+// DefaultPD is the PD of QPs that package rdmacm makes without one. It is there from the first call on until the device
+// is closed.
+func (d *Device) DefaultPD() (*PD, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.defaultPD == nil {
+		pd, err := d.allocPD()
+		if err != nil {
+			return nil, err
+		}
+		d.defaultPD = pd
+	}
+	return d.defaultPD, nil
+}
+
+func (d *Device) allocPD() (*PD, error) {
 	if err := d.reserve("allocate PD", &d.pds, d.attr.MaxPD, "MaxPD"); err != nil {
 		return nil, err
 	}
@@ -36,6 +55,14 @@ func (pd *PD) Dealloc() error {
 	const op = "deallocate PD"
 	pd.dev.mu.Lock()
 	defer pd.dev.mu.Unlock()
+	if pd == pd.dev.defaultPD {
+		return Errorf(ErrBusy, op, "the default PD goes with the device")
+	}
+	return pd.dealloc(op)
+}
+
+// dealloc is Dealloc of any PD. dev.mu is held.
+func (pd *PD) dealloc(op string) error {
 	if pd.dead {
 		return Errorf(ErrDestroyed, op, "the PD is gone already")
 	}

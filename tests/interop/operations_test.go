@@ -379,8 +379,8 @@ func TestLargestMessages(t *testing.T) {
 			case !slices.Contains(sends, opcode):
 			case opcode == verbs.RDMARead:
 				// Nothing acknowledges READ responses, and an emulated peer takes them in slower than they come: it asks for
-				// the rest several times.
-				most = size / 1024 * 6
+				// the rest again: up to 3.7 packets for one were seen, mostly less than two.
+				most = size / 1024 * 4
 			default:
 				most = size / 1024 * 3 / 2
 			}

@@ -163,8 +163,7 @@ func dial(ctx context.Context, dev *verbs.Device, to netip.AddrPort, cfg *Config
 // QP is the connected QP, in RTS; in ERR when the connection is over. Close destroys it.
 func (c *Conn) QP() *verbs.QP { return c.qp }
 
-// PD is the QP's protection domain. Memory regions in the default one must be gone before the last Conn that uses it
-// is closed.
+// PD is the QP's protection domain. The default one, and memory regions in it, outlive the Conn.
 func (c *Conn) PD() *verbs.PD { return c.qp.PD() }
 
 // SendCQ is where send work requests complete.

@@ -2,7 +2,6 @@ package rdmacm
 
 import (
 	"errors"
-	"sync"
 
 	"github.com/softrnic/softrnic/verbs"
 )
@@ -12,15 +11,14 @@ const UDPQKey = 0x01234567
 
 // qpResources is a QP and what CreateQP made for it.
 type qpResources struct {
-	qp        *verbs.QP
-	cqs       []*verbs.CQ
-	channels  []*verbs.CompChannel
-	defaultPD *verbs.PD // if it is used
+	qp       *verbs.QP
+	cqs      []*verbs.CQ
+	channels []*verbs.CompChannel
 }
 
 // CreateQP makes the ID's QP and takes it to INIT, a UD QP to RTS (rdma_create_qp). The ID must know its device.
 //
-// What is left out is made, and goes with the QP: a nil pd is the device's default one, which all IDs share; a nil CQ
+// What is left out is made, and goes with the QP: a nil pd is the device's default one, which all IDs share and which stays; a nil CQ
 // in attr is a new one, as large as its queue and with a completion channel. Type and Transport are the ID's; if not
 // zero they must be the same.
 //
@@ -71,10 +69,9 @@ func (id *ID) CreateQP(pd *verbs.PD, attr *verbs.QPInitAttr) error {
 func (id *ID) makeQP(pd *verbs.PD, init *verbs.QPInitAttr) (err error) {
 	r := id.qp
 	if pd == nil {
-		if pd, err = defaultPDs.get(id.dev); err != nil {
+		if pd, err = id.dev.DefaultPD(); err != nil {
 			return err
 		}
-		r.defaultPD = pd
 	}
 	if init.SendCQ == nil {
 		if init.SendCQ, err = r.makeCQ(id.dev, init.Cap.MaxSendWR); err != nil {
@@ -197,9 +194,6 @@ func (r *qpResources) destroy() error {
 	for _, ch := range r.channels {
 		errs = append(errs, ch.Destroy())
 	}
-	if r.defaultPD != nil {
-		errs = append(errs, defaultPDs.put(r.defaultPD.Device()))
-	}
 	return errors.Join(errs...)
 }
 
@@ -230,48 +224,4 @@ func (id *ID) failQP() {
 		// The only error is that the application destroyed the QP, and then there is nothing to flush.
 		_ = qp.Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState)
 	}
-}
-
-// defaultPDs are the PDs of QPs that are made without one: one a device, as long as an ID uses it.
-var defaultPDs = pdTable{pds: make(map[*verbs.Device]*sharedPD)}
-
-type pdTable struct {
-	mu  sync.Mutex // before those of verbs
-	pds map[*verbs.Device]*sharedPD
-}
-
-type sharedPD struct {
-	pd    *verbs.PD
-	users int
-}
-
-func (t *pdTable) get(d *verbs.Device) (*verbs.PD, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	s := t.pds[d]
-	if s == nil {
-		pd, err := d.AllocPD()
-		if err != nil {
-			return nil, err
-		}
-		s = &sharedPD{pd: pd}
-		t.pds[d] = s
-	}
-	s.users++
-	return s.pd, nil
-}
-
-// put gives a PD back. The last user's fails with ErrBusy if the PD has MRs; then it stays for the next one.
-func (t *pdTable) put(d *verbs.Device) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	s := t.pds[d]
-	if s.users--; s.users > 0 {
-		return nil
-	}
-	if err := s.pd.Dealloc(); err != nil {
-		return err
-	}
-	delete(t.pds, d)
-	return nil
 }
