@@ -28,6 +28,10 @@ var bottleneckQueue = impair.Direction{
 	Rate: bottleneckRate, Queue: 400e3, ECN: impair.ECN{Min: 20e3, Max: 200e3}, Delay: 10 * time.Microsecond,
 }
 
+// underWay is how many messages each flow keeps under way. The fewer are enough for half of the link; but of a queue that
+// overflows, the two have, and lose, unequal parts.
+var underWay = [2]int{16, 3}
+
 // run has both hosts WRITE to the third for as long as both do, or has that READ from them. The second begins late.
 func (b *bottleneck) run(t *testing.T, code verbs.WROpcode) {
 	const late, settle, measured, size = 20 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond, 64 << 10
@@ -59,7 +63,7 @@ func (b *bottleneck) run(t *testing.T, code verbs.WROpcode) {
 				time.Sleep(time.Duration(i) * late)
 				wr := verbs.SendWR{Opcode: code, Flags: verbs.SendSignaled, RemoteAddr: mr[i][1].Addr(), RKey: mr[i][1].RKey(),
 					SGList: []verbs.SGE{mr[i][0].SGE(0, size)}}
-				result <- flows[i][0].keepBusy(&wr, 16, func() bool {
+				result <- flows[i][0].keepBusy(&wr, underWay[i], func() bool {
 					now := time.Since(begin)
 					if now >= settle && now < settle+measured {
 						b.got[i] += size
@@ -85,6 +89,9 @@ func (b *bottleneck) run(t *testing.T, code verbs.WROpcode) {
 	})
 	t.Logf("control %v: %d and %d bytes, %+v, %d CNPs", b.control != nil, b.got[0], b.got[1], b.queue, b.cnps)
 }
+
+// share is the first flow's of what both get.
+func (b *bottleneck) share() float64 { return float64(b.got[0]) / float64(b.got[0]+b.got[1]) }
 
 // keepBusy has n requests like wr under way, until one is complete and more says that it is enough; then it waits for the
 // others.
@@ -112,7 +119,7 @@ func (e *endpoint) keepBusy(wr *verbs.SendWR, n int, more func() bool) error {
 }
 
 // TestCongestion: two connections that meet in a queue share what it lets through, and keep it short of its bound, if
-// they control congestion. If they do not, it overflows.
+// they control congestion. If they do not, it overflows, and they do not.
 func TestCongestion(t *testing.T) {
 	for _, code := range []verbs.WROpcode{verbs.RDMAWrite, verbs.RDMARead} {
 		t.Run(code.String(), func(t *testing.T) {
@@ -122,12 +129,14 @@ func TestCongestion(t *testing.T) {
 			if c := with.queue; c.Overflowed != 0 || c.Marked == 0 || with.cnps == 0 {
 				t.Errorf("the queue of those that control congestion: %+v; %d CNPs", c, with.cnps)
 			}
-			a, b := float64(with.got[0]), float64(with.got[1])
-			if share := a / (a + b); share < 0.475 || share > 0.525 {
-				t.Errorf("they get %.0f and %.0f bytes, want them within 10 %% of each other", a, b)
+			if share := with.share(); share < 0.475 || share > 0.525 {
+				t.Errorf("the first gets %.3f of what both get, want them within 10 %% of each other", share)
 			}
-			if used := (a + b) * 8 / 0.2 / bottleneckRate; used < 0.8 {
+			if used := float64(with.got[0]+with.got[1]) * 8 / 0.2 / bottleneckRate; used < 0.8 {
 				t.Errorf("they use %.2f of the link", used)
+			}
+			if share := without.share(); share > 0.4 && share < 0.6 {
+				t.Errorf("without congestion control, the first gets %.3f of what both get", share)
 			}
 			if c := without.queue; c.Overflowed == 0 || c.Marked != 0 || without.cnps != 0 {
 				t.Errorf("the queue of those that do not: %+v; %d CNPs", c, without.cnps)
