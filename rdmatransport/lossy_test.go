@@ -1,0 +1,51 @@
+package rdmatransport_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/impair"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// BenchmarkLossyWrite keeps 16 WRITEs posted over a link that loses packets, both ways: goodput, and allocations, which are
+// all the link's: impair copies each packet.
+func BenchmarkLossyWrite(b *testing.B) {
+	const size, depth = 64 << 10, 16
+	for _, loss := range []float64{0, 0.001, 0.01} {
+		b.Run(fmt.Sprint(loss), func(b *testing.B) {
+			wrap := func(l link.Link) link.Link {
+				bad, err := impair.New(l, impair.Config{Seed: 1, Out: impair.Direction{Loss: loss}})
+				if err != nil {
+					b.Fatal(err)
+				}
+				return bad
+			}
+			e := newEnds(b, setting{transport: verbs.RoCEv2, devices: 2, wrap: wrap}, workingSet)
+			wr := &verbs.SendWR{Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, RKey: e.side[1].mr.RKey(),
+				SGList: make([]verbs.SGE, 1)}
+			posted := 0
+			write := func(n int) {
+				for at := 0; n > 0; n, at = n-1, (at+size)%workingSet {
+					wr.SGList[0], wr.RemoteAddr = e.side[0].mr.SGE(at, size), e.side[1].mr.Addr()+uint64(at)
+					e.side[0].post(b, wr)
+					if posted++; posted == depth {
+						posted -= e.side[0].take(b)
+					}
+				}
+				for posted > 0 {
+					posted -= e.side[0].take(b)
+				}
+			}
+			write(200) // pools fill
+			counters := e.devs[0].provider.Counters
+			sent := counters()["sent_pkts"]
+			b.SetBytes(size)
+			b.ReportAllocs()
+			b.ResetTimer()
+			write(b.N)
+			b.ReportMetric(float64(counters()["sent_pkts"]-sent)/float64(b.N), "packets/op")
+		})
+	}
+}
