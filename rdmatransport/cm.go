@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/softrnic/softrnic/rdmatransport/roce"
 	"github.com/softrnic/softrnic/rdmatransport/roce/cm"
 	"github.com/softrnic/softrnic/rdmatransport/timers"
 	"github.com/softrnic/softrnic/stack"
@@ -67,7 +68,7 @@ func (p *Provider) Route(transport verbs.Transport, src, dst netip.Addr) (rdmacm
 		}
 		index := slices.Index(table, from)
 		if index < 0 {
-			errs = append(errs, fmt.Errorf("%v is not among the first %d addresses of %s, its GIDs: %w", from, gidTable, nic.Name(), syscall.ENETUNREACH))
+			errs = append(errs, fmt.Errorf("%v is not among the first %d addresses of %s, its GIDs: %w", from, roce.V1Index, nic.Name(), syscall.ENETUNREACH))
 			continue
 		}
 		route = rdmacm.Route{

@@ -2,9 +2,11 @@ package rdmatransport_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/rdmatransport/roce"
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -34,5 +36,65 @@ func TestGIDChange(t *testing.T) {
 	_, err := s.pd.CreateAH(&verbs.AHAttr{PortNum: 1, IsGlobal: true, GRH: verbs.GRH{DGID: third.GID, SGIDIndex: 2}})
 	if !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("from the hole: %v", err)
+	}
+}
+
+// TestGIDTable: RoCEv2's indices are those of the addresses, as rxe has them, and RoCE v1's 128 on.
+func TestGIDTable(t *testing.T) {
+	s := newStation(t, pipe.New(), "10.0.0.1/24")
+	n := s.host.Interfaces()[0]
+	for i := 2; i < 200; i++ {
+		ok(t, n.AddAddr(fmt.Sprintf("10.0.0.%d/24", i)))
+	}
+	addrs := n.GIDs()
+	table := must(s.dev.GIDTable(1))(t)
+	if len(table) != 2*roce.V1Index {
+		t.Fatalf("%d entries", len(table))
+	}
+	for i, e := range table {
+		want := verbs.GIDEntry{GID: verbs.GIDFromAddr(addrs[i%roce.V1Index]), Index: i, PortNum: 1, Type: verbs.GIDTypeRoCEv2, NetDev: n.Name()}
+		if i >= roce.V1Index {
+			want.Type = verbs.GIDTypeRoCEv1
+		}
+		if e != want {
+			t.Errorf("entry %d is %+v, want %+v", i, e, want)
+		}
+	}
+}
+
+// TestGIDTypesDiffer: a QP whose peer speaks the other RoCE hears nothing of it, with packets and without.
+func TestGIDTypesDiffer(t *testing.T) {
+	lan := pipe.New()
+	a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
+	for _, tc := range []struct {
+		gids [2]uint8
+		want verbs.WCStatus
+	}{{[2]uint8{1, 1}, verbs.WCSuccess}, {[2]uint8{129, 129}, verbs.WCSuccess}, {[2]uint8{1, 129}, verbs.WCRetryExcErr}, {[2]uint8{129, 1}, verbs.WCRetryExcErr}} {
+		var qps [2]*verbs.QP
+		var cqs [2]*verbs.CQ
+		for i, s := range []*station{a, b} {
+			ch := must(s.dev.CreateCompChannel())(t)
+			cqs[i] = must(s.dev.CreateCQ(8, &verbs.CQInitAttr{Channel: ch}))(t)
+			qps[i] = must(s.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: cqs[i], RecvCQ: cqs[i], Cap: verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4}}))(t)
+			defer func() {
+				ok(t, qps[i].Destroy())
+				ok(t, cqs[i].Destroy())
+				ok(t, ch.Destroy())
+			}()
+		}
+		for i, peer := range []*station{b, a} {
+			ok(t, qps[i].Modify(&verbs.QPAttr{QPState: verbs.StateInit, PortNum: 1},
+				verbs.QPAttrState|verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrAccessFlags))
+			ok(t, qps[i].Modify(&verbs.QPAttr{QPState: verbs.StateRTR, PathMTU: verbs.MTU1024, DestQPNum: qps[1-i].Num(), MaxDestRDAtomic: 1,
+				AHAttr: verbs.AHAttr{IsGlobal: true, PortNum: 1, GRH: verbs.GRH{DGID: verbs.GIDFromAddr(peer.addr), SGIDIndex: tc.gids[i]}}},
+				verbs.QPAttrState|verbs.QPAttrAV|verbs.QPAttrPathMTU|verbs.QPAttrDestQPN|verbs.QPAttrRQPSN|verbs.QPAttrMaxDestRDAtomic|verbs.QPAttrMinRNRTimer))
+			ok(t, qps[i].Modify(&verbs.QPAttr{QPState: verbs.StateRTS, Timeout: 10, RetryCnt: 1, MaxRDAtomic: 1},
+				verbs.QPAttrState|verbs.QPAttrSQPSN|verbs.QPAttrTimeout|verbs.QPAttrRetryCnt|verbs.QPAttrRNRRetry|verbs.QPAttrMaxQPRDAtomic))
+		}
+		ok(t, qps[1].PostRecv(&verbs.RecvWR{}))
+		ok(t, qps[0].PostSend(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled}))
+		if wc := poll(t, cqs[0]); wc.Status != tc.want {
+			t.Errorf("GIDs %d: %v, want %v", tc.gids, wc.Status, tc.want)
+		}
 	}
 }

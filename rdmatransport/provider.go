@@ -30,7 +30,7 @@ const (
 	maxAH     = 1 << 20
 	maxSGE    = 32
 	maxInline = 1024
-	gidTable  = 256 // what an address vector's sgid_index of 8 bits can name
+	gidTable  = 256 // what an address vector's sgid_index of 8 bits can name, half of it RoCE v1's
 
 	maxMcastGroup  = 1024
 	maxMcastAttach = 256
@@ -188,19 +188,26 @@ func (p *Provider) QueryPort(port uint8) (verbs.PortAttr, error) {
 	}, nil
 }
 
-// GIDTable implements verbs.Provider.
+// GIDTable implements verbs.Provider. Each address is there for RoCEv2, at the index that it has with Linux's rxe, which
+// has no other, and for RoCE v1 128 indices on. Hardware has the two side by side, v1 first; but what works with -g 1
+// next to rxe should here.
 func (p *Provider) GIDTable(port uint8) ([]verbs.GIDEntry, error) {
 	nic, err := p.nic(port)
 	if err != nil {
 		return nil, err
 	}
 	addrs := gids(nic)
-	table := make([]verbs.GIDEntry, 0, len(addrs))
-	for i, a := range addrs {
-		if a.IsValid() {
-			table = append(table, verbs.GIDEntry{
-				GID: verbs.GIDFromAddr(a), Index: i, PortNum: port, Type: verbs.GIDTypeRoCEv2, NetDev: nic.Name(),
-			})
+	table := make([]verbs.GIDEntry, 0, 2*len(addrs))
+	for _, k := range [...]struct {
+		first int
+		t     verbs.GIDType
+	}{{0, verbs.GIDTypeRoCEv2}, {roce.V1Index, verbs.GIDTypeRoCEv1}} {
+		for i, a := range addrs {
+			if a.IsValid() {
+				table = append(table, verbs.GIDEntry{
+					GID: verbs.GIDFromAddr(a), Index: k.first + i, PortNum: port, Type: k.t, NetDev: nic.Name(),
+				})
+			}
 		}
 	}
 	return table, nil
@@ -226,7 +233,7 @@ func (p *Provider) Watch(f func(t verbs.AsyncEventType, port uint8)) {
 // gids are the addresses that the GID table has room for; the zero Addr is a hole.
 func gids(nic stack.NIC) []netip.Addr {
 	addrs := nic.GIDs()
-	return addrs[:min(len(addrs), gidTable)]
+	return addrs[:min(len(addrs), roce.V1Index)]
 }
 
 // activeMTU is the largest path MTU over an interface.
@@ -298,40 +305,10 @@ func (p *Provider) Progress() bool { return p.roce.Progress() }
 // EndProgress implements verbs.Provider.
 func (p *Provider) EndProgress() { p.roce.EndProgress() }
 
-// PortCounters is a snapshot of what has passed a port as RoCE packets, by the names of the counters that InfiniBand's
-// ports have; none of messages that go without packets, or loop back. Data is in words of four bytes, of whole Ethernet
-// frames.
-func (p *Provider) PortCounters(port uint8) (map[string]uint64, error) {
-	nic, err := p.nic(port)
-	if err != nil {
-		return nil, err
-	}
-	c := nic.Counters()
-	return map[string]uint64{
-		"port_xmit_data":         c.Sent.Bytes / 4,
-		"port_rcv_data":          c.Received.Bytes / 4,
-		"port_xmit_packets":      c.Sent.Packets,
-		"port_rcv_packets":       c.Received.Packets,
-		"unicast_xmit_packets":   c.Sent.Packets - c.Sent.Multicast,
-		"unicast_rcv_packets":    c.Received.Packets - c.Received.Multicast,
-		"multicast_xmit_packets": c.Sent.Multicast,
-		"multicast_rcv_packets":  c.Received.Multicast,
-		"port_rcv_errors":        c.RxMalformed,
-		"port_xmit_discards":     c.TxErrors + c.TxNoRoute,
-	}, nil
-}
-
-// Counters is a snapshot of the device's counters, by the names of rxe's hw_counters where rxe has them (ack_deferred it
-// has not: no acknowledgement that comes in waits), and the sums of those of its ports.
+// Counters is a snapshot of the device's counters, by the names of rxe's hw_counters where rxe has them.
 func (p *Provider) Counters() map[string]uint64 {
 	all := p.roce.Snapshot()
 	all["link_downed"] = p.linkDowned.Load()
-	for i := range p.nics {
-		port, _ := p.PortCounters(uint8(i + 1)) // it is there
-		for name, n := range port {
-			all[name] += n
-		}
-	}
 	maps.Copy(all, p.cm.Counters.Snapshot())
 	maps.Copy(all, p.iwarp.Snapshot())
 	maps.Copy(all, p.raw.Snapshot())

@@ -9,6 +9,7 @@ import (
 
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/rdmatransport/roce"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
 )
@@ -21,6 +22,7 @@ type udNode struct {
 	pd   *verbs.PD
 	mr   *verbs.MR
 	qps  []*verbs.QP
+	v1   bool // RoCE v1, for what ah makes
 }
 
 const udQKey = 0x1234
@@ -76,6 +78,9 @@ func (n *udNode) ah(to netip.Addr) *verbs.AH {
 	gid := 1
 	if !to.Is4() {
 		gid = 2
+	}
+	if n.v1 {
+		gid += roce.V1Index
 	}
 	ah, err := n.pd.CreateAH(&verbs.AHAttr{IsGlobal: true, PortNum: 1, GRH: verbs.GRH{
 		DGID: verbs.GIDFromAddr(to), SGIDIndex: uint8(gid)}})
@@ -133,11 +138,15 @@ func (n *udNode) want(texts ...string) []verbs.WC {
 // TestDatagrams sends one, and answers it by what came with it; to another host, to another QP of the device and to the
 // QP itself.
 func TestDatagrams(t *testing.T) {
-	for _, v4 := range []bool{true, false} {
-		t.Run(map[bool]string{true: "IPv4", false: "IPv6"}[v4], func(t *testing.T) {
+	for name, c := range map[string]struct{ v4, v1 bool }{
+		"IPv4": {v4: true}, "IPv6": {}, "RoCE v1, IPv4": {v4: true, v1: true}, "RoCE v1, IPv6": {v1: true},
+	} {
+		v4 := c.v4
+		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				lan := pipe.New()
 				a, b := newUDNode(t, lan, 1, 2), newUDNode(t, lan, 2, 1)
+				a.v1, b.v1 = c.v1, c.v1
 				for _, c := range []struct {
 					name string
 					to   *udNode
@@ -156,8 +165,8 @@ func TestDatagrams(t *testing.T) {
 					}
 					back, err := c.to.pd.CreateAHFromWC(1, &wc, c.to.mr.Buf()[c.qp<<12:])
 					a.check(err)
-					if attr, _ := back.Query(); attr.GRH.DGID.Addr() != a.addr[v4] {
-						t.Errorf("%s: the way back leads to %v", c.name, attr.GRH.DGID.Addr())
+					if attr, _ := back.Query(); attr.GRH.DGID.Addr() != a.addr[v4] || (attr.GRH.SGIDIndex >= roce.V1Index) != a.v1 {
+						t.Errorf("%s: the way back leads to %v from GID %d", c.name, attr.GRH.DGID.Addr(), attr.GRH.SGIDIndex)
 					}
 					a.recv()
 					c.to.send(c.qp, back, wc.SrcQP, "thanks")
@@ -209,11 +218,13 @@ func TestDatagramBatch(t *testing.T) {
 
 // TestMulticast: every attached QP of every host gets a copy, the sender's too unless it does not want its own.
 func TestMulticast(t *testing.T) {
-	for _, group := range []string{"239.7.8.9", "ff05::7"} {
-		t.Run(group, func(t *testing.T) {
+	for i := range 4 {
+		group, v1 := []string{"239.7.8.9", "ff05::7"}[i%2], i >= 2
+		t.Run(fmt.Sprintf("%s, RoCE v1 %t", group, v1), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				lan := pipe.New()
 				a, b := newUDNode(t, lan, 1, 2), newUDNode(t, lan, 2, 2)
+				a.v1, b.v1 = v1, v1
 				to := netip.MustParseAddr(group)
 				ah := a.ah(to)
 				a.recv()

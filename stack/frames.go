@@ -59,7 +59,7 @@ func (n *Interface) steered(s *Steering, f *link.Frame) bool {
 	}
 	dst := [6]byte(f.Data)
 	group := dst[0]&1 != 0
-	if (group || dst == n.mac) && n.port.handle(f) {
+	if (group || dst == n.mac) && n.roce(f) {
 		return true
 	}
 	if s.Take != nil && takes(f, s.Take) {
@@ -70,6 +70,21 @@ func (n *Interface) steered(s *Steering, f *link.Frame) bool {
 	}
 	each(f, s.Rest)
 	return true
+}
+
+// roce gives a frame to the datagram port, also if it has a tag that says no more than a priority.
+func (n *Interface) roce(f *link.Frame) bool {
+	whole, tci := f.Data, f.TCI
+	if !f.TakeTag() {
+		return n.port.handle(f)
+	}
+	if f.TCI&link.VLANMask == 0 && n.port.handle(f) {
+		return true
+	}
+	f.AppendTagged(whole[:0], 12, f.TCI)
+	f.SetTagged(whole)
+	f.TCI = tci
+	return false
 }
 
 var cutters = sync.Pool{New: func() any { return new(link.Cutter) }}

@@ -27,6 +27,11 @@ func TestHostileFrames(t *testing.T) {
 		change(b)
 		return link.Frame{Data: b}
 	}
+	v1 := func(change func(b []byte)) link.Frame {
+		b := frameV1(b6, a6, w.mac, 20)
+		change(b)
+		return link.Frame{Data: b}
+	}
 	with := func(f link.Frame, change func(f *link.Frame)) link.Frame {
 		change(&f)
 		return f
@@ -74,6 +79,17 @@ func TestHostileFrames(t *testing.T) {
 		{"IPv6 from IPv4", v6(from("::ffff:10.0.0.2")), malformed},
 		{"superframe of segments of 0", with(v4(nil), func(f *link.Frame) { f.Segmentation = link.UDP }), malformed},
 		{"TCP superframe", with(v4(nil), func(f *link.Frame) { f.Segmentation, f.SegmentSize = link.TCPv4, 10 }), malformed},
+		{"correct RoCE v1", v1(func([]byte) {}), delivered},
+		{"RoCE v1 length beyond the frame", v1(func(b []byte) { put(b[18:], 21) }), malformed},
+		{"RoCE v1 length 0", v1(func(b []byte) { put(b[18:], 0) }), malformed},
+		{"RoCE v1 of IP version 4", v1(func(b []byte) { b[14] = 0x45 }), malformed},
+		{"RoCE v1 without a BTH", v1(func(b []byte) { b[20] = 17 }), malformed},
+		{"RoCE v1 from multicast", v1(from("ff02::1")), malformed},
+		{"RoCE v1 from nobody", v1(from("::")), malformed},
+		{"RoCE v1 from oneself", v1(from("2001:db8::1")), malformed},
+		{"RoCE v1 superframe", with(v1(func([]byte) {}), func(f *link.Frame) { f.Segmentation, f.SegmentSize = link.UDP, 10 }), malformed},
+		{"RoCE v1 for another GID", v1(func(b []byte) { b[53]++ }), ignored},
+		{"RoCE v1 cut in the GRH", link.Frame{Data: v1(func([]byte) {}).Data[:53]}, malformed},
 		{"first fragment", v4(func(b []byte) { put(b[20:], 0x2000) }), ignored},
 		{"last fragment", v4(func(b []byte) { put(b[20:], 1) }), ignored},
 		{"IPv4 options", v4(func(b []byte) { b[14] = 0x46 }), ignored},
@@ -134,12 +150,14 @@ func FuzzFrame(f *testing.F) {
 	f.Add(frame4(b4, a4, w.mac, 200), uint8(link.UDP), uint16(64))
 	f.Add(frame6(b6, a6, w.mac, 20), uint8(0), uint16(0))
 	f.Add(frame6(b6, a6, w.mac, 200), uint8(link.UDP), uint16(1))
+	f.Add(frameV1(b6, a6, w.mac, 20), uint8(0), uint16(0))
+	f.Add(frameV1(b4, a4, w.mac, 20), uint8(0), uint16(0))
 	h := newHost(f, w, stack.Addr("10.0.0.1/24"), stack.Addr("2001:db8::1/64"))
 	var data []byte
 	var t *testing.T
 	h.NICs()[0].Datagrams().Receive(func(d *stack.Datagram) {
 		headers := len(d.Header)
-		if headers != 28 && headers != 48 || len(d.Payload) == 0 || 14+headers+len(d.Payload) > len(data) {
+		if headers != 28 && headers != 48 && headers != 40 || d.V1 != (headers == 40) || len(d.Payload) == 0 || 14+headers+len(d.Payload) > len(data) {
 			t.Errorf("%d bytes of headers and %d of payload in a frame of %d", headers, len(d.Payload), len(data))
 		}
 		if &d.Header[0] != &data[14] || &d.Payload[0] != &data[14+headers] {
@@ -155,7 +173,7 @@ func FuzzFrame(f *testing.F) {
 				break
 			}
 			total += len(p)
-			if n := binary.BigEndian.Uint16(d.Header[headers-4:]); int(n) != 8+len(p) {
+			if n := binary.BigEndian.Uint16(d.Header[headers-4:]); !d.V1 && int(n) != 8+len(p) {
 				t.Errorf("segment of %d bytes has UDP length %d", len(p), n)
 			}
 		}

@@ -106,6 +106,21 @@ func frame6(src, dst netip.Addr, mac net.HardwareAddr, payload int) []byte {
 	return b
 }
 
+// frameV1 is a frame of RoCE v1, written from IBTA Vol 1 §8.3.
+func frameV1(src, dst netip.Addr, mac net.HardwareAddr, payload int) []byte {
+	b := make([]byte, 54+payload)
+	ethernet(b, mac, 0x8915)
+	b[14], b[20], b[21] = 0x60, 0x1b, 64
+	binary.BigEndian.PutUint16(b[18:], uint16(payload))
+	s, d := src.As16(), dst.As16()
+	copy(b[22:], s[:])
+	copy(b[38:], d[:])
+	for i := range b[54:] {
+		b[54+i] = byte(i)
+	}
+	return b
+}
+
 func ethernet(b []byte, mac net.HardwareAddr, proto tcpip.NetworkProtocolNumber) {
 	header.Ethernet(b).Encode(&header.EthernetFields{
 		SrcAddr: "\x02\x00\x00\x00\x00\x99", DstAddr: tcpip.LinkAddress(mac), Type: proto,

@@ -27,9 +27,9 @@ type trunk struct {
 	trunkKey
 	refs int       // under nic.trunkMu
 	out  link.Link // the interface's link, or a loopback
-	v4   bool
+	v4   bool      // over IPv4
 	ends Ends
-	// template is Ethernet, IP and UDP header without source port, lengths, ID and checksums.
+	// template is Ethernet, IP and UDP header, or of RoCE v1 GRH, without source port, lengths, ID and checksums.
 	template [ethLen + ipv6Len + udpLen]byte
 	pseudo   uint16 // sum of the UDP pseudo header without its length
 	headers  int    // bytes of template in use
@@ -79,15 +79,19 @@ func (p *port) Path(a PathAttr) (Path, error) {
 
 // trunk finds the trunk of a path, or makes it; with a reference for the caller.
 func (n *Interface) trunk(a PathAttr) (*trunk, error) {
-	t := &trunk{trunkKey: trunkKey{attr: a}, refs: 1, out: n.link, v4: a.Src.Is4(), ends: Ends{a.Src, a.Dst}, way: way{from: n, to: a.Dst}}
+	t := &trunk{trunkKey: trunkKey{attr: a}, refs: 1, out: n.link, v4: a.Src.Is4() && !a.V1, ends: Ends{a.Src, a.Dst, a.V1}, way: way{from: n, to: a.Dst}}
 	mac, err := t.route(n)
 	if err != nil {
 		return nil, err
 	}
-	t.uso = t.out.Offloads().USO && t.out.Offloads().Checksum
-	t.headers = ethLen + ipv6Len + udpLen
-	if t.v4 {
+	t.uso = !a.V1 && t.out.Offloads().USO && t.out.Offloads().Checksum
+	switch {
+	case a.V1:
+		t.headers = ethLen + grhLen
+	case t.v4:
 		t.headers = ethLen + ipv4Len + udpLen
+	default:
+		t.headers = ethLen + ipv6Len + udpLen
 	}
 	t.mtu = min(n.MTU(), link.MaxSuperframe) - (t.headers - ethLen)
 
@@ -120,6 +124,9 @@ func (t *trunk) route(n *Interface) (mac []byte, err error) {
 		}
 		return []byte(header.EthernetAddressFromMulticastIPv6Address(dst)), nil
 	}
+	if mac, ok := macFromLinkLocal(t.attr.Dst); ok && t.attr.V1 {
+		return mac, nil
+	}
 	r, terr := n.host.stack.FindRoute(n.id, tcpipAddr(t.attr.Src), dst, protocolOf(t.attr.Dst), false)
 	if terr != nil {
 		n.host.mu.Lock()
@@ -131,6 +138,9 @@ func (t *trunk) route(n *Interface) (mac []byte, err error) {
 	if hop := r.NextHop(); hop.BitLen() > 0 {
 		next, _ = netip.AddrFromSlice(hop.AsSlice())
 	}
+	if err := t.direct(next); err != nil {
+		return nil, err
+	}
 	t.nb = n.neighbour(t.attr.Src, next)
 	return make([]byte, 6), nil
 }
@@ -140,6 +150,11 @@ func (t *trunk) fill(dst []byte, src [6]byte) {
 	b := t.template[:]
 	copy(b, dst)
 	copy(b[6:], src[:])
+	if t.attr.V1 {
+		binary.BigEndian.PutUint16(b[12:], RoCEv1Type)
+		putGRH(b[ethLen:], &t.attr)
+		return
+	}
 	ip, ipLen := b[ethLen:], ipv6Len
 	if t.v4 {
 		ipLen = ipv4Len

@@ -14,6 +14,9 @@ import (
 // This file is all that a transport may know of a host: a datagram port for RoCEv2, streams for iWARP, and the
 // addresses behind them. [Host] implements it over gVisor's netstack; another stack can take its place.
 
+// RoCEv1Type is the EtherType of RoCE v1 (IBTA annex A16).
+const RoCEv1Type = 0x8915
+
 // RoCEPort is the UDP destination port of RoCEv2 (IBTA annex A17, IANA).
 const RoCEPort = 4791
 
@@ -85,8 +88,6 @@ type NIC interface {
 	State() LinkState
 	// Watch has f called after each change, on the goroutine that made it or brings word of it; nil ends that.
 	Watch(f func(Change))
-	// Counters are what the datagram port has sent, received and dropped.
-	Counters() Counters
 	// Datagrams is the interface's datagram port.
 	Datagrams() DatagramPort
 	// Frames is the interface's way for whole Ethernet frames.
@@ -127,7 +128,8 @@ const (
 	LinkCame           // and is again
 )
 
-// DatagramPort sends and receives UDP datagrams on port 4791 with the header fields that the ICRC covers in view.
+// DatagramPort sends and receives what RoCE packets are in: UDP datagrams on port 4791, and the payloads of Ethernet
+// frames of RoCE v1, with the header fields that the ICRC covers in view.
 type DatagramPort interface {
 	// Path prepares to send from one of the NIC's addresses to another host, to one of its own addresses, or to a group,
 	// of which the NIC gets a copy itself if it has joined. It starts
@@ -187,17 +189,23 @@ type PathAttr struct {
 	TrafficClass uint8      // DSCP and ECN
 	Priority     uint8      // 0 to 7, of the tag that a link of a VLAN puts on (PCP)
 	HopLimit     uint8      // 0 means 64
-	FlowLabel    uint32     // 20 bits, IPv6 only
+	FlowLabel    uint32     // 20 bits, IPv6 and RoCE v1 only
+	// V1 makes it RoCE v1: a GRH (IBTA Vol 1 §8.3) stands for the IP and UDP headers, an IPv4 address in it is mapped into
+	// IPv6, SrcPort means nothing, and routers are not passed.
+	V1 bool
 }
 
-// Ends are the addresses that a path leads from and to.
-type Ends struct{ Src, Dst netip.Addr }
+// Ends are the addresses that a path leads from and to, and whether that is by RoCE v1.
+type Ends struct {
+	Src, Dst netip.Addr
+	V1       bool
+}
 
 // Path is a way to one peer. Any number of senders may use it at once.
 type Path interface {
 	// Ends are the path's addresses, which never change.
 	Ends() *Ends
-	// MTU is the largest UDP payload, in bytes, of one datagram on this path.
+	// MTU is the largest payload, in bytes, of one datagram on this path.
 	MTU() int
 	// Batch is how many datagrams of n bytes the link takes in one frame; at least 1.
 	Batch(n int) int
@@ -213,8 +221,8 @@ type Path interface {
 // share a superframe. It is for one goroutine at a time.
 type Sender interface {
 	// Datagram adds a datagram of n payload bytes on p. It returns the IP and UDP headers as the receiver will see
-	// them (40+8 or 20+8 bytes, checksums not filled in), to compute the ICRC over, and the payload to fill in; both
-	// until the next call. It returns nil if n is 0 or more than p.MTU().
+	// them (40+8 or 20+8 bytes, checksums not filled in), or the GRH, to compute the ICRC over, and the payload to fill
+	// in; both until the next call. It returns nil if n is 0 or more than p.MTU().
 	Datagram(p Path, n int) (header, payload []byte)
 	// Drop takes back the datagram that Datagram returned last: its payload could not be filled in.
 	Drop()
@@ -222,7 +230,8 @@ type Sender interface {
 	Flush()
 }
 
-// Datagram is what arrived in one frame: one UDP datagram, or the equal segments of an uncut superframe.
+// Datagram is what arrived in one frame: one UDP datagram, or the equal segments of an uncut superframe; or one packet of
+// RoCE v1.
 type Datagram struct {
 	Src, Dst     netip.Addr
 	SrcPort      uint16
@@ -231,6 +240,7 @@ type Datagram struct {
 	Polled       bool   // it comes on the goroutine of whoever called NIC.Poll
 	HopLimit     uint8
 	Looped       bool // one of the host's own, which did not pass a link
+	V1           bool // of RoCE v1: SrcPort means nothing, and Header is the GRH
 	// Header is the IP header (20 or 40 bytes; no options) and the UDP header of the segment that Next returned last;
 	// before the first Next, those of the frame.
 	Header []byte
@@ -262,13 +272,16 @@ func (d *Datagram) Next() (payload []byte, ok bool) {
 	return payload, true
 }
 
-// putLengths writes the IP and UDP length fields of header for n bytes of UDP payload.
+// putLengths writes the IP and UDP length fields of header for n bytes of UDP payload, or that of a GRH.
 func putLengths(header []byte, n int) {
-	ip := len(header) - 8
-	if ip == 20 {
-		binary.BigEndian.PutUint16(header[2:], uint16(20+8+n))
-	} else {
-		binary.BigEndian.PutUint16(header[4:], uint16(8+n))
+	switch len(header) {
+	case ipv4Len + udpLen:
+		binary.BigEndian.PutUint16(header[2:], uint16(ipv4Len+udpLen+n))
+		binary.BigEndian.PutUint16(header[ipv4Len+4:], uint16(udpLen+n))
+	case ipv6Len + udpLen:
+		binary.BigEndian.PutUint16(header[4:], uint16(udpLen+n))
+		binary.BigEndian.PutUint16(header[ipv6Len+4:], uint16(udpLen+n))
+	default:
+		binary.BigEndian.PutUint16(header[4:], uint16(n))
 	}
-	binary.BigEndian.PutUint16(header[ip+4:], uint16(8+n))
 }

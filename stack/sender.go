@@ -8,7 +8,6 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 
 	"github.com/softrnic/softrnic/link"
-	"github.com/softrnic/softrnic/link/pipe"
 )
 
 // The way of a datagram out: Datagram lays headers and payload down in the sender's buffer and lengthens the frame
@@ -75,7 +74,7 @@ func (s *sender) Datagram(pt Path, n int) (header, payload []byte) {
 		s.size = n
 	}
 	s.segments++
-	s.last, s.id, s.fresh, s.whole = n, id, true, 0
+	s.last, s.id, s.fresh = n, id, true
 	s.datagrams++
 	payload = s.buf[s.end : s.end+n : s.end+n]
 	s.end += n
@@ -160,6 +159,9 @@ func (s *sender) begin(p *path, id uint16) {
 	s.path, s.start, s.segments = p, s.end, 0
 	s.end += copy(s.buf[s.end:], p.template[:p.headers])
 	copy(s.view[:], p.template[ethLen:p.headers])
+	if p.ends.V1 {
+		return
+	}
 	binary.BigEndian.PutUint16(s.buf[s.start+p.headers-udpLen:], p.srcPort)
 	binary.BigEndian.PutUint16(s.view[p.headers-ethLen-udpLen:], p.srcPort)
 	if p.v4 {
@@ -223,17 +225,10 @@ func (s *sender) Flush() {
 // write writes all of frames but those that out refuses.
 func (p *port) write(out link.Link, frames []link.Frame) {
 	var sent, bytes uint64
-	var more Traffic
 	for len(frames) > 0 {
 		n, err := out.Write(frames)
 		for i := range frames[:n] {
-			f := &frames[i]
-			bytes += uint64(len(f.Data))
-			segments := 1
-			if f.Segmentation != link.NoSegmentation {
-				segments = (len(f.Data) - int(f.HeaderLen) + int(f.SegmentSize) - 1) / int(f.SegmentSize)
-			}
-			more.cut(f.Data, segments, int(f.HeaderLen))
+			bytes += uint64(len(frames[i].Data))
 		}
 		sent += uint64(n)
 		frames = frames[n:]
@@ -248,7 +243,5 @@ func (p *port) write(out link.Link, frames []link.Frame) {
 	if sent > 0 {
 		p.counters.txFrames.Add(sent)
 		p.counters.txBytes.Add(bytes)
-		_, looped := out.(*pipe.Port)
-		p.counters.sent.add(looped, sent, bytes, &more)
 	}
 }

@@ -122,7 +122,7 @@ func MTUFor(n int) MTU {
 type Transport uint8
 
 const (
-	RoCEv2 Transport = iota
+	RoCEv2 Transport = iota // or RoCE v1, where the source GID is of GIDTypeRoCEv1
 	IWARP
 )
 

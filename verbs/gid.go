@@ -5,7 +5,7 @@ import (
 	"net/netip"
 )
 
-// GID is a global identifier (ibv_gid): for RoCEv2 an IPv6 address, or an IPv4 address mapped into IPv6.
+// GID is a global identifier (ibv_gid): for RoCE an IPv6 address, or an IPv4 address mapped into IPv6.
 type GID [16]byte
 
 // GIDFromAddr is the GID of an IP address; IPv4 is mapped, a zone is dropped.

@@ -28,7 +28,7 @@ func (d *Device) InitAHFromWC(port uint8, wc *WC, grh []byte) (AHAttr, error) {
 		return AHAttr{}, err
 	}
 	for i := range table {
-		if table[i].GID == h.dst {
+		if table[i].GID == h.dst && table[i].Type == h.kind {
 			return AHAttr{
 				GRH: GRH{
 					DGID: h.src, FlowLabel: h.flowLabel, SGIDIndex: uint8(table[i].Index), HopLimit: 0xff,
@@ -38,7 +38,7 @@ func (d *Device) InitAHFromWC(port uint8, wc *WC, grh []byte) (AHAttr, error) {
 			}, nil
 		}
 	}
-	return AHAttr{}, Errorf(ErrInvalid, op, "the datagram was sent to %v, which is no GID of port %d", h.dst.Addr(), port)
+	return AHAttr{}, Errorf(ErrInvalid, op, "the datagram was sent to %v, which is no %v GID of port %d", h.dst.Addr(), h.kind, port)
 }
 
 // receivedGRH is what the 40 bytes tell.
@@ -46,6 +46,7 @@ type receivedGRH struct {
 	src, dst     GID
 	trafficClass uint8
 	flowLabel    uint32
+	kind         GIDType
 }
 
 // parseGRH reads the 40 bytes, whose kind only they tell: an IPv4 header with a right checksum is one, because the bytes
@@ -56,7 +57,7 @@ func parseGRH(b []byte) (h receivedGRH, ok bool) {
 	}
 	if v4 := b[20:40]; v4[0] == 0x45 && onesSum(v4) == 0xffff {
 		h.src, h.dst = GIDFromAddr(netip.AddrFrom4([4]byte(v4[12:]))), GIDFromAddr(netip.AddrFrom4([4]byte(v4[16:])))
-		h.trafficClass = v4[1]
+		h.trafficClass, h.kind = v4[1], GIDTypeRoCEv2
 		return h, true
 	}
 	if b[0]>>4 != 6 {
@@ -65,6 +66,10 @@ func parseGRH(b []byte) (h receivedGRH, ok bool) {
 	word := binary.BigEndian.Uint32(b)
 	h.trafficClass, h.flowLabel = uint8(word>>20), word&(1<<20-1)
 	h.src, h.dst = GID(b[8:24]), GID(b[24:40])
+	const nextIBA = 0x1b // a BTH without UDP before it
+	if h.kind = GIDTypeRoCEv2; b[6] == nextIBA {
+		h.kind = GIDTypeRoCEv1
+	}
 	return h, true
 }
 

@@ -127,6 +127,8 @@ func TestDevinfo(t *testing.T) {
 		"\t\t\tGID[  0]:\t\tfe80::ff:fe00:9, RoCE v2\n",
 		"\t\t\tGID[  1]:\t\t::ffff:10.0.0.9, RoCE v2\n",
 		"\t\t\tGID[  2]:\t\tfd00::9, RoCE v2\n",
+		"\t\t\tGID[128]:\t\tfe80::ff:fe00:9, RoCE v1\n",
+		"\t\t\tGID[130]:\t\tfd00::9, RoCE v1\n",
 	} {
 		if !strings.Contains(full, want) {
 			t.Errorf("-v: no line %q in:\n%s", want, full)
@@ -147,8 +149,8 @@ func TestDevinfo(t *testing.T) {
 	if err := json.Unmarshal([]byte(stdout), &info); code != 0 || err != nil {
 		t.Fatalf("--json: exit code %d, %v in:\n%s", code, err, stdout)
 	}
-	if len(info.Ports) != 1 || info.Ports[0].State != "PORT_ACTIVE" || len(info.Ports[0].GIDs) != 3 ||
-		info.Ports[0].GIDs[2].GID != "fd00::9" {
+	if len(info.Ports) != 1 || info.Ports[0].State != "PORT_ACTIVE" || len(info.Ports[0].GIDs) != 6 ||
+		info.Ports[0].GIDs[2].GID != "fd00::9" || info.Ports[0].GIDs[4].Type != "RoCE v1" {
 		t.Errorf("--json: %+v", info)
 	}
 }

@@ -32,7 +32,7 @@ type pingpongFlags struct {
 	Iters   int    `short:"n" default:"1000" help:"Exchanges. Default: 1000."`
 	SL      uint8  `short:"l" name:"sl" default:"0" help:"Service level. Default: 0."`
 	Events  bool   `short:"e" help:"Sleep until a completion event, never poll for one."`
-	GIDIdx  *uint8 `short:"g" name:"gid-idx" placeholder:"INDEX" help:"GID to use. Default: the first that is of the peer's family."`
+	GIDIdx  *uint8 `short:"g" name:"gid-idx" placeholder:"INDEX" help:"GID to use, from 128 on of RoCE v1. Default: the first that is of the peer's family."`
 	Chk     bool   `short:"c" help:"Validate the received data; the client must be given this too."`
 
 	nodeFlags

@@ -85,6 +85,23 @@ func checkPingpong(t *testing.T, o outcome, size, iters int) (local, remote stri
 	return at["local"], at["remote"]
 }
 
+// TestPingpongRoCEv1 plays each ping-pong over RoCE v1; the other side must choose it too.
+func TestPingpongRoCEv1(t *testing.T) {
+	for _, service := range []string{"rc", "uc", "ud", "srq"} {
+		t.Run(service, func(t *testing.T) {
+			lan, iters := pipe.New(), 50
+			args := []string{service, "-n", fmt.Sprint(iters), "-s", "1000", "-g", "129"}
+			server := startPingpong(t.Context(), lan, append(args, "--addr", "10.0.0.1/24")...)
+			client := startPingpong(t.Context(), lan, append(args, "--addr", "10.0.0.2/24", "10.0.0.1")...)
+			for _, done := range []<-chan outcome{client, server} {
+				if o := <-done; o.code != 0 || o.stderr != "" || !strings.Contains(o.stdout, fmt.Sprint(iters, " iters")) {
+					t.Errorf("exit code %d, stderr %q, stdout:\n%s", o.code, o.stderr, o.stdout)
+				}
+			}
+		})
+	}
+}
+
 func TestPingpongRC(t *testing.T) {
 	for _, flags := range []string{"", "-e"} {
 		for _, family := range []struct{ name, server, client, to string }{

@@ -56,7 +56,7 @@ func (q *qp) peer() *qp {
 // meets tells whether each of two QPs takes the other's packets, as fast as they come. Both are locked.
 func (q *qp) meets(p *qp) bool {
 	return !q.limited() && !p.limited() && !p.destroyed && receives(p.h.State()) && p.service == wire.RC && q.service == wire.RC &&
-		p.port == q.near.port && p.ends.Src == q.ends.Dst && p.ends.Dst == q.ends.Src &&
+		p.port == q.near.port && p.ends.Src == q.ends.Dst && p.ends.Dst == q.ends.Src && p.ends.V1 == q.ends.V1 &&
 		p.dest == q.num && p.mtu == q.mtu && p.path.Near() == q.e.nics[q.port-1]
 }
 

@@ -1,4 +1,5 @@
-// Package roce speaks RoCEv2: reliable and unreliable connections and datagrams over UDP 4791.
+// Package roce speaks RoCEv2: reliable and unreliable connections and datagrams over UDP 4791; and RoCE v1, the same
+// directly over Ethernet, where a source GID is one of that.
 //
 // The way of a packet. Out: verbs locks the QP and calls PostSend; requester.go cuts messages into packets, as many as
 // the window lets out, and writes them into a sender of the stack. In: engine.go checks the ICRC and finds the QP, then
@@ -158,7 +159,7 @@ func (q *qp) receive(port uint8, d *stack.Datagram, pkt *wire.Packet) {
 	state := q.h.State()
 	switch {
 	case q.destroyed || !receives(state), port != q.port,
-		q.service != wire.UD && (d.Src != q.ends.Dst || d.Dst != q.ends.Src),
+		q.service != wire.UD && (d.Src != q.ends.Dst || d.Dst != q.ends.Src || d.V1 != q.ends.V1),
 		q.service == wire.UD && d.Dst.IsMulticast() != (pkt.DestQP == multicastQPN):
 		q.e.Counters.Misdirected.Add(1)
 		return

@@ -34,7 +34,7 @@ func (g *GSI) Receive(f func(*cm.Datagram)) {
 func (g *GSI) receive(port uint8, d *stack.Datagram, pkt *wire.Packet) {
 	f := g.recv.Load()
 	switch {
-	case f == nil:
+	case f == nil, d.V1: // the connection manager speaks RoCEv2
 		g.e.Counters.UnknownQP.Add(1)
 	case pkt.PKey&0x7fff != defaultPKey&0x7fff:
 		g.e.Counters.BadPKey.Add(1)

@@ -25,9 +25,9 @@ type notifier struct {
 }
 
 // control gives a connection that takes a new path what congestion control needs; ah is made to say that its packets may
-// be marked.
+// be marked. RoCE v1 has no ECN.
 func (q *qp) control(nic stack.NIC, ah *verbs.AHAttr, srcPort uint16) (*notifier, error) {
-	if q.e.dcqcn == nil || q.service == wire.UD {
+	if q.e.dcqcn == nil || q.service == wire.UD || isV1(&ah.GRH) {
 		return nil, nil
 	}
 	own := *ah

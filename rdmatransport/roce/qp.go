@@ -158,11 +158,13 @@ func (q *qp) connect(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 // which are reserved, the lower bits count, as in hardware (IBTA A16.5).
 func openPath(nic stack.NIC, port uint8, ah *verbs.AHAttr, srcPort uint16) (stack.Path, error) {
 	grh, gids := &ah.GRH, nic.GIDs()
-	if int(grh.SGIDIndex) >= len(gids) || !gids[grh.SGIDIndex].IsValid() {
+	i := int(grh.SGIDIndex) % V1Index
+	if i >= len(gids) || !gids[i].IsValid() {
 		return nil, fmt.Errorf("SGID index %d: port %d has no such GID: %w", grh.SGIDIndex, port, verbs.ErrInvalid)
 	}
 	path, err := nic.Datagrams().Path(stack.PathAttr{
-		Src:          gids[grh.SGIDIndex],
+		Src:          gids[i],
+		V1:           isV1(grh),
 		Dst:          grh.DGID.Addr(),
 		SrcPort:      srcPort,
 		TrafficClass: grh.TrafficClass,
@@ -175,6 +177,9 @@ func openPath(nic stack.NIC, port uint8, ah *verbs.AHAttr, srcPort uint16) (stac
 	}
 	return path, nil
 }
+
+// isV1 tells whether a GRH's source is a GID of RoCE v1.
+func isV1(grh *verbs.GRH) bool { return grh.SGIDIndex >= V1Index }
 
 // sourcePort gives each connection a UDP source port of its own, as IBTA annex A17 asks for the sake of hashing
 // routers and receive queues. 49152 and up.

@@ -130,7 +130,10 @@ func (q *qp) receiveDatagram(d *stack.Datagram, p *wire.Packet) {
 // scatterDatagram places the network header and the payload. An IPv4 header stands in the last 20 of the 40 bytes.
 func (q *qp) scatterDatagram(d *stack.Datagram, p *wire.Packet, wr *verbs.RecvWR) verbs.WCStatus {
 	var grh [verbs.GRHLen]byte
-	ip := d.Header[:len(d.Header)-8]
+	ip := d.Header
+	if !d.V1 {
+		ip = ip[:len(ip)-8] // without UDP
+	}
 	copy(grh[verbs.GRHLen-len(ip):], ip)
 	if len(ip) == 20 && d.SegmentSize < len(d.Payload) {
 		putChecksum(grh[20:]) // a superframe's header has the sum of all of it

@@ -64,6 +64,9 @@ func newScenario(seed uint64, r *rand.Rand) *scenario {
 	if r.IntN(5) == 0 {
 		s.shapes[1].ops = 0 // one direction only
 	}
+	if r.IntN(4) == 0 {
+		s.terms.gid += roce.V1Index
+	}
 	return s
 }
 
@@ -164,7 +167,7 @@ func (s *scenario) run(t *testing.T, r *rand.Rand) {
 	}
 	if !s.net.clean() {
 		for _, d := range ds {
-			d.findNeighbour(d.peer.gids[s.terms.gid].GID.Addr())
+			d.findNeighbour(d.peer.gids[s.terms.gid%roce.V1Index].GID.Addr())
 		}
 	}
 	connect(ds[0].endpoint, ds[1].endpoint, s.terms)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/rdmatransport/roce"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
 )
@@ -164,7 +165,7 @@ type side struct {
 // terms are what both ends of a connection agree on.
 type terms struct {
 	mtu   verbs.MTU
-	gid   uint8
+	gid   uint8 // from roce.V1Index on, of RoCE v1
 	sides [2]side
 }
 
@@ -180,7 +181,7 @@ func connect(a, b *endpoint, c terms) {
 	a.t.Helper()
 	ends := [2]*endpoint{a, b}
 	for i, e := range ends {
-		e.toRTR(ends[1-i].qp.Num(), ends[1-i].gids[c.gid].GID, c, i)
+		e.toRTR(ends[1-i].qp.Num(), ends[1-i].gids[c.gid%roce.V1Index].GID, c, i)
 	}
 	for i, e := range ends {
 		e.toRTS(c.sides[i])

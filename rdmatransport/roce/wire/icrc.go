@@ -6,20 +6,24 @@ import (
 )
 
 // ICRC is the invariant CRC of a packet: header is its IPv4 (20 bytes, no options) or IPv6 (40 bytes) header and the
-// 8 bytes of UDP header, as on the wire; b is the UDP payload without its last four bytes. What routers may change
-// counts as ones, and eight bytes of ones stand where InfiniBand has its LRH (IBTA A17.3.3, Vol 1 §7.8.1):
+// 8 bytes of UDP header, or of RoCE v1 the 40 bytes of GRH, as on the wire; b is what is behind it without the last four
+// bytes. What routers may change counts as ones, and eight bytes of ones stand where InfiniBand has its LRH (IBTA A17.3.3,
+// Vol 1 §7.8.1):
 //
-//	IPv4   TOS, TTL, header checksum
-//	IPv6   traffic class, flow label, hop limit
-//	UDP    checksum
-//	BTH    byte 4 (FECN, BECN, reserved)
+//	IPv4        TOS, TTL, header checksum
+//	IPv6, GRH   traffic class, flow label, hop limit
+//	UDP         checksum
+//	BTH         byte 4 (FECN, BECN, reserved)
 //
-// header must have one of the two lengths and b at least BTHLen bytes.
+// header must have one of the three lengths and b at least BTHLen bytes.
 func ICRC(header, b []byte) uint32 {
 	var crc uint32
-	if len(header) == len(overIPv4.rows) {
+	switch len(header) {
+	case len(overIPv4.rows):
 		crc = overIPv4.start ^ sum(overIPv4.rows[:], header)
-	} else {
+	case len(overGRH.rows):
+		crc = overGRH.start ^ sum(overGRH.rows[:], header)
+	default:
 		crc = overIPv6.start ^ sum(overIPv6.rows[:], header)
 	}
 	crc ^= sum(overBTH[:], b[:BTHLen])
@@ -74,6 +78,10 @@ var (
 		start uint32
 		rows  [40 + 8]row
 	}{start: startOf(maskIPv6[:])}
+	overGRH = struct {
+		start uint32
+		rows  [GRHLen]row
+	}{start: startOf(maskIPv6[:GRHLen])}
 	overBTH [BTHLen]row
 	distant [8]row // by the distance from the end
 )
@@ -120,19 +128,26 @@ func init() {
 	for i := len(maskIPv6) - 1; i >= 0; i-- {
 		back(&overIPv6.rows[i], maskIPv6[i])
 	}
+	last = before
+	for i := GRHLen - 1; i >= 0; i-- {
+		back(&overGRH.rows[i], maskIPv6[i])
+	}
 }
 
-// PutICRC computes the ICRC of pkt, a whole UDP payload, and writes it to its last four bytes (little-endian).
+// GRHLen is the number of bytes of a GRH.
+const GRHLen = 40
+
+// PutICRC computes the ICRC of pkt, all that is behind the header, and writes it to its last four bytes (little-endian).
 func PutICRC(header, pkt []byte) {
 	n := len(pkt) - ICRCLen
 	binary.LittleEndian.PutUint32(pkt[n:], ICRC(header, pkt[:n]))
 }
 
-// CheckICRC tells whether the last four bytes of pkt, a whole UDP payload, are its ICRC. It is false for anything
+// CheckICRC tells whether the last four bytes of pkt, all that is behind the header, are its ICRC. It is false for anything
 // that is too short, or whose header is not of a known length.
 func CheckICRC(header, pkt []byte) bool {
 	n := len(pkt) - ICRCLen
-	if n < BTHLen || (len(header) != 20+8 && len(header) != 40+8) {
+	if n < BTHLen || (len(header) != 20+8 && len(header) != 40+8 && len(header) != GRHLen) {
 		return false
 	}
 	return binary.LittleEndian.Uint32(pkt[n:]) == ICRC(header, pkt[:n])

@@ -11,7 +11,10 @@ import (
 // bitwise is the ICRC straight from its definition, one bit at a time: masked lists the bytes, and which of their
 // bits, that count as ones.
 func bitwise(header, b []byte) uint32 {
-	masked := map[int]byte{len(header) - 2: 0xff, len(header) - 1: 0xff, len(header) + 4: 0xff}
+	masked := map[int]byte{len(header) + 4: 0xff}
+	if len(header) != wire.GRHLen { // the UDP checksum
+		masked[len(header)-2], masked[len(header)-1] = 0xff, 0xff
+	}
 	if len(header) == 28 {
 		for _, i := range []int{1, 8, 10, 11} {
 			masked[i] = 0xff
@@ -36,14 +39,17 @@ func bitwise(header, b []byte) uint32 {
 	return ^crc
 }
 
-// datagram makes an IP and UDP header with something in every field, and a SEND Only of n payload bytes.
-func datagram(ip, n int) (header, payload []byte) {
-	header = make([]byte, ip+8)
+// headerLens are those of IPv4 and UDP, of IPv6 and UDP, and of a GRH.
+var headerLens = []int{28, 48, wire.GRHLen}
+
+// datagram makes a header of h bytes with something in every field, and a SEND Only of n payload bytes.
+func datagram(h, n int) (header, payload []byte) {
+	header = make([]byte, h)
 	for i := range header {
 		header[i] = byte(i*37 + 11)
 	}
 	header[0] = 0x45
-	if ip == 40 {
+	if h != 28 {
 		header[0] = 0x63
 	}
 	p := wire.Packet{BTH: wire.BTH{
@@ -59,12 +65,12 @@ func datagram(ip, n int) (header, payload []byte) {
 }
 
 func TestICRCOfEveryLength(t *testing.T) {
-	for _, ip := range []int{20, 40} {
+	for _, h := range headerLens {
 		for n := range 200 {
-			header, b := datagram(ip, n)
+			header, b := datagram(h, n)
 			want := bitwise(header, b[:len(b)-4])
 			if got := binary.LittleEndian.Uint32(b[len(b)-4:]); got != want {
-				t.Fatalf("IP header %d, payload %d: ICRC %08x, want %08x", ip, n, got, want)
+				t.Fatalf("header of %d, payload %d: ICRC %08x, want %08x", h, n, got, want)
 			}
 		}
 	}
@@ -73,18 +79,19 @@ func TestICRCOfEveryLength(t *testing.T) {
 // TestICRCCovers flips every bit of a packet: those that routers may change must not matter, all others must.
 func TestICRCCovers(t *testing.T) {
 	free := map[int]map[int]byte{
-		20: {1: 0xff, 8: 0xff, 10: 0xff, 11: 0xff, 26: 0xff, 27: 0xff, 28 + 4: 0xff},
-		40: {0: 0x0f, 1: 0xff, 2: 0xff, 3: 0xff, 7: 0xff, 46: 0xff, 47: 0xff, 48 + 4: 0xff},
+		28:          {1: 0xff, 8: 0xff, 10: 0xff, 11: 0xff, 26: 0xff, 27: 0xff, 28 + 4: 0xff},
+		48:          {0: 0x0f, 1: 0xff, 2: 0xff, 3: 0xff, 7: 0xff, 46: 0xff, 47: 0xff, 48 + 4: 0xff},
+		wire.GRHLen: {0: 0x0f, 1: 0xff, 2: 0xff, 3: 0xff, 7: 0xff, 40 + 4: 0xff},
 	}
-	for _, ip := range []int{20, 40} {
-		header, payload := datagram(ip, 61)
+	for _, h := range headerLens {
+		header, payload := datagram(h, 61)
 		all := append(header, payload...)
 		for i := range all {
 			for bit := byte(1); bit != 0; bit <<= 1 {
 				all[i] ^= bit
-				ok := wire.CheckICRC(all[:ip+8], all[ip+8:])
-				if ok != (free[ip][i]&bit != 0) {
-					t.Errorf("IP header %d: byte %d bit %#02x flipped: CheckICRC %v", ip, i, bit, ok)
+				ok := wire.CheckICRC(all[:h], all[h:])
+				if ok != (free[h][i]&bit != 0) {
+					t.Errorf("header of %d: byte %d bit %#02x flipped: CheckICRC %v", h, i, bit, ok)
 				}
 				all[i] ^= bit
 			}
@@ -93,7 +100,7 @@ func TestICRCCovers(t *testing.T) {
 }
 
 func TestCheckICRCOfNonsense(t *testing.T) {
-	header, b := datagram(20, 8)
+	header, b := datagram(28, 8)
 	for n := range 16 {
 		if wire.CheckICRC(header, b[:n]) {
 			t.Errorf("%d bytes have a valid ICRC", n)

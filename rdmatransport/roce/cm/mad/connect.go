@@ -18,11 +18,8 @@ const (
 
 // Transport service types of a REQ.
 const (
-	ServiceRC       = 0
-	ServiceUC       = 1
-	ServiceExtended = 3 // ExtendedType says which
-
-	ExtendedXRC = 1
+	ServiceRC = 0
+	ServiceUC = 1
 )
 
 // Path is an address of both ends and how to get there, as REQ and LAP carry it.
@@ -51,7 +48,7 @@ type REQ struct {
 	InitiatorDepth        uint8
 	RemoteEECN            uint32 // 24 bits
 	RemoteResponseTimeout uint8  // 5 bits, 4.096 µs × 2^n: how soon the receiver should answer
-	ServiceType           uint8  // 2 bits
+	ServiceType           uint8  // 2 bits: RC, UC
 	FlowControl           bool
 	StartingPSN           uint32 // 24 bits: the receiver's first
 	LocalResponseTimeout  uint8  // 5 bits: how soon the sender will answer
@@ -189,7 +186,7 @@ type REP struct {
 	LocalQKey                 uint32
 	LocalQPN                  uint32 // 24 bits
 	VendorIDHigh              uint8
-	LocalEECN                 uint32 // 24 bits; over XRC what LocalQPN is otherwise
+	LocalEECN                 uint32 // 24 bits
 	VendorIDMid               uint8
 	StartingPSN               uint32 // 24 bits: the receiver's first
 	VendorIDLow               uint8
