@@ -27,7 +27,7 @@ type perfResult struct {
 	PeerCPUPerGB  float64      `json:"peer_cpu_seconds_per_gb,omitempty"` // of the other, if that is another
 	Verified      int64        `json:"verified,omitempty"`
 	CPUSeconds    float64      `json:"cpu_seconds"`
-	Mallocs       uint64       `json:"allocations"` // of this process while it measured, whatever for
+	Mallocs       uint64       `json:"allocations"` // of this process while messages went, whatever for
 	Allocs        float64      `json:"allocations_per_message"`
 	PeerAllocs    float64      `json:"peer_allocations_per_message,omitempty"` // of the other process, if that is another
 	Latency       *perfLatency `json:"latency_us,omitempty"`

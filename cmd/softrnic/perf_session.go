@@ -157,13 +157,13 @@ func (s *perfSide) play(ctx context.Context, ctl *perfControl) (*perfResult, err
 	for _, l := range s.lanes {
 		l.reset()
 	}
-	mallocs := runtimeMallocs()
 	cpu := cpuTime()
-	if err := s.run(ctx, ctl, &perfPhase{iters: s.plan.Iters, duration: s.plan.Duration}); err != nil {
+	phase := &perfPhase{iters: s.plan.Iters, duration: s.plan.Duration}
+	if err := s.run(ctx, ctl, phase); err != nil {
 		return nil, err
 	}
 	cpu = cpuTime() - cpu
-	return s.result(cpu, runtimeMallocs()-mallocs), nil
+	return s.result(cpu, phase.mallocs), nil
 }
 
 // perfSide is one side of a measurement.
@@ -242,6 +242,7 @@ type perfPhase struct {
 	peerSent  atomic.Pointer[[]int64]
 	sending   atomic.Int32 // lanes
 	announce  func() error // the last lane's sending is over
+	mallocs   uint64       // objects that this process allocated from the lanes' start until they have all there is
 }
 
 // sent is for a lane whose sending is over.
@@ -287,6 +288,7 @@ func (s *perfSide) run(ctx context.Context, ctl *perfControl, p *perfPhase) erro
 		}
 		fail(err)
 	})
+	mallocs := runtimeMallocs()
 	for _, l := range s.lanes {
 		lanes.Go(func() {
 			err := l.run(p)
@@ -307,6 +309,7 @@ func (s *perfSide) run(ctx context.Context, ctl *perfControl, p *perfPhase) erro
 	}()
 	lanes.Wait()
 	<-p.untilSent.Done()
+	p.mallocs = runtimeMallocs() - mallocs
 	if ctx.Err() == nil {
 		for _, l := range s.lanes {
 			fail(l.over(*p.peerSent.Load()))

@@ -271,7 +271,7 @@ func BenchmarkEncodeHeader(b *testing.B) {
 
 func BenchmarkCheckICRC(b *testing.B) {
 	for _, ip := range []int{20, 40} {
-		for _, n := range []int{0, 64, 1024, 4096} {
+		for _, n := range []int{0, 8, 64, 1024, 4096} {
 			b.Run(fmt.Sprintf("ip%d/%d", ip, n), func(b *testing.B) {
 				header, data := datagram(ip, n)
 				b.ReportAllocs()
