@@ -1,0 +1,54 @@
+//go:build linux
+
+package netns
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/link/linktest"
+)
+
+// TestPingpongXSRQ: two programs, each with a TAP of its own in one bridge, over XRC. No kernel device has that.
+func TestPingpongXSRQ(t *testing.T) {
+	linktest.TUN(t)
+	program := filepath.Join(t.TempDir(), "softrnic")
+	if out, err := exec.Command("go", "build", "-o", program, "github.com/softrnic/softrnic/cmd/softrnic").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	linktest.Namespace(t)
+	linktest.Bridge(t, "br0", mtu)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	run := func(args ...string) *exec.Cmd {
+		return exec.CommandContext(ctx, program, append([]string{"pingpong", "xsrq", "-n", "200", "-s", "5000", "-e"}, args...)...)
+	}
+	server := run("--link", "tap:rnic0,bridge=br0", "--addr", "10.7.0.1/24")
+	var complaint strings.Builder
+	server.Stderr = &complaint
+	stdout, err := server.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	said := bufio.NewReader(stdout)
+	if _, err := said.ReadString('\n'); err != nil { // it listens
+		t.Error(err)
+	}
+	if out, err := run("--link", "tap:rnic1,bridge=br0", "--addr", "10.7.0.2/24", "10.7.0.1").CombinedOutput(); err != nil {
+		t.Errorf("client: %v\n%s", err, out)
+		cancel()
+	}
+	rest, _ := io.ReadAll(said)
+	if err := server.Wait(); err != nil || !strings.HasSuffix(string(rest), "success\n") {
+		t.Errorf("server: %v\n%s%s", err, rest, complaint.String())
+	}
+}
