@@ -61,11 +61,61 @@ type Counters struct {
 	RxBytes     uint64
 	RxMalformed uint64 // a wrong length, checksum or source address
 	RxDropped   uint64 // nobody receives
+
+	Sent, Received Traffic // over the link, without what loops back
+}
+
+// Traffic is RoCE packets as they are on the wire, superframes cut.
+type Traffic struct {
+	Packets   uint64
+	Multicast uint64 // of them
+	Bytes     uint64 // Ethernet frames without FCS
+}
+
+// traffic corrects counts of frames and bytes: most packets are a frame of their own that passes the link.
+type traffic struct {
+	loopedFrames, loopedBytes atomic.Uint64
+	morePackets, moreBytes    atomic.Uint64 // than frames, and bytes in them: what superframes are cut into
+	multicast                 atomic.Uint64
+}
+
+// add takes in frames that looped back, or were all else.
+func (t *traffic) add(looped bool, frames, bytes uint64, more *Traffic) {
+	if looped {
+		t.loopedFrames.Add(frames)
+		t.loopedBytes.Add(bytes)
+		return
+	}
+	if more.Packets > 0 {
+		t.morePackets.Add(more.Packets)
+		t.moreBytes.Add(more.Bytes)
+	}
+	if more.Multicast > 0 {
+		t.multicast.Add(more.Multicast)
+	}
+}
+
+// cut takes in a frame of n packets, whose headers, of that many bytes, are in it once.
+func (t *Traffic) cut(frame []byte, n, header int) {
+	t.Packets += uint64(n - 1)
+	t.Bytes += uint64((n - 1) * header)
+	if frame[0]&1 != 0 {
+		t.Multicast += uint64(n)
+	}
+}
+
+// of is the traffic of all frames and bytes, which are looked at last: what is taken away is among them.
+func (t *traffic) of(frames, bytes *atomic.Uint64) Traffic {
+	s := Traffic{t.morePackets.Load() - t.loopedFrames.Load(), t.multicast.Load(), t.moreBytes.Load() - t.loopedBytes.Load()}
+	s.Packets += frames.Load()
+	s.Bytes += bytes.Load()
+	return s
 }
 
 type counters struct {
 	txFrames, txDatagrams, txBytes, txErrors, txNoRoute atomic.Uint64
 	rxFrames, rxBytes, rxMalformed, rxDropped           atomic.Uint64
+	sent, received                                      traffic
 }
 
 func (c *counters) snapshot() Counters {
@@ -74,6 +124,7 @@ func (c *counters) snapshot() Counters {
 		TxErrors: c.txErrors.Load(), TxNoRoute: c.txNoRoute.Load(),
 		RxFrames: c.rxFrames.Load(), RxBytes: c.rxBytes.Load(),
 		RxMalformed: c.rxMalformed.Load(), RxDropped: c.rxDropped.Load(),
+		Sent: c.sent.of(&c.txFrames, &c.txBytes), Received: c.received.of(&c.rxFrames, &c.rxBytes),
 	}
 }
 
@@ -129,6 +180,11 @@ func (p *port) receive(f *link.Frame, looped bool) bool {
 	d.Looped = looped
 	p.counters.rxFrames.Add(1)
 	p.counters.rxBytes.Add(uint64(len(f.Data)))
+	if looped || d.SegmentSize < len(d.Payload) || f.Data[0]&1 != 0 {
+		var more Traffic
+		more.cut(f.Data, (len(d.Payload)+d.SegmentSize-1)/d.SegmentSize, ethLen+len(d.Header))
+		p.counters.received.add(looped, 1, uint64(len(f.Data)), &more)
+	}
 	l.fn(d)
 	return true
 }

@@ -88,6 +88,8 @@ type NIC interface {
 	State() LinkState
 	// Watch has f called after each change, on the goroutine that made it or brings word of it; nil ends that.
 	Watch(f func(Change))
+	// Counters are what the datagram port has sent, received and dropped.
+	Counters() Counters
 	// Datagrams is the interface's datagram port.
 	Datagrams() DatagramPort
 	// Frames is the interface's way for whole Ethernet frames.

@@ -8,6 +8,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/pipe"
 )
 
 // The way of a datagram out: Datagram lays headers and payload down in the sender's buffer and lengthens the frame
@@ -225,10 +226,17 @@ func (s *sender) Flush() {
 // write writes all of frames but those that out refuses.
 func (p *port) write(out link.Link, frames []link.Frame) {
 	var sent, bytes uint64
+	var more Traffic
 	for len(frames) > 0 {
 		n, err := out.Write(frames)
 		for i := range frames[:n] {
-			bytes += uint64(len(frames[i].Data))
+			f := &frames[i]
+			bytes += uint64(len(f.Data))
+			segments := 1
+			if f.Segmentation != link.NoSegmentation {
+				segments = (len(f.Data) - int(f.HeaderLen) + int(f.SegmentSize) - 1) / int(f.SegmentSize)
+			}
+			more.cut(f.Data, segments, int(f.HeaderLen))
 		}
 		sent += uint64(n)
 		frames = frames[n:]
@@ -243,5 +251,7 @@ func (p *port) write(out link.Link, frames []link.Frame) {
 	if sent > 0 {
 		p.counters.txFrames.Add(sent)
 		p.counters.txBytes.Add(bytes)
+		_, looped := out.(*pipe.Port)
+		p.counters.sent.add(looped, sent, bytes, &more)
 	}
 }

@@ -173,8 +173,8 @@
 //	rdma_getaddrinfo, rdma_freeaddrinfo                 rdmacm.LookupHost
 //	rdma_bind_addr, rdma_listen, rdma_get_request       rdmacm.ID.Bind, rdmacm.ID.Listen, rdmacm.SyncID.GetRequest
 //	rdma_resolve_addr, rdma_resolve_route               rdmacm.ID.ResolveAddr, rdmacm.ID.ResolveRoute
-//	rdma_create_qp, rdma_create_qp_ex,                  rdmacm.ID.CreateQP, rdmacm.ID.DestroyQP, rdmacm.ID.QPAttr
-//	rdma_destroy_qp, rdma_init_qp_attr
+//	rdma_create_qp, rdma_create_qp_ex,                  rdmacm.ID.CreateQP, rdmacm.ID.CreateXRCQP, rdmacm.ID.DestroyQP,
+//	rdma_destroy_qp, rdma_init_qp_attr                  rdmacm.ID.QPAttr
 //	rdma_connect, rdma_establish, rdma_accept,          rdmacm.ID.Connect, rdmacm.ID.Establish, rdmacm.ID.Accept,
 //	rdma_reject                                         rdmacm.ID.Reject
 //	rdma_disconnect, rdma_notify                        rdmacm.ID.Disconnect, rdmacm.ID.Notify
@@ -186,7 +186,7 @@
 //	rdma_leave_multicast
 //	rdma_get_remote_ece, rdma_set_local_ece,            none: the CM carries no options, for no device has any
 //	rdma_reject_ece
-//	rdma_create_srq, rdma_create_srq_ex,                PD.CreateSRQ, SRQ.Destroy, rdmacm.Config.SRQ
+//	rdma_create_srq, rdma_create_srq_ex,                rdmacm.ID.CreateSRQ, rdmacm.ID.DestroySRQ, rdmacm.Config.SRQ
 //	rdma_destroy_srq
 //	rdma_reg_msgs, rdma_reg_read, rdma_reg_write,       PD.RegMR, MR.Dereg
 //	rdma_dereg_mr

@@ -98,6 +98,9 @@ func (s *SRQ) PD() *PD { return s.pd }
 // Num is the number by which peers name an XRC SRQ (ibv_get_srq_num), 24 bits; 0 of others.
 func (s *SRQ) Num() uint32 { return s.num }
 
+// CQ is where the requests of an XRC SRQ complete; nil of others, whose QPs say that.
+func (s *SRQ) CQ() *CQ { return s.cq }
+
 // Context is what CreateSRQ was given.
 func (s *SRQ) Context() any { return s.context }
 

@@ -3,6 +3,7 @@ package impair
 import (
 	"container/heap"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -23,8 +24,9 @@ type direction struct {
 	bad     bool  // Gilbert–Elliott state
 	matched []int // by rule
 	count   Counters
-	ready   []link.Frame // to go on with the next flush
+	ready   []*packet // to go on with the next flush
 	held    schedule
+	spare   []*packet // to be used again
 	order   uint64    // packets scheduled so far
 	free    time.Time // when the rate limit admits the next packet
 	started bool
@@ -63,11 +65,11 @@ func (d *direction) pass(f *link.Frame) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for p := range d.cutter.Packets(f) {
-		d.packet(link.Frame{Data: slices.Clone(p), TCI: f.TCI})
+		d.packet(link.Frame{Data: p, TCI: f.TCI})
 	}
 }
 
-// packet decides what happens to a single packet, which is its own from now on. It must be called with d.mu held.
+// packet decides what happens to a single packet, which it may change. It must be called with d.mu held.
 func (d *direction) packet(f link.Frame) {
 	p := f.Data
 	if d.closed || len(p) == 0 {
@@ -112,7 +114,6 @@ func (d *direction) packet(f link.Frame) {
 	d.send(f, wait)
 	if duplicate {
 		d.count.Duplicated++
-		f.Data = slices.Clone(p)
 		d.send(f, wait)
 	}
 }
@@ -121,7 +122,7 @@ func (d *direction) packet(f link.Frame) {
 func (d *direction) send(f link.Frame, wait time.Duration) {
 	p := f.Data
 	if !d.timed {
-		d.ready = append(d.ready, f)
+		d.ready = append(d.ready, d.hold(f))
 		return
 	}
 	if len(d.held) >= d.cfg.Limit {
@@ -142,7 +143,9 @@ func (d *direction) send(f link.Frame, wait time.Duration) {
 		due = d.free
 	}
 	d.order++
-	heap.Push(&d.held, waiting{due: due.Add(wait), order: d.order, frame: f})
+	h := d.hold(f)
+	h.due, h.order = due.Add(wait), d.order
+	heap.Push(&d.held, h)
 	if !d.started {
 		d.started = true
 		go d.run()
@@ -157,42 +160,88 @@ func (d *direction) send(f link.Frame, wait time.Duration) {
 // flush lets the packets go on that need not wait.
 func (d *direction) flush() error {
 	d.mu.Lock()
-	frames := d.ready
+	ready := d.ready
 	d.ready = nil
 	d.mu.Unlock()
-	if len(frames) == 0 {
+	if len(ready) == 0 {
 		return nil
 	}
-	return d.deliver(frames)
+	frames := make([]link.Frame, 0, len(ready))
+	for _, h := range ready {
+		frames = append(frames, h.frame)
+	}
+	err := d.deliver(frames)
+	d.release(ready)
+	return err
 }
+
+// coarse is up to how far away a time is waited for without a timer: when the process is idle, Go's timers fire on whole
+// milliseconds.
+const coarse = time.Millisecond
 
 // run delivers what is due.
 func (d *direction) run() {
 	defer close(d.done)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	for {
-		select {
-		case <-d.stop:
-			return
-		case <-d.wake:
-		case <-timer.C:
-		}
+	var out []*packet
+	var frames []link.Frame
+	for due := time.Now(); d.await(due, timer); {
 		d.mu.Lock()
 		now := time.Now()
-		var frames []link.Frame
+		out, frames = out[:0], frames[:0]
 		for len(d.held) > 0 && !d.held[0].due.After(now) {
-			frames = append(frames, heap.Pop(&d.held).(waiting).frame)
+			h := heap.Pop(&d.held).(*packet)
+			out, frames = append(out, h), append(frames, h.frame)
 		}
-		next := time.Hour
+		due = now.Add(time.Hour)
 		if len(d.held) > 0 {
-			next = d.held[0].due.Sub(now)
+			due = d.held[0].due
 		}
 		d.mu.Unlock()
-		timer.Reset(next)
 		if len(frames) > 0 {
 			_ = d.deliver(frames) // whoever sent them has long returned
+			d.release(out)
 		}
+	}
+}
+
+// await waits until due, or until something is due earlier; false if the direction is closed.
+func (d *direction) await(due time.Time, timer *time.Timer) bool {
+	for now := time.Now(); ; {
+		left := due.Sub(now)
+		if left <= 0 {
+			break
+		}
+		if left < coarse {
+			runtime.Gosched()
+			before := now
+			if now = time.Now(); now != before { // as it always is, but in virtual time
+				select {
+				case <-d.stop:
+					return false
+				case <-d.wake:
+					return true
+				default:
+				}
+				continue
+			}
+		}
+		timer.Reset(left)
+		select {
+		case <-d.stop:
+			return false
+		case <-d.wake:
+			return true
+		case <-timer.C:
+			return true
+		}
+	}
+	select {
+	case <-d.stop:
+		return false
+	default:
+		return true
 	}
 }
 
@@ -200,7 +249,7 @@ func (d *direction) close() {
 	d.mu.Lock()
 	first, started := !d.closed, d.started
 	d.closed = true
-	d.held, d.ready = nil, nil
+	d.held, d.ready, d.spare = nil, nil, nil
 	d.mu.Unlock()
 	if first {
 		close(d.stop)
@@ -210,25 +259,46 @@ func (d *direction) close() {
 	}
 }
 
-// schedule is a heap of packets by the time that they are due.
-type schedule []waiting
-
-type waiting struct {
+// packet is one that is on its way through.
+type packet struct {
 	due   time.Time
 	order uint64
 	frame link.Frame
 }
+
+// hold copies a packet. It must be called with d.mu held.
+func (d *direction) hold(f link.Frame) *packet {
+	h := new(packet)
+	if n := len(d.spare); n > 0 {
+		h, d.spare = d.spare[n-1], d.spare[:n-1]
+	}
+	f.Data = append(h.frame.Data[:0], f.Data...)
+	h.frame = f
+	return h
+}
+
+// release takes back packets that were delivered.
+func (d *direction) release(p []*packet) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.closed {
+		d.spare = append(d.spare, p...)
+	}
+}
+
+// schedule is a heap of packets by the time that they are due.
+type schedule []*packet
 
 func (s schedule) Len() int { return len(s) }
 func (s schedule) Less(i, j int) bool {
 	return s[i].due.Before(s[j].due) || s[i].due.Equal(s[j].due) && s[i].order < s[j].order
 }
 func (s schedule) Swap(i, j int) { s[i], s[j] = s[j], s[i] }
-func (s *schedule) Push(x any)   { *s = append(*s, x.(waiting)) }
+func (s *schedule) Push(x any)   { *s = append(*s, x.(*packet)) }
 func (s *schedule) Pop() any {
 	old := *s
 	x := old[len(old)-1]
-	old[len(old)-1] = waiting{}
+	old[len(old)-1] = nil
 	*s = old[:len(old)-1]
 	return x
 }

@@ -56,6 +56,7 @@ func (h *host) NICs() []stack.NIC                                     { return [
 func (h *host) Name() string                                          { return "mem0" }
 func (h *host) MAC() net.HardwareAddr                                 { return net.HardwareAddr{2, 0, 0, 0, 0, 1} }
 func (h *host) MTU() int                                              { return 1500 }
+func (h *host) Counters() stack.Counters                              { return stack.Counters{} }
 func (h *host) State() stack.LinkState                                { return stack.LinkUp }
 func (h *host) Watch(func(stack.Change))                              {}
 func (h *host) GIDs() []netip.Addr                                    { return []netip.Addr{h.addr} }

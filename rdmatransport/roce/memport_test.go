@@ -53,6 +53,7 @@ func (p *port) Name() string                      { return "mem0" }
 func (p *port) MAC() net.HardwareAddr             { return net.HardwareAddr{2, 0, 0, 0, 0, 1} }
 func (p *port) MTU() int                          { return 4500 }
 func (p *port) EndPoll()                          {}
+func (p *port) Counters() stack.Counters          { return stack.Counters{} }
 func (p *port) State() stack.LinkState            { return stack.LinkUp }
 func (p *port) Watch(func(stack.Change))          {}
 func (p *port) GIDs() []netip.Addr                { return p.gids }

@@ -24,7 +24,7 @@ type recovery struct {
 	sends    uint32 // number of the last transmission, from 1; each PSN of a READ counts
 	newest   uint32 // highest number of those that have arrived
 	executed uint32 // PSN before which the peer has executed everything
-	end      uint32 // PSN from which on nothing has arrived too early and nothing was repeated
+	end      uint32 // PSN from which on nothing has arrived or was executed too early and nothing was repeated
 	lost     int    // PSNs to be sent again
 	inFlight int32  // PSNs neither lost nor arrived
 	news     bool   // something has arrived since lost was determined
@@ -166,8 +166,13 @@ func (c *recovery) arrive(psn uint32) {
 	s.flags |= arrived
 	c.newest = max(c.newest, s.number)
 	c.news = true
-	if past := wire.PSNAdd(psn, 1); wire.PSNDiff(past, c.end) > 0 {
-		c.end = past
+	c.reach(wire.PSNAdd(psn, 1))
+}
+
+// reach notes that the account goes up to PSN end at least.
+func (c *recovery) reach(end uint32) {
+	if wire.PSNDiff(end, c.end) > 0 {
+		c.end = end
 	}
 }
 
@@ -190,6 +195,7 @@ func (q *qp) executedBefore(end uint32) bool {
 			c.accept(s)
 		}
 		c.executed = wire.PSNAdd(c.executed, 1)
+		c.reach(c.executed)
 	}
 	q.settle()
 	return wire.PSNDiff(r.una, end) >= 0
@@ -285,7 +291,7 @@ func (q *qp) determine() {
 	r := &q.req
 	c := r.rec
 	c.news = false
-	before := c.lost
+	packets := 0
 	// What is not executed: packets that the peer would have acknowledged by now. A READ's PSNs share their request's
 	// fate.
 	gone, last := false, c.newest == c.sends
@@ -298,6 +304,9 @@ func (q *qp) determine() {
 		}
 		if gone && s.flags&(arrived|lost) == 0 {
 			c.lose(s)
+			if !s.is(answer) || s.is(head) {
+				packets++
+			}
 		}
 	}
 	// What is: the peer answers in the order of PSNs, so only what stands behind an answer tells that it is lost.
@@ -311,11 +320,12 @@ func (q *qp) determine() {
 		case s.is(lost):
 		case late(s.number, newest, last):
 			c.lose(s)
+			packets++
 		default:
 			last = false
 		}
 	}
-	r.window = uint32(max(int(r.window)-(c.lost-before), minWindow))
+	r.window = uint32(max(int(r.window)-packets, minWindow))
 }
 
 // repeat sends what is lost again, as far as the window goes; true if nothing is left of it.
@@ -337,7 +347,8 @@ func (q *qp) repeat() bool {
 				k++
 				continue
 			}
-			if c.inFlight >= int32(r.window) {
+			// What the peer waits for goes in any case: READs that it keeps count as in flight, and are not answered before.
+			if c.inFlight >= int32(r.window) && psn != c.executed {
 				return false
 			}
 			if !q.mayPass() {
@@ -365,9 +376,7 @@ func (q *qp) repeat() bool {
 			}
 			c.lost -= int(m)
 			c.sent(psn, m, hasAnswer(wr.Opcode))
-			if past := wire.PSNAdd(psn, m); wire.PSNDiff(past, c.end) > 0 {
-				c.end = past
-			}
+			c.reach(wire.PSNAdd(psn, m))
 			q.e.Counters.Repeated.Add(1)
 			k += m
 		}
@@ -406,16 +415,22 @@ func (q *qp) sendProbe() {
 // probeWait is how long after the last progress to probe.
 func (q *qp) probeWait() time.Duration {
 	r := &q.req
-	return max(probeRTTs*r.rtt, ackTimeout(q.h.Attr().Timeout)/probeShare, minProbe) << r.probes
+	wait := r.rtt + 4*r.rttVar
+	if r.rtt == 0 {
+		wait = ackTimeout(q.h.Attr().Timeout) / probeShare
+	}
+	return max(wait, minProbe) << r.probes
 }
 
-// measure takes the round trip of a packet that is acknowledged.
+// measure takes the round trip of a packet that is acknowledged (RFC 6298 §2).
 func (q *qp) measure() {
 	r := &q.req
 	took := q.e.now() - r.rttStart
 	r.rttStart = 0
 	if r.rtt == 0 {
-		r.rtt = took
+		r.rtt, r.rttVar = took, took/2
+		return
 	}
+	r.rttVar += ((took - r.rtt).Abs() - r.rttVar) / 4
 	r.rtt += (took - r.rtt) / 8
 }

@@ -48,6 +48,7 @@ type requester struct {
 	probes    uint8         // sent since the last progress
 	probe     time.Duration // when the next is due, or 0
 	rtt       time.Duration // smoothed; 0 if it was never measured
+	rttVar    time.Duration // how far from it they are, smoothed
 	rttStart  time.Duration // when the packet was sent whose round trip is measured; 0 if none is
 
 	timeout time.Duration // when una is overdue; 0 if nothing is in flight or no timeout is set
@@ -213,7 +214,7 @@ func (q *qp) sendWR(wr *verbs.SendWR, s *sentWR) bool {
 		r.curPkt += n
 		if r.rec != nil {
 			r.rec.sent(psn, n, hasAnswer(wr.Opcode))
-		} else if r.selective && r.rttStart == 0 && (r.rtt == 0 || psn%rttEvery == 0) {
+		} else if r.rttStart == 0 && (r.rtt == 0 || r.selective && psn%rttEvery == 0) {
 			r.rttPSN, r.rttStart = psn, q.e.now()
 		}
 		if past := wire.PSNAdd(psn, n); wire.PSNDiff(past, r.max) > 0 {

@@ -126,12 +126,35 @@ func TestRepeatsOnlyWhatIsMissing(t *testing.T) {
 			t.Error("the data are wrong")
 		}
 	})
-	run(t, "the end of all", config{sqPSN: first, retry: 1, timeout: 14}, func(t *testing.T, r *rig) {
+	run(t, "the end of a READ", config{sqPSN: first, retry: 1}, func(t *testing.T, r *rig) {
+		data := fill(1<<10, 3)
+		at := func(i int) wire.Packet { return marked(r.data(wire.RCReadResponseMiddle, i, data))[0] }
+		r.post(r.wr(1, verbs.RDMARead, 2<<10), r.wr(2, verbs.RDMARead, 2<<10), r.wr(3, verbs.RDMARead, 2<<10))
+		r.take()
+		r.give(at(0), at(2), at(3))
+		r.expect()
+		r.give(at(4))
+		r.expect("READ Request 1 at 1024+1024 ackreq")
+		r.give(at(5), at(1))
+		r.completions(r.scq, "1 SUCCESS RDMA_READ 2048", "2 SUCCESS RDMA_READ 2048", "3 SUCCESS RDMA_READ 2048")
+	})
+	// The window is full of answers that the peer will not give before it has the request.
+	run(t, "a READ's request", config{sqPSN: first, retry: 1, rd: 16}, func(t *testing.T, r *rig) {
+		for i := range 8 {
+			r.post(r.wr(uint64(i), verbs.RDMARead, 64<<10))
+		}
+		r.take()
+		r.give(r.sack(0, 64, 128, 192))
+		r.expect("READ Request 0 at 0+65536 ackreq")
+	})
+	run(t, "the end of all", config{sqPSN: first, retry: 1, timeout: 19}, func(t *testing.T, r *rig) {
+		sleep(100 * time.Microsecond)
 		r.post(r.wr(1, verbs.Send, 8))
+		sleep(100 * time.Microsecond)
 		r.give(marked(r.ack(0))...)
 		r.post(r.wr(2, verbs.Send, 8), r.wr(3, verbs.Send, 8))
 		r.take()
-		sleep(30 * time.Millisecond) // the timeout is 67 ms
+		sleep(30 * time.Millisecond) // the timeout is 2 s
 		r.expect("SEND Only 2 len 8 ackreq", "SEND Only 2 len 8 ackreq")
 		r.give(r.sack(1, 1))
 		r.expect("SEND Only 1 len 8 ackreq")

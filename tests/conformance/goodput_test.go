@@ -16,6 +16,7 @@ import (
 
 // lossy is a link of 10 Gbit/s and 100 µs that loses packets, in virtual time.
 type lossy struct {
+	size     int // of a message
 	loss     float64
 	goBackN  bool
 	elapsed  time.Duration
@@ -23,9 +24,10 @@ type lossy struct {
 	counters [2]map[string]uint64
 }
 
-// run has each end stream 64 messages of 1 MiB to the other, or read them from there.
+// run has each end stream 64 MiB to the other, or read them from there.
 func (l *lossy) run(t *testing.T, code verbs.WROpcode) {
-	const count, size = 64, 1 << 20
+	size := l.size
+	count := 64 << 20 / size
 	synctest.Test(t, func(t *testing.T) {
 		lan := pipe.New()
 		var ends [2]*endpoint
@@ -69,7 +71,7 @@ func (l *lossy) run(t *testing.T, code verbs.WROpcode) {
 			e.close()
 		}
 	})
-	t.Logf("loss %v: %.2f Gbit/s each way, %d packets with data; %v", l.loss, count*size*8/1e3/float64(l.elapsed.Microseconds()), l.sent.Load(), l.counters)
+	t.Logf("loss %v: %.2f Gbit/s each way, %d packets with data; %v", l.loss, float64(count*size*8)/1e3/float64(l.elapsed.Microseconds()), l.sent.Load(), l.counters)
 }
 
 // TestGoodput: what 1 % of loss costs between two that repeat only what is missing, and 0.1 % where they go back.
@@ -80,17 +82,19 @@ func TestGoodput(t *testing.T) {
 			if goBackN {
 				name, loss, repeated = "go back N", 0.001, 1.2
 			}
-			t.Run(fmt.Sprintf("%v/%s", code, name), func(t *testing.T) {
-				good, bad := lossy{goBackN: goBackN}, lossy{goBackN: goBackN, loss: loss}
-				good.run(t, code)
-				bad.run(t, code)
-				if ratio := float64(good.elapsed) / float64(bad.elapsed); ratio < 0.7 {
-					t.Errorf("goodput with %v lost is %.2f of that without, want 0.7", loss, ratio)
-				}
-				if ratio := float64(bad.sent.Load()) / float64(good.sent.Load()); ratio > repeated {
-					t.Errorf("%.3f packets for each that is sent where none is lost, want at most %v", ratio, repeated)
-				}
-			})
+			for _, size := range []int{64 << 10, 1 << 20} {
+				t.Run(fmt.Sprintf("%v/%s/%d KiB", code, name, size>>10), func(t *testing.T) {
+					good, bad := lossy{size: size, goBackN: goBackN}, lossy{size: size, goBackN: goBackN, loss: loss}
+					good.run(t, code)
+					bad.run(t, code)
+					if ratio := float64(good.elapsed) / float64(bad.elapsed); ratio < 0.7 {
+						t.Errorf("goodput with %v lost is %.2f of that without, want 0.7", loss, ratio)
+					}
+					if ratio := float64(bad.sent.Load()) / float64(good.sent.Load()); ratio > repeated {
+						t.Errorf("%.3f packets for each that is sent where none is lost, want at most %v", ratio, repeated)
+					}
+				})
+			}
 		}
 	}
 }

@@ -91,7 +91,7 @@ func (a *acceptor) request(d *verbs.Device, e *ConnEvent) {
 	id.route.TOS = l.opts.tos
 	id.local = netip.AddrPortFrom(e.Src, e.LocalPort)
 	id.remote = netip.AddrPortFrom(e.Dst, e.RemotePort)
-	id.request = ownParam(e.Param)
+	id.request, id.qpType = ownParam(e.Param), e.QPType
 	id.forget = func() {
 		a.mu.Lock()
 		delete(a.children, e.Conn)

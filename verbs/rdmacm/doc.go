@@ -17,6 +17,9 @@
 //	                                                        └─Connect──► [ConnectResponse ──Establish──►] Established
 //	Established ──Disconnect, by either side──► Disconnected ──► TimewaitExit
 //
+// XRC is in port space IB, as in librdmacm: who sends calls CreateQP for an XRC_SEND QP, and the listener's IDs, whose
+// QPType is XRC_RECV, CreateXRCQP, and CreateSRQ for what is sent to. Its number goes into the private data.
+//
 // Names are those of librdmacm, spelt as Go:
 //
 //	rdma_create_event_channel, rdma_destroy_…      CreateEventChannel, EventChannel.Destroy
@@ -28,7 +31,10 @@
 //	rdma_bind_addr, rdma_listen                    ID.Bind, ID.Listen
 //	rdma_getaddrinfo                               LookupHost
 //	rdma_resolve_addr, rdma_resolve_route          ID.ResolveAddr, ID.ResolveHost, ID.ResolveRoute
-//	rdma_create_qp, rdma_destroy_qp                ID.CreateQP, ID.DestroyQP
+//	rdma_create_qp, rdma_create_qp_ex              ID.CreateQP, ID.CreateXRCQP
+//	rdma_destroy_qp                                ID.DestroyQP
+//	rdma_create_srq, rdma_create_srq_ex            ID.CreateSRQ
+//	rdma_destroy_srq                               ID.DestroySRQ
 //	rdma_init_qp_attr                              ID.QPAttr
 //	rdma_connect, rdma_establish                   ID.Connect, ID.Establish
 //	rdma_get_request                               SyncID.GetRequest

@@ -38,9 +38,11 @@ type ID struct {
 	groups    map[netip.Addr]*membership
 
 	conn    ProviderConn
-	request ConnParam    // of the peer, on the passive side
+	request ConnParam    // of the peer, on the passive side, and
+	qpType  verbs.QPType // what QP it asks for: 0 if the port space says that
 	forget  func()       // of the listener that made this ID
-	qp      *qpResources // nil if CreateQP was not called
+	qp      *resources   // nil if CreateQP was not called
+	srq     *resources   // nil if CreateSRQ was not called
 	over    bool         // ended is closed
 	up      bool         // Established is reported
 	answers bool         // the peer's Disconnected is answered at once
@@ -108,7 +110,7 @@ func (id *ID) lock(op string, fit ...state) error {
 	return nil
 }
 
-// Destroy ends the ID, its QP and what CreateQP made with it (rdma_destroy_id, rdma_destroy_ep); a peer is told what
+// Destroy ends the ID, its QP and SRQ and what CreateQP and CreateSRQ made with them (rdma_destroy_id, rdma_destroy_ep); a peer is told what
 // fits. Events not yet taken vanish, with the requests in them; Destroy waits until those taken are acknowledged. The
 // IDs that a listener handed out live on.
 func (id *ID) Destroy() error {
@@ -132,12 +134,12 @@ func (id *ID) Destroy() error {
 	if id.forget != nil {
 		id.forget()
 	}
-	r := id.qp
-	id.qp = nil
+	qp, srq := id.qp, id.srq
+	id.qp, id.srq = nil, nil
 	id.end()
 	id.mu.Unlock()
 
-	err := r.destroy()
+	err := errors.Join(qp.destroy(), srq.destroy())
 	for _, c := range closers {
 		err = errors.Join(err, c.Close())
 	}
@@ -247,6 +249,22 @@ func (id *ID) transport() verbs.Transport {
 		return id.route.Transport
 	}
 	return id.opts.transports[0]
+}
+
+// QPType is the type of QP that the connection is of (rdma_cm_id.qp_type): that of the port space, XRC_RECV if a peer's
+// XRC_SEND QP asks. The application chooses it in port space IB, by CreateQP.
+func (id *ID) QPType() verbs.QPType { return get(id, id.kind) }
+
+func (id *ID) kind() verbs.QPType {
+	switch qp := id.ownQP(); {
+	case qp != nil:
+		return qp.Type()
+	case id.qpType != 0:
+		return id.qpType
+	case id.space == UDP || id.space == IPoIB:
+		return verbs.UD
+	}
+	return verbs.RC
 }
 
 // LocalAddr is the local address and port (rdma_get_local_addr, rdma_get_src_port); not valid before Bind or

@@ -81,6 +81,8 @@ type ConnEvent struct {
 	// Route, LocalPort and RemotePort are set in a ConnectRequest, seen from this side.
 	Route
 	LocalPort, RemotePort uint16
+	// QPType is, in a ConnectRequest, what the peer's QP is to be connected to: RC if 0, or XRC_RECV.
+	QPType verbs.QPType
 	// Param is what the peer sent; its depths are swapped to this side's view, as rdma_cm does. For UDP, UD is set.
 	Param ConnParam
 	UD    UDParam

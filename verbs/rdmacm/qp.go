@@ -9,18 +9,20 @@ import (
 // UDPQKey is the Q_Key of UD QPs that CreateQP makes (RDMA_UDP_QKEY).
 const UDPQKey = 0x01234567
 
-// qpResources is a QP and what CreateQP made for it.
-type qpResources struct {
-	qp       *verbs.QP
-	cqs      []*verbs.CQ
-	channels []*verbs.CompChannel
+// resources is a QP or an SRQ, and what was made for it.
+type resources struct {
+	qp         *verbs.QP
+	srq        *verbs.SRQ
+	cqs        []*verbs.CQ
+	channels   []*verbs.CompChannel
+	sharesXRCD *verbs.Device // whose default XRC domain is used, or nil
 }
 
 // CreateQP makes the ID's QP and takes it to INIT, a UD QP to RTS (rdma_create_qp). The ID must know its device.
 //
-// What is left out is made, and goes with the QP: a nil pd is the device's default one, which all IDs share and which stays; a nil CQ
-// in attr is a new one, as large as its queue and with a completion channel. Type and Transport are the ID's; if not
-// zero they must be the same.
+// What is left out is made, and goes with the QP: a nil pd is the device's default one, which all IDs share and which
+// stays; a nil CQ in attr is a new one, as large as its queue and with a completion channel; a nil SRQ is the ID's. Type
+// and Transport are the ID's; if not zero they must be the same, but in port space IB, which has RC, UC and XRC_SEND.
 //
 // From then on the ID moves the QP: to RTS when a connection is made, to ERR when it ends.
 func (id *ID) CreateQP(pd *verbs.PD, attr *verbs.QPInitAttr) error {
@@ -33,10 +35,7 @@ func (id *ID) CreateQP(pd *verbs.PD, attr *verbs.QPInitAttr) error {
 	}
 	defer id.mu.Unlock()
 	init := *attr
-	want, datagram := verbs.RC, id.space == UDP || id.space == IPoIB
-	if datagram {
-		want = verbs.UD
-	}
+	want := id.kind()
 	if init.Type == 0 {
 		init.Type = want
 	}
@@ -49,14 +48,49 @@ func (id *ID) CreateQP(pd *verbs.PD, attr *verbs.QPInitAttr) error {
 		return verbs.Errorf(verbs.ErrInvalid, op, "the PD is on %s, the ID on %s", pd.Device().Name(), id.dev.Name())
 	case attr.Transport != 0 && attr.Transport != init.Transport:
 		return verbs.Errorf(verbs.ErrInvalid, op, "Transport %v: the ID's is %v, which SetTransports chooses", attr.Transport, init.Transport)
+	case init.Type == verbs.XRCRecv:
+		return verbs.Errorf(verbs.ErrInvalid, op, "XRC_RECV QPs are made by CreateXRCQP")
 	case init.Type != want && id.space != IB:
 		return verbs.Errorf(verbs.ErrInvalid, op, "Type %v: port space %v has %v QPs", init.Type, id.space, want)
 	}
-	r := &qpResources{}
+	return id.takeQP(init.Type, func() error { return id.makeQP(pd, &init) })
+}
+
+// CreateXRCQP makes the ID's QP an XRC_RECV one of a domain, and takes it to INIT (rdma_create_qp_ex with
+// IBV_QPT_XRC_RECV). A nil domain is the device's default one, which all IDs share. The ID is one of port space IB; see
+// CreateQP for the rest.
+func (id *ID) CreateXRCQP(x *verbs.XRCD) error {
+	const op = "create XRC QP"
+	if err := id.lock(op, bound, addrResolved, routeResolved, requested); err != nil {
+		return err
+	}
+	defer id.mu.Unlock()
+	switch {
+	case id.dev == nil:
+		return verbs.Errorf(verbs.ErrInvalid, op, "the ID is bound to no device yet")
+	case id.qp != nil:
+		return verbs.Errorf(verbs.ErrInvalid, op, "the ID has a QP already")
+	case id.space != IB:
+		return verbs.Errorf(verbs.ErrInvalid, op, "port space %v has %v QPs", id.space, id.kind())
+	}
+	return id.takeQP(verbs.XRCRecv, func() (err error) {
+		if x == nil {
+			if x, err = id.qp.useXRCD(id.dev); err != nil {
+				return err
+			}
+		}
+		id.qp.qp, err = x.CreateQP(&verbs.QPInitAttr{Type: verbs.XRCRecv, Transport: id.transport()})
+		return err
+	})
+}
+
+// takeQP gives the ID a QP that is made by a function, in id.qp.
+func (id *ID) takeQP(t verbs.QPType, make func() error) error {
+	r := &resources{}
 	id.qp = r
-	err := id.makeQP(pd, &init)
+	err := make()
 	if err == nil {
-		err = id.initQP(init.Type)
+		err = id.initQP(t)
 	}
 	if err != nil {
 		id.qp = nil
@@ -73,12 +107,15 @@ func (id *ID) makeQP(pd *verbs.PD, init *verbs.QPInitAttr) (err error) {
 			return err
 		}
 	}
+	if id.srq != nil && init.SRQ == nil && init.Type != verbs.XRCSend {
+		init.SRQ = id.srq.srq
+	}
 	if init.SendCQ == nil {
 		if init.SendCQ, err = r.makeCQ(id.dev, init.Cap.MaxSendWR); err != nil {
 			return err
 		}
 	}
-	if init.RecvCQ == nil {
+	if init.RecvCQ == nil && init.Type != verbs.XRCSend {
 		if init.RecvCQ, err = r.makeCQ(id.dev, init.Cap.MaxRecvWR); err != nil {
 			return err
 		}
@@ -87,7 +124,7 @@ func (id *ID) makeQP(pd *verbs.PD, init *verbs.QPInitAttr) (err error) {
 	return err
 }
 
-func (r *qpResources) makeCQ(d *verbs.Device, cqe int) (*verbs.CQ, error) {
+func (r *resources) makeCQ(d *verbs.Device, cqe int) (*verbs.CQ, error) {
 	ch, err := d.CreateCompChannel()
 	if err != nil {
 		return nil, err
@@ -143,11 +180,7 @@ func (id *ID) QPAttr(to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) {
 	case to != verbs.StateInit || id.dev == nil:
 		return verbs.QPAttr{}, 0, verbs.Errorf(verbs.ErrInvalid, op, "the ID is %v: it knows none for %v", id.state, to)
 	}
-	t := verbs.RC
-	if id.space == UDP || id.space == IPoIB {
-		t = verbs.UD
-	}
-	return id.initAttr(t)
+	return id.initAttr(id.kind())
 }
 
 // QP is what CreateQP made, or nil.
@@ -178,7 +211,7 @@ func (id *ID) DestroyQP() error {
 }
 
 // destroy destroys what is there of r, which may be nil.
-func (r *qpResources) destroy() error {
+func (r *resources) destroy() error {
 	if r == nil {
 		return nil
 	}
@@ -188,11 +221,19 @@ func (r *qpResources) destroy() error {
 			errs = append(errs, err)
 		}
 	}
+	if r.srq != nil {
+		if err := r.srq.Destroy(); !errors.Is(err, verbs.ErrDestroyed) {
+			errs = append(errs, err)
+		}
+	}
 	for _, cq := range r.cqs {
 		errs = append(errs, cq.Destroy())
 	}
 	for _, ch := range r.channels {
 		errs = append(errs, ch.Destroy())
+	}
+	if r.sharesXRCD != nil {
+		errs = append(errs, defaultXRCDs.put(r.sharesXRCD))
 	}
 	return errors.Join(errs...)
 }

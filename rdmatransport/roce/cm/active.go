@@ -91,8 +91,8 @@ func checkREQ(attr *rdmacm.ConnectAttr) error {
 	if attr.AckTimeout > 31 {
 		return verbs.Errorf(verbs.ErrInvalid, opConnect, "ACK timeout %d: at most 31", attr.AckTimeout)
 	}
-	if t := attr.QPType; t != 0 && t != verbs.RC && t != verbs.UC {
-		return verbs.Errorf(verbs.ErrInvalid, opConnect, "QP type %v cannot be connected: want RC or UC", t)
+	if t := attr.QPType; t != 0 && t != verbs.RC && t != verbs.UC && t != verbs.XRCSend {
+		return verbs.Errorf(verbs.ErrInvalid, opConnect, "QP type %v cannot be connected: want RC, UC or XRC_SEND", t)
 	}
 	return nil
 }
@@ -143,8 +143,13 @@ func (c *conn) askREQ(attr *rdmacm.ConnectAttr, data []byte) error {
 		},
 		PrivateData: data,
 	}
-	if c.qpType == verbs.UC {
+	switch c.qpType {
+	case verbs.UC:
 		req.ServiceType = mad.ServiceUC
+	case verbs.XRCSend:
+		// An initiator answers no requests, and its target makes none.
+		req.ServiceType, req.ExtendedType = mad.ServiceExtended, mad.ExtendedXRC
+		req.ResponderResources, req.RetryCount, req.RNRRetryCount, req.SRQ = 0, 0, 0, false
 	}
 	c.set(reqSent)
 	c.ask(c.tid, &req)
@@ -183,11 +188,15 @@ func (m *Manager) onREP(d *Datagram, tid uint64, msg *mad.REP) {
 
 // replied takes the first REP.
 func (c *conn) replied(d *Datagram, tid uint64, msg *mad.REP) {
-	if tid != c.tid || msg.LocalQPN <= mad.QPN {
+	qpn := msg.LocalQPN
+	if c.qpType == verbs.XRCSend {
+		qpn = msg.LocalEECN
+	}
+	if tid != c.tid || qpn <= mad.QPN {
 		return
 	}
 	byID := peerKey{d.Src, msg.LocalCAGUID, msg.LocalCommID}
-	byQP := peerKey{d.Src, msg.LocalCAGUID, msg.LocalQPN}
+	byQP := peerKey{d.Src, msg.LocalCAGUID, qpn}
 	if c.m.byID[byID] != nil {
 		return
 	}
@@ -198,7 +207,7 @@ func (c *conn) replied(d *Datagram, tid uint64, msg *mad.REP) {
 		return
 	}
 	c.answered()
-	c.remoteGUID, c.remoteID, c.remoteQPN = msg.LocalCAGUID, msg.LocalCommID, msg.LocalQPN
+	c.remoteGUID, c.remoteID, c.remoteQPN = msg.LocalCAGUID, msg.LocalCommID, qpn
 	c.m.byID[byID], c.m.byQP[byQP] = c, c
 	c.initiator, c.responder = msg.ResponderResources, msg.InitiatorDepth
 	c.sendPSN = msg.StartingPSN
@@ -215,7 +224,7 @@ func (c *conn) replied(d *Datagram, tid uint64, msg *mad.REP) {
 			FlowControl:        msg.FlowControl,
 			RNRRetryCount:      msg.RNRRetryCount,
 			SRQ:                msg.SRQ,
-			QPNum:              msg.LocalQPN,
+			QPNum:              qpn,
 		},
 	})
 }

@@ -50,6 +50,9 @@ func (m *Manager) onREQ(d *Datagram, tid uint64, msg *mad.REQ) {
 	c.remoteGUID, c.remoteID, c.remoteQPN = msg.LocalCAGUID, msg.LocalCommID, msg.LocalQPN
 	m.byID[byID], m.byQP[byQP] = c, c
 	c.qpType = verbs.RC
+	if msg.ServiceType == mad.ServiceExtended {
+		c.qpType = verbs.XRCRecv
+	}
 	c.sendPSN, c.recvPSN = msg.StartingPSN, psn&mask24
 	c.mtu = verbs.MTU(msg.MTU)
 	c.flowLabel = msg.Primary.FlowLabel
@@ -62,7 +65,7 @@ func (m *Manager) onREQ(d *Datagram, tid uint64, msg *mad.REQ) {
 	c.set(reqRcvd)
 	c.report(rdmacm.ConnEvent{
 		Type:  rdmacm.ConnectRequest,
-		Route: c.route, LocalPort: c.localPort, RemotePort: c.remotePort,
+		Route: c.route, LocalPort: c.localPort, RemotePort: c.remotePort, QPType: c.qpType,
 		Param: rdmacm.ConnParam{
 			PrivateData:        append([]byte(nil), msg.PrivateData[mad.IPCMLen:]...),
 			ResponderResources: c.responder,
@@ -89,7 +92,7 @@ func (m *Manager) match(d *Datagram, msg *mad.REQ, rej *mad.REJ) (*listener, mad
 		ip.Src.Unmap() != d.Src, ip.Dst.Unmap() != d.Dst:
 		// The datagram's own addresses are the only ones that are believed.
 		rej.Reason = mad.InvalidGID
-	case msg.ServiceType != mad.ServiceRC:
+	case !l.takes(msg):
 		rej.Reason = mad.InvalidTransportType
 	case msg.LocalQPN <= mad.QPN:
 		rej.Reason = mad.NoQP
@@ -99,6 +102,13 @@ func (m *Manager) match(d *Datagram, msg *mad.REQ, rej *mad.REJ) (*listener, mad
 		return l, ip
 	}
 	return nil, ip
+}
+
+// takes tells whether the listener's port space has the transport that is asked for. XRC is only in the one where the
+// application says what it wants, as rdma_cm has it.
+func (l *listener) takes(msg *mad.REQ) bool {
+	return msg.ServiceType == mad.ServiceRC ||
+		msg.ServiceType == mad.ServiceExtended && msg.ExtendedType == mad.ExtendedXRC && l.space == rdmacm.IB
 }
 
 // askedAgain: the peer repeats its REQ.
@@ -148,6 +158,10 @@ func (c *conn) Accept(p *rdmacm.ConnParam, qkey uint32) error {
 		SRQ:                p.SRQ,
 		LocalCAGUID:        c.m.cfg.GUID,
 		PrivateData:        p.PrivateData,
+	}
+	if c.qpType == verbs.XRCRecv {
+		rep.LocalQPN, rep.LocalEECN, rep.SRQ = 0, c.localQPN, true
+		rep.InitiatorDepth, rep.FlowControl = 0, false // it asks for nothing
 	}
 	if c.noFailover {
 		rep.FailoverAccepted = 1 // not supported

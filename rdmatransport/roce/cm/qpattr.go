@@ -37,7 +37,7 @@ func (c *conn) QPAttr(to verbs.QPState) (a verbs.QPAttr, mask verbs.QPAttrMask, 
 		a.DestQPNum = c.remoteQPN
 		a.RQPSN = c.recvPSN
 		mask |= verbs.QPAttrAV | verbs.QPAttrPathMTU | verbs.QPAttrDestQPN | verbs.QPAttrRQPSN
-		if c.qpType == verbs.RC {
+		if c.qpType == verbs.RC || c.qpType == verbs.XRCRecv {
 			a.MaxDestRDAtomic = c.responder
 			mask |= verbs.QPAttrMaxDestRDAtomic | verbs.QPAttrMinRNRTimer
 		}
@@ -48,13 +48,17 @@ func (c *conn) QPAttr(to verbs.QPState) (a verbs.QPAttr, mask verbs.QPAttrMask, 
 		}
 		a.SQPSN = c.sendPSN
 		mask |= verbs.QPAttrSQPSN
-		if c.qpType == verbs.RC {
+		switch c.qpType {
+		case verbs.RC, verbs.XRCSend:
 			a.RetryCnt, a.RNRRetry, a.MaxRDAtomic = c.retryCount, c.rnrRetry, c.initiator
+			mask |= verbs.QPAttrRetryCnt | verbs.QPAttrRNRRetry | verbs.QPAttrMaxQPRDAtomic
+			fallthrough
+		case verbs.XRCRecv:
 			a.Timeout = c.ackTimeout
 			if c.ackOption != 0 {
 				a.Timeout = c.ackOption
 			}
-			mask |= verbs.QPAttrRetryCnt | verbs.QPAttrRNRRetry | verbs.QPAttrMaxQPRDAtomic | verbs.QPAttrTimeout
+			mask |= verbs.QPAttrTimeout
 		}
 		return a, mask, nil
 	}

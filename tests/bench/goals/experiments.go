@@ -78,8 +78,12 @@ func experiments() (all []*experiment) {
 	for _, t := range transports {
 		add("SEND 8 bytes, half round trip, in process", latencyInProcess(t))
 	}
-	add("WRITE 64 KiB, delay 100 µs, with loss", lossy("1", "between SoftRNICs"))
-	add("WRITE 64 KiB, delay 100 µs, with loss", lossy("0.1", "towards go-back-N", "--go-back-n"))
+	for _, op := range ops {
+		add("WRITE, SEND, READ 64 KiB, delay 100 µs, 1 % loss between SoftRNICs", lossy(op, "1", "between SoftRNICs"))
+	}
+	for _, op := range ops {
+		add("the same, 0.1 % loss towards go-back-N", lossy(op, "0.1", "towards go-back-N", "--go-back-n"))
+	}
 	for _, e := range allocations() {
 		add("allocations per message, each path", e)
 	}
@@ -251,13 +255,13 @@ func latencyInProcess(transport string) *experiment {
 }
 
 // lossy compares with the same path, in one process and 100 µs long each way, when nothing is lost.
-func lossy(percent, peer string, flags ...string) *experiment {
-	r := &row{What: fmt.Sprintf("WRITE 64 KiB, RoCEv2, delay 100 µs, %s %% loss %s", percent, peer), Goal: 0.7, Unit: "Gbit/s",
+func lossy(op, percent, peer string, flags ...string) *experiment {
+	r := &row{What: fmt.Sprintf("%s 64 KiB, RoCEv2, delay 100 µs, %s %% loss %s", strings.ToUpper(op), percent, peer), Goal: 0.7, Unit: "Gbit/s",
 		Against: "without loss"}
 	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
 		var g [2]float64
 		for i, impair := range []string{"delay=100us,loss=" + percent + "%", "delay=100us"} {
-			p, err := l.loopback(ctx, append([]string{"write", "bw", "--impair", impair}, flags...)...)
+			p, err := l.loopback(ctx, append([]string{op, "bw", "--impair", impair}, flags...)...)
 			if err != nil {
 				return err
 			}

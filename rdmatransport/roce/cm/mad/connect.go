@@ -18,8 +18,11 @@ const (
 
 // Transport service types of a REQ.
 const (
-	ServiceRC = 0
-	ServiceUC = 1
+	ServiceRC       = 0
+	ServiceUC       = 1
+	ServiceExtended = 3 // ExtendedType says which
+
+	ExtendedXRC = 1
 )
 
 // Path is an address of both ends and how to get there, as REQ and LAP carry it.
@@ -48,7 +51,7 @@ type REQ struct {
 	InitiatorDepth        uint8
 	RemoteEECN            uint32 // 24 bits
 	RemoteResponseTimeout uint8  // 5 bits, 4.096 µs × 2^n: how soon the receiver should answer
-	ServiceType           uint8  // 2 bits: RC, UC
+	ServiceType           uint8  // 2 bits
 	FlowControl           bool
 	StartingPSN           uint32 // 24 bits: the receiver's first
 	LocalResponseTimeout  uint8  // 5 bits: how soon the sender will answer
@@ -186,7 +189,7 @@ type REP struct {
 	LocalQKey                 uint32
 	LocalQPN                  uint32 // 24 bits
 	VendorIDHigh              uint8
-	LocalEECN                 uint32 // 24 bits
+	LocalEECN                 uint32 // 24 bits; over XRC what LocalQPN is otherwise
 	VendorIDMid               uint8
 	StartingPSN               uint32 // 24 bits: the receiver's first
 	VendorIDLow               uint8

@@ -1,0 +1,90 @@
+package rdmacm
+
+import (
+	"errors"
+
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// CreateSRQ makes the ID's SRQ (rdma_create_srq, rdma_create_srq_ex), which CreateQP gives to its QP. The ID must know
+// its device. It is an XRC SRQ if attr has an XRCD, or QPType is XRC_RECV; the peer has to be told its number.
+//
+// What is left out is made, and goes with the SRQ: a nil pd and, of an XRC SRQ, a nil XRCD are the device's default ones,
+// which all IDs share; a nil CQ is a new one, as large as the SRQ and with a completion channel.
+func (id *ID) CreateSRQ(pd *verbs.PD, attr *verbs.SRQInitAttr) error {
+	const op = "create SRQ"
+	if attr == nil {
+		return verbs.Errorf(verbs.ErrInvalid, op, "no attributes")
+	}
+	if err := id.lock(op, bound, addrResolved, routeResolved, requested); err != nil {
+		return err
+	}
+	defer id.mu.Unlock()
+	switch {
+	case id.dev == nil:
+		return verbs.Errorf(verbs.ErrInvalid, op, "the ID is bound to no device yet")
+	case id.srq != nil:
+		return verbs.Errorf(verbs.ErrInvalid, op, "the ID has an SRQ already")
+	case pd != nil && pd.Device() != id.dev:
+		return verbs.Errorf(verbs.ErrInvalid, op, "the PD is on %s, the ID on %s", pd.Device().Name(), id.dev.Name())
+	}
+	r := &resources{}
+	if err := id.makeSRQ(r, pd, *attr); err != nil {
+		return errors.Join(err, r.destroy())
+	}
+	id.srq = r
+	return nil
+}
+
+func (id *ID) makeSRQ(r *resources, pd *verbs.PD, init verbs.SRQInitAttr) (err error) {
+	if pd == nil {
+		if pd, err = id.dev.DefaultPD(); err != nil {
+			return err
+		}
+	}
+	if init.XRCD != nil || id.kind() == verbs.XRCRecv {
+		if init.XRCD == nil {
+			if init.XRCD, err = r.useXRCD(id.dev); err != nil {
+				return err
+			}
+		}
+		if init.CQ == nil {
+			if init.CQ, err = r.makeCQ(id.dev, init.Attr.MaxWR); err != nil {
+				return err
+			}
+		}
+	}
+	r.srq, err = pd.CreateSRQ(&init)
+	return err
+}
+
+// SRQ is what CreateSRQ made, or nil.
+func (id *ID) SRQ() *verbs.SRQ {
+	return get(id, func() *verbs.SRQ {
+		if id.srq == nil {
+			return nil
+		}
+		return id.srq.srq
+	})
+}
+
+// DestroySRQ destroys what CreateSRQ made (rdma_destroy_srq): ErrBusy as long as a QP uses it. It waits as DestroyQP
+// does.
+func (id *ID) DestroySRQ() error {
+	const op = "destroy SRQ"
+	if err := id.lock(op); err != nil {
+		return err
+	}
+	r := id.srq
+	if r == nil {
+		id.mu.Unlock()
+		return verbs.Errorf(verbs.ErrInvalid, op, "the ID has no SRQ")
+	}
+	if err := r.srq.Destroy(); err != nil && !errors.Is(err, verbs.ErrDestroyed) {
+		id.mu.Unlock()
+		return err
+	}
+	id.srq = nil
+	id.mu.Unlock()
+	return r.destroy()
+}
