@@ -19,6 +19,10 @@ import (
 // listenBacklog is how many connections a listener keeps that nobody has accepted.
 const listenBacklog = 4096
 
+// crowd is how many small writes go out by themselves before anything comes from the peer. gVisor's TCP acknowledges up
+// to 100 segments at once: with fewer than that between two acknowledgements, what is under way does not add up.
+const crowd = 64
+
 // stream is a gVisor TCP endpoint as a Stream. Plain reading and writing are gonet's.
 type stream struct {
 	*gonet.TCPConn
@@ -32,6 +36,7 @@ type stream struct {
 
 	unheard  atomic.Int64 // pieces sent since anything came
 	awaiting atomic.Bool  // Crowded said yes
+	parting  atomic.Bool  // part is to run
 
 	room      waiter.Entry
 	onRoom    func()
@@ -120,6 +125,25 @@ func (s *stream) Send(n int, fill Filler) (bool, error) {
 	return false, streamError(terr)
 }
 
+// Write implements net.Conn. Each small write is a segment of its own, and at once, unless the stream is crowded: then
+// they go together, by Nagle's algorithm, until something comes. Thousands of small segments overflow the queues on the
+// way, and the peer's receive buffer, which counts hundreds of bytes for each where the window counts its payload; and
+// gVisor's sender, with RACK, recovers but two of the lost segments in each retransmission timeout.
+func (s *stream) Write(b []byte) (int, error) {
+	if len(b) < s.mss && s.unheard.Add(1) > crowd {
+		if o := s.ep.SocketOptions(); !o.GetDelayOption() {
+			o.SetDelayOption(true)
+		}
+	}
+	return s.TCPConn.Write(b)
+}
+
+// part ends what a crowd began, and sends what waits.
+func (s *stream) part() {
+	s.parting.Store(false)
+	s.ep.SocketOptions().SetDelayOption(false)
+}
+
 // Crowded implements Stream.
 func (s *stream) Crowded(n int) bool {
 	if s.unheard.Load() < int64(n) {
@@ -129,8 +153,11 @@ func (s *stream) Crowded(n int) bool {
 	return s.unheard.Load() >= int64(n)
 }
 
-// heard is called when a segment has come.
+// heard is called when a segment has come. Ending Nagle's algorithm takes the endpoint's lock, which a writer may hold.
 func (s *stream) heard() {
+	if s.ep.SocketOptions().GetDelayOption() && !s.parting.Swap(true) {
+		go s.part()
+	}
 	if s.unheard.Load() <= 0 {
 		return
 	}

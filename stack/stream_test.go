@@ -5,8 +5,12 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 
+	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/stack"
 )
@@ -15,12 +19,18 @@ import (
 func streams(tb testing.TB, mtuA, mtuB int) (a, b stack.Stream) {
 	tb.Helper()
 	lan := pipe.New(pipe.WithMTU(mtuA))
-	hostA, err := stack.New(lan.Port(), stack.Addr("10.0.0.1/24"))
+	return streamsOn(tb, lan.Port(), mtuLink{lan.Port(), mtuB})
+}
+
+// streamsOn makes a TCP connection between two hosts on links of one network.
+func streamsOn(tb testing.TB, linkA, linkB link.Link) (a, b stack.Stream) {
+	tb.Helper()
+	hostA, err := stack.New(linkA, stack.Addr("10.0.0.1/24"))
 	if err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { hostA.Close() })
-	hostB, err := stack.New(mtuLink{lan.Port(), mtuB}, stack.Addr("10.0.0.2/24"))
+	hostB, err := stack.New(linkB, stack.Addr("10.0.0.2/24"))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -171,6 +181,79 @@ func TestStreamSendNeverWaits(t *testing.T) {
 }
 
 // The segment size is what both links allow, less the options that gVisor keeps room for.
+// ward is a link that counts the frames sent, and lets none in while held.
+type ward struct {
+	link.Link
+	held sync.RWMutex
+	sent atomic.Int64
+}
+
+func (w *ward) Attach(recv link.Receiver) {
+	w.Link.Attach(func(frames []link.Frame) {
+		w.held.RLock()
+		defer w.held.RUnlock()
+		recv(frames)
+	})
+}
+
+func (w *ward) Write(frames []link.Frame) (int, error) {
+	w.sent.Add(int64(len(frames)))
+	return w.Link.Write(frames)
+}
+
+// Small writes are segments each, but not without bound while nothing comes from the peer: then they go together.
+func TestStreamSmallWrites(t *testing.T) {
+	lan := pipe.New()
+	w := &ward{Link: lan.Port()}
+	a, b := streamsOn(t, w, lan.Port())
+	exchange := func(write func([]byte), n int) {
+		t.Helper()
+		sent, got := make([]byte, n), make([]byte, n)
+		for i := range sent {
+			sent[i] = byte(i * 7)
+		}
+		write(sent)
+		if _, err := io.ReadFull(b, got); err != nil || !bytes.Equal(got, sent) {
+			t.Fatalf("%d bytes arrived wrong, or: %v", n, err)
+		}
+		if _, err := b.Write(got[:1]); err != nil { // it acknowledges all
+			t.Fatal(err)
+		}
+		if _, err := a.Read(got[:1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	inPieces := func(size int) func([]byte) {
+		return func(p []byte) {
+			for piece := range slices.Chunk(p, size) {
+				if _, err := a.Write(piece); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	exchange(inPieces(1<<16), 2<<20) // the congestion window grows
+	exchange(func(p []byte) {
+		w.held.Lock()
+		defer w.held.Unlock()
+		before := w.sent.Load()
+		inPieces(8)(p)
+		if n := w.sent.Load() - before; n == 0 || n > 100 {
+			t.Errorf("%d frames sent for %d small writes that nothing answered", n, len(p)/8)
+		}
+	}, 2000*8)
+	// When the peer has been heard, and what follows from that is done, they are at once again.
+	for single := false; !single; {
+		exchange(func(p []byte) {
+			w.held.Lock()
+			defer w.held.Unlock()
+			before := w.sent.Load()
+			inPieces(1)(p)
+			single = w.sent.Load()-before >= int64(len(p))
+		}, 3)
+	}
+}
+
 func TestStreamMSS(t *testing.T) {
 	for _, tc := range []struct{ a, b, want int }{
 		{1500, 1500, 1420}, {9000, 1500, 1420}, {1500, 9000, 1420}, {9000, 9000, 8920},
