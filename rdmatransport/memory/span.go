@@ -54,6 +54,7 @@ func (s Span) Read(dst []byte) bool {
 // (BenchmarkPacketCopy).
 func move(dst, src []byte) {
 	const piece = 1 << 10
+	src = src[:min(len(src), len(dst))]
 	for len(src) > piece {
 		copy(dst[:piece], src[:piece])
 		dst, src = dst[piece:], src[piece:]

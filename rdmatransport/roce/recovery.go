@@ -358,7 +358,7 @@ func (q *qp) repeat() bool {
 			switch {
 			case wr.Opcode == verbs.RDMARead:
 				// Not across a request's bounds, by which the peer would know it if it did arrive.
-				for k+m < s.packets && psn+m != r.max {
+				for k+m < s.packets && wire.PSNAdd(psn, m) != r.max {
 					if next := c.at(psn + m); !next.is(lost) || next.is(head) {
 						break
 					}

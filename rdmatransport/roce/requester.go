@@ -207,7 +207,9 @@ func (q *qp) sendWR(wr *verbs.SendWR, s *sentWR) bool {
 			}
 			r.askRead(psn, 1)
 		default:
+			unasked := r.unasked
 			if s.status = q.sendData(wr, s, r.curPkt, psn, q.wantsAck(s, room)); s.status != verbs.WCSuccess {
+				r.unasked = unasked
 				return false
 			}
 		}
@@ -266,15 +268,17 @@ func (q *qp) followed(s *sentWR) bool {
 }
 
 // ask sends the last packet before the current request again, with a request for the acknowledgement that the current
-// one was to ask for and cannot.
+// one was to ask for and cannot. What comes before a request that has an answer, or is local, has asked.
 func (q *qp) ask() {
 	r := &q.req
 	if r.unasked == 0 || r.cur == r.first {
 		return
 	}
 	r.unasked = 0
-	s := r.at(r.cur - 1)
-	q.sendData(q.h.Send(int(r.cur-1-r.first)), s, s.packets-1, wire.PSNAdd(s.firstPSN, s.packets-1), true)
+	wr, s := q.h.Send(int(r.cur-1-r.first)), r.at(r.cur-1)
+	if !hasAnswer(wr.Opcode) && !isLocal(wr.Opcode) {
+		q.sendData(wr, s, s.packets-1, wire.PSNAdd(s.firstPSN, s.packets-1), true)
+	}
 }
 
 // readSlot tells whether the peer has room for one more outstanding READ or atomic (max_rd_atomic).

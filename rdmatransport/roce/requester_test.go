@@ -466,6 +466,22 @@ func TestLocalProtection(t *testing.T) {
 		r.post(bad(r, verbs.Send), r.wr(3, verbs.Send, 8))
 		r.completions(r.scq, "2 LOC_PROT_ERR", "3 WR_FLUSH_ERR")
 	})
+	// Nothing else would ask for the acknowledgement of what came before it, and no timeout is set.
+	bubble(t, config{sqPSN: first}, func(r *rig) {
+		wr := r.wr(2, verbs.Send, 8)
+		wr.SGList[0].LKey++
+		r.post(r.wr(1, verbs.Send, 8), wr)
+		r.expect("SEND Only 0 len 8", "SEND Only 0 len 8 ackreq")
+		r.give(r.ack(0))
+		r.completions(r.scq, "1 SUCCESS SEND 0", "2 LOC_PROT_ERR")
+	})
+	// A READ before it has asked.
+	bubble(t, config{sqPSN: first}, func(r *rig) {
+		r.post(r.wr(1, verbs.RDMARead, 8), bad(r, verbs.Send))
+		r.expect("READ Request 0 at 0+8 ackreq", "SEND First 1 len 1024")
+		r.give(r.data(wire.RCReadResponseOnly, 0, fill(8, 1)))
+		r.completions(r.scq, "1 SUCCESS RDMA_READ 8", "2 LOC_PROT_ERR")
+	})
 	// What a READ or an atomic brings has no place to go.
 	for _, op := range []verbs.WROpcode{verbs.RDMARead, verbs.AtomicFetchAndAdd} {
 		run(t, fmt.Sprint(op), config{mrAccess: verbs.AccessRemoteRead}, func(t *testing.T, r *rig) {

@@ -246,7 +246,7 @@ func (q *queue) read(polled bool) error {
 			f.Polled = polled
 			q.frames = append(q.frames, f)
 		}
-		free = free[(end+63)&^63:]
+		free = free[min((end+63)&^63, len(free)):]
 	}
 	q.limit = min(2*q.limit, batchFrames)
 	return nil
