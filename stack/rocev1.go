@@ -53,7 +53,8 @@ func (d *Datagram) parseV1(f *link.Frame) verdict {
 	if !isHostAddr(d.Src) || d.Src.IsLoopback() {
 		return malformed
 	}
-	d.V1, d.SrcPort, d.Polled = true, 0, f.Polled
+	d.V1, d.SrcPort = true, 0
+	d.Polled, d.TCI = f.Polled, f.TCI
 	d.TrafficClass, d.HopLimit = uint8(binary.BigEndian.Uint16(b)>>4), b[7]
 	d.Header, d.Payload = b[:grhLen:grhLen], b[grhLen:total:total]
 	d.SegmentSize, d.next = len(d.Payload), 0

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"net/netip"
+	"slices"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -134,6 +135,21 @@ func TestRoCEv1Paths(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestRoCEv1Priority: what is said of a packet's tag is its own, not that of one before it.
+func TestRoCEv1Priority(t *testing.T) {
+	w := newWire()
+	h := newHost(t, w, stack.Addr("10.0.0.1/24"))
+	var got []uint16
+	h.NICs()[0].Datagrams().Receive(func(d *stack.Datagram) { got = append(got, d.TCI) })
+	tags := []uint16{5 << link.PriorityShift, 0, 3<<link.PriorityShift | 7}
+	for _, tci := range tags {
+		w.arrive(link.Frame{Data: frameV1(b4, a4, w.mac, 4), TCI: tci})
+	}
+	if !slices.Equal(got, tags) {
+		t.Errorf("tags %#x, want %#x", got, tags)
+	}
 }
 
 // TestRoCEv1Padding checks that what Ethernet adds to short frames is cut off.
