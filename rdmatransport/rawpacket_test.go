@@ -370,16 +370,28 @@ func TestRawSuperframes(t *testing.T) {
 	s := newStation(t, lan, "10.0.0.1/24")
 	w := newWirePort(t, lan)
 	mac := []byte(s.host.NICs()[0].MAC())
-	takes, sniffs := newRawEnd(t, s.pd, s.dev, 2048, nil), newRawEnd(t, s.pd, s.dev, 2048, nil)
-	takes.flow(verbs.FlowAttr{Specs: []verbs.FlowSpec{&verbs.FlowSpecUDP{}}})
-	sniffs.flow(verbs.FlowAttr{Type: verbs.FlowSniffer})
-	data := bytes.Repeat([]byte{1, 2, 3, 4, 5}, 500)
-	f := link.Frame{Data: append(frame(mac, w.MAC(), 0x0800, 0, udp4([4]byte{10, 0, 0, 7}, [4]byte{10, 0, 0, 1}, 5, 6, 0)...)[:42], data...),
-		Segmentation: link.UDP, SegmentSize: 1000, HeaderLen: 42, NeedsChecksum: true, ChecksumStart: 34, ChecksumOffset: 6}
-	if _, err := w.Write([]link.Frame{f}); err != nil {
-		t.Fatal(err)
+	port := func(n uint16) verbs.FlowSpec {
+		return &verbs.FlowSpecUDP{Val: verbs.FlowTCPUDPFilter{DstPort: n}, Mask: verbs.FlowTCPUDPFilter{DstPort: 0xffff}}
 	}
-	for _, r := range []*rawEnd{takes, sniffs} {
+	var ends []*rawEnd
+	for _, attr := range []verbs.FlowAttr{
+		{Specs: []verbs.FlowSpec{port(6)}},
+		{Flags: verbs.FlowDontTrap, Specs: []verbs.FlowSpec{port(7)}}, // which nobody takes
+		{Type: verbs.FlowSniffer},
+	} {
+		r := newRawEnd(t, s.pd, s.dev, 2048, nil)
+		r.flow(attr)
+		ends = append(ends, r)
+	}
+	data := bytes.Repeat([]byte{1, 2, 3, 4, 5}, 500)
+	for _, dstPort := range []uint16{6, 7} {
+		f := link.Frame{Data: append(frame(mac, w.MAC(), 0x0800, 0, udp4([4]byte{10, 0, 0, 7}, [4]byte{10, 0, 0, 1}, 5, dstPort, 0)...)[:42], data...),
+			Segmentation: link.UDP, SegmentSize: 1000, HeaderLen: 42, NeedsChecksum: true, ChecksumStart: 34, ChecksumOffset: 6}
+		if _, err := w.Write([]link.Frame{f}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, r := range ends {
 		for i, want := range []int{1000, 1000, 500} {
 			wc := poll(t, r.cq)
 			if wc.Status != verbs.WCSuccess || int(wc.ByteLen) != 42+want {

@@ -107,19 +107,20 @@ func each(f *link.Frame, show func([]byte)) {
 	}
 }
 
-// takes offers the packets of a frame, and tells whether the first was taken.
+// takes offers the packets of a frame, all of them, and tells whether the first was taken.
 func takes(f *link.Frame, take func([]byte) bool) bool {
 	if onePacket(f) {
 		return take(f.Data)
 	}
 	c := cutters.Get().(*link.Cutter)
 	defer cutters.Put(c)
+	first, taken := true, false
 	for b := range c.Packets(f) {
-		if !take(b) {
-			return false
+		if took := take(b); first {
+			first, taken = false, took
 		}
 	}
-	return true
+	return taken
 }
 
 // listens tells whether the host is in the group that a frame is for: all are in that of broadcast.
