@@ -257,6 +257,37 @@ func TestDatagramSizeBounds(t *testing.T) {
 	})
 }
 
+// resized is a link whose MTU changes.
+type resized struct {
+	*pipe.Port
+	mtu atomic.Int64
+}
+
+func (l *resized) MTU() int { return int(l.mtu.Load()) }
+
+// TestLoopbackMTU: what an interface sends to itself may be as long as its MTU is when the path is opened, whatever it was
+// before.
+func TestLoopbackMTU(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &resized{Port: pipe.New().Port()}
+		l.mtu.Store(1500)
+		h := newHost(t, l, stack.Addr("10.0.0.1/24"))
+		in := collect(h)
+		attr := stack.PathAttr{Src: a4, Dst: a4}
+		for _, mtu := range []int{1500, 9000, 1500} {
+			l.mtu.Store(int64(mtu))
+			p := newPath(t, h, attr)
+			if want := mtu - 28; p.MTU() != want {
+				t.Fatalf("MTU %d, want %d", p.MTU(), want)
+			}
+			*in = inbox{}
+			headers := send(t, h, p, p.MTU())
+			synctest.Wait()
+			checkArrived(t, in, attr, headers, p.MTU())
+		}
+	})
+}
+
 // TestIDWrap sends more datagrams than there are IPv4 IDs: where a superframe's IDs go from 65535 to 0, each segment's
 // header must still be the one that the sender computed the ICRC over.
 func TestIDWrap(t *testing.T) {

@@ -265,7 +265,7 @@ func (n *Interface) networks(v4 bool) string {
 func (n *Interface) has(a netip.Addr) bool { return a.IsValid() && slices.Contains(*n.gids.Load(), a) }
 
 // loopback is the link that leads to the interface's own datagram port: a switch with two ports, so that a datagram
-// to oneself waits in a bounded queue and arrives on a goroutine of its own.
+// to oneself waits in a bounded queue and arrives on a goroutine of its own. It takes what any path may send: MTUs change.
 func (n *Interface) loopback() (link.Link, error) {
 	n.loopMu.Lock()
 	defer n.loopMu.Unlock()
@@ -273,7 +273,7 @@ func (n *Interface) loopback() (link.Link, error) {
 		return nil, errClosed
 	}
 	if n.loop[0] == nil {
-		sw := pipe.New(pipe.WithMTU(n.MTU()))
+		sw := pipe.New(pipe.WithMTU(link.MaxSuperframe))
 		in, err := sw.PortWithMAC(n.MAC())
 		if err != nil {
 			return nil, err
