@@ -92,6 +92,8 @@ func (m *Manager) match(d *Datagram, msg *mad.REQ, rej *mad.REJ) (*listener, mad
 		ip.Src.Unmap() != d.Src, ip.Dst.Unmap() != d.Dst:
 		// The datagram's own addresses are the only ones that are believed.
 		rej.Reason = mad.InvalidGID
+	case m.cfg.GIDIndex(d.Port, d.Dst) < 0:
+		rej.Reason = mad.InvalidGID // QPs cannot send from that address
 	case !l.takes(msg):
 		rej.Reason = mad.InvalidTransportType
 	case msg.LocalQPN <= mad.QPN:

@@ -246,6 +246,21 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// TestNoGID: an address that is not in the GID table, which has an end, is none to connect to.
+func TestNoGID(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.gid = -1
+		r.listen(rdmacm.TCP, 10)
+		r.listen(rdmacm.UDP, 10)
+		r.say(peerTID, kernelREQ())
+		if rej, _ := next[*mad.REJ](r); rej.Reason != mad.InvalidGID {
+			t.Errorf("REJ %+v", rej)
+		}
+		r.say(peerTID, kernelSIDRREQ(port))
+		r.quiet()
+	})
+}
+
 func TestAlternatePathsAreRefused(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.listen(rdmacm.TCP, 10)

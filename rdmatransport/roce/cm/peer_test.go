@@ -52,6 +52,7 @@ type rig struct {
 	q      *timers.Queue
 	recv   func(*cm.Datagram)
 	start  time.Time
+	gid    int        // the index of our address
 	paths  int        // open ones; the manager's lock guards this
 	mu     sync.Mutex // what follows
 	sent   []sent
@@ -60,12 +61,12 @@ type rig struct {
 }
 
 func newRig(t testing.TB, seed uint64) *rig {
-	r := &rig{t: t, q: timers.New(), start: time.Now()}
+	r := &rig{t: t, q: timers.New(), start: time.Now(), gid: 1}
 	var key [32]byte
 	key[0], key[1] = byte(seed), byte(seed>>8)
 	r.m = cm.New(cm.Config{
 		GSI: r, Timers: r.q, Rand: rand.NewChaCha8(key), GUID: ourGUID, AckDelay: 15,
-		GIDIndex: func(_ uint8, a netip.Addr) int { return 1 },
+		GIDIndex: func(uint8, netip.Addr) int { return r.gid },
 		MTU:      func(uint8) verbs.MTU { return verbs.MTU1024 },
 	})
 	return r

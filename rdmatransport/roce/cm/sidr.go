@@ -66,7 +66,7 @@ func (m *Manager) onSIDRREQ(d *Datagram, tid uint64, msg *mad.SIDRREQ) {
 		m.reply(d, tid, no)
 		return
 	}
-	if !l.room() {
+	if !l.room() || m.cfg.GIDIndex(d.Port, d.Dst) < 0 {
 		return
 	}
 	c := m.newConn(l.handler, rdmacm.Route{
