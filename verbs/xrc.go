@@ -52,6 +52,9 @@ func (d *Device) OpenXRCD(f *os.File) (*XRCD, error) {
 	return x, nil
 }
 
+// Device is the device that the domain is of.
+func (x *XRCD) Device() *Device { return x.dev }
+
 // Close undoes OpenXRCD. ErrBusy if it is the last that has it open, and a QP or an SRQ is left.
 func (x *XRCD) Close() error {
 	const op = "close XRCD"

@@ -65,6 +65,7 @@ func (d *device) Name() string { return d.name }
 func (d *device) QueryDevice() verbs.DeviceAttr {
 	return verbs.DeviceAttr{MaxMRSize: 1 << 30, MaxQP: 1 << 20, MaxQPWR: 1024, MaxSGE: 4, MaxSGERd: 4, MaxInlineData: 64,
 		MaxCQ: 1 << 20, MaxCQE: 1 << 20, MaxMR: 1 << 20, MaxPD: 1 << 20, MaxQPRDAtom: maxDepth, MaxQPInitRDAtom: maxDepth,
+		MaxSRQ: 16, MaxSRQWR: 1024, MaxSRQSGE: 4, DeviceCapFlags: verbs.DeviceXRC,
 		PhysPortCnt: 1, MaxMcastGrp: 1, MaxMcastQPAttach: 1, MaxTotalMcastQPAttach: 1}
 }
 func (d *device) QueryPort(uint8) (verbs.PortAttr, error) {

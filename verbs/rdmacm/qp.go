@@ -21,8 +21,9 @@ type resources struct {
 // CreateQP makes the ID's QP and takes it to INIT, a UD QP to RTS (rdma_create_qp). The ID must know its device.
 //
 // What is left out is made, and goes with the QP: a nil pd is the device's default one, which all IDs share and which
-// stays; a nil CQ in attr is a new one, as large as its queue and with a completion channel; a nil SRQ is the ID's. Type
-// and Transport are the ID's; if not zero they must be the same, but in port space IB, which has RC, UC and XRC_SEND.
+// stays; a nil CQ in attr is a new one, as large as its queue or the SRQ and with a completion channel; a nil SRQ is the
+// ID's. Type and Transport are the ID's; if not zero they must be the same, but in port space IB, which has RC, UC and
+// XRC_SEND.
 //
 // From then on the ID moves the QP: to RTS when a connection is made, to ERR when it ends.
 func (id *ID) CreateQP(pd *verbs.PD, attr *verbs.QPInitAttr) error {
@@ -72,6 +73,8 @@ func (id *ID) CreateXRCQP(x *verbs.XRCD) error {
 		return verbs.Errorf(verbs.ErrInvalid, op, "the ID has a QP already")
 	case id.space != IB:
 		return verbs.Errorf(verbs.ErrInvalid, op, "port space %v has %v QPs", id.space, id.kind())
+	case x != nil && x.Device() != id.dev:
+		return verbs.Errorf(verbs.ErrInvalid, op, "the XRC domain is on %s, the ID on %s", x.Device().Name(), id.dev.Name())
 	}
 	return id.takeQP(verbs.XRCRecv, func() (err error) {
 		if x == nil {
@@ -116,7 +119,15 @@ func (id *ID) makeQP(pd *verbs.PD, init *verbs.QPInitAttr) (err error) {
 		}
 	}
 	if init.RecvCQ == nil && init.Type != verbs.XRCSend {
-		if init.RecvCQ, err = r.makeCQ(id.dev, init.Cap.MaxRecvWR); err != nil {
+		receives := init.Cap.MaxRecvWR
+		if init.SRQ != nil { // then MaxRecvWR means nothing
+			srq, err := init.SRQ.Query()
+			if err != nil {
+				return err
+			}
+			receives = srq.MaxWR
+		}
+		if init.RecvCQ, err = r.makeCQ(id.dev, receives); err != nil {
 			return err
 		}
 	}
