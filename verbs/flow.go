@@ -154,14 +154,12 @@ func (qp *QP) CreateFlow(attr *FlowAttr) (*Flow, error) {
 		return nil, err
 	}
 	f := &Flow{qp: qp}
-	if f.prov, err = qp.pd.dev.prov.CreateFlow(qp.prov, &own); err != nil {
-		return nil, wrap(op, err)
+	if err := f.useCounters(op, own.Specs); err != nil {
+		return nil, err
 	}
-	for _, s := range own.Specs {
-		if c, ok := s.(*FlowSpecCounterAction); ok {
-			f.uses = append(f.uses, c.Counters)
-			c.Counters.flows.Add(1)
-		}
+	if f.prov, err = qp.pd.dev.prov.CreateFlow(qp.prov, &own); err != nil {
+		f.releaseCounters()
+		return nil, wrap(op, err)
 	}
 	qp.flows++
 	return f, nil
@@ -202,7 +200,12 @@ func checkSpec(op string, before []FlowSpec, c FlowSpec, i int, d *Device) error
 		}
 	}
 	switch c := c.(type) {
-	case *FlowSpecIPv4, *FlowSpecIPv4Ext:
+	case *FlowSpecIPv4:
+		return checkEtherType(op, before, etherTypeIPv4)
+	case *FlowSpecIPv4Ext:
+		if c.Val.Flags|c.Mask.Flags > 7 {
+			return Errorf(ErrInvalid, op, "Specs[%d].Flags has more than 3 bits", i)
+		}
 		return checkEtherType(op, before, etherTypeIPv4)
 	case *FlowSpecIPv6:
 		if c.Val.FlowLabel|c.Mask.FlowLabel >= 1<<20 {
@@ -214,11 +217,8 @@ func checkSpec(op string, before []FlowSpec, c FlowSpec, i int, d *Device) error
 			return Errorf(ErrInvalid, op, "Specs[%d].TagID %#x has more than 24 bits", i, c.TagID)
 		}
 	case *FlowSpecCounterAction:
-		switch {
-		case c.Counters == nil || c.Counters.dev != d:
+		if c.Counters == nil || c.Counters.dev != d {
 			return Errorf(ErrInvalid, op, "Specs[%d].Counters: not of this device", i)
-		case c.Counters.dead.Load():
-			return Errorf(ErrDestroyed, op, "Specs[%d].Counters: destroyed", i)
 		}
 	}
 	return nil
@@ -286,9 +286,7 @@ func (f *Flow) Destroy() error {
 	}
 	f.prov.Destroy()
 	f.prov = nil
-	for _, c := range f.uses {
-		c.flows.Add(-1)
-	}
+	f.releaseCounters()
 	qp.flows--
 	return nil
 }

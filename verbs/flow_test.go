@@ -44,12 +44,26 @@ func TestFlow(t *testing.T) {
 	refused("header behind an action", qp, verbs.ErrInvalid, specs(&verbs.FlowSpecActionDrop{}, &verbs.FlowSpecUDP{}))
 	refused("IPv6 behind EtherType IPv4", qp, verbs.ErrInvalid, specs(eth(0x0800, 0xffff), &verbs.FlowSpecIPv6{}))
 	refused("flow label", qp, verbs.ErrInvalid, specs(&verbs.FlowSpecIPv6{Mask: verbs.FlowIPv6Filter{FlowLabel: 1 << 20}}))
+	refused("flags of IPv4", qp, verbs.ErrInvalid, specs(&verbs.FlowSpecIPv4Ext{Val: verbs.FlowIPv4ExtFilter{Flags: 8}}))
+	refused("mask of flags of IPv4", qp, verbs.ErrInvalid, specs(&verbs.FlowSpecIPv4Ext{Mask: verbs.FlowIPv4ExtFilter{Flags: 8}}))
 	refused("tag", qp, verbs.ErrInvalid, specs(&verbs.FlowSpecActionTag{TagID: 1 << 24}))
 	refused("nil spec", qp, verbs.ErrInvalid, specs(nil))
 	refused("nil pointer", qp, verbs.ErrInvalid, specs((*verbs.FlowSpecTCP)(nil)))
 	refused("no counters", qp, verbs.ErrInvalid, specs(count(nil)))
 	refused("another device's counters", qp, verbs.ErrInvalid, specs(count(elsewhere)))
 	refused("counters that are gone", qp, verbs.ErrDestroyed, specs(count(gone)))
+
+	r.l.onFlow = func() error {
+		for what, err := range map[string]error{"destroy": counters.Destroy(), "attach to": counters.AttachPoint(verbs.CounterBytes, 0)} {
+			if !errors.Is(err, verbs.ErrBusy) {
+				t.Errorf("%s counters while a flow that uses them is made: %v", what, err)
+			}
+		}
+		return verbs.ErrNoMemory
+	}
+	refused("no room", qp, verbs.ErrNoMemory, specs(count(counters)))
+	r.l.onFlow = nil
+	check(t, counters.AttachPoint(verbs.CounterBytes, 0))
 
 	mine := &verbs.FlowSpecIPv4{}
 	f := must(qp.CreateFlow(&verbs.FlowAttr{Port: 1, Priority: 3, Specs: []verbs.FlowSpec{eth(0x0800, 0xffff), mine, count(counters)}}))(t)

@@ -13,11 +13,13 @@ const (
 // Counters counts the frames of the flows that name it in a [FlowSpecCounterAction] (ibv_counters).
 type Counters struct {
 	dev     *Device
-	flows   atomic.Int32
-	dead    atomic.Bool
 	packets atomic.Uint64
 	bytes   atomic.Uint64
-	points  []CounterDescription // by index; guarded by dev.mu
+
+	// guarded by dev.mu
+	flows  int
+	dead   bool
+	points []CounterDescription // by index
 }
 
 // maxCounters is how many counters are in one object; there are only two kinds to count.
@@ -43,12 +45,12 @@ func (c *Counters) AttachPoint(what CounterDescription, index int) error {
 	c.dev.mu.Lock()
 	defer c.dev.mu.Unlock()
 	switch {
-	case c.dead.Load():
+	case c.dead:
 		return Errorf(ErrDestroyed, op, "they are destroyed")
 	case what > CounterBytes:
 		return Errorf(ErrInvalid, op, "description %d is neither CounterPackets nor CounterBytes", what)
-	case c.flows.Load() > 0:
-		return Errorf(ErrBusy, op, "%d flows use them", c.flows.Load())
+	case c.flows > 0:
+		return Errorf(ErrBusy, op, "%d flows use them", c.flows)
 	}
 	for len(c.points) <= index {
 		c.points = append(c.points, noCounter)
@@ -64,7 +66,7 @@ func (c *Counters) Read(values []uint64) error {
 	const op = "read counters"
 	c.dev.mu.Lock()
 	defer c.dev.mu.Unlock()
-	if c.dead.Load() {
+	if c.dead {
 		return Errorf(ErrDestroyed, op, "they are destroyed")
 	}
 	if len(values) < len(c.points) {
@@ -87,13 +89,48 @@ func (c *Counters) Destroy() error {
 	const op = "destroy counters"
 	c.dev.mu.Lock()
 	defer c.dev.mu.Unlock()
-	if n := c.flows.Load(); n > 0 {
-		return Errorf(ErrBusy, op, "%d flows use them", n)
-	}
-	if c.dead.Swap(true) {
+	switch {
+	case c.dead:
 		return Errorf(ErrDestroyed, op, "they are destroyed already")
+	case c.flows > 0:
+		return Errorf(ErrBusy, op, "%d flows use them", c.flows)
 	}
+	c.dead = true
 	return nil
+}
+
+// useCounters makes f a flow of the counters that specs name.
+func (f *Flow) useCounters(op string, specs []FlowSpec) error {
+	d := f.qp.pd.dev
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var uses []*Counters
+	for i, s := range specs {
+		a, ok := s.(*FlowSpecCounterAction)
+		if !ok {
+			continue
+		}
+		if a.Counters.dead {
+			return Errorf(ErrDestroyed, op, "Specs[%d].Counters: destroyed", i)
+		}
+		uses = append(uses, a.Counters)
+	}
+	for _, c := range uses {
+		c.flows++
+	}
+	f.uses = uses
+	return nil
+}
+
+// releaseCounters undoes useCounters.
+func (f *Flow) releaseCounters() {
+	d := f.qp.pd.dev
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, c := range f.uses {
+		c.flows--
+	}
+	f.uses = nil
 }
 
 // Count is for providers: one more frame of n bytes.

@@ -16,6 +16,7 @@ type loop struct {
 	onDereg func(*verbs.MR)
 	event   func(verbs.AsyncEventType, uint8)
 	flow    *verbs.FlowAttr // the last one made, nil if it is destroyed
+	onFlow  func() error    // called while a flow is made, which fails with its error
 
 	driven, ended atomic.Int64 // calls of Progress and EndProgress
 
@@ -59,6 +60,11 @@ func (l *loop) AttachMcast(verbs.ProviderQP, verbs.GID) error { return nil }
 func (l *loop) DetachMcast(verbs.ProviderQP, verbs.GID) error { return nil }
 
 func (l *loop) CreateFlow(_ verbs.ProviderQP, attr *verbs.FlowAttr) (verbs.ProviderFlow, error) {
+	if l.onFlow != nil {
+		if err := l.onFlow(); err != nil {
+			return nil, err
+		}
+	}
 	l.flow = attr
 	return &loopFlow{l}, nil
 }

@@ -68,7 +68,7 @@ type GRH struct {
 }
 
 // AHAttr is an address vector (ibv_ah_attr). RoCE needs IsGlobal and GRH; DLID, SrcPathBits and StaticRate mean
-// nothing there, and SL, 0 to 7, is the priority of frames in a VLAN.
+// nothing there, and of SL, 0 to 15, the lower three bits are the priority of frames in a VLAN.
 type AHAttr struct {
 	GRH         GRH
 	DLID        uint16
