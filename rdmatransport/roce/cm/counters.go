@@ -13,7 +13,7 @@ const kinds = int(mad.AttrAPR-mad.AttrREQ) + 1
 // Counters count a manager's messages, as Linux does under /sys/class/infiniband_cm.
 type Counters struct {
 	Malformed atomic.Uint64 // no CM datagram, or of a type that is not taken
-	Dropped   atomic.Uint64 // requests lost for want of room
+	Dropped   atomic.Uint64 // requests lost for want of room, or of a GID
 	tx, txRetries,
 	rx, rxDuplicates [kinds]atomic.Uint64
 }

@@ -258,6 +258,9 @@ func TestNoGID(t *testing.T) {
 		}
 		r.say(peerTID, kernelSIDRREQ(port))
 		r.quiet()
+		if n := r.m.Counters.Dropped.Load(); n != 1 {
+			t.Errorf("%d requests dropped, want 1", n)
+		}
 	})
 }
 

@@ -66,11 +66,16 @@ func (m *Manager) onSIDRREQ(d *Datagram, tid uint64, msg *mad.SIDRREQ) {
 		m.reply(d, tid, no)
 		return
 	}
-	if !l.room() || m.cfg.GIDIndex(d.Port, d.Dst) < 0 {
+	if !l.room() {
+		return
+	}
+	gid := m.cfg.GIDIndex(d.Port, d.Dst)
+	if gid < 0 { // QPs cannot send from that address
+		m.Counters.Dropped.Add(1)
 		return
 	}
 	c := m.newConn(l.handler, rdmacm.Route{
-		Transport: verbs.RoCEv2, Src: d.Dst, Dst: d.Src, Port: d.Port, GIDIndex: m.cfg.GIDIndex(d.Port, d.Dst),
+		Transport: verbs.RoCEv2, Src: d.Dst, Dst: d.Src, Port: d.Port, GIDIndex: gid,
 		MTU: m.cfg.MTU(d.Port), TOS: d.TrafficClass, SL: d.Priority,
 	})
 	if c.path, err = m.path(pathKey{d.Port, d.Dst, d.Src, d.TrafficClass, d.Priority}); err != nil {
