@@ -162,16 +162,16 @@ func ethType(v uint16) verbs.FlowSpec {
 }
 
 // TestRawSend: frames go as they are, gathered or inline, padded to Ethernet's least length; a length that no frame has
-// is an error.
+// is an error. A tag is beside the MTU. They are no RoCE packets, which the port counts.
 func TestRawSend(t *testing.T) {
 	lan := pipe.New(pipe.WithMTU(1500))
 	s := newStation(t, lan, "10.0.0.1/24")
 	w := newWirePort(t, lan)
 	r := newRawEnd(t, s.pd, s.dev, 2048, nil)
 	src := s.host.NICs()[0].MAC()
-	send := func(n int, inline bool) verbs.WCStatus {
+	send := func(etherType uint16, n int, inline bool) verbs.WCStatus {
 		t.Helper()
-		f := frame(w.MAC(), src, testType, 0, bytes.Repeat([]byte{0x5a}, 1600)...)
+		f := frame(w.MAC(), src, etherType, 0, bytes.Repeat([]byte{0x5a}, 1600)...)
 		copy(r.mr.Buf()[rawDepth*2048:], f)
 		wr := &verbs.SendWR{ID: uint64(n), Opcode: verbs.Send, Flags: verbs.SendSignaled}
 		for at, end := rawDepth*2048, rawDepth*2048+n; at < end; at += 600 {
@@ -187,16 +187,21 @@ func TestRawSend(t *testing.T) {
 		}
 		return wc.Status
 	}
-	for _, n := range []int{14, 59, 60, 200, 1514} {
+	const vlanType = 0x8100
+	for _, n := range []int{14, 59, 60, 200, 1514, 1518} {
+		etherType := uint16(testType)
+		if n > 1514 {
+			etherType = vlanType
+		}
 		for _, inline := range []bool{false, true} {
 			if inline && n > 256 {
 				continue
 			}
-			if got := send(n, inline); got != verbs.WCSuccess {
+			if got := send(etherType, n, inline); got != verbs.WCSuccess {
 				t.Fatalf("%d bytes: %v", n, got)
 			}
 			got := <-w.seen
-			for got[12] != testType>>8 {
+			for got[12] != byte(etherType>>8) {
 				got = <-w.seen
 			}
 			want := make([]byte, max(n, 60))
@@ -206,8 +211,12 @@ func TestRawSend(t *testing.T) {
 			}
 		}
 	}
-	for _, n := range []int{0, 13, 1515} {
-		if got := send(n, false); got != verbs.WCLocLenErr {
+	for _, n := range []int{0, 13, 1515, 1519, 1523} {
+		etherType := uint16(testType)
+		if n > 1518 {
+			etherType = vlanType
+		}
+		if got := send(etherType, n, false); got != verbs.WCLocLenErr {
 			t.Errorf("%d bytes: %v", n, got)
 		}
 		if got := r.qp.State(); got != verbs.StateSQE {
@@ -226,6 +235,12 @@ func TestRawSend(t *testing.T) {
 	}
 	if err := r.qp.PostSend(&verbs.SendWR{Opcode: verbs.RDMAWrite}); !errors.Is(err, verbs.ErrNotSupported) {
 		t.Errorf("WRITE: %v", err)
+	}
+	counters := must(s.prov.PortCounters(1))(t)
+	for _, name := range []string{"port_xmit_packets", "port_xmit_data", "unicast_xmit_packets", "port_xmit_discards"} {
+		if n := counters[name]; n != 0 {
+			t.Errorf("%s is %d", name, n)
+		}
 	}
 }
 

@@ -17,7 +17,11 @@ type frames struct{ nic *Interface }
 func (n *Interface) Frames() FramePort { return frames{n} }
 
 // Sender implements FramePort.
-func (p frames) Sender() FrameSender { return p.nic.port.take() }
+func (p frames) Sender() FrameSender {
+	s := p.nic.port.take()
+	s.raw = true
+	return s
+}
 
 // Steer implements FramePort.
 func (p frames) Steer(s *Steering) { p.nic.steer(s) }

@@ -157,7 +157,7 @@ func (nb *neighbour) onResolved(r stack.LinkResolutionResult) {
 	for i := range nb.held {
 		putMAC(nb.held[i].Data, mac)
 	}
-	nb.nic.port.write(nb.nic.link, nb.held)
+	nb.nic.port.write(nb.nic.link, nb.held, false)
 	nb.held, nb.heldBytes = nil, 0
 	nb.mac.Store(mac)
 }

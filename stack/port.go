@@ -50,12 +50,12 @@ func (p *port) lane(b []byte) *lane {
 
 var _ DatagramPort = (*port)(nil)
 
-// Counters count what passed an interface's datagram port since it was made.
+// Counters count what passed an interface's datagram port since it was made, without what goes by its frame port.
 type Counters struct {
 	TxFrames    uint64 // written to the link; a superframe is one
 	TxDatagrams uint64
 	TxBytes     uint64 // Ethernet frames without FCS
-	TxErrors    uint64 // frames that the link refused
+	TxErrors    uint64 // frames that the link refused, those of a FrameSender too
 	TxNoRoute   uint64 // frames lost because the neighbour's address was not found
 	RxFrames    uint64 // handed to the receiver; a superframe is one
 	RxBytes     uint64

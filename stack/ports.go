@@ -175,14 +175,17 @@ type Steering struct {
 // FrameSender gathers frames. It is for one goroutine at a time.
 type FrameSender interface {
 	// Frame adds a frame of n bytes, to be filled in until the next call, from the destination address on. It returns nil
-	// if that is less than an Ethernet header or more than the MTU beside one. A frame that is shorter than Ethernet's
-	// least length is padded.
+	// if that is less than an Ethernet header, or more than the MTU beside one with two tags: the link refuses a frame whose
+	// PacketLen is more than the MTU. A frame that is shorter than Ethernet's least length is padded.
 	Frame(n int) []byte
 	// Drop takes back the frame that Frame returned last.
 	Drop()
 	// Flush sends everything and gives the sender back to the pool: it must not be used afterwards.
 	Flush()
 }
+
+// PacketLen is the number of bytes in a frame behind its Ethernet header and tags.
+func PacketLen(frame []byte) int { return len(frame) - link.NetworkOffset(frame) }
 
 // PathAttr says where a path leads and what its IP headers carry.
 type PathAttr struct {

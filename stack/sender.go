@@ -17,13 +17,14 @@ import (
 
 // Bytes of a sender's buffer: small frames share its first half, and a whole superframe still fits behind them.
 const (
-	maxFrame     = ethLen + link.MaxSuperframe
+	maxFrame     = ethLen + 2*link.TagLen + link.MaxSuperframe
 	senderBuffer = 2 * maxFrame
 	minFrame     = 60 // IEEE 802.3 §3.2.8, without FCS
 )
 
 type sender struct {
 	port   *port
+	raw    bool         // its frames are a FrameSender's
 	out    link.Link    // where all of frames go
 	frames []link.Frame // finished, in buf
 
@@ -91,7 +92,7 @@ func (s *sender) Datagram(pt Path, n int) (header, payload []byte) {
 // Frame implements FrameSender.
 func (s *sender) Frame(n int) []byte {
 	l := s.port.nic.link
-	if n < ethLen || n > ethLen+l.MTU() {
+	if n < ethLen || n > min(ethLen+2*link.TagLen+l.MTU(), maxFrame) {
 		return nil
 	}
 	s.finish()
@@ -209,7 +210,7 @@ func (s *sender) finish() {
 
 // emit writes the finished frames; the buffer is empty afterwards.
 func (s *sender) emit() {
-	s.port.write(s.out, s.frames)
+	s.port.write(s.out, s.frames, s.raw)
 	s.frames = s.frames[:0]
 	s.start, s.end = 0, 0
 }
@@ -219,12 +220,12 @@ func (s *sender) Flush() {
 	s.finish()
 	s.emit()
 	s.port.counters.txDatagrams.Add(s.datagrams)
-	s.port, s.out, s.datagrams, s.ids.path, s.whole = nil, nil, 0, nil, 0
+	s.port, s.raw, s.out, s.datagrams, s.ids.path, s.whole = nil, false, nil, 0, nil, 0
 	senders.Put(s)
 }
 
-// write writes all of frames but those that out refuses.
-func (p *port) write(out link.Link, frames []link.Frame) {
+// write writes all of frames but those that out refuses. Of raw ones only those are counted.
+func (p *port) write(out link.Link, frames []link.Frame, raw bool) {
 	var sent, bytes uint64
 	var more Traffic
 	for len(frames) > 0 {
@@ -248,7 +249,7 @@ func (p *port) write(out link.Link, frames []link.Frame) {
 		}
 		p.counters.txErrors.Add(1)
 	}
-	if sent > 0 {
+	if sent > 0 && !raw {
 		p.counters.txFrames.Add(sent)
 		p.counters.txBytes.Add(bytes)
 		_, looped := out.(*pipe.Port)

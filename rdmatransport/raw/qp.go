@@ -71,7 +71,7 @@ func (q *qp) PostSend() {
 	out.Flush()
 }
 
-// send adds a frame. One without a whole Ethernet header, or longer than the link's MTU, is a local length error.
+// send adds a frame. One without a whole Ethernet header, or whose packet is longer than the link's MTU, is a local length error.
 func (q *qp) send(out stack.FrameSender, wr *verbs.SendWR) verbs.WCStatus {
 	n := wr.Length()
 	if n > maxFrame {
@@ -81,11 +81,15 @@ func (q *qp) send(out stack.FrameSender, wr *verbs.SendWR) verbs.WCStatus {
 	if b == nil {
 		return verbs.WCLocLenErr
 	}
+	status := verbs.WCSuccess
 	if data := wr.Inline(); data != nil {
 		copy(b, data)
-		return verbs.WCSuccess
+	} else {
+		status = q.e.regions.Gather(b, q.h.PD(), wr.SGList, 0)
 	}
-	status := q.e.regions.Gather(b, q.h.PD(), wr.SGList, 0)
+	if status == verbs.WCSuccess && stack.PacketLen(b) > q.nic.MTU() {
+		status = verbs.WCLocLenErr
+	}
 	if status != verbs.WCSuccess {
 		out.Drop()
 	}
