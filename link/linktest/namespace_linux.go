@@ -9,12 +9,18 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// Namespace gives the test's goroutine a network namespace of its own, which ends with its thread and its interfaces.
-func Namespace(t testing.TB) {
+// Root skips the test of another user.
+func Root(t testing.TB) {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("needs root for a network namespace")
 	}
+}
+
+// Namespace gives the test's goroutine a network namespace of its own, which ends with its thread and its interfaces.
+func Namespace(t testing.TB) {
+	t.Helper()
+	Root(t)
 	runtime.LockOSThread() // never unlocked: the thread goes with the goroutine
 	ns, err := netns.New()
 	need(t, "network namespaces", err)

@@ -12,7 +12,6 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"runtime"
 	"slices"
@@ -244,10 +243,7 @@ func TestManyConnections(t *testing.T) {
 		ofKernel            = 200
 	)
 	peers := peer.Boot(t, peer.Config{ID: 2}, peer.Config{ID: 3})
-	program := filepath.Join(t.TempDir(), "softrnic")
-	if out, err := exec.Command("go", "build", "-o", program, "github.com/softrnic/softrnic/cmd/softrnic").CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
+	program := buildSoftRNIC(t)
 	idle := startServing(t, program, peers[0].Netns).quit()
 
 	dev := openSoftRNIC(t, openTAP(t, peers[0].Netns)).(softrnic).dev

@@ -11,16 +11,6 @@ import (
 	"testing"
 )
 
-// buildSoftRNIC builds the program, for as long as the test runs.
-func buildSoftRNIC(t *testing.T) string {
-	t.Helper()
-	program := filepath.Join(t.TempDir(), "softrnic")
-	if out, err := exec.Command("go", "build", "-o", program, "github.com/softrnic/softrnic/cmd/softrnic").CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
-	return program
-}
-
 // process is a program that runs, and what it says.
 type process struct {
 	cmd    *exec.Cmd

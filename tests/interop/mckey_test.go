@@ -16,7 +16,7 @@ import (
 // TestMckey sends to a group that `softrnic mckey` and the kernel's mckey are in, from either.
 func TestMckey(t *testing.T) {
 	const group, options = "239.7.7.7", "-m 239.7.7.7 -C 20 -S 1000"
-	program, captures := buildSoftrnic(t), captureDir(t)
+	program, captures := buildSoftRNIC(t), captureDir(t)
 	p := peer.Boot(t, peer.Config{ID: 2})[0]
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

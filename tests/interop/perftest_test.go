@@ -71,13 +71,17 @@ func (w *wiretap) take(frames []link.Frame) {
 	}
 }
 
-// stop ends the listening when n packets at least have come; they are the test's then.
+// stop ends the listening when packets of n PSNs at least have come, or have faults; they are the test's then.
 func (w *wiretap) stop(t *testing.T, n int) {
 	t.Helper()
 	heard := func() int {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		return len(w.packets) + len(w.faults)
+		psns := make(map[uint32]struct{})
+		for i := range w.packets {
+			psns[w.packets[i].PSN] = struct{}{}
+		}
+		return len(psns) + len(w.faults)
 	}
 	for end := time.Now().Add(patience); heard() < n && time.Now().Before(end); {
 		time.Sleep(10 * time.Millisecond)

@@ -149,19 +149,9 @@ func (p pingpong) server(t *testing.T) {
 	}
 }
 
-// buildSoftrnic builds the program, for a test.
-func buildSoftrnic(t *testing.T) (program string) {
-	t.Helper()
-	program = filepath.Join(t.TempDir(), "softrnic")
-	if out, err := exec.Command("go", "build", "-o", program, "github.com/softrnic/softrnic/cmd/softrnic").CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
-	return program
-}
-
 // pingpongLabs runs a test at each path MTU and in each IP version, with softrnic built.
 func pingpongLabs(t *testing.T, f func(run pingpong)) {
-	program, captures := buildSoftrnic(t), captureDir(t)
+	program, captures := buildSoftRNIC(t), captureDir(t)
 	for _, mtu := range []struct{ link, path int }{{1500, 1024}, {4200, 4096}} {
 		p := peer.Boot(t, peer.Config{ID: 2, MTU: mtu.link})[0]
 		for _, ipv6 := range []bool{false, true} {

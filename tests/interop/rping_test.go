@@ -136,10 +136,7 @@ func (a *awaited) Write(p []byte) (int, error) {
 func (a *awaited) String() string { return a.said.String() }
 
 func TestRping(t *testing.T) {
-	program := filepath.Join(t.TempDir(), "softrnic")
-	if out, err := exec.Command("go", "build", "-o", program, "github.com/softrnic/softrnic/cmd/softrnic").CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
+	program := buildSoftRNIC(t)
 	p := peer.Boot(t, peer.Config{ID: 2, MTU: 1500})[0]
 	for _, ipv6 := range []bool{false, true} {
 		for _, run := range []rping{

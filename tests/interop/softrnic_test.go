@@ -10,6 +10,8 @@ import (
 	"encoding/hex"
 	"net"
 	"net/netip"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -271,4 +273,16 @@ func poll(t *testing.T, cq *verbs.CQ, n int, timeout time.Duration) []verbs.WC {
 			t.Fatal(err)
 		}
 	}
+}
+
+// buildSoftRNIC builds the program, for as long as the test runs. Where there can be no peer the test is skipped before:
+// then there may be no way to build either.
+func buildSoftRNIC(t *testing.T) string {
+	t.Helper()
+	peer.Boot(t)
+	program := filepath.Join(t.TempDir(), "softrnic")
+	if out, err := exec.Command("go", "build", "-o", program, "github.com/softrnic/softrnic/cmd/softrnic").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	return program
 }

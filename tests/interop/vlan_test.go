@@ -157,7 +157,7 @@ func checkTags(t *testing.T, file, filter string, fields []string, want map[stri
 // TestVLANPingpong: rxe's ping-pongs with a device in the VLAN, at path MTU 4096, whose packets have the service level as
 // priority.
 func TestVLANPingpong(t *testing.T) {
-	program, captures := buildSoftrnic(t), captureDir(t)
+	program, captures := buildSoftRNIC(t), captureDir(t)
 	p := peer.Boot(t, peer.Config{ID: 2, MTU: 4200})[0]
 	v := newVLAN(t, p, 5)
 	run := pingpong{peer: p, program: program, captures: captures, mtu: 4096, size: 100_000, vlan: v, sl: 3}

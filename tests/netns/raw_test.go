@@ -111,10 +111,11 @@ func (r *rawQP) send(frame []byte) {
 // onTAP is a node whose neighbour is the kernel of the test's namespace, at 10.7.0.9 on interface rnic0.
 func onTAP(t *testing.T, opts ...tap.Option) (*node, *netlink.Tuntap) {
 	t.Helper()
+	linktest.TUN(t)
 	linktest.Namespace(t)
 	l, err := tap.Open("rnic0", append(opts, tap.WithMTU(1500))...)
 	if err != nil {
-		t.Skip("needs TAP: ", err)
+		t.Fatal(err)
 	}
 	kernel, err := netlink.LinkByName("rnic0")
 	if err != nil {

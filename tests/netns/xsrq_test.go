@@ -17,6 +17,7 @@ import (
 
 // TestPingpongXSRQ: two programs, each with a TAP of its own in one bridge, over XRC. No kernel device has that.
 func TestPingpongXSRQ(t *testing.T) {
+	linktest.Root(t)
 	linktest.TUN(t)
 	program := filepath.Join(t.TempDir(), "softrnic")
 	if out, err := exec.Command("go", "build", "-o", program, "github.com/softrnic/softrnic/cmd/softrnic").CombinedOutput(); err != nil {
