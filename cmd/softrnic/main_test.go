@@ -40,13 +40,14 @@ func runCommand(ctx context.Context, lan *pipe.Switch, args ...string) (code int
 
 func TestHelp(t *testing.T) {
 	for args, want := range map[string]string{
-		"":                   "softrnic demo",
-		"--help":             "softrnic demo",
-		"demo --help":        "SHA-256",
-		"devinfo --help":     "--link=LINK",
-		"pingpong --help":    "ibv_rc_pingpong",
-		"pingpong rc --help": "--gid-idx=INDEX",
-		"--version":          "softrnic ",
+		"":                     "softrnic demo",
+		"--help":               "softrnic demo",
+		"demo --help":          "SHA-256",
+		"devinfo --help":       "--link=LINK",
+		"pingpong --help":      "ibv_rc_pingpong",
+		"pingpong rc --help":   "--gid-idx=INDEX",
+		"pingpong xsrq --help": "ibv_xsrq_pingpong -d mlx5_0 -g 3 10.0.0.9 ",
+		"--version":            "softrnic ",
 	} {
 		code, stdout, stderr := runCommand(t.Context(), nil, strings.Fields(args)...)
 		if code != 0 || stderr != "" || !strings.Contains(stdout, want) {

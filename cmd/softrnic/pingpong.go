@@ -45,14 +45,17 @@ type pathMTU struct {
 
 const pathMTUHelp = "\n\nThe path MTU must fit both links: 4096 needs an MTU of about 4200."
 
-// pingpongHelp is the help of the ping-pong of a service.
-func pingpongHelp(service, what string) string {
+// pingpongHelp is the help of the ping-pong of a service; gid are the real one's options for a device and a GID of its.
+func pingpongHelp(service, what, gid string) string {
 	return fmt.Sprintf(`Server and client send %[1]s back and forth. Either may be the real ibv_%[2]s_pingpong (from
 ibverbs-utils), which needs -g with the index of a GID of the same family.
 
   softrnic pingpong %[2]s --link tap:rnic0,bridge=br0 --addr 10.0.0.9/24         here
-  ibv_%[2]s_pingpong -d rxe0 -g 1 10.0.0.9                                       on the Linux machine`, what, service)
+  ibv_%[2]s_pingpong %-60[3]son the Linux machine`, what, service, gid+" 10.0.0.9")
 }
+
+// rxeGID is what pingpongHelp says of rxe.
+const rxeGID = "-d rxe0 -g 1"
 
 // Validate implements kong's check after parsing.
 func (c *pingpongFlags) Validate() error {

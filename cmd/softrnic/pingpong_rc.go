@@ -15,7 +15,7 @@ type pingpongRC struct {
 }
 
 // Help implements kong.HelpProvider.
-func (*pingpongRC) Help() string { return pingpongHelp("rc", "one message") + pathMTUHelp }
+func (*pingpongRC) Help() string { return pingpongHelp("rc", "one message", rxeGID) + pathMTUHelp }
 
 // Validate implements kong's check after parsing.
 func (c *pingpongRC) Validate() error {

@@ -19,7 +19,7 @@ const srqDests = 256
 
 // Help implements kong.HelpProvider.
 func (*pingpongSRQ) Help() string {
-	return pingpongHelp("srq", "a message on each of several connections") + pathMTUHelp
+	return pingpongHelp("srq", "a message on each of several connections", rxeGID) + pathMTUHelp
 }
 
 // Validate implements kong's check after parsing.

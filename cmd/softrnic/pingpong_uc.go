@@ -14,7 +14,7 @@ type pingpongUC struct {
 
 // Help implements kong.HelpProvider.
 func (*pingpongUC) Help() string {
-	return pingpongHelp("uc", "one message") + pathMTUHelp + " When a packet is lost, it hangs."
+	return pingpongHelp("uc", "one message", rxeGID) + pathMTUHelp + " When a packet is lost, it hangs."
 }
 
 // Run plays.

@@ -11,7 +11,7 @@ type pingpongUD struct{ pingpongFlags }
 
 // Help implements kong.HelpProvider.
 func (*pingpongUD) Help() string {
-	return pingpongHelp("ud", "one datagram") + `
+	return pingpongHelp("ud", "one datagram", rxeGID) + `
 
 A datagram must fit the path MTU of both links: 1024 at an MTU of 1500, 4096 at 4200. When one is lost, it hangs.`
 }

@@ -23,7 +23,7 @@ type pingpongXSRQ struct {
 	NumTests int    `short:"n" name:"num_tests" default:"5" help:"Exchanges with each client. Default: 5."`
 	SL       uint8  `short:"l" name:"sl" default:"0" help:"Service level. Default: 0."`
 	Events   bool   `short:"e" help:"Sleep until a completion event, never poll for one."`
-	GIDIdx   *uint8 `short:"g" name:"gid-idx" placeholder:"INDEX" help:"GID to use. Default: the first that is of the peer's family."`
+	GIDIdx   *uint8 `short:"g" name:"gid-idx" placeholder:"INDEX" help:"GID to use, from 128 on of RoCE v1. Default: the first that is of the peer's family."`
 
 	pathMTU
 	nodeFlags
@@ -31,7 +31,7 @@ type pingpongXSRQ struct {
 
 // Help implements kong.HelpProvider.
 func (*pingpongXSRQ) Help() string {
-	return pingpongHelp("xsrq", "a message") + `
+	return pingpongHelp("xsrq", "a message", "-d mlx5_0 -g 3") + `
 
 rxe has no XRC: the other device must. The server sends to each client through the QPs of all in turn, to the SRQ of that
 client: several must be on one device, and share its XRC domain.` + pathMTUHelp
