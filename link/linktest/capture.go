@@ -42,3 +42,26 @@ func Captured(t testing.TB, file string) iter.Seq[gopacket.Packet] {
 		}
 	}
 }
+
+// Frames are the packets of a pcapng file, numbered from 1.
+func Frames(t testing.TB, file io.Reader) iter.Seq2[int, []byte] {
+	return func(yield func(int, []byte) bool) {
+		t.Helper()
+		r, err := pcapgo.NewNgReader(file, pcapgo.DefaultNgReaderOptions)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n := 1; ; n++ {
+			data, _, err := r.ReadPacketData()
+			if err == io.EOF {
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !yield(n, data) {
+				return
+			}
+		}
+	}
+}

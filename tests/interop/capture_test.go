@@ -4,9 +4,7 @@ package interop
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,10 +12,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gopacket/gopacket/pcapgo"
-
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/capture"
+	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 	"github.com/softrnic/softrnic/tests/interop/peer"
 )
@@ -88,18 +85,7 @@ func wellFormed(t *testing.T, files ...string) {
 // checkICRCs counts the packets to UDP port 4791 that SoftRNIC received and sent, whose ICRCs must be right.
 func checkICRCs(t *testing.T, pcapng []byte) (in, out int) {
 	t.Helper()
-	r, err := pcapgo.NewNgReader(bytes.NewReader(pcapng), pcapgo.DefaultNgReaderOptions)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for n := 1; ; n++ {
-		frame, _, err := r.ReadPacketData()
-		if errors.Is(err, io.EOF) {
-			return in, out
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+	for n, frame := range linktest.Frames(t, bytes.NewReader(pcapng)) {
 		headers, payload, ok := roce(frame)
 		if !ok {
 			continue
@@ -115,6 +101,7 @@ func checkICRCs(t *testing.T, pcapng []byte) (in, out int) {
 			t.Errorf("packet %d, from the %s, has a wrong ICRC", n, from)
 		}
 	}
+	return in, out
 }
 
 // roce splits a frame to UDP port 4791 into its IP and UDP headers and the UDP payload.

@@ -5,9 +5,7 @@ package interop
 import (
 	"bytes"
 	"cmp"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/netip"
 	"os"
@@ -19,10 +17,10 @@ import (
 
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
-	"github.com/gopacket/gopacket/pcapgo"
 
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/capture"
+	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/ddp"
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/mpa"
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/rdmap"
@@ -67,20 +65,9 @@ type iwarpHalf struct {
 // CRCs included; only what is cut off by a RST may end in the middle.
 func readIWARP(t *testing.T, pcapng []byte) []*iwarpConn {
 	t.Helper()
-	r, err := pcapgo.NewNgReader(bytes.NewReader(pcapng), pcapgo.DefaultNgReaderOptions)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var conns []*iwarpConn
 	byAddr := make(map[[2]netip.AddrPort]*iwarpConn)
-	for {
-		data, _, err := r.ReadPacketData()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+	for _, data := range linktest.Frames(t, bytes.NewReader(pcapng)) {
 		p := gopacket.NewPacket(data, layers.LinkTypeEthernet, gopacket.Default)
 		tcp, ok := p.TransportLayer().(*layers.TCP)
 		if !ok || !bytes.Equal(data[:6], softrnicMAC) && !bytes.Equal(data[6:12], softrnicMAC) { // a bridge floods others'

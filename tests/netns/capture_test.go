@@ -4,16 +4,12 @@ package netns
 
 import (
 	"bytes"
-	"errors"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/gopacket/gopacket/pcapgo"
 
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/capture"
@@ -166,18 +162,7 @@ func checkICRCs(t *testing.T, file string) (roce int) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	r, err := pcapgo.NewNgReader(f, pcapgo.DefaultNgReaderOptions)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for n := 1; ; n++ {
-		frame, _, err := r.ReadPacketData()
-		if errors.Is(err, io.EOF) {
-			return roce
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+	for n, frame := range linktest.Frames(t, f) {
 		at := link.NetworkOffset(frame)
 		ip := frame[at:]
 		headers, proto := 28, 9
@@ -195,6 +180,7 @@ func checkICRCs(t *testing.T, file string) (roce int) {
 			t.Errorf("packet %d has a wrong ICRC", n)
 		}
 	}
+	return roce
 }
 
 // tsharkArgs keep Wireshark from guessing protocols above in payload that is random: some guesses read behind the end

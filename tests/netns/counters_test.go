@@ -8,8 +8,6 @@ import (
 	"io"
 	"testing"
 
-	"github.com/gopacket/gopacket/pcapgo"
-
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/capture"
 	"github.com/softrnic/softrnic/link/linktest"
@@ -60,18 +58,7 @@ type captureTraffic struct{ packets, bytes uint64 }
 // roceTraffic is the IPv4 packets to port 4791 from mac, and those from others.
 func roceTraffic(t *testing.T, file io.Reader, mac [6]byte) (out, in captureTraffic) {
 	t.Helper()
-	r, err := pcapgo.NewNgReader(file, pcapgo.DefaultNgReaderOptions)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for {
-		b, _, err := r.ReadPacketData()
-		if err == io.EOF {
-			return out, in
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+	for _, b := range linktest.Frames(t, file) {
 		const udp = link.EthernetHeaderLen + 20
 		if len(b) < udp+8 || binary.BigEndian.Uint16(b[12:]) != 0x800 || b[23] != 17 || binary.BigEndian.Uint16(b[udp+2:]) != 4791 {
 			continue
@@ -83,4 +70,5 @@ func roceTraffic(t *testing.T, file io.Reader, mac [6]byte) (out, in captureTraf
 		to.packets++
 		to.bytes += uint64(len(b))
 	}
+	return out, in
 }

@@ -4,14 +4,10 @@ package netns
 
 import (
 	"encoding/binary"
-	"errors"
 	"hash/crc32"
-	"io"
 	"os"
 	"path/filepath"
 	"testing"
-
-	"github.com/gopacket/gopacket/pcapgo"
 
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/linktest"
@@ -57,18 +53,7 @@ func checkV1(t *testing.T, file string) (frames int) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	r, err := pcapgo.NewNgReader(f, pcapgo.DefaultNgReaderOptions)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for n := 1; ; n++ {
-		b, _, err := r.ReadPacketData()
-		if errors.Is(err, io.EOF) {
-			return frames
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+	for n, b := range linktest.Frames(t, f) {
 		at := link.NetworkOffset(b)
 		etherType := binary.BigEndian.Uint16(b[at-2:])
 		b = b[at:]
@@ -90,4 +75,5 @@ func checkV1(t *testing.T, file string) (frames int) {
 			t.Errorf("packet %d has ICRC %08x, want %08x", n, got, want)
 		}
 	}
+	return frames
 }
