@@ -47,19 +47,7 @@ func (l *lossy) run(t *testing.T, code verbs.WROpcode) {
 		c := defaultTerms()
 		c.mtu = verbs.MTU4096
 		connect(ends[0], ends[1], c)
-		for i, e := range ends {
-			for range firstRecvs {
-				ok(t, e.qp.PostRecv(&verbs.RecvWR{ID: recvID, SGList: []verbs.SGE{mr[i].SGE(size, size)}}))
-			}
-		}
-		start := time.Now()
-		result := make(chan error, 2)
-		for i, e := range ends {
-			go func() { result <- e.stream(code, count, size, mr[i], mr[1-i]) }()
-		}
-		ok(t, <-result)
-		ok(t, <-result)
-		l.elapsed = time.Since(start)
+		l.elapsed = streams(t, ends, mr, code, count, size)
 		for i, e := range ends {
 			l.counters[i] = e.prov.Counters()
 		}

@@ -29,19 +29,8 @@ func TestNothingSentTwice(t *testing.T) {
 				defer p.close()
 				mr := [2]*verbs.MR{p.a.reg(make([]byte, 2*size), allAccess), p.b.reg(make([]byte, 2*size), allAccess)}
 				ends := [2]*endpoint{p.a, p.b}
-				for i, e := range ends {
-					for range firstRecvs {
-						ok(t, e.qp.PostRecv(&verbs.RecvWR{ID: recvID, SGList: []verbs.SGE{mr[i].SGE(size, size)}}))
-					}
-				}
-				start := time.Now()
-				result := make(chan error, 2)
-				for i, e := range ends {
-					go func() { result <- e.stream(code, count, size, mr[i], mr[1-i]) }()
-				}
-				ok(t, <-result)
-				ok(t, <-result)
-				t.Logf("%.1f Gbit/s both ways", float64(2*count*size)*8/1e9/time.Since(start).Seconds())
+				elapsed := streams(t, ends, mr, code, count, size)
+				t.Logf("%.1f Gbit/s both ways", float64(2*count*size)*8/1e9/elapsed.Seconds())
 				for i, e := range ends {
 					if n, asked := e.counter("duplicate_request"), ends[1-i].counter("tail_probes"); n > asked {
 						t.Errorf("%d duplicate requests, and %d probes", n, asked)
@@ -66,6 +55,23 @@ func TestNothingSentTwice(t *testing.T) {
 
 // firstRecvs are posted before the peer begins, else it would be told that the receiver is not ready.
 const firstRecvs = 32
+
+// streams has both ends stream to each other, each from and to its region, and returns how long that takes.
+func streams(t *testing.T, ends [2]*endpoint, mr [2]*verbs.MR, code verbs.WROpcode, count, size int) time.Duration {
+	for i, e := range ends {
+		for range firstRecvs {
+			ok(t, e.qp.PostRecv(&verbs.RecvWR{ID: recvID, SGList: []verbs.SGE{mr[i].SGE(size, size)}}))
+		}
+	}
+	start := time.Now()
+	result := make(chan error, 2)
+	for i, e := range ends {
+		go func() { result <- e.stream(code, count, size, mr[i], mr[1-i]) }()
+	}
+	ok(t, <-result)
+	ok(t, <-result)
+	return time.Since(start)
+}
 
 // stream sends count messages from the first half of mine to the second half of theirs, and receives as many.
 func (e *endpoint) stream(code verbs.WROpcode, count, size int, mine, theirs *verbs.MR) error {
