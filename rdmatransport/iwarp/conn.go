@@ -29,8 +29,8 @@ type Config struct {
 	Revision uint8
 	// NoPeerToPeer leaves out the ready-to-receive message that lets the accepting side send first.
 	NoPeerToPeer bool
-	// SendFirst lets the accepting side send at once even so, as siw does. RFC 5044 §7.1.2 forbids it: it is for
-	// applications whose server speaks first to clients on siw, which does not ask for peer-to-peer mode.
+	// SendFirst lets the accepting side send even so, a tenth of a second after its reply. RFC 5044 §7.1.2 forbids it: it
+	// is for applications whose server speaks first to clients on siw, which does not ask for peer-to-peer mode.
 	SendFirst bool
 }
 

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/softrnic/softrnic/rdmatransport/iwarp"
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/mpa"
@@ -510,5 +511,20 @@ func TestRTR(t *testing.T) {
 				s.p.expect(rdmap.Send)
 			})
 		}
+	})
+}
+
+// A peer that is still busy with the reply finds nothing behind it, and hears the accepting side first all the same.
+func TestSendFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newNode(t, &network{}, nodeAddr, 4096, iwarp.Config{SendFirst: true})
+		s := d.accept(request())
+		s.post(&verbs.SendWR{Opcode: verbs.Send})
+		s.p.silent()
+		s.p.expect(rdmap.Send)
+		s.p.expect(rdmap.Write) // the peer may have slept through that
+		s.p.send(writeSegment(0x1234, 0x5678, nil))
+		time.Sleep(time.Minute)
+		s.p.silent()
 	})
 }

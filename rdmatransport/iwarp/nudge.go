@@ -26,13 +26,16 @@ func (q *qp) nudge(c *conn, after time.Duration, times int) {
 	})
 }
 
-// sendFirst lets an accepting side send that has heard nothing yet.
+// sendFirst lets an accepting side send that hears nothing for a while. As a client, siw breaks the connection off if it
+// finds more behind the reply when it reads that.
 func (q *qp) sendFirst(c *conn) {
-	q.h.Lock()
-	defer q.h.Unlock()
-	if q.conn == c && !q.tx.open {
-		q.tx.open = true
-		q.pump()
-		q.nudge(c, firstNudge, nudges)
-	}
+	time.AfterFunc(sendFirstDelay, func() {
+		q.h.Lock()
+		defer q.h.Unlock()
+		if q.conn == c && !q.tx.open {
+			q.tx.open = true
+			q.pump()
+			q.nudge(c, firstNudge, nudges)
+		}
+	})
 }

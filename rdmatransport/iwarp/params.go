@@ -37,6 +37,9 @@ const (
 	firstNudge = 50 * time.Millisecond
 	nudges     = 6
 
+	// sendFirstDelay is how long Config.SendFirst leaves the peer to take the reply in.
+	sendFirstDelay = 100 * time.Millisecond
+
 	// maxStarting bounds the connections of a listener that have not sent their request yet.
 	maxStarting = 1024
 
