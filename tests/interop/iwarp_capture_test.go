@@ -226,7 +226,8 @@ func wellFormedIWARP(t *testing.T, files ...string) (conns []*iwarpConn) {
 // not find every FPDU (tshark 4.0), and is asked only for what is malformed.
 func dissectIWARP(t *testing.T, file string, fpdus, crcs int, markers bool) {
 	t.Helper()
-	args := []string{"-n", "-2", "-r", file, "-o", "tcp.reassemble_out_of_order:TRUE", "-V", "-O", "iwarp_mpa,iwarp_ddp_rdmap"}
+	args := []string{"-n", "-2", "-r", file, "-o", "tcp.reassemble_out_of_order:TRUE", "-V", "-O", "iwarp_mpa,iwarp_ddp_rdmap",
+		"-o", "tcp.try_heuristic_first:TRUE"} // an ephemeral port may be some protocol's registered one
 	for _, guess := range []string{"rpcordma", "smb_direct", "nvme-rdma", "iser", "lnet", "ceph"} { // above RDMAP there is nothing
 		args = append(args, "--disable-protocol", guess)
 	}
