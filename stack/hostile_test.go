@@ -186,3 +186,30 @@ func FuzzFrame(f *testing.F) {
 		w.arrive(link.Frame{Data: frame, Segmentation: link.Segmentation(segmentation), SegmentSize: size})
 	})
 }
+
+// TestHostileSYN sends SYNs, some of whose data offsets are beyond their headers or before their ends, to a port where
+// somebody listens.
+func TestHostileSYN(t *testing.T) {
+	w := newWire()
+	h := newHost(t, w, stack.Addr("10.0.0.1/24"))
+	l, err := h.ListenStream(netip.MustParseAddrPort("10.0.0.1:7471"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	done := make(chan bool)
+	go func() { // as a link does: a panic ends the program
+		defer close(done)
+		for words := range 16 {
+			b := frame4(b4, a4, w.mac, 12)
+			b[23] = 6 // TCP
+			clear(b[34:])
+			binary.BigEndian.PutUint16(b[34:], 40000)
+			binary.BigEndian.PutUint16(b[36:], 7471)
+			b[34+12], b[34+13] = byte(words)<<4, 2
+			fixChecksum(b)
+			w.arrive(link.Frame{Data: b, ChecksumValid: true})
+		}
+	}()
+	<-done
+}

@@ -26,9 +26,10 @@ type synNote struct {
 	options uint8 // bytes of TCP options in a segment, at most
 }
 
-// see notes an incoming segment's options if it is a SYN.
+// see notes an incoming segment's options if it is a SYN. segment is the header as far as it is there; gVisor has not
+// checked its data offset yet.
 func (n *synNotes) see(id stack.TransportEndpointID, segment header.TCP) {
-	if segment.Flags()&header.TCPFlagSyn == 0 {
+	if segment.Flags()&header.TCPFlagSyn == 0 || int(segment.DataOffset()) != len(segment) {
 		return
 	}
 	o := header.ParseSynOptions(segment.Options(), segment.Flags()&header.TCPFlagAck != 0)
