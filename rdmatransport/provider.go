@@ -7,7 +7,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
-	"maps"
 	"net/netip"
 	"sync/atomic"
 
@@ -304,46 +303,6 @@ func (p *Provider) Progress() bool { return p.roce.Progress() }
 
 // EndProgress implements verbs.Provider.
 func (p *Provider) EndProgress() { p.roce.EndProgress() }
-
-// PortCounters is a snapshot of what has passed a port as RoCE packets, by the names of the counters that InfiniBand's
-// ports have; none of messages that go without packets, or loop back. Data is in words of four bytes, of whole Ethernet
-// frames.
-func (p *Provider) PortCounters(port uint8) (map[string]uint64, error) {
-	nic, err := p.nic(port)
-	if err != nil {
-		return nil, err
-	}
-	c := nic.Counters()
-	return map[string]uint64{
-		"port_xmit_data":         c.Sent.Bytes / 4,
-		"port_rcv_data":          c.Received.Bytes / 4,
-		"port_xmit_packets":      c.Sent.Packets,
-		"port_rcv_packets":       c.Received.Packets,
-		"unicast_xmit_packets":   c.Sent.Packets - c.Sent.Multicast,
-		"unicast_rcv_packets":    c.Received.Packets - c.Received.Multicast,
-		"multicast_xmit_packets": c.Sent.Multicast,
-		"multicast_rcv_packets":  c.Received.Multicast,
-		"port_rcv_errors":        c.RxMalformed,
-		"port_xmit_discards":     c.TxErrors + c.TxNoRoute,
-	}, nil
-}
-
-// Counters is a snapshot of the device's counters, by the names of rxe's hw_counters where rxe has them (ack_deferred it
-// has not: no acknowledgement that comes in waits), and the sums of those of its ports.
-func (p *Provider) Counters() map[string]uint64 {
-	all := p.roce.Snapshot()
-	all["link_downed"] = p.linkDowned.Load()
-	for i := range p.nics {
-		port, _ := p.PortCounters(uint8(i + 1)) // it is there
-		for name, n := range port {
-			all[name] += n
-		}
-	}
-	maps.Copy(all, p.cm.Counters.Snapshot())
-	maps.Copy(all, p.iwarp.Snapshot())
-	maps.Copy(all, p.raw.Snapshot())
-	return all
-}
 
 // Close implements verbs.Provider.
 func (p *Provider) Close() error {

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"net"
@@ -34,6 +36,7 @@ type nodeFlags struct {
 	MAC        macAddr  `group:"node" placeholder:"MAC" help:"Ethernet address of the node. Default: made from the first --addr, so that neighbours who remember the node are right; without --addr, random."`
 	Congestion bool     `group:"node" help:"RoCEv2: control congestion (DCQCN): packets may be marked by the network (ECN), and connections whose packets are slow down. Default: off."`
 	GoBackN    bool     `group:"node" name:"go-back-n" help:"RoCEv2: repeat everything from a lost packet on towards other SoftRNICs too, as towards any other peer."`
+	Counters   bool     `group:"node" help:"Print what the node has counted to stderr when it ends, as far as it is not 0, by the names of Linux's port counters and rxe's hw_counters."`
 	linkFlags
 }
 
@@ -51,6 +54,7 @@ type node struct {
 	provider *rdmatransport.Provider
 	dev      *verbs.Device
 	captured *capture.Link // nil without --capture
+	counters io.Writer     // nil without --counters
 	log      *slog.Logger
 }
 
@@ -85,7 +89,11 @@ func (f *nodeFlags) open(e *env) (*node, error) {
 		return nil, errors.Join(err, provider.Close(), host.Close())
 	}
 	log.Debug("node is up", "device", dev.Name(), "link", l.Name(), "mac", l.MAC().String(), "mtu", l.MTU(), "gids", host.NICs()[0].GIDs())
-	return &node{host, provider, dev, captured, log}, nil
+	n := &node{host: host, provider: provider, dev: dev, captured: captured, log: log}
+	if f.Counters {
+		n.counters = e.stderr
+	}
+	return n, nil
 }
 
 // openLink opens the medium, then wraps it: the capture, if there is one, is next to the medium and has what passes
@@ -136,14 +144,28 @@ func macFor(a netip.Addr) net.HardwareAddr {
 
 // Close takes the node down: whatever was made on its device must be gone.
 func (n *node) Close() error {
-	counters := n.provider.Counters()
-	maps.DeleteFunc(counters, func(_ string, v uint64) bool { return v == 0 })
-	n.log.Debug("node goes down", "counters", counters)
+	n.log.Debug("node goes down")
+	if n.counters != nil {
+		n.printCounters()
+	}
 	err := errors.Join(n.dev.Close(), n.host.Close())
 	if n.captured != nil {
 		err = errors.Join(err, n.captured.Err())
 	}
 	return err
+}
+
+// printCounters prints those that are not 0, in one write.
+func (n *node) printCounters() {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "Counters of %s (%v):\n", n.dev.Name(), n.host.NICs()[0].GIDs())
+	counters := n.provider.Counters()
+	for _, name := range slices.Sorted(maps.Keys(counters)) {
+		if v := counters[name]; v != 0 {
+			fmt.Fprintf(&b, "  %-26s %d\n", name, v)
+		}
+	}
+	_, _ = n.counters.Write(b.Bytes())
 }
 
 // gid is the first entry of the port's GID table whose address suits a peer at to: of the same family, and link-local

@@ -185,7 +185,7 @@ func (c *perfCmd) loopback(ctx context.Context, e *env) (err error) {
 	if c.Link.medium == "pipe" && !c.OneDevice {
 		at.Prefix = netip.PrefixFrom(at.Addr().Next(), at.Bits())
 		serverFlags := nodeFlags{Link: c.Link, Addr: []cidr{at}, Congestion: c.Congestion, GoBackN: c.GoBackN,
-			linkFlags: linkFlags{MTU: c.MTU, Log: c.Log}}
+			Counters: c.Counters, linkFlags: linkFlags{MTU: c.MTU, Log: c.Log}}
 		if server, err = serverFlags.open(on); err != nil {
 			return err
 		}

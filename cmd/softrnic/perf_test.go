@@ -138,6 +138,30 @@ func TestPerfConnect(t *testing.T) {
 	}
 }
 
+// TestPerfCounters: --counters adds to stderr what each side has counted, and leaves stdout alone.
+func TestPerfCounters(t *testing.T) {
+	code, stdout, stderr := runCommand(t.Context(), nil, strings.Fields("perf send bw --loopback --impair seed=1 --iters 300 --warmup 1ms --json --counters")...)
+	if code != exitOK || !json.Valid([]byte(stdout)) {
+		t.Fatalf("exit code %d, stderr %q, stdout:\n%s", code, stderr, stdout)
+	}
+	sides := strings.Split(stderr, "Counters of ")
+	if len(sides) != 3 || sides[0] != "" {
+		t.Fatalf("counters of two nodes are wanted:\n%s", stderr)
+	}
+	for i, want := range [][]string{{"10.0.0.2", "rdma_recvs", "rcvd_pkts"}, {"10.0.0.1", "rdma_sends", "sent_pkts"}} {
+		counters := sides[i+1]
+		for _, name := range want[1:] {
+			n := -1
+			if _, after, ok := strings.Cut(counters, "\n  "+name+" "); ok {
+				_, _ = fmt.Sscan(after, &n)
+			}
+			if n < 300 || !strings.Contains(counters, want[0]) {
+				t.Errorf("%s of %s is %d:\n%s", name, want[0], n, counters)
+			}
+		}
+	}
+}
+
 func TestPerfAllSizes(t *testing.T) {
 	r := runPerf(t, "write bw --loopback --all --iters 2")
 	if len(r.Results) != 23 || r.Results[0].Size != 2 || r.Results[22].Size != 8<<20 {

@@ -158,7 +158,7 @@ func TestRpingUsage(t *testing.T) {
 // One serve answers many rpings and ping-pongs at once, logs each, and ends well when interrupted.
 func TestServe(t *testing.T) {
 	lan := pipe.New()
-	s := start(t, lan, "serve --addr 10.0.0.1/24 --addr fd00::1/64")
+	s := start(t, lan, "serve --addr 10.0.0.1/24 --addr fd00::1/64 --counters")
 	s.await(t, &s.err, "msg=serving")
 	var clients sync.WaitGroup
 	for i := range 4 {
@@ -190,5 +190,11 @@ func TestServe(t *testing.T) {
 	}
 	if n := strings.Count(log, "service=pingpong"); n != 8 || strings.Count(log, "pings=20") != 4 {
 		t.Errorf("%d lines of ping-pongs, want 8:\n%s", n, log)
+	}
+	_, counters, _ := strings.Cut(log, "Counters of ")
+	for _, name := range []string{"cm_rx_msgs_req", "sent_pkts", "rdma_recvs", "iwarp_direct_msgs"} {
+		if !strings.Contains(counters, "\n  "+name+" ") {
+			t.Errorf("no %s is counted:\n%s", name, log)
+		}
 	}
 }

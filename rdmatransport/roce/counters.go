@@ -16,7 +16,7 @@ type Counters struct {
 	TooLong        atomic.Uint64 // and those that the request had no room for
 
 	DuplicateRequest atomic.Uint64
-	OutOfSeqRequest  atomic.Uint64
+	OutOfSeqRequest  atomic.Uint64 // gaps, not what came behind them
 	RcvdRNR          atomic.Uint64
 	SentRNR          atomic.Uint64
 	RcvdSeqErr       atomic.Uint64
@@ -30,7 +30,7 @@ type Counters struct {
 	Marked, SentCNPs         atomic.Uint64 // packets that came marked, and notifications of that
 	HandledCNPs, IgnoredCNPs atomic.Uint64
 
-	sentPkts, rcvdPkts atomic.Uint64 // of QPs that are gone
+	sentPkts, rcvdPkts atomic.Uint64 // of QPs that are gone, of QP 1, and received for groups
 	sends, recvs       atomic.Uint64
 	direct             atomic.Uint64 // messages sent without packets
 }
@@ -71,6 +71,7 @@ func (e *Engine) Snapshot() map[string]uint64 {
 		"rcvd_rnr_err":               c.RcvdRNR.Load(),
 		"send_rnr_err":               c.SentRNR.Load(),
 		"rcvd_seq_err":               c.RcvdSeqErr.Load(),
+		"ack_deferred":               0, // no acknowledgement that comes in waits
 		"retry_exceeded_err":         c.RetryExceeded.Load(),
 		"retry_rnr_exceeded_err":     c.RNRRetryExceeded.Load(),
 		"completer_retry_err":        c.Retries.Load(),

@@ -167,6 +167,7 @@ func (q *qp) receive(port uint8, d *stack.Datagram, pkt *wire.Packet) {
 		q.e.Counters.BadPKey.Add(1)
 		return
 	case pkt.Opcode == wire.CNP:
+		q.stats.rcvdPkts++
 		q.notified()
 		return
 	case q.service == wire.UD:

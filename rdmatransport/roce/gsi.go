@@ -42,6 +42,8 @@ func (g *GSI) receive(port uint8, d *stack.Datagram, pkt *wire.Packet) {
 		len(pkt.Payload) != mad.Size:
 		g.e.Counters.Malformed.Add(1)
 	default:
+		g.e.Counters.rcvdPkts.Add(1)
+		g.e.Counters.recvs.Add(1)
 		(*f)(&cm.Datagram{Port: port, Src: d.Src, Dst: d.Dst, TrafficClass: d.TrafficClass, Priority: uint8(d.TCI >> 13), MAD: pkt.Payload})
 	}
 }
@@ -76,6 +78,8 @@ func (p *gsiPath) Send(m *[mad.Size]byte) {
 	s := p.port.Sender()
 	if header, b := s.Datagram(p.Path, pkt.Size()); b != nil {
 		pkt.Encode(header, b)
+		p.g.e.Counters.sentPkts.Add(1)
+		p.g.e.Counters.sends.Add(1)
 	} else {
 		p.g.e.Counters.SendErrors.Add(1)
 	}

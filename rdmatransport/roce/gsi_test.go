@@ -74,6 +74,9 @@ func TestGSITakesOnlyMADs(t *testing.T) {
 				got[0].TrafficClass != 8 || len(got[0].MAD) != 256) {
 				t.Errorf("%+v", got[0])
 			}
+			if c := e.Snapshot(); c["rcvd_pkts"] != uint64(len(got)) || c["rdma_recvs"] != uint64(len(got)) {
+				t.Errorf("%d packets and %d messages are counted", c["rcvd_pkts"], c["rdma_recvs"])
+			}
 			e.GSI().Receive(nil)
 			deliver()
 			if len(got) > 1 {
@@ -97,6 +100,9 @@ func TestGSISends(t *testing.T) {
 	path.Close()
 	if len(p.sent) != 2 || p.paths != 0 {
 		t.Fatalf("%d packets, %d paths open", len(p.sent), p.paths)
+	}
+	if c := e.Snapshot(); c["sent_pkts"] != 2 || c["rdma_sends"] != 2 {
+		t.Errorf("%d packets and %d messages are counted", c["sent_pkts"], c["rdma_sends"])
 	}
 	for i, pkt := range p.sent {
 		if pkt.Opcode != wire.UDSendOnly || pkt.DestQP != 1 || pkt.PKey != 0xffff || pkt.DETH != (wire.DETH{QKey: 0x80010000, SrcQP: 1}) ||

@@ -85,7 +85,9 @@ func (e *Engine) receiveMulticast(port uint8, d *stack.Datagram, pkt *wire.Packe
 	}
 	if len(members) == 0 {
 		e.Counters.UnknownQP.Add(1)
+		return
 	}
+	e.Counters.rcvdPkts.Add(1)
 	for _, q := range members {
 		// Numbers and addresses are unique: it is the sender if both are its own.
 		if q.blockSelf && pkt.DETH.SrcQP == q.num && d.Looped {

@@ -52,6 +52,7 @@ func (q *qp) hold(p *wire.Packet) bool {
 		h.count++
 	}
 	if wire.PSNDiff(p.PSN, h.top) > 0 {
+		q.e.Counters.OutOfSeqRequest.Add(1)
 		h.until = min(h.until, lossEvidence) // another gap; by then it is no mere change of order
 	}
 	if wire.PSNDiff(p.PSN, h.top) >= 0 {

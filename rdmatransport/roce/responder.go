@@ -64,11 +64,11 @@ func (q *qp) request(p *wire.Packet, info wire.Info) {
 		q.duplicate(p, info)
 		return
 	case d > 0:
-		q.e.Counters.OutOfSeqRequest.Add(1)
 		if q.marked(p) && q.hold(p) {
 			return
 		}
 		if !r.nakSent {
+			q.e.Counters.OutOfSeqRequest.Add(1)
 			r.nakSent = true
 			r.nak = wire.NakPSNSeq
 		}

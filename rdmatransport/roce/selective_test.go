@@ -55,6 +55,9 @@ func TestKeepsWhatComesBehindAGap(t *testing.T) {
 		}
 		r.give(write[1])
 		r.expect("ack 3 msn 2")
+		if n := r.counter("out_of_seq_request"); n != 1 {
+			t.Errorf("%d gaps are counted", n)
+		}
 		copy(want, data)
 		if copy(want[4096:], data[:8]); !bytes.Equal(r.buf, want) {
 			t.Error("the data are wrong")

@@ -100,7 +100,9 @@ func (q *qp) receiveDatagram(d *stack.Datagram, p *wire.Packet) {
 		c.QKeyViolations.Add(1)
 		return
 	}
-	q.stats.rcvdPkts++
+	if !d.Dst.IsMulticast() { // those are counted once, not per QP
+		q.stats.rcvdPkts++
+	}
 	wr := q.h.Recv()
 	switch {
 	case wr == nil:

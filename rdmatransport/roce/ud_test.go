@@ -322,6 +322,9 @@ func TestMulticast(t *testing.T) {
 			p.DestQP, p.DETH = 0xffffff, wire.DETH{QKey: qkey, SrcQP: first.Num()}
 		}))
 		received(false, true)
+		if packets, messages := r.counter("rcvd_pkts"), r.counter("rdma_recvs"); packets != 3 || messages != 4 {
+			t.Errorf("%d packets and %d messages are counted, want 3 and 4", packets, messages)
+		}
 	})
 	run(t, "refused", udConfig, func(t *testing.T, r *rig) {
 		if err := r.qp.AttachMcast(verbs.GIDFromAddr(r.them)); !errors.Is(err, verbs.ErrInvalid) {
