@@ -12,6 +12,9 @@
 // posts work requests and polls for their completions. A UD QP has no peer: each of its work requests names an address
 // handle. Posting and polling allocate nothing.
 //
+// What Linux counts under /sys/class/infiniband, and `rdma statistic` shows, is beside verbs there and here: it is for a
+// provider to tell.
+//
 // Names are those of libibverbs and librdmacm, spelt as Go; package rdmacm is below this one. The calls of verbs.h:
 //
 //	ibv_get_device_list, ibv_free_device_list           none: a provider is given to Open, devices are not looked

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -20,24 +19,6 @@ import (
 
 // counters are values by the names of rxe's hw_counters, or what has been added to them.
 type counters map[string]uint64
-
-// kernelCounters reads a peer's. The kernel keeps what was read for 10 ms.
-func kernelCounters(t *testing.T, p *peer.Peer) counters {
-	t.Helper()
-	c := make(counters)
-	for line := range strings.Lines(p.Run(t, "cd /sys/class/infiniband/rxe0/ports/1/hw_counters && grep . *")) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
-		if name == "lifespan" {
-			continue // of what was read, ms
-		}
-		n, err := strconv.ParseUint(value, 10, 64)
-		if err != nil {
-			t.Fatalf("hw_counters: %q: %v", line, err)
-		}
-		c[name] = n
-	}
-	return c
-}
 
 // since is what has been added.
 func (c counters) since(before counters) counters {
@@ -62,17 +43,17 @@ func (c counters) String() string {
 // books are what a SoftRNIC and a peer's rxe count of the traffic between them.
 type books struct {
 	t          *testing.T
-	peer       *peer.Peer
 	here       softrnic
+	linux      kernel
 	link       *impair.Link // SoftRNIC's
 	ours, rxes counters     // when they were opened, and so are these of link
 	in, out    impair.Counters
 }
 
-func openBooks(t *testing.T, p *peer.Peer, here device, l *impair.Link) *books {
+func openBooks(t *testing.T, here, linux device, l *impair.Link) *books {
 	t.Helper()
-	b := &books{t: t, peer: p, here: here.(softrnic), link: l, rxes: kernelCounters(t, p)}
-	b.ours = b.here.provider.Counters()
+	b := &books{t: t, here: here.(softrnic), linux: linux.in(t).(kernel), link: l}
+	b.ours, b.rxes = b.here.provider.Counters(), b.linux.Counters()
 	b.in, b.out = l.Counters()
 	return b
 }
@@ -82,7 +63,7 @@ func openBooks(t *testing.T, p *peer.Peer, here device, l *impair.Link) *books {
 func (b *books) balance(check func(ours, rxes counters) error) {
 	b.t.Helper()
 	for end := time.Now().Add(patience); ; {
-		rxes := kernelCounters(b.t, b.peer).since(b.rxes)
+		rxes := counters(b.linux.Counters()).since(b.rxes)
 		now, ours := counters(b.here.provider.Counters()), make(counters)
 		for name := range rxes {
 			if _, ok := now[name]; !ok {
@@ -297,12 +278,12 @@ func TestCounters(t *testing.T) {
 			}
 			l, here := open(t, e.bad)
 			t.Run("requester", func(t *testing.T) {
-				b := openBooks(t, p, here, l)
+				b := openBooks(t, here, linux, l)
 				e.run(newOperation(t, newSide(t, here, softrnicAddr4), newSide(t, linux, p.Addr4()), e.path, 8192))
 				b.balance(func(ours, rxes counters) error { return e.check(ours, rxes, nil) })
 			})
 			t.Run("responder", func(t *testing.T) {
-				b := openBooks(t, p, here, l)
+				b := openBooks(t, here, linux, l)
 				e.run(newOperation(t, newSide(t, linux, p.Addr4()), newSide(t, here, softrnicAddr4), e.path, 8192))
 				b.balance(func(ours, rxes counters) error { return e.check(rxes, ours, e.asRxe) })
 			})
@@ -312,7 +293,7 @@ func TestCounters(t *testing.T) {
 	t.Run("rdma_cm", func(t *testing.T) {
 		const connections, messages = 3, 10
 		l, here := open(t, impair.Direction{})
-		b := openBooks(t, p, here, l)
+		b := openBooks(t, here, linux, l)
 		lab := cmPair{cmLab{p, here.(softrnic).dev, verbs.RoCEv2}, softrnicAddr4, p.Addr4()}
 		c := newCmatose(t, lab.cmLab, connections, messages)
 		lab.kernelServes(t, fmt.Sprintf("ucmatose -b %v -c %d -C %d", lab.there, connections, messages), func(ctx context.Context) error {

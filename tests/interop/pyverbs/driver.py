@@ -8,6 +8,7 @@ import base64
 import hashlib
 import ipaddress
 import json
+import os
 import socket
 import sys
 import time
@@ -51,6 +52,17 @@ def gids():
         if not int(gid):
             break
         found.append(str(gid))
+    return found
+
+
+def counters():
+    """Those of the device, by name. The kernel keeps what was read for 10 ms."""
+    folder = "/sys/class/infiniband/%s/ports/1/hw_counters/" % sys.argv[1]
+    found = {}
+    for name in os.listdir(folder):
+        if name != "lifespan":
+            with open(folder + name) as file:
+                found[name] = int(file.read())
     return found
 
 
@@ -173,7 +185,7 @@ def poll(qp, queue, n, timeout):
 
 
 COMMANDS = {function.__name__: function for function in (
-    gids, alloc_pd, reg_mr, alloc_mw, bind_mw, write, read, fill, digest, create_qp, close, modify, state, post_send,
+    gids, counters, alloc_pd, reg_mr, alloc_mw, bind_mw, write, read, fill, digest, create_qp, close, modify, state, post_send,
     post_recv, poll)}
 
 

@@ -129,6 +129,14 @@ func (d *Device) GIDs() []netip.Addr {
 	return gids
 }
 
+// Counters is a snapshot of port 1's hw_counters by name, 10 ms old at most.
+func (d *Device) Counters() map[string]uint64 {
+	d.t.Helper()
+	var counters map[string]uint64
+	d.must("counters", nil, &counters)
+	return counters
+}
+
 // PD is a protection domain.
 type PD struct {
 	d  *Device
