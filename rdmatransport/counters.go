@@ -37,7 +37,7 @@ func (p *Provider) PortCounters(port uint8) (map[string]uint64, error) {
 //	sent_pkts, rcvd_pkts        packets of all QPs, the connection manager's QP 1 among them; received ones that are sound
 //	                            and for a QP that takes them
 //	duplicate_request           request packets that had come before
-//	out_of_seq_request          gaps before a request packet
+//	out_of_seq_request          gaps in the sequence of request packets
 //	send_rnr_err, rcvd_rnr_err  RNR NAKs
 //	rcvd_seq_err                sequence NAKs
 //	ack_deferred                acknowledgements that had to wait: none ever
@@ -63,8 +63,8 @@ func (p *Provider) PortCounters(port uint8) (map[string]uint64, error) {
 //	selective_repeats    packets, of READs their requests, that were repeated one by one
 //	tail_probes          packets repeated to learn whether they had arrived
 //	malformed_packets, icrc_errors, unknown_qp, misdirected_packets, bad_pkey, qkey_viol
-//	                     packets dropped: not parseable, wrong ICRC, no such QP, not in that state or from there, wrong P_Key or
-//	                     Q_Key
+//	                     packets dropped: not parseable, wrong ICRC, no such QP, not in that state or from that address,
+//	                     wrong P_Key or Q_Key
 //	no_recv_dropped,     unreliable messages that found no receive request,
 //	too_long_dropped     or one that was too short
 //

@@ -117,8 +117,8 @@ type countedExchange struct {
 	why   string
 }
 
-// check compares what was counted with what should be.
-func (e countedExchange) check(requester, responder counters, differently counters) error {
+// check compares what was counted with what should be, the requester doing differently in some.
+func (e countedExchange) check(requester, responder, differently counters) error {
 	n := requester[e.often]
 	if e.often != "" && n == 0 {
 		return fmt.Errorf("the requester's %s is 0", e.often)
@@ -304,10 +304,10 @@ func TestCounters(t *testing.T) {
 			if ours["rdma_sends"] < least || rxes["rdma_sends"] < least {
 				return fmt.Errorf("the messages of rdma_cm are not all counted")
 			}
-			if err := ours.are(counters{"rdma_sends": rxes["rdma_recvs"], "rdma_recvs": rxes["rdma_sends"]}); err != nil {
-				return fmt.Errorf("SoftRNIC: %w", err)
+			if ours["rdma_sends"] != rxes["rdma_recvs"] || rxes["rdma_sends"] != ours["rdma_recvs"] {
+				return fmt.Errorf("messages sent and received differ")
 			}
-			return rxes.are(counters{"rdma_sends": ours["rdma_recvs"], "rdma_recvs": ours["rdma_sends"]})
+			return nil
 		})
 	})
 }
