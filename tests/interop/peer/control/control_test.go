@@ -6,6 +6,8 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"fmt"
+	"io"
 	"net"
 	"strings"
 	"testing"
@@ -105,6 +107,32 @@ func TestBackgroundChildDoesNotHoldUpTheEnd(t *testing.T) {
 	p := start(t, connect(t), "sleep 1000 & echo $!")
 	wait(t, p)
 	wait(t, start(t, p.client, "kill "+strings.TrimSpace(p.Output())))
+}
+
+// A process may end while what it has said last cannot be sent yet: machines stand still for a while.
+func TestOutputOutlivesItsProcess(t *testing.T) {
+	here, there := net.Pipe()
+	go func() { _ = Serve(&stalling{ReadWriter: there}) }()
+	c := NewClient(here)
+	t.Cleanup(func() { _ = c.Close() })
+	const n = 60_000 // which a pipe has room for
+	p := start(t, c, fmt.Sprintf("head -c %d /dev/zero", n))
+	if code := wait(t, p); code != 0 || len(p.Output()) != n {
+		t.Errorf("exit status %d, %d bytes of output, want %d", code, len(p.Output()), n)
+	}
+}
+
+// stalling is a stream whose second message is taken late.
+type stalling struct {
+	io.ReadWriter
+	messages int
+}
+
+func (s *stalling) Write(b []byte) (int, error) {
+	if s.messages++; s.messages == 2 {
+		time.Sleep(time.Second)
+	}
+	return s.ReadWriter.Write(b)
 }
 
 func TestLostStreamEndsEveryProcess(t *testing.T) {

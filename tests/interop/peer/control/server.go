@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"os"
 	"os/exec"
 	"sync"
 	"syscall"
@@ -70,53 +71,96 @@ func (s *server) handle(m message) {
 }
 
 func (s *server) run(id uint64, command string) {
-	cmd := exec.Command("/bin/sh", "-c", command)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	output := &output{server: s, id: id}
-	cmd.Stdout, cmd.Stderr = output, output
-	// A background child that keeps the output open does not keep its parent's end from being told.
-	cmd.WaitDelay = 200 * time.Millisecond
-	stdin, err := cmd.StdinPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
+	p, output, err := startCommand(command)
 	if err != nil {
 		s.send(message{ID: id, Out: []byte(err.Error()), Done: true, Code: 127})
 		return
 	}
 	s.mu.Lock()
-	s.processes[id] = &served{cmd, stdin}
+	s.processes[id] = p
 	s.mu.Unlock()
+	copied := make(chan struct{})
 	go func() {
-		err := cmd.Wait()
+		defer close(copied)
+		s.copy(id, output)
+	}()
+	go func() {
+		_ = p.cmd.Wait()
 		s.mu.Lock()
 		delete(s.processes, id)
 		s.mu.Unlock()
-		s.send(message{ID: id, Done: true, Code: exitCode(cmd, err)})
+		// A background child may keep the output open: what is in it is all that is waited for.
+		_ = output.SetReadDeadline(time.Now())
+		<-copied
+		s.send(message{ID: id, Done: true, Code: exitCode(p.cmd)})
 	}()
 }
 
-func exitCode(cmd *exec.Cmd, err error) int {
-	if cmd.ProcessState == nil {
-		return 127
+// startCommand starts a command in a process group of its own.
+func startCommand(command string) (p *served, output *os.File, err error) {
+	cmd := exec.Command("/bin/sh", "-c", command)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, nil, err
 	}
+	output, end, err := os.Pipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer end.Close()
+	cmd.Stdout, cmd.Stderr = end, end
+	if err := cmd.Start(); err != nil {
+		_ = output.Close()
+		return nil, nil, err
+	}
+	return &served{cmd, stdin}, output, nil
+}
+
+// copy sends and closes a process's output: up to its end, or all that is there when the read deadline has come.
+func (s *server) copy(id uint64, output *os.File) {
+	defer output.Close()
+	b := make([]byte, 32<<10)
+	for read := output.Read; ; {
+		n, err := read(b)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			read = func(b []byte) (int, error) { return readAvailable(output, b) }
+			continue
+		}
+		if n > 0 {
+			s.send(message{ID: id, Out: b[:n]})
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// readAvailable reads what is there, and takes the read deadline away; an error says that nothing is.
+func readAvailable(f *os.File, b []byte) (n int, err error) {
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	if err := f.SetReadDeadline(time.Time{}); err != nil {
+		return 0, err
+	}
+	if e := conn.Read(func(fd uintptr) bool {
+		n, err = syscall.Read(int(fd), b)
+		return true
+	}); e != nil {
+		return 0, e
+	}
+	if n == 0 && err == nil {
+		err = io.EOF
+	}
+	return n, err
+}
+
+func exitCode(cmd *exec.Cmd) int {
 	status := cmd.ProcessState.Sys().(syscall.WaitStatus)
 	if status.Signaled() {
 		return 128 + int(status.Signal())
 	}
-	if err != nil && status.ExitStatus() == 0 && !errors.Is(err, exec.ErrWaitDelay) {
-		return 127
-	}
 	return status.ExitStatus()
-}
-
-// output sends what it is given to the client.
-type output struct {
-	server *server
-	id     uint64
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.server.send(message{ID: o.id, Out: p})
-	return len(p), nil
 }
