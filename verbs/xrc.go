@@ -94,11 +94,27 @@ func (x *XRCD) OpenQP(num uint32) (*QP, error) {
 	x.home.qpsMu.Lock()
 	defer x.home.qpsMu.Unlock()
 	for qp := range x.home.qps {
-		if qp.num == num && qp.opens.Add(1) > 1 {
+		if qp.open(num) {
 			return qp, nil
 		}
 	}
 	return nil, Errorf(ErrInvalid, "open QP", "the XRC domain has no QP %#x", num)
+}
+
+// open counts one more handle to the QP, if it has the number: one that is being made has none yet. It fails for a QP
+// that is being destroyed.
+func (qp *QP) open(num uint32) bool {
+	qp.mu.Lock()
+	defer qp.mu.Unlock()
+	if qp.prov == nil || qp.num != num {
+		return false
+	}
+	for n := qp.opens.Load(); n > 0; n = qp.opens.Load() {
+		if qp.opens.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+	return false
 }
 
 // add gives an SRQ its number. d.mu is held.

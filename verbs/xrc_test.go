@@ -45,3 +45,31 @@ func TestXRCD(t *testing.T) {
 		}
 	}
 }
+
+// TestOpenQPRaces: QPs are opened while others are made and destroyed. Whoever gets one has one that lives until he
+// destroys it, too.
+func TestOpenQPRaces(t *testing.T) {
+	r := newRig(t)
+	x := must(r.dev.OpenXRCD(nil))(t)
+	nums, done := make(chan uint32), make(chan bool)
+	go func() {
+		defer close(done)
+		for num := range nums {
+			for range 2 { // while it is destroyed
+				if qp, err := x.OpenQP(num); err == nil {
+					if qp.State() != verbs.StateReset || qp.Destroy() != nil {
+						t.Error("the QP that was opened is destroyed")
+					}
+				}
+			}
+		}
+	}()
+	for range 200 {
+		qp := must(x.CreateQP(&verbs.QPInitAttr{Type: verbs.XRCRecv}))(t)
+		nums <- qp.Num()
+		check(t, qp.Destroy())
+	}
+	close(nums)
+	<-done
+	check(t, x.Close())
+}

@@ -20,7 +20,7 @@ type Link struct {
 	shared  link.Shared // inner, or nil
 	id      uint16
 	name    string
-	medium  any // what its links share, if inner shares one
+	medium  atomic.Value // what its links share, once inner has shared one
 	foreign atomic.Uint64
 	scratch sync.Pool // of *transmission
 }
@@ -42,9 +42,7 @@ func New(inner link.Link, id int) (*Link, error) {
 	}
 	l := &Link{inner: inner, id: uint16(id), name: fmt.Sprintf("%s.%d", inner.Name(), id)}
 	l.poller, _ = inner.(link.Poller)
-	if l.shared, _ = inner.(link.Shared); l.shared != nil {
-		l.medium = medium{l.shared.Medium(), l.id}
-	}
+	l.shared, _ = inner.(link.Shared)
 	l.scratch.New = func() any { return new(transmission) }
 	return l, nil
 }
@@ -146,10 +144,20 @@ type medium struct {
 
 // Medium implements link.Shared: only links of the same VLAN have the same.
 func (l *Link) Medium() any {
-	if l.shared == nil || l.shared.Medium() == nil {
+	if l.shared == nil {
 		return nil
 	}
-	return l.medium
+	of := l.shared.Medium()
+	if of == nil {
+		return nil
+	}
+	known := l.medium.Load()
+	if m, ok := known.(medium); ok && m.of == of {
+		return known
+	}
+	m := medium{of, l.id}
+	l.medium.Store(m)
+	return m
 }
 
 // Name is the inner link's and the ID, as Linux names its devices: eth0.5.

@@ -243,3 +243,38 @@ func BenchmarkWrite(b *testing.B) {
 		}
 	}
 }
+
+// TestMediumPluggedInLater: two VLANs have a medium in common if they are the same VLAN of the same switch, whether or not their cables
+// were plugged in when they were made.
+func TestMediumPluggedInLater(t *testing.T) {
+	a, b := pipe.New(), pipe.New()
+	on := func(s *pipe.Switch, id int, plugged bool) *vlan.Link {
+		p := s.Port()
+		p.SetCarrier(plugged)
+		v := newVLAN(t, p, id)
+		if !plugged && v.Medium() != nil {
+			t.Error("a medium without a cable")
+		}
+		p.SetCarrier(true)
+		return v
+	}
+	of := on(a, 5, true).Medium()
+	for _, tc := range []struct {
+		name string
+		link *vlan.Link
+		same bool
+	}{
+		{"same", on(a, 5, true), true},
+		{"same, plugged in later", on(a, 5, false), true},
+		{"other ID", on(a, 6, true), false},
+		{"other switch", on(b, 5, true), false},
+		{"other switch, plugged in later", on(b, 5, false), false},
+	} {
+		if m := tc.link.Medium(); m == nil || (m == of) != tc.same {
+			t.Errorf("%s: medium %v, the other has %v", tc.name, m, of)
+		}
+	}
+	if x, y := on(a, 5, false).Medium(), on(b, 5, false).Medium(); x == y {
+		t.Errorf("two switches have medium %v", x)
+	}
+}
