@@ -247,7 +247,7 @@ func (qp *QP) Query(QPAttrMask) (QPAttr, QPInitAttr, error) {
 	qp.prov.Query(&attr)
 	init := qp.init.unpack()
 	attr.QPState, attr.CurQPState, attr.Cap = qp.state, qp.state, init.Cap
-	attr.SQDraining = qp.draining
+	attr.SQDraining = qp.draining && qp.state == StateSQD // an error may have ended it
 	return attr, init, nil
 }
 

@@ -258,6 +258,20 @@ func TestDrained(t *testing.T) {
 	}
 }
 
+// TestDrainingEndsInError: nothing is under way in ERR, and no event says so.
+func TestDrainingEndsInError(t *testing.T) {
+	r := newRig(t)
+	r.bring(t, verbs.StateRTS)
+	r.lq.hold = true
+	check(t, r.qp.PostSend(&verbs.SendWR{Opcode: verbs.Send}))
+	check(t, r.qp.Modify(&verbs.QPAttr{QPState: verbs.StateSQD, EnSQDAsyncNotify: true}, verbs.QPAttrState|verbs.QPAttrEnSQDAsyncNotify))
+	check(t, r.qp.Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState))
+	if a, _, _ := r.qp.Query(0); a.SQDraining {
+		t.Error("it drains in ERR")
+	}
+	noEvent(t, r.dev)
+}
+
 func TestModifyNeedsNoStateForAttributes(t *testing.T) {
 	r := newRig(t)
 	r.bring(t, verbs.StateRTS)
