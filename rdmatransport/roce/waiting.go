@@ -24,6 +24,11 @@ func (e *Engine) wait(q *qp) {
 		return
 	}
 	q.waits = true
+	e.keep(q)
+}
+
+// keep has q among those that wait, and the timer run: it may have gone off while q was in nobody's sight.
+func (e *Engine) keep(q *qp) {
 	e.waiting.push(q)
 	if !e.waiting.timer.Armed() {
 		e.timers.Arm(&e.waiting.timer, time.Now().Add(maxWait))
@@ -51,7 +56,7 @@ func (e *Engine) release(all bool) bool {
 		q.h.Lock()
 		if q.recent && !all {
 			q.recent = false
-			e.waiting.push(q)
+			e.keep(q)
 			q.h.Unlock()
 		} else {
 			q.waits, q.recent = false, false

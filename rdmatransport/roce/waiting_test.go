@@ -71,6 +71,43 @@ func TestPostingGoesOn(t *testing.T) {
 	})
 }
 
+// TestTimerWhileReleasing: what a poll finds posted anew waits on, and not for ever if the timer has just gone off, while the
+// poll was sending for another QP.
+func TestTimerWhileReleasing(t *testing.T) {
+	bubble(t, config{batch: 62}, func(r *rig) {
+		a := r.qp
+		r.createQP()
+		r.connect()
+		defer func() {
+			if err := a.Destroy(); err != nil {
+				t.Error(err)
+			}
+		}()
+		b := r.qp
+		post := func(qps ...*verbs.QP) {
+			for _, r.qp = range qps {
+				r.post(r.wr(0, verbs.RDMAWrite, 8))
+			}
+		}
+		post(a, b) // in flight
+		r.take()
+		post(a, b)
+		r.prov.Progress()
+		post(b)
+		r.expect()
+		r.port.lost = func(*wire.Packet) bool {
+			r.port.lost = nil
+			sleep(2 * time.Millisecond)
+			return false
+		}
+		r.prov.Progress() // a has had its time, b has posted
+		sleep(2 * time.Millisecond)
+		if n := len(r.take()); n != 3 {
+			t.Errorf("%d requests are sent, want 3", n)
+		}
+	})
+}
+
 // TestAcknowledgementWaits: one that falls due inside a poll goes with the answer, or with the next poll, or before the
 // requester could miss it, or with the QP.
 func TestAcknowledgementWaits(t *testing.T) {
