@@ -106,6 +106,16 @@ func TestRepeatsOnlyWhatIsMissing(t *testing.T) {
 		sleep(time.Second)
 		r.expect()
 	})
+	run(t, "XRC", config{service: verbs.XRCSend, sqPSN: first, retry: 1, timeout: 14}, func(t *testing.T, r *rig) {
+		r.post(r.wr(1, verbs.RDMAWrite, 8*1024))
+		r.take()
+		r.give(r.sack(2, 1, 2, 3))
+		if got := r.take(); len(got) != 1 || got[0].PSN != wire.PSNAdd(first, 2) {
+			t.Errorf("repeated: %v, want packet 2", got)
+		}
+		r.give(marked(r.ack(7))...)
+		r.completions(r.scq, "1 SUCCESS RDMA_WRITE 0")
+	})
 	run(t, "READ", config{sqPSN: first, retry: 1}, func(t *testing.T, r *rig) {
 		data := fill(8<<10, 3)
 		at := func(i int) wire.Packet {

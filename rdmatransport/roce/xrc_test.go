@@ -5,8 +5,10 @@ package roce_test
 import (
 	"bytes"
 	"fmt"
+	"math/rand/v2"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 	"github.com/softrnic/softrnic/verbs"
@@ -210,5 +212,54 @@ func fuzzXRC(t *testing.T, s script) {
 		if !bytes.Equal(mr.Buf(), fill(4096, seed)) {
 			t.Error("a region that the peer may not write has changed")
 		}
+	}
+}
+
+// TestXRCBadLink: what a link loses, repeats and reorders comes once and in order, and what is lost is repeated one by one.
+func TestXRCBadLink(t *testing.T) {
+	for seed := range uint64(4) {
+		c := config{service: verbs.XRCSend, sqPSN: 0xffffe0, rqPSN: 0x345678, timeout: 8, retry: 7, rnr: 7, minRNR: 1}
+		run(t, fmt.Sprint(seed), c, func(t *testing.T, a *rig) {
+			c.service, c.sqPSN, c.rqPSN = verbs.XRCRecv, c.rqPSN, c.sqPSN
+			b := newXRCTarget(newRig(t, c))
+			l := &badLink{t: t, rand: rand.New(rand.NewPCG(seed, 1)), ends: [2]*rig{a, b.rig}, percent: 3}
+			const n = 20 << 10
+			for i := range 20 {
+				srq, mem := b.srq[i%2], b.mem[i%2]
+				b.recv(i%2, uint64(i))
+				copy(a.buf, fill(n, byte(i)))
+				for k := range 2 * 4 {
+					wr := &verbs.SendWR{ID: uint64(k), Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{a.mr.SGE(4000*(k%4), 4000)},
+						RemoteAddr: mem.Addr(), RKey: mem.RKey(), RemoteSRQN: srq.Num()}
+					if k == 7 {
+						wr.Opcode = verbs.Send
+					}
+					a.post(wr)
+				}
+				var wcs [8]verbs.WC
+				for done, rounds := 0, 0; done < len(wcs); rounds++ {
+					if rounds > 20000 {
+						t.Fatalf("it does not end: %v", a.prov.Counters())
+					}
+					if !l.carry() {
+						sleep(100 * time.Microsecond)
+					}
+					got := must(a.scq.Poll(wcs[done:]))
+					for _, wc := range wcs[done : done+got] {
+						if wc.Status != verbs.WCSuccess {
+							t.Fatalf("got %+v", wc)
+						}
+					}
+					done += got
+				}
+				b.completions(b.cq[i%2], fmt.Sprintf("%d SUCCESS RECV 4000", i))
+				if !bytes.Equal(mem.Buf()[:4000], a.buf[12000:16000]) {
+					t.Error("the data are wrong")
+				}
+			}
+			if a.counter("selective_repeats") == 0 {
+				t.Error("nothing was repeated one by one")
+			}
+		})
 	}
 }

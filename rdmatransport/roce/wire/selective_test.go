@@ -19,6 +19,8 @@ func TestSack(t *testing.T) {
 		{wire.RCAck, wire.SelectiveMark, 0, nil},
 		{wire.RCAck, wire.SelectiveMark, 8, nil},
 		{wire.RCAck, wire.SelectiveMark, wire.MaxSackLen, nil},
+		{wire.Opcode(wire.XRC)<<5 | wire.RCAck, wire.SelectiveMark, 8, nil},
+		{wire.Opcode(wire.UC)<<5 | wire.RCAck, wire.SelectiveMark, 8, wire.ErrOpcode},
 		{wire.RCAck, wire.SelectiveMark, 4, wire.ErrPayload},
 		{wire.RCAck, wire.SelectiveMark, wire.MaxSackLen + 8, wire.ErrPayload},
 		{wire.RCAck, 0, 8, wire.ErrPayload},
