@@ -104,7 +104,8 @@ func (c *conn) giveUp(err error) {
 	message := rdmap.TerminateHeader{Cause: cause}
 	message.Encode(segment[ddp.UntaggedLen:])
 	fpdu := make([]byte, c.framer.Size(len(segment)))
-	copy(c.framer.Begin(fpdu, len(segment)), segment[:])
+	c.framer.Begin(fpdu, len(segment))
+	c.framer.Add(segment[:])
 	c.framer.End()
 	_ = c.stream.SetWriteDeadline(time.Now().Add(lingerTimeout))
 	if _, err := c.stream.Write(fpdu); err != nil {

@@ -473,7 +473,8 @@ func (p *peer) terminated(want rdmap.Cause) rdmap.TerminateHeader {
 // fpdu is the next FPDU, of a ULPDU.
 func (p *peer) fpdu(ulpdu []byte) []byte {
 	b := make([]byte, p.out.Size(len(ulpdu)))
-	copy(p.out.Begin(b, len(ulpdu)), ulpdu)
+	p.out.Begin(b, len(ulpdu))
+	p.out.Add(ulpdu)
 	p.out.End()
 	return b
 }

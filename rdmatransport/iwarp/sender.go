@@ -140,10 +140,10 @@ func (q *qp) Fill(b []byte) {
 // MPA's CRC taken over that copy.
 func (q *qp) lay(b []byte) {
 	s, c := &q.tx.segment, q.conn
-	ulpdu := c.framer.Begin(b, s.n+s.length)
-	at := copy(ulpdu, s.header[:s.n])
+	c.framer.Begin(b, s.n+s.length)
+	c.framer.Add(s.header[:s.n])
 	for _, p := range s.pieces {
-		at += copy(ulpdu[at:], p)
+		c.framer.Add(p)
 	}
 	c.framer.End()
 }

@@ -1,6 +1,7 @@
 package mpa_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/mpa"
@@ -8,17 +9,20 @@ import (
 
 func BenchmarkSender(b *testing.B) {
 	for _, c := range configs {
-		b.Run(name(c), func(b *testing.B) {
-			s := mpa.NewSender(c)
-			n := c.MaxULPDU(1448)
-			payload, dst := make([]byte, n), make([]byte, 2000)
-			b.SetBytes(int64(n))
-			b.ReportAllocs()
-			for b.Loop() {
-				copy(s.Begin(dst[:s.Size(n)], n), payload)
-				s.End()
-			}
-		})
+		for _, emss := range []int{1448, 1 << 16} {
+			b.Run(fmt.Sprintf("%s/%d", name(c), emss), func(b *testing.B) {
+				s := mpa.NewSender(c)
+				n := c.MaxULPDU(emss)
+				payload, dst := make([]byte, n), make([]byte, 1<<17)
+				b.SetBytes(int64(n))
+				b.ReportAllocs()
+				for b.Loop() {
+					s.Begin(dst[:s.Size(n)], n)
+					s.Add(payload)
+					s.End()
+				}
+			})
+		}
 	}
 }
 

@@ -31,11 +31,10 @@ func frame(t testing.TB, s *mpa.Sender, stream, ulpdu []byte) []byte {
 	size := s.Size(len(ulpdu))
 	// What is there before must not show, and what is behind must stay.
 	room := bytes.Repeat([]byte{0xa5}, size+8)
-	place := s.Begin(room[:size], len(ulpdu))
-	if len(place) != len(ulpdu) {
-		t.Fatalf("%d bytes of room for a ULPDU of %d", len(place), len(ulpdu))
-	}
-	copy(place, ulpdu)
+	s.Begin(room[:size], len(ulpdu))
+	header := min(len(ulpdu), 14)
+	s.Add(ulpdu[:header])
+	s.Add(ulpdu[header:])
 	s.End()
 	if string(room[size:]) != strings.Repeat("\xa5", 8) {
 		t.Fatal("written behind the FPDU")
@@ -386,6 +385,7 @@ func TestMaxULPDU(t *testing.T) {
 					t.Fatalf("%+v EMSS %d: MULPDU %d takes %d bytes", c, emss, c.MaxULPDU(emss), n)
 				}
 				s.Begin(make([]byte, s.Size(2)), 2)
+				s.Add(make([]byte, 2))
 				s.End()
 			}
 		}

@@ -8,10 +8,17 @@ import (
 // Sender makes FPDUs of ULPDUs, in the order of the stream. It is used by one goroutine at a time.
 type Sender struct {
 	Config
-	pos int // of the next FPDU, behind the last marker's place
-	dst []byte
-	n   int
+	pos int    // of the next FPDU, behind the last marker's place
+	dst []byte // of the FPDU that was begun
+	n   int    // bytes of its ULPDU
+	at  int    // end of what is written of it
+	in  int    // end of what of that is in sum
+	sum uint32
 }
+
+// sumBlock is how many bytes are written before the CRC is taken over them, while they are in the processor's nearest
+// cache.
+const sumBlock = 8 << 10
 
 // NewSender returns a Sender at the start of full operation.
 func NewSender(c Config) Sender { return Sender{Config: c} }
@@ -19,23 +26,40 @@ func NewSender(c Config) Sender { return Sender{Config: c} }
 // Size is how many bytes of the stream the next FPDU takes if its ULPDU has n bytes, 0 to [MaxMULPDU].
 func (s *Sender) Size(n int) int { return s.lay(s.pos, n).size }
 
-// Begin returns the place in dst to write the n-byte ULPDU to. dst is Size(n) bytes long. [Sender.End] follows.
-func (s *Sender) Begin(dst []byte, n int) (ulpdu []byte) {
-	at := s.lay(s.pos, n).start + lengthLen
-	s.dst, s.n = dst, n
-	return dst[at : at+n : at+n]
+// Begin begins the FPDU of an n-byte ULPDU in dst, which is Size(n) bytes long. [Sender.Add] with all of the ULPDU and
+// [Sender.End] follow.
+func (s *Sender) Begin(dst []byte, n int) {
+	at := s.lay(s.pos, n).start
+	binary.BigEndian.PutUint16(dst[at:], uint16(n))
+	s.dst, s.n, s.at, s.in, s.sum = dst, n, at+lengthLen, 0, 0
 }
 
-// End makes an FPDU of the ULPDU that was written since Begin: length, pad, markers, CRC. dst is then what the stream
-// must carry next. Without agreed CRCs the field is zero.
+// Add copies the next bytes of the ULPDU.
+func (s *Sender) Add(b []byte) {
+	for len(b) > 0 {
+		n := min(len(b), sumBlock)
+		copy(s.dst[s.at:s.at+n], b)
+		b = b[n:]
+		if s.at += n; s.CRC && !s.Markers && s.at-s.in >= sumBlock { // markers move what is written
+			s.cover(s.at)
+		}
+	}
+}
+
+// cover has the CRC cover what comes before end.
+func (s *Sender) cover(end int) {
+	s.sum = crc32.Update(s.sum, castagnoli, s.dst[s.in:end])
+	s.in = end
+}
+
+// End makes an FPDU of the ULPDU that was added since Begin: pad, markers, CRC. dst is then what the stream must carry
+// next. Without agreed CRCs the field is zero.
 func (s *Sender) End() {
-	l, dst := s.lay(s.pos, s.n), s.dst
-	dst = dst[:l.size]
-	binary.BigEndian.PutUint16(dst[l.start:], uint16(s.n))
-	l.spread(dst, l.start+lengthLen+s.n)
+	l := s.lay(s.pos, s.n)
+	l.spread(s.dst[:l.size], s.at)
 	if s.CRC {
-		sum := dst[l.size-crcLen:]
-		binary.LittleEndian.PutUint32(sum, crc32.Checksum(dst[:l.size-crcLen], castagnoli))
+		s.cover(l.size - crcLen)
+		binary.LittleEndian.PutUint32(s.dst[s.in:], s.sum)
 	}
 	s.pos = (s.pos + l.size) % interval
 	s.dst = nil

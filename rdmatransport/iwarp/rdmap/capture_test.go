@@ -137,7 +137,8 @@ func (r *reader) ULPDU(b []byte) error {
 	}
 	at := len(r.again)
 	r.again = append(r.again, make([]byte, r.sender.Size(len(again)))...)
-	copy(r.sender.Begin(r.again[at:], len(again)), again)
+	r.sender.Begin(r.again[at:], len(again))
+	r.sender.Add(again)
 	r.sender.End()
 	return nil
 }
