@@ -63,7 +63,9 @@ func experiments() (all []*experiment) {
 		}
 	}
 	for _, mtu := range []int{1500, 9000} {
-		add("WRITE, iWARP with CRC, TAP with TSO", iwarp(mtu))
+		for _, op := range ops {
+			add("WRITE, SEND, READ, iWARP with CRC, TAP with TSO", iwarp(mtu, op))
+		}
 	}
 	for _, t := range transports {
 		for _, bytes := range []int{small, memory} {
@@ -162,15 +164,15 @@ func singlePackets(m pathMTU, op string) *experiment {
 	}}
 }
 
-// iwarp compares with the TCP of the same stack over the same devices.
-func iwarp(mtu int) *experiment {
-	rows := bandwidthRows("write", fmt.Sprintf("iWARP with CRC, TAP with TSO, MTU %d", mtu), "the stack's TCP", 0.85)
+// iwarp compares an operation with the TCP of the same stack over the same devices.
+func iwarp(mtu int, op string) *experiment {
+	rows := bandwidthRows(op, fmt.Sprintf("iWARP with CRC, TAP with TSO, MTU %d", mtu), "the stack's TCP", 0.85)
 	return &experiment{rows, func(ctx context.Context, l *lab) error {
 		flags, err := tapMTU(l, mtu)
 		if err != nil {
 			return err
 		}
-		r, err := l.between(ctx, overTAP.links, flags, append([]string{"write", "bw", "--transport", "iwarp", "--tcp"}, bothSizes...)...)
+		r, err := l.between(ctx, overTAP.links, flags, append([]string{op, "bw", "--transport", "iwarp", "--tcp"}, bothSizes...)...)
 		if err != nil {
 			return err
 		}
