@@ -30,6 +30,9 @@ func (q *qp) response(p *wire.Packet, info wire.Info) {
 	case info.Read():
 		q.readResponse(p, info)
 	}
+	if r.probed {
+		q.probeAnswered()
+	}
 }
 
 // acknowledge handles ACK, NAK and RNR NAK.

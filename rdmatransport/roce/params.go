@@ -27,17 +27,13 @@ const (
 	lossEvidence = 3
 	sackEvery    = 16
 
-	// A requester that hears nothing for the longest likely round trip (RFC 6298 §2), but at least minProbe, sends the last
-	// packet again, and after twice as long once more, maxProbes times at most: where the end of what it sent was lost,
-	// nothing else would show it before the timeout. minProbe is for peers that are scheduled late. Where no round trip was
-	// measured, the first wait is 1/probeShare of the timeout.
+	// A requester that hears nothing for the longest likely round trip (RFC 6298 §2), but at least minProbe, sends one
+	// packet again, and after twice as long once more, maxProbes times at most: where the end of what it sent was lost, or
+	// a repetition, or the NAK, nothing else would show it before the timeout. minProbe is for peers that are scheduled
+	// late. Where no round trip was measured, the first wait is 1/probeShare of the timeout.
 	probeShare = 16
 	minProbe   = 5 * time.Millisecond
 	maxProbes  = 5
-
-	// rttEvery is which packets have their round trip measured, after the first: reading the clock costs as much as
-	// sending a small one.
-	rttEvery = 16
 
 	// maxReplays is how many repeated READs wait to be answered beside those that are new.
 	maxReplays = 64

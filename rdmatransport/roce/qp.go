@@ -316,6 +316,7 @@ func (q *qp) fail() {
 // quiet forgets what the timer was to be set for, and what was kept because of a gap.
 func (q *qp) quiet() {
 	q.req.timeout, q.req.probe, q.req.rnrWait, q.resp.resume = 0, 0, 0, 0
+	q.req.probed = false
 	if q.pace != nil {
 		q.pace.wake = 0
 	}

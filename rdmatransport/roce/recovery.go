@@ -11,7 +11,6 @@ package roce
 
 import (
 	"sync"
-	"time"
 
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 	"github.com/softrnic/softrnic/verbs"
@@ -384,15 +383,9 @@ func (q *qp) repeat() bool {
 	return true
 }
 
-// sendProbe sends the last packet that nothing is known of again, with what it asks for.
-func (q *qp) sendProbe() {
+// probeEnd has the last packet that nothing is known of sent again, with what it asks for.
+func (q *qp) probeEnd() {
 	r := &q.req
-	r.probe = 0
-	r.probes++
-	if r.probes < maxProbes {
-		r.probe = q.e.now() + q.probeWait()
-	}
-	q.e.Counters.Probes.Add(1)
 	if r.rec == nil {
 		q.startRecovery()
 	}
@@ -410,27 +403,4 @@ func (q *qp) sendProbe() {
 			break
 		}
 	}
-}
-
-// probeWait is how long after the last progress to probe.
-func (q *qp) probeWait() time.Duration {
-	r := &q.req
-	wait := r.rtt + 4*r.rttVar
-	if r.rtt == 0 {
-		wait = ackTimeout(q.h.Attr().Timeout) / probeShare
-	}
-	return max(wait, minProbe) << r.probes
-}
-
-// measure takes the round trip of a packet that is acknowledged (RFC 6298 §2).
-func (q *qp) measure() {
-	r := &q.req
-	took := q.e.now() - r.rttStart
-	r.rttStart = 0
-	if r.rtt == 0 {
-		r.rtt, r.rttVar = took, took/2
-		return
-	}
-	r.rttVar += ((took - r.rtt).Abs() - r.rttVar) / 4
-	r.rtt += (took - r.rtt) / 8
 }

@@ -35,6 +35,7 @@ type requester struct {
 
 	incomplete uint32      // started requests that have answers and are not complete, for fences
 	rttPSN     uint32      // of the packet whose round trip is measured
+	behind     uint32      // PSN behind what was sent as a probe
 	asked      *readBounds // nil before the first READ
 	rec        *recovery   // what is known of each packet in flight, while something is missing
 
@@ -45,8 +46,10 @@ type requester struct {
 	excused bool // a timeout that came late was not taken for a loss, and no progress since
 
 	selective bool          // the peer marks its packets
+	probed    bool          // una was sent as a probe, and what follows it was sent before
 	probes    uint8         // sent since the last progress
 	probe     time.Duration // when the next is due, or 0
+	wait      time.Duration // for an answer before there is a probe; 0 if no round trip was ever measured
 	rtt       time.Duration // smoothed; 0 if it was never measured
 	rttVar    time.Duration // how far from it they are, smoothed
 	rttStart  time.Duration // when the packet was sent whose round trip is measured; 0 if none is
@@ -216,7 +219,7 @@ func (q *qp) sendWR(wr *verbs.SendWR, s *sentWR) bool {
 		r.curPkt += n
 		if r.rec != nil {
 			r.rec.sent(psn, n, hasAnswer(wr.Opcode))
-		} else if r.rttStart == 0 && (r.rtt == 0 || r.selective && psn%rttEvery == 0) {
+		} else if r.rttStart == 0 && r.wait != minProbe && psn == r.max {
 			r.rttPSN, r.rttStart = psn, q.e.now()
 		}
 		if past := wire.PSNAdd(psn, n); wire.PSNDiff(past, r.max) > 0 {

@@ -34,7 +34,7 @@ func (q *qp) startTimeout() {
 	case r.timeout == 0 && r.rnrWait == 0 && sends(q.h.State()):
 		now := q.e.now()
 		r.timeout = now + t
-		if r.selective && r.probes < maxProbes {
+		if r.probes < maxProbes && (r.wait != 0 || r.selective) {
 			r.probe = now + q.probeWait()
 		}
 	}
@@ -61,8 +61,7 @@ func (q *qp) checkTimeouts(now time.Duration) {
 }
 
 // goBack answers a sequence NAK of una, explicit or implied, of a peer that keeps nothing behind a gap. One loss makes
-// many such NAKs; only the first counts until
-// there is progress, the timeout takes care of a second loss.
+// many such NAKs; only the first counts until there is progress or a probe, which takes care of a second loss.
 func (q *qp) goBack() {
 	if !q.req.wentBack {
 		q.req.wentBack = true
@@ -112,4 +111,5 @@ func (q *qp) rewind() {
 		r.asked.n = 0
 	}
 	r.timeout, r.probe = 0, 0
+	r.probed = false
 }
