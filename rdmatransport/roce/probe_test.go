@@ -13,6 +13,7 @@ import (
 // probing is a connection whose timeout is 2 s and whose round trip, of 100 µs, was measured; PSN 0 is used.
 func probing(t *testing.T, name string, f func(t *testing.T, r *rig)) {
 	run(t, name, config{sqPSN: first, retry: 1, timeout: 19}, func(t *testing.T, r *rig) {
+		sleep(time.Microsecond)
 		r.post(r.wr(0, verbs.Send, 8))
 		sleep(100 * time.Microsecond)
 		r.give(r.ack(0))
