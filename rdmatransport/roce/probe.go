@@ -68,7 +68,14 @@ func (q *qp) probeWait() time.Duration {
 	if w := q.req.wait; w != 0 {
 		return w
 	}
-	return max(ackTimeout(q.h.Attr().Timeout)/probeShare, minProbe)
+	return max(ackTimeout(q.h.Attr().Timeout)/probeShare, q.req.leastWait())
+}
+
+func (r *requester) leastWait() time.Duration {
+	if r.selective {
+		return minProbe
+	}
+	return minBackProbe
 }
 
 // measure takes the round trip of a packet that is acknowledged and was sent once (RFC 6298 §2, §3). While round trips
@@ -84,5 +91,5 @@ func (q *qp) measure() {
 		r.rttVar += ((took - r.rtt).Abs() - r.rttVar) / 4
 		r.rtt += (took - r.rtt) / 8
 	}
-	r.wait = max(r.rtt+max(4*r.rttVar, r.rtt/2), minProbe)
+	r.wait = max(r.rtt+max(4*r.rttVar, r.rtt/2), r.leastWait())
 }

@@ -30,7 +30,7 @@ func TestProbe(t *testing.T) {
 		r.take()
 		r.give(r.nak(wire.NakPSNSeq, 1))
 		r.take()
-		sleep(6 * time.Millisecond)
+		sleep(25 * time.Millisecond)
 		r.expect("WRITE First 1 len 1024 at 0+3072 ackreq")
 		r.give(r.ack(1))
 		r.expect(rest...)
@@ -42,7 +42,7 @@ func TestProbe(t *testing.T) {
 	probing(t, "NAK lost", func(t *testing.T, r *rig) {
 		r.post(r.wr(1, verbs.RDMAWrite, 3072))
 		r.take()
-		sleep(6 * time.Millisecond)
+		sleep(25 * time.Millisecond)
 		r.expect("WRITE First 1 len 1024 at 0+3072 ackreq")
 		r.give(r.ack(1))
 		r.expect(rest...)
@@ -50,7 +50,7 @@ func TestProbe(t *testing.T) {
 	probing(t, "acknowledgement lost", func(t *testing.T, r *rig) {
 		r.post(r.wr(1, verbs.RDMAWrite, 3072))
 		r.take()
-		sleep(6 * time.Millisecond)
+		sleep(25 * time.Millisecond)
 		r.take()
 		r.give(r.ack(3))
 		r.expect()
@@ -60,7 +60,7 @@ func TestProbe(t *testing.T) {
 		r.post(r.wr(1, verbs.RDMAWrite, 3072))
 		r.take()
 		r.give(r.ack(2))
-		sleep(6 * time.Millisecond)
+		sleep(25 * time.Millisecond)
 		r.expect("WRITE Last 3 len 1024 ackreq")
 		r.give(r.ack(3))
 		r.expect()
@@ -68,7 +68,7 @@ func TestProbe(t *testing.T) {
 	probing(t, "READ's request lost", func(t *testing.T, r *rig) {
 		r.post(r.wr(1, verbs.RDMARead, 2048), r.wr(2, verbs.RDMARead, 8))
 		r.take()
-		sleep(6 * time.Millisecond)
+		sleep(25 * time.Millisecond)
 		r.expect("READ Request 1 at 0+2048 ackreq")
 		r.give(r.data(wire.RCReadResponseFirst, 1, fill(1024, 1)), r.data(wire.RCReadResponseLast, 2, fill(1024, 1)))
 		r.expect("READ Request 3 at 0+8 ackreq")
@@ -80,7 +80,7 @@ func TestProbe(t *testing.T) {
 		r.expect("READ Request 2 at 1024+2048 ackreq")
 		r.give(r.data(wire.RCReadResponseLast, 3, fill(1024, 1)))
 		r.expect()
-		sleep(6 * time.Millisecond)
+		sleep(25 * time.Millisecond)
 		r.expect("READ Request 2 at 1024+2048 ackreq")
 	})
 	probing(t, "a slow peer", func(t *testing.T, r *rig) {

@@ -219,7 +219,7 @@ func (q *qp) sendWR(wr *verbs.SendWR, s *sentWR) bool {
 		r.curPkt += n
 		if r.rec != nil {
 			r.rec.sent(psn, n, hasAnswer(wr.Opcode))
-		} else if r.rttStart == 0 && r.wait != minProbe && psn == r.max {
+		} else if r.rttStart == 0 && r.wait != r.leastWait() && psn == r.max {
 			r.rttPSN, r.rttStart = psn, q.e.now()
 		}
 		if past := wire.PSNAdd(psn, n); wire.PSNDiff(past, r.max) > 0 {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/softrnic/softrnic/link/impair"
 	"github.com/softrnic/softrnic/tests/interop/peer"
+	"github.com/softrnic/softrnic/verbs"
 )
 
 // TestLoss loses packets between SoftRNIC and rxe, in both directions: whoever has to repeat something does, and the
@@ -69,5 +70,43 @@ func overLoss(t *testing.T, requester, responder *side) {
 		}
 		o.atomics()
 		o.lateReceive()
+	}
+}
+
+// TestLostTwice loses a packet to rxe, which tells of the gap, and its repetition, of which rxe tells no more. Nothing but
+// a probe shows it before the timeout, and that is longer than the test waits.
+func TestLostTwice(t *testing.T) {
+	p := peer.Boot(t, peer.Config{ID: 2})[0]
+	linux := openKernel(t, p)
+	write, err := impair.Class("write")
+	if err != nil {
+		t.Fatal(err)
+	}
+	writes, psn := 0, [3]byte{}
+	third := func(frame []byte) bool {
+		if !write(frame) {
+			return false
+		}
+		_, b, _ := roce(frame)
+		if writes++; writes == 3 {
+			psn = [3]byte(b[9:])
+		}
+		return writes >= 3 && [3]byte(b[9:]) == psn
+	}
+	l, err := impair.New(openTAP(t, p.Netns), impair.Config{Out: impair.Direction{Rules: []impair.Rule{{Match: third, Count: 2}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	here := openSoftRNIC(t, captured(t, l))
+	patient := usual
+	patient.timeout = 24 // 69 s
+	o := newOperation(t, newSide(t, here, softrnicAddr4), newSide(t, linux, p.Addr4()), patient, 200_000)
+	o.transfer(verbs.Send, 200_000)
+	o.transfer(verbs.RDMAWrite, 200_000)
+	if _, out := l.Counters(); out.Lost != 2 {
+		t.Errorf("%d packets were lost", out.Lost)
+	}
+	if n := here.(softrnic).provider.Counters()["tail_probes"]; n == 0 {
+		t.Error("there was no probe")
 	}
 }
