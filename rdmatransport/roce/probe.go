@@ -71,6 +71,7 @@ func (q *qp) probeWait() time.Duration {
 	return max(ackTimeout(q.h.Attr().Timeout)/probeShare, q.req.leastWait())
 }
 
+// leastWait is the least that probeWait may be.
 func (r *requester) leastWait() time.Duration {
 	if r.selective {
 		return minProbe
