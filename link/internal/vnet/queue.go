@@ -31,6 +31,9 @@ type queue struct {
 	frames []link.Frame
 	limit  int    // frames that the next batch may have
 	idle   uint32 // reads that found nothing
+
+	idleRest uint32
+	bulkRest time.Duration
 }
 
 // Values of queue.polling: polled since the goroutine has looked; not polled since it has; 0 is not polled at all.
@@ -48,16 +51,21 @@ const (
 	batchFrames = 64
 )
 
-// idleRest is after how many empty reads a poller lets other goroutines run. More often, the runtime would keep waking
-// threads to look for work.
-const idleRest = 64
-
-// The goroutine spins for so long after traffic. While others poll, it naps, the longer the longer they do.
+// Others are let run after so many empty reads of a poller, and once in bulkRest while superframes come. Each time the
+// runtime wakes a thread to look for work, which takes a processor from somebody; where there is one processor it does
+// not, and others wait.
 const (
-	spinTime   = 50 * time.Microsecond
-	bulkPause  = 10 * time.Microsecond // of that
-	firstNap   = 50 * time.Microsecond
-	longestNap = time.Millisecond
+	idleRest      = 1024
+	bulkRest      = time.Millisecond
+	idleRestAlone = 64
+	bulkRestAlone = 10 * time.Microsecond
+)
+
+// The goroutine spins for so long after traffic. While others poll, it naps: for longer than anybody is busy sending
+// between two polls.
+const (
+	spinTime = 50 * time.Microsecond
+	nap      = time.Millisecond
 )
 
 func newQueue(c *Conn, fd int) *queue {
@@ -65,8 +73,13 @@ func newQueue(c *Conn, fd int) *queue {
 	if c.packets {
 		aux = new(auxdata)
 	}
-	return &queue{conn: c, fd: fd, aux: aux, kick: make(chan struct{}, 1), done: make(chan struct{}),
-		arena: make([]byte, arenaLen), frames: make([]link.Frame, 0, batchFrames), limit: 1}
+	q := &queue{conn: c, fd: fd, aux: aux, kick: make(chan struct{}, 1), done: make(chan struct{}),
+		arena: make([]byte, arenaLen), frames: make([]link.Frame, 0, batchFrames), limit: 1,
+		idleRest: idleRest, bulkRest: bulkRest}
+	if runtime.GOMAXPROCS(0) == 1 {
+		q.idleRest, q.bulkRest = idleRestAlone, bulkRestAlone
+	}
+	return q
 }
 
 func (q *queue) start(recv link.Receiver) {
@@ -80,8 +93,8 @@ func (q *queue) start(recv link.Receiver) {
 func (q *queue) serve() {
 	defer close(q.done)
 	c := q.conn
-	var after spin
-	alarm := time.NewTimer(longestNap)
+	after := spin{bulkRest: q.bulkRest}
+	alarm := time.NewTimer(nap)
 	defer alarm.Stop()
 	for !c.closed.Load() {
 		q.mu.Lock()
@@ -110,16 +123,17 @@ func (q *queue) serve() {
 
 // spin is the time after traffic in which more is expected.
 type spin struct {
-	traffic bool      // since others were last let run
-	bulk    bool      // and it was a superframe
-	until   time.Time // zero: not spinning
+	bulkRest time.Duration
+	rested   time.Time // when others were last let run
+	traffic  bool      // since then
+	bulk     bool      // and it was a superframe
+	until    time.Time // zero: not spinning
 }
 
-func (s *spin) begin(bulk bool) { *s = spin{traffic: true, bulk: bulk} }
-func (s *spin) end()            { *s = spin{} }
+func (s *spin) begin(bulk bool) { s.traffic, s.bulk, s.until = true, bulk, time.Time{} }
+func (s *spin) end()            { s.traffic, s.until = false, time.Time{} }
 
-// rests tells whether others are to run, once after traffic: where superframes come one after another, only when they
-// pause, as with each rest the runtime wakes a thread to look for work.
+// rests tells whether others are to run, once after traffic.
 func (s *spin) rests(wait link.Wait) bool {
 	if !s.traffic {
 		return false
@@ -128,10 +142,10 @@ func (s *spin) rests(wait link.Wait) bool {
 	if s.until.IsZero() {
 		s.until = now.Add(spinTime)
 	}
-	if s.bulk && wait != link.WaitEvent && s.until.Sub(now) > spinTime-bulkPause {
+	if s.bulk && wait != link.WaitEvent && now.Before(s.until) && now.Sub(s.rested) < s.bulkRest {
 		return false
 	}
-	s.traffic = false
+	s.traffic, s.rested = false, now
 	return true
 }
 
@@ -145,7 +159,7 @@ func (s *spin) goesOn() bool {
 
 // standBy sleeps for as long as applications poll. To be woken for a frame that they receive would disturb them.
 func (q *queue) standBy(alarm *time.Timer) {
-	for nap := firstNap; q.polling.CompareAndSwap(polled, watched); nap = min(2*nap, longestNap) {
+	for q.polling.CompareAndSwap(polled, watched) {
 		// endPoll clears polling and then looks whether there is a nap to end: one of the two sees the other.
 		q.napping.Store(true)
 		if q.polling.Load() != 0 {
@@ -180,7 +194,7 @@ func (q *queue) poll() bool {
 		return false
 	}
 	busy, _ := q.receive(true)
-	rest := !busy && q.idle%idleRest == 0
+	rest := !busy && q.idle%q.idleRest == 0
 	q.mu.Unlock()
 	if rest {
 		runtime.Gosched()
