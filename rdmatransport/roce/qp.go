@@ -45,7 +45,7 @@ type qp struct {
 	req   requester
 	out   stack.Sender // what this hold of the lock has to send; nil until something has
 	timer timers.Timer
-	alarm time.Duration // when timer will fire at the latest, by the engine's clock; 0: not at all
+	alarm time.Duration // when timer will fire, by the engine's clock; 0: not at all
 	stats stats
 
 	pace   *pacer    // nil: no limit
@@ -382,11 +382,17 @@ func (q *qp) due() time.Duration {
 	return due
 }
 
-// arm sets the timer for the first thing that is due, unless it fires before: expired then sets it anew. Deadlines that
-// move away again and again cost nothing.
+// arm sets the timer for the first thing that is due. The queue has deadlines that move away again and again for nothing,
+// where to be called early, and to wait for the QP's lock, would stop whoever is sending.
 func (q *qp) arm() {
-	if due := q.due(); due != 0 && (q.alarm == 0 || due < q.alarm) {
-		q.alarm = due
+	due := q.due()
+	if due == q.alarm {
+		return
+	}
+	q.alarm = due
+	if due == 0 {
+		q.e.timers.Stop(&q.timer)
+	} else {
 		q.e.timers.Arm(&q.timer, q.e.start.Add(due))
 	}
 }
