@@ -30,8 +30,8 @@ type requester struct {
 	window    uint32 // packets that may be in flight now
 	maxWindow uint32
 	batch     uint32 // full packets in one frame of the link
-	ackEvery  uint32 // packets between two requests for an acknowledgement, where more are to follow: whole frames
-	unasked   uint32 // packets sent since the last such request
+	unasked   uint32 // packets sent since the last request for an acknowledgement
+	lastAsk   uint32 // PSN behind that request
 
 	incomplete uint32      // started requests that have answers and are not complete, for fences
 	rttPSN     uint32      // of the packet whose round trip is measured
@@ -97,8 +97,7 @@ func (r *requester) begin(psn, mtu, batch uint32) {
 	clear(r.sent)
 	w := window(mtu)
 	batch = min(batch, w/2)
-	*r = requester{sent: r.sent, una: psn, next: psn, max: psn, window: w, maxWindow: w,
-		batch: batch, ackEvery: max(1, w/acksPerWindow/batch) * batch}
+	*r = requester{sent: r.sent, una: psn, next: psn, max: psn, lastAsk: psn, window: w, maxWindow: w, batch: batch}
 }
 
 // window is how many packets of a path MTU may be under way.
@@ -196,8 +195,8 @@ func (q *qp) sendWR(wr *verbs.SendWR, s *sentWR) bool {
 				return false
 			}
 			left := s.packets - r.curPkt
-			if n := r.outstanding(); n > 0 && n == len(r.reads()) && uint32(room) < min(left, r.window/2) {
-				return false // the window opens packet by packet: a piece waits until it is worth a request
+			if n := r.outstanding(); n > 0 && n == len(r.reads()) && uint32(room) < q.worthAsking(left) {
+				return false // the window opens packet by packet
 			}
 			n = r.askRead(psn, min(left, uint32(room)))
 			q.sendRead(wr, r.curPkt, psn, n)
@@ -210,9 +209,9 @@ func (q *qp) sendWR(wr *verbs.SendWR, s *sentWR) bool {
 			}
 			r.askRead(psn, 1)
 		default:
-			unasked := r.unasked
-			if s.status = q.sendData(wr, s, r.curPkt, psn, q.wantsAck(s, room)); s.status != verbs.WCSuccess {
-				r.unasked = unasked
+			unasked, lastAsk := r.unasked, r.lastAsk
+			if s.status = q.sendData(wr, s, r.curPkt, psn, q.wantsAck(s, psn, room)); s.status != verbs.WCSuccess {
+				r.unasked, r.lastAsk = unasked, lastAsk
 				return false
 			}
 		}
@@ -236,26 +235,62 @@ func (r *requester) frameStart(pkt uint32) bool { return pkt >= 2 && (pkt-2)%r.b
 // worth is how many packets make a frame worth sending from a packet of a message on.
 func (r *requester) worth(s *sentWR, pkt uint32) uint32 { return min(r.batch, s.packets-pkt, r.window) }
 
-// wantsAck tells whether the packet that is sent next asks for an acknowledgement. The last message that is posted ends
-// with such a request, and each that is repeated; else there is one now and then, at the ends of frames and messages,
-// and where the window, the rate or what is posted next is about to stop the sender.
-func (q *qp) wantsAck(s *sentWR, room int32) bool {
+// worthAsking is how many packets are worth to be asked for, where left are left of the current READ: half a window, of
+// several READs if need be, whose requests share a frame then, and their answers too.
+func (q *qp) worthAsking(left uint32) uint32 {
+	half := q.req.window / 2
+	if q.out != nil {
+		return min(left, half) // there is such a frame
+	}
+	for n := int(q.req.cur + 1 - q.req.first); left < half && n < q.h.SendLen(); n++ {
+		wr := q.h.Send(n)
+		if wr.Opcode != verbs.RDMARead || wr.Flags&verbs.SendFence != 0 {
+			return left
+		}
+		left += q.packets(uint32(wr.Length()))
+	}
+	return min(left, half)
+}
+
+// wantsAck tells whether packet psn, which is sent next, asks for an acknowledgement. The last message that is posted ends
+// with such a request, and each that is repeated; else there is one now and then, at the ends of frames and messages, and
+// where the rate, what is posted next or, with none asked for on its way, the window is about to stop the sender.
+func (q *qp) wantsAck(s *sentWR, psn uint32, room int32) bool {
 	r := &q.req
 	r.unasked++
 	next, ask := r.curPkt+1, false
 	switch {
-	case room == 1 || q.pace != nil && q.pace.asks(q.mtu, q.e.now()):
+	case q.pace != nil && q.pace.asks(q.mtu, q.e.now()):
 		ask = true
 	case next == s.packets:
-		ask = r.unasked >= r.ackEvery || !q.followed(s)
+		ask = r.unasked >= r.ackEvery() || room == 1 && !r.ackComes(psn) || !q.followed(s)
+	case room == 1:
+		ask = !r.ackComes(psn)
 	case r.frameStart(next):
-		ask = r.unasked >= r.ackEvery || uint32(room-1) < r.worth(s, next)
+		ask = r.unasked >= r.ackEvery() || uint32(room-1) < r.worth(s, next) && !r.ackComes(psn)
 	}
 	if ask {
-		r.unasked = 0
+		r.asks(psn)
 	}
 	return ask
 }
+
+// ackEvery is how many packets are sent between two requests for an acknowledgement, where more are to follow.
+func (r *requester) ackEvery() uint32 {
+	n := max(1, r.window/acksPerWindow)
+	if n > r.batch {
+		n -= n % r.batch
+	}
+	return n
+}
+
+// ackComes tells that an acknowledgement of what was sent before psn was asked for, and has not come.
+func (r *requester) ackComes(psn uint32) bool {
+	return r.rec == nil && wire.PSNDiff(r.lastAsk, r.una) > 0 && wire.PSNDiff(psn, r.lastAsk) >= 0
+}
+
+// asks notes that packet psn asks for an acknowledgement.
+func (r *requester) asks(psn uint32) { r.unasked, r.lastAsk = 0, wire.PSNAdd(psn, 1) }
 
 // followed tells that nothing but the window can keep the request behind s, the current one, from being sent at once, and
 // that it asks for an acknowledgement, or one behind it does.
@@ -280,7 +315,9 @@ func (q *qp) ask() {
 	r.unasked = 0
 	wr, s := q.h.Send(int(r.cur-1-r.first)), r.at(r.cur-1)
 	if !hasAnswer(wr.Opcode) && !isLocal(wr.Opcode) {
-		q.sendData(wr, s, s.packets-1, wire.PSNAdd(s.firstPSN, s.packets-1), true)
+		psn := wire.PSNAdd(s.firstPSN, s.packets-1)
+		r.asks(psn)
+		q.sendData(wr, s, s.packets-1, psn, true)
 	}
 }
 

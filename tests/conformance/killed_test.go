@@ -39,7 +39,7 @@ func TestPeerKilled(t *testing.T) {
 }
 
 func peerKilled(t *testing.T, code verbs.WROpcode) {
-	const sends, recvs, dieAfter = 32, 16, 12
+	const sends, recvs, dieAfter = 32, 16, 4
 	var p *pair
 	var died time.Time
 	seen := 0
