@@ -29,6 +29,7 @@ func (p *Provider) newCM(rand io.Reader) *cm.Manager {
 		Rand:     rand,
 		GUID:     eui64(p.nics[0].MAC()),
 		AckDelay: ackDelay,
+		MaxDepth: roce.MaxReadAtomic,
 		GIDIndex: func(port uint8, a netip.Addr) int { return slices.Index(gids(p.nics[port-1]), a) },
 		MTU:      func(port uint8) verbs.MTU { return activeMTU(p.nics[port-1]) },
 	})

@@ -261,6 +261,9 @@ func (mr *MR) Hold() bool {
 	}
 }
 
+// Held tells whether memory windows are bound to the region.
+func (mr *MR) Held() bool { return mr.holds.Load() > 0 }
+
 // Unhold undoes Hold.
 func (mr *MR) Unhold() { mr.holds.Add(-1) }
 

@@ -239,8 +239,8 @@ func (r *Regions) Whole(pd *verbs.PD, qp verbs.QPHandle, rkey uint32, need verbs
 	return r.RemoteIn(pd, qp, rkey, mr.Addr(), uint64(mr.Length()), need)
 }
 
-// Invalidate ends remote access through rkey, a window's or a region's, as a peer asked a QP. An access that began under
-// another QP's lock may still be running.
+// Invalidate ends remote access through rkey, a window's or a region's that no window is bound to, as a peer asked a QP. An
+// access that began under another QP's lock may still be running.
 func (r *Regions) Invalidate(qp verbs.QPHandle, rkey uint32) Denial {
 	if rkey&windowKey != 0 {
 		return r.InvalidateWindow(qp, rkey)
@@ -251,6 +251,8 @@ func (r *Regions) Invalidate(qp verbs.QPHandle, rkey uint32) Denial {
 		return UnknownKey
 	case mr.PD() != qp.PD():
 		return OtherPD
+	case mr.Held():
+		return NoRight
 	}
 	r.rkeys.Delete(rkey)
 	return Allowed

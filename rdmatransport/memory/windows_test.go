@@ -203,7 +203,13 @@ func TestWindowLife(t *testing.T) {
 	opens("invalidated", k+1, a, false)
 	bind(two, k+1, a, 100, verbs.WCMWBindErr)
 	bind(two, k+2, a, 100, verbs.WCSuccess)
+	if d := r.Invalidate(qp, a.RKey()); d != memory.NoRight {
+		t.Errorf("the region under the window: %v", d)
+	}
 	if d := r.Invalidate(qp, k+2); d != memory.Allowed {
+		t.Error(d)
+	}
+	if d := r.Invalidate(qp, a.RKey()); d != memory.Allowed {
 		t.Error(d)
 	}
 	for _, mr := range []*verbs.MR{a, b} {

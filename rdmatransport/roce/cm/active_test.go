@@ -382,3 +382,23 @@ func TestSIDRBacklog(t *testing.T) {
 		r.quiet()
 	})
 }
+
+// TestDepths: a QP gets no more than the device has, whatever the peer says.
+func TestDepths(t *testing.T) {
+	bubble(t, func(r *rig) {
+		c, req, tid := r.asked()
+		rep := kernelREP(req)
+		rep.ResponderResources, rep.InitiatorDepth = 255, 200
+		r.say(tid, rep)
+		if p := r.event(rdmacm.ConnectResponse, 0).Param; p.ResponderResources != 200 || p.InitiatorDepth != 255 {
+			t.Errorf("response %+v", p)
+		}
+		rtr, _, err := c.QPAttr(verbs.StateRTR)
+		rts, _, err2 := c.QPAttr(verbs.StateRTS)
+		if err != nil || err2 != nil || rtr.MaxDestRDAtomic != 128 || rts.MaxRDAtomic != 128 {
+			t.Errorf("depths %d and %d; %v, %v", rtr.MaxDestRDAtomic, rts.MaxRDAtomic, err, err2)
+		}
+		c.Close()
+		next[*mad.REJ](r)
+	})
+}

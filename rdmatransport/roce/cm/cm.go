@@ -57,6 +57,7 @@ type Config struct {
 	Rand     io.Reader // of communication IDs, transaction IDs and first PSNs; nil is crypto/rand
 	GUID     uint64    // of the node
 	AckDelay uint8     // the device's local CA ACK delay, 4.096 µs × 2^n
+	MaxDepth uint8     // the most READs and atomics that a QP may have outstanding, on either side
 	// GIDIndex is where an address is in a port's GID table, -1 if it is not.
 	GIDIndex func(port uint8, a netip.Addr) int
 	// MTU is a port's active MTU.

@@ -65,7 +65,7 @@ func newRig(t testing.TB, seed uint64) *rig {
 	var key [32]byte
 	key[0], key[1] = byte(seed), byte(seed>>8)
 	r.m = cm.New(cm.Config{
-		GSI: r, Timers: r.q, Rand: rand.NewChaCha8(key), GUID: ourGUID, AckDelay: 15,
+		GSI: r, Timers: r.q, Rand: rand.NewChaCha8(key), GUID: ourGUID, AckDelay: 15, MaxDepth: 128,
 		GIDIndex: func(uint8, netip.Addr) int { return r.gid },
 		MTU:      func(uint8) verbs.MTU { return verbs.MTU1024 },
 	})

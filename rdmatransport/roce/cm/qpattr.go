@@ -38,7 +38,7 @@ func (c *conn) QPAttr(to verbs.QPState) (a verbs.QPAttr, mask verbs.QPAttrMask, 
 		a.RQPSN = c.recvPSN
 		mask |= verbs.QPAttrAV | verbs.QPAttrPathMTU | verbs.QPAttrDestQPN | verbs.QPAttrRQPSN
 		if c.qpType == verbs.RC || c.qpType == verbs.XRCRecv {
-			a.MaxDestRDAtomic = c.responder
+			a.MaxDestRDAtomic = min(c.responder, c.m.cfg.MaxDepth) // the peer may have said anything
 			mask |= verbs.QPAttrMaxDestRDAtomic | verbs.QPAttrMinRNRTimer
 		}
 		return a, mask, nil
@@ -50,7 +50,7 @@ func (c *conn) QPAttr(to verbs.QPState) (a verbs.QPAttr, mask verbs.QPAttrMask, 
 		mask |= verbs.QPAttrSQPSN
 		switch c.qpType {
 		case verbs.RC, verbs.XRCSend:
-			a.RetryCnt, a.RNRRetry, a.MaxRDAtomic = c.retryCount, c.rnrRetry, c.initiator
+			a.RetryCnt, a.RNRRetry, a.MaxRDAtomic = c.retryCount, c.rnrRetry, min(c.initiator, c.m.cfg.MaxDepth)
 			mask |= verbs.QPAttrRetryCnt | verbs.QPAttrRNRRetry | verbs.QPAttrMaxQPRDAtomic
 			fallthrough
 		case verbs.XRCRecv:
