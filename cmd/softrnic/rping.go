@@ -93,9 +93,15 @@ func (c *rpingCmd) ping(ctx context.Context, e *env, n *node) (err error) {
 	if s.conn, err = rdmacm.Dial(ctx, n.dev, net.JoinHostPort(c.Address, strconv.Itoa(int(c.Port))), s.config(cfg)); err != nil {
 		return err
 	}
-	err = s.client(ctx, c, e.stdout)
+	return sayDisconnect(e.stderr, "client", s.client(ctx, c, e.stdout))
+}
+
+// sayDisconnect says so if the peer's disconnecting ended the pinging. It returns the error if there is one.
+func sayDisconnect(w io.Writer, side string, err error) error {
 	if errors.Is(err, errDisconnected) {
-		fmt.Fprintln(e.stderr, "client DISCONNECT EVENT...")
+		fmt.Fprintf(w, "%s DISCONNECT EVENT...\n", side)
+	}
+	if goodbye(err) {
 		return nil
 	}
 	return err
@@ -114,11 +120,7 @@ func (c *rpingCmd) serve(ctx context.Context, e *env, n *node) error {
 	}
 	serve := func(r *rdmacm.Request) error {
 		_, err := serveRping(ctx, r, show, n.log)
-		if errors.Is(err, errDisconnected) {
-			fmt.Fprintln(e.stderr, "server DISCONNECT EVENT...")
-			return nil
-		}
-		return err
+		return sayDisconnect(e.stderr, "server", err)
 	}
 	if !c.Persistent {
 		r, err := l.Request(ctx)

@@ -51,6 +51,12 @@ func parseAdvert(b []byte) (advert, error) {
 // errDisconnected is how a peer ends the pinging.
 var errDisconnected = errors.New("the peer has disconnected")
 
+// goodbye tells whether err is that alone: a peer that is killed may take its memory away before it disconnects.
+func goodbye(err error) bool {
+	var failed *failedError
+	return errors.Is(err, errDisconnected) && !errors.As(err, &failed)
+}
+
 // rpingSide is one side's half of a connection.
 type rpingSide struct {
 	log  *slog.Logger
@@ -136,17 +142,17 @@ func (s *rpingSide) send(a advert) error {
 
 func (s *rpingSide) post(wr *verbs.SendWR) error {
 	wr.Flags = verbs.SendSignaled
-	return s.ended(s.conn.QP().PostSend(wr))
+	if err := s.conn.QP().PostSend(wr); err != nil {
+		return s.ended(err)
+	}
+	return nil
 }
 
-// disconnectWait is how long after the QP's flush the news of the disconnection may come.
+// disconnectWait is how long after the QP's end the news of the disconnection may come.
 const disconnectWait = 2 * time.Second
 
-// ended is errDisconnected if that is why err came about.
+// ended is errDisconnected if the peer has disconnected, which is then why err came about.
 func (s *rpingSide) ended(err error) error {
-	if err == nil {
-		return nil
-	}
 	select {
 	case <-s.conn.Done():
 		return errDisconnected
@@ -159,12 +165,15 @@ func (s *rpingSide) ended(err error) error {
 func (s *rpingSide) poll(ctx context.Context) error {
 	var wcs [4]verbs.WC
 	n, err := s.cq.wait(ctx, wcs[:])
-	if failed := (*failedError)(nil); errors.As(err, &failed) && failed.status == verbs.WCWRFlushErr {
+	if failed := (*failedError)(nil); errors.As(err, &failed) {
 		// The QP is flushed before the peer's goodbye is an event.
 		select {
 		case <-s.conn.Done():
 		case <-ctx.Done():
 		case <-time.After(disconnectWait):
+		}
+		if failed.status != verbs.WCWRFlushErr {
+			return errors.Join(err, s.ended(nil))
 		}
 	}
 	if err != nil {
@@ -179,8 +188,8 @@ func (s *rpingSide) poll(ctx context.Context) error {
 			}
 			s.log.Debug("received", "addr", a.addr, "rkey", a.rkey, "size", a.size)
 			s.adverts = append(s.adverts, a)
-			if err := s.ended(s.postRecv(s.conn.QP())); err != nil {
-				return err
+			if err := s.postRecv(s.conn.QP()); err != nil {
+				return s.ended(err)
 			}
 		case verbs.WCSend, verbs.WCRDMARead, verbs.WCRDMAWrite:
 			s.log.Debug("done", "opcode", wc.Opcode)

@@ -91,7 +91,7 @@ type server struct {
 // ended logs the end of a connection.
 func (s *server) ended(ctx context.Context, log *slog.Logger, err error, args ...any) {
 	switch {
-	case err == nil, errors.Is(err, errDisconnected):
+	case err == nil, goodbye(err):
 		log.Info("done", args...)
 	case ctx.Err() != nil:
 		log.Info("interrupted", args...)

@@ -39,7 +39,7 @@ func startProcess(t *testing.T, cmd *exec.Cmd) *process {
 func (p *process) wait(t *testing.T) {
 	t.Helper()
 	if err := <-p.ended; err != nil {
-		t.Errorf("%s: %v\n%.2000s", filepath.Base(p.cmd.Path), err, p.stderr.String())
+		t.Errorf("%s: %v\n%s", filepath.Base(p.cmd.Path), err, tailOf(p.stderr.String(), 2000))
 	}
 }
 
@@ -47,7 +47,7 @@ func (p *process) wait(t *testing.T) {
 func (p *process) await(t *testing.T, text string) {
 	t.Helper()
 	if !p.stderr.await(text) {
-		t.Fatalf("%s does not say %q:\n%.2000s", filepath.Base(p.cmd.Path), text, p.stderr.String())
+		t.Fatalf("%s does not say %q:\n%s", filepath.Base(p.cmd.Path), text, tailOf(p.stderr.String(), 2000))
 	}
 }
 
