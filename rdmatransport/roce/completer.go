@@ -218,6 +218,9 @@ func (q *qp) progress(una uint32) {
 	r := &q.req
 	acked := uint32(wire.PSNDiff(una, r.una))
 	r.una = una
+	if wire.PSNDiff(r.lastAsk, una) < 0 {
+		r.lastAsk = una
+	}
 	r.retries, r.rnrRetries = 0, 0
 	r.wentBack, r.excused = false, false
 	r.rnrWait = 0

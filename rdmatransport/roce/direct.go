@@ -152,7 +152,7 @@ func (q *qp) carry(p *qp) bool {
 	// As if they had been acknowledged.
 	r := &q.req
 	r.next = wire.PSNAdd(r.next, packets)
-	r.una, r.max = r.next, r.next
+	r.una, r.max, r.lastAsk = r.next, r.next, r.next
 	r.retries, r.rnrRetries, r.wentBack = 0, 0, false
 	r.window = min(r.window+packets, r.maxWindow)
 	r.cur++

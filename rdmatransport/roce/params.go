@@ -30,8 +30,8 @@ const (
 	// A requester that hears nothing for the longest likely round trip (RFC 6298 §2), but at least minProbe, sends one
 	// packet again, and after twice as long once more, maxProbes times at most: where the end of what it sent was lost, or
 	// a repetition, or the NAK, nothing else would show it before the timeout. minProbe is for peers that are scheduled
-	// late; towards one that goes back, where only a second loss needs a probe, it is minBackProbe, so that the timer is
-	// hardly ever set. Where no round trip was measured, the first wait is 1/probeShare of the timeout.
+	// late; towards one that goes back, where only a second loss needs a probe, it is minBackProbe. Where no round trip was
+	// measured, the first wait is 1/probeShare of the timeout.
 	probeShare   = 16
 	minProbe     = 5 * time.Millisecond
 	minBackProbe = 20 * time.Millisecond

@@ -382,8 +382,8 @@ func (q *qp) due() time.Duration {
 	return due
 }
 
-// arm sets the timer for the first thing that is due. The queue has deadlines that move away again and again for nothing,
-// where to be called early, and to wait for the QP's lock, would stop whoever is sending.
+// arm sets the timer for the first thing that is due. To move a deadline away costs nothing in the queue; to be called
+// early costs the QP's lock, which whoever is sending has.
 func (q *qp) arm() {
 	due := q.due()
 	if due == q.alarm {

@@ -31,7 +31,7 @@ type requester struct {
 	maxWindow uint32
 	batch     uint32 // full packets in one frame of the link
 	unasked   uint32 // packets sent since the last request for an acknowledgement
-	lastAsk   uint32 // PSN behind that request
+	lastAsk   uint32 // PSN behind that request, or una if it is answered or to be sent again
 
 	incomplete uint32      // started requests that have answers and are not complete, for fences
 	rttPSN     uint32      // of the packet whose round trip is measured
@@ -188,14 +188,14 @@ func (q *qp) sendWR(wr *verbs.SendWR, s *sentWR) bool {
 		}
 		n := uint32(1)
 		switch {
-		case !hasAnswer(wr.Opcode) && r.frameStart(r.curPkt) && uint32(room) < r.worth(s, r.curPkt) && psn != r.una:
+		case !hasAnswer(wr.Opcode) && r.frameStart(r.curPkt) && uint32(room) < r.worth(s, r.curPkt) && r.opens(psn):
 			return false // the window opens a part of a frame at a time: this one waits to be sent whole
 		case wr.Opcode == verbs.RDMARead:
 			if !q.readSlot() {
 				return false
 			}
 			left := s.packets - r.curPkt
-			if n := r.outstanding(); n > 0 && n == len(r.reads()) && uint32(room) < q.worthAsking(left) {
+			if n := r.outstanding(); n > 0 && n == len(r.reads()) && uint32(room) < r.window/2 && uint32(room) < q.worthAsking(left) {
 				return false // the window opens packet by packet
 			}
 			n = r.askRead(psn, min(left, uint32(room)))
@@ -263,14 +263,14 @@ func (q *qp) wantsAck(s *sentWR, psn uint32, room int32) bool {
 	case q.pace != nil && q.pace.asks(q.mtu, q.e.now()):
 		ask = true
 	case next == s.packets:
-		ask = r.unasked >= r.ackEvery() || room == 1 && !r.ackComes(psn) || !q.followed(s)
+		ask = r.unasked >= r.ackEvery() || room == 1 && !r.ackComes() || !q.followed(s)
 	case room == 1:
-		ask = !r.ackComes(psn)
+		ask = !r.ackComes()
 	case r.frameStart(next):
-		ask = r.unasked >= r.ackEvery() || uint32(room-1) < r.worth(s, next) && !r.ackComes(psn)
+		ask = r.unasked >= r.ackEvery() || uint32(room-1) < r.worth(s, next) && !r.ackComes()
 	}
 	if ask {
-		r.asks(psn)
+		r.noteAsk(psn)
 	}
 	return ask
 }
@@ -284,13 +284,14 @@ func (r *requester) ackEvery() uint32 {
 	return n
 }
 
-// ackComes tells that an acknowledgement of what was sent before psn was asked for, and has not come.
-func (r *requester) ackComes(psn uint32) bool {
-	return r.rec == nil && wire.PSNDiff(r.lastAsk, r.una) > 0 && wire.PSNDiff(psn, r.lastAsk) >= 0
-}
+// ackComes tells that an acknowledgement was asked for, and has not come. While something is missing that means little.
+func (r *requester) ackComes() bool { return r.rec == nil && wire.PSNDiff(r.lastAsk, r.una) > 0 }
 
-// asks notes that packet psn asks for an acknowledgement.
-func (r *requester) asks(psn uint32) { r.unasked, r.lastAsk = 0, wire.PSNAdd(psn, 1) }
+// opens tells that something in flight makes the window larger in time, before psn is sent.
+func (r *requester) opens(psn uint32) bool { return r.ackComes() || r.rec != nil && psn != r.una }
+
+// noteAsk notes that packet psn asks for an acknowledgement.
+func (r *requester) noteAsk(psn uint32) { r.unasked, r.lastAsk = 0, wire.PSNAdd(psn, 1) }
 
 // followed tells that nothing but the window can keep the request behind s, the current one, from being sent at once, and
 // that it asks for an acknowledgement, or one behind it does.
@@ -316,7 +317,7 @@ func (q *qp) ask() {
 	wr, s := q.h.Send(int(r.cur-1-r.first)), r.at(r.cur-1)
 	if !hasAnswer(wr.Opcode) && !isLocal(wr.Opcode) {
 		psn := wire.PSNAdd(s.firstPSN, s.packets-1)
-		r.asks(psn)
+		r.noteAsk(psn)
 		q.sendData(wr, s, s.packets-1, psn, true)
 	}
 }

@@ -608,3 +608,68 @@ func TestFence(t *testing.T) {
 		r.expect("WRITE Only 0 len 8 at 0+8 ackreq", "SEND Only 1 len 8 ackreq")
 	})
 }
+
+// stopped checks that whenever nothing more is sent something in flight asks for an acknowledgement.
+type stopped struct {
+	*rig
+	lastAsk int // PSN behind the last packet that asks
+}
+
+// see takes what is sent once everything before PSN acked is acknowledged.
+func (s *stopped) see(acked int) {
+	s.t.Helper()
+	sent := s.take()
+	if len(sent) == 0 {
+		s.t.Errorf("nothing is sent after an acknowledgement of %d", acked)
+	}
+	for i := range sent {
+		if sent[i].AckReq {
+			s.lastAsk = int(wire.PSNDiff(sent[i].PSN, s.c.sqPSN)) + 1
+		}
+	}
+	if s.lastAsk <= acked {
+		s.t.Errorf("of what was sent after an acknowledgement of %d none asks for one", acked)
+	}
+}
+
+// TestSmallWindowAsks: also where the window is smaller than a frame, or the requester has just gone back.
+func TestSmallWindowAsks(t *testing.T) {
+	small := config{goBackN: true, timeout: 14, retry: 7, batch: 60, size: 1 << 20}
+	lose := func(r *rig, times int) { // the window gets smaller
+		r.take()
+		for range times {
+			time.Sleep(68 * time.Millisecond)
+			r.take()
+		}
+	}
+	run(t, "gone back", small, func(t *testing.T, r *rig) {
+		s := &stopped{rig: r}
+		r.post(r.wr(1, verbs.RDMAWrite, 300*1024))
+		lose(r, 6)
+		r.give(r.ack(1))
+		s.see(2)
+		s.lastAsk = 0
+		r.give(r.nak(wire.NakPSNSeq, 8))
+		s.see(8)
+	})
+	for losses := 3; losses < 7; losses++ {
+		for _, goBackN := range []bool{true, false} {
+			c := small
+			c.goBackN = goBackN
+			run(t, fmt.Sprintf("less than a frame, %d losses, go back %v", losses, goBackN), c, func(t *testing.T, r *rig) {
+				s := &stopped{rig: r}
+				r.post(r.wr(1, verbs.RDMAWrite, 10*1024))
+				lose(r, losses)
+				r.give(r.ack(9))
+				r.post(r.wr(2, verbs.RDMAWrite, 10*1024))
+				s.see(10)
+				r.post(r.wr(3, verbs.RDMAWrite, 200*1024))
+				s.see(10)
+				for s.lastAsk < 220 && !t.Failed() {
+					r.give(r.ack(s.lastAsk - 1))
+					s.see(s.lastAsk)
+				}
+			})
+		}
+	}
+}

@@ -105,6 +105,7 @@ func (q *qp) rewind() {
 	r := &q.req
 	q.endRecovery()
 	r.rttStart = 0
+	r.lastAsk = r.una
 	r.cur = r.first
 	r.curPkt = uint32(wire.PSNDiff(r.una, r.at(r.first).firstPSN))
 	if r.asked != nil {
