@@ -17,8 +17,8 @@ type CQInitAttr struct {
 // Wait says whether polling a CQ that is empty drives the device: whether Poll receives what has arrived, and sends what
 // waited for company, itself and without waiting. A program that polls so in a loop has the least latency, because no
 // other thread must be woken; to let the others run, Poll then offers its processor to them (sched_yield). While it
-// polls, the device does nothing by itself, except that it looks every millisecond at the latest whether it still
-// polls; when it sleeps in [CompChannel.GetEvent], the device works by itself at once.
+// polls, the device does nothing by itself, except that it takes over when the program has not polled for a millisecond
+// or two; when it sleeps in [CompChannel.GetEvent], the device works by itself at once.
 type Wait uint8
 
 const (

@@ -151,14 +151,22 @@ func (s *rpingSide) post(wr *verbs.SendWR) error {
 // disconnectWait is how long after the QP's end the news of the disconnection may come.
 const disconnectWait = 2 * time.Second
 
-// ended is errDisconnected if the peer has disconnected, which is then why err came about.
-func (s *rpingSide) ended(err error) error {
+// disconnected is errDisconnected if the peer has disconnected.
+func (s *rpingSide) disconnected() error {
 	select {
 	case <-s.conn.Done():
 		return errDisconnected
 	default:
-		return err
+		return nil
 	}
+}
+
+// ended is errDisconnected if that is why err came about.
+func (s *rpingSide) ended(err error) error {
+	if s.disconnected() != nil {
+		return errDisconnected
+	}
+	return err
 }
 
 // poll takes in at least one completion.
@@ -173,7 +181,7 @@ func (s *rpingSide) poll(ctx context.Context) error {
 		case <-time.After(disconnectWait):
 		}
 		if failed.status != verbs.WCWRFlushErr {
-			return errors.Join(err, s.ended(nil))
+			return errors.Join(err, s.disconnected())
 		}
 	}
 	if err != nil {

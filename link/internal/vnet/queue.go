@@ -31,9 +31,6 @@ type queue struct {
 	frames []link.Frame
 	limit  int    // frames that the next batch may have
 	idle   uint32 // reads that found nothing
-
-	idleRest uint32
-	bulkRest time.Duration
 }
 
 // Values of queue.polling: polled since the goroutine has looked; not polled since it has; 0 is not polled at all.
@@ -51,14 +48,11 @@ const (
 	batchFrames = 64
 )
 
-// Others are let run after so many empty reads of a poller, and once in bulkRest while superframes come. Each time the
-// runtime wakes a thread to look for work, which takes a processor from somebody; where there is one processor it does
-// not, and others wait.
+// Others are let run after so many empty reads of a poller, and once in bulkRest while superframes come. More often would
+// not do: each time the runtime wakes a thread to look for work, which takes a processor from somebody.
 const (
-	idleRest      = 1024
-	bulkRest      = time.Millisecond
-	idleRestAlone = 64
-	bulkRestAlone = 10 * time.Microsecond
+	idleRest = 256
+	bulkRest = 500 * time.Microsecond
 )
 
 // The goroutine spins for so long after traffic. While others poll, it naps: for longer than anybody is busy sending
@@ -73,13 +67,8 @@ func newQueue(c *Conn, fd int) *queue {
 	if c.packets {
 		aux = new(auxdata)
 	}
-	q := &queue{conn: c, fd: fd, aux: aux, kick: make(chan struct{}, 1), done: make(chan struct{}),
-		arena: make([]byte, arenaLen), frames: make([]link.Frame, 0, batchFrames), limit: 1,
-		idleRest: idleRest, bulkRest: bulkRest}
-	if runtime.GOMAXPROCS(0) == 1 {
-		q.idleRest, q.bulkRest = idleRestAlone, bulkRestAlone
-	}
-	return q
+	return &queue{conn: c, fd: fd, aux: aux, kick: make(chan struct{}, 1), done: make(chan struct{}),
+		arena: make([]byte, arenaLen), frames: make([]link.Frame, 0, batchFrames), limit: 1}
 }
 
 func (q *queue) start(recv link.Receiver) {
@@ -93,7 +82,7 @@ func (q *queue) start(recv link.Receiver) {
 func (q *queue) serve() {
 	defer close(q.done)
 	c := q.conn
-	after := spin{bulkRest: q.bulkRest}
+	var after spin
 	alarm := time.NewTimer(nap)
 	defer alarm.Stop()
 	for !c.closed.Load() {
@@ -123,11 +112,10 @@ func (q *queue) serve() {
 
 // spin is the time after traffic in which more is expected.
 type spin struct {
-	bulkRest time.Duration
-	rested   time.Time // when others were last let run
-	traffic  bool      // since then
-	bulk     bool      // and it was a superframe
-	until    time.Time // zero: not spinning
+	rested  time.Time // when others were last let run
+	traffic bool      // since then
+	bulk    bool      // and it was a superframe
+	until   time.Time // zero: not spinning
 }
 
 func (s *spin) begin(bulk bool) { s.traffic, s.bulk, s.until = true, bulk, time.Time{} }
@@ -142,7 +130,7 @@ func (s *spin) rests(wait link.Wait) bool {
 	if s.until.IsZero() {
 		s.until = now.Add(spinTime)
 	}
-	if s.bulk && wait != link.WaitEvent && now.Before(s.until) && now.Sub(s.rested) < s.bulkRest {
+	if s.bulk && wait != link.WaitEvent && now.Before(s.until) && now.Sub(s.rested) < bulkRest {
 		return false
 	}
 	s.traffic, s.rested = false, now
@@ -194,7 +182,7 @@ func (q *queue) poll() bool {
 		return false
 	}
 	busy, _ := q.receive(true)
-	rest := !busy && q.idle%q.idleRest == 0
+	rest := !busy && q.idle%idleRest == 0
 	q.mu.Unlock()
 	if rest {
 		runtime.Gosched()
