@@ -25,7 +25,8 @@ const (
 	// WaitAdaptive drives from the second empty Poll in a row on, for as long as no notification is requested; but where
 	// completions come by themselves, as they do from QPs of the same process, only now and then.
 	WaitAdaptive Wait = iota
-	// WaitEvent never drives: for programs that sleep, or that look at memory and poll seldom.
+	// WaitEvent never drives: for programs that sleep, or that look at memory and poll seldom. Completions of iWARP QPs come
+	// from a goroutine that each connection has, so that where processors are few sleeping moves more bulk data.
 	WaitEvent
 	// WaitPoll does so from the first on, and whatever is requested.
 	WaitPoll

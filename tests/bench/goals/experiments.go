@@ -164,7 +164,8 @@ func singlePackets(m pathMTU, op string) *experiment {
 	}}
 }
 
-// iwarp compares an operation with the TCP of the same stack over the same devices.
+// iwarp compares an operation with the TCP of the same stack over the same devices. Who reads from TCP sleeps until there is
+// something, and so does who waits for completions.
 func iwarp(mtu int, op string) *experiment {
 	rows := bandwidthRows(op, fmt.Sprintf("iWARP with CRC, TAP with TSO, MTU %d", mtu), "the stack's TCP", 0.85)
 	return &experiment{rows, func(ctx context.Context, l *lab) error {
@@ -172,7 +173,7 @@ func iwarp(mtu int, op string) *experiment {
 		if err != nil {
 			return err
 		}
-		r, err := l.between(ctx, overTAP.links, flags, append([]string{op, "bw", "--transport", "iwarp", "--tcp"}, bothSizes...)...)
+		r, err := l.between(ctx, overTAP.links, flags, append([]string{op, "bw", "--transport", "iwarp", "--tcp", "--wait", "event"}, bothSizes...)...)
 		if err != nil {
 			return err
 		}
