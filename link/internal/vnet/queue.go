@@ -51,7 +51,7 @@ const (
 // Others are let run after so many empty reads of a poller, and once in bulkRest while superframes come. More often would
 // not do: each time the runtime wakes a thread to look for work, which takes a processor from somebody.
 const (
-	idleRest = 256
+	idleRest = 512
 	bulkRest = 500 * time.Microsecond
 )
 
