@@ -20,6 +20,7 @@ import (
 type recovery struct {
 	slots [maxSpan]slot // by PSN
 
+	tail     uint32 // number of the first PSN of the last transmission
 	sends    uint32 // number of the last transmission, from 1; each PSN of a READ counts
 	newest   uint32 // highest number of those that have arrived
 	executed uint32 // PSN before which the peer has executed everything
@@ -99,6 +100,14 @@ func (q *qp) startRecovery() {
 			c.at(next).flags |= head
 		}
 	}
+	c.tail = c.sends
+	for psn := r.max; psn != r.una; { // what was sent last, and not lost
+		psn = wire.PSNAdd(psn, 1<<24-1)
+		if s := c.at(psn); !s.is(lost) && (!s.is(answer) || s.is(head)) {
+			c.tail = s.number
+			break
+		}
+	}
 	// All that was sent before is repeated from here.
 	for r.cur < until {
 		s := r.at(r.cur)
@@ -133,6 +142,7 @@ func (c *recovery) sent(psn, n uint32, isAnswer bool) {
 	if isAnswer {
 		flags = answer
 	}
+	c.tail = c.sends + 1
 	for i := range n {
 		c.sends++
 		*c.at(psn + i) = slot{c.sends, flags}
@@ -194,6 +204,7 @@ func (q *qp) executedBefore(end uint32) bool {
 			c.accept(s)
 		}
 		c.executed = wire.PSNAdd(c.executed, 1)
+		c.news = true // also if it is known to have arrived: a response may be missing
 		c.reach(c.executed)
 	}
 	q.settle()
@@ -293,7 +304,7 @@ func (q *qp) determine() {
 	packets := 0
 	// What is not executed: packets that the peer would have acknowledged by now. A READ's PSNs share their request's
 	// fate.
-	gone, last := false, c.newest == c.sends
+	gone, last := false, c.newest >= c.tail
 	for psn := c.executed; psn != r.max; psn = wire.PSNAdd(psn, 1) {
 		s := c.at(psn)
 		if !s.is(answer) {

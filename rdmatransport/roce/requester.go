@@ -188,7 +188,7 @@ func (q *qp) sendWR(wr *verbs.SendWR, s *sentWR) bool {
 		}
 		n := uint32(1)
 		switch {
-		case !hasAnswer(wr.Opcode) && r.frameStart(r.curPkt) && uint32(room) < r.worth(s, r.curPkt) && r.opens(psn):
+		case !hasAnswer(wr.Opcode) && r.frameStart(r.curPkt) && uint32(room) < r.worth(s, r.curPkt) && r.opens():
 			return false // the window opens a part of a frame at a time: this one waits to be sent whole
 		case wr.Opcode == verbs.RDMARead:
 			if !q.readSlot() {
@@ -287,8 +287,13 @@ func (r *requester) ackEvery() uint32 {
 // ackComes tells that an acknowledgement was asked for, and has not come. While something is missing that means little.
 func (r *requester) ackComes() bool { return r.rec == nil && wire.PSNDiff(r.lastAsk, r.una) > 0 }
 
-// opens tells that something in flight makes the window larger in time, before psn is sent.
-func (r *requester) opens(psn uint32) bool { return r.ackComes() || r.rec != nil && psn != r.una }
+// opens tells that something in flight brings an answer: the window becomes larger, or it is seen what is missing.
+func (r *requester) opens() bool {
+	if r.rec == nil {
+		return r.ackComes()
+	}
+	return wire.PSNDiff(r.lastAsk, r.una) > 0 && !r.rec.at(r.lastAsk-1).is(arrived)
+}
 
 // noteAsk notes that packet psn asks for an acknowledgement.
 func (r *requester) noteAsk(psn uint32) { r.unasked, r.lastAsk = 0, wire.PSNAdd(psn, 1) }

@@ -183,3 +183,48 @@ func TestRepeatsOnlyWhatIsMissing(t *testing.T) {
 		r.completions(r.scq, "1 RETRY_EXC_ERR")
 	})
 }
+
+// TestNobodyAsks: while something is missing, nobody waits for room for a whole frame if nothing in flight brings an answer.
+func TestNobodyAsks(t *testing.T) {
+	bubble(t, config{retry: 7, batch: 60, size: 1 << 20}, func(r *rig) {
+		r.post(r.wr(0, verbs.RDMAWrite, 7*1024))
+		for i := range 5 { // the window gets smaller
+			r.give(marked(r.nak(wire.NakPSNSeq, 1+i))...)
+		}
+		r.give(marked(r.ack(6))...)
+		r.take()
+		fenced := r.wr(2, verbs.RDMAWrite, 60*1024)
+		fenced.Flags |= verbs.SendFence
+		r.post(r.wr(1, verbs.RDMAWrite, 2*1024), fenced)
+		r.expect("WRITE First 7 len 1024 at 0+2048", "WRITE Last 8 len 1024 ackreq", "WRITE First 9 len 1024 at 0+61440", "WRITE Middle 10 len 1024")
+		r.give(r.sack(7, 1)) // 8 asks; 9 and 10 come too, and nobody has to say so
+		sleep(time.Second)
+		if sent := r.take(); len(sent) == 0 || !sent[len(sent)-1].AckReq {
+			t.Errorf("%d packets are sent, and nothing in flight asks", len(sent))
+		}
+	})
+}
+
+// TestReadSentLast: what arrives of a READ that was sent last shows that all before it is late.
+func TestReadSentLast(t *testing.T) {
+	bubble(t, config{retry: 7}, func(r *rig) {
+		r.post(r.wr(1, verbs.RDMAWrite, 8), r.wr(2, verbs.RDMARead, 20*1024))
+		r.expect("WRITE Only 0 len 8 at 0+8 ackreq", "READ Request 1 at 0+20480 ackreq")
+		r.give(r.sack(0, 1))
+		sleep(time.Second)
+		r.expect("WRITE Only 0 len 8 at 0+8 ackreq")
+	})
+}
+
+// TestResponseMissing: an acknowledgement of what is known to have arrived shows that a READ's response before it is lost.
+func TestResponseMissing(t *testing.T) {
+	bubble(t, config{retry: 7}, func(r *rig) {
+		r.post(r.wr(1, verbs.RDMAWrite, 8), r.wr(2, verbs.RDMARead, 2*1024), r.wr(3, verbs.RDMAWrite, 3*1024))
+		r.take()
+		r.give(r.sack(0, 1, 3, 4, 5))
+		r.expect("WRITE Only 0 len 8 at 0+8 ackreq")
+		r.give(marked(r.ack(0), r.data(wire.RCReadResponseLast, 2, fill(1024, 1)), r.ack(5))...)
+		sleep(time.Second)
+		r.expect("READ Request 1 at 0+1024 ackreq")
+	})
+}
