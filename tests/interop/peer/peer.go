@@ -90,7 +90,7 @@ func boot(ctx context.Context, cfg Config, img *image, netns *Netns) (*Peer, err
 		"-accel", accel, "-cpu", "max", "-smp", "2", "-m", "1536",
 		"-nodefaults", "-vga", "none", "-display", "none", "-no-reboot",
 		"-kernel", img.kernel(), "-initrd", img.initramfs(),
-		"-append", fmt.Sprintf("console=ttyS0 quiet panic=-1 net.ifnames=0 "+noDAD+" peer.mtu=%d peer.addr4=%v/24 peer.addr6=%v/64",
+		"-append", fmt.Sprintf("console=ttyS0 quiet panic=-1 oops=panic net.ifnames=0 "+noDAD+" peer.mtu=%d peer.addr4=%v/24 peer.addr6=%v/64",
 			cfg.MTU, p.Addr4(), p.Addr6()),
 		"-serial", "file:" + p.console,
 		"-netdev", "tap,id=net,script=no,downscript=no,ifname=" + name,
@@ -126,6 +126,16 @@ func boot(ctx context.Context, cfg Config, img *image, netns *Netns) (*Peer, err
 		return fail(err)
 	}
 	return p, nil
+}
+
+// ended tells whether the machine is gone.
+func (p *Peer) ended() bool {
+	select {
+	case <-p.gone:
+		return true
+	default:
+		return false
+	}
 }
 
 // Console is the end of what the peer's kernel has said.
