@@ -195,8 +195,8 @@ func (q *qp) sendWR(wr *verbs.SendWR, s *sentWR) bool {
 				return false
 			}
 			left := s.packets - r.curPkt
-			if n := r.outstanding(); n > 0 && n == len(r.reads()) && uint32(room) < r.window/2 && uint32(room) < q.worthAsking(left) {
-				return false // the window opens packet by packet
+			if q.asksLater(uint32(room), left) {
+				return false
 			}
 			n = r.askRead(psn, min(left, uint32(room)))
 			q.sendRead(wr, r.curPkt, psn, n)
@@ -235,21 +235,24 @@ func (r *requester) frameStart(pkt uint32) bool { return pkt >= 2 && (pkt-2)%r.b
 // worth is how many packets make a frame worth sending from a packet of a message on.
 func (r *requester) worth(s *sentWR, pkt uint32) uint32 { return min(r.batch, s.packets-pkt, r.window) }
 
-// worthAsking is how many packets are worth to be asked for, where left are left of the current READ: half a window, of
-// several READs if need be, whose requests share a frame then, and their answers too.
-func (q *qp) worthAsking(left uint32) uint32 {
-	half := q.req.window / 2
-	if q.out != nil {
-		return min(left, half) // there is such a frame
+// asksLater tells whether the rest of the current READ, of left packets, waits for more room: while answers come the window
+// opens packet by packet, and half of it is asked for at a time, of several READs if need be, whose requests share a
+// frame then, and their answers too.
+func (q *qp) asksLater(room, left uint32) bool {
+	r := &q.req
+	if n := r.outstanding(); n == 0 || n != len(r.reads()) || room >= r.window/2 {
+		return false
 	}
-	for n := int(q.req.cur + 1 - q.req.first); left < half && n < q.h.SendLen(); n++ {
-		wr := q.h.Send(n)
-		if wr.Opcode != verbs.RDMARead || wr.Flags&verbs.SendFence != 0 {
-			return left
+	if q.out == nil { // else there is such a frame
+		for n := int(r.cur + 1 - r.first); left <= room && n < q.h.SendLen(); n++ {
+			wr := q.h.Send(n)
+			if wr.Opcode != verbs.RDMARead || wr.Flags&verbs.SendFence != 0 {
+				break
+			}
+			left += q.packets(uint32(wr.Length()))
 		}
-		left += q.packets(uint32(wr.Length()))
 	}
-	return min(left, half)
+	return room < left
 }
 
 // wantsAck tells whether packet psn, which is sent next, asks for an acknowledgement. The last message that is posted ends
@@ -318,7 +321,6 @@ func (q *qp) ask() {
 	if r.unasked == 0 || r.cur == r.first {
 		return
 	}
-	r.unasked = 0
 	wr, s := q.h.Send(int(r.cur-1-r.first)), r.at(r.cur-1)
 	if !hasAnswer(wr.Opcode) && !isLocal(wr.Opcode) {
 		psn := wire.PSNAdd(s.firstPSN, s.packets-1)

@@ -41,6 +41,6 @@ func (s Sack) All(yield func(uint32) bool) {
 
 // sack tells whether an acknowledgement may have this payload.
 func (p *Packet) sack(payload []byte) bool {
-	return (p.Opcode == RCAck || p.Opcode == Opcode(XRC)<<5|RCAck) && p.Reserved7 == SelectiveMark && len(payload) <= MaxSackLen && len(payload)%8 == 0 &&
-		p.Pad == 0
+	return (p.Opcode == RCAck || p.Opcode == Opcode(XRC)<<5|RCAck) && p.Reserved7 == SelectiveMark &&
+		len(payload) <= MaxSackLen && len(payload)%8 == 0 && p.Pad == 0
 }
