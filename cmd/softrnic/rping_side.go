@@ -142,10 +142,7 @@ func (s *rpingSide) send(a advert) error {
 
 func (s *rpingSide) post(wr *verbs.SendWR) error {
 	wr.Flags = verbs.SendSignaled
-	if err := s.conn.QP().PostSend(wr); err != nil {
-		return s.ended(err)
-	}
-	return nil
+	return s.ended(s.conn.QP().PostSend(wr))
 }
 
 // disconnectWait is how long after the QP's end the news of the disconnection may come.
@@ -163,10 +160,10 @@ func (s *rpingSide) disconnected() error {
 
 // ended is errDisconnected if that is why err came about.
 func (s *rpingSide) ended(err error) error {
-	if s.disconnected() != nil {
-		return errDisconnected
+	if err == nil || s.disconnected() == nil {
+		return err
 	}
-	return err
+	return errDisconnected
 }
 
 // poll takes in at least one completion.
@@ -196,8 +193,8 @@ func (s *rpingSide) poll(ctx context.Context) error {
 			}
 			s.log.Debug("received", "addr", a.addr, "rkey", a.rkey, "size", a.size)
 			s.adverts = append(s.adverts, a)
-			if err := s.postRecv(s.conn.QP()); err != nil {
-				return s.ended(err)
+			if err := s.ended(s.postRecv(s.conn.QP())); err != nil {
+				return err
 			}
 		case verbs.WCSend, verbs.WCRDMARead, verbs.WCRDMAWrite:
 			s.log.Debug("done", "opcode", wc.Opcode)

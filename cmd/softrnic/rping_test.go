@@ -4,12 +4,17 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
 // output is what a command prints, while it runs.
@@ -110,6 +115,43 @@ func TestRping(t *testing.T) {
 				t.Errorf("server prints %.200q", &s.out)
 			}
 		}
+	}
+}
+
+// TestRpingMemoryGone: a client whose memory cannot be read, and that then disconnects, is told of both.
+func TestRpingMemoryGone(t *testing.T) {
+	lan := pipe.New()
+	server := start(t, lan, "rping -s -d --addr 10.0.0.1/24")
+	server.await(t, &server.err, "msg=listening")
+	host, err := stack.New(lan.Port(), stack.Addr("10.0.0.2/24"))
+	must(t, err)
+	defer host.Close()
+	dev, err := verbs.Open(rdmatransport.New(host))
+	must(t, err)
+	client, err := newRpingSide(dev, 64, slog.New(slog.DiscardHandler))
+	must(t, err)
+	client.conn, err = rdmacm.Dial(t.Context(), dev, "10.0.0.1:7174", client.config(&rdmacm.Config{Param: rpingParam()}))
+	must(t, err)
+	must(t, client.send(advert{client.source.Addr(), ^client.source.RKey(), 64}))
+	e, err := dev.GetAsyncEvent(t.Context())
+	must(t, err)
+	if e.Type != verbs.EventQPAccessErr {
+		t.Errorf("event %v", e.Type)
+	}
+	must(t, client.Close())
+	must(t, dev.Close())
+	code := server.wait(t)
+	for _, want := range []string{"REM_ACCESS_ERR", "server DISCONNECT EVENT..."} {
+		if code != exitFailed || !strings.Contains(server.err.String(), want) {
+			t.Errorf("the server exits with %d, and does not say %q: %s", code, want, &server.err)
+		}
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
