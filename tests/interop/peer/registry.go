@@ -36,9 +36,9 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// Boot returns the test binary's peers of the given configurations, booted first where they are not up, or have crashed: Linux
-// 6.1 does now and then, where connections of siw come and go. It skips the test where there can be none, or
-// fails it if the environment says CI. If the test fails, it logs the consoles.
+// Boot returns the test binary's peers of the given configurations, booted first where they are not up, or have crashed:
+// Linux 6.1 was seen to, with siw. It skips the test where there can be none, or fails it if the environment says CI. If
+// the test fails, it logs the consoles.
 func Boot(t testing.TB, configs ...Config) []*Peer {
 	t.Helper()
 	img := need(t)
@@ -53,15 +53,9 @@ func Boot(t testing.TB, configs ...Config) []*Peer {
 			t.Fatalf("peer.Config.ID is %d: give one from 2 to 99", cfg.ID)
 		}
 		netns := netnsOf(t, cfg.MTU)
+		bury(t, cfg)
 		registry.Lock()
 		e := registry.peers[cfg]
-		registry.Unlock()
-		if e != nil && e.peer != nil && e.peer.ended() {
-			t.Logf("peer %d has crashed, another is booted; its console:\n%s", cfg.ID, e.peer.Console())
-			e.peer.Kill()
-			e = nil
-		}
-		registry.Lock()
 		if e == nil {
 			e = new(entry)
 			registry.peers[cfg] = e
@@ -105,6 +99,17 @@ func netnsOf(t testing.TB, mtu int) *Netns {
 	}
 	registry.netns[mtu] = n
 	return n
+}
+
+// bury removes a peer that has crashed.
+func bury(t testing.TB, cfg Config) {
+	registry.Lock()
+	e := registry.peers[cfg]
+	registry.Unlock()
+	if e != nil && e.peer != nil && e.peer.ended() {
+		t.Logf("peer %d has crashed; its console:\n%s", cfg.ID, e.peer.Console())
+		e.peer.Kill()
+	}
 }
 
 func forget(p *Peer) {
