@@ -22,8 +22,9 @@ type CQInitAttr struct {
 type Wait uint8
 
 const (
-	// WaitAdaptive drives from the second empty Poll in a row on, for as long as no notification is requested; but where
-	// completions come by themselves, as they do from QPs of the same process, only now and then.
+	// WaitAdaptive drives from the second empty Poll in a row on, so that the one between requesting a notification and
+	// sleeping does not; but where completions come by themselves, as they do from QPs of the same process, only now and
+	// then.
 	WaitAdaptive Wait = iota
 	// WaitEvent never drives: for programs that sleep, or that look at memory and poll seldom. Completions of iWARP QPs come
 	// from a goroutine that each connection has, so that where processors are few sleeping moves more bulk data.
@@ -206,7 +207,7 @@ func (cq *CQ) drives(room int) bool {
 	if k%looks != 0 && cq.alone.Load() {
 		return false
 	}
-	return cq.wait == WaitPoll || cq.wait == WaitAdaptive && k > 1 && cq.armed.Load() == disarmed
+	return cq.wait == WaitPoll || cq.wait == WaitAdaptive && k > 1
 }
 
 // found ends a row of Polls that found nothing.
@@ -260,6 +261,7 @@ func (cq *CQ) RequestNotify(solicitedOnly bool) error {
 	if cq.n > 0 {
 		cq.news.Store(true) // the poll that follows must not come before push has said so
 	}
+	cq.empty.Store(0) // begins a new row
 	was := cq.armed.Load()
 	if was == disarmed {
 		cq.events.count = 0

@@ -15,7 +15,7 @@ func TestWhoPollsDrives(t *testing.T) {
 		wait                 verbs.Wait
 		unarmed, armed, none int64
 	}{
-		{verbs.WaitAdaptive, 2, 0, 0},
+		{verbs.WaitAdaptive, 2, 1, 0},
 		{verbs.WaitEvent, 0, 0, 0},
 		{verbs.WaitPoll, 3, 2, 0},
 	} {
