@@ -5,6 +5,7 @@ package vnet
 import (
 	"fmt"
 	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
 
@@ -31,6 +32,7 @@ type Conn struct {
 	err     error         // of Close
 	done    chan struct{} // closed when Close is through
 	turn    atomic.Uint32 // which queue the next Poll begins with
+	oneP    atomic.Bool   // goroutines share one processor
 
 	writing sync.RWMutex // held by writers; Close takes it to close the descriptors
 	senders sync.Pool    // of *sender
@@ -103,6 +105,7 @@ func (c *Conn) Attach(recv link.Receiver) {
 		}
 		panic(c.name + ": Attach called twice: a link serves one host")
 	}
+	c.count()
 	for _, q := range c.queues {
 		q.start(recv)
 	}
@@ -118,9 +121,24 @@ func (c *Conn) Poll() bool {
 		any = c.queues[(first+i)%len(c.queues)].poll() || any
 	}
 	if !any {
-		yield()
+		c.yield()
 	}
 	return any
+}
+
+// yield lets another program have the processor, and where goroutines have only one between them, another of those.
+func (c *Conn) yield() {
+	if c.oneP.Load() {
+		runtime.Gosched()
+	}
+	yield()
+}
+
+// count looks how many processors goroutines have, which may change.
+func (c *Conn) count() {
+	if one := runtime.GOMAXPROCS(0) == 1; one != c.oneP.Load() {
+		c.oneP.Store(one)
+	}
 }
 
 // EndPoll implements link.Poller.

@@ -101,8 +101,9 @@ func (q *queue) serve() {
 		case after.rests(c.wait):
 			runtime.Gosched() // whom the frames have woken goes before more of them are waited for
 		case c.wait == link.WaitPoll || c.wait == link.WaitAdaptive && after.goesOn():
-			yield()
+			c.yield()
 		default:
+			c.count()
 			if await(q.fd, unix.POLLIN, c.stop) != nil {
 				return
 			}
@@ -185,6 +186,7 @@ func (q *queue) poll() bool {
 	rest := !busy && q.idle%idleRest == 0
 	q.mu.Unlock()
 	if rest {
+		q.conn.count()
 		runtime.Gosched()
 	}
 	return busy

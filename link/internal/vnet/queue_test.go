@@ -3,6 +3,9 @@
 package vnet
 
 import (
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -10,18 +13,61 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// TestFullArena: what ends in the last bytes of the arena, or fills it, is too long to be a frame, and harms nothing.
-func TestFullArena(t *testing.T) {
+// pair is a link over a socket pair, and the pair's other end.
+func pair(t *testing.T, wait link.Wait) (c *Conn, far int) {
+	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = unix.Close(fds[1]) }()
-	c, err := NewBareConn(fds[0], "pair", func() int { return 1500 }, link.WaitEvent)
-	if err != nil {
+	t.Cleanup(func() { _ = unix.Close(fds[1]) })
+	if c, err = NewBareConn(fds[0], "pair", func() int { return 1500 }, wait); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = c.Close() }()
+	t.Cleanup(func() { _ = c.Close() })
+	return c, fds[1]
+}
+
+// TestOneProcessor: where goroutines share one, who waits for frames without sleeping lets the others have their turns, be
+// it the link's goroutine or an application's that polls.
+func TestOneProcessor(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	for name, polls := range map[string]bool{"link": false, "application": true} {
+		t.Run(name, func(t *testing.T) {
+			c, _ := pair(t, link.WaitPoll)
+			c.Attach(func([]link.Frame) {})
+			var over atomic.Bool
+			var polling sync.WaitGroup
+			if polls {
+				polling.Go(func() {
+					for !over.Load() {
+						c.Poll()
+					}
+				})
+			}
+			q := c.queues[0]
+			empty := func() uint32 {
+				q.mu.Lock()
+				defer q.mu.Unlock()
+				return q.idle
+			}
+			const turns = 100
+			before := empty()
+			for range turns {
+				runtime.Gosched()
+			}
+			if n := empty() - before; n > 20*turns {
+				t.Errorf("%d empty reads between %d turns of another goroutine", n, turns)
+			}
+			over.Store(true)
+			polling.Wait()
+		})
+	}
+}
+
+// TestFullArena: what ends in the last bytes of the arena, or fills it, is too long to be a frame, and harms nothing.
+func TestFullArena(t *testing.T) {
+	c, far := pair(t, link.WaitEvent)
 	lengths := make(chan int, 8)
 	c.Attach(func(frames []link.Frame) {
 		for _, f := range frames {
@@ -29,10 +75,10 @@ func TestFullArena(t *testing.T) {
 		}
 	})
 	for _, n := range []int{arenaLen - 1, arenaLen, arenaLen + 1} {
-		if err := unix.Sendto(fds[1], make([]byte, n), 0, nil); err != nil {
+		if err := unix.Sendto(far, make([]byte, n), 0, nil); err != nil {
 			t.Fatal(err)
 		}
-		if err := unix.Sendto(fds[1], make([]byte, 60), 0, nil); err != nil {
+		if err := unix.Sendto(far, make([]byte, 60), 0, nil); err != nil {
 			t.Fatal(err)
 		}
 		for got := 0; got != 60; {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 )
 
 // What is in the namespace: a bridge for TAPs, and a veth pair for packet sockets.
@@ -160,20 +161,47 @@ func (l *lab) Close() error {
 // patience bounds one run of a program.
 const patience = 30 * time.Second
 
+// side is which processors a program may use.
+type side int
+
+const (
+	client side = iota // number 0
+	server             // number 1
+	both               // any
+)
+
 // start starts a program in the namespace; it is killed when ctx ends, or this program.
-func (l *lab) start(ctx context.Context, stdout, stderr io.Writer, program string, args ...string) (*exec.Cmd, error) {
+func (l *lab) start(ctx context.Context, on side, stdout, stderr io.Writer, program string, args ...string) (*exec.Cmd, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Stdout, cmd.Stderr = stdout, stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // ^C is for this program
-	return cmd, l.do(cmd.Start)
+	return cmd, l.do(func() error { return startOn(on, cmd) })
+}
+
+// startOn starts a program on a side's processor, which is where the yardstick has that side. The thread must be the
+// caller's own.
+func startOn(on side, cmd *exec.Cmd) (err error) {
+	if on == both {
+		return cmd.Start()
+	}
+	var all, one unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &all); err != nil {
+		return fmt.Errorf("processors: %w", err)
+	}
+	one.Set(int(on))
+	if err := unix.SchedSetaffinity(0, &one); err != nil {
+		return fmt.Errorf("processor %d for %s: %w", on, cmd.Path, err)
+	}
+	defer func() { err = errors.Join(err, unix.SchedSetaffinity(0, &all)) }()
+	return cmd.Start()
 }
 
 // output runs a program to its end and decodes the JSON that it prints.
-func (l *lab) output(ctx context.Context, into any, program string, args ...string) error {
+func (l *lab) output(ctx context.Context, on side, into any, program string, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	var stdout, stderr bytes.Buffer
-	cmd, err := l.start(ctx, &stdout, &stderr, program, args...)
+	cmd, err := l.start(ctx, on, &stdout, &stderr, program, args...)
 	if err != nil {
 		return err
 	}
@@ -197,7 +225,7 @@ func (l *lab) yardstick(ctx context.Context, args ...string) (r yardstickResult,
 	if args[0] != "ping" {
 		args = append(args, "-duration", l.duration.String())
 	}
-	err = l.output(ctx, &r, filepath.Join(l.dir, "yardstick"), args...)
+	err = l.output(ctx, both, &r, filepath.Join(l.dir, "yardstick"), args...)
 	return r, err
 }
 
@@ -219,17 +247,17 @@ type perfResult struct {
 
 // loopback runs softrnic perf in one process; args begin with the operation and the metric.
 func (l *lab) loopback(ctx context.Context, args ...string) ([]perfResult, error) {
-	return l.client(ctx, "--loopback", args)
+	return l.perf(ctx, both, "--loopback", args)
 }
 
-// client runs softrnic perf's client.
-func (l *lab) client(ctx context.Context, server string, args []string) ([]perfResult, error) {
+// perf runs softrnic perf's client.
+func (l *lab) perf(ctx context.Context, on side, server string, args []string) ([]perfResult, error) {
 	var r struct {
 		Results []perfResult `json:"results"`
 	}
 	flags := append([]string{server, "--json", "--duration", l.duration.String()}, args[2:]...)
 	flags = append(flags, l.profile("client", args)...)
-	err := l.output(ctx, &r, l.softrnic, append([]string{"perf", args[0], args[1]}, flags...)...)
+	err := l.output(ctx, on, &r, l.softrnic, append([]string{"perf", args[0], args[1]}, flags...)...)
 	return r.Results, err
 }
 
@@ -247,7 +275,7 @@ func (l *lab) profile(side string, args []string) []string {
 	return []string{"--pprof", filepath.Join(l.pprof, name+"."+side+".pprof")}
 }
 
-// between runs softrnic perf in two processes, client and server, each with its link; flags are those of both nodes.
+// between runs softrnic perf in two processes, client and server, each with its processor and its link; flags are those of both nodes.
 func (l *lab) between(ctx context.Context, links [2]string, flags []string, args ...string) (_ []perfResult, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -258,9 +286,9 @@ func (l *lab) between(ctx context.Context, links [2]string, flags []string, args
 	defer out.Close()
 	var stderr bytes.Buffer
 	args = append(slices.Clip(args), "--link", links[0], "--addr", clientAddr+"/24")
-	server := append([]string{"perf", args[0], args[1], "--link", links[1], "--addr", serverAddr + "/24"}, flags...)
-	server = append(server, l.profile("server", args)...)
-	cmd, err := l.start(ctx, in, &stderr, l.softrnic, server...)
+	serve := append([]string{"perf", args[0], args[1], "--link", links[1], "--addr", serverAddr + "/24"}, flags...)
+	serve = append(serve, l.profile("server", args)...)
+	cmd, err := l.start(ctx, server, in, &stderr, l.softrnic, serve...)
 	_ = in.Close()
 	if err != nil {
 		return nil, err
@@ -278,7 +306,7 @@ func (l *lab) between(ctx context.Context, links [2]string, flags []string, args
 		return nil, fmt.Errorf("%s ends: %s", strings.Join(cmd.Args, " "), bytes.TrimSpace(stderr.Bytes()))
 	}
 	go func() { _, _ = io.Copy(io.Discard, out) }()
-	return l.client(ctx, serverAddr, append(args, flags...))
+	return l.perf(ctx, client, serverAddr, append(args, flags...))
 }
 
 const clientAddr, serverAddr = "10.88.0.1", "10.88.0.2"
