@@ -33,6 +33,7 @@ type Conn struct {
 	done    chan struct{} // closed when Close is through
 	turn    atomic.Uint32 // which queue the next Poll begins with
 	oneP    atomic.Bool   // goroutines share one processor
+	yields  atomic.Uint32 // since then
 
 	writing sync.RWMutex // held by writers; Close takes it to close the descriptors
 	senders sync.Pool    // of *sender
@@ -126,9 +127,10 @@ func (c *Conn) Poll() bool {
 	return any
 }
 
-// yield lets another program have the processor, and where goroutines have only one between them, another of those.
+// yield lets another program have the processor, and where goroutines have only one between them, now and then another
+// of those: that takes as long as a third of a look for frames.
 func (c *Conn) yield() {
-	if c.oneP.Load() {
+	if c.oneP.Load() && c.yields.Add(1)%4 == 0 {
 		runtime.Gosched()
 	}
 	yield()
