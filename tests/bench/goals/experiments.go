@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -104,6 +105,16 @@ func bandwidthRows(op, where, against string, goal float64) []*row {
 // bothSizes are perf's flags for them.
 var bothSizes = []string{"--size", strconv.Itoa(small), "--size", strconv.Itoa(large), "--buffer", strconv.Itoa(memory)}
 
+// from has the yardstick send where an operation's data comes from. It is not only fair: where a kernel that allocates
+// frames on one processor and frees them on another is made to do it the other way round, both are slow for a while.
+func from(op string) []string {
+	data := client
+	if op == "read" {
+		data = server
+	}
+	return []string{"-cpu", strconv.Itoa(int(data))}
+}
+
 // superframes compares an operation with frames of many packets that cost ICRCs and copies.
 func superframes(p path, m pathMTU, op string) *experiment {
 	rows := bandwidthRows(op, fmt.Sprintf("RoCEv2, %s, path MTU %d", p.name, m.payload), "superframes + ICRC + copies", 0.85)
@@ -112,8 +123,8 @@ func superframes(p path, m pathMTU, op string) *experiment {
 			Goal: 1.2, AtMost: true, Unit: "s/GB", Against: "superframes + ICRC + copies"})
 	}
 	return &experiment{rows, func(ctx context.Context, l *lab) error {
-		y, err := l.yardstick(ctx, append(p.yardstick, "-work", "-payload", strconv.Itoa(m.payload), "-packets", strconv.Itoa(m.packets),
-			"-memory", strconv.Itoa(memory))...)
+		y, err := l.yardstick(ctx, slices.Concat(p.yardstick, from(op), []string{"-work",
+			"-payload", strconv.Itoa(m.payload), "-packets", strconv.Itoa(m.packets), "-memory", strconv.Itoa(memory)})...)
 		if err != nil {
 			return err
 		}
@@ -145,7 +156,8 @@ func singlePackets(m pathMTU, op string) *experiment {
 	}
 	links[receiver] += ",offloads=off"
 	return &experiment{rows, func(ctx context.Context, l *lab) error {
-		y, err := l.yardstick(ctx, append(overTAP.yardstick, "-payload", strconv.Itoa(m.payload), "-packets", "1")...)
+		y, err := l.yardstick(ctx, slices.Concat(overTAP.yardstick, from(op), []string{
+			"-payload", strconv.Itoa(m.payload), "-packets", "1"})...)
 		if err != nil {
 			return err
 		}

@@ -55,6 +55,7 @@ func run(args []string) (*result, error) {
 	fs.IntVar(&t.packets, "packets", 15, "tap, packet: packets in a frame; 1 is no superframe")
 	fs.BoolVar(&t.work, "work", false, "tap, packet: compute and check ICRCs, and copy from and to memory")
 	fs.IntVar(&t.window, "window", 512<<10, "tap, packet: bytes in flight")
+	fs.IntVar(&t.cpu, "cpu", 0, "tap, packet: the sender's processor, 0 or 1; the receiver has the other")
 	memory := fs.Int("memory", 16<<20, "bytes of memory on each side to copy from and to")
 	size := fs.Int("size", 64<<10, "copy: bytes at a time")
 	messages := fs.Int("messages", 10000, "ping: round trips")

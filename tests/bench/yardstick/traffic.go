@@ -21,6 +21,7 @@ type traffic struct {
 	payload, packets int
 	work             bool
 	window, memory   int
+	cpu              int // the sender's
 
 	// Packets, in all; a cache line each.
 	sent     atomic.Uint64
@@ -39,6 +40,8 @@ func (t *traffic) check() error {
 	case t.payload < 1 || t.packets < 1 || t.packets > link.MaxSegments || t.packets*t.segment() > longest:
 		return fmt.Errorf("%d packets of %d bytes: give 1 to %d, together at most %d bytes with 16 more a packet",
 			t.packets, t.payload, link.MaxSegments, longest)
+	case t.cpu != 0 && t.cpu != 1:
+		return fmt.Errorf("-cpu %d: give 0 or 1", t.cpu)
 	case t.memory < t.payload:
 		return fmt.Errorf("-memory %d: give at least -payload, %d", t.memory, t.payload)
 	}
@@ -50,7 +53,7 @@ func (t *traffic) measure(ends [2]int, warmup, duration time.Duration) (*result,
 	for i, f := range []func(fd int) error{t.send, t.receive} {
 		go func() {
 			runtime.LockOSThread()
-			pin(i)
+			pin(i ^ t.cpu)
 			if err := f(ends[i]); err != nil {
 				t.failed.Store(&err)
 			}
