@@ -33,7 +33,7 @@ type Conn struct {
 	done    chan struct{} // closed when Close is through
 	turn    atomic.Uint32 // which queue the next Poll begins with
 	oneP    atomic.Bool   // goroutines share one processor
-	yields  atomic.Uint32 // since then
+	yields  atomic.Uint32 // how often it was to be let go
 
 	writing sync.RWMutex // held by writers; Close takes it to close the descriptors
 	senders sync.Pool    // of *sender

@@ -275,7 +275,8 @@ func (l *lab) profile(side string, args []string) []string {
 	return []string{"--pprof", filepath.Join(l.pprof, name+"."+side+".pprof")}
 }
 
-// between runs softrnic perf in two processes, client and server, each with its processor and its link; flags are those of both nodes.
+// between runs softrnic perf in two processes, client and server, each with its processor and its link; flags are those of
+// both nodes.
 func (l *lab) between(ctx context.Context, links [2]string, flags []string, args ...string) (_ []perfResult, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
