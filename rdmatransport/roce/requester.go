@@ -287,15 +287,15 @@ func (r *requester) ackEvery() uint32 {
 	return n
 }
 
+// awaitsAck tells that an acknowledgement was asked for that una does not include yet.
+func (r *requester) awaitsAck() bool { return wire.PSNDiff(r.lastAsk, r.una) > 0 }
+
 // ackComes tells that an acknowledgement was asked for, and has not come. While something is missing that means little.
-func (r *requester) ackComes() bool { return r.rec == nil && wire.PSNDiff(r.lastAsk, r.una) > 0 }
+func (r *requester) ackComes() bool { return r.rec == nil && r.awaitsAck() }
 
 // opens tells that something in flight brings an answer: the window becomes larger, or it is seen what is missing.
 func (r *requester) opens() bool {
-	if r.rec == nil {
-		return r.ackComes()
-	}
-	return wire.PSNDiff(r.lastAsk, r.una) > 0 && !r.rec.at(r.lastAsk-1).is(arrived)
+	return r.awaitsAck() && (r.rec == nil || !r.rec.at(r.lastAsk-1).is(arrived))
 }
 
 // noteAsk notes that packet psn asks for an acknowledgement.

@@ -5,7 +5,6 @@ package vnet
 import (
 	"fmt"
 	"net"
-	"runtime"
 	"sync"
 	"sync/atomic"
 
@@ -32,8 +31,6 @@ type Conn struct {
 	err     error         // of Close
 	done    chan struct{} // closed when Close is through
 	turn    atomic.Uint32 // which queue the next Poll begins with
-	oneP    atomic.Bool   // goroutines share one processor
-	yields  atomic.Uint32 // how often it was to be let go
 
 	writing sync.RWMutex // held by writers; Close takes it to close the descriptors
 	senders sync.Pool    // of *sender
@@ -106,7 +103,6 @@ func (c *Conn) Attach(recv link.Receiver) {
 		}
 		panic(c.name + ": Attach called twice: a link serves one host")
 	}
-	c.count()
 	for _, q := range c.queues {
 		q.start(recv)
 	}
@@ -122,25 +118,9 @@ func (c *Conn) Poll() bool {
 		any = c.queues[(first+i)%len(c.queues)].poll() || any
 	}
 	if !any {
-		c.yield()
+		yield()
 	}
 	return any
-}
-
-// yield lets another program have the processor, and where goroutines have only one between them, now and then another
-// of those: that takes as long as a third of a look for frames.
-func (c *Conn) yield() {
-	if c.oneP.Load() && c.yields.Add(1)%4 == 0 {
-		runtime.Gosched()
-	}
-	yield()
-}
-
-// count looks how many processors goroutines have, which may change.
-func (c *Conn) count() {
-	if one := runtime.GOMAXPROCS(0) == 1; one != c.oneP.Load() {
-		c.oneP.Store(one)
-	}
 }
 
 // EndPoll implements link.Poller.

@@ -31,6 +31,7 @@ type queue struct {
 	frames []link.Frame
 	limit  int    // frames that the next batch may have
 	idle   uint32 // reads that found nothing
+	sole   bool   // goroutines have one processor between them
 }
 
 // Values of queue.polling: polled since the goroutine has looked; not polled since it has; 0 is not polled at all.
@@ -48,10 +49,12 @@ const (
 	batchFrames = 64
 )
 
-// Others are let run after so many empty reads of a poller, and once in bulkRest while superframes come. More often would
-// not do: each time the runtime wakes a thread to look for work, which takes a processor from somebody.
+// Other goroutines are let run after so many empty reads, and once in bulkRest while superframes come. More often would not
+// do: each time the runtime wakes a thread to look for work, which takes a processor from somebody. Where there is but one,
+// nothing else lets them run, and no thread is woken: it is after soleRest.
 const (
 	idleRest = 512
+	soleRest = 4
 	bulkRest = 500 * time.Microsecond
 )
 
@@ -74,6 +77,7 @@ func newQueue(c *Conn, fd int) *queue {
 func (q *queue) start(recv link.Receiver) {
 	q.mu.Lock()
 	q.recv = recv
+	q.sole = runtime.GOMAXPROCS(0) == 1
 	q.mu.Unlock()
 	go q.serve()
 }
@@ -88,7 +92,7 @@ func (q *queue) serve() {
 	for !c.closed.Load() {
 		q.mu.Lock()
 		busy, err := q.receive(false)
-		bulk := q.bulk()
+		bulk, rest := q.bulk(), !busy && q.rests()
 		q.mu.Unlock()
 		switch {
 		case err != nil:
@@ -101,9 +105,11 @@ func (q *queue) serve() {
 		case after.rests(c.wait):
 			runtime.Gosched() // whom the frames have woken goes before more of them are waited for
 		case c.wait == link.WaitPoll || c.wait == link.WaitAdaptive && after.goesOn():
-			c.yield()
+			if rest {
+				runtime.Gosched()
+			}
+			yield()
 		default:
-			c.count()
 			if await(q.fd, unix.POLLIN, c.stop) != nil {
 				return
 			}
@@ -183,13 +189,20 @@ func (q *queue) poll() bool {
 		return false
 	}
 	busy, _ := q.receive(true)
-	rest := !busy && q.idle%idleRest == 0
+	rest := !busy && q.rests()
 	q.mu.Unlock()
 	if rest {
-		q.conn.count()
 		runtime.Gosched()
 	}
 	return busy
+}
+
+// rests tells whether others are to run after a read that found nothing. q.mu is held.
+func (q *queue) rests() bool {
+	if q.idle%idleRest == 0 {
+		q.sole = runtime.GOMAXPROCS(0) == 1 // it may change
+	}
+	return q.idle%idleRest == 0 || q.sole && q.idle%soleRest == 0
 }
 
 // receive reads a batch and passes it on; false if there was nothing. An error means that nothing will come any more.

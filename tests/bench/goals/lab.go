@@ -262,7 +262,7 @@ func (l *lab) perf(ctx context.Context, on side, server string, args []string) (
 }
 
 // profile is the flag that has a side profiled, if that is to be.
-func (l *lab) profile(side string, args []string) []string {
+func (l *lab) profile(who string, args []string) []string {
 	if !l.profiling || l.pprof == "" {
 		return nil
 	}
@@ -272,7 +272,7 @@ func (l *lab) profile(side string, args []string) []string {
 		}
 		return r
 	}, strings.Join(args, " "))
-	return []string{"--pprof", filepath.Join(l.pprof, name+"."+side+".pprof")}
+	return []string{"--pprof", filepath.Join(l.pprof, name+"."+who+".pprof")}
 }
 
 // between runs softrnic perf in two processes, client and server, each with its processor and its link; flags are those of
