@@ -1,6 +1,8 @@
 module github.com/softrnic/softrnic
 
-go 1.26.8
+go 1.26.3
+
+toolchain go1.26.8
 
 require (
 	github.com/HdrHistogram/hdrhistogram-go v1.4.0

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/netip"
 	"os"
 	"runtime/pprof"
@@ -74,7 +75,7 @@ const (
 	perfMaxDepth  = 1 << 14
 	perfMaxQPs    = 1 << 14
 	perfMaxWRs    = 1 << 20
-	perfMaxMemory = 4 << 30
+	perfMaxMemory = int64(min(4<<30, math.MaxInt))
 )
 
 // Validate implements kong's check after parsing.

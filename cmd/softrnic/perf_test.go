@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -358,7 +359,7 @@ func TestPerfHostileClient(t *testing.T) {
 		"no plan":          {"{}\n", "something else than a plan"},
 		"endless line":     {strings.Repeat("x", perfLine+10), "token too long"},
 		"negative size":    {plan(func(p *perfPlan) { p.Size = -1 }), "Size -1"},
-		"huge size":        {plan(func(p *perfPlan) { p.Size = 1 << 60 }), "Size"},
+		"huge size":        {plan(func(p *perfPlan) { p.Size = math.MaxInt }), "Size"},
 		"no depth":         {plan(func(p *perfPlan) { p.Depth = 0 }), "Depth 0"},
 		"no QPs":           {plan(func(p *perfPlan) { p.QPs = 0 }), "QPs 0"},
 		"too much memory":  {plan(func(p *perfPlan) { p.QPs, p.Size = 1<<10, 1<<28 }), "memory"},

@@ -60,10 +60,11 @@ const rxeGID = "-d rxe0 -g 1"
 // Validate implements kong's check after parsing.
 func (c *pingpongFlags) Validate() error {
 	for _, f := range []struct {
-		flag    string
-		v, most int
+		flag string
+		v    int
+		most int64
 	}{{"size", c.Size, 1 << 30}, {"rx-depth", c.RxDepth, 1 << 20}, {"iters", c.Iters, 1 << 40}} {
-		if f.v < 1 || f.v > f.most {
+		if f.v < 1 || int64(f.v) > f.most {
 			return fmt.Errorf("--%s %d: give 1 to %d", f.flag, f.v, f.most)
 		}
 	}

@@ -165,6 +165,8 @@ func (c *config) explain(err error) error {
 		return fmt.Errorf("tap %s: no %s (%w): have root load it: modprobe tun; in a container: --device %s", c.name, device, err, device)
 	case errors.Is(err, unix.EBUSY):
 		return fmt.Errorf("tap %s: in use by another program (%w): stop that, or choose another name", c.name, err)
+	case errors.Is(err, os.ErrPermission) && unix.Access(device, unix.R_OK|unix.W_OK) != nil:
+		return fmt.Errorf("tap %s: no permission (%w): run as root, or have root let every user open it: chmod 666 %s", c.name, err, device)
 	case errors.Is(err, os.ErrPermission):
 		return fmt.Errorf("tap %s: no permission (%w): run as root, or have root make one: ip tuntap add dev %s mode tap user %d && ip link set dev %s up",
 			c.name, err, c.name, os.Getuid(), c.name)

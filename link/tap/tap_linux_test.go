@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -235,8 +236,52 @@ func asUser(t *testing.T, uid int) {
 	}
 }
 
+// deviceMode puts a device node with the given mode in the place of /dev/net/tun, for this thread alone: distributions
+// have it open to every user, some images do not.
+func deviceMode(t *testing.T, mode uint32) {
+	t.Helper()
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		t.Skip("needs a mount namespace: ", err)
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "tun") // not t.TempDir: at the end of the test this thread may be another user's
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := filepath.Join(dir, "tun")
+	if err := unix.Mknod(node, unix.S_IFCHR, int(unix.Mkdev(10, 200))); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(node, os.FileMode(mode)); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount(node, device, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestClosedDevice(t *testing.T) {
+	inNamespace(t)
+	deviceMode(t, 0o600)
+	asUser(t, 65534)
+	l, err := Open("user0")
+	if err == nil {
+		l.Close()
+		t.Fatal("opened a device that only root may open")
+	}
+	if want := "chmod 666 " + device; !strings.Contains(err.Error(), want) {
+		t.Errorf("%q, want %q in it", err, want)
+	}
+}
+
 func TestWithoutPrivilege(t *testing.T) {
 	inNamespace(t)
+	deviceMode(t, 0o666)
 	const uid = 65534
 	linktest.Bridge(t, "br0", 0)
 	theirs := &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "user0"}, Mode: netlink.TUNTAP_MODE_TAP, Owner: uid}

@@ -33,8 +33,8 @@ func TestRemoteErrors(t *testing.T) {
 		write = func(e *env, mr *verbs.MR, off, n int) []byte {
 			return writeSegment(mr.RKey(), mr.Addr()+uint64(off), pattern(1, n))
 		}
-		read = func(e *env, mr *verbs.MR, off, n int) []byte {
-			return e.p.readRequest(rdmap.ReadRequestHeader{Size: uint32(n), SourceSTag: mr.RKey(), SourceTO: mr.Addr() + uint64(off)})
+		read = func(e *env, mr *verbs.MR, off int, n uint32) []byte {
+			return e.p.readRequest(rdmap.ReadRequestHeader{Size: n, SourceSTag: mr.RKey(), SourceTO: mr.Addr() + uint64(off)})
 		}
 		raw = func(h ddp.Untagged, op rdmap.Opcode, payload []byte) []byte {
 			h.RsvdULP = op.Control()

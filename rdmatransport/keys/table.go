@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"math"
 	"math/bits"
 	"sync"
 	"sync/atomic"
@@ -70,7 +71,7 @@ func New[T any](width int, random io.Reader, reserved func(uint32) bool) *Table[
 		rand:     random,
 		reserved: reserved,
 		mask:     uint32(1<<width - 1),
-		maxLive:  1 << (width - 1),
+		maxLive:  int(min(1<<uint64(width-1), uint64(math.MaxInt))),
 		maxFree:  min(Quarantine, 1<<(width-2)),
 	}
 	s := make([]slot[T], minSlots)

@@ -85,7 +85,7 @@ func TestFlushResponder(t *testing.T) {
 		at := r.mr.Addr() + 16
 		r.say("1c00 ffff 00Q 80fffffe 00000001 %016x %08x %08x", at, r.mr.RKey(), 100)
 		r.hears("1000 ffff 0000abcd 00fffffe 1f000001")
-		atomic := fmt.Sprintf("1d00 ffff 00Q 80ffffff %016x %08x 00000008 %016x", at, r.mr.RKey(), 0x0123456789abcdef)
+		atomic := fmt.Sprintf("1d00 ffff 00Q 80ffffff %016x %08x 00000008 %016x", at, r.mr.RKey(), uint64(0x0123456789abcdef))
 		r.say("%s", atomic)
 		r.hears("1000 ffff 0000abcd 00ffffff 1f000002")
 		word := r.buf[16:24]

@@ -158,7 +158,7 @@ func (z *fuzz) send(s *script) {
 		n = choose(s, 256, 256, 8, 0, 1, 255, 257, 3)
 	}
 	mr := choose(s, r.mr, r.mr, r.mr, r.mr, z.readableMR, z.secretMR)
-	addr := mr.Addr() + uint64(choose(s, 0, 0, 0, 8, 1, 1792, 2048, -1, -8, 1<<40))
+	addr := mr.Addr() + uint64(choose[int64](s, 0, 0, 0, 8, 1, 1792, 2048, -1, -8, 1<<40))
 	rkey := choose(s, mr.RKey(), mr.RKey(), mr.RKey(), mr.RKey(), mr.LKey(), 0)
 	length := choose(s, uint32(n), uint32(n), 512, 700, 2048, 0, 1<<30, 1<<32-1)
 	p := r.req(op, psn, fill(n, byte(psn)), reth(addr, rkey, length), func(p *wire.Packet) {
