@@ -79,25 +79,39 @@ func (s *SyncID) Event() *Event {
 	return s.last
 }
 
-// wait waits for an event; others that tell of no failure are skipped.
+// wait waits for an event, and acknowledges it; see next.
 func (s *SyncID) wait(ctx context.Context, want ...EventType) (*Event, error) {
+	e, err := s.next(ctx, want...)
+	if err == nil {
+		_ = e.Ack()
+	}
+	return e, err
+}
+
+// next waits for an event that is wanted, which the caller is to acknowledge. Of the others, one that tells of a failure
+// ends the call with its error, and the rest are skipped.
+func (s *SyncID) next(ctx context.Context, want ...EventType) (*Event, error) {
 	for {
 		e, err := s.ch.GetEvent(ctx)
 		if err != nil {
 			return nil, err
 		}
-		_ = e.Ack()
+		wanted := slices.Contains(want, e.Type)
+		if !wanted {
+			_ = e.Ack()
+			if err = e.Err(); err == nil {
+				continue
+			}
+		}
 		if e.Type != ConnectRequest {
 			s.mu.Lock()
 			s.last = e
 			s.mu.Unlock()
 		}
-		if slices.Contains(want, e.Type) {
+		if wanted {
 			return e, nil
 		}
-		if err := e.Err(); err != nil {
-			return nil, err
-		}
+		return nil, err
 	}
 }
 
@@ -156,11 +170,15 @@ func (s *SyncID) GetRequest(ctx context.Context) (*SyncID, error) {
 	case <-ctx.Done():
 		return nil, &verbs.Error{Op: "get request", Detail: ctx.Err().Error(), Err: ctx.Err()}
 	}
-	e, err := s.wait(ctx, ConnectRequest)
+	e, err := s.next(ctx, ConnectRequest)
 	if err != nil {
 		return nil, err
 	}
-	if err := e.ID.Migrate(ctx, ch); err != nil {
+	// The request's ID is still in the listener's channel. Destroy of the listener, which destroys that channel, waits
+	// for the acknowledgement, so that comes only when the ID has left.
+	err = e.ID.Migrate(ctx, ch)
+	_ = e.Ack()
+	if err != nil {
 		return nil, errors.Join(err, e.ID.Destroy())
 	}
 	r := newSyncID(e.ID, ch)
