@@ -134,6 +134,70 @@ func TestMigrate(t *testing.T) {
 	})
 }
 
+// Two events that reach a channel together are for two who wait there: the wake-up that one of them gets for both must
+// not stay with it.
+func TestTwoWaitForTwoEvents(t *testing.T) {
+	bubble(t, func(t *testing.T, a, b *end) {
+		l, s, c := connected(a, b)
+		must(t, c.Disconnect())
+		synctest.Wait()
+		must(t, s.Disconnect())
+		time.Sleep(time.Minute) // Disconnected and TimewaitExit are in the channel
+
+		to, err := rdmacm.CreateEventChannel(a.dev)
+		must(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		got := make(chan *rdmacm.Event, 2)
+		for range 2 {
+			go func() {
+				ev, err := to.GetEvent(ctx)
+				if err != nil {
+					t.Error(err)
+				} else if err := ev.Ack(); err != nil {
+					t.Error(err)
+				}
+				got <- ev
+			}()
+		}
+		synctest.Wait() // both wait
+		must(t, s.Migrate(t.Context(), to))
+		for range 2 {
+			<-got
+		}
+		must(t, s.Destroy())
+		must(t, to.Destroy())
+		b.close(c)
+		a.close(l)
+	})
+}
+
+// The events of a request that is still in the listener's channel move with the listener, behind the request.
+func TestMigrateTakesChildEvents(t *testing.T) {
+	bubble(t, func(t *testing.T, a, b *end) {
+		l := a.listen(rdmacm.TCP)
+		c := b.resolve(rdmacm.TCP, v4A+":7471")
+		must(t, c.Connect(nil))
+		synctest.Wait()
+		must(t, c.Destroy()) // the request is rejected by its own sender
+		synctest.Wait()
+
+		to, err := rdmacm.CreateEventChannel(a.dev)
+		must(t, err)
+		must(t, l.Migrate(t.Context(), to))
+		a.none()
+		request := next(t, to, rdmacm.ConnectRequest)
+		if ev := next(t, to, rdmacm.Rejected); ev.ID != request.ID {
+			t.Error("REJECTED is for another ID than the request's")
+		}
+		must(t, request.ID.Destroy())
+		must(t, l.Destroy())
+		must(t, to.Destroy())
+		b.close()
+		a.close()
+	})
+}
+
 // Each address and port has one owner, unless all who share it asked to and none listens.
 func TestPorts(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
