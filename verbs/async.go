@@ -3,6 +3,8 @@ package verbs
 import (
 	"context"
 	"sync"
+
+	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 )
 
 // AsyncEventType is the kind of an asynchronous event (ibv_event_type, same values).
@@ -55,54 +57,42 @@ const maxAsyncEvents = 1024
 // device is closed. Events of a destroyed object are dropped; nothing needs acknowledging.
 func (d *Device) GetAsyncEvent(ctx context.Context) (AsyncEvent, error) {
 	const op = "get async event"
-	q := &d.events
-	for {
-		if e, ok := q.take(); ok {
-			return e, nil
-		}
-		select {
-		case <-q.wake:
-		case <-q.gone:
-			return AsyncEvent{}, Errorf(ErrDestroyed, op, "%s is closed", d.Name())
-		case <-ctx.Done():
-			return AsyncEvent{}, wrap(op, ctx.Err())
-		}
+	e, err := wakeup.Wait(ctx, d.events.bell, d.events.take)
+	switch {
+	case err == wakeup.ErrClosed:
+		return e, Errorf(ErrDestroyed, op, "%s is closed", d.Name())
+	case err != nil:
+		return e, wrap(op, err)
 	}
+	return e, nil
 }
 
 // asyncQueue is a device's events, oldest first. Its lock is taken last.
 type asyncQueue struct {
-	wake, gone chan struct{} // as in CompChannel
+	bell *wakeup.Bell
 
 	mu     sync.Mutex
 	events []AsyncEvent
 }
-
-func (q *asyncQueue) init() { q.wake, q.gone = make(chan struct{}, 1), make(chan struct{}) }
-
-func (q *asyncQueue) close() { close(q.gone) }
 
 func (q *asyncQueue) add(e AsyncEvent) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.events) < maxAsyncEvents {
 		q.events = append(q.events, e)
-		q.signal()
+		q.bell.Ring()
 	}
 }
 
-func (q *asyncQueue) take() (e AsyncEvent, ok bool) {
+func (q *asyncQueue) take() (e AsyncEvent, ok, more bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.events) == 0 {
-		return e, false
+		return e, false, false
 	}
 	e, q.events[0] = q.events[0], AsyncEvent{} // let its object go
 	q.events = q.events[1:]
-	if len(q.events) > 0 {
-		q.signal() // one token stood for several events
-	}
-	return e, true
+	return e, true, len(q.events) > 0
 }
 
 func (q *asyncQueue) forget(which func(*AsyncEvent) bool) {
@@ -115,11 +105,4 @@ func (q *asyncQueue) forget(which func(*AsyncEvent) bool) {
 		}
 	}
 	q.events = kept
-}
-
-func (q *asyncQueue) signal() {
-	select {
-	case q.wake <- struct{}{}:
-	default:
-	}
 }

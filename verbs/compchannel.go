@@ -3,6 +3,8 @@ package verbs
 import (
 	"context"
 	"sync"
+
+	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 )
 
 // CompChannel carries the completion events of any number of CQs (ibv_comp_channel).
@@ -13,8 +15,7 @@ type CompChannel struct {
 	cqs  int
 	dead bool
 
-	wake chan struct{} // holds a token if there may be an event and someone to take it
-	gone chan struct{} // closed by Destroy
+	bell *wakeup.Bell
 
 	mu         sync.Mutex
 	acked      sync.Cond
@@ -30,7 +31,7 @@ func (d *Device) CreateCompChannel() (*CompChannel, error) {
 		return nil, Errorf(ErrDestroyed, op, "%s is closed", d.Name())
 	}
 	d.chns++
-	c := &CompChannel{dev: d, wake: make(chan struct{}, 1), gone: make(chan struct{})}
+	c := &CompChannel{dev: d, bell: wakeup.New()}
 	c.acked.L = &c.mu
 	return c, nil
 }
@@ -39,19 +40,14 @@ func (d *Device) CreateCompChannel() (*CompChannel, error) {
 // error is the context's, or ErrDestroyed.
 func (c *CompChannel) GetEvent(ctx context.Context) (*CQ, error) {
 	const op = "get completion event"
-	for {
-		if cq := c.take(); cq != nil {
-			return cq, nil
-		}
-		c.dev.prov.EndProgress()
-		select {
-		case <-c.wake:
-		case <-c.gone:
-			return nil, Errorf(ErrDestroyed, op, "the completion channel is destroyed")
-		case <-ctx.Done():
-			return nil, wrap(op, ctx.Err())
-		}
+	cq, err := wakeup.Wait(ctx, c.bell, c.take)
+	switch {
+	case err == wakeup.ErrClosed:
+		return nil, Errorf(ErrDestroyed, op, "the completion channel is destroyed")
+	case err != nil:
+		return nil, wrap(op, err)
 	}
+	return cq, nil
 }
 
 // Destroy ends the channel. ErrBusy while it has CQs. Calls of GetEvent return.
@@ -67,7 +63,7 @@ func (c *CompChannel) Destroy() error {
 	}
 	c.dead = true
 	c.dev.chns--
-	close(c.gone)
+	c.bell.Close()
 	return nil
 }
 
@@ -78,26 +74,31 @@ func (c *CompChannel) notify(cq *CQ) {
 		c.append(cq)
 	}
 	c.mu.Unlock()
-	c.signal()
+	c.bell.Ring()
 }
 
-// take takes the oldest event, nil if there is none.
-func (c *CompChannel) take() *CQ {
+// take takes the oldest event. If there is none, the caller is about to sleep: the device is told.
+func (c *CompChannel) take() (cq *CQ, ok, more bool) {
+	if cq, more = c.pop(); cq == nil {
+		c.dev.prov.EndProgress()
+	}
+	return cq, cq != nil, more
+}
+
+// pop takes the oldest event, nil if there is none, and tells whether others are left.
+func (c *CompChannel) pop() (cq *CQ, more bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	cq := c.head
+	cq = c.head
 	if cq == nil {
-		return nil
+		return nil, false
 	}
 	c.unlink(nil, cq)
 	cq.unacked++
 	if cq.pending--; cq.pending > 0 {
 		c.append(cq)
 	}
-	if c.head != nil {
-		c.signal() // one token stood for several events
-	}
-	return cq
+	return cq, c.head != nil
 }
 
 // forget drops a CQ's events and waits for those taken.
@@ -114,13 +115,6 @@ func (c *CompChannel) forget(cq *CQ) {
 	}
 	for cq.unacked > 0 {
 		c.acked.Wait()
-	}
-}
-
-func (c *CompChannel) signal() {
-	select {
-	case c.wake <- struct{}{}:
-	default:
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 )
 
 // Device is an open RDMA device (ibv_context).
@@ -31,7 +33,7 @@ func Open(p Provider) (*Device, error) {
 		return nil, Errorf(ErrInvalid, "open device", "no provider")
 	}
 	d := &Device{prov: p, attr: p.QueryDevice(), opened: time.Now()}
-	d.events.init()
+	d.events.bell = wakeup.New()
 	p.Watch(func(t AsyncEventType, port uint8) { d.events.add(AsyncEvent{Type: t, Port: port}) })
 	return d, nil
 }
@@ -89,7 +91,7 @@ func (d *Device) Close() error {
 	if err := d.shut(op); err != nil {
 		return err
 	}
-	d.events.close()
+	d.events.bell.Close()
 	return d.prov.Close()
 }
 

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 )
 
 // EventChannel carries the events of any number of IDs on some devices (rdma_event_channel). Events of one ID come in
@@ -13,8 +14,7 @@ import (
 type EventChannel struct {
 	devs []*verbs.Device
 
-	wake chan struct{} // holds a token if there may be an event and someone to take it
-	gone chan struct{} // closed by Destroy
+	bell *wakeup.Bell
 
 	mu     sync.Mutex // taken after ID locks
 	events []*Event
@@ -37,7 +37,7 @@ func CreateEventChannel(devs ...*verbs.Device) (*EventChannel, error) {
 			return nil, verbs.Errorf(verbs.ErrNotSupported, op, "the provider of %s has no rdma_cm", d.Name())
 		}
 	}
-	return &EventChannel{devs: slices.Clone(devs), wake: make(chan struct{}, 1), gone: make(chan struct{})}, nil
+	return &EventChannel{devs: slices.Clone(devs), bell: wakeup.New()}, nil
 }
 
 // provider is d's, which CreateEventChannel has checked.
@@ -50,18 +50,14 @@ func (c *EventChannel) Devices() []*verbs.Device { return slices.Clone(c.devs) }
 // ErrDestroyed.
 func (c *EventChannel) GetEvent(ctx context.Context) (*Event, error) {
 	const op = "get event"
-	for {
-		if e := c.take(); e != nil {
-			return e, nil
-		}
-		select {
-		case <-c.wake:
-		case <-c.gone:
-			return nil, verbs.Errorf(verbs.ErrDestroyed, op, "the event channel is destroyed")
-		case <-ctx.Done():
-			return nil, &verbs.Error{Op: op, Detail: ctx.Err().Error(), Err: ctx.Err()}
-		}
+	e, err := wakeup.Wait(ctx, c.bell, c.take)
+	switch {
+	case err == wakeup.ErrClosed:
+		return nil, verbs.Errorf(verbs.ErrDestroyed, op, "the event channel is destroyed")
+	case err != nil:
+		return nil, &verbs.Error{Op: op, Detail: err.Error(), Err: err}
 	}
+	return e, nil
 }
 
 // Destroy ends the channel. ErrBusy while it has IDs. Calls of GetEvent return.
@@ -76,7 +72,7 @@ func (c *EventChannel) Destroy() error {
 		return verbs.Errorf(verbs.ErrBusy, op, "%d IDs use it", c.ids)
 	}
 	c.dead = true
-	close(c.gone)
+	c.bell.Close()
 	return nil
 }
 
@@ -99,23 +95,20 @@ func (c *EventChannel) add(events ...*Event) {
 	c.mu.Lock()
 	c.events = append(c.events, events...)
 	c.mu.Unlock()
-	c.signal()
+	c.bell.Ring()
 }
 
-// take takes the oldest event, nil if there is none.
-func (c *EventChannel) take() *Event {
+// take takes the oldest event.
+func (c *EventChannel) take() (e *Event, ok, more bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.events) == 0 {
-		return nil
+		return nil, false, false
 	}
-	e := c.events[0]
-	c.events[0] = nil
-	if c.events = c.events[1:]; len(c.events) > 0 {
-		c.signal() // one token stood for several events
-	}
+	e, c.events[0] = c.events[0], nil
+	c.events = c.events[1:]
 	e.owner().taken.add()
-	return e
+	return e, true, len(c.events) > 0
 }
 
 // withdraw takes an ID's events out and returns them, and stops counting the ID.
@@ -133,13 +126,6 @@ func (c *EventChannel) withdraw(id *ID) (out []*Event) {
 	}
 	c.events = kept
 	return out
-}
-
-func (c *EventChannel) signal() {
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
 }
 
 // tally counts an ID's events that are taken and not acknowledged. Its lock is taken last.
