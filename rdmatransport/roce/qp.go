@@ -107,7 +107,7 @@ func (q *qp) Modify(from, to verbs.QPState, attr *verbs.QPAttr, mask verbs.QPAtt
 		q.quiet()
 		q.stopTimer()
 	case from == verbs.StateSQD && mask&verbs.QPAttrMaxDestRDAtomic != 0:
-		q.resp.depth = attr.MaxDestRDAtomic
+		q.resp.setDepth(attr.MaxDestRDAtomic)
 	case from == verbs.StateInit && to == verbs.StateRTR:
 		q.dest = attr.DestQPNum
 		q.resp = responder{

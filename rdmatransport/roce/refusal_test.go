@@ -156,6 +156,8 @@ func TestRefusals(t *testing.T) {
 		{name: "atomic not aligned", want: inv, pkts: fetchAdd(func(r *rig) option { return r.atomic(4, 0, 1) })},
 		{name: "atomic aligned in name only", c: config{mrIOVAGiven: true, mrIOVA: 0x1004}, want: inv,
 			pkts: fetchAdd(func(r *rig) option { return r.atomic(4, 0, 1) })},
+		{name: "atomic aligned in memory only", c: config{mrIOVAGiven: true, mrIOVA: 0x1004}, want: inv,
+			pkts: fetchAdd(func(r *rig) option { return r.atomic(8, 0, 1) })},
 
 		// Rights: of the region (access error), of the QP (invalid request, as rxe).
 		{name: "WRITE to a region without REMOTE_WRITE", pkts: one(write(0, 8)), want: acc,

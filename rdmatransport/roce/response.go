@@ -12,9 +12,9 @@ import (
 
 // replies is a responder's READs and atomics.
 type replies struct {
-	jobs    []job // still to be answered, by PSN; at most twice depth
-	history []job // the last depth of them, for duplicates
-	oldest  int   // place in history that the next one takes
+	jobs    []job // still to be answered, by PSN; at most twice depth, and maxReplays
+	history []job // the last depth of them or more, for duplicates; a ring once there are depth of them
+	oldest  int   // place in history of the oldest: 0 until the ring is closed
 }
 
 // owes tells that READs or atomics are still to be answered.
@@ -71,6 +71,16 @@ func (r *responder) remember(j job) {
 	}
 	p.history[p.oldest] = j
 	p.oldest = (p.oldest + 1) % len(p.history)
+}
+
+// setDepth changes max_dest_rd_atomic. Of a ring that is to grow, the oldest entry moves to the front, since remember
+// appends to the end. One that is larger than the new depth stays as it is: the requester may still repeat all of it.
+func (r *responder) setDepth(depth uint8) {
+	r.depth = depth
+	if p := r.replies; p != nil && len(p.history) < int(depth) {
+		p.history = slices.Concat(p.history[p.oldest:], p.history[:p.oldest])
+		p.oldest = 0
+	}
 }
 
 // insert queues a job by its PSN, in place of those that it repeats. Repetitions cannot make the queue grow: they

@@ -128,6 +128,49 @@ func TestHistory(t *testing.T) {
 	})
 }
 
+// TestHistoryAfterSQD: the last max_dest_rd_atomic are kept also where that was changed while the connection stood.
+func TestHistoryAfterSQD(t *testing.T) {
+	for _, c := range []struct {
+		depths []uint8 // in turn
+		before int     // atomics carried out with the first depth
+	}{
+		{[]uint8{4, 5}, 6}, {[]uint8{4, 128}, 6}, {[]uint8{4, 7}, 2}, {[]uint8{1, 2}, 1}, {[]uint8{4, 4}, 6},
+		{[]uint8{4, 2}, 3}, {[]uint8{4, 2, 5}, 6}, {[]uint8{2, 5, 7}, 3},
+	} {
+		run(t, fmt.Sprint(c.depths, c.before), config{destRD: c.depths[0]}, func(t *testing.T, r *rig) {
+			binary.NativeEndian.PutUint64(r.buf, 0)
+			done, kept := 0, min(c.before, int(c.depths[0]))
+			add := func(psn int) wire.Packet { return r.req(wire.RCFetchAdd, psn, nil, r.atomic(0, 0, 1)) }
+			for range c.before {
+				r.give(add(done))
+				done++
+			}
+			r.take()
+			for _, depth := range c.depths[1:] {
+				r.modify(verbs.StateSQD)
+				attr := &verbs.QPAttr{QPState: verbs.StateSQD, MaxDestRDAtomic: depth}
+				if err := r.qp.Modify(attr, verbs.QPAttrState|verbs.QPAttrMaxDestRDAtomic); err != nil {
+					t.Fatal(err)
+				}
+				r.modify(verbs.StateRTS)
+				for range 2*int(depth) + 1 {
+					r.give(add(done))
+					done++
+					r.take()
+					kept = min(kept+1, int(depth))
+					for psn := done - kept; psn < done; psn++ {
+						r.give(add(psn))
+						r.expect(fmt.Sprintf("ATOMIC Acknowledge %d msn %d orig %d", psn, done, psn))
+					}
+				}
+			}
+			if n := binary.NativeEndian.Uint64(r.buf); n != uint64(done) {
+				t.Errorf("%d atomics were carried out %d times", done, n)
+			}
+		})
+	}
+}
+
 // TestTooManyReads: more than max_dest_rd_atomic at once are an invalid request, but those that come after
 // responses, or again, are not.
 func TestTooManyReads(t *testing.T) {
@@ -326,6 +369,33 @@ func TestDuplicatesDoNotPileUp(t *testing.T) {
 		if n := len(r.take()); n > 2048 {
 			t.Errorf("%d responses", n)
 		}
+	})
+}
+
+// TestRepeatsAreFew: of READs that a peer asks for again, piece by piece, while another is being answered, only so many
+// wait to be answered as one in good faith can have asked for: else each packet would cost memory, and those behind it time.
+func TestRepeatsAreFew(t *testing.T) {
+	const pieces = 300
+	bubble(t, config{size: 2 << 20, destRD: 4}, func(r *rig) {
+		r.give(r.req(wire.RCReadRequest, 0, nil, r.at(0, pieces<<10)))
+		sleep(time.Second)
+		r.give(r.req(wire.RCReadRequest, pieces, nil, r.at(0, 2<<20))) // takes several bursts
+		r.take()
+		for psn := range pieces {
+			r.give(r.req(wire.RCReadRequest, psn, nil, r.at(psn<<10, 1024)))
+		}
+		sleep(time.Second)
+		n := 0
+		for _, p := range r.take() {
+			if wire.PSNDiff(p.PSN, r.c.rqPSN) < pieces {
+				n++
+			}
+		}
+		if n < 4 || n > 64+2*4 {
+			t.Errorf("%d of %d repeated pieces were answered", n, pieces)
+		}
+		r.give(r.req(wire.RCWriteOnly, pieces+2048, fill(8, 1), r.at(0, 8), ackReq))
+		r.expect(fmt.Sprintf("ack %d msn 3", pieces+2048))
 	})
 }
 
