@@ -4,8 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-
-	"gvisor.dev/gvisor/pkg/tcpip/checksum"
 )
 
 // EthernetHeaderLen is the number of bytes before the IP header of a frame without a tag: destination, source and type.
@@ -82,7 +80,7 @@ func (f *Frame) FinishChecksum() {
 	if at+2 > len(f.Data) {
 		return
 	}
-	sum := ^checksum.Checksum(f.Data[start:], 0)
+	sum := ^sum16(f.Data[start:], 0)
 	if sum == 0 {
 		sum = 0xffff // in UDP 0 means none (RFC 768); to TCP both are the same number
 	}

@@ -1,8 +1,7 @@
 // Package link moves Ethernet frames between a host and a medium.
 //
 // A medium is one package below this one (pipe, tap, packet); wrappers (capture, impair, vlan) are links too and stand on
-// any other. [Endpoint] turns a link into the gVisor link endpoint that package stack needs and hands RoCE frames
-// over beside gVisor.
+// any other.
 package link
 
 import "net"

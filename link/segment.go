@@ -3,10 +3,6 @@ package link
 import (
 	"encoding/binary"
 	"iter"
-
-	"gvisor.dev/gvisor/pkg/tcpip"
-	"gvisor.dev/gvisor/pkg/tcpip/checksum"
-	"gvisor.dev/gvisor/pkg/tcpip/header"
 )
 
 // A Cutter makes of a frame the packets that it is on the wire. It keeps its buffers: one goroutine at a time.
@@ -50,38 +46,55 @@ type segmenter struct {
 	count, offset   int // segments and payload bytes done
 }
 
+// Sizes, numbers and offsets of the headers that are cut (RFC 791, 8200, 9293, 768).
+const (
+	etherTypeIPv4, etherTypeIPv6   = 0x0800, 0x86dd
+	ipv4Len, ipv6Len               = 20, 40
+	protoTCP, protoUDP             = 6, 17
+	tcpLen, udpLen                 = 20, 8
+	tcpSeq, tcpDataOffset          = 4, 12
+	tcpFlags, tcpFIN, tcpPSH       = 13, 0x01, 0x08
+	tcpCWR                         = 0x80
+	tcpChecksumAt, udpChecksumAt   = 16, 6
+	udpLengthAt                    = 4
+	ipv4LengthAt, ipv4IDAt         = 2, 4
+	ipv4ProtoAt, ipv4ChecksumAt    = 9, 10
+	ipv4AddrsAt, ipv6AddrsAt       = 12, 8
+	ipv6PayloadLengthAt, nextHdrAt = 4, 6
+)
+
 // newSegmenter is not ok if f is no superframe or not one of IPv4 or IPv6 with UDP or TCP right behind.
 func newSegmenter(f *Frame) (s segmenter, ok bool) {
 	h, network := int(f.HeaderLen), NetworkOffset(f.Data)
-	if f.Segmentation == NoSegmentation || f.SegmentSize == 0 || h > len(f.Data) || h < network+header.IPv4MinimumSize {
+	if f.Segmentation == NoSegmentation || f.SegmentSize == 0 || h > len(f.Data) || h < network+ipv4Len {
 		return s, false
 	}
 	s = segmenter{header: f.Data[:h], payload: f.Data[h:], size: int(f.SegmentSize), udp: f.Segmentation == UDP, network: network}
 	ip := s.header[network:]
 	var proto uint8
-	switch tcpip.NetworkProtocolNumber(binary.BigEndian.Uint16(s.header[network-2:])) {
-	case header.IPv4ProtocolNumber:
-		s.v4, proto = true, ip[9]
-		s.transport = network + int(header.IPv4(ip).HeaderLength())
-		if s.transport < network+header.IPv4MinimumSize {
+	switch binary.BigEndian.Uint16(s.header[network-2:]) {
+	case etherTypeIPv4:
+		s.v4, proto = true, ip[ipv4ProtoAt]
+		s.transport = network + int(ip[0]&0xf)*4
+		if s.transport < network+ipv4Len {
 			return s, false
 		}
-	case header.IPv6ProtocolNumber:
-		proto = ip[6]
-		s.transport = network + header.IPv6MinimumSize
+	case etherTypeIPv6:
+		proto = ip[nextHdrAt]
+		s.transport = network + ipv6Len
 	default:
 		return s, false
 	}
 	if s.udp {
-		if proto != uint8(header.UDPProtocolNumber) || h != s.transport+header.UDPMinimumSize {
+		if proto != protoUDP || h != s.transport+udpLen {
 			return s, false
 		}
-		s.checksum = !s.v4 || f.NeedsChecksum || binary.BigEndian.Uint16(s.header[s.transport+6:]) != 0
+		s.checksum = !s.v4 || f.NeedsChecksum || binary.BigEndian.Uint16(s.header[s.transport+udpChecksumAt:]) != 0
 		return s, true
 	}
 	s.checksum = true
-	return s, proto == uint8(header.TCPProtocolNumber) && h >= s.transport+header.TCPMinimumSize &&
-		h == s.transport+int(header.TCP(s.header[s.transport:]).DataOffset())
+	return s, proto == protoTCP && h >= s.transport+tcpLen &&
+		h == s.transport+int(s.header[s.transport+tcpDataOffset]>>4)*4
 }
 
 // next makes the next segment in *packet; false after the last.
@@ -96,49 +109,42 @@ func (s *segmenter) next(packet *[]byte) bool {
 	last := s.offset+n == len(s.payload)
 
 	ip, segment := p[s.network:], p[s.transport:]
-	var src, dst tcpip.Address
+	var addrs []byte
 	if s.v4 {
-		h := header.IPv4(ip)
-		h.SetTotalLength(uint16(len(ip)))
-		h.SetID(h.ID() + uint16(s.count))
-		h.SetChecksum(0)
-		h.SetChecksum(^h.CalculateChecksum())
-		src, dst = h.SourceAddress(), h.DestinationAddress()
+		binary.BigEndian.PutUint16(ip[ipv4LengthAt:], uint16(len(ip)))
+		addTo16(ip[ipv4IDAt:], uint16(s.count))
+		clear(ip[ipv4ChecksumAt:][:2])
+		binary.BigEndian.PutUint16(ip[ipv4ChecksumAt:], ^sum16(ip[:s.transport-s.network], 0))
+		addrs = ip[ipv4AddrsAt:][:2*4]
 	} else {
-		h := header.IPv6(ip)
-		h.SetPayloadLength(uint16(len(segment)))
-		src, dst = h.SourceAddress(), h.DestinationAddress()
+		binary.BigEndian.PutUint16(ip[ipv6PayloadLengthAt:], uint16(len(segment)))
+		addrs = ip[ipv6AddrsAt:][:2*16]
 	}
-	proto, at := header.TCPProtocolNumber, header.TCPChecksumOffset
+	proto, at := uint8(protoTCP), tcpChecksumAt
 	if s.udp {
-		proto, at = header.UDPProtocolNumber, 6
-		header.UDP(segment).SetLength(uint16(len(segment)))
+		proto, at = protoUDP, udpChecksumAt
+		binary.BigEndian.PutUint16(segment[udpLengthAt:], uint16(len(segment)))
 	} else {
-		s.setTCP(header.TCP(segment), last)
+		s.setTCP(segment, last)
 	}
-	clear(segment[at : at+2])
+	clear(segment[at:][:2])
 	if s.checksum {
-		sum := ^checksum.Checksum(segment, header.PseudoHeaderChecksum(proto, src, dst, uint16(len(segment))))
-		if sum == 0 {
-			sum = 0xffff
-		}
-		binary.BigEndian.PutUint16(segment[at:], sum)
+		binary.BigEndian.PutUint16(segment[at:], transportChecksum(addrs, proto, segment))
 	}
 	s.count++
 	s.offset += n
 	return true
 }
 
+func addTo16(b []byte, n uint16) { binary.BigEndian.PutUint16(b, binary.BigEndian.Uint16(b)+n) }
+
 // setTCP counts the sequence number up, leaves FIN and PSH to the last segment and CWR to the first (RFC 3168 §6.1.2).
-func (s *segmenter) setTCP(h header.TCP, last bool) {
-	const cwr = 0x80
-	h.SetSequenceNumber(h.SequenceNumber() + uint32(s.offset))
-	flags := h.Flags()
+func (s *segmenter) setTCP(h []byte, last bool) {
+	binary.BigEndian.PutUint32(h[tcpSeq:], binary.BigEndian.Uint32(h[tcpSeq:])+uint32(s.offset))
 	if !last {
-		flags &^= header.TCPFlagFin | header.TCPFlagPsh
+		h[tcpFlags] &^= tcpFIN | tcpPSH
 	}
 	if s.count > 0 {
-		flags &^= cwr
+		h[tcpFlags] &^= tcpCWR
 	}
-	h.SetFlags(uint8(flags))
 }

@@ -4,31 +4,15 @@ import (
 	"bytes"
 	"testing"
 
-	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/checksum"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/linktest"
 )
 
-// tcpSuperframe is a TCP segment of n bytes with FIN, PSH and CWR set, to be cut at size.
-func tcpSuperframe(n, size int) link.Frame {
-	d := make([]byte, 14+40+32+n)
-	header.Ethernet(d).Encode(&header.EthernetFields{SrcAddr: "\x02\x00\x00\x00\x00\x01", DstAddr: "\x02\x00\x00\x00\x00\x02", Type: header.IPv6ProtocolNumber})
-	src, dst := tcpip.AddrFrom16([16]byte{0xfe, 0x80, 15: 1}), tcpip.AddrFrom16([16]byte{0xfe, 0x80, 15: 2})
-	header.IPv6(d[14:]).Encode(&header.IPv6Fields{PayloadLength: uint16(32 + n), TransportProtocol: 6, HopLimit: 64, SrcAddr: src, DstAddr: dst})
-	h := header.TCP(d[54:])
-	h.Encode(&header.TCPFields{SrcPort: 1, DstPort: 2, SeqNum: 0xffffff00, DataOffset: 32, Flags: header.TCPFlagAck | header.TCPFlagFin | header.TCPFlagPsh | 0x80})
-	h.SetChecksum(header.PseudoHeaderChecksum(6, src, dst, uint16(32+n)))
-	for i := range n {
-		d[86+i] = byte(i)
-	}
-	return link.Frame{Data: d, Segmentation: link.TCPv6, SegmentSize: uint16(size), HeaderLen: 86,
-		NeedsChecksum: true, ChecksumStart: 54, ChecksumOffset: 16}
-}
-
 func TestCutTCP(t *testing.T) {
-	f := tcpSuperframe(2500, 1000)
+	f := linktest.TCPSuperframe(2500, 1000)
 	var c link.Cutter
 	i := 0
 	var payload []byte
@@ -55,7 +39,7 @@ func TestCutTCP(t *testing.T) {
 
 // FuzzPackets: whatever the headers and the description say, nothing panics, and no payload is lost or added.
 func FuzzPackets(f *testing.F) {
-	tcp := tcpSuperframe(300, 100)
+	tcp := linktest.TCPSuperframe(300, 100)
 	f.Add(tcp.Data, uint8(link.TCPv6), uint16(100), uint16(86), true, uint16(54), uint16(16), 20)
 	udp := append([]byte{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0x45, 0, 0, 0, 0, 0, 0, 0, 0, 17}, make([]byte, 100)...)
 	f.Add(udp, uint8(link.UDP), uint16(10), uint16(42), true, uint16(34), uint16(6), 0)

@@ -23,6 +23,9 @@ const (
 	PriorityShift = 13
 )
 
+// Tagged reports whether a frame begins with a tag, of 802.1Q or of a provider (802.1ad).
+func Tagged(frame []byte) bool { return taggedAt(frame, tagAt) }
+
 func taggedAt(b []byte, at int) bool {
 	if len(b) < at+TagLen+2 {
 		return false

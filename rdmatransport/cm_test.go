@@ -17,7 +17,7 @@ import (
 	"github.com/softrnic/softrnic/link/impair"
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/rdmatransport"
-	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/netstack"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
@@ -30,7 +30,7 @@ const cmPort = 7174
 // cmNode is a device with an application behind its connection manager.
 type cmNode struct {
 	t    testing.TB
-	host *stack.Host
+	host *netstack.Host
 	p    *rdmatransport.Provider
 
 	mu     sync.Mutex
@@ -41,11 +41,11 @@ type cmNode struct {
 
 func newCMNode(t testing.TB, l link.Link, addrs ...string) *cmNode {
 	t.Helper()
-	var opts []stack.Option
+	var opts []netstack.Option
 	for _, a := range addrs {
-		opts = append(opts, stack.Addr(a))
+		opts = append(opts, netstack.Addr(a))
 	}
-	host, err := stack.New(l, opts...)
+	host, err := netstack.New(l, opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -301,8 +301,8 @@ func TestRoute(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	host, err := stack.New(lan.Port(), stack.Addr("10.0.0.1/24"), stack.Addr("10.0.1.1/16"), stack.Addr("fd00::1/64"),
-		stack.AddNIC(second, stack.Addr("192.168.1.1/24"), stack.Gateway("192.168.1.254")))
+	host, err := netstack.New(lan.Port(), netstack.Addr("10.0.0.1/24"), netstack.Addr("10.0.1.1/16"), netstack.Addr("fd00::1/64"),
+		netstack.AddNIC(second, netstack.Addr("192.168.1.1/24"), netstack.Gateway("192.168.1.254")))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/rdmatransport"
-	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/netstack"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
@@ -50,7 +50,7 @@ type end struct {
 // newDevice opens a device, which is closed at the end of the test.
 func newDevice(t testing.TB, l link.Link, addr string) *device {
 	t.Helper()
-	host, err := stack.New(l, stack.Addr(addr+"/24"))
+	host, err := netstack.New(l, netstack.Addr(addr+"/24"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/rdmatransport"
-	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/netstack"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
@@ -16,7 +16,7 @@ func Example_connect() {
 	ctx := context.Background()
 	lan := pipe.New()
 	device := func(addr string) *verbs.Device {
-		host, err := stack.New(lan.Port(), stack.Addr(addr))
+		host, err := netstack.New(lan.Port(), netstack.Addr(addr))
 		check(err)
 		dev, err := verbs.Open(rdmatransport.New(host))
 		check(err)

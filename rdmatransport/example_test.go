@@ -6,7 +6,7 @@ import (
 
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/rdmatransport"
-	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/netstack"
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -20,7 +20,7 @@ type node struct {
 }
 
 func newNode(lan *pipe.Switch, addr string) *node {
-	host, err := stack.New(lan.Port(), stack.Addr(addr))
+	host, err := netstack.New(lan.Port(), netstack.Addr(addr))
 	check(err)
 	dev, err := verbs.Open(rdmatransport.New(host))
 	check(err)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/rdmatransport"
-	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/netstack"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
@@ -78,7 +78,7 @@ func memory() int {
 
 // idleNode is a device whose QPs share a CQ.
 type idleNode struct {
-	host *stack.Host
+	host *netstack.Host
 	dev  *verbs.Device
 	pd   *verbs.PD
 	cq   *verbs.CQ
@@ -90,7 +90,7 @@ func idlePair(tb testing.TB) (nodes [2]idleNode) {
 	lan := pipe.New()
 	for i := range nodes {
 		n := &nodes[i]
-		n.host = made(stack.New(lan.Port(), stack.Addr(fmt.Sprintf("10.0.0.%d/24", i+1))))(tb)
+		n.host = made(netstack.New(lan.Port(), netstack.Addr(fmt.Sprintf("10.0.0.%d/24", i+1))))(tb)
 		tb.Cleanup(func() { _ = n.host.Close() })
 		n.dev = made(verbs.Open(rdmatransport.New(n.host)))(tb)
 		n.pd = made(n.dev.AllocPD())(tb)

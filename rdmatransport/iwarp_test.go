@@ -11,7 +11,7 @@ import (
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/rdmatransport/iwarp"
-	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/netstack"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
@@ -29,7 +29,7 @@ func newIWARPPair(t *testing.T, cfgA, cfgB iwarp.Config, size int) *iwarpPair {
 	t.Helper()
 	lan := pipe.New()
 	device := func(addr string, cfg iwarp.Config) *verbs.Device {
-		host, err := stack.New(inFrames(lan.Port()), stack.Addr(addr))
+		host, err := netstack.New(inFrames(lan.Port()), netstack.Addr(addr))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -240,7 +240,7 @@ func TestSharedByBothTransports(t *testing.T) {
 		}
 	}
 	open := func(addr string) *end {
-		host, err := stack.New(lan.Port(), stack.Addr(addr))
+		host, err := netstack.New(lan.Port(), netstack.Addr(addr))
 		check(err)
 		e := &end{buf: make([]byte, 8*size), conns: map[verbs.Transport]*rdmacm.Conn{}}
 		e.dev, err = verbs.Open(rdmatransport.New(host))

@@ -9,7 +9,7 @@ import (
 
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/rdmatransport"
-	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/netstack"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
@@ -27,7 +27,7 @@ func both(t *testing.T, f func(t *testing.T, transport verbs.Transport)) {
 type station struct {
 	t    *testing.T
 	addr netip.Addr
-	host *stack.Host
+	host *netstack.Host
 	prov *rdmatransport.Provider
 	dev  *verbs.Device
 	pd   *verbs.PD
@@ -41,7 +41,7 @@ func newStation(t *testing.T, lan *pipe.Switch, addr string) *station {
 func newStationOn(t *testing.T, port *pipe.Port, addr string) *station {
 	t.Helper()
 	s := &station{t: t, addr: netip.MustParsePrefix(addr).Addr()}
-	s.host = must(stack.New(port, stack.Addr(addr)))(t)
+	s.host = must(netstack.New(port, netstack.Addr(addr)))(t)
 	s.prov = rdmatransport.New(s.host)
 	s.dev = must(verbs.Open(s.prov))(t)
 	s.pd = must(s.dev.AllocPD())(t)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/rdmatransport"
-	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/netstack"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
@@ -124,7 +124,7 @@ func BenchmarkPolledPingPong(b *testing.B) {
 	links[0], links[1] = newWire()
 	var cfg [2]*rdmacm.Config
 	for i := range dev {
-		host, err := stack.New(links[i], stack.Addr([]string{"10.0.0.1/24", "10.0.0.2/24"}[i]))
+		host, err := netstack.New(links[i], netstack.Addr([]string{"10.0.0.1/24", "10.0.0.2/24"}[i]))
 		if err != nil {
 			b.Fatal(err)
 		}

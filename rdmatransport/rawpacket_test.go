@@ -11,7 +11,7 @@ import (
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/rdmatransport"
-	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/netstack"
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -483,7 +483,7 @@ func BenchmarkRaw(b *testing.B) {
 	var ends [2]*rawEnd
 	var macs [2][]byte
 	for i, addr := range []string{"10.0.0.1/24", "10.0.0.2/24"} {
-		host, err := stack.New(lan.Port(), stack.Addr(addr))
+		host, err := netstack.New(lan.Port(), netstack.Addr(addr))
 		if err != nil {
 			b.Fatal(err)
 		}

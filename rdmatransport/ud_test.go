@@ -10,7 +10,7 @@ import (
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/rdmatransport/roce"
-	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/netstack"
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -32,7 +32,7 @@ func newUDNode(t *testing.T, lan *pipe.Switch, n, qps int) *udNode {
 	node := &udNode{t: t, addr: map[bool]netip.Addr{
 		true: netip.AddrFrom4([4]byte{10, 0, 0, byte(n)}), false: netip.MustParseAddr(fmt.Sprintf("fd00::%d", n)),
 	}}
-	host, err := stack.New(lan.Port(), stack.Addr(node.addr[true].String()+"/24"), stack.Addr(node.addr[false].String()+"/64"))
+	host, err := netstack.New(lan.Port(), netstack.Addr(node.addr[true].String()+"/24"), netstack.Addr(node.addr[false].String()+"/64"))
 	node.check(err)
 	node.dev, err = verbs.Open(rdmatransport.New(host))
 	node.check(err)

@@ -1,313 +1,52 @@
 package stack
 
 import (
-	"context"
-	"fmt"
-	"io"
 	"net"
-	"sync"
-	"sync/atomic"
-	"time"
 
-	"gvisor.dev/gvisor/pkg/tcpip"
-	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
-	"gvisor.dev/gvisor/pkg/tcpip/stack"
-	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
-	"gvisor.dev/gvisor/pkg/waiter"
+	"github.com/softrnic/softrnic/link"
 )
 
-// listenBacklog is how many connections a listener keeps that nobody has accepted.
-const listenBacklog = 4096
-
-// crowd is how many small writes go out by themselves before anything comes from the peer. gVisor's TCP acknowledges up
-// to 100 segments at once: with fewer than that between two acknowledgements, what is under way does not add up.
-const crowd = 64
-
-// stream is a gVisor TCP endpoint as a Stream. Plain reading and writing are gonet's.
-type stream struct {
-	*gonet.TCPConn
-	host *Host
-	ep   tcpip.Endpoint
-	wq   *waiter.Queue
-	mss  int
-
-	sendMu sync.Mutex // for piece
-	piece  piece
-
-	unheard  atomic.Int64 // pieces sent since anything came
-	awaiting atomic.Bool  // Crowded said yes
-	parting  atomic.Bool  // part is to run
-
-	room      waiter.Entry
-	onRoom    func()
-	roomReady chan struct{}
-
-	data      waiter.Entry
-	dataReady dataReady // nil before the first Wait
-	intake    intake
-	deadline  deadline
-
-	closed    chan struct{}
-	closeOnce sync.Once
-	way
+// Stream is a TCP connection as iWARP needs it: it can be written without waiting, in pieces that are filled in place in
+// the send buffer, and read where the data lies in the receive buffer. Its methods may be called from any goroutine,
+// those that receive from one at a time.
+type Stream interface {
+	net.Conn
+	// MSS is the payload of a full segment in bytes, as both sides and the path allow it.
+	MSS() int
+	// Offloaded reports whether pieces larger than MSS leave the host in one frame, for the link to segment.
+	Offloaded() bool
+	// Send appends a piece of n bytes, at most MaxPiece, to the send buffer, and has fill write it there. It does not wait:
+	// it returns false if the buffer has no room now, without having called fill; the function given to OnRoom is called
+	// when there is room again. A piece of at most MSS bytes is sent in one segment, unless it has to be sent again.
+	Send(n int, fill Filler) (bool, error)
+	// Crowded reports whether at least n pieces were sent since anything came from the peer. Small pieces are better held
+	// back then, to be sent together: the function given to OnRoom is called when something comes.
+	Crowded(n int) bool
+	// OnRoom sets the function to call, on a goroutine of the stream, when Send may work again. It may be called once.
+	OnRoom(f func())
+	// Wait waits until Receive has something to return. Past the read deadline its error is a timeout.
+	Wait() error
+	// Receive passes what has arrived to take, in order and in the pieces it is stored in, until there is no more or take
+	// returns false. It does not wait. The error is io.EOF at the end of the stream.
+	Receive(take Taker) error
+	// SetTOS sets the type of service (IPv4) or traffic class (IPv6) of what is sent from now on, except its two lowest
+	// bits, which belong to ECN.
+	SetTOS(tos uint8)
+	// CloseWrite sends what is in the send buffer, then FIN.
+	CloseWrite() error
+	// Abort sends RST and drops what is buffered.
+	Abort()
+	// Near is the interface in this process where the connection ends, in the sense of Path.Near.
+	Near() NIC
 }
 
-func (h *Host) newStream(ep tcpip.Endpoint, wq *waiter.Queue) *stream {
-	ep.SocketOptions().SetDelayOption(false)
-	s := &stream{TCPConn: gonet.NewTCPConn(wq, ep), host: h, ep: ep, wq: wq, closed: make(chan struct{})}
-	s.deadline.passed = make(chan struct{}, 1)
-	s.mss = h.segmentSize(ep)
-	id := ep.Info().(*stack.TransportEndpointInfo).ID
-	s.way.from, s.way.to = h.owner(addrOf(id.LocalAddress)), addrOf(id.RemoteAddress)
-	h.tcp.streams.Store(ep, s)
-	return s
-}
+// Filler writes a piece of a stream: all of b.
+type Filler interface{ Fill(b []byte) }
 
-// connect dials, and waits until the connection is up or ctx ends.
-func (h *Host) connect(ctx context.Context, local, remote tcpip.FullAddress, proto tcpip.NetworkProtocolNumber) (*stream, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	wq := new(waiter.Queue)
-	ep, terr := h.stack.NewEndpoint(tcp.ProtocolNumber, proto, wq)
-	if terr != nil {
-		return nil, streamError(terr)
-	}
-	if local != (tcpip.FullAddress{}) {
-		// One end of an earlier connection may be in TIME_WAIT on this port.
-		ep.SocketOptions().SetReuseAddress(true)
-		if terr := ep.Bind(local); terr != nil {
-			ep.Close()
-			return nil, streamError(terr)
-		}
-	}
-	entry, connected := waiter.NewChannelEntry(waiter.WritableEvents)
-	wq.EventRegister(&entry)
-	defer wq.EventUnregister(&entry)
-	terr = ep.Connect(remote)
-	if _, started := terr.(*tcpip.ErrConnectStarted); started {
-		select {
-		case <-ctx.Done():
-			ep.Close()
-			return nil, ctx.Err()
-		case <-connected:
-		}
-		terr = ep.LastError()
-	}
-	if terr != nil {
-		ep.Close()
-		return nil, streamError(terr)
-	}
-	return h.newStream(ep, wq), nil
-}
+// Taker takes all of b out of a stream, and reports whether it wants more. b belongs to the stream and is valid until
+// Take returns. Take must not call the stream.
+type Taker interface{ Take(b []byte) bool }
 
-// Send implements Stream.
-func (s *stream) Send(n int, fill Filler) (bool, error) {
-	if n <= 0 || n > MaxPiece {
-		return false, fmt.Errorf("stack: a piece of a stream of %d bytes: it has 1 to %d", n, MaxPiece)
-	}
-	s.sendMu.Lock()
-	defer s.sendMu.Unlock()
-	s.piece = piece{n: n, fill: fill}
-	s.unheard.Add(1) // before the answer to it can have come
-	_, terr := s.ep.Write(&s.piece, tcpip.WriteOptions{Atomic: true})
-	s.piece.fill = nil
-	if terr == nil && !s.piece.short {
-		return true, nil
-	}
-	s.unheard.Add(-1)
-	if s.piece.short {
-		return false, nil
-	}
-	if _, full := terr.(*tcpip.ErrWouldBlock); full {
-		return false, nil
-	}
-	return false, streamError(terr)
-}
-
-// Write implements net.Conn. Each small write is a segment of its own, and at once, unless the stream is crowded: then
-// they go together, by Nagle's algorithm, until something comes. Thousands of small segments overflow the queues on the
-// way, and the peer's receive buffer, which counts hundreds of bytes for each where the window counts its payload; and
-// gVisor's sender, with RACK, recovers but two of the lost segments in each retransmission timeout.
-func (s *stream) Write(b []byte) (int, error) {
-	if len(b) < s.mss && s.unheard.Add(1) > crowd {
-		if o := s.ep.SocketOptions(); !o.GetDelayOption() {
-			o.SetDelayOption(true)
-		}
-	}
-	return s.TCPConn.Write(b)
-}
-
-// part ends what a crowd began, and sends what waits.
-func (s *stream) part() {
-	s.parting.Store(false)
-	s.ep.SocketOptions().SetDelayOption(false)
-}
-
-// Crowded implements Stream.
-func (s *stream) Crowded(n int) bool {
-	if s.unheard.Load() < int64(n) {
-		return false
-	}
-	s.awaiting.Store(true)
-	return s.unheard.Load() >= int64(n)
-}
-
-// heard is called when a segment has come. Ending Nagle's algorithm takes the endpoint's lock, which a writer may hold.
-func (s *stream) heard() {
-	if s.ep.SocketOptions().GetDelayOption() && !s.parting.Swap(true) {
-		go s.part()
-	}
-	if s.unheard.Load() <= 0 {
-		return
-	}
-	s.unheard.Store(0)
-	if s.awaiting.Load() && s.awaiting.Swap(false) {
-		s.NotifyEvent(waiter.WritableEvents)
-	}
-}
-
-// piece is the payload of one Send. gVisor reads it, all at once, into the buffer that it will send from.
-type piece struct {
-	n     int
-	fill  Filler
-	short bool
-}
-
-func (p *piece) Len() int { return p.n }
-
-func (p *piece) Read(b []byte) (int, error) {
-	switch {
-	case len(b) == 0:
-		return 0, nil
-	case len(b) < p.n:
-		p.short = true
-		return 0, io.ErrShortBuffer
-	}
-	p.fill.Fill(b[:p.n])
-	return p.n, nil
-}
-
-// OnRoom implements Stream. gVisor notifies with the endpoint locked, so that f has to run elsewhere.
-func (s *stream) OnRoom(f func()) {
-	s.onRoom = f
-	s.roomReady = make(chan struct{}, 1)
-	s.room.Init(s, waiter.WritableEvents|waiter.EventErr|waiter.EventHUp)
-	s.wq.EventRegister(&s.room)
-	go func() {
-		for {
-			select {
-			case <-s.closed:
-				return
-			case <-s.roomReady:
-				s.onRoom()
-			}
-		}
-	}()
-}
-
-// NotifyEvent implements waiter.EventListener.
-func (s *stream) NotifyEvent(waiter.EventMask) {
-	select {
-	case s.roomReady <- struct{}{}:
-	default:
-	}
-}
-
-// MSS implements Stream.
-func (s *stream) MSS() int { return s.mss }
-
-// Offloaded implements Stream.
-func (s *stream) Offloaded() bool {
-	info := s.ep.Info().(*stack.TransportEndpointInfo)
-	n := s.host.owner(addrOf(info.ID.LocalAddress))
-	return n != nil && n.link.Offloads().TSO
-}
-
-// SetTOS implements Stream. gVisor has one value for both families, and never refuses one.
-func (s *stream) SetTOS(tos uint8) { _ = s.ep.SetSockOptInt(tcpip.IPv4TOSOption, int(tos)) }
-
-// Close implements net.Conn.
-func (s *stream) Close() error {
-	s.finish()
-	return s.TCPConn.Close()
-}
-
-// Abort implements Stream.
-func (s *stream) Abort() {
-	s.finish()
-	s.ep.Abort()
-}
-
-func (s *stream) finish() {
-	s.closeOnce.Do(func() {
-		close(s.closed)
-		s.host.tcp.streams.Delete(s.ep)
-		s.deadline.set(time.Time{})
-		if s.onRoom != nil {
-			s.wq.EventUnregister(&s.room)
-		}
-	})
-}
-
-// streamListener accepts Streams.
-type streamListener struct {
-	*gonet.TCPListener
-	host   *Host
-	ep     tcpip.Endpoint
-	wq     *waiter.Queue
-	closed chan struct{}
-	once   sync.Once
-}
-
-func (h *Host) listen(local tcpip.FullAddress, proto tcpip.NetworkProtocolNumber) (*streamListener, tcpip.Error) {
-	wq := new(waiter.Queue)
-	ep, err := h.stack.NewEndpoint(tcp.ProtocolNumber, proto, wq)
-	if err != nil {
-		return nil, err
-	}
-	// A server that restarts must not wait for its old connections' TIME-WAIT.
-	ep.SocketOptions().SetReuseAddress(true)
-	if err = ep.Bind(local); err == nil {
-		err = ep.Listen(listenBacklog)
-	}
-	if err != nil {
-		ep.Close()
-		return nil, err
-	}
-	return &streamListener{
-		TCPListener: gonet.NewTCPListener(h.stack, wq, ep), host: h, ep: ep, wq: wq, closed: make(chan struct{}),
-	}, nil
-}
-
-// Accept implements net.Listener.
-func (l *streamListener) Accept() (net.Conn, error) {
-	entry, ready := waiter.NewChannelEntry(waiter.ReadableEvents)
-	l.wq.EventRegister(&entry)
-	defer l.wq.EventUnregister(&entry)
-	for {
-		ep, wq, terr := l.ep.Accept(nil)
-		if terr == nil {
-			return l.host.newStream(ep, wq), nil
-		}
-		if _, wait := terr.(*tcpip.ErrWouldBlock); !wait {
-			select {
-			case <-l.closed:
-				return nil, net.ErrClosed
-			default:
-				return nil, streamError(terr)
-			}
-		}
-		select {
-		case <-l.closed:
-			return nil, net.ErrClosed
-		case <-ready:
-		}
-	}
-}
-
-// Close implements net.Listener.
-func (l *streamListener) Close() error {
-	l.once.Do(func() { close(l.closed) })
-	return l.TCPListener.Close()
-}
+// MaxPiece is the largest piece that Stream.Send takes, in bytes: what fits one frame of a link that segments, behind an
+// IP and a TCP header with all options.
+const MaxPiece = link.MaxSuperframe - (60 + 60) - 1

@@ -26,9 +26,16 @@ var mayImport = map[string][]string{
 	"rdmatransport": {"rdmatransport", "verbs", "stack"},
 }
 
-// mayUse says where a library may be imported, tests included where they are of that package.
-var mayUse = map[string][]string{
-	"gvisor.dev/gvisor": {"link", "stack", "tests"},
+// gVisor is what only package netstack is made of; the tests below these directories compare with it.
+const gVisor = "gvisor.dev/gvisor"
+
+var (
+	gVisorUsers   = []string{"stack/netstack", "link/linktest"}
+	gVisorTesters = []string{"stack", "link", "tests"}
+)
+
+func uses(imports []string, lib string) bool {
+	return slices.ContainsFunc(imports, func(i string) bool { return i == lib || strings.HasPrefix(i, lib+"/") })
 }
 
 type pkg struct {
@@ -72,13 +79,25 @@ func TestImports(t *testing.T) {
 				}
 			}
 		}
-		for _, i := range slices.Concat(p.Imports, p.TestImports, p.XTestImports) {
-			for lib, where := range mayUse {
-				if (i == lib || strings.HasPrefix(i, lib+"/")) && !slices.Contains(where, p.top()) {
-					t.Errorf("%s imports %s: only %v may name %s", p.ImportPath, i, where, lib)
-				}
-			}
+		if own := strings.TrimPrefix(p.ImportPath, module+"/"); uses(p.Imports, gVisor) && !slices.Contains(gVisorUsers, own) {
+			t.Errorf("%s imports gVisor: only %v may", p.ImportPath, gVisorUsers)
 		}
+		if uses(slices.Concat(p.TestImports, p.XTestImports), gVisor) && !slices.Contains(gVisorTesters, p.top()) {
+			t.Errorf("tests of %s import gVisor: only those below %v may", p.ImportPath, gVisorTesters)
+		}
+	}
+}
+
+// TestLinkedWithoutGVisor: a program that brings a stack of its own links no gVisor.
+func TestLinkedWithoutGVisor(t *testing.T) {
+	cmd := exec.Command("go", "list", "-deps", "./rdmatransport", "./link/tap", "./link/packet", "./link/pipe", "./link/impair", "./link/vlan")
+	cmd.Dir = ".."
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if deps := strings.Fields(string(out)); uses(deps, gVisor) {
+		t.Error("rdmatransport or a link imports gVisor")
 	}
 }
 

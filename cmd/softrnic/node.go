@@ -21,7 +21,7 @@ import (
 	"github.com/softrnic/softrnic/link/vlan"
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/rdmatransport/roce"
-	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/netstack"
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -50,7 +50,7 @@ type linkFlags struct {
 
 // node is a host with an RDMA device.
 type node struct {
-	host     *stack.Host
+	host     *netstack.Host
 	provider *rdmatransport.Provider
 	dev      *verbs.Device
 	captured *capture.Link // nil without --capture
@@ -68,14 +68,14 @@ func (f *nodeFlags) open(e *env) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	opts := []stack.Option{stack.Logger(log)}
+	opts := []netstack.Option{netstack.Logger(log)}
 	for _, a := range f.Addr {
-		opts = append(opts, stack.Addr(a.String()))
+		opts = append(opts, netstack.Addr(a.String()))
 	}
 	for _, gw := range f.Gateway {
-		opts = append(opts, stack.Gateway(gw.String()))
+		opts = append(opts, netstack.Gateway(gw.String()))
 	}
-	host, err := stack.New(l, opts...) // owns l now
+	host, err := netstack.New(l, opts...) // owns l now
 	if err != nil {
 		return nil, err
 	}

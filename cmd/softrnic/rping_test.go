@@ -12,7 +12,7 @@ import (
 
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/rdmatransport"
-	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/netstack"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
@@ -123,7 +123,7 @@ func TestRpingMemoryGone(t *testing.T) {
 	lan := pipe.New()
 	server := start(t, lan, "rping -s -d --addr 10.0.0.1/24")
 	server.await(t, &server.err, "msg=listening")
-	host, err := stack.New(lan.Port(), stack.Addr("10.0.0.2/24"))
+	host, err := netstack.New(lan.Port(), netstack.Addr("10.0.0.2/24"))
 	must(t, err)
 	defer host.Close()
 	dev, err := verbs.Open(rdmatransport.New(host))

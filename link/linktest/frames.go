@@ -173,3 +173,19 @@ func Queues(t *testing.T, a, b interface {
 		}
 	}
 }
+
+// TCPSuperframe is a TCP segment of n bytes with FIN, PSH and CWR set, to be cut at size.
+func TCPSuperframe(n, size int) link.Frame {
+	d := make([]byte, 14+40+32+n)
+	header.Ethernet(d).Encode(&header.EthernetFields{SrcAddr: "\x02\x00\x00\x00\x00\x01", DstAddr: "\x02\x00\x00\x00\x00\x02", Type: header.IPv6ProtocolNumber})
+	src, dst := tcpip.AddrFrom16([16]byte{0xfe, 0x80, 15: 1}), tcpip.AddrFrom16([16]byte{0xfe, 0x80, 15: 2})
+	header.IPv6(d[14:]).Encode(&header.IPv6Fields{PayloadLength: uint16(32 + n), TransportProtocol: 6, HopLimit: 64, SrcAddr: src, DstAddr: dst})
+	h := header.TCP(d[54:])
+	h.Encode(&header.TCPFields{SrcPort: 1, DstPort: 2, SeqNum: 0xffffff00, DataOffset: 32, Flags: header.TCPFlagAck | header.TCPFlagFin | header.TCPFlagPsh | 0x80})
+	h.SetChecksum(header.PseudoHeaderChecksum(6, src, dst, uint16(32+n)))
+	for i := range n {
+		d[86+i] = byte(i)
+	}
+	return link.Frame{Data: d, Segmentation: link.TCPv6, SegmentSize: uint16(size), HeaderLen: 86,
+		NeedsChecksum: true, ChecksumStart: 54, ChecksumOffset: 16}
+}

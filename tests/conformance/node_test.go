@@ -9,14 +9,14 @@ import (
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/rdmatransport/roce"
-	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/netstack"
 	"github.com/softrnic/softrnic/verbs"
 )
 
 // node is one host with a device.
 type node struct {
 	t    *testing.T
-	host *stack.Host
+	host *netstack.Host
 	prov *rdmatransport.Provider
 	dev  *verbs.Device
 	pd   *verbs.PD
@@ -26,12 +26,12 @@ type node struct {
 // newNode makes a node on l.
 func newNode(t *testing.T, l link.Link, device []rdmatransport.Option, addrs ...string) *node {
 	t.Helper()
-	var opts []stack.Option
+	var opts []netstack.Option
 	for _, a := range addrs {
-		opts = append(opts, stack.Addr(a))
+		opts = append(opts, netstack.Addr(a))
 	}
 	n := &node{t: t}
-	n.host = must(stack.New(l, opts...))(t)
+	n.host = must(netstack.New(l, opts...))(t)
 	n.prov = rdmatransport.New(n.host, device...)
 	t.Cleanup(func() { // where the test failed before close
 		if n.host != nil {

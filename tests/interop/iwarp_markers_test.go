@@ -13,7 +13,7 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/rdmatransport/iwarp"
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/rdmap"
-	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/netstack"
 	"github.com/softrnic/softrnic/tests/interop/peer"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
@@ -72,7 +72,7 @@ func openSecond(t *testing.T, n *peer.Netns, config iwarp.Config) softrnic {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	host, err := stack.New(l, stack.Addr("10.77.0.101/24"))
+	host, err := netstack.New(l, netstack.Addr("10.77.0.101/24"))
 	if err != nil {
 		t.Fatal(err)
 	}

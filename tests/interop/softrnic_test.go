@@ -20,7 +20,7 @@ import (
 	"github.com/softrnic/softrnic/link/packet"
 	"github.com/softrnic/softrnic/link/tap"
 	"github.com/softrnic/softrnic/rdmatransport"
-	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/netstack"
 	"github.com/softrnic/softrnic/tests/interop/peer"
 	"github.com/softrnic/softrnic/verbs"
 )
@@ -48,7 +48,7 @@ type softrnic struct {
 // openSoftRNIC opens a device behind a link, until the test ends.
 func openSoftRNIC(t *testing.T, l link.Link, opts ...rdmatransport.Option) device {
 	t.Helper()
-	host, err := stack.New(l, stack.Addr(softrnicCIDR4), stack.Addr(softrnicCIDR6))
+	host, err := netstack.New(l, netstack.Addr(softrnicCIDR4), netstack.Addr(softrnicCIDR6))
 	if err != nil {
 		t.Fatal(err)
 	}

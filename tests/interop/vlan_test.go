@@ -19,7 +19,7 @@ import (
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/capture"
 	"github.com/softrnic/softrnic/link/vlan"
-	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/netstack"
 	"github.com/softrnic/softrnic/tests/interop/peer"
 )
 
@@ -72,7 +72,7 @@ func TestVLAN(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			host, err := stack.New(tagged, stack.Addr(v.here4.String()), stack.Addr(v.here6.String()), stack.Addr(other.here4.String()))
+			host, err := netstack.New(tagged, netstack.Addr(v.here4.String()), netstack.Addr(v.here6.String()), netstack.Addr(other.here4.String()))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/rdmatransport"
-	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/netstack"
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -24,7 +24,7 @@ const (
 // node is a host with a device and one QP.
 type node struct {
 	t    testing.TB
-	host *stack.Host
+	host *netstack.Host
 	prov *rdmatransport.Provider
 	dev  *verbs.Device
 	mr   *verbs.MR
@@ -42,13 +42,13 @@ func newNode(t testing.TB, l link.Link, addrs ...string) *node {
 // newNodeWith is newNode with a device of one's own choice.
 func newNodeWith(t testing.TB, l link.Link, device []rdmatransport.Option, addrs ...string) *node {
 	t.Helper()
-	var opts []stack.Option
+	var opts []netstack.Option
 	for _, a := range addrs {
-		opts = append(opts, stack.Addr(a))
+		opts = append(opts, netstack.Addr(a))
 	}
 	n := &node{t: t}
 	var err error
-	n.host, err = stack.New(l, opts...)
+	n.host, err = netstack.New(l, opts...)
 	n.ok(err)
 	n.prov = rdmatransport.New(n.host, device...)
 	n.dev, err = verbs.Open(n.prov)

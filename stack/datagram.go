@@ -1,0 +1,141 @@
+package stack
+
+import (
+	"encoding/binary"
+	"net/netip"
+)
+
+// RoCEPort is the UDP destination port of RoCEv2 (IBTA annex A17, IANA).
+const RoCEPort = 4791
+
+// RoCEv1Type is the EtherType of RoCE v1 (IBTA annex A16).
+const RoCEv1Type = 0x8915
+
+// DatagramPort sends and receives what carries RoCE packets, UDP datagrams to port 4791 and the payloads of RoCE v1's
+// Ethernet frames, together with the header fields that the ICRC covers.
+type DatagramPort interface {
+	// Path prepares to send from one of the NIC's addresses to another host, to one of its own addresses, or to a multicast
+	// group, of which the NIC receives a copy itself if it has joined. Path starts to resolve the neighbour but does not
+	// wait: what is sent meanwhile is kept, up to a bound, and lost if nobody answers. The error wraps ENETUNREACH if there
+	// is no route, EADDRNOTAVAIL if the NIC does not have the source address.
+	Path(PathAttr) (Path, error)
+	// Sender takes a sender from the port's pool.
+	Sender() Sender
+	// Receive installs the function that gets every valid datagram for one of the NIC's addresses, or for a group that it
+	// has joined, on the link's receive goroutine. The function may send, but must not call Receive. Datagrams of one flow
+	// (addresses and source port) come in order and one at a time; those of others may come at the same time, on other
+	// goroutines, where the link has several queues. A nil function removes the one before, and waits until no call is
+	// running.
+	Receive(func(*Datagram))
+}
+
+// PathAttr says where a path leads and what its headers carry.
+type PathAttr struct {
+	Src, Dst     netip.Addr // of one family; an IPv6 zone is not needed
+	SrcPort      uint16     // UDP source port, 49152–65535 by a hash of the flow
+	TrafficClass uint8      // DSCP and ECN
+	Priority     uint8      // PCP, 0 to 7, of the tag that a link of a VLAN adds
+	HopLimit     uint8      // 0 means 64
+	FlowLabel    uint32     // 20 bits, IPv6 and RoCE v1 only
+	// V1 makes it a path of RoCE v1: a GRH (IBTA Vol 1 §8.3) takes the place of the IP and UDP headers, an IPv4 address in
+	// it is mapped into IPv6, SrcPort means nothing, and no router is passed.
+	V1 bool
+}
+
+// Ends are the addresses that a path leads from and to, and whether it is one of RoCE v1.
+type Ends struct {
+	Src, Dst netip.Addr
+	V1       bool
+}
+
+// Path is a way to one peer. Any number of senders may use it at once.
+type Path interface {
+	// Ends are the path's addresses, which never change.
+	Ends() *Ends
+	// MTU is the largest payload of one datagram on this path, in bytes.
+	MTU() int
+	// Batch is how many datagrams of n bytes the link takes in one frame; at least 1.
+	Batch(n int) int
+	// Near is the interface in this process that the path leads to through memory alone: one of the host's own, or one on
+	// the same [link.Shared] medium. It is nil if there is none. It may change at any time, as links are closed and
+	// addresses move. What is carried to it without packets is the same to everybody as what is carried in packets.
+	Near() NIC
+	// Close frees what the path holds.
+	Close()
+}
+
+// Sender gathers datagrams and sends them in as few frames as the link allows: consecutive datagrams of one path and one
+// size share a superframe. It is for one goroutine at a time.
+type Sender interface {
+	// Datagram adds a datagram of n payload bytes on p. It returns the IP and UDP headers as the receiver will see them
+	// (40+8 or 20+8 bytes, without checksums), or the GRH, to compute the ICRC over, and the payload for the caller to fill
+	// in; both are valid until the next call. It returns nil if n is 0 or more than p.MTU().
+	Datagram(p Path, n int) (header, payload []byte)
+	// Drop takes back the datagram that Datagram returned last, whose payload could not be filled in.
+	Drop()
+	// Flush sends everything and gives the sender back to the pool: it must not be used afterwards.
+	Flush()
+}
+
+// Datagram is what arrived in one frame: one UDP datagram, the equal segments of a superframe that was not cut, or one
+// packet of RoCE v1.
+type Datagram struct {
+	Src, Dst     netip.Addr
+	SrcPort      uint16
+	TrafficClass uint8  // DSCP and ECN of the outer header
+	TCI          uint16 // of the frame's tag: priority, 3 bits, and VLAN ID, the lower 12; 0 if it had none
+	Polled       bool   // it comes on the goroutine of whoever called NIC.Poll
+	HopLimit     uint8
+	Looped       bool // one of the host's own, which did not pass a link
+	V1           bool // of RoCE v1: SrcPort means nothing, and Header is the GRH
+	// Header is the IP header (20 or 40 bytes, no options) and the UDP header of the segment that Next returned last;
+	// before the first Next, those of the frame.
+	Header []byte
+	// Payload is the UDP payload of all segments together.
+	Payload []byte
+	// SegmentSize is the payload size of each segment but the last, which may be shorter.
+	SegmentSize int
+
+	next int // index of the segment that Next returns
+}
+
+// Next returns the next segment's payload, and makes Header what it would be had the frame been cut where Linux cuts it:
+// with the lengths of that segment, and the IPv4 ID counting up. ok is false after the last segment. Payload and Header
+// are valid until the receive function returns; each call changes Header.
+func (d *Datagram) Next() (payload []byte, ok bool) {
+	start := d.next * d.SegmentSize
+	if start >= len(d.Payload) {
+		return nil, false
+	}
+	n := min(d.SegmentSize, len(d.Payload)-start)
+	payload = d.Payload[start : start+n]
+	if d.SegmentSize < len(d.Payload) {
+		PutLengths(d.Header, n)
+		if d.next > 0 && d.Header[0]>>4 == 4 {
+			binary.BigEndian.PutUint16(d.Header[4:], binary.BigEndian.Uint16(d.Header[4:])+1)
+		}
+	}
+	d.next++
+	return payload, true
+}
+
+const (
+	ipv4Len = 20
+	ipv6Len = 40
+	udpLen  = 8
+)
+
+// PutLengths writes n bytes of payload into the length fields of header: of IP and UDP, or of a GRH (payload length). The
+// length of header tells which of them it is.
+func PutLengths(header []byte, n int) {
+	switch len(header) {
+	case ipv4Len + udpLen:
+		binary.BigEndian.PutUint16(header[2:], uint16(ipv4Len+udpLen+n))
+		binary.BigEndian.PutUint16(header[ipv4Len+4:], uint16(udpLen+n))
+	case ipv6Len + udpLen:
+		binary.BigEndian.PutUint16(header[4:], uint16(udpLen+n))
+		binary.BigEndian.PutUint16(header[ipv6Len+4:], uint16(udpLen+n))
+	default:
+		binary.BigEndian.PutUint16(header[4:], uint16(n))
+	}
+}

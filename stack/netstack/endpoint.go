@@ -1,0 +1,359 @@
+package netstack
+
+import (
+	"encoding/binary"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+
+	"gvisor.dev/gvisor/pkg/buffer"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/checksum"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/softrnic/softrnic/link"
+)
+
+// Endpoint is gVisor's link endpoint over a [Link]. TCP superframes and partial checksums pass through it in both
+// directions where the link has these offloads.
+type Endpoint struct {
+	link    link.Link
+	mac     [6]byte
+	offload link.Offloads
+	mtu     atomic.Uint32
+
+	handler    atomic.Pointer[func(*link.Frame) bool]
+	steering   atomic.Pointer[func(*link.Frame) bool]
+	dispatcher atomic.Pointer[gstack.NetworkDispatcher]
+	attach     sync.Once
+	scratch    sync.Pool // of *transmission
+}
+
+var (
+	_ gstack.LinkEndpoint = (*Endpoint)(nil)
+	_ gstack.GSOEndpoint  = (*Endpoint)(nil)
+
+	_ gstack.QueueingDiscipline = noQueue{}
+)
+
+// NewEndpoint makes the endpoint of l, which it owns from now on: closing the endpoint closes the link. Reception
+// starts when a NIC is created on it.
+func NewEndpoint(l link.Link) *Endpoint {
+	e := &Endpoint{link: l, offload: l.Offloads()}
+	copy(e.mac[:], l.MAC())
+	e.mtu.Store(uint32(l.MTU()))
+	e.scratch.New = func() any { return new(transmission) }
+	return e
+}
+
+// link.Link is what the endpoint stands on.
+func (e *Endpoint) Link() link.Link { return e.link }
+
+// SetFrameHandler installs h, which sees each frame received for this host (its own MAC address, broadcast,
+// multicast) before gVisor does, on the link's goroutines, and keeps it from gVisor by returning true. Nil removes it.
+func (e *Endpoint) SetFrameHandler(h func(*link.Frame) bool) {
+	if h == nil {
+		e.handler.Store(nil)
+		return
+	}
+	e.handler.Store(&h)
+}
+
+// SetSteering installs f, which sees each frame received, whoever it is for and before anyone else does, on the link's
+// goroutines, and keeps it by returning true. Nil removes it.
+func (e *Endpoint) SetSteering(f func(*link.Frame) bool) {
+	if f == nil {
+		e.steering.Store(nil)
+		return
+	}
+	e.steering.Store(&f)
+}
+
+// transmission is what WritePackets makes of a packet list, kept for the next one.
+type transmission struct {
+	frames []link.Frame
+	pieces [][]byte
+}
+
+// WritePackets implements stack.LinkWriter.
+func (e *Endpoint) WritePackets(pkts gstack.PacketBufferList) (int, tcpip.Error) {
+	t := e.scratch.Get().(*transmission)
+	for _, pkt := range pkts.AsSlice() {
+		t.add(pkt)
+	}
+	return e.transmit(t)
+}
+
+// transmit writes t's frames and takes t back.
+func (e *Endpoint) transmit(t *transmission) (int, tcpip.Error) {
+	n, err := e.link.Write(t.frames)
+	clear(t.frames)
+	clear(t.pieces)
+	t.frames, t.pieces = t.frames[:0], t.pieces[:0]
+	e.scratch.Put(t)
+	return n, tcpipError(err)
+}
+
+// QDisc is what NICs on the endpoint should have as their queueing discipline. It queues nothing, as gVisor's own that
+// does not, but makes no list of each packet.
+func (e *Endpoint) QDisc() gstack.QueueingDiscipline { return noQueue{e} }
+
+type noQueue struct{ e *Endpoint }
+
+// WritePacket implements stack.QueueingDiscipline.
+func (q noQueue) WritePacket(pkt *gstack.PacketBuffer) tcpip.Error {
+	t := q.e.scratch.Get().(*transmission)
+	t.add(pkt)
+	_, err := q.e.transmit(t)
+	return err
+}
+
+// Close implements stack.QueueingDiscipline.
+func (noQueue) Close() {}
+
+func (t *transmission) add(pkt *gstack.PacketBuffer) {
+	first := len(t.pieces)
+	views, skip := pkt.AsViewList()
+	for v := views.Front(); v != nil; v = v.Next() {
+		b := v.AsSlice()
+		if skip >= len(b) {
+			skip -= len(b)
+			continue
+		}
+		t.pieces = append(t.pieces, b[skip:])
+		skip = 0
+	}
+	// Growing t.pieces leaves earlier frames with the old array: the pieces in it stay what they are.
+	pieces := t.pieces[first:len(t.pieces):len(t.pieces)]
+	if len(pieces) == 0 {
+		return
+	}
+	f := link.Frame{Data: pieces[0], More: pieces[1:]}
+	if gso := &pkt.GSOOptions; gso.Type == gstack.GSOTCPv4 || gso.Type == gstack.GSOTCPv6 {
+		if gso.NeedsCsum {
+			f.NeedsChecksum = true
+			f.ChecksumStart = link.EthernetHeaderLen + gso.L3HdrLen
+			f.ChecksumOffset = gso.CsumOffset
+		}
+		if pkt.Data().Size() > int(gso.MSS) {
+			f.Segmentation = link.TCPv4
+			if gso.Type == gstack.GSOTCPv6 {
+				f.Segmentation = link.TCPv6
+			}
+			f.SegmentSize = gso.MSS
+			f.HeaderLen = uint16(pkt.HeaderSize())
+		}
+	}
+	t.frames = append(t.frames, f)
+}
+
+func tcpipError(err error) tcpip.Error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, net.ErrClosed):
+		return &tcpip.ErrClosedForSend{}
+	case errors.Is(err, link.ErrTooLong):
+		return &tcpip.ErrMessageTooLong{}
+	default:
+		return &tcpip.ErrNoBufferSpace{}
+	}
+}
+
+// receive is the link's Receiver.
+func (e *Endpoint) receive(frames []link.Frame) {
+	h, s := e.handler.Load(), e.steering.Load()
+	for i := range frames {
+		f := &frames[i]
+		if len(f.Data) < link.EthernetHeaderLen || s != nil && (*s)(f) {
+			continue
+		}
+		// A tag of VLAN 0 says no more than a priority (IEEE 802.1Q §6.8); the frames of any other are not this host's.
+		if link.Tagged(f.Data) && (!f.TakeTag() || f.TCI&link.VLANMask != 0) {
+			continue
+		}
+		to, ok := e.addressee(f.Data)
+		if !ok || h != nil && (*h)(f) {
+			continue
+		}
+		e.deliver(f, to)
+	}
+}
+
+// addressee says what kind of destination the frame has; ok is false if it is for another host.
+func (e *Endpoint) addressee(frame []byte) (kind tcpip.PacketType, ok bool) {
+	dst := [6]byte(frame)
+	switch {
+	case dst == e.mac:
+		return tcpip.PacketHost, true
+	case dst == [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}:
+		return tcpip.PacketBroadcast, true
+	default:
+		return tcpip.PacketMulticast, dst[0]&1 != 0
+	}
+}
+
+func (e *Endpoint) deliver(f *link.Frame, to tcpip.PacketType) {
+	d := e.dispatcher.Load()
+	if d == nil {
+		return
+	}
+	// gVisor trusts either every checksum of a link or none (CapabilityRXChecksumOffload), so what the medium does
+	// not vouch for is verified here.
+	if e.offload.Checksum && !f.NeedsChecksum && !f.ChecksumValid && !checksumsValid(f.Data) {
+		return
+	}
+	data := f.Data
+	h := headersLen(data)
+	payload := buffer.MakeWithView(buffer.NewViewWithData(data[:h]))
+	if len(data) > h {
+		_ = payload.Append(buffer.NewViewWithData(data[h:])) // fails for a nil view only
+	}
+	pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{Payload: payload})
+	defer pkt.DecRef()
+	pkt.PktType = to
+	if !e.ParseHeader(pkt) {
+		return
+	}
+	proto := header.Ethernet(data).Type()
+	pkt.NetworkProtocolNumber = proto
+	(*d).DeliverNetworkPacket(proto, pkt)
+}
+
+// wholeView is the largest frame that lies in one view, in bytes.
+const wholeView = 512
+
+// headersLen is how much of a frame is its first view. gVisor copies the view with the headers while it parses them, so
+// that of a long segment this should be nothing else; the rest is then in one piece, of a size that gVisor pools.
+func headersLen(frame []byte) int {
+	if len(frame) <= wholeView {
+		return len(frame)
+	}
+	n, proto := link.EthernetHeaderLen, tcpip.TransportProtocolNumber(0)
+	switch ip := frame[n:]; header.Ethernet(frame).Type() {
+	case header.IPv4ProtocolNumber:
+		n += int(header.IPv4(ip).HeaderLength())
+		proto = header.IPv4(ip).TransportProtocol()
+	case header.IPv6ProtocolNumber:
+		n += header.IPv6MinimumSize
+		proto = tcpip.TransportProtocolNumber(header.IPv6(ip).NextHeader())
+	}
+	if proto == header.TCPProtocolNumber {
+		return n + int(header.TCP(frame[n:]).DataOffset()) // at most 14+60+60
+	}
+	return wholeView
+}
+
+// checksumsValid verifies the IPv4 header's checksum and, of TCP and UDP in an unfragmented packet without extension
+// headers, the transport's. What it does not know is gVisor's to judge.
+func checksumsValid(frame []byte) bool {
+	ip := frame[link.EthernetHeaderLen:]
+	switch header.Ethernet(frame).Type() {
+	case header.IPv4ProtocolNumber:
+		h := header.IPv4(ip)
+		if !h.IsValid(len(ip)) || !h.IsChecksumValid() {
+			return false
+		}
+		if h.More() || h.FragmentOffset() != 0 {
+			return true
+		}
+		segment := ip[h.HeaderLength():h.TotalLength()]
+		if h.TransportProtocol() == header.UDPProtocolNumber && len(segment) >= 8 && binary.BigEndian.Uint16(segment[6:]) == 0 {
+			return true
+		}
+		return transportValid(h.TransportProtocol(), h.SourceAddress(), h.DestinationAddress(), segment)
+	case header.IPv6ProtocolNumber:
+		h := header.IPv6(ip)
+		if !h.IsValid(len(ip)) {
+			return false
+		}
+		segment := ip[header.IPv6MinimumSize:][:h.PayloadLength()]
+		return transportValid(tcpip.TransportProtocolNumber(h.NextHeader()), h.SourceAddress(), h.DestinationAddress(), segment)
+	}
+	return true
+}
+
+func transportValid(proto tcpip.TransportProtocolNumber, src, dst tcpip.Address, segment []byte) bool {
+	if proto != header.TCPProtocolNumber && proto != header.UDPProtocolNumber {
+		return true
+	}
+	sum := header.PseudoHeaderChecksum(proto, src, dst, uint16(len(segment)))
+	return checksum.Checksum(segment, sum) == 0xffff
+}
+
+// Attach implements stack.LinkEndpoint; the first call starts reception.
+func (e *Endpoint) Attach(d gstack.NetworkDispatcher) {
+	if d == nil {
+		e.dispatcher.Store(nil)
+		return
+	}
+	e.dispatcher.Store(&d)
+	e.attach.Do(func() { e.link.Attach(e.receive) })
+}
+
+// IsAttached implements stack.LinkEndpoint.
+func (e *Endpoint) IsAttached() bool { return e.dispatcher.Load() != nil }
+
+// Wait implements stack.LinkEndpoint. Close waits for the link's goroutine; here gVisor may hold locks that it needs.
+func (e *Endpoint) Wait() {}
+
+// Close implements stack.LinkEndpoint: it closes the link.
+func (e *Endpoint) Close() { _ = e.link.Close() }
+
+// SetOnCloseAction implements stack.LinkEndpoint; the link removes what it made.
+func (e *Endpoint) SetOnCloseAction(func()) {}
+
+// MTU implements stack.LinkEndpoint.
+func (e *Endpoint) MTU() uint32 { return e.mtu.Load() }
+
+// SetMTU implements stack.LinkEndpoint; more than the link's MTU is taken as that.
+func (e *Endpoint) SetMTU(mtu uint32) { e.mtu.Store(min(mtu, uint32(e.link.MTU()))) }
+
+// LinkAddress implements stack.LinkEndpoint.
+func (e *Endpoint) LinkAddress() tcpip.LinkAddress { return tcpip.LinkAddress(e.mac[:]) }
+
+// SetLinkAddress implements stack.LinkEndpoint and does nothing: the address is the link's.
+func (e *Endpoint) SetLinkAddress(tcpip.LinkAddress) {}
+
+// Capabilities implements stack.LinkEndpoint.
+func (e *Endpoint) Capabilities() gstack.LinkEndpointCapabilities {
+	c := gstack.LinkEndpointCapabilities(gstack.CapabilityResolutionRequired)
+	if e.offload.Checksum {
+		c |= gstack.CapabilityRXChecksumOffload
+	}
+	return c
+}
+
+// GSOMaxSize implements stack.GSOEndpoint.
+func (e *Endpoint) GSOMaxSize() uint32 { return link.MaxSuperframe }
+
+// SupportedGSO implements stack.GSOEndpoint. gVisor's TCP leaves a partial checksum whenever it segments on the host.
+func (e *Endpoint) SupportedGSO() gstack.SupportedGSO {
+	if e.offload.TSO && e.offload.Checksum {
+		return gstack.HostGSOSupported
+	}
+	return gstack.GSONotSupported
+}
+
+// MaxHeaderLength implements stack.LinkEndpoint.
+func (e *Endpoint) MaxHeaderLength() uint16 { return link.EthernetHeaderLen }
+
+// ARPHardwareType implements stack.LinkEndpoint.
+func (e *Endpoint) ARPHardwareType() header.ARPHardwareType { return header.ARPHardwareEther }
+
+// AddHeader implements stack.LinkEndpoint.
+func (e *Endpoint) AddHeader(pkt *gstack.PacketBuffer) {
+	header.Ethernet(pkt.LinkHeader().Push(link.EthernetHeaderLen)).Encode(&header.EthernetFields{
+		SrcAddr: pkt.EgressRoute.LocalLinkAddress,
+		DstAddr: pkt.EgressRoute.RemoteLinkAddress,
+		Type:    pkt.NetworkProtocolNumber,
+	})
+}
+
+// ParseHeader implements stack.LinkEndpoint.
+func (e *Endpoint) ParseHeader(pkt *gstack.PacketBuffer) bool {
+	_, ok := pkt.LinkHeader().Consume(link.EthernetHeaderLen)
+	return ok
+}

@@ -1,0 +1,200 @@
+// Package netstack is a [stack.Network] on gVisor's network stack: one host with an interface on each of its Ethernet
+// links. Addresses, routes, neighbours, ICMP echo, IGMP, MLD and TCP are gVisor's. RoCE packets pass beside it, on the
+// goroutine that received them, between the link and the datagram port.
+package netstack
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	gvisorlog "gvisor.dev/gvisor/pkg/log"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/network/arp"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
+	"gvisor.dev/gvisor/pkg/tcpip/ports"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/stack"
+)
+
+// gVisor writes warnings of its own about what peers do, to stderr, for the whole process. A library must not.
+func init() { gvisorlog.SetTarget(discard{}) }
+
+type discard struct{}
+
+func (discard) Emit(int, gvisorlog.Level, time.Time, string, ...any) {}
+
+// Host is one host on gVisor's netstack: addresses, routes, neighbours, ICMP echo and TCP are gVisor's; RoCEv2
+// datagrams pass beside it, between the link and the datagram port.
+type Host struct {
+	stack *gstack.Stack
+	tcp   *lazyTCP
+	nics  []*Interface
+	log   *slog.Logger
+
+	mu   sync.Mutex // held to change addresses and routes
+	once sync.Once  // Close
+}
+
+var _ stack.Network = (*Host)(nil)
+
+// Ports that the host draws for streams without one: above those that rdma_cm draws, as Linux does, and then asks the
+// host for. Neither knows which ones the other has in use.
+const (
+	firstEphemeral = 61000
+	lastEphemeral  = 65535
+)
+
+// New makes a host with l as its first NIC. It owns the links from now on, also where it returns an error.
+func New(l link.Link, opts ...Option) (*Host, error) {
+	c := &config{log: slog.New(slog.DiscardHandler)}
+	if err := c.addNIC(l, opts); err != nil {
+		for _, n := range c.nics {
+			_ = n.link.Close()
+		}
+		return nil, fmt.Errorf("netstack: %w", err)
+	}
+	h := &Host{log: c.log}
+	h.stack = gstack.New(gstack.Options{
+		NetworkProtocols: []gstack.NetworkProtocolFactory{
+			arp.NewProtocol,
+			// IGMP and MLD, so that switches which snoop them let groups and solicitations through.
+			ipv4.NewProtocolWithOptions(ipv4.Options{IGMP: ipv4.IGMPOptions{Enabled: true}}),
+			// No duplicate address detection (addresses would be unusable for a second) and no autoconfiguration:
+			// the addresses are those given.
+			ipv6.NewProtocolWithOptions(ipv6.Options{MLD: ipv6.MLDOptions{Enabled: true}}),
+		},
+		TransportProtocols: []gstack.TransportProtocolFactory{
+			h.newTCP, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6,
+		},
+		HandleLocal: true,
+	})
+	if err := h.stack.SetPortRange(firstEphemeral, lastEphemeral); err != nil {
+		panic(fmt.Sprintf("gVisor refuses ports %d to %d: %v", firstEphemeral, lastEphemeral, err)) // constants of this file
+	}
+	if err := h.configure(c); err != nil {
+		h.Close()
+		for _, n := range c.nics[len(h.nics):] {
+			_ = n.link.Close()
+		}
+		return nil, fmt.Errorf("netstack: %w", err)
+	}
+	return h, nil
+}
+
+func (h *Host) configure(c *config) error {
+	if err := h.reserveRoCE(); err != nil {
+		return err
+	}
+	for _, nc := range c.nics {
+		if err := h.addInterface(nc); err != nil {
+			return err
+		}
+	}
+	// Gateways last: the network that a gateway is in may be any of the addresses.
+	for i, nc := range c.nics {
+		for _, gw := range nc.gateways {
+			if err := h.nics[i].setGateway(gw); err != nil {
+				return err
+			}
+		}
+	}
+	// Frames must find every address in place.
+	for _, n := range h.nics {
+		n.endpoint.SetFrameHandler(n.port.handle)
+	}
+	return nil
+}
+
+// reserveRoCE takes UDP port 4791 from gVisor: no socket can bind it, and what is not for the datagram port (fragments,
+// IP options) is lost without an ICMP error.
+func (h *Host) reserveRoCE() error {
+	nets := []tcpip.NetworkProtocolNumber{ipv4.ProtocolNumber, ipv6.ProtocolNumber}
+	_, err := h.stack.PortManager.ReservePort(h.stack.SecureRNG(), ports.Reservation{
+		Networks: nets, Transport: udp.ProtocolNumber, Port: stack.RoCEPort,
+	}, nil)
+	if err == nil {
+		err = h.stack.RegisterTransportEndpoint(nets, udp.ProtocolNumber,
+			gstack.TransportEndpointID{LocalPort: stack.RoCEPort}, sink{}, ports.Flags{}, 0)
+	}
+	if err != nil {
+		return fmt.Errorf("reserve UDP port %d: %w", stack.RoCEPort, stackError(err))
+	}
+	return nil
+}
+
+// sink is a transport endpoint that drops everything.
+type sink struct{}
+
+func (sink) HandlePacket(gstack.TransportEndpointID, *gstack.PacketBuffer) {}
+func (sink) HandleError(gstack.TransportError, *gstack.PacketBuffer)       {}
+func (sink) Abort()                                                        {}
+func (sink) Wait()                                                         {}
+
+// NICs are the host's interfaces, as transports see them.
+func (h *Host) NICs() []stack.NIC {
+	nics := make([]stack.NIC, len(h.nics))
+	for i, n := range h.nics {
+		nics[i] = n
+	}
+	return nics
+}
+
+// Interfaces are the same as NICs, with what is to be set on them.
+func (h *Host) Interfaces() []*Interface { return append([]*Interface(nil), h.nics...) }
+
+// Close ends every connection and closes the links. It must not be called from a datagram receiver.
+func (h *Host) Close() error {
+	h.once.Do(func() {
+		for _, n := range h.nics {
+			n.leave()
+			n.steer(nil)
+			n.port.close()
+		}
+		h.stack.Destroy()
+		for _, n := range h.nics {
+			n.closeLoopback()
+		}
+	})
+	return nil
+}
+
+// owner is the interface that has address a, or nil.
+func (h *Host) owner(a netip.Addr) *Interface {
+	for _, n := range h.nics {
+		if n.has(a) {
+			return n
+		}
+	}
+	return nil
+}
+
+// setRoutes rebuilds the route table from what the interfaces have. h.mu is held.
+func (h *Host) setRoutes() {
+	var routes []tcpip.Route
+	for _, n := range h.nics {
+		for _, p := range n.prefixes {
+			if p.IsValid() {
+				routes = append(routes, tcpip.Route{Destination: subnet(p), NIC: n.id})
+			}
+		}
+		for _, gw := range n.gateways {
+			routes = append(routes, tcpip.Route{
+				Destination: subnet(netip.PrefixFrom(gw, 0)), Gateway: tcpipAddr(gw), NIC: n.id,
+			})
+		}
+	}
+	h.stack.SetRouteTable(routes)
+}
+
+func subnet(p netip.Prefix) tcpip.Subnet {
+	a := tcpip.AddressWithPrefix{Address: tcpipAddr(p.Addr()), PrefixLen: p.Bits()}
+	return a.Subnet()
+}

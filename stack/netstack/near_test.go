@@ -1,0 +1,151 @@
+package netstack_test
+
+import (
+	"context"
+	"io"
+	"net/netip"
+	"testing"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/capture"
+	"github.com/softrnic/softrnic/link/impair"
+	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/link/vlan"
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/netstack"
+)
+
+// TestNear: a path leads to an interface of the process as long as nothing but memory is in between.
+func TestNear(t *testing.T) {
+	lan := pipe.New()
+	a := newHost(t, lan.Port(), netstack.Addr("10.0.0.1/24"), netstack.Gateway("10.0.0.9"))
+	port := lan.Port()
+	b := newHost(t, port, netstack.Addr("10.0.0.2/24"), netstack.Addr("10.1.0.2/24"))
+	to := func(dst string) stack.Path {
+		t.Helper()
+		return newPath(t, a, stack.PathAttr{Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr(dst)})
+	}
+	own, p, routed, third := to("10.0.0.1"), to("10.0.0.2"), to("10.1.0.2"), to("10.0.0.3")
+	want := func(when string, p stack.Path, nic stack.NIC) {
+		t.Helper()
+		if got := p.Near(); got != nic {
+			t.Errorf("%s: %v is %v, want %v", when, p.Ends().Dst, got, nic)
+		}
+	}
+	nicA, nicB := a.NICs()[0], b.NICs()[0]
+	want("to itself", own, nicA)
+	want("on one switch", p, nicB)
+	want("behind a gateway", routed, nil)
+	want("of nobody", third, nil)
+
+	if err := b.Interfaces()[0].AddAddr("10.0.0.3/24"); err != nil {
+		t.Fatal(err)
+	}
+	want("added", third, nicB)
+	c := newHost(t, lan.Port(), netstack.Addr("10.0.0.3/24"))
+	want("of two hosts", third, nil)
+	if err := b.Interfaces()[0].RemoveAddr(netip.MustParseAddr("10.0.0.3")); err != nil {
+		t.Fatal(err)
+	}
+	want("of the other host", third, c.NICs()[0])
+	c.Close()
+	want("of a host that is closed", third, nil)
+
+	port.Close()
+	want("behind a link that is closed", p, nil)
+	a.Close()
+	want("on a host that is closed", own, nil)
+}
+
+// TestNearVLAN: on one switch, those of the same VLAN are near each other, and nobody else.
+func TestNearVLAN(t *testing.T) {
+	lan := pipe.New()
+	host := func(id int, addr string) *netstack.Host {
+		var l link.Link = lan.Port()
+		if id != 0 {
+			v, err := vlan.New(l, id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l = v
+		}
+		return newHost(t, l, netstack.Addr(addr))
+	}
+	a, b := host(5, "10.0.0.1/24"), host(5, "10.0.0.2/24")
+	host(6, "10.0.0.2/24")
+	host(0, "10.0.0.2/24")
+	host(6, "10.0.0.3/24")
+	host(0, "10.0.0.3/24")
+	for dst, want := range map[string]stack.NIC{"10.0.0.2": b.NICs()[0], "10.0.0.3": nil} {
+		p := newPath(t, a, stack.PathAttr{Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr(dst)})
+		if got := p.Near(); got != want {
+			t.Errorf("%s is %v, want %v", dst, got, want)
+		}
+	}
+}
+
+// TestNotNear: what is wrapped is looked at.
+func TestNotNear(t *testing.T) {
+	for name, wrap := range map[string]func(link.Link) (link.Link, error){
+		"capture": func(l link.Link) (link.Link, error) { return capture.New(l, io.Discard) },
+		"impair":  func(l link.Link) (link.Link, error) { return impair.New(l, impair.Config{}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			lan := pipe.New()
+			wrapped, err := wrap(lan.Port())
+			if err != nil {
+				t.Fatal(err)
+			}
+			hosts := []*netstack.Host{newHost(t, wrapped, netstack.Addr("10.0.0.1/24")), newHost(t, lan.Port(), netstack.Addr("10.0.0.2/24"))}
+			addrs := []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")}
+			for i, h := range hosts {
+				p := newPath(t, h, stack.PathAttr{Src: addrs[i], Dst: addrs[1-i]})
+				if n := p.Near(); n != nil {
+					t.Errorf("%v is %v", addrs[1-i], n)
+				}
+			}
+			l, err := hosts[0].ListenStream(netip.AddrPortFrom(addrs[0], 7))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			s, err := hosts[1].DialStream(context.Background(), netip.AddrPort{}, netip.AddrPortFrom(addrs[0], 7))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			if n := s.Near(); n != nil {
+				t.Errorf("the stream's end is %v", n)
+			}
+		})
+	}
+}
+
+// TestStreamNear: both ends of a connection know where the other is.
+func TestStreamNear(t *testing.T) {
+	lan := pipe.New()
+	hosts := [2]*netstack.Host{newHost(t, lan.Port(), netstack.Addr("10.0.0.1/24")), newHost(t, lan.Port(), netstack.Addr("10.0.0.2/24"))}
+	for _, from := range hosts {
+		l, err := hosts[0].ListenStream(netip.MustParseAddrPort("10.0.0.1:7"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := from.DialStream(context.Background(), netip.AddrPort{}, netip.MustParseAddrPort("10.0.0.1:7"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := s.Near(); n != hosts[0].NICs()[0] {
+			t.Errorf("the server's end is %v", n)
+		}
+		if n := c.(stack.Stream).Near(); n != from.NICs()[0] {
+			t.Errorf("the client's end is %v", n)
+		}
+		s.Close()
+		c.Close()
+		l.Close()
+	}
+}

@@ -1,0 +1,211 @@
+package netstack
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/softrnic/softrnic/link"
+)
+
+// freshFor is how long a neighbour's MAC is used before gVisor is asked again; asking is what makes gVisor probe a
+// neighbour that it has not heard of for a while.
+const freshFor = time.Second
+
+// maxHeld bounds the bytes that wait for one neighbour's MAC, above what a transport has in flight. A peer's first
+// packets would otherwise be lost and cost it a retransmission timeout at every connection.
+const maxHeld = 1 << 20
+
+type neighbourKey struct {
+	local, next netip.Addr
+}
+
+// neighbour is a next hop, shared by the paths that lead over it.
+type neighbour struct {
+	nic      *Interface
+	key      neighbourKey
+	resolved func(gstack.LinkResolutionResult) // n.onResolved, made once
+
+	mac     atomic.Uint64 // in the low 48 bits; 0 while unknown
+	stale   atomic.Bool   // gVisor is to be asked again; set by recheck
+	recheck *time.Timer   // from one question to the next
+
+	refs int // under nic.neighMu
+
+	mu        sync.Mutex
+	resolving bool // resolved will be called
+	closed    bool
+	held      []link.Frame
+	heldBytes int
+	waiters   []chan struct{} // closed at the next answer, whichever it is
+}
+
+// neighbour is the interface's neighbour for one next hop, with a reference for the caller. It starts resolution.
+func (n *Interface) neighbour(local, next netip.Addr) *neighbour {
+	k := neighbourKey{local, next}
+	n.neighMu.Lock()
+	nb := n.neighbours[k]
+	if nb == nil {
+		nb = &neighbour{nic: n, key: k}
+		nb.resolved = nb.onResolved
+		nb.recheck = time.AfterFunc(freshFor, func() { nb.stale.Store(true) })
+		n.neighbours[k] = nb
+	}
+	nb.refs++
+	first := nb.refs == 1
+	n.neighMu.Unlock()
+	if first {
+		_ = nb.resolve()
+	}
+	return nb
+}
+
+func (nb *neighbour) release() {
+	n := nb.nic
+	n.neighMu.Lock()
+	defer n.neighMu.Unlock()
+	if nb.refs--; nb.refs > 0 {
+		return
+	}
+	delete(n.neighbours, nb.key)
+	nb.recheck.Stop()
+	nb.mu.Lock()
+	defer nb.mu.Unlock()
+	nb.closed = true
+	nb.drop()
+}
+
+// lookup returns the MAC, or 0 while it is unknown.
+func (nb *neighbour) lookup() uint64 {
+	if nb.stale.Load() && nb.stale.CompareAndSwap(true, false) {
+		nb.recheck.Reset(freshFor)
+		_ = nb.resolve()
+	}
+	return nb.mac.Load()
+}
+
+// hold keeps a copy of f until the MAC is known, and returns 0; or the MAC if it is known by now.
+func (nb *neighbour) hold(f *link.Frame) uint64 {
+	nb.mu.Lock()
+	if mac := nb.mac.Load(); mac != 0 {
+		nb.mu.Unlock()
+		return mac
+	}
+	if nb.closed || nb.heldBytes+len(f.Data) > maxHeld {
+		nb.nic.port.counters.txNoRoute.Add(1)
+	} else {
+		c := *f
+		c.Data = slices.Clone(f.Data)
+		nb.held = append(nb.held, c)
+		nb.heldBytes += len(c.Data)
+	}
+	nb.mu.Unlock()
+	_ = nb.resolve()
+	return 0
+}
+
+// resolve asks gVisor for the MAC, unless an answer is being waited for. An error means that it cannot be asked: the
+// host is closed. nb.mu is not held: gVisor may answer before it returns.
+func (nb *neighbour) resolve() error {
+	nb.mu.Lock()
+	if nb.resolving || nb.closed {
+		nb.mu.Unlock()
+		return nil
+	}
+	nb.resolving = true
+	nb.mu.Unlock()
+
+	n := nb.nic
+	err := n.host.stack.GetLinkAddress(n.id, tcpipAddr(nb.key.next), tcpipAddr(nb.key.local), protocolOf(nb.key.next), nb.resolved)
+	switch err.(type) {
+	case nil:
+	case *tcpip.ErrWouldBlock:
+		// What was known does not answer any more.
+		nb.mu.Lock()
+		if nb.resolving {
+			nb.mac.Store(0)
+		}
+		nb.mu.Unlock()
+	default:
+		nb.onResolved(gstack.LinkResolutionResult{Err: err})
+		return stackError(err)
+	}
+	return nil
+}
+
+// onResolved is gVisor's answer. gVisor's lock on its own entry is held. What was held is written before the MAC can
+// be seen, so that nothing overtakes it.
+func (nb *neighbour) onResolved(r gstack.LinkResolutionResult) {
+	nb.mu.Lock()
+	defer nb.mu.Unlock()
+	nb.resolving = false
+	defer nb.wake() // when mac tells
+	if r.Err != nil || len(r.LinkAddress) != 6 {
+		nb.mac.Store(0)
+		nb.nic.host.log.Debug("neighbour not found", "nic", nb.nic.Name(), "addr", nb.key.next, "held", len(nb.held))
+		nb.drop()
+		return
+	}
+	mac := macNumber([]byte(r.LinkAddress))
+	for i := range nb.held {
+		putMAC(nb.held[i].Data, mac)
+	}
+	nb.nic.port.write(nb.nic.link, nb.held, false)
+	nb.held, nb.heldBytes = nil, 0
+	nb.mac.Store(mac)
+}
+
+// wait waits until the MAC is known, asking again whenever the answer is that nobody has the address.
+func (nb *neighbour) wait(ctx context.Context) error {
+	for {
+		nb.mu.Lock()
+		if nb.mac.Load() != 0 {
+			nb.mu.Unlock()
+			return nil
+		}
+		ch := make(chan struct{})
+		nb.waiters = append(nb.waiters, ch)
+		nb.mu.Unlock()
+		if err := nb.resolve(); err != nil {
+			return fmt.Errorf("%v cannot be asked for: %w", nb.key.next, err)
+		}
+		select {
+		case <-ch:
+		case <-ctx.Done():
+			return fmt.Errorf("%v does not answer: %w", nb.key.next, context.Cause(ctx))
+		}
+	}
+}
+
+// wake lets those go on that wait. nb.mu is held.
+func (nb *neighbour) wake() {
+	for _, ch := range nb.waiters {
+		close(ch)
+	}
+	nb.waiters = nil
+}
+
+// drop loses what is held. nb.mu is held.
+func (nb *neighbour) drop() {
+	nb.nic.port.counters.txNoRoute.Add(uint64(len(nb.held)))
+	nb.held, nb.heldBytes = nil, 0
+}
+
+func macNumber(b []byte) (mac uint64) {
+	for _, x := range b[:6] {
+		mac = mac<<8 | uint64(x)
+	}
+	return mac
+}
+
+func putMAC(b []byte, mac uint64) {
+	_ = b[5]
+	b[0], b[1], b[2], b[3], b[4], b[5] = byte(mac>>40), byte(mac>>32), byte(mac>>24), byte(mac>>16), byte(mac>>8), byte(mac)
+}

@@ -1,0 +1,209 @@
+package netstack
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"sync/atomic"
+	"syscall"
+
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/stack"
+)
+
+// path is a way to one peer from one UDP source port. There may be very many: what it can share with others is in trunk.
+type path struct {
+	*trunk
+	ids     atomic.Uint32 // the IPv4 ID given last
+	srcPort uint16
+	closed  atomic.Bool
+}
+
+// trunk is what paths have in common that differ in nothing but the source port: the headers of their datagrams, and
+// where frames go.
+type trunk struct {
+	trunkKey
+	refs int       // under nic.trunkMu
+	out  link.Link // the interface's link, or a loopback
+	v4   bool      // over IPv4
+	ends stack.Ends
+	// template is Ethernet, IP and UDP header, or of RoCE v1 GRH, without source port, lengths, ID and checksums.
+	template [ethLen + ipv6Len + udpLen]byte
+	pseudo   uint16 // sum of the UDP pseudo header without its length
+	headers  int    // bytes of template in use
+	way
+}
+
+// trunkKey is what makes a trunk: routes and MTUs change, and a path keeps those that it was opened with.
+type trunkKey struct {
+	attr stack.PathAttr // without SrcPort
+	own  *Interface     // where it leads to if that is one of the host's own
+	nb   *neighbour     // nil where the template's destination MAC is right: loopback, multicast
+	uso  bool
+	mtu  int // UDP payload
+}
+
+var _ stack.Path = (*path)(nil)
+
+// Path implements DatagramPort.
+func (p *port) Path(a stack.PathAttr) (stack.Path, error) {
+	n := p.nic
+	a.Src, a.Dst = a.Src.Unmap().WithZone(""), a.Dst.Unmap().WithZone("")
+	switch {
+	case !n.has(a.Src):
+		return nil, fmt.Errorf("path from %v: %s has no such address: %w", a.Src, n.Name(), syscall.EADDRNOTAVAIL)
+	case a.Dst.Is4() != a.Src.Is4():
+		return nil, fmt.Errorf("path from %v to %v: the addresses are of different IP versions", a.Src, a.Dst)
+	case !isHostAddr(a.Dst) && !a.Dst.IsMulticast() || a.Dst.IsLoopback():
+		return nil, fmt.Errorf("path to %v: want the address of a host or a multicast group", a.Dst)
+	case a.FlowLabel >= 1<<20:
+		return nil, fmt.Errorf("path to %v: flow label %#x does not fit in 20 bits", a.Dst, a.FlowLabel)
+	case a.Priority > 7:
+		return nil, fmt.Errorf("path to %v: priority %d is not in 0–7", a.Dst, a.Priority)
+	}
+	if a.HopLimit == 0 {
+		a.HopLimit = 64
+	}
+	srcPort := a.SrcPort
+	a.SrcPort = 0
+	shared, err := n.trunk(a)
+	if err != nil {
+		return nil, err
+	}
+	t := &path{trunk: shared, srcPort: srcPort}
+	t.ids.Store(rand.Uint32())
+	return t, nil
+}
+
+// trunk finds the trunk of a path, or makes it; with a reference for the caller.
+func (n *Interface) trunk(a stack.PathAttr) (*trunk, error) {
+	t := &trunk{trunkKey: trunkKey{attr: a}, refs: 1, out: n.link, v4: a.Src.Is4() && !a.V1, ends: stack.Ends{Src: a.Src, Dst: a.Dst, V1: a.V1}, way: way{from: n, to: a.Dst}}
+	mac, err := t.route(n)
+	if err != nil {
+		return nil, err
+	}
+	t.uso = !a.V1 && t.out.Offloads().USO && t.out.Offloads().Checksum
+	switch {
+	case a.V1:
+		t.headers = ethLen + grhLen
+	case t.v4:
+		t.headers = ethLen + ipv4Len + udpLen
+	default:
+		t.headers = ethLen + ipv6Len + udpLen
+	}
+	t.mtu = min(n.MTU(), link.MaxSuperframe) - (t.headers - ethLen)
+
+	n.trunkMu.Lock()
+	defer n.trunkMu.Unlock()
+	if old := n.trunks[t.trunkKey]; old != nil {
+		old.refs++
+		if t.nb != nil {
+			t.nb.release() // it has one
+		}
+		return old, nil
+	}
+	t.fill(mac, n.mac)
+	n.trunks[t.trunkKey] = t
+	return t, nil
+}
+
+// route finds out where the path's frames go, and their destination MAC where that is settled now.
+func (t *trunk) route(n *Interface) (mac []byte, err error) {
+	dst := tcpipAddr(t.attr.Dst)
+	if o := n.host.owner(t.attr.Dst); o != nil {
+		t.own = o
+		t.out, err = o.loopback()
+		return o.MAC(), err
+	}
+	if t.attr.Dst.IsMulticast() {
+		t.out = &groupLink{n.link, n, t.attr.Dst}
+		if t.attr.Dst.Is4() {
+			return []byte(header.EthernetAddressFromMulticastIPv4Address(dst)), nil
+		}
+		return []byte(header.EthernetAddressFromMulticastIPv6Address(dst)), nil
+	}
+	if mac, ok := macFromLinkLocal(t.attr.Dst); ok && t.attr.V1 {
+		return mac, nil
+	}
+	r, terr := n.host.stack.FindRoute(n.id, tcpipAddr(t.attr.Src), dst, protocolOf(t.attr.Dst), false)
+	if terr != nil {
+		n.host.mu.Lock()
+		defer n.host.mu.Unlock()
+		return nil, n.noRoute(t.attr.Dst)
+	}
+	defer r.Release()
+	next := t.attr.Dst
+	if hop := r.NextHop(); hop.BitLen() > 0 {
+		next, _ = netip.AddrFromSlice(hop.AsSlice())
+	}
+	if err := t.direct(next); err != nil {
+		return nil, err
+	}
+	t.nb = n.neighbour(t.attr.Src, next)
+	return make([]byte, 6), nil
+}
+
+// fill writes the template.
+func (t *trunk) fill(dst []byte, src [6]byte) {
+	b := t.template[:]
+	copy(b, dst)
+	copy(b[6:], src[:])
+	if t.attr.V1 {
+		binary.BigEndian.PutUint16(b[12:], stack.RoCEv1Type)
+		putGRH(b[ethLen:], &t.attr)
+		return
+	}
+	ip, ipLen := b[ethLen:], ipv6Len
+	if t.v4 {
+		ipLen = ipv4Len
+		binary.BigEndian.PutUint16(b[12:], uint16(header.IPv4ProtocolNumber))
+		header.IPv4(ip).Encode(&header.IPv4Fields{
+			TOS: t.attr.TrafficClass, Flags: header.IPv4FlagDontFragment, TTL: t.attr.HopLimit,
+			Protocol: uint8(header.UDPProtocolNumber),
+			SrcAddr:  tcpipAddr(t.attr.Src), DstAddr: tcpipAddr(t.attr.Dst),
+		})
+	} else {
+		binary.BigEndian.PutUint16(b[12:], uint16(header.IPv6ProtocolNumber))
+		header.IPv6(ip).Encode(&header.IPv6Fields{
+			TrafficClass: t.attr.TrafficClass, FlowLabel: t.attr.FlowLabel, HopLimit: t.attr.HopLimit,
+			TransportProtocol: header.UDPProtocolNumber,
+			SrcAddr:           tcpipAddr(t.attr.Src), DstAddr: tcpipAddr(t.attr.Dst),
+		})
+	}
+	header.UDP(ip[ipLen:]).Encode(&header.UDPFields{DstPort: stack.RoCEPort})
+	t.pseudo = header.PseudoHeaderChecksum(header.UDPProtocolNumber, tcpipAddr(t.attr.Src), tcpipAddr(t.attr.Dst), 0)
+}
+
+// Ends implements Path.
+func (t *trunk) Ends() *stack.Ends { return &t.ends }
+
+// MTU implements Path.
+func (t *trunk) MTU() int { return t.mtu }
+
+// Batch implements Path.
+func (t *trunk) Batch(n int) int {
+	if !t.uso || n <= 0 {
+		return 1
+	}
+	return max(1, min(link.MaxSegments, (link.MaxSuperframe-(t.headers-ethLen))/n))
+}
+
+// Close implements Path.
+func (p *path) Close() {
+	if p.closed.Swap(true) {
+		return
+	}
+	t, n := p.trunk, p.from
+	n.trunkMu.Lock()
+	defer n.trunkMu.Unlock()
+	if t.refs--; t.refs > 0 {
+		return
+	}
+	delete(n.trunks, t.trunkKey)
+	if t.nb != nil {
+		t.nb.release()
+	}
+}

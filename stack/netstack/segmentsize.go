@@ -1,0 +1,77 @@
+package netstack
+
+import (
+	"sync"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+)
+
+// gVisor does not tell a connection's segment size, and MPA needs it to lay out its frames. It follows from what the
+// peer's SYN said, so that is noted as it passes by, until the connection is handed out.
+
+// maxSYNs bounds the notes: a flood of SYNs cannot take more memory. Past it they are thrown away, and connections
+// whose note is lost go by the path's MTU alone.
+const maxSYNs = 1 << 14
+
+// synNotes is what the SYNs of connections said that are not handed out yet.
+type synNotes struct {
+	mu   sync.Mutex
+	said map[gstack.TransportEndpointID]synNote
+}
+
+type synNote struct {
+	mss     uint16
+	options uint8 // bytes of TCP options in a segment, at most
+}
+
+// see notes an incoming segment's options if it is a SYN. segment is the header as far as it is there; gVisor has not
+// checked its data offset yet.
+func (n *synNotes) see(id gstack.TransportEndpointID, segment header.TCP) {
+	if segment.Flags()&header.TCPFlagSyn == 0 || int(segment.DataOffset()) != len(segment) {
+		return
+	}
+	o := header.ParseSynOptions(segment.Options(), segment.Flags()&header.TCPFlagAck != 0)
+	note := synNote{mss: o.MSS}
+	if o.TS {
+		note.options = 12
+	}
+	if o.SACKPermitted {
+		// gVisor keeps room for as many blocks as fit into the 40 bytes that options may take.
+		note.options += 4 + (40-4-note.options)/8*8
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.said == nil || len(n.said) >= maxSYNs {
+		n.said = map[gstack.TransportEndpointID]synNote{}
+	}
+	n.said[id] = note
+}
+
+// take returns and forgets a connection's note.
+func (n *synNotes) take(id gstack.TransportEndpointID) (synNote, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	note, ok := n.said[id]
+	delete(n.said, id)
+	return note, ok
+}
+
+// segmentSize is the payload of a full segment of a new connection.
+func (h *Host) segmentSize(ep tcpip.Endpoint) int {
+	info := ep.Info().(*gstack.TransportEndpointInfo)
+	ip := header.IPv6MinimumSize
+	if info.ID.LocalAddress.Len() == header.IPv4AddressSize {
+		ip = header.IPv4MinimumSize
+	}
+	size := header.TCPDefaultMSS
+	if n := h.owner(addrOf(info.ID.LocalAddress)); n != nil {
+		size = n.MTU() - ip - header.TCPMinimumSize
+	}
+	note, ok := h.tcp.syns.take(info.ID)
+	if !ok {
+		return size - 40 // of options, at most
+	}
+	return min(size, int(note.mss)) - int(note.options)
+}

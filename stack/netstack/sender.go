@@ -1,0 +1,259 @@
+package netstack
+
+import (
+	"encoding/binary"
+	"sync"
+
+	"gvisor.dev/gvisor/pkg/tcpip/checksum"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/stack"
+)
+
+// The way of a datagram out: Datagram lays headers and payload down in the sender's buffer and lengthens the frame
+// being built while the next datagram fits in; finish completes the frame's headers once its payload is written;
+// emit hands the finished frames to the link, which copies them or sends them, so that the buffer is free again.
+
+// Bytes of a sender's buffer: small frames share its first half, and a whole superframe still fits behind them.
+const (
+	maxFrame     = ethLen + 2*link.TagLen + link.MaxSuperframe
+	senderBuffer = 2 * maxFrame
+	minFrame     = 60 // IEEE 802.3 §3.2.8, without FCS
+)
+
+type sender struct {
+	port   *port
+	raw    bool         // its frames are a FrameSender's
+	out    link.Link    // where all of frames go
+	frames []link.Frame // finished, in buf
+
+	// The frame being built is buf[start:end] on path; path is nil if there is none.
+	path       *path
+	start, end int
+	segments   int
+	size       int    // payload bytes of its first segment
+	last       int    // and of its last
+	id         uint16 // IPv4 ID of its last segment
+
+	ids struct {
+		path *path
+		last uint32 // drawn
+		left int    // drawn and not used
+	}
+
+	fresh bool // Drop may take its last segment back
+	whole int  // bytes of the frame that Drop may take back; 0 if none
+
+	datagrams uint64
+	view      [ipv6Len + udpLen]byte // what Datagram returned as header
+	buf       [senderBuffer]byte
+}
+
+var senders = sync.Pool{New: func() any { return new(sender) }}
+
+// Sender implements DatagramPort.
+func (p *port) Sender() stack.Sender { return p.take() }
+
+func (p *port) take() *sender {
+	s := senders.Get().(*sender)
+	s.port = p
+	return s
+}
+
+// Datagram implements Sender.
+func (s *sender) Datagram(pt stack.Path, n int) (header, payload []byte) {
+	p, ok := pt.(*path)
+	if !ok || n <= 0 || n > p.mtu {
+		return nil, nil
+	}
+	var id uint16
+	if p.v4 {
+		id = s.nextID(p)
+	}
+	if !s.extends(p, n, id) {
+		s.begin(p, id)
+		s.size = n
+	}
+	s.segments++
+	s.last, s.id, s.fresh = n, id, true
+	s.datagrams++
+	payload = s.buf[s.end : s.end+n : s.end+n]
+	s.end += n
+
+	header = s.view[:p.headers-ethLen]
+	stack.PutLengths(header, n)
+	if p.v4 {
+		binary.BigEndian.PutUint16(header[4:], id)
+	}
+	return header, payload
+}
+
+// Frame implements FrameSender.
+func (s *sender) Frame(n int) []byte {
+	l := s.port.nic.link
+	if n < ethLen || n > min(ethLen+2*link.TagLen+l.MTU(), maxFrame) {
+		return nil
+	}
+	s.finish()
+	if s.out != l || len(s.buf)-s.end < maxFrame {
+		s.emit()
+		s.out = l
+	}
+	s.whole = max(n, minFrame)
+	b := s.buf[s.end : s.end+s.whole : s.end+s.whole]
+	clear(b[n:])
+	s.end += s.whole
+	s.frames = append(s.frames, link.Frame{Data: b})
+	return b[:n:n]
+}
+
+// nextID draws the IPv4 ID of a datagram on p. What follows the first is likely to be followed by more: a bunch of IDs is
+// drawn for them, of which those left over are nobody's.
+func (s *sender) nextID(p *path) uint16 {
+	const bunch = 16
+	switch {
+	case s.ids.path != p:
+		s.ids.path, s.ids.last, s.ids.left = p, p.ids.Add(1), 0
+		return uint16(s.ids.last)
+	case s.ids.left == 0:
+		s.ids.last, s.ids.left = p.ids.Add(bunch)-bunch, bunch
+	}
+	s.ids.left--
+	s.ids.last++
+	return uint16(s.ids.last)
+}
+
+// Drop implements Sender.
+func (s *sender) Drop() {
+	if s.whole > 0 {
+		s.end -= s.whole
+		s.frames = s.frames[:len(s.frames)-1]
+		s.whole = 0
+	}
+	if s.path == nil || !s.fresh {
+		return
+	}
+	s.fresh = false
+	s.datagrams--
+	s.end -= s.last
+	if s.segments--; s.segments == 0 {
+		s.end, s.path = s.start, nil
+		return
+	}
+	s.last, s.id = s.size, s.id-1
+}
+
+// extends reports whether a datagram can be the next segment of the frame being built. Another sender on the path
+// may have taken an ID between, which where the kernel cuts the superframe would be given twice.
+func (s *sender) extends(p *path, n int, id uint16) bool {
+	return s.path == p && p.uso && s.last == s.size && n <= s.size && s.segments < link.MaxSegments &&
+		s.end-s.start-ethLen+n <= link.MaxSuperframe && (id == s.id+1 || !p.v4)
+}
+
+// begin finishes the frame being built and starts the next with p's headers.
+func (s *sender) begin(p *path, id uint16) {
+	s.finish()
+	if s.out != p.out || len(s.buf)-s.end < maxFrame {
+		s.emit()
+		s.out = p.out
+	}
+	s.path, s.start, s.segments = p, s.end, 0
+	s.end += copy(s.buf[s.end:], p.template[:p.headers])
+	copy(s.view[:], p.template[ethLen:p.headers])
+	if p.ends.V1 {
+		return
+	}
+	binary.BigEndian.PutUint16(s.buf[s.start+p.headers-udpLen:], p.srcPort)
+	binary.BigEndian.PutUint16(s.view[p.headers-ethLen-udpLen:], p.srcPort)
+	if p.v4 {
+		binary.BigEndian.PutUint16(s.buf[s.start+ethLen+4:], id)
+	}
+}
+
+// finish completes the frame being built and adds it to frames.
+func (s *sender) finish() {
+	p := s.path
+	if p == nil {
+		return
+	}
+	s.path = nil
+	f := link.Frame{Data: s.buf[s.start:s.end:s.end], TCI: uint16(p.attr.Priority) << link.PriorityShift}
+	ip := f.Data[ethLen:]
+	ipLen := p.headers - ethLen - udpLen
+	stack.PutLengths(ip[:p.headers-ethLen], s.end-s.start-p.headers)
+	if p.v4 {
+		h := header.IPv4(ip[:ipv4Len])
+		h.SetChecksum(^h.CalculateChecksum())
+	}
+	// A single datagram goes without a UDP checksum, over IPv6 too (RFC 6935), as Linux's rxe sends and takes it: the
+	// ICRC covers more. For a superframe Linux insists on one.
+	if s.segments > 1 {
+		f.Segmentation, f.SegmentSize, f.HeaderLen = link.UDP, uint16(s.size), uint16(p.headers)
+		f.NeedsChecksum, f.ChecksumStart, f.ChecksumOffset = true, uint16(p.headers-udpLen), 6
+		udp := header.UDP(ip[ipLen:])
+		udp.SetChecksum(checksum.Combine(p.pseudo, udp.Length()))
+	}
+	if nb := p.nb; nb != nil {
+		mac := nb.lookup()
+		if mac == 0 {
+			mac = nb.hold(&f)
+		}
+		if mac == 0 {
+			s.end = s.start
+			return
+		}
+		putMAC(f.Data, mac)
+	}
+	s.frames = append(s.frames, f)
+}
+
+// emit writes the finished frames; the buffer is empty afterwards.
+func (s *sender) emit() {
+	s.port.write(s.out, s.frames, s.raw)
+	s.frames = s.frames[:0]
+	s.start, s.end = 0, 0
+}
+
+// Flush implements Sender.
+func (s *sender) Flush() {
+	s.finish()
+	s.emit()
+	s.port.counters.txDatagrams.Add(s.datagrams)
+	s.port, s.raw, s.out, s.datagrams, s.ids.path, s.whole = nil, false, nil, 0, nil, 0
+	senders.Put(s)
+}
+
+// write writes all of frames but those that out refuses. Of raw ones only those are counted.
+func (p *port) write(out link.Link, frames []link.Frame, raw bool) {
+	var sent, bytes uint64
+	var more stack.Traffic
+	for len(frames) > 0 {
+		n, err := out.Write(frames)
+		for i := range frames[:n] {
+			f := &frames[i]
+			bytes += uint64(len(f.Data))
+			segments := 1
+			if f.Segmentation != link.NoSegmentation {
+				segments = (len(f.Data) - int(f.HeaderLen) + int(f.SegmentSize) - 1) / int(f.SegmentSize)
+			}
+			countCut(&more, f.Data, segments, int(f.HeaderLen))
+		}
+		sent += uint64(n)
+		frames = frames[n:]
+		if err == nil && n > 0 {
+			continue
+		}
+		if len(frames) > 0 {
+			frames = frames[1:]
+		}
+		p.counters.txErrors.Add(1)
+	}
+	if sent > 0 && !raw {
+		p.counters.txFrames.Add(sent)
+		p.counters.txBytes.Add(bytes)
+		_, looped := out.(*pipe.Port)
+		p.counters.sent.add(looped, sent, bytes, &more)
+	}
+}

@@ -1,0 +1,315 @@
+package netstack
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/waiter"
+
+	"github.com/softrnic/softrnic/stack"
+)
+
+// listenBacklog is how many connections a listener keeps that nobody has accepted.
+const listenBacklog = 4096
+
+// crowd is how many small writes go out by themselves before anything comes from the peer. gVisor's TCP acknowledges up
+// to 100 segments at once: with fewer than that between two acknowledgements, what is under way does not add up.
+const crowd = 64
+
+// stream is a gVisor TCP endpoint as a Stream. Plain reading and writing are gonet's.
+type stream struct {
+	*gonet.TCPConn
+	host *Host
+	ep   tcpip.Endpoint
+	wq   *waiter.Queue
+	mss  int
+
+	sendMu sync.Mutex // for piece
+	piece  piece
+
+	unheard  atomic.Int64 // pieces sent since anything came
+	awaiting atomic.Bool  // Crowded said yes
+	parting  atomic.Bool  // part is to run
+
+	room      waiter.Entry
+	onRoom    func()
+	roomReady chan struct{}
+
+	data      waiter.Entry
+	dataReady dataReady // nil before the first Wait
+	intake    intake
+	deadline  deadline
+
+	closed    chan struct{}
+	closeOnce sync.Once
+	way
+}
+
+func (h *Host) newStream(ep tcpip.Endpoint, wq *waiter.Queue) *stream {
+	ep.SocketOptions().SetDelayOption(false)
+	s := &stream{TCPConn: gonet.NewTCPConn(wq, ep), host: h, ep: ep, wq: wq, closed: make(chan struct{})}
+	s.deadline.passed = make(chan struct{}, 1)
+	s.mss = h.segmentSize(ep)
+	id := ep.Info().(*gstack.TransportEndpointInfo).ID
+	s.way.from, s.way.to = h.owner(addrOf(id.LocalAddress)), addrOf(id.RemoteAddress)
+	h.tcp.streams.Store(ep, s)
+	return s
+}
+
+// connect dials, and waits until the connection is up or ctx ends.
+func (h *Host) connect(ctx context.Context, local, remote tcpip.FullAddress, proto tcpip.NetworkProtocolNumber) (*stream, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	wq := new(waiter.Queue)
+	ep, terr := h.stack.NewEndpoint(tcp.ProtocolNumber, proto, wq)
+	if terr != nil {
+		return nil, streamError(terr)
+	}
+	if local != (tcpip.FullAddress{}) {
+		// One end of an earlier connection may be in TIME_WAIT on this port.
+		ep.SocketOptions().SetReuseAddress(true)
+		if terr := ep.Bind(local); terr != nil {
+			ep.Close()
+			return nil, streamError(terr)
+		}
+	}
+	entry, connected := waiter.NewChannelEntry(waiter.WritableEvents)
+	wq.EventRegister(&entry)
+	defer wq.EventUnregister(&entry)
+	terr = ep.Connect(remote)
+	if _, started := terr.(*tcpip.ErrConnectStarted); started {
+		select {
+		case <-ctx.Done():
+			ep.Close()
+			return nil, ctx.Err()
+		case <-connected:
+		}
+		terr = ep.LastError()
+	}
+	if terr != nil {
+		ep.Close()
+		return nil, streamError(terr)
+	}
+	return h.newStream(ep, wq), nil
+}
+
+// Send implements Stream.
+func (s *stream) Send(n int, fill stack.Filler) (bool, error) {
+	if n <= 0 || n > stack.MaxPiece {
+		return false, fmt.Errorf("netstack: a piece of a stream of %d bytes: it has 1 to %d", n, stack.MaxPiece)
+	}
+	s.sendMu.Lock()
+	defer s.sendMu.Unlock()
+	s.piece = piece{n: n, fill: fill}
+	s.unheard.Add(1) // before the answer to it can have come
+	_, terr := s.ep.Write(&s.piece, tcpip.WriteOptions{Atomic: true})
+	s.piece.fill = nil
+	if terr == nil && !s.piece.short {
+		return true, nil
+	}
+	s.unheard.Add(-1)
+	if s.piece.short {
+		return false, nil
+	}
+	if _, full := terr.(*tcpip.ErrWouldBlock); full {
+		return false, nil
+	}
+	return false, streamError(terr)
+}
+
+// Write implements net.Conn. Each small write is a segment of its own, and at once, unless the stream is crowded: then
+// they go together, by Nagle's algorithm, until something comes. Thousands of small segments overflow the queues on the
+// way, and the peer's receive buffer, which counts hundreds of bytes for each where the window counts its payload; and
+// gVisor's sender, with RACK, recovers but two of the lost segments in each retransmission timeout.
+func (s *stream) Write(b []byte) (int, error) {
+	if len(b) < s.mss && s.unheard.Add(1) > crowd {
+		if o := s.ep.SocketOptions(); !o.GetDelayOption() {
+			o.SetDelayOption(true)
+		}
+	}
+	return s.TCPConn.Write(b)
+}
+
+// part ends what a crowd began, and sends what waits.
+func (s *stream) part() {
+	s.parting.Store(false)
+	s.ep.SocketOptions().SetDelayOption(false)
+}
+
+// Crowded implements Stream.
+func (s *stream) Crowded(n int) bool {
+	if s.unheard.Load() < int64(n) {
+		return false
+	}
+	s.awaiting.Store(true)
+	return s.unheard.Load() >= int64(n)
+}
+
+// heard is called when a segment has come. Ending Nagle's algorithm takes the endpoint's lock, which a writer may hold.
+func (s *stream) heard() {
+	if s.ep.SocketOptions().GetDelayOption() && !s.parting.Swap(true) {
+		go s.part()
+	}
+	if s.unheard.Load() <= 0 {
+		return
+	}
+	s.unheard.Store(0)
+	if s.awaiting.Load() && s.awaiting.Swap(false) {
+		s.NotifyEvent(waiter.WritableEvents)
+	}
+}
+
+// piece is the payload of one Send. gVisor reads it, all at once, into the buffer that it will send from.
+type piece struct {
+	n     int
+	fill  stack.Filler
+	short bool
+}
+
+func (p *piece) Len() int { return p.n }
+
+func (p *piece) Read(b []byte) (int, error) {
+	switch {
+	case len(b) == 0:
+		return 0, nil
+	case len(b) < p.n:
+		p.short = true
+		return 0, io.ErrShortBuffer
+	}
+	p.fill.Fill(b[:p.n])
+	return p.n, nil
+}
+
+// OnRoom implements Stream. gVisor notifies with the endpoint locked, so that f has to run elsewhere.
+func (s *stream) OnRoom(f func()) {
+	s.onRoom = f
+	s.roomReady = make(chan struct{}, 1)
+	s.room.Init(s, waiter.WritableEvents|waiter.EventErr|waiter.EventHUp)
+	s.wq.EventRegister(&s.room)
+	go func() {
+		for {
+			select {
+			case <-s.closed:
+				return
+			case <-s.roomReady:
+				s.onRoom()
+			}
+		}
+	}()
+}
+
+// NotifyEvent implements waiter.EventListener.
+func (s *stream) NotifyEvent(waiter.EventMask) {
+	select {
+	case s.roomReady <- struct{}{}:
+	default:
+	}
+}
+
+// MSS implements Stream.
+func (s *stream) MSS() int { return s.mss }
+
+// Offloaded implements Stream.
+func (s *stream) Offloaded() bool {
+	info := s.ep.Info().(*gstack.TransportEndpointInfo)
+	n := s.host.owner(addrOf(info.ID.LocalAddress))
+	return n != nil && n.link.Offloads().TSO
+}
+
+// SetTOS implements Stream. gVisor has one value for both families, and never refuses one.
+func (s *stream) SetTOS(tos uint8) { _ = s.ep.SetSockOptInt(tcpip.IPv4TOSOption, int(tos)) }
+
+// Close implements net.Conn.
+func (s *stream) Close() error {
+	s.finish()
+	return s.TCPConn.Close()
+}
+
+// Abort implements Stream.
+func (s *stream) Abort() {
+	s.finish()
+	s.ep.Abort()
+}
+
+func (s *stream) finish() {
+	s.closeOnce.Do(func() {
+		close(s.closed)
+		s.host.tcp.streams.Delete(s.ep)
+		s.deadline.set(time.Time{})
+		if s.onRoom != nil {
+			s.wq.EventUnregister(&s.room)
+		}
+	})
+}
+
+// streamListener accepts Streams.
+type streamListener struct {
+	*gonet.TCPListener
+	host   *Host
+	ep     tcpip.Endpoint
+	wq     *waiter.Queue
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (h *Host) listen(local tcpip.FullAddress, proto tcpip.NetworkProtocolNumber) (*streamListener, tcpip.Error) {
+	wq := new(waiter.Queue)
+	ep, err := h.stack.NewEndpoint(tcp.ProtocolNumber, proto, wq)
+	if err != nil {
+		return nil, err
+	}
+	// A server that restarts must not wait for its old connections' TIME-WAIT.
+	ep.SocketOptions().SetReuseAddress(true)
+	if err = ep.Bind(local); err == nil {
+		err = ep.Listen(listenBacklog)
+	}
+	if err != nil {
+		ep.Close()
+		return nil, err
+	}
+	return &streamListener{
+		TCPListener: gonet.NewTCPListener(h.stack, wq, ep), host: h, ep: ep, wq: wq, closed: make(chan struct{}),
+	}, nil
+}
+
+// Accept implements net.Listener.
+func (l *streamListener) Accept() (net.Conn, error) {
+	entry, ready := waiter.NewChannelEntry(waiter.ReadableEvents)
+	l.wq.EventRegister(&entry)
+	defer l.wq.EventUnregister(&entry)
+	for {
+		ep, wq, terr := l.ep.Accept(nil)
+		if terr == nil {
+			return l.host.newStream(ep, wq), nil
+		}
+		if _, wait := terr.(*tcpip.ErrWouldBlock); !wait {
+			select {
+			case <-l.closed:
+				return nil, net.ErrClosed
+			default:
+				return nil, streamError(terr)
+			}
+		}
+		select {
+		case <-l.closed:
+			return nil, net.ErrClosed
+		case <-ready:
+		}
+	}
+}
+
+// Close implements net.Listener.
+func (l *streamListener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return l.TCPListener.Close()
+}

@@ -1,0 +1,307 @@
+package netstack_test
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/netstack"
+)
+
+// streams makes a TCP connection between two hosts on links of the given MTUs.
+func streams(tb testing.TB, mtuA, mtuB int) (a, b stack.Stream) {
+	tb.Helper()
+	lan := pipe.New(pipe.WithMTU(mtuA))
+	return streamsOn(tb, lan.Port(), mtuLink{lan.Port(), mtuB})
+}
+
+// streamsOn makes a TCP connection between two hosts on links of one network.
+func streamsOn(tb testing.TB, linkA, linkB link.Link) (a, b stack.Stream) {
+	tb.Helper()
+	hostA, err := netstack.New(linkA, netstack.Addr("10.0.0.1/24"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { hostA.Close() })
+	hostB, err := netstack.New(linkB, netstack.Addr("10.0.0.2/24"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { hostB.Close() })
+	l, err := hostB.ListenStream(netip.MustParseAddrPort("10.0.0.2:7"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer l.Close()
+	if a, err = hostA.DialStream(tb.Context(), netip.AddrPort{}, netip.MustParseAddrPort("10.0.0.2:7")); err != nil {
+		tb.Fatal(err)
+	}
+	c, err := l.Accept()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	b = c.(stack.Stream)
+	tb.Cleanup(func() { a.Abort(); b.Abort() })
+	return a, b
+}
+
+// A port that is asked for can be had though another connection is, or was lately, on it; one that is not asked for is
+// none of those that others draw from.
+func TestStreamLocalPort(t *testing.T) {
+	lan := pipe.New()
+	var hosts [2]*netstack.Host
+	for i, addr := range []string{"10.0.0.1/24", "10.0.0.2/24"} {
+		h, err := netstack.New(lan.Port(), netstack.Addr(addr))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer h.Close()
+		hosts[i] = h
+	}
+	dial := func(laddr netip.AddrPort, port uint16) netip.AddrPort {
+		t.Helper()
+		l, err := hosts[1].ListenStream(netip.AddrPortFrom(netip.Addr{}, port))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		c, err := hosts[0].DialStream(t.Context(), laddr, netip.AddrPortFrom(netip.MustParseAddr("10.0.0.2"), port))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close() // first: this side is the one with TIME_WAIT
+		if s, err := l.Accept(); err != nil {
+			t.Fatal(err)
+		} else {
+			defer s.Close()
+		}
+		return c.LocalAddr().(*net.TCPAddr).AddrPort()
+	}
+	for port := uint16(7); port < 200; port++ {
+		if drawn := dial(netip.AddrPort{}, port); drawn.Port() < 61000 {
+			t.Fatalf("drew port %d, which rdma_cm may draw", drawn.Port())
+		}
+	}
+	want := netip.MustParseAddrPort("10.0.0.1:40000")
+	for port := uint16(7); port < 10; port++ {
+		if got := dial(want, port); got != want {
+			t.Errorf("local address %v, want %v", got, want)
+		}
+	}
+}
+
+// mtuLink says that a link has another MTU than it has.
+type mtuLink struct {
+	*pipe.Port
+	mtu int
+}
+
+func (l mtuLink) MTU() int { return l.mtu }
+
+// filler fills pieces with a count.
+type filler struct{ next byte }
+
+func (f *filler) Fill(b []byte) {
+	for i := range b {
+		b[i] = f.next
+		f.next++
+	}
+}
+
+// Send fills the send buffer without ever waiting, and says when it goes on; everything arrives in order.
+func TestStreamSendNeverWaits(t *testing.T) {
+	a, b := streams(t, 4200, 4200)
+	room := make(chan struct{}, 1)
+	a.OnRoom(func() {
+		select {
+		case room <- struct{}{}:
+		default:
+		}
+	})
+	const piece, total = 50_000, 400
+	var f filler
+	sent, full := 0, false
+	for ; sent < total; sent++ {
+		ok, err := a.Send(piece, &f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !ok {
+			full = true
+			break
+		}
+	}
+	if !full {
+		t.Fatalf("%d bytes fitted into buffers that nobody reads", total*piece)
+	}
+	read := make(chan error, 1)
+	go func() {
+		var want filler
+		got, expect := make([]byte, piece), make([]byte, piece)
+		for range total {
+			if _, err := io.ReadFull(b, got); err != nil {
+				read <- err
+				return
+			}
+			want.Fill(expect)
+			if !bytes.Equal(got, expect) {
+				read <- io.ErrUnexpectedEOF
+				return
+			}
+		}
+		_, err := b.Read(got)
+		read <- err
+	}()
+	for sent < total {
+		<-room
+		for sent < total {
+			ok, err := a.Send(piece, &f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !ok {
+				break
+			}
+			sent++
+		}
+	}
+	if err := a.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-read; err != io.EOF {
+		t.Fatal(err)
+	}
+}
+
+// The segment size is what both links allow, less the options that gVisor keeps room for.
+// ward is a link that counts the frames sent, and lets none in while held.
+type ward struct {
+	link.Link
+	held sync.RWMutex
+	sent atomic.Int64
+}
+
+func (w *ward) Attach(recv link.Receiver) {
+	w.Link.Attach(func(frames []link.Frame) {
+		w.held.RLock()
+		defer w.held.RUnlock()
+		recv(frames)
+	})
+}
+
+func (w *ward) Write(frames []link.Frame) (int, error) {
+	w.sent.Add(int64(len(frames)))
+	return w.Link.Write(frames)
+}
+
+// Small writes are segments each, but not without bound while nothing comes from the peer: then they go together.
+func TestStreamSmallWrites(t *testing.T) {
+	lan := pipe.New()
+	w := &ward{Link: lan.Port()}
+	a, b := streamsOn(t, w, lan.Port())
+	exchange := func(write func([]byte), n int) {
+		t.Helper()
+		sent, got := make([]byte, n), make([]byte, n)
+		for i := range sent {
+			sent[i] = byte(i * 7)
+		}
+		write(sent)
+		if _, err := io.ReadFull(b, got); err != nil || !bytes.Equal(got, sent) {
+			t.Fatalf("%d bytes arrived wrong, or: %v", n, err)
+		}
+		if _, err := b.Write(got[:1]); err != nil { // it acknowledges all
+			t.Fatal(err)
+		}
+		if _, err := a.Read(got[:1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	inPieces := func(size int) func([]byte) {
+		return func(p []byte) {
+			for piece := range slices.Chunk(p, size) {
+				if _, err := a.Write(piece); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	exchange(inPieces(1<<16), 2<<20) // the congestion window grows
+	exchange(func(p []byte) {
+		w.held.Lock()
+		defer w.held.Unlock()
+		before := w.sent.Load()
+		inPieces(8)(p)
+		if n := w.sent.Load() - before; n == 0 || n > 100 {
+			t.Errorf("%d frames sent for %d small writes that nothing answered", n, len(p)/8)
+		}
+	}, 2000*8)
+	// When the peer has been heard, and what follows from that is done, they are at once again.
+	for single := false; !single; {
+		exchange(func(p []byte) {
+			w.held.Lock()
+			defer w.held.Unlock()
+			before := w.sent.Load()
+			inPieces(1)(p)
+			single = w.sent.Load()-before >= int64(len(p))
+		}, 3)
+	}
+}
+
+func TestStreamMSS(t *testing.T) {
+	for _, tc := range []struct{ a, b, want int }{
+		{1500, 1500, 1420}, {9000, 1500, 1420}, {1500, 9000, 1420}, {9000, 9000, 8920},
+	} {
+		a, b := streams(t, tc.a, tc.b)
+		if a.MSS() != tc.want || b.MSS() != tc.want {
+			t.Errorf("MTUs %d and %d: MSS %d and %d, want %d", tc.a, tc.b, a.MSS(), b.MSS(), tc.want)
+		}
+	}
+}
+
+func TestStreamRefusesOddPieces(t *testing.T) {
+	a, _ := streams(t, 1500, 1500)
+	for _, n := range []int{-1, 0, stack.MaxPiece + 1} {
+		if ok, err := a.Send(n, &filler{}); ok || err == nil {
+			t.Errorf("Send of %d bytes: %v, %v", n, ok, err)
+		}
+	}
+	a.Abort()
+	if ok, err := a.Send(1, &filler{}); ok || err == nil {
+		t.Errorf("Send after Abort: %v, %v", ok, err)
+	}
+}
+
+func BenchmarkStreamSend(b *testing.B) {
+	s, peer := streams(b, 9000, 9000)
+	go func() { _, _ = io.Copy(io.Discard, peer) }()
+	room := make(chan struct{}, 1)
+	s.OnRoom(func() {
+		select {
+		case room <- struct{}{}:
+		default:
+		}
+	})
+	f := &filler{}
+	b.ReportAllocs()
+	b.SetBytes(8192)
+	for b.Loop() {
+		for {
+			ok, err := s.Send(8192, f)
+			if err != nil {
+				b.Fatal(err)
+			}
+			if ok {
+				break
+			}
+			<-room
+		}
+	}
+}

@@ -1,0 +1,249 @@
+package netstack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/header/parse"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/waiter"
+
+	"github.com/softrnic/softrnic/stack"
+)
+
+// Buffers of one connection, in bytes. They bound the throughput (a 256 KiB buffer gives a sixth of it) and take
+// memory only for what is in flight.
+const (
+	tcpSendBuffer    = 4 << 20
+	tcpReceiveBuffer = 8 << 20
+)
+
+// DialStream opens a TCP connection. An invalid laddr lets the host choose; its port 0 likewise. Errors wrap the
+// context's, or the errno: ECONNREFUSED, ETIMEDOUT, EHOSTUNREACH, ENETUNREACH, EADDRNOTAVAIL.
+func (h *Host) DialStream(ctx context.Context, laddr, raddr netip.AddrPort) (stack.Stream, error) {
+	raddr = unmapPort(raddr)
+	if !isHostAddr(raddr.Addr()) || raddr.Port() == 0 {
+		return nil, fmt.Errorf("dial tcp %v: want the address and port of a host", raddr)
+	}
+	remote, proto := h.fullAddress(raddr)
+	var local tcpip.FullAddress
+	if laddr.Addr().IsValid() {
+		laddr = unmapPort(laddr)
+		if laddr.Addr().Is4() != raddr.Addr().Is4() {
+			return nil, fmt.Errorf("dial tcp %v: local address %v is of the other IP version", raddr, laddr.Addr())
+		}
+		if err := h.checkLocal(laddr.Addr()); err != nil {
+			return nil, fmt.Errorf("dial tcp %v: %w", raddr, err)
+		}
+		local, _ = h.fullAddress(laddr)
+	}
+	st, err := h.connect(ctx, local, remote, proto)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("dial tcp %v: no answer: %w", raddr, ctx.Err())
+		}
+		return nil, fmt.Errorf("dial tcp %v: %w", raddr, err)
+	}
+	return st, nil
+}
+
+// ListenStream listens for TCP connections; an unspecified address means all of the host's. Errors wrap EADDRINUSE or
+// EADDRNOTAVAIL.
+func (h *Host) ListenStream(laddr netip.AddrPort) (net.Listener, error) {
+	laddr = unmapPort(laddr)
+	local, proto := h.fullAddress(laddr)
+	if !laddr.Addr().IsValid() || laddr.Addr().IsUnspecified() {
+		// An IPv6 endpoint without an address takes IPv4 connections too.
+		local, proto = tcpip.FullAddress{Port: laddr.Port()}, ipv6.ProtocolNumber
+	} else if err := h.checkLocal(laddr.Addr()); err != nil {
+		return nil, fmt.Errorf("listen tcp %v: %w", laddr, err)
+	}
+	l, terr := h.listen(local, proto)
+	if terr != nil {
+		return nil, fmt.Errorf("listen tcp %v: %w", laddr, streamError(terr))
+	}
+	return l, nil
+}
+
+func (h *Host) checkLocal(a netip.Addr) error {
+	if !a.IsUnspecified() && h.owner(a.WithZone("")) == nil {
+		return fmt.Errorf("the host has no address %v: %w", a, syscall.EADDRNOTAVAIL)
+	}
+	return nil
+}
+
+// streamError gives gVisor's errors their errno, where they have one.
+func streamError(err tcpip.Error) error {
+	for terr, errno := range streamErrnos {
+		if err.String() == terr.String() {
+			return errno
+		}
+	}
+	return errors.New(err.String())
+}
+
+var streamErrnos = map[tcpip.Error]syscall.Errno{
+	&tcpip.ErrConnectionRefused{}:  syscall.ECONNREFUSED,
+	&tcpip.ErrConnectionReset{}:    syscall.ECONNRESET,
+	&tcpip.ErrTimeout{}:            syscall.ETIMEDOUT,
+	&tcpip.ErrHostUnreachable{}:    syscall.EHOSTUNREACH,
+	&tcpip.ErrNetworkUnreachable{}: syscall.ENETUNREACH,
+	&tcpip.ErrPortInUse{}:          syscall.EADDRINUSE,
+	&tcpip.ErrBadLocalAddress{}:    syscall.EADDRINUSE, // by a connection to the same peer; addresses are checked before
+}
+
+func unmapPort(a netip.AddrPort) netip.AddrPort {
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+}
+
+// fullAddress is a in gVisor's form; a link-local address is put on the NIC that its zone names, or on the first.
+func (h *Host) fullAddress(a netip.AddrPort) (tcpip.FullAddress, tcpip.NetworkProtocolNumber) {
+	f := tcpip.FullAddress{Addr: tcpipAddr(a.Addr()), Port: a.Port()}
+	if a.Addr().IsLinkLocalUnicast() && a.Addr().Is6() {
+		f.NIC = h.nics[0].id
+		for _, n := range h.nics {
+			if n.Name() == a.Addr().Zone() {
+				f.NIC = n.id
+			}
+		}
+	}
+	return f, protocolOf(a.Addr())
+}
+
+func protocolOf(a netip.Addr) tcpip.NetworkProtocolNumber {
+	if a.Is4() {
+		return ipv4.ProtocolNumber
+	}
+	return ipv6.ProtocolNumber
+}
+
+// tcpipAddr is a in gVisor's form; an invalid a gives the zero address.
+func tcpipAddr(a netip.Addr) tcpip.Address { return tcpip.AddrFromSlice(a.AsSlice()) }
+
+// addrOf is the inverse of tcpipAddr.
+func addrOf(a tcpip.Address) netip.Addr {
+	addr, _ := netip.AddrFromSlice(a.AsSlice())
+	return addr.Unmap()
+}
+
+// lazyTCP is gVisor's TCP, made when the first endpoint is. Its dispatcher goroutines park where testing/synctest
+// cannot see them, so that a host which uses no TCP must not have them; and they would be idle. Until there is an
+// endpoint a TCP packet is answered with ICMP port unreachable.
+type lazyTCP struct {
+	stack *gstack.Stack
+	once  sync.Once
+	proto atomic.Pointer[tcpProtocol]
+	syns  synNotes
+
+	streams sync.Map // of *stream, by endpoint: those not closed
+}
+
+// tcpProtocol is what gVisor's stack expects of its TCP.
+type tcpProtocol interface {
+	gstack.TransportProtocol
+	gstack.SendBufSizeProto
+	QueuePacket(gstack.TransportEndpoint, gstack.TransportEndpointID, *gstack.PacketBuffer)
+}
+
+func (h *Host) newTCP(s *gstack.Stack) gstack.TransportProtocol {
+	h.tcp = &lazyTCP{stack: s}
+	return h.tcp
+}
+
+// get makes the protocol if it is not there yet.
+func (l *lazyTCP) get() tcpProtocol {
+	l.once.Do(func() {
+		p := tcp.NewProtocol(l.stack).(tcpProtocol)
+		sack := tcpip.TCPSACKEnabled(true)
+		for _, o := range []tcpip.SettableTransportProtocolOption{
+			&tcpip.TCPSendBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: tcpSendBuffer, Max: 2 * tcpSendBuffer},
+			&tcpip.TCPReceiveBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: tcpReceiveBuffer, Max: tcpReceiveBuffer},
+			&sack,
+		} {
+			if err := p.SetOption(o); err != nil {
+				panic(fmt.Sprintf("gVisor refuses TCP option %T: %v", o, err)) // constants of this file
+			}
+		}
+		l.proto.Store(&p)
+	})
+	return *l.proto.Load()
+}
+
+// made is the protocol if get has been called.
+func (l *lazyTCP) made() (tcpProtocol, bool) {
+	if p := l.proto.Load(); p != nil {
+		return *p, true
+	}
+	return nil, false
+}
+
+func (l *lazyTCP) Number() tcpip.TransportProtocolNumber { return tcp.ProtocolNumber }
+
+func (l *lazyTCP) NewEndpoint(n tcpip.NetworkProtocolNumber, wq *waiter.Queue) (tcpip.Endpoint, tcpip.Error) {
+	return l.get().NewEndpoint(n, wq)
+}
+
+func (l *lazyTCP) NewRawEndpoint(n tcpip.NetworkProtocolNumber, wq *waiter.Queue) (tcpip.Endpoint, tcpip.Error) {
+	return l.get().NewRawEndpoint(n, wq)
+}
+
+func (l *lazyTCP) MinimumPacketSize() int { return header.TCPMinimumSize }
+
+func (l *lazyTCP) ParsePorts(b []byte) (src, dst uint16, err tcpip.Error) {
+	h := header.TCP(b)
+	return h.SourcePort(), h.DestinationPort(), nil
+}
+
+func (l *lazyTCP) Parse(pkt *gstack.PacketBuffer) bool { return parse.TCP(pkt) }
+
+func (l *lazyTCP) HandleUnknownDestinationPacket(id gstack.TransportEndpointID, pkt *gstack.PacketBuffer) gstack.UnknownDestinationPacketDisposition {
+	if p, ok := l.made(); ok {
+		return p.HandleUnknownDestinationPacket(id, pkt)
+	}
+	return gstack.UnknownDestinationPacketUnhandled
+}
+
+// QueuePacket and SendBufferSize are called for endpoints only, which get has made.
+
+func (l *lazyTCP) QueuePacket(ep gstack.TransportEndpoint, id gstack.TransportEndpointID, pkt *gstack.PacketBuffer) {
+	l.syns.see(id, header.TCP(pkt.TransportHeader().Slice()))
+	l.get().QueuePacket(ep, id, pkt)
+	if s, ok := l.streams.Load(ep); ok {
+		s.(*stream).heard()
+	}
+}
+
+func (l *lazyTCP) SendBufferSize() tcpip.TCPSendBufferSizeRangeOption {
+	return l.get().SendBufferSize()
+}
+
+func (l *lazyTCP) SetOption(o tcpip.SettableTransportProtocolOption) tcpip.Error {
+	return l.get().SetOption(o)
+}
+
+func (l *lazyTCP) Option(o tcpip.GettableTransportProtocolOption) tcpip.Error {
+	return l.get().Option(o)
+}
+
+func (l *lazyTCP) Close()   { l.each(tcpProtocol.Close) }
+func (l *lazyTCP) Wait()    { l.each(tcpProtocol.Wait) }
+func (l *lazyTCP) Pause()   { l.each(tcpProtocol.Pause) }
+func (l *lazyTCP) Resume()  { l.each(tcpProtocol.Resume) }
+func (l *lazyTCP) Restore() { l.each(tcpProtocol.Restore) }
+
+func (l *lazyTCP) each(f func(tcpProtocol)) {
+	if p, ok := l.made(); ok {
+		f(p)
+	}
+}
