@@ -11,9 +11,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/softrnic/softrnic/rdmatransport/internal/timers"
 	"github.com/softrnic/softrnic/rdmatransport/roce"
 	"github.com/softrnic/softrnic/rdmatransport/roce/cm"
-	"github.com/softrnic/softrnic/rdmatransport/timers"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"

@@ -10,12 +10,12 @@ import (
 	"net/netip"
 	"sync/atomic"
 
+	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
+	"github.com/softrnic/softrnic/rdmatransport/internal/raw"
+	"github.com/softrnic/softrnic/rdmatransport/internal/timers"
 	"github.com/softrnic/softrnic/rdmatransport/iwarp"
-	"github.com/softrnic/softrnic/rdmatransport/memory"
-	"github.com/softrnic/softrnic/rdmatransport/raw"
 	"github.com/softrnic/softrnic/rdmatransport/roce"
 	"github.com/softrnic/softrnic/rdmatransport/roce/cm"
-	"github.com/softrnic/softrnic/rdmatransport/timers"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
 )

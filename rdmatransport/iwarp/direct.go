@@ -10,8 +10,8 @@ import (
 	"net/netip"
 	"sync"
 
+	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/rdmap"
-	"github.com/softrnic/softrnic/rdmatransport/memory"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
 )

@@ -21,8 +21,8 @@ import (
 	"net/netip"
 	"sync"
 
-	"github.com/softrnic/softrnic/rdmatransport/keys"
-	"github.com/softrnic/softrnic/rdmatransport/memory"
+	"github.com/softrnic/softrnic/rdmatransport/internal/keys"
+	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"

@@ -4,9 +4,9 @@ package iwarp
 // RFC 7306 §5).
 
 import (
+	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/ddp"
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/rdmap"
-	"github.com/softrnic/softrnic/rdmatransport/memory"
 	"github.com/softrnic/softrnic/verbs"
 )
 

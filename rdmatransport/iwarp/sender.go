@@ -6,9 +6,9 @@ package iwarp
 import (
 	"sync"
 
+	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/ddp"
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/rdmap"
-	"github.com/softrnic/softrnic/rdmatransport/memory"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
 )

@@ -4,12 +4,12 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/softrnic/softrnic/rdmatransport/memory"
+	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
+	"github.com/softrnic/softrnic/rdmatransport/internal/timers"
 	"github.com/softrnic/softrnic/rdmatransport/roce"
 	"github.com/softrnic/softrnic/rdmatransport/roce/cm"
 	"github.com/softrnic/softrnic/rdmatransport/roce/cm/mad"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
-	"github.com/softrnic/softrnic/rdmatransport/timers"
 	"github.com/softrnic/softrnic/stack"
 )
 

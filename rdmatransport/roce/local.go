@@ -4,7 +4,7 @@ package roce
 // invalidated.
 
 import (
-	"github.com/softrnic/softrnic/rdmatransport/memory"
+	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
 	"github.com/softrnic/softrnic/verbs"
 )
 

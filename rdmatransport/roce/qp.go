@@ -9,8 +9,8 @@ import (
 	"math/bits"
 	"time"
 
+	"github.com/softrnic/softrnic/rdmatransport/internal/timers"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
-	"github.com/softrnic/softrnic/rdmatransport/timers"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
 )

@@ -6,7 +6,7 @@ package roce
 import (
 	"time"
 
-	"github.com/softrnic/softrnic/rdmatransport/memory"
+	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 	"github.com/softrnic/softrnic/verbs"
 )

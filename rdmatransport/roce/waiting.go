@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/softrnic/softrnic/rdmatransport/timers"
+	"github.com/softrnic/softrnic/rdmatransport/internal/timers"
 )
 
 // waiting is the QPs that have something waiting: a stack that takes no lock.

@@ -19,9 +19,9 @@ import (
 	"net/netip"
 	"sync"
 
-	"github.com/softrnic/softrnic/rdmatransport/keys"
+	"github.com/softrnic/softrnic/rdmatransport/internal/keys"
+	"github.com/softrnic/softrnic/rdmatransport/internal/timers"
 	"github.com/softrnic/softrnic/rdmatransport/roce/cm/mad"
-	"github.com/softrnic/softrnic/rdmatransport/timers"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
 )

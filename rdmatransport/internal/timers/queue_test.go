@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/softrnic/softrnic/rdmatransport/timers"
+	"github.com/softrnic/softrnic/rdmatransport/internal/timers"
 )
 
 // run gives f a queue in a bubble of virtual time. The bubble fails if the queue leaves a goroutine behind.

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"testing/iotest"
 
-	"github.com/softrnic/softrnic/rdmatransport/keys"
+	"github.com/softrnic/softrnic/rdmatransport/internal/keys"
 )
 
 // numbers is a source that gives these numbers, then those of a seeded generator.

@@ -8,7 +8,7 @@ package memory
 import (
 	"io"
 
-	"github.com/softrnic/softrnic/rdmatransport/keys"
+	"github.com/softrnic/softrnic/rdmatransport/internal/keys"
 	"github.com/softrnic/softrnic/verbs"
 )
 

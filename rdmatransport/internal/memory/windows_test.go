@@ -3,7 +3,7 @@ package memory_test
 import (
 	"testing"
 
-	"github.com/softrnic/softrnic/rdmatransport/memory"
+	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
 	"github.com/softrnic/softrnic/verbs"
 )
 

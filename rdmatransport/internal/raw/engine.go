@@ -11,8 +11,8 @@ import (
 	"io"
 	"sync/atomic"
 
-	"github.com/softrnic/softrnic/rdmatransport/keys"
-	"github.com/softrnic/softrnic/rdmatransport/memory"
+	"github.com/softrnic/softrnic/rdmatransport/internal/keys"
+	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
 )
