@@ -115,7 +115,8 @@ func TestTopLevel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	known := []string{"go.mod", "go.sum", "README.md", "LICENSE", "link", "stack", "rdmatransport", "verbs", "cmd", "tests"}
+	known := []string{"go.mod", "go.sum", "README.md", "LICENSE", "ARCHITECTURE.md", "CONTRIBUTING.md", "PROTOCOL.md", "SECURITY.md", "CHANGELOG.md",
+		"link", "stack", "rdmatransport", "verbs", "cmd", "tests"}
 	for _, e := range entries {
 		// What the README's go build leaves there is no source.
 		name := e.Name()
