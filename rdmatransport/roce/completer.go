@@ -20,7 +20,9 @@ func (q *qp) response(p *wire.Packet, info wire.Info) {
 	}
 	r.selective = q.marked(p)
 	if r.rnrWait != 0 && info.HasAETH() && !p.AETH.IsACK() {
-		return // told so already; the timer decides
+		if _, fatal := refusal(&p.AETH); !fatal {
+			return // told so already; the timer decides
+		}
 	}
 	switch {
 	case operation(p.Opcode) == wire.RCAck:
@@ -42,40 +44,74 @@ func (q *qp) acknowledge(p *wire.Packet) {
 	case p.AETH.IsACK():
 		q.ackThrough(wire.PSNAdd(p.PSN, 1))
 	case p.AETH.IsRNR():
-		// Everything before it is acknowledged.
-		if q.ackThrough(p.PSN) {
-			q.receiverNotReady(p.AETH.Value())
-		} else if c := r.rec; c != nil && c.at(p.PSN).flags&(arrived|lost) == 0 {
-			c.lose(c.at(p.PSN)) // it has to come again, after the answers that are missing
+		// Everything before it is acknowledged; answers may be missing.
+		q.ackBelow(p.PSN)
+		if r.rec == nil || !r.rec.isExecuted(p.PSN) {
+			q.receiverNotReady(p.PSN, p.AETH.Value())
 		}
 	case len(p.Payload) > 0 && p.AETH.Syndrome == wire.NakPSNSeq && q.marked(p):
 		q.e.Counters.RcvdSeqErr.Add(1)
 		q.ackThrough(p.PSN)
 		q.sacked(p)
 	default: // a NAK, or reserved
-		if !q.ackThrough(p.PSN) {
+		if status, fatal := refusal(&p.AETH); fatal {
+			q.ackBelow(p.PSN)
+			q.refused(p.PSN, status)
 			return
 		}
-		switch p.AETH.Type() | p.AETH.Value() { // without the reserved bit
-		case wire.NakPSNSeq:
+		switch {
+		case q.ackThrough(p.PSN):
 			q.e.Counters.RcvdSeqErr.Add(1)
 			q.goBack()
-		case wire.NakInvalidRequest:
-			q.failSend(verbs.WCRemInvReqErr)
-		case wire.NakRemoteAccess:
-			q.failSend(verbs.WCRemAccessErr)
-		case wire.NakRemoteOperational:
-			q.failSend(verbs.WCRemOpErr)
-		default:
-			q.failSend(verbs.WCBadRespErr)
+		case r.rec != nil && !r.rec.isExecuted(p.PSN):
+			// Answers before it are missing, and the peer keeps nothing of what it was sent from there on.
+			q.e.Counters.RcvdSeqErr.Add(1)
+			r.rec.dropped(p.PSN, r.max)
+			r.window = max(r.window/2, minWindow)
 		}
 	}
+}
+
+// refusal is the status of a request that a NAK ends the connection over; not fatal where it may be sent again.
+func refusal(a *wire.AETH) (status verbs.WCStatus, fatal bool) {
+	switch a.Type() | a.Value() { // without the reserved bit
+	case wire.NakPSNSeq:
+		return 0, false
+	case wire.NakInvalidRequest:
+		return verbs.WCRemInvReqErr, true
+	case wire.NakRemoteAccess:
+		return verbs.WCRemAccessErr, true
+	case wire.NakRemoteOperational:
+		return verbs.WCRemOpErr, true
+	}
+	return verbs.WCBadRespErr, !a.IsRNR()
+}
+
+// refused fails the request that a PSN in flight belongs to, and with it the connection. A request before it is here only
+// because its answer is missing, or the answer of one before that. The peer will not give that answer any more: its QP is
+// in the error state. So those requests are flushed, as what comes behind is.
+func (q *qp) refused(psn uint32, status verbs.WCStatus) {
+	for n, _ := q.req.request(psn); q.req.first < n; {
+		q.pop(verbs.WCWRFlushErr, 0)
+	}
+	q.failSend(status)
 }
 
 // ackThrough takes everything before PSN end as acknowledged. A READ or atomic among it whose response did not come
 // makes the acknowledgement an implied NAK of that: the requester goes back there, or keeps account of what is missing,
 // and the result is false.
 func (q *qp) ackThrough(end uint32) bool {
+	if q.ackBelow(end) {
+		return true
+	}
+	if q.req.rec == nil {
+		q.goBack()
+	}
+	return false
+}
+
+// ackBelow is ackThrough for an answer that says itself what is to be sent again: the requester does not go back.
+func (q *qp) ackBelow(end uint32) bool {
 	r := &q.req
 	if r.rec != nil {
 		return q.executedBefore(end)
@@ -88,7 +124,6 @@ func (q *qp) ackThrough(end uint32) bool {
 				q.startRecovery()
 				return q.executedBefore(end)
 			}
-			q.goBack()
 			return false
 		}
 		past := wire.PSNAdd(s.firstPSN, s.packets)
@@ -223,7 +258,9 @@ func (q *qp) progress(una uint32) {
 	}
 	r.retries, r.rnrRetries = 0, 0
 	r.wentBack, r.excused = false, false
-	r.rnrWait = 0
+	if wire.PSNDiff(una, r.rnrPSN) > 0 {
+		r.rnrWait = 0
+	}
 	r.window = min(r.window+acked, r.maxWindow)
 	if a := r.asked; a != nil {
 		done := 0

@@ -93,7 +93,7 @@ func fuzzPackets(t *testing.T, s script, service verbs.QPType) {
 		z.completions()
 		if r.qp.State() == verbs.StateSQE && s.n(2) == 0 {
 			r.modify(verbs.StateRTS)
-			z.failed[sends] = false
+			z.failed[sends], z.cause[sends] = false, false
 		}
 	}
 	z.end()
@@ -112,7 +112,7 @@ type fuzz struct {
 
 	request, response int // PSNs that are probably next
 	posted, complete  [2]uint64
-	failed            [2]bool
+	failed, cause     [2]bool // a completion was no success, and no flush either
 }
 
 const sends, recvs = 0, 1
@@ -204,18 +204,20 @@ func (z *fuzz) respond(s *script) {
 	z.response = psn + 1
 }
 
-// completions checks what is complete: each request once and in order, and nothing but flushes behind the first error.
+// completions checks what is complete: each request once and in order, no success behind an error, and one error that is
+// no flush.
 func (z *fuzz) completions() {
 	for i, cq := range []*verbs.CQ{z.r.scq, z.r.rcq} {
 		for _, wc := range poll(z.t, cq) {
 			switch {
 			case wc.WRID != z.complete[i]:
 				z.t.Fatalf("request %d completes, %d is next", wc.WRID, z.complete[i])
-			case z.failed[i] && wc.Status != verbs.WCWRFlushErr:
+			case z.failed[i] && wc.Status == verbs.WCSuccess, z.cause[i] && wc.Status != verbs.WCWRFlushErr:
 				z.t.Fatalf("%v behind an error", wc.Status)
 			}
 			z.complete[i]++
 			z.failed[i] = wc.Status != verbs.WCSuccess
+			z.cause[i] = z.cause[i] || z.failed[i] && wc.Status != verbs.WCWRFlushErr
 		}
 		if z.complete[i] > z.posted[i] {
 			z.t.Fatalf("%d completions of %d requests", z.complete[i], z.posted[i])
@@ -233,7 +235,7 @@ func (z *fuzz) end() {
 	if z.complete != z.posted {
 		z.t.Fatalf("%d requests are complete of %d", z.complete, z.posted)
 	}
-	z.failed = [2]bool{}
+	z.failed, z.cause = [2]bool{}, [2]bool{}
 	z.r.take()
 }
 

@@ -160,6 +160,30 @@ func (c *recovery) lose(s *slot) {
 	c.inFlight--
 }
 
+// forget has a PSN sent again that is in flight, or was executed too early and has come to nothing.
+func (c *recovery) forget(s *slot) {
+	switch {
+	case s.is(lost) || s.is(answer) && s.is(arrived):
+	case s.is(arrived):
+		s.flags = s.flags&^arrived | lost
+		c.lost++
+	default:
+		s.flags &^= accepted
+		c.lose(s)
+	}
+}
+
+// dropped notes that the peer has nothing of what it was sent from PSN psn to end, even where it told otherwise.
+func (c *recovery) dropped(psn, end uint32) {
+	for ; psn != end; psn = wire.PSNAdd(psn, 1) {
+		c.forget(c.at(psn))
+	}
+	c.reach(end)
+}
+
+// isExecuted tells that the peer has executed the packet of a PSN in flight: what says otherwise is old.
+func (c *recovery) isExecuted(psn uint32) bool { return wire.PSNDiff(psn, c.executed) < 0 }
+
 // arrive notes that a PSN's packet is where it belongs.
 func (c *recovery) arrive(psn uint32) {
 	s := c.at(psn)
@@ -356,6 +380,9 @@ func (q *qp) repeat() bool {
 			if !c.at(psn).is(lost) {
 				k++
 				continue
+			}
+			if r.notReady(psn) {
+				return false
 			}
 			// What the peer waits for goes in any case: READs that it keeps count as in flight, and are not answered before.
 			if c.inFlight >= int32(r.window) && psn != c.executed {

@@ -55,7 +55,8 @@ type requester struct {
 	rttStart  time.Duration // when the packet was sent whose round trip is measured; 0 if none is
 
 	timeout time.Duration // when una is overdue; 0 if nothing is in flight or no timeout is set
-	rnrWait time.Duration // until when the peer asked to be left alone, or a UC sender pauses; 0 if not
+	rnrWait time.Duration // until when nothing from rnrPSN on is sent, as the peer asked, or a UC sender pauses; 0 if not
+	rnrPSN  uint32
 }
 
 // readBounds is the last PSN of each READ request, atomic and the like (hasAnswer) that is not answered in full, oldest
@@ -112,7 +113,7 @@ func (r *requester) idle() bool { return r.una == r.max }
 func (q *qp) transmit() {
 	r := &q.req
 	r.seen, r.queued = r.first+uint64(q.h.SendLen()), queued{}
-	if !q.sendDirect() || r.rnrWait != 0 {
+	if !q.sendDirect() {
 		return
 	}
 	if r.rec != nil && !q.repeat() {
@@ -174,13 +175,18 @@ func (r *requester) room(psn uint32) int32 {
 	return int32(r.window) - wire.PSNDiff(psn, r.una)
 }
 
+// notReady tells that the peer asked to be left alone with a packet for a while.
+func (r *requester) notReady(psn uint32) bool {
+	return r.rnrWait != 0 && wire.PSNDiff(psn, r.rnrPSN) >= 0
+}
+
 // sendWR sends the rest of a request; false if it had to stop before the end.
 func (q *qp) sendWR(wr *verbs.SendWR, s *sentWR) bool {
 	r := &q.req
 	for r.curPkt < s.packets {
 		psn := wire.PSNAdd(s.firstPSN, r.curPkt)
 		room := r.room(psn)
-		if room <= 0 {
+		if room <= 0 || r.notReady(psn) {
 			return false
 		}
 		if !q.mayPass() {

@@ -41,6 +41,9 @@ type responder struct {
 	taken   bool    // it has taken a receive request
 	heard   bool    // a request was executed or refused
 	nakSent bool    // a sequence or RNR NAK went out and what it asked for has not come
+	rnr     bool    // it was an RNR NAK: what was in flight then says nothing about what it asked for
+	rnrEnd  time.Duration
+	rnrTop  uint32 // one past the highest PSN that has come since, or psn
 }
 
 // msgKind is what a message of several packets is.
@@ -67,14 +70,14 @@ func (q *qp) request(p *wire.Packet, info wire.Info) {
 		if q.marked(p) && q.hold(p) {
 			return
 		}
-		if !r.nakSent {
+		if !r.nakSent || r.rnr && q.repeatedWithout(p.PSN) {
 			q.e.Counters.OutOfSeqRequest.Add(1)
-			r.nakSent = true
+			r.nakSent, r.rnr = true, false
 			r.nak = wire.NakPSNSeq
 		}
 		return
 	}
-	r.nakSent = false
+	r.nakSent, r.rnr = false, false
 	r.nak = 0
 	turn := r.psn
 	q.execute(p, info)
@@ -343,8 +346,28 @@ func (q *qp) notReady() bool {
 		return q.dropMessage()
 	}
 	q.e.Counters.SentRNR.Add(1)
-	q.resp.nak = wire.RNRNak | q.h.Attr().MinRNRTimer
-	q.resp.nakSent = true
+	r := &q.resp
+	r.nak = wire.RNRNak | q.h.Attr().MinRNRTimer
+	r.nakSent, r.rnr, r.rnrTop = true, true, r.psn
+	r.rnrEnd = q.e.now() + wire.RNRTimer(q.h.Attr().MinRNRTimer)
+	return false
+}
+
+// repeatedWithout tells that a packet behind the one that an RNR NAK was about shows that the requester has sent that
+// again, and it was lost: if the requester has gone back, or has nothing in flight from before, as the time is over that it
+// was asked to wait for.
+func (q *qp) repeatedWithout(psn uint32) bool {
+	r := &q.resp
+	switch d := wire.PSNDiff(psn, r.rnrTop); {
+	case r.nak != 0: // the RNR NAK is not sent yet
+	case d < -1:
+		return true
+	case d == -1 || r.rnrTop == r.psn: // the former may be one packet that came twice
+		if q.e.now() >= r.rnrEnd {
+			return true
+		}
+	}
+	r.rnrTop = wire.PSNAdd(psn, 1)
 	return false
 }
 

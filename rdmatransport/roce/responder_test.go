@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 	"github.com/softrnic/softrnic/verbs"
@@ -266,6 +267,32 @@ func TestReceiverNotReady(t *testing.T) {
 			}
 		})
 	}
+	// A requester that comes again when it was told to, and whose first packet is lost then, is told so; what it had in
+	// flight before says nothing.
+	run(t, "the repetition is lost", config{minRNR: 20}, func(t *testing.T, r *rig) {
+		send := func(psn int) wire.Packet { return r.req(wire.RCSendOnly, psn, fill(8, 1), ackReq) }
+		r.give(send(0))
+		r.expect("rnr20 0 msn 0")
+		for i := range 4 {
+			r.recv(uint64(i), 0, 64)
+		}
+		sleep(11 * time.Millisecond)
+		r.give(send(1))
+		r.expect("nak60 0 msn 0")
+		r.give(send(2), send(1))
+		r.expect()
+		r.give(send(0), send(1), send(2), send(3))
+		r.expect("ack 0 msn 1", "ack 1 msn 2", "ack 2 msn 3", "ack 3 msn 4")
+		r.give(send(4))
+		r.expect("rnr20 4 msn 4")
+		sleep(9 * time.Millisecond)
+		r.give(send(5))
+		sleep(2 * time.Millisecond) // this one is slow
+		r.give(send(6), send(7))
+		r.expect()
+		r.give(send(5))
+		r.expect("nak60 4 msn 4")
+	})
 	run(t, "at the end of a WRITE", config{}, func(t *testing.T, r *rig) {
 		r.give(r.req(wire.RCWriteFirst, 0, fill(1024, 1), r.at(0, 1028)))
 		last := r.req(wire.RCWriteLastImm, 1, fill(4, 2), imm(5), ackReq)

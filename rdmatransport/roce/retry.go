@@ -83,21 +83,28 @@ func (q *qp) retry() {
 	q.rewind()
 }
 
-// receiverNotReady waits as long as the peer asked for, then sends again from una.
-func (q *qp) receiverNotReady(code uint8) {
+// receiverNotReady waits as long as the peer asked for before packet psn and what comes behind it are sent again. Answers
+// to what comes before it may be missing; they are asked for meanwhile.
+func (q *qp) receiverNotReady(psn uint32, code uint8) {
 	r := &q.req
 	q.e.Counters.RcvdRNR.Add(1)
 	r.retries = 0 // the peer is alive: retry_cnt is for one that is not
 	if limit := q.h.Attr().RNRRetry; limit != forever {
 		if r.rnrRetries >= limit {
 			q.e.Counters.RNRRetryExceeded.Add(1)
-			q.failSend(verbs.WCRNRRetryExcErr)
+			q.refused(psn, verbs.WCRNRRetryExcErr)
 			return
 		}
 		r.rnrRetries++
 	}
-	q.rewind()
-	r.rnrWait = q.e.now() + wire.RNRTimer(code)
+	if r.rec != nil && psn != r.una {
+		r.rec.forget(r.rec.at(psn)) // the peer keeps what comes behind it
+		r.timeout, r.probe = 0, 0
+	} else {
+		q.rewind()
+	}
+	r.wentBack = false // it came, so a sequence NAK of it tells of the loss of the repetition
+	r.rnrWait, r.rnrPSN = q.e.now()+wire.RNRTimer(code), psn
 }
 
 // rewind makes una, which is in the oldest request, the next to be sent. What is sent again has a timeout of its own.

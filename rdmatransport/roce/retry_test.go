@@ -310,10 +310,8 @@ func TestImpliedNAK(t *testing.T) {
 		r.completions(r.scq, "1 SUCCESS RDMA_READ 8", "2 SUCCESS RDMA_READ 8")
 	})
 	for name, p := range map[string]func(r *rig) wire.Packet{
-		"acknowledgement":  func(r *rig) wire.Packet { return r.ack(1) },
-		"sequence NAK":     func(r *rig) wire.Packet { return r.nak(wire.NakPSNSeq, 1) },
-		"RNR NAK":          func(r *rig) wire.Packet { return r.nak(wire.RNRNak|1, 1) },
-		"remote error NAK": func(r *rig) wire.Packet { return r.nak(wire.NakRemoteAccess, 1) },
+		"acknowledgement": func(r *rig) wire.Packet { return r.ack(1) },
+		"sequence NAK":    func(r *rig) wire.Packet { return r.nak(wire.NakPSNSeq, 1) },
 	} {
 		run(t, name+" past an atomic", config{sqPSN: first, retry: 1, rnr: 1}, func(t *testing.T, r *rig) {
 			r.post(r.wr(1, verbs.AtomicFetchAndAdd, 8), r.wr(2, verbs.Send, 8))
@@ -328,6 +326,100 @@ func TestImpliedNAK(t *testing.T) {
 			}
 		})
 	}
+	// The peer is to be left alone with the SEND, but not with the atomic.
+	run(t, "RNR NAK past an atomic", config{sqPSN: first, retry: 1, rnr: 1}, func(t *testing.T, r *rig) {
+		r.post(r.wr(1, verbs.AtomicFetchAndAdd, 8), r.wr(2, verbs.Send, 8))
+		r.take()
+		r.give(r.nak(wire.RNRNak|20, 1)) // 10.24 ms
+		r.expect("FetchAdd 0 at 0 swap 0 compare 0 ackreq")
+		r.give(r.atomicAck(0, 7))
+		r.completions(r.scq, "1 SUCCESS FETCH_ADD 8")
+		sleep(10 * time.Millisecond)
+		r.expect()
+		sleep(time.Millisecond)
+		r.expect("SEND Only 1 len 8 ackreq")
+		r.give(r.nak(wire.RNRNak|20, 1))
+		sleep(11 * time.Millisecond)
+		r.expect("SEND Only 1 len 8 ackreq")
+		r.give(r.nak(wire.RNRNak|20, 1))
+		r.completions(r.scq, "2 RNR_RETRY_EXC_ERR")
+	})
+}
+
+// TestRefusedBehindAMissingAnswer: a NAK that ends the connection is not lost because an answer before it is. The peer
+// gives that answer no more, so what waits for it is flushed, and the request that was refused has the NAK's status.
+func TestRefusedBehindAMissingAnswer(t *testing.T) {
+	for nak, status := range map[uint8]string{
+		wire.NakInvalidRequest: "REM_INV_REQ_ERR", wire.NakRemoteAccess: "REM_ACCESS_ERR", wire.NakRemoteOperational: "REM_OP_ERR",
+		wire.NAK | 9: "BAD_RESP_ERR",
+	} {
+		for _, mark := range []uint8{0, wire.SelectiveMark} {
+			run(t, fmt.Sprint(status, " ", mark), config{sqPSN: first, retry: 7, rnr: 7, timeout: 14}, func(t *testing.T, r *rig) {
+				r.post(r.wr(1, verbs.Send, 8), r.wr(2, verbs.RDMARead, 3000), r.wr(3, verbs.RDMAWrite, 8), r.wr(4, verbs.RDMAWrite, 8),
+					r.wr(5, verbs.Send, 8))
+				r.take()
+				p := r.nak(nak, 5) // of WRITE 4
+				p.Reserved7 = mark
+				r.give(p)
+				r.completions(r.scq, "1 SUCCESS SEND 0", "2 WR_FLUSH_ERR", "3 WR_FLUSH_ERR", "4 "+status, "5 WR_FLUSH_ERR")
+				r.state(verbs.StateErr)
+				r.expect()
+			})
+		}
+	}
+	run(t, "while the peer is not ready", config{sqPSN: first, retry: 7, rnr: 7}, func(t *testing.T, r *rig) {
+		r.post(r.wr(1, verbs.RDMARead, 8), r.wr(2, verbs.Send, 8))
+		r.give(r.nak(wire.RNRNak|20, 1), r.nak(wire.NakRemoteAccess, 0))
+		r.completions(r.scq, "1 REM_ACCESS_ERR", "2 WR_FLUSH_ERR")
+	})
+}
+
+// TestLossShrinksTheWindow: after each loss less is on its way.
+func TestLossShrinksTheWindow(t *testing.T) {
+	const whole = 512 // packets
+	c := config{sqPSN: first, retry: 7, timeout: 14, size: 1 << 20}
+	inFlight := func(t *testing.T, r *rig, want int) {
+		t.Helper()
+		if n := len(r.take()); n != want {
+			t.Fatalf("%d packets are sent, want %d", n, want)
+		}
+	}
+	run(t, "going back", c, func(t *testing.T, r *rig) {
+		r.post(r.wr(1, verbs.RDMAWrite, 1<<20))
+		inFlight(t, r, whole)
+		r.give(r.nak(wire.NakPSNSeq, 0))
+		inFlight(t, r, whole/2)
+		sleep(68 * time.Millisecond) // the timeout is 67
+		inFlight(t, r, whole/4)
+	})
+	// Each packet that is lost takes itself out.
+	run(t, "selective", c, func(t *testing.T, r *rig) {
+		r.post(r.wr(1, verbs.RDMAWrite, 1<<20))
+		inFlight(t, r, whole)
+		var there []int
+		for i := 100; i <= 109; i++ {
+			there = append(there, i)
+		}
+		r.give(r.sack(0, there...))
+		inFlight(t, r, 10) // of the 100; the window is 412, and 402 are on their way
+	})
+}
+
+// TestLossOfTheRepetition after an RNR NAK is seen by the requester, where the peer tells of it, also if it went back
+// before: what was lost then is there since.
+func TestLossOfTheRepetition(t *testing.T) {
+	bubble(t, config{sqPSN: first, retry: 7, rnr: 7}, func(r *rig) {
+		both := []string{"SEND Only 0 len 8 ackreq", "SEND Only 1 len 8 ackreq"}
+		r.post(r.wr(1, verbs.Send, 8), r.wr(2, verbs.Send, 8))
+		r.take()
+		r.give(r.nak(wire.NakPSNSeq, 0))
+		r.expect(both...)
+		r.give(r.nak(wire.RNRNak|1, 0))
+		sleep(time.Millisecond)
+		r.expect(both...)
+		r.give(r.nak(wire.NakPSNSeq, 0))
+		r.expect(both...)
+	})
 }
 
 // TestReadIsRepeatedWithItsBounds: a long READ goes out in pieces, each a READ of its own to the peer, which knows a

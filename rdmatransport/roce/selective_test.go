@@ -228,3 +228,96 @@ func TestResponseMissing(t *testing.T) {
 		r.expect("READ Request 1 at 0+1024 ackreq")
 	})
 }
+
+// TestNotReadyInARecovery: a request that the peer has no receive for is sent again when the time is over that it asked
+// for, though answers to what comes before are missing; these are asked for meanwhile.
+func TestNotReadyInARecovery(t *testing.T) {
+	c := config{sqPSN: first, retry: 7, rnr: 1}
+	post := func(r *rig) {
+		r.post(r.wr(1, verbs.RDMARead, 8), r.wr(2, verbs.RDMARead, 8), r.wr(3, verbs.Send, 8), r.wr(4, verbs.RDMAWrite, 8))
+		r.take()
+	}
+	rnr := func(r *rig) { r.give(marked(r.nak(wire.RNRNak|20, 2))...) } // 10.24 ms
+	read := func(r *rig, psn int) { r.give(marked(r.data(wire.RCReadResponseOnly, psn, fill(8, 1)))...) }
+	run(t, "answers come", c, func(t *testing.T, r *rig) {
+		post(r)
+		rnr(r)
+		r.expect()
+		read(r, 0)
+		rnr(r) // it comes twice, and counts once
+		read(r, 1)
+		r.completions(r.scq, "1 SUCCESS RDMA_READ 8", "2 SUCCESS RDMA_READ 8")
+		sleep(10 * time.Millisecond)
+		r.expect()
+		sleep(time.Millisecond)
+		r.expect("SEND Only 2 len 8 ackreq") // the peer keeps what comes behind
+		r.give(marked(r.ack(3))...)
+		r.completions(r.scq, "3 SUCCESS SEND 0", "4 SUCCESS RDMA_WRITE 0")
+	})
+	run(t, "answers are asked for", c, func(t *testing.T, r *rig) {
+		r.post(r.wr(1, verbs.RDMARead, 5*1024), r.wr(2, verbs.Send, 8))
+		r.take()
+		r.give(marked(r.nak(wire.RNRNak|20, 5))...)
+		for i := range 4 {
+			r.give(marked(r.data(wire.RCReadResponseMiddle, 1+i, fill(1024, 1)))...)
+		}
+		r.expect("READ Request 0 at 0+1024 ackreq")
+		sleep(11 * time.Millisecond)
+		r.expect("SEND Only 5 len 8 ackreq")
+		r.give(marked(r.data(wire.RCReadResponseFirst, 0, fill(1024, 1)), r.ack(5))...)
+		r.completions(r.scq, "1 SUCCESS RDMA_READ 5120", "2 SUCCESS SEND 0")
+	})
+	run(t, "it was kept", c, func(t *testing.T, r *rig) {
+		post(r)
+		r.give(r.sack(0, 2, 3)) // the first READ's request is lost; what is kept is executed behind it
+		r.take()
+		rnr(r)
+		sleep(11 * time.Millisecond)
+		r.expect("SEND Only 2 len 8 ackreq")
+	})
+	run(t, "it came meanwhile", c, func(t *testing.T, r *rig) {
+		post(r)
+		rnr(r)
+		r.give(marked(r.ack(3))...)
+		r.expect("READ Request 0 at 0+8 ackreq", "READ Request 1 at 0+8 ackreq")
+		read(r, 0)
+		read(r, 1)
+		r.completions(r.scq, "1 SUCCESS RDMA_READ 8", "2 SUCCESS RDMA_READ 8", "3 SUCCESS SEND 0", "4 SUCCESS RDMA_WRITE 0")
+		r.post(r.wr(5, verbs.Send, 8))
+		r.expect("SEND Only 4 len 8 ackreq")
+	})
+	run(t, "it is old", c, func(t *testing.T, r *rig) {
+		post(r)
+		r.give(marked(r.ack(3))...)
+		r.expect("READ Request 0 at 0+8 ackreq", "READ Request 1 at 0+8 ackreq")
+		rnr(r)
+		r.give(marked(r.nak(wire.NakPSNSeq, 2))...)
+		sleep(time.Second)
+		r.expect()
+	})
+	run(t, "too often", c, func(t *testing.T, r *rig) {
+		post(r)
+		rnr(r)
+		sleep(11 * time.Millisecond)
+		rnr(r)
+		r.completions(r.scq, "1 WR_FLUSH_ERR", "2 WR_FLUSH_ERR", "3 RNR_RETRY_EXC_ERR", "4 WR_FLUSH_ERR")
+	})
+}
+
+// TestKeptNoMore: a sequence NAK that tells of nothing that is kept says that nothing is: all from there on is sent again,
+// though answers to what comes before are missing.
+func TestKeptNoMore(t *testing.T) {
+	bubble(t, config{sqPSN: first, retry: 7}, func(r *rig) {
+		r.post(r.wr(1, verbs.RDMARead, 8), r.wr(2, verbs.Send, 8), r.wr(3, verbs.RDMARead, 2*1024), r.wr(4, verbs.Send, 8))
+		r.take()
+		r.give(r.sack(1, 3)) // it was kept until now
+		r.expect("SEND Only 1 len 8 ackreq", "READ Request 2 at 0+2048 ackreq")
+		r.give(marked(r.nak(wire.NakPSNSeq, 1))...)
+		r.expect("SEND Only 1 len 8 ackreq", "READ Request 2 at 0+2048 ackreq", "SEND Only 4 len 8 ackreq")
+		r.give(marked(r.data(wire.RCReadResponseOnly, 0, fill(8, 1)), r.ack(1),
+			r.data(wire.RCReadResponseFirst, 2, fill(1024, 1)), r.data(wire.RCReadResponseLast, 3, fill(1024, 1)), r.ack(4))...)
+		r.completions(r.scq, "1 SUCCESS RDMA_READ 8", "2 SUCCESS SEND 0", "3 SUCCESS RDMA_READ 2048", "4 SUCCESS SEND 0")
+		r.give(marked(r.nak(wire.NakPSNSeq, 1))...)
+		r.expect()
+	})
+}
