@@ -122,7 +122,7 @@ func (p *Provider) QueryDevice() verbs.DeviceAttr {
 		MaxQPWR:      maxQueue,
 		DeviceCapFlags: verbs.DeviceBadPKeyCntr | verbs.DeviceBadQKeyCntr | verbs.DeviceUDAVPortEnforce | verbs.DevicePortActiveEvent |
 			verbs.DeviceRCRNRNAKGen | verbs.DeviceSysImageGUID | verbs.DeviceSRQResize |
-			verbs.DeviceMemWindow | verbs.DeviceMemWindowType2B | verbs.DeviceMemMgtExtensions |
+			verbs.DeviceMemWindow | verbs.DeviceMemWindowType2B |
 			verbs.DeviceXRC | verbs.DeviceRawMulti | verbs.DeviceManagedFlowSteering | verbs.DeviceFlushGlobal | verbs.DeviceFlushPersistent | verbs.DeviceAtomicWrite,
 		MaxSGE:          maxSGE,
 		MaxSGERd:        maxSGE,

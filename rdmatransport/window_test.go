@@ -270,3 +270,17 @@ func TestFaults(t *testing.T) {
 		}
 	})
 }
+
+// TestMemoryCapabilities: MEM_MGT_EXTENSIONS stands for fast registration, local invalidation of regions and SEND with
+// invalidate together: the base
+// memory management extensions. Without the first it is not reported.
+func TestMemoryCapabilities(t *testing.T) {
+	s := newStation(t, pipe.New(), "10.0.0.1/24")
+	const windows = verbs.DeviceMemWindow | verbs.DeviceMemWindowType2B
+	switch flags := s.dev.QueryDevice().DeviceCapFlags; {
+	case flags&verbs.DeviceMemMgtExtensions != 0:
+		t.Errorf("%v: no work request registers memory", flags)
+	case flags&windows != windows:
+		t.Errorf("%v: windows are there", flags)
+	}
+}
