@@ -10,10 +10,11 @@ import (
 
 // Device is an open RDMA device (ibv_context).
 type Device struct {
-	prov   Provider
-	attr   DeviceAttr // as it was when the device was opened: the limits
-	events asyncQueue
-	opened time.Time // its clock's zero
+	prov     Provider
+	attr     DeviceAttr // as it was when the device was opened: the limits
+	watchers watchers
+	events   asyncQueue
+	opened   time.Time // its clock's zero
 
 	// mu guards what exists: these counts, those in PD, CQ and CompChannel, and their dead flags. Nothing that moves
 	// data takes it.
@@ -21,6 +22,7 @@ type Device struct {
 	pds, mrs, cqs, qps, chns int
 	srqs, mws, ahs, mcastQPs int
 	mcast                    map[mcastGroup]int // QPs attached
+	domains                  map[*PD]struct{}
 	xrcds                    map[*XRCD]struct{}
 	srqNum                   uint32 // of the last XRC SRQ
 	defaultPD                *PD    // nil: nobody has asked for it
@@ -32,9 +34,9 @@ func Open(p Provider) (*Device, error) {
 	if p == nil {
 		return nil, Errorf(ErrInvalid, "open device", "no provider")
 	}
-	d := &Device{prov: p, attr: p.QueryDevice(), opened: time.Now()}
+	d := &Device{prov: p, attr: p.QueryDevice(), opened: time.Now(), domains: make(map[*PD]struct{})}
 	d.events.bell = wakeup.New()
-	p.Watch(func(t AsyncEventType, port uint8) { d.events.add(AsyncEvent{Type: t, Port: port}) })
+	p.Watch(d.happened)
 	return d, nil
 }
 
@@ -91,6 +93,7 @@ func (d *Device) Close() error {
 	if err := d.shut(op); err != nil {
 		return err
 	}
+	d.tell(EventDeviceFatal, 0)
 	d.events.bell.Close()
 	return d.prov.Close()
 }

@@ -44,7 +44,9 @@ func (d *Device) allocPD() (*PD, error) {
 	if err := d.reserve("allocate PD", &d.pds, d.attr.MaxPD, "MaxPD"); err != nil {
 		return nil, err
 	}
-	return &PD{dev: d, qps: make(map[*QP]struct{}), keys: make(map[uint32]*MR)}, nil
+	pd := &PD{dev: d, qps: make(map[*QP]struct{}), keys: make(map[uint32]*MR)}
+	d.domains[pd] = struct{}{}
+	return pd, nil
 }
 
 // Device is the device that the PD is on.
@@ -75,6 +77,7 @@ func (pd *PD) dealloc(op string) error {
 	}
 	pd.dead = true
 	pd.dev.pds--
+	delete(pd.dev.domains, pd)
 	return nil
 }
 

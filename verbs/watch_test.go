@@ -1,0 +1,104 @@
+package verbs_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"syscall"
+	"testing"
+
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// seen are the events that a watcher is told of.
+type seen []verbs.AsyncEvent
+
+func (s *seen) add(t verbs.AsyncEventType, port uint8) {
+	*s = append(*s, verbs.AsyncEvent{Type: t, Port: port})
+}
+
+func (s *seen) want(t *testing.T, what string, events ...verbs.AsyncEvent) {
+	t.Helper()
+	if !slices.Equal(*s, events) {
+		t.Errorf("%s: %v, want %v", what, *s, events)
+	}
+}
+
+// TestWatch: each watcher hears of ports and of the device's end, until it stops or that end has come; GetAsyncEvent has
+// the same events.
+func TestWatch(t *testing.T) {
+	l := newLoop()
+	dev := must(verbs.Open(l))(t)
+	var one, two seen
+	stop := must(dev.Watch(one.add))(t)
+	must(dev.Watch(two.add))(t)
+	down := verbs.AsyncEvent{Type: verbs.EventPortErr, Port: 1}
+	changed := verbs.AsyncEvent{Type: verbs.EventGIDChange, Port: 1}
+	fatal := verbs.AsyncEvent{Type: verbs.EventDeviceFatal}
+	l.event(down.Type, down.Port)
+	stop()
+	l.event(changed.Type, changed.Port)
+	l.event(fatal.Type, fatal.Port)
+	l.event(fatal.Type, fatal.Port) // not twice
+	l.event(changed.Type, changed.Port)
+	if _, err := dev.Watch(one.add); !errors.Is(err, syscall.ENODEV) {
+		t.Errorf("Watch after the end: %v", err)
+	}
+	one.want(t, "stopped after the first", down)
+	two.want(t, "to the end", down, changed, fatal)
+	for _, want := range []verbs.AsyncEvent{down, changed, fatal} {
+		if e := must(dev.GetAsyncEvent(t.Context()))(t); e != want {
+			t.Errorf("GetAsyncEvent: %v, want %v", e, want)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if e, err := dev.GetAsyncEvent(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("one event more: %v, %v", e, err)
+	}
+}
+
+// TestCloseIsWatched: to close the device is its end, too. One that stays open, because something is left on it, has none.
+func TestCloseIsWatched(t *testing.T) {
+	dev := must(verbs.Open(newLoop()))(t)
+	var events seen
+	must(dev.Watch(events.add))(t)
+	pd := must(dev.AllocPD())(t)
+	if err := dev.Close(); !errors.Is(err, verbs.ErrBusy) {
+		t.Errorf("Close with a PD left: %v", err)
+	}
+	events.want(t, "still open")
+	check(t, pd.Dealloc())
+	check(t, dev.Close())
+	events.want(t, "closed", verbs.AsyncEvent{Type: verbs.EventDeviceFatal})
+	if _, err := dev.GetAsyncEvent(t.Context()); !errors.Is(err, verbs.ErrDestroyed) {
+		t.Errorf("GetAsyncEvent: %v", err)
+	}
+}
+
+// TestDeviceFatal: what is posted on a device that is gone is flushed, whatever state its QP is in. One in RESET has
+// nothing posted, and stays.
+func TestDeviceFatal(t *testing.T) {
+	r := newRig(t)
+	r.bring(t, verbs.StateRTS)
+	x := must(r.dev.OpenXRCD(nil))(t)
+	target := must(x.CreateQP(&verbs.QPInitAttr{Type: verbs.XRCRecv}))(t)
+	init := steps[verbs.StateInit]
+	init.QPState = verbs.StateInit
+	check(t, target.Modify(&init, needs[verbs.StateInit]|verbs.QPAttrState))
+	check(t, r.qp.PostRecv(&verbs.RecvWR{ID: 7}))
+	idle := must(r.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: r.cq, RecvCQ: r.cq}))(t)
+	r.l.event(verbs.EventDeviceFatal, 0)
+	var wcs [2]verbs.WC
+	if n := must(r.cq.Poll(wcs[:]))(t); n != 1 || wcs[0].WRID != 7 || wcs[0].Status != verbs.WCWRFlushErr {
+		t.Errorf("%d completions, %+v; want the receive flushed", n, wcs[0])
+	}
+	for _, qp := range []*verbs.QP{r.qp, target} {
+		if s := qp.State(); s != verbs.StateErr {
+			t.Errorf("a QP of type %v is in %v", qp.Type(), s)
+		}
+	}
+	if s := idle.State(); s != verbs.StateReset {
+		t.Errorf("the QP that was in RESET is in %v", s)
+	}
+}
