@@ -45,6 +45,12 @@ func (id *ID) bind(op string, addr netip.AddrPort) error {
 	if err := ports.bind(op, b); err != nil {
 		return err
 	}
+	if at.dev != nil {
+		if err := id.enter(op, at.dev); err != nil {
+			ports.release(b)
+			return err
+		}
+	}
 	id.bound, id.local, id.dev, id.state = b, b.addr, at.dev, bound
 	if at.dev != nil {
 		id.route = Route{Transport: id.transport(), Src: a, Port: at.port, GIDIndex: at.index, TOS: id.opts.tos}
@@ -243,6 +249,9 @@ func (id *ID) resolved(before state, t target, err error) {
 	}
 	id.cancel = nil
 	src := netip.AddrPortFrom(t.route.Src, 0)
+	if err == nil {
+		err = id.enter("resolve address", t.dev)
+	}
 	if err == nil && id.bound == nil {
 		b := &binding{devs: []*verbs.Device{t.dev}, space: id.space, addr: src, reuse: id.opts.reuse}
 		if err = ports.bind("resolve address", b); err == nil {

@@ -32,20 +32,41 @@ func (id *ID) Listen(backlog int) error {
 	a := &acceptor{listener: id, children: make(map[ProviderConn]*ID)}
 	for _, t := range id.opts.transports {
 		for _, d := range id.bound.devs {
-			l, err := provider(d).Listen(&ListenAttr{Transport: t, Space: id.space, Addr: id.local, Backlog: backlog, TOS: id.opts.tos},
-				func(e *ConnEvent) { a.handle(d, e) })
-			if err != nil {
-				for _, l := range id.listeners {
-					_ = l.Close()
-				}
-				id.listeners = nil
-				ports.unlisten(id.bound)
-				return &verbs.Error{Op: op, Detail: err.Error(), Err: err}
+			if err := a.listen(op, d, t, backlog); err != nil {
+				id.unlisten()
+				return err
 			}
-			id.listeners = append(id.listeners, l)
 		}
 	}
 	id.state = listening
+	return nil
+}
+
+// unlisten undoes a Listen that failed on the way. The ID is locked.
+func (id *ID) unlisten() {
+	for _, l := range id.listeners {
+		_ = l.Close()
+	}
+	id.listeners = nil
+	if id.dev == nil {
+		devices.leave(id, id.on)
+		id.on = nil
+	}
+	ports.unlisten(id.bound)
+}
+
+// listen begins to listen on one device. The listener's ID is locked.
+func (a *acceptor) listen(op string, d *verbs.Device, t verbs.Transport, backlog int) error {
+	id := a.listener
+	if err := id.enter(op, d); err != nil {
+		return err
+	}
+	l, err := provider(d).Listen(&ListenAttr{Transport: t, Space: id.space, Addr: id.local, Backlog: backlog, TOS: id.opts.tos},
+		func(e *ConnEvent) { a.handle(d, e) })
+	if err != nil {
+		return &verbs.Error{Op: op, Detail: err.Error(), Err: err}
+	}
+	id.listeners = append(id.listeners, deviceListener{d, l})
 	return nil
 }
 
@@ -86,6 +107,8 @@ func (a *acceptor) request(d *verbs.Device, e *ConnEvent) {
 		return
 	}
 	id := newID(l.ch, l.space, l.context)
+	id.mu.Lock() // its device may vanish before it is whole
+	defer id.mu.Unlock()
 	id.state, id.dev, id.route, id.conn = requested, d, e.Route, e.Conn
 	id.opts = l.opts
 	id.route.TOS = l.opts.tos
@@ -97,7 +120,12 @@ func (a *acceptor) request(d *verbs.Device, e *ConnEvent) {
 		delete(a.children, e.Conn)
 		a.mu.Unlock()
 	}
+	if err := id.enter("accept", d); err != nil {
+		e.Conn.Close()
+		return
+	}
 	if err := l.ch.attach("accept"); err != nil { // cannot be: the listener is in the channel
+		devices.leave(id, id.on)
 		e.Conn.Close()
 		return
 	}
@@ -262,7 +290,7 @@ func (id *ID) tell(op string, f func(ProviderConn) error, fit ...state) error {
 func (id *ID) handle(ce *ConnEvent) {
 	id.mu.Lock()
 	defer id.mu.Unlock()
-	if id.state == destroyed {
+	if id.state == destroyed || id.state == removed {
 		return
 	}
 	e := &Event{Type: ce.Type, ID: id, Status: ce.Status, Param: ownParam(ce.Param), UD: ownUD(ce.UD)}

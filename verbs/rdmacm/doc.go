@@ -17,6 +17,9 @@
 //	                                                        └─Connect──► [ConnectResponse ──Establish──►] Established
 //	Established ──Disconnect, by either side──► Disconnected ──► TimewaitExit
 //
+// An ID that is on a device may also get AddrChange, when its address is taken from the device, and at any time
+// DeviceRemoval, after which it can only be destroyed.
+//
 // XRC is in port space IB, as in librdmacm: who sends calls CreateQP for an XRC_SEND QP, and the listener's IDs, whose
 // QPType is XRC_RECV, CreateXRCQP, and CreateSRQ for what is sent to. Its number goes into the private data.
 //

@@ -18,13 +18,14 @@ type end struct {
 	dev  *verbs.Device
 	fake *device
 	ch   *rdmacm.EventChannel
+	kept []*rdmacm.Event // see drainFor
 }
 
 func newEnd(t *testing.T, l *lan, name string, addrs ...string) *end {
 	dev, fake := l.open(t, name, addrs...)
 	ch, err := rdmacm.CreateEventChannel(dev)
 	must(t, err)
-	return &end{t, dev, fake, ch}
+	return &end{T: t, dev: dev, fake: fake, ch: ch}
 }
 
 func must(t testing.TB, err error) {

@@ -25,9 +25,13 @@ const (
 	Rejected
 	Established
 	Disconnected
+	// DeviceRemoval: the ID's device is gone or closed. A connection is over, what was posted is flushed, and all that the ID
+	// is good for is Destroy. A listener on several devices gets it with the last of them.
 	DeviceRemoval
 	MulticastJoin
 	MulticastError
+	// AddrChange is a hint: the ID's local address was taken from the device. Packets to that address are not received any
+	// more, so that a connection fails before long unless the address comes back.
 	AddrChange
 	TimewaitExit
 )
@@ -109,7 +113,7 @@ var rejectReasons = map[int]string{RejectNoResources: "no resources", RejectTime
 	RejectConsumerDefined: "by the application"}
 
 // EventError is an event that tells of a failure, as an error. It wraps an errno: ECONNREFUSED if Rejected,
-// ECONNRESET if Disconnected, else that of Status.
+// ECONNRESET if Disconnected, ENODEV if DeviceRemoval, else that of Status.
 type EventError struct {
 	Type        EventType
 	Status      int
@@ -134,6 +138,8 @@ func (e *EventError) Unwrap() error {
 		return syscall.Errno(-e.Status)
 	case e.Type == Disconnected:
 		return syscall.ECONNRESET
+	case e.Type == DeviceRemoval:
+		return syscall.ENODEV
 	}
 	return nil
 }

@@ -31,6 +31,7 @@ type device struct {
 	name  string
 	addrs []netip.Addr
 
+	event     func(verbs.AsyncEventType, uint8) // tells of what happens to the device
 	resolve   func(context.Context, rdmacm.Route) error
 	route     error // of Route
 	refuse    verbs.QPState
@@ -77,14 +78,14 @@ func (d *device) GIDTable(uint8) (out []verbs.GIDEntry, err error) {
 	}
 	return out, nil
 }
-func (d *device) RegMR(*verbs.MR) (uint32, uint32, error) { k := d.keys.Add(1); return k, k, nil }
-func (d *device) DeregMR(*verbs.MR)                       {}
-func (d *device) AllocMW(*verbs.MW) (uint32, error)       { return 0, verbs.ErrNotSupported }
-func (d *device) DeallocMW(*verbs.MW)                     {}
-func (d *device) Watch(func(verbs.AsyncEventType, uint8)) {}
-func (d *device) Close() error                            { return nil }
-func (d *device) Progress() bool                          { return false }
-func (d *device) EndProgress()                            {}
+func (d *device) RegMR(*verbs.MR) (uint32, uint32, error)   { k := d.keys.Add(1); return k, k, nil }
+func (d *device) DeregMR(*verbs.MR)                         {}
+func (d *device) AllocMW(*verbs.MW) (uint32, error)         { return 0, verbs.ErrNotSupported }
+func (d *device) DeallocMW(*verbs.MW)                       {}
+func (d *device) Watch(f func(verbs.AsyncEventType, uint8)) { d.event = f }
+func (d *device) Close() error                              { return nil }
+func (d *device) Progress() bool                            { return false }
+func (d *device) EndProgress()                              {}
 func (d *device) CreateQP(h verbs.QPHandle, _ *verbs.QPInitAttr) (verbs.ProviderQP, uint32, error) {
 	return &fakeQP{d}, 0x10 + d.keys.Add(1), nil
 }

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/softrnic/softrnic/verbs"
 )
@@ -19,8 +20,8 @@ type ID struct {
 	taken tally
 	ended chan struct{} // closed when no connection is or will be there
 
-	// Locks in the order they are taken: a listener's ID, another ID, those of verbs and of the provider, ports, the
-	// acceptor's, EventChannel, tally.
+	// Locks in the order they are taken: deviceIDs.telling, a listener's ID, another ID, those of verbs and of the provider,
+	// ports, devices, the acceptor's, EventChannel, tally.
 	mu      sync.Mutex
 	state   state
 	ch      *EventChannel
@@ -34,7 +35,10 @@ type ID struct {
 	remote netip.AddrPort
 	cancel context.CancelFunc // stops what resolves the address
 
-	listeners []io.Closer
+	on        []*verbs.Device // whose events reach the ID
+	addrLost  bool            // local is no address of dev any more, and
+	changing  atomic.Bool     // an AddrChange that says so is in the channel
+	listeners []deviceListener
 	groups    map[netip.Addr]*membership
 
 	conn    ProviderConn
@@ -46,6 +50,12 @@ type ID struct {
 	over    bool         // ended is closed
 	up      bool         // Established is reported
 	answers bool         // the peer's Disconnected is answered at once
+}
+
+// deviceListener is what listens on one of an ID's devices.
+type deviceListener struct {
+	dev *verbs.Device
+	io.Closer
 }
 
 type options struct {
@@ -68,11 +78,12 @@ const (
 	requested  // by the peer, not yet answered
 	accepted   // by Accept
 	refused    // by Reject
+	removed    // with its device
 	destroyed
 )
 
 var stateNames = [...]string{"idle", "bound", "resolving an address", "address resolved", "route resolved", "listening",
-	"connecting or connected", "requested by the peer", "accepted", "rejected", "destroyed"}
+	"connecting or connected", "requested by the peer", "accepted", "rejected", "on a device that is gone", "destroyed"}
 
 func (s state) String() string { return stateNames[s] }
 
@@ -103,6 +114,9 @@ func (id *ID) lock(op string, fit ...state) error {
 	case id.state == destroyed:
 		id.mu.Unlock()
 		return verbs.Errorf(verbs.ErrDestroyed, op, "the ID is destroyed")
+	case id.state == removed && len(fit) > 0:
+		id.mu.Unlock()
+		return goneError(op)
 	case len(fit) > 0 && !slices.Contains(fit, id.state):
 		defer id.mu.Unlock()
 		return verbs.Errorf(verbs.ErrInvalid, op, "the ID is %v", id.state)
@@ -119,7 +133,10 @@ func (id *ID) Destroy() error {
 		return err
 	}
 	id.state = destroyed
-	closers := slices.Clone(id.listeners)
+	var closers []io.Closer
+	for _, l := range id.listeners {
+		closers = append(closers, l.Closer)
+	}
 	for _, m := range id.groups {
 		closers = append(closers, m.Closer)
 	}
@@ -137,6 +154,7 @@ func (id *ID) Destroy() error {
 	qp, srq := id.qp, id.srq
 	id.qp, id.srq = nil, nil
 	id.end()
+	devices.leave(id, id.on)
 	id.mu.Unlock()
 
 	err := errors.Join(qp.destroy(), srq.destroy())
@@ -315,6 +333,18 @@ func (id *ID) SetTransports(t ...verbs.Transport) error {
 		return verbs.Errorf(verbs.ErrInvalid, op, "none is given")
 	}
 	return id.set(op, func() { id.opts.transports = slices.Clone(t) }, idle, bound)
+}
+
+// enter puts the ID on a device: from then on it hears what happens to that. The ID is locked.
+func (id *ID) enter(op string, d *verbs.Device) error {
+	if slices.Contains(id.on, d) {
+		return nil
+	}
+	if err := devices.enter(op, d, id); err != nil {
+		return err
+	}
+	id.on = append(id.on, d)
+	return nil
 }
 
 func (id *ID) set(op string, f func(), fit ...state) error {

@@ -17,13 +17,15 @@ type Listener struct {
 	cancel context.CancelFunc
 	conns  chan *Conn // established, for Accept
 	slots  chan struct{}
+	ended  chan struct{} // closed when requests cannot be taken any more, though Close was not called
+	err    error         // why; set before
 	pump   sync.Once
 	work   sync.WaitGroup
 }
 
 // Listen listens on "host:port"; ":port" means all addresses of the device, port 0 draws one. cfg is for Accept.
 func Listen(dev *verbs.Device, addr string, cfg *Config) (*Listener, error) {
-	l := &Listener{conns: make(chan *Conn)}
+	l := &Listener{conns: make(chan *Conn), ended: make(chan struct{})}
 	if cfg != nil {
 		l.cfg = *cfg
 	}
@@ -57,16 +59,19 @@ func (l *Listener) Addr() netip.AddrPort { return l.id.LocalAddr() }
 
 // Accept waits for the next connection that is established, made with the Config of Listen. Peers that do not complete
 // their handshake hold up nobody; they are dropped. From the first call on the listener accepts by itself: it takes
-// either Accept or Request.
+// either Accept or Request. When its device is gone, Accept fails with ENODEV.
 func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
+	const op = "accept"
 	l.pump.Do(func() { l.work.Go(l.accept) })
 	select {
 	case c := <-l.conns:
 		return c, nil
 	case <-l.ctx.Done():
-		return nil, verbs.Errorf(verbs.ErrDestroyed, "accept", "the listener is closed")
+		return nil, verbs.Errorf(verbs.ErrDestroyed, op, "the listener is closed")
+	case <-l.ended:
+		return nil, &verbs.Error{Op: op, Detail: l.err.Error(), Err: l.err}
 	case <-ctx.Done():
-		return nil, &verbs.Error{Op: "accept", Detail: ctx.Err().Error(), Err: ctx.Err()}
+		return nil, &verbs.Error{Op: op, Detail: ctx.Err().Error(), Err: ctx.Err()}
 	}
 }
 
@@ -80,6 +85,10 @@ func (l *Listener) accept() {
 		}
 		r, err := l.Request(l.ctx)
 		if err != nil {
+			if l.ctx.Err() == nil {
+				l.err = err
+				close(l.ended)
+			}
 			return
 		}
 		l.work.Go(func() {

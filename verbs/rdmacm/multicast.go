@@ -47,7 +47,7 @@ func (id *ID) joined(group netip.Addr, ce *ConnEvent) {
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	m := id.groups[group]
-	if id.state == destroyed || m == nil || ce.Type != MulticastJoin && ce.Type != MulticastError {
+	if id.state == destroyed || id.state == removed || m == nil || ce.Type != MulticastJoin && ce.Type != MulticastError {
 		return
 	}
 	e := &Event{Type: ce.Type, ID: id, Status: ce.Status, UD: ownUD(ce.UD), Group: group}

@@ -159,6 +159,7 @@ func (s *SyncID) Connect(ctx context.Context, param *ConnParam) error {
 // GetRequest waits for a connection request to a listener (rdma_get_request). Its ID is the caller's to accept or
 // reject, and to destroy.
 func (s *SyncID) GetRequest(ctx context.Context) (*SyncID, error) {
+	const op = "get request"
 	ch, err := CreateEventChannel(s.ch.devs...)
 	if err != nil {
 		return nil, err
@@ -168,7 +169,10 @@ func (s *SyncID) GetRequest(ctx context.Context) (*SyncID, error) {
 	case s.requests <- struct{}{}:
 		defer func() { <-s.requests }()
 	case <-ctx.Done():
-		return nil, &verbs.Error{Op: "get request", Detail: ctx.Err().Error(), Err: ctx.Err()}
+		return nil, &verbs.Error{Op: op, Detail: ctx.Err().Error(), Err: ctx.Err()}
+	}
+	if get(s.ID, func() bool { return s.state == removed }) {
+		return nil, goneError(op) // whoever took DeviceRemoval was told, and no other event follows
 	}
 	e, err := s.next(ctx, ConnectRequest)
 	if err != nil {
