@@ -324,3 +324,36 @@ func TestAddrChange(t *testing.T) {
 		a.close(s, l, l4, l6)
 	})
 }
+
+// A request that nobody has seen yet may have events of its device behind it. They move with it, when its listener does.
+func TestMigrateTakesEventsOfRequests(t *testing.T) {
+	bubble(t, func(t *testing.T, a, b *end) {
+		l := a.listen(rdmacm.TCP)
+		c := b.resolve(rdmacm.TCP, v4A+":7471")
+		must(t, c.Connect(nil))
+		synctest.Wait()
+		a.fake.addrs = a.fake.addrs[1:]
+		a.fake.event(verbs.EventGIDChange, 1)
+		a.fake.event(verbs.EventDeviceFatal, 0)
+		to, err := rdmacm.CreateEventChannel(a.dev)
+		must(t, err)
+		must(t, l.Migrate(t.Context(), to))
+		a.none()
+		e := &end{T: t, ch: to}
+		events := e.drain()
+		var request *rdmacm.ID
+		for _, ev := range events {
+			if ev.Type == rdmacm.ConnectRequest {
+				request = ev.ID
+			}
+		}
+		want := []rdmacm.EventType{rdmacm.ConnectRequest, rdmacm.AddrChange, rdmacm.DeviceRemoval}
+		if got := types(events, request); !slices.Equal(got, want) {
+			t.Errorf("events of the request: %v, want %v", got, want)
+		}
+		must(t, request.Destroy())
+		must(t, l.Destroy())
+		must(t, to.Destroy())
+		must(t, c.Destroy())
+	})
+}
