@@ -22,9 +22,9 @@ type Network interface {
 	// DialStream opens a TCP connection. An invalid laddr, or port 0 in it, lets the host choose. The error wraps that of
 	// ctx, or one of ECONNREFUSED, ETIMEDOUT, EHOSTUNREACH, ENETUNREACH, EADDRINUSE and EADDRNOTAVAIL.
 	DialStream(ctx context.Context, laddr, raddr netip.AddrPort) (Stream, error)
-	// ListenStream listens for TCP connections; an unspecified address means all of the host's. The connections that it
-	// accepts are Streams. The error wraps EADDRINUSE or EADDRNOTAVAIL.
-	ListenStream(laddr netip.AddrPort) (net.Listener, error)
+	// ListenStream listens for TCP connections; an unspecified address means all of the host's. The error wraps EADDRINUSE
+	// or EADDRNOTAVAIL.
+	ListenStream(laddr netip.AddrPort) (StreamListener, error)
 }
 
 // NIC is one interface of a host. Its methods may be called from any goroutine.

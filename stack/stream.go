@@ -32,12 +32,23 @@ type Stream interface {
 	// SetTOS sets the type of service (IPv4) or traffic class (IPv6) of what is sent from now on, except its two lowest
 	// bits, which belong to ECN.
 	SetTOS(tos uint8)
+	// SetReadBuffer bounds the memory, in bytes, of what has come from the peer and is not read; 0 is what the host gives a
+	// connection. The window that the peer is offered is at most half of it.
+	SetReadBuffer(n int)
 	// CloseWrite sends what is in the send buffer, then FIN.
 	CloseWrite() error
 	// Abort sends RST and drops what is buffered.
 	Abort()
 	// Near is the interface in this process where the connection ends, in the sense of Path.Near.
 	Near() NIC
+}
+
+// StreamListener is a listener whose Accept returns Streams.
+type StreamListener interface {
+	net.Listener
+	// SetReadBuffer is Stream.SetReadBuffer for the connections that are accepted from then on. What is taken from those
+	// that nobody has accepted the host bounds by itself.
+	SetReadBuffer(n int)
 }
 
 // Filler writes a piece of a stream: all of b.

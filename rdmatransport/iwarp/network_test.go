@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -100,7 +101,7 @@ func (h *host) DialStream(ctx context.Context, laddr, raddr netip.AddrPort) (sta
 	}
 }
 
-func (h *host) ListenStream(laddr netip.AddrPort) (net.Listener, error) {
+func (h *host) ListenStream(laddr netip.AddrPort) (stack.StreamListener, error) {
 	h.net.mu.Lock()
 	defer h.net.mu.Unlock()
 	if h.listeners[laddr.Port()] != nil {
@@ -117,11 +118,16 @@ type streamListener struct {
 	conns chan *stream
 	done  chan struct{}
 	once  sync.Once
+
+	readBuffer atomic.Int64
 }
+
+func (l *streamListener) SetReadBuffer(n int) { l.readBuffer.Store(int64(n)) }
 
 func (l *streamListener) Accept() (net.Conn, error) {
 	select {
 	case s := <-l.conns:
+		s.SetReadBuffer(int(l.readBuffer.Load()))
 		return s, nil
 	case <-l.done:
 		return nil, net.ErrClosed
@@ -175,6 +181,7 @@ type direction struct {
 	buf     []byte
 	r, w    int
 	fin     bool
+	bound   int     // bytes that the receiver takes; 0 is the network's
 	starved *stream // the sender was refused
 }
 
@@ -211,11 +218,23 @@ func (n *network) pair(local, remote netip.AddrPort) (a, b *stream) {
 // Near implements stack.Stream: nothing is found near, so that all goes through the stream.
 func (s *stream) Near() stack.NIC { return nil }
 
-func (s *stream) limit() int {
-	if s.net.buffer > 0 {
+// limit is how many bytes d holds.
+func (s *stream) limit(d *direction) int {
+	switch {
+	case d.bound > 0:
+		return d.bound
+	case s.net.buffer > 0:
 		return s.net.buffer
 	}
 	return 1 << 20
+}
+
+func (s *stream) SetReadBuffer(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.in.bound = n
+	s.in.wake()
+	s.cond.Broadcast()
 }
 
 func (s *stream) MSS() int {
@@ -252,7 +271,7 @@ func (s *stream) Send(n int, fill stack.Filler) (bool, error) {
 	if err := s.writable(); err != nil {
 		return false, err
 	}
-	if d := s.out; d.len() > 0 && d.len()+n > s.limit() {
+	if d := s.out; d.len() > 0 && d.len()+n > s.limit(d) {
 		d.starved = s
 		return false, nil
 	}
@@ -312,7 +331,7 @@ func (s *stream) Read(b []byte) (int, error) {
 			}
 			copy(b, d.buf[d.r:d.r+n])
 			d.r += n
-			if d.len() <= s.limit()/2 {
+			if d.len() <= s.limit(d)/2 {
 				d.wake()
 			}
 			s.cond.Broadcast()
@@ -360,7 +379,7 @@ func (s *stream) Receive(take stack.Taker) error {
 		more = take.Take(d.buf[d.r : d.r+n])
 		clear(d.buf[d.r : d.r+n]) // as gVisor, which uses the memory again at once
 		d.r += n
-		if d.len() <= s.limit()/2 {
+		if d.len() <= s.limit(d)/2 {
 			d.wake()
 		}
 		s.cond.Broadcast()
@@ -393,7 +412,7 @@ func (s *stream) Write(b []byte) (n int, err error) {
 		if s.writeBy.past {
 			return n, os.ErrDeadlineExceeded
 		}
-		room := min(s.limit()-s.out.len(), len(b))
+		room := min(s.limit(s.out)-s.out.len(), len(b))
 		if room <= 0 {
 			s.cond.Wait()
 			continue

@@ -4,11 +4,18 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"net/netip"
 	"os"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/netstack"
 )
 
 // taker takes most bytes at a time.
@@ -146,3 +153,97 @@ func (k *counter) Take(b []byte) bool {
 type nothing struct{}
 
 func (nothing) Fill([]byte) {}
+
+// windowed keeps the largest window that a host has offered in TCP segments, and how much it has acknowledged, in bytes.
+type windowed struct {
+	link.Link
+	scale   atomic.Int32 // from its SYN
+	first   atomic.Uint32
+	largest atomic.Int64
+	acked   atomic.Uint32
+}
+
+func (w *windowed) Write(frames []link.Frame) (int, error) {
+	for _, f := range frames {
+		const ip = 14
+		if b := f.Data; len(b) >= ip+40 && b[ip] == 0x45 && b[ip+9] == 6 {
+			tcp := header.TCP(b[ip+20:])
+			if tcp.Flags().Contains(header.TCPFlagSyn) {
+				w.scale.Store(int32(header.ParseSynOptions(tcp.Options(), tcp.Flags().Contains(header.TCPFlagAck)).WS))
+				w.largest.Store(int64(tcp.WindowSize()))
+				w.first.Store(tcp.AckNumber())
+				w.acked.Store(0)
+			} else {
+				w.acked.Store(tcp.AckNumber() - w.first.Load())
+				w.largest.Store(max(w.largest.Load(), int64(tcp.WindowSize())<<w.scale.Load()))
+			}
+		}
+	}
+	return w.Link.Write(frames)
+}
+
+// What a stream takes in before it is read is bounded from the start, before anybody has accepted it too, and as the
+// reader wishes; a larger bound holds at once.
+func TestStreamReadBuffer(t *testing.T) {
+	lan := pipe.New()
+	server := &windowed{Link: lan.Port()}
+	a, b := newHost(t, lan.Port(), netstack.Addr("10.0.0.1/24")), newHost(t, server, netstack.Addr("10.0.0.2/24"))
+	l, err := b.ListenStream(netip.MustParseAddrPort("10.0.0.2:7"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for _, c := range []struct {
+		bound         int
+		atLeast, most int64
+	}{
+		{bound: 0, atLeast: 1 << 20, most: 1 << 30},
+		{bound: 16 << 10, most: 64 << 10}, // the SYN has offered more than 16 KiB
+	} {
+		l.SetReadBuffer(c.bound)
+		x, err := a.DialStream(t.Context(), netip.AddrPort{}, netip.MustParseAddrPort("10.0.0.2:7"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		const size = 100_000
+		if _, err := x.Write(make([]byte, size)); err != nil {
+			t.Fatal(err)
+		}
+		for server.acked.Load() < 10_000 {
+			time.Sleep(time.Millisecond)
+		}
+		if got := server.largest.Load(); got > 64<<10 {
+			t.Errorf("a window of %d bytes before Accept", got)
+		}
+		conn, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		y := conn.(stack.Stream)
+		if _, err := io.ReadFull(y, make([]byte, size)); err != nil {
+			t.Fatal(err)
+		}
+		pass(t, y, x)
+		if got := server.largest.Load(); got < c.atLeast || got > c.most {
+			t.Errorf("a window of %d bytes with a buffer of %d", got, c.bound)
+		}
+		y.SetReadBuffer(0)
+		pass(t, y, x)
+		if got := server.largest.Load(); got < 1<<20 {
+			t.Errorf("a window of %d bytes when the buffer is large again", got)
+		}
+		x.Abort()
+		y.Abort()
+	}
+}
+
+// pass sends a byte from one end of a stream to the other.
+func pass(t *testing.T, from, to stack.Stream) {
+	t.Helper()
+	if _, err := from.Write([]byte{1}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(to, make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+}

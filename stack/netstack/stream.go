@@ -21,6 +21,9 @@ import (
 // listenBacklog is how many connections a listener keeps that nobody has accepted.
 const listenBacklog = 4096
 
+// unacceptedBuffer is the receive buffer, in bytes, of a connection that nobody has accepted: they are many, and anybody's.
+const unacceptedBuffer = 128 << 10
+
 // crowd is how many small writes go out by themselves before anything comes from the peer. gVisor's TCP acknowledges up
 // to 100 segments at once: with fewer than that between two acknowledgements, what is under way does not add up.
 const crowd = 64
@@ -229,6 +232,14 @@ func (s *stream) Offloaded() bool {
 // SetTOS implements Stream. gVisor has one value for both families, and never refuses one.
 func (s *stream) SetTOS(tos uint8) { _ = s.ep.SetSockOptInt(tcpip.IPv4TOSOption, int(tos)) }
 
+// SetReadBuffer implements stack.Stream.
+func (s *stream) SetReadBuffer(n int) {
+	if n == 0 {
+		n = tcpReceiveBuffer
+	}
+	s.ep.SocketOptions().SetReceiveBufferSize(int64(n), true)
+}
+
 // Close implements net.Conn.
 func (s *stream) Close() error {
 	s.finish()
@@ -260,6 +271,8 @@ type streamListener struct {
 	wq     *waiter.Queue
 	closed chan struct{}
 	once   sync.Once
+
+	readBuffer atomic.Int64 // of what is accepted
 }
 
 func (h *Host) listen(local tcpip.FullAddress, proto tcpip.NetworkProtocolNumber) (*streamListener, tcpip.Error) {
@@ -270,6 +283,7 @@ func (h *Host) listen(local tcpip.FullAddress, proto tcpip.NetworkProtocolNumber
 	}
 	// A server that restarts must not wait for its old connections' TIME-WAIT.
 	ep.SocketOptions().SetReuseAddress(true)
+	ep.SocketOptions().SetReceiveBufferSize(unacceptedBuffer, false)
 	if err = ep.Bind(local); err == nil {
 		err = ep.Listen(listenBacklog)
 	}
@@ -282,6 +296,9 @@ func (h *Host) listen(local tcpip.FullAddress, proto tcpip.NetworkProtocolNumber
 	}, nil
 }
 
+// SetReadBuffer implements stack.StreamListener.
+func (l *streamListener) SetReadBuffer(n int) { l.readBuffer.Store(int64(n)) }
+
 // Accept implements net.Listener.
 func (l *streamListener) Accept() (net.Conn, error) {
 	entry, ready := waiter.NewChannelEntry(waiter.ReadableEvents)
@@ -290,7 +307,9 @@ func (l *streamListener) Accept() (net.Conn, error) {
 	for {
 		ep, wq, terr := l.ep.Accept(nil)
 		if terr == nil {
-			return l.host.newStream(ep, wq), nil
+			s := l.host.newStream(ep, wq)
+			s.SetReadBuffer(int(l.readBuffer.Load()))
+			return s, nil
 		}
 		if _, wait := terr.(*tcpip.ErrWouldBlock); !wait {
 			select {

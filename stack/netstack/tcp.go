@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -60,7 +59,7 @@ func (h *Host) DialStream(ctx context.Context, laddr, raddr netip.AddrPort) (sta
 
 // ListenStream listens for TCP connections; an unspecified address means all of the host's. Errors wrap EADDRINUSE or
 // EADDRNOTAVAIL.
-func (h *Host) ListenStream(laddr netip.AddrPort) (net.Listener, error) {
+func (h *Host) ListenStream(laddr netip.AddrPort) (stack.StreamListener, error) {
 	laddr = unmapPort(laddr)
 	local, proto := h.fullAddress(laddr)
 	if !laddr.Addr().IsValid() || laddr.Addr().IsUnspecified() {
