@@ -131,6 +131,17 @@ func (c *EventChannel) withdraw(id *ID) (out []*Event) {
 	return out
 }
 
+// retract takes the ConnectRequest that id was made for out of the channel, and tells whether it was there.
+func (c *EventChannel) retract(id *ID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at := slices.IndexFunc(c.events, func(e *Event) bool { return e.Type == ConnectRequest && e.ID == id })
+	if at >= 0 {
+		c.events = slices.Delete(c.events, at, at+1)
+	}
+	return at >= 0
+}
+
 // tally counts an ID's events that are taken and not acknowledged. Its lock is taken last.
 type tally struct {
 	mu   sync.Mutex

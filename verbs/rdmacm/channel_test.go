@@ -172,25 +172,29 @@ func TestTwoWaitForTwoEvents(t *testing.T) {
 	})
 }
 
-// The events of a request that is still in the listener's channel move with the listener, behind the request.
-func TestMigrateTakesChildEvents(t *testing.T) {
+// Requests that are still in the listener's channel move with the listener, but for those whose peers have gone; what
+// happens to a request then is told in the new channel.
+func TestMigrateTakesRequests(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		l := a.listen(rdmacm.TCP)
-		c := b.resolve(rdmacm.TCP, v4A+":7471")
-		must(t, c.Connect(nil))
+		gone, stays := b.resolve(rdmacm.TCP, v4A+":7471"), b.resolve(rdmacm.TCP, v4A+":7471")
+		must(t, gone.Connect(nil))
 		synctest.Wait()
-		must(t, c.Destroy()) // the request is rejected by its own sender
+		must(t, stays.Connect(nil))
+		synctest.Wait()
+		must(t, gone.Destroy()) // the request is rejected by its own sender
 		synctest.Wait()
 
 		to, err := rdmacm.CreateEventChannel(a.dev)
 		must(t, err)
 		must(t, l.Migrate(t.Context(), to))
-		a.none()
 		request := next(t, to, rdmacm.ConnectRequest)
+		must(t, stays.Destroy())
 		if ev := next(t, to, rdmacm.Rejected); ev.ID != request.ID {
 			t.Error("REJECTED is for another ID than the request's")
 		}
 		must(t, request.ID.Destroy())
+		a.none()
 		must(t, l.Destroy())
 		must(t, to.Destroy())
 		b.close()

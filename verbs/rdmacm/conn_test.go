@@ -335,23 +335,16 @@ func TestRequestsGivenUp(t *testing.T) {
 		must(t, err)
 		must(t, l.Bind(netip.MustParseAddrPort(v4A+":7471")))
 		must(t, l.Listen(0))
-		const waiters, each = 4, 100
-		for range waiters * each {
-			c, err := rdmacm.CreateSyncID(rdmacm.TCP, b)
-			must(t, err)
-			must(t, c.ResolveAddr(t.Context(), netip.AddrPort{}, netip.MustParseAddrPort(v4A+":7471")))
-			must(t, c.ResolveRoute(t.Context()))
-			must(t, c.ID.Connect(nil))
-			must(t, c.Destroy())
-		}
-		synctest.Wait()
+		ctx, stop := context.WithCancel(t.Context())
 		var work sync.WaitGroup
-		for range waiters {
+		for range 4 {
 			work.Go(func() {
-				for range each {
-					r, err := l.GetRequest(t.Context())
+				for {
+					r, err := l.GetRequest(ctx)
 					if err != nil {
-						t.Error(err)
+						if ctx.Err() == nil {
+							t.Error(err)
+						}
 						return
 					}
 					<-r.Ended()
@@ -359,8 +352,77 @@ func TestRequestsGivenUp(t *testing.T) {
 				}
 			})
 		}
+		for range 400 {
+			must(t, givenUp(t, b, v4A+":7471"))
+		}
+		synctest.Wait()
+		stop()
 		work.Wait()
 		must(t, l.Destroy())
+		left(t, a, b)
+	})
+}
+
+// givenUp asks a listener for a connection and leaves.
+func givenUp(t *testing.T, dev *verbs.Device, to string) error {
+	t.Helper()
+	c, err := rdmacm.CreateSyncID(rdmacm.TCP, dev)
+	must(t, err)
+	must(t, c.ResolveAddr(t.Context(), netip.AddrPort{}, netip.MustParseAddrPort(to)))
+	must(t, c.ResolveRoute(t.Context()))
+	must(t, c.ID.Connect(nil))
+	return c.Destroy()
+}
+
+// A request whose peer has gone before anybody saw it is not handed out, and leaves nothing in the channel; one that was
+// seen is told of.
+func TestRequestsRetracted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b, _ := pair(t)
+		l, err := rdmacm.CreateSyncID(rdmacm.TCP, a)
+		must(t, err)
+		must(t, l.Bind(netip.MustParseAddrPort(v4A+":7471")))
+		must(t, l.Listen(0))
+		for range 100 {
+			must(t, givenUp(t, b, v4A+":7471"))
+		}
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if r, err := l.GetRequest(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("request %v, %v of a peer that has gone", r, err)
+		}
+		// The IDs are gone too: the channel would not be destroyed before them.
+		must(t, l.Destroy())
+		left(t, a, b)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		a, b, _ := pair(t)
+		ch, err := rdmacm.CreateEventChannel(a)
+		must(t, err)
+		l, err := ch.CreateID(rdmacm.TCP, nil)
+		must(t, err)
+		must(t, l.Bind(netip.MustParseAddrPort(v4A+":7471")))
+		must(t, l.Listen(0))
+		c, err := rdmacm.CreateSyncID(rdmacm.TCP, b)
+		must(t, err)
+		must(t, c.ResolveAddr(t.Context(), netip.AddrPort{}, netip.MustParseAddrPort(v4A+":7471")))
+		must(t, c.ResolveRoute(t.Context()))
+		must(t, c.ID.Connect(nil))
+		e, err := ch.GetEvent(t.Context())
+		must(t, err)
+		id := e.ID
+		must(t, e.Ack())
+		must(t, c.Destroy())
+		e, err = ch.GetEvent(t.Context())
+		must(t, err)
+		if e.ID != id || e.Err() == nil {
+			t.Errorf("event %v", e.Type)
+		}
+		must(t, e.Ack())
+		must(t, id.Destroy())
+		must(t, l.Destroy())
+		must(t, ch.Destroy())
 		left(t, a, b)
 	})
 }

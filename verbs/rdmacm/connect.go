@@ -86,9 +86,29 @@ func (a *acceptor) handle(d *verbs.Device, e *ConnEvent) {
 	a.mu.Lock()
 	child := a.children[e.Conn]
 	a.mu.Unlock()
-	if child != nil {
+	if child != nil && !(ends(e.Type) && a.retract(child)) {
 		child.handle(e)
 	}
+}
+
+// ends tells whether an event is a connection's end.
+func ends(t EventType) bool {
+	return t == Rejected || t == Unreachable || t == ConnectError || t == Disconnected
+}
+
+// retract destroys an ID whose request nobody has seen, and takes the request out of the channel; false if somebody has.
+// Peers that ask and leave must not fill the channel of an application that is slow. With the listener locked its events
+// are in one channel, and not on the way to another.
+func (a *acceptor) retract(child *ID) bool {
+	a.listener.mu.Lock()
+	child.mu.Lock()
+	unseen := child.state == requested && child.ch.retract(child)
+	child.mu.Unlock()
+	a.listener.mu.Unlock()
+	if unseen {
+		_ = child.Destroy()
+	}
+	return unseen
 }
 
 // request makes an ID of a connection request.
@@ -307,7 +327,7 @@ func (id *ID) handle(ce *ConnEvent) {
 			return
 		}
 		id.up = true
-	case Rejected, Unreachable, ConnectError, Disconnected:
+	case Rejected, Unreachable, ConnectError, Disconnected: // see ends
 		if id.answers && ce.Type == Disconnected {
 			_ = id.conn.Disconnect() // an error if this is the peer's answer itself
 		}
