@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -90,6 +91,7 @@ type conn struct {
 	state  connState
 	qp     *qp
 	ended  bool // the stream has ended before Establish: that is told behind it
+	left   bool // the peer has ended the connection before it was answered
 	silent bool // Close was called: no events any more
 
 	events  []*rdmacm.ConnEvent
@@ -137,11 +139,14 @@ func (c *conn) deliver() {
 }
 
 // expect checks the state for a call. c.mu is held.
-func (c *conn) expect(op string, want connState) error {
-	if c.state != want {
-		return verbs.Errorf(verbs.ErrInvalid, op, "the iWARP connection is %v, not %v", c.state, want)
+func (c *conn) expect(op string, want ...connState) error {
+	switch {
+	case slices.Contains(want, c.state):
+		return nil
+	case c.left:
+		return verbs.Errorf(syscall.ECONNRESET, op, "the peer has closed the iWARP connection, or broken its rules")
 	}
-	return nil
+	return verbs.Errorf(verbs.ErrInvalid, op, "the iWARP connection is %v", c.state)
 }
 
 // begin lays the stream out as both frames say. mine and theirs are the configuration's two directions.
@@ -169,11 +174,12 @@ func (c *conn) begin(markersOut, markersIn, crc, large bool) error {
 func (c *conn) bind(q *qp, attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch {
-	case c.qp != nil:
-		return verbs.Errorf(verbs.ErrBusy, "modify QP", "LLPStream belongs to QP %#x", c.qp.num)
-	case c.state != requested && c.state != responded:
-		return verbs.Errorf(verbs.ErrInvalid, "modify QP", "LLPStream is %v", c.state)
+	const op = "modify QP"
+	if c.qp != nil {
+		return verbs.Errorf(verbs.ErrBusy, op, "LLPStream belongs to QP %#x", c.qp.num)
+	}
+	if err := c.expect(op, requested, responded); err != nil {
+		return err
 	}
 	if !c.initiator {
 		large := c.request.Reserved&largeRequest != 0
@@ -215,8 +221,8 @@ func (c *conn) QPAttr(to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) 
 	case verbs.StateRTR:
 		return attr, 0, nil // iWARP has no such state
 	case verbs.StateRTS:
-		if c.state != requested && c.state != responded {
-			return attr, 0, verbs.Errorf(verbs.ErrInvalid, "get QP attributes", "the iWARP connection is %v", c.state)
+		if err := c.expect("get QP attributes", requested, responded); err != nil {
+			return attr, 0, err
 		}
 		attr.LLPStream = c
 		attr.MaxDestRDAtomic, attr.MaxRDAtomic = uint8(min(c.ird, MaxReads)), uint8(min(c.ord, MaxReads))
@@ -253,10 +259,7 @@ func (c *conn) disconnected() {
 func (c *conn) Notify() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.state != established {
-		return verbs.Errorf(verbs.ErrInvalid, "notify", "the iWARP connection is %v", c.state)
-	}
-	return nil
+	return c.expect("notify", established)
 }
 
 // Disconnect implements rdmacm.ProviderConn. What is posted stays with the QP until that goes to ERR.
@@ -285,8 +288,7 @@ func (c *conn) streamEnded() {
 	case responded:
 		c.ended = true
 	case requested:
-		c.state = over
-		c.emit(&rdmacm.ConnEvent{Type: rdmacm.ConnectError, Status: -int(syscall.ECONNRESET)})
+		c.abandoned()
 	default:
 		c.state = over
 	}

@@ -69,6 +69,7 @@ func (c *conn) connect(ctx context.Context, attr *rdmacm.ConnectAttr, request *m
 	if !c.hold(stream) {
 		return
 	}
+	stream.SetReadBuffer(setupBuffer)
 	stream.SetTOS(attr.TOS)
 	if request.Revision != mpa.Revision1 && stream.Offloaded() {
 		request.Reserved = largeRequest

@@ -18,7 +18,9 @@ package iwarp
 
 import (
 	"io"
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"github.com/softrnic/softrnic/rdmatransport/internal/keys"
@@ -40,8 +42,9 @@ type Engine struct {
 	qps     *keys.Table[qp]
 	work    sync.WaitGroup // goroutines of streams
 
-	mu      sync.Mutex // taken last
-	streams map[*verbs.PD]int
+	mu        sync.Mutex // taken last
+	streams   map[*verbs.PD]int
+	listeners map[*listener]struct{}
 }
 
 // RouteFunc finds the port and the GID index of a local address.
@@ -55,16 +58,24 @@ func New(net stack.Network, config Config, regions *memory.Regions, rand io.Read
 		route:   route,
 		regions: regions,
 		rand:    rand,
-		streams: map[*verbs.PD]int{},
-		qps:     keys.New[qp](24, rand, func(n uint32) bool { return n <= 1 || n == 1<<24-1 || taken(n) }),
+		streams: map[*verbs.PD]int{}, listeners: map[*listener]struct{}{},
+		qps: keys.New[qp](24, rand, func(n uint32) bool { return n <= 1 || n == 1<<24-1 || taken(n) }),
 	}
 }
 
 // HasQP tells whether a QP number is in use.
 func (e *Engine) HasQP(qpn uint32) bool { return e.qps.Get(qpn) != nil }
 
-// Close waits for the goroutines of all streams; no QP is left by then.
-func (e *Engine) Close() { e.work.Wait() }
+// Close ends what still listens and waits for the goroutines of all streams; no QP is left by then.
+func (e *Engine) Close() {
+	e.mu.Lock()
+	listeners := slices.Collect(maps.Keys(e.listeners))
+	e.mu.Unlock()
+	for _, l := range listeners {
+		_ = l.Close()
+	}
+	e.work.Wait()
+}
 
 // countStream counts the streams of a PD: n more.
 func (e *Engine) countStream(pd *verbs.PD, n int) {

@@ -1,14 +1,16 @@
 package iwarp
 
-// Set-up, accepting side. A new TCP connection is nobody's until its request has come in whole; until then it is
-// bounded in number and time. (RFC 5044 §7.1.2, RFC 5042 §6.4)
+// Set-up, accepting side. A new TCP connection is nobody's until its request has come in whole, and the application has
+// answered; until then it is bounded in number, memory and, before the request, in time. (RFC 5044 §7.1.2, RFC 5042 §6.4)
 
 import (
+	"container/list"
 	"errors"
 	"io"
 	"net"
 	"net/netip"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/mpa"
@@ -17,7 +19,9 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// listener takes connections for one address.
+// listener takes connections for one address. What it keeps of peers that nobody knows yet is bounded: maxStarting
+// connections whose request has not come, backlog requests that the application has not answered, and setupBuffer bytes
+// for each.
 type listener struct {
 	e       *Engine
 	h       rdmacm.Handler
@@ -28,8 +32,14 @@ type listener struct {
 
 	mu       sync.Mutex
 	closed   bool
-	starting map[stack.Stream]struct{} // their request has not come
-	waiting  map[*conn]struct{}        // the application has not answered
+	starting list.List          // of *opening, oldest first
+	waiting  map[*conn]struct{} // the application has not answered
+}
+
+// opening is a connection whose request has not come, or is being turned away.
+type opening struct {
+	stream stack.Stream
+	ousted bool // it has been aborted, to make room
 }
 
 // Listen takes connection requests; see rdmacm.Provider.
@@ -41,10 +51,14 @@ func (e *Engine) Listen(attr *rdmacm.ListenAttr, h rdmacm.Handler) (io.Closer, e
 	if err != nil {
 		return nil, err
 	}
+	tcp.SetReadBuffer(setupBuffer)
 	l := &listener{
-		e: e, h: h, tcp: tcp, backlog: attr.Backlog, tos: attr.TOS, done: make(chan struct{}),
-		starting: map[stack.Stream]struct{}{}, waiting: map[*conn]struct{}{},
+		e: e, h: h, tcp: tcp, backlog: max(attr.Backlog, 1), tos: attr.TOS, done: make(chan struct{}),
+		waiting: map[*conn]struct{}{},
 	}
+	e.mu.Lock()
+	e.listeners[l] = struct{}{}
+	e.mu.Unlock()
 	go l.accept()
 	return l, nil
 }
@@ -53,12 +67,15 @@ func (e *Engine) Listen(attr *rdmacm.ListenAttr, h rdmacm.Handler) (io.Closer, e
 func (l *listener) Close() error {
 	err := l.tcp.Close()
 	<-l.done
+	l.e.mu.Lock()
+	delete(l.e.listeners, l)
+	l.e.mu.Unlock()
 	l.mu.Lock()
 	l.closed = true
 	waiting := l.waiting
 	l.waiting = nil
-	for s := range l.starting {
-		s.Abort()
+	for at := l.starting.Front(); at != nil; at = at.Next() {
+		at.Value.(*opening).stream.Abort()
 	}
 	l.mu.Unlock()
 	for c := range waiting {
@@ -75,61 +92,123 @@ func (l *listener) accept() {
 			return
 		}
 		stream := c.(stack.Stream)
-		l.mu.Lock()
-		full := len(l.starting) >= maxStarting
-		if !full {
-			l.starting[stream] = struct{}{}
-		}
-		l.mu.Unlock()
-		if full {
-			l.e.Counters.ConnectsRefused.Add(1)
-			stream.Abort()
-			continue
-		}
-		l.e.work.Go(func() { l.start(stream) })
+		at := l.enter(stream)
+		l.e.work.Go(func() { l.start(at) })
 	}
 }
 
-// start reads a connection's request.
-func (l *listener) start(stream stack.Stream) {
+// enter makes a new connection one of those that are starting. Where there are too many the oldest has to go: an honest
+// peer's request is a round trip away, while those who hold connections open to keep others out are the ones that last.
+func (l *listener) enter(stream stack.Stream) *list.Element {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.starting.Len() >= maxStarting {
+		oldest := l.starting.Remove(l.starting.Front()).(*opening)
+		oldest.ousted = true
+		oldest.stream.Abort()
+	}
+	return l.starting.PushBack(&opening{stream: stream})
+}
+
+// start takes a new connection through its request, and stays with it to its end.
+func (l *listener) start(at *list.Element) {
+	stream := at.Value.(*opening).stream
 	stream.SetTOS(l.tos)
 	_ = stream.SetDeadline(time.Now().Add(requestTimeout))
-	f, err := readFrame(stream, false)
-	_ = stream.SetDeadline(time.Time{})
-	local, remote := addrPort(stream.LocalAddr()), addrPort(stream.RemoteAddr())
-	if err == nil && !remote.IsValid() {
-		err = net.ErrClosed // it has no addresses any more
-	}
-	var route rdmacm.Route
-	if err == nil {
-		route, err = l.e.route(local.Addr(), remote.Addr())
-	}
-	c := &conn{e: l.e, h: l.h, listener: l, stream: stream, request: f, route: route, state: requested}
-	l.mu.Lock()
-	delete(l.starting, stream)
-	keep := err == nil && !l.closed && len(l.waiting) < max(l.backlog, 1)
-	if keep {
-		l.waiting[c] = struct{}{}
-	}
-	l.mu.Unlock()
-	if !keep {
+	c, request, err := l.readRequest(stream)
+	if err != nil || !l.keep(c, at) {
 		l.e.Counters.ConnectsRefused.Add(1)
+		if err == nil {
+			c.turnAway()
+		}
 		stream.Abort()
+		l.mu.Lock()
+		l.starting.Remove(at)
+		l.mu.Unlock()
 		return
 	}
-	p := rdmacm.ConnParam{PrivateData: f.PrivateData, ResponderResources: MaxReads, InitiatorDepth: MaxReads}
+	_ = stream.SetDeadline(time.Time{})
+	c.mu.Lock()
+	c.emit(request)
+	c.mu.Unlock()
+	c.attend()
+}
+
+// readRequest waits for a stream's request, and makes a connection of it and what the application is told.
+func (l *listener) readRequest(stream stack.Stream) (*conn, *rdmacm.ConnEvent, error) {
+	f, err := readFrame(stream, false)
+	if err != nil {
+		return nil, nil, err
+	}
+	local, remote := addrPort(stream.LocalAddr()), addrPort(stream.RemoteAddr())
+	if !remote.IsValid() {
+		return nil, nil, net.ErrClosed // it has no addresses any more
+	}
+	route, err := l.e.route(local.Addr(), remote.Addr())
+	if err != nil {
+		return nil, nil, err
+	}
+	c := &conn{e: l.e, h: l.h, listener: l, stream: stream, request: f, route: route, state: requested}
 	c.ird, c.ord = MaxReads, MaxReads
 	if f.HasEnhanced {
 		// What the peer may send is what we answer, and the other way round.
 		c.ird, c.ord = depth(f.Enhanced.ORD), depth(f.Enhanced.IRD)
-		p.ResponderResources, p.InitiatorDepth = uint8(c.ird), uint8(c.ord)
 	}
 	c.ordLimit = c.ord
+	return c, &rdmacm.ConnEvent{
+		Type: rdmacm.ConnectRequest, Route: route, LocalPort: local.Port(), RemotePort: remote.Port(),
+		Param: rdmacm.ConnParam{
+			PrivateData: f.PrivateData, ResponderResources: uint8(c.ird), InitiatorDepth: uint8(c.ord),
+		},
+	}, nil
+}
+
+// keep gives a request one of the places of the backlog, if there is one.
+func (l *listener) keep(c *conn, at *list.Element) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed || at.Value.(*opening).ousted || len(l.waiting) >= l.backlog {
+		return false
+	}
+	l.starting.Remove(at)
+	l.waiting[c] = struct{}{}
+	return true
+}
+
+// turnAway rejects a request that has no place. The peer closes first, so that no TIME-WAIT stays here; it is not waited
+// for longer than for a request.
+func (c *conn) turnAway() {
+	f := c.reply(nil)
+	f.Rejected, f.Reserved = true, 0
+	if writeFrame(c.stream, f) == nil {
+		_, _ = c.stream.Read(make([]byte, 1))
+	}
+}
+
+// attend waits for what comes behind the request. The initiator may send nothing before the reply (RFC 5044 §7.1.2): as
+// long as no QP has the stream, it can only be the peer's end, or a peer that is none.
+func (c *conn) attend() {
+	_ = c.stream.Wait()
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.emit(&rdmacm.ConnEvent{
-		Type: rdmacm.ConnectRequest, Route: route, LocalPort: local.Port(), RemotePort: remote.Port(), Param: p,
-	})
+	q := c.qp
+	lost := q == nil && c.state == requested
+	if lost {
+		c.abandoned()
+	}
+	c.mu.Unlock()
+	switch {
+	case q != nil:
+		q.read(c)
+	case lost:
+		c.stream.Abort()
+	}
+}
+
+// abandoned ends a request that the peer has not waited to see answered. c.mu is held.
+func (c *conn) abandoned() {
+	c.state, c.left = over, true
+	c.answered()
+	c.emit(&rdmacm.ConnEvent{Type: rdmacm.ConnectError, Status: -int(syscall.ECONNRESET)})
 }
 
 // depth is an IRD or ORD as far as the device has it.
@@ -150,7 +229,7 @@ func addrPort(a net.Addr) netip.AddrPort {
 	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
 }
 
-// answered ends the request's wait for the application.
+// answered ends the request's wait for the application, and gives its place in the backlog back.
 func (c *conn) answered() {
 	if l := c.listener; l != nil {
 		l.mu.Lock()
@@ -234,7 +313,7 @@ func (c *conn) Reject(privateData []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.qp != nil:
+	case c.qp != nil && !c.left:
 		return verbs.Errorf(verbs.ErrInvalid, op, "QP %#x has the connection's stream", c.qp.num)
 	case c.state == responded:
 		c.giveUp(mpa.ErrLocalCatastrophic)

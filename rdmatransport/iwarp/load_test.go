@@ -228,6 +228,17 @@ func TestFlood(t *testing.T) {
 		for range 100 { // good, but nobody answers them
 			peers = append(peers, dialNode(t, d.net, request()))
 		}
+		synctest.Wait()
+		rejected := 0
+		for _, p := range peers {
+			if p.s.(*stream).in.len() > 0 && p.frame().Rejected {
+				rejected++
+			}
+		}
+		if rejected != 84 {
+			t.Errorf("%d of 100 requests are rejected with a backlog of 16", rejected)
+		}
+		time.Sleep(30 * time.Second) // though the peers leave the stream open
 		if n := open(); n != 16 {
 			t.Errorf("%d requests are kept with a backlog of 16", n)
 		}

@@ -58,8 +58,11 @@ func (q *qp) attach(c *conn, attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	q.tx.begin(c)
 	q.rx = receiver{}
 	c.meet()
+	c.stream.SetReadBuffer(0)
 	c.stream.OnRoom(q.roomAgain)
-	q.e.work.Go(func() { q.read(c) })
+	if c.initiator { // the accepting side's reader has attended the stream since the request
+		q.e.work.Go(func() { q.read(c) })
+	}
 	q.pump()
 	if c.initiator {
 		q.nudge(c, firstNudge, nudges)

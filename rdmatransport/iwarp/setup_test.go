@@ -458,7 +458,7 @@ func TestResponderWaits(t *testing.T) {
 			s.over()
 		})
 	})
-	t.Run("it comes before the reply", func(t *testing.T) {
+	t.Run("one comes before the reply", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			d := newNode(t, &network{}, nodeAddr, 4096, iwarp.Config{})
 			l, err := rdmacm.CreateSyncID(rdmacm.TCP, d.dev)
@@ -469,8 +469,7 @@ func TestResponderWaits(t *testing.T) {
 			must(t, l.Listen(4))
 			p := rawDial(t, d.net)
 			p.begin(false, false, true)
-			h := rdmap.ReadRequestHeader{SourceSTag: d.mr.RKey(), SourceTO: d.mr.Addr(), Size: 64}
-			p.write(append(encode(t, request()), p.fpdu(p.readRequest(h))...))
+			p.write(encode(t, request()))
 			r, err := l.GetRequest(t.Context())
 			must(t, err)
 			defer r.Destroy()
@@ -483,6 +482,7 @@ func TestResponderWaits(t *testing.T) {
 				must(t, err)
 				must(t, id.qp.Modify(&attr, mask))
 			}
+			p.send(p.readRequest(rdmap.ReadRequestHeader{SourceSTag: d.mr.RKey(), SourceTO: d.mr.Addr(), Size: 64}))
 			synctest.Wait()
 			if st := id.qp.State(); st != verbs.StateErr {
 				t.Errorf("QP in %v", st)
