@@ -192,8 +192,8 @@ func (id *ID) Migrate(ctx context.Context, to *EventChannel) error {
 	return nil
 }
 
-// migrate moves an ID that is locked. The IDs of requests in its events move too, and are locked meanwhile: their own
-// events, of which there are none before their request is seen, stay behind it.
+// migrate moves an ID that is locked. Requests in its events are locked too while they move: their own events stay
+// behind theirs.
 func (id *ID) migrate(op string, to *EventChannel) error {
 	if !sameDevices(id.ch.devs, to.devs) {
 		return verbs.Errorf(verbs.ErrInvalid, op, "the event channel is on other devices")
@@ -211,7 +211,7 @@ func (id *ID) migrate(op string, to *EventChannel) error {
 		child.mu.Lock()
 		defer child.mu.Unlock()
 		if err := to.attach(op); err == nil { // it cannot be dead: this ID holds it
-			child.ch.withdraw(child)
+			defer to.add(child.ch.withdraw(child)...)
 			child.ch = to
 		}
 	}
