@@ -272,8 +272,7 @@ func TestFaults(t *testing.T) {
 }
 
 // TestMemoryCapabilities: MEM_MGT_EXTENSIONS stands for fast registration, local invalidation of regions and SEND with
-// invalidate together: the base
-// memory management extensions. Without the first it is not reported.
+// invalidate together, the base memory management extensions. Without the first it is not reported.
 func TestMemoryCapabilities(t *testing.T) {
 	s := newStation(t, pipe.New(), "10.0.0.1/24")
 	const windows = verbs.DeviceMemWindow | verbs.DeviceMemWindowType2B

@@ -13,9 +13,16 @@ import (
 // response handles one acknowledge, READ response or atomic response.
 func (q *qp) response(p *wire.Packet, info wire.Info) {
 	r := &q.req
-	if wire.PSNDiff(p.PSN, r.una) < 0 || wire.PSNDiff(p.PSN, r.max) >= 0 {
+	d := wire.PSNDiff(p.PSN, r.una)
+	if d < -1 || wire.PSNDiff(p.PSN, r.max) >= 0 {
 		// A duplicate of what is acknowledged, or an answer to nothing we sent ("ghost"): no state changes. An RNR or
 		// sequence NAK may name the PSN before una only if it is stale.
+		return
+	}
+	if info.HasAETH() && p.AETH.IsACK() && (r.credits.given || p.AETH.Value() != wire.AckUnlimited) {
+		r.credits.update(&p.AETH)
+	}
+	if d < 0 { // the last acknowledgement once more, perhaps with credits
 		return
 	}
 	r.selective = q.marked(p)

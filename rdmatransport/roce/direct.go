@@ -151,6 +151,7 @@ func (q *qp) carry(p *qp) bool {
 
 	// As if they had been acknowledged.
 	r := &q.req
+	r.credits.begin(wr.Opcode)
 	r.next = wire.PSNAdd(r.next, packets)
 	r.una, r.max, r.lastAsk = r.next, r.next, r.next
 	r.retries, r.rnrRetries, r.wentBack = 0, 0, false

@@ -6,9 +6,9 @@
 // requests go to responder.go, whose answers response.go sends in order, and acknowledgements and responses go to
 // completer.go. retry.go holds the timers and what goes back when something was lost; between two SoftRNICs reorder.go
 // keeps what comes behind a gap, and recovery.go repeats no more than what is missing. probe.go asks a peer that is silent
-// for too long. pacing.go keeps to a rate, which dcqcn.go finds by what notification.go hears of congestion. uc.go and ud.go
-// are what unreliable services do instead, and multicast.go is datagrams to groups. Where both QPs are in one process,
-// direct.go needs no packets.
+// for too long. credits.go keeps to what the peer has receive requests for, if it tells. pacing.go keeps to a rate, which
+// dcqcn.go finds by what notification.go hears of congestion. uc.go and ud.go are what unreliable services do instead, and
+// multicast.go is datagrams to groups. Where both QPs are in one process, direct.go needs no packets.
 //
 // Everything about a QP happens under its lock, on the goroutine that brought the work: the application's for posts,
 // the link's for packets, the timer queue's for timeouts.

@@ -33,6 +33,8 @@ type requester struct {
 	unasked   uint32 // packets sent since the last request for an acknowledgement
 	lastAsk   uint32 // PSN behind that request, or una if it is answered or to be sent again
 
+	credits credits
+
 	incomplete uint32      // started requests that have answers and are not complete, for fences
 	rttPSN     uint32      // of the packet whose round trip is measured
 	behind     uint32      // PSN behind what was sent as a probe
@@ -143,7 +145,7 @@ func (q *qp) transmit() {
 	q.failOldest()
 }
 
-// start assigns a new request its PSNs, unless a fence holds it back.
+// start assigns a new request its PSNs, unless a fence or the peer's credits hold it back.
 func (q *qp) start(wr *verbs.SendWR, s *sentWR) bool {
 	r := &q.req
 	if wr.Flags&verbs.SendFence != 0 && r.incomplete > 0 {
@@ -153,6 +155,10 @@ func (q *qp) start(wr *verbs.SendWR, s *sentWR) bool {
 		*s = sentWR{firstPSN: r.next, local: true, status: q.carryOut(wr)}
 		return true
 	}
+	if r.una != r.next && !r.credits.allow(wr.Opcode) {
+		return false // what came before has asked for an acknowledgement: see followed
+	}
+	r.credits.begin(wr.Opcode)
 	*s = sentWR{firstPSN: r.next, packets: 1}
 	if !isAtomic(wr.Opcode) {
 		s.packets = max(1, uint32((wr.Length()+uint64(q.mtu)-1)/uint64(q.mtu)))
@@ -180,13 +186,23 @@ func (r *requester) notReady(psn uint32) bool {
 	return r.rnrWait != 0 && wire.PSNDiff(psn, r.rnrPSN) >= 0
 }
 
+// beyond tells that a message goes beyond the peer's credits; only the one that was begun last can.
+func (r *requester) beyond(wr *verbs.SendWR, s *sentWR) bool {
+	return r.credits.beyond(wr.Opcode) && wire.PSNAdd(s.firstPSN, s.packets) == r.next
+}
+
+// alone tells that the first packet of such a message is sent, and what follows it waits for its acknowledgement.
+func (r *requester) alone(wr *verbs.SendWR, s *sentWR) bool {
+	return r.curPkt > 0 && r.beyond(wr, s) && wire.PSNDiff(r.una, s.firstPSN) <= 0
+}
+
 // sendWR sends the rest of a request; false if it had to stop before the end.
 func (q *qp) sendWR(wr *verbs.SendWR, s *sentWR) bool {
 	r := &q.req
 	for r.curPkt < s.packets {
 		psn := wire.PSNAdd(s.firstPSN, r.curPkt)
 		room := r.room(psn)
-		if room <= 0 || r.notReady(psn) {
+		if room <= 0 || r.notReady(psn) || r.credits.given && r.alone(wr, s) {
 			return false
 		}
 		if !q.mayPass() {
@@ -216,7 +232,7 @@ func (q *qp) sendWR(wr *verbs.SendWR, s *sentWR) bool {
 			r.askRead(psn, 1)
 		default:
 			unasked, lastAsk := r.unasked, r.lastAsk
-			if s.status = q.sendData(wr, s, r.curPkt, psn, q.wantsAck(s, psn, room)); s.status != verbs.WCSuccess {
+			if s.status = q.sendData(wr, s, r.curPkt, psn, q.wantsAck(wr, s, psn, room)); s.status != verbs.WCSuccess {
 				r.unasked, r.lastAsk = unasked, lastAsk
 				return false
 			}
@@ -263,12 +279,14 @@ func (q *qp) asksLater(room, left uint32) bool {
 
 // wantsAck tells whether packet psn, which is sent next, asks for an acknowledgement. The last message that is posted ends
 // with such a request, and each that is repeated; else there is one now and then, at the ends of frames and messages, and
-// where the rate, what is posted next or, with none asked for on its way, the window is about to stop the sender.
-func (q *qp) wantsAck(s *sentWR, psn uint32, room int32) bool {
+// where the rate, what is posted next, credits or, with none asked for on its way, the window is about to stop the sender.
+func (q *qp) wantsAck(wr *verbs.SendWR, s *sentWR, psn uint32, room int32) bool {
 	r := &q.req
 	r.unasked++
 	next, ask := r.curPkt+1, false
 	switch {
+	case r.curPkt == 0 && r.credits.given && r.beyond(wr, s):
+		ask = true
 	case q.pace != nil && q.pace.asks(q.mtu, q.e.now()):
 		ask = true
 	case next == s.packets:
@@ -317,7 +335,8 @@ func (q *qp) followed(s *sentWR) bool {
 		return false
 	}
 	wr := q.h.Send(n)
-	return !hasAnswer(wr.Opcode) && !isLocal(wr.Opcode) && wr.Flags&verbs.SendFence == 0 && r.at(r.cur+1).status == verbs.WCSuccess
+	return !hasAnswer(wr.Opcode) && !isLocal(wr.Opcode) && wr.Flags&verbs.SendFence == 0 && r.credits.allow(wr.Opcode) &&
+		r.at(r.cur+1).status == verbs.WCSuccess
 }
 
 // ask sends the last packet before the current request again, with a request for the acknowledgement that the current

@@ -68,6 +68,7 @@ type side struct {
 	asked   int // posted of those
 	got     int
 	lazy    int      // percent of steps in which receives are posted
+	credits bool     // its acknowledgements say how many are
 	flights []flight // towards this end, by arrival
 }
 
@@ -86,12 +87,13 @@ func newTraffic(t *testing.T, seed uint64) *traffic {
 		sqPSN: 1<<24 - 1 - r.Uint32N(300), rqPSN: r.Uint32N(1 << 24), size: 256 << 10,
 		batch: []int{1, 4, 62}[seed%3],
 	}
+	gives := [2]bool{seed%2 == 0, seed%4 == 0}
 	depth := [2]uint8{uint8(1 + r.IntN(4)), uint8(1 + r.IntN(4))}
 	for i := range x.ends {
 		c.minRNR = uint8(1 + r.IntN(13))
 		c.rd, c.destRD = depth[i], depth[1-i]
 		c.goBackN = r.IntN(3) == 0
-		x.ends[i] = &side{rig: newRig(t, c), lazy: []int{1, 10, 100}[r.IntN(3)]}
+		x.ends[i] = &side{rig: newRig(t, c), lazy: []int{1, 10, 100}[r.IntN(3)], credits: gives[i]}
 		c.sqPSN, c.rqPSN = c.rqPSN, c.sqPSN
 	}
 	for i, e := range x.ends {
@@ -211,6 +213,9 @@ func (x *traffic) step() (moved, idle bool) {
 func (x *traffic) launch(from, to *side) {
 	for _, p := range from.take() {
 		p.DestQP = to.qp.Num()
+		if from.credits && p.Opcode.Info().HasAETH() && p.AETH.IsACK() {
+			p.AETH.Syndrome = credits(from.asked - from.got)
+		}
 		copies := 1
 		if x.rand.IntN(100) < x.dup {
 			copies = 2
@@ -232,6 +237,16 @@ func (x *traffic) launch(from, to *side) {
 			to.flights = slices.Insert(to.flights, i, flight{at, p})
 		}
 	}
+}
+
+// credits is the code of the largest credit count that is not more than n.
+func credits(n int) uint8 {
+	for code := uint8(1); code < wire.AckUnlimited; code++ {
+		if c, _ := (&wire.AETH{Syndrome: code}).Credits(); int(c) > n {
+			return code - 1
+		}
+	}
+	return wire.AckUnlimited - 1
 }
 
 // land hands an end what has arrived. True if anything has, or will.

@@ -160,6 +160,19 @@ func (h *AETH) Type() uint8 { return h.Syndrome & syndromeType }
 // Value is an ACK's credit count code, an RNR NAK's timer code (see [RNRTimer]), or a NAK's code.
 func (h *AETH) Value() uint8 { return h.Syndrome & syndromeValue }
 
+// Credits is how many more messages than the first MSN an ACK's sender has receive requests for; not ok if it gives no
+// end-to-end credits (IBTA Vol 1 §9.7.7.2).
+func (h *AETH) Credits() (n uint32, ok bool) {
+	switch v := h.Value(); {
+	case v == AckUnlimited:
+		return 0, false
+	case v < 2:
+		return uint32(v), true
+	default: // a power of two, or one and a half of it
+		return uint32(2+v&1) << (v/2 - 1), true
+	}
+}
+
 // IsACK reports a positive acknowledgement.
 func (h *AETH) IsACK() bool { return h.Type() == SyndromeACK }
 

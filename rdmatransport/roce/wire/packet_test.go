@@ -197,6 +197,19 @@ func TestPSN(t *testing.T) {
 	}
 }
 
+// TestCredits: 0 and 1, then alternately the power of two and one and a half of it, up to 32,768; 31 is none.
+func TestCredits(t *testing.T) {
+	want := []uint32{0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096,
+		6144, 8192, 12288, 16384, 24576, 32768}
+	for code := range uint8(128) {
+		h := wire.AETH{Syndrome: code}
+		n, ok := h.Credits()
+		if i := int(code & 31); ok != (i < 31) || ok && n != want[i] {
+			t.Errorf("code %d is %d, %v", code, n, ok)
+		}
+	}
+}
+
 // TestRNRTimer: the table is 10 µs, then alternately the power of two and one and a half of it; 0 is the longest.
 func TestRNRTimer(t *testing.T) {
 	for code, want := range map[uint8]time.Duration{
