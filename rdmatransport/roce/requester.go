@@ -38,6 +38,7 @@ type requester struct {
 	incomplete uint32      // started requests that have answers and are not complete, for fences
 	rttPSN     uint32      // of the packet whose round trip is measured
 	behind     uint32      // PSN behind what was sent as a probe
+	rnrPSN     uint32      // see rnrWait
 	asked      *readBounds // nil before the first READ
 	rec        *recovery   // what is known of each packet in flight, while something is missing
 
@@ -58,7 +59,6 @@ type requester struct {
 
 	timeout time.Duration // when una is overdue; 0 if nothing is in flight or no timeout is set
 	rnrWait time.Duration // until when nothing from rnrPSN on is sent, as the peer asked, or a UC sender pauses; 0 if not
-	rnrPSN  uint32
 }
 
 // readBounds is the last PSN of each READ request, atomic and the like (hasAnswer) that is not answered in full, oldest

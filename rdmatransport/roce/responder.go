@@ -28,8 +28,10 @@ type responder struct {
 	// What is owed to the requester; see response.go.
 	replies *replies // nil before the first READ, atomic or the like
 	resume  time.Duration
+	rnrEnd  time.Duration // when the time is over that an RNR NAK asked for
 	ackPSN  uint32 // newest PSN of a SEND or WRITE: only responses acknowledge READs and atomics
 	burst   uint32 // responses that are sent at once, where READs have shown how many the peer can take; or 0
+	rnrTop  uint32 // one past the highest PSN that has come since an RNR NAK, or psn
 	depth   uint8  // max_dest_rd_atomic
 	ackDue  bool
 	sackDue bool  // the peer is to be told of what is held
@@ -42,8 +44,6 @@ type responder struct {
 	heard   bool    // a request was executed or refused
 	nakSent bool    // a sequence or RNR NAK went out and what it asked for has not come
 	rnr     bool    // it was an RNR NAK: what was in flight then says nothing about what it asked for
-	rnrEnd  time.Duration
-	rnrTop  uint32 // one past the highest PSN that has come since, or psn
 }
 
 // msgKind is what a message of several packets is.
