@@ -5,12 +5,16 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
+	"io"
+	"net/netip"
 	"testing"
 	"time"
 
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/rdmatransport/iwarp"
+	"github.com/softrnic/softrnic/rdmatransport/iwarp/mpa"
+	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/stack/netstack"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
@@ -349,5 +353,61 @@ func TestSharedByBothTransports(t *testing.T) {
 	}
 	if sum := binary.NativeEndian.Uint64(b.buf); sum != streams*adds {
 		t.Errorf("%d additions of %d", sum, streams*adds)
+	}
+}
+
+// A responder that breaks a connection off over MPA's revision is asked again from the same address and port, which the
+// ID is bound to.
+func TestRevisionRetriedFromTheSamePort(t *testing.T) {
+	for name, refuse := range map[string]func(stack.Stream){
+		"RST": stack.Stream.Abort,
+		"FIN": func(s stack.Stream) { s.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			lan := pipe.New()
+			a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
+			l := must(b.host.ListenStream(netip.MustParseAddrPort("10.0.0.2:7471")))(t)
+			defer l.Close()
+			done := make(chan error, 1)
+			go func() {
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				defer cancel()
+				conn, err := rdmacm.Dial(ctx, a.dev, "10.0.0.2:7471", &rdmacm.Config{Transport: verbs.IWARP})
+				if err == nil {
+					err = conn.Close()
+				}
+				done <- err
+			}()
+			var from [2]string
+			for i, revision := range []byte{2, 1} {
+				s := must(l.Accept())(t).(stack.Stream)
+				defer s.Abort()
+				from[i] = s.RemoteAddr().String()
+				head := make([]byte, mpa.HeaderLen)
+				must(io.ReadFull(s, head))(t)
+				if head[17] != revision {
+					t.Fatalf("request %x, want revision %d", head, revision)
+				}
+				if revision == 2 {
+					must(io.ReadFull(s, make([]byte, mpa.EnhancedLen)))(t)
+					refuse(s)
+					continue
+				}
+				f := mpa.Frame{Reply: true, CRC: true, Revision: 1}
+				reply := make([]byte, f.Len())
+				must(f.Encode(reply))(t)
+				must(s.Write(reply))(t)
+				go func() {
+					_, _ = io.Copy(io.Discard, s)
+					s.Close()
+				}()
+			}
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+			if from[0] != from[1] {
+				t.Errorf("from %v and %v", from[0], from[1])
+			}
+		})
 	}
 }

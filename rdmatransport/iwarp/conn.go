@@ -26,7 +26,9 @@ type Config struct {
 	NoCRC bool
 	// Markers asks the peer to send markers.
 	Markers bool
-	// Revision is that of the requests that this end sends: 1 (RFC 5044), or 2 (RFC 6581), which 0 means too.
+	// Revision is that of the requests that this end sends: 1 (RFC 5044) or 2 (RFC 6581). 0 is 2, and 1 on a second
+	// connection if the peer closes the first one without a reply, as those do that know revision 1 only (RFC 6581 §10).
+	// Then nothing is negotiated of depths and peer-to-peer mode, as in all connections of revision 1.
 	Revision uint8
 	// NoPeerToPeer leaves out the ready-to-receive message that lets the accepting side send first.
 	NoPeerToPeer bool

@@ -5,6 +5,7 @@ package iwarp
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -24,7 +25,7 @@ func (e *Engine) Connect(attr *rdmacm.ConnectAttr, h rdmacm.Handler) (rdmacm.Pro
 	if attr.QPType != verbs.RC {
 		return nil, verbs.Errorf(verbs.ErrNotSupported, "connect", "QP type %v over iWARP", attr.QPType)
 	}
-	f, err := e.newRequest(&attr.Param)
+	f, err := e.newRequest(&attr.Param, e.config.Revision)
 	if err != nil {
 		return nil, err
 	}
@@ -34,12 +35,12 @@ func (e *Engine) Connect(attr *rdmacm.ConnectAttr, h rdmacm.Handler) (rdmacm.Pro
 	return c, nil
 }
 
-// newRequest is the request frame for what the application asks for.
-func (e *Engine) newRequest(p *rdmacm.ConnParam) (*mpa.Frame, error) {
+// newRequest is the request frame for what the application asks for; revision is as in Config.
+func (e *Engine) newRequest(p *rdmacm.ConnParam, revision uint8) (*mpa.Frame, error) {
 	f := &mpa.Frame{
 		Markers: e.config.Markers, CRC: !e.config.NoCRC, Revision: mpa.Revision2, PrivateData: p.PrivateData,
 	}
-	if e.config.Revision == mpa.Revision1 {
+	if revision == mpa.Revision1 {
 		f.Revision = mpa.Revision1
 	} else {
 		f.HasEnhanced = true
@@ -59,15 +60,38 @@ func (e *Engine) newRequest(p *rdmacm.ConnParam) (*mpa.Frame, error) {
 // connect runs the set-up to its end.
 func (c *conn) connect(ctx context.Context, attr *rdmacm.ConnectAttr, request *mpa.Frame) {
 	defer c.cancel()
-	deadline, _ := ctx.Deadline()
-	stream, err := c.e.net.DialStream(ctx, netip.AddrPortFrom(attr.Src, attr.LocalPort),
-		netip.AddrPortFrom(attr.Dst, attr.RemotePort))
+	reply, err := c.exchange(ctx, attr, request)
+	if errors.Is(err, errUnanswered) && c.e.config.Revision == 0 {
+		// So does a responder that knows revision 1 only (RFC 6581 §10).
+		request, err = c.e.newRequest(&attr.Param, mpa.Revision1)
+		if err == nil {
+			c.e.Counters.Revision1Retries.Add(1)
+			reply, err = c.exchange(ctx, attr, request)
+		}
+	}
 	if err != nil {
 		c.failed(err)
 		return
 	}
+	if err := c.replied(request, &reply, &attr.Param); err != nil {
+		c.giveUp(err)
+		c.failed(err)
+	}
+}
+
+// errUnanswered: the peer took the request and closed the connection without a word.
+var errUnanswered = errors.New("iwarp: the peer has closed the connection instead of a reply")
+
+// exchange opens a stream, which the connection then has, sends the request and reads the reply.
+func (c *conn) exchange(ctx context.Context, attr *rdmacm.ConnectAttr, request *mpa.Frame) (reply mpa.Frame, err error) {
+	deadline, _ := ctx.Deadline()
+	stream, err := c.e.net.DialStream(ctx, netip.AddrPortFrom(attr.Src, attr.LocalPort),
+		netip.AddrPortFrom(attr.Dst, attr.RemotePort))
+	if err != nil {
+		return reply, err
+	}
 	if !c.hold(stream) {
-		return
+		return reply, net.ErrClosed
 	}
 	stream.SetReadBuffer(setupBuffer)
 	stream.SetTOS(attr.TOS)
@@ -75,21 +99,31 @@ func (c *conn) connect(ctx context.Context, attr *rdmacm.ConnectAttr, request *m
 		request.Reserved = largeRequest
 	}
 	_ = stream.SetDeadline(deadline)
-	err = writeFrame(stream, request)
-	var reply mpa.Frame
-	if err == nil {
-		reply, err = readFrame(stream, true)
+	if err = writeFrame(stream, request); err == nil {
+		heard := &counted{Reader: stream}
+		reply, err = readFrame(heard, true)
+		if heard.n == 0 && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)) {
+			err = fmt.Errorf("%w: %w", errUnanswered, err)
+		}
 	}
 	if err != nil {
 		stream.Abort()
-		c.failed(err)
-		return
+		return reply, err
 	}
 	_ = stream.SetDeadline(time.Time{})
-	if err := c.replied(request, &reply, &attr.Param); err != nil {
-		c.giveUp(err)
-		c.failed(err)
-	}
+	return reply, nil
+}
+
+// counted counts the bytes that are read.
+type counted struct {
+	io.Reader
+	n int
+}
+
+func (c *counted) Read(b []byte) (int, error) {
+	n, err := c.Reader.Read(b)
+	c.n += n
+	return n, err
 }
 
 // giveUp ends a connection that the peer takes for accepted and that no QP has: with a Terminate that says why (RFC

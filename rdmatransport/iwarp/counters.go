@@ -9,6 +9,7 @@ type Counters struct {
 	StreamsLost        atomic.Uint64 // ended without a Terminate or an orderly close
 	CRCErrors          atomic.Uint64
 	ConnectsRefused    atomic.Uint64 // connections turned away before a consumer saw them
+	Revision1Retries   atomic.Uint64 // connections tried again with MPA's revision 1
 
 	direct atomic.Uint64 // of QPs that are gone
 }
@@ -29,5 +30,6 @@ func (e *Engine) Snapshot() map[string]uint64 {
 		"iwarp_streams_lost":        c.StreamsLost.Load(),
 		"iwarp_crc_errors":          c.CRCErrors.Load(),
 		"iwarp_connects_refused":    c.ConnectsRefused.Load(),
+		"iwarp_mpa_v1_retries":      c.Revision1Retries.Load(),
 	}
 }

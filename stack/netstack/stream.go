@@ -140,7 +140,14 @@ func (s *stream) Write(b []byte) (int, error) {
 			o.SetDelayOption(true)
 		}
 	}
-	return s.TCPConn.Write(b)
+	n, err := s.TCPConn.Write(b)
+	return n, withErrno(err)
+}
+
+// Read implements net.Conn.
+func (s *stream) Read(b []byte) (int, error) {
+	n, err := s.TCPConn.Read(b)
+	return n, withErrno(err)
 }
 
 // part ends what a crowd began, and sends what waits.

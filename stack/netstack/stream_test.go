@@ -2,12 +2,14 @@ package netstack_test
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"net"
 	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/softrnic/softrnic/link"
@@ -303,5 +305,14 @@ func BenchmarkStreamSend(b *testing.B) {
 			}
 			<-room
 		}
+	}
+}
+
+// A reader is told by an errno what has ended its stream.
+func TestStreamReset(t *testing.T) {
+	a, b := streams(t, 1500, 1500)
+	b.Abort()
+	if _, err := a.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("read: %v", err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -90,6 +91,18 @@ func streamError(err tcpip.Error) error {
 		}
 	}
 	return errors.New(err.String())
+}
+
+// withErrno gives gonet's errors, which have gVisor's text, their errno too.
+func withErrno(err error) error {
+	if op, ok := err.(*net.OpError); ok {
+		for terr, errno := range streamErrnos {
+			if op.Err.Error() == terr.String() {
+				op.Err = errno
+			}
+		}
+	}
+	return err
 }
 
 var streamErrnos = map[tcpip.Error]syscall.Errno{
