@@ -131,15 +131,18 @@ func (c *EventChannel) withdraw(id *ID) (out []*Event) {
 	return out
 }
 
-// retract takes the ConnectRequest that id was made for out of the channel, and tells whether it was there.
-func (c *EventChannel) retract(id *ID) bool {
+// retract takes the ConnectRequest that id was made for, to be acknowledged; nil if it is not in the channel.
+func (c *EventChannel) retract(id *ID) *Event {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	at := slices.IndexFunc(c.events, func(e *Event) bool { return e.Type == ConnectRequest && e.ID == id })
-	if at >= 0 {
-		c.events = slices.Delete(c.events, at, at+1)
+	if at < 0 {
+		return nil
 	}
-	return at >= 0
+	e := c.events[at]
+	c.events = slices.Delete(c.events, at, at+1)
+	e.owner().taken.add()
+	return e
 }
 
 // tally counts an ID's events that are taken and not acknowledged. Its lock is taken last.

@@ -98,17 +98,23 @@ func ends(t EventType) bool {
 
 // retract destroys an ID whose request nobody has seen, and takes the request out of the channel; false if somebody has.
 // Peers that ask and leave must not fill the channel of an application that is slow. With the listener locked its events
-// are in one channel, and not on the way to another.
+// are in one channel, and not on the way to another. Destroy of the listener, and then of the channel, has to wait until
+// the ID is gone: it does for the event that is taken.
 func (a *acceptor) retract(child *ID) bool {
+	var unseen *Event
 	a.listener.mu.Lock()
 	child.mu.Lock()
-	unseen := child.state == requested && child.ch.retract(child)
+	if child.state == requested {
+		unseen = child.ch.retract(child)
+	}
 	child.mu.Unlock()
 	a.listener.mu.Unlock()
-	if unseen {
-		_ = child.Destroy()
+	if unseen == nil {
+		return false
 	}
-	return unseen
+	_ = child.Destroy()
+	_ = unseen.Ack()
+	return true
 }
 
 // request makes an ID of a connection request.
