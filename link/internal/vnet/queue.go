@@ -21,9 +21,9 @@ type queue struct {
 	aux  *auxdata // nil: tags come in frames
 	done chan struct{}
 
-	polling atomic.Uint32 // polled, watched or 0
+	polling atomic.Uint32 // notPolled, polled or watched
 	napping atomic.Bool
-	kick    chan struct{} // ends a nap
+	wake    chan struct{} // ends a nap
 
 	mu     sync.Mutex // held by whoever receives
 	recv   link.Receiver
@@ -31,12 +31,14 @@ type queue struct {
 	frames []link.Frame
 	limit  int    // frames that the next batch may have
 	idle   uint32 // reads that found nothing
-	sole   bool   // goroutines have one processor between them
+	oneP   bool   // GOMAXPROCS is 1
 }
 
-// Values of queue.polling: polled since the goroutine has looked; not polled since it has; 0 is not polled at all.
+// Values of queue.polling. An application that polls sets polled; the link's goroutine, when it looks, sets watched, and
+// goes back to receiving if it finds watched the next time.
 const (
-	polled = 1 + iota
+	notPolled = iota
+	polled
 	watched
 )
 
@@ -49,17 +51,18 @@ const (
 	batchFrames = 64
 )
 
-// Other goroutines are let run after so many empty reads, and once in bulkRest while superframes come. More often would not
-// do: each time the runtime wakes a thread to look for work, which takes a processor from somebody. Where there is but one,
-// nothing else lets them run, and no thread is woken: it is after soleRest.
+// While reads find nothing, other goroutines are let run once in goschedReads of them, and while superframes come, once in
+// goschedInterval. More often would do harm: each time the runtime may wake a thread to look for work, which takes a
+// processor from somebody. With one P no thread is woken, and nothing else lets other goroutines run: there it is once in
+// goschedReadsOneP.
 const (
-	idleRest = 512
-	soleRest = 4
-	bulkRest = 500 * time.Microsecond
+	goschedReads     = 512
+	goschedReadsOneP = 4
+	goschedInterval  = 500 * time.Microsecond
 )
 
-// The goroutine spins for so long after traffic. While others poll, it naps: for longer than anybody is busy sending
-// between two polls.
+// The link's goroutine spins for spinTime after traffic. While an application polls, it sleeps, and looks once in nap
+// whether that is still so: nap is longer than an application is busy sending between two polls.
 const (
 	spinTime = 50 * time.Microsecond
 	nap      = time.Millisecond
@@ -70,14 +73,14 @@ func newQueue(c *Conn, fd int) *queue {
 	if c.packets {
 		aux = new(auxdata)
 	}
-	return &queue{conn: c, fd: fd, aux: aux, kick: make(chan struct{}, 1), done: make(chan struct{}),
+	return &queue{conn: c, fd: fd, aux: aux, wake: make(chan struct{}, 1), done: make(chan struct{}),
 		arena: make([]byte, arenaLen), frames: make([]link.Frame, 0, batchFrames), limit: 1}
 }
 
 func (q *queue) start(recv link.Receiver) {
 	q.mu.Lock()
 	q.recv = recv
-	q.sole = runtime.GOMAXPROCS(0) == 1
+	q.oneP = runtime.GOMAXPROCS(0) == 1
 	q.mu.Unlock()
 	go q.serve()
 }
@@ -86,30 +89,38 @@ func (q *queue) start(recv link.Receiver) {
 func (q *queue) serve() {
 	defer close(q.done)
 	c := q.conn
-	var after spin
+	var s spin
 	alarm := time.NewTimer(nap)
 	defer alarm.Stop()
 	for !c.closed.Load() {
 		q.mu.Lock()
 		busy, err := q.receive(false)
-		bulk, rest := q.bulk(), !busy && q.rests()
+		bulk, yieldDue := q.bulk(), !busy && q.yieldDue()
 		q.mu.Unlock()
 		switch {
 		case err != nil:
 			return
 		case busy:
-			after.begin(bulk)
-		case q.polling.Load() != 0:
+			s.received(bulk)
+			continue
+		case q.polling.Load() != notPolled:
 			q.standBy(alarm)
-			after.end()
-		case after.rests(c.wait):
-			runtime.Gosched() // whom the frames have woken goes before more of them are waited for
-		case c.wait == link.WaitPoll || c.wait == link.WaitAdaptive && after.goesOn():
-			if rest {
+			s.stop()
+			continue
+		}
+		now := time.Now()
+		s.empty(now)
+		switch {
+		case s.yieldDue(now, c.wait):
+			s.yielded(now)
+			runtime.Gosched()
+		case c.wait == link.WaitPoll || c.wait == link.WaitAdaptive && s.spinning(now):
+			if yieldDue {
 				runtime.Gosched()
 			}
 			yield()
 		default:
+			s.stop()
 			if await(q.fd, unix.POLLIN, c.stop) != nil {
 				return
 			}
@@ -117,50 +128,15 @@ func (q *queue) serve() {
 	}
 }
 
-// spin is the time after traffic in which more is expected.
-type spin struct {
-	rested  time.Time // when others were last let run
-	traffic bool      // since then
-	bulk    bool      // and it was a superframe
-	until   time.Time // zero: not spinning
-}
-
-func (s *spin) begin(bulk bool) { s.traffic, s.bulk, s.until = true, bulk, time.Time{} }
-func (s *spin) end()            { s.traffic, s.until = false, time.Time{} }
-
-// rests tells whether others are to run, once after traffic.
-func (s *spin) rests(wait link.Wait) bool {
-	if !s.traffic {
-		return false
-	}
-	now := time.Now()
-	if s.until.IsZero() {
-		s.until = now.Add(spinTime)
-	}
-	if s.bulk && wait != link.WaitEvent && now.Before(s.until) && now.Sub(s.rested) < bulkRest {
-		return false
-	}
-	s.traffic, s.rested = false, now
-	return true
-}
-
-func (s *spin) goesOn() bool {
-	if s.until.IsZero() || time.Now().Before(s.until) {
-		return !s.until.IsZero()
-	}
-	s.end()
-	return false
-}
-
-// standBy sleeps for as long as applications poll. To be woken for a frame that they receive would disturb them.
+// standBy sleeps for as long as applications poll: waking up for each frame that they receive would only disturb them.
 func (q *queue) standBy(alarm *time.Timer) {
 	for q.polling.CompareAndSwap(polled, watched) {
 		// endPoll clears polling and then looks whether there is a nap to end: one of the two sees the other.
 		q.napping.Store(true)
-		if q.polling.Load() != 0 {
+		if q.polling.Load() != notPolled {
 			alarm.Reset(nap)
 			select {
-			case <-q.kick:
+			case <-q.wake:
 			case <-q.conn.closing:
 				return
 			case <-alarm.C:
@@ -168,13 +144,13 @@ func (q *queue) standBy(alarm *time.Timer) {
 		}
 		q.napping.Store(false)
 	}
-	q.polling.CompareAndSwap(watched, 0)
+	q.polling.CompareAndSwap(watched, notPolled)
 }
 
 func (q *queue) endPoll() {
-	if q.polling.Swap(0) != 0 && q.napping.Load() {
+	if q.polling.Swap(notPolled) != notPolled && q.napping.Load() {
 		select {
-		case q.kick <- struct{}{}:
+		case q.wake <- struct{}{}:
 		default:
 		}
 	}
@@ -189,20 +165,17 @@ func (q *queue) poll() bool {
 		return false
 	}
 	busy, _ := q.receive(true)
-	rest := !busy && q.rests()
+	yieldDue := !busy && q.yieldDue()
 	q.mu.Unlock()
-	if rest {
+	if yieldDue {
 		runtime.Gosched()
 	}
 	return busy
 }
 
-// rests tells whether others are to run after a read that found nothing. q.mu is held.
-func (q *queue) rests() bool {
-	if q.idle%idleRest == 0 {
-		q.sole = runtime.GOMAXPROCS(0) == 1 // it may change
-	}
-	return q.idle%idleRest == 0 || q.sole && q.idle%soleRest == 0
+// yieldDue reports whether other goroutines are to run after a read that found nothing. q.mu is held.
+func (q *queue) yieldDue() bool {
+	return q.idle%goschedReads == 0 || q.oneP && q.idle%goschedReadsOneP == 0
 }
 
 // receive reads a batch and passes it on; false if there was nothing. An error means that nothing will come any more.
@@ -221,6 +194,9 @@ func (q *queue) receive(polled bool) (bool, error) {
 		return true, nil // what was there is no frame
 	case unix.EAGAIN:
 		q.idle++
+		if q.idle%goschedReads == 0 {
+			q.oneP = runtime.GOMAXPROCS(0) == 1 // it may change
+		}
 		return false, nil
 	case unix.EINTR, unix.ENETDOWN, unix.ENOBUFS: // the interface may come up again
 		return true, nil
