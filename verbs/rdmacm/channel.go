@@ -108,6 +108,9 @@ func (c *EventChannel) take() (e *Event, ok, more bool) {
 	e, c.events[0] = c.events[0], nil
 	c.events = c.events[1:]
 	e.owner().taken.add()
+	if e.Type == ConnectRequest {
+		e.ID.seen.Store(true)
+	}
 	if e.Type == AddrChange {
 		e.ID.changing.Store(false)
 	}

@@ -96,25 +96,28 @@ func ends(t EventType) bool {
 	return t == Rejected || t == Unreachable || t == ConnectError || t == Disconnected
 }
 
-// retract destroys an ID whose request nobody has seen, and takes the request out of the channel; false if somebody has.
-// Peers that ask and leave must not fill the channel of an application that is slow. With the listener locked its events
-// are in one channel, and not on the way to another. Destroy of the listener, and then of the channel, has to wait until
-// the ID is gone: it does for the event that is taken.
+// retract destroys an ID whose request nobody has seen, and takes the request out of the channel. It returns false if
+// somebody has seen the request. Peers that ask and leave must not fill the channel of an application that is slow.
+//
+// An unseen request is in the channel, or in the hands of the listener's Destroy, which destroys the ID too; Migrate cannot
+// have it while the listener is locked. Once out of the channel it counts as taken until the ID is gone, so that the
+// listener's Destroy, and the channel's after that, waits for the ID.
 func (a *acceptor) retract(child *ID) bool {
-	var unseen *Event
+	var request *Event
 	a.listener.mu.Lock()
 	child.mu.Lock()
-	if child.state == requested {
-		unseen = child.ch.retract(child)
+	unseen := child.state == requested && !child.seen.Load()
+	if unseen {
+		request = child.ch.retract(child)
+		unseen = !child.seen.Load() // it may have been taken just now
 	}
 	child.mu.Unlock()
 	a.listener.mu.Unlock()
-	if unseen == nil {
-		return false
+	if request != nil {
+		_ = child.Destroy()
+		_ = request.Ack()
 	}
-	_ = child.Destroy()
-	_ = unseen.Ack()
-	return true
+	return unseen
 }
 
 // request makes an ID of a connection request.

@@ -45,6 +45,7 @@ type ID struct {
 	request ConnParam    // of the peer, on the passive side, and
 	qpType  verbs.QPType // what QP it asks for: 0 if the port space says that
 	forget  func()       // of the listener that made this ID
+	seen    atomic.Bool  // its ConnectRequest was taken from the channel
 	qp      *resources   // nil if CreateQP was not called
 	srq     *resources   // nil if CreateSRQ was not called
 	over    bool         // ended is closed
