@@ -2,6 +2,7 @@ package verbs
 
 import (
 	"math"
+	"sync"
 	"sync/atomic"
 	"unsafe"
 )
@@ -11,7 +12,7 @@ import (
 type MR struct {
 	dev        *Device
 	kind       mrKind
-	unmap      func() error // of mrFile
+	file       *mapping // of mrFile
 	region     atomic.Pointer[region]
 	lkey, rkey atomic.Uint32
 	holds      atomic.Int32 // memory windows bound to it, or mrGone, mrChanging
@@ -33,6 +34,21 @@ const (
 	mrFile          // of RegFile; the same
 	mrNull
 )
+
+// mapping is what RegFile has mapped.
+type mapping struct {
+	mu    sync.RWMutex // read-locked while Persist runs
+	gone  bool
+	unmap func() error
+}
+
+// close takes the mapping away, once nobody makes it persistent any more.
+func (m *mapping) close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.gone = true
+	return m.unmap()
+}
 
 const (
 	mrGone     = -1
@@ -227,8 +243,8 @@ func (mr *MR) Dereg() error {
 	}
 	mr.withdraw()
 	mr.release()
-	if mr.unmap != nil {
-		return mr.unmap()
+	if mr.file != nil {
+		return mr.file.close()
 	}
 	return nil
 }

@@ -10,6 +10,6 @@ func (pd *PD) RegFile(f *os.File, offset int64, length int, access Access) (*MR,
 }
 
 // Persist is not supported on this system.
-func Persist(b []byte) error {
+func (mr *MR) Persist(b []byte) error {
 	return Errorf(ErrNotSupported, "persist", "there is no mmap on this system")
 }

@@ -33,18 +33,29 @@ func (pd *PD) RegFile(f *os.File, offset int64, length int, access Access) (*MR,
 		_ = syscall.Munmap(b)
 		return nil, err
 	}
-	mr.unmap = func() error { return wrapNonNil("deregister MR", syscall.Munmap(b)) }
+	mr.file = &mapping{unmap: func() error { return wrapNonNil("deregister MR", syscall.Munmap(b)) }}
 	return mr, nil
 }
 
-// Persist returns once b, a part of a region of RegFile, is in the file and the file where it outlives a loss of power.
-// It is for providers, which carry FLUSH out.
-func Persist(b []byte) error {
-	if len(b) == 0 {
+// Persist returns once b, a part of a region of RegFile, is in the file and the file where it outlives a loss of power,
+// which takes the time of the file's device. It is for providers, which carry FLUSH out, and need hold no lock: Dereg waits
+// for it. ErrDestroyed once the region is deregistered.
+func (mr *MR) Persist(b []byte) error {
+	const op = "persist"
+	if mr.file == nil {
+		return Errorf(ErrInvalid, op, "lkey %#x is not of RegFile", mr.LKey())
+	}
+	mr.file.mu.RLock()
+	defer mr.file.mu.RUnlock()
+	switch {
+	case mr.file.gone:
+		return Errorf(ErrDestroyed, op, "lkey %#x is deregistered", mr.LKey())
+	case len(b) == 0:
 		return nil
 	}
 	before := int(uintptr(unsafe.Pointer(&b[0])) % uintptr(os.Getpagesize()))
-	return unix.Msync(unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(&b[0]), -before)), before+len(b)), unix.MS_SYNC)
+	pages := unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(&b[0]), -before)), before+len(b))
+	return wrapNonNil(op, unix.Msync(pages, unix.MS_SYNC))
 }
 
 func wrapNonNil(op string, err error) error {

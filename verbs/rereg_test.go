@@ -128,6 +128,44 @@ func TestInlineFault(t *testing.T) {
 	check(t, mr.Dereg())
 }
 
+// TestPersist: Dereg waits for who makes a region persistent, and nobody does so afterwards.
+func TestPersist(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("there is no mmap on this system")
+	}
+	r := newRig(t)
+	f := must(os.Create(filepath.Join(t.TempDir(), "f")))(t)
+	defer f.Close()
+	const size = 1 << 20
+	check(t, f.Truncate(size))
+	plain := must(r.pd.RegMR(make([]byte, 8), 0))(t)
+	if err := plain.Persist(plain.Buf()); !errors.Is(err, verbs.ErrInvalid) {
+		t.Errorf("memory of no file: %v", err)
+	}
+	check(t, plain.Dereg())
+	for range 20 {
+		mr := must(r.pd.RegFile(f, 0, size, verbs.AccessLocalWrite))(t)
+		b := mr.Buf()[5000:10_000]
+		check(t, mr.Persist(nil))
+		check(t, mr.Persist(b))
+		begun, ended := make(chan bool), make(chan error)
+		go func() {
+			close(begun)
+			for {
+				if err := mr.Persist(b); err != nil {
+					ended <- err
+					return
+				}
+			}
+		}()
+		<-begun
+		check(t, mr.Dereg())
+		if err := <-ended; !errors.Is(err, verbs.ErrDestroyed) {
+			t.Fatalf("while it is deregistered: %v", err)
+		}
+	}
+}
+
 // TestGuardLetsOthersPanic: only faults are caught.
 func TestGuardLetsOthersPanic(t *testing.T) {
 	defer func() {

@@ -44,6 +44,7 @@ type Engine struct {
 	gsi     GSI
 	groups  groups
 	waiting waiting
+	flushes flushes
 
 	dcqcn       *DCQCN       // nil: off
 	mark        uint8        // BTH.Reserved7 of all packets: wire.SelectiveMark or 0

@@ -2,7 +2,9 @@ package roce
 
 // On the path: beside responder.go and requester.go, FLUSH and ATOMIC WRITE. They have answers as READs and atomics do, a
 // READ response of no bytes; both are carried out in their turn, so what is flushed is all that came before, and an ATOMIC
-// WRITE comes after. (IBTA annex A19)
+// WRITE comes after. (IBTA annex A19) A FLUSH that makes something persistent takes long. What comes behind it and has an
+// answer, too, waits until it is over (later.go); SENDs and WRITEs pass it, as they pass a READ: their requester has the
+// fence. Their acknowledgements wait.
 
 import (
 	"encoding/binary"
@@ -41,29 +43,17 @@ func (q *qp) sendFlush(wr *verbs.SendWR, psn uint32) {
 	q.sendHeader(&p)
 }
 
-// execAtomicWrite stores eight bytes, at once.
+// execAtomicWrite stores eight bytes.
 func (q *qp) execAtomicWrite(p *wire.Packet) bool {
-	r := &q.resp
-	if r.full() || len(p.Payload) != 8 || p.RETH.Length != 8 {
+	if q.resp.full() || len(p.Payload) != 8 || p.RETH.Length != 8 {
 		return q.refuse(wire.NakInvalidRequest, verbs.WCRemInvReqErr)
 	}
-	word, ok := q.region(p.RETH.RKey, p.RETH.Addr, 8, verbs.AccessRemoteWrite)
-	if !ok {
-		return q.refuse(wire.NakRemoteAccess, verbs.WCRemAccessErr)
-	}
-	if p.RETH.Addr%8 != 0 || !word.Aligned() {
-		return q.refuse(wire.NakInvalidRequest, verbs.WCRemInvReqErr)
-	}
-	if !word.Store(binary.NativeEndian.Uint64(p.Payload)) {
-		return q.refuse(wire.NakRemoteOperational, verbs.WCRemOpErr)
-	}
-	q.answer(job{kind: emptyJob, psn: p.PSN, packets: 1})
-	return false
+	a := wire.AtomicETH{Addr: p.RETH.Addr, RKey: p.RETH.RKey, Swap: binary.NativeEndian.Uint64(p.Payload)}
+	return q.modifyWord(job{kind: emptyJob, psn: p.PSN, packets: 1}, wire.RCAtomicWrite, &a, verbs.AccessRemoteWrite)
 }
 
 // execFlush brings memory where it is to be. The memory is the processors' own: all that was written is visible to them
-// already. Persistence takes the time of the file's device, and nothing else is received meanwhile: what comes behind must
-// not overtake it.
+// already. Persistence takes the time of the file's device: others see to it (persist), and the answer waits in its place.
 func (q *qp) execFlush(p *wire.Packet) bool {
 	need, ok := flushRights(&p.FETH)
 	if !ok || q.h.Attr().QPAccessFlags&need != need || q.resp.full() {
@@ -76,10 +66,13 @@ func (q *qp) execFlush(p *wire.Packet) bool {
 	if denial != memory.Allowed {
 		return q.refuse(wire.NakRemoteAccess, verbs.WCRemAccessErr)
 	}
-	if need&verbs.AccessFlushPersistent != 0 && !what.Persist() {
-		return q.refuse(wire.NakRemoteOperational, verbs.WCRemOpErr)
+	j := job{kind: emptyJob, psn: p.PSN, packets: 1}
+	if need&verbs.AccessFlushPersistent != 0 {
+		if mr, b := q.e.regions.File(p.RETH.RKey, what); mr != nil {
+			j.later = &later{file: mr, bytes: b}
+		}
 	}
-	q.answer(job{kind: emptyJob, psn: p.PSN, packets: 1})
+	q.answer(j)
 	return false
 }
 

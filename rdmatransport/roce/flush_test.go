@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/softrnic/softrnic/verbs"
@@ -191,6 +192,7 @@ func TestFlushFile(t *testing.T) {
 		r.say("1c00 ffff 00Q 80000001 00000002 %016x %08x 00000004", mr.Addr()+5001, mr.RKey())
 		r.say("1c00 ffff 00Q 80000002 00000012 0000000000000000 %08x 00000000", mr.RKey())
 		r.say("1c00 ffff 00Q 80000003 00000002 %016x %08x 00000000", mr.Addr(), mr.RKey())
+		synctest.Wait()
 		r.hears("1000 ffff 0000abcd 00000001 1f000002", "1000 ffff 0000abcd 00000002 1f000003",
 			"1000 ffff 0000abcd 00000003 1f000004")
 		b := make([]byte, 4)

@@ -40,6 +40,9 @@ const (
 	// maxReplays is how many repeated READs wait to be answered beside those that are new.
 	maxReplays = 64
 
+	// maxFlushes is how many FLUSHes of a device wait for the devices of files at once, each in a thread of its own.
+	maxFlushes = 8
+
 	// fullFrame is how many small requests are sent without waiting for more.
 	fullFrame = 64
 	// maxWait is how long a request or acknowledgement waits for company where nobody polls and nothing comes in.

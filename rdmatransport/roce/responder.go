@@ -29,10 +29,10 @@ type responder struct {
 	replies *replies // nil before the first READ, atomic or the like
 	resume  time.Duration
 	rnrEnd  time.Duration // when the time is over that an RNR NAK asked for
-	ackPSN  uint32 // newest PSN of a SEND or WRITE: only responses acknowledge READs and atomics
-	burst   uint32 // responses that are sent at once, where READs have shown how many the peer can take; or 0
-	rnrTop  uint32 // one past the highest PSN that has come since an RNR NAK, or psn
-	depth   uint8  // max_dest_rd_atomic
+	ackPSN  uint32        // newest PSN of a SEND or WRITE: only responses acknowledge READs and atomics
+	burst   uint32        // responses that are sent at once, where READs have shown how many the peer can take; or 0
+	rnrTop  uint32        // one past the highest PSN that has come since an RNR NAK, or psn
+	depth   uint8         // max_dest_rd_atomic
 	ackDue  bool
 	sackDue bool  // the peer is to be told of what is held
 	nak     uint8 // syndrome that is due once all before it is answered; 0 is none
@@ -292,29 +292,10 @@ func (q *qp) execRead(p *wire.Packet) bool {
 
 // execAtomic carries out an atomic, once: its result is kept for duplicates.
 func (q *qp) execAtomic(p *wire.Packet) bool {
-	r := &q.resp
-	if r.full() {
+	if q.resp.full() {
 		return q.refuse(wire.NakInvalidRequest, verbs.WCRemInvReqErr)
 	}
-	a := &p.AtomicETH
-	word, ok := q.region(a.RKey, a.Addr, 8, verbs.AccessRemoteAtomic)
-	if !ok {
-		return q.refuse(wire.NakRemoteAccess, verbs.WCRemAccessErr)
-	}
-	if a.Addr%8 != 0 || !word.Aligned() {
-		return q.refuse(wire.NakInvalidRequest, verbs.WCRemInvReqErr)
-	}
-	j := job{kind: atomicJob, psn: p.PSN, packets: 1}
-	if operation(p.Opcode) == wire.RCCmpSwap {
-		j.orig, ok = word.CompareSwap(a.Compare, a.Swap)
-	} else {
-		j.orig, ok = word.FetchAdd(a.Swap)
-	}
-	if !ok {
-		return q.refuse(wire.NakRemoteOperational, verbs.WCRemOpErr)
-	}
-	q.answer(j)
-	return false
+	return q.modifyWord(job{kind: atomicJob, psn: p.PSN, packets: 1}, operation(p.Opcode), &p.AtomicETH, verbs.AccessRemoteAtomic)
 }
 
 // answer ends a READ or atomic that is new. Its responses acknowledge it, and all that came before it.
@@ -410,6 +391,9 @@ func (q *qp) duplicate(p *wire.Packet, info wire.Info) {
 		into := wire.PSNDiff(p.PSN, old.psn)
 		if into < 0 || into >= int32(old.packets) {
 			continue
+		}
+		if old.waits() {
+			return // it will be answered
 		}
 		if old.kind == atomicJob && info.Atomic() || old.kind == emptyJob && (info.AtomicWrite() || info.Flush()) {
 			again := *old

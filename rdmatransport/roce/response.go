@@ -12,7 +12,7 @@ import (
 
 // replies is a responder's READs and atomics.
 type replies struct {
-	jobs    []job // still to be answered, by PSN; at most twice depth, and maxReplays
+	jobs    []job // still to be answered, by PSN; at most three times depth, and maxReplays
 	history []job // the last depth of them or more, for duplicates; a ring once there are depth of them
 	oldest  int   // place in history of the oldest: 0 until the ring is closed
 }
@@ -31,7 +31,8 @@ type job struct {
 	sent    uint32    // responses sent
 	reth    wire.RETH // READ: what is still to be read
 	pd      *verbs.PD // XRC: of the SRQ that the request named
-	orig    uint64    // atomic: what memory held
+	orig    uint64    // atomic: what memory held, if there is no later
+	later   *later    // nil if it was carried out as it came
 }
 
 type jobKind uint8
@@ -90,7 +91,7 @@ func (r *responder) insert(j job) {
 	p.jobs = slices.DeleteFunc(p.jobs, func(o job) bool {
 		return wire.PSNDiff(o.psn, j.end()) < 0 && wire.PSNDiff(j.psn, o.end()) < 0
 	})
-	if len(p.jobs) >= 2*int(r.depth)+maxReplays {
+	if j.replay && len(p.jobs) >= 2*int(r.depth)+maxReplays {
 		return
 	}
 	i := 0
@@ -138,6 +139,9 @@ func (q *qp) respond() {
 	}
 	for sent := uint32(0); r.owes(); {
 		j := &r.replies.jobs[0]
+		if j.waits() && !q.carryOutLater(j) {
+			return
+		}
 		for most := q.burst(j); j.packets > 0 && sent < most; sent++ {
 			if !q.mayPass() || !q.respondOne(j) {
 				return
@@ -175,6 +179,9 @@ func (q *qp) respondOne(j *job) bool {
 	case atomicJob:
 		p.Opcode = wire.RCAtomicAck
 		p.AtomicAckETH.Orig = j.orig
+		if j.later != nil {
+			p.AtomicAckETH.Orig = j.later.orig
+		}
 		q.sendHeader(&p)
 	case emptyJob:
 		p.Opcode = wire.RCReadResponseOnly

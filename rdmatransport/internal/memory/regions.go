@@ -227,6 +227,15 @@ func (r *Regions) RemoteIn(pd *verbs.PD, qp verbs.QPHandle, rkey uint32, addr, n
 	return spanOf(mr, b), Allowed
 }
 
+// File is the part of a region of RegFile that a span which was granted to its rkey is, for its Persist; nil if the region
+// is gone, or the span empty.
+func (r *Regions) File(rkey uint32, s Span) (mr *verbs.MR, b []byte) {
+	if len(s.b) == 0 {
+		return nil, nil
+	}
+	return r.rkeys.Get(rkey), s.b
+}
+
 // Whole is all of the region that rkey belongs to, as RemoteIn; a window's rkey has none of the rights that are good for it.
 func (r *Regions) Whole(pd *verbs.PD, qp verbs.QPHandle, rkey uint32, need verbs.Access) (Span, Denial) {
 	if rkey&windowKey != 0 {

@@ -58,8 +58,5 @@ func (s Span) Bytes() (b []byte, ok bool) {
 	return b, s.Read(b)
 }
 
-// Persist returns once the span is where it outlives a loss of power; false if it could not be brought there.
-func (s Span) Persist() bool { return verbs.Persist(s.b) == nil }
-
 // Ordinary is the memory itself, if it can be used without more ado.
 func (s Span) Ordinary() (b []byte, ok bool) { return s.b, s.kind == plain }
