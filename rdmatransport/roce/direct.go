@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
+	"github.com/softrnic/softrnic/rdmatransport/roce/internal/send"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
@@ -60,11 +61,6 @@ func (q *qp) meets(p *qp) bool {
 		p.dest == q.num && p.mtu == q.mtu && p.path.Near() == q.e.nics[q.port-1]
 }
 
-// fresh tells that nothing is under way: the oldest request, if there is one, has not been begun.
-func (r *requester) fresh() bool {
-	return r.cur == r.first && r.una == r.next && r.una == r.max && r.rnrWait == 0 && r.at(r.cur).packets == 0
-}
-
 // ready tells that the responder waits for a new message with the given PSN, and owes nothing.
 func (r *responder) ready(psn uint32) bool {
 	return r.psn == psn && r.message == noMessage && !r.fatal && r.nak == 0 && !r.ackDue && !r.owes() && r.resume == 0 && r.held == nil
@@ -73,8 +69,8 @@ func (r *responder) ready(psn uint32) bool {
 // sendDirect carries out what can be without packets, from the oldest request on. False: there is nothing left to send.
 // It may unlock the QP for a while.
 func (q *qp) sendDirect() bool {
-	r := &q.req
-	if q.h.SendLen() == 0 || !r.fresh() || q.draining() {
+	s := &q.sending
+	if q.h.SendLen() == 0 || !s.Fresh() || q.draining() {
 		return true
 	}
 	p := q.peer()
@@ -89,14 +85,14 @@ func (q *qp) sendDirect() bool {
 		case kept:
 		case q.destroyed || q.h.State() != verbs.StateRTS:
 			return false
-		case !r.fresh() || q.peer() != p:
+		case !s.Fresh() || q.peer() != p:
 			return true
 		}
 	}
 	if met := q.meets(p); met != q.met {
 		q.met = met
 	}
-	if !q.met || !p.resp.ready(r.next) {
+	if !q.met || !p.resp.ready(s.NextPSN()) {
 		return true
 	}
 	for q.h.SendLen() > 0 {
@@ -150,14 +146,7 @@ func (q *qp) carry(p *qp) bool {
 	s.endMessage()
 
 	// As if they had been acknowledged.
-	r := &q.req
-	r.credits.begin(wr.Opcode)
-	r.next = wire.PSNAdd(r.next, packets)
-	r.una, r.max, r.lastAsk = r.next, r.next, r.next
-	r.retries, r.rnrRetries, r.wentBack = 0, 0, false
-	r.window = min(r.window+packets, r.maxWindow)
-	r.cur++
-	r.first++
+	q.sending.MovedDirectly(kindOf(wr.Opcode), packets)
 	q.stats.direct++
 
 	received, solicited := false, wr.Flags&verbs.SendSolicited != 0
@@ -184,8 +173,7 @@ func (q *qp) carryHere(wr *verbs.SendWR) bool {
 	if q.carryOut(wr) != verbs.WCSuccess {
 		return false
 	}
-	q.req.cur++
-	q.req.first++
+	q.sending.MovedDirectly(send.Local, 0)
 	q.h.CompleteSend(verbs.WCSuccess, 0)
 	return true
 }

@@ -1,14 +1,14 @@
 // Package roce speaks RoCEv2: reliable and unreliable connections and datagrams over UDP 4791; and RoCE v1, the same
 // directly over Ethernet, where a source GID is one of that.
 //
-// The way of a packet. Out: verbs locks the QP and calls PostSend; requester.go cuts messages into packets, as many as
-// the window lets out, and writes them into a sender of the stack. In: engine.go checks the ICRC and finds the QP, then
+// The way of a packet. Out: verbs locks the QP and calls PostSend; package send says which packets of which request may be
+// sent, and requester.go writes them into a sender of the stack. In: engine.go checks the ICRC and finds the QP, then
 // requests go to responder.go, whose answers response.go sends in order, and acknowledgements and responses go to
-// completer.go. retry.go holds the timers and what goes back when something was lost; between two SoftRNICs reorder.go
-// keeps what comes behind a gap, and recovery.go repeats no more than what is missing. probe.go asks a peer that is silent
-// for too long. credits.go keeps to what the peer has receive requests for, if it tells. pacing.go keeps to a rate, which
-// dcqcn.go finds by what notification.go hears of congestion. uc.go and ud.go are what unreliable services do instead, and
-// multicast.go is datagrams to groups. Where both QPs are in one process, direct.go needs no packets.
+// completer.go, which tells package send of them and completes work requests. Package send holds all that is known of
+// sending: the queue's cursor, what is in flight and what of it is lost, the window, credits, timeouts. Between two
+// SoftRNICs reorder.go keeps what comes behind a gap. pacing.go keeps to a rate, which dcqcn.go finds by what
+// notification.go hears of congestion. uc.go and ud.go are what unreliable services do instead, and multicast.go is
+// datagrams to groups. Where both QPs are in one process, direct.go needs no packets.
 //
 // Everything about a QP happens under its lock, on the goroutine that brought the work: the application's for posts,
 // the link's for packets, the timer queue's for timeouts.
@@ -24,6 +24,7 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
 	"github.com/softrnic/softrnic/rdmatransport/internal/timers"
 	"github.com/softrnic/softrnic/rdmatransport/roce/cm/mad"
+	"github.com/softrnic/softrnic/rdmatransport/roce/internal/send"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
@@ -40,7 +41,7 @@ type Engine struct {
 	regions *memory.Regions
 	timers  *timers.Queue
 	qps     *keys.Table[qp]
-	start   time.Time // monotonic base of all times that QPs keep
+	clock   send.Clock // of all times that QPs keep
 	gsi     GSI
 	groups  groups
 	waiting waiting
@@ -70,8 +71,8 @@ func New(nics []stack.NIC, cfg Config, regions *memory.Regions, queue *timers.Qu
 		regions: regions,
 		timers:  queue,
 		qps:     keys.New[qp](qpnBits, rand, func(n uint32) bool { return n <= 1 || n == multicastQPN || taken(n) }),
-		start:   time.Now(),
 	}
+	e.clock = queue.Now
 	if !cfg.GoBackN {
 		e.mark = wire.SelectiveMark
 	}
@@ -101,8 +102,8 @@ func (e *Engine) Close() {
 	}
 }
 
-// now is the monotonic time since the engine started.
-func (e *Engine) now() time.Duration { return time.Since(e.start) }
+// now is the monotonic time since the device was opened.
+func (e *Engine) now() time.Duration { return e.timers.Now() }
 
 // receive takes one frame's datagrams. All packets of one QP in a row are handled in one hold of its lock, and
 // answered with one acknowledgement.

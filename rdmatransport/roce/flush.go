@@ -23,10 +23,10 @@ func hasAnswer(op verbs.WROpcode) bool {
 func emptyAnswer(op verbs.WROpcode) bool { return op == verbs.Flush || op == verbs.AtomicWrite }
 
 // sendSmall sends a request that has an answer of one packet.
-func (q *qp) sendSmall(wr *verbs.SendWR, s *sentWR, psn uint32) verbs.WCStatus {
+func (q *qp) sendSmall(wr *verbs.SendWR, psn uint32) verbs.WCStatus {
 	switch wr.Opcode {
 	case verbs.AtomicWrite:
-		return q.sendData(wr, s, 0, psn, true)
+		return q.sendData(wr, 0, psn, true)
 	case verbs.Flush:
 		q.sendFlush(wr, psn)
 	default:

@@ -20,18 +20,3 @@ func (q *qp) carryOut(wr *verbs.SendWR) verbs.WCStatus {
 	}
 	return verbs.WCSuccess
 }
-
-// popLocal completes the oldest requests if they are local and done.
-func (q *qp) popLocal() {
-	r := &q.req
-	for q.h.SendLen() > 0 {
-		if s := r.at(r.first); !s.local || s.status != verbs.WCSuccess {
-			return
-		}
-		if r.cur == r.first {
-			r.cur++
-			r.curPkt = 0
-		}
-		q.pop(verbs.WCSuccess, 0)
-	}
-}

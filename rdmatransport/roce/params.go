@@ -1,41 +1,19 @@
 package roce
 
-import "time"
+import (
+	"time"
 
-// Every tunable of the engine, in one place.
+	"github.com/softrnic/softrnic/rdmatransport/roce/internal/send"
+)
+
+// Every tunable of the engine, in one place; those of sending alone are in package send.
 const (
-	// windowBytes and maxWindow bound what a requester has in flight, and what a responder answers READs with at once:
-	// bytes of payload, and packets. A window must cover the path's delay times its rate, and fit the queues on the way:
-	// a TAP holds 1,000 frames by default.
-	windowBytes = 512 << 10
-	maxWindow   = 512
-	// minWindow is what the window shrinks to under loss.
-	minWindow = 8
-
-	// acksPerWindow is how many acknowledgements a long message asks for while it sends a full window: one part of it is
-	// then being acknowledged while the others are sent.
-	acksPerWindow = 4
-
-	// maxSpan is the largest span, in packets; reorderBytes is what the packets of any span take. No more than maxReorders
-	// QPs of a device have packets behind a gap kept, 70 MB in all; the others' peers go back.
-	maxSpan      = 2 * maxWindow
-	reorderBytes = 2*windowBytes + maxSpan*headerRoom
-	maxReorders  = 64
-
-	// lossEvidence is how many packets that were sent later must have arrived before one is taken for lost, if so many
-	// are under way. sackEvery is how many packets behind gaps one selective acknowledgement is for.
-	lossEvidence = 3
+	// sackEvery is how many packets behind gaps one selective acknowledgement is for. reorderBytes is what the packets of
+	// any span take. No more than maxReorders QPs of a device have packets behind a gap kept, 70 MB in all; the others'
+	// peers go back.
 	sackEvery    = 16
-
-	// A requester that hears nothing for the longest likely round trip (RFC 6298 §2), but at least minProbe, sends one
-	// packet again, and after twice as long once more, maxProbes times at most: where the end of what it sent was lost, or
-	// a repetition, or the NAK, nothing else would show it before the timeout. minProbe is for peers that are scheduled
-	// late; towards one that goes back, where only a second loss needs a probe, it is minBackProbe. Where no round trip was
-	// measured, the first wait is 1/probeShare of the timeout.
-	probeShare   = 16
-	minProbe     = 5 * time.Millisecond
-	minBackProbe = 20 * time.Millisecond
-	maxProbes    = 5
+	reorderBytes = 2*send.WindowBytes + send.MaxSpan*headerRoom
+	maxReorders  = 64
 
 	// maxReplays is how many repeated READs wait to be answered beside those that are new.
 	maxReplays = 64
@@ -43,8 +21,6 @@ const (
 	// maxFlushes is how many FLUSHes of a device wait for the devices of files at once, each in a thread of its own.
 	maxFlushes = 8
 
-	// fullFrame is how many small requests are sent without waiting for more.
-	fullFrame = 64
 	// maxWait is how long a request or acknowledgement waits for company where nobody polls and nothing comes in.
 	maxWait = time.Millisecond
 

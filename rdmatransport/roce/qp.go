@@ -6,10 +6,10 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/fnv"
-	"math/bits"
 	"time"
 
 	"github.com/softrnic/softrnic/rdmatransport/internal/timers"
+	"github.com/softrnic/softrnic/rdmatransport/roce/internal/send"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
@@ -42,10 +42,11 @@ type qp struct {
 	ends *stack.Ends // of path
 	near *station    // of a peer in this process: what path leads to
 
-	req   requester
+	sending    send.State  // of the reliable services
+	unreliable *unreliable // of the others; else nil
+
 	out   stack.Sender // what this hold of the lock has to send; nil until something has
 	timer timers.Timer
-	alarm time.Duration // when timer will fire, by the engine's clock; 0: not at all
 	stats stats
 
 	pace   *pacer    // nil: no limit
@@ -63,12 +64,11 @@ func (e *Engine) CreateQP(h verbs.QPHandle, attr *verbs.QPInitAttr) (verbs.Provi
 		if attr.Type != verbs.RC {
 			q.service = wire.XRC
 		}
-		slots := 1 << bits.Len(uint(max(attr.Cap.MaxSendWR, 1)-1))
-		q.req.sent = make([]sentWR, slots)
+		q.sending.Init(max(int(attr.Cap.MaxSendWR), 1), e.clock)
 	case verbs.UC:
-		q.service = wire.UC
+		q.service, q.unreliable = wire.UC, new(unreliable)
 	case verbs.UD:
-		q.service = wire.UD
+		q.service, q.unreliable = wire.UD, new(unreliable)
 	default:
 		return nil, 0, fmt.Errorf("QP type %v over RoCEv2: %w", attr.Type, verbs.ErrNotSupported)
 	}
@@ -100,6 +100,7 @@ func (q *qp) Modify(from, to verbs.QPState, attr *verbs.QPAttr, mask verbs.QPAtt
 	if mask&verbs.QPAttrRateLimit != 0 && to == verbs.StateRTS {
 		q.limit(attr.RateLimit)
 	}
+	q.sending.SetLimits(q.limits(attr, mask))
 	switch {
 	case to == verbs.StateReset:
 		q.reset()
@@ -113,12 +114,41 @@ func (q *qp) Modify(from, to verbs.QPState, attr *verbs.QPAttr, mask verbs.QPAtt
 		q.resp = responder{
 			psn: attr.RQPSN, ackPSN: wire.PSNAdd(attr.RQPSN, 1<<24-1), depth: attr.MaxDestRDAtomic,
 		}
-	case from == verbs.StateRTR && to == verbs.StateRTS && q.service == wire.UD:
-		q.req.next = attr.SQPSN
+	case from == verbs.StateRTR && to == verbs.StateRTS && !q.reliable():
+		*q.unreliable = unreliable{psn: attr.SQPSN}
 	case from == verbs.StateRTR && to == verbs.StateRTS:
-		q.req.begin(attr.SQPSN, q.mtu, uint32(q.path.Batch(wire.BTHLen+int(q.mtu)+wire.ICRCLen)))
+		q.sending.Begin(&send.Connection{
+			PSN: attr.SQPSN, MTU: q.mtu, Batch: uint32(q.path.Batch(wire.BTHLen + int(q.mtu) + wire.ICRCLen)),
+			Congestion: send.Conservation{},
+		})
 	}
 	return nil
+}
+
+// limits is what the attributes of a QP bound in sending, with those that mask names changed.
+func (q *qp) limits(attr *verbs.QPAttr, mask verbs.QPAttrMask) send.Limits {
+	l := q.sending.Limits()
+	if mask&verbs.QPAttrTimeout != 0 {
+		l.Timeout = ackTimeout(attr.Timeout)
+	}
+	if mask&verbs.QPAttrRetryCnt != 0 {
+		l.Retries = attr.RetryCnt
+	}
+	if mask&verbs.QPAttrRNRRetry != 0 {
+		l.RNR = attr.RNRRetry
+	}
+	if mask&verbs.QPAttrMaxQPRDAtomic != 0 {
+		l.MaxReads = attr.MaxRDAtomic
+	}
+	return l
+}
+
+// ackTimeout is the local ACK timeout of 4.096 µs × 2^n; 0 means none.
+func ackTimeout(n uint8) time.Duration {
+	if n == 0 {
+		return 0
+	}
+	return max(4096*time.Nanosecond<<n, minTimeout)
 }
 
 // connect opens the path of an address vector.
@@ -207,16 +237,20 @@ func (q *qp) reset() {
 	q.stopTimer()
 	q.closePaths()
 	q.pace = nil
-	q.endRecovery()
 	q.dropHeld()
-	sent := q.req.sent
-	q.req = requester{sent: sent}
+	q.sending.Reset()
+	if u := q.unreliable; u != nil {
+		*u = unreliable{}
+	}
 	q.resp = responder{}
 }
 
 // Query implements verbs.ProviderQP.
 func (q *qp) Query(attr *verbs.QPAttr) {
-	attr.SQPSN = q.req.next
+	attr.SQPSN = q.sending.NextPSN()
+	if u := q.unreliable; u != nil {
+		attr.SQPSN = u.psn
+	}
 	attr.RQPSN = q.resp.psn
 }
 
@@ -265,8 +299,10 @@ func (q *qp) reliable() bool { return q.service == wire.RC || q.service == wire.
 
 // begun tells that a request is under way.
 func (q *qp) begun() bool {
-	r := &q.req
-	return r.curPkt != 0 || q.reliable() && q.h.SendLen() > 0 && r.at(r.first).started()
+	if u := q.unreliable; u != nil {
+		return u.packet != 0
+	}
+	return q.sending.Begun()
 }
 
 // draining tells that no new request may be begun.
@@ -315,12 +351,14 @@ func (q *qp) fail() {
 
 // quiet forgets what the timer was to be set for, and what was kept because of a gap.
 func (q *qp) quiet() {
-	q.req.timeout, q.req.probe, q.req.rnrWait, q.resp.resume = 0, 0, 0, 0
-	q.req.probed = false
+	q.sending.Stop()
+	q.resp.resume = 0
+	if u := q.unreliable; u != nil {
+		u.resume = 0
+	}
 	if q.pace != nil {
 		q.pace.wake = 0
 	}
-	q.endRecovery()
 	q.dropHeld()
 }
 
@@ -331,7 +369,7 @@ func (q *qp) flush() {
 		q.out = nil
 	}
 	if q.reliable() {
-		q.startTimeout()
+		q.sending.SetAlarm(sends(q.h.State()))
 	}
 	q.arm()
 }
@@ -344,7 +382,6 @@ func (q *qp) expired() {
 		q.h.Unlock()
 		return
 	}
-	q.alarm = 0
 	now := q.e.now()
 	if q.due() > now { // what it was set for is no longer due
 		q.arm()
@@ -357,43 +394,46 @@ func (q *qp) expired() {
 	if p := q.pace; p != nil && now >= p.wake {
 		p.wake = 0
 	}
+	if u := q.unreliable; u != nil && u.resume != 0 && now >= u.resume {
+		u.resume = 0
+	}
 	if sends(s) {
-		q.checkTimeouts(now)
+		q.act(q.sending.OnAlarm(now))
 	}
 	q.leave(false)
 }
 
-func (q *qp) stopTimer() {
-	q.alarm = 0
-	q.e.timers.Stop(&q.timer)
-}
+func (q *qp) stopTimer() { q.e.timers.Stop(&q.timer) }
 
 // due is when the first thing is, 0 if nothing is.
 func (q *qp) due() time.Duration {
-	due := q.resp.resume
-	for _, t := range [...]time.Duration{q.req.timeout, q.req.probe, q.req.rnrWait} {
-		if t != 0 && (due == 0 || t < due) {
-			due = t
-		}
+	due := earlier(q.sending.Deadline(), q.resp.resume)
+	if u := q.unreliable; u != nil {
+		due = earlier(due, u.resume)
 	}
-	if p := q.pace; p != nil && p.wake != 0 && (due == 0 || p.wake < due) {
-		due = p.wake
+	if p := q.pace; p != nil {
+		due = earlier(due, p.wake)
 	}
 	return due
+}
+
+// earlier is the earlier of two times, of which 0 is never.
+func earlier(a, b time.Duration) time.Duration {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
 }
 
 // arm sets the timer for the first thing that is due. To move a deadline away costs nothing in the queue; to be called
 // early costs the QP's lock, which whoever is sending has.
 func (q *qp) arm() {
-	due := q.due()
-	if due == q.alarm {
-		return
-	}
-	q.alarm = due
-	if due == 0 {
+	switch due := q.due(); {
+	case due == q.timer.Due():
+	case due == 0:
 		q.e.timers.Stop(&q.timer)
-	} else {
-		q.e.timers.Arm(&q.timer, q.e.start.Add(due))
+	default:
+		q.e.timers.ArmAt(&q.timer, due)
 	}
 }
 

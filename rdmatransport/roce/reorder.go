@@ -8,28 +8,25 @@ package roce
 // to be looked at when a packet's turn comes. That is a second copy for packets behind a gap, and none for others.
 
 import (
+	"github.com/softrnic/softrnic/rdmatransport/roce/internal/send"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
 // reorder is the packets of one QP behind a gap. It exists while there is a gap.
 type reorder struct {
-	have [maxSpan / 64]uint64 // which are here, by slot
-	size [maxSpan]uint16      // bytes of each
-	data []byte               // slots of as many bytes as a packet can have, by PSN modulo the span
+	have [send.MaxSpan / 64]uint64 // which are here, by slot
+	size [send.MaxSpan]uint16      // bytes of each
+	data []byte                    // slots of as many bytes as a packet can have, by PSN modulo the span
 
 	count int
 	top   uint32 // one past the highest PSN here
 	until int    // packets until the peer is told again
 }
 
-// span is how far from the oldest missing packet others may be: a window, and what is sent while a gap is being filled.
-// It is a power of two, as window is.
-func span(mtu uint32) uint32 { return 2 * window(mtu) }
-
 // hold keeps a packet that came too early; false if it cannot.
 func (q *qp) hold(p *wire.Packet) bool {
 	r := &q.resp
-	room, mask := int(q.mtu)+headerRoom, span(q.mtu)-1
+	room, mask := int(q.mtu)+headerRoom, send.Span(q.mtu)-1
 	if uint32(wire.PSNDiff(p.PSN, r.psn)) > mask || p.Size() > room {
 		return false
 	}
@@ -53,7 +50,7 @@ func (q *qp) hold(p *wire.Packet) bool {
 	}
 	if wire.PSNDiff(p.PSN, h.top) > 0 {
 		q.e.Counters.OutOfSeqRequest.Add(1)
-		h.until = min(h.until, lossEvidence) // another gap; by then it is no mere change of order
+		h.until = min(h.until, send.LossEvidence) // another gap; by then it is no mere change of order
 	}
 	if wire.PSNDiff(p.PSN, h.top) >= 0 {
 		h.top = wire.PSNAdd(p.PSN, 1)
@@ -69,7 +66,7 @@ func (q *qp) hold(p *wire.Packet) bool {
 func (q *qp) executeHeld(last uint32) {
 	r := &q.resp
 	h := r.held
-	room, mask := int(q.mtu)+headerRoom, span(q.mtu)-1
+	room, mask := int(q.mtu)+headerRoom, send.Span(q.mtu)-1
 	var p wire.Packet
 	for !r.fatal && r.psn != last {
 		// A READ takes the PSNs of its responses: packets that claim them are none of its peer's.
@@ -114,7 +111,7 @@ func (q *qp) sendSack() {
 		return
 	}
 	sack := wire.Sack(b[p.EncodeHeader(b):])
-	all := h.have[:span(q.mtu)/64]
+	all := h.have[:send.Span(q.mtu)/64]
 	for i := range words {
 		from := int(r.psn+1) + 64*i
 		at, shift := from/64, from%64

@@ -6,6 +6,7 @@ package roce
 import (
 	"slices"
 
+	"github.com/softrnic/softrnic/rdmatransport/roce/internal/send"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 	"github.com/softrnic/softrnic/verbs"
 )
@@ -111,7 +112,7 @@ func (r *responder) willAnswer(psn, n uint32) bool {
 // burst is how many responses of a READ are sent at once: a window, but fewer where the READ is longer than that, because
 // its requester has no other way to say how fast they may come than to ask again for those that it missed.
 func (q *qp) burst(j *job) uint32 {
-	whole := window(q.mtu)
+	whole := send.Window(q.mtu)
 	switch {
 	case q.resp.burst != 0:
 		return q.resp.burst
@@ -122,11 +123,11 @@ func (q *qp) burst(j *job) uint32 {
 }
 
 // missed is told that responses of a READ were lost: the next come more slowly.
-func (q *qp) missed(j *job) { q.resp.burst = max(q.burst(j)/2, minWindow) }
+func (q *qp) missed(j *job) { q.resp.burst = max(q.burst(j)/2, send.MinWindow) }
 
 // through is told that all responses of a READ are sent: the next come faster.
 func (q *qp) through(j *job) {
-	if whole := window(q.mtu); !j.replay && q.burst(j) < whole {
+	if whole := send.Window(q.mtu); !j.replay && q.burst(j) < whole {
 		q.resp.burst = min(2*q.burst(j), whole)
 	}
 }

@@ -5,19 +5,29 @@ package roce
 // §9.8.2)
 
 import (
+	"time"
+
+	"github.com/softrnic/softrnic/rdmatransport/roce/internal/send"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 	"github.com/softrnic/softrnic/verbs"
 )
 
+// unreliable is the state of sending without acknowledgements, of UC and UD.
+type unreliable struct {
+	psn    uint32        // of the next packet
+	packet uint32        // UC: to be sent next, of the oldest request
+	resume time.Duration // UC: when the pause behind a window ends; 0 if there is none
+}
+
 // sendMessages sends what is posted: a window at a time, with a pause behind each for others to run, as nobody
 // acknowledges anything.
 func (q *qp) sendMessages() {
-	r := &q.req
-	if r.rnrWait != 0 {
+	u := q.unreliable
+	if u.resume != 0 {
 		return
 	}
-	for budget := r.maxWindow; q.h.SendLen() > 0; {
-		if q.draining() && r.curPkt == 0 {
+	for budget := send.Window(q.mtu); q.h.SendLen() > 0; {
+		if q.draining() && u.packet == 0 {
 			return
 		}
 		wr := q.h.Send(0)
@@ -30,29 +40,25 @@ func (q *qp) sendMessages() {
 			}
 			continue
 		}
-		s := sentWR{packets: q.packets(uint32(wr.Length()))}
-		for ; r.curPkt < s.packets; r.curPkt++ {
+		for packets := q.packets(uint32(wr.Length())); u.packet < packets; u.packet++ {
 			if budget == 0 {
-				r.rnrWait = q.e.now() + responsePause
+				u.resume = q.e.now() + responsePause
 				return
 			}
 			if !q.mayPass() {
 				return
 			}
 			budget--
-			if status := q.sendData(wr, &s, r.curPkt, r.next, false); status != verbs.WCSuccess {
-				r.curPkt = 0
+			if status := q.sendData(wr, u.packet, u.psn, false); status != verbs.WCSuccess {
+				u.packet = 0
 				q.h.CompleteSend(status, 0)
 				q.h.FailSend()
 				return
 			}
-			r.next = wire.PSNAdd(r.next, 1)
+			u.psn = wire.PSNAdd(u.psn, 1)
 		}
-		r.curPkt = 0
-		if wr.Opcode == verbs.Send || wr.Opcode == verbs.SendWithImm {
-			q.stats.sends++
-		}
-		q.h.CompleteSend(verbs.WCSuccess, 0)
+		u.packet = 0
+		q.complete(1)
 	}
 }
 

@@ -62,7 +62,7 @@ func (q *qp) sendDatagram(wr *verbs.SendWR) verbs.WCStatus {
 	n := int(wr.Length())
 	p := wire.Packet{
 		BTH: wire.BTH{
-			Opcode: wire.UDSendOnly, Solicited: wr.Flags&verbs.SendSolicited != 0, DestQP: wr.RemoteQPN, PSN: q.req.next,
+			Opcode: wire.UDSendOnly, Solicited: wr.Flags&verbs.SendSolicited != 0, DestQP: wr.RemoteQPN, PSN: q.unreliable.psn,
 		},
 		DETH: wire.DETH{QKey: wr.RemoteQKey, SrcQP: q.num},
 		Imm:  wr.ImmData,
@@ -73,7 +73,7 @@ func (q *qp) sendDatagram(wr *verbs.SendWR) verbs.WCStatus {
 	if wr.RemoteQKey&ownQKey != 0 {
 		p.DETH.QKey = q.h.Attr().QKey
 	}
-	q.req.next = wire.PSNAdd(q.req.next, 1)
+	q.unreliable.psn = wire.PSNAdd(q.unreliable.psn, 1)
 	header, b := q.packet(wr.AH.Provider().(*address).path, &p, n)
 	if b == nil {
 		return verbs.WCSuccess

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/rdmatransport/internal/timers"
+	"github.com/softrnic/softrnic/rdmatransport/roce/internal/send"
 )
 
 // waiting is the QPs that have something waiting: a stack that takes no lock.
@@ -89,34 +90,17 @@ func (e *Engine) EndProgress() {
 
 // gathers tells whether what was just posted is to wait for company: not the first, while nothing is on its way.
 func (q *qp) gathers() bool {
-	alone := q.req.idle() && q.req.queued.packets == 0
-	return q.few() && !alone
+	if q.sending.Alone() {
+		return false
+	}
+	q.describe()
+	return q.sending.Corked()
 }
 
 // keepsWaiting tells whether an acknowledgement lets out nothing of what waits: the application drives the device, and
 // has its say first.
 func (q *qp) keepsWaiting() bool {
-	return q.waits && q.req.rec == nil && q.few()
-}
-
-// few tells whether all that is not sent was posted since transmit last ran, and does not fill a frame.
-func (q *qp) few() bool {
-	r := &q.req
-	for end := r.first + uint64(q.h.SendLen()); r.seen < end; r.seen++ {
-		r.queued.packets++
-		if wr := q.h.Send(int(r.seen - r.first)); !hasAnswer(wr.Opcode) {
-			r.queued.bytes += wr.Length()
-		}
-	}
-	return r.batch > 1 && r.cur+uint64(r.queued.packets) == r.seen && r.curPkt == 0 &&
-		r.queued.packets < fullFrame && r.queued.bytes < uint64(r.batch-1)*uint64(q.mtu)
-}
-
-// queued is what was posted since transmit last ran: packets, and their payload in bytes. A message is taken for one
-// packet: those of more are so long that their bytes matter.
-type queued struct {
-	bytes   uint64
-	packets uint32
+	return q.waits && q.sending.Mode() != send.Selective && q.sending.Corked()
 }
 
 // part sends the acknowledgement that waits, if one does, as the QP ends: whoever has seen its last message complete may

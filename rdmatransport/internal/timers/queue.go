@@ -43,6 +43,9 @@ func (t *Timer) Init(f func()) {
 	t.entry.Store(noEntry)
 }
 
+// Due is when the callback is to run, as Queue.Now counts; 0 if it is not.
+func (t *Timer) Due() time.Duration { return time.Duration(t.deadline.Load()) }
+
 // Armed tells whether the callback is still to come.
 func (t *Timer) Armed() bool { return t.deadline.Load() != 0 }
 
@@ -73,8 +76,12 @@ func (q *Queue) Close() {
 // Arm makes the timer's callback run once, at the given time, or at once if that is past, and at no time set before.
 // Like Stop it does not wait: a callback that has already started, and perhaps waits for a lock that the caller holds,
 // runs all the same. So a callback first looks whether there is something for it to do.
-func (q *Queue) Arm(t *Timer, at time.Time) {
-	deadline := max(q.since(at), 1)
+func (q *Queue) Arm(t *Timer, at time.Time) { q.arm(t, max(q.since(at), 1)) }
+
+// ArmAt is Arm at a time that Now counts.
+func (q *Queue) ArmAt(t *Timer, at time.Duration) { q.arm(t, max(int64(at), 1)) }
+
+func (q *Queue) arm(t *Timer, deadline int64) {
 	t.deadline.Store(deadline)
 	// If there is an entry that is due no later, the goroutine will take the deadline from there: it unsets entry
 	// before it reads deadline, and here it is the other way round.
@@ -103,6 +110,9 @@ func (q *Queue) Remove(t *Timer) {
 
 // since is the time from start to at. It counts from 1, as 0 stands for "not armed", and stays below noEntry.
 func (q *Queue) since(at time.Time) int64 { return min(int64(at.Sub(q.start)), noEntry-2) + 1 }
+
+// Now is the time since the queue was made. It is never 0.
+func (q *Queue) Now() time.Duration { return time.Duration(q.now()) }
 
 func (q *Queue) now() int64 { return q.since(time.Now()) }
 

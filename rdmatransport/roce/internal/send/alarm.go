@@ -1,0 +1,110 @@
+package send
+
+import (
+	"time"
+
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+)
+
+// AlarmKind is what an alarm is for.
+type AlarmKind uint8
+
+const (
+	// NoAlarm is none of those below.
+	NoAlarm AlarmKind = iota
+	// RNR ends the time for which the peer asked to be left alone.
+	RNR
+	// Retransmission: una is overdue, and everything from there on is sent again.
+	Retransmission
+	// Probe: nothing was heard for longer than a round trip takes, and one packet is sent again.
+	Probe
+)
+
+// alarm is the one alarm that sending has. Of its kinds, RNR runs alone; Retransmission runs while anything is in flight,
+// and Probe goes off before it.
+type alarm struct {
+	due     time.Duration // when RNR or Retransmission is due; 0 if neither is set
+	probe   time.Duration // when Probe is; 0 if it is not set
+	kind    AlarmKind     // what due is for
+	probes  uint8         // that were sent since the last sign of life
+	excused bool          // a retransmission timeout that came late was not taken for a loss, and no progress since
+	rnrPSN  uint32        // while RNR is set, nothing is sent from this PSN on
+}
+
+func (a *alarm) reset() { *a = alarm{} }
+
+// next is when the alarm goes off, 0 if it does not.
+func (a *alarm) next() time.Duration {
+	if a.probe != 0 && a.probe < a.due {
+		return a.probe
+	}
+	return a.due
+}
+
+// dueAt is what is due at a time.
+func (a *alarm) dueAt(now time.Duration) AlarmKind {
+	switch {
+	case a.due != 0 && a.due <= now:
+		return a.kind
+	case a.probe != 0 && a.probe <= now:
+		return Probe
+	}
+	return NoAlarm
+}
+
+// isSet tells whether RNR or Retransmission is set.
+func (a *alarm) isSet(k AlarmKind) bool { return a.kind == k }
+
+func (a *alarm) setRetransmission(due time.Duration) { a.kind, a.due = Retransmission, due }
+func (a *alarm) setProbe(due time.Duration)          { a.probe = due }
+
+// setRNR keeps what comes from psn on until the given time.
+func (a *alarm) setRNR(psn uint32, until time.Duration) {
+	a.kind, a.due, a.probe, a.rnrPSN = RNR, until, 0, psn
+}
+
+// waits tells that a PSN may not be sent for the time being.
+func (a *alarm) waits(psn uint32) bool { return a.kind == RNR && wire.PSNDiff(psn, a.rnrPSN) >= 0 }
+
+// endRNR ends that wait.
+func (a *alarm) endRNR() { a.kind, a.due = NoAlarm, 0 }
+
+// restart unsets what waits for an answer; it is set anew where anything is in flight.
+func (a *alarm) restart() {
+	if a.kind == Retransmission {
+		a.kind, a.due = NoAlarm, 0
+	}
+	a.probe = 0
+}
+
+// signOfLife notes that the peer was heard: what waits for an answer begins anew.
+func (a *alarm) signOfLife() {
+	a.restart()
+	a.probes = 0
+}
+
+// progress is signOfLife where the peer has acknowledged more.
+func (a *alarm) progress() {
+	a.signOfLife()
+	a.excused = false
+}
+
+// excuse tells whether a retransmission timeout that is noticed at now is not to be taken for a loss, and puts it off
+// then: an alarm that comes late tells that this process did not run, and the answer may wait to be received.
+func (a *alarm) excuse(now, timeout time.Duration) bool {
+	if now-a.due <= timeout/2 || a.excused {
+		return false
+	}
+	a.excused = true
+	a.due = now + timeout
+	return true
+}
+
+// mayProbe tells whether there may be another probe before a sign of life.
+func (a *alarm) mayProbe() bool { return a.probes < maxProbes }
+
+// probed counts a probe.
+func (a *alarm) probed() {
+	a.probes++
+	a.probe = 0
+}

@@ -1,0 +1,33 @@
+package send
+
+// CongestionController is the rules by which the window opens and closes. Each method is told of one event and given the
+// window as it is, in packets; it returns what the window is to be, which is then held between MinWindow and the most
+// that the path takes. A controller is called for an acknowledgement or a loss, not for a packet.
+type CongestionController interface {
+	// OnAck is called when acked more packets are acknowledged.
+	OnAck(window, acked uint32) uint32
+	// OnLoss is called when lost packets are found missing one by one, and will be repeated one by one.
+	OnLoss(window, lost uint32) uint32
+	// OnGoBack is called when the peer has dropped everything behind a gap, by a sequence NAK or an answer that tells the
+	// same: all that is in flight is sent again.
+	OnGoBack(window uint32) uint32
+	// OnTimeout is called when nothing was heard for the whole retransmission timeout.
+	OnTimeout(window uint32) uint32
+	// OnTailLoss is called when a probe was answered with all that followed it missing.
+	OnTailLoss(window uint32) uint32
+}
+
+// Conservation is the controller that QPs have: loss is answered by the conservation of packets. A packet that was lost
+// takes itself out of the window, one that is acknowledged adds itself; only what makes the requester go back halves it.
+type Conservation struct{}
+
+func (Conservation) OnAck(window, acked uint32) uint32 { return window + acked }
+
+func (Conservation) OnLoss(window, lost uint32) uint32 { return window - min(lost, window) }
+
+func (Conservation) OnGoBack(window uint32) uint32 { return window / 2 }
+
+func (Conservation) OnTimeout(window uint32) uint32 { return window / 2 }
+
+// OnTailLoss closes the window: the peer may only be slow, and answer what was sent before the probe after all.
+func (Conservation) OnTailLoss(uint32) uint32 { return MinWindow }

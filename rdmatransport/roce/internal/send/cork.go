@@ -1,0 +1,25 @@
+package send
+
+import "math"
+
+// cork is what was posted since the sender last had its say. While that does not fill a frame, and something is in
+// flight, it may wait for more to share a frame with.
+type cork struct {
+	requests uint32
+	bytes    uint32 // of their payload, or the most that fits here
+}
+
+// posted counts a request. A message is taken for one packet: those of more are so long that their bytes matter.
+func (c *cork) posted(bytes uint64) {
+	c.requests++
+	c.bytes = uint32(min(uint64(c.bytes)+bytes, math.MaxUint32))
+}
+
+func (c *cork) reset() { *c = cork{} }
+
+func (c *cork) empty() bool { return c.requests == 0 }
+
+// fits tells whether all of it has room in less than a frame of so many full packets.
+func (c *cork) fits(batch, mtu uint32) bool {
+	return batch > 1 && c.requests < fullFrame && c.bytes < (batch-1)*mtu
+}

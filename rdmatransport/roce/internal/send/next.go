@@ -1,0 +1,378 @@
+package send
+
+import "github.com/softrnic/softrnic/rdmatransport/roce/wire"
+
+// Step is what the requester does next.
+type Step uint8
+
+const (
+	Wait     Step = iota // nothing: an event has to come first
+	Transmit             // send the packets of the Burst
+	CarryOut             // carry a local request out, and tell by CarriedOut or Fail
+	Refuse               // Fail a request that could never be sent: it has an answer, and the QP may have none outstanding
+	GiveUp               // fail the QP: the oldest request has failed, for the Reason
+)
+
+// Burst is consecutive packets of one request that may be sent.
+type Burst struct {
+	origin  origin
+	Kind    Kind   // of the request
+	AckReq  bool   // the last packet asks for an acknowledgement
+	Reason  uint8  // to GiveUp: what Fail was told
+	Request int    // place of the request behind the oldest
+	Packet  uint32 // first packet to be sent, of the request's
+	PSN     uint32 // and its PSN
+	Packets uint32 // how many PSNs; for a READ, how many are asked for with one request packet
+}
+
+// origin is why a burst is sent.
+type origin uint8
+
+const (
+	fromCursor   origin = iota // it is the cursor's turn
+	fromBoard                  // it was lost
+	fromProbe                  // the peer has been silent
+	fromAckPoint               // it was sent, and is to ask for an acknowledgement after all
+)
+
+// Repeats tells that the packets were sent before, and are sent again one by one.
+func (b *Burst) Repeats() bool { return b.origin == fromBoard }
+
+// Setting is what the requester's surroundings let it do.
+type Setting uint8
+
+const (
+	Draining Setting = 1 << iota // no request is begun any more
+	Direct                       // requests behind the oldest are not begun: they will need no packets
+	Paced                        // a rate limit may hold each packet back
+	Open                         // a frame is begun that small packets can share
+)
+
+func (s Setting) has(any Setting) bool { return s&any != 0 }
+
+// Next is what may be sent next, as the window, the peer's resources and fences allow. It fills b in where that is more
+// than to Wait.
+func (s *State) Next(in Setting, b *Burst) Step {
+	if s.mode.now >= Selective || s.probe.pending {
+		if step, ok := s.nextBefore(b); ok {
+			return step
+		}
+	}
+	q := &s.queue
+	if q.next == q.end {
+		return Wait
+	}
+	r := q.current()
+	psn := s.flight.next
+	if r.is(started) {
+		psn = wire.PSNAdd(r.psn, q.packet)
+	}
+	room := s.room(psn)
+	if r.flags&started == 0 || r.failed != 0 {
+		switch {
+		case r.failed != 0:
+			return s.nextFailed(b)
+		case room <= 0 && r.kind != Local:
+			return Wait
+		case !s.mayStart(r, in):
+			if s.awaitsAck() {
+				return Wait
+			}
+			return s.nextAckPoint(b)
+		}
+	}
+	b.origin, b.Kind, b.Request = fromCursor, r.kind, q.index(q.next)
+	if r.kind == Local {
+		return CarryOut
+	}
+	if room <= 0 || s.alarm.waits(psn) {
+		return Wait
+	}
+	b.PSN, b.Packet, b.Packets = psn, q.packet, 1
+	if r.kind.hasData() {
+		return s.nextData(b, r, uint32(room), in)
+	}
+	return s.nextRequest(b, r, uint32(room), in)
+}
+
+// nextBefore is what comes before the cursor's turn; not ok if there is none.
+func (s *State) nextBefore(b *Burst) (step Step, ok bool) {
+	switch {
+	case s.mode.is(Failed):
+		return Wait, true
+	case s.mode.is(Selective):
+		return s.nextLost(b)
+	case s.flight.idle():
+		return Wait, false
+	}
+	return s.nextProbe(b), true
+}
+
+// mayStart tells whether the current request may be begun.
+func (s *State) mayStart(r *request, in Setting) bool {
+	return !in.has(Draining) && (!in.has(Direct) || s.queue.next == s.queue.first) && (!r.is(fenced) || s.queue.unanswered == 0) &&
+		(!s.credits.given || s.mayExceed(r))
+}
+
+// mayExceed tells whether the peer's credits let a request be begun. Where all is acknowledged nothing is held back,
+// whatever the counts say; nor where what was sent last left it to this one to ask for an acknowledgement.
+func (s *State) mayExceed(r *request) bool {
+	return r.kind == Local || s.flight.una == s.flight.next || s.acks.unasked > 0 || s.credits.allow(r.kind, s.credits.begun)
+}
+
+// exceeds tells whether a request goes beyond the peer's credits; only the one that was begun last can, or is begun next.
+func (s *State) exceeds(r *request) bool {
+	if r.is(started) {
+		return r.past() == s.flight.next && s.credits.exceeded(r.kind, s.credits.begun)
+	}
+	return s.credits.exceeded(r.kind, s.credits.begun+1)
+}
+
+// room is how many packets the window takes from the given PSN on.
+func (s *State) room(psn uint32) int32 {
+	size, ahead := int32(s.window.size), wire.PSNDiff(psn, s.flight.una)
+	if s.mode.is(Selective) {
+		return min(size-s.board.inFlight, 2*int32(s.window.most)-ahead)
+	}
+	return size - ahead
+}
+
+// nextData is a burst of a SEND or WRITE: of one frame at most, and whole frames while the window opens.
+func (s *State) nextData(b *Burst, r *request, room uint32, in Setting) Step {
+	w := &s.window
+	left, frame := r.packets-b.Packet, uint32(1)
+	if left > 1 {
+		frame = w.frameRest(b.Packet)
+		if b.Packet >= 2 && frame == uint32(w.batch) && room < w.fullFrame(left) && s.opens() {
+			return Wait // the window opens a part of a frame at a time: this one waits to be sent whole
+		}
+		if !in.has(Paced) {
+			b.Packets = min(frame, left, room)
+		}
+		if s.alarm.isSet(RNR) {
+			b.Packets = min(b.Packets, uint32(wire.PSNDiff(s.alarm.rnrPSN, b.PSN)))
+		}
+	}
+	if s.credits.given && s.exceeds(r) {
+		if b.Packet > 0 && wire.PSNDiff(s.flight.una, r.psn) <= 0 {
+			return Wait // its first packet is sent, and what follows waits for the acknowledgement of that
+		}
+		if b.Packet == 0 {
+			b.Packets, b.AckReq = 1, true
+			return Transmit
+		}
+	}
+	left -= b.Packets
+	unasked, room := s.acks.unasked+b.Packets, room-b.Packets
+	if left != 0 {
+		b.AckReq = w.asksWithin(unasked, room, left, b.Packets == frame, s.awaitsAck())
+	} else {
+		b.AckReq = unasked >= uint32(w.period) || room == 0 && !s.awaitsAck() || !s.followed(wire.PSNAdd(b.PSN, b.Packets-1), in)
+	}
+	return Transmit
+}
+
+// awaitsAck tells that an acknowledgement was asked for and has not come. While something is missing that means little.
+func (s *State) awaitsAck() bool { return !s.mode.is(Selective) && s.acks.awaited(s.flight.una) }
+
+// opens tells that something in flight brings an answer: the window becomes larger, or it is seen what is missing.
+func (s *State) opens() bool {
+	return s.acks.awaited(s.flight.una) && (!s.mode.is(Selective) || !s.board.at(s.acks.asked-1).is(arrived))
+}
+
+// followed tells that nothing but the window can keep the request behind the current one, which ends with PSN last, from
+// being sent at once, and that it asks for an acknowledgement, or one behind it does.
+func (s *State) followed(last uint32, in Setting) bool {
+	q := &s.queue
+	repeated := wire.PSNDiff(s.flight.max, last) > 0
+	if q.next+1 == q.end || repeated || s.mode.is(Selective) || in.has(Paced|Direct|Draining) {
+		return false
+	}
+	behind := q.at(q.next + 1)
+	return behind.kind.hasData() && !behind.is(fenced) && behind.failed == 0 && (!s.credits.given || s.allowsBehind(q.current(), behind))
+}
+
+// allowsBehind tells whether the peer's credits let a request be begun behind the current one.
+func (s *State) allowsBehind(current, behind *request) bool {
+	c := s.credits
+	if !current.is(started) {
+		c.begin(current.kind)
+	}
+	return c.allow(behind.kind, c.begun)
+}
+
+// nextRequest is a burst that asks for answers: a piece of a READ that fits the window, so that its responses cannot
+// overrun the queues on the way back, or an atomic.
+func (s *State) nextRequest(b *Burst, r *request, room uint32, in Setting) Step {
+	if s.reads.outstanding() >= int(s.limits.MaxReads) {
+		if s.limits.MaxReads == 0 {
+			return Refuse
+		}
+		return Wait
+	}
+	b.AckReq = true
+	if r.kind == Read {
+		left := r.packets - b.Packet
+		if s.gathersReads(room, left, in) {
+			return Wait
+		}
+		b.Packets = s.reads.bound(b.PSN, min(left, room))
+	}
+	return Transmit
+}
+
+// gathersReads tells whether the rest of the current READ, of left packets, waits for more room: while answers come the
+// window opens packet by packet, and half of it is asked for at a time, of several READs if need be, whose requests share
+// a frame then, and their answers too.
+func (s *State) gathersReads(room, left uint32, in Setting) bool {
+	if s.reads.outstanding() == 0 || s.reads.repeats() || room >= uint32(s.window.size)/2 {
+		return false
+	}
+	if !in.has(Open) {
+		q := &s.queue
+		for n := q.next + 1; left <= room && n != q.end; n++ {
+			r := q.at(n)
+			if r.kind != Read || r.is(fenced) {
+				break
+			}
+			left += r.packets
+		}
+	}
+	return room < left
+}
+
+// nextFailed is what to do about the current request, which cannot be sent: those before it may still complete.
+func (s *State) nextFailed(b *Burst) Step {
+	if q := &s.queue; q.next == q.first {
+		b.Reason = q.current().failed
+		return GiveUp
+	}
+	return s.nextAckPoint(b)
+}
+
+// nextAckPoint is the last packet before the current request, which is not sent for now, if that was left to ask for an
+// acknowledgement.
+func (s *State) nextAckPoint(b *Burst) Step {
+	q := &s.queue
+	if s.acks.unasked == 0 || q.next == q.first {
+		return Wait
+	}
+	before := q.at(q.next - 1)
+	if !before.kind.hasData() { // what comes before a request of another kind has asked
+		return Wait
+	}
+	last := before.packets - 1
+	*b = Burst{
+		origin: fromAckPoint, Kind: before.kind, AckReq: true,
+		Request: q.index(q.next - 1), Packet: last, PSN: wire.PSNAdd(before.psn, last), Packets: 1,
+	}
+	return Transmit
+}
+
+// nextLost is the first burst that is lost, as far as the window goes; not ok if there is none.
+func (s *State) nextLost(b *Burst) (step Step, ok bool) {
+	psn, ok := s.board.nextLost(s.flight.max)
+	if !ok {
+		return Wait, false
+	}
+	q := &s.queue
+	n := q.find(psn)
+	r := q.at(n)
+	if r.failed != 0 {
+		b.Reason = r.failed
+		if n == q.first {
+			return GiveUp, true
+		}
+		return Wait, true
+	}
+	// What the peer waits for goes in any case: READs that it keeps count as in flight, and are not answered before.
+	if s.alarm.waits(psn) || s.board.inFlight >= int32(s.window.size) && psn != s.board.executed {
+		return Wait, true
+	}
+	*b = Burst{
+		origin: fromBoard, Kind: r.kind, AckReq: true,
+		Request: q.index(n), Packet: uint32(wire.PSNDiff(psn, r.psn)), PSN: psn, Packets: 1,
+	}
+	if r.kind == Read {
+		end := r.past()
+		if wire.PSNDiff(end, s.flight.max) > 0 {
+			end = s.flight.max
+		}
+		b.Packets = s.board.lostRun(psn, uint32(wire.PSNDiff(end, psn)))
+	}
+	return Transmit, true
+}
+
+// nextProbe is una; where that is of a READ, the request for what is missing of it, with the bound it had.
+func (s *State) nextProbe(b *Burst) Step {
+	una, r := s.flight.una, s.queue.oldest()
+	*b = Burst{
+		origin: fromProbe, Kind: r.kind, AckReq: true,
+		Packet: uint32(wire.PSNDiff(una, r.psn)), PSN: una, Packets: 1,
+	}
+	if r.kind == Read {
+		b.Packets = uint32(wire.PSNDiff(s.reads.all()[0], una)) + 1
+	}
+	return Transmit
+}
+
+// Sent is told that a burst was sent, or the first packets of one: b.Packets and b.AckReq say what was.
+func (s *State) Sent(b *Burst) {
+	if b.origin != fromCursor {
+		s.sentAgain(b)
+		return
+	}
+	q, f := &s.queue, &s.flight
+	r := q.current()
+	if !r.is(started) {
+		q.start(r, f.start(r.packets))
+		s.credits.begin(r.kind)
+	}
+	if r.kind.hasData() {
+		s.acks.sent(b.PSN, b.Packets, b.AckReq)
+	} else {
+		s.reads.asked(b.PSN, b.Packets)
+	}
+	if s.mode.is(Selective) {
+		s.board.sent(b.PSN, b.Packets, r.kind.answered())
+	} else if b.PSN == f.max && s.rtt.wanted(s.leastProbe()) {
+		s.rtt.begin(b.PSN, s.clock())
+	}
+	f.sent(wire.PSNAdd(b.PSN, b.Packets))
+	q.advance(r, b.Packets)
+}
+
+// sentAgain is told that packets were sent again, out of the cursor's turn.
+func (s *State) sentAgain(b *Burst) {
+	switch b.origin {
+	case fromBoard:
+		s.board.resent(b.PSN, b.Packets, b.Kind.answered())
+	case fromProbe:
+		s.probe.sent(b.PSN, b.Packets)
+		if s.probe.behind == s.flight.max {
+			s.mode.on(onProbeOver)
+		} else {
+			s.mode.on(onProbe)
+		}
+	case fromAckPoint:
+		s.acks.sent(b.PSN, b.Packets, b.AckReq)
+	}
+}
+
+// CarriedOut is told that the local request of a burst is carried out.
+func (s *State) CarriedOut() Outcome {
+	s.queue.carriedOut(s.flight.next)
+	return Outcome{Completed: s.queue.completeLocal()}
+}
+
+// Fail is told that the request of a burst cannot be sent, or carried out, for a reason other than 0.
+func (s *State) Fail(b *Burst, reason uint8) {
+	switch b.origin {
+	case fromProbe: // as if lost: the timeout will find it, too
+		s.probe.cancel()
+	case fromAckPoint:
+		s.acks.sent(b.PSN, b.Packets, b.AckReq)
+	default:
+		s.queue.fail(s.queue.first+uint32(b.Request), reason)
+	}
+}

@@ -1,0 +1,116 @@
+package send
+
+import "time"
+
+// Deadline is when the alarm goes off, and OnAlarm is to be called; 0 if nothing is waited for.
+func (s *State) Deadline() time.Duration { return s.alarm.next() }
+
+// SetAlarm sets the alarm for what is in flight, once all that may be sent is sent; sending is false where the QP's state
+// lets nothing be sent.
+func (s *State) SetAlarm(sending bool) {
+	if s.flight.idle() || s.limits.Timeout == 0 {
+		s.alarm.restart()
+		return
+	}
+	if !s.alarm.isSet(NoAlarm) || !sending || s.mode.is(Failed) {
+		return
+	}
+	now := s.clock()
+	s.alarm.setRetransmission(now + s.limits.Timeout)
+	if s.alarm.mayProbe() && (s.rtt.measured() || s.mode.selective) {
+		s.alarm.setProbe(now + s.rtt.probeTimeout(s.limits.Timeout, s.leastProbe()))
+	}
+}
+
+// OnAlarm is told that the time is now, and does what is due.
+func (s *State) OnAlarm(now time.Duration) (o Outcome) {
+	switch s.alarm.dueAt(now) {
+	case RNR:
+		s.alarm.endRNR()
+		s.mode.on(onRNROver)
+	case Retransmission:
+		if !s.alarm.excuse(now, s.limits.Timeout) {
+			s.retry(onTimeout, &o)
+		}
+	case Probe:
+		s.sendProbe(now)
+		o.Action = Probed
+	}
+	return o
+}
+
+// goBack answers a sequence NAK of una, explicit or implied, of a peer that keeps nothing behind a gap.
+func (s *State) goBack(o *Outcome) {
+	if !s.mode.is(GoneBack) && !s.mode.is(RNRWait) {
+		s.retry(onNAK, o)
+	}
+}
+
+// retry has everything from una on sent again if retry_cnt allows one more time.
+func (s *State) retry(e modeEvent, o *Outcome) {
+	if !s.retries.again(s.limits.Retries) {
+		o.Action = RetriesExceeded
+		return
+	}
+	if e == onTimeout {
+		s.window.set(s.window.onTimeout())
+	} else {
+		s.window.set(s.window.onGoBack())
+	}
+	s.rewind()
+	s.mode.on(e)
+	o.Action = WentBack
+}
+
+// rewind makes una, which is in the oldest request, the next to be sent. What is sent again has a timeout of its own.
+func (s *State) rewind() {
+	una := s.flight.una
+	s.board.close()
+	s.rtt.cancel()
+	s.acks.rewind(una)
+	s.queue.rewind(una)
+	s.reads.rewind()
+	s.alarm.restart()
+	s.probe.cancel()
+}
+
+// sendProbe has a packet sent again, which counts as no retry: see probe. The next waits twice as long.
+func (s *State) sendProbe(now time.Duration) {
+	s.rtt.backOff(s.limits.Timeout, s.leastProbe())
+	s.alarm.probed()
+	if s.alarm.mayProbe() {
+		s.alarm.setProbe(now + s.rtt.probeTimeout(s.limits.Timeout, s.leastProbe()))
+	}
+	if s.mode.selective || s.mode.is(Selective) {
+		s.startRecovery()
+		s.board.loseTail(s.flight.una, s.flight.max)
+	} else {
+		s.probe.ask()
+	}
+}
+
+// probeAnswered goes back to what follows the probe where the peer has that and no more: it has dropped the rest. Or it is
+// slow, and has answered what was sent before; so there is not much to be sent until more answers come.
+func (s *State) probeAnswered(o *Outcome) {
+	if !s.mode.is(Probing) {
+		return
+	}
+	answered, alone := s.probe.answered(s.flight.una)
+	if !answered {
+		return
+	}
+	s.mode.on(onProbeOver)
+	if alone && !s.mode.selective && o.Action == Proceed {
+		s.window.set(s.window.onTailLoss())
+		s.rewind()
+		o.Action = WentBack
+	}
+}
+
+// leastProbe is the shortest probe timeout.
+func (s *State) leastProbe() time.Duration {
+	if s.mode.selective {
+		return minProbe
+	}
+	return minBackProbe
+}

@@ -1,0 +1,117 @@
+package send
+
+import "github.com/softrnic/softrnic/rdmatransport/roce/wire"
+
+// board is the scoreboard of a QP, while it has one.
+type board struct {
+	*scoreboard // nil unless the mode is Selective
+}
+
+func (b *board) open(una uint32) { b.scoreboard = newScoreboard(una) }
+
+func (b *board) close() {
+	if b.scoreboard != nil {
+		b.scoreboard.release()
+		b.scoreboard = nil
+	}
+}
+
+// startRecovery begins to keep account of each packet, in mode Selective, unless it has begun. Until now packets were sent
+// in the order of their PSNs. What a requester that went back has not sent again yet is lost.
+func (s *State) startRecovery() {
+	if s.mode.is(Selective) {
+		return
+	}
+	q, f := &s.queue, &s.flight
+	sent := f.max
+	if psn, ok := q.position(); ok {
+		sent = psn
+	}
+	s.board.open(f.una)
+	for n := q.first; n != q.end; n++ {
+		r := q.at(n)
+		if !r.is(started) || wire.PSNDiff(r.psn, f.max) >= 0 {
+			break
+		}
+		if r.kind == Local {
+			continue
+		}
+		first, past := r.psn, r.past()
+		if wire.PSNDiff(f.una, first) > 0 {
+			first = f.una
+		}
+		if wire.PSNDiff(past, f.max) > 0 {
+			past = f.max
+		}
+		s.board.enter(first, past, sent, r.kind.answered())
+	}
+	for _, last := range s.reads.all() { // pieces of READs
+		if next := wire.PSNAdd(last, 1); f.has(next) {
+			s.board.enterHead(next)
+		}
+	}
+	s.board.entered(f.una, f.max)
+	q.forward(f.max) // all that was sent before is repeated from the scoreboard
+	s.reads.resume()
+	s.rtt.cancel()
+	s.probe.cancel()
+	s.mode.on(onGap)
+}
+
+// executedBefore takes in that the peer has executed everything before PSN end, and tells whether all of that is
+// acknowledged: answers to it may be missing.
+func (s *State) executedBefore(end uint32, o *Outcome) bool {
+	s.board.executedBefore(end)
+	s.endRNRWait(s.board.executed)
+	s.settle(o)
+	return wire.PSNDiff(s.flight.una, end) >= 0
+}
+
+// settle completes what is acknowledged and answered, in order, and ends the recovery when nothing is missing.
+func (s *State) settle(o *Outcome) {
+	f := &s.flight
+	for !f.idle() {
+		r := s.queue.oldest()
+		past := r.past()
+		limit := past
+		if wire.PSNDiff(past, f.max) > 0 {
+			limit = f.max
+		}
+		una := s.board.acked(f.una, limit)
+		if una == f.una {
+			break
+		}
+		s.progress(una)
+		if una != past {
+			s.queue.skip(una)
+			break
+		}
+		o.Completed += s.queue.completeOldest(r)
+	}
+	s.board.advance(f.una)
+	if f.idle() || s.board.complete(f.una) {
+		s.endRecovery()
+	}
+}
+
+// endRecovery goes back to counting packets.
+func (s *State) endRecovery() {
+	s.board.close()
+	s.mode.on(onRecovered)
+	if s.alarm.isSet(RNR) {
+		s.mode.on(onRNR)
+	}
+}
+
+// DetectLosses is told that all that has come for now was taken in. What it shows to be lost is sent again.
+func (s *State) DetectLosses() {
+	if s.mode.is(Selective) {
+		s.detectLosses()
+	}
+}
+
+func (s *State) detectLosses() {
+	if lost := s.board.detectLosses(s.flight.una, s.flight.max); lost > 0 {
+		s.window.set(s.window.onLoss(lost))
+	}
+}

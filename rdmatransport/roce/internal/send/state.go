@@ -1,0 +1,184 @@
+// Package send is the state of a reliable connection's sending: which packet of which work request is sent next, what is
+// in flight, what is lost, and until when to wait. It knows PSNs, packets and time, and nothing of verbs, of memory or of
+// the network: its owner, the requester, turns its answers into packets and what comes back into its events. (IBTA Vol 1
+// §9.7.3, §9.7.5, §9.7.6, §9.9.2)
+//
+// Questions have no side effects: Next is what may be sent now, Deadline until when to wait. Events are what happened: a
+// request was posted (Post), a burst of packets sent (Sent), an acknowledgement or a response came (OnAck, OnSequenceNAK,
+// OnAnswer …), the alarm went off (OnAlarm), a message needed no packets (MovedDirectly). The outcome of an event says what
+// the owner has to do.
+//
+// A State has no lock; its owner has one.
+//
+// Each concern has its file, and each field is written in the file that declares it. From the top: State puts the events
+// together (state.go, next.go, acknowledge.go, selective.go, retransmit.go), and stands on queue.go, the requests and the
+// cursor; flight.go, what is in flight; window.go and congestion.go, how much may be; scoreboard.go and loss.go, what is
+// missing of it; ackfreq.go, when to ask for an acknowledgement; credits.go, what the
+// peer has receive requests for; reads.go, the outstanding READs; rtt.go, the round trip;
+// alarm.go, probe.go and retry.go, what happens when nothing comes back; cork.go, what may wait to share a frame; and
+// mode.go, which of all that is going on.
+package send
+
+import (
+	"math/bits"
+	"time"
+)
+
+// State is the state of sending of one QP. The zero value has to be set up by Init, and by Begin for each connection.
+type State struct {
+	queue   queue
+	flight  flight
+	mtu     uint32 // bytes of payload in a full packet
+	window  window
+	acks    ackFrequency
+	credits credits
+	retries retries
+	mode    mode
+	reads   reads
+	board   board
+	rtt     rtt
+	alarm   alarm
+	probe   probe
+	cork    cork
+	limits  Limits
+	clock   Clock
+}
+
+// Clock is a monotonic time, counted from some start; 0 stands for never.
+type Clock func() time.Duration
+
+// Limits are what the QP's attributes bound. They may change while the QP is connected.
+type Limits struct {
+	Retries  uint8         // timeouts and sequence NAKs without progress
+	RNR      uint8         // RNR NAKs without progress; 7 is any number
+	MaxReads uint8         // outstanding READs and atomics
+	Timeout  time.Duration // retransmission timeout; 0 is none
+}
+
+// Connection is what a QP enters RTS with.
+type Connection struct {
+	PSN        uint32 // of the first packet
+	MTU        uint32 // bytes of payload in a full packet
+	Batch      uint32 // full packets in one frame of the link
+	Congestion CongestionController
+}
+
+// Init sets the clock, and how many requests there may be, at least one. It is called once.
+func (s *State) Init(requests int, clock Clock) {
+	s.queue.init(1 << bits.Len(uint(requests-1)))
+	s.clock = clock
+	s.mode.on(onFailure) // nothing is sent before Begin
+}
+
+// Begin sets everything up as the QP enters RTS.
+func (s *State) Begin(c *Connection) {
+	s.Stop()
+	s.queue.reset()
+	s.flight.init(c.PSN)
+	s.window.init(c.MTU, c.Batch, c.Congestion)
+	s.acks.init(c.PSN)
+	s.credits.reset()
+	s.reads.reset()
+	s.rtt.reset()
+	s.retries.reset()
+	s.cork.reset()
+	s.mode.init()
+	s.mtu = c.MTU
+}
+
+// Stop ends sending: the QP has failed, or is reset.
+func (s *State) Stop() {
+	s.mode.on(onFailure)
+	s.board.close()
+	s.alarm.reset()
+	s.probe.cancel()
+}
+
+// Reset is Stop, and forgets what was posted, and the limits.
+func (s *State) Reset() {
+	s.Stop()
+	s.limits = Limits{}
+	s.queue.reset()
+	s.flight.init(0)
+	s.reads.reset()
+	s.cork.reset()
+}
+
+// SetLimits changes what the QP's attributes bound.
+func (s *State) SetLimits(l Limits) { s.limits = l }
+
+// Limits is what the QP's attributes bound.
+func (s *State) Limits() Limits { return s.limits }
+
+// Mode is what the requester is doing.
+func (s *State) Mode() Mode { return s.mode.now }
+
+// NextPSN is the PSN that the next new request gets.
+func (s *State) NextPSN() uint32 { return s.flight.next }
+
+// Idle tells that nothing is in flight.
+func (s *State) Idle() bool { return s.flight.idle() }
+
+// Begun tells that a request is under way.
+func (s *State) Begun() bool { return s.queue.begun() }
+
+// Posted is how many requests have been posted here and are not complete.
+func (s *State) Posted() int { return int(s.queue.end - s.queue.first) }
+
+// Post is told of the next request that was posted: its payload, in bytes, and whether it waits for the answers to all
+// READs and atomics before it.
+func (s *State) Post(kind Kind, bytes uint64, fence bool) {
+	packets := uint32(1)
+	switch {
+	case kind == Local:
+		packets = 0
+	case kind != Atomic:
+		packets = s.Packets(bytes)
+	}
+	s.queue.post(kind, packets, fence)
+	if kind.answered() {
+		bytes = 0 // the payload comes from the peer
+	}
+	s.cork.posted(bytes)
+}
+
+// Packets is how many packets carry so many bytes.
+func (s *State) Packets(bytes uint64) uint32 {
+	if bytes <= uint64(s.mtu) { // most messages; a division takes as long as all the rest
+		return 1
+	}
+	return uint32((bytes + uint64(s.mtu) - 1) / uint64(s.mtu))
+}
+
+// Uncork notes that the sender has its say: what is posted later may wait for company again.
+func (s *State) Uncork() { s.cork.reset() }
+
+// Alone tells that a request that is posted now should not wait to share a frame with others: nothing in flight will
+// bring an answer, on which it would leave, and nothing else waits.
+func (s *State) Alone() bool { return s.flight.idle() && s.cork.empty() }
+
+// Corked tells whether all that is not sent was posted since the sender last had its say, and does not fill a frame: it may
+// wait for more.
+func (s *State) Corked() bool {
+	q := &s.queue
+	return q.next+s.cork.requests == q.end && q.packet == 0 && s.cork.fits(uint32(s.window.batch), s.mtu)
+}
+
+// Fresh tells that nothing is under way, the oldest request included: it may be moved without packets.
+func (s *State) Fresh() bool {
+	q, f := &s.queue, &s.flight
+	return q.next == q.first && f.una == f.next && f.una == f.max && !s.alarm.isSet(RNR) && !q.begun() && !s.mode.is(Failed)
+}
+
+// MovedDirectly is told that the oldest request, where the State is Fresh, was carried out without packets, and counts as
+// if its so many packets had been sent and acknowledged.
+func (s *State) MovedDirectly(kind Kind, packets uint32) {
+	if kind != Local {
+		s.credits.begin(kind)
+	}
+	s.queue.movedDirectly()
+	s.flight.movedDirectly(packets)
+	s.acks.rewind(s.flight.una)
+	s.retries.reset()
+	s.mode.on(onProgress)
+}

@@ -1,0 +1,48 @@
+package send
+
+// window is how many packets may be in flight, and how many of them make a frame.
+type window struct {
+	rules  CongestionController
+	size   uint16 // packets that may be in flight now
+	most   uint16 // and at any time
+	batch  uint16 // full packets in one frame of the link
+	period uint16 // packets between two requests for an acknowledgement, where more are to follow: whole frames, if it is as many
+}
+
+// init opens the window of a path MTU in full. A frame is half of it at most.
+func (w *window) init(mtu, batch uint32, rules CongestionController) {
+	most := uint16(Window(mtu))
+	*w = window{rules: rules, most: most, batch: uint16(min(batch, uint32(most/2)))}
+	w.set(uint32(most))
+}
+
+func (w *window) set(size uint32) {
+	n := uint16(min(max(size, MinWindow), uint32(w.most)))
+	if n == w.size {
+		return
+	}
+	w.size = n
+	w.period = max(1, n/acksPerWindow)
+	if w.period > w.batch {
+		w.period -= w.period % w.batch
+	}
+}
+
+// What the controller makes of the window, for set.
+func (w *window) onAck(acked uint32) uint32 { return w.rules.OnAck(uint32(w.size), acked) }
+func (w *window) onLoss(lost uint32) uint32 { return w.rules.OnLoss(uint32(w.size), lost) }
+func (w *window) onGoBack() uint32          { return w.rules.OnGoBack(uint32(w.size)) }
+func (w *window) onTimeout() uint32         { return w.rules.OnTimeout(uint32(w.size)) }
+func (w *window) onTailLoss() uint32        { return w.rules.OnTailLoss(uint32(w.size)) }
+
+// frameRest is how many packets of a long message are left in the frame of the given one. The first packet is longer than
+// those that follow: it shares a frame with the second, or with what came before.
+func (w *window) frameRest(packet uint32) uint32 {
+	if packet < 2 {
+		return 2 - packet
+	}
+	return uint32(w.batch) - (packet-2)%uint32(w.batch)
+}
+
+// fullFrame is how many packets make a full frame where left more of a message are to be sent.
+func (w *window) fullFrame(left uint32) uint32 { return min(uint32(w.batch), left, uint32(w.size)) }
