@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/stack/netstack"
@@ -38,7 +39,7 @@ func newStation(t *testing.T, lan *pipe.Switch, addr string) *station {
 	return newStationOn(t, lan.Port(), addr)
 }
 
-func newStationOn(t *testing.T, port *pipe.Port, addr string) *station {
+func newStationOn(t *testing.T, port link.Link, addr string) *station {
 	t.Helper()
 	s := &station{t: t, addr: netip.MustParsePrefix(addr).Addr()}
 	s.host = must(netstack.New(port, netstack.Addr(addr)))(t)

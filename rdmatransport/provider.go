@@ -51,6 +51,7 @@ type Provider struct {
 	raw     *raw.Engine
 	cm      *cm.Manager
 
+	watcher    atomic.Pointer[func(t verbs.AsyncEventType, port uint8)] // nil before Watch
 	linkDowned atomic.Uint64
 }
 
@@ -214,6 +215,7 @@ func (p *Provider) GIDTable(port uint8) ([]verbs.GIDEntry, error) {
 
 // Watch implements verbs.Provider.
 func (p *Provider) Watch(f func(t verbs.AsyncEventType, port uint8)) {
+	p.watcher.Store(&f)
 	for i, nic := range p.nics {
 		nic.Watch(func(c stack.Change) {
 			switch c {
@@ -226,6 +228,13 @@ func (p *Provider) Watch(f func(t verbs.AsyncEventType, port uint8)) {
 				f(verbs.EventPortActive, uint8(i+1))
 			}
 		})
+	}
+}
+
+// tell passes an event to who watches.
+func (p *Provider) tell(t verbs.AsyncEventType, port uint8) {
+	if f := p.watcher.Load(); f != nil {
+		(*f)(t, port)
 	}
 }
 
@@ -306,6 +315,7 @@ func (p *Provider) EndProgress() { p.roce.EndProgress() }
 
 // Close implements verbs.Provider.
 func (p *Provider) Close() error {
+	p.tell(verbs.EventDeviceFatal, 0) // unless the front end has called
 	for _, nic := range p.nics {
 		nic.Watch(nil)
 	}

@@ -78,6 +78,9 @@ type Manager struct {
 	byQP      map[peerKey]*conn // by the peer's QP
 	sidr      map[peerKey]*conn // by the peer's SIDR request ID
 	halfOpen  int               // connections in a state that is
+	leaving   int               // connections that wait for DREP
+	drained   chan struct{}     // closed when leaving is 0; nil if nobody waits
+	draining  bool              // Drain was called
 	paths     map[pathKey]*sharedPath
 	replies   [replyPaths]*sharedPath
 	nextReply int

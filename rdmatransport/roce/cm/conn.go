@@ -105,6 +105,9 @@ func (c *conn) set(s state) {
 	if old.unanswered() != s.unanswered() && c.listener != nil {
 		c.listener.pending += delta(s.unanswered())
 	}
+	if (old == dreqSent) != (s == dreqSent) {
+		c.m.leaves(delta(s == dreqSent))
+	}
 }
 
 func delta(more bool) int {

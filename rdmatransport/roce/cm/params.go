@@ -14,6 +14,10 @@ const (
 	permissiveLID   = 0xffff     // there are no LIDs on Ethernet
 )
 
+// drainTimeout is how long Drain leaves a peer to answer a DREQ: a program that wants to exit waits for it, and for 15
+// more that it is repeated after.
+const drainTimeout = 100 * time.Millisecond
+
 // Bounds on what a peer can make this side wait for, as exponents: from 67 ms to 8.4 s for an answer, a minute for a
 // MRA. What a peer asks for beyond is cut.
 const (

@@ -90,6 +90,9 @@ func (c *conn) Disconnect() error {
 func (c *conn) askDREQ() {
 	c.set(dreqSent)
 	c.maxRetries = maxRetries
+	if c.m.draining {
+		c.timeout = drainTimeout
+	}
 	c.ask(uint64(c.m.mustRandom())<<32|uint64(c.localID), &mad.DREQ{
 		LocalCommID: c.localID, RemoteCommID: c.remoteID, RemoteQPN: c.remoteQPN,
 	})

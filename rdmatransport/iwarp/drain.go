@@ -1,0 +1,22 @@
+package iwarp
+
+import (
+	"context"
+	"fmt"
+)
+
+// Drain waits until every stream has ended, for which each must have been closed: either the peer has closed it too, or it
+// had its time to. The error is that of ctx, if it ends first.
+func (e *Engine) Drain(ctx context.Context) error {
+	done := make(chan struct{})
+	go func() {
+		e.work.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("peers have not closed their streams: %w", ctx.Err())
+	}
+}

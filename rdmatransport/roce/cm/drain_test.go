@@ -1,0 +1,95 @@
+package cm_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/softrnic/softrnic/rdmatransport/roce/cm/mad"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+)
+
+// drain runs Drain for at most limit, and returns its outcome when it is there.
+func (r *rig) drain(limit time.Duration) <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(r.t.Context(), limit)
+		defer cancel()
+		done <- r.m.Drain(ctx)
+	}()
+	synctest.Wait()
+	return done
+}
+
+// TestDrain: a program that exits waits for the peers that it has left to know. Those that do not answer are asked again
+// soon, connections that are closed only then too.
+func TestDrain(t *testing.T) {
+	bubble(t, func(r *rig) {
+		if err := <-r.drain(time.Hour); err != nil {
+			t.Errorf("nothing to wait for: %v", err)
+		}
+	})
+	bubble(t, func(r *rig) {
+		c, id := r.passive()
+		d, req, tid := r.asked()
+		rep := kernelREP(req)
+		rep.LocalCommID, rep.LocalQPN = peerID+1, peerQPN+1
+		r.say(tid, rep)
+		r.event(rdmacm.ConnectResponse, 0)
+		if err := d.Establish(); err != nil {
+			t.Fatal(err)
+		}
+		next[*mad.RTU](r)
+		c.Close()
+		next[*mad.DREQ](r)
+		start := time.Now()
+		done := r.drain(time.Hour)
+		r.quiet()
+		time.Sleep(100 * time.Millisecond)
+		m, _ := next[*mad.DREQ](r)
+		if m.RemoteCommID != peerID {
+			t.Errorf("DREQ %+v", m)
+		}
+		d.Close()
+		next[*mad.DREQ](r)
+		r.say(1, &mad.DREP{LocalCommID: peerID, RemoteCommID: id})
+		synctest.Wait()
+		select {
+		case err := <-done:
+			t.Fatalf("Drain returned %v before the other connection's peer knew", err)
+		default:
+		}
+		time.Sleep(100 * time.Millisecond)
+		next[*mad.DREQ](r)
+		r.say(1, &mad.DREP{LocalCommID: peerID + 1, RemoteCommID: req.LocalCommID})
+		if err := <-done; err != nil || time.Since(start) != 200*time.Millisecond {
+			t.Errorf("%v after %v, want nil after 200ms", err, time.Since(start))
+		}
+		r.quiet()
+	})
+}
+
+// TestDrainEnds: silent peers hold nobody up for longer than the context lasts, or sixteen DREQs.
+func TestDrainEnds(t *testing.T) {
+	bubble(t, func(r *rig) {
+		c, _ := r.passive()
+		c.Close()
+		next[*mad.DREQ](r)
+		if err := <-r.drain(250 * time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("error %v", err)
+		}
+		start := time.Now()
+		done := r.drain(time.Hour)
+		if err := <-done; err != nil || time.Since(start) > 2*time.Second {
+			t.Errorf("%v after %v, want nil after less than 2 s", err, time.Since(start))
+		}
+		r.mu.Lock()
+		if n := len(r.sent); n != 15 {
+			t.Errorf("the DREQ was repeated %d times, want 15", n)
+		}
+		r.sent = nil
+		r.mu.Unlock()
+	})
+}

@@ -1,0 +1,153 @@
+package rdmatransport_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/softrnic/softrnic/link/impair"
+	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+)
+
+// flushed fails the test unless the CQ's next completion is that of a request that was flushed.
+func flushed(t *testing.T, cq *verbs.CQ, id uint64) {
+	t.Helper()
+	var wc [1]verbs.WC
+	for end := time.Now().Add(20 * time.Second); ; {
+		if n := must(cq.Poll(wc[:]))(t); n == 1 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("no completion")
+		}
+	}
+	if wc[0].WRID != id || wc[0].Status != verbs.WCWRFlushErr {
+		t.Errorf("completion of %d with %v, want %d flushed", wc[0].WRID, wc[0].Status, id)
+	}
+}
+
+// TestShutdown: of all that a program leaves open, its peers hear at once, and its own goroutines do.
+func TestShutdown(t *testing.T) {
+	both(t, func(t *testing.T, transport verbs.Transport) {
+		lan := pipe.New()
+		a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
+		conn, peer := dial(a, b, transport, nil)
+		ok(t, peer.QP().PostRecv(&verbs.RecvWR{ID: 7}))
+		ok(t, conn.QP().PostRecv(&verbs.RecvWR{ID: 8}))
+
+		// A QP that rdma_cm knows nothing of.
+		own := must(b.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, Transport: transport, SendCQ: peer.SendCQ(), RecvCQ: peer.SendCQ(),
+			Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}}))(t)
+		defer own.Destroy()
+		attr, mask := verbs.QPAttr{QPState: verbs.StateInit, PortNum: 1}, verbs.QPAttrState|verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrAccessFlags
+		if transport == verbs.IWARP {
+			mask &^= verbs.QPAttrPKeyIndex
+		}
+		ok(t, own.Modify(&attr, mask))
+		ok(t, own.PostRecv(&verbs.RecvWR{ID: 9}))
+
+		// Two listeners: a request that one of them has is not answered, the other waits for some.
+		cfg := &rdmacm.Config{Transport: transport}
+		asked := must(rdmacm.Listen(b.dev, ":1", cfg))(t)
+		served := must(rdmacm.Listen(b.dev, ":2", cfg))(t)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		var work sync.WaitGroup
+		refused := make(chan error, 1)
+		go func() {
+			_, err := rdmacm.Dial(ctx, a.dev, "10.0.0.2:1", cfg)
+			refused <- err
+		}()
+		request := must(asked.Request(ctx))(t)
+		work.Go(func() {
+			if _, err := asked.Request(ctx); !errors.Is(err, syscall.ENODEV) {
+				t.Errorf("Request: %v", err)
+			}
+		})
+		work.Go(func() {
+			if _, err := served.Accept(ctx); !errors.Is(err, syscall.ENODEV) {
+				t.Errorf("Accept: %v", err)
+			}
+		})
+		start := time.Now()
+		ok(t, b.prov.Shutdown(ctx))
+		if took := time.Since(start); took > 10*time.Second {
+			t.Errorf("Shutdown took %v", took)
+		}
+		for _, c := range []*rdmacm.Conn{conn, peer} {
+			select {
+			case <-c.Done():
+			case <-ctx.Done():
+				t.Fatal("the connection is not over")
+			}
+		}
+		flushed(t, conn.RecvCQ(), 8)
+		flushed(t, peer.RecvCQ(), 7)
+		flushed(t, peer.SendCQ(), 9)
+		if err := <-refused; !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("the dial that nobody had accepted: %v", err)
+		}
+		if _, err := request.Accept(ctx, cfg); !errors.Is(err, syscall.ENODEV) {
+			t.Errorf("Accept of a request: %v", err)
+		}
+		if _, err := rdmacm.Dial(ctx, b.dev, "10.0.0.1:3", cfg); !errors.Is(err, syscall.ENODEV) {
+			t.Errorf("Dial: %v", err)
+		}
+		if _, err := rdmacm.Listen(b.dev, ":4", cfg); !errors.Is(err, syscall.ENODEV) {
+			t.Errorf("Listen: %v", err)
+		}
+		if e := b.event(); e.Type != verbs.EventDeviceFatal {
+			t.Errorf("%v, want DEVICE_FATAL", e.Type)
+		}
+		work.Wait()
+		ok(t, b.prov.Shutdown(ctx)) // there is nothing left to do
+		for _, l := range []*rdmacm.Listener{asked, served} {
+			ok(t, l.Close())
+		}
+	})
+}
+
+// TestShutdownOverBadNetwork: the peer's end of a connection is over at once, although the first message that says so was
+// lost; and one that is not there any more does not hold up the program.
+func TestShutdownOverBadNetwork(t *testing.T) {
+	for name, c := range map[string]struct {
+		lost int // of the frames that b sends from then on, -1: all
+		told bool
+	}{"DREQ lost": {1, true}, "peer gone": {-1, false}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				lan := pipe.New()
+				var shut atomic.Bool
+				bad := must(impair.New(lan.Port(), impair.Config{Out: impair.Direction{Rules: []impair.Rule{{
+					Match: func(f []byte) bool { return shut.Load() && isRoCE(f) }, Count: c.lost, Action: impair.Drop,
+				}}}}))(t)
+				a, b := newStation(t, lan, "10.0.0.1/24"), newStationOn(t, bad, "10.0.0.2/24")
+				conn, peer := dial(a, b, verbs.RoCEv2, nil)
+				shut.Store(true)
+				start := time.Now()
+				ok(t, b.prov.Shutdown(t.Context()))
+				if took := time.Since(start); took > 2*time.Second {
+					t.Errorf("Shutdown took %v", took)
+				}
+				<-peer.Done()
+				select {
+				case <-conn.Done():
+					if !c.told {
+						t.Error("the peer knows")
+					}
+				default:
+					if c.told {
+						t.Error("the peer does not know")
+					}
+				}
+			})
+		})
+	}
+}
