@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/alecthomas/kong"
 
@@ -142,9 +144,17 @@ func macFor(a netip.Addr) net.HardwareAddr {
 	return sum[:6]
 }
 
-// Close takes the node down: whatever was made on its device must be gone.
+// goodbyeTimeout is how long a node that goes down waits for its peers to know.
+const goodbyeTimeout = 2 * time.Second
+
+// Close takes the node down: peers of what is still open are told, but whatever was made on the device should be gone.
 func (n *node) Close() error {
 	n.log.Debug("node goes down")
+	ctx, cancel := context.WithTimeout(context.Background(), goodbyeTimeout)
+	defer cancel()
+	if err := n.provider.Shutdown(ctx); err != nil {
+		n.log.Warn("some peers do not know that the node goes down", "error", err)
+	}
 	if n.counters != nil {
 		n.printCounters()
 	}
