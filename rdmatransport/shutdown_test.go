@@ -16,20 +16,23 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// flushed fails the test unless the CQ's next completion is that of a request that was flushed.
-func flushed(t *testing.T, cq *verbs.CQ, id uint64) {
+// completion is the CQ's next one.
+func completion(t *testing.T, cq *verbs.CQ) verbs.WC {
 	t.Helper()
 	var wc [1]verbs.WC
-	for end := time.Now().Add(20 * time.Second); ; {
-		if n := must(cq.Poll(wc[:]))(t); n == 1 {
-			break
-		}
+	for end := time.Now().Add(20 * time.Second); must(cq.Poll(wc[:]))(t) == 0; {
 		if time.Now().After(end) {
 			t.Fatal("no completion")
 		}
 	}
-	if wc[0].WRID != id || wc[0].Status != verbs.WCWRFlushErr {
-		t.Errorf("completion of %d with %v, want %d flushed", wc[0].WRID, wc[0].Status, id)
+	return wc[0]
+}
+
+// flushed fails the test unless the CQ's next completion is that of a request that was flushed.
+func flushed(t *testing.T, cq *verbs.CQ, id uint64) {
+	t.Helper()
+	if wc := completion(t, cq); wc.WRID != id || wc.Status != verbs.WCWRFlushErr {
+		t.Errorf("completion of %d with %v, want %d flushed", wc.WRID, wc.Status, id)
 	}
 }
 
@@ -150,4 +153,39 @@ func TestShutdownOverBadNetwork(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestShutdownWaitsForData: what has completed over iWARP reaches the peer, although the program's host is gone as soon as
+// Shutdown returns. TCP needs real time.
+func TestShutdownWaitsForData(t *testing.T) {
+	lan := pipe.New()
+	far := must(impair.New(lan.Port(), impair.Config{Out: impair.Direction{Delay: 50 * time.Millisecond}}))(t)
+	a, b := newStation(t, lan, "10.0.0.1/24"), newStationOn(t, far, "10.0.0.2/24")
+	conn, peer := dial(a, b, verbs.IWARP, nil)
+	from, to := b.reg(make([]byte, 1<<16), everyAccess), a.reg(make([]byte, 1<<16), everyAccess)
+	ok(t, conn.QP().PostRecv(&verbs.RecvWR{ID: 1, SGList: []verbs.SGE{to.SGE(0, 1<<16)}}))
+	ok(t, peer.QP().PostSend(&verbs.SendWR{ID: 2, Opcode: verbs.Send, Flags: verbs.SendSignaled,
+		SGList: []verbs.SGE{from.SGE(0, 1<<16)}}))
+	if wc := completion(t, peer.SendCQ()); wc.Status != verbs.WCSuccess {
+		t.Fatalf("SEND: %v", wc.Status)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	ok(t, b.prov.Shutdown(ctx))
+	ok(t, b.host.Close())
+	if wc := completion(t, conn.RecvCQ()); wc.Status != verbs.WCSuccess || wc.ByteLen != 1<<16 {
+		t.Errorf("receive: %v, %d bytes", wc.Status, wc.ByteLen)
+	}
+}
+
+// TestProviderClosed: who closes the provider under an open device ends what is on it, too.
+func TestProviderClosed(t *testing.T) {
+	s := newStation(t, pipe.New(), "10.0.0.1/24")
+	id := must(rdmacm.CreateSyncID(rdmacm.TCP, s.dev))(t)
+	ok(t, id.Listen(1))
+	ok(t, s.prov.Close())
+	if e := cmEvent(t, id.ID); e != rdmacm.DeviceRemoval {
+		t.Errorf("%v, want DEVICE_REMOVAL", e)
+	}
+	ok(t, id.Destroy())
 }
