@@ -140,6 +140,7 @@ func TestShutdownOverBadNetwork(t *testing.T) {
 					t.Errorf("Shutdown took %v", took)
 				}
 				<-peer.Done()
+				synctest.Wait()
 				select {
 				case <-conn.Done():
 					if !c.told {
