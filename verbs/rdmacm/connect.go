@@ -143,7 +143,7 @@ func (a *acceptor) request(d *verbs.Device, e *ConnEvent) {
 	id.route.TOS = l.opts.tos
 	id.local = netip.AddrPortFrom(e.Src, e.LocalPort)
 	id.remote = netip.AddrPortFrom(e.Dst, e.RemotePort)
-	id.request, id.qpType = ownParam(e.Param), e.QPType
+	id.request, id.qpType = acceptable(d, e.Param), e.QPType
 	id.forget = func() {
 		a.mu.Lock()
 		delete(a.children, e.Conn)
@@ -162,6 +162,15 @@ func (a *acceptor) request(d *verbs.Device, e *ConnEvent) {
 	a.children[e.Conn] = id
 	a.mu.Unlock()
 	l.ch.add(&Event{Type: ConnectRequest, ID: id, ListenID: l, Status: e.Status, Param: id.request, UD: ownUD(e.UD)})
+}
+
+// acceptable is what a peer asks for as far as the device has it, so that it can be given to Accept.
+func acceptable(d *verbs.Device, p ConnParam) ConnParam {
+	p = ownParam(p)
+	attr := d.QueryDevice()
+	p.ResponderResources = uint8(min(int(p.ResponderResources), attr.MaxQPRDAtom))
+	p.InitiatorDepth = uint8(min(int(p.InitiatorDepth), attr.MaxQPInitRDAtom))
+	return p
 }
 
 // Connect asks the peer for a connection, for UDP for its QP (rdma_connect). A nil param is Defaults. With a QP from

@@ -59,7 +59,8 @@ type Event struct {
 	// RejectConsumerDefined.
 	Status int
 	// Param is what the peer sent in a ConnectRequest, ConnectResponse, Established, Rejected or Disconnected. In a
-	// ConnectRequest its depths are seen from this side: they can be given to Accept as they are.
+	// ConnectRequest its depths are seen from this side, and not more than the device has: they can be given to Accept as
+	// they are.
 	Param ConnParam
 	// UD says how to send: to the peer that Established names, or to the group of a MulticastJoin.
 	UD UDParam

@@ -77,6 +77,29 @@ func TestConnection(t *testing.T) {
 	}
 }
 
+// What a peer asks for can be given to Accept, though it is more than the device has.
+func TestAcceptWhatIsAskedFor(t *testing.T) {
+	bubble(t, func(t *testing.T, a, b *end) {
+		l := a.listen(rdmacm.TCP)
+		route, err := b.fake.Route(verbs.RoCEv2, netip.Addr{}, netip.MustParseAddr(v4A))
+		must(t, err)
+		c, err := b.fake.Connect(&rdmacm.ConnectAttr{Route: route, Space: rdmacm.TCP, RemotePort: 7471,
+			Param: rdmacm.ConnParam{ResponderResources: maxDepth + 1, InitiatorDepth: 254}}, func(*rdmacm.ConnEvent) {})
+		must(t, err)
+		ev := a.next(rdmacm.ConnectRequest)
+		if p := ev.Param; p.ResponderResources != maxDepth || p.InitiatorDepth != maxDepth {
+			t.Errorf("depths %d and %d, want those of the device", p.ResponderResources, p.InitiatorDepth)
+		}
+		sq := qp(t, ev.ID)
+		must(t, ev.ID.Accept(&ev.Param))
+		if attr, _, _ := sq.Query(0); attr.MaxDestRDAtomic != maxDepth || attr.MaxRDAtomic != maxDepth {
+			t.Errorf("the QP has depths %d and %d", attr.MaxDestRDAtomic, attr.MaxRDAtomic)
+		}
+		c.Close()
+		a.close(ev.ID, l)
+	})
+}
+
 // An application that makes its own QP gets ConnectResponse and says when it is ready.
 func TestEstablishByApplication(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
