@@ -14,10 +14,9 @@ func overtaken(number, newest uint32, last bool) bool {
 // detectLosses marks what is lost of the PSNs from una up to max by what has arrived since it last looked, and returns
 // how many packets of the network those are.
 func (b *scoreboard) detectLosses(una, max uint32) (packets uint32) {
-	if !b.news {
+	if !b.takeNews() {
 		return 0
 	}
-	b.news = false
 	return b.detectLostRequests(max) + b.detectLostAnswers(una, max)
 }
 

@@ -188,6 +188,13 @@ func (b *scoreboard) accept(s *slot) {
 	b.news = true
 }
 
+// takeNews tells whether something has arrived since it was last asked.
+func (b *scoreboard) takeNews() bool {
+	news := b.news
+	b.news = false
+	return news
+}
+
 // reach notes that the account goes up to PSN end at least.
 func (b *scoreboard) reach(end uint32) {
 	if wire.PSNDiff(end, b.end) > 0 {

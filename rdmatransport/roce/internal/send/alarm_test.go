@@ -1,0 +1,87 @@
+package send
+
+import (
+	"testing"
+	"time"
+)
+
+func TestAlarm(t *testing.T) {
+	const timeout = 100
+	for _, c := range []struct {
+		name string
+		do   func(a *alarm)
+		next time.Duration
+		kind AlarmKind // at 150
+	}{
+		{"none", func(*alarm) {}, 0, NoAlarm},
+		{"retransmission", func(a *alarm) { a.setRetransmission(100) }, 100, Retransmission},
+		{"retransmission, later", func(a *alarm) { a.setRetransmission(200) }, 200, NoAlarm},
+		{"probe before it", func(a *alarm) { a.setRetransmission(200); a.setProbe(120) }, 120, Probe},
+		{"both are due", func(a *alarm) { a.setRetransmission(140); a.setProbe(120) }, 120, Retransmission},
+		{"probed", func(a *alarm) { a.setRetransmission(200); a.setProbe(120); a.probed() }, 200, NoAlarm},
+		{"RNR ends both", func(a *alarm) { a.setRetransmission(100); a.setProbe(90); a.setRNR(5, 150) }, 150, RNR},
+		{"RNR over", func(a *alarm) { a.setRNR(5, 150); a.endRNR() }, 0, NoAlarm},
+		{"RNR outlasts a sign of life", func(a *alarm) { a.setRNR(5, 150); a.progress() }, 150, RNR},
+		{"restart", func(a *alarm) { a.setRetransmission(100); a.setProbe(90); a.restart() }, 0, NoAlarm},
+		{"late", func(a *alarm) { a.setRetransmission(90); a.excuse(150, timeout) }, 250, NoAlarm},
+		{"late again", func(a *alarm) {
+			a.setRetransmission(10)
+			a.excuse(100, timeout)
+			a.setRetransmission(90)
+			a.excuse(150, timeout)
+		}, 90, Retransmission},
+		{"late again, after progress", func(a *alarm) {
+			a.setRetransmission(10)
+			a.excuse(100, timeout)
+			a.progress()
+			a.setRetransmission(90)
+			a.excuse(150, timeout)
+		}, 250, NoAlarm},
+		{"a little late", func(a *alarm) { a.setRetransmission(100); a.excuse(150, timeout) }, 100, Retransmission},
+	} {
+		var a alarm
+		c.do(&a)
+		if next, kind := a.next(), a.dueAt(150); next != c.next || kind != c.kind {
+			t.Errorf("%s: kind %d, at %d; want %d, %d", c.name, kind, next, c.kind, c.next)
+		}
+	}
+	var a alarm
+	a.setRNR(0, 1)
+	for psn, want := range map[uint32]bool{0xffffff: false, 0: true, 7: true} {
+		if a.waits(psn) != want {
+			t.Errorf("PSN %#x waits: %v", psn, !want)
+		}
+	}
+	for range maxProbes {
+		if !a.mayProbe() {
+			t.Error("too few probes")
+		}
+		a.probed()
+	}
+	if a.mayProbe() {
+		t.Error("too many probes")
+	}
+	if a.signOfLife(); !a.mayProbe() {
+		t.Error("no probe after a sign of life")
+	}
+}
+
+func TestRetries(t *testing.T) {
+	var r retries
+	for _, c := range []struct {
+		rnr   bool
+		limit uint8
+		want  bool
+	}{{limit: 2, want: true}, {limit: 2, want: true}, {limit: 2}, {true, 1, true}, {limit: 2, want: true}, {rnr: true, limit: 1},
+		{true, retryInfinite, true}} {
+		got := false
+		if c.rnr {
+			got = r.rnrAgain(c.limit)
+		} else {
+			got = r.again(c.limit)
+		}
+		if got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+}

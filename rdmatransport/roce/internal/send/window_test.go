@@ -1,0 +1,65 @@
+package send
+
+import "testing"
+
+func TestWindow(t *testing.T) {
+	for mtu, want := range map[uint32]uint32{256: 512, 1024: 512, 2048: 256, 4096: 128} {
+		if got := Window(mtu); got != want {
+			t.Errorf("window of MTU %d: %d, want %d", mtu, got, want)
+		}
+	}
+	for _, c := range []struct {
+		name string
+		do   func(w *window)
+		size uint16
+	}{
+		{"new", func(*window) {}, 128},
+		{"acknowledged when open", func(w *window) { w.set(w.onAck(5)) }, 128},
+		{"went back", func(w *window) { w.set(w.onGoBack()) }, 64},
+		{"timed out twice", func(w *window) { w.set(w.onTimeout()); w.set(w.onTimeout()) }, 32},
+		{"went back and acknowledged", func(w *window) { w.set(w.onGoBack()); w.set(w.onAck(7)) }, 71},
+		{"lost", func(w *window) { w.set(w.onLoss(28)) }, 100},
+		{"lost more than there is", func(w *window) { w.set(w.onLoss(500)) }, MinWindow},
+		{"tail lost", func(w *window) { w.set(w.onTailLoss()) }, MinWindow},
+		{"at least", func(w *window) {
+			for range 9 {
+				w.set(w.onTimeout())
+			}
+		}, MinWindow},
+	} {
+		var w window
+		w.init(4096, 15, Conservation{})
+		if c.do(&w); w.size != c.size {
+			t.Errorf("%s: %d, want %d", c.name, w.size, c.size)
+		}
+	}
+}
+
+// Another controller is asked for every event, and held between the bounds.
+type stubborn struct{ calls []string }
+
+func (s *stubborn) OnAck(_, n uint32) uint32   { s.calls = append(s.calls, "ack"); return 1 << 20 }
+func (s *stubborn) OnLoss(_, n uint32) uint32  { s.calls = append(s.calls, "loss"); return 0 }
+func (s *stubborn) OnGoBack(uint32) uint32     { s.calls = append(s.calls, "back"); return 100 }
+func (s *stubborn) OnTimeout(uint32) uint32    { s.calls = append(s.calls, "timeout"); return 50 }
+func (s *stubborn) OnTailLoss(w uint32) uint32 { s.calls = append(s.calls, "tail"); return w }
+
+func TestFrames(t *testing.T) {
+	var w window
+	w.init(4096, 15, Conservation{})
+	for packet, want := range []uint32{2, 1, 15, 14, 13} {
+		if got := w.frameRest(uint32(packet)); got != want {
+			t.Errorf("packet %d: %d packets left in its frame, want %d", packet, got, want)
+		}
+	}
+	if got := w.frameRest(17); got != 15 {
+		t.Errorf("packet 17: %d packets left in its frame, want 15", got)
+	}
+	if w.period != 30 { // two frames, of a window of 128
+		t.Errorf("an acknowledgement every %d packets, want 30", w.period)
+	}
+	w.init(4096, 1000, Conservation{}) // a frame is half the window at most
+	if w.batch != 64 {
+		t.Errorf("%d packets a frame", w.batch)
+	}
+}

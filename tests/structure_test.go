@@ -1,0 +1,242 @@
+package tests
+
+// How the files of a package hang together: what is held here is that a reader who goes through them from the top meets
+// nothing before it is used, and that what a field holds is decided in one file.
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// source is a package, type-checked.
+type source struct {
+	dir   string // from the module's root
+	fset  *token.FileSet
+	files []*ast.File
+	info  types.Info
+	pkg   *types.Package
+}
+
+// load type-checks packages of this module, without their tests, by the export data that the go command has.
+func load(t *testing.T, dirs ...string) (all []*source) {
+	t.Helper()
+	args := []string{"list", "-export", "-deps", "-json=ImportPath,Export,Dir,GoFiles"}
+	for _, dir := range dirs {
+		args = append(args, "./"+dir)
+	}
+	cmd := exec.Command("go", args...)
+	cmd.Dir = ".."
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	type listed struct {
+		ImportPath, Export, Dir string
+		GoFiles                 []string
+	}
+	known := map[string]listed{}
+	for d := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p listed
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		known[p.ImportPath] = p
+	}
+	fset := token.NewFileSet()
+	from := importer.ForCompiler(fset, "gc", func(name string) (io.ReadCloser, error) { return os.Open(known[name].Export) })
+	for _, dir := range dirs {
+		p := known[path.Join(module, dir)]
+		s := &source{dir: dir, fset: fset, info: types.Info{
+			Defs: map[*ast.Ident]types.Object{}, Uses: map[*ast.Ident]types.Object{},
+			Selections: map[*ast.SelectorExpr]*types.Selection{}, Types: map[ast.Expr]types.TypeAndValue{},
+		}}
+		for _, name := range p.GoFiles {
+			f, err := parser.ParseFile(fset, filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.files = append(s.files, f)
+		}
+		if s.pkg, err = (&types.Config{Importer: from}).Check(p.ImportPath, fset, s.files, &s.info); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+// file is the name of the file that something stands in.
+func (s *source) file(pos token.Pos) string { return filepath.Base(s.fset.Position(pos).Filename) }
+
+// fileOrder is the files of packages from the top: each may use what those below it declare.
+var fileOrder = map[string][]string{
+	"rdmatransport/roce/internal/send": {
+		"next.go", "retransmit.go", "acknowledge.go", "selective.go", "state.go", "mode.go", "window.go", "congestion.go",
+		"ackfreq.go", "loss.go", "scoreboard.go", "queue.go", "flight.go", "credits.go", "reads.go", "rtt.go", "alarm.go",
+		"probe.go", "retry.go", "cork.go", "params.go",
+	},
+}
+
+// back is the share of references between files that may run back up.
+const back = 0.20
+
+// References between files are counted once for each pair of them.
+func TestFileOrder(t *testing.T) {
+	for _, s := range load(t, slices.Sorted(maps.Keys(fileOrder))...) {
+		order := fileOrder[s.dir]
+		type edge struct{ from, to string }
+		edges := map[edge][]string{}
+		for id, obj := range s.info.Uses {
+			if obj.Pkg() != s.pkg || !declared(obj) {
+				continue
+			}
+			e := edge{s.file(id.Pos()), s.file(obj.Pos())}
+			if e.from != e.to && !slices.Contains(edges[e], obj.Name()) {
+				edges[e] = append(edges[e], obj.Name())
+			}
+		}
+		up := 0
+		for e, names := range edges {
+			i, j := slices.Index(order, e.from), slices.Index(order, e.to)
+			if i < 0 || j < 0 {
+				t.Errorf("%s: %s or %s has no place in the order of files", s.dir, e.from, e.to)
+			}
+			if i > j {
+				up++
+				t.Logf("%s: %s uses %s of %s, above it", s.dir, e.from, strings.Join(names, ", "), e.to)
+			}
+		}
+		t.Logf("%s: %d of %d references between files run back up", s.dir, up, len(edges))
+		if float64(up) > back*float64(len(edges)) {
+			t.Errorf("%s: %d of %d references between files run back up, more than %.0f %%", s.dir, up, len(edges), 100*back)
+		}
+	}
+}
+
+// declared tells whether an object is of a package, or a field or method, and no local variable.
+func declared(obj types.Object) bool {
+	if v, ok := obj.(*types.Var); ok && v.IsField() {
+		return true
+	}
+	if f, ok := obj.(*types.Func); ok {
+		return f.Signature().Recv() != nil || f.Parent() == f.Pkg().Scope()
+	}
+	return obj.Parent() == obj.Pkg().Scope()
+}
+
+// stateOf is the packages whose state has owners, and the type that all of it hangs from.
+var stateOf = map[string]string{"rdmatransport/roce/internal/send": "State"}
+
+// A field of what is known of sending is written in the file that declares it, and nowhere else.
+func TestFieldsHaveOwners(t *testing.T) {
+	for _, s := range load(t, slices.Sorted(maps.Keys(stateOf))...) {
+		owned := map[*types.TypeName]bool{}
+		s.own(s.pkg.Scope().Lookup(stateOf[s.dir]).Type(), owned)
+		if len(owned) < 10 {
+			t.Fatalf("%s: only %d types hang from %s", s.dir, len(owned), stateOf[s.dir])
+		}
+		for _, f := range s.files {
+			ast.Inspect(f, func(n ast.Node) bool {
+				switch n := n.(type) {
+				case *ast.AssignStmt:
+					for _, to := range n.Lhs {
+						s.checkWrite(t, to, owned)
+					}
+				case *ast.IncDecStmt:
+					s.checkWrite(t, n.X, owned)
+				case *ast.UnaryExpr: // the address of a field that has no owner of its own
+					if sel, ok := n.X.(*ast.SelectorExpr); ok && n.Op == token.AND && s.owner(s.info.TypeOf(sel), owned) == nil {
+						s.checkWrite(t, n.X, owned)
+					}
+				case *ast.CompositeLit:
+					if o := s.owner(s.info.TypeOf(n), owned); o != nil && len(n.Elts) > 0 && s.file(o.Pos()) != s.file(n.Pos()) {
+						t.Errorf("%v: a %s is made outside %s", s.fset.Position(n.Pos()), o.Name(), s.file(o.Pos()))
+					}
+				}
+				return true
+			})
+		}
+	}
+}
+
+// own collects the struct types of the package that a type is made of.
+func (s *source) own(of types.Type, owned map[*types.TypeName]bool) {
+	switch of := of.(type) {
+	case *types.Named:
+		if st, ok := of.Underlying().(*types.Struct); ok && of.Obj().Pkg() == s.pkg && !owned[of.Obj()] {
+			owned[of.Obj()] = true
+			for f := range st.Fields() {
+				s.own(f.Type(), owned)
+			}
+		}
+	case *types.Pointer:
+		s.own(of.Elem(), owned)
+	case *types.Slice:
+		s.own(of.Elem(), owned)
+	case *types.Array:
+		s.own(of.Elem(), owned)
+	}
+}
+
+// owner is the owned type that a type is, nil if it is none.
+func (s *source) owner(of types.Type, owned map[*types.TypeName]bool) *types.TypeName {
+	if named, ok := of.(*types.Named); ok && owned[named.Obj()] {
+		return named.Obj()
+	}
+	return nil
+}
+
+// checkWrite complains about an expression that is written to outside its file: a field, or all of a struct that is not a
+// local variable.
+func (s *source) checkWrite(t *testing.T, to ast.Expr, owned map[*types.TypeName]bool) {
+	t.Helper()
+	here := s.file(to.Pos())
+	for {
+		switch e := to.(type) {
+		case *ast.ParenExpr:
+			to = e.X
+			continue
+		case *ast.IndexExpr:
+			to = e.X
+			continue
+		case *ast.StarExpr:
+			if o := s.owner(s.info.TypeOf(e), owned); o != nil && s.file(o.Pos()) != here {
+				t.Errorf("%v: a %s is written outside %s", s.fset.Position(e.Pos()), o.Name(), s.file(o.Pos()))
+			}
+		case *ast.SelectorExpr:
+			sel := s.info.Selections[e]
+			if sel == nil {
+				return
+			}
+			if v, ok := sel.Obj().(*types.Var); ok && s.owner(deref(sel.Recv()), owned) != nil && s.file(v.Pos()) != here {
+				t.Errorf("%v: field %s is written outside %s", s.fset.Position(e.Pos()), v.Name(), s.file(v.Pos()))
+			}
+		}
+		return
+	}
+}
+
+func deref(t types.Type) types.Type {
+	if p, ok := t.(*types.Pointer); ok {
+		return p.Elem()
+	}
+	return t
+}
