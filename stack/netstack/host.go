@@ -24,8 +24,10 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// gVisor writes warnings of its own about what peers do, to stderr, for the whole process. A library must not.
-func init() { gvisorlog.SetTarget(discard{}) }
+// gVisor writes warnings of its own about what peers do, to stderr, for the whole process. A library must not. Some of its
+// packages have taken the logger that there was when they were initialized, before this one: they are silenced by changing
+// that logger, not by installing another.
+func init() { gvisorlog.Log().Emitter = discard{} }
 
 type discard struct{}
 
