@@ -7,9 +7,10 @@ const (
 	Up        State = iota // frames pass
 	NoCarrier              // nothing is at the other end
 	Disabled               // an administrator has switched the interface off
+	Removed                // the interface is no more: no other state follows
 )
 
-var states = [...]string{"up", "no carrier", "disabled"}
+var states = [...]string{"up", "no carrier", "disabled", "removed"}
 
 func (s State) String() string { return states[min(int(s), len(states)-1)] }
 

@@ -167,7 +167,7 @@ func (p *Provider) QueryPort(port uint8) (verbs.PortAttr, error) {
 	switch nic.State() {
 	case stack.LinkNoCarrier:
 		state, phys = verbs.PortDown, physPolling
-	case stack.LinkDisabled:
+	case stack.LinkDisabled, stack.LinkRemoved:
 		state, phys = verbs.PortDown, physDisabled
 	}
 	return verbs.PortAttr{
@@ -213,9 +213,10 @@ func (p *Provider) GIDTable(port uint8) ([]verbs.GIDEntry, error) {
 	return table, nil
 }
 
-// Watch implements verbs.Provider.
+// Watch implements verbs.Provider. DEVICE_FATAL comes when the interface of the last port that had one was removed.
 func (p *Provider) Watch(f func(t verbs.AsyncEventType, port uint8)) {
 	p.watcher.Store(&f)
+	var lost atomic.Int32
 	for i, nic := range p.nics {
 		nic.Watch(func(c stack.Change) {
 			switch c {
@@ -226,6 +227,10 @@ func (p *Provider) Watch(f func(t verbs.AsyncEventType, port uint8)) {
 				f(verbs.EventPortErr, uint8(i+1))
 			case stack.LinkCame:
 				f(verbs.EventPortActive, uint8(i+1))
+			case stack.LinkLost:
+				if int(lost.Add(1)) == len(p.nics) {
+					f(verbs.EventDeviceFatal, 0)
+				}
 			}
 		})
 	}

@@ -76,6 +76,7 @@ const (
 	LinkUp        = link.Up
 	LinkNoCarrier = link.NoCarrier
 	LinkDisabled  = link.Disabled
+	LinkRemoved   = link.Removed
 )
 
 // Change is what may change about an interface.
@@ -86,6 +87,7 @@ const (
 	GIDsChanged Change = iota // an address was added or removed
 	LinkWent                  // State is LinkUp no longer
 	LinkCame                  // State is LinkUp again
+	LinkLost                  // State is LinkRemoved, for good; LinkWent came before, if the link was up until then
 )
 
 // Counters count what has passed an interface's datagram port since it was made; what its frame port sends and receives

@@ -21,7 +21,8 @@ type Provider interface {
 	// GIDTable is a snapshot of the port's GIDs, in the order of their indices, which may have gaps.
 	GIDTable(port uint8) ([]GIDEntry, error)
 
-	// Watch has f called with each event of a port: EventGIDChange, EventPortActive, EventPortErr. Open calls it once.
+	// Watch has f called with each event of a port, EventGIDChange, EventPortActive or EventPortErr, and with
+	// EventDeviceFatal, of port 0, when the device will never work again. Open calls it once.
 	Watch(f func(t AsyncEventType, port uint8))
 
 	// RegMR draws keys for a region whose other fields are set, and makes it reachable under them.

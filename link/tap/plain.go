@@ -15,19 +15,19 @@ import (
 // plain carries one finished packet a read or write, as TAP drivers without a virtio-net header do.
 type plain struct {
 	name string
-	mtu  int
 	rw   io.ReadWriteCloser
 
 	started atomic.Bool
 	closed  atomic.Bool
 	done    chan struct{} // closed when the receiving goroutine has ended
+	signal  plainSignal
 
 	mu      sync.Mutex
 	scratch []byte // where frames in pieces are put together, under mu
 }
 
 func newPlain(ifce *water.Interface, mtu int) *plain {
-	return &plain{name: ifce.Name(), mtu: mtu, rw: ifce, done: make(chan struct{})}
+	return &plain{name: ifce.Name(), rw: ifce, done: make(chan struct{}), signal: plainSignal{mtu: mtu}}
 }
 
 func (p *plain) Attach(recv link.Receiver) {
@@ -43,6 +43,9 @@ func (p *plain) Attach(recv link.Receiver) {
 		for {
 			n, err := p.rw.Read(buf)
 			if err != nil {
+				if !p.closed.Load() {
+					p.signal.lose()
+				}
 				return
 			}
 			if n >= link.EthernetHeaderLen {
@@ -52,12 +55,52 @@ func (p *plain) Attach(recv link.Receiver) {
 	}()
 }
 
+// plainSignal is the carrier of a plain link: all that is known is whether the interface can be read. It keeps the MTU for
+// the link.
+type plainSignal struct {
+	mtu  int
+	lost atomic.Bool
+
+	mu    sync.Mutex // held while watch runs
+	watch func()
+}
+
+// lose says that the interface can be read no more.
+func (s *plainSignal) lose() {
+	s.lost.Store(true)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.watch != nil {
+		s.watch()
+	}
+}
+
+// State implements link.Carrier.
+func (s *plainSignal) State() link.State {
+	if s.lost.Load() {
+		return link.Removed
+	}
+	return link.Up
+}
+
+// Watch implements link.Carrier.
+func (s *plainSignal) Watch(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.watch = f
+}
+
+func (s *plainSignal) MTU() int { return s.mtu }
+
+// Close is the link's, of what tells of changes.
+func (s *plainSignal) Close() { s.Watch(nil) }
+
 func (p *plain) Write(frames []link.Frame) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i := range frames {
 		f := &frames[i]
-		if err := f.Validate(p.mtu, link.Offloads{}); err != nil {
+		if err := f.Validate(p.signal.mtu, link.Offloads{}); err != nil {
 			return i, fmt.Errorf("%s: %w", p.name, err)
 		}
 		if p.closed.Load() {

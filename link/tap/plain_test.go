@@ -44,10 +44,38 @@ func TestPlain(t *testing.T) {
 	if n, err := p.Write([]link.Frame{{Data: make([]byte, 1600)}}); n != 0 || !errors.Is(err, link.ErrTooLong) {
 		t.Errorf("Write of too much: %d, %v, want ErrTooLong", n, err)
 	}
+	if s := p.signal.State(); s != link.Up {
+		t.Errorf("the link is %v", s)
+	}
 	if err := p.Close(); err != nil {
 		t.Error(err)
 	}
+	if s := p.signal.State(); s != link.Up { // closing it is no news
+		t.Errorf("the closed link is %v", s)
+	}
 	if _, err := p.Write([]link.Frame{{Data: frame}}); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("Write after Close: %v, want net.ErrClosed", err)
+	}
+}
+
+// TestPlainRemoved: an interface that cannot be read any more is gone, which is told once.
+func TestPlainRemoved(t *testing.T) {
+	own, far := net.Pipe()
+	p := newPlain(&water.Interface{ReadWriteCloser: own}, 1500)
+	told := make(chan link.State, 2)
+	p.signal.Watch(func() { told <- p.signal.State() })
+	p.Attach(func([]link.Frame) {})
+	if err := far.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if s := <-told; s != link.Removed {
+		t.Errorf("the link is %v, want removed", s)
+	}
+	p.signal.Close()
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+	if len(told) > 0 {
+		t.Error("told more than once")
 	}
 }

@@ -111,10 +111,9 @@ type carrier interface {
 type Link struct {
 	medium
 	poller   link.Poller // the medium, or nil
-	carrier  carrier     // nil where the system does not tell: then mtu is
+	carrier  carrier
 	name     string
 	mac      net.HardwareAddr
-	mtu      int
 	offloads link.Offloads
 }
 
@@ -131,33 +130,18 @@ func (l *Link) Name() string { return l.name }
 func (l *Link) MAC() net.HardwareAddr { return l.mac }
 
 // MTU is the interface's; other systems than Linux do not tell of its changes.
-func (l *Link) MTU() int {
-	if l.carrier == nil {
-		return l.mtu
-	}
-	return l.carrier.MTU()
-}
+func (l *Link) MTU() int { return l.carrier.MTU() }
 
-// State implements link.Carrier: without carrier while the interface, or the bridge that it is in, is down.
-func (l *Link) State() link.State {
-	if l.carrier == nil {
-		return link.Up
-	}
-	return l.carrier.State()
-}
+// State implements link.Carrier. On Linux a link is without carrier while the interface, or the bridge that it is in, is
+// down; on other systems all that is known is that an interface that cannot be read is no more.
+func (l *Link) State() link.State { return l.carrier.State() }
 
 // Watch implements link.Carrier.
-func (l *Link) Watch(f func()) {
-	if l.carrier != nil {
-		l.carrier.Watch(f)
-	}
-}
+func (l *Link) Watch(f func()) { l.carrier.Watch(f) }
 
 // Close implements link.Link.
 func (l *Link) Close() error {
-	if l.carrier != nil {
-		l.carrier.Close()
-	}
+	l.carrier.Close()
 	return l.medium.Close()
 }
 

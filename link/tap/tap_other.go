@@ -29,5 +29,6 @@ func open(c *config) (*Link, error) {
 	if c.mtu != 0 && c.mtu != mtu {
 		return nil, errors.Join(fmt.Errorf("tap %s: MTU is %d, asked for %d: set it with the system's own tools", c.name, mtu, c.mtu), ifce.Close())
 	}
-	return &Link{medium: newPlain(ifce, mtu), name: ifce.Name(), mac: c.mac, mtu: mtu}, nil
+	p := newPlain(ifce, mtu)
+	return &Link{medium: p, carrier: &p.signal, name: ifce.Name(), mac: c.mac}, nil
 }

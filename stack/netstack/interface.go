@@ -33,7 +33,7 @@ type Interface struct {
 	port     *port
 	gids     atomic.Pointer[[]netip.Addr] // replaced, never changed: reception reads it
 	watcher  atomic.Pointer[func(stack.Change)]
-	up       atomic.Bool // what the watcher knows of the link
+	up, lost atomic.Bool // what the watcher knows of the link
 
 	groupMu sync.Mutex                         // of writers
 	groups  atomic.Pointer[map[netip.Addr]int] // joined, and how often; replaced, never changed: reception reads it
@@ -155,6 +155,9 @@ func (n *Interface) linkChanged() {
 		n.tell(stack.LinkCame)
 	default:
 		n.tell(stack.LinkWent)
+	}
+	if state == stack.LinkRemoved && !n.lost.Swap(true) {
+		n.tell(stack.LinkLost)
 	}
 }
 

@@ -158,6 +158,46 @@ func TestCarrier(t *testing.T) {
 	}
 }
 
+// TestRemoval deletes a node's interface: its port goes down, if it was not down before, and its device will not come back.
+func TestRemoval(t *testing.T) {
+	for _, m := range []struct {
+		medium
+		name string
+		phys uint8 // of the port while the interface is down
+	}{{media[0], "rnic0", polling}, {media[2], "v0", disabled}} {
+		for _, downBefore := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/down before: %v", m.medium.name, downBefore), func(t *testing.T) {
+				linktest.Namespace(t)
+				n := newNode(t, m.open(t)[0], addrs[0]...)
+				if downBefore {
+					set(t, m.name, false)
+					n.awaitPort(verbs.EventPortErr, m.phys)
+				}
+				if err := netlink.LinkDel(linktest.Interface(t, m.name)); err != nil {
+					t.Fatal(err)
+				}
+				want := []verbs.AsyncEventType{verbs.EventPortErr, verbs.EventDeviceFatal}
+				if downBefore {
+					want = want[1:]
+				}
+				for _, w := range want {
+					ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+					e, err := n.dev.GetAsyncEvent(ctx)
+					cancel()
+					if err != nil || e.Type != w {
+						t.Fatalf("%v, %v; want %v", e.Type, err, w)
+					}
+				}
+				p, err := n.dev.QueryPort(1)
+				n.ok(err)
+				if got := n.prov.Counters()["link_downed"]; p.State != verbs.PortDown || p.PhysState != disabled || got != 1 {
+					t.Errorf("the port is %v, its link in state %d, link_downed %d; want it down, in state %d, once", p.State, p.PhysState, got, disabled)
+				}
+			})
+		}
+	}
+}
+
 // TestMTUChange: the active MTU follows the interface's MTU, as rxe's does.
 func TestMTUChange(t *testing.T) {
 	for _, m := range []struct {

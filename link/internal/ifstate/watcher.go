@@ -18,6 +18,7 @@ type Watcher struct {
 	farSide       bool
 	index, master int            // the interface's, and that of the bridge that it is in, or 0
 	flags         map[int]uint32 // of all interfaces that were heard of, by index: one of them may be the bridge
+	removed       bool           // the interface was deleted, or moved to another network namespace
 
 	state atomic.Uint32
 	mtu   atomic.Int64
@@ -80,6 +81,7 @@ func (w *Watcher) run(updates <-chan netlink.LinkUpdate) {
 		switch at := u.Link.Attrs(); {
 		case u.Header.Type == unix.RTM_DELLINK:
 			delete(w.flags, at.Index)
+			w.removed = w.removed || at.Index == w.index
 		case at.Index == w.index:
 			w.take(at)
 		default:
@@ -104,6 +106,8 @@ func (w *Watcher) judge() {
 	flags, state := w.flags[w.index], link.Up
 	bridge, known := w.flags[w.master]
 	switch {
+	case w.removed:
+		state = link.Removed
 	case flags&unix.IFF_UP == 0 && !w.farSide:
 		state = link.Disabled
 	case flags&unix.IFF_UP == 0, flags&unix.IFF_RUNNING == 0, w.farSide && known && bridge&unix.IFF_UP == 0:
