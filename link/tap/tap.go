@@ -30,15 +30,16 @@ type config struct {
 	queues int
 }
 
-// WithMTU sets the interface's MTU, link.MinMTU to MaxMTU bytes. Without it, it stays as it is; the kernel makes
-// interfaces with 1500, which gives a RoCE path MTU of 1024. 4200 gives 4096.
+// WithMTU sets the MTU, link.MinMTU to MaxMTU bytes, of an interface that Open makes; one that is there must have it.
+// Without it any will do; the kernel makes interfaces with 1500, which gives a RoCE path MTU of 1024. 4200 gives 4096.
 func WithMTU(n int) Option { return func(c *config) { c.mtu = n } }
 
 // WithMAC sets the address of the host behind the link. It must not be the interface's own. Without it, the address
 // is drawn at random and locally administered.
 func WithMAC(mac net.HardwareAddr) Option { return func(c *config) { c.mac = mac } }
 
-// WithBridge puts the interface into a bridge that exists. Linux only.
+// WithBridge puts an interface that Open makes into a bridge, which must exist; an interface that is there must be in it.
+// Linux only.
 func WithBridge(name string) Option { return func(c *config) { c.bridge = name } }
 
 // WithoutOffloads opens the interface as other systems do: one packet, with complete checksums, a frame.
@@ -55,9 +56,9 @@ const MaxQueues = 16
 func WithQueues(n int) Option { return func(c *config) { c.queues = n } }
 
 // Open attaches to the TAP interface of this name, or makes one, in the network namespace of the calling thread. An
-// interface that Open made disappears with Close; one that was there stays, with the MTU and bridge that it was given.
-// Making one needs CAP_NET_ADMIN; attaching to one that root made for this user does not, if it is up and its MTU and
-// bridge are as asked.
+// interface that Open made disappears with Close. One that was there is never changed: it must be up, with the MTU and in
+// the bridge that are asked for, and stays so. Making one needs CAP_NET_ADMIN; attaching to one that root made for this
+// user does not.
 func Open(name string, opts ...Option) (*Link, error) {
 	c := config{name: name, queues: 1}
 	for _, o := range opts {

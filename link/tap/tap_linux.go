@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/songgao/water"
 	"github.com/vishvananda/netlink"
@@ -17,12 +18,12 @@ import (
 const device = "/dev/net/tun"
 
 func open(c *config) (*Link, error) {
-	if err := c.checkExisting(); err != nil {
+	existing, err := c.findExisting()
+	if err != nil {
 		return nil, err
 	}
 	var fds []int
 	var offloads link.Offloads
-	var err error
 	for len(fds) < c.queues && !c.plain && err == nil {
 		var fd int
 		if fd, offloads, err = c.attach(); err == nil {
@@ -45,7 +46,12 @@ func open(c *config) (*Link, error) {
 	if err != nil {
 		return nil, errors.Join(err, release())
 	}
-	if err := c.configure(); err != nil {
+	if existing {
+		err = c.checkAsAsked()
+	} else {
+		err = c.configure()
+	}
+	if err != nil {
 		return nil, errors.Join(err, release())
 	}
 	carrier, err := ifstate.New(c.name, true)
@@ -65,20 +71,21 @@ func open(c *config) (*Link, error) {
 	return &Link{name: c.name, mac: c.mac, carrier: carrier, offloads: offloads, medium: conn, poller: conn}, nil
 }
 
-// checkExisting refuses a name that something else than a TAP has: the kernel would say no more than EINVAL.
-func (c *config) checkExisting() error {
+// findExisting tells whether there is a TAP interface of the name. It refuses a name that something else has: the kernel
+// would say no more than EINVAL.
+func (c *config) findExisting() (bool, error) {
 	have, err := netlink.LinkByName(c.name)
 	if err != nil {
-		return nil // to be made
+		return false, nil // to be made
 	}
 	if t, ok := have.(*netlink.Tuntap); !ok || t.Mode != netlink.TUNTAP_MODE_TAP {
 		kind := have.Type()
 		if ok {
 			kind = "tun"
 		}
-		return fmt.Errorf("tap %s: the name is taken by an interface of type %s: choose another name, or use package packet on it", c.name, kind)
+		return false, fmt.Errorf("tap %s: the name is taken by an interface of type %s: choose another name, or use package packet on it", c.name, kind)
 	}
-	return nil
+	return true, nil
 }
 
 var errNoHeader = errors.New("kernel without IFF_VNET_HDR")
@@ -174,62 +181,96 @@ func (c *config) explain(err error) error {
 	return fmt.Errorf("tap %s: %w", c.name, err)
 }
 
-// configure makes the interface as asked and up, changing only what differs.
-func (c *config) configure() error {
+// checkAsAsked looks whether an interface that was there before is as asked. It is not changed: others rely on how it is, and nobody
+// would put it back after a crash.
+func (c *config) checkAsAsked() error {
 	have, err := netlink.LinkByName(c.name)
 	if err != nil {
 		return fmt.Errorf("tap %s: %w", c.name, err)
 	}
 	at := have.Attrs()
-	if at.HardwareAddr.String() == c.mac.String() {
-		return fmt.Errorf("tap %s: MAC %v is the interface's own: the host behind it needs another", c.name, c.mac)
-	}
+	var is, set []string
 	if c.mtu != 0 && at.MTU != c.mtu {
-		if err := netlink.LinkSetMTU(have, c.mtu); err != nil {
-			return c.refused(err, "mtu %d", c.mtu)
-		}
+		is, set = append(is, fmt.Sprintf("has MTU %d", at.MTU)), append(set, fmt.Sprintf("mtu %d", c.mtu))
 	}
 	if c.bridge != "" {
-		if err := c.enslave(have); err != nil {
+		br, err := c.findBridge()
+		if err != nil {
 			return err
+		}
+		if at.MasterIndex != br.Attrs().Index {
+			is, set = append(is, inMaster(at.MasterIndex)), append(set, "master "+c.bridge)
 		}
 	}
 	if at.RawFlags&unix.IFF_UP == 0 {
-		if err := netlink.LinkSetUp(have); err != nil {
-			return c.refused(err, "up")
+		is, set = append(is, "is down"), append(set, "up")
+	}
+	if len(is) > 0 {
+		return fmt.Errorf("tap %s: the interface was there before, so it is left as it is; but it %s: first run, as root: ip link set dev %s %s",
+			c.name, strings.Join(is, " and "), c.name, strings.Join(set, " "))
+	}
+	return c.checkUsable(at)
+}
+
+// inMaster says what an interface is in.
+func inMaster(index int) string {
+	if index == 0 {
+		return "is in no bridge"
+	}
+	master, err := netlink.LinkByIndex(index)
+	if err != nil {
+		return "is in another bridge"
+	}
+	return fmt.Sprintf("is in %s %s", master.Type(), master.Attrs().Name)
+}
+
+// configure makes the interface that Open has made as asked, and up.
+func (c *config) configure() error {
+	have, err := netlink.LinkByName(c.name)
+	if err != nil {
+		return fmt.Errorf("tap %s: %w", c.name, err)
+	}
+	if c.mtu != 0 {
+		if err := netlink.LinkSetMTU(have, c.mtu); err != nil {
+			return fmt.Errorf("tap %s: set MTU %d: %w", c.name, c.mtu, err)
 		}
+	}
+	if c.bridge != "" {
+		br, err := c.findBridge()
+		if err != nil {
+			return err
+		}
+		if err := netlink.LinkSetMaster(have, br); err != nil {
+			return fmt.Errorf("tap %s: put it into bridge %s: %w", c.name, c.bridge, err)
+		}
+	}
+	if err := netlink.LinkSetUp(have); err != nil {
+		return fmt.Errorf("tap %s: bring it up: %w", c.name, err)
 	}
 	if have, err = netlink.LinkByName(c.name); err != nil {
 		return fmt.Errorf("tap %s: %w", c.name, err)
 	}
-	if mtu := have.Attrs().MTU; mtu < link.MinMTU {
-		return fmt.Errorf("tap %s: MTU is %d, at least %d is needed: WithMTU, or ip link set dev %s mtu 1500", c.name, mtu, link.MinMTU, c.name)
+	return c.checkUsable(have.Attrs())
+}
+
+// checkUsable refuses what no host can stand on.
+func (c *config) checkUsable(at *netlink.LinkAttrs) error {
+	if at.HardwareAddr.String() == c.mac.String() {
+		return fmt.Errorf("tap %s: MAC %v is the interface's own: the host behind it needs another", c.name, c.mac)
+	}
+	if at.MTU < link.MinMTU {
+		return fmt.Errorf("tap %s: MTU is %d, at least %d is needed: first run, as root: ip link set dev %s mtu 1500", c.name, at.MTU, link.MinMTU, c.name)
 	}
 	return nil
 }
 
-func (c *config) enslave(have netlink.Link) error {
+func (c *config) findBridge() (netlink.Link, error) {
 	br, err := netlink.LinkByName(c.bridge)
 	if err != nil {
-		return fmt.Errorf("tap %s: no bridge %s (%w): have root make it: ip link add %s type bridge && ip link set dev %s up", c.name, c.bridge, err, c.bridge, c.bridge)
+		return nil, fmt.Errorf("tap %s: no bridge %s (%w): have root make it: ip link add %s type bridge && ip link set dev %s up", c.name, c.bridge, err, c.bridge, c.bridge)
 	}
 	if br.Type() != "bridge" {
-		return fmt.Errorf("tap %s: %s is no bridge but of type %s: name a bridge", c.name, c.bridge, br.Type())
+		return nil, fmt.Errorf("tap %s: %s is no bridge but of type %s: name a bridge", c.name, c.bridge, br.Type())
 	}
-	if have.Attrs().MasterIndex == br.Attrs().Index {
-		return nil
-	}
-	if err := netlink.LinkSetMaster(have, br); err != nil {
-		return c.refused(err, "master %s", c.bridge)
-	}
-	return nil
-}
-
-// refused explains why a setting could not be made.
-func (c *config) refused(err error, format string, args ...any) error {
-	setting := fmt.Sprintf(format, args...)
-	if errors.Is(err, os.ErrPermission) {
-		return fmt.Errorf("tap %s: not allowed to set %s (%w): ask root: ip link set dev %s %s", c.name, setting, err, c.name, setting)
-	}
-	return fmt.Errorf("tap %s: set %s: %w", c.name, setting, err)
+	return br, nil
 }

@@ -150,9 +150,12 @@ func TestInterfaceThatOpenMadeGoes(t *testing.T) {
 	}
 }
 
+// An interface that was there is left as it is, whatever is asked for and whoever asks: Open says what differs.
 func TestInterfaceThatWasThereStays(t *testing.T) {
 	for _, flags := range []netlink.TuntapFlag{netlink.TUNTAP_DEFAULTS, netlink.TUNTAP_MULTI_QUEUE_DEFAULTS} {
 		inNamespace(t)
+		linktest.Bridge(t, "br0", 0)
+		linktest.Bridge(t, "br1", 0)
 		tt := &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "theirs0"}, Mode: netlink.TUNTAP_MODE_TAP, Flags: flags}
 		if err := netlink.LinkAdd(tt); err != nil {
 			t.Fatal(err)
@@ -160,13 +163,43 @@ func TestInterfaceThatWasThereStays(t *testing.T) {
 		for _, f := range tt.Fds {
 			f.Close()
 		}
-		l := openTAP(t, "theirs0")
-		if l.MTU() != 1500 {
-			t.Errorf("MTU %d, want the interface's 1500", l.MTU())
+		type state struct {
+			mtu, master int
+			up          bool
 		}
-		l.Close()
-		if _, err := netlink.LinkByName("theirs0"); err != nil {
-			t.Errorf("flags %#x: the interface is gone: %v", flags, err)
+		look := func() state {
+			at := linktest.Interface(t, "theirs0").Attrs()
+			return state{at.MTU, at.MasterIndex, at.RawFlags&unix.IFF_UP != 0}
+		}
+		try := func(want string, opts ...Option) {
+			t.Helper()
+			before := look()
+			l, err := Open("theirs0", opts...)
+			if err == nil {
+				l.Close()
+			}
+			if (err == nil) != (want == "") || err != nil && !strings.HasSuffix(err.Error(), want) {
+				t.Errorf("Open ends with %v, want %q", err, want)
+			}
+			if after := look(); after != before {
+				t.Errorf("the interface was %+v and is %+v", before, after)
+			}
+		}
+		try("but it is down: first run, as root: ip link set dev theirs0 up")
+		try("it has MTU 1500 and is in no bridge and is down: first run, as root: ip link set dev theirs0 mtu 4200 master br0 up",
+			WithMTU(4200), WithBridge("br0"))
+		if err := netlink.LinkSetUp(tt); err != nil {
+			t.Fatal(err)
+		}
+		try("")
+		try("", WithMTU(1500))
+		if err := netlink.LinkSetMaster(tt, linktest.Interface(t, "br1")); err != nil {
+			t.Fatal(err)
+		}
+		try("", WithBridge("br1"))
+		try("it is in bridge br1: first run, as root: ip link set dev theirs0 master br0", WithBridge("br0"))
+		if l := openTAP(t, "theirs0"); l.MTU() != 1500 {
+			t.Errorf("MTU %d, want the interface's 1500", l.MTU())
 		}
 	}
 }
@@ -187,6 +220,11 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 	}
 	if err := netlink.LinkSetMTU(small, 1000); err != nil {
 		t.Fatal(err)
+	}
+	for _, l := range []netlink.Link{small, own} {
+		if err := netlink.LinkSetUp(l); err != nil {
+			t.Fatal(err)
+		}
 	}
 	have, _ := netlink.LinkByName("own0")
 	busy := openTAP(t, "busy0")
@@ -309,9 +347,9 @@ func TestWithoutPrivilege(t *testing.T) {
 		opt  Option
 		want string
 	}{
-		{"user0", WithMTU(4200), "ask root: ip link set dev user0 mtu 4200"},
-		{"down0", WithMTU(1500), "ask root: ip link set dev down0 up"},
-		{"down0", WithBridge("br0"), "ask root: ip link set dev down0 master br0"},
+		{"user0", WithMTU(4200), "as root: ip link set dev user0 mtu 4200"},
+		{"down0", WithMTU(1500), "as root: ip link set dev down0 up"},
+		{"down0", WithBridge("br0"), "as root: ip link set dev down0 master br0 up"},
 		{"new0", WithMTU(1500), "ip tuntap add dev new0 mode tap user"},
 	} {
 		if l, err := Open(c.name, c.opt); err == nil {
