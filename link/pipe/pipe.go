@@ -20,6 +20,7 @@ const DefaultMTU = 4200
 // as they are, as a virtio network does.
 type Switch struct {
 	mtu   int
+	bare  bool // FramesOnly
 	table atomic.Pointer[table] // replaced, never changed
 	pools [len(bufferSizes)]sync.Pool
 
@@ -39,6 +40,10 @@ type Option func(*Switch)
 func WithMTU(n int) Option {
 	return func(s *Switch) { s.mtu = min(max(n, link.MinMTU), link.MaxSuperframe) }
 }
+
+// FramesOnly has hosts exchange frames and nothing else, as between machines. Without it those of one switch may find out
+// that they are in one process ([link.Shared]), and then move messages from memory to memory without packets.
+func FramesOnly() Option { return func(s *Switch) { s.bare = true } }
 
 // New makes a switch without ports and with DefaultMTU. It holds nothing that must be closed: closing its ports is
 // enough.
@@ -143,9 +148,9 @@ func (p *Port) MTU() int { return p.sw.mtu }
 // Offloads are all there are.
 func (p *Port) Offloads() link.Offloads { return offloads }
 
-// Medium implements link.Shared: it is the switch.
+// Medium implements link.Shared: it is the switch, nil with FramesOnly.
 func (p *Port) Medium() any {
-	if p.closed.Load() || p.pulled.Load() {
+	if p.sw.bare || p.closed.Load() || p.pulled.Load() {
 		return nil
 	}
 	return p.sw

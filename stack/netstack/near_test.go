@@ -57,6 +57,18 @@ func TestNear(t *testing.T) {
 	want("on a host that is closed", own, nil)
 }
 
+// TestFramesOnly: hosts on a switch that moves frames only are not near each other, as a host is to itself.
+func TestFramesOnly(t *testing.T) {
+	lan := pipe.New(pipe.FramesOnly())
+	a, b := newHost(t, lan.Port(), netstack.Addr("10.0.0.1/24")), newHost(t, lan.Port(), netstack.Addr("10.0.0.2/24"))
+	if got := newPath(t, a, stack.PathAttr{Src: a4, Dst: b4}).Near(); got != nil {
+		t.Errorf("the other host is near: %v", got.Name())
+	}
+	if got := newPath(t, b, stack.PathAttr{Src: b4, Dst: b4}).Near(); got != b.NICs()[0] {
+		t.Errorf("the host itself is %v", got)
+	}
+}
+
 // TestNearVLAN: on one switch, those of the same VLAN are near each other, and nobody else.
 func TestNearVLAN(t *testing.T) {
 	lan := pipe.New()
