@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"runtime"
@@ -57,11 +58,19 @@ func New(inner link.Link, w io.Writer) (*Link, error) {
 	return l, nil
 }
 
-// Create is New with a file of this name, which is emptied if it is there.
+// Create is New with a file of this name. One that is there may be a FIFO or a device, or be empty; otherwise the error wraps
+// fs.ErrExist, and the file stays as it is.
 func Create(inner link.Link, path string) (*Link, error) {
-	f, err := os.Create(path)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o666)
 	if err != nil {
 		return nil, fmt.Errorf("capture of %s: %w", inner.Name(), err)
+	}
+	info, err := f.Stat()
+	if err == nil && info.Mode().IsRegular() && info.Size() > 0 {
+		err = fmt.Errorf("%s has %d bytes in it (%w): remove it, or give another name", path, info.Size(), fs.ErrExist)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("capture of %s: %w", inner.Name(), err), f.Close())
 	}
 	l, err := New(inner, f)
 	if err != nil {
@@ -77,10 +86,10 @@ func (l *Link) record(frames []link.Frame, d pcapgo.NgEpbFlag) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range frames {
+		if l.err != nil || l.closed {
+			return // a capture that has ended costs no cutting and no checksums; within a frame NgWriter keeps its first error
+		}
 		for p := range l.cutter.Packets(&frames[i]) {
-			if l.err != nil || l.closed {
-				return
-			}
 			l.err = l.out.WritePacketWithOptions(gopacket.CaptureInfo{Timestamp: now, CaptureLength: len(p), Length: len(p)},
 				p, pcapgo.NgPacketOptions{Flags: &pcapgo.NgEpbFlags{Direction: d}})
 		}

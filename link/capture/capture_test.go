@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/gopacket/gopacket"
@@ -160,6 +162,82 @@ func TestPartialChecksumIsFilledIn(t *testing.T) {
 		t.Fatalf("%d packets", len(ps))
 	}
 	verify(t, gopacket.NewPacket(ps[0].data, layers.LayerTypeEthernet, gopacket.Default))
+}
+
+// hiccup fails once, and counts what is written to it afterwards.
+type hiccup struct {
+	room  int
+	after int
+}
+
+func (h *hiccup) Write(b []byte) (int, error) {
+	switch {
+	case h.room < 0:
+		h.after++
+	case h.room < len(b):
+		h.room = -1
+		return 0, errFull
+	default:
+		h.room -= len(b)
+	}
+	return len(b), nil
+}
+
+// TestCaptureEndsWithItsFirstError: nothing is written behind what is missing, and the frames that go on passing are neither
+// cut into packets nor given checksums for a file that does not get them.
+func TestCaptureEndsWithItsFirstError(t *testing.T) {
+	sw := pipe.New()
+	a, b := sw.Port(), sw.Port()
+	out := &hiccup{room: 5000}
+	l, err := New(a, out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	frames := []link.Frame{linktest.Superframe(b.MAC(), a.MAC(), false, 20, 1040)}
+	write := func() {
+		if n, err := l.Write(frames); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	write()
+	if err := l.Err(); !errors.Is(err, errFull) {
+		t.Fatalf("Err = %v, want the disk's", err)
+	}
+	if allocs := testing.AllocsPerRun(100, write); allocs >= 1 {
+		t.Errorf("%.0f allocations for a frame that is not recorded", allocs)
+	}
+	if err := l.Close(); !errors.Is(err, errFull) {
+		t.Errorf("Close = %v, want the disk's error", err)
+	}
+	if out.after > 0 {
+		t.Errorf("%d writes after the one that failed", out.after)
+	}
+}
+
+// TestFileThatHasSomething: a capture never empties a file; one that is empty it takes.
+func TestFileThatHasSomething(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.pcapng")
+	for _, content := range []string{"", "precious"} {
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		l, err := Create(pipe.New().Port(), path)
+		if content == "" {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := l.Close(); err != nil {
+				t.Error(err)
+			}
+			continue
+		}
+		if !errors.Is(err, fs.ErrExist) || !strings.Contains(err.Error(), path) {
+			t.Errorf("the error is %v", err)
+		}
+		if got, err := os.ReadFile(path); string(got) != content {
+			t.Errorf("the file has %q, %v", got, err)
+		}
+	}
 }
 
 // fullDisk takes n bytes.

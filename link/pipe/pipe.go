@@ -20,7 +20,7 @@ const DefaultMTU = 4200
 // as they are, as a virtio network does.
 type Switch struct {
 	mtu   int
-	bare  bool // FramesOnly
+	bare  bool                  // FramesOnly
 	table atomic.Pointer[table] // replaced, never changed
 	pools [len(bufferSizes)]sync.Pool
 
