@@ -21,7 +21,7 @@ import (
 // demoCmd runs every operation between two nodes.
 type demoCmd struct {
 	Size []int         `short:"s" placeholder:"BYTES" help:"Message size; repeatable. Atomics are always 8 bytes. Default: 8, 4096, 65536 and 1048576."`
-	Time time.Duration `default:"60ms" help:"How long to measure each latency and each throughput. Default: 60ms."`
+	Time time.Duration `default:"60ms" placeholder:"TIME" help:"How long to measure each latency and each throughput. Default: 60ms."`
 	JSON bool          `name:"json" help:"Print the results as JSON."`
 
 	linkFlags
@@ -33,17 +33,23 @@ func (*demoCmd) Help() string {
 kind of work request against node B's memory. All of the data is random and different in each message, and its SHA-256 at the
 destination is compared with that at the source; the exit code is 1 if any message does not arrive as it was sent.
 
+Over RoCEv2 and iWARP all of it goes in packets, as between machines, and the packets on the link are counted, those of both
+nodes. Nodes of one process can do without: "in process, direct" is two more, on a link that they know to be in one process,
+so that messages are copied from memory to memory, and no wire protocol has a part in it.
+
 Latency is from posting to the completion at node A with one message outstanding (the median); throughput is with as many
 outstanding as fit 8 MiB, at most 128. Over iWARP a SEND or WRITE completes as soon as TCP has it, so what is timed there
-ends with the receive, or with a READ of no bytes behind the WRITE. --capture and --impair apply to node A's link.`
+ends with the receive, or with a READ of no bytes behind the WRITE. --capture and --impair apply to node A's link, where there
+are packets.`
 }
 
 // demoResult is one row of the table.
 type demoResult struct {
 	Operation string  `json:"operation"`
-	Transport string  `json:"transport"`
+	Transport string  `json:"transport"` // or "in process, direct"
 	Size      int     `json:"message_size"`
 	Messages  int     `json:"messages"`
+	Packets   uint64  `json:"packets"` // of both nodes
 	Verified  int     `json:"verified"`
 	Gbps      float64 `json:"gbit_per_second"`
 	P50       float64 `json:"latency_p50_us"`
@@ -76,14 +82,14 @@ func (c *demoCmd) Run(ctx context.Context, e *env) (err error) {
 	if len(c.Size) == 0 {
 		c.Size = []int{8, 4 << 10, 64 << 10, 1 << 20}
 	}
-	pair, err := newDemoPair(e, c)
+	pairs, err := newDemoPairs(e, c)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, pair.Close()) }()
+	defer func() { err = errors.Join(err, pairs.Close()) }()
 
-	report := demoReport{PathMTU: pair.mtu.Bytes()}
-	report.Results, err = c.runAll(ctx, pair, newProgress(e.stderr, c.rows()))
+	report := demoReport{PathMTU: pairs.wire.mtu.Bytes()}
+	report.Results, err = c.runAll(ctx, pairs, newProgress(e.stderr, c.rows()))
 	report.Verified = err == nil
 	if c.JSON {
 		enc := json.NewEncoder(e.stdout)
@@ -94,28 +100,39 @@ func (c *demoCmd) Run(ctx context.Context, e *env) (err error) {
 	return err
 }
 
-// rows is the number of rows that the table will have.
+// rows is the number of results that there will be.
 func (c *demoCmd) rows() (n int) {
 	for _, op := range demoOperations {
-		n += len(demoTransports) * len(op.sizes(c.Size))
+		n += len(demoWays) * len(op.sizes(c.Size))
 	}
 	return n
 }
 
-// demoTransports are the columns of the table.
-var demoTransports = []verbs.Transport{verbs.RoCEv2, verbs.IWARP}
+// demoWay is a group of columns of the table: how messages go.
+type demoWay struct {
+	name      string
+	transport verbs.Transport // of the QPs
+	direct    bool            // without packets
+}
+
+var demoWays = []demoWay{
+	{overRoCE, verbs.RoCEv2, false},
+	{overIWARP, verbs.IWARP, false},
+	{overNothing, verbs.RoCEv2, true},
+}
 
 // runAll makes the table. It ends with the first row that fails, which is in the table too.
-func (c *demoCmd) runAll(ctx context.Context, pair *demoPair, bar *progressbar.ProgressBar) (results []demoResult, err error) {
+func (c *demoCmd) runAll(ctx context.Context, pairs *demoPairs, bar *progressbar.ProgressBar) (results []demoResult, err error) {
 	defer func() { _ = bar.Exit() }()
 	for _, op := range demoOperations {
 		for _, size := range op.sizes(c.Size) {
-			for _, t := range demoTransports {
-				bar.Describe(fmt.Sprintf("%v over %v, %s", op.opcode, t, formatSize(size)))
-				r, err := c.row(ctx, pair, t, op, size)
+			for _, way := range demoWays {
+				what := fmt.Sprintf("%v, %s, %s", op.opcode, way.name, formatSize(size))
+				bar.Describe(what)
+				r, err := c.row(ctx, pairs, way, op, size)
 				results = append(results, r)
 				if err != nil {
-					return results, fmt.Errorf("%v over %v of %s: %w", op.opcode, t, formatSize(size), err)
+					return results, fmt.Errorf("%s: %w", what, err)
 				}
 				_ = bar.Add(1)
 			}
@@ -124,11 +141,14 @@ func (c *demoCmd) runAll(ctx context.Context, pair *demoPair, bar *progressbar.P
 	return results, nil
 }
 
-func (c *demoCmd) row(ctx context.Context, pair *demoPair, t verbs.Transport, op demoOperation, size int) (demoResult, error) {
-	if op.missing(t) {
-		return demoResult{Operation: op.opcode.String(), Transport: t.String(), Size: size, Missing: true}, nil
+func (c *demoCmd) row(ctx context.Context, pairs *demoPairs, way demoWay, op demoOperation, size int) (r demoResult, err error) {
+	if op.missing(way.transport) {
+		return demoResult{Operation: op.opcode.String(), Transport: way.name, Size: size, Missing: true}, nil
 	}
-	r, err := pair.measure(ctx, t, op, size, c.Time)
+	pair := pairs.of(way)
+	before := pair.a.node.wire.packets.Load()
+	r, err = pair.measure(ctx, way.transport, op, size, c.Time)
+	r.Transport, r.Packets = way.name, pair.a.node.wire.packets.Load()-before
 	if err == nil && r.Verified != r.Messages {
 		err = fmt.Errorf("%d of %d messages did not arrive as they were sent", r.Messages-r.Verified, r.Messages)
 	}
@@ -145,17 +165,17 @@ func (r *demoReport) print(w io.Writer) {
 	t.Style().Format.Header = text.FormatDefault
 	names, header := table.Row{"", ""}, table.Row{"Operation", "Message size"}
 	columns := []table.ColumnConfig{{Number: 2, Align: text.AlignRight}}
-	for i, transport := range demoTransports {
-		for j, column := range []string{"Messages", "Verified", "Gbit/s", "p50 latency"} {
-			names, header = append(names, transport.String()), append(header, column)
-			columns = append(columns, table.ColumnConfig{Number: 3 + 4*i + j, Align: text.AlignRight, AlignHeader: text.AlignRight})
+	for _, way := range demoWays {
+		for _, column := range []string{"Packets each", "Gbit/s", "p50 latency"} {
+			names, header = append(names, way.name), append(header, column)
+			columns = append(columns, table.ColumnConfig{Number: len(header), Align: text.AlignRight, AlignHeader: text.AlignRight})
 		}
 	}
 	t.AppendHeader(names, table.RowConfig{AutoMerge: true, AutoMergeAlign: text.AlignCenter})
 	t.AppendHeader(header)
 	t.SetColumnConfigs(columns)
-	total, last := 0, ""
-	for results := range slices.Chunk(r.Results, len(demoTransports)) {
+	last := ""
+	for results := range slices.Chunk(r.Results, len(demoWays)) {
 		first := results[0]
 		if last != "" && first.Operation != last {
 			t.AppendSeparator()
@@ -163,27 +183,46 @@ func (r *demoReport) print(w io.Writer) {
 		last = first.Operation
 		row := table.Row{first.Operation, formatSize(first.Size)}
 		for _, result := range results {
-			total += result.Verified
 			row = append(row, result.cells()...)
 		}
 		t.AppendRow(row)
 	}
 	t.Render()
-	if r.Verified {
-		fmt.Fprintf(w, "Reliable connections on one device, PD and CQ, RoCEv2 with path MTU %d: all %d messages verified.\n", r.PathMTU, total)
-	}
+	r.printTotals(w)
 }
 
-// cells are a transport's part of a row.
+// printTotals says how much there was of everything.
+func (r *demoReport) printTotals(w io.Writer) {
+	if !r.Verified {
+		return
+	}
+	for _, way := range demoWays {
+		messages, packets := 0, uint64(0)
+		for _, result := range r.Results {
+			if result.Transport == way.name {
+				messages += result.Verified
+				packets += result.Packets
+			}
+		}
+		of := ""
+		if way.name == overRoCE {
+			of = fmt.Sprintf(", path MTU %d", r.PathMTU)
+		}
+		fmt.Fprintf(w, "%-20s all %d messages verified, in %d packets%s\n", way.name+":", messages, packets, of)
+	}
+	fmt.Fprintln(w, "Direct is what nodes of one process do unless packets are forced: with pipe.FramesOnly, or in softrnic perf with --packets.")
+}
+
+// cells are a way's part of a row.
 func (r *demoResult) cells() table.Row {
-	if r.Missing {
-		return table.Row{"-", "not in " + r.Transport, "-", "-"}
+	switch {
+	case r.Missing:
+		return table.Row{"not in " + r.Transport, "-", "-"}
+	case r.Error != "":
+		return table.Row{"FAILED", fmt.Sprintf("%.3g", r.Gbps), fmt.Sprintf("%.1f µs", r.P50)}
 	}
-	verified := "all"
-	if r.Error != "" {
-		verified = fmt.Sprintf("%d: FAILED", r.Verified)
-	}
-	return table.Row{r.Messages, verified, fmt.Sprintf("%.3g", r.Gbps), fmt.Sprintf("%.1f µs", r.P50)}
+	each := float64(r.Packets) / float64(max(r.Messages, 1))
+	return table.Row{fmt.Sprintf("%.2f", each), fmt.Sprintf("%.3g", r.Gbps), fmt.Sprintf("%.1f µs", r.P50)}
 }
 
 // newProgress makes a progress bar that shows only on a terminal.

@@ -69,7 +69,7 @@ type demoRun struct {
 
 // measure runs op for twice the given time, once for latency and once for throughput.
 func (p *demoPair) measure(ctx context.Context, t verbs.Transport, op demoOperation, size int, each time.Duration) (demoResult, error) {
-	result := demoResult{Operation: op.opcode.String(), Transport: t.String(), Size: size}
+	result := demoResult{Operation: op.opcode.String(), Size: size}
 	if t == verbs.IWARP {
 		if err := p.connectIWARP(ctx); err != nil {
 			return result, err

@@ -47,7 +47,32 @@ func (end *demoEnd) on(t verbs.Transport) *verbs.QP {
 	return end.qp
 }
 
-func newDemoPair(e *env, c *demoCmd) (p *demoPair, err error) {
+// demoPairs are two pairs: on a link that moves frames only, and on one that leaves the nodes the direct way.
+type demoPairs struct{ wire, direct *demoPair }
+
+func newDemoPairs(e *env, c *demoCmd) (*demoPairs, error) {
+	wire, err := newDemoPair(e, c, false)
+	if err != nil {
+		return nil, err
+	}
+	direct, err := newDemoPair(e, c, true)
+	if err != nil {
+		return nil, errors.Join(err, wire.Close())
+	}
+	return &demoPairs{wire, direct}, nil
+}
+
+func (p *demoPairs) of(way demoWay) *demoPair {
+	if way.direct {
+		return p.direct
+	}
+	return p.wire
+}
+
+// Close undoes newDemoPairs.
+func (p *demoPairs) Close() error { return errors.Join(p.wire.Close(), p.direct.Close()) }
+
+func newDemoPair(e *env, c *demoCmd, direct bool) (p *demoPair, err error) {
 	p = &demoPair{}
 	defer func() {
 		if err != nil {
@@ -55,18 +80,21 @@ func newDemoPair(e *env, c *demoCmd) (p *demoPair, err error) {
 		}
 	}()
 	var opts []pipe.Option
-	if c.MTU != 0 {
-		opts = append(opts, pipe.WithMTU(c.MTU))
+	flags := linkFlags{MTU: c.MTU, Log: c.Log}
+	flagsOfA := flags
+	if !direct {
+		opts = append(opts, pipe.FramesOnly())
+		flagsOfA = c.linkFlags
 	}
-	on := env{stdout: e.stdout, stderr: e.stderr, lan: pipe.New(opts...)}
+	on := e.onPipe(c.MTU, opts...)
 	buffer := demoBuffer
 	for _, n := range c.Size {
 		buffer = max(buffer, n)
 	}
-	if p.a, err = newDemoEnd(&on, "10.0.0.1/24", c.linkFlags, buffer); err != nil {
+	if p.a, err = newDemoEnd(on, "10.0.0.1/24", flagsOfA, buffer); err != nil {
 		return p, err
 	}
-	if p.b, err = newDemoEnd(&on, "10.0.0.2/24", linkFlags{MTU: c.MTU, Log: c.Log}, buffer); err != nil {
+	if p.b, err = newDemoEnd(on, "10.0.0.2/24", flags, buffer); err != nil {
 		return p, err
 	}
 	port, err := p.a.node.dev.QueryPort(1)

@@ -9,13 +9,17 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"reflect"
 	"runtime"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/alecthomas/kong"
 
+	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/pipe"
 )
 
@@ -63,6 +67,16 @@ type env struct {
 	stdout, stderr io.Writer
 	// lan is the switch that nodes with --link pipe meet on; nil gives each a switch of its own.
 	lan *pipe.Switch
+	// counted has each node count the packets on its link.
+	counted bool
+}
+
+// onPipe is the world of nodes that meet on a switch of their own.
+func (e *env) onPipe(mtu int, opts ...pipe.Option) *env {
+	if mtu != 0 {
+		opts = append(opts, pipe.WithMTU(mtu))
+	}
+	return &env{stdout: e.stdout, stderr: e.stderr, lan: pipe.New(opts...), counted: true}
 }
 
 func main() {
@@ -82,6 +96,7 @@ func run(ctx context.Context, args []string, e *env) int {
 		kong.Exit(func(int) { exited = true }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true, NoAppDescFormat: true, WrapUpperBound: 120}),
 		kong.ExplicitGroups([]kong.Group{nodeGroup}),
+		mappers,
 		kong.Bind(e),
 		kong.BindTo(ctx, (*context.Context)(nil)),
 	)
@@ -93,12 +108,74 @@ func run(ctx context.Context, args []string, e *env) int {
 	case exited:
 		return exitOK
 	case err != nil:
-		return e.fail(usageError{fmt.Errorf("%w (softrnic --help explains)", err)})
+		return e.fail(usageError{fmt.Errorf("%w%s (softrnic --help explains)", err, commandsFor(err))})
 	}
 	if err = cmd.Run(); err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		err = errors.New("interrupted")
 	}
 	return e.fail(err)
+}
+
+// commandsFor lists the commands where an error is that of one that does not exist.
+func commandsFor(err error) string {
+	failed := (*kong.ParseError)(nil)
+	if !errors.As(err, &failed) || !strings.HasPrefix(err.Error(), "unexpected argument") {
+		return ""
+	}
+	node := failed.Context.Selected()
+	if node == nil {
+		node = failed.Context.Model.Node
+	}
+	var names []string
+	for _, child := range node.Children {
+		names = append(names, child.Name)
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return ": the commands are " + strings.Join(names, ", ")
+}
+
+// mappers are how flags of these types are read.
+var mappers = kong.OptionFunc(func(k *kong.Kong) error {
+	return errors.Join(
+		kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(decodeDuration)).Apply(k),
+		kong.NamedMapper("port", between(1, 1<<16-1, "")).Apply(k),
+		kong.NamedMapper("mtu", between(link.MinMTU, link.MaxSuperframe, " bytes: 1500 for a RoCE path MTU of 1024, 4200 for 4096")).Apply(k),
+	)
+})
+
+// between takes a whole number; remark goes on after the bounds.
+func between(least, most int64, remark string) kong.MapperFunc {
+	return func(ctx *kong.DecodeContext, target reflect.Value) error {
+		var s string
+		if err := ctx.Scan.PopValueInto("number", &s); err != nil {
+			return err
+		}
+		n, err := strconv.ParseInt(s, 10, 64)
+		if err != nil || n < least || n > most {
+			return fmt.Errorf("%s: give %d to %d%s", s, least, most, remark)
+		}
+		target.Set(reflect.ValueOf(n).Convert(target.Type()))
+		return nil
+	}
+}
+
+// decodeDuration takes a time as Go writes it, or a bare number of seconds, as perftest's -D.
+func decodeDuration(ctx *kong.DecodeContext, target reflect.Value) error {
+	var s string
+	if err := ctx.Scan.PopValueInto("time", &s); err != nil {
+		return err
+	}
+	d, err := time.ParseDuration(s)
+	if seconds, plain := strconv.ParseFloat(s, 64); plain == nil {
+		d, err = time.ParseDuration(strconv.FormatFloat(seconds, 'f', -1, 64) + "s")
+	}
+	if err != nil {
+		return fmt.Errorf("%q is no time: give one such as 500ms, 5s or 2m; a bare number is of seconds", s)
+	}
+	target.SetInt(int64(d))
+	return nil
 }
 
 // fail reports err, if there is one, on one line, and returns the exit code.

@@ -9,8 +9,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	"github.com/alecthomas/kong"
 
 	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/verbs"
 )
 
 // transcript is a buffer that a running command writes and a test reads.
@@ -44,6 +48,8 @@ func TestHelp(t *testing.T) {
 		"--help":               "softrnic demo",
 		"demo --help":          "SHA-256",
 		"devinfo --help":       "--link=LINK",
+		"rping --help":         "Usage: softrnic rping [flags]",
+		"perf --help":          "--packets",
 		"pingpong --help":      "ibv_rc_pingpong",
 		"pingpong rc --help":   "--gid-idx=INDEX",
 		"pingpong xsrq --help": "ibv_xsrq_pingpong -d mlx5_0 -g 3 10.0.0.9 ",
@@ -58,19 +64,25 @@ func TestHelp(t *testing.T) {
 
 func TestErrorsAreOneLineWithTheirExitCode(t *testing.T) {
 	dir := t.TempDir()
+	full := filepath.Join(dir, "full.pcapng")
+	if err := os.WriteFile(full, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, test := range []struct {
 		args string
 		code int
 		want string // in the message
 	}{
-		{"bogus", 2, "bogus"},
+		{"bogus", 2, "unexpected argument bogus: the commands are demo, devinfo, pingpong, rping, mckey, perf, serve "},
+		{"pingpong bogus", 2, "unexpected argument bogus: the commands are rc, uc, ud, srq, xsrq "},
 		{"demo --bogus", 2, "--bogus"},
 		{"pingpong rc --transport iwarp", 2, "use softrnic rping"},
 		{"demo --size x", 2, "--size"},
 		{"demo --size -1", 2, "-1"},
 		{"demo --time -1s", 2, "--time"},
+		{"demo --time soon", 2, `--time: "soon" is no time: give one such as 500ms, 5s or 2m; a bare number is of seconds`},
 		{"demo --impair loss=200%", 2, "200%"},
-		{"demo --mtu 100", 1, "--mtu 100"},
+		{"demo --mtu 100", 2, "--mtu: 100: give 1280 to 65535"},
 		{"demo --capture " + filepath.Join(dir, "no", "such"), 1, "--capture"},
 		{"devinfo --link wire", 2, "pipe, tap:NAME"},
 		{"devinfo --link tap:", 2, "tap:"},
@@ -98,6 +110,8 @@ func TestErrorsAreOneLineWithTheirExitCode(t *testing.T) {
 		{"pingpong rc --rx-depth 0", 2, "--rx-depth 0"},
 		{"pingpong rc --path-mtu 1000", 2, "--path-mtu"},
 		{"pingpong rc --gid-idx 256", 2, "--gid-idx"},
+		{"pingpong rc --port 0", 2, "--port: 0: give 1 to 65535"},
+		{"demo --capture " + full, 1, "remove it, or give another name"},
 	} {
 		code, stdout, stderr := runCommand(t.Context(), nil, strings.Fields(test.args)...)
 		if code != test.code || stdout != "" || !strings.HasPrefix(stderr, "softrnic: ") ||
@@ -105,6 +119,35 @@ func TestErrorsAreOneLineWithTheirExitCode(t *testing.T) {
 			t.Errorf("%s: exit code %d, want %d; stdout %q; stderr %q, want one line with %q",
 				test.args, code, test.code, stdout, stderr, test.want)
 		}
+	}
+	if b, err := os.ReadFile(full); string(b) != "precious" {
+		t.Errorf("the file that was there has %q, %v", b, err)
+	}
+}
+
+// TestDurations: times may be bare numbers, of seconds, as with perftest's -D.
+func TestDurations(t *testing.T) {
+	for arg, want := range map[string]time.Duration{"5": 5 * time.Second, "0.25": 250 * time.Millisecond, "1e-3": time.Millisecond,
+		"90s": 90 * time.Second, "1m30s": 90 * time.Second, "0": 0, "-2": -2 * time.Second} {
+		var c struct {
+			D time.Duration `short:"D"`
+		}
+		parser, err := kong.New(&c, mappers)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := parser.Parse([]string{"--d=" + arg}); err != nil || c.D != want {
+			t.Errorf("%s is %v, %v; want %v", arg, c.D, err, want)
+		}
+		for _, bad := range []string{"", "NaN", "Inf", "1e300", "5 s", "five"} {
+			if _, err := parser.Parse([]string{"--d=" + bad}); err == nil {
+				t.Errorf("%q is %v", bad, c.D)
+			}
+		}
+	}
+	r := runPerf(t, "write lat --loopback --direct --duration 0.02")
+	if s := r.Results[0].Seconds; s < 0.02 || s > 10 {
+		t.Errorf("--duration 0.02 took %v s", s)
 	}
 }
 
@@ -168,7 +211,7 @@ func runDemo(t *testing.T, args ...string) (int, demoReport, string) {
 
 func checkDemo(t *testing.T, code int, r demoReport, stderr string, rows, mtu int) {
 	t.Helper()
-	if code != 0 || stderr != "" || !r.Verified || len(r.Results) != 2*rows || r.PathMTU != mtu {
+	if code != 0 || stderr != "" || !r.Verified || len(r.Results) != 3*rows || r.PathMTU != mtu {
 		t.Fatalf("exit code %d, stderr %q, want %d rows with path MTU %d: %+v", code, stderr, rows, mtu, r)
 	}
 	for _, row := range r.Results {
@@ -180,6 +223,13 @@ func checkDemo(t *testing.T, code int, r demoReport, stderr string, rows, mtu in
 		}
 		if row.Messages < 2 || row.Verified != row.Messages || row.P50 <= 0 || row.Size > 0 && row.Gbps <= 0 {
 			t.Errorf("%+v", row)
+		}
+		// Over a wire protocol there are as many packets as the data takes, and more; the direct way has none, but perhaps some
+		// with which the stacks look for each other.
+		linkMTU := map[int]uint64{1024: 1500, 4096: 4200}[mtu]
+		few := row.Packets*linkMTU < uint64(row.Messages*row.Size) || row.Packets == 0
+		if direct := row.Transport == "in process, direct"; direct && row.Packets > 20 || !direct && few {
+			t.Errorf("%d messages in %d packets: %+v", row.Messages, row.Packets, row)
 		}
 	}
 }
@@ -217,7 +267,7 @@ func TestDemoSaysWhatIsWrong(t *testing.T) {
 
 // TestDemoNoticesWrongData changes a byte behind the transport's back.
 func TestDemoNoticesWrongData(t *testing.T) {
-	p, err := newDemoPair(&env{stdout: &transcript{}, stderr: &transcript{}}, &demoCmd{})
+	p, err := newDemoPair(&env{stdout: &transcript{}, stderr: &transcript{}}, &demoCmd{}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +275,7 @@ func TestDemoNoticesWrongData(t *testing.T) {
 	if err := p.connectIWARP(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for _, transport := range demoTransports {
+	for _, transport := range []verbs.Transport{verbs.RoCEv2, verbs.IWARP} {
 		for _, op := range demoOperations {
 			if op.missing(transport) {
 				continue

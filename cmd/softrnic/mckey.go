@@ -36,6 +36,8 @@ const settle = time.Second
 // Validate implements kong's check after parsing.
 func (c *mckeyCmd) Validate() error {
 	switch {
+	case !c.Group.IsValid():
+		return errors.New("give the group's address with -m, such as -m 239.1.2.3")
 	case !c.Group.IsMulticast():
 		return fmt.Errorf("-m %v: that is no multicast address: give one such as 239.1.2.3 or ff05::1:3", c.Group.Addr)
 	case c.Size < 1 || c.Size > 4096:
@@ -47,15 +49,11 @@ func (c *mckeyCmd) Validate() error {
 }
 
 // Run sends or receives.
-func (c *mckeyCmd) Run(ctx context.Context, e *env) (err error) {
-	if c.Link.medium == "pipe" && e.lan == nil {
-		return usagef("mckey needs a peer, and no other program can be on a pipe: give --link tap:NAME or packet:INTERFACE")
-	}
-	n, err := c.open(e)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, n.Close()) }()
+func (c *mckeyCmd) Run(ctx context.Context, e *env) error {
+	return c.runForPeer(ctx, e, func(ctx context.Context, n *node) error { return c.talk(ctx, e, n) })
+}
+
+func (c *mckeyCmd) talk(ctx context.Context, e *env, n *node) (err error) {
 	m := &member{mckeyCmd: c}
 	defer func() { err = errors.Join(err, m.Close()) }()
 	if err := m.join(ctx, n); err != nil {

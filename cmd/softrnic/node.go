@@ -19,10 +19,10 @@ import (
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/capture"
 	"github.com/softrnic/softrnic/link/impair"
-	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/link/vlan"
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/rdmatransport/roce"
+	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/stack/netstack"
 	"github.com/softrnic/softrnic/verbs"
 )
@@ -32,7 +32,7 @@ var nodeGroup = kong.Group{Key: "node", Title: "The node:"}
 
 // nodeFlags describe a node; every subcommand that needs one embeds them.
 type nodeFlags struct {
-	Link       linkSpec `group:"node" default:"pipe" placeholder:"LINK" help:"Ethernet link: pipe (inside this process), tap:NAME[,bridge=BRIDGE][,offloads=off] (a TAP interface, made if it is not there; offloads=off: one packet a frame), or packet:INTERFACE[,mac=interface] (AF_PACKET on an existing interface, with a MAC of its own or the interface's). TAP and AF_PACKET take wait=adaptive, event or poll (what the receiving thread does when idle) and queues=N (so many receiving threads), and each link vlan=ID (an 802.1Q VLAN of it; its priorities are service levels). Default: pipe."`
+	Link       linkSpec `group:"node" default:"pipe" placeholder:"LINK" help:"Ethernet link: pipe (inside this process), tap:NAME[,bridge=BRIDGE][,offloads=off] (a TAP interface, made if it is not there, and used as it is if it is; offloads=off: one packet a frame), or packet:INTERFACE[,mac=interface] (AF_PACKET on an existing interface, with a MAC of its own or the interface's). TAP and AF_PACKET take wait=adaptive, event or poll (what the receiving thread does when idle) and queues=N (so many receiving threads), and each link vlan=ID (an 802.1Q VLAN of it; its priorities are service levels). Default: pipe."`
 	Addr       []cidr   `group:"node" sep:"none" placeholder:"CIDR" help:"IP address with prefix length, such as 10.0.0.9/24; repeatable. Each becomes a GID, from index 1 on; index 0 is the IPv6 link-local address. For RoCE v1 the same begin at index 128."`
 	Gateway    []ipAddr `group:"node" sep:"none" placeholder:"IP" help:"Router to all other networks; one each for IPv4 and IPv6."`
 	MAC        macAddr  `group:"node" placeholder:"MAC" help:"Ethernet address of the node. Default: made from the first --addr, so that neighbours who remember the node are right; without --addr, random."`
@@ -44,8 +44,8 @@ type nodeFlags struct {
 
 // linkFlags are those of any link, and of what there is to see on it.
 type linkFlags struct {
-	MTU     int        `group:"node" name:"mtu" placeholder:"BYTES" help:"Largest IP packet on the link: 1500 for path MTU 1024, 4200 for 4096. Default: the link's own."`
-	Capture string     `group:"node" type:"path" placeholder:"FILE" help:"Write every frame to this pcapng file, for Wireshark or tshark."`
+	MTU     int        `group:"node" name:"mtu" type:"mtu" placeholder:"BYTES" help:"Largest IP packet on the link: 1500 for path MTU 1024, 4200 for 4096. Default: the link's own."`
+	Capture string     `group:"node" type:"path" placeholder:"FILE" help:"Write every frame to this pcapng file, for Wireshark or tshark. A file that has something in it is refused."`
 	Impair  *impairing `group:"node" placeholder:"SPEC" help:"Make the link bad, for example loss=1%,reorder=0.5%,delay=1ms±200us,seed=7."`
 	Log     slog.Level `group:"node" name:"log-level" default:"warn" placeholder:"LEVEL" help:"Log to stderr what is at least this important: debug, info, warn or error. Default: warn."`
 }
@@ -56,9 +56,69 @@ type node struct {
 	provider *rdmatransport.Provider
 	dev      *verbs.Device
 	captured *capture.Link // nil without --capture
+	wire     *countedLink  // nil where env does not ask for it
 	counters io.Writer     // nil without --counters
 	log      *slog.Logger
 }
+
+// run opens the node for as long as do takes. The context that do is given ends when the node can be of no more use, and
+// the error then says why.
+func (f *nodeFlags) run(ctx context.Context, e *env, do func(context.Context, *node) error) (err error) {
+	n, err := f.open(e)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, n.Close()) }()
+	if n.host.NICs()[0].State() == stack.LinkRemoved { // before there was anybody to be told
+		return n.removed()
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go n.watch(ctx, cancel)
+	err = do(ctx, n)
+	if why := context.Cause(ctx); errors.Is(why, errLinkRemoved) {
+		return why
+	}
+	return err
+}
+
+// runForPeer is run of what is of no use without another program.
+func (f *nodeFlags) runForPeer(ctx context.Context, e *env, do func(context.Context, *node) error) error {
+	if f.Link.medium == "pipe" && e.lan == nil {
+		return usagef("this needs a peer, and no other program can be on a pipe: give --link tap:NAME or packet:INTERFACE")
+	}
+	return f.run(ctx, e, do)
+}
+
+// errLinkRemoved is the end of a node.
+var errLinkRemoved = errors.New("the interface was removed")
+
+// watch logs what happens to the node's port, and calls end when its link is gone for good.
+func (n *node) watch(ctx context.Context, end func(error)) {
+	for {
+		e, err := n.dev.GetAsyncEvent(ctx)
+		switch {
+		case err != nil:
+			return
+		case e.Type == verbs.EventDeviceFatal:
+			end(n.removed())
+			return
+		case e.Type == verbs.EventPortErr:
+			n.log.Warn("the port is down", "event", e.Type, "link", n.name(), "state", n.host.NICs()[0].State())
+		case e.Type == verbs.EventPortActive:
+			n.log.Info("the port is up", "event", e.Type, "link", n.name())
+		}
+	}
+}
+
+// removed logs that the node's link is gone for good, and returns the error that says so.
+func (n *node) removed() error {
+	n.log.Error("the interface was removed", "link", n.name())
+	return fmt.Errorf("link %s: %w", n.name(), errLinkRemoved)
+}
+
+// name is the link's.
+func (n *node) name() string { return n.host.NICs()[0].Name() }
 
 // open builds the node from the link up.
 func (f *nodeFlags) open(e *env) (*node, error) {
@@ -66,7 +126,8 @@ func (f *nodeFlags) open(e *env) (*node, error) {
 	if f.MAC != nil && f.Link.interfaceMAC {
 		return nil, usagef("--mac %v: --link says mac=interface: give one of the two", net.HardwareAddr(f.MAC))
 	}
-	l, captured, err := f.openLink(e.lan)
+	n := &node{log: log}
+	l, err := f.openLink(e, n)
 	if err != nil {
 		return nil, err
 	}
@@ -77,63 +138,64 @@ func (f *nodeFlags) open(e *env) (*node, error) {
 	for _, gw := range f.Gateway {
 		opts = append(opts, netstack.Gateway(gw.String()))
 	}
-	host, err := netstack.New(l, opts...) // owns l now
-	if err != nil {
+	if n.host, err = netstack.New(l, opts...); err != nil { // owns l now
 		return nil, err
 	}
 	cfg := roce.Config{GoBackN: f.GoBackN}
 	if f.Congestion {
 		cfg.DCQCN = &roce.DCQCN{}
 	}
-	provider := rdmatransport.New(host, rdmatransport.RoCE(cfg))
-	dev, err := verbs.Open(provider)
-	if err != nil {
-		return nil, errors.Join(err, provider.Close(), host.Close())
+	n.provider = rdmatransport.New(n.host, rdmatransport.RoCE(cfg))
+	if n.dev, err = verbs.Open(n.provider); err != nil {
+		return nil, errors.Join(err, n.provider.Close(), n.host.Close())
 	}
-	log.Debug("node is up", "device", dev.Name(), "link", l.Name(), "mac", l.MAC().String(), "mtu", l.MTU(), "gids", host.NICs()[0].GIDs())
-	n := &node{host: host, provider: provider, dev: dev, captured: captured, log: log}
+	log.Debug("node is up", "device", n.dev.Name(), "link", l.Name(), "mac", l.MAC().String(), "mtu", l.MTU(), "gids", n.host.NICs()[0].GIDs())
+	f.hintAtForeign(log)
 	if f.Counters {
 		n.counters = e.stderr
 	}
 	return n, nil
 }
 
-// openLink opens the medium, then wraps it: the capture, if there is one, is next to the medium and has what passes
-// there, tags included.
-func (f *nodeFlags) openLink(lan *pipe.Switch) (link.Link, *capture.Link, error) {
+// openLink opens the medium of n, then wraps it: what counts packets, and the capture, are next to the medium and have what
+// passes there, tags included.
+func (f *nodeFlags) openLink(e *env, n *node) (link.Link, error) {
 	mac := net.HardwareAddr(f.MAC)
 	if mac == nil && f.Link.medium != "pipe" && !f.Link.interfaceMAC && len(f.Addr) > 0 {
 		mac = macFor(f.Addr[0].Addr())
 	}
-	l, err := f.Link.open(lan, mac, f.MTU)
+	l, err := f.Link.open(e.lan, mac, f.MTU)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if f.MTU != 0 && l.MTU() != f.MTU {
-		return nil, nil, errors.Join(fmt.Errorf("--mtu %d: %s has MTU %d: set it there, or leave --mtu out", f.MTU, l.Name(), l.MTU()), l.Close())
+		return nil, errors.Join(fmt.Errorf("--mtu %d: %s has MTU %d: set it there, or leave --mtu out", f.MTU, l.Name(), l.MTU()), l.Close())
 	}
-	var captured *capture.Link
+	if e.counted {
+		n.wire = newCountedLink(l)
+		l = n.wire
+	}
 	if f.Capture != "" {
-		if captured, err = capture.Create(l, f.Capture); err != nil {
-			return nil, nil, errors.Join(fmt.Errorf("--capture: %w", err), l.Close())
+		if n.captured, err = capture.Create(l, f.Capture); err != nil {
+			return nil, errors.Join(fmt.Errorf("--capture: %w", err), l.Close())
 		}
-		l = captured
+		l = n.captured
 	}
 	if f.Impair != nil {
 		impaired, err := impair.New(l, f.Impair.Config)
 		if err != nil {
-			return nil, nil, errors.Join(fmt.Errorf("--impair: %w", err), l.Close())
+			return nil, errors.Join(fmt.Errorf("--impair: %w", err), l.Close())
 		}
 		l = impaired
 	}
 	if f.Link.vlan != 0 {
 		tagged, err := vlan.New(l, f.Link.vlan)
 		if err != nil {
-			return nil, nil, errors.Join(fmt.Errorf("--link: %w", err), l.Close())
+			return nil, errors.Join(fmt.Errorf("--link: %w", err), l.Close())
 		}
 		l = tagged
 	}
-	return l, captured, nil
+	return l, nil
 }
 
 // macFor is a locally administered MAC address for the node that has IP address a. Neighbours keep the MAC of the last

@@ -23,6 +23,9 @@ const (
 
 	overTCP    = "TCP" // of the node's stack
 	overKernel = "kernel TCP"
+
+	// overNothing is what the results of the direct way are called: they are those of no wire protocol.
+	overNothing = "in process, direct"
 )
 
 var overRoCE, overIWARP = verbs.RoCEv2.String(), verbs.IWARP.String()
@@ -44,6 +47,7 @@ const perfMaxTime = 24 * time.Hour
 // perfPlan is one measurement, as the client tells it to the server.
 type perfPlan struct {
 	Op, Metric, Over string
+	Direct           bool // Over is of the QPs only: there are no packets
 	Size, Depth      int
 	QPs, Threads     int
 	CQMod, PostList  int
@@ -82,6 +86,8 @@ func (p *perfPlan) check() error {
 		return fmt.Errorf("no such measurement: %q %q over %q", p.Op, p.Metric, p.Over)
 	case p.Wait != waitPoll && p.Wait != waitEvent && p.Wait != waitAdaptive:
 		return fmt.Errorf("no such way to wait: %q", p.Wait)
+	case p.Direct && p.tcp():
+		return fmt.Errorf("%s is never direct", p.Over)
 	case p.Metric == perfLat && (p.QPs != 1 || p.Depth != 1 || p.Bidirectional):
 		return errors.New("lat is of one message on one QP")
 	case p.Over == overKernel && !p.Kernel.IsValid():
@@ -97,6 +103,26 @@ func (p *perfPlan) check() error {
 			p.QPs, formatSize(p.Size), p.memory(), perfMaxMemory)
 	}
 	return nil
+}
+
+// over is what a result is said to be over.
+func (p *perfPlan) over() string {
+	if p.Direct {
+		return overNothing
+	}
+	return p.Over
+}
+
+// String says what is measured.
+func (p *perfPlan) String() string {
+	s := fmt.Sprintf("%s %s over %s", p.Op, p.Metric, p.over())
+	switch {
+	case p.Direct:
+		s = fmt.Sprintf("%s %s %s", p.Op, p.Metric, p.over())
+	case p.Op == perfConnect:
+		return s
+	}
+	return s + ", " + formatSize(p.Size)
 }
 
 func (p *perfPlan) transport() verbs.Transport {

@@ -7,6 +7,7 @@ import (
 	"image/color"
 	"math"
 	"regexp"
+	"slices"
 	"strconv"
 
 	"gonum.org/v1/plot"
@@ -25,12 +26,21 @@ var perfColours = []struct {
 }{
 	{overRoCE, color.RGBA{0x1f, 0x5f, 0xbf, 0xff}, nil},
 	{overIWARP, color.RGBA{0xd9, 0x6a, 0x0b, 0xff}, nil},
+	{overNothing, color.RGBA{0x7b, 0x3f, 0xa0, 0xff}, nil},
 	{overTCP, color.RGBA{0x2d, 0x8a, 0x4e, 0xff}, []vg.Length{6, 3}},
 	{overKernel, color.RGBA{0x6b, 0x6f, 0x76, 0xff}, []vg.Length{2, 3}},
 }
 
-// plotBandwidth is bandwidth against message size.
+// has tells whether there are latencies, or bandwidths.
+func (r *perfReport) has(latency bool) bool {
+	return slices.ContainsFunc(r.Results, func(row *perfResult) bool { return (row.Metric == perfLat) == latency })
+}
+
+// plotBandwidth is bandwidth against message size; nothing if there are none.
 func (r *perfReport) plotBandwidth() (template.HTML, error) {
+	if !r.has(false) {
+		return "", nil
+	}
 	p := newPerfPlot("Message size", "Bandwidth [Gb/s]")
 	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, plot.TickerFunc(sizeTicks)
 	p.Y.Min = 0
@@ -51,7 +61,11 @@ func (r *perfReport) plotBandwidth() (template.HTML, error) {
 }
 
 // plotLatency is latency by percentile, of the smallest message: the axis stretches the percentiles that few exceed.
+// Nothing if there is none.
 func (r *perfReport) plotLatency() (template.HTML, error) {
+	if !r.has(true) {
+		return "", nil
+	}
 	smallest := math.MaxInt
 	for _, row := range r.Results {
 		if row.Metric == perfLat {

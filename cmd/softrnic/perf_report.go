@@ -5,8 +5,8 @@ import (
 	_ "embed"
 	"fmt"
 	"html/template"
-	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 )
@@ -23,6 +23,7 @@ var perfPageTemplate = template.Must(template.New("report").Funcs(template.FuncM
 type perfTable struct {
 	Title   string
 	Latency bool
+	Counted bool // the packets are
 	Rows    []perfTableRow
 }
 
@@ -45,7 +46,7 @@ func (r *perfReport) writePage(c *perfCmd) error {
 	where := "between two machines' processes"
 	if c.Loopback {
 		where = "between two nodes in one process"
-		if c.OneDevice || c.Link.medium != "pipe" {
+		if c.oneNode() {
 			where = "between two QPs of one device"
 		}
 	}
@@ -64,10 +65,12 @@ func (r *perfReport) writePage(c *perfCmd) error {
 		"Bandwidth": bandwidth,
 		"Latency":   latency,
 		"Tables":    r.tables(),
+		"Error":     r.Error,
+		"Direct":    slices.ContainsFunc(r.Results, func(row *perfResult) bool { return row.Over == overNothing }),
 	}); err != nil {
 		return err
 	}
-	return os.WriteFile(c.Report, page.Bytes(), 0o644)
+	return r.page.replace(page.Bytes())
 }
 
 // args is the command line, in short.
@@ -83,7 +86,7 @@ func (c *perfCmd) args() []string {
 		flag   string
 		v, def any
 	}{
-		{"one-device", c.OneDevice, false}, {"depth", c.Depth, 128}, {"qps", c.QPs, 1}, {"threads", c.Threads, 1},
+		{"one-device", c.OneDevice, false}, {"packets", c.Packets, false}, {"direct", c.Direct, false}, {"depth", c.Depth, 128}, {"qps", c.QPs, 1}, {"threads", c.Threads, 1},
 		{"duration", c.Duration, time.Duration(0)}, {"iters", c.Iters, int64(0)}, {"warmup", c.Warmup, 100 * time.Millisecond},
 		{"bidirectional", c.Bidirectional, false}, {"cq-mod", c.CQMod, 0}, {"post-list", c.PostList, 1},
 		{"verify", c.Verify, false}, {"mtu", c.MTU, 0},
@@ -101,11 +104,11 @@ func (c *perfCmd) args() []string {
 func (r *perfReport) tables() (all []perfTable) {
 	for i, row := range r.Results {
 		if i == 0 || r.Results[i-1].Over != row.Over || r.Results[i-1].Metric != row.Metric {
-			kind := "bandwidth"
-			if row.Metric == perfLat {
-				kind = "latency"
+			t := perfTable{Title: row.Over + " bandwidth", Latency: row.Metric == perfLat, Counted: row.Packets != nil}
+			if t.Latency {
+				t.Title = row.Over + " latency"
 			}
-			all = append(all, perfTable{Title: row.Over + " " + kind, Latency: row.Metric == perfLat})
+			all = append(all, t)
 		}
 		t := &all[len(all)-1]
 		t.Rows = append(t.Rows, perfTableRow{row, r.ratio(row)})

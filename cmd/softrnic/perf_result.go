@@ -1,9 +1,12 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -13,7 +16,8 @@ import (
 type perfResult struct {
 	Operation     string       `json:"operation"`
 	Metric        string       `json:"metric"`
-	Over          string       `json:"over"` // RoCEv2, iWARP, TCP or kernel TCP
+	Over          string       `json:"over"`                   // RoCEv2, iWARP, TCP, kernel TCP, or "in process, direct"
+	QPsOf         string       `json:"qp_transport,omitempty"` // of the QPs, if there are any
 	Size          int          `json:"message_size"`
 	QPs           int          `json:"qps"`
 	Depth         int          `json:"depth"`
@@ -31,6 +35,11 @@ type perfResult struct {
 	Allocs        float64      `json:"allocations_per_message"`
 	PeerAllocs    float64      `json:"peer_allocations_per_message,omitempty"` // of the other process, if that is another
 	Latency       *perfLatency `json:"latency_us,omitempty"`
+
+	// With --loopback, while messages went: packets on the link between the nodes in both directions, nil of the kernel's
+	// TCP, and messages that the client sent without.
+	Packets *uint64 `json:"packets,omitempty"`
+	Without uint64  `json:"messages_without_packets,omitempty"`
 }
 
 // perfLatency is in microseconds.
@@ -54,8 +63,11 @@ type perfPercentile struct {
 // result is this side's, of what it has sent.
 func (s *perfSide) result(cpu time.Duration, mallocs uint64) *perfResult {
 	p := s.plan
-	r := &perfResult{Operation: p.Op, Metric: p.Metric, Over: p.Over, Size: p.Size, QPs: p.QPs, Depth: p.Depth,
+	r := &perfResult{Operation: p.Op, Metric: p.Metric, Over: p.over(), Size: p.Size, QPs: p.QPs, Depth: p.Depth,
 		Bidirectional: p.Bidirectional, CPUSeconds: cpu.Seconds(), Mallocs: mallocs}
+	if !p.tcp() {
+		r.QPsOf = p.Over
+	}
 	peak := 0.0
 	var times *hdrhistogram.Histogram
 	for _, l := range s.lanes {
@@ -123,22 +135,46 @@ func newPerfLatency(h *hdrhistogram.Histogram) *perfLatency {
 
 // perfReport is all results of a run, as they come.
 type perfReport struct {
-	Device  string        `json:"device"`
+	Device  string        `json:"device"` // of the first results
 	PathMTU int           `json:"path_mtu"`
 	Results []*perfResult `json:"results"`
 
-	table io.Writer // nil: none
+	// Error is why there are no more results, where there was to be more.
+	Error string `json:"error,omitempty"`
+
+	device  string      // of the results that come
+	howElse string      // to measure than direct
+	table   io.Writer   // nil: none
+	page    *outputFile // nil: none
 }
 
-func newPerfReport(n *node, c *perfCmd, e *env) *perfReport {
-	r := &perfReport{Device: n.dev.Name() + " on " + n.host.NICs()[0].Name()}
-	if port, err := n.dev.QueryPort(1); err == nil {
-		r.PathMTU = port.ActiveMTU.Bytes()
-	}
+// newPerfReport opens the file that there is to be in the end.
+func newPerfReport(c *perfCmd, e *env) (r *perfReport, err error) {
+	r = &perfReport{}
 	if !c.JSON {
 		r.table = e.stdout
 	}
-	return r
+	if !c.oneNode() {
+		r.howElse = " (--packets has all go in packets)"
+	}
+	if c.Report != "" {
+		if r.page, err = openOutput(c.Report); err != nil {
+			return nil, fmt.Errorf("--report: %w", err)
+		}
+	}
+	return r, nil
+}
+
+// on says which node the next results are of.
+func (r *perfReport) on(n *node) {
+	r.device = n.dev.Name() + " on " + n.name()
+	if r.Device != "" {
+		return
+	}
+	r.Device = r.device
+	if port, err := n.dev.QueryPort(1); err == nil {
+		r.PathMTU = port.ActiveMTU.Bytes()
+	}
 }
 
 const perfRule = "---------------------------------------------------------------------------------------------------------------"
@@ -160,18 +196,22 @@ func (r *perfReport) add(row *perfResult) {
 	if l == nil {
 		l = &perfLatency{}
 	}
+	line := ""
 	switch {
 	case row.Operation == perfConnect:
-		fmt.Fprintf(r.table, " %-13d %-13.0f %-13.2f %-15.2f %-13.2f %-21.2f %-.2f\n", row.Iterations, row.Mpps*1e6, l.Min,
+		line = fmt.Sprintf(" %-13d %-13.0f %-13.2f %-15.2f %-13.2f %-21.2f %-24.2f", row.Iterations, row.Mpps*1e6, l.Min,
 			l.Typical, l.Max, l.P99, l.P999)
-		return
 	case row.Metric == perfLat:
-		fmt.Fprintf(r.table, " %-9d %-13d %-13.2f %-13.2f %-15.2f %-13.2f %-13.2f %-21.2f %-.2f\n", row.Size, row.Iterations,
+		line = fmt.Sprintf(" %-9d %-13d %-13.2f %-13.2f %-15.2f %-13.2f %-13.2f %-21.2f %-23.2f", row.Size, row.Iterations,
 			l.Min, l.Max, l.Typical, l.Avg, l.Stdev, l.P99, l.P999)
-		return
+	default:
+		line = fmt.Sprintf(" %-9d %-13d %-17.2f %-20.2f %-15.6f %-12.3f", row.Size, row.Iterations, row.GbpsPeak, row.Gbps,
+			row.Mpps, row.CPUPerGB)
 	}
-	fmt.Fprintf(r.table, " %-9d %-13d %-17.2f %-20.2f %-15.6f %-.3f\n", row.Size, row.Iterations, row.GbpsPeak, row.Gbps,
-		row.Mpps, row.CPUPerGB)
+	if row.Packets != nil {
+		line += fmt.Sprint(*row.Packets)
+	}
+	fmt.Fprintln(r.table, strings.TrimRight(line, " "))
 }
 
 // heading begins a table.
@@ -187,21 +227,30 @@ func (r *perfReport) heading(row *perfResult) {
 		kind = "Rate"
 	}
 	fmt.Fprintf(r.table, "%s\n                    %s\n", perfRule, row.title(kind))
-	fmt.Fprintf(r.table, " Device          : %s\n", r.Device)
-	if row.Over == overRoCE {
+	fmt.Fprintf(r.table, " Device          : %s\n", r.device)
+	switch row.Over {
+	case overRoCE:
 		fmt.Fprintf(r.table, " Path MTU        : %d\n", r.PathMTU)
+	case overNothing:
+		fmt.Fprintf(r.table, " QPs             : %s%s\n", row.QPsOf, r.howElse)
 	}
 	if row.Operation == perfConnect {
-		fmt.Fprintf(r.table, " At a time       : %d\n%s\n", row.QPs, perfRule)
-		fmt.Fprintln(r.table, " #connections  #/sec         t_min[usec]   t_typical[usec] t_max[usec]   99% percentile[usec]  99.9% percentile[usec]")
-		return
+		fmt.Fprintf(r.table, " At a time       : %d\n", row.QPs)
+	} else {
+		fmt.Fprintf(r.table, " Number of qps   : %d\n TX depth        : %d\n", row.QPs, row.Depth)
 	}
-	fmt.Fprintf(r.table, " Number of qps   : %d\n TX depth        : %d\n%s\n", row.QPs, row.Depth, perfRule)
-	if row.Metric == perfLat {
-		fmt.Fprintln(r.table, " #bytes    #iterations   t_min[usec]   t_max[usec]   t_typical[usec] t_avg[usec]   t_stdev[usec] 99% percentile[usec]  99.9% percentile[usec]")
-		return
+	fmt.Fprintln(r.table, perfRule)
+	columns := " #bytes    #iterations   BW peak[Gb/sec]   BW average[Gb/sec]   MsgRate[Mpps]   CPU[sec/GB]"
+	switch {
+	case row.Operation == perfConnect:
+		columns = " #connections  #/sec         t_min[usec]   t_typical[usec] t_max[usec]   99% percentile[usec]  99.9% percentile[usec]"
+	case row.Metric == perfLat:
+		columns = " #bytes    #iterations   t_min[usec]   t_max[usec]   t_typical[usec] t_avg[usec]   t_stdev[usec] 99% percentile[usec]  99.9% percentile[usec]"
 	}
-	fmt.Fprintln(r.table, " #bytes    #iterations   BW peak[Gb/sec]   BW average[Gb/sec]   MsgRate[Mpps]   CPU[sec/GB]")
+	if row.Packets != nil {
+		columns += " #packets"
+	}
+	fmt.Fprintln(r.table, columns)
 }
 
 // title is the heading of a table; TCP has no operations.
@@ -215,20 +264,32 @@ func (row *perfResult) title(kind string) string {
 	return fmt.Sprintf("%s %s Test (%s)", perfOps[row.Operation].title, kind, row.Over)
 }
 
-// finish writes what is not written line by line.
-func (r *perfReport) finish(c *perfCmd, e *env) error {
-	if c.Report != "" {
-		if err := r.writePage(c); err != nil {
-			return fmt.Errorf("--report: %w", err)
+// finish writes what is not written line by line. failed is why there is no more of it, if there was to be.
+func (r *perfReport) finish(c *perfCmd, e *env, failed error) (err error) {
+	if failed != nil {
+		r.Error = strings.ReplaceAll(failed.Error(), "\n", "; ")
+		if errors.Is(failed, context.Canceled) {
+			r.Error = "interrupted"
 		}
 	}
-	if r.table != nil {
-		if len(r.Results) > 0 {
-			fmt.Fprintln(r.table, perfRule)
+	nothing := failed != nil && len(r.Results) == 0
+	if r.page != nil {
+		if nothing {
+			err = r.page.discard()
+		} else {
+			err = r.writePage(c)
 		}
-		return nil
+		if err != nil {
+			err = fmt.Errorf("--report: %w", err)
+		}
 	}
-	enc := json.NewEncoder(e.stdout)
-	enc.SetIndent("", "  ")
-	return enc.Encode(r)
+	switch {
+	case r.table != nil && len(r.Results) > 0:
+		fmt.Fprintln(r.table, perfRule)
+	case r.table == nil && !nothing:
+		enc := json.NewEncoder(e.stdout)
+		enc.SetIndent("", "  ")
+		err = errors.Join(err, enc.Encode(r))
+	}
+	return err
 }

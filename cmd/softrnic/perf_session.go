@@ -157,18 +157,34 @@ func (s *perfSide) play(ctx context.Context, ctl *perfControl) (*perfResult, err
 	for _, l := range s.lanes {
 		l.reset()
 	}
+	packets, without := s.traffic()
 	cpu := cpuTime()
 	phase := &perfPhase{iters: s.plan.Iters, duration: s.plan.Duration}
 	if err := s.run(ctx, ctl, phase); err != nil {
 		return nil, err
 	}
 	cpu = cpuTime() - cpu
-	return s.result(cpu, phase.mallocs), nil
+	r := s.result(cpu, phase.mallocs)
+	if p, w := s.traffic(); s.node.wire != nil && s.plan.Over != overKernel {
+		p -= packets
+		r.Packets, r.Without = &p, w-without
+	}
+	return r, nil
+}
+
+// traffic is how many packets the node's link has had, if they are counted, and how many messages the node has sent without.
+func (s *perfSide) traffic() (packets, without uint64) {
+	if s.node.wire == nil {
+		return 0, 0
+	}
+	counters := s.node.provider.Counters()
+	return s.node.wire.packets.Load(), counters["direct_msgs"] + counters["iwarp_direct_msgs"]
 }
 
 // perfSide is one side of a measurement.
 type perfSide struct {
 	perfEnds
+	node  *node
 	plan  *perfPlan
 	lanes []perfLane
 }
@@ -209,17 +225,17 @@ func newPerfSide(n *node, p *perfPlan, client bool) (*perfSide, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &perfSide{ends, p, ends.lanes()}, nil
+		return &perfSide{ends, n, p, ends.lanes()}, nil
 	}
 	if p.tcp() {
 		ends := newPerfTCP(n, p, client)
-		return &perfSide{ends, p, ends.lanes()}, nil
+		return &perfSide{ends, n, p, ends.lanes()}, nil
 	}
 	ends, err := newPerfRDMA(n, p, client)
 	if err != nil {
 		return nil, err
 	}
-	return &perfSide{ends, p, ends.lanes()}, nil
+	return &perfSide{ends, n, p, ends.lanes()}, nil
 }
 
 // sent is what this side has sent on each connection since it was made.

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -50,6 +51,40 @@ func checkRow(t *testing.T, row *perfResult, op, metric string, size int, messag
 	}
 }
 
+// overs are the results' labels, in order, each once.
+func (r *perfReport) overs() string {
+	var all []string
+	for _, row := range r.Results {
+		if !slices.Contains(all, row.Over) {
+			all = append(all, row.Over)
+		}
+	}
+	return strings.Join(all, "; ")
+}
+
+// checkTraffic checks, of a row of --loopback, that what is labelled with a wire protocol has gone in its packets, each byte of
+// it, and what is labelled as direct without.
+func checkTraffic(t *testing.T, row *perfResult) {
+	t.Helper()
+	if row.Packets == nil {
+		t.Fatalf("the packets are not counted: %+v", row)
+	}
+	packets, bytes := *row.Packets, uint64(row.Iterations)*uint64(row.Size)
+	switch row.Over {
+	case "in process, direct":
+		// The sides arrange the measurement in packets.
+		if row.Without < uint64(row.Iterations) || packets > 100 {
+			t.Errorf("%d messages, of which %d without packets, and %d packets: %+v", row.Iterations, row.Without, packets, row)
+		}
+	case "RoCEv2", "iWARP":
+		if row.Without != 0 || packets*4200 < bytes || row.QPsOf != row.Over {
+			t.Errorf("%d messages, of which %d without packets, and %d packets: %+v", row.Iterations, row.Without, packets, row)
+		}
+	default:
+		t.Errorf("over %q", row.Over)
+	}
+}
+
 func TestPerf(t *testing.T) {
 	for op := range perfOps {
 		for _, metric := range []string{perfBW, perfLat, perfRate} {
@@ -59,11 +94,12 @@ func TestPerf(t *testing.T) {
 					size = 8
 				}
 				r := runPerf(t, fmt.Sprintf("%s %s --loopback --verify --size %d --iters 300 --transport rocev2,iwarp", op, metric, size))
-				if len(r.Results) != 2 || r.Results[0].Over != "RoCEv2" || r.Results[1].Over != "iWARP" || r.PathMTU != 4096 {
-					t.Fatalf("%+v", r)
+				if r.overs() != "RoCEv2; iWARP; in process, direct" || r.PathMTU != 4096 {
+					t.Fatalf("%s: %+v", r.overs(), r)
 				}
 				for _, row := range r.Results {
 					checkRow(t, row, op, metric, size, 300)
+					checkTraffic(t, row)
 					every := op != perfWrite && !(op == perfAtomic && metric == perfLat)
 					if every && row.Verified < 300 {
 						t.Errorf("%d of 300 messages are verified", row.Verified)
@@ -78,7 +114,8 @@ func TestPerf(t *testing.T) {
 func TestPerfManyWays(t *testing.T) {
 	for _, args := range []string{
 		"--qps 5 --threads 2 --cq-mod 7 --depth 9 --post-list 4 --bidirectional --size 1 --size 4097",
-		"--qps 2 --depth 1 --post-list 3 --size 70000",
+		"--qps 2 --depth 1 --size 70000",
+		"--qps 2 --depth 5 --post-list 5 --size 70000",
 		"--one-device --bidirectional --depth 16 --size 8",
 		"--qps 3 --depth 2 --cq-mod 2 --bidirectional --size 100",
 	} {
@@ -107,9 +144,9 @@ func TestPerfManyWays(t *testing.T) {
 
 func TestPerfForATime(t *testing.T) {
 	for _, args := range []string{"write bw --cq-mod 16 --bidirectional", "send bw --qps 3", "read lat", "send lat", "write lat"} {
-		r := runPerf(t, args+" --loopback --verify --duration 5ms --tcp --transport iwarp,rocev2")
-		if len(r.Results) != 4 || r.Results[2].Over != overTCP || r.Results[3].Over != overKernel {
-			t.Fatalf("%s: %+v", args, r)
+		r := runPerf(t, args+" --loopback --packets --verify --duration 5ms --tcp --transport iwarp,rocev2")
+		if r.overs() != "iWARP; RoCEv2; TCP; kernel TCP" {
+			t.Fatalf("%s: %s", args, r.overs())
 		}
 		for _, row := range r.Results {
 			words := strings.Fields(args)
@@ -164,7 +201,7 @@ func TestPerfCounters(t *testing.T) {
 }
 
 func TestPerfAllSizes(t *testing.T) {
-	r := runPerf(t, "write bw --loopback --all --iters 2")
+	r := runPerf(t, "write bw --loopback --packets --all --iters 2")
 	if len(r.Results) != 23 || r.Results[0].Size != 2 || r.Results[22].Size != 8<<20 {
 		t.Errorf("%d rows: %+v", len(r.Results), r)
 	}
@@ -233,9 +270,9 @@ func TestPerfUsage(t *testing.T) {
 		"perf send bw --loopback --qps 100000":                "--qps 100000",
 		"perf send bw --loopback --duration 1s -n 3":          "give one of the two",
 		"perf connect bw --loopback":                          "connect has rate only",
-		"perf connect rate --loopback --size 8":               "connect has rate only",
+		"perf connect rate --loopback --size 8":               "leave out --size",
 		"perf send bw --loopback --kernel-tcp 127.0.0.1":      "--kernel-tcp is the client's",
-		"perf send lat --loopback --bidirectional":            "one message on one QP",
+		"perf send lat --loopback --bidirectional":            "one message at a time on one QP",
 		"perf send bw --one-device --link tap:x":              "--loopback",
 		"perf send bw --link tap:x --report f":                "--report is the client's",
 		"perf send bw --loopback --transport ib":              "give rocev2 or iwarp",
@@ -268,8 +305,8 @@ func TestPerfReport(t *testing.T) {
 	dir := t.TempDir()
 	page, profile := filepath.Join(dir, "report.html"), filepath.Join(dir, "cpu.pprof")
 	r := runPerf(t, "read bw --loopback --iters 40 --size 2 --size 70000 --report "+page+" --pprof "+profile)
-	if len(r.Results) != 4*2+4 {
-		t.Errorf("%d rows, want 4 protocols with 2 bandwidths and a latency each", len(r.Results))
+	if len(r.Results) != 5*2+5 {
+		t.Errorf("%d rows, want 5 ways with 2 bandwidths and a latency each", len(r.Results))
 	}
 	b, err := os.ReadFile(page)
 	if err != nil {
@@ -293,7 +330,7 @@ func TestPerfReport(t *testing.T) {
 			}
 		}
 	}
-	if elements["svg"] != 2 || elements["table"] != 8 || elements["path"] < 8 || elements["script"]+elements["link"] > 0 {
+	if elements["svg"] != 2 || elements["table"] != 10 || elements["path"] < 8 || elements["script"]+elements["link"] > 0 {
 		t.Errorf("elements: %v", elements)
 	}
 	for _, never := range []string{"http:", "https:", "url(", "@import"} {
@@ -301,7 +338,8 @@ func TestPerfReport(t *testing.T) {
 			t.Errorf("the page has %q", never)
 		}
 	}
-	for _, want := range []string{"RoCEv2", "iWARP", "kernel TCP", "RDMA_Read", "µs"} {
+	for _, want := range []string{"RoCEv2 bandwidth", "iWARP latency", "in process, direct bandwidth", "is no wire protocol", "--packets",
+		"<th>packets</th>", "kernel TCP", "RDMA_Read", "µs"} {
 		if !strings.Contains(string(b), want) {
 			t.Errorf("the page lacks %q", want)
 		}

@@ -25,7 +25,7 @@ type pingpongCmd struct {
 type pingpongFlags struct {
 	Server string `arg:"" optional:"" help:"Address or name of the server. Without it, be the server and wait for a client."`
 
-	Port    uint16 `short:"p" default:"18515" help:"TCP port to meet on. Default: 18515."`
+	Port    uint16 `short:"p" type:"port" default:"18515" help:"TCP port to meet on. Default: 18515."`
 	IBPort  uint8  `short:"i" name:"ib-port" default:"1" help:"Port of the RDMA device. Default: 1."`
 	Size    int    `short:"s" default:"${size}" placeholder:"BYTES" help:"Message size. Default: ${size}."`
 	RxDepth int    `short:"r" name:"rx-depth" default:"500" help:"Receives to post at a time. Default: 500."`
@@ -72,12 +72,14 @@ func (c *pingpongFlags) Validate() error {
 }
 
 // run plays.
-func (c *pingpongFlags) run(ctx context.Context, e *env, k pingpongKind) (err error) {
-	n, err := c.openForPeer(e)
-	if err != nil {
-		return err
+func (c *pingpongFlags) run(ctx context.Context, e *env, k pingpongKind) error {
+	return c.runForPeer(ctx, e, func(ctx context.Context, n *node) error { return c.pingpong(ctx, e, n, k) })
+}
+
+func (c *pingpongFlags) pingpong(ctx context.Context, e *env, n *node, k pingpongKind) (err error) {
+	if c.Server == "" {
+		c.hintWithoutAddr(n)
 	}
-	defer func() { err = errors.Join(err, n.Close()) }()
 	p, err := newPinger(n, c, k)
 	if err != nil {
 		return err
@@ -102,14 +104,6 @@ func (c *pingpongFlags) run(ctx context.Context, e *env, k pingpongKind) (err er
 		return checkPages(p.message(p.first), os.Getpagesize(), p.filler)
 	}
 	return nil
-}
-
-// openForPeer opens the node.
-func (f *nodeFlags) openForPeer(e *env) (*node, error) {
-	if f.Link.medium == "pipe" && e.lan == nil {
-		return nil, usagef("pingpong needs a peer, and no other program can be on a pipe: give --link tap:NAME or packet:INTERFACE")
-	}
-	return f.open(e)
 }
 
 // meet exchanges addresses with the peer and connects the QPs.

@@ -16,7 +16,7 @@ import (
 type pingpongXSRQ struct {
 	Server string `arg:"" optional:"" help:"Address or name of the server. Without it, be the server and wait for clients."`
 
-	Port     uint16 `short:"p" default:"18515" help:"TCP port to meet on. Default: 18515."`
+	Port     uint16 `short:"p" type:"port" default:"18515" help:"TCP port to meet on. Default: 18515."`
 	IBPort   uint8  `short:"i" name:"ib-port" default:"1" help:"Port of the RDMA device. Default: 1."`
 	Size     int    `short:"s" default:"4096" placeholder:"BYTES" help:"Message size. Default: 4096."`
 	Clients  int    `short:"c" default:"1" help:"Clients that the server waits for. Default: 1."`
@@ -57,12 +57,14 @@ func (c *pingpongXSRQ) Validate() error {
 }
 
 // Run plays.
-func (c *pingpongXSRQ) Run(ctx context.Context, e *env) (err error) {
-	n, err := c.openForPeer(e)
-	if err != nil {
-		return err
+func (c *pingpongXSRQ) Run(ctx context.Context, e *env) error {
+	return c.runForPeer(ctx, e, func(ctx context.Context, n *node) error { return c.play(ctx, e, n) })
+}
+
+func (c *pingpongXSRQ) play(ctx context.Context, e *env, n *node) (err error) {
+	if c.Server == "" {
+		c.hintWithoutAddr(n)
 	}
-	defer func() { err = errors.Join(err, n.Close()) }()
 	x, err := newXSRQ(n, c)
 	if err != nil {
 		return err

@@ -16,12 +16,12 @@ import (
 
 // rpingCmd is rping: its options, defaults, output, and its bytes on the wire.
 type rpingCmd struct {
-	Server bool `short:"s" xor:"side" required:"" help:"Be the server."`
-	Client bool `short:"c" xor:"side" required:"" help:"Be the client; needs -a."`
+	Server bool `short:"s" xor:"side" help:"Be the server."`
+	Client bool `short:"c" xor:"side" help:"Be the client; needs -a."`
 
 	Address    string  `short:"a" placeholder:"ADDRESS" help:"Server: the address to listen on. Client: the server's address or name. Default: all of the node's."`
 	Source     *ipAddr `short:"I" placeholder:"IP" help:"Client: the address to connect from."`
-	Port       uint16  `short:"p" default:"7174" help:"Port in the RDMA TCP port space. Default: 7174."`
+	Port       uint16  `short:"p" type:"port" default:"7174" help:"Port in the RDMA TCP port space. Default: 7174."`
 	Size       int     `short:"S" default:"64" placeholder:"BYTES" help:"Ping size, 26 to 65535. Default: 64."`
 	Count      int     `short:"C" default:"0" help:"Client: pings to send. Default: no end."`
 	Verbose    bool    `short:"v" help:"Print the ping data."`
@@ -35,7 +35,7 @@ type rpingCmd struct {
 
 // Help implements kong.HelpProvider.
 func (*rpingCmd) Help() string {
-	return `The client offers a buffer with text, the server READs it and WRITEs it back into another. Either may be the real rping
+	return `Either -s (the server) or -c -a ADDRESS (a client) must be given. The client offers a buffer with text, the server READs it and WRITEs it back into another. Either may be the real rping
 (from rdmacm-utils).
 
   softrnic rping -s --link tap:rnic0,bridge=br0 --addr 10.0.0.9/24        here
@@ -51,6 +51,8 @@ const (
 // AfterApply is the check after parsing: the name Validate, which kong knows too, is a flag here.
 func (c *rpingCmd) AfterApply() error {
 	switch {
+	case !c.Server && !c.Client:
+		return usagef("give -s (to be the server) or -c -a ADDRESS (to be the client)")
 	case c.Size < minPing || c.Size > maxPing:
 		return usagef("--size %d: give %d to %d", c.Size, minPing, maxPing)
 	case c.Count < 0:
@@ -62,22 +64,17 @@ func (c *rpingCmd) AfterApply() error {
 }
 
 // Run pings, or answers.
-func (c *rpingCmd) Run(ctx context.Context, e *env) (err error) {
-	if c.Link.medium == "pipe" && e.lan == nil {
-		return usagef("rping needs a peer, and no other program can be on a pipe: give --link tap:NAME or packet:INTERFACE")
-	}
+func (c *rpingCmd) Run(ctx context.Context, e *env) error {
 	if c.Debug {
 		c.Log = slog.LevelDebug
 	}
-	n, err := c.open(e)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, n.Close()) }()
-	if c.Client {
-		return c.ping(ctx, e, n)
-	}
-	return c.serve(ctx, e, n)
+	return c.runForPeer(ctx, e, func(ctx context.Context, n *node) error {
+		if c.Client {
+			return c.ping(ctx, e, n)
+		}
+		c.hintWithoutAddr(n)
+		return c.serve(ctx, e, n)
+	})
 }
 
 func (c *rpingCmd) ping(ctx context.Context, e *env, n *node) (err error) {

@@ -179,14 +179,19 @@ func TestRpingInterrupted(t *testing.T) {
 
 func TestRpingUsage(t *testing.T) {
 	for args, want := range map[string]string{
-		"rping --addr 10.0.0.1/24":                         "--server or --client",
+		"rping --addr 10.0.0.1/24":                         "give -s (to be the server) or -c -a ADDRESS",
 		"rping -s -c":                                      "can't be used together",
 		"rping -c":                                         "give -a ADDRESS",
 		"rping -s -S 25":                                   "give 26 to 65535",
 		"rping -s -S 65536":                                "give 26 to 65535",
 		"rping -c -a 10.0.0.1 --count=-1":                  "give 0",
 		"serve --max-size 0 --link tap:x":                  "give 1 to",
-		"rping -s -p 99999":                                "99999",
+		"serve --rping-port 0":                             "--rping-port: 0: give 1 to 65535",
+		"serve --pingpong-port x":                          "--pingpong-port: x: give 1 to 65535",
+		"serve --pingpong-port 7174":                       "--pingpong-port 7174 is --rping-port too",
+		"rping -s -p 0":                                    "--port: 0: give 1 to 65535",
+		"mckey --addr 10.0.0.1/24":                         "with -m, such as -m 239.1.2.3",
+		"rping -s -p 99999":                                "99999: give 1 to 65535",
 		"rping -s --transport ib":                          "give rocev2 or iwarp",
 		"rping -c -a 10.0.0.1 --link packet:x -I nonsense": "no IP address",
 	} {

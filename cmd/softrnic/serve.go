@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,8 +18,8 @@ import (
 
 // serveCmd is a node that answers whatever a lab's other machines try on it.
 type serveCmd struct {
-	RpingPort    uint16        `default:"7174" help:"Port of rping. Default: 7174."`
-	PingpongPort uint16        `default:"18515" help:"TCP port of ibv_rc_pingpong. Default: 18515."`
+	RpingPort    uint16        `type:"port" default:"7174" help:"Port of rping. Default: 7174."`
+	PingpongPort uint16        `type:"port" default:"18515" help:"TCP port of ibv_rc_pingpong. Default: 18515."`
 	PathMTU      int           `name:"path-mtu" default:"1024" enum:"256,512,1024,2048,4096" placeholder:"BYTES" help:"Path MTU of ping-pongs, the client's -m: 256, 512, 1024, 2048 or 4096. Default: 1024."`
 	MaxSize      int           `default:"1048576" placeholder:"BYTES" help:"Largest message of a ping-pong. Default: 1048576."`
 	Transport    []transport   `default:"rocev2,iwarp" placeholder:"PROTOCOL" help:"Wire protocols of rping: rocev2, iwarp. Default: both. Ping-pongs are RoCEv2."`
@@ -42,20 +43,20 @@ func (c *serveCmd) Validate() error {
 	if c.MaxSize < 1 || c.MaxSize > 1<<30 {
 		return fmt.Errorf("--max-size %d: give 1 to %d", c.MaxSize, 1<<30)
 	}
+	if c.PingpongPort == c.RpingPort && slices.Contains(c.Transport, transport{verbs.IWARP}) {
+		return fmt.Errorf("--pingpong-port %d is --rping-port too: over iWARP rping needs a TCP port of its own: give another", c.PingpongPort)
+	}
 	return nil
 }
 
 // Run serves until ctx ends, which is what it is to do.
-func (c *serveCmd) Run(ctx context.Context, e *env) (err error) {
-	if c.Link.medium == "pipe" && e.lan == nil {
-		return usagef("serve needs peers, and no other program can be on a pipe: give --link tap:NAME or packet:INTERFACE")
-	}
+func (c *serveCmd) Run(ctx context.Context, e *env) error {
 	c.Log = min(c.Log, slog.LevelInfo)
-	n, err := c.open(e)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, n.Close()) }()
+	return c.runForPeer(ctx, e, c.serve)
+}
+
+func (c *serveCmd) serve(ctx context.Context, n *node) error {
+	c.hintWithoutAddr(n)
 	s := &server{serveCmd: c, node: n}
 	cfg := &rdmacm.Config{Backlog: rpingBacklog}
 	for _, t := range c.Transport {
@@ -63,11 +64,11 @@ func (c *serveCmd) Run(ctx context.Context, e *env) (err error) {
 	}
 	rping, err := rdmacm.Listen(n.dev, fmt.Sprintf(":%d", c.RpingPort), cfg)
 	if err != nil {
-		return err
+		return fmt.Errorf("--rping-port %d: %w", c.RpingPort, err)
 	}
 	pingpong, err := n.host.ListenStream(netip.AddrPortFrom(netip.Addr{}, c.PingpongPort))
 	if err != nil {
-		return errors.Join(err, rping.Close())
+		return errors.Join(fmt.Errorf("--pingpong-port %d: %w", c.PingpongPort, err), rping.Close())
 	}
 	n.log.Info("serving", "addrs", n.host.NICs()[0].GIDs(), "rping", c.RpingPort, "pingpong", c.PingpongPort)
 

@@ -71,6 +71,9 @@ func (h *Host) ListenStream(laddr netip.AddrPort) (stack.StreamListener, error) 
 	}
 	l, terr := h.listen(local, proto)
 	if terr != nil {
+		if !laddr.Addr().IsValid() {
+			return nil, fmt.Errorf("listen tcp :%d: %w", laddr.Port(), streamError(terr))
+		}
 		return nil, fmt.Errorf("listen tcp %v: %w", laddr, streamError(terr))
 	}
 	return l, nil

@@ -7,7 +7,6 @@ import (
 	"context"
 	"io"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -17,13 +16,7 @@ import (
 
 // TestPingpongXSRQ: two programs, each with a TAP of its own in one bridge, over XRC. No kernel device has that.
 func TestPingpongXSRQ(t *testing.T) {
-	linktest.Root(t)
-	linktest.TUN(t)
-	program := filepath.Join(t.TempDir(), "softrnic")
-	if out, err := exec.Command("go", "build", "-o", program, "github.com/softrnic/softrnic/cmd/softrnic").CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
-	linktest.Namespace(t)
+	program := softrnic(t)
 	linktest.Bridge(t, "br0", mtu)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
