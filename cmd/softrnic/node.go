@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -59,6 +60,8 @@ type node struct {
 	wire     *countedLink  // nil where env does not ask for it
 	counters io.Writer     // nil without --counters
 	log      *slog.Logger
+
+	sayRemoved sync.Once
 }
 
 // run opens the node for as long as do takes. The context that do is given ends when the node can be of no more use, and
@@ -69,15 +72,21 @@ func (f *nodeFlags) run(ctx context.Context, e *env, do func(context.Context, *n
 		return err
 	}
 	defer func() { err = errors.Join(err, n.Close()) }()
-	if n.host.NICs()[0].State() == stack.LinkRemoved { // before there was anybody to be told
-		return n.removed()
+	working, cancel := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	watching.Go(func() { n.watch(working, cancel) })
+	defer func() {
+		cancel()
+		watching.Wait() // what has happened is logged
+	}()
+	if n.removed() != nil { // perhaps before there was anybody to be told
+		cancel()
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	go n.watch(ctx, cancel)
-	err = do(ctx, n)
-	if why := context.Cause(ctx); errors.Is(why, errLinkRemoved) {
-		return why
+	err = do(working, n)
+	if err != nil || working.Err() != nil && ctx.Err() == nil {
+		if removed := n.removed(); removed != nil { // whatever else has failed for it
+			return removed
+		}
 	}
 	return err
 }
@@ -90,18 +99,17 @@ func (f *nodeFlags) runForPeer(ctx context.Context, e *env, do func(context.Cont
 	return f.run(ctx, e, do)
 }
 
-// errLinkRemoved is the end of a node.
-var errLinkRemoved = errors.New("the interface was removed")
-
 // watch logs what happens to the node's port, and calls end when its link is gone for good.
-func (n *node) watch(ctx context.Context, end func(error)) {
+func (n *node) watch(ctx context.Context, end func()) {
 	for {
 		e, err := n.dev.GetAsyncEvent(ctx)
 		switch {
 		case err != nil:
 			return
 		case e.Type == verbs.EventDeviceFatal:
-			end(n.removed())
+			if n.removed() != nil { // otherwise the node is being closed
+				end()
+			}
 			return
 		case e.Type == verbs.EventPortErr:
 			n.log.Warn("the port is down", "event", e.Type, "link", n.name(), "state", n.host.NICs()[0].State())
@@ -111,10 +119,13 @@ func (n *node) watch(ctx context.Context, end func(error)) {
 	}
 }
 
-// removed logs that the node's link is gone for good, and returns the error that says so.
+// removed is the error of a node whose link is gone for good, and nil otherwise. The first time it is logged.
 func (n *node) removed() error {
-	n.log.Error("the interface was removed", "link", n.name())
-	return fmt.Errorf("link %s: %w", n.name(), errLinkRemoved)
+	if n.host.NICs()[0].State() != stack.LinkRemoved {
+		return nil
+	}
+	n.sayRemoved.Do(func() { n.log.Error("the interface was removed", "link", n.name()) })
+	return fmt.Errorf("link %s: the interface was removed", n.name())
 }
 
 // name is the link's.

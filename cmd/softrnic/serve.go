@@ -72,14 +72,17 @@ func (c *serveCmd) serve(ctx context.Context, n *node) error {
 	}
 	n.log.Info("serving", "addrs", n.host.NICs()[0].GIDs(), "rping", c.RpingPort, "pingpong", c.PingpongPort)
 
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	context.AfterFunc(ctx, func() { _ = pingpong.Close() })
-	s.work.Go(func() { defer cancel(); s.rpings(ctx, rping) })
-	s.work.Go(func() { defer cancel(); s.pingpongs(ctx, pingpong) })
+	serving, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	context.AfterFunc(serving, func() { _ = pingpong.Close() })
+	s.work.Go(func() { cancel(s.rpings(serving, rping)) })
+	s.work.Go(func() { cancel(s.pingpongs(serving, pingpong)) })
 	s.work.Wait()
 	n.log.Info("stopped")
-	return rping.Close()
+	if ctx.Err() == nil { // nobody has asked for it
+		err = context.Cause(serving)
+	}
+	return errors.Join(err, rping.Close())
 }
 
 // server is a node that serves.
@@ -101,11 +104,12 @@ func (s *server) ended(ctx context.Context, log *slog.Logger, err error, args ..
 	}
 }
 
-func (s *server) rpings(ctx context.Context, l *rdmacm.Listener) {
+// rpings answers rpings until it fails to hear of one.
+func (s *server) rpings(ctx context.Context, l *rdmacm.Listener) error {
 	for {
 		r, err := l.Request(ctx)
 		if err != nil {
-			return
+			return err
 		}
 		s.work.Go(func() {
 			log := s.node.log.With("service", "rping", "peer", r.PeerAddr(), "transport", r.Transport())
@@ -116,11 +120,12 @@ func (s *server) rpings(ctx context.Context, l *rdmacm.Listener) {
 	}
 }
 
-func (s *server) pingpongs(ctx context.Context, l net.Listener) {
+// pingpongs answers ping-pongs until it fails to hear of one.
+func (s *server) pingpongs(ctx context.Context, l net.Listener) error {
 	for {
 		conn, err := l.Accept()
 		if err != nil {
-			return
+			return err
 		}
 		s.work.Go(func() {
 			log := s.node.log.With("service", "pingpong", "peer", conn.RemoteAddr())
