@@ -108,7 +108,7 @@ func run(ctx context.Context, args []string, e *env) int {
 	case exited:
 		return exitOK
 	case err != nil:
-		return e.fail(usageError{fmt.Errorf("%w%s (softrnic --help explains)", err, commandsFor(err))})
+		return e.fail(badUsage(err))
 	}
 	if err = cmd.Run(); err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		err = errors.New("interrupted")
@@ -116,24 +116,25 @@ func run(ctx context.Context, args []string, e *env) int {
 	return e.fail(err)
 }
 
-// commandsFor lists the commands where an error is that of one that does not exist.
-func commandsFor(err error) string {
+// badUsage is an error of parsing, with the way to help, and with the commands that there are where one is not.
+func badUsage(err error) error {
 	failed := (*kong.ParseError)(nil)
-	if !errors.As(err, &failed) || !strings.HasPrefix(err.Error(), "unexpected argument") {
-		return ""
+	if !errors.As(err, &failed) {
+		return usageError{err}
 	}
 	node := failed.Context.Selected()
 	if node == nil {
 		node = failed.Context.Model.Node
 	}
-	var names []string
+	var commands []string
 	for _, child := range node.Children {
-		names = append(names, child.Name)
+		commands = append(commands, child.Name)
 	}
-	if len(names) == 0 {
-		return ""
+	if unknown := "unexpected argument"; strings.HasPrefix(err.Error(), unknown) && len(commands) > 0 {
+		what, _, _ := strings.Cut(err.Error(), ", did you mean")
+		err = fmt.Errorf("%s: the commands are %s", what, strings.Join(commands, ", "))
 	}
-	return ": the commands are " + strings.Join(names, ", ")
+	return usageError{fmt.Errorf("%w (%s --help explains)", err, node.FullPath())}
 }
 
 // mappers are how flags of these types are read.

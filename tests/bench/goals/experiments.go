@@ -70,16 +70,16 @@ func experiments() (all []*experiment) {
 	}
 	for _, t := range transports {
 		for _, bytes := range []int{small, memory} {
-			add("WRITE 64 KiB in process, RoCEv2 and iWARP", inProcess(t, bytes))
+			add("WRITE 64 KiB in process, direct", inProcess(t, bytes))
 		}
 	}
 	for _, t := range transports {
-		add("WRITE 8 bytes in process, one goroutine a side", rateInProcess(t))
+		add("WRITE 8 bytes in process, direct, one goroutine a side", rateInProcess(t))
 	}
 	add("WRITE 8 bytes, RoCEv2, TAP, 8 QPs", rateOverTAP())
 	add("SEND 8 bytes, half round trip, TAP, polling", latencyOverTAP())
 	for _, t := range transports {
-		add("SEND 8 bytes, half round trip, in process", latencyInProcess(t))
+		add("SEND 8 bytes, half round trip, in process, direct", latencyInProcess(t))
 	}
 	for _, op := range ops {
 		add("WRITE, SEND, READ 64 KiB, delay 100 µs, 1 % loss between SoftRNICs", lossy(op, "1", "between SoftRNICs"))
@@ -198,14 +198,14 @@ func iwarp(mtu int, op string) *experiment {
 
 // inProcess compares with a copy of as much memory.
 func inProcess(transport string, bytes int) *experiment {
-	r := &row{What: fmt.Sprintf("WRITE 64 KiB, %s, in process, %d KiB on each side", transport, bytes>>10), Goal: 0.7, Unit: "Gbit/s",
+	r := &row{What: fmt.Sprintf("WRITE 64 KiB, in process, direct, of %s QPs, %d KiB on each side", transport, bytes>>10), Goal: 0.7, Unit: "Gbit/s",
 		Against: "one memory copy"}
 	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
 		y, err := l.yardstick(ctx, "copy", "-size", strconv.Itoa(small), "-memory", strconv.Itoa(bytes))
 		if err != nil {
 			return err
 		}
-		p, err := l.loopback(ctx, "write", "bw", "--transport", strings.ToLower(transport), "--size", strconv.Itoa(small), "--buffer", strconv.Itoa(bytes))
+		p, err := l.loopback(ctx, "write", "bw", "--direct", "--transport", strings.ToLower(transport), "--size", strconv.Itoa(small), "--buffer", strconv.Itoa(bytes))
 		if err != nil {
 			return err
 		}
@@ -215,9 +215,9 @@ func inProcess(transport string, bytes int) *experiment {
 }
 
 func rateInProcess(transport string) *experiment {
-	r := &row{What: "WRITE 8 bytes, " + transport + ", in process, one goroutine a side", Goal: 3, Unit: "M/s", only: true}
+	r := &row{What: "WRITE 8 bytes, in process, direct, of " + transport + " QPs, one goroutine a side", Goal: 3, Unit: "M/s", only: true}
 	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
-		p, err := l.loopback(ctx, "write", "rate", "--transport", strings.ToLower(transport))
+		p, err := l.loopback(ctx, "write", "rate", "--direct", "--transport", strings.ToLower(transport))
 		if err != nil {
 			return err
 		}
@@ -258,9 +258,9 @@ func latencyOverTAP() *experiment {
 }
 
 func latencyInProcess(transport string) *experiment {
-	r := &row{What: "SEND 8 bytes, " + transport + ", in process, half round trip", Goal: 1, AtMost: true, Unit: "µs", only: true}
+	r := &row{What: "SEND 8 bytes, in process, direct, of " + transport + " QPs, half round trip", Goal: 1, AtMost: true, Unit: "µs", only: true}
 	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
-		p, err := l.loopback(ctx, append([]string{"send", "lat", "--transport", strings.ToLower(transport)}, polling...)...)
+		p, err := l.loopback(ctx, append([]string{"send", "lat", "--direct", "--transport", strings.ToLower(transport)}, polling...)...)
 		if err != nil {
 			return err
 		}
@@ -309,7 +309,7 @@ func allocations() (all []*experiment) {
 		return steady(ctx, l, overPacket, args)
 	}
 	inside := func(ctx context.Context, l *lab, args ...string) ([]perfResult, error) {
-		return l.loopback(ctx, args...)
+		return l.loopback(ctx, append(args, "--direct")...)
 	}
 	where := []struct {
 		name, transport string
@@ -317,7 +317,7 @@ func allocations() (all []*experiment) {
 	}{
 		{"RoCEv2, TAP", "rocev2", onTAP}, {"iWARP, TAP", "iwarp", onTAP},
 		{"RoCEv2, AF_PACKET", "rocev2", onPacket},
-		{"RoCEv2, in process", "rocev2", inside}, {"iWARP, in process", "iwarp", inside},
+		{"in process, direct, of RoCEv2 QPs", "rocev2", inside}, {"in process, direct, of iWARP QPs", "iwarp", inside},
 	}
 	for _, w := range where {
 		r := &row{What: "allocations per message, most of WRITE, SEND and READ of 8 bytes and 64 KiB, " + w.name, Goal: 0.01, AtMost: true, Unit: "", only: true}
