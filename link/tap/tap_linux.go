@@ -207,9 +207,17 @@ func (c *config) checkAsAsked() error {
 	}
 	if len(is) > 0 {
 		return fmt.Errorf("tap %s: the interface was there before, so it is left as it is; but it %s: first run, as root: ip link set dev %s %s",
-			c.name, strings.Join(is, " and "), c.name, strings.Join(set, " "))
+			c.name, and(is), c.name, strings.Join(set, " "))
 	}
 	return c.checkUsable(at)
+}
+
+// and is "a", "a and b" or "a, b and c".
+func and(parts []string) string {
+	if last := len(parts) - 1; last > 0 {
+		return strings.Join(parts[:last], ", ") + " and " + parts[last]
+	}
+	return parts[0]
 }
 
 // inMaster says what an interface is in.

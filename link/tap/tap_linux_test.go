@@ -186,7 +186,7 @@ func TestInterfaceThatWasThereStays(t *testing.T) {
 			}
 		}
 		try("but it is down: first run, as root: ip link set dev theirs0 up")
-		try("it has MTU 1500 and is in no bridge and is down: first run, as root: ip link set dev theirs0 mtu 4200 master br0 up",
+		try("it has MTU 1500, is in no bridge and is down: first run, as root: ip link set dev theirs0 mtu 4200 master br0 up",
 			WithMTU(4200), WithBridge("br0"))
 		if err := netlink.LinkSetUp(tt); err != nil {
 			t.Fatal(err)
