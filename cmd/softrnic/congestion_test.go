@@ -11,7 +11,7 @@ import (
 func TestCongestion(t *testing.T) {
 	for _, on := range []bool{false, true} {
 		t.Run(fmt.Sprint(on), func(t *testing.T) {
-			args := "perf write bw --loopback --iters 300 --warmup 1ms --link pipe,vlan=7 --impair out.rate=1gbit,out.ecn=10kb --log-level debug --counters"
+			args := "perf write bw --loopback --iters 50 --warmup 1ms --link pipe,vlan=7 --impair out.rate=100mbit,out.ecn=10kb --log-level debug --counters"
 			if on {
 				args += " --congestion"
 			}

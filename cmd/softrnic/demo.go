@@ -33,9 +33,9 @@ func (*demoCmd) Help() string {
 kind of work request against node B's memory. All of the data is random and different in each message, and its SHA-256 at the
 destination is compared with that at the source; the exit code is 1 if any message does not arrive as it was sent.
 
-Over RoCEv2 and iWARP all of it goes in packets, as between machines, and the packets on the link are counted, those of both
-nodes. Nodes of one process can do without: "in process, direct" is two more, on a link that they know to be in one process,
-so that messages are copied from memory to memory, and no wire protocol has a part in it.
+Over RoCEv2 and iWARP everything goes in packets, as between machines, and the packets on the link are counted, those of both
+nodes. Nodes of one process can do without: "in process, direct" is a second pair of nodes, which copy messages from memory to
+memory; no wire protocol is involved.
 
 Latency is from posting to the completion at node A with one message outstanding (the median); throughput is with as many
 outstanding as fit 8 MiB, at most 128. Over iWARP a SEND or WRITE completes as soon as TCP has it, so what is timed there

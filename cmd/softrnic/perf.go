@@ -20,8 +20,8 @@ type perfCmd struct {
 
 	Loopback  bool `help:"Be both sides: two nodes on a link inside this process, or, with --one-device or --link tap:… or packet:…, two QPs of one node."`
 	OneDevice bool `help:"With --loopback: connect the device to itself."`
-	Packets   bool `xor:"way" help:"With --loopback: only what goes in packets, as between machines. Default: that, and the direct way."`
-	Direct    bool `xor:"way" help:"With --loopback: only the direct way, in which messages are copied from memory to memory, without packets. The QPs are of --transport."`
+	Packets   bool `xor:"way" help:"With --loopback: measure only with packets, as between machines. Default: with packets, and the direct way."`
+	Direct    bool `xor:"way" help:"With --loopback: measure only the direct way, in which messages are copied from memory to memory without packets. --transport says of what kind the QPs are."`
 
 	Transport []transport `placeholder:"PROTOCOL" help:"Wire protocols, each measured in turn: rocev2, iwarp. Default: rocev2; with --report both."`
 	TCP       bool        `name:"tcp" help:"Measure plain TCP too, as a yardstick: the node's own stack over the same link and, with --loopback, the kernel's over its loopback interface."`
@@ -66,9 +66,10 @@ is at its destination. Latency of send and write is half a round trip, of read a
 receiver of a write polls its memory, as in ib_write_lat. CPU time is this process's, in user mode and in the kernel, for
 each gigabyte (10^9 bytes) of payload; with --loopback that is both sides'.
 
-Between nodes of one process messages go direct, from memory to memory, in which no wire protocol has a part. --loopback
-measures that, as "in process, direct", and the wire protocols by having all go in packets, and counts the packets of
-either (#packets, in both directions; the direct way's few are those in which the sides arrange the measurement).
+Between nodes of one process messages go direct: they are copied from memory to memory, and no wire protocol is involved.
+--loopback measures that as "in process, direct", and it measures the wire protocols, by having everything go in packets.
+#packets counts the packets in both directions; the few of the direct way are those with which the two sides arrange the
+measurement. --packets leaves the direct way out.
 
 --verify checks every message of send, read and atomic, and of write what is in the memory in the end.`
 }
