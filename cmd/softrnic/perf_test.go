@@ -120,14 +120,15 @@ func TestPerfManyWays(t *testing.T) {
 		"--qps 3 --depth 2 --cq-mod 2 --bidirectional --size 100",
 	} {
 		for op := range perfOps {
+			args := args
 			if op == perfAtomic {
 				args = regexp.MustCompile(`--size \d+`).ReplaceAllString(args, "")
 			}
 			for _, over := range []string{"rocev2", "iwarp"} {
 				t.Run(op+" "+over+" "+args, func(t *testing.T) {
-					r := runPerf(t, op+" bw --loopback --verify --iters 200 --transport "+over+" "+args)
+					r := runPerf(t, op+" bw --loopback --verify --iters 100 --transport "+over+" "+args)
 					for _, row := range r.Results {
-						n := int64(200 * row.QPs)
+						n := int64(100 * row.QPs)
 						if row.Bidirectional {
 							n *= 2
 						}
@@ -144,7 +145,7 @@ func TestPerfManyWays(t *testing.T) {
 
 func TestPerfForATime(t *testing.T) {
 	for _, args := range []string{"write bw --cq-mod 16 --bidirectional", "send bw --qps 3", "read lat", "send lat", "write lat"} {
-		r := runPerf(t, args+" --loopback --packets --verify --duration 5ms --tcp --transport iwarp,rocev2")
+		r := runPerf(t, args+" --loopback --packets --verify --size 4096 --duration 5ms --tcp --transport iwarp,rocev2")
 		if r.overs() != "iWARP; RoCEv2; TCP; kernel TCP" {
 			t.Fatalf("%s: %s", args, r.overs())
 		}
@@ -201,7 +202,7 @@ func TestPerfCounters(t *testing.T) {
 }
 
 func TestPerfAllSizes(t *testing.T) {
-	r := runPerf(t, "write bw --loopback --packets --all --iters 2")
+	r := runPerf(t, "write bw --loopback --direct --all --iters 2")
 	if len(r.Results) != 23 || r.Results[0].Size != 2 || r.Results[22].Size != 8<<20 {
 		t.Errorf("%d rows: %+v", len(r.Results), r)
 	}
