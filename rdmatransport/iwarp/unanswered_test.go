@@ -3,7 +3,6 @@ package iwarp_test
 import (
 	"context"
 	"errors"
-	"io"
 	"net/netip"
 	"strings"
 	"syscall"
@@ -210,27 +209,4 @@ func TestSetupBuffer(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A device that is closed ends what still listens, and those who wait there.
-func TestDeviceClosedWhileListening(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := newNode(t, &network{}, nodeAddr, 4096, iwarp.Config{})
-		id, err := rdmacm.CreateSyncID(rdmacm.TCP, d.dev)
-		must(t, err)
-		must(t, id.SetTransports(verbs.IWARP))
-		must(t, id.Bind(netip.MustParseAddrPort(nodeAddr+nodePort)))
-		must(t, id.Listen(0))
-		asking, silent := dialNode(t, d.net, request()), rawDial(t, d.net)
-		synctest.Wait()
-		start := time.Now()
-		d.prov.Close()
-		if !asking.frame().Rejected {
-			t.Error("not rejected")
-		}
-		if err := silent.closed(); err == io.EOF || time.Since(start) != 0 {
-			t.Errorf("after %v: %v", time.Since(start), err)
-		}
-		_ = id.Destroy()
-	})
 }
