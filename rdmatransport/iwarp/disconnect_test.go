@@ -1,12 +1,16 @@
 package iwarp_test
 
 import (
+	"fmt"
 	"io"
+	"net/netip"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/rdmap"
 	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
 // An application that moves its QP itself may post between Disconnect and ERR: the stream still ends in order, and what
@@ -70,4 +74,65 @@ func TestClosedBeforeEstablish(t *testing.T) {
 		}
 		<-id.Ended()
 	})
+}
+
+// A QP that the application made and moves itself goes to ERR and is flushed when its stream ends, though nothing is to be
+// sent that would fail, and no rdma_cm ID sees to it.
+func TestOwnQPFlushed(t *testing.T) {
+	for name, end := range map[string]func(p *peer){
+		"reset": func(p *peer) { p.s.(*stream).Abort() },
+		"FIN":   func(p *peer) { p.s.Close() },
+	} {
+		for _, initiator := range []bool{true, false} {
+			t.Run(fmt.Sprint(name, ", initiator: ", initiator), func(t *testing.T) {
+				bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
+					x, p := &dialledID{}, (*peer)(nil)
+					if initiator {
+						x, p = d.dialID(t)
+						p.frame()
+						f := reply()
+						f.Enhanced.PeerToPeer = false
+						p.write(encode(t, f))
+						must(t, x.connected())
+					} else {
+						l, err := rdmacm.CreateSyncID(rdmacm.TCP, d.dev)
+						must(t, err)
+						defer l.Destroy()
+						must(t, l.SetTransports(verbs.IWARP))
+						must(t, l.Bind(netip.MustParseAddrPort(nodeAddr+nodePort)))
+						must(t, l.Listen(1))
+						p = dialNode(t, d.net, request())
+						x.SyncID, err = l.GetRequest(t.Context())
+						must(t, err)
+						defer x.SyncID.Destroy()
+					}
+					must(t, x.createQP(d))
+					defer x.qp.Destroy()
+					for _, to := range []verbs.QPState{verbs.StateInit, verbs.StateRTS} {
+						attr, mask, err := x.QPAttr(to)
+						must(t, err)
+						must(t, x.qp.Modify(&attr, mask))
+						if to == verbs.StateInit {
+							must(t, x.qp.PostRecv(&verbs.RecvWR{ID: 0}, &verbs.RecvWR{ID: 1}))
+						}
+					}
+					s := &session{node: d, qp: x.qp, p: p}
+					if initiator {
+						must(t, x.Establish())
+					} else {
+						must(t, x.ID.Accept(nil))
+						p.frame()
+					}
+					time.Sleep(time.Minute) // no more nudges
+					s.statuses(d.rcq)
+					end(p)
+					s.statuses(d.rcq, verbs.WCWRFlushErr, verbs.WCWRFlushErr)
+					if st := x.qp.State(); st != verbs.StateErr {
+						t.Errorf("QP in %v", st)
+					}
+					<-x.Ended()
+				})
+			})
+		}
+	}
 }

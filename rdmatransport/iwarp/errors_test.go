@@ -432,6 +432,7 @@ func TestWrongCRC(t *testing.T) {
 			if n := d.prov.Counters()["iwarp_crc_errors"]; n != 1 {
 				t.Errorf("%d CRC errors counted", n)
 			}
+			s.event(true, verbs.EventQPFatal)
 			s.over()
 			if !bytes.Equal(d.buf, make([]byte, 4096)) {
 				t.Error("memory is changed")
@@ -448,6 +449,7 @@ func TestWrongCRC(t *testing.T) {
 			b[512+2] ^= 0x40
 			s.p.write(b)
 			s.p.terminated(rdmap.Cause{Layer: 2, Type: 0, Code: 3})
+			s.event(true, verbs.EventQPFatal)
 			s.over()
 		})
 	})
