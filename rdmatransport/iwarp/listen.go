@@ -32,14 +32,8 @@ type listener struct {
 
 	mu       sync.Mutex
 	closed   bool
-	starting list.List          // of *opening, oldest first
+	starting list.List          // of stack.Stream, oldest first: their request has not come, or is being turned away
 	waiting  map[*conn]struct{} // the application has not answered
-}
-
-// opening is a connection whose request has not come, or is being turned away.
-type opening struct {
-	stream stack.Stream
-	ousted bool // it has been aborted, to make room
 }
 
 // Listen takes connection requests; see rdmacm.Provider.
@@ -75,7 +69,7 @@ func (l *listener) Close() error {
 	waiting := l.waiting
 	l.waiting = nil
 	for at := l.starting.Front(); at != nil; at = at.Next() {
-		at.Value.(*opening).stream.Abort()
+		at.Value.(stack.Stream).Abort()
 	}
 	l.mu.Unlock()
 	for c := range waiting {
@@ -91,8 +85,7 @@ func (l *listener) accept() {
 		if err != nil {
 			return
 		}
-		stream := c.(stack.Stream)
-		at := l.enter(stream)
+		at := l.enter(c.(stack.Stream))
 		l.e.work.Go(func() { l.start(at) })
 	}
 }
@@ -103,16 +96,14 @@ func (l *listener) enter(stream stack.Stream) *list.Element {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.starting.Len() >= maxStarting {
-		oldest := l.starting.Remove(l.starting.Front()).(*opening)
-		oldest.ousted = true
-		oldest.stream.Abort()
+		l.starting.Remove(l.starting.Front()).(stack.Stream).Abort()
 	}
-	return l.starting.PushBack(&opening{stream: stream})
+	return l.starting.PushBack(stream)
 }
 
 // start takes a new connection through its request, and stays with it to its end.
 func (l *listener) start(at *list.Element) {
-	stream := at.Value.(*opening).stream
+	stream := at.Value.(stack.Stream)
 	stream.SetTOS(l.tos)
 	_ = stream.SetDeadline(time.Now().Add(requestTimeout))
 	c, request, err := l.readRequest(stream)
@@ -167,7 +158,7 @@ func (l *listener) readRequest(stream stack.Stream) (*conn, *rdmacm.ConnEvent, e
 func (l *listener) keep(c *conn, at *list.Element) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed || at.Value.(*opening).ousted || len(l.waiting) >= l.backlog {
+	if l.closed || len(l.waiting) >= l.backlog {
 		return false
 	}
 	l.starting.Remove(at)
