@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -72,5 +73,39 @@ func TestDestroyListenerDuringDials(t *testing.T) {
 				t.Fatalf("round %d: GetRequest still waits after Destroy", round)
 			}
 		}
+	})
+}
+
+// A request that the application has taken outlives the listener: it can still be accepted. One that nobody has taken is
+// rejected.
+func TestRequestOutlivesListener(t *testing.T) {
+	both(t, func(t *testing.T, transport verbs.Transport) {
+		lan := pipe.New()
+		a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
+		l := must(rdmacm.Listen(b.dev, "10.0.0.2:7471", &rdmacm.Config{Transport: transport}))(t)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		dial := func() chan error {
+			done := make(chan error, 1)
+			go func() {
+				c, err := rdmacm.Dial(ctx, a.dev, "10.0.0.2:7471", &rdmacm.Config{Transport: transport})
+				if err == nil {
+					err = c.Close()
+				}
+				done <- err
+			}()
+			return done
+		}
+		first := dial()
+		r := must(l.Request(ctx))(t)
+		second := dial()
+		ok(t, l.Close())
+		if err := <-second; !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("dial that nobody takes: %v", err)
+		}
+		c := must(r.Accept(ctx, nil))(t)
+		<-c.Done()
+		ok(t, c.Close())
+		ok(t, <-first)
 	})
 }

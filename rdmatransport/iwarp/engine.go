@@ -44,7 +44,7 @@ type Engine struct {
 
 	mu        sync.Mutex // taken last
 	streams   map[*verbs.PD]int
-	listeners map[*listener]struct{}
+	listeners map[*listener]struct{} // that listen, or have requests that are not answered
 }
 
 // RouteFunc finds the port and the GID index of a local address.
@@ -72,7 +72,7 @@ func (e *Engine) Close() {
 	listeners := slices.Collect(maps.Keys(e.listeners))
 	e.mu.Unlock()
 	for _, l := range listeners {
-		_ = l.Close()
+		l.end()
 	}
 	e.work.Wait()
 }

@@ -7,8 +7,10 @@ import (
 	"container/list"
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -57,25 +59,39 @@ func (e *Engine) Listen(attr *rdmacm.ListenAttr, h rdmacm.Handler) (io.Closer, e
 	return l, nil
 }
 
-// Close stops listening; connections that the application has not answered are closed.
+// Close stops listening. Requests that the application has taken, but not answered, stay as they are; of those that are on
+// the way to it rdma_cm closes the connections.
 func (l *listener) Close() error {
 	err := l.tcp.Close()
 	<-l.done
-	l.e.mu.Lock()
-	delete(l.e.listeners, l)
-	l.e.mu.Unlock()
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.closed = true
-	waiting := l.waiting
-	l.waiting = nil
 	for at := l.starting.Front(); at != nil; at = at.Next() {
 		at.Value.(stack.Stream).Abort()
 	}
+	l.forget()
+	return err
+}
+
+// forget takes the listener off the engine's list when nothing comes of it any more. l.mu is held.
+func (l *listener) forget() {
+	if l.closed && len(l.waiting) == 0 {
+		l.e.mu.Lock()
+		delete(l.e.listeners, l)
+		l.e.mu.Unlock()
+	}
+}
+
+// end is Close, and closes the connections of all requests that are not answered.
+func (l *listener) end() {
+	_ = l.Close()
+	l.mu.Lock()
+	waiting := slices.Collect(maps.Keys(l.waiting))
 	l.mu.Unlock()
-	for c := range waiting {
+	for _, c := range waiting {
 		c.Close()
 	}
-	return err
 }
 
 func (l *listener) accept() {
@@ -225,6 +241,7 @@ func (c *conn) answered() {
 	if l := c.listener; l != nil {
 		l.mu.Lock()
 		delete(l.waiting, c)
+		l.forget()
 		l.mu.Unlock()
 	}
 }
