@@ -98,7 +98,7 @@ func New(host stack.Network, opts ...Option) *Provider {
 		o.name = fmt.Sprintf("softrnic%d", made.Add(1)-1)
 	}
 	p := &Provider{name: o.name, nics: host.NICs(), regions: memory.NewRegions(o.rand), timers: timers.New()}
-	p.iwarp = iwarp.New(host, o.mpa, p.regions, o.rand, p.iwarpRoute, p.hasQP)
+	p.iwarp = iwarp.New(host, o.mpa, p.regions, p.timers, o.rand, p.iwarpRoute, p.hasQP)
 	p.roce = roce.New(p.nics, o.roce, p.regions, p.timers, o.rand, p.hasQP)
 	p.raw = raw.New(p.nics, p.regions, o.rand, p.hasQP)
 	p.cm = p.newCM(o.rand)

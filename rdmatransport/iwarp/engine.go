@@ -25,6 +25,7 @@ import (
 
 	"github.com/softrnic/softrnic/rdmatransport/internal/keys"
 	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
+	"github.com/softrnic/softrnic/rdmatransport/internal/timers"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
@@ -38,6 +39,7 @@ type Engine struct {
 	config  Config
 	route   RouteFunc
 	regions *memory.Regions
+	timers  *timers.Queue
 	rand    io.Reader
 	qps     *keys.Table[qp]
 	work    sync.WaitGroup // goroutines of streams
@@ -51,15 +53,18 @@ type Engine struct {
 type RouteFunc func(local, remote netip.Addr) (rdmacm.Route, error)
 
 // New makes an engine. QP numbers are drawn from rand, but none that taken says is in use by another transport.
-func New(net stack.Network, config Config, regions *memory.Regions, rand io.Reader, route RouteFunc, taken func(qpn uint32) bool) *Engine {
+func New(net stack.Network, config Config, regions *memory.Regions, queue *timers.Queue, rand io.Reader, route RouteFunc,
+	taken func(qpn uint32) bool) *Engine {
 	return &Engine{
-		net:     net,
-		config:  config,
-		route:   route,
-		regions: regions,
-		rand:    rand,
-		streams: map[*verbs.PD]int{}, listeners: map[*listener]struct{}{},
-		qps: keys.New[qp](24, rand, func(n uint32) bool { return n <= 1 || n == 1<<24-1 || taken(n) }),
+		net:       net,
+		config:    config,
+		route:     route,
+		regions:   regions,
+		timers:    queue,
+		rand:      rand,
+		streams:   map[*verbs.PD]int{},
+		listeners: map[*listener]struct{}{},
+		qps:       keys.New[qp](24, rand, func(n uint32) bool { return n <= 1 || n == 1<<24-1 || taken(n) }),
 	}
 }
 

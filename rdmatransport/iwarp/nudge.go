@@ -4,38 +4,58 @@ package iwarp
 // reply has gone out, and what arrives before that does not wake it; it then sleeps, with our first FPDUs in its
 // buffer, until something more arrives. An RDMA Write of no bytes is always allowed and changes nothing.
 
-import "time"
+import (
+	"time"
 
-// nudge sends such a WRITE if nothing has come by then, and again after twice the time each, so many times.
-func (q *qp) nudge(c *conn, after time.Duration, times int) {
-	if times == 0 {
-		return
-	}
-	time.AfterFunc(after, func() {
-		q.h.Lock()
-		defer q.h.Unlock()
-		if q.conn != c || q.tx.ending || q.rx.heard {
-			return
-		}
-		// In the middle of a message there is more to come anyway.
-		if q.tx.ready == noReady && q.tx.off == 0 && !q.tx.wrote {
-			q.tx.ready = readyWrite
-			q.pump()
-		}
-		q.nudge(c, 2*after, times-1)
-	})
+	"github.com/softrnic/softrnic/rdmatransport/internal/timers"
+)
+
+// nudger sends such WRITEs as long as nothing has come, each after twice the time of the one before.
+type nudger struct {
+	q     *qp
+	c     *conn
+	timer timers.Timer
+	after time.Duration
+	left  int  // WRITEs to send
+	opens bool // the accepting side may send first, and begins when the timer goes off for the first time
 }
+
+func (q *qp) nudge(c *conn) { (&nudger{q: q, c: c, after: firstNudge, left: nudges}).start() }
 
 // sendFirst lets an accepting side send that hears nothing for a while. As a client, siw breaks the connection off if it
 // finds more behind the reply when it reads that.
 func (q *qp) sendFirst(c *conn) {
-	time.AfterFunc(sendFirstDelay, func() {
-		q.h.Lock()
-		defer q.h.Unlock()
-		if q.conn == c && !q.tx.open {
-			q.tx.open = true
+	(&nudger{q: q, c: c, after: sendFirstDelay, left: nudges, opens: true}).start()
+}
+
+func (n *nudger) start() {
+	n.timer.Init(n.due)
+	n.arm()
+}
+
+func (n *nudger) arm() { n.q.e.timers.Arm(&n.timer, time.Now().Add(n.after)) }
+
+func (n *nudger) due() {
+	q := n.q
+	q.h.Lock()
+	defer q.h.Unlock()
+	t := &q.tx
+	switch {
+	case q.conn != n.c, t.ending:
+	case n.opens && !t.open:
+		n.opens, n.after = false, firstNudge
+		t.open = true
+		q.pump()
+		n.arm()
+	case !n.opens && !q.rx.heard:
+		// In the middle of a message there is more to come anyway.
+		if t.ready == noReady && t.off == 0 && !t.wrote {
+			t.ready = readyWrite
 			q.pump()
-			q.nudge(c, firstNudge, nudges)
 		}
-	})
+		if n.left--; n.left > 0 {
+			n.after *= 2
+			n.arm()
+		}
+	}
 }

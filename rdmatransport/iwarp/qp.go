@@ -65,7 +65,7 @@ func (q *qp) attach(c *conn, attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	}
 	q.pump()
 	if c.initiator {
-		q.nudge(c, firstNudge, nudges)
+		q.nudge(c)
 	}
 	return nil
 }
