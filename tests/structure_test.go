@@ -88,6 +88,11 @@ func (s *source) file(pos token.Pos) string { return filepath.Base(s.fset.Positi
 
 // fileOrder is the files of packages from the top: each may use what those below it declare.
 var fileOrder = map[string][]string{
+	"rdmatransport/roce": {
+		"receive.go", "gsi.go", "multicast.go", "qp.go", "waiting.go", "timer.go", "pending.go", "ud.go", "uc.go", "completer.go",
+		"requester.go", "direct.go", "reorder.go", "responder.go", "flush.go", "later.go", "response.go", "local.go", "outcome.go",
+		"xrc.go", "notification.go", "packet.go", "path.go", "pacing.go", "engine.go", "opcodes.go", "dcqcn.go", "counters.go", "params.go",
+	},
 	"rdmatransport/roce/internal/send": {
 		"next.go", "retransmit.go", "acknowledge.go", "selective.go", "state.go", "mode.go", "window.go", "congestion.go",
 		"ackfreq.go", "loss.go", "scoreboard.go", "queue.go", "flight.go", "credits.go", "reads.go", "rtt.go", "alarm.go",

@@ -2,13 +2,16 @@
 // directly over Ethernet, where a source GID is one of that.
 //
 // The way of a packet. Out: verbs locks the QP and calls PostSend; package send says which packets of which request may be
-// sent, and requester.go writes them into a sender of the stack. In: engine.go checks the ICRC and finds the QP, then
-// requests go to responder.go, whose answers response.go sends in order, and acknowledgements and responses go to
-// completer.go, which tells package send of them and completes work requests. Package send holds all that is known of
-// sending: the queue's cursor, what is in flight and what of it is lost, the window, credits, timeouts. Between two
-// SoftRNICs reorder.go keeps what comes behind a gap. pacing.go keeps to a rate, which dcqcn.go finds by what
-// notification.go hears of congestion. uc.go and ud.go are what unreliable services do instead, and multicast.go is
-// datagrams to groups. Where both QPs are in one process, direct.go needs no packets.
+// sent, and requester.go writes them into frames of packet.go. In: receive.go checks the ICRC and finds the QP, then requests
+// go to responder.go, whose answers response.go sends in order, and acknowledgements and responses go to completer.go, which
+// tells package send of them; outcome.go completes work requests, or fails the QP. What that made due pending.go sends as
+// the QP is unlocked, and timer.go what is due later; waiting.go holds back what may share a frame.
+//
+// Package send holds all that is known of sending: the queue's cursor, what is in flight and what of it is lost, the
+// window, credits, timeouts. Between two SoftRNICs reorder.go keeps what comes behind a gap. pacing.go keeps to a rate,
+// which dcqcn.go finds by what notification.go hears of congestion. uc.go and ud.go are what unreliable services do instead,
+// and multicast.go is datagrams to groups. Where both QPs are in one process, direct.go needs no packets. qp.go makes QPs and
+// takes them through their states; engine.go says what an engine and a QP are made of.
 //
 // Everything about a QP happens under its lock, on the goroutine that brought the work: the application's for posts,
 // the link's for packets, the timer queue's for timeouts.
@@ -23,7 +26,6 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/internal/keys"
 	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
 	"github.com/softrnic/softrnic/rdmatransport/internal/timers"
-	"github.com/softrnic/softrnic/rdmatransport/roce/cm/mad"
 	"github.com/softrnic/softrnic/rdmatransport/roce/internal/send"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 	"github.com/softrnic/softrnic/stack"
@@ -105,98 +107,59 @@ func (e *Engine) Close() {
 // now is the monotonic time since the device was opened.
 func (e *Engine) now() time.Duration { return e.timers.Now() }
 
-// receive takes one frame's datagrams. All packets of one QP in a row are handled in one hold of its lock, and
-// answered with one acknowledgement.
-func (e *Engine) receive(port uint8, d *stack.Datagram) {
-	var pkt wire.Packet
-	var held *qp
-	for {
-		b, ok := d.Next()
-		if !ok {
-			break
-		}
-		// A reserved opcode is its QP's to refuse.
-		if err := pkt.Parse(b); err != nil && err != wire.ErrOpcode {
-			e.Counters.Malformed.Add(1)
-			continue
-		}
-		if !wire.CheckICRC(d.Header, b) {
-			e.Counters.ICRCErrors.Add(1)
-			continue
-		}
-		if pkt.DestQP == mad.QPN || pkt.DestQP == multicastQPN {
-			if held != nil { // these lock QPs of their own
-				held.leave(d.Polled)
-				held = nil
-			}
-			if pkt.DestQP == mad.QPN {
-				e.gsi.receive(port, d, &pkt)
-			} else {
-				e.receiveMulticast(port, d, &pkt)
-			}
-			continue
-		}
-		q := e.qps.Get(pkt.DestQP)
-		if q == nil {
-			e.Counters.UnknownQP.Add(1)
-			continue
-		}
-		if q != held {
-			if held != nil {
-				held.leave(d.Polled)
-			}
-			q.h.Lock()
-			held = q
-		}
-		held.receive(port, d, &pkt)
-	}
-	if held != nil {
-		held.leave(d.Polled)
-	}
-}
-
-// receive hands a packet to the half of the QP that it is for. IBTA Vol 1 §9.6.1 lists the checks.
-func (q *qp) receive(port uint8, d *stack.Datagram, pkt *wire.Packet) {
-	info := pkt.Opcode.Info()
-	state := q.h.State()
-	switch {
-	case q.destroyed || !receives(state), port != q.port,
-		q.service != wire.UD && (d.Src != q.ends.Dst || d.Dst != q.ends.Src || d.V1 != q.ends.V1),
-		q.service == wire.UD && d.Dst.IsMulticast() != (pkt.DestQP == multicastQPN):
-		q.e.Counters.Misdirected.Add(1)
-		return
-	case pkt.PKey&0x7fff != defaultPKey&0x7fff:
-		q.e.Counters.BadPKey.Add(1)
-		return
-	case pkt.Opcode == wire.CNP:
-		q.stats.rcvdPkts++
-		q.notified()
-		return
-	case q.service == wire.UD:
-		q.receiveDatagram(d, pkt)
-		return
-	case pkt.Opcode.Transport() != q.service:
-		q.e.Counters.Malformed.Add(1)
-		return
-	}
-	q.stats.rcvdPkts++
-	if q.notify != nil && d.TrafficClass&ecnMask == congestionExperienced {
-		q.congestionAhead()
-	}
-	switch {
-	case q.service == wire.UC:
-		q.receiveMessage(pkt, info)
-	case info.Request() || !info.Known():
-		if q.kind != verbs.XRCSend {
-			q.request(pkt, info)
-		}
-	case sends(state) && q.kind != verbs.XRCRecv:
-		q.response(pkt, info)
-	}
-}
-
 // sends tells whether requests are under way in a state.
 func sends(s verbs.QPState) bool { return s == verbs.StateRTS || s == verbs.StateSQD }
 
 // receives tells whether a QP takes packets in a state.
 func receives(s verbs.QPState) bool { return s >= verbs.StateRTR && s <= verbs.StateSQE }
+
+// qp is the provider's half of a QP. All of it is guarded by the QP's lock.
+type qp struct {
+	// What a peer in the same process writes to, or reads for each message, shares no cache line with the rest.
+	resp      responder
+	recvs     uint64
+	num       uint32
+	dest      uint32 // the peer's QP number
+	mtu       uint32 // path MTU in bytes of payload
+	port      uint8
+	service   wire.Transport
+	kind      verbs.QPType
+	blockSelf bool // QPInitAttr.BlockSelfMcastLB
+	destroyed bool
+
+	met    bool // the QP that near has and this one are each other's
+	waits  bool // is among the engine's waiting
+	recent bool // something was posted since an application last drove the device
+
+	e    *Engine
+	h    verbs.QPHandle
+	path stack.Path
+	ends *stack.Ends // of path
+	near *station    // of a peer in this process: what path leads to
+
+	sending    send.State  // of the reliable services
+	unreliable *unreliable // of the others; else nil
+
+	out   stack.Sender // what this hold of the lock has to send; nil until something has
+	timer timers.Timer
+	stats stats
+
+	pace   *pacer    // nil: no limit
+	notify *notifier // nil: congestion is not looked for
+
+	nextWaiting *qp
+}
+
+// reliable tells whether the QP acknowledges what comes, and wants that of its peer.
+func (q *qp) reliable() bool { return q.service == wire.RC || q.service == wire.XRC }
+
+// draining tells that no new request may be begun.
+func (q *qp) draining() bool { return q.h.State() == verbs.StateSQD }
+
+// begun tells that a request is under way.
+func (q *qp) begun() bool {
+	if u := q.unreliable; u != nil {
+		return u.packet != 0
+	}
+	return q.sending.Begun()
+}

@@ -14,14 +14,6 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// hasAnswer tells whether a request takes of max_rd_atomic until it is answered: nothing else acknowledges it.
-func hasAnswer(op verbs.WROpcode) bool {
-	return op == verbs.RDMARead || isAtomic(op) || emptyAnswer(op)
-}
-
-// emptyAnswer tells whether that answer has nothing to say.
-func emptyAnswer(op verbs.WROpcode) bool { return op == verbs.Flush || op == verbs.AtomicWrite }
-
 // sendSmall sends a request that has an answer of one packet.
 func (q *qp) sendSmall(wr *verbs.SendWR, psn uint32) verbs.WCStatus {
 	switch wr.Opcode {

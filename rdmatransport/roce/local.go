@@ -8,8 +8,6 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-func isLocal(op verbs.WROpcode) bool { return op == verbs.BindMW || op == verbs.LocalInv }
-
 // carryOut does what a local request asks for.
 func (q *qp) carryOut(wr *verbs.SendWR) verbs.WCStatus {
 	if wr.Opcode == verbs.BindMW {

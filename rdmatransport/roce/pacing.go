@@ -5,7 +5,7 @@ package roce
 
 import "time"
 
-// pacer keeps a QP's packets to a rate. A nil pacer has no limit.
+// pacer keeps a QP's packets to a rate.
 type pacer struct {
 	limit float64   // QPAttr.RateLimit in bits a second; 0 is none
 	react *reaction // nil without congestion control
@@ -46,32 +46,25 @@ func (p *pacer) pay(now time.Duration) {
 	}
 }
 
-// passes tells whether a packet may go now; if not, when to ask again is noted.
-func (p *pacer) passes(now time.Duration) bool {
-	if p == nil {
-		return true
-	}
-	p.advance(now)
-	if p.debt <= 0 {
-		p.wake = 0
-		return true
-	}
+// open tells whether a packet may go at the time that was taken in last.
+func (p *pacer) open() bool { return p.debt <= 0 }
+
+// hold notes when to ask again, as a packet waits.
+func (p *pacer) hold(now time.Duration) {
 	p.wake = now + time.Duration(p.debt/p.rate()*float64(time.Second)) + 1
 	if r := p.react; r != nil && !r.full() {
 		p.wake = min(p.wake, r.rise)
 	}
-	return false
 }
 
-// asks tells whether a packet of a long message, n bytes, should ask for an acknowledgement because those behind it wait:
-// what asked before may be far back.
-func (p *pacer) asks(n uint32, now time.Duration) bool {
-	if p == nil || p.debt+8*float64(n) <= 0 || now < p.ask {
-		return false
-	}
-	p.ask = now + paceAck
-	return true
+// wantsAck tells whether a packet of a long message, n bytes, should ask for an acknowledgement because those behind it
+// wait: what asked before may be far back.
+func (p *pacer) wantsAck(n uint32, now time.Duration) bool {
+	return p.debt+8*float64(n) > 0 && now >= p.ask
 }
+
+// asked notes that it does.
+func (p *pacer) asked(now time.Duration) { p.ask = now + paceAck }
 
 // sent takes in that n bytes of IP packet go out.
 func (p *pacer) sent(n int) {
@@ -104,5 +97,18 @@ func (q *qp) limit(kbits uint32) {
 // limited tells whether the QP has a rate limit.
 func (q *qp) limited() bool { return q.pace != nil && q.pace.limit != 0 }
 
-// mayPass tells whether the rate lets a packet out.
-func (q *qp) mayPass() bool { return q.pace == nil || q.pace.passes(q.e.now()) }
+// pass takes in that a packet is about to go, and tells whether the rate lets it; if not, the timer will try again.
+func (q *qp) pass() bool {
+	p := q.pace
+	if p == nil {
+		return true
+	}
+	now := q.e.now()
+	p.advance(now)
+	if !p.open() {
+		p.hold(now)
+		return false
+	}
+	p.wake = 0
+	return true
+}

@@ -69,30 +69,16 @@ func (q *qp) describe() {
 	}
 }
 
-func kindOf(op verbs.WROpcode) send.Kind {
-	switch op {
-	case verbs.Send, verbs.SendWithImm, verbs.SendWithInv:
-		return send.Send
-	case verbs.RDMAWrite:
-		return send.Write
-	case verbs.RDMAWriteWithImm:
-		return send.WriteImm
-	case verbs.RDMARead:
-		return send.Read
-	case verbs.BindMW, verbs.LocalInv:
-		return send.Local
-	}
-	return send.Atomic
-}
-
 // sendBurst sends the packets of a burst; false if the rate does not let it. One packet at a time is paced.
 func (q *qp) sendBurst(b *send.Burst) bool {
-	if p := q.pace; p != nil {
-		now := q.e.now()
-		if !p.passes(now) {
-			return false
+	if !q.pass() {
+		return false
+	}
+	if p := q.pace; p != nil && !b.AckReq {
+		if now := q.e.now(); p.wantsAck(q.mtu, now) {
+			p.asked(now)
+			b.AckReq = true
 		}
-		b.AckReq = b.AckReq || p.asks(q.mtu, now)
 	}
 	wr := q.h.Send(b.Request)
 	switch b.Kind {
@@ -180,43 +166,4 @@ func (q *qp) sendAtomic(wr *verbs.SendWR, psn uint32) {
 		p.AtomicETH.Swap, p.AtomicETH.Compare = wr.CompareAdd, 0
 	}
 	q.sendHeader(&p)
-}
-
-// sendHeader sends a packet without payload.
-func (q *qp) sendHeader(p *wire.Packet) {
-	if header, b := q.datagram(p, 0); b != nil {
-		p.EncodeHeader(b)
-		q.seal(header, b)
-	}
-}
-
-func isAtomic(op verbs.WROpcode) bool {
-	return op == verbs.AtomicCmpAndSwp || op == verbs.AtomicFetchAndAdd
-}
-
-// dataOpcode is the opcode of one packet of a SEND or WRITE, in RC; UC has the same with its own upper bits.
-func dataOpcode(op verbs.WROpcode, first, last bool) wire.Opcode {
-	var o [4]wire.Opcode // middle, first, last, only
-	switch op {
-	case verbs.Send:
-		o = [4]wire.Opcode{wire.RCSendMiddle, wire.RCSendFirst, wire.RCSendLast, wire.RCSendOnly}
-	case verbs.SendWithImm:
-		o = [4]wire.Opcode{wire.RCSendMiddle, wire.RCSendFirst, wire.RCSendLastImm, wire.RCSendOnlyImm}
-	case verbs.SendWithInv:
-		o = [4]wire.Opcode{wire.RCSendMiddle, wire.RCSendFirst, wire.RCSendLastInv, wire.RCSendOnlyInv}
-	case verbs.AtomicWrite:
-		return wire.RCAtomicWrite
-	case verbs.RDMAWrite:
-		o = [4]wire.Opcode{wire.RCWriteMiddle, wire.RCWriteFirst, wire.RCWriteLast, wire.RCWriteOnly}
-	case verbs.RDMAWriteWithImm:
-		o = [4]wire.Opcode{wire.RCWriteMiddle, wire.RCWriteFirst, wire.RCWriteLastImm, wire.RCWriteOnlyImm}
-	}
-	i := 0
-	if first {
-		i |= 1
-	}
-	if last {
-		i |= 2
-	}
-	return o[i]
 }

@@ -144,7 +144,7 @@ func (q *qp) respond() {
 			return
 		}
 		for most := q.burst(j); j.packets > 0 && sent < most; sent++ {
-			if !q.mayPass() || !q.respondOne(j) {
+			if !q.pass() || !q.respondOne(j) {
 				return
 			}
 		}

@@ -45,7 +45,7 @@ func (q *qp) sendMessages() {
 				u.resume = q.e.now() + responsePause
 				return
 			}
-			if !q.mayPass() {
+			if !q.pass() {
 				return
 			}
 			budget--

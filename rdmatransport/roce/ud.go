@@ -46,7 +46,7 @@ func flowPort(grh *verbs.GRH) uint16 {
 
 // sendDatagrams sends what is posted.
 func (q *qp) sendDatagrams() {
-	for q.h.SendLen() > 0 && !q.draining() && q.mayPass() {
+	for q.h.SendLen() > 0 && !q.draining() && q.pass() {
 		if status := q.sendDatagram(q.h.Send(0)); status != verbs.WCSuccess {
 			q.h.CompleteSend(status, 0)
 			q.h.FailSend()

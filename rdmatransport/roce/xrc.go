@@ -8,9 +8,6 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// operation is the code that RC has for the same.
-func operation(o wire.Opcode) wire.Opcode { return o & 0x1f }
-
 // selectSRQ finds the SRQ that a request names; false if the domain has none such, or the message was for another.
 func (q *qp) selectSRQ(p *wire.Packet) bool {
 	r := &q.resp

@@ -1,0 +1,53 @@
+package roce
+
+import (
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/stack"
+)
+
+// On the path: the frame of every packet that leaves. Who sends it writes the headers and the payload between datagram and
+// seal.
+
+// datagram starts a packet of the given payload length to the peer and returns its parts, or nils where the link
+// cannot take it.
+func (q *qp) datagram(p *wire.Packet, payload int) (header, b []byte) {
+	p.DestQP = q.dest
+	p.Opcode |= wire.Opcode(q.service) << 5
+	if q.reliable() {
+		p.Reserved7 = q.e.mark
+	}
+	return q.packet(q.path, p, payload)
+}
+
+// packet is datagram on any path, to the QP that p names.
+func (q *qp) packet(path stack.Path, p *wire.Packet, payload int) (header, b []byte) {
+	p.PKey = defaultPKey
+	p.Pad = wire.PadLen(payload)
+	if q.out == nil {
+		q.out = q.e.nics[q.port-1].Datagrams().Sender()
+	}
+	header, b = q.out.Datagram(path, p.HeaderLen()+payload+int(p.Pad)+wire.ICRCLen)
+	if b == nil {
+		q.e.Counters.SendErrors.Add(1)
+		return nil, nil
+	}
+	clear(b[len(b)-wire.ICRCLen-int(p.Pad) : len(b)-wire.ICRCLen])
+	return header, b[:len(b):len(b)]
+}
+
+// seal finishes a packet whose payload is in place.
+func (q *qp) seal(header, b []byte) {
+	wire.PutICRC(header, b)
+	q.stats.sentPkts++
+	if q.pace != nil {
+		q.pace.sent(len(header) + len(b))
+	}
+}
+
+// sendHeader sends a packet without payload.
+func (q *qp) sendHeader(p *wire.Packet) {
+	if header, b := q.datagram(p, 0); b != nil {
+		p.EncodeHeader(b)
+		q.seal(header, b)
+	}
+}

@@ -1,0 +1,100 @@
+package roce
+
+import (
+	"github.com/softrnic/softrnic/rdmatransport/roce/cm/mad"
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// On the path: where packets come in.
+
+// receive takes one frame's datagrams. All packets of one QP in a row are handled in one hold of its lock, and
+// answered with one acknowledgement.
+func (e *Engine) receive(port uint8, d *stack.Datagram) {
+	var pkt wire.Packet
+	var held *qp
+	for {
+		b, ok := d.Next()
+		if !ok {
+			break
+		}
+		// A reserved opcode is its QP's to refuse.
+		if err := pkt.Parse(b); err != nil && err != wire.ErrOpcode {
+			e.Counters.Malformed.Add(1)
+			continue
+		}
+		if !wire.CheckICRC(d.Header, b) {
+			e.Counters.ICRCErrors.Add(1)
+			continue
+		}
+		if pkt.DestQP == mad.QPN || pkt.DestQP == multicastQPN {
+			if held != nil { // these lock QPs of their own
+				held.leave(d.Polled)
+				held = nil
+			}
+			if pkt.DestQP == mad.QPN {
+				e.gsi.receive(port, d, &pkt)
+			} else {
+				e.receiveMulticast(port, d, &pkt)
+			}
+			continue
+		}
+		q := e.qps.Get(pkt.DestQP)
+		if q == nil {
+			e.Counters.UnknownQP.Add(1)
+			continue
+		}
+		if q != held {
+			if held != nil {
+				held.leave(d.Polled)
+			}
+			q.h.Lock()
+			held = q
+		}
+		held.receive(port, d, &pkt)
+	}
+	if held != nil {
+		held.leave(d.Polled)
+	}
+}
+
+// receive hands a packet to the half of the QP that it is for. IBTA Vol 1 §9.6.1 lists the checks.
+func (q *qp) receive(port uint8, d *stack.Datagram, pkt *wire.Packet) {
+	info := pkt.Opcode.Info()
+	state := q.h.State()
+	switch {
+	case q.destroyed || !receives(state), port != q.port,
+		q.service != wire.UD && (d.Src != q.ends.Dst || d.Dst != q.ends.Src || d.V1 != q.ends.V1),
+		q.service == wire.UD && d.Dst.IsMulticast() != (pkt.DestQP == multicastQPN):
+		q.e.Counters.Misdirected.Add(1)
+		return
+	case pkt.PKey&0x7fff != defaultPKey&0x7fff:
+		q.e.Counters.BadPKey.Add(1)
+		return
+	case pkt.Opcode == wire.CNP:
+		q.stats.rcvdPkts++
+		q.notified()
+		return
+	case q.service == wire.UD:
+		q.receiveDatagram(d, pkt)
+		return
+	case pkt.Opcode.Transport() != q.service:
+		q.e.Counters.Malformed.Add(1)
+		return
+	}
+	q.stats.rcvdPkts++
+	if q.notify != nil && d.TrafficClass&ecnMask == congestionExperienced {
+		q.congestionAhead()
+	}
+	switch {
+	case q.service == wire.UC:
+		q.receiveMessage(pkt, info)
+	case info.Request() || !info.Known():
+		if q.kind != verbs.XRCSend {
+			q.request(pkt, info)
+		}
+	case sends(state) && q.kind != verbs.XRCRecv:
+		q.response(pkt, info)
+	}
+}

@@ -1,0 +1,69 @@
+package roce
+
+import "time"
+
+// On the path: beside it. A QP has one timer, for whatever is due first: the alarm of its sending, responses that are held
+// back, its rate.
+
+// expired runs when the QP's timer does.
+func (q *qp) expired() {
+	q.h.Lock()
+	s := q.h.State()
+	if q.destroyed || !receives(s) {
+		q.h.Unlock()
+		return
+	}
+	now := q.e.now()
+	if q.due() > now { // what it was set for is no longer due
+		q.arm()
+		q.h.Unlock()
+		return
+	}
+	if r := &q.resp; r.resume != 0 && now >= r.resume {
+		r.resume = 0
+	}
+	if p := q.pace; p != nil && now >= p.wake {
+		p.wake = 0
+	}
+	if u := q.unreliable; u != nil && u.resume != 0 && now >= u.resume {
+		u.resume = 0
+	}
+	if sends(s) {
+		q.act(q.sending.OnAlarm(now))
+	}
+	q.leave(false)
+}
+
+// due is when the first thing is, 0 if nothing is.
+func (q *qp) due() time.Duration {
+	due := earlier(q.sending.Deadline(), q.resp.resume)
+	if u := q.unreliable; u != nil {
+		due = earlier(due, u.resume)
+	}
+	if p := q.pace; p != nil {
+		due = earlier(due, p.wake)
+	}
+	return due
+}
+
+// earlier is the earlier of two times, of which 0 is never.
+func earlier(a, b time.Duration) time.Duration {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
+}
+
+// arm sets the timer for the first thing that is due. To move a deadline away costs nothing in the queue; to be called
+// early costs the QP's lock, which whoever is sending has.
+func (q *qp) arm() {
+	switch due := q.due(); {
+	case due == q.timer.Due():
+	case due == 0:
+		q.e.timers.Stop(&q.timer)
+	default:
+		q.e.timers.ArmAt(&q.timer, due)
+	}
+}
+
+func (q *qp) stopTimer() { q.e.timers.Stop(&q.timer) }
