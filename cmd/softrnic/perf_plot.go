@@ -36,6 +36,11 @@ func (r *perfReport) has(latency bool) bool {
 	return slices.ContainsFunc(r.Results, func(row *perfResult) bool { return (row.Metric == perfLat) == latency })
 }
 
+// direct tells whether there are results of the direct way.
+func (r *perfReport) direct() bool {
+	return slices.ContainsFunc(r.Results, func(row *perfResult) bool { return row.Over == overNothing })
+}
+
 // plotBandwidth is bandwidth against message size; nothing if there are none.
 func (r *perfReport) plotBandwidth() (template.HTML, error) {
 	if !r.has(false) {
@@ -43,9 +48,13 @@ func (r *perfReport) plotBandwidth() (template.HTML, error) {
 	}
 	p := newPerfPlot("Message size", "Bandwidth [Gb/s]")
 	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, plot.TickerFunc(sizeTicks)
-	p.Y.Min = 0
+	if r.direct() { // it is so much faster that the others would all lie on the bottom
+		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plot.TickerFunc(decimalTicks)
+	} else {
+		p.Y.Min = 0
+	}
 	err := r.lines(p, true, func(row *perfResult) plotter.XYs {
-		if row.Metric == perfLat {
+		if row.Metric == perfLat || row.Gbps <= 0 {
 			return nil
 		}
 		return plotter.XYs{{X: float64(row.Size), Y: row.Gbps}}
@@ -74,7 +83,7 @@ func (r *perfReport) plotLatency() (template.HTML, error) {
 	}
 	p := newPerfPlot("Percentile", "Latency [µs], "+formatSize(smallest))
 	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, plot.TickerFunc(percentileTicks)
-	p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plot.TickerFunc(latencyTicks)
+	p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plot.TickerFunc(decimalTicks)
 	err := r.lines(p, false, func(row *perfResult) (xys plotter.XYs) {
 		if row.Latency == nil || row.Size != smallest {
 			return nil
@@ -165,7 +174,8 @@ func percentileTicks(least, most float64) (ticks []plot.Tick) {
 	return ticks
 }
 
-func latencyTicks(least, most float64) (ticks []plot.Tick) {
+// decimalTicks are 1, 2 and 5 of each decade.
+func decimalTicks(least, most float64) (ticks []plot.Tick) {
 	for e := int(math.Floor(math.Log10(least))); math.Pow10(e) <= most; e++ {
 		for _, m := range []float64{1, 2, 5} {
 			if v := m * math.Pow10(e); v >= least && v <= most {

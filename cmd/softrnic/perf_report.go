@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"html/template"
 	"runtime"
-	"slices"
 	"strings"
 	"time"
 )
@@ -66,7 +65,7 @@ func (r *perfReport) writePage(c *perfCmd) error {
 		"Latency":   latency,
 		"Tables":    r.tables(),
 		"Error":     r.Error,
-		"Direct":    slices.ContainsFunc(r.Results, func(row *perfResult) bool { return row.Over == overNothing }),
+		"Direct":    r.direct(),
 	}); err != nil {
 		return err
 	}

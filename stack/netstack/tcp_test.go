@@ -121,4 +121,12 @@ func TestStreamErrors(t *testing.T) {
 	if _, err := b.ListenStream(netip.MustParseAddrPort("10.0.0.2:1")); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("listen twice: %v", err)
 	}
+	all, err := b.ListenStream(netip.AddrPortFrom(netip.Addr{}, 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer all.Close()
+	if _, err := b.ListenStream(netip.AddrPortFrom(netip.Addr{}, 2)); !errors.Is(err, syscall.EADDRINUSE) || !strings.HasPrefix(err.Error(), "listen tcp :2: ") {
+		t.Errorf("listen twice on all addresses: %v", err)
+	}
 }
