@@ -164,6 +164,7 @@ func TestClosedHost(t *testing.T) {
 		remote := newPath(t, a, stack.PathAttr{Src: a4, Dst: b4})
 		own := newPath(t, a, stack.PathAttr{Src: a4, Dst: a4})
 		send(t, a, remote, 20)
+		synctest.Wait() // it has arrived
 		a.Close()
 		a.Close()
 		in := collect(b)
