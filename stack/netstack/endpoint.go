@@ -31,6 +31,9 @@ type Endpoint struct {
 	scratch    sync.Pool // of *transmission
 }
 
+// Discard is the mark (tcpip.SocketOptions.SetMark) of packets that are thrown away instead of being sent.
+const Discard = 0x6469_7363
+
 var (
 	_ gstack.LinkEndpoint = (*Endpoint)(nil)
 	_ gstack.GSOEndpoint  = (*Endpoint)(nil)
@@ -114,6 +117,9 @@ func (q noQueue) WritePacket(pkt *gstack.PacketBuffer) tcpip.Error {
 func (noQueue) Close() {}
 
 func (t *transmission) add(pkt *gstack.PacketBuffer) {
+	if pkt.Mark == Discard {
+		return
+	}
 	first := len(t.pieces)
 	views, skip := pkt.AsViewList()
 	for v := views.Front(); v != nil; v = v.Next() {

@@ -41,14 +41,16 @@ type Host struct {
 	nics  []*Interface
 	log   *slog.Logger
 
+	tcpConfig tcpConfig
+
 	mu   sync.Mutex // held to change addresses and routes
 	once sync.Once  // Close
 }
 
 var _ stack.Network = (*Host)(nil)
 
-// Ports that the host draws for streams without one: above those that rdma_cm draws, as Linux does, and then asks the
-// host for. Neither knows which ones the other has in use.
+// Ports that the host draws for streams and listeners without one: above those that rdma_cm draws, as Linux does, and then
+// asks the host for. Neither knows which ones the other has in use.
 const (
 	firstEphemeral = 61000
 	lastEphemeral  = 65535
@@ -56,14 +58,14 @@ const (
 
 // New makes a host with l as its first NIC. It owns the links from now on, also where it returns an error.
 func New(l link.Link, opts ...Option) (*Host, error) {
-	c := &config{log: slog.New(slog.DiscardHandler)}
+	c := &config{log: slog.New(slog.DiscardHandler), tcp: defaultTCP}
 	if err := c.addNIC(l, opts); err != nil {
 		for _, n := range c.nics {
 			_ = n.link.Close()
 		}
 		return nil, fmt.Errorf("netstack: %w", err)
 	}
-	h := &Host{log: c.log}
+	h := &Host{log: c.log, tcpConfig: c.tcp}
 	h.stack = gstack.New(gstack.Options{
 		NetworkProtocols: []gstack.NetworkProtocolFactory{
 			arp.NewProtocol,
@@ -78,9 +80,6 @@ func New(l link.Link, opts ...Option) (*Host, error) {
 		},
 		HandleLocal: true,
 	})
-	if err := h.stack.SetPortRange(firstEphemeral, lastEphemeral); err != nil {
-		panic(fmt.Sprintf("gVisor refuses ports %d to %d: %v", firstEphemeral, lastEphemeral, err)) // constants of this file
-	}
 	if err := h.configure(c); err != nil {
 		h.Close()
 		for _, n := range c.nics[len(h.nics):] {

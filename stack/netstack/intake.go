@@ -31,11 +31,6 @@ const readable = waiter.ReadableEvents | waiter.EventErr | waiter.EventHUp
 
 // Wait implements Stream.
 func (s *stream) Wait() error {
-	if s.dataReady == nil {
-		s.dataReady = make(dataReady, 1)
-		s.data.Init(s.dataReady, readable)
-		s.wq.EventRegister(&s.data)
-	}
 	for {
 		if s.deadline.past() {
 			return os.ErrDeadlineExceeded

@@ -16,6 +16,7 @@ type config struct {
 	nics []*nicConfig
 	cur  *nicConfig // the NIC that Addr and Gateway are for
 	log  *slog.Logger
+	tcp  tcpConfig
 }
 
 type nicConfig struct {

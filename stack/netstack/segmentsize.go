@@ -1,9 +1,11 @@
 package netstack
 
 import (
+	"encoding/binary"
 	"sync"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/checksum"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 )
@@ -47,6 +49,34 @@ func (n *synNotes) see(id gstack.TransportEndpointID, segment header.TCP) {
 		n.said = map[gstack.TransportEndpointID]synNote{}
 	}
 	n.said[id] = note
+}
+
+// leastMSS is the least segment size that a peer may ask for: what every host has to take (RFC 9293 §3.7.1). A smaller one
+// would have us send a packet, of hundreds of bytes of headers and bookkeeping, for every few bytes.
+const leastMSS = header.TCPDefaultMSS
+
+// raiseMSS changes a segment size in a SYN that is less than that. segment is as see has it.
+func raiseMSS(segment header.TCP) {
+	if int(segment.DataOffset()) != len(segment) {
+		return
+	}
+	before := checksum.Checksum(segment, 0)
+	for o := segment.Options(); len(o) > 0 && o[0] != header.TCPOptionEOL; {
+		n := 1
+		if o[0] != header.TCPOptionNOP {
+			if len(o) < 2 || int(o[1]) < 2 || int(o[1]) > len(o) {
+				break
+			}
+			n = int(o[1])
+		}
+		if o[0] == header.TCPOptionMSS && n == 4 && binary.BigEndian.Uint16(o[2:]) < leastMSS {
+			binary.BigEndian.PutUint16(o[2:], leastMSS)
+		}
+		o = o[n:]
+	}
+	// The checksum is right again if it was, and wrong if it was: the sum of all stays the same.
+	after := checksum.Checksum(segment, 0)
+	segment.SetChecksum(checksum.Combine(segment.Checksum(), checksum.Combine(before, ^after)))
 }
 
 // take returns and forgets a connection's note.

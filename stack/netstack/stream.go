@@ -2,11 +2,15 @@ package netstack
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"iter"
+	"math/rand/v2"
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -48,29 +52,78 @@ type stream struct {
 	roomReady chan struct{}
 
 	data      waiter.Entry
-	dataReady dataReady // nil before the first Wait
+	dataReady dataReady
 	intake    intake
 	deadline  deadline
 
-	closed    chan struct{}
-	closeOnce sync.Once
+	closed   chan struct{}
+	finishMu sync.Mutex
+	finished bool                 // Close or Abort was called
+	renewal  *gstack.PacketBuffer // the SYN that waits for it; see lazyTCP.supersede
 	way
 }
 
 func (h *Host) newStream(ep tcpip.Endpoint, wq *waiter.Queue) *stream {
 	ep.SocketOptions().SetDelayOption(false)
-	s := &stream{TCPConn: gonet.NewTCPConn(wq, ep), host: h, ep: ep, wq: wq, closed: make(chan struct{})}
+	h.tcpConfig.apply(ep)
+	s := &stream{
+		TCPConn: gonet.NewTCPConn(wq, ep), host: h, ep: ep, wq: wq, closed: make(chan struct{}), dataReady: make(dataReady, 1),
+	}
+	s.data.Init(s.dataReady, readable)
+	wq.EventRegister(&s.data)
 	s.deadline.passed = make(chan struct{}, 1)
 	s.mss = h.segmentSize(ep)
-	id := ep.Info().(*gstack.TransportEndpointInfo).ID
+	id := idOf(ep)
 	s.way.from, s.way.to = h.owner(addrOf(id.LocalAddress)), addrOf(id.RemoteAddress)
 	h.tcp.streams.Store(ep, s)
 	return s
 }
 
-// connect dials, and waits until the connection is up or ctx ends.
-func (h *Host) connect(ctx context.Context, local, remote tcpip.FullAddress, proto tcpip.NetworkProtocolNumber) (*stream, error) {
+// dial opens a connection from local, whose address and port may be the host's to choose.
+func (h *Host) dial(ctx context.Context, local, remote tcpip.FullAddress, proto tcpip.NetworkProtocolNumber) (*stream, error) {
+	route, terr := h.stack.FindRoute(max(local.NIC, remote.NIC), local.Addr, remote.Addr, proto, false)
+	if terr != nil {
+		return nil, streamError(terr)
+	}
+	local.Addr = route.LocalAddress()
+	route.Release()
+	if local.Port != 0 {
+		return h.connect(ctx, local, remote, proto, true)
+	}
+	for port := range drawPorts(firstEphemeral, lastEphemeral) {
+		if port == remote.Port && local.Addr == remote.Addr {
+			continue // a connection with itself
+		}
+		local.Port = port
+		if s, err := h.connect(ctx, local, remote, proto, false); !errors.Is(err, syscall.EADDRINUSE) {
+			return s, err
+		}
+	}
+	return nil, fmt.Errorf("all ports from %d to %d have a connection there: %w", firstEphemeral, lastEphemeral, syscall.EADDRNOTAVAIL)
+}
+
+// drawPorts are the ports from first to last, beginning with one by chance.
+func drawPorts(first, last int) iter.Seq[uint16] {
+	return func(yield func(uint16) bool) {
+		n := last - first + 1
+		start := rand.IntN(n)
+		for i := range n {
+			if !yield(uint16(first + (start+i)%n)) {
+				return
+			}
+		}
+	}
+}
+
+// connect dials, and waits until the connection is up or ctx ends. If it is patient it also waits, for a little, until an
+// earlier connection on the same addresses and ports is at its end.
+func (h *Host) connect(ctx context.Context, local, remote tcpip.FullAddress, proto tcpip.NetworkProtocolNumber, patient bool) (*stream, error) {
 	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := h.tcp.closings.makeWay(ctx, gstack.TransportEndpointID{
+		LocalAddress: local.Addr, LocalPort: local.Port, RemoteAddress: remote.Addr, RemotePort: remote.Port,
+	}, patient); err != nil {
 		return nil, err
 	}
 	wq := new(waiter.Queue)
@@ -78,13 +131,10 @@ func (h *Host) connect(ctx context.Context, local, remote tcpip.FullAddress, pro
 	if terr != nil {
 		return nil, streamError(terr)
 	}
-	if local != (tcpip.FullAddress{}) {
-		// One end of an earlier connection may be in TIME_WAIT on this port.
-		ep.SocketOptions().SetReuseAddress(true)
-		if terr := ep.Bind(local); terr != nil {
-			ep.Close()
-			return nil, streamError(terr)
-		}
+	ep.SocketOptions().SetReuseAddress(true) // connections to other peers may be on the port
+	if terr := ep.Bind(local); terr != nil {
+		ep.Close()
+		return nil, streamError(terr)
 	}
 	entry, connected := waiter.NewChannelEntry(waiter.WritableEvents)
 	wq.EventRegister(&entry)
@@ -231,8 +281,7 @@ func (s *stream) MSS() int { return s.mss }
 
 // Offloaded implements Stream.
 func (s *stream) Offloaded() bool {
-	info := s.ep.Info().(*gstack.TransportEndpointInfo)
-	n := s.host.owner(addrOf(info.ID.LocalAddress))
+	n := s.host.owner(addrOf(idOf(s.ep).LocalAddress))
 	return n != nil && n.link.Offloads().TSO
 }
 
@@ -247,27 +296,65 @@ func (s *stream) SetReadBuffer(n int) {
 	s.ep.SocketOptions().SetReceiveBufferSize(int64(n), true)
 }
 
-// Close implements net.Conn.
+// Close implements net.Conn. What is in the send buffer still goes out, as far as the peer takes it in the linger time.
 func (s *stream) Close() error {
-	s.finish()
-	return s.TCPConn.Close()
+	if renewal, first := s.finish(); first {
+		s.host.tcp.closings.close(s.ep, s.wq)
+		s.renew(renewal)
+	}
+	return nil
 }
 
 // Abort implements Stream.
 func (s *stream) Abort() {
-	s.finish()
+	renewal, _ := s.finish()
+	if tcp.EndpointState(s.ep.State()) == tcp.StateTimeWait {
+		s.ep.SocketOptions().SetMark(Discard) // RFC 9293 §3.10.5: no RST
+	}
 	s.ep.Abort()
+	s.renew(renewal)
 }
 
-func (s *stream) finish() {
-	s.closeOnce.Do(func() {
-		close(s.closed)
-		s.host.tcp.streams.Delete(s.ep)
-		s.deadline.set(time.Time{})
-		if s.onRoom != nil {
-			s.wq.EventUnregister(&s.room)
-		}
-	})
+// finish ends what goes on beside gVisor; first is false if that was done already.
+func (s *stream) finish() (renewal *gstack.PacketBuffer, first bool) {
+	s.finishMu.Lock()
+	defer s.finishMu.Unlock()
+	if s.finished {
+		return nil, false
+	}
+	s.finished = true
+	renewal, s.renewal = s.renewal, nil
+	close(s.closed)
+	s.host.tcp.streams.Delete(s.ep)
+	s.deadline.set(time.Time{})
+	// A connection in TIME-WAIT keeps its queue, which must not keep the stream.
+	s.wq.EventUnregister(&s.data)
+	if s.onRoom != nil {
+		s.wq.EventUnregister(&s.room)
+	}
+	return renewal, true
+}
+
+// awaitClose keeps a SYN that is to come again when the stream is closed; false if it is.
+func (s *stream) awaitClose(pkt *gstack.PacketBuffer) bool {
+	s.finishMu.Lock()
+	defer s.finishMu.Unlock()
+	if s.finished {
+		return false
+	}
+	if s.renewal != nil {
+		s.renewal.DecRef()
+	}
+	s.renewal = pkt.Clone()
+	return true
+}
+
+// renew lets the SYN that has waited come again.
+func (s *stream) renew(pkt *gstack.PacketBuffer) {
+	if pkt != nil {
+		s.host.tcp.QueuePacket(s.ep.(gstack.TransportEndpoint), idOf(s.ep), pkt)
+		pkt.DecRef()
+	}
 }
 
 // streamListener accepts Streams.
@@ -282,11 +369,11 @@ type streamListener struct {
 	readBuffer atomic.Int64 // of what is accepted
 }
 
-func (h *Host) listen(local tcpip.FullAddress, proto tcpip.NetworkProtocolNumber) (*streamListener, tcpip.Error) {
+func (h *Host) listen(local tcpip.FullAddress, proto tcpip.NetworkProtocolNumber) (*streamListener, error) {
 	wq := new(waiter.Queue)
 	ep, err := h.stack.NewEndpoint(tcp.ProtocolNumber, proto, wq)
 	if err != nil {
-		return nil, err
+		return nil, streamError(err)
 	}
 	// A server that restarts must not wait for its old connections' TIME-WAIT.
 	ep.SocketOptions().SetReuseAddress(true)
@@ -296,7 +383,7 @@ func (h *Host) listen(local tcpip.FullAddress, proto tcpip.NetworkProtocolNumber
 	}
 	if err != nil {
 		ep.Close()
-		return nil, err
+		return nil, streamError(err)
 	}
 	return &streamListener{
 		TCPListener: gonet.NewTCPListener(h.stack, wq, ep), host: h, ep: ep, wq: wq, closed: make(chan struct{}),

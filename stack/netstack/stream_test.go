@@ -25,10 +25,10 @@ func streams(tb testing.TB, mtuA, mtuB int) (a, b stack.Stream) {
 	return streamsOn(tb, lan.Port(), mtuLink{lan.Port(), mtuB})
 }
 
-// streamsOn makes a TCP connection between two hosts on links of one network.
-func streamsOn(tb testing.TB, linkA, linkB link.Link) (a, b stack.Stream) {
+// streamsOn makes a TCP connection between two hosts on links of one network. The options are the first one's.
+func streamsOn(tb testing.TB, linkA, linkB link.Link, opts ...netstack.Option) (a, b stack.Stream) {
 	tb.Helper()
-	hostA, err := netstack.New(linkA, netstack.Addr("10.0.0.1/24"))
+	hostA, err := netstack.New(linkA, append(opts, netstack.Addr("10.0.0.1/24"))...)
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -48,7 +48,7 @@ func (h *Host) DialStream(ctx context.Context, laddr, raddr netip.AddrPort) (sta
 		}
 		local, _ = h.fullAddress(laddr)
 	}
-	st, err := h.connect(ctx, local, remote, proto)
+	st, err := h.dial(ctx, local, remote, proto)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("dial tcp %v: no answer: %w", raddr, ctx.Err())
@@ -58,8 +58,8 @@ func (h *Host) DialStream(ctx context.Context, laddr, raddr netip.AddrPort) (sta
 	return st, nil
 }
 
-// ListenStream listens for TCP connections; an unspecified address means all of the host's. Errors wrap EADDRINUSE or
-// EADDRNOTAVAIL.
+// ListenStream listens for TCP connections; an unspecified address means all of the host's, and port 0 one that the host
+// chooses. Errors wrap EADDRINUSE or EADDRNOTAVAIL.
 func (h *Host) ListenStream(laddr netip.AddrPort) (stack.StreamListener, error) {
 	laddr = unmapPort(laddr)
 	local, proto := h.fullAddress(laddr)
@@ -69,14 +69,29 @@ func (h *Host) ListenStream(laddr netip.AddrPort) (stack.StreamListener, error) 
 	} else if err := h.checkLocal(laddr.Addr()); err != nil {
 		return nil, fmt.Errorf("listen tcp %v: %w", laddr, err)
 	}
-	l, terr := h.listen(local, proto)
-	if terr != nil {
-		if !laddr.Addr().IsValid() {
-			return nil, fmt.Errorf("listen tcp :%d: %w", laddr.Port(), streamError(terr))
-		}
-		return nil, fmt.Errorf("listen tcp %v: %w", laddr, streamError(terr))
+	l, err := h.listenAny(local, proto)
+	switch {
+	case err == nil:
+		return l, nil
+	case !laddr.Addr().IsValid():
+		return nil, fmt.Errorf("listen tcp :%d: %w", laddr.Port(), err)
 	}
-	return l, nil
+	return nil, fmt.Errorf("listen tcp %v: %w", laddr, err)
+}
+
+// listenAny listens at local; port 0 is one that the host chooses. gVisor would choose among ports only that no connection
+// has, not even one in TIME-WAIT.
+func (h *Host) listenAny(local tcpip.FullAddress, proto tcpip.NetworkProtocolNumber) (*streamListener, error) {
+	if local.Port != 0 {
+		return h.listen(local, proto)
+	}
+	for port := range drawPorts(firstEphemeral, lastEphemeral) {
+		local.Port = port
+		if l, err := h.listen(local, proto); !errors.Is(err, syscall.EADDRINUSE) {
+			return l, err
+		}
+	}
+	return nil, fmt.Errorf("all ports from %d to %d have a listener: %w", firstEphemeral, lastEphemeral, syscall.EADDRINUSE)
 }
 
 func (h *Host) checkLocal(a netip.Addr) error {
@@ -161,7 +176,8 @@ type lazyTCP struct {
 	proto atomic.Pointer[tcpProtocol]
 	syns  synNotes
 
-	streams sync.Map // of *stream, by endpoint: those not closed
+	streams  sync.Map // of *stream, by endpoint: those not closed
+	closings closings // those that are
 }
 
 // tcpProtocol is what gVisor's stack expects of its TCP.
@@ -172,7 +188,9 @@ type tcpProtocol interface {
 }
 
 func (h *Host) newTCP(s *gstack.Stack) gstack.TransportProtocol {
-	h.tcp = &lazyTCP{stack: s}
+	h.tcp = &lazyTCP{stack: s, closings: closings{
+		linger: h.tcpConfig.linger, timeWaits: h.tcpConfig.timeWaits, byID: map[gstack.TransportEndpointID]*closing{},
+	}}
 	return h.tcp
 }
 
@@ -232,7 +250,14 @@ func (l *lazyTCP) HandleUnknownDestinationPacket(id gstack.TransportEndpointID, 
 // QueuePacket and SendBufferSize are called for endpoints only, which get has made.
 
 func (l *lazyTCP) QueuePacket(ep gstack.TransportEndpoint, id gstack.TransportEndpointID, pkt *gstack.PacketBuffer) {
-	l.syns.see(id, header.TCP(pkt.TransportHeader().Slice()))
+	if segment := header.TCP(pkt.TransportHeader().Slice()); segment.Flags()&header.TCPFlagSyn != 0 {
+		raiseMSS(segment)
+		l.syns.see(id, segment)
+		if superseded(ep, segment, pkt) {
+			l.supersede(ep, id, pkt)
+			return
+		}
+	}
 	l.get().QueuePacket(ep, id, pkt)
 	if s, ok := l.streams.Load(ep); ok {
 		s.(*stream).heard()
@@ -251,7 +276,11 @@ func (l *lazyTCP) Option(o tcpip.GettableTransportProtocolOption) tcpip.Error {
 	return l.get().Option(o)
 }
 
-func (l *lazyTCP) Close()   { l.each(tcpProtocol.Close) }
+func (l *lazyTCP) Close() {
+	l.closings.stop()
+	l.each(tcpProtocol.Close)
+}
+
 func (l *lazyTCP) Wait()    { l.each(tcpProtocol.Wait) }
 func (l *lazyTCP) Pause()   { l.each(tcpProtocol.Pause) }
 func (l *lazyTCP) Resume()  { l.each(tcpProtocol.Resume) }

@@ -1,0 +1,118 @@
+package rdmatransport_test
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+)
+
+// A new connection from the port of one that has just ended is there at once, whoever closed that.
+func TestRedial(t *testing.T) {
+	both(t, func(t *testing.T, transport verbs.Transport) {
+		lan := pipe.New()
+		a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
+		a.host.NICs()[0].Frames().Steer(&stack.Steering{Sniff: func([]byte) {}}) // so that there are packets
+		l := must(rdmacm.Listen(b.dev, ":7471", &rdmacm.Config{Transport: transport, PD: b.pd}))(t)
+		defer l.Close()
+		from, to := a.reg(make([]byte, 1<<20), everyAccess), b.reg(make([]byte, 1<<20), everyAccess)
+		for i := range 6 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			accepted := make(chan *rdmacm.Conn, 1)
+			go func() {
+				c, _ := l.Accept(ctx)
+				accepted <- c
+			}()
+			c, err := rdmacm.Dial(ctx, a.dev, "10.0.0.2:7471", &rdmacm.Config{
+				Transport: transport, PD: a.pd, LocalAddr: netip.MustParseAddrPort("10.0.0.1:40000"),
+			})
+			if err != nil {
+				t.Fatalf("dial %d: %v", i, err)
+			}
+			s := <-accepted
+			if s == nil {
+				t.Fatalf("dial %d is not accepted", i)
+			}
+			ok(t, c.QP().PostSend(&verbs.SendWR{
+				Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{from.SGE(0, 1<<20)},
+				RemoteAddr: to.Addr(), RKey: to.RKey(),
+			}))
+			if wc := poll(t, c.SendCQ()); wc.Status != verbs.WCSuccess {
+				t.Fatal(wc.Status)
+			}
+			first, second := s, c
+			if i%2 == 1 {
+				first, second = c, s
+			}
+			ok(t, first.Close())
+			<-second.Done()
+			ok(t, second.Close())
+		}
+	})
+}
+
+// dials is how many connections TestDials makes and closes over each protocol, one after another; longDials with
+// SOFTRNIC_LONG.
+const (
+	dials     = 1000
+	longDials = 100_000
+)
+
+// No dial fails, however many connections there were before, and they leave nothing behind.
+func TestDials(t *testing.T) {
+	n := dials
+	if os.Getenv("SOFTRNIC_LONG") != "" {
+		n = longDials
+	}
+	both(t, func(t *testing.T, transport verbs.Transport) {
+		lan := pipe.New()
+		a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
+		size := verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}
+		l := must(rdmacm.Listen(b.dev, ":7471", &rdmacm.Config{Transport: transport, PD: b.pd, Cap: size}))(t)
+		defer l.Close()
+		accepted := make(chan *rdmacm.Conn)
+		go func() {
+			for {
+				c, err := l.Accept(t.Context())
+				if err != nil {
+					close(accepted)
+					return
+				}
+				accepted <- c
+			}
+		}()
+		before := memory()
+		for i := range n {
+			c, err := rdmacm.Dial(t.Context(), a.dev, "10.0.0.2:7471", &rdmacm.Config{Transport: transport, PD: a.pd, Cap: size})
+			if err != nil {
+				t.Fatalf("dial %d: %v", i, err)
+			}
+			s, up := <-accepted
+			if !up {
+				t.Fatalf("dial %d is not accepted", i)
+			}
+			first, second := c, s
+			if i%2 == 1 {
+				first, second = s, c
+			}
+			if err := first.Close(); err != nil {
+				t.Fatalf("close %d: %v", i, err)
+			}
+			<-second.Done()
+			if err := second.Close(); err != nil {
+				t.Fatalf("close %d: %v", i, err)
+			}
+		}
+		// TCP keeps up to 8192 connections in TIME-WAIT on each host.
+		if grown, most := memory()-before, 16<<20+2*min(n, 8192)*8<<10; grown > most {
+			t.Errorf("%d bytes more than before, want at most %d", grown, most)
+		}
+	})
+}

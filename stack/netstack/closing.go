@@ -1,0 +1,281 @@
+package netstack
+
+// What becomes of a connection whose stream is closed. gVisor still sends what is in the send buffer, then FIN, and the
+// end that closed first stays in TIME-WAIT. Without bounds a peer that stops reading, but acknowledges window probes,
+// would keep a send buffer for ever, and TIME-WAIT the port, and six kilobytes, for a minute. So:
+//
+//   - what has not come to its end after the linger time is aborted;
+//   - a connection in TIME-WAIT makes room for a new one on the same addresses and ports as RFC 6191 has it, whichever
+//     end opens that; gVisor by itself goes by sequence numbers alone, which a fast transfer outruns;
+//   - there are at most so many of them, the oldest give way.
+
+import (
+	"container/list"
+	"context"
+	"sync"
+	"syscall"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/seqnum"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/waiter"
+)
+
+const (
+	// timestampTick is how long a connection's timestamps may stay the same, with some to spare: gVisor's count
+	// milliseconds. A new connection on the same addresses and ports starts so much after the old one's last segment: by
+	// their timestamps the peer then tells one from the other (RFC 6191 §2, RFC 7323 §5).
+	timestampTick = 2 * time.Millisecond
+
+	// lastWords is how long a dial from a given port waits for the connection before it, whose stream is closed, to end.
+	lastWords = 500 * time.Millisecond
+)
+
+// closings are a host's connections whose streams are closed, until TCP has done with them.
+type closings struct {
+	linger    time.Duration
+	timeWaits int // at most
+
+	mu       sync.Mutex // taken after gVisor's locks, so that none of them may be taken under it
+	byID     map[gstack.TransportEndpointID]*closing
+	timeWait list.List // of *closing, those that have been in TIME-WAIT for longest first
+	over     bool      // the host is closed
+}
+
+// closing is one of them.
+type closing struct {
+	all   *closings
+	id    gstack.TransportEndpointID
+	ep    tcpip.Endpoint
+	entry waiter.Entry
+
+	// Guarded by all.mu.
+	state closingState
+	since time.Time     // of timeWait and gone
+	moved chan struct{} // closed when the state is no longer lingering
+	place *list.Element // in all.timeWait
+	timer *time.Timer
+
+	claimed bool // a SYN is about to take its place
+}
+
+type closingState uint8
+
+const (
+	lingering closingState = iota // data or FIN is to be sent or acknowledged, or the peer's FIN to come
+	timeWait
+	gone // and remembered for as long as the clock's tick lasts
+)
+
+// close gives a stream's endpoint to gVisor to finish.
+func (c *closings) close(ep tcpip.Endpoint, wq *waiter.Queue) {
+	r := &closing{all: c, id: idOf(ep), ep: ep, moved: make(chan struct{})}
+	r.entry.Init(r, waiter.EventHUp)
+	c.mu.Lock()
+	if c.over {
+		c.mu.Unlock()
+		ep.Close()
+		return
+	}
+	c.byID[r.id] = r
+	r.timer = time.AfterFunc(c.linger, r.expire)
+	c.mu.Unlock()
+	wq.EventRegister(&r.entry)
+	ep.SocketOptions().SetKeepAlive(false) // the linger time is enough, and gVisor would probe in TIME-WAIT too
+	ep.Close()
+	r.NotifyEvent(waiter.EventHUp) // what it has come to already, nobody has been told
+}
+
+// NotifyEvent implements waiter.EventListener: the connection may have come to TIME-WAIT, or to its end. gVisor may have
+// the endpoint locked.
+func (r *closing) NotifyEvent(waiter.EventMask) {
+	c := r.all
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	was := r.state
+	switch tcp.EndpointState(r.ep.State()) {
+	case tcp.StateTimeWait:
+		if was == lingering {
+			r.enter(timeWait)
+			r.timer.Stop()
+			r.place = c.timeWait.PushBack(r)
+			if c.timeWait.Len() > c.timeWaits {
+				c.timeWait.Remove(c.timeWait.Front()).(*closing).timer.Reset(0)
+			}
+		}
+	case tcp.StateClose, tcp.StateError:
+		if was != gone {
+			if r.place != nil {
+				c.timeWait.Remove(r.place)
+			}
+			r.enter(gone)
+			r.timer.Reset(timestampTick)
+		}
+	}
+}
+
+// enter changes the state. all.mu is held.
+func (r *closing) enter(s closingState) {
+	if r.state == lingering {
+		close(r.moved)
+	}
+	r.state, r.since = s, time.Now()
+}
+
+// expire is called when the state has lasted long enough.
+func (r *closing) expire() {
+	c := r.all
+	c.mu.Lock()
+	state := r.state
+	if state == gone && c.byID[r.id] == r {
+		delete(c.byID, r.id)
+	}
+	c.mu.Unlock()
+	switch state {
+	case lingering:
+		r.ep.Abort()
+	case timeWait:
+		r.discard()
+	}
+}
+
+// discard ends TIME-WAIT without a word: of the segment that Abort sends the peer knows no connection any more, or a new
+// one.
+func (r *closing) discard() {
+	r.ep.SocketOptions().SetMark(Discard)
+	r.ep.Abort()
+}
+
+// find is what remains of a connection, with its state and since when it is in that; nil if nothing does.
+func (c *closings) find(id gstack.TransportEndpointID) (r *closing, state closingState, since time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r = c.byID[id]; r != nil {
+		state, since = r.state, r.since
+	}
+	return r, state, since
+}
+
+// makeWay lets a new connection have the addresses and ports of one whose stream is closed, as soon as that may be; if it
+// is not patient, it does not wait for that. The error is the context's, or EADDRINUSE.
+func (c *closings) makeWay(ctx context.Context, id gstack.TransportEndpointID, patient bool) error {
+	r, state, since := c.find(id)
+	if r == nil {
+		return nil
+	}
+	free := since.Add(timestampTick)
+	if !patient && (state == lingering || time.Now().Before(free)) {
+		return syscall.EADDRINUSE
+	}
+	if state == lingering {
+		ctx, cancel := context.WithTimeoutCause(ctx, lastWords, syscall.EADDRINUSE)
+		defer cancel()
+		select {
+		case <-r.moved:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		if r, state, since = c.find(id); r == nil {
+			return nil
+		}
+		free = since.Add(timestampTick)
+	}
+	tick := time.NewTimer(time.Until(free))
+	defer tick.Stop()
+	select {
+	case <-tick.C:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if state == timeWait {
+		if !timestamps(r.ep) {
+			return syscall.EADDRINUSE
+		}
+		r.discard()
+	}
+	return nil
+}
+
+// timestamps tells whether a connection's segments have them.
+func timestamps(ep tcpip.Endpoint) bool {
+	e, ok := ep.(*tcp.Endpoint)
+	if !ok {
+		return false
+	}
+	e.LockUser()
+	defer e.UnlockUser()
+	return e.SendTSOk
+}
+
+// superseded tells whether a SYN for a connection in TIME-WAIT is that of a new one: its timestamp is later than all that
+// came (RFC 6191 §2). What that leaves, the sequence number decides, by gVisor's own rule.
+func superseded(ep gstack.TransportEndpoint, segment header.TCP, pkt *gstack.PacketBuffer) bool {
+	const kind = header.TCPFlagSyn | header.TCPFlagAck | header.TCPFlagRst | header.TCPFlagFin
+	e, ok := ep.(*tcp.Endpoint)
+	if !ok || segment.Flags()&kind != header.TCPFlagSyn || tcp.EndpointState(e.State()) != tcp.StateTimeWait ||
+		!checksumValid(segment, pkt) {
+		return false
+	}
+	o := header.ParseSynOptions(segment.Options(), false)
+	e.LockUser()
+	defer e.UnlockUser()
+	return o.TS && e.SendTSOk && seqnum.Value(e.RecentTS).LessThan(seqnum.Value(o.TSVal))
+}
+
+func checksumValid(segment header.TCP, pkt *gstack.PacketBuffer) bool {
+	ip := pkt.Network()
+	_, valid, ok := header.TCPValid(segment, func() uint16 { return pkt.Data().Checksum() }, uint16(pkt.Data().Size()),
+		ip.SourceAddress(), ip.DestinationAddress(), pkt.RXChecksumValidated)
+	return valid && ok
+}
+
+// supersede ends a connection in TIME-WAIT, for the new one that pkt opens, and passes pkt on. If its stream is not closed
+// yet, there may be data in it that nobody has read: then pkt comes again when it is. gVisor has its table of connections
+// locked.
+func (l *lazyTCP) supersede(ep gstack.TransportEndpoint, id gstack.TransportEndpointID, pkt *gstack.PacketBuffer) {
+	if s, ok := l.streams.Load(ep); ok && s.(*stream).awaitClose(pkt) {
+		return
+	}
+	r := l.closings.claim(id)
+	if r == nil {
+		return // it is on the way, with an earlier copy of the SYN
+	}
+	pkt = pkt.Clone()
+	go func() {
+		defer pkt.DecRef()
+		r.discard()
+		l.get().QueuePacket(ep, id, pkt) // which has no connection any more: gVisor looks for a listener
+	}()
+}
+
+// claim is the connection in TIME-WAIT with those addresses and ports, for the first who asks.
+func (c *closings) claim(id gstack.TransportEndpointID) *closing {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := c.byID[id]
+	if r == nil || r.state != timeWait || r.claimed {
+		return nil
+	}
+	r.claimed = true
+	return r
+}
+
+// stop forgets everything: the host is closed.
+func (c *closings) stop() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.over = true
+	for _, r := range c.byID {
+		r.timer.Stop()
+	}
+	clear(c.byID)
+	c.timeWait.Init()
+}
+
+// idOf is the addresses and ports of a connection.
+func idOf(ep tcpip.Endpoint) gstack.TransportEndpointID {
+	return ep.Info().(*gstack.TransportEndpointInfo).ID
+}

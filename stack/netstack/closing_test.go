@@ -1,0 +1,290 @@
+package netstack_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"runtime"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/netstack"
+)
+
+// lane is two hosts, and a listener on the second.
+type lane struct {
+	t        *testing.T
+	a, b     *netstack.Host
+	listener net.Listener
+}
+
+func newLane(t *testing.T, opts ...netstack.Option) *lane {
+	t.Helper()
+	lan := pipe.New()
+	l := &lane{t: t,
+		a: newHost(t, lan.Port(), append(opts, netstack.Addr("10.0.0.1/24"))...),
+		b: newHost(t, lan.Port(), append(opts, netstack.Addr("10.0.0.2/24"))...),
+	}
+	var err error
+	if l.listener, err = l.b.ListenStream(netip.MustParseAddrPort("10.0.0.2:7471")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.listener.Close() })
+	return l
+}
+
+// dial connects a, from a port or from any, within a second.
+func (l *lane) dial(port uint16) (a, b stack.Stream) {
+	l.t.Helper()
+	ctx, cancel := context.WithTimeout(l.t.Context(), time.Second)
+	defer cancel()
+	a, err := l.a.DialStream(ctx, netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), port), netip.MustParseAddrPort("10.0.0.2:7471"))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return a, l.accept()
+}
+
+func (l *lane) accept() stack.Stream {
+	l.t.Helper()
+	c, err := l.listener.Accept()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return c.(stack.Stream)
+}
+
+// closeBoth ends a connection in order.
+func closeBoth(t *testing.T, first, second stack.Stream) {
+	t.Helper()
+	if err := first.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := second.Read(make([]byte, 1)); err != io.EOF {
+		t.Fatalf("%d bytes, %v", n, err)
+	}
+	second.Close()
+	if n, err := first.Read(make([]byte, 1)); err != io.EOF {
+		t.Fatalf("%d bytes, %v", n, err)
+	}
+	first.Close()
+}
+
+// send sends n bytes, which is faster than the clock goes by which sequence numbers are chosen.
+func transfer(t *testing.T, from, to stack.Stream, n int) {
+	t.Helper()
+	go func() {
+		b := make([]byte, n)
+		_, _ = from.Write(b) // the reader sees to it
+	}()
+	if _, err := io.ReadFull(to, make([]byte, n)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A new connection on the addresses and ports of one that has just ended takes the place of its TIME-WAIT, on either side.
+func TestStreamRedial(t *testing.T) {
+	for name, first := range map[string]func(a, b stack.Stream) (first, second stack.Stream){
+		"the server closes first": func(a, b stack.Stream) (_, _ stack.Stream) { return b, a },
+		"the client closes first": func(a, b stack.Stream) (_, _ stack.Stream) { return a, b },
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLane(t)
+			for range 3 {
+				a, b := l.dial(4000)
+				transfer(t, a, b, 16<<20)
+				transfer(t, b, a, 1<<20)
+				x, y := first(a, b)
+				closeBoth(t, x, y)
+			}
+		})
+	}
+}
+
+// Data that nobody has read stays when a new connection asks for the place, which it gets when the stream is closed.
+func TestStreamRedialKeepsWhatIsUnread(t *testing.T) {
+	l := newLane(t)
+	a, b := l.dial(4000)
+	transfer(t, a, b, 16<<20)
+	if err := b.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	const last = "the last words"
+	if _, err := a.Write([]byte(last)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Read(make([]byte, 1)); err != io.EOF {
+		t.Fatal(err)
+	}
+	a.Close()
+	type dialled struct {
+		s   stack.Stream
+		err error
+	}
+	redial := make(chan dialled, 1)
+	go func() {
+		// A second later the SYN would be sent again.
+		ctx, cancel := context.WithTimeout(t.Context(), 900*time.Millisecond)
+		defer cancel()
+		s, err := l.a.DialStream(ctx, netip.MustParseAddrPort("10.0.0.1:4000"), netip.MustParseAddrPort("10.0.0.2:7471"))
+		redial <- dialled{s, err}
+	}()
+	select {
+	case d := <-redial:
+		t.Fatalf("the new connection is there before the old stream is closed (error %v)", d.err)
+	case <-time.After(100 * time.Millisecond):
+	}
+	got, err := io.ReadAll(b)
+	if string(got) != last || err != nil {
+		t.Errorf("read %q, %v", got, err)
+	}
+	b.Close()
+	if d := <-redial; d.err != nil {
+		t.Error(d.err)
+	} else {
+		d.s.Abort()
+		l.accept().Abort()
+	}
+}
+
+// A connection that lives keeps its addresses and ports.
+func TestStreamPortInUse(t *testing.T) {
+	l := newLane(t)
+	a, b := l.dial(4000)
+	if _, err := l.a.DialStream(t.Context(), netip.MustParseAddrPort("10.0.0.1:4000"), netip.MustParseAddrPort("10.0.0.2:7471")); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("a second connection: %v", err)
+	}
+	transfer(t, a, b, 1)
+	transfer(t, b, a, 1)
+	// Nor does a closed one that is not at its end: b does not close.
+	a.Close()
+	if _, err := l.a.DialStream(t.Context(), netip.MustParseAddrPort("10.0.0.1:4000"), netip.MustParseAddrPort("10.0.0.2:7471")); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("a connection while the last one lingers: %v", err)
+	}
+	b.Close()
+}
+
+// Ports are drawn as long as there are any: connections in TIME-WAIT do not use them up, nor those that live the ports of
+// listeners.
+func TestStreamDrawsAgain(t *testing.T) {
+	l := newLane(t)
+	const ports = 65535 - 61000 + 1
+	for i := range ports + 100 {
+		a, b := l.dial(0)
+		closeBoth(t, a, b)
+		if i%500 == 0 {
+			s, err := l.a.ListenStream(netip.AddrPort{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.Close()
+		}
+	}
+	var last error
+	n := 0
+	for ; last == nil && n <= ports; n++ {
+		s, err := l.a.ListenStream(netip.AddrPort{})
+		if last = err; err == nil {
+			defer s.Close()
+		}
+	}
+	if n <= ports || !errors.Is(last, syscall.EADDRINUSE) {
+		t.Errorf("%d listeners, then %v; want one for each of %d ports, then EADDRINUSE", n-1, last, ports)
+	}
+}
+
+// What a peer does not take ends when the linger time does.
+func TestStreamLinger(t *testing.T) {
+	l := newLane(t, netstack.Linger(200*time.Millisecond), netstack.UserTimeout(0), netstack.KeepAlive(0, 0, 0))
+	resets := make(chan struct{}, 100)
+	l.a.NICs()[0].Frames().Steer(&stack.Steering{Take: func(frame []byte) bool {
+		if rst := frame[12] == 8 && frame[13] == 0 && frame[14+9] == 6 && frame[14+20+13]&4 != 0; rst {
+			resets <- struct{}{}
+		}
+		return false
+	}})
+	before := heap()
+	const conns = 4
+	var peers []stack.Stream
+	var writes sync.WaitGroup
+	for range conns {
+		a, b := l.dial(0)
+		peers = append(peers, a)
+		writes.Go(func() {
+			_ = b.SetWriteDeadline(time.Now().Add(time.Second))
+			if _, err := b.Write(make([]byte, 64<<20)); err == nil {
+				t.Error("64 MB went into the buffers of two ends")
+			}
+			b.Close()
+		})
+	}
+	writes.Wait()
+	held := heap() - before
+	if held < conns<<20 {
+		t.Fatalf("the heap grew by %d bytes: nothing is held that could be freed", held)
+	}
+	for range conns {
+		select {
+		case <-resets:
+		case <-time.After(20 * time.Second):
+			t.Fatal("no reset for a peer that does not read")
+		}
+	}
+	for _, a := range peers {
+		a.Abort()
+	}
+	if left := heap() - before; left > held/8 {
+		t.Errorf("the heap grew by %d bytes, and is still %d larger", held, left)
+	}
+}
+
+// heap is the bytes in use.
+func heap() int {
+	runtime.GC()
+	runtime.GC() // of what pools keep
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int(m.HeapAlloc)
+}
+
+// Connections in TIME-WAIT are bounded in number, and keep nothing of their streams.
+func TestStreamTimeWaits(t *testing.T) {
+	const conns = 1000
+	grown := func(opts ...netstack.Option) int {
+		l := newLane(t, opts...)
+		before := heap()
+		for range conns {
+			a, b := l.dial(0)
+			user := make([]byte, 64<<10)
+			a.OnRoom(func() { user[0]++ })
+			closeBoth(t, a, b)
+		}
+		time.Sleep(50 * time.Millisecond) // the last ones' ports are kept for a tick
+		return heap() - before
+	}
+	if n := grown(); n > conns*8<<10 {
+		t.Errorf("%d bytes for each connection in TIME-WAIT", n/conns)
+	}
+	if n := grown(netstack.TimeWaits(10)); n > conns<<10 {
+		t.Errorf("%d bytes for %d connections, of which 10 may be in TIME-WAIT", n, conns)
+	}
+}
+
+// In TIME-WAIT nobody is asked whether he is there.
+func TestStreamTimeWaitIsSilent(t *testing.T) {
+	lan := pipe.New()
+	w := &ward{Link: lan.Port()}
+	a, b := streamsOn(t, w, lan.Port(), netstack.KeepAlive(20*time.Millisecond, 20*time.Millisecond, 1000))
+	closeBoth(t, a, b)
+	before := w.sent.Load()
+	time.Sleep(100 * time.Millisecond)
+	if n := w.sent.Load() - before; n > 1 { // the last acknowledgement may be among them
+		t.Errorf("%d frames in TIME-WAIT", n)
+	}
+}
