@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/netip"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/softrnic/softrnic/verbs"
@@ -113,9 +112,6 @@ func Dial(ctx context.Context, dev *verbs.Device, addr string, cfg *Config) (*Co
 	var errs []error
 	for _, a := range addrs {
 		c, err := dial(ctx, dev, a, cfg)
-		for i := 1; i < maxDraws && cfg.LocalAddr.Port() == 0 && errors.Is(err, syscall.EADDRINUSE); i++ {
-			c, err = dial(ctx, dev, a, cfg)
-		}
 		if err == nil {
 			return c, nil
 		}
@@ -126,10 +122,6 @@ func Dial(ctx context.Context, dev *verbs.Device, addr string, cfg *Config) (*Co
 	}
 	return nil, &verbs.Error{Op: "dial " + addr, Detail: errs[0].Error(), Err: errors.Join(errs...)}
 }
-
-// maxDraws is how many local ports Dial tries: a connection that has ended may hold the one that was drawn, on the
-// way to the same peer, in TCP's TIME_WAIT.
-const maxDraws = 64
 
 func dial(ctx context.Context, dev *verbs.Device, to netip.AddrPort, cfg *Config) (c *Conn, err error) {
 	id, err := CreateSyncID(TCP, dev)

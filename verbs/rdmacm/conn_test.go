@@ -168,6 +168,71 @@ func TestDialListen(t *testing.T) {
 	})
 }
 
+// A port that was drawn and turns out to be in use is drawn again, if nobody has been told of it; one that was asked for is
+// not.
+func TestPortsAreDrawnAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		a, b, lan := pair(t)
+		server, client := lan.devs[0], lan.devs[1]
+		server.busy = 3
+		l, err := rdmacm.Listen(a, ":0", nil)
+		must(t, err)
+		if server.busy != 0 {
+			t.Errorf("%d ports were not tried", server.busy)
+		}
+		to := netip.AddrPortFrom(netip.MustParseAddr(v4A), l.Addr().Port()).String()
+		var work sync.WaitGroup
+		work.Go(func() {
+			c, err := l.Accept(ctx)
+			must(t, err)
+			<-c.Done()
+			must(t, c.Close())
+		})
+		client.busy = 3
+		c, err := rdmacm.Dial(ctx, b, to, nil)
+		must(t, err)
+		if own := c.LocalAddr().Port(); own < 32768 {
+			t.Errorf("local port %d", own)
+		}
+		must(t, c.Close())
+		work.Wait()
+		must(t, l.Close())
+
+		server.busy = 1
+		_, err = rdmacm.Listen(a, ":7471", nil)
+		wants(t, err, syscall.EADDRINUSE)
+		client.busy = 1
+		_, err = rdmacm.Dial(ctx, b, to, &rdmacm.Config{LocalAddr: netip.MustParseAddrPort(v4B + ":4000")})
+		wants(t, err, syscall.EADDRINUSE)
+		server.busy = 1000
+		_, err = rdmacm.Listen(a, ":0", nil)
+		wants(t, err, syscall.EADDRINUSE)
+		server.busy = 1
+		id, err := rdmacm.CreateSyncID(rdmacm.TCP, a)
+		must(t, err)
+		must(t, id.Bind(netip.MustParseAddrPort(v4A+":0"))) // the application may have told the port
+		wants(t, id.Listen(1), syscall.EADDRINUSE)
+		must(t, id.Destroy())
+
+		// No port was kept.
+		ch, err := rdmacm.CreateEventChannel(a)
+		must(t, err)
+		var ids []*rdmacm.ID
+		for range 60999 - 32768 + 1 {
+			id, err := ch.CreateID(rdmacm.TCP, nil)
+			must(t, err)
+			must(t, id.Bind(netip.AddrPort{}))
+			ids = append(ids, id)
+		}
+		for _, id := range ids {
+			must(t, id.Destroy())
+		}
+		must(t, ch.Destroy())
+		left(t, a, b)
+	})
+}
+
 // A server can look at requests one by one.
 func TestRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

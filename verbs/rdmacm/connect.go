@@ -12,7 +12,10 @@ import (
 // Listen takes connection requests for the bound address; each arrives as a ConnectRequest with an ID of its own
 // (rdma_listen). An ID that is not bound listens on a port that it draws, on all addresses. At most backlog requests
 // wait for an answer; below 1 it is 1024.
-func (id *ID) Listen(backlog int) error {
+func (id *ID) Listen(backlog int) error { return id.listen(backlog, false) }
+
+// listen is Listen. untold says that nobody has been told of a port that was drawn: it may become another.
+func (id *ID) listen(backlog int, untold bool) error {
 	const op = "listen"
 	if err := id.lock(op, idle, bound); err != nil {
 		return err
@@ -22,12 +25,27 @@ func (id *ID) Listen(backlog int) error {
 		if err := id.bind(op, netip.AddrPort{}); err != nil {
 			return err
 		}
-	}
-	if err := ports.listen(op, id.bound); err != nil {
-		return err
+		untold = true
 	}
 	if backlog < 1 {
 		backlog = 1024
+	}
+	err := id.listenAt(op, backlog)
+	for i := 1; i < maxDraws && untold && err != nil; i++ {
+		var b *binding
+		if b, err = ports.redraw(op, id.bound, err); err != nil {
+			break
+		}
+		id.bound, id.local = b, b.addr
+		err = id.listenAt(op, backlog)
+	}
+	return err
+}
+
+// listenAt listens at the bound address. The ID is locked.
+func (id *ID) listenAt(op string, backlog int) error {
+	if err := ports.listen(op, id.bound); err != nil {
+		return err
 	}
 	a := &acceptor{listener: id, children: make(map[ProviderConn]*ID)}
 	for _, t := range id.opts.transports {
@@ -190,7 +208,7 @@ func (id *ID) Connect(param *ConnParam) error {
 	}
 	id.route.TOS = id.opts.tos
 	attr := &ConnectAttr{Route: id.route, Space: id.space, LocalPort: id.local.Port(), RemotePort: id.remote.Port(),
-		QPType: verbs.RC, AckTimeout: id.opts.ackTimeout, Param: p}
+		QPType: verbs.RC, AckTimeout: id.opts.ackTimeout, Param: ownParam(p)}
 	if qp := id.ownQP(); qp != nil {
 		attr.QPType = qp.Type()
 	} else if id.space == UDP || id.space == IPoIB {
@@ -200,8 +218,30 @@ func (id *ID) Connect(param *ConnParam) error {
 	if err != nil {
 		return &verbs.Error{Op: op, Detail: err.Error(), Err: err}
 	}
-	id.conn, id.state = conn, connecting
+	id.conn, id.state, id.asked = conn, connecting, attr
 	return nil
+}
+
+// redial connects once more, from another port, if the one that was drawn turned out to be in use.
+func (id *ID) redial(status int) bool {
+	if id.asked == nil || id.draws >= maxDraws || status >= 0 {
+		return false
+	}
+	b, err := ports.redraw("connect", id.bound, syscall.Errno(-status))
+	if err != nil {
+		return false
+	}
+	id.draws++
+	id.bound, id.local = b, netip.AddrPortFrom(id.local.Addr(), b.addr.Port())
+	attr := *id.asked
+	attr.LocalPort = b.addr.Port()
+	conn, err := provider(id.dev).Connect(&attr, id.handle)
+	if err != nil {
+		return false
+	}
+	id.conn.Close() // it has said its last
+	id.conn, id.asked = conn, &attr
+	return true
 }
 
 // param completes what the application gave; offered are the depths that MaxDepth stands for.
@@ -331,6 +371,10 @@ func (id *ID) handle(ce *ConnEvent) {
 	if id.state == destroyed || id.state == removed {
 		return
 	}
+	if ce.Type == ConnectError && id.redial(ce.Status) {
+		return
+	}
+	id.asked = nil
 	e := &Event{Type: ce.Type, ID: id, Status: ce.Status, Param: ownParam(ce.Param), UD: ownUD(ce.UD)}
 	switch ce.Type {
 	case ConnectResponse:

@@ -38,6 +38,16 @@ type device struct {
 	listeners []*fakeListener
 	keys      atomic.Uint32
 	conns     int // open
+	busy      int // ports that are found in use, one after another, whatever rdma_cm knows
+}
+
+// takePort fails as long as ports are busy.
+func (d *device) takePort() error {
+	if d.busy == 0 {
+		return nil
+	}
+	d.busy--
+	return syscall.EADDRINUSE
 }
 
 const (
@@ -143,6 +153,9 @@ func (d *device) Listen(attr *rdmacm.ListenAttr, h rdmacm.Handler) (io.Closer, e
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if err := d.takePort(); err != nil {
+		return nil, err
+	}
 	l := &fakeListener{d: d, attr: *attr, h: h}
 	d.listeners = append(d.listeners, l)
 	return l, nil
@@ -236,6 +249,11 @@ func (d *device) Connect(attr *rdmacm.ConnectAttr, h rdmacm.Handler) (rdmacm.Pro
 	defer d.mu.Unlock()
 	c := &fakeConn{d: d, h: h, attr: *attr}
 	d.conns++
+	if d.takePort() != nil {
+		c.phase = over
+		c.report(&rdmacm.ConnEvent{Type: rdmacm.ConnectError, Status: -int(syscall.EADDRINUSE)})
+		return c, nil
+	}
 	i := slices.IndexFunc(d.devs, func(o *device) bool { return slices.Contains(o.addrs, attr.Dst) })
 	if i < 0 {
 		c.after(time.Minute, func() {

@@ -42,6 +42,8 @@ type ID struct {
 	groups    map[netip.Addr]*membership
 
 	conn    ProviderConn
+	asked   *ConnectAttr // by Connect, until something comes of it
+	draws   int          // of ports since
 	request ConnParam    // of the peer, on the passive side, and
 	qpType  verbs.QPType // what QP it asks for: 0 if the port space says that
 	forget  func()       // of the listener that made this ID

@@ -45,7 +45,7 @@ func Listen(dev *verbs.Device, addr string, cfg *Config) (*Listener, error) {
 		err = l.id.Bind(addrs[0])
 	}
 	if err == nil {
-		err = l.id.Listen(l.cfg.Backlog)
+		err = l.id.listen(l.cfg.Backlog, true)
 	}
 	if err != nil {
 		return nil, errors.Join(err, l.id.Destroy())

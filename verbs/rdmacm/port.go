@@ -1,6 +1,7 @@
 package rdmacm
 
 import (
+	"errors"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -38,6 +39,8 @@ type binding struct {
 
 	// guarded by ports.mu
 	reuse, afOnly, listening bool
+
+	drawn bool // the port was
 }
 
 // conflicts tells whether two bindings to one port exclude each other.
@@ -64,12 +67,18 @@ func (t *portTable) bind(op string, b *binding) error {
 		t.insert(b)
 		return nil
 	}
+	return t.draw(op, b)
+}
+
+// draw gives b a port that nobody has. t.mu is held.
+func (t *portTable) draw(op string, b *binding) error {
 	const n = lastEphemeral - firstEphemeral + 1
 	start := rand.IntN(n)
 	for i := range n {
 		b.addr = netip.AddrPortFrom(b.addr.Addr(), uint16(firstEphemeral+(start+i)%n))
 		if t.free(b, true) {
 			t.insert(b)
+			b.drawn = true
 			return nil
 		}
 	}
@@ -116,6 +125,26 @@ func (t *portTable) unlisten(b *binding) {
 	t.mu.Unlock()
 }
 
+// maxDraws is how many ports are drawn at most where the provider finds one after another in use: by what has ended here,
+// but not on the wire, or by what is not rdma_cm's.
+const maxDraws = 64
+
+// redraw takes the place of a binding whose port was drawn, with another port, if err says that this one is in use after
+// all; else it returns err.
+func (t *portTable) redraw(op string, b *binding, err error) (*binding, error) {
+	if b == nil || !b.drawn || !errors.Is(err, syscall.EADDRINUSE) {
+		return nil, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	other := *b
+	if t.draw(op, &other) != nil {
+		return nil, err
+	}
+	t.remove(b)
+	return &other, nil
+}
+
 // release gives a binding up; b may be nil.
 func (t *portTable) release(b *binding) {
 	if b == nil {
@@ -123,6 +152,11 @@ func (t *portTable) release(b *binding) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.remove(b)
+}
+
+// remove takes b out of the table. t.mu is held.
+func (t *portTable) remove(b *binding) {
 	for _, d := range b.devs {
 		k := portKey{d, b.space, b.addr.Port()}
 		left := slices.DeleteFunc(t.bound[k], func(o *binding) bool { return o == b })
