@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 
 	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
@@ -213,10 +214,10 @@ func (p *Provider) GIDTable(port uint8) ([]verbs.GIDEntry, error) {
 	return table, nil
 }
 
-// Watch implements verbs.Provider. DEVICE_FATAL comes when the interface of the last port that had one was removed.
+// Watch implements verbs.Provider. DEVICE_FATAL comes when the interface of the last port that had one was removed, or the
+// host is closed.
 func (p *Provider) Watch(f func(t verbs.AsyncEventType, port uint8)) {
 	p.watcher.Store(&f)
-	var lost atomic.Int32
 	for i, nic := range p.nics {
 		nic.Watch(func(c stack.Change) {
 			switch c {
@@ -228,12 +229,19 @@ func (p *Provider) Watch(f func(t verbs.AsyncEventType, port uint8)) {
 			case stack.LinkCame:
 				f(verbs.EventPortActive, uint8(i+1))
 			case stack.LinkLost:
-				if int(lost.Add(1)) == len(p.nics) {
+				if p.cutOff() {
 					f(verbs.EventDeviceFatal, 0)
+				} else {
+					f(verbs.EventGIDChange, uint8(i+1)) // the port has none any more
 				}
 			}
 		})
 	}
+}
+
+// cutOff tells whether no interface is left.
+func (p *Provider) cutOff() bool {
+	return !slices.ContainsFunc(p.nics, func(n stack.NIC) bool { return n.State() != stack.LinkRemoved })
 }
 
 // tell passes an event to who watches.
@@ -243,8 +251,11 @@ func (p *Provider) tell(t verbs.AsyncEventType, port uint8) {
 	}
 }
 
-// gids are the addresses that the GID table has room for; the zero Addr is a hole.
+// gids are the addresses that the GID table has room for; the zero Addr is a hole. An interface that was removed has none.
 func gids(nic stack.NIC) []netip.Addr {
+	if nic.State() == stack.LinkRemoved {
+		return nil
+	}
 	addrs := nic.GIDs()
 	return addrs[:min(len(addrs), roce.V1Index)]
 }

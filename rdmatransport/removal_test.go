@@ -2,11 +2,18 @@ package rdmatransport_test
 
 import (
 	"context"
+	"errors"
 	"net/netip"
+	"sync/atomic"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/stack/netstack"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
@@ -19,6 +26,83 @@ func cmEvent(t *testing.T, id *rdmacm.ID) rdmacm.EventType {
 	e := must(id.Channel().GetEvent(ctx))(t)
 	ok(t, e.Ack())
 	return e.Type
+}
+
+// removable is a link that can be removed.
+type removable struct {
+	link.Link
+	gone    atomic.Bool
+	changed func()
+}
+
+func (l *removable) State() link.State {
+	if l.gone.Load() {
+		return link.Removed
+	}
+	return link.Up
+}
+
+func (l *removable) Watch(f func()) { l.changed = f }
+
+func (l *removable) remove() {
+	l.gone.Store(true)
+	l.changed()
+}
+
+// TestLinkRemoved: with one of its links removed a device has one port less, and what is at that port's address is told
+// so; with the last one it is gone.
+func TestLinkRemoved(t *testing.T) {
+	lan := pipe.New()
+	links := []*removable{{Link: lan.Port()}, {Link: lan.Port()}}
+	host := must(netstack.New(links[0], netstack.Addr("10.0.0.1/24"), netstack.AddNIC(links[1], netstack.Addr("10.1.0.1/24"))))(t)
+	defer host.Close()
+	dev := must(verbs.Open(rdmatransport.New(host)))(t)
+	defer dev.Close()
+	var ids []*rdmacm.ID
+	for _, addr := range []string{"10.0.0.1:1", "10.1.0.1:1"} {
+		id := must(rdmacm.CreateSyncID(rdmacm.TCP, dev))(t)
+		defer id.Destroy()
+		ok(t, id.Bind(netip.MustParseAddrPort(addr)))
+		ids = append(ids, id.ID)
+	}
+	links[0].remove()
+	if e := cmEvent(t, ids[0]); e != rdmacm.AddrChange {
+		t.Errorf("%v, want ADDR_CHANGE", e)
+	}
+	if table := must(dev.GIDTable(1))(t); len(table) != 0 {
+		t.Errorf("the port has %v", table)
+	}
+	other := must(rdmacm.CreateSyncID(rdmacm.TCP, dev))(t)
+	defer other.Destroy()
+	if err := other.Bind(netip.MustParseAddrPort("10.0.0.1:2")); !errors.Is(err, syscall.EADDRNOTAVAIL) {
+		t.Errorf("Bind to the address of the link that is gone: %v", err)
+	}
+	links[1].remove()
+	for _, id := range ids {
+		if e := cmEvent(t, id); e != rdmacm.DeviceRemoval {
+			t.Errorf("%v, want DEVICE_REMOVAL", e)
+		}
+	}
+}
+
+// TestHostClosed: the end of a host is that of the device on it, and its peers are told.
+func TestHostClosed(t *testing.T) {
+	both(t, func(t *testing.T, transport verbs.Transport) {
+		lan := pipe.New()
+		a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
+		conn, peer := dial(a, b, transport, nil)
+		ok(t, b.host.Close())
+		for _, c := range []*rdmacm.Conn{conn, peer} {
+			select {
+			case <-c.Done():
+			case <-time.After(20 * time.Second):
+				t.Error("a connection is not over")
+			}
+		}
+		if e := cmEvent(t, peer.ID()); e != rdmacm.DeviceRemoval {
+			t.Errorf("%v, want DEVICE_REMOVAL", e)
+		}
+	})
 }
 
 // TestAddrRemoved: both ends of a connection and a listener whose address is taken from the host are told so, and nobody
@@ -53,5 +137,23 @@ func TestAddrRemoved(t *testing.T) {
 			}
 		}
 		ok(t, nic.AddAddr("10.0.0.2/24")) // the connection is alive again, and Close finds it so
+	})
+}
+
+// TestShutdownWithoutLink: who has no link any more waits for nobody.
+func TestShutdownWithoutLink(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := pipe.New()
+		cable := lan.Port()
+		l := &removable{Link: cable}
+		a, b := newStation(t, lan, "10.0.0.1/24"), newStationOn(t, l, "10.0.0.2/24")
+		dial(a, b, verbs.RoCEv2, nil)
+		cable.SetCarrier(false)
+		l.remove()
+		start := time.Now()
+		ok(t, b.prov.Shutdown(t.Context()))
+		if took := time.Since(start); took != 0 {
+			t.Errorf("Shutdown took %v", took)
+		}
 	})
 }

@@ -87,7 +87,7 @@ const (
 	GIDsChanged Change = iota // an address was added or removed
 	LinkWent                  // State is LinkUp no longer
 	LinkCame                  // State is LinkUp again
-	LinkLost                  // State is LinkRemoved, for good; LinkWent came before, if the link was up until then
+	LinkLost                  // State is LinkRemoved, for good. Unless the host is closing, LinkWent came before, if the link was up
 )
 
 // Counters count what has passed an interface's datagram port since it was made; what its frame port sends and receives

@@ -151,9 +151,13 @@ func (h *Host) NICs() []stack.NIC {
 // Interfaces are the same as NICs, with what is to be set on them.
 func (h *Host) Interfaces() []*Interface { return append([]*Interface(nil), h.nics...) }
 
-// Close ends every connection and closes the links. It must not be called from a datagram receiver.
+// Close ends every connection and closes the links; whoever watches an interface hears of LinkLost first, and may say
+// goodbye. It must not be called from a datagram receiver.
 func (h *Host) Close() error {
 	h.once.Do(func() {
+		for _, n := range h.loseLinks() {
+			n.tell(stack.LinkLost)
+		}
 		for _, n := range h.nics {
 			n.leave()
 			n.steer(nil)
@@ -165,6 +169,16 @@ func (h *Host) Close() error {
 		}
 	})
 	return nil
+}
+
+// loseLinks makes every link one that does not come back, and returns those that were not yet.
+func (h *Host) loseLinks() (lost []*Interface) {
+	for _, n := range h.nics {
+		if !n.lost.Swap(true) {
+			lost = append(lost, n)
+		}
+	}
+	return lost
 }
 
 // owner is the interface that has address a, or nil.

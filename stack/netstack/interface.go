@@ -136,9 +136,12 @@ func (n *Interface) AddAddr(cidr string) error {
 // Watch implements NIC.
 func (n *Interface) Watch(f func(stack.Change)) { n.watcher.Store(&f) }
 
-// State is the link's.
+// State is the link's, which is removed with the host, too.
 func (n *Interface) State() stack.LinkState {
-	if n.carrier == nil {
+	switch {
+	case n.lost.Load():
+		return stack.LinkRemoved
+	case n.carrier == nil:
 		return stack.LinkUp
 	}
 	return n.carrier.State()
