@@ -93,6 +93,35 @@ func TestIWARPRefused(t *testing.T) {
 				t.Errorf("SoftRNIC is asked with private data %q", data)
 			}
 		})
+		t.Run("server/backlog full", func(t *testing.T) {
+			listener, err := rdmacm.Listen(p.dev, netip.AddrPortFrom(p.here, port).String(),
+				&rdmacm.Config{Transport: verbs.IWARP, Backlog: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			closing(t, listener.Close)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				if c, err := rdmacm.Dial(ctx, p.dev, listener.Addr().String(), &rdmacm.Config{Transport: verbs.IWARP}); err == nil {
+					c.Close()
+				}
+			}()
+			r, err := listener.Request(ctx) // it is not answered
+			if err != nil {
+				t.Fatal(err)
+			}
+			events := linux.In(t).Attempt(rdmacm.TCP, netip.AddrPortFrom(p.here, port), []byte("please"))
+			if e := events[len(events)-1]; e.Type != rdmacm.Rejected || e.Status != -int(syscall.ECONNRESET) {
+				t.Errorf("siw: %+v", events)
+			}
+			if err := r.Reject(nil); err != nil {
+				t.Error(err)
+			}
+			<-ended
+		})
 	})
 }
 
