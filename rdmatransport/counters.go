@@ -62,6 +62,7 @@ func (p *Provider) PortCounters(port uint8) (map[string]uint64, error) {
 //	direct_msgs          messages that went without packets
 //	selective_repeats    packets, of READs their requests, that were repeated one by one
 //	tail_probes          packets repeated to learn whether they had arrived
+//	suspect_requests     request packets dropped because they, or others that contradict them, are not the peer's
 //	malformed_packets, icrc_errors, unknown_qp, misdirected_packets, bad_pkey, qkey_viol
 //	                     packets dropped: not parseable, wrong ICRC, no such QP, not in that state or from that address,
 //	                     wrong P_Key or Q_Key

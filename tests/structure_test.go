@@ -90,7 +90,7 @@ func (s *source) file(pos token.Pos) string { return filepath.Base(s.fset.Positi
 var fileOrder = map[string][]string{
 	"rdmatransport/roce": {
 		"receive.go", "gsi.go", "multicast.go", "qp.go", "waiting.go", "timer.go", "pending.go", "ud.go", "uc.go", "completer.go",
-		"requester.go", "direct.go", "reorder.go", "responder.go", "flush.go", "later.go", "response.go", "local.go", "outcome.go",
+		"requester.go", "direct.go", "early.go", "reorder.go", "responder.go", "flush.go", "later.go", "response.go", "local.go", "outcome.go",
 		"xrc.go", "notification.go", "packet.go", "path.go", "pacing.go", "engine.go", "opcodes.go", "dcqcn.go", "counters.go", "params.go",
 	},
 	"rdmatransport/roce/internal/send": {

@@ -73,11 +73,14 @@ type badLink struct {
 func (l *badLink) carry() (moved bool) {
 	for i, from := range l.ends {
 		to := l.ends[1-i]
-		pkts := append(from.take(), l.late[i]...)
+		pkts := from.take()
+		for j := range pkts {
+			from.relay(to, &pkts[j])
+		}
+		pkts = append(pkts, l.late[i]...)
 		l.late[i] = nil
 		for j := range pkts {
 			p := &pkts[j]
-			p.DestQP = to.qp.Num()
 			moved = true
 			switch x := l.rand.IntN(100); {
 			case x < l.percent:

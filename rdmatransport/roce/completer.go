@@ -17,7 +17,12 @@ func (q *qp) response(p *wire.Packet, info wire.Info) {
 		n, given := p.AETH.Credits()
 		q.sending.OnCredits(p.PSN, p.AETH.MSN, n, given)
 	}
-	if !q.sending.OnResponse(p.PSN, q.marked(p)) {
+	marked := q.marked(p)
+	if len(p.Payload) > 0 && operation(p.Opcode) == wire.RCAck && !marked {
+		q.e.Counters.Malformed.Add(1)
+		return
+	}
+	if !q.sending.OnResponse(p.PSN, marked) {
 		return
 	}
 	switch {
@@ -29,6 +34,9 @@ func (q *qp) response(p *wire.Packet, info wire.Info) {
 		q.readResponse(p, info)
 	}
 }
+
+// marked tells whether an answer is of a peer that keeps what comes behind a gap.
+func (q *qp) marked(p *wire.Packet) bool { return q.asks != 0 && p.Reserved7 == q.asks.Newest() }
 
 // acknowledge handles ACK, NAK and RNR NAK.
 func (q *qp) acknowledge(p *wire.Packet) {
@@ -57,7 +65,7 @@ func (q *qp) acknowledge(p *wire.Packet) {
 	}
 	var o send.Outcome
 	var counts bool
-	if len(p.Payload) > 0 && p.AETH.Syndrome == wire.NakPSNSeq && q.marked(p) {
+	if len(p.Payload) > 0 && p.AETH.Syndrome == wire.NakPSNSeq {
 		o, counts = s.OnSelectiveNAK(p.PSN, wire.Sack(p.Payload).All)
 	} else {
 		o, counts = s.OnSequenceNAK(p.PSN)

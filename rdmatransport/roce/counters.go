@@ -15,6 +15,7 @@ type Counters struct {
 	NoReceive      atomic.Uint64 // unreliable messages that found no receive request
 	TooLong        atomic.Uint64 // and those that the request had no room for
 
+	Suspect          atomic.Uint64 // requests that are perhaps not the peer's
 	DuplicateRequest atomic.Uint64
 	OutOfSeqRequest  atomic.Uint64 // gaps, not what came behind them
 	RcvdRNR          atomic.Uint64
@@ -82,6 +83,7 @@ func (e *Engine) Snapshot() map[string]uint64 {
 		"rp_cnp_handled":             c.HandledCNPs.Load(),
 		"rp_cnp_ignored":             c.IgnoredCNPs.Load(),
 		"send_err":                   c.SendErrors.Load(),
+		"suspect_requests":           c.Suspect.Load(),
 		"malformed_packets":          c.Malformed.Load(),
 		"icrc_errors":                c.ICRCErrors.Load(),
 		"unknown_qp":                 c.UnknownQP.Load(),

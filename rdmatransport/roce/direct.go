@@ -63,7 +63,7 @@ func (q *qp) meets(p *qp) bool {
 
 // ready tells that the responder waits for a new message with the given PSN, and owes nothing.
 func (r *responder) ready(psn uint32) bool {
-	return r.psn == psn && r.message == noMessage && !r.fatal && r.nak == 0 && !r.ackDue && !r.owes() && r.resume == 0 && r.held == nil
+	return r.psn == psn && r.message == noMessage && !r.fatal && r.nak == 0 && !r.ackDue && !r.owes() && r.resume == 0 && r.held() == nil
 }
 
 // sendDirect carries out what can be without packets, from the oldest request on. False: there is nothing left to send.

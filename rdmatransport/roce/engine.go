@@ -8,8 +8,8 @@
 // the QP is unlocked, and timer.go what is due later; waiting.go holds back what may share a frame.
 //
 // Package send holds all that is known of sending: the queue's cursor, what is in flight and what of it is lost, the
-// window, credits, timeouts. Between two SoftRNICs reorder.go keeps what comes behind a gap. pacing.go keeps to a rate,
-// which dcqcn.go finds by what notification.go hears of congestion. uc.go and ud.go are what unreliable services do instead,
+// window, credits, timeouts. Between two SoftRNICs reorder.go keeps what comes behind a gap, where early.go lets it. pacing.go
+// keeps to a rate, which dcqcn.go finds by what notification.go hears of congestion. uc.go and ud.go are what unreliable services do instead,
 // and multicast.go is datagrams to groups. Where both QPs are in one process, direct.go needs no packets. qp.go makes QPs and
 // takes them through their states; engine.go says what an engine and a QP are made of.
 //
@@ -50,7 +50,7 @@ type Engine struct {
 	flushes flushes
 
 	dcqcn       *DCQCN       // nil: off
-	mark        uint8        // BTH.Reserved7 of all packets: wire.SelectiveMark or 0
+	selective   bool         // packets of reliable connections are marked (wire.Mark)
 	reorders    atomic.Int32 // in use
 	reorderPool sync.Pool
 }
@@ -75,9 +75,7 @@ func New(nics []stack.NIC, cfg Config, regions *memory.Regions, queue *timers.Qu
 		qps:     keys.New[qp](qpnBits, rand, func(n uint32) bool { return n <= 1 || n == multicastQPN || taken(n) }),
 	}
 	e.clock = queue.Now
-	if !cfg.GoBackN {
-		e.mark = wire.SelectiveMark
-	}
+	e.selective = !cfg.GoBackN
 	if cfg.DCQCN != nil {
 		e.dcqcn = cfg.DCQCN.withDefaults()
 	}
@@ -126,6 +124,9 @@ type qp struct {
 	kind      verbs.QPType
 	blockSelf bool // QPInitAttr.BlockSelfMcastLB
 	destroyed bool
+
+	asks    wire.Mark // of the requests that this QP sends; 0 if it marks none
+	answers wire.Mark // of those that it receives
 
 	met    bool // the QP that near has and this one are each other's
 	waits  bool // is among the engine's waiting

@@ -14,9 +14,25 @@ func (q *qp) datagram(p *wire.Packet, payload int) (header, b []byte) {
 	p.DestQP = q.dest
 	p.Opcode |= wire.Opcode(q.service) << 5
 	if q.reliable() {
-		p.Reserved7 = q.e.mark
+		p.Reserved7 = q.mark(p)
 	}
 	return q.packet(q.path, p, payload)
+}
+
+// mark is the BTH.Reserved7 of a packet to the peer.
+func (q *qp) mark(p *wire.Packet) uint8 {
+	info := p.Opcode.Info()
+	if info.Response() {
+		return q.answers.Newest()
+	}
+	n := uint32(1)
+	if info.Read() {
+		n = q.sending.Packets(uint64(p.RETH.Length))
+	}
+	if q.sending.SentBehind(wire.PSNAdd(p.PSN, n)) {
+		return q.asks.Again()
+	}
+	return q.asks.Newest()
 }
 
 // packet is datagram on any path, to the QP that p names.

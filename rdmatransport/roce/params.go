@@ -15,6 +15,13 @@ const (
 	reorderBytes = 2*send.WindowBytes + send.MaxSpan*headerRoom
 	maxReorders  = 64
 
+	// lossMemory is how long packets behind a gap are kept after one was seen to be lost: before the first loss, and after a
+	// while without, whoever makes up packets could fill the stores. heldLongest is how long they are kept while nothing
+	// comes that was missing. distrust is how long none are kept after some were perhaps not the peer's.
+	lossMemory  = time.Second
+	heldLongest = time.Second
+	distrust    = 10 * time.Second
+
 	// maxReplays is how many repeated READs wait to be answered beside those that are new.
 	maxReplays = 64
 

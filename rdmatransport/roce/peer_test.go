@@ -78,6 +78,8 @@ type rig struct {
 	scq, rcq *verbs.CQ
 	qp       *verbs.QP
 
+	qpns []uint32 // of qp, and of those that were qp before
+
 	got   [2][]verbs.WC // TestBadLink: completions of sends and receives so far
 	later []func()      // and what is to be done in a while
 
@@ -161,8 +163,10 @@ func newRig(t testing.TB, c config) *rig {
 	default:
 		r.createQP()
 	}
+	rigs.Store(r.qp.Num(), r)
 	r.connect()
 	t.Cleanup(func() {
+		rigs.CompareAndDelete(r.qp.Num(), r)
 		r.guards()
 		if err := r.qp.Destroy(); err != nil && !errors.Is(err, verbs.ErrDestroyed) {
 			t.Error(err)
@@ -197,6 +201,7 @@ func (r *rig) paint() {
 func (r *rig) connect() {
 	r.t.Helper()
 	c := &r.c
+	r.qpns = append(r.qpns, r.qp.Num())
 	gid := uint8(1)
 	if c.v6 {
 		gid = 2
@@ -438,11 +443,16 @@ func (r *rig) brief(p *wire.Packet) string {
 	if p.AckReq {
 		w(" ackreq")
 	}
-	mark := uint8(0)
-	if p.Opcode.Transport() == wire.RC && !r.c.goBackN {
-		mark = wire.SelectiveMark
+	mark := p.Reserved7 // which of the two it is, TestMarks knows
+	if service := p.Opcode.Transport(); service == wire.RC || service == wire.XRC {
+		for _, qpn := range r.qpns {
+			if m := r.mine(qpn, p); mark == m.Newest() || mark == m.Again() {
+				mark = 0
+				break
+			}
+		}
 	}
-	if p.DestQP != peerQPN || p.PKey != wire.DefaultPKey || p.FECN || p.BECN || p.Reserved6 != 0 || p.Reserved7 != mark {
+	if p.DestQP != peerQPN || p.PKey != wire.DefaultPKey || p.FECN || p.BECN || p.Reserved6 != 0 || mark != 0 {
 		w(" with BTH %+v", p.BTH)
 	}
 	return s.String()

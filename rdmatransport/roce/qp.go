@@ -67,12 +67,18 @@ func (q *qp) Modify(from, to verbs.QPState, attr *verbs.QPAttr, mask verbs.QPAtt
 		q.resp.setDepth(attr.MaxDestRDAtomic)
 	case from == verbs.StateInit && to == verbs.StateRTR:
 		q.dest = attr.DestQPNum
+		if q.reliable() && q.e.selective {
+			q.answers = wire.MarkOf(q.dest, q.num, attr.RQPSN)
+		}
 		q.resp = responder{
 			psn: attr.RQPSN, ackPSN: wire.PSNAdd(attr.RQPSN, 1<<24-1), depth: attr.MaxDestRDAtomic,
 		}
 	case from == verbs.StateRTR && to == verbs.StateRTS && !q.reliable():
 		*q.unreliable = unreliable{psn: attr.SQPSN}
 	case from == verbs.StateRTR && to == verbs.StateRTS:
+		if q.e.selective {
+			q.asks = wire.MarkOf(q.num, q.dest, attr.SQPSN)
+		}
 		q.sending.Begin(&send.Connection{
 			PSN: attr.SQPSN, MTU: q.mtu, Batch: uint32(q.path.Batch(wire.BTHLen + int(q.mtu) + wire.ICRCLen)),
 			Congestion: send.Conservation{},
@@ -160,6 +166,7 @@ func (q *qp) reset() {
 		*u = unreliable{}
 	}
 	q.resp = responder{}
+	q.asks, q.answers = 0, 0
 }
 
 // Query implements verbs.ProviderQP.

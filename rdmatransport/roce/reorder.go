@@ -1,13 +1,16 @@
 package roce
 
 // On the path: request packets that came too early, kept until what is missing before them has come; only from a peer
-// that marks its packets (wire.SelectiveMark), which is then told what is kept.
+// that marks its packets (wire.Mark), which is then told what is kept.
 //
 // They are kept and executed in order, not placed at once: a WRITE behind a request that turns out to be in error must
 // leave no trace, an application may wait for the last byte of a message to change, and keys and receive requests are
 // to be looked at when a packet's turn comes. That is a second copy for packets behind a gap, and none for others.
 
 import (
+	"bytes"
+	"time"
+
 	"github.com/softrnic/softrnic/rdmatransport/roce/internal/send"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
@@ -18,29 +21,28 @@ type reorder struct {
 	size [send.MaxSpan]uint16      // bytes of each
 	data []byte                    // slots of as many bytes as a packet can have, by PSN modulo the span
 
-	count int
-	top   uint32 // one past the highest PSN here
-	until int    // packets until the peer is told again
+	count    int
+	top      uint32        // one past the highest PSN here
+	until    int           // packets until the peer is told again
+	told     bool          // the peer was told of some
+	deadline time.Duration // when all are dropped, unless something that was missing comes before
 }
 
-// hold keeps a packet that came too early; false if it cannot.
+// hold keeps a packet.
 func (q *qp) hold(p *wire.Packet) bool {
 	r := &q.resp
+	h := r.early.held
 	room, mask := int(q.mtu)+headerRoom, send.Span(q.mtu)-1
-	if uint32(wire.PSNDiff(p.PSN, r.psn)) > mask || p.Size() > room {
-		return false
-	}
-	h := r.held
-	if h == nil {
-		if h = q.e.takeReorder(); h == nil {
+	slot := p.PSN & mask
+	kept := h.data[int(slot)*room:]
+	switch bit := uint64(1) << (slot % 64); {
+	case h.have[slot/64]&bit != 0:
+		if !samePacket(kept[:h.size[slot]], p) {
+			q.suspect()
 			return false
 		}
-		h.top, h.until = r.psn, sackEvery
-		r.held = h
-	}
-	slot := p.PSN & mask
-	if bit := uint64(1) << (slot % 64); h.have[slot/64]&bit == 0 {
-		b := h.data[int(slot)*room:][:p.Size()]
+	default:
+		b := kept[:p.Size()]
 		n := p.EncodeHeader(b)
 		n += copy(b[n:], p.Payload)
 		clear(b[n:]) // pad, and an ICRC that nobody will look at again
@@ -62,11 +64,26 @@ func (q *qp) hold(p *wire.Packet) bool {
 	return true
 }
 
+// samePacket tells whether a packet is the one that is kept, but for what may differ when it is sent again: its request for an
+// acknowledgement and its mark, the ECN bits, the ICRC.
+func samePacket(kept []byte, p *wire.Packet) bool {
+	if len(kept) != p.Size() {
+		return false
+	}
+	var header [wire.MaxHeaderLen]byte
+	n := p.EncodeHeader(header[:])
+	return bytes.Equal(kept[:4], header[:4]) && bytes.Equal(kept[wire.BTHLen:n], header[wire.BTHLen:n]) &&
+		bytes.Equal(kept[n:n+len(p.Payload)], p.Payload)
+}
+
 // executeHeld executes the packets whose turn has come with the one before, whose PSN was last.
 func (q *qp) executeHeld(last uint32) {
 	r := &q.resp
-	h := r.held
+	h := r.early.held
 	room, mask := int(q.mtu)+headerRoom, send.Span(q.mtu)-1
+	if r.psn != last {
+		h.deadline = q.e.now() + heldLongest
+	}
 	var p wire.Packet
 	for !r.fatal && r.psn != last {
 		// A READ takes the PSNs of its responses: packets that claim them are none of its peer's.
@@ -77,13 +94,24 @@ func (q *qp) executeHeld(last uint32) {
 		if !h.take(slot) {
 			break
 		}
-		_ = p.Parse(h.data[int(slot)*room:][:h.size[slot]]) // it did before; an unknown opcode is for execute
+		_ = p.Parse(h.data[int(slot)*room:][:h.size[slot]]) // it did before
 		last = r.psn
-		q.execute(&p, p.Opcode.Info()) // if it leaves the PSN, it is to come again, or ended the connection
+		before := *r
+		q.execute(&p, p.Opcode.Info()) // if it leaves the PSN, it is to come again
+		if r.fatal {
+			// If it is the peer's, it is in error also when it comes in its turn.
+			*r = before
+			q.suspect()
+			if !r.ackDue { // else the acknowledgement goes, and a packet from further on brings the NAK
+				q.nakSequence()
+			}
+			return
+		}
 	}
 	if r.sackDue = h.count > 0; !r.sackDue {
 		q.dropHeld()
 	}
+	r.early.gap = r.sackDue && !r.nakSent
 }
 
 // take frees a slot; false if it was free.
@@ -100,7 +128,8 @@ func (h *reorder) take(slot uint32) bool {
 // sendSack tells the peer what is kept, and so what is missing.
 func (q *qp) sendSack() {
 	r := &q.resp
-	h := r.held
+	h := r.early.held
+	h.told = true
 	words := (int(wire.PSNDiff(h.top, r.psn)) - 1 + 63) / 64
 	p := wire.Packet{
 		BTH:  wire.BTH{Opcode: wire.RCAck, PSN: r.psn},
@@ -122,8 +151,8 @@ func (q *qp) sendSack() {
 
 // dropHeld forgets what is kept.
 func (q *qp) dropHeld() {
-	if h := q.resp.held; h != nil {
-		q.resp.held, q.resp.sackDue = nil, false
+	if h := q.resp.held(); h != nil {
+		q.resp.early.held, q.resp.sackDue = nil, false
 		q.e.giveReorder(h)
 	}
 }

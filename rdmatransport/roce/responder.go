@@ -23,7 +23,7 @@ type responder struct {
 	srqn uint32    // XRC: the SRQ that the open message is for
 	pd   *verbs.PD // and of the SRQ of what is being carried out or answered
 
-	held *reorder // packets behind a gap
+	early *early // nil before the first packet that came too early
 
 	// What is owed to the requester; see response.go.
 	replies *replies // nil before the first READ, atomic or the like
@@ -44,6 +44,7 @@ type responder struct {
 	heard   bool    // a request was executed or refused
 	nakSent bool    // a sequence or RNR NAK went out and what it asked for has not come
 	rnr     bool    // it was an RNR NAK: what was in flight then says nothing about what it asked for
+	marks   bool    // the peer marks its requests: those without are not its
 }
 
 // msgKind is what a message of several packets is.
@@ -61,34 +62,56 @@ func (q *qp) request(p *wire.Packet, info wire.Info) {
 	if r.fatal {
 		return
 	}
+	m := q.marking(p)
+	if m == unmarked && r.marks {
+		q.e.Counters.Suspect.Add(1)
+		return
+	}
 	switch d := wire.PSNDiff(p.PSN, r.psn); {
 	case d < 0:
 		q.e.Counters.DuplicateRequest.Add(1)
 		q.duplicate(p, info)
 		return
 	case d > 0:
-		if q.marked(p) && q.hold(p) {
+		if m != unmarked && q.cameEarly(p, m) {
 			return
 		}
 		if !r.nakSent || r.rnr && q.repeatedWithout(p.PSN) {
 			q.e.Counters.OutOfSeqRequest.Add(1)
-			r.nakSent, r.rnr = true, false
-			r.nak = wire.NakPSNSeq
+			if r.early != nil {
+				r.early.gap = !r.nakSent
+			}
+			q.nakSequence()
+		} else if m != unmarked && p.AckReq && !r.rnr {
+			q.nakSequence() // a peer that marks its packets probes with the last, and does not go back twice for one loss
 		}
 		return
+	}
+	e := r.early
+	if m != unmarked {
+		r.marks = true
+		if e != nil && e.ahead {
+			q.cameBehind(p, m)
+		}
 	}
 	r.nakSent, r.rnr = false, false
 	r.nak = 0
 	turn := r.psn
 	q.execute(p, info)
-	if r.held != nil {
-		q.executeHeld(turn)
+	if e != nil {
+		e.gap = false
+		if e.held != nil {
+			q.executeHeld(turn)
+		}
 	}
 }
 
-// marked tells whether packets may be kept and told of, one by one: decided anew for each, it cannot be got wrong for
-// another peer.
-func (q *qp) marked(p *wire.Packet) bool { return q.e.mark != 0 && p.Reserved7 == q.e.mark }
+// nakSequence asks the peer to go back to the packet that is expected.
+func (q *qp) nakSequence() {
+	r := &q.resp
+	r.nakSent, r.rnr = true, false
+	r.nak = wire.NakPSNSeq
+}
 
 // execute handles the request packet that is expected.
 func (q *qp) execute(p *wire.Packet, info wire.Info) {
@@ -405,7 +428,7 @@ func (q *qp) duplicate(p *wire.Packet, info wire.Info) {
 			from := uint64(into) * uint64(q.mtu)
 			if !r.willAnswer(p.PSN, q.packets(p.RETH.Length)) && p.RETH.RKey == old.reth.RKey && p.RETH.Addr == old.reth.Addr+from &&
 				uint64(p.RETH.Length) <= uint64(old.reth.Length)-from {
-				if into > 0 && !q.marked(p) {
+				if into > 0 && q.marking(p) == unmarked {
 					q.missed(old)
 				}
 				r.insert(job{

@@ -353,13 +353,15 @@ func TestRefusedBehindAMissingAnswer(t *testing.T) {
 		wire.NakInvalidRequest: "REM_INV_REQ_ERR", wire.NakRemoteAccess: "REM_ACCESS_ERR", wire.NakRemoteOperational: "REM_OP_ERR",
 		wire.NAK | 9: "BAD_RESP_ERR",
 	} {
-		for _, mark := range []uint8{0, wire.SelectiveMark} {
-			run(t, fmt.Sprint(status, " ", mark), config{sqPSN: first, retry: 7, rnr: 7, timeout: 14}, func(t *testing.T, r *rig) {
+		for _, marks := range []bool{false, true} {
+			run(t, fmt.Sprint(status, " marked ", marks), config{sqPSN: first, retry: 7, rnr: 7, timeout: 14}, func(t *testing.T, r *rig) {
 				r.post(r.wr(1, verbs.Send, 8), r.wr(2, verbs.RDMARead, 3000), r.wr(3, verbs.RDMAWrite, 8), r.wr(4, verbs.RDMAWrite, 8),
 					r.wr(5, verbs.Send, 8))
 				r.take()
 				p := r.nak(nak, 5) // of WRITE 4
-				p.Reserved7 = mark
+				if marks {
+					p = marked(p)[0]
+				}
 				r.give(p)
 				r.completions(r.scq, "1 SUCCESS SEND 0", "2 WR_FLUSH_ERR", "3 WR_FLUSH_ERR", "4 "+status, "5 WR_FLUSH_ERR")
 				r.state(verbs.StateErr)

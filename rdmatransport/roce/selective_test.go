@@ -4,7 +4,9 @@ package roce_test
 
 import (
 	"bytes"
+	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -12,12 +14,65 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// marked are packets of a SoftRNIC.
+// rigs are the tests' devices by the number of their QP.
+var rigs sync.Map
+
+// marked are packets of a SoftRNIC; its requests are the newest that it has sent.
 func marked(pkts ...wire.Packet) []wire.Packet {
 	for i := range pkts {
-		pkts[i].Reserved7 = wire.SelectiveMark
+		p := &pkts[i]
+		r, _ := rigs.Load(p.DestQP)
+		p.Reserved7 = r.(*rig).mark(p).Newest()
 	}
 	return pkts
+}
+
+// again are requests of a SoftRNIC that it sends once more, having sent others from behind them.
+func again(pkts ...wire.Packet) []wire.Packet {
+	for i := range marked(pkts...) {
+		pkts[i].Reserved7 = wire.Mark(pkts[i].Reserved7).Again()
+	}
+	return pkts
+}
+
+// mark is the mark of what the peer sends.
+func (r *rig) mark(p *wire.Packet) wire.Mark {
+	switch {
+	case r.c.goBackN:
+		return 0
+	case p.Opcode.Info().Response():
+		return wire.MarkOf(r.qp.Num(), peerQPN, r.c.sqPSN)
+	}
+	return wire.MarkOf(peerQPN, r.qp.Num(), r.c.rqPSN)
+}
+
+// relay makes of a packet that from has sent to its peer one that to gets from its peer.
+func (from *rig) relay(to *rig, p *wire.Packet) {
+	theirs := from.mine(from.qp.Num(), p)
+	p.DestQP = to.qp.Num()
+	switch p.Reserved7 {
+	case 0:
+	case theirs.Newest():
+		p.Reserved7 = to.mark(p).Newest()
+	case theirs.Again():
+		p.Reserved7 = to.mark(p).Again()
+	default:
+		from.t.Fatalf("%v is marked %#x, by a QP whose mark is %#x", p.Opcode, p.Reserved7, theirs)
+	}
+	if to.c.goBackN { // it does not know what its peer's mark would be
+		p.Reserved7 = 0
+	}
+}
+
+// mine is the mark of what a QP of the engine sends.
+func (r *rig) mine(qpn uint32, p *wire.Packet) wire.Mark {
+	switch {
+	case r.c.goBackN:
+		return 0
+	case p.Opcode.Info().Response():
+		return wire.MarkOf(peerQPN, qpn, r.c.rqPSN)
+	}
+	return wire.MarkOf(qpn, peerQPN, r.c.sqPSN)
 }
 
 // sack is a selective acknowledgement of the peer: psn is missing, those at the given distances from it are not.
@@ -31,16 +86,37 @@ func (r *rig) sack(psn int, there ...int) wire.Packet {
 	return p
 }
 
+// nothing is a request of the peer that does nothing.
+func (r *rig) nothing(psn int) wire.Packet {
+	return r.req(wire.RCWriteOnly, psn, nil, reth(0, 0, 0), ackReq)
+}
+
+// lossy has PSN psn come only when it is sent again, with another, which has come before it: from now on what comes behind
+// a gap is kept.
+func (r *rig) lossy(psn int) {
+	r.t.Helper()
+	r.give(marked(r.nothing(psn + 1))...)
+	if sent := r.take(); len(sent) != 1 || len(sent[0].Payload) != 0 || sent[0].AETH.Syndrome != wire.NakPSNSeq {
+		r.t.Fatalf("the first loss is answered by %v", sent)
+	}
+	r.give(again(r.nothing(psn))...)
+	r.give(marked(r.nothing(psn + 1))...)
+	if n := len(r.take()); n != 2 {
+		r.t.Fatalf("%d answers, want 2", n)
+	}
+}
+
 // TestKeepsWhatComesBehindAGap: and executes it in order, once, when the gap is filled.
 func TestKeepsWhatComesBehindAGap(t *testing.T) {
-	bubble(t, config{rqPSN: 0xfffffe}, func(r *rig) {
+	bubble(t, config{rqPSN: 0xfffffc}, func(r *rig) {
+		r.lossy(0)
 		data := fill(3*1024, 1)
 		want := bytes.Clone(r.buf)
 		write := marked(
-			r.req(wire.RCWriteFirst, 0, data[:1024], r.at(0, 3*1024)), r.req(wire.RCWriteMiddle, 1, data[1024:2048]),
-			r.req(wire.RCWriteLast, 2, data[2048:], ackReq), r.req(wire.RCWriteOnly, 3, data[:8], r.at(4096, 8), ackReq))
+			r.req(wire.RCWriteFirst, 2, data[:1024], r.at(0, 3*1024)), r.req(wire.RCWriteMiddle, 3, data[1024:2048]),
+			r.req(wire.RCWriteLast, 4, data[2048:], ackReq), r.req(wire.RCWriteOnly, 5, data[:8], r.at(4096, 8), ackReq))
 		r.give(write[0], write[2])
-		sent := r.expect("nak60 1 msn 0")
+		sent := r.expect("nak60 3 msn 2")
 		if got := slices.Collect(wire.Sack(sent[0].Payload).All); !slices.Equal(got, []uint32{1}) {
 			t.Errorf("it says that it has %v", got)
 		}
@@ -53,9 +129,9 @@ func TestKeepsWhatComesBehindAGap(t *testing.T) {
 		if copy(want, data[:1024]); !bytes.Equal(r.buf, want) {
 			t.Error("something is placed before its turn")
 		}
-		r.give(write[1])
-		r.expect("ack 3 msn 2")
-		if n := r.counter("out_of_seq_request"); n != 1 {
+		r.give(again(write[1])...)
+		r.expect("ack 5 msn 4")
+		if n := r.counter("out_of_seq_request"); n != 2 {
 			t.Errorf("%d gaps are counted", n)
 		}
 		copy(want, data)
@@ -65,24 +141,100 @@ func TestKeepsWhatComesBehindAGap(t *testing.T) {
 	})
 	// A request in error ends the connection; what is kept behind it leaves no trace.
 	bubble(t, config{}, func(r *rig) {
+		r.lossy(0)
 		want := bytes.Clone(r.buf)
-		r.give(marked(r.req(wire.RCWriteOnly, 1, fill(8, 1), r.at(0, 8), ackReq))...)
+		r.give(marked(r.req(wire.RCWriteOnly, 3, fill(8, 1), r.at(0, 8), ackReq))...)
 		r.take()
-		r.give(marked(r.req(wire.RCWriteOnly, 0, fill(8, 1), reth(r.mr.Addr(), r.mr.RKey()+1, 8)))...)
-		r.expect("nak62 0 msn 0")
+		r.give(again(r.req(wire.RCWriteOnly, 2, fill(8, 1), reth(r.mr.Addr(), r.mr.RKey()+1, 8)))...)
+		r.expect("nak62 2 msn 2")
 		if !bytes.Equal(r.buf, want) {
 			t.Error("memory has changed")
 		}
 	})
-	// Nothing is kept for one that does not mark its packets, nor from beyond the span.
+	// Nothing is kept for one that does not mark its packets, nor from beyond the span, nor before something was lost.
 	bubble(t, config{}, func(r *rig) {
-		r.give(r.req(wire.RCWriteOnly, 1, fill(8, 1), r.at(0, 8), ackReq))
+		early := r.req(wire.RCWriteOnly, 1, fill(8, 1), r.at(0, 8), ackReq)
+		r.give(early)
 		if p := r.expect("nak60 0 msn 0")[0]; len(p.Payload) != 0 {
 			t.Errorf("a stranger is sent %x", p.Payload)
 		}
-		r.give(marked(r.req(wire.RCWriteOnly, 5000, fill(8, 1), r.at(0, 8), ackReq))...)
-		r.give(r.req(wire.RCWriteOnly, 0, fill(8, 1), r.at(0, 8), ackReq))
-		r.expect("ack 0 msn 1")
+		r.give(r.nothing(0), r.nothing(1), r.nothing(3), r.nothing(2), r.nothing(4))
+		r.expect("ack 0 msn 1", "ack 1 msn 2", "nak60 2 msn 2", "ack 2 msn 3", "nak60 3 msn 3")
+	})
+	bubble(t, config{}, func(r *rig) {
+		r.lossy(0)
+		r.give(marked(r.nothing(2 + 1024))...)
+		if p := r.expect("nak60 2 msn 2")[0]; len(p.Payload) != 0 {
+			t.Errorf("what is kept is %x", p.Payload)
+		}
+	})
+	run(t, "the first loss", config{}, func(t *testing.T, r *rig) {
+		r.lossy(0)
+		sleep(2 * time.Second) // this is the first again
+		r.lossy(2)
+		r.give(marked(r.nothing(5))...)
+		if p := r.expect("nak60 4 msn 4")[0]; len(p.Payload) == 0 {
+			t.Error("nothing is kept behind the second")
+		}
+	})
+}
+
+// TestMarks: what the engine sends says whether something was sent from behind it.
+func TestMarks(t *testing.T) {
+	bubble(t, config{sqPSN: first, retry: 7, timeout: 14, size: 1 << 20}, func(r *rig) {
+		check := func(want ...string) {
+			t.Helper()
+			var got []string
+			for _, p := range r.take() {
+				mark := "other"
+				switch m := r.mine(r.qp.Num(), &p); p.Reserved7 {
+				case m.Newest():
+					mark = "newest"
+				case m.Again():
+					mark = "again"
+				}
+				got = append(got, fmt.Sprint(wire.PSNDiff(p.PSN, first), " ", mark))
+			}
+			if !slices.Equal(got, want) {
+				t.Fatalf("sent %q, want %q", got, want)
+			}
+		}
+		r.post(r.wr(1, verbs.RDMAWrite, 2*1024), r.wr(2, verbs.RDMARead, 2*1024), r.wr(3, verbs.AtomicFetchAndAdd, 8),
+			r.wr(4, verbs.RDMARead, 3*1024))
+		check("0 newest", "1 newest", "2 newest", "4 newest", "5 newest")
+		r.give(marked(r.nak(wire.NakPSNSeq, 0))...)
+		check("0 again", "1 again", "2 again", "4 again", "5 newest")
+		r.post(r.wr(5, verbs.Send, 8))
+		check("8 newest")
+		r.give(r.sack(0, 1, 2, 4, 5, 8))
+		check("0 again")
+		r.give(marked(r.ack(1), r.data(wire.RCReadResponseFirst, 2, fill(1024, 1)), r.data(wire.RCReadResponseLast, 3, fill(1024, 1)),
+			r.atomicAck(4, 1))...)
+		sleep(100 * time.Millisecond)
+		r.take()
+		r.give(marked(r.data(wire.RCReadResponseFirst, 5, fill(1024, 1)), r.data(wire.RCReadResponseMiddle, 6, fill(1024, 1)),
+			r.data(wire.RCReadResponseLast, 7, fill(1024, 1)))...)
+		sleep(100 * time.Millisecond)
+		for _, p := range r.take() {
+			if p.PSN != wire.PSNAdd(first, 8) || p.Reserved7 != r.mine(r.qp.Num(), &p).Newest() {
+				t.Errorf("sent %+v", p.BTH)
+			}
+		}
+		r.give(r.req(wire.RCReadRequest, 0, nil, r.at(0, 2048)), r.req(wire.RCReadRequest, 0, nil, r.at(0, 2048)))
+		for _, p := range r.take() {
+			if p.Reserved7 != r.mine(r.qp.Num(), &p).Newest() {
+				t.Errorf("answered with %+v", p.BTH)
+			}
+		}
+	})
+	run(t, "none", config{goBackN: true, sqPSN: first, retry: 7}, func(t *testing.T, r *rig) {
+		r.post(r.wr(1, verbs.RDMAWrite, 2*1024))
+		r.give(r.nak(wire.NakPSNSeq, 0), r.nothing(0))
+		for _, p := range r.take() {
+			if p.Reserved7 != 0 {
+				t.Errorf("sent %+v", p.BTH)
+			}
+		}
 	})
 }
 

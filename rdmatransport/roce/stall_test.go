@@ -156,6 +156,11 @@ func (x *traffic) run() bool {
 		}
 		switch {
 		case finished:
+			for i, e := range x.ends {
+				if n := e.counter("suspect_requests"); n != 0 && x.late == 0 {
+					x.t.Errorf("seed %d: end %d suspects %d requests of its peer's", x.seed, i, n)
+				}
+			}
 			return true
 		case time.Since(last) > patience:
 			for i, e := range x.ends {
@@ -212,7 +217,7 @@ func (x *traffic) step() (moved, idle bool) {
 // launch puts what an end has sent on its way.
 func (x *traffic) launch(from, to *side) {
 	for _, p := range from.take() {
-		p.DestQP = to.qp.Num()
+		from.relay(to.rig, &p)
 		if from.credits && p.Opcode.Info().HasAETH() && p.AETH.IsACK() {
 			p.AETH.Syndrome = credits(from.asked - from.got)
 		}

@@ -3,7 +3,7 @@ package roce
 import "time"
 
 // On the path: beside it. A QP has one timer, for whatever is due first: the alarm of its sending, responses that are held
-// back, its rate.
+// back, its rate, the end of what is kept behind a gap.
 
 // expired runs when the QP's timer does.
 func (q *qp) expired() {
@@ -21,6 +21,9 @@ func (q *qp) expired() {
 	}
 	if r := &q.resp; r.resume != 0 && now >= r.resume {
 		r.resume = 0
+	}
+	if h := q.resp.held(); h != nil && now >= h.deadline {
+		q.heldTooLong()
 	}
 	if p := q.pace; p != nil && now >= p.wake {
 		p.wake = 0
@@ -42,6 +45,9 @@ func (q *qp) due() time.Duration {
 	}
 	if p := q.pace; p != nil {
 		due = earlier(due, p.wake)
+	}
+	if h := q.resp.held(); h != nil {
+		due = earlier(due, h.deadline)
 	}
 	return due
 }

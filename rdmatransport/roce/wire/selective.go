@@ -2,13 +2,40 @@ package wire
 
 import (
 	"encoding/binary"
+	"hash/fnv"
 	"math/bits"
 )
 
-// SelectiveMark is what a SoftRNIC that keeps packets behind a gap puts into BTH.Reserved7 of every packet of a reliable
-// connection. The field is sent as zero by all others and looked at by none (IBTA Vol 1 §9.2), and it is under the
-// ICRC, so that nobody on the way can make it. Several bits rather than one, for one may be given a meaning one day.
-const SelectiveMark = 0x2d
+// Mark is what a SoftRNIC that keeps packets behind a gap puts into BTH.Reserved7 of every packet of a reliable connection:
+// 1 to 127, or 0 for none. All others send the field as zero, and ignore it (IBTA Vol 1 §9.2).
+//
+// There is one for the requests of each direction, and their answers, which both sides know from the numbers of the two
+// QPs and the first PSN of the requests. So packets that somebody makes who has not seen the connection's mostly have a
+// wrong one. It is 7 bits and no more than a help: nothing in a RoCE packet proves who sent it, and the ICRC has no key.
+type Mark uint8
+
+// MarkOf is the mark of the requests that QP requester sends to QP responder, from PSN first on, and of their answers.
+func MarkOf(requester, responder, first uint32) Mark {
+	h := fnv.New32a()
+	var b [12]byte
+	binary.BigEndian.PutUint32(b[:], requester)
+	binary.BigEndian.PutUint32(b[4:], responder)
+	binary.BigEndian.PutUint32(b[8:], first)
+	h.Write(b[:])
+	return 1 + Mark(h.Sum32()%127)
+}
+
+// Newest is the BTH.Reserved7 of an answer, and of a request packet behind whose PSNs none has been sent so far. On a path
+// that keeps the order, what has come by then and claims to be from further on is not the peer's.
+func (m Mark) Newest() uint8 { return uint8(m) }
+
+// Again is the BTH.Reserved7 of a request packet that is sent once more, while others have been sent from behind it.
+func (m Mark) Again() uint8 {
+	if m == 0 {
+		return 0
+	}
+	return uint8((m+62)%127 + 1)
+}
 
 // MaxSackLen is the longest bitmap of a selective acknowledgement, in bytes.
 const MaxSackLen = 128
@@ -39,8 +66,8 @@ func (s Sack) All(yield func(uint32) bool) {
 	}
 }
 
-// sack tells whether an acknowledgement may have this payload.
+// sack tells whether an acknowledgement may have this payload. Whether its mark is the connection's, the QP knows.
 func (p *Packet) sack(payload []byte) bool {
-	return (p.Opcode == RCAck || p.Opcode == Opcode(XRC)<<5|RCAck) && p.Reserved7 == SelectiveMark &&
+	return (p.Opcode == RCAck || p.Opcode == Opcode(XRC)<<5|RCAck) && p.Reserved7 != 0 &&
 		len(payload) <= MaxSackLen && len(payload)%8 == 0 && p.Pad == 0
 }

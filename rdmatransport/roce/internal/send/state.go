@@ -22,6 +22,8 @@ package send
 import (
 	"math/bits"
 	"time"
+
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
 // State is the state of sending of one QP. The zero value has to be set up by Init, and by Begin for each connection.
@@ -118,6 +120,9 @@ func (s *State) NextPSN() uint32 { return s.flight.next }
 
 // Idle tells that nothing is in flight.
 func (s *State) Idle() bool { return s.flight.idle() }
+
+// SentBehind tells whether a packet with PSN psn or a later one was ever sent.
+func (s *State) SentBehind(psn uint32) bool { return wire.PSNDiff(psn, s.flight.max) < 0 }
 
 // Begun tells that a request is under way.
 func (s *State) Begun() bool { return s.queue.begun() }
