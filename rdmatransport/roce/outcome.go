@@ -9,7 +9,9 @@ import (
 
 // act does what the outcome of an event says; false if the QP has failed.
 func (q *qp) act(o send.Outcome) bool {
-	q.complete(o.Completed)
+	if o.Completed > 0 {
+		q.complete(o.Completed)
+	}
 	return o.Action == send.Proceed || q.react(o.Action)
 }
 

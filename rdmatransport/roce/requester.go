@@ -16,6 +16,9 @@ func (q *qp) transmit() {
 		s.Uncork()
 		return
 	}
+	if q.h.SendLen() == 0 {
+		return
+	}
 	q.describe()
 	s.Uncork()
 	s.DetectLosses()
@@ -64,9 +67,12 @@ func (q *qp) setting() (in send.Setting) {
 // describe tells the state of sending of the requests that it has not been told of.
 func (q *qp) describe() {
 	for i := q.sending.Posted(); i < q.h.SendLen(); i++ {
-		wr := q.h.Send(i)
-		q.sending.Post(kindOf(wr.Opcode), wr.Length(), wr.Flags&verbs.SendFence != 0)
+		q.describeOne(q.h.Send(i))
 	}
+}
+
+func (q *qp) describeOne(wr *verbs.SendWR) {
+	q.sending.Post(kindOf(wr.Opcode), wr.Length(), wr.Flags&verbs.SendFence != 0)
 }
 
 // sendBurst sends the packets of a burst; false if the rate does not let it. One packet at a time is paced.

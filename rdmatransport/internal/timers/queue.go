@@ -112,7 +112,7 @@ func (q *Queue) Remove(t *Timer) {
 func (q *Queue) since(at time.Time) int64 { return min(int64(at.Sub(q.start)), noEntry-2) + 1 }
 
 // Now is the time since the queue was made. It is never 0.
-func (q *Queue) Now() time.Duration { return time.Duration(q.now()) }
+func (q *Queue) Now() time.Duration { return time.Since(q.start) + 1 }
 
 func (q *Queue) now() int64 { return q.since(time.Now()) }
 

@@ -139,7 +139,7 @@ func (s *State) OnAnswer(psn uint32) (request int, offset uint32, o Outcome, ok 
 	q := &s.queue
 	n := q.find(psn)
 	r := q.at(n)
-	if !s.ackThrough(r.psn, &o) && !s.mode.is(Selective) || wire.PSNDiff(psn, s.flight.una) < 0 {
+	if r.psn != s.flight.una && !s.ackThrough(r.psn, &o) && !s.mode.is(Selective) || wire.PSNDiff(psn, s.flight.una) < 0 {
 		s.probeAnswered(&o)
 		return 0, 0, o, false
 	}
@@ -170,7 +170,9 @@ func (s *State) OnAnswered(psn uint32) (o Outcome) {
 	} else {
 		s.queue.skip(past)
 	}
-	s.probeAnswered(&o)
+	if s.mode.is(Probing) {
+		s.probeAnswered(&o)
+	}
 	return o
 }
 
