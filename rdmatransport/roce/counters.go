@@ -24,7 +24,7 @@ type Counters struct {
 	RetryExceeded    atomic.Uint64
 	RNRRetryExceeded atomic.Uint64
 	Retries          atomic.Uint64
-	Repeated         atomic.Uint64 // packets sent again one by one, by recovery.go
+	Repeated         atomic.Uint64 // packets sent again one by one, where a scoreboard tells which
 	Probes           atomic.Uint64
 	SendErrors       atomic.Uint64
 
