@@ -1,7 +1,7 @@
 package verbs
 
-// Access says who may do what to a memory region, or through a QP (ibv_access_flags, same values). Local reading is
-// always allowed.
+// Access is the set of operations that are allowed on a memory region, or through a QP (ibv_access_flags, same values).
+// Local reads are always allowed.
 type Access uint32
 
 const (
@@ -9,13 +9,13 @@ const (
 	AccessRemoteWrite     Access = 1 << 1
 	AccessRemoteRead      Access = 1 << 2
 	AccessRemoteAtomic    Access = 1 << 3
-	AccessMWBind          Access = 1 << 4 // memory windows may be bound to it
-	AccessZeroBased       Access = 1 << 5
-	AccessOnDemand        Access = 1 << 6  // every region is so
-	AccessHugeTLB         Access = 1 << 7  // a hint that changes nothing
+	AccessMWBind          Access = 1 << 4  // allows memory windows to be bound to the region
+	AccessZeroBased       Access = 1 << 5  // addresses count from the region's first byte
+	AccessOnDemand        Access = 1 << 6  // has no effect: every region supports on-demand paging
+	AccessHugeTLB         Access = 1 << 7  // has no effect
 	AccessFlushGlobal     Access = 1 << 8  // FLUSH with FlushGlobal
-	AccessFlushPersistent Access = 1 << 9  // FLUSH with FlushPersistent: of regions, only those of RegFile
-	AccessRelaxedOrdering Access = 1 << 20 // a permission that is not made use of
+	AccessFlushPersistent Access = 1 << 9  // FLUSH with FlushPersistent; a region must be of RegFile
+	AccessRelaxedOrdering Access = 1 << 20 // has no effect
 
 	accessOptional = Access(0x3ff00000) // a device that does not know these ignores them (IBV_ACCESS_OPTIONAL_RANGE)
 	accessKnown    = AccessLocalWrite | AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic | AccessMWBind |
@@ -28,5 +28,5 @@ const (
 var accessNames = []string{0: "LOCAL_WRITE", "REMOTE_WRITE", "REMOTE_READ", "REMOTE_ATOMIC", "MW_BIND", "ZERO_BASED",
 	"ON_DEMAND", "HUGETLB", "FLUSH_GLOBAL", "FLUSH_PERSISTENT", 20: "RELAXED_ORDERING"}
 
-// String is the ibverbs names without IBV_ACCESS_, joined by "|".
+// String returns the ibverbs names without IBV_ACCESS_, joined by "|".
 func (a Access) String() string { return flags(accessNames, uint32(a)) }

@@ -2,7 +2,7 @@ package verbs
 
 import "sync/atomic"
 
-// AH is an address handle (ibv_ah): the way from a port to another host or to a multicast group, for UD QPs of its PD.
+// AH is an address handle (ibv_ah): the path from a port to another host or to a multicast group, for UD QPs of its PD.
 type AH struct {
 	pd   *PD
 	attr AHAttr
@@ -10,24 +10,24 @@ type AH struct {
 	dead atomic.Bool
 }
 
-// CreateAH makes an address handle. The neighbour's address is looked for from then on, but not waited for.
+// CreateAH creates an address handle. It starts the resolution of the neighbour's MAC address, and does not wait for it.
 func (pd *PD) CreateAH(attr *AHAttr) (*AH, error) {
 	const op = "create AH"
 	d := pd.dev
 	if attr == nil {
 		return nil, Errorf(ErrInvalid, op, "no attributes")
 	}
-	env, err := d.portEnv(op, attr.PortNum, QPAttrPort|QPAttrAV)
+	limits, err := d.portLimits(op, attr.PortNum, QPAttrPort|QPAttrAV)
 	if err != nil {
 		return nil, err
 	}
-	if err := env.checkAV(op, attr); err != nil {
+	if err := limits.checkAV(op, attr); err != nil {
 		return nil, err
 	}
 	d.mu.Lock()
 	if pd.dead {
 		d.mu.Unlock()
-		return nil, Errorf(ErrDestroyed, op, "the PD is gone")
+		return nil, Errorf(ErrDestroyed, op, "the PD is deallocated")
 	}
 	if err := d.reserve(op, &d.ahs, d.attr.MaxAH, "MaxAH"); err != nil {
 		d.mu.Unlock()
@@ -44,7 +44,8 @@ func (pd *PD) CreateAH(attr *AHAttr) (*AH, error) {
 	return ah, nil
 }
 
-// CreateAHFromWC makes the address handle that answers a datagram: InitAHFromWC and CreateAH.
+// CreateAHFromWC creates the address handle to reply to a datagram with: it calls InitAHFromWC and CreateAH
+// (ibv_create_ah_from_wc).
 func (pd *PD) CreateAHFromWC(port uint8, wc *WC, grh []byte) (*AH, error) {
 	attr, err := pd.dev.InitAHFromWC(port, wc, grh)
 	if err != nil {
@@ -53,7 +54,7 @@ func (pd *PD) CreateAHFromWC(port uint8, wc *WC, grh []byte) (*AH, error) {
 	return pd.CreateAH(&attr)
 }
 
-// Query returns what the handle was made with.
+// Query returns the attributes that the handle was created with.
 func (ah *AH) Query() (AHAttr, error) {
 	if ah.dead.Load() {
 		return AHAttr{}, Errorf(ErrDestroyed, "query AH", "it is destroyed")
@@ -61,14 +62,11 @@ func (ah *AH) Query() (AHAttr, error) {
 	return ah.attr, nil
 }
 
-// PD is the protection domain.
+// PD returns the protection domain.
 func (ah *AH) PD() *PD { return ah.pd }
 
-// Provider is the provider's half.
-func (ah *AH) Provider() ProviderAH { return ah.prov }
-
-// Destroy ends the handle. Work requests that still wait in a send queue with it are lost on the way, as datagrams may
-// be; new ones are refused.
+// Destroy destroys the handle. Datagrams of work requests that are still in a send queue with it may be lost; new work
+// requests with it are rejected.
 func (ah *AH) Destroy() error {
 	if ah.dead.Swap(true) {
 		return Errorf(ErrDestroyed, "destroy AH", "it is destroyed already")

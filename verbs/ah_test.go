@@ -103,7 +103,7 @@ func TestAHFromWC(t *testing.T) {
 	}{
 		{"no completion", nil, grh4("10.0.0.7")},
 		{"no GRH flag", &verbs.WC{}, grh4("10.0.0.7")},
-		{"39 bytes given are no GRH", wc, grh4("10.0.0.7")[:39]},
+		{"39 bytes of grh are no GRH", wc, grh4("10.0.0.7")[:39]},
 		{"are no GRH", wc, bad},
 		{"sent to 10.0.0.7, which is no RoCE v2 GID of port 1", wc, elsewhere},
 	} {

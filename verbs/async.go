@@ -37,11 +37,11 @@ var asyncEvents = []string{"CQ_ERR", "QP_FATAL", "QP_REQ_ERR", "QP_ACCESS_ERR", 
 	"PATH_MIG_ERR", "DEVICE_FATAL", "PORT_ACTIVE", "PORT_ERR", "LID_CHANGE", "PKEY_CHANGE", "SM_CHANGE", "SRQ_ERR",
 	"SRQ_LIMIT_REACHED", "QP_LAST_WQE_REACHED", "CLIENT_REREGISTER", "GID_CHANGE", "WQ_FATAL"}
 
-// String is the ibverbs name without IBV_EVENT_.
+// String returns the ibverbs name without IBV_EVENT_.
 func (t AsyncEventType) String() string { return name(asyncEvents, int(t), "async event") }
 
-// AsyncEvent is something that happened to a device or to an object on it (ibv_async_event). Type says which of the
-// others is set.
+// AsyncEvent is an asynchronous event of a device or of an object on it (ibv_async_event). Type determines which of the
+// other fields is set.
 type AsyncEvent struct {
 	Type AsyncEventType
 	QP   *QP
@@ -50,14 +50,15 @@ type AsyncEvent struct {
 	Port uint8
 }
 
-// maxAsyncEvents bounds what waits for an application that never asks: beyond it, new events are dropped.
+// maxAsyncEvents is how many events a device keeps for an application that does not call GetAsyncEvent. Further events
+// are dropped.
 const maxAsyncEvents = 1024
 
 // GetAsyncEvent waits for the device's next asynchronous event. The error is the context's, or ErrDestroyed when the
-// device is closed. Events of a destroyed object are dropped; nothing needs acknowledging.
+// device is closed. Events of a destroyed object are dropped. Unlike in libibverbs, events need no acknowledgement.
 func (d *Device) GetAsyncEvent(ctx context.Context) (AsyncEvent, error) {
 	const op = "get async event"
-	e, err := wakeup.Wait(ctx, d.events.bell, d.events.take)
+	e, err := wakeup.Wait(ctx, d.events.notifier, d.events.take)
 	switch {
 	case err == wakeup.ErrClosed:
 		return e, Errorf(ErrDestroyed, op, "%s is closed", d.Name())
@@ -67,9 +68,9 @@ func (d *Device) GetAsyncEvent(ctx context.Context) (AsyncEvent, error) {
 	return e, nil
 }
 
-// asyncQueue is a device's events, oldest first. Its lock is taken last.
+// asyncQueue is the queue of a device's events, oldest first. No other lock is taken while its lock is held.
 type asyncQueue struct {
-	bell *wakeup.Bell
+	notifier *wakeup.Notifier
 
 	mu     sync.Mutex
 	events []AsyncEvent
@@ -80,7 +81,7 @@ func (q *asyncQueue) add(e AsyncEvent) {
 	defer q.mu.Unlock()
 	if len(q.events) < maxAsyncEvents {
 		q.events = append(q.events, e)
-		q.bell.Ring()
+		q.notifier.Notify()
 	}
 }
 
@@ -90,17 +91,18 @@ func (q *asyncQueue) take() (e AsyncEvent, ok, more bool) {
 	if len(q.events) == 0 {
 		return e, false, false
 	}
-	e, q.events[0] = q.events[0], AsyncEvent{} // let its object go
+	e, q.events[0] = q.events[0], AsyncEvent{} // lets the garbage collector have its object
 	q.events = q.events[1:]
 	return e, true, len(q.events) > 0
 }
 
-func (q *asyncQueue) forget(which func(*AsyncEvent) bool) {
+// discard drops the events that match.
+func (q *asyncQueue) discard(matches func(*AsyncEvent) bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	var kept []AsyncEvent
 	for i := range q.events {
-		if !which(&q.events[i]) {
+		if !matches(&q.events[i]) {
 			kept = append(kept, q.events[i])
 		}
 	}

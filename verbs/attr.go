@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// DeviceAttr describes a device (ibv_device_attr). A limit of 0 means none of that kind can be made.
+// DeviceAttr describes a device (ibv_device_attr). A limit of 0 means that the device has no objects of that kind.
 type DeviceAttr struct {
 	FWVer                 string
 	NodeGUID              uint64
@@ -21,15 +21,15 @@ type DeviceAttr struct {
 	DeviceCapFlags        DeviceCapFlags
 	MaxSGE                int
 	MaxSGERd              int // scatter entries of one RDMA READ
-	MaxInlineData         int // bytes of one work request; libibverbs has no such field
+	MaxInlineData         int // bytes of one work request; not in libibverbs
 	MaxCQ                 int
 	MaxCQE                int
 	MaxMR                 int
 	MaxPD                 int
-	MaxQPRDAtom           int // READs and atomics a QP can have incoming
+	MaxQPRDAtom           int // outstanding READs and atomics of a QP as responder
 	MaxEERDAtom           int
 	MaxResRDAtom          int
-	MaxQPInitRDAtom       int // READs and atomics a QP can have outgoing
+	MaxQPInitRDAtom       int // outstanding READs and atomics of a QP as requester
 	MaxEEInitRDAtom       int
 	AtomicCap             AtomicCap
 	MaxEE                 int
@@ -47,13 +47,13 @@ type DeviceAttr struct {
 	MaxPKeys              uint16
 	LocalCAAckDelay       uint8 // 4.096 µs × 2^n
 	PhysPortCnt           uint8
-	PacketPacing          PacketPacingCaps // in libibverbs one of the extended attributes
+	PacketPacing          PacketPacingCaps // in libibverbs, a field of ibv_device_attr_ex
 }
 
-// PacketPacingCaps says which QPs can have a rate limit (ibv_packet_pacing_caps).
+// PacketPacingCaps describes which QPs can have a rate limit (ibv_packet_pacing_caps).
 type PacketPacingCaps struct {
 	RateLimitMin, RateLimitMax uint32 // kbit/s
-	SupportedQPTs              uint32 // bit n: QPType n
+	SupportedQPTs              uint32 // bit n stands for QPType n
 }
 
 // PortAttr describes a port (ibv_port_attr).
@@ -82,7 +82,7 @@ type PortAttr struct {
 	PortCapFlags2 uint16
 }
 
-// MTU is an IB path MTU in its encoding (ibv_mtu): 1 is 256 bytes, 5 is 4096.
+// MTU is a path MTU in IBTA's encoding (ibv_mtu): 1 is 256 bytes, 5 is 4096.
 type MTU uint8
 
 const (
@@ -93,7 +93,7 @@ const (
 	MTU4096
 )
 
-// Bytes is the payload of a full packet; 0 if m is not a valid MTU.
+// Bytes returns the payload of a full packet in bytes, 0 if m is not a valid MTU.
 func (m MTU) Bytes() int {
 	if m < MTU256 || m > MTU4096 {
 		return 0
@@ -108,7 +108,7 @@ func (m MTU) String() string {
 	return fmt.Sprint(m.Bytes())
 }
 
-// MTUFor is the largest MTU of at most n bytes, 0 if n < 256.
+// MTUFor returns the largest MTU of at most n bytes, 0 if n < 256.
 func MTUFor(n int) MTU {
 	for m := MTU4096; m >= MTU256; m-- {
 		if m.Bytes() <= n {
@@ -122,7 +122,7 @@ func MTUFor(n int) MTU {
 type Transport uint8
 
 const (
-	RoCEv2 Transport = iota // or RoCE v1, where the source GID is of GIDTypeRoCEv1
+	RoCEv2 Transport = iota // RoCE v1 if the source GID is of GIDTypeRoCEv1
 	IWARP
 )
 
@@ -158,7 +158,7 @@ var nodeTypes = []string{"", "CA", "SWITCH", "ROUTER", "RNIC"}
 
 func (t NodeType) String() string { return name(nodeTypes, int(t), "node type") }
 
-// LinkLayer is what a port speaks (IBV_LINK_LAYER_…).
+// LinkLayer is the link layer of a port (IBV_LINK_LAYER_…).
 type LinkLayer uint8
 
 const (
@@ -171,20 +171,20 @@ var linkLayers = []string{"Unspecified", "InfiniBand", "Ethernet"}
 
 func (l LinkLayer) String() string { return name(linkLayers, int(l), "link layer") }
 
-// AtomicCap says with what remote atomics are atomic (ibv_atomic_cap).
+// AtomicCap says which other operations remote atomics are atomic with (ibv_atomic_cap).
 type AtomicCap uint8
 
 const (
 	AtomicNone AtomicCap = iota
-	AtomicHCA            // with other atomics of the device
-	AtomicGlob           // with the local processors too
+	AtomicHCA            // other remote atomics of the device
+	AtomicGlob           // these, and atomic operations of the local processors
 )
 
 var atomicCaps = []string{"NONE", "HCA", "GLOB"}
 
 func (c AtomicCap) String() string { return name(atomicCaps, int(c), "atomic capability") }
 
-// DeviceCapFlags are the optional features of a device (ibv_device_cap_flags, and of device_cap_flags_ex those beyond).
+// DeviceCapFlags are the optional features of a device (ibv_device_cap_flags; above bit 31, device_cap_flags_ex).
 type DeviceCapFlags uint64
 
 const (
@@ -225,7 +225,7 @@ var deviceCaps = []string{0: "RESIZE_MAX_WR", "BAD_PKEY_CNTR", "BAD_QKEY_CNTR", 
 
 func (f DeviceCapFlags) String() string { return flags(deviceCaps, f) }
 
-// name is an enumeration's name for v.
+// name returns the name of value v of an enumeration.
 func name(names []string, v int, what string) string {
 	if v < len(names) && names[v] != "" {
 		return names[v]
@@ -233,7 +233,7 @@ func name(names []string, v int, what string) string {
 	return fmt.Sprintf("invalid %s %d", what, v)
 }
 
-// flags writes the set bits of v by their names, joined by "|", and what has no name in hexadecimal.
+// flags returns the names of the bits that are set in v, joined by "|"; bits without a name are in hexadecimal.
 func flags[T ~uint32 | ~uint64](names []string, v T) string {
 	if v == 0 {
 		return "0"

@@ -8,31 +8,31 @@ package verbs
 //	b.SetSGE(mr.SGE(0, 100))
 //	err := b.Complete()
 //
-// ID and Flags are those of the requests that begin after they are set. A Set call is for the request begun last. The QP
-// is locked from Start to Complete or Abort, one of which must come, from the same goroutine; nothing else may be done
-// with it in between.
+// ID and Flags apply to the requests that begin after they are set, a Set call to the request that was begun last. Start
+// locks the QP until Complete or Abort, one of which the same goroutine must call. In between it must call no method of
+// the QP.
 type Builder struct {
 	ID    uint64
 	Flags SendFlags
 
 	qp   *QP
 	wr   SendWR
-	open bool  // wr is begun, and not queued yet
-	n    int   // queued
-	err  error // what Complete will say
+	open bool  // wr is begun and not yet queued
+	n    int   // requests queued
+	err  error // the first error, which Complete returns
 }
 
-// Start begins a list of requests. What is wrong with one is told by Complete.
+// Start begins a list of requests. Complete returns the error of the first that is invalid.
 func (qp *QP) Start() Builder {
 	qp.mu.Lock()
 	b := Builder{qp: qp}
-	if qp.destroyed || !qp.takesSends() {
-		b.err = qp.refuse("post send to", "RTS", 1)
+	if qp.destroyed || !qp.acceptsSends() {
+		b.err = qp.refusePost("post send to", "RTS", 1)
 	}
 	return b
 }
 
-// Complete posts the list, all of it or, if one is refused, nothing; errors are as PostSend's.
+// Complete posts the whole list, or nothing if one of its requests is rejected. Errors are as for PostSend.
 func (b *Builder) Complete() error {
 	b.queue()
 	if b.err != nil {
@@ -40,25 +40,25 @@ func (b *Builder) Complete() error {
 		return b.err
 	}
 	if b.n > 0 {
-		b.qp.ring()
+		b.qp.ringDoorbell()
 	}
 	b.qp.unlock()
 	return nil
 }
 
-// Abort forgets the list.
+// Abort drops the list and unlocks the QP.
 func (b *Builder) Abort() {
 	q := &b.qp.sq
 	for ; b.n > 0; b.n-- {
 		q.n--
 		if bind := q.at(q.len()).Bind; bind != nil {
-			bind.MW.rkey.Store(bind.was)
+			bind.MW.rkey.Store(bind.prevRKey)
 		}
 	}
 	b.qp.unlock()
 }
 
-// queue puts the request that is begun into the send queue.
+// queue puts the request that was begun last into the send queue.
 func (b *Builder) queue() {
 	if !b.open || b.err != nil {
 		return
@@ -90,7 +90,7 @@ func (b *Builder) Send() { b.begin(Send) }
 // SendImm begins a SEND with immediate data.
 func (b *Builder) SendImm(imm uint32) { b.begin(SendWithImm).ImmData = imm }
 
-// SendInv begins a SEND that invalidates an rkey of the peer's.
+// SendInv begins a SEND with Invalidate of an rkey of the peer.
 func (b *Builder) SendInv(rkey uint32) { b.begin(SendWithInv).InvalidateRKey = rkey }
 
 // RDMAWrite begins a WRITE.
@@ -132,19 +132,19 @@ func (b *Builder) BindMW(mw *MW, rkey uint32, info MWBindInfo) {
 	b.begin(BindMW).Bind = &MWBind{MW: mw, RKey: rkey, MWBindInfo: info}
 }
 
-// SetSGE sets the scatter/gather list; the memory of the list itself must stay unchanged until the next call.
+// SetSGE sets the scatter/gather list. The list itself must not be changed before the next call.
 func (b *Builder) SetSGE(list ...SGE) { b.wr.SGList = list }
 
-// SetInline sets data that is copied, by the next call, and need not be registered.
+// SetInline sets inline data, which need not be registered. The next call copies it.
 func (b *Builder) SetInline(data []byte) {
 	b.wr.inline = data
 	b.wr.Flags |= SendInline
 }
 
-// SetXRCSRQN sets which of the peer's SRQs an XRC_SEND QP's request is for.
+// SetXRCSRQN sets the number of the peer's SRQ that an XRC_SEND QP's request is for.
 func (b *Builder) SetXRCSRQN(srqn uint32) { b.wr.RemoteSRQN = srqn }
 
-// SetUDAddr sets where a UD QP's datagram goes.
+// SetUDAddr sets the destination of a UD QP's datagram.
 func (b *Builder) SetUDAddr(ah *AH, qpn, qkey uint32) {
 	b.wr.AH, b.wr.RemoteQPN, b.wr.RemoteQKey = ah, qpn, qkey
 }

@@ -15,14 +15,14 @@ type CompChannel struct {
 	cqs  int
 	dead bool
 
-	bell *wakeup.Bell
+	notifier *wakeup.Notifier
 
 	mu         sync.Mutex
 	acked      sync.Cond
-	head, tail *CQ // CQs with pending events
+	head, tail *CQ // list of the CQs that have pending events
 }
 
-// CreateCompChannel makes a completion channel.
+// CreateCompChannel creates a completion channel.
 func (d *Device) CreateCompChannel() (*CompChannel, error) {
 	const op = "create completion channel"
 	d.mu.Lock()
@@ -30,17 +30,17 @@ func (d *Device) CreateCompChannel() (*CompChannel, error) {
 	if d.closed {
 		return nil, Errorf(ErrDestroyed, op, "%s is closed", d.Name())
 	}
-	d.chns++
-	c := &CompChannel{dev: d, bell: wakeup.New()}
+	d.channels++
+	c := &CompChannel{dev: d, notifier: wakeup.New()}
 	c.acked.L = &c.mu
 	return c, nil
 }
 
-// GetEvent waits for the next event and returns the CQ that it is for, to be acknowledged with CQ.AckEvents. The
-// error is the context's, or ErrDestroyed.
+// GetEvent waits for the next event and returns its CQ. Each event must be acknowledged with CQ.AckEvents. The error is
+// the context's, or ErrDestroyed.
 func (c *CompChannel) GetEvent(ctx context.Context) (*CQ, error) {
 	const op = "get completion event"
-	cq, err := wakeup.Wait(ctx, c.bell, c.take)
+	cq, err := wakeup.Wait(ctx, c.notifier, c.take)
 	switch {
 	case err == wakeup.ErrClosed:
 		return nil, Errorf(ErrDestroyed, op, "the completion channel is destroyed")
@@ -50,7 +50,7 @@ func (c *CompChannel) GetEvent(ctx context.Context) (*CQ, error) {
 	return cq, nil
 }
 
-// Destroy ends the channel. ErrBusy while it has CQs. Calls of GetEvent return.
+// Destroy destroys the channel; calls of GetEvent return. It fails with ErrBusy while CQs use the channel.
 func (c *CompChannel) Destroy() error {
 	const op = "destroy completion channel"
 	c.dev.mu.Lock()
@@ -62,22 +62,23 @@ func (c *CompChannel) Destroy() error {
 		return Errorf(ErrBusy, op, "%d CQs use it", c.cqs)
 	}
 	c.dead = true
-	c.dev.chns--
-	c.bell.Close()
+	c.dev.channels--
+	c.notifier.Close()
 	return nil
 }
 
-// notify adds an event.
+// notify adds an event of a CQ.
 func (c *CompChannel) notify(cq *CQ) {
 	c.mu.Lock()
 	if cq.pending++; cq.pending == 1 {
 		c.append(cq)
 	}
 	c.mu.Unlock()
-	c.bell.Ring()
+	c.notifier.Notify()
 }
 
-// take takes the oldest event. If there is none, the caller is about to sleep: the device is told.
+// take removes the oldest event and returns its CQ. If there is none the caller is about to sleep, and take calls
+// EndProgress of the provider.
 func (c *CompChannel) take() (cq *CQ, ok, more bool) {
 	if cq, more = c.pop(); cq == nil {
 		c.dev.prov.EndProgress()
@@ -85,7 +86,7 @@ func (c *CompChannel) take() (cq *CQ, ok, more bool) {
 	return cq, cq != nil, more
 }
 
-// pop takes the oldest event, nil if there is none, and tells whether others are left.
+// pop removes the oldest event and returns its CQ, nil if there is none. more reports whether other events are left.
 func (c *CompChannel) pop() (cq *CQ, more bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -101,8 +102,8 @@ func (c *CompChannel) pop() (cq *CQ, more bool) {
 	return cq, c.head != nil
 }
 
-// forget drops a CQ's events and waits for those taken.
-func (c *CompChannel) forget(cq *CQ) {
+// removeCQ drops a CQ's pending events and waits until the others are acknowledged.
+func (c *CompChannel) removeCQ(cq *CQ) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if cq.pending > 0 {

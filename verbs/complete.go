@@ -1,6 +1,6 @@
 package verbs
 
-// What a provider does through its QPHandle; the QP is locked throughout.
+// This file implements the methods of QPHandle. The QP is locked in all of them.
 
 func (qp *QP) completeSend(status WCStatus, byteLen uint32) {
 	if qp.sq.len() == 0 {
@@ -39,28 +39,29 @@ func (qp *QP) completeRecv(wc *WC, solicited bool) {
 
 func (qp *QP) push(cq *CQ, wc *WC, solicited bool) {
 	if !cq.push(wc, solicited) {
-		qp.lost = true
+		qp.cqOverrun = true
 	}
 }
 
-// unlock ends a hold of the lock that may have completed requests.
+// unlock unlocks the QP after work that may have completed requests.
 func (qp *QP) unlock() {
-	if qp.lost {
-		qp.settle()
+	if qp.cqOverrun {
+		qp.failOverrun()
 	}
 	qp.mu.Unlock()
 }
 
-// settle moves a QP to ERR of which a completion was lost: not before whoever made it is done with the queues.
-func (qp *QP) settle() {
+// failOverrun moves a QP to ERR that lost a completion because the CQ was full. That waits until the QP is unlocked,
+// because the caller that added the completion is still working on the queues.
+func (qp *QP) failOverrun() {
 	from := qp.state
 	if !qp.destroyed && from != StateReset && from != StateErr {
-		// A provider has no reason to refuse that.
+		// A provider accepts every transition to ERR.
 		_ = qp.prov.Modify(from, StateErr, &QPAttr{QPState: StateErr}, QPAttrState)
 		qp.event(EventQPFatal)
 		qp.enterErr()
 	}
-	qp.lost = false
+	qp.cqOverrun = false
 }
 
 func (qp *QP) fail() {
@@ -70,7 +71,8 @@ func (qp *QP) fail() {
 	qp.enterErr()
 }
 
-// enterErr makes ERR the state. A QP takes nothing from its SRQ any more: the event says so (IBTA Vol 1 §10.3.1).
+// enterErr moves the QP to ERR and flushes it. The event says that it takes no more requests from its SRQ (IBTA Vol 1
+// §10.3.1).
 func (qp *QP) enterErr() {
 	first := qp.state != StateErr
 	qp.state = StateErr
@@ -88,14 +90,14 @@ func (qp *QP) failSend() {
 	qp.flushSends()
 }
 
-// flushSends completes what is left of the send queue with WCWRFlushErr, in order.
+// flushSends completes all requests of the send queue with WCWRFlushErr, in order.
 func (qp *QP) flushSends() {
 	for qp.sq.len() > 0 {
 		qp.completeSend(WCWRFlushErr, 0)
 	}
 }
 
-// flush completes everything posted with WCWRFlushErr, each queue in order.
+// flush completes all posted requests with WCWRFlushErr, each queue in order.
 func (qp *QP) flush() {
 	qp.flushSends()
 	for qp.rq.len() > 0 {
@@ -103,7 +105,7 @@ func (qp *QP) flush() {
 	}
 }
 
-// drained ends the draining of SQD.
+// drained ends the draining of the send queue in SQD.
 func (qp *QP) drained() {
 	if qp.state != StateSQD || !qp.draining {
 		return

@@ -5,39 +5,43 @@ import (
 	"sync/atomic"
 )
 
-// CQInitAttr are the choices of CreateCQ.
+// CQInitAttr has the options of CreateCQ (ibv_cq_init_attr_ex).
 type CQInitAttr struct {
 	Context    any          // for the application: CQ.Context
 	Channel    *CompChannel // where completion events go, or nil
 	CompVector int          // 0
-	Wait       Wait         // what Poll does when the queue is empty
-	Timestamps bool         // keep what Poller.CompletionTS and CompletionWallclock read
+	Wait       Wait         // whether Poll makes the device progress
+	Timestamps bool         // for Poller.CompletionTS and CompletionWallclock
 }
 
-// Wait says whether polling a CQ that is empty drives the device: whether Poll receives what has arrived, and sends what
-// waited for company, itself and without waiting. A program that polls so in a loop has the least latency, because no
-// other thread must be woken; to let the others run, Poll then offers its processor to them (sched_yield). While it
-// polls, the device does nothing by itself, except that it takes over when the program has not polled for a millisecond
-// or two; when it sleeps in [CompChannel.GetEvent], the device works by itself at once.
+// Wait says whether Poll of an empty CQ makes the device progress: whether Poll itself receives the packets that have
+// arrived, and sends those that were held back to share a frame, without blocking. A program that polls in a loop then has
+// the least latency, because no other thread must be woken. Poll also yields the processor (sched_yield), so that other
+// threads run.
+//
+// While a program polls, it alone makes the device progress; the device takes over when it has not polled for one or two
+// milliseconds. When the program sleeps in [CompChannel.GetEvent], the device makes progress by itself at once.
 type Wait uint8
 
 const (
-	// WaitAdaptive drives from the second empty Poll in a row on, so that the one between requesting a notification and
-	// sleeping does not; but where completions come by themselves, as they do from QPs of the same process, only now and
-	// then.
+	// WaitAdaptive makes progress from the second empty Poll in a row on, which spares the Poll between RequestNotify and
+	// GetEvent. Where completions arrive without the program's help, as from QPs of the same process, it does so only
+	// once in many empty Polls.
 	WaitAdaptive Wait = iota
-	// WaitEvent never drives: for programs that sleep, or that look at memory and poll seldom. Completions of iWARP QPs come
-	// from a goroutine that each connection has, so that where processors are few sleeping moves more bulk data.
+	// WaitEvent never makes progress. It is for programs that sleep in GetEvent, or that poll memory and call Poll
+	// seldom. iWARP connections complete requests from goroutines of their own; on few processors, a program that sleeps
+	// meanwhile moves more bulk data.
 	WaitEvent
-	// WaitPoll does so from the first on, and whatever is requested.
+	// WaitPoll makes progress in every empty Poll, with the exception for completions that arrive by themselves as in
+	// WaitAdaptive.
 	WaitPoll
 )
 
 // CQ is a completion queue (ibv_cq).
 //
-// A completion that finds the queue full is lost, and the CQ is overrun for good: the completions already in it can
-// still be polled, then Poll fails with ErrCQOverrun. The device reports EventCQErr once. A QP whose completion is lost
-// goes to ERR, with EventQPFatal (IBTA Vol 1 §11.6.3.2).
+// A completion that does not fit into the queue is lost, and the CQ stays overrun: the completions that are in it can
+// still be polled, after which Poll fails with ErrCQOverrun. The device raises EventCQErr once. A QP whose completion is
+// lost goes to ERR, with EventQPFatal (IBTA Vol 1 §11.6.3.2).
 type CQ struct {
 	dev     *Device
 	channel *CompChannel
@@ -45,33 +49,33 @@ type CQ struct {
 	wait    Wait
 
 	// guarded by dev.mu
-	users int // send and receive queues
+	users int // send and receive queues that complete to this CQ
 	dead  bool
 
-	empty atomic.Uint32 // Polls in a row that found nothing
-	alone atomic.Bool   // what ended the last such row did not come of driving the device
+	emptyPolls   atomic.Uint32 // Polls in a row that found nothing
+	selfProgress atomic.Bool   // the completion that ended the last such row arrived without Progress being called
 
-	// news tells whoever polls that there is something to lock mu for: a completion, or an error. It has a cache line
-	// of its own, so that polling an empty CQ takes nothing away from those who fill it.
-	_    [64]byte
-	news atomic.Bool
-	_    [63]byte
+	// ready tells Poll that it has a reason to lock mu: a completion, or an error. It has a cache line of its own, so
+	// that polling an empty CQ does not slow down the goroutines that add completions.
+	_     [64]byte
+	ready atomic.Bool
+	_     [63]byte
 
-	mu        sync.Mutex    // after QP locks, before the channel's
-	armed     atomic.Uint32 // armState; written under mu
-	overrun   bool
-	destroyed bool
-	head, n   int
-	ring      []WC
-	stamps    []stamp // of the completions in ring, if they are wanted
-	events    moderation
+	mu         sync.Mutex    // after QP locks, before the channel's
+	armed      atomic.Uint32 // armState; written under mu
+	overrun    bool
+	destroyed  bool
+	head, n    int
+	ring       []WC
+	stamps     []stamp // of the completions in ring; nil without CQInitAttr.Timestamps
+	moderation moderation
 
 	// guarded by channel.mu
 	next    *CQ // in the channel's list
 	pending int // events in the channel
-	unacked int // events taken out and not acknowledged
+	unacked int // events that GetEvent returned and nobody has acknowledged
 
-	_ [56]byte // to a multiple of cache lines, so that those above begin where lines do
+	_ [56]byte // pads CQ to a multiple of the cache line size, so that ready's cache line is its own
 }
 
 type armState = uint32
@@ -82,7 +86,7 @@ const (
 	armedAny
 )
 
-// CreateCQ makes a completion queue for cqe completions. attr may be nil.
+// CreateCQ creates a completion queue for cqe completions. attr may be nil.
 func (d *Device) CreateCQ(cqe int, attr *CQInitAttr) (*CQ, error) {
 	const op = "create CQ"
 	if err := checkRange(op, "cqe", cqe, 1, d.attr.MaxCQE); err != nil {
@@ -119,23 +123,24 @@ func (d *Device) CreateCQ(cqe int, attr *CQInitAttr) (*CQ, error) {
 	return cq, nil
 }
 
-// Device is the device that the CQ is on.
+// Device returns the CQ's device.
 func (cq *CQ) Device() *Device { return cq.dev }
 
-// Context is what CreateCQ was given.
+// Context returns the Context that the CQ was created with.
 func (cq *CQ) Context() any { return cq.context }
 
-// Channel is the completion channel, or nil.
+// Channel returns the completion channel, or nil.
 func (cq *CQ) Channel() *CompChannel { return cq.channel }
 
-// Cap is the number of completions that the queue holds.
+// Cap returns the number of completions that the queue has room for.
 func (cq *CQ) Cap() int {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	return len(cq.ring)
 }
 
-// Resize makes the queue hold cqe completions (ibv_resize_cq). What is in it stays; ErrInvalid if that is more.
+// Resize changes the queue's size to cqe completions (ibv_resize_cq). The completions in it stay; if they are more than
+// cqe, Resize fails with ErrInvalid.
 func (cq *CQ) Resize(cqe int) error {
 	const op = "resize CQ"
 	cq.mu.Lock()
@@ -157,70 +162,73 @@ func (cq *CQ) Resize(cqe int) error {
 	return nil
 }
 
-// Poll takes up to len(wcs) completions out of the queue, oldest first, and returns how many; 0 when it is empty. The
-// error is ErrCQOverrun (only when empty) or ErrDestroyed.
+// Poll moves up to len(wcs) completions from the queue to wcs, oldest first, and returns their number, which is 0 when the
+// queue is empty. The error is ErrCQOverrun, when the queue is empty, or ErrDestroyed.
 //
-// An empty CQ may drive the device: see [Wait].
+// Poll of an empty CQ may make the device progress: see [Wait].
 func (cq *CQ) Poll(wcs []WC) (int, error) {
 	return cq.poll(wcs, nil)
 }
 
 func (cq *CQ) poll(wcs []WC, stamps []stamp) (int, error) {
-	n, drive, err := cq.take(wcs, stamps)
-	if drive && cq.dev.prov.Progress() {
-		n, _, err = cq.take(wcs, stamps)
+	n, err := cq.take(wcs, stamps)
+	progress := false
+	if n == 0 && err == nil && len(wcs) > 0 {
+		progress = cq.wantsProgress(cq.emptyPolls.Add(1))
+		if progress && cq.dev.prov.Progress() {
+			n, err = cq.take(wcs, stamps)
+		}
 	}
 	if n > 0 {
-		cq.found(drive)
+		cq.endEmptyPolls(progress)
 	}
 	return n, err
 }
 
-func (cq *CQ) take(wcs []WC, stamps []stamp) (n int, drive bool, err error) {
-	if !cq.news.Load() {
-		return 0, cq.drives(len(wcs)), nil
+// take removes up to len(wcs) completions, without making the device progress.
+func (cq *CQ) take(wcs []WC, stamps []stamp) (int, error) {
+	if !cq.ready.Load() {
+		return 0, nil
 	}
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
-	n = min(len(wcs), cq.n)
+	n := min(len(wcs), cq.n)
 	if n == 0 {
-		err = cq.check("poll CQ")
-		cq.news.Store(cq.n > 0 || err != nil)
-		return 0, err == nil && cq.drives(len(wcs)), err
+		err := cq.check("poll CQ")
+		cq.ready.Store(cq.n > 0 || err != nil)
+		return 0, err
 	}
 	cq.pop(wcs[:n], stamps)
 	if cq.n == 0 && !cq.overrun {
-		cq.news.Store(false)
+		cq.ready.Store(false)
 	}
-	return n, false, nil
+	return n, nil
 }
 
-// looks is how many empty Polls there are to one that drives the device, where completions come without that.
-const looks = 128
+// selfProgressInterval is the number of empty Polls for one that calls Progress, where completions arrive without that.
+const selfProgressInterval = 128
 
-// drives counts a Poll that found nothing, and tells whether it is to drive the device.
-func (cq *CQ) drives(room int) bool {
-	if room == 0 {
+// wantsProgress reports whether a Poll that found nothing, the given one in a row, calls Progress.
+func (cq *CQ) wantsProgress(emptyPolls uint32) bool {
+	if cq.selfProgress.Load() && emptyPolls%selfProgressInterval != 0 {
 		return false
 	}
-	k := cq.empty.Add(1)
-	if k%looks != 0 && cq.alone.Load() {
-		return false
-	}
-	return cq.wait == WaitPoll || cq.wait == WaitAdaptive && k > 1
+	return cq.wait == WaitPoll || cq.wait == WaitAdaptive && emptyPolls > 1
 }
 
-// found ends a row of Polls that found nothing.
-func (cq *CQ) found(driven bool) {
-	if cq.empty.Load() > 0 {
-		cq.empty.Store(0)
-		if cq.alone.Load() == driven {
-			cq.alone.Store(!driven)
-		}
+// endEmptyPolls ends a row of Polls that found nothing. progress says whether the last of them called Progress.
+func (cq *CQ) endEmptyPolls(progress bool) {
+	if cq.emptyPolls.Load() == 0 {
+		return
+	}
+	cq.emptyPolls.Store(0)
+	if cq.selfProgress.Load() == progress {
+		cq.selfProgress.Store(!progress)
 	}
 }
 
-// pop takes len(wcs) completions, which are there, and their stamps where both sides have any.
+// pop moves the len(wcs) oldest completions to wcs, and their timestamps to stamps, unless that is nil. The queue has as
+// many.
 func (cq *CQ) pop(wcs []WC, stamps []stamp) {
 	n := len(wcs)
 	first := copy(wcs, cq.ring[cq.head:])
@@ -240,14 +248,15 @@ func (cq *CQ) check(op string) error {
 	case cq.destroyed:
 		return Errorf(ErrDestroyed, op, "the CQ is destroyed")
 	case cq.overrun && cq.n == 0:
-		return Errorf(ErrCQOverrun, op, "more than its %d completions came unpolled: some are lost", len(cq.ring))
+		return Errorf(ErrCQOverrun, op, "its %d completions were not polled in time, and later ones are lost", len(cq.ring))
 	}
 	return nil
 }
 
-// RequestNotify asks for one event in the CQ's channel when the next completion is added, or, with solicitedOnly, the
-// next receive completion whose sender asked for an event or the next that failed. Completions already in the queue
-// do not count, so poll once more after arming. A request for any completion outranks one for solicited.
+// RequestNotify arms the CQ (ibv_req_notify_cq): its channel gets one event when the next completion is added; with
+// solicitedOnly, when the next completion is added that has failed, or that is of a receive request whose sender set
+// SendSolicited. Completions that are already in the queue cause no event, so poll once more after RequestNotify. When
+// both kinds are requested, any completion causes the event.
 func (cq *CQ) RequestNotify(solicitedOnly bool) error {
 	const op = "request notify"
 	if cq.channel == nil {
@@ -259,12 +268,12 @@ func (cq *CQ) RequestNotify(solicitedOnly bool) error {
 		return err
 	}
 	if cq.n > 0 {
-		cq.news.Store(true) // the poll that follows must not come before push has said so
+		cq.ready.Store(true) // the Poll that follows must see completions whose push has not set ready yet
 	}
-	cq.empty.Store(0) // begins a new row
+	cq.emptyPolls.Store(0)
 	was := cq.armed.Load()
 	if was == disarmed {
-		cq.events.count = 0
+		cq.moderation.count = 0
 	}
 	if !solicitedOnly {
 		cq.armed.Store(armedAny)
@@ -274,7 +283,7 @@ func (cq *CQ) RequestNotify(solicitedOnly bool) error {
 	return nil
 }
 
-// AckEvents acknowledges n events that GetEvent returned for the CQ.
+// AckEvents acknowledges n events that GetEvent returned for the CQ (ibv_ack_cq_events).
 func (cq *CQ) AckEvents(n int) error {
 	const op = "acknowledge events"
 	ch := cq.channel
@@ -292,8 +301,8 @@ func (cq *CQ) AckEvents(n int) error {
 	return nil
 }
 
-// Destroy ends the CQ. ErrBusy while a QP uses it. It drops events not yet taken and waits until those taken are
-// acknowledged.
+// Destroy destroys the CQ. It fails with ErrBusy while a QP uses the CQ. It drops the events that GetEvent has not
+// returned, and waits until the others are acknowledged.
 func (cq *CQ) Destroy() error {
 	const op = "destroy CQ"
 	d := cq.dev
@@ -311,13 +320,13 @@ func (cq *CQ) Destroy() error {
 	cq.mu.Lock()
 	cq.destroyed, cq.n = true, 0
 	cq.armed.Store(disarmed)
-	cq.news.Store(true)
-	cq.events.stop()
+	cq.ready.Store(true)
+	cq.moderation.stop()
 	cq.mu.Unlock()
 	if cq.channel != nil {
-		cq.channel.forget(cq)
+		cq.channel.removeCQ(cq)
 	}
-	d.events.forget(func(e *AsyncEvent) bool { return e.CQ == cq })
+	d.events.discard(func(e *AsyncEvent) bool { return e.CQ == cq })
 
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -328,16 +337,17 @@ func (cq *CQ) Destroy() error {
 	return nil
 }
 
-// push adds a completion, and an event if one is due; false if the completion is lost.
+// push adds a completion, and generates an event if the CQ is armed for it. It returns false if the completion is lost.
 func (cq *CQ) push(wc *WC, solicited bool) bool {
 	kept, first := cq.add(wc, solicited)
-	if first || !cq.news.Load() {
-		cq.news.Store(true) // not sooner, for who polls to find mu free
+	if first || !cq.ready.Load() {
+		cq.ready.Store(true) // after mu is unlocked, so that Poll does not wait for it
 	}
 	return kept
 }
 
-// add is push but for news, which it leaves unchanged unless an event is made.
+// add is the part of push that holds mu. It sets ready only if the completion requests an event. first reports whether
+// the queue was empty.
 func (cq *CQ) add(wc *WC, solicited bool) (kept, first bool) {
 	cq.mu.Lock()
 	kept = cq.n < len(cq.ring) && !cq.overrun
@@ -357,10 +367,21 @@ func (cq *CQ) add(wc *WC, solicited bool) (kept, first bool) {
 		cq.overrun = true
 		cq.dev.events.add(AsyncEvent{Type: EventCQErr, CQ: cq})
 	}
-	if armed := cq.armed.Load(); armed == armedAny || armed == armedSolicited && (solicited || wc.Status != WCSuccess) {
-		cq.news.Store(true)
-		cq.eventDue()
+	if cq.armedFor(wc, solicited) {
+		cq.ready.Store(true)
+		cq.requestEvent()
 	}
 	cq.mu.Unlock()
 	return kept, first
+}
+
+// armedFor reports whether the CQ is armed for a completion.
+func (cq *CQ) armedFor(wc *WC, solicited bool) bool {
+	switch cq.armed.Load() {
+	case armedAny:
+		return true
+	case armedSolicited:
+		return solicited || wc.Status != WCSuccess
+	}
+	return false
 }

@@ -17,7 +17,7 @@ func (r *rig) recv(t testing.TB, status verbs.WCStatus, solicited bool) {
 	r.lq.locked(func() { r.lq.CompleteRecv(&verbs.WC{Status: status, Opcode: verbs.WCRecv}, solicited) })
 }
 
-// event tells whether an event is there now, and acknowledges it.
+// event reports whether an event is there now, and acknowledges it.
 func (r *rig) event(t testing.TB) bool {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// CQModeration makes events rarer (ibv_moderate_cq): of an armed CQ one comes when Count completions have come that
-// would each have made one, or Period after the first of them, whichever is earlier. Count 0 or 1 and Period 0 mean
-// without that condition; with neither, each makes an event at once.
+// CQModeration reduces the number of completion events (ibv_moderate_cq). An armed CQ generates its event when Count
+// completions that request one have been added, or Period after the first of them, whichever is earlier. Count 0 or 1
+// disables the first condition, Period 0 the second; with both disabled, the first completion generates the event.
 type CQModeration struct {
 	Count  int
 	Period time.Duration
@@ -36,17 +36,17 @@ func (cq *CQ) Modify(m CQModeration) error {
 	if err := cq.check(op); err != nil {
 		return err
 	}
-	cq.events.limits = m
-	if cq.armed.Load() != disarmed && cq.events.count > 0 { // nothing waits for a limit that is gone
-		cq.makeEvent()
+	cq.moderation.limits = m
+	if cq.armed.Load() != disarmed && cq.moderation.count > 0 { // the new limits may be reached already
+		cq.generateEvent()
 	}
 	return nil
 }
 
-// moderation is how far a CQ is from its next event; guarded by CQ.mu.
+// moderation is the state of a CQ's event moderation; guarded by CQ.mu.
 type moderation struct {
 	limits CQModeration
-	count  int         // completions since the event was asked for
+	count  int         // completions that request an event, since the CQ was armed
 	timer  *time.Timer // nil until the first Period
 }
 
@@ -56,35 +56,39 @@ func (m *moderation) stop() {
 	}
 }
 
-// eventDue makes the event that a completion calls for, unless it can wait.
-func (cq *CQ) eventDue() {
-	m := &cq.events
+// reached reports whether the completions counted so far generate an event now. Without limits one completion does.
+func (m *moderation) reached() bool {
+	moderated := m.limits.Count > 1 || m.limits.Period > 0
+	return !moderated || m.limits.Count > 1 && m.count >= m.limits.Count
+}
+
+// requestEvent counts a completion that requests an event, and generates the event unless moderation delays it.
+func (cq *CQ) requestEvent() {
+	m := &cq.moderation
 	m.count++
-	byCount, byTime := m.limits.Count > 1, m.limits.Period > 0
-	if !byCount && !byTime || byCount && m.count >= m.limits.Count {
-		cq.makeEvent()
-		return
-	}
 	switch {
-	case !byTime || m.count > 1:
+	case m.reached():
+		cq.generateEvent()
+	case m.count > 1 || m.limits.Period == 0: // the period began with the first, or there is none
 	case m.timer == nil:
-		m.timer = time.AfterFunc(m.limits.Period, cq.periodOver)
+		m.timer = time.AfterFunc(m.limits.Period, cq.periodExpired)
 	default:
 		m.timer.Reset(m.limits.Period)
 	}
 }
 
-func (cq *CQ) periodOver() {
+func (cq *CQ) periodExpired() {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
-	if cq.armed.Load() != disarmed && cq.events.count > 0 {
-		cq.makeEvent()
+	if cq.armed.Load() != disarmed && cq.moderation.count > 0 {
+		cq.generateEvent()
 	}
 }
 
-func (cq *CQ) makeEvent() {
-	cq.events.stop()
-	cq.events.count = 0
+// generateEvent disarms the CQ and adds an event to its channel.
+func (cq *CQ) generateEvent() {
+	cq.moderation.stop()
+	cq.moderation.count = 0
 	cq.armed.Store(disarmed)
 	cq.channel.notify(cq)
 }

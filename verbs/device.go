@@ -1,7 +1,6 @@
 package verbs
 
 import (
-	"fmt"
 	"sync"
 	"time"
 
@@ -14,42 +13,42 @@ type Device struct {
 	attr     DeviceAttr // as it was when the device was opened: the limits
 	watchers watchers
 	events   asyncQueue
-	opened   time.Time // its clock's zero
+	opened   time.Time // the zero of RawClock
 
-	// mu guards what exists: these counts, those in PD, CQ and CompChannel, and their dead flags. Nothing that moves
-	// data takes it.
-	mu                       sync.Mutex
-	pds, mrs, cqs, qps, chns int
-	srqs, mws, ahs, mcastQPs int
-	mcast                    map[mcastGroup]int // QPs attached
-	domains                  map[*PD]struct{}
-	xrcds                    map[*XRCD]struct{}
-	srqNum                   uint32 // of the last XRC SRQ
-	defaultPD                *PD    // nil: nobody has asked for it
-	closed                   bool
+	// mu guards the existence of objects: the counts here and in PD, CQ and CompChannel, and their dead flags. The data
+	// path does not take it.
+	mu                           sync.Mutex
+	pds, mrs, cqs, qps, channels int
+	srqs, mws, ahs, mcastQPs     int
+	mcast                        map[mcastGroup]int // attached QPs
+	pdSet                        map[*PD]struct{}
+	xrcds                        map[*XRCD]struct{}
+	srqNum                       uint32 // the number of the last XRC SRQ
+	defaultPD                    *PD    // nil before the first call of DefaultPD
+	closed                       bool
 }
 
-// Open opens a provider's device.
+// Open opens a provider's device (ibv_open_device).
 func Open(p Provider) (*Device, error) {
 	if p == nil {
 		return nil, Errorf(ErrInvalid, "open device", "no provider")
 	}
-	d := &Device{prov: p, attr: p.QueryDevice(), opened: time.Now(), domains: make(map[*PD]struct{})}
-	d.events.bell = wakeup.New()
-	p.Watch(d.happened)
+	d := &Device{prov: p, attr: p.QueryDevice(), opened: time.Now(), pdSet: make(map[*PD]struct{})}
+	d.events.notifier = wakeup.New()
+	p.Watch(d.handleEvent)
 	return d, nil
 }
 
-// Name is the device's name, such as "softrnic0".
+// Name returns the device's name, such as "softrnic0".
 func (d *Device) Name() string { return d.prov.Name() }
 
-// Provider is what Open was given: for packages that need more of a provider than this one does, as rdmacm.
+// Provider returns the argument of Open. It is for packages such as rdmacm, which need more of a provider than this one.
 func (d *Device) Provider() Provider { return d.prov }
 
-// QueryDevice describes the device.
+// QueryDevice returns the device's attributes (ibv_query_device).
 func (d *Device) QueryDevice() DeviceAttr { return d.prov.QueryDevice() }
 
-// QueryPort describes a port; they count from 1.
+// QueryPort returns a port's attributes (ibv_query_port). Ports count from 1.
 func (d *Device) QueryPort(port uint8) (PortAttr, error) {
 	if err := d.checkPort("query port", port); err != nil {
 		return PortAttr{}, err
@@ -57,7 +56,7 @@ func (d *Device) QueryPort(port uint8) (PortAttr, error) {
 	return d.prov.QueryPort(port)
 }
 
-// GIDTable is a snapshot of a port's GIDs.
+// GIDTable returns a snapshot of a port's GIDs (ibv_query_gid_table).
 func (d *Device) GIDTable(port uint8) ([]GIDEntry, error) {
 	if err := d.checkPort("query GID table", port); err != nil {
 		return nil, err
@@ -65,7 +64,7 @@ func (d *Device) GIDTable(port uint8) ([]GIDEntry, error) {
 	return d.prov.GIDTable(port)
 }
 
-// QueryGID is one entry of a port's GID table.
+// QueryGID returns the entry of a port's GID table that has the given index (ibv_query_gid_ex).
 func (d *Device) QueryGID(port uint8, index int) (GIDEntry, error) {
 	table, err := d.GIDTable(port)
 	if err != nil {
@@ -76,8 +75,7 @@ func (d *Device) QueryGID(port uint8, index int) (GIDEntry, error) {
 			return e, nil
 		}
 	}
-	return GIDEntry{}, Errorf(ErrInvalid, "query GID", "port %d has no GID index %d, it has %d entries", port, index,
-		len(table))
+	return GIDEntry{}, Errorf(ErrInvalid, "query GID", "port %d has %d GIDs, and none with index %d", port, len(table), index)
 }
 
 func (d *Device) checkPort(op string, port uint8) error {
@@ -87,19 +85,19 @@ func (d *Device) checkPort(op string, port uint8) error {
 	return nil
 }
 
-// Close closes the device. ErrBusy while any object on it is left.
+// Close closes the device. It fails with ErrBusy while objects are left on it, other than the default PD.
 func (d *Device) Close() error {
 	const op = "close device"
-	if err := d.shut(op); err != nil {
+	if err := d.markClosed(op); err != nil {
 		return err
 	}
-	d.tell(EventDeviceFatal, 0)
-	d.events.bell.Close()
+	d.notifyWatchers(EventDeviceFatal, 0)
+	d.events.notifier.Close()
 	return d.prov.Close()
 }
 
-// shut marks the device as closed, and ends its default PD.
-func (d *Device) shut(op string) error {
+// markClosed marks the device as closed, and deallocates its default PD.
+func (d *Device) markClosed(op string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	pds := d.pds
@@ -109,8 +107,9 @@ func (d *Device) shut(op string) error {
 	switch {
 	case d.closed:
 		return Errorf(ErrDestroyed, op, "%s is closed already", d.Name())
-	case pds+d.cqs+d.chns+len(d.xrcds) > 0:
-		return Errorf(ErrBusy, op, "%d PDs, %d CQs, %d completion channels and %d XRC domains are left", pds, d.cqs, d.chns, len(d.xrcds))
+	case pds+d.cqs+d.channels+len(d.xrcds) > 0:
+		return Errorf(ErrBusy, op, "%d PDs, %d CQs, %d completion channels and %d XRC domains are left",
+			pds, d.cqs, d.channels, len(d.xrcds))
 	}
 	if d.defaultPD != nil {
 		if err := d.defaultPD.dealloc(op); err != nil {
@@ -122,19 +121,19 @@ func (d *Device) shut(op string) error {
 	return nil
 }
 
-// reserve counts a new object of a kind, if the device is open and has room. d.mu is held.
+// reserve counts a new object, if the device is open and has fewer than its limit of them. d.mu is held.
 func (d *Device) reserve(op string, count *int, limit int, limitName string) error {
 	if d.closed {
 		return Errorf(ErrDestroyed, op, "%s is closed", d.Name())
 	}
 	if *count >= limit {
-		return Errorf(ErrNoMemory, op, "the device has its %s of %d already", limitName, limit)
+		return Errorf(ErrNoMemory, op, "the device has reached its %s of %d", limitName, limit)
 	}
 	*count++
 	return nil
 }
 
-// checkRange is the one-line error for an integer argument out of its bounds.
+// checkRange returns an error if an integer argument is out of its bounds.
 func checkRange(op, arg string, v, lo, hi int) error {
 	if v < lo || v > hi {
 		return Errorf(ErrInvalid, op, "%s %d is not in %d–%d", arg, v, lo, hi)
@@ -142,5 +141,13 @@ func checkRange(op, arg string, v, lo, hi int) error {
 	return nil
 }
 
-// wrap makes a provider's error say what was tried.
-func wrap(op string, err error) error { return &Error{Op: op, Detail: fmt.Sprint(err), Err: err} }
+// wrap adds the operation to an error, which is not nil.
+func wrap(op string, err error) error { return &Error{Op: op, Err: err} }
+
+// wrapNonNil is wrap for an error that may be nil.
+func wrapNonNil(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return wrap(op, err)
+}

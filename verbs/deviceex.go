@@ -1,21 +1,21 @@
 package verbs
 
-// DeviceAttrEx is what DeviceAttr has no room for (ibv_device_attr_ex). What a device cannot do is not in it: on-demand
-// paging of a whole address space, tag matching, RSS, TSO, device memory.
+// DeviceAttrEx has further attributes of a device (ibv_device_attr_ex). Fields of C for features that no provider has are
+// left out: tag matching, RSS, TSO, device memory.
 type DeviceAttrEx struct {
 	DeviceAttr
 	ODP                     ODPCaps
-	CompletionTimestampMask uint64 // the bits of Poller.CompletionTS that count
-	HCACoreClock            uint64 // kHz, of Device.RawClock
+	CompletionTimestampMask uint64 // the valid bits of Poller.CompletionTS
+	HCACoreClock            uint64 // kHz; the frequency of Device.RawClock
 	CQModeration            CQModeration
 	PhysPortCntEx           int
 }
 
-// ODPCaps says what on-demand paging can do (ibv_odp_caps). Nothing is pinned, so that every operation of every QP type
-// can use any region; Implicit, a region of the whole address space, Go's memory does not allow.
+// ODPCaps describes on-demand paging (ibv_odp_caps). Memory is never pinned, so every operation of every QP type works on
+// any region. Implicit, a region that is the whole address space, is not possible with Go's memory.
 type ODPCaps struct{ Support, Implicit bool }
 
-// QueryDeviceEx describes the device (ibv_query_device_ex).
+// QueryDeviceEx returns the device's attributes (ibv_query_device_ex).
 func (d *Device) QueryDeviceEx() DeviceAttrEx {
 	attr := d.QueryDevice()
 	return DeviceAttrEx{
@@ -28,10 +28,10 @@ func (d *Device) QueryDeviceEx() DeviceAttrEx {
 	}
 }
 
-// defaultPKey is the one partition key that Ethernet has.
+// defaultPKey is the only partition key on Ethernet.
 const defaultPKey = 0xffff
 
-// QueryPKey is one entry of a port's P_Key table.
+// QueryPKey returns an entry of a port's P_Key table (ibv_query_pkey).
 func (d *Device) QueryPKey(port uint8, index int) (uint16, error) {
 	a, err := d.QueryPort(port)
 	if err != nil {
@@ -43,7 +43,7 @@ func (d *Device) QueryPKey(port uint8, index int) (uint16, error) {
 	return defaultPKey, nil
 }
 
-// PKeyIndex is where a port's table has a P_Key.
+// PKeyIndex returns the index of a P_Key in a port's table (ibv_get_pkey_index).
 func (d *Device) PKeyIndex(port uint8, pkey uint16) (int, error) {
 	a, err := d.QueryPort(port)
 	if err != nil {
@@ -55,17 +55,17 @@ func (d *Device) PKeyIndex(port uint8, pkey uint16) (int, error) {
 	return 0, nil
 }
 
-// ECE is enhanced connection establishment's offer (ibv_ece): options of one vendor's devices.
+// ECE has the options of enhanced connection establishment (ibv_ece), which are specific to a vendor.
 type ECE struct{ VendorID, Options, CompMask uint32 }
 
-// QueryECE is the QP's offer: none, as of any device that has no options.
+// QueryECE returns the QP's options (ibv_query_ece): none, because no provider has any.
 func (qp *QP) QueryECE() (ECE, error) {
 	qp.mu.Lock()
 	defer qp.mu.Unlock()
 	return ECE{}, qp.alive("query ECE of")
 }
 
-// SetECE takes the peer's offer; ErrNotSupported if it has options.
+// SetECE accepts the peer's options (ibv_set_ece). It fails with ErrNotSupported if there are any.
 func (qp *QP) SetECE(e ECE) error {
 	qp.mu.Lock()
 	defer qp.mu.Unlock()
@@ -73,20 +73,20 @@ func (qp *QP) SetECE(e ECE) error {
 		return err
 	}
 	if e.Options != 0 {
-		return Errorf(ErrNotSupported, qp.op("set ECE of"), "Options %#x of vendor %#x: this device has none", e.Options, e.VendorID)
+		return Errorf(ErrNotSupported, qp.op("set ECE of"), "Options %#x of vendor %#x: the device supports none", e.Options, e.VendorID)
 	}
 	return nil
 }
 
-// TD is a thread domain (ibv_td): a promise that its objects are used by one goroutine at a time. Locks that nobody
-// else takes cost next to nothing here, so it changes nothing.
+// TD is a thread domain (ibv_td): a promise that its objects are used by one goroutine at a time. It has no effect,
+// because locks without contention cost very little here.
 type TD struct {
 	dev   *Device
-	users int // parent domains; guarded by dev.mu
+	users int // parent domains; guarded by dev.mu, as is dead
 	dead  bool
 }
 
-// AllocTD makes a thread domain.
+// AllocTD allocates a thread domain.
 func (d *Device) AllocTD() (*TD, error) {
 	const op = "allocate TD"
 	d.mu.Lock()
@@ -97,14 +97,14 @@ func (d *Device) AllocTD() (*TD, error) {
 	return &TD{dev: d}, nil
 }
 
-// Dealloc ends the domain. ErrBusy while a parent domain has it.
+// Dealloc deallocates the domain. It fails with ErrBusy while a parent domain has it.
 func (td *TD) Dealloc() error {
 	const op = "deallocate TD"
 	td.dev.mu.Lock()
 	defer td.dev.mu.Unlock()
 	switch {
 	case td.dead:
-		return Errorf(ErrDestroyed, op, "it is gone already")
+		return Errorf(ErrDestroyed, op, "it is deallocated already")
 	case td.users > 0:
 		return Errorf(ErrBusy, op, "%d parent domains have it", td.users)
 	}
@@ -112,25 +112,25 @@ func (td *TD) Dealloc() error {
 	return nil
 }
 
-// ParentDomain joins a PD and a thread domain (ibv_alloc_parent_domain): what is made in its PD is the thread domain's.
+// ParentDomain combines a PD and a thread domain (ibv_alloc_parent_domain).
 type ParentDomain struct {
 	pd   *PD
 	td   *TD
 	dead bool // guarded by dev.mu
 }
 
-// AllocParentDomain makes a parent domain of the PD; td may be nil.
+// AllocParentDomain allocates a parent domain of the PD; td may be nil.
 func (pd *PD) AllocParentDomain(td *TD) (*ParentDomain, error) {
 	const op = "allocate parent domain"
 	pd.dev.mu.Lock()
 	defer pd.dev.mu.Unlock()
 	switch {
 	case pd.dead:
-		return nil, Errorf(ErrDestroyed, op, "the PD is gone")
+		return nil, Errorf(ErrDestroyed, op, "the PD is deallocated")
 	case td != nil && td.dev != pd.dev:
 		return nil, Errorf(ErrInvalid, op, "the TD is of another device")
 	case td != nil && td.dead:
-		return nil, Errorf(ErrDestroyed, op, "the TD is gone")
+		return nil, Errorf(ErrDestroyed, op, "the TD is deallocated")
 	case td != nil:
 		td.users++
 	}
@@ -138,16 +138,16 @@ func (pd *PD) AllocParentDomain(td *TD) (*ParentDomain, error) {
 	return &ParentDomain{pd: pd, td: td}, nil
 }
 
-// PD is where its objects are made.
+// PD returns the PD in which its objects are created.
 func (p *ParentDomain) PD() *PD { return p.pd }
 
-// Dealloc ends the domain; what was made in it stays the PD's.
+// Dealloc deallocates the domain. Objects that were created in its PD stay.
 func (p *ParentDomain) Dealloc() error {
 	d := p.pd.dev
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if p.dead {
-		return Errorf(ErrDestroyed, "deallocate parent domain", "it is gone already")
+		return Errorf(ErrDestroyed, "deallocate parent domain", "it is deallocated already")
 	}
 	p.dead = true
 	p.pd.parents--

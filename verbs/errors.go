@@ -2,53 +2,66 @@ package verbs
 
 import (
 	"fmt"
+	"strings"
 	"syscall"
 )
 
-// The kinds of error. Every error of this package wraps one of them, and through it the errno that libibverbs gives:
-// errors.Is finds both.
+// The kinds of error. Every error of this package wraps one of them, or an error of the provider. A kind wraps the errno
+// that libibverbs returns, so that errors.Is finds both.
 var (
-	ErrInvalid      error = &kind{"invalid argument", syscall.EINVAL}
-	ErrNoMemory     error = &kind{"out of resources", syscall.ENOMEM}
-	ErrBusy         error = &kind{"object in use", syscall.EBUSY}
-	ErrNotSupported error = &kind{"not supported", syscall.EOPNOTSUPP}
-	ErrQueueFull    error = &kind{"queue full", syscall.ENOMEM}
-	ErrCQOverrun    error = &kind{"completion queue overrun", syscall.EOVERFLOW}
-	ErrTimedOut     error = &kind{"timed out", syscall.ETIMEDOUT}
-	ErrDestroyed    error = &kind{"object destroyed", syscall.EBADF}
+	ErrInvalid      error = &errorKind{"invalid argument", syscall.EINVAL}
+	ErrNoMemory     error = &errorKind{"out of resources", syscall.ENOMEM}
+	ErrBusy         error = &errorKind{"object in use", syscall.EBUSY}
+	ErrNotSupported error = &errorKind{"not supported", syscall.EOPNOTSUPP}
+	ErrQueueFull    error = &errorKind{"queue full", syscall.ENOMEM}
+	ErrCQOverrun    error = &errorKind{"completion queue overrun", syscall.EOVERFLOW}
+	ErrTimedOut     error = &errorKind{"timed out", syscall.ETIMEDOUT}
+	ErrDestroyed    error = &errorKind{"object destroyed", syscall.EBADF}
 )
 
-type kind struct {
+type errorKind struct {
 	text  string
 	errno syscall.Errno
 }
 
-func (k *kind) Error() string { return k.text }
-func (k *kind) Unwrap() error { return k.errno }
+func (k *errorKind) Error() string { return k.text }
+func (k *errorKind) Unwrap() error { return k.errno }
 
 // Error is a failed call.
 type Error struct {
-	Op     string // what was tried, such as "create QP"
-	Detail string // the argument, its value and the bound
-	Err    error  // the kind: ErrInvalid, …, or what the provider said
+	Op     string // the operation, such as "create QP"
+	Detail string // the argument, its value and the bound; if empty, the text of Err is used
+	Err    error  // the kind (ErrInvalid, …), or an error of the provider
 }
 
-// Errorf makes an error of a kind; providers use it too.
+// Errorf returns an *Error of a kind, whose Detail is formatted. Providers and package rdmacm use it too.
 func Errorf(kind error, op, format string, args ...any) error {
 	return &Error{Op: op, Detail: fmt.Sprintf(format, args...), Err: kind}
 }
 
+// Error returns the operation and the detail. If Err is an *Error of the same operation, as when a provider's error for
+// "modify QP" is returned for "modify QP 0x11", the operation appears once.
 func (e *Error) Error() string {
-	if e.Detail == "" {
-		return e.Op + ": " + e.Err.Error()
+	if e.Detail != "" {
+		return e.Op + ": " + e.Detail
 	}
-	return e.Op + ": " + e.Detail
+	cause, ok := e.Err.(*Error)
+	switch {
+	case ok && sameOp(e.Op, cause.Op):
+		return (&Error{e.Op, cause.Detail, cause.Err}).Error()
+	case ok && sameOp(cause.Op, e.Op):
+		return cause.Error()
+	}
+	return e.Op + ": " + e.Err.Error()
 }
+
+// sameOp reports whether long is the operation short, or that and its object.
+func sameOp(long, short string) bool { return long == short || strings.HasPrefix(long, short+" ") }
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// PostError tells which work request of a PostSend or PostRecv was refused (bad_wr). Those before it are posted, it
-// and those after it are not.
+// PostError says which work request of a PostSend or PostRecv was rejected (bad_wr). The requests before it are posted;
+// it and the requests after it are not.
 type PostError struct {
 	Index int
 	Err   error

@@ -1,4 +1,7 @@
 package verbs
 
-// Add puts a completion into a CQ, up to where CQ.push is between letting the CQ go and telling those who poll of it.
+// Add adds a completion as CQ.push does, up to the moment when push has unlocked the CQ and not yet set ready.
 func (cq *CQ) Add(wc *WC) { cq.add(wc, false) }
+
+// Push adds a completion.
+func (cq *CQ) Push(wc *WC) { cq.push(wc, false) }

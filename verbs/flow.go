@@ -1,20 +1,18 @@
 package verbs
 
-import "slices"
-
-// FlowAttrType says what a flow gives its QP (ibv_flow_attr_type, same values).
+// FlowAttrType says which frames a flow steers to its QP (ibv_flow_attr_type, same values).
 type FlowAttrType uint8
 
 const (
-	// FlowNormal: the frames that the specs match, which nobody else then sees, the host neither. RoCE packets to the
-	// device's own addresses are its QPs' before.
+	// FlowNormal steers the frames that match the specs. No other QP and no part of the host receives them. RoCE packets
+	// to the device's own addresses go to its QPs and match no flow.
 	FlowNormal FlowAttrType = iota
-	// FlowAllDefault: what neither a normal flow nor the host takes: frames to other MAC addresses, and those to groups
-	// that the host is not in.
+	// FlowAllDefault steers the frames that neither a normal flow nor the host receives: frames to other MAC addresses,
+	// and frames to multicast groups that the host has not joined.
 	FlowAllDefault
-	// FlowMCDefault: of those the multicast frames only.
+	// FlowMCDefault steers those of FlowAllDefault that are multicast.
 	FlowMCDefault
-	// FlowSniffer: a copy of all that comes to the port and goes from it, whoever it is for.
+	// FlowSniffer steers a copy of every frame that the port receives or sends.
 	FlowSniffer
 )
 
@@ -25,27 +23,29 @@ func (t FlowAttrType) String() string {
 // FlowFlags modify a flow (ibv_flow_flags, same values).
 type FlowFlags uint32
 
-// FlowDontTrap gives the QP a copy of what matches: the frames go on to flows of lower priority and to the host.
+// FlowDontTrap gives the QP a copy of the frames that match. The frames themselves go on to flows of lower priority and to
+// the host.
 const FlowDontTrap FlowFlags = 1 << 1
 
-// FlowAttr says which frames a flow is about (ibv_flow_attr). A frame must match all of Specs. Of the normal flows that
-// match, that with the lowest Priority gets it, the oldest if there are several; all those that have the same priority
-// and the same Specs get a copy each.
+// FlowAttr says which frames a flow steers to its QP (ibv_flow_attr). A frame must match all of Specs. Of the normal flows
+// that match, the one with the lowest Priority value receives the frame; of several, the oldest. Flows with the same
+// Priority and the same Specs as that one receive a copy each.
 type FlowAttr struct {
 	Type     FlowAttrType
 	Priority uint16
 	Port     uint8
 	Flags    FlowFlags
-	// Specs are of FlowNormal only: headers from the outer to the inner, each at most once, then actions. None matches
-	// every frame.
+	// Specs are for FlowNormal only: headers from the outermost to the innermost, each at most once, then actions. An empty
+	// list matches every frame.
 	Specs []FlowSpec
 }
 
 // FlowSpec is a [FlowSpecEth], [FlowSpecIPv4], [FlowSpecIPv4Ext], [FlowSpecIPv6], [FlowSpecTCP], [FlowSpecUDP],
-// [FlowSpecActionTag], [FlowSpecActionDrop] or [FlowSpecCounterAction] (ibv_flow_spec). In those of headers, Val counts
-// where Mask has ones. A header that is not there, or not whole, does not match.
+// [FlowSpecActionTag], [FlowSpecActionDrop] or [FlowSpecCounterAction] (ibv_flow_spec). A header's
+// spec compares the bits of Val for which Mask has ones. It does not match a frame in which the header is absent or
+// truncated.
 type FlowSpec interface {
-	// layer is the place in the order of headers.
+	// layer returns the spec's place in the order of headers.
 	layer() specLayer
 }
 
@@ -61,22 +61,21 @@ const (
 // FlowSpecEth matches the Ethernet header (ibv_flow_spec_eth).
 type FlowSpecEth struct{ Val, Mask FlowEthFilter }
 
-// FlowEthFilter are its fields. EtherType is that behind a VLAN tag, where there is one; VLANTag is the tag's control
-// information, which a frame without tag does not match.
+// FlowEthFilter has the fields of [FlowSpecEth] (ibv_flow_eth_filter). EtherType is the one behind the VLAN tag, if there is
+// a tag. VLANTag is the tag control information; if its Mask is not 0, a frame without a tag does not match.
 type FlowEthFilter struct {
 	DstMAC, SrcMAC     [6]byte
 	EtherType, VLANTag uint16
 }
 
-// FlowSpecIPv4 matches the addresses of IPv4 (ibv_flow_spec_ipv4), FlowSpecIPv4Ext more of its header.
+// FlowSpecIPv4 matches the addresses of an IPv4 header (ibv_flow_spec_ipv4), FlowSpecIPv4Ext more of its fields.
 type (
 	FlowSpecIPv4    struct{ Val, Mask FlowIPv4Filter }
 	FlowIPv4Filter  struct{ SrcIP, DstIP [4]byte }
 	FlowSpecIPv4Ext struct{ Val, Mask FlowIPv4ExtFilter }
 )
 
-// FlowIPv4ExtFilter are the fields of [FlowSpecIPv4Ext] (ibv_flow_ipv4_ext_filter). Flags are the three bits before the
-// fragment offset.
+// FlowIPv4ExtFilter has the fields of [FlowSpecIPv4Ext] (ibv_flow_ipv4_ext_filter). Flags has the header's three flag bits.
 type FlowIPv4ExtFilter struct {
 	SrcIP, DstIP           [4]byte
 	Proto, TOS, TTL, Flags uint8
@@ -85,7 +84,7 @@ type FlowIPv4ExtFilter struct {
 // FlowSpecIPv6 matches the IPv6 header (ibv_flow_spec_ipv6).
 type FlowSpecIPv6 struct{ Val, Mask FlowIPv6Filter }
 
-// FlowIPv6Filter are its fields; FlowLabel has 20 bits.
+// FlowIPv6Filter has the fields of [FlowSpecIPv6] (ibv_flow_ipv6_filter). FlowLabel has 20 bits.
 type FlowIPv6Filter struct {
 	SrcIP, DstIP                    [16]byte
 	FlowLabel                       uint32
@@ -100,7 +99,7 @@ type (
 	FlowTCPUDPFilter struct{ DstPort, SrcPort uint16 }
 )
 
-// FlowSpecActionTag makes WC.FlowTag of the frames (ibv_flow_spec_action_tag), 24 bits.
+// FlowSpecActionTag sets WC.FlowTag of the frames, 24 bits (ibv_flow_spec_action_tag).
 type FlowSpecActionTag struct{ TagID uint32 }
 
 // FlowSpecActionDrop drops the frames (ibv_flow_spec_action_drop).
@@ -121,14 +120,14 @@ func (*FlowSpecCounterAction) layer() specLayer { return layerAction }
 
 // Flow is a steering rule (ibv_flow).
 type Flow struct {
-	qp   *QP
-	prov ProviderFlow
-	uses []*Counters
+	qp       *QP
+	prov     ProviderFlow
+	counters []*Counters
 }
 
-// CreateFlow gives a raw packet QP the frames that attr describes (ibv_create_flow); without a flow it receives none.
-// It may be called from INIT on, and frames come from RTR on. A device in user space has no use for CAP_NET_RAW: whoever
-// could open its link may see the frames.
+// CreateFlow steers the frames that attr describes to a raw packet QP (ibv_create_flow), which receives no others. The QP
+// must be in INIT or a later state, and receives frames from RTR on. Unlike in the kernel, CAP_NET_RAW is not needed: a
+// program that was able to open the device's link may see its frames.
 func (qp *QP) CreateFlow(attr *FlowAttr) (*Flow, error) {
 	op := qp.op("create flow of")
 	if attr == nil {
@@ -143,11 +142,11 @@ func (qp *QP) CreateFlow(attr *FlowAttr) (*Flow, error) {
 	case err != nil:
 		return nil, err
 	case qp.init.Type != RawPacket:
-		return nil, Errorf(ErrInvalid, op, "it is of type %v: flows are of RAW_PACKET QPs", qp.init.Type)
+		return nil, Errorf(ErrInvalid, op, "it is of type %v: only RAW_PACKET QPs have flows", qp.init.Type)
 	case state == StateReset:
 		return nil, Errorf(ErrInvalid, op, "it is in RESET and has no port: move it to INIT first")
 	case attr.Port != port:
-		return nil, Errorf(ErrInvalid, op, "Port is %d, the QP's port %d", attr.Port, port)
+		return nil, Errorf(ErrInvalid, op, "Port is %d, but the QP is on port %d", attr.Port, port)
 	}
 	own := *attr
 	if own.Specs, err = checkFlow(op, attr, qp.pd.dev); err != nil {
@@ -165,7 +164,7 @@ func (qp *QP) CreateFlow(attr *FlowAttr) (*Flow, error) {
 	return f, nil
 }
 
-// checkFlow checks all but the port, and returns a copy of the specs.
+// checkFlow checks everything but the port, and returns a copy of the specs.
 func checkFlow(op string, attr *FlowAttr, d *Device) ([]FlowSpec, error) {
 	switch {
 	case attr.Type > FlowSniffer:
@@ -191,11 +190,11 @@ func checkFlow(op string, attr *FlowAttr, d *Device) ([]FlowSpec, error) {
 	return specs, nil
 }
 
-// checkSpec tells whether c, Specs[i], may come after the specs before it.
+// checkSpec checks c, which is Specs[i] and follows the specs in before.
 func checkSpec(op string, before []FlowSpec, c FlowSpec, i int, d *Device) error {
 	if i > 0 {
 		if last := before[i-1].layer(); last > c.layer() || last == c.layer() && last != layerAction {
-			return Errorf(ErrInvalid, op, "Specs[%d], %T, comes after %T: headers go from the outer to the inner, each once, actions last",
+			return Errorf(ErrInvalid, op, "Specs[%d], a %T, follows a %T: headers go from the outermost to the innermost, each at most once, and actions are last",
 				i, c, before[i-1])
 		}
 	}
@@ -218,7 +217,7 @@ func checkSpec(op string, before []FlowSpec, c FlowSpec, i int, d *Device) error
 		}
 	case *FlowSpecCounterAction:
 		if c.Counters == nil || c.Counters.dev != d {
-			return Errorf(ErrInvalid, op, "Specs[%d].Counters: not of this device", i)
+			return Errorf(ErrInvalid, op, "Specs[%d].Counters is nil or of another device", i)
 		}
 	}
 	return nil
@@ -229,18 +228,18 @@ const (
 	etherTypeIPv6 = 0x86dd
 )
 
-// checkEtherType tells whether an Ethernet spec leaves room for a network header.
+// checkEtherType checks that an Ethernet spec before a network header's spec can match that header's EtherType.
 func checkEtherType(op string, before []FlowSpec, want uint16) error {
 	if len(before) == 0 {
 		return nil
 	}
 	if e, ok := before[0].(*FlowSpecEth); ok && (e.Val.EtherType^want)&e.Mask.EtherType != 0 {
-		return Errorf(ErrInvalid, op, "the Ethernet spec has EtherType %#04x, the next header's is %#04x", e.Val.EtherType, want)
+		return Errorf(ErrInvalid, op, "the Ethernet spec has EtherType %#04x, but the next spec needs %#04x", e.Val.EtherType, want)
 	}
 	return nil
 }
 
-// cloneSpec copies a spec, so that the caller may change its own; nil if there is none.
+// cloneSpec copies a spec, so that the caller may change the original. It returns nil if s is not a valid spec.
 func cloneSpec(s FlowSpec) FlowSpec {
 	switch s := s.(type) {
 	case *FlowSpecEth:
@@ -276,7 +275,7 @@ func clone[T any, P interface {
 	return P(&c)
 }
 
-// Destroy ends the flow (ibv_destroy_flow). A frame that is being received may still complete.
+// Destroy destroys the flow (ibv_destroy_flow). Frames that are being received may still complete.
 func (f *Flow) Destroy() error {
 	qp := f.qp
 	qp.modifying.Lock()
@@ -291,39 +290,5 @@ func (f *Flow) Destroy() error {
 	return nil
 }
 
-// QP is where the frames go.
+// QP returns the QP that receives the frames.
 func (f *Flow) QP() *QP { return f.qp }
-
-// SameSpecs tells whether two flows match the same frames, for providers: their headers' specs are equal.
-func SameSpecs(a, b []FlowSpec) bool {
-	headers := func(s []FlowSpec) []FlowSpec {
-		if i := slices.IndexFunc(s, func(s FlowSpec) bool { return s.layer() == layerAction }); i >= 0 {
-			return s[:i]
-		}
-		return s
-	}
-	return slices.EqualFunc(headers(a), headers(b), sameSpec)
-}
-
-func sameSpec(a, b FlowSpec) bool {
-	switch a := a.(type) {
-	case *FlowSpecEth:
-		return same(a, b)
-	case *FlowSpecIPv4:
-		return same(a, b)
-	case *FlowSpecIPv4Ext:
-		return same(a, b)
-	case *FlowSpecIPv6:
-		return same(a, b)
-	case *FlowSpecTCP:
-		return same(a, b)
-	case *FlowSpecUDP:
-		return same(a, b)
-	}
-	return false
-}
-
-func same[T comparable](a *T, b FlowSpec) bool {
-	p, ok := any(b).(*T)
-	return ok && *a == *p
-}

@@ -19,13 +19,13 @@ type Counters struct {
 	// guarded by dev.mu
 	flows  int
 	dead   bool
-	points []CounterDescription // by index
+	points []CounterDescription // attached counters, by index
 }
 
-// maxCounters is how many counters are in one object; there are only two kinds to count.
+// maxCounters is the number of indices of one object.
 const maxCounters = 32
 
-// CreateCounters makes an object without counters: AttachPoint puts some in.
+// CreateCounters creates a Counters object without counters, which AttachPoint adds (ibv_create_counters).
 func (d *Device) CreateCounters() (*Counters, error) {
 	const op = "create counters"
 	d.mu.Lock()
@@ -36,8 +36,9 @@ func (d *Device) CreateCounters() (*Counters, error) {
 	return &Counters{dev: d}, nil
 }
 
-// AttachPoint makes what is counted the value of an index (ibv_attach_counters_point_flow), before a flow uses it.
-func (c *Counters) AttachPoint(what CounterDescription, index int) error {
+// AttachPoint assigns a counter to an index (ibv_attach_counters_point_flow). It fails with ErrBusy while a flow uses the
+// object.
+func (c *Counters) AttachPoint(counter CounterDescription, index int) error {
 	const op = "attach counters"
 	if err := checkRange(op, "index", index, 0, maxCounters-1); err != nil {
 		return err
@@ -47,21 +48,21 @@ func (c *Counters) AttachPoint(what CounterDescription, index int) error {
 	switch {
 	case c.dead:
 		return Errorf(ErrDestroyed, op, "they are destroyed")
-	case what > CounterBytes:
-		return Errorf(ErrInvalid, op, "description %d is neither CounterPackets nor CounterBytes", what)
+	case counter > CounterBytes:
+		return Errorf(ErrInvalid, op, "description %d is neither CounterPackets nor CounterBytes", counter)
 	case c.flows > 0:
 		return Errorf(ErrBusy, op, "%d flows use them", c.flows)
 	}
 	for len(c.points) <= index {
 		c.points = append(c.points, noCounter)
 	}
-	c.points[index] = what
+	c.points[index] = counter
 	return nil
 }
 
 const noCounter CounterDescription = 0xff
 
-// Read fills values with the counters, by index (ibv_read_counters); those that are not attached are 0.
+// Read fills values with the counters, by index (ibv_read_counters). Indices without a counter are 0.
 func (c *Counters) Read(values []uint64) error {
 	const op = "read counters"
 	c.dev.mu.Lock()
@@ -70,7 +71,7 @@ func (c *Counters) Read(values []uint64) error {
 		return Errorf(ErrDestroyed, op, "they are destroyed")
 	}
 	if len(values) < len(c.points) {
-		return Errorf(ErrInvalid, op, "room for %d values, %d are attached", len(values), len(c.points))
+		return Errorf(ErrInvalid, op, "values has length %d, but the highest attached index is %d", len(values), len(c.points)-1)
 	}
 	clear(values)
 	for i, p := range c.points {
@@ -84,7 +85,7 @@ func (c *Counters) Read(values []uint64) error {
 	return nil
 }
 
-// Destroy ends the counters. ErrBusy while a flow uses them.
+// Destroy destroys the counters. It fails with ErrBusy while a flow uses them.
 func (c *Counters) Destroy() error {
 	const op = "destroy counters"
 	c.dev.mu.Lock()
@@ -99,26 +100,26 @@ func (c *Counters) Destroy() error {
 	return nil
 }
 
-// useCounters makes f a flow of the counters that specs name.
+// useCounters counts f as a user of the counters that specs name.
 func (f *Flow) useCounters(op string, specs []FlowSpec) error {
 	d := f.qp.pd.dev
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var uses []*Counters
+	var counters []*Counters
 	for i, s := range specs {
 		a, ok := s.(*FlowSpecCounterAction)
 		if !ok {
 			continue
 		}
 		if a.Counters.dead {
-			return Errorf(ErrDestroyed, op, "Specs[%d].Counters: destroyed", i)
+			return Errorf(ErrDestroyed, op, "Specs[%d].Counters is destroyed", i)
 		}
-		uses = append(uses, a.Counters)
+		counters = append(counters, a.Counters)
 	}
-	for _, c := range uses {
+	for _, c := range counters {
 		c.flows++
 	}
-	f.uses = uses
+	f.counters = counters
 	return nil
 }
 
@@ -127,14 +128,8 @@ func (f *Flow) releaseCounters() {
 	d := f.qp.pd.dev
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, c := range f.uses {
+	for _, c := range f.counters {
 		c.flows--
 	}
-	f.uses = nil
-}
-
-// Count is for providers: one more frame of n bytes.
-func (c *Counters) Count(n int) {
-	c.packets.Add(1)
-	c.bytes.Add(uint64(n))
+	f.counters = nil
 }

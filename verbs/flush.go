@@ -1,31 +1,32 @@
 package verbs
 
-// A FLUSH completes when all that the QP has written to the peer's memory before, within what the FLUSH names, is where
-// FlushType wants it. An ATOMIC WRITE behind it, of 8 bytes to an address that is a multiple of 8, is done after that, at
-// once as a whole. Both take of MaxRDAtomic as READs and atomics do (IBTA annex A19).
+// A FLUSH completes when all data that the QP has written before, to the memory that the FLUSH names, has reached the
+// placement that FlushType asks for. An ATOMIC WRITE writes 8 bytes to an address that is a multiple of 8, atomically, and
+// only after the FLUSHes that were posted before it are complete. Both count against MaxRDAtomic, as READs and atomics do
+// (IBTA annex A19).
 
-// FlushType says how far written data is to get (ibv_placement_type, same values); both may be chosen.
+// FlushType is the placement that a FLUSH waits for (ibv_placement_type, same values). Both bits may be set.
 type FlushType uint8
 
 const (
-	FlushGlobal     FlushType = 1 << 0 // to where all processors and devices of the peer see it
-	FlushPersistent FlushType = 1 << 1 // to where it outlives a loss of power: of a region of RegFile, the file
+	FlushGlobal     FlushType = 1 << 0 // visible to all processors and devices of the peer
+	FlushPersistent FlushType = 1 << 1 // in storage that survives a loss of power, which is the file of a region of RegFile
 )
 
-// String is the ibverbs names without IBV_FLUSH_, joined by "|".
+// String returns the ibverbs names without IBV_FLUSH_, joined by "|".
 func (t FlushType) String() string { return flags([]string{"GLOBAL", "PERSISTENT"}, uint32(t)) }
 
-// FlushLevel says what is flushed (ibv_selectivity_level, same values).
+// FlushLevel says which memory is flushed (ibv_selectivity_level, same values).
 type FlushLevel uint8
 
 const (
-	FlushRange FlushLevel = iota // the bytes that the request names
-	FlushMR                      // the whole region that RKey belongs to; the address does not count
+	FlushRange FlushLevel = iota // the bytes from RemoteAddr on, FlushLength of them
+	FlushMR                      // the whole region that RKey belongs to; the address is ignored
 )
 
 func (l FlushLevel) String() string { return name([]string{"RANGE", "MR"}, int(l), "flush level") }
 
-// checkFlush checks what only a Flush request has.
+// checkFlush checks the fields that only a Flush request uses.
 func (qp *QP) checkFlush(wr *SendWR) error {
 	const what = "post send to"
 	switch {
@@ -34,7 +35,7 @@ func (qp *QP) checkFlush(wr *SendWR) error {
 	case wr.FlushType == 0 || wr.FlushType&^(FlushGlobal|FlushPersistent) != 0:
 		return Errorf(ErrInvalid, qp.op(what), "FlushType %v is not GLOBAL, PERSISTENT or both", wr.FlushType)
 	case wr.FlushLevel > FlushMR:
-		return Errorf(ErrInvalid, qp.op(what), "FlushLevel: %v", wr.FlushLevel)
+		return Errorf(ErrInvalid, qp.op(what), "FlushLevel %v", wr.FlushLevel)
 	}
 	return nil
 }

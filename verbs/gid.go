@@ -8,16 +8,16 @@ import (
 // GID is a global identifier (ibv_gid): for RoCE an IPv6 address, or an IPv4 address mapped into IPv6.
 type GID [16]byte
 
-// GIDFromAddr is the GID of an IP address; IPv4 is mapped, a zone is dropped.
+// GIDFromAddr returns the GID of an IP address. An IPv4 address is mapped into IPv6; a zone is dropped.
 func GIDFromAddr(a netip.Addr) GID { return a.As16() }
 
-// Addr is the IP address; a mapped IPv4 address comes back as IPv4.
+// Addr returns the IP address. A mapped IPv4 address is returned as IPv4.
 func (g GID) Addr() netip.Addr { return netip.AddrFrom16(g).Unmap() }
 
-// IsV4Mapped tells whether the GID stands for an IPv4 address.
+// IsV4Mapped reports whether the GID is a mapped IPv4 address.
 func (g GID) IsV4Mapped() bool { return netip.AddrFrom16(g).Is4In6() }
 
-// String is the GID as ibv_devinfo and sysfs write it: eight groups of four hexadecimal digits.
+// String formats the GID as ibv_devinfo and sysfs do: eight groups of four hexadecimal digits.
 func (g GID) String() string {
 	var b [39]byte
 	for i := range 8 {
@@ -29,7 +29,7 @@ func (g GID) String() string {
 	return string(b[:])
 }
 
-// GIDType says which wire protocol a GID stands for (ibv_gid_type).
+// GIDType is the wire protocol of a GID table entry (ibv_gid_type).
 type GIDType uint8
 
 const (
@@ -48,5 +48,5 @@ type GIDEntry struct {
 	Index   int
 	PortNum uint8
 	Type    GIDType
-	NetDev  string // the interface that owns the address
+	NetDev  string // the network interface that has the address
 }

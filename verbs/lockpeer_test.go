@@ -7,7 +7,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestLockPeer: whoever locks which QP first, two at a time are locked without a deadlock, and kept tells whether the
+// TestLockPeer: whoever locks which QP first, two at a time are locked without a deadlock, and kept reports whether the
 // first was let go.
 func TestLockPeer(t *testing.T) {
 	r := newRig(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// loop is a provider that moves nothing: its QPs complete sends as soon as they are posted, or when a test says so.
+// loop is a provider without a network: its QPs complete sends as soon as they are posted, or when a test does.
 type loop struct {
 	attr    verbs.DeviceAttr
 	port    verbs.PortAttr
@@ -18,7 +18,8 @@ type loop struct {
 	flow    *verbs.FlowAttr // the last one made, nil if it is destroyed
 	onFlow  func() error    // called while a flow is made, which fails with its error
 
-	driven, ended atomic.Int64 // calls of Progress and EndProgress
+	progressed, endedProgress atomic.Int64 // calls of Progress and EndProgress
+	busy                      bool         // what Progress returns
 
 	mu   sync.Mutex
 	keys uint32
@@ -28,7 +29,7 @@ type loop struct {
 type loopQP struct {
 	verbs.QPHandle
 	hold      bool // leave sends in the queue
-	refuse    error
+	modifyErr error
 	doorbells int
 	modified  [][2]verbs.QPState
 	destroyed bool
@@ -51,8 +52,8 @@ func (l *loop) QueryDevice() verbs.DeviceAttr                { return l.attr }
 func (l *loop) QueryPort(port uint8) (verbs.PortAttr, error) { return l.port, nil }
 func (l *loop) Close() error                                 { return nil }
 func (l *loop) Watch(f func(verbs.AsyncEventType, uint8))    { l.event = f }
-func (l *loop) Progress() bool                               { l.driven.Add(1); return false }
-func (l *loop) EndProgress()                                 { l.ended.Add(1) }
+func (l *loop) Progress() bool                               { l.progressed.Add(1); return l.busy }
+func (l *loop) EndProgress()                                 { l.endedProgress.Add(1) }
 
 func (l *loop) CreateAH(*verbs.AHAttr) (verbs.ProviderAH, error) { return loopAH{}, nil }
 
@@ -114,7 +115,7 @@ func (l *loop) CreateQP(h verbs.QPHandle, attr *verbs.QPInitAttr) (verbs.Provide
 
 func (q *loopQP) Modify(from, to verbs.QPState, attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	q.modified = append(q.modified, [2]verbs.QPState{from, to})
-	return q.refuse
+	return q.modifyErr
 }
 
 func (q *loopQP) Query(attr *verbs.QPAttr) { attr.SQPSN, attr.RQPSN = 0x111111, 0x222222 }

@@ -1,14 +1,14 @@
 package verbs
 
-// mcastGroup is a group on a device's port.
+// mcastGroup is a multicast group on a device's port.
 type mcastGroup struct {
 	port  uint8
 	group GID
 }
 
-// AttachMcast makes a UD QP receive what is sent to a multicast group (ibv_attach_mcast): its port joins the group, and
-// each datagram completes a receive request of each attached QP whose Q_Key it has. The QP must know its port: not
-// before INIT. Attaching again changes nothing.
+// AttachMcast attaches a UD QP to a multicast group (ibv_attach_mcast). The QP's port joins the group, and each attached
+// QP receives a copy of each datagram to the group that has its Q_Key. The QP must be in INIT or a later state. Attaching
+// again has no effect.
 func (qp *QP) AttachMcast(group GID) error {
 	const what = "attach multicast group to"
 	qp.modifying.Lock()
@@ -20,9 +20,9 @@ func (qp *QP) AttachMcast(group GID) error {
 	case err != nil:
 		return err
 	case qp.init.Type != UD:
-		return Errorf(ErrInvalid, qp.op(what), "it is of type %v: only UD QPs receive from groups", qp.init.Type)
+		return Errorf(ErrInvalid, qp.op(what), "it is of type %v: only UD QPs receive multicast", qp.init.Type)
 	case !group.Addr().IsMulticast():
-		return Errorf(ErrInvalid, qp.op(what), "%v is no multicast address", group.Addr())
+		return Errorf(ErrInvalid, qp.op(what), "%v is not a multicast address", group.Addr())
 	case state == StateReset:
 		return Errorf(ErrInvalid, qp.op(what), "it is in RESET and has no port: move it to INIT first")
 	case qp.groups[group] != 0:
@@ -43,8 +43,8 @@ func (qp *QP) AttachMcast(group GID) error {
 	return nil
 }
 
-// DetachMcast undoes AttachMcast. ErrInvalid if the QP is not attached. A datagram that is being received may still
-// complete.
+// DetachMcast undoes AttachMcast (ibv_detach_mcast). It fails with ErrInvalid if the QP is not attached. A datagram that
+// is being received may still complete.
 func (qp *QP) DetachMcast(group GID) error {
 	const what = "detach multicast group from"
 	qp.modifying.Lock()
@@ -67,16 +67,16 @@ func (qp *QP) DetachMcast(group GID) error {
 	return nil
 }
 
-// attachMcast counts one more QP in a group, if the device's limits allow it.
+// attachMcast counts one more QP that is attached to a group, if the device's limits allow it.
 func (d *Device) attachMcast(op string, g mcastGroup) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	n := d.mcast[g]
 	switch {
 	case n == 0 && len(d.mcast) >= d.attr.MaxMcastGrp:
-		return Errorf(ErrNoMemory, op, "the device has its MaxMcastGrp of %d already", d.attr.MaxMcastGrp)
+		return Errorf(ErrNoMemory, op, "the device has reached its MaxMcastGrp of %d", d.attr.MaxMcastGrp)
 	case n >= d.attr.MaxMcastQPAttach:
-		return Errorf(ErrNoMemory, op, "the group has its MaxMcastQPAttach of %d already", d.attr.MaxMcastQPAttach)
+		return Errorf(ErrNoMemory, op, "the group has reached its MaxMcastQPAttach of %d", d.attr.MaxMcastQPAttach)
 	}
 	if err := d.reserve(op, &d.mcastQPs, d.attr.MaxTotalMcastQPAttach, "MaxTotalMcastQPAttach"); err != nil {
 		return err

@@ -2,7 +2,7 @@ package verbs
 
 import "sync/atomic"
 
-// MW is a memory window (ibv_mw): an rkey that opens a part of a region to peers, for as long as it is bound.
+// MW is a memory window (ibv_mw): while it is bound, its rkey gives peers access to a part of a region.
 type MW struct {
 	pd   *PD
 	typ  MWType
@@ -14,33 +14,33 @@ type MW struct {
 type MWType uint8
 
 const (
-	// MWType1 is bound by QP.BindMW, again and again, with an rkey of the device's choice, and open to all QPs of its PD.
+	// MWType1 is bound by QP.BindMW, as often as wanted, with an rkey that the device chooses. All QPs of its PD may use it.
 	MWType1 MWType = 1
-	// MWType2 is bound by a work request BindMW, with an rkey whose lower 8 bits the application chooses, and open only
-	// to the QP that bound it (type 2B). Only what has been invalidated can be bound again.
+	// MWType2 is bound by a BindMW work request, with an rkey whose lower 8 bits the application chooses. Only the QP that
+	// bound it may use it (type 2B). It must be invalidated before it is bound again.
 	MWType2 MWType = 2
 )
 
 func (t MWType) String() string { return name([]string{1: "TYPE_1", "TYPE_2"}, int(t), "MW type") }
 
-// MWBindInfo says what a window covers (ibv_mw_bind_info).
+// MWBindInfo describes the memory that a window covers (ibv_mw_bind_info).
 type MWBindInfo struct {
-	MR     *MR // with AccessMWBind
+	MR     *MR // must have AccessMWBind
 	Addr   uint64
 	Length uint64
-	Access Access // remote rights; with AccessZeroBased, for type 2 only, peers count from the window's first byte
+	Access Access // remote access flags; with AccessZeroBased, for type 2 only, addresses count from the window's first byte
 }
 
-// MWBind is what a BindMW work request does (wr.bind_mw).
+// MWBind has the arguments of a BindMW work request (ibv_send_wr.bind_mw).
 type MWBind struct {
 	MW   *MW
-	RKey uint32 // that it is to have: see IncRKey
+	RKey uint32 // the window's new rkey: see IncRKey
 	MWBindInfo
 
-	was uint32 // its rkey before
+	prevRKey uint32 // the window's rkey before
 }
 
-// AllocMW makes a memory window that is not bound.
+// AllocMW allocates a memory window, which is not bound (ibv_alloc_mw).
 func (pd *PD) AllocMW(t MWType) (*MW, error) {
 	const op = "allocate MW"
 	d := pd.dev
@@ -50,7 +50,7 @@ func (pd *PD) AllocMW(t MWType) (*MW, error) {
 	d.mu.Lock()
 	if pd.dead {
 		d.mu.Unlock()
-		return nil, Errorf(ErrDestroyed, op, "the PD is gone")
+		return nil, Errorf(ErrDestroyed, op, "the PD is deallocated")
 	}
 	if err := d.reserve(op, &d.mws, d.attr.MaxMW, "MaxMW"); err != nil {
 		d.mu.Unlock()
@@ -68,22 +68,22 @@ func (pd *PD) AllocMW(t MWType) (*MW, error) {
 	return mw, nil
 }
 
-// RKey is what the last bind that was posted gave the window.
+// RKey returns the rkey that the last posted bind gives the window.
 func (mw *MW) RKey() uint32 { return mw.rkey.Load() }
 
-// Type is the kind.
+// Type returns the window's type.
 func (mw *MW) Type() MWType { return mw.typ }
 
-// PD is the protection domain.
+// PD returns the protection domain.
 func (mw *MW) PD() *PD { return mw.pd }
 
-// Dealloc ends the window, bound or not. When it returns, nobody reaches memory through it any more.
+// Dealloc deallocates the window, bound or not (ibv_dealloc_mw). When it returns, its rkey gives no access any more.
 func (mw *MW) Dealloc() error {
 	if mw.dead.Swap(true) {
-		return Errorf(ErrDestroyed, "deallocate MW", "rkey %#x is gone already", mw.RKey())
+		return Errorf(ErrDestroyed, "deallocate MW", "rkey %#x is deallocated already", mw.RKey())
 	}
 	mw.pd.dev.prov.DeallocMW(mw)
-	mw.pd.leave(nil)
+	mw.pd.quiesce(nil)
 	mw.release()
 	return nil
 }
@@ -96,12 +96,12 @@ func (mw *MW) release() {
 	d.mu.Unlock()
 }
 
-// IncRKey is the next rkey of a window: the device chose its upper 24 bits, the application counts in the others
-// (ibv_inc_rkey).
+// IncRKey returns rkey with its lower 8 bits incremented, for the next bind of a window (ibv_inc_rkey). The device chose
+// the upper 24 bits.
 func IncRKey(rkey uint32) uint32 { return rkey&^0xff | (rkey+1)&0xff }
 
-// BindMW posts the binding of a window of type 1 (ibv_bind_mw), as the work request id with the flags of PostSend; its
-// completion is that of the send queue. MW.RKey is the new key at once. Length 0 unbinds the window.
+// BindMW posts a work request that binds a window of type 1 (ibv_bind_mw), with the given ID and flags. It completes to the
+// send CQ. MW.RKey returns the new key at once. A bind of Length 0 unbinds the window.
 func (qp *QP) BindMW(mw *MW, id uint64, flags SendFlags, info MWBindInfo) error {
 	const what = "bind MW with"
 	if mw == nil || mw.typ != MWType1 {
@@ -113,7 +113,7 @@ func (qp *QP) BindMW(mw *MW, id uint64, flags SendFlags, info MWBindInfo) error 
 	return qp.post(&wr)
 }
 
-// checkBind checks what needs no look at the state of window and region, and returns the copy that is queued.
+// checkBind checks the bind of a work request, without the state of window and region, and returns a copy to be queued.
 func (qp *QP) checkBind(wr *SendWR) (*MWBind, error) {
 	const what = "post send to"
 	b := wr.Bind
@@ -130,11 +130,11 @@ func (qp *QP) checkBind(wr *SendWR) (*MWBind, error) {
 	case b.MR != nil && b.MR.dev != qp.pd.dev || b.MW.pd.dev != qp.pd.dev:
 		return nil, Errorf(ErrInvalid, qp.op(what), "the MR or the MW is of another device")
 	case b.Access&^(accessRemote|AccessZeroBased) != 0:
-		return nil, Errorf(ErrInvalid, qp.op(what), "Bind.Access %v: a window has only remote rights", b.Access)
+		return nil, Errorf(ErrInvalid, qp.op(what), "Bind.Access %v: a window has remote access flags only", b.Access)
 	case b.Access&AccessZeroBased != 0 && b.MW.typ == MWType1:
 		return nil, Errorf(ErrInvalid, qp.op(what), "Bind.Access %v: only a window of type 2 can be zero-based", b.Access)
 	}
 	bind := *b
-	bind.was = b.MW.RKey()
+	bind.prevRKey = b.MW.RKey()
 	return &bind, nil
 }

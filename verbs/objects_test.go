@@ -187,7 +187,7 @@ func TestRegMRRefuses(t *testing.T) {
 	}{
 		{0, 0, 0, verbs.ErrInvalid, "length 0"},
 		{5, 0, 0, verbs.ErrInvalid, "length 5 is more than the device's MaxMRSize of 4"},
-		{4, math.MaxUint64 - 2, 0, verbs.ErrInvalid, "beyond 64 bits"},
+		{4, math.MaxUint64 - 2, 0, verbs.ErrInvalid, "exceed 64 bits"},
 		{4, 1, verbs.AccessZeroBased, verbs.ErrInvalid, "zero-based"},
 		{4, 0, verbs.AccessRemoteWrite, verbs.ErrInvalid, "need LOCAL_WRITE"},
 		{4, 0, verbs.AccessRemoteAtomic | verbs.AccessRemoteRead, verbs.ErrInvalid, "need LOCAL_WRITE"},

@@ -21,10 +21,10 @@ const (
 var wrOpcodes = []string{"RDMA_WRITE", "RDMA_WRITE_WITH_IMM", "SEND", "SEND_WITH_IMM", "RDMA_READ",
 	"ATOMIC_CMP_AND_SWP", "ATOMIC_FETCH_AND_ADD", "LOCAL_INV", "BIND_MW", "SEND_WITH_INV", 14: "FLUSH", "ATOMIC_WRITE"}
 
-// String is the ibverbs name without IBV_WR_.
+// String returns the ibverbs name without IBV_WR_.
 func (o WROpcode) String() string { return name(wrOpcodes, int(o), "WR opcode") }
 
-// completion is the opcode that a send work request completes with.
+// completion returns the opcode of the work completion of a send work request.
 func (o WROpcode) completion() WCOpcode { return wcOfWR[o] }
 
 var wcOfWR = [...]WCOpcode{RDMAWrite: WCRDMAWrite, RDMAWriteWithImm: WCRDMAWrite, Send: WCSend, SendWithImm: WCSend,
@@ -49,8 +49,8 @@ var (
 	atomicOps = opcodes(AtomicCmpAndSwp, AtomicFetchAndAdd)
 )
 
-// sendOps are the opcodes that a QP of a type can do on a device. iWARP has Send with Invalidate from the start, and
-// immediate data only as messages of their own, which a WRITE can be followed by (RFC 7306 §6).
+// sendOps returns the opcodes that a QP of a type supports. Over iWARP, Send with Invalidate needs no memory windows, and
+// immediate data is a message of its own that follows a WRITE; SEND has none (RFC 7306 §6).
 func sendOps(t QPType, transport Transport, dev *DeviceAttr) opcodeSet {
 	switch t {
 	case XRCRecv:
@@ -96,10 +96,10 @@ func sendOps(t QPType, transport Transport, dev *DeviceAttr) opcodeSet {
 type SendFlags uint8
 
 const (
-	SendFence     SendFlags = 1 << 0 // wait for earlier READs and atomics
-	SendSignaled  SendFlags = 1 << 1 // make a work completion
-	SendSolicited SendFlags = 1 << 2 // ask for an event at the receiver
-	SendInline    SendFlags = 1 << 3 // copy the data while posting
+	SendFence     SendFlags = 1 << 0 // begin after earlier READs and atomics are complete
+	SendSignaled  SendFlags = 1 << 1 // generate a work completion
+	SendSolicited SendFlags = 1 << 2 // set the solicited event bit: see CQ.RequestNotify
+	SendInline    SendFlags = 1 << 3 // copy the data when the request is posted
 
 	sendFlagsKnown = SendFence | SendSignaled | SendSolicited | SendInline
 )

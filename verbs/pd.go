@@ -2,7 +2,7 @@ package verbs
 
 import "sync"
 
-// PD is a protection domain (ibv_pd): QPs reach only the memory regions of their own PD.
+// PD is a protection domain (ibv_pd): a QP gives access only to the memory regions of its own PD.
 type PD struct {
 	dev *Device
 
@@ -18,15 +18,15 @@ type PD struct {
 	keys   map[uint32]*MR
 }
 
-// AllocPD makes a protection domain.
+// AllocPD allocates a protection domain (ibv_alloc_pd).
 func (d *Device) AllocPD() (*PD, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.allocPD()
 }
 
-// DefaultPD is the PD of QPs that package rdmacm makes without one. It is there from the first call on until the device
-// is closed.
+// DefaultPD returns the PD that package rdmacm uses for QPs that are created without one. The first call allocates it, and
+// Close of the device deallocates it.
 func (d *Device) DefaultPD() (*PD, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -45,28 +45,28 @@ func (d *Device) allocPD() (*PD, error) {
 		return nil, err
 	}
 	pd := &PD{dev: d, qps: make(map[*QP]struct{}), keys: make(map[uint32]*MR)}
-	d.domains[pd] = struct{}{}
+	d.pdSet[pd] = struct{}{}
 	return pd, nil
 }
 
-// Device is the device that the PD is on.
+// Device returns the PD's device.
 func (pd *PD) Device() *Device { return pd.dev }
 
-// Dealloc gives the PD up. ErrBusy while it has any object.
+// Dealloc deallocates the PD (ibv_dealloc_pd). It fails with ErrBusy while the PD has objects.
 func (pd *PD) Dealloc() error {
 	const op = "deallocate PD"
 	pd.dev.mu.Lock()
 	defer pd.dev.mu.Unlock()
 	if pd == pd.dev.defaultPD {
-		return Errorf(ErrBusy, op, "the default PD goes with the device")
+		return Errorf(ErrBusy, op, "the default PD is deallocated by Close of the device")
 	}
 	return pd.dealloc(op)
 }
 
-// dealloc is Dealloc of any PD. dev.mu is held.
+// dealloc is Dealloc for any PD, the default one too. dev.mu is held.
 func (pd *PD) dealloc(op string) error {
 	if pd.dead {
-		return Errorf(ErrDestroyed, op, "the PD is gone already")
+		return Errorf(ErrDestroyed, op, "the PD is deallocated already")
 	}
 	if pd.parents > 0 {
 		return Errorf(ErrBusy, op, "%d parent domains are left", pd.parents)
@@ -77,11 +77,11 @@ func (pd *PD) dealloc(op string) error {
 	}
 	pd.dead = true
 	pd.dev.pds--
-	delete(pd.dev.domains, pd)
+	delete(pd.dev.pdSet, pd)
 	return nil
 }
 
-// lookup finds a region of the PD by its lkey.
+// lookup returns the region of the PD that has an lkey, or nil.
 func (pd *PD) lookup(lkey uint32) *MR {
 	pd.keysMu.RLock()
 	defer pd.keysMu.RUnlock()

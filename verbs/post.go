@@ -1,16 +1,17 @@
 package verbs
 
-// PostSend queues send work requests, in order, and starts them. They are copied: the caller may reuse them and their
-// lists at once. In SQD they wait for RTS; in ERR and SQE they are flushed at once; before RTS they are refused.
+// PostSend appends work requests to the send queue, in order, and starts them (ibv_post_send). It copies the requests and
+// their scatter/gather lists, which the caller may reuse at once. In SQD the requests wait for RTS; in ERR and SQE they
+// are flushed at once; before RTS they are rejected.
 //
-// The first one that is refused ends the call with a *PostError: ErrQueueFull, ErrInvalid, ErrNotSupported for an
-// opcode the QP cannot do, ErrDestroyed. The lkeys and ranges of a scatter/gather list are checked only when the
-// request is carried out, except with SendInline, whose data is copied here.
+// The first request that is rejected ends the call with a *PostError, which wraps ErrQueueFull, ErrInvalid,
+// ErrNotSupported (the QP does not support the opcode) or ErrDestroyed. The lkeys and ranges of a scatter/gather list are
+// checked when the request is carried out, or with SendInline here, where the data is copied.
 func (qp *QP) PostSend(wrs ...*SendWR) error {
 	qp.mu.Lock()
 	defer qp.unlock()
-	if qp.destroyed || !qp.takesSends() {
-		return qp.refuse("post send to", "RTS", len(wrs))
+	if qp.destroyed || !qp.acceptsSends() {
+		return qp.refusePost("post send to", "RTS", len(wrs))
 	}
 	var err error
 	for i, wr := range wrs {
@@ -21,31 +22,31 @@ func (qp *QP) PostSend(wrs ...*SendWR) error {
 		}
 	}
 	if len(wrs) > 0 {
-		qp.ring()
+		qp.ringDoorbell()
 	}
 	return err
 }
 
-// post queues one request that the caller has made, and starts it.
+// post appends one request to the send queue and starts it.
 func (qp *QP) post(wr *SendWR) error {
-	if qp.destroyed || !qp.takesSends() {
-		return qp.refuse("post send to", "RTS", 1)
+	if qp.destroyed || !qp.acceptsSends() {
+		return qp.refusePost("post send to", "RTS", 1)
 	}
 	err := qp.queueSend(wr)
 	if err != nil {
 		return &PostError{0, err}
 	}
-	qp.ring()
+	qp.ringDoorbell()
 	return nil
 }
 
-// takesSends tells whether the state lets requests be posted, if only to be flushed.
-func (qp *QP) takesSends() bool {
+// acceptsSends reports whether send requests may be posted in the QP's state, if only to be flushed.
+func (qp *QP) acceptsSends() bool {
 	return qp.state >= StateRTS
 }
 
-// ring starts what is new in the send queue.
-func (qp *QP) ring() {
+// ringDoorbell starts the new requests of the send queue, or flushes them in a state that sends nothing.
+func (qp *QP) ringDoorbell() {
 	if qp.state != StateRTS && qp.state != StateSQD {
 		qp.flushSends()
 	} else {
@@ -53,13 +54,13 @@ func (qp *QP) ring() {
 	}
 }
 
-// PostRecv queues receive work requests, in order; they are copied. In state ERR they are flushed at once; in RESET
-// they are refused, and so they are where the QP has an SRQ. Errors are as for PostSend.
+// PostRecv appends work requests to the receive queue, in order (ibv_post_recv). It copies them. In state ERR they are
+// flushed at once; in RESET, or if the QP has an SRQ, they are rejected. Errors are as for PostSend.
 func (qp *QP) PostRecv(wrs ...*RecvWR) error {
 	qp.mu.Lock()
 	defer qp.unlock()
 	if qp.destroyed || qp.state == StateReset {
-		return qp.refuse("post receive to", "INIT", len(wrs))
+		return qp.refusePost("post receive to", "INIT", len(wrs))
 	}
 	if t := qp.init.Type; qp.init.SRQ != nil || t == XRCSend || t == XRCRecv {
 		return &PostError{0, Errorf(ErrInvalid, qp.op("post receive to"), "it has no receive queue: post to an SRQ")}
@@ -82,25 +83,32 @@ func (qp *QP) PostRecv(wrs ...*RecvWR) error {
 	return err
 }
 
-// refuse is the error of posting n requests in a state that takes none.
-func (qp *QP) refuse(what, want string, n int) error {
+// refusePost returns the error of posting n requests to a QP that is destroyed, or is not yet in the state want.
+func (qp *QP) refusePost(what, want string, n int) error {
 	if err := qp.alive(what); err != nil {
 		return &PostError{0, err}
 	}
 	if n == 0 {
 		return nil
 	}
-	return &PostError{0, Errorf(ErrInvalid, qp.op(what), "it is in %v, not yet in %s", qp.state, want)}
+	return &PostError{0, Errorf(ErrInvalid, qp.op(what), "it is in %v and must be in %s first", qp.state, want)}
 }
 
-// queuePosted is queueSend for what the application posts: windows of type 1 have a call of their own.
+// queuePosted is queueSend for requests that the application posts. It rejects binds of windows of type 1, which QP.BindMW
+// posts.
 func (qp *QP) queuePosted(wr *SendWR) error {
-	if wr != nil && wr.Opcode == BindMW && wr.Bind != nil && wr.Bind.MW != nil && wr.Bind.MW.typ != MWType2 {
+	if wr != nil && wr.bindsType1() {
 		return Errorf(ErrInvalid, qp.op("post send to"), "the MW is of type 1: use BindMW")
 	}
 	return qp.queueSend(wr)
 }
 
+// bindsType1 reports whether a request binds a window of type 1.
+func (wr *SendWR) bindsType1() bool {
+	return wr.Opcode == BindMW && wr.Bind != nil && wr.Bind.MW != nil && wr.Bind.MW.typ == MWType1
+}
+
+// queueSend checks a request and copies it to the end of the send queue.
 func (qp *QP) queueSend(wr *SendWR) error {
 	const what = "post send to"
 	if wr == nil {
@@ -108,7 +116,7 @@ func (qp *QP) queueSend(wr *SendWR) error {
 	}
 	q := &qp.sq
 	if q.full() {
-		return Errorf(ErrQueueFull, qp.op(what), "MaxSendWR of %d are posted", len(q.slots))
+		return Errorf(ErrQueueFull, qp.op(what), "its MaxSendWR of %d requests are posted already", len(q.slots))
 	}
 	length, err := qp.checkSend(wr)
 	if err != nil {
@@ -149,11 +157,11 @@ func (qp *QP) queueSend(wr *SendWR) error {
 	return nil
 }
 
-// checkSend checks all but the keys of a request, and returns its length.
+// checkSend checks everything but the keys of a request, and returns its length.
 func (qp *QP) checkSend(wr *SendWR) (length uint64, err error) {
 	const what = "post send to"
 	for i := range wr.SGList {
-		length += uint64(wr.SGList[i].Length) // at most MaxSGE of 32 bits each
+		length += uint64(wr.SGList[i].Length) // cannot overflow: at most MaxSGE values of 32 bits
 	}
 	if wr.inline != nil {
 		length = uint64(len(wr.inline))
@@ -163,7 +171,7 @@ func (qp *QP) checkSend(wr *SendWR) (length uint64, err error) {
 	case int(op) >= len(wrOpcodes):
 		return 0, Errorf(ErrInvalid, qp.op(what), "%v", op)
 	case !qp.ops.has(op):
-		return 0, Errorf(ErrNotSupported, qp.op(what), "Opcode %v is not for %v QPs of this device", op, qp.init.Type)
+		return 0, Errorf(ErrNotSupported, qp.op(what), "Opcode %v is not supported by %v QPs of this device", op, qp.init.Type)
 	case wr.Flags&^sendFlagsKnown != 0:
 		return 0, Errorf(ErrInvalid, qp.op(what), "Flags %v has unknown bits", wr.Flags)
 	case len(wr.SGList) > int(limits.MaxSendSGE):
@@ -173,7 +181,7 @@ func (qp *QP) checkSend(wr *SendWR) (length uint64, err error) {
 		return 0, Errorf(ErrInvalid, qp.op(what), "RDMA_READ SGList of %d is longer than MaxSGERd of %d", len(wr.SGList),
 			qp.pd.dev.attr.MaxSGERd)
 	case atomicOps.has(op) && (len(wr.SGList) != 1 || length != 8):
-		return 0, Errorf(ErrInvalid, qp.op(what), "%v SGList has %d entries of %d bytes: it needs 1 of 8", op,
+		return 0, Errorf(ErrInvalid, qp.op(what), "%v has an SGList of %d entries and %d bytes: it needs 1 entry of 8 bytes", op,
 			len(wr.SGList), length)
 	case qp.init.Type == XRCSend && wr.RemoteSRQN >= 1<<24:
 		return 0, Errorf(ErrInvalid, qp.op(what), "RemoteSRQN %#x has more than 24 bits", wr.RemoteSRQN)
@@ -205,7 +213,7 @@ func (qp *QP) checkSend(wr *SendWR) (length uint64, err error) {
 	return length, nil
 }
 
-// checkDatagram checks what only a UD QP's request has.
+// checkDatagram checks the fields that only a UD QP's request uses.
 func (qp *QP) checkDatagram(wr *SendWR, length uint64) error {
 	const what = "post send to"
 	switch {
@@ -216,7 +224,7 @@ func (qp *QP) checkDatagram(wr *SendWR, length uint64) error {
 	case wr.AH.pd != qp.pd:
 		return Errorf(ErrInvalid, qp.op(what), "the AH is of another PD")
 	case wr.AH.attr.PortNum != qp.attr.PortNum:
-		return Errorf(ErrInvalid, qp.op(what), "the AH is of port %d, the QP of port %d", wr.AH.attr.PortNum, qp.attr.PortNum)
+		return Errorf(ErrInvalid, qp.op(what), "the AH is of port %d, but the QP is on port %d", wr.AH.attr.PortNum, qp.attr.PortNum)
 	case wr.RemoteQPN >= 1<<24:
 		return Errorf(ErrInvalid, qp.op(what), "RemoteQPN %#x has more than 24 bits", wr.RemoteQPN)
 	case length > qp.maxMsg:
@@ -226,8 +234,8 @@ func (qp *QP) checkDatagram(wr *SendWR, length uint64) error {
 	return nil
 }
 
-// gather copies inline data. The QP remembers the region it found last, until Dereg makes it forget, so that steady
-// posting takes no lock that other QPs take.
+// gather copies the data of a scatter/gather list, for SendInline. The QP caches the region that it found last until that is
+// deregistered, so that repeated posting takes no lock that other QPs take.
 func (qp *QP) gather(data []byte, list []SGE) error {
 	for i := range list {
 		e := &list[i]
@@ -249,8 +257,8 @@ func (qp *QP) gather(data []byte, list []SGE) error {
 		b, ok := mr.Bytes(e.Addr, uint64(e.Length))
 		if !ok {
 			return Errorf(ErrInvalid, qp.op("post send to"),
-				"inline SGE %d: address %#x and length %d are not within the region at %#x of %d bytes", i, e.Addr,
-				e.Length, mr.Addr(), mr.Length())
+				"inline SGE %d: address %#x and length %d are not within the region of %d bytes at %#x", i, e.Addr,
+				e.Length, mr.Length(), mr.Addr())
 		}
 		to := data[:len(b)]
 		if !mr.MayFault() {

@@ -6,36 +6,35 @@ import (
 	"sync/atomic"
 )
 
-// QP is a queue pair (ibv_qp). Any number of goroutines may use it; work requests keep the order in which they took
-// its lock.
+// QP is a queue pair (ibv_qp). Any number of goroutines may use it at a time.
 type QP struct {
-	// What a peer in the same process touches for each message shares a cache line: mu to the beginning of rq.
-	mu        sync.Mutex
-	state     QPState
-	destroyed bool
-	draining  bool // in SQD, with send requests under way
-	lost      bool // a completion found its CQ full; see settle
-	num       uint32
-	rq        queue[RecvWR]
-	sq        queue[SendWR]
-	order     uint64 // in which two QPs' locks are taken
-	pd        *PD
-	xrcd      *XRCD        // of an XRC_RECV QP
-	opens     atomic.Int32 // of the same: handles to it
-	ops       opcodeSet
-	srq       *SRQ // where receive requests come from; of an XRC_RECV QP, those of the present message
-	prov      ProviderQP
-	maxMsg    uint64 // bytes, of the port
-	inlineMR  *MR    // where inline data came from last
-	attr      QPAttr
-	init      qpInit
+	// The fields from mu to the beginning of rq share a cache line: a peer in the same process uses them for each message.
+	mu          sync.Mutex
+	state       QPState
+	destroyed   bool
+	draining    bool // in SQD, with send requests under way
+	cqOverrun   bool // a completion did not fit into its CQ: see failOverrun
+	num         uint32
+	rq          queue[RecvWR]
+	sq          queue[SendWR]
+	lockOrder   uint64 // the locks of two QPs are taken in this order
+	pd          *PD
+	xrcd        *XRCD        // of an XRC_RECV QP, else nil
+	handleCount atomic.Int32 // how often CreateQP and OpenQP have returned it
+	ops         opcodeSet
+	srq         *SRQ // the source of receive requests; of an XRC_RECV QP, that of the current message
+	prov        ProviderQP
+	maxMsg      uint64 // the longest message in bytes
+	inlineMR    *MR    // caches the region of the last inline data
+	attr        QPAttr
+	init        qpInit
 
-	modifying sync.Mutex    // one Modify, AttachMcast, DetachMcast or Destroy at a time; taken before mu
-	groups    map[GID]uint8 // attached to, and on which port; guarded by modifying
-	flows     int           // of it; guarded by modifying
+	modifying sync.Mutex    // held by Modify, AttachMcast, DetachMcast, CreateFlow and Destroy; taken before mu
+	groups    map[GID]uint8 // the ports of the attached multicast groups; guarded by modifying
+	flows     int           // guarded by modifying
 }
 
-// qpInit is QPInitAttr in less memory: there may be very many idle QPs.
+// qpInit is QPInitAttr in less memory, because a program may have a great many QPs.
 type qpInit struct {
 	Context          any
 	SendCQ           *CQ
@@ -64,14 +63,14 @@ func (i *qpInit) unpack() QPInitAttr {
 		SQSigAll: i.SQSigAll, BlockSelfMcastLB: i.BlockSelfMcastLB}
 }
 
-// created counts the QPs of this process.
-var created atomic.Uint64
+// qpsCreated counts the QPs that this process has created.
+var qpsCreated atomic.Uint64
 
-// CreateQP makes a QP in state RESET. Its queues have exactly the sizes asked for.
+// CreateQP creates a QP in state RESET (ibv_create_qp). Its queues have exactly the sizes of attr.Cap.
 func (pd *PD) CreateQP(attr *QPInitAttr) (*QP, error) {
 	const op = "create QP"
 	if attr != nil && attr.Type == XRCRecv {
-		return nil, Errorf(ErrInvalid, op, "XRC_RECV QPs are made by XRCD.CreateQP")
+		return nil, Errorf(ErrInvalid, op, "Type is XRC_RECV: create it with XRCD.CreateQP")
 	}
 	if err := pd.checkInit(op, attr); err != nil {
 		return nil, err
@@ -84,17 +83,17 @@ func (pd *PD) createQP(op string, attr *QPInitAttr, x *XRCD) (*QP, error) {
 		return nil, err
 	}
 	c := attr.Cap
-	qp := &QP{pd: pd, xrcd: x, srq: attr.SRQ, order: created.Add(1), init: attr.pack(), ops: sendOps(attr.Type, attr.Transport, &pd.dev.attr),
+	qp := &QP{pd: pd, xrcd: x, srq: attr.SRQ, lockOrder: qpsCreated.Add(1), init: attr.pack(), ops: sendOps(attr.Type, attr.Transport, &pd.dev.attr),
 		sq: newSendQueue(&c), rq: newRecvQueue(c.MaxRecvWR, c.MaxRecvSGE)}
 	if s := attr.SRQ; s != nil {
 		qp.init.Cap.MaxRecvWR, qp.init.Cap.MaxRecvSGE = 0, 0
-		qp.rq = newRecvQueue(1, s.maxSGE) // for the one that is being filled
+		qp.rq = newRecvQueue(1, s.maxSGE) // for the request that the current message fills
 	}
-	qp.opens.Store(1)
+	qp.handleCount.Store(1)
 	if x != nil {
 		qp.rq = newRecvQueue(1, 0)
 	}
-	// In the set before the provider can use it, so that no deregistration overlooks it.
+	// The QP is in the set before the provider can use it, so that quiesce does not miss it.
 	pd.qpsMu.Lock()
 	pd.qps[qp] = struct{}{}
 	pd.qpsMu.Unlock()
@@ -150,16 +149,18 @@ func (pd *PD) checkInit(op string, attr *QPInitAttr) error {
 	return nil
 }
 
-// acquireQP counts a new QP where it belongs, if all that it needs is alive.
+// acquireQP counts a new QP as a user of its PD, CQs and SRQ, if none of them is destroyed.
 func (pd *PD) acquireQP(op string, attr *QPInitAttr) error {
 	d := pd.dev
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if pd.dead {
-		return Errorf(ErrDestroyed, op, "the PD is gone")
+		return Errorf(ErrDestroyed, op, "the PD is deallocated")
 	}
-	if attr.SendCQ != nil && attr.SendCQ.dead || attr.RecvCQ != nil && attr.RecvCQ.dead {
-		return Errorf(ErrDestroyed, op, "a CQ is destroyed")
+	for _, cq := range [...]*CQ{attr.SendCQ, attr.RecvCQ} {
+		if cq != nil && cq.dead {
+			return Errorf(ErrDestroyed, op, "a CQ is destroyed")
+		}
 	}
 	if attr.SRQ != nil && attr.SRQ.dead {
 		return Errorf(ErrDestroyed, op, "the SRQ is destroyed")
@@ -179,7 +180,7 @@ func (pd *PD) acquireQP(op string, attr *QPInitAttr) error {
 	return nil
 }
 
-// release undoes acquireQP and leaves the PD's set.
+// release undoes acquireQP and removes the QP from the PD's set.
 func (qp *QP) release() {
 	pd := qp.pd
 	pd.qpsMu.Lock()
@@ -200,10 +201,10 @@ func (qp *QP) release() {
 	d.mu.Unlock()
 }
 
-// Num is the QP number, 24 bits.
+// Num returns the QP number, 24 bits.
 func (qp *QP) Num() uint32 { return qp.num }
 
-// PD is the protection domain; nil of XRC_RECV QPs.
+// PD returns the protection domain; nil for an XRC_RECV QP.
 func (qp *QP) PD() *PD {
 	if qp.xrcd != nil {
 		return nil
@@ -211,32 +212,33 @@ func (qp *QP) PD() *PD {
 	return qp.pd
 }
 
-// Context is what CreateQP was given.
+// Context returns the Context that the QP was created with.
 func (qp *QP) Context() any { return qp.init.Context }
 
-// Type is the transport service.
+// Type returns the transport service.
 func (qp *QP) Type() QPType { return qp.init.Type }
 
-// Transport is the wire protocol.
+// Transport returns the wire protocol.
 func (qp *QP) Transport() Transport { return qp.init.Transport }
 
-// SendCQ is where send work requests complete.
+// SendCQ returns the CQ of send work requests.
 func (qp *QP) SendCQ() *CQ { return qp.init.SendCQ }
 
-// RecvCQ is where receive work requests complete.
+// RecvCQ returns the CQ of receive work requests.
 func (qp *QP) RecvCQ() *CQ { return qp.init.RecvCQ }
 
-// SRQ is where receive work requests come from, or nil.
+// SRQ returns the SRQ that the QP was created with, or nil.
 func (qp *QP) SRQ() *SRQ { return qp.init.SRQ }
 
-// State is the present state.
+// State returns the current state.
 func (qp *QP) State() QPState {
 	qp.mu.Lock()
 	defer qp.mu.Unlock()
 	return qp.state
 }
 
-// Query returns the QP's attributes and what it was created with. mask says which are wanted; all are filled in.
+// Query returns the QP's attributes, and those that it was created with (ibv_query_qp). The mask is ignored: all attributes
+// are filled in.
 func (qp *QP) Query(QPAttrMask) (QPAttr, QPInitAttr, error) {
 	qp.mu.Lock()
 	defer qp.mu.Unlock()
@@ -247,14 +249,14 @@ func (qp *QP) Query(QPAttrMask) (QPAttr, QPInitAttr, error) {
 	qp.prov.Query(&attr)
 	init := qp.init.unpack()
 	attr.QPState, attr.CurQPState, attr.Cap = qp.state, qp.state, init.Cap
-	attr.SQDraining = qp.draining && qp.state == StateSQD // an error may have ended it
+	attr.SQDraining = qp.draining && qp.state == StateSQD // the QP may have failed meanwhile
 	return attr, init, nil
 }
 
-// Destroy ends the QP. Work requests still posted vanish without completion; completions already in a CQ stay. ErrBusy
-// while it is attached to a multicast group or has a flow.
+// Destroy destroys the QP (ibv_destroy_qp). Posted work requests are dropped without completion; completions in a CQ stay.
+// It fails with ErrBusy while the QP is attached to a multicast group or has a flow.
 func (qp *QP) Destroy() error {
-	if qp.xrcd != nil && qp.opens.Add(-1) > 0 {
+	if qp.xrcd != nil && qp.handleCount.Add(-1) > 0 {
 		return nil
 	}
 	qp.modifying.Lock()
@@ -274,14 +276,15 @@ func (qp *QP) Destroy() error {
 	qp.destroyed = true
 	qp.inlineMR = nil
 	qp.mu.Unlock()
-	qp.pd.dev.events.forget(func(e *AsyncEvent) bool { return e.QP == qp })
+	qp.pd.dev.events.discard(func(e *AsyncEvent) bool { return e.QP == qp })
 	qp.release()
 	return nil
 }
 
-// op names the QP in an error.
+// op returns an operation and the QP's number, for an error.
 func (qp *QP) op(what string) string { return fmt.Sprintf("%s QP %#x", what, qp.num) }
 
+// alive returns an error if the QP is destroyed.
 func (qp *QP) alive(what string) error {
 	if qp.destroyed {
 		return Errorf(ErrDestroyed, qp.op(what), "it is destroyed")

@@ -33,7 +33,7 @@ var qpStates = []string{"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"}
 
 func (s QPState) String() string { return name(qpStates, int(s), "QP state") }
 
-// QPCap is the size of a QP's queues (ibv_qp_cap).
+// QPCap has the sizes of a QP's queues (ibv_qp_cap).
 type QPCap struct {
 	MaxSendWR     int
 	MaxRecvWR     int
@@ -42,33 +42,33 @@ type QPCap struct {
 	MaxInlineData int // bytes
 }
 
-// QPInitAttr says how to create a QP (ibv_qp_init_attr).
+// QPInitAttr has the attributes to create a QP with (ibv_qp_init_attr).
 type QPInitAttr struct {
 	Context   any // for the application: QP.Context
 	Type      QPType
 	Transport Transport
 	SendCQ    *CQ
-	RecvCQ    *CQ // may be the same
-	// SRQ gives the QP its receive requests, or is nil; MaxRecvWR and MaxRecvSGE then mean nothing.
+	RecvCQ    *CQ // may be the same as SendCQ
+	// SRQ is the source of receive requests, or nil. With an SRQ, Cap.MaxRecvWR and Cap.MaxRecvSGE are ignored.
 	SRQ      *SRQ
 	Cap      QPCap
-	SQSigAll bool // every send work request is signalled
-	// BlockSelfMcastLB: a UD QP does not get its own multicast datagrams (IBV_QP_CREATE_BLOCK_SELF_MCAST_LB); else it
-	// gets them if it is attached, as other QPs of the device do.
+	SQSigAll bool // every send work request is signaled
+	// BlockSelfMcastLB keeps a UD QP from receiving its own multicast datagrams (IBV_QP_CREATE_BLOCK_SELF_MCAST_LB).
+	// Without it, the QP receives them if it is attached to the group, as other QPs of the device do.
 	BlockSelfMcastLB bool
 }
 
-// GRH is the global part of an address vector (ibv_global_route).
+// GRH is the global route of an address vector (ibv_global_route).
 type GRH struct {
 	DGID         GID
 	FlowLabel    uint32 // 20 bits
-	SGIDIndex    uint8  // of the source address in the port's GID table
-	HopLimit     uint8  // 0 means the provider's choice
+	SGIDIndex    uint8  // index of the source address in the port's GID table
+	HopLimit     uint8  // 0: the provider chooses
 	TrafficClass uint8  // DSCP and ECN
 }
 
-// AHAttr is an address vector (ibv_ah_attr). RoCE needs IsGlobal and GRH; DLID, SrcPathBits and StaticRate mean
-// nothing there, and of SL, 0 to 15, the lower three bits are the priority of frames in a VLAN.
+// AHAttr is an address vector (ibv_ah_attr). RoCE needs IsGlobal and GRH, and ignores DLID, SrcPathBits and StaticRate.
+// SL is 0 to 15; its lower three bits are the priority of frames in a VLAN.
 type AHAttr struct {
 	GRH         GRH
 	DLID        uint16
@@ -79,7 +79,7 @@ type AHAttr struct {
 	PortNum     uint8
 }
 
-// QPAttr are the attributes that Modify sets and Query gets (ibv_qp_attr). A mask says which of them count.
+// QPAttr has the attributes that Modify sets and Query returns (ibv_qp_attr). Modify uses those that its mask names.
 type QPAttr struct {
 	QPState          QPState
 	CurQPState       QPState
@@ -95,22 +95,21 @@ type QPAttr struct {
 	PKeyIndex        uint16
 	EnSQDAsyncNotify bool
 	SQDraining       bool  // Query only
-	MaxRDAtomic      uint8 // READs and atomics outstanding as requester
-	MaxDestRDAtomic  uint8 // and as responder
-	MinRNRTimer      uint8 // 5-bit code of IBTA table 46: 0 is 655.36 ms, 1 is 10 µs, … 31 is 491.52 ms
+	MaxRDAtomic      uint8 // outstanding READs and atomics as requester
+	MaxDestRDAtomic  uint8 // outstanding READs and atomics as responder
+	MinRNRTimer      uint8 // 5 bits, encoded as in IBTA table 46: 0 is 655.36 ms, 1 is 10 µs, … 31 is 491.52 ms
 	PortNum          uint8
-	Timeout          uint8    // 5 bits: 4.096 µs × 2^n, 0 waits for ever
+	Timeout          uint8    // 5 bits: 4.096 µs × 2^n; 0 is no timeout
 	RetryCnt         uint8    // 3 bits
-	RNRRetry         uint8    // 3 bits, 7 for ever
-	RateLimit        uint32   // kbit/s of IP packets, READ responses among them; 0 is none
+	RNRRetry         uint8    // 3 bits; 7 is without limit
+	RateLimit        uint32   // kbit/s of IP packets, including READ responses; 0 is no limit
 	Alt              *AltPath // with QPAttrAltPath
-	// LLPStream is the stream that an iWARP QP enters RTS with (the LLP stream handle of RNIC verbs): what rdmacm got
-	// from the provider when it made the connection.
+	// LLPStream is the stream that an iWARP QP enters RTS with (the LLP stream handle of the RDMA protocol verbs). rdmacm
+	// gets it from the provider when a connection is established.
 	LLPStream any
 }
 
-// AltPath is the alternate path of a connection (alt_ah_attr and the fields beside it), for devices that report
-// DeviceAutoPathMig.
+// AltPath is the alternate path of a connection (ibv_qp_attr's fields alt_…), for devices that report DeviceAutoPathMig.
 type AltPath struct {
 	AHAttr    AHAttr
 	PKeyIndex uint16
@@ -131,7 +130,7 @@ func (s MigState) String() string {
 	return name([]string{"MIGRATED", "REARM", "ARMED"}, int(s), "path migration state")
 }
 
-// QPAttrMask chooses attributes (ibv_qp_attr_mask, same values).
+// QPAttrMask is a set of attributes (ibv_qp_attr_mask, same values).
 type QPAttrMask uint32
 
 const (
@@ -157,7 +156,7 @@ const (
 	QPAttrCap              QPAttrMask = 1 << 19
 	QPAttrDestQPN          QPAttrMask = 1 << 20
 	QPAttrRateLimit        QPAttrMask = 1 << 25
-	QPAttrLLPStream        QPAttrMask = 1 << 30 // not in ibverbs, where the kernel attaches the stream
+	QPAttrLLPStream        QPAttrMask = 1 << 30 // not in libibverbs, where the kernel attaches the stream
 )
 
 var qpAttrNames = []string{"QPAttrState", "QPAttrCurState", "QPAttrEnSQDAsyncNotify", "QPAttrAccessFlags",
@@ -165,10 +164,10 @@ var qpAttrNames = []string{"QPAttrState", "QPAttrCurState", "QPAttrEnSQDAsyncNot
 	"QPAttrRNRRetry", "QPAttrRQPSN", "QPAttrMaxQPRDAtomic", "QPAttrAltPath", "QPAttrMinRNRTimer", "QPAttrSQPSN",
 	"QPAttrMaxDestRDAtomic", "QPAttrPathMigState", "QPAttrCap", "QPAttrDestQPN", 25: "QPAttrRateLimit", 30: "QPAttrLLPStream"}
 
-// String is the constants' names, joined by "|".
+// String returns the constants' names, joined by "|".
 func (m QPAttrMask) String() string { return flags(qpAttrNames, uint32(m)) }
 
-// merge copies the attributes that mask chooses.
+// merge copies the attributes that mask names.
 func (a *QPAttr) merge(b *QPAttr, mask QPAttrMask) {
 	set := func(bit QPAttrMask) bool { return mask&bit != 0 }
 	if set(QPAttrAccessFlags) {

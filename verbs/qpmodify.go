@@ -1,13 +1,13 @@
 package verbs
 
-// Modify changes the attributes that mask chooses; with QPAttrState, the state. All or nothing: an error, which names
-// the attribute that is missing, forbidden or out of range, leaves the QP as it was.
+// Modify changes the attributes that mask names, and with QPAttrState the state (ibv_modify_qp). An error names the
+// attribute that is missing, not allowed or out of range, and leaves the QP as it was.
 //
-// To SQD, send requests that are begun go on to their end, then SQDraining is over and EventSQDrained comes if
-// EnSQDAsyncNotify asked for it; others wait for RTS.
+// A transition to SQD drains the send queue: requests whose transmission has begun are completed, and the others wait for
+// RTS. SQDraining is true until then, and EventSQDrained follows if EnSQDAsyncNotify was set.
 //
-// To ERR, everything posted is flushed in order. To RESET, everything posted vanishes without completion and the
-// attributes are forgotten; completions already in a CQ stay there.
+// A transition to ERR flushes everything posted, in order. A transition to RESET drops everything posted without completion
+// and clears the attributes; completions in a CQ stay.
 func (qp *QP) Modify(attr *QPAttr, mask QPAttrMask) error {
 	op := qp.op("modify")
 	if attr == nil {
@@ -16,15 +16,15 @@ func (qp *QP) Modify(attr *QPAttr, mask QPAttrMask) error {
 	qp.modifying.Lock()
 	defer qp.modifying.Unlock()
 
-	// The port is asked about before the QP is locked: the provider may need locks for it that it holds when a
-	// packet comes in and wants this QP.
+	// The port is queried before the QP is locked: the provider may take locks for it that it also holds while a packet
+	// that it has received waits for this QP.
 	port := attr.PortNum
 	if mask&QPAttrPort == 0 {
 		qp.mu.Lock()
 		port = qp.attr.PortNum
 		qp.mu.Unlock()
 	}
-	env, err := qp.pd.dev.portEnv(op, port, mask)
+	limits, err := qp.pd.dev.portLimits(op, port, mask)
 	if err != nil {
 		return err
 	}
@@ -39,7 +39,7 @@ func (qp *QP) Modify(attr *QPAttr, mask QPAttrMask) error {
 		to = attr.QPState
 	}
 	if mask&QPAttrCurState != 0 && attr.CurQPState != from {
-		return Errorf(ErrInvalid, op, "CurQPState is %v, the QP is in %v", attr.CurQPState, from)
+		return Errorf(ErrInvalid, op, "CurQPState is %v, but the QP is in %v", attr.CurQPState, from)
 	}
 	if mask&QPAttrRateLimit != 0 {
 		if err := qp.checkRateLimit(op, to, attr.RateLimit); err != nil {
@@ -49,7 +49,7 @@ func (qp *QP) Modify(attr *QPAttr, mask QPAttrMask) error {
 	if err := checkTransition(op, qp.init.Type, qp.init.Transport, from, to, mask&^QPAttrRateLimit); err != nil {
 		return err
 	}
-	if err := env.check(op, attr, mask); err != nil {
+	if err := limits.check(op, attr, mask); err != nil {
 		return err
 	}
 	if err := qp.prov.Modify(from, to, attr, mask); err != nil {
@@ -69,9 +69,9 @@ func (qp *QP) Modify(attr *QPAttr, mask QPAttrMask) error {
 	default:
 		qp.attr.merge(attr, mask)
 		if mask&QPAttrPort != 0 {
-			qp.maxMsg = uint64(env.attr.MaxMsgSz)
+			qp.maxMsg = uint64(limits.port.MaxMsgSz)
 			if qp.init.Type == UD {
-				qp.maxMsg = uint64(env.attr.ActiveMTU.Bytes())
+				qp.maxMsg = uint64(limits.port.ActiveMTU.Bytes())
 			}
 		}
 	}
@@ -87,58 +87,58 @@ func (qp *QP) Modify(attr *QPAttr, mask QPAttrMask) error {
 	return nil
 }
 
-// checkRateLimit tells whether a QP that is to be in a state can have a rate limit: on the way to RTS, or there, as with
-// ibv_modify_qp_rate_limit.
+// checkRateLimit checks a rate limit for a QP that Modify takes to state to. It can be set by a transition to RTS, or in
+// RTS, as by ibv_modify_qp_rate_limit.
 func (qp *QP) checkRateLimit(op string, to QPState, limit uint32) error {
 	switch caps := &qp.pd.dev.attr.PacketPacing; {
 	case qp.init.Transport == IWARP || caps.SupportedQPTs>>qp.init.Type&1 == 0:
-		return Errorf(ErrNotSupported, op, "QPAttrRateLimit: the device reports no packet pacing of %v QPs over %v", qp.init.Type,
+		return Errorf(ErrNotSupported, op, "QPAttrRateLimit: the device reports no packet pacing for %v QPs over %v", qp.init.Type,
 			qp.init.Transport)
 	case to != StateRTS:
-		return Errorf(ErrInvalid, op, "QPAttrRateLimit: a QP takes it in RTS, not in %v", to)
+		return Errorf(ErrInvalid, op, "QPAttrRateLimit: it can be set in RTS, not in %v", to)
 	case limit != 0 && (limit < caps.RateLimitMin || limit > caps.RateLimitMax):
 		return Errorf(ErrInvalid, op, "RateLimit %d is neither 0 nor in %d–%d", limit, caps.RateLimitMin, caps.RateLimitMax)
 	}
 	return nil
 }
 
-// portEnv is what a QP's attributes are measured by.
-type portEnv struct {
+// portLimits has the bounds of a QP's attributes.
+type portLimits struct {
 	num  uint8
-	attr PortAttr
+	port PortAttr
 	gids []GIDEntry
 	dev  *DeviceAttr
 }
 
-// portEnv asks the provider for what mask needs.
-func (d *Device) portEnv(op string, port uint8, mask QPAttrMask) (e portEnv, err error) {
-	e = portEnv{num: port, dev: &d.attr}
+// portLimits queries the provider for the bounds of the attributes that mask names.
+func (d *Device) portLimits(op string, port uint8, mask QPAttrMask) (l portLimits, err error) {
+	l = portLimits{num: port, dev: &d.attr}
 	if mask&QPAttrPort != 0 {
 		if err := checkRange(op, "PortNum", int(port), 1, int(d.attr.PhysPortCnt)); err != nil {
-			return e, err
+			return l, err
 		}
 	}
-	if port == 0 { // still in RESET: the table will refuse whatever needs a port
-		return e, nil
+	if port == 0 { // in RESET: the state table rejects attributes that need a port
+		return l, nil
 	}
 	if mask&(QPAttrPort|QPAttrPKeyIndex|QPAttrPathMTU) != 0 {
-		if e.attr, err = d.prov.QueryPort(port); err != nil {
-			return e, wrap(op, err)
+		if l.port, err = d.prov.QueryPort(port); err != nil {
+			return l, wrap(op, err)
 		}
 	}
 	if mask&QPAttrAV != 0 {
-		if e.gids, err = d.prov.GIDTable(port); err != nil {
-			return e, wrap(op, err)
+		if l.gids, err = d.prov.GIDTable(port); err != nil {
+			return l, wrap(op, err)
 		}
 	}
-	return e, nil
+	return l, nil
 }
 
-// check checks the values of the attributes that mask chooses.
-func (e *portEnv) check(op string, a *QPAttr, mask QPAttrMask) error {
+// check checks the values of the attributes that mask names.
+func (l *portLimits) check(op string, a *QPAttr, mask QPAttrMask) error {
 	apm := mask & (QPAttrAltPath | QPAttrPathMigState)
 	switch {
-	case apm != 0 && e.dev.DeviceCapFlags&DeviceAutoPathMig == 0:
+	case apm != 0 && l.dev.DeviceCapFlags&DeviceAutoPathMig == 0:
 		return Errorf(ErrNotSupported, op, "%v: the device does not report AUTO_PATH_MIG", apm)
 	case mask&QPAttrAltPath != 0 && a.Alt == nil:
 		return Errorf(ErrInvalid, op, "QPAttrAltPath without Alt")
@@ -151,7 +151,7 @@ func (e *portEnv) check(op string, a *QPAttr, mask QPAttrMask) error {
 		v   uint32
 		max int
 	}{
-		{QPAttrPKeyIndex, "PKeyIndex", uint32(a.PKeyIndex), int(e.attr.PKeyTblLen) - 1},
+		{QPAttrPKeyIndex, "PKeyIndex", uint32(a.PKeyIndex), int(l.port.PKeyTblLen) - 1},
 		{QPAttrRQPSN, "RQPSN", a.RQPSN, 1<<24 - 1},
 		{QPAttrSQPSN, "SQPSN", a.SQPSN, 1<<24 - 1},
 		{QPAttrDestQPN, "DestQPNum", a.DestQPNum, 1<<24 - 1},
@@ -159,38 +159,38 @@ func (e *portEnv) check(op string, a *QPAttr, mask QPAttrMask) error {
 		{QPAttrMinRNRTimer, "MinRNRTimer", uint32(a.MinRNRTimer), 31},
 		{QPAttrRetryCnt, "RetryCnt", uint32(a.RetryCnt), 7},
 		{QPAttrRNRRetry, "RNRRetry", uint32(a.RNRRetry), 7},
-		{QPAttrMaxQPRDAtomic, "MaxRDAtomic", uint32(a.MaxRDAtomic), e.dev.MaxQPInitRDAtom},
-		{QPAttrMaxDestRDAtomic, "MaxDestRDAtomic", uint32(a.MaxDestRDAtomic), e.dev.MaxQPRDAtom},
+		{QPAttrMaxQPRDAtomic, "MaxRDAtomic", uint32(a.MaxRDAtomic), l.dev.MaxQPInitRDAtom},
+		{QPAttrMaxDestRDAtomic, "MaxDestRDAtomic", uint32(a.MaxDestRDAtomic), l.dev.MaxQPRDAtom},
 	} {
 		if mask&c.bit != 0 && int64(c.v) > int64(c.max) {
 			return Errorf(ErrInvalid, op, "%s %d is not in 0–%d", c.arg, c.v, c.max)
 		}
 	}
 	if bad := a.QPAccessFlags &^ (accessQP | accessOptional); mask&QPAttrAccessFlags != 0 && bad != 0 {
-		return Errorf(ErrInvalid, op, "QPAccessFlags %v: a QP has no %v", a.QPAccessFlags, bad)
+		return Errorf(ErrInvalid, op, "QPAccessFlags %v: a QP cannot have %v", a.QPAccessFlags, bad)
 	}
 	if mask&QPAttrPathMTU != 0 {
 		if a.PathMTU.Bytes() == 0 {
 			return Errorf(ErrInvalid, op, "PathMTU %d is not in 1–5 (MTU256–MTU4096)", uint8(a.PathMTU))
 		}
-		if a.PathMTU > e.attr.ActiveMTU {
+		if a.PathMTU > l.port.ActiveMTU {
 			return Errorf(ErrInvalid, op, "PathMTU %v is more than the active MTU of %v of port %d", a.PathMTU,
-				e.attr.ActiveMTU, e.num)
+				l.port.ActiveMTU, l.num)
 		}
 	}
 	if mask&QPAttrAV != 0 {
-		return e.checkAV(op, &a.AHAttr)
+		return l.checkAV(op, &a.AHAttr)
 	}
 	return nil
 }
 
-func (e *portEnv) checkAV(op string, ah *AHAttr) error {
+func (l *portLimits) checkAV(op string, ah *AHAttr) error {
 	grh := &ah.GRH
 	switch {
 	case !ah.IsGlobal:
 		return Errorf(ErrInvalid, op, "AHAttr.IsGlobal is false: RoCE needs a GRH")
-	case ah.PortNum != e.num:
-		return Errorf(ErrInvalid, op, "AHAttr.PortNum is %d, the QP's port %d", ah.PortNum, e.num)
+	case ah.PortNum != l.num:
+		return Errorf(ErrInvalid, op, "AHAttr.PortNum is %d, but the port is %d", ah.PortNum, l.num)
 	case ah.SL > 15:
 		return Errorf(ErrInvalid, op, "AHAttr.SL %d is not in 0–15", ah.SL)
 	case grh.FlowLabel >= 1<<20:
@@ -198,11 +198,11 @@ func (e *portEnv) checkAV(op string, ah *AHAttr) error {
 	case grh.DGID == GID{}:
 		return Errorf(ErrInvalid, op, "AHAttr.GRH.DGID is zero")
 	}
-	for i := range e.gids {
-		if e.gids[i].Index == int(grh.SGIDIndex) && e.gids[i].GID != (GID{}) {
+	for i := range l.gids {
+		if l.gids[i].Index == int(grh.SGIDIndex) && l.gids[i].GID != (GID{}) {
 			return nil
 		}
 	}
-	return Errorf(ErrInvalid, op, "AHAttr.GRH.SGIDIndex %d: port %d has no such GID, it has %d", grh.SGIDIndex, e.num,
-		len(e.gids))
+	return Errorf(ErrInvalid, op, "AHAttr.GRH.SGIDIndex %d: port %d has %d GIDs, and none with that index", grh.SGIDIndex, l.num,
+		len(l.gids))
 }

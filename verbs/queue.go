@@ -2,8 +2,8 @@ package verbs
 
 import "fmt"
 
-// queue is a ring of posted work requests, oldest first. Each slot's SGList, and inline data, has the capacity that was
-// asked for from the start, so that posting allocates nothing.
+// queue is a ring of posted work requests, oldest first. The SGList and the inline data of each slot are allocated with
+// the queue, so that posting allocates nothing.
 type queue[T any] struct {
 	head, n uint32
 	slots   []T
@@ -13,8 +13,8 @@ func newSendQueue(c *QPCap) queue[SendWR] {
 	q := queue[SendWR]{slots: make([]SendWR, c.MaxSendWR)}
 	sges, inline := make([]SGE, c.MaxSendWR*c.MaxSendSGE), make([]byte, c.MaxSendWR*c.MaxInlineData)
 	for i := range q.slots {
-		q.slots[i].SGList, sges = cut(sges, c.MaxSendSGE)
-		q.slots[i].inline, inline = cut(inline, c.MaxInlineData)
+		q.slots[i].SGList, sges = carve(sges, c.MaxSendSGE)
+		q.slots[i].inline, inline = carve(inline, c.MaxInlineData)
 	}
 	return q
 }
@@ -23,19 +23,19 @@ func newRecvQueue(wrs, maxSGE int) queue[RecvWR] {
 	q := queue[RecvWR]{slots: make([]RecvWR, wrs)}
 	sges := make([]SGE, wrs*maxSGE)
 	for i := range q.slots {
-		q.slots[i].SGList, sges = cut(sges, maxSGE)
+		q.slots[i].SGList, sges = carve(sges, maxSGE)
 	}
 	return q
 }
 
-// cut takes the first n elements off a slice, for their own.
-func cut[T any](s []T, n int) (first, rest []T) { return s[:n:n], s[n:] }
+// carve splits a slice behind its first n elements; appending to first cannot overwrite rest.
+func carve[T any](s []T, n int) (first, rest []T) { return s[:n:n], s[n:] }
 
 func (q *queue[T]) len() int { return int(q.n) }
 
 func (q *queue[T]) full() bool { return int(q.n) == len(q.slots) }
 
-// at is the i-th oldest request; that of len is the slot for the next.
+// at returns the i-th oldest request; at(len) is the slot for the next one.
 func (q *queue[T]) at(i int) *T {
 	if i += int(q.head); i >= len(q.slots) {
 		i -= len(q.slots)
@@ -52,13 +52,14 @@ func (q *queue[T]) pop() {
 
 func (q *queue[T]) reset() { q.head, q.n = 0, 0 }
 
-// postRecv queues a copy of a receive request. Refused, it returns what is wrong, and the kind of error.
+// postRecv appends a copy of a receive request to a queue. If it rejects the request, it returns the detail and the kind of
+// the error.
 func postRecv(q *queue[RecvWR], wr *RecvWR) (detail string, kind error) {
 	switch {
 	case wr == nil:
 		return "the work request is nil", ErrInvalid
 	case q.full():
-		return fmt.Sprintf("MaxRecvWR of %d are posted", len(q.slots)), ErrQueueFull
+		return fmt.Sprintf("MaxRecvWR of %d requests are posted already", len(q.slots)), ErrQueueFull
 	case len(wr.SGList) > cap(q.slots[0].SGList):
 		return fmt.Sprintf("SGList of %d is longer than MaxRecvSGE of %d", len(wr.SGList), cap(q.slots[0].SGList)), ErrInvalid
 	}
@@ -70,7 +71,7 @@ func postRecv(q *queue[RecvWR], wr *RecvWR) (detail string, kind error) {
 	return "", nil
 }
 
-// pushRecv copies a request, for which there is room, to the end of a queue.
+// pushRecv copies a request to the end of a queue, which is not full.
 func pushRecv(q *queue[RecvWR], wr *RecvWR) *RecvWR {
 	slot := q.at(q.len())
 	slot.ID, slot.length = wr.ID, wr.length

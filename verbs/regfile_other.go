@@ -9,7 +9,4 @@ func (pd *PD) RegFile(f *os.File, offset int64, length int, access Access) (*MR,
 	return nil, Errorf(ErrNotSupported, "register file", "there is no mmap on this system")
 }
 
-// Persist is not supported on this system.
-func (mr *MR) Persist(b []byte) error {
-	return Errorf(ErrNotSupported, "persist", "there is no mmap on this system")
-}
+func syncMapping(b []byte) error { return ErrNotSupported }

@@ -11,14 +11,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RegFile maps length bytes of a file from offset on, which must be a multiple of the page size, and registers them as
-// RegMapping does. Writing needs AccessLocalWrite and a file that is open for writing; what is written is the file's.
-// Dereg takes the mapping away; f may be closed at once.
+// RegFile maps length bytes of a file, and registers them as RegMapping does. offset must be a multiple of the page size.
+// Writes need AccessLocalWrite and a file that is open for writing; they change the file. Dereg unmaps the file. f may be
+// closed as soon as RegFile returns.
 func (pd *PD) RegFile(f *os.File, offset int64, length int, access Access) (*MR, error) {
 	const op = "register file"
-	if f == nil || offset < 0 || offset%int64(os.Getpagesize()) != 0 || length <= 0 || int64(length) > math.MaxInt64-offset {
-		return nil, Errorf(ErrInvalid, op, "offset %d is no multiple of the page size of %d, or length %d not positive",
-			offset, os.Getpagesize(), length)
+	switch page := os.Getpagesize(); {
+	case f == nil:
+		return nil, Errorf(ErrInvalid, op, "the file is nil")
+	case offset < 0 || offset%int64(page) != 0:
+		return nil, Errorf(ErrInvalid, op, "offset %d is not a multiple of the page size of %d", offset, page)
+	case length <= 0 || int64(length) > math.MaxInt64-offset:
+		return nil, Errorf(ErrInvalid, op, "length %d is not positive, or exceeds 63 bits with offset %d", length, offset)
 	}
 	prot := syscall.PROT_READ
 	if access&AccessLocalWrite != 0 {
@@ -37,30 +41,9 @@ func (pd *PD) RegFile(f *os.File, offset int64, length int, access Access) (*MR,
 	return mr, nil
 }
 
-// Persist returns once b, a part of a region of RegFile, is in the file and the file where it outlives a loss of power,
-// which takes the time of the file's device. It is for providers, which carry FLUSH out, and need hold no lock: Dereg waits
-// for it. ErrDestroyed once the region is deregistered.
-func (mr *MR) Persist(b []byte) error {
-	const op = "persist"
-	if mr.file == nil {
-		return Errorf(ErrInvalid, op, "lkey %#x is not of RegFile", mr.LKey())
-	}
-	mr.file.mu.RLock()
-	defer mr.file.mu.RUnlock()
-	switch {
-	case mr.file.gone:
-		return Errorf(ErrDestroyed, op, "lkey %#x is deregistered", mr.LKey())
-	case len(b) == 0:
-		return nil
-	}
-	before := int(uintptr(unsafe.Pointer(&b[0])) % uintptr(os.Getpagesize()))
+// syncMapping writes a part of a mapped file, which is not empty, to the file's storage.
+func syncMapping(b []byte) error {
+	before := int(uintptr(unsafe.Pointer(&b[0])) % uintptr(os.Getpagesize())) // bytes since the page began
 	pages := unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(&b[0]), -before)), before+len(b))
-	return wrapNonNil(op, unix.Msync(pages, unix.MS_SYNC))
-}
-
-func wrapNonNil(op string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return wrap(op, err)
+	return unix.Msync(pages, unix.MS_SYNC)
 }

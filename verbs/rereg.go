@@ -1,6 +1,6 @@
 package verbs
 
-// ReregFlags choose what Rereg changes (ibv_rereg_mr_flags, same values).
+// ReregFlags say what Rereg changes (ibv_rereg_mr_flags, same values).
 type ReregFlags uint32
 
 const (
@@ -9,26 +9,27 @@ const (
 	ReregAccess      ReregFlags = 1 << 2
 )
 
-// String is the constants' names, joined by "|".
+// String returns the constants' names, joined by "|".
 func (f ReregFlags) String() string {
 	return flags([]string{"ReregTranslation", "ReregPD", "ReregAccess"}, uint32(f))
 }
 
-// Rereg changes what flags choose of a region, and its keys (ibv_rereg_mr). The old keys are unknown, and no byte of what
-// they named is touched, before the new ones are known. An argument that is refused leaves the region as it was; should
-// the device have no keys left, it is deregistered. ErrBusy while memory windows are bound to it.
+// Rereg changes the memory, PD or access flags of a region, as flags say, and always its keys (ibv_rereg_mr). The old keys
+// become invalid, and no byte of the old memory is accessed any more, before the new keys become valid. If an argument is
+// invalid, the region stays as it was; if the device has no keys left, the region is deregistered. Rereg fails with
+// ErrBusy while memory windows are bound to the region.
 func (mr *MR) Rereg(flags ReregFlags, pd *PD, buf []byte, access Access) error {
 	const op = "reregister MR"
 	if flags == 0 || flags&^(ReregTranslation|ReregPD|ReregAccess) != 0 {
-		return Errorf(ErrInvalid, op, "flags %v choose nothing, or have unknown bits", flags)
+		return Errorf(ErrInvalid, op, "flags %v are 0 or have unknown bits", flags)
 	}
 	if mr.kind == mrNull || mr.kind == mrFile && flags&ReregTranslation != 0 {
-		return Errorf(ErrInvalid, op, "a null MR, and the memory of RegFile, stay what they are")
+		return Errorf(ErrInvalid, op, "a null MR, and the memory of a region of RegFile, cannot be changed")
 	}
 	if flags&ReregPD != 0 && (pd == nil || pd.dev != mr.dev) {
 		return Errorf(ErrInvalid, op, "the PD is nil or of another device")
 	}
-	if err := mr.seize(op, mrChanging); err != nil {
+	if err := mr.excludeWindows(op, mrReregistering); err != nil {
 		return err
 	}
 	old := *mr.region.Load()
@@ -50,26 +51,26 @@ func (mr *MR) Rereg(flags ReregFlags, pd *PD, buf []byte, access Access) error {
 		err = mr.move(op, old.pd, r.pd)
 	}
 	if err != nil {
-		mr.holds.Store(0)
+		mr.boundMWs.Store(0)
 		return err
 	}
-	mr.withdraw()
+	mr.revokeKeys()
 	mr.region.Store(&r)
-	if err := mr.publish(op); err != nil {
-		mr.holds.Store(mrGone)
+	if err := mr.assignKeys(op); err != nil {
+		mr.boundMWs.Store(mrDeregistered)
 		mr.release()
 		return err
 	}
-	mr.holds.Store(0)
+	mr.boundMWs.Store(0)
 	return nil
 }
 
-// move counts the region in another PD.
+// move counts the region in another PD instead.
 func (mr *MR) move(op string, from, to *PD) error {
 	mr.dev.mu.Lock()
 	defer mr.dev.mu.Unlock()
 	if to.dead {
-		return Errorf(ErrDestroyed, op, "the PD is gone")
+		return Errorf(ErrDestroyed, op, "the PD is deallocated")
 	}
 	from.mrs--
 	to.mrs++

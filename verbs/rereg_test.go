@@ -53,7 +53,7 @@ func TestRereg(t *testing.T) {
 	if err := other.Dealloc(); !errors.Is(err, verbs.ErrBusy) {
 		t.Errorf("got %v, want ErrBusy", err)
 	}
-	if !mr.Hold() {
+	if !mr.AddWindow() {
 		t.Fatal("it cannot be held")
 	}
 	for what, err := range map[string]error{"Dereg": mr.Dereg(), "Rereg": mr.Rereg(verbs.ReregAccess, nil, nil, 0)} {
@@ -61,13 +61,13 @@ func TestRereg(t *testing.T) {
 			t.Errorf("%s: got %v, want ErrBusy", what, err)
 		}
 	}
-	mr.Unhold()
+	mr.RemoveWindow()
 	check(t, mr.Dereg())
 	check(t, other.Dealloc())
 	if err := mr.Rereg(verbs.ReregAccess, nil, nil, 0); !errors.Is(err, verbs.ErrDestroyed) {
 		t.Errorf("got %v, want ErrDestroyed", err)
 	}
-	if mr.Hold() {
+	if mr.AddWindow() {
 		t.Error("a region that is gone was held")
 	}
 }

@@ -3,14 +3,14 @@ package verbs
 import "sync"
 
 // SRQ is a shared receive queue (ibv_srq): any number of QPs of its PD, over either transport, take their receive
-// requests from it. A message that finds it empty is answered as one that finds an empty receive queue.
+// requests from it. An empty SRQ has the same effect on a QP as an empty receive queue.
 type SRQ struct {
 	pd      *PD
 	context any
 	maxSGE  int
-	xrcd    *XRCD // of an XRC SRQ: and
-	cq      *CQ   // where its requests complete
-	num     uint32
+	xrcd    *XRCD  // of an XRC SRQ, else nil
+	cq      *CQ    // of an XRC SRQ: its requests complete there
+	num     uint32 // of an XRC SRQ
 
 	// guarded by pd.dev.mu
 	users int // QPs
@@ -18,29 +18,30 @@ type SRQ struct {
 
 	mu        sync.Mutex // after QP locks, before CQs'
 	queue     queue[RecvWR]
-	limit     int // 0: not armed
+	limit     int // 0 if the event is not armed
 	destroyed bool
 }
 
-// SRQAttr is what an SRQ has and can be asked (ibv_srq_attr).
+// SRQAttr has the attributes of an SRQ (ibv_srq_attr).
 type SRQAttr struct {
 	MaxWR  int
 	MaxSGE int
-	// Limit arms an event: EventSRQLimitReached comes once, when fewer than Limit requests are left; then it is 0 again.
-	// 0 is no event.
+	// Limit arms EventSRQLimitReached, which is raised once, when fewer than Limit requests are left; Limit is then 0
+	// again. 0 does not arm it.
 	Limit int
 }
 
-// SRQInitAttr says how to create an SRQ (ibv_srq_init_attr).
+// SRQInitAttr has the attributes to create an SRQ with (ibv_srq_init_attr).
 type SRQInitAttr struct {
 	Context any // for the application: SRQ.Context
 	Attr    SRQAttr
-	// XRCD makes it an XRC SRQ of that domain, whose requests complete to CQ (ibv_srq_init_attr_ex); both nil if not.
+	// XRCD and CQ are set for an XRC SRQ, which belongs to the XRC domain and whose requests complete to the CQ
+	// (ibv_srq_init_attr_ex). Both are nil otherwise.
 	XRCD *XRCD
 	CQ   *CQ
 }
 
-// SRQAttrMask chooses attributes (ibv_srq_attr_mask, same values).
+// SRQAttrMask is a set of attributes (ibv_srq_attr_mask, same values).
 type SRQAttrMask uint32
 
 const (
@@ -48,10 +49,10 @@ const (
 	SRQLimit SRQAttrMask = 1 << 1
 )
 
-// String is the constants' names, joined by "|".
+// String returns the constants' names, joined by "|".
 func (m SRQAttrMask) String() string { return flags([]string{"SRQMaxWR", "SRQLimit"}, uint32(m)) }
 
-// CreateSRQ makes a shared receive queue, of exactly the size asked for.
+// CreateSRQ creates a shared receive queue of exactly the size in attr (ibv_create_srq, ibv_create_srq_ex).
 func (pd *PD) CreateSRQ(attr *SRQInitAttr) (*SRQ, error) {
 	const op = "create SRQ"
 	d := pd.dev
@@ -68,16 +69,19 @@ func (pd *PD) CreateSRQ(attr *SRQInitAttr) (*SRQ, error) {
 	if err := checkRange(op, "Attr.Limit", a.Limit, 0, a.MaxWR); err != nil {
 		return nil, err
 	}
-	if (attr.XRCD == nil) != (attr.CQ == nil) || attr.XRCD != nil && (attr.XRCD.dev != d || attr.CQ.dev != d) {
-		return nil, Errorf(ErrInvalid, op, "XRCD and CQ come together, and of the PD's device")
+	if (attr.XRCD == nil) != (attr.CQ == nil) {
+		return nil, Errorf(ErrInvalid, op, "one of XRCD and CQ is nil: an XRC SRQ needs both")
+	}
+	if attr.XRCD != nil && (attr.XRCD.dev != d || attr.CQ.dev != d) {
+		return nil, Errorf(ErrInvalid, op, "XRCD or CQ is of another device than the PD")
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if attr.XRCD != nil && (attr.XRCD.opens == 0 || attr.CQ.dead) {
-		return nil, Errorf(ErrDestroyed, op, "the XRCD or the CQ is gone")
+	if attr.XRCD != nil && (attr.XRCD.openCount == 0 || attr.CQ.dead) {
+		return nil, Errorf(ErrDestroyed, op, "XRCD or CQ is destroyed")
 	}
 	if pd.dead {
-		return nil, Errorf(ErrDestroyed, op, "the PD is gone")
+		return nil, Errorf(ErrDestroyed, op, "the PD is deallocated")
 	}
 	if err := d.reserve(op, &d.srqs, d.attr.MaxSRQ, "MaxSRQ"); err != nil {
 		return nil, err
@@ -92,19 +96,20 @@ func (pd *PD) CreateSRQ(attr *SRQInitAttr) (*SRQ, error) {
 	return s, nil
 }
 
-// PD is the protection domain.
+// PD returns the protection domain.
 func (s *SRQ) PD() *PD { return s.pd }
 
-// Num is the number by which peers name an XRC SRQ (ibv_get_srq_num), 24 bits; 0 of others.
+// Num returns the number by which peers address an XRC SRQ (ibv_get_srq_num), 24 bits. It is 0 for other SRQs.
 func (s *SRQ) Num() uint32 { return s.num }
 
-// CQ is where the requests of an XRC SRQ complete; nil of others, whose QPs say that.
+// CQ returns the CQ of an XRC SRQ. It is nil for other SRQs, whose requests complete to the RecvCQ of each QP.
 func (s *SRQ) CQ() *CQ { return s.cq }
 
-// Context is what CreateSRQ was given.
+// Context returns the Context that the SRQ was created with.
 func (s *SRQ) Context() any { return s.context }
 
-// Modify changes the attributes that mask chooses. MaxWR must leave room for what is posted and reach up to Limit.
+// Modify changes the attributes that mask names (ibv_modify_srq). MaxWR must not be less than the number of posted
+// requests, nor than Limit.
 func (s *SRQ) Modify(attr *SRQAttr, mask SRQAttrMask) error {
 	const op = "modify SRQ"
 	if attr == nil {
@@ -132,20 +137,20 @@ func (s *SRQ) Modify(attr *SRQAttr, mask SRQAttrMask) error {
 		return err
 	}
 	if size != len(s.queue.slots) {
-		bigger := newRecvQueue(size, s.maxSGE)
+		resized := newRecvQueue(size, s.maxSGE)
 		for s.queue.len() > 0 {
-			pushRecv(&bigger, s.queue.at(0))
+			pushRecv(&resized, s.queue.at(0))
 			s.queue.pop()
 		}
-		s.queue = bigger
+		s.queue = resized
 	}
 	if s.limit = limit; mask&SRQLimit != 0 {
-		s.checkLimit()
+		s.raiseLimitReached()
 	}
 	return nil
 }
 
-// Query is the SRQ's attributes as they are now.
+// Query returns the SRQ's current attributes (ibv_query_srq).
 func (s *SRQ) Query() (SRQAttr, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,7 +160,8 @@ func (s *SRQ) Query() (SRQAttr, error) {
 	return SRQAttr{MaxWR: len(s.queue.slots), MaxSGE: s.maxSGE, Limit: s.limit}, nil
 }
 
-// PostRecv queues receive work requests, in order; they are copied. Errors are as for QP.PostRecv.
+// PostRecv appends receive work requests to the queue, in order (ibv_post_srq_recv). It copies them. Errors are as for
+// QP.PostRecv.
 func (s *SRQ) PostRecv(wrs ...*RecvWR) error {
 	const op = "post receive to SRQ"
 	s.mu.Lock()
@@ -171,7 +177,8 @@ func (s *SRQ) PostRecv(wrs ...*RecvWR) error {
 	return nil
 }
 
-// Destroy ends the SRQ. ErrBusy while a QP uses it. What is posted vanishes without completion.
+// Destroy destroys the SRQ (ibv_destroy_srq). It fails with ErrBusy while a QP uses the SRQ. Posted requests are dropped
+// without completion.
 func (s *SRQ) Destroy() error {
 	const op = "destroy SRQ"
 	d := s.pd.dev
@@ -201,10 +208,11 @@ func (s *SRQ) Destroy() error {
 	s.destroyed = true
 	s.queue = queue[RecvWR]{}
 	s.mu.Unlock()
-	d.events.forget(func(e *AsyncEvent) bool { return e.SRQ == s })
+	d.events.discard(func(e *AsyncEvent) bool { return e.SRQ == s })
 	return nil
 }
 
+// alive returns an error if the SRQ is destroyed.
 func (s *SRQ) alive(op string) error {
 	if s.destroyed {
 		return Errorf(ErrDestroyed, op, "it is destroyed")
@@ -212,7 +220,7 @@ func (s *SRQ) alive(op string) error {
 	return nil
 }
 
-// take moves the oldest request to a QP's own queue, if there is one.
+// take moves the oldest request, if there is one, to a QP's own queue.
 func (s *SRQ) take(to *queue[RecvWR]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -221,11 +229,11 @@ func (s *SRQ) take(to *queue[RecvWR]) {
 	}
 	pushRecv(to, s.queue.at(0))
 	s.queue.pop()
-	s.checkLimit()
+	s.raiseLimitReached()
 }
 
-// checkLimit reports that few requests are left, once.
-func (s *SRQ) checkLimit() {
+// raiseLimitReached raises EventSRQLimitReached and disarms it, if fewer requests than the limit are left.
+func (s *SRQ) raiseLimitReached() {
 	if s.queue.len() < s.limit {
 		s.limit = 0
 		s.pd.dev.events.add(AsyncEvent{Type: EventSRQLimitReached, SRQ: s})

@@ -1,10 +1,10 @@
 package verbs
 
-// transition is what Modify needs and takes, besides QPAttrState.
+// transition has the attributes that a transition needs, and those that it allows, besides QPAttrState.
 type transition struct{ required, optional QPAttrMask }
 
-// stateTable has, per QP type, the transitions of IBTA §11.2.5.3 (QP state transition properties) but those that are
-// always there: from anywhere to RESET and ERR, without attributes. QPAttrCurState may come along from RTR on.
+// stateTable has the transitions of each QP type (IBTA §11.2.5.3, QP state transition properties), without those from any
+// state to RESET and ERR, which take no attributes.
 var stateTable = map[QPType]map[[2]QPState]transition{
 	RC: connected(
 		transition{required: QPAttrMaxDestRDAtomic | QPAttrMinRNRTimer},
@@ -49,8 +49,9 @@ var stateTable = map[QPType]map[[2]QPState]transition{
 	),
 }
 
-// connected is the table of a connected service: what all have in common, and beside it what toRTR and toRTS need and
-// take, what a QP in RTS or back from SQD takes, and what one in SQD does.
+// connected returns the table of a connected service: the attributes that all of them have in common, and those of one
+// service. These are toRTR and toRTS for the transitions to these states, rts for changes in RTS and for SQD → RTS, and
+// sqd for changes in SQD.
 func connected(toRTR, toRTS transition, rts, sqd QPAttrMask) map[[2]QPState]transition {
 	const (
 		port   = QPAttrPKeyIndex | QPAttrPort | QPAttrAccessFlags
@@ -73,14 +74,14 @@ func connected(toRTR, toRTS transition, rts, sqd QPAttrMask) map[[2]QPState]tran
 	}
 }
 
-// withSQE adds the way back from SQE, which only what has no acknowledgements gets into.
+// withSQE adds the transition from SQE to RTS. Only QPs of unreliable services enter SQE.
 func withSQE(t map[[2]QPState]transition, optional QPAttrMask) map[[2]QPState]transition {
 	t[[2]QPState{StateSQE, StateRTS}] = transition{optional: optional}
 	return t
 }
 
-// iwarpTable is the table of RC QPs over iWARP. A stream that MPA has started takes the QP from INIT straight to RTS,
-// and carries what RoCEv2 has attributes for.
+// iwarpTable has the transitions of RC QPs over iWARP. A stream on which MPA's start-up is complete takes the QP from INIT
+// directly to RTS. The attributes that RoCEv2 needs for RTR are properties of the stream.
 var iwarpTable = map[[2]QPState]transition{
 	{StateReset, StateInit}: {
 		required: QPAttrPort | QPAttrAccessFlags,
@@ -98,7 +99,7 @@ var iwarpTable = map[[2]QPState]transition{
 	},
 }
 
-// checkTransition tells whether a transition with these attributes is allowed.
+// checkTransition checks that a transition is allowed with the attributes that mask names.
 func checkTransition(op string, t QPType, transport Transport, from, to QPState, mask QPAttrMask) error {
 	table := stateTable[t]
 	if transport == IWARP {
@@ -108,15 +109,15 @@ func checkTransition(op string, t QPType, transport Transport, from, to QPState,
 	switch {
 	case to == StateReset || to == StateErr:
 	case !ok && from == to:
-		return Errorf(ErrInvalid, op, "in %v no attributes can be modified without a change of state", from)
+		return Errorf(ErrInvalid, op, "no attributes can be modified in %v without a transition", from)
 	case !ok:
-		return Errorf(ErrInvalid, op, "%v→%v is no transition of %v QPs over %v", from, to, t, transport)
+		return Errorf(ErrInvalid, op, "%v→%v is not a transition of %v QPs over %v", from, to, t, transport)
 	}
 	if missing := tr.required &^ mask; missing != 0 {
 		return Errorf(ErrInvalid, op, "%v→%v needs %v", from, to, missing)
 	}
 	if extra := mask &^ (QPAttrState | tr.required | tr.optional); extra != 0 {
-		return Errorf(ErrInvalid, op, "%v→%v does not take %v", from, to, extra)
+		return Errorf(ErrInvalid, op, "%v→%v does not allow %v", from, to, extra)
 	}
 	return nil
 }

@@ -301,7 +301,7 @@ func TestModifyBounds(t *testing.T) {
 		{verbs.StateRTR, "MaxDestRDAtomic 17 is not in 0–16", func(a *verbs.QPAttr) { a.MaxDestRDAtomic = 17 }},
 		{verbs.StateRTR, "MinRNRTimer 32", func(a *verbs.QPAttr) { a.MinRNRTimer = 32 }},
 		{verbs.StateRTR, "IsGlobal", func(a *verbs.QPAttr) { a.AHAttr.IsGlobal = false }},
-		{verbs.StateRTR, "AHAttr.PortNum is 2, the QP's port 1", func(a *verbs.QPAttr) { a.AHAttr.PortNum = 2 }},
+		{verbs.StateRTR, "AHAttr.PortNum is 2, but the port is 1", func(a *verbs.QPAttr) { a.AHAttr.PortNum = 2 }},
 		{verbs.StateRTR, "SL 16", func(a *verbs.QPAttr) { a.AHAttr.SL = 16 }},
 		{verbs.StateRTR, "FlowLabel 0x100000", func(a *verbs.QPAttr) { a.AHAttr.GRH.FlowLabel = 1 << 20 }},
 		{verbs.StateRTR, "DGID", func(a *verbs.QPAttr) { a.AHAttr.GRH.DGID = verbs.GID{} }},
@@ -338,11 +338,11 @@ func TestModifyCurState(t *testing.T) {
 
 func TestModifyRefusedByProvider(t *testing.T) {
 	r := newRig(t)
-	r.lq.refuse = errors.New("no route to 10.0.0.2")
+	r.lq.modifyErr = errors.New("no route to 10.0.0.2")
 	attr := steps[verbs.StateInit]
 	attr.QPState = verbs.StateInit
 	err := r.qp.Modify(&attr, verbs.QPAttrState|needs[verbs.StateInit])
-	if !errors.Is(err, r.lq.refuse) {
+	if !errors.Is(err, r.lq.modifyErr) {
 		t.Errorf("got %v", err)
 	}
 	if a, _, _ := r.qp.Query(0); a.QPState != verbs.StateReset || a.PortNum != 0 {

@@ -8,9 +8,9 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestWhoPollsDrives: which of three empty polls, and of two after a request for notification, drive the device; and
-// that it is on its own when the application sleeps.
-func TestWhoPollsDrives(t *testing.T) {
+// TestPollProgress: how many of three empty Polls, and of two after RequestNotify, call Progress; and that GetEvent calls
+// EndProgress before it sleeps.
+func TestPollProgress(t *testing.T) {
 	for _, c := range []struct {
 		wait                 verbs.Wait
 		unarmed, armed, none int64
@@ -24,36 +24,62 @@ func TestWhoPollsDrives(t *testing.T) {
 		ch := must(dev.CreateCompChannel())(t)
 		cq := must(dev.CreateCQ(4, &verbs.CQInitAttr{Channel: ch, Wait: c.wait}))(t)
 		polls := func(n, room int) int64 {
-			before := l.driven.Load()
+			before := l.progressed.Load()
 			for range n {
 				if n, err := cq.Poll(make([]verbs.WC, room)); n != 0 || err != nil {
 					t.Fatal(n, err)
 				}
 			}
-			return l.driven.Load() - before
+			return l.progressed.Load() - before
 		}
 		if n := polls(3, 0); n != c.none {
-			t.Errorf("wait %d: %d polls for no completion drove", c.wait, n)
+			t.Errorf("wait %d: %d Polls with room for no completion called Progress", c.wait, n)
 		}
 		cq = must(dev.CreateCQ(4, &verbs.CQInitAttr{Channel: ch, Wait: c.wait}))(t)
 		if n := polls(3, 1); n != c.unarmed {
-			t.Errorf("wait %d: %d of 3 polls drove, want %d", c.wait, n, c.unarmed)
+			t.Errorf("wait %d: %d of 3 Polls called Progress, want %d", c.wait, n, c.unarmed)
 		}
 		check(t, cq.RequestNotify(false))
 		if n := polls(2, 1); n != c.armed {
-			t.Errorf("wait %d: %d of 2 polls after a request drove, want %d", c.wait, n, c.armed)
+			t.Errorf("wait %d: %d of 2 Polls after RequestNotify called Progress, want %d", c.wait, n, c.armed)
 		}
-		if l.ended.Load() != 0 {
-			t.Errorf("wait %d: the device was told of a sleep before there was one", c.wait)
+		if l.endedProgress.Load() != 0 {
+			t.Errorf("wait %d: EndProgress was called before the application slept", c.wait)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := ch.GetEvent(ctx); !errors.Is(err, context.Canceled) || l.ended.Load() != 1 {
-			t.Errorf("wait %d: the device was told of %d sleeps, want 1 (%v)", c.wait, l.ended.Load(), err)
+		if _, err := ch.GetEvent(ctx); !errors.Is(err, context.Canceled) || l.endedProgress.Load() != 1 {
+			t.Errorf("wait %d: EndProgress was called %d times, want 1 (%v)", c.wait, l.endedProgress.Load(), err)
 		}
 	}
 	dev := must(verbs.Open(newLoop()))(t)
 	if _, err := dev.CreateCQ(1, &verbs.CQInitAttr{Wait: verbs.WaitPoll + 1}); !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("CQ with an unknown Wait: %v", err)
+	}
+}
+
+// TestSelfProgress: once a completion has arrived without Progress, one in 128 empty Polls calls it. A Poll counts once,
+// also if Progress had something to do and the CQ is still empty.
+func TestSelfProgress(t *testing.T) {
+	l := newLoop()
+	dev := must(verbs.Open(l))(t)
+	cq := must(dev.CreateCQ(4, nil))(t)
+	l.busy = true
+	var wcs [1]verbs.WC
+	poll := func(want int) {
+		t.Helper()
+		if n, err := cq.Poll(wcs[:]); n != want || err != nil {
+			t.Fatalf("%d completions, want %d (%v)", n, want, err)
+		}
+	}
+	poll(0)
+	cq.Push(&verbs.WC{})
+	poll(1)
+	for i := range 3 * 128 {
+		before := l.progressed.Load()
+		poll(0)
+		if got, want := l.progressed.Load() > before, (i+1)%128 == 0; got != want {
+			t.Fatalf("empty Poll %d calls Progress: %v, want %v", i+1, got, want)
+		}
 	}
 }

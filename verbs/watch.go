@@ -7,19 +7,19 @@ import (
 	"syscall"
 )
 
-// Watch has f called with each event of the device and of its ports: EventPortActive, EventPortErr and EventGIDChange
-// with the number of the port, EventDeviceFatal with 0. That goes on until stop is called. Events of QPs, CQs and SRQs are
-// not among them.
+// Watch registers f to be called with each event of the device and of its ports, until stop is called: EventPortActive,
+// EventPortErr and EventGIDChange with the number of the port, EventDeviceFatal with 0. Events of QPs, CQs and SRQs are not
+// included.
 //
-// f is called on the goroutine that brings the event, before GetAsyncEvent returns it, and must not wait for another one.
-// Calls for different events may overlap. EventDeviceFatal is the last event: the device will never work again, or Close
-// was called. If that was before, Watch fails with ENODEV. stop does not wait for a call that is running.
+// f is called on the goroutine that reports the event, before GetAsyncEvent returns it, and must not wait for another
+// event. Calls for different events may overlap. EventDeviceFatal is the last event: the device has failed for good, or
+// Close was called. After it, Watch fails with ENODEV. stop does not wait for a call that is running.
 func (d *Device) Watch(f func(t AsyncEventType, port uint8)) (stop func(), err error) {
 	w := &d.watchers
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.fatal {
-		return nil, Errorf(syscall.ENODEV, "watch device", "%s is gone", d.Name())
+		return nil, Errorf(syscall.ENODEV, "watch device", "%s has failed or is closed", d.Name())
 	}
 	w.last++
 	key := w.last
@@ -34,17 +34,17 @@ func (d *Device) Watch(f func(t AsyncEventType, port uint8)) (stop func(), err e
 	}, nil
 }
 
-// watchers are who hears of a device's events at once.
+// watchers are the functions that Watch has registered.
 type watchers struct {
 	mu    sync.Mutex
 	f     map[int]func(AsyncEventType, uint8)
-	last  int  // the last key
-	fatal bool // EventDeviceFatal was passed on
+	last  int  // the last key of f
+	fatal bool // EventDeviceFatal was raised
 }
 
-// happened takes an event of the device or of a port from the provider.
-func (d *Device) happened(t AsyncEventType, port uint8) {
-	if !d.tell(t, port) {
+// handleEvent handles an event of the device or of a port that the provider reports.
+func (d *Device) handleEvent(t AsyncEventType, port uint8) {
+	if !d.notifyWatchers(t, port) {
 		return
 	}
 	if t == EventDeviceFatal {
@@ -53,8 +53,8 @@ func (d *Device) happened(t AsyncEventType, port uint8) {
 	d.events.add(AsyncEvent{Type: t, Port: port})
 }
 
-// tell passes an event to the watchers; false if there has been the last one already.
-func (d *Device) tell(t AsyncEventType, port uint8) bool {
+// notifyWatchers passes an event to the watchers. It returns false if EventDeviceFatal came before.
+func (d *Device) notifyWatchers(t AsyncEventType, port uint8) bool {
 	w := &d.watchers
 	w.mu.Lock()
 	if w.fatal {
@@ -62,20 +62,20 @@ func (d *Device) tell(t AsyncEventType, port uint8) bool {
 		return false
 	}
 	w.fatal = t == EventDeviceFatal
-	tell := slices.Collect(maps.Values(w.f))
+	watching := slices.Collect(maps.Values(w.f))
 	w.mu.Unlock()
-	for _, f := range tell {
+	for _, f := range watching {
 		f(t, port)
 	}
 	return true
 }
 
-// failQPs takes every QP to ERR, so that whoever waits for a completion gets one.
+// failQPs moves every QP to ERR, so that posted requests complete.
 func (d *Device) failQPs() {
 	d.mu.Lock()
-	pds := slices.Collect(maps.Keys(d.domains))
+	pds := slices.Collect(maps.Keys(d.pdSet))
 	for x := range d.xrcds {
-		pds = append(pds, x.home)
+		pds = append(pds, x.pd)
 	}
 	d.mu.Unlock()
 	for _, pd := range pds {
@@ -84,7 +84,7 @@ func (d *Device) failQPs() {
 		pd.qpsMu.Unlock()
 		for _, qp := range qps {
 			if qp.State() != StateReset {
-				// The only error is that the QP is destroyed meanwhile, and then there is nothing to flush.
+				// The only error is that the QP has been destroyed meanwhile, and then there is nothing to flush.
 				_ = qp.Modify(&QPAttr{QPState: StateErr}, QPAttrState)
 			}
 		}

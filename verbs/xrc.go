@@ -5,35 +5,35 @@ import (
 	"sync"
 )
 
-// XRCD is an XRC domain (ibv_xrcd). An XRC_RECV QP takes the messages of one XRC_SEND QP to any SRQ of its domain, each
-// message naming the SRQ by its number. The protection domain that counts for a message is that SRQ's (IBTA annex A14).
+// XRCD is an XRC domain (ibv_xrcd). An XRC_RECV QP delivers the messages of one XRC_SEND QP to the SRQs of its domain; each
+// message has the number of its SRQ. Keys in a message are checked against that SRQ's protection domain (IBTA annex A14).
 type XRCD struct {
 	dev  *Device
-	file os.FileInfo // what it is shared by; nil: by nothing
-	home *PD         // of the domain's QPs; no region is in it
+	file os.FileInfo // the file by which it is shared, or nil
+	pd   *PD         // internal PD of the domain's QPs, without regions
 
 	// guarded by dev.mu
-	opens, nsrqs int
+	openCount, nsrqs int
 
 	mu   sync.Mutex // after QP locks
 	srqs map[uint32]*SRQ
 }
 
-// OpenXRCD opens the domain that belongs to a file, which all of the process that opens it with the same file share; nil
-// makes a new one.
+// OpenXRCD opens the XRC domain of a file (ibv_open_xrcd): all calls of the process with the same file return the same
+// domain. nil creates a new domain, which is not shared.
 func (d *Device) OpenXRCD(f *os.File) (*XRCD, error) {
 	const op = "open XRCD"
 	if d.attr.DeviceCapFlags&DeviceXRC == 0 {
 		return nil, Errorf(ErrNotSupported, op, "the device does not report XRC")
 	}
-	x := &XRCD{dev: d, opens: 1, srqs: make(map[uint32]*SRQ)}
+	x := &XRCD{dev: d, openCount: 1, srqs: make(map[uint32]*SRQ)}
 	if f != nil {
 		var err error
 		if x.file, err = f.Stat(); err != nil {
 			return nil, wrap(op, err)
 		}
 	}
-	x.home = &PD{dev: d, qps: make(map[*QP]struct{}), keys: make(map[uint32]*MR)}
+	x.pd = &PD{dev: d, qps: make(map[*QP]struct{}), keys: make(map[uint32]*MR)}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -41,7 +41,7 @@ func (d *Device) OpenXRCD(f *os.File) (*XRCD, error) {
 	}
 	for y := range d.xrcds {
 		if f != nil && y.file != nil && os.SameFile(y.file, x.file) {
-			y.opens++
+			y.openCount++
 			return y, nil
 		}
 	}
@@ -52,72 +52,72 @@ func (d *Device) OpenXRCD(f *os.File) (*XRCD, error) {
 	return x, nil
 }
 
-// Device is the device that the domain is of.
+// Device returns the domain's device.
 func (x *XRCD) Device() *Device { return x.dev }
 
-// Close undoes OpenXRCD. ErrBusy if it is the last that has it open, and a QP or an SRQ is left.
+// Close undoes one OpenXRCD (ibv_close_xrcd). The last Close fails with ErrBusy while the domain has QPs or SRQs.
 func (x *XRCD) Close() error {
 	const op = "close XRCD"
 	d := x.dev
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
-	case x.opens == 0:
+	case x.openCount == 0:
 		return Errorf(ErrDestroyed, op, "it is closed already")
-	case x.opens == 1 && x.home.nqps+x.nsrqs > 0:
-		return Errorf(ErrBusy, op, "%d QPs and %d SRQs are left", x.home.nqps, x.nsrqs)
+	case x.openCount == 1 && x.pd.nqps+x.nsrqs > 0:
+		return Errorf(ErrBusy, op, "%d QPs and %d SRQs are left", x.pd.nqps, x.nsrqs)
 	}
-	if x.opens--; x.opens == 0 {
+	if x.openCount--; x.openCount == 0 {
 		delete(d.xrcds, x)
-		x.home.dead = true
+		x.pd.dead = true
 	}
 	return nil
 }
 
-// CreateQP makes an XRC_RECV QP in state RESET. It has no queues, CQs and PD of its own.
+// CreateQP creates an XRC_RECV QP in state RESET. It has no queues, CQs or PD of its own.
 func (x *XRCD) CreateQP(attr *QPInitAttr) (*QP, error) {
 	const op = "create QP"
 	switch {
 	case attr == nil:
 		return nil, Errorf(ErrInvalid, op, "no attributes")
 	case attr.Type != XRCRecv || attr.Transport != RoCEv2:
-		return nil, Errorf(ErrInvalid, op, "Type is %v over %v: an XRC domain has XRC_RECV over %v", attr.Type, attr.Transport, RoCEv2)
+		return nil, Errorf(ErrInvalid, op, "Type is %v over %v: an XRC domain has XRC_RECV QPs over %v only", attr.Type, attr.Transport, RoCEv2)
 	case attr.SendCQ != nil || attr.RecvCQ != nil || attr.SRQ != nil || attr.Cap != QPCap{}:
 		return nil, Errorf(ErrInvalid, op, "an XRC_RECV QP has no CQs, no SRQ and no Cap of its own")
 	}
-	return x.home.createQP(op, attr, x)
+	return x.pd.createQP(op, attr, x)
 }
 
-// OpenQP finds an XRC_RECV QP of the domain by its number (ibv_open_qp). It goes when it was destroyed as often as it was
-// created and opened.
+// OpenQP returns the XRC_RECV QP of the domain that has the given number (ibv_open_qp). The QP is destroyed when
+// QP.Destroy was called once for CreateQP and once for each OpenQP.
 func (x *XRCD) OpenQP(num uint32) (*QP, error) {
-	x.home.qpsMu.Lock()
-	defer x.home.qpsMu.Unlock()
-	for qp := range x.home.qps {
-		if qp.open(num) {
+	x.pd.qpsMu.Lock()
+	defer x.pd.qpsMu.Unlock()
+	for qp := range x.pd.qps {
+		if qp.addHandle(num) {
 			return qp, nil
 		}
 	}
 	return nil, Errorf(ErrInvalid, "open QP", "the XRC domain has no QP %#x", num)
 }
 
-// open counts one more handle to the QP, if it has the number: one that is being made has none yet. It fails for a QP
-// that is being destroyed.
-func (qp *QP) open(num uint32) bool {
+// addHandle counts one more handle of the QP, if it has the number. It returns false for a QP that is being created, which
+// has no number yet, and for one that is being destroyed.
+func (qp *QP) addHandle(num uint32) bool {
 	qp.mu.Lock()
 	defer qp.mu.Unlock()
 	if qp.prov == nil || qp.num != num {
 		return false
 	}
-	for n := qp.opens.Load(); n > 0; n = qp.opens.Load() {
-		if qp.opens.CompareAndSwap(n, n+1) {
+	for n := qp.handleCount.Load(); n > 0; n = qp.handleCount.Load() {
+		if qp.handleCount.CompareAndSwap(n, n+1) {
 			return true
 		}
 	}
 	return false
 }
 
-// add gives an SRQ its number. d.mu is held.
+// add adds an SRQ to the domain and gives it a number. dev.mu is held.
 func (x *XRCD) add(s *SRQ) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -129,14 +129,14 @@ func (x *XRCD) add(s *SRQ) {
 	x.nsrqs++
 }
 
-// remove makes sure that no QP has anything of an SRQ any more.
+// remove removes an SRQ from the domain, and from the QPs that use it for their current message.
 func (x *XRCD) remove(s *SRQ) {
 	x.mu.Lock()
 	delete(x.srqs, s.num)
 	x.mu.Unlock()
-	x.home.qpsMu.Lock()
-	defer x.home.qpsMu.Unlock()
-	for qp := range x.home.qps {
+	x.pd.qpsMu.Lock()
+	defer x.pd.qpsMu.Unlock()
+	for qp := range x.pd.qps {
 		qp.mu.Lock()
 		if qp.srq == s {
 			qp.srq = nil
@@ -164,15 +164,15 @@ func (qp *QP) selectSRQ(num uint32) *PD {
 	return s.pd
 }
 
-// checkXRC checks what is special about the QPs that send to an XRC domain.
+// checkXRC checks the attributes of XRC_SEND QPs, and that other QPs have no XRC SRQ.
 func (pd *PD) checkXRC(op string, attr *QPInitAttr) error {
 	switch {
 	case attr.SRQ != nil && attr.SRQ.xrcd != nil:
-		return Errorf(ErrInvalid, op, "the SRQ is of an XRC domain, whose QPs find it by its number")
+		return Errorf(ErrInvalid, op, "SRQ is an XRC SRQ, which XRC_RECV QPs select by its number")
 	case attr.Type != XRCSend:
 	case pd.dev.attr.DeviceCapFlags&DeviceXRC == 0:
 		return Errorf(ErrNotSupported, op, "the device does not report XRC")
-	case attr.SRQ != nil || attr.RecvCQ != nil || attr.Cap.MaxRecvWR != 0 || attr.Cap.MaxRecvSGE != 0:
+	case attr.SRQ != nil || attr.RecvCQ != nil || attr.Cap.MaxRecvWR|attr.Cap.MaxRecvSGE != 0:
 		return Errorf(ErrInvalid, op, "an XRC_SEND QP has no RecvCQ, SRQ or receive queue")
 	}
 	return nil

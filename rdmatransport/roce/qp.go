@@ -31,7 +31,7 @@ func (e *Engine) CreateQP(h verbs.QPHandle, attr *verbs.QPInitAttr) (verbs.Provi
 	q.timer.Init(q.expired)
 	num, err := e.qps.Insert(q)
 	if err != nil {
-		return nil, 0, fmt.Errorf("create QP: %w: %w", verbs.ErrNoMemory, err)
+		return nil, 0, fmt.Errorf("%w: %w", verbs.ErrNoMemory, err)
 	}
 	q.num = num
 	return q, num, nil

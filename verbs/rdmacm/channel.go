@@ -14,7 +14,7 @@ import (
 type EventChannel struct {
 	devs []*verbs.Device
 
-	bell *wakeup.Bell
+	notifier *wakeup.Notifier
 
 	mu     sync.Mutex // taken after ID locks
 	events []*Event
@@ -37,7 +37,7 @@ func CreateEventChannel(devs ...*verbs.Device) (*EventChannel, error) {
 			return nil, verbs.Errorf(verbs.ErrNotSupported, op, "the provider of %s has no rdma_cm", d.Name())
 		}
 	}
-	return &EventChannel{devs: slices.Clone(devs), bell: wakeup.New()}, nil
+	return &EventChannel{devs: slices.Clone(devs), notifier: wakeup.New()}, nil
 }
 
 // provider is d's, which CreateEventChannel has checked.
@@ -50,7 +50,7 @@ func (c *EventChannel) Devices() []*verbs.Device { return slices.Clone(c.devs) }
 // ErrDestroyed.
 func (c *EventChannel) GetEvent(ctx context.Context) (*Event, error) {
 	const op = "get event"
-	e, err := wakeup.Wait(ctx, c.bell, c.take)
+	e, err := wakeup.Wait(ctx, c.notifier, c.take)
 	switch {
 	case err == wakeup.ErrClosed:
 		return nil, verbs.Errorf(verbs.ErrDestroyed, op, "the event channel is destroyed")
@@ -72,7 +72,7 @@ func (c *EventChannel) Destroy() error {
 		return verbs.Errorf(verbs.ErrBusy, op, "%d IDs use it", c.ids)
 	}
 	c.dead = true
-	c.bell.Close()
+	c.notifier.Close()
 	return nil
 }
 
@@ -95,7 +95,7 @@ func (c *EventChannel) add(events ...*Event) {
 	c.mu.Lock()
 	c.events = append(c.events, events...)
 	c.mu.Unlock()
-	c.bell.Ring()
+	c.notifier.Notify()
 }
 
 // take takes the oldest event.

@@ -260,7 +260,7 @@ func (r *Regions) Invalidate(qp verbs.QPHandle, rkey uint32) Denial {
 		return UnknownKey
 	case mr.PD() != qp.PD():
 		return OtherPD
-	case mr.Held():
+	case mr.HasWindows():
 		return NoRight
 	}
 	r.rkeys.Delete(rkey)

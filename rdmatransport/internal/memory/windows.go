@@ -53,7 +53,7 @@ func (r *Regions) window(rkey uint32) *window { return r.windows.Get(rkey &^ win
 
 func (w *window) unbind() {
 	if b := w.bound.Swap(nil); b != nil {
-		b.mr.Unhold()
+		b.mr.RemoveWindow()
 	}
 }
 
@@ -79,11 +79,11 @@ func (r *Regions) Bind(qp verbs.QPHandle, b *verbs.MWBind) verbs.WCStatus {
 	if b.Access&(verbs.AccessRemoteWrite|verbs.AccessRemoteAtomic) != 0 {
 		need |= verbs.AccessLocalWrite
 	}
-	if !mr.Hold() {
+	if !mr.AddWindow() {
 		return verbs.WCMWBindErr
 	}
 	if _, ok := mr.Bytes(b.Addr, b.Length); !ok || mr.PD() != qp.PD() || mr.Access()&need != need {
-		mr.Unhold()
+		mr.RemoveWindow()
 		return verbs.WCMWBindErr
 	}
 	next := &binding{rkey: b.RKey, mr: mr, addr: b.Addr, length: b.Length, access: b.Access}
@@ -91,7 +91,7 @@ func (r *Regions) Bind(qp verbs.QPHandle, b *verbs.MWBind) verbs.WCStatus {
 		next.qp = qp
 	}
 	if old := w.bound.Swap(next); old != nil {
-		old.mr.Unhold()
+		old.mr.RemoveWindow()
 	}
 	w.last = uint8(b.RKey)
 	return verbs.WCSuccess

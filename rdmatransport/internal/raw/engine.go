@@ -54,7 +54,7 @@ func (e *Engine) CreateQP(h verbs.QPHandle) (verbs.ProviderQP, uint32, error) {
 	q := &qp{e: e, h: h}
 	num, err := e.qps.Insert(q)
 	if err != nil {
-		return nil, 0, fmt.Errorf("create QP: %w: %w", verbs.ErrNoMemory, err)
+		return nil, 0, fmt.Errorf("%w: %w", verbs.ErrNoMemory, err)
 	}
 	q.num = num
 	return q, num, nil

@@ -10,21 +10,21 @@ import (
 	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 )
 
-// TestOneTokenForTwo: two goroutines find the queue empty, and before either sleeps two things are put in. The first Ring
-// leaves a token and the second finds it there, so that whoever gets it has to wake the other.
+// TestOneTokenForTwo: two goroutines find the queue empty, and before either sleeps two elements are added. The first Notify
+// leaves a token, which stands for the second element too, so that the goroutine that gets it must wake the other.
 func TestOneTokenForTwo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := wakeup.New()
+		n := wakeup.New()
 		var mu sync.Mutex
 		var queue []int
-		var looked sync.WaitGroup // the goroutines have found nothing
+		var looked sync.WaitGroup // until both goroutines have found the queue empty
 		looked.Add(2)
 		filled := make(chan struct{})
 		var got sync.WaitGroup
 		for range 2 {
 			got.Go(func() {
 				first := true
-				_, err := wakeup.Wait(t.Context(), b, func() (v int, ok, more bool) {
+				_, err := wakeup.Wait(t.Context(), n, func() (v int, ok, more bool) {
 					if first {
 						first = false
 						looked.Done()
@@ -47,10 +47,10 @@ func TestOneTokenForTwo(t *testing.T) {
 		looked.Wait()
 		for i := range 2 {
 			queue = append(queue, i)
-			b.Ring()
+			n.Notify()
 		}
 		close(filled)
-		got.Wait() // a goroutine that nobody wakes is a deadlock, which ends the test
+		got.Wait() // if a goroutine is not woken, synctest reports a deadlock
 	})
 }
 
@@ -58,16 +58,16 @@ func TestEndOfWait(t *testing.T) {
 	none := func() (v int, ok, more bool) { return 0, false, false }
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	b := wakeup.New()
-	if _, err := wakeup.Wait(ctx, b, none); !errors.Is(err, context.Canceled) {
+	n := wakeup.New()
+	if _, err := wakeup.Wait(ctx, n, none); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v after the context's end", err)
 	}
-	b.Close()
-	if _, err := wakeup.Wait(t.Context(), b, none); err != wakeup.ErrClosed {
+	n.Close()
+	if _, err := wakeup.Wait(t.Context(), n, none); err != wakeup.ErrClosed {
 		t.Errorf("error %v after Close", err)
 	}
-	v, err := wakeup.Wait(ctx, b, func() (int, bool, bool) { return 7, true, false })
+	v, err := wakeup.Wait(ctx, n, func() (int, bool, bool) { return 7, true, false })
 	if v != 7 || err != nil {
-		t.Errorf("%d, %v: what is in the queue comes first", v, err)
+		t.Errorf("%d, %v: Wait must take what is in the queue before it looks at ctx", v, err)
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// cNames is every function, structure and enumeration of rdma-core 44's verbs.h, rdma_cma.h and rdma_verbs.h, and what
-// is newer: FLUSH.
+// cNames is every function, structure and enumeration of rdma-core 44's verbs.h, rdma_cma.h and rdma_verbs.h, and the
+// newer FLUSH.
 var cNames = strings.Fields(`
 	ibv_ack_async_event ibv_ack_cq_events ibv_advise_mr ibv_ah ibv_ah_attr ibv_alloc_dm ibv_alloc_dm_attr
 	ibv_alloc_mw ibv_alloc_null_mr ibv_alloc_parent_domain ibv_alloc_pd ibv_alloc_td ibv_async_event
@@ -86,7 +86,7 @@ var cNames = strings.Fields(`
 	rdma_cm_join_mc_attr_mask rdma_cm_mc_join_flags rdma_port_space
 `)
 
-// goNames is every exported name of a package, as Name, Type.Method or Type.Field.
+// goNames returns every exported name of a package, as Name, Type.Method or Type.Field.
 func goNames(t *testing.T, dir, prefix string) map[string]bool {
 	t.Helper()
 	names := map[string]bool{}
@@ -136,13 +136,13 @@ func goNames(t *testing.T, dir, prefix string) map[string]bool {
 	return names
 }
 
-// tableRow is C names and what stands for them.
+// tableRow has C names and what stands for them.
 type tableRow struct{ c, g string }
 
-// docTable reads the rows of doc.go. A line that goes on has its columns where they were.
-func docTable(t *testing.T) (rows []tableRow) {
+// tableOfC returns the rows of cnames.go. A row may go on in lines with the same columns.
+func tableOfC(t *testing.T) (rows []tableRow) {
 	t.Helper()
-	text, err := os.ReadFile("doc.go")
+	text, err := os.ReadFile("cnames.go")
 	check(t, err)
 	const column = 52
 	for line := range strings.Lines(string(text)) {
@@ -154,9 +154,9 @@ func docTable(t *testing.T) (rows []tableRow) {
 		if len(line) > column {
 			c, g = strings.TrimSpace(line[:column]), strings.TrimSpace(line[column:])
 		}
-		goesOn := len(rows) > 0 && (c == "" || strings.HasSuffix(rows[len(rows)-1].c, ","))
+		continued := len(rows) > 0 && (c == "" || strings.HasSuffix(rows[len(rows)-1].c, ","))
 		switch {
-		case goesOn:
+		case continued:
 			last := &rows[len(rows)-1]
 			last.c = strings.TrimSpace(last.c + " " + c)
 			last.g = strings.TrimSpace(last.g + " " + g)
@@ -167,15 +167,15 @@ func docTable(t *testing.T) (rows []tableRow) {
 	return rows
 }
 
-// TestDocTable: every C name has its row, every Go name in a row exists, and what is not there has a reason.
-func TestDocTable(t *testing.T) {
+// TestNamesOfC: every C name has its row, every Go name in a row exists, and a row without one has a reason.
+func TestNamesOfC(t *testing.T) {
 	exist := goNames(t, ".", "")
 	for n := range goNames(t, "rdmacm", "rdmacm.") {
 		exist[n] = true
 	}
 	named := regexp.MustCompile(`^(rdmacm\.)?[A-Z][A-Za-z0-9]*(\.[A-Z][A-Za-z0-9]*)?$`)
 	seen := map[string]bool{}
-	for _, row := range docTable(t) {
+	for _, row := range tableOfC(t) {
 		for _, c := range strings.Split(row.c, ",") {
 			if c = strings.TrimSpace(c); seen[c] {
 				t.Errorf("%s has two rows", c)
@@ -184,7 +184,7 @@ func TestDocTable(t *testing.T) {
 		}
 		if reason, none := strings.CutPrefix(row.g, "none:"); none {
 			if len(strings.Fields(reason)) < 3 {
-				t.Errorf("%s: %q is no reason", row.c, reason)
+				t.Errorf("%s: %q is not a reason", row.c, reason)
 			}
 			continue
 		}

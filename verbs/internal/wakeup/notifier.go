@@ -1,0 +1,53 @@
+// Package wakeup lets goroutines wait for a queue of events. Completion channels, devices and rdma_cm use it.
+package wakeup
+
+import (
+	"context"
+	"errors"
+)
+
+// Notifier wakes goroutines that wait for a queue, one for each element that is added. The caller owns the queue and its
+// lock.
+type Notifier struct {
+	token chan struct{} // holds a token if the queue may have an element that no goroutine is taking
+	done  chan struct{} // closed by Close
+}
+
+// New returns a new Notifier.
+func New() *Notifier { return &Notifier{token: make(chan struct{}, 1), done: make(chan struct{})} }
+
+// Notify is called after an element was added to the queue. It does not block, and may be called with locks held.
+func (n *Notifier) Notify() {
+	select {
+	case n.token <- struct{}{}:
+	default: // one token stands for any number of elements
+	}
+}
+
+// Close makes Wait fail when the queue is empty. It must be called only once.
+func (n *Notifier) Close() { close(n.done) }
+
+// ErrClosed is the error of Wait after Close.
+var ErrClosed = errors.New("closed")
+
+// Wait calls take, first at once and then after each Notify, until take returns an element with ok set, which Wait returns.
+// take also reports whether the queue has more elements, for which Wait wakes another goroutine. The error is ErrClosed or
+// that of ctx.
+func Wait[T any](ctx context.Context, n *Notifier, take func() (v T, ok, more bool)) (T, error) {
+	for {
+		v, ok, more := take()
+		if more {
+			n.Notify() // the token may have stood for several elements
+		}
+		if ok {
+			return v, nil
+		}
+		select {
+		case <-n.token:
+		case <-n.done:
+			return v, ErrClosed
+		case <-ctx.Done():
+			return v, ctx.Err()
+		}
+	}
+}
