@@ -171,7 +171,7 @@ func (qp *QP) checkSend(wr *SendWR) (length uint64, err error) {
 	case int(op) >= len(wrOpcodes):
 		return 0, Errorf(ErrInvalid, qp.op(what), "%v", op)
 	case !qp.ops.has(op):
-		return 0, Errorf(ErrNotSupported, qp.op(what), "Opcode %v is not supported by %v QPs of this device", op, qp.init.Type)
+		return 0, Errorf(ErrNotSupported, qp.op(what), "Opcode %v is not for %v QPs of this device", op, qp.init.Type)
 	case wr.Flags&^sendFlagsKnown != 0:
 		return 0, Errorf(ErrInvalid, qp.op(what), "Flags %v has unknown bits", wr.Flags)
 	case len(wr.SGList) > int(limits.MaxSendSGE):

@@ -15,9 +15,9 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// Bind gives the ID a local address and port (rdma_bind_addr). An address that is unspecified or not valid stands for
-// all addresses of all devices of the channel; port 0 draws one. EADDRNOTAVAIL if no device has the address,
-// EADDRINUSE if the port is taken.
+// Bind binds the ID to a local address and port (rdma_bind_addr). An address that is unspecified or not valid stands for
+// all addresses of all devices of the channel; port 0 for an ephemeral port. Bind fails with EADDRNOTAVAIL if no device
+// has the address, with EADDRINUSE if the port is in use.
 func (id *ID) Bind(addr netip.AddrPort) error {
 	const op = "bind"
 	if err := id.lock(op, idle); err != nil {
@@ -28,16 +28,16 @@ func (id *ID) Bind(addr netip.AddrPort) error {
 }
 
 func (id *ID) bind(op string, addr netip.AddrPort) error {
-	a := plain(addr.Addr())
+	a := canonical(addr.Addr())
 	b := &binding{devs: id.ch.devs, space: id.space, reuse: id.opts.reuse, afOnly: id.opts.afOnly}
-	var at place
+	var at location
 	switch {
 	case !a.IsValid():
 		a = netip.IPv6Unspecified()
 	case !a.IsUnspecified():
 		var ok bool
 		if at, ok = findAddr(id.ch.devs, a); !ok {
-			return verbs.Errorf(syscall.EADDRNOTAVAIL, op, "%v is not an address of the devices of the channel", a)
+			return verbs.Errorf(syscall.EADDRNOTAVAIL, op, "no device of the channel has address %v", a)
 		}
 		b.devs = []*verbs.Device{at.dev}
 	}
@@ -46,7 +46,7 @@ func (id *ID) bind(op string, addr netip.AddrPort) error {
 		return err
 	}
 	if at.dev != nil {
-		if err := id.enter(op, at.dev); err != nil {
+		if err := id.watch(op, at.dev); err != nil {
 			ports.release(b)
 			return err
 		}
@@ -59,16 +59,16 @@ func (id *ID) bind(op string, addr netip.AddrPort) error {
 }
 
 // plain is an address as GIDs have it.
-func plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
+func canonical(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
-// place is where an address is.
-type place struct {
+// location is the device and port that have an address, and its GID index.
+type location struct {
 	dev   *verbs.Device
 	port  uint8
 	index int
 }
 
-func findAddr(devs []*verbs.Device, a netip.Addr) (place, bool) {
+func findAddr(devs []*verbs.Device, a netip.Addr) (location, bool) {
 	gid := verbs.GIDFromAddr(a)
 	for _, d := range devs {
 		for port := uint8(1); port <= d.QueryDevice().PhysPortCnt; port++ {
@@ -77,20 +77,20 @@ func findAddr(devs []*verbs.Device, a netip.Addr) (place, bool) {
 				continue
 			}
 			if i := slices.IndexFunc(table, func(g verbs.GIDEntry) bool { return g.GID == gid }); i >= 0 {
-				return place{d, port, table[i].Index}, true
+				return location{d, port, table[i].Index}, true
 			}
 		}
 	}
-	return place{}, false
+	return location{}, false
 }
 
-// ResolveAddr looks for a way to dst, from src if that is valid, and waits for the neighbour on it (rdma_resolve_addr).
-// It binds the ID if it is not yet bound, and chooses the device. AddrResolved follows, or AddrError: ETIMEDOUT after
-// timeout, if that is not 0. No way at all is an error at once.
+// ResolveAddr looks for a route to dst, from src if that is valid, and resolves the neighbour's MAC address
+// (rdma_resolve_addr). It chooses the device, and binds the ID if it is not yet bound. If no device has a route, it returns
+// an error. Otherwise AddrResolved follows, or AddrError, with ETIMEDOUT after timeout if that is not 0.
 func (id *ID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error {
 	const op = "resolve address"
 	if !dst.IsValid() || dst.Addr().IsUnspecified() {
-		return verbs.Errorf(verbs.ErrInvalid, op, "destination %v is no address", dst)
+		return verbs.Errorf(verbs.ErrInvalid, op, "destination %v is not the address of a host", dst)
 	}
 	f, err := id.beginResolve(op, src)
 	if err != nil {
@@ -105,8 +105,8 @@ func (id *ID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error 
 	return nil
 }
 
-// ResolveHost is ResolveAddr for "host:port", where either may be a name. Of the host's addresses it takes the first
-// that answers.
+// ResolveHost is ResolveAddr for "host:port", where either may be a name. It uses the first of the host's addresses to
+// which there is a route and whose neighbour answers.
 func (id *ID) ResolveHost(src netip.AddrPort, host string, timeout time.Duration) error {
 	const op = "resolve address"
 	f, err := id.beginResolve(op, src)
@@ -134,8 +134,8 @@ func (id *ID) ResolveHost(src netip.AddrPort, host string, timeout time.Duration
 	return nil
 }
 
-// LookupHost is the addresses that "host:port" stands for, where either may be a name (rdma_getaddrinfo). An empty
-// host is an address that is not valid, as Bind takes it.
+// LookupHost returns the addresses of "host:port", where either may be a name (rdma_getaddrinfo). For an empty host, the
+// address is not valid, which Bind accepts for all addresses.
 func LookupHost(ctx context.Context, hostport string) ([]netip.AddrPort, error) {
 	const op = "look up address"
 	host, service, err := net.SplitHostPort(hostport)
@@ -167,44 +167,44 @@ func LookupHost(ctx context.Context, hostport string) ([]netip.AddrPort, error) 
 	return out, nil
 }
 
-// beginResolve locks the ID and binds it to src if that is given.
-func (id *ID) beginResolve(op string, src netip.AddrPort) (pathFinder, error) {
-	fit := []state{idle, bound}
+// beginResolve locks the ID, and binds it to src if that is valid. On an error the ID is unlocked.
+func (id *ID) beginResolve(op string, src netip.AddrPort) (routeResolver, error) {
+	allowed := []state{idle, bound}
 	if src.IsValid() {
-		fit = fit[:1]
+		allowed = allowed[:1]
 	}
-	if err := id.lock(op, fit...); err != nil {
-		return pathFinder{}, err
+	if err := id.lock(op, allowed...); err != nil {
+		return routeResolver{}, err
 	}
 	if src.IsValid() {
 		if err := id.bind(op, src); err != nil {
 			id.mu.Unlock()
-			return pathFinder{}, err
+			return routeResolver{}, err
 		}
 	}
-	f := pathFinder{devs: id.ch.devs, transports: id.opts.transports}
+	f := routeResolver{devs: id.ch.devs, transports: id.opts.transports}
 	if id.dev != nil {
 		f.devs, f.src = []*verbs.Device{id.dev}, id.local.Addr()
 	}
 	return f, nil
 }
 
-// pathFinder looks for a way to a peer.
-type pathFinder struct {
+// routeResolver looks for a route to a peer.
+type routeResolver struct {
 	devs       []*verbs.Device
 	transports []verbs.Transport
 	src        netip.Addr
 }
 
-// target is a peer and the way to it.
+// target is a peer and the route to it.
 type target struct {
 	dev   *verbs.Device
 	route Route
 	port  uint16
 }
 
-// find takes the first transport, and of its devices the first, that has a way.
-func (f *pathFinder) find(op string, dst netip.AddrPort) (target, error) {
+// find returns the route over the first transport, and with it the first device, that has one.
+func (f *routeResolver) find(op string, dst netip.AddrPort) (target, error) {
 	var errs []error
 	for _, transport := range f.transports {
 		for _, d := range f.devs {
@@ -215,14 +215,15 @@ func (f *pathFinder) find(op string, dst netip.AddrPort) (target, error) {
 			errs = append(errs, err)
 		}
 	}
-	return target{}, &verbs.Error{Op: op, Detail: fmt.Sprintf("%v: %v", dst, errs[0]), Err: errors.Join(errs...)}
+	return target{}, &verbs.Error{Op: op, Detail: errs[0].Error(), Err: errors.Join(errs...)}
 }
 
-func (*pathFinder) wait(ctx context.Context, t target) error {
+// wait waits until the neighbour on the route to a target answers.
+func (*routeResolver) wait(ctx context.Context, t target) error {
 	return provider(t.dev).Resolve(ctx, t.route)
 }
 
-// resolve runs find and reports what came of it. The ID is locked; resolve unlocks it.
+// resolve calls find on a goroutine, which reports the outcome as an event. The ID is locked; resolve unlocks it.
 func (id *ID) resolve(timeout time.Duration, find func(context.Context) (target, error)) {
 	if timeout <= 0 {
 		timeout = math.MaxInt64
@@ -235,12 +236,13 @@ func (id *ID) resolve(timeout time.Duration, find func(context.Context) (target,
 		defer cancel()
 		t, err := find(ctx)
 		if ctx.Err() != nil && err != nil {
-			err = ctx.Err() // whatever the provider made of it
+			err = ctx.Err() // rather than the provider's error, which may hide the reason
 		}
 		id.resolved(before, t, err)
 	}()
 }
 
+// resolved handles the outcome of resolve. before is the state to return to after an error.
 func (id *ID) resolved(before state, t target, err error) {
 	id.mu.Lock()
 	defer id.mu.Unlock()
@@ -250,7 +252,7 @@ func (id *ID) resolved(before state, t target, err error) {
 	id.cancel = nil
 	src := netip.AddrPortFrom(t.route.Src, 0)
 	if err == nil {
-		err = id.enter("resolve address", t.dev)
+		err = id.watch("resolve address", t.dev)
 	}
 	if err == nil && id.bound == nil {
 		b := &binding{devs: []*verbs.Device{t.dev}, space: id.space, addr: src, reuse: id.opts.reuse}
@@ -270,8 +272,8 @@ func (id *ID) resolved(before state, t target, err error) {
 	id.ch.add(&Event{Type: AddrResolved, ID: id})
 }
 
-// ResolveRoute settles the way to the peer (rdma_resolve_route). RouteResolved follows, or RouteError. On Ethernet
-// there is nothing to ask, so both are there at once.
+// ResolveRoute resolves the route to the peer (rdma_resolve_route). RouteResolved follows, or RouteError. On Ethernet no
+// messages are needed, so that the event is in the channel when ResolveRoute returns.
 func (id *ID) ResolveRoute() error {
 	if err := id.lock("resolve route", addrResolved); err != nil {
 		return err

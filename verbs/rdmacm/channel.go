@@ -9,7 +9,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 )
 
-// EventChannel carries the events of any number of IDs on some devices (rdma_event_channel). Events of one ID come in
+// EventChannel carries the events of any number of IDs on given devices (rdma_event_channel). The events of one ID are in
 // the order in which they happened.
 type EventChannel struct {
 	devs []*verbs.Device
@@ -22,8 +22,8 @@ type EventChannel struct {
 	dead   bool
 }
 
-// CreateEventChannel makes a channel. Its IDs live on the given devices, in whose order a way to a peer is looked for.
-// ErrNotSupported if the provider of one has no rdma_cm.
+// CreateEventChannel creates an event channel (rdma_create_event_channel). Its IDs use the given devices, and look for a
+// route to a peer in their order. It fails with ErrNotSupported if the provider of a device does not implement Provider.
 func CreateEventChannel(devs ...*verbs.Device) (*EventChannel, error) {
 	const op = "create event channel"
 	if len(devs) == 0 {
@@ -34,20 +34,20 @@ func CreateEventChannel(devs ...*verbs.Device) (*EventChannel, error) {
 			return nil, verbs.Errorf(verbs.ErrInvalid, op, "a device is nil")
 		}
 		if _, ok := d.Provider().(Provider); !ok {
-			return nil, verbs.Errorf(verbs.ErrNotSupported, op, "the provider of %s has no rdma_cm", d.Name())
+			return nil, verbs.Errorf(verbs.ErrNotSupported, op, "the provider of %s does not support rdma_cm", d.Name())
 		}
 	}
 	return &EventChannel{devs: slices.Clone(devs), notifier: wakeup.New()}, nil
 }
 
-// provider is d's, which CreateEventChannel has checked.
+// provider returns the provider of d, whose type CreateEventChannel has checked.
 func provider(d *verbs.Device) Provider { return d.Provider().(Provider) }
 
-// Devices are those of the channel (rdma_get_devices).
+// Devices returns the channel's devices (rdma_get_devices).
 func (c *EventChannel) Devices() []*verbs.Device { return slices.Clone(c.devs) }
 
-// GetEvent waits for the next event, to be given back with Ack (rdma_get_cm_event). The error is the context's, or
-// ErrDestroyed.
+// GetEvent waits for the next event and returns it (rdma_get_cm_event). Each event must be acknowledged with Event.Ack. The
+// error is the context's, or ErrDestroyed.
 func (c *EventChannel) GetEvent(ctx context.Context) (*Event, error) {
 	const op = "get event"
 	e, err := wakeup.Wait(ctx, c.notifier, c.take)
@@ -55,12 +55,13 @@ func (c *EventChannel) GetEvent(ctx context.Context) (*Event, error) {
 	case err == wakeup.ErrClosed:
 		return nil, verbs.Errorf(verbs.ErrDestroyed, op, "the event channel is destroyed")
 	case err != nil:
-		return nil, &verbs.Error{Op: op, Detail: err.Error(), Err: err}
+		return nil, &verbs.Error{Op: op, Err: err}
 	}
 	return e, nil
 }
 
-// Destroy ends the channel. ErrBusy while it has IDs. Calls of GetEvent return.
+// Destroy destroys the channel (rdma_destroy_event_channel); calls of GetEvent return. It fails with ErrBusy while the
+// channel has IDs.
 func (c *EventChannel) Destroy() error {
 	const op = "destroy event channel"
 	c.mu.Lock()
@@ -76,8 +77,8 @@ func (c *EventChannel) Destroy() error {
 	return nil
 }
 
-// attach counts a new ID.
-func (c *EventChannel) attach(op string) error {
+// addID counts a new ID.
+func (c *EventChannel) addID(op string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.dead {
@@ -87,7 +88,7 @@ func (c *EventChannel) attach(op string) error {
 	return nil
 }
 
-// add appends events.
+// add appends events to the queue.
 func (c *EventChannel) add(events ...*Event) {
 	if len(events) == 0 {
 		return
@@ -98,7 +99,7 @@ func (c *EventChannel) add(events ...*Event) {
 	c.notifier.Notify()
 }
 
-// take takes the oldest event.
+// take removes the oldest event from the queue and returns it.
 func (c *EventChannel) take() (e *Event, ok, more bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -107,18 +108,18 @@ func (c *EventChannel) take() (e *Event, ok, more bool) {
 	}
 	e, c.events[0] = c.events[0], nil
 	c.events = c.events[1:]
-	e.owner().taken.add()
+	e.owner().unacked.add()
 	if e.Type == ConnectRequest {
-		e.ID.seen.Store(true)
+		e.ID.delivered.Store(true)
 	}
 	if e.Type == AddrChange {
-		e.ID.changing.Store(false)
+		e.ID.addrChangeQueued.Store(false)
 	}
 	return e, true, len(c.events) > 0
 }
 
-// withdraw takes an ID's events out and returns them, and stops counting the ID.
-func (c *EventChannel) withdraw(id *ID) (out []*Event) {
+// removeID undoes addID. It removes the ID's events from the queue and returns them.
+func (c *EventChannel) removeID(id *ID) (out []*Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ids--
@@ -134,8 +135,9 @@ func (c *EventChannel) withdraw(id *ID) (out []*Event) {
 	return out
 }
 
-// retract takes the ConnectRequest that id was made for, to be acknowledged; nil if it is not in the channel.
-func (c *EventChannel) retract(id *ID) *Event {
+// takeRequest removes the ConnectRequest for which id was created, and returns it to be acknowledged; nil if it is not in
+// the queue.
+func (c *EventChannel) takeRequest(id *ID) *Event {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	at := slices.IndexFunc(c.events, func(e *Event) bool { return e.Type == ConnectRequest && e.ID == id })
@@ -144,46 +146,47 @@ func (c *EventChannel) retract(id *ID) *Event {
 	}
 	e := c.events[at]
 	c.events = slices.Delete(c.events, at, at+1)
-	e.owner().taken.add()
+	e.owner().unacked.add()
 	return e
 }
 
-// tally counts an ID's events that are taken and not acknowledged. Its lock is taken last.
-type tally struct {
+// unackedCount counts the events of an ID that GetEvent has returned and that are not acknowledged. No other lock is taken
+// while its lock is held.
+type unackedCount struct {
 	mu   sync.Mutex
 	n    int
-	idle chan struct{} // closed when n is 0 again; nil if nobody waits
+	zero chan struct{} // closed when n becomes 0; nil if no goroutine waits
 }
 
-func (t *tally) add() {
+func (t *unackedCount) add() {
 	t.mu.Lock()
 	t.n++
 	t.mu.Unlock()
 }
 
-func (t *tally) done() {
+func (t *unackedCount) done() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.n--; t.n == 0 && t.idle != nil {
-		close(t.idle)
-		t.idle = nil
+	if t.n--; t.n == 0 && t.zero != nil {
+		close(t.zero)
+		t.zero = nil
 	}
 }
 
-// wait waits for n to be 0.
-func (t *tally) wait(ctx context.Context) error {
+// wait waits until n is 0.
+func (t *unackedCount) wait(ctx context.Context) error {
 	t.mu.Lock()
 	if t.n == 0 {
 		t.mu.Unlock()
 		return nil
 	}
-	if t.idle == nil {
-		t.idle = make(chan struct{})
+	if t.zero == nil {
+		t.zero = make(chan struct{})
 	}
-	idle := t.idle
+	zero := t.zero
 	t.mu.Unlock()
 	select {
-	case <-idle:
+	case <-zero:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()

@@ -274,7 +274,7 @@ func bind2(e *end, addr string) (*rdmacm.ID, error) {
 
 func TestEphemeralPortsRunOut(t *testing.T) {
 	if testing.Short() {
-		t.Skip("draws every port there is")
+		t.Skip("binds every ephemeral port")
 	}
 	bubble(t, func(t *testing.T, a, b *end) {
 		const n = 60999 - 32768 + 1

@@ -10,37 +10,40 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// Config says how Dial, Listen and Request.Accept make a connection. The zero Config is a good one, and so is nil.
+// Config has the options of connections that Dial, Listen and Request.Accept make. The zero value and nil have useful
+// defaults.
 type Config struct {
 	// Transport is the wire protocol.
 	Transport verbs.Transport
-	// Transports are those of a listener that serves several; it takes the place of Transport.
+	// Transports are the wire protocols of a listener that serves several. If set, Transport is ignored.
 	Transports []verbs.Transport
-	// LocalAddr is where Dial connects from; not valid, the way to the peer decides.
+	// LocalAddr is the local address of Dial. If it is not valid, the route to the peer determines it.
 	LocalAddr netip.AddrPort
-	// TOS is the type of service of packets.
+	// TOS is the IP type of service of packets.
 	TOS uint8
 
-	// PD is what the QP is made in; nil is the device's default PD, which Conn.PD tells.
+	// PD is the QP's protection domain. If nil, it is the device's default PD, which Conn.PD returns.
 	PD *verbs.PD
-	// SendCQ and RecvCQ may be the same; nil is a new one with a completion channel, which goes with the Conn.
+	// SendCQ and RecvCQ may be the same. If one is nil, a CQ with a completion channel is created, and destroyed with the
+	// Conn.
 	SendCQ, RecvCQ *verbs.CQ
-	// SRQ gives the QP its receive requests; it is of PD.
+	// SRQ is the source of the QP's receive requests, or nil. It belongs to PD.
 	SRQ *verbs.SRQ
-	// Cap is the size of the queues; zero is 128 work requests each way, of 4 SGEs and 64 bytes inline.
+	// Cap has the sizes of the QP's queues. The zero value stands for 128 work requests in each queue, with 4 SGEs, and
+	// 64 bytes of inline data.
 	Cap verbs.QPCap
-	// SQSigAll makes every send work request signalled.
+	// SQSigAll makes every send work request signaled.
 	SQSigAll bool
 
-	// PrivateData goes to the peer with the connection request or its answer: see ConnParam.
+	// PrivateData is sent to the peer in the connection request or reply: see ConnParam.
 	PrivateData []byte
-	// Param is what else goes with it; nil is Defaults.
+	// Param has the other parameters of the request or reply; nil stands for Defaults.
 	Param *ConnParam
-	// Prepare is called when the QP is made and the peer cannot send yet: the place to post receives. Its error gives
-	// the connection up.
+	// Prepare, if not nil, is called when the QP has been created and the peer cannot send yet. It can post receive
+	// requests. Its error ends the connection.
 	Prepare func(*Conn) error
 
-	// Backlog is how many connections a listener keeps that nobody has accepted; 0 is 1024.
+	// Backlog is the number of connections that wait in a listener to be accepted; 0 stands for 1024.
 	Backlog int
 }
 
@@ -72,7 +75,7 @@ type Conn struct {
 	err   error // of Close
 }
 
-// newConn makes the QP of an ID, and prepares it.
+// newConn creates the QP of an ID and calls cfg.Prepare.
 func newConn(id *SyncID, cfg *Config) (*Conn, error) {
 	size := cfg.Cap
 	if size == (verbs.QPCap{}) {
@@ -83,7 +86,7 @@ func newConn(id *SyncID, cfg *Config) (*Conn, error) {
 	}); err != nil {
 		return nil, err
 	}
-	if err := id.set("answer", func() { id.answers = true }); err != nil {
+	if err := id.setOption("create QP", func() { id.autoDisconnect = true }); err != nil {
 		return nil, err
 	}
 	c := &Conn{id: id, qp: id.QP()}
@@ -96,11 +99,11 @@ func newConn(id *SyncID, cfg *Config) (*Conn, error) {
 	return c, nil
 }
 
-// resolveTimeout is how long Dial looks for a neighbour: a few questions, a second apart.
+// resolveTimeout is how long Dial waits for a neighbour: time for a few ARP requests, one second apart.
 const resolveTimeout = 5 * time.Second
 
-// Dial connects to "host:port", where either may be a name. Of the host's addresses it takes the first that works. An
-// error wraps an *EventError if the network or the peer said no.
+// Dial connects to "host:port", where either may be a name. It tries the host's addresses in turn. The error wraps an
+// *EventError if the network or the peer refused the connection.
 func Dial(ctx context.Context, dev *verbs.Device, addr string, cfg *Config) (*Conn, error) {
 	if cfg == nil {
 		cfg = &Config{}
@@ -152,47 +155,47 @@ func dial(ctx context.Context, dev *verbs.Device, to netip.AddrPort, cfg *Config
 	return c, nil
 }
 
-// QP is the connected QP, in RTS; in ERR when the connection is over. Close destroys it.
+// QP returns the connected QP, which is in RTS, or in ERR after the end of the connection. Close destroys it.
 func (c *Conn) QP() *verbs.QP { return c.qp }
 
-// PD is the QP's protection domain. The default one, and memory regions in it, outlive the Conn.
+// PD returns the QP's protection domain. The default PD, and memory regions in it, outlive the Conn.
 func (c *Conn) PD() *verbs.PD { return c.qp.PD() }
 
-// SendCQ is where send work requests complete.
+// SendCQ returns the CQ of send work requests.
 func (c *Conn) SendCQ() *verbs.CQ { return c.qp.SendCQ() }
 
-// RecvCQ is where receive work requests complete.
+// RecvCQ returns the CQ of receive work requests.
 func (c *Conn) RecvCQ() *verbs.CQ { return c.qp.RecvCQ() }
 
-// Peer is what the peer sent with its request or answer: private data, and depths as seen from here.
+// Peer returns the parameters of the peer's request or reply: its private data, and the depths from this side's view.
 func (c *Conn) Peer() ConnParam { return c.peer }
 
-// ID is the connection's ID.
+// ID returns the connection's ID.
 func (c *Conn) ID() *ID { return c.id.ID }
 
-// Transport is the wire protocol.
+// Transport returns the wire protocol.
 func (c *Conn) Transport() verbs.Transport { return c.id.Transport() }
 
-// LocalAddr is the local address and port.
+// LocalAddr returns the local address and port.
 func (c *Conn) LocalAddr() netip.AddrPort { return c.id.LocalAddr() }
 
-// PeerAddr is the peer's address and port.
+// PeerAddr returns the peer's address and port.
 func (c *Conn) PeerAddr() netip.AddrPort { return c.id.PeerAddr() }
 
-// Done is closed when the connection is over, by either side.
+// Done returns a channel that is closed when either side has ended the connection.
 func (c *Conn) Done() <-chan struct{} { return c.id.Ended() }
 
-// closeTimeout is how long Close waits for the peer to answer. One that does not is told again by the provider, or
-// finds out by itself.
+// closeTimeout is how long Close waits for the peer to confirm the disconnection. After that the provider goes on without
+// it.
 const closeTimeout = 2 * time.Second
 
-// Close disconnects, which flushes what is posted, waits a little for the peer, and destroys what Dial or Accept made.
-// Events of CQs that were made too must be acknowledged. Any number of calls give the same error.
+// Close disconnects, which flushes what is posted, waits up to 2 seconds for the peer, and destroys what Dial or Accept has
+// created. Before, events of CQs that they created must be acknowledged. Every call returns the error of the first.
 func (c *Conn) Close() error {
 	c.close.Do(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 		defer cancel()
-		_ = c.id.Disconnect(ctx) // it fails if the connection is over, or the peer does not answer
+		_ = c.id.Disconnect(ctx) // it fails if the connection has ended, or the peer does not answer
 		c.err = c.id.Destroy()
 	})
 	return c.err

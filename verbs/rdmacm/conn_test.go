@@ -168,7 +168,7 @@ func TestDialListen(t *testing.T) {
 	})
 }
 
-// A port that was drawn and turns out to be in use is drawn again, if nobody has been told of it; one that was asked for is
+// An ephemeral port that turns out to be in use is replaced, if nobody has been told of it; one that was asked for is
 // not.
 func TestPortsAreDrawnAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

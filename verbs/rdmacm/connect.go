@@ -9,13 +9,14 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// Listen takes connection requests for the bound address; each arrives as a ConnectRequest with an ID of its own
-// (rdma_listen). An ID that is not bound listens on a port that it draws, on all addresses. At most backlog requests
-// wait for an answer; below 1 it is 1024.
+// Listen makes the ID a listener for the address that it is bound to (rdma_listen). Each connection request arrives as a
+// ConnectRequest with a new ID. An ID that is not bound listens on an ephemeral port of all addresses. At most backlog
+// requests wait to be accepted; a value below 1 stands for 1024.
 func (id *ID) Listen(backlog int) error { return id.listen(backlog, false) }
 
-// listen is Listen. untold says that nobody has been told of a port that was drawn: it may become another.
-func (id *ID) listen(backlog int, untold bool) error {
+// listen is Listen. If mayChangePort is set, nobody knows an ephemeral port of the ID yet, so that listen may replace it by
+// another one if it turns out to be in use.
+func (id *ID) listen(backlog int, mayChangePort bool) error {
 	const op = "listen"
 	if err := id.lock(op, idle, bound); err != nil {
 		return err
@@ -25,15 +26,15 @@ func (id *ID) listen(backlog int, untold bool) error {
 		if err := id.bind(op, netip.AddrPort{}); err != nil {
 			return err
 		}
-		untold = true
+		mayChangePort = true
 	}
 	if backlog < 1 {
 		backlog = 1024
 	}
 	err := id.listenAt(op, backlog)
-	for i := 1; i < maxDraws && untold && err != nil; i++ {
+	for i := 1; i < maxPortRetries && mayChangePort && err != nil; i++ {
 		var b *binding
-		if b, err = ports.redraw(op, id.bound, err); err != nil {
+		if b, err = ports.replace(op, id.bound, err); err != nil {
 			break
 		}
 		id.bound, id.local = b, b.addr
@@ -42,7 +43,7 @@ func (id *ID) listen(backlog int, untold bool) error {
 	return err
 }
 
-// listenAt listens at the bound address. The ID is locked.
+// listenAt listens on the bound address. The ID is locked.
 func (id *ID) listenAt(op string, backlog int) error {
 	if err := ports.listen(op, id.bound); err != nil {
 		return err
@@ -60,35 +61,36 @@ func (id *ID) listenAt(op string, backlog int) error {
 	return nil
 }
 
-// unlisten undoes a Listen that failed on the way. The ID is locked.
+// unlisten undoes a Listen that has failed on one of several devices. The ID is locked.
 func (id *ID) unlisten() {
 	for _, l := range id.listeners {
 		_ = l.Close()
 	}
 	id.listeners = nil
 	if id.dev == nil {
-		devices.leave(id, id.on)
-		id.on = nil
+		devices.unwatch(id, id.watched)
+		id.watched = nil
 	}
 	ports.unlisten(id.bound)
 }
 
-// listen begins to listen on one device. The listener's ID is locked.
+// listen starts to listen on one device. The listener's ID is locked.
 func (a *acceptor) listen(op string, d *verbs.Device, t verbs.Transport, backlog int) error {
 	id := a.listener
-	if err := id.enter(op, d); err != nil {
+	if err := id.watch(op, d); err != nil {
 		return err
 	}
 	l, err := provider(d).Listen(&ListenAttr{Transport: t, Space: id.space, Addr: id.local, Backlog: backlog, TOS: id.opts.tos},
 		func(e *ConnEvent) { a.handle(d, e) })
 	if err != nil {
-		return &verbs.Error{Op: op, Detail: err.Error(), Err: err}
+		return &verbs.Error{Op: op, Err: err}
 	}
 	id.listeners = append(id.listeners, deviceListener{d, l})
 	return nil
 }
 
-// acceptor is what remains of a listener as long as connections that it made are there.
+// acceptor handles the connection events of a listener's devices. It outlives the listener as long as connections that it
+// accepted exist.
 type acceptor struct {
 	listener *ID
 
@@ -96,6 +98,7 @@ type acceptor struct {
 	children map[ProviderConn]*ID
 }
 
+// handle handles an event: a request creates an ID, and other events go to the ID of their connection.
 func (a *acceptor) handle(d *verbs.Device, e *ConnEvent) {
 	if e.Type == ConnectRequest {
 		a.request(d, e)
@@ -104,30 +107,31 @@ func (a *acceptor) handle(d *verbs.Device, e *ConnEvent) {
 	a.mu.Lock()
 	child := a.children[e.Conn]
 	a.mu.Unlock()
-	if child != nil && !(ends(e.Type) && a.retract(child)) {
+	if child != nil && !(endsConnection(e.Type) && a.discardUndelivered(child)) {
 		child.handle(e)
 	}
 }
 
-// ends tells whether an event is a connection's end.
-func ends(t EventType) bool {
+// endsConnection reports whether an event is the end of a connection.
+func endsConnection(t EventType) bool {
 	return t == Rejected || t == Unreachable || t == ConnectError || t == Disconnected
 }
 
-// retract destroys an ID whose request nobody has seen, and takes the request out of the channel. It returns false if
-// somebody has seen the request. Peers that ask and leave must not fill the channel of an application that is slow.
+// discardUndelivered destroys an ID whose ConnectRequest GetEvent has not returned yet, and removes the request from the
+// channel. It returns false if the request has been delivered. Without it, peers that connect and disconnect again would
+// fill the channel of an application that is slow.
 //
-// An unseen request is in the channel, or in the hands of the listener's Destroy, which destroys the ID too; Migrate cannot
-// have it while the listener is locked. Once out of the channel it counts as taken until the ID is gone, so that the
-// listener's Destroy, and the channel's after that, waits for the ID.
-func (a *acceptor) retract(child *ID) bool {
+// A request that is not delivered is in the channel, or held by the listener's Destroy, which destroys the ID too. Migrate
+// cannot hold it, because the listener is locked. The request that is removed counts as not acknowledged until the ID is
+// destroyed, so that Destroy of the listener, and after it Destroy of the channel, wait for that.
+func (a *acceptor) discardUndelivered(child *ID) bool {
 	var request *Event
 	a.listener.mu.Lock()
 	child.mu.Lock()
-	unseen := child.state == requested && !child.seen.Load()
-	if unseen {
-		request = child.ch.retract(child)
-		unseen = !child.seen.Load() // it may have been taken just now
+	undelivered := child.state == requested && !child.delivered.Load()
+	if undelivered {
+		request = child.ch.takeRequest(child)
+		undelivered = !child.delivered.Load() // GetEvent may have taken it before takeRequest
 	}
 	child.mu.Unlock()
 	a.listener.mu.Unlock()
@@ -135,10 +139,10 @@ func (a *acceptor) retract(child *ID) bool {
 		_ = child.Destroy()
 		_ = request.Ack()
 	}
-	return unseen
+	return undelivered
 }
 
-// request makes an ID of a connection request.
+// request creates the ID of a connection request, and adds a ConnectRequest to the channel.
 func (a *acceptor) request(d *verbs.Device, e *ConnEvent) {
 	l := a.listener
 	l.mu.Lock()
@@ -154,48 +158,48 @@ func (a *acceptor) request(d *verbs.Device, e *ConnEvent) {
 		return
 	}
 	id := newID(l.ch, l.space, l.context)
-	id.mu.Lock() // its device may vanish before it is whole
+	id.mu.Lock() // DeviceRemoval may come before its fields are set
 	defer id.mu.Unlock()
 	id.state, id.dev, id.route, id.conn = requested, d, e.Route, e.Conn
 	id.opts = l.opts
 	id.route.TOS = l.opts.tos
 	id.local = netip.AddrPortFrom(e.Src, e.LocalPort)
 	id.remote = netip.AddrPortFrom(e.Dst, e.RemotePort)
-	id.request, id.qpType = acceptable(d, e.Param), e.QPType
-	id.forget = func() {
+	id.request, id.qpType = clampDepths(d, e.Param), e.QPType
+	id.removeFromListener = func() {
 		a.mu.Lock()
 		delete(a.children, e.Conn)
 		a.mu.Unlock()
 	}
-	if err := id.enter("accept", d); err != nil {
+	if err := id.watch("accept", d); err != nil {
 		e.Conn.Close()
 		return
 	}
-	if err := l.ch.attach("accept"); err != nil { // cannot be: the listener is in the channel
-		devices.leave(id, id.on)
+	if err := l.ch.addID("accept"); err != nil { // does not happen: the channel still has the listener
+		devices.unwatch(id, id.watched)
 		e.Conn.Close()
 		return
 	}
 	a.mu.Lock()
 	a.children[e.Conn] = id
 	a.mu.Unlock()
-	l.ch.add(&Event{Type: ConnectRequest, ID: id, ListenID: l, Status: e.Status, Param: id.request, UD: ownUD(e.UD)})
+	l.ch.add(&Event{Type: ConnectRequest, ID: id, ListenID: l, Status: e.Status, Param: id.request, UD: cloneUD(e.UD)})
 }
 
-// acceptable is what a peer asks for as far as the device has it, so that it can be given to Accept.
-func acceptable(d *verbs.Device, p ConnParam) ConnParam {
-	p = ownParam(p)
+// clampDepths limits the depths that a peer asks for to those of the device, so that they can be passed to Accept.
+func clampDepths(d *verbs.Device, p ConnParam) ConnParam {
+	p = cloneParam(p)
 	attr := d.QueryDevice()
 	p.ResponderResources = uint8(min(int(p.ResponderResources), attr.MaxQPRDAtom))
 	p.InitiatorDepth = uint8(min(int(p.InitiatorDepth), attr.MaxQPInitRDAtom))
 	return p
 }
 
-// Connect asks the peer for a connection, for UDP for its QP (rdma_connect). A nil param is Defaults. With a QP from
-// CreateQP its QPNum is not needed, and the QP is in RTS when Established arrives. Without one ConnectResponse comes
-// first, to be answered with Establish or Reject.
+// Connect sends a connection request to the peer, or in port space UDP a request for its QP (rdma_connect). A nil param
+// stands for Defaults. With a QP from CreateQP, param.QPNum is ignored, and the QP is in RTS when Established arrives.
+// Without one, ConnectResponse arrives first, and the application calls Establish or Reject.
 //
-// Established follows, or Rejected, Unreachable or ConnectError. Then the ID cannot connect again.
+// The outcome is Established, Rejected, Unreachable or ConnectError. The ID cannot connect again.
 func (id *ID) Connect(param *ConnParam) error {
 	const op = "connect"
 	if err := id.lock(op, routeResolved); err != nil {
@@ -208,7 +212,7 @@ func (id *ID) Connect(param *ConnParam) error {
 	}
 	id.route.TOS = id.opts.tos
 	attr := &ConnectAttr{Route: id.route, Space: id.space, LocalPort: id.local.Port(), RemotePort: id.remote.Port(),
-		QPType: verbs.RC, AckTimeout: id.opts.ackTimeout, Param: ownParam(p)}
+		QPType: verbs.RC, AckTimeout: id.opts.ackTimeout, Param: cloneParam(p)}
 	if qp := id.ownQP(); qp != nil {
 		attr.QPType = qp.Type()
 	} else if id.space == UDP || id.space == IPoIB {
@@ -216,35 +220,36 @@ func (id *ID) Connect(param *ConnParam) error {
 	}
 	conn, err := provider(id.dev).Connect(attr, id.handle)
 	if err != nil {
-		return &verbs.Error{Op: op, Detail: err.Error(), Err: err}
+		return &verbs.Error{Op: op, Err: err}
 	}
-	id.conn, id.state, id.asked = conn, connecting, attr
+	id.conn, id.state, id.connectAttr = conn, connecting, attr
 	return nil
 }
 
-// redial connects once more, from another port, if the one that was drawn turned out to be in use.
-func (id *ID) redial(status int) bool {
-	if id.asked == nil || id.draws >= maxDraws || status >= 0 {
+// retryConnect repeats a Connect that failed with the given status from another local port, if the port was ephemeral and
+// has turned out to be in use. It reports whether it did.
+func (id *ID) retryConnect(status int) bool {
+	if id.connectAttr == nil || id.connectRetries >= maxPortRetries || status >= 0 {
 		return false
 	}
-	b, err := ports.redraw("connect", id.bound, syscall.Errno(-status))
+	b, err := ports.replace("connect", id.bound, syscall.Errno(-status))
 	if err != nil {
 		return false
 	}
-	id.draws++
+	id.connectRetries++
 	id.bound, id.local = b, netip.AddrPortFrom(id.local.Addr(), b.addr.Port())
-	attr := *id.asked
+	attr := *id.connectAttr
 	attr.LocalPort = b.addr.Port()
 	conn, err := provider(id.dev).Connect(&attr, id.handle)
 	if err != nil {
 		return false
 	}
-	id.conn.Close() // it has said its last
-	id.conn, id.asked = conn, &attr
+	id.conn.Close() // after its last event
+	id.conn, id.connectAttr = conn, &attr
 	return true
 }
 
-// param completes what the application gave; offered are the depths that MaxDepth stands for.
+// param returns the application's parameters, checked and completed. offered has the depths that MaxDepth stands for.
 func (id *ID) param(op string, given, offered *ConnParam) (ConnParam, error) {
 	if given == nil {
 		given = Defaults()
@@ -255,7 +260,7 @@ func (id *ID) param(op string, given, offered *ConnParam) (ConnParam, error) {
 		if *v == MaxDepth {
 			*v = uint8(min(int(offered), most, MaxDepth-1))
 		} else if int(*v) > most {
-			return verbs.Errorf(verbs.ErrInvalid, op, "%s %d is more than the device's %d", name, *v, most)
+			return verbs.Errorf(verbs.ErrInvalid, op, "%s %d is more than the device's maximum of %d", name, *v, most)
 		}
 		return nil
 	}
@@ -274,9 +279,9 @@ func (id *ID) param(op string, given, offered *ConnParam) (ConnParam, error) {
 	return p, nil
 }
 
-// Accept answers a ConnectRequest (rdma_accept). A nil param is Defaults; the depths that it leaves to MaxDepth are
-// those that the peer asked for, as far as the device has them. With a QP from CreateQP, that is in RTS when Accept
-// returns. Established follows when the peer knows, except for UDP.
+// Accept accepts a ConnectRequest (rdma_accept). A nil param stands for Defaults. A depth of MaxDepth stands for the depth
+// that the peer asked for, limited to that of the device. A QP from CreateQP is in RTS when Accept returns. Established
+// follows when the peer has confirmed, except in port space UDP.
 func (id *ID) Accept(param *ConnParam) error {
 	const op = "accept"
 	if err := id.lock(op, requested); err != nil {
@@ -301,43 +306,43 @@ func (id *ID) Accept(param *ConnParam) error {
 	}
 	if err := id.conn.Accept(&p, UDPQKey); err != nil {
 		id.failQP()
-		return &verbs.Error{Op: op, Detail: err.Error(), Err: err}
+		return &verbs.Error{Op: op, Err: err}
 	}
 	id.state = accepted
 	return nil
 }
 
-// Reject turns a ConnectRequest or a ConnectResponse down (rdma_reject). The peer gets Rejected with the data.
+// Reject rejects a ConnectRequest or a ConnectResponse (rdma_reject). The peer gets Rejected with the private data.
 func (id *ID) Reject(privateData []byte) error {
 	const op = "reject"
-	return id.tell(op, func(c ProviderConn) error {
+	return id.withConn(op, func(c ProviderConn) error {
 		if err := c.Reject(privateData); err != nil {
 			return err
 		}
-		id.state = refused
+		id.state = rejected
 		id.failQP()
 		id.end()
 		return nil
 	}, requested, connecting)
 }
 
-// Establish completes a connection after ConnectResponse, when the application's own QP is in RTS (rdma_establish).
+// Establish completes a connection after ConnectResponse (rdma_establish). The application's own QP must be in RTS.
 func (id *ID) Establish() error {
 	const op = "establish"
-	return id.tell(op, func(c ProviderConn) error {
+	return id.withConn(op, func(c ProviderConn) error {
 		if id.qp != nil {
-			return verbs.Errorf(verbs.ErrInvalid, op, "the ID has a QP: Connect does all")
+			return verbs.Errorf(verbs.ErrInvalid, op, "the ID has a QP of CreateQP, which needs no Establish")
 		}
 		err := c.Establish()
-		id.up = id.up || err == nil
+		id.established = id.established || err == nil
 		return err
 	}, connecting)
 }
 
-// Disconnect ends a connection and takes the QP to ERR; both sides get Disconnected (rdma_disconnect). A side that got
-// it first answers with Disconnect, or Destroy.
+// Disconnect ends a connection and moves the QP to ERR (rdma_disconnect). Both sides get Disconnected. The side that gets it
+// because its peer has disconnected calls Disconnect too, or Destroy.
 func (id *ID) Disconnect() error {
-	return id.tell("disconnect", func(c ProviderConn) error {
+	return id.withConn("disconnect", func(c ProviderConn) error {
 		if err := c.Disconnect(); err != nil {
 			return err
 		}
@@ -346,52 +351,52 @@ func (id *ID) Disconnect() error {
 	}, connecting, accepted)
 }
 
-// Notify says that the QP has received: EventCommEst came from the device (rdma_notify). Established follows if the
-// peer's last handshake message was lost.
+// Notify reports that the QP has received a message, after EventCommEst of the device (rdma_notify). If the last message of
+// the peer's handshake was lost, Established follows.
 func (id *ID) Notify() error {
-	return id.tell("notify", ProviderConn.Notify, connecting, accepted)
+	return id.withConn("notify", ProviderConn.Notify, connecting, accepted)
 }
 
-// tell calls the connection, in the states where there is one.
-func (id *ID) tell(op string, f func(ProviderConn) error, fit ...state) error {
-	if err := id.lock(op, fit...); err != nil {
+// withConn calls f with the ID's connection, if the ID is in one of the allowed states.
+func (id *ID) withConn(op string, f func(ProviderConn) error, allowed ...state) error {
+	if err := id.lock(op, allowed...); err != nil {
 		return err
 	}
 	defer id.mu.Unlock()
 	if err := f(id.conn); err != nil {
-		return &verbs.Error{Op: op, Detail: err.Error(), Err: err}
+		return &verbs.Error{Op: op, Err: err}
 	}
 	return nil
 }
 
-// handle takes what happened to the connection.
+// handle handles an event of the connection.
 func (id *ID) handle(ce *ConnEvent) {
 	id.mu.Lock()
 	defer id.mu.Unlock()
-	if id.state == destroyed || id.state == removed {
+	if id.state == destroyed || id.state == deviceRemoved {
 		return
 	}
-	if ce.Type == ConnectError && id.redial(ce.Status) {
+	if ce.Type == ConnectError && id.retryConnect(ce.Status) {
 		return
 	}
-	id.asked = nil
-	e := &Event{Type: ce.Type, ID: id, Status: ce.Status, Param: ownParam(ce.Param), UD: ownUD(ce.UD)}
+	id.connectAttr = nil
+	e := &Event{Type: ce.Type, ID: id, Status: ce.Status, Param: cloneParam(ce.Param), UD: cloneUD(ce.UD)}
 	switch ce.Type {
 	case ConnectResponse:
 		if id.state != connecting {
 			return
 		}
 		if id.qp != nil {
-			id.complete(e)
+			id.establish(e)
 		}
 	case Established:
-		if id.up { // reported when the peer's response came
+		if id.established { // reported with the peer's response
 			return
 		}
-		id.up = true
-	case Rejected, Unreachable, ConnectError, Disconnected: // see ends
-		if id.answers && ce.Type == Disconnected {
-			_ = id.conn.Disconnect() // an error if this is the peer's answer itself
+		id.established = true
+	case Rejected, Unreachable, ConnectError, Disconnected: // as in endsConnection
+		if id.autoDisconnect && ce.Type == Disconnected {
+			_ = id.conn.Disconnect() // fails if this side has disconnected first
 		}
 		id.failQP()
 		id.end()
@@ -402,29 +407,30 @@ func (id *ID) handle(ce *ConnEvent) {
 	id.ch.add(e)
 }
 
-// complete makes a ConnectResponse Established, or ConnectError.
-func (id *ID) complete(e *Event) {
+// establish moves the QP to RTS after a ConnectResponse, and changes that event to Established, or to ConnectError.
+func (id *ID) establish(e *Event) {
 	err := id.connectQP(nil)
 	if err == nil {
 		err = id.conn.Establish()
 	}
 	if err != nil {
-		_ = id.conn.Reject(nil) // as well as may be: the peer times out otherwise
+		_ = id.conn.Reject(nil) // if that fails too, the peer times out
 		id.failQP()
 		id.end()
 		e.Type, e.Status = ConnectError, status(err, syscall.EINVAL)
 		return
 	}
-	id.up = true
+	id.established = true
 	e.Type = Established
 }
 
-func ownParam(p ConnParam) ConnParam {
+// cloneParam copies p with its private data, which belongs to the provider.
+func cloneParam(p ConnParam) ConnParam {
 	p.PrivateData = slices.Clone(p.PrivateData)
 	return p
 }
 
-func ownUD(u UDParam) UDParam {
+func cloneUD(u UDParam) UDParam {
 	u.PrivateData = slices.Clone(u.PrivateData)
 	return u
 }

@@ -11,14 +11,14 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// This file is about what an ID hears of the device that it is on: AddrChange, when the local address is taken from the
-// device, and DeviceRemoval. An ID is on a device from Bind to an address, AddrResolved or its ConnectRequest on, a
-// listener on all addresses is on all devices of its channel.
+// This file raises the events of an ID that come from its device: AddrChange, when the ID's local address is removed from
+// the device, and DeviceRemoval. An ID watches a device after Bind to an address, AddrResolved or its ConnectRequest; a
+// listener on all addresses watches all devices of its channel.
 //
-// As in Linux, a port that has no carrier raises nothing here: it may come back. A peer's new MAC address raises nothing
-// either, where Linux reports UNREACHABLE: packets of this device follow the neighbour's address.
+// As in Linux, a port that loses its carrier raises no event, because the carrier may come back. A peer's new MAC address
+// raises no event either; Linux reports UNREACHABLE, but packets of this device are sent to the new address.
 
-// devices has, for each device of this process that IDs are on, those IDs.
+// devices has the IDs that watch each device of this process.
 var devices = deviceTable{of: make(map[*verbs.Device]*deviceIDs)}
 
 type deviceTable struct {
@@ -26,39 +26,41 @@ type deviceTable struct {
 	of map[*verbs.Device]*deviceIDs
 }
 
+// deviceIDs has the IDs that watch one device.
 type deviceIDs struct {
 	dev  *verbs.Device
-	stop func() // ends the calls of happened
+	stop func() // ends the calls of handleEvent
 
 	// guarded by deviceTable.mu
 	ids  map[*ID]struct{}
-	gone bool
+	gone bool // EventDeviceFatal was raised
 
-	telling sync.Mutex // held while the IDs are told of an event; before their locks
+	notifying sync.Mutex // held while the IDs handle an event; taken before their locks
 }
 
-// enter puts an ID on a device; once more does no harm. ENODEV if the device is gone. The ID is locked.
-func (t *deviceTable) enter(op string, d *verbs.Device, id *ID) error {
+// watch makes an ID watch a device; repeated calls have no effect. It fails with ENODEV if the device has failed or is
+// closed. The ID is locked.
+func (t *deviceTable) watch(op string, d *verbs.Device, id *ID) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.of[d]
 	if s == nil {
 		s = &deviceIDs{dev: d, ids: make(map[*ID]struct{})}
 		var err error
-		if s.stop, err = d.Watch(s.happened); err != nil {
-			return &verbs.Error{Op: op, Detail: err.Error(), Err: err}
+		if s.stop, err = d.Watch(s.handleEvent); err != nil {
+			return &verbs.Error{Op: op, Err: err}
 		}
 		t.of[d] = s
 	}
 	if s.gone {
-		return goneError(op)
+		return errDeviceGone(op)
 	}
 	s.ids[id] = struct{}{}
 	return nil
 }
 
-// leave takes an ID from all devices.
-func (t *deviceTable) leave(id *ID, devs []*verbs.Device) {
+// unwatch undoes watch for the given devices.
+func (t *deviceTable) unwatch(id *ID, devs []*verbs.Device) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, d := range devs {
@@ -73,17 +75,18 @@ func (t *deviceTable) leave(id *ID, devs []*verbs.Device) {
 	}
 }
 
-func goneError(op string) error {
-	return verbs.Errorf(syscall.ENODEV, op, "the device that the ID is on is gone")
+// errDeviceGone returns the error of a call after DeviceRemoval.
+func errDeviceGone(op string) error {
+	return verbs.Errorf(syscall.ENODEV, op, "the ID's device has failed or is closed")
 }
 
-// happened is told of an event of the device.
-func (s *deviceIDs) happened(t verbs.AsyncEventType, _ uint8) {
+// handleEvent handles an event of the device.
+func (s *deviceIDs) handleEvent(t verbs.AsyncEventType, _ uint8) {
 	if t != verbs.EventGIDChange && t != verbs.EventDeviceFatal {
 		return
 	}
-	s.telling.Lock() // so that the last one who reads the addresses is the last one who tells of them
-	defer s.telling.Unlock()
+	s.notifying.Lock() // so that concurrent events are handled in the order in which they read the addresses
+	defer s.notifying.Unlock()
 	var at map[netip.Addr]uint8
 	if t == verbs.EventGIDChange {
 		at = addresses(s.dev)
@@ -101,7 +104,7 @@ func (s *deviceIDs) happened(t verbs.AsyncEventType, _ uint8) {
 	}
 }
 
-// addresses are those of a device, with the ports that they are on.
+// addresses returns the addresses of a device with their ports.
 func addresses(d *verbs.Device) map[netip.Addr]uint8 {
 	at := make(map[netip.Addr]uint8)
 	for port := uint8(1); port <= d.QueryDevice().PhysPortCnt; port++ {
@@ -110,31 +113,33 @@ func addresses(d *verbs.Device) map[netip.Addr]uint8 {
 			continue
 		}
 		for _, g := range table {
-			at[plain(g.GID.Addr())] = port
+			at[canonical(g.GID.Addr())] = port
 		}
 	}
 	return at
 }
 
-// addressesChanged raises AddrChange if the ID's own address is no more where it was.
+// addressesChanged raises AddrChange if the ID's local address has been removed from its port. at has the ports of the
+// device's addresses.
 func (id *ID) addressesChanged(d *verbs.Device, at map[netip.Addr]uint8) {
 	id.mu.Lock()
 	defer id.mu.Unlock()
-	if id.dev != d || id.state == destroyed || id.state == removed {
+	if id.dev != d || id.state == destroyed || id.state == deviceRemoved {
 		return
 	}
 	port, ok := at[id.local.Addr()]
 	lost := !ok || port != id.route.Port
-	if lost && !id.addrLost && !id.changing.Swap(true) {
+	if lost && !id.addrLost && !id.addrChangeQueued.Load() {
+		id.addrChangeQueued.Store(true) // before take can clear it
 		id.ch.add(&Event{Type: AddrChange, ID: id})
 	}
 	id.addrLost = lost
 }
 
-// deviceGone takes the ID off a device that is gone. Unless it listens on others too, that is its end.
+// deviceGone handles EventDeviceFatal of a device. A listener on other devices goes on; any other ID is removed.
 func (id *ID) deviceGone(d *verbs.Device) {
 	id.mu.Lock()
-	if id.state == destroyed || id.state == removed {
+	if id.state == destroyed || id.state == deviceRemoved {
 		id.mu.Unlock()
 		return
 	}
@@ -150,21 +155,21 @@ func (id *ID) deviceGone(d *verbs.Device) {
 	}
 	id.mu.Unlock()
 	for _, c := range closers {
-		_ = c.Close() // it cannot leave anything behind on a device that is gone
+		_ = c.Close() // an error does not matter, because the device has failed or is closed
 	}
 }
 
-// remove ends an ID whose device is gone: the peer is told what fits, as far as it can be, and DeviceRemoval is raised. The
-// device itself flushes what is posted. remove returns what is to be closed when the ID is not locked any more.
+// remove ends the ID's connection, with a message to the peer if that is still possible, and raises DeviceRemoval. The
+// device itself flushes what is posted. remove returns what the caller must close after it has unlocked the ID.
 func (id *ID) remove() (closers []io.Closer) {
-	id.state = removed
+	id.state = deviceRemoved
 	if id.cancel != nil {
 		id.cancel()
 	}
 	if id.conn != nil {
 		id.conn.Close()
 	}
-	id.detach()
+	id.detachGroups()
 	for _, m := range id.groups {
 		closers = append(closers, m.Closer)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// EventType is what happened to an ID (rdma_cm_event_type, same values).
+// EventType is the kind of an event (rdma_cm_event_type, same values).
 type EventType uint8
 
 const (
@@ -25,13 +25,13 @@ const (
 	Rejected
 	Established
 	Disconnected
-	// DeviceRemoval: the ID's device is gone or closed. A connection is over, what was posted is flushed, and all that the ID
-	// is good for is Destroy. A listener on several devices gets it with the last of them.
+	// DeviceRemoval: the ID's device has failed or is closed. A connection has ended, and what was posted is flushed. The
+	// ID can only be destroyed. A listener on several devices gets the event with the last of them.
 	DeviceRemoval
 	MulticastJoin
 	MulticastError
-	// AddrChange is a hint: the ID's local address was taken from the device. Packets to that address are not received any
-	// more, so that a connection fails before long unless the address comes back.
+	// AddrChange is a hint: the ID's local address was removed from the device, which receives no packets to it any more.
+	// A connection will fail, unless the address is added again soon.
 	AddrChange
 	TimewaitExit
 )
@@ -42,7 +42,7 @@ var eventNames = [...]string{"RDMA_CM_EVENT_ADDR_RESOLVED", "RDMA_CM_EVENT_ADDR_
 	"RDMA_CM_EVENT_DISCONNECTED", "RDMA_CM_EVENT_DEVICE_REMOVAL", "RDMA_CM_EVENT_MULTICAST_JOIN",
 	"RDMA_CM_EVENT_MULTICAST_ERROR", "RDMA_CM_EVENT_ADDR_CHANGE", "RDMA_CM_EVENT_TIMEWAIT_EXIT"}
 
-// String is what rdma_event_str prints.
+// String returns the name that rdma_event_str returns.
 func (t EventType) String() string {
 	if int(t) < len(eventNames) {
 		return eventNames[t]
@@ -50,19 +50,19 @@ func (t EventType) String() string {
 	return fmt.Sprintf("UNKNOWN EVENT %d", uint8(t))
 }
 
-// Event is what happened to an ID (rdma_cm_event).
+// Event is an event of an ID (rdma_cm_event).
 type Event struct {
 	Type EventType
-	// ID is the ID that it happened to: in a ConnectRequest a new one, made by the listener ListenID.
+	// ID is the ID of the event. In a ConnectRequest it is new, and ListenID is the listener.
 	ID, ListenID *ID
-	// Status is 0, a negative errno, or for Rejected the reason: on RoCE that of IBTA §12.6.7.2, such as
+	// Status is 0, a negative errno, or for Rejected the reason, which on RoCE is one of IBTA §12.6.7.2, such as
 	// RejectConsumerDefined.
 	Status int
-	// Param is what the peer sent in a ConnectRequest, ConnectResponse, Established, Rejected or Disconnected. In a
-	// ConnectRequest its depths are seen from this side, and not more than the device has: they can be given to Accept as
-	// they are.
+	// Param has the peer's parameters, in a ConnectRequest, ConnectResponse, Established, Rejected or Disconnected. The
+	// depths in a ConnectRequest are from this side's view and within the device's limits, so that they can be passed to
+	// Accept unchanged.
 	Param ConnParam
-	// UD says how to send: to the peer that Established names, or to the group of a MulticastJoin.
+	// UD says how to send to the peer's UD QP, in Established, or to the group, in MulticastJoin.
 	UD UDParam
 	// Group is set in MulticastJoin and MulticastError.
 	Group netip.Addr
@@ -70,17 +70,17 @@ type Event struct {
 	acked atomic.Bool
 }
 
-// Ack gives an event back that GetEvent returned (rdma_ack_cm_event). Each must be: Destroy of its ID, for a
-// ConnectRequest of its listener, waits for it. What the event holds stays valid.
+// Ack acknowledges an event that GetEvent returned (rdma_ack_cm_event). Every event must be acknowledged: Destroy of the ID
+// waits for it, for a ConnectRequest Destroy of the listener. The event's fields stay valid.
 func (e *Event) Ack() error {
 	if e.acked.Swap(true) {
 		return verbs.Errorf(verbs.ErrInvalid, "acknowledge event", "%v is acknowledged already", e.Type)
 	}
-	e.owner().taken.done()
+	e.owner().unacked.done()
 	return nil
 }
 
-// owner is the ID that the event counts for: a child that nobody has seen goes with its listener.
+// owner returns the ID whose Destroy waits for the event: for a ConnectRequest, the listener.
 func (e *Event) owner() *ID {
 	if e.ListenID != nil {
 		return e.ListenID
@@ -88,7 +88,7 @@ func (e *Event) owner() *ID {
 	return e.ID
 }
 
-// Err is nil for an event that tells of success, else an *EventError.
+// Err returns an *EventError if the event is a failure or the end of a connection, else nil.
 func (e *Event) Err() error {
 	switch e.Type {
 	case AddrError, RouteError, ConnectError, Unreachable, Rejected, Disconnected, DeviceRemoval, MulticastError:
@@ -100,20 +100,20 @@ func (e *Event) Err() error {
 	return nil
 }
 
-// Reasons for Rejected on RoCE (IBTA §12.6.7.2) that applications meet. The others are the provider's to say.
+// The most common reasons for Rejected on RoCE (IBTA §12.6.7.2).
 const (
 	RejectNoResources     = 3
 	RejectTimeout         = 4
-	RejectInvalidService  = 8 // nobody listens
+	RejectInvalidService  = 8 // no listener
 	RejectStaleConnection = 10
 	RejectConsumerDefined = 28 // by the application, with its private data
 )
 
 var rejectReasons = map[int]string{RejectNoResources: "no resources", RejectTimeout: "timeout",
-	RejectInvalidService: "invalid service ID: nobody listens there", RejectStaleConnection: "stale connection",
+	RejectInvalidService: "invalid service ID: no listener", RejectStaleConnection: "stale connection",
 	RejectConsumerDefined: "by the application"}
 
-// EventError is an event that tells of a failure, as an error. It wraps an errno: ECONNREFUSED if Rejected,
+// EventError is an event that is a failure, as an error. It wraps an errno: ECONNREFUSED if Rejected,
 // ECONNRESET if Disconnected, ENODEV if DeviceRemoval, else that of Status.
 type EventError struct {
 	Type        EventType
@@ -145,7 +145,7 @@ func (e *EventError) Unwrap() error {
 	return nil
 }
 
-// status is an error as the Status of an event.
+// status returns an error as the Status of an event; otherwise is the errno of an error without one.
 func status(err error, otherwise syscall.Errno) int {
 	var errno syscall.Errno
 	switch {

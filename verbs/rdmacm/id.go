@@ -12,16 +12,17 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// ID is one end of a connection to be, a connection, or a listener (rdma_cm_id). Its calls return at once, and what
-// came of them arrives as events in its channel; SyncID has calls that wait. Any goroutine may call anything at any
-// time: a call that does not fit the ID's state gives ErrInvalid and changes nothing, after Destroy ErrDestroyed.
+// ID is a communication identifier: one end of a connection, before and after it is established, or a listener
+// (rdma_cm_id). Its methods return at once, and their outcome arrives as an event in its channel; those of SyncID wait for
+// it. Any number of goroutines may use an ID. A method that is not allowed in the ID's state returns ErrInvalid and changes
+// nothing; after Destroy it returns ErrDestroyed.
 type ID struct {
-	space PortSpace
-	taken tally
-	ended chan struct{} // closed when no connection is or will be there
+	space   PortSpace
+	unacked unackedCount
+	ended   chan struct{} // closed when the connection has ended, or there will be none
 
-	// Locks in the order they are taken: deviceIDs.telling, a listener's ID, another ID, those of verbs and of the provider,
-	// ports, devices, the acceptor's, EventChannel, tally.
+	// Locks in the order in which they are taken: deviceIDs.notifying, a listener's ID, another ID, those of verbs and of the provider,
+	// ports, devices, the acceptor's, EventChannel, unackedCount.
 	mu      sync.Mutex
 	state   state
 	ch      *EventChannel
@@ -29,33 +30,33 @@ type ID struct {
 	opts    options
 
 	dev    *verbs.Device // once known
-	bound  *binding      // nil for what a listener made
+	bound  *binding      // nil for the ID of a ConnectRequest
 	route  Route
 	local  netip.AddrPort
 	remote netip.AddrPort
-	cancel context.CancelFunc // stops what resolves the address
+	cancel context.CancelFunc // ends the resolution of the address
 
-	on        []*verbs.Device // whose events reach the ID
-	addrLost  bool            // local is no address of dev any more, and
-	changing  atomic.Bool     // an AddrChange that says so is in the channel
-	listeners []deviceListener
-	groups    map[netip.Addr]*membership
+	watched          []*verbs.Device // devices whose events the ID handles
+	addrLost         bool            // local is not an address of dev any more
+	addrChangeQueued atomic.Bool     // the channel has an AddrChange of the ID
+	listeners        []deviceListener
+	groups           map[netip.Addr]*membership
 
-	conn    ProviderConn
-	asked   *ConnectAttr // by Connect, until something comes of it
-	draws   int          // of ports since
-	request ConnParam    // of the peer, on the passive side, and
-	qpType  verbs.QPType // what QP it asks for: 0 if the port space says that
-	forget  func()       // of the listener that made this ID
-	seen    atomic.Bool  // its ConnectRequest was taken from the channel
-	qp      *resources   // nil if CreateQP was not called
-	srq     *resources   // nil if CreateSRQ was not called
-	over    bool         // ended is closed
-	up      bool         // Established is reported
-	answers bool         // the peer's Disconnected is answered at once
+	conn               ProviderConn
+	connectAttr        *ConnectAttr // the arguments of Connect, until its outcome is known
+	connectRetries     int          // see retryConnect
+	request            ConnParam    // the peer's request, on the passive side
+	qpType             verbs.QPType // the QP type that the request asks for; 0 if the port space determines it
+	removeFromListener func()       // removes this ID from the listener that created it
+	delivered          atomic.Bool  // GetEvent has returned its ConnectRequest
+	qp                 *resources   // nil without CreateQP
+	srq                *resources   // nil without CreateSRQ
+	hasEnded           bool         // ended is closed
+	established        bool         // Established was reported
+	autoDisconnect     bool         // Disconnect is called when the peer disconnects
 }
 
-// deviceListener is what listens on one of an ID's devices.
+// deviceListener is the provider's listener on one device.
 type deviceListener struct {
 	dev *verbs.Device
 	io.Closer
@@ -67,7 +68,7 @@ type options struct {
 	tos, ackTimeout uint8
 }
 
-// state is how far an ID is. From connecting on, the ProviderConn knows better.
+// state is the state of an ID. From connecting on, the ProviderConn has a state of its own.
 type state uint8
 
 const (
@@ -80,25 +81,25 @@ const (
 	connecting // by Connect
 	requested  // by the peer, not yet answered
 	accepted   // by Accept
-	refused    // by Reject
-	removed    // with its device
+	rejected   // by Reject
+	deviceRemoved
 	destroyed
 )
 
 var stateNames = [...]string{"idle", "bound", "resolving an address", "address resolved", "route resolved", "listening",
-	"connecting or connected", "requested by the peer", "accepted", "rejected", "on a device that is gone", "destroyed"}
+	"connecting or connected", "requested by the peer", "accepted", "rejected", "on a device that was removed", "destroyed"}
 
 func (s state) String() string { return stateNames[s] }
 
-// CreateID makes an ID (rdma_create_id). context is for the application.
+// CreateID creates an ID (rdma_create_id). context is for the application: see ID.Context.
 func (c *EventChannel) CreateID(space PortSpace, context any) (*ID, error) {
 	const op = "create ID"
 	switch space {
 	case TCP, UDP, IB, IPoIB:
 	default:
-		return nil, verbs.Errorf(verbs.ErrInvalid, op, "%v: give TCP, UDP, IB or IPoIB", space)
+		return nil, verbs.Errorf(verbs.ErrInvalid, op, "%v is not TCP, UDP, IB or IPoIB", space)
 	}
-	if err := c.attach(op); err != nil {
+	if err := c.addID(op); err != nil {
 		return nil, err
 	}
 	id := newID(c, space, context)
@@ -110,26 +111,27 @@ func newID(c *EventChannel, space PortSpace, context any) *ID {
 	return &ID{space: space, ch: c, context: context, ended: make(chan struct{})}
 }
 
-// lock locks the ID if its state is one of those that fit, any if none is given.
-func (id *ID) lock(op string, fit ...state) error {
+// lock locks the ID if it is in one of the allowed states; in any state but destroyed if none is given.
+func (id *ID) lock(op string, allowed ...state) error {
 	id.mu.Lock()
 	switch {
 	case id.state == destroyed:
 		id.mu.Unlock()
 		return verbs.Errorf(verbs.ErrDestroyed, op, "the ID is destroyed")
-	case id.state == removed && len(fit) > 0:
+	case id.state == deviceRemoved && len(allowed) > 0:
 		id.mu.Unlock()
-		return goneError(op)
-	case len(fit) > 0 && !slices.Contains(fit, id.state):
+		return errDeviceGone(op)
+	case len(allowed) > 0 && !slices.Contains(allowed, id.state):
 		defer id.mu.Unlock()
 		return verbs.Errorf(verbs.ErrInvalid, op, "the ID is %v", id.state)
 	}
 	return nil
 }
 
-// Destroy ends the ID, its QP and SRQ and what CreateQP and CreateSRQ made with them (rdma_destroy_id, rdma_destroy_ep); a peer is told what
-// fits. Events not yet taken vanish, with the requests in them; Destroy waits until those taken are acknowledged. The
-// IDs that a listener handed out live on.
+// Destroy destroys the ID, its QP and SRQ, and what CreateQP and CreateSRQ created with them (rdma_destroy_id,
+// rdma_destroy_ep). It ends a connection or rejects a request. Events that GetEvent has not returned are dropped, and
+// requests among them rejected. Destroy waits until the other events are acknowledged. The IDs of requests that GetEvent
+// has returned are not affected.
 func (id *ID) Destroy() error {
 	const op = "destroy ID"
 	if err := id.lock(op); err != nil {
@@ -143,7 +145,7 @@ func (id *ID) Destroy() error {
 	for _, m := range id.groups {
 		closers = append(closers, m.Closer)
 	}
-	id.detach()
+	id.detachGroups()
 	ch, conn := id.ch, id.conn
 	if id.cancel != nil {
 		id.cancel()
@@ -151,13 +153,13 @@ func (id *ID) Destroy() error {
 	if conn != nil {
 		conn.Close()
 	}
-	if id.forget != nil {
-		id.forget()
+	if id.removeFromListener != nil {
+		id.removeFromListener()
 	}
 	qp, srq := id.qp, id.srq
 	id.qp, id.srq = nil, nil
 	id.end()
-	devices.leave(id, id.on)
+	devices.unwatch(id, id.watched)
 	id.mu.Unlock()
 
 	err := errors.Join(qp.destroy(), srq.destroy())
@@ -165,21 +167,21 @@ func (id *ID) Destroy() error {
 		err = errors.Join(err, c.Close())
 	}
 	ports.release(id.bound)
-	for _, e := range ch.withdraw(id) {
+	for _, e := range ch.removeID(id) {
 		if e.ListenID == id {
 			err = errors.Join(err, e.ID.Destroy())
 		}
 	}
-	_ = id.taken.wait(context.Background())
+	_ = id.unacked.wait(context.Background())
 	return err
 }
 
-// Migrate moves the ID, with its events not yet taken, to another channel on the same devices (rdma_migrate_id). Then
-// it waits until those taken from the old one are acknowledged, or ctx ends.
+// Migrate moves the ID to another channel on the same devices (rdma_migrate_id), with the events that GetEvent has not
+// returned. Then it waits until the other events are acknowledged, or ctx ends.
 func (id *ID) Migrate(ctx context.Context, to *EventChannel) error {
 	const op = "migrate ID"
 	if to == nil {
-		return verbs.Errorf(verbs.ErrInvalid, op, "no event channel: Synchronous makes a SyncID")
+		return verbs.Errorf(verbs.ErrInvalid, op, "the event channel is nil; Synchronous makes a SyncID of the ID")
 	}
 	if err := id.lock(op); err != nil {
 		return err
@@ -189,22 +191,22 @@ func (id *ID) Migrate(ctx context.Context, to *EventChannel) error {
 		return err
 	}
 	id.mu.Unlock()
-	if err := id.taken.wait(ctx); err != nil {
-		return &verbs.Error{Op: op, Detail: "wait for acknowledgement: " + err.Error(), Err: err}
+	if err := id.unacked.wait(ctx); err != nil {
+		return &verbs.Error{Op: op, Detail: "wait for acknowledgements: " + err.Error(), Err: err}
 	}
 	return nil
 }
 
-// migrate moves an ID that is locked. Requests in its events are locked too while they move: their own events stay
-// behind theirs.
+// migrate moves an ID, which is locked, and the IDs of the requests among its events. It locks these too, so that their
+// own events follow their ConnectRequest.
 func (id *ID) migrate(op string, to *EventChannel) error {
 	if !sameDevices(id.ch.devs, to.devs) {
 		return verbs.Errorf(verbs.ErrInvalid, op, "the event channel is on other devices")
 	}
-	if err := to.attach(op); err != nil {
+	if err := to.addID(op); err != nil {
 		return err
 	}
-	events := id.ch.withdraw(id)
+	events := id.ch.removeID(id)
 	id.ch = to
 	for _, e := range events {
 		if e.ListenID != id {
@@ -213,8 +215,8 @@ func (id *ID) migrate(op string, to *EventChannel) error {
 		child := e.ID
 		child.mu.Lock()
 		defer child.mu.Unlock()
-		if err := to.attach(op); err == nil { // it cannot be dead: this ID holds it
-			defer to.add(child.ch.withdraw(child)...)
+		if err := to.addID(op); err == nil { // does not fail: the channel has this ID already
+			defer to.add(child.ch.removeID(child)...)
 			child.ch = to
 		}
 	}
@@ -226,21 +228,22 @@ func sameDevices(a, b []*verbs.Device) bool {
 	return !slices.ContainsFunc(a, func(d *verbs.Device) bool { return !slices.Contains(b, d) })
 }
 
-// end tells that no connection is there any more. The ID is locked.
+// end closes ended, if it is not closed yet. The ID is locked.
 func (id *ID) end() {
-	if !id.over {
-		id.over = true
+	if !id.hasEnded {
+		id.hasEnded = true
 		close(id.ended)
 	}
 }
 
-// Ended is closed when the connection is over: disconnected, refused or failed, or the ID destroyed.
+// Ended returns a channel that is closed when the connection is disconnected, rejected or has failed, or when the ID is
+// destroyed.
 func (id *ID) Ended() <-chan struct{} { return id.ended }
 
-// PortSpace is what CreateID was given.
+// PortSpace returns the port space that the ID was created with.
 func (id *ID) PortSpace() PortSpace { return id.space }
 
-// Context is what CreateID was given, for an ID that a listener made that of the listener; or what SetContext set.
+// Context returns the context of CreateID, or of the last SetContext. The ID of a ConnectRequest has that of its listener.
 func (id *ID) Context() any { return get(id, func() any { return id.context }) }
 
 // SetContext sets Context.
@@ -250,19 +253,19 @@ func (id *ID) SetContext(context any) {
 	id.mu.Unlock()
 }
 
-// Channel is the event channel.
+// Channel returns the event channel.
 func (id *ID) Channel() *EventChannel { return get(id, func() *EventChannel { return id.ch }) }
 
-// Device is the device that the ID is bound to; nil as long as that may be any.
+// Device returns the device that the ID is bound to; nil while it is not bound to one.
 func (id *ID) Device() *verbs.Device { return get(id, func() *verbs.Device { return id.dev }) }
 
-// DevicePort is the port of the device, 0 as long as there is none.
+// DevicePort returns the port of the device, 0 while the ID has none.
 func (id *ID) DevicePort() uint8 { return get(id, func() uint8 { return id.route.Port }) }
 
-// Route is the way to the peer, once it is resolved.
+// Route returns the route to the peer, which is valid after RouteResolved.
 func (id *ID) Route() Route { return get(id, func() Route { return id.route }) }
 
-// Transport is the wire protocol: of a connection or a request the one in use, else the first of SetTransports.
+// Transport returns the wire protocol of a connection or request, otherwise the first of SetTransports.
 func (id *ID) Transport() verbs.Transport { return get(id, id.transport) }
 
 func (id *ID) transport() verbs.Transport {
@@ -272,11 +275,11 @@ func (id *ID) transport() verbs.Transport {
 	return id.opts.transports[0]
 }
 
-// QPType is the type of QP that the connection is of (rdma_cm_id.qp_type): that of the port space, XRC_RECV if a peer's
-// XRC_SEND QP asks. The application chooses it in port space IB, by CreateQP.
-func (id *ID) QPType() verbs.QPType { return get(id, id.kind) }
+// QPType returns the type of the connection's QP (rdma_cm_id.qp_type). The port space determines it, or for XRC_RECV the
+// peer's request. In port space IB, CreateQP may choose another type.
+func (id *ID) QPType() verbs.QPType { return get(id, id.serviceType) }
 
-func (id *ID) kind() verbs.QPType {
+func (id *ID) serviceType() verbs.QPType {
 	switch qp := id.ownQP(); {
 	case qp != nil:
 		return qp.Type()
@@ -288,70 +291,75 @@ func (id *ID) kind() verbs.QPType {
 	return verbs.RC
 }
 
-// LocalAddr is the local address and port (rdma_get_local_addr, rdma_get_src_port); not valid before Bind or
+// LocalAddr returns the local address and port (rdma_get_local_addr, rdma_get_src_port); not valid before Bind or
 // AddrResolved.
 func (id *ID) LocalAddr() netip.AddrPort { return get(id, func() netip.AddrPort { return id.local }) }
 
-// PeerAddr is the peer's address and port (rdma_get_peer_addr, rdma_get_dst_port); not valid before AddrResolved.
+// PeerAddr returns the peer's address and port (rdma_get_peer_addr, rdma_get_dst_port); not valid before AddrResolved.
 func (id *ID) PeerAddr() netip.AddrPort { return get(id, func() netip.AddrPort { return id.remote }) }
 
+// get returns the result of f, called with the ID locked.
 func get[T any](id *ID, f func() T) T {
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	return f()
 }
 
-// SetTOS sets the type of service of packets: before Connect. A listener hands it to what it makes.
+// SetTOS sets the IP type of service of packets (RDMA_OPTION_ID_TOS), before Connect. The IDs of a listener's requests
+// inherit it.
 func (id *ID) SetTOS(tos uint8) error {
-	return id.set("set TOS", func() { id.opts.tos, id.route.TOS = tos, tos },
+	return id.setOption("set TOS", func() { id.opts.tos, id.route.TOS = tos, tos },
 		idle, bound, resolvingAddr, addrResolved, routeResolved, listening, requested)
 }
 
-// SetReuseAddr lets IDs share an address and port as long as none of them listens: before Bind.
+// SetReuseAddr lets IDs share an address and port while none of them listens (RDMA_OPTION_ID_REUSEADDR). It is called
+// before Bind.
 func (id *ID) SetReuseAddr(reuse bool) error {
-	return id.set("set reuse address", func() { id.opts.reuse = reuse }, idle)
+	return id.setOption("set reuse address", func() { id.opts.reuse = reuse }, idle)
 }
 
-// SetAFOnly restricts a wildcard address to its own family: before Bind. Otherwise it means IPv4 and IPv6.
+// SetAFOnly restricts an unspecified address to its own address family (RDMA_OPTION_ID_AFONLY), before Bind. Without it,
+// the address stands for IPv4 and IPv6.
 func (id *ID) SetAFOnly(only bool) error {
-	return id.set("set AF only", func() { id.opts.afOnly = only }, idle)
+	return id.setOption("set AF only", func() { id.opts.afOnly = only }, idle)
 }
 
-// SetAckTimeout sets the QP's local ACK timeout, 4.096 µs × 2^n, 0 ≤ n ≤ 31: before Connect or Accept. 0 leaves it to
-// the provider.
+// SetAckTimeout sets the QP's local ACK timeout to 4.096 µs × 2^n, 0 ≤ n ≤ 31 (RDMA_OPTION_ID_ACK_TIMEOUT), before Connect
+// or Accept. With 0 the provider chooses it.
 func (id *ID) SetAckTimeout(n uint8) error {
 	const op = "set ACK timeout"
 	if n > 31 {
 		return verbs.Errorf(verbs.ErrInvalid, op, "%d is not in 0–31", n)
 	}
-	return id.set(op, func() { id.opts.ackTimeout = n },
+	return id.setOption(op, func() { id.opts.ackTimeout = n },
 		idle, bound, resolvingAddr, addrResolved, routeResolved, listening, requested)
 }
 
-// SetTransports chooses the wire protocols: a listener serves them all, an active ID takes the first that has a way to
-// the peer. Without it they are RoCEv2 alone. Before ResolveAddr and Listen.
+// SetTransports sets the wire protocols, before ResolveAddr or Listen. A listener serves all of them; an active ID uses the
+// first that has a route to the peer. The default is RoCEv2 only.
 func (id *ID) SetTransports(t ...verbs.Transport) error {
 	const op = "set transports"
 	if len(t) == 0 {
-		return verbs.Errorf(verbs.ErrInvalid, op, "none is given")
+		return verbs.Errorf(verbs.ErrInvalid, op, "no transport is given")
 	}
-	return id.set(op, func() { id.opts.transports = slices.Clone(t) }, idle, bound)
+	return id.setOption(op, func() { id.opts.transports = slices.Clone(t) }, idle, bound)
 }
 
-// enter puts the ID on a device: from then on it hears what happens to that. The ID is locked.
-func (id *ID) enter(op string, d *verbs.Device) error {
-	if slices.Contains(id.on, d) {
+// watch makes the ID handle the events of a device. The ID is locked.
+func (id *ID) watch(op string, d *verbs.Device) error {
+	if slices.Contains(id.watched, d) {
 		return nil
 	}
-	if err := devices.enter(op, d, id); err != nil {
+	if err := devices.watch(op, d, id); err != nil {
 		return err
 	}
-	id.on = append(id.on, d)
+	id.watched = append(id.watched, d)
 	return nil
 }
 
-func (id *ID) set(op string, f func(), fit ...state) error {
-	if err := id.lock(op, fit...); err != nil {
+// setOption calls f with the ID locked, if it is in one of the allowed states.
+func (id *ID) setOption(op string, f func(), allowed ...state) error {
+	if err := id.lock(op, allowed...); err != nil {
 		return err
 	}
 	f()

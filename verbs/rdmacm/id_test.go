@@ -533,7 +533,7 @@ func TestNames(t *testing.T) {
 			t.Errorf("%q is %v, want %s", addr, got, want)
 		}
 	}
-	if s := fmt.Sprint(&rdmacm.EventError{Type: rdmacm.Rejected, Status: 8}); s != "RDMA_CM_EVENT_REJECTED: status 8, invalid service ID: nobody listens there" {
+	if s := fmt.Sprint(&rdmacm.EventError{Type: rdmacm.Rejected, Status: 8}); s != "RDMA_CM_EVENT_REJECTED: status 8, invalid service ID: no listener" {
 		t.Errorf("error is %q", s)
 	}
 }

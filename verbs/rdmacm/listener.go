@@ -9,21 +9,22 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// Listener waits for connections.
+// Listener accepts connections: see Listen.
 type Listener struct {
-	id     *SyncID
-	cfg    Config
-	ctx    context.Context // ends with Close
-	cancel context.CancelFunc
-	conns  chan *Conn // established, for Accept
-	slots  chan struct{}
-	ended  chan struct{} // closed when requests cannot be taken any more, though Close was not called
-	err    error         // why; set before
-	pump   sync.Once
-	work   sync.WaitGroup
+	id         *SyncID
+	cfg        Config
+	ctx        context.Context // ends with Close
+	cancel     context.CancelFunc
+	conns      chan *Conn // established connections, for Accept
+	slots      chan struct{}
+	ended      chan struct{} // closed when accepting has failed before Close was called
+	err        error         // the reason; set before ended is closed
+	accepting  sync.Once
+	goroutines sync.WaitGroup
 }
 
-// Listen listens on "host:port"; ":port" means all addresses of the device, port 0 draws one. cfg is for Accept.
+// Listen listens on "host:port"; ":port" stands for all addresses of the device, port 0 for an ephemeral port. cfg has the
+// options of the connections that Listener.Accept returns.
 func Listen(dev *verbs.Device, addr string, cfg *Config) (*Listener, error) {
 	l := &Listener{conns: make(chan *Conn), ended: make(chan struct{})}
 	if cfg != nil {
@@ -54,28 +55,29 @@ func Listen(dev *verbs.Device, addr string, cfg *Config) (*Listener, error) {
 	return l, nil
 }
 
-// Addr is the address that the listener is bound to.
+// Addr returns the address and port that the listener is bound to.
 func (l *Listener) Addr() netip.AddrPort { return l.id.LocalAddr() }
 
-// Accept waits for the next connection that is established, made with the Config of Listen. Peers that do not complete
-// their handshake hold up nobody; they are dropped. From the first call on the listener accepts by itself: it takes
-// either Accept or Request. When its device is gone, Accept fails with ENODEV.
+// Accept waits for the next established connection, which has the options of Listen's Config. A peer that does not complete
+// its handshake is dropped, and does not delay others. From the first Accept on, the listener accepts requests in the
+// background, so that a program must call either Accept or Request, not both. When the device has failed or is closed,
+// Accept fails with ENODEV.
 func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	const op = "accept"
-	l.pump.Do(func() { l.work.Go(l.accept) })
+	l.accepting.Do(func() { l.goroutines.Go(l.accept) })
 	select {
 	case c := <-l.conns:
 		return c, nil
 	case <-l.ctx.Done():
 		return nil, verbs.Errorf(verbs.ErrDestroyed, op, "the listener is closed")
 	case <-l.ended:
-		return nil, &verbs.Error{Op: op, Detail: l.err.Error(), Err: l.err}
+		return nil, &verbs.Error{Op: op, Err: l.err}
 	case <-ctx.Done():
-		return nil, &verbs.Error{Op: op, Detail: ctx.Err().Error(), Err: ctx.Err()}
+		return nil, &verbs.Error{Op: op, Err: ctx.Err()}
 	}
 }
 
-// accept answers requests, as many at a time as the backlog has room for.
+// accept accepts requests, at most as many at a time as the backlog.
 func (l *Listener) accept() {
 	for {
 		select {
@@ -91,7 +93,7 @@ func (l *Listener) accept() {
 			}
 			return
 		}
-		l.work.Go(func() {
+		l.goroutines.Go(func() {
 			defer func() { <-l.slots }()
 			c, err := r.Accept(l.ctx, &l.cfg)
 			if err != nil {
@@ -106,7 +108,7 @@ func (l *Listener) accept() {
 	}
 }
 
-// Request waits for a connection request, to be looked at before it is accepted or rejected.
+// Request waits for a connection request, which the application accepts or rejects.
 func (l *Listener) Request(ctx context.Context) (*Request, error) {
 	id, err := l.id.GetRequest(ctx)
 	if err != nil {
@@ -115,34 +117,35 @@ func (l *Listener) Request(ctx context.Context) (*Request, error) {
 	return &Request{id}, nil
 }
 
-// Close ends the listener, with the connections and requests that nobody has taken. Those taken live on.
+// Close closes the listener, and the connections and requests that Accept or Request has not returned. Those that were
+// returned are not affected.
 func (l *Listener) Close() error {
 	l.cancel()
 	err := l.id.Destroy()
-	l.work.Wait()
+	l.goroutines.Wait()
 	return err
 }
 
-// Request is a peer that asks for a connection. It must be accepted or rejected.
+// Request is a connection request of a peer. It must be accepted or rejected.
 type Request struct{ id *SyncID }
 
-// Peer is what the peer sent: private data, and depths as seen from here.
+// Peer returns the request's parameters: private data, and the depths from this side's view.
 func (r *Request) Peer() ConnParam { return r.id.Event().Param }
 
-// Transport is the wire protocol that it came over.
+// Transport returns the wire protocol.
 func (r *Request) Transport() verbs.Transport { return r.id.Transport() }
 
-// LocalAddr is the address and port that it came to.
+// LocalAddr returns the local address and port.
 func (r *Request) LocalAddr() netip.AddrPort { return r.id.LocalAddr() }
 
-// PeerAddr is the peer's address and port.
+// PeerAddr returns the peer's address and port.
 func (r *Request) PeerAddr() netip.AddrPort { return r.id.PeerAddr() }
 
-// Device is the device that it came in on.
+// Device returns the device that received the request.
 func (r *Request) Device() *verbs.Device { return r.id.Device() }
 
-// Accept makes the connection and waits until it is established. If that fails the request is gone, and the peer has
-// been told.
+// Accept accepts the request and waits until the connection is established. If that fails the request is destroyed, and
+// the peer gets an error.
 func (r *Request) Accept(ctx context.Context, cfg *Config) (*Conn, error) {
 	if cfg == nil {
 		cfg = &Config{}
@@ -157,7 +160,7 @@ func (r *Request) Accept(ctx context.Context, cfg *Config) (*Conn, error) {
 	return c, nil
 }
 
-// Reject turns the request down; the peer's error has the private data.
+// Reject rejects the request. The peer's *EventError has the private data.
 func (r *Request) Reject(privateData []byte) error {
 	return errors.Join(r.id.Reject(privateData), r.id.Destroy())
 }

@@ -8,33 +8,33 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// membership is a group that an ID has joined.
+// membership is an ID's membership of a multicast group.
 type membership struct {
 	io.Closer
-	qp *verbs.QP // attached, or nil
+	qp *verbs.QP // the QP that is attached to the group, or nil
 }
 
-// JoinMulticast makes the ID's port, and its UD QP if CreateQP made one before, receive a group (rdma_join_multicast).
-// MulticastJoin follows, whose UD says how to send to the group, or MulticastError. The ID must know its device.
+// JoinMulticast joins a multicast group (rdma_join_multicast) and attaches the ID's UD QP to it, if CreateQP has created
+// one. MulticastJoin follows, whose UD says how to send to the group, or MulticastError. The ID must be bound to a device.
 func (id *ID) JoinMulticast(group netip.Addr) error {
 	const op = "join multicast"
-	group = plain(group)
+	group = canonical(group)
 	if !group.IsMulticast() {
-		return verbs.Errorf(verbs.ErrInvalid, op, "%v is no multicast address", group)
+		return verbs.Errorf(verbs.ErrInvalid, op, "%v is not a multicast address", group)
 	}
 	if err := id.lock(op, bound, addrResolved, routeResolved, connecting, requested, accepted); err != nil {
 		return err
 	}
 	defer id.mu.Unlock()
 	if id.dev == nil {
-		return verbs.Errorf(verbs.ErrInvalid, op, "the ID is bound to no device yet")
+		return verbs.Errorf(verbs.ErrInvalid, op, "the ID is not bound to a device yet")
 	}
 	if id.groups[group] != nil {
-		return verbs.Errorf(syscall.EADDRINUSE, op, "the ID is in %v already", group)
+		return verbs.Errorf(syscall.EADDRINUSE, op, "the ID has joined %v already", group)
 	}
-	m, err := provider(id.dev).JoinMulticast(id.route, group, func(e *ConnEvent) { id.joined(group, e) })
+	m, err := provider(id.dev).JoinMulticast(id.route, group, func(e *ConnEvent) { id.handleMulticast(group, e) })
 	if err != nil {
-		return &verbs.Error{Op: op, Detail: err.Error(), Err: err}
+		return &verbs.Error{Op: op, Err: err}
 	}
 	if id.groups == nil {
 		id.groups = make(map[netip.Addr]*membership)
@@ -43,14 +43,16 @@ func (id *ID) JoinMulticast(group netip.Addr) error {
 	return nil
 }
 
-func (id *ID) joined(group netip.Addr, ce *ConnEvent) {
+// handleMulticast handles the outcome of JoinMulticast.
+func (id *ID) handleMulticast(group netip.Addr, ce *ConnEvent) {
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	m := id.groups[group]
-	if id.state == destroyed || id.state == removed || m == nil || ce.Type != MulticastJoin && ce.Type != MulticastError {
+	ended := id.state == destroyed || id.state == deviceRemoved
+	if ended || m == nil || ce.Type != MulticastJoin && ce.Type != MulticastError {
 		return
 	}
-	e := &Event{Type: ce.Type, ID: id, Status: ce.Status, UD: ownUD(ce.UD), Group: group}
+	e := &Event{Type: ce.Type, ID: id, Status: ce.Status, UD: cloneUD(ce.UD), Group: group}
 	if qp := id.ownQP(); ce.Type == MulticastJoin && qp != nil && qp.Type() == verbs.UD {
 		if err := qp.AttachMcast(ce.UD.AHAttr.GRH.DGID); err != nil {
 			e.Type, e.Status, e.UD = MulticastError, status(err, syscall.EINVAL), UDParam{}
@@ -61,8 +63,8 @@ func (id *ID) joined(group netip.Addr, ce *ConnEvent) {
 	id.ch.add(e)
 }
 
-// detach takes the QP out of all groups. The ID is locked.
-func (id *ID) detach() {
+// detachGroups detaches the QP from all groups. The ID is locked.
+func (id *ID) detachGroups() {
 	for group, m := range id.groups {
 		m.detach(group)
 	}
@@ -76,10 +78,10 @@ func (m *membership) detach(group netip.Addr) {
 	}
 }
 
-// LeaveMulticast leaves a group (rdma_leave_multicast). EADDRNOTAVAIL if the ID is not in it.
+// LeaveMulticast leaves a group (rdma_leave_multicast). It fails with EADDRNOTAVAIL if the ID has not joined the group.
 func (id *ID) LeaveMulticast(group netip.Addr) error {
 	const op = "leave multicast"
-	group = plain(group)
+	group = canonical(group)
 	if err := id.lock(op); err != nil {
 		return err
 	}
@@ -90,7 +92,7 @@ func (id *ID) LeaveMulticast(group netip.Addr) error {
 	}
 	id.mu.Unlock()
 	if m == nil {
-		return verbs.Errorf(syscall.EADDRNOTAVAIL, op, "the ID is not in %v", group)
+		return verbs.Errorf(syscall.EADDRNOTAVAIL, op, "the ID has not joined %v", group)
 	}
 	return m.Close()
 }

@@ -6,14 +6,14 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// PortSpace says what a port number means (rdma_port_space, same values).
+// PortSpace is a space of port numbers, which determines the type of QP (rdma_port_space, same values).
 type PortSpace uint16
 
 const (
 	IPoIB PortSpace = 0x0002
-	TCP   PortSpace = 0x0106 // reliable connections
-	UDP   PortSpace = 0x0111 // datagrams
-	IB    PortSpace = 0x013f // any service
+	TCP   PortSpace = 0x0106 // RC QPs
+	UDP   PortSpace = 0x0111 // UD QPs
+	IB    PortSpace = 0x013f // any type of QP
 )
 
 func (s PortSpace) String() string {
@@ -30,30 +30,31 @@ func (s PortSpace) String() string {
 	return fmt.Sprintf("invalid port space %#x", uint16(s))
 }
 
-// MaxDepth, as ResponderResources or InitiatorDepth, is as many as the device has; in Accept, not more than the peer
-// can use.
+// MaxDepth, as ResponderResources or InitiatorDepth, stands for the device's maximum; in Accept, limited to what the peer
+// asked for.
 const MaxDepth = 0xff
 
-// ConnParam is what one end of a connection asks for or answers (rdma_conn_param).
+// ConnParam has the parameters of a connection request or reply (rdma_conn_param).
 type ConnParam struct {
-	// PrivateData goes to the peer's application, which on RoCE may see zeros behind it. At most, on RoCE: 56 bytes
-	// with Connect, 196 with Accept, 148 with Reject; for UDP 180 with Connect, 136 with Accept.
+	// PrivateData is passed to the peer's application; on RoCE, zeros may be appended. On RoCE it has at most 56 bytes in
+	// Connect, 196 in Accept and 148 in Reject; in port space UDP, 180 in Connect and 136 in Accept.
 	PrivateData        []byte
-	ResponderResources uint8 // READs and atomics that the peer may have outstanding here
-	InitiatorDepth     uint8 // and those that this end will have outstanding there
+	ResponderResources uint8 // outstanding READs and atomics that this side accepts from the peer
+	InitiatorDepth     uint8 // outstanding READs and atomics that this side may send
 	FlowControl        bool
 	RetryCount         uint8 // 0–7
-	RNRRetryCount      uint8 // 0–7, 7 is for ever
+	RNRRetryCount      uint8 // 0–7; 7 is without limit
 	SRQ                bool
 	QPNum              uint32 // 24 bits
 }
 
-// Defaults is what Connect and Accept take for nil: no private data, MaxDepth, flow control, 7 retries of each kind.
+// Defaults returns the parameters that nil stands for in Connect and Accept: no private data, MaxDepth, flow control, and 7
+// retries of each kind.
 func Defaults() *ConnParam {
 	return &ConnParam{ResponderResources: MaxDepth, InitiatorDepth: MaxDepth, FlowControl: true, RetryCount: 7, RNRRetryCount: 7}
 }
 
-// UDParam is how to send to a UD QP (rdma_ud_param).
+// UDParam says how to send to a UD QP (rdma_ud_param).
 type UDParam struct {
 	PrivateData []byte
 	AHAttr      verbs.AHAttr

@@ -11,13 +11,13 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// Ports that are drawn for an ID that asks for none (IANA: dynamic ports, as Linux extends them).
+// The range of ephemeral ports, which are chosen for IDs that ask for port 0; Linux's default range.
 const (
 	firstEphemeral = 32768
 	lastEphemeral  = 60999
 )
 
-// ports are the port numbers in use, of every device in this process.
+// ports has the port numbers in use, of all devices of this process.
 var ports = portTable{bound: make(map[portKey][]*binding)}
 
 type portTable struct {
@@ -31,21 +31,21 @@ type portKey struct {
 	port  uint16
 }
 
-// binding is an ID's hold on an address and port, of one device, or with a wildcard of several.
+// binding is the binding of an ID to an address and port, of one device, or of several with an unspecified address.
 type binding struct {
 	devs  []*verbs.Device
 	space PortSpace
-	addr  netip.AddrPort // the address is unspecified for a wildcard
+	addr  netip.AddrPort
 
 	// guarded by ports.mu
 	reuse, afOnly, listening bool
 
-	drawn bool // the port was
+	ephemeral bool // bind has chosen the port
 }
 
-// conflicts tells whether two bindings to one port exclude each other.
+// conflicts reports whether two bindings to one port exclude each other.
 func (b *binding) conflicts(o *binding) bool {
-	if b.reuse && o.reuse && !b.listening && !o.listening {
+	if listening := b.listening || o.listening; b.reuse && o.reuse && !listening {
 		return false
 	}
 	x, y := b.addr.Addr(), o.addr.Addr()
@@ -56,29 +56,29 @@ func (b *binding) conflicts(o *binding) bool {
 	return x == y
 }
 
-// bind takes b.addr, or draws a port if that has none.
+// bind adds a binding. If the port of b.addr is 0, bind chooses an ephemeral port.
 func (t *portTable) bind(op string, b *binding) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if b.addr.Port() != 0 {
-		if !t.free(b, false) {
+		if !t.available(b, false) {
 			return verbs.Errorf(syscall.EADDRINUSE, op, "%v: the port is in use in port space %v", b.addr, b.space)
 		}
 		t.insert(b)
 		return nil
 	}
-	return t.draw(op, b)
+	return t.bindEphemeral(op, b)
 }
 
-// draw gives b a port that nobody has. t.mu is held.
-func (t *portTable) draw(op string, b *binding) error {
+// bindEphemeral chooses a port that has no binding, and adds b with it. t.mu is held.
+func (t *portTable) bindEphemeral(op string, b *binding) error {
 	const n = lastEphemeral - firstEphemeral + 1
 	start := rand.IntN(n)
 	for i := range n {
 		b.addr = netip.AddrPortFrom(b.addr.Addr(), uint16(firstEphemeral+(start+i)%n))
-		if t.free(b, true) {
+		if t.available(b, true) {
 			t.insert(b)
-			b.drawn = true
+			b.ephemeral = true
 			return nil
 		}
 	}
@@ -87,11 +87,11 @@ func (t *portTable) draw(op string, b *binding) error {
 		firstEphemeral, lastEphemeral, b.space)
 }
 
-// free tells whether nobody's binding conflicts with b, or with wholly, whether the port has no binding at all.
-func (t *portTable) free(b *binding, wholly bool) bool {
+// available reports whether no other binding conflicts with b, or with exclusively, whether the port has no other binding.
+func (t *portTable) available(b *binding, exclusively bool) bool {
 	for _, d := range b.devs {
 		for _, o := range t.bound[portKey{d, b.space, b.addr.Port()}] {
-			if o != b && (wholly || b.conflicts(o)) {
+			if o != b && (exclusively || b.conflicts(o)) {
 				return false
 			}
 		}
@@ -106,12 +106,12 @@ func (t *portTable) insert(b *binding) {
 	}
 }
 
-// listen makes a binding a listener's: it then shares its port with nobody whom it excludes.
+// listen makes a binding that of a listener. It fails if the binding then conflicts with another one.
 func (t *portTable) listen(op string, b *binding) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	b.listening = true
-	if !t.free(b, false) {
+	if !t.available(b, false) {
 		b.listening = false
 		return verbs.Errorf(syscall.EADDRINUSE, op, "%v: the port is in use in port space %v", b.addr, b.space)
 	}
@@ -125,27 +125,27 @@ func (t *portTable) unlisten(b *binding) {
 	t.mu.Unlock()
 }
 
-// maxDraws is how many ports are drawn at most where the provider finds one after another in use: by what has ended here,
-// but not on the wire, or by what is not rdma_cm's.
-const maxDraws = 64
+// maxPortRetries is how many times an ephemeral port is replaced because the provider finds it in use: by a connection in
+// TIME-WAIT, or by a program that does not use rdma_cm.
+const maxPortRetries = 64
 
-// redraw takes the place of a binding whose port was drawn, with another port, if err says that this one is in use after
-// all; else it returns err.
-func (t *portTable) redraw(op string, b *binding, err error) (*binding, error) {
-	if b == nil || !b.drawn || !errors.Is(err, syscall.EADDRINUSE) {
+// replace returns a binding like b with another ephemeral port, and removes b, if b has an ephemeral port and err says that
+// it is in use. Otherwise it returns err.
+func (t *portTable) replace(op string, b *binding, err error) (*binding, error) {
+	if b == nil || !b.ephemeral || !errors.Is(err, syscall.EADDRINUSE) {
 		return nil, err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	other := *b
-	if t.draw(op, &other) != nil {
+	if t.bindEphemeral(op, &other) != nil {
 		return nil, err
 	}
 	t.remove(b)
 	return &other, nil
 }
 
-// release gives a binding up; b may be nil.
+// release removes a binding; b may be nil.
 func (t *portTable) release(b *binding) {
 	if b == nil {
 		return
@@ -155,7 +155,7 @@ func (t *portTable) release(b *binding) {
 	t.remove(b)
 }
 
-// remove takes b out of the table. t.mu is held.
+// remove removes b from the table. t.mu is held.
 func (t *portTable) remove(b *binding) {
 	for _, d := range b.devs {
 		k := portKey{d, b.space, b.addr.Port()}

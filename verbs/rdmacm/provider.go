@@ -8,103 +8,105 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// This file is the seam between rdma_cm's front end and what sets connections up on the wire: IB CM datagrams for
-// RoCEv2, MPA over TCP for iWARP. An application never needs it.
+// This file has the interfaces that a provider implements, and their arguments. An application needs only Route of it.
 //
-// The front end owns IDs, event channels, port numbers, and moves QPs through their states. A provider exchanges the
-// messages, with their retransmissions and time-outs, and reports what came of it.
+// Division of labour: this package owns IDs, event channels and port numbers, and moves QPs through their states. A provider
+// exchanges the messages that establish and end connections, which are IB CM datagrams for RoCEv2 and MPA frames over TCP
+// for iWARP, with their retransmissions and timeouts, and reports events.
 
-// Provider is what a verbs.Provider implements besides, to be used with rdma_cm.
+// Provider has the methods that a verbs.Provider needs in addition to support rdma_cm.
 type Provider interface {
-	// Route finds how dst is reached from this device, from src if that is valid. It does not wait. An error means that
-	// the device has no way to dst, or not the address src.
+	// Route returns the route from this device to dst, from src if that is valid. It does not block. It fails if the device
+	// has no route to dst, or does not have the address src.
 	Route(transport verbs.Transport, src, dst netip.Addr) (Route, error)
-	// Resolve waits until the neighbour on the route answers (ARP, neighbour discovery), or ctx ends.
+	// Resolve resolves the MAC address of the neighbour on the route (ARP, neighbour discovery). It waits until that
+	// answers, or ctx ends.
 	Resolve(ctx context.Context, r Route) error
 
-	// Listen takes connection requests for an address, or for all of the device's if it is unspecified. Each arrives at
-	// h as a ConnectRequest with a ProviderConn of its own. At most attr.Backlog of them are kept that nobody has accepted or
-	// rejected; more are turned away. Later events of those connections arrive at h too.
+	// Listen listens for connection requests to an address, or to all addresses of the device if it is unspecified. For
+	// each request it calls h with a ConnectRequest and a new ProviderConn, and later with that connection's events. At most
+	// attr.Backlog requests wait to be accepted or rejected; further requests are rejected.
 	Listen(attr *ListenAttr, h Handler) (io.Closer, error)
-	// Connect sends a connection request (for UDP a service ID resolution request); its outcome arrives at h.
+	// Connect sends a connection request, or in port space UDP a service ID resolution request. The outcome is passed to h.
 	Connect(attr *ConnectAttr, h Handler) (ProviderConn, error)
 
-	// JoinMulticast makes the port of the route receive a group; h gets MulticastJoin or MulticastError.
+	// JoinMulticast makes the route's port join a group. h is called with MulticastJoin or MulticastError.
 	JoinMulticast(r Route, group netip.Addr, h Handler) (io.Closer, error)
 }
 
-// Route is a way from a device to an address.
+// Route is a route from a device to an address.
 type Route struct {
 	Transport verbs.Transport
 	Src, Dst  netip.Addr
 	Port      uint8     // of the device
 	GIDIndex  int       // of Src
 	MTU       verbs.MTU // the largest path MTU
-	TOS       uint8     // type of service, as set on the ID
-	SL        uint8     // service level, as the peer asked for
+	TOS       uint8     // IP type of service, as set on the ID
+	SL        uint8     // service level that the peer's request asks for
 }
 
-// ListenAttr says what to listen for. An unspecified address of either family means all addresses of both: the front
-// end turns away what a listener for one family is not to see.
+// ListenAttr has the arguments of Provider.Listen. An unspecified address of either family stands for all addresses of both:
+// this package rejects requests of the other family where SetAFOnly was called.
 type ListenAttr struct {
 	Transport verbs.Transport
 	Space     PortSpace
 	Addr      netip.AddrPort
 	Backlog   int
-	TOS       uint8 // type of service of what a provider sends on its own stream, as set on the ID
+	TOS       uint8 // IP type of service of the packets that the provider sends for the listener, as set on the ID
 }
 
-// ConnectAttr says whom to connect to and how.
+// ConnectAttr has the arguments of Provider.Connect.
 type ConnectAttr struct {
 	Route
 	Space      PortSpace
 	LocalPort  uint16
 	RemotePort uint16
 	QPType     verbs.QPType
-	AckTimeout uint8 // local ACK timeout to ask for, 4.096 µs × 2^n; 0 lets the provider choose
+	AckTimeout uint8 // local ACK timeout to ask for, 4.096 µs × 2^n; 0: the provider chooses
 	Param      ConnParam
 }
 
-// Handler takes a connection's events. It is called on a goroutine of the provider, with no lock held, one call at a
-// time for one connection; it must not wait, and may call the connection's methods.
+// Handler handles the events of connections. A provider calls it on a goroutine of its own, with no lock held, and with one
+// event at a time for one connection. The handler does not block, and may call the connection's methods.
 type Handler func(*ConnEvent)
 
-// ConnEvent is what happened to a connection on the wire.
+// ConnEvent is an event of a connection.
 type ConnEvent struct {
-	// Type is ConnectRequest, ConnectResponse (the peer accepted: move the QP to RTS, then Establish), Established,
-	// Rejected, Unreachable, ConnectError, Disconnected, TimewaitExit, MulticastJoin or MulticastError.
+	// Type is ConnectRequest, ConnectResponse, Established, Rejected, Unreachable, ConnectError, Disconnected, TimewaitExit,
+	// MulticastJoin or MulticastError. After ConnectResponse, the QP is moved to RTS and Establish is called.
 	Type EventType
-	// Status is 0, a negative errno, or for Rejected the reason as rdma_cm reports it.
+	// Status is 0, a negative errno, or for Rejected the reason: see Event.Status.
 	Status int
 	// Conn is the connection; in a ConnectRequest it is new.
 	Conn ProviderConn
-	// Route, LocalPort and RemotePort are set in a ConnectRequest, seen from this side.
+	// Route, LocalPort and RemotePort are set in a ConnectRequest, from this side's view.
 	Route
 	LocalPort, RemotePort uint16
-	// QPType is, in a ConnectRequest, what the peer's QP is to be connected to: RC if 0, or XRC_RECV.
+	// QPType is, in a ConnectRequest, the type of QP that the peer asks for: RC if 0, or XRC_RECV.
 	QPType verbs.QPType
-	// Param is what the peer sent; its depths are swapped to this side's view, as rdma_cm does. For UDP, UD is set.
+	// Param has the peer's parameters. Its depths are swapped to this side's view, as in rdma_cm. UD is set in port space
+	// UDP.
 	Param ConnParam
 	UD    UDParam
 }
 
-// ProviderConn is one end of a connection. Its methods may be called from any goroutine and do not wait. A method that does
-// not fit the connection's state gives an error and changes nothing.
+// ProviderConn is the provider's half of a connection. Any goroutine may call its methods, which do not block. A method that
+// is not allowed in the connection's state returns an error and changes nothing.
 type ProviderConn interface {
-	// QPAttr is what the QP's transition to the given state needs, with what both sides agreed on
-	// (rdma_init_qp_attr).
+	// QPAttr returns the attributes for the QP's transition to a state, as both sides have agreed on (rdma_init_qp_attr).
 	QPAttr(to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error)
-	// Accept answers a ConnectRequest, once the QP is ready to receive. For UDP, qkey is the QP's Q_Key.
+	// Accept accepts a ConnectRequest. The QP is ready to receive. In port space UDP, qkey is the QP's Q_Key.
 	Accept(param *ConnParam, qkey uint32) error
-	// Establish answers a ConnectResponse, once the QP is in RTS.
+	// Establish confirms a ConnectResponse. The QP is in RTS.
 	Establish() error
-	// Reject turns a ConnectRequest or a ConnectResponse down.
+	// Reject rejects a ConnectRequest or a ConnectResponse.
 	Reject(privateData []byte) error
-	// Disconnect ends an established connection; Disconnected follows, and later TimewaitExit. After the peer's
-	// Disconnected it acknowledges that.
+	// Disconnect ends an established connection; Disconnected follows, and later TimewaitExit. After a Disconnected that the
+	// peer has caused, it confirms that.
 	Disconnect() error
-	// Notify says that the QP saw the peer's first message (IBV_EVENT_COMM_EST): as good as its last handshake message.
+	// Notify reports that the QP has received a message (IBV_EVENT_COMM_EST). It has the effect of the last message of the
+	// peer's handshake.
 	Notify() error
-	// Close forgets the connection; the peer is told what fits the state. No event follows.
+	// Close ends the connection, with the message to the peer that the state requires. No event follows.
 	Close()
 }

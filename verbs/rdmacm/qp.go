@@ -6,26 +6,26 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// UDPQKey is the Q_Key of UD QPs that CreateQP makes (RDMA_UDP_QKEY).
+// UDPQKey is the Q_Key of UD QPs that CreateQP creates (RDMA_UDP_QKEY).
 const UDPQKey = 0x01234567
 
-// resources is a QP or an SRQ, and what was made for it.
+// resources is a QP or an SRQ of an ID, and what was created for it.
 type resources struct {
-	qp         *verbs.QP
-	srq        *verbs.SRQ
-	cqs        []*verbs.CQ
-	channels   []*verbs.CompChannel
-	sharesXRCD *verbs.Device // whose default XRC domain is used, or nil
+	qp            *verbs.QP
+	srq           *verbs.SRQ
+	cqs           []*verbs.CQ
+	channels      []*verbs.CompChannel
+	defaultXRCDOf *verbs.Device // the device whose default XRC domain is used, or nil
 }
 
-// CreateQP makes the ID's QP and takes it to INIT, a UD QP to RTS (rdma_create_qp). The ID must know its device.
+// CreateQP creates the ID's QP and moves it to INIT, a UD QP to RTS (rdma_create_qp). The ID must be bound to a device.
 //
-// What is left out is made, and goes with the QP: a nil pd is the device's default one, which all IDs share and which
-// stays; a nil CQ in attr is a new one, as large as its queue or the SRQ and with a completion channel; a nil SRQ is the
-// ID's. Type and Transport are the ID's; if not zero they must be the same, but in port space IB, which has RC, UC and
-// XRC_SEND.
+// A nil pd stands for the device's default PD, which all IDs share. For a nil CQ in attr, CreateQP creates one with a
+// completion channel, as large as its work queue or the SRQ, which is destroyed with the QP. A nil SRQ stands for the SRQ
+// of CreateSRQ, if there is one. A zero Type and Transport stand for those of the ID, and others must be equal to them,
+// except that in port space IB Type may be RC, UC or XRC_SEND.
 //
-// From then on the ID moves the QP: to RTS when a connection is made, to ERR when it ends.
+// The ID then moves the QP: to RTS when a connection is established, to ERR when it ends.
 func (id *ID) CreateQP(pd *verbs.PD, attr *verbs.QPInitAttr) error {
 	const op = "create QP"
 	if attr == nil {
@@ -36,30 +36,30 @@ func (id *ID) CreateQP(pd *verbs.PD, attr *verbs.QPInitAttr) error {
 	}
 	defer id.mu.Unlock()
 	init := *attr
-	want := id.kind()
+	want := id.serviceType()
 	if init.Type == 0 {
 		init.Type = want
 	}
 	switch init.Transport = id.transport(); {
 	case id.dev == nil:
-		return verbs.Errorf(verbs.ErrInvalid, op, "the ID is bound to no device yet")
+		return verbs.Errorf(verbs.ErrInvalid, op, "the ID is not bound to a device yet")
 	case id.qp != nil:
 		return verbs.Errorf(verbs.ErrInvalid, op, "the ID has a QP already")
 	case pd != nil && pd.Device() != id.dev:
 		return verbs.Errorf(verbs.ErrInvalid, op, "the PD is on %s, the ID on %s", pd.Device().Name(), id.dev.Name())
 	case attr.Transport != 0 && attr.Transport != init.Transport:
-		return verbs.Errorf(verbs.ErrInvalid, op, "Transport %v: the ID's is %v, which SetTransports chooses", attr.Transport, init.Transport)
+		return verbs.Errorf(verbs.ErrInvalid, op, "Transport is %v, but the ID's is %v; see SetTransports", attr.Transport, init.Transport)
 	case init.Type == verbs.XRCRecv:
-		return verbs.Errorf(verbs.ErrInvalid, op, "XRC_RECV QPs are made by CreateXRCQP")
+		return verbs.Errorf(verbs.ErrInvalid, op, "Type is XRC_RECV: create it with CreateXRCQP")
 	case init.Type != want && id.space != IB:
 		return verbs.Errorf(verbs.ErrInvalid, op, "Type %v: port space %v has %v QPs", init.Type, id.space, want)
 	}
-	return id.takeQP(init.Type, func() error { return id.makeQP(pd, &init) })
+	return id.addQP(init.Type, func() error { return id.makeQP(pd, &init) })
 }
 
-// CreateXRCQP makes the ID's QP an XRC_RECV one of a domain, and takes it to INIT (rdma_create_qp_ex with
-// IBV_QPT_XRC_RECV). A nil domain is the device's default one, which all IDs share. The ID is one of port space IB; see
-// CreateQP for the rest.
+// CreateXRCQP creates the ID's QP as an XRC_RECV QP of an XRC domain, and moves it to INIT (rdma_create_qp_ex with
+// IBV_QPT_XRC_RECV). A nil domain stands for the device's default one, which all IDs share. The ID must be in port space IB.
+// See CreateQP for the rest.
 func (id *ID) CreateXRCQP(x *verbs.XRCD) error {
 	const op = "create XRC QP"
 	if err := id.lock(op, bound, addrResolved, routeResolved, requested); err != nil {
@@ -68,15 +68,15 @@ func (id *ID) CreateXRCQP(x *verbs.XRCD) error {
 	defer id.mu.Unlock()
 	switch {
 	case id.dev == nil:
-		return verbs.Errorf(verbs.ErrInvalid, op, "the ID is bound to no device yet")
+		return verbs.Errorf(verbs.ErrInvalid, op, "the ID is not bound to a device yet")
 	case id.qp != nil:
 		return verbs.Errorf(verbs.ErrInvalid, op, "the ID has a QP already")
 	case id.space != IB:
-		return verbs.Errorf(verbs.ErrInvalid, op, "port space %v has %v QPs", id.space, id.kind())
+		return verbs.Errorf(verbs.ErrInvalid, op, "port space %v has %v QPs", id.space, id.serviceType())
 	case x != nil && x.Device() != id.dev:
 		return verbs.Errorf(verbs.ErrInvalid, op, "the XRC domain is on %s, the ID on %s", x.Device().Name(), id.dev.Name())
 	}
-	return id.takeQP(verbs.XRCRecv, func() (err error) {
+	return id.addQP(verbs.XRCRecv, func() (err error) {
 		if x == nil {
 			if x, err = id.qp.useXRCD(id.dev); err != nil {
 				return err
@@ -87,11 +87,11 @@ func (id *ID) CreateXRCQP(x *verbs.XRCD) error {
 	})
 }
 
-// takeQP gives the ID a QP that is made by a function, in id.qp.
-func (id *ID) takeQP(t verbs.QPType, make func() error) error {
+// addQP gives the ID a QP, which create stores in id.qp, and moves it to its first state.
+func (id *ID) addQP(t verbs.QPType, create func() error) error {
 	r := &resources{}
 	id.qp = r
-	err := make()
+	err := create()
 	if err == nil {
 		err = id.initQP(t)
 	}
@@ -102,7 +102,7 @@ func (id *ID) takeQP(t verbs.QPType, make func() error) error {
 	return nil
 }
 
-// makeQP fills in id.qp.
+// makeQP creates what CreateQP creates, in id.qp.
 func (id *ID) makeQP(pd *verbs.PD, init *verbs.QPInitAttr) (err error) {
 	r := id.qp
 	if pd == nil {
@@ -120,7 +120,7 @@ func (id *ID) makeQP(pd *verbs.PD, init *verbs.QPInitAttr) (err error) {
 	}
 	if init.RecvCQ == nil && init.Type != verbs.XRCSend {
 		receives := init.Cap.MaxRecvWR
-		if init.SRQ != nil { // then MaxRecvWR means nothing
+		if init.SRQ != nil { // MaxRecvWR is ignored
 			srq, err := init.SRQ.Query()
 			if err != nil {
 				return err
@@ -148,7 +148,7 @@ func (r *resources) makeCQ(d *verbs.Device, cqe int) (*verbs.CQ, error) {
 	return cq, err
 }
 
-// initQP takes a new QP as far as it goes without a peer.
+// initQP moves a new QP to the state that needs no peer: INIT, or RTS for UD.
 func (id *ID) initQP(t verbs.QPType) error {
 	attr, mask, err := id.initAttr(t)
 	if err != nil {
@@ -176,9 +176,10 @@ func (id *ID) initAttr(t verbs.QPType) (verbs.QPAttr, verbs.QPAttrMask, error) {
 	return attr, mask | verbs.QPAttrAccessFlags, nil
 }
 
-// QPAttr is what a QP that the application made itself needs to get to the given state (rdma_init_qp_attr): INIT once
-// the device is known, RTR and RTS when the peer has asked or answered. Such a QP's number goes into ConnParam.QPNum,
-// and the application moves it: to RTS before Accept or Establish, to ERR when the connection ends.
+// QPAttr returns the attributes for a transition of a QP that the application has created itself (rdma_init_qp_attr): to
+// INIT when the ID is bound to a device, to RTR and RTS after ConnectRequest or ConnectResponse. The application sets
+// ConnParam.QPNum to the QP's number, and moves the QP to RTS before Accept or Establish, and to ERR when the connection
+// ends.
 func (id *ID) QPAttr(to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) {
 	const op = "get QP attributes"
 	if err := id.lock(op); err != nil {
@@ -189,12 +190,12 @@ func (id *ID) QPAttr(to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) {
 	case id.conn != nil:
 		return id.conn.QPAttr(to)
 	case to != verbs.StateInit || id.dev == nil:
-		return verbs.QPAttr{}, 0, verbs.Errorf(verbs.ErrInvalid, op, "the ID is %v: it knows none for %v", id.state, to)
+		return verbs.QPAttr{}, 0, verbs.Errorf(verbs.ErrInvalid, op, "the ID is %v and has none for %v", id.state, to)
 	}
-	return id.initAttr(id.kind())
+	return id.initAttr(id.serviceType())
 }
 
-// QP is what CreateQP made, or nil.
+// QP returns the QP of CreateQP, or nil.
 func (id *ID) QP() *verbs.QP { return get(id, id.ownQP) }
 
 func (id *ID) ownQP() *verbs.QP {
@@ -204,8 +205,8 @@ func (id *ID) ownQP() *verbs.QP {
 	return id.qp.qp
 }
 
-// DestroyQP destroys what CreateQP made (rdma_destroy_qp). Like CQ.Destroy it waits for unacknowledged events of CQs
-// that CreateQP made.
+// DestroyQP destroys the QP, and what CreateQP created with it (rdma_destroy_qp). Like CQ.Destroy, it waits until the events
+// of CQs that CreateQP created are acknowledged.
 func (id *ID) DestroyQP() error {
 	const op = "destroy QP"
 	if err := id.lock(op); err != nil {
@@ -213,15 +214,15 @@ func (id *ID) DestroyQP() error {
 	}
 	r := id.qp
 	id.qp = nil
-	id.detach()
-	id.mu.Unlock() // whoever has an event of a CQ may need the ID before acknowledging it
+	id.detachGroups()
+	id.mu.Unlock() // a goroutine may need the ID before it acknowledges an event of a CQ
 	if r == nil {
 		return verbs.Errorf(verbs.ErrInvalid, op, "the ID has no QP")
 	}
 	return r.destroy()
 }
 
-// destroy destroys what is there of r, which may be nil.
+// destroy destroys the objects in r, which may be nil.
 func (r *resources) destroy() error {
 	if r == nil {
 		return nil
@@ -243,17 +244,17 @@ func (r *resources) destroy() error {
 	for _, ch := range r.channels {
 		errs = append(errs, ch.Destroy())
 	}
-	if r.sharesXRCD != nil {
-		errs = append(errs, defaultXRCDs.put(r.sharesXRCD))
+	if r.defaultXRCDOf != nil {
+		errs = append(errs, defaultXRCDs.put(r.defaultXRCDOf))
 	}
 	return errors.Join(errs...)
 }
 
-// connectQP takes the QP from INIT to RTS. adjust changes what the provider says.
+// connectQP moves the QP from INIT to RTS. adjust, if not nil, changes the provider's attributes.
 func (id *ID) connectQP(adjust func(*verbs.QPAttr)) error {
 	path := []verbs.QPState{verbs.StateInit, verbs.StateRTR, verbs.StateRTS}
 	if id.qp.qp.Transport() == verbs.IWARP {
-		path = []verbs.QPState{verbs.StateInit, verbs.StateRTS} // a stream has both directions
+		path = []verbs.QPState{verbs.StateInit, verbs.StateRTS} // see iwarpTable in package verbs
 	}
 	for _, to := range path {
 		attr, mask, err := id.conn.QPAttr(to)
@@ -270,10 +271,10 @@ func (id *ID) connectQP(adjust func(*verbs.QPAttr)) error {
 	return nil
 }
 
-// failQP takes the QP to ERR: all that is posted is flushed.
+// failQP moves the QP to ERR, which flushes everything posted.
 func (id *ID) failQP() {
 	if qp := id.ownQP(); qp != nil && qp.State() != verbs.StateReset {
-		// The only error is that the application destroyed the QP, and then there is nothing to flush.
+		// The only error is that the application has destroyed the QP, and then there is nothing to flush.
 		_ = qp.Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState)
 	}
 }

@@ -6,11 +6,12 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// CreateSRQ makes the ID's SRQ (rdma_create_srq, rdma_create_srq_ex), which CreateQP gives to its QP. The ID must know
-// its device. It is an XRC SRQ if attr has an XRCD, or QPType is XRC_RECV; the peer has to be told its number.
+// CreateSRQ creates the ID's SRQ (rdma_create_srq, rdma_create_srq_ex), which CreateQP uses for the QP. The ID must be bound
+// to a device. If attr has an XRCD, or the ID's QPType is XRC_RECV, it is an XRC SRQ, whose number the application tells the
+// peer.
 //
-// What is left out is made, and goes with the SRQ: a nil pd and, of an XRC SRQ, a nil XRCD are the device's default ones,
-// which all IDs share; a nil CQ is a new one, as large as the SRQ and with a completion channel.
+// A nil pd, and for an XRC SRQ a nil XRCD, stand for the device's default ones, which all IDs share. For a nil CQ of an XRC
+// SRQ, CreateSRQ creates one with a completion channel, as large as the SRQ, which is destroyed with the SRQ.
 func (id *ID) CreateSRQ(pd *verbs.PD, attr *verbs.SRQInitAttr) error {
 	const op = "create SRQ"
 	if attr == nil {
@@ -22,7 +23,7 @@ func (id *ID) CreateSRQ(pd *verbs.PD, attr *verbs.SRQInitAttr) error {
 	defer id.mu.Unlock()
 	switch {
 	case id.dev == nil:
-		return verbs.Errorf(verbs.ErrInvalid, op, "the ID is bound to no device yet")
+		return verbs.Errorf(verbs.ErrInvalid, op, "the ID is not bound to a device yet")
 	case id.srq != nil:
 		return verbs.Errorf(verbs.ErrInvalid, op, "the ID has an SRQ already")
 	case pd != nil && pd.Device() != id.dev:
@@ -42,7 +43,7 @@ func (id *ID) makeSRQ(r *resources, pd *verbs.PD, init verbs.SRQInitAttr) (err e
 			return err
 		}
 	}
-	if init.XRCD != nil || id.kind() == verbs.XRCRecv {
+	if init.XRCD != nil || id.serviceType() == verbs.XRCRecv {
 		if init.XRCD == nil {
 			if init.XRCD, err = r.useXRCD(id.dev); err != nil {
 				return err
@@ -58,7 +59,7 @@ func (id *ID) makeSRQ(r *resources, pd *verbs.PD, init verbs.SRQInitAttr) (err e
 	return err
 }
 
-// SRQ is what CreateSRQ made, or nil.
+// SRQ returns the SRQ of CreateSRQ, or nil.
 func (id *ID) SRQ() *verbs.SRQ {
 	return get(id, func() *verbs.SRQ {
 		if id.srq == nil {
@@ -68,8 +69,8 @@ func (id *ID) SRQ() *verbs.SRQ {
 	})
 }
 
-// DestroySRQ destroys what CreateSRQ made (rdma_destroy_srq): ErrBusy as long as a QP uses it. It waits as DestroyQP
-// does.
+// DestroySRQ destroys the SRQ, and what CreateSRQ created with it (rdma_destroy_srq). It fails with ErrBusy while a QP uses
+// the SRQ. It waits for acknowledgements as DestroyQP does.
 func (id *ID) DestroySRQ() error {
 	const op = "destroy SRQ"
 	if err := id.lock(op); err != nil {

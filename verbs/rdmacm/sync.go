@@ -11,25 +11,25 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// SyncID is an ID whose calls wait for what comes of them (rdma_create_id without a channel). When ctx ends first, its
-// error is returned and the ID is as the provider left it: Destroy it. Destroy ends calls that wait.
+// SyncID is an ID whose methods wait for their outcome (rdma_create_id without a channel). If ctx ends first, its error is
+// returned, and the ID should be destroyed, because the operation may go on. Destroy makes methods that wait return.
 //
-// The methods of the ID that return at once, such as Bind, Listen, CreateQP and Reject, are the ID's own.
+// Methods that have no event as their outcome, such as Bind, Listen, CreateQP and Reject, are those of ID.
 type SyncID struct {
 	*ID
-	ch *EventChannel // of this ID alone, and of requests that GetRequest has not taken
+	ch *EventChannel // for this ID, and for requests that GetRequest has not returned
 
-	requests chan struct{} // room for the token of the GetRequest that waits
+	requests chan struct{} // a semaphore: one GetRequest at a time
 
 	mu   sync.Mutex
-	last *Event
+	last *Event // see Event
 }
 
 func newSyncID(id *ID, ch *EventChannel) *SyncID {
 	return &SyncID{ID: id, ch: ch, requests: make(chan struct{}, 1)}
 }
 
-// CreateSyncID makes an ID on the given devices.
+// CreateSyncID creates a SyncID on the given devices.
 func CreateSyncID(space PortSpace, devs ...*verbs.Device) (*SyncID, error) {
 	ch, err := CreateEventChannel(devs...)
 	if err != nil {
@@ -42,7 +42,7 @@ func CreateSyncID(space PortSpace, devs ...*verbs.Device) (*SyncID, error) {
 	return newSyncID(id, ch), nil
 }
 
-// Synchronous makes a SyncID of an ID (rdma_migrate_id without a channel). It waits as Migrate does.
+// Synchronous makes a SyncID of an ID (rdma_migrate_id without a channel). It waits for acknowledgements as Migrate does.
 func (id *ID) Synchronous(ctx context.Context) (*SyncID, error) {
 	ch, err := CreateEventChannel(id.Channel().devs...)
 	if err != nil {
@@ -54,7 +54,8 @@ func (id *ID) Synchronous(ctx context.Context) (*SyncID, error) {
 	return newSyncID(id, ch), nil
 }
 
-// Migrate gives the ID to an event channel: the SyncID must not be used afterwards. It waits as ID.Migrate does.
+// Migrate moves the ID to an event channel. The SyncID must not be used afterwards. It waits for acknowledgements as
+// ID.Migrate does.
 func (s *SyncID) Migrate(ctx context.Context, to *EventChannel) (*ID, error) {
 	if err := s.ID.Migrate(ctx, to); err != nil {
 		return nil, err
@@ -65,21 +66,21 @@ func (s *SyncID) Migrate(ctx context.Context, to *EventChannel) (*ID, error) {
 // Destroy is ID.Destroy.
 func (s *SyncID) Destroy() error {
 	if err := s.ID.Destroy(); err != nil {
-		_ = s.ch.Destroy() // done already if the ID was destroyed already
+		_ = s.ch.Destroy() // fails too if the ID was destroyed before
 		return err
 	}
 	return s.ch.Destroy()
 }
 
-// Event is the event that the last call waited for: in it is what the peer sent. An ID from GetRequest begins with its
-// ConnectRequest.
+// Event returns the event that the last call waited for, which has the peer's parameters. For an ID of GetRequest, that is
+// its ConnectRequest at first.
 func (s *SyncID) Event() *Event {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.last
 }
 
-// wait waits for an event, and acknowledges it; see next.
+// wait is next, and acknowledges the event.
 func (s *SyncID) wait(ctx context.Context, want ...EventType) (*Event, error) {
 	e, err := s.next(ctx, want...)
 	if err == nil {
@@ -88,8 +89,8 @@ func (s *SyncID) wait(ctx context.Context, want ...EventType) (*Event, error) {
 	return e, err
 }
 
-// next waits for an event that is wanted, which the caller is to acknowledge. Of the others, one that tells of a failure
-// ends the call with its error, and the rest are skipped.
+// next waits for an event of one of the wanted types, which the caller must acknowledge. If another event is a failure, next
+// returns its error; otherwise it skips the event.
 func (s *SyncID) next(ctx context.Context, want ...EventType) (*Event, error) {
 	for {
 		e, err := s.ch.GetEvent(ctx)
@@ -146,8 +147,8 @@ func (s *SyncID) ResolveRoute(ctx context.Context) error {
 	return err
 }
 
-// Connect is ID.Connect; it returns when the connection is established, without a QP from CreateQP when the peer has
-// answered. The error wraps an *EventError that says why not.
+// Connect is ID.Connect. It returns when the connection is established, or without a QP from CreateQP, when ConnectResponse
+// has arrived. If the peer or the network refuses the connection, the error wraps an *EventError.
 func (s *SyncID) Connect(ctx context.Context, param *ConnParam) error {
 	if err := s.ID.Connect(param); err != nil {
 		return err
@@ -156,30 +157,30 @@ func (s *SyncID) Connect(ctx context.Context, param *ConnParam) error {
 	return err
 }
 
-// GetRequest waits for a connection request to a listener (rdma_get_request). Its ID is the caller's to accept or
-// reject, and to destroy.
+// GetRequest waits for a connection request to a listener, and returns its ID (rdma_get_request). The caller accepts or
+// rejects the request, and destroys the ID.
 func (s *SyncID) GetRequest(ctx context.Context) (*SyncID, error) {
 	const op = "get request"
 	ch, err := CreateEventChannel(s.ch.devs...)
 	if err != nil {
 		return nil, err
 	}
-	// One at a time: what comes behind a request may be its own events, which have to move with it.
+	// One at a time, because events of the request may follow its ConnectRequest, and must migrate with its ID.
 	select {
 	case s.requests <- struct{}{}:
 		defer func() { <-s.requests }()
 	case <-ctx.Done():
-		return nil, &verbs.Error{Op: op, Detail: ctx.Err().Error(), Err: ctx.Err()}
+		return nil, &verbs.Error{Op: op, Err: ctx.Err()}
 	}
-	if get(s.ID, func() bool { return s.state == removed }) {
-		return nil, goneError(op) // whoever took DeviceRemoval was told, and no other event follows
+	if get(s.ID, func() bool { return s.state == deviceRemoved }) {
+		return nil, errDeviceGone(op) // an earlier call has received DeviceRemoval, and no event follows it
 	}
 	e, err := s.next(ctx, ConnectRequest)
 	if err != nil {
 		return nil, err
 	}
-	// The request's ID is still in the listener's channel. Destroy of the listener, which destroys that channel, waits
-	// for the acknowledgement, so that comes only when the ID has left.
+	// The request's ID is still in the listener's channel. Destroy of the listener destroys that channel after all events
+	// are acknowledged, so the event is acknowledged only when the ID has left the channel.
 	err = e.ID.Migrate(ctx, ch)
 	_ = e.Ack()
 	if err != nil {
@@ -190,7 +191,7 @@ func (s *SyncID) GetRequest(ctx context.Context) (*SyncID, error) {
 	return r, nil
 }
 
-// Accept is ID.Accept; it returns when the connection is established, for UDP at once.
+// Accept is ID.Accept. It returns when the connection is established, in port space UDP at once.
 func (s *SyncID) Accept(ctx context.Context, param *ConnParam) error {
 	if err := s.ID.Accept(param); err != nil || s.space == UDP || s.space == IPoIB {
 		return err
@@ -199,7 +200,7 @@ func (s *SyncID) Accept(ctx context.Context, param *ConnParam) error {
 	return err
 }
 
-// Disconnect is ID.Disconnect; it returns when the connection is over.
+// Disconnect is ID.Disconnect. It returns when the connection has ended.
 func (s *SyncID) Disconnect(ctx context.Context) error {
 	if err := s.ID.Disconnect(); err != nil {
 		return err
@@ -208,7 +209,7 @@ func (s *SyncID) Disconnect(ctx context.Context) error {
 	case <-s.Ended():
 		return nil
 	case <-ctx.Done():
-		return &verbs.Error{Op: "disconnect", Detail: ctx.Err().Error(), Err: ctx.Err()}
+		return &verbs.Error{Op: "disconnect", Err: ctx.Err()}
 	}
 }
 

@@ -6,11 +6,11 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// defaultXRCDs are the XRC domains of what is made without one: one a device, as long as an ID uses it.
+// defaultXRCDs has the default XRC domain of each device, while an ID uses it.
 var defaultXRCDs = xrcdTable{of: make(map[*verbs.Device]*sharedXRCD)}
 
 type xrcdTable struct {
-	mu sync.Mutex // before those of verbs
+	mu sync.Mutex // taken before locks of package verbs
 	of map[*verbs.Device]*sharedXRCD
 }
 
@@ -19,6 +19,7 @@ type sharedXRCD struct {
 	users int
 }
 
+// get returns the default domain of a device. The caller must call put.
 func (t *xrcdTable) get(d *verbs.Device) (*verbs.XRCD, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -35,7 +36,8 @@ func (t *xrcdTable) get(d *verbs.Device) (*verbs.XRCD, error) {
 	return s.x, nil
 }
 
-// put gives a domain back. The last user's fails with ErrBusy if something is left in it; then it stays for the next one.
+// put undoes get. The last put closes the domain; if objects are left in it, it fails with ErrBusy, and the domain stays for
+// the next get.
 func (t *xrcdTable) put(d *verbs.Device) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -50,11 +52,11 @@ func (t *xrcdTable) put(d *verbs.Device) error {
 	return nil
 }
 
-// useXRCD is the default domain, which the resources give back.
+// useXRCD returns the default domain; destroy undoes its use.
 func (r *resources) useXRCD(d *verbs.Device) (*verbs.XRCD, error) {
 	x, err := defaultXRCDs.get(d)
 	if err == nil {
-		r.sharesXRCD = d
+		r.defaultXRCDOf = d
 	}
 	return x, err
 }
