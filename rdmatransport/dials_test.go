@@ -111,7 +111,7 @@ func TestDials(t *testing.T) {
 			}
 		}
 		// TCP keeps up to 8192 connections in TIME-WAIT on each host.
-		if grown, most := memory()-before, 16<<20+2*min(n, 8192)*8<<10; grown > most {
+		if grown, most := memory()-before, 16<<20+2*min(n, 8192)*10<<10; grown > most {
 			t.Errorf("%d bytes more than before, want at most %d", grown, most)
 		}
 	})

@@ -220,8 +220,13 @@ func superseded(ep gstack.TransportEndpoint, segment header.TCP, pkt *gstack.Pac
 		return false
 	}
 	o := header.ParseSynOptions(segment.Options(), false)
-	e.LockUser()
-	defer e.UnlockUser()
+	if !e.TryLock() {
+		// Whoever has it may be about to lock gVisor's table of connections, which is locked here. The SYN comes again.
+		return false
+	}
+	// UnlockUser belongs to LockUser, which waits. It would also see to segments that have come meanwhile: they are looked at
+	// with this one, if it is queued, and else there is no connection any more that they could be for.
+	defer e.ResumeWork()
 	return o.TS && e.SendTSOk && seqnum.Value(e.RecentTS).LessThan(seqnum.Value(o.TSVal))
 }
 
