@@ -6,8 +6,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestPollAfterArming: a completion that comes while a CQ is polled and armed is polled, or makes an event and is polled
-// then; also where whoever makes it has not come to the end.
+// TestPollAfterArming: a completion that is added while a CQ is polled and armed is polled, or generates an event and is
+// polled then, even if the goroutine that adds it has not returned from push.
 func TestPollAfterArming(t *testing.T) {
 	for _, c := range []struct {
 		name          string
@@ -39,7 +39,7 @@ func TestPollAfterArming(t *testing.T) {
 	}
 }
 
-// TestPollOrEvent: the same, while another goroutine makes completions.
+// TestPollOrEvent: the same, while another goroutine adds completions.
 func TestPollOrEvent(t *testing.T) {
 	r := newRig(t)
 	r.bring(t, verbs.StateRTS)

@@ -63,7 +63,7 @@ func TestBuilder(t *testing.T) {
 	})
 }
 
-// TestBuilderAllOrNothing: an abort, and a request that is refused, leave the queue and the windows as they were.
+// TestBuilderAllOrNothing: Abort, and a request that is rejected, leave the queue and the windows as they were.
 func TestBuilderAllOrNothing(t *testing.T) {
 	r := newMWRig(t)
 	r.lq.hold = true

@@ -8,7 +8,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestFlow: which flows there can be, of which QPs, and that nothing goes while a flow needs it.
+// TestFlow: which flows are valid, for which QPs, and that no object can be destroyed while a flow uses it.
 func TestFlow(t *testing.T) {
 	r := newRig(t)
 	qp := must(r.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RawPacket, SendCQ: r.cq, RecvCQ: r.cq}))(t)
@@ -87,7 +87,7 @@ func TestFlow(t *testing.T) {
 	check(t, qp.Destroy())
 }
 
-// TestCounters: what is attached is read, by its index.
+// TestCounters: Read returns the attached counters by index.
 func TestCounters(t *testing.T) {
 	r := newRig(t)
 	c := must(r.dev.CreateCounters())(t)

@@ -38,7 +38,7 @@ func TestOpenQuery(t *testing.T) {
 	}
 }
 
-// TestTeardown: nothing goes while something on it is left, and nothing goes twice.
+// TestTeardown: an object cannot be destroyed while objects depend on it, nor twice.
 func TestTeardown(t *testing.T) {
 	r := newRig(t)
 	mr := must(r.pd.RegMR(make([]byte, 1), 0))(t)

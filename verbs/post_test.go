@@ -337,8 +337,8 @@ func TestResetDropsPosted(t *testing.T) {
 	}
 }
 
-// TestPostPollFail: posters, a poller and a failure at once; each request completes exactly once, in its poster's
-// order, and none succeeds after a flush.
+// TestPostPollFail: goroutines post and poll while the QP fails; each request completes exactly once, in the order in which
+// its goroutine posted it, and none succeeds after a flush.
 func TestPostPollFail(t *testing.T) {
 	const posters, each = 4, 200
 	r := newRigWith(t, verbs.QPCap{MaxSendWR: 1024, MaxRecvWR: 1}, posters*each)

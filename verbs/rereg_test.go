@@ -93,7 +93,7 @@ func TestNullMR(t *testing.T) {
 	check(t, mr.Dereg())
 }
 
-// TestInlineFault: inline data that is not there any more is refused, and nobody dies.
+// TestInlineFault: a request whose inline data faults is rejected.
 func TestInlineFault(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("there is no mmap on this system")
@@ -128,7 +128,7 @@ func TestInlineFault(t *testing.T) {
 	check(t, mr.Dereg())
 }
 
-// TestPersist: Dereg waits for who makes a region persistent, and nobody does so afterwards.
+// TestPersist: Dereg waits for running calls of Persist, and later calls fail.
 func TestPersist(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("there is no mmap on this system")
@@ -166,7 +166,7 @@ func TestPersist(t *testing.T) {
 	}
 }
 
-// TestGuardLetsOthersPanic: only faults are caught.
+// TestGuardLetsOthersPanic: Guard recovers from memory faults and from no other panic.
 func TestGuardLetsOthersPanic(t *testing.T) {
 	defer func() {
 		if e := recover(); e != "mine" {

@@ -147,7 +147,7 @@ func TestSRQResize(t *testing.T) {
 	})
 }
 
-// TestLastWQE: a QP that is in error has taken its last request from the SRQ, says so once, and leaves the others there.
+// TestLastWQE: a QP in ERR takes no more requests from its SRQ, and raises the event once.
 func TestLastWQE(t *testing.T) {
 	r, srq, qps, lqs := sharedRig(t, verbs.SRQAttr{MaxWR: 4, MaxSGE: 1})
 	postIDs(t, srq, 1, 2)

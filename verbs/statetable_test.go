@@ -121,8 +121,8 @@ func (r *rig) along(t *testing.T, machine map[string]takes, to verbs.QPState) {
 	}
 }
 
-// TestTransitions tries every transition of every QP type with what it needs, with all that it takes, and with each
-// attribute too few and too many.
+// TestTransitions tries every transition of every QP type with the attributes that it needs, with all that it allows, and
+// with each one that is missing or not allowed.
 func TestTransitions(t *testing.T) {
 	for typ, machine := range machines {
 		for from := verbs.StateReset; from <= verbs.StateErr; from++ {
@@ -194,7 +194,7 @@ func tryTransition(t *testing.T, typ verbs.QPType, machine map[string]takes, fro
 	}
 }
 
-// TestAlternatePath: accepted where the device can migrate, refused where it cannot, never ignored.
+// TestAlternatePath: an alternate path is accepted if the device supports migration, and otherwise rejected.
 func TestAlternatePath(t *testing.T) {
 	alt := &verbs.AltPath{PortNum: 1, AHAttr: steps[verbs.StateRTR].AHAttr}
 	mask := verbs.QPAttrAltPath | verbs.QPAttrPathMigState
@@ -222,7 +222,7 @@ func TestAlternatePath(t *testing.T) {
 	}
 }
 
-// TestDrained: the event comes once, if it was asked for, and what is posted in SQD waits for RTS.
+// TestDrained: the event is raised once if it was requested, and requests posted in SQD wait for RTS.
 func TestDrained(t *testing.T) {
 	for _, notify := range []bool{true, false} {
 		r := newRig(t)
@@ -258,7 +258,7 @@ func TestDrained(t *testing.T) {
 	}
 }
 
-// TestDrainingEndsInError: nothing is under way in ERR, and no event says so.
+// TestDrainingEndsInError: a QP that fails while it drains is not draining any more, and raises no event for that.
 func TestDrainingEndsInError(t *testing.T) {
 	r := newRig(t)
 	r.bring(t, verbs.StateRTS)
@@ -381,7 +381,7 @@ func TestAttrMaskNames(t *testing.T) {
 	}
 }
 
-// TestRateLimit: where the device can pace, a QP in RTS takes a limit in its bounds, and loses it.
+// TestRateLimit: on a device with packet pacing, a QP in RTS accepts a rate limit within the bounds, and its removal.
 func TestRateLimit(t *testing.T) {
 	r := &rig{l: newLoop()}
 	r.l.attr.PacketPacing = verbs.PacketPacingCaps{RateLimitMin: 10, RateLimitMax: 1000, SupportedQPTs: 1 << verbs.RC}

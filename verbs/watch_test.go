@@ -24,8 +24,8 @@ func (s *seen) want(t *testing.T, what string, events ...verbs.AsyncEvent) {
 	}
 }
 
-// TestWatch: each watcher hears of ports and of the device's end, until it stops or that end has come; GetAsyncEvent has
-// the same events.
+// TestWatch: each watcher gets the events of ports and of the device until it stops or EventDeviceFatal comes; GetAsyncEvent
+// returns the same events.
 func TestWatch(t *testing.T) {
 	l := newLoop()
 	dev := must(verbs.Open(l))(t)
@@ -58,7 +58,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// TestCloseIsWatched: to close the device is its end, too. One that stays open, because something is left on it, has none.
+// TestCloseIsWatched: Close raises EventDeviceFatal, but not if it fails because objects are left.
 func TestCloseIsWatched(t *testing.T) {
 	dev := must(verbs.Open(newLoop()))(t)
 	var events seen
@@ -76,8 +76,7 @@ func TestCloseIsWatched(t *testing.T) {
 	}
 }
 
-// TestDeviceFatal: what is posted on a device that is gone is flushed, whatever state its QP is in. One in RESET has
-// nothing posted, and stays.
+// TestDeviceFatal: EventDeviceFatal moves all QPs to ERR and flushes them, except those in RESET.
 func TestDeviceFatal(t *testing.T) {
 	r := newRig(t)
 	r.bring(t, verbs.StateRTS)

@@ -9,7 +9,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestXRCD: who shares a domain, and who keeps it open.
+// TestXRCD: which calls of OpenXRCD return the same domain, and when it is closed.
 func TestXRCD(t *testing.T) {
 	r := newRig(t)
 	f := must(os.Create(filepath.Join(t.TempDir(), "domain")))(t)
@@ -46,8 +46,7 @@ func TestXRCD(t *testing.T) {
 	}
 }
 
-// TestOpenQPRaces: QPs are opened while others are made and destroyed. Whoever gets one has one that lives until he
-// destroys it, too.
+// TestOpenQPRaces: QPs are opened while others are created and destroyed. A QP that OpenQP returns exists until its Destroy.
 func TestOpenQPRaces(t *testing.T) {
 	r := newRig(t)
 	x := must(r.dev.OpenXRCD(nil))(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// Destroy waits for what GetEvent handed out, and drops what it did not.
+// Destroy waits for the acknowledgement of events that GetEvent has returned, and drops the others.
 func TestDestroyWaitsForAck(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		l, s, c := connected(a, b)
@@ -45,8 +45,8 @@ func TestDestroyWaitsForAck(t *testing.T) {
 	})
 }
 
-// Events of a destroyed ID vanish, with the requests of a destroyed listener: their peers are rejected.
-func TestEventsVanish(t *testing.T) {
+// Events of a destroyed ID are dropped, and requests of a destroyed listener are rejected.
+func TestDestroyDropsEvents(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		l := a.listen(rdmacm.TCP)
 		c := b.resolve(rdmacm.TCP, v4A+":7471")
@@ -80,7 +80,7 @@ func TestChannelDestroyed(t *testing.T) {
 	})
 }
 
-// An ID takes its events along to another channel, in order; a listener also the requests in them with theirs.
+// Migrate moves an ID's events to the other channel, in order; for a listener, also the events of its requests.
 func TestMigrate(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		l := a.listen(rdmacm.TCP)
@@ -134,9 +134,8 @@ func TestMigrate(t *testing.T) {
 	})
 }
 
-// Two events that reach a channel together are for two who wait there: the wake-up that one of them gets for both must
-// not stay with it.
-func TestTwoWaitForTwoEvents(t *testing.T) {
+// Two events that are added together wake two goroutines that wait, though the first of them may take the only token.
+func TestTwoEventsWakeTwoGoroutines(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		l, s, c := connected(a, b)
 		must(t, c.Disconnect())
@@ -172,8 +171,8 @@ func TestTwoWaitForTwoEvents(t *testing.T) {
 	})
 }
 
-// Requests that are still in the listener's channel move with the listener, but for those whose peers have gone; what
-// happens to a request then is told in the new channel.
+// Requests that are still in the listener's channel migrate with the listener, except those whose peers have disconnected.
+// Their later events are in the new channel.
 func TestMigrateTakesRequests(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		l := a.listen(rdmacm.TCP)
@@ -202,7 +201,7 @@ func TestMigrateTakesRequests(t *testing.T) {
 	})
 }
 
-// Each address and port has one owner, unless all who share it asked to and none listens.
+// IDs can share an address and port only if all of them have called SetReuseAddr and none listens.
 func TestPorts(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		bind := func(space rdmacm.PortSpace, addr string, opts ...func(*rdmacm.ID) error) (*rdmacm.ID, error) {
@@ -313,7 +312,7 @@ func TestBacklog(t *testing.T) {
 	})
 }
 
-// A listener that is for one family turns the other away; a listener on an address hears only that.
+// A listener for one address family rejects the other; a listener on an address gets requests to that address only.
 func TestListenScope(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		l4, lAddr := a.id(rdmacm.TCP), a.id(rdmacm.TCP)
@@ -346,7 +345,7 @@ func TestListenScope(t *testing.T) {
 	})
 }
 
-// A listener may serve several transports, and each request tells its own; one that the device lacks is an error.
+// A listener may serve several transports, and each request has its own; a transport that the device lacks is an error.
 func TestTransports(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		l := a.id(rdmacm.TCP)
@@ -383,7 +382,7 @@ func TestTransports(t *testing.T) {
 	})
 }
 
-// One channel can have several devices: a listener hears all, an active ID takes the one with a way.
+// A channel can have several devices: a listener listens on all, an active ID uses one that has a route.
 func TestSeveralDevices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := newLAN()

@@ -72,7 +72,7 @@ func TestSyncID(t *testing.T) {
 	})
 }
 
-// What waits returns when its context ends, and when the ID is destroyed under it.
+// A waiting call returns when its context ends, and when the ID is destroyed.
 func TestSyncIDInterrupted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, l := pair(t)
@@ -97,7 +97,7 @@ func TestSyncIDInterrupted(t *testing.T) {
 	})
 }
 
-// An ID can go from its events to waiting calls and back.
+// An ID can become a SyncID, and an ID again.
 func TestSyncIDMigrate(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		l, s, c := connected(a, b)
@@ -170,7 +170,7 @@ func TestDialListen(t *testing.T) {
 
 // An ephemeral port that turns out to be in use is replaced, if nobody has been told of it; one that was asked for is
 // not.
-func TestPortsAreDrawnAgain(t *testing.T) {
+func TestEphemeralPortInUseIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
 		a, b, lan := pair(t)
@@ -233,7 +233,7 @@ func TestPortsAreDrawnAgain(t *testing.T) {
 	})
 }
 
-// A server can look at requests one by one.
+// Request returns requests one by one, to be accepted or rejected.
 func TestRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
@@ -291,8 +291,8 @@ func TestDialFails(t *testing.T) {
 	})
 }
 
-// A peer that never completes its handshake holds up nobody, and Close leaves nothing of it.
-func TestAcceptIsNotHeldUp(t *testing.T) {
+// A peer that never completes its handshake does not delay others, and Close destroys its connection.
+func TestAcceptIsNotDelayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, lan := pair(t)
 		l, err := rdmacm.Listen(a, ":7471", nil)
@@ -323,7 +323,7 @@ func TestAcceptIsNotHeldUp(t *testing.T) {
 	})
 }
 
-// Many goroutines connect, disconnect, migrate and destroy at random; nothing hangs and nothing is left.
+// Many goroutines connect, disconnect, migrate and destroy at random; no call hangs, and no object is left.
 func TestHammer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const peers, rounds = 8, 40
@@ -392,8 +392,8 @@ func TestHammer(t *testing.T) {
 	})
 }
 
-// Peers that give up at once are no errors of those who wait for requests, however many wait.
-func TestRequestsGivenUp(t *testing.T) {
+// Peers that disconnect at once cause no errors in calls that wait for requests.
+func TestRequestsOfPeersThatDisconnect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, _ := pair(t)
 		l, err := rdmacm.CreateSyncID(rdmacm.TCP, a)
@@ -439,9 +439,9 @@ func givenUp(t *testing.T, dev *verbs.Device, to string) error {
 	return c.Destroy()
 }
 
-// A request whose peer has gone before anybody saw it is not handed out, and leaves nothing in the channel; one that was
-// seen is told of.
-func TestRequestsRetracted(t *testing.T) {
+// A request whose peer disconnects before GetEvent has returned it is removed from the channel; after that, the
+// disconnection is reported.
+func TestUndeliveredRequestsAreDiscarded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, _ := pair(t)
 		l, err := rdmacm.CreateSyncID(rdmacm.TCP, a)

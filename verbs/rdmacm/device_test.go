@@ -41,8 +41,8 @@ func types(events []*rdmacm.Event, id *rdmacm.ID) (t []rdmacm.EventType) {
 	return t
 }
 
-// Each ID on a device that vanishes gets DeviceRemoval, once, whatever it was doing; one on no device does not. Peers are
-// told as by Destroy, what is posted is flushed, and all that can be done with the ID is to destroy it.
+// When a device fails, each of its IDs gets DeviceRemoval once, in any state; an ID without a device does not. Peers get the
+// same messages as from Destroy, everything posted is flushed, and the ID can only be destroyed.
 func TestDeviceRemoval(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		l, s, c := connected(a, b)
@@ -136,7 +136,7 @@ func (e *end) drainFor(id *rdmacm.ID) *rdmacm.Event {
 	return ev
 }
 
-// A listener on several devices hears of the last one that vanishes; until then it serves those that are left.
+// A listener on several devices gets DeviceRemoval with the last of them, and serves the others until then.
 func TestListenerOutlivesDevice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := newLAN()
@@ -171,8 +171,8 @@ func TestListenerOutlivesDevice(t *testing.T) {
 	})
 }
 
-// A listener whose Listen failed on one of its devices is on none of them.
-func TestFailedListenerIsOnNoDevice(t *testing.T) {
+// A listener whose Listen has failed on one of its devices watches none of them.
+func TestFailedListenerWatchesNoDevice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := newLAN()
 		d1, f1 := net.open(t, "d1", v4A)
@@ -192,7 +192,7 @@ func TestFailedListenerIsOnNoDevice(t *testing.T) {
 	})
 }
 
-// The memory of an ID is free when it is destroyed, though its device stays.
+// The memory of a destroyed ID can be garbage collected while its device stays open.
 func TestDestroyedIDIsFreed(t *testing.T) {
 	a, _, _ := pair(t)
 	ch, err := rdmacm.CreateEventChannel(a)
@@ -214,7 +214,7 @@ func TestDestroyedIDIsFreed(t *testing.T) {
 	must(t, keeps.Destroy())
 }
 
-// To close a device is its end for the IDs on it, too.
+// Closing a device raises DeviceRemoval for its IDs too.
 func TestDeviceClosed(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		l := a.listen(rdmacm.TCP)
@@ -230,7 +230,7 @@ func TestDeviceClosed(t *testing.T) {
 	})
 }
 
-// Calls that wait return when the device vanishes, and so does each that is made later.
+// Waiting calls return when the device fails, and later calls return at once.
 func TestWaitingCallsEndWithDevice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, l := pair(t)
@@ -275,8 +275,8 @@ func TestWaitingCallsEndWithDevice(t *testing.T) {
 	})
 }
 
-// An ID whose own address is taken from the device gets AddrChange; so it does each time that the address goes again, but
-// never two that nobody has taken. IDs with other addresses, or with none of their own, hear nothing.
+// An ID whose local address is removed from the device gets AddrChange, each time that it is removed, but never two that
+// GetEvent has not returned. IDs with other addresses, or with none, get no event.
 func TestAddrChange(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		l, s, c := connected(a, b)
@@ -325,7 +325,7 @@ func TestAddrChange(t *testing.T) {
 	})
 }
 
-// A request that nobody has seen yet may have events of its device behind it. They move with it, when its listener does.
+// A ConnectRequest may be followed by events of the ID's device. They migrate with it when its listener does.
 func TestMigrateTakesEventsOfRequests(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		l := a.listen(rdmacm.TCP)

@@ -16,7 +16,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// A connection from its first call to its last, as each side sees it.
+// A connection from its first call to its last, on both sides.
 func TestConnection(t *testing.T) {
 	for _, addrs := range [][2]string{{v4A, v4B}, {v6A, v6B}} {
 		bubble(t, func(t *testing.T, a, b *end) {
@@ -77,8 +77,8 @@ func TestConnection(t *testing.T) {
 	}
 }
 
-// What a peer asks for can be given to Accept, though it is more than the device has.
-func TestAcceptWhatIsAskedFor(t *testing.T) {
+// The parameters of a request can be passed to Accept even if the peer asks for more than the device has.
+func TestAcceptParametersOfRequest(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		l := a.listen(rdmacm.TCP)
 		route, err := b.fake.Route(verbs.RoCEv2, netip.Addr{}, netip.MustParseAddr(v4A))
@@ -100,7 +100,7 @@ func TestAcceptWhatIsAskedFor(t *testing.T) {
 	})
 }
 
-// An application that makes its own QP gets ConnectResponse and says when it is ready.
+// An application that creates its own QP gets ConnectResponse, and calls Establish when the QP is ready.
 func TestEstablishByApplication(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		l := a.listen(rdmacm.TCP)
@@ -236,7 +236,7 @@ func TestReject(t *testing.T) {
 	})
 }
 
-// A ConnectResponse can be turned down too.
+// A ConnectResponse can be rejected too.
 func TestRejectResponse(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		l := a.listen(rdmacm.TCP)
@@ -277,7 +277,7 @@ func TestPrivateDataSizes(t *testing.T) {
 	})
 }
 
-// When the peer's last message is lost, Notify takes its place; else the time-out is reported.
+// When the last message of the peer's handshake is lost, Notify replaces it; otherwise the timeout is reported.
 func TestNotify(t *testing.T) {
 	for _, notify := range []bool{true, false} {
 		bubble(t, func(t *testing.T, a, b *end) {
@@ -323,7 +323,7 @@ func TestDisconnectUnanswered(t *testing.T) {
 	})
 }
 
-// Each call in each state that it does not fit is EINVAL and changes nothing; after Destroy it is EBADF.
+// A call in a state that does not allow it is EINVAL and changes nothing; after Destroy it is EBADF.
 func TestWrongState(t *testing.T) {
 	there := netip.MustParseAddrPort(v4A + ":7471")
 	calls := map[string]func(*rdmacm.ID) error{
@@ -432,7 +432,7 @@ func TestBadArguments(t *testing.T) {
 	})
 }
 
-// The UDP port space finds a QP and leaves no connection.
+// Connect in port space UDP returns the peer's QP, and there is no connection to end.
 func TestUDP(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		l := a.listen(rdmacm.UDP)
@@ -477,7 +477,7 @@ func TestMulticast(t *testing.T) {
 	})
 }
 
-// TestMulticastQP: an ID's UD QP is in the ID's groups as long as both are there.
+// TestMulticastQP: an ID's UD QP is attached to the ID's groups while the QP and the membership exist.
 func TestMulticastQP(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		group := netip.MustParseAddr("239.0.0.7")

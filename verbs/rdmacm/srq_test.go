@@ -9,7 +9,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// TestSRQ: the receive CQ that is made for a QP with an SRQ has room for all that the SRQ has.
+// TestSRQ: the receive CQ that is created for a QP with an SRQ has room for all requests of the SRQ.
 func TestSRQ(t *testing.T) {
 	const size = 300
 	attr := verbs.SRQInitAttr{Attr: verbs.SRQAttr{MaxWR: size, MaxSGE: 1}}
@@ -64,7 +64,7 @@ func TestSRQ(t *testing.T) {
 	})
 }
 
-// TestForeignXRCD: an XRC domain of another device is refused.
+// TestForeignXRCD: an XRC domain of another device is rejected.
 func TestForeignXRCD(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		id := b.resolve(rdmacm.IB, v4A+":1")
