@@ -29,11 +29,13 @@ type cable struct{ link.Link }
 
 func inFrames(l link.Link) link.Link { return cable{l} }
 
-// ways are how two ends may reach each other.
-var ways = []struct {
+type way struct {
 	name string
 	setting
-}{
+}
+
+// ways are how two ends may reach each other.
+var ways = []way{
 	{"packets", setting{devices: 2, wrap: inFrames}},
 	{"two nodes", setting{devices: 2}},
 	{"one device", setting{devices: 1}},
@@ -43,6 +45,15 @@ var transports = []verbs.Transport{verbs.RoCEv2, verbs.IWARP}
 
 // everyWay runs a test over both transports and all ways.
 func everyWay(t *testing.T, f func(t *testing.T, s setting)) {
+	over(t, ways, f)
+}
+
+// twoNodes runs a test over both transports, in packets and without.
+func twoNodes(t *testing.T, f func(t *testing.T, s setting)) {
+	over(t, ways[:2], f)
+}
+
+func over(t *testing.T, ways []way, f func(t *testing.T, s setting)) {
 	for _, transport := range transports {
 		for _, w := range ways {
 			t.Run(fmt.Sprintf("%v/%s", transport, w.name), func(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,16 +22,38 @@ type setting struct {
 	transport verbs.Transport
 	devices   int // 1: both ends are of the same device
 
-	wrap func(link.Link) link.Link // around each device's link, or nil
-	lan  *pipe.Switch              // nil: a new one
-	devs []*device                 // nil: new ones
+	wrap func(link.Link) link.Link     // around each device's link, or nil
+	lan  *pipe.Switch                  // nil: a new one
+	conn func(i int, c *rdmacm.Config) // changes how an end is connected, or nil
+	devs []*device                     // nil: new ones
 }
 
 // device is an open device, with what it is made of.
 type device struct {
 	*verbs.Device
 	provider *rdmatransport.Provider
+	handles  *handles
 	addr     string
+}
+
+// handles is a provider that tells the handles of its QPs: a test locks a QP with one to decide who comes next.
+type handles struct {
+	*rdmatransport.Provider
+	made sync.Map // QP number → verbs.QPHandle
+}
+
+func (h *handles) CreateQP(qp verbs.QPHandle, attr *verbs.QPInitAttr) (verbs.ProviderQP, uint32, error) {
+	p, num, err := h.Provider.CreateQP(qp, attr)
+	if err == nil {
+		h.made.Store(num, qp)
+	}
+	return p, num, err
+}
+
+// of is the handle of a QP.
+func (h *handles) of(qp *verbs.QP) verbs.QPHandle {
+	v, _ := h.made.Load(qp.Num())
+	return v.(verbs.QPHandle)
 }
 
 // ends are the two sides of a connection within the process.
@@ -55,7 +78,8 @@ func newDevice(t testing.TB, l link.Link, addr string) *device {
 		t.Fatal(err)
 	}
 	d := &device{provider: rdmatransport.New(host), addr: addr}
-	if d.Device, err = verbs.Open(d.provider); err != nil {
+	d.handles = &handles{Provider: d.provider}
+	if d.Device, err = verbs.Open(d.handles); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -94,10 +118,14 @@ func newEnds(t testing.TB, s setting, size int) *ends {
 		if e.side[i].cq, err = dev.CreateCQ(512, nil); err != nil {
 			t.Fatal(err)
 		}
-		return &rdmacm.Config{
+		c := &rdmacm.Config{
 			Transport: s.transport, PD: pd, SendCQ: e.side[i].cq, RecvCQ: e.side[i].cq,
 			Cap: verbs.QPCap{MaxSendWR: 128, MaxRecvWR: 128, MaxSendSGE: 3, MaxRecvSGE: 3, MaxInlineData: 64},
 		}
+		if s.conn != nil {
+			s.conn(i, c)
+		}
+		return c
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()

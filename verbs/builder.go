@@ -24,7 +24,7 @@ type Builder struct {
 
 // Start begins a list of requests. Complete returns the error of the first that is invalid.
 func (qp *QP) Start() Builder {
-	qp.mu.Lock()
+	qp.lock()
 	b := Builder{qp: qp}
 	if qp.destroyed || !qp.acceptsSends() {
 		b.err = qp.refusePost("post send to", "RTS", 1)

@@ -60,14 +60,14 @@ type ECE struct{ VendorID, Options, CompMask uint32 }
 
 // QueryECE returns the QP's options (ibv_query_ece): none, because no provider has any.
 func (qp *QP) QueryECE() (ECE, error) {
-	qp.mu.Lock()
+	qp.lock()
 	defer qp.mu.Unlock()
 	return ECE{}, qp.alive("query ECE of")
 }
 
 // SetECE accepts the peer's options (ibv_set_ece). It fails with ErrNotSupported if there are any.
 func (qp *QP) SetECE(e ECE) error {
-	qp.mu.Lock()
+	qp.lock()
 	defer qp.mu.Unlock()
 	if err := qp.alive("set ECE of"); err != nil {
 		return err

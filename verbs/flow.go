@@ -135,7 +135,7 @@ func (qp *QP) CreateFlow(attr *FlowAttr) (*Flow, error) {
 	}
 	qp.modifying.Lock()
 	defer qp.modifying.Unlock()
-	qp.mu.Lock()
+	qp.lock()
 	err, state, port := qp.alive("create flow of"), qp.state, qp.attr.PortNum
 	qp.mu.Unlock()
 	switch {

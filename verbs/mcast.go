@@ -13,7 +13,7 @@ func (qp *QP) AttachMcast(group GID) error {
 	const what = "attach multicast group to"
 	qp.modifying.Lock()
 	defer qp.modifying.Unlock()
-	qp.mu.Lock()
+	qp.lock()
 	err, state, port := qp.alive(what), qp.state, qp.attr.PortNum
 	qp.mu.Unlock()
 	switch {
@@ -49,7 +49,7 @@ func (qp *QP) DetachMcast(group GID) error {
 	const what = "detach multicast group from"
 	qp.modifying.Lock()
 	defer qp.modifying.Unlock()
-	qp.mu.Lock()
+	qp.lock()
 	err := qp.alive(what)
 	qp.mu.Unlock()
 	if err != nil {

@@ -181,7 +181,7 @@ func (pd *PD) quiesceQPs(mr *MR) {
 	pd.qpsMu.Lock()
 	defer pd.qpsMu.Unlock()
 	for qp := range pd.qps {
-		qp.mu.Lock()
+		qp.lock()
 		if mr != nil && qp.inlineMR == mr {
 			qp.inlineMR = nil
 		}

@@ -107,7 +107,7 @@ func (qp *QP) BindMW(mw *MW, id uint64, flags SendFlags, info MWBindInfo) error 
 	if mw == nil || mw.typ != MWType1 {
 		return Errorf(ErrInvalid, qp.op(what), "the MW is nil or not of type 1: post a BindMW work request for type 2")
 	}
-	qp.mu.Lock()
+	qp.lock()
 	defer qp.unlock()
 	wr := SendWR{ID: id, Opcode: BindMW, Flags: flags, Bind: &MWBind{MW: mw, RKey: IncRKey(mw.RKey()), MWBindInfo: info}}
 	return qp.post(&wr)

@@ -8,7 +8,9 @@ package verbs
 // ErrNotSupported (the QP does not support the opcode) or ErrDestroyed. The lkeys and ranges of a scatter/gather list are
 // checked when the request is carried out, or with SendInline here, where the data is copied.
 func (qp *QP) PostSend(wrs ...*SendWR) error {
-	qp.mu.Lock()
+	if !qp.mu.TryLock() { // as qp.lock, which is not inlined
+		qp.lockSlowly()
+	}
 	defer qp.unlock()
 	if qp.destroyed || !qp.acceptsSends() {
 		return qp.refusePost("post send to", "RTS", len(wrs))
@@ -57,7 +59,9 @@ func (qp *QP) ringDoorbell() {
 // PostRecv appends work requests to the receive queue, in order (ibv_post_recv). It copies them. In state ERR they are
 // flushed at once; in RESET, or if the QP has an SRQ, they are rejected. Errors are as for PostSend.
 func (qp *QP) PostRecv(wrs ...*RecvWR) error {
-	qp.mu.Lock()
+	if !qp.mu.TryLock() {
+		qp.lockSlowly()
+	}
 	defer qp.unlock()
 	if qp.destroyed || qp.state == StateReset {
 		return qp.refusePost("post receive to", "INIT", len(wrs))

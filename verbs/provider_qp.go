@@ -1,5 +1,7 @@
 package verbs
 
+import "runtime"
+
 // QPHandle gives a provider access to one QP: its lock, attributes and queues. All methods but Lock need the QP locked,
 // except where they say otherwise. Send work requests are numbered by their place in the send queue, from 0, which is
 // the oldest that is not completed. A pointer into a queue is valid until that request is completed. For providers only.
@@ -7,7 +9,7 @@ type QPHandle struct{ qp *QP }
 
 // Lock locks the QP. The lock is not reentrant: completing a work request never calls back into the provider or the
 // application.
-func (h QPHandle) Lock() { h.qp.mu.Lock() }
+func (h QPHandle) Lock() { h.qp.lock() }
 
 // LockPeer locks another QP in addition to this one, which is locked. All pairs are locked in one order, so LockPeer may
 // have to unlock this QP for a moment. It then returns false, and what the caller knew of this QP may have changed. The
@@ -17,17 +19,28 @@ func (h QPHandle) LockPeer(peer QPHandle) (kept bool) {
 	case peer.qp.mu.TryLock():
 		return true
 	case h.qp.lockOrder < peer.qp.lockOrder:
-		peer.qp.mu.Lock()
+		peer.qp.lockSlowly()
 		return true
 	}
 	h.qp.unlock()
-	peer.qp.mu.Lock()
-	h.qp.mu.Lock()
+	peer.qp.lock()
+	h.qp.lock()
 	return false
 }
 
 // Unlock unlocks the QP.
 func (h QPHandle) Unlock() { h.qp.unlock() }
+
+// Wanted reports whether another goroutine waits for the QP's lock. It needs no lock.
+func (h QPHandle) Wanted() bool { return h.qp.waiting.Load() > 0 }
+
+// Yield unlocks the QP, lets goroutines run that wait for its lock, and locks it again. What the caller knew of the QP may
+// have changed; the QP may have been destroyed.
+func (h QPHandle) Yield() {
+	h.qp.unlock()
+	runtime.Gosched() // without this, the present goroutine would take the lock again before any other
+	h.qp.lock()
+}
 
 // SelectSRQ makes Recv and CompleteRecv of an XRC_RECV QP use the XRC SRQ with the given number, and returns that SRQ's
 // protection domain, which is the one that the message is checked against. It returns nil if the QP's XRC domain has no

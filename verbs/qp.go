@@ -15,6 +15,7 @@ type QP struct {
 	draining    bool // in SQD, with send requests under way
 	cqOverrun   bool // a completion did not fit into its CQ: see failOverrun
 	num         uint32
+	waiting     atomic.Int32 // goroutines that wait for mu
 	rq          queue[RecvWR]
 	sq          queue[SendWR]
 	lockOrder   uint64 // the locks of two QPs are taken in this order
@@ -103,7 +104,7 @@ func (pd *PD) createQP(op string, attr *QPInitAttr, x *XRCD) (*QP, error) {
 		qp.release()
 		return nil, wrap(op, err)
 	}
-	qp.mu.Lock()
+	qp.lock()
 	qp.prov, qp.num = prov, num
 	qp.mu.Unlock()
 	return qp, nil
@@ -230,9 +231,22 @@ func (qp *QP) RecvCQ() *CQ { return qp.init.RecvCQ }
 // SRQ returns the SRQ that the QP was created with, or nil.
 func (qp *QP) SRQ() *SRQ { return qp.init.SRQ }
 
+// lock locks the QP, and counts the goroutine in waiting if it has to wait.
+func (qp *QP) lock() {
+	if !qp.mu.TryLock() {
+		qp.lockSlowly()
+	}
+}
+
+func (qp *QP) lockSlowly() {
+	qp.waiting.Add(1)
+	qp.mu.Lock()
+	qp.waiting.Add(-1)
+}
+
 // State returns the current state.
 func (qp *QP) State() QPState {
-	qp.mu.Lock()
+	qp.lock()
 	defer qp.mu.Unlock()
 	return qp.state
 }
@@ -240,7 +254,7 @@ func (qp *QP) State() QPState {
 // Query returns the QP's attributes, and those that it was created with (ibv_query_qp). The mask is ignored: all attributes
 // are filled in.
 func (qp *QP) Query(QPAttrMask) (QPAttr, QPInitAttr, error) {
-	qp.mu.Lock()
+	qp.lock()
 	defer qp.mu.Unlock()
 	if err := qp.alive("query"); err != nil {
 		return QPAttr{}, QPInitAttr{}, err
@@ -267,7 +281,7 @@ func (qp *QP) Destroy() error {
 	if qp.flows > 0 {
 		return Errorf(ErrBusy, qp.op("destroy"), "it has %d flows", qp.flows)
 	}
-	qp.mu.Lock()
+	qp.lock()
 	if err := qp.alive("destroy"); err != nil {
 		qp.mu.Unlock()
 		return err

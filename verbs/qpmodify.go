@@ -20,7 +20,7 @@ func (qp *QP) Modify(attr *QPAttr, mask QPAttrMask) error {
 	// that it has received waits for this QP.
 	port := attr.PortNum
 	if mask&QPAttrPort == 0 {
-		qp.mu.Lock()
+		qp.lock()
 		port = qp.attr.PortNum
 		qp.mu.Unlock()
 	}
@@ -29,7 +29,7 @@ func (qp *QP) Modify(attr *QPAttr, mask QPAttrMask) error {
 		return err
 	}
 
-	qp.mu.Lock()
+	qp.lock()
 	defer qp.unlock()
 	if err := qp.alive("modify"); err != nil {
 		return err

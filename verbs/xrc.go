@@ -104,7 +104,7 @@ func (x *XRCD) OpenQP(num uint32) (*QP, error) {
 // addHandle counts one more handle of the QP, if it has the number. It returns false for a QP that is being created, which
 // has no number yet, and for one that is being destroyed.
 func (qp *QP) addHandle(num uint32) bool {
-	qp.mu.Lock()
+	qp.lock()
 	defer qp.mu.Unlock()
 	if qp.prov == nil || qp.num != num {
 		return false
@@ -137,7 +137,7 @@ func (x *XRCD) remove(s *SRQ) {
 	x.pd.qpsMu.Lock()
 	defer x.pd.qpsMu.Unlock()
 	for qp := range x.pd.qps {
-		qp.mu.Lock()
+		qp.lock()
 		if qp.srq == s {
 			qp.srq = nil
 			qp.rq.reset()

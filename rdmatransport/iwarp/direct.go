@@ -5,6 +5,14 @@ package iwarp
 // under the locks of both QPs, and both count as if its segments had passed. All else goes through the stream (what MPA
 // starts with, a key that is not valid, a receive that is not posted), and what is posted behind it waits until the
 // other end has taken it in: no message overtakes another.
+//
+// The locks are held for memory.HoldMost bytes, and then for more only if nobody waits for them. A message that is longer
+// moves in parts, and in between both QPs are as if just these segments had passed. Whatever happens to a QP or its
+// memory in the middle of a message thus ends as it would with segments: the keys of the next part are looked up anew,
+// and what cannot go on here does so through the stream, from where it is.
+//
+// The goroutine that posts carries over what it posted. Those that have other work (TCP's, and whoever receives) do so once,
+// and leave the rest to a goroutine of its own.
 
 import (
 	"net/netip"
@@ -65,107 +73,212 @@ func (c *conn) resume() {
 // to be looked at again; wait: what is next waits for what is under way. The QP may have been unlocked for a while.
 func (q *qp) sendDirect() (done, wait bool) {
 	c := q.conn
+	switch {
+	case c.other.Load() == nil:
+		return false, false
+	case q.carrying:
+		return false, true
+	}
+	q.carrying = true
+	end := q.tx.first + uint64(q.h.SendLen())
+	rest := q.carrySome(c)
+	if rest >= carryMore {
+		rest = q.carryOn(rest, end)
+	}
+	q.carrying = rest == carryElsewhere
+	return rest <= carryAgain, rest >= carryWaits
+}
+
+// carryOn goes on with what is left after carrySome, up to the request of number end if this goroutine may take its time:
+// what others have posted meanwhile is none of its own.
+func (q *qp) carryOn(rest carryRest, end uint64) carryRest {
+	posted := q.posting
+	for rest >= carryMore {
+		if !posted || q.tx.first >= end {
+			go q.carryElsewhere()
+			return carryElsewhere
+		}
+		if rest == carryWanted {
+			q.h.Yield()
+		}
+		c := q.conn
+		if c == nil || !q.waiting() {
+			return carryAgain
+		}
+		rest = q.carrySome(c)
+	}
+	return rest
+}
+
+// carryElsewhere carries over what sendDirect has left.
+func (q *qp) carryElsewhere() {
+	q.h.Lock()
+	defer q.h.Unlock()
+	q.carrying = false
+	q.pumpPosted()
+}
+
+// carryRest is what is left of the send queue.
+type carryRest uint8
+
+const (
+	carryNothing   carryRest = iota
+	carryAgain               // all is to be looked at again
+	carryStream              // what has to go through the stream
+	carryWaits               // what has to wait
+	carryElsewhere           // what another goroutine carries over
+	carryMore                // more of the same,
+	carryWanted              // and somebody waits for one of the locks
+)
+
+// carrySome is one hold of both locks. q waits to send on c.
+func (q *qp) carrySome(c *conn) carryRest {
 	d := c.other.Load()
 	if d == nil || c.stream.Near() == nil || d.stream.Near() == nil {
-		return false, false
+		return carryStream
 	}
-	p := d.qp
+	p, t := d.qp, &q.tx
 	kept := q.h.LockPeer(p.h)
 	defer p.h.Unlock()
-	t := &q.tx
 	if !kept && (q.conn != c || !q.waiting()) {
-		return true, false
+		return carryAgain
 	}
 	switch {
 	case p.conn != d || d.other.Load() != c || p.tx.ending || !p.rx.allowed && !d.mayReceive(),
 		p.h.State() != verbs.StateRTS || q.h.State() != verbs.StateRTS:
-		return false, false
-	case t.first != t.cur || t.readyAnswer || t.answers.n > 0:
-		return false, true // pump is called when that changes
+		return carryStream
+	case t.first != t.cur || t.readyAnswer:
+		return carryWaits // pump is called when that changes
 	case c.sent != d.fed:
 		d.awaited = true
-		return false, true
+		return carryWaits
 	}
 	p.rx.allowed, p.rx.heard = true, true
-	for q.h.SendLen() > 0 {
+	for moved := uint64(0); q.h.SendLen() > 0; {
+		if moved >= memory.HoldMost {
+			if q.h.Wanted() || p.h.Wanted() {
+				return carryWanted
+			}
+			return carryMore
+		}
 		wr := q.h.Send(0)
-		if asks(wr.Opcode) && c.fed != d.sent {
-			return done, true // the answer may not overtake what the peer has sent
+		switch {
+		case t.answers.n > 0 && !t.half:
+			return carryAgain // answers go first: one may have come to be due just now
+		case asks(wr.Opcode) && c.fed != d.sent:
+			return carryWaits // the peer's answer may not overtake what that has sent before
 		}
-		var wc verbs.WC
-		if !q.carry(p, wr, &wc) {
-			break
+		n, ok := q.carry(p, wr)
+		if !ok {
+			return carryStream
 		}
-		q.direct++
-		solicited := wr.Flags&verbs.SendSolicited != 0
-		received := wr.Opcode == verbs.Send || wr.Opcode == verbs.SendWithInv || wr.Opcode == verbs.RDMAWriteWithImm
-		q.sentRequest(true)
-		if received { // last: whoever waits for it answers at once, and finds the locks free
-			q.skip(p, rdmap.QueueSend)
-			p.h.CompleteRecv(&wc, solicited)
-		}
-		done = true
+		moved += max(n, memory.HoldLeast)
 	}
-	return done, false
+	return carryNothing
 }
 
-// waiting tells whether a request is next that is not begun, and could be.
+// waiting tells whether a request is next of which nothing has gone through the stream, and could be sent.
 func (q *qp) waiting() bool {
 	t := &q.tx
-	return t.open && !t.full && !t.ending && t.ready == noReady && t.off == 0 && !t.wrote &&
-		t.cur < t.first+uint64(q.h.SendLen())
+	return t.open && !t.full && !t.ending && t.ready == noReady && t.whole() && t.cur < t.first+uint64(q.h.SendLen())
 }
+
+// whole tells that nothing of the request that is next has gone through the stream.
+func (t *sender) whole() bool { return t.half || t.off == 0 && !t.wrote }
 
 // asks tells whether an operation has an answer.
 func asks(op verbs.WROpcode) bool {
 	return op == verbs.RDMARead || op == verbs.AtomicCmpAndSwp || op == verbs.AtomicFetchAndAdd
 }
 
-// carry moves a request's message to p, and makes wc what it completes there; false if it has to go through the stream,
-// and nothing has changed.
-func (q *qp) carry(p *qp, wr *verbs.SendWR, wc *verbs.WC) bool {
+// carry moves a request's message to p, or the next part of it, and tells how much that was; false if it has to go through
+// the stream, and nothing has changed.
+func (q *qp) carry(p *qp, wr *verbs.SendWR) (moved uint64, ok bool) {
+	t := &q.tx
+	n := wr.Length() - t.off
+	last := n <= memory.HoldMost
+	if !last {
+		n = memory.HoldMost
+	}
+	var answer uint32
 	switch wr.Opcode {
 	case verbs.Send, verbs.SendWithInv:
-		return q.carrySend(p, wr, wc)
+		ok = q.carrySend(p, wr, n)
 	case verbs.RDMAWrite, verbs.RDMAWriteWithImm:
-		return q.carryWrite(p, wr, wc)
+		ok = q.carryWrite(p, wr, n)
 	case verbs.RDMARead:
-		return q.carryRead(p, wr)
+		answer = uint32(wr.Length())
+		ok = q.carryRead(p, wr, n)
 	case verbs.AtomicCmpAndSwp, verbs.AtomicFetchAndAdd:
-		return q.carryAtomic(p, wr)
+		last, answer = true, 8
+		ok = q.carryAtomic(p, wr)
 	}
-	return false
+	switch {
+	case !ok:
+		return 0, false
+	case !last:
+		q.carriedPart(p, wr.Opcode, t.off+n)
+		return n, true
+	}
+	t.first++ // it is the oldest
+	t.cur++
+	t.off, t.half = 0, false
+	q.direct++
+	if isSend(wr.Opcode) || wr.Opcode == verbs.RDMAWriteWithImm {
+		q.received(p, wr)
+	} else {
+		q.h.CompleteSend(verbs.WCSuccess, answer)
+	}
+	return n, true
 }
+
+// received completes a request that is carried over, and the peer's receive request with it.
+func (q *qp) received(p *qp, wr *verbs.SendWR) {
+	wc := verbs.WC{Opcode: verbs.WCRecv, ByteLen: uint32(wr.Length())}
+	switch wr.Opcode {
+	case verbs.SendWithInv:
+		wc.Flags, wc.InvalidatedRKey = verbs.WCWithInv, wr.InvalidateRKey
+	case verbs.RDMAWriteWithImm:
+		wc.Opcode, wc.Flags, wc.ImmData = verbs.WCRecvRDMAWithImm, verbs.WCWithImm, wr.ImmData
+	}
+	solicited := wr.Flags&verbs.SendSolicited != 0
+	q.skip(p, rdmap.QueueSend)
+	q.h.CompleteSend(verbs.WCSuccess, 0)
+	p.h.CompleteRecv(&wc, solicited) // last: whoever waits for it answers at once, and finds the locks free
+}
+
+// carriedPart takes in that some of the message that is next, but not all, has been carried over: off bytes.
+func (q *qp) carriedPart(p *qp, op verbs.WROpcode, off uint64) {
+	t := &q.tx
+	t.off, t.half = off, true
+	switch {
+	case op == verbs.RDMARead:
+		t.taken = off
+	case isSend(op):
+		p.rx.queues[rdmap.QueueSend].SkipTo(uint32(off))
+	default:
+		t.writing, p.rx.writing = true, off
+	}
+}
+
+func isSend(op verbs.WROpcode) bool { return op == verbs.Send || op == verbs.SendWithInv }
 
 // message is what a list of q's names.
 func (q *qp) message(list []verbs.SGE) memory.Message {
 	return memory.Message{Regions: q.e.regions, PD: q.h.PD(), List: list}
 }
 
-// carrySend places a SEND in the peer's oldest receive request.
-func (q *qp) carrySend(p *qp, wr *verbs.SendWR, wc *verbs.WC) bool {
-	recv, n := p.h.Recv(), wr.Length()
-	if recv == nil || n > recv.Length() || n > MaxMessage {
+// carrySend places n bytes of a SEND in the peer's oldest receive request.
+func (q *qp) carrySend(p *qp, wr *verbs.SendWR, n uint64) bool {
+	length, off := wr.Length(), q.tx.off
+	if length > MaxMessage || p.srq && !memory.Sound(wr, q.message(wr.SGList), off, n) {
 		return false
 	}
-	var status verbs.WCStatus
-	if data := wr.Inline(); data != nil {
-		status = p.e.regions.Scatter(data, p.h.PD(), recv.SGList, 0)
-	} else {
-		status = memory.Copy(p.message(recv.SGList), q.message(wr.SGList), n)
-	}
-	if status != verbs.WCSuccess {
+	recv := p.h.Recv()
+	if recv == nil || length > recv.Length() || !memory.Copy(p.message(recv.SGList), q.message(wr.SGList), wr, off, n) {
 		return false
 	}
-	wc.Opcode, wc.ByteLen = verbs.WCRecv, uint32(n)
-	if wr.Opcode == verbs.SendWithInv {
-		if !p.invalidate(wr.InvalidateRKey) {
-			return false
-		}
-		wc.Flags |= verbs.WCWithInv
-		wc.InvalidatedRKey = wr.InvalidateRKey
-	}
-	return true
+	return wr.Opcode == verbs.Send || off+n < length || p.invalidate(wr.InvalidateRKey)
 }
 
 // skip counts a message of one of the queues on both sides.
@@ -174,24 +287,29 @@ func (q *qp) skip(p *qp, queue int) {
 	p.rx.queues[queue].Skip()
 }
 
-// carryWrite places a WRITE in the memory that it names.
-func (q *qp) carryWrite(p *qp, wr *verbs.SendWR, wc *verbs.WC) bool {
-	n, imm := wr.Length(), wr.Opcode == verbs.RDMAWriteWithImm
-	if n > 0 && p.h.Attr().QPAccessFlags&verbs.AccessRemoteWrite == 0 || imm && p.h.Recv() == nil {
+// carryWrite places n bytes of a WRITE in the memory that it names.
+func (q *qp) carryWrite(p *qp, wr *verbs.SendWR, n uint64) bool {
+	off := q.tx.off
+	if n > 0 && p.h.Attr().QPAccessFlags&verbs.AccessRemoteWrite == 0 {
 		return false
 	}
-	to, denial := p.e.regions.Remote(p.h, wr.RKey, wr.RemoteAddr, n, verbs.AccessRemoteWrite)
+	to, denial := p.e.regions.Remote(p.h, wr.RKey, wr.RemoteAddr+off, n, verbs.AccessRemoteWrite)
 	b, plain := to.Ordinary()
 	if denial != memory.Allowed || !plain {
 		return false
 	}
-	if !memory.Write(wr, q.message(wr.SGList), b) {
+	last, imm := off+n == wr.Length(), wr.Opcode == verbs.RDMAWriteWithImm
+	if imm && last && (p.srq && !memory.Sound(wr, q.message(wr.SGList), off, n) || p.h.Recv() == nil) {
 		return false
 	}
-	p.rx.written = n
-	if imm {
-		p.rx.written = 0
-		*wc = verbs.WC{Opcode: verbs.WCRecvRDMAWithImm, Flags: verbs.WCWithImm, ImmData: wr.ImmData, ByteLen: uint32(n)}
+	if !memory.Write(wr, q.message(wr.SGList), b, off) {
+		return false
+	}
+	if last {
+		q.tx.writing, p.rx.writing, p.rx.written = false, 0, off+n
+		if imm {
+			p.rx.written = 0
+		}
 	}
 	return true
 }
@@ -199,19 +317,27 @@ func (q *qp) carryWrite(p *qp, wr *verbs.SendWR, wc *verbs.WC) bool {
 // readable tells whether both sides allow READs and atomics at all.
 func (q *qp) readable(p *qp) bool { return q.tx.ord > 0 && p.tx.answers.depth > 0 }
 
-// carryRead fetches what a READ names.
-func (q *qp) carryRead(p *qp, wr *verbs.SendWR) bool {
-	n := wr.Length()
-	if !q.readable(p) || n > 0 && p.h.Attr().QPAccessFlags&verbs.AccessRemoteRead == 0 {
+// carryRead fetches n bytes of what a READ names.
+func (q *qp) carryRead(p *qp, wr *verbs.SendWR, n uint64) bool {
+	length, off := wr.Length(), q.tx.off
+	if off == 0 && (!q.readable(p) || n > 0 && p.h.Attr().QPAccessFlags&verbs.AccessRemoteRead == 0) {
 		return false
 	}
-	from, denial := p.e.regions.Remote(p.h, wr.RKey, wr.RemoteAddr, n, verbs.AccessRemoteRead)
+	if off == 0 && n < length { // a request names all of it
+		if _, denial := p.e.regions.Remote(p.h, wr.RKey, wr.RemoteAddr, length, verbs.AccessRemoteRead); denial != memory.Allowed {
+			return false
+		}
+	}
+	from, denial := p.e.regions.Remote(p.h, wr.RKey, wr.RemoteAddr+off, n, verbs.AccessRemoteRead)
 	b, plain := from.Ordinary()
-	if denial != memory.Allowed || !plain || q.e.regions.Scatter(b, q.h.PD(), wr.SGList, 0) != verbs.WCSuccess {
+	if denial != memory.Allowed || !plain || q.e.regions.Scatter(b, q.h.PD(), wr.SGList, off) != verbs.WCSuccess {
 		return false
 	}
-	q.skip(p, rdmap.QueueReadRequest)
-	q.tx.nextID++
+	if off+n == length {
+		q.tx.taken = 0
+		q.skip(p, rdmap.QueueReadRequest)
+		q.tx.nextID++
+	}
 	return true
 }
 

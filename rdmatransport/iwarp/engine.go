@@ -103,7 +103,7 @@ func (e *Engine) CreateQP(h verbs.QPHandle, attr *verbs.QPInitAttr) (verbs.Provi
 	if attr.Type != verbs.RC {
 		return nil, 0, verbs.Errorf(verbs.ErrNotSupported, "create QP", "QP type %v over iWARP", attr.Type)
 	}
-	q := &qp{e: e, h: h, depth: attr.Cap.MaxSendWR}
+	q := &qp{e: e, h: h, depth: attr.Cap.MaxSendWR, srq: attr.SRQ != nil}
 	q.tx.sent = make([]sentWR, slots(attr.Cap.MaxSendWR))
 	num, err := e.qps.Insert(q)
 	if err != nil {

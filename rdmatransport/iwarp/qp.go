@@ -17,8 +17,13 @@ type qp struct {
 	e     *Engine
 	h     verbs.QPHandle
 	num   uint32
-	depth int   // of the send queue
-	conn  *conn // the stream; nil before RTS and after its end
+	depth int  // of the send queue
+	srq   bool // receive requests come from an SRQ
+
+	posting  bool // the goroutine that holds the lock has posted what there is to send, and may take its time
+	carrying bool // sendDirect is under way, if the QP is not locked for it just now: nobody else carries anything over
+
+	conn *conn // the stream; nil before RTS and after its end
 
 	tx sender
 	rx receiver
@@ -90,7 +95,14 @@ func (q *qp) Query(attr *verbs.QPAttr) {
 }
 
 // PostSend implements verbs.ProviderQP.
-func (q *qp) PostSend() { q.pump() }
+func (q *qp) PostSend() { q.pumpPosted() }
+
+// pumpPosted is pump on a goroutine that serves only this QP.
+func (q *qp) pumpPosted() {
+	q.posting = true
+	q.pump()
+	q.posting = false
+}
 
 // PostRecv implements verbs.ProviderQP.
 func (q *qp) PostRecv() {}
@@ -185,6 +197,7 @@ type sender struct {
 	cur   uint64   // number of the request to send from next
 	off   uint64   // bytes of it sent
 	wrote bool     // its data is sent, its immediate data is not
+	half  bool     // the bytes sent have gone without the stream
 
 	writing bool // it is a WRITE, and some of its data is sent
 

@@ -136,6 +136,7 @@ func (q *qp) failAnswer(w *answer, err error) {
 		w.read.Encode(bad[n:])
 		n += rdmap.ReadRequestLen
 	}
+	q.h.Event(asyncEvent(err)) // no completion tells
 	q.fail(err, bad[:n])
 }
 

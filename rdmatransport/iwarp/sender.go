@@ -25,6 +25,7 @@ func (q *qp) pump() {
 // hurry is pump that waits for no company.
 func (q *qp) hurry() {
 	t := &q.tx
+loop:
 	for q.conn != nil && t.open && !t.full {
 		switch {
 		case t.ending:
@@ -35,6 +36,8 @@ func (q *qp) hurry() {
 				return
 			}
 			continue
+		case t.answers.n == 0 && t.cur == t.first+uint64(q.h.SendLen()):
+			break loop
 		}
 		if q.sendOne(t.turn) {
 			t.turn = !t.turn
@@ -42,7 +45,7 @@ func (q *qp) hurry() {
 			break // the turn stays with who could not send now
 		}
 	}
-	if q.conn != nil && !t.full {
+	if q.conn != nil && !t.full && t.batch.n > 0 {
 		q.flush()
 	}
 }
@@ -224,10 +227,11 @@ func (q *qp) sendRequest() bool {
 	if t.cur == t.first+uint64(q.h.SendLen()) {
 		return false
 	}
-	if t.off == 0 && !t.wrote {
+	if t.whole() {
 		if done, wait := q.sendDirect(); done || wait {
 			return done
 		}
+		t.half = false // the rest goes through the stream
 	}
 	wr := q.h.Send(int(t.cur - t.first))
 	if t.off == 0 && !t.wrote && wr.Flags&verbs.SendFence != 0 && len(t.reads) > 0 {
@@ -393,7 +397,7 @@ func (q *qp) sendRead(wr *verbs.SendWR) bool {
 	switch body := t.segment.more(op.Info().HeaderLen); wr.Opcode {
 	case verbs.RDMARead:
 		h := rdmap.ReadRequestHeader{
-			SinkSTag: t.sink, Size: uint32(wr.Length()), SourceSTag: wr.RKey, SourceTO: wr.RemoteAddr,
+			SinkSTag: t.sink, SinkTO: t.off, Size: uint32(wr.Length() - t.off), SourceSTag: wr.RKey, SourceTO: wr.RemoteAddr + t.off,
 		}
 		h.Encode(body)
 	case verbs.AtomicFetchAndAdd:
@@ -425,7 +429,7 @@ func (q *qp) sentRequest(done bool) {
 	t := &q.tx
 	t.at(t.cur).done = done
 	t.cur++
-	t.off, t.wrote = 0, false
+	t.off, t.wrote, t.half = 0, false, false
 	q.completeDone()
 }
 

@@ -124,6 +124,7 @@ type qp struct {
 	kind      verbs.QPType
 	blockSelf bool // QPInitAttr.BlockSelfMcastLB
 	destroyed bool
+	direct    directFlags
 
 	asks    wire.Mark // of the requests that this QP sends; 0 if it marks none
 	answers wire.Mark // of those that it receives

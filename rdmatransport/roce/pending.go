@@ -7,6 +7,13 @@ import (
 
 // On the path: what a hold of the QP's lock ends with. All that it made due is sent, and gathered in one go.
 
+// releasePosted is release on a goroutine that serves only this QP.
+func (q *qp) releasePosted() {
+	q.direct |= posting
+	q.release()
+	q.direct &^= posting
+}
+
 // release sends all that may be sent.
 func (q *qp) release() {
 	s := q.h.State()
@@ -32,7 +39,7 @@ func (q *qp) send() {
 	case wire.UD:
 		q.sendDatagrams()
 	}
-	if q.draining() && !q.begun() {
+	if !q.destroyed && q.draining() && !q.begun() {
 		q.h.Drained()
 	}
 }

@@ -14,6 +14,9 @@ import (
 // CreateQP makes a QP in state RESET and draws its number.
 func (e *Engine) CreateQP(h verbs.QPHandle, attr *verbs.QPInitAttr) (verbs.ProviderQP, uint32, error) {
 	q := &qp{e: e, h: h, kind: attr.Type, blockSelf: attr.BlockSelfMcastLB}
+	if attr.SRQ != nil {
+		q.direct |= sharedReceives
+	}
 	switch attr.Type {
 	case verbs.RC, verbs.XRCSend, verbs.XRCRecv:
 		q.service = wire.RC
@@ -57,6 +60,9 @@ func (q *qp) Modify(from, to verbs.QPState, attr *verbs.QPAttr, mask verbs.QPAtt
 		q.limit(attr.RateLimit)
 	}
 	q.sending.SetLimits(q.limits(attr, mask))
+	if q.direct &^= resumed; from == verbs.StateSQD && to == verbs.StateRTS {
+		q.direct |= resumed
+	}
 	switch {
 	case to == verbs.StateReset:
 		q.reset()
@@ -180,12 +186,16 @@ func (q *qp) Query(attr *verbs.QPAttr) {
 
 // PostSend implements verbs.ProviderQP.
 func (q *qp) PostSend() {
-	if q.reliable() && q.gathers() {
+	switch {
+	case q.reliable() && q.gathers():
 		q.recent = true
 		q.e.wait(q)
-		return
+	case q.direct&resumed != 0: // other calls of Modify wait for this one
+		q.direct &^= resumed
+		q.release()
+	default:
+		q.releasePosted()
 	}
-	q.release()
 }
 
 // PostRecv implements verbs.ProviderQP. A peer that was told RNR asks again by itself.

@@ -139,40 +139,10 @@ func (r *Regions) Pieces(list [][]byte, n uint64, pd *verbs.PD, sgl []verbs.SGE,
 	return list, verbs.WCSuccess
 }
 
-// Message is the memory that a scatter/gather list names under a protection domain of one device.
-type Message struct {
-	Regions *Regions
-	PD      *verbs.PD
-	List    []verbs.SGE
-}
-
-// Copy copies the first n bytes of src to dst, which may be on another device: a status other than WCSuccess, as
-// Gather's for what is wrong with src and Scatter's for dst, means that dst may be written in part. The locks of both
-// QPs are held.
-func Copy(dst, src Message, n uint64) verbs.WCStatus {
-	for off := uint64(0); n > 0; {
-		list, skip := src.List, off
-		s, status := src.Regions.piece(src.PD, &list, &skip, n, 0)
-		b, there := s.Bytes()
-		if status == verbs.WCSuccess && !there {
-			status = verbs.WCLocProtErr
-		}
-		if status == verbs.WCSuccess {
-			status = dst.Regions.Scatter(b, dst.PD, dst.List, off)
-		}
-		if status != verbs.WCSuccess {
-			return status
-		}
-		off += uint64(len(b))
-		n -= uint64(len(b))
-	}
-	return verbs.WCSuccess
-}
-
-// Check is the status that Gather, or with AccessLocalWrite Scatter, would have for the first n bytes of a message, but
-// WCLocProtErr where their memory may fault.
-func (r *Regions) Check(n uint64, pd *verbs.PD, sgl []verbs.SGE, need verbs.Access) verbs.WCStatus {
-	for off := uint64(0); n > 0; {
+// Check is the status that Gather, or with AccessLocalWrite Scatter, would have for the n bytes of a message from offset
+// off on, but WCLocProtErr where their memory may fault.
+func (r *Regions) Check(n uint64, pd *verbs.PD, sgl []verbs.SGE, off uint64, need verbs.Access) verbs.WCStatus {
+	for n > 0 {
 		s, status := r.piece(pd, &sgl, &off, n, need)
 		if status == verbs.WCSuccess && s.kind == mapped {
 			status = verbs.WCLocProtErr

@@ -13,8 +13,12 @@ type Queue struct {
 // MSN is the number of the message under way, or of the next one.
 func (q *Queue) MSN() uint32 { return q.done + 1 }
 
-// Skip counts a message that came by another way than segments; none may be under way.
-func (q *Queue) Skip() { q.done++ }
+// Skip counts a message that came, or whose rest came, by another way than segments.
+func (q *Queue) Skip() { *q = Queue{done: q.done + 1} }
+
+// SkipTo takes in that the message under way has come up to an offset by another way than segments. What follows may be
+// one.
+func (q *Queue) SkipTo(mo uint32) { q.open, q.mo = true, mo }
 
 // Accept takes the segment of h with n bytes of payload if it is the one awaited, and says whether it is its message's
 // first; then the ULP provides a buffer, and answers ErrNoBuffer itself if it has none, and ErrTooLong if h.MO + n is

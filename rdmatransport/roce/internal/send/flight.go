@@ -40,8 +40,5 @@ func (f *flight) acked(una uint32) (n uint32) {
 	return n
 }
 
-// movedDirectly counts n packets as sent and acknowledged while nothing is in flight.
-func (f *flight) movedDirectly(n uint32) {
-	f.next = wire.PSNAdd(f.next, n)
-	f.una, f.max = f.next, f.next
-}
+// movedDirectly counts everything before PSN una as sent and acknowledged.
+func (f *flight) movedDirectly(una uint32) { f.una, f.max = una, una }

@@ -166,6 +166,17 @@ func (q *queue) movedDirectly() {
 	}
 }
 
+// movedPart moves the cursor over n packets of the oldest request, which is started.
+func (q *queue) movedPart(n uint32) { q.packet += n }
+
+// endDirectly takes off the oldest request, which was begun.
+func (q *queue) endDirectly() {
+	if q.oldest().kind.answered() {
+		q.unanswered--
+	}
+	q.drop()
+}
+
 // rewind moves the cursor back to PSN una, which is in the oldest request.
 func (q *queue) rewind(una uint32) {
 	q.next = q.first

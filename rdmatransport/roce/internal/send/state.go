@@ -5,7 +5,7 @@
 //
 // Questions have no side effects: Next is what may be sent now, Deadline until when to wait. Events are what happened: a
 // request was posted (Post), a burst of packets sent (Sent), an acknowledgement or a response came (OnAck, OnSequenceNAK,
-// OnAnswer …), the alarm went off (OnAlarm), a message needed no packets (MovedDirectly). The outcome of an event says what
+// OnAnswer …), the alarm went off (OnAlarm), a message needed no packets (MovedDirectly, MovedPart). The outcome of an event says what
 // the owner has to do.
 //
 // A State has no lock; its owner has one.
@@ -169,21 +169,53 @@ func (s *State) Corked() bool {
 	return q.next+s.cork.requests == q.end && q.packet == 0 && s.cork.fits(uint32(s.window.batch), s.mtu)
 }
 
-// Fresh tells that nothing is under way, the oldest request included: it may be moved without packets.
-func (s *State) Fresh() bool {
-	q, f := &s.queue, &s.flight
-	return q.next == q.first && f.una == f.next && f.una == f.max && !s.alarm.isSet(RNR) && !q.begun() && !s.mode.is(Failed)
+// Still tells that nothing is under way: the oldest request is to be sent next, or the rest of it, and what was sent of it
+// is acknowledged. It may be moved without packets.
+func (s *State) Still() bool {
+	q := &s.queue
+	return q.next == q.first && s.flight.idle() && !s.alarm.isSet(RNR) && s.mode.now < RNRWait && (!q.begun() || q.oldest().failed == 0)
 }
 
-// MovedDirectly is told that the oldest request, where the State is Fresh, was carried out without packets, and counts as
-// if its so many packets had been sent and acknowledged.
+// Oldest is the number of the oldest request that is not complete: they are counted from Begin on, modulo 2^32.
+func (s *State) Oldest() uint32 { return s.queue.first }
+
+// Una is the oldest PSN that is not acknowledged; where the State is Still, the next that is sent.
+func (s *State) Una() uint32 { return s.flight.una }
+
+// Moved is how many packets of the oldest request are sent and acknowledged, where the State is Still.
+func (s *State) Moved() uint32 { return s.queue.packet }
+
+// MovedDirectly is told that the oldest request, where the State is Still, was carried out without packets, or the rest of
+// it, and counts as if its so many packets had been sent and acknowledged.
 func (s *State) MovedDirectly(kind Kind, packets uint32) {
-	if kind != Local {
-		s.credits.begin(kind)
+	if s.queue.begun() {
+		s.queue.endDirectly()
+	} else {
+		if kind != Local {
+			s.credits.begin(kind)
+		}
+		s.queue.movedDirectly()
+		s.flight.start(packets)
 	}
-	s.queue.movedDirectly()
-	s.flight.movedDirectly(packets)
-	s.acks.rewind(s.flight.una)
+	s.movedTo(wire.PSNAdd(s.flight.una, packets))
+}
+
+// MovedPart is told that so many packets of the oldest request, where the State is Still, but not all that are left, count
+// as if they had been sent and acknowledged. It has been posted.
+func (s *State) MovedPart(packets uint32) {
+	q := &s.queue
+	if r := q.current(); !r.is(started) {
+		q.start(r, s.flight.start(r.packets))
+		s.credits.begin(r.kind)
+	}
+	q.movedPart(packets)
+	s.movedTo(wire.PSNAdd(s.flight.una, packets))
+}
+
+// movedTo counts everything before PSN una as sent and acknowledged, without packets.
+func (s *State) movedTo(una uint32) {
+	s.flight.movedDirectly(una)
+	s.acks.rewind(una)
 	s.retries.reset()
 	s.mode.on(onProgress)
 }

@@ -382,14 +382,62 @@ func TestState(t *testing.T) {
 			r.expect("0.0@1+1 0.2@3+1!", GoneBack)
 		}},
 		{"moved directly", func(r *requester) {
-			if !r.Fresh() {
-				r.t.Fatal("not fresh")
+			if !r.Still() || r.Una() != 0 || r.Moved() != 0 {
+				r.t.Fatal("something is under way")
 			}
 			r.MovedDirectly(Send, 5)
 			r.post(Send, 1)
 			r.expect("0.0@5!", InOrder)
-			if r.Fresh() {
-				r.t.Error("fresh with something in flight")
+			if r.Still() {
+				r.t.Error("still, with something in flight")
+			}
+		}},
+		{"moved in parts", func(r *requester) {
+			r.post(Read, 9)
+			r.Post(Write, 8, true)
+			r.MovedPart(4)
+			if !r.Still() || r.Una() != 4 || r.Moved() != 4 || !r.Begun() || r.NextPSN() != 9 {
+				r.t.Fatal("not at the fifth packet")
+			}
+			r.MovedPart(2)
+			r.MovedDirectly(Read, 3)
+			if !r.Still() || r.Una() != 9 || r.Moved() != 0 || r.Begun() {
+				r.t.Fatal("not at the end")
+			}
+			r.expect("0.0@9!", InOrder) // no answer is missing
+		}},
+		{"the rest of what has moved in part", func(r *requester) {
+			r.post(Write, 6)
+			r.post(Send, 1)
+			r.MovedPart(2)
+			r.expect("0.2@2+3 1.0@6!", InOrder)
+			if o := r.OnAck(4); o.Completed != 0 || r.Still() {
+				r.t.Errorf("%+v", o)
+			}
+			if o := r.OnAck(7); o.Completed != 2 || !r.Still() {
+				r.t.Errorf("%+v", o)
+			}
+		}},
+		{"the rest of what was sent in part", func(r *requester) {
+			r.post(Read, 9)
+			r.MovedPart(1)
+			var b Burst
+			if r.Next(0, &b) != Transmit || b.Packet != 1 || b.Packets != 8 {
+				r.t.Fatalf("%+v", b)
+			}
+			b.Packets = 3
+			r.Sent(&b)
+			for psn := range uint32(3) {
+				if r.Still() {
+					r.t.Error("still, with something in flight")
+				}
+				r.OnAnswered(1 + psn)
+			}
+			if !r.Still() || r.Una() != 4 || r.Moved() != 4 {
+				r.t.Errorf("not still at PSN 4: %d, %d", r.Una(), r.Moved())
+			}
+			if r.Fail(&Burst{}, 7); r.Still() {
+				r.t.Error("still, and the request has failed")
 			}
 		}},
 		{"ghosts and duplicates", func(r *requester) {
@@ -407,7 +455,7 @@ func TestState(t *testing.T) {
 			r.send()
 			r.Stop()
 			r.expect("", Failed)
-			if r.Deadline() != 0 || r.OnResponse(0, true) || r.Fresh() {
+			if r.Deadline() != 0 || r.OnResponse(0, true) || r.Still() {
 				r.t.Error("it goes on")
 			}
 		}},

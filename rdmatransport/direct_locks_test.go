@@ -1,0 +1,287 @@
+package rdmatransport_test
+
+import (
+	"bytes"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// What moves without packets moves under the locks of both QPs. Whoever wants one of them must not wait for all of it.
+
+// batch is a short WRITE and 32 long ones, which are posted at once.
+const batchLen, longMessage = 33, 8 << 20
+
+// postBatch posts a batch on a goroutine, and returns when its first message is through; wait returns when PostSend has.
+func (e *end) postBatch(t *testing.T, to *end) (wait func()) {
+	t.Helper()
+	var wrs []*verbs.SendWR
+	for i := range batchLen {
+		n := longMessage
+		if i == 0 {
+			n = 8
+		}
+		wrs = append(wrs, &verbs.SendWR{ID: uint64(i), Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
+			SGList: []verbs.SGE{e.mr.SGE(0, n)}, RemoteAddr: to.mr.Addr(), RKey: to.mr.RKey()})
+	}
+	var posting sync.WaitGroup
+	posting.Go(func() {
+		if err := e.QP().PostSend(wrs...); err != nil {
+			t.Error(err)
+		}
+	})
+	if wc := e.next(t); wc.WRID != 0 || wc.Status != verbs.WCSuccess {
+		t.Fatalf("%+v", wc)
+	}
+	return posting.Wait
+}
+
+// through is how many completions there are, which must be good.
+func (e *end) through(t *testing.T) int {
+	t.Helper()
+	n := 0
+	for k := -1; k != 0; n += k {
+		k = e.poll(t)
+		for _, wc := range e.wcs[:k] {
+			if wc.Status != verbs.WCSuccess {
+				t.Fatal(wc.Status)
+			}
+		}
+	}
+	return n
+}
+
+// TestDirectLetsOthersIn: no call on the passive side waits until all that the other side has posted is through.
+func TestDirectLetsOthersIn(t *testing.T) {
+	for _, transport := range transports {
+		for _, w := range ways[1:] {
+			w.setting.transport = transport
+			t.Run(transport.String()+"/"+w.name, func(t *testing.T) {
+				e := &newEnds(t, w.setting, longMessage).side
+				a, b := &e[0], &e[1]
+				other, err := b.mr.PD().RegMR(make([]byte, 64), 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				calls := map[string]func() error{
+					"QP.State": func() error { b.QP().State(); return nil },
+					"QP.Query": func() error { _, _, err := b.QP().Query(0); return err },
+					"QP.Modify": func() error {
+						return b.QP().Modify(&verbs.QPAttr{QPAccessFlags: verbs.AccessRemoteWrite}, verbs.QPAttrAccessFlags)
+					},
+					"QP.PostRecv": func() error { return b.QP().PostRecv(&verbs.RecvWR{}) },
+					"CQ.Poll":     func() error { _, err := b.cq.Poll(b.wcs[:]); return err },
+					"MR.Rereg":    func() error { return other.Rereg(verbs.ReregAccess, nil, nil, verbs.AccessLocalWrite) },
+					"Counters":    func() error { b.provider.Counters(); return nil },
+					"MW.Dealloc": func() error {
+						mw, err := b.mr.PD().AllocMW(verbs.MWType2)
+						if err != nil {
+							return err
+						}
+						return mw.Dealloc()
+					},
+					"RegMR and Dereg": func() error {
+						mr, err := b.mr.PD().RegMR(make([]byte, 64), 0)
+						if err != nil {
+							return err
+						}
+						return mr.Dereg()
+					},
+				}
+				var names []string
+				for name := range calls {
+					names = append(names, name)
+				}
+				slices.Sort(names)
+				for _, name := range names {
+					in := false
+					for try := 0; try < 5 && !in; try++ { // this goroutine may not get a processor in time
+						wait := a.postBatch(t, b)
+						if err := calls[name](); err != nil {
+							t.Fatalf("%s: %v", name, err)
+						}
+						n := 1 + a.through(t)
+						in = n < batchLen
+						for wait(); n < batchLen; n += a.take(t) {
+						}
+					}
+					if !in {
+						t.Errorf("%s waits for all that was posted", name)
+					}
+				}
+				if err := other.Dereg(); err != nil {
+					t.Error(err)
+				}
+				if b.direct()+a.direct() < batchLen*uint64(len(calls)) {
+					t.Error("the messages went in packets")
+				}
+			})
+		}
+	}
+}
+
+// TestDirectOtherPosters: who posts while another's messages move does not wait for them; and that one's PostSend returns
+// when its own messages are through. All complete in the order in which they were posted.
+func TestDirectOtherPosters(t *testing.T) {
+	for _, transport := range transports {
+		t.Run(transport.String(), func(t *testing.T) {
+			e := &newEnds(t, setting{transport: transport, devices: 2}, longMessage).side
+			a, b := &e[0], &e[1]
+			var more []*verbs.SendWR
+			for i := range batchLen {
+				more = append(more, &verbs.SendWR{ID: uint64(batchLen + i), Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
+					SGList: []verbs.SGE{a.mr.SGE(0, longMessage)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()})
+			}
+			var posted, returned bool
+			for try := 0; try < 5 && !(posted && returned); try++ {
+				wait := a.postBatch(t, b)
+				next := uint64(1)
+				take := func() {
+					for k := -1; k != 0; {
+						k = a.poll(t)
+						for _, wc := range a.wcs[:k] {
+							if wc.Status != verbs.WCSuccess || wc.WRID != next {
+								t.Fatalf("%+v, want WR %d", wc, next)
+							}
+							next++
+						}
+					}
+				}
+				if err := a.QP().PostSend(more...); err != nil {
+					t.Fatal(err)
+				}
+				take()
+				posted = posted || next < batchLen
+				wait()
+				take()
+				returned = returned || next < 2*batchLen
+				for next < 2*batchLen {
+					take()
+					runtime.Gosched()
+				}
+			}
+			if !posted {
+				t.Error("PostSend waits for what another goroutine has posted before")
+			}
+			if !returned {
+				t.Error("PostSend goes on with what other goroutines post")
+			}
+		})
+	}
+}
+
+// TestDirectLeavesReceiverAlone: the goroutine that receives what lets a long queue go on does not carry all of it over.
+// Meanwhile that port, or connection, would receive nothing.
+func TestDirectLeavesReceiverAlone(t *testing.T) {
+	for _, transport := range transports {
+		t.Run(transport.String(), func(t *testing.T) {
+			e := &newEnds(t, setting{transport: transport, devices: 2}, longMessage).side
+			a, b := &e[0], &e[1]
+			fileOf := func(e *end) *verbs.MR {
+				mr, err := e.mr.PD().RegMapping(make([]byte, 64), iwarpAccess)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { mr.Dereg() })
+				return mr
+			}
+			onA, onB := fileOf(a), fileOf(b) // what may fault does not go the direct way
+			var wrs []*verbs.SendWR
+			for i := range batchLen {
+				wr := &verbs.SendWR{ID: uint64(i), Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
+					SGList: []verbs.SGE{a.mr.SGE(0, longMessage)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
+				if i == 0 {
+					wr.SGList[0], wr.RemoteAddr, wr.RKey = a.mr.SGE(0, 64), onB.Addr(), onB.RKey()
+				}
+				wrs = append(wrs, wr)
+			}
+			in := false
+			for try := 0; try < 5 && !in; try++ {
+				if err := a.QP().PostSend(wrs...); err != nil {
+					t.Fatal(err)
+				}
+				n := 0
+				for n < 2 { // the second is one of those that the end of the first has let go
+					n += a.take(t)
+				}
+				if n < batchLen {
+					b.post(t, &verbs.SendWR{ID: 100, Opcode: verbs.RDMARead, Flags: verbs.SendSignaled,
+						SGList: []verbs.SGE{b.mr.SGE(0, 64)}, RemoteAddr: onA.Addr(), RKey: onA.RKey()})
+					if wc := b.next(t); wc.WRID != 100 || wc.Status != verbs.WCSuccess {
+						t.Fatalf("%+v", wc)
+					}
+					n += a.through(t)
+				}
+				in = n < batchLen
+				for n < batchLen {
+					n += a.take(t)
+				}
+			}
+			if !in {
+				t.Error("a READ's packets wait for all that was posted")
+			}
+		})
+	}
+}
+
+// TestDirectBothLong has long messages move both ways at once, posted by two goroutines on each side.
+func TestDirectBothLong(t *testing.T) {
+	everyWay(t, func(t *testing.T, s setting) {
+		const size, count = 5<<19 + 1000, 6
+		e := &newEnds(t, s, 6*size).side
+		var busy sync.WaitGroup
+		for i := range e {
+			for j := range count {
+				// Sent from the first two parts of an end's memory, received in the next, written to the last.
+				if err := e[i].QP().PostRecv(&verbs.RecvWR{ID: uint64(100 + j), SGList: []verbs.SGE{e[i].mr.SGE((2+j%2)*size, size)}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			fillWith(e[i].mr.Buf()[:2*size], byte(i))
+		}
+		for i := range e {
+			for k := range 2 {
+				wr := &verbs.SendWR{ID: uint64(k), Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{e[i].mr.SGE(0, size)}}
+				if k == 1 {
+					wr = &verbs.SendWR{ID: uint64(k), Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{e[i].mr.SGE(size, size)},
+						RemoteAddr: e[1-i].mr.Addr() + 4*size, RKey: e[1-i].mr.RKey()}
+				}
+				busy.Go(func() {
+					for range count {
+						if err := e[i].QP().PostSend(wr); err != nil {
+							t.Error(err)
+						}
+					}
+				})
+			}
+		}
+		got := map[uint64]int{}
+		for i := range e {
+			for range 3 * count {
+				wc := e[i].next(t)
+				if wc.Status != verbs.WCSuccess {
+					t.Fatalf("end %d: %+v", i, wc)
+				}
+				got[wc.WRID]++
+			}
+		}
+		busy.Wait()
+		for i := range e {
+			mine, theirs := e[i].mr.Buf(), e[1-i].mr.Buf()
+			for _, to := range []int{2, 3} {
+				if !bytes.Equal(mine[to*size:(to+1)*size], theirs[:size]) {
+					t.Errorf("end %d: a SEND brought other data", i)
+				}
+			}
+			if s.transport == verbs.RoCEv2 && !bytes.Equal(mine[4*size:5*size], theirs[size:2*size]) {
+				t.Errorf("end %d: a WRITE brought other data", i)
+			}
+		}
+		if got[0] != 2*count || got[1] != 2*count {
+			t.Errorf("completions: %v", got)
+		}
+	})
+}

@@ -1,0 +1,458 @@
+package rdmatransport_test
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// A long message moves in parts, and between two of them anything may happen to either side. It ends as it does where the
+// message goes in packets.
+
+// severalParts is the length of a message that moves in parts; inPackets that of one that takes a while. bigBuffers are a's
+// and b's memory.
+const (
+	severalParts = 8 << 20
+	inPackets    = 64 << 20
+)
+
+var bigBuffers = sync.OnceValue(func() (b [2][]byte) {
+	for i := range b {
+		b[i] = touched(inPackets)
+	}
+	return b
+})
+
+// midway is a connection whose sides have a long message between them.
+type midway struct {
+	*testing.T
+	setting
+	a, b *mwEnd
+	op   verbs.WROpcode
+	size int        // of the long message
+	got  []verbs.WC // completions of a's, to be looked at
+	tcp  bool       // what fails may have completed well before: TCP had taken it
+	raw  *rawEnd    // of b's device, for who wants to look at packets
+}
+
+// mwEnd is an end with a region that the long message is for.
+type mwEnd struct {
+	*end
+	qp  *verbs.QP
+	big *verbs.MR
+}
+
+// newMidway connects two QPs. RoCE's are not connected by rdma_cm, whose timeouts are long: if a is to give up, it has one
+// of 67 ms, and one retry.
+func newMidway(t *testing.T, s setting, op verbs.WROpcode, givesUp bool) *midway {
+	t.Helper()
+	m := &midway{T: t, setting: s, op: op, size: severalParts}
+	if s.wrap != nil {
+		m.size = inPackets
+	}
+	pair := newEnds(t, s, 4096)
+	for i, to := range []**mwEnd{&m.a, &m.b} {
+		e := &mwEnd{end: &pair.side[i]}
+		e.qp = e.QP()
+		if s.transport == verbs.RoCEv2 {
+			e.qp = e.newQP(t)
+		}
+		big, err := e.mr.PD().RegMR(bigBuffers()[i][:m.size], iwarpAccess|verbs.AccessMWBind)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := big.Dereg(); err != nil && !errors.Is(err, verbs.ErrDestroyed) {
+				t.Error(err)
+			}
+		})
+		e.big = big
+		*to = e
+	}
+	if s.transport == verbs.RoCEv2 {
+		m.a.to(t, m.b.device, m.b.qp, func(a *verbs.QPAttr) {
+			if givesUp {
+				a.Timeout, a.RetryCnt = 14, 1
+			}
+		})
+		m.b.to(t, m.a.device, m.a.qp, nil)
+	}
+	return m
+}
+
+// newQP makes another QP beside an end's own.
+func (e *end) newQP(t *testing.T) *verbs.QP {
+	t.Helper()
+	qp, err := e.mr.PD().CreateQP(&verbs.QPInitAttr{Type: verbs.RC, Transport: verbs.RoCEv2, SendCQ: e.cq, RecvCQ: e.cq,
+		Cap: verbs.QPCap{MaxSendWR: 128, MaxRecvWR: 128, MaxSendSGE: 3, MaxRecvSGE: 3}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := qp.Destroy(); err != nil && !errors.Is(err, verbs.ErrDestroyed) {
+			t.Error(err)
+		}
+	})
+	return qp
+}
+
+// to connects a QP of e's with another as change says.
+func (e *mwEnd) to(t *testing.T, dev *device, peer *verbs.QP, change func(*verbs.QPAttr)) {
+	t.Helper()
+	connectQP(t, e.device, e.qp, dev, peer, change)
+}
+
+// connectQP takes a QP from RESET to RTS, with first PSN 100 both ways, path MTU 1024 and 16 READs, except for what
+// change, which may be nil, makes other.
+func connectQP(t *testing.T, dev *device, qp *verbs.QP, peerDev *device, peer *verbs.QP, change func(*verbs.QPAttr)) {
+	t.Helper()
+	const init = verbs.QPAttrState | verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrAccessFlags
+	const rtr = verbs.QPAttrState | verbs.QPAttrAV | verbs.QPAttrPathMTU | verbs.QPAttrDestQPN | verbs.QPAttrRQPSN |
+		verbs.QPAttrMaxDestRDAtomic | verbs.QPAttrMinRNRTimer
+	const rts = verbs.QPAttrState | verbs.QPAttrSQPSN | verbs.QPAttrTimeout | verbs.QPAttrRetryCnt | verbs.QPAttrRNRRetry |
+		verbs.QPAttrMaxQPRDAtomic
+	attr := verbs.QPAttr{PortNum: 1, QPAccessFlags: verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic,
+		PathMTU: verbs.MTU1024, DestQPNum: peer.Num(), RQPSN: 100, SQPSN: 100, MaxDestRDAtomic: 16, MaxRDAtomic: 16,
+		MinRNRTimer: 12, Timeout: 18, RetryCnt: 7, RNRRetry: 7,
+		AHAttr: verbs.AHAttr{IsGlobal: true, PortNum: 1, GRH: verbs.GRH{DGID: peerDev.gid(t), SGIDIndex: dev.gidIndex(t)}}}
+	if change != nil {
+		change(&attr)
+	}
+	for _, step := range []struct {
+		to   verbs.QPState
+		mask verbs.QPAttrMask
+	}{{verbs.StateInit, init}, {verbs.StateRTR, rtr}, {verbs.StateRTS, rts}} {
+		attr.QPState = step.to
+		if err := qp.Modify(&attr, step.mask); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// gidIndex is that of the device's address for RoCEv2.
+func (d *device) gidIndex(t *testing.T) uint8 {
+	t.Helper()
+	table, err := d.GIDTable(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return uint8(slices.IndexFunc(table, func(e verbs.GIDEntry) bool { return e.GID.Addr().String() == d.addr }))
+}
+
+func (d *device) gid(t *testing.T) verbs.GID {
+	t.Helper()
+	table, err := d.GIDTable(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return table[d.gidIndex(t)].GID
+}
+
+// run posts a WRITE of 8 bytes, the long message and another WRITE, numbers 1 to 3, and has something happen in the
+// middle of the long one. It returns when PostSend does; inTime tells whether it was the middle.
+func (m *midway) run(happen func() error) (inTime bool) {
+	m.Helper()
+	small := func(id uint64) *verbs.SendWR {
+		return &verbs.SendWR{ID: id, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
+			SGList: []verbs.SGE{m.a.mr.SGE(0, 8)}, RemoteAddr: m.b.mr.Addr(), RKey: m.b.mr.RKey()}
+	}
+	long := &verbs.SendWR{ID: 2, Opcode: m.op, Flags: verbs.SendSignaled, SGList: []verbs.SGE{m.a.big.SGE(0, m.size)},
+		RemoteAddr: m.b.big.Addr(), RKey: m.b.big.RKey()}
+	switch m.op {
+	case verbs.Send:
+		ok(m.T, m.b.qp.PostRecv(&verbs.RecvWR{ID: 9, SGList: []verbs.SGE{m.b.big.SGE(0, m.size)}}))
+	case verbs.RDMAWriteWithImm:
+		ok(m.T, m.b.qp.PostRecv(&verbs.RecvWR{ID: 9}))
+	}
+	var posting, happening sync.WaitGroup
+	post := func() {
+		if err := m.a.qp.PostSend(small(1), long, small(3)); err != nil {
+			m.Error(err)
+		}
+	}
+	event := func() {
+		if err := happen(); err != nil {
+			m.Error(err)
+		}
+	}
+	if m.wrap != nil {
+		posting.Go(post)
+		m.got = append(m.got, m.a.next(m.T))
+		event()
+	} else {
+		// PostSend waits for b's lock, and what happens then waits for it too. So the first part of the long message goes
+		// before, and no other.
+		b := m.b.handles.of(m.b.qp)
+		b.Lock()
+		posting.Go(post)
+		for !b.Wanted() {
+			runtime.Gosched()
+		}
+		happening.Go(func() {
+			b.Lock()
+			b.Unlock()
+			event()
+		})
+		for range 100 {
+			runtime.Gosched()
+		}
+		b.Unlock()
+		happening.Wait()
+	}
+	n := m.a.poll(m.T)
+	m.got = append(m.got, m.a.wcs[:n]...)
+	inTime = len(m.got) > 0 && m.got[0].Status == verbs.WCSuccess // number 1, before
+	for _, wc := range m.got {
+		inTime = inTime && (wc.WRID != 2 || wc.Status != verbs.WCSuccess)
+	}
+	if posting.Wait(); inTime {
+		m.got = m.got[1:]
+	}
+	return inTime
+}
+
+// fillWith fills memory with a pattern of 32-bit numbers.
+func fillWith(b []byte, seed byte) {
+	for i := 0; i < len(b); i += 4 {
+		binary.LittleEndian.PutUint32(b[i:], uint32(i)*2654435761+uint32(seed))
+	}
+}
+
+// sent is a's next n completions.
+func (m *midway) sent(n int) (told string) {
+	m.Helper()
+	for len(m.got) < n {
+		m.got = append(m.got, m.a.next(m.T))
+	}
+	for _, wc := range m.got[:n] {
+		if m.tcp && wc.Status == verbs.WCSuccess {
+			wc.Status = verbs.WCWRFlushErr
+		}
+		told += fmt.Sprintf("%d %v, ", wc.WRID, wc.Status)
+	}
+	m.got = m.got[n:]
+	return told
+}
+
+// received is what becomes of b's receive request, if there is one, at the latest when b goes to ERR.
+func (m *midway) received() string {
+	m.Helper()
+	if m.op != verbs.Send && m.op != verbs.RDMAWriteWithImm {
+		return ""
+	}
+	if n := m.b.poll(m.T); n == 1 {
+		return fmt.Sprintf("b %v, ", m.b.wcs[0].Status)
+	}
+	ok(m.T, toErr(m.b))
+	return fmt.Sprintf("b %v, ", m.b.next(m.T).Status)
+}
+
+// arrived waits until b has the long message, and tells what becomes of its receive request.
+func (m *midway) arrived() string {
+	m.Helper()
+	if m.op == verbs.Send || m.op == verbs.RDMAWriteWithImm {
+		return fmt.Sprintf("b %v, ", m.b.next(m.T).Status)
+	}
+	if m.transport == verbs.IWARP { // a READ is answered behind what was written before
+		ok(m.T, m.a.qp.PostSend(&verbs.SendWR{ID: 4, Opcode: verbs.RDMARead, Flags: verbs.SendSignaled}))
+		if told := m.sent(1); told != "4 SUCCESS, " {
+			return told
+		}
+	}
+	return ""
+}
+
+// event is the next one of an end's QP.
+func (m *midway) event(e *mwEnd) string {
+	m.Helper()
+	ctx, cancel := context.WithTimeout(m.Context(), 10*time.Second)
+	defer cancel()
+	for {
+		ev, err := e.Device.GetAsyncEvent(ctx)
+		if err != nil {
+			m.Fatal(err)
+		}
+		if ev.QP == e.qp {
+			return ev.Type.String() + ", "
+		}
+	}
+}
+
+// awaitErr waits until an end's QP has gone to ERR.
+func (m *midway) awaitErr(e *mwEnd) {
+	m.Helper()
+	for deadline := time.Now().Add(10 * time.Second); e.qp.State() != verbs.StateErr; {
+		if time.Now().After(deadline) {
+			m.Fatalf("QP %#x is in %v", e.qp.Num(), e.qp.State())
+		}
+		runtime.Gosched()
+	}
+}
+
+func toErr(e *mwEnd) error {
+	return e.qp.Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState)
+}
+
+// TestDirectMidway has something happen in the middle of a long message.
+func TestDirectMidway(t *testing.T) {
+	const (
+		send, write, writeImm, read = verbs.Send, verbs.RDMAWrite, verbs.RDMAWriteWithImm, verbs.RDMARead
+		flushed                     = "2 WR_FLUSH_ERR, 3 WR_FLUSH_ERR, "
+	)
+	type ops []verbs.WROpcode
+	// a's and b's receive's completions
+	told := func(m *midway) string { return m.sent(2) + m.received() }
+	for _, c := range []struct {
+		name        string
+		ops         ops
+		happen      func(m *midway) error
+		outcome     func(m *midway) string
+		roce, iwarp string // the outcome, but for b's receive request; "" is not tried
+		received    string // b's receive request; "" is WR_FLUSH_ERR, and SUCCESS says that the data is to be right
+		iwarpRead   string // if it is another than iwarp
+	}{
+		{
+			"the memory that the peer named is deregistered", ops{write, writeImm, read},
+			func(m *midway) error { return m.b.big.Dereg() },
+			func(m *midway) string {
+				m.awaitErr(m.b)
+				return m.event(m.b) + told(m)
+			},
+			"QP_ACCESS_ERR, 2 REM_ACCESS_ERR, 3 WR_FLUSH_ERR, ", "QP_ACCESS_ERR, " + flushed, "",
+			"QP_ACCESS_ERR, 2 REM_ACCESS_ERR, 3 WR_FLUSH_ERR, ",
+		},
+		{
+			"own memory is deregistered", ops{send, write, writeImm, read},
+			func(m *midway) error { return m.a.big.Dereg() },
+			told,
+			"2 LOC_PROT_ERR, 3 WR_FLUSH_ERR, ", "2 LOC_PROT_ERR, 3 WR_FLUSH_ERR, ", "", "",
+		},
+		{
+			"the memory of the receive request is deregistered", ops{send},
+			func(m *midway) error { return m.b.big.Dereg() },
+			func(m *midway) string {
+				m.awaitErr(m.b)
+				return told(m)
+			},
+			"2 REM_OP_ERR, 3 WR_FLUSH_ERR, ", flushed, "LOC_PROT_ERR", "",
+		},
+		{
+			"the peer takes the right away", ops{write, writeImm},
+			func(m *midway) error { return m.b.qp.Modify(&verbs.QPAttr{}, verbs.QPAttrAccessFlags) },
+			func(m *midway) string {
+				m.awaitErr(m.b)
+				return told(m)
+			},
+			"2 REM_INV_REQ_ERR, 3 WR_FLUSH_ERR, ", flushed, "", "",
+		},
+		{
+			"the peer goes to ERR", ops{send, write, writeImm, read},
+			func(m *midway) error { return toErr(m.b) },
+			told,
+			"2 RETRY_EXC_ERR, 3 WR_FLUSH_ERR, ", flushed, "", "",
+		},
+		{
+			"the peer is destroyed", ops{send, write, writeImm, read},
+			func(m *midway) error { return m.b.qp.Destroy() },
+			func(m *midway) string { return m.sent(2) },
+			"2 RETRY_EXC_ERR, 3 WR_FLUSH_ERR, ", flushed, "none", "",
+		},
+		{
+			"the sender goes to ERR", ops{send, write, writeImm, read},
+			func(m *midway) error { return toErr(m.a) },
+			told,
+			flushed, flushed, "", "",
+		},
+		{
+			"the sender is destroyed", ops{send, write, writeImm, read},
+			func(m *midway) error { return m.a.qp.Destroy() },
+			func(m *midway) string { return "nothing, " + m.received() },
+			"nothing, ", "nothing, ", "", "",
+		},
+		{
+			"the sender goes to SQD, and back", ops{send, write, writeImm, read},
+			func(m *midway) error {
+				return m.a.qp.Modify(&verbs.QPAttr{QPState: verbs.StateSQD, EnSQDAsyncNotify: true},
+					verbs.QPAttrState|verbs.QPAttrEnSQDAsyncNotify)
+			},
+			func(m *midway) string {
+				told := m.sent(1) + m.event(m.a)
+				if m.a.poll(m.T) > 0 || len(m.got) > 0 {
+					return told + "something is sent in SQD"
+				}
+				ok(m.T, m.a.qp.Modify(&verbs.QPAttr{QPState: verbs.StateRTS}, verbs.QPAttrState))
+				return told + m.sent(1) + m.arrived()
+			},
+			"2 SUCCESS, SQ_DRAINED, 3 SUCCESS, ", "", "SUCCESS", "",
+		},
+		{
+			"somebody begins to look at packets", ops{send, write, writeImm, read},
+			func(m *midway) error {
+				b := m.b.handles.of(m.b.qp)
+				b.Lock() // nothing moves meanwhile
+				defer b.Unlock()
+				flow, err := m.raw.qp.CreateFlow(&verbs.FlowAttr{Type: verbs.FlowSniffer, Port: 1})
+				if err == nil {
+					m.Cleanup(func() { ok(m.T, flow.Destroy()) })
+				}
+				return err
+			},
+			func(m *midway) string { return m.sent(2) + m.arrived() },
+			"2 SUCCESS, 3 SUCCESS, ", "2 SUCCESS, 3 SUCCESS, ", "SUCCESS", "",
+		},
+	} {
+		for _, op := range c.ops {
+			t.Run(fmt.Sprintf("%s/%v", c.name, op), func(t *testing.T) {
+				twoNodes(t, func(t *testing.T, s setting) {
+					want := c.roce
+					if s.transport == verbs.IWARP {
+						want = c.iwarp
+						if op == read && c.iwarpRead != "" {
+							want = c.iwarpRead
+						}
+					}
+					if want == "" {
+						return
+					}
+					if (op == send || op == writeImm) && c.received != "none" {
+						want += fmt.Sprintf("b %s, ", cmp.Or(c.received, "WR_FLUSH_ERR"))
+					}
+					for range 10 { // this goroutine may not get a processor in time
+						m := newMidway(t, s, op, strings.Contains(want, "RETRY_EXC_ERR"))
+						m.tcp = s.transport == verbs.IWARP && op != read && c.received != "SUCCESS"
+						from, to := m.a.big.Buf(), m.b.big.Buf()
+						if op == read {
+							from, to = to, from
+						}
+						if c.received == "SUCCESS" {
+							m.raw = newRawEnd(t, m.b.mr.PD(), m.b.Device, 8192, nil)
+							fillWith(from, byte(m.a.qp.Num()))
+						}
+						if !m.run(func() error { return c.happen(m) }) {
+							continue
+						}
+						if got := c.outcome(m); got != want {
+							t.Errorf("%s\nwant %s", got, want)
+						}
+						if c.received == "SUCCESS" && !bytes.Equal(from, to) {
+							t.Error("the data is not what was sent")
+						}
+						return
+					}
+					t.Error("always too late")
+				})
+			})
+		}
+	}
+}
