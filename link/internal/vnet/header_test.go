@@ -36,6 +36,58 @@ func TestEncodeDecode(t *testing.T) {
 	}
 }
 
+// A checksum lies behind the Ethernet header and within the frame; else it is none.
+func TestDecodeChecksumBounds(t *testing.T) {
+	const length = 60
+	for _, tc := range []struct {
+		start, offset uint16
+		ok            bool
+	}{
+		{14, 0, true}, {34, 6, true}, {34, 24, true}, {58, 0, true}, {14, 44, true}, // the last two bytes are the last
+		{13, 6, false}, {0, 0, false}, // in the Ethernet header
+		{34, 25, false}, {59, 0, false}, {14, 45, false}, {60, 0, false}, // one byte beyond, and more
+		{0xffff, 0xffff, false}, {0xffff, 15, false}, {14, 0xffff, false}, // whose sum in 16 bits would do
+	} {
+		var h [HeaderLen]byte
+		encode(&h, &link.Frame{NeedsChecksum: true, ChecksumStart: tc.start, ChecksumOffset: tc.offset})
+		var f link.Frame
+		if got := decode(append(h[:], make([]byte, length)...), &f); got != tc.ok {
+			t.Errorf("checksum at %d+%d in a frame of %d bytes: decoded %t, want %t", tc.start, tc.offset, length, got, tc.ok)
+		}
+	}
+}
+
+// A superframe whose transport header is not all there is not one.
+func TestDecodeHeaderBounds(t *testing.T) {
+	for _, tc := range []struct {
+		segmentation link.Segmentation
+		start        uint16
+		offset       uint16 // of the checksum: within the frame
+		length       int
+		dataOffset   byte // TCP's, in words
+		ok           bool
+	}{
+		{link.UDP, 34, 6, 42, 0, true},
+		{link.UDP, 34, 4, 41, 0, false},
+		{link.TCPv4, 34, 16, 54, 5, true},
+		{link.TCPv4, 34, 16, 53, 5, false},
+		{link.TCPv4, 34, 16, 54, 6, false},
+		{link.TCPv4, 34, 16, 100, 4, false},
+		{link.TCPv4, 34, 10, 46, 5, false}, // without the byte that tells
+	} {
+		var h [HeaderLen]byte
+		encode(&h, &link.Frame{Segmentation: tc.segmentation, SegmentSize: 10, NeedsChecksum: true, ChecksumStart: tc.start, ChecksumOffset: tc.offset})
+		data := make([]byte, tc.length)
+		if at := int(tc.start) + 12; at < len(data) {
+			data[at] = tc.dataOffset << 4
+		}
+		var f link.Frame
+		if !decode(append(h[:], data...), &f) || (f.Segmentation != link.NoSegmentation) != tc.ok {
+			t.Errorf("%+v: decoded %v", tc, f.Segmentation)
+		}
+	}
+}
+
 // FuzzDecode: what is decoded lies within the frame.
 func FuzzDecode(f *testing.F) {
 	f.Add(make([]byte, 100))
@@ -47,7 +99,7 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		if int(fr.HeaderLen) > len(fr.Data) || fr.Segmentation != 0 && (fr.SegmentSize == 0 || fr.HeaderLen <= fr.ChecksumStart) ||
-			fr.NeedsChecksum && int(fr.ChecksumStart)+int(fr.ChecksumOffset)+2 > len(fr.Data) {
+			fr.NeedsChecksum && (fr.ChecksumStart < link.EthernetHeaderLen || int(fr.ChecksumStart)+int(fr.ChecksumOffset)+2 > len(fr.Data)) {
 			t.Errorf("%x decoded as %+v", b, fr)
 		}
 	})
