@@ -145,8 +145,8 @@ func TestChurn(t *testing.T) {
 // An idle connection holds little, also after it was busy.
 func TestIdleMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const conns, limit = 200, 40 << 10
-		d := newNode(t, &network{}, nodeAddr, 4096, iwarp.Config{})
+		const conns, limit, size = 200, 40 << 10, 60_000
+		d := newNode(t, &network{}, nodeAddr, size, iwarp.Config{})
 		d.cap = verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}
 		var p []*peer
 		use := func() uint64 {
@@ -161,10 +161,14 @@ func TestIdleMemory(t *testing.T) {
 		before := use()
 		for range conns {
 			s := d.dial(reply())
-			for range 20 {
-				s.p.send(writeSegment(d.mr.RKey(), d.mr.Addr(), make([]byte, 4096)))
+			for range 3 {
+				// In two parts, so that the receiver has to gather it.
+				fpdu := s.p.fpdu(writeSegment(d.mr.RKey(), d.mr.Addr(), make([]byte, size)))
+				s.p.write(fpdu[:size-1])
+				synctest.Wait()
+				s.p.write(fpdu[size-1:])
+				synctest.Wait()
 			}
-			synctest.Wait()
 			p = append(p, s.p)
 		}
 		for _, p := range p {

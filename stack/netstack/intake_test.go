@@ -86,6 +86,36 @@ func TestStreamReceive(t *testing.T) {
 	}
 }
 
+// A deadline that has passed comes before data: a reader that lingers for the peer's end must not be kept by a peer that goes
+// on sending.
+func TestStreamDeadlineBeforeData(t *testing.T) {
+	a, b := streams(t, 9000, 9000)
+	if ok, err := a.Send(100, &filler{}); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	if err := b.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.SetReadDeadline(time.Now().Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Wait(); err != nil {
+		t.Errorf("data, and an hour to go: %v", err)
+	}
+	if err := b.SetReadDeadline(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Wait(); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("data, but past the deadline: %v", err)
+	}
+	if err := b.SetReadDeadline(time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Wait(); err != nil {
+		t.Errorf("data, without a deadline: %v", err)
+	}
+}
+
 // A stream is crowded from so many pieces on, until its peer is heard from; then it says so.
 func TestStreamCrowded(t *testing.T) {
 	a, b := streams(t, 9000, 9000)
