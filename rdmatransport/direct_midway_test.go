@@ -201,6 +201,7 @@ func (m *midway) run(happen func() error) (inTime bool) {
 		}
 		happening.Go(func() {
 			b.Lock()
+			//lint:ignore SA2001 it is enough to have had the lock after the sender
 			b.Unlock()
 			event()
 		})

