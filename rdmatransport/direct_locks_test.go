@@ -3,39 +3,55 @@ package rdmatransport_test
 import (
 	"bytes"
 	"runtime"
-	"slices"
 	"sync"
 	"testing"
 
+	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/verbs"
 )
 
 // What moves without packets moves under the locks of both QPs. Whoever wants one of them must not wait for all of it.
 
-// batch is a short WRITE and 32 long ones, which are posted at once.
-const batchLen, longMessage = 33, 8 << 20
+// batchLen messages of longMessage bytes are posted at once. There are as many holds of the locks.
+const batchLen, longMessage = 24, 1 << 20
 
-// postBatch posts a batch on a goroutine, and returns when its first message is through; wait returns when PostSend has.
-func (e *end) postBatch(t *testing.T, to *end) (wait func()) {
-	t.Helper()
-	var wrs []*verbs.SendWR
-	for i := range batchLen {
-		n := longMessage
-		if i == 0 {
-			n = 8
-		}
-		wrs = append(wrs, &verbs.SendWR{ID: uint64(i), Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
-			SGList: []verbs.SGE{e.mr.SGE(0, n)}, RemoteAddr: to.mr.Addr(), RKey: to.mr.RKey()})
+// batch is WRITEs of longMessage bytes, whose numbers are from first on.
+func (e *end) batch(to *end, first uint64) (wrs []*verbs.SendWR) {
+	for i := range uint64(batchLen) {
+		wrs = append(wrs, &verbs.SendWR{ID: first + i, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
+			SGList: []verbs.SGE{e.mr.SGE(0, longMessage)}, RemoteAddr: to.mr.Addr(), RKey: to.mr.RKey()})
 	}
-	var posting sync.WaitGroup
+	return wrs
+}
+
+// postBatch has a batch posted, and f called when that has got as far as to wait for the peer's lock, by a goroutine that
+// waits for it too. It returns when f does; wait returns when PostSend does.
+func (e *end) postBatch(t *testing.T, to *end, f func() error) (wait func()) {
+	t.Helper()
+	var posting, calling sync.WaitGroup
+	lock := to.handles.of(to.QP())
+	lock.Lock()
 	posting.Go(func() {
-		if err := e.QP().PostSend(wrs...); err != nil {
+		if err := e.QP().PostSend(e.batch(to, 0)...); err != nil {
 			t.Error(err)
 		}
 	})
-	if wc := e.next(t); wc.WRID != 0 || wc.Status != verbs.WCSuccess {
-		t.Fatalf("%+v", wc)
+	for !lock.Wanted() {
+		runtime.Gosched()
 	}
+	calling.Go(func() {
+		lock.Lock()
+		//lint:ignore SA2001 it is enough to have had the lock after the sender
+		lock.Unlock()
+		if err := f(); err != nil {
+			t.Error(err)
+		}
+	})
+	for range 100 {
+		runtime.Gosched()
+	}
+	lock.Unlock()
+	calling.Wait()
 	return posting.Wait
 }
 
@@ -56,71 +72,85 @@ func (e *end) through(t *testing.T) int {
 
 // TestDirectLetsOthersIn: no call on the passive side waits until all that the other side has posted is through.
 func TestDirectLetsOthersIn(t *testing.T) {
-	for _, transport := range transports {
-		for _, w := range ways[1:] {
-			w.setting.transport = transport
-			t.Run(transport.String()+"/"+w.name, func(t *testing.T) {
-				e := &newEnds(t, w.setting, longMessage).side
-				a, b := &e[0], &e[1]
-				other, err := b.mr.PD().RegMR(make([]byte, 64), 0)
-				if err != nil {
-					t.Fatal(err)
-				}
-				calls := map[string]func() error{
-					"QP.State": func() error { b.QP().State(); return nil },
-					"QP.Query": func() error { _, _, err := b.QP().Query(0); return err },
-					"QP.Modify": func() error {
-						return b.QP().Modify(&verbs.QPAttr{QPAccessFlags: verbs.AccessRemoteWrite}, verbs.QPAttrAccessFlags)
-					},
-					"QP.PostRecv": func() error { return b.QP().PostRecv(&verbs.RecvWR{}) },
-					"CQ.Poll":     func() error { _, err := b.cq.Poll(b.wcs[:]); return err },
-					"MR.Rereg":    func() error { return other.Rereg(verbs.ReregAccess, nil, nil, verbs.AccessLocalWrite) },
-					"Counters":    func() error { b.provider.Counters(); return nil },
-					"MW.Dealloc": func() error {
-						mw, err := b.mr.PD().AllocMW(verbs.MWType2)
-						if err != nil {
-							return err
-						}
-						return mw.Dealloc()
-					},
-					"RegMR and Dereg": func() error {
-						mr, err := b.mr.PD().RegMR(make([]byte, 64), 0)
-						if err != nil {
-							return err
-						}
-						return mr.Dereg()
-					},
-				}
-				var names []string
-				for name := range calls {
-					names = append(names, name)
-				}
-				slices.Sort(names)
-				for _, name := range names {
-					in := false
-					for try := 0; try < 5 && !in; try++ { // this goroutine may not get a processor in time
-						wait := a.postBatch(t, b)
-						if err := calls[name](); err != nil {
-							t.Fatalf("%s: %v", name, err)
-						}
-						n := 1 + a.through(t)
-						in = n < batchLen
-						for wait(); n < batchLen; n += a.take(t) {
-						}
-					}
-					if !in {
-						t.Errorf("%s waits for all that was posted", name)
-					}
-				}
-				if err := other.Dereg(); err != nil {
-					t.Error(err)
-				}
-				if b.direct()+a.direct() < batchLen*uint64(len(calls)) {
-					t.Error("the messages went in packets")
-				}
-			})
+	over(t, ways[1:], func(t *testing.T, s setting) {
+		e := &newEnds(t, s, longMessage).side
+		a, b := &e[0], &e[1]
+		other, err := b.mr.PD().RegMR(make([]byte, 64), 0)
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
+		calls := map[string]func() error{
+			"QP.State": func() error { b.QP().State(); return nil },
+			"QP.Query": func() error { _, _, err := b.QP().Query(0); return err },
+			"QP.Modify": func() error {
+				return b.QP().Modify(&verbs.QPAttr{QPAccessFlags: verbs.AccessRemoteWrite}, verbs.QPAttrAccessFlags)
+			},
+			"QP.PostRecv": func() error { return b.QP().PostRecv(&verbs.RecvWR{}) },
+			"CQ.Poll":     func() error { _, err := b.cq.Poll(b.wcs[:]); return err },
+			"MR.Rereg":    func() error { return other.Rereg(verbs.ReregAccess, nil, nil, verbs.AccessLocalWrite) },
+			"Counters":    func() error { b.provider.Counters(); return nil },
+			"MW.Dealloc": func() error {
+				mw, err := b.mr.PD().AllocMW(verbs.MWType2)
+				if err != nil {
+					return err
+				}
+				return mw.Dealloc()
+			},
+			"RegMR and Dereg": func() error {
+				mr, err := b.mr.PD().RegMR(make([]byte, 64), 0)
+				if err != nil {
+					return err
+				}
+				return mr.Dereg()
+			},
+		}
+		for name, call := range calls {
+			n := batchLen
+			for try := 0; try < 20 && n == batchLen; try++ { // the call may come before the messages, or late
+				n = 0
+				wait := a.postBatch(t, b, func() error {
+					err := call()
+					n = a.through(t)
+					return err
+				})
+				k := n
+				for wait(); k < batchLen; k += a.take(t) {
+				}
+			}
+			if n == batchLen {
+				t.Errorf("%s waits for all that was posted", name)
+			}
+		}
+		if err := other.Dereg(); err != nil {
+			t.Error(err)
+		}
+		if b.direct()+a.direct() < batchLen*uint64(len(calls)) {
+			t.Error("the messages went in packets")
+		}
+	})
+}
+
+// TestDirectDestroyIn: a passive QP is destroyed without waiting for all that the other side has posted.
+func TestDirectDestroyIn(t *testing.T) {
+	over(t, ways[1:2], func(t *testing.T, s setting) {
+		s.lan = pipe.New()
+		n := batchLen
+		for try := 0; try < 20 && n == batchLen; try++ {
+			pair := newEnds(t, s, longMessage)
+			s.devs = pair.devs
+			a, b := &pair.side[0], &pair.side[1]
+			wait := a.postBatch(t, b, func() error {
+				err := b.QP().Destroy()
+				n = a.through(t)
+				return err
+			})
+			wait()
+			ok(t, a.QP().Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState))
+		}
+		if n == batchLen {
+			t.Error("Destroy waits for all that was posted")
+		}
+	})
 }
 
 // TestDirectOtherPosters: who posts while another's messages move does not wait for them; and that one's PostSend returns
@@ -130,15 +160,9 @@ func TestDirectOtherPosters(t *testing.T) {
 		t.Run(transport.String(), func(t *testing.T) {
 			e := &newEnds(t, setting{transport: transport, devices: 2}, longMessage).side
 			a, b := &e[0], &e[1]
-			var more []*verbs.SendWR
-			for i := range batchLen {
-				more = append(more, &verbs.SendWR{ID: uint64(batchLen + i), Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
-					SGList: []verbs.SGE{a.mr.SGE(0, longMessage)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()})
-			}
 			var posted, returned bool
-			for try := 0; try < 5 && !(posted && returned); try++ {
-				wait := a.postBatch(t, b)
-				next := uint64(1)
+			for try := 0; try < 20 && !(posted && returned); try++ {
+				next := uint64(0)
 				take := func() {
 					for k := -1; k != 0; {
 						k = a.poll(t)
@@ -150,10 +174,11 @@ func TestDirectOtherPosters(t *testing.T) {
 						}
 					}
 				}
-				if err := a.QP().PostSend(more...); err != nil {
-					t.Fatal(err)
-				}
-				take()
+				wait := a.postBatch(t, b, func() error {
+					err := a.QP().PostSend(a.batch(b, batchLen)...)
+					take()
+					return err
+				})
 				posted = posted || next < batchLen
 				wait()
 				take()
@@ -178,6 +203,7 @@ func TestDirectOtherPosters(t *testing.T) {
 func TestDirectLeavesReceiverAlone(t *testing.T) {
 	for _, transport := range transports {
 		t.Run(transport.String(), func(t *testing.T) {
+			const longMessage = 4 << 20
 			e := &newEnds(t, setting{transport: transport, devices: 2}, longMessage).side
 			a, b := &e[0], &e[1]
 			fileOf := func(e *end) *verbs.MR {
@@ -199,7 +225,7 @@ func TestDirectLeavesReceiverAlone(t *testing.T) {
 				wrs = append(wrs, wr)
 			}
 			in := false
-			for try := 0; try < 5 && !in; try++ {
+			for try := 0; try < 20 && !in; try++ {
 				if err := a.QP().PostSend(wrs...); err != nil {
 					t.Fatal(err)
 				}
