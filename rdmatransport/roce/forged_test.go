@@ -539,6 +539,25 @@ func TestNotReadyIsNoLoss(t *testing.T) {
 	})
 }
 
+// TestGapThatWasNone: a packet from further on, which was not the peer's, makes what comes later no loss.
+func TestGapThatWasNone(t *testing.T) {
+	bubble(t, config{}, func(r *rig) {
+		send := r.req(wire.RCSendOnly, 0, fill(8, 1), ackReq)
+		r.give(marked(r.nothing(3))...) // somebody's
+		r.give(marked(send, r.nothing(1))...)
+		r.expect("nak60 0 msn 0", "rnr12 0 msn 0")
+		sleep(11 * time.Second)
+		r.recv(0, 0, 8)
+		r.give(again(send)...)
+		r.give(marked(r.nothing(1), r.nothing(3))...)
+		for _, p := range r.expect("ack 0 msn 1", "ack 1 msn 2", "nak60 2 msn 2") {
+			if len(p.Payload) != 0 {
+				t.Errorf("what is kept is %x", p.Payload)
+			}
+		}
+	})
+}
+
 // TestFirstLossTwice: where nothing is kept yet and the NAK, or what it asked for, is lost, the peer finds out by a probe.
 func TestFirstLossTwice(t *testing.T) {
 	run(t, "responder", config{}, func(t *testing.T, r *rig) {

@@ -69,6 +69,8 @@ func fuzzPackets(t *testing.T, s script, service verbs.QPType) {
 	z.readable = fill(4096, 6)
 	z.secretMR = must(r.pd.RegMR(z.secret, 0))
 	z.readableMR = must(r.pd.RegMR(z.readable, verbs.AccessRemoteRead))
+	z.marks = service == verbs.RC && s.n(2) == 0
+	z.begin()
 	for i := 0; s.more() && i < 200; i++ {
 		switch s.n(16) {
 		case 0:
@@ -84,7 +86,7 @@ func fuzzPackets(t *testing.T, s script, service verbs.QPType) {
 				z.end()
 				r.modify(verbs.StateReset)
 				r.connect()
-				z.request, z.response = 0, 0
+				z.begin()
 			}
 		default:
 			z.send(&s)
@@ -110,12 +112,24 @@ type fuzz struct {
 	secret, readable     []byte
 	secretMR, readableMR *verbs.MR
 
-	request, response int // PSNs that are probably next
+	marks             bool // the peer marks its packets
+	request, response int  // PSNs that are probably next
+	top               int  // one past the highest PSN of the peer's requests
 	posted, complete  [2]uint64
 	failed, cause     [2]bool // a completion was no success, and no flush either
 }
 
 const sends, recvs = 0, 1
+
+// begin is told of a new connection.
+func (z *fuzz) begin() {
+	z.request, z.response = 0, 0
+	if z.marks { // what comes behind a gap may be kept
+		z.r.lossy(0)
+		z.request = 2
+	}
+	z.top = z.request
+}
 
 func (z *fuzz) postSend(s *script) {
 	wr := z.r.wr(z.posted[sends], choose(s, verbs.Send, verbs.RDMAWrite, verbs.RDMARead, verbs.RDMARead,
@@ -167,6 +181,15 @@ func (z *fuzz) send(s *script) {
 		p.FETH = wire.FETH{Placement: choose[uint8](s, wire.FlushGlobal, wire.FlushGlobal, wire.FlushPersistent, 0, 15),
 			Selectivity: choose[uint8](s, 0, 1, 2)}
 	})
+	if z.marks {
+		m := r.mark(&p)
+		p.Reserved7 = m.Newest()
+		if psn < z.top {
+			p.Reserved7 = m.Again()
+		}
+		z.top = max(z.top, psn+1)
+		p.Reserved7 = choose(s, p.Reserved7, p.Reserved7, p.Reserved7, p.Reserved7, p.Reserved7, p.Reserved7, m.Newest(), m.Again(), 0)
+	}
 	if s.n(8) == 0 {
 		r.giveFrame(p, p, p)
 	} else {
@@ -200,7 +223,14 @@ func (z *fuzz) respond(s *script) {
 	}
 	syndrome := choose[uint8](s, wire.AckUnlimited, wire.AckUnlimited, wire.AckUnlimited, 0, wire.NakPSNSeq, wire.RNRNak|1,
 		wire.NakRemoteAccess, s.byte())
-	r.give(r.resp(op, psn, syndrome, fill(n, byte(psn))))
+	p := r.resp(op, psn, syndrome, fill(n, byte(psn)))
+	if z.marks {
+		p = marked(p)[0]
+		if op == wire.RCAck && s.n(2) == 0 { // what the peer keeps
+			p.Payload = fill(8*s.n(17), s.byte())
+		}
+	}
+	r.give(p)
 	z.response = psn + 1
 }
 
