@@ -180,11 +180,8 @@ func (m *midway) run(happen func() error) (inTime bool) {
 	var busy, happening sync.WaitGroup
 	b := m.b.handles.of(m.b.qp)
 	b.Lock()
-	busy.Go(func() {
-		if err := m.a.qp.PostSend(small(1), long, small(3)); err != nil {
-			m.Error(err)
-		}
-	})
+	var posted error
+	busy.Go(func() { posted = m.a.qp.PostSend(small(1), long, small(3)) })
 	for !b.Wanted() {
 		runtime.Gosched()
 	}
@@ -209,6 +206,9 @@ func (m *midway) run(happen func() error) (inTime bool) {
 	}
 	if busy.Wait(); inTime {
 		m.got = m.got[1:]
+	}
+	if posted != nil && (inTime || !errors.Is(posted, verbs.ErrDestroyed)) {
+		m.Error(posted)
 	}
 	return inTime
 }
