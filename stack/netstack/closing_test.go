@@ -288,3 +288,65 @@ func TestStreamTimeWaitIsSilent(t *testing.T) {
 		t.Errorf("%d frames in TIME-WAIT", n)
 	}
 }
+
+// TestSYNInTimeWaitDoesNotBlock sends a SYN to a connection in TIME-WAIT while another goroutine has that connection locked
+// and asks for gVisor's table of connections. gVisor has the table locked when it passes the SYN on, so if the SYN waited
+// for the connection's lock, neither would ever go on.
+func TestSYNInTimeWaitDoesNotBlock(t *testing.T) {
+	l := newLane(t)
+	a, b := l.dial(4000)
+	// b closes first, so that it is b that comes to TIME-WAIT, with data in it that nobody has read.
+	if err := b.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Write([]byte("unread")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Read(make([]byte, 1)); err != io.EOF {
+		t.Fatal(err)
+	}
+	l.listener.Close()
+	a.Close()
+
+	// The SYN is held on its way until b is locked.
+	syn, locked := make(chan struct{}), make(chan struct{})
+	var first sync.Once
+	l.b.NICs()[0].Frames().Steer(&stack.Steering{Take: func(frame []byte) bool {
+		const ip, tcp = 14, 14 + 20
+		if isSYN := frame[12] == 8 && frame[13] == 0 && frame[ip+9] == 6 && frame[tcp+13] == 2; isSYN {
+			first.Do(func() {
+				close(syn)
+				<-locked
+			})
+		}
+		return false
+	}})
+	go func() {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		// Nobody listens any more, so that this fails in any case.
+		_, _ = l.a.DialStream(ctx, netip.MustParseAddrPort("10.0.0.1:4000"), netip.MustParseAddrPort("10.0.0.2:7471"))
+	}()
+	<-syn
+
+	// A failed test would hang where it closes the hosts: only a panic gets out of the deadlock.
+	hung := time.AfterFunc(10*time.Second, func() { panic("deadlock: the SYN waits for the connection in TIME-WAIT, and that for the SYN") })
+	defer hung.Stop()
+	// gVisor calls the taker with b locked. The dial asks the table for the place that b has.
+	if err := b.Receive(takerFunc(func([]byte) bool {
+		close(locked)
+		time.Sleep(50 * time.Millisecond) // for the SYN to get to where it might wait
+		_, err := l.b.DialStream(t.Context(), netip.MustParseAddrPort("10.0.0.2:7471"), netip.MustParseAddrPort("10.0.0.1:4000"))
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			t.Errorf("a connection with the addresses and ports of b: %v", err)
+		}
+		return true
+	})); err != nil {
+		t.Error(err)
+	}
+	b.Close()
+}
+
+type takerFunc func([]byte) bool
+
+func (f takerFunc) Take(b []byte) bool { return f(b) }
