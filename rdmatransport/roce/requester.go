@@ -32,7 +32,7 @@ func (q *qp) transmit() {
 		case send.Wait:
 			return
 		case send.Transmit:
-			if !q.sendBurst(&b) {
+			if !q.sendBurst(&b) || b.Final {
 				return
 			}
 		case send.CarryOut:

@@ -18,6 +18,7 @@ type Burst struct {
 	origin  origin
 	Kind    Kind   // of the request
 	AckReq  bool   // the last packet asks for an acknowledgement
+	Final   bool   // once it is sent, Next says Wait: the window is full, in the middle of a request
 	Reason  uint8  // to GiveUp: what Fail was told
 	Request int    // place of the request behind the oldest
 	Packet  uint32 // first packet to be sent, of the request's
@@ -158,13 +159,13 @@ func (s *State) nextData(b *Burst, r *request, room uint32, in Setting) Step {
 			return Wait // its first packet is sent, and what follows waits for the acknowledgement of that
 		}
 		if b.Packet == 0 {
-			b.Packets, b.AckReq = 1, true
+			b.Packets, b.AckReq, b.Final = 1, true, false
 			return Transmit
 		}
 	}
 	left -= b.Packets
 	unasked, room := s.acks.unasked+b.Packets, room-b.Packets
-	if left != 0 {
+	if b.Final = left != 0 && room == 0; left != 0 {
 		b.AckReq = w.asksWithin(unasked, room, left, b.Packets == frame, s.awaitsAck())
 	} else {
 		b.AckReq = unasked >= uint32(w.period) || room == 0 && !s.awaitsAck() || !s.followed(wire.PSNAdd(b.PSN, b.Packets-1), in)
@@ -210,7 +211,7 @@ func (s *State) nextRequest(b *Burst, r *request, room uint32, in Setting) Step 
 		}
 		return Wait
 	}
-	b.AckReq = true
+	b.AckReq, b.Final = true, false
 	if r.kind == Read {
 		left := r.packets - b.Packet
 		if s.gathersReads(room, left, in) {
@@ -365,8 +366,10 @@ func (s *State) CarriedOut() Outcome {
 	return Outcome{Completed: s.queue.completeLocal()}
 }
 
-// Fail is told that the request of a burst cannot be sent, or carried out, for a reason other than 0.
+// Fail is told that the request of a burst cannot be sent, or carried out, for a reason other than 0. Next then says what
+// follows from that: the burst is not final.
 func (s *State) Fail(b *Burst, reason uint8) {
+	b.Final = false
 	switch b.origin {
 	case fromProbe: // as if lost: the timeout will find it, too
 		s.probe.cancel()

@@ -55,6 +55,9 @@ func (r *requester) send() string {
 			}
 			sent = append(sent, s)
 			r.Sent(&b)
+			if b.Final && r.Next(0, &again) != Wait {
+				r.t.Fatalf("%s was final, and %+v follows", s, again)
+			}
 		case CarryOut:
 			sent = append(sent, fmt.Sprintf("local %d: %d complete", b.Request, r.CarriedOut().Completed))
 		case Wait:
@@ -448,6 +451,29 @@ func TestState(t *testing.T) {
 				if r.OnResponse(psn, false) != want {
 					r.t.Errorf("PSN %#x counts: %v", psn, !want)
 				}
+			}
+		}},
+		{"a window full in the middle of a request", func(r *requester) {
+			r.Begin(&Connection{MTU: 1024, Batch: 1, Congestion: Conservation{}})
+			r.post(Write, 2*int(Window(1024)))
+			var b Burst
+			for sent := uint32(0); sent < Window(1024); sent += b.Packets {
+				if r.Next(0, &b) != Transmit {
+					r.t.Fatalf("%d packets fill the window", sent)
+				}
+				if r.Sent(&b); b.Final != (sent+b.Packets == Window(1024)) {
+					r.t.Errorf("final is %v after %d packets", b.Final, sent+b.Packets)
+				}
+			}
+			if r.Fail(&b, 7); b.Final || r.Next(0, &b) != GiveUp {
+				r.t.Error("the failure of the last is not asked for")
+			}
+		}},
+		{"a window full at the end of a request", func(r *requester) {
+			r.post(Write, int(Window(1024)))
+			r.post(Local, 0)
+			if sent := r.send(); !strings.HasSuffix(sent, "local 1: 0 complete") {
+				r.t.Error(sent)
 			}
 		}},
 		{"failed", func(r *requester) {
