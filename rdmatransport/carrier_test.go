@@ -9,7 +9,7 @@ import (
 
 // A port goes down with its cable, no message gets around it, and what is under way goes on when it is back.
 func TestPortEvents(t *testing.T) {
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	cable := lan.Port()
 	a, b := newStationOn(t, cable, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
 	conn, _ := dial(a, b, verbs.RoCEv2, nil)
@@ -41,7 +41,7 @@ func TestPortEvents(t *testing.T) {
 		if wc[0].Status != verbs.WCSuccess {
 			t.Errorf("the WRITE ended with %v", wc[0].Status)
 		}
-		if n := a.prov.Counters()["link_downed"]; n != uint64(i)+1 {
+		if n := a.dev.HWCounters()["link_downed"]; n != uint64(i)+1 {
 			t.Errorf("link_downed is %d, want %d", n, i+1)
 		}
 	}

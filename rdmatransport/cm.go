@@ -19,10 +19,10 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-var _ rdmacm.Provider = (*Provider)(nil)
+var _ rdmacm.Provider = (*provider)(nil)
 
 // newCM starts the connection manager of the RoCEv2 half.
-func (p *Provider) newCM(rand io.Reader) *cm.Manager {
+func (p *provider) newCM(rand io.Reader) *cm.Manager {
 	return cm.New(cm.Config{
 		GSI:      p.roce.GSI(),
 		Timers:   p.timers,
@@ -38,7 +38,7 @@ func (p *Provider) newCM(rand io.Reader) *cm.Manager {
 // Route implements rdmacm.Provider. Without src it takes an interface that has a network with dst, else one with a
 // gateway. The error wraps EADDRNOTAVAIL if the device does not have src, ENETUNREACH if it has no way to dst,
 // EINVAL if dst is no address of a host, or for RoCEv2 a group, or src is of the other IP version.
-func (p *Provider) Route(transport verbs.Transport, src, dst netip.Addr) (rdmacm.Route, error) {
+func (p *provider) Route(transport verbs.Transport, src, dst netip.Addr) (rdmacm.Route, error) {
 	const op = "route"
 	zone := dst.Zone()
 	src, dst = src.Unmap().WithZone(""), dst.Unmap().WithZone("")
@@ -93,12 +93,12 @@ func (p *Provider) Route(transport verbs.Transport, src, dst netip.Addr) (rdmacm
 }
 
 // iwarpRoute is the route of a stream between two addresses.
-func (p *Provider) iwarpRoute(local, remote netip.Addr) (rdmacm.Route, error) {
+func (p *provider) iwarpRoute(local, remote netip.Addr) (rdmacm.Route, error) {
 	return p.Route(verbs.IWARP, local, remote)
 }
 
 // Resolve implements rdmacm.Provider.
-func (p *Provider) Resolve(ctx context.Context, r rdmacm.Route) error {
+func (p *provider) Resolve(ctx context.Context, r rdmacm.Route) error {
 	nic, err := p.nic(r.Port)
 	if err != nil {
 		return err
@@ -107,7 +107,7 @@ func (p *Provider) Resolve(ctx context.Context, r rdmacm.Route) error {
 }
 
 // Listen implements rdmacm.Provider.
-func (p *Provider) Listen(attr *rdmacm.ListenAttr, h rdmacm.Handler) (io.Closer, error) {
+func (p *provider) Listen(attr *rdmacm.ListenAttr, h rdmacm.Handler) (io.Closer, error) {
 	if attr.Transport == verbs.IWARP {
 		return p.iwarp.Listen(attr, h)
 	}
@@ -115,7 +115,7 @@ func (p *Provider) Listen(attr *rdmacm.ListenAttr, h rdmacm.Handler) (io.Closer,
 }
 
 // Connect implements rdmacm.Provider.
-func (p *Provider) Connect(attr *rdmacm.ConnectAttr, h rdmacm.Handler) (rdmacm.ProviderConn, error) {
+func (p *provider) Connect(attr *rdmacm.ConnectAttr, h rdmacm.Handler) (rdmacm.ProviderConn, error) {
 	if _, err := p.nic(attr.Port); err != nil {
 		return nil, err
 	}
@@ -135,7 +135,7 @@ const (
 )
 
 // JoinMulticast implements rdmacm.Provider.
-func (p *Provider) JoinMulticast(r rdmacm.Route, group netip.Addr, h rdmacm.Handler) (io.Closer, error) {
+func (p *provider) JoinMulticast(r rdmacm.Route, group netip.Addr, h rdmacm.Handler) (io.Closer, error) {
 	nic, err := p.nic(r.Port)
 	if err != nil {
 		return nil, err
@@ -169,7 +169,7 @@ func (p *Provider) JoinMulticast(r rdmacm.Route, group netip.Addr, h rdmacm.Hand
 
 // membership is one JoinMulticast.
 type membership struct {
-	p     *Provider
+	p     *provider
 	nic   stack.NIC
 	group netip.Addr
 	timer timers.Timer

@@ -31,7 +31,8 @@ const cmPort = 7174
 type cmNode struct {
 	t    testing.TB
 	host *netstack.Host
-	p    *rdmatransport.Provider
+	dev  *verbs.Device
+	p    rdmacm.Provider
 
 	mu     sync.Mutex
 	events map[rdmacm.ProviderConn][]rdmacm.ConnEvent
@@ -49,7 +50,11 @@ func newCMNode(t testing.TB, l link.Link, addrs ...string) *cmNode {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &cmNode{t: t, host: host, p: rdmatransport.New(host), events: make(map[rdmacm.ProviderConn][]rdmacm.ConnEvent)}
+	dev, err := rdmatransport.Open(host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &cmNode{t: t, host: host, dev: dev, p: dev.Provider().(rdmacm.Provider), events: make(map[rdmacm.ProviderConn][]rdmacm.ConnEvent)}
 	n.on = map[rdmacm.EventType]func(*rdmacm.ConnEvent) error{
 		rdmacm.ConnectRequest: func(e *rdmacm.ConnEvent) error {
 			return e.Conn.Accept(&rdmacm.ConnParam{QPNum: 0x22 + uint32(e.RemotePort), ResponderResources: 1, InitiatorDepth: 1}, 0)
@@ -64,7 +69,7 @@ func newCMNode(t testing.TB, l link.Link, addrs ...string) *cmNode {
 }
 
 func (n *cmNode) close() {
-	n.p.Close()
+	n.dev.Close()
 	n.host.Close()
 }
 
@@ -138,7 +143,7 @@ func TestConnectionsUnderLoss(t *testing.T) {
 	}
 	for seed := range seeds {
 		synctest.Test(t, func(t *testing.T) {
-			lan := pipe.New()
+			lan := new(pipe.Switch)
 			bad, err := impair.New(lan.Port(), impair.Config{
 				Seed: uint64(seed), In: impair.Direction{Loss: 0.2}, Out: impair.Direction{Loss: 0.2, Duplicate: 0.05},
 			})
@@ -208,7 +213,7 @@ func TestSilence(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				lan := pipe.New()
+				lan := new(pipe.Switch)
 				drop := func(all bool) (d impair.Direction) {
 					if all {
 						d.Rules = []impair.Rule{{Match: isRoCE, Count: -1, Action: impair.Drop}}
@@ -252,7 +257,7 @@ func isRoCE(f []byte) bool {
 
 func TestConnectToOneself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newCMNode(t, pipe.New().Port(), "10.0.0.1/24")
+		a := newCMNode(t, new(pipe.Switch).Port(), "10.0.0.1/24")
 		defer a.close()
 		a.listen(rdmacm.TCP, "10.0.0.1")
 		c := a.connect(rdmacm.TCP, "10.0.0.1", 1000)
@@ -278,7 +283,7 @@ func TestConnectToOneself(t *testing.T) {
 
 func TestNobodyListens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		lan := pipe.New()
+		lan := new(pipe.Switch)
 		a := newCMNode(t, lan.Port(), "10.0.0.1/24")
 		defer a.close()
 		b := newCMNode(t, lan.Port(), "10.0.0.2/24")
@@ -296,7 +301,7 @@ func TestNobodyListens(t *testing.T) {
 }
 
 func TestRoute(t *testing.T) {
-	lan, wan := pipe.New(pipe.WithMTU(4200)), pipe.New(pipe.WithMTU(1500))
+	lan, wan := new(pipe.Switch), must(pipe.New(pipe.MTU(1500)))(t)
 	second, err := wan.PortWithMAC(net.HardwareAddr{2, 0, 0, 0, 0, 2})
 	if err != nil {
 		t.Fatal(err)
@@ -307,8 +312,9 @@ func TestRoute(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer host.Close()
-	p := rdmatransport.New(host)
-	defer p.Close()
+	dev := must(rdmatransport.Open(host))(t)
+	defer dev.Close()
+	p := dev.Provider().(rdmacm.Provider)
 	for _, tc := range []struct {
 		src, dst string
 		want     string // source, port, GID index, MTU; or the errno
@@ -355,7 +361,7 @@ func TestRoute(t *testing.T) {
 
 func TestResolve(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		lan := pipe.New()
+		lan := new(pipe.Switch)
 		a := newCMNode(t, lan.Port(), "10.0.0.1/24", "fd00::1/64")
 		defer a.close()
 		b := newCMNode(t, lan.Port(), "10.0.0.2/24", "fd00::2/64")
@@ -398,7 +404,7 @@ func TestResolve(t *testing.T) {
 
 func TestJoinMulticast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newCMNode(t, pipe.New().Port(), "10.0.0.1/24", "fd00::1/64")
+		a := newCMNode(t, new(pipe.Switch).Port(), "10.0.0.1/24", "fd00::1/64")
 		defer a.close()
 		r, err := a.p.Route(verbs.RoCEv2, netip.Addr{}, netip.MustParseAddr("10.0.0.2"))
 		if err != nil {
@@ -427,7 +433,7 @@ func TestJoinMulticast(t *testing.T) {
 
 // BenchmarkConnect is the life of a connection between two devices in one process: five messages.
 func BenchmarkConnect(b *testing.B) {
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	client, server := newCMNode(b, lan.Port(), "10.0.0.1/24"), newCMNode(b, lan.Port(), "10.0.0.2/24")
 	defer client.close()
 	defer server.close()

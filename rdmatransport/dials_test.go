@@ -16,7 +16,7 @@ import (
 // A new connection from the port of one that has just ended is there at once, whoever closed that.
 func TestRedial(t *testing.T) {
 	both(t, func(t *testing.T, transport verbs.Transport) {
-		lan := pipe.New()
+		lan := new(pipe.Switch)
 		a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
 		a.host.NICs()[0].Frames().Steer(&stack.Steering{Sniff: func([]byte) {}}) // so that there are packets
 		l := must(rdmacm.Listen(b.dev, ":7471", &rdmacm.Config{Transport: transport, PD: b.pd}))(t)
@@ -72,7 +72,7 @@ func TestDials(t *testing.T) {
 		n = longDials
 	}
 	both(t, func(t *testing.T, transport verbs.Transport) {
-		lan := pipe.New()
+		lan := new(pipe.Switch)
 		a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
 		size := verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}
 		l := must(rdmacm.Listen(b.dev, ":7471", &rdmacm.Config{Transport: transport, PD: b.pd, Cap: size}))(t)

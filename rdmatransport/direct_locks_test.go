@@ -88,7 +88,7 @@ func TestDirectLetsOthersIn(t *testing.T) {
 			"QP.PostRecv": func() error { return b.QP().PostRecv(&verbs.RecvWR{}) },
 			"CQ.Poll":     func() error { _, err := b.cq.Poll(b.wcs[:]); return err },
 			"MR.Rereg":    func() error { return other.Rereg(verbs.ReregAccess, nil, nil, verbs.AccessLocalWrite) },
-			"Counters":    func() error { b.provider.Counters(); return nil },
+			"HWCounters":  func() error { b.HWCounters(); return nil },
 			"MW.Dealloc": func() error {
 				mw, err := b.mr.PD().AllocMW(verbs.MWType2)
 				if err != nil {
@@ -133,7 +133,7 @@ func TestDirectLetsOthersIn(t *testing.T) {
 // TestDirectDestroyIn: a passive QP is destroyed without waiting for all that the other side has posted.
 func TestDirectDestroyIn(t *testing.T) {
 	over(t, ways[1:2], func(t *testing.T, s setting) {
-		s.lan = pipe.New()
+		s.lan = new(pipe.Switch)
 		n := batchLen
 		for try := 0; try < 20 && n == batchLen; try++ {
 			pair := newEnds(t, s, longMessage)

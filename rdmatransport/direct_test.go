@@ -66,7 +66,7 @@ func over(t *testing.T, ways []way, f func(t *testing.T, s setting)) {
 
 // direct is how many messages an end's device, of whatever transport, has sent without packets.
 func (e *end) direct() uint64 {
-	c := e.provider.Counters()
+	c := e.HWCounters()
 	return c["direct_msgs"] + c["iwarp_direct_msgs"]
 }
 
@@ -398,7 +398,7 @@ func TestDirectBothBusy(t *testing.T) {
 		if testing.Short() || s.wrap != nil {
 			messages = 300
 		}
-		s.lan = pipe.New()
+		s.lan = new(pipe.Switch)
 		var wg sync.WaitGroup
 		all := make([]*ends, pairs)
 		for i := range all {
@@ -496,7 +496,7 @@ func TestDirectDestroyed(t *testing.T) {
 		if testing.Short() {
 			rounds = 4
 		}
-		s.lan = pipe.New()
+		s.lan = new(pipe.Switch)
 		for round := range rounds {
 			pair := newEnds(t, s, testMemory)
 			s.devs = pair.devs
@@ -547,7 +547,7 @@ func TestDirectDereg(t *testing.T) {
 		if testing.Short() {
 			rounds = 5
 		}
-		s.lan = pipe.New()
+		s.lan = new(pipe.Switch)
 		for round := range rounds {
 			pair := newEnds(t, s, testMemory)
 			s.devs = pair.devs
@@ -598,7 +598,7 @@ func TestDirectDereg(t *testing.T) {
 
 // TestDirectToOneself: a QP that is its own peer.
 func TestDirectToOneself(t *testing.T) {
-	dev := newDevice(t, pipe.New().Port(), "10.0.0.1")
+	dev := newDevice(t, new(pipe.Switch).Port(), "10.0.0.1")
 	pd, err := dev.AllocPD()
 	check(err)
 	cq, err := dev.CreateCQ(64, nil)

@@ -31,14 +31,13 @@ type setting struct {
 // device is an open device, with what it is made of.
 type device struct {
 	*verbs.Device
-	provider *rdmatransport.Provider
-	handles  *handles
-	addr     string
+	handles *handles
+	addr    string
 }
 
 // handles is a provider that tells the handles of its QPs: a test locks a QP with one to decide who comes next.
 type handles struct {
-	*rdmatransport.Provider
+	rdmatransport.Provider
 	made sync.Map // QP number → verbs.QPHandle
 }
 
@@ -77,8 +76,10 @@ func newDevice(t testing.TB, l link.Link, addr string) *device {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &device{provider: rdmatransport.New(host), addr: addr}
-	d.handles = &handles{Provider: d.provider}
+	d := &device{addr: addr, handles: new(handles)}
+	if d.handles.Provider, err = rdmatransport.NewProvider(host); err != nil {
+		t.Fatal(err)
+	}
 	if d.Device, err = verbs.Open(d.handles); err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +96,7 @@ func newDevice(t testing.TB, l link.Link, addr string) *device {
 func newEnds(t testing.TB, s setting, size int) *ends {
 	t.Helper()
 	if s.lan == nil {
-		s.lan = pipe.New()
+		s.lan = new(pipe.Switch)
 	}
 	e := &ends{devs: s.devs}
 	for i := len(e.devs); i < s.devices; i++ {

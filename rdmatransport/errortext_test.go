@@ -31,10 +31,10 @@ func TestErrorsDoNotStutter(t *testing.T) {
 	if s := stutter("modify QP 0x11: modify QP: no stream"); s != "modify QP" {
 		t.Fatalf("the test finds %q", s)
 	}
-	host, err := netstack.New(pipe.New().Port(), netstack.Addr("10.0.0.1/24"))
+	host, err := netstack.New(new(pipe.Switch).Port(), netstack.Addr("10.0.0.1/24"))
 	check(err)
 	defer host.Close()
-	dev, err := verbs.Open(rdmatransport.New(host))
+	dev, err := rdmatransport.Open(host)
 	check(err)
 	pd, err := dev.AllocPD()
 	check(err)

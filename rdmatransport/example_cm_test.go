@@ -14,11 +14,11 @@ import (
 // Two nodes connect by address and port, with private data both ways, and send a message.
 func Example_connect() {
 	ctx := context.Background()
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	device := func(addr string) *verbs.Device {
 		host, err := netstack.New(lan.Port(), netstack.Addr(addr))
 		check(err)
-		dev, err := verbs.Open(rdmatransport.New(host))
+		dev, err := rdmatransport.Open(host)
 		check(err)
 		return dev
 	}

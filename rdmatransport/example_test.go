@@ -22,7 +22,7 @@ type node struct {
 func newNode(lan *pipe.Switch, addr string) *node {
 	host, err := netstack.New(lan.Port(), netstack.Addr(addr))
 	check(err)
-	dev, err := verbs.Open(rdmatransport.New(host))
+	dev, err := rdmatransport.Open(host)
 	check(err)
 	pd, err := dev.AllocPD()
 	check(err)
@@ -60,7 +60,7 @@ func (n *node) connect(peer *node) {
 
 // Two nodes on one in-process switch. A writes into B's memory and tells it so with an immediate value.
 func Example() {
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	a, b := newNode(lan, "10.0.0.1/24"), newNode(lan, "10.0.0.2/24")
 	a.connect(b)
 	b.connect(a)

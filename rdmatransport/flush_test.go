@@ -16,7 +16,7 @@ func TestFlush(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("there is no mmap on this system")
 	}
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
 	qa, _ := dial(a, b, verbs.RoCEv2, nil)
 	am := a.reg(make([]byte, 8192), everyAccess)

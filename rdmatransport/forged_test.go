@@ -16,7 +16,7 @@ import (
 // TestForgedBesideDirect: packets that a third party sends in the name of a peer in the same process, ahead of what the peer
 // has sent, do not bring the two to exchange packets.
 func TestForgedBesideDirect(t *testing.T) {
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	var macs []net.HardwareAddr
 	e := &newEnds(t, setting{transport: verbs.RoCEv2, devices: 2, lan: lan, wrap: func(l link.Link) link.Link {
 		macs = append(macs, l.MAC())
@@ -67,13 +67,13 @@ func TestForgedBesideDirect(t *testing.T) {
 	}
 
 	const rounds, forged = 1000, 8
-	before := e[1].provider.Counters()["rcvd_pkts"]
+	before := e[1].HWCounters()["rcvd_pkts"]
 	for i := range rounds {
 		for range forged {
 			forge()
 		}
 		// They come before the message, or one may be in its turn.
-		for deadline := time.Now().Add(10 * time.Second); e[1].provider.Counters()["rcvd_pkts"] < before+uint64(i+1)*forged; {
+		for deadline := time.Now().Add(10 * time.Second); e[1].HWCounters()["rcvd_pkts"] < before+uint64(i+1)*forged; {
 			if e[1].poll(t); time.Now().After(deadline) {
 				t.Fatal("not all packets arrive")
 			}

@@ -12,7 +12,7 @@ import (
 
 // TestGIDChange: indices stay with their addresses, what is gone cannot be used, and an event tells of each change.
 func TestGIDChange(t *testing.T) {
-	s := newStation(t, pipe.New(), "10.0.0.1/24")
+	s := newStation(t, new(pipe.Switch), "10.0.0.1/24")
 	n := s.host.Interfaces()[0]
 	changed := func() {
 		t.Helper()
@@ -41,7 +41,7 @@ func TestGIDChange(t *testing.T) {
 
 // TestGIDTable: RoCEv2's indices are those of the addresses, as rxe has them, and RoCE v1's 128 on.
 func TestGIDTable(t *testing.T) {
-	s := newStation(t, pipe.New(), "10.0.0.1/24")
+	s := newStation(t, new(pipe.Switch), "10.0.0.1/24")
 	n := s.host.Interfaces()[0]
 	for i := 2; i < 200; i++ {
 		ok(t, n.AddAddr(fmt.Sprintf("10.0.0.%d/24", i)))
@@ -64,7 +64,7 @@ func TestGIDTable(t *testing.T) {
 
 // TestGIDTypesDiffer: a QP whose peer speaks the other RoCE hears nothing of it, with packets and without.
 func TestGIDTypesDiffer(t *testing.T) {
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
 	for _, tc := range []struct {
 		gids [2]uint8

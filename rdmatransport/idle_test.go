@@ -87,12 +87,12 @@ type idleNode struct {
 
 // idlePair is two devices on one network.
 func idlePair(tb testing.TB) (nodes [2]idleNode) {
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	for i := range nodes {
 		n := &nodes[i]
 		n.host = made(netstack.New(lan.Port(), netstack.Addr(fmt.Sprintf("10.0.0.%d/24", i+1))))(tb)
 		tb.Cleanup(func() { _ = n.host.Close() })
-		n.dev = made(verbs.Open(rdmatransport.New(n.host)))(tb)
+		n.dev = made(rdmatransport.Open(n.host))(tb)
 		n.pd = made(n.dev.AllocPD())(tb)
 		n.cq = made(n.dev.CreateCQ(1, nil))(tb)
 		n.gid = made(n.dev.QueryGID(1, 1))(tb).GID

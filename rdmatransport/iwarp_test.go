@@ -31,13 +31,13 @@ const iwarpAccess = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.Acc
 
 func newIWARPPair(t *testing.T, cfgA, cfgB iwarp.Config, size int) *iwarpPair {
 	t.Helper()
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	device := func(addr string, cfg iwarp.Config) *verbs.Device {
 		host, err := netstack.New(inFrames(lan.Port()), netstack.Addr(addr))
 		if err != nil {
 			t.Fatal(err)
 		}
-		dev, err := verbs.Open(rdmatransport.New(host, rdmatransport.MPA(cfg)))
+		dev, err := rdmatransport.Open(host, rdmatransport.IWARP(cfg))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -227,7 +227,7 @@ func TestIWARPOperations(t *testing.T) {
 // A RoCEv2 QP and an iWARP QP of one device share PD, MR and CQs; one listener takes both.
 func TestSharedByBothTransports(t *testing.T) {
 	const streams, size, adds = 2, 50_000, 100
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	type end struct {
 		dev   *verbs.Device
 		pd    *verbs.PD
@@ -247,7 +247,7 @@ func TestSharedByBothTransports(t *testing.T) {
 		host, err := netstack.New(lan.Port(), netstack.Addr(addr))
 		check(err)
 		e := &end{buf: make([]byte, 8*size), conns: map[verbs.Transport]*rdmacm.Conn{}}
-		e.dev, err = verbs.Open(rdmatransport.New(host))
+		e.dev, err = rdmatransport.Open(host)
 		check(err)
 		e.pd, err = e.dev.AllocPD()
 		check(err)
@@ -364,7 +364,7 @@ func TestRevisionRetriedFromTheSamePort(t *testing.T) {
 		"FIN": func(s stack.Stream) { s.Close() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			lan := pipe.New()
+			lan := new(pipe.Switch)
 			a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
 			l := must(b.host.ListenStream(netip.MustParseAddrPort("10.0.0.2:7471")))(t)
 			defer l.Close()

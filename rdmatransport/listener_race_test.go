@@ -24,7 +24,7 @@ func TestDestroyListenerDuringDials(t *testing.T) {
 		rounds = 10_000
 	}
 	both(t, func(t *testing.T, transport verbs.Transport) {
-		lan := pipe.New()
+		lan := new(pipe.Switch)
 		a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
 		dialling, stop := context.WithCancel(t.Context())
 		var dials sync.WaitGroup
@@ -80,7 +80,7 @@ func TestDestroyListenerDuringDials(t *testing.T) {
 // rejected.
 func TestRequestOutlivesListener(t *testing.T) {
 	both(t, func(t *testing.T, transport verbs.Transport) {
-		lan := pipe.New()
+		lan := new(pipe.Switch)
 		a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
 		l := must(rdmacm.Listen(b.dev, "10.0.0.2:7471", &rdmacm.Config{Transport: transport}))(t)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)

@@ -39,7 +39,7 @@ func BenchmarkLossyWrite(b *testing.B) {
 				}
 			}
 			write(200) // pools fill
-			counters := e.devs[0].provider.Counters
+			counters := e.devs[0].HWCounters
 			sent := counters()["sent_pkts"]
 			b.SetBytes(size)
 			b.ReportAllocs()

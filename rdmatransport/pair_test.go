@@ -29,7 +29,6 @@ type station struct {
 	t    *testing.T
 	addr netip.Addr
 	host *netstack.Host
-	prov *rdmatransport.Provider
 	dev  *verbs.Device
 	pd   *verbs.PD
 }
@@ -43,8 +42,7 @@ func newStationOn(t *testing.T, port link.Link, addr string) *station {
 	t.Helper()
 	s := &station{t: t, addr: netip.MustParsePrefix(addr).Addr()}
 	s.host = must(netstack.New(port, netstack.Addr(addr)))(t)
-	s.prov = rdmatransport.New(s.host)
-	s.dev = must(verbs.Open(s.prov))(t)
+	s.dev = must(rdmatransport.Open(s.host))(t)
 	s.pd = must(s.dev.AllocPD())(t)
 	t.Cleanup(func() {
 		s.pd.Dealloc()

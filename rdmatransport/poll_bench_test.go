@@ -129,7 +129,7 @@ func BenchmarkPolledPingPong(b *testing.B) {
 			b.Fatal(err)
 		}
 		b.Cleanup(func() { host.Close() })
-		if dev[i], err = verbs.Open(rdmatransport.New(host)); err != nil {
+		if dev[i], err = rdmatransport.Open(host); err != nil {
 			b.Fatal(err)
 		}
 		pd, err := dev[i].AllocPD()

@@ -1,12 +1,9 @@
-// Package rdmatransport is the verbs provider on our own stack: one device, whose queue pairs each choose their wire
-// protocol. The protocols are packages below this one; what they share is keys, memory and timers.
 package rdmatransport
 
 import (
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
-	"io"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -30,6 +27,7 @@ const (
 	maxAH     = 1 << 20
 	maxSGE    = 32
 	maxInline = 1024
+	maxPorts  = 254 // what an 8-bit port number that counts from 1 can name, but for the 255 of multicast trees
 	gidTable  = 256 // what an address vector's sgid_index of 8 bits can name, half of it RoCE v1's
 
 	maxMcastGroup  = 1024
@@ -38,11 +36,8 @@ const (
 	ackDelay = 10 // 4.096 µs × 2^10: what the shortest timeout allows for
 )
 
-// made counts the devices of this process, for their names.
-var made atomic.Uint32
-
-// Provider is a device on a host. It implements verbs.Provider.
-type Provider struct {
+// provider is a device on a host. It implements verbs.Provider and rdmacm.Provider.
+type provider struct {
 	name    string
 	nics    []stack.NIC
 	regions *memory.Regions
@@ -63,54 +58,37 @@ const (
 	physLinkUp   = 5
 )
 
-// Option changes how New makes a device.
-type Option func(*options)
-
-type options struct {
-	name string
-	rand io.Reader
-	mpa  iwarp.Config
-	roce roce.Config
-}
-
-// Name sets the device's name; the default is softrnic0, softrnic1, ….
-func Name(name string) Option { return func(o *options) { o.name = name } }
-
-// Rand sets the source of keys and QP numbers; the default is crypto/rand. Only tests have a use for another.
-func Rand(r io.Reader) Option { return func(o *options) { o.rand = r } }
-
-// MPA sets how the device wants its iWARP streams.
-func MPA(c iwarp.Config) Option { return func(o *options) { o.mpa = c } }
-
-// RoCE sets how the device wants its RoCEv2 connections.
-func RoCE(c roce.Config) Option { return func(o *options) { o.roce = c } }
-
-// New makes a device with a port for each of the host's interfaces. The host stays the caller's: close the device
-// first, then the host.
-func New(host stack.Network, opts ...Option) *Provider {
-	var o options
-	for _, opt := range opts {
-		opt(&o)
+// newProvider makes the provider that Open opens.
+func newProvider(host stack.Network, opts ...Option) (*provider, error) {
+	c := config{rand: rand.Reader}
+	for _, o := range opts {
+		if err := o(&c); err != nil {
+			return nil, err
+		}
 	}
-	if o.rand == nil {
-		o.rand = rand.Reader
+	if host == nil {
+		return nil, verbs.Errorf(verbs.ErrInvalid, opOpen, "the host is nil: give a stack.Network, such as a *netstack.Host")
 	}
-	if o.name == "" {
-		o.name = fmt.Sprintf("softrnic%d", made.Add(1)-1)
+	nics := host.NICs()
+	if n := len(nics); n < 1 || n > maxPorts {
+		return nil, verbs.Errorf(verbs.ErrInvalid, opOpen, "the host has %d interfaces, and a device 1 to %d ports", n, maxPorts)
 	}
-	p := &Provider{name: o.name, nics: host.NICs(), regions: memory.NewRegions(o.rand), timers: timers.New()}
-	p.iwarp = iwarp.New(host, o.mpa, p.regions, p.timers, o.rand, p.iwarpRoute, p.hasQP)
-	p.roce = roce.New(p.nics, o.roce, p.regions, p.timers, o.rand, p.hasQP)
-	p.raw = raw.New(p.nics, p.regions, o.rand, p.hasQP)
-	p.cm = p.newCM(o.rand)
-	return p
+	if c.name == "" {
+		c.name = fmt.Sprintf("softrnic%d", opened.Add(1)-1)
+	}
+	p := &provider{name: c.name, nics: nics, regions: memory.NewRegions(c.rand), timers: timers.New()}
+	p.iwarp = iwarp.New(host, c.iwarp, p.regions, p.timers, c.rand, p.iwarpRoute, p.hasQP)
+	p.roce = roce.New(p.nics, c.roce, p.regions, p.timers, c.rand, p.hasQP)
+	p.raw = raw.New(p.nics, p.regions, c.rand, p.hasQP)
+	p.cm = p.newCM(c.rand)
+	return p, nil
 }
 
 // Name implements verbs.Provider.
-func (p *Provider) Name() string { return p.name }
+func (p *provider) Name() string { return p.name }
 
 // QueryDevice implements verbs.Provider.
-func (p *Provider) QueryDevice() verbs.DeviceAttr {
+func (p *provider) QueryDevice() verbs.DeviceAttr {
 	guid := eui64(p.nics[0].MAC())
 	return verbs.DeviceAttr{
 		FWVer:        "1.0",
@@ -159,7 +137,7 @@ func (p *Provider) QueryDevice() verbs.DeviceAttr {
 }
 
 // QueryPort implements verbs.Provider.
-func (p *Provider) QueryPort(port uint8) (verbs.PortAttr, error) {
+func (p *provider) QueryPort(port uint8) (verbs.PortAttr, error) {
 	nic, err := p.nic(port)
 	if err != nil {
 		return verbs.PortAttr{}, err
@@ -192,7 +170,7 @@ func (p *Provider) QueryPort(port uint8) (verbs.PortAttr, error) {
 // GIDTable implements verbs.Provider. Each address is there for RoCEv2, at the index that it has with Linux's rxe, which
 // has no other, and for RoCE v1 128 indices on. Hardware has the two side by side, v1 first; but what works with -g 1
 // next to rxe should here.
-func (p *Provider) GIDTable(port uint8) ([]verbs.GIDEntry, error) {
+func (p *provider) GIDTable(port uint8) ([]verbs.GIDEntry, error) {
 	nic, err := p.nic(port)
 	if err != nil {
 		return nil, err
@@ -216,7 +194,7 @@ func (p *Provider) GIDTable(port uint8) ([]verbs.GIDEntry, error) {
 
 // Watch implements verbs.Provider. DEVICE_FATAL comes when the interface of the last port that had one was removed, or the
 // host is closed.
-func (p *Provider) Watch(f func(t verbs.AsyncEventType, port uint8)) {
+func (p *provider) Watch(f func(t verbs.AsyncEventType, port uint8)) {
 	p.watcher.Store(&f)
 	for i, nic := range p.nics {
 		nic.Watch(func(c stack.Change) {
@@ -240,12 +218,12 @@ func (p *Provider) Watch(f func(t verbs.AsyncEventType, port uint8)) {
 }
 
 // cutOff tells whether no interface is left.
-func (p *Provider) cutOff() bool {
+func (p *provider) cutOff() bool {
 	return !slices.ContainsFunc(p.nics, func(n stack.NIC) bool { return n.State() != stack.LinkRemoved })
 }
 
 // tell passes an event to who watches.
-func (p *Provider) tell(t verbs.AsyncEventType, port uint8) {
+func (p *provider) tell(t verbs.AsyncEventType, port uint8) {
 	if f := p.watcher.Load(); f != nil {
 		(*f)(t, port)
 	}
@@ -265,7 +243,7 @@ func activeMTU(nic stack.NIC) verbs.MTU {
 	return max(verbs.MTUFor(nic.MTU()-roce.Overhead), verbs.MTU256)
 }
 
-func (p *Provider) nic(port uint8) (stack.NIC, error) {
+func (p *provider) nic(port uint8) (stack.NIC, error) {
 	if port < 1 || int(port) > len(p.nics) {
 		return nil, fmt.Errorf("port %d: device %s has ports 1 to %d: %w", port, p.name, len(p.nics), verbs.ErrInvalid)
 	}
@@ -273,24 +251,24 @@ func (p *Provider) nic(port uint8) (stack.NIC, error) {
 }
 
 // RegMR implements verbs.Provider.
-func (p *Provider) RegMR(mr *verbs.MR) (lkey, rkey uint32, err error) { return p.regions.Register(mr) }
+func (p *provider) RegMR(mr *verbs.MR) (lkey, rkey uint32, err error) { return p.regions.Register(mr) }
 
 // DeregMR implements verbs.Provider.
-func (p *Provider) DeregMR(mr *verbs.MR) { p.regions.Deregister(mr) }
+func (p *provider) DeregMR(mr *verbs.MR) { p.regions.Deregister(mr) }
 
 // AllocMW implements verbs.Provider.
-func (p *Provider) AllocMW(mw *verbs.MW) (rkey uint32, err error) { return p.regions.AllocWindow(mw) }
+func (p *provider) AllocMW(mw *verbs.MW) (rkey uint32, err error) { return p.regions.AllocWindow(mw) }
 
 // DeallocMW implements verbs.Provider.
-func (p *Provider) DeallocMW(mw *verbs.MW) { p.regions.DeallocWindow(mw) }
+func (p *provider) DeallocMW(mw *verbs.MW) { p.regions.DeallocWindow(mw) }
 
 // hasQP tells whether a QP number is in use.
-func (p *Provider) hasQP(qpn uint32) bool {
+func (p *provider) hasQP(qpn uint32) bool {
 	return p.roce.HasQP(qpn) || p.iwarp.HasQP(qpn) || p.raw.HasQP(qpn)
 }
 
 // CreateQP implements verbs.Provider.
-func (p *Provider) CreateQP(h verbs.QPHandle, attr *verbs.QPInitAttr) (verbs.ProviderQP, uint32, error) {
+func (p *provider) CreateQP(h verbs.QPHandle, attr *verbs.QPInitAttr) (verbs.ProviderQP, uint32, error) {
 	if attr.Type == verbs.RawPacket {
 		return p.raw.CreateQP(h)
 	}
@@ -304,33 +282,33 @@ func (p *Provider) CreateQP(h verbs.QPHandle, attr *verbs.QPInitAttr) (verbs.Pro
 }
 
 // CreateAH implements verbs.Provider.
-func (p *Provider) CreateAH(attr *verbs.AHAttr) (verbs.ProviderAH, error) {
+func (p *provider) CreateAH(attr *verbs.AHAttr) (verbs.ProviderAH, error) {
 	return p.roce.CreateAH(attr)
 }
 
 // AttachMcast implements verbs.Provider.
-func (p *Provider) AttachMcast(qp verbs.ProviderQP, group verbs.GID) error {
+func (p *provider) AttachMcast(qp verbs.ProviderQP, group verbs.GID) error {
 	return p.roce.AttachMcast(qp, group)
 }
 
 // DetachMcast implements verbs.Provider.
-func (p *Provider) DetachMcast(qp verbs.ProviderQP, group verbs.GID) error {
+func (p *provider) DetachMcast(qp verbs.ProviderQP, group verbs.GID) error {
 	return p.roce.DetachMcast(qp, group)
 }
 
 // CreateFlow implements verbs.Provider.
-func (p *Provider) CreateFlow(qp verbs.ProviderQP, attr *verbs.FlowAttr) (verbs.ProviderFlow, error) {
+func (p *provider) CreateFlow(qp verbs.ProviderQP, attr *verbs.FlowAttr) (verbs.ProviderFlow, error) {
 	return p.raw.CreateFlow(qp, attr)
 }
 
 // Progress implements verbs.Provider.
-func (p *Provider) Progress() bool { return p.roce.Progress() }
+func (p *provider) Progress() bool { return p.roce.Progress() }
 
 // EndProgress implements verbs.Provider.
-func (p *Provider) EndProgress() { p.roce.EndProgress() }
+func (p *provider) EndProgress() { p.roce.EndProgress() }
 
 // Close implements verbs.Provider.
-func (p *Provider) Close() error {
+func (p *provider) Close() error {
 	p.tell(verbs.EventDeviceFatal, 0) // unless the front end has called
 	for _, nic := range p.nics {
 		nic.Watch(nil)

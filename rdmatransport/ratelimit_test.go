@@ -9,7 +9,7 @@ import (
 
 // TestRateLimitInProcess: what has a limit goes in packets even where it need not, whoever of the two has it.
 func TestRateLimitInProcess(t *testing.T) {
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
 	am, bm := a.reg(make([]byte, 4096), everyAccess), b.reg(make([]byte, 4096), everyAccess)
 	qa, qb := dial(a, b, verbs.RoCEv2, nil)
@@ -17,13 +17,13 @@ func TestRateLimitInProcess(t *testing.T) {
 		t.Helper()
 		ok(t, qa.QP().Modify(&verbs.QPAttr{RateLimit: limitA}, verbs.QPAttrRateLimit))
 		ok(t, qb.QP().Modify(&verbs.QPAttr{RateLimit: limitB}, verbs.QPAttrRateLimit))
-		before := a.prov.Counters()["direct_msgs"]
+		before := a.dev.HWCounters()["direct_msgs"]
 		ok(t, qa.QP().PostSend(&verbs.SendWR{Opcode: verbs.RDMARead, Flags: verbs.SendSignaled, RemoteAddr: bm.Addr(), RKey: bm.RKey(),
 			SGList: []verbs.SGE{am.SGE(0, 4096)}}))
 		if wc := poll(t, qa.QP().SendCQ()); wc.Status != verbs.WCSuccess {
 			t.Fatal(wc.Status)
 		}
-		return a.prov.Counters()["direct_msgs"] > before
+		return a.dev.HWCounters()["direct_msgs"] > before
 	}
 	if !direct(0, 0) || direct(1e6, 0) || direct(0, 1e6) || !direct(0, 0) {
 		t.Error("a limit is not kept, or others are slowed down")

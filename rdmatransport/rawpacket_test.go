@@ -164,7 +164,7 @@ func ethType(v uint16) verbs.FlowSpec {
 // TestRawSend: frames go as they are, gathered or inline, padded to Ethernet's least length; a length that no frame has
 // is an error. A tag is beside the MTU. They are no RoCE packets, which the port counts.
 func TestRawSend(t *testing.T) {
-	lan := pipe.New(pipe.WithMTU(1500))
+	lan := must(pipe.New(pipe.MTU(1500)))(t)
 	s := newStation(t, lan, "10.0.0.1/24")
 	w := newWirePort(t, lan)
 	r := newRawEnd(t, s.pd, s.dev, 2048, nil)
@@ -236,7 +236,7 @@ func TestRawSend(t *testing.T) {
 	if err := r.qp.PostSend(&verbs.SendWR{Opcode: verbs.RDMAWrite}); !errors.Is(err, verbs.ErrNotSupported) {
 		t.Errorf("WRITE: %v", err)
 	}
-	counters := must(s.prov.PortCounters(1))(t)
+	counters := must(s.dev.PortCounters(1))(t)
 	for _, name := range []string{"port_xmit_packets", "port_xmit_data", "unicast_xmit_packets", "port_xmit_discards"} {
 		if n := counters[name]; n != 0 {
 			t.Errorf("%s is %d", name, n)
@@ -246,7 +246,7 @@ func TestRawSend(t *testing.T) {
 
 // TestRawReceiveErrors: without a request a frame is lost and counted; one that is too long for its request ends the QP.
 func TestRawReceiveErrors(t *testing.T) {
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	s := newStation(t, lan, "10.0.0.1/24")
 	w := newWirePort(t, lan)
 	mac := s.host.NICs()[0].MAC()
@@ -274,7 +274,7 @@ func TestRawReceiveErrors(t *testing.T) {
 		t.Errorf("the QP is in %v", got)
 	}
 	waitCounter(t, s, "out_of_buffer", 4)
-	if got := s.prov.Counters(); got["raw_rcvd_frames"] != rawDepth || got["raw_too_long"] != 1 {
+	if got := s.dev.HWCounters(); got["raw_rcvd_frames"] != rawDepth || got["raw_too_long"] != 1 {
 		t.Errorf("counters %v", got)
 	}
 }
@@ -282,16 +282,16 @@ func TestRawReceiveErrors(t *testing.T) {
 // waitCounter waits until a counter has a value.
 func waitCounter(t *testing.T, s *station, name string, want uint64) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); s.prov.Counters()[name] != want; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(10 * time.Second); s.dev.HWCounters()[name] != want; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("%s is %d, want %d", name, s.prov.Counters()[name], want)
+			t.Fatalf("%s is %d, want %d", name, s.dev.HWCounters()[name], want)
 		}
 	}
 }
 
 // TestRawFlows: which of several flows has a frame.
 func TestRawFlows(t *testing.T) {
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	s := newStation(t, lan, "10.0.0.1/24")
 	w := newWirePort(t, lan)
 	mac := []byte(s.host.NICs()[0].MAC())
@@ -371,7 +371,7 @@ func TestRawFlows(t *testing.T) {
 	if one := uint64(len(ip(far, own, 8, 3))); !slices.Equal(values, []uint64{2 * one, 0, 2}) {
 		t.Errorf("counters %d, of frames of %d bytes", values, one)
 	}
-	if got := s.prov.Counters()["raw_dropped_by_flow"]; got != 1 {
+	if got := s.dev.HWCounters()["raw_dropped_by_flow"]; got != 1 {
 		t.Errorf("%d frames dropped by a flow", got)
 	}
 	if err := counters.Destroy(); !errors.Is(err, verbs.ErrBusy) {
@@ -381,7 +381,7 @@ func TestRawFlows(t *testing.T) {
 
 // TestRawSuperframes: flows and sniffers see the packets that a superframe is on the wire, whole ones.
 func TestRawSuperframes(t *testing.T) {
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	s := newStation(t, lan, "10.0.0.1/24")
 	w := newWirePort(t, lan)
 	mac := []byte(s.host.NICs()[0].MAC())
@@ -425,7 +425,7 @@ func TestRawSuperframes(t *testing.T) {
 
 // TestRawSnifferSeesRoCE: between two nodes of a pipe, whose messages would not be packets otherwise.
 func TestRawSnifferSeesRoCE(t *testing.T) {
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
 	onA, onB := dial(a, b, verbs.RoCEv2, nil)
 	mr := a.reg(make([]byte, 64), everyAccess)
@@ -439,7 +439,7 @@ func TestRawSnifferSeesRoCE(t *testing.T) {
 	}
 	_ = onB
 	write()
-	direct := a.prov.Counters()["direct_msgs"]
+	direct := a.dev.HWCounters()["direct_msgs"]
 	if direct == 0 {
 		t.Error("the first WRITE went in packets")
 	}
@@ -456,14 +456,14 @@ func TestRawSnifferSeesRoCE(t *testing.T) {
 	}
 	ok(t, f.Destroy())
 	write()
-	if got := a.prov.Counters()["direct_msgs"]; got != direct+1 {
+	if got := a.dev.HWCounters()["direct_msgs"]; got != direct+1 {
 		t.Errorf("%d messages without packets, want %d", got, direct+1)
 	}
 }
 
 // TestRawSRQ: a raw packet QP takes its requests from an SRQ.
 func TestRawSRQ(t *testing.T) {
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	s := newStation(t, lan, "10.0.0.1/24")
 	w := newWirePort(t, lan)
 	srq := must(s.pd.CreateSRQ(&verbs.SRQInitAttr{Attr: verbs.SRQAttr{MaxWR: 4, MaxSGE: 2}}))(t)
@@ -479,7 +479,7 @@ func TestRawSRQ(t *testing.T) {
 
 // BenchmarkRaw is a frame from one QP to another over a pipe. 0 allocs/op.
 func BenchmarkRaw(b *testing.B) {
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	var ends [2]*rawEnd
 	var macs [2][]byte
 	for i, addr := range []string{"10.0.0.1/24", "10.0.0.2/24"} {
@@ -487,7 +487,7 @@ func BenchmarkRaw(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		dev, err := verbs.Open(rdmatransport.New(host))
+		dev, err := rdmatransport.Open(host)
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -52,11 +52,11 @@ func (l *removable) remove() {
 // TestLinkRemoved: with one of its links removed a device has one port less, and what is at that port's address is told
 // so; with the last one it is gone.
 func TestLinkRemoved(t *testing.T) {
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	links := []*removable{{Link: lan.Port()}, {Link: lan.Port()}}
 	host := must(netstack.New(links[0], netstack.Addr("10.0.0.1/24"), netstack.AddNIC(links[1], netstack.Addr("10.1.0.1/24"))))(t)
 	defer host.Close()
-	dev := must(verbs.Open(rdmatransport.New(host)))(t)
+	dev := must(rdmatransport.Open(host))(t)
 	defer dev.Close()
 	var ids []*rdmacm.ID
 	for _, addr := range []string{"10.0.0.1:1", "10.1.0.1:1"} {
@@ -88,7 +88,7 @@ func TestLinkRemoved(t *testing.T) {
 // TestHostClosed: the end of a host is that of the device on it, and its peers are told.
 func TestHostClosed(t *testing.T) {
 	both(t, func(t *testing.T, transport verbs.Transport) {
-		lan := pipe.New()
+		lan := new(pipe.Switch)
 		a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
 		conn, peer := dial(a, b, transport, nil)
 		ok(t, b.host.Close())
@@ -109,7 +109,7 @@ func TestHostClosed(t *testing.T) {
 // else.
 func TestAddrRemoved(t *testing.T) {
 	both(t, func(t *testing.T, transport verbs.Transport) {
-		lan := pipe.New()
+		lan := new(pipe.Switch)
 		a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
 		nic := b.host.Interfaces()[0]
 		ok(t, nic.AddAddr("10.0.0.3/24"))
@@ -143,7 +143,7 @@ func TestAddrRemoved(t *testing.T) {
 // TestShutdownWithoutLink: who has no link any more waits for nobody.
 func TestShutdownWithoutLink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		lan := pipe.New()
+		lan := new(pipe.Switch)
 		cable := lan.Port()
 		l := &removable{Link: cable}
 		a, b := newStation(t, lan, "10.0.0.1/24"), newStationOn(t, l, "10.0.0.2/24")
@@ -151,7 +151,7 @@ func TestShutdownWithoutLink(t *testing.T) {
 		cable.SetCarrier(false)
 		l.remove()
 		start := time.Now()
-		ok(t, b.prov.Shutdown(t.Context()))
+		ok(t, b.dev.Shutdown(t.Context()))
 		if took := time.Since(start); took != 0 {
 			t.Errorf("Shutdown took %v", took)
 		}

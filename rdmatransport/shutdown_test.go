@@ -39,7 +39,7 @@ func flushed(t *testing.T, cq *verbs.CQ, id uint64) {
 // TestShutdown: of all that a program leaves open, its peers hear at once, and its own goroutines do.
 func TestShutdown(t *testing.T) {
 	both(t, func(t *testing.T, transport verbs.Transport) {
-		lan := pipe.New()
+		lan := new(pipe.Switch)
 		a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
 		conn, peer := dial(a, b, transport, nil)
 		ok(t, peer.QP().PostRecv(&verbs.RecvWR{ID: 7}))
@@ -80,7 +80,7 @@ func TestShutdown(t *testing.T) {
 			}
 		})
 		start := time.Now()
-		ok(t, b.prov.Shutdown(ctx))
+		ok(t, b.dev.Shutdown(ctx))
 		if took := time.Since(start); took > 10*time.Second {
 			t.Errorf("Shutdown took %v", took)
 		}
@@ -110,7 +110,7 @@ func TestShutdown(t *testing.T) {
 			t.Errorf("%v, want DEVICE_FATAL", e.Type)
 		}
 		work.Wait()
-		ok(t, b.prov.Shutdown(ctx)) // there is nothing left to do
+		ok(t, b.dev.Shutdown(ctx)) // there is nothing left to do
 		for _, l := range []*rdmacm.Listener{asked, served} {
 			ok(t, l.Close())
 		}
@@ -126,7 +126,7 @@ func TestShutdownOverBadNetwork(t *testing.T) {
 	}{"DREQ lost": {1, true}, "peer gone": {-1, false}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				lan := pipe.New()
+				lan := new(pipe.Switch)
 				var shut atomic.Bool
 				bad := must(impair.New(lan.Port(), impair.Config{Out: impair.Direction{Rules: []impair.Rule{{
 					Match: func(f []byte) bool { return shut.Load() && isRoCE(f) }, Count: c.lost, Action: impair.Drop,
@@ -135,7 +135,7 @@ func TestShutdownOverBadNetwork(t *testing.T) {
 				conn, peer := dial(a, b, verbs.RoCEv2, nil)
 				shut.Store(true)
 				start := time.Now()
-				ok(t, b.prov.Shutdown(t.Context()))
+				ok(t, b.dev.Shutdown(t.Context()))
 				if took := time.Since(start); took > 2*time.Second {
 					t.Errorf("Shutdown took %v", took)
 				}
@@ -159,7 +159,7 @@ func TestShutdownOverBadNetwork(t *testing.T) {
 // TestShutdownWaitsForData: what has completed over iWARP reaches the peer, although the program's host is gone as soon as
 // Shutdown returns. TCP needs real time.
 func TestShutdownWaitsForData(t *testing.T) {
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	far := must(impair.New(lan.Port(), impair.Config{Out: impair.Direction{Delay: 50 * time.Millisecond}}))(t)
 	a, b := newStation(t, lan, "10.0.0.1/24"), newStationOn(t, far, "10.0.0.2/24")
 	conn, peer := dial(a, b, verbs.IWARP, nil)
@@ -172,7 +172,7 @@ func TestShutdownWaitsForData(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	ok(t, b.prov.Shutdown(ctx))
+	ok(t, b.dev.Shutdown(ctx))
 	ok(t, b.host.Close())
 	if wc := completion(t, conn.RecvCQ()); wc.Status != verbs.WCSuccess || wc.ByteLen != 1<<16 {
 		t.Errorf("receive: %v, %d bytes", wc.Status, wc.ByteLen)
@@ -181,10 +181,10 @@ func TestShutdownWaitsForData(t *testing.T) {
 
 // TestProviderClosed: who closes the provider under an open device ends what is on it, too.
 func TestProviderClosed(t *testing.T) {
-	s := newStation(t, pipe.New(), "10.0.0.1/24")
+	s := newStation(t, new(pipe.Switch), "10.0.0.1/24")
 	id := must(rdmacm.CreateSyncID(rdmacm.TCP, s.dev))(t)
 	ok(t, id.Listen(1))
-	ok(t, s.prov.Close())
+	ok(t, s.dev.Provider().Close())
 	if e := cmEvent(t, id.ID); e != rdmacm.DeviceRemoval {
 		t.Errorf("%v, want DEVICE_REMOVAL", e)
 	}

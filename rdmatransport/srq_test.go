@@ -12,7 +12,7 @@ import (
 // TestSRQAcrossTransports: QPs of both protocols take their receives from one SRQ, and the limit event comes.
 func TestSRQAcrossTransports(t *testing.T) {
 	const size = 4096 // several packets
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
 	out := a.reg(make([]byte, size), everyAccess)
 	buf := make([]byte, 8*size)

@@ -34,7 +34,7 @@ func newUDNode(t *testing.T, lan *pipe.Switch, n, qps int) *udNode {
 	}}
 	host, err := netstack.New(lan.Port(), netstack.Addr(node.addr[true].String()+"/24"), netstack.Addr(node.addr[false].String()+"/64"))
 	node.check(err)
-	node.dev, err = verbs.Open(rdmatransport.New(host))
+	node.dev, err = rdmatransport.Open(host)
 	node.check(err)
 	node.pd, err = node.dev.AllocPD()
 	node.check(err)
@@ -144,7 +144,7 @@ func TestDatagrams(t *testing.T) {
 		v4 := c.v4
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				lan := pipe.New()
+				lan := new(pipe.Switch)
 				a, b := newUDNode(t, lan, 1, 2), newUDNode(t, lan, 2, 1)
 				a.v1, b.v1 = c.v1, c.v1
 				for _, c := range []struct {
@@ -184,7 +184,7 @@ func TestDatagrams(t *testing.T) {
 // TestDatagramBatch sends equal datagrams in one call: they go as a superframe and arrive as datagrams.
 func TestDatagramBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		lan := pipe.New()
+		lan := new(pipe.Switch)
 		a, b := newUDNode(t, lan, 1, 1), newUDNode(t, lan, 2, 1)
 		ah := a.ah(b.addr[true])
 		var wrs []*verbs.SendWR
@@ -222,7 +222,7 @@ func TestMulticast(t *testing.T) {
 		group, v1 := []string{"239.7.8.9", "ff05::7"}[i%2], i >= 2
 		t.Run(fmt.Sprintf("%s, RoCE v1 %t", group, v1), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				lan := pipe.New()
+				lan := new(pipe.Switch)
 				a, b := newUDNode(t, lan, 1, 2), newUDNode(t, lan, 2, 2)
 				a.v1, b.v1 = v1, v1
 				to := netip.MustParseAddr(group)

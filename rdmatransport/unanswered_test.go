@@ -49,7 +49,7 @@ func TestUnansweredRequests(t *testing.T) {
 		{name: "request and data", sent: request, more: make([]byte, 1<<20)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			lan := pipe.New()
+			lan := new(pipe.Switch)
 			a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
 			l := must(rdmacm.Listen(b.dev, ":7471", &rdmacm.Config{Transport: verbs.IWARP, Backlog: peers}))(t)
 			defer l.Close()

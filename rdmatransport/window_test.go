@@ -21,7 +21,7 @@ type windowPair struct {
 }
 
 func newWindowPair(t *testing.T, transport verbs.Transport) *windowPair {
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	p := &windowPair{t: t, a: newStation(t, lan, "10.0.0.1/24"), b: newStation(t, lan, "10.0.0.2/24")}
 	p.am = p.a.reg(make([]byte, 8192), everyAccess)
 	p.bm = p.b.reg(make([]byte, 8192), verbs.AccessLocalWrite|verbs.AccessMWBind)
@@ -274,7 +274,7 @@ func TestFaults(t *testing.T) {
 // TestMemoryCapabilities: MEM_MGT_EXTENSIONS stands for fast registration, local invalidation of regions and SEND with
 // invalidate together, the base memory management extensions. Without the first it is not reported.
 func TestMemoryCapabilities(t *testing.T) {
-	s := newStation(t, pipe.New(), "10.0.0.1/24")
+	s := newStation(t, new(pipe.Switch), "10.0.0.1/24")
 	const windows = verbs.DeviceMemWindow | verbs.DeviceMemWindowType2B
 	switch flags := s.dev.QueryDevice().DeviceCapFlags; {
 	case flags&verbs.DeviceMemMgtExtensions != 0:

@@ -35,7 +35,7 @@ func resolved(t *testing.T, ctx context.Context, space rdmacm.PortSpace, from, t
 // TestXRCOverCM is rdma_xserver and rdma_xclient, with two clients whose targets share an SRQ: the number of it is in the
 // private data.
 func TestXRCOverCM(t *testing.T) {
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -129,7 +129,7 @@ func TestXRCOverCM(t *testing.T) {
 
 // TestXRCPortSpace: a listener of port space TCP has no XRC, and neither have its IDs.
 func TestXRCPortSpace(t *testing.T) {
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -156,7 +156,7 @@ func TestXRCPortSpace(t *testing.T) {
 
 // TestSRQOfID: the QP of an ID takes its receives from the ID's SRQ.
 func TestSRQOfID(t *testing.T) {
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()

@@ -47,7 +47,7 @@ type xrcSRQ struct {
 }
 
 func newXRCLab(t *testing.T, pairs, srqs int) *xrcLab {
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	x := &xrcLab{t: t, a: newStation(t, lan, "10.0.0.1/24"), b: newStation(t, lan, "10.0.0.2/24")}
 	x.am = x.a.reg(make([]byte, 1<<16), everyAccess)
 	x.sends = x.a.cq()

@@ -3,7 +3,7 @@
 // ([FramePort]).
 //
 // An implementation is one package below this one; package netstack is a host on gVisor over an Ethernet link. A program
-// hands what it opened there, a [Network], to rdmatransport.New. What an implementation cannot do it says with a nil port
+// hands what it opened there, a [Network], to rdmatransport.Open. What an implementation cannot do it says with a nil port
 // or an error that wraps [errors.ErrUnsupported], never with a stub.
 package stack
 

@@ -1,6 +1,7 @@
 package verbs
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -78,11 +79,43 @@ func (d *Device) QueryGID(port uint8, index int) (GIDEntry, error) {
 	return GIDEntry{}, Errorf(ErrInvalid, "query GID", "port %d has %d GIDs, and none with index %d", port, len(table), index)
 }
 
+// HWCounters returns a snapshot of the device's counters by name: what Linux has in the directories hw_counters of
+// /sys/class/infiniband and `rdma statistic show` prints. The provider's documentation says what each counts. It is nil if
+// the provider counts nothing.
+func (d *Device) HWCounters() map[string]uint64 { return d.prov.HWCounters() }
+
+// PortCounters returns a snapshot of a port's counters by name: what Linux has in the directories counters of
+// /sys/class/infiniband. It is nil if the provider counts nothing.
+func (d *Device) PortCounters(port uint8) (map[string]uint64, error) {
+	if err := d.checkPort("query port counters", port); err != nil {
+		return nil, err
+	}
+	return d.prov.PortCounters(port)
+}
+
 func (d *Device) checkPort(op string, port uint8) error {
 	if port < 1 || port > d.attr.PhysPortCnt {
 		return Errorf(ErrInvalid, op, "port %d is not in 1–%d", port, d.attr.PhysPortCnt)
 	}
 	return nil
+}
+
+// Shutdown ends the device in order, so that no peer has to find out by itself: it is for a program that is about to exit,
+// whatever it has left open. Connections are disconnected, those not yet set up are rejected or given up, listeners close,
+// and every QP goes to ERR, which flushes what is posted; work that must still be carried out has to be complete before. IDs
+// of rdma_cm get DeviceRemoval, and the device EventDeviceFatal, after which it takes no new connections.
+//
+// Shutdown then waits until the peers know, or have not answered for a time that the provider chooses, or ctx ends; then it
+// returns the error of ctx. The objects of the device are still there to be destroyed, and the device to be closed.
+func (d *Device) Shutdown(ctx context.Context) error {
+	const op = "shut down device"
+	d.mu.Lock()
+	closed := d.closed
+	d.mu.Unlock()
+	if closed {
+		return Errorf(ErrDestroyed, op, "%s is closed already", d.Name())
+	}
+	return wrapNonNil(op, d.prov.Shutdown(ctx))
 }
 
 // Close closes the device. It fails with ErrBusy while objects are left on it, other than the default PD.

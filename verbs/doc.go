@@ -18,7 +18,7 @@
 //
 // This program writes 100 bytes to the memory of a peer, and waits until they are there. Errors are left out:
 //
-//	dev, err := verbs.Open(rdmatransport.New(host)) // host is a network stack: see package netstack
+//	dev, err := rdmatransport.Open(host) // host is a network stack: see package netstack
 //	pd, err := dev.AllocPD()
 //	buf := make([]byte, 4096)
 //	mr, err := pd.RegMR(buf, verbs.AccessLocalWrite)
@@ -48,8 +48,9 @@
 //
 // Unlike libibverbs: inline data of PostSend needs an lkey, as other data does, because an address alone gives a Go program
 // no access to memory; queues have exactly the sizes that were asked for; methods of a destroyed object return
-// [ErrDestroyed]; asynchronous events need no acknowledgement. Port counters and hw_counters, which Linux has in
-// /sys/class/infiniband and not in libibverbs, are methods of a provider.
+// [ErrDestroyed]; asynchronous events need no acknowledgement. What Linux has in /sys/class/infiniband and not in libibverbs
+// are methods of the device: [Device.PortCounters] and [Device.HWCounters]. So is [Device.Shutdown], which a kernel does for
+// a process that exits.
 //
 // # For providers
 //

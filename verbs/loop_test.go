@@ -1,6 +1,7 @@
 package verbs_test
 
 import (
+	"context"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -20,6 +21,8 @@ type loop struct {
 
 	progressed, endedProgress atomic.Int64 // calls of Progress and EndProgress
 	busy                      bool         // what Progress returns
+
+	shutdown error // what Shutdown returns
 
 	mu   sync.Mutex
 	keys uint32
@@ -47,13 +50,16 @@ func newLoop() *loop {
 	}
 }
 
-func (l *loop) Name() string                                 { return "loop0" }
-func (l *loop) QueryDevice() verbs.DeviceAttr                { return l.attr }
-func (l *loop) QueryPort(port uint8) (verbs.PortAttr, error) { return l.port, nil }
-func (l *loop) Close() error                                 { return nil }
-func (l *loop) Watch(f func(verbs.AsyncEventType, uint8))    { l.event = f }
-func (l *loop) Progress() bool                               { l.progressed.Add(1); return l.busy }
-func (l *loop) EndProgress()                                 { l.endedProgress.Add(1) }
+func (l *loop) Name() string                                  { return "loop0" }
+func (l *loop) QueryDevice() verbs.DeviceAttr                 { return l.attr }
+func (l *loop) QueryPort(port uint8) (verbs.PortAttr, error)  { return l.port, nil }
+func (l *loop) Close() error                                  { return nil }
+func (l *loop) Watch(f func(verbs.AsyncEventType, uint8))     { l.event = f }
+func (l *loop) HWCounters() map[string]uint64                 { return nil }
+func (l *loop) PortCounters(uint8) (map[string]uint64, error) { return nil, nil }
+func (l *loop) Shutdown(context.Context) error                { return l.shutdown }
+func (l *loop) Progress() bool                                { l.progressed.Add(1); return l.busy }
+func (l *loop) EndProgress()                                  { l.endedProgress.Add(1) }
 
 func (l *loop) CreateAH(*verbs.AHAttr) (verbs.ProviderAH, error) { return loopAH{}, nil }
 

@@ -1,5 +1,7 @@
 package verbs
 
+import "context"
+
 // What a provider needs of this package, and an application does not, is in the files whose names begin with provider:
 // this one has the interfaces that a provider implements, provider_qp.go the QPHandle that it is given, and
 // provider_objects.go the methods of application types, and the functions, that are for providers only. The docstring
@@ -62,6 +64,12 @@ type Provider interface {
 	// a while; after EndProgress it makes progress by itself at once.
 	EndProgress()
 
+	// HWCounters and PortCounters are snapshots of the counters of the device and of a port, by name; nil without any.
+	HWCounters() map[string]uint64
+	PortCounters(port uint8) (map[string]uint64, error)
+
+	// Shutdown ends the device in order, as Device.Shutdown says. Close follows it.
+	Shutdown(ctx context.Context) error
 	// Close releases the device, which has no QP and no MR left.
 	Close() error
 }

@@ -101,3 +101,19 @@ func TestDeviceFatal(t *testing.T) {
 		t.Errorf("the QP that was in RESET is in %v", s)
 	}
 }
+
+// TestShutdown: the error of a provider's Shutdown comes through with the name of the operation, once.
+func TestShutdown(t *testing.T) {
+	l := newLoop()
+	l.shutdown = context.DeadlineExceeded
+	dev := must(verbs.Open(l))(t)
+	if err := dev.Shutdown(t.Context()); !errors.Is(err, context.DeadlineExceeded) || err.Error() != "shut down device: context deadline exceeded" {
+		t.Errorf("the provider's time was up: %v", err)
+	}
+	if m, err := dev.PortCounters(9); !errors.Is(err, verbs.ErrInvalid) || m != nil {
+		t.Errorf("counters of a port that is not there: %v, %v", m, err)
+	}
+	l.shutdown = nil
+	check(t, dev.Shutdown(t.Context()))
+	check(t, dev.Close())
+}

@@ -86,7 +86,10 @@ func newDemoPair(e *env, c *demoCmd, direct bool) (p *demoPair, err error) {
 		opts = append(opts, pipe.FramesOnly())
 		flagsOfA = c.linkFlags
 	}
-	on := e.onPipe(c.MTU, opts...)
+	on, err := e.onPipe(c.MTU, opts...)
+	if err != nil {
+		return nil, err
+	}
 	buffer := demoBuffer
 	for _, n := range c.Size {
 		buffer = max(buffer, n)

@@ -90,9 +90,12 @@ func openPipe(lan *pipe.Switch, mac net.HardwareAddr, mtu int) (link.Link, error
 	if lan == nil {
 		var opts []pipe.Option
 		if mtu != 0 {
-			opts = append(opts, pipe.WithMTU(mtu))
+			opts = append(opts, pipe.MTU(mtu))
 		}
-		lan = pipe.New(opts...)
+		var err error
+		if lan, err = pipe.New(opts...); err != nil {
+			return nil, err
+		}
 	}
 	if mac == nil {
 		return lan.Port(), nil
@@ -105,18 +108,18 @@ func openPipe(lan *pipe.Switch, mac net.HardwareAddr, mtu int) (link.Link, error
 }
 
 func (s *linkSpec) openTAP(mac net.HardwareAddr, mtu int) (link.Link, error) {
-	opts := []tap.Option{tap.WithWait(s.wait), tap.WithQueues(max(1, s.queues))}
+	opts := []tap.Option{tap.Wait(s.wait), tap.Queues(max(1, s.queues))}
 	if mac != nil {
-		opts = append(opts, tap.WithMAC(mac))
+		opts = append(opts, tap.MAC(mac))
 	}
 	if mtu != 0 {
-		opts = append(opts, tap.WithMTU(mtu))
+		opts = append(opts, tap.MTU(mtu))
 	}
 	if s.bridge != "" {
-		opts = append(opts, tap.WithBridge(s.bridge))
+		opts = append(opts, tap.Bridge(s.bridge))
 	}
 	if s.plain {
-		opts = append(opts, tap.WithoutOffloads())
+		opts = append(opts, tap.NoOffloads())
 	}
 	l, err := tap.Open(s.name, opts...)
 	if err != nil {
@@ -126,12 +129,12 @@ func (s *linkSpec) openTAP(mac net.HardwareAddr, mtu int) (link.Link, error) {
 }
 
 func (s *linkSpec) openPacket(mac net.HardwareAddr, mtu int) (link.Link, error) {
-	opts := []packet.Option{packet.WithWait(s.wait), packet.WithQueues(max(1, s.queues))}
+	opts := []packet.Option{packet.Wait(s.wait), packet.Queues(max(1, s.queues))}
 	if s.interfaceMAC {
-		opts = append(opts, packet.WithInterfaceMAC())
+		opts = append(opts, packet.InterfaceMAC())
 	}
 	if mac != nil {
-		opts = append(opts, packet.WithMAC(mac))
+		opts = append(opts, packet.MAC(mac))
 	}
 	l, err := packet.Open(s.name, opts...)
 	if err != nil {

@@ -72,11 +72,15 @@ type env struct {
 }
 
 // onPipe is the world of nodes that meet on a switch of their own.
-func (e *env) onPipe(mtu int, opts ...pipe.Option) *env {
+func (e *env) onPipe(mtu int, opts ...pipe.Option) (*env, error) {
 	if mtu != 0 {
-		opts = append(opts, pipe.WithMTU(mtu))
+		opts = append(opts, pipe.MTU(mtu))
 	}
-	return &env{stdout: e.stdout, stderr: e.stderr, lan: pipe.New(opts...), counted: true}
+	lan, err := pipe.New(opts...)
+	if err != nil {
+		return nil, err
+	}
+	return &env{stdout: e.stdout, stderr: e.stderr, lan: lan, counted: true}, nil
 }
 
 func main() {

@@ -12,7 +12,7 @@ func TestMckey(t *testing.T) {
 		{"239.1.2.3", "10.0.0.1/24", "10.0.0.2/24", "10.0.0.3/24"},
 		{"ff05::1:3", "fd00::1/64", "fd00::2/64", "fd00::3/64"},
 	} {
-		lan := pipe.New()
+		lan := new(pipe.Switch)
 		one := startCommand(t.Context(), lan, "mckey", "-m", c.group, "--addr", c.a)
 		two := startCommand(t.Context(), lan, "mckey", "-m", c.group, "--addr", c.b)
 		sender := <-startCommand(t.Context(), lan, "mckey", "-m", c.group, "-s", "--addr", c.to)
@@ -30,7 +30,7 @@ func TestMckey(t *testing.T) {
 func TestMckeyRefusals(t *testing.T) {
 	for arg, want := range map[string]string{"-m10.0.0.1": "multicast", "-m239.1.2.3 -S5000": "--size", "-m239.1.2.3 -C0": "--count"} {
 		args := append([]string{"mckey", "--addr", "10.0.0.1/24"}, strings.Fields(arg)...)
-		if o := <-startCommand(t.Context(), pipe.New(), args...); o.code != exitUsage || !strings.Contains(o.stderr, want) {
+		if o := <-startCommand(t.Context(), new(pipe.Switch), args...); o.code != exitUsage || !strings.Contains(o.stderr, want) {
 			t.Errorf("%s: %+v", arg, o)
 		}
 	}

@@ -54,7 +54,6 @@ type linkFlags struct {
 // node is a host with an RDMA device.
 type node struct {
 	host     *netstack.Host
-	provider *rdmatransport.Provider
 	dev      *verbs.Device
 	captured *capture.Link // nil without --capture
 	wire     *countedLink  // nil where env does not ask for it
@@ -156,9 +155,8 @@ func (f *nodeFlags) open(e *env) (*node, error) {
 	if f.Congestion {
 		cfg.DCQCN = &roce.DCQCN{}
 	}
-	n.provider = rdmatransport.New(n.host, rdmatransport.RoCE(cfg))
-	if n.dev, err = verbs.Open(n.provider); err != nil {
-		return nil, errors.Join(err, n.provider.Close(), n.host.Close())
+	if n.dev, err = rdmatransport.Open(n.host, rdmatransport.RoCE(cfg)); err != nil {
+		return nil, errors.Join(err, n.host.Close())
 	}
 	log.Debug("node is up", "device", n.dev.Name(), "link", l.Name(), "mac", l.MAC().String(), "mtu", l.MTU(), "gids", n.host.NICs()[0].GIDs())
 	f.hintAtForeign(log)
@@ -225,7 +223,7 @@ func (n *node) Close() error {
 	n.log.Debug("node goes down")
 	ctx, cancel := context.WithTimeout(context.Background(), goodbyeTimeout)
 	defer cancel()
-	if err := n.provider.Shutdown(ctx); err != nil {
+	if err := n.dev.Shutdown(ctx); err != nil {
 		n.log.Warn("some peers do not know that the node goes down", "error", err)
 	}
 	if n.counters != nil {
@@ -242,7 +240,7 @@ func (n *node) Close() error {
 func (n *node) printCounters() {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "Counters of %s (%v):\n", n.dev.Name(), n.host.NICs()[0].GIDs())
-	counters := n.provider.Counters()
+	counters := n.dev.HWCounters()
 	for _, name := range slices.Sorted(maps.Keys(counters)) {
 		if v := counters[name]; v != 0 {
 			fmt.Fprintf(&b, "  %-26s %d\n", name, v)

@@ -27,7 +27,7 @@ func openNode(t *testing.T, lan *pipe.Switch, addr string) *node {
 // TestNodeSaysGoodbye: the peer of a connection that a command has left open knows of its end when the node is gone.
 func TestNodeSaysGoodbye(t *testing.T) {
 	for _, transport := range []verbs.Transport{verbs.RoCEv2, verbs.IWARP} {
-		lan := pipe.New()
+		lan := new(pipe.Switch)
 		a, b := openNode(t, lan, "10.0.0.1/24"), openNode(t, lan, "10.0.0.2/24")
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()

@@ -89,7 +89,10 @@ func (c *perfCmd) pair(ctx context.Context, e *env, direct bool, p *perfPair) er
 	if !direct {
 		opts = append(opts, pipe.FramesOnly())
 	}
-	on := e.onPipe(c.MTU, opts...)
+	on, err := e.onPipe(c.MTU, opts...)
+	if err != nil {
+		return err
+	}
 	clientFlags := c.nodeFlags
 	if len(c.Addr) == 0 {
 		clientFlags.Addr = []cidr{{netip.MustParsePrefix("10.0.0.1/24")}}

@@ -103,7 +103,7 @@ func TestPerfLoopbackAddresses(t *testing.T) {
 // A client that is interrupted writes what it has, as JSON and as a page, and that there was to be more.
 func TestPerfInterruptedKeepsResults(t *testing.T) {
 	page := filepath.Join(t.TempDir(), "report.html")
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	s := start(t, lan, "perf write bw --addr 10.0.0.1/24")
 	s.await(t, &s.out, "Waiting for a client")
 	p := start(t, lan, "perf write bw 10.0.0.1 --addr 10.0.0.2/24 --json --report "+page+" --duration 20ms --warmup 0"+strings.Repeat(" --size 64 --size 128", 250))

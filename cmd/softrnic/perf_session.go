@@ -177,7 +177,7 @@ func (s *perfSide) traffic() (packets, without uint64) {
 	if s.node.wire == nil {
 		return 0, 0
 	}
-	counters := s.node.provider.Counters()
+	counters := s.node.dev.HWCounters()
 	return s.node.wire.packets.Load(), counters["direct_msgs"] + counters["iwarp_direct_msgs"]
 }
 

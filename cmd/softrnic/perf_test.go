@@ -214,7 +214,7 @@ func TestPerfServer(t *testing.T) {
 		{"send bw", "Send BW Test (RoCEv2)"}, {"write lat --transport iwarp", "RDMA_Write Latency Test (iWARP)"},
 		{"read bw --qps 4 --verify --tcp", "RDMA_Read BW Test (RoCEv2)"},
 	} {
-		lan := pipe.New()
+		lan := new(pipe.Switch)
 		s := start(t, lan, "perf send bw --addr 10.0.0.1/24")
 		s.await(t, &s.out, "Waiting for a client")
 		p := start(t, lan, "perf "+c.args+" 10.0.0.1 --kernel-tcp 127.0.0.1 --addr 10.0.0.2/24 --iters 50 --warmup 1ms --size 64 --size 9000")
@@ -237,7 +237,7 @@ func TestPerfServer(t *testing.T) {
 func TestPerfInterrupted(t *testing.T) {
 	for _, who := range []string{"client", "server"} {
 		for _, args := range []string{"send bw", "write lat", "write bw --tcp --transport iwarp --bidirectional"} {
-			lan := pipe.New()
+			lan := new(pipe.Switch)
 			s := start(t, lan, "perf send bw --addr 10.0.0.1/24")
 			s.await(t, &s.out, "Waiting for a client")
 			p := start(t, lan, "perf "+args+" 10.0.0.1 --addr 10.0.0.2/24 --duration 20ms --warmup 0s"+strings.Repeat(" --size 64", 500))
@@ -323,7 +323,7 @@ func TestPerfUsage(t *testing.T) {
 		"perf send bw --loopback --pprof /no/such/file":            "--pprof",
 		"perf write bw --addr 10.0.0.2/24 10.0.0.1 --port 1 -n 10": "10.0.0.1",
 	} {
-		code, _, stderr := runCommand(t.Context(), pipe.New(), strings.Fields(args)...)
+		code, _, stderr := runCommand(t.Context(), new(pipe.Switch), strings.Fields(args)...)
 		if code != exitFailed || !strings.Contains(stderr, want) || strings.Count(stderr, "\n") != 1 {
 			t.Errorf("%s: exit code %d, stderr %q, want one line with %q", args, code, stderr, want)
 		}
@@ -381,7 +381,7 @@ func TestPerfReport(t *testing.T) {
 // servePerfOn is a server on a switch, and the control connection of a client that a test plays.
 func servePerfOn(t *testing.T) (ctl *perfControl, served chan error) {
 	t.Helper()
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	var nodes [2]*node
 	for i := range nodes {
 		f := nodeFlags{Addr: []cidr{{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), 24)}}}

@@ -89,7 +89,7 @@ func checkPingpong(t *testing.T, o outcome, size, iters int) (local, remote stri
 func TestPingpongRoCEv1(t *testing.T) {
 	for _, service := range []string{"rc", "uc", "ud", "srq"} {
 		t.Run(service, func(t *testing.T) {
-			lan, iters := pipe.New(), 50
+			lan, iters := new(pipe.Switch), 50
 			args := []string{service, "-n", fmt.Sprint(iters), "-s", "1000", "-g", "129"}
 			server := startPingpong(t.Context(), lan, append(args, "--addr", "10.0.0.1/24")...)
 			client := startPingpong(t.Context(), lan, append(args, "--addr", "10.0.0.2/24", "10.0.0.1")...)
@@ -110,7 +110,7 @@ func TestPingpongRC(t *testing.T) {
 		} {
 			for _, size := range []int{1, 1024, 1025, 4096, 100000, 1 << 20} {
 				t.Run(fmt.Sprint(family.name, flags, size), func(t *testing.T) {
-					lan, iters := pipe.New(), 50
+					lan, iters := new(pipe.Switch), 50
 					args := append(strings.Fields(flags), "-c", fmt.Sprint("-s", size), fmt.Sprint("-n", iters), "-r3")
 					server := startServer(t.Context(), lan, append(args, "--addr", family.server)...)
 					client := startServer(t.Context(), lan, append(args, "--addr", family.client, family.to)...)
@@ -131,7 +131,7 @@ func TestPingpongServices(t *testing.T) {
 		"srq -s 5000", "srq -q 3 -r 3", "srq -q 256 -e"} {
 		for _, net := range []string{"10.0.0.%d/24", "fd00::%d/64"} {
 			t.Run(fmt.Sprintf(service+" "+net, 1), func(t *testing.T) {
-				lan := pipe.New()
+				lan := new(pipe.Switch)
 				args := append(strings.Fields(service), "-c", "-n300", "--addr")
 				to, _, _ := strings.Cut(fmt.Sprintf(net, 1), "/")
 				server := startPingpong(t.Context(), lan, append(args, fmt.Sprintf(net, 1))...)
@@ -151,7 +151,11 @@ func TestPingpongServices(t *testing.T) {
 }
 
 func TestPingpongTooLargeForADatagram(t *testing.T) {
-	o := <-startPingpong(t.Context(), pipe.New(pipe.WithMTU(1500)), "ud", "--addr", "10.0.0.1/24")
+	lan, err := pipe.New(pipe.MTU(1500))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := <-startPingpong(t.Context(), lan, "ud", "--addr", "10.0.0.1/24")
 	if o.code != exitUsage || !strings.Contains(o.stderr, "--size 2048") || !strings.Contains(o.stderr, "1024") {
 		t.Errorf("%+v", o)
 	}
@@ -159,7 +163,7 @@ func TestPingpongTooLargeForADatagram(t *testing.T) {
 
 // TestPingpongServerFollowsTheClientsFamily has a server whose first address is of the other family.
 func TestPingpongServerFollowsTheClientsFamily(t *testing.T) {
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	server := startServer(t.Context(), lan, "-n10", "--addr", "10.0.0.1/24", "--addr", "fd00::1/64")
 	client := startServer(t.Context(), lan, "-n10", "--addr", "fd00::2/64", "fd00::1")
 	if _, remote := checkPingpong(t, <-client, 4096, 10); !strings.HasSuffix(remote, " fd00::1") {
@@ -169,7 +173,7 @@ func TestPingpongServerFollowsTheClientsFamily(t *testing.T) {
 }
 
 func TestPingpongChkNeedsBothSides(t *testing.T) {
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	server := startServer(t.Context(), lan, "-n10", "-c", "--addr", "10.0.0.1/24")
 	client := startServer(t.Context(), lan, "-n10", "--addr", "10.0.0.2/24", "10.0.0.1")
 	checkPingpong(t, <-client, 4096, 10)
@@ -192,7 +196,10 @@ func TestPingpongRefusals(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
-			lan := pipe.New(pipe.WithMTU(1500))
+			lan, err := pipe.New(pipe.MTU(1500))
+			if err != nil {
+				t.Fatal(err)
+			}
 			if test.want == "" { // noticed when it meets its peer
 				go func() {
 					defer cancel()
@@ -217,13 +224,13 @@ func TestPingpongRefusals(t *testing.T) {
 func TestPingpongInterruptedWhereverItWaits(t *testing.T) {
 	t.Run("for a client", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		server := startServer(ctx, pipe.New(), "--addr", "10.0.0.1/24")
+		server := startServer(ctx, new(pipe.Switch), "--addr", "10.0.0.1/24")
 		cancel()
 		checkInterrupted(t, <-server)
 	})
 	t.Run("for what a client says", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		lan := pipe.New()
+		lan := new(pipe.Switch)
 		server := startServer(ctx, lan, "--addr", "10.0.0.1/24")
 		conn := dialServer(t, lan)
 		if _, err := conn.Write([]byte("0000:0000")); err != nil {
@@ -234,7 +241,7 @@ func TestPingpongInterruptedWhereverItWaits(t *testing.T) {
 	})
 	t.Run("for a message", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		lan := pipe.New()
+		lan := new(pipe.Switch)
 		server := startServer(ctx, lan, "--addr", "10.0.0.1/24")
 		conn := dialServer(t, lan)
 		if _, err := conn.Write(dest{qpn: 1, gid: verbs.GIDFromAddr(netip.MustParseAddr("10.0.0.2"))}.encode()); err != nil {
@@ -283,7 +290,7 @@ func TestPingpongDistrustsItsPeer(t *testing.T) {
 		"no GID":          "0000:000001:000000:00000000000000000000000000000000\x00",
 	} {
 		t.Run(what, func(t *testing.T) {
-			lan := pipe.New()
+			lan := new(pipe.Switch)
 			server := startServer(t.Context(), lan, "--addr", "10.0.0.1/24")
 			if _, err := dialServer(t, lan).Write([]byte(said)); err != nil {
 				t.Fatal(err)

@@ -36,7 +36,7 @@ func TestPingpongXSRQ(t *testing.T) {
 			{"IPv6", "fd00::1/64", "fd00::2/64", "fd00::1"},
 		} {
 			t.Run(family.name+flags, func(t *testing.T) {
-				lan := pipe.New()
+				lan := new(pipe.Switch)
 				args := append([]string{"xsrq"}, strings.Fields(flags)...)
 				server := startPingpong(t.Context(), lan, append(args, "--addr", family.server)...)
 				client := startPingpong(t.Context(), lan, append(args, "--addr", family.client, family.to)...)
@@ -181,7 +181,7 @@ func (c *xsrqClient) play(ctx context.Context, tests int) (through []uint32, err
 // TestPingpongXSRQClients: one host with several clients, whose messages come through the QPs of all in turn.
 func TestPingpongXSRQClients(t *testing.T) {
 	const clients, tests, size = 3, 7, 3000
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	server := startPingpong(t.Context(), lan, "xsrq", "-c", fmt.Sprint(clients), "-n", fmt.Sprint(tests), "-s", fmt.Sprint(size), "--addr", "10.0.0.1/24")
 	h := newXSRQHost(t, lan)
 	var all []*xsrqClient
@@ -241,7 +241,7 @@ func TestPingpongXSRQRefusals(t *testing.T) {
 		"0000:000001:000002:000003:1000000:0000000000000000000ffff0a000002\x00": "field 5",
 		"0000:000001:000002:000003:000004:00000000000000000000000000000000\x00": "-g INDEX",
 	} {
-		lan := pipe.New()
+		lan := new(pipe.Switch)
 		server := startPingpong(t.Context(), lan, "xsrq", "--addr", "10.0.0.1/24")
 		try(dialServer(t, lan).Write([]byte(said)))(t)
 		if o := <-server; o.code != 1 || !strings.Contains(o.stderr, want) {
@@ -249,7 +249,7 @@ func TestPingpongXSRQRefusals(t *testing.T) {
 		}
 	}
 	for _, args := range []string{"-c 0", "-c 257", "-n 0", "-s 0", "-s 1073741824"} {
-		o := <-startPingpong(t.Context(), pipe.New(), append([]string{"xsrq"}, strings.Fields(args)...)...)
+		o := <-startPingpong(t.Context(), new(pipe.Switch), append([]string{"xsrq"}, strings.Fields(args)...)...)
 		if o.code != exitUsage || !strings.Contains(o.stderr, strings.Fields(args)[1]) {
 			t.Errorf("%s: %+v", args, o)
 		}
@@ -260,7 +260,7 @@ func TestPingpongXSRQInterrupted(t *testing.T) {
 	const dest = "0000:000001:000002:000003:000004:00000000000000000000ffff0a000002\x00"
 	for _, said := range []string{"", dest[:5], dest} { // it waits for a client, for what that says, for a message
 		ctx, cancel := context.WithCancel(t.Context())
-		lan := pipe.New()
+		lan := new(pipe.Switch)
 		server := startPingpong(ctx, lan, "xsrq", "-n1", "--addr", "10.0.0.1/24")
 		if said != "" {
 			conn := dialServer(t, lan)

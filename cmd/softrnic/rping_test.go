@@ -97,7 +97,7 @@ func TestRping(t *testing.T) {
 		{"fd00::1/64 --transport iwarp", "fd00::2/64 --transport iwarp", "fd00::1"},
 	} {
 		for _, size := range []int{26, 64, 65000} {
-			lan := pipe.New()
+			lan := new(pipe.Switch)
 			s := start(t, lan, "rping -s -d -v --addr "+c.server)
 			s.await(t, &s.err, "msg=listening")
 			p := start(t, lan, fmt.Sprintf("rping -c -v -V -C 5 -S %d -a %s --addr %s", size, c.dial, c.client))
@@ -120,13 +120,13 @@ func TestRping(t *testing.T) {
 
 // TestRpingMemoryGone: a client whose memory cannot be read, and that then disconnects, is told of both.
 func TestRpingMemoryGone(t *testing.T) {
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	server := start(t, lan, "rping -s -d --addr 10.0.0.1/24")
 	server.await(t, &server.err, "msg=listening")
 	host, err := netstack.New(lan.Port(), netstack.Addr("10.0.0.2/24"))
 	must(t, err)
 	defer host.Close()
-	dev, err := verbs.Open(rdmatransport.New(host))
+	dev, err := rdmatransport.Open(host)
 	must(t, err)
 	client, err := newRpingSide(dev, 64, slog.New(slog.DiscardHandler))
 	must(t, err)
@@ -158,7 +158,7 @@ func must(t *testing.T, err error) {
 // Either side that is interrupted lets the other end well.
 func TestRpingInterrupted(t *testing.T) {
 	for _, who := range []string{"client", "server"} {
-		lan := pipe.New()
+		lan := new(pipe.Switch)
 		s := start(t, lan, "rping -s -d --addr 10.0.0.1/24")
 		s.await(t, &s.err, "msg=listening")
 		p := start(t, lan, "rping -c -v -a 10.0.0.1 --addr 10.0.0.2/24")
@@ -195,7 +195,7 @@ func TestRpingUsage(t *testing.T) {
 		"rping -s --transport ib":                          "give rocev2 or iwarp",
 		"rping -c -a 10.0.0.1 --link packet:x -I nonsense": "no IP address",
 	} {
-		c := start(t, pipe.New(), args)
+		c := start(t, new(pipe.Switch), args)
 		if code := c.wait(t); code != exitUsage || !strings.Contains(c.err.String(), want) {
 			t.Errorf("%s: exits with %d: %s", args, code, &c.err)
 		}
@@ -204,7 +204,7 @@ func TestRpingUsage(t *testing.T) {
 
 // One serve answers many rpings and ping-pongs at once, logs each, and ends well when interrupted.
 func TestServe(t *testing.T) {
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	s := start(t, lan, "serve --addr 10.0.0.1/24 --addr fd00::1/64 --counters")
 	s.await(t, &s.err, "msg=serving")
 	var clients sync.WaitGroup

@@ -65,7 +65,7 @@ func verify(t *testing.T, p gopacket.Packet) {
 
 func TestRoundTrip(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.pcapng")
-	sw := pipe.New()
+	sw := new(pipe.Switch)
 	a := sw.Port()
 	l, err := Create(a, path)
 	if err != nil {
@@ -143,7 +143,7 @@ func TestRoundTrip(t *testing.T) {
 
 func TestPartialChecksumIsFilledIn(t *testing.T) {
 	var file bytes.Buffer
-	sw := pipe.New()
+	sw := new(pipe.Switch)
 	a := sw.Port()
 	l, err := New(a, &file)
 	if err != nil {
@@ -186,7 +186,7 @@ func (h *hiccup) Write(b []byte) (int, error) {
 // TestCaptureEndsWithItsFirstError: nothing is written behind what is missing, and the frames that go on passing are neither
 // cut into packets nor given checksums for a file that does not get them.
 func TestCaptureEndsWithItsFirstError(t *testing.T) {
-	sw := pipe.New()
+	sw := new(pipe.Switch)
 	a, b := sw.Port(), sw.Port()
 	out := &hiccup{room: 5000}
 	l, err := New(a, out)
@@ -221,7 +221,7 @@ func TestFileThatHasSomething(t *testing.T) {
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		l, err := Create(pipe.New().Port(), path)
+		l, err := Create(new(pipe.Switch).Port(), path)
 		if content == "" {
 			if err != nil {
 				t.Fatal(err)
@@ -253,7 +253,7 @@ func (d *fullDisk) Write(b []byte) (int, error) {
 }
 
 func TestWriteErrorLeavesTheLinkWorking(t *testing.T) {
-	sw := pipe.New()
+	sw := new(pipe.Switch)
 	a, b := sw.Port(), sw.Port()
 	l, err := New(a, &fullDisk{1000})
 	if err != nil {

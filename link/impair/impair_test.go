@@ -44,7 +44,7 @@ func (l *lab) arrivals() []arrival {
 
 func newLab(t *testing.T, cfg Config) *lab {
 	t.Helper()
-	sw := pipe.New()
+	sw := new(pipe.Switch)
 	a, err := New(sw.Port(), cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -299,7 +299,7 @@ func TestCorruptionIsOneBitAnywhere(t *testing.T) {
 
 func TestSuperframesAreCutBothWays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		sw := pipe.New()
+		sw := new(pipe.Switch)
 		a, err := New(sw.Port(), parse(t, "drop=write:2"))
 		if err != nil {
 			t.Fatal(err)
@@ -392,7 +392,11 @@ func TestCloseDropsWhatIsHeld(t *testing.T) {
 }
 
 func TestWriteErrorsComeThrough(t *testing.T) {
-	p := pipe.New(pipe.WithMTU(1500)).Port()
+	sw, err := pipe.New(pipe.MTU(1500))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := sw.Port()
 	l, err := New(p, Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -410,7 +414,7 @@ func TestWriteErrorsComeThrough(t *testing.T) {
 }
 
 func TestNewRefusesNonsense(t *testing.T) {
-	p := pipe.New().Port()
+	p := new(pipe.Switch).Port()
 	for _, d := range []Direction{
 		{Loss: 1.01}, {Loss: -0.1}, {Corrupt: math.NaN()}, {Reorder: 2}, {Duplicate: 2}, {Burst: Burst{Enter: 2, Leave: 1}},
 		{Burst: Burst{Enter: 0.1}}, {Delay: -1}, {Jitter: 1}, {Hold: -1}, {Rate: -1}, {Limit: -1},

@@ -61,7 +61,7 @@ func FuzzParse(f *testing.F) {
 	f.Add("loss=1%,reorder=0.5%,delay=1ms±200us,seed=7")
 	f.Add("rate=1gbit,queue=256kb,ecn=20kb/200kb")
 	f.Add("in.rate=100mbit,out.burst=1%/20%,drop=read-response:3-5,dup=ack:*,corrupt=any:2-")
-	p := pipe.New().Port()
+	p := new(pipe.Switch).Port()
 	f.Fuzz(func(t *testing.T, text string) {
 		if c, err := Parse(text); err == nil {
 			if _, err := New(p, c); err != nil {

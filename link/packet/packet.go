@@ -3,7 +3,7 @@
 //
 // By default the host behind the link has a MAC address of its own and the interface becomes promiscuous for it; the
 // machine and the host are neighbours that cannot hear each other on that interface. With the interface's own address
-// ([WithInterfaceMAC]) both get every frame: the kernel's stack answers ARP, ICMP and TCP for the addresses that it
+// ([InterfaceMAC]) both get every frame: the kernel's stack answers ARP, ICMP and TCP for the addresses that it
 // has, and where the host has the same address it resets the host's TCP connections. Give the host an address that the
 // machine has not.
 package packet
@@ -16,8 +16,8 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// Option changes what Open does.
-type Option func(*config)
+// Option changes what [Open] does. Open returns the error of one whose argument is out of its bounds.
+type Option func(*config) error
 
 type config struct {
 	name   string
@@ -27,40 +27,61 @@ type config struct {
 	queues int
 }
 
-// WithMAC sets the address of the host behind the link. Without it, the address is drawn at random and locally
-// administered. Where the medium admits only the interface's own address (most wireless and cloud networks), use
-// WithInterfaceMAC.
-func WithMAC(mac net.HardwareAddr) Option {
-	return func(c *config) { c.mac, c.ownMAC = mac, false }
+// MAC sets the Ethernet address of the host behind the link: a unicast address. Without this option Open draws a locally
+// administered address at random. Where the medium admits only the interface's own address (most wireless and cloud
+// networks), use InterfaceMAC.
+func MAC(mac net.HardwareAddr) Option {
+	return func(c *config) error {
+		if len(mac) != 6 || mac[0]&1 != 0 || [6]byte(mac) == [6]byte{} {
+			return fmt.Errorf("MAC %q is not a unicast Ethernet address: give six bytes, the first one even", mac)
+		}
+		c.mac, c.ownMAC = mac, false
+		return nil
+	}
 }
 
-// WithInterfaceMAC makes the host share the interface's address with the kernel's stack; see the package's remarks.
-func WithInterfaceMAC() Option {
-	return func(c *config) { c.mac, c.ownMAC = nil, true }
+// InterfaceMAC makes the host share the interface's address with the kernel's stack; see the package's remarks.
+func InterfaceMAC() Option {
+	return func(c *config) error {
+		c.mac, c.ownMAC = nil, true
+		return nil
+	}
 }
 
-// WithWait says how the link's own goroutine waits.
-func WithWait(w link.Wait) Option { return func(c *config) { c.wait = w } }
+// Wait says how the link's own goroutine waits for frames.
+func Wait(w link.Wait) Option {
+	return func(c *config) error {
+		if w > link.WaitPoll {
+			return fmt.Errorf("wait %d: give link.WaitAdaptive, WaitEvent or WaitPoll", w)
+		}
+		c.wait = w
+		return nil
+	}
+}
 
 // MaxQueues is the largest number of queues that Open takes.
 const MaxQueues = 16
 
-// WithQueues opens n sockets, over which the kernel spreads what arrives by flow, so that several processors receive at
-// once. It needs Linux 6.0.
-func WithQueues(n int) Option { return func(c *config) { c.queues = n } }
+// Queues opens n sockets, 1 to MaxQueues, over which the kernel spreads what arrives by flow, so that several processors
+// receive at once. More than one need Linux 6.0. The default is 1.
+func Queues(n int) Option {
+	return func(c *config) error {
+		if n < 1 || n > MaxQueues {
+			return fmt.Errorf("%d queues: give 1 to %d", n, MaxQueues)
+		}
+		c.queues = n
+		return nil
+	}
+}
 
 // Open opens a packet socket on the interface of this name in the network namespace of the calling thread. It needs
 // CAP_NET_RAW. The interface's MTU and state are the link's.
 func Open(name string, opts ...Option) (*Link, error) {
 	c := config{name: name, queues: 1}
 	for _, o := range opts {
-		o(&c)
-	}
-	if c.mac != nil && (len(c.mac) != 6 || c.mac[0]&1 != 0 || [6]byte(c.mac) == [6]byte{}) {
-		return nil, fmt.Errorf("packet %s: MAC %q is not a unicast Ethernet address: give six bytes, the first one even", c.name, c.mac)
-	}
-	if c.queues < 1 || c.queues > MaxQueues {
-		return nil, fmt.Errorf("packet %s: %d queues: give 1 to %d", c.name, c.queues, MaxQueues)
+		if err := o(&c); err != nil {
+			return nil, fmt.Errorf("packet %s: %w", name, err)
+		}
 	}
 	if c.mac == nil && !c.ownMAC {
 		c.mac = make(net.HardwareAddr, 6)

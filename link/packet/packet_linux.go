@@ -133,7 +133,7 @@ func (c *config) spread(fds []int) error {
 			group = group&0xffff | kind<<16
 		}
 		if err != nil {
-			return c.explain("PACKET_FANOUT (give WithQueues(1) where the kernel is older than 6.0)", err)
+			return c.explain("PACKET_FANOUT (give Queues(1) where the kernel is older than 6.0)", err)
 		}
 	}
 	return nil

@@ -63,7 +63,7 @@ func TestFramesCrossVeth(t *testing.T) {
 
 func TestSuperframeCrossesVethUncut(t *testing.T) {
 	vethPair(t, 4200)
-	a, b := openPacket(t, "v0", WithInterfaceMAC()), openPacket(t, "v1", WithInterfaceMAC())
+	a, b := openPacket(t, "v0", InterfaceMAC()), openPacket(t, "v1", InterfaceMAC())
 	if b.MAC().String() != linktest.Interface(t, "v1").Attrs().HardwareAddr.String() {
 		t.Errorf("MAC %v is not the interface's", b.MAC())
 	}
@@ -108,12 +108,14 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		prepare func()
 		want    string
 	}{
-		{"none0", WithInterfaceMAC(), nil, "no such interface"},
-		{"v0", WithMAC(net.HardwareAddr{1, 2, 3, 4, 5, 6}), nil, "not a unicast Ethernet address"},
-		{"lo", WithInterfaceMAC(), nil, "does not carry Ethernet"},
-		{"v0", WithInterfaceMAC(), func() { netlink.LinkSetMTU(linktest.Interface(t, "v0"), 1000) }, "ip link set dev v0 mtu 1500"},
-		{"v0", WithInterfaceMAC(), func() { netlink.LinkSetDown(linktest.Interface(t, "v0")) }, "ip link set dev v0 up"},
-		{"v1", WithInterfaceMAC(), func() {
+		{"none0", InterfaceMAC(), nil, "no such interface"},
+		{"v0", MAC(net.HardwareAddr{1, 2, 3, 4, 5, 6}), nil, "not a unicast Ethernet address"},
+		{"v0", Queues(0), nil, "packet v0: 0 queues: give 1 to 16"},
+		{"v0", Wait(3), nil, "packet v0: wait 3: give link.WaitAdaptive"},
+		{"lo", InterfaceMAC(), nil, "does not carry Ethernet"},
+		{"v0", InterfaceMAC(), func() { netlink.LinkSetMTU(linktest.Interface(t, "v0"), 1000) }, "ip link set dev v0 mtu 1500"},
+		{"v0", InterfaceMAC(), func() { netlink.LinkSetDown(linktest.Interface(t, "v0")) }, "ip link set dev v0 up"},
+		{"v1", InterfaceMAC(), func() {
 			// This thread's capabilities only; the thread ends with the test.
 			if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, 65534, 65534, 65534); errno != 0 {
 				t.Skip("needs to become another user: ", errno)

@@ -18,10 +18,12 @@ const DefaultMTU = 4200
 // Switch joins ports. A unicast frame goes to the port that has its destination address, if one has; broadcast and
 // multicast frames go to every port but the sender's. It takes superframes and partial checksums and hands them over
 // as they are, as a virtio network does.
+//
+// The zero Switch has no ports yet and DefaultMTU, and is ready for use; [New] makes one with options. Nothing of a switch
+// must be closed but its ports.
 type Switch struct {
-	mtu   int
-	bare  bool                  // FramesOnly
-	table atomic.Pointer[table] // replaced, never changed
+	config
+	table atomic.Pointer[table] // replaced, never changed; nil: no port yet
 	pools [len(bufferSizes)]sync.Pool
 
 	mu   sync.Mutex // held to replace table
@@ -33,27 +35,51 @@ type table struct {
 	all   []*Port
 }
 
-// Option changes what New makes.
-type Option func(*Switch)
+// Option changes what [New] makes. New returns the error of one whose argument is out of its bounds.
+type Option func(*config) error
 
-// WithMTU sets the MTU of every port, in bytes; n is brought into [link.MinMTU, link.MaxSuperframe].
-func WithMTU(n int) Option {
-	return func(s *Switch) { s.mtu = min(max(n, link.MinMTU), link.MaxSuperframe) }
+type config struct {
+	mtu  int // 0: DefaultMTU
+	bare bool
 }
 
-// FramesOnly has hosts exchange frames and nothing else, as between machines. Without it those of one switch may find out
-// that they are in one process ([link.Shared]), and then move messages from memory to memory without packets.
-func FramesOnly() Option { return func(s *Switch) { s.bare = true } }
-
-// New makes a switch without ports and with DefaultMTU. It holds nothing that must be closed: closing its ports is
-// enough.
-func New(opts ...Option) *Switch {
-	s := &Switch{mtu: DefaultMTU}
-	for _, o := range opts {
-		o(s)
+// MTU sets the MTU of every port, link.MinMTU to link.MaxSuperframe bytes. The default is DefaultMTU.
+func MTU(n int) Option {
+	return func(c *config) error {
+		if n < link.MinMTU || n > link.MaxSuperframe {
+			return fmt.Errorf("MTU %d: give %d to %d", n, link.MinMTU, link.MaxSuperframe)
+		}
+		c.mtu = n
+		return nil
 	}
-	s.table.Store(&table{})
-	return s
+}
+
+// FramesOnly makes hosts exchange frames and nothing else, as between machines. Without this option hosts on one switch may
+// find out that they are in one process ([link.Shared]), and then copy messages from memory to memory without packets.
+func FramesOnly() Option {
+	return func(c *config) error {
+		c.bare = true
+		return nil
+	}
+}
+
+// New makes a switch without ports.
+func New(opts ...Option) (*Switch, error) {
+	s := new(Switch)
+	for _, o := range opts {
+		if err := o(&s.config); err != nil {
+			return nil, fmt.Errorf("pipe: %w", err)
+		}
+	}
+	return s, nil
+}
+
+// ports are the ports there are now.
+func (s *Switch) ports() *table {
+	if t := s.table.Load(); t != nil {
+		return t
+	}
+	return new(table)
 }
 
 // Port adds a port with an address of its own, counted up from 02:53:52:00:00:01: the same program gets the same
@@ -64,7 +90,7 @@ func (s *Switch) Port() *Port {
 	for {
 		s.made++
 		mac := [6]byte{0x02, 'S', 'R', byte(s.made >> 16), byte(s.made >> 8), byte(s.made)}
-		if s.table.Load().byMAC[mac] == nil {
+		if s.ports().byMAC[mac] == nil {
 			return s.add(mac)
 		}
 	}
@@ -77,7 +103,7 @@ func (s *Switch) PortWithMAC(mac net.HardwareAddr) (*Port, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.table.Load().byMAC[[6]byte(mac)] != nil {
+	if s.ports().byMAC[[6]byte(mac)] != nil {
 		return nil, fmt.Errorf("pipe: MAC %v is taken by another port of this switch: give another, or use Port", mac)
 	}
 	s.made++
@@ -86,9 +112,13 @@ func (s *Switch) PortWithMAC(mac net.HardwareAddr) (*Port, error) {
 
 // add must be called with s.mu held.
 func (s *Switch) add(mac [6]byte) *Port {
-	p := &Port{sw: s, mac: mac, name: fmt.Sprintf("pipe%d", s.made-1), done: make(chan struct{})}
+	mtu := s.mtu
+	if mtu == 0 {
+		mtu = DefaultMTU
+	}
+	p := &Port{sw: s, mtu: mtu, mac: mac, name: fmt.Sprintf("pipe%d", s.made-1), done: make(chan struct{})}
 	p.queue.wake.L = &p.queue.mu
-	old := s.table.Load()
+	old := s.ports()
 	t := &table{byMAC: map[[6]byte]*Port{mac: p}, all: append([]*Port{p}, old.all...)}
 	for _, q := range old.all {
 		t.byMAC[q.mac] = q
@@ -101,7 +131,7 @@ func (s *Switch) remove(p *Port) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := &table{byMAC: map[[6]byte]*Port{}}
-	for _, q := range s.table.Load().all {
+	for _, q := range s.ports().all {
 		if q != p {
 			t.byMAC[q.mac] = q
 			t.all = append(t.all, q)
@@ -113,6 +143,7 @@ func (s *Switch) remove(p *Port) {
 // Port is one port of a switch, and the link of the host behind it.
 type Port struct {
 	sw     *Switch
+	mtu    int
 	name   string
 	mac    [6]byte
 	closed atomic.Bool
@@ -143,7 +174,7 @@ func (p *Port) Name() string { return p.name }
 func (p *Port) MAC() net.HardwareAddr { return net.HardwareAddr(p.mac[:]) }
 
 // MTU is the switch's.
-func (p *Port) MTU() int { return p.sw.mtu }
+func (p *Port) MTU() int { return p.mtu }
 
 // Offloads are all there are.
 func (p *Port) Offloads() link.Offloads { return offloads }
@@ -230,10 +261,10 @@ func (p *Port) Write(frames []link.Frame) (int, error) {
 	if p.closed.Load() {
 		return 0, fmt.Errorf("%s: %w", p.name, net.ErrClosed)
 	}
-	t := p.sw.table.Load()
+	t := p.sw.table.Load() // not nil: it has p, or had it
 	for i := range frames {
 		f := &frames[i]
-		if err := f.Validate(p.sw.mtu, offloads); err != nil {
+		if err := f.Validate(p.mtu, offloads); err != nil {
 			return i, fmt.Errorf("%s: %w", p.name, err)
 		}
 		if f.Data[0]&1 == 0 {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net"
 	"runtime"
 	"strings"
@@ -62,7 +63,7 @@ func write(t testing.TB, p *Port, frames ...link.Frame) {
 
 func TestUnicastReachesItsAddresseeOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		sw := New()
+		sw := new(Switch)
 		a, b, c := sw.Port(), sw.Port(), sw.Port()
 		ina, inb, inc := attach(t, a), attach(t, b), attach(t, c)
 		write(t, a, frame(b.MAC(), a.MAC(), "one"), frame(b.MAC(), a.MAC(), "two"),
@@ -80,7 +81,7 @@ func TestUnicastReachesItsAddresseeOnly(t *testing.T) {
 
 func TestBroadcastReachesAllOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		sw := New()
+		sw := new(Switch)
 		a, b, c := sw.Port(), sw.Port(), sw.Port()
 		ina, inb, inc := attach(t, a), attach(t, b), attach(t, c)
 		write(t, a, frame(net.HardwareAddr{255, 255, 255, 255, 255, 255}, a.MAC(), "all"),
@@ -97,7 +98,7 @@ func TestBroadcastReachesAllOthers(t *testing.T) {
 
 func TestSuperframeInPiecesArrivesUntouched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		sw := New()
+		sw := new(Switch)
 		a, b := sw.Port(), sw.Port()
 		in := attach(t, b)
 		f := linktest.Superframe(b.MAC(), a.MAC(), false, 15, 4112)
@@ -121,7 +122,7 @@ func TestSuperframeInPiecesArrivesUntouched(t *testing.T) {
 
 func TestFullQueueDropsTail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		sw := New()
+		sw := new(Switch)
 		a, b := sw.Port(), sw.Port()
 		gate := make(chan struct{})
 		var got []uint32
@@ -167,7 +168,7 @@ func TestQueueIsBoundedInBytes(t *testing.T) {
 	var q queue
 	q.wake.L = &q.mu
 	q.open(func() {})
-	s := New()
+	s := new(Switch)
 	f := linktest.Superframe(make([]byte, 6), make([]byte, 6), false, 15, 4112)
 	for q.dropped.Load() == 0 {
 		q.put(s, &f)
@@ -179,7 +180,7 @@ func TestQueueIsBoundedInBytes(t *testing.T) {
 
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		sw := New()
+		sw := new(Switch)
 		a, b := sw.Port(), sw.Port()
 		inside, gate, returned := make(chan struct{}), make(chan struct{}), false
 		b.Attach(func([]link.Frame) {
@@ -218,7 +219,7 @@ func TestClose(t *testing.T) {
 
 func TestPollReceivesOnTheCallersGoroutine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		sw := New()
+		sw := new(Switch)
 		a, b := sw.Port(), sw.Port()
 		if b.Poll() {
 			t.Error("Poll before Attach received something")
@@ -256,7 +257,7 @@ func TestPollReceivesOnTheCallersGoroutine(t *testing.T) {
 
 // TestPollersAndGoroutine: whoever takes them, frames come in order and one call at a time.
 func TestPollersAndGoroutine(t *testing.T) {
-	sw := New()
+	sw := new(Switch)
 	a, b := sw.Port(), sw.Port()
 	const frames = 3000
 	var busy atomic.Bool
@@ -293,7 +294,10 @@ func TestPollersAndGoroutine(t *testing.T) {
 }
 
 func TestWriteRefusesWhatNoPortCarries(t *testing.T) {
-	sw := New(WithMTU(1500))
+	sw, err := New(MTU(1500))
+	if err != nil {
+		t.Fatal(err)
+	}
 	a := sw.Port()
 	ok := frame(a.MAC(), a.MAC(), strings.Repeat("x", 1500))
 	long := frame(a.MAC(), a.MAC(), strings.Repeat("x", 1501))
@@ -312,12 +316,18 @@ func TestWriteRefusesWhatNoPortCarries(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	for _, c := range []struct{ ask, want int }{{1500, 1500}, {0, link.MinMTU}, {-5, link.MinMTU}, {1 << 20, link.MaxSuperframe}} {
-		if got := New(WithMTU(c.ask)).Port().MTU(); got != c.want {
-			t.Errorf("MTU %d asked, is %d, want %d", c.ask, got, c.want)
+	for _, n := range []int{link.MinMTU, 1500, link.MaxSuperframe} {
+		if sw, err := New(MTU(n)); err != nil || sw.Port().MTU() != n {
+			t.Errorf("MTU %d: %v, %v", n, sw, err)
 		}
 	}
-	sw := New()
+	for _, n := range []int{-5, 0, link.MinMTU - 1, link.MaxSuperframe + 1, 1 << 20} {
+		want := fmt.Sprintf("pipe: MTU %d: give %d to %d", n, link.MinMTU, link.MaxSuperframe)
+		if _, err := New(MTU(n)); err == nil || err.Error() != want {
+			t.Errorf("MTU %d: %v, want %q", n, err, want)
+		}
+	}
+	sw := new(Switch)
 	if got := sw.Port().MTU(); got != DefaultMTU {
 		t.Errorf("MTU = %d, want %d", got, DefaultMTU)
 	}
@@ -337,7 +347,7 @@ func TestOptions(t *testing.T) {
 }
 
 func TestManyWritersOneReader(t *testing.T) {
-	sw := New()
+	sw := new(Switch)
 	dst := sw.Port()
 	const writers, each = 4, 900
 	var seen [writers]int
@@ -376,7 +386,7 @@ func BenchmarkWriteReceive(b *testing.B) {
 		segments, size int
 	}{{"64B", 1, 64}, {"4112B", 1, 4112}, {"15x4112B", 15, 4112}} {
 		b.Run(c.name, func(b *testing.B) {
-			sw := New()
+			sw := new(Switch)
 			p, q := sw.Port(), sw.Port()
 			window := make(chan int, 256)
 			q.Attach(func(frames []link.Frame) { window <- len(frames) })

@@ -78,7 +78,7 @@ func ends(b *testing.B, mtu int) map[string][2]end {
 	linktest.Bridge(b, "br0", mtu)
 	var links, raw [2]end
 	for i, name := range []string{"a0", "b0"} {
-		l := openTAP(b, name, WithBridge("br0"), WithMTU(mtu))
+		l := openTAP(b, name, Bridge("br0"), MTU(mtu))
 		e := &polledLink{Link: l}
 		l.Attach(e.receive)
 		links[i] = e

@@ -12,11 +12,11 @@ import (
 // TestPollerComesAndGoes: whether the host polls, has just ended polling or never did, each frame arrives, once, in
 // order, and in one call at a time.
 func TestPollerComesAndGoes(t *testing.T) {
-	for _, opts := range [][]Option{{WithWait(link.WaitAdaptive)}, {WithWait(link.WaitEvent)}, {WithWait(link.WaitPoll)}, {WithoutOffloads()}} {
+	for _, opts := range [][]Option{{Wait(link.WaitAdaptive)}, {Wait(link.WaitEvent)}, {Wait(link.WaitPoll)}, {NoOffloads()}} {
 		inNamespace(t)
 		linktest.Bridge(t, "br0", 0)
-		a := openTAP(t, "a0", WithBridge("br0"))
-		b := openTAP(t, "b0", append(opts, WithBridge("br0"))...)
+		a := openTAP(t, "a0", Bridge("br0"))
+		b := openTAP(t, "b0", append(opts, Bridge("br0"))...)
 		if a.Poll() {
 			t.Error("Poll before Attach received something")
 		}

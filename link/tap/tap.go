@@ -7,6 +7,7 @@ package tap
 
 import (
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -17,8 +18,8 @@ import (
 // MaxMTU is the largest MTU that the kernel's TAP has, in bytes.
 const MaxMTU = link.MaxSuperframe - link.EthernetHeaderLen
 
-// Option changes what Open does.
-type Option func(*config)
+// Option changes what [Open] does. Open returns the error of one whose argument is out of its bounds.
+type Option func(*config) error
 
 type config struct {
 	name   string
@@ -30,30 +31,77 @@ type config struct {
 	queues int
 }
 
-// WithMTU sets the MTU, link.MinMTU to MaxMTU bytes, of an interface that Open makes; one that is there must have it.
-// Without it any will do; the kernel makes interfaces with 1500, which gives a RoCE path MTU of 1024. 4200 gives 4096.
-func WithMTU(n int) Option { return func(c *config) { c.mtu = n } }
+// MTU sets the MTU, link.MinMTU to MaxMTU bytes, of an interface that Open makes; an interface that exists must have it.
+// Without this option Open takes an existing interface with any MTU, and the kernel makes new ones with 1500, which gives a
+// RoCE path MTU of 1024. An MTU of 4200 gives a path MTU of 4096.
+func MTU(n int) Option {
+	return func(c *config) error {
+		if n < link.MinMTU || n > MaxMTU {
+			return fmt.Errorf("MTU %d: give %d to %d (1500 for a RoCE path MTU of 1024, 4200 for 4096)", n, link.MinMTU, MaxMTU)
+		}
+		c.mtu = n
+		return nil
+	}
+}
 
-// WithMAC sets the address of the host behind the link. It must not be the interface's own. Without it, the address
-// is drawn at random and locally administered.
-func WithMAC(mac net.HardwareAddr) Option { return func(c *config) { c.mac = mac } }
+// MAC sets the Ethernet address of the host behind the link: a unicast address, and not the interface's own. Without this
+// option Open draws a locally administered address at random.
+func MAC(mac net.HardwareAddr) Option {
+	return func(c *config) error {
+		if len(mac) != 6 || mac[0]&1 != 0 || [6]byte(mac) == [6]byte{} {
+			return fmt.Errorf("MAC %q is not a unicast Ethernet address: give six bytes, the first one even", mac)
+		}
+		c.mac = mac
+		return nil
+	}
+}
 
-// WithBridge puts an interface that Open makes into a bridge, which must exist; an interface that is there must be in it.
-// Linux only.
-func WithBridge(name string) Option { return func(c *config) { c.bridge = name } }
+// Bridge puts an interface that Open makes into the bridge of this name, which must exist; an interface that exists must be
+// in it. Linux only.
+func Bridge(name string) Option {
+	return func(c *config) error {
+		if name == "" {
+			return errors.New("the bridge's name is empty: leave the option out for an interface in no bridge")
+		}
+		c.bridge = name
+		return nil
+	}
+}
 
-// WithoutOffloads opens the interface as other systems do: one packet, with complete checksums, a frame.
-func WithoutOffloads() Option { return func(c *config) { c.plain = true } }
+// NoOffloads opens the interface without superframes and partial checksums: each frame is one packet with complete
+// checksums, as it always is on other systems than Linux.
+func NoOffloads() Option {
+	return func(c *config) error {
+		c.plain = true
+		return nil
+	}
+}
 
-// WithWait says how the link's own goroutine waits. Linux only; others always wait for events.
-func WithWait(w link.Wait) Option { return func(c *config) { c.wait = w } }
+// Wait says how the link's own goroutine waits for frames. Linux only; other systems always wait for events.
+func Wait(w link.Wait) Option {
+	return func(c *config) error {
+		if w > link.WaitPoll {
+			return fmt.Errorf("wait %d: give link.WaitAdaptive, WaitEvent or WaitPoll", w)
+		}
+		c.wait = w
+		return nil
+	}
+}
 
 // MaxQueues is the largest number of queues that Open takes.
 const MaxQueues = 16
 
-// WithQueues makes n queues, over which the kernel spreads what arrives by flow, so that several processors receive at
-// once. Linux only; an interface that is there must have been made with multi_queue.
-func WithQueues(n int) Option { return func(c *config) { c.queues = n } }
+// Queues opens n queues, 1 to MaxQueues, over which the kernel spreads what arrives by flow, so that several processors
+// receive at once. Linux only; an interface that exists must have been made with multi_queue. The default is 1.
+func Queues(n int) Option {
+	return func(c *config) error {
+		if n < 1 || n > MaxQueues {
+			return fmt.Errorf("%d queues: give 1 to %d", n, MaxQueues)
+		}
+		c.queues = n
+		return nil
+	}
+}
 
 // Open attaches to the TAP interface of this name, or makes one, in the network namespace of the calling thread. An
 // interface that Open made disappears with Close. One that was there is never changed: it must be up, with the MTU and in
@@ -61,8 +109,13 @@ func WithQueues(n int) Option { return func(c *config) { c.queues = n } }
 // user does not.
 func Open(name string, opts ...Option) (*Link, error) {
 	c := config{name: name, queues: 1}
+	if err := checkName(name); err != nil {
+		return nil, err
+	}
 	for _, o := range opts {
-		o(&c)
+		if err := o(&c); err != nil {
+			return nil, fmt.Errorf("tap %s: %w", name, err)
+		}
 	}
 	if err := c.check(); err != nil {
 		return nil, err
@@ -75,21 +128,17 @@ func Open(name string, opts ...Option) (*Link, error) {
 	return open(&c)
 }
 
+func checkName(name string) error {
+	if name == "" || len(name) > 15 || strings.ContainsAny(name, "/ \t\n%:") || name == "." || name == ".." {
+		return fmt.Errorf("tap: %q is not an interface name: give 1 to 15 characters without '/', ':', '%%' and spaces", name)
+	}
+	return nil
+}
+
+// check checks the options together; each has checked its own argument.
 func (c *config) check() error {
-	if c.name == "" || len(c.name) > 15 || strings.ContainsAny(c.name, "/ \t\n%:") || c.name == "." || c.name == ".." {
-		return fmt.Errorf("tap: %q is not an interface name: give 1 to 15 characters without '/', ':', '%%' and spaces", c.name)
-	}
-	if c.mtu != 0 && (c.mtu < link.MinMTU || c.mtu > MaxMTU) {
-		return fmt.Errorf("tap %s: MTU %d: give %d to %d (1500 for a RoCE path MTU of 1024, 4200 for 4096)", c.name, c.mtu, link.MinMTU, MaxMTU)
-	}
-	if c.queues < 1 || c.queues > MaxQueues {
-		return fmt.Errorf("tap %s: %d queues: give 1 to %d", c.name, c.queues, MaxQueues)
-	}
 	if c.queues > 1 && c.plain {
 		return fmt.Errorf("tap %s: %d queues: without offloads there is only 1", c.name, c.queues)
-	}
-	if c.mac != nil && (len(c.mac) != 6 || c.mac[0]&1 != 0 || [6]byte(c.mac) == [6]byte{}) {
-		return fmt.Errorf("tap %s: MAC %q is not a unicast Ethernet address: give six bytes, the first one even", c.name, c.mac)
 	}
 	return nil
 }

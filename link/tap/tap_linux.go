@@ -115,7 +115,7 @@ func (c *config) attach() (fd int, o link.Offloads, err error) {
 	ifr.SetUint16(flags)
 	err = unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr)
 	if err == unix.EINVAL && c.queues > 1 {
-		return -1, o, fmt.Errorf("tap %s: the interface has one queue (%w): have root make it with multi_queue, or give WithQueues(1)", c.name, err)
+		return -1, o, fmt.Errorf("tap %s: the interface has one queue (%w): have root make it with multi_queue, or give Queues(1)", c.name, err)
 	}
 	if err == unix.EINVAL { // made with multi_queue
 		ifr.SetUint16(flags | unix.IFF_MULTI_QUEUE)

@@ -37,12 +37,12 @@ func TestFrameThroughBridge(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		opts []Option
-	}{{"virtio-net header", nil}, {"plain", []Option{WithoutOffloads()}}} {
+	}{{"virtio-net header", nil}, {"plain", []Option{NoOffloads()}}} {
 		t.Run(c.name, func(t *testing.T) {
 			inNamespace(t)
 			linktest.Bridge(t, "br0", 0)
-			a := openTAP(t, "a0", append(c.opts, WithBridge("br0"))...)
-			b := openTAP(t, "b0", append(c.opts, WithBridge("br0"))...)
+			a := openTAP(t, "a0", append(c.opts, Bridge("br0"))...)
+			b := openTAP(t, "b0", append(c.opts, Bridge("br0"))...)
 			rb := linktest.Receive(b)
 			f := linktest.Plain(b.MAC(), a.MAC(), 300, "")
 			whole := bytes.Clone(f.Data)
@@ -72,8 +72,8 @@ func TestFrameThroughBridge(t *testing.T) {
 func TestSuperframeCrossesBridgeUncut(t *testing.T) {
 	inNamespace(t)
 	linktest.Bridge(t, "br0", 4200)
-	a := openTAP(t, "a0", WithBridge("br0"), WithMTU(4200))
-	b := openTAP(t, "b0", WithBridge("br0"), WithMTU(4200))
+	a := openTAP(t, "a0", Bridge("br0"), MTU(4200))
+	b := openTAP(t, "b0", Bridge("br0"), MTU(4200))
 	if !a.Offloads().USO {
 		t.Skip("needs a kernel with UDP segmentation offload in TAP (6.2)")
 	}
@@ -100,8 +100,8 @@ func TestSuperframeCrossesBridgeUncut(t *testing.T) {
 func TestSuperframeIsCutForPlainReceiver(t *testing.T) {
 	inNamespace(t)
 	linktest.Bridge(t, "br0", 0)
-	a := openTAP(t, "a0", WithBridge("br0"))
-	b := openTAP(t, "b0", WithBridge("br0"), WithoutOffloads())
+	a := openTAP(t, "a0", Bridge("br0"))
+	b := openTAP(t, "b0", Bridge("br0"), NoOffloads())
 	if !a.Offloads().USO {
 		t.Skip("needs a kernel with UDP segmentation offload in TAP (6.2)")
 	}
@@ -130,7 +130,7 @@ func TestSuperframeIsCutForPlainReceiver(t *testing.T) {
 
 func TestInterfaceThatOpenMadeGoes(t *testing.T) {
 	inNamespace(t)
-	l := openTAP(t, "mine0", WithMTU(4200))
+	l := openTAP(t, "mine0", MTU(4200))
 	have, err := netlink.LinkByName("mine0")
 	if err != nil {
 		t.Fatal(err)
@@ -187,17 +187,17 @@ func TestInterfaceThatWasThereStays(t *testing.T) {
 		}
 		try("but it is down: first run, as root: ip link set dev theirs0 up")
 		try("it has MTU 1500, is in no bridge and is down: first run, as root: ip link set dev theirs0 mtu 4200 master br0 up",
-			WithMTU(4200), WithBridge("br0"))
+			MTU(4200), Bridge("br0"))
 		if err := netlink.LinkSetUp(tt); err != nil {
 			t.Fatal(err)
 		}
 		try("")
-		try("", WithMTU(1500))
+		try("", MTU(1500))
 		if err := netlink.LinkSetMaster(tt, linktest.Interface(t, "br1")); err != nil {
 			t.Fatal(err)
 		}
-		try("", WithBridge("br1"))
-		try("it is in bridge br1: first run, as root: ip link set dev theirs0 master br0", WithBridge("br0"))
+		try("", Bridge("br1"))
+		try("it is in bridge br1: first run, as root: ip link set dev theirs0 master br0", Bridge("br0"))
 		if l := openTAP(t, "theirs0"); l.MTU() != 1500 {
 			t.Errorf("MTU %d, want the interface's 1500", l.MTU())
 		}
@@ -236,17 +236,22 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		{"", nil, []string{`"" is not an interface name`}},
 		{"a/b", nil, []string{`"a/b" is not an interface name`}},
 		{"sixteencharacter", nil, []string{"1 to 15 characters"}},
-		{"x0", []Option{WithMTU(1279)}, []string{"MTU 1279", "1280", "65521"}},
-		{"x0", []Option{WithMTU(65522)}, []string{"MTU 65522"}},
-		{"x0", []Option{WithMAC(net.HardwareAddr{1, 2, 3, 4, 5, 6})}, []string{"01:02:03:04:05:06", "not a unicast"}},
-		{"x0", []Option{WithBridge("br9")}, []string{"no bridge br9", "ip link add br9 type bridge"}},
-		{"x0", []Option{WithBridge("veth0")}, []string{"veth0 is no bridge", "veth"}},
+		{"x0", []Option{MTU(1279)}, []string{"MTU 1279", "1280", "65521"}},
+		{"x0", []Option{MTU(65522)}, []string{"MTU 65522"}},
+		{"x0", []Option{MAC(net.HardwareAddr{1, 2, 3, 4, 5, 6})}, []string{"01:02:03:04:05:06", "not a unicast"}},
+		{"x0", []Option{MTU(0)}, []string{"tap x0: MTU 0: give 1280 to 65521"}},
+		{"x0", []Option{Queues(17)}, []string{"tap x0: 17 queues: give 1 to 16"}},
+		{"x0", []Option{Queues(2), NoOffloads()}, []string{"2 queues", "only 1"}},
+		{"x0", []Option{Wait(3)}, []string{"wait 3", "link.WaitAdaptive"}},
+		{"x0", []Option{Bridge("")}, []string{"name is empty"}},
+		{"x0", []Option{Bridge("br9")}, []string{"no bridge br9", "ip link add br9 type bridge"}},
+		{"x0", []Option{Bridge("veth0")}, []string{"veth0 is no bridge", "veth"}},
 		{"veth0", nil, []string{"veth0", "taken", "type veth"}},
 		{"tun0", nil, []string{"taken", "type tun"}},
 		{"small0", nil, []string{"MTU is 1000", "1280", "ip link set dev small0 mtu 1500"}},
-		{"own0", []Option{WithMAC(have.Attrs().HardwareAddr)}, []string{"interface's own"}},
+		{"own0", []Option{MAC(have.Attrs().HardwareAddr)}, []string{"interface's own"}},
 		{busy.Name(), nil, []string{"in use by another program", "choose another name"}},
-		{busy.Name(), []Option{WithoutOffloads()}, []string{"in use by another program"}},
+		{busy.Name(), []Option{NoOffloads()}, []string{"in use by another program"}},
 	} {
 		l, err := Open(c.name, c.opts...)
 		if err == nil {
@@ -336,7 +341,7 @@ func TestWithoutPrivilege(t *testing.T) {
 		t.Fatal(err)
 	}
 	asUser(t, uid)
-	l, err := Open("user0", WithMTU(1500), WithBridge("br0"))
+	l, err := Open("user0", MTU(1500), Bridge("br0"))
 	if err != nil {
 		t.Errorf("attach to one's own interface that is as asked: %v", err)
 	} else {
@@ -347,10 +352,10 @@ func TestWithoutPrivilege(t *testing.T) {
 		opt  Option
 		want string
 	}{
-		{"user0", WithMTU(4200), "as root: ip link set dev user0 mtu 4200"},
-		{"down0", WithMTU(1500), "as root: ip link set dev down0 up"},
-		{"down0", WithBridge("br0"), "as root: ip link set dev down0 master br0 up"},
-		{"new0", WithMTU(1500), "ip tuntap add dev new0 mode tap user"},
+		{"user0", MTU(4200), "as root: ip link set dev user0 mtu 4200"},
+		{"down0", MTU(1500), "as root: ip link set dev down0 up"},
+		{"down0", Bridge("br0"), "as root: ip link set dev down0 master br0 up"},
+		{"new0", MTU(1500), "ip tuntap add dev new0 mode tap user"},
 	} {
 		if l, err := Open(c.name, c.opt); err == nil {
 			l.Close()
@@ -394,7 +399,7 @@ func BenchmarkWrite(b *testing.B) {
 	}{{"1x64B", 1, 64}, {"15x4112B", 15, 4112}} {
 		b.Run(c.name, func(b *testing.B) {
 			inNamespace(b)
-			l := openTAP(b, "bench0", WithMTU(4200))
+			l := openTAP(b, "bench0", MTU(4200))
 			have, err := netlink.LinkByName("bench0")
 			if err != nil {
 				b.Fatal(err)
@@ -419,7 +424,7 @@ func BenchmarkWrite(b *testing.B) {
 func TestFrameOfManyPieces(t *testing.T) {
 	inNamespace(t)
 	linktest.Bridge(t, "br0", 0)
-	a, b := openTAP(t, "a0", WithBridge("br0")), openTAP(t, "b0", WithBridge("br0"))
+	a, b := openTAP(t, "a0", Bridge("br0")), openTAP(t, "b0", Bridge("br0"))
 	rb := linktest.Receive(b)
 	f := linktest.Plain(b.MAC(), a.MAC(), 1400, "")
 	whole := bytes.Clone(f.Data)

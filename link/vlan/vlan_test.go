@@ -68,11 +68,11 @@ func small(dst, src link.Link, n int) link.Frame {
 // TestTag: a frame has its tag on the medium and is what it was at the other end of the VLAN, whatever it consists of.
 func TestTag(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		sw := pipe.New()
+		sw := new(pipe.Switch)
 		a, b, spy := newVLAN(t, sw.Port(), 5), newVLAN(t, sw.Port(), 5), sw.Port()
 		defer spy.Close()
 		got, seen := collect(b), collect(spy)
-		everyone, err := pipe.New().PortWithMAC([]byte{2, 0, 0, 0, 0, 1})
+		everyone, err := new(pipe.Switch).PortWithMAC([]byte{2, 0, 0, 0, 0, 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -142,7 +142,7 @@ func TestTag(t *testing.T) {
 // of none.
 func TestForeign(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		sw := pipe.New()
+		sw := new(pipe.Switch)
 		b, plain := newVLAN(t, sw.Port(), 5), sw.Port()
 		defer plain.Close()
 		got := collect(b)
@@ -175,7 +175,7 @@ func TestForeign(t *testing.T) {
 
 // TestNew: what an ID can be, and that all else is the inner link's.
 func TestNew(t *testing.T) {
-	in := pipe.New().Port()
+	in := new(pipe.Switch).Port()
 	for _, id := range []int{-1, 0, 4095, 4096, 1 << 16} {
 		if _, err := vlan.New(in, id); err == nil {
 			t.Errorf("a VLAN with ID %d", id)
@@ -200,8 +200,8 @@ func TestNew(t *testing.T) {
 
 // TestMedium: two links share a medium if it is the same VLAN of the same one.
 func TestMedium(t *testing.T) {
-	sw := pipe.New()
-	p, a, b, c, d := sw.Port(), newVLAN(t, sw.Port(), 5), newVLAN(t, sw.Port(), 5), newVLAN(t, sw.Port(), 6), newVLAN(t, pipe.New().Port(), 5)
+	sw := new(pipe.Switch)
+	p, a, b, c, d := sw.Port(), newVLAN(t, sw.Port(), 5), newVLAN(t, sw.Port(), 5), newVLAN(t, sw.Port(), 6), newVLAN(t, new(pipe.Switch).Port(), 5)
 	defer p.Close()
 	if a.Medium() == nil || a.Medium() != b.Medium() || a.Medium() == c.Medium() || a.Medium() == d.Medium() || a.Medium() == p.Medium() {
 		t.Error(a.Medium(), b.Medium(), c.Medium(), d.Medium())
@@ -221,7 +221,7 @@ func BenchmarkWrite(b *testing.B) {
 		for _, n := range []int{64, 62 * 1040} {
 			name := map[bool]string{false: "plain", true: "tagged"}[tagged]
 			b.Run(name+"/"+map[bool]string{true: "64", false: "superframe"}[n == 64], func(b *testing.B) {
-				sw := pipe.New()
+				sw := new(pipe.Switch)
 				var from, to link.Link = sw.Port(), sw.Port()
 				if tagged {
 					from, to = newVLAN(b, from, 5), newVLAN(b, to, 5)
@@ -247,7 +247,7 @@ func BenchmarkWrite(b *testing.B) {
 // TestMediumPluggedInLater: two VLANs have a medium in common if they are the same VLAN of the same switch, whether or not their cables
 // were plugged in when they were made.
 func TestMediumPluggedInLater(t *testing.T) {
-	a, b := pipe.New(), pipe.New()
+	a, b := new(pipe.Switch), new(pipe.Switch)
 	on := func(s *pipe.Switch, id int, plugged bool) *vlan.Link {
 		p := s.Port()
 		p.SetCarrier(plugged)

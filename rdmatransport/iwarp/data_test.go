@@ -815,7 +815,7 @@ func TestClaimedLengths(t *testing.T) {
 			t.Error("half an FPDU is placed")
 		}
 		s.over()
-		if n := d.prov.Counters()["iwarp_streams_lost"]; n != 1 {
+		if n := d.dev.HWCounters()["iwarp_streams_lost"]; n != 1 {
 			t.Errorf("%d streams counted as lost", n)
 		}
 	})

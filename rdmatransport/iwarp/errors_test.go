@@ -164,7 +164,7 @@ func TestRemoteErrors(t *testing.T) {
 						t.Error("memory is changed")
 					}
 				}
-				if n := d.prov.Counters()["iwarp_terminates_sent"]; n != 1 {
+				if n := d.dev.HWCounters()["iwarp_terminates_sent"]; n != 1 {
 					t.Errorf("%d Terminates counted", n)
 				}
 			})
@@ -429,7 +429,7 @@ func TestWrongCRC(t *testing.T) {
 				t.Errorf("quotes %+v", h)
 			}
 			s.statuses(d.rcq, verbs.WCWRFlushErr)
-			if n := d.prov.Counters()["iwarp_crc_errors"]; n != 1 {
+			if n := d.dev.HWCounters()["iwarp_crc_errors"]; n != 1 {
 				t.Errorf("%d CRC errors counted", n)
 			}
 			s.event(true, verbs.EventQPFatal)
@@ -546,7 +546,7 @@ func TestTerminateReceived(t *testing.T) {
 				if err := s.p.closed(); err != io.EOF {
 					t.Errorf("stream: %v", err)
 				}
-				if n := d.prov.Counters()["iwarp_terminates_received"]; n != 1 {
+				if n := d.dev.HWCounters()["iwarp_terminates_received"]; n != 1 {
 					t.Errorf("%d Terminates counted", n)
 				}
 				s.event(c.want == [3]verbs.WCStatus{flush, flush, flush}, verbs.EventQPFatal)
@@ -587,7 +587,7 @@ func TestStreamLost(t *testing.T) {
 				if name == "FIN, with reads due" {
 					want = 0
 				}
-				if n := d.prov.Counters()["iwarp_streams_lost"]; n != want {
+				if n := d.dev.HWCounters()["iwarp_streams_lost"]; n != want {
 					t.Errorf("%d streams counted as lost", n)
 				}
 			})
@@ -670,7 +670,7 @@ func TestCloseGraceful(t *testing.T) {
 					}
 					s.p.s.Close()
 					<-s.conn.Done()
-					if n := d.prov.Counters()["iwarp_streams_lost"]; n != 0 {
+					if n := d.dev.HWCounters()["iwarp_streams_lost"]; n != 0 {
 						t.Errorf("%d streams counted as lost", n)
 					}
 				})
@@ -688,7 +688,7 @@ func TestCloseGraceful(t *testing.T) {
 			if err := s.p.closed(); err != io.EOF {
 				t.Errorf("stream: %v", err)
 			}
-			if n := d.prov.Counters()["iwarp_streams_lost"]; n != 0 {
+			if n := d.dev.HWCounters()["iwarp_streams_lost"]; n != 0 {
 				t.Errorf("%d streams counted as lost", n)
 			}
 		})

@@ -65,7 +65,7 @@ func TestDeviceClosedWhileListening(t *testing.T) {
 		asking, silent := dialNode(t, d.net, request()), rawDial(t, d.net)
 		synctest.Wait()
 		start := time.Now()
-		d.prov.Close()
+		d.dev.Provider().Close()
 		if !asking.frame().Rejected {
 			t.Error("not rejected")
 		}

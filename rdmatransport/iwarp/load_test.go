@@ -251,7 +251,7 @@ func TestFlood(t *testing.T) {
 			must(t, err)
 			must(t, r.Reject(nil))
 		}
-		if n := d.prov.Counters()["iwarp_connects_refused"]; n != 3000+500+84 {
+		if n := d.dev.HWCounters()["iwarp_connects_refused"]; n != 3000+500+84 {
 			t.Errorf("%d connections counted as refused", n)
 		}
 		p := dialNode(t, d.net, request())

@@ -37,7 +37,6 @@ type node struct {
 	t        testing.TB
 	net      *network
 	host     *host
-	prov     *rdmatransport.Provider
 	dev      *verbs.Device
 	pd       *verbs.PD
 	scq, rcq *verbs.CQ
@@ -56,8 +55,7 @@ func newNode(t testing.TB, n *network, addr string, size int, cfg iwarp.Config, 
 	t.Helper()
 	d := &node{t: t, net: n, host: n.host(addr)}
 	d.cap = verbs.QPCap{MaxSendWR: 256, MaxRecvWR: 256, MaxSendSGE: 8, MaxRecvSGE: 8, MaxInlineData: 256}
-	d.prov = rdmatransport.New(d.host, append(opts, rdmatransport.MPA(cfg))...)
-	dev, err := verbs.Open(d.prov)
+	dev, err := rdmatransport.Open(d.host, append(opts, rdmatransport.IWARP(cfg))...)
 	must(t, err)
 	d.dev = dev
 	d.pd, err = dev.AllocPD()

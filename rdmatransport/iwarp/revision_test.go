@@ -77,7 +77,7 @@ func TestRevision2Refused(t *testing.T) {
 				p.silent()
 				s.post(&verbs.SendWR{Opcode: verbs.Send})
 				p.expect(rdmap.Send)
-				if n := d.prov.Counters()["iwarp_mpa_v1_retries"]; n != 1 {
+				if n := d.dev.HWCounters()["iwarp_mpa_v1_retries"]; n != 1 {
 					t.Errorf("%d retries counted", n)
 				}
 			})

@@ -35,7 +35,7 @@ func TestBadLink(t *testing.T) {
 				}
 				r.state(verbs.StateRTS)
 			}
-			if c := a.prov.Counters(); l.percent > 0 && (c["completer_retry_err"]+c["selective_repeats"] == 0 || c["duplicate_request"] == 0) {
+			if c := a.dev.HWCounters(); l.percent > 0 && (c["completer_retry_err"]+c["selective_repeats"] == 0 || c["duplicate_request"] == 0) {
 				t.Errorf("nothing went wrong: %v", c)
 			}
 		})
@@ -169,7 +169,7 @@ func (l *badLink) batch() {
 			break
 		}
 		if round > 100_000 {
-			t.Fatalf("it does not end: %v", l.ends[0].prov.Counters())
+			t.Fatalf("it does not end: %v", l.ends[0].dev.HWCounters())
 		}
 	}
 	for i, r := range l.ends {

@@ -145,7 +145,7 @@ func BenchmarkPostSmall(b *testing.B) {
 			continue
 		}
 		left = depth
-		r.prov.EndProgress() // what an application that waits does
+		r.dev.Provider().EndProgress() // what an application that waits does
 		for n := 0; n < depth; n += drain(b, r.scq, wcs) {
 			ack.give(0) // again where the timer has just taken over what waited
 		}

@@ -71,7 +71,6 @@ type rig struct {
 	port     *port // port 1
 	port2    *port
 	us, them netip.Addr
-	prov     *rdmatransport.Provider
 	dev      *verbs.Device
 	pd       *verbs.PD
 	xrcd     *verbs.XRCD
@@ -140,9 +139,8 @@ func newRig(t testing.TB, c config) *rig {
 	}
 	r.port = &port{t: t, gids: []netip.Addr{linkLocal, us4, us6}, batch: c.batch, joins: map[netip.Addr]int{}}
 	r.port2 = &port{t: t, gids: []netip.Addr{linkLocal}}
-	r.prov = rdmatransport.New(&host{ports: []*port{r.port, r.port2}},
-		rdmatransport.RoCE(roce.Config{GoBackN: c.goBackN, DCQCN: c.dcqcn}))
-	r.dev = must(verbs.Open(r.prov))
+	r.dev = must(rdmatransport.Open(&host{ports: []*port{r.port, r.port2}},
+		rdmatransport.RoCE(roce.Config{GoBackN: c.goBackN, DCQCN: c.dcqcn})))
 	r.pd = must(r.dev.AllocPD())
 	r.scq = must(r.dev.CreateCQ(c.cqe, nil))
 	r.rcq = must(r.dev.CreateCQ(c.cqe, nil))
@@ -174,7 +172,7 @@ func newRig(t testing.TB, c config) *rig {
 		if r.port.paths != 0 {
 			t.Errorf("%d paths are left open", r.port.paths)
 		}
-		r.prov.Close()
+		r.dev.Provider().Close()
 	})
 	return r
 }
@@ -550,7 +548,7 @@ func (r *rig) wr(id uint64, op verbs.WROpcode, n int) *verbs.SendWR {
 // word is a counter of the device.
 func (r *rig) counter(name string) uint64 {
 	r.t.Helper()
-	v, ok := r.prov.Counters()[name]
+	v, ok := r.dev.HWCounters()[name]
 	if !ok {
 		r.t.Fatalf("no counter %s", name)
 	}

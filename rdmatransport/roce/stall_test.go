@@ -165,7 +165,7 @@ func (x *traffic) run() bool {
 		case time.Since(last) > patience:
 			for i, e := range x.ends {
 				x.t.Logf("end %d: %d of %d done, %d posted; %d of %d received, %d posted; %v",
-					i, e.done, len(e.wrs), e.posted, e.got, e.recvs, e.asked, e.prov.Counters())
+					i, e.done, len(e.wrs), e.posted, e.got, e.recvs, e.asked, e.dev.HWCounters())
 			}
 			x.t.Fatalf("seed %d: nothing completes any more", x.seed)
 		case idle:

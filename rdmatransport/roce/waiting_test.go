@@ -14,7 +14,7 @@ import (
 func TestRequestsWait(t *testing.T) {
 	for name, then := range map[string]func(r *rig){
 		"polls":           func(r *rig) { r.idle() },
-		"sleep":           func(r *rig) { r.prov.EndProgress() },
+		"sleep":           func(r *rig) { r.dev.Provider().EndProgress() },
 		"neither":         func(*rig) { sleep(time.Millisecond) },
 		"acknowledgement": func(r *rig) { r.give(r.ack(0)) },
 	} {
@@ -92,7 +92,7 @@ func TestTimerWhileReleasing(t *testing.T) {
 		post(a, b) // in flight
 		r.take()
 		post(a, b)
-		r.prov.Progress()
+		r.dev.Provider().Progress()
 		post(b)
 		r.expect()
 		r.port.lost = func(*wire.Packet) bool {
@@ -100,7 +100,7 @@ func TestTimerWhileReleasing(t *testing.T) {
 			sleep(2 * time.Millisecond)
 			return false
 		}
-		r.prov.Progress() // a has had its time, b has posted
+		r.dev.Provider().Progress() // a has had its time, b has posted
 		sleep(2 * time.Millisecond)
 		if n := len(r.take()); n != 3 {
 			t.Errorf("%d requests are sent, want 3", n)
@@ -117,7 +117,7 @@ func TestAcknowledgementWaits(t *testing.T) {
 	}{
 		"answer": {func(r *rig) { r.post(r.wr(1, verbs.Send, 8)) }, []string{"SEND Only 0 len 8 ackreq", "ack 0 msn 1"}},
 		"polls":  {func(r *rig) { r.idle() }, []string{"ack 0 msn 1"}},
-		"sleep":  {func(r *rig) { r.prov.EndProgress() }, []string{"ack 0 msn 1"}},
+		"sleep":  {func(r *rig) { r.dev.Provider().EndProgress() }, []string{"ack 0 msn 1"}},
 		"none":   {func(r *rig) { sleep(time.Millisecond) }, []string{"ack 0 msn 1"}},
 		"ERR":    {func(r *rig) { r.modify(verbs.StateErr) }, []string{"ack 0 msn 1"}},
 		"RESET":  {func(r *rig) { r.modify(verbs.StateReset) }, []string{"ack 0 msn 1"}},

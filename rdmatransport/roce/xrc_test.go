@@ -239,7 +239,7 @@ func TestXRCBadLink(t *testing.T) {
 				var wcs [8]verbs.WC
 				for done, rounds := 0, 0; done < len(wcs); rounds++ {
 					if rounds > 20000 {
-						t.Fatalf("it does not end: %v", a.prov.Counters())
+						t.Fatalf("it does not end: %v", a.dev.HWCounters())
 					}
 					if !l.carry() {
 						sleep(100 * time.Microsecond)

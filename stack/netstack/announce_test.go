@@ -19,7 +19,7 @@ import (
 // A host tells its neighbours of its addresses as they come up.
 func TestAddressesAreAnnounced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		lan := pipe.New()
+		lan := new(pipe.Switch)
 		var arp, na []netip.Addr
 		watch := lan.Port()
 		defer watch.Close()
@@ -54,7 +54,7 @@ func TestAddressesAreAnnounced(t *testing.T) {
 // A host that takes over an address of another, with another MAC, is found at once by those who knew the other.
 func TestTakeover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		lan := pipe.New()
+		lan := new(pipe.Switch)
 		open := func(addr string) *netstack.Host {
 			h, err := netstack.New(lan.Port(), netstack.Addr(addr))
 			if err != nil {

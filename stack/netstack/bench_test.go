@@ -21,7 +21,7 @@ func BenchmarkSend(b *testing.B) {
 		{"superframe", 1040, 62, stack.PathAttr{Src: a4, Dst: b4}},
 	} {
 		b.Run(bb.name, func(b *testing.B) {
-			lan := pipe.New()
+			lan := new(pipe.Switch)
 			out := &mutable{Link: lan.Port()}
 			h := newHost(b, out, netstack.Addr("10.0.0.1/24"), netstack.Addr("2001:db8::1/64"))
 			peer := newHost(b, lan.Port(), netstack.Addr("10.0.0.2/24"), netstack.Addr("2001:db8::2/64"))

@@ -26,7 +26,7 @@ type lane struct {
 
 func newLane(t *testing.T, opts ...netstack.Option) *lane {
 	t.Helper()
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	l := &lane{t: t,
 		a: newHost(t, lan.Port(), append(opts, netstack.Addr("10.0.0.1/24"))...),
 		b: newHost(t, lan.Port(), append(opts, netstack.Addr("10.0.0.2/24"))...),
@@ -278,7 +278,7 @@ func TestStreamTimeWaits(t *testing.T) {
 
 // In TIME-WAIT nobody is asked whether he is there.
 func TestStreamTimeWaitIsSilent(t *testing.T) {
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	w := &ward{Link: lan.Port()}
 	a, b := streamsOn(t, w, lan.Port(), netstack.KeepAlive(20*time.Millisecond, 20*time.Millisecond, 1000))
 	closeBoth(t, a, b)

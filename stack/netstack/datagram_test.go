@@ -142,7 +142,7 @@ var (
 )
 
 func twoHosts(t testing.TB) (a, b *netstack.Host) {
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	a = newHost(t, lan.Port(), netstack.Addr("10.0.0.1/24"), netstack.Addr("2001:db8::1/64"))
 	b = newHost(t, lan.Port(), netstack.Addr("10.0.0.2/24"), netstack.Addr("2001:db8::2/64"))
 	return a, b
@@ -270,7 +270,7 @@ func (l *resized) MTU() int { return int(l.mtu.Load()) }
 // before.
 func TestLoopbackMTU(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := &resized{Port: pipe.New().Port()}
+		l := &resized{Port: new(pipe.Switch).Port()}
 		l.mtu.Store(1500)
 		h := newHost(t, l, netstack.Addr("10.0.0.1/24"))
 		in := collect(h)
@@ -355,10 +355,10 @@ func TestDrop(t *testing.T) {
 	})
 }
 
-// TestWithoutOffloads checks that a link which takes no superframes gets finished packets.
-func TestWithoutOffloads(t *testing.T) {
+// TestNoOffloads checks that a link which takes no superframes gets finished packets.
+func TestNoOffloads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		lan := pipe.New()
+		lan := new(pipe.Switch)
 		out := &spy{Link: lan.Port(), plain: true}
 		a := newHost(t, out, netstack.Addr("10.0.0.1/24"), netstack.Addr("2001:db8::1/64"))
 		b := newHost(t, lan.Port(), netstack.Addr("10.0.0.2/24"), netstack.Addr("2001:db8::2/64"))
@@ -388,7 +388,7 @@ func TestWithoutOffloads(t *testing.T) {
 // TestSuperframeChecksum completes a superframe's partial checksum as the kernel would and verifies it.
 func TestSuperframeChecksum(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		lan := pipe.New()
+		lan := new(pipe.Switch)
 		out := &spy{Link: lan.Port()}
 		a := newHost(t, out, netstack.Addr("10.0.0.1/24"), netstack.Addr("2001:db8::1/64"))
 		newHost(t, lan.Port(), netstack.Addr("10.0.0.2/24"), netstack.Addr("2001:db8::2/64"))
@@ -422,7 +422,7 @@ func TestSuperframeChecksum(t *testing.T) {
 // TestOwnAddress sends to the host's own addresses with a lock held that the receiver takes, as a QP does.
 func TestOwnAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		lan := pipe.New()
+		lan := new(pipe.Switch)
 		c4 := netip.MustParseAddr("10.0.1.1")
 		out := &spy{Link: lan.Port()}
 		h := newHost(t, out, netstack.Addr("10.0.0.1/24"), netstack.Addr("2001:db8::1/64"),

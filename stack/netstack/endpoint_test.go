@@ -55,7 +55,7 @@ func addr(n byte, port uint16) *tcpip.FullAddress {
 
 func TestEndpointPing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		sw := pipe.New()
+		sw := new(pipe.Switch)
 		a, _ := host(t, sw.Port(), 1)
 		b, _ := host(t, sw.Port(), 2)
 		var wq waiter.Queue
@@ -91,7 +91,7 @@ func TestEndpointPing(t *testing.T) {
 // TestFrameHandler: the handler sees what is addressed to the host, before gVisor, and can keep it.
 func TestFrameHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		sw := pipe.New()
+		sw := new(pipe.Switch)
 		port := sw.Port()
 		s, e := host(t, port, 1)
 		peer := sw.Port()
@@ -146,7 +146,7 @@ func (s *script) Close() error           { return nil }
 // TestForeignFramesAreFiltered: on a medium that delivers frames of other hosts, they go neither to the handler nor
 // to gVisor; nor do frames too short for an Ethernet header.
 func TestForeignFramesAreFiltered(t *testing.T) {
-	l := &script{Link: pipe.New().Port()}
+	l := &script{Link: new(pipe.Switch).Port()}
 	s, e := host(t, l, 1)
 	defer s.Destroy()
 	e.SetFrameHandler(func(f *link.Frame) bool { t.Errorf("handler got %x", f.Data); return false })
@@ -158,7 +158,7 @@ func TestForeignFramesAreFiltered(t *testing.T) {
 
 // TestTagged: of frames with a tag, a host that is in no VLAN gets those that are in none either, without it.
 func TestTagged(t *testing.T) {
-	l := &script{Link: pipe.New().Port()}
+	l := &script{Link: new(pipe.Switch).Port()}
 	s, e := host(t, l, 1)
 	defer s.Destroy()
 	var got []link.Frame
@@ -177,7 +177,7 @@ func TestTagged(t *testing.T) {
 
 // TestBadChecksumIsDropped: gVisor verifies nothing on a link with checksum offload, so the endpoint must.
 func TestBadChecksumIsDropped(t *testing.T) {
-	l := &script{Link: pipe.New().Port()}
+	l := &script{Link: new(pipe.Switch).Port()}
 	s, _ := host(t, l, 1)
 	defer s.Destroy()
 	conn, err := gonet.DialUDP(s, addr(1, 9000), nil, ipv4.ProtocolNumber)
@@ -228,7 +228,10 @@ func TestBadChecksumIsDropped(t *testing.T) {
 
 // TestTCPUsesSuperframes: a bulk transfer between two stacks arrives whole, in superframes both ways down and up.
 func TestTCPUsesSuperframes(t *testing.T) {
-	sw := pipe.New(pipe.WithMTU(1500))
+	sw, err := pipe.New(pipe.MTU(1500))
+	if err != nil {
+		t.Fatal(err)
+	}
 	pa, pb := sw.Port(), sw.Port()
 	a, _ := host(t, pa, 1, tcp.NewProtocol)
 	b, eb := host(t, pb, 2, tcp.NewProtocol)
@@ -281,7 +284,7 @@ func TestTCPUsesSuperframes(t *testing.T) {
 }
 
 func TestEndpointProperties(t *testing.T) {
-	sw := pipe.New()
+	sw := new(pipe.Switch)
 	p := sw.Port()
 	e := netstack.NewEndpoint(p)
 	if e.Link() != link.Link(p) || e.MTU() != pipe.DefaultMTU || e.LinkAddress() != tcpip.LinkAddress(p.MAC()) {
@@ -313,7 +316,7 @@ type bare struct{ link.Link }
 func (bare) Offloads() link.Offloads { return link.Offloads{} }
 
 func BenchmarkEndpointReceive(b *testing.B) {
-	l := &script{Link: pipe.New().Port()}
+	l := &script{Link: new(pipe.Switch).Port()}
 	s, e := host(b, l, 1)
 	defer s.Destroy()
 	n := 0
@@ -329,7 +332,7 @@ func BenchmarkEndpointReceive(b *testing.B) {
 
 // BenchmarkEndpointWrite is a packet's way from gVisor to the link.
 func BenchmarkEndpointWrite(b *testing.B) {
-	e := netstack.NewEndpoint(&script{Link: pipe.New().Port()})
+	e := netstack.NewEndpoint(&script{Link: new(pipe.Switch).Port()})
 	pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{ReserveHeaderBytes: 54, Payload: buffer.MakeWithData(make([]byte, 60000))})
 	pkt.TransportHeader().Push(20)
 	pkt.NetworkHeader().Push(20)
@@ -346,7 +349,7 @@ func BenchmarkEndpointWrite(b *testing.B) {
 
 // FuzzReceive: no frame, however it is described, makes the endpoint panic.
 func FuzzReceive(f *testing.F) {
-	l := &script{Link: pipe.New().Port()}
+	l := &script{Link: new(pipe.Switch).Port()}
 	s, _ := host(f, l, 1)
 	f.Cleanup(s.Destroy)
 	tcp := linktest.TCPSuperframe(300, 100)

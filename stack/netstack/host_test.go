@@ -133,7 +133,7 @@ func TestOptionErrors(t *testing.T) {
 // TestSecondNIC gives each NIC its own options.
 func TestSecondNIC(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		one, two := pipe.New(), pipe.New()
+		one, two := new(pipe.Switch), new(pipe.Switch)
 		second, err := two.PortWithMAC(net.HardwareAddr{2, 0, 0, 0, 0, 0x22})
 		if err != nil {
 			t.Fatal(err)

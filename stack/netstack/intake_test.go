@@ -215,7 +215,7 @@ func (w *windowed) Write(frames []link.Frame) (int, error) {
 // What a stream takes in before it is read is bounded from the start, before anybody has accepted it too, and as the
 // reader wishes; a larger bound holds at once.
 func TestStreamReadBuffer(t *testing.T) {
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	server := &windowed{Link: lan.Port()}
 	a, b := newHost(t, lan.Port(), netstack.Addr("10.0.0.1/24")), newHost(t, server, netstack.Addr("10.0.0.2/24"))
 	l, err := b.ListenStream(netip.MustParseAddrPort("10.0.0.2:7"))

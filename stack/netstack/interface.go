@@ -280,7 +280,10 @@ func (n *Interface) loopback() (link.Link, error) {
 		return nil, errClosed
 	}
 	if n.loop[0] == nil {
-		sw := pipe.New(pipe.WithMTU(link.MaxSuperframe))
+		sw, err := pipe.New(pipe.MTU(link.MaxSuperframe))
+		if err != nil {
+			return nil, err
+		}
 		in, err := sw.PortWithMAC(n.MAC())
 		if err != nil {
 			return nil, err

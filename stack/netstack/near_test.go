@@ -17,7 +17,7 @@ import (
 
 // TestNear: a path leads to an interface of the process as long as nothing but memory is in between.
 func TestNear(t *testing.T) {
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	a := newHost(t, lan.Port(), netstack.Addr("10.0.0.1/24"), netstack.Gateway("10.0.0.9"))
 	port := lan.Port()
 	b := newHost(t, port, netstack.Addr("10.0.0.2/24"), netstack.Addr("10.1.0.2/24"))
@@ -59,7 +59,10 @@ func TestNear(t *testing.T) {
 
 // TestFramesOnly: hosts on a switch that moves frames only are not near each other, as a host is to itself.
 func TestFramesOnly(t *testing.T) {
-	lan := pipe.New(pipe.FramesOnly())
+	lan, err := pipe.New(pipe.FramesOnly())
+	if err != nil {
+		t.Fatal(err)
+	}
 	a, b := newHost(t, lan.Port(), netstack.Addr("10.0.0.1/24")), newHost(t, lan.Port(), netstack.Addr("10.0.0.2/24"))
 	if got := newPath(t, a, stack.PathAttr{Src: a4, Dst: b4}).Near(); got != nil {
 		t.Errorf("the other host is near: %v", got.Name())
@@ -71,7 +74,7 @@ func TestFramesOnly(t *testing.T) {
 
 // TestNearVLAN: on one switch, those of the same VLAN are near each other, and nobody else.
 func TestNearVLAN(t *testing.T) {
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	host := func(id int, addr string) *netstack.Host {
 		var l link.Link = lan.Port()
 		if id != 0 {
@@ -103,7 +106,7 @@ func TestNotNear(t *testing.T) {
 		"impair":  func(l link.Link) (link.Link, error) { return impair.New(l, impair.Config{}) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			lan := pipe.New()
+			lan := new(pipe.Switch)
 			wrapped, err := wrap(lan.Port())
 			if err != nil {
 				t.Fatal(err)
@@ -135,7 +138,7 @@ func TestNotNear(t *testing.T) {
 
 // TestStreamNear: both ends of a connection know where the other is.
 func TestStreamNear(t *testing.T) {
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	hosts := [2]*netstack.Host{newHost(t, lan.Port(), netstack.Addr("10.0.0.1/24")), newHost(t, lan.Port(), netstack.Addr("10.0.0.2/24"))}
 	for _, from := range hosts {
 		l, err := hosts[0].ListenStream(netip.MustParseAddrPort("10.0.0.1:7"))

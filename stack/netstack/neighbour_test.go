@@ -20,7 +20,7 @@ func TestGateway(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				lan := pipe.New()
+				lan := new(pipe.Switch)
 				out := &spy{Link: lan.Port()}
 				a := newHost(t, out, netstack.Addr("10.0.0.1/24"), netstack.Addr("2001:db8::1/64"),
 					netstack.Gateway("10.0.0.254"), netstack.Gateway("2001:db8::fe"))
@@ -38,7 +38,7 @@ func TestGateway(t *testing.T) {
 
 func TestMulticastPath(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		out := &spy{Link: pipe.New().Port()}
+		out := &spy{Link: new(pipe.Switch).Port()}
 		h := newHost(t, out, netstack.Addr("10.0.0.1/24"))
 		send(t, h, newPath(t, h, stack.PathAttr{Src: a4, Dst: netip.MustParseAddr("239.129.2.3")}), 20)
 		send(t, h, newPath(t, h, stack.PathAttr{Src: h.NICs()[0].GIDs()[0], Dst: netip.MustParseAddr("ff0e::1:2:3")}), 20)
@@ -54,7 +54,7 @@ func TestMulticastPath(t *testing.T) {
 // the path works as soon as somebody answers.
 func TestNobodyThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		lan := pipe.New()
+		lan := new(pipe.Switch)
 		out := &spy{Link: lan.Port()}
 		a := newHost(t, out, netstack.Addr("10.0.0.1/24"))
 		attr := stack.PathAttr{Src: a4, Dst: b4}
@@ -90,7 +90,7 @@ func TestMACChange(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				lan := pipe.New()
+				lan := new(pipe.Switch)
 				a := newHost(t, lan.Port(), netstack.Addr("10.0.0.1/24"), netstack.Addr("2001:db8::1/64"))
 				old := newHost(t, lan.Port(), netstack.Addr("10.0.0.2/24"), netstack.Addr("2001:db8::2/64"))
 				in := collect(old)

@@ -29,7 +29,7 @@ func TestRoCEv1(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				lan := pipe.New()
+				lan := new(pipe.Switch)
 				watch := &spy{Link: lan.Port()}
 				a := newHost(t, watch, netstack.Addr("10.0.0.1/24"), netstack.Addr("2001:db8::1/64"))
 				b := newHost(t, lan.Port(), netstack.Addr("10.0.0.2/24"), netstack.Addr("2001:db8::2/64"))
@@ -95,7 +95,7 @@ func gid(host, index int) func(a, b *netstack.Host) netip.Addr {
 // made from a MAC is asked for.
 func TestRoCEv1Paths(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		lan := pipe.New()
+		lan := new(pipe.Switch)
 		watch := &spy{Link: lan.Port()}
 		h := newHost(t, watch, netstack.Addr("10.0.0.1/24"), netstack.Addr("2001:db8::1/64"), netstack.Gateway("10.0.0.254"))
 		dp := h.NICs()[0].Datagrams()

@@ -17,7 +17,7 @@ import (
 
 func TestSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHost(t, pipe.New().Port(), netstack.Addr("10.0.0.1/24"), netstack.Addr("10.0.1.1/16"), netstack.Gateway("10.0.0.254"))
+		h := newHost(t, new(pipe.Switch).Port(), netstack.Addr("10.0.0.1/24"), netstack.Addr("10.0.1.1/16"), netstack.Gateway("10.0.0.254"))
 		n := h.NICs()[0]
 		linkLocal := n.GIDs()[0].String()
 		for dst, want := range map[string]struct {
@@ -43,7 +43,7 @@ func TestSource(t *testing.T) {
 
 func TestResolveWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		lan := pipe.New()
+		lan := new(pipe.Switch)
 		a := newHost(t, lan.Port(), netstack.Addr("10.0.0.1/24")).NICs()[0]
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
@@ -66,7 +66,7 @@ func TestResolveWaits(t *testing.T) {
 // TestJoin: routers and switches hear of a group, and of the end of it.
 func TestJoin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		lan := pipe.New()
+		lan := new(pipe.Switch)
 		var mu sync.Mutex
 		seen := map[byte]int{} // IPv4 protocol, IPv6 next header
 		router := lan.Port()
@@ -117,7 +117,7 @@ func TestJoin(t *testing.T) {
 // Whoever waits for a neighbour is let go when the host is closed.
 func TestResolveEndsWithHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHost(t, pipe.New().Port(), netstack.Addr("10.0.0.1/24"))
+		h := newHost(t, new(pipe.Switch).Port(), netstack.Addr("10.0.0.1/24"))
 		done := make(chan error)
 		go func() { done <- h.NICs()[0].Resolve(context.Background(), a4, b4) }()
 		time.Sleep(time.Second)

@@ -21,7 +21,10 @@ import (
 // streams makes a TCP connection between two hosts on links of the given MTUs.
 func streams(tb testing.TB, mtuA, mtuB int) (a, b stack.Stream) {
 	tb.Helper()
-	lan := pipe.New(pipe.WithMTU(mtuA))
+	lan, err := pipe.New(pipe.MTU(mtuA))
+	if err != nil {
+		tb.Fatal(err)
+	}
 	return streamsOn(tb, lan.Port(), mtuLink{lan.Port(), mtuB})
 }
 
@@ -58,7 +61,7 @@ func streamsOn(tb testing.TB, linkA, linkB link.Link, opts ...netstack.Option) (
 // A port that is asked for can be had though another connection is, or was lately, on it; one that is not asked for is
 // none of those that others draw from.
 func TestStreamLocalPort(t *testing.T) {
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	var hosts [2]*netstack.Host
 	for i, addr := range []string{"10.0.0.1/24", "10.0.0.2/24"} {
 		h, err := netstack.New(lan.Port(), netstack.Addr(addr))
@@ -206,7 +209,7 @@ func (w *ward) Write(frames []link.Frame) (int, error) {
 
 // Small writes are segments each, but not without bound while nothing comes from the peer: then they go together.
 func TestStreamSmallWrites(t *testing.T) {
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	w := &ward{Link: lan.Port()}
 	a, b := streamsOn(t, w, lan.Port())
 	exchange := func(write func([]byte), n int) {

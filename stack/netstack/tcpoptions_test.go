@@ -18,7 +18,7 @@ import (
 // cutOff is two streams whose link is cut.
 func cutOff(t *testing.T, before func(a stack.Stream), opts ...netstack.Option) stack.Stream {
 	t.Helper()
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	w := &ward{Link: lan.Port()}
 	a, b := streamsOn(t, w, lan.Port(), opts...)
 	if before != nil {
@@ -65,7 +65,7 @@ func TestStreamDeadPeer(t *testing.T) {
 
 // A peer that acknowledges, but opens no window, is given up as well.
 func TestStreamUserTimeoutOfWindow(t *testing.T) {
-	lan := pipe.New()
+	lan := new(pipe.Switch)
 	a, _ := streamsOn(t, lan.Port(), lan.Port(), netstack.UserTimeout(500*time.Millisecond))
 	if err := a.SetWriteDeadline(time.Now().Add(20 * time.Second)); err != nil {
 		t.Fatal(err)
@@ -102,7 +102,7 @@ func (l askLittle) Attach(recv link.Receiver) {
 // A segment size that is less than every host has to take counts for no less, whoever dials.
 func TestStreamLeastMSS(t *testing.T) {
 	for _, asks := range []int{0, 1} {
-		lan := pipe.New()
+		lan := new(pipe.Switch)
 		w := &ward{Link: lan.Port()}
 		links := []link.Link{w, lan.Port()}
 		links[asks] = askLittle{links[asks]}
@@ -131,7 +131,7 @@ func TestTCPOptionsRefused(t *testing.T) {
 		"linger time -1s":                       netstack.Linger(-time.Second),
 		"at most -1 TCP connections":            netstack.TimeWaits(-1),
 	} {
-		h, err := netstack.New(pipe.New().Port(), o)
+		h, err := netstack.New(new(pipe.Switch).Port(), o)
 		if err == nil {
 			h.Close()
 		}

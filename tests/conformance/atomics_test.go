@@ -20,7 +20,7 @@ import (
 func TestAtomicsAddUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const qps, adds, depth = 8, 200, 4
-		lan := pipe.New()
+		lan := new(pipe.Switch)
 		bad := impair.Direction{Loss: 0.05, Duplicate: 0.1, Reorder: 0.05, Hold: 300 * time.Microsecond}
 		var n [2]*node
 		for i := range n {

@@ -29,7 +29,7 @@ func (l *lossy) run(t *testing.T, code verbs.WROpcode) {
 	size := l.size
 	count := 64 << 20 / size
 	synctest.Test(t, func(t *testing.T) {
-		lan := pipe.New()
+		lan := new(pipe.Switch)
 		var ends [2]*endpoint
 		var mr [2]*verbs.MR
 		for i := range ends {
@@ -49,7 +49,7 @@ func (l *lossy) run(t *testing.T, code verbs.WROpcode) {
 		connect(ends[0], ends[1], c)
 		l.elapsed = streams(t, ends, mr, code, count, size)
 		for i, e := range ends {
-			l.counters[i] = e.prov.Counters()
+			l.counters[i] = e.dev.HWCounters()
 		}
 		for i, e := range ends {
 			e.toErr()

@@ -19,7 +19,7 @@ import (
 // TestKeysCannotBeGuessed: rkeys of an index and 8 random bits can be tried out.
 func TestKeysCannotBeGuessed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, pipe.New().Port(), nil, "10.0.0.1/24")
+		n := newNode(t, new(pipe.Switch).Port(), nil, "10.0.0.1/24")
 		defer n.close()
 		const count = 4096
 		var lkeys, rkeys, qpns []uint32

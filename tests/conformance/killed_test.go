@@ -120,7 +120,7 @@ func TestNothingStaysBehind(t *testing.T) {
 
 func nothingStaysBehind(t *testing.T, direct bool) {
 	cycle := func() {
-		lan := pipe.New()
+		lan := new(pipe.Switch)
 		var p pair
 		port := lan.Port()
 		o := pairOptions{direct: direct}

@@ -17,7 +17,6 @@ import (
 type node struct {
 	t    *testing.T
 	host *netstack.Host
-	prov *rdmatransport.Provider
 	dev  *verbs.Device
 	pd   *verbs.PD
 	gids []verbs.GIDEntry
@@ -32,14 +31,15 @@ func newNode(t *testing.T, l link.Link, device []rdmatransport.Option, addrs ...
 	}
 	n := &node{t: t}
 	n.host = must(netstack.New(l, opts...))(t)
-	n.prov = rdmatransport.New(n.host, device...)
 	t.Cleanup(func() { // where the test failed before close
+		if n.dev != nil {
+			_ = n.dev.Provider().Close()
+		}
 		if n.host != nil {
-			_ = n.prov.Close()
 			_ = n.host.Close()
 		}
 	})
-	n.dev = must(verbs.Open(n.prov))(t)
+	n.dev = must(rdmatransport.Open(n.host, device...))(t)
 	n.pd = must(n.dev.AllocPD())(t)
 	n.gids = must(n.dev.GIDTable(1))(t)
 	return n
@@ -62,7 +62,7 @@ func (n *node) reg(buf []byte, access verbs.Access) *verbs.MR {
 // counter is one of the provider's counters.
 func (n *node) counter(name string) uint64 {
 	n.t.Helper()
-	v, found := n.prov.Counters()[name]
+	v, found := n.dev.HWCounters()[name]
 	if !found {
 		n.t.Fatalf("no counter %q", name)
 	}

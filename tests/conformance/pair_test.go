@@ -37,7 +37,7 @@ func newPair(t *testing.T, o pairOptions) *pair {
 	if o.terms != nil {
 		o.terms(&c)
 	}
-	p := &pair{lan: pipe.New()}
+	p := &pair{lan: new(pipe.Switch)}
 	p.a = newNode(t, o.link(t, p.lan.Port(), o.aSends), nil, "10.0.0.1/24", "2001:db8::1/64").newEndpoint(o.cap)
 	p.b = newNode(t, o.link(t, p.lan.Port(), o.bSends), nil, "10.0.0.2/24", "2001:db8::2/64").newEndpoint(o.cap)
 	p.am, p.bm = p.a.reg(make([]byte, pairMemory), allAccess), p.b.reg(make([]byte, pairMemory), allAccess)

@@ -53,7 +53,7 @@ type books struct {
 func openBooks(t *testing.T, here, linux device, l *impair.Link) *books {
 	t.Helper()
 	b := &books{t: t, here: here.(softrnic), linux: linux.in(t).(kernel), link: l}
-	b.ours, b.rxes = b.here.provider.Counters(), b.linux.Counters()
+	b.ours, b.rxes = b.here.dev.HWCounters(), b.linux.Counters()
 	b.in, b.out = l.Counters()
 	return b
 }
@@ -64,7 +64,7 @@ func (b *books) balance(check func(ours, rxes counters) error) {
 	b.t.Helper()
 	for end := time.Now().Add(patience); ; {
 		rxes := counters(b.linux.Counters()).since(b.rxes)
-		now, ours := counters(b.here.provider.Counters()), make(counters)
+		now, ours := counters(b.here.dev.HWCounters()), make(counters)
 		for name := range rxes {
 			if _, ok := now[name]; !ok {
 				b.t.Fatalf("SoftRNIC has no counter %s", name)

@@ -34,7 +34,7 @@ func TestIWARPMarkers(t *testing.T) {
 	} {
 		file := filepath.Join(t.TempDir(), "capture.pcapng")
 		if !t.Run(agreement.name, func(t *testing.T) {
-			here := openSoftRNIC(t, captureTo(t, file, openTAP(t, n)), rdmatransport.MPA(agreement.a))
+			here := openSoftRNIC(t, captureTo(t, file, openTAP(t, n)), rdmatransport.IWARP(agreement.a))
 			other := openSecond(t, n, agreement.b)
 			exchange(t, here, other)
 		}) {
@@ -66,8 +66,8 @@ func openSecond(t *testing.T, n *peer.Netns, config iwarp.Config) softrnic {
 	t.Helper()
 	var l link.Link
 	if err := n.Do(func() (err error) {
-		l, err = tap.Open("softrnic1", tap.WithBridge(n.Bridge), tap.WithMTU(n.MTU),
-			tap.WithMAC(net.HardwareAddr{0x02, 0, 0, 0x77, 0, 101}))
+		l, err = tap.Open("softrnic1", tap.Bridge(n.Bridge), tap.MTU(n.MTU),
+			tap.MAC(net.HardwareAddr{0x02, 0, 0, 0x77, 0, 101}))
 		return err
 	}); err != nil {
 		t.Fatal(err)
@@ -77,13 +77,12 @@ func openSecond(t *testing.T, n *peer.Netns, config iwarp.Config) softrnic {
 		t.Fatal(err)
 	}
 	closing(t, host.Close)
-	provider := rdmatransport.New(host, rdmatransport.MPA(config))
-	dev, err := verbs.Open(provider)
+	dev, err := rdmatransport.Open(host, rdmatransport.IWARP(config))
 	if err != nil {
 		t.Fatal(err)
 	}
 	closing(t, dev.Close)
-	return softrnic{t, dev, provider}
+	return softrnic{t, dev}
 }
 
 // exchange runs every operation from one device to another.

@@ -92,6 +92,6 @@ func TestIWARPRping(t *testing.T) {
 // ucmatose has the server speak first, which a client on siw does not ask leave for.
 func TestIWARPUcmatose(t *testing.T) {
 	p := cmPeer(t, 2, verbs.IWARP)
-	dev := openSoftRNIC(t, capturedIWARP(t, openTAP(t, p.Netns)), rdmatransport.MPA(iwarp.Config{SendFirst: true})).(softrnic).dev
+	dev := openSoftRNIC(t, capturedIWARP(t, openTAP(t, p.Netns)), rdmatransport.IWARP(iwarp.Config{SendFirst: true})).(softrnic).dev
 	testUcmatose(t, cmLab{p, dev, verbs.IWARP})
 }

@@ -372,7 +372,7 @@ func TestLargestMessages(t *testing.T) {
 	run := func(t *testing.T, requester, responder *side, sends []verbs.WROpcode) {
 		o := newOperation(t, requester, responder, usual, size)
 		for _, opcode := range transfers {
-			before := here.provider.Counters()["sent_pkts"]
+			before := here.dev.HWCounters()["sent_pkts"]
 			o.transfer(opcode, size)
 			most := uint64(size / 1024 / 8) // acknowledgements and READ requests
 			switch {
@@ -384,7 +384,7 @@ func TestLargestMessages(t *testing.T) {
 			default:
 				most = size / 1024 * 3 / 2
 			}
-			if sent := here.provider.Counters()["sent_pkts"] - before; sent > most {
+			if sent := here.dev.HWCounters()["sent_pkts"] - before; sent > most {
 				t.Errorf("%v of %d bytes: SoftRNIC sent %d packets, want no more than %d", opcode, size, sent, most)
 			}
 		}

@@ -40,9 +40,8 @@ var (
 
 // softrnic is a SoftRNIC device in this process.
 type softrnic struct {
-	t        *testing.T
-	dev      *verbs.Device
-	provider *rdmatransport.Provider
+	t   *testing.T
+	dev *verbs.Device
 }
 
 // openSoftRNIC opens a device behind a link, until the test ends.
@@ -53,20 +52,19 @@ func openSoftRNIC(t *testing.T, l link.Link, opts ...rdmatransport.Option) devic
 		t.Fatal(err)
 	}
 	closing(t, host.Close)
-	provider := rdmatransport.New(host, opts...)
-	dev, err := verbs.Open(provider)
+	dev, err := rdmatransport.Open(host, opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	closing(t, dev.Close)
-	return softrnic{t, dev, provider}
+	return softrnic{t, dev}
 }
 
 // openTAP opens a link on a TAP in a namespace's bridge.
 func openTAP(t *testing.T, n *peer.Netns) (l link.Link) {
 	t.Helper()
 	if err := n.Do(func() (err error) {
-		l, err = tap.Open("softrnic0", tap.WithBridge(n.Bridge), tap.WithMTU(n.MTU), tap.WithMAC(softrnicMAC))
+		l, err = tap.Open("softrnic0", tap.Bridge(n.Bridge), tap.MTU(n.MTU), tap.MAC(softrnicMAC))
 		return err
 	}); err != nil {
 		t.Fatal(err)
@@ -79,7 +77,7 @@ func openPacket(t *testing.T, n *peer.Netns) (l link.Link) {
 	t.Helper()
 	veth := n.Veth(t)
 	if err := n.Do(func() (err error) {
-		l, err = packet.Open(veth, packet.WithMAC(softrnicMAC))
+		l, err = packet.Open(veth, packet.MAC(softrnicMAC))
 		return err
 	}); err != nil {
 		t.Fatal(err)
@@ -95,7 +93,7 @@ func closing(t *testing.T, f func() error) {
 	})
 }
 
-func (s softrnic) in(t *testing.T) device { return softrnic{t, s.dev, s.provider} }
+func (s softrnic) in(t *testing.T) device { return softrnic{t, s.dev} }
 
 func (s softrnic) GIDs() (gids []netip.Addr) {
 	table, err := s.dev.GIDTable(1)

@@ -145,7 +145,7 @@ func TestCarrier(t *testing.T) {
 						want = 1
 						n.awaitPort(verbs.EventPortActive, linkUp)
 					}
-					if got := n.prov.Counters()["link_downed"]; got != want {
+					if got := n.dev.HWCounters()["link_downed"]; got != want {
 						t.Errorf("link_downed of node %d is %d, want %d", i, got, want)
 					}
 				}
@@ -190,7 +190,7 @@ func TestRemoval(t *testing.T) {
 				}
 				p, err := n.dev.QueryPort(1)
 				n.ok(err)
-				if got := n.prov.Counters()["link_downed"]; p.State != verbs.PortDown || p.PhysState != disabled || got != 1 {
+				if got := n.dev.HWCounters()["link_downed"]; p.State != verbs.PortDown || p.PhysState != disabled || got != 1 {
 					t.Errorf("the port is %v, its link in state %d, link_downed %d; want it down, in state %d, once", p.State, p.PhysState, got, disabled)
 				}
 			})

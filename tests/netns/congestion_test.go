@@ -24,7 +24,7 @@ func TestCNPDissected(t *testing.T) {
 	tshark := needTshark(t)
 	for gid, family := range map[int]string{1: "IPv4", 2: "IPv6"} {
 		t.Run(family, func(t *testing.T) {
-			lan := pipe.New()
+			lan := new(pipe.Switch)
 			queue, err := impair.New(lan.Port(), impair.Config{In: impair.Direction{Rate: 1e9, ECN: impair.ECN{Max: 1}}})
 			if err != nil {
 				t.Fatal(err)
@@ -65,7 +65,7 @@ func TestCNPDissected(t *testing.T) {
 					t.Fatalf("DSCP %s, ECN %s: %s", dscp, ecn, info)
 				}
 			}
-			if counted := a.prov.Counters()["np_cnp_sent"]; cnps == 0 || uint64(cnps) != counted || marked < cnps {
+			if counted := a.dev.HWCounters()["np_cnp_sent"]; cnps == 0 || uint64(cnps) != counted || marked < cnps {
 				t.Errorf("tshark finds %d CNPs, %d were sent; %d packets marked", cnps, counted, marked)
 			}
 		})

@@ -36,14 +36,14 @@ func TestPortCounters(t *testing.T) {
 				{"port_xmit_packets": out.packets, "port_xmit_data": out.bytes / 4, "port_rcv_packets": in.packets, "port_rcv_data": in.bytes / 4},
 				{"port_rcv_packets": out.packets, "port_rcv_data": out.bytes / 4, "port_xmit_packets": in.packets, "port_xmit_data": in.bytes / 4},
 			} {
-				got, err := nodes[i].prov.PortCounters(1)
+				got, err := nodes[i].dev.PortCounters(1)
 				nodes[i].ok(err)
 				for name, n := range want {
 					if got[name] != n || n == 0 {
 						t.Errorf("node %d: %s is %d, captured %d", i, name, got[name], n)
 					}
 				}
-				all := nodes[i].prov.Counters()
+				all := nodes[i].dev.HWCounters()
 				if all["sent_pkts"] != got["unicast_xmit_packets"] || all["rcvd_pkts"] != got["unicast_rcv_packets"] {
 					t.Errorf("node %d: %d packets sent and %d received by QPs, the port had %d and %d", i, all["sent_pkts"],
 						all["rcvd_pkts"], got["unicast_xmit_packets"], got["unicast_rcv_packets"])

@@ -51,7 +51,7 @@ var media = []medium{
 }
 
 func offloadingTAPs(t testing.TB) [2]link.Link { return taps(t) }
-func plainTAPs(t testing.TB) [2]link.Link      { return taps(t, tap.WithoutOffloads()) }
+func plainTAPs(t testing.TB) [2]link.Link      { return taps(t, tap.NoOffloads()) }
 
 func singles(t testing.TB) [2]link.Link {
 	ls := packets(t)
@@ -64,7 +64,7 @@ func taps(t testing.TB, opts ...tap.Option) (ls [2]link.Link) {
 	linktest.TUN(t)
 	linktest.Bridge(t, "br0", mtu)
 	for i, name := range []string{"rnic0", "rnic1"} {
-		l, err := tap.Open(name, append(opts, tap.WithMTU(mtu), tap.WithBridge("br0"))...)
+		l, err := tap.Open(name, append(opts, tap.MTU(mtu), tap.Bridge("br0"))...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -111,8 +111,8 @@ func TestEndToEnd(t *testing.T) {
 				}
 				for i, n := range []*node{a, b} {
 					// A peer that is scheduled late may be asked again.
-					asked := []*node{b, a}[i].prov.Counters()["tail_probes"]
-					for name, v := range n.prov.Counters() {
+					asked := []*node{b, a}[i].dev.HWCounters()["tail_probes"]
+					for name, v := range n.dev.HWCounters() {
 						switch name {
 						case "duplicate_request":
 							if v > asked+4 { // a machine that is busy elsewhere looks like loss

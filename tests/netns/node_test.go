@@ -25,7 +25,6 @@ const (
 type node struct {
 	t    testing.TB
 	host *netstack.Host
-	prov *rdmatransport.Provider
 	dev  *verbs.Device
 	mr   *verbs.MR
 	cq   *verbs.CQ
@@ -50,11 +49,10 @@ func newNodeWith(t testing.TB, l link.Link, device []rdmatransport.Option, addrs
 	var err error
 	n.host, err = netstack.New(l, opts...)
 	n.ok(err)
-	n.prov = rdmatransport.New(n.host, device...)
-	n.dev, err = verbs.Open(n.prov)
+	n.dev, err = rdmatransport.Open(n.host, device...)
 	n.ok(err)
 	t.Cleanup(func() {
-		n.ok(n.prov.Close())
+		n.ok(n.dev.Provider().Close())
 		n.ok(n.host.Close())
 	})
 	pd, err := n.dev.AllocPD()

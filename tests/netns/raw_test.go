@@ -113,7 +113,7 @@ func onTAP(t *testing.T, opts ...tap.Option) (*node, *netlink.Tuntap) {
 	t.Helper()
 	linktest.TUN(t)
 	linktest.Namespace(t)
-	l, err := tap.Open("rnic0", append(opts, tap.WithMTU(1500))...)
+	l, err := tap.Open("rnic0", append(opts, tap.MTU(1500))...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +205,7 @@ func TestRawAnswersPing(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		opts []tap.Option
-	}{{"TAP", nil}, {"TAP without offloads", []tap.Option{tap.WithoutOffloads()}}} {
+	}{{"TAP", nil}, {"TAP without offloads", []tap.Option{tap.NoOffloads()}}} {
 		t.Run(tc.name, func(t *testing.T) {
 			n, _ := onTAP(t, tc.opts...)
 			if ping(t, addr, 8, 200*time.Millisecond) {

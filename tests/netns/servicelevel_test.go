@@ -85,7 +85,7 @@ func TestServiceLevel(t *testing.T) {
 	tshark := needTshark(t)
 	for gid, family := range map[int]string{1: "IPv4", 2: "IPv6"} {
 		t.Run(family, func(t *testing.T) {
-			lan := pipe.New()
+			lan := new(pipe.Switch)
 			queue, err := impair.New(lan.Port(), impair.Config{In: impair.Direction{Rate: 1e9, ECN: impair.ECN{Max: 1}}})
 			if err != nil {
 				t.Fatal(err)
@@ -150,7 +150,7 @@ func TestServiceLevel(t *testing.T) {
 				t.Errorf("a datagram came with service level %d and tag %#x", wc.SL, wc.CVLAN)
 			}
 			b.ok(ah.Destroy())
-			for deadline := time.Now().Add(10 * time.Second); a.prov.Counters()["np_cnp_sent"] == 0 && time.Now().Before(deadline); {
+			for deadline := time.Now().Add(10 * time.Second); a.dev.HWCounters()["np_cnp_sent"] == 0 && time.Now().Before(deadline); {
 				post(verbs.RC, verbs.RDMAWrite, 100_000)
 			}
 			a.ok(a.host.Close())

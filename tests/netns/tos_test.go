@@ -20,7 +20,7 @@ func TestTypeOfService(t *testing.T) {
 	tshark := needTshark(t)
 	for i, c := range []struct{ family, dscp string }{{"IPv4", "ip.dsfield.dscp"}, {"IPv6", "ipv6.tclass.dscp"}} {
 		t.Run(c.family, func(t *testing.T) {
-			lan := pipe.New()
+			lan := new(pipe.Switch)
 			file := filepath.Join(t.TempDir(), "tos.pcapng")
 			taken, err := capture.Create(lan.Port(), file)
 			if err != nil {

@@ -88,14 +88,17 @@ func (d *device) GIDTable(uint8) (out []verbs.GIDEntry, err error) {
 	}
 	return out, nil
 }
-func (d *device) RegMR(*verbs.MR) (uint32, uint32, error)   { k := d.keys.Add(1); return k, k, nil }
-func (d *device) DeregMR(*verbs.MR)                         {}
-func (d *device) AllocMW(*verbs.MW) (uint32, error)         { return 0, verbs.ErrNotSupported }
-func (d *device) DeallocMW(*verbs.MW)                       {}
-func (d *device) Watch(f func(verbs.AsyncEventType, uint8)) { d.event = f }
-func (d *device) Close() error                              { return nil }
-func (d *device) Progress() bool                            { return false }
-func (d *device) EndProgress()                              {}
+func (d *device) RegMR(*verbs.MR) (uint32, uint32, error)       { k := d.keys.Add(1); return k, k, nil }
+func (d *device) DeregMR(*verbs.MR)                             {}
+func (d *device) AllocMW(*verbs.MW) (uint32, error)             { return 0, verbs.ErrNotSupported }
+func (d *device) DeallocMW(*verbs.MW)                           {}
+func (d *device) Watch(f func(verbs.AsyncEventType, uint8))     { d.event = f }
+func (d *device) Close() error                                  { return nil }
+func (d *device) HWCounters() map[string]uint64                 { return nil }
+func (d *device) PortCounters(uint8) (map[string]uint64, error) { return nil, nil }
+func (d *device) Shutdown(context.Context) error                { return nil }
+func (d *device) Progress() bool                                { return false }
+func (d *device) EndProgress()                                  {}
 func (d *device) CreateQP(h verbs.QPHandle, _ *verbs.QPInitAttr) (verbs.ProviderQP, uint32, error) {
 	return &fakeQP{d}, 0x10 + d.keys.Add(1), nil
 }

@@ -1,0 +1,11 @@
+package rdmatransport
+
+import "github.com/softrnic/softrnic/stack"
+
+// Provider is what Open opens, for tests that wrap it.
+type Provider = *provider
+
+// NewProvider makes a provider and leaves it to the test to open it.
+func NewProvider(host stack.Network, opts ...Option) (Provider, error) {
+	return newProvider(host, opts...)
+}
