@@ -67,6 +67,8 @@ func TestDetectLosses(t *testing.T) {
 			do: func(b *scoreboard) { b.executedBefore(2); b.sacked(2); b.sacked(9) }, lost: []uint32{5, 6, 7, 8}, packets: 4},
 		{name: "a READ's response, overtaken", n: 6, answers: []uint32{0, 1, 2, 3, 4, 5}, heads: []uint32{0},
 			do: func(b *scoreboard) { b.answered(3) }, lost: []uint32{0}, packets: 1},
+		{name: "a READ's response, overtaken, with the last still to come", n: 6, answers: []uint32{0, 1, 2, 3, 4, 5}, heads: []uint32{0},
+			do: func(b *scoreboard) { b.executedBefore(6); b.answered(4) }, lost: []uint32{0, 1}, packets: 2},
 		{name: "a READ's responses, by the last", n: 6, answers: []uint32{0, 1, 2, 3, 4, 5}, heads: []uint32{0},
 			do: func(b *scoreboard) { b.answered(5) }, lost: []uint32{0, 1, 2, 3, 4}, packets: 5},
 	} {

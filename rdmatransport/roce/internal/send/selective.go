@@ -54,7 +54,6 @@ func (s *State) startRecovery() {
 	q.forward(f.max) // all that was sent before is repeated from the scoreboard
 	s.reads.resume()
 	s.rtt.cancel()
-	s.probe.cancel()
 	s.mode.on(onGap)
 }
 
@@ -94,13 +93,10 @@ func (s *State) settle(o *Outcome) {
 	}
 }
 
-// endRecovery goes back to counting packets.
+// endRecovery goes back to counting packets. No RNR wait is on: what it holds back counts as missing.
 func (s *State) endRecovery() {
 	s.board.close()
 	s.mode.on(onRecovered)
-	if s.alarm.isSet(RNR) {
-		s.mode.on(onRNR)
-	}
 }
 
 // DetectLosses is told that all that has come for now was taken in. What it shows to be lost is sent again.

@@ -315,20 +315,6 @@ func TestState(t *testing.T) {
 			r.pass()
 			r.expect("0.0@1!", InOrder)
 		}},
-		{"RNR in a recovery", func(r *requester) {
-			r.peer(true)
-			r.post(Read, 1)
-			r.post(Send, 1)
-			r.send()
-			r.OnRNR(1, time.Second)
-			r.expect("", Selective) // the answer may still be on its way
-			if r.OnAnswered(0); r.Mode() == Failed || r.Posted() != 1 {
-				r.t.Errorf("%v", r.Mode())
-			}
-			r.expect("", r.Mode())
-			r.pass()
-			r.expect("0.0@1!", r.Mode())
-		}},
 		{"refused behind a missing answer", func(r *requester) {
 			r.post(Send, 1)
 			r.post(Read, 1)

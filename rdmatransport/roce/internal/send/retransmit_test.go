@@ -1,0 +1,171 @@
+package send
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// kept is what a selective NAK says is kept: packets at these distances from the one that is missing.
+func kept(distances ...uint32) func(yield func(uint32) bool) {
+	return func(yield func(uint32) bool) {
+		for _, d := range distances {
+			if !yield(d) {
+				return
+			}
+		}
+	}
+}
+
+// TestRetransmit: what is forgotten, and what is not, where packets are sent again.
+func TestRetransmit(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		run  func(r *requester)
+	}{
+		{"a NAK comes before the probe is sent", func(r *requester) {
+			r.measure(30 * time.Millisecond)
+			r.post(Write, 4)
+			r.send()
+			r.pass()
+			r.OnSequenceNAK(1)
+			r.expect("0.0@1+1 0.2@3+1!", GoneBack)
+		}},
+		{"an acknowledgement comes before the probe is sent", func(r *requester) {
+			r.measure(30 * time.Millisecond)
+			r.post(Write, 4)
+			r.send()
+			r.pass()
+			r.OnAck(2)
+			r.expect("", InOrder)
+		}},
+		{"a probe waits twice as long as the one before", func(r *requester) {
+			r.measure(2 * time.Millisecond)
+			r.post(Write, 4)
+			r.send()
+			first := r.Deadline() - r.now
+			r.pass()
+			r.send()
+			if second := r.Deadline() - r.now; second != 2*first {
+				r.t.Errorf("%v, then %v", first, second)
+			}
+		}},
+		{"what is sent again has a timeout of its own", func(r *requester) {
+			r.post(Write, 2)
+			r.send()
+			r.now += 60 * time.Millisecond
+			r.OnSequenceNAK(0)
+			r.send()
+			if d := r.Deadline() - r.now; d != 100*time.Millisecond {
+				r.t.Errorf("%v", d)
+			}
+		}},
+		{"no timeout any more", func(r *requester) {
+			r.post(Write, 2)
+			r.send()
+			r.SetLimits(Limits{})
+			if r.SetAlarm(true); r.Deadline() != 0 {
+				r.t.Error("an alarm is set")
+			}
+		}},
+		{"the round trip of what was sent again is not measured, gone back", func(r *requester) {
+			r.post(Write, 4)
+			r.send()
+			r.OnSequenceNAK(0)
+			r.send()
+			r.now += 50 * time.Millisecond
+			if r.OnAck(4); r.rtt.measured() {
+				r.t.Errorf("%v", r.rtt.smoothed.duration())
+			}
+		}},
+		{"the round trip of what was sent again is not measured, selective", func(r *requester) {
+			r.peer(true)
+			r.post(Write, 12)
+			r.send()
+			r.OnSelectiveNAK(0, kept(3, 4, 5))
+			r.send()
+			r.now += 50 * time.Millisecond
+			if r.OnAck(12); r.rtt.measured() {
+				r.t.Errorf("%v", r.rtt.smoothed.duration())
+			}
+		}},
+		{"READs are sent again although as many were outstanding as may be", func(r *requester) {
+			r.post(Atomic, 1)
+			r.post(Atomic, 1)
+			r.expect("0.0@0! 1.0@1!", InOrder)
+			r.OnSequenceNAK(0)
+			r.expect("0.0@0! 1.0@1!", GoneBack)
+		}},
+		{"READs that are not sent again yet are outstanding in a recovery", func(r *requester) {
+			r.peer(true)
+			for range 3 {
+				r.post(Atomic, 1)
+			}
+			r.expect("0.0@0! 1.0@1!", InOrder)
+			for r.pass().Action != WentBack {
+				r.send()
+			}
+			if _, _, _, ok := r.OnAnswer(1); !ok {
+				r.t.Error("an answer is dropped")
+			}
+			r.OnAnswered(1)
+			r.expect("0.0@0!", Selective)
+			r.OnAnswer(0)
+			r.OnAnswered(0)
+			r.expect("0.0@2!", InOrder)
+		}},
+		{"a window that is full within a frame asks for an acknowledgement again", func(r *requester) {
+			r.Begin(&Connection{MTU: 1024, Batch: 64, Congestion: Conservation{}})
+			r.post(Write, 400)
+			r.send()
+			for psn := uint32(5); psn < 15; psn++ { // halves the window each time
+				r.OnSequenceNAK(psn)
+				if sent := r.send(); !strings.HasSuffix(sent, "!") {
+					r.t.Errorf("window %d: %s", r.window.size, sent)
+				}
+			}
+		}},
+		{"nothing is awaited after half of all PSNs were read", func(r *requester) {
+			r.post(Read, 1<<24-1)
+			for n := 0; n <= 1<<23; {
+				var b Burst
+				if r.Next(0, &b) != Transmit {
+					r.t.Fatalf("nothing is sent after %d", n)
+				}
+				n += int(b.Packets)
+				r.Sent(&b)
+				r.OnAnswered(b.PSN + b.Packets - 1)
+			}
+			if r.acks.awaited(r.flight.una) {
+				r.t.Error("an acknowledgement is")
+			}
+		}},
+		{"a selective NAK in an RNR wait", func(r *requester) {
+			r.peer(true)
+			r.post(Send, 1)
+			r.post(Send, 1)
+			r.send()
+			r.OnRNR(0, 20*time.Millisecond)
+			if _, counts := r.OnSelectiveNAK(0, kept(1)); counts {
+				r.t.Error("it counts")
+			}
+			r.expect("", RNRWait)
+		}},
+		{"an RNR NAK in a recovery", func(r *requester) {
+			r.peer(true)
+			r.post(Read, 1)
+			r.post(Send, 1)
+			r.send()
+			r.OnRNR(1, time.Second)
+			r.expect("", Selective) // the answer may still be on its way
+			r.OnAnswered(0)
+			r.expect("", Selective)
+			r.pass()
+			r.expect("0.0@1!", Selective)
+			r.OnAck(2)
+			r.expect("", InOrder)
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) { c.run(newRequester(t)) })
+	}
+}
