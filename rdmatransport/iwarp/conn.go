@@ -45,16 +45,6 @@ const (
 	largeReply   = 0x02
 )
 
-// readyKind is the ready-to-receive message that an initiator sends first (RFC 6581 §8).
-type readyKind uint8
-
-const (
-	noReady readyKind = iota
-	readyWrite
-	readyRead
-	readyEmpty
-)
-
 // conn is one end of a connection. It implements rdmacm.ProviderConn.
 type conn struct {
 	e         *Engine
@@ -74,7 +64,7 @@ type conn struct {
 	ird, ord int
 	ordLimit int // the most that the peer takes
 	sink     uint32
-	ready    readyKind
+	rtr      rtrKind // that the initiator owes
 
 	// Of reception, guarded by the QP's lock.
 	taken   int   // bytes, of one Receive

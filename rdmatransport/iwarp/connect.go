@@ -216,11 +216,11 @@ func (c *conn) negotiate(ours, theirs *mpa.Enhanced) error {
 	switch {
 	case !ours.PeerToPeer || !theirs.PeerToPeer:
 	case theirs.RDMAWrite:
-		c.ready = readyWrite
+		c.rtr = rtrWrite
 	case theirs.RDMARead:
-		c.ready = readyRead
+		c.rtr = rtrRead
 	case theirs.ZeroLengthSend:
-		c.ready = readyEmpty
+		c.rtr = rtrEmpty
 	default:
 		return mpa.ErrNoMatchingRTR
 	}

@@ -65,7 +65,7 @@ func (c *conn) resume() {
 	q.h.Lock()
 	defer q.h.Unlock()
 	if q.conn == c {
-		q.pump()
+		q.transmit()
 	}
 }
 
@@ -80,7 +80,7 @@ func (q *qp) sendDirect() (done, wait bool) {
 		return false, true
 	}
 	q.carrying = true
-	end := q.tx.first + uint64(q.h.SendLen())
+	end := q.tx.cursor.first + uint64(q.h.SendLen())
 	rest := q.carrySome(c)
 	if rest >= carryMore {
 		rest = q.carryOn(rest, end)
@@ -94,7 +94,7 @@ func (q *qp) sendDirect() (done, wait bool) {
 func (q *qp) carryOn(rest carryRest, end uint64) carryRest {
 	posted := q.posting
 	for rest >= carryMore {
-		if !posted || q.tx.first >= end {
+		if !posted || q.tx.cursor.first >= end {
 			go q.carryElsewhere()
 			return carryElsewhere
 		}
@@ -115,7 +115,7 @@ func (q *qp) carryElsewhere() {
 	q.h.Lock()
 	defer q.h.Unlock()
 	q.carrying = false
-	q.pumpPosted()
+	q.transmitPosted()
 }
 
 // carryRest is what is left of the send queue.
@@ -144,11 +144,11 @@ func (q *qp) carrySome(c *conn) carryRest {
 		return carryAgain
 	}
 	switch {
-	case p.conn != d || d.other.Load() != c || p.tx.ending || !p.rx.allowed && !d.mayReceive(),
+	case p.conn != d || d.other.Load() != c || p.tx.lifecycle.ended() || !p.rx.allowed && !d.mayReceive(),
 		p.h.State() != verbs.StateRTS || q.h.State() != verbs.StateRTS:
 		return carryStream
-	case t.first != t.cur || t.readyAnswer:
-		return carryWaits // pump is called when that changes
+	case !t.cursor.atOldest() || t.reads.rtr:
+		return carryWaits // transmit is called when that changes
 	case c.sent != d.fed:
 		d.awaited = true
 		return carryWaits
@@ -163,9 +163,9 @@ func (q *qp) carrySome(c *conn) carryRest {
 		}
 		wr := q.h.Send(0)
 		switch {
-		case t.answers.n > 0 && !t.half:
+		case t.responses.n > 0 && !t.cursor.is(movedInPart):
 			return carryAgain // answers go first: one may have come to be due just now
-		case asks(wr.Opcode) && c.fed != d.sent:
+		case isRead(wr.Opcode) && c.fed != d.sent:
 			return carryWaits // the peer's answer may not overtake what that has sent before
 		}
 		n, ok := q.carry(p, wr)
@@ -180,22 +180,14 @@ func (q *qp) carrySome(c *conn) carryRest {
 // waiting tells whether a request is next of which nothing has gone through the stream, and could be sent.
 func (q *qp) waiting() bool {
 	t := &q.tx
-	return t.open && !t.full && !t.ending && t.ready == noReady && t.whole() && t.cur < t.first+uint64(q.h.SendLen())
-}
-
-// whole tells that nothing of the request that is next has gone through the stream.
-func (t *sender) whole() bool { return t.half || t.off == 0 && !t.wrote }
-
-// asks tells whether an operation has an answer.
-func asks(op verbs.WROpcode) bool {
-	return op == verbs.RDMARead || op == verbs.AtomicCmpAndSwp || op == verbs.AtomicFetchAndAdd
+	return t.lifecycle.is(open) && !t.output.full && t.cursor.mayMove() && t.cursor.unsent(q.h.SendLen()) > 0
 }
 
 // carry moves a request's message to p, or the next part of it, and tells how much that was; false if it has to go through
 // the stream, and nothing has changed.
 func (q *qp) carry(p *qp, wr *verbs.SendWR) (moved uint64, ok bool) {
 	t := &q.tx
-	n := wr.Length() - t.off
+	n := wr.Length() - t.cursor.off
 	last := n <= memory.HoldMost
 	if !last {
 		n = memory.HoldMost
@@ -217,12 +209,10 @@ func (q *qp) carry(p *qp, wr *verbs.SendWR) (moved uint64, ok bool) {
 	case !ok:
 		return 0, false
 	case !last:
-		q.carriedPart(p, wr.Opcode, t.off+n)
+		q.carriedPart(p, wr.Opcode, t.cursor.off+n)
 		return n, true
 	}
-	t.first++ // it is the oldest
-	t.cur++
-	t.off, t.half = 0, false
+	t.cursor.moved()
 	q.direct++
 	if isSend(wr.Opcode) || wr.Opcode == verbs.RDMAWriteWithImm {
 		q.received(p, wr)
@@ -250,18 +240,16 @@ func (q *qp) received(p *qp, wr *verbs.SendWR) {
 // carriedPart takes in that some of the message that is next, but not all, has been carried over: off bytes.
 func (q *qp) carriedPart(p *qp, op verbs.WROpcode, off uint64) {
 	t := &q.tx
-	t.off, t.half = off, true
+	t.cursor.movedTo(off)
 	switch {
 	case op == verbs.RDMARead:
-		t.taken = off
+		t.reads.place(off)
 	case isSend(op):
 		p.rx.queues[rdmap.QueueSend].SkipTo(uint32(off))
 	default:
-		t.writing, p.rx.writing = true, off
+		p.rx.writing = off
 	}
 }
-
-func isSend(op verbs.WROpcode) bool { return op == verbs.Send || op == verbs.SendWithInv }
 
 // message is what a list of q's names.
 func (q *qp) message(list []verbs.SGE) memory.Message {
@@ -270,7 +258,7 @@ func (q *qp) message(list []verbs.SGE) memory.Message {
 
 // carrySend places n bytes of a SEND in the peer's oldest receive request.
 func (q *qp) carrySend(p *qp, wr *verbs.SendWR, n uint64) bool {
-	length, off := wr.Length(), q.tx.off
+	length, off := wr.Length(), q.tx.cursor.off
 	if length > MaxMessage || p.srq && !memory.Sound(wr, q.message(wr.SGList), off, n) {
 		return false
 	}
@@ -283,13 +271,13 @@ func (q *qp) carrySend(p *qp, wr *verbs.SendWR, n uint64) bool {
 
 // skip counts a message of one of the queues on both sides.
 func (q *qp) skip(p *qp, queue int) {
-	q.tx.msn[queue]++
+	q.tx.numbers.advance(queue)
 	p.rx.queues[queue].Skip()
 }
 
 // carryWrite places n bytes of a WRITE in the memory that it names.
 func (q *qp) carryWrite(p *qp, wr *verbs.SendWR, n uint64) bool {
-	off := q.tx.off
+	off := q.tx.cursor.off
 	if n > 0 && p.h.Attr().QPAccessFlags&verbs.AccessRemoteWrite == 0 {
 		return false
 	}
@@ -306,7 +294,7 @@ func (q *qp) carryWrite(p *qp, wr *verbs.SendWR, n uint64) bool {
 		return false
 	}
 	if last {
-		q.tx.writing, p.rx.writing, p.rx.written = false, 0, off+n
+		p.rx.writing, p.rx.written = 0, off+n
 		if imm {
 			p.rx.written = 0
 		}
@@ -315,11 +303,11 @@ func (q *qp) carryWrite(p *qp, wr *verbs.SendWR, n uint64) bool {
 }
 
 // readable tells whether both sides allow READs and atomics at all.
-func (q *qp) readable(p *qp) bool { return q.tx.ord > 0 && p.tx.answers.depth > 0 }
+func (q *qp) readable(p *qp) bool { return q.conn.ord > 0 && p.tx.responses.depth > 0 }
 
 // carryRead fetches n bytes of what a READ names.
 func (q *qp) carryRead(p *qp, wr *verbs.SendWR, n uint64) bool {
-	length, off := wr.Length(), q.tx.off
+	length, off := wr.Length(), q.tx.cursor.off
 	if off == 0 && (!q.readable(p) || n > 0 && p.h.Attr().QPAccessFlags&verbs.AccessRemoteRead == 0) {
 		return false
 	}
@@ -334,9 +322,8 @@ func (q *qp) carryRead(p *qp, wr *verbs.SendWR, n uint64) bool {
 		return false
 	}
 	if off+n == length {
-		q.tx.taken = 0
 		q.skip(p, rdmap.QueueReadRequest)
-		q.tx.nextID++
+		q.tx.reads.moved()
 	}
 	return true
 }
@@ -351,7 +338,7 @@ func (q *qp) carryAtomic(p *qp, wr *verbs.SendWR) bool {
 		return false
 	}
 	q.skip(p, rdmap.QueueReadRequest)
-	q.tx.nextID++
+	q.tx.reads.moved()
 	p.skip(q, rdmap.QueueAtomicResponse)
 	return true
 }

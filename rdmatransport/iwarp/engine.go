@@ -2,11 +2,13 @@
 // stack's TCP. The layers' formats and framing are packages below this one; here they become queue pairs.
 //
 // The way of a message. Set-up: connect.go and listen.go exchange MPA's request and reply frames on a TCP stream, and
-// verbs hands the started stream to the QP as it enters RTS. Out: verbs locks the QP and calls PostSend; sender.go cuts
-// messages into segments, which the stream's send buffer has filled in place, CRC included; small ones, and the ends of
-// long ones, go there together. In: receiver.go waits on the one goroutine that a connected QP has, MPA's receiver finds
-// the segments where TCP has them, placement.go checks and places them; what is to be answered waits in responses.go for
-// room in the stream. terminate.go ends a stream that went wrong.
+// verbs hands the started stream to the QP as it enters RTS. Out: verbs locks the QP and calls PostSend; sender.go decides
+// what is sent next, by its phase (phase.go), its place in the send queue (cursor.go) and the READs that are outstanding
+// (reads.go). requests.go and responses.go make segments of it (segment.go), and output.go gives those to the stream, whose
+// send buffer has them filled in place, CRC included; small ones, and the ends of long ones, go there together. In:
+// receiver.go waits on the one goroutine that a connected QP has, MPA's receiver finds the segments where TCP has them,
+// placement.go checks and places them; responses to READs and atomics wait in responses.go for room in the stream.
+// terminate.go ends a stream on which something went wrong.
 //
 // What differs from RoCEv2 for a user of verbs: SEND and WRITE complete when the stream has taken them, as TCP then
 // delivers them or breaks; SEND with immediate data does not exist; a READ's sink is named to the peer by an STag that
@@ -104,7 +106,7 @@ func (e *Engine) CreateQP(h verbs.QPHandle, attr *verbs.QPInitAttr) (verbs.Provi
 		return nil, 0, verbs.Errorf(verbs.ErrNotSupported, "create QP", "QP type %v over iWARP", attr.Type)
 	}
 	q := &qp{e: e, h: h, depth: attr.Cap.MaxSendWR, srq: attr.SRQ != nil}
-	q.tx.sent = make([]sentWR, slots(attr.Cap.MaxSendWR))
+	q.tx.init(attr.Cap.MaxSendWR)
 	num, err := e.qps.Insert(q)
 	if err != nil {
 		return nil, 0, verbs.Errorf(verbs.ErrNoMemory, "create QP", "%v", err)

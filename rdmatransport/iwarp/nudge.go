@@ -41,17 +41,17 @@ func (n *nudger) due() {
 	defer q.h.Unlock()
 	t := &q.tx
 	switch {
-	case q.conn != n.c, t.ending:
-	case n.opens && !t.open:
+	case q.conn != n.c, t.lifecycle.ended():
+	case n.opens && t.lifecycle.is(awaitingPeer):
 		n.opens, n.after = false, firstNudge
-		t.open = true
-		q.pump()
+		t.lifecycle.on(onPeerFPDU)
+		q.transmit()
 		n.arm()
 	case !n.opens && !q.rx.heard:
 		// In the middle of a message there is more to come anyway.
-		if t.ready == noReady && t.off == 0 && !t.wrote {
-			t.ready = readyWrite
-			q.pump()
+		if t.lifecycle.is(open) && t.cursor.is(untouched) {
+			t.lifecycle.askRTR(rtrWrite)
+			q.transmit()
 		}
 		if n.left--; n.left > 0 {
 			n.after *= 2

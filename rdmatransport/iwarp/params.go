@@ -13,11 +13,11 @@ const (
 	// smallFPDU is the longest FPDU that is copied once more to go out together with others, in bytes.
 	smallFPDU = 16 << 10
 
-	// Requests of up to smallMessage bytes wait for company while gatherFrom pieces or more are unanswered, or, if the
-	// send queue is full, gatherAlways.
+	// Requests of up to smallMessage bytes are corked while corkFrom pieces or more are not acknowledged, or corkAlways if
+	// the send queue is full.
 	smallMessage = 1 << 10
-	gatherFrom   = 4
-	gatherAlways = 64
+	corkFrom     = 4
+	corkAlways   = 64
 
 	// mpaOverhead is what an FPDU without markers has beside its ULPDU, at most.
 	mpaOverhead = 2 + 3 + 4

@@ -18,7 +18,10 @@ var errTerminated = errors.New("iwarp: the peer terminated the stream")
 
 // ULPDU implements mpa.Handler.
 func (q *qp) ULPDU(b []byte) error {
-	q.tx.open, q.rx.heard = true, true
+	if q.tx.lifecycle.is(awaitingPeer) {
+		q.tx.lifecycle.on(onPeerFPDU)
+	}
+	q.rx.heard = true
 	q.rx.ulpdu = b
 	if len(b) == 0 {
 		return nil // an empty FPDU, sent as a ready-to-receive indication
@@ -93,31 +96,30 @@ func taggedError(d memory.Denial) error {
 func (q *qp) placeRead(h *ddp.Tagged, payload []byte) error {
 	t := &q.tx
 	n := uint64(len(payload))
-	if t.readyAnswer {
+	if t.reads.rtr {
 		if n > 0 || !h.Last {
 			return ddp.ErrBounds
 		}
-		t.readyAnswer = false
+		t.reads.rtrResponded()
 		return nil
 	}
 	wr := q.oldestRead()
 	switch {
 	case wr == nil:
 		return ddp.ErrInvalidSTag
-	case wr.Opcode != verbs.RDMARead, n > 0 && h.STag != t.sink: // of no bytes it counts for nothing (RFC 5041 §5.2)
+	case wr.Opcode != verbs.RDMARead, n > 0 && h.STag != q.conn.sink: // of no bytes it counts for nothing (RFC 5041 §5.2)
 		q.answered(verbs.WCBadRespErr)
 		return ddp.ErrInvalidSTag
-	case n > 0 && h.TO != t.taken, t.taken+n > wr.Length(), h.Last != (t.taken+n == wr.Length()):
+	case n > 0 && h.TO != t.reads.placed, t.reads.placed+n > wr.Length(), h.Last != (t.reads.placed+n == wr.Length()):
 		q.answered(verbs.WCBadRespErr)
 		return ddp.ErrBounds
 	}
-	if status := q.e.regions.Scatter(payload, q.h.PD(), wr.SGList, t.taken); status != verbs.WCSuccess {
+	if status := q.e.regions.Scatter(payload, q.h.PD(), wr.SGList, t.reads.placed); status != verbs.WCSuccess {
 		q.answered(status)
 		return rdmap.LocalCatastrophic
 	}
-	t.taken += n
+	t.reads.place(t.reads.placed + n)
 	if h.Last {
-		t.taken = 0
 		q.answered(verbs.WCSuccess)
 	}
 	return nil
@@ -126,23 +128,22 @@ func (q *qp) placeRead(h *ddp.Tagged, payload []byte) error {
 // oldestRead is the READ or atomic that the next answer is for; nil if none is outstanding.
 func (q *qp) oldestRead() *verbs.SendWR {
 	t := &q.tx
-	if len(t.reads) == 0 {
+	if len(t.reads.list) == 0 {
 		return nil
 	}
-	return q.h.Send(int(t.reads[0] - t.first))
+	return q.h.Send(t.cursor.index(t.reads.list[0].number))
 }
 
 // answered ends the oldest READ or atomic; all before it are complete.
 func (q *qp) answered(status verbs.WCStatus) {
 	t := &q.tx
-	n := t.reads[0]
-	t.reads = t.reads[:copy(t.reads, t.reads[1:])]
+	n := t.reads.responded()
 	if status != verbs.WCSuccess {
 		q.rx.told = true
-		q.pop(status, 0)
+		q.completeOldest(status, 0)
 		return
 	}
-	t.at(n).done = true
+	t.cursor.responded(n)
 	q.completeDone()
 }
 
@@ -267,9 +268,7 @@ func (q *qp) readRequest(b, payload []byte) error {
 			return remoteCause(denial)
 		}
 	}
-	w := answer{read: h}
-	copy(w.ddp[:], b)
-	if !q.tx.answers.push(w) {
+	if !q.tx.responses.pushRead(b, &h) {
 		return ddp.ErrNoBuffer // beyond the IRD (RFC 5040 §5.2)
 	}
 	return nil
@@ -287,14 +286,12 @@ func (q *qp) atomicRequest(b, payload []byte) error {
 	if _, err := q.atomicWord(&h); err != nil {
 		return err
 	}
-	a := &q.tx.answers
-	w := answer{atomic: true, update: h}
-	copy(w.ddp[:], b)
-	if !a.push(w) {
+	r := &q.tx.responses
+	if !r.pushAtomic(b, &h) {
 		return ddp.ErrNoBuffer
 	}
-	if a.n == 1 {
-		return q.carryOut(&a.ring[a.head])
+	if r.n == 1 {
+		return q.executeAtomic(r.oldest())
 	}
 	return nil
 }
@@ -327,7 +324,7 @@ func (q *qp) atomicResponse(payload []byte) error {
 	if wr == nil {
 		return rdmap.UnexpectedOpcode
 	}
-	if q.tx.readyAnswer || wr.Opcode == verbs.RDMARead || q.tx.at(q.tx.reads[0]).id != h.ID {
+	if q.tx.reads.rtr || wr.Opcode == verbs.RDMARead || q.tx.reads.list[0].id != h.ID {
 		q.answered(verbs.WCBadRespErr)
 		return rdmap.UnexpectedOpcode
 	}

@@ -3,7 +3,6 @@ package iwarp
 // On the path: the QP's state, shared by sender and receiver, and how verbs' transitions and the stream's end change it.
 
 import (
-	"bytes"
 	"math/bits"
 	"time"
 
@@ -39,7 +38,7 @@ func (q *qp) Modify(from, to verbs.QPState, attr *verbs.QPAttr, mask verbs.QPAtt
 	switch {
 	case to == verbs.StateReset:
 		q.drop()
-		q.tx = sender{sent: q.tx.sent}
+		q.tx.reset()
 		q.rx = receiver{}
 	case to == verbs.StateErr:
 		q.closeStream()
@@ -68,7 +67,7 @@ func (q *qp) attach(c *conn, attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	if c.initiator { // the accepting side's reader has attended the stream since the request
 		q.e.work.Go(func() { q.read(c) })
 	}
-	q.pump()
+	q.transmit()
 	if c.initiator {
 		q.nudge(c)
 	}
@@ -80,7 +79,8 @@ func (q *qp) detach() *conn {
 	c := q.conn
 	if c != nil {
 		q.conn = nil
-		q.tx.batch.clear()
+		q.tx.output.clear()
+		q.tx.lifecycle.on(onDetach)
 		c.part()
 		q.e.countStream(q.h.PD(), -1)
 	}
@@ -95,12 +95,12 @@ func (q *qp) Query(attr *verbs.QPAttr) {
 }
 
 // PostSend implements verbs.ProviderQP.
-func (q *qp) PostSend() { q.pumpPosted() }
+func (q *qp) PostSend() { q.transmitPosted() }
 
-// pumpPosted is pump on a goroutine that serves only this QP.
-func (q *qp) pumpPosted() {
+// transmitPosted is transmit on a goroutine that serves only this QP.
+func (q *qp) transmitPosted() {
 	q.posting = true
-	q.pump()
+	q.transmit()
 	q.posting = false
 }
 
@@ -130,8 +130,8 @@ func (q *qp) closeStream() {
 		return
 	}
 	c.linger()
-	if ok, err := q.sendBatch(); !ok && err == nil {
-		rest := bytes.Clone(q.tx.batch.bytes())
+	if ok, err := q.sendGathered(); !ok && err == nil {
+		rest := q.tx.output.takeGathered()
 		q.e.work.Go(func() {
 			_ = c.stream.SetWriteDeadline(time.Now().Add(lingerTimeout))
 			_, _ = c.stream.Write(rest)
@@ -149,7 +149,7 @@ func (q *qp) leave(c *conn) {
 	defer q.h.Unlock()
 	if q.conn == c {
 		c.part() // what is posted waits for nothing any more
-		q.hurry()
+		q.transmitNow()
 		q.closeStream()
 	}
 }
@@ -161,17 +161,16 @@ func (q *qp) roomAgain() {
 	if q.conn == nil {
 		return
 	}
-	q.tx.full = false
-	q.pump()
+	q.tx.output.hasRoom()
+	q.transmit()
 }
 
 // fail ends the connection after an error that was found on this side: the peer is told why, everything posted is
 // flushed. bad is the segment at fault, if a segment was.
 func (q *qp) fail(err error, bad []byte) {
-	if q.conn == nil || q.tx.ending {
+	if q.tx.lifecycle.ended() {
 		return
 	}
-	q.tx.ending = true
 	q.conn.linger()
 	q.terminate(err, bad)
 	q.h.Fail()
@@ -180,62 +179,6 @@ func (q *qp) fail(err error, bad []byte) {
 // linger gives the peer a while to read what was sent and to close. The QP is locked: its reader sets the deadline too.
 func (c *conn) linger() {
 	_ = c.stream.SetReadDeadline(time.Now().Add(lingerTimeout))
-}
-
-// sentWR is what the sender remembers of a work request.
-type sentWR struct {
-	done    bool           // sent in full, and answered if it asks for an answer
-	refused verbs.WCStatus // of what is carried out here: it failed, and is not the oldest yet
-	id      uint32
-}
-
-// sender is the state of a QP's outgoing half. Work requests are counted from the QP's start: the queue holds those
-// from first on.
-type sender struct {
-	sent  []sentWR // of each queued request, by number modulo its length (a power of two)
-	first uint64   // number of the oldest uncompleted request
-	cur   uint64   // number of the request to send from next
-	off   uint64   // bytes of it sent
-	wrote bool     // its data is sent, its immediate data is not
-	half  bool     // the bytes sent have gone without the stream
-
-	writing bool // it is a WRITE, and some of its data is sent
-
-	open   bool      // segments may be sent: a responder waits for the initiator's first (RFC 5044 §7.1.2, rule 4)
-	full   bool      // the stream has no room
-	ready  readyKind // still to be sent, before all else
-	ending bool      // only final is still to be sent
-	final  []byte    // the Terminate's message
-
-	mulpdu      int
-	ord         int
-	reads       []uint64 // numbers of the READs and atomics that wait for their answers, oldest first
-	sink        uint32   // the STag that READ responses are to name
-	readyAnswer bool     // the answer to a ready-to-receive READ is still to come, before all others
-	taken       uint64   // bytes of the oldest READ that are placed
-	msn         [rdmap.Queues]uint32
-	nextID      uint32 // of atomics
-
-	segment segment
-	batch   batch
-	answers answers
-	turn    bool // an answer goes before a request
-}
-
-func (t *sender) at(n uint64) *sentWR { return &t.sent[n&uint64(len(t.sent)-1)] }
-
-func (t *sender) begin(c *conn) {
-	clear(t.sent)
-	*t = sender{sent: t.sent, open: c.initiator, ready: c.ready, mulpdu: c.mulpdu, ord: c.ord, sink: c.sink}
-	t.answers = answers{depth: c.ird}
-}
-
-// outstanding is how many READs and atomics the peer has to answer.
-func (t *sender) outstanding() int {
-	if t.readyAnswer {
-		return len(t.reads) + 1
-	}
-	return len(t.reads)
 }
 
 // receiver is the state of a QP's incoming half.

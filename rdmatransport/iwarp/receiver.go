@@ -48,12 +48,12 @@ func (q *qp) receive(c *conn) (awaited *conn, err error) {
 		awaited, c.awaited = c.other.Load(), false
 	}
 	switch {
-	case q.conn != c || q.tx.ending:
+	case q.conn != c || q.tx.lifecycle.ended():
 	case c.fault != nil:
 		q.refuse(c)
 	default:
 		q.watch(c)
-		q.pump()
+		q.transmit()
 	}
 	return awaited, err
 }
@@ -62,7 +62,7 @@ func (q *qp) receive(c *conn) (awaited *conn, err error) {
 func (c *conn) Take(b []byte) bool {
 	q := c.qp
 	c.taken += len(b)
-	if q.conn != c || q.tx.ending {
+	if q.conn != c || q.tx.lifecycle.ended() {
 		return c.taken < receiveMost // closed from this side: what still comes is of no use (RFC 5040 §6.2)
 	}
 	if !q.rx.allowed {
@@ -113,7 +113,7 @@ func (q *qp) watch(c *conn) {
 func (q *qp) rest(c *conn) bool {
 	q.h.Lock()
 	defer q.h.Unlock()
-	if q.conn != c || q.tx.ending {
+	if q.conn != c || q.tx.lifecycle.ended() {
 		return false
 	}
 	var deadline time.Time
@@ -156,8 +156,8 @@ func (q *qp) streamEnded(c *conn, err error) {
 	c.streamEnded()
 }
 
-// lost ends the connection after the stream refused to send: TCP gave it up. The reader will see the same.
-func (q *qp) lost() {
+// streamLost ends the connection after the stream refused to send: TCP gave it up. The reader will see the same.
+func (q *qp) streamLost() {
 	q.conn.stream.Abort()
 	if q.h.State() != verbs.StateRTS {
 		return // it is about to be: the reader will see to it

@@ -11,7 +11,7 @@ import (
 )
 
 // answer is what is still owed for one request.
-type answer struct {
+type response struct {
 	atomic bool
 	done   bool                      // atomic: it is carried out
 	begun  bool                      // read: some of it is sent
@@ -21,95 +21,121 @@ type answer struct {
 	ddp    [ddp.UntaggedLen]byte     // the request's DDP header, to be quoted in a Terminate
 }
 
-// answers is a ring of at most depth (IRD) of them.
-type answers struct {
-	ring    []answer // nil before the first: most QPs never answer a READ
+// responses is a ring of at most depth (IRD) of them.
+type responses struct {
+	ring    []response // nil before the first: most QPs never answer a READ
 	depth   int
 	head, n int
 }
 
-// push queues an answer; false if the peer has more requests outstanding than it was granted.
-func (a *answers) push(w answer) bool {
-	if a.n == a.depth {
-		return false
+// reset forgets all, and sets the depth.
+func (r *responses) reset(depth int) { *r = responses{depth: depth} }
+
+// pushRead queues the response to a READ whose DDP header b begins with; false if the peer has more requests outstanding
+// than it was granted.
+func (r *responses) pushRead(b []byte, h *rdmap.ReadRequestHeader) bool {
+	p := r.push(b)
+	if p != nil {
+		p.read = *h
 	}
-	if a.ring == nil {
-		a.ring = make([]answer, a.depth)
-	}
-	a.ring[(a.head+a.n)%len(a.ring)] = w
-	a.n++
-	return true
+	return p != nil
 }
 
-// halfway tells whether some, and not all, of a response is sent.
-func (a *answers) halfway() bool { return a.n > 0 && a.ring[a.head].begun }
-
-func (a *answers) pop() {
-	a.head = (a.head + 1) % len(a.ring)
-	a.n--
+// pushAtomic is pushRead for an atomic.
+func (r *responses) pushAtomic(b []byte, h *rdmap.AtomicRequestHeader) bool {
+	p := r.push(b)
+	if p != nil {
+		p.atomic, p.update = true, *h
+	}
+	return p != nil
 }
 
-// sendAnswer sends the next segment of the oldest answer, if there is one.
-func (q *qp) sendAnswer() bool {
+// push takes the next place; nil if there is none.
+func (r *responses) push(b []byte) *response {
+	if r.n == r.depth {
+		return nil
+	}
+	if r.ring == nil {
+		r.ring = make([]response, r.depth)
+	}
+	p := &r.ring[(r.head+r.n)%len(r.ring)]
+	*p = response{}
+	copy(p.ddp[:], b)
+	r.n++
+	return p
+}
+
+// oldest is the response that is sent next. There is one.
+func (r *responses) oldest() *response { return &r.ring[r.head] }
+
+// inData tells that some of a READ response's data is sent, and not all.
+func (r *responses) inData() bool { return r.n > 0 && r.oldest().begun }
+
+func (r *responses) pop() {
+	r.head = (r.head + 1) % len(r.ring)
+	r.n--
+}
+
+// sendResponse sends the next segment of the oldest answer, if there is one.
+func (q *qp) sendResponse() bool {
 	t := &q.tx
-	if t.answers.n == 0 {
+	if t.responses.n == 0 {
 		return false
 	}
-	w := &t.answers.ring[t.answers.head]
+	w := t.responses.oldest()
 	if w.atomic {
-		if err := q.carryOut(w); err != nil {
-			q.failAnswer(w, err)
+		if err := q.executeAtomic(w); err != nil {
+			q.failResponse(w, err)
 			return false
 		}
 		t.segment.untagged(&ddp.Untagged{
 			Last: true, RsvdULP: rdmap.AtomicResponse.Control(),
-			QN: rdmap.QueueAtomicResponse, MSN: t.msn[rdmap.QueueAtomicResponse] + 1,
+			QN: rdmap.QueueAtomicResponse, MSN: t.numbers.next(rdmap.QueueAtomicResponse),
 		})
 		h := rdmap.AtomicResponseHeader{ID: w.update.ID, Original: w.found}
-		h.Encode(t.segment.more(rdmap.AtomicResponseLen))
+		h.Encode(t.segment.rdmapHeader(rdmap.AtomicResponseLen))
 		if !q.send() {
 			return false
 		}
-		t.msn[rdmap.QueueAtomicResponse]++
-		t.answers.pop()
+		t.numbers.advance(rdmap.QueueAtomicResponse)
+		t.responses.pop()
 		return true
 	}
-	if t.writing {
+	if q.inWrite() {
 		return false
 	}
-	n, last := ddp.Segment(w.read.Size, 0, ddp.TaggedLen, q.room())
+	n, last := ddp.Segment(w.read.Size, 0, ddp.TaggedLen, q.maxULPDU())
 	// The source is looked up for every segment: what was deregistered meanwhile is not sent.
 	from, denial := q.e.regions.Remote(q.h, w.read.SourceSTag, w.read.SourceTO, uint64(n), verbs.AccessRemoteRead)
 	if denial != memory.Allowed {
-		q.failAnswer(w, remoteCause(denial))
+		q.failResponse(w, remoteCause(denial))
 		return false
 	}
 	b, ok := from.Bytes()
 	if !ok {
-		q.failAnswer(w, rdmap.OperationError)
+		q.failResponse(w, rdmap.OperationError)
 		return false
 	}
 	t.segment.tagged(&ddp.Tagged{
 		Last: last, RsvdULP: rdmap.ReadResponse.Control(), STag: w.read.SinkSTag, TO: w.read.SinkTO,
 	})
 	if n > 0 {
-		t.segment.pieces = append(t.segment.pieces, b)
+		t.segment.add(b)
 	}
-	t.segment.length = n
 	if !q.send() {
 		return false
 	}
 	w.begun = true
 	w.read.Advance(uint32(n))
 	if last {
-		t.answers.pop()
+		t.responses.pop()
 	}
 	return true
 }
 
-// carryOut does what an atomic asks for, once. Its turn is that of its answer, so that the READs before it find what was
+// executeAtomic does what an atomic asks for, once. Its turn is that of its answer, so that the READs before it find what was
 // there before.
-func (q *qp) carryOut(w *answer) error {
+func (q *qp) executeAtomic(w *response) error {
 	if w.done {
 		return nil
 	}
@@ -125,8 +151,8 @@ func (q *qp) carryOut(w *answer) error {
 	return nil
 }
 
-// failAnswer ends the connection over a request that was accepted and cannot be served to its end.
-func (q *qp) failAnswer(w *answer, err error) {
+// failResponse ends the connection over a request that was accepted and cannot be served to its end.
+func (q *qp) failResponse(w *response, err error) {
 	var bad [ddp.UntaggedLen + rdmap.AtomicRequestLen]byte
 	n := copy(bad[:], w.ddp[:])
 	if w.atomic {

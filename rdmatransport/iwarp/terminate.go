@@ -14,8 +14,9 @@ import (
 func (q *qp) terminate(err error, bad []byte) {
 	cause, _ := rdmap.CauseOf(err)
 	h := cause.Quote(bad)
-	q.tx.final = make([]byte, h.Len())
-	h.Encode(q.tx.final)
+	message := make([]byte, h.Len())
+	h.Encode(message)
+	q.tx.lifecycle.fail(message)
 	q.finish()
 }
 
@@ -23,14 +24,12 @@ func (q *qp) terminate(err error, bad []byte) {
 // that has had nothing valid to validate may send nothing (RFC 5044 §7.1.2, rule 4).
 func (q *qp) finish() {
 	t := &q.tx
-	if t.open {
+	if t.lifecycle.is(terminating) {
 		t.segment.untagged(&ddp.Untagged{Last: true, RsvdULP: rdmap.Terminate.Control(), QN: rdmap.QueueTerminate, MSN: 1})
-		t.segment.pieces = append(t.segment.pieces, t.final)
-		t.segment.length = len(t.final)
-		switch ok, err := q.put(); {
+		t.segment.add(t.lifecycle.terminate)
+		switch ok, err := q.sendSegment(); {
 		case err != nil:
 		case !ok:
-			t.full = true
 			return
 		default:
 			q.e.Counters.TerminatesSent.Add(1)
@@ -52,7 +51,7 @@ func (q *qp) terminated(message []byte) error {
 		case h.Cause == rdmap.UnexpectedOpcode, h.Cause == rdmap.InvalidVersion, h.Cause == rdmap.StreamCatastrophic:
 			status = verbs.WCRemInvReqErr
 		}
-		q.failRequest(q.tx.reads[i], status)
+		q.failRequest(q.tx.reads.list[i].number, status)
 	} else {
 		q.h.Event(verbs.EventQPFatal) // of a WRITE, say, that has completed
 	}
@@ -63,7 +62,7 @@ func (q *qp) terminated(message []byte) error {
 // without a quote, the oldest. It is -1 if the Terminate means none.
 func (q *qp) blamed(h *rdmap.TerminateHeader) int {
 	t := &q.tx
-	if len(t.reads) == 0 || h.Layer == rdmap.LayerLLP || h.Type == rdmap.TypeLocalCatastrophic {
+	if len(t.reads.list) == 0 || h.Layer == rdmap.LayerLLP || h.Type == rdmap.TypeLocalCatastrophic {
 		return -1
 	}
 	if h.DDPHeader == nil {
@@ -79,17 +78,17 @@ func (q *qp) blamed(h *rdmap.TerminateHeader) int {
 	if err != nil || quoted.QN != rdmap.QueueReadRequest {
 		return -1
 	}
-	back := t.msn[rdmap.QueueReadRequest] - quoted.MSN // requests sent after it
-	if uint64(back) < uint64(len(t.reads)) {
-		return len(t.reads) - 1 - int(back)
+	back := t.numbers.sent[rdmap.QueueReadRequest] - quoted.MSN // requests sent after it
+	if uint64(back) < uint64(len(t.reads.list)) {
+		return len(t.reads.list) - 1 - int(back)
 	}
 	// siw quotes a READ's length where its MSN belongs: what the READ names tells it too.
 	request, err := rdmap.ParseReadRequest(h.RDMAHeader)
 	if err != nil {
 		return -1
 	}
-	return slices.IndexFunc(t.reads, func(n uint64) bool {
-		wr := q.h.Send(int(n - t.first))
+	return slices.IndexFunc(t.reads.list, func(r outstandingRead) bool {
+		wr := q.h.Send(t.cursor.index(r.number))
 		return wr.Opcode == verbs.RDMARead && wr.RKey == request.SourceSTag && wr.RemoteAddr == request.SourceTO &&
 			wr.Length() == uint64(request.Size)
 	})

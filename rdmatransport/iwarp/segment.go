@@ -1,0 +1,83 @@
+package iwarp
+
+// On the path: one DDP segment and its FPDU.
+
+import (
+	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
+	"github.com/softrnic/softrnic/rdmatransport/iwarp/ddp"
+	"github.com/softrnic/softrnic/rdmatransport/iwarp/mpa"
+	"github.com/softrnic/softrnic/rdmatransport/iwarp/rdmap"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// segment is one DDP segment on its way into the stream.
+type segment struct {
+	header  [ddp.MaxLen + rdmap.AtomicRequestLen]byte // DDP's, and RDMAP's behind it
+	n       int                                       // bytes of it
+	payload [][]byte                                  // in user memory
+	length  int                                       // bytes of payload
+}
+
+// tagged begins a tagged segment without a payload.
+func (s *segment) tagged(h *ddp.Tagged) {
+	h.Encode(s.header[:])
+	s.n, s.payload, s.length = ddp.TaggedLen, s.payload[:0], 0
+}
+
+// untagged begins an untagged segment without a payload.
+func (s *segment) untagged(h *ddp.Untagged) {
+	h.Encode(s.header[:])
+	s.n, s.payload, s.length = ddp.UntaggedLen, s.payload[:0], 0
+}
+
+// empty makes a segment of no bytes at all, not even a header.
+func (s *segment) empty() { s.n, s.payload, s.length = 0, s.payload[:0], 0 }
+
+// rdmapHeader adds n bytes of RDMAP header, for the caller to fill.
+func (s *segment) rdmapHeader(n int) []byte {
+	s.n += n
+	return s.header[s.n-n : s.n]
+}
+
+// add adds b to the payload.
+func (s *segment) add(b []byte) {
+	s.payload = append(s.payload, b)
+	s.length += len(b)
+}
+
+// gather adds n bytes of a message, from off on, that a gather list names in the memory of a PD.
+func (s *segment) gather(regions *memory.Regions, pd *verbs.PD, list []verbs.SGE, off uint64, n int) (status verbs.WCStatus) {
+	s.length += n
+	s.payload, status = regions.Pieces(s.payload, uint64(n), pd, list, off)
+	return status
+}
+
+// ulpdu is the segment's length in bytes.
+func (s *segment) ulpdu() int { return s.n + s.length }
+
+// release drops the references to user memory.
+func (s *segment) release() { clear(s.payload) }
+
+// encodeFPDU writes the segment's FPDU into b, the stream's own memory or the output's: user memory is copied once, and
+// MPA's CRC is taken over that copy.
+func (s *segment) encodeFPDU(f *mpa.Sender, b []byte) {
+	f.Begin(b, s.ulpdu())
+	f.Add(s.header[:s.n])
+	for _, p := range s.payload {
+		f.Add(p)
+	}
+	f.End()
+}
+
+// messageNumbers is the last MSN that was sent on each of DDP's queues (RFC 5041 §4.3).
+type messageNumbers struct {
+	sent [rdmap.Queues]uint32
+}
+
+func (m *messageNumbers) reset() { *m = messageNumbers{} }
+
+// next is the MSN of the next message of a queue.
+func (m *messageNumbers) next(queue int) uint32 { return m.sent[queue] + 1 }
+
+// advance counts a message of a queue.
+func (m *messageNumbers) advance(queue int) { m.sent[queue]++ }
