@@ -47,7 +47,8 @@ func (l *lossy) run(t *testing.T, code verbs.WROpcode) {
 		c := defaultTerms()
 		c.mtu = verbs.MTU4096
 		connect(ends[0], ends[1], c)
-		l.elapsed = streams(t, ends, mr, code, count, size)
+		const depth = 16 // with less, the messages behind a loss are all that is posted: they complete in order
+		l.elapsed = streams(t, ends, mr, code, depth, count, size)
 		for i, e := range ends {
 			l.counters[i] = e.dev.HWCounters()
 		}
@@ -75,8 +76,7 @@ func TestGoodput(t *testing.T) {
 					good, bad := lossy{size: size, goBackN: goBackN}, lossy{size: size, goBackN: goBackN, loss: loss}
 					good.run(t, code)
 					bad.run(t, code)
-					// The first loss of a connection is answered by going back, which shows in a run as short as this.
-					const least = 0.65
+					const least = 0.7
 					if ratio := float64(good.elapsed) / float64(bad.elapsed); ratio < least {
 						t.Errorf("goodput with %v lost is %.2f of that without, want %v", loss, ratio, least)
 					}

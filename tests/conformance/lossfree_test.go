@@ -29,7 +29,7 @@ func TestNothingSentTwice(t *testing.T) {
 				defer p.close()
 				mr := [2]*verbs.MR{p.a.reg(make([]byte, 2*size), allAccess), p.b.reg(make([]byte, 2*size), allAccess)}
 				ends := [2]*endpoint{p.a, p.b}
-				elapsed := streams(t, ends, mr, code, count, size)
+				elapsed := streams(t, ends, mr, code, 8, count, size)
 				t.Logf("%.1f Gbit/s both ways", float64(2*count*size)*8/1e9/elapsed.Seconds())
 				for i, e := range ends {
 					if n, asked := e.counter("duplicate_request"), ends[1-i].counter("tail_probes"); n > asked {
@@ -56,8 +56,9 @@ func TestNothingSentTwice(t *testing.T) {
 // firstRecvs are posted before the peer begins, else it would be told that the receiver is not ready.
 const firstRecvs = 32
 
-// streams has both ends stream to each other, each from and to its region, and returns how long that takes.
-func streams(t *testing.T, ends [2]*endpoint, mr [2]*verbs.MR, code verbs.WROpcode, count, size int) time.Duration {
+// streams has both ends stream to each other, each from and to its region, with up to depth messages posted at a time, and
+// returns how long that takes.
+func streams(t *testing.T, ends [2]*endpoint, mr [2]*verbs.MR, code verbs.WROpcode, depth, count, size int) time.Duration {
 	for i, e := range ends {
 		for range firstRecvs {
 			ok(t, e.qp.PostRecv(&verbs.RecvWR{ID: recvID, SGList: []verbs.SGE{mr[i].SGE(size, size)}}))
@@ -66,7 +67,7 @@ func streams(t *testing.T, ends [2]*endpoint, mr [2]*verbs.MR, code verbs.WROpco
 	start := time.Now()
 	result := make(chan error, 2)
 	for i, e := range ends {
-		go func() { result <- e.stream(code, count, size, mr[i], mr[1-i]) }()
+		go func() { result <- e.stream(code, depth, count, size, mr[i], mr[1-i]) }()
 	}
 	ok(t, <-result)
 	ok(t, <-result)
@@ -74,8 +75,7 @@ func streams(t *testing.T, ends [2]*endpoint, mr [2]*verbs.MR, code verbs.WROpco
 }
 
 // stream sends count messages from the first half of mine to the second half of theirs, and receives as many.
-func (e *endpoint) stream(code verbs.WROpcode, count, size int, mine, theirs *verbs.MR) error {
-	const depth = 8
+func (e *endpoint) stream(code verbs.WROpcode, depth, count, size int, mine, theirs *verbs.MR) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	sent, received, posted, ready := 0, 0, 0, firstRecvs
