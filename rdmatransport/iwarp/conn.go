@@ -1,7 +1,7 @@
 package iwarp
 
-// A connection: a TCP stream on which MPA's frames are exchanged, for rdma_cm on one side and a QP on the other. Its
-// events leave it one at a time, on a goroutine that has no lock. (RFC 5044 §7, RFC 6581)
+// A connection is a TCP stream on which MPA's request and reply frames are exchanged. rdma_cm sets it up, and a QP then
+// has its stream. Its events are delivered one at a time, on a goroutine that holds no lock. (RFC 5044 §7, RFC 6581)
 
 import (
 	"context"
@@ -21,25 +21,26 @@ import (
 
 // Config is how this end wants its streams.
 type Config struct {
-	// NoCRC says that this end can do without CRCs; they are left out if the peer says so too. RFC 5044 §4.4 wants that
-	// to be an administrator's choice.
+	// NoCRC says that this end does not need CRCs. FPDUs have none if the peer says the same. RFC 5044 §4.4 leaves this
+	// choice to an administrator.
 	NoCRC bool
 	// Markers asks the peer to send markers.
 	Markers bool
-	// Revision is that of the requests that this end sends: 1 (RFC 5044) or 2 (RFC 6581). 0 is 2, and 1 on a second
-	// connection if the peer closes the first one without a reply, as those do that know revision 1 only (RFC 6581 §10).
-	// Then nothing is negotiated of depths and peer-to-peer mode, as in all connections of revision 1.
+	// Revision is the MPA revision of the requests that this end sends: 1 (RFC 5044) or 2 (RFC 6581). The default, 0, sends
+	// revision 2 first. If the peer closes the connection without a reply, as a peer does that knows only revision 1 (RFC
+	// 6581 §10), a second connection is tried with revision 1. Revision 1 negotiates neither IRD, ORD nor peer-to-peer mode.
 	Revision uint8
-	// NoPeerToPeer leaves out the ready-to-receive message that lets the accepting side send first.
+	// NoPeerToPeer does not ask for peer-to-peer mode, in which the initiator sends a ready-to-receive message, so that the
+	// accepting side may be the first to send data.
 	NoPeerToPeer bool
-	// SendFirst lets the accepting side send even so, a tenth of a second after its reply. RFC 5044 §7.1.2 forbids it: it
-	// is for applications whose server speaks first to clients on siw, which does not ask for peer-to-peer mode.
+	// SendFirst lets the accepting side send before the initiator has, a tenth of a second after the reply. RFC 5044 §7.1.2
+	// forbids that. It is for servers that send first to clients on siw, which does not ask for peer-to-peer mode.
 	SendFirst bool
 }
 
-// largeRequest and largeReply, reserved bits of MPA's frames, are how two SoftRNICs agree on FPDUs that are longer than
-// a segment, for links that do the segmentation. Others send neither: they are two bits because siw sends back the
-// reserved bits of a request.
+// Two SoftRNICs agree by these reserved bits of MPA's frames that an FPDU may be longer than a TCP segment, for links that
+// do the segmentation. The initiator sets largeRequest in its request, the accepting side largeReply in its reply. Those are
+// two bits, as siw copies the reserved bits of a request into its reply.
 const (
 	largeRequest = 0x04
 	largeReply   = 0x02
@@ -54,7 +55,7 @@ type conn struct {
 	cancel    context.CancelFunc // initiating side: ends the set-up
 	listener  *listener          // of a ConnectRequest, until it is answered
 
-	// Set before the stream is handed out.
+	// These are set before a QP has the stream.
 	stream   stack.Stream
 	framer   mpa.Sender
 	deframer mpa.Receiver
@@ -62,32 +63,33 @@ type conn struct {
 	mulpdu   int
 	piece    int // the most that goes into the stream at once
 	ird, ord int
-	ordLimit int // the most that the peer takes
+	ordLimit int // the greatest ORD that the peer allows
 	sink     uint32
 	rtr      rtrKind // that the initiator owes
 
-	// Of reception, guarded by the QP's lock.
-	taken   int   // bytes, of one Receive
-	fault   error // what was wrong with them
-	busy    bool  // something came since the read deadline was set
-	watched bool  // it is set, for memory that may become idle
+	// These are of receiving, and guarded by the QP's lock.
+	handled   int   // bytes that one call of stream.Receive has handed over
+	fault     error // what was wrong with them
+	active    bool  // something came since the idle timer was set
+	idleTimer bool  // the read deadline is set, to find out whether the stream is idle
 
-	// Where the other end is in this process, too: see direct.go. All but other is guarded by this end's QP's lock.
-	place   place
-	other   atomic.Pointer[conn]
-	sent    uint64 // bytes of FPDUs
-	fed     uint64 // bytes of them taken in
-	awaited bool   // other waits until all that it sent is
+	// These are for streams that have both ends in this process: see direct.go. All but other are guarded by the lock of
+	// this end's QP.
+	endpoint   endpoint
+	other      atomic.Pointer[conn]
+	sent       uint64 // bytes of FPDUs that were sent
+	received   uint64 // bytes of FPDUs that were received
+	otherWaits bool   // other waits to be told that all it has sent was received
 
-	mu     sync.Mutex // after the QP's lock
-	state  connState
-	qp     *qp
-	ended  bool // the stream has ended before Establish: that is told behind it
-	left   bool // the peer has ended the connection before it was answered
-	silent bool // Close was called: no events any more
+	mu       sync.Mutex // taken after the QP's lock
+	state    connState
+	qp       *qp
+	ended    bool // the stream ended before Establish, which will report that
+	peerLeft bool // the peer closed the connection before its request was answered
+	muted    bool // Close was called: there are no more events
 
 	events  []*rdmacm.ConnEvent
-	running bool
+	running bool // a goroutine delivers them
 }
 
 type connState uint8
@@ -104,9 +106,9 @@ var connStates = [...]string{"starting", "requested", "responded", "established"
 
 func (s connState) String() string { return connStates[s] }
 
-// emit reports an event. c.mu is held.
+// emit queues an event. c.mu is held.
 func (c *conn) emit(e *rdmacm.ConnEvent) {
-	if c.silent {
+	if c.muted {
 		return
 	}
 	e.Conn = c
@@ -117,10 +119,11 @@ func (c *conn) emit(e *rdmacm.ConnEvent) {
 	}
 }
 
+// deliver calls the handler with each event that is queued.
 func (c *conn) deliver() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for len(c.events) > 0 && !c.silent {
+	for len(c.events) > 0 && !c.muted {
 		e := c.events[0]
 		c.events = c.events[1:]
 		c.mu.Unlock()
@@ -130,19 +133,20 @@ func (c *conn) deliver() {
 	c.running = false
 }
 
-// expect checks the state for a call. c.mu is held.
+// expect returns an error for operation op unless the connection is in one of the states. c.mu is held.
 func (c *conn) expect(op string, want ...connState) error {
 	switch {
 	case slices.Contains(want, c.state):
 		return nil
-	case c.left:
+	case c.peerLeft:
 		return verbs.Errorf(syscall.ECONNRESET, op, "the peer has closed the iWARP connection, or broken its rules")
 	}
 	return verbs.Errorf(verbs.ErrInvalid, op, "the iWARP connection is %v", c.state)
 }
 
-// begin lays the stream out as both frames say. mine and theirs are the configuration's two directions.
-func (c *conn) begin(markersOut, markersIn, crc, large bool) error {
+// startMPA sets framing up as the request and the reply have settled it: whether there are markers in what this end sends and
+// receives, CRCs, and FPDUs longer than a TCP segment.
+func (c *conn) startMPA(markersOut, markersIn, crc, large bool) error {
 	out := mpa.Config{Markers: markersOut, CRC: crc}
 	c.framer = mpa.NewSender(out)
 	c.deframer = mpa.NewReceiver(mpa.Config{Markers: markersIn, CRC: crc})
@@ -162,7 +166,7 @@ func (c *conn) begin(markersOut, markersIn, crc, large bool) error {
 	return nil
 }
 
-// bind gives the stream to a QP that enters RTS, with the depths that were chosen for it.
+// bind gives the stream to a QP that enters RTS, and takes over the IRD and ORD that the QP's attributes choose.
 func (c *conn) bind(q *qp, attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -175,7 +179,7 @@ func (c *conn) bind(q *qp, attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	}
 	if !c.initiator {
 		large := c.request.Reserved&largeRequest != 0
-		if err := c.begin(c.request.Markers, c.e.config.Markers, c.crc(), large); err != nil {
+		if err := c.startMPA(c.request.Markers, c.e.config.Markers, c.crc(), large); err != nil {
 			return err
 		}
 	}
@@ -186,7 +190,7 @@ func (c *conn) bind(q *qp, attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 		c.ord = int(attr.MaxRDAtomic)
 	}
 	c.ord = min(c.ord, c.ordLimit)
-	if !c.initiator && c.readyReads() {
+	if !c.initiator && c.rtrIsRead() {
 		c.ird = max(c.ird, 1)
 	}
 	c.qp = q
@@ -241,20 +245,20 @@ func (c *conn) Establish() error {
 	return nil
 }
 
-// disconnected tells the end of an established connection. c.mu is held.
+// disconnected reports the end of an established connection. c.mu is held.
 func (c *conn) disconnected() {
 	c.state = over
 	c.emit(&rdmacm.ConnEvent{Type: rdmacm.Disconnected})
 }
 
-// Notify implements rdmacm.ProviderConn: a stream needs no such help.
+// Notify implements rdmacm.ProviderConn. It does nothing: an iWARP connection is established by its reply.
 func (c *conn) Notify() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.expect("notify", established)
 }
 
-// Disconnect implements rdmacm.ProviderConn. What is posted stays with the QP until that goes to ERR.
+// Disconnect implements rdmacm.ProviderConn. Requests that are posted stay queued until the QP goes to ERR.
 func (c *conn) Disconnect() error {
 	c.mu.Lock()
 	state, q := c.state, c.qp
@@ -264,13 +268,13 @@ func (c *conn) Disconnect() error {
 		return nil
 	}
 	if err == nil {
-		q.leave(c)
+		q.disconnect(c)
 	}
 	return err
 }
 
-// streamEnded is called when the stream has come to its end, by the QP's reader. A peer may accept, send and close before
-// the application here has established the connection, or found what was sent: that is no failure to connect.
+// streamEnded is called by the QP's reader when the stream has ended. A peer may accept, send and close before the
+// application here calls Establish: that is not a failure to connect, so DISCONNECTED is reported behind ESTABLISHED.
 func (c *conn) streamEnded() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -290,26 +294,26 @@ func (c *conn) streamEnded() {
 func (c *conn) Close() {
 	c.mu.Lock()
 	was, stream, q := c.state, c.stream, c.qp
-	c.state, c.silent = over, true
+	c.state, c.muted = over, true
 	c.mu.Unlock()
-	c.answered()
+	c.leaveBacklog()
 	if c.cancel != nil {
 		c.cancel()
 	}
 	switch {
-	case stream == nil, was == over: // what ended it has closed the stream
+	case stream == nil, was == over: // the stream is closed already
 	case was == requested:
-		_ = c.refuse(nil)
+		_ = c.sendReject(nil)
 	case q != nil:
-		q.leave(c) // its reader closes it
+		q.disconnect(c) // its reader closes it
 	case was == responded:
-		c.giveUp(mpa.ErrLocalCatastrophic)
+		c.terminateSetup(mpa.ErrLocalCatastrophic)
 	default:
 		stream.Abort()
 	}
 }
 
-// readFrame reads one of MPA's frames off the stream, and nothing behind it.
+// readFrame reads an MPA request or reply frame from the stream, and nothing behind it.
 func readFrame(r io.Reader, reply bool) (mpa.Frame, error) {
 	b := make([]byte, mpa.HeaderLen, mpa.MaxFrameLen)
 	if _, err := io.ReadFull(r, b); err != nil {
@@ -329,7 +333,7 @@ func readFrame(r io.Reader, reply bool) (mpa.Frame, error) {
 	return f, err
 }
 
-// writeFrame sends one of MPA's frames.
+// writeFrame sends an MPA request or reply frame.
 func writeFrame(w io.Writer, f *mpa.Frame) error {
 	b := make([]byte, f.Len())
 	if _, err := f.Encode(b); err != nil {

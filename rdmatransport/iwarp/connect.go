@@ -1,6 +1,6 @@
 package iwarp
 
-// Set-up, initiating side: TCP's connection, MPA's request, the peer's reply. (RFC 5044 §7.1, RFC 6581 §4–§9)
+// Set-up, initiating side: the TCP connection, MPA's request, and the peer's reply. (RFC 5044 §7.1, RFC 6581 §4–§9)
 
 import (
 	"context"
@@ -35,7 +35,7 @@ func (e *Engine) Connect(attr *rdmacm.ConnectAttr, h rdmacm.Handler) (rdmacm.Pro
 	return c, nil
 }
 
-// newRequest is the request frame for what the application asks for; revision is as in Config.
+// newRequest is the request frame for the parameters that the application gives; revision is as in Config.
 func (e *Engine) newRequest(p *rdmacm.ConnParam, revision uint8) (*mpa.Frame, error) {
 	f := &mpa.Frame{
 		Markers: e.config.Markers, CRC: !e.config.NoCRC, Revision: mpa.Revision2, PrivateData: p.PrivateData,
@@ -57,12 +57,12 @@ func (e *Engine) newRequest(p *rdmacm.ConnParam, revision uint8) (*mpa.Frame, er
 	return f, nil
 }
 
-// connect runs the set-up to its end.
+// connect sets the connection up, or reports why that failed.
 func (c *conn) connect(ctx context.Context, attr *rdmacm.ConnectAttr, request *mpa.Frame) {
 	defer c.cancel()
 	reply, err := c.exchange(ctx, attr, request)
 	if errors.Is(err, errUnanswered) && c.e.config.Revision == 0 {
-		// So does a responder that knows revision 1 only (RFC 6581 §10).
+		// This is what a responder does that knows only revision 1 (RFC 6581 §10).
 		request, err = c.e.newRequest(&attr.Param, mpa.Revision1)
 		if err == nil {
 			c.e.Counters.Revision1Retries.Add(1)
@@ -73,16 +73,16 @@ func (c *conn) connect(ctx context.Context, attr *rdmacm.ConnectAttr, request *m
 		c.failed(err)
 		return
 	}
-	if err := c.replied(request, &reply, &attr.Param); err != nil {
-		c.giveUp(err)
+	if err := c.handleReply(request, &reply, &attr.Param); err != nil {
+		c.terminateSetup(err)
 		c.failed(err)
 	}
 }
 
-// errUnanswered: the peer took the request and closed the connection without a word.
+// errUnanswered says that the peer took the request and closed the connection without a reply.
 var errUnanswered = errors.New("iwarp: the peer has closed the connection instead of a reply")
 
-// exchange opens a stream, which the connection then has, sends the request and reads the reply.
+// exchange opens a stream and sets it, sends the request and reads the reply.
 func (c *conn) exchange(ctx context.Context, attr *rdmacm.ConnectAttr, request *mpa.Frame) (reply mpa.Frame, err error) {
 	deadline, _ := ctx.Deadline()
 	stream, err := c.e.net.DialStream(ctx, netip.AddrPortFrom(attr.Src, attr.LocalPort),
@@ -90,7 +90,7 @@ func (c *conn) exchange(ctx context.Context, attr *rdmacm.ConnectAttr, request *
 	if err != nil {
 		return reply, err
 	}
-	if !c.hold(stream) {
+	if !c.setStream(stream) {
 		return reply, net.ErrClosed
 	}
 	stream.SetReadBuffer(setupBuffer)
@@ -100,9 +100,9 @@ func (c *conn) exchange(ctx context.Context, attr *rdmacm.ConnectAttr, request *
 	}
 	_ = stream.SetDeadline(deadline)
 	if err = writeFrame(stream, request); err == nil {
-		heard := &counted{Reader: stream}
-		reply, err = readFrame(heard, true)
-		if heard.n == 0 && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)) {
+		in := &countingReader{Reader: stream}
+		reply, err = readFrame(in, true)
+		if in.n == 0 && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)) {
 			err = fmt.Errorf("%w: %w", errUnanswered, err)
 		}
 	}
@@ -114,21 +114,21 @@ func (c *conn) exchange(ctx context.Context, attr *rdmacm.ConnectAttr, request *
 	return reply, nil
 }
 
-// counted counts the bytes that are read.
-type counted struct {
+// countingReader counts the bytes that are read.
+type countingReader struct {
 	io.Reader
 	n int
 }
 
-func (c *counted) Read(b []byte) (int, error) {
+func (c *countingReader) Read(b []byte) (int, error) {
 	n, err := c.Reader.Read(b)
 	c.n += n
 	return n, err
 }
 
-// giveUp ends a connection that the peer takes for accepted and that no QP has: with a Terminate that says why (RFC
-// 6581 §9.1–§9.3).
-func (c *conn) giveUp(err error) {
+// terminateSetup ends a connection that the peer has accepted and that no QP has, with a Terminate message that says why
+// (RFC 6581 §9.1–§9.3).
+func (c *conn) terminateSetup(err error) {
 	cause, ok := rdmap.CauseOf(err)
 	if !ok {
 		cause, _ = rdmap.CauseOf(mpa.ErrLocalCatastrophic)
@@ -151,8 +151,8 @@ func (c *conn) giveUp(err error) {
 	_ = c.stream.Close()
 }
 
-// hold takes the stream, unless the connection was closed meanwhile.
-func (c *conn) hold(stream stack.Stream) bool {
+// setStream makes the stream that of the connection, unless it was closed meanwhile.
+func (c *conn) setStream(stream stack.Stream) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.state == over {
@@ -163,14 +163,14 @@ func (c *conn) hold(stream stack.Stream) bool {
 	return true
 }
 
-// replied acts on the peer's reply.
-func (c *conn) replied(request, reply *mpa.Frame, p *rdmacm.ConnParam) error {
+// handleReply does what the peer's reply says.
+func (c *conn) handleReply(request, reply *mpa.Frame, p *rdmacm.ConnParam) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.state == over {
 		return nil
 	}
-	// The application is told the peer's depths, and the QP has what follows from them.
+	// The application is told the peer's IRD and ORD; those of the QP follow from both sides'.
 	theirs := rdmacm.ConnParam{
 		PrivateData: reply.PrivateData, ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth,
 	}
@@ -191,7 +191,7 @@ func (c *conn) replied(request, reply *mpa.Frame, p *rdmacm.ConnParam) error {
 		return nil
 	}
 	large := request.Reserved&largeRequest != 0 && reply.Reserved&largeReply != 0
-	if err := c.begin(reply.Markers, request.Markers, request.CRC || reply.CRC, large); err != nil {
+	if err := c.startMPA(reply.Markers, request.Markers, request.CRC || reply.CRC, large); err != nil {
 		return err
 	}
 	if negotiated {
@@ -204,14 +204,14 @@ func (c *conn) replied(request, reply *mpa.Frame, p *rdmacm.ConnParam) error {
 	return nil
 }
 
-// negotiate settles depths and the ready-to-receive message by what both sides said (RFC 6581 §9.1, §9.2).
+// negotiate settles IRD, ORD and the ready-to-receive message by the request and the reply (RFC 6581 §9.1, §9.2).
 func (c *conn) negotiate(ours, theirs *mpa.Enhanced) error {
 	c.ord = min(c.ord, c.ordLimit)
 	if want := int(theirs.ORD); want != mpa.NoNegotiation && want > c.ird {
 		if want > MaxReads {
 			return mpa.ErrInsufficientIRD
 		}
-		c.ird = want // more than was offered, but it is there
+		c.ird = want // more than the request offered, but the device has it
 	}
 	switch {
 	case !ours.PeerToPeer || !theirs.PeerToPeer:
@@ -227,7 +227,7 @@ func (c *conn) negotiate(ours, theirs *mpa.Enhanced) error {
 	return nil
 }
 
-// failed reports a set-up that came to nothing, as the kernel's rdma_cm does for iWARP.
+// failed reports that the set-up failed, with the events and status that the kernel's rdma_cm has for iWARP.
 func (c *conn) failed(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -255,7 +255,7 @@ func (c *conn) failed(err error) {
 	c.emit(e)
 }
 
-// isTimeout knows the time-outs of contexts and of streams.
+// isTimeout tells whether an error is a timeout, of a context or of a stream.
 func isTimeout(err error) bool {
 	var t interface{ Timeout() bool }
 	return errors.As(err, &t) && t.Timeout()

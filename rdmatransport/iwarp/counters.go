@@ -2,16 +2,16 @@ package iwarp
 
 import "sync/atomic"
 
-// Counters count what is rare.
+// Counters count rare events.
 type Counters struct {
 	TerminatesSent     atomic.Uint64
 	TerminatesReceived atomic.Uint64
 	StreamsLost        atomic.Uint64 // ended without a Terminate or an orderly close
 	CRCErrors          atomic.Uint64
-	ConnectsRefused    atomic.Uint64 // connections turned away before a consumer saw them
-	Revision1Retries   atomic.Uint64 // connections tried again with MPA's revision 1
+	ConnectsRefused    atomic.Uint64 // connections that were refused before an application saw them
+	Revision1Retries   atomic.Uint64 // connections that were tried again with MPA revision 1
 
-	direct atomic.Uint64 // of QPs that are gone
+	direct atomic.Uint64 // messages moved directly, of QPs that are destroyed
 }
 
 // Snapshot is every counter by name. It locks each QP in turn.

@@ -1,18 +1,18 @@
 package iwarp
 
-// On the path: beside it. Where a connection ends in this process, with nothing between its ends that would look at the
-// stream (see stack.Stream), a message that finds the stream empty and everything in order moves from memory to memory
-// under the locks of both QPs, and both count as if its segments had passed. All else goes through the stream (what MPA
-// starts with, a key that is not valid, a receive that is not posted), and what is posted behind it waits until the
-// other end has taken it in: no message overtakes another.
+// On the path: beside it. Where both ends of a connection are in this process, and nothing between them looks at the stream
+// (see stack.Stream), messages can be moved directly: from memory to memory, under the locks of both QPs. Both QPs then count
+// the message as if its segments had been sent and received. That is done only if everything that was sent through the stream
+// before has been received, so that no message overtakes another; and only if nothing is wrong with the request. The rest
+// goes through the stream: a request whose key is not valid or whose receive request is not posted, and MPA's set-up.
 //
-// The locks are held for memory.HoldMost bytes, and then for more only if nobody waits for them. A message that is longer
-// moves in parts, and in between both QPs are as if just these segments had passed. Whatever happens to a QP or its
-// memory in the middle of a message thus ends as it would with segments: the keys of the next part are looked up anew,
-// and what cannot go on here does so through the stream, from where it is.
+// The locks are held for memory.HoldMost bytes, and for more only if nobody waits for them. A longer message is moved in
+// parts, and between two parts both QPs are as if the segments of those parts had been sent. So whatever happens to a QP or
+// its memory in the middle of a message has the same result as with segments: keys are looked up anew for each part, and what
+// can no longer be moved directly goes through the stream, from where it is.
 //
-// The goroutine that posts carries over what it posted. Those that have other work (TCP's, and whoever receives) do so once,
-// and leave the rest to a goroutine of its own.
+// A goroutine that posts moves everything that it has posted. Others, such as TCP's, have more to do: they move one part, and
+// start a goroutine for the rest.
 
 import (
 	"net/netip"
@@ -24,43 +24,43 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// places are the ends of this process's connections that QPs have: place → *conn.
-var places sync.Map
+// endpoints has the connections of this process whose streams QPs have: endpoint → *conn.
+var endpoints sync.Map
 
-// place is one end of a TCP connection; nic is that of local.
-type place struct {
+// endpoint is one end of a TCP connection; nic has the address local.
+type endpoint struct {
 	nic           stack.NIC
 	local, remote netip.AddrPort
 }
 
-// meet lets the ends of a connection find each other, if both are in this process.
-func (c *conn) meet() {
+// pair lets the ends of a connection find each other, if both are in this process.
+func (c *conn) pair() {
 	far := c.stream.Near()
 	nics := c.e.net.NICs()
 	if far == nil || c.route.Port < 1 || int(c.route.Port) > len(nics) {
 		return
 	}
-	c.place = place{nics[c.route.Port-1], addrPort(c.stream.LocalAddr()), addrPort(c.stream.RemoteAddr())}
-	places.Store(c.place, c)
-	if o, ok := places.Load(place{far, c.place.remote, c.place.local}); ok {
+	c.endpoint = endpoint{nics[c.route.Port-1], addrPort(c.stream.LocalAddr()), addrPort(c.stream.RemoteAddr())}
+	endpoints.Store(c.endpoint, c)
+	if o, ok := endpoints.Load(endpoint{far, c.endpoint.remote, c.endpoint.local}); ok {
 		other := o.(*conn)
 		c.other.Store(other)
 		other.other.Store(c)
 	}
 }
 
-// part undoes meet.
-func (c *conn) part() {
-	if c.place.nic != nil {
-		places.CompareAndDelete(c.place, c)
+// unpair undoes pair.
+func (c *conn) unpair() {
+	if c.endpoint.nic != nil {
+		endpoints.CompareAndDelete(c.endpoint, c)
 	}
 	if other := c.other.Swap(nil); other != nil {
 		other.other.CompareAndSwap(c, nil)
 	}
 }
 
-// resume sends what waited for the other end.
-func (c *conn) resume() {
+// resumeTransmit sends what waited until the other end had received everything.
+func (c *conn) resumeTransmit() {
 	q := c.qp
 	q.h.Lock()
 	defer q.h.Unlock()
@@ -69,161 +69,162 @@ func (c *conn) resume() {
 	}
 }
 
-// sendDirect carries out what can be without the stream, from the request that is next on. done: some was, or all has
-// to be looked at again; wait: what is next waits for what is under way. The QP may have been unlocked for a while.
+// sendDirect moves requests directly, as far as possible, from the next one on. done tells that it has moved some, or that the
+// queue may have changed; wait that the next request has to wait. If neither is true, the next request goes through the
+// stream. The QP may have been unlocked meanwhile.
 func (q *qp) sendDirect() (done, wait bool) {
 	c := q.conn
 	switch {
 	case c.other.Load() == nil:
 		return false, false
-	case q.carrying:
+	case q.moving:
 		return false, true
 	}
-	q.carrying = true
+	q.moving = true
 	end := q.tx.cursor.first + uint64(q.h.SendLen())
-	rest := q.carrySome(c)
-	if rest >= carryMore {
-		rest = q.carryOn(rest, end)
+	rest := q.moveSome(c)
+	if rest >= directMore {
+		rest = q.moveRest(rest, end)
 	}
-	q.carrying = rest == carryElsewhere
-	return rest <= carryAgain, rest >= carryWaits
+	q.moving = rest == directDeferred
+	return rest <= directAgain, rest >= directWaits
 }
 
-// carryOn goes on with what is left after carrySome, up to the request of number end if this goroutine may take its time:
-// what others have posted meanwhile is none of its own.
-func (q *qp) carryOn(rest carryRest, end uint64) carryRest {
+// moveRest moves what moveSome has left. A goroutine that posts moves the requests before number end, which it has posted
+// itself; what others have posted meanwhile is left to another goroutine.
+func (q *qp) moveRest(rest directResult, end uint64) directResult {
 	posted := q.posting
-	for rest >= carryMore {
+	for rest >= directMore {
 		if !posted || q.tx.cursor.first >= end {
-			go q.carryElsewhere()
-			return carryElsewhere
+			go q.moveDeferred()
+			return directDeferred
 		}
-		if rest == carryWanted {
+		if rest == directYields {
 			q.h.Yield()
 		}
 		c := q.conn
-		if c == nil || !q.waiting() {
-			return carryAgain
+		if c == nil || !q.mayMove() {
+			return directAgain
 		}
-		rest = q.carrySome(c)
+		rest = q.moveSome(c)
 	}
 	return rest
 }
 
-// carryElsewhere carries over what sendDirect has left.
-func (q *qp) carryElsewhere() {
+// moveDeferred moves what moveRest has left to another goroutine.
+func (q *qp) moveDeferred() {
 	q.h.Lock()
 	defer q.h.Unlock()
-	q.carrying = false
+	q.moving = false
 	q.transmitPosted()
 }
 
-// carryRest is what is left of the send queue.
-type carryRest uint8
+// directResult is what is to be done about the requests that are left in the send queue.
+type directResult uint8
 
 const (
-	carryNothing   carryRest = iota
-	carryAgain               // all is to be looked at again
-	carryStream              // what has to go through the stream
-	carryWaits               // what has to wait
-	carryElsewhere           // what another goroutine carries over
-	carryMore                // more of the same,
-	carryWanted              // and somebody waits for one of the locks
+	directDone     directResult = iota
+	directAgain                 // the queue may have changed: look at it again
+	directStream                // the next request goes through the stream
+	directWaits                 // the next request waits
+	directDeferred              // another goroutine moves them
+	directMore                  // they can be moved
+	directYields                // they can be moved, but somebody waits for one of the locks
 )
 
-// carrySome is one hold of both locks. q waits to send on c.
-func (q *qp) carrySome(c *conn) carryRest {
+// moveSome moves requests for as long as it may hold both locks. q has something to send on c.
+func (q *qp) moveSome(c *conn) directResult {
 	d := c.other.Load()
 	if d == nil || c.stream.Near() == nil || d.stream.Near() == nil {
-		return carryStream
+		return directStream
 	}
 	p, t := d.qp, &q.tx
 	kept := q.h.LockPeer(p.h)
 	defer p.h.Unlock()
-	if !kept && (q.conn != c || !q.waiting()) {
-		return carryAgain
+	if !kept && (q.conn != c || !q.mayMove()) {
+		return directAgain
 	}
 	switch {
 	case p.conn != d || d.other.Load() != c || p.tx.lifecycle.ended() || !p.rx.allowed && !d.mayReceive(),
 		p.h.State() != verbs.StateRTS || q.h.State() != verbs.StateRTS:
-		return carryStream
+		return directStream
 	case !t.cursor.atOldest() || t.reads.rtr:
-		return carryWaits // transmit is called when that changes
-	case c.sent != d.fed:
-		d.awaited = true
-		return carryWaits
+		return directWaits // transmit is called when that changes
+	case c.sent != d.received:
+		d.otherWaits = true
+		return directWaits
 	}
 	p.rx.allowed, p.rx.heard = true, true
 	for moved := uint64(0); q.h.SendLen() > 0; {
 		if moved >= memory.HoldMost {
 			if q.h.Wanted() || p.h.Wanted() {
-				return carryWanted
+				return directYields
 			}
-			return carryMore
+			return directMore
 		}
 		wr := q.h.Send(0)
 		switch {
 		case t.responses.n > 0 && !t.cursor.is(movedInPart):
-			return carryAgain // answers go first: one may have come to be due just now
-		case isRead(wr.Opcode) && c.fed != d.sent:
-			return carryWaits // the peer's answer may not overtake what that has sent before
+			return directAgain // responses go first: one may have become due just now
+		case isRead(wr.Opcode) && c.received != d.sent:
+			return directWaits // the peer's response may not overtake what the peer has sent before
 		}
-		n, ok := q.carry(p, wr)
+		n, ok := q.moveNext(p, wr)
 		if !ok {
-			return carryStream
+			return directStream
 		}
 		moved += max(n, memory.HoldLeast)
 	}
-	return carryNothing
+	return directDone
 }
 
-// waiting tells whether a request is next of which nothing has gone through the stream, and could be sent.
-func (q *qp) waiting() bool {
+// mayMove tells whether a request could be sent now of which nothing has gone through the stream.
+func (q *qp) mayMove() bool {
 	t := &q.tx
 	return t.lifecycle.is(open) && !t.output.full && t.cursor.mayMove() && t.cursor.unsent(q.h.SendLen()) > 0
 }
 
-// carry moves a request's message to p, or the next part of it, and tells how much that was; false if it has to go through
-// the stream, and nothing has changed.
-func (q *qp) carry(p *qp, wr *verbs.SendWR) (moved uint64, ok bool) {
+// moveNext moves the message of the next request, wr, to p, or the next part of it, and returns how many bytes that was. If not
+// ok, nothing has changed, and it has to go through the stream.
+func (q *qp) moveNext(p *qp, wr *verbs.SendWR) (moved uint64, ok bool) {
 	t := &q.tx
 	n := wr.Length() - t.cursor.off
 	last := n <= memory.HoldMost
 	if !last {
 		n = memory.HoldMost
 	}
-	var answer uint32
+	var response uint32 // bytes that come back
 	switch wr.Opcode {
 	case verbs.Send, verbs.SendWithInv:
-		ok = q.carrySend(p, wr, n)
+		ok = q.moveSend(p, wr, n)
 	case verbs.RDMAWrite, verbs.RDMAWriteWithImm:
-		ok = q.carryWrite(p, wr, n)
+		ok = q.moveWrite(p, wr, n)
 	case verbs.RDMARead:
-		answer = uint32(wr.Length())
-		ok = q.carryRead(p, wr, n)
+		response = uint32(wr.Length())
+		ok = q.moveRead(p, wr, n)
 	case verbs.AtomicCmpAndSwp, verbs.AtomicFetchAndAdd:
-		last, answer = true, 8
-		ok = q.carryAtomic(p, wr)
+		last, response = true, 8
+		ok = q.moveAtomic(p, wr)
 	}
 	switch {
 	case !ok:
 		return 0, false
 	case !last:
-		q.carriedPart(p, wr.Opcode, t.cursor.off+n)
+		q.movedPart(p, wr.Opcode, t.cursor.off+n)
 		return n, true
 	}
 	t.cursor.moved()
 	q.direct++
 	if isSend(wr.Opcode) || wr.Opcode == verbs.RDMAWriteWithImm {
-		q.received(p, wr)
+		q.completeBoth(p, wr)
 	} else {
-		q.h.CompleteSend(verbs.WCSuccess, answer)
+		q.h.CompleteSend(verbs.WCSuccess, response)
 	}
 	return n, true
 }
 
-// received completes a request that is carried over, and the peer's receive request with it.
-func (q *qp) received(p *qp, wr *verbs.SendWR) {
+// completeBoth completes a request that was moved, and the peer's receive request with it.
+func (q *qp) completeBoth(p *qp, wr *verbs.SendWR) {
 	wc := verbs.WC{Opcode: verbs.WCRecv, ByteLen: uint32(wr.Length())}
 	switch wr.Opcode {
 	case verbs.SendWithInv:
@@ -232,13 +233,13 @@ func (q *qp) received(p *qp, wr *verbs.SendWR) {
 		wc.Opcode, wc.Flags, wc.ImmData = verbs.WCRecvRDMAWithImm, verbs.WCWithImm, wr.ImmData
 	}
 	solicited := wr.Flags&verbs.SendSolicited != 0
-	q.skip(p, rdmap.QueueSend)
+	q.countMessage(p, rdmap.QueueSend)
 	q.h.CompleteSend(verbs.WCSuccess, 0)
-	p.h.CompleteRecv(&wc, solicited) // last: whoever waits for it answers at once, and finds the locks free
+	p.h.CompleteRecv(&wc, solicited) // this is last, so that an application that waits for it finds the locks free
 }
 
-// carriedPart takes in that some of the message that is next, but not all, has been carried over: off bytes.
-func (q *qp) carriedPart(p *qp, op verbs.WROpcode, off uint64) {
+// movedPart notes that off bytes of the next message, and not all of it, have been moved.
+func (q *qp) movedPart(p *qp, op verbs.WROpcode, off uint64) {
 	t := &q.tx
 	t.cursor.movedTo(off)
 	switch {
@@ -247,17 +248,17 @@ func (q *qp) carriedPart(p *qp, op verbs.WROpcode, off uint64) {
 	case isSend(op):
 		p.rx.queues[rdmap.QueueSend].SkipTo(uint32(off))
 	default:
-		p.rx.writing = off
+		p.rx.writeBytes = off
 	}
 }
 
-// message is what a list of q's names.
+// message is the memory that a gather or scatter list of q's names.
 func (q *qp) message(list []verbs.SGE) memory.Message {
 	return memory.Message{Regions: q.e.regions, PD: q.h.PD(), List: list}
 }
 
-// carrySend places n bytes of a SEND in the peer's oldest receive request.
-func (q *qp) carrySend(p *qp, wr *verbs.SendWR, n uint64) bool {
+// moveSend places n bytes of a SEND in the peer's oldest receive request.
+func (q *qp) moveSend(p *qp, wr *verbs.SendWR, n uint64) bool {
 	length, off := wr.Length(), q.tx.cursor.off
 	if length > MaxMessage || p.srq && !memory.Sound(wr, q.message(wr.SGList), off, n) {
 		return false
@@ -269,14 +270,14 @@ func (q *qp) carrySend(p *qp, wr *verbs.SendWR, n uint64) bool {
 	return wr.Opcode == verbs.Send || off+n < length || p.invalidate(wr.InvalidateRKey)
 }
 
-// skip counts a message of one of the queues on both sides.
-func (q *qp) skip(p *qp, queue int) {
+// countMessage counts a message on one of DDP's queues as sent by q and received by p.
+func (q *qp) countMessage(p *qp, queue int) {
 	q.tx.numbers.advance(queue)
 	p.rx.queues[queue].Skip()
 }
 
-// carryWrite places n bytes of a WRITE in the memory that it names.
-func (q *qp) carryWrite(p *qp, wr *verbs.SendWR, n uint64) bool {
+// moveWrite places n bytes of a WRITE in the memory that it names.
+func (q *qp) moveWrite(p *qp, wr *verbs.SendWR, n uint64) bool {
 	off := q.tx.cursor.off
 	if n > 0 && p.h.Attr().QPAccessFlags&verbs.AccessRemoteWrite == 0 {
 		return false
@@ -294,24 +295,24 @@ func (q *qp) carryWrite(p *qp, wr *verbs.SendWR, n uint64) bool {
 		return false
 	}
 	if last {
-		p.rx.writing, p.rx.written = 0, off+n
+		p.rx.writeBytes, p.rx.lastWrite = 0, off+n
 		if imm {
-			p.rx.written = 0
+			p.rx.lastWrite = 0
 		}
 	}
 	return true
 }
 
-// readable tells whether both sides allow READs and atomics at all.
-func (q *qp) readable(p *qp) bool { return q.conn.ord > 0 && p.tx.responses.depth > 0 }
+// allowReads tells whether both sides allow READs and atomics at all.
+func (q *qp) allowReads(p *qp) bool { return q.conn.ord > 0 && p.tx.responses.depth > 0 }
 
-// carryRead fetches n bytes of what a READ names.
-func (q *qp) carryRead(p *qp, wr *verbs.SendWR, n uint64) bool {
+// moveRead fetches n bytes of what a READ names.
+func (q *qp) moveRead(p *qp, wr *verbs.SendWR, n uint64) bool {
 	length, off := wr.Length(), q.tx.cursor.off
-	if off == 0 && (!q.readable(p) || n > 0 && p.h.Attr().QPAccessFlags&verbs.AccessRemoteRead == 0) {
+	if off == 0 && (!q.allowReads(p) || n > 0 && p.h.Attr().QPAccessFlags&verbs.AccessRemoteRead == 0) {
 		return false
 	}
-	if off == 0 && n < length { // a request names all of it
+	if off == 0 && n < length { // a Read Request names all of the message
 		if _, denial := p.e.regions.Remote(p.h, wr.RKey, wr.RemoteAddr, length, verbs.AccessRemoteRead); denial != memory.Allowed {
 			return false
 		}
@@ -322,23 +323,23 @@ func (q *qp) carryRead(p *qp, wr *verbs.SendWR, n uint64) bool {
 		return false
 	}
 	if off+n == length {
-		q.skip(p, rdmap.QueueReadRequest)
+		q.countMessage(p, rdmap.QueueReadRequest)
 		q.tx.reads.moved()
 	}
 	return true
 }
 
-// carryAtomic carries an atomic out.
-func (q *qp) carryAtomic(p *qp, wr *verbs.SendWR) bool {
-	if !q.readable(p) {
+// moveAtomic executes an atomic.
+func (q *qp) moveAtomic(p *qp, wr *verbs.SendWR) bool {
+	if !q.allowReads(p) {
 		return false
 	}
 	word, err := p.atomicWord(&rdmap.AtomicRequestHeader{STag: wr.RKey, TO: wr.RemoteAddr})
 	if err != nil || !memory.Atomic(wr, q.message(wr.SGList), word) {
 		return false
 	}
-	q.skip(p, rdmap.QueueReadRequest)
+	q.countMessage(p, rdmap.QueueReadRequest)
 	q.tx.reads.moved()
-	p.skip(q, rdmap.QueueAtomicResponse)
+	p.countMessage(q, rdmap.QueueAtomicResponse)
 	return true
 }

@@ -11,9 +11,9 @@
 // terminate.go ends a stream on which something went wrong.
 //
 // What differs from RoCEv2 for a user of verbs: SEND and WRITE complete when the stream has taken them, as TCP then
-// delivers them or breaks; SEND with immediate data does not exist; a READ's sink is named to the peer by an STag that
-// is only good for that stream's READs, so that its region needs no remote access; a peer may invalidate an STag only while
-// no other stream has the PD.
+// delivers them or breaks. SEND with immediate data does not exist. A READ names its sink to the peer by an STag that is
+// valid only for the READs of that stream, so the region needs no remote access. A peer may invalidate the STag of a region
+// only while no other stream uses the PD.
 //
 // Locks, in the order they are taken: QP, conn.mu, then listener.mu or the stream's own.
 package iwarp
@@ -48,7 +48,7 @@ type Engine struct {
 
 	mu        sync.Mutex // taken last
 	streams   map[*verbs.PD]int
-	listeners map[*listener]struct{} // that listen, or have requests that are not answered
+	listeners map[*listener]struct{} // those that listen, or have requests that are not answered
 }
 
 // RouteFunc finds the port and the GID index of a local address.
@@ -73,18 +73,18 @@ func New(net stack.Network, config Config, regions *memory.Regions, queue *timer
 // HasQP tells whether a QP number is in use.
 func (e *Engine) HasQP(qpn uint32) bool { return e.qps.Get(qpn) != nil }
 
-// Close ends what still listens and waits for the goroutines of all streams; no QP is left by then.
+// Close closes the listeners and waits for the goroutines of all streams. All QPs have been destroyed before.
 func (e *Engine) Close() {
 	e.mu.Lock()
 	listeners := slices.Collect(maps.Keys(e.listeners))
 	e.mu.Unlock()
 	for _, l := range listeners {
-		l.end()
+		l.closeAll()
 	}
 	e.work.Wait()
 }
 
-// countStream counts the streams of a PD: n more.
+// countStream adds n to the number of streams whose QPs are of a PD.
 func (e *Engine) countStream(pd *verbs.PD, n int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -93,7 +93,7 @@ func (e *Engine) countStream(pd *verbs.PD, n int) {
 	}
 }
 
-// shared tells whether several streams have a PD, and with it the STags of its regions.
+// shared tells whether several streams use a PD, and with it the STags of its regions.
 func (e *Engine) shared(pd *verbs.PD) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()

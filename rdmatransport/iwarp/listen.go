@@ -1,7 +1,7 @@
 package iwarp
 
-// Set-up, accepting side. A new TCP connection is nobody's until its request has come in whole, and the application has
-// answered; until then it is bounded in number, memory and, before the request, in time. (RFC 5044 §7.1.2, RFC 5042 §6.4)
+// Set-up, accepting side. Until the application has answered a connection request, anybody may have sent it. So these
+// connections are bounded in number and in memory, and in time before their request has come. (RFC 5044 §7.1.2, RFC 5042 §6.4)
 
 import (
 	"container/list"
@@ -21,9 +21,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// listener takes connections for one address. What it keeps of peers that nobody knows yet is bounded: maxStarting
-// connections whose request has not come, backlog requests that the application has not answered, and setupBuffer bytes
-// for each.
+// listener accepts connections for one address. At most maxStarting have not sent their request, and at most backlog requests
+// wait for the application; each has a receive buffer of setupBuffer bytes.
 type listener struct {
 	e       *Engine
 	h       rdmacm.Handler
@@ -34,8 +33,8 @@ type listener struct {
 
 	mu       sync.Mutex
 	closed   bool
-	starting list.List          // of stack.Stream, oldest first: their request has not come, or is being turned away
-	waiting  map[*conn]struct{} // the application has not answered
+	starting list.List          // of stack.Stream, oldest first: their request has not come, or is being rejected for want of room
+	waiting  map[*conn]struct{} // requests that the application has not answered
 }
 
 // Listen takes connection requests; see rdmacm.Provider.
@@ -59,8 +58,8 @@ func (e *Engine) Listen(attr *rdmacm.ListenAttr, h rdmacm.Handler) (io.Closer, e
 	return l, nil
 }
 
-// Close stops listening. Requests that the application has taken, but not answered, stay as they are; of those that are on
-// the way to it rdma_cm closes the connections.
+// Close stops listening. A request that the application has, and has not answered, stays; rdma_cm closes the connections of
+// those that it has not delivered.
 func (l *listener) Close() error {
 	err := l.tcp.Close()
 	<-l.done
@@ -70,12 +69,12 @@ func (l *listener) Close() error {
 	for at := l.starting.Front(); at != nil; at = at.Next() {
 		at.Value.(stack.Stream).Abort()
 	}
-	l.forget()
+	l.removeIfDone()
 	return err
 }
 
-// forget takes the listener off the engine's list when nothing comes of it any more. l.mu is held.
-func (l *listener) forget() {
+// removeIfDone takes the listener off the engine's list if it is closed and none of its requests waits. l.mu is held.
+func (l *listener) removeIfDone() {
 	if l.closed && len(l.waiting) == 0 {
 		l.e.mu.Lock()
 		delete(l.e.listeners, l)
@@ -83,8 +82,8 @@ func (l *listener) forget() {
 	}
 }
 
-// end is Close, and closes the connections of all requests that are not answered.
-func (l *listener) end() {
+// closeAll is Close, and also closes the connections of all requests that are not answered.
+func (l *listener) closeAll() {
 	_ = l.Close()
 	l.mu.Lock()
 	waiting := slices.Collect(maps.Keys(l.waiting))
@@ -101,14 +100,14 @@ func (l *listener) accept() {
 		if err != nil {
 			return
 		}
-		at := l.enter(c.(stack.Stream))
+		at := l.addStarting(c.(stack.Stream))
 		l.e.work.Go(func() { l.start(at) })
 	}
 }
 
-// enter makes a new connection one of those that are starting. Where there are too many the oldest has to go: an honest
-// peer's request is a round trip away, while those who hold connections open to keep others out are the ones that last.
-func (l *listener) enter(stream stack.Stream) *list.Element {
+// addStarting adds a new connection to those whose request has not come. If there are too many, the oldest is reset: the
+// request of an honest peer comes within a round trip, so old ones are more likely held open to keep others out.
+func (l *listener) addStarting(stream stack.Stream) *list.Element {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.starting.Len() >= maxStarting {
@@ -117,16 +116,16 @@ func (l *listener) enter(stream stack.Stream) *list.Element {
 	return l.starting.PushBack(stream)
 }
 
-// start takes a new connection through its request, and stays with it to its end.
+// start waits for the request of a new connection and reports it. It then reads the stream to its end.
 func (l *listener) start(at *list.Element) {
 	stream := at.Value.(stack.Stream)
 	stream.SetTOS(l.tos)
 	_ = stream.SetDeadline(time.Now().Add(requestTimeout))
 	c, request, err := l.readRequest(stream)
-	if err != nil || !l.keep(c, at) {
+	if err != nil || !l.admit(c, at) {
 		l.e.Counters.ConnectsRefused.Add(1)
 		if err == nil {
-			c.turnAway()
+			c.rejectFull()
 		}
 		stream.Abort()
 		l.mu.Lock()
@@ -138,10 +137,10 @@ func (l *listener) start(at *list.Element) {
 	c.mu.Lock()
 	c.emit(request)
 	c.mu.Unlock()
-	c.attend()
+	c.awaitAnswer()
 }
 
-// readRequest waits for a stream's request, and makes a connection of it and what the application is told.
+// readRequest waits for the request of a stream, and returns its connection and the event that reports it.
 func (l *listener) readRequest(stream stack.Stream) (*conn, *rdmacm.ConnEvent, error) {
 	f, err := readFrame(stream, false)
 	if err != nil {
@@ -149,7 +148,7 @@ func (l *listener) readRequest(stream stack.Stream) (*conn, *rdmacm.ConnEvent, e
 	}
 	local, remote := addrPort(stream.LocalAddr()), addrPort(stream.RemoteAddr())
 	if !remote.IsValid() {
-		return nil, nil, net.ErrClosed // it has no addresses any more
+		return nil, nil, net.ErrClosed // the stream has ended, and has no addresses any more
 	}
 	route, err := l.e.route(local.Addr(), remote.Addr())
 	if err != nil {
@@ -158,7 +157,7 @@ func (l *listener) readRequest(stream stack.Stream) (*conn, *rdmacm.ConnEvent, e
 	c := &conn{e: l.e, h: l.h, listener: l, stream: stream, request: f, route: route, state: requested}
 	c.ird, c.ord = MaxReads, MaxReads
 	if f.HasEnhanced {
-		// What the peer may send is what we answer, and the other way round.
+		// The peer's ORD is what bounds our IRD, and its IRD our ORD.
 		c.ird, c.ord = depth(f.Enhanced.ORD), depth(f.Enhanced.IRD)
 	}
 	c.ordLimit = c.ord
@@ -170,8 +169,8 @@ func (l *listener) readRequest(stream stack.Stream) (*conn, *rdmacm.ConnEvent, e
 	}, nil
 }
 
-// keep gives a request one of the places of the backlog, if there is one.
-func (l *listener) keep(c *conn, at *list.Element) bool {
+// admit adds a request to the backlog; false if that is full.
+func (l *listener) admit(c *conn, at *list.Element) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed || len(l.waiting) >= l.backlog {
@@ -182,9 +181,9 @@ func (l *listener) keep(c *conn, at *list.Element) bool {
 	return true
 }
 
-// turnAway rejects a request that has no place. The peer closes first, so that no TIME-WAIT stays here; it is not waited
-// for longer than for a request.
-func (c *conn) turnAway() {
+// rejectFull rejects a request for which the backlog has no room. It lets the peer close first, so that TIME-WAIT is not on
+// this side, but waits for that no longer than for a request.
+func (c *conn) rejectFull() {
 	f := c.reply(nil)
 	f.Rejected, f.Reserved = true, 0
 	if writeFrame(c.stream, f) == nil {
@@ -192,9 +191,9 @@ func (c *conn) turnAway() {
 	}
 }
 
-// attend waits for what comes behind the request. The initiator may send nothing before the reply (RFC 5044 §7.1.2): as
-// long as no QP has the stream, it can only be the peer's end, or a peer that is none.
-func (c *conn) attend() {
+// awaitAnswer waits until something comes behind the request, and then reads the stream if a QP has it. If none has, the peer
+// has closed the connection, or broken the rule that it may send nothing before the reply (RFC 5044 §7.1.2).
+func (c *conn) awaitAnswer() {
 	_ = c.stream.Wait()
 	c.mu.Lock()
 	q := c.qp
@@ -211,14 +210,14 @@ func (c *conn) attend() {
 	}
 }
 
-// abandoned ends a request that the peer has not waited to see answered. c.mu is held.
+// abandoned ends a request whose peer has not waited for the answer. c.mu is held.
 func (c *conn) abandoned() {
-	c.state, c.left = over, true
-	c.answered()
+	c.state, c.peerLeft = over, true
+	c.leaveBacklog()
 	c.emit(&rdmacm.ConnEvent{Type: rdmacm.ConnectError, Status: -int(syscall.ECONNRESET)})
 }
 
-// depth is an IRD or ORD as far as the device has it.
+// depth is an IRD or ORD of the peer's, bounded by what the device has.
 func depth(n uint16) int {
 	if n == mpa.NoNegotiation {
 		return MaxReads
@@ -226,7 +225,7 @@ func depth(n uint16) int {
 	return min(int(n), MaxReads)
 }
 
-// addrPort is not valid for a stream that has ended.
+// addrPort is an address of a stream. It is not valid if the stream has ended.
 func addrPort(a net.Addr) netip.AddrPort {
 	tcp, ok := a.(*net.TCPAddr)
 	if !ok {
@@ -236,17 +235,18 @@ func addrPort(a net.Addr) netip.AddrPort {
 	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
 }
 
-// answered ends the request's wait for the application, and gives its place in the backlog back.
-func (c *conn) answered() {
+// leaveBacklog takes the connection's request, which is answered or has ended, out of the backlog.
+func (c *conn) leaveBacklog() {
 	if l := c.listener; l != nil {
 		l.mu.Lock()
 		delete(l.waiting, c)
-		l.forget()
+		l.removeIfDone()
 		l.mu.Unlock()
 	}
 }
 
-// Accept implements rdmacm.ProviderConn. The QP has the stream by now, so that what follows the reply is received.
+// Accept implements rdmacm.ProviderConn. The QP has the stream already, so that it receives what the peer sends after the
+// reply.
 func (c *conn) Accept(p *rdmacm.ConnParam, _ uint32) error {
 	if err := c.accept(p); err != nil {
 		return err
@@ -271,7 +271,7 @@ func (c *conn) accept(p *rdmacm.ConnParam) error {
 	if err := writeFrame(c.stream, f); err != nil {
 		return err
 	}
-	c.answered()
+	c.leaveBacklog()
 	c.state = established
 	c.emit(&rdmacm.ConnEvent{Type: rdmacm.Established})
 	return nil
@@ -298,21 +298,21 @@ func (c *conn) reply(privateData []byte) *mpa.Frame {
 		ours.ORD = mpa.NoNegotiation
 	}
 	if ours.PeerToPeer = theirs.PeerToPeer; ours.PeerToPeer {
-		// Any kind will do; one is chosen.
-		ours.RDMARead = c.readyReads()
+		// The device takes any kind of ready-to-receive message; one has to be chosen.
+		ours.RDMARead = c.rtrIsRead()
 		ours.ZeroLengthSend = theirs.ZeroLengthSend && !theirs.RDMARead && !theirs.RDMAWrite
 		ours.RDMAWrite = !ours.RDMARead && !ours.ZeroLengthSend
 	}
 	return f
 }
 
-// readyReads tells whether the ready-to-receive message is to be a READ: then the IRD has room for it.
-func (c *conn) readyReads() bool {
+// rtrIsRead tells whether the ready-to-receive message will be a READ, which counts towards the IRD.
+func (c *conn) rtrIsRead() bool {
 	e := &c.request.Enhanced
 	return c.request.HasEnhanced && e.PeerToPeer && e.RDMARead && !e.RDMAWrite
 }
 
-// crc tells whether CRCs are used: one side's wish is enough.
+// crc tells whether FPDUs have CRCs: they do if either side wants them.
 func (c *conn) crc() bool { return c.request.CRC || !c.e.config.NoCRC }
 
 // Reject implements rdmacm.ProviderConn.
@@ -321,25 +321,25 @@ func (c *conn) Reject(privateData []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.qp != nil && !c.left:
+	case c.qp != nil && !c.peerLeft:
 		return verbs.Errorf(verbs.ErrInvalid, op, "QP %#x has the connection's stream", c.qp.num)
 	case c.state == responded:
-		c.giveUp(mpa.ErrLocalCatastrophic)
+		c.terminateSetup(mpa.ErrLocalCatastrophic)
 	default:
 		if err := c.expect(op, requested); err != nil {
 			return err
 		}
-		if err := c.refuse(privateData); err != nil {
+		if err := c.sendReject(privateData); err != nil {
 			return err
 		}
-		c.answered()
+		c.leaveBacklog()
 	}
 	c.state = over
 	return nil
 }
 
-// refuse sends the reply that rejects, and closes the stream behind it.
-func (c *conn) refuse(privateData []byte) error {
+// sendReject sends the reply that rejects, and closes the stream behind it.
+func (c *conn) sendReject(privateData []byte) error {
 	f := c.reply(privateData)
 	f.Rejected, f.Reserved = true, 0
 	if err := writeFrame(c.stream, f); err != nil {

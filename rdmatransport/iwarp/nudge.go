@@ -1,8 +1,9 @@
 package iwarp
 
-// Beside the path: who sends first, and hears nothing. siw, when it accepts, turns its socket over to the QP only after its
-// reply has gone out, and what arrives before that does not wake it; it then sleeps, with our first FPDUs in its
-// buffer, until something more arrives. An RDMA Write of no bytes is always allowed and changes nothing.
+// Beside the path: an initiator that sends first and hears nothing. When siw accepts, it gives its socket to the QP only
+// after its reply has gone out, and bytes that arrive before that do not wake it. It then sleeps, with our first FPDUs in its
+// receive buffer, until something more arrives. So we send an RDMA Write of no bytes, which is always allowed and changes
+// nothing: a nudge.
 
 import (
 	"time"
@@ -10,22 +11,23 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/internal/timers"
 )
 
-// nudger sends such WRITEs as long as nothing has come, each after twice the time of the one before.
+// nudger sends such WRITEs until something comes from the peer. The time between them doubles.
 type nudger struct {
-	q     *qp
-	c     *conn
-	timer timers.Timer
-	after time.Duration
-	left  int  // WRITEs to send
-	opens bool // the accepting side may send first, and begins when the timer goes off for the first time
+	q         *qp
+	c         *conn
+	timer     timers.Timer
+	after     time.Duration
+	remaining int  // WRITEs to send
+	opens     bool // it lets the accepting side send first, when the timer goes off for the first time
 }
 
-func (q *qp) nudge(c *conn) { (&nudger{q: q, c: c, after: firstNudge, left: nudges}).start() }
+// nudge starts nudging the peer, unless it sends something soon.
+func (q *qp) nudge(c *conn) { (&nudger{q: q, c: c, after: firstNudge, remaining: nudges}).start() }
 
-// sendFirst lets an accepting side send that hears nothing for a while. As a client, siw breaks the connection off if it
-// finds more behind the reply when it reads that.
+// sendFirst lets the accepting side send if the initiator does not for a while. It waits because siw, as the initiator,
+// breaks the connection off if there is more behind the reply when it reads that.
 func (q *qp) sendFirst(c *conn) {
-	(&nudger{q: q, c: c, after: sendFirstDelay, left: nudges, opens: true}).start()
+	(&nudger{q: q, c: c, after: sendFirstDelay, remaining: nudges, opens: true}).start()
 }
 
 func (n *nudger) start() {
@@ -35,6 +37,7 @@ func (n *nudger) start() {
 
 func (n *nudger) arm() { n.q.e.timers.Arm(&n.timer, time.Now().Add(n.after)) }
 
+// due runs when the timer goes off.
 func (n *nudger) due() {
 	q := n.q
 	q.h.Lock()
@@ -48,12 +51,12 @@ func (n *nudger) due() {
 		q.transmit()
 		n.arm()
 	case !n.opens && !q.rx.heard:
-		// In the middle of a message there is more to come anyway.
+		// In the middle of a message the rest of that will come anyway.
 		if t.lifecycle.is(open) && t.cursor.is(untouched) {
 			t.lifecycle.askRTR(rtrWrite)
 			q.transmit()
 		}
-		if n.left--; n.left > 0 {
+		if n.remaining--; n.remaining > 0 {
 			n.after *= 2
 			n.arm()
 		}

@@ -4,13 +4,13 @@ import "time"
 
 // Every tunable of the engine, in one place.
 const (
-	// receiveMost is what a reader takes in before others may have the QP's lock, and TCP its own, in bytes.
+	// receiveMost is how many bytes a reader handles before it leaves the locks of the QP and of TCP to others.
 	receiveMost = 256 << 10
 
-	// idleBuffer is all that the receiver of an idle stream holds, in bytes.
+	// idleBuffer is the most memory, in bytes, that the receiver of an idle stream keeps.
 	idleBuffer = 2 << 10
 
-	// smallFPDU is the longest FPDU that is copied once more to go out together with others, in bytes.
+	// smallFPDU is the longest FPDU, in bytes, that is copied once more to share a piece with others.
 	smallFPDU = 16 << 10
 
 	// Requests of up to smallMessage bytes are corked while corkFrom pieces or more are not acknowledged, or corkAlways if
@@ -19,28 +19,28 @@ const (
 	corkFrom     = 4
 	corkAlways   = 64
 
-	// mpaOverhead is what an FPDU without markers has beside its ULPDU, at most.
+	// mpaOverhead is the most bytes that an FPDU without markers has beside its ULPDU: length, pad and CRC.
 	mpaOverhead = 2 + 3 + 4
 
-	// startupTimeout bounds the TCP connection and MPA's exchange of frames; requestTimeout how long a new TCP
-	// connection may take to send its request, and lingerTimeout how long a terminated stream waits for the peer to
-	// read what was sent and to close (RFC 5044 §7.1.2, rule 10).
+	// startupTimeout bounds the initiator's set-up: the TCP connection, and MPA's exchange of frames. requestTimeout is how
+	// long a new TCP connection may take to send its request, and lingerTimeout how long a stream that was closed from
+	// this side waits for the peer to read what was sent and to close too (RFC 5044 §7.1.2, rule 10).
 	startupTimeout = 10 * time.Second
 	requestTimeout = 5 * time.Second
 	lingerTimeout  = 2 * time.Second
 
-	// idleTimeout is how long a silent stream keeps more than that, and up to twice as long.
+	// A stream on which nothing comes gives memory beyond idleBuffer back after idleTimeout, or up to twice as long.
 	idleTimeout = time.Second
 
-	// firstNudge is how long an initiator waits for a first segment before it sends the first of at most nudges empty
-	// WRITEs.
+	// firstNudge is how long an initiator waits for the peer's first segment before it sends the first of at most nudges
+	// WRITEs of no bytes.
 	firstNudge = 50 * time.Millisecond
 	nudges     = 6
 
-	// sendFirstDelay is how long Config.SendFirst leaves the peer to take the reply in.
+	// sendFirstDelay is how long Config.SendFirst leaves the peer to read the reply.
 	sendFirstDelay = 100 * time.Millisecond
 
-	// maxStarting bounds the connections of a listener that have not sent their request yet.
+	// maxStarting bounds the connections of a listener whose request has not come yet.
 	maxStarting = 1024
 
 	// setupBuffer is the receive buffer of a stream that no QP has, in bytes. An MPA frame is 532 at most; the window, half of

@@ -1,7 +1,7 @@
 package iwarp
 
-// On the path: a DDP segment that came in whole. It is checked and placed before the next is looked at. Errors carry
-// the code that Terminate gives the peer. (RFC 5040 §4, §5, §7; RFC 5041 §5, §6, §7)
+// On the path: DDP segments that were received. Each is checked and placed before the next is looked at. Errors have the code
+// that a Terminate message tells the peer. (RFC 5040 §4, §5, §7; RFC 5041 §5, §6, §7)
 
 import (
 	"encoding/binary"
@@ -13,7 +13,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// errTerminated stops reception: the peer sent Terminate.
+// errTerminated stops receiving: the peer has sent a Terminate message.
 var errTerminated = errors.New("iwarp: the peer terminated the stream")
 
 // ULPDU implements mpa.Handler.
@@ -24,7 +24,7 @@ func (q *qp) ULPDU(b []byte) error {
 	q.rx.heard = true
 	q.rx.ulpdu = b
 	if len(b) == 0 {
-		return nil // an empty FPDU, sent as a ready-to-receive indication
+		return nil // an empty FPDU is a ready-to-receive message
 	}
 	var err error
 	if ddp.IsTagged(b) {
@@ -38,7 +38,7 @@ func (q *qp) ULPDU(b []byte) error {
 	return err
 }
 
-// placeTagged places a segment of an RDMA Write or of a READ's response.
+// placeTagged places a segment of an RDMA Write or of a READ response.
 func (q *qp) placeTagged(b []byte) error {
 	h, payload, err := ddp.ParseTagged(b)
 	if err != nil {
@@ -73,14 +73,15 @@ func (q *qp) placeWrite(h *ddp.Tagged, payload []byte) error {
 	if !dst.Write(payload) {
 		return rdmap.OperationError
 	}
-	q.rx.writing += n
+	q.rx.writeBytes += n
 	if h.Last {
-		q.rx.written, q.rx.writing = q.rx.writing, 0
+		q.rx.lastWrite, q.rx.writeBytes = q.rx.writeBytes, 0
 	}
 	return nil
 }
 
-// taggedError is DDP's name for a denied access. It has none for a missing right, where siw says invalid STag too.
+// taggedError is the error that DDP has for an access that is denied. It has none for a missing right; siw too reports an
+// invalid STag then.
 func taggedError(d memory.Denial) error {
 	switch d {
 	case memory.OtherPD:
@@ -91,8 +92,8 @@ func taggedError(d memory.Denial) error {
 	return ddp.ErrInvalidSTag
 }
 
-// placeRead puts a segment of a response into the sink of the oldest READ. Responses come in order, so it must carry on
-// exactly where the last one ended.
+// placeRead puts a segment of a READ response into the memory of the oldest READ. Responses come in order, so the segment
+// must begin exactly where the last one ended.
 func (q *qp) placeRead(h *ddp.Tagged, payload []byte) error {
 	t := &q.tx
 	n := uint64(len(payload))
@@ -107,25 +108,25 @@ func (q *qp) placeRead(h *ddp.Tagged, payload []byte) error {
 	switch {
 	case wr == nil:
 		return ddp.ErrInvalidSTag
-	case wr.Opcode != verbs.RDMARead, n > 0 && h.STag != q.conn.sink: // of no bytes it counts for nothing (RFC 5041 §5.2)
-		q.answered(verbs.WCBadRespErr)
+	case wr.Opcode != verbs.RDMARead, n > 0 && h.STag != q.conn.sink: // the STag of a segment of no bytes means nothing (RFC 5041 §5.2)
+		q.readResponded(verbs.WCBadRespErr)
 		return ddp.ErrInvalidSTag
 	case n > 0 && h.TO != t.reads.placed, t.reads.placed+n > wr.Length(), h.Last != (t.reads.placed+n == wr.Length()):
-		q.answered(verbs.WCBadRespErr)
+		q.readResponded(verbs.WCBadRespErr)
 		return ddp.ErrBounds
 	}
 	if status := q.e.regions.Scatter(payload, q.h.PD(), wr.SGList, t.reads.placed); status != verbs.WCSuccess {
-		q.answered(status)
+		q.readResponded(status)
 		return rdmap.LocalCatastrophic
 	}
 	t.reads.place(t.reads.placed + n)
 	if h.Last {
-		q.answered(verbs.WCSuccess)
+		q.readResponded(verbs.WCSuccess)
 	}
 	return nil
 }
 
-// oldestRead is the READ or atomic that the next answer is for; nil if none is outstanding.
+// oldestRead is the READ or atomic that the next response is for; nil if none is outstanding.
 func (q *qp) oldestRead() *verbs.SendWR {
 	t := &q.tx
 	if len(t.reads.list) == 0 {
@@ -134,12 +135,12 @@ func (q *qp) oldestRead() *verbs.SendWR {
 	return q.h.Send(t.cursor.index(t.reads.list[0].number))
 }
 
-// answered ends the oldest READ or atomic; all before it are complete.
-func (q *qp) answered(status verbs.WCStatus) {
+// readResponded ends the oldest READ or atomic with a status; all requests before it are complete.
+func (q *qp) readResponded(status verbs.WCStatus) {
 	t := &q.tx
 	n := t.reads.responded()
 	if status != verbs.WCSuccess {
-		q.rx.told = true
+		q.rx.reported = true
 		q.completeOldest(status, 0)
 		return
 	}
@@ -168,7 +169,7 @@ func (q *qp) placeUntagged(b []byte) error {
 		return err
 	}
 	if op.Info().HeaderLen > 0 && (!first || !h.Last) {
-		return rdmap.StreamCatastrophic // these messages are one segment each
+		return rdmap.StreamCatastrophic // these messages have one segment each
 	}
 	switch op {
 	case rdmap.ReadRequest:
@@ -217,8 +218,8 @@ func (q *qp) placeSend(h *ddp.Untagged, op rdmap.Opcode, payload []byte) error {
 	return nil
 }
 
-// invalidate ends an STag's life as the peer asked. A region that several streams have in common none of their peers may
-// take away (RFC 5040 §8.1.1, item 7); a window of type 2 is one stream's.
+// invalidate invalidates an STag, as the peer has asked. It may not be that of a region that several streams share (RFC 5040
+// §8.1.1, item 7); a window of type 2 belongs to one stream. It returns false if the STag may not be invalidated.
 func (q *qp) invalidate(stag uint32) bool {
 	if q.e.regions.InvalidateWindow(q.h, stag) == memory.Allowed {
 		return true
@@ -226,14 +227,15 @@ func (q *qp) invalidate(stag uint32) bool {
 	return !q.e.shared(q.h.PD()) && q.e.regions.Invalidate(q.h, stag) == memory.Allowed
 }
 
+// failRecv completes the oldest receive request with an error.
 func (q *qp) failRecv(status verbs.WCStatus) {
-	q.rx.told = true
+	q.rx.reported = true
 	wc := verbs.WC{Status: status, Opcode: verbs.WCRecv}
 	q.h.CompleteRecv(&wc, true)
 }
 
-// immediate delivers immediate data. With it comes the length of the RDMA Write that it follows, as verbs expects of a
-// WRITE with immediate data.
+// immediate completes a receive request with immediate data. The completion has the length of the RDMA Write before it, as
+// verbs expects of a WRITE with immediate data.
 func (q *qp) immediate(op rdmap.Opcode, payload []byte) error {
 	data, err := rdmap.ParseImmediate(payload)
 	if err != nil {
@@ -243,14 +245,14 @@ func (q *qp) immediate(op rdmap.Opcode, payload []byte) error {
 		return ddp.ErrNoBuffer
 	}
 	wc := verbs.WC{
-		Opcode: verbs.WCRecvRDMAWithImm, Flags: verbs.WCWithImm, ImmData: uint32(data), ByteLen: uint32(q.rx.written),
+		Opcode: verbs.WCRecvRDMAWithImm, Flags: verbs.WCWithImm, ImmData: uint32(data), ByteLen: uint32(q.rx.lastWrite),
 	}
-	q.rx.written = 0
+	q.rx.lastWrite = 0
 	q.h.CompleteRecv(&wc, op.Info().Solicited)
 	return nil
 }
 
-// readRequest queues the answer to a READ.
+// readRequest queues the response to a READ.
 func (q *qp) readRequest(b, payload []byte) error {
 	h, err := rdmap.ParseReadRequest(payload)
 	if err != nil {
@@ -274,7 +276,7 @@ func (q *qp) readRequest(b, payload []byte) error {
 	return nil
 }
 
-// atomicRequest queues the answer to an atomic, which is carried out when no request before it is unanswered.
+// atomicRequest queues the response to an atomic, which is executed when no other response is queued before it.
 func (q *qp) atomicRequest(b, payload []byte) error {
 	h, err := rdmap.ParseAtomicRequest(payload)
 	if err != nil {
@@ -296,7 +298,7 @@ func (q *qp) atomicRequest(b, payload []byte) error {
 	return nil
 }
 
-// atomicWord is the memory that an atomic is for.
+// atomicWord is the memory that an atomic names.
 func (q *qp) atomicWord(h *rdmap.AtomicRequestHeader) (memory.Span, error) {
 	if q.h.Attr().QPAccessFlags&verbs.AccessRemoteAtomic == 0 {
 		return memory.Span{}, rdmap.AccessViolation
@@ -314,7 +316,7 @@ func (q *qp) atomicWord(h *rdmap.AtomicRequestHeader) (memory.Span, error) {
 	return word, nil
 }
 
-// atomicResponse places what an atomic found.
+// atomicResponse places the value that an atomic has found.
 func (q *qp) atomicResponse(payload []byte) error {
 	h, err := rdmap.ParseAtomicResponse(payload)
 	if err != nil {
@@ -325,15 +327,15 @@ func (q *qp) atomicResponse(payload []byte) error {
 		return rdmap.UnexpectedOpcode
 	}
 	if q.tx.reads.rtr || wr.Opcode == verbs.RDMARead || q.tx.reads.list[0].id != h.ID {
-		q.answered(verbs.WCBadRespErr)
+		q.readResponded(verbs.WCBadRespErr)
 		return rdmap.UnexpectedOpcode
 	}
 	var value [8]byte
 	binary.NativeEndian.PutUint64(value[:], h.Original)
 	if status := q.e.regions.Scatter(value[:], q.h.PD(), wr.SGList, 0); status != verbs.WCSuccess {
-		q.answered(status)
+		q.readResponded(status)
 		return rdmap.LocalCatastrophic
 	}
-	q.answered(verbs.WCSuccess)
+	q.readResponded(verbs.WCSuccess)
 	return nil
 }

@@ -1,6 +1,6 @@
 package iwarp
 
-// On the path: the QP's state, shared by sender and receiver, and how verbs' transitions and the stream's end change it.
+// On the path: the QP's state, and how verbs' transitions and the end of the stream change it.
 
 import (
 	"math/bits"
@@ -19,15 +19,15 @@ type qp struct {
 	depth int  // of the send queue
 	srq   bool // receive requests come from an SRQ
 
-	posting  bool // the goroutine that holds the lock has posted what there is to send, and may take its time
-	carrying bool // sendDirect is under way, if the QP is not locked for it just now: nobody else carries anything over
+	posting bool // the goroutine that holds the lock is the one that posts: it may spend time on moving messages directly
+	moving  bool // sendDirect is under way, and may have left the lock meanwhile: no other goroutine moves anything
 
-	conn *conn // the stream; nil before RTS and after its end
+	conn *conn // nil before RTS and after the end of the stream
 
 	tx sender
 	rx receiver
 
-	direct uint64 // messages sent without the stream
+	direct uint64 // messages that were moved directly
 }
 
 // slots is the power of two that holds n.
@@ -37,7 +37,7 @@ func slots(n int) int { return 1 << bits.Len(uint(max(n, 1)-1)) }
 func (q *qp) Modify(from, to verbs.QPState, attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	switch {
 	case to == verbs.StateReset:
-		q.drop()
+		q.abortStream()
 		q.tx.reset()
 		q.rx = receiver{}
 	case to == verbs.StateErr:
@@ -52,7 +52,7 @@ func (q *qp) Modify(from, to verbs.QPState, attr *verbs.QPAttr, mask verbs.QPAtt
 	return nil
 }
 
-// attach starts the QP on a stream that MPA has started.
+// attach gives the QP a stream whose request and reply frames are exchanged.
 func (q *qp) attach(c *conn, attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	if err := c.bind(q, attr, mask); err != nil {
 		return err
@@ -61,10 +61,10 @@ func (q *qp) attach(c *conn, attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	q.e.countStream(q.h.PD(), 1)
 	q.tx.begin(c)
 	q.rx = receiver{}
-	c.meet()
+	c.pair()
 	c.stream.SetReadBuffer(0)
-	c.stream.OnRoom(q.roomAgain)
-	if c.initiator { // the accepting side's reader has attended the stream since the request
+	c.stream.OnRoom(q.resumeSending)
+	if c.initiator { // on the accepting side a goroutine has waited on the stream since the request
 		q.e.work.Go(func() { q.read(c) })
 	}
 	q.transmit()
@@ -74,20 +74,20 @@ func (q *qp) attach(c *conn, attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	return nil
 }
 
-// detach parts the QP from its stream, and returns that; nil if it has none any more.
+// detach takes the stream from the QP, and returns its connection; nil if the QP has none any more.
 func (q *qp) detach() *conn {
 	c := q.conn
 	if c != nil {
 		q.conn = nil
 		q.tx.output.clear()
 		q.tx.lifecycle.on(onDetach)
-		c.part()
+		c.unpair()
 		q.e.countStream(q.h.PD(), -1)
 	}
 	return c
 }
 
-// Query implements verbs.ProviderQP: the depths are those of the stream.
+// Query implements verbs.ProviderQP: IRD and ORD are those of the stream.
 func (q *qp) Query(attr *verbs.QPAttr) {
 	if c := q.conn; c != nil {
 		attr.MaxDestRDAtomic, attr.MaxRDAtomic = uint8(c.ird), uint8(c.ord)
@@ -97,7 +97,7 @@ func (q *qp) Query(attr *verbs.QPAttr) {
 // PostSend implements verbs.ProviderQP.
 func (q *qp) PostSend() { q.transmitPosted() }
 
-// transmitPosted is transmit on a goroutine that serves only this QP.
+// transmitPosted is transmit on a goroutine that has nothing else to do.
 func (q *qp) transmitPosted() {
 	q.posting = true
 	q.transmit()
@@ -107,7 +107,7 @@ func (q *qp) transmitPosted() {
 // PostRecv implements verbs.ProviderQP.
 func (q *qp) PostRecv() {}
 
-// Destroy implements verbs.ProviderQP. What has completed still goes out.
+// Destroy implements verbs.ProviderQP. Messages that have completed are still sent.
 func (q *qp) Destroy() {
 	q.e.qps.Delete(q.num)
 	q.closeStream()
@@ -115,15 +115,15 @@ func (q *qp) Destroy() {
 	q.direct = 0
 }
 
-// drop breaks the stream off.
-func (q *qp) drop() {
+// abortStream resets the stream.
+func (q *qp) abortStream() {
 	if c := q.detach(); c != nil {
 		c.stream.Abort()
 	}
 }
 
-// closeStream ends the stream in order: what is in its send buffer, or was to go there next, still goes out. The reader
-// stays until the peer has closed too, or the linger time is over.
+// closeStream closes the stream in order: what is in its send buffer, and what was gathered to go there, is still sent. The
+// reader stays until the peer has closed too, or the linger time is over.
 func (q *qp) closeStream() {
 	c := q.conn
 	if c == nil {
@@ -143,19 +143,20 @@ func (q *qp) closeStream() {
 	q.detach()
 }
 
-// leave closes c in order if the QP still has it; the QP is not locked.
-func (q *qp) leave(c *conn) {
+// disconnect sends what is posted, as far as the stream takes it, and closes c in order, if the QP still has it. The QP is
+// not locked.
+func (q *qp) disconnect(c *conn) {
 	q.h.Lock()
 	defer q.h.Unlock()
 	if q.conn == c {
-		c.part() // what is posted waits for nothing any more
+		c.unpair() // nothing waits for the other end any more
 		q.transmitNow()
 		q.closeStream()
 	}
 }
 
-// roomAgain is called when the stream's send buffer takes more.
-func (q *qp) roomAgain() {
+// resumeSending is called when the stream's send buffer has room again.
+func (q *qp) resumeSending() {
 	q.h.Lock()
 	defer q.h.Unlock()
 	if q.conn == nil {
@@ -165,8 +166,8 @@ func (q *qp) roomAgain() {
 	q.transmit()
 }
 
-// fail ends the connection after an error that was found on this side: the peer is told why, everything posted is
-// flushed. bad is the segment at fault, if a segment was.
+// fail ends the connection after an error that was found on this side: a Terminate message tells the peer why, and everything
+// posted is flushed. bad is the segment at fault, nil if none is.
 func (q *qp) fail(err error, bad []byte) {
 	if q.tx.lifecycle.ended() {
 		return
@@ -176,18 +177,18 @@ func (q *qp) fail(err error, bad []byte) {
 	q.h.Fail()
 }
 
-// linger gives the peer a while to read what was sent and to close. The QP is locked: its reader sets the deadline too.
+// linger gives the peer a while to read what was sent and to close. The QP is locked, as its reader sets the deadline too.
 func (c *conn) linger() {
 	_ = c.stream.SetReadDeadline(time.Now().Add(lingerTimeout))
 }
 
 // receiver is the state of a QP's incoming half.
 type receiver struct {
-	queues  [rdmap.Queues]ddp.Queue
-	allowed bool   // the peer may send
-	heard   bool   // and has
-	writing uint64 // bytes of the RDMA Write message under way, for the immediate data that may follow it
-	written uint64 // bytes of the last one
-	ulpdu   []byte // being handled
-	told    bool   // a completion says what was wrong with it
+	queues     [rdmap.Queues]ddp.Queue
+	allowed    bool   // the peer may send FPDUs
+	heard      bool   // the peer has sent one
+	writeBytes uint64 // placed of the RDMA Write message under way
+	lastWrite  uint64 // bytes of the last RDMA Write message, which the immediate data that may follow reports
+	ulpdu      []byte // that is being handled
+	reported   bool   // a completion reports what was wrong with it
 }

@@ -33,7 +33,7 @@ func (r *reads) sent(n uint64) {
 	r.nextID++
 }
 
-// moved notes that a READ or an atomic was carried out directly.
+// moved notes that a READ or an atomic was moved directly.
 func (r *reads) moved() {
 	r.placed = 0
 	r.nextID++

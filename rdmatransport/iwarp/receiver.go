@@ -1,7 +1,7 @@
 package iwarp
 
-// On the path: the stream's bytes come in here, on the one goroutine of a connected QP, and go through MPA's receiver
-// to placement.go, segment by segment, from where TCP has them, under one hold of the QP's lock for all that has come.
+// On the path: the one goroutine of a connected QP takes the stream's bytes where TCP has them, and hands them to MPA's
+// receiver, which calls placement.go for each segment. The QP's lock is held once for all that has come.
 
 import (
 	"bytes"
@@ -15,7 +15,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// errEarly ends a connection whose initiator sends FPDUs before it has the reply.
+// errEarly ends a connection whose initiator sends FPDUs before it has received the reply.
 var errEarly = errors.New("iwarp: an FPDU before the reply")
 
 // read runs until the stream ends.
@@ -25,9 +25,9 @@ func (q *qp) read(c *conn) {
 		if err == nil {
 			var awaited *conn
 			if awaited, err = q.receive(c); awaited != nil {
-				awaited.resume()
+				awaited.resumeTransmit()
 			}
-		} else if isTimeout(err) && q.rest(c) {
+		} else if isTimeout(err) && q.onIdleTimeout(c) {
 			continue
 		}
 		if err != nil {
@@ -37,33 +37,33 @@ func (q *qp) read(c *conn) {
 	}
 }
 
-// receive takes in some of what the stream has, and sends what that made due. It returns the other end if that waits for
-// it.
+// receive handles some of what the stream has, and sends what that made due. It returns the other end of the connection if
+// that is in this process and waits until what it sent was received.
 func (q *qp) receive(c *conn) (awaited *conn, err error) {
 	q.h.Lock()
 	defer q.h.Unlock()
-	c.taken, c.fault = 0, nil
+	c.handled, c.fault = 0, nil
 	err = c.stream.Receive(c)
-	if c.awaited {
-		awaited, c.awaited = c.other.Load(), false
+	if c.otherWaits {
+		awaited, c.otherWaits = c.other.Load(), false
 	}
 	switch {
 	case q.conn != c || q.tx.lifecycle.ended():
 	case c.fault != nil:
-		q.refuse(c)
+		q.failReceive(c)
 	default:
-		q.watch(c)
+		q.startIdleTimer(c)
 		q.transmit()
 	}
 	return awaited, err
 }
 
-// Take implements stack.Taker: the segments in b are placed. The QP is locked.
+// Take implements stack.Taker: it places the segments in b. The QP is locked.
 func (c *conn) Take(b []byte) bool {
 	q := c.qp
-	c.taken += len(b)
+	c.handled += len(b)
 	if q.conn != c || q.tx.lifecycle.ended() {
-		return c.taken < receiveMost // closed from this side: what still comes is of no use (RFC 5040 §6.2)
+		return c.handled < receiveMost // this side has closed the stream: what still comes is discarded (RFC 5040 §6.2)
 	}
 	if !q.rx.allowed {
 		if !c.mayReceive() {
@@ -72,15 +72,15 @@ func (c *conn) Take(b []byte) bool {
 		}
 		q.rx.allowed = true
 	}
-	c.fed += uint64(len(b))
+	c.received += uint64(len(b))
 	if c.fault = c.deframer.Feed(b, q); c.fault != nil {
-		q.rx.ulpdu = bytes.Clone(q.rx.ulpdu) // refuse quotes it when b is no longer ours
+		q.rx.ulpdu = bytes.Clone(q.rx.ulpdu) // failReceive quotes it when b is no longer ours
 	}
-	return c.fault == nil && c.taken < receiveMost
+	return c.fault == nil && c.handled < receiveMost
 }
 
-// refuse ends the connection over what came.
-func (q *qp) refuse(c *conn) {
+// failReceive ends the connection because of an error in what came.
+func (q *qp) failReceive(c *conn) {
 	err := c.fault
 	switch {
 	case err == errEarly:
@@ -93,41 +93,42 @@ func (q *qp) refuse(c *conn) {
 		q.h.Fail()
 		return
 	}
-	if !q.rx.told {
+	if !q.rx.reported {
 		q.h.Event(asyncEvent(err))
 	}
 	q.fail(err, q.rx.ulpdu)
 }
 
-// watch has the reader wake up when the memory that the receiver gathers FPDUs in may have become idle.
-func (q *qp) watch(c *conn) {
-	c.busy = true
-	if !c.watched && c.deframer.Held() > idleBuffer {
-		c.watched = true
+// startIdleTimer has the reader wake up after a while if the receiver holds memory in which it gathers FPDUs: an idle stream
+// gives that back.
+func (q *qp) startIdleTimer(c *conn) {
+	c.active = true
+	if !c.idleTimer && c.deframer.Held() > idleBuffer {
+		c.idleTimer = true
 		_ = c.stream.SetReadDeadline(time.Now().Add(idleTimeout))
 	}
 }
 
-// rest gives up what the receiver holds if the stream was silent since watch; false if the stream is left to its end, and
-// the deadline is that of its lingering.
-func (q *qp) rest(c *conn) bool {
+// onIdleTimeout gives the receiver's memory back if nothing came since startIdleTimer. It returns false if this side has
+// closed the stream: the deadline that has passed is that of linger.
+func (q *qp) onIdleTimeout(c *conn) bool {
 	q.h.Lock()
 	defer q.h.Unlock()
 	if q.conn != c || q.tx.lifecycle.ended() {
 		return false
 	}
 	var deadline time.Time
-	if c.busy {
+	if c.active {
 		deadline = time.Now().Add(idleTimeout)
 	} else {
 		c.deframer.Release()
 	}
-	c.busy, c.watched = false, c.busy
+	c.active, c.idleTimer = false, c.active
 	_ = c.stream.SetReadDeadline(deadline)
 	return true
 }
 
-// asyncEvent tells the application of an error of the peer's that no completion tells.
+// asyncEvent is the event that reports an error of the peer where no completion reports it.
 func asyncEvent(err error) verbs.AsyncEventType {
 	switch c, _ := rdmap.CauseOf(err); {
 	case c.Layer == rdmap.LayerLLP:
@@ -139,7 +140,7 @@ func asyncEvent(err error) verbs.AsyncEventType {
 	return verbs.EventQPReqErr
 }
 
-// streamEnded is called once, when nothing more will come.
+// streamEnded is called once, when the reader has come to the end of the stream or to an error.
 func (q *qp) streamEnded(c *conn, err error) {
 	q.h.Lock()
 	if q.conn == c {
@@ -148,7 +149,7 @@ func (q *qp) streamEnded(c *conn, err error) {
 			q.e.Counters.StreamsLost.Add(1)
 		}
 		if q.h.State() == verbs.StateRTS {
-			q.h.Fail() // whatever is posted can no longer be carried out
+			q.h.Fail() // what is posted can no longer be sent
 		}
 	}
 	q.h.Unlock()
@@ -156,11 +157,11 @@ func (q *qp) streamEnded(c *conn, err error) {
 	c.streamEnded()
 }
 
-// streamLost ends the connection after the stream refused to send: TCP gave it up. The reader will see the same.
+// streamLost ends the connection where TCP has given the stream up: it takes nothing more. The reader will see the same.
 func (q *qp) streamLost() {
 	q.conn.stream.Abort()
 	if q.h.State() != verbs.StateRTS {
-		return // it is about to be: the reader will see to it
+		return // the QP is about to enter RTS, and the reader will end the connection then
 	}
 	q.detach()
 	q.e.Counters.StreamsLost.Add(1)

@@ -1,7 +1,6 @@
 package iwarp
 
-// On the path: what a peer's READs and atomics are owed, in the order in which they were asked for (RFC 5040 §5.5,
-// RFC 7306 §5).
+// On the path: the responses to the peer's READs and atomics, in the order of the requests (RFC 5040 §5.5, RFC 7306 §5).
 
 import (
 	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
@@ -10,25 +9,25 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// answer is what is still owed for one request.
+// response is what is still to be sent for one request.
 type response struct {
 	atomic bool
-	done   bool                      // atomic: it is carried out
-	begun  bool                      // read: some of it is sent
-	read   rdmap.ReadRequestHeader   // what is still to be sent
-	update rdmap.AtomicRequestHeader // atomic
-	found  uint64                    // atomic: what memory held
+	done   bool                      // of an atomic: it was executed
+	begun  bool                      // of a READ: some of it is sent
+	read   rdmap.ReadRequestHeader   // of a READ: what is still to be sent
+	update rdmap.AtomicRequestHeader // of an atomic: the request
+	found  uint64                    // of an atomic: what memory held before
 	ddp    [ddp.UntaggedLen]byte     // the request's DDP header, to be quoted in a Terminate
 }
 
-// responses is a ring of at most depth (IRD) of them.
+// responses is a ring of at most depth responses, the IRD.
 type responses struct {
-	ring    []response // nil before the first: most QPs never answer a READ
+	ring    []response // nil before the first: most QPs never receive a READ
 	depth   int
 	head, n int
 }
 
-// reset forgets all, and sets the depth.
+// reset empties the ring, and sets its depth.
 func (r *responses) reset(depth int) { *r = responses{depth: depth} }
 
 // pushRead queues the response to a READ whose DDP header b begins with; false if the peer has more requests outstanding
@@ -76,7 +75,7 @@ func (r *responses) pop() {
 	r.n--
 }
 
-// sendResponse sends the next segment of the oldest answer, if there is one.
+// sendResponse sends the next segment of the oldest response, if there is one.
 func (q *qp) sendResponse() bool {
 	t := &q.tx
 	if t.responses.n == 0 {
@@ -133,8 +132,8 @@ func (q *qp) sendResponse() bool {
 	return true
 }
 
-// executeAtomic does what an atomic asks for, once. Its turn is that of its answer, so that the READs before it find what was
-// there before.
+// executeAtomic executes an atomic, once. That is done when its response is next, so that the READs before it return what
+// memory held before.
 func (q *qp) executeAtomic(w *response) error {
 	if w.done {
 		return nil
@@ -151,7 +150,7 @@ func (q *qp) executeAtomic(w *response) error {
 	return nil
 }
 
-// failResponse ends the connection over a request that was accepted and cannot be served to its end.
+// failResponse ends the connection where a request that was accepted can no longer be responded to.
 func (q *qp) failResponse(w *response, err error) {
 	var bad [ddp.UntaggedLen + rdmap.AtomicRequestLen]byte
 	n := copy(bad[:], w.ddp[:])
@@ -162,11 +161,11 @@ func (q *qp) failResponse(w *response, err error) {
 		w.read.Encode(bad[n:])
 		n += rdmap.ReadRequestLen
 	}
-	q.h.Event(asyncEvent(err)) // no completion tells
+	q.h.Event(asyncEvent(err)) // no completion reports it
 	q.fail(err, bad[:n])
 }
 
-// remoteCause is RDMAP's name for a denied access (RFC 5040 §4.8).
+// remoteCause is the cause that RDMAP has for an access that is denied (RFC 5040 §4.8).
 func remoteCause(d memory.Denial) rdmap.Cause {
 	switch d {
 	case memory.UnknownKey:

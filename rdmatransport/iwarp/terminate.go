@@ -1,6 +1,6 @@
 package iwarp
 
-// On the path: the message that ends a stream which went wrong, out and in. (RFC 5040 §4.8, §6.2)
+// On the path: the Terminate message, sent and received. (RFC 5040 §4.8, §6.2)
 
 import (
 	"slices"
@@ -10,7 +10,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// terminate tells the peer why the stream ends.
+// terminate has a Terminate message sent that tells the peer why the stream ends: err, found in the segment bad.
 func (q *qp) terminate(err error, bad []byte) {
 	cause, _ := rdmap.CauseOf(err)
 	h := cause.Quote(bad)
@@ -20,8 +20,8 @@ func (q *qp) terminate(err error, bad []byte) {
 	q.finish()
 }
 
-// finish sends the Terminate and closes the stream behind it; if there is no room yet, it is called again. A responder
-// that has had nothing valid to validate may send nothing (RFC 5044 §7.1.2, rule 4).
+// finish sends the Terminate message and closes the stream behind it. If the stream has no room yet, transmit calls it again.
+// A side that still awaits the peer closes without one (RFC 5044 §7.1.2, rule 4).
 func (q *qp) finish() {
 	t := &q.tx
 	if t.lifecycle.is(terminating) {
@@ -38,8 +38,9 @@ func (q *qp) finish() {
 	q.closeStream()
 }
 
-// terminated handles the peer's Terminate. If it blames a READ or atomic, that one fails as the cause says, and those
-// before it, whose answers will not come, are flushed: other requests TCP has carried, and they are complete.
+// terminated handles the peer's Terminate message. If it is about a READ or an atomic, that request fails with the status that
+// the cause stands for, and the READs and atomics before it are flushed: their responses will not come. Requests of other
+// kinds are complete, as TCP has delivered them.
 func (q *qp) terminated(message []byte) error {
 	q.e.Counters.TerminatesReceived.Add(1)
 	h, _ := rdmap.ParseTerminate(message)
@@ -53,13 +54,13 @@ func (q *qp) terminated(message []byte) error {
 		}
 		q.failRequest(q.tx.reads.list[i].number, status)
 	} else {
-		q.h.Event(verbs.EventQPFatal) // of a WRITE, say, that has completed
+		q.h.Event(verbs.EventQPFatal) // the request, a WRITE perhaps, has completed
 	}
 	return errTerminated
 }
 
-// blamed finds the READ or atomic, among those outstanding, that a Terminate means by the request that it quotes;
-// without a quote, the oldest. It is -1 if the Terminate means none.
+// blamed is the index, in reads.list, of the READ or atomic that a Terminate message is about: the one whose request it
+// quotes, or the oldest if it quotes nothing. It is -1 if the message is about none.
 func (q *qp) blamed(h *rdmap.TerminateHeader) int {
 	t := &q.tx
 	if len(t.reads.list) == 0 || h.Layer == rdmap.LayerLLP || h.Type == rdmap.TypeLocalCatastrophic {
@@ -82,7 +83,7 @@ func (q *qp) blamed(h *rdmap.TerminateHeader) int {
 	if uint64(back) < uint64(len(t.reads.list)) {
 		return len(t.reads.list) - 1 - int(back)
 	}
-	// siw quotes a READ's length where its MSN belongs: what the READ names tells it too.
+	// siw quotes a READ's length in the place of its MSN. The READ is found by the memory that it names.
 	request, err := rdmap.ParseReadRequest(h.RDMAHeader)
 	if err != nil {
 		return -1
