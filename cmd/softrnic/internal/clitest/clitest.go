@@ -1,0 +1,132 @@
+// Package clitest runs command lines in tests, as the program would, on a network of the test's.
+package clitest
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/link/pipe"
+
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/cli"
+)
+
+// Program makes the commands that a test runs: a pointer to a struct as kong has it.
+type Program func() any
+
+// Run runs a command line, on lan if that is not nil.
+func (p Program) Run(ctx context.Context, lan *pipe.Switch, args ...string) (code int, stdout, stderr string) {
+	o := <-p.Go(ctx, lan, nil, args...)
+	return o.Code, o.Stdout, o.Stderr
+}
+
+// Outcome is what a run of the program has come to.
+type Outcome struct {
+	Code           int
+	Stdout, Stderr string
+}
+
+// Go begins to run a command line. announced, if it is not nil, is closed when the command prints something to stdout.
+func (p Program) Go(ctx context.Context, lan *pipe.Switch, announced chan<- struct{}, args ...string) <-chan Outcome {
+	done := make(chan Outcome, 1)
+	var stdout, stderr Output
+	stdout.seen = announced
+	go func() {
+		code := cli.Run(ctx, args, &cli.Env{Stdout: &stdout, Stderr: &stderr, LAN: lan}, p(), "")
+		done <- Outcome{code, stdout.String(), stderr.String()}
+	}()
+	return done
+}
+
+// Announce runs a command line, and returns when it has printed something to stdout, as servers do that listen, or has ended.
+func (p Program) Announce(ctx context.Context, lan *pipe.Switch, args ...string) <-chan Outcome {
+	announced := make(chan struct{})
+	done := p.Go(ctx, lan, announced, args...)
+	ended := make(chan Outcome, 1)
+	select {
+	case <-announced:
+		return done
+	case o := <-done:
+		ended <- o
+		return ended
+	}
+}
+
+// Output is what a command prints, while it runs.
+type Output struct {
+	mu    sync.Mutex
+	b     bytes.Buffer
+	until string          // closes seen when it is there
+	seen  chan<- struct{} // nil: nobody waits
+}
+
+func (o *Output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.b.Write(p)
+	o.look()
+	return len(p), nil
+}
+
+func (o *Output) look() {
+	if o.seen != nil && strings.Contains(o.b.String(), o.until) {
+		close(o.seen)
+		o.seen = nil
+	}
+}
+
+func (o *Output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
+
+// Command is a run of the program.
+type Command struct {
+	Out, Err Output
+	code     chan int
+	Stop     context.CancelFunc
+}
+
+// Start begins to run a command line, whose words have single spaces between them. It ends with the test.
+func (p Program) Start(t *testing.T, lan *pipe.Switch, args string) *Command {
+	ctx, stop := context.WithCancel(t.Context())
+	c := &Command{code: make(chan int, 1), Stop: stop}
+	go func() {
+		c.code <- cli.Run(ctx, strings.Fields(args), &cli.Env{Stdout: &c.Out, Stderr: &c.Err, LAN: lan}, p(), "")
+	}()
+	t.Cleanup(stop)
+	return c
+}
+
+// Await waits until a text is printed.
+func (c *Command) Await(t *testing.T, o *Output, text string) {
+	t.Helper()
+	seen := make(chan struct{})
+	o.mu.Lock()
+	o.until, o.seen = text, seen
+	o.look()
+	o.mu.Unlock()
+	select {
+	case <-seen:
+	case code := <-c.code:
+		t.Fatalf("exits with %d before it prints %q: %s", code, text, &c.Err)
+	case <-time.After(30 * time.Second):
+		t.Fatalf("does not print %q; stderr:\n%s", text, &c.Err)
+	}
+}
+
+// Wait is the exit code.
+func (c *Command) Wait(t *testing.T) int {
+	t.Helper()
+	select {
+	case code := <-c.code:
+		return code
+	case <-time.After(30 * time.Second):
+		t.Fatalf("still running; stdout:\n%s\nstderr:\n%s", &c.Out, &c.Err)
+		return 0
+	}
+}

@@ -1,0 +1,10 @@
+package devinfo
+
+import "github.com/softrnic/softrnic/cmd/softrnic/internal/clitest"
+
+// program is the command line with this package's command alone.
+var program = clitest.Program(func() any {
+	return new(struct {
+		Devinfo Command `cmd:""`
+	})
+})

@@ -1,0 +1,85 @@
+package node
+
+import (
+	"sync/atomic"
+
+	"github.com/softrnic/softrnic/link"
+)
+
+// countedLink is a link whose packets are counted, in both directions, as they are on the wire: a superframe is as many as
+// it is cut into. It is as transparent as can be: who shares a medium through it still does.
+type countedLink struct {
+	link.Link
+	poller  link.Poller // the link, or nil
+	shared  link.Shared // the link, or nil
+	Packets atomic.Uint64
+}
+
+var (
+	_ link.Poller  = (*countedLink)(nil)
+	_ link.Shared  = (*countedLink)(nil)
+	_ link.Carrier = (*countedLink)(nil)
+)
+
+func newCountedLink(l link.Link) *countedLink {
+	c := &countedLink{Link: l}
+	c.poller, _ = l.(link.Poller)
+	c.shared, _ = l.(link.Shared)
+	return c
+}
+
+func (c *countedLink) count(frames []link.Frame) {
+	n := 0
+	for i := range frames {
+		n += packetsIn(&frames[i])
+	}
+	c.Packets.Add(uint64(n))
+}
+
+// packetsIn is the number of packets that a frame is on the wire.
+func packetsIn(f *link.Frame) int {
+	payload, size := f.Len()-int(f.HeaderLen), int(f.SegmentSize)
+	if f.Segmentation == link.NoSegmentation || size == 0 || payload <= size {
+		return 1
+	}
+	return (payload + size - 1) / size
+}
+
+// Attach implements link.Link.
+func (c *countedLink) Attach(recv link.Receiver) {
+	c.Link.Attach(func(frames []link.Frame) {
+		c.count(frames)
+		recv(frames)
+	})
+}
+
+// Write implements link.Link.
+func (c *countedLink) Write(frames []link.Frame) (int, error) {
+	n, err := c.Link.Write(frames)
+	c.count(frames[:n])
+	return n, err
+}
+
+// Poll implements link.Poller.
+func (c *countedLink) Poll() bool { return c.poller != nil && c.poller.Poll() }
+
+// EndPoll implements link.Poller.
+func (c *countedLink) EndPoll() {
+	if c.poller != nil {
+		c.poller.EndPoll()
+	}
+}
+
+// Medium implements link.Shared.
+func (c *countedLink) Medium() any {
+	if c.shared == nil {
+		return nil
+	}
+	return c.shared.Medium()
+}
+
+// State implements link.Carrier.
+func (c *countedLink) State() link.State { return link.StateOf(c.Link) }
+
+// Watch implements link.Carrier.
+func (c *countedLink) Watch(f func()) { link.Watch(c.Link, f) }

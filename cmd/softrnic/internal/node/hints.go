@@ -1,0 +1,46 @@
+package node
+
+import (
+	"log/slog"
+	"net"
+	"net/netip"
+)
+
+// hintAtForeign warns of addresses that this machine's kernel has too: it answers for them itself, and what it sends to them
+// never leaves it.
+func (f *Flags) hintAtForeign(log *slog.Logger) {
+	if f.Link.Medium == "pipe" || len(f.Addr) == 0 {
+		return
+	}
+	ifces, err := net.Interfaces()
+	if err != nil {
+		return // then nothing is known
+	}
+	for _, ifce := range ifces {
+		addrs, err := ifce.Addrs()
+		if err != nil {
+			continue
+		}
+		for _, a := range addrs {
+			own, ok := a.(*net.IPNet)
+			if !ok {
+				continue
+			}
+			ip, _ := netip.AddrFromSlice(own.IP)
+			for _, given := range f.Addr {
+				if given.Addr() == ip.Unmap() {
+					log.Warn("--addr is this machine's own address, for which its kernel answers: the node is another host, so give it another address of the network",
+						"addr", given.Addr(), "interface", ifce.Name)
+				}
+			}
+		}
+	}
+}
+
+// HintWithoutAddr warns of a server that only its neighbours on the link find, by an address that nobody has told them.
+func (f *Flags) HintWithoutAddr(n *Node) {
+	if len(f.Addr) == 0 && f.Link.Medium != "pipe" {
+		n.Log.Warn("without --addr the node has a link-local address only: for others to reach it, give it one of the network, such as --addr 10.0.0.9/24",
+			"addr", n.Host.NICs()[0].GIDs()[0])
+	}
+}

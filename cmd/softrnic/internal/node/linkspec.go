@@ -1,0 +1,144 @@
+package node
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/packet"
+	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/link/tap"
+	"github.com/softrnic/softrnic/link/vlan"
+)
+
+// linkSpec is the value of --link.
+type linkSpec struct {
+	Medium       string // "pipe", "tap" or "packet"
+	name         string // of the interface
+	bridge       string
+	interfaceMAC bool
+	plain        bool // without offloads
+	wait         link.Wait
+	queues       int // 0: one
+	vlan         int // 0: none
+}
+
+const linkForms = "pipe, tap:NAME[,bridge=BRIDGE][,offloads=off] or packet:INTERFACE[,mac=interface], both with [,wait=adaptive|event|poll][,queues=N]; all with [,vlan=ID]"
+
+// linkWaits are the values of wait=.
+var linkWaits = map[string]link.Wait{"adaptive": link.WaitAdaptive, "event": link.WaitEvent, "poll": link.WaitPoll}
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (s *linkSpec) UnmarshalText(text []byte) error {
+	main, rest, _ := strings.Cut(string(text), ",")
+	medium, name, _ := strings.Cut(main, ":")
+	*s = linkSpec{Medium: medium, name: name}
+	switch {
+	case medium == "pipe" && name == "", (medium == "tap" || medium == "packet") && name != "":
+	default:
+		return fmt.Errorf("%q is no link: give %s", text, linkForms)
+	}
+	for opt := range strings.SplitSeq(rest, ",") {
+		key, value, _ := strings.Cut(opt, "=")
+		switch {
+		case rest == "":
+		case medium == "tap" && key == "bridge" && value != "":
+			s.bridge = value
+		case medium == "tap" && key == "offloads" && value == "off":
+			s.plain = true
+		case medium == "packet" && key == "mac" && value == "interface":
+			s.interfaceMAC = true
+		case medium != "pipe" && key == "wait":
+			wait, ok := linkWaits[value]
+			if !ok {
+				return fmt.Errorf("%q: wait=%s: give adaptive, event or poll", text, value)
+			}
+			s.wait = wait
+		case medium != "pipe" && key == "queues":
+			n, err := strconv.Atoi(value)
+			if err != nil || n < 1 || n > tap.MaxQueues {
+				return fmt.Errorf("%q: queues=%s: give 1 to %d", text, value, tap.MaxQueues)
+			}
+			s.queues = n
+		case key == "vlan":
+			id, err := strconv.Atoi(value)
+			if err != nil || id < 1 || id > vlan.MaxID {
+				return fmt.Errorf("%q: vlan=%s: give 1 to %d", text, value, vlan.MaxID)
+			}
+			s.vlan = id
+		default:
+			return fmt.Errorf("%q has an unknown option %q: give %s", text, opt, linkForms)
+		}
+	}
+	return nil
+}
+
+// open opens the medium; lan is the switch that a pipe is a port of, mac and mtu may be nil and 0.
+func (s *linkSpec) open(lan *pipe.Switch, mac net.HardwareAddr, mtu int) (link.Link, error) {
+	switch s.Medium {
+	case "tap":
+		return s.openTAP(mac, mtu)
+	case "packet":
+		return s.openPacket(mac, mtu)
+	}
+	return openPipe(lan, mac, mtu)
+}
+
+func openPipe(lan *pipe.Switch, mac net.HardwareAddr, mtu int) (link.Link, error) {
+	if lan == nil {
+		var opts []pipe.Option
+		if mtu != 0 {
+			opts = append(opts, pipe.MTU(mtu))
+		}
+		var err error
+		if lan, err = pipe.New(opts...); err != nil {
+			return nil, err
+		}
+	}
+	if mac == nil {
+		return lan.Port(), nil
+	}
+	port, err := lan.PortWithMAC(mac)
+	if err != nil {
+		return nil, err
+	}
+	return port, nil
+}
+
+func (s *linkSpec) openTAP(mac net.HardwareAddr, mtu int) (link.Link, error) {
+	opts := []tap.Option{tap.Wait(s.wait), tap.Queues(max(1, s.queues))}
+	if mac != nil {
+		opts = append(opts, tap.MAC(mac))
+	}
+	if mtu != 0 {
+		opts = append(opts, tap.MTU(mtu))
+	}
+	if s.bridge != "" {
+		opts = append(opts, tap.Bridge(s.bridge))
+	}
+	if s.plain {
+		opts = append(opts, tap.NoOffloads())
+	}
+	l, err := tap.Open(s.name, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+func (s *linkSpec) openPacket(mac net.HardwareAddr, mtu int) (link.Link, error) {
+	opts := []packet.Option{packet.Wait(s.wait), packet.Queues(max(1, s.queues))}
+	if s.interfaceMAC {
+		opts = append(opts, packet.InterfaceMAC())
+	}
+	if mac != nil {
+		opts = append(opts, packet.MAC(mac))
+	}
+	l, err := packet.Open(s.name, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}

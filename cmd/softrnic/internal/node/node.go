@@ -1,0 +1,325 @@
+// Package node is a host with an RDMA device, made from the flags that most commands have: its link, addresses and routes.
+package node
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/capture"
+	"github.com/softrnic/softrnic/link/impair"
+	"github.com/softrnic/softrnic/link/vlan"
+	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/rdmatransport/roce"
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/netstack"
+	"github.com/softrnic/softrnic/verbs"
+
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/cli"
+)
+
+// Flags describe a node; every subcommand that needs one embeds them.
+type Flags struct {
+	Link       linkSpec `group:"node" default:"pipe" placeholder:"LINK" help:"Ethernet link: pipe (inside this process), tap:NAME[,bridge=BRIDGE][,offloads=off] (a TAP interface, made if it is not there, and used as it is if it is; offloads=off: one packet a frame), or packet:INTERFACE[,mac=interface] (AF_PACKET on an existing interface, with a MAC of its own or the interface's). TAP and AF_PACKET take wait=adaptive, event or poll (what the receiving thread does when idle) and queues=N (so many receiving threads), and each link vlan=ID (an 802.1Q VLAN of it; its priorities are service levels). Default: pipe."`
+	Addr       []CIDR   `group:"node" sep:"none" placeholder:"CIDR" help:"IP address with prefix length, such as 10.0.0.9/24; repeatable. Each becomes a GID, from index 1 on; index 0 is the IPv6 link-local address. For RoCE v1 the same begin at index 128."`
+	Gateway    []IPAddr `group:"node" sep:"none" placeholder:"IP" help:"Router to all other networks; one each for IPv4 and IPv6."`
+	MAC        macAddr  `group:"node" placeholder:"MAC" help:"Ethernet address of the node. Default: made from the first --addr, so that neighbours who remember the node are right; without --addr, random."`
+	Congestion bool     `group:"node" help:"RoCEv2: control congestion (DCQCN): packets may be marked by the network (ECN), and connections whose packets are slow down. Default: off."`
+	GoBackN    bool     `group:"node" name:"go-back-n" help:"RoCEv2: repeat everything from a lost packet on towards other SoftRNICs too, as towards any other peer."`
+	Counters   bool     `group:"node" help:"Print what the node has counted to stderr when it ends, as far as it is not 0, by the names of Linux's port counters and rxe's hw_counters."`
+	LinkFlags
+}
+
+// LinkFlags are those of any link, and of what there is to see on it.
+type LinkFlags struct {
+	MTU     int        `group:"node" name:"mtu" type:"mtu" placeholder:"BYTES" help:"Largest IP packet on the link: 1500 for path MTU 1024, 4200 for 4096. Default: the link's own."`
+	Capture string     `group:"node" type:"path" placeholder:"FILE" help:"Write every frame to this pcapng file, for Wireshark or tshark. A file that has something in it is refused."`
+	Impair  *impairing `group:"node" placeholder:"SPEC" help:"Make the link bad, for example loss=1%,reorder=0.5%,delay=1ms±200us,seed=7."`
+	Log     slog.Level `group:"node" name:"log-level" default:"warn" placeholder:"LEVEL" help:"Log to stderr what is at least this important: debug, info, warn or error. Default: warn."`
+}
+
+// Node is a host with an RDMA device.
+type Node struct {
+	Host     *netstack.Host
+	Dev      *verbs.Device
+	captured *capture.Link // nil without --capture
+	Wire     *countedLink  // nil where env does not ask for it
+	counters io.Writer     // nil without --counters
+	Log      *slog.Logger
+
+	sayRemoved sync.Once
+}
+
+// run opens the node for as long as do takes. The context that do is given ends when the node can be of no more use, and
+// the error then says why.
+func (f *Flags) RunNode(ctx context.Context, e *cli.Env, do func(context.Context, *Node) error) (err error) {
+	n, err := f.Open(e)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, n.Close()) }()
+	working, cancel := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	watching.Go(func() { n.watch(working, cancel) })
+	defer func() {
+		cancel()
+		watching.Wait() // what has happened is logged
+	}()
+	if n.removed() != nil { // perhaps before there was anybody to be told
+		cancel()
+	}
+	err = do(working, n)
+	if err != nil || working.Err() != nil && ctx.Err() == nil {
+		if removed := n.removed(); removed != nil { // whatever else has failed for it
+			return removed
+		}
+	}
+	return err
+}
+
+// runForPeer is run of what is of no use without another program.
+func (f *Flags) RunNodeForPeer(ctx context.Context, e *cli.Env, do func(context.Context, *Node) error) error {
+	if f.Link.Medium == "pipe" && e.LAN == nil {
+		return cli.Usagef("this needs a peer, and no other program can be on a pipe: give --link tap:NAME or packet:INTERFACE")
+	}
+	return f.RunNode(ctx, e, do)
+}
+
+// watch logs what happens to the node's port, and calls end when its link is gone for good.
+func (n *Node) watch(ctx context.Context, end func()) {
+	for {
+		e, err := n.Dev.GetAsyncEvent(ctx)
+		switch {
+		case err != nil:
+			return
+		case e.Type == verbs.EventDeviceFatal:
+			if n.removed() != nil { // otherwise the node is being closed
+				end()
+			}
+			return
+		case e.Type == verbs.EventPortErr:
+			n.Log.Warn("the port is down", "event", e.Type, "link", n.Name(), "state", n.Host.NICs()[0].State())
+		case e.Type == verbs.EventPortActive:
+			n.Log.Info("the port is up", "event", e.Type, "link", n.Name())
+		}
+	}
+}
+
+// removed is the error of a node whose link is gone for good, and nil otherwise. The first time it is logged.
+func (n *Node) removed() error {
+	if n.Host.NICs()[0].State() != stack.LinkRemoved {
+		return nil
+	}
+	n.sayRemoved.Do(func() { n.Log.Error("the interface was removed", "link", n.Name()) })
+	return fmt.Errorf("link %s: the interface was removed", n.Name())
+}
+
+// Name is the link's.
+func (n *Node) Name() string { return n.Host.NICs()[0].Name() }
+
+// Open builds the node from the link up.
+func (f *Flags) Open(e *cli.Env) (*Node, error) {
+	log := slog.New(slog.NewTextHandler(e.Stderr, &slog.HandlerOptions{Level: f.Log}))
+	if f.MAC != nil && f.Link.interfaceMAC {
+		return nil, cli.Usagef("--mac %v: --link says mac=interface: give one of the two", net.HardwareAddr(f.MAC))
+	}
+	n := &Node{Log: log}
+	l, err := f.openLink(e, n)
+	if err != nil {
+		return nil, err
+	}
+	opts := []netstack.Option{netstack.Logger(log)}
+	for _, a := range f.Addr {
+		opts = append(opts, netstack.Addr(a.String()))
+	}
+	for _, gw := range f.Gateway {
+		opts = append(opts, netstack.Gateway(gw.String()))
+	}
+	if n.Host, err = netstack.New(l, opts...); err != nil { // owns l now
+		return nil, err
+	}
+	cfg := roce.Config{GoBackN: f.GoBackN}
+	if f.Congestion {
+		cfg.DCQCN = &roce.DCQCN{}
+	}
+	if n.Dev, err = rdmatransport.Open(n.Host, rdmatransport.RoCE(cfg)); err != nil {
+		return nil, errors.Join(err, n.Host.Close())
+	}
+	log.Debug("node is up", "device", n.Dev.Name(), "link", l.Name(), "mac", l.MAC().String(), "mtu", l.MTU(), "gids", n.Host.NICs()[0].GIDs())
+	f.hintAtForeign(log)
+	if f.Counters {
+		n.counters = e.Stderr
+	}
+	return n, nil
+}
+
+// openLink opens the medium of n, then wraps it: what counts packets, and the capture, are next to the medium and have what
+// passes there, tags included.
+func (f *Flags) openLink(e *cli.Env, n *Node) (link.Link, error) {
+	mac := net.HardwareAddr(f.MAC)
+	if mac == nil && f.Link.Medium != "pipe" && !f.Link.interfaceMAC && len(f.Addr) > 0 {
+		mac = macFor(f.Addr[0].Addr())
+	}
+	l, err := f.Link.open(e.LAN, mac, f.MTU)
+	if err != nil {
+		return nil, err
+	}
+	if f.MTU != 0 && l.MTU() != f.MTU {
+		return nil, errors.Join(fmt.Errorf("--mtu %d: %s has MTU %d: set it there, or leave --mtu out", f.MTU, l.Name(), l.MTU()), l.Close())
+	}
+	if e.Counted {
+		n.Wire = newCountedLink(l)
+		l = n.Wire
+	}
+	if f.Capture != "" {
+		if n.captured, err = capture.Create(l, f.Capture); err != nil {
+			return nil, errors.Join(fmt.Errorf("--capture: %w", err), l.Close())
+		}
+		l = n.captured
+	}
+	if f.Impair != nil {
+		impaired, err := impair.New(l, f.Impair.Config)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("--impair: %w", err), l.Close())
+		}
+		l = impaired
+	}
+	if f.Link.vlan != 0 {
+		tagged, err := vlan.New(l, f.Link.vlan)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("--link: %w", err), l.Close())
+		}
+		l = tagged
+	}
+	return l, nil
+}
+
+// macFor is a locally administered MAC address for the node that has IP address a. Neighbours keep the MAC of the last
+// node with that address for minutes: with a new one each time, the next node would be deaf until they ask again.
+func macFor(a netip.Addr) net.HardwareAddr {
+	sum := sha256.Sum256(a.AsSlice())
+	sum[0] = sum[0]&^1 | 2
+	return sum[:6]
+}
+
+// goodbyeTimeout is how long a node that goes down waits for its peers to know.
+const goodbyeTimeout = 2 * time.Second
+
+// Close takes the node down: peers of what is still open are told, but whatever was made on the device should be gone.
+func (n *Node) Close() error {
+	n.Log.Debug("node goes down")
+	ctx, cancel := context.WithTimeout(context.Background(), goodbyeTimeout)
+	defer cancel()
+	if err := n.Dev.Shutdown(ctx); err != nil {
+		n.Log.Warn("some peers do not know that the node goes down", "error", err)
+	}
+	if n.counters != nil {
+		n.printCounters()
+	}
+	err := errors.Join(n.Dev.Close(), n.Host.Close())
+	if n.captured != nil {
+		err = errors.Join(err, n.captured.Err())
+	}
+	return err
+}
+
+// printCounters prints those that are not 0, in one write.
+func (n *Node) printCounters() {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "Counters of %s (%v):\n", n.Dev.Name(), n.Host.NICs()[0].GIDs())
+	counters := n.Dev.HWCounters()
+	for _, name := range slices.Sorted(maps.Keys(counters)) {
+		if v := counters[name]; v != 0 {
+			fmt.Fprintf(&b, "  %-26s %d\n", name, v)
+		}
+	}
+	_, _ = n.counters.Write(b.Bytes())
+}
+
+// Resolve finds the addresses of a host that the node may reach, best first: server is one, or a name that this
+// machine can look up.
+func (n *Node) Resolve(ctx context.Context, server string) (netip.Addr, error) {
+	if a, err := netip.ParseAddr(server); err == nil {
+		return a.Unmap(), nil
+	}
+	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", server)
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("server %q: no IP address, and no name that can be looked up: %w", server, err)
+	}
+	for _, a := range addrs {
+		if _, err := n.GID(1, a.Unmap()); err == nil {
+			return a.Unmap(), nil
+		}
+	}
+	return netip.Addr{}, fmt.Errorf("server %q is %v, and the node has no address of that family: give one with --addr", server, addrs)
+}
+
+// GID is the first entry of the port's GID table whose address suits a peer at to: of the same family, and link-local
+// if and only if to is. An invalid to takes the first --addr.
+func (n *Node) GID(port uint8, to netip.Addr) (verbs.GIDEntry, error) {
+	table, err := n.Dev.GIDTable(port)
+	if err != nil {
+		return verbs.GIDEntry{}, err
+	}
+	i := slices.IndexFunc(table, func(g verbs.GIDEntry) bool {
+		a := g.GID.Addr()
+		if !to.IsValid() {
+			return !a.IsLinkLocalUnicast()
+		}
+		return a.Is4() == to.Is4() && a.IsLinkLocalUnicast() == to.IsLinkLocalUnicast()
+	})
+	switch {
+	case i >= 0:
+		return table[i], nil
+	case !to.IsValid():
+		return table[0], nil // the link-local address is all there is
+	}
+	return verbs.GIDEntry{}, fmt.Errorf("the node has no address of the family of %v: give one with --addr", to)
+}
+
+// cidr, ipAddr, macAddr and impairing are flag values that say what is wrong with them.
+type (
+	CIDR      struct{ netip.Prefix }
+	IPAddr    struct{ netip.Addr }
+	macAddr   net.HardwareAddr
+	impairing struct{ impair.Config }
+)
+
+func (c *CIDR) UnmarshalText(text []byte) (err error) {
+	if c.Prefix, err = netip.ParsePrefix(string(text)); err != nil {
+		return fmt.Errorf("%q is no address with prefix length: give one such as 10.0.0.9/24 or fd00::9/64", text)
+	}
+	return nil
+}
+
+func (a *IPAddr) UnmarshalText(text []byte) (err error) {
+	if a.Addr, err = netip.ParseAddr(string(text)); err != nil {
+		return fmt.Errorf("%q is no IP address: give one such as 10.0.0.254 or fd00::1", text)
+	}
+	return nil
+}
+
+func (m *macAddr) UnmarshalText(text []byte) error {
+	a, err := net.ParseMAC(string(text))
+	if err != nil || len(a) != 6 || a[0]&1 != 0 {
+		return fmt.Errorf("%q is no Ethernet address of a host: give one such as 02:00:00:00:00:09", text)
+	}
+	*m = macAddr(a)
+	return nil
+}
+
+func (i *impairing) UnmarshalText(text []byte) (err error) {
+	i.Config, err = impair.Parse(string(text))
+	return err
+}

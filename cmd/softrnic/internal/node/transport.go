@@ -1,0 +1,22 @@
+package node
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// Transport is a flag's wire protocol.
+type Transport struct{ verbs.Transport }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (t *Transport) UnmarshalText(text []byte) error {
+	for _, known := range []verbs.Transport{verbs.RoCEv2, verbs.IWARP} {
+		if strings.EqualFold(string(text), known.String()) {
+			t.Transport = known
+			return nil
+		}
+	}
+	return fmt.Errorf("%q is no wire protocol: give rocev2 or iwarp", text)
+}

@@ -1,0 +1,322 @@
+// Package perf is `softrnic perf`: it measures bandwidth, latency and message rate as perftest does.
+//
+// Two sides agree on a plan (plan.go) over a control connection (session.go) and make lanes, one a thread: of QPs (rdma.go,
+// lane.go, qp.go), of TCP connections (tcp.go), or of connections being set up (connect.go). Each lane has a meter (meter.go);
+// the result of all of them (result.go) is printed, and plotted in a report (report.go, plot.go).
+package perf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"runtime/pprof"
+	"slices"
+	"time"
+
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/cli"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/completion"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/node"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/output"
+)
+
+// Command is the perftest of the program: ib_send_bw, ib_write_lat and so on in one.
+type Command struct {
+	Op     string `arg:"" enum:"send,write,read,atomic,connect" help:"Operation: send, write, read, atomic (fetch and add) or connect (make and end connections)."`
+	Metric string `arg:"" enum:"bw,lat,rate" help:"What to measure: bw (bandwidth), lat (latency) or rate (messages, or connections, per second)."`
+	Server string `arg:"" optional:"" help:"Address or name of the server. Without it, and without --loopback, be the server."`
+
+	Loopback  bool `help:"Be both sides: two nodes on a link inside this process, or, with --one-device or --link tap:… or packet:…, two QPs of one node."`
+	OneDevice bool `help:"With --loopback: connect the device to itself."`
+	Packets   bool `xor:"way" help:"With --loopback: measure only with packets, as between machines. Default: with packets, and the direct way."`
+	Direct    bool `xor:"way" help:"With --loopback: measure only the direct way, in which messages are copied from memory to memory without packets. --transport says of what kind the QPs are."`
+
+	Transport []node.Transport `placeholder:"PROTOCOL" help:"Wire protocols, each measured in turn: rocev2, iwarp. Default: rocev2; with --report both."`
+	TCP       bool             `name:"tcp" help:"Measure plain TCP too, as a yardstick: the node's own stack over the same link and, with --loopback, the kernel's over its loopback interface."`
+	KernelTCP node.IPAddr      `name:"kernel-tcp" placeholder:"IP" help:"With a server: measure the kernel's TCP too, to this address of the server's machine."`
+
+	Size          []int              `short:"s" placeholder:"BYTES" help:"Message size; repeatable. Atomics are always 8 bytes. Default: 65536 for bw, 8 for lat and rate."`
+	All           bool               `short:"a" help:"All sizes: 2 bytes to 8 MiB, doubling."`
+	Depth         int                `short:"t" default:"128" help:"Messages that each QP has outstanding; lat has one. Default: 128."`
+	QPs           int                `short:"q" name:"qps" default:"1" help:"Queue pairs. Default: 1."`
+	Threads       int                `default:"1" help:"Goroutines on each side, each with its share of the QPs and a CQ of its own. Default: 1."`
+	Duration      time.Duration      `short:"D" placeholder:"TIME" help:"How long to measure each size: 5 or 5s, 200ms, 1m. Default: 1s, without --iters."`
+	Iters         int64              `short:"n" help:"Messages on each QP for each size, in place of a duration."`
+	Warmup        time.Duration      `default:"100ms" placeholder:"TIME" help:"How long to run before each measurement. Default: 100ms."`
+	Bidirectional bool               `short:"b" help:"Both sides send; the result is the sum. For bw and rate."`
+	CQMod         int                `short:"Q" name:"cq-mod" placeholder:"N" help:"Signal every Nth message only. Default: 100, above 8 KiB 1."`
+	PostList      int                `short:"l" default:"1" placeholder:"N" help:"Work requests to post in one call. Default: 1."`
+	Buffer        int                `placeholder:"BYTES" help:"Memory on each side, for each QP, that messages go round in. Default: 4096, and at least one message."`
+	Wait          completion.Waiting `default:"adaptive" enum:"poll,event,adaptive" placeholder:"HOW" help:"How both sides wait for completions: poll (never sleep), event (sleep at once), or adaptive (poll for 50 µs, then sleep). Default: adaptive."`
+	Verify        bool               `help:"Check the data. It costs time, and limits --depth to what fits in 64 MiB."`
+
+	Port   uint16 `short:"p" type:"port" default:"18516" help:"TCP port to meet on. Default: 18516."`
+	JSON   bool   `name:"json" help:"Print the results as JSON."`
+	Pprof  string `type:"path" placeholder:"FILE" help:"Write a CPU profile, for go tool pprof."`
+	Report string `type:"path" placeholder:"FILE" help:"Write a page with plots: bandwidth against size (all sizes if no --size is given) and latency distribution, of each protocol and of plain TCP."`
+
+	node.Flags
+}
+
+// Help implements kong.HelpProvider.
+func (*Command) Help() string {
+	return `The client decides what is measured; a server takes everything but its node's flags from it. Both sides are softrnic.
+
+  softrnic perf write bw --loopback --all                                         in this process, in packets and direct
+  softrnic perf write bw --loopback --all --packets                               in packets only
+  softrnic perf write bw --link tap:rnic0,bridge=br0 --addr 10.0.0.1/24           a server, and its client:
+  softrnic perf write bw --link tap:rnic1,bridge=br0 --addr 10.0.0.2/24 10.0.0.1
+  softrnic perf send lat --loopback --report report.html
+  softrnic perf connect rate --loopback --threads 4                               connections of rdma_cm per second
+
+Bandwidth is of payload, 1 Gb/sec being 10^9 bits; the peak is that of the best 10 ms. The clock stops when all of the data
+is at its destination. Latency of send and write is half a round trip, of read and atomic from posting to completion; the
+receiver of a write polls its memory, as in ib_write_lat. CPU time is this process's, in user mode and in the kernel, for
+each gigabyte (10^9 bytes) of payload; with --loopback that is both sides'.
+
+Between nodes of one process messages go direct: they are copied from memory to memory, and no wire protocol is involved.
+--loopback measures that as "in process, direct", and it measures the wire protocols, by having everything go in packets.
+#packets counts the packets in both directions; the few of the direct way are those with which the two sides arrange the
+measurement. --packets leaves the direct way out.
+
+--verify checks every message of send, read and atomic, and of write what is in the memory in the end.`
+}
+
+// Run measures, or serves one client.
+func (c *Command) Run(ctx context.Context, e *cli.Env) (err error) {
+	if c.Link.Medium == "pipe" && e.LAN == nil && !c.Loopback {
+		return cli.Usagef("perf needs a peer, and no other program can be on a pipe: give --loopback, or --link tap:NAME or packet:INTERFACE")
+	}
+	report, err := newReport(c, e)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, report.finish(c, e, err)) }()
+	if c.Pprof != "" {
+		stop, err := startProfile(c.Pprof)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, stop()) }()
+	}
+	if c.Loopback {
+		return c.loopback(ctx, e, report)
+	}
+	return c.RunNode(ctx, e, func(ctx context.Context, n *node.Node) error {
+		if c.Server == "" {
+			return c.serve(ctx, e, n, report)
+		}
+		return c.client(ctx, e, n, report)
+	})
+}
+
+// startProfile profiles the CPU until stop.
+func startProfile(file string) (stop func() error, err error) {
+	f, err := os.Create(file)
+	if err != nil {
+		return nil, fmt.Errorf("--pprof: %w", err)
+	}
+	if err := pprof.StartCPUProfile(f); err != nil {
+		return nil, errors.Join(fmt.Errorf("--pprof: %w", err), f.Close())
+	}
+	return func() error {
+		pprof.StopCPUProfile()
+		return f.Close()
+	}, nil
+}
+
+// serve waits for one client and does what it asks for.
+func (c *Command) serve(ctx context.Context, e *cli.Env, n *node.Node, report *report) error {
+	c.HintWithoutAddr(n)
+	l, err := n.Host.ListenStream(netip.AddrPortFrom(netip.Addr{}, c.Port))
+	if err != nil {
+		return fmt.Errorf("--port %d: %w", c.Port, err)
+	}
+	n.Log.Debug("listening", "addr", l.Addr())
+	if !c.JSON {
+		fmt.Fprintf(e.Stdout, "Waiting for a client on port %d.\n", c.Port)
+	}
+	report.on(n)
+	return serve(ctx, n, l, report.add)
+}
+
+// client measures between a node and a server elsewhere.
+func (c *Command) client(ctx context.Context, e *cli.Env, n *node.Node, report *report) (err error) {
+	server, err := n.Resolve(ctx, c.Server)
+	if err != nil {
+		return err
+	}
+	peer, err := dial(ctx, n, server, c.Port)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, peer.Close()) }()
+	return c.measure(ctx, e, report, func(*plan) (*session, error) { return peer, nil })
+}
+
+// session is a server that the client at node is connected with.
+type session struct {
+	node   *node.Node
+	server netip.Addr
+	ctl    *control
+	stop   func() bool
+}
+
+func dial(ctx context.Context, n *node.Node, server netip.Addr, port uint16) (*session, error) {
+	conn, err := n.Host.DialStream(ctx, netip.AddrPort{}, netip.AddrPortFrom(server, port))
+	if err != nil {
+		return nil, err
+	}
+	ctl := newControl(conn)
+	return &session{node: n, server: server, ctl: ctl, stop: ctl.interrupt(ctx)}, nil
+}
+
+// Close says that no more is to be measured.
+func (p *session) Close() error {
+	p.stop()
+	return p.ctl.Close()
+}
+
+// measure is the client: all that the command line asks for. peerFor is the server to make a measurement with.
+func (c *Command) measure(ctx context.Context, e *cli.Env, report *report, peerFor func(*plan) (*session, error)) error {
+	plans := c.plans()
+	progress := e.Stderr
+	if !c.JSON {
+		progress = io.Discard // the table grows by itself
+	}
+	bar := output.NewProgress(progress, len(plans))
+	defer func() { _ = bar.Exit() }()
+	for i := range plans {
+		p := &plans[i]
+		peer, err := peerFor(p)
+		if err != nil {
+			return err
+		}
+		bar.Describe(p.String())
+		r, err := runClient(ctx, peer.node, peer.server, peer.ctl, p, c.Loopback)
+		if err != nil {
+			return fmt.Errorf("%v: %w", p, err)
+		}
+		report.on(peer.node)
+		report.add(r)
+		_ = bar.Add(1)
+	}
+	return nil
+}
+
+// plans are the measurements to make, in order.
+func (c *Command) plans() (all []plan) {
+	metrics := []string{c.Metric}
+	if c.Report != "" && c.Metric == metricLat {
+		metrics = []string{metricBW, metricLat}
+	} else if c.Report != "" {
+		metrics = []string{c.Metric, metricLat}
+	}
+	type way struct {
+		over   string
+		direct bool
+	}
+	var ways []way
+	packets, direct := c.ways()
+	for _, over := range c.overs() {
+		if packets {
+			ways = append(ways, way{over, false})
+		}
+	}
+	if direct {
+		ways = append(ways, way{c.overs()[0], true})
+	}
+	if c.TCP || c.Report != "" {
+		ways = append(ways, way{overTCP, false})
+	}
+	if c.KernelTCP.IsValid() || c.Loopback && (c.TCP || c.Report != "") {
+		ways = append(ways, way{overKernel, false})
+	}
+	for _, metric := range metrics {
+		for _, w := range ways {
+			if c.Op == opAtomic && metric != metricLat && (w.over == overTCP || w.over == overKernel) {
+				continue // nothing to compare with
+			}
+			for _, size := range c.sizes(metric) {
+				p := c.plan(metric, w.over, size)
+				p.Direct = w.direct
+				all = append(all, p)
+			}
+		}
+	}
+	return all
+}
+
+// overs are the wire protocols that are asked for.
+func (c *Command) overs() (all []string) {
+	for _, t := range c.Transport {
+		if name := t.String(); !slices.Contains(all, name) {
+			all = append(all, name)
+		}
+	}
+	switch {
+	case len(all) > 0:
+		return all
+	case c.Report != "":
+		return []string{OverRoCE, OverIWARP}
+	}
+	return []string{OverRoCE}
+}
+
+// sizes are the message sizes of a metric.
+func (c *Command) sizes(metric string) []int {
+	switch {
+	case c.Op == opAtomic:
+		return []int{8}
+	case c.Op == opConnect:
+		return []int{0}
+	case c.All, c.Report != "" && len(c.Size) == 0 && metric != metricLat:
+		var all []int
+		for n := 2; n <= 8<<20; n *= 2 {
+			all = append(all, n)
+		}
+		return all
+	case c.Report != "" && metric == metricLat && c.Metric != metricLat:
+		return []int{8}
+	case len(c.Size) > 0:
+		return c.Size
+	case metric == metricBW:
+		return []int{64 << 10}
+	}
+	return []int{8}
+}
+
+func (c *Command) plan(metric, over string, size int) plan {
+	p := plan{Op: c.Op, Metric: metric, Over: over, Size: size, Depth: c.Depth, QPs: c.QPs, Threads: min(c.Threads, c.QPs),
+		CQMod: c.CQMod, PostList: c.PostList, Bidirectional: c.Bidirectional, Verify: c.Verify,
+		Buffer: max(c.Buffer, plainBuffer), Wait: c.Wait,
+		Iters: c.Iters, Duration: c.Duration, Warmup: c.Warmup}
+	if c.Iters == 0 && c.Duration == 0 {
+		p.Duration = time.Second
+	}
+	if over == overKernel {
+		p.Kernel = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+		if c.KernelTCP.IsValid() {
+			p.Kernel = c.KernelTCP.Addr
+		}
+	}
+	if c.Op == opConnect {
+		p.Depth, p.QPs, p.Threads, p.Verify = 1, c.Threads, c.Threads, false
+	}
+	if metric == metricLat {
+		p.Depth, p.QPs, p.Threads, p.Bidirectional = 1, 1, 1, false
+	}
+	if p.Verify {
+		p.Depth = max(1, min(p.Depth, verifyBuffer/(2*p.stride()*p.QPs)))
+	}
+	if p.CQMod == 0 {
+		p.CQMod = 1
+		if size <= 8<<10 {
+			p.CQMod = 100
+		}
+	}
+	p.CQMod, p.PostList = min(p.CQMod, p.Depth), min(p.PostList, p.Depth)
+	return p
+}

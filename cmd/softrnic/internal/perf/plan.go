@@ -1,0 +1,314 @@
+package perf
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/softrnic/softrnic/verbs"
+
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/completion"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/output"
+)
+
+// Operations, metrics, and what a measurement goes over.
+const (
+	opSend, opWrite, opRead, opAtomic = "send", "write", "read", "atomic"
+	opConnect                         = "connect"
+	metricBW, metricLat, metricRate   = "bw", "lat", "rate"
+
+	overTCP    = "TCP" // of the node's stack
+	overKernel = "kernel TCP"
+
+	// overNothing is what the results of the direct way are called: they are those of no wire protocol.
+	OverNothing = "in process, direct"
+)
+
+var OverRoCE, OverIWARP = verbs.RoCEv2.String(), verbs.IWARP.String()
+
+// operations are the operations' work requests, and their names in perftest's headings.
+var operations = map[string]struct {
+	opcode verbs.WROpcode
+	title  string
+}{
+	opSend:   {verbs.Send, "Send"},
+	opWrite:  {verbs.RDMAWrite, "RDMA_Write"},
+	opRead:   {verbs.RDMARead, "RDMA_Read"},
+	opAtomic: {verbs.AtomicFetchAndAdd, "Atomic FETCH_AND_ADD"},
+}
+
+// maxTime bounds a measurement.
+const maxTime = 24 * time.Hour
+
+// plan is one measurement, as the client tells it to the server.
+type plan struct {
+	Op, Metric, Over string
+	Direct           bool // Over is of the QPs only: there are no packets
+	Size, Depth      int
+	QPs, Threads     int
+	CQMod, PostList  int
+	Bidirectional    bool
+	Verify           bool
+	Buffer           int // bytes of slots of each kind, where there is room for one at least
+	Wait             completion.Waiting
+	Iters            int64         // on each QP; 0: for Duration
+	Duration, Warmup time.Duration // nanoseconds
+	Kernel           netip.Addr    // where the server listens for the kernel's TCP, if Over is that
+}
+
+// check is for a plan that came from outside.
+func (p *plan) check() error {
+	for _, f := range []struct {
+		name           string
+		v, least, most int64
+	}{
+		{"Size", int64(p.Size), 1, maxSize}, {"Depth", int64(p.Depth), 1, maxDepth},
+		{"QPs", int64(p.QPs), 1, maxQPs}, {"Threads", int64(p.Threads), 1, int64(p.QPs)},
+		{"CQMod", int64(p.CQMod), 1, int64(p.Depth)}, {"PostList", int64(p.PostList), 1, int64(p.Depth)},
+		{"Buffer", int64(p.Buffer), 0, maxSize}, {"Iters", p.Iters, 0, 1 << 40}, {"Duration", int64(p.Duration), 0, int64(maxTime)},
+		{"Warmup", int64(p.Warmup), 0, int64(maxTime)},
+	} {
+		if p.Op == opConnect && f.name == "Size" {
+			f.least, f.most = 0, 0
+		}
+		if f.v < f.least || f.v > f.most {
+			return fmt.Errorf("%s %d: want %d to %d", f.name, f.v, f.least, f.most)
+		}
+	}
+	_, known := operations[p.Op]
+	switch {
+	case !known && (p.Op != opConnect || p.Metric != metricRate || p.tcp()), p.Metric != metricBW && p.Metric != metricLat && p.Metric != metricRate,
+		p.Over != OverRoCE && p.Over != OverIWARP && p.Over != overTCP && p.Over != overKernel:
+		return fmt.Errorf("no such measurement: %q %q over %q", p.Op, p.Metric, p.Over)
+	case p.Wait != completion.Poll && p.Wait != completion.Event && p.Wait != completion.Adaptive:
+		return fmt.Errorf("no such way to wait: %q", p.Wait)
+	case p.Direct && p.tcp():
+		return fmt.Errorf("%s is never direct", p.Over)
+	case p.Metric == metricLat && (p.QPs != 1 || p.Depth != 1 || p.Bidirectional):
+		return errors.New("lat is of one message on one QP")
+	case p.Over == overKernel && !p.Kernel.IsValid():
+		return errors.New("kernel TCP, and no address")
+	case p.Op == opAtomic && p.Size != 8:
+		return fmt.Errorf("atomics of %d bytes: they are of 8", p.Size)
+	case p.Iters == 0 && p.Duration == 0:
+		return errors.New("neither Iters nor Duration")
+	case p.QPs*p.Depth > maxWRs:
+		return fmt.Errorf("%d QPs of depth %d: together at most %d messages are outstanding", p.QPs, p.Depth, maxWRs)
+	case p.memory() > maxMemory:
+		return fmt.Errorf("%d QPs with messages of %s need %d bytes of memory, more than %d: take fewer or smaller",
+			p.QPs, output.Size(p.Size), p.memory(), maxMemory)
+	}
+	return nil
+}
+
+// over is what a result is said to be over.
+func (p *plan) over() string {
+	if p.Direct {
+		return OverNothing
+	}
+	return p.Over
+}
+
+// String says what is measured.
+func (p *plan) String() string {
+	s := fmt.Sprintf("%s %s over %s", p.Op, p.Metric, p.over())
+	switch {
+	case p.Direct:
+		s = fmt.Sprintf("%s %s %s", p.Op, p.Metric, p.over())
+	case p.Op == opConnect:
+		return s
+	}
+	return s + ", " + output.Size(p.Size)
+}
+
+func (p *plan) transport() verbs.Transport {
+	if p.Over == OverIWARP {
+		return verbs.IWARP
+	}
+	return verbs.RoCEv2
+}
+
+func (p *plan) tcp() bool { return p.Over == overTCP || p.Over == overKernel }
+
+// A side's memory is, for each QP, slots to send from and then slots to receive into, one message each; both sides have
+// the same. Without verification there are as few as fit Buffer, by default a page as in perftest: many messages share one.
+const (
+	verifyBuffer = 64 << 20
+	plainBuffer  = 4 << 10
+)
+
+// stride is the distance of slots: cache lines are not shared.
+func (p *plan) stride() int { return (max(p.Size, 1) + 63) &^ 63 }
+
+// txSlots is the number of slots to send from. It has no divisor in common with rxSlots when data is verified, so that
+// what a slot receives always differs from what it had.
+func (p *plan) txSlots() int {
+	if p.Verify && !p.onePlace() {
+		return p.rxSlots() + 1
+	}
+	return p.rxSlots()
+}
+
+// rxSlots is the number of slots to receive into.
+func (p *plan) rxSlots() int {
+	switch {
+	case p.onePlace():
+		return 1
+	case p.Verify:
+		return p.receives()
+	}
+	return max(1, p.Buffer/p.stride())
+}
+
+// onePlace tells whether the receiver looks at one place in its memory, and waits for it to change.
+func (p *plan) onePlace() bool { return p.Metric == metricLat && p.Op == opWrite }
+
+// receives is the number of receives posted: of twice as many messages as the sender has outstanding, and of credits. A
+// pong takes no credits, and posts by the batch, so that it is not in the way of each answer.
+func (p *plan) receives() int {
+	if p.Metric == metricLat {
+		return 32
+	}
+	return 2*p.Depth + creditsInFlight
+}
+
+// creditsInFlight is how many credits may be on their way, and more.
+const creditsInFlight = 4
+
+// block is the memory of one QP.
+func (p *plan) block() int { return (p.txSlots() + p.rxSlots()) * p.stride() }
+
+func (p *plan) memory() int64 { return int64(p.QPs) * int64(p.block()) }
+
+// What the sides tell each other, over TCP on the nodes' own stacks, each message a line of JSON:
+//
+//	client                                           server
+//	  Plan ─────────────────────────────────────────►
+//	  ◄────────────────────── Offer (where to connect)
+//	  connects all QPs
+//	  Offer ────────────────────────────────────────►
+//	  ◄───────────────────────────────────────── Ready
+//	twice, for the warm-up and the measurement:
+//	  Sent, when all is sent  ◄────────────────► Sent
+//	  Done, when all has come ◄────────────────► Done
+//	and then:
+//	  Result ◄────────────────────────────────► Result
+//	and again, until the client closes the connection. Either may send an Error at any time, and close it.
+type message struct {
+	Plan   *plan   `json:",omitempty"`
+	Offer  *offer  `json:",omitempty"`
+	Ready  bool    `json:",omitempty"`
+	Sent   []int64 `json:",omitempty"` // messages on each QP since it was made
+	Done   bool    `json:",omitempty"`
+	Result *result `json:",omitempty"`
+	Error  string  `json:",omitempty"`
+}
+
+// offer is where a side is: a server's port, and the memory.
+type offer struct {
+	Port uint16
+	Addr uint64
+	RKey uint32
+	Seed uint64 // of the data that the side sends
+}
+
+// maxLine is the longest line, in bytes: Sent of maxQPs.
+const maxLine = 1 << 20
+
+// control is the connection that a measurement is arranged over. One goroutine may receive, any may send.
+type control struct {
+	conn net.Conn
+	in   *bufio.Scanner
+	mu   sync.Mutex
+	out  *json.Encoder
+}
+
+func newControl(conn net.Conn) *control {
+	in := bufio.NewScanner(conn)
+	in.Buffer(nil, maxLine)
+	return &control{conn: conn, in: in, out: json.NewEncoder(conn)}
+}
+
+// linger is how long a side that ends waits for the other to notice: its node may be gone right after.
+const linger = time.Second
+
+// interrupt ends receive when ctx ends, until stop is called.
+func (c *control) interrupt(ctx context.Context) (stop func() bool) {
+	return context.AfterFunc(ctx, func() { _ = c.conn.SetReadDeadline(time.Unix(1, 0)) })
+}
+
+// report tells the peer about err, if there is one, and ends receive soon.
+func (c *control) report(err error) error {
+	if err == nil {
+		return nil
+	}
+	says := err.Error()
+	if errors.Is(err, context.Canceled) {
+		says = "interrupted"
+	}
+	_ = c.conn.SetWriteDeadline(time.Now().Add(linger))
+	_ = c.send(&message{Error: says})
+	c.finish()
+	return err
+}
+
+func (c *control) finish() {
+	if half, ok := c.conn.(interface{ CloseWrite() error }); ok {
+		_ = half.CloseWrite()
+	}
+	_ = c.conn.SetReadDeadline(time.Now().Add(linger))
+}
+
+// Close waits a little for the peer to close its side.
+func (c *control) Close() error {
+	c.finish()
+	_, _ = io.Copy(io.Discard, c.conn)
+	return c.conn.Close()
+}
+
+func (c *control) send(m *message) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.out.Encode(m); err != nil {
+		return fmt.Errorf("tell the peer: %w", err)
+	}
+	return nil
+}
+
+// receive waits for a message. The error is io.EOF if the peer has closed the connection, and what it says if it sends
+// an Error.
+func (c *control) receive() (*message, error) {
+	if !c.in.Scan() {
+		if err := c.in.Err(); err != nil {
+			return nil, fmt.Errorf("hear from the peer: %w", err)
+		}
+		return nil, io.EOF
+	}
+	var m message
+	if err := json.Unmarshal(c.in.Bytes(), &m); err != nil {
+		return nil, fmt.Errorf("the peer sent %.40q: %w (is it a softrnic perf?)", c.in.Bytes(), err)
+	}
+	if m.Error != "" {
+		return nil, fmt.Errorf("the peer says: %.1000s", m.Error)
+	}
+	return &m, nil
+}
+
+// expect is receive of a message that has what ok looks for.
+func (c *control) expect(what string, ok func(*message) bool) (*message, error) {
+	m, err := c.receive()
+	switch {
+	case errors.Is(err, io.EOF):
+		return nil, fmt.Errorf("the peer has gone, before its %s", what)
+	case err == nil && !ok(m):
+		return nil, fmt.Errorf("the peer sent something else than its %s (is it the same version?)", what)
+	}
+	return m, err
+}

@@ -1,0 +1,133 @@
+package perf
+
+import (
+	"bytes"
+	_ "embed"
+	"fmt"
+	"html/template"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/cli"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/output"
+)
+
+//go:embed report.html
+var page string
+
+var pageTemplate = template.Must(template.New("report").Funcs(template.FuncMap{
+	"bytes": output.Size,
+	"unit":  func(v float64) string { return fmt.Sprintf("%.3g", v) },
+}).Parse(page))
+
+// table is the rows of one metric over one protocol.
+type table struct {
+	Title   string
+	Latency bool
+	Counted bool // the packets are
+	Rows    []tableRow
+}
+
+type tableRow struct {
+	*result
+	// Ratio is to the stack's own TCP: of bandwidths, or of median latencies. Empty without.
+	Ratio string
+}
+
+// writePage writes the report: one page that needs nothing else.
+func (r *report) writePage(c *Command) error {
+	bandwidth, err := r.plotBandwidth()
+	if err != nil {
+		return err
+	}
+	latency, err := r.plotLatency()
+	if err != nil {
+		return err
+	}
+	where := "between two machines' processes"
+	if c.Loopback {
+		where = "between two nodes in one process"
+		if c.oneNode() {
+			where = "between two QPs of one device"
+		}
+	}
+	var page bytes.Buffer
+	if err := pageTemplate.Execute(&page, map[string]any{
+		"Operation": operations[c.Op].title,
+		"Where":     where,
+		"Device":    r.Device,
+		"PathMTU":   r.PathMTU,
+		"Command":   strings.Join(append([]string{"softrnic"}, c.args()...), " "),
+		"Version":   cli.Version(),
+		"CPUs":      runtime.GOMAXPROCS(0),
+		"Date":      time.Now().Format(time.DateTime),
+		"Loopback":  c.Loopback,
+		"Verified":  c.Verify,
+		"Bandwidth": bandwidth,
+		"Latency":   latency,
+		"Tables":    r.tables(),
+		"Error":     r.Error,
+		"Direct":    r.direct(),
+	}); err != nil {
+		return err
+	}
+	return r.page.Replace(page.Bytes())
+}
+
+// args is the command line, in short.
+func (c *Command) args() []string {
+	args := []string{"perf", c.Op, c.Metric}
+	if c.Server != "" {
+		args = append(args, c.Server)
+	}
+	if c.Loopback {
+		args = append(args, "--loopback")
+	}
+	for _, f := range []struct {
+		flag   string
+		v, def any
+	}{
+		{"one-device", c.OneDevice, false}, {"packets", c.Packets, false}, {"direct", c.Direct, false}, {"depth", c.Depth, 128}, {"qps", c.QPs, 1}, {"threads", c.Threads, 1},
+		{"duration", c.Duration, time.Duration(0)}, {"iters", c.Iters, int64(0)}, {"warmup", c.Warmup, 100 * time.Millisecond},
+		{"bidirectional", c.Bidirectional, false}, {"cq-mod", c.CQMod, 0}, {"post-list", c.PostList, 1},
+		{"verify", c.Verify, false}, {"mtu", c.MTU, 0},
+	} {
+		if f.v == true && f.def == false {
+			args = append(args, "--"+f.flag)
+		} else if f.v != f.def {
+			args = append(args, fmt.Sprintf("--%s=%v", f.flag, f.v))
+		}
+	}
+	return args
+}
+
+// tables are the results, grouped as they were measured.
+func (r *report) tables() (all []table) {
+	for i, row := range r.Results {
+		if i == 0 || r.Results[i-1].Over != row.Over || r.Results[i-1].Metric != row.Metric {
+			t := table{Title: row.Over + " bandwidth", Latency: row.Metric == metricLat, Counted: row.Packets != nil}
+			if t.Latency {
+				t.Title = row.Over + " latency"
+			}
+			all = append(all, t)
+		}
+		t := &all[len(all)-1]
+		t.Rows = append(t.Rows, tableRow{row, r.ratio(row)})
+	}
+	return all
+}
+
+// ratio compares a row with that of the stack's TCP.
+func (r *report) ratio(row *result) string {
+	for _, o := range r.Results {
+		switch {
+		case o.Over != overTCP || o.Metric != row.Metric || o.Size != row.Size || o == row:
+		case row.Metric != metricLat && o.Gbps > 0:
+			return fmt.Sprintf("%.2f", row.Gbps/o.Gbps)
+		case row.Latency != nil && o.Latency != nil && o.Latency.Typical > 0:
+			return fmt.Sprintf("%.2f", row.Latency.Typical/o.Latency.Typical)
+		}
+	}
+	return ""
+}

@@ -1,0 +1,261 @@
+package perf
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/node"
+)
+
+// tcp is a side with TCP connections in place of QPs: the yardstick. Messages are so many bytes of the stream.
+type tcp struct {
+	node     *node.Node
+	plan     *plan
+	client   bool
+	listener net.Listener
+	ways     []*tcpLane
+}
+
+func newTCP(n *node.Node, p *plan, client bool) *tcp {
+	t := &tcp{node: n, plan: p, client: client}
+	for i := range p.QPs {
+		t.ways = append(t.ways, &tcpLane{side: t, index: i, metered: newMeter(p)})
+	}
+	return t
+}
+
+func (t *tcp) lanes() (all []lane) {
+	for _, l := range t.ways {
+		all = append(all, l)
+	}
+	return all
+}
+
+func (t *tcp) listen() (err error) {
+	if t.plan.Over == overKernel {
+		t.listener, err = net.Listen("tcp", netip.AddrPortFrom(t.plan.Kernel, 0).String())
+	} else {
+		t.listener, err = t.node.Host.ListenStream(netip.AddrPort{})
+	}
+	return err
+}
+
+func (t *tcp) accept(ctx context.Context) error {
+	defer node.CloseWhenDone(ctx, t.listener)()
+	for range t.ways {
+		conn, err := t.listener.Accept()
+		if err != nil {
+			return node.Cause(ctx, err)
+		}
+		// They need not come in the order of dialling.
+		var index [4]byte
+		stop := node.CloseWhenDone(ctx, conn)
+		_, err = io.ReadFull(conn, index[:])
+		stop()
+		i := binary.BigEndian.Uint32(index[:])
+		if err == nil && (int64(i) >= int64(len(t.ways)) || t.ways[i].conn != nil) {
+			err = fmt.Errorf("the peer says that a connection is its number %d, of %d", i, len(t.ways))
+		}
+		if err != nil {
+			return node.Cause(ctx, errors.Join(err, conn.Close()))
+		}
+		t.ways[i].conn = conn
+	}
+	return nil
+}
+
+func (t *tcp) dial(ctx context.Context, server netip.AddrPort) (err error) {
+	for _, l := range t.ways {
+		if t.plan.Over == overKernel {
+			l.conn, err = new(net.Dialer).DialContext(ctx, "tcp", netip.AddrPortFrom(t.plan.Kernel, server.Port()).String())
+		} else {
+			l.conn, err = t.node.Host.DialStream(ctx, netip.AddrPort{}, server)
+		}
+		if err != nil {
+			return err
+		}
+		if _, err = l.conn.Write(binary.BigEndian.AppendUint32(nil, uint32(l.index))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *tcp) offer() *offer {
+	o := &offer{}
+	if t.listener != nil {
+		if a, ok := t.listener.Addr().(*net.TCPAddr); ok {
+			o.Port = a.AddrPort().Port()
+		}
+	}
+	return o
+}
+
+func (t *tcp) prepare(*offer) {}
+
+func (t *tcp) gone() <-chan struct{} { return nil }
+
+func (t *tcp) Close() error {
+	var errs []error
+	for _, l := range t.ways {
+		if l.conn != nil {
+			errs = append(errs, l.conn.Close())
+		}
+	}
+	if t.listener != nil {
+		if err := t.listener.Close(); !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// tcpLane is one connection.
+type tcpLane struct {
+	side    *tcp
+	index   int
+	conn    net.Conn
+	metered *meter
+
+	written int64 // messages, since the connection was made
+	read    int64 // bytes
+}
+
+func (l *tcpLane) meter() *meter { return l.metered }
+
+func (l *tcpLane) reset() { l.metered = newMeter(l.side.plan) }
+
+func (l *tcpLane) sent(counts []int64) { counts[l.index] = l.written }
+
+func (l *tcpLane) over([]int64) error { return nil }
+
+// done stops the clock: only now the peer has all of it.
+func (l *tcpLane) done() {
+	if l.metered.messages > 0 && l.metered.latency == nil {
+		l.metered.stop()
+	}
+}
+
+func (l *tcpLane) run(phase *phase) error {
+	// What blocks in the connection looks again when the peer has said what it sent, and ends with the phase.
+	wake := func() { _ = l.conn.SetReadDeadline(time.Unix(1, 0)) }
+	defer context.AfterFunc(phase.untilSent, wake)()
+	defer context.AfterFunc(phase.ctx, func() { _ = l.conn.SetDeadline(time.Unix(1, 0)) })()
+	plan := l.side.plan
+	if plan.Metric == metricLat {
+		return l.latency(phase)
+	}
+	var receiving sync.WaitGroup
+	var receiveErr error
+	if !l.side.client || plan.Bidirectional {
+		receiving.Go(func() { receiveErr = l.receive(phase) })
+	}
+	var err error
+	if l.side.client || plan.Bidirectional {
+		err = l.send(phase)
+	}
+	if err == nil {
+		err = phase.sent()
+	}
+	if err != nil {
+		return err
+	}
+	receiving.Wait()
+	return receiveErr
+}
+
+func (l *tcpLane) send(phase *phase) error {
+	plan := l.side.plan
+	b := touched(plan.txSlots() * plan.stride())
+	l.metered.start()
+	for n := int64(0); phase.iters > 0 && n < phase.iters || phase.iters == 0 && l.metered.elapsed() < phase.duration; n++ {
+		at := int(n%int64(plan.txSlots())) * plan.stride()
+		if _, err := l.conn.Write(b[at:][:plan.Size]); err != nil {
+			return err
+		}
+		l.written++
+		l.metered.add(1)
+	}
+	return nil
+}
+
+// receive reads until there is all that the peer says it sent, round the memory that a QP would have its data put in.
+func (l *tcpLane) receive(phase *phase) error {
+	plan := l.side.plan
+	most := max(plan.Size, 64<<10) // at a time
+	b := touched(max(plan.rxSlots()*plan.stride(), most))
+	for at := 0; ; {
+		counts := phase.peerSent.Load()
+		if counts != nil && l.read >= (*counts)[l.index]*int64(plan.Size) {
+			return nil
+		}
+		before := l.read
+		if err := l.readSome(phase, b[at:min(at+most, len(b))]); err != nil {
+			return err
+		}
+		at = (at + int(l.read-before)) % len(b)
+	}
+}
+
+// readSome reads something, or is woken.
+func (l *tcpLane) readSome(phase *phase, b []byte) error {
+	n, err := l.conn.Read(b)
+	l.read += int64(n)
+	if timeout := net.Error(nil); errors.As(err, &timeout) && timeout.Timeout() && phase.ctx.Err() == nil {
+		return l.conn.SetReadDeadline(time.Time{})
+	}
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// latency is a ping-pong.
+func (l *tcpLane) latency(phase *phase) error {
+	b := make([]byte, l.side.plan.Size)
+	if !l.side.client {
+		if err := phase.sent(); err != nil {
+			return err
+		}
+		for {
+			counts := phase.peerSent.Load()
+			if counts != nil && l.written == (*counts)[0] {
+				return nil
+			}
+			if l.read < (l.written+1)*int64(len(b)) {
+				if err := l.readSome(phase, b[:(l.written+1)*int64(len(b))-l.read]); err != nil {
+					return err
+				}
+				continue
+			}
+			if _, err := l.conn.Write(b); err != nil {
+				return err
+			}
+			l.written++
+		}
+	}
+	l.metered.start()
+	for n, last := int64(0), time.Duration(0); phase.iters > 0 && n < phase.iters || phase.iters == 0 && last < phase.duration; n++ {
+		begin := l.metered.elapsed()
+		if _, err := l.conn.Write(b); err != nil {
+			return err
+		}
+		l.written++
+		for l.read < l.written*int64(len(b)) {
+			if err := l.readSome(phase, b[:l.written*int64(len(b))-l.read]); err != nil {
+				return err
+			}
+		}
+		last = l.metered.elapsed()
+		l.metered.record(last - begin)
+	}
+	l.metered.stop()
+	return phase.sent()
+}

@@ -1,0 +1,232 @@
+package pingpong
+
+import (
+	"errors"
+
+	"github.com/softrnic/softrnic/verbs"
+
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/cli"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/completion"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/node"
+)
+
+// ping-pong work request IDs, and bits of what is outstanding. A receive's has its place above.
+const (
+	pingRecv = 1 << iota
+	pingSend
+
+	pingPlace = 2 // bits
+	pingKinds = 1<<pingPlace - 1
+)
+
+// pingQKey is the Q_Key of ibv_ud_pingpong.
+const pingQKey = 0x11111111
+
+// kind is what the ping-pongs differ in.
+type kind struct {
+	qpType  verbs.QPType
+	pathMTU int // 0 for UD
+	numQP   int
+	shared  bool // one receive queue
+	dests   int  // how many are told, more than there are QPs or not
+	filler  byte // what the buffer is full of, but for the first byte of each page that a client with -c sends
+}
+
+// header is what comes before the message in the buffer.
+func (k *kind) header() int {
+	if k.qpType == verbs.UD {
+		return verbs.GRHLen
+	}
+	return 0
+}
+
+// pinger is one side of a ping-pong.
+type pinger struct {
+	*flags
+	kind
+	node   *node.Node
+	pd     *verbs.PD
+	mr     *verbs.MR // one or more places, the first of which is sent from
+	free   []int     // places to receive into
+	first  int       // that is received into first
+	cq     *completion.Waiter
+	srq    *verbs.SRQ // or nil
+	qps    []*verbs.QP
+	gid    verbs.GIDEntry
+	local  []dest
+	remote []dest
+	ah     *verbs.AH // UD
+}
+
+func newPinger(n *node.Node, c *flags, k kind) (p *pinger, err error) {
+	p = &pinger{flags: c, kind: k, node: n, local: make([]dest, k.dests)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.Close())
+		}
+	}()
+	if k.qpType == verbs.UD {
+		port, err := n.Dev.QueryPort(c.IBPort)
+		if err != nil {
+			return p, err
+		}
+		if most := port.ActiveMTU.Bytes(); c.Size > most {
+			return p, cli.Usagef("--size %d: a datagram is at most the port's path MTU of %d", c.Size, most)
+		}
+	}
+	if p.pd, err = n.Dev.AllocPD(); err != nil {
+		return p, err
+	}
+	// QPs that share a receive queue fill its buffers at the same time: each has one of its own, behind what is sent.
+	places := 1
+	if k.shared {
+		places += c.RxDepth
+		p.first = 1
+	}
+	for i := range c.RxDepth {
+		p.free = append(p.free, min(i+1, places-1))
+	}
+	buf := make([]byte, places*p.place())
+	for i := range buf {
+		buf[i] = k.filler
+	}
+	if p.mr, err = p.pd.RegMR(buf, verbs.AccessLocalWrite); err != nil {
+		return p, err
+	}
+	how := completion.Adaptive
+	if c.Events {
+		how = completion.Event
+	}
+	if p.cq, err = completion.NewWaiter(n.Dev, c.RxDepth+k.numQP, how); err != nil {
+		return p, err
+	}
+	if k.shared {
+		if p.srq, err = p.pd.CreateSRQ(&verbs.SRQInitAttr{Attr: verbs.SRQAttr{MaxWR: c.RxDepth, MaxSGE: 1}}); err != nil {
+			return p, err
+		}
+	}
+	for range k.numQP {
+		qp, err := p.pd.CreateQP(&verbs.QPInitAttr{
+			Type: k.qpType, SendCQ: p.cq.CQ, RecvCQ: p.cq.CQ, SRQ: p.srq,
+			Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: c.RxDepth, MaxSendSGE: 1, MaxRecvSGE: 1},
+		})
+		if err != nil {
+			return p, err
+		}
+		p.qps = append(p.qps, qp)
+		if err := p.modify(qp, verbs.QPAttr{QPState: verbs.StateInit, PortNum: c.IBPort, QKey: pingQKey},
+			verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrAccessFlags|verbs.QPAttrQKey); err != nil {
+			return p, err
+		}
+	}
+	return p, p.postRecvs(c.RxDepth)
+}
+
+// Close undoes newPinger and connect, however far they got.
+func (p *pinger) Close() error {
+	errs := []error{p.destroyQPs()}
+	if p.srq != nil {
+		errs = append(errs, p.srq.Destroy())
+	}
+	if p.ah != nil {
+		errs = append(errs, p.ah.Destroy())
+	}
+	if p.cq != nil {
+		errs = append(errs, p.cq.Close())
+	}
+	if p.mr != nil {
+		errs = append(errs, p.mr.Dereg())
+	}
+	if p.pd != nil {
+		errs = append(errs, p.pd.Dealloc())
+	}
+	return errors.Join(errs...)
+}
+
+func (p *pinger) destroyQPs() error {
+	var errs []error
+	for _, qp := range p.qps {
+		errs = append(errs, qp.Destroy())
+	}
+	p.qps = nil
+	return errors.Join(errs...)
+}
+
+// takes is the attributes that QPs of a type have.
+var takes = map[verbs.QPType]verbs.QPAttrMask{
+	verbs.RC: ^verbs.QPAttrQKey,
+	verbs.UC: ^(verbs.QPAttrQKey | verbs.QPAttrMaxDestRDAtomic | verbs.QPAttrMinRNRTimer | verbs.QPAttrTimeout |
+		verbs.QPAttrRetryCnt | verbs.QPAttrRNRRetry | verbs.QPAttrMaxQPRDAtomic),
+	verbs.UD: verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrQKey | verbs.QPAttrSQPSN,
+}
+
+// modify moves a QP to a state with what its type takes of the attributes.
+func (p *pinger) modify(qp *verbs.QP, attr verbs.QPAttr, mask verbs.QPAttrMask) error {
+	return qp.Modify(&attr, verbs.QPAttrState|mask&takes[p.qpType])
+}
+
+var errNoGID = errors.New("the peer named no GID, and RoCE needs one: start it with -g INDEX (its ibv_devinfo -v lists them)")
+
+// connect brings the QPs to RTS.
+func (p *pinger) connect(remote []dest) error {
+	p.remote = remote
+	for i, qp := range p.qps {
+		r := &remote[i]
+		if r.gid == (verbs.GID{}) {
+			return errNoGID
+		}
+		way := verbs.AHAttr{IsGlobal: true, DLID: r.lid, SL: p.SL, PortNum: p.IBPort,
+			GRH: verbs.GRH{DGID: r.gid, SGIDIndex: uint8(p.gid.Index)}}
+		if err := p.modify(qp, verbs.QPAttr{
+			QPState: verbs.StateRTR, PathMTU: verbs.MTUFor(p.pathMTU), DestQPNum: r.qpn, RQPSN: r.psn,
+			MaxDestRDAtomic: 1, MinRNRTimer: 12, AHAttr: way,
+		}, verbs.QPAttrAV|verbs.QPAttrPathMTU|verbs.QPAttrDestQPN|verbs.QPAttrRQPSN|verbs.QPAttrMaxDestRDAtomic|
+			verbs.QPAttrMinRNRTimer); err != nil {
+			return err
+		}
+		if err := p.modify(qp, verbs.QPAttr{
+			QPState: verbs.StateRTS, Timeout: 14, RetryCnt: 7, RNRRetry: 7, SQPSN: p.local[i].psn, MaxRDAtomic: 1,
+		}, verbs.QPAttrTimeout|verbs.QPAttrRetryCnt|verbs.QPAttrRNRRetry|verbs.QPAttrSQPSN|
+			verbs.QPAttrMaxQPRDAtomic); err != nil {
+			return err
+		}
+		if p.qpType == verbs.UD {
+			var err error
+			if p.ah, err = p.pd.CreateAH(&way); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// place is the number of bytes of a place: header and message.
+func (p *pinger) place() int { return p.header() + p.Size }
+
+// message is the message in a place.
+func (p *pinger) message(place int) []byte { return p.mr.Buf()[place*p.place()+p.header():][:p.Size] }
+
+// received takes note of a completed receive's place.
+func (p *pinger) received(wc *verbs.WC) { p.free = append(p.free, int(wc.WRID>>pingPlace)) }
+
+// postSend sends size bytes on the i-th QP.
+func (p *pinger) postSend(i, size int) error {
+	return p.qps[i].PostSend(&verbs.SendWR{ID: pingSend, Opcode: verbs.Send, Flags: verbs.SendSignaled,
+		SGList: []verbs.SGE{p.mr.SGE(p.header(), size)}, AH: p.ah, RemoteQPN: p.remote[i].qpn, RemoteQKey: pingQKey})
+}
+
+func (p *pinger) postRecvs(n int) error {
+	post := p.qps[0].PostRecv
+	if p.srq != nil {
+		post = p.srq.PostRecv
+	}
+	for range n {
+		at := p.free[0]
+		wr := verbs.RecvWR{ID: pingRecv | uint64(at)<<pingPlace, SGList: []verbs.SGE{p.mr.SGE(at*p.place(), p.place())}}
+		if err := post(&wr); err != nil {
+			return err
+		}
+		p.free = p.free[1:]
+	}
+	return nil
+}

@@ -1,0 +1,44 @@
+package pingpong
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/softrnic/softrnic/verbs"
+
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/cli"
+)
+
+// srq is ibv_srq_pingpong.
+type srq struct {
+	flags
+	pathMTU
+	NumQP int `short:"q" name:"num-qp" default:"16" help:"QPs; the same on both sides. Default: 16."`
+}
+
+// srqDests is how many addresses ibv_srq_pingpong tells, whatever number of QPs it has: the rest are zeros.
+const srqDests = 256
+
+// Help implements kong.HelpProvider.
+func (*srq) Help() string {
+	return help("srq", "a message on each of several connections", rxeGID) + pathMTUHelp
+}
+
+// Validate implements kong's check after parsing.
+func (c *srq) Validate() error {
+	if most := min(c.RxDepth, srqDests); c.NumQP < 1 || c.NumQP > most {
+		return fmt.Errorf("--num-qp %d: give 1 to %d, and --rx-depth of at least that", c.NumQP, most)
+	}
+	if err := c.flags.Validate(); err != nil {
+		return err
+	}
+	if most := 1 << 30 / c.RxDepth; c.Size > most {
+		return fmt.Errorf("--size %d: give at most %d with --rx-depth %d: each receive has a buffer of its own", c.Size, most, c.RxDepth)
+	}
+	return nil
+}
+
+// Run plays.
+func (c *srq) Run(ctx context.Context, e *cli.Env) error {
+	return c.run(ctx, e, kind{qpType: verbs.RC, pathMTU: c.PathMTU, numQP: c.NumQP, shared: true, dests: srqDests})
+}

@@ -1,0 +1,248 @@
+package pingpong
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+
+	"github.com/softrnic/softrnic/verbs"
+
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/cli"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/node"
+)
+
+// xsrqCommand is ibv_xsrq_pingpong.
+type xsrqCommand struct {
+	Server string `arg:"" optional:"" help:"Address or name of the server. Without it, be the server and wait for clients."`
+
+	Port     uint16 `short:"p" type:"port" default:"18515" help:"TCP port to meet on. Default: 18515."`
+	IBPort   uint8  `short:"i" name:"ib-port" default:"1" help:"Port of the RDMA device. Default: 1."`
+	Size     int    `short:"s" default:"4096" placeholder:"BYTES" help:"Message size. Default: 4096."`
+	Clients  int    `short:"c" default:"1" help:"Clients that the server waits for. Default: 1."`
+	NumTests int    `short:"n" name:"num_tests" default:"5" help:"Exchanges with each client. Default: 5."`
+	SL       uint8  `short:"l" name:"sl" default:"0" help:"Service level. Default: 0."`
+	Events   bool   `short:"e" help:"Sleep until a completion event, never poll for one."`
+	GIDIdx   *uint8 `short:"g" name:"gid-idx" placeholder:"INDEX" help:"GID to use, from 128 on of RoCE v1. Default: the first that is of the peer's family."`
+
+	pathMTU
+	node.Flags
+}
+
+// Help implements kong.HelpProvider.
+func (*xsrqCommand) Help() string {
+	return help("xsrq", "a message", "-d mlx5_0 -g 3") + `
+
+rxe has no XRC: the other device must. The server sends to each client through the QPs of all in turn, to the SRQ of that
+client: several must be on one device, and share its XRC domain.` + pathMTUHelp
+}
+
+// Validate implements kong's check after parsing.
+func (c *xsrqCommand) Validate() error {
+	for _, f := range []struct {
+		flag    string
+		v, most int
+	}{{"size", c.Size, 1 << 30}, {"clients", c.Clients, 256}, {"num_tests", c.NumTests, 1 << 30}} {
+		if f.v < 1 || f.v > f.most {
+			return fmt.Errorf("--%s %d: give 1 to %d", f.flag, f.v, f.most)
+		}
+	}
+	if c.Server != "" {
+		c.Clients = 1
+	}
+	if most := 1 << 30 / (c.Clients + 1); c.Size > most {
+		return fmt.Errorf("--size %d: give at most %d with --clients %d: each receive has a buffer of its own", c.Size, most, c.Clients)
+	}
+	return nil
+}
+
+// Run plays.
+func (c *xsrqCommand) Run(ctx context.Context, e *cli.Env) error {
+	return c.RunNodeForPeer(ctx, e, func(ctx context.Context, n *node.Node) error { return c.play(ctx, e, n) })
+}
+
+func (c *xsrqCommand) play(ctx context.Context, e *cli.Env, n *node.Node) (err error) {
+	if c.Server == "" {
+		c.HintWithoutAddr(n)
+	}
+	x, err := newXSRQ(n, c)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, x.Close()) }()
+	defer context.AfterFunc(ctx, x.hangUp)()
+
+	meet := x.meetClients
+	if c.Server != "" {
+		meet = x.meetServer
+	}
+	for _, step := range []func(context.Context, *cli.Env) error{meet, x.play, x.part} {
+		if err := step(ctx, e); err != nil {
+			return node.Cause(ctx, err)
+		}
+	}
+	fmt.Fprintln(e.Stdout, "success")
+	return nil
+}
+
+// The programs tell each other over TCP where their QPs are. One that is done says so, and lets nothing go before the
+// other says it too: the server sends to a client through another's QPs.
+//
+//	client                                         server
+//	  xrcDest ────────────────────────────────────►
+//	  ◄──────────────────────────────────── xrcDest
+//	each connects its QPs to that: the server then serves the next client, and sends when it has all
+//	  "END" ──────────────────────────────────────►
+//	  ◄──────────────────────────────────────── "END"    to all, when all have said it
+//
+// Each is text with its terminating NUL.
+
+const xrcDestLen = len("0000:000000:000000:000000:000000:00000000000000000000000000000000\x00")
+
+const xrcEnd = "END\x00"
+
+// xrcDest is where an XRC_RECV QP, an XRC_SEND QP and an XRC SRQ are to be found.
+type xrcDest struct {
+	lid              uint16
+	recvQPN, sendQPN uint32
+	psn              uint32 // of what sendQPN sends
+	srqn             uint32
+	gid              verbs.GID
+}
+
+// String is how ibv_xsrq_pingpong prints it.
+func (d xrcDest) String() string {
+	return fmt.Sprintf("LID %04x, QPN RECV %06x SEND %06x, PSN %06x, SRQN %06x, GID %s", d.lid, d.recvQPN, d.sendQPN, d.psn, d.srqn,
+		netip.AddrFrom16(d.gid))
+}
+
+func (d xrcDest) encode() []byte {
+	return fmt.Appendf(make([]byte, 0, xrcDestLen), "%04x:%06x:%06x:%06x:%06x:%x\x00", d.lid, d.recvQPN, d.sendQPN, d.psn, d.srqn, d.gid[:])
+}
+
+func parseXRCDest(b []byte) (xrcDest, error) {
+	var n [4]uint32
+	lid, gid, err := parseFields(b, xrcDestLen, n[:])
+	if err != nil {
+		return xrcDest{}, err
+	}
+	return xrcDest{lid: lid, recvQPN: n[0], sendQPN: n[1], psn: n[2], srqn: n[3], gid: gid}, nil
+}
+
+func readXRCDest(r io.Reader) (xrcDest, error) {
+	b := make([]byte, xrcDestLen)
+	if _, err := io.ReadFull(r, b); err != nil {
+		return xrcDest{}, fmt.Errorf("read the peer's address: %w", err)
+	}
+	return parseXRCDest(b)
+}
+
+// meetServer connects to the server.
+func (x *xsrq) meetServer(ctx context.Context, e *cli.Env) error {
+	server, err := x.node.Resolve(ctx, x.Server)
+	if err != nil {
+		return err
+	}
+	conn, err := x.node.Host.DialStream(ctx, netip.AddrPort{}, netip.AddrPortFrom(server, x.Port))
+	if err != nil {
+		return err
+	}
+	if err := x.callers.add(conn); err != nil {
+		return err
+	}
+	local, err := x.tell(e, conn, server)
+	if err != nil {
+		return err
+	}
+	return x.learn(e, conn, func(xrcDest) (xrcDest, error) { return local, nil })
+}
+
+// meetClients waits for all clients, one after the other.
+func (x *xsrq) meetClients(ctx context.Context, e *cli.Env) error {
+	l, err := x.node.Host.ListenStream(netip.AddrPortFrom(netip.Addr{}, x.Port))
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	defer node.CloseWhenDone(ctx, l)()
+	fmt.Fprintf(e.Stdout, "  waiting for %d of %v\n", x.Clients, l.Addr())
+	for range x.Clients {
+		conn, err := l.Accept()
+		if err != nil {
+			return fmt.Errorf("accept on %v: %w", l.Addr(), err)
+		}
+		if err := x.callers.add(conn); err != nil {
+			return err
+		}
+		if err := x.learn(e, conn, func(remote xrcDest) (xrcDest, error) { return x.tell(e, conn, remote.gid.Addr()) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tell tells the next peer, which is at to, where our part of the connection is.
+func (x *xsrq) tell(e *cli.Env, conn net.Conn, to netip.Addr) (local xrcDest, err error) {
+	if x.gid, err = chosenGID(x.node, x.IBPort, x.GIDIdx, to); err != nil {
+		return local, err
+	}
+	i := len(x.remote)
+	local = xrcDest{recvQPN: x.recvQPs[i].Num(), sendQPN: x.sendQPs[i].Num(), psn: rand.Uint32N(1 << 24), srqn: x.srq.Num(), gid: x.gid.GID}
+	fmt.Fprintf(e.Stdout, "%8s: %v\n", "local", local)
+	if _, err := conn.Write(local.encode()); err != nil {
+		return local, fmt.Errorf("send the local address: %w", err)
+	}
+	return local, nil
+}
+
+// learn hears where the next peer is, and connects to that; tell says where we are.
+func (x *xsrq) learn(e *cli.Env, conn net.Conn, tell func(remote xrcDest) (xrcDest, error)) error {
+	remote, err := readXRCDest(conn)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(e.Stdout, "%8s: %v\n", "remote", remote)
+	if remote.gid == (verbs.GID{}) {
+		return errNoGID
+	}
+	local, err := tell(remote)
+	if err != nil {
+		return err
+	}
+	return x.connect(local, remote)
+}
+
+// part ends it: nothing is destroyed before all are done.
+func (x *xsrq) part(ctx context.Context, e *cli.Env) error {
+	say := func(conn net.Conn) error {
+		if _, err := conn.Write([]byte(xrcEnd)); err != nil {
+			return fmt.Errorf("send %q: %w", xrcEnd, err)
+		}
+		return nil
+	}
+	hear := func(conn net.Conn) error {
+		b := make([]byte, len(xrcEnd))
+		if _, err := io.ReadFull(conn, b); err != nil {
+			return fmt.Errorf("wait for the peer's %q: %w", xrcEnd, err)
+		}
+		if string(b) != xrcEnd {
+			return fmt.Errorf("the peer ends with %q, not %q", b, xrcEnd)
+		}
+		return nil
+	}
+	steps := []func(net.Conn) error{hear, say}
+	if x.Server != "" {
+		steps = []func(net.Conn) error{say, hear}
+	}
+	for _, step := range steps {
+		for _, conn := range x.callers.conns {
+			if err := step(conn); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

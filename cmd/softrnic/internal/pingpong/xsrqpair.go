@@ -1,0 +1,235 @@
+package pingpong
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+
+	"github.com/softrnic/softrnic/verbs"
+
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/cli"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/completion"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/node"
+)
+
+// xsrq is one side of an XRC ping-pong: for each peer a QP to send with and one to receive with, and one SRQ.
+type xsrq struct {
+	*xsrqCommand
+	node             *node.Node
+	pd               *verbs.PD
+	mr               *verbs.MR // places: one that is sent from, and one for each receive
+	cq               *completion.Waiter
+	xrcd             *verbs.XRCD
+	srq              *verbs.SRQ
+	sendQPs, recvQPs []*verbs.QP
+	gid              verbs.GIDEntry
+	remote           []xrcDest
+	callers          callers
+
+	sent []int // messages to each peer
+	due  []int // peers that wait for one
+	busy int   // messages that are not acknowledged
+}
+
+// xsrqDepth is how many messages may be without acknowledgement. A peer waits for each answer, so there are few.
+const xsrqDepth = 512
+
+// The work request ID of a send; those of receives are their place, from 1 on.
+const xsrqSend = 0
+
+func newXSRQ(n *node.Node, c *xsrqCommand) (x *xsrq, err error) {
+	x = &xsrq{xsrqCommand: c, node: n, sent: make([]int, c.Clients)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, x.Close())
+		}
+	}()
+	if x.pd, err = n.Dev.AllocPD(); err != nil {
+		return x, err
+	}
+	if x.mr, err = x.pd.RegMR(make([]byte, (c.Clients+1)*c.Size), verbs.AccessLocalWrite); err != nil {
+		return x, err
+	}
+	how := completion.Adaptive
+	if c.Events {
+		how = completion.Event
+	}
+	if x.cq, err = completion.NewWaiter(n.Dev, c.Clients+xsrqDepth, how); err != nil {
+		return x, err
+	}
+	if x.xrcd, err = n.Dev.OpenXRCD(nil); err != nil {
+		return x, err
+	}
+	if x.srq, err = x.pd.CreateSRQ(&verbs.SRQInitAttr{Attr: verbs.SRQAttr{MaxWR: c.Clients, MaxSGE: 1}, XRCD: x.xrcd, CQ: x.cq.CQ}); err != nil {
+		return x, err
+	}
+	for range c.Clients {
+		if err := x.createQPs(); err != nil {
+			return x, err
+		}
+	}
+	for i := range c.Clients {
+		if err := x.postRecv(uint64(i + 1)); err != nil {
+			return x, err
+		}
+	}
+	return x, nil
+}
+
+// createQPs makes the QPs for one peer.
+func (x *xsrq) createQPs() error {
+	const mask = verbs.QPAttrState | verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrAccessFlags
+	r, err := x.xrcd.CreateQP(&verbs.QPInitAttr{Type: verbs.XRCRecv})
+	if err != nil {
+		return err
+	}
+	x.recvQPs = append(x.recvQPs, r)
+	if err := r.Modify(&verbs.QPAttr{QPState: verbs.StateInit, PortNum: x.IBPort,
+		QPAccessFlags: verbs.AccessRemoteWrite | verbs.AccessRemoteRead}, mask); err != nil {
+		return err
+	}
+	s, err := x.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.XRCSend, SendCQ: x.cq.CQ, Cap: verbs.QPCap{MaxSendWR: xsrqDepth, MaxSendSGE: 1}})
+	if err != nil {
+		return err
+	}
+	x.sendQPs = append(x.sendQPs, s)
+	return s.Modify(&verbs.QPAttr{QPState: verbs.StateInit, PortNum: x.IBPort}, mask)
+}
+
+// connect brings the QPs for the next peer to RTS.
+func (x *xsrq) connect(local, remote xrcDest) error {
+	i := len(x.remote)
+	x.remote = append(x.remote, remote)
+	const toRTR = verbs.QPAttrState | verbs.QPAttrAV | verbs.QPAttrPathMTU | verbs.QPAttrDestQPN | verbs.QPAttrRQPSN
+	attr := verbs.QPAttr{
+		QPState: verbs.StateRTR, PathMTU: verbs.MTUFor(x.PathMTU), DestQPNum: remote.sendQPN, RQPSN: remote.psn, MinRNRTimer: 12,
+		AHAttr: verbs.AHAttr{IsGlobal: true, DLID: remote.lid, SL: x.SL, PortNum: x.IBPort,
+			GRH: verbs.GRH{DGID: remote.gid, SGIDIndex: uint8(x.gid.Index)}},
+	}
+	r, s := x.recvQPs[i], x.sendQPs[i]
+	if err := r.Modify(&attr, toRTR|verbs.QPAttrMaxDestRDAtomic|verbs.QPAttrMinRNRTimer); err != nil {
+		return err
+	}
+	attr.DestQPNum = remote.recvQPN
+	if err := s.Modify(&attr, toRTR); err != nil {
+		return err
+	}
+	const toRTS = verbs.QPAttrState | verbs.QPAttrTimeout | verbs.QPAttrSQPSN
+	attr = verbs.QPAttr{QPState: verbs.StateRTS, Timeout: 14, SQPSN: local.psn, RetryCnt: 7, RNRRetry: 7}
+	if err := r.Modify(&attr, toRTS); err != nil {
+		return err
+	}
+	return s.Modify(&attr, toRTS|verbs.QPAttrRetryCnt|verbs.QPAttrRNRRetry|verbs.QPAttrMaxQPRDAtomic)
+}
+
+// play answers each message of each peer, the server having sent the first, until it has NumTests of each.
+func (x *xsrq) play(ctx context.Context, _ *cli.Env) error {
+	index := make(map[uint32]int, x.Clients) // what comes otherwise comes to a client, through another client's QP
+	for i, qp := range x.recvQPs {
+		index[qp.Num()] = i
+		if x.Server == "" {
+			x.due = append(x.due, i)
+		}
+	}
+	if err := x.send(); err != nil {
+		return err
+	}
+	var wcs [16]verbs.WC
+	for received := 0; received < x.Clients*x.NumTests || x.busy > 0; {
+		n, err := x.cq.Wait(ctx, wcs[:])
+		if err != nil {
+			return err
+		}
+		for i := range wcs[:n] {
+			if wcs[i].WRID == xsrqSend {
+				x.busy--
+				continue
+			}
+			received++
+			if err := x.postRecv(wcs[i].WRID); err != nil {
+				return err
+			}
+			if from := index[wcs[i].QPNum]; x.sent[from] < x.NumTests {
+				x.due = append(x.due, from)
+			}
+		}
+		if err := x.send(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// send sends what is due, as far as there is room. The QPs take turns in carrying what is for one peer.
+func (x *xsrq) send() error {
+	for ; len(x.due) > 0 && x.busy < xsrqDepth; x.due = x.due[1:] {
+		to := x.due[0]
+		qp := x.sendQPs[(to+x.sent[to])%x.Clients]
+		if err := qp.PostSend(&verbs.SendWR{ID: xsrqSend, Opcode: verbs.Send, Flags: verbs.SendSignaled,
+			SGList: []verbs.SGE{x.mr.SGE(0, x.Size)}, RemoteSRQN: x.remote[to].srqn}); err != nil {
+			return err
+		}
+		x.sent[to]++
+		x.busy++
+	}
+	return nil
+}
+
+func (x *xsrq) postRecv(place uint64) error {
+	return x.srq.PostRecv(&verbs.RecvWR{ID: place, SGList: []verbs.SGE{x.mr.SGE(int(place)*x.Size, x.Size)}})
+}
+
+// hangUp closes the connections, so that nothing waits for the peers.
+func (x *xsrq) hangUp() { x.callers.close() }
+
+// Close undoes newXSRQ and connect, however far they got.
+func (x *xsrq) Close() error {
+	x.hangUp()
+	var errs []error
+	for _, qp := range append(x.sendQPs, x.recvQPs...) {
+		errs = append(errs, qp.Destroy())
+	}
+	if x.srq != nil {
+		errs = append(errs, x.srq.Destroy())
+	}
+	if x.xrcd != nil {
+		errs = append(errs, x.xrcd.Close())
+	}
+	if x.cq != nil {
+		errs = append(errs, x.cq.Close())
+	}
+	if x.mr != nil {
+		errs = append(errs, x.mr.Dereg())
+	}
+	if x.pd != nil {
+		errs = append(errs, x.pd.Dealloc())
+	}
+	return errors.Join(errs...)
+}
+
+// callers are connections that close together, whenever that is.
+type callers struct {
+	mu     sync.Mutex
+	closed bool
+	conns  []net.Conn
+}
+
+func (c *callers) add(conn net.Conn) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return errors.Join(context.Canceled, conn.Close())
+	}
+	c.conns = append(c.conns, conn)
+	return nil
+}
+
+func (c *callers) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	for _, conn := range c.conns {
+		_ = conn.Close()
+	}
+}

@@ -1,0 +1,339 @@
+package rping
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/completion"
+)
+
+// What the two sides of an rping say to each other:
+//
+//	client                                         server
+//	  SEND where the source is ───────────────────►
+//	  ◄──────────────────────────────────────── READ
+//	  ◄───────────────────────────── SEND "go ahead"
+//	  SEND where the sink is ─────────────────────►
+//	  ◄─────────────────────── WRITE, up to its NUL
+//	  ◄───────────────────────────── SEND "go ahead"
+//	and again.
+
+// advert is the message that names a buffer: address (8 bytes), rkey (4), length (4), each big-endian. "Go ahead" is
+// one with nothing in it.
+type advert struct {
+	addr uint64
+	rkey uint32
+	size uint32
+}
+
+const advertLen = 16
+
+func (a advert) encode(b []byte) {
+	binary.BigEndian.PutUint64(b, a.addr)
+	binary.BigEndian.PutUint32(b[8:], a.rkey)
+	binary.BigEndian.PutUint32(b[12:], a.size)
+}
+
+func parseAdvert(b []byte) (advert, error) {
+	if len(b) != advertLen {
+		return advert{}, fmt.Errorf("the peer sent %d bytes, where rping sends %d (is it an rping?)", len(b), advertLen)
+	}
+	return advert{binary.BigEndian.Uint64(b), binary.BigEndian.Uint32(b[8:]), binary.BigEndian.Uint32(b[12:])}, nil
+}
+
+// ErrDisconnected is how a peer ends the pinging.
+var ErrDisconnected = errors.New("the peer has disconnected")
+
+// Goodbye tells whether err is that alone: a peer that is killed may take its memory away before it disconnects.
+func Goodbye(err error) bool {
+	var failed *completion.FailedError
+	return errors.Is(err, ErrDisconnected) && !errors.As(err, &failed)
+}
+
+// side is one side's half of a connection.
+type side struct {
+	log  *slog.Logger
+	pd   *verbs.PD
+	cq   *completion.Waiter
+	conn *rdmacm.Conn
+
+	messages *verbs.MR // what is received, then what is sent
+	source   *verbs.MR // the client's text
+	sink     *verbs.MR // where it comes back to, and where the server keeps it
+
+	adverts []advert // received, not yet looked at
+	done    [4]int   // completions by opcode, not yet waited for
+}
+
+// newSide makes what a connection needs; size 0 leaves the buffers to be made later.
+func newSide(dev *verbs.Device, size int, log *slog.Logger) (s *side, err error) {
+	s = &side{log: log}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	if s.pd, err = dev.AllocPD(); err != nil {
+		return s, err
+	}
+	if s.cq, err = completion.NewWaiter(dev, 2*depth, completion.Adaptive); err != nil {
+		return s, err
+	}
+	if s.messages, err = s.pd.RegMR(make([]byte, 2*advertLen), verbs.AccessLocalWrite); err != nil || size == 0 {
+		return s, err
+	}
+	if s.source, err = s.pd.RegMR(make([]byte, size), verbs.AccessRemoteRead); err != nil {
+		return s, err
+	}
+	s.sink, err = s.pd.RegMR(make([]byte, size), verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
+	return s, err
+}
+
+const depth = 16
+
+// config adds to a Config what makes the QP this side's.
+func (s *side) config(cfg *rdmacm.Config) *rdmacm.Config {
+	cfg.PD, cfg.SendCQ, cfg.RecvCQ = s.pd, s.cq.CQ, s.cq.CQ
+	cfg.Cap = verbs.QPCap{MaxSendWR: depth, MaxRecvWR: 2, MaxSendSGE: 1, MaxRecvSGE: 1}
+	cfg.Prepare = func(c *rdmacm.Conn) error { return s.postRecv(c.QP()) }
+	return cfg
+}
+
+// Close disconnects and undoes newSide, however far that got.
+func (s *side) Close() error {
+	var errs []error
+	if s.conn != nil {
+		errs = append(errs, s.conn.Close())
+	}
+	if s.cq != nil {
+		errs = append(errs, s.cq.Close())
+	}
+	for _, mr := range []*verbs.MR{s.messages, s.source, s.sink} {
+		if mr != nil {
+			errs = append(errs, mr.Dereg())
+		}
+	}
+	if s.pd != nil {
+		errs = append(errs, s.pd.Dealloc())
+	}
+	return errors.Join(errs...)
+}
+
+func (s *side) postRecv(qp *verbs.QP) error {
+	return qp.PostRecv(&verbs.RecvWR{SGList: []verbs.SGE{s.messages.SGE(0, advertLen)}})
+}
+
+// send sends an advert, or "go ahead".
+func (s *side) send(a advert) error {
+	a.encode(s.messages.Buf()[advertLen:])
+	s.log.Debug("send", "addr", a.addr, "rkey", a.rkey, "size", a.size)
+	if err := s.post(&verbs.SendWR{Opcode: verbs.Send, SGList: []verbs.SGE{s.messages.SGE(advertLen, advertLen)}}); err != nil {
+		return err
+	}
+	return nil
+}
+
+func (s *side) post(wr *verbs.SendWR) error {
+	wr.Flags = verbs.SendSignaled
+	return s.ended(s.conn.QP().PostSend(wr))
+}
+
+// DisconnectWait is how long after the QP's end the news of the disconnection may come.
+const DisconnectWait = 2 * time.Second
+
+// disconnected is errDisconnected if the peer has disconnected.
+func (s *side) disconnected() error {
+	select {
+	case <-s.conn.Done():
+		return ErrDisconnected
+	default:
+		return nil
+	}
+}
+
+// ended is errDisconnected if that is why err came about.
+func (s *side) ended(err error) error {
+	if err == nil || s.disconnected() == nil {
+		return err
+	}
+	return ErrDisconnected
+}
+
+// poll takes in at least one completion.
+func (s *side) poll(ctx context.Context) error {
+	var wcs [4]verbs.WC
+	n, err := s.cq.Wait(ctx, wcs[:])
+	if failed := (*completion.FailedError)(nil); errors.As(err, &failed) {
+		// The QP is flushed before the peer's goodbye is an event.
+		select {
+		case <-s.conn.Done():
+		case <-ctx.Done():
+		case <-time.After(DisconnectWait):
+		}
+		if failed.Status != verbs.WCWRFlushErr {
+			return errors.Join(err, s.disconnected())
+		}
+	}
+	if err != nil {
+		return s.ended(err)
+	}
+	for i := range wcs[:n] {
+		switch wc := &wcs[i]; wc.Opcode {
+		case verbs.WCRecv:
+			a, err := parseAdvert(s.messages.Buf()[:min(int(wc.ByteLen), advertLen)])
+			if err != nil {
+				return err
+			}
+			s.log.Debug("received", "addr", a.addr, "rkey", a.rkey, "size", a.size)
+			s.adverts = append(s.adverts, a)
+			if err := s.ended(s.postRecv(s.conn.QP())); err != nil {
+				return err
+			}
+		case verbs.WCSend, verbs.WCRDMARead, verbs.WCRDMAWrite:
+			s.log.Debug("done", "opcode", wc.Opcode)
+			s.done[wc.Opcode]++
+		}
+	}
+	return nil
+}
+
+// receive waits for the peer's next message.
+func (s *side) receive(ctx context.Context) (advert, error) {
+	for len(s.adverts) == 0 {
+		if err := s.poll(ctx); err != nil {
+			return advert{}, err
+		}
+	}
+	a := s.adverts[0]
+	s.adverts = s.adverts[1:]
+	return a, nil
+}
+
+// carry posts a request and waits until it is carried out.
+func (s *side) carry(ctx context.Context, wr *verbs.SendWR, op verbs.WCOpcode) error {
+	if err := s.post(wr); err != nil {
+		return err
+	}
+	for s.done[op] == 0 {
+		if err := s.poll(ctx); err != nil {
+			return err
+		}
+	}
+	s.done[op]--
+	return nil
+}
+
+// client pings, as often as it is told.
+func (s *side) client(ctx context.Context, c *Command, w io.Writer) error {
+	source, sink := s.source.Buf(), s.sink.Buf()
+	for ping := 0; c.Count == 0 || ping < c.Count; ping++ {
+		pingText(source, ping)
+		for _, mr := range []*verbs.MR{s.source, s.sink} {
+			if err := s.send(advert{mr.Addr(), mr.RKey(), uint32(mr.Length())}); err != nil {
+				return err
+			}
+			if _, err := s.receive(ctx); err != nil {
+				return err
+			}
+		}
+		if c.Validate && !bytes.Equal(source, sink) {
+			return fmt.Errorf("ping %d: data mismatch", ping)
+		}
+		if c.Verbose {
+			fmt.Fprintf(w, "ping data: %s\n", upToNUL(sink))
+		}
+	}
+	return nil
+}
+
+// pingText writes the n-th ping: its number, then letters that start one further each time, and a NUL.
+func pingText(b []byte, n int) {
+	const first, last = 'A', 'z'
+	at := copy(b, fmt.Sprintf("rdma-ping-%d: ", n))
+	for i := at; i < len(b); i++ {
+		b[i] = first + byte((n+i-at)%(last-first+1))
+	}
+	b[len(b)-1] = 0
+}
+
+// upToNUL is b up to its NUL.
+func upToNUL(b []byte) []byte {
+	t, _, _ := bytes.Cut(b, []byte{0})
+	return t
+}
+
+// server answers pings until the peer has enough, and counts them.
+func (s *side) server(ctx context.Context, w io.Writer) (pings int, err error) {
+	for ; ; pings++ {
+		a, err := s.receive(ctx)
+		if err != nil {
+			return pings, err
+		}
+		if err := s.grow(a.size); err != nil {
+			return pings, err
+		}
+		if err := s.carry(ctx, &verbs.SendWR{Opcode: verbs.RDMARead, SGList: []verbs.SGE{s.sink.SGE(0, int(a.size))},
+			RemoteAddr: a.addr, RKey: a.rkey}, verbs.WCRDMARead); err != nil {
+			return pings, err
+		}
+		ping := upToNUL(s.sink.Buf()[:a.size])
+		fmt.Fprintf(w, "server ping data: %s\n", ping)
+		if err := s.send(advert{}); err != nil {
+			return pings, err
+		}
+		if a, err = s.receive(ctx); err != nil {
+			return pings, err
+		}
+		n := min(len(ping)+1, s.sink.Length())
+		if err := s.carry(ctx, &verbs.SendWR{Opcode: verbs.RDMAWrite, SGList: []verbs.SGE{s.sink.SGE(0, n)},
+			RemoteAddr: a.addr, RKey: a.rkey}, verbs.WCRDMAWrite); err != nil {
+			return pings, err
+		}
+		if err := s.send(advert{}); err != nil {
+			return pings, err
+		}
+	}
+}
+
+// grow makes the server's buffer hold size bytes.
+func (s *side) grow(size uint32) (err error) {
+	switch {
+	case size < 1 || size > maxPing:
+		return fmt.Errorf("the peer offers %d bytes, where rping offers 1 to %d", size, maxPing)
+	case s.sink != nil && s.sink.Length() >= int(size):
+		return nil
+	case s.sink != nil:
+		err = s.sink.Dereg()
+		s.sink = nil
+	}
+	if err == nil {
+		s.sink, err = s.pd.RegMR(make([]byte, size), verbs.AccessLocalWrite)
+	}
+	return err
+}
+
+// Answer accepts a client and answers its pings. It ends with errDisconnected if all went well.
+func Answer(ctx context.Context, r *rdmacm.Request, w io.Writer, log *slog.Logger) (pings int, err error) {
+	s, err := newSide(r.Device(), 0, log)
+	if err != nil {
+		return 0, errors.Join(err, r.Reject(nil))
+	}
+	defer func() {
+		if e := s.Close(); e != nil {
+			err = errors.Join(err, e)
+		}
+	}()
+	if s.conn, err = r.Accept(ctx, s.config(&rdmacm.Config{})); err != nil {
+		return 0, err
+	}
+	return s.server(ctx, w)
+}

@@ -1,0 +1,143 @@
+// Package serve is `softrnic serve`: a node that answers ping, ibv_rc_pingpong and rping.
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/cli"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/node"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/pingpong"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/rping"
+)
+
+// Command is a node that answers whatever a lab's other machines try on it.
+type Command struct {
+	RpingPort    uint16           `type:"port" default:"7174" help:"Port of rping. Default: 7174."`
+	PingpongPort uint16           `type:"port" default:"18515" help:"TCP port of ibv_rc_pingpong. Default: 18515."`
+	PathMTU      int              `name:"path-mtu" default:"1024" enum:"256,512,1024,2048,4096" placeholder:"BYTES" help:"Path MTU of ping-pongs, the client's -m: 256, 512, 1024, 2048 or 4096. Default: 1024."`
+	MaxSize      int              `default:"1048576" placeholder:"BYTES" help:"Largest message of a ping-pong. Default: 1048576."`
+	Transport    []node.Transport `default:"rocev2,iwarp" placeholder:"PROTOCOL" help:"Wire protocols of rping: rocev2, iwarp. Default: both. Ping-pongs are RoCEv2."`
+	Idle         time.Duration    `default:"30s" help:"A ping-pong is over when nothing came for so long: its client does not say so. Default: 30s."`
+
+	node.Flags
+}
+
+// Help implements kong.HelpProvider.
+func (*Command) Help() string {
+	return `Each connection is logged to stderr. An interrupt ends them all, and removes what the node created.
+
+  softrnic serve --link tap:rnic0,bridge=br0 --addr 10.0.0.9/24           here
+  ping 10.0.0.9                                                           on the Linux machine
+  ibv_rc_pingpong -d rxe0 -g 1 10.0.0.9
+  rping -c -a 10.0.0.9 -v -C 10`
+}
+
+// Validate implements kong's check after parsing.
+func (c *Command) Validate() error {
+	if c.MaxSize < 1 || c.MaxSize > 1<<30 {
+		return fmt.Errorf("--max-size %d: give 1 to %d", c.MaxSize, 1<<30)
+	}
+	if c.PingpongPort == c.RpingPort && slices.Contains(c.Transport, node.Transport{Transport: verbs.IWARP}) {
+		return fmt.Errorf("--pingpong-port %d is --rping-port too: over iWARP rping needs a TCP port of its own: give another", c.PingpongPort)
+	}
+	return nil
+}
+
+// Run serves until ctx ends, which is what it is to do.
+func (c *Command) Run(ctx context.Context, e *cli.Env) error {
+	c.Log = min(c.Log, slog.LevelInfo)
+	return c.RunNodeForPeer(ctx, e, c.serve)
+}
+
+func (c *Command) serve(ctx context.Context, n *node.Node) error {
+	c.HintWithoutAddr(n)
+	s := &server{Command: c, node: n}
+	cfg := &rdmacm.Config{Backlog: rping.Backlog}
+	for _, t := range c.Transport {
+		cfg.Transports = append(cfg.Transports, t.Transport)
+	}
+	rping, err := rdmacm.Listen(n.Dev, fmt.Sprintf(":%d", c.RpingPort), cfg)
+	if err != nil {
+		return fmt.Errorf("--rping-port %d: %w", c.RpingPort, err)
+	}
+	pingpong, err := n.Host.ListenStream(netip.AddrPortFrom(netip.Addr{}, c.PingpongPort))
+	if err != nil {
+		return errors.Join(fmt.Errorf("--pingpong-port %d: %w", c.PingpongPort, err), rping.Close())
+	}
+	n.Log.Info("serving", "addrs", n.Host.NICs()[0].GIDs(), "rping", c.RpingPort, "pingpong", c.PingpongPort)
+
+	serving, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	context.AfterFunc(serving, func() { _ = pingpong.Close() })
+	s.work.Go(func() { cancel(s.rpings(serving, rping)) })
+	s.work.Go(func() { cancel(s.pingpongs(serving, pingpong)) })
+	s.work.Wait()
+	n.Log.Info("stopped")
+	if ctx.Err() == nil { // nobody has asked for it
+		err = context.Cause(serving)
+	}
+	return errors.Join(err, rping.Close())
+}
+
+// server is a node that serves.
+type server struct {
+	*Command
+	node *node.Node
+	work sync.WaitGroup
+}
+
+// ended logs the end of a connection.
+func (s *server) ended(ctx context.Context, log *slog.Logger, err error, args ...any) {
+	switch {
+	case err == nil, rping.Goodbye(err):
+		log.Info("done", args...)
+	case ctx.Err() != nil:
+		log.Info("interrupted", args...)
+	default:
+		log.Warn("failed", append(args, "error", err)...)
+	}
+}
+
+// rpings answers rpings until it fails to hear of one.
+func (s *server) rpings(ctx context.Context, l *rdmacm.Listener) error {
+	for {
+		r, err := l.Request(ctx)
+		if err != nil {
+			return err
+		}
+		s.work.Go(func() {
+			log := s.node.Log.With("service", "rping", "peer", r.PeerAddr(), "transport", r.Transport())
+			log.Info("connection")
+			pings, err := rping.Answer(ctx, r, io.Discard, log)
+			s.ended(ctx, log, err, "pings", pings)
+		})
+	}
+}
+
+// pingpongs answers ping-pongs until it fails to hear of one.
+func (s *server) pingpongs(ctx context.Context, l net.Listener) error {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return err
+		}
+		s.work.Go(func() {
+			log := s.node.Log.With("service", "pingpong", "peer", conn.RemoteAddr())
+			log.Info("connection")
+			messages, err := pingpong.Answer(ctx, s.node, conn, s.MaxSize, s.PathMTU, s.Idle)
+			s.ended(ctx, log, err, "messages", messages)
+		})
+	}
+}
