@@ -79,11 +79,6 @@ func (q *qp) meets(p *qp) bool {
 		p.dest == q.num && p.mtu == q.mtu && p.path.Near() == q.e.nics[q.port-1]
 }
 
-// ready tells that the responder awaits a PSN, and owes nothing.
-func (r *responder) ready(psn uint32) bool {
-	return r.psn == psn && !r.fatal && r.nak == 0 && !r.owes() && r.resume == 0
-}
-
 func isSend(op verbs.WROpcode) bool { return op == verbs.Send || op == verbs.SendWithImm }
 
 // reth is what the first packet of a WRITE says.
@@ -98,9 +93,9 @@ func (q *qp) continues(p *qp) bool {
 	case wr.Opcode == verbs.RDMARead:
 		return s.message == noMessage
 	case isSend(wr.Opcode):
-		return s.message == sendMessage && s.recvOff == off
+		return s.message == sendMessage && s.placed == off
 	default:
-		return s.message == writeMessage && s.write == reth(wr) && uint64(s.written) == off
+		return s.message == writeMessage && s.write == reth(wr) && s.placed == off
 	}
 }
 
@@ -194,12 +189,13 @@ func (q *qp) carrySome() carryRest {
 	}
 	s := &p.resp
 	switch {
-	case !q.met || !s.ready(q.sending.Una()):
+	case !q.met || !p.receiving.Still(q.sending.Una()):
 		return carryPackets
 	case q.sending.Moved() == 0 && s.message != noMessage || q.sending.Moved() != 0 && !q.continues(p):
 		return carryPackets
-	case s.held() != nil: // what it keeps claims to come from here, where nothing is under way
-		p.suspect()
+	}
+	if p.receiving.DropContradicted() { // what it keeps claims to come from here, where nothing is under way
+		p.e.Counters.Suspect.Add(1)
 	}
 	for moved := uint64(0); q.h.SendLen() > 0; {
 		if moved >= memory.HoldMost {
@@ -251,12 +247,9 @@ func (q *qp) carry(p *qp) (moved uint64, ok bool) {
 
 	// As if all these packets had come, in order, and been acknowledged.
 	s := &p.resp
-	s.nakSent = false
 	s.hear(p.h)
-	s.psn = wire.PSNAdd(s.psn, packets)
-	if !hasAnswer(wr.Opcode) {
-		s.ackPSN = wire.PSNAdd(s.psn, 1<<24-1)
-	}
+	// Each part of a READ is a READ of its own, as where the window is too small for all.
+	p.receiving.OnMovedDirectly(packets, !hasAnswer(wr.Opcode), last || wr.Opcode == verbs.RDMARead)
 	if !last {
 		q.describe()
 		q.sending.MovedPart(packets)
@@ -264,7 +257,6 @@ func (q *qp) carry(p *qp) (moved uint64, ok bool) {
 		return n, true
 	}
 	q.sending.MovedDirectly(kindOf(wr.Opcode), packets)
-	s.endMessage()
 	s.message, s.taken = noMessage, false
 	q.stats.direct++
 	switch wr.Opcode {
@@ -296,11 +288,10 @@ func (q *qp) received(p *qp, wr *verbs.SendWR) {
 func (r *responder) open(wr *verbs.SendWR, off uint64) {
 	switch {
 	case wr.Opcode == verbs.RDMARead:
-		r.endMessage() // each part is a READ of its own, as where the window is too small for all
 	case isSend(wr.Opcode):
-		r.message, r.taken, r.recvOff = sendMessage, true, off
+		r.message, r.taken, r.placed = sendMessage, true, off
 	default:
-		r.message, r.write, r.written = writeMessage, reth(wr), uint32(off)
+		r.message, r.write, r.placed = writeMessage, reth(wr), off
 	}
 }
 
@@ -362,7 +353,7 @@ func (q *qp) carryWrite(p *qp, wr *verbs.SendWR, off, n uint64) bool {
 
 // readable tells whether both sides allow READs and atomics at all.
 func (q *qp) readable(p *qp, need verbs.Access) bool {
-	return q.h.Attr().MaxRDAtomic > 0 && p.resp.depth > 0 && p.h.Attr().QPAccessFlags&need != 0
+	return q.h.Attr().MaxRDAtomic > 0 && p.receiving.Limit() > 0 && p.h.Attr().QPAccessFlags&need != 0
 }
 
 // carryRead fetches n bytes of what a READ names, from offset off on.

@@ -2,16 +2,18 @@
 // directly over Ethernet, where a source GID is one of that.
 //
 // The way of a packet. Out: verbs locks the QP and calls PostSend; package send says which packets of which request may be
-// sent, and requester.go writes them into frames of packet.go. In: receive.go checks the ICRC and finds the QP, then requests
-// go to responder.go, whose answers response.go sends in order, and acknowledgements and responses go to completer.go, which
-// tells package send of them; outcome.go completes work requests, or fails the QP. What that made due pending.go sends as
-// the QP is unlocked, and timer.go what is due later; waiting.go holds back what may share a frame.
+// sent, and requester.go writes them into frames of packet.go. In: receive.go checks the ICRC and finds the QP. Requests go
+// to responder.go, which asks package receive what they are and tells it what became of them; response.go sends the responses
+// and acknowledgements that are due then. Acknowledgements and responses go to completer.go, which tells package send of them;
+// outcome.go completes work requests, or fails the QP. What all that made due pending.go sends as the QP is unlocked, and
+// timer.go what is due later; waiting.go holds back what may share a frame.
 //
 // Package send holds all that is known of sending: the queue's cursor, what is in flight and what of it is lost, the
-// window, credits, timeouts. Between two SoftRNICs reorder.go keeps what comes behind a gap, where early.go lets it. pacing.go
-// keeps to a rate, which dcqcn.go finds by what notification.go hears of congestion. uc.go and ud.go are what unreliable services do instead,
-// and multicast.go is datagrams to groups. Where both QPs are in one process, direct.go needs no packets. qp.go makes QPs and
-// takes them through their states; engine.go says what an engine and a QP are made of.
+// window, credits, timeouts. Package receive holds what is known of receiving: the expected PSN, what is wrong with it, the
+// packets that came before their turn, and the responses. pacing.go keeps to a rate, which dcqcn.go finds by what
+// notification.go hears of congestion. deferred.go carries out what takes long. uc.go and ud.go are what unreliable services
+// do instead, and multicast.go is datagrams to groups. Where both QPs are in one process, direct.go needs no packets. qp.go
+// makes QPs and takes them through their states; engine.go says what an engine and a QP are made of.
 //
 // Everything about a QP happens under its lock, on the goroutine that brought the work: the application's for posts,
 // the link's for packets, the timer queue's for timeouts.
@@ -19,13 +21,12 @@ package roce
 
 import (
 	"io"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/softrnic/softrnic/rdmatransport/internal/keys"
 	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
 	"github.com/softrnic/softrnic/rdmatransport/internal/timers"
+	"github.com/softrnic/softrnic/rdmatransport/roce/internal/receive"
 	"github.com/softrnic/softrnic/rdmatransport/roce/internal/send"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 	"github.com/softrnic/softrnic/stack"
@@ -49,10 +50,9 @@ type Engine struct {
 	waiting waiting
 	flushes flushes
 
-	dcqcn       *DCQCN       // nil: off
-	selective   bool         // packets of reliable connections are marked (wire.Mark)
-	reorders    atomic.Int32 // in use
-	reorderPool sync.Pool
+	dcqcn     *DCQCN         // nil: off
+	selective bool           // packets of reliable connections are marked (wire.Mark)
+	shared    receive.Shared // of all QPs
 }
 
 // Config is how a device wants its reliable connections.
@@ -75,6 +75,7 @@ func New(nics []stack.NIC, cfg Config, regions *memory.Regions, queue *timers.Qu
 		qps:     keys.New[qp](qpnBits, rand, func(n uint32) bool { return n <= 1 || n == multicastQPN || taken(n) }),
 	}
 	e.clock = queue.Now
+	e.shared.Clock = queue.Now
 	e.selective = !cfg.GoBackN
 	if cfg.DCQCN != nil {
 		e.dcqcn = cfg.DCQCN.withDefaults()
@@ -114,6 +115,7 @@ func receives(s verbs.QPState) bool { return s >= verbs.StateRTR && s <= verbs.S
 // qp is the provider's half of a QP. All of it is guarded by the QP's lock.
 type qp struct {
 	// What a peer in the same process writes to, or reads for each message, shares no cache line with the rest.
+	receiving receive.State
 	resp      responder
 	recvs     uint64
 	num       uint32
@@ -126,8 +128,7 @@ type qp struct {
 	destroyed bool
 	direct    directFlags
 
-	asks    wire.Mark // of the requests that this QP sends; 0 if it marks none
-	answers wire.Mark // of those that it receives
+	asks wire.Mark // of the requests that this QP sends; 0 if it marks none
 
 	met    bool // the QP that near has and this one are each other's
 	waits  bool // is among the engine's waiting

@@ -3,13 +3,14 @@ package roce
 // On the path: beside responder.go and requester.go, FLUSH and ATOMIC WRITE. They have answers as READs and atomics do, a
 // READ response of no bytes; both are carried out in their turn, so what is flushed is all that came before, and an ATOMIC
 // WRITE comes after. (IBTA annex A19) A FLUSH that makes something persistent takes long. What comes behind it and has an
-// answer, too, waits until it is over (later.go); SENDs and WRITEs pass it, as they pass a READ: their requester has the
+// answer, too, waits until it is over (deferred.go); SENDs and WRITEs pass it, as they pass a READ: their requester has the
 // fence. Their acknowledgements wait.
 
 import (
 	"encoding/binary"
 
 	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
+	"github.com/softrnic/softrnic/rdmatransport/roce/internal/receive"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 	"github.com/softrnic/softrnic/verbs"
 )
@@ -37,18 +38,18 @@ func (q *qp) sendFlush(wr *verbs.SendWR, psn uint32) {
 
 // execAtomicWrite stores eight bytes.
 func (q *qp) execAtomicWrite(p *wire.Packet) bool {
-	if q.resp.full() || len(p.Payload) != 8 || p.RETH.Length != 8 {
+	if q.receiving.Full() || len(p.Payload) != 8 || p.RETH.Length != 8 {
 		return q.refuse(wire.NakInvalidRequest, verbs.WCRemInvReqErr)
 	}
 	a := wire.AtomicETH{Addr: p.RETH.Addr, RKey: p.RETH.RKey, Swap: binary.NativeEndian.Uint64(p.Payload)}
-	return q.modifyWord(job{kind: emptyJob, psn: p.PSN, packets: 1}, wire.RCAtomicWrite, &a, verbs.AccessRemoteWrite)
+	return q.modifyWord(receive.Empty, wire.RCAtomicWrite, &a, verbs.AccessRemoteWrite)
 }
 
 // execFlush brings memory where it is to be. The memory is the processors' own: all that was written is visible to them
 // already. Persistence takes the time of the file's device: others see to it (persist), and the answer waits in its place.
 func (q *qp) execFlush(p *wire.Packet) bool {
 	need, ok := flushRights(&p.FETH)
-	if !ok || q.h.Attr().QPAccessFlags&need != need || q.resp.full() {
+	if !ok || q.h.Attr().QPAccessFlags&need != need || q.receiving.Full() {
 		return q.refuse(wire.NakInvalidRequest, verbs.WCRemInvReqErr)
 	}
 	what, denial := q.e.regions.Whole(q.scope(), q.h, p.RETH.RKey, need)
@@ -58,13 +59,13 @@ func (q *qp) execFlush(p *wire.Packet) bool {
 	if denial != memory.Allowed {
 		return q.refuse(wire.NakRemoteAccess, verbs.WCRemAccessErr)
 	}
-	j := job{kind: emptyJob, psn: p.PSN, packets: 1}
 	if need&verbs.AccessFlushPersistent != 0 {
 		if mr, b := q.e.regions.File(p.RETH.RKey, what); mr != nil {
-			j.later = &later{file: mr, bytes: b}
+			q.answerLater(receive.Empty, &deferred{file: mr, bytes: b})
+			return false
 		}
 	}
-	q.answer(j)
+	q.answer(receive.Response{Kind: receive.Empty})
 	return false
 }
 

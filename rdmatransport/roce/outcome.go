@@ -79,12 +79,11 @@ func (q *qp) fail() {
 // quiet forgets what the timer was to be set for, and what was kept because of a gap.
 func (q *qp) quiet() {
 	q.sending.Stop()
-	q.resp.resume = 0
+	q.receiving.Stop()
 	if u := q.unreliable; u != nil {
 		u.resume = 0
 	}
 	if q.pace != nil {
 		q.pace.wake = 0
 	}
-	q.dropHeld()
 }

@@ -23,7 +23,7 @@ func (q *qp) datagram(p *wire.Packet, payload int) (header, b []byte) {
 func (q *qp) mark(p *wire.Packet) uint8 {
 	info := p.Opcode.Info()
 	if info.Response() {
-		return q.answers.Newest()
+		return q.receiving.Mark().Newest()
 	}
 	n := uint32(1)
 	if info.Read() {

@@ -3,40 +3,20 @@ package roce
 import (
 	"time"
 
-	"github.com/softrnic/softrnic/rdmatransport/roce/internal/send"
+	"github.com/softrnic/softrnic/rdmatransport/roce/internal/receive"
 )
 
-// Every tunable of the engine, in one place; those of sending alone are in package send.
+// Every tunable of the engine, in one place; those of sending and receiving alone are in packages send and receive.
 const (
-	// sackEvery is how many packets behind gaps one selective acknowledgement is for. reorderBytes is what the packets of
-	// any span take. No more than maxReorders QPs of a device have packets behind a gap kept, 70 MB in all; the others'
-	// peers go back.
-	sackEvery    = 16
-	reorderBytes = 2*send.WindowBytes + send.MaxSpan*headerRoom
-	maxReorders  = 64
-
-	// lossMemory is how long packets behind a gap are kept after one was seen to be lost: before the first loss, and after a
-	// while without, whoever makes up packets could fill the stores. heldLongest is how long they are kept while nothing
-	// comes that was missing. distrust is how long none are kept after some were perhaps not the peer's.
-	lossMemory  = time.Second
-	heldLongest = time.Second
-	distrust    = 10 * time.Second
-
-	// maxReplays is how many repeated READs wait to be answered beside those that are new.
-	maxReplays = 64
-
 	// maxFlushes is how many FLUSHes of a device wait for the devices of files at once, each in a thread of its own.
 	maxFlushes = 8
 
 	// maxWait is how long a request or acknowledgement waits for company where nobody polls and nothing comes in.
 	maxWait = time.Millisecond
 
-	// firstBurst is how many responses a READ of more than a window begins with, until it is known what the peer can take.
-	firstBurst = 64
-
-	// responsePause is between two windows of READ responses, for others to run: READs have no acknowledgements that
-	// could pace them.
-	responsePause = 200 * time.Microsecond
+	// windowPause is between two windows of an unreliable connection, for others to run: nothing is acknowledged that could
+	// pace them.
+	windowPause = 200 * time.Microsecond
 
 	// paceSlack is how much of a rate that was not used is made up for: timers fire late. paceAck is how often a paced
 	// message asks for an acknowledgement where its packets begin to wait.
@@ -60,6 +40,6 @@ const (
 	V1Index = 128
 	// headerRoom is what BTH, the largest extensions beside a payload (XRCETH, RETH and ImmDt) and the ICRC take in a UDP
 	// datagram; Overhead what they, an IPv6 header and a UDP header take of the interface's MTU.
-	headerRoom = 12 + 4 + 16 + 4 + 4
+	headerRoom = receive.HeaderRoom
 	Overhead   = 40 + 8 + headerRoom
 )

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/softrnic/softrnic/rdmatransport/roce/internal/receive"
 	"github.com/softrnic/softrnic/rdmatransport/roce/internal/send"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 	"github.com/softrnic/softrnic/verbs"
@@ -31,6 +32,7 @@ func (e *Engine) CreateQP(h verbs.QPHandle, attr *verbs.QPInitAttr) (verbs.Provi
 	default:
 		return nil, 0, fmt.Errorf("QP type %v over RoCEv2: %w", attr.Type, verbs.ErrNotSupported)
 	}
+	q.receiving.Init(&e.shared)
 	q.timer.Init(q.expired)
 	num, err := e.qps.Insert(q)
 	if err != nil {
@@ -70,15 +72,18 @@ func (q *qp) Modify(from, to verbs.QPState, attr *verbs.QPAttr, mask verbs.QPAtt
 		q.quiet()
 		q.stopTimer()
 	case from == verbs.StateSQD && mask&verbs.QPAttrMaxDestRDAtomic != 0:
-		q.resp.setDepth(attr.MaxDestRDAtomic)
+		q.receiving.SetLimit(attr.MaxDestRDAtomic)
 	case from == verbs.StateInit && to == verbs.StateRTR:
 		q.dest = attr.DestQPNum
-		if q.reliable() && q.e.selective {
-			q.answers = wire.MarkOf(q.dest, q.num, attr.RQPSN)
+		q.resp = responder{}
+		c := receive.Connection{PSN: attr.RQPSN, Limit: attr.MaxDestRDAtomic}
+		if q.reliable() {
+			c.MTU = q.mtu
+			if q.e.selective {
+				c.Mark = wire.MarkOf(q.dest, q.num, attr.RQPSN)
+			}
 		}
-		q.resp = responder{
-			psn: attr.RQPSN, ackPSN: wire.PSNAdd(attr.RQPSN, 1<<24-1), depth: attr.MaxDestRDAtomic,
-		}
+		q.receiving.Begin(&c)
 	case from == verbs.StateRTR && to == verbs.StateRTS && !q.reliable():
 		*q.unreliable = unreliable{psn: attr.SQPSN}
 	case from == verbs.StateRTR && to == verbs.StateRTS:
@@ -166,13 +171,13 @@ func (q *qp) reset() {
 	q.stopTimer()
 	q.closePaths()
 	q.pace = nil
-	q.dropHeld()
+	q.receiving.Reset()
 	q.sending.Reset()
 	if u := q.unreliable; u != nil {
 		*u = unreliable{}
 	}
 	q.resp = responder{}
-	q.asks, q.answers = 0, 0
+	q.asks = 0
 }
 
 // Query implements verbs.ProviderQP.
@@ -181,7 +186,7 @@ func (q *qp) Query(attr *verbs.QPAttr) {
 	if u := q.unreliable; u != nil {
 		attr.SQPSN = u.psn
 	}
-	attr.RQPSN = q.resp.psn
+	attr.RQPSN = q.receiving.PSN()
 }
 
 // PostSend implements verbs.ProviderQP.

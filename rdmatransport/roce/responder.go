@@ -4,47 +4,22 @@ package roce
 // packet is looked at; what is to be answered is left to response.go.
 
 import (
-	"time"
-
 	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
+	"github.com/softrnic/softrnic/rdmatransport/roce/internal/receive"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// responder is the state of a QP's receive side on the wire.
+// responder is the message that is being received, and where it is placed. What the connection owes its peer is in package
+// receive.
 type responder struct {
-	psn uint32 // the PSN expected next
-	msn uint32 // messages completed, 24 bits
-
-	recvOff uint64 // bytes of the open message placed in its receive request
-	write   wire.RETH
-	written uint32 // bytes of it placed at write.Addr
-
-	srqn uint32    // XRC: the SRQ that the open message is for
-	pd   *verbs.PD // and of the SRQ of what is being carried out or answered
-
-	early *early // nil before the first packet that came too early
-
-	// What is owed to the requester; see response.go.
-	replies *replies // nil before the first READ, atomic or the like
-	resume  time.Duration
-	rnrEnd  time.Duration // when the time is over that an RNR NAK asked for
-	ackPSN  uint32        // newest PSN of a SEND or WRITE: only responses acknowledge READs and atomics
-	burst   uint32        // responses that are sent at once, where READs have shown how many the peer can take; or 0
-	rnrTop  uint32        // one past the highest PSN that has come since an RNR NAK, or psn
-	depth   uint8         // max_dest_rd_atomic
-	ackDue  bool
-	sackDue bool  // the peer is to be told of what is held
-	nak     uint8 // syndrome that is due once all before it is answered; 0 is none
-	fatal   bool  // nak ends the connection, with status
-	status  verbs.WCStatus
-
-	message msgKind // the message that a First packet opened
-	taken   bool    // it has taken a receive request
-	heard   bool    // a request was executed or refused
-	nakSent bool    // a sequence or RNR NAK went out and what it asked for has not come
-	rnr     bool    // it was an RNR NAK: what was in flight then says nothing about what it asked for
-	marks   bool    // the peer marks its requests: those without are not its
+	placed  uint64    // bytes of the open message that are placed in its receive request, or at write.Addr
+	write   wire.RETH // of a WRITE
+	srqn    uint32    // XRC: the SRQ that the open message is for
+	message msgKind   // the message that a First packet opened
+	taken   bool      // it has taken a receive request
+	heard   bool      // a request was executed or refused
+	pd      *verbs.PD // XRC: of the SRQ of what is being carried out or answered
 }
 
 // msgKind is what a message of several packets is.
@@ -58,59 +33,44 @@ const (
 
 // request handles one request packet.
 func (q *qp) request(p *wire.Packet, info wire.Info) {
-	r := &q.resp
-	if r.fatal {
-		return
+	o := q.receiving.OnRequest(p)
+	if o != receive.InOrder {
+		q.e.Counters.count(o)
 	}
-	m := q.marking(p)
-	if m == unmarked && r.marks {
-		q.e.Counters.Suspect.Add(1)
-		return
-	}
-	switch d := wire.PSNDiff(p.PSN, r.psn); {
-	case d < 0:
-		q.e.Counters.DuplicateRequest.Add(1)
-		q.duplicate(p, info)
-		return
-	case d > 0:
-		if m != unmarked && q.cameEarly(p, m) {
-			return
-		}
-		if !r.nakSent || r.rnr && q.repeatedWithout(p.PSN) {
-			q.e.Counters.OutOfSeqRequest.Add(1)
-			if r.early != nil {
-				r.early.gap = !r.nakSent
-			}
-			q.nakSequence()
-		} else if m != unmarked && p.AckReq && !r.rnr {
-			q.nakSequence() // a peer that marks its packets probes with the last, and does not go back twice for one loss
-		}
-		return
-	}
-	e := r.early
-	if m != unmarked {
-		r.marks = true
-		if e != nil && e.ahead {
-			q.cameBehind(p, m)
-		}
-	}
-	r.nakSent, r.rnr = false, false
-	r.nak = 0
-	turn := r.psn
-	q.execute(p, info)
-	if e != nil {
-		e.gap = false
-		if e.held != nil {
-			q.executeHeld(turn)
+	if o.Has(receive.InOrder) {
+		q.execute(p, info)
+		if q.receiving.Keeps() {
+			q.executeKept()
 		}
 	}
 }
 
-// nakSequence asks the peer to go back to the packet that is expected.
-func (q *qp) nakSequence() {
-	r := &q.resp
-	r.nakSent, r.rnr = true, false
-	r.nak = wire.NakPSNSeq
+// count counts what is unusual about a request packet.
+func (c *Counters) count(o receive.Outcome) {
+	if o.Has(receive.Suspect) {
+		c.Suspect.Add(1)
+	}
+	if o.Has(receive.Gap) {
+		c.OutOfSeqRequest.Add(1)
+	}
+	if o.Has(receive.Duplicate) {
+		c.DuplicateRequest.Add(1)
+	}
+}
+
+// executeKept executes the packets that came too early and whose turn has come.
+func (q *qp) executeKept() {
+	var p wire.Packet
+	for q.receiving.NextKept(&p) {
+		before := q.resp
+		q.execute(&p, p.Opcode.Info())
+		if q.receiving.Refused() {
+			q.resp = before
+			q.receiving.OnKeptRefused()
+			q.e.Counters.Suspect.Add(1)
+			return
+		}
+	}
 }
 
 // execute handles the request packet that is expected.
@@ -142,7 +102,7 @@ func (q *qp) execute(p *wire.Packet, info wire.Info) {
 		done = q.execFlush(p)
 	}
 	if done && p.AckReq {
-		r.ackDue = true
+		q.receiving.OnAckRequest()
 	}
 }
 
@@ -177,13 +137,13 @@ func (q *qp) permitted(info wire.Info) bool {
 	case info.Write():
 		return flags&verbs.AccessRemoteWrite != 0
 	case info.Read():
-		return flags&verbs.AccessRemoteRead != 0 && q.resp.depth > 0
+		return flags&verbs.AccessRemoteRead != 0 && q.receiving.Limit() > 0
 	case info.Atomic():
-		return flags&verbs.AccessRemoteAtomic != 0 && q.resp.depth > 0
+		return flags&verbs.AccessRemoteAtomic != 0 && q.receiving.Limit() > 0
 	case info.AtomicWrite():
-		return flags&verbs.AccessRemoteWrite != 0 && q.resp.depth > 0
+		return flags&verbs.AccessRemoteWrite != 0 && q.receiving.Limit() > 0
 	case info.Flush(): // which right it needs, execFlush knows
-		return q.resp.depth > 0
+		return q.receiving.Limit() > 0
 	}
 	return true
 }
@@ -213,19 +173,19 @@ func (q *qp) execSend(p *wire.Packet, info wire.Info) bool {
 	}
 	r.taken = true
 	if info.First() {
-		r.recvOff = 0
+		r.placed = 0
 	}
-	if r.recvOff+uint64(len(p.Payload)) > wr.Length() {
+	if r.placed+uint64(len(p.Payload)) > wr.Length() {
 		return q.refuse(wire.NakInvalidRequest, verbs.WCLocLenErr)
 	}
-	if status := q.e.regions.Scatter(p.Payload, q.scope(), wr.SGList, r.recvOff); status != verbs.WCSuccess {
+	if status := q.e.regions.Scatter(p.Payload, q.scope(), wr.SGList, r.placed); status != verbs.WCSuccess {
 		return q.refuse(wire.NakRemoteOperational, status)
 	}
-	r.recvOff += uint64(len(p.Payload))
+	r.placed += uint64(len(p.Payload))
 	r.message = sendMessage
 	if info.Last() {
 		r.message = noMessage
-		wc := verbs.WC{Opcode: verbs.WCRecv, ByteLen: uint32(r.recvOff)}
+		wc := verbs.WC{Opcode: verbs.WCRecv, ByteLen: uint32(r.placed)}
 		if info.HasIETH() {
 			if q.e.regions.InvalidateWindow(q.h, p.InvalidateRKey) != memory.Allowed {
 				return q.refuse(wire.NakRemoteAccess, verbs.WCRemInvReqErr)
@@ -234,10 +194,8 @@ func (q *qp) execSend(p *wire.Packet, info wire.Info) bool {
 			wc.InvalidatedRKey = p.InvalidateRKey
 		}
 		q.completeRecv(p, info, &wc)
-		r.endMessage()
 	}
-	r.ackPSN = r.psn
-	r.psn = wire.PSNAdd(r.psn, 1)
+	q.receiving.OnExecuted(info.Last())
 	return true
 }
 
@@ -260,20 +218,20 @@ func (q *qp) execWrite(p *wire.Packet, info wire.Info) bool {
 		if _, ok := q.region(p.RETH.RKey, p.RETH.Addr, uint64(p.RETH.Length), verbs.AccessRemoteWrite); !ok {
 			return q.refuse(wire.NakRemoteAccess, verbs.WCRemAccessErr)
 		}
-		r.write, r.written = p.RETH, 0
+		r.write, r.placed = p.RETH, 0
 	}
-	left := uint64(r.write.Length - r.written)
+	left := uint64(r.write.Length) - r.placed
 	if n > left || info.Last() && n != left || !info.Last() && n == left || r.write.Length > MaxMessage {
 		return q.refuse(wire.NakInvalidRequest, verbs.WCRemInvReqErr)
 	}
-	to, ok := q.region(r.write.RKey, r.write.Addr+uint64(r.written), n, verbs.AccessRemoteWrite)
+	to, ok := q.region(r.write.RKey, r.write.Addr+r.placed, n, verbs.AccessRemoteWrite)
 	if !ok {
 		return q.refuse(wire.NakRemoteAccess, verbs.WCRemAccessErr)
 	}
 	if !to.Write(p.Payload) {
 		return q.refuse(wire.NakRemoteOperational, verbs.WCRemOpErr)
 	}
-	r.written += uint32(n)
+	r.placed += n
 	r.message = writeMessage
 	if info.Last() {
 		r.message = noMessage
@@ -281,10 +239,8 @@ func (q *qp) execWrite(p *wire.Packet, info wire.Info) bool {
 			wc := verbs.WC{Opcode: verbs.WCRecvRDMAWithImm, ByteLen: r.write.Length}
 			q.completeRecv(p, info, &wc)
 		}
-		r.endMessage()
 	}
-	r.ackPSN = r.psn
-	r.psn = wire.PSNAdd(r.psn, 1)
+	q.receiving.OnExecuted(info.Last())
 	return true
 }
 
@@ -302,37 +258,31 @@ func (q *qp) completeRecv(p *wire.Packet, info wire.Info, wc *verbs.WC) {
 
 // execRead checks a READ and queues its responses, which take as many PSNs as there are packets.
 func (q *qp) execRead(p *wire.Packet) bool {
-	r := &q.resp
-	if p.RETH.Length > MaxMessage || r.full() {
+	if p.RETH.Length > MaxMessage || q.receiving.Full() {
 		return q.refuse(wire.NakInvalidRequest, verbs.WCRemInvReqErr)
 	}
 	if _, ok := q.region(p.RETH.RKey, p.RETH.Addr, uint64(p.RETH.Length), verbs.AccessRemoteRead); !ok {
 		return q.refuse(wire.NakRemoteAccess, verbs.WCRemAccessErr)
 	}
-	q.answer(job{kind: readJob, psn: p.PSN, packets: q.packets(p.RETH.Length), reth: p.RETH})
+	q.answer(receive.Response{Kind: receive.Read, RETH: p.RETH})
 	return false
 }
 
 // execAtomic carries out an atomic, once: its result is kept for duplicates.
 func (q *qp) execAtomic(p *wire.Packet) bool {
-	if q.resp.full() {
+	if q.receiving.Full() {
 		return q.refuse(wire.NakInvalidRequest, verbs.WCRemInvReqErr)
 	}
-	return q.modifyWord(job{kind: atomicJob, psn: p.PSN, packets: 1}, operation(p.Opcode), &p.AtomicETH, verbs.AccessRemoteAtomic)
+	return q.modifyWord(receive.Atomic, operation(p.Opcode), &p.AtomicETH, verbs.AccessRemoteAtomic)
 }
 
 // answer ends a READ or atomic that is new. Its responses acknowledge it, and all that came before it.
-func (q *qp) answer(j job) {
-	r := &q.resp
-	r.endMessage()
-	j.msn, j.pd = r.msn, r.pd
-	r.remember(j)
-	r.insert(j)
-	r.psn = wire.PSNAdd(r.psn, j.packets)
-	r.ackDue = false
+func (q *qp) answer(r receive.Response) {
+	if q.service == wire.XRC && !r.Deferred {
+		r.Owner = q.resp.pd
+	}
+	q.receiving.OnAccepted(r)
 }
-
-func (r *responder) endMessage() { r.msn = wire.PSNAdd(r.msn, 1) }
 
 // packets is how many packets carry n bytes.
 func (q *qp) packets(n uint32) uint32 { return max(1, (n+q.mtu-1)/q.mtu) }
@@ -350,28 +300,7 @@ func (q *qp) notReady() bool {
 		return q.dropMessage()
 	}
 	q.e.Counters.SentRNR.Add(1)
-	r := &q.resp
-	r.nak = wire.RNRNak | q.h.Attr().MinRNRTimer
-	r.nakSent, r.rnr, r.rnrTop = true, true, r.psn
-	r.rnrEnd = q.e.now() + wire.RNRTimer(q.h.Attr().MinRNRTimer)
-	return false
-}
-
-// repeatedWithout tells that a packet behind the one that an RNR NAK was about shows that the requester has sent that
-// again, and it was lost: if the requester has gone back, or has nothing in flight from before, as the time is over that it
-// was asked to wait for.
-func (q *qp) repeatedWithout(psn uint32) bool {
-	r := &q.resp
-	switch d := wire.PSNDiff(psn, r.rnrTop); {
-	case r.nak != 0: // the RNR NAK is not sent yet
-	case d < -1:
-		return true
-	case d == -1 || r.rnrTop == r.psn: // the former may be one packet that came twice
-		if q.e.now() >= r.rnrEnd {
-			return true
-		}
-	}
-	r.rnrTop = wire.PSNAdd(psn, 1)
+	q.receiving.OnNotReady(wire.RNRNak | q.h.Attr().MinRNRTimer)
 	return false
 }
 
@@ -379,7 +308,6 @@ func (q *qp) repeatedWithout(psn uint32) bool {
 // status; the others are flushed once the NAK is out. On UC only what is wrong with the request itself ends the
 // connection.
 func (q *qp) refuse(nak uint8, status verbs.WCStatus) bool {
-	r := &q.resp
 	if q.service == wire.UC {
 		if nak == wire.NakRemoteOperational {
 			q.failRecv(status)
@@ -388,55 +316,6 @@ func (q *qp) refuse(nak uint8, status verbs.WCStatus) bool {
 		}
 		return q.dropMessage()
 	}
-	r.nak = nak
-	r.fatal = true
-	r.status = status
+	q.receiving.OnRefused(nak, uint8(status))
 	return false
-}
-
-// duplicate answers what was executed before: data is acknowledged again, READs are read again, all else is answered with
-// the result it had (C9-104 ff.).
-func (q *qp) duplicate(p *wire.Packet, info wire.Info) {
-	r := &q.resp
-	if !info.Answered() {
-		if info.Known() {
-			r.ackDue = true
-		}
-		return
-	}
-	if r.replies == nil {
-		return
-	}
-	history := r.replies.history
-	for i := range history {
-		// The newest first: PSNs wrap, and an old one may have come round.
-		old := &history[(r.replies.oldest+len(history)-1-i)%len(history)]
-		into := wire.PSNDiff(p.PSN, old.psn)
-		if into < 0 || into >= int32(old.packets) {
-			continue
-		}
-		if old.waits() {
-			return // it will be answered
-		}
-		if old.kind == atomicJob && info.Atomic() || old.kind == emptyJob && (info.AtomicWrite() || info.Flush()) {
-			again := *old
-			again.replay, again.msn = true, r.msn
-			r.insert(again)
-		}
-		if old.kind == readJob && info.Read() {
-			// The same READ or a later part of it. (rxe numbers and checks it so, too.)
-			from := uint64(into) * uint64(q.mtu)
-			if !r.willAnswer(p.PSN, q.packets(p.RETH.Length)) && p.RETH.RKey == old.reth.RKey && p.RETH.Addr == old.reth.Addr+from &&
-				uint64(p.RETH.Length) <= uint64(old.reth.Length)-from {
-				if into > 0 && q.marking(p) == unmarked {
-					q.missed(old)
-				}
-				r.insert(job{
-					kind: readJob, replay: true, partial: into > 0,
-					psn: p.PSN, packets: q.packets(p.RETH.Length), msn: r.msn, pd: old.pd, reth: p.RETH,
-				})
-			}
-		}
-		return
-	}
 }

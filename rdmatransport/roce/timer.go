@@ -19,12 +19,7 @@ func (q *qp) expired() {
 		q.h.Unlock()
 		return
 	}
-	if r := &q.resp; r.resume != 0 && now >= r.resume {
-		r.resume = 0
-	}
-	if h := q.resp.held(); h != nil && now >= h.deadline {
-		q.heldTooLong()
-	}
+	q.receiving.OnAlarm(now)
 	if p := q.pace; p != nil && now >= p.wake {
 		p.wake = 0
 	}
@@ -39,15 +34,12 @@ func (q *qp) expired() {
 
 // due is when the first thing is, 0 if nothing is.
 func (q *qp) due() time.Duration {
-	due := earlier(q.sending.Deadline(), q.resp.resume)
+	due := earlier(q.sending.Deadline(), q.receiving.Deadline())
 	if u := q.unreliable; u != nil {
 		due = earlier(due, u.resume)
 	}
 	if p := q.pace; p != nil {
 		due = earlier(due, p.wake)
-	}
-	if h := q.resp.held(); h != nil {
-		due = earlier(due, h.deadline)
 	}
 	return due
 }

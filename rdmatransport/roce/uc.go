@@ -42,7 +42,7 @@ func (q *qp) sendMessages() {
 		}
 		for packets := q.packets(uint32(wr.Length())); u.packet < packets; u.packet++ {
 			if budget == 0 {
-				u.resume = q.e.now() + responsePause
+				u.resume = q.e.now() + windowPause
 				return
 			}
 			if !q.pass() {
@@ -66,9 +66,9 @@ func (q *qp) sendMessages() {
 // the next First or Only packet starts another.
 func (q *qp) receiveMessage(p *wire.Packet, info wire.Info) {
 	r := &q.resp
-	if p.PSN != r.psn {
+	if q.receiving.Unreliably(p.PSN) {
 		q.e.Counters.OutOfSeqRequest.Add(1)
-		r.psn, r.message = p.PSN, noMessage
+		r.message = noMessage
 	}
 	r.hear(q.h)
 	if info.First() {
@@ -86,8 +86,7 @@ func (q *qp) receiveMessage(p *wire.Packet, info wire.Info) {
 
 // dropMessage forgets the message in progress: its receive request waits for the next one.
 func (q *qp) dropMessage() bool {
-	r := &q.resp
-	r.message = noMessage
-	r.psn = wire.PSNAdd(r.psn, 1)
+	q.resp.message = noMessage
+	q.receiving.SkipUnreliable()
 	return false
 }

@@ -114,6 +114,5 @@ func (q *qp) part() {
 
 // ackWaits tells whether what the responder owes is nothing but an acknowledgement that may wait for a poll.
 func (q *qp) ackWaits() bool {
-	r := &q.resp
-	return r.ackDue && !r.sackDue && r.nak == 0 && !r.owes() && r.resume == 0
+	return q.receiving.OnlyAck()
 }

@@ -7,17 +7,17 @@ import (
 	"sync"
 
 	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
+	"github.com/softrnic/softrnic/rdmatransport/roce/internal/receive"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// later is a job that is not carried out yet, or was so late. The lock of its QP guards it. It is also in the history, where
-// its duplicates find what became of it.
-type later struct {
-	done bool
-	orig uint64 // of an atomic that is done: what memory held
+// deferred is the request of a pending response, whose owner it is, to be carried out before that is sent. The lock of its
+// QP guards it.
+type deferred struct {
+	pd *verbs.PD // XRC: of the SRQ that the request named
 
-	// FLUSH, until it is done: the region and what is to be made persistent of it.
+	// FLUSH: the region and what is to be made persistent of it.
 	file    *verbs.MR
 	bytes   []byte
 	started bool
@@ -28,37 +28,28 @@ type later struct {
 	need verbs.Access
 }
 
-// waits tells that a job is still to be carried out.
-func (j *job) waits() bool { return j.later != nil && !j.later.done }
-
-// behind tells that a new job has others before it that are not carried out.
-func (r *responder) behind() bool {
-	if r.replies != nil {
-		for i := range r.replies.jobs {
-			if r.replies.jobs[i].waits() {
-				return true
-			}
-		}
-	}
-	return false
+// answerLater ends a request that is new and is carried out when its response is due.
+func (q *qp) answerLater(kind receive.Kind, d *deferred) {
+	d.pd = q.resp.pd
+	q.answer(receive.Response{Kind: kind, Deferred: true, Owner: d})
 }
 
-// modifyWord ends a request to modify eight bytes, which is new, with job j: an atomic, or an ATOMIC WRITE of the value
-// Swap. It is carried out at once, or in its turn.
-func (q *qp) modifyWord(j job, op wire.Opcode, a *wire.AtomicETH, need verbs.Access) bool {
+// modifyWord ends a request to modify eight bytes, which is new: an atomic, or an ATOMIC WRITE of the value Swap. It is
+// carried out at once, or in its turn.
+func (q *qp) modifyWord(kind receive.Kind, op wire.Opcode, a *wire.AtomicETH, need verbs.Access) bool {
 	word, nak, status := q.word(a, need)
 	if nak != 0 {
 		return q.refuse(nak, status)
 	}
-	if q.resp.behind() {
-		j.later = &later{op: op, word: *a, need: need}
-	} else {
-		var ok bool
-		if j.orig, ok = modify(word, op, a); !ok {
-			return q.refuse(wire.NakRemoteOperational, verbs.WCRemOpErr)
-		}
+	if q.receiving.Defers() {
+		q.answerLater(kind, &deferred{op: op, word: *a, need: need})
+		return false
 	}
-	q.answer(j)
+	orig, ok := modify(word, op, a)
+	if !ok {
+		return q.refuse(wire.NakRemoteOperational, verbs.WCRemOpErr)
+	}
+	q.answer(receive.Response{Kind: kind, Orig: orig})
 	return false
 }
 
@@ -85,26 +76,27 @@ func modify(word memory.Span, op wire.Opcode, a *wire.AtomicETH) (orig uint64, o
 	return 0, word.Store(a.Swap)
 }
 
-// carryOutLater carries the first job out, whose turn has come; false if it is not over, or ended the connection.
-func (q *qp) carryOutLater(j *job) bool {
-	l := j.later
-	if l.file != nil {
-		if !l.started {
-			l.started = true
-			q.e.flushes.add(q, l)
+// carryOutDeferred carries out the request of the first response, which is due; false if it is not over, or ended the
+// connection.
+func (q *qp) carryOutDeferred(r *receive.Response) bool {
+	d := r.Owner.(*deferred)
+	if d.file != nil {
+		if !d.started {
+			d.started = true
+			q.e.flushes.add(q, d)
 		}
 		return false
 	}
-	q.resp.pd = j.pd
-	word, nak, status := q.word(&l.word, l.need)
+	q.resp.pd = d.pd
+	word, nak, status := q.word(&d.word, d.need)
 	if nak != 0 {
-		return q.giveUp(nak, j.psn, status)
+		return q.giveUp(nak, r.PSN, status)
 	}
-	var ok bool
-	if l.orig, ok = modify(word, l.op, &l.word); !ok {
-		return q.giveUp(wire.NakRemoteOperational, j.psn, verbs.WCRemOpErr)
+	orig, ok := modify(word, d.op, &d.word)
+	if !ok {
+		return q.giveUp(wire.NakRemoteOperational, r.PSN, verbs.WCRemOpErr)
 	}
-	l.done = true
+	q.receiving.OnCarriedOut(orig)
 	return true
 }
 
@@ -118,13 +110,13 @@ type flushes struct {
 
 type flush struct {
 	q *qp
-	l *later
+	d *deferred
 }
 
-func (f *flushes) add(q *qp, l *later) {
+func (f *flushes) add(q *qp, d *deferred) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.queue = append(f.queue, flush{q, l})
+	f.queue = append(f.queue, flush{q, d})
 	if f.running < maxFlushes {
 		f.running++
 		go f.run()
@@ -153,37 +145,33 @@ func (f *flushes) run() {
 var persist = (*verbs.MR).Persist
 
 func (f flush) carryOut() {
-	q, l := f.q, f.l
+	q, d := f.q, f.d
 	q.h.Lock()
-	wanted := q.awaits(l) != nil
+	wanted := q.awaits(d)
 	q.h.Unlock()
 	if !wanted {
 		return
 	}
-	err := persist(l.file, l.bytes) // neither changes before the FLUSH is over
+	err := persist(d.file, d.bytes) // neither changes before the FLUSH is over
 	q.h.Lock()
-	switch j := q.awaits(l); {
-	case j == nil:
+	switch {
+	case !q.awaits(d):
 		q.h.Unlock()
 		return
 	case err != nil:
-		q.giveUp(wire.NakRemoteOperational, j.psn, verbs.WCRemOpErr)
+		q.giveUp(wire.NakRemoteOperational, q.receiving.Pending().PSN, verbs.WCRemOpErr)
 	default:
-		l.done, l.file, l.bytes = true, nil, nil
+		q.receiving.OnCarriedOut(0)
+		d.file, d.bytes = nil, nil // the history has it for a while
 	}
 	q.leave(false)
 }
 
-// awaits is the job that waits for l; nil if the QP has been reset since, or is in error.
-func (q *qp) awaits(l *later) *job {
-	if q.destroyed || !receives(q.h.State()) || q.resp.replies == nil {
-		return nil
+// awaits tells whether the first response waits for d; not if the QP has been reset since, or is in error.
+func (q *qp) awaits(d *deferred) bool {
+	if q.destroyed || !receives(q.h.State()) {
+		return false
 	}
-	jobs := q.resp.replies.jobs
-	for i := range jobs {
-		if jobs[i].later == l {
-			return &jobs[i]
-		}
-	}
-	return nil
+	r := q.receiving.Pending()
+	return r != nil && r.Deferred && r.Owner == any(d)
 }

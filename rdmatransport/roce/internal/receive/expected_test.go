@@ -1,0 +1,46 @@
+package receive
+
+import (
+	"testing"
+
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+)
+
+func TestMarking(t *testing.T) {
+	const mark = wire.Mark(5)
+	for _, c := range []struct {
+		name   string
+		mark   wire.Mark // of the connection
+		marked bool      // one has come in its turn
+		packet uint8
+		want   marking
+		lacks  bool
+	}{
+		{"marks are not looked at", 0, false, 0, unmarked, false},
+		{"not yet marked", mark, false, 0, unmarked, false},
+		{"another connection's mark", mark, true, 6, unmarked, true},
+		{"no mark from a peer that marks", mark, true, 0, unmarked, true},
+		{"newest", mark, true, mark.Newest(), newest, false},
+		{"sent again", mark, true, mark.Again(), again, false},
+	} {
+		var e expected
+		e.init(0, c.mark)
+		if c.marked {
+			e.marks()
+		}
+		m := e.marking(&wire.Packet{BTH: wire.BTH{Reserved7: c.packet}})
+		if m != c.want || e.lacks(m) != c.lacks {
+			t.Errorf("%s: %d, lacks %v", c.name, m, e.lacks(m))
+		}
+	}
+}
+
+// PSNs and MSNs have 24 bits.
+func TestExpectedWraps(t *testing.T) {
+	e := expected{psn: 1<<24 - 2, msn: 1<<24 - 1}
+	e.advance(3)
+	e.endMessage()
+	if e.psn != 1 || e.msn != 0 {
+		t.Errorf("PSN %#x, MSN %#x", e.psn, e.msn)
+	}
+}
