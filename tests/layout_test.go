@@ -1,4 +1,4 @@
-// Package tests holds what no single package can: here, that the packages are laid out as the README says.
+// Package tests holds what no single package can: here, that the packages are laid out as ARCHITECTURE.md says.
 package tests
 
 import (
