@@ -32,8 +32,8 @@ type Stream interface {
 	// SetTOS sets the type of service (IPv4) or traffic class (IPv6) of what is sent from now on, except its two lowest
 	// bits, which belong to ECN.
 	SetTOS(tos uint8)
-	// SetReadBuffer bounds the memory, in bytes, of what has come from the peer and is not read; 0 is what the host gives a
-	// connection. The window that the peer is offered is at most half of it.
+	// SetReadBuffer bounds the memory, in bytes, of what has come from the peer and is not read; 0 leaves the bound to the
+	// host. Below the bound the host may give a connection less, and more when data passes that needs it. The window that the peer is offered is at most half of it.
 	SetReadBuffer(n int)
 	// CloseWrite sends what is in the send buffer, then FIN.
 	CloseWrite() error

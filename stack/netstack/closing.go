@@ -38,6 +38,7 @@ const (
 type closings struct {
 	linger    time.Duration
 	timeWaits int // at most
+	memory    *tcpMemory
 
 	mu       sync.Mutex // taken after gVisor's locks, so that none of them may be taken under it
 	byID     map[gstack.TransportEndpointID]*closing
@@ -59,7 +60,8 @@ type closing struct {
 	place *list.Element // in all.timeWait
 	timer *time.Timer
 
-	claimed bool // a SYN is about to take its place
+	claimed  bool  // a SYN is about to take its place
+	reserved int64 // for its buffers, until it is no longer lingering
 }
 
 type closingState uint8
@@ -70,9 +72,9 @@ const (
 	gone // and remembered for as long as the clock's tick lasts
 )
 
-// close gives a stream's endpoint to gVisor to finish.
-func (c *closings) close(ep tcpip.Endpoint, wq *waiter.Queue) {
-	r := &closing{all: c, id: idOf(ep), ep: ep, moved: make(chan struct{})}
+// close gives a stream's endpoint to gVisor to finish. Its buffers have reserved memory.
+func (c *closings) close(ep tcpip.Endpoint, wq *waiter.Queue, reserved int64) {
+	r := &closing{all: c, id: idOf(ep), ep: ep, reserved: reserved, moved: make(chan struct{})}
 	r.entry.Init(r, waiter.EventHUp)
 	c.mu.Lock()
 	if c.over {
@@ -121,6 +123,7 @@ func (r *closing) NotifyEvent(waiter.EventMask) {
 func (r *closing) enter(s closingState) {
 	if r.state == lingering {
 		close(r.moved)
+		r.all.memory.release(r.reserved) // the buffers are empty
 	}
 	r.state, r.since = s, time.Now()
 }

@@ -31,12 +31,17 @@ func newLane(t *testing.T, opts ...netstack.Option) *lane {
 		a: newHost(t, lan.Port(), append(opts, netstack.Addr("10.0.0.1/24"))...),
 		b: newHost(t, lan.Port(), append(opts, netstack.Addr("10.0.0.2/24"))...),
 	}
+	l.listen()
+	return l
+}
+
+func (l *lane) listen() {
+	l.t.Helper()
 	var err error
 	if l.listener, err = l.b.ListenStream(netip.MustParseAddrPort("10.0.0.2:7471")); err != nil {
-		t.Fatal(err)
+		l.t.Fatal(err)
 	}
-	t.Cleanup(func() { l.listener.Close() })
-	return l
+	l.t.Cleanup(func() { l.listener.Close() })
 }
 
 // dial connects a, from a port or from any, within a second.
@@ -103,6 +108,7 @@ func TestStreamRedial(t *testing.T) {
 				x, y := first(a, b)
 				closeBoth(t, x, y)
 			}
+			wantMemory(t, 0, l.a, l.b)
 		})
 	}
 }

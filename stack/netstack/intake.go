@@ -50,8 +50,9 @@ func (s *stream) Wait() error {
 // Receive implements Stream.
 func (s *stream) Receive(take stack.Taker) error {
 	s.intake.take = take
-	_, terr := s.ep.Read(&s.intake, tcpip.ReadOptions{})
+	got, terr := s.ep.Read(&s.intake, tcpip.ReadOptions{})
 	s.intake.take = nil
+	s.buffers.took(got.Total)
 	switch terr.(type) {
 	case nil, *tcpip.ErrWouldBlock:
 		return nil

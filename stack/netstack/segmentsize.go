@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"sync"
 
-	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/checksum"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
@@ -25,6 +24,7 @@ type synNotes struct {
 
 type synNote struct {
 	mss     uint16
+	seq     uint32
 	options uint8 // bytes of TCP options in a segment, at most
 }
 
@@ -35,7 +35,7 @@ func (n *synNotes) see(id gstack.TransportEndpointID, segment header.TCP) {
 		return
 	}
 	o := header.ParseSynOptions(segment.Options(), segment.Flags()&header.TCPFlagAck != 0)
-	note := synNote{mss: o.MSS}
+	note := synNote{mss: o.MSS, seq: segment.SequenceNumber()}
 	if o.TS {
 		note.options = 12
 	}
@@ -88,19 +88,17 @@ func (n *synNotes) take(id gstack.TransportEndpointID) (synNote, bool) {
 	return note, ok
 }
 
-// segmentSize is the payload of a full segment of a new connection.
-func (h *Host) segmentSize(ep tcpip.Endpoint) int {
-	info := ep.Info().(*gstack.TransportEndpointInfo)
+// segmentSize is the payload of a full segment of a new connection, by the note of the peer's SYN if there is one.
+func (h *Host) segmentSize(id gstack.TransportEndpointID, note synNote, noted bool) int {
 	ip := header.IPv6MinimumSize
-	if info.ID.LocalAddress.Len() == header.IPv4AddressSize {
+	if id.LocalAddress.Len() == header.IPv4AddressSize {
 		ip = header.IPv4MinimumSize
 	}
 	size := header.TCPDefaultMSS
-	if n := h.owner(addrOf(info.ID.LocalAddress)); n != nil {
+	if n := h.owner(addrOf(id.LocalAddress)); n != nil {
 		size = n.MTU() - ip - header.TCPMinimumSize
 	}
-	note, ok := h.tcp.syns.take(info.ID)
-	if !ok {
+	if !noted {
 		return size - 40 // of options, at most
 	}
 	return min(size, int(note.mss)) - int(note.options)

@@ -7,7 +7,6 @@ import (
 	"io"
 	"iter"
 	"math/rand/v2"
-	"net"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -21,12 +20,6 @@ import (
 
 	"github.com/softrnic/softrnic/stack"
 )
-
-// listenBacklog is how many connections a listener keeps that nobody has accepted.
-const listenBacklog = 4096
-
-// unacceptedBuffer is the receive buffer, in bytes, of a connection that nobody has accepted: they are many, and anybody's.
-const unacceptedBuffer = 128 << 10
 
 // crowd is how many small writes go out by themselves before anything comes from the peer. gVisor's TCP acknowledges up
 // to 100 segments at once: with fewer than that between two acknowledgements, what is under way does not add up.
@@ -55,6 +48,7 @@ type stream struct {
 	dataReady dataReady
 	intake    intake
 	deadline  deadline
+	buffers   buffers
 
 	closed   chan struct{}
 	finishMu sync.Mutex
@@ -63,6 +57,7 @@ type stream struct {
 	way
 }
 
+// newStream makes a connection, which the memory of TCP's buffers has admitted, a stream.
 func (h *Host) newStream(ep tcpip.Endpoint, wq *waiter.Queue) *stream {
 	ep.SocketOptions().SetDelayOption(false)
 	h.tcpConfig.apply(ep)
@@ -72,8 +67,10 @@ func (h *Host) newStream(ep tcpip.Endpoint, wq *waiter.Queue) *stream {
 	s.data.Init(s.dataReady, readable)
 	wq.EventRegister(&s.data)
 	s.deadline.passed = make(chan struct{}, 1)
-	s.mss = h.segmentSize(ep)
 	id := idOf(ep)
+	note, noted := h.tcp.syns.take(id)
+	s.mss = h.segmentSize(id, note, noted)
+	s.buffers.init(ep.(*tcp.Endpoint), &h.tcp.memory, &h.tcpConfig, note, noted)
 	s.way.from, s.way.to = h.owner(addrOf(id.LocalAddress)), addrOf(id.RemoteAddress)
 	h.tcp.streams.Store(ep, s)
 	return s
@@ -115,26 +112,41 @@ func drawPorts(first, last int) iter.Seq[uint16] {
 	}
 }
 
-// connect dials, and waits until the connection is up or ctx ends. If it is patient it also waits, for a little, until an
-// earlier connection on the same addresses and ports is at its end.
+// connect reserves memory for a connection's buffers, and dials.
 func (h *Host) connect(ctx context.Context, local, remote tcpip.FullAddress, proto tcpip.NetworkProtocolNumber, patient bool) (*stream, error) {
-	if err := ctx.Err(); err != nil {
+	if err := h.tcp.memory.admit(); err != nil {
 		return nil, err
+	}
+	ep, wq, err := h.open(ctx, local, remote, proto, patient)
+	if err != nil {
+		h.tcp.memory.release(leastBuffers)
+		return nil, err
+	}
+	s := h.newStream(ep, wq)
+	s.SetReadBuffer(0)
+	return s, nil
+}
+
+// open opens a connection, and waits until the connection is up or ctx ends. If it is patient it also waits, for a little, until an
+// earlier connection on the same addresses and ports is at its end.
+func (h *Host) open(ctx context.Context, local, remote tcpip.FullAddress, proto tcpip.NetworkProtocolNumber, patient bool) (tcpip.Endpoint, *waiter.Queue, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, nil, err
 	}
 	if err := h.tcp.closings.makeWay(ctx, gstack.TransportEndpointID{
 		LocalAddress: local.Addr, LocalPort: local.Port, RemoteAddress: remote.Addr, RemotePort: remote.Port,
 	}, patient); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	wq := new(waiter.Queue)
 	ep, terr := h.stack.NewEndpoint(tcp.ProtocolNumber, proto, wq)
 	if terr != nil {
-		return nil, streamError(terr)
+		return nil, nil, streamError(terr)
 	}
 	ep.SocketOptions().SetReuseAddress(true) // connections to other peers may be on the port
 	if terr := ep.Bind(local); terr != nil {
 		ep.Close()
-		return nil, streamError(terr)
+		return nil, nil, streamError(terr)
 	}
 	entry, connected := waiter.NewChannelEntry(waiter.WritableEvents)
 	wq.EventRegister(&entry)
@@ -144,16 +156,16 @@ func (h *Host) connect(ctx context.Context, local, remote tcpip.FullAddress, pro
 		select {
 		case <-ctx.Done():
 			ep.Close()
-			return nil, ctx.Err()
+			return nil, nil, ctx.Err()
 		case <-connected:
 		}
 		terr = ep.LastError()
 	}
 	if terr != nil {
 		ep.Close()
-		return nil, streamError(terr)
+		return nil, nil, streamError(terr)
 	}
-	return h.newStream(ep, wq), nil
+	return ep, wq, nil
 }
 
 // Send implements Stream.
@@ -165,38 +177,61 @@ func (s *stream) Send(n int, fill stack.Filler) (bool, error) {
 	defer s.sendMu.Unlock()
 	s.piece = piece{n: n, fill: fill}
 	s.unheard.Add(1) // before the answer to it can have come
-	_, terr := s.ep.Write(&s.piece, tcpip.WriteOptions{Atomic: true})
+	sent, err := s.enqueue()
+	if !sent && err == nil && s.buffers.growSend() {
+		sent, err = s.enqueue()
+	}
 	s.piece.fill = nil
-	if terr == nil && !s.piece.short {
-		return true, nil
+	if sent {
+		s.buffers.sent.Add(uint64(n))
+	} else {
+		s.unheard.Add(-1)
 	}
-	s.unheard.Add(-1)
-	if s.piece.short {
+	return sent, err
+}
+
+// enqueue appends piece to the send buffer; false if there is no room.
+func (s *stream) enqueue() (bool, error) {
+	s.piece.short = false
+	_, terr := s.ep.Write(&s.piece, tcpip.WriteOptions{Atomic: true})
+	if _, full := terr.(*tcpip.ErrWouldBlock); full || s.piece.short {
 		return false, nil
 	}
-	if _, full := terr.(*tcpip.ErrWouldBlock); full {
-		return false, nil
+	if terr != nil {
+		return false, streamError(terr)
 	}
-	return false, streamError(terr)
+	return true, nil
 }
 
 // Write implements net.Conn. Each small write is a segment of its own, and at once, unless the stream is crowded: then
 // they go together, by Nagle's algorithm, until something comes. Thousands of small segments overflow the queues on the
 // way, and the peer's receive buffer, which counts hundreds of bytes for each where the window counts its payload; and
 // gVisor's sender, with RACK, recovers but two of the lost segments in each retransmission timeout.
-func (s *stream) Write(b []byte) (int, error) {
+func (s *stream) Write(b []byte) (n int, err error) {
 	if len(b) < s.mss && s.unheard.Add(1) > crowd {
 		if o := s.ep.SocketOptions(); !o.GetDelayOption() {
 			o.SetDelayOption(true)
 		}
 	}
-	n, err := s.TCPConn.Write(b)
-	return n, withErrno(err)
+	if s.buffers.turned() && !s.buffers.hasRoom() {
+		s.buffers.growSend()
+	}
+	// Not more at once than the send buffer takes, so that it can grow in between.
+	for n, err = 0, nil; ; s.buffers.growSend() {
+		size := min(len(b)-n, int(s.buffers.sendSize.Load()))
+		var part int
+		part, err = s.TCPConn.Write(b[n : n+size])
+		s.buffers.sent.Add(uint64(part))
+		if n += part; err != nil || n == len(b) {
+			return n, withErrno(err)
+		}
+	}
 }
 
 // Read implements net.Conn.
 func (s *stream) Read(b []byte) (int, error) {
 	n, err := s.TCPConn.Read(b)
+	s.buffers.took(n)
 	return n, withErrno(err)
 }
 
@@ -289,17 +324,12 @@ func (s *stream) Offloaded() bool {
 func (s *stream) SetTOS(tos uint8) { _ = s.ep.SetSockOptInt(tcpip.IPv4TOSOption, int(tos)) }
 
 // SetReadBuffer implements stack.Stream.
-func (s *stream) SetReadBuffer(n int) {
-	if n == 0 {
-		n = tcpReceiveBuffer
-	}
-	s.ep.SocketOptions().SetReceiveBufferSize(int64(n), true)
-}
+func (s *stream) SetReadBuffer(n int) { s.buffers.setRead(int64(n)) }
 
 // Close implements net.Conn. What is in the send buffer still goes out, as far as the peer takes it in the linger time.
 func (s *stream) Close() error {
 	if renewal, first := s.finish(); first {
-		s.host.tcp.closings.close(s.ep, s.wq)
+		s.host.tcp.closings.close(s.ep, s.wq, s.buffers.close())
 		s.renew(renewal)
 	}
 	return nil
@@ -307,11 +337,14 @@ func (s *stream) Close() error {
 
 // Abort implements Stream.
 func (s *stream) Abort() {
-	renewal, _ := s.finish()
+	renewal, first := s.finish()
 	if tcp.EndpointState(s.ep.State()) == tcp.StateTimeWait {
 		s.ep.SocketOptions().SetMark(Discard) // RFC 9293 §3.10.5: no RST
 	}
 	s.ep.Abort()
+	if first {
+		s.host.tcp.memory.release(s.buffers.close())
+	}
 	s.renew(renewal)
 }
 
@@ -355,74 +388,4 @@ func (s *stream) renew(pkt *gstack.PacketBuffer) {
 		s.host.tcp.QueuePacket(s.ep.(gstack.TransportEndpoint), idOf(s.ep), pkt)
 		pkt.DecRef()
 	}
-}
-
-// streamListener accepts Streams.
-type streamListener struct {
-	*gonet.TCPListener
-	host   *Host
-	ep     tcpip.Endpoint
-	wq     *waiter.Queue
-	closed chan struct{}
-	once   sync.Once
-
-	readBuffer atomic.Int64 // of what is accepted
-}
-
-func (h *Host) listen(local tcpip.FullAddress, proto tcpip.NetworkProtocolNumber) (*streamListener, error) {
-	wq := new(waiter.Queue)
-	ep, err := h.stack.NewEndpoint(tcp.ProtocolNumber, proto, wq)
-	if err != nil {
-		return nil, streamError(err)
-	}
-	// A server that restarts must not wait for its old connections' TIME-WAIT.
-	ep.SocketOptions().SetReuseAddress(true)
-	ep.SocketOptions().SetReceiveBufferSize(unacceptedBuffer, false)
-	if err = ep.Bind(local); err == nil {
-		err = ep.Listen(listenBacklog)
-	}
-	if err != nil {
-		ep.Close()
-		return nil, streamError(err)
-	}
-	return &streamListener{
-		TCPListener: gonet.NewTCPListener(h.stack, wq, ep), host: h, ep: ep, wq: wq, closed: make(chan struct{}),
-	}, nil
-}
-
-// SetReadBuffer implements stack.StreamListener.
-func (l *streamListener) SetReadBuffer(n int) { l.readBuffer.Store(int64(n)) }
-
-// Accept implements net.Listener.
-func (l *streamListener) Accept() (net.Conn, error) {
-	entry, ready := waiter.NewChannelEntry(waiter.ReadableEvents)
-	l.wq.EventRegister(&entry)
-	defer l.wq.EventUnregister(&entry)
-	for {
-		ep, wq, terr := l.ep.Accept(nil)
-		if terr == nil {
-			s := l.host.newStream(ep, wq)
-			s.SetReadBuffer(int(l.readBuffer.Load()))
-			return s, nil
-		}
-		if _, wait := terr.(*tcpip.ErrWouldBlock); !wait {
-			select {
-			case <-l.closed:
-				return nil, net.ErrClosed
-			default:
-				return nil, streamError(terr)
-			}
-		}
-		select {
-		case <-l.closed:
-			return nil, net.ErrClosed
-		case <-ready:
-		}
-	}
-}
-
-// Close implements net.Listener.
-func (l *streamListener) Close() error {
-	l.once.Do(func() { close(l.closed) })
-	return l.TCPListener.Close()
 }

@@ -22,15 +22,9 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// Buffers of one connection, in bytes. They bound the throughput (a 256 KiB buffer gives a sixth of it) and take
-// memory only for what is in flight.
-const (
-	tcpSendBuffer    = 4 << 20
-	tcpReceiveBuffer = 8 << 20
-)
-
 // DialStream opens a TCP connection. An invalid laddr lets the host choose; its port 0 likewise. Errors wrap the
-// context's, or the errno: ECONNREFUSED, ETIMEDOUT, EHOSTUNREACH, ENETUNREACH, EADDRNOTAVAIL.
+// context's, or the errno: ECONNREFUSED, ETIMEDOUT, EHOSTUNREACH, ENETUNREACH, EADDRNOTAVAIL, or ENOBUFS where TCPMemory
+// is used up.
 func (h *Host) DialStream(ctx context.Context, laddr, raddr netip.AddrPort) (stack.Stream, error) {
 	raddr = unmapPort(raddr)
 	if !isHostAddr(raddr.Addr()) || raddr.Port() == 0 {
@@ -171,10 +165,12 @@ func addrOf(a tcpip.Address) netip.Addr {
 // cannot see them, so that a host which uses no TCP must not have them; and they would be idle. Until there is an
 // endpoint a TCP packet is answered with ICMP port unreachable.
 type lazyTCP struct {
-	stack *gstack.Stack
-	once  sync.Once
-	proto atomic.Pointer[tcpProtocol]
-	syns  synNotes
+	stack  *gstack.Stack
+	config *tcpConfig
+	once   sync.Once
+	proto  atomic.Pointer[tcpProtocol]
+	syns   synNotes
+	memory tcpMemory
 
 	streams  sync.Map // of *stream, by endpoint: those not closed
 	closings closings // those that are
@@ -188,9 +184,11 @@ type tcpProtocol interface {
 }
 
 func (h *Host) newTCP(s *gstack.Stack) gstack.TransportProtocol {
-	h.tcp = &lazyTCP{stack: s, closings: closings{
-		linger: h.tcpConfig.linger, timeWaits: h.tcpConfig.timeWaits, byID: map[gstack.TransportEndpointID]*closing{},
-	}}
+	c := &h.tcpConfig
+	h.tcp = &lazyTCP{stack: s, config: c}
+	h.tcp.memory.limit, h.tcp.memory.grown = c.memory, map[*buffers]struct{}{}
+	h.tcp.closings.linger, h.tcp.closings.timeWaits, h.tcp.closings.memory = c.linger, c.timeWaits, &h.tcp.memory
+	h.tcp.closings.byID = map[gstack.TransportEndpointID]*closing{}
 	return h.tcp
 }
 
@@ -200,12 +198,13 @@ func (l *lazyTCP) get() tcpProtocol {
 		p := tcp.NewProtocol(l.stack).(tcpProtocol)
 		sack := tcpip.TCPSACKEnabled(true)
 		for _, o := range []tcpip.SettableTransportProtocolOption{
-			&tcpip.TCPSendBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: tcpSendBuffer, Max: 2 * tcpSendBuffer},
-			&tcpip.TCPReceiveBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: tcpReceiveBuffer, Max: tcpReceiveBuffer},
+			&tcpip.TCPSendBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: leastSend, Max: l.config.sendBuffer},
+			// The scale of the window, which the SYN tells the peer, follows from the largest size.
+			&tcpip.TCPReceiveBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: leastReceive, Max: l.config.receiveBuffer},
 			&sack,
 		} {
 			if err := p.SetOption(o); err != nil {
-				panic(fmt.Sprintf("gVisor refuses TCP option %T: %v", o, err)) // constants of this file
+				panic(fmt.Sprintf("gVisor refuses TCP option %T: %v", o, err)) // whose values are constants, or were checked
 			}
 		}
 		l.proto.Store(&p)
@@ -250,7 +249,8 @@ func (l *lazyTCP) HandleUnknownDestinationPacket(id gstack.TransportEndpointID, 
 // QueuePacket and SendBufferSize are called for endpoints only, which get has made.
 
 func (l *lazyTCP) QueuePacket(ep gstack.TransportEndpoint, id gstack.TransportEndpointID, pkt *gstack.PacketBuffer) {
-	if segment := header.TCP(pkt.TransportHeader().Slice()); segment.Flags()&header.TCPFlagSyn != 0 {
+	segment := header.TCP(pkt.TransportHeader().Slice())
+	if segment.Flags()&header.TCPFlagSyn != 0 {
 		raiseMSS(segment)
 		l.syns.see(id, segment)
 		if superseded(ep, segment, pkt) {
@@ -258,8 +258,12 @@ func (l *lazyTCP) QueuePacket(ep gstack.TransportEndpoint, id gstack.TransportEn
 			return
 		}
 	}
+	s, ok := l.streams.Load(ep)
+	if n := pkt.Data().Size(); ok && n > 0 {
+		s.(*stream).buffers.arrived(segment.SequenceNumber() + uint32(n))
+	}
 	l.get().QueuePacket(ep, id, pkt)
-	if s, ok := l.streams.Load(ep); ok {
+	if ok {
 		s.(*stream).heard()
 	}
 }

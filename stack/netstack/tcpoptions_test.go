@@ -130,6 +130,12 @@ func TestTCPOptionsRefused(t *testing.T) {
 		"user timeout 1ns":                      netstack.UserTimeout(1),
 		"linger time -1s":                       netstack.Linger(-time.Second),
 		"at most -1 TCP connections":            netstack.TimeWaits(-1),
+		"TCP send buffer of 131071 bytes: want 131072 to 1073741824":  netstack.TCPBuffers(128<<10-1, 64<<10),
+		"TCP send buffer of 1073741825 bytes":                         netstack.TCPBuffers(1<<30+1, 64<<10),
+		"TCP receive buffer of 65535 bytes: want 65536 to 1073741824": netstack.TCPBuffers(128<<10, 64<<10-1),
+		"TCP receive buffer of 1073741825 bytes":                      netstack.TCPBuffers(128<<10, 1<<30+1),
+		"TCP memory of 196607 bytes: want at least the 196608":        netstack.TCPMemory(192<<10 - 1),
+		"TCP memory of -1 bytes":                                      netstack.TCPMemory(-1),
 	} {
 		h, err := netstack.New(new(pipe.Switch).Port(), o)
 		if err == nil {
