@@ -61,6 +61,24 @@ func TestEarlyWithoutGap(t *testing.T) {
 	}
 }
 
+// Each loss counts once, and a contradiction is over when it is found.
+func TestEarlyOnce(t *testing.T) {
+	now := time.Minute
+	clock := func() time.Duration { return now }
+	var e early
+	e.came(15, newest)
+	e.setGap(true)
+	e.turn(10, again, clock)
+	now += time.Millisecond
+	if e.turn(11, again, clock); e.lossy != time.Minute+lossMemory {
+		t.Error("one loss counts twice")
+	}
+	e.suspect(now)
+	if !e.turn(12, newest, clock) {
+		t.Error("one contradiction counts twice")
+	}
+}
+
 // The times for which packets may be kept, and may not.
 func TestEarlyForgets(t *testing.T) {
 	now := time.Minute

@@ -139,21 +139,19 @@ func (s *State) Keeps() bool { return s.early.keeps() }
 
 // NextKept is asked after a packet that was InOrder, while Keeps, and after each that it hands out: is there one whose turn
 // has come now, and is to be executed? What p refers to is valid until the next event. If the last one did not leave the
-// expected PSN, or was refused, there is none.
+// expected PSN, as it was refused or found no receive request, there is none.
 func (s *State) NextKept(p *wire.Packet) bool {
-	e := s.early
-	k := e.kept
-	if !s.verdict.refused() && k.next(s.expected.psn, p) {
+	k := s.early.kept
+	if k.next(s.expected.psn, p) {
 		return true
 	}
 	if k.count == 0 {
 		s.dropKept()
-		e.setGap(false)
 		return false
 	}
 	k.extend(s.shared.Clock() + keepLongest)
 	s.acks.setSelective(true)
-	e.setGap(s.verdict.now == Accepting)
+	s.early.setGap(s.verdict.now == Accepting)
 	return false
 }
 

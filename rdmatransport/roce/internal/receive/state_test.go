@@ -389,6 +389,13 @@ func TestState(t *testing.T) {
 				if came(); r.Keeps() || r.Owed() == SACK {
 					r.t.Error("15 is still kept")
 				}
+				r.OnAcknowledged(r.Owed())
+				r.newest(18)
+				r.execute(r.again)
+				r.newest(20)
+				if r.Keeps() {
+					r.t.Error("20 is kept")
+				}
 			}
 			if r.DropContradicted() {
 				r.t.Error("something was kept")
@@ -431,6 +438,74 @@ func TestState(t *testing.T) {
 			r.execute(r.again)
 			if r.Deadline() != r.now+keepLongest {
 				r.t.Errorf("the deadline is in %v", r.Deadline()-r.now)
+			}
+		}},
+		{"nothing of what was missing comes in time", func(r *responder) {
+			r.lose()
+			r.newest(13)
+			due := r.Deadline()
+			r.now += keepLongest / 2
+			r.again(12)
+			r.OnNotReady(wire.RNRNak | 1)
+			var p wire.Packet
+			if r.NextKept(&p) || r.Deadline() != due {
+				r.t.Errorf("the deadline is %v, not %v", r.Deadline(), due)
+			}
+			r.owes("RNR 12")
+			r.now += keepLongest / 2
+			r.OnAlarm(r.now)
+			r.execute(r.again)
+			r.newest(14)
+			if r.Keeps() {
+				r.t.Error("14 is kept")
+			}
+		}},
+		{"a loss while packets are kept is another loss", func(r *responder) {
+			r.lose()
+			r.now += lossMemory - 1
+			r.newest(13)
+			r.execute(r.again)
+			r.now += lossMemory - 1
+			r.newest(15)
+			r.newest(17)
+			r.execute(r.again)
+			r.now += lossMemory - 1
+			r.execute(r.again)
+			r.now += lossMemory - 1
+			if r.newest(19); !r.Keeps() {
+				r.t.Error("19 is not kept")
+			}
+		}},
+		{"a missing receive request while packets are kept is none", func(r *responder) {
+			r.lose()
+			r.newest(13)
+			r.newest(14)
+			r.again(12)
+			r.OnExecuted(false)
+			lost := r.now
+			var p wire.Packet
+			r.NextKept(&p)
+			r.OnNotReady(wire.RNRNak | 1)
+			r.NextKept(&p)
+			r.owes("RNR 13")
+			r.now += lossMemory - 1
+			if got := r.execute(r.again); got != "13 14" {
+				r.t.Error("executed", got)
+			}
+			r.now = lost + lossMemory
+			r.newest(16)
+			if r.Keeps() {
+				r.t.Error("16 is kept")
+			}
+		}},
+		{"the first of two deadlines", func(r *responder) {
+			r.lose()
+			r.read(2)
+			r.newest(16)
+			due := r.Deadline()
+			r.now += keepLongest - 1
+			if r.OnBurst(); r.Deadline() != due {
+				r.t.Error("the later")
 			}
 		}},
 		{"stopped", func(r *responder) {
@@ -512,7 +587,19 @@ func TestState(t *testing.T) {
 			if r.Full() {
 				r.t.Error("full after two of three")
 			}
+			r.read(1)
+			if r.respond(3) != "10 11 12" {
+				r.t.Error("not all are answered")
+			}
+			for psn := uint32(10); psn < 13; psn++ {
+				r.OnRequest(request(wire.RCReadRequest, psn, testMTU))
+			}
+			if got := r.respond(9); got != "10 11 12" {
+				r.t.Error("again, responded", got)
+			}
 			r.SetLimit(2)
+			r.read(1)
+			r.read(1)
 			r.respond(1)
 			r.OnRequest(request(wire.RCReadRequest, 10, testMTU)) // again
 			if r.Full() {
@@ -522,8 +609,12 @@ func TestState(t *testing.T) {
 		{"a READ again", func(r *responder) {
 			r.read(4)
 			r.expect("while it is answered", r.OnRequest(request(wire.RCReadRequest, 10, 4*testMTU)), Duplicate)
-			if got := r.respond(9); got != "10 11 12 13" {
-				r.t.Error("responded", got)
+			sent := r.respond(1)
+			inside := request(wire.RCReadRequest, 12, testMTU)
+			inside.RETH.Addr += 2 * testMTU
+			r.expect("what will be answered", r.OnRequest(inside), Duplicate)
+			if sent += " " + r.respond(9); sent != "10 11 12 13" {
+				r.t.Error("responded", sent)
 			}
 			tail := request(wire.RCReadRequest, 12, 2*testMTU)
 			tail.RETH.Addr += 2 * testMTU
@@ -537,6 +628,11 @@ func TestState(t *testing.T) {
 			if r.Burst(&Response{Packets: 1000}) != firstBurst {
 				r.t.Error("a marked READ from the middle is a loss")
 			}
+			r.repeat(request(wire.RCReadRequest, 10, 4*testMTU), unmarked)
+			if r.Burst(&Response{Packets: 1000}) != firstBurst {
+				r.t.Error("a whole READ again is a loss")
+			}
+			r.respond(9)
 			tail.Reserved7 = 0
 			r.repeat(tail, unmarked)
 			if r.Burst(&Response{Packets: 1000}) == firstBurst {
@@ -562,6 +658,20 @@ func TestState(t *testing.T) {
 				}
 				r.owes("")
 			}
+		}},
+		{"a long READ again is answered no faster", func(r *responder) {
+			r.read(1000)
+			r.respond(1000)
+			r.OnRequest(request(wire.RCReadRequest, 10, 1000*testMTU))
+			before := r.Burst(&Response{Packets: 1000})
+			if r.respond(1000); r.Burst(&Response{Packets: 1000}) != before {
+				r.t.Error("a burst is", r.Burst(&Response{Packets: 1000}))
+			}
+		}},
+		{"a reserved opcode again", func(r *responder) {
+			r.execute(r.newest)
+			r.expect("10", r.OnRequest(request(0x1f, 10, 0)), Duplicate)
+			r.owes("")
 		}},
 		{"an atomic again", func(r *responder) {
 			r.OnRequest(request(wire.RCFetchAdd, 10, 0))
@@ -593,8 +703,15 @@ func TestState(t *testing.T) {
 			r.OnAccepted(Response{Kind: Atomic, Deferred: true})
 			r.OnRequest(request(wire.RCFlush, 10, 0))
 			r.OnRequest(request(wire.RCFetchAdd, 11, 0))
+			if !r.Full() {
+				r.t.Error("a repetition is in the place of what it repeats, which will be answered")
+			}
 			r.OnCarriedOut(0)
 			r.respond(1)
+			r.OnRequest(request(wire.RCFetchAdd, 10, 0))
+			if p := r.Pending(); p.PSN != 11 {
+				r.t.Errorf("an atomic with the PSN of a FLUSH is answered by %+v", p)
+			}
 			if r.OnCarriedOut(7); r.Defers() || r.Pending().Orig != 7 {
 				r.t.Errorf("%+v", r.Pending())
 			}
@@ -630,6 +747,9 @@ func TestState(t *testing.T) {
 			r.came(17)
 			r.OnRefused(wire.NakInvalidRequest, 1)
 			if r.Still(17) {
+				r.t.Error("still, and a refusal is due")
+			}
+			if r.OnAcknowledged(LastNAK); r.Still(17) {
 				r.t.Error("still, and refused")
 			}
 		}},

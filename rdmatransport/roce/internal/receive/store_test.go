@@ -48,7 +48,11 @@ func TestStoreAdds(t *testing.T) {
 	asks, marked := write(12), write(12)
 	asks.AckReq, marked.Reserved7 = true, 9
 	shorter := write(12)
-	shorter.Opcode, shorter.Payload = wire.RCWriteLast, shorter.Payload[:1020]
+	shorter.Payload = shorter.Payload[:1020]
+	last := write(12)
+	last.Opcode = wire.RCWriteLast
+	first, elsewhere := write(12), write(12)
+	first.Opcode, elsewhere.Opcode, elsewhere.RETH.Addr = wire.RCWriteFirst, wire.RCWriteFirst, 4096
 	for _, c := range []struct {
 		name  string
 		steps []step
@@ -61,6 +65,9 @@ func TestStoreAdds(t *testing.T) {
 		{"it asks", []step{{asks, true, true, true}}, "[2]"},
 		{"the same with another mark, and it asks now", []step{{marked, true, false, true}, {asks, false, true, true}}, "[2]"},
 		{"another payload", []step{{write(12), true, false, true}, {other, false, false, false}}, "[2]"},
+		{"another opcode", []step{{write(12), true, false, true}, {last, false, false, false}}, "[2]"},
+		{"another address", []step{{first, true, false, true}, {elsewhere, false, false, false}}, "[2]"},
+		{"far apart", []step{{write(210), true, false, true}, {write(12), false, false, true}}, "[2 200]"},
 		{"another length", []step{{write(12), true, false, true}, {shorter, false, false, false}}, "[2]"},
 	} {
 		k := newStore(t, 10)
@@ -164,7 +171,11 @@ func TestStores(t *testing.T) {
 	all[0].add(write(11))
 	all[0].tellPeer()
 	s.give(all[0])
-	if k := s.take(20, testMTU, 0); k == nil || k.count != 0 || k.told || k.keptBehind(20) != "[]" {
-		t.Errorf("%+v", k)
+	k := s.take(10, testMTU, 0)
+	if k == nil || k.count != 0 || k.told {
+		t.Fatal("not a new store")
+	}
+	if k.add(write(12)); k.keptBehind(10) != "[2]" {
+		t.Errorf("it keeps %s", k.keptBehind(10))
 	}
 }
