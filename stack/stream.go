@@ -19,9 +19,12 @@ type Stream interface {
 	// it returns false if the buffer has no room now, without having called fill; the function given to OnRoom is called
 	// when there is room again. A piece of at most MSS bytes is sent in one segment, unless it has to be sent again.
 	Send(n int, fill Filler) (bool, error)
-	// Crowded reports whether at least n pieces were sent since anything came from the peer. Small pieces are better held
-	// back then, to be sent together: the function given to OnRoom is called when something comes.
-	Crowded(n int) bool
+	// Unanswered is how many pieces were sent since anything came from the peer, an acknowledgement or data. If they are many,
+	// small pieces are better held back, and sent together when something comes; see CallOnAnswer.
+	Unanswered() int
+	// CallOnAnswer has the function given to OnRoom called once when something comes from the peer, or soon if nothing is
+	// unanswered.
+	CallOnAnswer()
 	// OnRoom sets the function to call, on a goroutine of the stream, when Send may work again. It may be called once.
 	OnRoom(f func())
 	// Wait waits until Receive has something to return. Past the read deadline its error is a timeout.

@@ -387,11 +387,18 @@ func (s *stream) Receive(take stack.Taker) error {
 	return nil
 }
 
-func (s *stream) Crowded(n int) bool {
+// Unanswered implements stack.Stream: unless the network is mute, everything is acknowledged at once.
+func (s *stream) Unanswered() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.net.mute && s.unheard >= n
+	if !s.net.mute {
+		return 0
+	}
+	return s.unheard
 }
+
+// CallOnAnswer implements stack.Stream: hear calls the function in any case.
+func (s *stream) CallOnAnswer() {}
 
 // hear is what an acknowledgement does. It returns how many pieces were sent before.
 func (s *stream) hear() int {

@@ -40,7 +40,11 @@ func (t *sender) begin(c *conn) {
 // so that neither waits for the other's whole message; but a tagged message is sent in full before the next tagged one
 // begins, as siw gives up a stream where the segments of a WRITE and of a READ response alternate.
 func (q *qp) transmit() {
-	if q.conn != nil && !q.tx.output.full && (q.conn.other.Load() != nil || !q.corked()) {
+	switch {
+	case q.conn == nil || q.tx.output.full:
+	case q.conn.other.Load() == nil && q.corked():
+		q.conn.stream.CallOnAnswer()
+	default:
 		q.transmitNow()
 	}
 }
@@ -89,7 +93,7 @@ func (q *qp) corked() bool {
 	if q.h.SendLen() >= q.depth {
 		pieces = corkAlways
 	}
-	return q.conn.stream.Crowded(pieces)
+	return q.conn.stream.Unanswered() >= pieces
 }
 
 // mayCork tells that nothing but requests is to be sent, from the start of one on.

@@ -116,28 +116,55 @@ func TestStreamDeadlineBeforeData(t *testing.T) {
 	}
 }
 
-// A stream is crowded from so many pieces on, until its peer is heard from; then it says so.
-func TestStreamCrowded(t *testing.T) {
-	a, b := streams(t, 9000, 9000)
-	room := make(chan struct{}, 1)
+// A stream counts the pieces that were sent since its peer was last heard from, and calls when it is heard from, even if that
+// was before it was asked to.
+func TestStreamUnanswered(t *testing.T) {
+	lan := new(pipe.Switch)
+	w := &ward{Link: lan.Port()}
+	a, b := streamsOn(t, w, lan.Port())
+	called := make(chan struct{}, 1)
 	a.OnRoom(func() {
 		select {
-		case room <- struct{}{}:
+		case called <- struct{}{}:
 		default:
 		}
 	})
-	if !a.Crowded(0) || a.Crowded(1) {
-		t.Error("a new stream has sent nothing")
+	if n := a.Unanswered(); n != 0 {
+		t.Errorf("%d pieces unanswered on a new stream", n)
 	}
-	for {
+	wait := func() {
+		t.Helper()
+		select {
+		case <-called:
+		case <-time.After(10 * time.Second):
+			t.Error("not called")
+		}
+	}
+	w.held.Lock() // nothing comes from the peer
+	const pieces = 3
+	for range pieces {
 		if ok, err := a.Send(8, &filler{}); !ok || err != nil {
 			t.Fatal(ok, err)
 		}
-		if a.Crowded(1) {
-			break // else the acknowledgement was quicker
+	}
+	for range 2 { // a question changes nothing
+		if n := a.Unanswered(); n != pieces {
+			t.Errorf("%d pieces unanswered, of %d sent", n, pieces)
 		}
 	}
-	<-room
+	a.CallOnAnswer()
+	select {
+	case <-called:
+		t.Error("called before anything has come from the peer")
+	case <-time.After(20 * time.Millisecond):
+	}
+	w.held.Unlock()
+	wait()
+	if n := a.Unanswered(); n != 0 {
+		t.Errorf("%d pieces unanswered after the acknowledgement", n)
+	}
+	a.CallOnAnswer()
+	wait()
 	if ok, err := b.Send(8, &filler{}); !ok || err != nil {
 		t.Fatal(ok, err)
 	}

@@ -37,7 +37,7 @@ type stream struct {
 	piece  piece
 
 	unheard  atomic.Int64 // pieces sent since anything came
-	awaiting atomic.Bool  // Crowded said yes
+	awaiting atomic.Bool  // CallOnAnswer was called since
 	parting  atomic.Bool  // part is to run
 
 	room      waiter.Entry
@@ -241,13 +241,22 @@ func (s *stream) part() {
 	s.ep.SocketOptions().SetDelayOption(false)
 }
 
-// Crowded implements Stream.
-func (s *stream) Crowded(n int) bool {
-	if s.unheard.Load() < int64(n) {
-		return false
-	}
+// Unanswered implements Stream.
+func (s *stream) Unanswered() int { return int(max(s.unheard.Load(), 0)) }
+
+// CallOnAnswer implements Stream.
+func (s *stream) CallOnAnswer() {
 	s.awaiting.Store(true)
-	return s.unheard.Load() >= int64(n)
+	if s.unheard.Load() <= 0 { // the answer came between the caller's question and this
+		s.answer()
+	}
+}
+
+// answer has the function given to OnRoom called, if CallOnAnswer has asked for that.
+func (s *stream) answer() {
+	if s.awaiting.Load() && s.awaiting.Swap(false) {
+		s.NotifyEvent(waiter.WritableEvents)
+	}
 }
 
 // heard is called when a segment has come. Ending Nagle's algorithm takes the endpoint's lock, which a writer may hold.
@@ -259,9 +268,7 @@ func (s *stream) heard() {
 		return
 	}
 	s.unheard.Store(0)
-	if s.awaiting.Load() && s.awaiting.Swap(false) {
-		s.NotifyEvent(waiter.WritableEvents)
-	}
+	s.answer()
 }
 
 // piece is the payload of one Send. gVisor reads it, all at once, into the buffer that it will send from.
