@@ -1,7 +1,11 @@
 // Package link moves Ethernet frames between a host and a medium.
 //
-// A medium is one package below this one (pipe, tap, packet); wrappers (capture, impair, vlan) are links too and stand on
-// any other.
+// Each medium is a package below this one: tap and packet are the kernel's TAP interfaces and packet sockets, pipe is a switch
+// inside the process. The wrappers capture, impair and vlan are links too, and stand on any other link. A program opens a link
+// and gives it to a host, such as one of package netstack, which receives and sends its frames.
+//
+// A frame may be a superframe: many packets of one flow behind one header, which are cut apart as late as possible, by the
+// receiver, the kernel or the network card. [Offloads] says what of that a link takes.
 package link
 
 import "net"
@@ -55,8 +59,9 @@ const (
 	WaitPoll
 )
 
-// Shared is a link whose medium is memory of this process: whoever has two links of one medium can carry from one host
-// to the other what the medium would, without frames. A wrapper that is there to see, lose or delay frames is none.
+// Shared is a link whose medium is memory of this process: a program that has two links of one medium can carry from one
+// host to the other what the medium would, without frames. A wrapper whose purpose is to see, lose or delay frames does not
+// implement Shared.
 type Shared interface {
 	// Medium is the same comparable value for all links of one medium; nil once the link is closed.
 	Medium() any

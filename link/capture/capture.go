@@ -1,8 +1,8 @@
 // Package capture is a link that writes what passes through another link to a pcapng file, which Wireshark dissects
 // as if it had been taken from the wire.
 //
-// UDP superframes are written as the packets that they are cut into, each with complete checksums; so are TCP ones.
-// That is more than the link carries, but what a machine behind it sees.
+// A superframe is written as the packets that it is cut into, each with complete checksums. The file then has more frames than
+// the link carries, but those that a machine at its other end sees.
 package capture
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// Link is inner with a record of its frames. It costs a copy and a checksum of each packet.
+// Link is a link whose frames are recorded. Recording costs a copy and a checksum of each packet.
 type Link struct {
 	inner  link.Link
 	poller link.Poller // inner, or nil
@@ -58,8 +58,8 @@ func New(inner link.Link, w io.Writer) (*Link, error) {
 	return l, nil
 }
 
-// Create is New with a file of this name. One that is there may be a FIFO or a device, or be empty; otherwise the error wraps
-// fs.ErrExist, and the file stays as it is.
+// Create is New with a file of this name, which Close closes. A file that exists is used if it is empty, a FIFO or a device;
+// otherwise the error wraps fs.ErrExist, and the file stays as it is.
 func Create(inner link.Link, path string) (*Link, error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o666)
 	if err != nil {

@@ -1,8 +1,8 @@
 // Package impair is a link that makes another one worse: it loses, repeats, delays, reorders and damages packets, at
 // random from a seed or by script.
 //
-// It announces every offload and cuts superframes itself, in both directions, so that each impairment meets a single
-// packet with complete checksums.
+// The link takes every offload and cuts superframes itself, in both directions, so that each impairment is of a single packet
+// with complete checksums. [Parse] reads a configuration as a command line has it.
 package impair
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// Link is inner, impaired.
+// Link is a link that impairs the packets of another.
 type Link struct {
 	inner   link.Link
 	poller  link.Poller // inner, or nil
@@ -26,7 +26,8 @@ var (
 	_ link.Carrier = (*Link)(nil)
 )
 
-// New impairs inner as cfg says. The same configuration does the same to the same packets.
+// New impairs the packets of inner as cfg says. The same configuration does the same to the same packets. An error names the
+// setting that is out of its bounds.
 func New(inner link.Link, cfg Config) (*Link, error) {
 	for _, d := range []struct {
 		name string

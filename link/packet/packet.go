@@ -1,5 +1,5 @@
-// Package packet is a medium of the kernel: a packet socket (AF_PACKET) on an interface that is there already, such as
-// one end of a veth pair or an Ethernet card. Linux only.
+// Package packet opens a packet socket (AF_PACKET) as a link: on a network interface that exists, such as an Ethernet card or
+// one end of a veth pair. Linux only.
 //
 // By default the host behind the link has a MAC address of its own and the interface becomes promiscuous for it; the
 // machine and the host are neighbours that cannot hear each other on that interface. With the interface's own address
@@ -107,7 +107,7 @@ type carrier interface {
 	Close()
 }
 
-// Link is the link of a host on an interface.
+// Link is the link of a host on an interface. It implements [link.Link].
 type Link struct {
 	medium
 	carrier carrier

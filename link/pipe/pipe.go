@@ -1,5 +1,5 @@
-// Package pipe is a medium inside the process: an Ethernet switch with any number of ports. It needs no privilege and
-// runs in testing/synctest bubbles.
+// Package pipe is an Ethernet switch inside the process, with any number of ports; each port is a link. It needs no privilege
+// and runs in bubbles of testing/synctest.
 package pipe
 
 import (

@@ -1,7 +1,8 @@
-// Package tap is a medium of the kernel: a TAP interface, whose other end is the host's own network or a bridge.
+// Package tap opens a TAP interface of the kernel as a link. What is sent on the link the kernel receives on the interface, as
+// if it had come over a cable, and passes to its own network stack, or to a bridge that the interface is in.
 //
 // The host behind the link is a neighbour of the machine and has its own MAC address. On Linux UDP and TCP superframes
-// cross to other TAPs and through bridges uncut, in both directions. On macOS (with a tuntap driver) and Windows (with
+// cross to other TAP interfaces and through bridges uncut, in both directions. On macOS (with a tuntap driver) and Windows (with
 // tap0901) the link carries single packets and the interface must be configured beforehand.
 package tap
 
@@ -103,10 +104,9 @@ func Queues(n int) Option {
 	}
 }
 
-// Open attaches to the TAP interface of this name, or makes one, in the network namespace of the calling thread. An
-// interface that Open made disappears with Close. One that was there is never changed: it must be up, with the MTU and in
-// the bridge that are asked for, and stays so. Making one needs CAP_NET_ADMIN; attaching to one that root made for this
-// user does not.
+// Open attaches to the TAP interface of this name, or makes one, in the network namespace of the calling thread. Close removes
+// an interface that Open made. An interface that existed is never changed: it must be up, with the MTU and in the bridge that
+// the options name. Making an interface needs CAP_NET_ADMIN; attaching to one that root made for this user does not.
 func Open(name string, opts ...Option) (*Link, error) {
 	c := config{name: name, queues: 1}
 	if err := checkName(name); err != nil {
@@ -157,7 +157,7 @@ type carrier interface {
 	Close()
 }
 
-// Link is the link of a host behind a TAP interface.
+// Link is the link of a host behind a TAP interface. It implements [link.Link].
 type Link struct {
 	medium
 	poller   link.Poller // the medium, or nil

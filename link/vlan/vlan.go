@@ -13,7 +13,8 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// Link is the VLAN of this ID on inner. Several of one medium need a port, TAP or packet socket each.
+// Link is one VLAN of another link. A program that wants several VLANs of one medium opens a port, TAP interface or packet
+// socket for each.
 type Link struct {
 	inner   link.Link
 	poller  link.Poller // inner, or nil
@@ -32,10 +33,10 @@ var (
 	_ link.Carrier = (*Link)(nil)
 )
 
-// IDs are 1 to MaxID: 0 is no VLAN, 4095 is reserved (IEEE 802.1Q table 9-2).
+// MaxID is the largest VLAN ID. The smallest is 1: 0 means no VLAN, and 4095 is reserved (IEEE 802.1Q table 9-2).
 const MaxID = 4094
 
-// New makes the VLAN with this ID of inner.
+// New makes a link of the VLAN id, 1 to MaxID, on inner, which it owns: closing the link closes inner.
 func New(inner link.Link, id int) (*Link, error) {
 	if id < 1 || id > MaxID {
 		return nil, fmt.Errorf("vlan on %s: ID %d: give 1 to %d", inner.Name(), id, MaxID)

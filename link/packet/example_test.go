@@ -1,0 +1,30 @@
+package packet_test
+
+import (
+	"fmt"
+	"log"
+
+	"github.com/softrnic/softrnic/link/packet"
+	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/stack/netstack"
+)
+
+// An RDMA device that shares the interface eth0 with the kernel's stack. It needs CAP_NET_RAW, and an address that the
+// kernel does not have.
+func ExampleOpen() {
+	l, err := packet.Open("eth0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	host, err := netstack.New(l, netstack.Addr("10.0.0.9/24"), netstack.Gateway("10.0.0.254")) // owns the link
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer host.Close()
+	dev, err := rdmatransport.Open(host)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer dev.Close()
+	fmt.Println(dev.GIDTable(1))
+}

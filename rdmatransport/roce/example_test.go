@@ -1,0 +1,31 @@
+package roce_test
+
+import (
+	"fmt"
+	"log"
+
+	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/rdmatransport/roce"
+	"github.com/softrnic/softrnic/stack/netstack"
+)
+
+// A device whose connections slow down when the network marks their packets (DCQCN). Applications use this package for its
+// configuration; what they do with the device is in package verbs.
+func ExampleConfig() {
+	host, err := netstack.New(new(pipe.Switch).Port(), netstack.Addr("10.0.0.1/24"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer host.Close()
+	dev, err := rdmatransport.Open(host, rdmatransport.RoCE(roce.Config{
+		DCQCN: &roce.DCQCN{RPGMaxRate: 10e9}, // 10 Gbit/s; the other parameters have their defaults
+	}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer dev.Close()
+	fmt.Println(dev.HWCounters()["rp_cnp_handled"], "congestion notifications so far")
+	// Output:
+	// 0 congestion notifications so far
+}
