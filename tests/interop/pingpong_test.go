@@ -76,6 +76,9 @@ func (p pingpong) args() []string {
 	if p.service != "ud" { // a datagram is what fits the link
 		args = append(args, "-m", fmt.Sprint(p.mtu))
 	}
+	if p.service == "srq" && p.size >= 65536 { // all QPs send at once, and the emulated CPU has to answer in 67 ms
+		args = append(args, "-q", "4")
+	}
 	if p.sl != 0 {
 		args = append(args, "-l", fmt.Sprint(p.sl))
 	}
