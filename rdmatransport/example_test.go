@@ -3,9 +3,12 @@ package rdmatransport_test
 import (
 	"fmt"
 	"log"
+	"log/slog"
+	"os"
 
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/rdmatransport/trace"
 	"github.com/softrnic/softrnic/stack/netstack"
 	"github.com/softrnic/softrnic/verbs"
 )
@@ -19,10 +22,10 @@ type node struct {
 	buf []byte
 }
 
-func newNode(lan *pipe.Switch, addr string) *node {
+func newNode(lan *pipe.Switch, addr string, opts ...rdmatransport.Option) *node {
 	host, err := netstack.New(lan.Port(), netstack.Addr(addr))
 	check(err)
-	dev, err := rdmatransport.Open(host)
+	dev, err := rdmatransport.Open(host, opts...)
 	check(err)
 	pd, err := dev.AllocPD()
 	check(err)
@@ -80,6 +83,28 @@ func Example() {
 	// Output:
 	// SUCCESS RECV_RDMA_WITH_IMM 7 42 hello, remote memory
 	// SUCCESS RDMA_WRITE 1
+}
+
+// A device whose QPs are traced to log/slog, at level debug.
+func ExampleTrace() {
+	logger := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{
+		Level: slog.LevelDebug,
+		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey || a.Key == "qpn" {
+				return slog.Attr{} // these differ from run to run
+			}
+			return a
+		},
+	}))
+	lan := new(pipe.Switch)
+	a, b := newNode(lan, "10.0.0.1/24", rdmatransport.Trace(trace.Logger(logger))), newNode(lan, "10.0.0.2/24")
+	a.connect(b)
+	// Output:
+	// level=DEBUG msg="QP state" transport=RoCE from=RESET to=INIT
+	// level=DEBUG msg="QP state" transport=RoCE from=INIT to=RTR
+	// level=DEBUG msg="send mode" transport=RoCE from=failed to="in order"
+	// level=DEBUG msg=window transport=RoCE packets=512
+	// level=DEBUG msg="QP state" transport=RoCE from=RTR to=RTS
 }
 
 // wait polls a CQ until it has a completion. A CompChannel waits without spinning.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/softrnic/softrnic/rdmatransport/iwarp"
 	"github.com/softrnic/softrnic/rdmatransport/roce"
+	"github.com/softrnic/softrnic/rdmatransport/trace"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
 )
@@ -24,6 +25,7 @@ type config struct {
 	rand  io.Reader
 	iwarp iwarp.Config
 	roce  roce.Config
+	trace trace.Sink
 }
 
 // Name sets the device's name. The default is softrnic0, softrnic1, … in the order in which the process opens devices.
@@ -67,6 +69,18 @@ func RoCE(cfg roce.Config) Option {
 			return verbs.Errorf(verbs.ErrInvalid, opOpen, "DCQCN: CNPDSCP %d, CNP802PPrio %d: give at most 63 and 7", d.CNPDSCP, d.CNP802PPrio)
 		}
 		c.roce = cfg
+		return nil
+	}
+}
+
+// Trace has sink called with what happens to the device's QPs: changes of state, losses, timeouts, the set-up and the end of
+// iWARP streams. [trace.Logger] is a sink that writes to log/slog. Without this option tracing is off.
+func Trace(sink trace.Sink) Option {
+	return func(c *config) error {
+		if sink == nil {
+			return verbs.Errorf(verbs.ErrInvalid, opOpen, "the trace's sink is nil: leave the option out for no trace")
+		}
+		c.trace = sink
 		return nil
 	}
 }

@@ -38,11 +38,11 @@ func newStation(t *testing.T, lan *pipe.Switch, addr string) *station {
 	return newStationOn(t, lan.Port(), addr)
 }
 
-func newStationOn(t *testing.T, port link.Link, addr string) *station {
+func newStationOn(t *testing.T, port link.Link, addr string, opts ...rdmatransport.Option) *station {
 	t.Helper()
 	s := &station{t: t, addr: netip.MustParsePrefix(addr).Addr()}
 	s.host = must(netstack.New(port, netstack.Addr(addr)))(t)
-	s.dev = must(rdmatransport.Open(s.host))(t)
+	s.dev = must(rdmatransport.Open(s.host, opts...))(t)
 	s.pd = must(s.dev.AllocPD())(t)
 	t.Cleanup(func() {
 		s.pd.Dealloc()

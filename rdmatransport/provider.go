@@ -79,6 +79,8 @@ func newProvider(host stack.Network, opts ...Option) (*provider, error) {
 	p := &provider{name: c.name, nics: nics, regions: memory.NewRegions(c.rand), timers: timers.New()}
 	p.iwarp = iwarp.New(host, c.iwarp, p.regions, p.timers, c.rand, p.iwarpRoute, p.hasQP)
 	p.roce = roce.New(p.nics, c.roce, p.regions, p.timers, c.rand, p.hasQP)
+	p.iwarp.SetTrace(c.trace)
+	p.roce.SetTrace(c.trace)
 	p.raw = raw.New(p.nics, p.regions, c.rand, p.hasQP)
 	p.cm = p.newCM(c.rand)
 	return p, nil

@@ -91,10 +91,10 @@ var fileOrder = map[string][]string{
 	"rdmatransport/roce": {
 		"receive.go", "gsi.go", "multicast.go", "qp.go", "waiting.go", "timer.go", "pending.go", "ud.go", "uc.go", "completer.go",
 		"requester.go", "direct.go", "responder.go", "flush.go", "deferred.go", "response.go", "local.go", "outcome.go",
-		"xrc.go", "notification.go", "packet.go", "path.go", "pacing.go", "engine.go", "opcodes.go", "dcqcn.go", "counters.go", "params.go",
+		"xrc.go", "notification.go", "packet.go", "path.go", "pacing.go", "trace.go", "engine.go", "opcodes.go", "dcqcn.go", "counters.go", "params.go",
 	},
 	"rdmatransport/roce/internal/send": {
-		"next.go", "retransmit.go", "acknowledge.go", "selective.go", "state.go", "mode.go", "window.go", "congestion.go",
+		"next.go", "retransmit.go", "acknowledge.go", "selective.go", "state.go", "trace.go", "mode.go", "window.go", "congestion.go",
 		"ackfreq.go", "loss.go", "scoreboard.go", "queue.go", "flight.go", "credits.go", "reads.go", "rtt.go", "alarm.go",
 		"probe.go", "retry.go", "cork.go", "params.go",
 	},

@@ -60,6 +60,7 @@ type conn struct {
 	framer   mpa.Sender
 	deframer mpa.Receiver
 	request  mpa.Frame // the peer's, on the accepting side
+	revision uint8     // of MPA
 	mulpdu   int
 	piece    int // the most that goes into the stream at once
 	ird, ord int

@@ -82,6 +82,9 @@ func (c *conn) connect(ctx context.Context, attr *rdmacm.ConnectAttr, request *m
 // errUnanswered says that the peer took the request and closed the connection without a reply.
 var errUnanswered = errors.New("iwarp: the peer has closed the connection instead of a reply")
 
+// errRejected says, in a trace, that the peer's reply rejects the connection.
+var errRejected = errors.New("iwarp: the peer has rejected the connection")
+
 // exchange opens a stream and sets it, sends the request and reads the reply.
 func (c *conn) exchange(ctx context.Context, attr *rdmacm.ConnectAttr, request *mpa.Frame) (reply mpa.Frame, err error) {
 	deadline, _ := ctx.Deadline()
@@ -184,8 +187,10 @@ func (c *conn) handleReply(request, reply *mpa.Frame, p *rdmacm.ConnParam) error
 		theirs.InitiatorDepth = uint8(min(enhanced.IRD, 0xff))
 		c.ordLimit = min(c.ordLimit, int(enhanced.IRD))
 	}
+	c.revision = reply.Revision
 	if reply.Rejected {
 		c.state = over
+		c.traceFailed(errRejected)
 		c.stream.Abort()
 		c.emit(&rdmacm.ConnEvent{Type: rdmacm.Rejected, Status: -int(syscall.ECONNREFUSED), Param: theirs})
 		return nil
@@ -235,6 +240,7 @@ func (c *conn) failed(err error) {
 		return
 	}
 	c.state = over
+	c.traceFailed(err)
 	e := &rdmacm.ConnEvent{Type: rdmacm.ConnectError, Status: -int(syscall.EPROTO)}
 	var errno syscall.Errno
 	var operation *net.OpError

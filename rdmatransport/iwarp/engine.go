@@ -28,6 +28,7 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/internal/keys"
 	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
 	"github.com/softrnic/softrnic/rdmatransport/internal/timers"
+	"github.com/softrnic/softrnic/rdmatransport/trace"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
@@ -45,6 +46,7 @@ type Engine struct {
 	rand    io.Reader
 	qps     *keys.Table[qp]
 	work    sync.WaitGroup // goroutines of streams
+	trace   trace.Sink     // nil: off
 
 	mu        sync.Mutex // taken last
 	streams   map[*verbs.PD]int
@@ -112,5 +114,8 @@ func (e *Engine) CreateQP(h verbs.QPHandle, attr *verbs.QPInitAttr) (verbs.Provi
 		return nil, 0, verbs.Errorf(verbs.ErrNoMemory, "create QP", "%v", err)
 	}
 	q.num = num
+	if e.trace != nil {
+		q.tx.lifecycle.setTracer(q.tracePhase)
+	}
 	return q, num, nil
 }

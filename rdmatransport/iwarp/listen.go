@@ -154,7 +154,7 @@ func (l *listener) readRequest(stream stack.Stream) (*conn, *rdmacm.ConnEvent, e
 	if err != nil {
 		return nil, nil, err
 	}
-	c := &conn{e: l.e, h: l.h, listener: l, stream: stream, request: f, route: route, state: requested}
+	c := &conn{e: l.e, h: l.h, listener: l, stream: stream, request: f, revision: f.Revision, route: route, state: requested}
 	c.ird, c.ord = MaxReads, MaxReads
 	if f.HasEnhanced {
 		// The peer's ORD is what bounds our IRD, and its IRD our ORD.

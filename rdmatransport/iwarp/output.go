@@ -62,7 +62,7 @@ func (q *qp) Fill(b []byte) {
 func (q *qp) send() bool {
 	ok, err := q.sendSegment()
 	if err != nil {
-		q.streamLost()
+		q.streamLost(err)
 	}
 	return ok && err == nil
 }
@@ -97,7 +97,7 @@ func (q *qp) moreBehind() bool {
 // flush sends what was gathered.
 func (q *qp) flush() {
 	if _, err := q.sendGathered(); err != nil {
-		q.streamLost()
+		q.streamLost(err)
 	}
 }
 

@@ -67,17 +67,30 @@ const (
 	rtrEmpty // an FPDU without a ULPDU, which RFC 6581 calls a zero-length Send
 )
 
+func (k rtrKind) String() string { return [...]string{"none", "WRITE", "READ", "empty FPDU"}[k] }
+
 // lifecycle is the present phase, and what belongs to it.
 type lifecycle struct {
 	phase     phase
 	rtr       rtrKind // while sendingRTR
 	terminate []byte  // while terminating: the message
+	tracer    func(from, to phase)
 }
 
-func (l *lifecycle) reset() { *l = lifecycle{} }
+// setTracer has each change of the phase told to tracer.
+func (l *lifecycle) setTracer(tracer func(from, to phase)) { l.tracer = tracer }
+
+// reset goes back to closed, from where the stream of the QP, if it had one, has ended.
+func (l *lifecycle) reset() { *l = lifecycle{tracer: l.tracer} }
 
 // on takes an event in.
-func (l *lifecycle) on(e phaseEvent) { l.phase = phaseTable[l.phase][e] }
+func (l *lifecycle) on(e phaseEvent) {
+	from := l.phase
+	l.phase = phaseTable[from][e]
+	if l.tracer != nil && l.phase != from {
+		l.tracer(from, l.phase)
+	}
+}
 
 func (l *lifecycle) is(p phase) bool { return l.phase == p }
 

@@ -47,8 +47,11 @@ func (q *qp) Modify(from, to verbs.QPState, attr *verbs.QPAttr, mask verbs.QPAtt
 		if !ok || c.e != q.e {
 			return verbs.Errorf(verbs.ErrInvalid, "modify QP", "LLPStream %T is not a stream of this device", attr.LLPStream)
 		}
-		return q.attach(c, attr, mask)
+		if err := q.attach(c, attr, mask); err != nil {
+			return err
+		}
 	}
+	q.traceState(from, to)
 	return nil
 }
 
@@ -59,6 +62,7 @@ func (q *qp) attach(c *conn, attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	}
 	q.conn = c
 	q.e.countStream(q.h.PD(), 1)
+	q.traceNegotiated(c)
 	q.tx.begin(c)
 	q.rx = receiver{}
 	c.pair()
@@ -174,6 +178,12 @@ func (q *qp) fail(err error, bad []byte) {
 	}
 	q.conn.linger()
 	q.terminate(err, bad)
+	q.failQP()
+}
+
+// failQP moves the QP to ERR.
+func (q *qp) failQP() {
+	q.traceState(q.h.State(), verbs.StateErr)
 	q.h.Fail()
 }
 

@@ -90,7 +90,7 @@ func (q *qp) failReceive(c *conn) {
 		q.e.Counters.CRCErrors.Add(1)
 	case errors.Is(err, errTerminated):
 		q.closeStream()
-		q.h.Fail()
+		q.failQP()
 		return
 	}
 	if !q.rx.reported {
@@ -144,12 +144,13 @@ func asyncEvent(err error) verbs.AsyncEventType {
 func (q *qp) streamEnded(c *conn, err error) {
 	q.h.Lock()
 	if q.conn == c {
-		q.detach()
 		if !errors.Is(err, io.EOF) || c.deframer.Pending() > 0 {
 			q.e.Counters.StreamsLost.Add(1)
+			q.traceLost(err)
 		}
+		q.detach()
 		if q.h.State() == verbs.StateRTS {
-			q.h.Fail() // what is posted can no longer be sent
+			q.failQP() // what is posted can no longer be sent
 		}
 	}
 	q.h.Unlock()
@@ -158,12 +159,13 @@ func (q *qp) streamEnded(c *conn, err error) {
 }
 
 // streamLost ends the connection where TCP has given the stream up: it takes nothing more. The reader will see the same.
-func (q *qp) streamLost() {
+func (q *qp) streamLost(err error) {
 	q.conn.stream.Abort()
 	if q.h.State() != verbs.StateRTS {
 		return // the QP is about to enter RTS, and the reader will end the connection then
 	}
-	q.detach()
 	q.e.Counters.StreamsLost.Add(1)
-	q.h.Fail()
+	q.traceLost(err)
+	q.detach()
+	q.failQP()
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/ddp"
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/rdmap"
+	"github.com/softrnic/softrnic/rdmatransport/trace"
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -33,6 +34,7 @@ func (q *qp) finish() {
 			return
 		default:
 			q.e.Counters.TerminatesSent.Add(1)
+			q.traceTerminate(trace.TerminateSent, t.lifecycle.terminate)
 		}
 	}
 	q.closeStream()
@@ -43,6 +45,7 @@ func (q *qp) finish() {
 // kinds are complete, as TCP has delivered them.
 func (q *qp) terminated(message []byte) error {
 	q.e.Counters.TerminatesReceived.Add(1)
+	q.traceTerminate(trace.TerminateReceived, message)
 	h, _ := rdmap.ParseTerminate(message)
 	if i := q.blamed(&h); i >= 0 {
 		status := verbs.WCRemOpErr

@@ -8,6 +8,7 @@ import (
 
 	"github.com/softrnic/softrnic/rdmatransport/roce/internal/send"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/rdmatransport/trace"
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -45,6 +46,7 @@ func (q *qp) acknowledge(p *wire.Packet) {
 		q.act(s.OnAck(wire.PSNAdd(p.PSN, 1)))
 		return
 	}
+	q.traceNAK(trace.NAKReceived, p.AETH.Syndrome, p.PSN)
 	if p.AETH.IsRNR() {
 		o, counts := s.OnRNR(p.PSN, wire.RNRTimer(p.AETH.Value()))
 		if counts {

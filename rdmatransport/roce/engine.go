@@ -13,7 +13,7 @@
 // packets that came before their turn, and the responses. pacing.go keeps to a rate, which dcqcn.go finds by what
 // notification.go hears of congestion. deferred.go carries out what takes long. uc.go and ud.go are what unreliable services
 // do instead, and multicast.go is datagrams to groups. Where both QPs are in one process, direct.go needs no packets. qp.go
-// makes QPs and takes them through their states; engine.go says what an engine and a QP are made of.
+// makes QPs and takes them through their states; trace.go tells what happens to them; engine.go says what an engine and a QP are made of.
 //
 // Everything about a QP happens under its lock, on the goroutine that brought the work: the application's for posts,
 // the link's for packets, the timer queue's for timeouts.
@@ -29,6 +29,7 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/internal/receive"
 	"github.com/softrnic/softrnic/rdmatransport/roce/internal/send"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/rdmatransport/trace"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
 )
@@ -44,12 +45,13 @@ type Engine struct {
 	regions *memory.Regions
 	timers  *timers.Queue
 	qps     *keys.Table[qp]
-	clock   send.Clock // of all times that QPs keep
+	env     send.Env // of QPs that are not traced
 	gsi     GSI
 	groups  groups
 	waiting waiting
 	flushes flushes
 
+	trace     trace.Sink     // nil: off
 	dcqcn     *DCQCN         // nil: off
 	selective bool           // packets of reliable connections are marked (wire.Mark)
 	shared    receive.Shared // of all QPs
@@ -74,7 +76,7 @@ func New(nics []stack.NIC, cfg Config, regions *memory.Regions, queue *timers.Qu
 		timers:  queue,
 		qps:     keys.New[qp](qpnBits, rand, func(n uint32) bool { return n <= 1 || n == multicastQPN || taken(n) }),
 	}
-	e.clock = queue.Now
+	e.env.Clock = queue.Now
 	e.shared.Clock = queue.Now
 	e.selective = !cfg.GoBackN
 	if cfg.DCQCN != nil {

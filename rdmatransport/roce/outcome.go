@@ -73,6 +73,7 @@ func answerLen(wr *verbs.SendWR) uint32 {
 // fail moves the QP to the error state. The work request that failed is completed already.
 func (q *qp) fail() {
 	q.quiet()
+	q.traceState(q.h.State(), verbs.StateErr)
 	q.h.Fail()
 }
 

@@ -24,7 +24,6 @@ func (e *Engine) CreateQP(h verbs.QPHandle, attr *verbs.QPInitAttr) (verbs.Provi
 		if attr.Type != verbs.RC {
 			q.service = wire.XRC
 		}
-		q.sending.Init(max(int(attr.Cap.MaxSendWR), 1), e.clock)
 	case verbs.UC:
 		q.service, q.unreliable = wire.UC, new(unreliable)
 	case verbs.UD:
@@ -32,6 +31,11 @@ func (e *Engine) CreateQP(h verbs.QPHandle, attr *verbs.QPInitAttr) (verbs.Provi
 	default:
 		return nil, 0, fmt.Errorf("QP type %v over RoCEv2: %w", attr.Type, verbs.ErrNotSupported)
 	}
+	env := &e.env
+	if e.trace != nil {
+		env = &send.Env{Clock: e.env.Clock, Trace: q.emit}
+	}
+	q.sending.Init(max(int(attr.Cap.MaxSendWR), 1), env)
 	q.receiving.Init(&e.shared)
 	q.timer.Init(q.expired)
 	num, err := e.qps.Insert(q)
@@ -95,6 +99,7 @@ func (q *qp) Modify(from, to verbs.QPState, attr *verbs.QPAttr, mask verbs.QPAtt
 			Congestion: send.Conservation{},
 		})
 	}
+	q.traceState(from, to)
 	return nil
 }
 

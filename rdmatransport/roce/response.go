@@ -6,6 +6,7 @@ package roce
 import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/internal/receive"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/rdmatransport/trace"
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -112,6 +113,7 @@ func readOpcode(first, last bool) wire.Opcode {
 
 // sendAck sends an acknowledge packet: ACK, NAK or RNR NAK.
 func (q *qp) sendAck(a wire.AETH, psn uint32) {
+	q.traceNAK(trace.NAKSent, a.Syndrome, psn)
 	p := wire.Packet{BTH: wire.BTH{Opcode: wire.RCAck, PSN: psn}, AETH: a}
 	q.sendHeader(&p)
 }
@@ -123,6 +125,7 @@ func (q *qp) sendSACK() {
 		BTH:  wire.BTH{Opcode: wire.RCAck, PSN: s.PSN()},
 		AETH: wire.AETH{Syndrome: wire.NakPSNSeq, MSN: s.MSN()},
 	}
+	q.traceNAK(trace.NAKSent, p.AETH.Syndrome, p.PSN)
 	if header, b := q.datagram(&p, s.SACKLen()); b != nil {
 		at := p.EncodeHeader(b)
 		s.PutSACK(wire.Sack(b[at : at+s.SACKLen()]))

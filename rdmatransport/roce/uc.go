@@ -35,6 +35,7 @@ func (q *qp) sendMessages() {
 			status := q.carryOut(wr)
 			q.h.CompleteSend(status, 0)
 			if status != verbs.WCSuccess {
+				q.traceState(q.h.State(), verbs.StateSQE)
 				q.h.FailSend()
 				return
 			}
@@ -52,6 +53,7 @@ func (q *qp) sendMessages() {
 			if status := q.sendData(wr, u.packet, u.psn, false); status != verbs.WCSuccess {
 				u.packet = 0
 				q.h.CompleteSend(status, 0)
+				q.traceState(q.h.State(), verbs.StateSQE)
 				q.h.FailSend()
 				return
 			}

@@ -49,6 +49,7 @@ func (q *qp) sendDatagrams() {
 	for q.h.SendLen() > 0 && !q.draining() && q.pass() {
 		if status := q.sendDatagram(q.h.Send(0)); status != verbs.WCSuccess {
 			q.h.CompleteSend(status, 0)
+			q.traceState(q.h.State(), verbs.StateSQE)
 			q.h.FailSend()
 			return
 		}

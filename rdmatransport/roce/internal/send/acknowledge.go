@@ -71,7 +71,8 @@ func (s *State) OnSequenceNAK(psn uint32) (o Outcome, counts bool) {
 	case s.mode.is(Selective) && !s.board.isExecuted(psn):
 		// Answers before it are missing.
 		s.board.dropped(psn, s.flight.max)
-		s.window.set(s.window.onGoBack())
+		s.traceLost(psn)
+		s.setWindow(s.window.onGoBack())
 		counts = true
 	}
 	s.probeAnswered(&o)
@@ -118,9 +119,10 @@ func (s *State) OnRNR(psn uint32, wait time.Duration) (o Outcome, counts bool) {
 		s.board.forget(psn) // the peer keeps what comes behind it
 	} else {
 		s.rewind()
-		s.mode.on(onRNR)
+		s.change(onRNR)
 	}
-	s.alarm.setRNR(psn, s.clock()+wait)
+	s.alarm.setRNR(psn, s.env.Clock()+wait)
+	s.traceRNR(psn, wait)
 	return o, true
 }
 
@@ -221,19 +223,20 @@ func (s *State) progress(una uint32) {
 	s.retries.reset()
 	s.alarm.progress()
 	s.probe.cancel()
-	s.mode.on(onProgress)
+	s.change(onProgress)
 	s.endRNRWait(una)
-	s.window.set(s.window.onAck(n))
+	s.setWindow(s.window.onAck(n))
 	s.reads.acked(una)
 	if s.rtt.covers(una) {
-		s.rtt.end(s.clock(), s.leastProbe())
+		s.rtt.end(s.env.Clock(), s.leastProbe())
 	}
 }
 
 // endRNRWait ends the wait for a PSN that was executed all the same: everything before end was.
 func (s *State) endRNRWait(end uint32) {
 	if s.alarm.isSet(RNR) && wire.PSNDiff(end, s.alarm.rnrPSN) > 0 {
+		s.traceRNR(s.alarm.rnrPSN, 0)
 		s.alarm.endRNR()
-		s.mode.on(onRNROver)
+		s.change(onRNROver)
 	}
 }

@@ -20,6 +20,8 @@ const (
 	Probe
 )
 
+func (k AlarmKind) String() string { return [...]string{"none", "RNR", "retransmission", "probe"}[k] }
+
 // alarm is the one alarm that sending has. Of its kinds, RNR runs alone; Retransmission runs while anything is in flight,
 // and Probe goes off before it.
 type alarm struct {

@@ -337,7 +337,7 @@ func (s *State) Sent(b *Burst) {
 	if s.mode.is(Selective) {
 		s.board.sent(b.PSN, b.Packets, r.kind.answered())
 	} else if b.PSN == f.max && s.rtt.wanted(s.leastProbe()) {
-		s.rtt.begin(b.PSN, s.clock())
+		s.rtt.begin(b.PSN, s.env.Clock())
 	}
 	f.sent(wire.PSNAdd(b.PSN, b.Packets))
 	q.advance(r, b.Packets)
@@ -351,9 +351,9 @@ func (s *State) sentAgain(b *Burst) {
 	case fromProbe:
 		s.probe.sent(b.PSN, b.Packets)
 		if s.probe.behind == s.flight.max {
-			s.mode.on(onProbeOver)
+			s.change(onProbeOver)
 		} else {
-			s.mode.on(onProbe)
+			s.change(onProbe)
 		}
 	case fromAckPoint:
 		s.acks.sent(b.PSN, b.Packets, b.AckReq)

@@ -15,21 +15,26 @@ func (s *State) SetAlarm(sending bool) {
 	if !s.alarm.isSet(NoAlarm) || !sending || s.mode.is(Failed) {
 		return
 	}
-	now := s.clock()
+	now := s.env.Clock()
 	s.alarm.setRetransmission(now + s.limits.Timeout)
+	s.traceAlarm(Retransmission, s.limits.Timeout)
 	if s.alarm.mayProbe() && (s.rtt.measured() || s.mode.selective) {
-		s.alarm.setProbe(now + s.rtt.probeTimeout(s.limits.Timeout, s.leastProbe()))
+		s.setProbe(now)
 	}
 }
 
 // OnAlarm is told that the time is now, and does what is due.
 func (s *State) OnAlarm(now time.Duration) (o Outcome) {
-	switch s.alarm.dueAt(now) {
+	due := s.alarm.dueAt(now)
+	s.traceFired(due)
+	switch due {
 	case RNR:
+		s.traceRNR(s.alarm.rnrPSN, 0)
 		s.alarm.endRNR()
-		s.mode.on(onRNROver)
+		s.change(onRNROver)
 	case Retransmission:
 		if !s.alarm.excuse(now, s.limits.Timeout) {
+			s.traceTimeout()
 			s.retry(onTimeout, &o)
 		}
 	case Probe:
@@ -52,13 +57,14 @@ func (s *State) retry(e modeEvent, o *Outcome) {
 		o.Action = RetriesExceeded
 		return
 	}
+	s.traceLost(s.flight.una)
 	if e == onTimeout {
-		s.window.set(s.window.onTimeout())
+		s.setWindow(s.window.onTimeout())
 	} else {
-		s.window.set(s.window.onGoBack())
+		s.setWindow(s.window.onGoBack())
 	}
 	s.rewind()
-	s.mode.on(e)
+	s.change(e)
 	o.Action = WentBack
 }
 
@@ -79,7 +85,7 @@ func (s *State) sendProbe(now time.Duration) {
 	s.rtt.backOff(s.limits.Timeout, s.leastProbe())
 	s.alarm.probed()
 	if s.alarm.mayProbe() {
-		s.alarm.setProbe(now + s.rtt.probeTimeout(s.limits.Timeout, s.leastProbe()))
+		s.setProbe(now)
 	}
 	if s.mode.selective || s.mode.is(Selective) {
 		s.startRecovery()
@@ -87,6 +93,7 @@ func (s *State) sendProbe(now time.Duration) {
 	} else {
 		s.probe.ask()
 	}
+	s.traceProbe()
 }
 
 // probeAnswered goes back to what follows the probe where the peer has that and no more: it has dropped the rest. Or it is
@@ -99,12 +106,20 @@ func (s *State) probeAnswered(o *Outcome) {
 	if !answered {
 		return
 	}
-	s.mode.on(onProbeOver)
+	s.change(onProbeOver)
 	if alone && !s.mode.selective && o.Action == Proceed {
-		s.window.set(s.window.onTailLoss())
+		s.traceLost(s.flight.una)
+		s.setWindow(s.window.onTailLoss())
 		s.rewind()
 		o.Action = WentBack
 	}
+}
+
+// setProbe sets the alarm for a probe.
+func (s *State) setProbe(now time.Duration) {
+	after := s.rtt.probeTimeout(s.limits.Timeout, s.leastProbe())
+	s.alarm.setProbe(now + after)
+	s.traceAlarm(Probe, after)
 }
 
 // leastProbe is the shortest probe timeout.

@@ -54,7 +54,7 @@ func (s *State) startRecovery() {
 	q.forward(f.max) // all that was sent before is repeated from the scoreboard
 	s.reads.resume()
 	s.rtt.cancel()
-	s.mode.on(onGap)
+	s.change(onGap)
 }
 
 // executedBefore takes in that the peer has executed everything before PSN end, and tells whether all of that is
@@ -96,7 +96,7 @@ func (s *State) settle(o *Outcome) {
 // endRecovery goes back to counting packets. No RNR wait is on: what it holds back counts as missing.
 func (s *State) endRecovery() {
 	s.board.close()
-	s.mode.on(onRecovered)
+	s.change(onRecovered)
 }
 
 // DetectLosses is told that all that has come for now was taken in. What it shows to be lost is sent again.
@@ -108,6 +108,7 @@ func (s *State) DetectLosses() {
 
 func (s *State) detectLosses() {
 	if lost := s.board.detectLosses(s.flight.una, s.flight.max); lost > 0 {
-		s.window.set(s.window.onLoss(lost))
+		s.traceFound(lost)
+		s.setWindow(s.window.onLoss(lost))
 	}
 }

@@ -15,8 +15,8 @@
 // cursor; flight.go, what is in flight; window.go and congestion.go, how much may be; scoreboard.go and loss.go, what is
 // missing of it; ackfreq.go, when to ask for an acknowledgement; credits.go, what the
 // peer has receive requests for; reads.go, the outstanding READs; rtt.go, the round trip;
-// alarm.go, probe.go and retry.go, what happens when nothing comes back; cork.go, what may wait to share a frame; and
-// mode.go, which of all that is going on.
+// alarm.go, probe.go and retry.go, what happens when nothing comes back; cork.go, what may wait to share a frame;
+// mode.go, which of all that is going on; and trace.go tells of it.
 package send
 
 import (
@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/rdmatransport/trace"
 )
 
 // State is the state of sending of one QP. The zero value has to be set up by Init, and by Begin for each connection.
@@ -43,7 +44,15 @@ type State struct {
 	probe   probe
 	cork    cork
 	limits  Limits
-	clock   Clock
+	env     *Env
+}
+
+// Env is what a State needs of its owner. Several may share one that traces nothing.
+type Env struct {
+	Clock Clock
+	// Trace is told what the State decides. The owner adds to an event what a State does not know: the time and the QP. It
+	// is nil if nothing is traced.
+	Trace func(trace.Event)
 }
 
 // Clock is a monotonic time, counted from some start; 0 stands for never.
@@ -65,10 +74,10 @@ type Connection struct {
 	Congestion CongestionController
 }
 
-// Init sets the clock, and how many requests there may be, at least one. It is called once.
-func (s *State) Init(requests int, clock Clock) {
+// Init sets the environment, and how many requests there may be, at least one. It is called once.
+func (s *State) Init(requests int, env *Env) {
 	s.queue.init(1 << bits.Len(uint(requests-1)))
-	s.clock = clock
+	s.env = env
 	s.mode.on(onFailure) // nothing is sent before Begin
 }
 
@@ -86,11 +95,12 @@ func (s *State) Begin(c *Connection) {
 	s.cork.reset()
 	s.mode.init()
 	s.mtu = c.MTU
+	s.traceBegin()
 }
 
 // Stop ends sending: the QP has failed, or is reset.
 func (s *State) Stop() {
-	s.mode.on(onFailure)
+	s.change(onFailure)
 	s.board.close()
 	s.alarm.reset()
 	s.probe.cancel()
@@ -217,5 +227,5 @@ func (s *State) movedTo(una uint32) {
 	s.flight.movedDirectly(una)
 	s.acks.rewind(una)
 	s.retries.reset()
-	s.mode.on(onProgress)
+	s.change(onProgress)
 }

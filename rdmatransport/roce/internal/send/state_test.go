@@ -17,7 +17,7 @@ type requester struct {
 
 func newRequester(t *testing.T) *requester {
 	r := &requester{t: t, now: time.Second}
-	r.Init(16, func() time.Duration { return r.now })
+	r.Init(16, &Env{Clock: func() time.Duration { return r.now }})
 	r.SetLimits(Limits{Timeout: 100 * time.Millisecond, Retries: 2, RNR: 1, MaxReads: 2})
 	r.Begin(&Connection{PSN: 0, MTU: 1024, Batch: 4, Congestion: Conservation{}})
 	return r
@@ -74,7 +74,7 @@ func (r *requester) send() string {
 
 func (r *requester) snapshot() string {
 	s := r.State
-	s.clock = nil
+	s.env = nil
 	var reads, board string
 	if s.reads.bounds != nil {
 		reads = fmt.Sprint(*s.reads.bounds)

@@ -1,0 +1,240 @@
+package rdmatransport_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/softrnic/softrnic/link/impair"
+	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/rdmatransport/trace"
+	"github.com/softrnic/softrnic/stack/netstack"
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+)
+
+// tracer keeps the events of a device.
+type tracer struct {
+	mu     sync.Mutex
+	events []trace.Event
+}
+
+func (r *tracer) sink(e trace.Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.events = append(r.events, e)
+}
+
+// take returns the events of a QP since it was last called, in words, without those of some types. PSNs count from first.
+func (r *tracer) take(qpn, first uint32, without ...trace.Type) (lines []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range r.events {
+		if e.QPN != qpn || slices.Contains(without, e.Type) {
+			continue
+		}
+		line := e.Type.String()
+		switch e.Type {
+		case trace.QPState, trace.SendMode, trace.SendPhase:
+			line += fmt.Sprintf(": %s to %s", e.From, e.To)
+		case trace.PacketsLost:
+			line += fmt.Sprintf(": %d from %d", e.Packets, (e.PSN-first)&0xffffff)
+		case trace.ProbeSent, trace.RetransmissionTimeout, trace.RNRWaitEnded:
+			line += fmt.Sprintf(": %d", (e.PSN-first)&0xffffff)
+		case trace.RNRWaitStarted:
+			line += fmt.Sprintf(": %d for %v", (e.PSN-first)&0xffffff, e.Duration)
+		case trace.NAKSent, trace.NAKReceived:
+			line += fmt.Sprintf(": %d %s", (e.PSN-first)&0xffffff, e.Detail)
+		case trace.Window:
+			line += fmt.Sprintf(": %d", e.Packets)
+		case trace.AlarmSet, trace.AlarmFired, trace.TerminateSent, trace.TerminateReceived, trace.MPANegotiated:
+			line += ": " + e.Detail
+		case trace.MPAFailed, trace.StreamLost:
+			line += fmt.Sprintf(": %v", e.Err)
+		}
+		lines = append(lines, line)
+	}
+	r.events = nil
+	return lines
+}
+
+// traced is two stations whose events are kept. The packets that the first one sends meet the rules.
+type traced struct {
+	t      *testing.T
+	a, b   *station
+	ta, tb tracer
+}
+
+func newTraced(t *testing.T, rules ...impair.Rule) *traced {
+	x := &traced{t: t}
+	lan := new(pipe.Switch)
+	bad := must(impair.New(lan.Port(), impair.Config{Out: impair.Direction{Rules: rules}}))(t)
+	x.a = newStationOn(t, bad, "10.0.0.1/24", rdmatransport.Trace(x.ta.sink))
+	x.b = newStationOn(t, lan.Port(), "10.0.0.2/24", rdmatransport.Trace(x.tb.sink))
+	return x
+}
+
+// completion waits, in virtual time, for a completion.
+func (x *traced) completion(cq *verbs.CQ) verbs.WC {
+	x.t.Helper()
+	var wc [1]verbs.WC
+	for range 10_000 {
+		if must(cq.Poll(wc[:]))(x.t) == 1 {
+			return wc[0]
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	x.t.Fatal("no completion")
+	return wc[0]
+}
+
+// wants compares lines.
+func (x *traced) wants(got []string, want ...string) {
+	x.t.Helper()
+	if !slices.Equal(got, want) {
+		x.t.Errorf("the trace is\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
+	}
+}
+
+// firstPSN is the PSN of the next packet that a QP sends.
+func firstPSN(t *testing.T, q *verbs.QP) uint32 {
+	attr, _, err := q.Query(verbs.QPAttrSQPSN)
+	ok(t, err)
+	return attr.SQPSN
+}
+
+// pair connects the stations, and returns their QPs, the first PSN of a's, and a WRITE of 16 packets. What was traced by then
+// is forgotten.
+func (x *traced) pair(transport verbs.Transport) (conn, peer *rdmacm.Conn, first uint32, wr *verbs.SendWR) {
+	x.t.Helper()
+	conn, peer = dial(x.a, x.b, transport, nil)
+	if transport == verbs.RoCEv2 {
+		attr, _, err := conn.QP().Query(verbs.QPAttrSQPSN)
+		ok(x.t, err)
+		first = attr.SQPSN
+	}
+	const size = 64 << 10
+	from, to := x.a.reg(make([]byte, size), 0), x.b.reg(make([]byte, size), verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
+	return conn, peer, first, &verbs.SendWR{
+		Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{from.SGE(0, size)}, RemoteAddr: to.Addr(), RKey: to.RKey(),
+	}
+}
+
+// forget drops what was traced.
+func (x *traced) forget() {
+	synctest.Wait()
+	x.ta.take(0, 0)
+	x.tb.take(0, 0)
+}
+
+// class is packets of a class of impair's.
+func class(t *testing.T, name string) func([]byte) bool { return must(impair.Class(name))(t) }
+
+// A lost packet of a WRITE, as both sides trace it.
+func TestTraceLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := newTraced(t, impair.Rule{Match: class(t, "write"), Nth: 3})
+		conn, peer, first, wr := x.pair(verbs.RoCEv2)
+		synctest.Wait()
+		x.wants(x.ta.take(conn.QP().Num(), first),
+			"QP state: RESET to INIT", "QP state: INIT to RTR", "send mode: failed to in order", "window: 128", "QP state: RTR to RTS")
+		x.forget()
+		ok(t, conn.QP().PostSend(wr))
+		if wc := x.completion(conn.SendCQ()); wc.Status != verbs.WCSuccess {
+			t.Fatal(wc.Status)
+		}
+		synctest.Wait()
+		lines := x.ta.take(conn.QP().Num(), first, trace.Window)
+		x.wants(slices.DeleteFunc(lines, func(l string) bool { return strings.HasPrefix(l, "alarm set") }),
+			"NAK received: 2 PSN sequence error", "packets lost: 14 from 2", "send mode: in order to gone back",
+			"NAK received: 2 PSN sequence error", "send mode: gone back to in order")
+		x.wants(x.tb.take(peer.QP().Num(), first), "NAK sent: 2 PSN sequence error", "NAK sent: 2 PSN sequence error")
+	})
+}
+
+// A peer that is no longer heard: timeouts, and the end of the QP.
+func TestTraceTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := newTraced(t, impair.Rule{Match: class(t, "write"), Count: -1})
+		conn, _, first, wr := x.pair(verbs.RoCEv2)
+		x.forget()
+		ok(t, conn.QP().PostSend(wr))
+		if wc := x.completion(conn.SendCQ()); wc.Status != verbs.WCRetryExcErr {
+			t.Fatal(wc.Status)
+		}
+		synctest.Wait()
+		timeout := []string{"alarm set: retransmission", "alarm fired: retransmission", "retransmission timeout: 0"}
+		want := slices.Concat(slices.Repeat(append(timeout, "packets lost: 16 from 0"), 7), timeout,
+			[]string{"send mode: in order to failed", "QP state: RTS to ERR"}) // retry_cnt is 7
+		x.wants(x.ta.take(conn.QP().Num(), first, trace.Window), want...)
+	})
+}
+
+// A SEND that finds no receive request.
+func TestTraceRNR(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := newTraced(t)
+		conn, peer, first, wr := x.pair(verbs.RoCEv2)
+		x.forget()
+		wr.Opcode = verbs.Send
+		wr.SGList[0].Length = 8
+		ok(t, conn.QP().PostSend(wr))
+		synctest.Wait()
+		ok(t, peer.QP().PostRecv(&verbs.RecvWR{SGList: []verbs.SGE{x.b.reg(make([]byte, 8), verbs.AccessLocalWrite).SGE(0, 8)}}))
+		if wc := x.completion(conn.SendCQ()); wc.Status != verbs.WCSuccess {
+			t.Fatal(wc.Status)
+		}
+		synctest.Wait()
+		x.wants(x.ta.take(conn.QP().Num(), first),
+			"alarm set: retransmission", "NAK received: 0 RNR", "send mode: in order to RNR wait", "RNR wait started: 0 for 655.36ms",
+			"alarm fired: RNR", "RNR wait ended: 0", "send mode: RNR wait to in order", "alarm set: retransmission", "alarm set: probe")
+		x.wants(x.tb.take(peer.QP().Num(), first), "NAK sent: 0 RNR")
+	})
+}
+
+// An iWARP connection from its set-up to a Terminate message, and one that nobody accepts.
+func TestTraceIWARP(t *testing.T) {
+	x := newTraced(t)
+	conn, peer, _, wr := x.pair(verbs.IWARP)
+	wr.RKey++
+	ok(t, conn.QP().PostSend(wr))
+	var a, b []string
+	end := "QP state: RTS to ERR"
+	for deadline := time.Now().Add(10 * time.Second); !slices.Contains(a, end) || !slices.Contains(b, end); time.Sleep(time.Millisecond) {
+		a = append(a, x.ta.take(conn.QP().Num(), 0)...)
+		b = append(b, x.tb.take(peer.QP().Num(), 0)...)
+		if time.Now().After(deadline) {
+			break
+		}
+	}
+	settled := "MPA negotiated: revision 2, IRD 128, ORD 128, CRC true, markers sent false, markers received false, MULPDU 64768"
+	x.wants(a, "QP state: RESET to INIT", settled+", ready-to-receive message WRITE", "send phase: closed to open",
+		"send phase: open to sending RTR", "send phase: sending RTR to open", "QP state: INIT to RTS",
+		"Terminate received: DDP tagged buffer error: invalid STag", "send phase: open to closed", "QP state: RTS to ERR")
+	x.wants(b, "QP state: RESET to INIT", settled, "send phase: closed to awaiting peer", "QP state: INIT to RTS",
+		"send phase: awaiting peer to open", "send phase: open to terminating",
+		"Terminate sent: DDP tagged buffer error: invalid STag", "send phase: terminating to closed", "QP state: RTS to ERR")
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if _, err := rdmacm.Dial(ctx, x.a.dev, "10.0.0.2:1", &rdmacm.Config{Transport: verbs.IWARP, PD: x.a.pd}); err == nil {
+		t.Error("connected with nobody")
+	}
+	x.wants(x.ta.take(0, 0), "MPA failed: dial tcp 10.0.0.2:1: connection refused")
+}
+
+// A sink that is nil is a mistake, and named.
+func TestTraceNil(t *testing.T) {
+	host := must(netstack.New(new(pipe.Switch).Port(), netstack.Addr("10.0.0.1/24")))(t)
+	defer host.Close()
+	_, err := rdmatransport.Open(host, rdmatransport.Trace(nil))
+	if !errors.Is(err, verbs.ErrInvalid) || !strings.Contains(fmt.Sprint(err), "sink") {
+		t.Errorf("error %v", err)
+	}
+}
