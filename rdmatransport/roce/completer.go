@@ -37,7 +37,7 @@ func (q *qp) response(p *wire.Packet, info wire.Info) {
 }
 
 // marked tells whether an answer is of a peer that keeps what comes behind a gap.
-func (q *qp) marked(p *wire.Packet) bool { return q.asks != 0 && p.Reserved7 == q.asks.Newest() }
+func (q *qp) marked(p *wire.Packet) bool { return q.mark != 0 && p.Reserved7 == q.mark.Newest() }
 
 // acknowledge handles ACK, NAK and RNR NAK.
 func (q *qp) acknowledge(p *wire.Packet) {

@@ -164,7 +164,7 @@ func (f flush) carryOut() {
 		q.receiving.OnCarriedOut(0)
 		d.file, d.bytes = nil, nil // the history has it for a while
 	}
-	q.leave(false)
+	q.unlock()
 }
 
 // awaits tells whether the first response waits for d; not if the QP has been reset since, or is in error.

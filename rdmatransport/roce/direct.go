@@ -72,11 +72,15 @@ func (q *qp) peer() *qp {
 	return q.near.e.qps.Get(q.dest)
 }
 
-// meets tells whether each of two QPs takes the other's packets, as fast as they come. Both are locked.
-func (q *qp) meets(p *qp) bool {
-	return !q.limited() && !p.limited() && !p.destroyed && receives(p.h.State()) && p.service == wire.RC && q.service == wire.RC &&
-		p.port == q.near.port && p.ends.Src == q.ends.Dst && p.ends.Dst == q.ends.Src && p.ends.V1 == q.ends.V1 &&
-		p.dest == q.num && p.mtu == q.mtu && p.path.Near() == q.e.nics[q.port-1]
+// pairsWith tells whether each of two QPs takes the other's packets, as fast as they come. Both are locked.
+func (q *qp) pairsWith(p *qp) bool {
+	switch {
+	case q.limited() || p.limited(), p.destroyed || !receives(p.h.State()), p.service != wire.RC || q.service != wire.RC:
+		return false
+	}
+	sameAddresses := p.ends.Src == q.ends.Dst && p.ends.Dst == q.ends.Src && p.ends.V1 == q.ends.V1
+	samePorts := p.port == q.near.port && p.path.Near() == q.e.nics[q.port-1]
+	return sameAddresses && samePorts && p.dest == q.num && p.mtu == q.mtu
 }
 
 func isSend(op verbs.WROpcode) bool { return op == verbs.Send || op == verbs.SendWithImm }
@@ -152,7 +156,7 @@ func (q *qp) carryElsewhere() {
 	q.h.Lock()
 	defer q.h.Unlock()
 	q.direct &^= carrying
-	q.releasePosted()
+	q.sendPosted()
 }
 
 // carryRest is what is left of the send queue.
@@ -170,7 +174,7 @@ const (
 func (q *qp) carrySome() carryRest {
 	p := q.peer()
 	if p == nil {
-		q.met = false
+		q.paired = false
 		return carryPackets
 	}
 	if p != q {
@@ -184,12 +188,12 @@ func (q *qp) carrySome() carryRest {
 			return carryPackets
 		}
 	}
-	if met := q.meets(p); met != q.met {
-		q.met = met
+	if paired := q.pairsWith(p); paired != q.paired {
+		q.paired = paired
 	}
 	s := &p.resp
 	switch {
-	case !q.met || !p.receiving.Still(q.sending.Una()):
+	case !q.paired || !p.receiving.Still(q.sending.Una()):
 		return carryPackets
 	case q.sending.Moved() == 0 && s.message != noMessage || q.sending.Moved() != 0 && !q.continues(p):
 		return carryPackets

@@ -5,8 +5,8 @@
 // sent, and requester.go writes them into frames of packet.go. In: receive.go checks the ICRC and finds the QP. Requests go
 // to responder.go, which asks package receive what they are and tells it what became of them; response.go sends the responses
 // and acknowledgements that are due then. Acknowledgements and responses go to completer.go, which tells package send of them;
-// outcome.go completes work requests, or fails the QP. What all that made due pending.go sends as the QP is unlocked, and
-// timer.go what is due later; waiting.go holds back what may share a frame.
+// outcome.go completes work requests, or fails the QP. What all that made due unlock.go sends as the QP is unlocked, and
+// timer.go what is due later; delayed.go delays what may share a frame.
 //
 // Package send holds all that is known of sending: the queue's cursor, what is in flight and what of it is lost, the
 // window, credits, timeouts. Package receive holds what is known of receiving: the expected PSN, what is wrong with it, the
@@ -48,7 +48,7 @@ type Engine struct {
 	env     send.Env // of QPs that are not traced
 	gsi     GSI
 	groups  groups
-	waiting waiting
+	delayed delayed
 	flushes flushes
 
 	trace     trace.Sink     // nil: off
@@ -83,7 +83,7 @@ func New(nics []stack.NIC, cfg Config, regions *memory.Regions, queue *timers.Qu
 		e.dcqcn = cfg.DCQCN.withDefaults()
 	}
 	e.gsi.e = e
-	e.waiting.timer.Init(func() { e.release(true) })
+	e.delayed.timer.Init(e.sendDelayed)
 	for i, nic := range nics {
 		port := uint8(i + 1)
 		stations.Store(nic, &station{e, nic, port})
@@ -130,11 +130,11 @@ type qp struct {
 	destroyed bool
 	direct    directFlags
 
-	asks wire.Mark // of the requests that this QP sends; 0 if it marks none
+	mark wire.Mark // of the requests that this QP sends; 0 if it marks none
 
-	met    bool // the QP that near has and this one are each other's
-	waits  bool // is among the engine's waiting
-	recent bool // something was posted since an application last drove the device
+	paired    bool // the QP at near and this one are each other's peers
+	isDelayed bool // it is among the engine's delayed
+	posted    bool // something was posted since an application last polled
 
 	e    *Engine
 	h    verbs.QPHandle
@@ -152,7 +152,7 @@ type qp struct {
 	pace   *pacer    // nil: no limit
 	notify *notifier // nil: congestion is not looked for
 
-	nextWaiting *qp
+	nextDelayed *qp // of the engine's delayed, if this is one
 }
 
 // reliable tells whether the QP acknowledges what comes, and wants that of its peer.

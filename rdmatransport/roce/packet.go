@@ -14,13 +14,13 @@ func (q *qp) datagram(p *wire.Packet, payload int) (header, b []byte) {
 	p.DestQP = q.dest
 	p.Opcode |= wire.Opcode(q.service) << 5
 	if q.reliable() {
-		p.Reserved7 = q.mark(p)
+		p.Reserved7 = q.markOf(p)
 	}
 	return q.packet(q.path, p, payload)
 }
 
-// mark is the BTH.Reserved7 of a packet to the peer.
-func (q *qp) mark(p *wire.Packet) uint8 {
+// markOf is the BTH.Reserved7 of a packet to the peer.
+func (q *qp) markOf(p *wire.Packet) uint8 {
 	info := p.Opcode.Info()
 	if info.Response() {
 		return q.receiving.Mark().Newest()
@@ -30,9 +30,9 @@ func (q *qp) mark(p *wire.Packet) uint8 {
 		n = q.sending.Packets(uint64(p.RETH.Length))
 	}
 	if q.sending.SentBehind(wire.PSNAdd(p.PSN, n)) {
-		return q.asks.Again()
+		return q.mark.Again()
 	}
-	return q.asks.Newest()
+	return q.mark.Newest()
 }
 
 // packet is datagram on any path, to the QP that p names.

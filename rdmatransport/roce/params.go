@@ -11,8 +11,8 @@ const (
 	// maxFlushes is how many FLUSHes of a device wait for the devices of files at once, each in a thread of its own.
 	maxFlushes = 8
 
-	// maxWait is how long a request or acknowledgement waits for company where nobody polls and nothing comes in.
-	maxWait = time.Millisecond
+	// maxDelay is how long a request or acknowledgement is delayed where nobody polls and nothing comes in.
+	maxDelay = time.Millisecond
 
 	// windowPause is between two windows of an unreliable connection, for others to run: nothing is acknowledged that could
 	// pace them.

@@ -60,7 +60,7 @@ func (q *qp) Modify(from, to verbs.QPState, attr *verbs.QPAttr, mask verbs.QPAtt
 		}
 	}
 	if to == verbs.StateReset || to == verbs.StateErr {
-		q.part()
+		q.sendDelayedAck()
 	}
 	if mask&verbs.QPAttrRateLimit != 0 && to == verbs.StateRTS {
 		q.limit(attr.RateLimit)
@@ -92,7 +92,7 @@ func (q *qp) Modify(from, to verbs.QPState, attr *verbs.QPAttr, mask verbs.QPAtt
 		*q.unreliable = unreliable{psn: attr.SQPSN}
 	case from == verbs.StateRTR && to == verbs.StateRTS:
 		if q.e.selective {
-			q.asks = wire.MarkOf(q.num, q.dest, attr.SQPSN)
+			q.mark = wire.MarkOf(q.num, q.dest, attr.SQPSN)
 		}
 		q.sending.Begin(&send.Connection{
 			PSN: attr.SQPSN, MTU: q.mtu, Batch: uint32(q.path.Batch(wire.BTHLen + int(q.mtu) + wire.ICRCLen)),
@@ -168,7 +168,7 @@ func (q *qp) closePaths() {
 		q.path.Close()
 	}
 	q.notify.close()
-	q.path, q.ends, q.notify, q.near, q.met = nil, nil, nil, nil, false
+	q.path, q.ends, q.notify, q.near, q.paired = nil, nil, nil, nil, false
 }
 
 // reset forgets everything but the QP's number and its port.
@@ -182,7 +182,7 @@ func (q *qp) reset() {
 		*u = unreliable{}
 	}
 	q.resp = responder{}
-	q.asks = 0
+	q.mark = 0
 }
 
 // Query implements verbs.ProviderQP.
@@ -197,14 +197,14 @@ func (q *qp) Query(attr *verbs.QPAttr) {
 // PostSend implements verbs.ProviderQP.
 func (q *qp) PostSend() {
 	switch {
-	case q.reliable() && q.gathers():
-		q.recent = true
-		q.e.wait(q)
+	case q.reliable() && q.mayCork():
+		q.posted = true
+		q.e.delay(q)
 	case q.direct&resumed != 0: // other calls of Modify wait for this one
 		q.direct &^= resumed
-		q.release()
+		q.sendPending()
 	default:
-		q.releasePosted()
+		q.sendPosted()
 	}
 }
 
@@ -213,7 +213,7 @@ func (q *qp) PostRecv() {}
 
 // Destroy implements verbs.ProviderQP.
 func (q *qp) Destroy() {
-	q.part()
+	q.sendDelayedAck()
 	q.e.qps.Delete(q.num)
 	q.reset()
 	q.e.timers.Remove(&q.timer)

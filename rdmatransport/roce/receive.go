@@ -30,7 +30,7 @@ func (e *Engine) receive(port uint8, d *stack.Datagram) {
 		}
 		if pkt.DestQP == mad.QPN || pkt.DestQP == multicastQPN {
 			if held != nil { // these lock QPs of their own
-				held.leave(d.Polled)
+				held.unlockReceived(d)
 				held = nil
 			}
 			if pkt.DestQP == mad.QPN {
@@ -47,7 +47,7 @@ func (e *Engine) receive(port uint8, d *stack.Datagram) {
 		}
 		if q != held {
 			if held != nil {
-				held.leave(d.Polled)
+				held.unlockReceived(d)
 			}
 			q.h.Lock()
 			held = q
@@ -55,8 +55,17 @@ func (e *Engine) receive(port uint8, d *stack.Datagram) {
 		held.receive(port, d, &pkt)
 	}
 	if held != nil {
-		held.leave(d.Polled)
+		held.unlockReceived(d)
 	}
+}
+
+// isFor tells whether a packet's addresses are those of the connection; to a QP of datagrams, that only one for a group names
+// the number of groups.
+func (q *qp) isFor(d *stack.Datagram, pkt *wire.Packet) bool {
+	if q.service == wire.UD {
+		return d.Dst.IsMulticast() == (pkt.DestQP == multicastQPN)
+	}
+	return d.Src == q.ends.Dst && d.Dst == q.ends.Src && d.V1 == q.ends.V1
 }
 
 // receive hands a packet to the half of the QP that it is for. IBTA Vol 1 §9.6.1 lists the checks.
@@ -64,9 +73,7 @@ func (q *qp) receive(port uint8, d *stack.Datagram, pkt *wire.Packet) {
 	info := pkt.Opcode.Info()
 	state := q.h.State()
 	switch {
-	case q.destroyed || !receives(state), port != q.port,
-		q.service != wire.UD && (d.Src != q.ends.Dst || d.Dst != q.ends.Src || d.V1 != q.ends.V1),
-		q.service == wire.UD && d.Dst.IsMulticast() != (pkt.DestQP == multicastQPN):
+	case q.destroyed || !receives(state) || port != q.port || !q.isFor(d, pkt):
 		q.e.Counters.Misdirected.Add(1)
 		return
 	case pkt.PKey&0x7fff != defaultPKey&0x7fff:

@@ -22,7 +22,7 @@ func (q *qp) transmit() {
 	q.describe()
 	s.Uncork()
 	s.DetectLosses()
-	in := q.setting()
+	in := q.circumstances()
 	var b send.Burst
 	for {
 		if q.out != nil {
@@ -50,12 +50,12 @@ func (q *qp) transmit() {
 	}
 }
 
-// setting is what lies around sending.
-func (q *qp) setting() (in send.Setting) {
+// circumstances are what sending has to take into account, and package send does not know.
+func (q *qp) circumstances() (in send.Setting) {
 	if q.draining() {
 		in |= send.Draining
 	}
-	if q.met {
+	if q.paired {
 		in |= send.Direct
 	}
 	if q.pace != nil {

@@ -29,7 +29,7 @@ func (q *qp) expired() {
 	if sends(s) {
 		q.act(q.sending.OnAlarm(now))
 	}
-	q.leave(false)
+	q.unlock()
 }
 
 // due is when the first thing is, 0 if nothing is.

@@ -94,7 +94,7 @@ func (q *queue) serve() {
 	defer alarm.Stop()
 	for !c.closed.Load() {
 		q.mu.Lock()
-		busy, err := q.receive(false)
+		busy, err := q.pass(q.read())
 		bulk, yieldDue := q.bulk(), !busy && q.yieldDue()
 		q.mu.Unlock()
 		switch {
@@ -164,7 +164,11 @@ func (q *queue) poll() bool {
 	if !q.mu.TryLock() {
 		return false
 	}
-	busy, _ := q.receive(true)
+	err := q.read()
+	for i := range q.frames {
+		q.frames[i].Polled = true
+	}
+	busy, _ := q.pass(err)
 	yieldDue := !busy && q.yieldDue()
 	q.mu.Unlock()
 	if yieldDue {
@@ -178,13 +182,12 @@ func (q *queue) yieldDue() bool {
 	return q.idle%goschedReads == 0 || q.oneP && q.idle%goschedReadsOneP == 0
 }
 
-// receive reads a batch and passes it on; false if there was nothing. An error means that nothing will come any more.
-// q.mu is held.
-func (q *queue) receive(polled bool) (bool, error) {
+// pass passes on the frames that read has found; false if there were none. An error is read's, and means that nothing will
+// come any more. q.mu is held.
+func (q *queue) pass(err error) (bool, error) {
 	if q.recv == nil {
 		return false, nil
 	}
-	err := q.read(polled)
 	if len(q.frames) > 0 {
 		q.recv(q.frames)
 		return true, nil
@@ -211,9 +214,12 @@ func (q *queue) bulk() bool {
 	return len(q.frames) > 0 && q.frames[len(q.frames)-1].Segmentation != 0
 }
 
-// read makes q.frames what is there.
-func (q *queue) read(polled bool) error {
+// read makes q.frames what is there, up to a batch, if somebody wants it. q.mu is held.
+func (q *queue) read() error {
 	q.frames = q.frames[:0]
+	if q.recv == nil {
+		return nil
+	}
 	free := q.arena
 	for len(free) >= largest && len(q.frames) < q.limit {
 		n, front, tag, errno := 0, 0, uint32(0), unix.Errno(0)
@@ -236,7 +242,6 @@ func (q *queue) read(polled bool) error {
 			if tag != 0 {
 				putBack(&f, free[HeaderLen:end:end], tag)
 			}
-			f.Polled = polled
 			q.frames = append(q.frames, f)
 		}
 		free = free[min((end+63)&^63, len(free)):]

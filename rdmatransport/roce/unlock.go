@@ -1,0 +1,102 @@
+package roce
+
+import (
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// On the path: how a hold of the QP's lock ends. All that it made due is sent, in as few frames as the link allows.
+
+// unlock sends what is due and unlocks the QP.
+func (q *qp) unlock() {
+	if s := q.h.State(); !q.destroyed && receives(s) {
+		if q.reliable() {
+			q.respond()
+		}
+		if sends(s) {
+			q.send()
+		}
+	}
+	q.flush()
+	q.h.Unlock()
+}
+
+// unlockReceived is unlock where packets of a datagram were received. If it came to an application that polls, and so will
+// soon post or poll again, small things wait for what that sends: see delayed.go.
+func (q *qp) unlockReceived(d *stack.Datagram) {
+	if d.Polled {
+		q.unlockPolled()
+	} else {
+		q.unlock()
+	}
+}
+
+func (q *qp) unlockPolled() {
+	if s := q.h.State(); !q.destroyed && receives(s) {
+		delay := q.mayDelayAck()
+		switch {
+		case delay:
+			q.e.delay(q)
+		case q.reliable():
+			q.respond()
+		}
+		if sends(s) && !(s == verbs.StateRTS && q.staysCorked()) {
+			q.send()
+		}
+		if delay && q.out != nil && q.h.State() == s {
+			q.respond() // there is a frame to share, after all
+		}
+	}
+	q.flush()
+	q.h.Unlock()
+}
+
+// sendPosted is sendPending on a goroutine that serves only this QP.
+func (q *qp) sendPosted() {
+	q.direct |= posting
+	q.sendPending()
+	q.direct &^= posting
+}
+
+// sendPending sends all that may be sent. The QP stays locked.
+func (q *qp) sendPending() {
+	s := q.h.State()
+	if q.destroyed || !receives(s) {
+		return
+	}
+	if sends(s) {
+		q.send()
+	}
+	if q.reliable() && !q.destroyed && q.h.State() == s { // not if a request could not be sent
+		q.respond()
+	}
+	q.flush()
+}
+
+// send sends what is posted, as far as the service lets it.
+func (q *qp) send() {
+	switch q.service {
+	case wire.RC, wire.XRC:
+		q.transmit()
+	case wire.UC:
+		q.sendMessages()
+	case wire.UD:
+		q.sendDatagrams()
+	}
+	if !q.destroyed && q.draining() && !q.begun() {
+		q.h.Drained()
+	}
+}
+
+// flush sends what this hold of the lock has gathered, and then sets the timer, which the peer need not wait for.
+func (q *qp) flush() {
+	if q.out != nil {
+		q.out.Flush()
+		q.out = nil
+	}
+	if q.reliable() {
+		q.sending.SetAlarm(sends(q.h.State()))
+	}
+	q.arm()
+}
