@@ -10,7 +10,7 @@ import (
 )
 
 // TestPollerComesAndGoes: whether the host polls, has just ended polling or never did, each frame arrives, once, in
-// order, and in one call at a time.
+// order, and in one call at a time. It is called Polled if a Poll brings it.
 func TestPollerComesAndGoes(t *testing.T) {
 	for _, opts := range [][]Option{{Wait(link.WaitAdaptive)}, {Wait(link.WaitEvent)}, {Wait(link.WaitPoll)}, {NoOffloads()}} {
 		inNamespace(t)
@@ -20,8 +20,13 @@ func TestPollerComesAndGoes(t *testing.T) {
 		if a.Poll() {
 			t.Error("Poll before Attach received something")
 		}
-		var busy atomic.Bool
-		var got atomic.Uint32
+		var busy, polling atomic.Bool
+		var got, polled atomic.Uint32
+		poll := func() {
+			polling.Store(true)
+			b.Poll()
+			polling.Store(false)
+		}
 		arrived := make(chan uint32, 1)
 		b.Attach(func(frames []link.Frame) {
 			if busy.Swap(true) {
@@ -35,6 +40,12 @@ func TestPollerComesAndGoes(t *testing.T) {
 				if n != got.Load() {
 					t.Errorf("frame %d where %d was due", n, got.Load())
 				}
+				if f.Polled {
+					polled.Add(1)
+					if !polling.Load() {
+						t.Error("polled, outside Poll")
+					}
+				}
 				got.Add(1)
 				arrived <- n
 			}
@@ -44,8 +55,8 @@ func TestPollerComesAndGoes(t *testing.T) {
 		for i := range uint32(1000) {
 			binary.BigEndian.PutUint32(f.Data[14:], i)
 			if i%3 == 1 { // polls that end before the frame
-				b.Poll()
-				b.Poll()
+				poll()
+				poll()
 				b.EndPoll()
 			}
 			if _, err := a.Write([]link.Frame{f}); err != nil {
@@ -53,10 +64,13 @@ func TestPollerComesAndGoes(t *testing.T) {
 			}
 			if i%3 == 2 { // polls that bring the frame, or stop without a word
 				for n := uint32(0); n < i%7 && got.Load() == i; n++ {
-					b.Poll()
+					poll()
 				}
 			}
 			<-arrived
+		}
+		if polled.Load() == 0 {
+			t.Error("no Poll has brought a frame")
 		}
 		b.Close()
 		a.Close()

@@ -45,16 +45,17 @@ func (d *delayed) push(q *qp) {
 	}
 }
 
+// none is asked before take, which takes the cache line from the others.
+func (d *delayed) none() bool { return d.head.Load() == nil }
+
 // take takes all off.
-func (d *delayed) take() *qp {
-	if d.head.Load() == nil { // a swap would take the cache line from the others
-		return nil
-	}
-	return d.head.Swap(nil)
-}
+func (d *delayed) take() *qp { return d.head.Swap(nil) }
 
 // sendDelayed sends all that is delayed.
 func (e *Engine) sendDelayed() {
+	if e.delayed.none() {
+		return
+	}
 	for q := e.delayed.take(); q != nil; {
 		next := q.nextDelayed
 		q.h.Lock()
@@ -66,6 +67,9 @@ func (e *Engine) sendDelayed() {
 
 // sendUnlessPosted sends what is delayed of the QPs to which nothing was posted since the last call; false if there was none.
 func (e *Engine) sendUnlessPosted() (sent bool) {
+	if e.delayed.none() {
+		return false
+	}
 	for q := e.delayed.take(); q != nil; {
 		next := q.nextDelayed
 		q.h.Lock()
