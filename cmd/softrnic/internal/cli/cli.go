@@ -26,16 +26,16 @@ const (
 	ExitUsage
 )
 
-// Env is what a run of the program has of the world.
+// Env is the environment of a command line.
 type Env struct {
 	Stdout, Stderr io.Writer
-	// lan is the switch that nodes with --link pipe meet on; nil gives each a switch of its own.
+	// LAN is the switch that nodes with --link pipe are on; nil gives each a switch of its own.
 	LAN *pipe.Switch
-	// counted has each node count the packets on its link.
+	// Counted makes each node count the packets on its link.
 	Counted bool
 }
 
-// OnPipe is the world of nodes that meet on a switch of their own.
+// OnPipe is the environment of nodes that are on a switch of their own. An mtu of 0 is the default.
 func (e *Env) OnPipe(mtu int, opts ...pipe.Option) (*Env, error) {
 	if mtu != 0 {
 		opts = append(opts, pipe.MTU(mtu))
@@ -82,7 +82,7 @@ func Run(ctx context.Context, args []string, e *Env, grammar any, overview strin
 	return e.fail(err)
 }
 
-// badUsage is an error of parsing, with the way to help, and with the commands that there are where one is not.
+// badUsage makes an error of parsing a UsageError that names the --help to ask for, and lists the commands if one is unknown.
 func badUsage(err error) error {
 	failed := (*kong.ParseError)(nil)
 	if !errors.As(err, &failed) {
@@ -112,7 +112,7 @@ var mappers = kong.OptionFunc(func(k *kong.Kong) error {
 	)
 })
 
-// between takes a whole number; remark goes on after the bounds.
+// between maps a flag to a whole number from least to most. The error for any other value ends with remark.
 func between(least, most int64, remark string) kong.MapperFunc {
 	return func(ctx *kong.DecodeContext, target reflect.Value) error {
 		var s string
@@ -128,7 +128,7 @@ func between(least, most int64, remark string) kong.MapperFunc {
 	}
 }
 
-// decodeDuration takes a time as Go writes it, or a bare number of seconds, as perftest's -D.
+// decodeDuration takes a time as Go writes it, or a number of seconds, as the -D of perftest does.
 func decodeDuration(ctx *kong.DecodeContext, target reflect.Value) error {
 	var s string
 	if err := ctx.Scan.PopValueInto("time", &s); err != nil {

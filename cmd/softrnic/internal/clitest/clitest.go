@@ -1,4 +1,4 @@
-// Package clitest runs command lines in tests, as the program would, on a network of the test's.
+// Package clitest runs command lines in tests as the program does, on a network that the test provides.
 package clitest
 
 import (
@@ -23,7 +23,7 @@ func (p Program) Run(ctx context.Context, lan *pipe.Switch, args ...string) (cod
 	return o.Code, o.Stdout, o.Stderr
 }
 
-// Outcome is what a run of the program has come to.
+// Outcome is the result of a command line.
 type Outcome struct {
 	Code           int
 	Stdout, Stderr string

@@ -10,9 +10,9 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// An adaptive waiter polls before it sleeps for leastSpin: a few round trips, so that a ping-pong seldom pays for
-// waking up, and an idle node costs nothing. Where it was woken so soon that it had better polled on, it polls longer
-// the next time, up to mostSpin: two that wait for each other would otherwise put each other to sleep for good.
+// An adaptive waiter polls for LeastSpin before it sleeps. That is a few round trips, so that a ping-pong seldom pays for
+// waking up, and an idle node costs nothing. If the waiter is woken soon after it went to sleep, it polls longer the next time,
+// up to mostSpin. Otherwise two programs that wait for each other would both go to sleep in each round trip.
 const (
 	LeastSpin = 50 * time.Microsecond
 	mostSpin  = time.Millisecond
@@ -35,7 +35,7 @@ const (
 	Event    Waiting = "event"    // sleep at once
 )
 
-// onCQ is what a CQ calls it.
+// onCQ is the verbs.Wait of each Waiting.
 var onCQ = map[Waiting]verbs.Wait{Adaptive: verbs.WaitAdaptive, Poll: verbs.WaitPoll, Event: verbs.WaitEvent}
 
 // NewWaiter makes a CQ with a completion channel of its own.
@@ -54,7 +54,8 @@ func NewWaiter(dev *verbs.Device, cqe int, how Waiting) (*Waiter, error) {
 // Close destroys the CQ and its channel; no QP may use it.
 func (w *Waiter) Close() error { return errors.Join(w.CQ.Destroy(), w.channel.Destroy()) }
 
-// Wait returns at least one completion, at most len(wcs). Each has succeeded: the first that has not is the error.
+// Wait waits for completions and returns how many it has put into wcs: at least one. If a completion has not succeeded, the
+// error is a *FailedError.
 func (w *Waiter) Wait(ctx context.Context, wcs []verbs.WC) (int, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
@@ -72,7 +73,7 @@ func (w *Waiter) Wait(ctx context.Context, wcs []verbs.WC) (int, error) {
 	return succeeded(wcs, n, err)
 }
 
-// Poll is wait that does not wait: there may be no completion.
+// Poll is Wait without waiting: it may return 0.
 func (w *Waiter) Poll(wcs []verbs.WC) (int, error) {
 	n, err := w.CQ.Poll(wcs)
 	return succeeded(wcs, n, err)
@@ -90,7 +91,7 @@ func succeeded(wcs []verbs.WC, n int, err error) (int, error) {
 	return n, nil
 }
 
-// FailedError is a completion that is no success.
+// FailedError is a completion that has not succeeded.
 type FailedError struct {
 	id     uint64
 	Status verbs.WCStatus
@@ -100,7 +101,7 @@ func (e *FailedError) Error() string {
 	return fmt.Sprintf("work request %d failed with %v: %s", e.id, e.Status, e.Status.Description())
 }
 
-// spin polls, which lets others run.
+// spin polls, which lets other goroutines run.
 func (w *Waiter) spin(ctx context.Context, wcs []verbs.WC) (n int, err error) {
 	if w.how == Event {
 		return 0, nil
@@ -124,10 +125,10 @@ func (w *Waiter) spin(ctx context.Context, wcs []verbs.WC) (n int, err error) {
 	}
 }
 
-// SpinsBetween is how often spin polls before it looks at anything else.
+// SpinsBetween is how often a waiter polls before it looks at the clock or the context.
 const SpinsBetween = 8
 
-// sleep waits for an event. It arms the CQ before it polls once more, so that no completion falls between.
+// sleep waits for an event. It arms the CQ and then polls once more, so that it does not miss a completion that came before.
 func (w *Waiter) sleep(ctx context.Context, wcs []verbs.WC) (int, error) {
 	for {
 		if err := w.CQ.RequestNotify(false); err != nil {

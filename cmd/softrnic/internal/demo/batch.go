@@ -35,8 +35,8 @@ func (op *operation) atomic() bool {
 	return op.opcode == verbs.AtomicCmpAndSwp || op.opcode == verbs.AtomicFetchAndAdd
 }
 
-// missing tells that a transport does not have the operation: in iWARP immediate data is a message of its own (RFC 7306),
-// and can follow a WRITE but not be part of a SEND.
+// missing reports whether a transport lacks the operation. Immediate data of iWARP is a message of its own (RFC 7306), which can
+// follow a WRITE but not be part of a SEND.
 func (op *operation) missing(t verbs.Transport) bool {
 	return t == verbs.IWARP && op.opcode == verbs.SendWithImm
 }
@@ -98,7 +98,7 @@ func (p *pair) measure(ctx context.Context, t verbs.Transport, op operation, siz
 	p50 := latencies[len(latencies)/2]
 	result.P50 = float64(p50.Nanoseconds()) / 1e3
 
-	// Where even one message takes long, because the link is made bad, a whole window would take for ever.
+	// If even one message takes long, because the link is bad, a whole window would take too long.
 	window := min(len(r.sends), 1+int(8*each/max(p50, 1)))
 	var bits, nanoseconds float64
 	err := repeat(window, func(t time.Duration) {
@@ -123,7 +123,7 @@ func (p *pair) newRun(t verbs.Transport, op operation, size int) *batches {
 	for i := range window {
 		remote := p.b.mr.Addr() + uint64(i*size)
 		if op.atomic() {
-			remote = p.b.mr.Addr() // all of them on one word
+			remote = p.b.mr.Addr() // all atomics are on one word
 		}
 		r.sends = append(r.sends, &verbs.SendWR{ID: uint64(i), Opcode: op.opcode, Flags: verbs.SendSignaled,
 			SGList: []verbs.SGE{p.a.mr.SGE(i*size, size)}, RemoteAddr: remote, RKey: p.b.mr.RKey()})
@@ -146,7 +146,7 @@ func (r *batches) batch(ctx context.Context, n int) (took time.Duration, verifie
 	if err := qp.PostSend(r.sends[:n]...); err != nil {
 		return 0, 0, err
 	}
-	// Over iWARP a WRITE completes when TCP has it. A READ of no bytes behind it comes back when it has arrived.
+	// Over iWARP a WRITE completes when TCP has taken it. A READ of no bytes, posted behind it, completes when it has arrived.
 	if r.transport == verbs.IWARP && r.op.opcode == verbs.RDMAWrite {
 		requests++
 		if err := qp.PostSend(&verbs.SendWR{ID: uint64(n), Opcode: verbs.RDMARead, Flags: verbs.SendSignaled,
@@ -164,7 +164,7 @@ func (r *batches) batch(ctx context.Context, n int) (took time.Duration, verifie
 	if err == nil && r.op.receives {
 		err = r.b.complete(ctx, r.wcs[:n], r.checkReceived)
 		if r.transport == verbs.IWARP {
-			took = time.Since(start) // TCP having it is not arrival
+			took = time.Since(start) // that TCP has taken it does not mean that it has arrived
 		}
 	}
 	if err != nil {
@@ -177,7 +177,7 @@ func (r *batches) batch(ctx context.Context, n int) (took time.Duration, verifie
 	return took, verified, nil
 }
 
-// verify counts the messages that are at their destination as they must be.
+// verify returns how many of the messages are right at their destination.
 func (r *batches) verify(n int) (verified int) {
 	for i := range n {
 		if sha256.Sum256(slot(r.destination(), i, r.size)) == r.want[i] {
@@ -238,7 +238,7 @@ func (r *batches) prepare(n int) (last uint64) {
 	return 0
 }
 
-// prepareAtomics makes a chain: each operation must find, and bring back to A, what the one before it left.
+// prepareAtomics makes a chain of atomics: each must find, and bring back to A, the value that the one before it left.
 func (r *batches) prepareAtomics(n int) (last uint64) {
 	last = r.rand.Uint64()
 	binary.NativeEndian.PutUint64(r.b.mr.Buf(), last)

@@ -112,7 +112,7 @@ func (c *Command) rows() (n int) {
 	return n
 }
 
-// way is a group of columns of the table: how messages go.
+// way is how messages go, which is a group of columns of the table.
 type way struct {
 	name      string
 	transport verbs.Transport // of the QPs
@@ -195,7 +195,7 @@ func (r *report) print(w io.Writer) {
 	r.printTotals(w)
 }
 
-// printTotals says how much there was of everything.
+// printTotals prints the numbers of messages and packets.
 func (r *report) printTotals(w io.Writer) {
 	if !r.Verified {
 		return
@@ -217,7 +217,7 @@ func (r *report) printTotals(w io.Writer) {
 	fmt.Fprintln(w, "Direct is what nodes of one process do unless packets are forced: with pipe.FramesOnly, or in softrnic perf with --packets.")
 }
 
-// cells are a way's part of a row.
+// cells are the cells of one way in a row.
 func (r *result) cells() table.Row {
 	switch {
 	case r.Missing:

@@ -32,7 +32,7 @@ type pair struct {
 	accepting *rdmacm.Listener
 }
 
-// side is one of the two: a node, and what a program makes on its device.
+// side is one side of a pair: a node, and the objects on its device.
 type side struct {
 	node *node.Node
 	pd   *verbs.PD
@@ -51,7 +51,7 @@ func (end *side) on(t verbs.Transport) *verbs.QP {
 	return end.qp
 }
 
-// pairs are two pairs: on a link that moves frames only, and on one that leaves the nodes the direct way.
+// pairs are two pairs: one on a switch made with pipe.FramesOnly, and one whose messages go direct.
 type pairs struct{ wire, direct *pair }
 
 func newPairs(e *cli.Env, c *Command) (*pairs, error) {
@@ -73,7 +73,7 @@ func (p *pairs) of(way way) *pair {
 	return p.wire
 }
 
-// Close undoes newPairs.
+// Close closes both pairs.
 func (p *pairs) Close() error { return errors.Join(p.wire.Close(), p.direct.Close()) }
 
 func newPair(e *cli.Env, c *Command, direct bool) (p *pair, err error) {
@@ -109,17 +109,17 @@ func newPair(e *cli.Env, c *Command, direct bool) (p *pair, err error) {
 		return p, err
 	}
 	p.mtu = port.ActiveMTU
-	// A program of two processes would send these over a socket.
+	// Two processes would exchange these over a socket.
 	if err := p.a.connect(p.b.gid.GID, p.b.qp.Num(), p.mtu); err != nil {
 		return p, err
 	}
 	return p, p.b.connect(p.a.gid.GID, p.a.qp.Num(), p.mtu)
 }
 
-// qpCap is the size of the QPs: one more request than messages, see batches.batch.
+// qpCap is the size of the QPs: one request more than a batch has messages, for the READ behind it (see batches.batch).
 var qpCap = verbs.QPCap{MaxSendWR: window + 1, MaxRecvWR: window, MaxSendSGE: 1, MaxRecvSGE: 1}
 
-// connectIWARP connects the two over iWARP, if they are not.
+// connectIWARP connects the two sides over iWARP, if they are not connected.
 func (p *pair) connectIWARP(ctx context.Context) (err error) {
 	if p.accepting != nil {
 		return nil
@@ -197,7 +197,7 @@ func (end *side) connect(gid verbs.GID, qpn uint32, mtu verbs.MTU) error {
 		verbs.QPAttrMaxQPRDAtomic)
 }
 
-// Close undoes newPair, however far that got.
+// Close destroys what newPair has made, also if it failed midway.
 func (p *pair) Close() error {
 	var err error
 	if p.accepting != nil {
@@ -206,7 +206,7 @@ func (p *pair) Close() error {
 	return errors.Join(err, p.a.Close(), p.b.Close())
 }
 
-// Close undoes newSide, however far that got.
+// Close destroys what newSide has made, also if it failed midway.
 func (end *side) Close() error {
 	if end == nil {
 		return nil

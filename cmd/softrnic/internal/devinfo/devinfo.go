@@ -50,7 +50,7 @@ type field struct {
 	verbose bool   // with -v only
 }
 
-// description is a device's; the order is ibv_devinfo's.
+// description describes a device, in the order of ibv_devinfo.
 type description struct {
 	device []field
 	caps   verbs.DeviceCapFlags
@@ -216,7 +216,7 @@ func (f field) print(b *strings.Builder, tabs, column int, verbose bool) {
 	fmt.Fprintf(b, "%s%s:%s%s\n", strings.Repeat("\t", tabs), f.name, strings.Repeat("\t", (column-at+7)/8), text)
 }
 
-// json is the description with the names as keys.
+// json is the description as an object with the names as keys.
 func (d *description) json() map[string]any {
 	object := func(fields []field) map[string]any {
 		m := make(map[string]any, len(fields))

@@ -35,7 +35,7 @@ mckey (from rdmacm-utils); receivers first.
   mckey -m 239.1.2.3 -b 10.0.0.1 -s                                              on the Linux machine`
 }
 
-// settle is how long a sender waits for switches to know who is in the group, as mckey does.
+// settle is how long a sender waits, as mckey does, until switches know the members of the group.
 const settle = time.Second
 
 // Validate implements kong's check after parsing.
@@ -127,7 +127,7 @@ func (m *member) join(ctx context.Context, n *node.Node) (err error) {
 	return err
 }
 
-// Close undoes join, however far that got.
+// Close destroys what join has made, also if it failed midway.
 func (m *member) Close() error {
 	var errs []error
 	if m.id != nil {

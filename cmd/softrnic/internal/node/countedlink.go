@@ -6,8 +6,8 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// countedLink is a link whose packets are counted, in both directions, as they are on the wire: a superframe is as many as
-// it is cut into. It is as transparent as can be: who shares a medium through it still does.
+// countedLink is a link whose packets are counted, in both directions, as they are on the wire: a superframe counts as the
+// packets that it is cut into. Nodes that share a medium share it through a countedLink too.
 type countedLink struct {
 	link.Link
 	poller  link.Poller // the link, or nil

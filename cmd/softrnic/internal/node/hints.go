@@ -6,15 +6,15 @@ import (
 	"net/netip"
 )
 
-// hintAtForeign warns of addresses that this machine's kernel has too: it answers for them itself, and what it sends to them
-// never leaves it.
+// hintAtForeign warns of an address that this machine's kernel has too: the kernel answers for it, and what the machine sends
+// to it never leaves the machine.
 func (f *Flags) hintAtForeign(log *slog.Logger) {
 	if f.Link.Medium == "pipe" || len(f.Addr) == 0 {
 		return
 	}
 	ifces, err := net.Interfaces()
 	if err != nil {
-		return // then nothing is known
+		return // there is nothing to compare with
 	}
 	for _, ifce := range ifces {
 		addrs, err := ifce.Addrs()
@@ -37,7 +37,7 @@ func (f *Flags) hintAtForeign(log *slog.Logger) {
 	}
 }
 
-// HintWithoutAddr warns of a server that only its neighbours on the link find, by an address that nobody has told them.
+// HintWithoutAddr warns that a server has a link-local address only, which its clients have no way to know.
 func (f *Flags) HintWithoutAddr(n *Node) {
 	if len(f.Addr) == 0 && f.Link.Medium != "pipe" {
 		n.Log.Warn("without --addr the node has a link-local address only: for others to reach it, give it one of the network, such as --addr 10.0.0.9/24",

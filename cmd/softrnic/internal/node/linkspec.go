@@ -75,7 +75,8 @@ func (s *linkSpec) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// open opens the medium; lan is the switch that a pipe is a port of, mac and mtu may be nil and 0.
+// open opens the medium. lan is the switch of a pipe, or nil for a switch of its own. A nil mac and an mtu of 0 leave the
+// choice to the medium.
 func (s *linkSpec) open(lan *pipe.Switch, mac net.HardwareAddr, mtu int) (link.Link, error) {
 	switch s.Medium {
 	case "tap":

@@ -41,7 +41,7 @@ type Flags struct {
 	LinkFlags
 }
 
-// LinkFlags are those of any link, and of what there is to see on it.
+// LinkFlags describe a link of any kind, and what of it is recorded and logged.
 type LinkFlags struct {
 	MTU     int        `group:"node" name:"mtu" type:"mtu" placeholder:"BYTES" help:"Largest IP packet on the link: 1500 for path MTU 1024, 4200 for 4096. Default: the link's own."`
 	Capture string     `group:"node" type:"path" placeholder:"FILE" help:"Write every frame to this pcapng file, for Wireshark or tshark. A file that has something in it is refused."`
@@ -54,15 +54,15 @@ type Node struct {
 	Host     *netstack.Host
 	Dev      *verbs.Device
 	captured *capture.Link // nil without --capture
-	Wire     *countedLink  // nil where env does not ask for it
+	Wire     *countedLink  // nil unless Env.Counted
 	counters io.Writer     // nil without --counters
 	Log      *slog.Logger
 
 	sayRemoved sync.Once
 }
 
-// run opens the node for as long as do takes. The context that do is given ends when the node can be of no more use, and
-// the error then says why.
+// RunNode opens a node, calls do with it, and closes it. The context that do is given also ends when the node's interface is
+// removed, and RunNode then returns an error that says so.
 func (f *Flags) RunNode(ctx context.Context, e *cli.Env, do func(context.Context, *Node) error) (err error) {
 	n, err := f.Open(e)
 	if err != nil {
@@ -74,21 +74,21 @@ func (f *Flags) RunNode(ctx context.Context, e *cli.Env, do func(context.Context
 	watching.Go(func() { n.watch(working, cancel) })
 	defer func() {
 		cancel()
-		watching.Wait() // what has happened is logged
+		watching.Wait() // until all events are logged
 	}()
-	if n.removed() != nil { // perhaps before there was anybody to be told
+	if n.removed() != nil { // perhaps before watch began
 		cancel()
 	}
 	err = do(working, n)
 	if err != nil || working.Err() != nil && ctx.Err() == nil {
-		if removed := n.removed(); removed != nil { // whatever else has failed for it
+		if removed := n.removed(); removed != nil { // the reason for whatever else failed
 			return removed
 		}
 	}
 	return err
 }
 
-// runForPeer is run of what is of no use without another program.
+// RunNodeForPeer is RunNode for commands that need another program as their peer.
 func (f *Flags) RunNodeForPeer(ctx context.Context, e *cli.Env, do func(context.Context, *Node) error) error {
 	if f.Link.Medium == "pipe" && e.LAN == nil {
 		return cli.Usagef("this needs a peer, and no other program can be on a pipe: give --link tap:NAME or packet:INTERFACE")
@@ -116,7 +116,7 @@ func (n *Node) watch(ctx context.Context, end func()) {
 	}
 }
 
-// removed is the error of a node whose link is gone for good, and nil otherwise. The first time it is logged.
+// removed returns an error if the node's interface was removed, and nil otherwise. It logs that once.
 func (n *Node) removed() error {
 	if n.Host.NICs()[0].State() != stack.LinkRemoved {
 		return nil
@@ -164,8 +164,8 @@ func (f *Flags) Open(e *cli.Env) (*Node, error) {
 	return n, nil
 }
 
-// openLink opens the medium of n, then wraps it: what counts packets, and the capture, are next to the medium and have what
-// passes there, tags included.
+// openLink opens the medium of n, then wraps it. The wrappers that count and capture packets are next to the medium, so that
+// they see VLAN tags too.
 func (f *Flags) openLink(e *cli.Env, n *Node) (link.Link, error) {
 	mac := net.HardwareAddr(f.MAC)
 	if mac == nil && f.Link.Medium != "pipe" && !f.Link.interfaceMAC && len(f.Addr) > 0 {
@@ -205,8 +205,8 @@ func (f *Flags) openLink(e *cli.Env, n *Node) (link.Link, error) {
 	return l, nil
 }
 
-// macFor is a locally administered MAC address for the node that has IP address a. Neighbours keep the MAC of the last
-// node with that address for minutes: with a new one each time, the next node would be deaf until they ask again.
+// macFor is a locally administered MAC address for the node that has IP address a. Neighbours remember the MAC
+// address of the last node with that IP address for minutes: a node with another MAC address would not be reached until then.
 func macFor(a netip.Addr) net.HardwareAddr {
 	sum := sha256.Sum256(a.AsSlice())
 	sum[0] = sum[0]&^1 | 2
@@ -216,7 +216,7 @@ func macFor(a netip.Addr) net.HardwareAddr {
 // goodbyeTimeout is how long a node that goes down waits for its peers to know.
 const goodbyeTimeout = 2 * time.Second
 
-// Close takes the node down: peers of what is still open are told, but whatever was made on the device should be gone.
+// Close closes the node. It tells the peers of connections that are still open; other objects of the device must be destroyed.
 func (n *Node) Close() error {
 	n.Log.Debug("node goes down")
 	ctx, cancel := context.WithTimeout(context.Background(), goodbyeTimeout)
@@ -234,7 +234,7 @@ func (n *Node) Close() error {
 	return err
 }
 
-// printCounters prints those that are not 0, in one write.
+// printCounters prints the counters that are not 0, in one write.
 func (n *Node) printCounters() {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "Counters of %s (%v):\n", n.Dev.Name(), n.Host.NICs()[0].GIDs())
@@ -247,8 +247,8 @@ func (n *Node) printCounters() {
 	_, _ = n.counters.Write(b.Bytes())
 }
 
-// Resolve finds the addresses of a host that the node may reach, best first: server is one, or a name that this
-// machine can look up.
+// Resolve returns the address of a server, which is an IP address, or a name that this machine looks up. Of several addresses
+// it returns the first one for which the node has an address of the same family.
 func (n *Node) Resolve(ctx context.Context, server string) (netip.Addr, error) {
 	if a, err := netip.ParseAddr(server); err == nil {
 		return a.Unmap(), nil
@@ -288,7 +288,7 @@ func (n *Node) GID(port uint8, to netip.Addr) (verbs.GIDEntry, error) {
 	return verbs.GIDEntry{}, fmt.Errorf("the node has no address of the family of %v: give one with --addr", to)
 }
 
-// cidr, ipAddr, macAddr and impairing are flag values that say what is wrong with them.
+// CIDR, IPAddr, macAddr and impairing are values of flags. Their UnmarshalText methods say what is wrong with a value.
 type (
 	CIDR      struct{ netip.Prefix }
 	IPAddr    struct{ netip.Addr }

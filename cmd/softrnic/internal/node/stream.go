@@ -5,12 +5,12 @@ import (
 	"io"
 )
 
-// CloseWhenDone closes c if ctx ends before stop is called, so that what blocks in it returns.
+// CloseWhenDone closes c if ctx ends before stop is called, so that calls that block in it return.
 func CloseWhenDone(ctx context.Context, c io.Closer) (stop func() bool) {
 	return context.AfterFunc(ctx, func() { _ = c.Close() })
 }
 
-// Cause is why a blocking call failed: the end of ctx, which closed what it blocked in, or else err.
+// Cause returns why a call failed that CloseWhenDone may have ended: the error of ctx if it has ended, otherwise err.
 func Cause(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()

@@ -7,7 +7,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// Transport is a flag's wire protocol.
+// Transport is the value of a flag that names a wire protocol.
 type Transport struct{ verbs.Transport }
 
 // UnmarshalText implements encoding.TextUnmarshaler.

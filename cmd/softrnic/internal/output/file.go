@@ -7,11 +7,11 @@ import (
 	"os"
 )
 
-// File is a file that is opened before the work whose result it is to have, and written after: who may not write it
-// learns so at once. What it had before stays until then.
+// File is a file for a result. It is opened before the work begins, so that a user who may not write it is told at once, and
+// written when the result is there. Until then it keeps what it had.
 type File struct {
 	*os.File
-	made bool // it was not there
+	made bool // by Open
 }
 
 func Open(name string) (*File, error) {
@@ -23,7 +23,7 @@ func Open(name string) (*File, error) {
 	return &File{f, true}, err
 }
 
-// Replace makes b all that the file has, and closes it.
+// Replace replaces the content of the file by b, and closes it.
 func (o *File) Replace(b []byte) error {
 	info, err := o.Stat()
 	if err == nil && info.Mode().IsRegular() {
@@ -35,7 +35,7 @@ func (o *File) Replace(b []byte) error {
 	return errors.Join(err, o.Close())
 }
 
-// Discard closes the file, which is then as it was before, or not there.
+// Discard closes the file and leaves it as it was before Open; a file that Open made is removed.
 func (o *File) Discard() error {
 	err := o.Close()
 	if o.made {

@@ -11,7 +11,7 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/output"
 )
 
-// Bounds of what may be asked for; a server holds its clients to them.
+// Bounds of a measurement. A server refuses what is beyond them.
 const (
 	maxSize   = 1 << 28
 	maxDepth  = 1 << 14
@@ -66,7 +66,7 @@ func (c *Command) Validate(kctx *kong.Context) error {
 	return c.checkPlans(given)
 }
 
-// checkConnect is Validate's, of connect.
+// checkConnect is the part of Validate for the operation connect.
 func (c *Command) checkConnect(given func(flag string) bool) error {
 	if c.Metric != metricRate {
 		return fmt.Errorf("connect has rate only, which times each connection too: there is no connect %s", c.Metric)
@@ -79,7 +79,7 @@ func (c *Command) checkConnect(given func(flag string) bool) error {
 	return nil
 }
 
-// checkPlans is Validate's: what was asked for is what will be done.
+// checkPlans is the part of Validate that refuses flags whose value the measurements would not have.
 func (c *Command) checkPlans(given func(flag string) bool) error {
 	if c.Op == opAtomic && (c.All || slices.ContainsFunc(c.Size, func(n int) bool { return n != 8 })) {
 		return errors.New("atomics are of 8 bytes: leave out --size and --all")
@@ -88,7 +88,7 @@ func (c *Command) checkPlans(given func(flag string) bool) error {
 	for i := range plans {
 		p := &plans[i]
 		if p.Metric != plans[0].Metric {
-			break // a report's latencies, which are of one message whatever its bandwidths are of
+			break // latencies of a report, which are of one message whatever the bandwidths are of
 		}
 		for _, f := range []struct {
 			flag       string

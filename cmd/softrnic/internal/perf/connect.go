@@ -12,7 +12,7 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/node"
 )
 
-// connects is a side that makes connections and ends them, as cmtime does.
+// connects is a side that makes connections and ends them, as librdmacm's cmtime does.
 type connects struct {
 	node     *node.Node
 	plan     *plan
@@ -45,7 +45,7 @@ func (c *connects) lanes() (all []lane) {
 	return all
 }
 
-// config is that of all QPs: nothing is sent on them.
+// config is that of all connections. Nothing is sent on their QPs.
 func (c *connects) config() *rdmacm.Config {
 	return &rdmacm.Config{Transport: c.plan.transport(), PD: c.pd, SendCQ: c.cq, RecvCQ: c.cq,
 		Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}}
@@ -56,7 +56,7 @@ func (c *connects) listen() (err error) {
 	return err
 }
 
-// accept and dial leave it to the lanes.
+// accept and dial do nothing: the lanes connect.
 func (c *connects) accept(context.Context) error { return nil }
 
 func (c *connects) dial(_ context.Context, server netip.AddrPort) error {
@@ -94,7 +94,7 @@ func (c *connects) Close() error {
 type connectLane struct {
 	side    *connects
 	metered *meter
-	made    int64 // since the side was
+	made    int64 // connections, since the side was made
 }
 
 func (l *connectLane) meter() *meter { return l.metered }

@@ -9,7 +9,7 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/completion"
 )
 
-// rdmaLane is a goroutine's QPs, and the CQ that they share.
+// rdmaLane is the QPs of one goroutine, and the CQ that they share.
 type rdmaLane struct {
 	side    *rdma
 	cq      *completion.Waiter
@@ -41,7 +41,7 @@ func (l *rdmaLane) over(peerSent []int64) error {
 	for _, q := range l.qps {
 		n := peerSent[q.index]
 		if l.side.plan.Metric == metricLat && l.side.plan.Op == opWrite {
-			n = q.posted // as many as the other way
+			n = q.posted // as many as in the other direction
 		}
 		if err := q.verifyMemory(n); err != nil {
 			return err
@@ -60,7 +60,7 @@ func (l *rdmaLane) run(phase *phase) error {
 		}
 		return phase.sent()
 	case plan.Metric == metricLat && plan.Op == opSend, plan.Metric == metricLat && plan.Op == opWrite:
-		if err := phase.sent(); err != nil { // it need not be known
+		if err := phase.sent(); err != nil { // the caller need not know
 			return err
 		}
 		return l.pong()
@@ -75,11 +75,11 @@ func (l *rdmaLane) run(phase *phase) error {
 	return l.receive()
 }
 
-// wait takes in at least one completion, or what the peer has sent.
+// wait waits for a completion, or until the peer has said how many messages it sent.
 func (l *rdmaLane) wait() error {
 	n, err := l.cq.Wait(l.ctx, l.wcs)
 	if err != nil && errors.Is(err, context.Canceled) && l.ctx != l.phase.ctx && l.phase.ctx.Err() == nil {
-		l.ctx = l.phase.ctx // it was only woken
+		l.ctx = l.phase.ctx // the peer has said it
 		return nil
 	}
 	if err != nil {
@@ -88,7 +88,7 @@ func (l *rdmaLane) wait() error {
 	return l.take(n)
 }
 
-// take looks at n completions.
+// take handles n completions.
 func (l *rdmaLane) take(n int) error {
 	messages := int64(0)
 	for i := range l.wcs[:n] {
@@ -115,8 +115,8 @@ func (l *rdmaLane) take(n int) error {
 	return nil
 }
 
-// send keeps all QPs busy, for as many messages or as long as the phase says, and receives meanwhile. It looks at the
-// clock when something completes, not for each message.
+// send keeps all QPs busy, for as many messages or as long as the phase says, and receives meanwhile. It reads the clock at
+// completions, not for each message.
 func (l *rdmaLane) send() error {
 	for _, q := range l.qps {
 		q.begin(l.phase.iters)
@@ -187,7 +187,7 @@ func (l *rdmaLane) receive() error {
 	return nil
 }
 
-// received tells whether the peer has said how many messages it sent, and they are all here.
+// received reports whether the peer has said how many messages it sent, and all of them have arrived.
 func (l *rdmaLane) received() bool {
 	counts := l.phase.peerSent.Load()
 	if counts == nil {
@@ -209,7 +209,7 @@ func (l *rdmaLane) ping() error {
 	for first, last := q.posted, l.metered.elapsed(); ; {
 		if l.phase.iters > 0 && q.posted-first == l.phase.iters || l.phase.iters == 0 && last >= l.phase.duration {
 			l.metered.stop()
-			if l.side.plan.onePlace() { // what was seen to change is all there when this is complete, on both sides
+			if l.side.plan.onePlace() { // when this is complete on both sides, all of the message whose last byte changed has arrived
 				return l.flushAll()
 			}
 			return nil
@@ -277,8 +277,7 @@ func (l *rdmaLane) sendOne(q *queuePair) error {
 	return nil
 }
 
-// expected tells whether the peer may send more than it has: pings as long as it has not said how many there were,
-// and a pong for each ping.
+// expected reports whether the peer may still send: pings until it has said how many there were, and a pong for each ping.
 func (l *rdmaLane) expected(q *queuePair) bool {
 	counts := l.phase.peerSent.Load()
 	return l.side.client || counts == nil || q.posted < (*counts)[0]
@@ -306,7 +305,7 @@ func (l *rdmaLane) awaitByte(q *queuePair) error {
 	}
 	last := q.slot(0)[q.plan.Size-1:]
 	for spins := 0; peek(last) != want; spins++ {
-		n, err := l.cq.Poll(l.wcs) // without it nobody may receive
+		n, err := l.cq.Poll(l.wcs) // without polling, nothing may be received
 		if err == nil {
 			err = l.take(n)
 		}

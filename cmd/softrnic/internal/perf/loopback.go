@@ -13,10 +13,10 @@ import (
 )
 
 // With --loopback both sides are in this process, where messages can go two ways: in packets, as between machines, or
-// direct, from memory to memory (see README.md). Two nodes on a switch that moves frames only do the first, two on a switch
-// that they know to be one do the second; so do two QPs of one node, which have no packets between them.
+// direct, from memory to memory (see link.Shared). Two nodes on a switch made with pipe.FramesOnly exchange packets; two nodes on
+// any other switch find each other and go direct. Two QPs of one node always go direct.
 
-// oneNode tells that --loopback is two QPs of one node.
+// oneNode reports whether --loopback connects two QPs of one node.
 func (c *Command) oneNode() bool { return c.OneDevice || c.Link.Medium != "pipe" }
 
 // ways says whether to measure what goes in packets, and what goes direct.
@@ -34,7 +34,7 @@ func (c *Command) ways() (packets, direct bool) {
 	return true, c.Capture == "" && c.Impair == nil
 }
 
-// checkWays is Validate's, of what says which way to go.
+// checkWays is the part of Validate for the flags that choose between packets and direct.
 func (c *Command) checkWays() error {
 	switch {
 	case (c.Packets || c.Direct) && !c.Loopback:
@@ -59,13 +59,13 @@ func (c *Command) checkWays() error {
 	return nil
 }
 
-// loopbackPair is both sides of --loopback, for one way.
+// loopbackPair is both sides of --loopback, in packets or direct.
 type loopbackPair struct {
 	*session
 	ending []func() error // in reverse
 }
 
-// loopback is both sides.
+// loopback measures with both sides in this process.
 func (c *Command) loopback(ctx context.Context, e *cli.Env, report *report) (err error) {
 	pairs := map[bool]*loopbackPair{} // by direct
 	defer func() {
@@ -86,7 +86,7 @@ func (c *Command) loopback(ctx context.Context, e *cli.Env, report *report) (err
 	})
 }
 
-// pair makes a client that is connected with its server. What it has made is p's to end, also where it returns an error.
+// pair makes a client that is connected to its server. p.close ends what it has made, also if it returns an error.
 func (c *Command) pair(ctx context.Context, e *cli.Env, direct bool, p *loopbackPair) error {
 	var opts []pipe.Option
 	if !direct {
@@ -127,7 +127,7 @@ func (c *Command) pair(ctx context.Context, e *cli.Env, direct bool, p *loopback
 	p.ending = append(p.ending, func() error {
 		defer cancel()
 		if p.session == nil {
-			_ = l.Close() // nobody will come
+			_ = l.Close() // no client connects
 		}
 		return <-served
 	})
@@ -135,7 +135,8 @@ func (c *Command) pair(ctx context.Context, e *cli.Env, direct bool, p *loopback
 	return err
 }
 
-// close ends all that pair has made. failed is why, if it is for an error: then what the server says is no news.
+// close ends all that pair has made. failed is the error that made the caller end, or nil; if there is one, errors of the server
+// follow from it and are not returned.
 func (p *loopbackPair) close(failed error) error {
 	var errs []error
 	if p.session != nil {
@@ -161,7 +162,7 @@ func neighbour(c node.CIDR) (node.CIDR, error) {
 	return node.CIDR{}, fmt.Errorf("--addr %v: the network has no address for the other node: give a shorter prefix, such as /24", c.Prefix)
 }
 
-// edge tells whether an address is that of its IPv4 network itself, or its broadcast address: the first, or the last.
+// edge reports whether p is the first address of an IPv4 network, which is the network's own, or the last, its broadcast address.
 func edge(p netip.Prefix) bool {
 	return p.Addr().Is4() && p.Bits() < 31 && (p.Addr() == p.Masked().Addr() || !p.Contains(p.Addr().Next()))
 }

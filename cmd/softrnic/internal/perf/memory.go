@@ -7,8 +7,9 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/completion"
 )
 
-// peek reads a byte that the device may write meanwhile: how receivers of WRITEs without immediate data find out. The
-// Go memory model says nothing of devices, and the race detector takes this one's for a goroutine: it is not to look.
+// peek reads a byte that the device may write at the same time: that is how the receiver of a WRITE without immediate data
+// learns of it. The Go memory model says nothing of devices. The race detector would take the device for another goroutine of
+// the program, and report a race; therefore this function is not instrumented.
 //
 //go:norace
 //go:noinline
@@ -20,7 +21,8 @@ func (q *queuePair) mark() {
 	b[len(b)-1] = byte(q.posted + 1)
 }
 
-// relax is for who polls memory: now and then it lets other goroutines run, and after a while it sleeps. See waiter.
+// relax is called by a loop that polls memory. Now and then it lets other goroutines run, and after a while it sleeps, as
+// completion.Waiter does.
 func relax(spins int, how completion.Waiting) {
 	switch {
 	case spins%completion.SpinsBetween != 0:

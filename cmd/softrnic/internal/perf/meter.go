@@ -7,18 +7,18 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// meterSlice is what the peak bandwidth is of: the best so long.
+// meterSlice is the shortest time over which a bandwidth can be the peak.
 const meterSlice = 10 * time.Millisecond
 
 // meter counts what one lane sends.
 type meter struct {
 	began    time.Time
-	now      time.Duration // since then, when something completed last
+	now      time.Duration // time of the last completion, since the start
 	took     time.Duration
 	messages int64
 	verified int64
 	latency  *hdrhistogram.Histogram // nanoseconds; nil if that is not measured
-	halves   bool                    // what is recorded is half of what is measured
+	halves   bool                    // half of the time measured is recorded
 
 	sliceBegan    time.Duration
 	sliceMessages int64
@@ -36,7 +36,7 @@ func newMeter(p *plan) *meter {
 
 func (m *meter) start() { m.began = time.Now() }
 
-// elapsed is since start.
+// elapsed is the time since the start.
 func (m *meter) elapsed() time.Duration { return time.Since(m.began) }
 
 // add counts messages that are complete.
@@ -50,7 +50,7 @@ func (m *meter) add(messages int64) {
 	}
 }
 
-// record takes in the time of one exchange.
+// record records the time of one exchange.
 func (m *meter) record(d time.Duration) {
 	m.messages++
 	if m.halves {
@@ -66,5 +66,5 @@ func runtimeMallocs() uint64 {
 	return m.Mallocs
 }
 
-// stop ends the time.
+// stop ends the measurement.
 func (m *meter) stop() { m.took = m.elapsed() }

@@ -22,7 +22,7 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/output"
 )
 
-// Command is the perftest of the program: ib_send_bw, ib_write_lat and so on in one.
+// Command is perftest in one command: ib_send_bw, ib_write_lat and so on.
 type Command struct {
 	Op     string `arg:"" enum:"send,write,read,atomic,connect" help:"Operation: send, write, read, atomic (fetch and add) or connect (make and end connections)."`
 	Metric string `arg:"" enum:"bw,lat,rate" help:"What to measure: bw (bandwidth), lat (latency) or rate (messages, or connections, per second)."`
@@ -156,7 +156,7 @@ func (c *Command) client(ctx context.Context, e *cli.Env, n *node.Node, report *
 	return c.measure(ctx, e, report, func(*plan) (*session, error) { return peer, nil })
 }
 
-// session is a server that the client at node is connected with.
+// session is the connection of a client, at node, with its server.
 type session struct {
 	node   *node.Node
 	server netip.Addr
@@ -173,18 +173,18 @@ func dial(ctx context.Context, n *node.Node, server netip.Addr, port uint16) (*s
 	return &session{node: n, server: server, ctl: ctl, stop: ctl.interrupt(ctx)}, nil
 }
 
-// Close says that no more is to be measured.
+// Close tells the server that there is no more to measure.
 func (p *session) Close() error {
 	p.stop()
 	return p.ctl.Close()
 }
 
-// measure is the client: all that the command line asks for. peerFor is the server to make a measurement with.
+// measure makes all measurements that the command line asks for, as the client. peerFor returns the server for one of them.
 func (c *Command) measure(ctx context.Context, e *cli.Env, report *report, peerFor func(*plan) (*session, error)) error {
 	plans := c.plans()
 	progress := e.Stderr
 	if !c.JSON {
-		progress = io.Discard // the table grows by itself
+		progress = io.Discard // the table shows the progress
 	}
 	bar := output.NewProgress(progress, len(plans))
 	defer func() { _ = bar.Exit() }()
@@ -249,7 +249,7 @@ func (c *Command) plans() (all []plan) {
 	return all
 }
 
-// overs are the wire protocols that are asked for.
+// overs are the wire protocols that the command line asks for.
 func (c *Command) overs() (all []string) {
 	for _, t := range c.Transport {
 		if name := t.String(); !slices.Contains(all, name) {

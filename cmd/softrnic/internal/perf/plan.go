@@ -27,7 +27,7 @@ const (
 	overTCP    = "TCP" // of the node's stack
 	overKernel = "kernel TCP"
 
-	// overNothing is what the results of the direct way are called: they are those of no wire protocol.
+	// overNothing labels results of messages that went direct, over no wire protocol.
 	OverNothing = "in process, direct"
 )
 
@@ -50,20 +50,20 @@ const maxTime = 24 * time.Hour
 // plan is one measurement, as the client tells it to the server.
 type plan struct {
 	Op, Metric, Over string
-	Direct           bool // Over is of the QPs only: there are no packets
+	Direct           bool // messages go without packets; Over is the transport of the QPs
 	Size, Depth      int
 	QPs, Threads     int
 	CQMod, PostList  int
 	Bidirectional    bool
 	Verify           bool
-	Buffer           int // bytes of slots of each kind, where there is room for one at least
+	Buffer           int // bytes of slots of each kind, or one slot if that is more
 	Wait             completion.Waiting
 	Iters            int64         // on each QP; 0: for Duration
 	Duration, Warmup time.Duration // nanoseconds
-	Kernel           netip.Addr    // where the server listens for the kernel's TCP, if Over is that
+	Kernel           netip.Addr    // where the server listens, if Over is the kernel's TCP
 }
 
-// check is for a plan that came from outside.
+// check checks a plan that another program has sent.
 func (p *plan) check() error {
 	for _, f := range []struct {
 		name           string
@@ -108,7 +108,7 @@ func (p *plan) check() error {
 	return nil
 }
 
-// over is what a result is said to be over.
+// over is the label of a result.
 func (p *plan) over() string {
 	if p.Direct {
 		return OverNothing
@@ -144,11 +144,11 @@ const (
 	plainBuffer  = 4 << 10
 )
 
-// stride is the distance of slots: cache lines are not shared.
+// stride is the distance between slots in bytes, so that they share no cache line.
 func (p *plan) stride() int { return (max(p.Size, 1) + 63) &^ 63 }
 
-// txSlots is the number of slots to send from. It has no divisor in common with rxSlots when data is verified, so that
-// what a slot receives always differs from what it had.
+// txSlots is the number of slots to send from. If data is verified, it has no divisor in common with rxSlots, so that a slot
+// always receives other data than it has.
 func (p *plan) txSlots() int {
 	if p.Verify && !p.onePlace() {
 		return p.rxSlots() + 1
@@ -167,11 +167,11 @@ func (p *plan) rxSlots() int {
 	return max(1, p.Buffer/p.stride())
 }
 
-// onePlace tells whether the receiver looks at one place in its memory, and waits for it to change.
+// onePlace reports whether the receiver polls one place in its memory until it changes.
 func (p *plan) onePlace() bool { return p.Metric == metricLat && p.Op == opWrite }
 
-// receives is the number of receives posted: of twice as many messages as the sender has outstanding, and of credits. A
-// pong takes no credits, and posts by the batch, so that it is not in the way of each answer.
+// receives is the number of receives posted: twice as many as the sender may have messages outstanding, and those for credits. A
+// ping-pong has no credits, and posts receives in batches, so that not every answer waits for the posting of one.
 func (p *plan) receives() int {
 	if p.Metric == metricLat {
 		return 32
@@ -179,7 +179,7 @@ func (p *plan) receives() int {
 	return 2*p.Depth + creditsInFlight
 }
 
-// creditsInFlight is how many credits may be on their way, and more.
+// creditsInFlight is an upper bound of the credits on their way.
 const creditsInFlight = 4
 
 // block is the memory of one QP.
@@ -236,7 +236,7 @@ func newControl(conn net.Conn) *control {
 	return &control{conn: conn, in: in, out: json.NewEncoder(conn)}
 }
 
-// linger is how long a side that ends waits for the other to notice: its node may be gone right after.
+// linger is how long a side that ends waits for the other side to notice, because its node may be closed right after.
 const linger = time.Second
 
 // interrupt ends receive when ctx ends, until stop is called.
@@ -244,7 +244,7 @@ func (c *control) interrupt(ctx context.Context) (stop func() bool) {
 	return context.AfterFunc(ctx, func() { _ = c.conn.SetReadDeadline(time.Unix(1, 0)) })
 }
 
-// report tells the peer about err, if there is one, and ends receive soon.
+// report sends err to the peer, if it is not nil, and makes receive return soon.
 func (c *control) report(err error) error {
 	if err == nil {
 		return nil
@@ -301,7 +301,7 @@ func (c *control) receive() (*message, error) {
 	return &m, nil
 }
 
-// expect is receive of a message that has what ok looks for.
+// expect receives a message, which ok must accept.
 func (c *control) expect(what string, ok func(*message) bool) (*message, error) {
 	m, err := c.receive()
 	switch {

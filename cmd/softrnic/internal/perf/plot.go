@@ -20,7 +20,7 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/output"
 )
 
-// colours are the lines', in the order of the legend.
+// colours are the colours of the lines, in the order of the legend.
 var colours = []struct {
 	over   string
 	colour color.RGBA
@@ -33,24 +33,24 @@ var colours = []struct {
 	{overKernel, color.RGBA{0x6b, 0x6f, 0x76, 0xff}, []vg.Length{2, 3}},
 }
 
-// has tells whether there are latencies, or bandwidths.
+// has reports whether there are latencies, or bandwidths.
 func (r *report) has(latency bool) bool {
 	return slices.ContainsFunc(r.Results, func(row *result) bool { return (row.Metric == metricLat) == latency })
 }
 
-// direct tells whether there are results of the direct way.
+// direct reports whether there are results of messages that went direct.
 func (r *report) direct() bool {
 	return slices.ContainsFunc(r.Results, func(row *result) bool { return row.Over == OverNothing })
 }
 
-// plotBandwidth is bandwidth against message size; nothing if there are none.
+// plotBandwidth plots bandwidth against message size. It is empty if there are no bandwidths.
 func (r *report) plotBandwidth() (template.HTML, error) {
 	if !r.has(false) {
 		return "", nil
 	}
 	p := newPlot("Message size", "Bandwidth [Gb/s]")
 	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, plot.TickerFunc(sizeTicks)
-	if r.direct() { // it is so much faster that the others would all lie on the bottom
+	if r.direct() { // it is so much faster that the other lines would all lie at the bottom
 		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plot.TickerFunc(decimalTicks)
 	} else {
 		p.Y.Min = 0
@@ -71,8 +71,8 @@ func (r *report) plotBandwidth() (template.HTML, error) {
 	return svg(p)
 }
 
-// plotLatency is latency by percentile, of the smallest message: the axis stretches the percentiles that few exceed.
-// Nothing if there is none.
+// plotLatency plots latency by percentile, of the smallest message, on an axis that stretches the highest percentiles. It is
+// empty if there are no latencies.
 func (r *report) plotLatency() (template.HTML, error) {
 	if !r.has(true) {
 		return "", nil
@@ -188,7 +188,7 @@ func decimalTicks(least, most float64) (ticks []plot.Tick) {
 	return ticks
 }
 
-// What an SVG file has and one inside a page has not.
+// svgProlog matches what an SVG file has and an SVG element inside a page does not.
 var svgProlog = regexp.MustCompile(`(?s)^.*?(<svg)|\s+xmlns(:\w+)?="[^"]*"`)
 
 // svg draws a plot, to be put into a page.

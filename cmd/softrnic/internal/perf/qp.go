@@ -9,8 +9,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// queuePair is one QP of a measurement. Messages are counted from 0: the k-th comes from slot k modulo txSlots of the side
-// that has the data, and goes to slot k modulo rxSlots of the other, but that of a SEND goes where the receive says.
+// queuePair is one QP of a measurement. Messages are counted from 0. Message k goes from slot k modulo txSlots of the side that
+// has the data to slot k modulo rxSlots of the other side; a SEND goes to the slot that the receive request names.
 type queuePair struct {
 	lane  *rdmaLane
 	plan  *plan
@@ -27,9 +27,9 @@ type queuePair struct {
 	// As sender.
 	txAt, rxAt uint64 // offsets of the next message's slots
 	posted     int64  // messages, since the QP was made
-	completed  int64  // as far as signalled completions tell
-	tail       int64  // unsignalled ones behind the last signalled
-	goal       int64  // value of posted to end with; 0: the lane says when
+	completed  int64  // as far as signalled completions show
+	tail       int64  // unsignalled messages behind the last signalled one
+	goal       int64  // value of posted to end with; 0: until the lane ends
 	closed     bool   // nothing more is to be posted
 	credits    int64  // messages that the peer has receives for
 	wrs        []*verbs.SendWR
@@ -65,7 +65,7 @@ func newQueuePair(l *rdmaLane, index int, qp *verbs.QP) *queuePair {
 		q.wrs = append(q.wrs, &verbs.SendWR{Opcode: operations[p.Op].opcode, SGList: []verbs.SGE{q.tx}, CompareAdd: 1})
 	}
 	if p.Op != opSend {
-		q.credits = 1 << 62 // they take no receives
+		q.credits = 1 << 62 // the operation takes no receives at the peer
 		return q
 	}
 	for range max(1, min(16, p.receives()/4)) {
@@ -78,7 +78,7 @@ func (q *queuePair) id(kind uint64) uint64 {
 	return kind<<kindShift | uint64(q.index/q.plan.Threads)<<indexShift
 }
 
-// meet is told where the peer's memory is.
+// meet sets where the peer's memory is.
 func (q *queuePair) meet(peer *offer) {
 	q.peerTx = peer.Addr + uint64(q.index*q.plan.block())
 	q.peerRx = q.peerTx + uint64(q.plan.txSlots()*q.plan.stride())
@@ -93,8 +93,8 @@ func (q *queuePair) begin(iters int64) {
 	}
 }
 
-// post posts as many messages as there is room for, at most PostList, and returns how many. stop says that it is to end
-// where goal does not.
+// post posts as many messages as there is room for, at most PostList, and returns how many. With stop, a QP
+// without a goal posts one more at most, the last.
 func (q *queuePair) post(stop bool) (int, error) {
 	if q.closed {
 		return 0, nil
@@ -108,7 +108,7 @@ func (q *queuePair) post(stop bool) (int, error) {
 	case q.goal > 0:
 		n = min(n, q.goal-q.posted)
 	case stop:
-		n = min(n, 1) // one more, so that those before it complete
+		n = min(n, 1) // one more, which is signalled, so that those before it complete
 	}
 	if n <= 0 {
 		return 0, nil
@@ -138,7 +138,7 @@ func (q *queuePair) next(wr *verbs.SendWR, last bool) {
 	case verbs.RDMARead:
 		wr.SGList[0].Addr, wr.RemoteAddr = q.rx.Addr+rx, q.peerTx+tx
 	case verbs.AtomicFetchAndAdd:
-		wr.SGList[0].Addr, wr.RemoteAddr = q.tx.Addr+tx, q.peerRx // all of them on one word
+		wr.SGList[0].Addr, wr.RemoteAddr = q.tx.Addr+tx, q.peerRx // all atomics are on one word
 	}
 	q.posted++
 	q.tail++
@@ -151,7 +151,7 @@ func (q *queuePair) next(wr *verbs.SendWR, last bool) {
 	}
 }
 
-// complete is told of a signalled message's completion, and returns how many messages that makes.
+// complete notes the completion of a signalled message, and returns how many messages are complete with it.
 func (q *queuePair) complete(count uint64) (int64, error) {
 	n := int64((count - uint64(q.completed)) & countMask)
 	if q.plan.Verify {
@@ -165,11 +165,11 @@ func (q *queuePair) complete(count uint64) (int64, error) {
 	return n, nil
 }
 
-// idle tells whether all that was posted is complete.
+// idle reports whether all messages posted are complete.
 func (q *queuePair) idle() bool { return q.closed && q.completed == q.posted }
 
-// flush posts a READ that completes when all that was sent is at its destination: over iWARP a completion says only
-// that the stream has it. The bytes read are nobody's.
+// flush posts a READ, which completes when all that was sent before it is at its destination. Over iWARP the completion of a
+// WRITE or SEND says only that the stream has taken it. The bytes that are read are not used.
 func (q *queuePair) flush() error {
 	q.extra = verbs.SendWR{ID: q.id(flushed), Opcode: verbs.RDMARead, Flags: verbs.SendSignaled,
 		SGList:     append(q.extra.SGList[:0], q.lane.side.mr.SGE(int(q.plan.memory())+q.index, 1)),
@@ -194,7 +194,7 @@ func (q *queuePair) postFirst() error {
 	return err
 }
 
-// receive is told of a receive's completion.
+// receive notes the completion of a receive.
 func (q *queuePair) receive(wc *verbs.WC) error {
 	slot := uint64(q.consumed) % uint64(q.plan.rxSlots())
 	q.consumed++
@@ -259,7 +259,7 @@ func (q *queuePair) verify(slot, k uint64) error {
 	return nil
 }
 
-// verifyCompleted looks at what message k has brought here: the answer to a READ or an atomic.
+// verifyCompleted verifies what message k, a READ or an atomic, has brought here.
 func (q *queuePair) verifyCompleted(k uint64) error {
 	switch q.plan.Op {
 	case opRead:
@@ -274,7 +274,7 @@ func (q *queuePair) verifyCompleted(k uint64) error {
 	return nil
 }
 
-// verifyMemory looks at what the peer has left here with sent WRITEs or atomics.
+// verifyMemory verifies what the peer's WRITEs or atomics, of which there were sent, have left here.
 func (q *queuePair) verifyMemory(sent int64) error {
 	switch q.plan.Op {
 	case opWrite:
@@ -294,7 +294,7 @@ func (q *queuePair) verifyMemory(sent int64) error {
 	return nil
 }
 
-// verifyPing looks at the last WRITE of a ping-pong: slot 0, but for the last byte, which counts.
+// verifyPing verifies the last WRITE of a ping-pong: slot 0, except its last byte, which counts the messages.
 func (q *queuePair) verifyPing(sent int64) error {
 	if sent == 0 {
 		return nil

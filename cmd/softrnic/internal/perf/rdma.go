@@ -26,7 +26,7 @@ type rdma struct {
 	ways     []*rdmaLane
 	listener *rdmacm.Listener
 	seed     uint64
-	// peer is what the peer sends, where data is verified; laid out as the local memory.
+	// peer has the data that the peer sends, if data is verified. It is laid out as the local memory is.
 	peer []byte
 }
 
@@ -40,7 +40,7 @@ func newRDMA(n *node.Node, p *plan, client bool) (r *rdma, err error) {
 	if r.pd, err = n.Dev.AllocPD(); err != nil {
 		return r, err
 	}
-	buf := touched(int(p.memory()) + p.QPs) // and a byte for each QP's flushes
+	buf := touched(int(p.memory()) + p.QPs) // and one byte a QP for flushes
 	p.fill(buf, r.seed)
 	const access = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
 	if r.mr, err = r.pd.RegMR(buf, access); err != nil {
@@ -61,7 +61,8 @@ func newRDMA(n *node.Node, p *plan, client bool) (r *rdma, err error) {
 // pollBatch is the number of completions to take at a time.
 const pollBatch = 64
 
-// touched is n bytes of memory that has been written to: what never was is all one page, which is always in the cache.
+// touched returns n bytes of memory that has been written to. Memory that was never written to is one page of zeros, which is
+// always in the cache.
 func touched(n int) []byte {
 	b := make([]byte, n)
 	for i := 0; i < n; i += os.Getpagesize() {
@@ -70,7 +71,7 @@ func touched(n int) []byte {
 	return b
 }
 
-// fill makes what a side has in its slots to send from: noise, if it is to be looked at.
+// fill fills the slots that a side sends from, with random data if data is verified.
 func (p *plan) fill(buf []byte, seed uint64) {
 	if !p.Verify || p.Op == opAtomic {
 		return
@@ -121,11 +122,11 @@ func (r *rdma) dial(ctx context.Context, server netip.AddrPort) (err error) {
 	return nil
 }
 
-// lane is where the i-th QP belongs, qp the QP itself.
+// lane is the lane of the i-th QP, and qp the QP.
 func (r *rdma) lane(i int) *rdmaLane { return r.ways[i%len(r.ways)] }
 func (r *rdma) qp(i int) *queuePair  { return r.lane(i).qps[i/len(r.ways)] }
 
-// config is that of the i-th QP, which becomes part of its lane when it is made.
+// config is the configuration of the i-th connection, whose QP becomes part of its lane when it is made.
 func (r *rdma) config(i int) *rdmacm.Config {
 	p, l := r.plan, r.lane(i)
 	size := verbs.QPCap{MaxSendWR: p.Depth + 2*creditsInFlight, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}
@@ -164,7 +165,7 @@ func (r *rdma) prepare(peer *offer) {
 
 func (r *rdma) gone() <-chan struct{} { return r.qp(0).conn.Done() }
 
-// Close undoes newRDMA, however far that got.
+// Close destroys what newRDMA has made, also if it failed midway.
 func (r *rdma) Close() error {
 	var errs []error
 	for _, l := range r.ways {

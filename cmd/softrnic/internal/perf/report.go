@@ -25,7 +25,7 @@ var pageTemplate = template.Must(template.New("report").Funcs(template.FuncMap{
 type table struct {
 	Title   string
 	Latency bool
-	Counted bool // the packets are
+	Counted bool // its rows have numbers of packets
 	Rows    []tableRow
 }
 

@@ -16,12 +16,12 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/output"
 )
 
-// result is what came of a measurement: a line of the table.
+// result is the result of one measurement, which is a line of the table.
 type result struct {
 	Operation     string   `json:"operation"`
 	Metric        string   `json:"metric"`
 	Over          string   `json:"over"`                   // RoCEv2, iWARP, TCP, kernel TCP, or "in process, direct"
-	QPsOf         string   `json:"qp_transport,omitempty"` // of the QPs, if there are any
+	QPsOf         string   `json:"qp_transport,omitempty"` // protocol of the QPs, if there are QPs
 	Size          int      `json:"message_size"`
 	QPs           int      `json:"qps"`
 	Depth         int      `json:"depth"`
@@ -32,21 +32,21 @@ type result struct {
 	GbpsPeak      float64  `json:"gbit_per_second_peak"`
 	Mpps          float64  `json:"million_messages_per_second"`
 	CPUPerGB      float64  `json:"cpu_seconds_per_gb"`                // of this process
-	PeerCPUPerGB  float64  `json:"peer_cpu_seconds_per_gb,omitempty"` // of the other, if that is another
+	PeerCPUPerGB  float64  `json:"peer_cpu_seconds_per_gb,omitempty"` // of the other process, if there is one
 	Verified      int64    `json:"verified,omitempty"`
 	CPUSeconds    float64  `json:"cpu_seconds"`
-	Mallocs       uint64   `json:"allocations"` // of this process while messages went, whatever for
+	Mallocs       uint64   `json:"allocations"` // objects allocated by this process during the measurement
 	Allocs        float64  `json:"allocations_per_message"`
-	PeerAllocs    float64  `json:"peer_allocations_per_message,omitempty"` // of the other process, if that is another
+	PeerAllocs    float64  `json:"peer_allocations_per_message,omitempty"` // of the other process, if there is one
 	Latency       *latency `json:"latency_us,omitempty"`
 
-	// With --loopback, while messages went: packets on the link between the nodes in both directions, nil of the kernel's
-	// TCP, and messages that the client sent without.
+	// With --loopback: packets on the link between the nodes during the measurement, in both directions (nil for the kernel's
+	// TCP), and messages that the client sent without packets.
 	Packets *uint64 `json:"packets,omitempty"`
 	Without uint64  `json:"messages_without_packets,omitempty"`
 }
 
-// latency is in microseconds.
+// latency has times in microseconds.
 type latency struct {
 	Min     float64 `json:"min"`
 	Max     float64 `json:"max"`
@@ -55,7 +55,7 @@ type latency struct {
 	Stdev   float64 `json:"stdev"`
 	P99     float64 `json:"p99"`
 	P999    float64 `json:"p99_9"`
-	// Distribution is the latency that so many percent do not exceed.
+	// Distribution has the latency that a percentage of the messages does not exceed.
 	Distribution []percentile `json:"distribution"`
 }
 
@@ -64,7 +64,7 @@ type percentile struct {
 	Latency float64 `json:"us"`
 }
 
-// result is this side's, of what it has sent.
+// result is the result of what this side has sent.
 func (s *side) result(cpu time.Duration, mallocs uint64) *result {
 	p := s.plan
 	r := &result{Operation: p.Op, Metric: p.Metric, Over: p.over(), Size: p.Size, QPs: p.QPs, Depth: p.Depth,
@@ -99,7 +99,7 @@ func (s *side) result(cpu time.Duration, mallocs uint64) *result {
 	return r
 }
 
-// merge adds what the peer has measured. shared says that both are of one process.
+// merge adds what the peer has measured. shared means that both sides are in one process.
 func (r *result) merge(peer *result, shared bool) {
 	r.Verified += peer.Verified
 	if r.Metric != metricLat {
@@ -116,7 +116,7 @@ func (r *result) merge(peer *result, shared bool) {
 	}
 	gb := float64(r.Iterations) * float64(r.Size) / 1e9
 	if r.Metric == metricLat && (r.Operation == opSend || r.Operation == opWrite) {
-		gb *= 2 // there and back
+		gb *= 2 // the data goes there and back
 	}
 	if gb == 0 {
 		return
@@ -137,22 +137,22 @@ func newLatency(h *hdrhistogram.Histogram) *latency {
 	return l
 }
 
-// report is all results of a run, as they come.
+// report has all results of a run.
 type report struct {
 	Device  string    `json:"device"` // of the first results
 	PathMTU int       `json:"path_mtu"`
 	Results []*result `json:"results"`
 
-	// Error is why there are no more results, where there was to be more.
+	// Error says why there are no more results, if a measurement has failed.
 	Error string `json:"error,omitempty"`
 
-	device  string       // of the results that come
+	device  string       // of the next results
 	howElse string       // to measure than direct
 	table   io.Writer    // nil: none
 	page    *output.File // nil: none
 }
 
-// newReport opens the file that there is to be in the end.
+// newReport opens the file that finish writes.
 func newReport(c *Command, e *cli.Env) (r *report, err error) {
 	r = &report{}
 	if !c.JSON {
@@ -169,7 +169,7 @@ func newReport(c *Command, e *cli.Env) (r *report, err error) {
 	return r, nil
 }
 
-// on says which node the next results are of.
+// on sets the node of the next results.
 func (r *report) on(n *node.Node) {
 	r.device = n.Dev.Name() + " on " + n.Name()
 	if r.Device != "" {
@@ -183,7 +183,7 @@ func (r *report) on(n *node.Node) {
 
 const rule = "---------------------------------------------------------------------------------------------------------------"
 
-// add takes in a result, and prints its line: a table as perftest's, with a column more.
+// add adds a result, and prints its line of a table like perftest's, which has one more column.
 func (r *report) add(row *result) {
 	var last *result
 	if n := len(r.Results); n > 0 {
@@ -268,7 +268,7 @@ func (row *result) title(kind string) string {
 	return fmt.Sprintf("%s %s Test (%s)", operations[row.Operation].title, kind, row.Over)
 }
 
-// finish writes what is not written line by line. failed is why there is no more of it, if there was to be.
+// finish writes what is not written line by line. failed is the error of the measurement that failed, or nil.
 func (r *report) finish(c *Command, e *cli.Env, failed error) (err error) {
 	if failed != nil {
 		r.Error = strings.ReplaceAll(failed.Error(), "\n", "; ")

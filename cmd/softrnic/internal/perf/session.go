@@ -16,8 +16,12 @@ import (
 
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/completion"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/node"
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/rping"
 )
+
+// errDisconnected ends a measurement whose peer has disconnected and given no reason for disconnectWait.
+var errDisconnected = errors.New("the peer has disconnected")
+
+const disconnectWait = 2 * time.Second
 
 // runClient makes one measurement. shared says that the server is in this process too.
 func runClient(ctx context.Context, n *node.Node, server netip.Addr, ctl *control, p *plan, shared bool) (r *result, err error) {
@@ -62,13 +66,13 @@ func runClient(ctx context.Context, n *node.Node, server netip.Addr, ctl *contro
 	return own, ctl.send(&message{Result: own})
 }
 
-// serve waits on l, which it closes, for one client and does what it asks for. add is given the results as the
-// client has them.
+// serve waits on l, which it closes, for one client and makes the measurements that it asks for. add is called with the client's
+// results.
 func serve(ctx context.Context, n *node.Node, l net.Listener, add func(*result)) error {
 	stop := node.CloseWhenDone(ctx, l)
 	conn, err := l.Accept()
 	stop()
-	_ = l.Close() // one client is all there will be
+	_ = l.Close() // there is one client only
 	if err != nil {
 		return node.Cause(ctx, fmt.Errorf("accept on %v: %w", l.Addr(), err))
 	}
@@ -151,7 +155,7 @@ func answer(ctx context.Context, n *node.Node, ctl *control, p *plan) (r *result
 	return m.Result, nil
 }
 
-// play is what both sides do when all is connected: they warm up, then measure.
+// play is what both sides do once they are connected: they warm up, then measure.
 func (s *side) play(ctx context.Context, ctl *control) (*result, error) {
 	if s.plan.Warmup > 0 {
 		if err := s.run(ctx, ctl, &phase{duration: s.plan.Warmup}); err != nil {
@@ -176,7 +180,8 @@ func (s *side) play(ctx context.Context, ctl *control) (*result, error) {
 	return r, nil
 }
 
-// traffic is how many packets the node's link has had, if they are counted, and how many messages the node has sent without.
+// traffic is the number of packets on the node's link, if they are counted, and of messages that the node has sent without
+// packets.
 func (s *side) traffic() (packets, without uint64) {
 	if s.node.Wire == nil {
 		return 0, 0
@@ -193,32 +198,32 @@ type side struct {
 	lanes []lane
 }
 
-// ends are a side's ends of the connections: QPs, or streams.
+// ends are the QPs or streams of one side.
 type ends interface {
 	// listen and accept are the server's, dial is the client's.
 	listen() error
 	accept(ctx context.Context) error
 	dial(ctx context.Context, server netip.AddrPort) error
-	// offer is what the peer must know, prepare is given what it says.
+	// offer is what the peer must know of this side. prepare is called with the peer's offer.
 	offer() *offer
 	prepare(*offer)
-	// gone is closed when the peer has disconnected the first; nil if that cannot be told.
+	// gone is closed when the peer has ended one of the connections. It is nil if nothing tells.
 	gone() <-chan struct{}
 	Close() error
 }
 
 // lane is a goroutine with its share of the connections.
 type lane interface {
-	// run sends and receives what there is.
+	// run sends and receives until the phase is over.
 	run(*phase) error
-	// over is called when all that the peer has sent on each connection is here. An error says that the data is not as
-	// it was sent.
+	// over is called when all that the peer has sent on each connection has arrived. It returns an error if the data is not what
+	// was sent.
 	over(peerSent []int64) error
-	// done is called when the peer has what was sent, too.
+	// done is called when the peer has received all that this side sent, too.
 	done()
-	// sent adds what was sent on each connection.
+	// sent adds the number of messages sent on each connection.
 	sent(counts []int64)
-	// reset forgets what the meter has.
+	// reset resets the meter.
 	reset()
 	meter() *meter
 }
@@ -257,15 +262,15 @@ type phase struct {
 	duration time.Duration
 
 	ctx context.Context
-	// untilSent ends when the peer has said what it sent, too.
+	// untilSent also ends when the peer has said how many messages it sent.
 	untilSent context.Context
 	peerSent  atomic.Pointer[[]int64]
-	sending   atomic.Int32 // lanes
-	announce  func() error // the last lane's sending is over
-	mallocs   uint64       // objects that this process allocated from the lanes' start until they have all there is
+	sending   atomic.Int32 // lanes that still send
+	announce  func() error // called when the last lane has sent everything
+	mallocs   uint64       // objects that this process allocated while the lanes ran
 }
 
-// sent is for a lane whose sending is over.
+// sent is called by a lane that has sent everything.
 func (p *phase) sent() error {
 	if p.sending.Add(-1) == 0 {
 		return p.announce()
@@ -273,7 +278,7 @@ func (p *phase) sent() error {
 	return nil
 }
 
-// run runs all lanes, until both sides have all there is.
+// run runs all lanes, until both sides have received everything.
 func (s *side) run(ctx context.Context, ctl *control, p *phase) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -290,10 +295,10 @@ func (s *side) run(ctx context.Context, ctl *control, p *phase) error {
 	p.sending.Store(int32(len(s.lanes)))
 	p.announce = func() error { return ctl.send(&message{Sent: s.sent()}) }
 
-	hear := func() { // a peer that has disconnected says why, by another way
+	hear := func() { // a peer that has disconnected says why over the control connection
 		select {
 		case <-ctx.Done():
-		case <-time.After(rping.DisconnectWait):
+		case <-time.After(disconnectWait):
 		}
 	}
 	var peer, lanes sync.WaitGroup
@@ -318,11 +323,11 @@ func (s *side) run(ctx context.Context, ctl *control, p *phase) error {
 			fail(err)
 		})
 	}
-	go func() { // who waits for memory to change, or for a peer that was killed, hears of nothing else
+	go func() { // a lane that waits for memory to change does not learn of a disconnection otherwise
 		select {
 		case <-s.gone():
 			if hear(); ctx.Err() == nil {
-				fail(rping.ErrDisconnected)
+				fail(errDisconnected)
 			}
 		case <-ctx.Done():
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/node"
 )
 
-// tcp is a side with TCP connections in place of QPs: the yardstick. Messages are so many bytes of the stream.
+// tcp is a side with TCP connections in place of QPs, to compare with. A message is a number of bytes of the stream.
 type tcp struct {
 	node     *node.Node
 	plan     *plan
@@ -54,7 +54,7 @@ func (t *tcp) accept(ctx context.Context) error {
 		if err != nil {
 			return node.Cause(ctx, err)
 		}
-		// They need not come in the order of dialling.
+		// The connections may arrive in another order than they were dialled in.
 		var index [4]byte
 		stop := node.CloseWhenDone(ctx, conn)
 		_, err = io.ReadFull(conn, index[:])
@@ -136,7 +136,7 @@ func (l *tcpLane) sent(counts []int64) { counts[l.index] = l.written }
 
 func (l *tcpLane) over([]int64) error { return nil }
 
-// done stops the clock: only now the peer has all of it.
+// done stops the clock, because only now has the peer received everything.
 func (l *tcpLane) done() {
 	if l.metered.messages > 0 && l.metered.latency == nil {
 		l.metered.stop()
@@ -144,7 +144,7 @@ func (l *tcpLane) done() {
 }
 
 func (l *tcpLane) run(phase *phase) error {
-	// What blocks in the connection looks again when the peer has said what it sent, and ends with the phase.
+	// A call that blocks in the connection returns when the peer has said how many messages it sent, and when the phase ends.
 	wake := func() { _ = l.conn.SetReadDeadline(time.Unix(1, 0)) }
 	defer context.AfterFunc(phase.untilSent, wake)()
 	defer context.AfterFunc(phase.ctx, func() { _ = l.conn.SetDeadline(time.Unix(1, 0)) })()
@@ -186,7 +186,7 @@ func (l *tcpLane) send(phase *phase) error {
 	return nil
 }
 
-// receive reads until there is all that the peer says it sent, round the memory that a QP would have its data put in.
+// receive reads until all that the peer sent has arrived. It reads into the slots that a QP would receive into, in turn.
 func (l *tcpLane) receive(phase *phase) error {
 	plan := l.side.plan
 	most := max(plan.Size, 64<<10) // at a time
@@ -204,7 +204,7 @@ func (l *tcpLane) receive(phase *phase) error {
 	}
 }
 
-// readSome reads something, or is woken.
+// readSome reads at least one byte, unless it is woken.
 func (l *tcpLane) readSome(phase *phase, b []byte) error {
 	n, err := l.conn.Read(b)
 	l.read += int64(n)
@@ -217,7 +217,7 @@ func (l *tcpLane) readSome(phase *phase, b []byte) error {
 	return err
 }
 
-// latency is a ping-pong.
+// latency measures a ping-pong.
 func (l *tcpLane) latency(phase *phase) error {
 	b := make([]byte, l.side.plan.Size)
 	if !l.side.client {

@@ -36,9 +36,10 @@ func Answer(ctx context.Context, n *node.Node, conn net.Conn, maxSize, mtu int, 
 	return p.echo(ctx, idle)
 }
 
-// echo sends back what is received until nothing comes for a time: how clients end. It returns how much there was.
+// echo sends back each message that it receives. It ends when no message has come for a time, because clients do not say that
+// they end, and returns the number of messages.
 func (p *pinger) echo(ctx context.Context, patience time.Duration) (messages int, err error) {
-	var owed []int // lengths of what waits until the send before it is done
+	var owed []int // lengths of messages to be sent when the one before is complete
 	sending := false
 	for {
 		idle, cancel := context.WithTimeout(ctx, patience)

@@ -58,7 +58,7 @@ func parseDest(b []byte) (dest, error) {
 	return dest{lid: lid, qpn: n[0], psn: n[1], gid: gid}, nil
 }
 
-// parseFields takes the text of an address, of length bytes, apart: a LID, numbers of 24 bits, a GID.
+// parseFields parses the text of an address, of length bytes: a LID, numbers of 24 bits, and a GID.
 func parseFields(b []byte, length int, n []uint32) (lid uint16, gid verbs.GID, err error) {
 	bad := func(what string) (uint16, verbs.GID, error) {
 		return 0, gid, fmt.Errorf("the peer sent %q: %s (is it an ibv_*_pingpong?)", b, what)
@@ -99,7 +99,7 @@ func readDest(r io.Reader) (dest, error) {
 	return parseDest(b)
 }
 
-// writeDests sends them in one piece.
+// writeDests sends the addresses in one write.
 func writeDests(w io.Writer, dests []dest) error {
 	var b []byte
 	for _, d := range dests {
@@ -122,7 +122,8 @@ func readDests(r io.Reader, n int) (dests []dest, err error) {
 	return dests, nil
 }
 
-// clientExchange tells the server about the local QPs and learns where the server's are, as many.
+// clientExchange sends the addresses of the local QPs to the server, and returns those of the server's QPs, of which there are
+// as many.
 func clientExchange(ctx context.Context, n *node.Node, server netip.AddrPort, local []dest) ([]dest, error) {
 	conn, err := n.Host.DialStream(ctx, netip.AddrPort{}, server)
 	if err != nil {
@@ -143,13 +144,13 @@ func clientExchange(ctx context.Context, n *node.Node, server netip.AddrPort, lo
 	return remote, nil
 }
 
-// serverExchange waits on l, which it closes, for one client. connect is given where the client's n QPs are and returns
-// where ours are.
+// serverExchange waits on l, which it closes, for one client. connect is called with the addresses of the client's n QPs, and
+// returns those of this side.
 func serverExchange(ctx context.Context, l net.Listener, n int, connect func([]dest) ([]dest, error)) error {
 	stop := node.CloseWhenDone(ctx, l)
 	conn, err := l.Accept()
 	stop()
-	_ = l.Close() // one client is all there will be
+	_ = l.Close() // there is one client only
 	if err != nil {
 		return node.Cause(ctx, fmt.Errorf("accept on %v: %w", l.Addr(), err))
 	}

@@ -10,7 +10,8 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/node"
 )
 
-// ping-pong work request IDs, and bits of what is outstanding. A receive's has its place above.
+// Work request IDs, which are also bits of what a QP waits for. The ID of a receive has the number of its place above these
+// bits.
 const (
 	pingRecv = 1 << iota
 	pingSend
@@ -22,14 +23,14 @@ const (
 // pingQKey is the Q_Key of ibv_ud_pingpong.
 const pingQKey = 0x11111111
 
-// kind is what the ping-pongs differ in.
+// kind says in what one ping-pong differs from the others.
 type kind struct {
 	qpType  verbs.QPType
 	pathMTU int // 0 for UD
 	numQP   int
 	shared  bool // one receive queue
-	dests   int  // how many are told, more than there are QPs or not
-	filler  byte // what the buffer is full of, but for the first byte of each page that a client with -c sends
+	dests   int  // how many addresses are sent to the peer, which may be more than there are QPs
+	filler  byte // value of all bytes in the buffer, except the first of each page with -c
 }
 
 // header is what comes before the message in the buffer.
@@ -46,9 +47,9 @@ type pinger struct {
 	kind
 	node   *node.Node
 	pd     *verbs.PD
-	mr     *verbs.MR // one or more places, the first of which is sent from
+	mr     *verbs.MR // places; the first one is for sending
 	free   []int     // places to receive into
-	first  int       // that is received into first
+	first  int       // the place of the first receive
 	cq     *completion.Waiter
 	srq    *verbs.SRQ // or nil
 	qps    []*verbs.QP
@@ -122,7 +123,7 @@ func newPinger(n *node.Node, c *flags, k kind) (p *pinger, err error) {
 	return p, p.postRecvs(c.RxDepth)
 }
 
-// Close undoes newPinger and connect, however far they got.
+// Close destroys what newPinger and connect have made, also if they failed midway.
 func (p *pinger) Close() error {
 	errs := []error{p.destroyQPs()}
 	if p.srq != nil {
@@ -152,7 +153,7 @@ func (p *pinger) destroyQPs() error {
 	return errors.Join(errs...)
 }
 
-// takes is the attributes that QPs of a type have.
+// takes says which attributes QPs of a type have.
 var takes = map[verbs.QPType]verbs.QPAttrMask{
 	verbs.RC: ^verbs.QPAttrQKey,
 	verbs.UC: ^(verbs.QPAttrQKey | verbs.QPAttrMaxDestRDAtomic | verbs.QPAttrMinRNRTimer | verbs.QPAttrTimeout |
@@ -160,7 +161,7 @@ var takes = map[verbs.QPType]verbs.QPAttrMask{
 	verbs.UD: verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrQKey | verbs.QPAttrSQPSN,
 }
 
-// modify moves a QP to a state with what its type takes of the attributes.
+// modify moves a QP to a state, with those of the attributes that its type has.
 func (p *pinger) modify(qp *verbs.QP, attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	return qp.Modify(&attr, verbs.QPAttrState|mask&takes[p.qpType])
 }
@@ -206,7 +207,7 @@ func (p *pinger) place() int { return p.header() + p.Size }
 // message is the message in a place.
 func (p *pinger) message(place int) []byte { return p.mr.Buf()[place*p.place()+p.header():][:p.Size] }
 
-// received takes note of a completed receive's place.
+// received makes the place of a completed receive free.
 func (p *pinger) received(wc *verbs.WC) { p.free = append(p.free, int(wc.WRID>>pingPlace)) }
 
 // postSend sends size bytes on the i-th QP.

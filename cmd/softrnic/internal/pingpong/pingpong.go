@@ -49,7 +49,7 @@ type pathMTU struct {
 
 const pathMTUHelp = "\n\nThe path MTU must fit both links: 4096 needs an MTU of about 4200."
 
-// help is the help of the ping-pong of a service; gid are the real one's options for a device and a GID of its.
+// help is the help of the ping-pong of a service. gid are the options with which the real program names a device and its GID.
 func help(service, what, gid string) string {
 	return fmt.Sprintf(`Server and client send %[1]s back and forth. Either may be the real ibv_%[2]s_pingpong (from
 ibverbs-utils), which needs -g with the index of a GID of the same family.
@@ -102,7 +102,7 @@ func (c *flags) pingpong(ctx context.Context, e *cli.Env, n *node.Node, k kind) 
 	fmt.Fprintf(e.Stdout, "%d bytes in %.2f seconds = %.2f Mbit/sec\n", bytes, usec/1e6, float64(bytes)*8/usec)
 	fmt.Fprintf(e.Stdout, "%d iters in %.2f seconds = %.2f usec/iter\n", c.Iters, usec/1e6, usec/float64(c.Iters))
 	if c.Chk {
-		if err := p.destroyQPs(); err != nil { // the peer may be sending still
+		if err := p.destroyQPs(); err != nil { // the peer may still be sending
 			return err
 		}
 		return checkPages(p.message(p.first), os.Getpagesize(), p.filler)
@@ -121,7 +121,7 @@ func (p *pinger) meet(ctx context.Context, e *cli.Env) error {
 		if err := p.choose(netip.Addr{}); err != nil {
 			return err
 		}
-		// Whoever sees the announcement may connect.
+		// A client may connect as soon as it sees this.
 		l, err := p.node.Host.ListenStream(netip.AddrPortFrom(netip.Addr{}, p.Port))
 		if err != nil {
 			return err
@@ -165,7 +165,7 @@ func (p *pinger) choose(to netip.Addr) (err error) {
 	return nil
 }
 
-// chosenGID is the GID of an index, or without one the GID for a peer at to.
+// chosenGID is the GID with this index, or if index is nil the GID for a peer at to.
 func chosenGID(n *node.Node, port uint8, index *uint8, to netip.Addr) (verbs.GIDEntry, error) {
 	if index != nil {
 		return n.Dev.QueryGID(port, int(*index))
@@ -227,7 +227,7 @@ func (p *pinger) play(ctx context.Context) error {
 	return nil
 }
 
-// filler is what all but ibv_srq_pingpong fill the buffer with.
+// filler is the byte that all but ibv_srq_pingpong fill the buffer with.
 const filler = 0x7b
 
 // markPages makes the first byte of each page 0, as a client with -c does before it sends.

@@ -88,8 +88,8 @@ func (c *xsrqCommand) play(ctx context.Context, e *cli.Env, n *node.Node) (err e
 	return nil
 }
 
-// The programs tell each other over TCP where their QPs are. One that is done says so, and lets nothing go before the
-// other says it too: the server sends to a client through another's QPs.
+// The programs tell each other over TCP where their QPs are. A program that is done says so, and keeps its QPs until the other
+// says so too, because the server sends to one client through the QPs of another.
 //
 //	client                                         server
 //	  xrcDest ────────────────────────────────────►
@@ -184,7 +184,7 @@ func (x *xsrq) meetClients(ctx context.Context, e *cli.Env) error {
 	return nil
 }
 
-// tell tells the next peer, which is at to, where our part of the connection is.
+// tell sends the address of this side's QPs to the next peer, whose IP address is to.
 func (x *xsrq) tell(e *cli.Env, conn net.Conn, to netip.Addr) (local xrcDest, err error) {
 	if x.gid, err = chosenGID(x.node, x.IBPort, x.GIDIdx, to); err != nil {
 		return local, err
@@ -198,7 +198,7 @@ func (x *xsrq) tell(e *cli.Env, conn net.Conn, to netip.Addr) (local xrcDest, er
 	return local, nil
 }
 
-// learn hears where the next peer is, and connects to that; tell says where we are.
+// learn receives the address of the next peer's QPs, and connects to them.
 func (x *xsrq) learn(e *cli.Env, conn net.Conn, tell func(remote xrcDest) (xrcDest, error)) error {
 	remote, err := readXRCDest(conn)
 	if err != nil {
@@ -215,7 +215,7 @@ func (x *xsrq) learn(e *cli.Env, conn net.Conn, tell func(remote xrcDest) (xrcDe
 	return x.connect(local, remote)
 }
 
-// part ends it: nothing is destroyed before all are done.
+// part ends the ping-pong: it returns when all peers are done, because nothing may be destroyed before.
 func (x *xsrq) part(ctx context.Context, e *cli.Env) error {
 	say := func(conn net.Conn) error {
 		if _, err := conn.Write([]byte(xrcEnd)); err != nil {

@@ -123,9 +123,9 @@ func (x *xsrq) connect(local, remote xrcDest) error {
 	return s.Modify(&attr, toRTS|verbs.QPAttrRetryCnt|verbs.QPAttrRNRRetry|verbs.QPAttrMaxQPRDAtomic)
 }
 
-// play answers each message of each peer, the server having sent the first, until it has NumTests of each.
+// play answers each message of each peer until it has received NumTests from each. The server sends the first one.
 func (x *xsrq) play(ctx context.Context, _ *cli.Env) error {
-	index := make(map[uint32]int, x.Clients) // what comes otherwise comes to a client, through another client's QP
+	index := make(map[uint32]int, x.Clients) // a client also receives through the QPs of other clients, which are not here
 	for i, qp := range x.recvQPs {
 		index[qp.Num()] = i
 		if x.Server == "" {
@@ -161,7 +161,7 @@ func (x *xsrq) play(ctx context.Context, _ *cli.Env) error {
 	return nil
 }
 
-// send sends what is due, as far as there is room. The QPs take turns in carrying what is for one peer.
+// send sends the messages that are due, as far as the send queues have room. The QPs take turns in carrying messages to a peer.
 func (x *xsrq) send() error {
 	for ; len(x.due) > 0 && x.busy < xsrqDepth; x.due = x.due[1:] {
 		to := x.due[0]
@@ -183,7 +183,7 @@ func (x *xsrq) postRecv(place uint64) error {
 // hangUp closes the connections, so that nothing waits for the peers.
 func (x *xsrq) hangUp() { x.callers.close() }
 
-// Close undoes newXSRQ and connect, however far they got.
+// Close destroys what newXSRQ and connect have made, also if they failed midway.
 func (x *xsrq) Close() error {
 	x.hangUp()
 	var errs []error
@@ -208,7 +208,7 @@ func (x *xsrq) Close() error {
 	return errors.Join(errs...)
 }
 
-// callers are connections that close together, whenever that is.
+// callers are connections that are closed together.
 type callers struct {
 	mu     sync.Mutex
 	closed bool

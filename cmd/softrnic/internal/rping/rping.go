@@ -97,9 +97,9 @@ func (c *Command) ping(ctx context.Context, e *cli.Env, n *node.Node) (err error
 	return sayDisconnect(e.Stderr, "client", s.client(ctx, c, e.Stdout))
 }
 
-// sayDisconnect says so if the peer's disconnecting ended the pinging. It returns the error if there is one.
+// sayDisconnect prints that the peer has disconnected if that is err, which then is no error.
 func sayDisconnect(w io.Writer, side string, err error) error {
-	if errors.Is(err, ErrDisconnected) {
+	if errors.Is(err, errDisconnected) {
 		fmt.Fprintf(w, "%s DISCONNECT EVENT...\n", side)
 	}
 	if Goodbye(err) {
@@ -148,7 +148,7 @@ func (c *Command) serve(ctx context.Context, e *cli.Env, n *node.Node) error {
 
 const Backlog = 1024
 
-// connParam is what rping connects with.
+// connParam has the parameters that rping connects with.
 func connParam() *rdmacm.ConnParam {
 	return &rdmacm.ConnParam{ResponderResources: 1, InitiatorDepth: 1, RetryCount: 7, RNRRetryCount: 7}
 }

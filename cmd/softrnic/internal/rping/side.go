@@ -50,13 +50,14 @@ func parseAdvert(b []byte) (advert, error) {
 	return advert{binary.BigEndian.Uint64(b), binary.BigEndian.Uint32(b[8:]), binary.BigEndian.Uint32(b[12:])}, nil
 }
 
-// ErrDisconnected is how a peer ends the pinging.
-var ErrDisconnected = errors.New("the peer has disconnected")
+// errDisconnected is returned when the peer has disconnected, which is how a client ends.
+var errDisconnected = errors.New("the peer has disconnected")
 
-// Goodbye tells whether err is that alone: a peer that is killed may take its memory away before it disconnects.
+// Goodbye reports whether err is only that the peer has disconnected. It is false if a work request failed before, as when a
+// peer is killed whose memory goes before its connection.
 func Goodbye(err error) bool {
 	var failed *completion.FailedError
-	return errors.Is(err, ErrDisconnected) && !errors.As(err, &failed)
+	return errors.Is(err, errDisconnected) && !errors.As(err, &failed)
 }
 
 // side is one side's half of a connection.
@@ -70,7 +71,7 @@ type side struct {
 	source   *verbs.MR // the client's text
 	sink     *verbs.MR // where it comes back to, and where the server keeps it
 
-	adverts []advert // received, not yet looked at
+	adverts []advert // received, and not handled yet
 	done    [4]int   // completions by opcode, not yet waited for
 }
 
@@ -108,7 +109,7 @@ func (s *side) config(cfg *rdmacm.Config) *rdmacm.Config {
 	return cfg
 }
 
-// Close disconnects and undoes newSide, however far that got.
+// Close disconnects, and destroys what newSide has made, also if it failed midway.
 func (s *side) Close() error {
 	var errs []error
 	if s.conn != nil {
@@ -147,28 +148,28 @@ func (s *side) post(wr *verbs.SendWR) error {
 	return s.ended(s.conn.QP().PostSend(wr))
 }
 
-// DisconnectWait is how long after the QP's end the news of the disconnection may come.
-const DisconnectWait = 2 * time.Second
+// disconnectWait is how long after the QP has gone to ERR its disconnection may be reported.
+const disconnectWait = 2 * time.Second
 
 // disconnected is errDisconnected if the peer has disconnected.
 func (s *side) disconnected() error {
 	select {
 	case <-s.conn.Done():
-		return ErrDisconnected
+		return errDisconnected
 	default:
 		return nil
 	}
 }
 
-// ended is errDisconnected if that is why err came about.
+// ended returns err, or errDisconnected in its place if the peer has disconnected.
 func (s *side) ended(err error) error {
 	if err == nil || s.disconnected() == nil {
 		return err
 	}
-	return ErrDisconnected
+	return errDisconnected
 }
 
-// poll takes in at least one completion.
+// poll waits for at least one completion.
 func (s *side) poll(ctx context.Context) error {
 	var wcs [4]verbs.WC
 	n, err := s.cq.Wait(ctx, wcs[:])
@@ -177,7 +178,7 @@ func (s *side) poll(ctx context.Context) error {
 		select {
 		case <-s.conn.Done():
 		case <-ctx.Done():
-		case <-time.After(DisconnectWait):
+		case <-time.After(disconnectWait):
 		}
 		if failed.Status != verbs.WCWRFlushErr {
 			return errors.Join(err, s.disconnected())
@@ -232,7 +233,7 @@ func (s *side) carry(ctx context.Context, wr *verbs.SendWR, op verbs.WCOpcode) e
 	return nil
 }
 
-// client pings, as often as it is told.
+// client pings --count times, or without end if that is 0.
 func (s *side) client(ctx context.Context, c *Command, w io.Writer) error {
 	source, sink := s.source.Buf(), s.sink.Buf()
 	for ping := 0; c.Count == 0 || ping < c.Count; ping++ {
@@ -265,7 +266,7 @@ func pingText(b []byte, n int) {
 	b[len(b)-1] = 0
 }
 
-// upToNUL is b up to its NUL.
+// upToNUL is b up to its first NUL.
 func upToNUL(b []byte) []byte {
 	t, _, _ := bytes.Cut(b, []byte{0})
 	return t

@@ -22,7 +22,7 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/rping"
 )
 
-// Command is a node that answers whatever a lab's other machines try on it.
+// Command is a node that answers the tests of other machines in a lab.
 type Command struct {
 	RpingPort    uint16           `type:"port" default:"7174" help:"Port of rping. Default: 7174."`
 	PingpongPort uint16           `type:"port" default:"18515" help:"TCP port of ibv_rc_pingpong. Default: 18515."`
@@ -55,7 +55,7 @@ func (c *Command) Validate() error {
 	return nil
 }
 
-// Run serves until ctx ends, which is what it is to do.
+// Run serves until ctx ends, which is no error.
 func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 	c.Log = min(c.Log, slog.LevelInfo)
 	return c.RunNodeForPeer(ctx, e, c.serve)
@@ -85,7 +85,7 @@ func (c *Command) serve(ctx context.Context, n *node.Node) error {
 	s.work.Go(func() { cancel(s.pingpongs(serving, pingpong)) })
 	s.work.Wait()
 	n.Log.Info("stopped")
-	if ctx.Err() == nil { // nobody has asked for it
+	if ctx.Err() == nil { // it ended by itself
 		err = context.Cause(serving)
 	}
 	return errors.Join(err, rping.Close())
@@ -110,7 +110,7 @@ func (s *server) ended(ctx context.Context, log *slog.Logger, err error, args ..
 	}
 }
 
-// rpings answers rpings until it fails to hear of one.
+// rpings answers rping clients until the listener fails.
 func (s *server) rpings(ctx context.Context, l *rdmacm.Listener) error {
 	for {
 		r, err := l.Request(ctx)
@@ -126,7 +126,7 @@ func (s *server) rpings(ctx context.Context, l *rdmacm.Listener) error {
 	}
 }
 
-// pingpongs answers ping-pongs until it fails to hear of one.
+// pingpongs answers ping-pong clients until the listener fails.
 func (s *server) pingpongs(ctx context.Context, l net.Listener) error {
 	for {
 		conn, err := l.Accept()
