@@ -28,8 +28,8 @@ var bottleneckQueue = impair.Direction{
 	Rate: bottleneckRate, Queue: 400e3, ECN: impair.ECN{Min: 20e3, Max: 200e3}, Delay: 10 * time.Microsecond,
 }
 
-// underWay is how many messages each flow keeps under way. The fewer are enough for half of the link; but of a queue that
-// overflows, the two have, and lose, unequal parts.
+// underWay is how many messages each flow keeps outstanding. The smaller number is enough for half of the link; but the two flows
+// have unequal parts of a queue that overflows, and lose unequal parts.
 var underWay = [2]int{16, 3}
 
 // run has both hosts WRITE to the third for as long as both do, or has that READ from them. The second begins late.
@@ -90,7 +90,7 @@ func (b *bottleneck) run(t *testing.T, code verbs.WROpcode) {
 	t.Logf("control %v: %d and %d bytes, %+v, %d CNPs", b.control != nil, b.got[0], b.got[1], b.queue, b.cnps)
 }
 
-// share is the first flow's of what both get.
+// share is the share of the first flow in the throughput of both.
 func (b *bottleneck) share() float64 { return float64(b.got[0]) / float64(b.got[0]+b.got[1]) }
 
 // keepBusy has n requests like wr under way, until one is complete and more says that it is enough; then it waits for the
@@ -118,8 +118,8 @@ func (e *endpoint) keepBusy(wr *verbs.SendWR, n int, more func() bool) error {
 	return nil
 }
 
-// TestCongestion: two connections that meet in a queue share what it lets through, and keep it short of its bound, if
-// they control congestion. If they do not, it overflows, and they do not.
+// TestCongestion: two connections whose packets meet in a queue share its throughput fairly, and keep it from overflowing, if they
+// control congestion. If they do not, it overflows, and the shares are unequal.
 func TestCongestion(t *testing.T) {
 	for _, code := range []verbs.WROpcode{verbs.RDMAWrite, verbs.RDMARead} {
 		t.Run(code.String(), func(t *testing.T) {

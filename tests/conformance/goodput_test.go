@@ -63,7 +63,7 @@ func (l *lossy) run(t *testing.T, code verbs.WROpcode) {
 	t.Logf("loss %v: %.2f Gbit/s each way, %d packets with data; %v", l.loss, float64(count*size*8)/1e3/float64(l.elapsed.Microseconds()), l.sent.Load(), l.counters)
 }
 
-// TestGoodput: what 1 % of loss costs between two that repeat only what is missing, and 0.1 % where they go back.
+// TestGoodput: how much throughput a loss of 1 % costs with selective repeat, and a loss of 0.1 % with go-back-N.
 func TestGoodput(t *testing.T) {
 	for _, code := range []verbs.WROpcode{verbs.RDMAWrite, verbs.Send, verbs.RDMARead} {
 		for _, goBackN := range []bool{false, true} {

@@ -14,9 +14,10 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// Each test here is named after a hole that software RDMA in the field has or had.
+// Each test here is of a vulnerability or defect that other software RDMA has or had.
 
-// TestKeysCannotBeGuessed: rkeys of an index and 8 random bits can be tried out.
+// TestKeysCannotBeGuessed: keys and QP numbers are random in all of their bits. Keys made of an index and 8 random bits can be
+// found by trying.
 func TestKeysCannotBeGuessed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, new(pipe.Switch).Port(), nil, "10.0.0.1/24")
@@ -159,7 +160,7 @@ func TestRangesThatWrap(t *testing.T) {
 	}
 }
 
-// TestRNRTimerHonoured: who was told to wait must wait as long as that.
+// TestRNRTimerHonoured: a requester waits at least as long as an RNR NAK says.
 func TestRNRTimerHonoured(t *testing.T) {
 	for _, code := range []uint8{1, 12, 20, 31, 0} {
 		t.Run(fmt.Sprint(code), func(t *testing.T) {
@@ -216,7 +217,7 @@ func TestRNRRetriesEnd(t *testing.T) {
 	})
 }
 
-// TestLostAtomicAcknowledgement: the result is sent again, the memory not changed again.
+// TestLostAtomicAcknowledgement: if the response to an atomic is lost, it is sent again, and the atomic is not executed again.
 func TestLostAtomicAcknowledgement(t *testing.T) {
 	for _, lost := range []int{1, 3} {
 		t.Run(fmt.Sprint(lost), func(t *testing.T) {
@@ -248,7 +249,8 @@ func TestLostAtomicAcknowledgement(t *testing.T) {
 	}
 }
 
-// TestMemoryChangesBetweenAttempts: the ICRC is that of the bytes in the packet, whatever memory holds by then.
+// TestMemoryChangesBetweenAttempts: the ICRC of a repeated packet is that of the bytes in it, also if the memory has changed since
+// the packet was sent first.
 func TestMemoryChangesBetweenAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p *pair

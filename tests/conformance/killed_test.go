@@ -27,8 +27,7 @@ func (p *pair) requests(code verbs.WROpcode, n, size int) []*verbs.SendWR {
 	return wrs
 }
 
-// TestPeerKilled: a peer that falls silent in the middle of a transfer costs its retries and no more, whatever was
-// under way.
+// TestPeerKilled: if a peer falls silent in the middle of a transfer, its QPs fail after their retries, whatever was outstanding.
 func TestPeerKilled(t *testing.T) {
 	for _, code := range []verbs.WROpcode{verbs.Send, verbs.SendWithImm, verbs.RDMAWrite, verbs.RDMAWriteWithImm,
 		verbs.RDMARead, verbs.AtomicCmpAndSwp, verbs.AtomicFetchAndAdd} {
@@ -96,7 +95,7 @@ func peerKilled(t *testing.T, code verbs.WROpcode) {
 	p.b.poll()
 }
 
-// flushed takes the completions of WRs from to to, which were all flushed.
+// flushed polls the completions of the work requests from from to to, which must all be flushed.
 func (e *endpoint) flushed(from, to uint64) {
 	e.t.Helper()
 	for id := from; id <= to; id++ {
@@ -106,14 +105,15 @@ func (e *endpoint) flushed(from, to uint64) {
 	}
 }
 
-// poll takes all completions that are there.
+// poll polls all completions that there are.
 func (e *endpoint) poll() []verbs.WC {
 	e.t.Helper()
 	wcs := make([]verbs.WC, e.cq.Cap())
 	return wcs[:must(e.cq.Poll(wcs))(e.t)]
 }
 
-// TestNothingStaysBehind kills and closes nodes again and again, in real time, and looks for what is left of them.
+// TestNothingStaysBehind kills and closes nodes again and again, in real time, and checks that no goroutine and no memory of them
+// is left.
 func TestNothingStaysBehind(t *testing.T) {
 	bothWays(t, nothingStaysBehind)
 }
@@ -237,8 +237,7 @@ func churn(n *node, rounds int) error {
 	return nil
 }
 
-// TestDeregDuringTraffic: once Dereg has returned the memory is the application's alone, whoever was writing to it:
-// the peer's WRITEs, or the answers to one's own READs.
+// TestDeregDuringTraffic: once Dereg has returned, neither WRITEs of the peer nor responses to READs touch the memory any more.
 func TestDeregDuringTraffic(t *testing.T) {
 	rounds := 60
 	if testing.Short() || raceEnabled {
@@ -302,7 +301,7 @@ func deregDuringTraffic(t *testing.T, code verbs.WROpcode, want verbs.WCStatus, 
 	}
 }
 
-// TestBlockingCallsReturn: what waits is woken by what it waits for going away, and destroying under load ends.
+// TestBlockingCallsReturn: calls that wait for an object return when it is destroyed, and destroying objects under load ends.
 func TestBlockingCallsReturn(t *testing.T) {
 	bothWays(t, func(t *testing.T, direct bool) {
 		synctest.Test(t, func(t *testing.T) { blockingCallsReturn(t, direct) })

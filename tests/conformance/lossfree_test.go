@@ -9,8 +9,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestNothingSentTwice moves data both ways at once in real time, for as fast as it goes: where nothing is lost no
-// packet is repeated, but to ask a peer that is late, and no timeout fires.
+// TestNothingSentTwice moves data both ways at once, in real time and as fast as possible. Nothing is lost, so no timeout may fire,
+// and no packet may be repeated but as a probe of a peer that is late.
 func TestNothingSentTwice(t *testing.T) {
 	const size = 1 << 20
 	count := 256
@@ -53,7 +53,7 @@ func TestNothingSentTwice(t *testing.T) {
 	}
 }
 
-// firstRecvs are posted before the peer begins, else it would be told that the receiver is not ready.
+// firstRecvs are posted before the peer begins, which would get RNR NAKs otherwise.
 const firstRecvs = 32
 
 // streams has both ends stream to each other, each from and to its region, with up to depth messages posted at a time, and

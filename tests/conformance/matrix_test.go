@@ -1,5 +1,5 @@
-// Package conformance tests what an application may rely on, through verbs, between two nodes whose network is as
-// bad as a test can make it. Time is virtual.
+// Package conformance tests, through verbs, what an application may rely on, between two nodes on a network that loses, repeats,
+// reorders, delays and damages packets. Time is virtual.
 package conformance
 
 import (
@@ -76,11 +76,11 @@ func (s *scenario) String() string {
 		s.terms.sides[1].rd, s.shapes[0].ops, s.shapes[1].ops, s.slow)
 }
 
-// tally is what a run of the matrix has seen, for a look at whether it tests anything.
+// tally counts what happened in a run of the matrix, which shows whether it tests anything.
 var tally struct{ runs, failed, retries, duplicates, outOfSeq, rnr, badICRC, ops atomic.Uint64 }
 
-// TestMatrix runs mixed work in both directions over every kind of bad network. Data must be right, completions must
-// come once and in order, atomics be executed once; where a connection fails, it must have had reason to.
+// TestMatrix runs mixed work in both directions over every kind of bad network. Data must be right, completions must come once
+// and in order, and atomics must be executed once. A connection may fail only if the network is bad enough.
 //
 // A seed fixes the work, the network's choices and all random numbers. It does not fix how goroutines interleave.
 func TestMatrix(t *testing.T) {
@@ -101,7 +101,7 @@ func TestMatrixDirect(t *testing.T) {
 	}
 }
 
-// without counts what TestMatrixDirect did, and how much of it without packets.
+// without counts the messages of TestMatrixDirect, and how many of them went without packets.
 var without struct{ ops, packets atomic.Uint64 }
 
 // seeds runs f for each of n seeds, or as the flags say.
@@ -210,8 +210,8 @@ func (s *scenario) run(t *testing.T, r *rand.Rand) {
 	}
 }
 
-// device is how a node's device is made. Every third connection is of one that does not mark its packets, on either
-// side or both, and goes back.
+// device has the options of a node's device. In every third scenario one of the devices, or both, uses go-back-N, and does not mark
+// its packets.
 func (s *scenario) device(key [32]byte) []rdmatransport.Option {
 	goBackN := s.seed%3 == 0 && (s.seed/3%3 == 2 || s.seed/3%3 == uint64(key[0]))
 	return []rdmatransport.Option{rdmatransport.Rand(rand.NewChaCha8(key)), rdmatransport.RoCE(roce.Config{GoBackN: goBackN})}
@@ -220,7 +220,7 @@ func (s *scenario) device(key [32]byte) []rdmatransport.Option {
 // patience is how long a connection may take in virtual time. Retries on a bad network take minutes.
 const patience = time.Hour
 
-// judge looks at how the connection ended, and counts.
+// judge checks how the connection ended, and adds to the tally.
 func (s *scenario) judge(t *testing.T, ds [2]*driver) {
 	tally.runs.Add(1)
 	failed := false

@@ -63,7 +63,7 @@ func drawNetwork(seed uint64, r *rand.Rand) network {
 	return n
 }
 
-// impair puts the network's trouble before what node i sends.
+// impair impairs what node i sends, as the network says.
 func (n *network) impair(t *testing.T, l link.Link, i int) link.Link {
 	switch {
 	case n.direct:
@@ -76,7 +76,7 @@ func (n *network) impair(t *testing.T, l link.Link, i int) link.Link {
 
 func (n *network) clean() bool { return n.direct || n.seed%8 == 0 }
 
-// harsh tells whether eight attempts in a row can fail.
+// harsh reports whether eight attempts in a row may fail.
 func (n *network) harsh() bool {
 	for _, w := range n.ways {
 		if w.Loss+w.Corrupt >= 0.05 || w.Burst.Enter > 0 {

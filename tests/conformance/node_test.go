@@ -59,7 +59,7 @@ func (n *node) reg(buf []byte, access verbs.Access) *verbs.MR {
 	return must(n.pd.RegMR(buf, access))(n.t)
 }
 
-// counter is one of the provider's counters.
+// counter is one of the device's counters.
 func (n *node) counter(name string) uint64 {
 	n.t.Helper()
 	v, found := n.dev.HWCounters()[name]
@@ -69,7 +69,7 @@ func (n *node) counter(name string) uint64 {
 	return v
 }
 
-// endpoint is a QP with its CQ and what waits on it.
+// endpoint is a QP with its CQ and completion channel.
 type endpoint struct {
 	*node
 	qp *verbs.QP
@@ -98,7 +98,7 @@ func (e *endpoint) destroy() {
 	ok(e.t, e.ch.Destroy())
 }
 
-// wait takes at least one completion and at most len(wcs), sleeping until there is one.
+// wait sleeps until there is a completion, and polls at most len(wcs).
 func (e *endpoint) wait(ctx context.Context, wcs []verbs.WC) (int, error) {
 	for {
 		if n, err := e.cq.Poll(wcs); n > 0 || err != nil {
@@ -120,7 +120,7 @@ func (e *endpoint) wait(ctx context.Context, wcs []verbs.WC) (int, error) {
 	}
 }
 
-// next is the next completion; the test fails when none comes in a minute.
+// next is the next completion. The test fails if none comes in a minute.
 func (e *endpoint) next() verbs.WC {
 	e.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -141,7 +141,7 @@ func (e *endpoint) none() {
 	}
 }
 
-// succeed takes the next completion, which must be this one.
+// succeed polls the next completion, which must be this one.
 func (e *endpoint) succeed(id uint64) verbs.WC {
 	e.t.Helper()
 	wc := e.next()
@@ -226,7 +226,7 @@ func ok(t *testing.T, err error) {
 	}
 }
 
-// must passes a value on if there was no error.
+// must returns v, and ends the test if there is an error.
 func must[T any](v T, err error) func(*testing.T) T {
 	return func(t *testing.T) T {
 		t.Helper()

@@ -17,7 +17,7 @@ type pair struct {
 	bm   *verbs.MR
 }
 
-// pairOptions say how newPair differs from the ordinary.
+// pairOptions are options of newPair.
 type pairOptions struct {
 	cap    verbs.QPCap
 	terms  func(*terms)
@@ -45,10 +45,10 @@ func newPair(t *testing.T, o pairOptions) *pair {
 	return p
 }
 
-// cable is a link that says nothing of what it is: all that goes through it goes in frames.
+// cable is a link that does not implement link.Shared, so that all messages go in frames.
 type cable struct{ link.Link }
 
-// bothWays runs a test of what packets or no packets must not change.
+// bothWays runs a test in packets and direct, which must make no difference.
 func bothWays(t *testing.T, f func(t *testing.T, direct bool)) {
 	for _, direct := range []bool{false, true} {
 		t.Run(map[bool]string{false: "packets", true: "direct"}[direct], func(t *testing.T) { f(t, direct) })

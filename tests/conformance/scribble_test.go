@@ -2,7 +2,7 @@
 
 package conformance
 
-// The application's own race is the point here; the detector would report it.
+// The application races with the device here on purpose, which the race detector would report.
 
 import (
 	"bytes"
@@ -12,8 +12,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestMemoryChangesWhileSent is the same with the application writing at the very time. What arrives is a mixture,
-// but no packet is lost for it.
+// TestMemoryChangesWhileSent: the application writes to memory while it is being sent. What arrives is a mixture of old and new
+// bytes, and no packet is dropped for a wrong ICRC.
 func TestMemoryChangesWhileSent(t *testing.T) {
 	bothWays(t, memoryChangesWhileSent)
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// cmtime does what cmtime does, on this package's own API: it takes many connections through each step together, and
+// cmtime does what cmtime of librdmacm does, with package rdmacm: it takes many connections through each step together, and
 // measures how long that takes.
 type cmtime struct {
 	cmProgram
@@ -134,7 +134,7 @@ func (c *cmtime) serve(ctx context.Context, connections int) (err error) {
 	return nil
 }
 
-// cmtimePerConnection is what cmtime says that a step took for each connection.
+// cmtimePerConnection is the time that a step took for each connection, as cmtime prints it.
 func cmtimePerConnection(t *testing.T, output, step string) time.Duration {
 	t.Helper()
 	for line := range strings.Lines(output) {

@@ -14,7 +14,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// cmHandshake is what the two ends of a connection tell each other.
+// cmHandshake has the parameters that the two ends of a connection send each other.
 type cmHandshake struct {
 	name           string
 	client, server rdmacm.ConnParam
@@ -38,7 +38,7 @@ func counting(n int) (b []byte) {
 	return b
 }
 
-// received is what a side is told of the other's, with private data as the network carries it.
+// received are the parameters of the other side as a side receives them, with private data padded as on the wire.
 func (h *cmHandshake) received(p *rdmacm.ConnParam, room int) rdmacm.ConnParam {
 	return rdmacm.ConnParam{
 		PrivateData:        append(bytes.Clone(p.PrivateData), make([]byte, room-len(p.PrivateData))...),
@@ -46,7 +46,7 @@ func (h *cmHandshake) received(p *rdmacm.ConnParam, room int) rdmacm.ConnParam {
 	}
 }
 
-// told checks what SoftRNIC was told.
+// told checks the parameters that SoftRNIC received.
 func (h *cmHandshake) told(t *testing.T, got, want rdmacm.ConnParam) {
 	t.Helper()
 	if !bytes.Equal(got.PrivateData, want.PrivateData) {
@@ -58,7 +58,7 @@ func (h *cmHandshake) told(t *testing.T, got, want rdmacm.ConnParam) {
 	}
 }
 
-// qpHas checks what a QP has been given.
+// qpHas checks the attributes of a QP.
 func (h *cmHandshake) qpHas(t *testing.T, where string, got, want verbs.QPAttr) {
 	t.Helper()
 	if got.MaxDestRDAtomic != want.MaxDestRDAtomic || got.MaxRDAtomic != want.MaxRDAtomic ||
@@ -69,12 +69,12 @@ func (h *cmHandshake) qpHas(t *testing.T, where string, got, want verbs.QPAttr) 
 	}
 }
 
-// ofConn is what the kernel's QP has.
+// ofConn are the attributes of the kernel's QP.
 func ofConn(p *rdmacm.ConnParam) verbs.QPAttr {
 	return verbs.QPAttr{MaxDestRDAtomic: p.ResponderResources, MaxRDAtomic: p.InitiatorDepth, RetryCnt: p.RetryCount, RNRRetry: p.RNRRetryCount}
 }
 
-// clientQP is what the client's QP gets: the server has the last word on depths.
+// clientQP are the attributes of the client's QP. The server decides the depths.
 func (h *cmHandshake) clientQP() verbs.QPAttr {
 	return verbs.QPAttr{
 		MaxDestRDAtomic: h.server.InitiatorDepth, MaxRDAtomic: h.server.ResponderResources,
@@ -229,7 +229,7 @@ func TestConnectedPyverbs(t *testing.T) {
 	})
 }
 
-// kernelDisconnects sees that what is posted is flushed.
+// kernelDisconnects checks that what is posted is flushed.
 func (c conns) kernelDisconnects(t *testing.T) {
 	t.Helper()
 	const receives = 3

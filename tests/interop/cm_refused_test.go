@@ -16,7 +16,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// cmHost is one side of a connection that does not come about: a kernel's rdma_cm, or SoftRNIC's.
+// cmHost is one side of a connection that is not established: the rdma_cm of a kernel, or of SoftRNIC.
 type cmHost interface {
 	// attempt connects, and returns the events up to the one that says how it ended.
 	attempt(t *testing.T, space rdmacm.PortSpace, to netip.AddrPort, privateData []byte) []pyverbs.Event
@@ -24,7 +24,7 @@ type cmHost interface {
 	listen(t *testing.T, space rdmacm.PortSpace, at netip.AddrPort) func(refusal) pyverbs.Event
 }
 
-// refusal is a listener's answer.
+// refusal is how a listener refuses a request.
 type refusal struct {
 	drop        bool // destroy the ID instead of an answer
 	privateData []byte
@@ -119,7 +119,7 @@ func (s softrnicCM) listen(t *testing.T, space rdmacm.PortSpace, at netip.AddrPo
 	}
 }
 
-// cmRefusal is a way for a connection not to come about.
+// cmRefusal is one reason for which a connection is not established.
 type cmRefusal struct {
 	name        string
 	space       rdmacm.PortSpace
@@ -150,7 +150,7 @@ var cmRefusals = []cmRefusal{
 	{name: "UDP, dropped", space: rdmacm.UDP, listens: rdmacm.UDP, refusal: &refusal{drop: true}},
 }
 
-// run tries it, and returns the client's events, and behind them the listener's.
+// run tries to connect. It returns the events of the client, then those of the listener.
 func (r *cmRefusal) run(t *testing.T, client, server cmHost, at netip.Addr) (events []pyverbs.Event) {
 	const port = 7999
 	to := at
@@ -174,7 +174,7 @@ func (r *cmRefusal) run(t *testing.T, client, server cmHost, at netip.Addr) (eve
 	return append(events, <-requests...)
 }
 
-// TestRefusedConnections compares what becomes of connections that cannot be with what two kernels make of them.
+// TestRefusedConnections compares the events of connections that are not established with those between two kernels.
 func TestRefusedConnections(t *testing.T) {
 	peers := peer.Boot(t, peer.Config{ID: 2}, peer.Config{ID: 3})
 	lab := openCM(t, verbs.RoCEv2)

@@ -91,7 +91,7 @@ func (s *serving) read(r io.Reader) {
 	s.changed.Broadcast()
 }
 
-// await waits until a message has been logged so often.
+// await waits until a message has been logged n times.
 func (s *serving) await(message string, times int) {
 	s.t.Helper()
 	late := false
@@ -177,7 +177,7 @@ func newPinger(t *testing.T, dev *verbs.Device) *pinger {
 	return p
 }
 
-// each does something for each of n at once, but not more than a TAP's queue has room for.
+// each calls a function for each of n connections, for as many at a time as the queue of a TAP has room for.
 func (p *pinger) each(n int, f func(int) error) {
 	p.t.Helper()
 	errs, slots := make([]error, n), make(chan struct{}, 100)
@@ -214,7 +214,7 @@ func (p *pinger) open(addr netip.AddrPort, n int) []*rdmacm.Conn {
 	return conns
 }
 
-// ping sees that every connection is alive at the other end: that READs what it is told of, and says so.
+// ping checks that the other end of every connection is alive: it READs the memory that it is told of, and says so.
 func (p *pinger) ping(conns []*rdmacm.Conn) {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), cmPatience)
@@ -236,7 +236,8 @@ func (p *pinger) close(conns []*rdmacm.Conn) {
 	p.each(len(conns), func(i int) error { return conns[i].Close() })
 }
 
-// TestManyConnections opens and closes many connections to one process, again and again: nothing may be left of them.
+// TestManyConnections opens and closes many connections to one process, again and again. It checks that the process keeps neither
+// memory nor goroutines of them.
 func TestManyConnections(t *testing.T) {
 	const (
 		connections, rounds = 2000, 10

@@ -15,7 +15,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// udaddy does what udaddy does, on this package's own API: it resolves the server's port for each of its QPs, and sends
+// udaddy does what udaddy of librdmacm does, with package rdmacm: it resolves the server's port for each of its QPs, and sends
 // datagrams, which the server answers with as many.
 type udaddy struct {
 	cmProgram
@@ -26,7 +26,7 @@ type udaddy struct {
 // udaddyPort is udaddy's default port.
 const udaddyPort = 7174
 
-// udaddyNode is one QP, and where it sends to.
+// udaddyNode is one QP, and the address that it sends to.
 type udaddyNode struct {
 	id  *rdmacm.ID
 	pd  *verbs.PD

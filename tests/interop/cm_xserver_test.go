@@ -74,8 +74,8 @@ func TestXServer(t *testing.T) {
 	})
 }
 
-// TestXServerXRC: the kernel takes SoftRNIC's request for one over XRC. A listener for XRC_RECV QPs never hears of one
-// over RC; of one over XRC it does, and ends, because rxe has no XRC domains.
+// TestXServerXRC: the kernel recognises that SoftRNIC's request is for XRC. A listener for XRC_RECV QPs gets no event for a
+// request for RC. For a request for XRC it gets one, and ends, because rxe has no XRC domains.
 func TestXServerXRC(t *testing.T) {
 	l := openCM(t, verbs.RoCEv2)
 	p := cmPair{l, softrnicAddr4, l.peer.Addr4()}

@@ -13,7 +13,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// device is one side of a test: the kernel's in a peer, or SoftRNIC. What a sound test cannot see fail ends the test.
+// device is the device of one side of a test: the kernel's in a peer, or SoftRNIC. Its methods that return no error end the test
+// if they fail.
 type device interface {
 	GIDs() []netip.Addr
 	allocPD() domain
@@ -27,7 +28,7 @@ type domain interface {
 	allocMW(verbs.MWType) window
 }
 
-// memory is an MR and what it lies over. Fill's bytes depend on the seed only, the same on every device.
+// memory is an MR and its memory. Fill writes bytes that depend on the seed only, and are the same on every device.
 type memory interface {
 	Length() int
 	Addr() uint64
@@ -100,7 +101,7 @@ func newSide(t *testing.T, dev device, gid netip.Addr) *side {
 	return &side{dev: dev, gid: gid, pd: pd, qp: qp}
 }
 
-// path is what both ends of a connection are told.
+// path has the attributes that both ends of a connection have.
 type path struct {
 	mtu         verbs.MTU
 	psn         uint32       // of the requester's first packet; the other way it is one more
@@ -114,7 +115,7 @@ type path struct {
 
 const allAccess = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
 
-// usual is a path on which nothing goes wrong by itself.
+// usual is a path without errors.
 var usual = path{
 	mtu: verbs.MTU1024, psn: 0x123456, access: allAccess, timeout: 17, retryCnt: 7, rnrRetry: 7, minRNRTimer: 12, rdAtomic: 16,
 }
@@ -164,5 +165,5 @@ func (s *side) modify(t *testing.T, peer *side, p path, sqPSN, rqPSN uint32, acc
 	}
 }
 
-// patience is how long a test waits for what must come, on a busy machine too.
+// patience is how long a test waits for something that must come. It is long enough for a busy machine.
 const patience = 30 * time.Second

@@ -48,7 +48,7 @@ const (
 	postedNever
 )
 
-// outcome is what is left of an errorCase.
+// outcome is the outcome of an errorCase.
 type outcome struct {
 	refused              bool             // by PostSend, with EINVAL: then there is nothing else
 	sends                []verbs.WCStatus // of the requests that completed, in order
@@ -75,7 +75,7 @@ func (c errorCase) try(t *testing.T, requester, responder *side, want outcome) {
 	}
 }
 
-// run waits for as many completions as are wanted, and a while for more.
+// run waits for as many completions as are wanted, and then a while for more, of which there must be none.
 func (c errorCase) run(t *testing.T, requester, responder *side, want outcome) outcome {
 	t.Helper()
 	p := c.path
@@ -164,7 +164,7 @@ func statuses(t *testing.T, wcs []verbs.WC) (list []verbs.WCStatus) {
 	return list
 }
 
-// TestKernelErrors sees that rxe against rxe still does what rxeReference says.
+// TestKernelErrors checks that the outcomes between two rxes are those of rxeReference.
 func TestKernelErrors(t *testing.T) {
 	peers := peer.Boot(t, peer.Config{ID: 2}, peer.Config{ID: 3})
 	requester, responder := openKernel(t, peers[0]), openKernel(t, peers[1])
@@ -175,7 +175,7 @@ func TestKernelErrors(t *testing.T) {
 	}
 }
 
-// TestErrors sees the same on both sides where SoftRNIC is one of them, but for what an errorCase says.
+// TestErrors checks that the outcomes are the same where SoftRNIC is one of the sides, unless the errorCase says otherwise.
 func TestErrors(t *testing.T) {
 	p := peer.Boot(t, peer.Config{ID: 2})[0]
 	linux, here := openKernel(t, p), openSoftRNIC(t, captured(t, openTAP(t, p.Netns)))

@@ -16,7 +16,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// iwarpError is one request that the responder terminates the stream over. Before it the responder has posted two
+// iwarpError is one request because of which the responder terminates the stream. Before it the responder has posted two
 // receives of 64 bytes (but see noRecv), and the requester two of none.
 type iwarpError struct {
 	name    string
@@ -34,8 +34,8 @@ type iwarpError struct {
 	siwTerminate error
 }
 
-// siw 6.1 is not the book everywhere. It does not check the right to read; a READ's other errors it finds when it is
-// about to answer, and leaves its receives alone. A SEND that is too long has no buffer, it says.
+// siw of Linux 6.1 departs from the RFCs in places. It does not check the right to read. It finds the other errors of a READ when
+// it is about to respond, and does not flush its receives. For a SEND that is too long it reports that there is no buffer.
 func iwarpErrors() (cases []iwarpError) {
 	both := []verbs.WCStatus{flushed, flushed}
 	for _, op := range []struct {
@@ -93,7 +93,7 @@ func iwarpErrors() (cases []iwarpError) {
 	)
 }
 
-// run tries it on a new connection.
+// run runs the case on a new connection.
 func (c iwarpError) run(t *testing.T, requester, responder *side) {
 	t.Helper()
 	local, sink := requester.pd.regMR(4096, allAccess), responder.pd.regMR(128, allAccess)
@@ -149,7 +149,7 @@ func (c iwarpError) run(t *testing.T, requester, responder *side) {
 	}
 }
 
-// TestIWARPErrors sees streams end as the RFCs have it, with siw on either side.
+// TestIWARPErrors checks that streams end as the RFCs demand, with siw on either side.
 func TestIWARPErrors(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "capture.pcapng")
 	cases := iwarpErrors()

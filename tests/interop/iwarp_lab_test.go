@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// process is a program that runs, and what it says.
+// process is a program that runs, and its output.
 type process struct {
 	cmd    *exec.Cmd
 	stdout bytes.Buffer
@@ -35,7 +35,7 @@ func startProcess(t *testing.T, cmd *exec.Cmd) *process {
 	return p
 }
 
-// wait waits for the end, which must be a good one.
+// wait waits for the end of the program, which must exit with status 0.
 func (p *process) wait(t *testing.T) {
 	t.Helper()
 	if err := <-p.ended; err != nil {
@@ -43,7 +43,7 @@ func (p *process) wait(t *testing.T) {
 	}
 }
 
-// await waits until the program has said a text on standard error.
+// await waits until the program has written a text to standard error.
 func (p *process) await(t *testing.T, text string) {
 	t.Helper()
 	if !p.stderr.await(text) {
@@ -79,7 +79,7 @@ func (s *transcript) String() string {
 	return s.text.String()
 }
 
-// await tells whether the text came before the end.
+// await reports whether the text came before the end.
 func (s *transcript) await(text string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -19,8 +19,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// TestIWARPMarkers has two SoftRNICs on TAPs do what siw cannot, and tshark look: every operation, with markers each
-// way and without.
+// TestIWARPMarkers runs every operation between two SoftRNICs on TAP interfaces, with markers in either direction and without,
+// because siw has no markers. tshark dissects the packets.
 func TestIWARPMarkers(t *testing.T) {
 	n := cmPeer(t, 2, verbs.IWARP).Netns
 	for _, agreement := range []struct {

@@ -19,7 +19,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// TestIWARPRefused sees connections to and from siw that nobody listens for, and that are rejected.
+// TestIWARPRefused makes connections to and from siw for which there is no listener, or which the listener rejects.
 func TestIWARPRefused(t *testing.T) {
 	l := openIWARP(t, capturedIWARP, iwarp.Config{})
 	linux := pyverbs.OpenCM(t, l.peer, "siw0")

@@ -89,7 +89,7 @@ func TestIWARPRping(t *testing.T) {
 	}
 }
 
-// ucmatose has the server speak first, which a client on siw does not ask leave for.
+// In ucmatose the server sends first, which needs peer-to-peer mode; a client on siw does not ask for it.
 func TestIWARPUcmatose(t *testing.T) {
 	p := cmPeer(t, 2, verbs.IWARP)
 	dev := openSoftRNIC(t, capturedIWARP(t, openTAP(t, p.Netns)), rdmatransport.IWARP(iwarp.Config{SendFirst: true})).(softrnic).dev

@@ -11,7 +11,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestPeerKilled takes the peer's power away in the middle of a transfer.
+// TestPeerKilled kills the peer's machine in the middle of a transfer.
 func TestPeerKilled(t *testing.T) {
 	p := peer.Boot(t, peer.Config{ID: 4})[0]
 	linux := openKernel(t, p)

@@ -13,7 +13,7 @@ import (
 	"github.com/softrnic/softrnic/tests/interop/peer"
 )
 
-// TestKernelAgainstKernel sees that the laboratory works: if this fails, so does everything else here.
+// TestKernelAgainstKernel runs ping-pongs between two kernels. If this test fails, so do all others here.
 func TestKernelAgainstKernel(t *testing.T) {
 	for _, mtu := range []struct{ link, path int }{{1500, 1024}, {4200, 4096}} {
 		peers := peer.Boot(t, peer.Config{ID: 2, MTU: mtu.link}, peer.Config{ID: 3, MTU: mtu.link})

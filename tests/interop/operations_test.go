@@ -16,11 +16,11 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// room is what operate needs of each side's memory for all but large messages.
+// room is how much memory operate needs on each side for all but large messages.
 const room = 100_000
 
-// operate runs every operation from one side to the other, with messages of these sizes, and checks that both hold the
-// same afterwards. The PSN wraps on the way.
+// operate runs every operation from one side to the other, with messages of these sizes, and checks that both sides then have
+// the same data. The PSN wraps meanwhile.
 func operate(t *testing.T, requester, responder *side, mtu verbs.MTU, sizes ...int) {
 	t.Helper()
 	p := usual
@@ -93,13 +93,13 @@ func (o *operation) postRecv(sges ...verbs.SGE) {
 	}
 }
 
-// sent takes the completion of the last request.
+// sent polls the completion of the last request.
 func (o *operation) sent(what string, opcode verbs.WCOpcode) verbs.WC {
 	o.t.Helper()
 	return o.completed(what, "request", o.requester.qp.PollSend(1, patience), opcode)
 }
 
-// received takes the completion of the last receive.
+// received polls the completion of the last receive.
 func (o *operation) received(what string, opcode verbs.WCOpcode) verbs.WC {
 	o.t.Helper()
 	return o.completed(what, "receive", o.responder.qp.PollRecv(1, patience), opcode)
@@ -117,7 +117,7 @@ func (o *operation) completed(what, which string, wcs []verbs.WC, opcode verbs.W
 	return wcs[0]
 }
 
-// transfer moves n bytes in one piece. Those behind it must stay.
+// transfer moves n bytes in one piece. The bytes behind them must not change.
 func (o *operation) transfer(opcode verbs.WROpcode, n int) {
 	o.t.Helper()
 	what := fmt.Sprintf("%v of %d bytes", opcode, n)
@@ -159,7 +159,7 @@ func (o *operation) transfer(opcode verbs.WROpcode, n int) {
 	}
 }
 
-// arrived waits until a WRITE is known to have arrived, which a SEND behind it tells.
+// arrived waits until a WRITE has arrived, which is known when a SEND behind it is received.
 func (o *operation) arrived(opcode verbs.WROpcode) {
 	o.t.Helper()
 	if !o.posted || opcode != verbs.RDMAWrite {
@@ -172,8 +172,8 @@ func (o *operation) arrived(opcode verbs.WROpcode) {
 	o.received(what, verbs.WCRecv)
 }
 
-// scatter moves a message that lies in pieces of these lengths at the requester, and if the operation can say so at the
-// responder too, the other way round.
+// scatter moves a message that lies in pieces of these lengths at the requester. If the operation consumes a receive, it lies in
+// pieces of the same lengths in reverse order at the responder.
 func (o *operation) scatter(opcode verbs.WROpcode, lengths ...int) {
 	o.t.Helper()
 	what := fmt.Sprintf("%v in %d pieces", opcode, len(lengths))
@@ -225,7 +225,7 @@ func (o *operation) scatter(opcode verbs.WROpcode, lengths ...int) {
 	}
 }
 
-// inline posts data that is copied at once, and changes it behind.
+// inline posts inline data, and changes the memory right afterwards.
 func (o *operation) inline(opcode verbs.WROpcode) {
 	o.t.Helper()
 	what := fmt.Sprintf("inline %v", opcode)
@@ -249,7 +249,7 @@ func (o *operation) inline(opcode verbs.WROpcode) {
 	}
 }
 
-// outstanding posts many more READs and atomics at once than may be on their way.
+// outstanding posts many more READs and atomics at once than may be outstanding.
 func (o *operation) outstanding() {
 	o.t.Helper()
 	const n, each, counter = 20, 3000, 80_000
@@ -304,7 +304,7 @@ func (o *operation) atomics() {
 	}
 }
 
-// lateReceive sends what nothing is posted for, and posts it then.
+// lateReceive sends a message before its receive is posted.
 func (o *operation) lateReceive() {
 	o.t.Helper()
 	const what = "SEND before its receive"
@@ -325,7 +325,7 @@ func (o *operation) lateReceive() {
 // sizes of messages over a path MTU of 1024.
 var sizes = []int{16, 0, 1, 1023, 1024, 1025, 4096, 100_000, 1 << 20}
 
-// TestKernelOperations sees that operate asks for nothing that rxe does not do.
+// TestKernelOperations runs operate between two kernels, which shows that it asks for nothing that rxe does not do.
 func TestKernelOperations(t *testing.T) {
 	peers := peer.Boot(t, peer.Config{ID: 2}, peer.Config{ID: 3})
 	operate(t,
@@ -364,7 +364,7 @@ func TestOperations(t *testing.T) {
 	}
 }
 
-// TestLargestMessages moves 8 MiB at a time, the most that rxe takes, and sees that what is sent twice stays within bounds.
+// TestLargestMessages moves 8 MiB at a time, the most that rxe takes, and checks that few packets are sent twice.
 func TestLargestMessages(t *testing.T) {
 	const size = 8 << 20
 	p := peer.Boot(t, peer.Config{ID: 2})[0]

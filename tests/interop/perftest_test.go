@@ -22,7 +22,7 @@ import (
 	"github.com/softrnic/softrnic/tests/interop/peer"
 )
 
-// wiretap is what one peer sends another, heard where the former is plugged into the bridge.
+// wiretap has the packets that one peer sends another, captured where the first is connected to the bridge.
 type wiretap struct {
 	link link.Link
 
@@ -96,7 +96,7 @@ func (w *wiretap) stop(t *testing.T, n int) {
 
 var perftestLocal = regexp.MustCompile(`local address: LID 0000 QPN 0x([0-9a-f]+) PSN 0x([0-9a-f]+)`)
 
-// perftestAddress is what a program of perftest says of its QP.
+// perftestAddress is the address of a QP as perftest prints it.
 func perftestAddress(t *testing.T, output string) (qpn, psn uint32) {
 	t.Helper()
 	m := perftestLocal.FindStringSubmatch(output)

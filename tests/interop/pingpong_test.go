@@ -39,7 +39,7 @@ func (p pingpong) String() string {
 	return fmt.Sprintf("%s,MTU=%d,size=%d", family, p.mtu, p.size)
 }
 
-// addrs are the addresses of the family that is talked over, addrs4 those that the sides meet on.
+// addrs are the addresses that the QPs use, of either family; addrs4 are the IPv4 addresses of the TCP connection.
 func (p pingpong) addrs() (here, there netip.Addr, cidr string) {
 	switch {
 	case !p.ipv6:
@@ -70,7 +70,7 @@ func (p pingpong) kernel() string {
 	return fmt.Sprintf("ibv_%s_pingpong -e %s -d rxe0 -g %d", p.service, strings.Join(p.args(), " "), p.gid)
 }
 
-// args is what both sides are told.
+// args are the arguments of both sides.
 func (p pingpong) args() []string {
 	args := []string{"-c", "-n", fmt.Sprint(p.iters()), "-s", fmt.Sprint(p.size)}
 	if p.service != "ud" { // a datagram is what fits the link

@@ -37,10 +37,10 @@ func succeeds(receives int) outcome {
 	}
 }
 
-// refused is the outcome where the requester is not even given the request.
+// refused is the outcome where posting the request fails.
 var refused = outcome{refused: true}
 
-// noSuchLKey is what SEND and WRITE come to from memory whose key nobody has.
+// noSuchLKey is the outcome of a SEND or WRITE whose lkey does not exist.
 var noSuchLKey = errorCase{
 	want:        failsHere(locQPOp),
 	asRequester: instead(failsHere(locProt)), why: "a key that is not one is a protection error in every request (IBTA Vol 1 §11.6.2)",
@@ -85,11 +85,10 @@ func (op remoteOp) request(change func(trial)) func(local, remote, other memory)
 	}
 }
 
-// rxeReference is what two kernels do to each other. It was recorded from TestKernelErrors, which runs the cases and
-// says what came instead of what is wanted, with Debian's Linux 6.1.192 (rxe) and rdma-core 44 on both sides; the test
-// confirms it each time.
+// rxeReference has the outcome of each case between two kernels. It was recorded with TestKernelErrors, between two machines with
+// Debian's Linux 6.1.192 (rxe) and rdma-core 44. The test confirms it in each run.
 //
-// rxe is not the book everywhere, and SoftRNIC not rxe there: those cases have an asRequester or asResponder.
+// Where rxe departs from the IBTA specification SoftRNIC does not follow it. Those cases have an asRequester or asResponder.
 func rxeReference() (cases []errorCase) {
 	for _, op := range remoteOps {
 		cases = append(cases, op.remoteErrors()...)
@@ -98,7 +97,7 @@ func rxeReference() (cases []errorCase) {
 	return append(cases, receiveErrors()...)
 }
 
-// remoteErrors are wrong in what they name at the responder.
+// remoteErrors have wrong keys, addresses or lengths of memory at the responder.
 func (op remoteOp) remoteErrors() []errorCase {
 	denied := failsRemotely(remAccess, flushed)
 	if op.opcode == verbs.RDMAWriteWithImm {
@@ -146,7 +145,7 @@ func (op remoteOp) remoteErrors() []errorCase {
 	return op.named(cases)
 }
 
-// localErrors are wrong in what they name at the requester.
+// localErrors have wrong keys, addresses or lengths of memory at the requester.
 func (op remoteOp) localErrors() []errorCase {
 	noSuchKey, readOnly := errorCase{want: failsHere(locProt)}, failsHere(locProt)
 	switch op.opcode {
@@ -183,7 +182,7 @@ func (op remoteOp) named(cases []errorCase) []errorCase {
 	return cases
 }
 
-// receiveErrors are those of SEND, and of having nowhere to put it.
+// receiveErrors are errors of SEND, whose receive request is missing, too short or wrong.
 func receiveErrors() []errorCase {
 	send := func(offset, n int) func(local, remote, other memory) verbs.SendWR {
 		return func(local, _, _ memory) verbs.SendWR {

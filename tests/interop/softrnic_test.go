@@ -135,8 +135,8 @@ type softrnicMemory struct {
 	domain *softrnicDomain
 }
 
-// inOrder puts f between what peers did to the memory before and what they do after it, in Go's eyes too: nothing else
-// would, as a peer's WRITE or READ completes at the peer alone. QPs are locked while they touch memory.
+// inOrder orders f, for Go's race detector, after what peers did to the memory before it and before what they do after it. Nothing
+// else does, because a peer's WRITE or READ completes at the peer only. QPs are locked while they access memory.
 func (m softrnicMemory) inOrder(f func()) {
 	passLocks := func() {
 		for _, qp := range m.domain.qps {
@@ -179,7 +179,7 @@ func (d *softrnicDomain) createQP(size verbs.QPCap) queuePair {
 	return softrnicQP{qp, d.t}
 }
 
-// createCQ makes a CQ with a channel of its own.
+// createCQ makes a CQ with a completion channel of its own.
 func (d *softrnicDomain) createCQ(size int) *verbs.CQ {
 	channel, err := d.dev.CreateCompChannel()
 	if err != nil {
@@ -273,7 +273,7 @@ func poll(t *testing.T, cq *verbs.CQ, n int, timeout time.Duration) []verbs.WC {
 	}
 }
 
-// buildSoftRNIC builds the program, for as long as the test runs. Where there can be no peer the test is skipped before:
+// buildSoftRNIC builds the program, which is removed with the test. A test that can have no peer here is skipped before, because
 // then there may be no way to build either.
 func buildSoftRNIC(t *testing.T) string {
 	t.Helper()

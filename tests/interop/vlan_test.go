@@ -52,8 +52,8 @@ func newVLAN(t *testing.T, p *peer.Peer, id int) *vlanNet {
 
 var vlanMedia = map[string]func(*testing.T, *peer.Netns) link.Link{"tap": openTAP, "packet": openPacket}
 
-// TestVLAN: the Linux network stack pings and has large transfers both ways with a host in its VLAN, and is not heard from
-// outside.
+// TestVLAN: the Linux network stack and a host in the same VLAN ping each other and transfer much data both ways. A ping
+// from another VLAN, or without a VLAN, gets no answer.
 func TestVLAN(t *testing.T) {
 	const size = 4 << 20
 	data := make([]byte, size)
@@ -109,7 +109,7 @@ func TestVLAN(t *testing.T) {
 	}
 }
 
-// serveSum sends data to the first who connects, and takes the same from the second.
+// serveSum sends data to the first client that connects, and receives the same data from the second.
 func serveSum(l net.Listener, data []byte) error {
 	c, err := l.Accept()
 	if err != nil {

@@ -82,7 +82,7 @@ func (w *windowing) note(format string, args ...any) {
 	w.log = append(w.log, fmt.Sprintf(format, args...))
 }
 
-// done writes down how the last request completed, and tells whether well.
+// done logs how the last request completed, and reports whether it succeeded.
 func (w *windowing) done(what string, s *side) bool {
 	w.t.Helper()
 	wcs := s.qp.PollSend(1, patience)
@@ -110,7 +110,7 @@ func (w *windowing) bindTo(off, n int, access verbs.Access) {
 	w.done("bind", w.owner)
 }
 
-// use does an operation on n bytes, off bytes into the window.
+// use carries out an operation on n bytes, off bytes into the window.
 func (w *windowing) use(opcode verbs.WROpcode, off, n int) {
 	w.useBy(w.user, w.w.RKey(), opcode, off, n)
 }
@@ -152,7 +152,7 @@ func (w *windowing) dealloc() {
 	w.w = nil
 }
 
-// invalidateHere takes an rkey away at the owner.
+// invalidateHere invalidates an rkey at the owner.
 func (w *windowing) invalidateHere(rkey uint32) {
 	w.t.Helper()
 	w.id++
@@ -162,7 +162,7 @@ func (w *windowing) invalidateHere(rkey uint32) {
 	w.done("LOCAL_INV", w.owner)
 }
 
-// invalidateThere has the user take an rkey away, with a message.
+// invalidateThere has the user invalidate an rkey, with a SEND with invalidate.
 func (w *windowing) invalidateThere(rkey uint32) {
 	w.t.Helper()
 	w.id++
@@ -214,7 +214,7 @@ const (
 	bothFailed = "user ERR, owner ERR"
 )
 
-// windowReference is what two kernels do to each other, as rxeReference is.
+// windowReference has the outcomes between two kernels, as rxeReference has.
 func windowReference() (cases []windowCase) {
 	for _, kind := range []verbs.MWType{window1, window2} {
 		for _, c := range []windowCase{
@@ -395,7 +395,7 @@ func (c windowCase) title() string {
 	return strings.ReplaceAll(fmt.Sprintf("%v %s", c.kind, c.name), " ", "_")
 }
 
-// TestKernelWindows sees that rxe against rxe still does what windowReference says.
+// TestKernelWindows checks that the outcomes between two rxes are those of windowReference.
 func TestKernelWindows(t *testing.T) {
 	peers := peer.Boot(t, peer.Config{ID: 2}, peer.Config{ID: 3})
 	user, owner := openKernel(t, peers[0]), openKernel(t, peers[1])
@@ -406,7 +406,7 @@ func TestKernelWindows(t *testing.T) {
 	}
 }
 
-// TestWindows sees the same on both sides where SoftRNIC is one of them, but for what a windowCase says.
+// TestWindows checks that the outcomes are the same where SoftRNIC is one of the sides, unless the windowCase says otherwise.
 func TestWindows(t *testing.T) {
 	p := peer.Boot(t, peer.Config{ID: 2})[0]
 	linux, here := openKernel(t, p), openSoftRNIC(t, captured(t, openTAP(t, p.Netns)))

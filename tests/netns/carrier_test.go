@@ -25,7 +25,7 @@ const (
 	linkUp   = 5
 )
 
-// awaitPort waits for a port's event, and for the port to be as it says; other events are let pass.
+// awaitPort waits for an event of a port, and checks that the port is in the state that the event says. It ignores other events.
 func (n *node) awaitPort(want verbs.AsyncEventType, phys uint8) {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -82,7 +82,7 @@ func (n *node) writes(peer *node) verbs.WCStatus {
 	return 0
 }
 
-// again makes new QPs of nodes whose old ones have failed.
+// again makes new QPs on nodes whose QPs have failed.
 func again(a, b *node, timeout uint8) {
 	for _, n := range []*node{a, b} {
 		n.ok(n.qp.Modify(&verbs.QPAttr{QPState: verbs.StateReset}, verbs.QPAttrState))
@@ -96,8 +96,8 @@ func again(a, b *node, timeout uint8) {
 	}
 }
 
-// TestCarrier takes links away and brings them back: the kernel tells, and so do the ports. Meanwhile requests run into
-// RETRY_EXC_ERR, afterwards they work.
+// TestCarrier takes the carrier of links away and brings it back. The ports must go down and up, requests meanwhile must fail with
+// RETRY_EXC_ERR, and afterwards they must succeed.
 func TestCarrier(t *testing.T) {
 	type effect struct {
 		set  string // the interface that goes down
@@ -158,7 +158,8 @@ func TestCarrier(t *testing.T) {
 	}
 }
 
-// TestRemoval deletes a node's interface: its port goes down, if it was not down before, and its device will not come back.
+// TestRemoval deletes the interface of a node. Its port must go down, if it was not down before, and its device must raise
+// DEVICE_FATAL.
 func TestRemoval(t *testing.T) {
 	for _, m := range []struct {
 		medium

@@ -93,7 +93,7 @@ func startProgram(t *testing.T, program string, args ...string) *running {
 	return r
 }
 
-// await waits until the program has said something.
+// await waits until the program has printed a text.
 func (r *running) await(what string) {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), 20*time.Second)
@@ -160,7 +160,7 @@ func TestProgramWithoutItsInterface(t *testing.T) {
 	}
 }
 
-// TestProgramLeavesInterface: no command changes an interface that was there before, not even for a while.
+// TestProgramLeavesInterface: no command changes an interface that existed before, not even for a while.
 func TestProgramLeavesInterface(t *testing.T) {
 	program := softrnic(t)
 	linktest.Bridge(t, "br0", 0)
@@ -196,7 +196,7 @@ func TestProgramLeavesInterface(t *testing.T) {
 	}
 }
 
-// TestProgramHints: who serves where nobody will find it is told.
+// TestProgramHints: a server that its clients cannot reach says so.
 func TestProgramHints(t *testing.T) {
 	program := softrnic(t)
 	linktest.Bridge(t, "br0", 0)

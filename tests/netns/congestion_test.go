@@ -19,7 +19,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestCNPDissected: behind a queue that marks whatever has to wait, Wireshark sees what congestion control sends as it should be.
+// TestCNPDissected: with a queue that marks every packet that waits, Wireshark dissects the congestion notification packets, and
+// finds nothing wrong with them.
 func TestCNPDissected(t *testing.T) {
 	tshark := needTshark(t)
 	for gid, family := range map[int]string{1: "IPv4", 2: "IPv6"} {

@@ -14,7 +14,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestPortCounters: a capture has what the counters of both ports say.
+// TestPortCounters: the counters of both ports say what a capture has.
 func TestPortCounters(t *testing.T) {
 	for _, m := range []medium{media[0], media[2]} {
 		t.Run(m.name, func(t *testing.T) {

@@ -87,15 +87,15 @@ func packets(t testing.TB) (ls [2]link.Link) {
 	return ls
 }
 
-// single is a link that nobody gives superframes to.
+// single is a link without superframes.
 type single struct{ link.Link }
 
 func (single) Offloads() link.Offloads { return link.Offloads{} }
 
 var addrs = [2][]string{{"10.7.0.1/24", "2001:db8:7::1/64"}, {"10.7.0.2/24", "2001:db8:7::2/64"}}
 
-// TestEndToEnd moves data over each medium and each family: it arrives right, next to nothing is sent twice, and where
-// superframes can cross they do.
+// TestEndToEnd moves data over each medium and each IP version. It checks that the data arrives, that next to nothing is sent
+// twice, and that superframes cross where they can.
 func TestEndToEnd(t *testing.T) {
 	for _, m := range media {
 		for gid, family := range []string{"link-local", "IPv4", "IPv6"} {

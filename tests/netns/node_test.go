@@ -32,13 +32,13 @@ type node struct {
 	qp   *verbs.QP
 }
 
-// newNode makes a node on l. With the test everything goes.
+// newNode makes a node on l. It is closed when the test ends.
 func newNode(t testing.TB, l link.Link, addrs ...string) *node {
 	t.Helper()
 	return newNodeWith(t, l, nil, addrs...)
 }
 
-// newNodeWith is newNode with a device of one's own choice.
+// newNodeWith is newNode with options of the device.
 func newNodeWith(t testing.TB, l link.Link, device []rdmatransport.Option, addrs ...string) *node {
 	t.Helper()
 	var opts []netstack.Option
@@ -104,7 +104,7 @@ func connect(a, b *node, gid int, mtu verbs.MTU) {
 	}
 }
 
-// wait takes the next completion, which must be a success, within a minute.
+// wait waits for the next completion, at most a minute. It must be a success.
 func (n *node) wait() verbs.WC {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

@@ -198,8 +198,8 @@ func arp(op uint16, dst, src net.HardwareAddr, srcIP, dstIP string) []byte {
 	return append(append(b, target...), net.ParseIP(dstIP).To4()...)
 }
 
-// TestRawAnswersPing: a raw packet QP is a host of its own towards the kernel: it answers for an address that the node
-// does not have, while the node answers for its own.
+// TestRawAnswersPing: a raw packet QP answers the kernel's pings to an address that the node does not have, while the node
+// answers those to its own.
 func TestRawAnswersPing(t *testing.T) {
 	const addr = "10.7.0.77"
 	for _, tc := range []struct {
@@ -262,8 +262,8 @@ func onesAdd(a, b uint16) uint16 {
 	return uint16(s + s>>16)
 }
 
-// TestRawSteering: the kernel answers an ARP request from a raw QP; what a normal flow takes the node does not see; the
-// default flow has what is for nobody; a sniffer sees all of it, and tshark finds nothing wrong with that.
+// TestRawSteering: the kernel answers an ARP request of a raw packet QP. The node does not get what a normal flow takes, and the
+// default flow gets what neither takes. A sniffer gets all of it, and tshark finds nothing wrong in that.
 func TestRawSteering(t *testing.T) {
 	tshark := needTshark(t)
 	n, kernel := onTAP(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/softrnic/softrnic/link/linktest"
 )
 
-// TestTags: whatever the kernel does with a frame's tag on the way, the frame arrives with it.
+// TestTags: frames arrive with their VLAN tags, whatever the kernel does with these on the way.
 func TestTags(t *testing.T) {
 	for _, m := range media {
 		if m.vlan {

@@ -14,7 +14,7 @@ import (
 	"github.com/softrnic/softrnic/link/linktest"
 )
 
-// TestPingpongXSRQ: two programs, each with a TAP of its own in one bridge, over XRC. No kernel device has that.
+// TestPingpongXSRQ: two programs, each with a TAP interface of its own in one bridge, play over XRC. The kernel's rxe has no XRC.
 func TestPingpongXSRQ(t *testing.T) {
 	program := softrnic(t)
 	linktest.Bridge(t, "br0", mtu)

@@ -7,7 +7,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// TestDurations: times may be bare numbers, of seconds, as with perftest's -D.
+// TestDurations: a time may be a number of seconds without a unit, as with the -D of perftest.
 func TestDurations(t *testing.T) {
 	for arg, want := range map[string]time.Duration{"5": 5 * time.Second, "0.25": 250 * time.Millisecond, "1e-3": time.Millisecond,
 		"90s": 90 * time.Second, "1m30s": 90 * time.Second, "0": 0, "-2": -2 * time.Second} {

@@ -65,7 +65,7 @@ func TestDemoOnABadLinkIntoACapture(t *testing.T) {
 	}
 }
 
-// TestDemoSaysWhatIsWrong has a link that nothing crosses: the first row fails, in the table and by the exit code.
+// TestDemoSaysWhatIsWrong: on a link that loses everything the first row fails, which the table and the exit code show.
 func TestDemoSaysWhatIsWrong(t *testing.T) {
 	code, r, stderr := runDemo(t, "--size=8", "--impair=loss=100%")
 	if code != 1 || !strings.Contains(stderr, "RETRY_EXC_ERR") || strings.Count(stderr, "\n") != 1 {

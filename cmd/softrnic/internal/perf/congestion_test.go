@@ -8,8 +8,8 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/cli"
 )
 
-// TestCongestion: with --congestion, what a queue marks is answered with notifications, which are heeded; without it nothing is
-// marked. Both sides are in a VLAN.
+// TestCongestion: with --congestion, packets that a queue marks are answered with notifications, which slow the sender down;
+// without it nothing is marked. Both sides are in a VLAN.
 func TestCongestion(t *testing.T) {
 	for _, on := range []bool{false, true} {
 		t.Run(fmt.Sprint(on), func(t *testing.T) {

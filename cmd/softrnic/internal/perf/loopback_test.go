@@ -14,7 +14,8 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/node"
 )
 
-// TestPerfWays: which ways there are to measure, by default and when one is asked for. Each is what it is called.
+// TestPerfWays: perf --loopback measures each wire protocol in packets, and direct, by default; flags choose one. The packets
+// counted show that the labels are true.
 func TestPerfWays(t *testing.T) {
 	for _, c := range []struct{ args, overs string }{
 		{"write bw", "RoCEv2; in process, direct"},
@@ -41,7 +42,7 @@ func TestPerfWays(t *testing.T) {
 	}
 }
 
-// TestPerfTables: the tables that people read name the ways too, with their packets, and say how to have packets only.
+// TestPerfTables: the printed tables have the labels and packets too, and say how to measure in packets only.
 func TestPerfTables(t *testing.T) {
 	for _, c := range []struct{ args, row string }{
 		{"write bw", " 65536 "}, {"send lat", " 8 "},
@@ -103,7 +104,7 @@ func TestPerfLoopbackAddresses(t *testing.T) {
 	}
 }
 
-// A client that is interrupted writes what it has, as JSON and as a page, and that there was to be more.
+// A client that is interrupted writes the results that it has, as JSON and as a page, and that some are missing.
 func TestPerfInterruptedKeepsResults(t *testing.T) {
 	page := filepath.Join(t.TempDir(), "report.html")
 	lan := new(pipe.Switch)
@@ -129,7 +130,7 @@ func TestPerfInterruptedKeepsResults(t *testing.T) {
 	}
 }
 
-// The file of a report is opened before anything is measured, and is not touched by who then measures nothing.
+// The file of a report is opened before anything is measured, and is left as it was if nothing is measured.
 func TestPerfReportFile(t *testing.T) {
 	dir := t.TempDir()
 	kept := filepath.Join(dir, "kept.html")

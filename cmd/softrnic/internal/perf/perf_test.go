@@ -34,7 +34,7 @@ func runPerf(t *testing.T, args string) *report {
 	return &r
 }
 
-// checkRow checks that a row of so many messages has what it must.
+// checkRow checks a row of so many messages.
 func checkRow(t *testing.T, row *result, op, metric string, size int, messages int64) {
 	t.Helper()
 	if row.Operation != op || row.Metric != metric || row.Size != size || row.Iterations != messages || row.Seconds <= 0 ||
@@ -55,7 +55,7 @@ func checkRow(t *testing.T, row *result, op, metric string, size int, messages i
 	}
 }
 
-// overs are the results' labels, in order, each once.
+// overs are the labels of the results, in order and each once.
 func (r *report) overs() string {
 	var all []string
 	for _, row := range r.Results {
@@ -114,7 +114,7 @@ func TestPerf(t *testing.T) {
 	}
 }
 
-// Several QPs on several threads, both ways, with the sizes, the signalling and the posting that make most trouble.
+// Several QPs on several threads, in both directions, with sizes, --cq-mod and --post-list that do not divide evenly.
 func TestPerfManyWays(t *testing.T) {
 	for _, args := range []string{
 		"--qps 5 --threads 2 --cq-mod 7 --depth 9 --post-list 4 --bidirectional --size 1 --size 4097",
@@ -237,7 +237,7 @@ func TestPerfServer(t *testing.T) {
 	}
 }
 
-// Either side that is interrupted ends the other, which says why.
+// If one side is interrupted, the other side ends too, and says why.
 func TestPerfInterrupted(t *testing.T) {
 	for _, who := range []string{"client", "server"} {
 		for _, args := range []string{"send bw", "write lat", "write bw --tcp --transport iwarp --bidirectional"} {
@@ -413,7 +413,7 @@ func servePerfOn(t *testing.T) (ctl *control, served chan error) {
 	return newControl(conn), served
 }
 
-// What no softrnic perf would send ends the server with an error, which it also sends.
+// The server ends with an error, which it also sends, if a client sends what softrnic perf never sends.
 func TestPerfHostileClient(t *testing.T) {
 	planWith := func(change func(*plan)) string {
 		p := (&Command{Op: opSend, Depth: 8, QPs: 1, Threads: 1, PostList: 1, Wait: completion.Adaptive}).plan(metricBW, OverRoCE, 64)

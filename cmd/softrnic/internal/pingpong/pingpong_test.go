@@ -92,7 +92,7 @@ func TestPingpongRC(t *testing.T) {
 	}
 }
 
-// TestPingpongServices plays on what is not one reliable connection.
+// TestPingpongServices plays the ping-pongs other than rc.
 func TestPingpongServices(t *testing.T) {
 	for _, service := range []string{"uc -s 1", "uc -s 100000", "uc -s 5000 -m 4096", "ud -s 1", "ud -s 4096", "ud",
 		"srq -s 5000", "srq -q 3 -r 3", "srq -q 256 -e"} {

@@ -162,7 +162,7 @@ func (c *xsrqClient) connect(server netip.AddrPort) {
 	try(0, c.send.Modify(&rts, toRTS|verbs.QPAttrRetryCnt|verbs.QPAttrRNRRetry|verbs.QPAttrMaxQPRDAtomic))(t)
 }
 
-// play answers what comes, by whichever QP of the host, and returns the numbers of those.
+// play answers the messages that come, by whichever QP of the host, and returns the numbers of these QPs.
 func (c *xsrqClient) play(ctx context.Context, tests int) (through []uint32, err error) {
 	var wcs [1]verbs.WC
 	for i := range tests {

@@ -80,7 +80,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// Either side that is interrupted lets the other end well.
+// If one side is interrupted, the other side exits with status 0.
 func TestRpingInterrupted(t *testing.T) {
 	for _, who := range []string{"client", "server"} {
 		lan := new(pipe.Switch)

@@ -36,7 +36,7 @@ func TestServeUsage(t *testing.T) {
 	}
 }
 
-// One serve answers many rpings and ping-pongs at once, logs each, and ends well when interrupted.
+// TestServe: one serve answers many rpings and ping-pongs at once, logs each, and exits with status 0 when interrupted.
 func TestServe(t *testing.T) {
 	lan := new(pipe.Switch)
 	s := program.Start(t, lan, "serve --addr 10.0.0.1/24 --addr fd00::1/64 --counters")
