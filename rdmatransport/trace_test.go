@@ -103,13 +103,6 @@ func (x *traced) wants(got []string, want ...string) {
 	}
 }
 
-// firstPSN is the PSN of the next packet that a QP sends.
-func firstPSN(t *testing.T, q *verbs.QP) uint32 {
-	attr, _, err := q.Query(verbs.QPAttrSQPSN)
-	ok(t, err)
-	return attr.SQPSN
-}
-
 // pair connects the stations, and returns their QPs, the first PSN of a's, and a WRITE of 16 packets. What was traced by then
 // is forgotten.
 func (x *traced) pair(transport verbs.Transport) (conn, peer *rdmacm.Conn, first uint32, wr *verbs.SendWR) {
@@ -137,10 +130,11 @@ func (x *traced) forget() {
 // class is packets of a class of impair's.
 func class(t *testing.T, name string) func([]byte) bool { return must(impair.Class(name))(t) }
 
-// A lost packet of a WRITE, as both sides trace it.
+// Lost packets of WRITEs, as both sides trace them.
 func TestTraceLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		x := newTraced(t, impair.Rule{Match: class(t, "write"), Nth: 3})
+		x := newTraced(t, impair.Rule{Match: class(t, "write"), Nth: 3}, impair.Rule{Match: class(t, "write"), Nth: 33},
+			impair.Rule{Match: class(t, "write"), Nth: 63})
 		conn, peer, first, wr := x.pair(verbs.RoCEv2)
 		synctest.Wait()
 		x.wants(x.ta.take(conn.QP().Num(), first),
@@ -156,6 +150,28 @@ func TestTraceLoss(t *testing.T) {
 			"NAK received: 2 PSN sequence error", "packets lost: 14 from 2", "send mode: in order to gone back",
 			"NAK received: 2 PSN sequence error", "send mode: gone back to in order")
 		x.wants(x.tb.take(peer.QP().Num(), first), "NAK sent: 2 PSN sequence error", "NAK sent: 2 PSN sequence error")
+
+		// The peer keeps what comes behind the next gap.
+		x.forget()
+		ok(t, conn.QP().PostSend(wr))
+		if wc := x.completion(conn.SendCQ()); wc.Status != verbs.WCSuccess {
+			t.Fatal(wc.Status)
+		}
+		synctest.Wait()
+		x.wants(x.ta.take(conn.QP().Num(), first, trace.AlarmSet),
+			"NAK received: 18 PSN sequence error", "window: 80", "send mode: in order to selective", "packets lost: 1 from 18", "window: 79",
+			"NAK received: 18 PSN sequence error", "window: 93", "send mode: selective to in order")
+
+		// The last packet of the third WRITE is lost, so that the peer sees no gap.
+		x.forget()
+		ok(t, conn.QP().PostSend(wr))
+		if wc := x.completion(conn.SendCQ()); wc.Status != verbs.WCSuccess {
+			t.Fatal(wc.Status)
+		}
+		synctest.Wait()
+		x.wants(x.ta.take(conn.QP().Num(), first, trace.Window),
+			"alarm set: retransmission", "alarm set: probe", "alarm fired: probe", "alarm set: probe", "send mode: in order to selective",
+			"probe sent: 47", "send mode: selective to in order")
 	})
 }
 

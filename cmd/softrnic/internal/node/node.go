@@ -12,6 +12,7 @@ import (
 	"maps"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -22,6 +23,7 @@ import (
 	"github.com/softrnic/softrnic/link/vlan"
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/rdmatransport/roce"
+	"github.com/softrnic/softrnic/rdmatransport/trace"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/stack/netstack"
 	"github.com/softrnic/softrnic/verbs"
@@ -38,6 +40,7 @@ type Flags struct {
 	Congestion bool     `group:"node" help:"RoCEv2: control congestion (DCQCN): packets may be marked by the network (ECN), and connections whose packets are slow down. Default: off."`
 	GoBackN    bool     `group:"node" name:"go-back-n" help:"RoCEv2: repeat everything from a lost packet on towards other SoftRNICs too, as towards any other peer."`
 	Counters   bool     `group:"node" help:"Print what the node has counted to stderr when it ends, as far as it is not 0, by the names of Linux's port counters and rxe's hw_counters."`
+	Trace      string   `group:"node" type:"path" placeholder:"FILE" help:"Append what happens to queue pairs (changes of state, losses, timeouts, RNR waits, NAKs, the set-up and end of iWARP streams) to this file, one JSON object a line."`
 	LinkFlags
 }
 
@@ -56,6 +59,7 @@ type Node struct {
 	captured *capture.Link // nil without --capture
 	Wire     *countedLink  // nil unless Env.Counted
 	counters io.Writer     // nil without --counters
+	trace    *os.File      // nil without --trace
 	Log      *slog.Logger
 
 	sayRemoved sync.Once
@@ -153,8 +157,19 @@ func (f *Flags) Open(e *cli.Env) (*Node, error) {
 	if f.Congestion {
 		cfg.DCQCN = &roce.DCQCN{}
 	}
-	if n.Dev, err = rdmatransport.Open(n.Host, rdmatransport.RoCE(cfg)); err != nil {
-		return nil, errors.Join(err, n.Host.Close())
+	device := []rdmatransport.Option{rdmatransport.RoCE(cfg)}
+	if f.Trace != "" {
+		if n.trace, err = os.OpenFile(f.Trace, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o666); err != nil {
+			return nil, errors.Join(fmt.Errorf("--trace: %w", err), n.Host.Close())
+		}
+		device = append(device, rdmatransport.Trace(n.tracer()))
+	}
+	if n.Dev, err = rdmatransport.Open(n.Host, device...); err != nil {
+		err = errors.Join(err, n.Host.Close())
+		if n.trace != nil {
+			err = errors.Join(err, n.trace.Close())
+		}
+		return nil, err
 	}
 	log.Debug("node is up", "device", n.Dev.Name(), "link", l.Name(), "mac", l.MAC().String(), "mtu", l.MTU(), "gids", n.Host.NICs()[0].GIDs())
 	f.hintAtForeign(log)
@@ -162,6 +177,12 @@ func (f *Flags) Open(e *cli.Env) (*Node, error) {
 		n.counters = e.Stderr
 	}
 	return n, nil
+}
+
+// tracer writes events to the node's file. Each is one write, so that several nodes may have the same file.
+func (n *Node) tracer() trace.Sink {
+	h := slog.NewJSONHandler(n.trace, &slog.HandlerOptions{Level: slog.LevelDebug})
+	return trace.Logger(slog.New(h).With("node", n.Host.NICs()[0].MAC().String()))
 }
 
 // openLink opens the medium of n, then wraps it. The wrappers that count and capture packets are next to the medium, so that
@@ -230,6 +251,9 @@ func (n *Node) Close() error {
 	err := errors.Join(n.Dev.Close(), n.Host.Close())
 	if n.captured != nil {
 		err = errors.Join(err, n.captured.Err())
+	}
+	if n.trace != nil {
+		err = errors.Join(err, n.trace.Close())
 	}
 	return err
 }

@@ -2,9 +2,13 @@ package node
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -61,5 +65,53 @@ func TestNodeSaysGoodbye(t *testing.T) {
 		if err := errors.Join(c.Close(), b.Close()); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// --trace: two nodes append what happens to their QPs to one file.
+func TestNodeTrace(t *testing.T) {
+	lan, file := new(pipe.Switch), filepath.Join(t.TempDir(), "trace")
+	for _, addr := range []string{"10.0.0.1/24", "10.0.0.2/24"} {
+		f := Flags{Addr: []CIDR{{netip.MustParsePrefix(addr)}}, Trace: file}
+		n, err := f.Open(&cli.Env{Stderr: io.Discard, LAN: lan})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pd, err := n.Dev.AllocPD()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cq, err := n.Dev.CreateCQ(1, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		qp, err := pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: cq, RecvCQ: cq})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = qp.Modify(&verbs.QPAttr{QPState: verbs.StateInit, PortNum: 1},
+			verbs.QPAttrState|verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrAccessFlags)
+		if err = errors.Join(err, qp.Destroy(), cq.Destroy(), pd.Dealloc(), n.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes := map[string]bool{}
+	for line := range strings.Lines(string(b)) {
+		var e struct{ Msg, Node, From, To string }
+		if err := json.Unmarshal([]byte(line), &e); err != nil || e.Msg != "QP state" || e.From != "RESET" || e.To != "INIT" {
+			t.Errorf("line %q: %v", line, err)
+		}
+		nodes[e.Node] = true
+	}
+	if len(nodes) != 2 {
+		t.Errorf("events of nodes %v, want two", nodes)
+	}
+	f := Flags{Trace: t.TempDir()}
+	if _, err := f.Open(&cli.Env{Stderr: io.Discard, LAN: lan}); err == nil || !strings.Contains(err.Error(), "--trace") {
+		t.Errorf("--trace of a directory: %v", err)
 	}
 }
