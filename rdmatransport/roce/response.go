@@ -1,7 +1,7 @@
 package roce
 
-// On the path: what the responder owes, in PSN order: READ responses and atomic results first, as they were asked for,
-// then one acknowledgement or NAK for all the rest. (IBTA Vol 1 §9.7.5.1.3)
+// On the path: what the peer's requests are answered with. Package receive says what is due: READ responses and results of
+// atomics, in the order of their requests, and then one acknowledgement or NAK for all the rest. (IBTA Vol 1 §9.7.5.1.3)
 
 import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/internal/receive"
@@ -10,7 +10,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// respond sends what is due, up to a burst of responses; the rest follows when the timer fires.
+// respond sends what is due: responses, up to a burst, and then an acknowledgement of all. What is left after a burst follows
+// when the timer fires.
 func (q *qp) respond() {
 	s := &q.receiving
 	if s.Responds() && !q.sendResponses() {
@@ -20,17 +21,19 @@ func (q *qp) respond() {
 	switch owed {
 	case receive.Nothing:
 		return
+	case receive.Ack:
+		q.sendAck(wire.AETH{Syndrome: wire.AckUnlimited, MSN: s.MSN()}, s.AckPSN())
 	case receive.SACK:
 		q.sendSACK()
 	default:
-		q.sendAck(s.Acknowledgement(owed))
+		q.sendNAK(s.NAK())
 	}
 	if s.OnAcknowledged(owed); owed == receive.LastNAK {
 		q.failRecv(verbs.WCStatus(s.Reason()))
 	}
 }
 
-// sendResponses sends the responses that are pending; false if some are left, as after a burst there is a pause, or the connection has ended.
+// sendResponses sends the pending responses. It returns false if some are left for now, or the connection has ended.
 func (q *qp) sendResponses() bool {
 	s := &q.receiving
 	if s.Pausing() {
@@ -92,7 +95,7 @@ func (q *qp) sendResponse(r *receive.Response) bool {
 // giveUp ends the connection over a READ that was accepted and cannot be answered to its end.
 func (q *qp) giveUp(nak uint8, psn uint32, status verbs.WCStatus) bool {
 	q.receiving.DropPending()
-	q.sendAck(wire.AETH{Syndrome: nak, MSN: q.receiving.MSN()}, psn)
+	q.sendNAK(wire.AETH{Syndrome: nak, MSN: q.receiving.MSN()}, psn)
 	q.failRecv(status)
 	return false
 }
@@ -111,9 +114,14 @@ func readOpcode(first, last bool) wire.Opcode {
 	return wire.RCReadResponseMiddle
 }
 
-// sendAck sends an acknowledge packet: ACK, NAK or RNR NAK.
-func (q *qp) sendAck(a wire.AETH, psn uint32) {
+// sendNAK sends a NAK or an RNR NAK.
+func (q *qp) sendNAK(a wire.AETH, psn uint32) {
 	q.traceNAK(trace.NAKSent, a.Syndrome, psn)
+	q.sendAck(a, psn)
+}
+
+// sendAck sends an acknowledge packet.
+func (q *qp) sendAck(a wire.AETH, psn uint32) {
 	p := wire.Packet{BTH: wire.BTH{Opcode: wire.RCAck, PSN: psn}, AETH: a}
 	q.sendHeader(&p)
 }

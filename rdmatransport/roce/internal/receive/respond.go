@@ -12,7 +12,7 @@ const (
 	Nothing Owed = iota
 	Ack          // of AckPSN
 	SACK         // a sequence NAK of PSN that says what is kept: see SACKLen and PutSACK
-	NAK          // of PSN, with the Syndrome
+	NAK          // see State.NAK
 	LastNAK      // the same; then the connection ends, for the Reason
 )
 
@@ -33,15 +33,13 @@ func (s *State) Owed() Owed {
 	return Nothing
 }
 
-// Acknowledgement is the Ack, NAK or LastNAK that is Owed, and its PSN. An Ack is of the newest SEND or WRITE packet: only
-// responses acknowledge READs and atomics.
-func (s *State) Acknowledgement(owed Owed) (a wire.AETH, psn uint32) {
-	a.MSN = s.expected.msn
-	if owed == Ack {
-		a.Syndrome = wire.AckUnlimited
-		return a, s.acks.psn
-	}
-	if a.Syndrome = s.verdict.syndrome; s.verdict.now == NAKDue {
+// AckPSN is the PSN of an Ack: that of the newest SEND or WRITE packet, as only responses acknowledge READs and atomics.
+func (s *State) AckPSN() uint32 { return s.acks.psn }
+
+// NAK is the NAK or LastNAK that is Owed, and its PSN.
+func (s *State) NAK() (a wire.AETH, psn uint32) {
+	a = wire.AETH{Syndrome: s.verdict.syndrome, MSN: s.expected.msn}
+	if s.verdict.now == NAKDue {
 		a.Syndrome = wire.NakPSNSeq
 	}
 	return a, s.expected.psn

@@ -90,11 +90,11 @@ func (r *responder) owes(want string) {
 			all = append(all, d)
 		}
 		got = fmt.Sprintf("SACK %d %v", r.PSN(), all)
+	case Ack:
+		got = fmt.Sprint("ACK ", r.AckPSN())
 	default:
-		a, psn := r.Acknowledgement(owed)
+		a, psn := r.NAK()
 		switch {
-		case a.IsACK():
-			got = "ACK"
 		case a.IsRNR():
 			got = "RNR"
 		case a.Syndrome == wire.NakPSNSeq:

@@ -6,14 +6,15 @@ type Verdict uint8
 const (
 	// Accepting: nothing is wrong.
 	Accepting Verdict = iota
-	// NAKDue: the expected packet is missing. A sequence NAK is due, once all before it is answered.
-	NAKDue
-	// NAKSent: the peer was told. What was in flight then is no reason for another NAK.
+	// NAKSent: the expected packet is missing, and the peer was told by a sequence NAK. What was in flight then is no reason
+	// for another.
 	NAKSent
-	// RNRDue: the expected packet has come and found no receive request. An RNR NAK is due.
-	RNRDue
-	// RNRSent: the peer was told, and is waiting.
+	// RNRSent: the expected packet has found no receive request, and the peer was told by an RNR NAK, and is waiting.
 	RNRSent
+	// NAKDue: the expected packet is missing, and the NAK is to be sent, once all before it is answered.
+	NAKDue
+	// RNRDue: the same of an RNR NAK.
+	RNRDue
 	// RefusalDue: the expected packet was refused, and the NAK that is due ends the connection.
 	RefusalDue
 	// Refused: it was sent. Nothing is taken any more.
@@ -23,7 +24,7 @@ const (
 )
 
 func (v Verdict) String() string {
-	return [...]string{"accepting", "NAK due", "NAK sent", "RNR NAK due", "RNR NAK sent", "refusal due", "refused"}[v]
+	return [...]string{"accepting", "NAK sent", "RNR NAK sent", "NAK due", "RNR NAK due", "refusal due", "refused"}[v]
 }
 
 // verdictEvent is what may change the verdict.
@@ -44,21 +45,21 @@ const (
 //
 //	             turn      gap     not ready refusal     sent     withdrawn
 //	accepting    stays     NAK due RNR due   refusal due stays    stays
-//	NAK due      accepting stays   RNR due   refusal due NAK sent stays
 //	NAK sent     accepting NAK due RNR due   refusal due stays    stays
-//	RNR due      accepting NAK due stays     refusal due RNR sent stays
 //	RNR sent     accepting NAK due RNR due   refusal due stays    stays
+//	NAK due      accepting stays   RNR due   refusal due NAK sent stays
+//	RNR due      accepting NAK due stays     refusal due RNR sent stays
 //	refusal due  stays     stays   stays     stays       refused  accepting
 //	refused      stays     stays   stays     stays       stays    stays
 //
-// A gap while a NAK was sent is one that is told again: a peer that keeps its packets' marks probes with the last, and
+// A gap while a NAK was sent is one that is told again: a peer that marks its packets probes with the last, and
 // after an RNR NAK the packet may have been sent again and lost.
 var verdictAfter = [verdicts][verdictEvents]Verdict{
 	Accepting:  {Accepting, NAKDue, RNRDue, RefusalDue, Accepting, Accepting},
-	NAKDue:     {Accepting, NAKDue, RNRDue, RefusalDue, NAKSent, NAKDue},
 	NAKSent:    {Accepting, NAKDue, RNRDue, RefusalDue, NAKSent, NAKSent},
-	RNRDue:     {Accepting, NAKDue, RNRDue, RefusalDue, RNRSent, RNRDue},
 	RNRSent:    {Accepting, NAKDue, RNRDue, RefusalDue, RNRSent, RNRSent},
+	NAKDue:     {Accepting, NAKDue, RNRDue, RefusalDue, NAKSent, NAKDue},
+	RNRDue:     {Accepting, NAKDue, RNRDue, RefusalDue, RNRSent, RNRDue},
 	RefusalDue: {RefusalDue, RefusalDue, RefusalDue, RefusalDue, Refused, Accepting},
 	Refused:    {Refused, Refused, Refused, Refused, Refused, Refused},
 }
@@ -95,7 +96,7 @@ func (v *verdict) refuse(syndrome, reason uint8) {
 func (v *verdict) refused() bool { return v.now >= RefusalDue }
 
 // due tells that a NAK is.
-func (v *verdict) due() bool { return 1<<v.now&(1<<NAKDue|1<<RNRDue|1<<RefusalDue) != 0 }
+func (v *verdict) due() bool { return v.now >= NAKDue && v.now <= RefusalDue }
 
 // waitsForReceive tells that what is wrong is that there was no receive request.
 func (v *verdict) waitsForReceive() bool { return v.now == RNRDue || v.now == RNRSent }
