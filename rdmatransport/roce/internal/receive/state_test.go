@@ -726,6 +726,15 @@ func TestState(t *testing.T) {
 				r.t.Error("not dropped")
 			}
 		}},
+		{"not still, with a response to be sent", func(r *responder) {
+			r.read(1)
+			if r.Still(r.PSN()) {
+				r.t.Error("still")
+			}
+			if r.respond(1); !r.Still(r.PSN()) {
+				r.t.Error("not still")
+			}
+		}},
 		{"moved directly", func(r *responder) {
 			if r.Still(11) || !r.Still(10) {
 				r.t.Error("not still at PSN 10")

@@ -1,0 +1,145 @@
+package rdmatransport_test
+
+import (
+	"errors"
+	"runtime"
+	"testing"
+
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// What is not in order does not move from memory to memory: it fails as it does in packets.
+
+// impatient gives up after 67 ms, without a second try.
+func impatient(a *verbs.QPAttr) { a.Timeout, a.RetryCnt = 14, 0 }
+
+// guarded has two ends with a QP each that is not connected yet.
+func guarded(t *testing.T, s setting, f func(a, b *mwEnd)) {
+	t.Helper()
+	pair := newEnds(t, s, 8192)
+	var e [2]*mwEnd
+	for i := range e {
+		e[i] = &mwEnd{end: &pair.side[i], big: pair.side[i].mr}
+		e[i].qp = e[i].newQP(t)
+	}
+	f(e[0], e[1])
+}
+
+// fails posts a request from a to b, which must fail.
+func (e *mwEnd) fails(t *testing.T, op verbs.WROpcode, n int, to *mwEnd, want verbs.WCStatus) {
+	t.Helper()
+	err := e.qp.PostSend(&verbs.SendWR{ID: 1, Opcode: op, Flags: verbs.SendSignaled, SGList: []verbs.SGE{e.mr.SGE(0, n)},
+		RemoteAddr: to.mr.Addr(), RKey: to.mr.RKey(), CompareAdd: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if wc := e.next(t); wc.Status != want {
+		t.Errorf("%v: %v, want %v", op, wc.Status, want)
+	}
+}
+
+// TestDirectGuards: QPs whose attributes do not fit move nothing.
+func TestDirectGuards(t *testing.T) {
+	for _, w := range ways {
+		w.setting.transport = verbs.RoCEv2
+		t.Run(w.name, func(t *testing.T) {
+			t.Run("the peer is connected to another QP", func(t *testing.T) {
+				guarded(t, w.setting, func(a, b *mwEnd) {
+					a.to(t, b.device, b.qp, impatient)
+					b.to(t, a.device, a.newQP(t), nil)
+					a.fails(t, verbs.RDMAWrite, 8, b, verbs.WCRetryExcErr)
+				})
+			})
+			t.Run("another path MTU", func(t *testing.T) {
+				guarded(t, w.setting, func(a, b *mwEnd) {
+					a.to(t, b.device, b.qp, nil)
+					b.to(t, a.device, a.qp, func(attr *verbs.QPAttr) { attr.PathMTU = verbs.MTU512 })
+					a.fails(t, verbs.RDMAWrite, 4000, b, verbs.WCRemInvReqErr)
+				})
+			})
+			for _, op := range []verbs.WROpcode{verbs.RDMARead, verbs.AtomicFetchAndAdd} {
+				t.Run(op.String()+" where none may be outstanding", func(t *testing.T) {
+					guarded(t, w.setting, func(a, b *mwEnd) {
+						a.to(t, b.device, b.qp, func(attr *verbs.QPAttr) { attr.MaxRDAtomic = 0 })
+						b.to(t, a.device, a.qp, nil)
+						a.fails(t, op, 8, b, verbs.WCLocQPOpErr)
+					})
+				})
+				t.Run(op.String()+" where the peer answers none", func(t *testing.T) {
+					guarded(t, w.setting, func(a, b *mwEnd) {
+						a.to(t, b.device, b.qp, nil)
+						b.to(t, a.device, a.qp, func(attr *verbs.QPAttr) { attr.MaxDestRDAtomic = 0 })
+						a.fails(t, op, 8, b, verbs.WCRemInvReqErr)
+					})
+				})
+			}
+		})
+	}
+}
+
+// TestDirectSecondLook: a sender that has to let its own lock go, to have both, looks again at what may have changed.
+func TestDirectSecondLook(t *testing.T) {
+	for _, w := range ways[1:] {
+		s := w.setting
+		s.transport = verbs.RoCEv2 // iWARP has no SQD
+		waited := false
+		for range 10 { // locks are taken in one order: of two QPs one has to let go
+			guarded(t, s, func(a, b *mwEnd) {
+				if waited {
+					return
+				}
+				a.to(t, b.device, b.qp, nil)
+				b.to(t, a.device, a.qp, nil)
+				for _, e := range [][2]*mwEnd{{a, b}, {b, a}} {
+					waited = e[0].letsGo(t, e[1]) || waited
+				}
+			})
+		}
+		if !waited {
+			t.Errorf("%s: no sender has let its lock go", w.name)
+		}
+	}
+}
+
+// letsGo posts a WRITE while the peer is locked, and has e go to SQD meanwhile; false if e holds its lock all the time.
+func (e *mwEnd) letsGo(t *testing.T, to *mwEnd) bool {
+	t.Helper()
+	lock := to.handles.of(to.qp)
+	lock.Lock()
+	posted, drained := make(chan error, 1), make(chan error, 1)
+	go func() {
+		posted <- e.qp.PostSend(&verbs.SendWR{ID: 1, Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
+			SGList: []verbs.SGE{e.mr.SGE(0, 8)}, RemoteAddr: to.mr.Addr(), RKey: to.mr.RKey()})
+	}()
+	for !lock.Wanted() {
+		runtime.Gosched()
+	}
+	go func() { drained <- e.qp.Modify(&verbs.QPAttr{QPState: verbs.StateSQD}, verbs.QPAttrState) }()
+	own, free, err := e.handles.of(e.qp), false, error(nil)
+	for blocked := 0; blocked < 1<<12 && !free; {
+		select {
+		case err = <-drained:
+			free = true
+		default:
+			runtime.Gosched()
+			if own.Wanted() { // Modify waits for the sender, which waits for the peer; or is about to go on
+				blocked++
+			}
+		}
+	}
+	lock.Unlock()
+	if !free {
+		err = <-drained
+	}
+	ok(t, errors.Join(err, <-posted))
+	if free {
+		if n := e.poll(t); n > 0 {
+			t.Errorf("a request is carried out in SQD: %v", e.wcs[0].Status)
+		}
+	}
+	ok(t, e.qp.Modify(&verbs.QPAttr{QPState: verbs.StateRTS}, verbs.QPAttrState))
+	if wc := e.next(t); wc.Status != verbs.WCSuccess {
+		t.Error(wc.Status)
+	}
+	return free
+}

@@ -1,0 +1,102 @@
+package tests
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A mutation takes a rule out of the code: with it, the tests of a package must fail.
+type mutation struct {
+	rule     string
+	file     string
+	old, new string // text of the file; old is in it once
+	pkg, run string // the package whose tests fail, and which of them
+}
+
+const (
+	roceDirect  = "rdmatransport/roce/direct.go"
+	iwarpDirect = "rdmatransport/iwarp/direct.go"
+	roceReceive = "rdmatransport/roce/internal/receive/"
+	roceSend    = "rdmatransport/roce/internal/send/"
+)
+
+var mutations = []mutation{
+	{"a message is not moved to a QP of another peer", roceDirect, "p.dest == q.num && ", "", "rdmatransport", "TestDirect"},
+	{"a message is not moved to a QP of another path MTU", roceDirect, "p.mtu == q.mtu && ", "", "rdmatransport", "TestDirect"},
+	{"no message is moved past a response that is owed", roceReceive + "state.go", " && !s.Responds()", "", roceReceive, ""},
+	{"or past a verdict that is due", roceReceive + "state.go", " && !v.due()", "", roceReceive, ""},
+	{"packets that are kept are dropped where one is moved", roceReceive + "state.go", "\ts.suspect()\n\treturn true\n", "\treturn true\n", roceReceive, ""},
+	{"LockPeer let the lock go: the QP may have been destroyed", roceDirect, "case kept:\n", "case kept || true:\n", "rdmatransport", "TestDirect"},
+	{"MaxRDAtomic bounds READs that are moved", roceDirect, "q.h.Attr().MaxRDAtomic > 0 && ", "", "rdmatransport", "TestDirect"},
+	{"MaxDestRDAtomic bounds READs that are moved", roceDirect, "p.receiving.Limit() > 0 && ", "", "rdmatransport", "TestDirect"},
+	{"no READ overtakes what the peer has sent, over iWARP", iwarpDirect, "case isRead(wr.Opcode) && c.received != d.sent:", "case false && c.received != d.sent:", "rdmatransport", "TestDirect"},
+	{"a SEND with a bad lkey takes no receive request from an SRQ", roceDirect, "if p.direct&sharedReceives != 0 && !memory.Sound(wr, q.message(wr.SGList), off, n) {\n\t\treturn false\n\t}\n\trecv", "recv", "rdmatransport", "TestDirect"},
+	{"a message is moved in parts", "rdmatransport/internal/memory/direct.go", "HoldMost = 1 << 20", "HoldMost = 1 << 40", "rdmatransport", "TestDirect"},
+	{"a READ takes the PSNs of its responses", roceReceive + "store.go", "\t\tk.remove(psn & k.mask)\n", "", "rdmatransport/roce/internal/receive", ""},
+	{"the number of stores of early packets is bounded", roceReceive + "store.go", "if s.inUse.Add(1) > MaxStores {", "if s.inUse.Add(1) < 0 {", "rdmatransport/roce/internal/receive", ""},
+	{"the number of repeated READs that wait is bounded", roceReceive + "pending.go", "if r.replay && len(p.queue) >= 2*int(limit)+maxReplays {", "if false {", "rdmatransport/roce/internal/receive", ""},
+	{"a lost packet takes itself out of the window", roceSend + "selective.go", "s.window.set(s.window.onLoss(lost))", "_ = lost", roceSend, ""},
+	{"what an RNR NAK names in a recovery is sent again", roceSend + "acknowledge.go", "s.board.forget(psn) // the peer keeps what comes behind it", "_ = psn", roceSend, ""},
+	{"an atomic's address is a multiple of 8, whatever its memory's is", "rdmatransport/roce/deferred.go", "a.Addr%8 != 0 || ", "", "rdmatransport/roce", ""},
+	{"and where it is moved", roceDirect, "wr.RemoteAddr%8 == 0 && ", "", "rdmatransport", "TestDirect"},
+	{"and over iWARP", "rdmatransport/iwarp/placement.go", "h.TO%8 != 0 || ", "", "rdmatransport/...", "Direct|Atomic"},
+	{"Dealloc of a window waits", "verbs/mw.go", "\tmw.pd.quiesce(nil)\n", "", "verbs", ""},
+	{"an XRC SRQ leaves the QPs that use it", "verbs/xrc.go", "\t\t\tqp.rq.reset()\n", "", "rdmatransport", "XRC"},
+	{"a listener's port is released", "verbs/rdmacm/port.go", "\tt.remove(b)\n}", "}", "verbs/rdmacm", ""},
+	{"another ephemeral port is tried", "verbs/rdmacm/port.go", "if b == nil || !b.ephemeral ||", "if true ||", "verbs/rdmacm", ""},
+	{"a second event wakes somebody too", "verbs/rdmacm/channel.go", "return e, true, len(c.events) > 0", "return e, true, false", "verbs/rdmacm", ""},
+	{"events of a listener's requests move with it", "verbs/rdmacm/id.go", "defer to.add(child.ch.removeID(child)...)", "child.ch.removeID(child)", "verbs/rdmacm", ""},
+	{"a QP that the application made is flushed by a reset", "rdmatransport/iwarp/receiver.go", "q.h.Fail() // what is posted can no longer be sent", "_ = q", "rdmatransport/...", "IWARP|Reset|Stream"},
+	{"an idle stream gives its receive memory back", "rdmatransport/iwarp/receiver.go", "\t\tc.deframer.Release()\n", "", "rdmatransport/iwarp/...", ""},
+	{"an error of the LLP raises an event", "rdmatransport/iwarp/receiver.go", "\t\tq.h.Event(asyncEvent(err))\n", "\t\t_ = asyncEvent\n", "rdmatransport/iwarp/...", ""},
+	{"a capture that has failed is not written on", "link/capture/capture.go", "if l.err != nil || l.closed {\n\t\t\treturn", "if l.closed {\n\t\t\treturn", "link/capture", ""},
+	{"a checksum begins behind the Ethernet header", "link/internal/vnet/header.go", "f.ChecksumStart < link.EthernetHeaderLen || ", "", "link/internal/vnet", ""},
+	{"a checksum ends within the frame", "link/internal/vnet/header.go", "|| int(f.ChecksumStart)+int(f.ChecksumOffset)+2 > len(data)", "", "link/internal/vnet", ""},
+}
+
+// TestMutations: the tests notice each rule that is taken out. Where SOFTRNIC_LONG is not set it only sees that the rules are
+// where the list says.
+func TestMutations(t *testing.T) {
+	for _, m := range mutations {
+		t.Run(m.rule, func(t *testing.T) {
+			path, err := filepath.Abs(filepath.Join("..", m.file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := strings.Count(string(text), m.old); n != 1 {
+				t.Fatalf("%s has %d times: %s", m.file, n, m.old)
+			}
+			if os.Getenv("SOFTRNIC_LONG") == "" {
+				return
+			}
+			changed := filepath.Join(t.TempDir(), "changed.go")
+			if err := os.WriteFile(changed, []byte(strings.Replace(string(text), m.old, m.new, 1)), 0o666); err != nil {
+				t.Fatal(err)
+			}
+			overlay, err := json.Marshal(map[string]map[string]string{"Replace": {path: changed}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			list := filepath.Join(t.TempDir(), "overlay.json")
+			if err := os.WriteFile(list, overlay, 0o666); err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.CommandContext(t.Context(), "go", "test", "-overlay", list, "-failfast", "-timeout", "3m", "-run", m.run, "./"+m.pkg)
+			cmd.Dir, cmd.Env = "..", append(os.Environ(), "SOFTRNIC_LONG=")
+			switch out, err := cmd.CombinedOutput(); {
+			case err == nil:
+				t.Errorf("no test of %s fails without it", m.pkg)
+			case strings.Contains(string(out), "[build failed]"):
+				t.Errorf("does not compile\n%s", out)
+			}
+		})
+	}
+}
