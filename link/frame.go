@@ -16,8 +16,8 @@ const MinMTU = 1280
 // ErrTooLong is what Write's error wraps for a frame that is longer than the link's MTU or offloads allow.
 var ErrTooLong = errors.New("frame too long")
 
-// Validate says what keeps f from a link with this MTU and these offloads; nil if nothing does. Data must hold at
-// least the Ethernet header, and of a superframe or a frame with partial checksum all headers.
+// Validate returns an error if a link with this MTU and these offloads cannot send f. Data must hold at least the
+// Ethernet header, and of a superframe or a frame with partial checksum all headers.
 func (f *Frame) Validate(mtu int, o Offloads) error {
 	if len(f.Data) < EthernetHeaderLen {
 		return fmt.Errorf("frame begins with %d bytes, less than its Ethernet header of %d", len(f.Data), EthernetHeaderLen)
@@ -42,7 +42,7 @@ func (f *Frame) Validate(mtu int, o Offloads) error {
 	return f.validateSuperframe(packet, mtu, o)
 }
 
-// validateSuperframe judges an IP packet of so many bytes.
+// validateSuperframe is Validate for a superframe, whose IP packet has so many bytes.
 func (f *Frame) validateSuperframe(packet, mtu int, o Offloads) error {
 	can := o.TSO
 	if f.Segmentation == UDP {

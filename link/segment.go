@@ -5,15 +5,16 @@ import (
 	"iter"
 )
 
-// A Cutter makes of a frame the packets that it is on the wire. It keeps its buffers: one goroutine at a time.
+// A Cutter cuts a frame into the packets that it would be on the wire. It reuses its buffers, so only one goroutine may
+// use it at a time.
 type Cutter struct {
 	whole, packet []byte
 }
 
 // Packets yields f itself, or the segments of a superframe, each with its own lengths, IPv4 ID counting up, TCP
 // sequence number and flags, and all checksums complete, as Linux cuts it. A UDP checksum of 0 over IPv4 stays 0. A
-// superframe whose headers do not say what its description says comes whole. The bytes are the receiver's to change
-// and valid until the next.
+// superframe whose headers contradict its description is yielded uncut. The caller may change the bytes, which are
+// valid until the next packet.
 func (c *Cutter) Packets(f *Frame) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		c.whole = append(c.whole[:0], f.Data...)
@@ -63,7 +64,7 @@ const (
 	ipv6PayloadLengthAt, nextHdrAt = 4, 6
 )
 
-// newSegmenter is not ok if f is no superframe or not one of IPv4 or IPv6 with UDP or TCP right behind.
+// newSegmenter is not ok unless f is a superframe whose IPv4 or IPv6 header is directly followed by UDP or TCP.
 func newSegmenter(f *Frame) (s segmenter, ok bool) {
 	h, network := int(f.HeaderLen), NetworkOffset(f.Data)
 	if f.Segmentation == NoSegmentation || f.SegmentSize == 0 || h > len(f.Data) || h < network+ipv4Len {

@@ -20,8 +20,8 @@ type Direction struct {
 	Corrupt   float64 // one bit flips, anywhere in the frame
 	Reorder   float64 // the packet is held back by Hold, while others pass
 	Hold      time.Duration
-	// Delay is added to each packet, and a number evenly drawn from [−Jitter, Jitter], which may bring packets out of
-	// order.
+	// Each packet is delayed by Delay plus a number drawn evenly from [−Jitter, Jitter], which may change the order of
+	// packets.
 	Delay, Jitter time.Duration
 	Rate          int64 // bits of frame a second; 0 means no limit
 	Limit         int   // packets held at a time, further ones are lost; 0 means DefaultLimit
@@ -32,9 +32,9 @@ type Direction struct {
 	Rules []Rule
 }
 
-// ECN is what a queue marks Congestion Experienced of the packets whose transport can tell its sender (RFC 3168 §5). With
-// less than Min bytes in the queue it marks none, with Max all, and between the two the more the longer it is. Max 0
-// means Min. The zero value marks nothing.
+// ECN says which packets a queue marks Congestion Experienced, among those of ECN-capable transports (RFC 3168 §5). It
+// marks none while fewer than Min bytes are in the queue, all with Max bytes or more, and in between a part that grows
+// with the queue. Max 0 means Min. The zero value marks nothing.
 type ECN struct{ Min, Max int }
 
 // Burst is the Gilbert–Elliott model of loss in bursts: nothing is lost in the good state, everything in the bad one.

@@ -11,8 +11,9 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// direction carries packets one way. Where nothing is to wait they go on, in flush, on the goroutine that brought
-// them; otherwise all of them go through held and one goroutine, because deliver is for one caller at a time.
+// direction carries packets one way. If none has to wait, they are delivered by flush, on the goroutine that brought
+// them. If some do, all packets go through held and are delivered by one goroutine, because only one may call deliver
+// at a time.
 type direction struct {
 	cfg     Direction
 	timed   bool // packets may wait
@@ -80,7 +81,7 @@ func (d *direction) packet(f link.Frame) {
 	for i := range d.cfg.Rules {
 		if r := &d.cfg.Rules[i]; r.Match == nil || r.Match(p) {
 			d.matched[i]++
-			n := d.matched[i] - max(r.Nth, 1) // 0 at the first that it acts on
+			n := d.matched[i] - max(r.Nth, 1) // 0 for the first packet that the rule acts on
 			if n >= 0 && (r.Count < 0 || n < max(r.Count, 1)) {
 				do[r.Action] = true
 			}
@@ -157,7 +158,7 @@ func (d *direction) send(f link.Frame, wait time.Duration) {
 	}
 }
 
-// flush lets the packets go on that need not wait.
+// flush delivers the packets that need not wait.
 func (d *direction) flush() error {
 	d.mu.Lock()
 	ready := d.ready
@@ -200,7 +201,7 @@ func (d *direction) run() {
 		}
 		d.mu.Unlock()
 		if len(frames) > 0 {
-			_ = d.deliver(frames) // whoever sent them has long returned
+			_ = d.deliver(frames) // the sender's call has returned long ago
 			d.release(out)
 		}
 	}
@@ -216,7 +217,7 @@ func (d *direction) await(due time.Time, timer *time.Timer) bool {
 		if left < coarse {
 			runtime.Gosched()
 			before := now
-			if now = time.Now(); now != before { // as it always is, but in virtual time
+			if now = time.Now(); now != before { // which is always so, except in virtual time
 				select {
 				case <-d.stop:
 					return false
@@ -259,7 +260,7 @@ func (d *direction) close() {
 	}
 }
 
-// packet is one that is on its way through.
+// packet is a packet on its way through.
 type packet struct {
 	due   time.Time
 	order uint64

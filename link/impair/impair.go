@@ -52,7 +52,7 @@ func (l *Link) Attach(recv link.Receiver) {
 		recv(frames)
 		return nil
 	}
-	var mu sync.Mutex // of inner's queues, which must not deliver what another has brought
+	var mu sync.Mutex // one of inner's queues must not deliver packets that another has brought
 	l.inner.Attach(func(frames []link.Frame) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -63,7 +63,7 @@ func (l *Link) Attach(recv link.Receiver) {
 	})
 }
 
-// Write implements link.Link. What is held back and then refused by the inner link is lost.
+// Write implements link.Link. Packets that are held back, and that the inner link then refuses, are lost.
 func (l *Link) Write(frames []link.Frame) (int, error) {
 	for i := range frames {
 		if err := frames[i].Validate(l.MTU(), offloads); err != nil {
@@ -77,7 +77,7 @@ func (l *Link) Write(frames []link.Frame) (int, error) {
 	return len(frames), nil
 }
 
-// Poll polls the inner link, if it can be polled. What is held back comes in its own time.
+// Poll polls the inner link, if it can be polled. Packets that are held back arrive when they are due.
 func (l *Link) Poll() bool { return l.poller != nil && l.poller.Poll() }
 
 // EndPoll implements link.Poller.
@@ -94,7 +94,7 @@ func (l *Link) Close() error {
 	return l.inner.Close()
 }
 
-// Counters of what happened to the packets of one direction.
+// Counters tell what happened to the packets of one direction.
 type Counters struct {
 	Packets    uint64 // that came
 	Lost       uint64 // by chance, burst or rule

@@ -212,7 +212,7 @@ var offloads = link.Offloads{USO: true, TSO: true, Checksum: true}
 // Dropped is the number of frames that were for this port and found its queue full.
 func (p *Port) Dropped() uint64 { return p.queue.dropped.Load() }
 
-// Attach starts the port's goroutine. What was sent to the port before is lost.
+// Attach starts the port's goroutine. Frames that were sent to the port before are lost.
 func (p *Port) Attach(recv link.Receiver) {
 	switch p.queue.open(func() { p.recv = recv }) {
 	case unopened:
@@ -226,7 +226,7 @@ func (p *Port) Attach(recv link.Receiver) {
 	}
 }
 
-// receive passes a batch on; false if there was none.
+// receive passes a batch of frames to the receiver; false if there was none.
 func (p *Port) receive(wait bool) bool {
 	b := &p.batch
 	n := p.queue.take(b.held[:], wait)
@@ -249,7 +249,7 @@ func (p *Port) Poll() bool {
 	if p.receive(false) {
 		return true
 	}
-	runtime.Gosched() // whoever is to send is a goroutine of this program
+	runtime.Gosched() // the sender is a goroutine of this program, and may need the processor
 	return false
 }
 

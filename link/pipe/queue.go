@@ -15,18 +15,18 @@ const (
 	batchFrames = 64
 )
 
-// queue is what waits for a port's host. Frames are dropped until it is open, and after it is closed.
+// queue holds the frames that wait for a port's host. Frames are dropped until it is open, and after it is closed.
 type queue struct {
 	dropped atomic.Uint64
 
 	mu      sync.Mutex
-	wake    sync.Cond // there is something to do while waiting is set
+	wake    sync.Cond // signalled when the port's goroutine has something to do
 	ring    []*held   // count frames from head on; its length is a power of two and grows to queueFrames
 	head    int
 	count   int
 	bytes   int
 	waiting bool // the port's goroutine
-	taken   bool // somebody has frames that he has not given back
+	taken   bool // frames were taken, and done was not called yet
 	state   queueState
 }
 
@@ -38,7 +38,7 @@ const (
 	closed
 )
 
-// open lets frames in, after first, unless the queue is closed, and returns what it was.
+// open calls first and lets frames in, unless the queue is closed. It returns the state that the queue was in before.
 func (q *queue) open(first func()) (was queueState) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -99,8 +99,9 @@ func (q *queue) grow() {
 	q.ring, q.head = ring, 0
 }
 
-// take moves as many frames as there are, and fit, into dst, which done must follow. Without wait it returns 0 if there
-// are none or somebody else has taken some; with it, when the queue is closed and nobody has.
+// take moves as many frames as there are, and as fit, into dst; the caller must call done afterwards. If there are
+// none, or another caller has not called done yet, take returns 0, or waits if wait is set; then it returns 0 only
+// after the queue was closed.
 func (q *queue) take(dst []*held, wait bool) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -126,7 +127,7 @@ func (q *queue) take(dst []*held, wait bool) int {
 	return n
 }
 
-// done says that what take returned has been received.
+// done gives back the frames that take returned, after they were received.
 func (q *queue) done() {
 	q.mu.Lock()
 	q.taken = false

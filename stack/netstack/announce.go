@@ -10,8 +10,9 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// announce tells the neighbours who has an address now, as Linux does when one comes up: whoever remembers another MAC
-// for it, of a node that was there before, would otherwise send there for minutes. gVisor has no such message.
+// announce tells the neighbours which MAC has an address now, as Linux does when an address is added. A neighbour that
+// remembers the MAC of another node, which had the address before, would otherwise go on sending to that for minutes.
+// gVisor sends no such message.
 func (n *Interface) announce(a netip.Addr) {
 	src := tcpip.LinkAddress(n.mac[:])
 	var b []byte
@@ -20,12 +21,12 @@ func (n *Interface) announce(a netip.Addr) {
 	} else {
 		b = unsolicitedNA(src, tcpipAddr(a))
 	}
-	// Lost, it costs what it would have saved.
+	// The message is only a help: if it cannot be sent, neighbours learn of the address later.
 	_, _ = n.link.Write([]link.Frame{{Data: b}})
 }
 
-// gratuitousARP is an ARP reply that nobody asked for, to all. Linux takes the MAC from it; gVisor at least asks again
-// soon, while it would ignore the request of RFC 5227 §3.
+// gratuitousARP returns an ARP reply that nobody asked for, sent to all. Linux takes the MAC from it. gVisor at least
+// asks for the MAC again soon; it would ignore the ARP request that RFC 5227 §3 sends for the purpose.
 func gratuitousARP(src tcpip.LinkAddress, addr tcpip.Address) []byte {
 	b := make([]byte, header.EthernetMinimumSize+header.ARPSize)
 	header.Ethernet(b).Encode(&header.EthernetFields{

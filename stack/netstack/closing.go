@@ -88,7 +88,7 @@ func (c *closings) close(ep tcpip.Endpoint, wq *waiter.Queue, reserved int64) {
 	wq.EventRegister(&r.entry)
 	ep.SocketOptions().SetKeepAlive(false) // the linger time is enough, and gVisor would probe in TIME-WAIT too
 	ep.Close()
-	r.NotifyEvent(waiter.EventHUp) // what it has come to already, nobody has been told
+	r.NotifyEvent(waiter.EventHUp) // it may have come to its end before the entry was registered
 }
 
 // NotifyEvent implements waiter.EventListener: the connection may have come to TIME-WAIT, or to its end. gVisor may have
@@ -145,14 +145,15 @@ func (r *closing) expire() {
 	}
 }
 
-// discard ends TIME-WAIT without a word: of the segment that Abort sends the peer knows no connection any more, or a new
-// one.
+// discard ends TIME-WAIT without the RST that Abort would send: the peer has no connection with these addresses and
+// ports any more, or a new one.
 func (r *closing) discard() {
 	r.ep.SocketOptions().SetMark(Discard)
 	r.ep.Abort()
 }
 
-// find is what remains of a connection, with its state and since when it is in that; nil if nothing does.
+// find returns a connection whose stream is closed, its state, and the time when it came to that state; nil if there is
+// none.
 func (c *closings) find(id gstack.TransportEndpointID) (r *closing, state closingState, since time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -162,8 +163,8 @@ func (c *closings) find(id gstack.TransportEndpointID) (r *closing, state closin
 	return r, state, since
 }
 
-// makeWay lets a new connection have the addresses and ports of one whose stream is closed, as soon as that may be; if it
-// is not patient, it does not wait for that. The error is the context's, or EADDRINUSE.
+// makeWay waits until a new connection may have the addresses and ports of one whose stream is closed. If it is not
+// patient, it fails where it would have to wait. The error is the context's, or EADDRINUSE.
 func (c *closings) makeWay(ctx context.Context, id gstack.TransportEndpointID, patient bool) error {
 	r, state, since := c.find(id)
 	if r == nil {

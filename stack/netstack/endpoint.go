@@ -99,8 +99,8 @@ func (e *Endpoint) transmit(t *transmission) (int, tcpip.Error) {
 	return n, tcpipError(err)
 }
 
-// QDisc is what NICs on the endpoint should have as their queueing discipline. It queues nothing, as gVisor's own that
-// does not, but makes no list of each packet.
+// QDisc is the queueing discipline for NICs on the endpoint. Like gVisor's default it queues nothing, but it does not
+// allocate a list for each packet.
 func (e *Endpoint) QDisc() gstack.QueueingDiscipline { return noQueue{e} }
 
 type noQueue struct{ e *Endpoint }
@@ -131,7 +131,8 @@ func (t *transmission) add(pkt *gstack.PacketBuffer) {
 		t.pieces = append(t.pieces, b[skip:])
 		skip = 0
 	}
-	// Growing t.pieces leaves earlier frames with the old array: the pieces in it stay what they are.
+	// When t.pieces grows, earlier frames go on referring to the array that it had before, whose contents do not
+	// change.
 	pieces := t.pieces[first:len(t.pieces):len(t.pieces)]
 	if len(pieces) == 0 {
 		return
@@ -176,7 +177,7 @@ func (e *Endpoint) receive(frames []link.Frame) {
 		if len(f.Data) < link.EthernetHeaderLen || s != nil && (*s)(f) {
 			continue
 		}
-		// A tag of VLAN 0 says no more than a priority (IEEE 802.1Q §6.8); the frames of any other are not this host's.
+		// A tag with VLAN ID 0 only gives a priority (IEEE 802.1Q §6.8). Frames of other VLANs are not for this host.
 		if link.Tagged(f.Data) && (!f.TakeTag() || f.TCI&link.VLANMask != 0) {
 			continue
 		}
@@ -231,8 +232,9 @@ func (e *Endpoint) deliver(f *link.Frame, to tcpip.PacketType) {
 // wholeView is the largest frame that lies in one view, in bytes.
 const wholeView = 512
 
-// headersLen is how much of a frame is its first view. gVisor copies the view with the headers while it parses them, so
-// that of a long segment this should be nothing else; the rest is then in one piece, of a size that gVisor pools.
+// headersLen returns how many bytes of a frame go into its first view. gVisor copies the view with the headers when it
+// parses them, so for a long segment it should hold nothing else. The rest is then in one view, of a size that gVisor
+// keeps in a pool.
 func headersLen(frame []byte) int {
 	if len(frame) <= wholeView {
 		return len(frame)
@@ -253,7 +255,7 @@ func headersLen(frame []byte) int {
 }
 
 // checksumsValid verifies the IPv4 header's checksum and, of TCP and UDP in an unfragmented packet without extension
-// headers, the transport's. What it does not know is gVisor's to judge.
+// headers, the transport's. Other packets are left to gVisor.
 func checksumsValid(frame []byte) bool {
 	ip := frame[link.EthernetHeaderLen:]
 	switch header.Ethernet(frame).Type() {
@@ -302,19 +304,20 @@ func (e *Endpoint) Attach(d gstack.NetworkDispatcher) {
 // IsAttached implements stack.LinkEndpoint.
 func (e *Endpoint) IsAttached() bool { return e.dispatcher.Load() != nil }
 
-// Wait implements stack.LinkEndpoint. Close waits for the link's goroutine; here gVisor may hold locks that it needs.
+// Wait implements stack.LinkEndpoint. It does not wait for the link's goroutine, which Close does: gVisor may hold
+// locks here that the goroutine needs.
 func (e *Endpoint) Wait() {}
 
 // Close implements stack.LinkEndpoint: it closes the link.
 func (e *Endpoint) Close() { _ = e.link.Close() }
 
-// SetOnCloseAction implements stack.LinkEndpoint; the link removes what it made.
+// SetOnCloseAction implements stack.LinkEndpoint. It does nothing: the link itself removes what it has created.
 func (e *Endpoint) SetOnCloseAction(func()) {}
 
 // MTU implements stack.LinkEndpoint.
 func (e *Endpoint) MTU() uint32 { return e.mtu.Load() }
 
-// SetMTU implements stack.LinkEndpoint; more than the link's MTU is taken as that.
+// SetMTU implements stack.LinkEndpoint. The MTU never becomes larger than the link's.
 func (e *Endpoint) SetMTU(mtu uint32) { e.mtu.Store(min(mtu, uint32(e.link.MTU()))) }
 
 // LinkAddress implements stack.LinkEndpoint.

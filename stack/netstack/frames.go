@@ -41,7 +41,7 @@ func (n *Interface) steer(s *stack.Steering) {
 	n.sniff(s)
 }
 
-// sniff shows what goes to s, or nobody.
+// sniff has frames that are written passed to s as well, or to nobody if s does not ask for them.
 func (n *Interface) sniff(s *stack.Steering) {
 	now := n.link.sniffer.Load()
 	switch wanted := s != nil && s.Sniff != nil; {
@@ -57,7 +57,8 @@ func (n *Interface) sniff(s *stack.Steering) {
 	}
 }
 
-// steered shows a frame that came to whom it may concern; true keeps it from the host.
+// steered passes a received frame to the functions of s that it is for. It returns true if the host is not to see the
+// frame.
 func (n *Interface) steered(s *stack.Steering, f *link.Frame) bool {
 	if s.Sniff != nil {
 		each(f, s.Sniff)
@@ -77,7 +78,8 @@ func (n *Interface) steered(s *stack.Steering, f *link.Frame) bool {
 	return true
 }
 
-// roce gives a frame to the datagram port, also if it has a tag that says no more than a priority.
+// roce offers a frame to the datagram port, without its tag if that only gives a priority. It returns false if the
+// frame is not for the port.
 func (n *Interface) roce(f *link.Frame) bool {
 	whole, tci := f.Data, f.TCI
 	if !f.TakeTag() {
@@ -94,12 +96,12 @@ func (n *Interface) roce(f *link.Frame) bool {
 
 var cutters = sync.Pool{New: func() any { return new(link.Cutter) }}
 
-// onePacket tells that a frame is as it is on the wire.
+// onePacket reports whether a frame is one finished packet, as it would be on the wire.
 func onePacket(f *link.Frame) bool {
 	return f.Segmentation == link.NoSegmentation && !f.NeedsChecksum && len(f.More) == 0
 }
 
-// each shows the packets of a frame.
+// each calls show with each packet of a frame.
 func each(f *link.Frame, show func([]byte)) {
 	if onePacket(f) {
 		show(f.Data)
@@ -112,7 +114,7 @@ func each(f *link.Frame, show func([]byte)) {
 	}
 }
 
-// takes offers the packets of a frame, all of them, and tells whether the first was taken.
+// takes calls take with each packet of a frame, and returns what it returned for the first.
 func takes(f *link.Frame, take func([]byte) bool) bool {
 	if onePacket(f) {
 		return take(f.Data)
@@ -128,7 +130,7 @@ func takes(f *link.Frame, take func([]byte) bool) bool {
 	return taken
 }
 
-// listens tells whether the host is in the group that a frame is for: all are in that of broadcast.
+// listens reports whether the host is a member of the group that a frame is for. Every host is one of broadcast's.
 func (n *Interface) listens(frame []byte) bool {
 	if [6]byte(frame) == [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff} {
 		return true
@@ -146,7 +148,7 @@ func (n *Interface) listens(frame []byte) bool {
 	return in && err == nil
 }
 
-// sniffed is an interface's link, which lets somebody see what is written.
+// sniffed is an interface's link. What is written to it can be watched.
 type sniffed struct {
 	link.Link
 	sniffer atomic.Pointer[sniffer]
@@ -165,15 +167,15 @@ func (l *sniffed) Write(frames []link.Frame) (int, error) {
 	return n, err
 }
 
-// sniffer shows copies of frames on a goroutine of its own: whoever writes may hold locks that the one who is shown them
-// needs.
+// sniffer passes copies of frames to a function, on a goroutine of its own: whoever writes frames may hold locks that
+// the function takes.
 type sniffer struct {
 	show  atomic.Pointer[func([]byte)]
 	queue chan []byte
 	stop  chan struct{}
 }
 
-// sniffQueue is how many packets wait to be seen, a superframe's and more.
+// sniffQueue is how many packets may wait for the function: more than a superframe has. Further ones are not shown.
 const sniffQueue = 1024
 
 func newSniffer(show *func([]byte)) *sniffer {
@@ -196,7 +198,7 @@ func (s *sniffer) add(f *link.Frame) {
 	each(f, func(b []byte) {
 		select {
 		case s.queue <- slices.Clone(b):
-		default: // lost
+		default: // the function is too slow
 		}
 	})
 }

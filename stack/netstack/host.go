@@ -24,9 +24,9 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// gVisor writes warnings of its own about what peers do, to stderr, for the whole process. A library must not. Some of its
-// packages have taken the logger that there was when they were initialized, before this one: they are silenced by changing
-// that logger, not by installing another.
+// gVisor writes warnings of its own about what peers do, to stderr, for the whole process. A library must not. Some of
+// its packages keep the logger that was installed when they were initialized, which was before this package. Installing
+// another logger would not silence those, so that one is changed.
 func init() { gvisorlog.Log().Emitter = discard{} }
 
 type discard struct{}
@@ -49,14 +49,14 @@ type Host struct {
 
 var _ stack.Network = (*Host)(nil)
 
-// Ports that the host draws for streams and listeners without one: above those that rdma_cm draws, as Linux does, and then
-// asks the host for. Neither knows which ones the other has in use.
+// Ports that the host chooses for streams and listeners without one. They lie above those that rdma_cm chooses, and
+// then asks the host for, because neither knows which ports the other uses.
 const (
 	firstEphemeral = 61000
 	lastEphemeral  = 65535
 )
 
-// New makes a host with l as its first NIC. It owns the links from now on, also where it returns an error.
+// New makes a host with l as its first NIC. The links belong to the host from now on: New closes them if it fails.
 func New(l link.Link, opts ...Option) (*Host, error) {
 	c := &config{log: slog.New(slog.DiscardHandler), tcp: defaultTCP}
 	if err := c.addNIC(l, opts); err != nil {
@@ -151,8 +151,8 @@ func (h *Host) NICs() []stack.NIC {
 // Interfaces are the same as NICs, with what is to be set on them.
 func (h *Host) Interfaces() []*Interface { return append([]*Interface(nil), h.nics...) }
 
-// Close ends every connection and closes the links; whoever watches an interface hears of LinkLost first, and may say
-// goodbye. It must not be called from a datagram receiver.
+// Close ends every connection and closes the links. Before that, those who watch an interface are told of LinkLost, and
+// may still send. It must not be called from a datagram receiver.
 func (h *Host) Close() error {
 	h.once.Do(func() {
 		for _, n := range h.loseLinks() {
@@ -171,7 +171,7 @@ func (h *Host) Close() error {
 	return nil
 }
 
-// loseLinks makes every link one that does not come back, and returns those that were not yet.
+// loseLinks marks every link as gone for good, and returns the interfaces whose links were not marked yet.
 func (h *Host) loseLinks() (lost []*Interface) {
 	for _, n := range h.nics {
 		if !n.lost.Swap(true) {

@@ -80,7 +80,7 @@ func (h *Host) addInterface(c *nicConfig) error {
 	n.enter()
 	n.up.Store(true)
 	link.Watch(c.link, n.linkChanged)
-	n.linkChanged() // what was before
+	n.linkChanged() // for changes before that
 
 	linkLocal := netip.AddrFrom16(header.LinkLocalAddr(n.endpoint.LinkAddress()).As16())
 	for _, p := range append([]netip.Prefix{netip.PrefixFrom(linkLocal, 64)}, c.addrs...) {
@@ -136,7 +136,7 @@ func (n *Interface) AddAddr(cidr string) error {
 // Watch implements NIC.
 func (n *Interface) Watch(f func(stack.Change)) { n.watcher.Store(&f) }
 
-// State is the link's, which is removed with the host, too.
+// State is the link's state. When the host is closed, it is LinkRemoved.
 func (n *Interface) State() stack.LinkState {
 	switch {
 	case n.lost.Load():
@@ -147,7 +147,7 @@ func (n *Interface) State() stack.LinkState {
 	return n.carrier.State()
 }
 
-// linkChanged takes in a change of the link's state or MTU.
+// linkChanged is called when the link's state or MTU has changed, and tells those who watch the interface.
 func (n *Interface) linkChanged() {
 	n.endpoint.SetMTU(uint32(n.MTU()))
 	state := n.State()
@@ -271,8 +271,9 @@ func (n *Interface) networks(v4 bool) string {
 // has reports whether a is one of the interface's addresses.
 func (n *Interface) has(a netip.Addr) bool { return a.IsValid() && slices.Contains(*n.gids.Load(), a) }
 
-// loopback is the link that leads to the interface's own datagram port: a switch with two ports, so that a datagram
-// to oneself waits in a bounded queue and arrives on a goroutine of its own. It takes what any path may send: MTUs change.
+// loopback is the link that leads to the interface's own datagram port: a switch with two ports, so that a datagram to
+// oneself waits in a bounded queue and arrives on a goroutine of its own. Its MTU is the largest there is, because
+// those of paths change.
 func (n *Interface) loopback() (link.Link, error) {
 	n.loopMu.Lock()
 	defer n.loopMu.Unlock()

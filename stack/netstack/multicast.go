@@ -49,7 +49,7 @@ type groupLink struct {
 	group netip.Addr
 }
 
-// Write implements link.Link. The copy for oneself may be lost as any other.
+// Write implements link.Link. The host's own copy may be lost like any other.
 func (l *groupLink) Write(frames []link.Frame) (int, error) {
 	if l.nic.joined(l.group) {
 		if loop, err := l.nic.loopback(); err == nil {

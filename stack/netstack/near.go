@@ -45,7 +45,7 @@ func (n *Interface) leave() {
 		n.carrier.Watch(nil)
 	}
 	near.mu.Lock()
-	for m, nics := range near.nics { // the link may be closed and not say any more
+	for m, nics := range near.nics { // a link that is closed does not tell its medium any more
 		var others []*Interface
 		for _, o := range nics {
 			if o != n {
@@ -62,7 +62,7 @@ func (n *Interface) leave() {
 	near.changes.Add(1)
 }
 
-// way finds out whether what goes from an interface to an address stays in this process's memory.
+// way finds out whether packets from an interface to an address stay within this process.
 type way struct {
 	from *Interface // nil: nothing is known
 	to   netip.Addr
@@ -97,7 +97,7 @@ func (w *way) find() *wayEnd {
 			e.nic = w.from.neighbourOn(m, w.to)
 		}
 		if n := e.nic; n != nil && !e.own && (n.link.sniffer.Load() != nil || w.from.link.sniffer.Load() != nil) {
-			e.nic = nil // somebody looks at the packets
+			e.nic = nil // somebody watches the packets
 		}
 	}
 	w.end.Store(e)
@@ -118,7 +118,7 @@ func (n *Interface) neighbourOn(m any, a netip.Addr) (found *Interface) {
 	for _, o := range nics {
 		if o.has(a) {
 			if found != nil {
-				return nil // two claim it: let ARP decide
+				return nil // two interfaces have the address: ARP decides
 			}
 			found = o
 		}

@@ -91,7 +91,7 @@ func (nb *neighbour) lookup() uint64 {
 	return nb.mac.Load()
 }
 
-// hold keeps a copy of f until the MAC is known, and returns 0; or the MAC if it is known by now.
+// hold keeps a copy of f until the MAC is known, and returns 0. If the MAC is known already, it returns that instead.
 func (nb *neighbour) hold(f *link.Frame) uint64 {
 	nb.mu.Lock()
 	if mac := nb.mac.Load(); mac != 0 {
@@ -127,7 +127,7 @@ func (nb *neighbour) resolve() error {
 	switch err.(type) {
 	case nil:
 	case *tcpip.ErrWouldBlock:
-		// What was known does not answer any more.
+		// The neighbour that was known does not answer any more.
 		nb.mu.Lock()
 		if nb.resolving {
 			nb.mac.Store(0)
@@ -140,8 +140,8 @@ func (nb *neighbour) resolve() error {
 	return nil
 }
 
-// onResolved is gVisor's answer. gVisor's lock on its own entry is held. What was held is written before the MAC can
-// be seen, so that nothing overtakes it.
+// onResolved takes gVisor's answer. It is called with gVisor's lock on its own entry held. Frames that waited for the
+// MAC are written before others can see it, so that nothing overtakes them.
 func (nb *neighbour) onResolved(r gstack.LinkResolutionResult) {
 	nb.mu.Lock()
 	defer nb.mu.Unlock()
@@ -184,7 +184,7 @@ func (nb *neighbour) wait(ctx context.Context) error {
 	}
 }
 
-// wake lets those go on that wait. nb.mu is held.
+// wake ends the waits. nb.mu is held.
 func (nb *neighbour) wake() {
 	for _, ch := range nb.waiters {
 		close(ch)
@@ -192,7 +192,7 @@ func (nb *neighbour) wake() {
 	nb.waiters = nil
 }
 
-// drop loses what is held. nb.mu is held.
+// drop discards the frames that wait for the MAC. nb.mu is held.
 func (nb *neighbour) drop() {
 	nb.nic.port.counters.txNoRoute.Add(uint64(len(nb.held)))
 	nb.held, nb.heldBytes = nil, 0

@@ -37,7 +37,8 @@ type trunk struct {
 	way
 }
 
-// trunkKey is what makes a trunk: routes and MTUs change, and a path keeps those that it was opened with.
+// trunkKey is what the paths of a trunk have in common. Routes and MTUs change, but a path keeps those that it was
+// opened with.
 type trunkKey struct {
 	attr stack.PathAttr // without SrcPort
 	own  *Interface     // where it leads to if that is one of the host's own
@@ -110,7 +111,7 @@ func (n *Interface) trunk(a stack.PathAttr) (*trunk, error) {
 	return t, nil
 }
 
-// route finds out where the path's frames go, and their destination MAC where that is settled now.
+// route finds out where the path's frames go, and their destination MAC if that is known without asking.
 func (t *trunk) route(n *Interface) (mac []byte, err error) {
 	dst := tcpipAddr(t.attr.Dst)
 	if o := n.host.owner(t.attr.Dst); o != nil {

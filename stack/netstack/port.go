@@ -23,7 +23,8 @@ type port struct {
 	lanes [lanes]lane
 }
 
-// lanes is how many flows can be received at once, at most: more than links have queues, so that two seldom meet.
+// lanes is how many flows can be received at the same time. There are more of them than links have queues, so that two
+// queues seldom need the same lane.
 const lanes = 16
 
 // lane receives the flows of a UDP source port, with 15 others of them.
@@ -32,7 +33,7 @@ type lane struct {
 	mu sync.Mutex
 	fn func(*stack.Datagram)
 	d  stack.Datagram // the one that is passed, reused
-	_  [64]byte       // lanes are for different processors
+	_  [64]byte       // keeps lanes, which different processors use, in different cache lines
 }
 
 // lane is that of the flow of a frame, if it is RoCE.
@@ -51,14 +52,15 @@ func (p *port) lane(b []byte) *lane {
 
 var _ stack.DatagramPort = (*port)(nil)
 
-// traffic corrects counts of frames and bytes: most packets are a frame of their own that passes the link.
+// traffic is what has to be added to, or taken from, the counters of frames and bytes to get those of packets on the
+// link. Most frames are one packet, and need no correction.
 type traffic struct {
 	loopedFrames, loopedBytes atomic.Uint64
-	morePackets, moreBytes    atomic.Uint64 // than frames, and bytes in them: what superframes are cut into
+	morePackets, moreBytes    atomic.Uint64 // packets in superframes beyond the first, and their headers
 	multicast                 atomic.Uint64
 }
 
-// add takes in frames that looped back, or were all else.
+// add counts frames that went over the loopback, or the corrections for others.
 func (t *traffic) add(looped bool, frames, bytes uint64, more *stack.Traffic) {
 	if looped {
 		t.loopedFrames.Add(frames)
@@ -74,7 +76,8 @@ func (t *traffic) add(looped bool, frames, bytes uint64, more *stack.Traffic) {
 	}
 }
 
-// countCut counts in t what a frame of n packets is more than one packet: its headers, of that many bytes, are in it once.
+// countCut adds to t what a frame that is cut into n packets counts beyond one packet. The frame has its headers, of so
+// many bytes, only once.
 func countCut(t *stack.Traffic, frame []byte, n, header int) {
 	t.Packets += uint64(n - 1)
 	t.Bytes += uint64((n - 1) * header)
@@ -83,7 +86,8 @@ func countCut(t *stack.Traffic, frame []byte, n, header int) {
 	}
 }
 
-// of is the traffic of all frames and bytes, which are looked at last: what is taken away is among them.
+// of returns the traffic, given the counters of frames and bytes. Those are read last, so that they include everything
+// that is taken from them.
 func (t *traffic) of(frames, bytes *atomic.Uint64) stack.Traffic {
 	s := stack.Traffic{
 		Packets: t.morePackets.Load() - t.loopedFrames.Load(), Multicast: t.multicast.Load(), Bytes: t.moreBytes.Load() - t.loopedBytes.Load()}

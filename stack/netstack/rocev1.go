@@ -61,8 +61,8 @@ func parseV1(d *stack.Datagram, f *link.Frame) verdict {
 	return whole
 }
 
-// macFromLinkLocal is the MAC that a link-local address was made from (RFC 4291 appendix A), as Linux finds that of a
-// GID; not ok if it was not.
+// macFromLinkLocal returns the MAC that a link-local address was made from (RFC 4291 appendix A), which is how Linux
+// finds the MAC for a GID; not ok if it was not made from one.
 func macFromLinkLocal(a netip.Addr) (mac []byte, ok bool) {
 	b := a.As16()
 	if !a.Is6() || !a.IsLinkLocalUnicast() || b[11] != 0xff || b[12] != 0xfe {
@@ -71,7 +71,7 @@ func macFromLinkLocal(a netip.Addr) (mac []byte, ok bool) {
 	return []byte{b[8] ^ 2, b[9], b[10], b[13], b[14], b[15]}, true
 }
 
-// direct is what keeps a path of RoCE v1 from leading over a next hop: it does not pass routers.
+// direct returns an error for a RoCE v1 path that would lead over a gateway: RoCE v1 is not routed.
 func (t *trunk) direct(next netip.Addr) error {
 	if t.attr.V1 && next != t.attr.Dst {
 		return fmt.Errorf("path to %v: RoCE v1 does not pass the gateway %v: %w", t.attr.Dst, next, syscall.ENETUNREACH)

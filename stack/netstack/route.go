@@ -9,8 +9,9 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// Source implements NIC. It is the address of the smallest network that has dst, or has the gateway to it; for a group,
-// the first that is good as far as the group reaches.
+// Source implements NIC. It returns the address of the smallest network that dst, or the gateway to it, is in. For a
+// group it returns the first address that is not link-local; if the interface has none, or an IPv6 group is link-local,
+// its link-local IPv6 address.
 func (n *Interface) Source(dst netip.Addr) (src netip.Addr, direct bool, err error) {
 	dst = dst.Unmap().WithZone("")
 	if !isHostAddr(dst) && !dst.IsMulticast() || dst.IsLoopback() {
@@ -57,7 +58,8 @@ func (n *Interface) noRoute(dst netip.Addr) error {
 		dst, n.Name(), n.networks(dst.Is4()), syscall.ENETUNREACH)
 }
 
-// inNetwork is the address whose network has a; the smallest, if several do. host.mu is held.
+// inNetwork returns the interface's address in the same network as a; the one of the smallest network, if there are
+// several. host.mu is held.
 func (n *Interface) inNetwork(a netip.Addr) (src netip.Addr) {
 	bits := -1
 	for _, p := range n.prefixes {
@@ -68,7 +70,7 @@ func (n *Interface) inNetwork(a netip.Addr) (src netip.Addr) {
 	return src
 }
 
-// global is the first address that is good beyond the link, else otherwise. host.mu is held.
+// global returns the first address that is not link-local, or otherwise if there is none. host.mu is held.
 func (n *Interface) global(v4 bool, otherwise netip.Addr) netip.Addr {
 	for _, p := range n.prefixes {
 		if p.IsValid() && p.Addr().Is4() == v4 && !p.Addr().IsLinkLocalUnicast() {

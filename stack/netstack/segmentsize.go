@@ -9,14 +9,14 @@ import (
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
-// gVisor does not tell a connection's segment size, and MPA needs it to lay out its frames. It follows from what the
-// peer's SYN said, so that is noted as it passes by, until the connection is handed out.
+// MPA needs a connection's segment size to lay out its frames, and gVisor does not tell it. It follows from the options
+// of the peer's SYN, which are noted when that arrives, until the connection becomes a stream.
 
-// maxSYNs bounds the notes: a flood of SYNs cannot take more memory. Past it they are thrown away, and connections
-// whose note is lost go by the path's MTU alone.
+// maxSYNs is how many notes there may be, so that a flood of SYNs takes no more memory than that. With more, all are
+// forgotten; the segment size of connections without a note follows from the path's MTU alone.
 const maxSYNs = 1 << 14
 
-// synNotes is what the SYNs of connections said that are not handed out yet.
+// synNotes are the notes of the SYNs of connections that are not streams yet.
 type synNotes struct {
 	mu   sync.Mutex
 	said map[gstack.TransportEndpointID]synNote
@@ -28,8 +28,8 @@ type synNote struct {
 	options uint8 // bytes of TCP options in a segment, at most
 }
 
-// see notes an incoming segment's options if it is a SYN. segment is the header as far as it is there; gVisor has not
-// checked its data offset yet.
+// see notes an incoming segment's options if it is a SYN. segment may be only a part of the header: gVisor has not
+// checked the data offset yet.
 func (n *synNotes) see(id gstack.TransportEndpointID, segment header.TCP) {
 	if segment.Flags()&header.TCPFlagSyn == 0 || int(segment.DataOffset()) != len(segment) {
 		return
@@ -51,11 +51,12 @@ func (n *synNotes) see(id gstack.TransportEndpointID, segment header.TCP) {
 	n.said[id] = note
 }
 
-// leastMSS is the least segment size that a peer may ask for: what every host has to take (RFC 9293 §3.7.1). A smaller one
-// would have us send a packet, of hundreds of bytes of headers and bookkeeping, for every few bytes.
+// leastMSS is the least segment size that a peer may ask for: what every host has to take (RFC 9293 §3.7.1). With a
+// smaller one we would send a packet, which costs hundreds of bytes of headers and bookkeeping, for every few bytes.
 const leastMSS = header.TCPDefaultMSS
 
-// raiseMSS changes a segment size in a SYN that is less than that. segment is as see has it.
+// raiseMSS raises the segment size in a SYN to leastMSS if it is less. segment may be only a part of the header, as in
+// see.
 func raiseMSS(segment header.TCP) {
 	if int(segment.DataOffset()) != len(segment) {
 		return
@@ -74,7 +75,7 @@ func raiseMSS(segment header.TCP) {
 		}
 		o = o[n:]
 	}
-	// The checksum is right again if it was, and wrong if it was: the sum of all stays the same.
+	// The checksum is adjusted by the difference, so that a wrong one stays wrong.
 	after := checksum.Checksum(segment, 0)
 	segment.SetChecksum(checksum.Combine(segment.Checksum(), checksum.Combine(before, ^after)))
 }

@@ -25,7 +25,7 @@ const (
 
 type sender struct {
 	port   *port
-	raw    bool         // its frames are a FrameSender's
+	raw    bool         // it is a FrameSender
 	out    link.Link    // where all of frames go
 	frames []link.Frame // finished, in buf
 
@@ -109,8 +109,8 @@ func (s *sender) Frame(n int) []byte {
 	return b[:n:n]
 }
 
-// nextID draws the IPv4 ID of a datagram on p. What follows the first is likely to be followed by more: a bunch of IDs is
-// drawn for them, of which those left over are nobody's.
+// nextID returns the IPv4 ID for a datagram on p. From the second datagram in a row on it takes IDs from the path
+// sixteen at a time, because more datagrams are likely to follow. Those that are left over are not used.
 func (s *sender) nextID(p *path) uint16 {
 	const bunch = 16
 	switch {
@@ -145,8 +145,9 @@ func (s *sender) Drop() {
 	s.last, s.id = s.size, s.id-1
 }
 
-// extends reports whether a datagram can be the next segment of the frame being built. Another sender on the path
-// may have taken an ID between, which where the kernel cuts the superframe would be given twice.
+// extends reports whether a datagram can be the next segment of the frame being built. The IDs must be consecutive:
+// whoever cuts the superframe counts them up, and would use one that another sender on the path has taken in between a
+// second time.
 func (s *sender) extends(p *path, n int, id uint16) bool {
 	return s.path == p && p.uso && s.last == s.size && n <= s.size && s.segments < link.MaxSegments &&
 		s.end-s.start-ethLen+n <= link.MaxSuperframe && (id == s.id+1 || !p.v4)
@@ -225,7 +226,8 @@ func (s *sender) Flush() {
 	senders.Put(s)
 }
 
-// write writes all of frames but those that out refuses. Of raw ones only those are counted.
+// write writes frames to out, and skips and counts those that out refuses. Frames of a FrameSender are raw, and not
+// counted when they are sent.
 func (p *port) write(out link.Link, frames []link.Frame, raw bool) {
 	var sent, bytes uint64
 	var more stack.Traffic
