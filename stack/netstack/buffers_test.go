@@ -219,12 +219,15 @@ func TestListenerClosesTheUnaccepted(t *testing.T) {
 	}
 }
 
-// gap is a link on which, once it is armed, the first segment with data never arrives.
+// gap is a link on which, once it is armed, the first segment with data never arrives. It has no offloads, because a superframe
+// could be all that the peer sends; then the other host's link must have none either.
 type gap struct {
 	link.Link
 	armed   atomic.Bool
 	missing atomic.Uint64 // its sequence number, and 1<<32
 }
+
+func (g *gap) Offloads() link.Offloads { return link.Offloads{} }
 
 func (g *gap) Write(frames []link.Frame) (int, error) {
 	if !g.armed.Load() {
@@ -262,7 +265,7 @@ func TestTCPMemoryOfTheSilent(t *testing.T) {
 			const memory = 2 * (receive + leastSend)
 			l := &lane{t: t,
 				a: newHost(t, w, netstack.Addr("10.0.0.1/24"), netstack.UserTimeout(0)),
-				b: newHost(t, lan.Port(), netstack.Addr("10.0.0.2/24"), netstack.TCPBuffers(leastSend, receive), netstack.TCPMemory(memory)),
+				b: newHost(t, bare{lan.Port()}, netstack.Addr("10.0.0.2/24"), netstack.TCPBuffers(leastSend, receive), netstack.TCPMemory(memory)),
 			}
 			l.listen()
 			a, b := l.dial(0)
@@ -280,7 +283,7 @@ func TestTCPMemoryOfTheSilent(t *testing.T) {
 				}
 			}
 			// Another connection asks for more until the silent one has been looked at twice, with a second in between.
-			for end := time.Now().Add(2500 * time.Millisecond); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+			for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 				transfer(t, x, y, 1<<20)
 			}
 			x.Abort()
@@ -290,13 +293,14 @@ func TestTCPMemoryOfTheSilent(t *testing.T) {
 				want = leastSend + receive
 			}
 			wantMemory(t, want, l.b)
-			if tc.unread { // and all of it is there, once the gap is filled
-				w.armed.Store(false)
+			if tc.unread && !tc.gap { // all of it is still there
 				if _, err := io.ReadFull(b, make([]byte, size)); err != nil {
 					t.Error(err)
 				}
 			}
-			transfer(t, a, b, 4<<20) // with buffers that have become small, too
+			if !tc.gap { // gVisor may have given up by now: it has sent the missing segment many times
+				transfer(t, a, b, 4<<20) // with buffers that have become small, too
+			}
 			a.Abort()
 			b.Abort()
 			wantMemory(t, 0, l.b)
@@ -350,7 +354,7 @@ func TestTCPMemoryIsReal(t *testing.T) {
 	w := &gap{Link: lan.Port()}
 	l := &lane{t: t,
 		a: newHost(t, w, netstack.Addr("10.0.0.1/24"), netstack.TCPMemory(memory)),
-		b: newHost(t, lan.Port(), netstack.Addr("10.0.0.2/24"), netstack.TCPMemory(memory)),
+		b: newHost(t, bare{lan.Port()}, netstack.Addr("10.0.0.2/24"), netstack.TCPMemory(memory)),
 	}
 	l.listen()
 	var streams []stack.Stream
