@@ -11,7 +11,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// Atomics, each code, with their masks, from a peer and to one.
+// Atomics of each code, with masks, from a peer and to a peer.
 func TestAtomics(t *testing.T) {
 	all := ^uint64(0)
 	for i, c := range []struct {

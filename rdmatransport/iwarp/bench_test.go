@@ -8,7 +8,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// What lies above TCP, both ends of a stream in memory: nothing is allocated per message.
+// What is above TCP, with both ends of a stream in memory: nothing is allocated for a message.
 func BenchmarkSend(b *testing.B)   { benchmark(b, verbs.Send, iwarp.Config{}) }
 func BenchmarkWrite(b *testing.B)  { benchmark(b, verbs.RDMAWrite, iwarp.Config{}) }
 func BenchmarkRead(b *testing.B)   { benchmark(b, verbs.RDMARead, iwarp.Config{}) }

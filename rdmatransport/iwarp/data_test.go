@@ -40,7 +40,7 @@ func (p *peer) segments(op rdmap.Opcode, msg ddp.Untagged, stag uint32, to uint6
 	}
 }
 
-// What a peer asks for happens, and the application sees of it what it is to see.
+// The node executes what a peer requests, and the application has the completions for it.
 func TestOperations(t *testing.T) {
 	for _, size := range []int{1, 700, 1400, 5000, 100_000} {
 		bubble(t, &network{}, 1<<18, func(t *testing.T, d *node) {
@@ -102,7 +102,7 @@ func TestOperations(t *testing.T) {
 	})
 }
 
-// exchange has both ends send, write and read, all at once, and checks what came of it. A node's region is: from 0 its
+// exchange has both ends send, write and read at the same time, and checks the results. A node's region is: from 0 its
 // receives, from 256 KiB what it sends and writes and is read, from 512 KiB what is written, from 768 KiB what it reads.
 func (s *session) exchange(o *session, size int) {
 	t := s.t
@@ -140,7 +140,7 @@ func (s *session) exchange(o *session, size int) {
 	}
 }
 
-// mixed are work requests of every kind, and what goes out for them.
+// mixed are work requests of every kind, and the messages that are sent for them.
 func mixed(d *node) (wrs []*verbs.SendWR, ops []rdmap.Opcode) {
 	sge := func(off, n int) []verbs.SGE { return []verbs.SGE{d.mr.SGE(off, n)} }
 	for i, c := range []struct {
@@ -167,8 +167,8 @@ func mixed(d *node) (wrs []*verbs.SendWR, ops []rdmap.Opcode) {
 	return wrs, ops
 }
 
-// Everything goes out in the order of submission, is answered in the order of the requests, completes in the order of
-// submission and not before its time.
+// Messages are sent in the order in which they were posted, responses come in the order of the requests, and requests
+// complete in the order in which they were posted, none before its response.
 func TestOrder(t *testing.T) {
 	t.Run("requester", func(t *testing.T) {
 		bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
@@ -251,7 +251,7 @@ func TestOrder(t *testing.T) {
 		})
 	})
 	t.Run("responder", func(t *testing.T) {
-		// The stream takes little, so that answers queue up: a READ finds what was there before the atomic behind it.
+		// The stream takes little, so that responses queue up: a READ finds what was there before the atomic behind it.
 		bubble(t, &network{buffer: 4000}, 1<<16, func(t *testing.T, d *node) {
 			s := d.dial(reply())
 			p := s.p
@@ -299,7 +299,7 @@ func TestOrder(t *testing.T) {
 	})
 }
 
-// Messages of no bytes: nothing of them is looked at but what they are.
+// Messages of no bytes: keys and addresses in them are not checked.
 func TestZeroLength(t *testing.T) {
 	bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
 		d.recvs, d.recvLen = 2, 100
@@ -336,7 +336,7 @@ func TestZeroLength(t *testing.T) {
 	})
 }
 
-// Every header field of every message that goes out.
+// Every header field of every message that is sent.
 func TestWireFormat(t *testing.T) {
 	for _, mss := range []int{536, 1460, 8960} {
 		for _, markers := range []bool{false, true} {
@@ -571,7 +571,7 @@ func TestReadDepth(t *testing.T) {
 	})
 }
 
-// Immediate data take a receive, in the order of sends, and come with the length of the WRITE before them.
+// Immediate data takes a receive request, in the order of SENDs, and the completion has the length of the WRITE before it.
 func TestImmediateData(t *testing.T) {
 	bubble(t, &network{}, 1<<16, func(t *testing.T, d *node) {
 		d.recvs, d.recvLen = 5, 100
@@ -613,7 +613,7 @@ func TestImmediateData(t *testing.T) {
 	})
 }
 
-// Send with Invalidate ends an STag's life, or the stream's.
+// SEND with invalidate invalidates an STag, or ends the stream if it may not.
 func TestInvalidate(t *testing.T) {
 	refused := func(t *testing.T, s *session, stag uint32) {
 		t.Helper()
@@ -695,8 +695,8 @@ func TestInvalidate(t *testing.T) {
 	})
 }
 
-// A WRITE's segments and those of a READ's response do not mix, which siw would not bear; neither waits for more than
-// one message of the other's; and SENDs may pass in between.
+// The segments of a WRITE and those of a READ response do not alternate, as siw gives up a stream where they do. Neither
+// waits for more than one message of the other, and segments of SENDs may come between them.
 func TestTaggedMessagesDoNotMix(t *testing.T) {
 	for name, write := range map[string]int{"one long WRITE": 100_000, "WRITEs of two segments": 2000, "short WRITEs": 10} {
 		t.Run(name, func(t *testing.T) {
@@ -736,7 +736,7 @@ func TestTaggedMessagesDoNotMix(t *testing.T) {
 	}
 }
 
-// Memory that goes while half of a message is sent fails it at once: nothing could follow it.
+// A message whose memory is deregistered when half of it is sent fails at once: nothing could be sent behind it.
 func TestDeregisteredWhileSent(t *testing.T) {
 	for _, op := range []verbs.WROpcode{verbs.Send, verbs.RDMAWrite} {
 		bubble(t, &network{buffer: 3000}, 4096, func(t *testing.T, d *node) {
@@ -759,8 +759,8 @@ func TestDeregisteredWhileSent(t *testing.T) {
 	}
 }
 
-// MSN and MO: only the segment that is awaited is taken.
-func TestQueueGames(t *testing.T) {
+// MSN and MO: only the next segment of a queue is accepted.
+func TestUnexpectedMSNAndMO(t *testing.T) {
 	seg := func(last bool, msn, mo uint32, n int) []byte {
 		return untaggedSegment(ddp.Untagged{Last: last, RsvdULP: rdmap.Send.Control(), MSN: msn, MO: mo}, pattern(int(mo), n))
 	}
@@ -793,8 +793,9 @@ func TestQueueGames(t *testing.T) {
 	}
 }
 
-// A length of 0 is an FPDU of nothing; one that claims all that two bytes can is waited for, and is placed if it comes.
-func TestClaimedLengths(t *testing.T) {
+// An FPDU of length 0 is valid. One of the greatest length that its field can have is waited for, and is placed when it has
+// come.
+func TestShortestAndLongestFPDU(t *testing.T) {
 	bubble(t, &network{buffer: 200_000}, 1<<17, func(t *testing.T, d *node) {
 		s := d.dial(reply())
 		for range 100 {

@@ -69,8 +69,8 @@ func (c *conn) resumeTransmit() {
 	}
 }
 
-// sendDirect moves requests directly, as far as possible, from the next one on. done tells that it has moved some, or that the
-// queue may have changed; wait that the next request has to wait. If neither is true, the next request goes through the
+// sendDirect moves requests directly, as far as possible, from the next one on. done tells that it has moved some, or that
+// the queue may have changed; wait that the next request has to wait. If neither is true, the next request goes through the
 // stream. The QP may have been unlocked meanwhile.
 func (q *qp) sendDirect() (done, wait bool) {
 	c := q.conn
@@ -184,8 +184,8 @@ func (q *qp) mayMove() bool {
 	return t.lifecycle.is(open) && !t.output.full && t.cursor.mayMove() && t.cursor.unsent(q.h.SendLen()) > 0
 }
 
-// moveNext moves the message of the next request, wr, to p, or the next part of it, and returns how many bytes that was. If not
-// ok, nothing has changed, and it has to go through the stream.
+// moveNext moves the message of the next request, wr, to p, or the next part of it, and returns how many bytes that was. If
+// not ok, nothing has changed, and it has to go through the stream.
 func (q *qp) moveNext(p *qp, wr *verbs.SendWR) (moved uint64, ok bool) {
 	t := &q.tx
 	n := wr.Length() - t.cursor.off

@@ -46,8 +46,7 @@ func TestPostAfterDisconnect(t *testing.T) {
 	})
 }
 
-// A peer that accepts, sends and closes at once was connected: its message is there, and the disconnection is told
-// behind the connection.
+// A peer that accepts, sends and closes at once: its message has arrived, and DISCONNECTED is reported behind ESTABLISHED.
 func TestClosedBeforeEstablish(t *testing.T) {
 	bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
 		id, p := d.dialID(t)
@@ -76,8 +75,8 @@ func TestClosedBeforeEstablish(t *testing.T) {
 	})
 }
 
-// A QP that the application made and moves itself goes to ERR and is flushed when its stream ends, though nothing is to be
-// sent that would fail, and no rdma_cm ID sees to it.
+// A QP that the application has made and modifies itself goes to ERR and is flushed when its stream ends, even if it sends
+// nothing and has no rdma_cm ID.
 func TestOwnQPFlushed(t *testing.T) {
 	for name, end := range map[string]func(p *peer){
 		"reset": func(p *peer) { p.s.(*stream).Abort() },

@@ -21,8 +21,8 @@ func causeOf(err error) rdmap.Cause {
 	return c
 }
 
-// What is wrong with a peer's message ends the stream with the Terminate that the RFCs name, which quotes the message;
-// nothing of it is placed.
+// An error in a peer's message ends the stream with the Terminate message that the RFCs say, which quotes the segment.
+// Nothing of the message is placed.
 func TestRemoteErrors(t *testing.T) {
 	const recvLen = 1000
 	type env struct {
@@ -232,7 +232,7 @@ func TestRemoteErrors(t *testing.T) {
 	})
 }
 
-// A response that is not the one awaited ends the stream, and its request with BAD_RESP_ERR.
+// A response that is not the next one ends the stream, and its request with BAD_RESP_ERR.
 func TestBadResponses(t *testing.T) {
 	for name, c := range map[string]struct {
 		op   verbs.WROpcode
@@ -291,7 +291,7 @@ func sinkOf(s *session, m message) uint32 {
 	return h.SinkSTag
 }
 
-// What is wrong with this side's own memory fails its request, and the peer gets a Terminate.
+// An error in this side's own memory fails the request, and the peer gets a Terminate message.
 func TestLocalErrors(t *testing.T) {
 	for name, c := range map[string]struct {
 		wr   func(d *node, readOnly *verbs.MR) *verbs.SendWR
@@ -369,8 +369,8 @@ func TestLocalErrors(t *testing.T) {
 			s.over()
 		})
 	})
-	// With answers due as well: whichever goes wrong first, nothing is sent on a stream that is gone.
-	t.Run("with answers due", func(t *testing.T) {
+	// Responses are due as well: whichever fails first, nothing is sent on a stream that has ended.
+	t.Run("with responses due", func(t *testing.T) {
 		bubble(t, &network{buffer: 3000}, 1<<16, func(t *testing.T, d *node) {
 			s := d.dial(reply())
 			for range 3 {
@@ -387,7 +387,7 @@ func TestLocalErrors(t *testing.T) {
 	})
 }
 
-// Of several errors the first is told; what comes after it is dropped.
+// Of several errors the first is reported; what comes after it is dropped.
 func TestFirstErrorOnly(t *testing.T) {
 	bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
 		d.recvs, d.recvLen = 2, 64
@@ -414,8 +414,8 @@ func TestFirstErrorOnly(t *testing.T) {
 	})
 }
 
-// A wrong CRC is found before anything is done with the FPDU, and told with MPA's code. MPA and DDP close nothing: it is
-// the Terminate that FIN follows.
+// A wrong CRC is found before anything is done with the FPDU, and reported with MPA's code. The stream is closed behind the
+// Terminate message.
 func TestWrongCRC(t *testing.T) {
 	for _, markers := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -455,7 +455,8 @@ func TestWrongCRC(t *testing.T) {
 	})
 }
 
-// Terminate is the last thing sent, whatever was queued, and goes out even if the stream had no room for it.
+// The Terminate message is the last thing that is sent, whatever was queued, and is sent even if the stream has no room at
+// first.
 func TestNothingAfterTerminate(t *testing.T) {
 	for _, buffer := range []int{1 << 20, 3000, 1} {
 		bubble(t, &network{buffer: buffer}, 1<<17, func(t *testing.T, d *node) {
@@ -496,7 +497,7 @@ func TestNothingAfterTerminate(t *testing.T) {
 	})
 }
 
-// event checks that the QP has had the event, or where a completion tells all, none.
+// event checks that the QP has had the event, or none where a completion reports the error.
 func (s *session) event(due bool, want verbs.AsyncEventType) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Nanosecond)
@@ -507,7 +508,7 @@ func (s *session) event(due bool, want verbs.AsyncEventType) {
 	}
 }
 
-// A peer's Terminate ends the connection; the request that it blames fails as it says.
+// A peer's Terminate message ends the connection; the request that it quotes fails with the status that it stands for.
 func TestTerminateReceived(t *testing.T) {
 	quote := func(c rdmap.Cause, m message) rdmap.TerminateHeader { return c.Quote(m.ulpdu) }
 	flush := verbs.WCWRFlushErr
@@ -565,7 +566,7 @@ func TestTerminateReceived(t *testing.T) {
 	}
 }
 
-// A stream that breaks is told; what was posted is flushed.
+// The loss of a stream is reported; what was posted is flushed.
 func TestStreamLost(t *testing.T) {
 	for name, end := range map[string]func(p *peer){
 		"reset":               func(p *peer) { p.s.(*stream).Abort() },

@@ -1,7 +1,8 @@
 package iwarp
 
 // Set-up, accepting side. Until the application has answered a connection request, anybody may have sent it. So these
-// connections are bounded in number and in memory, and in time before their request has come. (RFC 5044 §7.1.2, RFC 5042 §6.4)
+// connections are bounded in number and in memory, and in time before their request has come. (RFC 5044 §7.1.2, RFC 5042
+// §6.4)
 
 import (
 	"container/list"

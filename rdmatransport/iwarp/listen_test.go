@@ -14,7 +14,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// A listener's port is free again when it is closed, in rdma_cm and in TCP, and so is that of one which failed.
+// A listener's port is free again when it is closed, in rdma_cm and in TCP, and so is that of a listener that could not be
+// made.
 func TestListenerPort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newNode(t, &network{}, nodeAddr, 4096, iwarp.Config{})
@@ -53,7 +54,7 @@ func TestListenerPort(t *testing.T) {
 	})
 }
 
-// A device that is closed ends what still listens, and those who wait there.
+// Closing a device closes its listeners, and ends calls that wait for a request.
 func TestDeviceClosedWhileListening(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newNode(t, &network{}, nodeAddr, 4096, iwarp.Config{})

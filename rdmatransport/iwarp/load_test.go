@@ -18,7 +18,7 @@ import (
 
 func timeIn(s int) time.Time { return time.Now().Add(time.Duration(s) * time.Second) }
 
-// collector keeps what is written.
+// collector keeps what is written to it.
 type collector struct {
 	net.Conn
 	b []byte
@@ -83,9 +83,9 @@ func TestBackPressure(t *testing.T) {
 	}
 }
 
-// Connections come and go in every way, many at a time; nothing stays. That no goroutine does, the bubble's end shows,
-// and that no object does, the device's.
-func TestChurn(t *testing.T) {
+// Connections are made and ended in every way, many at a time, and nothing is left of them: the end of the bubble shows
+// that no goroutine is, and closing the device that no object is.
+func TestConnectionsLeaveNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &network{}
 		a, b := newNode(t, n, nodeAddr, 4096, iwarp.Config{}), newNode(t, n, peerAddr, 4096, iwarp.Config{})
@@ -142,7 +142,7 @@ func TestChurn(t *testing.T) {
 	})
 }
 
-// An idle connection holds little, also after it was busy.
+// An idle connection takes little memory, even after it was busy.
 func TestIdleMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const conns, limit, size = 200, 40 << 10, 60_000
@@ -186,8 +186,8 @@ func TestIdleMemory(t *testing.T) {
 	})
 }
 
-// A listener that is flooded with connections that ask for nothing, or for nonsense, keeps a bounded number of them, for
-// a bounded time, and then serves as before.
+// A listener that is flooded with connections whose request does not come, or is malformed, keeps a bounded number of them,
+// for a bounded time, and then accepts as before.
 func TestFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newNode(t, &network{}, nodeAddr, 4096, iwarp.Config{})
@@ -267,8 +267,8 @@ func TestFlood(t *testing.T) {
 	})
 }
 
-// Many readers of one region with a peer that goes away in the middle: what is due is dropped with the stream.
-func TestPeerGoesWhileServed(t *testing.T) {
+// A peer that has requested many READs goes away in the middle: the responses that are due are dropped with the stream.
+func TestPeerGoesWithResponsesDue(t *testing.T) {
 	bubble(t, &network{buffer: 2000}, 1<<16, func(t *testing.T, d *node) {
 		var sessions []*session
 		for range 20 {

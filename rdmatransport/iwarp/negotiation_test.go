@@ -16,7 +16,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// Markers go where the peer asked for them, and nowhere else.
+// There are markers in the direction for which the receiver has asked for them, and in no other.
 func TestMarkersAgreed(t *testing.T) {
 	for _, ours := range []bool{false, true} {
 		for _, theirs := range []bool{false, true} {
@@ -182,7 +182,7 @@ func TestReservedBits(t *testing.T) {
 	})
 }
 
-// Revision 1 has neither depths nor ready-to-receive messages; it is spoken with those who do.
+// Revision 1 has neither IRD and ORD nor ready-to-receive messages. It is used with a peer that uses it.
 func TestRevision1(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newNode(t, &network{offloaded: true}, nodeAddr, 4096, iwarp.Config{Revision: 1})
@@ -229,7 +229,7 @@ func TestRevision1(t *testing.T) {
 	}
 }
 
-// Depths: each side's ORD is within the other's IRD, the application is told, and the QP has them.
+// Each side's ORD is within the other's IRD, the application is told both, and the QP has them.
 func TestIRDORD(t *testing.T) {
 	depths := func(t *testing.T, qp *verbs.QP, ird, ord uint8) {
 		t.Helper()
@@ -326,7 +326,7 @@ func TestIRDORD(t *testing.T) {
 	})
 }
 
-// 0x3fff leaves a depth to the application.
+// An IRD or ORD of 0x3fff is left to the application.
 func TestNoNegotiation(t *testing.T) {
 	for _, ird := range []uint16{mpa.NoNegotiation, 5} {
 		for _, ord := range []uint16{mpa.NoNegotiation, 6} {
@@ -514,7 +514,7 @@ func TestRTR(t *testing.T) {
 	})
 }
 
-// A peer that is still busy with the reply finds nothing behind it, and hears the accepting side first all the same.
+// With Config.SendFirst the accepting side sends first, but not before the peer has had time to read the reply.
 func TestSendFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newNode(t, &network{}, nodeAddr, 4096, iwarp.Config{SendFirst: true})

@@ -43,8 +43,8 @@ const (
 	// maxStarting bounds the connections of a listener whose request has not come yet.
 	maxStarting = 1024
 
-	// setupBuffer is the receive buffer of a stream that no QP has, in bytes. An MPA frame is 532 at most; the window, half of
-	// it, is a full segment of any Ethernet, so that TCP has nothing to say when the buffer grows.
+	// setupBuffer is the receive buffer of a stream that no QP has, in bytes. An MPA frame is 532 at most; the window, half
+	// of it, is a full segment of any Ethernet, so that TCP has nothing to say when the buffer grows.
 	setupBuffer = 32 << 10
 
 	// MaxReads is the largest IRD and ORD of a stream.

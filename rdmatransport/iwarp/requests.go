@@ -101,7 +101,8 @@ func (q *qp) addPayload(wr *verbs.SendWR, n int) bool {
 	if status == verbs.WCSuccess {
 		return true
 	}
-	// The requests before it may still complete, and it fails when it is the oldest; but if some of it is sent, it cannot wait.
+	// The requests before it may still complete, and it fails when it is the oldest; but if some of it is sent, it cannot
+	// wait.
 	if c.atOldest() || !c.is(untouched) {
 		q.failRequest(c.next, status)
 		q.fail(rdmap.LocalCatastrophic, nil)

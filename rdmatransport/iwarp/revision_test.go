@@ -49,7 +49,7 @@ var refusals = map[string]func(p *peer){
 	"half close": func(p *peer) { p.s.(*stream).CloseWrite() },
 }
 
-// A responder that knows MPA's revision 1 only is asked again, in its way, on a connection of its own. The application
+// A responder that knows only MPA revision 1 gets a second request, of revision 1, on another connection. The application
 // does not notice.
 func TestRevision2Refused(t *testing.T) {
 	for name, refuse := range refusals {
@@ -85,7 +85,7 @@ func TestRevision2Refused(t *testing.T) {
 	}
 }
 
-// One retry is enough, and it is made where the revision can be the reason only.
+// There is one retry at most, and only where the revision can be the reason.
 func TestRevisionNotRetried(t *testing.T) {
 	for name, c := range map[string]struct {
 		revision    uint8
@@ -143,7 +143,7 @@ func TestRevisionNotRetried(t *testing.T) {
 	}
 }
 
-// An application that gives up between the two connections has given up.
+// An application that closes the connection between the two requests: the second is not sent.
 func TestRevisionRetryGivenUp(t *testing.T) {
 	bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
 		id, p := d.dialID(t)

@@ -15,7 +15,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// However TCP's segments are cut and merged, and wherever markers fall, the outcome is the same, in both directions.
+// However TCP cuts the stream, and wherever the markers are, the results are the same, in both directions.
 func TestCutAnywhere(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	cuts := map[string]func(int) int{
@@ -49,8 +49,8 @@ func TestCutAnywhere(t *testing.T) {
 	}
 }
 
-// A peer may cut its messages into DDP segments as it likes, and the FPDUs may come in any pieces.
-func TestPeerSegmentsAnyhow(t *testing.T) {
+// A peer may cut its messages into DDP segments of any length, and TCP may deliver the FPDUs in pieces of any length.
+func TestPeerSegmentsOfAnyLength(t *testing.T) {
 	for seed := range uint64(40) {
 		random := rand.New(rand.NewPCG(seed, 7))
 		synctest.Test(t, func(t *testing.T) {

@@ -20,7 +20,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// Both sides send the frames that RFC 5044 §7.1.1 asks for, and behind them nothing but FPDUs.
+// Both sides send the frames of RFC 5044 §7.1.1, and behind them only FPDUs.
 func TestSetup(t *testing.T) {
 	t.Run("initiator", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -92,7 +92,7 @@ func TestSetupInPieces(t *testing.T) {
 	})
 }
 
-// No side waits for ever for a frame.
+// Neither side waits for ever for a frame.
 func TestSetupTimeout(t *testing.T) {
 	for name, sent := range map[string]int{"nothing": 0, "part of the header": 7, "part of the private data": 22} {
 		t.Run("responder waits, "+name, func(t *testing.T) {
@@ -232,7 +232,7 @@ func TestMalformedReply(t *testing.T) {
 	}
 }
 
-// Two initiators find each other out by the frame, and so do two responders.
+// Two initiators on one stream notice that by the frame that comes, and so do two responders.
 func TestTwoInitiators(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newNode(t, &network{}, nodeAddr, 4096, iwarp.Config{})
@@ -255,7 +255,7 @@ func TestTwoInitiators(t *testing.T) {
 	})
 }
 
-// A rejection carries private data and depths, and closes the stream behind it.
+// A reply that rejects has private data, IRD and ORD, and the stream is closed behind it.
 func TestReject(t *testing.T) {
 	t.Run("by the node", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -372,7 +372,7 @@ func (d *node) dialID(t *testing.T) (*dialledID, *peer) {
 
 func (x *dialledID) connected() error { return <-x.done }
 
-// An initiator that fails by itself after the peer accepted says so in a Terminate (RFC 6581 §9.3).
+// An initiator that fails after the peer has accepted says so in a Terminate message (RFC 6581 §9.3).
 func TestSetupLocalError(t *testing.T) {
 	cause, _ := rdmap.CauseOf(mpa.ErrLocalCatastrophic)
 	if (cause != rdmap.Cause{Layer: 2, Type: 0, Code: 5}) {
@@ -431,7 +431,7 @@ func (s *source) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// A responder sends no FPDU before a good one came (RFC 5044 §7.1.2), not even a Terminate.
+// A responder sends no FPDU before a valid one has come (RFC 5044 §7.1.2), not even a Terminate message.
 func TestResponderWaits(t *testing.T) {
 	for _, markers := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -495,7 +495,7 @@ func TestResponderWaits(t *testing.T) {
 	})
 }
 
-// Client and server: no ready-to-receive message is spoken of, and what a peer says of one is not heeded.
+// Client-server mode: there is no ready-to-receive message, and what a peer says of one is ignored.
 func TestClientServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newNode(t, &network{}, nodeAddr, 4096, iwarp.Config{NoPeerToPeer: true})

@@ -40,9 +40,9 @@ func (q *qp) finish() {
 	q.closeStream()
 }
 
-// terminated handles the peer's Terminate message. If it is about a READ or an atomic, that request fails with the status that
-// the cause stands for, and the READs and atomics before it are flushed: their responses will not come. Requests of other
-// kinds are complete, as TCP has delivered them.
+// terminated handles the peer's Terminate message. If it is about a READ or an atomic, that request fails with the status
+// that the cause stands for, and the READs and atomics before it are flushed: their responses will not come. Requests of
+// other kinds are complete, as TCP has delivered them.
 func (q *qp) terminated(message []byte) error {
 	q.e.Counters.TerminatesReceived.Add(1)
 	q.traceTerminate(trace.TerminateReceived, message)

@@ -25,8 +25,8 @@ var leaving = map[string]func(p *peer){
 	"half close, no data": func(p *peer) { p.s.(*stream).CloseWrite() },
 }
 
-// Peers that end their requests, or send what they may not yet, give their places in the backlog back at once: the
-// application is not shown requests that nobody waits for, and others find room.
+// Requests whose peers have gone, or have sent too early, leave the backlog at once: the application does not get requests
+// whose peer has gone, and there is room for others.
 func TestRequestsAbandoned(t *testing.T) {
 	for name, leave := range leaving {
 		t.Run(name, func(t *testing.T) {
@@ -64,8 +64,8 @@ func TestRequestsAbandoned(t *testing.T) {
 	}
 }
 
-// An application that has a request already is told that the peer has left it, and its answer fails with ECONNRESET. The
-// place in the backlog is free before that.
+// An application that has a request already gets an event when the peer goes, and its answer fails with ECONNRESET. The
+// request has left the backlog before.
 func TestRequestAbandonedInHand(t *testing.T) {
 	for name, leave := range leaving {
 		for _, connected := range []bool{false, true} { // the QP is in RTS
@@ -139,7 +139,8 @@ func TestRequestAbandonedInHand(t *testing.T) {
 	}
 }
 
-// Connections that never ask, ask slowly or ask for what is not there keep nobody out who asks at once.
+// Connections whose requests never come, come slowly or are for a port without a listener keep out nobody whose request
+// comes at once.
 func TestSlowRequestsMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newNode(t, &network{}, nodeAddr, 4096, iwarp.Config{})
@@ -168,7 +169,7 @@ func TestSlowRequestsMakeRoom(t *testing.T) {
 	})
 }
 
-// A stream takes little in before a QP has it, on either side, and what it is meant to from then on.
+// The receive buffer of a stream is small before a QP has the stream, on either side, and as large as TCP's from then on.
 func TestSetupBuffer(t *testing.T) {
 	const most = 64 << 10
 	// fill is how much of 1 MiB a peer gets rid of.

@@ -41,8 +41,8 @@ const (
 	SendMode
 	// PacketsLost (RoCE): so many Packets, the first of which has number PSN, are taken for lost, and will be sent again.
 	PacketsLost
-	// ProbeSent (RoCE): nothing was heard for longer than a round trip takes, and the packet PSN is sent again for the peer to
-	// acknowledge.
+	// ProbeSent (RoCE): nothing was heard for longer than a round trip takes, and the packet PSN is sent again for the peer
+	// to acknowledge.
 	ProbeSent
 	// RetransmissionTimeout (RoCE): the packet PSN was not acknowledged within the QP's timeout. This counts as a retry.
 	RetransmissionTimeout

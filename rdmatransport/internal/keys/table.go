@@ -1,5 +1,4 @@
-// Package keys hands out numbers that a stranger cannot guess, and finds what they stand for: QP numbers, lkeys and
-// rkeys, later STags.
+// Package keys draws numbers that a stranger cannot guess, and finds what they stand for: QP numbers, lkeys and rkeys.
 package keys
 
 import (
@@ -15,15 +14,15 @@ import (
 	"sync/atomic"
 )
 
-// Quarantine is how many freed numbers a table keeps from being drawn again, so that a packet still under way to the
-// old owner does not reach a new one. It costs up to 1 MiB, and nothing before the first Delete. A table of fewer
-// than 18 bits quarantines a quarter of its numbers.
+// Quarantine is how many deleted numbers a table does not draw again for the time being, so that a packet on its way to the
+// old owner does not reach a new one. They take up to 1 MiB, and nothing before the first Delete. A table of fewer than 18
+// bits quarantines a quarter of its numbers.
 const Quarantine = 1 << 16
 
 // ErrFull is wrapped by Insert's error when half of all numbers are taken, or none that is free is found.
 var ErrFull = errors.New("keys: no free number")
 
-// Table maps random numbers, none of them 0, to values. Any number of goroutines may use it; Get and All take no
+// Table maps random numbers, none of them 0, to values. Any number of goroutines may use it at a time; Get and All take no
 // lock.
 type Table[T any] struct {
 	slots atomic.Pointer[[]slot[T]]
@@ -33,20 +32,20 @@ type Table[T any] struct {
 	reserved func(uint32) bool
 	mask     uint32 // of the numbers' bits
 	live     int    // values in the table
-	used     int    // slots with a key, their values perhaps deleted
+	used     int    // slots with a key, though their values may be deleted
 
 	freed     map[uint32]struct{} // the quarantined numbers …
 	freedRing []uint32            // … in the order they came, from freedNext on once the ring is full
 	freedNext int
 
-	random  []byte // drawn but not used yet: the end of buffer
+	random  []byte // the end of buffer, which is not used yet
 	buffer  []byte
 	maxLive int
 	maxFree int
 }
 
-// slot gets its key once and keeps it, so that a reader that has matched the key cannot see another key's value; a
-// deleted slot waits for its number to come back, or is left out when the slots are next copied.
+// slot keeps its key for ever, so that a reader that has compared the key never sees the value of another. A slot whose value
+// is deleted is used again for the same number, or left out when the slots are copied the next time.
 type slot[T any] struct {
 	key   atomic.Uint32 // 0: empty; set after value
 	value atomic.Pointer[T]
@@ -60,8 +59,8 @@ const (
 	tries = 128
 )
 
-// New makes a table of numbers of the given width in bits, taken to be 4 if less and 32 if more. random is where they come from, nil meaning
-// crypto/rand; reserved, if not nil, says which numbers are never drawn.
+// New makes a table of numbers of the given width in bits, taken to be 4 if less and 32 if more. random is where they come
+// from, nil meaning crypto/rand; reserved, if not nil, says which numbers are never drawn.
 func New[T any](width int, random io.Reader, reserved func(uint32) bool) *Table[T] {
 	width = min(max(width, 4), 32)
 	if random == nil {
@@ -79,7 +78,7 @@ func New[T any](width int, random io.Reader, reserved func(uint32) bool) *Table[
 	return t
 }
 
-// Get returns what Insert was given for n, or nil.
+// Get returns the value that n was drawn for, or nil.
 func (t *Table[T]) Get(n uint32) *T {
 	if e := find(*t.slots.Load(), n); e != nil {
 		return e.value.Load()
@@ -133,7 +132,7 @@ func (t *Table[T]) Insert(v *T) (uint32, error) {
 	return 0, fmt.Errorf("%w: %d draws gave only numbers in use or reserved", ErrFull, tries)
 }
 
-// Delete forgets n, which then goes to quarantine, and returns what it stood for, or nil.
+// Delete removes n, which is quarantined then, and returns what it stood for, or nil.
 func (t *Table[T]) Delete(n uint32) *T {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -157,7 +156,7 @@ func (t *Table[T]) Len() int {
 	return t.live
 }
 
-// All goes over numbers and values in no order. Values inserted or deleted meanwhile may or may not be seen.
+// All yields numbers and values in no order. Values that are inserted or deleted meanwhile may or may not be among them.
 func (t *Table[T]) All() iter.Seq2[uint32, *T] {
 	return func(yield func(uint32, *T) bool) {
 		s := *t.slots.Load()

@@ -6,15 +6,15 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// What requests move where both ends are in this process and the locks of both QPs are held. The key that a request
-// names, its rights and its range have been checked. False means that the request has to go as packets, which say what is
-// wrong with it.
+// These functions move messages directly, between two QPs of this process whose locks are both held. The key that a request
+// names, its rights and its range have been checked before. False means that the request has to be sent as packets: the
+// responses to those say what is wrong with it.
 
 const (
-	// HoldMost is how many bytes move between two QPs of this process before others may have their locks: a tenth of a
-	// millisecond or two. It is a multiple of every path MTU.
+	// HoldMost is how many bytes are moved between two QPs of this process before others may have their locks. That takes
+	// 0.1 to 0.2 ms. It is a multiple of every path MTU.
 	HoldMost = 1 << 20
-	// HoldLeast is what a message counts for in that sum, however short it is.
+	// HoldLeast is how many bytes a message counts for at least.
 	HoldLeast = 1 << 10
 )
 
@@ -25,8 +25,8 @@ type Message struct {
 	List    []verbs.SGE
 }
 
-// Copy copies n bytes from offset off on of what src names, or of a request's inline data, to the same place of dst, which may
-// be on another device. If false, some of dst may be written.
+// Copy copies n bytes of what src names, or of wr's inline data, from offset off on, to the same offset of dst, which may be
+// on another device. If it returns false, some of dst may have been written.
 func Copy(dst, src Message, wr *verbs.SendWR, off, n uint64) bool {
 	if data := wr.Inline(); data != nil {
 		return dst.Regions.Scatter(data[off:off+n], dst.PD, dst.List, off) == verbs.WCSuccess
@@ -46,7 +46,8 @@ func Copy(dst, src Message, wr *verbs.SendWR, off, n uint64) bool {
 	return true
 }
 
-// Write fills dst with a WRITE's data from offset off on; it is not written to for a request that fails for its own list.
+// Write fills dst with the data of a WRITE, from offset off on. Nothing is written if the request's own gather list is at
+// fault.
 func Write(wr *verbs.SendWR, own Message, dst []byte, off uint64) bool {
 	if data := wr.Inline(); data != nil {
 		copy(dst, data[off:])
@@ -58,13 +59,13 @@ func Write(wr *verbs.SendWR, own Message, dst []byte, off uint64) bool {
 	return own.Regions.Gather(dst, own.PD, own.List, off) == verbs.WCSuccess
 }
 
-// Sound tells whether n bytes of a SEND's or WRITE's data from offset off on are there, in memory that does not fault. It is
-// asked before a receive request is taken from an SRQ for them.
+// Sound tells whether n bytes of the data of a SEND or WRITE, from offset off on, can be read. It is called before a receive
+// request is taken from an SRQ for them.
 func Sound(wr *verbs.SendWR, own Message, off, n uint64) bool {
 	return wr.Inline() != nil || own.Regions.Check(n, own.PD, own.List, off, 0) == verbs.WCSuccess
 }
 
-// Atomic carries an atomic out on a word, once it is sure that its result has a place.
+// Atomic executes an atomic on a word, if its result can be placed.
 func Atomic(wr *verbs.SendWR, own Message, word Span) bool {
 	if _, plain := word.Ordinary(); !plain || own.Regions.Check(8, own.PD, own.List, 0, verbs.AccessLocalWrite) != verbs.WCSuccess {
 		return false

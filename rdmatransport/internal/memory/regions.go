@@ -1,8 +1,8 @@
-// Package memory is the table of a device's memory regions and windows, and the checks that stand before every access to them:
+// Package memory is the table of a device's memory regions and windows, and the checks before every access to them:
 // key → region → protection domain → access right → range.
 //
-// Callers hold the lock of the QP that they access memory for until they are done with it: verbs waits for these
-// locks before it says that a region is deregistered.
+// Callers hold the lock of the QP for which they access memory until they have done so: verbs passes through these locks
+// before it says that a region is deregistered.
 package memory
 
 import (
@@ -14,8 +14,8 @@ import (
 
 // Regions is the registered memory regions of a device, and the windows onto them. Lookups take no lock.
 type Regions struct {
-	// lkeys and rkeys are drawn apart, so that an rkey, which peers are told, says nothing about an lkey. An rkey with its
-	// top bit set is a window's: the next 23 bits are its number, the last 8 change from bind to bind.
+	// lkeys and rkeys are drawn independently, so that an rkey, which peers know, says nothing about an lkey. An rkey with
+	// its top bit set is a window's: the next 23 bits are the number of the window, and the last 8 change with each bind.
 	lkeys, rkeys *keys.Table[verbs.MR]
 	windows      *keys.Table[window]
 }
@@ -43,7 +43,7 @@ func (r *Regions) Register(mr *verbs.MR) (lkey, rkey uint32, err error) {
 	return lkey, rkey, nil
 }
 
-// Deregister forgets the keys of mr, which has been told them.
+// Deregister removes the keys of mr.
 func (r *Regions) Deregister(mr *verbs.MR) {
 	r.lkeys.Delete(mr.LKey())
 	if r.rkeys.Get(mr.RKey()) == mr { // not if a peer invalidated it
@@ -54,7 +54,7 @@ func (r *Regions) Deregister(mr *verbs.MR) {
 // Len is the number of regions.
 func (r *Regions) Len() int { return r.lkeys.Len() }
 
-// local is the memory that an SGE of a work request under pd names, in part where it is a null MR's; not ok where the
+// local is the memory that an SGE of a work request under pd names, or a part of it if that is a null MR; not ok where the
 // request may not use it.
 func (r *Regions) local(pd *verbs.PD, lkey uint32, addr, n uint64, need verbs.Access) (Span, bool) {
 	mr := r.lkeys.Get(lkey)
@@ -68,7 +68,7 @@ func (r *Regions) local(pd *verbs.PD, lkey uint32, addr, n uint64, need verbs.Ac
 	return spanOf(mr, b), ok
 }
 
-// piece is the next at most n bytes of the message that *sgl names from *off on; it moves both past them.
+// piece is the next bytes, at most n, of the message that *sgl names, from *off on. It advances both.
 func (r *Regions) piece(pd *verbs.PD, sgl *[]verbs.SGE, off *uint64, n uint64, need verbs.Access) (Span, verbs.WCStatus) {
 	for len(*sgl) > 0 {
 		e := &(*sgl)[0]
@@ -89,7 +89,7 @@ func (r *Regions) piece(pd *verbs.PD, sgl *[]verbs.SGE, off *uint64, n uint64, n
 }
 
 // Gather fills dst with the bytes of the message that sgl names, from offset off on. The status is WCSuccess,
-// WCLocProtErr where an SGE is not pd's to read or its memory faults, or WCLocLenErr where the message ends before dst
+// WCLocProtErr where pd may not read an SGE or its memory faults, or WCLocLenErr where the message ends before dst
 // does; dst is then undefined. Only the part of an SGE that is read must be inside its region.
 func (r *Regions) Gather(dst []byte, pd *verbs.PD, sgl []verbs.SGE, off uint64) verbs.WCStatus {
 	for len(dst) > 0 {

@@ -2,7 +2,7 @@ package memory
 
 import "github.com/softrnic/softrnic/verbs"
 
-// Span is memory that an access was granted to, good for as long as the QP's lock is held.
+// Span is memory to which an access was granted. It is valid as long as the QP's lock is held.
 type Span struct {
 	b    []byte
 	kind kind
@@ -58,5 +58,5 @@ func (s Span) Bytes() (b []byte, ok bool) {
 	return b, s.Read(b)
 }
 
-// Ordinary is the memory itself, if it can be used without more ado.
+// Ordinary is the memory itself, if it is plain memory that cannot fault.
 func (s Span) Ordinary() (b []byte, ok bool) { return s.b, s.kind == plain }

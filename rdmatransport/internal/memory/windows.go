@@ -15,8 +15,8 @@ type window struct {
 	mw    *verbs.MW
 	bound atomic.Pointer[binding] // nil: not bound
 
-	mu   sync.Mutex // of who binds and unbinds
-	last uint8      // lower bits of the rkey that it has or had last
+	mu   sync.Mutex // held to bind and to unbind
+	last uint8      // lower bits of its rkey, or of the last one that it had
 	gone bool
 }
 
@@ -39,7 +39,7 @@ func (r *Regions) AllocWindow(mw *verbs.MW) (rkey uint32, err error) {
 	return windowKey | n<<8, nil
 }
 
-// DeallocWindow forgets a window, and what it is bound to.
+// DeallocWindow removes a window, and what it is bound to.
 func (r *Regions) DeallocWindow(mw *verbs.MW) {
 	w := r.windows.Delete(mw.RKey() &^ windowKey >> 8)
 	w.mu.Lock()
@@ -57,8 +57,8 @@ func (w *window) unbind() {
 	}
 }
 
-// Bind carries out a bind for a QP, whose lock is held. The status is WCSuccess, or WCMWBindErr and nothing has changed
-// (IBTA Vol 1 §10.6.7.2). Binding 0 bytes takes a window of type 1 away.
+// Bind binds a window for a QP, whose lock is held. The status is WCSuccess, or WCMWBindErr, and then nothing has changed
+// (IBTA Vol 1 §10.6.7.2). Binding 0 bytes unbinds a window of type 1.
 func (r *Regions) Bind(qp verbs.QPHandle, b *verbs.MWBind) verbs.WCStatus {
 	w := r.window(b.RKey)
 	if w == nil || w.mw != b.MW || b.RKey&windowKey == 0 || w.mw.PD() != qp.PD() {
@@ -97,8 +97,8 @@ func (r *Regions) Bind(qp verbs.QPHandle, b *verbs.MWBind) verbs.WCStatus {
 	return verbs.WCSuccess
 }
 
-// InvalidateWindow ends remote access through a window of type 2, as a work request of the QP that bound it asks, or
-// that QP's peer.
+// InvalidateWindow ends remote access through a window of type 2, for a work request of the QP that has bound it, or for that
+// QP's peer.
 func (r *Regions) InvalidateWindow(qp verbs.QPHandle, rkey uint32) Denial {
 	w := r.window(rkey)
 	if w == nil || rkey&windowKey == 0 {
@@ -111,7 +111,7 @@ func (r *Regions) InvalidateWindow(qp verbs.QPHandle, rkey uint32) Denial {
 	case b == nil || b.rkey != rkey:
 		return UnknownKey
 	case w.mw.Type() != verbs.MWType2:
-		return NoRight // only a bind takes it away
+		return NoRight // only a bind unbinds it
 	case b.qp != qp:
 		return OtherPD
 	}

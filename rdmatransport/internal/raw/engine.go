@@ -1,5 +1,5 @@
-// Package raw is raw packet QPs: work requests are whole Ethernet frames, and flows say which of those that arrive are
-// theirs.
+// Package raw is raw packet QPs: their work requests are whole Ethernet frames, and flows say which arriving frames they
+// receive.
 //
 // The way of a frame. Out: PostSend copies it into a frame of the stack's and completes the request, on the caller's
 // goroutine. In: the stack shows what arrives to the tables of the port (table.go), whose flows are compared with the
@@ -29,11 +29,11 @@ type Engine struct {
 
 // Counters count frames.
 type Counters struct {
-	OutOfBuffer atomic.Uint64 // that found no receive request, or the QP in no state to take them
+	OutOfBuffer atomic.Uint64 // that found no receive request, or a QP that does not receive in its state
 	TooLong     atomic.Uint64 // that the request had no room for
 	Dropped     atomic.Uint64 // by a flow's FlowSpecActionDrop
 
-	sent, received atomic.Uint64 // of QPs that are gone
+	sent, received atomic.Uint64 // of QPs that are destroyed
 }
 
 // New makes an engine. QP numbers are drawn from rand, but none that taken says is in use by another transport.
@@ -60,7 +60,7 @@ func (e *Engine) CreateQP(h verbs.QPHandle) (verbs.ProviderQP, uint32, error) {
 	return q, num, nil
 }
 
-// Close ends all steering; no flow is made any more.
+// Close ends all steering. No flow is made afterwards.
 func (e *Engine) Close() {
 	for i := range e.ports {
 		if p := &e.ports[i]; p.flows != nil {

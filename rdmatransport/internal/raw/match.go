@@ -6,7 +6,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// headers is where the headers of a frame are. Those that are not there, or not whole, are nil.
+// headers is where the headers of a frame are. Those that are missing or incomplete are nil.
 type headers struct {
 	eth       []byte
 	etherType uint16 // behind the VLAN tag
@@ -63,7 +63,7 @@ func (h *headers) parse(frame []byte) {
 	}
 }
 
-// matcher is a spec of headers.
+// matcher is what a flow spec wants of one kind of header.
 type matcher struct {
 	of                  headerKind
 	bytes               []byteAt
@@ -75,14 +75,14 @@ type matcher struct {
 type headerKind uint8
 
 const (
-	noHeader headerKind = iota // what a spec of a kind that this provider does not know matches
+	noHeader headerKind = iota // of a spec that this provider does not know: it matches nothing
 	eth
 	ip4
 	ip6
 	ports
 )
 
-// byteAt is a byte of a header that counts.
+// byteAt is a byte of a header that a spec compares.
 type byteAt struct {
 	at        int
 	val, mask byte

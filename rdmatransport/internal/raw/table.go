@@ -60,7 +60,7 @@ func (f *flow) Destroy() {
 	})
 }
 
-// change makes the interface steer by other flows.
+// change has the interface steer frames by other flows.
 func (p *port) change(f func([]*flow) []*flow) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -68,7 +68,7 @@ func (p *port) change(f func([]*flow) []*flow) {
 	p.nic.Frames().Steer(newSteering(p.flows))
 }
 
-// newSteering is what the flows mean to the stack; nil if there are none.
+// newSteering is the steering that the flows ask of the stack; nil if there are none.
 func newSteering(flows []*flow) *stack.Steering {
 	var normal, all, multicast, sniffers []*flow
 	for _, f := range flows {
@@ -105,7 +105,7 @@ func newSteering(flows []*flow) *stack.Steering {
 	return s
 }
 
-// table is normal flows in the order in which they are tried; of those that match the same, one rule.
+// table is the normal flows in the order in which they are tried. Flows that match the same share a rule.
 type table []rule
 
 type rule struct {
@@ -132,7 +132,7 @@ func newTable(flows []*flow) (t table) {
 	return t
 }
 
-// take gives a frame to the first rule that it matches, and to those before it that trap nothing.
+// take gives a frame to the first rule that it matches, and to those before it that let frames pass on.
 func (t table) take(frame []byte) bool {
 	var h headers
 	h.parse(frame)

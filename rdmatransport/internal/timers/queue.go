@@ -1,4 +1,4 @@
-// Package timers is one timer queue for a whole device: any number of timers, one goroutine, one runtime timer.
+// Package timers is a queue of timers for a whole device: any number of timers, one goroutine, one runtime timer.
 package timers
 
 import (
@@ -13,9 +13,9 @@ import (
 // them is due. It holds no lock while it runs one, so a callback may take a lock that Arm and Stop are called under,
 // and may call them itself.
 //
-// Timers that are armed again and again before they are due, as retransmission timers are, cost no lock: Arm with a
-// later deadline and Stop leave the timer's entry in the queue where it is, and the goroutine moves it or drops it
-// when its old time comes.
+// Timers that are armed again and again before they are due, such as retransmission timers, take no lock: Stop, and Arm
+// with a later deadline, leave the timer's entry in the queue where it is, and the goroutine moves or removes it when its
+// old time comes.
 type Queue struct {
 	start time.Time
 	quit  chan struct{}
@@ -46,7 +46,7 @@ func (t *Timer) Init(f func()) {
 // Due is when the callback is to run, as Queue.Now counts; 0 if it is not.
 func (t *Timer) Due() time.Duration { return time.Duration(t.deadline.Load()) }
 
-// Armed tells whether the callback is still to come.
+// Armed tells whether the callback has still to run.
 func (t *Timer) Armed() bool { return t.deadline.Load() != 0 }
 
 // New makes a queue and starts its goroutine, which runs until Close.

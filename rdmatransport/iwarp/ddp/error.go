@@ -86,6 +86,6 @@ var (
 	ErrTooLong         = &Error{UntaggedError, 5}
 	ErrUntaggedVersion = &Error{UntaggedError, 6}
 
-	// ErrShort: a segment ends inside its header. The RFC has no number for that.
+	// ErrShort says that a segment ends inside its header. The RFC has no number for that.
 	ErrShort = ErrLocalCatastrophic
 )

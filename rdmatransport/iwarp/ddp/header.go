@@ -1,5 +1,5 @@
-// Package ddp has the headers of direct data placement, RFC 5041, and what is the same for everybody who uses them: how
-// a message is cut into segments, and whether a segment is the one that its queue awaits. All fields are big endian.
+// Package ddp has the headers of direct data placement, RFC 5041, and two things that every user of them needs: how a message
+// is cut into segments, and whether a segment is the next one of its queue. All fields are big endian.
 package ddp
 
 import "encoding/binary"
@@ -22,7 +22,7 @@ const (
 	maskVersion  = 0x03
 )
 
-// IsTagged says which header starts the segment b; false if b is empty.
+// IsTagged says whether the segment b starts with a tagged header; false if b is empty.
 func IsTagged(b []byte) bool { return len(b) > 0 && b[0]&flagTagged != 0 }
 
 // HeaderLen is the length of the header that starts the segment b, which is not empty.
@@ -74,7 +74,7 @@ func ParseTagged(b []byte) (h Tagged, payload []byte, err error) {
 	return h, b[TaggedLen:], nil
 }
 
-// Untagged is the header of a segment for the next buffer of a queue (RFC 5041 §4.3).
+// Untagged is the header of a segment for a buffer of a queue (RFC 5041 §4.3).
 //
 //	byte 0   control     byte 1   RsvdULP
 //	bytes 2…5    RsvdULP, the rest
@@ -85,7 +85,7 @@ type Untagged struct {
 	Last       bool
 	Reserved   uint8  // 4 bits, zero when sent, not checked when received
 	RsvdULP    uint8  // the ULP's: RDMAP's control byte
-	Invalidate uint32 // the ULP's too: RDMAP's STag to invalidate
+	Invalidate uint32 // of the ULP too: the STag that RDMAP is to invalidate
 	QN         uint32 // queue number
 	MSN        uint32 // message sequence number, from 1
 	MO         uint32 // message offset of the payload, bytes

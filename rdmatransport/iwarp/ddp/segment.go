@@ -1,8 +1,8 @@
 package ddp
 
-// Segment says how a message is cut (RFC 5041 §5.2): the segment that carries on at offset off of a message of size
-// bytes has n bytes of payload if no segment, its header of headerLen included, may be longer than mulpdu; last says that
-// it ends the message. A message of 0 bytes has one segment. mulpdu > headerLen, off <= size.
+// Segment cuts a message of size bytes into segments (RFC 5041 §5.2): the one at offset off has n bytes of payload, and
+// last says that it is the last one. No segment, with its header of headerLen bytes, is longer than mulpdu. A message of 0
+// bytes has one segment. mulpdu > headerLen, off <= size.
 func Segment(size, off uint32, headerLen, mulpdu int) (n int, last bool) {
 	left := uint64(size - off)
 	room := uint64(mulpdu - headerLen)

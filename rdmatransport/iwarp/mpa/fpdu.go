@@ -5,11 +5,11 @@ import "hash/crc32"
 // An FPDU carries one ULPDU, a DDP segment (RFC 5044 §4.1):
 //
 //	+----------+---------------------+-----------+----------+
-//	| length 2 | ULPDU, length bytes | pad 0…3   | CRC32C 4 |    all but length, pad and CRC the ULPDU's
+//	| length 2 | ULPDU, length bytes | pad 0…3   | CRC32C 4 |
 //	+----------+---------------------+-----------+----------+
 //
-// It is a multiple of 4 bytes. Where the receiver wants markers, every 512 bytes of the stream, counted from the first
-// FPDU, begin with one, wherever in an FPDU that is (§4.2, §4.3):
+// Its length is a multiple of 4 bytes. Where the receiver has asked for markers, there is one at each multiple of 512 bytes
+// of the stream, counted from the first FPDU, wherever in an FPDU that falls (§4.2, §4.3):
 //
 //	+------------+------------+
 //	| reserved 2 | FPDUPTR 2  |    bytes of the stream from the FPDU's length to this marker; 0 between FPDUs
@@ -21,7 +21,7 @@ const (
 	crcLen    = 4
 	markerLen = 4
 	interval  = 512
-	between   = interval - markerLen // bytes of FPDU from one marker to the next
+	between   = interval - markerLen // bytes of FPDUs from one marker to the next
 )
 
 // The least and the greatest that MULPDU may be (RFC 5044 §3).
@@ -32,10 +32,10 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Config is what the request and the reply settled for one direction.
+// Config is what the request and the reply have settled for one direction of the stream.
 type Config struct {
-	Markers bool // the receiving side asked for them
-	CRC     bool // either side asked for them
+	Markers bool // the receiving side has asked for markers
+	CRC     bool // either side has asked for CRCs
 }
 
 // MaxULPDU is the greatest ULPDU whose FPDU fits a TCP segment of emss bytes wherever the markers fall (RFC 5044 §4.5),
@@ -48,15 +48,15 @@ func (c Config) MaxULPDU(emss int) int {
 	return min(max(n, MinMULPDU), MaxMULPDU)
 }
 
-// layout is how an FPDU lies in a stream.
+// layout is where the parts of an FPDU are in the stream.
 type layout struct {
 	size  int // of the FPDU in the stream, markers included
 	first int // offset of the first marker; beyond size if there is none
 	start int // offset of the length: 4 behind a marker, else 0
 }
 
-// lay lays out the FPDU of an n-byte ULPDU whose first byte stands pos bytes behind the last marker's place.
-func (c Config) lay(pos, n int) layout {
+// layout is that of the FPDU of an n-byte ULPDU. Its first byte is pos bytes behind the place of the last marker.
+func (c Config) layout(pos, n int) layout {
 	size := (lengthLen+n+3)&^3 + crcLen
 	if !c.Markers {
 		return layout{size: size, first: size}

@@ -1,5 +1,5 @@
 // Package mpa frames DDP segments on a TCP stream: marker PDU aligned framing, RFC 5044, with the connection set-up of
-// RFC 6581. It knows formats and framing only; streams, timers and who may send what when are its user's.
+// RFC 6581. It knows formats and framing only; its user has the streams and the timers, and knows who may send what when.
 package mpa
 
 import (
@@ -11,9 +11,9 @@ import (
 const (
 	HeaderLen      = 20  // of a request or reply frame, without private data
 	EnhancedLen    = 4   // of [Enhanced], in front of the private data
-	MaxPrivateData = 512 // with [Enhanced], if there is one
+	MaxPrivateData = 512 // [Enhanced] included, if there is one
 	MaxFrameLen    = HeaderLen + MaxPrivateData
-	MaxReadDepth   = 0x3ffe // greatest IRD or ORD that can be said
+	MaxReadDepth   = 0x3ffe // greatest IRD or ORD that the frames have room for
 	NoNegotiation  = 0x3fff // IRD or ORD: left to the ULP (RFC 6581 §9.1)
 )
 
@@ -36,7 +36,7 @@ const (
 	flagReserved = 0x0f
 )
 
-// ErrShort says that b ends before the frame does: read more, then parse again.
+// ErrShort says that the bytes end before the frame does: read more, then parse again.
 var ErrShort = errors.New("mpa: frame is not complete")
 
 // Frame is the MPA request or reply frame, the first thing either side sends (RFC 5044 §7.1.1, RFC 6581 §6).
@@ -52,16 +52,16 @@ type Frame struct {
 	Reply    bool
 	Markers  bool // the sender wants markers in what it receives
 	CRC      bool // the sender wants CRCs, both ways
-	Rejected bool // without meaning in a request
+	Rejected bool // has no meaning in a request
 	// Reserved holds the reserved bits as they stand in byte 16: 0x0f, and 0x10 too in revision 1, where S is one of
-	// them. A receiver does not check them. Mind that Linux's siw builds its reply from the request's own bits, so
-	// that whatever reserved bit it was sent comes back from it, and that it takes 0x08 as leave to send FPDUs longer
-	// than a TCP segment: an extension needs another bit in the reply than in the request.
+	// them. A receiver does not check them. Linux's siw copies the reserved bits of a request into its reply, and takes
+	// 0x08 as permission to send FPDUs longer than a TCP segment: an extension needs another bit in the reply than in
+	// the request.
 	Reserved    uint8
 	Revision    uint8
 	HasEnhanced bool // S
 	Enhanced    Enhanced
-	PrivateData []byte // the ULP's alone
+	PrivateData []byte // of the ULP, without [Enhanced]
 }
 
 // Enhanced is the data that RFC 6581 §9 puts in front of the private data, big endian.
@@ -70,9 +70,9 @@ type Frame struct {
 //	A | B | IRD    | C | D | ORD
 type Enhanced struct {
 	PeerToPeer     bool   // A: the initiator sends an RTR indication, so that the responder may send first
-	ZeroLengthSend bool   // B: an FPDU with an empty SEND will do as RTR
-	RDMAWrite      bool   // C: so will an RDMA Write of 0 bytes
-	RDMARead       bool   // D: so will an RDMA Read of 0 bytes
+	ZeroLengthSend bool   // B: the RTR indication may be an FPDU with an empty SEND
+	RDMAWrite      bool   // C: or an RDMA Write of 0 bytes
+	RDMARead       bool   // D: or an RDMA Read of 0 bytes
 	IRD            uint16 // 14 bits
 	ORD            uint16 // 14 bits
 }
@@ -152,8 +152,8 @@ func (f *Frame) Encode(dst []byte) (int, error) {
 	return n, nil
 }
 
-// FrameLen is the length of the whole frame whose first HeaderLen bytes are header, so that a reader takes not a byte
-// more from the stream. The error is ErrShort, or an [*Error] with CodeInvalidFrame: close the connection.
+// FrameLen is the length of the whole frame whose first HeaderLen bytes are header. A reader that knows it reads nothing
+// behind the frame from the stream. The error is ErrShort, or an [*Error] with CodeInvalidFrame: close the connection.
 func FrameLen(header []byte) (int, error) {
 	if len(header) < HeaderLen {
 		return 0, ErrShort
@@ -173,9 +173,9 @@ func FrameLen(header []byte) (int, error) {
 	return HeaderLen + n, nil
 }
 
-// Parse reads the frame at the start of b and says how many bytes it is long. PrivateData is a part of b. The error is
-// as for [FrameLen]. A caller that awaits a reply must check Reply itself, and the other way round: the wrong one means
-// that both sides are initiators, or both responders (ErrKey, RFC 5044 §7.1.2).
+// Parse reads the frame at the start of b and returns how many bytes long it is. PrivateData is a part of b. The error is
+// as for [FrameLen]. The caller checks Reply: where it is not what the caller awaits, both sides are initiators, or both are
+// responders (ErrKey, RFC 5044 §7.1.2).
 func Parse(b []byte) (f Frame, n int, err error) {
 	n, err = FrameLen(b)
 	if err != nil {

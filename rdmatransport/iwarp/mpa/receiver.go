@@ -5,29 +5,29 @@ import (
 	"hash/crc32"
 )
 
-// Handler takes what a [Receiver] finds.
+// Handler is what a [Receiver] calls with the ULPDUs that it finds.
 type Handler interface {
-	// ULPDU is called with each ULPDU in turn, whole, its FPDU found good. b is the Receiver's, until ULPDU returns;
-	// ULPDU does not call the Receiver. An error ends the Receiver.
+	// ULPDU is called with each ULPDU in turn, as a whole, after its FPDU was checked. b belongs to the Receiver again when
+	// ULPDU returns. ULPDU must not call the Receiver. After an error the Receiver hands over nothing more.
 	ULPDU(b []byte) error
 }
 
-// Receiver finds ULPDUs in the bytes of a stream. It is used by one goroutine at a time.
+// Receiver finds ULPDUs in the bytes of a stream. Only one goroutine may use it at a time.
 type Receiver struct {
 	Config
-	pos int    // of the next FPDU, behind the last marker's place
-	buf []byte // the start of an FPDU that is not there yet
+	pos int    // of the next FPDU, in bytes behind the place of the last marker
+	buf []byte // the start of an FPDU whose rest has not come
 	err error
 }
 
-// NewReceiver returns a Receiver at the start of full operation.
+// NewReceiver returns a Receiver for a stream on which the request and the reply have been exchanged.
 func NewReceiver(c Config) Receiver { return Receiver{Config: c} }
 
-// Feed takes the next bytes of the stream, cut anywhere, and calls h for each ULPDU that is complete. A ULPDU that lies
-// in b without a marker in it is a part of b. The error is h's, or ErrCRC or ErrMarker; then the Receiver takes nothing
-// any more and returns the same error each time (RFC 5044 §8).
+// Feed takes the next bytes of the stream, however it is cut, and calls h for each ULPDU that is complete. A ULPDU that is
+// whole in b, with no marker in it, is not copied. The error is h's, or ErrCRC or ErrMarker; after an error the Receiver
+// takes nothing more and returns the same error each time (RFC 5044 §8).
 //
-// What a peer can make the Receiver hold is what it sent of one FPDU, less than 67 KB.
+// The Receiver holds no more than what the peer has sent of one FPDU, which is less than 67 KB.
 func (r *Receiver) Feed(b []byte, h Handler) error {
 	for r.err == nil && len(b) > 0 {
 		if len(r.buf) == 0 {
@@ -45,11 +45,11 @@ func (r *Receiver) Feed(b []byte, h Handler) error {
 	return r.err
 }
 
-// gather adds to the FPDU whose start is kept, and returns what of b is not its.
+// gather adds the first bytes of b to the FPDU whose start is kept, and returns the rest of b.
 func (r *Receiver) gather(b []byte, h Handler) []byte {
 	l, known := r.find(r.buf)
 	if !known { // two bytes of length are missing, or some of them and of a marker
-		n := min(r.lay(r.pos, 0).start+lengthLen-len(r.buf), len(b))
+		n := min(r.layout(r.pos, 0).start+lengthLen-len(r.buf), len(b))
 		r.keep(b[:n], 0)
 		return b[n:]
 	}
@@ -63,17 +63,17 @@ func (r *Receiver) gather(b []byte, h Handler) []byte {
 	return b[n:]
 }
 
-// find lays out the FPDU that starts b, once its length is there.
+// find is the layout of the FPDU that starts b; not ok if the bytes of its length have not all come.
 func (r *Receiver) find(b []byte) (l layout, known bool) {
-	at := r.lay(r.pos, 0).start
+	at := r.layout(r.pos, 0).start
 	if len(b) < at+lengthLen {
 		return l, false
 	}
-	return r.lay(r.pos, int(binary.BigEndian.Uint16(b[at:]))), true
+	return r.layout(r.pos, int(binary.BigEndian.Uint16(b[at:]))), true
 }
 
-// keep appends b to what is kept of an FPDU of size bytes, if that is known. Memory grows with what came, not with what
-// the length claims.
+// keep appends b to what is kept of an FPDU of size bytes, if that is known. Memory grows with what has come, not with what
+// the length field claims.
 func (r *Receiver) keep(b []byte, size int) {
 	if need := len(r.buf) + len(b); need > cap(r.buf) {
 		buf := make([]byte, len(r.buf), max(need, min(size, 2*need)))
@@ -83,7 +83,7 @@ func (r *Receiver) keep(b []byte, size int) {
 	r.buf = append(r.buf, b...)
 }
 
-// take checks one FPDU and hands over its ULPDU. The CRC is first, for what follows believes the bytes.
+// take checks one FPDU and hands its ULPDU over. The CRC is checked first, as what follows relies on the bytes.
 func (r *Receiver) take(fpdu []byte, l layout, h Handler) error {
 	if r.CRC && crc32.Checksum(fpdu[:l.size-crcLen], castagnoli) != binary.LittleEndian.Uint32(fpdu[l.size-crcLen:]) {
 		return ErrCRC
@@ -119,13 +119,13 @@ func (r *Receiver) squeeze(body []byte, next, n int) []byte {
 	return out
 }
 
-// Pending is how many bytes of an FPDU are kept that is not complete.
+// Pending is how many bytes of an incomplete FPDU are kept.
 func (r *Receiver) Pending() int { return len(r.buf) }
 
-// Held is how many bytes of memory the Receiver holds, Pending or not.
+// Held is how many bytes of memory the Receiver holds, used or not.
 func (r *Receiver) Held() int { return cap(r.buf) }
 
-// Release gives up the memory that the Receiver keeps for the next FPDU, if it holds nothing.
+// Release frees the memory that the Receiver keeps for the next FPDU, unless there are bytes in it.
 func (r *Receiver) Release() {
 	if len(r.buf) == 0 {
 		r.buf = nil

@@ -5,31 +5,30 @@ import (
 	"hash/crc32"
 )
 
-// Sender makes FPDUs of ULPDUs, in the order of the stream. It is used by one goroutine at a time.
+// Sender makes FPDUs of ULPDUs, in the order of the stream. Only one goroutine may use it at a time.
 type Sender struct {
 	Config
-	pos int    // of the next FPDU, behind the last marker's place
+	pos int    // of the next FPDU, in bytes behind the place of the last marker
 	dst []byte // of the FPDU that was begun
 	n   int    // bytes of its ULPDU
-	at  int    // end of what is written of it
-	in  int    // end of what of that is in sum
+	at  int    // how many bytes of dst are written
+	in  int    // how many of those are in sum
 	sum uint32
 }
 
-// sumBlock is how many bytes are written before the CRC is taken over them, while they are in the processor's nearest
-// cache.
+// sumBlock is how many bytes are written before the CRC is taken over them: they are still in the first-level cache then.
 const sumBlock = 8 << 10
 
-// NewSender returns a Sender at the start of full operation.
+// NewSender returns a Sender for a stream on which the request and the reply have been exchanged.
 func NewSender(c Config) Sender { return Sender{Config: c} }
 
 // Size is how many bytes of the stream the next FPDU takes if its ULPDU has n bytes, 0 to [MaxMULPDU].
-func (s *Sender) Size(n int) int { return s.lay(s.pos, n).size }
+func (s *Sender) Size(n int) int { return s.layout(s.pos, n).size }
 
 // Begin begins the FPDU of an n-byte ULPDU in dst, which is Size(n) bytes long. [Sender.Add] with all of the ULPDU and
 // [Sender.End] follow.
 func (s *Sender) Begin(dst []byte, n int) {
-	at := s.lay(s.pos, n).start
+	at := s.layout(s.pos, n).start
 	binary.BigEndian.PutUint16(dst[at:], uint16(n))
 	s.dst, s.n, s.at, s.in, s.sum = dst, n, at+lengthLen, 0, 0
 }
@@ -46,7 +45,7 @@ func (s *Sender) Add(b []byte) {
 	}
 }
 
-// cover has the CRC cover what comes before end.
+// cover adds the bytes before end to the CRC.
 func (s *Sender) cover(end int) {
 	s.sum = crc32.Update(s.sum, castagnoli, s.dst[s.in:end])
 	s.in = end
@@ -55,7 +54,7 @@ func (s *Sender) cover(end int) {
 // End makes an FPDU of the ULPDU that was added since Begin: pad, markers, CRC. dst is then what the stream must carry
 // next. Without agreed CRCs the field is zero.
 func (s *Sender) End() {
-	l := s.lay(s.pos, s.n)
+	l := s.layout(s.pos, s.n)
 	l.spread(s.dst[:l.size], s.at)
 	if s.CRC {
 		s.cover(l.size - crcLen)
@@ -66,7 +65,7 @@ func (s *Sender) End() {
 }
 
 // spread makes room for the markers in dst, of which written bytes are in place, and puts them there with the pad.
-// Last things first, so that nothing is overwritten before it has moved.
+// It begins at the end, so that nothing is overwritten before it was moved.
 func (l layout) spread(dst []byte, written int) {
 	markers := 0 // within the FPDU: those that move what follows
 	if next := l.nextMarker(); next < l.size {

@@ -11,12 +11,12 @@ const (
 	AtomicRequestLen  = 52
 	AtomicResponseLen = 12
 	ImmediateLen      = 8
-	TerminateLen      = 4 // without what it quotes
+	TerminateLen      = 4 // without the headers that it quotes
 )
 
-// ErrLen says that a message has not the length of its header. RFC 5040 has no code for that; [CauseOf] makes it
+// ErrLen says that a message is not as long as its header. RFC 5040 has no code for that; [CauseOf] makes it
 // StreamCatastrophic.
-var ErrLen = errors.New("rdmap: message is not of its header's length")
+var ErrLen = errors.New("rdmap: message is not as long as its header")
 
 // ReadRequestHeader is the message of an RDMA Read Request (RFC 5040 §4.4).
 //
@@ -55,8 +55,8 @@ func ParseReadRequest(b []byte) (h ReadRequestHeader, err error) {
 	}, nil
 }
 
-// Advance moves h on by n bytes that were read and sent, as a Terminate that comes in between must quote it (RFC 5040
-// §4.8).
+// Advance takes n bytes, which were read and sent, off the beginning of the request. A Terminate message that ends a READ
+// in the middle quotes the request in this form (RFC 5040 §4.8).
 func (h *ReadRequestHeader) Advance(n uint32) {
 	h.SinkTO += uint64(n)
 	h.SourceTO += uint64(n)
@@ -83,7 +83,7 @@ func (c AtomicCode) Known() bool { return c == FetchAdd || c == CmpSwap }
 type AtomicRequestHeader struct {
 	Reserved    uint32 // 28 bits, zero when sent, not checked when received
 	Code        AtomicCode
-	ID          uint32 // comes back in the response
+	ID          uint32 // the response has the same
 	STag        uint32
 	TO          uint64 // of 8 aligned bytes
 	Data        uint64 // to add, or to swap in

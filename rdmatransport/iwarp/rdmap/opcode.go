@@ -37,15 +37,15 @@ const (
 	Queues              = 4
 )
 
-// Info is what an opcode says of its message (RFC 5040 §4.1, §4.2; RFC 7306 §4).
+// Info describes the messages of an opcode (RFC 5040 §4.1, §4.2; RFC 7306 §4).
 type Info struct {
 	Name       string
 	Tagged     bool
 	Queue      uint32 // untagged only
-	Payload    bool   // the ULP's data follow the DDP header
+	Payload    bool   // data of the ULP follows the DDP header
 	HeaderLen  int    // of the RDMAP header that follows DDP's; a Terminate's is longer when it quotes
-	Invalidate bool   // the untagged header has an STag to invalidate
-	Solicited  bool   // asks for an event at the receiver
+	Invalidate bool   // the DDP header has an STag to invalidate
+	Solicited  bool   // the receiver is to have an event
 }
 
 var infos = [opcodes]Info{
@@ -87,8 +87,8 @@ func (op Opcode) String() string {
 //	version | reserved | opcode
 func (op Opcode) Control() uint8 { return Version<<shiftVersion | uint8(op)&maskOpcode }
 
-// ParseControl reads a control byte; the reserved bits are not looked at. The error is InvalidVersion or
-// UnexpectedOpcode, and op is right in either case.
+// ParseControl reads a control byte; the reserved bits may have any value. The error is InvalidVersion or UnexpectedOpcode.
+// op is right even if there is an error.
 func ParseControl(c uint8) (op Opcode, err error) {
 	op = Opcode(c & maskOpcode)
 	if c>>shiftVersion != Version {
@@ -100,7 +100,7 @@ func ParseControl(c uint8) (op Opcode, err error) {
 	return op, nil
 }
 
-// CheckTagged is UnexpectedOpcode unless op travels in tagged segments.
+// CheckTagged is UnexpectedOpcode unless messages of op are sent in tagged segments.
 func (op Opcode) CheckTagged() error {
 	if !op.Known() || !infos[op].Tagged {
 		return UnexpectedOpcode
@@ -108,7 +108,7 @@ func (op Opcode) CheckTagged() error {
 	return nil
 }
 
-// CheckUntagged is UnexpectedOpcode unless op travels in untagged segments of queue qn.
+// CheckUntagged is UnexpectedOpcode unless messages of op are sent in untagged segments of queue qn.
 func (op Opcode) CheckUntagged(qn uint32) error {
 	if !op.Known() || infos[op].Tagged || infos[op].Queue != qn {
 		return UnexpectedOpcode

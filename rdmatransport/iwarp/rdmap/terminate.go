@@ -6,7 +6,7 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/ddp"
 )
 
-// MaxTerminateLen is the longest message of a Terminate, with all that it can quote.
+// MaxTerminateLen is the length of the longest Terminate message, in bytes, with all headers that it can quote.
 const MaxTerminateLen = TerminateLen + segmentLenLen + ddp.UntaggedLen + ReadRequestLen
 
 const segmentLenLen = 2
@@ -17,7 +17,7 @@ const segmentLenLen = 2
 //	byte 1     error code
 //	byte 2     M | D | R | reserved 5
 //	byte 3     reserved
-//	2 bytes    length of the segment that is blamed, if M or D
+//	2 bytes    length of the segment at fault, if M or D
 //	14 or 18   its DDP header, if D
 //	28         its Read Request, if R
 type TerminateHeader struct {
@@ -27,8 +27,8 @@ type TerminateHeader struct {
 	SegmentLen    uint16 // bytes, DDP header included; on the wire if M or D
 	DDPHeader     []byte // D: 14 or 18 bytes, as its first bit says; or nil
 	RDMAHeader    []byte // R: 28 bytes; or nil
-	// Swapped says that the bits of bytes 0 and 2 are filled from the low end, as Linux's siw does on little-endian
-	// machines: error type above layer, R, D, M lowest.
+	// Swapped says that the fields of bytes 0 and 2 begin at the lowest bit, as Linux's siw has them on little-endian
+	// machines: the layer is below the error type, and M, D and R are the lowest bits.
 	Swapped bool
 }
 
@@ -39,16 +39,16 @@ const (
 
 	maskTerminateReserved = 0x1fff
 
-	// The same, Swapped.
+	// The same bits where the fields are Swapped.
 	swappedM = 0x0100
 	swappedD = 0x0200
 	swappedR = 0x0400
 )
 
-// Quote is the Terminate for c that quotes of segment, the DDP segment that is to blame, what RFC 5040 §4.8 has quoted
-// for c: nothing for local catastrophic and MPA errors; else length and DDP header; the Read Request too if remote
-// protection was violated by one. The headers are parts of segment, which may be nil or short: then there is no quote.
-// If the read was under way, RDMAHeader must become the request as [ReadRequestHeader.Advance] leaves it.
+// Quote is the Terminate message for c, which quotes the DDP segment at fault as RFC 5040 §4.8 says: nothing for local
+// catastrophic and MPA errors; for others the segment's length and its DDP header; and the Read Request too if that violated
+// remote protection. The quoted headers are parts of segment. If segment is nil or too short, nothing is quoted. If the READ
+// was under way, the caller sets RDMAHeader to the request as [ReadRequestHeader.Advance] leaves it.
 func (c Cause) Quote(segment []byte) TerminateHeader {
 	t := TerminateHeader{Cause: c}
 	quoted := c.Type != TypeLocalCatastrophic && (c.Layer == LayerRDMA || c.Layer == LayerDDP)
@@ -110,8 +110,8 @@ func (t *TerminateHeader) Encode(b []byte) {
 	copy(b[len(t.DDPHeader):], t.RDMAHeader)
 }
 
-// ParseTerminate reads the message b. The error is ErrLen; the Cause is right even so if b has TerminateLen bytes, and
-// what a peer fails to quote, as siw does after a SEND with invalidate, is nothing to die of.
+// ParseTerminate reads the message b. The error is ErrLen. Even then the Cause is right if b has TerminateLen bytes: some
+// peers quote less than they announce, as siw does after a SEND with invalidate.
 func ParseTerminate(b []byte) (t TerminateHeader, err error) {
 	if len(b) < TerminateLen {
 		return t, ErrLen
@@ -121,7 +121,7 @@ func ParseTerminate(b []byte) (t TerminateHeader, err error) {
 	t.Cause = Cause{Layer(b[0] >> 4), b[0] & 0x0f, b[1]}
 	t.Reserved = flags & maskTerminateReserved
 	if swapped := flags & (swappedM | swappedD | swappedR); swapped != 0 && !m && !d && !r && len(b) > TerminateLen {
-		// Bits that must be zero, and a quote that nothing else announces.
+		// Bits are set that must be zero, and there is a quote that no other bit announces.
 		t.Swapped = true
 		m, d, r = swapped&swappedM != 0, swapped&swappedD != 0, swapped&swappedR != 0
 		t.Cause = Cause{Layer(b[0] & 0x0f), b[0] >> 4, b[1]}

@@ -9,9 +9,9 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// gathering is a connection whose stream hears nothing unless it is told so, and a function that posts n WRITEs of 8
+// corking is a connection whose peer acknowledges nothing unless the test says so, and a function that posts n WRITEs of 8
 // bytes, one by one, each to a place of its own.
-func gathering(t *testing.T, n *network) (x, y *session, s *stream, write func(n int)) {
+func corking(t *testing.T, n *network) (x, y *session, s *stream, write func(n int)) {
 	n.mute = true
 	a, b := newNode(t, n, nodeAddr, 1<<17, iwarp.Config{}), newNode(t, n, peerAddr, 1<<17, iwarp.Config{})
 	x, y = pair(a, b)
@@ -29,11 +29,11 @@ func gathering(t *testing.T, n *network) (x, y *session, s *stream, write func(n
 	}
 }
 
-// Small requests go out at once as long as the peer keeps up, wait for company when it does not, and then go together:
-// when it is heard from, or no more can be posted.
-func TestSmallRequestsGather(t *testing.T) {
+// Small requests are sent at once as long as the peer acknowledges what was sent before. Otherwise they are corked, and then
+// sent together: when the peer acknowledges more, or the send queue is full.
+func TestSmallRequestsAreCorked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		x, y, s, write := gathering(t, &network{offloaded: true})
+		x, y, s, write := corking(t, &network{offloaded: true})
 		before := s.hear()
 		write(20)
 		if n := len(x.wcs(x.scq)); n == 0 || n >= 20 {
@@ -66,11 +66,11 @@ func TestSmallRequestsGather(t *testing.T) {
 	})
 }
 
-// What waits when the application disconnects is sent, and done, even where the stream has no room at that time.
-func TestGatheredGoBeforeTheEnd(t *testing.T) {
+// What is corked when the application disconnects is sent, even if the stream has no room at that time.
+func TestCorkedRequestsGoBeforeTheEnd(t *testing.T) {
 	for _, buffer := range []int{1 << 20, 150} {
 		synctest.Test(t, func(t *testing.T) {
-			x, y, s, write := gathering(t, &network{offloaded: true, buffer: buffer})
+			x, y, s, write := corking(t, &network{offloaded: true, buffer: buffer})
 			s.hear()
 			write(20)
 			synctest.Wait()
@@ -88,8 +88,8 @@ func TestGatheredGoBeforeTheEnd(t *testing.T) {
 	}
 }
 
-// Small FPDUs among long ones, where an FPDU may be longer than a segment: all of it arrives in order.
-func TestBatchesKeepOrder(t *testing.T) {
+// Small FPDUs and long ones, where an FPDU may be longer than a TCP segment: all of them arrive in order.
+func TestSmallAndLongFPDUsKeepOrder(t *testing.T) {
 	for _, buffer := range []int{1 << 20, 70_000, 3000} {
 		synctest.Test(t, func(t *testing.T) {
 			n := &network{offloaded: true, buffer: buffer}
