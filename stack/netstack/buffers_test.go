@@ -160,7 +160,7 @@ func TestTCPMemory(t *testing.T) {
 }
 
 // What nobody has accepted is counted too, and reset where there is no memory for it.
-func TestTCPMemoryOfTheUnaccepted(t *testing.T) {
+func TestTCPMemoryOfUnacceptedConnections(t *testing.T) {
 	const conns = 5
 	lan := new(pipe.Switch)
 	l := &lane{t: t,
@@ -201,7 +201,7 @@ func TestTCPMemoryOfTheUnaccepted(t *testing.T) {
 }
 
 // A listener that is closed leaves nothing of the connections that nobody has accepted.
-func TestListenerClosesTheUnaccepted(t *testing.T) {
+func TestListenerCloseResetsUnaccepted(t *testing.T) {
 	l := newLane(t)
 	s, err := l.a.DialStream(t.Context(), netip.AddrPort{}, netip.MustParseAddrPort("10.0.0.2:7471"))
 	if err != nil {
@@ -250,7 +250,7 @@ func (g *gap) Write(frames []link.Frame) (int, error) {
 }
 
 // Connections that are silent make room for others, except for what is in their buffers, in order or not.
-func TestTCPMemoryOfTheSilent(t *testing.T) {
+func TestTCPMemoryOfSilentConnections(t *testing.T) {
 	for name, tc := range map[string]struct{ unread, gap bool }{
 		"empty":                            {},
 		"with unread data":                 {unread: true},
@@ -348,7 +348,7 @@ func TestTCPMemoryIsShared(t *testing.T) {
 }
 
 // What many peers leave unread, or leave gaps in, takes no more memory than the option says.
-func TestTCPMemoryIsReal(t *testing.T) {
+func TestTCPMemoryBoundsTheHeap(t *testing.T) {
 	const conns, memory = 32, 8 << 20
 	lan := new(pipe.Switch)
 	w := &gap{Link: lan.Port()}

@@ -94,7 +94,7 @@ func transfer(t *testing.T, from, to stack.Stream, n int) {
 }
 
 // A new connection on the addresses and ports of one that has just ended takes the place of its TIME-WAIT, on either side.
-func TestStreamRedial(t *testing.T) {
+func TestRedialReplacesTimeWait(t *testing.T) {
 	for name, first := range map[string]func(a, b stack.Stream) (first, second stack.Stream){
 		"the server closes first": func(a, b stack.Stream) (_, _ stack.Stream) { return b, a },
 		"the client closes first": func(a, b stack.Stream) (_, _ stack.Stream) { return a, b },
@@ -114,7 +114,7 @@ func TestStreamRedial(t *testing.T) {
 }
 
 // Data that nobody has read stays when a new connection asks for the place, which it gets when the stream is closed.
-func TestStreamRedialKeepsWhatIsUnread(t *testing.T) {
+func TestRedialWaitsForUnreadData(t *testing.T) {
 	l := newLane(t)
 	a, b := l.dial(4000)
 	transfer(t, a, b, 16<<20)
@@ -159,7 +159,7 @@ func TestStreamRedialKeepsWhatIsUnread(t *testing.T) {
 	}
 }
 
-// A connection that lives keeps its addresses and ports.
+// No second connection gets the addresses and ports of one that is open.
 func TestStreamPortInUse(t *testing.T) {
 	l := newLane(t)
 	a, b := l.dial(4000)
@@ -178,7 +178,7 @@ func TestStreamPortInUse(t *testing.T) {
 
 // Ports are drawn as long as there are any: connections in TIME-WAIT do not use them up, nor those that live the ports of
 // listeners.
-func TestStreamDrawsAgain(t *testing.T) {
+func TestEphemeralPortsAreDrawnAgain(t *testing.T) {
 	l := newLane(t)
 	const ports = 65535 - 61000 + 1
 	for i := range ports + 100 {
@@ -205,7 +205,7 @@ func TestStreamDrawsAgain(t *testing.T) {
 	}
 }
 
-// What a peer does not take ends when the linger time does.
+// A closed connection whose peer does not read is reset after the linger time.
 func TestStreamLinger(t *testing.T) {
 	l := newLane(t, netstack.Linger(200*time.Millisecond), netstack.UserTimeout(0), netstack.KeepAlive(0, 0, 0))
 	resets := make(chan struct{}, 100)
@@ -282,8 +282,8 @@ func TestStreamTimeWaits(t *testing.T) {
 	}
 }
 
-// In TIME-WAIT nobody is asked whether he is there.
-func TestStreamTimeWaitIsSilent(t *testing.T) {
+// A connection in TIME-WAIT sends no keepalive probes.
+func TestNoKeepAliveInTimeWait(t *testing.T) {
 	lan := new(pipe.Switch)
 	w := &ward{Link: lan.Port()}
 	a, b := streamsOn(t, w, lan.Port(), netstack.KeepAlive(20*time.Millisecond, 20*time.Millisecond, 1000))

@@ -239,8 +239,8 @@ func (w *windowed) Write(frames []link.Frame) (int, error) {
 	return w.Link.Write(frames)
 }
 
-// What a stream takes in before it is read is bounded from the start, before anybody has accepted it too, and as the
-// reader wishes; a larger bound holds at once.
+// The window that a peer is offered is small until the connection is accepted, and keeps within SetReadBuffer
+// afterwards. A larger bound takes effect at once.
 func TestStreamReadBuffer(t *testing.T) {
 	lan := new(pipe.Switch)
 	server := &windowed{Link: lan.Port()}

@@ -12,9 +12,9 @@ import (
 	"github.com/softrnic/softrnic/stack/netstack"
 )
 
-// TestNoLinesOfGVisor: what peers send makes gVisor write nothing to stderr. gVisor keeps the descriptor that stderr was when
+// TestGVisorWritesNothing: what peers send makes gVisor write nothing to stderr. gVisor keeps the descriptor that stderr was when
 // the process began, so the packets arrive in a process of their own.
-func TestNoLinesOfGVisor(t *testing.T) {
+func TestGVisorWritesNothing(t *testing.T) {
 	const child = "SOFTRNIC_MARTIANS"
 	if os.Getenv(child) == "" {
 		cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")

@@ -99,8 +99,8 @@ func TestNearVLAN(t *testing.T) {
 	}
 }
 
-// TestNotNear: what is wrapped is looked at.
-func TestNotNear(t *testing.T) {
+// TestWrappedLinksAreNotNear: a wrapper records, drops or delays frames, so hosts behind one have to exchange frames.
+func TestWrappedLinksAreNotNear(t *testing.T) {
 	for name, wrap := range map[string]func(link.Link) (link.Link, error){
 		"capture": func(l link.Link) (link.Link, error) { return capture.New(l, io.Discard) },
 		"impair":  func(l link.Link) (link.Link, error) { return impair.New(l, impair.Config{}) },

@@ -50,9 +50,9 @@ func TestMulticastPath(t *testing.T) {
 	})
 }
 
-// TestNobodyThere sends to a silent address: a bounded number of frames waits, is lost when resolution fails, and
+// TestUnresolvedNeighbour sends to a silent address: a bounded number of frames waits, is lost when resolution fails, and
 // the path works as soon as somebody answers.
-func TestNobodyThere(t *testing.T) {
+func TestUnresolvedNeighbour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := new(pipe.Switch)
 		out := &spy{Link: lan.Port()}

@@ -21,9 +21,10 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// crowd is how many small writes go out by themselves before anything comes from the peer. gVisor's TCP acknowledges up
-// to 100 segments at once: with fewer than that between two acknowledgements, what is under way does not add up.
-const crowd = 64
+// nagleFrom is how many small writes are sent as segments of their own before anything comes from the peer; further
+// ones are gathered by Nagle's algorithm. gVisor acknowledges up to 100 segments at once, so with fewer the segments
+// under way do not pile up.
+const nagleFrom = 64
 
 // stream is a gVisor TCP endpoint as a Stream. Plain reading and writing are gonet's.
 type stream struct {
@@ -38,7 +39,7 @@ type stream struct {
 
 	unheard  atomic.Int64 // pieces sent since anything came
 	awaiting atomic.Bool  // CallOnAnswer was called since
-	parting  atomic.Bool  // part is to run
+	ending   atomic.Bool  // endNagle is to run
 
 	room      waiter.Entry
 	onRoom    func()
@@ -203,12 +204,13 @@ func (s *stream) enqueue() (bool, error) {
 	return true, nil
 }
 
-// Write implements net.Conn. Each small write is a segment of its own, and at once, unless the stream is crowded: then
-// they go together, by Nagle's algorithm, until something comes. Thousands of small segments overflow the queues on the
-// way, and the peer's receive buffer, which counts hundreds of bytes for each where the window counts its payload; and
-// gVisor's sender, with RACK, recovers but two of the lost segments in each retransmission timeout.
+// Write implements net.Conn. Each small write is sent at once, as a segment of its own, unless many have been sent
+// since anything came from the peer: then they are gathered, by Nagle's algorithm, until something comes. Thousands of
+// small segments would overflow the queues on the way, and the peer's receive buffer, which counts hundreds of bytes
+// for each, while the window counts only the payload. Of the segments that are lost then, gVisor's sender recovers only
+// two in each retransmission timeout.
 func (s *stream) Write(b []byte) (n int, err error) {
-	if len(b) < s.mss && s.unheard.Add(1) > crowd {
+	if len(b) < s.mss && s.unheard.Add(1) > nagleFrom {
 		if o := s.ep.SocketOptions(); !o.GetDelayOption() {
 			o.SetDelayOption(true)
 		}
@@ -235,9 +237,9 @@ func (s *stream) Read(b []byte) (int, error) {
 	return n, withErrno(err)
 }
 
-// part ends what a crowd began, and sends what waits.
-func (s *stream) part() {
-	s.parting.Store(false)
+// endNagle ends Nagle's algorithm, and sends what was gathered.
+func (s *stream) endNagle() {
+	s.ending.Store(false)
 	s.ep.SocketOptions().SetDelayOption(false)
 }
 
@@ -261,8 +263,8 @@ func (s *stream) answer() {
 
 // heard is called when a segment has come. Ending Nagle's algorithm takes the endpoint's lock, which a writer may hold.
 func (s *stream) heard() {
-	if s.ep.SocketOptions().GetDelayOption() && !s.parting.Swap(true) {
-		go s.part()
+	if s.ep.SocketOptions().GetDelayOption() && !s.ending.Swap(true) {
+		go s.endNagle()
 	}
 	if s.unheard.Load() <= 0 {
 		return

@@ -271,7 +271,7 @@ func TestStreamMSS(t *testing.T) {
 	}
 }
 
-func TestStreamRefusesOddPieces(t *testing.T) {
+func TestStreamRefusesPiecesOfWrongSize(t *testing.T) {
 	a, _ := streams(t, 1500, 1500)
 	for _, n := range []int{-1, 0, stack.MaxPiece + 1} {
 		if ok, err := a.Send(n, &filler{}); ok || err == nil {

@@ -32,7 +32,7 @@ func cutOff(t *testing.T, before func(a stack.Stream), opts ...netstack.Option) 
 	return a
 }
 
-// A peer that is gone is noticed in the time that the options say: after data was sent, and while nothing is.
+// A peer that does not answer any more is noticed within the time of the options, with data outstanding or without.
 func TestStreamDeadPeer(t *testing.T) {
 	for name, tc := range map[string]struct {
 		opts []netstack.Option
@@ -64,7 +64,7 @@ func TestStreamDeadPeer(t *testing.T) {
 }
 
 // A peer that acknowledges, but opens no window, is given up as well.
-func TestStreamUserTimeoutOfWindow(t *testing.T) {
+func TestUserTimeoutOfZeroWindow(t *testing.T) {
 	lan := new(pipe.Switch)
 	a, _ := streamsOn(t, lan.Port(), lan.Port(), netstack.UserTimeout(500*time.Millisecond))
 	if err := a.SetWriteDeadline(time.Now().Add(20 * time.Second)); err != nil {
@@ -99,7 +99,7 @@ func (l askLittle) Attach(recv link.Receiver) {
 	})
 }
 
-// A segment size that is less than every host has to take counts for no less, whoever dials.
+// A peer that asks for segments smaller than every host has to take gets segments of that size, whichever side dials.
 func TestStreamLeastMSS(t *testing.T) {
 	for _, asks := range []int{0, 1} {
 		lan := new(pipe.Switch)
