@@ -87,7 +87,9 @@ func New(nics []stack.NIC, cfg Config, regions *memory.Regions, queue *timers.Qu
 	for i, nic := range nics {
 		port := uint8(i + 1)
 		stations.Store(nic, &station{e, nic, port})
-		nic.Datagrams().Receive(func(d *stack.Datagram) { e.receive(port, d) })
+		if datagrams := nic.Datagrams(); datagrams != nil {
+			datagrams.Receive(func(d *stack.Datagram) { e.receive(port, d) })
+		}
 	}
 	return e
 }
@@ -101,7 +103,9 @@ func (e *Engine) Close() {
 		if s := stationOf(nic); s != nil && s.e == e {
 			stations.CompareAndDelete(nic, s)
 		}
-		nic.Datagrams().Receive(nil)
+		if datagrams := nic.Datagrams(); datagrams != nil {
+			datagrams.Receive(nil)
+		}
 	}
 }
 

@@ -50,13 +50,16 @@ func (g *GSI) receive(port uint8, d *stack.Datagram, pkt *wire.Packet) {
 
 // Path implements cm.GSI.
 func (g *GSI) Path(port uint8, a stack.PathAttr) (cm.Path, error) {
-	nic := g.e.nics[port-1].Datagrams()
-	a.SrcPort = sourcePort(mad.QPN, mad.QPN)
-	p, err := nic.Path(a)
+	datagrams, err := datagramsOf(g.e.nics[port-1])
 	if err != nil {
 		return nil, err
 	}
-	return &gsiPath{Path: p, g: g, port: nic}, nil
+	a.SrcPort = sourcePort(mad.QPN, mad.QPN)
+	p, err := datagrams.Path(a)
+	if err != nil {
+		return nil, err
+	}
+	return &gsiPath{Path: p, g: g, port: datagrams}, nil
 }
 
 // gsiPath is a way from QP 1 to another host's.

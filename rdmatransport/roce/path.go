@@ -22,7 +22,11 @@ func openPath(nic stack.NIC, port uint8, ah *verbs.AHAttr, srcPort uint16) (stac
 	if i >= len(gids) || !gids[i].IsValid() {
 		return nil, fmt.Errorf("SGID index %d: port %d has no such GID: %w", grh.SGIDIndex, port, verbs.ErrInvalid)
 	}
-	path, err := nic.Datagrams().Path(stack.PathAttr{
+	datagrams, err := datagramsOf(nic)
+	if err != nil {
+		return nil, err
+	}
+	path, err := datagrams.Path(stack.PathAttr{
 		Src:          gids[i],
 		V1:           isV1(grh),
 		Dst:          grh.DGID.Addr(),
@@ -36,6 +40,14 @@ func openPath(nic stack.NIC, port uint8, ah *verbs.AHAttr, srcPort uint16) (stac
 		return nil, fmt.Errorf("%w: %w", verbs.ErrInvalid, err)
 	}
 	return path, nil
+}
+
+// datagramsOf is a NIC's port for RoCE packets. A stack that cannot carry them has none.
+func datagramsOf(nic stack.NIC) (stack.DatagramPort, error) {
+	if p := nic.Datagrams(); p != nil {
+		return p, nil
+	}
+	return nil, fmt.Errorf("RoCE on %s, whose network stack carries no RoCE packets: %w", nic.Name(), verbs.ErrNotSupported)
 }
 
 // isV1 tells whether a GRH's source is a GID of RoCE v1.

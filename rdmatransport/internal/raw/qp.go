@@ -26,10 +26,22 @@ func (q *qp) Modify(_, to verbs.QPState, attr *verbs.QPAttr, mask verbs.QPAttrMa
 		if attr.PortNum < 1 || int(attr.PortNum) > len(q.e.nics) {
 			return fmt.Errorf("port %d: %w", attr.PortNum, verbs.ErrInvalid)
 		}
-		q.nic = q.e.nics[attr.PortNum-1]
+		nic := q.e.nics[attr.PortNum-1]
+		if err := checkFrames(nic); err != nil {
+			return err
+		}
+		q.nic = nic
 	}
 	if to == verbs.StateReset {
 		q.nic = nil
+	}
+	return nil
+}
+
+// checkFrames returns an error if the NIC's stack has no port for raw frames.
+func checkFrames(nic stack.NIC) error {
+	if nic.Frames() == nil {
+		return fmt.Errorf("raw packets on %s, whose network stack carries no raw frames: %w", nic.Name(), verbs.ErrNotSupported)
 	}
 	return nil
 }

@@ -36,6 +36,9 @@ func (e *Engine) CreateFlow(p verbs.ProviderQP, attr *verbs.FlowAttr) (verbs.Pro
 	if !ok || attr.Port < 1 || int(attr.Port) > len(e.ports) {
 		return nil, fmt.Errorf("flows are of raw packet QPs, on ports 1 to %d: %w", len(e.ports), verbs.ErrInvalid)
 	}
+	if err := checkFrames(e.nics[attr.Port-1]); err != nil {
+		return nil, err
+	}
 	f := &flow{port: &e.ports[attr.Port-1], qp: q, attr: attr}
 	for _, s := range attr.Specs {
 		switch s := s.(type) {
