@@ -1,7 +1,7 @@
 package roce
 
-// On the path: acknowledgements and responses that come in. They complete work requests, in order, and open the
-// window; what is missing among them sends the requester back. (IBTA Vol 1 §9.7.5.1.2–§9.7.5.2)
+// On the path: acknowledgements and responses that come in. They complete work requests, in order, and open the window. If one
+// is missing, the requester goes back. (IBTA Vol 1 §9.7.5.1.2–§9.7.5.2)
 
 import (
 	"encoding/binary"
@@ -36,7 +36,7 @@ func (q *qp) response(p *wire.Packet, info wire.Info) {
 	}
 }
 
-// marked tells whether an answer is of a peer that keeps what comes behind a gap.
+// marked tells whether an answer has the connection's mark: the peer then keeps packets that come behind a gap.
 func (q *qp) marked(p *wire.Packet) bool { return q.mark != 0 && p.Reserved7 == q.mark.Newest() }
 
 // acknowledge handles ACK, NAK and RNR NAK.
@@ -78,7 +78,7 @@ func (q *qp) acknowledge(p *wire.Packet) {
 	q.act(o)
 }
 
-// refusal is the status of a request that a NAK ends the connection over; not fatal where it may be sent again.
+// refusal is the status of a request that was refused by a NAK. It is not fatal if the request may be sent again.
 func refusal(a *wire.AETH) (status verbs.WCStatus, fatal bool) {
 	switch a.Type() | a.Value() { // without the reserved bit
 	case wire.NakPSNSeq:
@@ -93,8 +93,8 @@ func refusal(a *wire.AETH) (status verbs.WCStatus, fatal bool) {
 	return verbs.WCBadRespErr, true
 }
 
-// failResponse fails the connection for a response to a request. While requests before it are incomplete it is dropped
-// instead, as if lost: theirs is the first completion.
+// failResponse fails the connection because of the response to a request. While requests before that one are incomplete, the
+// response is dropped instead, as if lost: requests complete in order.
 func (q *qp) failResponse(request int, status verbs.WCStatus) {
 	if request == 0 {
 		q.failSend(status)

@@ -1,7 +1,8 @@
 package roce
 
-// On the path: beside responder.go, what is carried out only when its answer is due: a FLUSH that makes memory persistent,
-// by goroutines of its own, as nobody else may wait for a file's device; and the atomics and ATOMIC WRITEs behind it.
+// On the path: beside responder.go. Deferred work: requests that are executed only when their response is due. A FLUSH that
+// makes memory persistent is executed by a goroutine of its own, as nobody else may wait for a file's device. The atomics and
+// ATOMIC WRITEs behind it wait for it, and are executed in order.
 
 import (
 	"sync"
@@ -12,8 +13,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// deferred is the request of a pending response, whose owner it is, to be carried out before that is sent. The lock of its
-// QP guards it.
+// deferred is a request that is to be executed before its response is sent. It is the Owner of that response. The lock of
+// the QP guards it.
 type deferred struct {
 	pd *verbs.PD // XRC: of the SRQ that the request named
 
@@ -28,21 +29,20 @@ type deferred struct {
 	need verbs.Access
 }
 
-// answerLater ends a request that is new and is carried out when its response is due.
-func (q *qp) answerLater(kind receive.Kind, d *deferred) {
+// deferWork accepts a request that is to be executed when its response is due.
+func (q *qp) deferWork(kind receive.Kind, d *deferred) {
 	d.pd = q.resp.pd
 	q.answer(receive.Response{Kind: kind, Deferred: true, Owner: d})
 }
 
-// modifyWord ends a request to modify eight bytes, which is new: an atomic, or an ATOMIC WRITE of the value Swap. It is
-// carried out at once, or in its turn.
+// modifyWord executes an atomic, or an ATOMIC WRITE of the value Swap. Behind deferred work it is deferred.
 func (q *qp) modifyWord(kind receive.Kind, op wire.Opcode, a *wire.AtomicETH, need verbs.Access) bool {
 	word, nak, status := q.word(a, need)
 	if nak != 0 {
 		return q.refuse(nak, status)
 	}
 	if q.receiving.Defers() {
-		q.answerLater(kind, &deferred{op: op, word: *a, need: need})
+		q.deferWork(kind, &deferred{op: op, word: *a, need: need})
 		return false
 	}
 	orig, ok := modify(word, op, a)
@@ -65,7 +65,7 @@ func (q *qp) word(a *wire.AtomicETH, need verbs.Access) (word memory.Span, nak u
 	return word, 0, verbs.WCSuccess
 }
 
-// modify modifies a word, and returns what it held, of an ATOMIC WRITE nothing; not ok if the memory faults.
+// modify modifies a word. For an atomic it returns what the word held. It is not ok if the memory faults.
 func modify(word memory.Span, op wire.Opcode, a *wire.AtomicETH) (orig uint64, ok bool) {
 	switch op {
 	case wire.RCCmpSwap:
@@ -76,9 +76,9 @@ func modify(word memory.Span, op wire.Opcode, a *wire.AtomicETH) (orig uint64, o
 	return 0, word.Store(a.Swap)
 }
 
-// carryOutDeferred carries out the request of the first response, which is due; false if it is not over, or ended the
-// connection.
-func (q *qp) carryOutDeferred(r *receive.Response) bool {
+// executeDeferred executes the request of the pending response, which is deferred. It returns false if that takes time, or has
+// ended the connection.
+func (q *qp) executeDeferred(r *receive.Response) bool {
 	d := r.Owner.(*deferred)
 	if d.file != nil {
 		if !d.started {
@@ -96,12 +96,12 @@ func (q *qp) carryOutDeferred(r *receive.Response) bool {
 	if !ok {
 		return q.giveUp(wire.NakRemoteOperational, r.PSN, verbs.WCRemOpErr)
 	}
-	q.receiving.OnCarriedOut(orig)
+	q.receiving.OnDeferredExecuted(orig)
 	return true
 }
 
-// flushes is the FLUSHes of a device that are being carried out, or wait for one of maxFlushes goroutines, which exist while
-// there is something to do; no more than one of a QP.
+// flushes is the FLUSHes of a device that are being executed, or wait for one of maxFlushes goroutines. A goroutine exists only
+// while there is something to do. There is no more than one FLUSH of a QP.
 type flushes struct {
 	mu      sync.Mutex // the innermost
 	queue   []flush
@@ -123,7 +123,7 @@ func (f *flushes) add(q *qp, d *deferred) {
 	}
 }
 
-// run carries FLUSHes out, oldest first, until there are no more.
+// run executes FLUSHes, oldest first, until there are no more.
 func (f *flushes) run() {
 	for {
 		f.mu.Lock()
@@ -137,14 +137,14 @@ func (f *flushes) run() {
 		f.queue[0] = flush{}
 		f.queue = f.queue[1:]
 		f.mu.Unlock()
-		next.carryOut()
+		next.execute()
 	}
 }
 
 // persist is Persist of a region. Tests have devices that take their time.
 var persist = (*verbs.MR).Persist
 
-func (f flush) carryOut() {
+func (f flush) execute() {
 	q, d := f.q, f.d
 	q.h.Lock()
 	wanted := q.awaits(d)
@@ -161,13 +161,13 @@ func (f flush) carryOut() {
 	case err != nil:
 		q.giveUp(wire.NakRemoteOperational, q.receiving.Pending().PSN, verbs.WCRemOpErr)
 	default:
-		q.receiving.OnCarriedOut(0)
+		q.receiving.OnDeferredExecuted(0)
 		d.file, d.bytes = nil, nil // the history has it for a while
 	}
 	q.unlock()
 }
 
-// awaits tells whether the first response waits for d; not if the QP has been reset since, or is in error.
+// awaits tells whether the pending response still waits for d. It does not if the QP has been reset since, or is in error.
 func (q *qp) awaits(d *deferred) bool {
 	if q.destroyed || !receives(q.h.State()) {
 		return false

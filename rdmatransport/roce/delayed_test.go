@@ -9,9 +9,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestRequestsWait: a small request that is posted while another is in flight waits for company, until one of these
-// things lets it out.
-func TestRequestsWait(t *testing.T) {
+// TestCorkedRequests: a small request that is posted while another is in flight is corked, until one of these things happens.
+func TestCorkedRequests(t *testing.T) {
 	for name, then := range map[string]func(r *rig){
 		"polls":           func(r *rig) { r.idle() },
 		"sleep":           func(r *rig) { r.dev.Provider().EndProgress() },
@@ -34,8 +33,8 @@ func TestRequestsWait(t *testing.T) {
 	}
 }
 
-// TestFullFrameDoesNotWait: what fills a frame is sent at once.
-func TestFullFrameDoesNotWait(t *testing.T) {
+// TestFullFrameIsNotCorked: requests that fill a frame are sent at once.
+func TestFullFrameIsNotCorked(t *testing.T) {
 	for _, n := range []int{8, 1024, 64 << 10} {
 		run(t, fmt.Sprint(n), config{batch: 62, maxWR: 128}, func(t *testing.T, r *rig) {
 			r.post(r.wr(0, verbs.RDMAWrite, 8))
@@ -43,19 +42,19 @@ func TestFullFrameDoesNotWait(t *testing.T) {
 			posted := 0
 			for len(r.take()) == 0 {
 				if posted++; posted > 64 {
-					t.Fatal("64 requests wait")
+					t.Fatal("64 requests are corked")
 				}
 				r.post(r.wr(uint64(posted), verbs.RDMAWrite, n))
 			}
 			if bytes := posted * n; posted < 64 && bytes < 60<<10 {
-				t.Errorf("%d requests of %d bytes did not wait", posted, n)
+				t.Errorf("%d requests of %d bytes were not corked", posted, n)
 			}
 		})
 	}
 }
 
-// TestPostingGoesOn: polls between posts let nothing out while each finds something new, and then all.
-func TestPostingGoesOn(t *testing.T) {
+// TestCorkedWhilePosting: polls between posts send nothing, as long as each finds that something was posted since the last.
+func TestCorkedWhilePosting(t *testing.T) {
 	bubble(t, config{batch: 62}, func(r *rig) {
 		r.post(r.wr(0, verbs.RDMAWrite, 8))
 		r.take()
@@ -71,9 +70,9 @@ func TestPostingGoesOn(t *testing.T) {
 	})
 }
 
-// TestTimerWhileReleasing: what a poll finds posted anew waits on, and not for ever if the timer has just gone off, while the
-// poll was sending for another QP.
-func TestTimerWhileReleasing(t *testing.T) {
+// TestTimerWhileSendingDelayed: requests of a QP that has posted since the last poll stay corked, but not for ever if the timer
+// goes off while the poll is sending for another QP.
+func TestTimerWhileSendingDelayed(t *testing.T) {
 	bubble(t, config{batch: 62}, func(r *rig) {
 		a := r.qp
 		r.createQP()
@@ -108,9 +107,9 @@ func TestTimerWhileReleasing(t *testing.T) {
 	})
 }
 
-// TestAcknowledgementWaits: one that falls due inside a poll goes with the answer, or with the next poll, or before the
-// requester could miss it, or with the QP.
-func TestAcknowledgementWaits(t *testing.T) {
+// TestDelayedAck: an acknowledgement that falls due inside a poll is sent with the answer that the application posts, or by the
+// next poll, or by a timer before the requester could miss it, or before the QP ends.
+func TestDelayedAck(t *testing.T) {
 	for name, tc := range map[string]struct {
 		then func(r *rig)
 		want []string

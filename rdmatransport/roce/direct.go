@@ -1,18 +1,18 @@
 package roce
 
-// On the path: beside it. Where the peer's QP is in this process, with nothing between the two that would look at packets
-// (see stack.Path), a message that finds everything in order moves from memory to memory under the locks of both QPs,
-// and both count as if its packets had been exchanged and acknowledged. All that is not in order (a receive that is
-// not posted, a key that is not valid, packets in flight) is left to the packets, which have an answer to it; the
-// requests behind such a message wait until it is over, and then go this way again.
+// On the path: instead of packets. The peer's QP may be in this process, with nothing between the two that looks at packets
+// (see stack.Path): the two are paired. A message is then copied from memory to memory, under the locks of both QPs, and
+// both QPs count as if its packets had been exchanged and acknowledged. This is done only where nothing can go wrong. A
+// message that finds no receive request, an invalid key, or packets in flight is sent in packets, and the protocol answers.
+// The requests behind it wait until that is over, and are then moved directly again.
 //
-// The locks are held for memory.HoldMost bytes, and then for more only if nobody waits for them. A message that is longer
-// moves in parts of whole packets, and in between both QPs are as if just these packets had been exchanged. Whatever
-// happens to a QP or its memory in the middle of a message thus ends as it would with packets: the keys of the next part
-// are looked up anew, and what cannot go on here does so in packets, from where it is.
+// The locks are held for memory.HoldMost bytes, and for longer only if nobody waits for them. A longer message is moved in
+// parts of whole packets, and after each part both QPs are as if just these packets had been exchanged. So whatever happens
+// to a QP or its memory in the middle of a message ends as it would with packets: the keys are looked up for each part, and
+// where a part cannot be moved, the message goes on in packets.
 //
-// The goroutine that posts carries over what it posted. Those that have other QPs to serve (whoever receives, or runs
-// timers) do so once, and leave the rest to a goroutine of its own.
+// A goroutine that posts moves all that it has posted. One that has other QPs to serve, because it receives or runs timers,
+// holds the locks once, and leaves the rest to a goroutine of its own.
 
 import (
 	"sync"
@@ -40,13 +40,13 @@ func stationOf(nic stack.NIC) *station {
 	return at
 }
 
-// directFlags are what sendDirect is about.
+// directFlags are what sendDirect has to know of a QP.
 type directFlags uint8
 
 const (
-	carrying       directFlags = 1 << iota // it is under way, if the QP is not locked for it just now: nobody else sends
-	posting                                // the goroutine that holds the lock has posted what there is to send, and may take its time
-	resumed                                // PostSend is Modify's, from SQD to RTS
+	moving         directFlags = 1 << iota // messages are being moved, even while the QP is not locked; nobody else sends
+	posting                                // the goroutine that holds the lock serves only this QP
+	resumed                                // it is Modify, from SQD to RTS, that calls PostSend
 	sharedReceives                         // the QP's receive requests come from an SRQ
 )
 
@@ -103,79 +103,79 @@ func (q *qp) continues(p *qp) bool {
 	}
 }
 
-// movedBytes is how much of the oldest request's message is at the peer already, where nothing is under way.
+// movedBytes is how much of the oldest request's message has been sent and acknowledged, where nothing is in flight.
 func (q *qp) movedBytes() uint64 { return uint64(q.sending.Moved()) * uint64(q.mtu) }
 
-// sendDirect carries out what can be without packets, from the oldest request on. False: there is nothing left to send
-// here. It may unlock the QP for a while.
+// sendDirect moves the messages of the oldest requests, as far as that can be done without packets. It returns true if what
+// is left has to be sent in packets, false if there is nothing left for the caller to send. It may unlock the QP for a while.
 func (q *qp) sendDirect() bool {
 	switch {
-	case q.direct&carrying != 0:
+	case q.direct&moving != 0:
 		return false
 	case q.h.SendLen() == 0 || !q.sending.Still() || q.draining():
 		return true
 	}
-	q.direct |= carrying
+	q.direct |= moving
 	end := q.sending.Oldest() + uint32(q.h.SendLen())
-	rest := q.carrySome()
-	if rest >= carryMore {
-		rest = q.carryOn(rest, end)
+	rest := q.moveSome()
+	if rest >= moreLeft {
+		rest = q.moveMore(rest, end)
 	}
-	if rest != carryElsewhere {
-		q.direct &^= carrying
+	if rest != leftToBackground {
+		q.direct &^= moving
 	}
-	return rest == carryPackets
+	return rest == packetsLeft
 }
 
-// carryOn goes on with what is left after carrySome, up to the request of number end if this goroutine may take its time:
-// what others have posted meanwhile is none of its own.
-func (q *qp) carryOn(rest carryRest, end uint32) carryRest {
+// moveMore goes on with what moveSome has left, up to the request of number end, if this goroutine serves only this QP: what
+// others have posted meanwhile is left to another goroutine.
+func (q *qp) moveMore(rest remainder, end uint32) remainder {
 	posted := q.direct&posting != 0
-	for rest >= carryMore {
+	for rest >= moreLeft {
 		if !posted || int32(q.sending.Oldest()-end) >= 0 {
-			go q.carryElsewhere()
-			return carryElsewhere
+			go q.moveInBackground()
+			return leftToBackground
 		}
-		if rest == carryWanted {
+		if rest == moreLeftLockWanted {
 			q.flush()
 			q.h.Yield()
 		}
 		switch {
 		case q.destroyed || !sends(q.h.State()):
-			return carryNothing
+			return nothingLeft
 		case q.draining():
-			return carryPackets
+			return packetsLeft
 		}
-		rest = q.carrySome()
+		rest = q.moveSome()
 	}
 	return rest
 }
 
-// carryElsewhere carries over what sendDirect has left.
-func (q *qp) carryElsewhere() {
+// moveInBackground moves what sendDirect has left.
+func (q *qp) moveInBackground() {
 	q.h.Lock()
 	defer q.h.Unlock()
-	q.direct &^= carrying
+	q.direct &^= moving
 	q.sendPosted()
 }
 
-// carryRest is what is left of the send queue.
-type carryRest uint8
+// remainder is what is left of the send queue.
+type remainder uint8
 
 const (
-	carryNothing   carryRest = iota // or the QP does not send any more
-	carryPackets                    // what has to go in packets
-	carryElsewhere                  // what another goroutine carries over
-	carryMore                       // more of the same,
-	carryWanted                     // and somebody waits for one of the locks
+	nothingLeft        remainder = iota // or the QP does not send any more
+	packetsLeft                         // the oldest request has to be sent in packets
+	leftToBackground                    // requests that another goroutine moves
+	moreLeft                            // requests that can be moved
+	moreLeftLockWanted                  // the same, and somebody waits for one of the locks
 )
 
-// carrySome is one hold of both locks, in RTS.
-func (q *qp) carrySome() carryRest {
+// moveSome moves messages for one hold of both locks. The QP is in RTS.
+func (q *qp) moveSome() remainder {
 	p := q.peer()
 	if p == nil {
 		q.paired = false
-		return carryPackets
+		return packetsLeft
 	}
 	if p != q {
 		kept := q.h.LockPeer(p.h)
@@ -183,9 +183,9 @@ func (q *qp) carrySome() carryRest {
 		switch {
 		case kept:
 		case q.destroyed || !sends(q.h.State()):
-			return carryNothing
+			return nothingLeft
 		case q.draining() || q.peer() != p:
-			return carryPackets
+			return packetsLeft
 		}
 	}
 	if paired := q.pairsWith(p); paired != q.paired {
@@ -194,35 +194,35 @@ func (q *qp) carrySome() carryRest {
 	s := &p.resp
 	switch {
 	case !q.paired || !p.receiving.Still(q.sending.Una()):
-		return carryPackets
+		return packetsLeft
 	case q.sending.Moved() == 0 && s.message != noMessage || q.sending.Moved() != 0 && !q.continues(p):
-		return carryPackets
+		return packetsLeft
 	}
-	if p.receiving.DropContradicted() { // what it keeps claims to come from here, where nothing is under way
+	if p.receiving.DropContradicted() { // q has sent nothing that it could have kept
 		p.e.Counters.Suspect.Add(1)
 	}
 	for moved := uint64(0); q.h.SendLen() > 0; {
 		if moved >= memory.HoldMost {
 			if q.h.Wanted() || p.h.Wanted() {
-				return carryWanted
+				return moreLeftLockWanted
 			}
-			return carryMore
+			return moreLeft
 		}
-		n, ok := q.carry(p)
+		n, ok := q.moveNext(p)
 		if !ok {
-			return carryPackets
+			return packetsLeft
 		}
 		moved += max(n, memory.HoldLeast)
 	}
-	return carryNothing
+	return nothingLeft
 }
 
-// carry moves the message of the oldest request to p, or the next part of it, and tells how much that was; false if that
+// moveNext moves the message of the oldest request to p, or the next part of it, and tells how much that was; false if that
 // takes packets, and nothing has changed.
-func (q *qp) carry(p *qp) (moved uint64, ok bool) {
+func (q *qp) moveNext(p *qp) (moved uint64, ok bool) {
 	wr := q.h.Send(0)
 	if isLocal(wr.Opcode) {
-		return 0, q.carryHere(wr)
+		return 0, q.moveLocal(wr)
 	}
 	off := q.movedBytes()
 	n := wr.Length() - off
@@ -236,14 +236,14 @@ func (q *qp) carry(p *qp) (moved uint64, ok bool) {
 	}
 	switch wr.Opcode {
 	case verbs.Send, verbs.SendWithImm:
-		ok = q.carrySend(p, wr, off, n)
+		ok = q.moveSend(p, wr, off, n)
 	case verbs.RDMAWrite, verbs.RDMAWriteWithImm:
-		ok = q.carryWrite(p, wr, off, n)
+		ok = q.moveWrite(p, wr, off, n)
 	case verbs.RDMARead:
-		ok = q.carryRead(p, wr, off, n)
+		ok = q.moveRead(p, wr, off, n)
 	case verbs.AtomicCmpAndSwp, verbs.AtomicFetchAndAdd:
 		packets, last = 1, true
-		ok = q.carryAtomic(p, wr)
+		ok = q.moveAtomic(p, wr)
 	}
 	if !ok {
 		return 0, false
@@ -272,7 +272,7 @@ func (q *qp) carry(p *qp) (moved uint64, ok bool) {
 	return n, true
 }
 
-// received completes a request that is carried over, and the peer's receive request with it.
+// received completes a request whose message is moved, and the peer's receive request with it.
 func (q *qp) received(p *qp, wr *verbs.SendWR) {
 	wc := verbs.WC{Opcode: verbs.WCRecvRDMAWithImm, SrcQP: p.dest, ByteLen: uint32(wr.Length())}
 	if isSend(wr.Opcode) {
@@ -299,9 +299,9 @@ func (r *responder) open(wr *verbs.SendWR, off uint64) {
 	}
 }
 
-// carryHere carries a local request out. One that fails does so again when it is taken the other way.
-func (q *qp) carryHere(wr *verbs.SendWR) bool {
-	if q.carryOut(wr) != verbs.WCSuccess {
+// moveLocal executes a local request. If that fails, transmit will execute it again, and see it fail.
+func (q *qp) moveLocal(wr *verbs.SendWR) bool {
+	if q.executeLocal(wr) != verbs.WCSuccess {
 		return false
 	}
 	q.sending.MovedDirectly(send.Local, 0)
@@ -323,8 +323,8 @@ func (q *qp) message(list []verbs.SGE) memory.Message {
 	return memory.Message{Regions: q.e.regions, PD: q.h.PD(), List: list}
 }
 
-// carrySend places n bytes of a SEND, from offset off on, in the peer's oldest receive request.
-func (q *qp) carrySend(p *qp, wr *verbs.SendWR, off, n uint64) bool {
+// moveSend places n bytes of a SEND, from offset off on, in the peer's oldest receive request.
+func (q *qp) moveSend(p *qp, wr *verbs.SendWR, off, n uint64) bool {
 	if p.direct&sharedReceives != 0 && !memory.Sound(wr, q.message(wr.SGList), off, n) {
 		return false
 	}
@@ -333,8 +333,8 @@ func (q *qp) carrySend(p *qp, wr *verbs.SendWR, off, n uint64) bool {
 		memory.Copy(p.message(recv.SGList), q.message(wr.SGList), wr, off, n)
 }
 
-// carryWrite places n bytes of a WRITE, from offset off on, in the memory that it names.
-func (q *qp) carryWrite(p *qp, wr *verbs.SendWR, off, n uint64) bool {
+// moveWrite places n bytes of a WRITE, from offset off on, in the memory that it names.
+func (q *qp) moveWrite(p *qp, wr *verbs.SendWR, off, n uint64) bool {
 	if p.h.Attr().QPAccessFlags&verbs.AccessRemoteWrite == 0 {
 		return false
 	}
@@ -360,8 +360,8 @@ func (q *qp) readable(p *qp, need verbs.Access) bool {
 	return q.h.Attr().MaxRDAtomic > 0 && p.receiving.Limit() > 0 && p.h.Attr().QPAccessFlags&need != 0
 }
 
-// carryRead fetches n bytes of what a READ names, from offset off on.
-func (q *qp) carryRead(p *qp, wr *verbs.SendWR, off, n uint64) bool {
+// moveRead fetches n bytes of what a READ names, from offset off on.
+func (q *qp) moveRead(p *qp, wr *verbs.SendWR, off, n uint64) bool {
 	if !q.readable(p, verbs.AccessRemoteRead) {
 		return false
 	}
@@ -369,8 +369,8 @@ func (q *qp) carryRead(p *qp, wr *verbs.SendWR, off, n uint64) bool {
 	return ok && q.e.regions.Scatter(b, q.h.PD(), wr.SGList, off) == verbs.WCSuccess
 }
 
-// carryAtomic carries an atomic out.
-func (q *qp) carryAtomic(p *qp, wr *verbs.SendWR) bool {
+// moveAtomic executes an atomic.
+func (q *qp) moveAtomic(p *qp, wr *verbs.SendWR) bool {
 	if !q.readable(p, verbs.AccessRemoteAtomic) {
 		return false
 	}

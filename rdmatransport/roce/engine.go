@@ -11,7 +11,7 @@
 // Package send holds all that is known of sending: the queue's cursor, what is in flight and what of it is lost, the
 // window, credits, timeouts. Package receive holds what is known of receiving: the expected PSN, what is wrong with it, the
 // packets that came before their turn, and the responses. pacing.go keeps to a rate, which dcqcn.go finds by what
-// notification.go hears of congestion. deferred.go carries out what takes long. uc.go and ud.go are what unreliable services
+// notification.go hears of congestion. deferred.go executes what takes long. uc.go and ud.go are what unreliable services
 // do instead, and multicast.go is datagrams to groups. Where both QPs are in one process, direct.go needs no packets. qp.go
 // makes QPs and takes them through their states; trace.go tells what happens to them; engine.go says what an engine and a QP are made of.
 //

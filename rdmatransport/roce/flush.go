@@ -1,10 +1,10 @@
 package roce
 
-// On the path: beside responder.go and requester.go, FLUSH and ATOMIC WRITE. They have answers as READs and atomics do, a
-// READ response of no bytes; both are carried out in their turn, so what is flushed is all that came before, and an ATOMIC
-// WRITE comes after. (IBTA annex A19) A FLUSH that makes something persistent takes long. What comes behind it and has an
-// answer, too, waits until it is over (deferred.go); SENDs and WRITEs pass it, as they pass a READ: their requester has the
-// fence. Their acknowledgements wait.
+// On the path: beside responder.go and requester.go. FLUSH and ATOMIC WRITE are answered like READs and atomics, with a READ
+// response of no bytes, and executed in order: a FLUSH covers all that came before it, and an ATOMIC WRITE comes after that.
+// (IBTA annex A19) A FLUSH that makes memory persistent takes long. The requests behind it that are answered, too, wait until
+// it is over (deferred.go). SENDs and WRITEs overtake it, as they overtake a READ: their requester can use the fence. Their
+// acknowledgements wait.
 
 import (
 	"encoding/binary"
@@ -45,8 +45,8 @@ func (q *qp) execAtomicWrite(p *wire.Packet) bool {
 	return q.modifyWord(receive.Empty, wire.RCAtomicWrite, &a, verbs.AccessRemoteWrite)
 }
 
-// execFlush brings memory where it is to be. The memory is the processors' own: all that was written is visible to them
-// already. Persistence takes the time of the file's device: others see to it (persist), and the answer waits in its place.
+// execFlush makes what was written visible, or persistent. It is visible already: the memory is the processors' own. Making
+// it persistent takes the time of the file's device, so that is deferred work, and the response waits.
 func (q *qp) execFlush(p *wire.Packet) bool {
 	need, ok := flushRights(&p.FETH)
 	if !ok || q.h.Attr().QPAccessFlags&need != need || q.receiving.Full() {
@@ -61,7 +61,7 @@ func (q *qp) execFlush(p *wire.Packet) bool {
 	}
 	if need&verbs.AccessFlushPersistent != 0 {
 		if mr, b := q.e.regions.File(p.RETH.RKey, what); mr != nil {
-			q.answerLater(receive.Empty, &deferred{file: mr, bytes: b})
+			q.deferWork(receive.Empty, &deferred{file: mr, bytes: b})
 			return false
 		}
 	}
@@ -69,7 +69,7 @@ func (q *qp) execFlush(p *wire.Packet) bool {
 	return false
 }
 
-// flushRights is what a QP and a region need for a FLUSH; not ok if that is none that is defined.
+// flushRights is the access that a FLUSH needs, of the QP and of the region. It is not ok if the FLUSH is none that is defined.
 func flushRights(f *wire.FETH) (need verbs.Access, ok bool) {
 	if f.Placement&wire.FlushGlobal != 0 {
 		need |= verbs.AccessFlushGlobal

@@ -1,15 +1,14 @@
 package roce
 
-// On the path: beside it. Requests that are carried out here, in their turn and without a packet: windows are bound and
-// invalidated.
+// On the path: instead of packets. Local requests, which bind and invalidate memory windows, are executed in their turn.
 
 import (
 	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// carryOut does what a local request asks for.
-func (q *qp) carryOut(wr *verbs.SendWR) verbs.WCStatus {
+// executeLocal does what a local request asks for.
+func (q *qp) executeLocal(wr *verbs.SendWR) verbs.WCStatus {
 	if wr.Opcode == verbs.BindMW {
 		return q.e.regions.Bind(q.h, wr.Bind)
 	}

@@ -5,7 +5,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// On the path: what follows from an event of sending. Work requests complete, in order, or the QP fails.
+// On the path: what follows from an event of sending: work requests complete, in order, or the QP fails.
 
 // act does what the outcome of an event says; false if the QP has failed.
 func (q *qp) act(o send.Outcome) bool {
@@ -77,7 +77,7 @@ func (q *qp) fail() {
 	q.h.Fail()
 }
 
-// quiet forgets what the timer was to be set for, and what was kept because of a gap.
+// quiet ends all waiting: nothing is due any more.
 func (q *qp) quiet() {
 	q.sending.Stop()
 	q.receiving.Stop()

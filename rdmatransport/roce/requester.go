@@ -35,11 +35,11 @@ func (q *qp) transmit() {
 			if !q.sendBurst(&b) || b.Final {
 				return
 			}
-		case send.CarryOut:
-			if status := q.carryOut(q.h.Send(b.Request)); status != verbs.WCSuccess {
+		case send.ExecuteLocal:
+			if status := q.executeLocal(q.h.Send(b.Request)); status != verbs.WCSuccess {
 				s.Fail(&b, uint8(status))
 			} else {
-				q.complete(s.CarriedOut().Completed)
+				q.complete(s.LocalExecuted().Completed)
 			}
 		case send.Refuse:
 			s.Fail(&b, uint8(verbs.WCLocQPOpErr))
@@ -75,7 +75,8 @@ func (q *qp) describeOne(wr *verbs.SendWR) {
 	q.sending.Post(kindOf(wr.Opcode), wr.Length(), wr.Flags&verbs.SendFence != 0)
 }
 
-// sendBurst sends the packets of a burst; false if the rate does not let it. One packet at a time is paced.
+// sendBurst sends the packets of a burst. It returns false if the rate limit does not allow that yet. Where there is one, each
+// burst is a single packet.
 func (q *qp) sendBurst(b *send.Burst) bool {
 	if !q.pass() {
 		return false
@@ -152,8 +153,8 @@ func (q *qp) sendData(wr *verbs.SendWR, k, psn uint32, ask bool) verbs.WCStatus 
 	return verbs.WCSuccess
 }
 
-// sendRead asks for n packets of a READ from packet k, psn, on. A long READ is asked for in pieces that fit the window: its
-// responses then cannot overrun the queues on the way back. Each piece is a READ of its own to the peer.
+// sendRead asks for n packets of a READ, from packet k on, whose PSN is psn. A long READ is asked for in pieces that fit the
+// window, so that its responses cannot overrun the queues on the way back. To the peer each piece is a READ of its own.
 func (q *qp) sendRead(wr *verbs.SendWR, k, psn, n uint32) {
 	off := uint64(k) * uint64(q.mtu)
 	length := min(wr.Length()-off, uint64(n)*uint64(q.mtu))

@@ -1,7 +1,8 @@
 package roce
 
-// On the path: the incoming half. A request is checked, in the order of IBTA Vol 1 §9.7.4, and executed before the next
-// packet is looked at; what is to be answered is left to response.go.
+// On the path: request packets that come in. Package receive says whether one is in order, a duplicate or too early. One that
+// is in order is checked, as IBTA Vol 1 §9.7.4 has it, and executed before the next packet is looked at. response.go
+// answers.
 
 import (
 	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
@@ -19,7 +20,7 @@ type responder struct {
 	message msgKind   // the message that a First packet opened
 	taken   bool      // it has taken a receive request
 	heard   bool      // a request was executed or refused
-	pd      *verbs.PD // XRC: of the SRQ of what is being carried out or answered
+	pd      *verbs.PD // XRC: of the SRQ of what is being executed or answered
 }
 
 // msgKind is what a message of several packets is.
@@ -106,7 +107,7 @@ func (q *qp) execute(p *wire.Packet, info wire.Info) {
 	}
 }
 
-// hear notes the peer's first request: an application that waits in RTR is told.
+// hear notes the peer's first request. An application that waits in RTR is told by an event.
 func (r *responder) hear(h verbs.QPHandle) {
 	if !r.heard {
 		r.heard = true
@@ -116,7 +117,7 @@ func (r *responder) hear(h verbs.QPHandle) {
 	}
 }
 
-// inSequence checks that the packet continues the open message, or opens one where none is open (C9-66 ff.).
+// inSequence tells whether the packet continues the open message, or opens one where none is open (C9-66 ff.).
 func (r *responder) inSequence(p *wire.Packet, info wire.Info) bool {
 	if !info.Known() {
 		return false
@@ -148,8 +149,8 @@ func (q *qp) permitted(info wire.Info) bool {
 	return true
 }
 
-// validLength checks a data packet's size: full unless it is the last, and then not empty unless it is the only one
-// (C9-93, C9-94).
+// validLength checks the size of a data packet. All but the last of a message are full, and the last is empty only if it is
+// the only one (C9-93, C9-94).
 func (q *qp) validLength(p *wire.Packet, info wire.Info) bool {
 	n := uint32(len(p.Payload))
 	switch {
@@ -199,8 +200,8 @@ func (q *qp) execSend(p *wire.Packet, info wire.Info) bool {
 	return true
 }
 
-// execWrite places a WRITE packet. The key is looked up for every packet: a region that is deregistered in the middle
-// of a message is not written to any more.
+// execWrite places a WRITE packet. The key is looked up for each packet: when a region is deregistered in the middle of a
+// message, it is not written to any more.
 func (q *qp) execWrite(p *wire.Packet, info wire.Info) bool {
 	r := &q.resp
 	n := uint64(len(p.Payload))
@@ -221,7 +222,8 @@ func (q *qp) execWrite(p *wire.Packet, info wire.Info) bool {
 		r.write, r.placed = p.RETH, 0
 	}
 	left := uint64(r.write.Length) - r.placed
-	if n > left || info.Last() && n != left || !info.Last() && n == left || r.write.Length > MaxMessage {
+	fits := n <= left && (n == left) == info.Last()
+	if !fits || r.write.Length > MaxMessage {
 		return q.refuse(wire.NakInvalidRequest, verbs.WCRemInvReqErr)
 	}
 	to, ok := q.region(r.write.RKey, r.write.Addr+r.placed, n, verbs.AccessRemoteWrite)
@@ -268,7 +270,7 @@ func (q *qp) execRead(p *wire.Packet) bool {
 	return false
 }
 
-// execAtomic carries out an atomic, once: its result is kept for duplicates.
+// execAtomic executes an atomic, once: its result is kept for duplicates.
 func (q *qp) execAtomic(p *wire.Packet) bool {
 	if q.receiving.Full() {
 		return q.refuse(wire.NakInvalidRequest, verbs.WCRemInvReqErr)
@@ -276,7 +278,7 @@ func (q *qp) execAtomic(p *wire.Packet) bool {
 	return q.modifyWord(receive.Atomic, operation(p.Opcode), &p.AtomicETH, verbs.AccessRemoteAtomic)
 }
 
-// answer ends a READ or atomic that is new. Its responses acknowledge it, and all that came before it.
+// answer accepts a READ, an atomic or the like. Its response acknowledges it, and all that came before it.
 func (q *qp) answer(r receive.Response) {
 	if q.service == wire.XRC && !r.Deferred {
 		r.Owner = q.resp.pd
@@ -293,7 +295,7 @@ func (q *qp) region(rkey uint32, addr, n uint64, need verbs.Access) (memory.Span
 	return b, denial == memory.Allowed
 }
 
-// notReady asks the requester to come again: no receive request is posted.
+// notReady asks the requester to send the packet again later: no receive request is posted.
 func (q *qp) notReady() bool {
 	if q.service == wire.UC {
 		q.e.Counters.NoReceive.Add(1)
@@ -304,9 +306,9 @@ func (q *qp) notReady() bool {
 	return false
 }
 
-// refuse answers a request that ends the connection. A receive request that the message had taken completes with
-// status; the others are flushed once the NAK is out. On UC only what is wrong with the request itself ends the
-// connection.
+// refuse ends the connection because of a request. Once the NAK is sent, a receive request that the message has taken is
+// completed with status, and the others are flushed. A UC QP has no NAK: it drops the message, and only an error of its own
+// memory ends the connection.
 func (q *qp) refuse(nak uint8, status verbs.WCStatus) bool {
 	if q.service == wire.UC {
 		if nak == wire.NakRemoteOperational {

@@ -41,7 +41,7 @@ func (q *qp) sendResponses() bool {
 	}
 	sent := uint32(0)
 	for r := s.Pending(); r != nil; r = s.Pending() {
-		if r.Deferred && !q.carryOutDeferred(r) {
+		if r.Deferred && !q.executeDeferred(r) {
 			return false
 		}
 		for most := s.Burst(r); r.Packets > 0 && sent < most; sent++ {
@@ -58,7 +58,8 @@ func (q *qp) sendResponses() bool {
 	return true
 }
 
-// sendResponse sends the next packet of a response; false if the region is gone, or faults.
+// sendResponse sends the next packet of a response. It returns false if the region is gone, or faults, which ends the
+// connection.
 func (q *qp) sendResponse(r *receive.Response) bool {
 	p := wire.Packet{BTH: wire.BTH{PSN: r.PSN}, AETH: wire.AETH{Syndrome: wire.AckUnlimited, MSN: r.MSN}}
 	n := uint32(0)

@@ -2,8 +2,8 @@ package roce
 
 import "time"
 
-// On the path: beside it. A QP has one timer, for whatever is due first: the alarm of its sending, responses that are held
-// back, its rate, the end of what is kept behind a gap.
+// On the path: beside it. A QP has one timer, for whatever is due first: the alarm of its sending, the deadline of its
+// receiving, the next packet that its rate allows, the end of a pause.
 
 // expired runs when the QP's timer does.
 func (q *qp) expired() {
@@ -52,8 +52,7 @@ func earlier(a, b time.Duration) time.Duration {
 	return a
 }
 
-// arm sets the timer for the first thing that is due. To move a deadline away costs nothing in the queue; to be called
-// early costs the QP's lock, which whoever is sending has.
+// arm sets the timer for the first thing that is due.
 func (q *qp) arm() {
 	switch due := q.due(); {
 	case due == q.timer.Due():

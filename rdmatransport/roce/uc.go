@@ -1,8 +1,8 @@
 package roce
 
-// On the path: unreliable connections, both ways. A message completes when its last packet has been sent. What comes in
-// is executed as for RC, but whatever is missing or wrong makes its message vanish: nothing is ever answered. (IBTA Vol 1
-// §9.8.2)
+// On the path: unreliable connections, both ways. A message is complete when its last packet has been sent. Packets that come
+// in are executed as for RC, but a message of which a packet is missing or wrong is dropped: nothing is ever answered. (IBTA
+// Vol 1 §9.8.2)
 
 import (
 	"time"
@@ -19,8 +19,8 @@ type unreliable struct {
 	resume time.Duration // UC: when the pause behind a window ends; 0 if there is none
 }
 
-// sendMessages sends what is posted: a window at a time, with a pause behind each for others to run, as nobody
-// acknowledges anything.
+// sendMessages sends what is posted. As nobody acknowledges anything, it sends a window at a time, with a pause behind it for
+// others to run.
 func (q *qp) sendMessages() {
 	u := q.unreliable
 	if u.resume != 0 {
@@ -32,7 +32,7 @@ func (q *qp) sendMessages() {
 		}
 		wr := q.h.Send(0)
 		if isLocal(wr.Opcode) {
-			status := q.carryOut(wr)
+			status := q.executeLocal(wr)
 			q.h.CompleteSend(status, 0)
 			if status != verbs.WCSuccess {
 				q.traceState(q.h.State(), verbs.StateSQE)
@@ -64,8 +64,8 @@ func (q *qp) sendMessages() {
 	}
 }
 
-// receiveMessage executes one packet. One that is not the next in order ends the message before it, wherever that was;
-// the next First or Only packet starts another.
+// receiveMessage executes one packet. A packet that is not the next in order ends the message that is open. The next First or
+// Only packet opens another.
 func (q *qp) receiveMessage(p *wire.Packet, info wire.Info) {
 	r := &q.resp
 	if q.receiving.Unreliably(p.PSN) {
@@ -86,7 +86,7 @@ func (q *qp) receiveMessage(p *wire.Packet, info wire.Info) {
 	}
 }
 
-// dropMessage forgets the message in progress: its receive request waits for the next one.
+// dropMessage drops the open message. A receive request that it has taken is there for the next one.
 func (q *qp) dropMessage() bool {
 	q.resp.message = noMessage
 	q.receiving.SkipUnreliable()

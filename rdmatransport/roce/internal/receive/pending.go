@@ -18,7 +18,7 @@ const (
 // Response is what a READ, atomic, FLUSH or ATOMIC WRITE is answered with, or was.
 type Response struct {
 	Kind     Kind
-	Deferred bool      // the request is still to be carried out
+	Deferred bool      // the request is still to be executed
 	replay   bool      // it was asked for again
 	partial  bool      // it repeats a READ from behind the original's first packet on
 	MSN      uint32    // messages completed with it
@@ -26,7 +26,7 @@ type Response struct {
 	Packets  uint32    // still to be sent
 	sent     uint32    // packets that are
 	RETH     wire.RETH // READ: what is still to be read
-	Orig     uint64    // Atomic: what memory held, once it is carried out
+	Orig     uint64    // Atomic: what memory held before, once it is executed
 	Owner    any       // whatever the State's owner wants to know of it
 }
 
@@ -62,8 +62,8 @@ func (r *Response) next(n uint32) {
 	r.RETH.Length -= n
 }
 
-// carriedOut notes that the request is.
-func (r *Response) carriedOut(orig uint64) { r.Deferred, r.Orig = false, orig }
+// executed notes that the request, which was deferred, is executed.
+func (r *Response) executed(orig uint64) { r.Deferred, r.Orig = false, orig }
 
 // pending is the responses that are still to be sent, by PSN.
 type pending struct {
@@ -82,7 +82,7 @@ func (p *pending) original() (n int) {
 	return n
 }
 
-// deferred tells that requests are still to be carried out.
+// deferred tells that requests are still to be executed.
 func (p *pending) deferred() bool {
 	for i := range p.queue {
 		if p.queue[i].Deferred {

@@ -82,7 +82,7 @@ func TestPendingCovers(t *testing.T) {
 	if !p.deferred() {
 		t.Error("nothing is deferred")
 	}
-	p.queue[1].carriedOut(7)
+	p.queue[1].executed(7)
 	if p.deferred() || p.queue[1].Orig != 7 {
 		t.Errorf("carried out: %+v", p.queue[1])
 	}

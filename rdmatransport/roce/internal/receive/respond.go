@@ -100,14 +100,14 @@ func (s *State) OnResponseSent() {
 	s.replies.pending.pop()
 }
 
-// OnCarriedOut is told that the request of the Pending response, which was Deferred, is carried out; of an atomic, what memory
-// held. Its duplicates are answered so, too.
-func (s *State) OnCarriedOut(orig uint64) {
+// OnDeferredExecuted is told that the request of the Pending response, which was Deferred, is executed, and what memory held
+// before an atomic. Its duplicates get the same answer.
+func (s *State) OnDeferredExecuted(orig uint64) {
 	r := s.Pending()
 	if old, _ := s.replies.history.find(r.PSN); old != nil {
-		old.carriedOut(orig)
+		old.executed(orig)
 	}
-	r.carriedOut(orig)
+	r.executed(orig)
 }
 
 // DropPending is told that the connection ends: none of the responses will be sent.

@@ -706,13 +706,13 @@ func TestState(t *testing.T) {
 			if !r.Full() {
 				r.t.Error("a repetition is in the place of what it repeats, which will be answered")
 			}
-			r.OnCarriedOut(0)
+			r.OnDeferredExecuted(0)
 			r.respond(1)
 			r.OnRequest(request(wire.RCFetchAdd, 10, 0))
 			if p := r.Pending(); p.PSN != 11 {
 				r.t.Errorf("an atomic with the PSN of a FLUSH is answered by %+v", p)
 			}
-			if r.OnCarriedOut(7); r.Defers() || r.Pending().Orig != 7 {
+			if r.OnDeferredExecuted(7); r.Defers() || r.Pending().Orig != 7 {
 				r.t.Errorf("%+v", r.Pending())
 			}
 			if got := r.respond(9); got != "11" {

@@ -6,11 +6,11 @@ import "github.com/softrnic/softrnic/rdmatransport/roce/wire"
 type Step uint8
 
 const (
-	Wait     Step = iota // nothing: an event has to come first
-	Transmit             // send the packets of the Burst
-	CarryOut             // carry a local request out, and tell by CarriedOut or Fail
-	Refuse               // Fail a request that could never be sent: it has an answer, and the QP may have none outstanding
-	GiveUp               // fail the QP: the oldest request has failed, for the Reason
+	Wait         Step = iota // nothing: an event has to come first
+	Transmit                 // send the packets of the Burst
+	ExecuteLocal             // execute a local request, and tell by LocalExecuted or Fail
+	Refuse                   // Fail a request that could never be sent: it has an answer, and the QP may have none outstanding
+	GiveUp                   // fail the QP: the oldest request has failed, for the Reason
 )
 
 // Burst is consecutive packets of one request that may be sent.
@@ -84,7 +84,7 @@ func (s *State) Next(in Setting, b *Burst) Step {
 	}
 	b.origin, b.Kind, b.Request = fromCursor, r.kind, q.index(q.next)
 	if r.kind == Local {
-		return CarryOut
+		return ExecuteLocal
 	}
 	if room <= 0 || s.alarm.waits(psn) {
 		return Wait
@@ -360,13 +360,13 @@ func (s *State) sentAgain(b *Burst) {
 	}
 }
 
-// CarriedOut is told that the local request of a burst is carried out.
-func (s *State) CarriedOut() Outcome {
-	s.queue.carriedOut(s.flight.next)
+// LocalExecuted is told that the local request of a burst is executed.
+func (s *State) LocalExecuted() Outcome {
+	s.queue.localExecuted(s.flight.next)
 	return Outcome{Completed: s.queue.completeLocal()}
 }
 
-// Fail is told that the request of a burst cannot be sent, or carried out, for a reason other than 0. Next then says what
+// Fail is told that the request of a burst cannot be sent, or executed, for a reason other than 0. Next then says what
 // follows from that: the burst is not final.
 func (s *State) Fail(b *Burst, reason uint8) {
 	b.Final = false

@@ -11,7 +11,7 @@ const (
 	WriteImm             // WRITE with immediate: an acknowledgement; the last packet takes a receive request of the peer's
 	Read                 // READ: as many response packets as it has PSNs
 	Atomic               // an atomic and the like (FLUSH, ATOMIC WRITE): a response of one packet
-	Local                // nothing from the peer: it has no packets and is carried out in its turn
+	Local                // nothing from the peer: it has no packets and is executed in its turn
 )
 
 // hasData tells whether the request's packets carry its payload, and an acknowledgement completes it.
@@ -36,7 +36,7 @@ type requestFlags uint8
 
 const (
 	fenced  requestFlags = 1 << iota // it waits for the answers to all READs and atomics before it
-	started                          // it has its PSNs, or was carried out
+	started                          // it has its PSNs, or was executed
 )
 
 func (r *request) is(f requestFlags) bool { return r.flags&f != 0 }
@@ -100,15 +100,15 @@ func (q *queue) advance(r *request, n uint32) {
 	}
 }
 
-// carriedOut moves the cursor over a local request. It has no packets; psn is that of what comes behind it.
-func (q *queue) carriedOut(psn uint32) {
+// localExecuted moves the cursor over a local request. It has no packets; psn is that of what comes behind it.
+func (q *queue) localExecuted(psn uint32) {
 	r := q.current()
 	r.psn = psn
 	r.flags |= started
 	q.step()
 }
 
-// step moves the cursor to the next request that is not a local one which was carried out.
+// step moves the cursor to the next request that is not a local one which was executed.
 func (q *queue) step() {
 	q.next++
 	q.packet = 0
@@ -127,7 +127,7 @@ func (q *queue) skipCarriedOut() {
 func (q *queue) fail(n uint32, reason uint8) { q.at(n).failed = reason }
 
 // completeOldest takes the oldest request, r, off the queue, which is acknowledged or answered, and the local ones behind
-// it that were carried out. It returns how many those are.
+// it that were executed. It returns how many those are.
 func (q *queue) completeOldest(r *request) (n int) {
 	if r.kind.answered() {
 		q.unanswered--
@@ -139,7 +139,7 @@ func (q *queue) completeOldest(r *request) (n int) {
 	return 1
 }
 
-// completeLocal takes the oldest requests off the queue as far as they are local and carried out.
+// completeLocal takes the oldest requests off the queue as far as they are local and executed.
 func (q *queue) completeLocal() (n int) {
 	for ; q.first != q.end; n++ {
 		if r := q.oldest(); r.kind != Local || !r.is(started) || r.failed != 0 {

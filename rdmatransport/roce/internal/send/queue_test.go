@@ -13,7 +13,7 @@ func fill(n int, rs ...request) *queue {
 	for range n {
 		r := q.current()
 		if r.kind == Local {
-			q.carriedOut(psn)
+			q.localExecuted(psn)
 			continue
 		}
 		q.start(r, psn)

@@ -195,7 +195,7 @@ func (s *State) Una() uint32 { return s.flight.una }
 // Moved is how many packets of the oldest request are sent and acknowledged, where the State is Still.
 func (s *State) Moved() uint32 { return s.queue.packet }
 
-// MovedDirectly is told that the oldest request, where the State is Still, was carried out without packets, or the rest of
+// MovedDirectly is told that the oldest request, where the State is Still, was executed without packets, or the rest of
 // it, and counts as if its so many packets had been sent and acknowledged.
 func (s *State) MovedDirectly(kind Kind, packets uint32) {
 	if s.queue.begun() {

@@ -58,8 +58,8 @@ func (r *requester) send() string {
 			if b.Final && r.Next(0, &again) != Wait {
 				r.t.Fatalf("%s was final, and %+v follows", s, again)
 			}
-		case CarryOut:
-			sent = append(sent, fmt.Sprintf("local %d: %d complete", b.Request, r.CarriedOut().Completed))
+		case ExecuteLocal:
+			sent = append(sent, fmt.Sprintf("local %d: %d complete", b.Request, r.LocalExecuted().Completed))
 		case Wait:
 			r.SetAlarm(true)
 			return strings.Join(sent, " ")
