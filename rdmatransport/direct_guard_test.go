@@ -1,11 +1,14 @@
 package rdmatransport_test
 
 import (
+	"encoding/binary"
 	"errors"
 	"runtime"
 	"testing"
 
+	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
 // What is not in order does not move from memory to memory: it fails as it does in packets.
@@ -142,4 +145,59 @@ func (e *mwEnd) letsGo(t *testing.T, to *mwEnd) bool {
 		t.Error(wc.Status)
 	}
 	return free
+}
+
+// TestDirectReadOrder: over iWARP, whose stream keeps the order, a READ's completion tells that what the peer wrote before
+// it answered is there, also if that was not moved directly.
+func TestDirectReadOrder(t *testing.T) {
+	everyWay(t, func(t *testing.T, s setting) {
+		if s.transport != verbs.IWARP {
+			return
+		}
+		e := &newEnds(t, s, 64).side
+		a, b := &e[0], &e[1]
+		mapped, err := a.mr.PD().RegMapping(make([]byte, 8), iwarpAccess) // what may fault is not moved directly
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { ok(t, mapped.Dereg()) }()
+		for i := range uint64(200) {
+			binary.NativeEndian.PutUint64(b.mr.Buf(), i)
+			b.post(t, &verbs.SendWR{Opcode: verbs.RDMAWrite, SGList: []verbs.SGE{b.mr.SGE(0, 8)},
+				RemoteAddr: mapped.Addr(), RKey: mapped.RKey()})
+			a.post(t, &verbs.SendWR{Opcode: verbs.RDMARead, Flags: verbs.SendSignaled, SGList: []verbs.SGE{a.mr.SGE(8, 8)},
+				RemoteAddr: b.mr.Addr() + 8, RKey: b.mr.RKey()})
+			a.take(t)
+			if got := binary.NativeEndian.Uint64(mapped.Buf()); got != i {
+				t.Fatalf("a READ completes before WRITE %d, behind %d", i, got)
+			}
+		}
+	})
+}
+
+// TestDirectSharedReceives: a SEND that fails at its sender takes no receive request from those that others share.
+func TestDirectSharedReceives(t *testing.T) {
+	for _, transport := range transports {
+		t.Run(transport.String(), func(t *testing.T) {
+			lan := new(pipe.Switch)
+			a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
+			out, in := a.reg(make([]byte, 64), everyAccess), b.reg(make([]byte, 64), verbs.AccessLocalWrite)
+			srq := must(b.pd.CreateSRQ(&verbs.SRQInitAttr{Attr: verbs.SRQAttr{MaxWR: 8, MaxSGE: 1}}))(t)
+			t.Cleanup(func() { ok(t, srq.Destroy()) })
+			ok(t, srq.PostRecv(&verbs.RecvWR{ID: 7, SGList: []verbs.SGE{in.SGE(0, 64)}}))
+			shared := func(c *rdmacm.Config) { c.SRQ = srq }
+			bad, _ := dial(a, b, transport, shared)
+			good, at := dial(a, b, transport, shared)
+			sge := out.SGE(0, 8)
+			sge.LKey ^= 1
+			ok(t, bad.QP().PostSend(&verbs.SendWR{Opcode: verbs.Send, SGList: []verbs.SGE{sge}}))
+			if wc := poll(t, bad.QP().SendCQ()); wc.Status != verbs.WCLocProtErr {
+				t.Error(wc.Status)
+			}
+			ok(t, good.QP().PostSend(&verbs.SendWR{Opcode: verbs.Send, SGList: []verbs.SGE{out.SGE(0, 8)}}))
+			if wc := poll(t, at.QP().RecvCQ()); wc.Status != verbs.WCSuccess || wc.WRID != 7 {
+				t.Errorf("%+v", wc)
+			}
+		})
+	}
 }

@@ -50,6 +50,33 @@ func TestRetransmit(t *testing.T) {
 				r.t.Errorf("%v, then %v", first, second)
 			}
 		}},
+		{"probes count as no retries", func(r *requester) {
+			r.measure(time.Millisecond)
+			r.post(Write, 4)
+			r.send()
+			for range 2 {
+				probes := 0
+				o := r.pass()
+				for ; o.Action == Probed; o = r.pass() {
+					probes++
+					r.send()
+				}
+				if probes == 0 || o.Action != WentBack {
+					r.t.Fatalf("%d probes, then %+v", probes, o)
+				}
+				r.send()
+			}
+			for range maxProbes {
+				if o := r.pass(); o.Action != Probed {
+					if o.Action != RetriesExceeded {
+						r.t.Errorf("%+v", o)
+					}
+					return
+				}
+				r.send()
+			}
+			r.t.Error("it goes on for ever")
+		}},
 		{"what is sent again has a timeout of its own", func(r *requester) {
 			r.post(Write, 2)
 			r.send()
@@ -102,9 +129,7 @@ func TestRetransmit(t *testing.T) {
 				r.post(Atomic, 1)
 			}
 			r.expect("0.0@0! 1.0@1!", InOrder)
-			for r.pass().Action != WentBack {
-				r.send()
-			}
+			r.until(WentBack)
 			if _, _, _, ok := r.OnAnswer(1); !ok {
 				r.t.Error("an answer is dropped")
 			}

@@ -102,6 +102,18 @@ func (r *requester) pass() Outcome {
 	return r.OnAlarm(r.now)
 }
 
+// until lets the alarm go off, and sends, until what follows is the given action.
+func (r *requester) until(a Action) {
+	r.t.Helper()
+	for range 100 {
+		if r.pass().Action == a {
+			return
+		}
+		r.send()
+	}
+	r.t.Fatalf("no alarm has action %d", a)
+}
+
 func TestState(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -492,8 +504,8 @@ func TestState(t *testing.T) {
 			if r.window.size != 100 {
 				r.t.Errorf("window %d", r.window.size)
 			}
-			for r.send(); r.pass().Action != WentBack; r.send() {
-			}
+			r.send()
+			r.until(WentBack)
 			r.peer(true)
 			r.send()
 			r.OnSelectiveNAK(1, func(yield func(uint32) bool) { yield(5) })
