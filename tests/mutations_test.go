@@ -26,7 +26,7 @@ const (
 
 var mutations = []mutation{
 	{"a message is not moved to a QP of another peer", roceDirect, "p.dest == q.num && ", "", "rdmatransport", "TestDirect"},
-	{"a message is not moved to a QP of another path MTU", roceDirect, "p.mtu == q.mtu && ", "", "rdmatransport", "TestDirect"},
+	{"a message is not moved to a QP of another path MTU", roceDirect, " && p.mtu == q.mtu", "", "rdmatransport", "TestDirect"},
 	{"no message is moved past a response that is owed", roceReceive + "state.go", " && !s.Responds()", "", roceReceive, ""},
 	{"or past a verdict that is due", roceReceive + "state.go", " && !v.due()", "", roceReceive, ""},
 	{"packets that are kept are dropped where one is moved", roceReceive + "state.go", "\ts.suspect()\n\treturn true\n", "\treturn true\n", roceReceive, ""},
@@ -51,7 +51,7 @@ var mutations = []mutation{
 	{"another ephemeral port is tried", "verbs/rdmacm/port.go", "if b == nil || !b.ephemeral ||", "if true ||", "verbs/rdmacm", ""},
 	{"a second event wakes somebody too", "verbs/rdmacm/channel.go", "return e, true, len(c.events) > 0", "return e, true, false", "verbs/rdmacm", ""},
 	{"events of a listener's requests move with it", "verbs/rdmacm/id.go", "defer to.add(child.ch.removeID(child)...)", "child.ch.removeID(child)", "verbs/rdmacm", ""},
-	{"a QP that the application made is flushed by a reset", "rdmatransport/iwarp/receiver.go", "q.h.Fail() // what is posted can no longer be sent", "_ = q", "rdmatransport/...", "IWARP|Reset|Stream"},
+	{"a QP that the application made is flushed by a reset", "rdmatransport/iwarp/receiver.go", "q.failQP() // what is posted can no longer be sent", "_ = q", "rdmatransport/...", "IWARP|Reset|Stream"},
 	{"an idle stream gives its receive memory back", "rdmatransport/iwarp/receiver.go", "\t\tc.deframer.Release()\n", "", "rdmatransport/iwarp/...", ""},
 	{"an error of the LLP raises an event", "rdmatransport/iwarp/receiver.go", "\t\tq.h.Event(asyncEvent(err))\n", "\t\t_ = asyncEvent\n", "rdmatransport/iwarp/...", ""},
 	{"a capture that has failed is not written on", "link/capture/capture.go", "if l.err != nil || l.closed {\n\t\t\treturn", "if l.closed {\n\t\t\treturn", "link/capture", ""},
