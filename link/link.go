@@ -40,8 +40,8 @@ type Link interface {
 // EndPoll was called.
 type Poller interface {
 	// Poll passes what has arrived to the receiver of Attach, on the caller's goroutine, and returns without waiting;
-	// false if there was nothing, or another goroutine is receiving: then the caller's processor was offered to other
-	// threads, among which the one may be that is to send. The receiver must not call it.
+	// false if there was nothing, or another goroutine is receiving: then it has yielded the
+	// processor, as the sender may be a thread that waits to run. The receiver must not call it.
 	Poll() bool
 	// EndPoll says that the caller polls no more: from now on the link's goroutine is on duty.
 	EndPoll()
@@ -70,9 +70,9 @@ type Shared interface {
 // Receiver takes a batch of frames that arrived together.
 type Receiver func(frames []Frame)
 
-// Offloads are a link's abilities beyond one finished packet a frame.
+// Offloads are what a link can do beyond sending one finished packet per frame.
 type Offloads struct {
-	// USO: a UDP superframe goes in one Write, unsegmented for as far as the kernel can carry it so.
+	// USO: a UDP superframe goes in one Write, and is cut only where the kernel cannot carry it whole.
 	USO bool
 	// TSO: the same for TCP over IPv4 and IPv6.
 	TSO bool
@@ -103,7 +103,7 @@ const (
 type Frame struct {
 	// Data is the frame, or its beginning where More is not empty. On reception all of it is in Data.
 	Data []byte
-	// More continues Data: what gVisor hands down in pieces is not copied together. Nil on reception.
+	// More continues Data: gVisor's pieces are not copied into one. Nil on reception.
 	More [][]byte
 	// Segmentation and SegmentSize (payload bytes after the transport header, the last segment may be shorter)
 	// describe a superframe of equal packets behind one header.

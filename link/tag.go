@@ -56,7 +56,7 @@ func (f *Frame) TakeTag() bool {
 	return true
 }
 
-// AppendTagged appends the first n bytes of Data, at least the addresses, to b with an 802.1Q tag in its place.
+// AppendTagged appends the first n bytes of Data, at least the addresses, to b with an 802.1Q tag inserted after the addresses.
 func (f *Frame) AppendTagged(b []byte, n int, tci uint16) []byte {
 	b = append(b, f.Data[:tagAt]...)
 	b = append(b, tagType>>8, tagType&0xff, byte(tci>>8), byte(tci))

@@ -9,7 +9,7 @@
 // # Counters
 //
 // [verbs.Device.PortCounters] has the names that Linux's ports have in /sys/class/infiniband/*/ports/*/counters. It counts
-// RoCE packets, and no messages that go without packets or loop back:
+// RoCE packets only, not messages that move without packets or loop back:
 //
 //	port_xmit_data, port_rcv_data        words of four bytes, of whole Ethernet frames without FCS
 //	port_xmit_packets, port_rcv_packets  packets, of which
@@ -26,7 +26,7 @@
 //	out_of_seq_request          gaps in the sequence of request packets
 //	send_rnr_err, rcvd_rnr_err  RNR NAKs
 //	rcvd_seq_err                sequence NAKs
-//	ack_deferred                acknowledgements that had to wait: none ever
+//	ack_deferred                acknowledgements that had to wait for a buffer: always 0
 //	completer_retry_err         times that a QP went back, for a NAK or a timeout, but not for an RNR NAK
 //	retry_exceeded_err          QPs that failed because they had gone back too often,
 //	retry_rnr_exceeded_err      or for too many RNR NAKs
@@ -46,11 +46,11 @@
 // Those that no other device has:
 //
 //	direct_msgs          RoCE messages that went from memory to memory without packets
-//	selective_repeats    packets, of READs their requests, that were repeated one by one
+//	selective_repeats    packets (for READs, requests) that were repeated one by one
 //	tail_probes          packets repeated to learn whether they had arrived
 //	suspect_requests     request packets dropped because they, or others that contradict them, are not the peer's
 //	malformed_packets, icrc_errors, unknown_qp, misdirected_packets, bad_pkey, qkey_viol
-//	                     packets dropped: not parseable, wrong ICRC, no such QP, not in that state or from that address,
+//	                     packets dropped: not parseable, wrong ICRC, no such QP, QP in no state to receive or wrong source address,
 //	                     wrong P_Key or Q_Key
 //	no_recv_dropped,     unreliable messages that found no receive request,
 //	too_long_dropped     or one that was too short

@@ -15,7 +15,7 @@ const RoCEv1Type = 0x8915
 // Ethernet frames, together with the header fields that the ICRC covers.
 type DatagramPort interface {
 	// Path prepares to send from one of the NIC's addresses to another host, to one of its own addresses, or to a multicast
-	// group, of which the NIC receives a copy itself if it has joined. Path starts to resolve the neighbour but does not
+	// group; a NIC that has joined the group receives a copy of its own. Path starts to resolve the neighbour but does not
 	// wait: what is sent meanwhile is kept, up to a bound, and lost if nobody answers. The error wraps ENETUNREACH if there
 	// is no route, EADDRNOTAVAIL if the NIC does not have the source address.
 	Path(PathAttr) (Path, error)
@@ -24,8 +24,7 @@ type DatagramPort interface {
 	// Receive installs the function that gets every valid datagram for one of the NIC's addresses, or for a group that it
 	// has joined, on the link's receive goroutine. The function may send, but must not call Receive. Datagrams of one flow
 	// (addresses and source port) come in order and one at a time; those of others may come at the same time, on other
-	// goroutines, where the link has several queues. A nil function removes the one before, and waits until no call is
-	// running.
+	// goroutines, where the link has several queues. Nil removes the function and waits for running calls.
 	Receive(func(*Datagram))
 }
 
@@ -58,7 +57,7 @@ type Path interface {
 	Batch(n int) int
 	// Near is the interface in this process that the path leads to through memory alone: one of the host's own, or one on
 	// the same [link.Shared] medium. It is nil if there is none. It may change at any time, as links are closed and
-	// addresses move. What is carried to it without packets is the same to everybody as what is carried in packets.
+	// addresses move. Nobody can tell whether data went there directly or in packets.
 	Near() NIC
 	// Close frees what the path holds.
 	Close()
@@ -99,7 +98,7 @@ type Datagram struct {
 	next int // index of the segment that Next returns
 }
 
-// Next returns the next segment's payload, and makes Header what it would be had the frame been cut where Linux cuts it:
+// Next returns the next segment's payload, and sets Header to what it would be if Linux had cut the frame:
 // with the lengths of that segment, and the IPv4 ID counting up. ok is false after the last segment. Payload and Header
 // are valid until the receive function returns; each call changes Header.
 func (d *Datagram) Next() (payload []byte, ok bool) {

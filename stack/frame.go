@@ -11,7 +11,7 @@ type FramePort interface {
 	Sender() FrameSender
 }
 
-// Steering is who sees the frames of a port. A frame begins with the destination address, has no FCS, and is as it is on
+// Steering says who sees the frames of a port. A frame begins with the destination address, has no FCS, and is as it is on
 // the wire: one packet of at most the MTU, its checksums complete. It is valid during the call and must not be changed.
 // Received frames are shown on the link's receive goroutines, several at the same time where the link has several queues;
 // sent frames on a goroutine of the port. A nil function sees none.

@@ -3,8 +3,8 @@
 // ([FramePort]).
 //
 // An implementation is one package below this one; package netstack is a host on gVisor over an Ethernet link. A program
-// hands what it opened there, a [Network], to rdmatransport.Open. What an implementation cannot do it says with a nil port
-// or an error that wraps [errors.ErrUnsupported], never with a stub.
+// hands what it opened there, a [Network], to rdmatransport.Open. For what it cannot do, an implementation returns a nil
+// port or an error that wraps [errors.ErrUnsupported]; it has no stubs.
 package stack
 
 import (
@@ -79,7 +79,7 @@ const (
 	LinkRemoved   = link.Removed
 )
 
-// Change is what may change about an interface.
+// Change is a kind of change of an interface.
 type Change uint8
 
 // The changes that NIC.Watch reports.
@@ -87,11 +87,11 @@ const (
 	GIDsChanged Change = iota // an address was added or removed
 	LinkWent                  // State is LinkUp no longer
 	LinkCame                  // State is LinkUp again
-	LinkLost                  // State is LinkRemoved, for good. Unless the host is closing, LinkWent came before, if the link was up
+	LinkLost                  // State is LinkRemoved, for good. LinkWent precedes it if the link was up, unless the host is closing
 )
 
-// Counters count what has passed an interface's datagram port since it was made; what its frame port sends and receives
-// is not counted, but for TxErrors.
+// Counters count the traffic of an interface's datagram port since it was made. That of its frame port is not counted,
+// except in TxErrors.
 type Counters struct {
 	TxFrames    uint64 // written to the link; a superframe is one
 	TxDatagrams uint64

@@ -7,8 +7,8 @@ import (
 )
 
 // Stream is a TCP connection as iWARP needs it: it can be written without waiting, in pieces that are filled in place in
-// the send buffer, and read where the data lies in the receive buffer. Its methods may be called from any goroutine,
-// those that receive from one at a time.
+// the send buffer, and read where the data lies in the receive buffer. Its methods may be called from any goroutine;
+// Wait, Receive and Read from one at a time.
 type Stream interface {
 	net.Conn
 	// MSS is the payload of a full segment in bytes, as both sides and the path allow it.
@@ -19,8 +19,8 @@ type Stream interface {
 	// it returns false if the buffer has no room now, without having called fill; the function given to OnRoom is called
 	// when there is room again. A piece of at most MSS bytes is sent in one segment, unless it has to be sent again.
 	Send(n int, fill Filler) (bool, error)
-	// Unanswered is how many pieces were sent since anything came from the peer, an acknowledgement or data. If they are many,
-	// small pieces are better held back, and sent together when something comes; see CallOnAnswer.
+	// Unanswered is how many pieces were sent since anything came from the peer, an acknowledgement or data. If it is
+	// large, hold small pieces back until something comes; see CallOnAnswer.
 	Unanswered() int
 	// CallOnAnswer has the function given to OnRoom called once when something comes from the peer, or soon if nothing is
 	// unanswered.
@@ -36,7 +36,8 @@ type Stream interface {
 	// bits, which belong to ECN.
 	SetTOS(tos uint8)
 	// SetReadBuffer bounds the memory, in bytes, of what has come from the peer and is not read; 0 leaves the bound to the
-	// host. Below the bound the host may give a connection less, and more when data passes that needs it. The window that the peer is offered is at most half of it.
+	// host. Within the bound, the host may give a connection less at first, and more as its traffic needs it. The window that the
+	// peer is offered is at most half of it.
 	SetReadBuffer(n int)
 	// CloseWrite sends what is in the send buffer, then FIN.
 	CloseWrite() error
@@ -49,8 +50,8 @@ type Stream interface {
 // StreamListener is a listener whose Accept returns Streams.
 type StreamListener interface {
 	net.Listener
-	// SetReadBuffer is Stream.SetReadBuffer for the connections that are accepted from then on. What is taken from those
-	// that nobody has accepted the host bounds by itself.
+	// SetReadBuffer is Stream.SetReadBuffer for the connections that are accepted from then on. The host
+	// itself bounds what it buffers for connections that are not yet accepted.
 	SetReadBuffer(n int)
 }
 

@@ -44,7 +44,7 @@ func (pd *PD) CreateAH(attr *AHAttr) (*AH, error) {
 	return ah, nil
 }
 
-// CreateAHFromWC creates the address handle to reply to a datagram with: it calls InitAHFromWC and CreateAH
+// CreateAHFromWC creates the address handle for replying to a datagram: it calls InitAHFromWC and CreateAH
 // (ibv_create_ah_from_wc).
 func (pd *PD) CreateAHFromWC(port uint8, wc *WC, grh []byte) (*AH, error) {
 	attr, err := pd.dev.InitAHFromWC(port, wc, grh)

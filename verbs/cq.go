@@ -19,7 +19,7 @@ type CQInitAttr struct {
 // the least latency, because no other thread must be woken. Poll also yields the processor (sched_yield), so that other
 // threads run.
 //
-// While a program polls, it alone makes the device progress; the device takes over when it has not polled for one or two
+// While a program polls, only its Polls make the device progress; the device takes over when it has not polled for one or two
 // milliseconds. When the program sleeps in [CompChannel.GetEvent], the device makes progress by itself at once.
 type Wait uint8
 
@@ -29,11 +29,10 @@ const (
 	// once in many empty Polls.
 	WaitAdaptive Wait = iota
 	// WaitEvent never makes progress. It is for programs that sleep in GetEvent, or that poll memory and call Poll
-	// seldom. iWARP connections complete requests from goroutines of their own; on few processors, a program that sleeps
-	// meanwhile moves more bulk data.
+	// seldom. iWARP connections complete requests from goroutines of their own; with few processors, bulk transfers are
+	// faster if the program sleeps meanwhile.
 	WaitEvent
-	// WaitPoll makes progress in every empty Poll, with the exception for completions that arrive by themselves as in
-	// WaitAdaptive.
+	// WaitPoll makes progress in every empty Poll, except as in WaitAdaptive where completions arrive by themselves.
 	WaitPoll
 )
 
@@ -253,9 +252,9 @@ func (cq *CQ) check(op string) error {
 	return nil
 }
 
-// RequestNotify arms the CQ (ibv_req_notify_cq): its channel gets one event when the next completion is added; with
-// solicitedOnly, when the next completion is added that has failed, or that is of a receive request whose sender set
-// SendSolicited. Completions that are already in the queue cause no event, so poll once more after RequestNotify. When
+// RequestNotify arms the CQ (ibv_req_notify_cq): its channel gets one event when the next completion is added. With
+// solicitedOnly, only a completion counts that has failed, or that is of a receive request whose sender set SendSolicited.
+// Completions that are already in the queue cause no event, so poll once more after RequestNotify. When
 // both kinds are requested, any completion causes the event.
 func (cq *CQ) RequestNotify(solicitedOnly bool) error {
 	const op = "request notify"

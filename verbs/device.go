@@ -100,13 +100,13 @@ func (d *Device) checkPort(op string, port uint8) error {
 	return nil
 }
 
-// Shutdown ends the device in order, so that no peer has to find out by itself: it is for a program that is about to exit,
+// Shutdown shuts the device down cleanly, so that no peer has to find out by itself: it is for a program that is about to exit,
 // whatever it has left open. Connections are disconnected, those not yet set up are rejected or given up, listeners close,
 // and every QP goes to ERR, which flushes what is posted; work that must still be carried out has to be complete before. IDs
 // of rdma_cm get DeviceRemoval, and the device EventDeviceFatal, after which it takes no new connections.
 //
-// Shutdown then waits until the peers know, or have not answered for a time that the provider chooses, or ctx ends; then it
-// returns the error of ctx. The objects of the device are still there to be destroyed, and the device to be closed.
+// Shutdown then waits until every peer has acknowledged, or a time that the provider chooses has passed, or ctx ends; in the
+// last case it returns the error of ctx. The objects of the device are still there to be destroyed, and the device to be closed.
 func (d *Device) Shutdown(ctx context.Context) error {
 	const op = "shut down device"
 	d.mu.Lock()

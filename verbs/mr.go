@@ -7,7 +7,7 @@ import (
 	"unsafe"
 )
 
-// MR is a registered memory region (ibv_mr). It keeps its memory from being garbage collected, and does not pin it: every
+// MR is a registered memory region (ibv_mr). It keeps its memory from being garbage collected but does not pin it: every
 // region supports on-demand paging.
 type MR struct {
 	dev        *Device
@@ -74,8 +74,8 @@ func (pd *PD) RegMapping(buf []byte, access Access) (*MR, error) {
 	return pd.register("register mapping", mrMapped, buf, addressOf(buf, access), access)
 }
 
-// AllocNullMR allocates a null MR (ibv_alloc_null_mr), which has an lkey and no rkey. At any address, writing to it discards
-// the data and reading from it returns zeros.
+// AllocNullMR allocates a null MR (ibv_alloc_null_mr), which has an lkey and no rkey. A write to any address is
+// discarded; a read returns zeros.
 func (pd *PD) AllocNullMR() (*MR, error) {
 	return pd.register("allocate null MR", mrNull, nil, 0, AccessLocalWrite)
 }

@@ -14,7 +14,7 @@ type MW struct {
 type MWType uint8
 
 const (
-	// MWType1 is bound by QP.BindMW, as often as wanted, with an rkey that the device chooses. All QPs of its PD may use it.
+	// MWType1 is bound by QP.BindMW, any number of times, with an rkey that the device chooses. All QPs of its PD may use it.
 	MWType1 MWType = 1
 	// MWType2 is bound by a BindMW work request, with an rkey whose lower 8 bits the application chooses. Only the QP that
 	// bound it may use it (type 2B). It must be invalidated before it is bound again.

@@ -2,7 +2,7 @@ package verbs
 
 import "time"
 
-// Poller polls a CQ one completion at a time, and has values of it that are not in a WC (ibv_start_poll, ibv_next_poll,
+// Poller polls a CQ one completion at a time, and gives access to values that a WC lacks (ibv_start_poll, ibv_next_poll,
 // ibv_end_poll):
 //
 //	p := cq.StartPoll()

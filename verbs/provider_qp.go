@@ -53,7 +53,7 @@ func (h QPHandle) PD() *PD { return h.qp.pd }
 // State returns the QP's state.
 func (h QPHandle) State() QPState { return h.qp.state }
 
-// Attr returns the QP's attributes as last modified; during ProviderQP.Modify, those before it. They are read only.
+// Attr returns the QP's attributes as last modified; during ProviderQP.Modify, as they were before it. They are read only.
 func (h QPHandle) Attr() *QPAttr { return &h.qp.attr }
 
 // SendLen returns the number of send work requests that are posted and not completed.

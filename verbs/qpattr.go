@@ -42,7 +42,7 @@ type QPCap struct {
 	MaxInlineData int // bytes
 }
 
-// QPInitAttr has the attributes to create a QP with (ibv_qp_init_attr).
+// QPInitAttr holds the attributes that CreateQP takes (ibv_qp_init_attr).
 type QPInitAttr struct {
 	Context   any // for the application: QP.Context
 	Type      QPType

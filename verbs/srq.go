@@ -31,7 +31,7 @@ type SRQAttr struct {
 	Limit int
 }
 
-// SRQInitAttr has the attributes to create an SRQ with (ibv_srq_init_attr).
+// SRQInitAttr holds the attributes that CreateSRQ takes (ibv_srq_init_attr).
 type SRQInitAttr struct {
 	Context any // for the application: SRQ.Context
 	Attr    SRQAttr

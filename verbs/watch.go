@@ -13,7 +13,7 @@ import (
 //
 // f is called on the goroutine that reports the event, before GetAsyncEvent returns it, and must not wait for another
 // event. Calls for different events may overlap. EventDeviceFatal is the last event: the device has failed for good, or
-// Close was called. After it, Watch fails with ENODEV. stop does not wait for a call that is running.
+// Close was called. After it, Watch fails with ENODEV. stop does not wait for a running call of f.
 func (d *Device) Watch(f func(t AsyncEventType, port uint8)) (stop func(), err error) {
 	w := &d.watchers
 	w.mu.Lock()

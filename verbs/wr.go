@@ -8,7 +8,7 @@ type SGE struct {
 }
 
 // SendWR is a send work request (ibv_send_wr). PostSend copies it and its lists, which may be reused at once. The memory
-// that SGList refers to must not change until completion, except with SendInline. Unlike in libibverbs, it must be
+// that SGList refers to must not change until completion, except with SendInline. Unlike in libibverbs, the memory must be
 // registered with SendInline too, because an address alone gives a Go program no access to memory.
 type SendWR struct {
 	ID     uint64

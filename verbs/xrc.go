@@ -88,8 +88,8 @@ func (x *XRCD) CreateQP(attr *QPInitAttr) (*QP, error) {
 	return x.pd.createQP(op, attr, x)
 }
 
-// OpenQP returns the XRC_RECV QP of the domain that has the given number (ibv_open_qp). The QP is destroyed when
-// QP.Destroy was called once for CreateQP and once for each OpenQP.
+// OpenQP returns the XRC_RECV QP of the domain that has the given number (ibv_open_qp). The QP is destroyed once
+// QP.Destroy has been called for CreateQP and for each OpenQP.
 func (x *XRCD) OpenQP(num uint32) (*QP, error) {
 	x.pd.qpsMu.Lock()
 	defer x.pd.qpsMu.Unlock()

@@ -5,8 +5,9 @@
 //
 // Events are what happened: a request packet has come (OnRequest), was executed (OnExecuted, OnAccepted), found no receive
 // request (OnNotReady) or was refused (OnRefused); something was sent (OnAcknowledged, OnResponseSent …); the alarm went
-// off (OnAlarm); a message needed no packets (OnMovedDirectly). The other methods are questions, and have no side effects:
-// Owed is which acknowledgement is due, Pending which response, Deadline until when to wait.
+// off (OnAlarm); a message needed no packets (OnMovedDirectly). Questions have no side
+// effects: Owed is which acknowledgement is due, Pending which response, Deadline until when to wait. NextKept takes a packet
+// out of the store, DropContradicted all of them, and Unreliably and SkipUnreliable move the expected PSN.
 //
 // A State has no lock; its owner has one.
 //

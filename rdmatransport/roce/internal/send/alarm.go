@@ -28,7 +28,7 @@ type alarm struct {
 	due     time.Duration // when RNR or Retransmission is due; 0 if neither is set
 	probe   time.Duration // when Probe is; 0 if it is not set
 	kind    AlarmKind     // what due is for
-	probes  uint8         // that were sent since the last sign of life
+	probes  uint8         // that were sent since the last sign of life; a timeout does not reset it
 	excused bool          // a retransmission timeout that came late was not taken for a loss, and no progress since
 	rnrPSN  uint32        // while RNR is set, nothing is sent from this PSN on
 }
@@ -79,7 +79,8 @@ func (a *alarm) restart() {
 	a.probe = 0
 }
 
-// signOfLife notes that the peer was heard: what waits for an answer begins anew.
+// signOfLife notes that the peer has something new: acknowledged, kept or answered. What waits for an answer begins anew. A
+// NAK that brings nothing new is no sign of life.
 func (a *alarm) signOfLife() {
 	a.restart()
 	a.probes = 0

@@ -5,7 +5,7 @@ import "github.com/softrnic/softrnic/rdmatransport/roce/wire"
 // probe is the packet that is sent again, ahead of everything else, towards a peer that goes back and has been silent for
 // longer than a round trip takes: una. Such a peer is silent if what it waits for was lost a second time, or its NAK was,
 // or the acknowledgement; its answer tells which. A peer that is only slow has one more packet to answer. One that keeps
-// what comes behind a gap, and tells of it, is sent the last packet instead: see scoreboard.loseTail.
+// what comes behind a gap, and tells of it, is sent the last packet instead: see scoreboard.loseTail. Of such a peer, the scoreboard knows whether that is answered.
 type probe struct {
 	pending bool   // to be sent now
 	behind  uint32 // PSN behind the probe, once it is sent
