@@ -83,6 +83,7 @@ func (q *qp) pairsWith(p *qp) bool {
 	return sameAddresses && samePorts && p.dest == q.num && p.mtu == q.mtu
 }
 
+// isSend tells of a SEND that can be moved directly; one with Invalidate goes in packets.
 func isSend(op verbs.WROpcode) bool { return op == verbs.Send || op == verbs.SendWithImm }
 
 // reth is what the first packet of a WRITE says.

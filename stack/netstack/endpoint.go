@@ -51,7 +51,7 @@ func NewEndpoint(l link.Link) *Endpoint {
 	return e
 }
 
-// link.Link is what the endpoint stands on.
+// Link is the link that the endpoint stands on.
 func (e *Endpoint) Link() link.Link { return e.link }
 
 // SetFrameHandler installs h, which sees each frame received for this host (its own MAC address, broadcast,

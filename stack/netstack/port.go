@@ -12,7 +12,7 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// The way of a datagram in: link goroutine → port.handle → Datagram.parse → the receiver, before the next frame is
+// The way of a datagram in: link goroutine → port.handle → parseDatagram → the receiver, before the next frame is
 // looked at. Of the frames that handle does not take, gVisor does what a host does.
 
 // port is an interface's datagram port.

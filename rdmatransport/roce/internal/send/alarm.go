@@ -25,20 +25,20 @@ func (k AlarmKind) String() string { return [...]string{"none", "RNR", "retransm
 // alarm is the one alarm that sending has. Of its kinds, RNR runs alone; Retransmission runs while anything is in flight,
 // and Probe goes off before it.
 type alarm struct {
-	due     time.Duration // when RNR or Retransmission is due; 0 if neither is set
-	probe   time.Duration // when Probe is; 0 if it is not set
-	kind    AlarmKind     // what due is for
-	probes  uint8         // that were sent since the last sign of life; a timeout does not reset it
-	excused bool          // a retransmission timeout that came late was not taken for a loss, and no progress since
-	rnrPSN  uint32        // while RNR is set, nothing is sent from this PSN on
+	due        time.Duration // when RNR or Retransmission is due; 0 if neither is set
+	probeDue   time.Duration // when Probe is; 0 if it is not set
+	kind       AlarmKind     // what due is for
+	probesSent uint8         // that were sent since the last sign of life; a timeout does not reset it
+	excused    bool          // a retransmission timeout that came late was not taken for a loss, and no progress since
+	rnrPSN     uint32        // while RNR is set, nothing is sent from this PSN on
 }
 
 func (a *alarm) reset() { *a = alarm{} }
 
 // next is when the alarm goes off, 0 if it does not.
 func (a *alarm) next() time.Duration {
-	if a.probe != 0 && a.probe < a.due {
-		return a.probe
+	if a.probeDue != 0 && a.probeDue < a.due {
+		return a.probeDue
 	}
 	return a.due
 }
@@ -48,7 +48,7 @@ func (a *alarm) dueAt(now time.Duration) AlarmKind {
 	switch {
 	case a.due != 0 && a.due <= now:
 		return a.kind
-	case a.probe != 0 && a.probe <= now:
+	case a.probeDue != 0 && a.probeDue <= now:
 		return Probe
 	}
 	return NoAlarm
@@ -58,11 +58,11 @@ func (a *alarm) dueAt(now time.Duration) AlarmKind {
 func (a *alarm) isSet(k AlarmKind) bool { return a.kind == k }
 
 func (a *alarm) setRetransmission(due time.Duration) { a.kind, a.due = Retransmission, due }
-func (a *alarm) setProbe(due time.Duration)          { a.probe = due }
+func (a *alarm) setProbe(due time.Duration)          { a.probeDue = due }
 
 // setRNR keeps what comes from psn on until the given time.
 func (a *alarm) setRNR(psn uint32, until time.Duration) {
-	a.kind, a.due, a.probe, a.rnrPSN = RNR, until, 0, psn
+	a.kind, a.due, a.probeDue, a.rnrPSN = RNR, until, 0, psn
 }
 
 // waits tells that a PSN may not be sent for the time being.
@@ -76,14 +76,14 @@ func (a *alarm) restart() {
 	if a.kind == Retransmission {
 		a.kind, a.due = NoAlarm, 0
 	}
-	a.probe = 0
+	a.probeDue = 0
 }
 
 // signOfLife notes that the peer has something new: acknowledged, kept or answered. What waits for an answer begins anew. A
 // NAK that brings nothing new is no sign of life.
 func (a *alarm) signOfLife() {
 	a.restart()
-	a.probes = 0
+	a.probesSent = 0
 }
 
 // progress is signOfLife where the peer has acknowledged more.
@@ -104,10 +104,10 @@ func (a *alarm) excuse(now, timeout time.Duration) bool {
 }
 
 // mayProbe tells whether there may be another probe before a sign of life.
-func (a *alarm) mayProbe() bool { return a.probes < maxProbes }
+func (a *alarm) mayProbe() bool { return a.probesSent < maxProbes }
 
 // probed counts a probe.
 func (a *alarm) probed() {
-	a.probes++
-	a.probe = 0
+	a.probesSent++
+	a.probeDue = 0
 }

@@ -229,3 +229,21 @@ func (s *State) movedTo(una uint32) {
 	s.retries.reset()
 	s.change(onProgress)
 }
+
+// change takes an event in that may change the mode.
+func (s *State) change(e modeEvent) {
+	if s.env.Trace != nil {
+		s.traceChange(e)
+		return
+	}
+	s.mode.on(e)
+}
+
+// setWindow sets how many packets may be in flight.
+func (s *State) setWindow(size uint32) {
+	if s.env.Trace != nil {
+		s.traceWindow(size)
+		return
+	}
+	s.window.set(size)
+}

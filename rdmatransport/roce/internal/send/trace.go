@@ -7,15 +7,6 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/trace"
 )
 
-// change takes an event in that may change the mode.
-func (s *State) change(e modeEvent) {
-	if s.env.Trace != nil {
-		s.traceChange(e)
-		return
-	}
-	s.mode.on(e)
-}
-
 func (s *State) traceChange(e modeEvent) {
 	from := s.mode.now
 	if s.mode.on(e); s.mode.now != from {
@@ -29,15 +20,6 @@ func (s *State) traceBegin() {
 		s.env.Trace(trace.Event{Type: trace.SendMode, From: Failed.String(), To: s.mode.now.String()})
 		s.env.Trace(trace.Event{Type: trace.Window, Packets: uint32(s.window.size)})
 	}
-}
-
-// setWindow sets how many packets may be in flight.
-func (s *State) setWindow(size uint32) {
-	if s.env.Trace != nil {
-		s.traceWindow(size)
-		return
-	}
-	s.window.set(size)
 }
 
 func (s *State) traceWindow(size uint32) {
