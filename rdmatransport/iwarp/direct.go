@@ -144,9 +144,10 @@ func (q *qp) moveSome(c *conn) directResult {
 	if !kept && (q.conn != c || !q.mayMove()) {
 		return directAgain
 	}
+	paired := p.conn == d && d.other.Load() == c
+	inRTS := p.h.State() == verbs.StateRTS && q.h.State() == verbs.StateRTS
 	switch {
-	case p.conn != d || d.other.Load() != c || p.tx.lifecycle.ended() || !p.rx.allowed && !d.mayReceive(),
-		p.h.State() != verbs.StateRTS || q.h.State() != verbs.StateRTS:
+	case !paired, !inRTS, p.tx.lifecycle.ended(), !p.rx.allowed && !d.mayReceive():
 		return directStream
 	case !t.cursor.atOldest() || t.reads.rtr:
 		return directWaits // transmit is called when that changes
