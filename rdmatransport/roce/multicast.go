@@ -77,7 +77,7 @@ func (g *groups) clone() map[group][]*qp {
 	return all
 }
 
-// receiveMulticast gives each attached QP a copy. No QP is locked.
+// receiveMulticast gives each attached QP a copy. The caller has no QP locked.
 func (e *Engine) receiveMulticast(port uint8, d *stack.Datagram, pkt *wire.Packet) {
 	var members []*qp
 	if all := e.groups.members.Load(); all != nil {

@@ -5,8 +5,8 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// On the path: the frame of every packet that leaves. Who sends it writes the headers and the payload between datagram and
-// seal.
+// On the path: the frame of every packet that leaves. Between datagram and seal, the caller writes the headers and the
+// payload.
 
 // datagram starts a packet of the given payload length to the peer and returns its parts, or nils where the link
 // cannot take it.
@@ -35,7 +35,7 @@ func (q *qp) markOf(p *wire.Packet) uint8 {
 	return q.mark.Newest()
 }
 
-// packet is datagram on any path, to the QP that p names.
+// packet is the same as datagram, on any path, and to the QP that p names.
 func (q *qp) packet(path stack.Path, p *wire.Packet, payload int) (header, b []byte) {
 	p.PKey = defaultPKey
 	p.Pad = wire.PadLen(payload)

@@ -1,7 +1,7 @@
 package roce
 
-// On the path: the outgoing half. Work requests become packets here, on the goroutine that posted them or that brought
-// the acknowledgement which opened the window. (IBTA Vol 1 §9.7.3, §9.7.5)
+// On the path: request packets that leave. Work requests become packets here, on the goroutine that posted them, or on the one
+// that received the acknowledgement which opened the window. (IBTA Vol 1 §9.7.3, §9.7.5)
 
 import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/internal/send"

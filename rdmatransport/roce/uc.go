@@ -68,7 +68,7 @@ func (q *qp) sendMessages() {
 // Only packet opens another.
 func (q *qp) receiveMessage(p *wire.Packet, info wire.Info) {
 	r := &q.resp
-	if q.receiving.Unreliably(p.PSN) {
+	if q.receiving.OnUnreliable(p.PSN) {
 		q.e.Counters.OutOfSeqRequest.Add(1)
 		r.message = noMessage
 	}
@@ -89,6 +89,6 @@ func (q *qp) receiveMessage(p *wire.Packet, info wire.Info) {
 // dropMessage drops the open message. A receive request that it has taken is there for the next one.
 func (q *qp) dropMessage() bool {
 	q.resp.message = noMessage
-	q.receiving.SkipUnreliable()
+	q.receiving.OnUnreliableDropped()
 	return false
 }

@@ -8,7 +8,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// selectSRQ finds the SRQ that a request names; false if the domain has none such, or the message was for another.
+// selectSRQ finds the SRQ that a request names. It returns false if the domain has no such SRQ, or the open message is for
+// another.
 func (q *qp) selectSRQ(p *wire.Packet) bool {
 	r := &q.resp
 	if r.message != noMessage && p.XRCETH.SRQ != r.srqn {
@@ -19,7 +20,7 @@ func (q *qp) selectSRQ(p *wire.Packet) bool {
 	return r.pd != nil
 }
 
-// scope is the protection domain that counts for what the peer asked for.
+// scope is the protection domain in which the keys of the peer's requests are looked up.
 func (q *qp) scope() *verbs.PD {
 	if q.service == wire.XRC {
 		return q.resp.pd

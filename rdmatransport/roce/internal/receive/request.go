@@ -93,7 +93,7 @@ func (s *State) repeatedWithout(psn uint32) bool {
 
 // keep keeps a marked packet that came too early; if it does not, that has to come again.
 func (s *State) keep(p *wire.Packet, m marking) (o Outcome, kept bool) {
-	e := s.someEarly()
+	e := s.ensureEarly()
 	if !e.came(p.PSN, m) {
 		s.suspect()
 		e.came(p.PSN, m)
@@ -199,7 +199,7 @@ func (s *State) OnAccepted(r Response) {
 	}
 	s.expected.endMessage()
 	r.number(s.expected.psn, packets, s.expected.msn)
-	all := s.someReplies()
+	all := s.ensureReplies()
 	all.history.remember(&r, s.limit)
 	all.pending.insert(&r, s.limit)
 	s.expected.advance(packets)
@@ -213,7 +213,7 @@ func (s *State) packets(n uint32) uint32 { return max(1, (n+s.mtu-1)/s.mtu) }
 // that long to wait.
 func (s *State) OnNotReady(syndrome uint8) {
 	s.verdict.notReady(syndrome)
-	s.someRNR().begin(s.expected.psn, s.shared.Clock()+wire.RNRTimer(syndrome&0x1f))
+	s.ensureRNR().begin(s.expected.psn, s.shared.Clock()+wire.RNRTimer(syndrome&0x1f))
 }
 
 // OnRefused is told that the expected packet is in error: the NAK's syndrome, and the owner's reason.

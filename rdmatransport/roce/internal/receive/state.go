@@ -1,13 +1,13 @@
 // Package receive is the state of a reliable connection's receiving: which packet is expected and what becomes of one that
 // comes, what the peer is to be told, which responses are still to be sent, and what is kept to answer duplicates and to fill
 // gaps. It knows PSNs, packets and time, and nothing of verbs, of memory or of the network: its owner, the responder, asks
-// what to do with each request packet, carries it out, and sends what is due. (IBTA Vol 1 §9.7.4, §9.7.5.1)
+// what to do with each request packet, executes it, and sends what is due. (IBTA Vol 1 §9.7.4, §9.7.5.1)
 //
 // Events are what happened: a request packet has come (OnRequest), was executed (OnExecuted, OnAccepted), found no receive
 // request (OnNotReady) or was refused (OnRefused); something was sent (OnAcknowledged, OnResponseSent …); the alarm went
-// off (OnAlarm); a message needed no packets (OnMovedDirectly). Questions have no side
-// effects: Owed is which acknowledgement is due, Pending which response, Deadline until when to wait. NextKept takes a packet
-// out of the store, DropContradicted all of them, and Unreliably and SkipUnreliable move the expected PSN.
+// off (OnAlarm); a message needed no packets (OnMovedDirectly). Questions have no side effects: Owed is which acknowledgement is
+// due, Pending which response, Deadline until when to wait. NextKept takes a packet out of the store, DropContradicted all of
+// them, and DropPending drops the responses.
 //
 // A State has no lock; its owner has one.
 //
@@ -24,8 +24,8 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// State is the state of receiving of one QP. The zero value has to be set up by Init, and by Begin for each connection. Most
-// connections never lose a packet, nor answer a READ: what only others need is made when they do.
+// State is the state of receiving of one QP. The zero value has to be set up by Init, and by Begin for each connection. What
+// only a connection needs that loses packets, or answers READs, is made when it first does: most never do.
 type State struct {
 	expected expected
 	acks     acks
@@ -160,16 +160,17 @@ func (s *State) OnMovedDirectly(packets uint32, acked, complete bool) {
 	}
 }
 
-// Unreliably takes a packet in where nothing is acknowledged. Missing tells that others are, before it: they will not come.
-func (s *State) Unreliably(psn uint32) (missing bool) {
+// OnUnreliable is told of a packet, where nothing is acknowledged. It is the expected one from now on. It returns true if others
+// are missing before it: they will not come.
+func (s *State) OnUnreliable(psn uint32) (missing bool) {
 	if missing = psn != s.expected.psn; missing {
 		s.expected.restart(psn)
 	}
 	return missing
 }
 
-// SkipUnreliable is told that such a packet was dropped.
-func (s *State) SkipUnreliable() { s.expected.advance(1) }
+// OnUnreliableDropped is told that such a packet was dropped.
+func (s *State) OnUnreliableDropped() { s.expected.advance(1) }
 
 // DropContradicted drops what is kept, where the State is Still, and tells whether there was something: what it keeps claims
 // to be the peer's, which has sent nothing.
@@ -188,16 +189,16 @@ func (s *State) suspect() {
 	s.early.suspect(s.shared.Clock())
 }
 
-// someEarly is s.early, which exists from now on.
-func (s *State) someEarly() *early {
+// ensureEarly makes s.early, if there is none.
+func (s *State) ensureEarly() *early {
 	if s.early == nil {
 		s.early = new(early)
 	}
 	return s.early
 }
 
-// someReplies is s.replies, which exist from now on.
-func (s *State) someReplies() *replies {
+// ensureReplies makes s.replies, if there are none.
+func (s *State) ensureReplies() *replies {
 	if s.replies == nil {
 		s.replies = new(replies)
 		s.replies.pending.init(s.limit)
@@ -206,8 +207,8 @@ func (s *State) someReplies() *replies {
 	return s.replies
 }
 
-// someRNR is s.rnr, which exists from now on.
-func (s *State) someRNR() *rnrWait {
+// ensureRNR makes s.rnr, if there is none.
+func (s *State) ensureRNR() *rnrWait {
 	if s.rnr == nil {
 		s.rnr = new(rnrWait)
 	}

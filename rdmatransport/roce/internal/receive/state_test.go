@@ -764,11 +764,11 @@ func TestState(t *testing.T) {
 		}},
 		{"unreliable", func(r *responder) {
 			r.Begin(&Connection{PSN: 10})
-			if r.Unreliably(10) {
+			if r.OnUnreliable(10) {
 				r.t.Error("10 is missing")
 			}
-			r.SkipUnreliable()
-			if r.Unreliably(11) || !r.Unreliably(14) || r.PSN() != 14 {
+			r.OnUnreliableDropped()
+			if r.OnUnreliable(11) || !r.OnUnreliable(14) || r.PSN() != 14 {
 				r.t.Error("PSN", r.PSN())
 			}
 		}},
