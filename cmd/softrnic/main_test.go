@@ -58,7 +58,7 @@ func TestErrorsAreOneLineWithTheirExitCode(t *testing.T) {
 		{"demo --time soon", 2, `--time: "soon" is no time: give one such as 500ms, 5s or 2m; a bare number is of seconds`},
 		{"demo --impair loss=200%", 2, "200%"},
 		{"demo --mtu 100", 2, "--mtu: 100: give 1280 to 65535"},
-		{"demo --capture " + filepath.Join(dir, "no", "such"), 1, "--capture"},
+		{"demo --capture " + filepath.Join(dir, "no", "such"), 1, "softrnic: capture of pipe0: open "},
 		{"devinfo --link wire", 2, "pipe, tap:NAME"},
 		{"devinfo --link tap:", 2, "tap:"},
 		{"devinfo --link pipe:x", 2, "pipe:x"},

@@ -205,7 +205,7 @@ func (f *Flags) openLink(e *cli.Env, n *Node) (link.Link, error) {
 	}
 	if f.Capture != "" {
 		if n.captured, err = capture.Create(l, f.Capture); err != nil {
-			return nil, errors.Join(fmt.Errorf("--capture: %w", err), l.Close())
+			return nil, errors.Join(err, l.Close())
 		}
 		l = n.captured
 	}
