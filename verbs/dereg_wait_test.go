@@ -2,6 +2,7 @@ package verbs_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/softrnic/softrnic/verbs"
 )
@@ -64,12 +65,13 @@ func TestYield(t *testing.T) {
 			in = true
 			r.lq.Unlock()
 		}()
-		for yields := 0; !in; yields++ {
+		// It may take a millisecond: until then sync.Mutex lets others overtake a goroutine that it has woken.
+		for deadline := time.Now().Add(10 * time.Second); !in; {
 			for !r.lq.Wanted() && !in {
 				r.lq.Unlock() // the goroutine may be between the two
 				r.lq.Lock()
 			}
-			if r.lq.Yield(); yields > 1000 {
+			if r.lq.Yield(); time.Now().After(deadline) {
 				t.Fatal("a goroutine waits, and does not get the lock")
 			}
 		}
