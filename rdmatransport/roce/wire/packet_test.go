@@ -286,7 +286,7 @@ func BenchmarkCheckICRC(b *testing.B) {
 	for _, ip := range []int{20, 40} {
 		for _, n := range []int{0, 8, 64, 1024, 4096} {
 			b.Run(fmt.Sprintf("ip%d/%d", ip, n), func(b *testing.B) {
-				header, data := datagram(ip, n)
+				header, data := datagram(ip+8, n)
 				b.ReportAllocs()
 				b.SetBytes(int64(n))
 				for b.Loop() {
