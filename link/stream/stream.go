@@ -1,0 +1,338 @@
+// Package stream is a link over a stream socket: a cable between two programs, of which either may be a virtual machine. It
+// needs no privileges.
+//
+// Each Ethernet frame is sent behind its length, four bytes in network byte order, as QEMU does with -netdev stream and
+// -netdev socket:
+//
+//	 0         4
+//	+---------+---------------------------+---------+----
+//	| length  | Ethernet frame, no FCS    | length  | ...
+//	+---------+---------------------------+---------+----
+//
+// A virtual machine is connected to a link that listens on /tmp/vm0 by
+//
+//	-netdev stream,id=net,server=off,addr.type=unix,addr.path=/tmp/vm0 -device virtio-net-pci,netdev=net
+//
+// One side listens and the other connects. The link has carrier while they are connected. After the other side has gone,
+// the listening side waits for the next one, and the connecting side tries to connect again, once a second.
+//
+// A stream carries single packets with complete checksums. A link takes superframes nevertheless, and cuts them when they
+// are written, which costs a host less than to make single packets.
+package stream
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+
+	"github.com/softrnic/softrnic/link"
+)
+
+// DefaultMTU is the MTU of a link without the option MTU: that of a virtual machine which was not told another.
+const DefaultMTU = 1500
+
+// Option changes what [Open] and [Listen] do. They return the error of one whose argument is out of its bounds.
+type Option func(*config) error
+
+type config struct {
+	mtu    int
+	mac    net.HardwareAddr // nil: drawn at random
+	listen bool
+}
+
+// MTU sets the MTU, link.MinMTU to link.MaxSuperframe bytes, which the other side should have too: a stream does not tell.
+// The default is DefaultMTU. An MTU of 4200 gives a RoCE path MTU of 4096; QEMU's virtio-net-pci has it with host_mtu=4200.
+func MTU(n int) Option {
+	return func(c *config) error {
+		if n < link.MinMTU || n > link.MaxSuperframe {
+			return fmt.Errorf("MTU %d: give %d to %d (1500 for a RoCE path MTU of 1024, 4200 for 4096)", n, link.MinMTU, link.MaxSuperframe)
+		}
+		c.mtu = n
+		return nil
+	}
+}
+
+// MAC sets the Ethernet address of the host behind the link. Without this option a locally administered address is drawn at
+// random.
+func MAC(mac net.HardwareAddr) Option {
+	return func(c *config) error {
+		if len(mac) != 6 || mac[0]&1 != 0 || [6]byte(mac) == [6]byte{} {
+			return fmt.Errorf("MAC %q is not a unicast Ethernet address: give six bytes, the first one even", mac)
+		}
+		c.mac = mac
+		return nil
+	}
+}
+
+// Listening makes Open wait for the other side to connect, in place of connecting to it. [Listen] does so in any case.
+func Listening() Option {
+	return func(c *config) error {
+		c.listen = true
+		return nil
+	}
+}
+
+// newConfig is what options make of the defaults.
+func newConfig(address string, opts []Option) (config, error) {
+	c := config{mtu: DefaultMTU}
+	for _, o := range opts {
+		if err := o(&c); err != nil {
+			return c, fmt.Errorf("stream %s: %w", address, err)
+		}
+	}
+	return c, nil
+}
+
+// Open makes a link over the socket at address: the path of a unix socket, or "tcp:HOST:PORT".
+//
+// Without Listening it connects, and returns an error if nobody listens there; later the other side may come and go. With
+// Listening it returns at once, and the link has no carrier until somebody connects; it serves one at a time, and Close
+// removes the unix socket. A unix socket that is there already, and that nobody listens on, is replaced: it was left by a
+// program that was killed.
+func Open(address string, opts ...Option) (*Link, error) {
+	c, err := newConfig(address, opts)
+	if err != nil {
+		return nil, err
+	}
+	a, err := parse(address)
+	if err != nil {
+		return nil, err
+	}
+	if c.listen {
+		l, err := a.listen()
+		if err != nil {
+			return nil, err
+		}
+		return newLink(address, &c, newAcceptor(l), nil), nil
+	}
+	d := &dialer{address: a}
+	conn, err := d.dial(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	return newLink(address, &c, d, conn), nil
+}
+
+// Listener takes any number of connections to one address, each as a link of its own.
+type Listener struct {
+	address string
+	config  config
+	l       net.Listener
+}
+
+// Listen listens at an address as Open does with Listening. The options are those of the links that Accept returns; with MAC
+// all have the same address.
+func Listen(address string, opts ...Option) (*Listener, error) {
+	c, err := newConfig(address, opts)
+	if err != nil {
+		return nil, err
+	}
+	a, err := parse(address)
+	if err != nil {
+		return nil, err
+	}
+	l, err := a.listen()
+	if err != nil {
+		return nil, err
+	}
+	return &Listener{address: address, config: c, l: l}, nil
+}
+
+// Accept waits for somebody to connect. The link's state becomes link.Removed when the other side has gone. The error
+// wraps net.ErrClosed after Close.
+func (l *Listener) Accept() (*Link, error) {
+	conn, err := l.l.Accept()
+	if err != nil {
+		return nil, fmt.Errorf("stream %s: %w", l.address, err)
+	}
+	c := l.config
+	return newLink(l.address, &c, single{}, conn), nil
+}
+
+// Addr is the address that is listened on.
+func (l *Listener) Addr() net.Addr { return l.l.Addr() }
+
+// Close ends Accept, and removes the unix socket. The links that Accept has returned stay.
+func (l *Listener) Close() error { return l.l.Close() }
+
+// Link is one end of a stream, and the link of the host at this end. It implements [link.Link].
+type Link struct {
+	name string
+	mac  net.HardwareAddr
+	mtu  int
+
+	cancel   context.CancelFunc
+	closed   atomic.Bool
+	done     chan struct{} // closed when the link's goroutine has ended
+	attached chan struct{} // closed when recv is set
+	started  atomic.Bool
+	recv     link.Receiver
+	source   source
+
+	out       atomic.Pointer[outlet] // of the present connection; nil: there is none
+	dropped   atomic.Uint64
+	malformed atomic.Uint64
+
+	state atomic.Uint32 // a link.State
+	mu    sync.Mutex    // held while watch runs
+	watch func()
+}
+
+var (
+	_ link.Link    = (*Link)(nil)
+	_ link.Carrier = (*Link)(nil)
+)
+
+// newLink makes a link of what source connects. first is a connection that is there already, or nil.
+func newLink(address string, c *config, source source, first net.Conn) *Link {
+	if c.mac == nil {
+		c.mac = make(net.HardwareAddr, 6)
+		_, _ = rand.Read(c.mac) // never fails
+		c.mac[0] = c.mac[0]&^1 | 2
+	}
+	l := &Link{name: "stream:" + address, mac: c.mac, mtu: c.mtu, source: source,
+		done: make(chan struct{}), attached: make(chan struct{})}
+	l.state.Store(uint32(link.NoCarrier))
+	var ctx context.Context
+	ctx, l.cancel = context.WithCancel(context.Background())
+	if first != nil {
+		l.connect(first)
+	}
+	go l.run(ctx, first)
+	return l
+}
+
+// run serves one connection after the other, until ctx ends or there are no more.
+func (l *Link) run(ctx context.Context, conn net.Conn) {
+	defer close(l.done)
+	for {
+		if conn != nil {
+			l.serve(ctx, conn)
+		}
+		var err error
+		if conn, err = l.source.next(ctx); err != nil {
+			if ctx.Err() == nil {
+				l.setState(link.Removed)
+			}
+			return
+		}
+		l.connect(conn)
+	}
+}
+
+func (l *Link) connect(conn net.Conn) {
+	l.out.Store(newOutlet(conn, &l.dropped))
+	l.setState(link.Up)
+}
+
+// serve receives from a connection until it ends, and closes it.
+func (l *Link) serve(ctx context.Context, conn net.Conn) {
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	select {
+	case <-ctx.Done():
+	case <-l.attached:
+		l.receive(conn)
+	}
+	out := l.out.Swap(nil)
+	_ = conn.Close()
+	out.wait()
+	if ctx.Err() == nil {
+		l.setState(link.NoCarrier)
+	}
+}
+
+func (l *Link) setState(s link.State) {
+	if link.State(l.state.Swap(uint32(s))) == s {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.watch != nil {
+		l.watch()
+	}
+}
+
+// Name is "stream:" and the address.
+func (l *Link) Name() string { return l.name }
+
+// MAC is the address of the host at this end.
+func (l *Link) MAC() net.HardwareAddr { return l.mac }
+
+// MTU is that of the options.
+func (l *Link) MTU() int { return l.mtu }
+
+var offloads = link.Offloads{USO: true, TSO: true, Checksum: true}
+
+// Offloads are all there are: Write cuts superframes and completes checksums.
+func (l *Link) Offloads() link.Offloads { return offloads }
+
+// State implements link.Carrier.
+func (l *Link) State() link.State { return link.State(l.state.Load()) }
+
+// Watch implements link.Carrier.
+func (l *Link) Watch(f func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.watch = f
+}
+
+// Dropped is the number of packets that were written while the other side did not read.
+func (l *Link) Dropped() uint64 { return l.dropped.Load() }
+
+// Malformed is the number of lengths received that no frame has. One that is too large ends its connection, as what follows
+// it cannot be told apart.
+func (l *Link) Malformed() uint64 { return l.malformed.Load() }
+
+// Attach implements link.Link. What came before it was not read, and comes now.
+func (l *Link) Attach(recv link.Receiver) {
+	if l.started.Swap(true) {
+		if l.closed.Load() {
+			return
+		}
+		panic(l.name + ": Attach called twice: a link serves one host")
+	}
+	l.recv = recv
+	close(l.attached)
+}
+
+// Write implements link.Link. It never waits: while the other side does not read, a few megabytes are kept for it, and
+// what is more is dropped. Without carrier all is dropped.
+func (l *Link) Write(frames []link.Frame) (int, error) {
+	if l.closed.Load() {
+		return 0, fmt.Errorf("%s: %w", l.name, net.ErrClosed)
+	}
+	for i := range frames {
+		if err := frames[i].Validate(l.mtu, offloads); err != nil {
+			l.send(frames[:i])
+			return i, fmt.Errorf("%s: %w", l.name, err)
+		}
+	}
+	l.send(frames)
+	return len(frames), nil
+}
+
+func (l *Link) send(frames []link.Frame) {
+	if out := l.out.Load(); out != nil && len(frames) > 0 {
+		out.send(frames)
+	}
+}
+
+// Close ends the connection, and removes the unix socket of a link that listened.
+func (l *Link) Close() error {
+	var err error
+	if !l.closed.Swap(true) {
+		l.started.Store(true)
+		l.cancel()
+		err = l.source.close()
+	}
+	<-l.done
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,401 @@
+package stream_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/linktest"
+	"github.com/softrnic/softrnic/link/stream"
+)
+
+// socket is the path of a unix socket that is not there yet.
+func socket(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "s") // t.TempDir is too long for a socket where tests have long names
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return filepath.Join(dir, "socket")
+}
+
+func open(t testing.TB, address string, opts ...stream.Option) *stream.Link {
+	t.Helper()
+	l, err := stream.Open(address, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
+
+// states is what Watch tells of.
+func states(l *stream.Link) <-chan link.State {
+	c := make(chan link.State, 16)
+	l.Watch(func() { c <- l.State() })
+	return c
+}
+
+func receive[T any](t testing.TB, c <-chan T, what string) (v T) {
+	t.Helper()
+	select {
+	case v = <-c:
+	case <-time.After(20 * time.Second):
+		t.Fatalf("no %s", what)
+	}
+	return v
+}
+
+func want(t testing.TB, c <-chan link.State, s link.State) {
+	t.Helper()
+	if got := receive(t, c, "change of state"); got != s {
+		t.Errorf("the link is %v, want %v", got, s)
+	}
+}
+
+// raw connects to a link that listens, and returns the socket when the link has carrier.
+func raw(t testing.TB, path string, told <-chan link.State) net.Conn {
+	t.Helper()
+	c, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	want(t, told, link.Up)
+	return c
+}
+
+// readFrame reads a frame as QEMU does.
+func readFrame(t testing.TB, c net.Conn) []byte {
+	t.Helper()
+	var length [4]byte
+	if err := c.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(c, length[:]); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, binary.BigEndian.Uint32(length[:]))
+	if _, err := io.ReadFull(c, b); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func framed(frames ...[]byte) (b []byte) {
+	for _, f := range frames {
+		b = append(binary.BigEndian.AppendUint32(b, uint32(len(f))), f...)
+	}
+	return b
+}
+
+var macs = [2]net.HardwareAddr{{2, 0, 0, 0, 0, 1}, {2, 0, 0, 0, 0, 2}}
+
+// TestSends: each packet goes behind its length; frames in pieces are put together, superframes cut.
+func TestSends(t *testing.T) {
+	path := socket(t)
+	l := open(t, path, stream.Listening())
+	c := raw(t, path, states(l))
+	plain := linktest.Plain(macs[1], macs[0], 100, "whole")
+	pieces := link.Frame{Data: plain.Data[:20], More: [][]byte{plain.Data[20:21], {}, plain.Data[21:]}}
+	super, tcp := linktest.Superframe(macs[1], macs[0], true, 3, 1040), linktest.TCPSuperframe(3000, 1400)
+	frames := []link.Frame{plain, pieces, super, tcp}
+	var all [][]byte
+	for _, f := range frames {
+		for p := range new(link.Cutter).Packets(&f) {
+			all = append(all, bytes.Clone(p))
+		}
+	}
+	if len(all) != 2+3+3 {
+		t.Fatalf("%d packets", len(all))
+	}
+	if n, err := l.Write(frames); n != len(frames) || err != nil {
+		t.Fatal(n, err)
+	}
+	for i, p := range all {
+		if got := readFrame(t, c); !bytes.Equal(got, p) {
+			t.Errorf("packet %d is %x, want %x", i, got, p)
+		}
+	}
+	if n, err := l.Write([]link.Frame{plain, linktest.Plain(macs[1], macs[0], 1501, "")}); n != 1 || !errors.Is(err, link.ErrTooLong) {
+		t.Errorf("Write of a frame and one that is too long: %d, %v", n, err)
+	}
+	if got := readFrame(t, c); !bytes.Equal(got, plain.Data) {
+		t.Errorf("the frame before it came as %x", got)
+	}
+}
+
+// TestReceives: frames come whole, wherever the stream is cut, and before Attach none is lost.
+func TestReceives(t *testing.T) {
+	path := socket(t)
+	l := open(t, path, stream.Listening())
+	c := raw(t, path, states(l))
+	var frames [][]byte
+	for i := range 200 {
+		frames = append(frames, linktest.Plain(macs[0], macs[1], 2+i*7, string(rune('A'+i))).Data)
+	}
+	frames = append(frames, linktest.Plain(macs[0], macs[1], link.MaxSuperframe+2*link.TagLen, "largest").Data)
+	b := framed(frames...)
+	if _, err := c.Write(b[:1001]); err != nil {
+		t.Fatal(err)
+	}
+	got := linktest.Receive(l)
+	go func() {
+		for b, n := b[1001:], 1; len(b) > 0; n = n%5003 + 1 {
+			n = min(n, len(b))
+			if _, err := c.Write(b[:n]); err != nil {
+				t.Error(err)
+			}
+			b = b[n:]
+		}
+	}()
+	for i, f := range frames {
+		if g := receive(t, got, "frame"); !bytes.Equal(g.Data, f) {
+			t.Fatalf("frame %d of %d bytes came as %d bytes", i, len(f), len(g.Data))
+		}
+	}
+}
+
+// TestHostileLengths: what is too short for a frame is left out; a length that no frame has ends the connection, and the
+// frames before it have arrived. The next connection is served.
+func TestHostileLengths(t *testing.T) {
+	path := socket(t)
+	l := open(t, path, stream.Listening())
+	told, got := states(l), linktest.Receive(l)
+	f := linktest.Plain(macs[0], macs[1], 50, "good").Data
+	for i, length := range []uint32{1<<32 - 1, 1 << 31, link.MaxSuperframe + 14 + 8 + 1} {
+		c := raw(t, path, told)
+		b := append(framed(f, f[:13], nil, f), framed(make([]byte, 4))...)
+		b = binary.BigEndian.AppendUint32(b, length)
+		if _, err := c.Write(b); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if g := receive(t, got, "frame"); !bytes.Equal(g.Data, f) {
+				t.Errorf("received %x", g.Data)
+			}
+		}
+		want(t, told, link.NoCarrier)
+		if n, err := c.Read(make([]byte, 1)); n != 0 || err == nil {
+			t.Errorf("length %d: the connection goes on: %d, %v", length, n, err)
+		}
+		if n := l.Malformed(); n != uint64(4*(i+1)) {
+			t.Errorf("%d malformed, want %d", n, 4*(i+1))
+		}
+	}
+}
+
+// TestReconnects: each side survives the other.
+func TestReconnects(t *testing.T) {
+	path := socket(t)
+	listening, err := stream.Open(path, stream.Listening())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := listening.State(); s != link.NoCarrier {
+		t.Errorf("nobody is there, and the link is %v", s)
+	}
+	f := linktest.Plain(macs[1], macs[0], 50, "x")
+	if n, err := listening.Write([]link.Frame{f}); n != 1 || err != nil {
+		t.Errorf("Write without carrier: %d, %v", n, err)
+	}
+	told := states(listening)
+	linktest.Receive(listening)
+	connecting := open(t, path)
+	if s := connecting.State(); s != link.Up {
+		t.Errorf("connected, and the link is %v", s)
+	}
+	toldConnecting, got := states(connecting), linktest.Receive(connecting)
+	want(t, told, link.Up)
+	if err := listening.Close(); err != nil {
+		t.Error(err)
+	}
+	want(t, toldConnecting, link.NoCarrier)
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket is still there: %v", err)
+	}
+
+	listening = open(t, path, stream.Listening())
+	want(t, toldConnecting, link.Up)
+	for len(got) == 0 { // the listening side may not have noticed yet
+		if _, err := listening.Write([]link.Frame{f}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if g := receive(t, got, "frame"); !bytes.Equal(g.Data, f.Data) {
+		t.Errorf("received %x", g.Data)
+	}
+
+	told = states(listening)
+	linktest.Receive(listening)
+	if err := connecting.Close(); err != nil {
+		t.Error(err)
+	}
+	want(t, told, link.NoCarrier)
+	if _, err := connecting.Write([]link.Frame{f}); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Write after Close: %v", err)
+	}
+	raw(t, path, told)
+}
+
+// TestSecondIsRefused: one that connects while another is connected is hung up on, and the first does not notice.
+func TestSecondIsRefused(t *testing.T) {
+	path := socket(t)
+	l := open(t, path, stream.Listening())
+	first := raw(t, path, states(l))
+	second, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer second.Close()
+	if n, err := second.Read(make([]byte, 1)); n != 0 || err == nil {
+		t.Errorf("the second connection has %d, %v", n, err)
+	}
+	f := linktest.Plain(macs[1], macs[0], 50, "x")
+	if _, err := l.Write([]link.Frame{f}); err != nil {
+		t.Error(err)
+	}
+	if got := readFrame(t, first); !bytes.Equal(got, f.Data) {
+		t.Errorf("the first has %x", got)
+	}
+}
+
+// TestStalled: while the other side does not read, Write returns at once and drops whole frames; what it has taken arrives.
+func TestStalled(t *testing.T) {
+	path := socket(t)
+	l := open(t, path, stream.Listening())
+	c := raw(t, path, states(l))
+	written := uint64(0)
+	for l.Dropped() == 0 {
+		f := linktest.Plain(macs[1], macs[0], 1500, "")
+		binary.BigEndian.PutUint64(f.Data[14:], written)
+		if _, err := l.Write([]link.Frame{f}); err != nil {
+			t.Fatal(err)
+		}
+		if written++; written > 100_000 {
+			t.Fatal("everything was taken, and nobody reads")
+		}
+	}
+	for i := range written - 1 {
+		if b := readFrame(t, c); len(b) != 1514 || binary.BigEndian.Uint64(b[14:]) != i {
+			t.Fatalf("frame %d is %d bytes, %x", i, len(b), b[:min(len(b), 24)])
+		}
+	}
+	for { // now there is room again
+		f := linktest.Plain(macs[1], macs[0], 50, "again")
+		if _, err := l.Write([]link.Frame{f}); err != nil {
+			t.Fatal(err)
+		}
+		if b := readFrame(t, c); !bytes.Equal(b, f.Data) {
+			t.Fatalf("received %x", b)
+		}
+		break
+	}
+}
+
+// TestListener: each connection is a link, which is removed with it.
+func TestListener(t *testing.T) {
+	ln, err := stream.Listen("tcp:127.0.0.1:0", stream.MTU(4200))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		far := open(t, "tcp:"+ln.Addr().String(), stream.MTU(4200))
+		l, err := ln.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		told, got := states(l), linktest.Receive(l)
+		f := linktest.Plain(l.MAC(), far.MAC(), 4200, "TCP")
+		if n, err := far.Write([]link.Frame{f}); n != 1 || err != nil {
+			t.Error(n, err)
+		}
+		if g := receive(t, got, "frame"); !bytes.Equal(g.Data, f.Data) {
+			t.Errorf("received %x", g.Data)
+		}
+		if err := far.Close(); err != nil {
+			t.Error(err)
+		}
+		want(t, told, link.NoCarrier)
+		want(t, told, link.Removed)
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := ln.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := ln.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Accept after Close: %v", err)
+	}
+}
+
+// TestAbandonedSocket: one that a killed program has left is replaced; a file, and one that is listened on, are not.
+func TestAbandonedSocket(t *testing.T) {
+	path := socket(t)
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Open(path, stream.Listening()); err == nil || !strings.Contains(err.Error(), "another program") {
+		t.Errorf("Open of a socket in use: %v", err)
+	}
+	ln.SetUnlinkOnClose(false)
+	if err := ln.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Open(path); err == nil || !strings.Contains(err.Error(), "nobody listens") {
+		t.Errorf("Open of a socket that nobody listens on: %v", err)
+	}
+	open(t, path, stream.Listening())
+
+	file := socket(t)
+	if err := os.WriteFile(file, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Open(file, stream.Listening()); err == nil {
+		t.Error("Open replaces a file")
+	}
+	if b, err := os.ReadFile(file); string(b) != "precious" {
+		t.Errorf("the file has %q, %v", b, err)
+	}
+}
+
+func TestErrors(t *testing.T) {
+	path := socket(t)
+	for _, test := range []struct {
+		address string
+		opt     stream.Option
+		want    string
+	}{
+		{path, stream.MTU(1279), "MTU 1279"},
+		{path, stream.MTU(65536), "MTU 65536"},
+		{path, stream.MAC(net.HardwareAddr{1, 0, 0, 0, 0, 0}), "01:00:00:00:00:00"},
+		{path, stream.MTU(1500), "nobody listens"},
+		{"", stream.Listening(), "empty"},
+		{"tcp:localhost", stream.Listening(), "tcp:HOST:PORT"},
+		{"/" + strings.Repeat("x", 108), stream.Listening(), "shorter"},
+		{filepath.Join(path, "no", "such"), stream.Listening(), "no such file"},
+	} {
+		if l, err := stream.Open(test.address, test.opt); err == nil || !strings.Contains(err.Error(), test.want) || strings.Count(err.Error(), "stream") != 1 {
+			t.Errorf("%q: %v, want an error with %q", test.address, err, test.want)
+			if l != nil {
+				_ = l.Close()
+			}
+		}
+	}
+}
