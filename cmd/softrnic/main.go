@@ -10,6 +10,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/bridge"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/cli"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/demo"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/devinfo"
@@ -29,6 +30,7 @@ type commands struct {
 	Mckey    mckey.Command    `cmd:"" help:"Send to a multicast group, or receive from it; others in it may be the real mckey."`
 	Perf     perf.Command     `cmd:"" help:"Measure bandwidth, latency or message rate between two nodes, like perftest's ib_write_bw and its kin."`
 	Serve    serve.Command    `cmd:"" help:"Be a lab node that answers ping, ibv_rc_pingpong and rping until stopped."`
+	Switch   bridge.Command   `cmd:"" help:"Be an Ethernet switch between virtual machines, nodes and TAP interfaces; without TAP it needs no privileges."`
 
 	Version kong.VersionFlag `help:"Print the version and exit."`
 }

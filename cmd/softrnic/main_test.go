@@ -48,7 +48,7 @@ func TestErrorsAreOneLineWithTheirExitCode(t *testing.T) {
 		code int
 		want string // in the message
 	}{
-		{"bogus", 2, "unexpected argument bogus: the commands are demo, devinfo, pingpong, rping, mckey, perf, serve (softrnic --help explains)"},
+		{"bogus", 2, "unexpected argument bogus: the commands are demo, devinfo, pingpong, rping, mckey, perf, serve, switch (softrnic --help explains)"},
 		{"pingpong bogus", 2, "unexpected argument bogus: the commands are rc, uc, ud, srq, xsrq (softrnic pingpong --help explains)"},
 		{"demo --bogus", 2, "--bogus"},
 		{"pingpong rc --transport iwarp", 2, "use softrnic rping"},
@@ -59,8 +59,18 @@ func TestErrorsAreOneLineWithTheirExitCode(t *testing.T) {
 		{"demo --impair loss=200%", 2, "200%"},
 		{"demo --mtu 100", 2, "--mtu: 100: give 1280 to 65535"},
 		{"demo --capture " + filepath.Join(dir, "no", "such"), 1, "softrnic: capture of pipe0: open "},
-		{"devinfo --link wire", 2, "pipe, tap:NAME"},
+		{"devinfo --link wire", 2, "pipe, stream:PATH"},
 		{"devinfo --link tap:", 2, "tap:"},
+		{"devinfo --link stream:", 2, "stream:PATH"},
+		{"devinfo --link stream:a,queues=2", 2, "queues=2"},
+		{"devinfo --link stream:a,mac=interface", 2, "mac=interface"},
+		{"devinfo --link tap:a,listen", 2, "listen"},
+		{"devinfo --link stream:/no/such", 1, "nobody listens there"},
+		{"switch", 2, "<port>"},
+		{"switch pipe", 2, "no other program can be on a pipe"},
+		{"switch packet:eth0", 2, "packet:eth0 receives"},
+		{"switch tap:a,vlan=5", 2, "passes tags on"},
+		{"switch stream:/no/such/s,listen", 1, "/no/such/s"},
 		{"devinfo --link pipe:x", 2, "pipe:x"},
 		{"devinfo --link tap:a,bridge=", 2, "bridge="},
 		{"devinfo --link tap:a,wait=never", 2, "give adaptive, event or poll"},

@@ -9,7 +9,7 @@ import (
 // hintAtForeign warns of an address that this machine's kernel has too: the kernel answers for it, and what the machine sends
 // to it never leaves the machine.
 func (f *Flags) hintAtForeign(log *slog.Logger) {
-	if f.Link.Medium == "pipe" || len(f.Addr) == 0 {
+	if !f.Link.ofKernel() || len(f.Addr) == 0 {
 		return
 	}
 	ifces, err := net.Interfaces()

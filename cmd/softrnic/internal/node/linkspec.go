@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -9,14 +10,16 @@ import (
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/packet"
 	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/link/stream"
 	"github.com/softrnic/softrnic/link/tap"
 	"github.com/softrnic/softrnic/link/vlan"
 )
 
-// linkSpec is the value of --link.
-type linkSpec struct {
-	Medium       string // "pipe", "tap" or "packet"
-	name         string // of the interface
+// LinkSpec is the value of --link, or one port of softrnic switch.
+type LinkSpec struct {
+	Medium       string // "pipe", "tap", "packet" or "stream"
+	name         string // of the interface, or the address of the socket
+	listen       bool   // on the socket
 	bridge       string
 	interfaceMAC bool
 	plain        bool // without offloads
@@ -25,18 +28,18 @@ type linkSpec struct {
 	vlan         int // 0: none
 }
 
-const linkForms = "pipe, tap:NAME[,bridge=BRIDGE][,offloads=off] or packet:INTERFACE[,mac=interface], both with [,wait=adaptive|event|poll][,queues=N]; all with [,vlan=ID]"
+const linkForms = "pipe, stream:PATH[,listen], tap:NAME[,bridge=BRIDGE][,offloads=off] or packet:INTERFACE[,mac=interface], the last two with [,wait=adaptive|event|poll][,queues=N]; all with [,vlan=ID]"
 
 // linkWaits are the values of wait=.
 var linkWaits = map[string]link.Wait{"adaptive": link.WaitAdaptive, "event": link.WaitEvent, "poll": link.WaitPoll}
 
 // UnmarshalText implements encoding.TextUnmarshaler.
-func (s *linkSpec) UnmarshalText(text []byte) error {
+func (s *LinkSpec) UnmarshalText(text []byte) error {
 	main, rest, _ := strings.Cut(string(text), ",")
 	medium, name, _ := strings.Cut(main, ":")
-	*s = linkSpec{Medium: medium, name: name}
+	*s = LinkSpec{Medium: medium, name: name}
 	switch {
-	case medium == "pipe" && name == "", (medium == "tap" || medium == "packet") && name != "":
+	case medium == "pipe" && name == "", (medium == "tap" || medium == "packet" || medium == "stream") && name != "":
 	default:
 		return fmt.Errorf("%q is no link: give %s", text, linkForms)
 	}
@@ -44,19 +47,21 @@ func (s *linkSpec) UnmarshalText(text []byte) error {
 		key, value, _ := strings.Cut(opt, "=")
 		switch {
 		case rest == "":
+		case medium == "stream" && opt == "listen":
+			s.listen = true
 		case medium == "tap" && key == "bridge" && value != "":
 			s.bridge = value
 		case medium == "tap" && key == "offloads" && value == "off":
 			s.plain = true
 		case medium == "packet" && key == "mac" && value == "interface":
 			s.interfaceMAC = true
-		case medium != "pipe" && key == "wait":
+		case s.ofKernel() && key == "wait":
 			wait, ok := linkWaits[value]
 			if !ok {
 				return fmt.Errorf("%q: wait=%s: give adaptive, event or poll", text, value)
 			}
 			s.wait = wait
-		case medium != "pipe" && key == "queues":
+		case s.ofKernel() && key == "queues":
 			n, err := strconv.Atoi(value)
 			if err != nil || n < 1 || n > tap.MaxQueues {
 				return fmt.Errorf("%q: queues=%s: give 1 to %d", text, value, tap.MaxQueues)
@@ -75,14 +80,44 @@ func (s *linkSpec) UnmarshalText(text []byte) error {
 	return nil
 }
 
+// Listens returns the address of a socket that is to be listened on.
+func (s *LinkSpec) Listens() (address string, ok bool) { return s.name, s.listen }
+
+// CheckPort returns an error if the link cannot be a port of a switch.
+func (s *LinkSpec) CheckPort() error {
+	switch {
+	case s.Medium == "pipe":
+		return errors.New("no other program can be on a pipe: give stream:PATH or tap:NAME")
+	case s.Medium == "packet":
+		return fmt.Errorf("packet:%s receives what is for one address only: give a TAP interface in a bridge with %[1]s", s.name)
+	case s.vlan != 0:
+		return fmt.Errorf("vlan=%d: a switch passes tags on as they are: leave it out", s.vlan)
+	}
+	return nil
+}
+
+// OpenPort opens a link whose frames are for others than a host. An mtu of 0 leaves the choice to the medium; a stream then
+// takes frames of any length.
+func (s *LinkSpec) OpenPort(mtu int) (link.Link, error) {
+	if s.Medium == "stream" && mtu == 0 {
+		mtu = link.MaxSuperframe
+	}
+	return s.open(nil, nil, mtu)
+}
+
+// ofKernel reports whether the link is to an interface of the kernel's.
+func (s *LinkSpec) ofKernel() bool { return s.Medium == "tap" || s.Medium == "packet" }
+
 // open opens the medium. lan is the switch of a pipe, or nil for a switch of its own. A nil mac and an mtu of 0 leave the
 // choice to the medium.
-func (s *linkSpec) open(lan *pipe.Switch, mac net.HardwareAddr, mtu int) (link.Link, error) {
+func (s *LinkSpec) open(lan *pipe.Switch, mac net.HardwareAddr, mtu int) (link.Link, error) {
 	switch s.Medium {
 	case "tap":
 		return s.openTAP(mac, mtu)
 	case "packet":
 		return s.openPacket(mac, mtu)
+	case "stream":
+		return s.openStream(mac, mtu)
 	}
 	return openPipe(lan, mac, mtu)
 }
@@ -108,7 +143,7 @@ func openPipe(lan *pipe.Switch, mac net.HardwareAddr, mtu int) (link.Link, error
 	return port, nil
 }
 
-func (s *linkSpec) openTAP(mac net.HardwareAddr, mtu int) (link.Link, error) {
+func (s *LinkSpec) openTAP(mac net.HardwareAddr, mtu int) (link.Link, error) {
 	opts := []tap.Option{tap.Wait(s.wait), tap.Queues(max(1, s.queues))}
 	if mac != nil {
 		opts = append(opts, tap.MAC(mac))
@@ -129,7 +164,7 @@ func (s *linkSpec) openTAP(mac net.HardwareAddr, mtu int) (link.Link, error) {
 	return l, nil
 }
 
-func (s *linkSpec) openPacket(mac net.HardwareAddr, mtu int) (link.Link, error) {
+func (s *LinkSpec) openPacket(mac net.HardwareAddr, mtu int) (link.Link, error) {
 	opts := []packet.Option{packet.Wait(s.wait), packet.Queues(max(1, s.queues))}
 	if s.interfaceMAC {
 		opts = append(opts, packet.InterfaceMAC())
@@ -138,6 +173,24 @@ func (s *linkSpec) openPacket(mac net.HardwareAddr, mtu int) (link.Link, error) 
 		opts = append(opts, packet.MAC(mac))
 	}
 	l, err := packet.Open(s.name, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+func (s *LinkSpec) openStream(mac net.HardwareAddr, mtu int) (link.Link, error) {
+	var opts []stream.Option
+	if s.listen {
+		opts = append(opts, stream.Listening())
+	}
+	if mac != nil {
+		opts = append(opts, stream.MAC(mac))
+	}
+	if mtu != 0 {
+		opts = append(opts, stream.MTU(mtu))
+	}
+	l, err := stream.Open(s.name, opts...)
 	if err != nil {
 		return nil, err
 	}

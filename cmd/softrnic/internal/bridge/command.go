@@ -1,0 +1,107 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/stream"
+
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/cli"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/node"
+)
+
+// Command is an Ethernet switch.
+type Command struct {
+	Port []node.LinkSpec `arg:"" sep:"none" help:"stream:PATH,listen (a unix socket, or tcp:HOST:PORT, on which each connection is a port of its own), stream:PATH (a connection to another switch) or tap:NAME[,bridge=BRIDGE]."`
+	MTU  int             `name:"mtu" type:"mtu" placeholder:"BYTES" help:"MTU of the TAP interfaces that it makes, and the largest packet that its streams take. Default: the kernel's for TAP, and any for streams."`
+	Log  slog.Level      `name:"log-level" default:"info" placeholder:"LEVEL" help:"Log to stderr what is at least this important: debug, info, warn or error. Default: info."`
+}
+
+// Help implements kong.HelpProvider.
+func (*Command) Help() string {
+	return `It learns which addresses are behind which port, and runs until it is interrupted.
+
+  softrnic switch stream:/tmp/lan,listen                                  here
+  softrnic serve --link stream:/tmp/lan --addr 10.0.0.9/24                a node
+  softrnic rping -c -a 10.0.0.9 --link stream:/tmp/lan --addr 10.0.0.8/24 another
+  qemu-system-x86_64 ... -device virtio-net-pci,netdev=net,mac=52:54:00:00:00:07 \
+     -netdev stream,id=net,server=off,addr.type=unix,addr.path=/tmp/lan   a virtual machine; each needs another MAC`
+}
+
+// Validate implements kong's check after parsing.
+func (c *Command) Validate() error {
+	for i := range c.Port {
+		if err := c.Port[i].CheckPort(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Run passes frames until ctx ends, which is no error.
+func (c *Command) Run(ctx context.Context, e *cli.Env) (err error) {
+	log := slog.New(slog.NewTextHandler(e.Stderr, &slog.HandlerOptions{Level: c.Log}))
+	b := New(log)
+	var accepting sync.WaitGroup
+	var listeners []*stream.Listener
+	defer func() {
+		for _, l := range listeners {
+			err = errors.Join(err, l.Close())
+		}
+		accepting.Wait()
+		err = errors.Join(err, b.Close())
+	}()
+	for i := range c.Port {
+		spec := &c.Port[i]
+		address, listens := spec.Listens()
+		if !listens {
+			l, err := spec.OpenPort(c.MTU)
+			if err == nil {
+				err = b.Add(l)
+			}
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		mtu := c.MTU
+		if mtu == 0 {
+			mtu = link.MaxSuperframe
+		}
+		l, err := stream.Listen(address, stream.MTU(mtu))
+		if err != nil {
+			return err
+		}
+		listeners = append(listeners, l)
+		accepting.Go(func() { accept(b, l, log) })
+		log.Info("listening", "address", address)
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// acceptPause is how long a listener is left alone after an error, such as that all descriptors are used up.
+const acceptPause = 100 * time.Millisecond
+
+// accept makes each connection a port, until the listener is closed.
+func accept(b *Bridge, ln *stream.Listener, log *slog.Logger) {
+	for {
+		l, err := ln.Accept()
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return
+		case err == nil:
+			err = b.Add(l)
+		default:
+			time.Sleep(acceptPause)
+		}
+		if err != nil {
+			log.Warn("a connection is no port", "address", ln.Addr(), "error", err)
+		}
+	}
+}
