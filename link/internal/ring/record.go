@@ -1,0 +1,63 @@
+package ring
+
+import (
+	"encoding/binary"
+
+	"github.com/softrnic/softrnic/link"
+)
+
+const (
+	headerLen   = 32
+	recordAlign = headerLen
+)
+
+// Bits of a record's flags. Others are of no meaning.
+const (
+	partialChecksum = 1 << iota
+	validChecksum
+)
+
+// recordLen is the number of bytes of a record with a frame of n bytes.
+func recordLen(n int) uint64 {
+	return (uint64(n) + headerLen + recordAlign - 1) &^ (recordAlign - 1)
+}
+
+// header is what a record's header says.
+type header struct {
+	length int
+	frame  link.Frame // without data
+}
+
+func encode(f *link.Frame, length int) (h [headerLen]byte) {
+	e := binary.NativeEndian
+	e.PutUint32(h[0:], uint32(length))
+	h[4] = byte(f.Segmentation)
+	if f.NeedsChecksum {
+		h[5] |= partialChecksum
+	}
+	if f.ChecksumValid {
+		h[5] |= validChecksum
+	}
+	e.PutUint16(h[6:], f.SegmentSize)
+	e.PutUint16(h[8:], f.HeaderLen)
+	e.PutUint16(h[10:], f.ChecksumStart)
+	e.PutUint16(h[12:], f.ChecksumOffset)
+	return h
+}
+
+// decode takes any bytes.
+func decode(h *[headerLen]byte) header {
+	e := binary.NativeEndian
+	return header{
+		length: int(min(e.Uint32(h[0:]), MaxFrame+1)), // what is longer is just as wrong
+		frame: link.Frame{
+			Segmentation:   link.Segmentation(h[4]),
+			NeedsChecksum:  h[5]&partialChecksum != 0,
+			ChecksumValid:  h[5]&validChecksum != 0,
+			SegmentSize:    e.Uint16(h[6:]),
+			HeaderLen:      e.Uint16(h[8:]),
+			ChecksumStart:  e.Uint16(h[10:]),
+			ChecksumOffset: e.Uint16(h[12:]),
+		},
+	}
+}

@@ -1,0 +1,393 @@
+package ring
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"runtime"
+	"testing"
+	"unsafe"
+
+	"github.com/softrnic/softrnic/link"
+)
+
+// alloc is zeroed memory of a ring, aligned as mmap aligns it.
+func alloc(n int) []byte {
+	b := make([]byte, MemoryLen(n)+recordsAt)
+	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & (recordsAt - 1)
+	return b[skip:][:MemoryLen(n):MemoryLen(n)]
+}
+
+func pair(t testing.TB, n int) (b []byte, p *Producer, c *Consumer) {
+	t.Helper()
+	b = alloc(n)
+	p, err := NewProducer(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c, err = NewConsumer(b); err != nil {
+		t.Fatal(err)
+	}
+	return b, p, c
+}
+
+func put(t testing.TB, p *Producer, f link.Frame) bool {
+	t.Helper()
+	ok, err := p.Put(&f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ok
+}
+
+// take takes the next frame; false if there is none.
+func take(t testing.TB, c *Consumer) (f link.Frame, ok bool) {
+	t.Helper()
+	n, err := c.Next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n == 0 {
+		return f, false
+	}
+	return c.Take(make([]byte, n)), true
+}
+
+func payload(seed, n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(seed + i*7)
+	}
+	return b
+}
+
+// TestFrames: frames of all lengths, in pieces and with all fields, come out as they went in, round and round the ring.
+func TestFrames(t *testing.T) {
+	_, p, c := pair(t, MinLen)
+	lengths := []int{14, 31, 32, 33, 60, 1514, 4214, 9000, 65535, MaxFrame}
+	for i := range 500 {
+		f := link.Frame{Segmentation: link.Segmentation(i % 4), SegmentSize: uint16(i * 3), HeaderLen: uint16(i * 5),
+			NeedsChecksum: i%2 == 0, ChecksumStart: uint16(i * 7), ChecksumOffset: uint16(i * 11), ChecksumValid: i%3 == 0}
+		data := payload(i, lengths[i%len(lengths)])
+		cut := min(15, len(data))
+		f.Data, f.More = data[:14], [][]byte{data[14:cut], {}, data[cut:]}
+		if !put(t, p, f) {
+			t.Fatalf("no room for frame %d in an empty ring", i)
+		}
+		if _, ok := take(t, c); ok {
+			t.Fatal("a frame is seen before it is published")
+		}
+		p.Publish()
+		g, ok := take(t, c)
+		if !ok || !bytes.Equal(g.Data, data) {
+			t.Fatalf("frame %d of %d bytes came as %d bytes", i, len(data), len(g.Data))
+		}
+		f.Data, f.More, g.Data = nil, nil, nil
+		if f.Segmentation != g.Segmentation || f.SegmentSize != g.SegmentSize || f.HeaderLen != g.HeaderLen || f.NeedsChecksum != g.NeedsChecksum ||
+			f.ChecksumStart != g.ChecksumStart || f.ChecksumOffset != g.ChecksumOffset || f.ChecksumValid != g.ChecksumValid || g.Polled || g.TCI != 0 {
+			t.Fatalf("frame %d came as %+v, want %+v", i, g, f)
+		}
+		c.Release()
+	}
+	if ok, err := p.Put(&link.Frame{Data: make([]byte, MaxFrame+1)}); ok || !errors.Is(err, link.ErrTooLong) {
+		t.Errorf("Put of a frame that is too long: %t, %v", ok, err)
+	}
+}
+
+// TestFull: a full ring takes nothing more until room was given back, and loses nothing.
+func TestFull(t *testing.T) {
+	_, p, c := pair(t, MinLen)
+	f := link.Frame{Data: payload(0, 1000)}
+	n := 0
+	for ; put(t, p, f); n++ {
+		p.Publish()
+		f.Data = payload(n+1, 1000)
+	}
+	if want := MinLen / int(recordLen(1000)); n != want {
+		t.Errorf("%d frames, want %d", n, want)
+	}
+	if sleep, err := p.Sleep(1000); !sleep || err != nil {
+		t.Errorf("a full ring: the producer may sleep: %t, %v", sleep, err)
+	}
+	for i := range n {
+		g, ok := take(t, c)
+		if !ok || !bytes.Equal(g.Data, payload(i, 1000)) {
+			t.Fatalf("frame %d is missing or wrong", i)
+		}
+		if i == 0 {
+			if put(t, p, f) {
+				t.Error("there is room before Release")
+			}
+			if !c.Release() {
+				t.Error("the producer is not woken")
+			}
+			if c.Release() {
+				t.Error("the producer is woken twice")
+			}
+			if sleep, err := p.Sleep(1000); sleep || err != nil {
+				t.Errorf("there is room, and the producer may sleep: %t, %v", sleep, err)
+			}
+			if c.Release() {
+				t.Error("the producer is woken, and does not sleep")
+			}
+		}
+	}
+	if _, ok := take(t, c); ok {
+		t.Error("there is a frame too many")
+	}
+}
+
+// TestSleep: the consumer is woken if it sleeps, and only then.
+func TestSleep(t *testing.T) {
+	_, p, c := pair(t, MinLen)
+	f := link.Frame{Data: payload(0, 100)}
+	if p.Publish() {
+		t.Error("a consumer is woken that does not sleep")
+	}
+	if !c.Sleep() {
+		t.Error("the consumer may not sleep, and there is nothing")
+	}
+	put(t, p, f)
+	if !p.Publish() {
+		t.Error("the consumer is not woken")
+	}
+	if put(t, p, f); p.Publish() {
+		t.Error("the consumer is woken twice")
+	}
+	if c.Sleep() {
+		t.Error("the consumer may sleep, and there is a frame")
+	}
+	take(t, c)
+	take(t, c)
+	c.Sleep()
+	c.Awake()
+	if put(t, p, f); p.Publish() {
+		t.Error("the consumer is woken, and is awake")
+	}
+}
+
+// TestConcurrent: a producer and a consumer at the same time, each of which sleeps when it can do nothing.
+func TestConcurrent(t *testing.T) {
+	_, p, c := pair(t, MinLen)
+	const frames = 20000
+	toConsumer, toProducer := make(chan struct{}, 1), make(chan struct{}, 1)
+	ring := func(bell chan struct{}) {
+		select {
+		case bell <- struct{}{}:
+		default:
+		}
+	}
+	go func() {
+		r := rand.New(rand.NewPCG(1, 2))
+		for i := range frames {
+			n := 22 + r.IntN(9000)
+			f := link.Frame{Data: payload(i, n)}
+			binary.NativeEndian.PutUint64(f.Data[14:], uint64(i))
+			for !put(t, p, f) {
+				if p.Publish() {
+					ring(toConsumer)
+				}
+				if sleep, _ := p.Sleep(n); sleep {
+					<-toProducer
+				}
+			}
+			if i%7 == 0 && p.Publish() {
+				ring(toConsumer)
+			}
+		}
+		if p.Publish() {
+			ring(toConsumer)
+		}
+	}()
+	r := rand.New(rand.NewPCG(1, 2))
+	for i := 0; i < frames; {
+		f, ok := take(t, c)
+		if !ok {
+			if c.Release() {
+				ring(toProducer)
+			}
+			if c.Sleep() {
+				<-toConsumer
+			}
+			continue
+		}
+		want := payload(i, 22+r.IntN(9000))
+		binary.NativeEndian.PutUint64(want[14:], uint64(i))
+		if !bytes.Equal(f.Data, want) {
+			t.Fatalf("frame %d is wrong", i)
+		}
+		if i++; i%5 == 0 && c.Release() {
+			ring(toProducer)
+		}
+	}
+	runtime.KeepAlive(p)
+}
+
+// TestHostile: what the other side writes that cannot be is found out, and the ring is of no use any more.
+func TestHostile(t *testing.T) {
+	put8 := func(at int, v uint64) func([]byte) {
+		return func(b []byte) { binary.NativeEndian.PutUint64(b[at:], v) }
+	}
+	length := func(v uint32) func([]byte) {
+		return func(b []byte) {
+			binary.NativeEndian.PutUint32(b[recordsAt:], v)
+			binary.NativeEndian.PutUint64(b[tailAt:], recordAlign*4)
+		}
+	}
+	for name, spoil := range map[string]func([]byte){
+		"tail beyond the ring":       put8(tailAt, MinLen+recordAlign),
+		"tail far beyond the ring":   put8(tailAt, 1<<63),
+		"tail before the head":       put8(tailAt, 1<<64-recordAlign),
+		"tail between records":       put8(tailAt, recordAlign+1),
+		"frame of no length":         put8(tailAt, recordAlign),
+		"frame of 13 bytes":          length(13),
+		"frame longer than the rest": length(recordAlign*3 + 1),
+		"frame longer than any":      length(MaxFrame + 1),
+		"frame of 4 GiB":             length(1<<32 - 1),
+		"frame of 2 GiB":             length(1 << 31),
+	} {
+		b, _, c := pair(t, MinLen)
+		spoil(b)
+		if n, err := c.Next(); n != 0 || !errors.Is(err, ErrCorrupt) {
+			t.Errorf("%s: %d, %v, want ErrCorrupt", name, n, err)
+		}
+		put8(tailAt, 0)(b)
+		if n, err := c.Next(); n != 0 || !errors.Is(err, ErrCorrupt) {
+			t.Errorf("%s, and then nothing: %d, %v, want ErrCorrupt", name, n, err)
+		}
+		if c.Sleep() {
+			t.Errorf("%s: the consumer may sleep", name)
+		}
+	}
+	for name, head := range map[string]uint64{
+		"head before the tail it had": 1<<64 - recordAlign,
+		"head beyond the tail":        MinLen + recordAlign,
+		"head between records":        1,
+	} {
+		b, p, _ := pair(t, MinLen)
+		f := link.Frame{Data: payload(0, 1000)}
+		for put(t, p, f) {
+		}
+		put8(headAt, head)(b)
+		if ok, err := p.Put(&f); ok || !errors.Is(err, ErrCorrupt) {
+			t.Errorf("%s: %t, %v, want ErrCorrupt", name, ok, err)
+		}
+		put8(headAt, 0)(b)
+		if ok, err := p.Put(&f); ok || !errors.Is(err, ErrCorrupt) {
+			t.Errorf("%s, and then not: %t, %v, want ErrCorrupt", name, ok, err)
+		}
+		if sleep, err := p.Sleep(1000); sleep || !errors.Is(err, ErrCorrupt) {
+			t.Errorf("%s: the producer may sleep: %t, %v", name, sleep, err)
+		}
+	}
+}
+
+// TestHeaderIsReadOnce: a header that is changed after Next has no effect on Take.
+func TestHeaderIsReadOnce(t *testing.T) {
+	b, p, c := pair(t, MinLen)
+	put(t, p, link.Frame{Data: payload(0, 100)})
+	p.Publish()
+	n, err := c.Next()
+	if n != 100 || err != nil {
+		t.Fatal(n, err)
+	}
+	binary.NativeEndian.PutUint32(b[recordsAt:], MaxFrame)
+	b[recordsAt+4] = byte(link.UDP)
+	buf := make([]byte, n)
+	if f := c.Take(buf); len(f.Data) != n || f.Segmentation != link.NoSegmentation {
+		t.Errorf("a frame of %d bytes, segmentation %d", len(f.Data), f.Segmentation)
+	}
+	if n, err := c.Next(); n != 0 || err != nil {
+		t.Errorf("the next: %d, %v", n, err)
+	}
+}
+
+func TestMemory(t *testing.T) {
+	for _, b := range [][]byte{nil, make([]byte, recordsAt), alloc(MinLen)[:MemoryLen(MinLen)-1], alloc(MinLen * 2)[:MemoryLen(MinLen*3/2)],
+		alloc(MinLen / 2), alloc(MinLen * 2)[1 : MemoryLen(MinLen)+1]} {
+		if _, err := NewProducer(b); err == nil {
+			t.Errorf("a producer on memory of %d bytes", len(b))
+		}
+		if _, err := NewConsumer(b); err == nil {
+			t.Errorf("a consumer on memory of %d bytes", len(b))
+		}
+	}
+}
+
+// FuzzHostile lets both sides work while any bytes are written anywhere into the memory: neither leaves its memory, takes a
+// frame that is no frame, or goes on after an error.
+func FuzzHostile(f *testing.F) {
+	f.Add([]byte{0, 0, 0, 64, 0, 0, 255, 1, 2, 0, 0, 0})
+	f.Add(bytes.Repeat([]byte{7, 0, 16, 1}, 40))
+	shared := alloc(MinLen)
+	f.Fuzz(func(t *testing.T, script []byte) {
+		clear(shared[:recordsAt+64<<10])
+		p, err := NewProducer(shared)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := NewConsumer(shared)
+		if err != nil {
+			t.Fatal(err)
+		}
+		frame := link.Frame{Data: payload(1, 3000)}
+		buf := make([]byte, MaxFrame)
+		var corrupt bool
+		for ; len(script) >= 4; script = script[4:] {
+			at, v := int(binary.BigEndian.Uint16(script[1:])), script[3]
+			switch script[0] % 8 {
+			case 0:
+				shared[at%256] = v // an index, or a flag
+			case 1:
+				shared[recordsAt+at] = v
+			case 2:
+				binary.NativeEndian.PutUint64(shared[tailAt:], uint64(at)*recordAlign)
+			case 3:
+				binary.NativeEndian.PutUint64(shared[headAt:], uint64(at)*recordAlign)
+			case 4:
+				if ok, err := p.Put(&frame); ok && err != nil {
+					t.Fatal("a frame was put, and failed:", err)
+				}
+				p.Publish()
+			default:
+				n, err := c.Next()
+				if corrupt && err == nil || err != nil && n != 0 || n != 0 && (n < link.EthernetHeaderLen || n > MaxFrame) {
+					t.Fatalf("Next: %d, %v; it had failed: %t", n, err, corrupt)
+				}
+				corrupt = err != nil
+				if n > 0 {
+					f := c.Take(buf)
+					if len(f.Data) != n {
+						t.Fatalf("%d bytes, want %d", len(f.Data), n)
+					}
+					_ = f.Validate(4200, link.Offloads{USO: true, TSO: true, Checksum: true})
+				}
+				c.Release()
+			}
+		}
+	})
+}
+
+func BenchmarkRing(b *testing.B) {
+	for name, n := range map[string]int{"64B": 64, "4KiB": 4 << 10, "64KiB": 64 << 10} {
+		b.Run(name, func(b *testing.B) {
+			_, p, c := pair(b, 1<<20)
+			f := link.Frame{Data: payload(0, min(n, link.MaxSuperframe))}
+			buf := make([]byte, MaxFrame)
+			b.SetBytes(int64(n))
+			b.ReportAllocs()
+			for b.Loop() {
+				if ok, err := p.Put(&f); !ok || err != nil {
+					b.Fatal(ok, err)
+				}
+				p.Publish()
+				if n, err := c.Next(); n == 0 || err != nil {
+					b.Fatal(n, err)
+				}
+				c.Take(buf)
+				c.Release()
+			}
+		})
+	}
+}
