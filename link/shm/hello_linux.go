@@ -1,0 +1,140 @@
+package shm
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/softrnic/softrnic/link/internal/ring"
+)
+
+// hello is the first message on a connection, in each direction, with the descriptor of the memory of the ring that the sender
+// will take frames from. In network byte order:
+//
+//	 0  "SRNICshm"
+//	 8  version, 1         4 bytes
+//	12  size of the ring   4 bytes
+//	16  Ethernet address   6 bytes
+//	22  name of the socket 16 bytes
+type hello struct {
+	ring int
+	mac  [6]byte
+	id   id
+}
+
+// id is the name of a process's socket.
+type id [16]byte
+
+const (
+	magic    = "SRNICshm"
+	version  = 1
+	helloLen = 38
+)
+
+// patience is how long a peer has to say hello.
+const patience = time.Second
+
+func (h *hello) encode() []byte {
+	b := append(make([]byte, 0, helloLen), magic...)
+	b = binary.BigEndian.AppendUint32(b, version)
+	b = binary.BigEndian.AppendUint32(b, uint32(h.ring))
+	b = append(b, h.mac[:]...)
+	return append(b, h.id[:]...)
+}
+
+func decodeHello(b []byte) (h hello, err error) {
+	if len(b) != helloLen || string(b[:len(magic)]) != magic {
+		return h, fmt.Errorf("the peer's message of %d bytes is no hello", len(b))
+	}
+	if v := binary.BigEndian.Uint32(b[8:]); v != version {
+		return h, fmt.Errorf("the peer has version %d of the protocol, and this is %d", v, version)
+	}
+	n := binary.BigEndian.Uint32(b[12:])
+	if n < ring.MinLen || n > ring.MaxLen || n&(n-1) != 0 {
+		return h, fmt.Errorf("the peer has a ring of %d bytes", n)
+	}
+	h.ring, h.mac, h.id = int(n), [6]byte(b[16:]), id(b[22:])
+	if h.mac[0]&1 != 0 || h.mac == [6]byte{} {
+		return h, fmt.Errorf("the peer has the Ethernet address %x", h.mac)
+	}
+	return h, nil
+}
+
+// exchange says hello with memory for the frames to this process, and returns what the other side says. The peer owns the
+// mappings and the connection if there is no error.
+func exchange(conn *net.UnixConn, own hello) (theirs hello, p *peer, err error) {
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		return theirs, nil, err
+	}
+	fd, in, err := newMemory(own.ring)
+	if err != nil {
+		return theirs, nil, err
+	}
+	_, _, err = conn.WriteMsgUnix(own.encode(), unix.UnixRights(fd), nil)
+	_ = unix.Close(fd)
+	var out []byte
+	if err == nil {
+		theirs, out, err = receiveHello(conn)
+	}
+	if err == nil {
+		p, err = newPeer(conn, in, out)
+	}
+	if err == nil {
+		err = conn.SetDeadline(time.Time{})
+	}
+	if err != nil {
+		_ = unix.Munmap(in)
+		if out != nil {
+			_ = unix.Munmap(out)
+		}
+		return theirs, nil, err
+	}
+	p.mac, p.id = theirs.mac, theirs.id
+	return theirs, p, nil
+}
+
+// receiveHello receives a hello, and maps its memory.
+func receiveHello(conn *net.UnixConn) (h hello, out []byte, err error) {
+	// Room for one descriptor. As the kernel rounds that up, there may be two; it closes what there is no room for.
+	b, rights := make([]byte, helloLen+1), make([]byte, unix.CmsgSpace(4))
+	n, rn, _, _, err := conn.ReadMsgUnix(b, rights) // with MSG_CMSG_CLOEXEC
+	if err != nil {
+		return h, nil, err
+	}
+	fds := descriptors(rights[:rn])
+	defer func() {
+		for _, fd := range fds {
+			_ = unix.Close(fd)
+		}
+	}()
+	if h, err = decodeHello(b[:n]); err != nil {
+		return h, nil, err
+	}
+	if len(fds) != 1 {
+		return h, nil, fmt.Errorf("the peer's hello has %d descriptors, and needs 1", len(fds))
+	}
+	if err := checkMemory(fds[0], h.ring); err != nil {
+		return h, nil, err
+	}
+	out, err = mapMemory(fds[0], ring.MemoryLen(h.ring))
+	return h, out, err
+}
+
+func descriptors(rights []byte) (fds []int) {
+	messages, err := unix.ParseSocketControlMessage(rights)
+	if err != nil {
+		return nil
+	}
+	for i := range messages {
+		if f, err := unix.ParseUnixRights(&messages[i]); err == nil {
+			fds = append(fds, f...)
+		}
+	}
+	return fds
+}
+
+var errTaken = errors.New("another peer has that Ethernet address")

@@ -1,0 +1,320 @@
+package shm
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/softrnic/softrnic/link"
+)
+
+// maxPeers is how many others a process talks to, and how many more may be about to say hello.
+const maxPeers = 256
+
+// maxPath is the number of bytes that the path of a unix socket may have.
+const maxPath = len(syscall.RawSockaddrUnix{}.Path) - 1
+
+// segment is a process's place on a segment.
+type segment struct {
+	config   *config
+	own      hello
+	path     string // of the socket
+	listener *net.UnixListener
+
+	dropped, malformed atomic.Uint64
+
+	peers atomic.Pointer[peers] // replaced, never changed
+	work  sync.WaitGroup        // peers' goroutines, and who accepts
+
+	mu       sync.Mutex
+	closed   bool
+	started  bool
+	greeting map[*net.UnixConn]bool // connections that have not said hello
+	attached chan struct{}          // closed when recv is set, or the segment is closed
+	recv     link.Receiver
+}
+
+// peers are those who have said hello.
+type peers struct {
+	byMAC map[[6]byte]*peer
+	all   []*peer
+}
+
+func newPeers(all []*peer) *peers {
+	t := &peers{byMAC: make(map[[6]byte]*peer, len(all)), all: all}
+	for _, p := range all {
+		t.byMAC[p.mac] = p
+	}
+	return t
+}
+
+func open(c *config) (medium, error) {
+	if err := makeDirectory(c.dir); err != nil {
+		return nil, err
+	}
+	s := &segment{config: c, own: hello{ring: c.ring, mac: [6]byte(c.mac)}, greeting: map[*net.UnixConn]bool{}, attached: make(chan struct{})}
+	_, _ = rand.Read(s.own.id[:]) // never fails
+	s.peers.Store(newPeers(nil))
+	name := hex.EncodeToString(s.own.id[:])
+	s.path = filepath.Join(c.dir, name)
+	temporary := filepath.Join(c.dir, "."+name)
+	if len(temporary) > maxPath {
+		return nil, fmt.Errorf("the path %s has %d bytes, and a unix socket's has at most %d: give a shorter directory or name", temporary, len(temporary), maxPath)
+	}
+	var err error
+	if s.listener, err = net.ListenUnix("unixpacket", &net.UnixAddr{Name: temporary, Net: "unixpacket"}); err != nil {
+		return nil, err
+	}
+	s.listener.SetUnlinkOnClose(false)
+	if err := os.Rename(temporary, s.path); err != nil {
+		return nil, errors.Join(err, s.listener.Close(), os.Remove(temporary))
+	}
+	s.work.Go(s.accept)
+	if err := s.meet(); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// makeDirectory makes the directory of a segment and the one that it is in, if need be, and checks that nobody else may
+// write there.
+func makeDirectory(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	for _, d := range []string{filepath.Dir(dir), dir} {
+		info, err := os.Lstat(d)
+		if err != nil {
+			return err
+		}
+		st, ok := info.Sys().(*syscall.Stat_t)
+		if !ok || !info.IsDir() || int(st.Uid) != os.Geteuid() || info.Mode().Perm()&0o022 != 0 || d == dir && info.Mode().Perm()&0o077 != 0 {
+			return fmt.Errorf("%s is %v of user %d: it must be a directory of this user, %d, that is nobody else's to write: give another",
+				d, info.Mode(), st.Uid, os.Geteuid())
+		}
+	}
+	return nil
+}
+
+// accept takes connections until the listener is closed.
+func (s *segment) accept() {
+	for {
+		conn, err := s.listener.AcceptUnix()
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return
+		case err != nil:
+			time.Sleep(100 * time.Millisecond) // all descriptors may be used up
+			continue
+		}
+		s.greet(conn, false, nil)
+	}
+}
+
+// meet connects to all who are there, and waits until they have said hello.
+func (s *segment) meet() error {
+	entries, err := os.ReadDir(s.config.dir)
+	if err != nil {
+		return err
+	}
+	var met sync.WaitGroup
+	for _, e := range entries {
+		path := filepath.Join(s.config.dir, e.Name())
+		if path == s.path || e.Type() != fs.ModeSocket || strings.HasPrefix(e.Name(), ".") {
+			continue
+		}
+		conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
+		switch {
+		case errors.Is(err, syscall.ECONNREFUSED):
+			_ = os.Remove(path) // its process has died
+		case err == nil:
+			s.greet(conn, true, &met)
+		}
+	}
+	met.Wait()
+	return nil
+}
+
+// greet says hello on a connection, which this process began or not, and serves it. met, if not nil, counts those who have
+// not answered.
+func (s *segment) greet(conn *net.UnixConn, began bool, met *sync.WaitGroup) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || len(s.greeting) >= maxPeers {
+		_ = conn.Close()
+		return
+	}
+	s.greeting[conn] = true
+	if met != nil {
+		met.Add(1)
+	}
+	s.work.Go(func() {
+		_, p, err := exchange(conn, s.own)
+		if err == nil {
+			p.began, p.dropped = began, &s.dropped
+			err = s.add(p)
+		}
+		s.mu.Lock()
+		delete(s.greeting, conn)
+		s.mu.Unlock()
+		if met != nil {
+			met.Done()
+		}
+		if err != nil {
+			if p != nil {
+				p.close()
+			}
+			_ = conn.Close()
+			return
+		}
+		<-s.attached
+		if s.recv != nil {
+			if err := p.serve(s.recv, &s.malformed); err != nil {
+				s.malformed.Add(1)
+			}
+		}
+		s.remove(p)
+		p.close()
+	})
+}
+
+// add makes a process that has said hello a peer.
+func (s *segment) add(p *peer) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := slices.Clone(s.peers.Load().all)
+	switch {
+	case s.closed:
+		return net.ErrClosed
+	case len(all) == maxPeers:
+		return fmt.Errorf("there are %d peers", maxPeers)
+	case p.id == s.own.id || p.mac == s.own.mac:
+		return errTaken
+	}
+	if i := slices.IndexFunc(all, func(q *peer) bool { return q.id == p.id }); i >= 0 {
+		// Both have connected: of the two connections that of the one with the smaller name stays.
+		ownIsSmaller := string(s.own.id[:]) < string(p.id[:])
+		if p.began != ownIsSmaller || all[i].began == p.began || all[i].mac != p.mac {
+			return errTaken
+		}
+		all[i].hangUp()
+		all = slices.Delete(all, i, i+1)
+	}
+	if slices.ContainsFunc(all, func(q *peer) bool { return q.mac == p.mac }) {
+		return errTaken
+	}
+	s.peers.Store(newPeers(append(all, p)))
+	return nil
+}
+
+func (s *segment) remove(p *peer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.peers.Load()
+	if t == nil {
+		return
+	}
+	if i := slices.Index(t.all, p); i >= 0 {
+		s.peers.Store(newPeers(slices.Delete(slices.Clone(t.all), i, i+1)))
+	}
+}
+
+// Attach implements link.Link. What came before it has waited in the rings.
+func (s *segment) Attach(recv link.Receiver) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return
+	case s.started:
+		panic("shm: Attach called twice: a link serves one host")
+	}
+	s.started, s.recv = true, recv
+	close(s.attached)
+}
+
+// Write implements link.Link.
+func (s *segment) Write(frames []link.Frame) (int, error) {
+	for i := range frames {
+		if err := frames[i].Validate(s.config.mtu, offloads); err != nil {
+			s.send(frames[:i])
+			return i, fmt.Errorf("%s: %w", s.config.dir, err)
+		}
+	}
+	return len(frames), s.send(frames)
+}
+
+// send passes frames on, those that follow each other to one peer together.
+func (s *segment) send(frames []link.Frame) error {
+	t := s.peers.Load()
+	if t == nil {
+		return fmt.Errorf("%s: %w", s.config.dir, net.ErrClosed)
+	}
+	for first := 0; first < len(frames); {
+		to := [6]byte(frames[first].Data)
+		next := first + 1
+		for next < len(frames) && [6]byte(frames[next].Data) == to {
+			next++
+		}
+		if to[0]&1 == 0 {
+			if p := t.byMAC[to]; p != nil {
+				p.send(frames[first:next])
+			}
+		} else {
+			for _, p := range t.all {
+				p.send(frames[first:next])
+			}
+		}
+		first = next
+	}
+	return nil
+}
+
+// Peers are the addresses of the others on the segment.
+func (s *segment) Peers() (macs []net.HardwareAddr) {
+	t := s.peers.Load()
+	if t == nil {
+		return nil
+	}
+	for _, mac := range slices.SortedFunc(maps.Keys(t.byMAC), func(a, b [6]byte) int { return strings.Compare(string(a[:]), string(b[:])) }) {
+		macs = append(macs, mac[:])
+	}
+	return macs
+}
+
+func (s *segment) Dropped() uint64   { return s.dropped.Load() }
+func (s *segment) Malformed() uint64 { return s.malformed.Load() }
+
+// Close leaves the segment.
+func (s *segment) Close() error {
+	s.mu.Lock()
+	var err error
+	if !s.closed {
+		s.closed = true
+		if !s.started {
+			close(s.attached)
+		}
+		err = errors.Join(os.Remove(s.path), s.listener.Close())
+		for conn := range s.greeting {
+			_ = conn.Close()
+		}
+		for _, p := range s.peers.Swap(nil).all {
+			p.hangUp()
+		}
+	}
+	s.mu.Unlock()
+	s.work.Wait()
+	return err
+}

@@ -1,0 +1,206 @@
+// Package shm is an Ethernet segment between the processes of one machine, in memory that they share. It needs no privileges
+// and no daemon. Linux only.
+//
+// # The segment is a directory
+//
+// Each process on a segment has a unix socket in the segment's directory, by a name that was drawn at random and is never used
+// again. A process that joins listens first, and only then gives its socket that name, and connects to every other socket that it
+// finds. So of two processes one finds the other at least; if both do, the connection that the one with the smaller name made
+// is kept. A socket that refuses connections is that of a process which has died, and whoever finds it removes it.
+//
+// The directory has mode 0700, and its owner is checked: a segment is for the processes of one user, and those of root.
+//
+// # Two rings for each pair
+//
+// On a new connection each side sends one message (see hello) with its Ethernet address and a memfd: the memory of the ring that
+// it will take frames from. The other side maps it and puts frames in. Package ring says what is in the memory. It takes
+// superframes as they are. Frames are copied twice: into the ring by the sender, out of it by the receiver.
+//
+// A frame goes to the process that has its destination address, or to all if it is for a group. The first who comes with an
+// address keeps it.
+//
+// # Sleep
+//
+// The bell of both rings is the connection: a message of one byte, which is sent only if the ring says that the other side
+// sleeps. It has no eventfd, whose flags would be shared: one side could make the other's reads and writes block. A
+// send that would wait is left out, as there are bells in the socket already. The end of the connection is the end of the
+// pair: the kernel closes it when a process dies, at whatever instruction, and frees the memory with the last mapping.
+//
+// # Back pressure
+//
+// Write never waits: two hosts that wait for room in each other's rings, each on the goroutine that would make room, would wait
+// for ever. What does not fit is copied to a queue of the sending process, which is emptied as the receiver wakes the
+// sender. Only beyond a bound (queueBytes for each peer) frames are lost, and counted, as in a switch.
+//
+// # Hostile peers
+//
+// What a process of the same user writes into the memory is no more trusted than a packet:
+//
+//   - the memory must be sealed against shrinking and growing, be of tmpfs (huge pages can be punched out so that no page is
+//     there again, which is SIGBUS), and have the size that was told, before it is mapped;
+//   - the ring checks each index and header that it reads, and reads it once; frames are copied, then looked at. A ring that
+//     cannot be is the end of the pair; a frame whose fields contradict each other is dropped, and counted;
+//   - descriptors are close-on-exec; those that were not asked for are closed or never received;
+//   - there are at most maxPeers peers, and those who do not say hello in time are hung up on.
+package shm
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/internal/ring"
+)
+
+// DefaultMTU leaves room for RoCE packets of the largest path MTU, 4096, with all their headers.
+const DefaultMTU = 4200
+
+// DefaultRing is the size of each ring, in bytes. There are two for each pair of processes.
+const DefaultRing = 4 << 20
+
+// Option changes what [Open] does. Open returns the error of one whose argument is out of its bounds.
+type Option func(*config) error
+
+type config struct {
+	dir  string // of the segment
+	mtu  int
+	mac  net.HardwareAddr // nil: drawn at random
+	ring int
+}
+
+// MTU sets the MTU, link.MinMTU to link.MaxSuperframe bytes, which all on a segment should have. The default is DefaultMTU.
+func MTU(n int) Option {
+	return func(c *config) error {
+		if n < link.MinMTU || n > link.MaxSuperframe {
+			return fmt.Errorf("MTU %d: give %d to %d (1500 for a RoCE path MTU of 1024, 4200 for 4096)", n, link.MinMTU, link.MaxSuperframe)
+		}
+		c.mtu = n
+		return nil
+	}
+}
+
+// MAC sets the Ethernet address of the host behind the link. Without this option a locally administered address is drawn at
+// random.
+func MAC(mac net.HardwareAddr) Option {
+	return func(c *config) error {
+		if len(mac) != 6 || mac[0]&1 != 0 || [6]byte(mac) == [6]byte{} {
+			return fmt.Errorf("MAC %q is not a unicast Ethernet address: give six bytes, the first one even", mac)
+		}
+		c.mac = mac
+		return nil
+	}
+}
+
+// Ring sets the size of the rings that others put frames for this process into, in bytes: a power of two from 256 KiB to
+// 64 MiB. The default is DefaultRing.
+func Ring(n int) Option {
+	return func(c *config) error {
+		if n < ring.MinLen || n > ring.MaxLen || n&(n-1) != 0 {
+			return fmt.Errorf("ring of %d bytes: give a power of two from %d to %d", n, ring.MinLen, ring.MaxLen)
+		}
+		c.ring = n
+		return nil
+	}
+}
+
+// Directory sets where the directories of segments are; it is made if it is not there. The default is that of [DefaultDirectory].
+func Directory(path string) Option {
+	return func(c *config) error {
+		if path == "" {
+			return errors.New("the directory is empty: leave the option out for the default")
+		}
+		c.dir = path
+		return nil
+	}
+}
+
+// DefaultDirectory is softrnic in $XDG_RUNTIME_DIR. Where that is not set, it is softrnic-UID in the directory for temporary
+// files.
+func DefaultDirectory() string {
+	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "softrnic")
+	}
+	return filepath.Join(os.TempDir(), "softrnic-"+strconv.Itoa(os.Getuid()))
+}
+
+// maxName leaves room for a directory in the path of a unix socket, which is short.
+const maxName = 32
+
+// newConfig checks the name of a segment, and makes its directory's name part of the config.
+func newConfig(name string, opts []Option) (*config, error) {
+	c := &config{mtu: DefaultMTU, ring: DefaultRing}
+	if name == "" || len(name) > maxName || strings.ContainsAny(name, "/\x00") || name[0] == '.' {
+		return nil, fmt.Errorf("shm: %q is no name of a segment: give 1 to %d characters without '/', that do not begin with '.'", name, maxName)
+	}
+	for _, o := range opts {
+		if err := o(c); err != nil {
+			return nil, fmt.Errorf("shm %s: %w", name, err)
+		}
+	}
+	if c.dir == "" {
+		c.dir = DefaultDirectory()
+	}
+	c.dir = filepath.Join(c.dir, "shm-"+name)
+	return c, nil
+}
+
+// medium is what carries the frames.
+type medium interface {
+	Attach(link.Receiver)
+	Write([]link.Frame) (int, error)
+	Close() error
+	Peers() []net.HardwareAddr
+	Dropped() uint64
+	Malformed() uint64
+}
+
+// Link is a process's place on a segment, and the link of a host. It implements [link.Link]. Peers are the addresses of the
+// other processes there are now. Dropped is the number of frames that were lost because a peer did not take them, and Malformed
+// that of frames received whose fields contradicted each other, and of rings that were given up.
+type Link struct {
+	medium
+	name string
+	mac  net.HardwareAddr
+	mtu  int
+}
+
+var _ link.Link = (*Link)(nil)
+
+var offloads = link.Offloads{USO: true, TSO: true, Checksum: true}
+
+// Open joins the segment of this name, and makes it if nobody is on it. When it returns, it has met those who were there and
+// answered within a second; others come and go later. The error wraps net.ErrClosed in Write after Close.
+func Open(name string, opts ...Option) (*Link, error) {
+	c, err := newConfig(name, opts)
+	if err != nil {
+		return nil, err
+	}
+	if c.mac == nil {
+		c.mac = make(net.HardwareAddr, 6)
+		_, _ = rand.Read(c.mac) // never fails
+		c.mac[0] = c.mac[0]&^1 | 2
+	}
+	m, err := open(c)
+	if err != nil {
+		return nil, fmt.Errorf("shm %s: %w", name, err)
+	}
+	return &Link{medium: m, name: "shm:" + name, mac: c.mac, mtu: c.mtu}, nil
+}
+
+// Name is "shm:" and the segment's name.
+func (l *Link) Name() string { return l.name }
+
+// MAC is the address of the host behind the link.
+func (l *Link) MAC() net.HardwareAddr { return l.mac }
+
+// MTU is that of the options.
+func (l *Link) MTU() int { return l.mtu }
+
+// Offloads are all there are: what a peer is given is as it was written.
+func (l *Link) Offloads() link.Offloads { return offloads }

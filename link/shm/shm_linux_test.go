@@ -1,0 +1,486 @@
+package shm
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/internal/ring"
+	"github.com/softrnic/softrnic/link/linktest"
+)
+
+// childEnv holds the directory for a process that TestKilled starts.
+const childEnv = "SOFTRNIC_SHM_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(childEnv); dir != "" {
+		child(dir)
+	}
+	os.Exit(m.Run())
+}
+
+// directory is one for segments, of which the path is short.
+func directory(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+func join(t testing.TB, dir string, opts ...Option) *Link {
+	t.Helper()
+	l, err := Open("x", append([]Option{Directory(dir)}, opts...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
+
+// await waits until ok.
+func await(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not so", what)
+		}
+	}
+}
+
+func send(t testing.TB, l *Link, frames ...link.Frame) {
+	t.Helper()
+	if n, err := l.Write(frames); n != len(frames) || err != nil {
+		t.Fatal(n, err)
+	}
+}
+
+func expect(t testing.TB, got <-chan link.Frame, want link.Frame) {
+	t.Helper()
+	select {
+	case g := <-got:
+		if !bytes.Equal(g.Data, want.Data) {
+			t.Fatalf("received %d bytes %x, want %d bytes", len(g.Data), g.Data[:min(len(g.Data), 40)], len(want.Data))
+		}
+		g.Data, want.Data = nil, nil
+		if fmt.Sprint(g) != fmt.Sprint(want) {
+			t.Fatalf("received %+v, want %+v", g, want)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("received nothing")
+	}
+}
+
+var broadcast = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+
+// TestFrames: what is for one goes to that one, what is for all to all others; superframes stay whole, and their checksums
+// partial.
+func TestFrames(t *testing.T) {
+	dir := directory(t)
+	a, b, c := join(t, dir), join(t, dir), join(t, dir)
+	await(t, "three have met", func() bool { return len(a.Peers()) == 2 && len(b.Peers()) == 2 && len(c.Peers()) == 2 })
+	early := linktest.Plain(b.MAC(), a.MAC(), 100, "before Attach")
+	send(t, a, early)
+	toA, toB, toC := linktest.Receive(a), linktest.Receive(b), linktest.Receive(c)
+	expect(t, toB, early)
+	super := linktest.Superframe(b.MAC(), a.MAC(), true, 60, 1040)
+	plain := linktest.Plain(b.MAC(), a.MAC(), 4200, "largest")
+	pieces := plain
+	pieces.Data, pieces.More = plain.Data[:50], [][]byte{plain.Data[50:60], plain.Data[60:]}
+	for range 200 { // many times round the ring
+		send(t, a, super, pieces)
+		expect(t, toB, super)
+		expect(t, toB, plain)
+	}
+	send(t, b, linktest.Plain(net.HardwareAddr{2, 9, 9, 9, 9, 9}, b.MAC(), 50, "to nobody"))
+	all := linktest.Plain(broadcast, b.MAC(), 50, "to all")
+	send(t, b, all)
+	expect(t, toA, all)
+	expect(t, toC, all)
+	if len(toA)+len(toB)+len(toC) > 0 {
+		t.Error("somebody received what was for others")
+	}
+	if n, err := a.Write([]link.Frame{plain, linktest.Plain(b.MAC(), a.MAC(), 4201, "")}); n != 1 || !errors.Is(err, link.ErrTooLong) {
+		t.Errorf("Write of a frame that is too long: %d, %v", n, err)
+	}
+	if err := a.Close(); err != nil {
+		t.Error(err)
+	}
+	if n, err := a.Write([]link.Frame{plain}); n != 0 && err == nil || !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Write after Close: %d, %v", n, err)
+	}
+	await(t, "the others know that one has gone", func() bool { return len(b.Peers()) == 1 && len(c.Peers()) == 1 })
+}
+
+// TestAllMeet: of many who join at the same time, each meets each, once.
+func TestAllMeet(t *testing.T) {
+	const n = 12
+	dir := directory(t)
+	links, joined := make([]*Link, n), sync.WaitGroup{}
+	for i := range links {
+		joined.Go(func() {
+			var err error
+			if links[i], err = Open("x", Directory(dir)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	joined.Wait()
+	if t.Failed() {
+		return
+	}
+	got := make([]<-chan link.Frame, n)
+	for i, l := range links {
+		got[i] = linktest.Receive(l)
+	}
+	for _, l := range links {
+		await(t, "each has met each", func() bool { return len(l.Peers()) == n-1 })
+	}
+	time.Sleep(10 * time.Millisecond) // connections too many are given up meanwhile
+	for i, l := range links {
+		f := linktest.Plain(broadcast, l.MAC(), 50, strconv.Itoa(i))
+		send(t, l, f)
+		for j := range got {
+			if j != i {
+				expect(t, got[j], f)
+			}
+		}
+	}
+	for i, l := range links {
+		if len(got[i]) > 0 {
+			t.Error("a frame came twice")
+		}
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if left, err := os.ReadDir(filepath.Join(dir, "shm-x")); len(left) > 0 || err != nil {
+		t.Errorf("left in the directory: %v, %v", left, err)
+	}
+}
+
+// TestBackPressure: what does not fit into the ring waits, and nothing is lost, as long as the queue has room.
+func TestBackPressure(t *testing.T) {
+	dir := directory(t)
+	a, b := join(t, dir), join(t, dir, Ring(256<<10))
+	await(t, "two have met", func() bool { return len(a.Peers()) == 1 && len(b.Peers()) == 1 })
+	stuck, next, all := make(chan struct{}), uint64(0), make(chan struct{})
+	const frames = queueBytes / 8000
+	b.Attach(func(batch []link.Frame) {
+		<-stuck
+		for i := range batch {
+			if n := binary.BigEndian.Uint64(batch[i].Data[14:]); n != next {
+				t.Errorf("frame %d came, want %d", n, next)
+			}
+			if next++; next == frames {
+				close(all)
+			}
+		}
+	})
+	a.Attach(func([]link.Frame) {})
+	f := linktest.Plain(b.MAC(), a.MAC(), 4200, "")
+	for i := range uint64(frames) {
+		binary.BigEndian.PutUint64(f.Data[14:], i)
+		send(t, a, f)
+	}
+	close(stuck)
+	select {
+	case <-all:
+	case <-time.After(20 * time.Second):
+		t.Fatal("frames are missing")
+	}
+	if d := a.Dropped(); d != 0 {
+		t.Errorf("%d dropped", d)
+	}
+}
+
+// child is a process that joins a segment, and writes to all of it until it is killed.
+func child(dir string) {
+	l, err := Open("x", Directory(dir))
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	l.Attach(func([]link.Frame) {})
+	super := linktest.Superframe(broadcast, l.MAC(), false, 60, 1040)
+	fmt.Println("up")
+	for {
+		_, _ = l.Write([]link.Frame{super})
+		time.Sleep(10 * time.Microsecond)
+	}
+}
+
+// descriptorsOpen is how many descriptors and mappings of rings this process has.
+func descriptorsOpen(t testing.TB) (fds, maps int) {
+	t.Helper()
+	d, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(d), bytes.Count(m, []byte("memfd:softrnic-ring"))
+}
+
+// TestKilled: processes that are killed at any moment leave nothing behind, and the others go on. SOFTRNIC_LONG: 1000 of them.
+func TestKilled(t *testing.T) {
+	n := 5
+	if os.Getenv("SOFTRNIC_LONG") != "" {
+		n = 1000
+	}
+	dir := directory(t)
+	a, b := join(t, dir), join(t, dir)
+	await(t, "two have met", func() bool { return len(a.Peers()) == 1 && len(b.Peers()) == 1 })
+	toB := linktest.Receive(b)
+	a.Attach(func([]link.Frame) {})
+	seen := make(chan struct{}, 1)
+	b0 := toB
+	forB := make(chan link.Frame, 16)
+	go func() {
+		for f := range b0 {
+			if f.Segmentation == link.NoSegmentation {
+				forB <- f
+				continue
+			}
+			select {
+			case seen <- struct{}{}:
+			default:
+			}
+		}
+	}()
+	fds, maps := descriptorsOpen(t)
+	for i := range n {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), childEnv+"="+dir)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = cmd.Process.Kill() }) // where the test ends early
+		select {
+		case <-seen:
+		case <-time.After(20 * time.Second):
+			t.Fatal("nothing comes from the process")
+		}
+		time.Sleep(time.Duration(i%7) * 100 * time.Microsecond)
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		await(t, "the others know that it is dead", func() bool { return len(a.Peers()) == 1 && len(b.Peers()) == 1 })
+		for len(seen) > 0 {
+			<-seen
+		}
+		f := linktest.Plain(b.MAC(), a.MAC(), 50, "still here")
+		send(t, a, f)
+		expect(t, forB, f)
+	}
+	await(t, "descriptors and memory are given back", func() bool { f, m := descriptorsOpen(t); return f <= fds && m <= maps })
+	join(t, dir) // which cleans up
+	left, err := os.ReadDir(filepath.Join(dir, "shm-x"))
+	if len(left) != 3 || err != nil {
+		t.Errorf("%d sockets of 3 processes: %v", len(left), err)
+	}
+}
+
+// stranger connects to a link's socket, and sends it a hello with descriptors.
+func stranger(t *testing.T, dir string, message []byte, fds ...int) *net.UnixConn {
+	t.Helper()
+	entries, err := os.ReadDir(filepath.Join(dir, "shm-x"))
+	if err != nil || len(entries) == 0 {
+		t.Fatal(entries, err)
+	}
+	path := filepath.Join(dir, "shm-x", entries[0].Name())
+	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if message != nil {
+		if _, _, err := c.WriteMsgUnix(message, unix.UnixRights(fds...), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c
+}
+
+// TestHostileHello: whoever does not say a proper hello, with memory that stays as it is, is hung up on, and leaves nothing.
+func TestHostileHello(t *testing.T) {
+	dir := directory(t)
+	l := join(t, dir)
+	good := hello{ring: ring.MinLen, mac: [6]byte{2, 1, 1, 1, 1, 1}, id: id{1}}
+	memfd := func(size int64, flags, seals int) int {
+		fd, err := unix.MemfdCreate("stranger", flags|unix.MFD_CLOEXEC)
+		if err == nil {
+			err = unix.Ftruncate(fd, size)
+		}
+		if err == nil && seals != 0 {
+			_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fd
+	}
+	size := int64(ring.MemoryLen(ring.MinLen))
+	sealed := memfd(size, unix.MFD_ALLOW_SEALING, seals)
+	file, err := os.CreateTemp(dir, "")
+	if err != nil || file.Truncate(size) != nil {
+		t.Fatal(err)
+	}
+	null, err := os.Open("/dev/null")
+	if err != nil {
+		t.Fatal(err)
+	}
+	change := func(at int, b ...byte) []byte {
+		h := good.encode()
+		copy(h[at:], b)
+		return h
+	}
+	own := good
+	own.mac = [6]byte(l.MAC())
+	fds, maps := descriptorsOpen(t)
+	for name, test := range map[string]struct {
+		message []byte
+		fds     []int
+	}{
+		"nothing":            {nil, nil},
+		"no descriptor":      {good.encode(), nil},
+		"two descriptors":    {good.encode(), []int{sealed, sealed}},
+		"many descriptors":   {good.encode(), bytesOf(sealed, 100)},
+		"short":              {good.encode()[:helloLen-1], []int{sealed}},
+		"long":               {append(good.encode(), 0), []int{sealed}},
+		"another magic":      {change(0, 'X'), []int{sealed}},
+		"another version":    {change(8, 0, 0, 0, 2), []int{sealed}},
+		"a ring of 4 GiB":    {change(12, 0xff, 0xff, 0xff, 0xff), []int{sealed}},
+		"a ring of 0 bytes":  {change(12, 0, 0, 0, 0), []int{sealed}},
+		"a larger ring":      {change(12, 0, 8, 0, 0), []int{sealed}},
+		"a group address":    {change(16, 1), []int{sealed}},
+		"our own address":    {own.encode(), []int{sealed}},
+		"not sealed":         {good.encode(), []int{memfd(size, unix.MFD_ALLOW_SEALING, 0)}},
+		"may shrink":         {good.encode(), []int{memfd(size, unix.MFD_ALLOW_SEALING, unix.F_SEAL_GROW)}},
+		"may not be written": {good.encode(), []int{memfd(size, unix.MFD_ALLOW_SEALING, seals|unix.F_SEAL_WRITE)}},
+		"too small":          {good.encode(), []int{memfd(size-1, unix.MFD_ALLOW_SEALING, seals)}},
+		"a file":             {good.encode(), []int{int(file.Fd())}},
+		"a device":           {good.encode(), []int{int(null.Fd())}},
+	} {
+		c := stranger(t, dir, test.message, test.fds...)
+		_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+		b := make([]byte, 100)
+		n, err := 1, error(nil)
+		for n > 0 && err == nil { // its hello may come
+			n, err = c.Read(b)
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%s: the connection goes on", name)
+		}
+		_ = c.Close()
+		if p := l.Peers(); len(p) > 0 {
+			t.Errorf("%s: there is a peer: %v", name, p)
+		}
+	}
+	await(t, "nothing is left", func() bool { f, m := descriptorsOpen(t); return f <= fds+5 && m <= maps })
+
+	// The same with nothing wrong is a peer, until its ring is not what it can be.
+	l.Attach(func([]link.Frame) {})
+	c := stranger(t, dir, good.encode(), sealed)
+	defer c.Close()
+	_, out, err := receiveHello(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	await(t, "there is a peer", func() bool { return len(l.Peers()) == 1 })
+	binary.NativeEndian.PutUint64(out, 1<<40) // the index of the producer
+	if _, err := c.Write([]byte{1}); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "it is a peer no more", func() bool { return len(l.Peers()) == 0 && l.Malformed() == 1 })
+}
+
+func bytesOf(fd, n int) (fds []int) {
+	for range n {
+		fds = append(fds, fd)
+	}
+	return fds
+}
+
+func TestErrors(t *testing.T) {
+	dir := directory(t)
+	open := filepath.Join(dir, "open")
+	if err := os.Mkdir(open, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(open, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name string
+		opt  Option
+		want string
+	}{
+		{"", Directory(dir), "no name of a segment"},
+		{"a/b", Directory(dir), "no name of a segment"},
+		{"..", Directory(dir), "no name of a segment"},
+		{"x", Directory(""), "empty"},
+		{"x", Directory(open), "nobody else's to write"},
+		{"x", Directory(filepath.Join(dir, strings.Repeat("x", 100))), "shorter"},
+		{"x", MTU(100), "MTU 100"},
+		{"x", Ring(1 << 17), "ring of 131072"},
+		{"x", Ring(1<<20 + 1), "power of two"},
+		{"x", MAC(net.HardwareAddr{1, 2, 3, 4, 5, 6}), "01:02:03:04:05:06"},
+	} {
+		if l, err := Open(test.name, test.opt); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%q: %v, want an error with %q", test.name, err, test.want)
+			if l != nil {
+				_ = l.Close()
+			}
+		}
+	}
+}
+
+func BenchmarkLink(b *testing.B) {
+	dir := directory(b)
+	from, to := join(b, dir), join(b, dir)
+	await(b, "two have met", func() bool { return len(from.Peers()) == 1 && len(to.Peers()) == 1 })
+	got := make(chan struct{}, 1)
+	n := 0
+	to.Attach(func(frames []link.Frame) {
+		if n += len(frames); n == 8 {
+			n = 0
+			got <- struct{}{}
+		}
+	})
+	from.Attach(func([]link.Frame) {})
+	frames := make([]link.Frame, 8)
+	for i := range frames {
+		frames[i] = linktest.Superframe(to.MAC(), from.MAC(), false, 60, 1040)
+	}
+	b.SetBytes(8 * 60 * 1040)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := from.Write(frames); err != nil {
+			b.Fatal(err)
+		}
+		<-got
+	}
+	if d := from.Dropped(); d > 0 {
+		b.Errorf("%d dropped", d)
+	}
+}
