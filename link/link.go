@@ -1,8 +1,9 @@
 // Package link moves Ethernet frames between a host and a medium.
 //
 // Each medium is a package below this one: tap and packet are the kernel's TAP interfaces and packet sockets, stream is a socket
-// to a virtual machine or another program, pipe is a switch inside the process. The wrappers capture, impair and vlan are links too, and stand on any other link. A program opens a link
-// and gives it to a host, such as one of package netstack, which receives and sends its frames.
+// to a virtual machine or another program, shm is memory that the processes of one machine share, pipe is a switch inside the
+// process. The wrappers capture, impair and vlan are links too, and stand on any other link. A program opens a link and gives
+// it to a host, such as one of package netstack, which receives and sends its frames.
 //
 // A frame may be a superframe: many packets of one flow behind one header, which are cut apart as late as possible, by the
 // receiver, the kernel or the network card. [Offloads] says what of that a link takes.

@@ -90,7 +90,7 @@ func TestImports(t *testing.T) {
 
 // TestLinkedWithoutGVisor: a program that brings a stack of its own links no gVisor.
 func TestLinkedWithoutGVisor(t *testing.T) {
-	cmd := exec.Command("go", "list", "-deps", "./rdmatransport", "./link/tap", "./link/packet", "./link/pipe", "./link/stream", "./link/impair", "./link/vlan")
+	cmd := exec.Command("go", "list", "-deps", "./rdmatransport", "./link/tap", "./link/packet", "./link/pipe", "./link/stream", "./link/shm", "./link/impair", "./link/vlan")
 	cmd.Dir = ".."
 	out, err := cmd.Output()
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/packet"
 	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/link/shm"
 	"github.com/softrnic/softrnic/link/stream"
 	"github.com/softrnic/softrnic/link/tap"
 	"github.com/softrnic/softrnic/link/vlan"
@@ -17,8 +18,8 @@ import (
 
 // LinkSpec is the value of --link, or one port of softrnic switch.
 type LinkSpec struct {
-	Medium       string // "pipe", "tap", "packet" or "stream"
-	name         string // of the interface, or the address of the socket
+	Medium       string // "pipe", "tap", "packet", "stream" or "shm"
+	name         string // of the interface or the segment, or the address of the socket
 	listen       bool   // on the socket
 	bridge       string
 	interfaceMAC bool
@@ -28,7 +29,10 @@ type LinkSpec struct {
 	vlan         int // 0: none
 }
 
-const linkForms = "pipe, stream:PATH[,listen], tap:NAME[,bridge=BRIDGE][,offloads=off] or packet:INTERFACE[,mac=interface], the last two with [,wait=adaptive|event|poll][,queues=N]; all with [,vlan=ID]"
+const linkForms = "pipe, shm[:NAME], stream:PATH[,listen], tap:NAME[,bridge=BRIDGE][,offloads=off] or packet:INTERFACE[,mac=interface], the last two with [,wait=adaptive|event|poll][,queues=N]; all with [,vlan=ID]"
+
+// defaultSegment is the name of the segment of --link shm.
+const defaultSegment = "default"
 
 // linkWaits are the values of wait=.
 var linkWaits = map[string]link.Wait{"adaptive": link.WaitAdaptive, "event": link.WaitEvent, "poll": link.WaitPoll}
@@ -39,7 +43,9 @@ func (s *LinkSpec) UnmarshalText(text []byte) error {
 	medium, name, _ := strings.Cut(main, ":")
 	*s = LinkSpec{Medium: medium, name: name}
 	switch {
-	case medium == "pipe" && name == "", (medium == "tap" || medium == "packet" || medium == "stream") && name != "":
+	case medium == "shm" && main == "shm":
+		s.name = defaultSegment
+	case medium == "pipe" && name == "", (medium == "tap" || medium == "packet" || medium == "stream" || medium == "shm") && name != "":
 	default:
 		return fmt.Errorf("%q is no link: give %s", text, linkForms)
 	}
@@ -88,8 +94,8 @@ func (s *LinkSpec) CheckPort() error {
 	switch {
 	case s.Medium == "pipe":
 		return errors.New("no other program can be on a pipe: give stream:PATH or tap:NAME")
-	case s.Medium == "packet":
-		return fmt.Errorf("packet:%s receives what is for one address only: give a TAP interface in a bridge with %[1]s", s.name)
+	case s.Medium == "packet", s.Medium == "shm":
+		return fmt.Errorf("%s:%s passes on what is for one address only: give stream:PATH or tap:NAME", s.Medium, s.name)
 	case s.vlan != 0:
 		return fmt.Errorf("vlan=%d: a switch passes tags on as they are: leave it out", s.vlan)
 	}
@@ -118,6 +124,8 @@ func (s *LinkSpec) open(lan *pipe.Switch, mac net.HardwareAddr, mtu int) (link.L
 		return s.openPacket(mac, mtu)
 	case "stream":
 		return s.openStream(mac, mtu)
+	case "shm":
+		return s.openShm(mac, mtu)
 	}
 	return openPipe(lan, mac, mtu)
 }
@@ -191,6 +199,21 @@ func (s *LinkSpec) openStream(mac net.HardwareAddr, mtu int) (link.Link, error) 
 		opts = append(opts, stream.MTU(mtu))
 	}
 	l, err := stream.Open(s.name, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+func (s *LinkSpec) openShm(mac net.HardwareAddr, mtu int) (link.Link, error) {
+	var opts []shm.Option
+	if mac != nil {
+		opts = append(opts, shm.MAC(mac))
+	}
+	if mtu != 0 {
+		opts = append(opts, shm.MTU(mtu))
+	}
+	l, err := shm.Open(s.name, opts...)
 	if err != nil {
 		return nil, err
 	}

@@ -33,7 +33,7 @@ import (
 
 // Flags describe a node; every subcommand that needs one embeds them.
 type Flags struct {
-	Link       LinkSpec `group:"node" default:"pipe" placeholder:"LINK" help:"Ethernet link: pipe (inside this process), stream:PATH[,listen] (a unix socket, or tcp:HOST:PORT, to softrnic switch, another node or QEMU's -netdev stream, of whom one listens), tap:NAME[,bridge=BRIDGE][,offloads=off] (a TAP interface, made if it is not there, and used as it is if it is; offloads=off: one packet a frame), or packet:INTERFACE[,mac=interface] (AF_PACKET on an existing interface, with a MAC of its own or the interface's). TAP and AF_PACKET take wait=adaptive, event or poll (what the receiving thread does when idle) and queues=N (so many receiving threads), and each link vlan=ID (an 802.1Q VLAN of it; its priorities are service levels). Default: pipe."`
+	Link       LinkSpec `group:"node" default:"pipe" placeholder:"LINK" help:"Ethernet link: pipe (inside this process), shm[:NAME] (memory shared with other processes of this user that give the same name; they find each other in $XDG_RUNTIME_DIR/softrnic, or softrnic-UID in the directory for temporary files), stream:PATH[,listen] (a unix socket, or tcp:HOST:PORT, to softrnic switch, another node or QEMU's -netdev stream, of whom one listens), tap:NAME[,bridge=BRIDGE][,offloads=off] (a TAP interface, made if it is not there, and used as it is if it is; offloads=off: one packet a frame), or packet:INTERFACE[,mac=interface] (AF_PACKET on an existing interface, with a MAC of its own or the interface's). TAP and AF_PACKET take wait=adaptive, event or poll (what the receiving thread does when idle) and queues=N (so many receiving threads), and each link vlan=ID (an 802.1Q VLAN of it; its priorities are service levels). Default: pipe."`
 	Addr       []CIDR   `group:"node" sep:"none" placeholder:"CIDR" help:"IP address with prefix length, such as 10.0.0.9/24; repeatable. Each becomes a GID, from index 1 on; index 0 is the IPv6 link-local address. For RoCE v1 the same begin at index 128."`
 	Gateway    []IPAddr `group:"node" sep:"none" placeholder:"IP" help:"Router to all other networks; one each for IPv4 and IPv6."`
 	MAC        macAddr  `group:"node" placeholder:"MAC" help:"Ethernet address of the node. Default: made from the first --addr, so that neighbours who remember the node are right; without --addr, random."`
@@ -95,7 +95,7 @@ func (f *Flags) RunNode(ctx context.Context, e *cli.Env, do func(context.Context
 // RunNodeForPeer is RunNode for commands that need another program as their peer.
 func (f *Flags) RunNodeForPeer(ctx context.Context, e *cli.Env, do func(context.Context, *Node) error) error {
 	if f.Link.Medium == "pipe" && e.LAN == nil {
-		return cli.Usagef("this needs a peer, and no other program can be on a pipe: give --link stream:PATH, tap:NAME or packet:INTERFACE")
+		return cli.Usagef("this needs a peer, and no other program can be on a pipe: give --link shm, stream:PATH, tap:NAME or packet:INTERFACE")
 	}
 	return f.RunNode(ctx, e, do)
 }

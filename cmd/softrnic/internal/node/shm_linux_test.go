@@ -1,0 +1,65 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/cli"
+)
+
+// TestShm: connections of both protocols between nodes on a segment.
+func TestShm(t *testing.T) {
+	dir, err := os.MkdirTemp("", "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	t.Setenv("XDG_RUNTIME_DIR", dir)
+	var nodes [2]*Node
+	for i, addr := range []string{"10.0.0.1/24", "10.0.0.2/24"} {
+		f := Flags{Addr: make([]CIDR, 1)}
+		if err := errors.Join(f.Link.UnmarshalText([]byte("shm")), f.Addr[0].UnmarshalText([]byte(addr))); err != nil {
+			t.Fatal(err)
+		}
+		if nodes[i], err = f.Open(&cli.Env{Stderr: io.Discard}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for _, transport := range []verbs.Transport{verbs.RoCEv2, verbs.IWARP} {
+		cfg := &rdmacm.Config{Transport: transport}
+		l, err := rdmacm.Listen(nodes[0].Dev, ":7471", cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		accepted := make(chan error, 1)
+		go func() {
+			c, err := l.Accept(ctx)
+			if err == nil {
+				<-c.Done()
+				err = c.Close()
+			}
+			accepted <- err
+		}()
+		c, err := rdmacm.Dial(ctx, nodes[1].Dev, "10.0.0.1:7471", cfg)
+		if err != nil {
+			t.Fatalf("%v: %v", transport, err)
+		}
+		if err := errors.Join(c.Close(), <-accepted, l.Close()); err != nil {
+			t.Errorf("%v: %v", transport, err)
+		}
+	}
+	for _, n := range nodes {
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
