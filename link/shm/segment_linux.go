@@ -43,6 +43,7 @@ type segment struct {
 	started  bool
 	greeting map[*net.UnixConn]bool // connections that have not said hello
 	attached chan struct{}          // closed when recv is set, or the segment is closed
+	stop     chan struct{}          // closed when the segment is
 	recv     link.Receiver
 }
 
@@ -64,7 +65,7 @@ func open(c *config) (medium, error) {
 	if err := makeDirectory(c.dir); err != nil {
 		return nil, err
 	}
-	s := &segment{config: c, own: hello{ring: c.ring, mac: [6]byte(c.mac)}, greeting: map[*net.UnixConn]bool{}, attached: make(chan struct{})}
+	s := &segment{config: c, own: hello{ring: c.ring, mac: [6]byte(c.mac)}, greeting: map[*net.UnixConn]bool{}, attached: make(chan struct{}), stop: make(chan struct{})}
 	_, _ = rand.Read(s.own.id[:]) // never fails
 	s.peers.Store(newPeers(nil))
 	name := hex.EncodeToString(s.own.id[:])
@@ -85,6 +86,7 @@ func open(c *config) (medium, error) {
 	if err := s.meet(); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
+	s.work.Go(s.meetAgain)
 	return s, nil
 }
 
@@ -123,16 +125,39 @@ func (s *segment) accept() {
 	}
 }
 
-// meet connects to all who are there, and waits until they have said hello.
+// meetInterval is how often a process looks for others that it has not met when it joined: they were too busy to say hello in
+// time, or the pair has ended.
+const meetInterval = time.Second
+
+func (s *segment) meetAgain() {
+	tick := time.NewTicker(meetInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.stop:
+			return
+		case <-tick.C:
+			_ = s.meet() // a directory that cannot be read now may be the next time
+		}
+	}
+}
+
+// meet connects to all who are there and no peers, and waits until they have said hello.
 func (s *segment) meet() error {
 	entries, err := os.ReadDir(s.config.dir)
 	if err != nil {
 		return err
 	}
+	known := map[string]bool{filepath.Base(s.path): true}
+	if t := s.peers.Load(); t != nil {
+		for _, p := range t.all {
+			known[hex.EncodeToString(p.id[:])] = true
+		}
+	}
 	var met sync.WaitGroup
 	for _, e := range entries {
 		path := filepath.Join(s.config.dir, e.Name())
-		if path == s.path || e.Type() != fs.ModeSocket || strings.HasPrefix(e.Name(), ".") {
+		if known[e.Name()] || e.Type() != fs.ModeSocket || strings.HasPrefix(e.Name(), ".") {
 			continue
 		}
 		conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
@@ -303,6 +328,7 @@ func (s *segment) Close() error {
 	var err error
 	if !s.closed {
 		s.closed = true
+		close(s.stop)
 		if !s.started {
 			close(s.attached)
 		}

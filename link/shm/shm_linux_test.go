@@ -178,6 +178,27 @@ func TestAllMeet(t *testing.T) {
 	}
 }
 
+// TestMeetAgain: a pair that has ended, while both processes go on, begins again.
+func TestMeetAgain(t *testing.T) {
+	dir := directory(t)
+	a, b := join(t, dir), join(t, dir)
+	await(t, "two have met", func() bool { return len(a.Peers()) == 1 && len(b.Peers()) == 1 })
+	first := a.medium.(*segment).peers.Load().all[0]
+	a.Attach(func([]link.Frame) {})
+	toB := linktest.Receive(b)
+	first.hangUp()
+	await(t, "they have met again", func() bool {
+		p, q := a.medium.(*segment).peers.Load().all, b.medium.(*segment).peers.Load().all
+		return len(p) == 1 && p[0] != first && len(q) == 1 && !q[0].ended.Load()
+	})
+	f := linktest.Plain(b.MAC(), a.MAC(), 50, "again")
+	for len(toB) == 0 { // b may know of the new pair a moment later
+		send(t, a, f)
+		time.Sleep(time.Millisecond)
+	}
+	expect(t, toB, f)
+}
+
 // TestBackPressure: what does not fit into the ring waits, and nothing is lost, as long as the queue has room.
 func TestBackPressure(t *testing.T) {
 	dir := directory(t)
