@@ -229,6 +229,12 @@ func TestHostile(t *testing.T) {
 	put8 := func(at int, v uint64) func([]byte) {
 		return func(b []byte) { binary.NativeEndian.PutUint64(b[at:], v) }
 	}
+	tail := func(v uint64) func([]byte) { // with a frame that can be
+		return func(b []byte) {
+			binary.NativeEndian.PutUint32(b[recordsAt:], 50)
+			binary.NativeEndian.PutUint64(b[tailAt:], v)
+		}
+	}
 	length := func(v uint32) func([]byte) {
 		return func(b []byte) {
 			binary.NativeEndian.PutUint32(b[recordsAt:], v)
@@ -236,10 +242,10 @@ func TestHostile(t *testing.T) {
 		}
 	}
 	for name, spoil := range map[string]func([]byte){
-		"tail beyond the ring":       put8(tailAt, MinLen+recordAlign),
-		"tail far beyond the ring":   put8(tailAt, 1<<63),
-		"tail before the head":       put8(tailAt, 1<<64-recordAlign),
-		"tail between records":       put8(tailAt, recordAlign+1),
+		"tail beyond the ring":       tail(MinLen + recordAlign),
+		"tail far beyond the ring":   tail(1 << 63),
+		"tail before the head":       tail(1<<64 - recordAlign),
+		"tail between records":       tail(recordAlign*4 + 1),
 		"frame of no length":         put8(tailAt, recordAlign),
 		"frame of 13 bytes":          length(13),
 		"frame longer than the rest": length(recordAlign*3 + 1),
