@@ -9,22 +9,20 @@
 package packet
 
 import (
-	"crypto/rand"
 	"fmt"
 	"net"
 
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/internal/station"
 )
 
 // Option changes what [Open] does. Open returns the error of one whose argument is out of its bounds.
 type Option func(*config) error
 
 type config struct {
+	station.Config
 	name   string
-	mac    net.HardwareAddr
-	ownMAC bool
-	wait   link.Wait
-	queues int
+	ownMAC bool // the MAC is the interface's
 }
 
 // MAC sets the Ethernet address of the host behind the link: a unicast address. Without this option Open draws a locally
@@ -32,61 +30,44 @@ type config struct {
 // networks), use InterfaceMAC.
 func MAC(mac net.HardwareAddr) Option {
 	return func(c *config) error {
-		if len(mac) != 6 || mac[0]&1 != 0 || [6]byte(mac) == [6]byte{} {
-			return fmt.Errorf("MAC %q is not a unicast Ethernet address: give six bytes, the first one even", mac)
-		}
-		c.mac, c.ownMAC = mac, false
-		return nil
+		c.ownMAC = false
+		return c.SetMAC(mac)
 	}
 }
 
 // InterfaceMAC makes the host share the interface's address with the kernel's stack; see the package's remarks.
 func InterfaceMAC() Option {
 	return func(c *config) error {
-		c.mac, c.ownMAC = nil, true
+		c.MAC, c.ownMAC = nil, true
 		return nil
 	}
 }
 
 // Wait says how the link's own goroutine waits for frames.
 func Wait(w link.Wait) Option {
-	return func(c *config) error {
-		if w > link.WaitPoll {
-			return fmt.Errorf("wait %d: give link.WaitAdaptive, WaitEvent or WaitPoll", w)
-		}
-		c.wait = w
-		return nil
-	}
+	return func(c *config) error { return c.SetWait(w) }
 }
 
-// MaxQueues is the largest number of queues that Open takes.
-const MaxQueues = 16
+// MaxQueues is the largest number of queues that Open takes: 16.
+const MaxQueues = station.MaxQueues
 
 // Queues opens n sockets, 1 to MaxQueues, over which the kernel spreads what arrives by flow, so that several processors
 // receive at once. More than one need Linux 6.0. The default is 1.
 func Queues(n int) Option {
-	return func(c *config) error {
-		if n < 1 || n > MaxQueues {
-			return fmt.Errorf("%d queues: give 1 to %d", n, MaxQueues)
-		}
-		c.queues = n
-		return nil
-	}
+	return func(c *config) error { return c.SetQueues(n) }
 }
 
 // Open opens a packet socket on the interface of this name in the network namespace of the calling thread. It needs
 // CAP_NET_RAW. The interface's MTU and state are the link's.
 func Open(name string, opts ...Option) (*Link, error) {
-	c := config{name: name, queues: 1}
+	c := config{name: name, Config: station.Config{Queues: 1}}
 	for _, o := range opts {
 		if err := o(&c); err != nil {
 			return nil, fmt.Errorf("packet %s: %w", name, err)
 		}
 	}
-	if c.mac == nil && !c.ownMAC {
-		c.mac = make(net.HardwareAddr, 6)
-		_, _ = rand.Read(c.mac) // never fails
-		c.mac[0] = c.mac[0]&^1 | 2
+	if c.MAC == nil && !c.ownMAC {
+		c.MAC = station.RandomMAC()
 	}
 	return open(&c)
 }

@@ -25,12 +25,12 @@ func open(c *config) (*Link, error) {
 	}
 	own := net.HardwareAddr(ifce.HardwareAddr)
 	if c.ownMAC {
-		c.mac = own
-	} else if c.mac.String() == own.String() {
+		c.MAC = own
+	} else if c.MAC.String() == own.String() {
 		c.ownMAC = true
 	}
 	var fds []int
-	for err == nil && len(fds) < c.queues {
+	for err == nil && len(fds) < c.Queues {
 		var fd int
 		// No frame arrives before the socket is bound.
 		if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
@@ -40,12 +40,12 @@ func open(c *config) (*Link, error) {
 		fds = append(fds, fd)
 		err = c.prepare(fd, ifce.Index)
 	}
-	if err == nil && c.queues > 1 {
+	if err == nil && c.Queues > 1 {
 		err = c.spread(fds)
 	}
 	// Each socket of several would have got every frame before it joined the others.
 	for i := 0; i < len(fds) && err == nil; i++ {
-		err = c.admit(fds[i], forMAC([6]byte(c.mac)))
+		err = c.admit(fds[i], forMAC([6]byte(c.MAC)))
 	}
 	if err != nil {
 		for _, fd := range fds {
@@ -61,12 +61,12 @@ func open(c *config) (*Link, error) {
 		}
 		return nil, fmt.Errorf("packet %w", err)
 	}
-	conn, err := vnet.NewPacketConn(fds, c.name, carrier.MTU, o, c.wait)
+	conn, err := vnet.NewPacketConn(fds, c.name, carrier.MTU, o, c.Wait)
 	if err != nil {
 		carrier.Close()
 		return nil, err
 	}
-	return &Link{medium: conn, carrier: carrier, name: c.name, mac: c.mac}, nil
+	return &Link{medium: conn, carrier: carrier, name: c.name, mac: c.MAC}, nil
 }
 
 func (c *config) findInterface() (*netlink.LinkAttrs, error) {

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/internal/station"
 )
 
 // DefaultMTU leaves room for RoCE packets of the largest path MTU, 4096, with all their headers.
@@ -98,8 +99,8 @@ func (s *Switch) Port() *Port {
 
 // PortWithMAC adds a port for a host whose Ethernet address is mac.
 func (s *Switch) PortWithMAC(mac net.HardwareAddr) (*Port, error) {
-	if len(mac) != 6 || mac[0]&1 != 0 || [6]byte(mac) == [6]byte{} {
-		return nil, fmt.Errorf("pipe: MAC %q is not a unicast Ethernet address: give six bytes, the first one even", mac)
+	if err := station.CheckMAC(mac); err != nil {
+		return nil, fmt.Errorf("pipe: %w", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7,13 +7,13 @@
 package tap
 
 import (
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
 	"strings"
 
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/internal/station"
 )
 
 // MaxMTU is the largest MTU that the kernel's TAP has, in bytes.
@@ -23,13 +23,11 @@ const MaxMTU = link.MaxSuperframe - link.EthernetHeaderLen
 type Option func(*config) error
 
 type config struct {
+	station.Config
 	name   string
 	mtu    int // 0: as it is
-	mac    net.HardwareAddr
 	bridge string
 	plain  bool
-	wait   link.Wait
-	queues int
 }
 
 // MTU sets the MTU, link.MinMTU to MaxMTU bytes, of an interface that Open makes; an interface that exists must have it.
@@ -48,13 +46,7 @@ func MTU(n int) Option {
 // MAC sets the Ethernet address of the host behind the link: a unicast address, and not the interface's own. Without this
 // option Open draws a locally administered address at random.
 func MAC(mac net.HardwareAddr) Option {
-	return func(c *config) error {
-		if len(mac) != 6 || mac[0]&1 != 0 || [6]byte(mac) == [6]byte{} {
-			return fmt.Errorf("MAC %q is not a unicast Ethernet address: give six bytes, the first one even", mac)
-		}
-		c.mac = mac
-		return nil
-	}
+	return func(c *config) error { return c.SetMAC(mac) }
 }
 
 // Bridge puts an interface that Open makes into the bridge of this name, which must exist; an interface that exists must be
@@ -80,35 +72,23 @@ func NoOffloads() Option {
 
 // Wait says how the link's own goroutine waits for frames. Linux only; other systems always wait for events.
 func Wait(w link.Wait) Option {
-	return func(c *config) error {
-		if w > link.WaitPoll {
-			return fmt.Errorf("wait %d: give link.WaitAdaptive, WaitEvent or WaitPoll", w)
-		}
-		c.wait = w
-		return nil
-	}
+	return func(c *config) error { return c.SetWait(w) }
 }
 
-// MaxQueues is the largest number of queues that Open takes.
-const MaxQueues = 16
+// MaxQueues is the largest number of queues that Open takes: 16.
+const MaxQueues = station.MaxQueues
 
 // Queues opens n queues, 1 to MaxQueues, over which the kernel spreads what arrives by flow, so that several processors
 // receive at once. Linux only; an interface that exists must have been made with multi_queue. The default is 1.
 func Queues(n int) Option {
-	return func(c *config) error {
-		if n < 1 || n > MaxQueues {
-			return fmt.Errorf("%d queues: give 1 to %d", n, MaxQueues)
-		}
-		c.queues = n
-		return nil
-	}
+	return func(c *config) error { return c.SetQueues(n) }
 }
 
 // Open attaches to the TAP interface of this name, or makes one, in the network namespace of the calling thread. Close removes
 // an interface that Open made. An interface that existed is never changed: it must be up, with the MTU and in the bridge that
 // the options name. Making an interface needs CAP_NET_ADMIN; attaching to one that root made for this user does not.
 func Open(name string, opts ...Option) (*Link, error) {
-	c := config{name: name, queues: 1}
+	c := config{name: name, Config: station.Config{Queues: 1}}
 	if err := checkName(name); err != nil {
 		return nil, err
 	}
@@ -120,10 +100,8 @@ func Open(name string, opts ...Option) (*Link, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	if c.mac == nil {
-		c.mac = make(net.HardwareAddr, 6)
-		_, _ = rand.Read(c.mac) // never fails
-		c.mac[0] = c.mac[0]&^1 | 2
+	if c.MAC == nil {
+		c.MAC = station.RandomMAC()
 	}
 	return open(&c)
 }
@@ -137,8 +115,8 @@ func checkName(name string) error {
 
 // check checks the options together; each has checked its own argument.
 func (c *config) check() error {
-	if c.queues > 1 && c.plain {
-		return fmt.Errorf("tap %s: %d queues: without offloads there is only 1", c.name, c.queues)
+	if c.Queues > 1 && c.plain {
+		return fmt.Errorf("tap %s: %d queues: without offloads there is only 1", c.name, c.Queues)
 	}
 	return nil
 }

@@ -24,13 +24,13 @@ func open(c *config) (*Link, error) {
 	}
 	var fds []int
 	var offloads link.Offloads
-	for len(fds) < c.queues && !c.plain && err == nil {
+	for len(fds) < c.Queues && !c.plain && err == nil {
 		var fd int
 		if fd, offloads, err = c.attach(); err == nil {
 			fds = append(fds, fd)
 		}
 	}
-	bare := c.plain || errors.Is(err, errNoHeader) && c.queues == 1
+	bare := c.plain || errors.Is(err, errNoHeader) && c.Queues == 1
 	if bare {
 		var fd int
 		if fd, err = c.attachBare(); err == nil {
@@ -60,15 +60,15 @@ func open(c *config) (*Link, error) {
 	}
 	var conn *vnet.Conn
 	if bare {
-		conn, err = vnet.NewBareConn(fds[0], c.name, carrier.MTU, c.wait)
+		conn, err = vnet.NewBareConn(fds[0], c.name, carrier.MTU, c.Wait)
 	} else {
-		conn, err = vnet.NewConn(fds, c.name, carrier.MTU, offloads, c.wait)
+		conn, err = vnet.NewConn(fds, c.name, carrier.MTU, offloads, c.Wait)
 	}
 	if err != nil {
 		carrier.Close()
 		return nil, err
 	}
-	return &Link{name: c.name, mac: c.mac, carrier: carrier, offloads: offloads, medium: conn, poller: conn}, nil
+	return &Link{name: c.name, mac: c.MAC, carrier: carrier, offloads: offloads, medium: conn, poller: conn}, nil
 }
 
 // findExisting tells whether there is a TAP interface of the name. It refuses a name that something else has: the kernel
@@ -109,12 +109,12 @@ func (c *config) attach() (fd int, o link.Offloads, err error) {
 		return -1, o, fmt.Errorf("tap %s: %w", c.name, err)
 	}
 	flags := uint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
-	if c.queues > 1 {
+	if c.Queues > 1 {
 		flags |= unix.IFF_MULTI_QUEUE
 	}
 	ifr.SetUint16(flags)
 	err = unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr)
-	if err == unix.EINVAL && c.queues > 1 {
+	if err == unix.EINVAL && c.Queues > 1 {
 		return -1, o, fmt.Errorf("tap %s: the interface has one queue (%w): have root make it with multi_queue, or give Queues(1)", c.name, err)
 	}
 	if err == unix.EINVAL { // made with multi_queue
@@ -263,8 +263,8 @@ func (c *config) configure() error {
 
 // checkUsable refuses what no host can stand on.
 func (c *config) checkUsable(at *netlink.LinkAttrs) error {
-	if at.HardwareAddr.String() == c.mac.String() {
-		return fmt.Errorf("tap %s: MAC %v is the interface's own: the host behind it needs another", c.name, c.mac)
+	if at.HardwareAddr.String() == c.MAC.String() {
+		return fmt.Errorf("tap %s: MAC %v is the interface's own: the host behind it needs another", c.name, c.MAC)
 	}
 	if at.MTU < link.MinMTU {
 		return fmt.Errorf("tap %s: MTU is %d, at least %d is needed: first run, as root: ip link set dev %s mtu 1500", c.name, at.MTU, link.MinMTU, c.name)

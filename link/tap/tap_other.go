@@ -22,13 +22,13 @@ func open(c *config) (*Link, error) {
 	mtu := 1500
 	if own, err := net.InterfaceByName(ifce.Name()); err == nil {
 		mtu = own.MTU
-		if own.HardwareAddr.String() == c.mac.String() {
-			return nil, errors.Join(fmt.Errorf("tap %s: MAC %v is the interface's own: the host behind it needs another", c.name, c.mac), ifce.Close())
+		if own.HardwareAddr.String() == c.MAC.String() {
+			return nil, errors.Join(fmt.Errorf("tap %s: MAC %v is the interface's own: the host behind it needs another", c.name, c.MAC), ifce.Close())
 		}
 	}
 	if c.mtu != 0 && c.mtu != mtu {
 		return nil, errors.Join(fmt.Errorf("tap %s: MTU is %d, asked for %d: set it with the system's own tools", c.name, mtu, c.mtu), ifce.Close())
 	}
 	p := newPlain(ifce, mtu)
-	return &Link{medium: p, carrier: &p.signal, name: ifce.Name(), mac: c.mac}, nil
+	return &Link{medium: p, carrier: &p.signal, name: ifce.Name(), mac: c.MAC}, nil
 }

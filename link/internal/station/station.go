@@ -1,0 +1,64 @@
+// Package station has the settings that links to interfaces of the kernel share: the Ethernet address of the host behind the
+// link (the station, as IEEE 802 calls it), how the link waits for frames, and how many queues it has.
+package station
+
+import (
+	"crypto/rand"
+	"fmt"
+	"net"
+
+	"github.com/softrnic/softrnic/link"
+)
+
+// MaxQueues is the largest number of queues.
+const MaxQueues = 16
+
+// Config is the settings. Its methods refuse values that are out of bounds, with an error for the link's user.
+type Config struct {
+	MAC    net.HardwareAddr // nil: not set
+	Wait   link.Wait
+	Queues int
+}
+
+// SetMAC sets the address of the host.
+func (c *Config) SetMAC(mac net.HardwareAddr) error {
+	if err := CheckMAC(mac); err != nil {
+		return err
+	}
+	c.MAC = mac
+	return nil
+}
+
+// SetWait sets how the link's own goroutine waits for frames.
+func (c *Config) SetWait(w link.Wait) error {
+	if w > link.WaitPoll {
+		return fmt.Errorf("wait %d: give link.WaitAdaptive, WaitEvent or WaitPoll", w)
+	}
+	c.Wait = w
+	return nil
+}
+
+// SetQueues sets the number of queues, 1 to MaxQueues.
+func (c *Config) SetQueues(n int) error {
+	if n < 1 || n > MaxQueues {
+		return fmt.Errorf("%d queues: give 1 to %d", n, MaxQueues)
+	}
+	c.Queues = n
+	return nil
+}
+
+// CheckMAC refuses an address that is not that of a single host.
+func CheckMAC(mac net.HardwareAddr) error {
+	if len(mac) != 6 || mac[0]&1 != 0 || [6]byte(mac) == [6]byte{} {
+		return fmt.Errorf("MAC %q is not a unicast Ethernet address: give six bytes, the first one even", mac)
+	}
+	return nil
+}
+
+// RandomMAC draws a locally administered unicast address.
+func RandomMAC() net.HardwareAddr {
+	mac := make(net.HardwareAddr, 6)
+	_, _ = rand.Read(mac) // never fails
+	mac[0] = mac[0]&^1 | 2
+	return mac
+}
