@@ -1,0 +1,119 @@
+// Package ipid judges IPv4 identifications that were not seen in a header but solved from a packet's ICRC
+// ([wire.SolveID]), as it has to be where packets come from a socket.
+//
+// Solving takes 16 of the ICRC's 32 bits: a damaged packet has some identification under which it is right once in 65,536
+// times. But a sender counts, one number for each packet to the same destination, so that only few identifications are
+// likely. Peers knows for each peer the last one that was in order, and accepts only those near it. That leaves between
+// 22 and 24 bits.
+//
+// # What is accepted
+//
+//   - The first packet of a peer: any identification. Nothing is known yet, and 16 bits are left.
+//   - After that: from [Behind] before the last one, for packets that were overtaken, to [Ahead] after it, for those that were
+//     lost.
+//   - After silence: [PerSecond] more for each second since the last one. Linux adds a random number to its counter, of at most
+//     the timer ticks since it was used last, which are 1000 a second or fewer. After a minute it is any again.
+//   - After a jump, because more packets were lost than Ahead, or the peer has started anew: the first packet is refused, and
+//     its identification kept as a candidate. One that follows the candidate within [Ahead], and within [Probation], is
+//     accepted, as RTP does it with sequence numbers (RFC 3550 §A.1). The refused packet is sent again as a lost one is.
+//
+// # What moves it
+//
+// What is accepted is only not yet refused. The last identification moves when [Peers.Passed] says that all else was right:
+// addresses, QP number and PSN. So somebody who makes up packets without knowing the PSN cannot move the window away from the
+// true peer, and makes no entries for peers that do not exist. He can replace the candidate: while he does so, a peer whose
+// counter has jumped is not recognised until silence has widened the window, which takes at most 66 seconds.
+//
+// None of this is a defence against forgery: the ICRC has no key, and whoever makes up a packet may choose its
+// identification too. It is to find damage.
+package ipid
+
+import (
+	"container/list"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// The bounds of what is accepted.
+const (
+	Ahead     = 256
+	Behind    = 64
+	PerSecond = 1000
+	Probation = time.Second
+)
+
+// MaxPeers is how many peers are remembered. Beyond, the one that was heard of least recently is forgotten; its next
+// packet is a first one.
+const MaxPeers = 4096
+
+// Flow is what an IPv4 sender counts for: packets from one address to another.
+type Flow struct{ Src, Dst netip.Addr }
+
+// Peers are those of whom identifications were solved. The zero value knows none and is ready for use. Its methods may be
+// called from any goroutine.
+type Peers struct {
+	mu    sync.Mutex
+	flows map[Flow]*list.Element // of peer
+	order list.List              // those heard of most recently first
+}
+
+type peer struct {
+	flow      Flow
+	last      uint16
+	at        time.Time // when last was set
+	candidate uint16
+	since     time.Time // when the candidate was set; zero if there is none
+}
+
+// Accept tells whether an identification, solved from a packet that came at a time, is plausible.
+func (p *Peers) Accept(f Flow, id uint16, now time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	e := p.flows[f]
+	if e == nil {
+		return true
+	}
+	r := e.Value.(*peer)
+	// Seconds are limited first: silence may have lasted for years.
+	ahead := Ahead + int(min(max(now.Sub(r.at), 0), 100*time.Second)*PerSecond/time.Second)
+	if int(id-r.last) <= ahead || r.last-id <= Behind {
+		return true
+	}
+	after := id - r.candidate
+	if !r.since.IsZero() && now.Sub(r.since) <= Probation && after > 0 && after <= Ahead {
+		return true
+	}
+	r.candidate, r.since = id, now
+	return false
+}
+
+// Passed says that the packet with that identification was in order in every other respect too.
+func (p *Peers) Passed(f Flow, id uint16, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	e := p.flows[f]
+	switch {
+	case e != nil:
+		p.order.MoveToFront(e)
+	case len(p.flows) >= MaxPeers:
+		e = p.order.Back()
+		delete(p.flows, e.Value.(*peer).flow)
+		p.order.MoveToFront(e)
+		p.flows[f] = e
+	default:
+		if p.flows == nil {
+			p.flows = map[Flow]*list.Element{}
+		}
+		e = p.order.PushFront(new(peer))
+		p.flows[f] = e
+	}
+	*e.Value.(*peer) = peer{flow: f, last: id, at: now}
+}
+
+// Len is how many peers are remembered.
+func (p *Peers) Len() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.flows)
+}
