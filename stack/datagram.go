@@ -87,6 +87,9 @@ type Datagram struct {
 	HopLimit     uint8
 	Looped       bool // one of the host's own, which did not pass a link
 	V1           bool // of RoCE v1: SrcPort means nothing, and Header is the GRH
+	// IDGuessed says that the stack does not see IP headers: the IPv4 identification in Header is what most senders would
+	// have given, and may be wrong. The ICRC covers it. Never set for IPv6.
+	IDGuessed bool
 	// Header is the IP header (20 or 40 bytes, no options) and the UDP header of the segment that Next returned last;
 	// before the first Next, those of the frame.
 	Header []byte

@@ -1,0 +1,229 @@
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/softrnic/softrnic/stack"
+)
+
+// Host is the machine, or the part of it that has some of its addresses, as a [stack.Network] with one interface.
+type Host struct {
+	nic  *nic
+	done chan struct{} // closed by Close
+
+	mu     sync.Mutex
+	open   map[aborter]struct{} // streams and listeners
+	closed bool
+}
+
+var _ stack.Network = (*Host)(nil)
+
+// aborter is what ends with the host.
+type aborter interface{ Abort() }
+
+// Option changes what New makes.
+type Option func(*config) error
+
+type config struct {
+	name  string
+	addrs []netip.Addr
+}
+
+// Interface chooses the interface by its name, "eth0". The default is the one that has the first address given with Addr, or
+// else the first that is up, has an address, and is not the loopback.
+func Interface(name string) Option {
+	return func(c *config) error {
+		if name == "" {
+			return errors.New("the interface's name is empty: leave the option out to have one chosen")
+		}
+		c.name = name
+		return nil
+	}
+}
+
+// Addr chooses one of the interface's addresses, "10.0.0.1" or "2001:db8::1". It may be repeated. The default is all of
+// them. On the loopback interface it may be any of 127.0.0.0/8.
+func Addr(ip string) Option {
+	return func(c *config) error {
+		a, err := netip.ParseAddr(ip)
+		if err != nil || !isHostAddr(a.Unmap()) {
+			return fmt.Errorf("address %q: want the IP address of this machine, such as 10.0.0.1", ip)
+		}
+		c.addrs = append(c.addrs, a.Unmap().WithZone(""))
+		return nil
+	}
+}
+
+// New opens the sockets for RoCE packets, UDP port 4791 of each address. The error wraps EADDRINUSE if that is taken,
+// EADDRNOTAVAIL if the machine does not have an address.
+func New(opts ...Option) (*Host, error) {
+	var c config
+	for _, o := range opts {
+		if err := o(&c); err != nil {
+			return nil, fmt.Errorf("kernel: %w", err)
+		}
+	}
+	iface, prefixes, err := c.find()
+	if err != nil {
+		return nil, fmt.Errorf("kernel: %w", err)
+	}
+	h := &Host{done: make(chan struct{}), open: map[aborter]struct{}{}}
+	if h.nic, err = newNIC(iface, prefixes); err != nil {
+		return nil, fmt.Errorf("kernel: %w", err)
+	}
+	return h, nil
+}
+
+// find finds the interface, and which of its addresses the host is to have.
+func (c *config) find() (*net.Interface, []netip.Prefix, error) {
+	all, err := net.Interfaces()
+	if err != nil {
+		return nil, nil, err
+	}
+	var fallback *net.Interface
+	var machine []netip.Prefix
+	for i := range all {
+		iface := &all[i]
+		have, err := prefixesOf(iface)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", iface.Name, err)
+		}
+		machine = append(machine, have...)
+		switch {
+		case c.name == iface.Name:
+			chosen, err := c.choose(have)
+			if err != nil {
+				return nil, nil, fmt.Errorf("%s: %w", iface.Name, err)
+			}
+			return iface, chosen, nil
+		case c.name != "":
+		case len(c.addrs) > 0:
+			if owns(have, c.addrs[0]).IsValid() {
+				chosen, err := c.choose(have)
+				if err != nil {
+					return nil, nil, fmt.Errorf("%s, which has %v: %w", iface.Name, c.addrs[0], err)
+				}
+				return iface, chosen, nil
+			}
+		case iface.Flags&net.FlagUp != 0 && len(have) > 0 && (fallback == nil || fallback.Flags&net.FlagLoopback != 0):
+			fallback = iface
+		}
+	}
+	switch {
+	case c.name != "":
+		return nil, nil, fmt.Errorf("there is no interface %s: %w", c.name, syscall.ENODEV)
+	case len(c.addrs) > 0:
+		return nil, nil, fmt.Errorf("%v is none of this machine's addresses, which are %v: %w", c.addrs[0], machine, syscall.EADDRNOTAVAIL)
+	case fallback == nil:
+		return nil, nil, fmt.Errorf("no interface is up and has an address: %w", syscall.ENODEV)
+	}
+	have, err := prefixesOf(fallback)
+	return fallback, have, err
+}
+
+// choose finds those addresses that were asked for among those that an interface has.
+func (c *config) choose(have []netip.Prefix) (chosen []netip.Prefix, err error) {
+	if len(c.addrs) == 0 {
+		if len(have) == 0 {
+			return nil, fmt.Errorf("the interface has no address: %w", syscall.EADDRNOTAVAIL)
+		}
+		return have, nil
+	}
+	for _, a := range c.addrs {
+		p := owns(have, a)
+		if !p.IsValid() {
+			return nil, fmt.Errorf("%v is none of its addresses, which are %v: %w", a, have, syscall.EADDRNOTAVAIL)
+		}
+		if !slices.Contains(chosen, p) {
+			chosen = append(chosen, p)
+		}
+	}
+	return chosen, nil
+}
+
+// owns finds an address among an interface's, with the length of its network; the zero Prefix if it is not there.
+func owns(have []netip.Prefix, a netip.Addr) netip.Prefix {
+	for _, p := range have {
+		if p.Addr() == a || a.IsLoopback() && a.Is4() && p.Addr().IsLoopback() && p.Contains(a) {
+			return netip.PrefixFrom(a, p.Bits())
+		}
+	}
+	return netip.Prefix{}
+}
+
+func prefixesOf(iface *net.Interface) (have []netip.Prefix, err error) {
+	addrs, err := iface.Addrs()
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range addrs {
+		n, ok := a.(*net.IPNet)
+		if !ok {
+			continue
+		}
+		ip, ok := netip.AddrFromSlice(n.IP)
+		if ip = ip.Unmap(); ok && isHostAddr(ip) {
+			bits, _ := n.Mask.Size()
+			have = append(have, netip.PrefixFrom(ip, bits))
+		}
+	}
+	return have, nil
+}
+
+// NICs implements [stack.Network].
+func (h *Host) NICs() []stack.NIC { return []stack.NIC{h.nic} }
+
+// Close ends every connection and closes the sockets. It must not be called from a datagram receiver.
+func (h *Host) Close() error {
+	h.mu.Lock()
+	if h.closed {
+		h.mu.Unlock()
+		return nil
+	}
+	h.closed = true
+	open := h.open
+	h.open = nil
+	close(h.done)
+	h.mu.Unlock()
+	h.nic.lose()
+	for a := range open {
+		a.Abort()
+	}
+	h.nic.close()
+	return nil
+}
+
+// keep notes what ends with the host; false if that is closed.
+func (h *Host) keep(a aborter) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return false
+	}
+	h.open[a] = struct{}{}
+	return true
+}
+
+func (h *Host) forget(a aborter) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.open, a)
+}
+
+// pause waits a little before something is tried again; false if that is over.
+func (h *Host) pause(over <-chan struct{}) bool {
+	select {
+	case <-time.After(10 * time.Millisecond):
+		return true
+	case <-over:
+	case <-h.done:
+	}
+	return false
+}

@@ -1,0 +1,84 @@
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"syscall"
+
+	"github.com/softrnic/softrnic/stack"
+)
+
+const (
+	// maxSegments is how many datagrams Linux takes in one superframe; since 6.9 it is 128.
+	maxSegments = 64
+	maxIPPacket = 65535
+)
+
+// path is a way to one peer.
+type path struct {
+	ends    stack.Ends
+	port    *port
+	out     *outlet
+	to      netip.AddrPort // port 4791, with a zone where the kernel needs one
+	mtu     int
+	headers int                    // bytes of head
+	head    [ipv6Len + udpLen]byte // without lengths
+	way     way                    // for the kernel
+}
+
+var _ stack.Path = (*path)(nil)
+
+// Path implements [stack.DatagramPort]. The source port is not that of the attributes, but that of one of a few sockets, by
+// them. Priority and FlowLabel are not carried.
+func (p *port) Path(a stack.PathAttr) (stack.Path, error) {
+	n := p.nic
+	a.Src, a.Dst = a.Src.Unmap().WithZone(""), a.Dst.Unmap().WithZone("")
+	switch {
+	case a.V1:
+		return nil, fmt.Errorf("RoCE v1 over the kernel's sockets: %w", errors.ErrUnsupported)
+	case a.Dst.IsMulticast():
+		return nil, noGroups(a.Dst)
+	case !n.has(a.Src):
+		return nil, fmt.Errorf("path from %v: %s has no such address: %w", a.Src, n.name, syscall.EADDRNOTAVAIL)
+	case a.Dst.Is4() != a.Src.Is4():
+		return nil, fmt.Errorf("path from %v to %v: the addresses are of different IP versions", a.Src, a.Dst)
+	case !isHostAddr(a.Dst):
+		return nil, fmt.Errorf("path to %v: want the address of a host", a.Dst)
+	}
+	if _, _, err := n.Source(a.Dst); err != nil {
+		return nil, err
+	}
+	if a.HopLimit == 0 {
+		a.HopLimit = 64
+	}
+	out, err := p.outlet(a.Src, a.SrcPort)
+	if err != nil {
+		return nil, err
+	}
+	t := &path{ends: stack.Ends{Src: a.Src, Dst: a.Dst}, port: p, out: out, to: n.zoned(netip.AddrPortFrom(a.Dst, stack.RoCEPort))}
+	t.headers = putHeader(t.head[:], a.Src, a.Dst, out.port, stack.RoCEPort, a.TrafficClass, a.HopLimit)
+	t.mtu = n.MTU() - t.headers
+	t.way.init(t.to, n.index, a.TrafficClass, a.HopLimit)
+	return t, nil
+}
+
+// Ends implements [stack.Path].
+func (t *path) Ends() *stack.Ends { return &t.ends }
+
+// MTU implements [stack.Path].
+func (t *path) MTU() int { return t.mtu }
+
+// Batch implements [stack.Path].
+func (t *path) Batch(n int) int {
+	if n <= 0 || !t.port.segments.Load() {
+		return 1
+	}
+	return max(1, min(maxSegments, (maxIPPacket-t.headers)/n))
+}
+
+// Near implements [stack.Path]. Whether the peer is in this process is not known.
+func (t *path) Near() stack.NIC { return nil }
+
+// Close implements [stack.Path]. The sockets are shared and stay open.
+func (t *path) Close() {}

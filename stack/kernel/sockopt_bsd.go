@@ -1,0 +1,48 @@
+//go:build unix && !linux
+
+package kernel
+
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// segmentSize is the payload of a full TCP segment; 0 if it is not known.
+func segmentSize(fd uintptr) int {
+	n, _ := unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG)
+	return n
+}
+
+// setUserTimeout does nothing: keepalive and the kernel's number of retransmissions bound the wait.
+func setUserTimeout(uintptr, time.Duration) {}
+
+// setTOS sets both families' option: a socket of IPv6 may have a connection over IPv4.
+func setTOS(fd uintptr, tos int) {
+	_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_TOS, tos)
+	_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_TCLASS, tos)
+}
+
+// setReceiveBuffer bounds the receive buffer; 0 makes it as large as other stacks have it.
+func setReceiveBuffer(fd uintptr, n int) {
+	if n <= 0 {
+		n = defaultReceiveBuffer
+	}
+	_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, n)
+}
+
+// setReceiving prepares a socket that is to be bound to port 4791.
+func setReceiving(fd uintptr, _ bool) error {
+	_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, socketBuffer)
+	return nil
+}
+
+// setSending prepares a socket for sending. It must not fragment: the ICRC covers the flag, and the identification, which is 0
+// with it.
+func setSending(fd uintptr, v4 bool) error {
+	_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, socketBuffer)
+	if v4 {
+		return unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_DONTFRAG, 1)
+	}
+	return unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_DONTFRAG, 1)
+}

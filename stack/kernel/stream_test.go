@@ -1,0 +1,417 @@
+//go:build linux
+
+package kernel_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/kernel"
+)
+
+func must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+// newHost is a host on the loopback with one address. It skips the test where there is none of that family.
+func newHost(t testing.TB, addr string) *kernel.Host {
+	t.Helper()
+	h, err := kernel.New(kernel.Interface("lo"), kernel.Addr(addr))
+	if errors.Is(err, syscall.EADDRNOTAVAIL) && os.Getenv("CI") == "" {
+		t.Skipf("lo has no %s", addr)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { h.Close() })
+	return h
+}
+
+// connect makes a connection between two hosts.
+func connect(t testing.TB, from, to *kernel.Host, addr string) (dialed, accepted stack.Stream) {
+	t.Helper()
+	l := must(to.ListenStream(netip.AddrPortFrom(netip.MustParseAddr(addr), 0)))(t)
+	defer l.Close()
+	dialed = must(from.DialStream(t.Context(), netip.AddrPort{}, l.Addr().(*net.TCPAddr).AddrPort()))(t)
+	accepted = must(l.Accept())(t).(stack.Stream)
+	t.Cleanup(func() { dialed.Abort(); accepted.Abort() })
+	return dialed, accepted
+}
+
+func pair(t testing.TB) (a, b stack.Stream) {
+	return connect(t, newHost(t, "127.0.0.1"), newHost(t, "127.0.0.2"), "127.0.0.2")
+}
+
+// filler fills with bytes that go on where the last piece ended.
+type filler struct{ next byte }
+
+func (f *filler) Fill(b []byte) {
+	for i := range b {
+		b[i] = f.next
+		f.next++
+	}
+}
+
+// checker takes everything, and checks that it goes on.
+type checker struct {
+	next byte
+	n    int
+	bad  bool
+	most int // bytes of one round; 0 is all
+}
+
+func (c *checker) Take(b []byte) bool {
+	for _, v := range b {
+		c.bad = c.bad || v != c.next
+		c.next++
+	}
+	c.n += len(b)
+	return c.most == 0
+}
+
+// TestStreamCarriesPieces: pieces of all sizes arrive in order, through a send buffer that is often full.
+func TestStreamCarriesPieces(t *testing.T) {
+	a, b := pair(t)
+	room := make(chan struct{}, 1)
+	a.OnRoom(func() {
+		select {
+		case room <- struct{}{}:
+		default:
+		}
+	})
+	const total = 32 << 20
+	var refused atomic.Int64
+	failed := make(chan error, 1)
+	go func() {
+		rnd := rand.New(rand.NewPCG(1, 2))
+		var f filler
+		for sent := 0; sent < total; {
+			n := min(1+rnd.IntN(stack.MaxPiece), total-sent)
+			switch ok, err := a.Send(n, &f); {
+			case err != nil:
+				failed <- err
+				return
+			case !ok:
+				refused.Add(1)
+				<-room
+			default:
+				sent += n
+			}
+		}
+		failed <- a.CloseWrite()
+	}()
+	time.Sleep(50 * time.Millisecond) // for the buffers to fill; if they do not, refused says so
+	var c checker
+	for {
+		if err := b.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Receive(&c); err == io.EOF {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := <-failed; err != nil {
+		t.Fatal(err)
+	}
+	if c.n != total || c.bad {
+		t.Errorf("%d bytes of %d came, damaged: %t", c.n, total, c.bad)
+	}
+	if refused.Load() == 0 {
+		t.Error("the send buffer was never full")
+	}
+	if _, err := a.Send(1, new(filler)); !errors.Is(err, syscall.EPIPE) {
+		t.Errorf("Send behind CloseWrite: %v, want EPIPE", err)
+	}
+}
+
+// TestSendOfWrongSize: an error, and fill is not called.
+func TestSendOfWrongSize(t *testing.T) {
+	a, _ := pair(t)
+	for _, n := range []int{-1, 0, stack.MaxPiece + 1} {
+		f := filler{next: 7}
+		if ok, err := a.Send(n, &f); ok || err == nil || f.next != 7 {
+			t.Errorf("a piece of %d bytes: %t, %v", n, ok, err)
+		}
+	}
+}
+
+// TestTakerStops: what it has not taken stays for the next Receive, and Read gets it too.
+func TestTakerStops(t *testing.T) {
+	a, b := pair(t)
+	sent := bytes.Repeat([]byte("0123456789"), 20000)
+	go a.Write(sent)
+	if err := b.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	first := taker{}
+	if err := b.Receive(&first); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Wait(); err != nil { // which reads, and keeps it
+		t.Fatal(err)
+	}
+	rest := make([]byte, len(sent)-len(first.got))
+	if _, err := io.ReadFull(b, rest); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(append(first.got, rest...), sent) {
+		t.Error("the bytes differ")
+	}
+	if len(first.got) == 0 || len(first.got) == len(sent) {
+		t.Errorf("one call has taken %d bytes of %d", len(first.got), len(sent))
+	}
+}
+
+// taker takes one buffer.
+type taker struct{ got []byte }
+
+func (t *taker) Take(b []byte) bool {
+	t.got = append(t.got, b...)
+	return false
+}
+
+// TestWaitPastDeadline: a timeout; later data is received all the same.
+func TestWaitPastDeadline(t *testing.T) {
+	a, b := pair(t)
+	b.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
+	var ne net.Error
+	if err := b.Wait(); !errors.As(err, &ne) || !ne.Timeout() || !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("%v, want a timeout", err)
+	}
+	b.SetReadDeadline(time.Time{})
+	if ok, err := a.Send(5, new(filler)); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	var c checker
+	if err := errors.Join(b.Wait(), b.Receive(&c)); err != nil || c.n != 5 || c.bad {
+		t.Errorf("%v, %d bytes, damaged: %t", err, c.n, c.bad)
+	}
+}
+
+// TestReceiveDoesNotWait: with nothing there it returns at once, without an error.
+func TestReceiveDoesNotWait(t *testing.T) {
+	_, b := pair(t)
+	var c checker
+	if err := b.Receive(&c); err != nil || c.n != 0 {
+		t.Errorf("%v, %d bytes", err, c.n)
+	}
+}
+
+// TestAbortResets: the peer reads ECONNRESET, this end's calls fail, and one that waits returns.
+func TestAbortResets(t *testing.T) {
+	a, b := pair(t)
+	waits := make(chan error)
+	go func() { waits <- a.Wait() }()
+	time.Sleep(10 * time.Millisecond)
+	a.Abort()
+	if err := <-waits; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("the one that waited: %v, want net.ErrClosed", err)
+	}
+	if _, err := a.Send(1, new(filler)); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Send: %v, want net.ErrClosed", err)
+	}
+	if err := b.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Receive(new(checker)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("the peer: %v, want ECONNRESET", err)
+	}
+}
+
+// TestCloseDelivers: what was sent before Close arrives, though the send buffer was full and the peer slow.
+func TestCloseDelivers(t *testing.T) {
+	a, b := pair(t)
+	var f filler
+	total := 0
+	for {
+		ok, err := a.Send(stack.MaxPiece, &f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !ok {
+			break
+		}
+		total += stack.MaxPiece
+	}
+	if a.Unanswered() == 0 {
+		t.Error("a full send buffer has nothing unanswered")
+	}
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var c checker
+	for {
+		if err := b.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Receive(&c); err == io.EOF {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if c.n != total || c.bad {
+		t.Errorf("%d bytes of %d came, damaged: %t", c.n, total, c.bad)
+	}
+}
+
+// TestWriteStaysBehindPieces: Write waits until what Send has taken is written.
+func TestWriteStaysBehindPieces(t *testing.T) {
+	a, b := pair(t)
+	var f filler
+	total := 0
+	for ok := true; ok; {
+		var err error
+		if ok, err = a.Send(1<<16-256, &f); err != nil {
+			t.Fatal(err)
+		} else if ok {
+			total += 1<<16 - 256
+		}
+	}
+	wrote := make(chan error, 1)
+	go func() {
+		last := make([]byte, 1000)
+		f.Fill(last)
+		_, err := a.Write(last)
+		wrote <- errors.Join(err, a.CloseWrite())
+	}()
+	all := must(io.ReadAll(b))(t)
+	if err := <-wrote; err != nil {
+		t.Fatal(err)
+	}
+	var c checker
+	if c.Take(all); c.n != total+1000 || c.bad {
+		t.Errorf("%d bytes of %d came, damaged: %t", c.n, total+1000, c.bad)
+	}
+}
+
+// TestCallOnAnswer: the function given to OnRoom is called though nothing is unanswered.
+func TestCallOnAnswer(t *testing.T) {
+	a, _ := pair(t)
+	called := make(chan struct{}, 8)
+	a.OnRoom(func() { called <- struct{}{} })
+	a.CallOnAnswer()
+	select {
+	case <-called:
+	case <-time.After(10 * time.Second):
+		t.Fatal("it was not called")
+	}
+}
+
+func TestDialErrors(t *testing.T) {
+	h := newHost(t, "127.0.0.1")
+	for _, c := range []struct {
+		name         string
+		laddr, raddr string
+		want         error
+	}{
+		{"nobody listens", "", "127.0.0.1:1", syscall.ECONNREFUSED},
+		{"an address that is not the host's", "127.0.0.9:0", "127.0.0.1:1", syscall.EADDRNOTAVAIL},
+		{"no route to the other family", "", "[2001:db8::1]:1", syscall.ENETUNREACH},
+	} {
+		var laddr netip.AddrPort
+		if c.laddr != "" {
+			laddr = netip.MustParseAddrPort(c.laddr)
+		}
+		if _, err := h.DialStream(t.Context(), laddr, netip.MustParseAddrPort(c.raddr)); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", c.name, err, c.want)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := h.DialStream(ctx, netip.AddrPort{}, netip.MustParseAddrPort("127.0.0.1:1")); !errors.Is(err, context.Canceled) {
+		t.Errorf("a context that is over: %v", err)
+	}
+	l := must(h.ListenStream(netip.MustParseAddrPort("0.0.0.0:0")))(t)
+	defer l.Close()
+	port := l.Addr().(*net.TCPAddr).AddrPort().Port()
+	if _, err := h.ListenStream(netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("a port with a listener: %v, want EADDRINUSE", err)
+	}
+	if _, err := h.ListenStream(netip.MustParseAddrPort("127.0.0.9:0")); !errors.Is(err, syscall.EADDRNOTAVAIL) {
+		t.Errorf("listening at an address that is not the host's: %v, want EADDRNOTAVAIL", err)
+	}
+}
+
+// TestHostCloseEndsStreams: those who wait return, listeners too.
+func TestHostCloseEndsStreams(t *testing.T) {
+	h, peer := newHost(t, "127.0.0.1"), newHost(t, "127.0.0.2")
+	a, b := connect(t, h, peer, "127.0.0.2")
+	l := must(h.ListenStream(netip.MustParseAddrPort("0.0.0.0:0")))(t)
+	ended := make(chan error, 2)
+	go func() { ended <- a.Wait() }()
+	go func() {
+		_, err := l.Accept()
+		ended <- err
+	}()
+	time.Sleep(10 * time.Millisecond)
+	h.Close()
+	for range 2 {
+		if err := <-ended; !errors.Is(err, net.ErrClosed) {
+			t.Errorf("%v, want net.ErrClosed", err)
+		}
+	}
+	if err := b.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Receive(new(checker)); err == nil {
+		t.Error("the peer's stream goes on")
+	}
+	if _, err := h.DialStream(t.Context(), netip.AddrPort{}, netip.MustParseAddrPort("127.0.0.2:1")); err == nil {
+		t.Error("a host that is closed dials")
+	}
+}
+
+// BenchmarkStream: a piece, sent and received.
+func BenchmarkStream(b *testing.B) {
+	for _, n := range []int{64, stack.MaxPiece} {
+		b.Run(map[bool]string{true: "64", false: "MaxPiece"}[n == 64], func(b *testing.B) {
+			x, y := pair(b)
+			y.SetReadBuffer(0)
+			var f zeros
+			var c counter
+			b.ReportAllocs()
+			b.SetBytes(int64(n))
+			for b.Loop() {
+				if ok, err := x.Send(n, f); !ok || err != nil {
+					b.Fatal(ok, err)
+				}
+				for c.n = 0; c.n < n; {
+					if err := y.Wait(); err != nil {
+						b.Fatal(err)
+					}
+					if err := y.Receive(&c); err != nil {
+						b.Fatal(err)
+					}
+				}
+			}
+		})
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Fill(b []byte) { clear(b) }
+
+type counter struct{ n int }
+
+func (c *counter) Take(b []byte) bool { c.n += len(b); return true }
