@@ -52,6 +52,7 @@
 //	malformed_packets, icrc_errors, unknown_qp, misdirected_packets, bad_pkey, qkey_viol
 //	                     packets dropped: not parseable, wrong ICRC, no such QP, QP in no state to receive or wrong source address,
 //	                     wrong P_Key or Q_Key
+//	icrc_id_solved       packets whose IPv4 identification was not seen, and found from the ICRC
 //	no_recv_dropped,     unreliable messages that found no receive request,
 //	too_long_dropped     or one that was too short
 //	cm_…                 messages of the connection manager, named as in /sys/class/infiniband_cm

@@ -7,6 +7,7 @@ import "sync/atomic"
 type Counters struct {
 	Malformed   atomic.Uint64 // packets whose headers do not parse
 	ICRCErrors  atomic.Uint64
+	Identified  atomic.Uint64 // packets whose IPv4 identification was solved from the ICRC
 	UnknownQP   atomic.Uint64
 	Misdirected atomic.Uint64 // wrong state, port or address for the QP
 	BadPKey     atomic.Uint64
@@ -86,6 +87,7 @@ func (e *Engine) Snapshot() map[string]uint64 {
 		"suspect_requests":           c.Suspect.Load(),
 		"malformed_packets":          c.Malformed.Load(),
 		"icrc_errors":                c.ICRCErrors.Load(),
+		"icrc_id_solved":             c.Identified.Load(),
 		"unknown_qp":                 c.UnknownQP.Load(),
 		"misdirected_packets":        c.Misdirected.Load(),
 		"bad_pkey":                   c.BadPKey.Load(),

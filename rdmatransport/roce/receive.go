@@ -24,7 +24,13 @@ func (e *Engine) receive(port uint8, d *stack.Datagram) {
 			e.Counters.Malformed.Add(1)
 			continue
 		}
-		if !wire.CheckICRC(d.Header, b) {
+		id, right := asGuessed, false
+		if d.IDGuessed {
+			id, right = e.identify(d, b)
+		} else {
+			right = wire.CheckICRC(d.Header, b)
+		}
+		if !right {
 			e.Counters.ICRCErrors.Add(1)
 			continue
 		}
@@ -52,7 +58,11 @@ func (e *Engine) receive(port uint8, d *stack.Datagram) {
 			q.h.Lock()
 			held = q
 		}
-		held.receive(port, d, &pkt)
+		if id == asGuessed {
+			held.receive(port, d, &pkt)
+		} else {
+			held.receiveIdentified(port, d, &pkt, id)
+		}
 	}
 	if held != nil {
 		held.unlockReceived(d)

@@ -6,6 +6,9 @@ import (
 	"math/bits"
 )
 
+// ID is the identification in an IPv4 header.
+func ID(header []byte) uint16 { return binary.BigEndian.Uint16(header[idAt:]) }
+
 // SolveID finds the IPv4 identification under which pkt, all that is behind the UDP header, has its ICRC. header is the IPv4
 // header (20 bytes, no options) and the UDP header, with any identification; its other fields must be those that the packet
 // was sent with. A socket does not show the identification of what it receives, and the ICRC covers it.
@@ -18,15 +21,14 @@ import (
 // Dividing by that power of x, except for x^16, leaves the difference in 16 of 32 bits, and zeros in the others.
 func SolveID(header, pkt []byte) (id uint16, ok bool) {
 	const (
-		at      = 4                   // of the identification in the header
-		behind  = ipv4UDPLen - at - 2 // bytes of the header behind it
+		behind  = ipv4UDPLen - idAt - 2 // bytes of the header behind it
 		longest = len(inverse.high)*len(inverse.low) - behind - 2
 	)
 	n := len(pkt) - ICRCLen
 	if len(header) != ipv4UDPLen || n < BTHLen || n >= longest {
 		return 0, false
 	}
-	guess := binary.BigEndian.Uint16(header[at:])
+	guess := ID(header)
 	difference := binary.LittleEndian.Uint32(pkt[n:]) ^ ICRC(header, pkt[:n])
 	if difference == 0 {
 		return guess, true
@@ -40,7 +42,10 @@ func SolveID(header, pkt []byte) (id uint16, ok bool) {
 	return guess ^ bits.ReverseBytes16(uint16(difference)), true
 }
 
-const ipv4UDPLen = 20 + 8
+const (
+	ipv4UDPLen = 20 + 8
+	idAt       = 4 // of the identification in the header
+)
 
 // Polynomials modulo that of the CRC have the coefficient of x^0 in bit 31, as crc32.IEEE has.
 

@@ -61,13 +61,14 @@ type Peers struct {
 type peer struct {
 	flow      Flow
 	last      uint16
-	at        time.Time // when last was set
+	at        time.Duration // when last was set
 	candidate uint16
-	since     time.Time // when the candidate was set; zero if there is none
+	since     time.Duration // when the candidate was set; 0 if there is none
 }
 
-// Accept tells whether an identification, solved from a packet that came at a time, is plausible.
-func (p *Peers) Accept(f Flow, id uint16, now time.Time) bool {
+// Accept tells whether an identification, solved from a packet that came at a time, is plausible. Times are those of one
+// monotonic clock, and not 0.
+func (p *Peers) Accept(f Flow, id uint16, now time.Duration) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	e := p.flows[f]
@@ -76,12 +77,12 @@ func (p *Peers) Accept(f Flow, id uint16, now time.Time) bool {
 	}
 	r := e.Value.(*peer)
 	// Seconds are limited first: silence may have lasted for years.
-	ahead := Ahead + int(min(max(now.Sub(r.at), 0), 100*time.Second)*PerSecond/time.Second)
+	ahead := Ahead + int(min(max(now-r.at, 0), 100*time.Second)*PerSecond/time.Second)
 	if int(id-r.last) <= ahead || r.last-id <= Behind {
 		return true
 	}
 	after := id - r.candidate
-	if !r.since.IsZero() && now.Sub(r.since) <= Probation && after > 0 && after <= Ahead {
+	if r.since != 0 && now-r.since <= Probation && after > 0 && after <= Ahead {
 		return true
 	}
 	r.candidate, r.since = id, now
@@ -89,7 +90,7 @@ func (p *Peers) Accept(f Flow, id uint16, now time.Time) bool {
 }
 
 // Passed says that the packet with that identification was in order in every other respect too.
-func (p *Peers) Passed(f Flow, id uint16, now time.Time) {
+func (p *Peers) Passed(f Flow, id uint16, now time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	e := p.flows[f]

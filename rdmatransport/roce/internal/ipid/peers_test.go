@@ -9,10 +9,9 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/internal/ipid"
 )
 
-var (
-	start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	flow  = ipid.Flow{Src: netip.MustParseAddr("10.0.0.2"), Dst: netip.MustParseAddr("10.0.0.1")}
-)
+const start = 24 * time.Hour
+
+var flow = ipid.Flow{Src: netip.MustParseAddr("10.0.0.2"), Dst: netip.MustParseAddr("10.0.0.1")}
 
 // event is a packet with an identification, some time after the one before.
 type event struct {
@@ -56,7 +55,7 @@ func TestAccept(t *testing.T) {
 			var p ipid.Peers
 			now := start
 			for i, e := range c.events {
-				now = now.Add(e.after)
+				now += e.after
 				got := p.Accept(flow, e.id, now)
 				if got != e.accept {
 					t.Fatalf("packet %d, ID %d: accepted %t, want %t", i, e.id, got, e.accept)

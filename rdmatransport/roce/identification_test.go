@@ -1,0 +1,126 @@
+package roce_test
+
+// Packets from a stack that does not see IP headers: their IPv4 identification is a guess.
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// unseen is a frame of one packet, sent with an identification that the stack has not seen.
+func (r *rig) unseen(p wire.Packet, id uint16) *stack.Datagram {
+	d := &stack.Datagram{Src: r.them, Dst: r.us, SrcPort: 50000, SegmentSize: p.Size(), IDGuessed: true, Payload: make([]byte, p.Size())}
+	d.Header = make([]byte, headerLen(r.us))
+	putHeader(d.Header, d.Src, d.Dst, d.SrcPort, int(id), p.Size())
+	p.Encode(d.Header, d.Payload)
+	binary.BigEndian.PutUint16(d.Header[4:], 0)
+	return d
+}
+
+// giveUnseen gives the engine a WRITE with an identification, and tells whether it was refused.
+func (r *rig) giveUnseen(psn int, id uint16) (refused bool) {
+	before := r.counter("icrc_errors")
+	r.port.receive(r.unseen(r.req(wire.RCWriteOnly, psn, make([]byte, 64), r.at(0, 64)), id))
+	r.take()
+	return r.counter("icrc_errors") != before
+}
+
+func TestUnseenIdentification(t *testing.T) {
+	type event struct {
+		psn     int
+		id      uint16
+		refused bool
+	}
+	const ahead = 100 // of the PSN that is expected: not executed
+	for _, c := range []struct {
+		name   string
+		strict bool
+		solved uint64
+		events []event
+	}{
+		{"guessed right", false, 0, []event{{0, 0, false}, {1, 0, false}, {2, 0, false}}},
+		{"a counter", false, 3, []event{{0, 0xfffe, false}, {1, 0xffff, false}, {2, 0, false}, {3, 1, false}}},
+		{"far from the last", false, 1, []event{{0, 1000, false}, {1, 30000, true}, {1, 0, false}}},
+		{"a jump", false, 3, []event{{0, 1000, false}, {1, 30000, true}, {1, 30001, false}, {2, 30002, false}, {3, 1001, true}}},
+		{"a packet with a wrong PSN does not move it", false, 3, []event{{0, 1000, false}, {ahead, 1200, false}, {ahead, 1400, true}, {1, 1001, false}}},
+		{"nor is it a first one", false, 2, []event{{ahead, 30000, false}, {0, 1000, false}}},
+		{"nor does a duplicate", false, 3, []event{{0, 1000, false}, {0, 1200, false}, {0, 1400, true}, {1, 1001, false}}},
+		{"strict", true, 0, []event{{0, 1000, true}, {0, 1, true}, {0, 0, false}}},
+	} {
+		run(t, c.name, config{goBackN: true, strictICRC: c.strict}, func(t *testing.T, r *rig) {
+			for i, e := range c.events {
+				if refused := r.giveUnseen(e.psn, e.id); refused != e.refused {
+					t.Fatalf("packet %d, PSN %d, ID %d: refused %t, want %t", i, e.psn, e.id, refused, e.refused)
+				}
+			}
+			if n := r.counter("icrc_id_solved"); n != c.solved {
+				t.Errorf("%d identifications were solved, want %d", n, c.solved)
+			}
+		})
+	}
+}
+
+// TestUnseenResponses: responses move the last identification too.
+func TestUnseenResponses(t *testing.T) {
+	bubble(t, config{goBackN: true}, func(r *rig) {
+		for i := range 20 {
+			r.post(r.wr(uint64(i), verbs.RDMAWrite, 64))
+			r.take()
+			r.port.receive(r.unseen(r.ack(i), uint16(1000+200*i)))
+		}
+		if n := r.counter("icrc_errors"); n != 0 {
+			t.Errorf("%d of 20 acknowledgements were refused", n)
+		}
+	})
+}
+
+// TestUnseenDamage: of a peer that counts, hardly any damaged packet is taken for a whole one, and none moves what is expected.
+func TestUnseenDamage(t *testing.T) {
+	bubble(t, config{goBackN: true}, func(r *rig) {
+		rnd := rand.New(rand.NewPCG(3, 4))
+		psn, id := 0, uint16(40000)
+		for range forgeries() {
+			d := r.unseen(r.req(wire.RCWriteOnly, psn, make([]byte, 64), r.at(0, 64)), id)
+			for range 1 + rnd.IntN(4) {
+				d.Payload[len(d.Payload)-1-rnd.IntN(68)] ^= byte(1 + rnd.IntN(255)) // payload and ICRC
+			}
+			r.port.receive(d)
+			if rnd.IntN(64) == 0 {
+				if id++; r.giveUnseen(psn, id) {
+					t.Fatalf("PSN %d, ID %d of the peer was refused", psn, id)
+				}
+				psn++
+			}
+		}
+		if psn < 100 {
+			t.Fatalf("only %d packets of the peer", psn)
+		}
+	})
+}
+
+// TestForgedIdentifications: packets with a right ICRC, any identification, and a wrong PSN do not close the window to
+// the peer.
+func TestForgedIdentifications(t *testing.T) {
+	bubble(t, config{goBackN: true}, func(r *rig) {
+		rnd := rand.New(rand.NewPCG(5, 6))
+		psn, id := 0, uint16(rnd.Uint32())
+		if r.giveUnseen(psn, id) {
+			t.Fatal("the first packet was refused")
+		}
+		for range forgeries() {
+			r.port.receive(r.unseen(r.req(wire.RCWriteOnly, psn+2+rnd.IntN(1000), make([]byte, 64), r.at(0, 64)), uint16(rnd.Uint32())))
+			if rnd.IntN(64) == 0 {
+				psn++
+				if id += uint16(1 + rnd.IntN(100)); r.giveUnseen(psn, id) {
+					t.Fatalf("PSN %d, ID %d of the peer was refused", psn, id)
+				}
+			}
+		}
+		r.take()
+	})
+}
