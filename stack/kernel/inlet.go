@@ -17,10 +17,11 @@ type inlet struct {
 	conn *net.UDPConn
 	raw  syscall.RawConn
 
-	mu    sync.Mutex // held while datagrams are received, and the receiver runs
-	batch batch
-	d     stack.Datagram
-	head  [ipv6Len + udpLen]byte
+	mu       sync.Mutex // held while datagrams are received, and the receiver runs
+	receiver func(*stack.Datagram)
+	batch    batch
+	d        stack.Datagram
+	head     [ipv6Len + udpLen]byte
 }
 
 // arrival is what one read of a socket has brought: a datagram, or several of one size in a row.
@@ -48,13 +49,12 @@ func (p *port) newInlet(a netip.Addr) (*inlet, error) {
 // the datagrams that were sent as one superframe.
 func (in *inlet) deliver(a *arrival, polled bool) {
 	p := in.port
-	fn := p.receiver.Load()
 	src := a.from.Addr().Unmap().WithZone("")
 	switch {
 	case len(a.payload) == 0 || !isHostAddr(src) || src.Is4() != in.addr.Is4():
 		p.counters.rxMalformed.Add(1)
 		return
-	case fn == nil:
+	case in.receiver == nil:
 		p.counters.rxDropped.Add(1)
 		return
 	}
@@ -76,7 +76,7 @@ func (in *inlet) deliver(a *arrival, polled bool) {
 		p.counters.receivedPackets.Add(uint64(n))
 		p.counters.receivedBytes.Add(bytes)
 	}
-	(*fn)(&in.d)
+	in.receiver(&in.d)
 }
 
 // putHeader writes an IP and a UDP header without lengths and checksums into b, and returns how long they are. Don't Fragment

@@ -32,7 +32,6 @@ const (
 type port struct {
 	nic      *nic
 	in       []*inlet
-	receiver atomic.Pointer[func(*stack.Datagram)]
 	segments atomic.Bool  // the kernel cuts superframes
 	polled   atomic.Int64 // when Poll was called last, in nanoseconds since 1970; 0 after EndPoll
 	closed   atomic.Bool
@@ -139,14 +138,10 @@ func (p *port) outlet(src netip.Addr, srcPort uint16) (*outlet, error) {
 
 // Receive implements [stack.DatagramPort].
 func (p *port) Receive(f func(*stack.Datagram)) {
-	if f == nil {
-		p.receiver.Store(nil)
-	} else {
-		p.receiver.Store(&f)
-	}
-	for _, in := range p.in { // calls that are running
+	for _, in := range p.in {
 		in.mu.Lock()
-		in.mu.Unlock() //nolint:staticcheck // that is the waiting
+		in.receiver = f
+		in.mu.Unlock()
 	}
 }
 

@@ -19,10 +19,9 @@ import (
 // end is one end of a connection, with memory.
 type end struct {
 	*rdmacm.Conn
-	t    testing.TB
-	buf  []byte
-	mr   *verbs.MR
-	recv int // completions of receive requests to come
+	t   testing.TB
+	buf []byte
+	mr  *verbs.MR
 }
 
 func newEnd(t testing.TB, c *rdmacm.Conn, size int) *end {
