@@ -21,7 +21,7 @@ func (e *Engine) identify(d *stack.Datagram, b []byte) (id int, right bool) {
 		return 0, false
 	case found == wire.ID(d.Header):
 		return asGuessed, true
-	case e.strictICRC || !e.ids.Accept(ipid.Flow{Src: d.Src, Dst: d.Dst}, found, e.now()):
+	case e.strictICRC || !e.ids.Accept(flowOf(d), found, e.now()):
 		return 0, false
 	}
 	e.Counters.Identified.Add(1)
@@ -29,11 +29,15 @@ func (e *Engine) identify(d *stack.Datagram, b []byte) (id int, right bool) {
 }
 
 // receiveIdentified is receive for a packet whose identification was solved. If the packet was the next one of a reliable
-// connection, the identification is the peer's last.
+// connection, the identification is the last one.
 func (q *qp) receiveIdentified(port uint8, d *stack.Datagram, pkt *wire.Packet, id int) {
 	expected, una := q.receiving.PSN(), q.sending.Una()
 	q.receive(port, d, pkt)
 	if q.reliable() && (q.receiving.PSN() != expected || q.sending.Una() != una) {
-		q.e.ids.Passed(ipid.Flow{Src: d.Src, Dst: d.Dst}, uint16(id), q.e.now())
+		q.e.ids.Passed(flowOf(d), uint16(id), q.e.now())
 	}
+}
+
+func flowOf(d *stack.Datagram) ipid.Flow {
+	return ipid.Flow{Src: d.Src, Dst: d.Dst, SrcPort: d.SrcPort}
 }

@@ -2,15 +2,16 @@
 // ([wire.SolveID]), as it has to be where packets come from a socket.
 //
 // Solving takes 16 of the ICRC's 32 bits: a damaged packet has some identification under which it is right once in 65,536
-// times. But a sender counts, one number for each packet to the same destination, so that only few identifications are
-// likely. Peers knows for each peer the last one that was in order, and accepts only those near it. That leaves between
-// 16 bits, after silence, and 23.7.
+// times. But a sender counts, so that only few identifications are likely. Linux counts all packets from one address to
+// another, package netstack those of each path, which has a source port of its own. So Peers knows the last identification that
+// was in order of each pair of addresses, and of each [Flow], and accepts only those near one of the two. That leaves 22.7
+// bits, and 16 for first packets.
 //
 // # What is accepted
 //
-//   - The first packet of a peer: any identification. Nothing is known yet, and 16 bits are left.
+//   - The first packet of a flow: any identification. Nothing is known yet, and 16 bits are left.
 //   - After that: from [Behind] before the last one, for packets that were overtaken, to [Ahead] after it, for those that were
-//     lost.
+//     lost. The last one is the flow's or that of the pair of addresses.
 //   - After silence: [PerSecond] more for each second since the last one. Linux adds a random number to its counter, of at most
 //     the timer ticks since it was used last, which are 1000 a second or fewer. After a minute it is any again.
 //   - After a jump, because more packets were lost than Ahead, or the peer has started anew: the first packet is refused, and
@@ -20,7 +21,7 @@
 // # What moves it
 //
 // What is accepted is only not yet refused. The last identification moves when [Peers.Passed] says that all else was right:
-// addresses, QP number and PSN. So somebody who makes up packets without knowing the PSN cannot move the window away from the
+// addresses, QP number and PSN. Then it is the last one of the flow and of the pair. So somebody who makes up packets without knowing the PSN cannot move the window away from the
 // true peer, and makes no entries for peers that do not exist. He can replace the candidate: while he does so, a peer whose
 // counter has jumped is not recognised until silence has widened the window, which takes at most 66 seconds.
 //
@@ -43,12 +44,18 @@ const (
 	Probation = time.Second
 )
 
-// MaxPeers is how many peers are remembered. Beyond, the one that was heard of least recently is forgotten; its next
-// packet is a first one.
+// MaxPeers is how many flows and pairs of addresses are remembered. Beyond, the one that was heard of least recently is
+// forgotten; the next packet of a flow is then a first one.
 const MaxPeers = 4096
 
-// Flow is what an IPv4 sender counts for: packets from one address to another.
-type Flow struct{ Src, Dst netip.Addr }
+// Flow is packets from one address and UDP port to another address.
+type Flow struct {
+	Src, Dst netip.Addr
+	SrcPort  uint16 // 0 stands for all packets between the two addresses
+}
+
+// pair is all packets between the addresses.
+func (f Flow) pair() Flow { return Flow{Src: f.Src, Dst: f.Dst} }
 
 // Peers are those of whom identifications were solved. The zero value knows none and is ready for use. Its methods may be
 // called from any goroutine.
@@ -76,9 +83,10 @@ func (p *Peers) Accept(f Flow, id uint16, now time.Duration) bool {
 		return true
 	}
 	r := e.Value.(*peer)
-	// Seconds are limited first: silence may have lasted for years.
-	ahead := Ahead + int(min(max(now-r.at, 0), 100*time.Second)*PerSecond/time.Second)
-	if int(id-r.last) <= ahead || r.last-id <= Behind {
+	if r.near(id, now) {
+		return true
+	}
+	if e := p.flows[f.pair()]; e != nil && e.Value.(*peer).near(id, now) {
 		return true
 	}
 	after := id - r.candidate
@@ -89,10 +97,23 @@ func (p *Peers) Accept(f Flow, id uint16, now time.Duration) bool {
 	return false
 }
 
+// near tells whether an identification is close enough to the last one.
+func (r *peer) near(id uint16, now time.Duration) bool {
+	// The time is limited first: silence may have lasted for years.
+	ahead := Ahead + int(min(max(now-r.at, 0), 100*time.Second)*PerSecond/time.Second)
+	return int(id-r.last) <= ahead || r.last-id <= Behind
+}
+
 // Passed says that the packet with that identification was in order in every other respect too.
 func (p *Peers) Passed(f Flow, id uint16, now time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.set(f, id, now)
+	p.set(f.pair(), id, now)
+}
+
+// set remembers the last identification. mu is held.
+func (p *Peers) set(f Flow, id uint16, now time.Duration) {
 	e := p.flows[f]
 	switch {
 	case e != nil:
@@ -112,7 +133,7 @@ func (p *Peers) Passed(f Flow, id uint16, now time.Duration) {
 	*e.Value.(*peer) = peer{flow: f, last: id, at: now}
 }
 
-// Len is how many peers are remembered.
+// Len is how many flows and pairs are remembered.
 func (p *Peers) Len() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

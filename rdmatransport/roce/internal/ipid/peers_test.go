@@ -11,7 +11,7 @@ import (
 
 const start = 24 * time.Hour
 
-var flow = ipid.Flow{Src: netip.MustParseAddr("10.0.0.2"), Dst: netip.MustParseAddr("10.0.0.1")}
+var flow = ipid.Flow{Src: netip.MustParseAddr("10.0.0.2"), Dst: netip.MustParseAddr("10.0.0.1"), SrcPort: 50000}
 
 // event is a packet with an identification, some time after the one before.
 type event struct {
@@ -107,7 +107,7 @@ func TestFewAccepted(t *testing.T) {
 func TestBoundedPeers(t *testing.T) {
 	var p ipid.Peers
 	nth := func(i int) ipid.Flow {
-		return ipid.Flow{Src: netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), Dst: flow.Dst}
+		return ipid.Flow{Src: netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), Dst: flow.Dst, SrcPort: 50000}
 	}
 	for i := range 3 * ipid.MaxPeers {
 		p.Accept(nth(1<<20+i), 1, start) // forgers: not remembered
@@ -117,7 +117,7 @@ func TestBoundedPeers(t *testing.T) {
 	if n := p.Len(); n != ipid.MaxPeers {
 		t.Fatalf("%d peers are remembered, want %d", n, ipid.MaxPeers)
 	}
-	for _, i := range []int{0, 3*ipid.MaxPeers - 1, 2*ipid.MaxPeers + 1} {
+	for _, i := range []int{0, 3*ipid.MaxPeers - 1, 5*ipid.MaxPeers/2 + 1} {
 		if p.Accept(nth(i), 40000, start) {
 			t.Errorf("peer %d was forgotten", i)
 		}
@@ -127,13 +127,35 @@ func TestBoundedPeers(t *testing.T) {
 	}
 }
 
-func TestFlowsAreApart(t *testing.T) {
+// TestFlows: flows of one pair of addresses may have one counter or each its own; those of other pairs count for nothing.
+func TestFlows(t *testing.T) {
 	var p ipid.Peers
-	other := ipid.Flow{Src: flow.Src, Dst: netip.MustParseAddr("10.0.0.3")}
+	sibling, other := flow, flow
+	sibling.SrcPort++
+	other.Dst = netip.MustParseAddr("10.0.0.3")
 	p.Passed(flow, 100, start)
-	p.Passed(other, 40000, start)
-	if !p.Accept(flow, 101, start) || !p.Accept(other, 40001, start) || p.Accept(flow, 40002, start) {
-		t.Error("one flow's identification counts for another")
+	for _, f := range []ipid.Flow{sibling, other} {
+		if !p.Accept(f, 40000, start) {
+			t.Errorf("the first packet of %v was refused", f)
+		}
+		p.Passed(f, 40000, start)
+	}
+	for _, c := range []struct {
+		name string
+		flow ipid.Flow
+		id   uint16
+		want bool
+	}{
+		{"its own", flow, 101, true},
+		{"its own", sibling, 40001, true},
+		{"the pair's", flow, 40001, true},
+		{"not its own, and no longer the pair's", sibling, 101, false},
+		{"its own", other, 40001, true},
+		{"another pair's", other, 101, false},
+	} {
+		if got := p.Accept(c.flow, c.id, start); got != c.want {
+			t.Errorf("%s: ID %d of %v accepted: %t, want %t", c.name, c.id, c.flow, got, c.want)
+		}
 	}
 }
 

@@ -1,0 +1,182 @@
+//go:build linux
+
+package kernel_test
+
+import (
+	"bytes"
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/softrnic/softrnic/link/linktest"
+	"github.com/softrnic/softrnic/link/packet"
+	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/kernel"
+	"github.com/softrnic/softrnic/stack/netstack"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// inNamespace runs the test once more, in a process with a network namespace of its own, and tells whether this is that
+// process. A thread of its own would not do: sockets are opened on any goroutine.
+func inNamespace(t *testing.T) bool {
+	t.Helper()
+	const mark = "SOFTRNIC_KERNEL_NAMESPACE"
+	if os.Getenv(mark) == t.Name() {
+		return true
+	}
+	linktest.Root(t)
+	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=60s")
+	cmd.Env = append(os.Environ(), mark+"="+t.Name())
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	out, err := cmd.CombinedOutput()
+	if errors.Is(err, syscall.EPERM) && os.Getenv("CI") == "" {
+		t.Skip("needs network namespaces")
+	}
+	if err != nil {
+		t.Fatalf("in the namespace: %v\n%s", err, out)
+	}
+	if bytes.Contains(out, []byte("--- SKIP")) {
+		t.Skipf("in the namespace: %s", out)
+	}
+	return false
+}
+
+// TestOnWire: what the kernel sends is right for a host that sees IP headers, and what that sends, with identifications from a
+// counter, is received. So every frame has the headers that its ICRC was computed over.
+func TestOnWire(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	linktest.Veth(t, 4500)
+	for _, cidr := range []string{"10.7.0.1/24", "fd07::1/64"} {
+		addr := must(netlink.ParseAddr(cidr))(t)
+		addr.Flags = syscall.IFA_F_NODAD
+		if err := netlink.AddrAdd(linktest.Interface(t, "v0"), addr); err != nil {
+			t.Fatal(err)
+		}
+	}
+	far := must(netstack.New(must(packet.Open("v1"))(t), netstack.Addr("10.7.0.2/24"), netstack.Addr("fd07::2/64")))(t)
+	t.Cleanup(func() { far.Close() })
+	near := must(kernel.New(kernel.Interface("v0"), kernel.Addr("10.7.0.1"), kernel.Addr("fd07::1")))(t)
+	t.Cleanup(func() { near.Close() })
+	a := open(t, near)
+	b := must(rdmatransport.Open(far))(t)
+	t.Cleanup(func() { b.Close() })
+
+	for _, c := range []struct {
+		name     string
+		from, to *verbs.Device
+		addr     string
+	}{
+		{"IPv4, dialled from the kernel's", a, b, "10.7.0.2"},
+		{"IPv4, dialled to the kernel's", b, a, "10.7.0.1"},
+		{"IPv6, dialled from the kernel's", a, b, "fd07::2"},
+		{"IPv6, dialled to the kernel's", b, a, "fd07::1"},
+	} {
+		for _, transport := range []verbs.Transport{verbs.RoCEv2, verbs.IWARP} {
+			t.Run(c.name+", "+transport.String(), func(t *testing.T) {
+				onA, onB := dialRC(t, c.from, c.to, c.addr, transport)
+				x, y := newEnd(t, onA, 1<<20), newEnd(t, onB, 1<<20)
+				t.Cleanup(func() {
+					if err := errors.Join(x.mr.Dereg(), y.mr.Dereg()); err != nil {
+						t.Error(err)
+					}
+				})
+				for i, n := range []int{1, 1000, 4097, 1 << 20, 300000, 8} {
+					for j := range x.buf[:n] {
+						x.buf[j] = byte(i + j>>8 + j)
+					}
+					x.postRecv()
+					y.postRecv()
+					x.post(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{x.mr.SGE(0, n)}})
+					if wc := y.done(y.RecvCQ()); int(wc.ByteLen) != n || !bytes.Equal(x.buf[:n], y.buf[:n]) {
+						t.Fatalf("of %d bytes %d came, or others", n, wc.ByteLen)
+					}
+					clear(x.buf[:n])
+					y.post(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{y.mr.SGE(0, n)}})
+					if x.done(x.RecvCQ()); !bytes.Equal(x.buf[:n], y.buf[:n]) {
+						t.Fatalf("the answer of %d bytes differs", n)
+					}
+				}
+			})
+		}
+	}
+	for name, dev := range map[string]*verbs.Device{"the kernel's": a, "the other": b} {
+		if n := dev.HWCounters()["icrc_errors"]; n != 0 {
+			t.Errorf("%s device: %d wrong ICRCs", name, n)
+		}
+	}
+	if n := a.HWCounters()["icrc_id_solved"]; n < 100 {
+		t.Errorf("only %d identifications were solved", n)
+	}
+	if n := b.HWCounters()["icrc_id_solved"]; n != 0 {
+		t.Errorf("%d identifications were solved where IP headers are seen", n)
+	}
+}
+
+// TestLinkChanges: what becomes of the interface is told.
+func TestLinkChanges(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	linktest.Veth(t, 1500)
+	v0 := linktest.Interface(t, "v0")
+	if err := netlink.AddrAdd(v0, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 7, 0, 1), Mask: net.CIDRMask(24, 32)}}); err != nil {
+		t.Fatal(err)
+	}
+	h := must(kernel.New(kernel.Addr("10.7.0.1")))(t)
+	defer h.Close()
+	n := h.NICs()[0]
+	changes := make(chan stack.Change, 8)
+	n.Watch(func(c stack.Change) { changes <- c })
+	expect := func(want stack.Change, state stack.LinkState) {
+		t.Helper()
+		select {
+		case c := <-changes:
+			if c != want || n.State() != state {
+				t.Fatalf("change %d, state %v; want %d, %v", c, n.State(), want, state)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("change %d was not told", want)
+		}
+	}
+	if n.Name() != "v0" || n.MTU() != 1500 || n.State() != stack.LinkUp || n.MAC().String() != v0.Attrs().HardwareAddr.String() {
+		t.Errorf("%s, MTU %d, %v, %v", n.Name(), n.MTU(), n.State(), n.MAC())
+	}
+	v1 := linktest.Interface(t, "v1")
+	if err := netlink.LinkSetDown(v1); err != nil {
+		t.Fatal(err)
+	}
+	expect(stack.LinkWent, stack.LinkNoCarrier)
+	if err := netlink.LinkSetUp(v1); err != nil {
+		t.Fatal(err)
+	}
+	expect(stack.LinkCame, stack.LinkUp)
+	if err := netlink.LinkSetMTU(v0, 1400); err != nil {
+		t.Fatal(err)
+	}
+	for give := time.Now().Add(10 * time.Second); n.MTU() != 1400; time.Sleep(time.Millisecond) {
+		if time.Now().After(give) {
+			t.Fatalf("MTU %d, want 1400", n.MTU())
+		}
+	}
+	if err := netlink.LinkDel(v0); err != nil {
+		t.Fatal(err)
+	}
+	select { // it goes down first
+	case c := <-changes:
+		if c != stack.LinkWent {
+			t.Fatalf("change %d, want %d", c, stack.LinkWent)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("the end of the interface was not told")
+	}
+	expect(stack.LinkLost, stack.LinkRemoved)
+}
