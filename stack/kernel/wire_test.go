@@ -100,6 +100,7 @@ func TestOnWire(t *testing.T) {
 						t.Fatalf("of %d bytes %d came, or others", n, wc.ByteLen)
 					}
 					clear(x.buf[:n])
+					x.settle()
 					y.post(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{y.mr.SGE(0, n)}})
 					if x.done(x.RecvCQ()); !bytes.Equal(x.buf[:n], y.buf[:n]) {
 						t.Fatalf("the answer of %d bytes differs", n)
