@@ -294,6 +294,7 @@ func TestWriteStaysBehindPieces(t *testing.T) {
 		_, err := a.Write(last)
 		wrote <- errors.Join(err, a.CloseWrite())
 	}()
+	time.Sleep(20 * time.Millisecond) // for Write to be called while pieces wait; later it would show nothing
 	all := must(io.ReadAll(b))(t)
 	if err := <-wrote; err != nil {
 		t.Fatal(err)
