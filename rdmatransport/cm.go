@@ -11,9 +11,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/softrnic/softrnic/rdmatransport/internal/roce"
+	"github.com/softrnic/softrnic/rdmatransport/internal/roce/cm"
 	"github.com/softrnic/softrnic/rdmatransport/internal/timers"
-	"github.com/softrnic/softrnic/rdmatransport/roce"
-	"github.com/softrnic/softrnic/rdmatransport/roce/cm"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
@@ -69,7 +69,7 @@ func (p *provider) Route(transport verbs.Transport, src, dst netip.Addr) (rdmacm
 		}
 		index := slices.Index(table, from)
 		if index < 0 {
-			errs = append(errs, fmt.Errorf("%v is not among the first %d addresses of %s, its GIDs: %w", from, roce.V1Index, nic.Name(), syscall.ENETUNREACH))
+			errs = append(errs, fmt.Errorf("%v is not among the first %d addresses of %s, its GIDs: %w", from, maxAddrs, nic.Name(), syscall.ENETUNREACH))
 			continue
 		}
 		route = rdmacm.Route{

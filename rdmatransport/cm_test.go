@@ -23,7 +23,7 @@ import (
 )
 
 // These tests are of two devices that connect over a network; what each does with messages that no device sends is
-// tested in roce/cm.
+// tested in package cm.
 
 const cmPort = 7174
 

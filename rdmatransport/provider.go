@@ -4,16 +4,15 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
-	"net/netip"
 	"slices"
 	"sync/atomic"
 
+	"github.com/softrnic/softrnic/rdmatransport/internal/iwarp"
 	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
 	"github.com/softrnic/softrnic/rdmatransport/internal/raw"
+	"github.com/softrnic/softrnic/rdmatransport/internal/roce"
+	"github.com/softrnic/softrnic/rdmatransport/internal/roce/cm"
 	"github.com/softrnic/softrnic/rdmatransport/internal/timers"
-	"github.com/softrnic/softrnic/rdmatransport/iwarp"
-	"github.com/softrnic/softrnic/rdmatransport/roce"
-	"github.com/softrnic/softrnic/rdmatransport/roce/cm"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
 )
@@ -28,7 +27,6 @@ const (
 	maxSGE    = 32
 	maxInline = 1024
 	maxPorts  = 254 // what an 8-bit port number that counts from 1 can name, but for the 255 of multicast trees
-	gidTable  = 256 // what an address vector's sgid_index of 8 bits can name, half of it RoCE v1's
 
 	maxMcastGroup  = 1024
 	maxMcastAttach = 256
@@ -169,31 +167,6 @@ func (p *provider) QueryPort(port uint8) (verbs.PortAttr, error) {
 	}, nil
 }
 
-// GIDTable implements verbs.Provider. Each address is there for RoCEv2, at the index that it has with Linux's rxe, which
-// has no other, and for RoCE v1 128 indices on. Hardware has the two side by side, v1 first; but what works with -g 1
-// next to rxe should here.
-func (p *provider) GIDTable(port uint8) ([]verbs.GIDEntry, error) {
-	nic, err := p.nic(port)
-	if err != nil {
-		return nil, err
-	}
-	addrs := gids(nic)
-	table := make([]verbs.GIDEntry, 0, 2*len(addrs))
-	for _, k := range [...]struct {
-		first int
-		t     verbs.GIDType
-	}{{0, verbs.GIDTypeRoCEv2}, {roce.V1Index, verbs.GIDTypeRoCEv1}} {
-		for i, a := range addrs {
-			if a.IsValid() {
-				table = append(table, verbs.GIDEntry{
-					GID: verbs.GIDFromAddr(a), Index: k.first + i, PortNum: port, Type: k.t, NetDev: nic.Name(),
-				})
-			}
-		}
-	}
-	return table, nil
-}
-
 // Watch implements verbs.Provider. DEVICE_FATAL comes when the interface of the last port that had one was removed, or the
 // host is closed.
 func (p *provider) Watch(f func(t verbs.AsyncEventType, port uint8)) {
@@ -229,15 +202,6 @@ func (p *provider) tell(t verbs.AsyncEventType, port uint8) {
 	if f := p.watcher.Load(); f != nil {
 		(*f)(t, port)
 	}
-}
-
-// gids are the addresses that the GID table has room for; the zero Addr is a hole. An interface that was removed has none.
-func gids(nic stack.NIC) []netip.Addr {
-	if nic.State() == stack.LinkRemoved {
-		return nil
-	}
-	addrs := nic.GIDs()
-	return addrs[:min(len(addrs), roce.V1Index)]
 }
 
 // activeMTU is the largest path MTU over an interface.

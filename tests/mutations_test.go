@@ -18,10 +18,10 @@ type mutation struct {
 }
 
 const (
-	roceDirect  = "rdmatransport/roce/direct.go"
-	iwarpDirect = "rdmatransport/iwarp/direct.go"
-	roceReceive = "rdmatransport/roce/internal/receive/"
-	roceSend    = "rdmatransport/roce/internal/send/"
+	roceDirect  = "rdmatransport/internal/roce/direct.go"
+	iwarpDirect = "rdmatransport/internal/iwarp/direct.go"
+	roceReceive = "rdmatransport/internal/roce/receive/"
+	roceSend    = "rdmatransport/internal/roce/send/"
 )
 
 var mutations = []mutation{
@@ -37,23 +37,23 @@ var mutations = []mutation{
 	{"a SEND with a bad lkey takes no receive request from an SRQ", roceDirect, "if p.direct&sharedReceives != 0 && !memory.Sound(wr, q.message(wr.SGList), off, n) {\n\t\treturn false\n\t}\n\trecv", "recv", "rdmatransport", "TestDirect"},
 	{"nor over iWARP", iwarpDirect, "p.srq && !memory.Sound(wr, q.message(wr.SGList), off, n) {\n\t\treturn false\n\t}\n\trecv", "false {\n\t\treturn false\n\t}\n\trecv", "rdmatransport", "TestDirect"},
 	{"a message is moved in parts", "rdmatransport/internal/memory/direct.go", "HoldMost = 1 << 20", "HoldMost = 1 << 40", "rdmatransport", "TestDirect"},
-	{"a READ takes the PSNs of its responses", roceReceive + "store.go", "\t\tk.remove(psn & k.mask)\n", "", "rdmatransport/roce/internal/receive", ""},
-	{"the number of stores of early packets is bounded", roceReceive + "store.go", "if s.inUse.Add(1) > MaxStores {", "if s.inUse.Add(1) < 0 {", "rdmatransport/roce/internal/receive", ""},
-	{"the number of repeated READs that wait is bounded", roceReceive + "pending.go", "if r.replay && len(p.queue) >= 2*int(limit)+maxReplays {", "if false {", "rdmatransport/roce/internal/receive", ""},
+	{"a READ takes the PSNs of its responses", roceReceive + "store.go", "\t\tk.remove(psn & k.mask)\n", "", "rdmatransport/internal/roce/receive", ""},
+	{"the number of stores of early packets is bounded", roceReceive + "store.go", "if s.inUse.Add(1) > MaxStores {", "if s.inUse.Add(1) < 0 {", "rdmatransport/internal/roce/receive", ""},
+	{"the number of repeated READs that wait is bounded", roceReceive + "pending.go", "if r.replay && len(p.queue) >= 2*int(limit)+maxReplays {", "if false {", "rdmatransport/internal/roce/receive", ""},
 	{"a lost packet takes itself out of the window", roceSend + "selective.go", "s.setWindow(s.window.onLoss(lost))", "_ = lost", roceSend, ""},
 	{"what an RNR NAK names in a recovery is sent again", roceSend + "acknowledge.go", "s.board.forget(psn) // the peer keeps what comes behind it", "_ = psn", roceSend, ""},
-	{"an atomic's address is a multiple of 8, whatever its memory's is", "rdmatransport/roce/deferred.go", "a.Addr%8 != 0 || ", "", "rdmatransport/roce", ""},
+	{"an atomic's address is a multiple of 8, whatever its memory's is", "rdmatransport/internal/roce/deferred.go", "a.Addr%8 != 0 || ", "", "rdmatransport/internal/roce", ""},
 	{"and where it is moved", roceDirect, "wr.RemoteAddr%8 == 0 && ", "", "rdmatransport", "TestDirect"},
-	{"and over iWARP", "rdmatransport/iwarp/placement.go", "h.TO%8 != 0 || ", "", "rdmatransport/...", "Direct|Atomic"},
+	{"and over iWARP", "rdmatransport/internal/iwarp/placement.go", "h.TO%8 != 0 || ", "", "rdmatransport/...", "Direct|Atomic"},
 	{"Dealloc of a window waits", "verbs/mw.go", "\tmw.pd.quiesce(nil)\n", "", "verbs", ""},
 	{"an XRC SRQ leaves the QPs that use it", "verbs/xrc.go", "\t\t\tqp.rq.reset()\n", "", "rdmatransport", "XRC"},
 	{"a listener's port is released", "verbs/rdmacm/port.go", "\tt.remove(b)\n}", "}", "verbs/rdmacm", ""},
 	{"another ephemeral port is tried", "verbs/rdmacm/port.go", "if b == nil || !b.ephemeral ||", "if true ||", "verbs/rdmacm", ""},
 	{"a second event wakes somebody too", "verbs/rdmacm/channel.go", "return e, true, len(c.events) > 0", "return e, true, false", "verbs/rdmacm", ""},
 	{"events of a listener's requests move with it", "verbs/rdmacm/id.go", "defer to.add(child.ch.removeID(child)...)", "child.ch.removeID(child)", "verbs/rdmacm", ""},
-	{"a QP that the application made is flushed by a reset", "rdmatransport/iwarp/receiver.go", "q.failQP() // what is posted can no longer be sent", "_ = q", "rdmatransport/...", "IWARP|Reset|Stream"},
-	{"an idle stream gives its receive memory back", "rdmatransport/iwarp/receiver.go", "\t\tc.deframer.Release()\n", "", "rdmatransport/iwarp/...", ""},
-	{"an error of the LLP raises an event", "rdmatransport/iwarp/receiver.go", "\t\tq.h.Event(asyncEvent(err))\n", "\t\t_ = asyncEvent\n", "rdmatransport/iwarp/...", ""},
+	{"a QP that the application made is flushed by a reset", "rdmatransport/internal/iwarp/receiver.go", "q.failQP() // what is posted can no longer be sent", "_ = q", "rdmatransport/...", "IWARP|Reset|Stream"},
+	{"an idle stream gives its receive memory back", "rdmatransport/internal/iwarp/receiver.go", "\t\tc.deframer.Release()\n", "", "rdmatransport/internal/iwarp/...", ""},
+	{"an error of the LLP raises an event", "rdmatransport/internal/iwarp/receiver.go", "\t\tq.h.Event(asyncEvent(err))\n", "\t\t_ = asyncEvent\n", "rdmatransport/internal/iwarp/...", ""},
 	{"a capture that has failed is not written on", "link/capture/capture.go", "if l.err != nil || l.closed {\n\t\t\treturn", "if l.closed {\n\t\t\treturn", "link/capture", ""},
 	{"a checksum begins behind the Ethernet header", "link/internal/vnet/header.go", "f.ChecksumStart < link.EthernetHeaderLen || ", "", "link/internal/vnet", ""},
 	{"a checksum ends within the frame", "link/internal/vnet/header.go", "|| int(f.ChecksumStart)+int(f.ChecksumOffset)+2 > len(data)", "", "link/internal/vnet", ""},

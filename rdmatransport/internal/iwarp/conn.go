@@ -1,0 +1,326 @@
+package iwarp
+
+// A connection is a TCP stream on which MPA's request and reply frames are exchanged. rdma_cm sets it up, and a QP then
+// has its stream. Its events are delivered one at a time, on a goroutine that holds no lock. (RFC 5044 §7, RFC 6581)
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/softrnic/softrnic/rdmatransport/iwarp/mpa"
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+)
+
+// Two SoftRNICs agree by these reserved bits of MPA's frames that an FPDU may be longer than a TCP segment, for links that
+// do the segmentation. The initiator sets largeRequest in its request, the accepting side largeReply in its reply. Those are
+// two bits, as siw copies the reserved bits of a request into its reply.
+const (
+	largeRequest = 0x04
+	largeReply   = 0x02
+)
+
+// conn is one end of a connection. It implements rdmacm.ProviderConn.
+type conn struct {
+	e         *Engine
+	h         rdmacm.Handler
+	route     rdmacm.Route
+	initiator bool
+	cancel    context.CancelFunc // initiating side: ends the set-up
+	listener  *listener          // of a ConnectRequest, until it is answered
+
+	// These are set before a QP has the stream.
+	stream   stack.Stream
+	framer   mpa.Sender
+	deframer mpa.Receiver
+	request  mpa.Frame // the peer's, on the accepting side
+	revision uint8     // of MPA
+	mulpdu   int
+	piece    int // the most that goes into the stream at once
+	ird, ord int
+	ordLimit int // the greatest ORD that the peer allows
+	sink     uint32
+	rtr      rtrKind // that the initiator owes
+
+	// These are of receiving, and guarded by the QP's lock.
+	handled   int   // bytes that one call of stream.Receive has handed over
+	fault     error // what was wrong with them
+	active    bool  // something came since the idle timer was set
+	idleTimer bool  // the read deadline is set, to find out whether the stream is idle
+
+	// These are for streams that have both ends in this process: see direct.go. All but other are guarded by the lock of
+	// this end's QP.
+	endpoint   endpoint
+	other      atomic.Pointer[conn]
+	sent       uint64 // bytes of FPDUs that were sent
+	received   uint64 // bytes of FPDUs that were received
+	otherWaits bool   // other waits to be told that all it has sent was received
+
+	mu       sync.Mutex // taken after the QP's lock
+	state    connState
+	qp       *qp
+	ended    bool // the stream ended before Establish, which will report that
+	peerLeft bool // the peer closed the connection before its request was answered
+	muted    bool // Close was called: there are no more events
+
+	events  []*rdmacm.ConnEvent
+	running bool // a goroutine delivers them
+}
+
+type connState uint8
+
+const (
+	starting    connState = iota // frames are being exchanged
+	requested                    // accepting side: the application decides
+	responded                    // initiating side: the application is to establish
+	established                  //
+	over
+)
+
+var connStates = [...]string{"starting", "requested", "responded", "established", "over"}
+
+func (s connState) String() string { return connStates[s] }
+
+// emit queues an event. c.mu is held.
+func (c *conn) emit(e *rdmacm.ConnEvent) {
+	if c.muted {
+		return
+	}
+	e.Conn = c
+	c.events = append(c.events, e)
+	if !c.running {
+		c.running = true
+		go c.deliver()
+	}
+}
+
+// deliver calls the handler with each event that is queued.
+func (c *conn) deliver() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.events) > 0 && !c.muted {
+		e := c.events[0]
+		c.events = c.events[1:]
+		c.mu.Unlock()
+		c.h(e)
+		c.mu.Lock()
+	}
+	c.running = false
+}
+
+// expect returns an error for operation op unless the connection is in one of the states. c.mu is held.
+func (c *conn) expect(op string, want ...connState) error {
+	switch {
+	case slices.Contains(want, c.state):
+		return nil
+	case c.peerLeft:
+		return verbs.Errorf(syscall.ECONNRESET, op, "the peer has closed the iWARP connection, or broken its rules")
+	}
+	return verbs.Errorf(verbs.ErrInvalid, op, "the iWARP connection is %v", c.state)
+}
+
+// startMPA sets framing up as the request and the reply have settled it: whether there are markers in what this end sends and
+// receives, CRCs, and FPDUs longer than a TCP segment.
+func (c *conn) startMPA(markersOut, markersIn, crc, large bool) error {
+	out := mpa.Config{Markers: markersOut, CRC: crc}
+	c.framer = mpa.NewSender(out)
+	c.deframer = mpa.NewReceiver(mpa.Config{Markers: markersIn, CRC: crc})
+	c.mulpdu = out.MaxULPDU(c.stream.MSS())
+	c.piece = c.stream.MSS()
+	if c.stream.Offloaded() {
+		c.piece = stack.MaxPiece
+		if large && !markersOut {
+			c.mulpdu = mpa.MaxMULPDU
+		}
+	}
+	var sink [4]byte
+	if _, err := io.ReadFull(c.e.rand, sink[:]); err != nil {
+		return err
+	}
+	c.sink = binary.BigEndian.Uint32(sink[:])
+	return nil
+}
+
+// bind gives the stream to a QP that enters RTS, and takes over the IRD and ORD that the QP's attributes choose.
+func (c *conn) bind(q *qp, attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	const op = "modify QP"
+	if c.qp != nil {
+		return verbs.Errorf(verbs.ErrBusy, op, "LLPStream belongs to QP %#x", c.qp.num)
+	}
+	if err := c.expect(op, requested, responded); err != nil {
+		return err
+	}
+	if !c.initiator {
+		large := c.request.Reserved&largeRequest != 0
+		if err := c.startMPA(c.request.Markers, c.e.config.Markers, c.crc(), large); err != nil {
+			return err
+		}
+	}
+	if mask&verbs.QPAttrMaxDestRDAtomic != 0 {
+		c.ird = int(attr.MaxDestRDAtomic)
+	}
+	if mask&verbs.QPAttrMaxQPRDAtomic != 0 {
+		c.ord = int(attr.MaxRDAtomic)
+	}
+	c.ord = min(c.ord, c.ordLimit)
+	if !c.initiator && c.rtrIsRead() {
+		c.ird = max(c.ird, 1)
+	}
+	c.qp = q
+	return nil
+}
+
+// mayReceive tells whether the peer may send FPDUs: an initiator waits for the reply.
+func (c *conn) mayReceive() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.initiator || c.state == established
+}
+
+// QPAttr implements rdmacm.ProviderConn.
+func (c *conn) QPAttr(to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	attr := verbs.QPAttr{QPState: to}
+	switch to {
+	case verbs.StateInit:
+		attr.PortNum = c.route.Port
+		attr.QPAccessFlags = verbs.AccessRemoteRead | verbs.AccessRemoteWrite | verbs.AccessRemoteAtomic
+		return attr, verbs.QPAttrState | verbs.QPAttrPort | verbs.QPAttrAccessFlags, nil
+	case verbs.StateRTR:
+		return attr, 0, nil // iWARP has no such state
+	case verbs.StateRTS:
+		if err := c.expect("get QP attributes", requested, responded); err != nil {
+			return attr, 0, err
+		}
+		attr.LLPStream = c
+		attr.MaxDestRDAtomic, attr.MaxRDAtomic = uint8(min(c.ird, MaxReads)), uint8(min(c.ord, MaxReads))
+		return attr, verbs.QPAttrState | verbs.QPAttrLLPStream | verbs.QPAttrMaxDestRDAtomic | verbs.QPAttrMaxQPRDAtomic, nil
+	}
+	return attr, 0, verbs.Errorf(verbs.ErrInvalid, "get QP attributes", "a connection knows none for %v", to)
+}
+
+// Establish implements rdmacm.ProviderConn.
+func (c *conn) Establish() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.expect("establish", responded); err != nil {
+		return err
+	}
+	if c.qp == nil {
+		return verbs.Errorf(verbs.ErrInvalid, "establish", "no QP has the connection's stream")
+	}
+	c.state = established
+	c.emit(&rdmacm.ConnEvent{Type: rdmacm.Established})
+	if c.ended {
+		c.disconnected()
+	}
+	return nil
+}
+
+// disconnected reports the end of an established connection. c.mu is held.
+func (c *conn) disconnected() {
+	c.state = over
+	c.emit(&rdmacm.ConnEvent{Type: rdmacm.Disconnected})
+}
+
+// Notify implements rdmacm.ProviderConn. It does nothing: an iWARP connection is established by its reply.
+func (c *conn) Notify() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.expect("notify", established)
+}
+
+// Disconnect implements rdmacm.ProviderConn. Requests that are posted stay queued until the QP goes to ERR.
+func (c *conn) Disconnect() error {
+	c.mu.Lock()
+	state, q := c.state, c.qp
+	err := c.expect("disconnect", established)
+	c.mu.Unlock()
+	if state == over {
+		return nil
+	}
+	if err == nil {
+		q.disconnect(c)
+	}
+	return err
+}
+
+// streamEnded is called by the QP's reader when the stream has ended. A peer may accept, send and close before the
+// application here calls Establish: that is not a failure to connect, so DISCONNECTED is reported behind ESTABLISHED.
+func (c *conn) streamEnded() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch c.state {
+	case established:
+		c.disconnected()
+	case responded:
+		c.ended = true
+	case requested:
+		c.abandoned()
+	default:
+		c.state = over
+	}
+}
+
+// Close implements rdmacm.ProviderConn.
+func (c *conn) Close() {
+	c.mu.Lock()
+	was, stream, q := c.state, c.stream, c.qp
+	c.state, c.muted = over, true
+	c.mu.Unlock()
+	c.leaveBacklog()
+	if c.cancel != nil {
+		c.cancel()
+	}
+	switch {
+	case stream == nil, was == over: // the stream is closed already
+	case was == requested:
+		_ = c.sendReject(nil)
+	case q != nil:
+		q.disconnect(c) // its reader closes it
+	case was == responded:
+		c.terminateSetup(mpa.ErrLocalCatastrophic)
+	default:
+		stream.Abort()
+	}
+}
+
+// readFrame reads an MPA request or reply frame from the stream, and nothing behind it.
+func readFrame(r io.Reader, reply bool) (mpa.Frame, error) {
+	b := make([]byte, mpa.HeaderLen, mpa.MaxFrameLen)
+	if _, err := io.ReadFull(r, b); err != nil {
+		return mpa.Frame{}, err
+	}
+	n, err := mpa.FrameLen(b)
+	if err != nil {
+		return mpa.Frame{}, err
+	}
+	if _, err := io.ReadFull(r, b[mpa.HeaderLen:n]); err != nil {
+		return mpa.Frame{}, err
+	}
+	f, _, err := mpa.Parse(b[:n])
+	if err == nil && f.Reply != reply {
+		err = fmt.Errorf("%w: both ends are the same side", mpa.ErrKey)
+	}
+	return f, err
+}
+
+// writeFrame sends an MPA request or reply frame.
+func writeFrame(w io.Writer, f *mpa.Frame) error {
+	b := make([]byte, f.Len())
+	if _, err := f.Encode(b); err != nil {
+		return verbs.Errorf(verbs.ErrInvalid, "send MPA frame", "%v", err)
+	}
+	_, err := w.Write(b)
+	return err
+}

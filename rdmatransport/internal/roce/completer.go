@@ -1,0 +1,150 @@
+package roce
+
+// On the path: acknowledgements and responses that come in. They complete work requests, in order, and open the window. If one
+// is missing, the requester goes back. (IBTA Vol 1 §9.7.5.1.2–§9.7.5.2)
+
+import (
+	"encoding/binary"
+
+	"github.com/softrnic/softrnic/rdmatransport/internal/roce/send"
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/rdmatransport/trace"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// response handles one acknowledge, READ response or atomic response.
+func (q *qp) response(p *wire.Packet, info wire.Info) {
+	if info.HasAETH() && p.AETH.IsACK() && (q.sending.HasCredits() || p.AETH.Value() != wire.AckUnlimited) {
+		n, given := p.AETH.Credits()
+		q.sending.OnCredits(p.PSN, p.AETH.MSN, n, given)
+	}
+	marked := q.marked(p)
+	if len(p.Payload) > 0 && operation(p.Opcode) == wire.RCAck && !marked {
+		q.e.Counters.Malformed.Add(1)
+		return
+	}
+	if !q.sending.OnResponse(p.PSN, marked) {
+		return
+	}
+	switch {
+	case operation(p.Opcode) == wire.RCAck:
+		q.acknowledge(p)
+	case operation(p.Opcode) == wire.RCAtomicAck:
+		q.atomicResponse(p)
+	case info.Read():
+		q.readResponse(p, info)
+	}
+}
+
+// marked tells whether an answer has the connection's mark: the peer then keeps packets that come behind a gap.
+func (q *qp) marked(p *wire.Packet) bool { return q.mark != 0 && p.Reserved7 == q.mark.Newest() }
+
+// acknowledge handles ACK, NAK and RNR NAK.
+func (q *qp) acknowledge(p *wire.Packet) {
+	s, c := &q.sending, &q.e.Counters
+	if p.AETH.IsACK() {
+		q.act(s.OnAck(wire.PSNAdd(p.PSN, 1)))
+		return
+	}
+	q.traceNAK(trace.NAKReceived, p.AETH.Syndrome, p.PSN)
+	if p.AETH.IsRNR() {
+		o, counts := s.OnRNR(p.PSN, wire.RNRTimer(p.AETH.Value()))
+		if counts {
+			c.RcvdRNR.Add(1)
+		}
+		if o.Action == send.RNRRetriesExceeded {
+			c.RNRRetryExceeded.Add(1)
+			q.failRequest(&o, verbs.WCRNRRetryExcErr)
+		} else {
+			q.act(o)
+		}
+		return
+	}
+	if status, fatal := refusal(&p.AETH); fatal {
+		o := s.OnRefusal(p.PSN)
+		q.failRequest(&o, status)
+		return
+	}
+	var o send.Outcome
+	var counts bool
+	if len(p.Payload) > 0 && p.AETH.Syndrome == wire.NakPSNSeq {
+		o, counts = s.OnSelectiveNAK(p.PSN, wire.Sack(p.Payload).All)
+	} else {
+		o, counts = s.OnSequenceNAK(p.PSN)
+	}
+	if counts {
+		c.RcvdSeqErr.Add(1)
+	}
+	q.act(o)
+}
+
+// refusal is the status of a request that was refused by a NAK. It is not fatal if the request may be sent again.
+func refusal(a *wire.AETH) (status verbs.WCStatus, fatal bool) {
+	switch a.Type() | a.Value() { // without the reserved bit
+	case wire.NakPSNSeq:
+		return 0, false
+	case wire.NakInvalidRequest:
+		return verbs.WCRemInvReqErr, true
+	case wire.NakRemoteAccess:
+		return verbs.WCRemAccessErr, true
+	case wire.NakRemoteOperational:
+		return verbs.WCRemOpErr, true
+	}
+	return verbs.WCBadRespErr, true
+}
+
+// failResponse fails the connection because of the response to a request. While requests before that one are incomplete, the
+// response is dropped instead, as if lost: requests complete in order.
+func (q *qp) failResponse(request int, status verbs.WCStatus) {
+	if request == 0 {
+		q.failSend(status)
+	}
+}
+
+// readResponse places one packet of READ data. Its place follows from its PSN, so a peer may call the first packet of
+// a repeated READ First or Middle: rxe says Middle, others First.
+func (q *qp) readResponse(p *wire.Packet, info wire.Info) {
+	i, packet, o, ok := q.sending.OnAnswer(p.PSN)
+	if !q.act(o) || !ok {
+		return
+	}
+	wr := q.h.Send(i)
+	if info.HasAETH() && !p.AETH.IsACK() {
+		q.failResponse(i, verbs.WCBadRespErr)
+		return
+	}
+	if emptyAnswer(wr.Opcode) && info.Only() && len(p.Payload) == 0 {
+		q.act(q.sending.OnAnswered(p.PSN))
+		return
+	}
+	off := uint64(packet) * uint64(q.mtu)
+	if wr.Opcode != verbs.RDMARead || uint64(len(p.Payload)) != min(wr.Length()-off, uint64(q.mtu)) {
+		q.failResponse(i, verbs.WCBadRespErr) // perhaps in the middle of a SEND or WRITE
+		return
+	}
+	if status := q.e.regions.Scatter(p.Payload, q.h.PD(), wr.SGList, off); status != verbs.WCSuccess {
+		q.failResponse(i, status)
+		return
+	}
+	q.act(q.sending.OnAnswered(p.PSN))
+}
+
+// atomicResponse places the value that an atomic found.
+func (q *qp) atomicResponse(p *wire.Packet) {
+	i, _, o, ok := q.sending.OnAnswer(p.PSN)
+	if !q.act(o) || !ok {
+		return
+	}
+	wr := q.h.Send(i)
+	if !isAtomic(wr.Opcode) || !p.AETH.IsACK() {
+		q.failResponse(i, verbs.WCBadRespErr)
+		return
+	}
+	var orig [8]byte
+	binary.NativeEndian.PutUint64(orig[:], p.AtomicAckETH.Orig)
+	if status := q.e.regions.Scatter(orig[:], q.h.PD(), wr.SGList, 0); status != verbs.WCSuccess {
+		q.failResponse(i, status)
+		return
+	}
+	q.act(q.sending.OnAnswered(p.PSN))
+}

@@ -1,0 +1,177 @@
+package roce
+
+// On the path: beside responder.go. Deferred work: requests that are executed only when their response is due. A FLUSH that
+// makes memory persistent is executed by a goroutine of its own, as nobody else may wait for a file's device. The atomics and
+// ATOMIC WRITEs behind it wait for it, and are executed in order.
+
+import (
+	"sync"
+
+	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
+	"github.com/softrnic/softrnic/rdmatransport/internal/roce/receive"
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// deferred is a request that is to be executed before its response is sent. It is the Owner of that response. The lock of
+// the QP guards it.
+type deferred struct {
+	pd *verbs.PD // XRC: of the SRQ that the request named
+
+	// FLUSH: the region and what is to be made persistent of it.
+	file    *verbs.MR
+	bytes   []byte
+	started bool
+
+	// Or an atomic or ATOMIC WRITE, as modifyWord has them.
+	op   wire.Opcode
+	word wire.AtomicETH
+	need verbs.Access
+}
+
+// deferWork accepts a request that is to be executed when its response is due.
+func (q *qp) deferWork(kind receive.Kind, d *deferred) {
+	d.pd = q.resp.pd
+	q.answer(receive.Response{Kind: kind, Deferred: true, Owner: d})
+}
+
+// modifyWord executes an atomic, or an ATOMIC WRITE of the value Swap. Behind deferred work it is deferred.
+func (q *qp) modifyWord(kind receive.Kind, op wire.Opcode, a *wire.AtomicETH, need verbs.Access) bool {
+	word, nak, status := q.word(a, need)
+	if nak != 0 {
+		return q.refuse(nak, status)
+	}
+	if q.receiving.Defers() {
+		q.deferWork(kind, &deferred{op: op, word: *a, need: need})
+		return false
+	}
+	orig, ok := modify(word, op, a)
+	if !ok {
+		return q.refuse(wire.NakRemoteOperational, verbs.WCRemOpErr)
+	}
+	q.answer(receive.Response{Kind: kind, Orig: orig})
+	return false
+}
+
+// word is the eight bytes that a request is to modify, or why not.
+func (q *qp) word(a *wire.AtomicETH, need verbs.Access) (word memory.Span, nak uint8, status verbs.WCStatus) {
+	word, ok := q.region(a.RKey, a.Addr, 8, need)
+	switch {
+	case !ok:
+		return word, wire.NakRemoteAccess, verbs.WCRemAccessErr
+	case a.Addr%8 != 0 || !word.Aligned():
+		return word, wire.NakInvalidRequest, verbs.WCRemInvReqErr
+	}
+	return word, 0, verbs.WCSuccess
+}
+
+// modify modifies a word. For an atomic it returns what the word held. It is not ok if the memory faults.
+func modify(word memory.Span, op wire.Opcode, a *wire.AtomicETH) (orig uint64, ok bool) {
+	switch op {
+	case wire.RCCmpSwap:
+		return word.CompareSwap(a.Compare, a.Swap)
+	case wire.RCFetchAdd:
+		return word.FetchAdd(a.Swap)
+	}
+	return 0, word.Store(a.Swap)
+}
+
+// executeDeferred executes the request of the pending response, which is deferred. It returns false if that takes time, or has
+// ended the connection.
+func (q *qp) executeDeferred(r *receive.Response) bool {
+	d := r.Owner.(*deferred)
+	if d.file != nil {
+		if !d.started {
+			d.started = true
+			q.e.flushes.add(q, d)
+		}
+		return false
+	}
+	q.resp.pd = d.pd
+	word, nak, status := q.word(&d.word, d.need)
+	if nak != 0 {
+		return q.giveUp(nak, r.PSN, status)
+	}
+	orig, ok := modify(word, d.op, &d.word)
+	if !ok {
+		return q.giveUp(wire.NakRemoteOperational, r.PSN, verbs.WCRemOpErr)
+	}
+	q.receiving.OnDeferredExecuted(orig)
+	return true
+}
+
+// flushes is the FLUSHes of a device that are being executed, or wait for one of maxFlushes goroutines. A goroutine exists only
+// while there is something to do. There is no more than one FLUSH of a QP.
+type flushes struct {
+	mu      sync.Mutex // the innermost
+	queue   []flush
+	running int
+}
+
+type flush struct {
+	q *qp
+	d *deferred
+}
+
+func (f *flushes) add(q *qp, d *deferred) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.queue = append(f.queue, flush{q, d})
+	if f.running < maxFlushes {
+		f.running++
+		go f.run()
+	}
+}
+
+// run executes FLUSHes, oldest first, until there are no more.
+func (f *flushes) run() {
+	for {
+		f.mu.Lock()
+		if len(f.queue) == 0 {
+			f.queue = nil
+			f.running--
+			f.mu.Unlock()
+			return
+		}
+		next := f.queue[0]
+		f.queue[0] = flush{}
+		f.queue = f.queue[1:]
+		f.mu.Unlock()
+		next.execute()
+	}
+}
+
+// persist is Persist of a region. Tests have devices that take their time.
+var persist = (*verbs.MR).Persist
+
+func (f flush) execute() {
+	q, d := f.q, f.d
+	q.h.Lock()
+	wanted := q.awaits(d)
+	q.h.Unlock()
+	if !wanted {
+		return
+	}
+	err := persist(d.file, d.bytes) // neither changes before the FLUSH is over
+	q.h.Lock()
+	switch {
+	case !q.awaits(d):
+		q.h.Unlock()
+		return
+	case err != nil:
+		q.giveUp(wire.NakRemoteOperational, q.receiving.Pending().PSN, verbs.WCRemOpErr)
+	default:
+		q.receiving.OnDeferredExecuted(0)
+		d.file, d.bytes = nil, nil // the history has it for a while
+	}
+	q.unlock()
+}
+
+// awaits tells whether the pending response still waits for d. It does not if the QP has been reset since, or is in error.
+func (q *qp) awaits(d *deferred) bool {
+	if q.destroyed || !receives(q.h.State()) {
+		return false
+	}
+	r := q.receiving.Pending()
+	return r != nil && r.Deferred && r.Owner == any(d)
+}

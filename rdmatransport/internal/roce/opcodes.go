@@ -1,0 +1,69 @@
+package roce
+
+import (
+	"github.com/softrnic/softrnic/rdmatransport/internal/roce/send"
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// On the path: what kind of a thing an opcode is, and which opcode a packet of a message has.
+
+func kindOf(op verbs.WROpcode) send.Kind {
+	switch op {
+	case verbs.Send, verbs.SendWithImm, verbs.SendWithInv:
+		return send.Send
+	case verbs.RDMAWrite:
+		return send.Write
+	case verbs.RDMAWriteWithImm:
+		return send.WriteImm
+	case verbs.RDMARead:
+		return send.Read
+	case verbs.BindMW, verbs.LocalInv:
+		return send.Local
+	}
+	return send.Atomic
+}
+
+func isAtomic(op verbs.WROpcode) bool {
+	return op == verbs.AtomicCmpAndSwp || op == verbs.AtomicFetchAndAdd
+}
+
+// dataOpcode is the opcode of one packet of a SEND or WRITE, in RC; UC has the same with its own upper bits.
+func dataOpcode(op verbs.WROpcode, first, last bool) wire.Opcode {
+	var o [4]wire.Opcode // middle, first, last, only
+	switch op {
+	case verbs.Send:
+		o = [4]wire.Opcode{wire.RCSendMiddle, wire.RCSendFirst, wire.RCSendLast, wire.RCSendOnly}
+	case verbs.SendWithImm:
+		o = [4]wire.Opcode{wire.RCSendMiddle, wire.RCSendFirst, wire.RCSendLastImm, wire.RCSendOnlyImm}
+	case verbs.SendWithInv:
+		o = [4]wire.Opcode{wire.RCSendMiddle, wire.RCSendFirst, wire.RCSendLastInv, wire.RCSendOnlyInv}
+	case verbs.AtomicWrite:
+		return wire.RCAtomicWrite
+	case verbs.RDMAWrite:
+		o = [4]wire.Opcode{wire.RCWriteMiddle, wire.RCWriteFirst, wire.RCWriteLast, wire.RCWriteOnly}
+	case verbs.RDMAWriteWithImm:
+		o = [4]wire.Opcode{wire.RCWriteMiddle, wire.RCWriteFirst, wire.RCWriteLastImm, wire.RCWriteOnlyImm}
+	}
+	i := 0
+	if first {
+		i |= 1
+	}
+	if last {
+		i |= 2
+	}
+	return o[i]
+}
+
+// hasAnswer tells whether a request takes of max_rd_atomic until it is answered: nothing else acknowledges it.
+func hasAnswer(op verbs.WROpcode) bool {
+	return op == verbs.RDMARead || isAtomic(op) || emptyAnswer(op)
+}
+
+// emptyAnswer tells whether that answer has nothing to say.
+func emptyAnswer(op verbs.WROpcode) bool { return op == verbs.Flush || op == verbs.AtomicWrite }
+
+func isLocal(op verbs.WROpcode) bool { return op == verbs.BindMW || op == verbs.LocalInv }
+
+// operation is the code that RC has for the same.
+func operation(o wire.Opcode) wire.Opcode { return o & 0x1f }

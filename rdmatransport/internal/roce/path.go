@@ -1,0 +1,67 @@
+package roce
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/fnv"
+
+	"github.com/softrnic/softrnic/rdmatransport/roce"
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// On the path: where packets go, as address vectors say it.
+
+// defaultPKey is the only partition there is on Ethernet: full member of the default one.
+const defaultPKey = 0xffff
+
+// openPath opens the way that an address vector describes. Service levels 0 to 7 are Ethernet's priorities; of the others,
+// which are reserved, the lower bits count, as in hardware (IBTA A16.5).
+func openPath(nic stack.NIC, port uint8, ah *verbs.AHAttr, srcPort uint16) (stack.Path, error) {
+	grh, gids := &ah.GRH, nic.GIDs()
+	i := int(grh.SGIDIndex) % roce.V1Index
+	if i >= len(gids) || !gids[i].IsValid() {
+		return nil, fmt.Errorf("SGID index %d: port %d has no such GID: %w", grh.SGIDIndex, port, verbs.ErrInvalid)
+	}
+	datagrams, err := datagramsOf(nic)
+	if err != nil {
+		return nil, err
+	}
+	path, err := datagrams.Path(stack.PathAttr{
+		Src:          gids[i],
+		V1:           isV1(grh),
+		Dst:          grh.DGID.Addr(),
+		SrcPort:      srcPort,
+		TrafficClass: grh.TrafficClass,
+		Priority:     ah.SL & 7,
+		HopLimit:     grh.HopLimit,
+		FlowLabel:    grh.FlowLabel,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", verbs.ErrInvalid, err)
+	}
+	return path, nil
+}
+
+// datagramsOf is a NIC's port for RoCE packets. A stack that cannot carry them has none.
+func datagramsOf(nic stack.NIC) (stack.DatagramPort, error) {
+	if p := nic.Datagrams(); p != nil {
+		return p, nil
+	}
+	return nil, fmt.Errorf("RoCE on %s, whose network stack carries no RoCE packets: %w", nic.Name(), verbs.ErrNotSupported)
+}
+
+// isV1 tells whether a GRH's source is a GID of RoCE v1.
+func isV1(grh *verbs.GRH) bool { return grh.SGIDIndex >= roce.V1Index }
+
+// sourcePort gives each connection a UDP source port of its own, as IBTA annex A17 asks for the sake of hashing
+// routers and receive queues. 49152 and up.
+func sourcePort(qpn, dest uint32) uint16 {
+	h := fnv.New32a()
+	var b [8]byte
+	binary.BigEndian.PutUint32(b[:], qpn)
+	binary.BigEndian.PutUint32(b[4:], dest)
+	h.Write(b[:])
+	s := h.Sum32()
+	return 0xc000 | uint16(s^s>>16)&0x3fff
+}

@@ -1,0 +1,181 @@
+package receive
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/rdmatransport/internal/roce/send"
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+)
+
+const (
+	testMTU  = 1024
+	testSpan = 2 * send.WindowBytes / testMTU
+)
+
+// write is a packet of a WRITE.
+func write(psn uint32) *wire.Packet {
+	return &wire.Packet{
+		BTH: wire.BTH{Opcode: wire.RCWriteMiddle, PSN: psn}, Payload: bytes.Repeat([]byte{byte(psn)}, testMTU),
+	}
+}
+
+func newStore(t *testing.T, expected uint32) *store {
+	t.Helper()
+	return new(stores).take(expected, testMTU, time.Minute)
+}
+
+// keptBehind is the distances that a selective acknowledgement names.
+func (k *store) keptBehind(expected uint32) string {
+	b := make(wire.Sack, k.sackLen(expected))
+	k.putSack(b, expected)
+	var all []uint32
+	for d := range b.All {
+		all = append(all, d)
+	}
+	return fmt.Sprint(all)
+}
+
+func TestStoreAdds(t *testing.T) {
+	type step struct {
+		p             *wire.Packet
+		gap, tell, ok bool
+	}
+	other := write(12)
+	other.Payload[5]++
+	asks, marked := write(12), write(12)
+	asks.AckReq, marked.Reserved7 = true, 9
+	shorter := write(12)
+	shorter.Payload = shorter.Payload[:1020]
+	last := write(12)
+	last.Opcode = wire.RCWriteLast
+	first, elsewhere := write(12), write(12)
+	first.Opcode, elsewhere.Opcode, elsewhere.RETH.Addr = wire.RCWriteFirst, wire.RCWriteFirst, 4096
+	for _, c := range []struct {
+		name  string
+		steps []step
+		sack  string
+	}{
+		{"one gap", []step{{write(11), true, false, true}, {write(12), false, false, true}}, "[1 2]"},
+		{"two gaps", []step{{write(11), true, false, true}, {write(14), true, false, true}}, "[1 4]"},
+		{"the gap between is filled", []step{{write(13), true, false, true}, {write(12), false, false, true}}, "[2 3]"},
+		{"the same twice", []step{{write(12), true, false, true}, {write(12), false, false, true}}, "[2]"},
+		{"it asks", []step{{asks, true, true, true}}, "[2]"},
+		{"the same with another mark, and it asks now", []step{{marked, true, false, true}, {asks, false, true, true}}, "[2]"},
+		{"another payload", []step{{write(12), true, false, true}, {other, false, false, false}}, "[2]"},
+		{"another opcode", []step{{write(12), true, false, true}, {last, false, false, false}}, "[2]"},
+		{"another address", []step{{first, true, false, true}, {elsewhere, false, false, false}}, "[2]"},
+		{"far apart", []step{{write(210), true, false, true}, {write(12), false, false, true}}, "[2 200]"},
+		{"another length", []step{{write(12), true, false, true}, {shorter, false, false, false}}, "[2]"},
+	} {
+		k := newStore(t, 10)
+		for i, s := range c.steps {
+			if gap, tell, ok := k.add(s.p); gap != s.gap || tell != s.tell || ok != s.ok {
+				t.Errorf("%s: packet %d: gap %v, tell %v, ok %v", c.name, i, gap, tell, ok)
+			}
+		}
+		if got := k.keptBehind(10); got != c.sack {
+			t.Errorf("%s: %s, want %s", c.name, got, c.sack)
+		}
+	}
+}
+
+// The peer is told soon after a gap, and then now and then.
+func TestStoreTells(t *testing.T) {
+	k := newStore(t, 10)
+	var told []uint32
+	for psn := uint32(11); psn < 60; psn++ {
+		if _, tell, _ := k.add(write(psn)); tell {
+			told = append(told, psn)
+		}
+	}
+	first := uint32(11 + send.LossEvidence - 1)
+	if want := fmt.Sprint([]uint32{first, first + sackEvery, first + 2*sackEvery}); fmt.Sprint(told) != want {
+		t.Errorf("told at %v, want %v", told, want)
+	}
+}
+
+// Packets come out when their turn has come. PSN 10 was expected.
+func TestStoreNext(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		expected uint32   // after 10 was executed
+		keep     []uint32 // before
+		take     []uint32
+		left     int
+	}{
+		{"all", 11, []uint32{11, 12, 13}, []uint32{11, 12, 13}, 0},
+		{"up to the next gap", 11, []uint32{11, 13}, []uint32{11}, 1},
+		{"the next is missing, too", 11, []uint32{12}, nil, 1},
+		{"10 found no receive request", 10, []uint32{11}, nil, 1},
+		{"10 was a READ of 4", 14, []uint32{11, 12, 14, 15}, []uint32{14, 15}, 0},
+		{"10 was a READ longer than the span", 10 + 2*send.MaxSpan, []uint32{11, 12}, nil, 0},
+	} {
+		k := newStore(t, 10)
+		for _, psn := range c.keep {
+			k.add(write(psn))
+		}
+		k.begin(10)
+		var took []uint32
+		var p wire.Packet
+		for next := c.expected; k.next(next, &p); next++ {
+			if p.PSN != next || !bytes.Equal(p.Payload, write(next).Payload) {
+				t.Errorf("%s: %d is %d, %d bytes", c.name, next, p.PSN, len(p.Payload))
+			}
+			took = append(took, p.PSN)
+		}
+		if fmt.Sprint(took) != fmt.Sprint(c.take) || k.count != c.left {
+			t.Errorf("%s: %v, and %d are left", c.name, took, k.count)
+		}
+		if k.extend(time.Hour); (k.deadline == time.Hour) != (c.expected != 10) {
+			t.Errorf("%s: the deadline is %v", c.name, k.deadline)
+		}
+	}
+}
+
+// Packets of the whole span, over the end of PSNs, and none beyond.
+func TestStoreSpan(t *testing.T) {
+	const expected = 1<<24 - 100
+	span := send.Span(testMTU)
+	if p := write(0); !fits(p, int32(span)-1, testMTU) || fits(p, int32(span), testMTU) || fits(p, 1, testMTU-HeaderRoom) {
+		t.Error("what fits is another thing")
+	}
+	k := newStore(t, expected)
+	for d := uint32(1); d < span; d++ {
+		k.add(write(wire.PSNAdd(expected, d)))
+	}
+	k.begin(expected)
+	var p wire.Packet
+	for d := uint32(1); d < span; d++ {
+		if psn := wire.PSNAdd(expected, d); !k.next(psn, &p) || p.PSN != psn {
+			t.Fatalf("%d is missing", d)
+		}
+	}
+	if k.count != 0 {
+		t.Error(k.count, "are left")
+	}
+}
+
+// Stores are few, and empty when they are taken.
+func TestStores(t *testing.T) {
+	var s stores
+	var all []*store
+	for range MaxStores {
+		all = append(all, s.take(10, testMTU, 0))
+	}
+	if all[MaxStores-1] == nil || s.take(10, testMTU, 0) != nil {
+		t.Fatal("there are not", MaxStores)
+	}
+	all[0].add(write(11))
+	all[0].tellPeer()
+	s.give(all[0])
+	k := s.take(10, testMTU, 0)
+	if k == nil || k.count != 0 || k.told {
+		t.Fatal("not a new store")
+	}
+	if k.add(write(12)); k.keptBehind(10) != "[2]" {
+		t.Errorf("it keeps %s", k.keptBehind(10))
+	}
+}

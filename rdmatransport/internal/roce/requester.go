@@ -1,0 +1,176 @@
+package roce
+
+// On the path: request packets that leave. Work requests become packets here, on the goroutine that posted them, or on the one
+// that received the acknowledgement which opened the window. (IBTA Vol 1 §9.7.3, §9.7.5)
+
+import (
+	"github.com/softrnic/softrnic/rdmatransport/internal/roce/send"
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// transmit sends what the window, the peer's resources and fences allow.
+func (q *qp) transmit() {
+	s := &q.sending
+	if !q.sendDirect() {
+		s.Uncork()
+		return
+	}
+	if q.h.SendLen() == 0 {
+		return
+	}
+	q.describe()
+	s.Uncork()
+	s.DetectLosses()
+	in := q.circumstances()
+	var b send.Burst
+	for {
+		if q.out != nil {
+			in |= send.Open
+		}
+		switch s.Next(in, &b) {
+		case send.Wait:
+			return
+		case send.Transmit:
+			if !q.sendBurst(&b) || b.Final {
+				return
+			}
+		case send.ExecuteLocal:
+			if status := q.executeLocal(q.h.Send(b.Request)); status != verbs.WCSuccess {
+				s.Fail(&b, uint8(status))
+			} else {
+				q.complete(s.LocalExecuted().Completed)
+			}
+		case send.Refuse:
+			s.Fail(&b, uint8(verbs.WCLocQPOpErr))
+		case send.GiveUp:
+			q.failSend(verbs.WCStatus(b.Reason))
+			return
+		}
+	}
+}
+
+// circumstances are what sending has to take into account, and package send does not know.
+func (q *qp) circumstances() (in send.Setting) {
+	if q.draining() {
+		in |= send.Draining
+	}
+	if q.paired {
+		in |= send.Direct
+	}
+	if q.pace != nil {
+		in |= send.Paced
+	}
+	return in
+}
+
+// describe tells the state of sending of the requests that it has not been told of.
+func (q *qp) describe() {
+	for i := q.sending.Posted(); i < q.h.SendLen(); i++ {
+		q.describeOne(q.h.Send(i))
+	}
+}
+
+func (q *qp) describeOne(wr *verbs.SendWR) {
+	q.sending.Post(kindOf(wr.Opcode), wr.Length(), wr.Flags&verbs.SendFence != 0)
+}
+
+// sendBurst sends the packets of a burst. It returns false if the rate limit does not allow that yet. Where there is one, each
+// burst is a single packet.
+func (q *qp) sendBurst(b *send.Burst) bool {
+	if !q.pass() {
+		return false
+	}
+	if p := q.pace; p != nil && !b.AckReq {
+		if now := q.e.now(); p.wantsAck(q.mtu, now) {
+			p.asked(now)
+			b.AckReq = true
+		}
+	}
+	wr := q.h.Send(b.Request)
+	switch b.Kind {
+	case send.Read:
+		q.sendRead(wr, b.Packet, b.PSN, b.Packets)
+	case send.Atomic:
+		if status := q.sendSmall(wr, b.PSN); status != verbs.WCSuccess {
+			q.sending.Fail(b, uint8(status))
+			return true
+		}
+	default:
+		for i := range b.Packets {
+			ask := b.AckReq && i+1 == b.Packets
+			if status := q.sendData(wr, b.Packet+i, wire.PSNAdd(b.PSN, i), ask); status != verbs.WCSuccess {
+				if i > 0 {
+					b.Packets, b.AckReq = i, false
+					q.sending.Sent(b)
+				}
+				q.sending.Fail(b, uint8(status))
+				return true
+			}
+		}
+	}
+	if b.Repeats() {
+		q.e.Counters.Repeated.Add(1)
+	}
+	q.sending.Sent(b)
+	return true
+}
+
+// sendData sends packet k of a SEND or WRITE, and has it ask for an acknowledgement or not. The payload is copied from
+// the user's memory once, into the frame, and the ICRC taken over that copy: memory that changes in flight cannot make a
+// packet invalid.
+func (q *qp) sendData(wr *verbs.SendWR, k, psn uint32, ask bool) verbs.WCStatus {
+	off := uint64(k) * uint64(q.mtu)
+	n := int(min(wr.Length()-off, uint64(q.mtu)))
+	last := off+uint64(n) == wr.Length()
+	p := wire.Packet{BTH: wire.BTH{
+		Opcode: dataOpcode(wr.Opcode, k == 0, last) | wire.Opcode(q.service)<<5,
+		PSN:    psn,
+		AckReq: ask,
+	}}
+	info := p.Opcode.Info()
+	if info.HasRETH() {
+		p.RETH = wire.RETH{Addr: wr.RemoteAddr, RKey: wr.RKey, Length: uint32(wr.Length())}
+	}
+	p.XRCETH.SRQ = wr.RemoteSRQN
+	p.Imm = wr.ImmData
+	p.InvalidateRKey = wr.InvalidateRKey
+	// Only what completes a receive request may ask for an event there (IBTA Vol 1 §9.2.3).
+	p.Solicited = last && wr.Flags&verbs.SendSolicited != 0 && (info.Send() || info.HasImmDt())
+	header, b := q.datagram(&p, n)
+	if b == nil {
+		return verbs.WCSuccess // as good as lost: the timeout will try again
+	}
+	h := p.EncodeHeader(b)
+	payload := b[h : h+n]
+	if data := wr.Inline(); data != nil {
+		copy(payload, data[off:])
+	} else if status := q.e.regions.Gather(payload, q.h.PD(), wr.SGList, off); status != verbs.WCSuccess {
+		q.out.Drop()
+		return status
+	}
+	q.seal(header, b)
+	return verbs.WCSuccess
+}
+
+// sendRead asks for n packets of a READ, from packet k on, whose PSN is psn. A long READ is asked for in pieces that fit the
+// window, so that its responses cannot overrun the queues on the way back. To the peer each piece is a READ of its own.
+func (q *qp) sendRead(wr *verbs.SendWR, k, psn, n uint32) {
+	off := uint64(k) * uint64(q.mtu)
+	length := min(wr.Length()-off, uint64(n)*uint64(q.mtu))
+	p := wire.Packet{BTH: wire.BTH{Opcode: wire.RCReadRequest, PSN: psn, AckReq: true}}
+	p.XRCETH.SRQ = wr.RemoteSRQN
+	p.RETH = wire.RETH{Addr: wr.RemoteAddr + off, RKey: wr.RKey, Length: uint32(length)}
+	q.sendHeader(&p)
+}
+
+func (q *qp) sendAtomic(wr *verbs.SendWR, psn uint32) {
+	p := wire.Packet{BTH: wire.BTH{Opcode: wire.RCCmpSwap, PSN: psn, AckReq: true}}
+	p.XRCETH.SRQ = wr.RemoteSRQN
+	p.AtomicETH = wire.AtomicETH{Addr: wr.RemoteAddr, RKey: wr.RKey, Swap: wr.Swap, Compare: wr.CompareAdd}
+	if wr.Opcode == verbs.AtomicFetchAndAdd {
+		p.Opcode = wire.RCFetchAdd
+		p.AtomicETH.Swap, p.AtomicETH.Compare = wr.CompareAdd, 0
+	}
+	q.sendHeader(&p)
+}

@@ -1,0 +1,323 @@
+package roce
+
+// On the path: request packets that come in. Package receive says whether one is in order, a duplicate or too early. One that
+// is in order is checked, as IBTA Vol 1 §9.7.4 has it, and executed before the next packet is looked at. response.go
+// answers.
+
+import (
+	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
+	"github.com/softrnic/softrnic/rdmatransport/internal/roce/receive"
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// responder is the message that is being received, and where it is placed. What the connection owes its peer is in package
+// receive.
+type responder struct {
+	placed  uint64    // bytes of the open message that are placed in its receive request, or at write.Addr
+	write   wire.RETH // of a WRITE
+	srqn    uint32    // XRC: the SRQ that the open message is for
+	message msgKind   // the message that a First packet opened
+	taken   bool      // it has taken a receive request
+	heard   bool      // a request was executed or refused
+	pd      *verbs.PD // XRC: of the SRQ of what is being executed or answered
+}
+
+// msgKind is what a message of several packets is.
+type msgKind uint8
+
+const (
+	noMessage msgKind = iota
+	sendMessage
+	writeMessage
+)
+
+// request handles one request packet.
+func (q *qp) request(p *wire.Packet, info wire.Info) {
+	o := q.receiving.OnRequest(p)
+	if o != receive.InOrder {
+		q.e.Counters.count(o)
+	}
+	if o.Has(receive.InOrder) {
+		q.execute(p, info)
+		if q.receiving.Keeps() {
+			q.executeKept()
+		}
+	}
+}
+
+// count counts what is unusual about a request packet.
+func (c *Counters) count(o receive.Outcome) {
+	if o.Has(receive.Suspect) {
+		c.Suspect.Add(1)
+	}
+	if o.Has(receive.Gap) {
+		c.OutOfSeqRequest.Add(1)
+	}
+	if o.Has(receive.Duplicate) {
+		c.DuplicateRequest.Add(1)
+	}
+}
+
+// executeKept executes the packets that came too early and whose turn has come.
+func (q *qp) executeKept() {
+	var p wire.Packet
+	for q.receiving.NextKept(&p) {
+		before := q.resp
+		q.execute(&p, p.Opcode.Info())
+		if q.receiving.Refused() {
+			q.resp = before
+			q.receiving.OnKeptRefused()
+			q.e.Counters.Suspect.Add(1)
+			return
+		}
+	}
+}
+
+// execute handles the request packet that is expected.
+func (q *qp) execute(p *wire.Packet, info wire.Info) {
+	r := &q.resp
+	r.hear(q.h)
+
+	if !r.inSequence(p, info) || !q.permitted(info) {
+		q.refuse(wire.NakInvalidRequest, verbs.WCRemInvReqErr)
+		return
+	}
+	if q.service == wire.XRC && !q.selectSRQ(p) {
+		q.refuse(wire.NakRemoteAccess, verbs.WCRemAccessErr)
+		return
+	}
+	var done bool
+	switch {
+	case info.Send():
+		done = q.execSend(p, info)
+	case info.Write():
+		done = q.execWrite(p, info)
+	case info.Read():
+		done = q.execRead(p)
+	case info.Atomic():
+		done = q.execAtomic(p)
+	case info.AtomicWrite():
+		done = q.execAtomicWrite(p)
+	case info.Flush():
+		done = q.execFlush(p)
+	}
+	if done && p.AckReq {
+		q.receiving.OnAckRequest()
+	}
+}
+
+// hear notes the peer's first request. An application that waits in RTR is told by an event.
+func (r *responder) hear(h verbs.QPHandle) {
+	if !r.heard {
+		r.heard = true
+		if h.State() == verbs.StateRTR {
+			h.Event(verbs.EventCommEst)
+		}
+	}
+}
+
+// inSequence tells whether the packet continues the open message, or opens one where none is open (C9-66 ff.).
+func (r *responder) inSequence(p *wire.Packet, info wire.Info) bool {
+	if !info.Known() {
+		return false
+	}
+	switch r.message {
+	case sendMessage:
+		return info.Send() && !info.First()
+	case writeMessage:
+		return info.Write() && !info.First()
+	}
+	return info.First()
+}
+
+// permitted checks the operation against the QP's access flags.
+func (q *qp) permitted(info wire.Info) bool {
+	flags := q.h.Attr().QPAccessFlags
+	switch {
+	case info.Write():
+		return flags&verbs.AccessRemoteWrite != 0
+	case info.Read():
+		return flags&verbs.AccessRemoteRead != 0 && q.receiving.Limit() > 0
+	case info.Atomic():
+		return flags&verbs.AccessRemoteAtomic != 0 && q.receiving.Limit() > 0
+	case info.AtomicWrite():
+		return flags&verbs.AccessRemoteWrite != 0 && q.receiving.Limit() > 0
+	case info.Flush(): // which right it needs, execFlush knows
+		return q.receiving.Limit() > 0
+	}
+	return true
+}
+
+// validLength checks the size of a data packet. All but the last of a message are full, and the last is empty only if it is
+// the only one (C9-93, C9-94).
+func (q *qp) validLength(p *wire.Packet, info wire.Info) bool {
+	n := uint32(len(p.Payload))
+	switch {
+	case !info.Last():
+		return n == q.mtu
+	case !info.First():
+		return n > 0 && n <= q.mtu
+	}
+	return n <= q.mtu
+}
+
+// execSend places a SEND packet into the oldest receive request.
+func (q *qp) execSend(p *wire.Packet, info wire.Info) bool {
+	r := &q.resp
+	if !q.validLength(p, info) {
+		return q.refuse(wire.NakInvalidRequest, verbs.WCRemInvReqErr)
+	}
+	wr := q.h.Recv()
+	if wr == nil {
+		return q.notReady()
+	}
+	r.taken = true
+	if info.First() {
+		r.placed = 0
+	}
+	if r.placed+uint64(len(p.Payload)) > wr.Length() {
+		return q.refuse(wire.NakInvalidRequest, verbs.WCLocLenErr)
+	}
+	if status := q.e.regions.Scatter(p.Payload, q.scope(), wr.SGList, r.placed); status != verbs.WCSuccess {
+		return q.refuse(wire.NakRemoteOperational, status)
+	}
+	r.placed += uint64(len(p.Payload))
+	r.message = sendMessage
+	if info.Last() {
+		r.message = noMessage
+		wc := verbs.WC{Opcode: verbs.WCRecv, ByteLen: uint32(r.placed)}
+		if info.HasIETH() {
+			if q.e.regions.InvalidateWindow(q.h, p.InvalidateRKey) != memory.Allowed {
+				return q.refuse(wire.NakRemoteAccess, verbs.WCRemInvReqErr)
+			}
+			wc.Flags |= verbs.WCWithInv
+			wc.InvalidatedRKey = p.InvalidateRKey
+		}
+		q.completeRecv(p, info, &wc)
+	}
+	q.receiving.OnExecuted(info.Last())
+	return true
+}
+
+// execWrite places a WRITE packet. The key is looked up for each packet: when a region is deregistered in the middle of a
+// message, it is not written to any more.
+func (q *qp) execWrite(p *wire.Packet, info wire.Info) bool {
+	r := &q.resp
+	n := uint64(len(p.Payload))
+	if info.HasImmDt() {
+		if q.h.Recv() == nil {
+			return q.notReady()
+		}
+		r.taken = true
+	}
+	if !q.validLength(p, info) {
+		return q.refuse(wire.NakInvalidRequest, verbs.WCRemInvReqErr)
+	}
+	if info.First() {
+		// The whole range is checked before the first byte is placed.
+		if _, ok := q.region(p.RETH.RKey, p.RETH.Addr, uint64(p.RETH.Length), verbs.AccessRemoteWrite); !ok {
+			return q.refuse(wire.NakRemoteAccess, verbs.WCRemAccessErr)
+		}
+		r.write, r.placed = p.RETH, 0
+	}
+	left := uint64(r.write.Length) - r.placed
+	fits := n <= left && (n == left) == info.Last()
+	if !fits || r.write.Length > MaxMessage {
+		return q.refuse(wire.NakInvalidRequest, verbs.WCRemInvReqErr)
+	}
+	to, ok := q.region(r.write.RKey, r.write.Addr+r.placed, n, verbs.AccessRemoteWrite)
+	if !ok {
+		return q.refuse(wire.NakRemoteAccess, verbs.WCRemAccessErr)
+	}
+	if !to.Write(p.Payload) {
+		return q.refuse(wire.NakRemoteOperational, verbs.WCRemOpErr)
+	}
+	r.placed += n
+	r.message = writeMessage
+	if info.Last() {
+		r.message = noMessage
+		if info.HasImmDt() {
+			wc := verbs.WC{Opcode: verbs.WCRecvRDMAWithImm, ByteLen: r.write.Length}
+			q.completeRecv(p, info, &wc)
+		}
+	}
+	q.receiving.OnExecuted(info.Last())
+	return true
+}
+
+// completeRecv completes the receive request that the message consumed.
+func (q *qp) completeRecv(p *wire.Packet, info wire.Info, wc *verbs.WC) {
+	if info.HasImmDt() {
+		wc.Flags |= verbs.WCWithImm
+		wc.ImmData = p.Imm
+	}
+	wc.SrcQP = q.dest
+	q.recvs++
+	q.resp.taken = false
+	q.h.CompleteRecv(wc, p.Solicited)
+}
+
+// execRead checks a READ and queues its responses, which take as many PSNs as there are packets.
+func (q *qp) execRead(p *wire.Packet) bool {
+	if p.RETH.Length > MaxMessage || q.receiving.Full() {
+		return q.refuse(wire.NakInvalidRequest, verbs.WCRemInvReqErr)
+	}
+	if _, ok := q.region(p.RETH.RKey, p.RETH.Addr, uint64(p.RETH.Length), verbs.AccessRemoteRead); !ok {
+		return q.refuse(wire.NakRemoteAccess, verbs.WCRemAccessErr)
+	}
+	q.answer(receive.Response{Kind: receive.Read, RETH: p.RETH})
+	return false
+}
+
+// execAtomic executes an atomic, once: its result is kept for duplicates.
+func (q *qp) execAtomic(p *wire.Packet) bool {
+	if q.receiving.Full() {
+		return q.refuse(wire.NakInvalidRequest, verbs.WCRemInvReqErr)
+	}
+	return q.modifyWord(receive.Atomic, operation(p.Opcode), &p.AtomicETH, verbs.AccessRemoteAtomic)
+}
+
+// answer accepts a READ, an atomic or the like. Its response acknowledges it, and all that came before it.
+func (q *qp) answer(r receive.Response) {
+	if q.service == wire.XRC && !r.Deferred {
+		r.Owner = q.resp.pd
+	}
+	q.receiving.OnAccepted(r)
+}
+
+// packets is how many packets carry n bytes.
+func (q *qp) packets(n uint32) uint32 { return max(1, (n+q.mtu-1)/q.mtu) }
+
+// region finds the memory that a peer names. Nothing is needed for zero bytes (C9-88).
+func (q *qp) region(rkey uint32, addr, n uint64, need verbs.Access) (memory.Span, bool) {
+	b, denial := q.e.regions.RemoteIn(q.scope(), q.h, rkey, addr, n, need)
+	return b, denial == memory.Allowed
+}
+
+// notReady asks the requester to send the packet again later: no receive request is posted.
+func (q *qp) notReady() bool {
+	if q.service == wire.UC {
+		q.e.Counters.NoReceive.Add(1)
+		return q.dropMessage()
+	}
+	q.e.Counters.SentRNR.Add(1)
+	q.receiving.OnNotReady(wire.RNRNak | q.h.Attr().MinRNRTimer)
+	return false
+}
+
+// refuse ends the connection because of a request. Once the NAK is sent, a receive request that the message has taken is
+// completed with status, and the others are flushed. A UC QP has no NAK: it drops the message, and only an error of its own
+// memory ends the connection.
+func (q *qp) refuse(nak uint8, status verbs.WCStatus) bool {
+	if q.service == wire.UC {
+		if nak == wire.NakRemoteOperational {
+			q.failRecv(status)
+		} else if status == verbs.WCLocLenErr {
+			q.e.Counters.TooLong.Add(1)
+		}
+		return q.dropMessage()
+	}
+	q.receiving.OnRefused(nak, uint8(status))
+	return false
+}
