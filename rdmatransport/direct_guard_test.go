@@ -80,6 +80,45 @@ func TestDirectGuards(t *testing.T) {
 	}
 }
 
+// TestDirectAtomicAlignment: an atomic needs an address that is a multiple of 8, and memory at such an address. A region that
+// is registered at an address of the application's choice may have one without the other. (IBTA Vol 1 §9.4.5, RFC 7306 §8.2)
+func TestDirectAtomicAlignment(t *testing.T) {
+	everyWay(t, func(t *testing.T, s setting) {
+		for _, c := range []struct {
+			name       string
+			iova, addr uint64
+			aligned    bool
+		}{
+			{"both are aligned", 0x1000, 0x1008, true},
+			{"the memory alone is aligned", 0x1004, 0x1004, false},
+			{"the address alone is aligned", 0x1004, 0x1008, false},
+			{"neither is aligned", 0x1000, 0x1004, false},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				e := &newEnds(t, s, 64).side
+				buf := make([]byte, 64)
+				mr := must(e[1].mr.PD().RegMRIOVA(buf, c.iova, iwarpAccess))(t)
+				defer func() { ok(t, mr.Dereg()) }()
+				e[0].post(t, &verbs.SendWR{Opcode: verbs.AtomicFetchAndAdd, Flags: verbs.SendSignaled,
+					SGList: []verbs.SGE{e[0].mr.SGE(0, 8)}, RemoteAddr: c.addr, RKey: mr.RKey(), CompareAdd: 7})
+				status, value := verbs.WCRemInvReqErr, uint64(0)
+				if c.aligned {
+					status, value = verbs.WCSuccess, 7
+				}
+				if wc := e[0].next(t); wc.Status != status {
+					t.Errorf("%v, want %v", wc.Status, status)
+				}
+				if got := binary.NativeEndian.Uint64(buf[c.addr-c.iova:]); got != value {
+					t.Errorf("the memory has %d, want %d", got, value)
+				}
+				if n := e[0].direct(); c.aligned && s.wrap == nil && n == 0 {
+					t.Error("an atomic that is in order went in packets")
+				}
+			})
+		}
+	})
+}
+
 // TestDirectSecondLook: a sender that has to let its own lock go, to have both, looks again at what may have changed.
 func TestDirectSecondLook(t *testing.T) {
 	for _, w := range ways[1:] {

@@ -46,6 +46,41 @@ func TestXRCD(t *testing.T) {
 	}
 }
 
+// TestXRCSRQGoes: an SRQ that is destroyed while a QP has one of its requests takes that request along: the QP completes
+// nothing for it, and can select another SRQ.
+func TestXRCSRQGoes(t *testing.T) {
+	r := newRig(t)
+	x := must(r.dev.OpenXRCD(nil))(t)
+	target := r.l.qps[must(x.CreateQP(&verbs.QPInitAttr{Type: verbs.XRCRecv}))(t).Num()]
+	srq := func(id uint64) *verbs.SRQ {
+		s := must(r.pd.CreateSRQ(&verbs.SRQInitAttr{Attr: verbs.SRQAttr{MaxWR: 1, MaxSGE: 1}, XRCD: x, CQ: r.cq}))(t)
+		postIDs(t, s, id)
+		return s
+	}
+	gone, kept := srq(1), srq(2)
+	target.locked(func() {
+		if target.SelectSRQ(gone.Num()) == nil || target.Recv() == nil {
+			t.Fatal("the QP gets no request")
+		}
+	})
+	check(t, gone.Destroy())
+	target.locked(func() {
+		switch {
+		case target.SelectSRQ(gone.Num()) != nil:
+			t.Fatal("an SRQ that is destroyed can be selected")
+		case target.SelectSRQ(kept.Num()) == nil:
+			t.Fatal("another SRQ cannot be selected")
+		}
+		if wr := target.Recv(); wr == nil || wr.ID != 2 {
+			t.Fatalf("the next request is %+v", wr)
+		}
+		target.CompleteRecv(&verbs.WC{}, false)
+	})
+	if wcs := pollAll(t, r.cq); len(wcs) != 1 || wcs[0].WRID != 2 {
+		t.Errorf("got %+v", wcs)
+	}
+}
+
 // TestOpenQPRaces: QPs are opened while others are created and destroyed. A QP that OpenQP returns exists until its Destroy.
 func TestOpenQPRaces(t *testing.T) {
 	r := newRig(t)
