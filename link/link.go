@@ -122,7 +122,8 @@ type Frame struct {
 	// TCI, of a frame without a tag: on reception, the control information of the tag that was taken off, 0 if there was
 	// none; in Write, what a link that puts tags on (link/vlan) takes the priority from. Media take no notice of it.
 	TCI uint16
-	// Polled, on reception: the frame comes on the goroutine of whoever called Poll, and will call it again, or EndPoll.
+	// Polled, on reception: a call of Poll received the frame, not the link's own goroutine. Whoever called Poll will soon
+	// call it again, or EndPoll, so the receiver can leave until then what it would otherwise do at once.
 	Polled bool
 }
 

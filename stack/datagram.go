@@ -83,7 +83,7 @@ type Datagram struct {
 	SrcPort      uint16
 	TrafficClass uint8  // DSCP and ECN of the outer header
 	TCI          uint16 // of the frame's tag: priority, 3 bits, and VLAN ID, the lower 12; 0 if it had none
-	Polled       bool   // it comes on the goroutine of whoever called NIC.Poll, and will call it again soon, or EndPoll
+	Polled       bool   // a call of NIC.Poll received it, and whoever made that call will soon call Poll again, or EndPoll
 	HopLimit     uint8
 	Looped       bool // one of the host's own, which did not pass a link
 	V1           bool // of RoCE v1: SrcPort means nothing, and Header is the GRH

@@ -45,7 +45,6 @@
 package shm
 
 import (
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
@@ -56,6 +55,7 @@ import (
 
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/internal/ring"
+	"github.com/softrnic/softrnic/link/internal/station"
 )
 
 // DefaultMTU leaves room for RoCE packets of the largest path MTU, 4096, with all their headers.
@@ -89,11 +89,8 @@ func MTU(n int) Option {
 // random.
 func MAC(mac net.HardwareAddr) Option {
 	return func(c *config) error {
-		if len(mac) != 6 || mac[0]&1 != 0 || [6]byte(mac) == [6]byte{} {
-			return fmt.Errorf("MAC %q is not a unicast Ethernet address: give six bytes, the first one even", mac)
-		}
 		c.mac = mac
-		return nil
+		return station.CheckMAC(mac)
 	}
 }
 
@@ -182,9 +179,7 @@ func Open(name string, opts ...Option) (*Link, error) {
 		return nil, err
 	}
 	if c.mac == nil {
-		c.mac = make(net.HardwareAddr, 6)
-		_, _ = rand.Read(c.mac) // never fails
-		c.mac[0] = c.mac[0]&^1 | 2
+		c.mac = station.RandomMAC()
 	}
 	m, err := open(c)
 	if err != nil {

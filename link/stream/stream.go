@@ -22,7 +22,6 @@ package stream
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
@@ -30,6 +29,7 @@ import (
 	"sync/atomic"
 
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/internal/station"
 )
 
 // DefaultMTU is the MTU of a link without the option MTU: that of a virtual machine which was not told another.
@@ -60,11 +60,8 @@ func MTU(n int) Option {
 // random.
 func MAC(mac net.HardwareAddr) Option {
 	return func(c *config) error {
-		if len(mac) != 6 || mac[0]&1 != 0 || [6]byte(mac) == [6]byte{} {
-			return fmt.Errorf("MAC %q is not a unicast Ethernet address: give six bytes, the first one even", mac)
-		}
 		c.mac = mac
-		return nil
+		return station.CheckMAC(mac)
 	}
 }
 
@@ -190,9 +187,7 @@ var (
 // newLink makes a link of what source connects. first is a connection that is there already, or nil.
 func newLink(address string, c *config, source source, first net.Conn) *Link {
 	if c.mac == nil {
-		c.mac = make(net.HardwareAddr, 6)
-		_, _ = rand.Read(c.mac) // never fails
-		c.mac[0] = c.mac[0]&^1 | 2
+		c.mac = station.RandomMAC()
 	}
 	l := &Link{name: "stream:" + address, mac: c.mac, mtu: c.mtu, source: source,
 		done: make(chan struct{}), attached: make(chan struct{})}

@@ -1,5 +1,5 @@
-// Package station has the settings that links to interfaces of the kernel share: the Ethernet address of the host behind the
-// link (the station, as IEEE 802 calls it), how the link waits for frames, and how many queues it has.
+// Package station has the settings that links share: the Ethernet address of the host behind the link (the station, as IEEE
+// 802 calls it), how the link waits for frames, and how many queues it has.
 package station
 
 import (

@@ -22,8 +22,9 @@ func (q *qp) unlock() {
 	q.h.Unlock()
 }
 
-// unlockReceived is unlock where packets of a datagram were received. If it came to an application that polls, and so will
-// soon post or poll again, small things wait for what that sends: see delayed.go.
+// unlockReceived is unlock after the packets of a datagram. If an application received the datagram by polling, it will soon
+// post or poll again: an acknowledgement, and small requests, then wait for what it sends (see delayed.go). Otherwise nobody
+// is there who would send them before the timer does, and they are sent at once.
 func (q *qp) unlockReceived(d *stack.Datagram) {
 	if d.Polled {
 		q.unlockPolled()
