@@ -71,15 +71,23 @@ func BenchmarkPost(b *testing.B) {
 		op     verbs.WROpcode
 		n      int
 		inline bool
+		batch  int
 	}{
-		{verbs.Send, 64, false}, {verbs.Send, 64, true}, {verbs.RDMAWrite, 4 << 10, false}, {verbs.RDMAWrite, 64 << 10, false},
+		{op: verbs.Send, n: 64},
+		{op: verbs.Send, n: 64, inline: true},
+		{op: verbs.RDMAWrite, n: 4 << 10},
+		{op: verbs.RDMAWrite, n: 64 << 10},
+		{op: verbs.RDMAWrite, n: 64 << 10, batch: 15}, // a superframe, as on TAP and AF_PACKET
 	} {
 		name := fmt.Sprintf("%v %d", c.op, c.n)
 		if c.inline {
 			name += " inline"
 		}
+		if c.batch > 0 {
+			name += " superframe"
+		}
 		b.Run(name, func(b *testing.B) {
-			r := benchRig(b, config{mtu: verbs.MTU4096})
+			r := benchRig(b, config{mtu: verbs.MTU4096, batch: c.batch})
 			wr := r.wr(1, c.op, c.n)
 			if c.inline {
 				wr.Flags |= verbs.SendInline

@@ -78,14 +78,8 @@ func (q *qp) describeOne(wr *verbs.SendWR) {
 // sendBurst sends the packets of a burst. It returns false if the rate limit does not allow that yet. Where there is one, each
 // burst is a single packet.
 func (q *qp) sendBurst(b *send.Burst) bool {
-	if !q.pass() {
+	if q.pace != nil && !q.paceBurst(b) {
 		return false
-	}
-	if p := q.pace; p != nil && !b.AckReq {
-		if now := q.e.now(); p.wantsAck(q.mtu, now) {
-			p.asked(now)
-			b.AckReq = true
-		}
 	}
 	wr := q.h.Send(b.Request)
 	switch b.Kind {
@@ -113,6 +107,18 @@ func (q *qp) sendBurst(b *send.Burst) bool {
 		q.e.Counters.Repeated.Add(1)
 	}
 	q.sending.Sent(b)
+	return true
+}
+
+// paceBurst tells whether the rate lets a burst go now. If what follows it will have to wait, it asks for an acknowledgement.
+func (q *qp) paceBurst(b *send.Burst) bool {
+	if !q.pass() {
+		return false
+	}
+	if now := q.e.now(); !b.AckReq && q.pace.wantsAck(q.mtu, now) {
+		q.pace.asked(now)
+		b.AckReq = true
+	}
 	return true
 }
 

@@ -223,20 +223,24 @@ func (s *State) progress(una uint32) {
 	s.retries.reset()
 	s.alarm.progress()
 	s.probe.cancel()
-	s.change(onProgress)
-	s.endRNRWait(una)
-	s.setWindow(s.window.onAck(n))
+	if s.mode.now != InOrder {
+		s.change(onProgress)
+	}
+	if s.alarm.waitEnded(una) {
+		s.endRNRWait()
+	}
+	if size := s.window.clamp(s.window.onAck(n)); size != s.window.size {
+		s.setWindow(uint32(size))
+	}
 	s.reads.acked(una)
 	if s.rtt.covers(una) {
 		s.rtt.end(s.env.Clock(), s.leastProbe())
 	}
 }
 
-// endRNRWait ends the wait for a PSN that was executed all the same: everything before end was.
-func (s *State) endRNRWait(end uint32) {
-	if s.alarm.isSet(RNR) && wire.PSNDiff(end, s.alarm.rnrPSN) > 0 {
-		s.traceRNR(s.alarm.rnrPSN, 0)
-		s.alarm.endRNR()
-		s.change(onRNROver)
-	}
+// endRNRWait ends the wait for a PSN that was executed all the same.
+func (s *State) endRNRWait() {
+	s.traceRNR(s.alarm.rnrPSN, 0)
+	s.alarm.endRNR()
+	s.change(onRNROver)
 }

@@ -68,6 +68,9 @@ func (a *alarm) setRNR(psn uint32, until time.Duration) {
 // waits tells that a PSN may not be sent for the time being.
 func (a *alarm) waits(psn uint32) bool { return a.kind == RNR && wire.PSNDiff(psn, a.rnrPSN) >= 0 }
 
+// waitEnded tells that the PSN that an RNR NAK asked to wait with was executed all the same: everything before end was.
+func (a *alarm) waitEnded(end uint32) bool { return a.kind == RNR && wire.PSNDiff(end, a.rnrPSN) > 0 }
+
 // endRNR ends that wait.
 func (a *alarm) endRNR() { a.kind, a.due = NoAlarm, 0 }
 

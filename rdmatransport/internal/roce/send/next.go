@@ -190,7 +190,10 @@ func (s *State) followed(last uint32, in Setting) bool {
 		return false
 	}
 	behind := q.at(q.next + 1)
-	return behind.kind.hasData() && !behind.is(fenced) && behind.failed == 0 && (!s.credits.given || s.allowsBehind(q.current(), behind))
+	if !behind.kind.hasData() || behind.is(fenced) || behind.failed != 0 {
+		return false
+	}
+	return !s.credits.given || s.allowsBehind(q.current(), behind)
 }
 
 // allowsBehind tells whether the peer's credits let a request be begun behind the current one.

@@ -61,7 +61,9 @@ func (s *State) startRecovery() {
 // acknowledged: answers to it may be missing.
 func (s *State) executedBefore(end uint32, o *Outcome) bool {
 	s.board.executedBefore(end)
-	s.endRNRWait(s.board.executed)
+	if s.alarm.waitEnded(s.board.executed) {
+		s.endRNRWait()
+	}
 	s.settle(o)
 	return wire.PSNDiff(s.flight.una, end) >= 0
 }

@@ -17,7 +17,7 @@ func (w *window) init(mtu, batch uint32, rules CongestionController) {
 }
 
 func (w *window) set(size uint32) {
-	n := uint16(min(max(size, MinWindow), uint32(w.most)))
+	n := w.clamp(size)
 	if n == w.size {
 		return
 	}
@@ -27,6 +27,9 @@ func (w *window) set(size uint32) {
 		w.period -= w.period % w.batch
 	}
 }
+
+// clamp is the size that the window gets if the controller asks for size.
+func (w *window) clamp(size uint32) uint16 { return uint16(min(max(size, MinWindow), uint32(w.most))) }
 
 // What the controller makes of the window, for set.
 func (w *window) onAck(acked uint32) uint32 { return w.rules.OnAck(uint32(w.size), acked) }
