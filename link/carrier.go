@@ -14,7 +14,7 @@ var states = [...]string{"up", "no carrier", "disabled", "removed"}
 
 func (s State) String() string { return states[min(int(s), len(states)-1)] }
 
-// Carrier is a link whose medium may come and go, and change its MTU. A wrapper reports what the link inside it
+// Carrier is a link whose medium may be cut off and come back, or change its MTU. A wrapper reports what the link inside it
 // reports.
 type Carrier interface {
 	// State is the present state; frames that are written while it is not Up are refused or lost.

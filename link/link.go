@@ -33,18 +33,18 @@ type Link interface {
 	Close() error
 }
 
-// Poller is a link that can be driven by whoever waits for what it brings, in place of its own goroutine: latency is
-// then that of the medium, without the wake-up of a goroutine.
+// Poller is a link whose frames a program can receive on its own goroutine, by polling. A program that polls does not wait for
+// the link's goroutine to wake up.
 //
-// While Poll is called again and again, the link's goroutine stays asleep and only looks now and then, every
-// millisecond at the latest, whether the calls go on: what arrives after the last is received then, or at once if
-// EndPoll was called.
+// While a program polls, the link's goroutine may sleep. Once a millisecond it looks whether Poll was called since it last
+// looked; if not, or as soon as EndPoll is called, it receives again. So a frame that arrives after the last Poll may wait for
+// a millisecond or two if EndPoll is not called.
 type Poller interface {
-	// Poll passes what has arrived to the receiver of Attach, on the caller's goroutine, and returns without waiting;
-	// false if there was nothing, or another goroutine is receiving: then it has yielded the
-	// processor, as the sender may be a thread that waits to run. The receiver must not call it.
+	// Poll passes what has arrived to the receiver of Attach, on the caller's goroutine, and does not wait for more. It
+	// returns false if nothing had arrived, or if another goroutine is receiving. It may then let other threads run first:
+	// the sender may be one that waits for a processor. The receiver must not call it.
 	Poll() bool
-	// EndPoll says that the caller polls no more: from now on the link's goroutine is on duty.
+	// EndPoll says that the caller will not call Poll again soon: the link's own goroutine receives again.
 	EndPoll()
 }
 
@@ -60,8 +60,8 @@ const (
 	WaitPoll
 )
 
-// Shared is a link whose medium is memory of this process: a program that has two links of one medium can carry from one
-// host to the other what the medium would, without frames. A wrapper whose purpose is to see, lose or delay frames does not
+// Shared is a link whose medium is memory of this process. Two hosts on links of one such medium can copy messages from the
+// memory of one to that of the other, without frames. A wrapper whose purpose is to see, lose or delay frames does not
 // implement Shared.
 type Shared interface {
 	// Medium is the same comparable value for all links of one medium; nil once the link is closed.
@@ -120,7 +120,7 @@ type Frame struct {
 	// ChecksumValid, on reception: the medium vouches for the transport checksum.
 	ChecksumValid bool
 	// TCI, of a frame without a tag: on reception, the control information of the tag that was taken off, 0 if there was
-	// none; in Write, what a link that puts tags on (link/vlan) takes the priority from. Media take no notice of it.
+	// none; in Write, the value whose priority link/vlan puts into the tag that it adds. Media ignore it.
 	TCI uint16
 	// Polled, on reception: a call of Poll received the frame, not the link's own goroutine. Whoever called Poll will soon
 	// call it again, or EndPoll, so the receiver can leave until then what it would otherwise do at once.

@@ -57,7 +57,7 @@ type Path interface {
 	Batch(n int) int
 	// Near is the interface in this process that the path leads to through memory alone: one of the host's own, or one on
 	// the same [link.Shared] medium. It is nil if there is none. It may change at any time, as links are closed and
-	// addresses move. Nobody can tell whether data went there directly or in packets.
+	// addresses move. Data for that interface may be copied there directly in place of sending packets.
 	Near() NIC
 	// Close frees what the path holds.
 	Close()

@@ -2,28 +2,28 @@ package stack
 
 import "github.com/softrnic/softrnic/link"
 
-// FramePort sends and receives Ethernet frames beside the host's own traffic.
+// FramePort sends and receives whole Ethernet frames, in addition to the host's own traffic.
 type FramePort interface {
-	// Steer shows s the frames that pass from now on; nil ends that. Calls for frames that came before may still be
-	// running when it returns.
+	// Steer passes the frames that are received and sent from now on to the functions of s; nil ends that. Calls for earlier
+	// frames may still be running when it returns.
 	Steer(s *Steering)
 	// Sender takes a sender from the port's pool.
 	Sender() FrameSender
 }
 
-// Steering says who sees the frames of a port. A frame begins with the destination address, has no FCS, and is as it is on
-// the wire: one packet of at most the MTU, its checksums complete. It is valid during the call and must not be changed.
-// Received frames are shown on the link's receive goroutines, several at the same time where the link has several queues;
-// sent frames on a goroutine of the port. A nil function sees none.
+// Steering is the functions that the frames of a port are passed to. A frame begins with the destination address, has no FCS,
+// and is as on the wire: one packet of at most the MTU, its checksums complete. It is valid during the call and must not be
+// changed. For received frames the functions are called on the link's receive goroutines, several at the same time where the
+// link has several queues; for sent frames, on a goroutine of the port. A nil function is not called.
 type Steering struct {
-	// Sniff sees everything received and sent, except what the host sends to itself. Sent frames are copied; copies that
-	// are not looked at in time are lost.
+	// Sniff gets all frames received and sent, except those that the host sends to itself. Sent frames are copied into a
+	// bounded queue, and lost if that is full.
 	Sniff func(frame []byte)
 	// Take is offered every frame received, whatever its destination, except RoCE for one of the host's addresses. It
 	// returns true to keep the frame from the host. All packets of a superframe go where the first one went.
 	Take func(frame []byte) bool
-	// Rest sees what neither Take nor the host wants: frames for another MAC address, or for a group that the host has not
-	// joined.
+	// Rest gets the frames that Take has not kept and that are not for the host: those for another MAC address, or for a group
+	// that the host has not joined.
 	Rest func(frame []byte)
 }
 

@@ -58,8 +58,8 @@ type NIC interface {
 	// Poll receives what has arrived, on the caller's goroutine and without waiting, if the link can be polled. It returns
 	// false if nothing had arrived. The caller must not hold a lock that a receiver takes.
 	Poll() bool
-	// EndPoll says that the caller will not call Poll again soon. Without it, what arrives after the last Poll may wait a
-	// millisecond before the interface receives it by itself.
+	// EndPoll says that the caller will not call Poll again soon. Without it, what arrives after the last Poll may wait for a
+	// millisecond or two before the interface receives it by itself.
 	EndPoll()
 	// Join receives the datagrams of a multicast group, and announces that to routers and switches (IGMP, MLD). Joins are
 	// counted.

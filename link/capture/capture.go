@@ -1,8 +1,8 @@
 // Package capture is a link that writes what passes through another link to a pcapng file, which Wireshark dissects
 // as if it had been taken from the wire.
 //
-// A superframe is written as the packets that it is cut into, each with complete checksums. The file then has more frames than
-// the link carries, but those that a machine at its other end sees.
+// A superframe is written as the packets that it is cut into, each with complete checksums. So the file has the packets that a
+// machine at the other end of the link sees, which may be more than the frames that the link carries.
 package capture
 
 import (
@@ -87,7 +87,7 @@ func (l *Link) record(frames []link.Frame, d pcapgo.NgEpbFlag) {
 	defer l.mu.Unlock()
 	for i := range frames {
 		if l.err != nil || l.closed {
-			return // a capture that has ended costs no cutting and no checksums; within a frame NgWriter keeps its first error
+			return // after an error nothing is cut or summed any more; within a frame NgWriter keeps its first error
 		}
 		for p := range l.cutter.Packets(&frames[i]) {
 			l.err = l.out.WritePacketWithOptions(gopacket.CaptureInfo{Timestamp: now, CaptureLength: len(p), Length: len(p)},

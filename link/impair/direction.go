@@ -176,8 +176,8 @@ func (d *direction) flush() error {
 	return err
 }
 
-// coarse is up to how far away a time is waited for without a timer: when the process is idle, Go's timers fire on whole
-// milliseconds.
+// coarse is the longest wait for which no timer is used, because Go's timers fire on whole milliseconds when the process is
+// idle.
 const coarse = time.Millisecond
 
 // run delivers what is due.

@@ -1,11 +1,10 @@
 // Package packet opens a packet socket (AF_PACKET) as a link: on a network interface that exists, such as an Ethernet card or
 // one end of a veth pair. Linux only.
 //
-// By default the host behind the link has a MAC address of its own and the interface becomes promiscuous for it; the
-// machine and the host are neighbours that cannot hear each other on that interface. With the interface's own address
-// ([InterfaceMAC]) both get every frame: the kernel's stack answers ARP, ICMP and TCP for the addresses that it
-// has, and where the host has the same address it resets the host's TCP connections. Give the host an address that the
-// machine has not.
+// By default the host behind the link has a MAC address of its own, and the interface becomes promiscuous. The machine and the
+// host then cannot reach each other over that interface. With the interface's own MAC ([InterfaceMAC]) both receive every
+// frame. The kernel's stack then still answers ARP, ICMP and TCP for the IP addresses that the interface has, and would reset
+// the host's TCP connections: give the host an IP address that the machine does not have.
 package packet
 
 import (

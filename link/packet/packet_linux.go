@@ -43,7 +43,7 @@ func open(c *config) (*Link, error) {
 	if err == nil && c.Queues > 1 {
 		err = c.spread(fds)
 	}
-	// Each socket of several would have got every frame before it joined the others.
+	// Until here the sockets received nothing: before they were joined, each of them would have got every frame.
 	for i := 0; i < len(fds) && err == nil; i++ {
 		err = c.admit(fds[i], forMAC([6]byte(c.MAC)))
 	}
@@ -104,7 +104,7 @@ func (c *config) prepare(fd, index int) error {
 	if err := c.admit(fd, nothing); err != nil {
 		return err
 	}
-	// Multicast frames pass as the interface hears them; gVisor's groups are unknown here.
+	// All multicast frames are received, as the groups that the host joins are not known here.
 	kinds := []uint16{unix.PACKET_MR_ALLMULTI}
 	if !c.ownMAC {
 		kinds = append(kinds, unix.PACKET_MR_PROMISC)

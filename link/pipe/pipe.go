@@ -20,8 +20,8 @@ const DefaultMTU = 4200
 // multicast frames go to every port but the sender's. It takes superframes and partial checksums and hands them over
 // as they are, as a virtio network does.
 //
-// The zero Switch has no ports yet and DefaultMTU, and is ready for use; [New] makes one with options. Nothing of a switch
-// must be closed but its ports.
+// The zero Switch is ready for use: it has no ports yet, and DefaultMTU. [New] makes one with options. Only ports need to be
+// closed, not the switch.
 type Switch struct {
 	config
 	table atomic.Pointer[table] // replaced, never changed; nil: no port yet
@@ -148,7 +148,7 @@ type Port struct {
 	name   string
 	mac    [6]byte
 	closed atomic.Bool
-	pulled atomic.Bool // the cable is
+	pulled atomic.Bool // by SetCarrier: there is no carrier
 	watch  atomic.Pointer[func()]
 	queue  queue
 	recv   link.Receiver // set before the queue is open
@@ -188,7 +188,8 @@ func (p *Port) Medium() any {
 	return p.sw
 }
 
-// SetCarrier pulls the port's cable out, or plugs it in again. Without it what is sent, and what is for this port, is lost.
+// SetCarrier pulls the port's cable out, or plugs it in again. While it is out, all that the port sends or should receive is
+// lost.
 func (p *Port) SetCarrier(on bool) {
 	if p.pulled.Swap(!on) == on {
 		if f := p.watch.Load(); f != nil && *f != nil {
@@ -254,7 +255,7 @@ func (p *Port) Poll() bool {
 	return false
 }
 
-// EndPoll implements link.Poller: the port's goroutine is always on duty.
+// EndPoll implements link.Poller. It has nothing to do: the port's goroutine receives while others poll, too.
 func (p *Port) EndPoll() {}
 
 // Write copies each frame into the queue of every port that it is for. It never waits.

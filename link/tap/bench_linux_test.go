@@ -37,7 +37,7 @@ func (e *polledLink) receive(frames []link.Frame) {
 	}
 }
 
-// rawEnd does what no program can do with less: a write and a read for each frame, and sched_yield when there is none.
+// rawEnd makes the fewest system calls possible: a write and a read for each frame, and sched_yield when there is none.
 type rawEnd struct {
 	fd     int
 	header [vnet.HeaderLen]byte

@@ -92,7 +92,7 @@ func (s *plainSignal) Watch(f func()) {
 
 func (s *plainSignal) MTU() int { return s.mtu }
 
-// Close is the link's, of what tells of changes.
+// Close ends the calls of the watching function when the link is closed.
 func (s *plainSignal) Close() { s.Watch(nil) }
 
 func (p *plain) Write(frames []link.Frame) (int, error) {

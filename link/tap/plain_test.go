@@ -11,7 +11,7 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// TestPlain: what systems without virtio-net headers use, over a descriptor that keeps reads and writes apart.
+// TestPlain tests the link that systems without virtio-net headers use, over a descriptor whose reads and writes are apart.
 func TestPlain(t *testing.T) {
 	own, far := net.Pipe()
 	p := newPlain(&water.Interface{ReadWriteCloser: own}, 1500)
@@ -50,7 +50,7 @@ func TestPlain(t *testing.T) {
 	if err := p.Close(); err != nil {
 		t.Error(err)
 	}
-	if s := p.signal.State(); s != link.Up { // closing it is no news
+	if s := p.signal.State(); s != link.Up { // closing the link is not a loss of carrier
 		t.Errorf("the closed link is %v", s)
 	}
 	if _, err := p.Write([]link.Frame{{Data: frame}}); !errors.Is(err, net.ErrClosed) {

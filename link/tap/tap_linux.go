@@ -153,7 +153,8 @@ func (c *config) attachBare() (fd int, err error) {
 	return fd, nil
 }
 
-// setOffloads asks for as much as the kernel has. It goes both ways: a kernel that knows USO (6.2) also takes it.
+// setOffloads asks for all the offloads that the kernel has, which then apply in both directions: a kernel that delivers UDP
+// superframes (6.2 and later) also accepts them.
 func setOffloads(fd int) link.Offloads {
 	const tcp = unix.TUN_F_CSUM | unix.TUN_F_TSO4 | unix.TUN_F_TSO6
 	if unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, tcp|unix.TUN_F_USO4|unix.TUN_F_USO6) == nil {
@@ -181,8 +182,8 @@ func (c *config) explain(err error) error {
 	return fmt.Errorf("tap %s: %w", c.name, err)
 }
 
-// checkAsAsked looks whether an interface that was there before is as asked. It is not changed: others rely on how it is, and nobody
-// would put it back after a crash.
+// checkAsAsked returns an error if an interface that was there before is not as the options say. It is not changed: others may
+// rely on how it is, and nobody would change it back after a crash.
 func (c *config) checkAsAsked() error {
 	have, err := netlink.LinkByName(c.name)
 	if err != nil {
@@ -261,7 +262,7 @@ func (c *config) configure() error {
 	return c.checkUsable(have.Attrs())
 }
 
-// checkUsable refuses what no host can stand on.
+// checkUsable refuses an interface with the host's own MAC, or with too small an MTU.
 func (c *config) checkUsable(at *netlink.LinkAttrs) error {
 	if at.HardwareAddr.String() == c.MAC.String() {
 		return fmt.Errorf("tap %s: MAC %v is the interface's own: the host behind it needs another", c.name, c.MAC)

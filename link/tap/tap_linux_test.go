@@ -150,7 +150,7 @@ func TestInterfaceThatOpenMadeGoes(t *testing.T) {
 	}
 }
 
-// An interface that was there is left as it is, whatever is asked for and whoever asks: Open says what differs.
+// An interface that was there before is never changed, whatever the options and whoever the user: Open says what differs.
 func TestInterfaceThatWasThereStays(t *testing.T) {
 	for _, flags := range []netlink.TuntapFlag{netlink.TUNTAP_DEFAULTS, netlink.TUNTAP_MULTI_QUEUE_DEFAULTS} {
 		inNamespace(t)

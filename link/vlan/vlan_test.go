@@ -138,8 +138,7 @@ func TestTag(t *testing.T) {
 	})
 }
 
-// TestForeign: a VLAN hears nothing of others, nor of what has no tag; and a host without VLAN no more than a tag that is
-// of none.
+// TestForeign: a VLAN drops and counts frames of other VLANs, and those without a tag.
 func TestForeign(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sw := new(pipe.Switch)
@@ -173,7 +172,7 @@ func TestForeign(t *testing.T) {
 	})
 }
 
-// TestNew: what an ID can be, and that all else is the inner link's.
+// TestNew: the bounds of the ID are checked, and name, MAC, MTU and offloads are the inner link's.
 func TestNew(t *testing.T) {
 	in := new(pipe.Switch).Port()
 	for _, id := range []int{-1, 0, 4095, 4096, 1 << 16} {

@@ -4,10 +4,12 @@ package netstack
 // What gVisor keeps of segments that came out of order lies in the receive buffer, and so is counted too.
 //
 // While half of the memory is free, a connection's buffers get their full sizes when they are first needed: the send buffer
-// when it is full, the receive buffer when the connection is dialled, accepted or given to a QP. After that a connection gets
-// an equal share of the memory, if data passes that needs it; the buffers of connections that are silent become small again, and so do the send buffers of those that have more than their share. A quarter is never used for growth, so
-// that new connections can begin. What holds data does not shrink: a peer that leaves data unacknowledged, or out of order,
-// keeps what it has got of our memory until the connection ends, but gets no more than anybody else.
+// when it is full, the receive buffer when the connection is dialled, accepted or given to a QP. When less is free, a
+// connection gets an equal share of the memory, if the data that passes through it needs that. The buffers of silent
+// connections become small again, and so do the send buffers of connections that have more than their share. A quarter of the
+// memory is never used for growth, so that new connections can begin. A buffer that holds data does not shrink: a peer that
+// leaves data unacknowledged, or sends it out of order, keeps the memory that it has got until the connection ends, but gets
+// no more than anybody else.
 //
 // Nothing here runs for each segment but a few atomic operations. The lock order is buffers.mu, then gVisor's endpoint;
 // tcpMemory.mu is taken last.
@@ -44,8 +46,8 @@ const (
 	// over paths with longer round trips than this the window does not open further.
 	quickly = 200 * time.Millisecond
 
-	// reclaimEvery is how often connections are looked at for memory that they can give back, at most. Those through which
-	// nothing has passed in the meantime are silent: their peers' retransmission timeouts are shorter than this.
+	// reclaimEvery is the least time between two searches for memory that connections can give back. A connection through
+	// which nothing has passed for that long is silent: its peer's retransmission timeout is shorter.
 	reclaimEvery = time.Second
 )
 
@@ -153,7 +155,7 @@ type buffers struct {
 	ep     *tcp.Endpoint
 	memory *tcpMemory
 	first  uint32 // the sequence number of the peer's first byte of data
-	known  bool   // first is
+	known  bool   // first is set
 	most   struct{ send, receive int64 }
 
 	// What has passed, in bytes; end is a sequence number.
@@ -161,8 +163,8 @@ type buffers struct {
 	read atomic.Uint64 // by the application
 	end  atomic.Uint32 // behind the last byte that has come, with a gap before it or not
 
-	sentMark atomic.Uint64 // sent when the send buffer last grew, or could not
-	readMark uint64        // the same of the receive buffer, with the time; the reader's
+	sentMark atomic.Uint64 // value of sent when the send buffer last grew, or could not
+	readMark uint64        // value of read when the receive buffer last grew, or could not; only the reader uses it
 	readTime time.Time
 
 	sendSize, receiveSize atomic.Int64 // change under mu
@@ -248,7 +250,7 @@ func (b *buffers) setReceive(size int64) {
 	b.ep.SocketOptions().SetReceiveBufferSize(size, true)
 }
 
-// turned tells whether the peer has acknowledged some of what was put into the send buffer since it last grew.
+// turned tells whether the peer has acknowledged some of what was put into the send buffer since the buffer last grew.
 func (b *buffers) turned() bool { return b.sent.Load()-b.sentMark.Load() > uint64(b.sendSize.Load()) }
 
 // hasRoom tells whether there is room for a byte in the send buffer.

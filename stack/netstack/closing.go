@@ -4,10 +4,10 @@ package netstack
 // end that closed first stays in TIME-WAIT. Without bounds a peer that stops reading, but acknowledges window probes,
 // would keep a send buffer for ever, and TIME-WAIT the port, and six kilobytes, for a minute. So:
 //
-//   - what has not come to its end after the linger time is aborted;
-//   - a connection in TIME-WAIT makes room for a new one on the same addresses and ports as RFC 6191 has it, whichever
-//     end opens that; gVisor by itself goes by sequence numbers alone, which a fast transfer outruns;
-//   - there are at most so many of them, the oldest give way.
+//   - a connection that has not ended after the linger time is aborted;
+//   - a connection in TIME-WAIT makes room for a new one on the same addresses and ports, as RFC 6191 says, whichever end
+//     opens that; gVisor by itself compares sequence numbers only, which do not advance as fast as a fast transfer uses them;
+//   - the number of connections in TIME-WAIT is bounded: beyond it the oldest are discarded.
 
 import (
 	"container/list"
@@ -30,7 +30,8 @@ const (
 	// their timestamps the peer then tells one from the other (RFC 6191 §2, RFC 7323 §5).
 	timestampTick = 2 * time.Millisecond
 
-	// lastWords is how long a dial from a given port waits for the connection before it, whose stream is closed, to end.
+	// lastWords is how long a dial from a given port waits for the last connection on that port, whose stream is closed, to
+	// end.
 	lastWords = 500 * time.Millisecond
 )
 
@@ -69,7 +70,7 @@ type closingState uint8
 const (
 	lingering closingState = iota // data or FIN is to be sent or acknowledged, or the peer's FIN to come
 	timeWait
-	gone // and remembered for as long as the clock's tick lasts
+	gone // ended, and remembered for a timestampTick
 )
 
 // close gives a stream's endpoint to gVisor to finish. Its buffers have reserved memory.
@@ -214,8 +215,8 @@ func timestamps(ep tcpip.Endpoint) bool {
 	return e.SendTSOk
 }
 
-// superseded tells whether a SYN for a connection in TIME-WAIT is that of a new one: its timestamp is later than all that
-// came (RFC 6191 §2). What that leaves, the sequence number decides, by gVisor's own rule.
+// superseded tells whether a SYN for a connection in TIME-WAIT opens a new one: its timestamp is later than all that came
+// (RFC 6191 §2). For SYNs without that, gVisor's own rule applies, which compares sequence numbers.
 func superseded(ep gstack.TransportEndpoint, segment header.TCP, pkt *gstack.PacketBuffer) bool {
 	const kind = header.TCPFlagSyn | header.TCPFlagAck | header.TCPFlagRst | header.TCPFlagFin
 	e, ok := ep.(*tcp.Endpoint)
@@ -225,7 +226,8 @@ func superseded(ep gstack.TransportEndpoint, segment header.TCP, pkt *gstack.Pac
 	}
 	o := header.ParseSynOptions(segment.Options(), false)
 	if !e.TryLock() {
-		// Whoever has it may be about to lock gVisor's table of connections, which is locked here. The SYN comes again.
+		// The goroutine that has it locked may be about to lock gVisor's table of connections, which is locked here. The peer
+		// will repeat the SYN.
 		return false
 	}
 	// UnlockUser belongs to LockUser, which waits. It would also see to segments that have come meanwhile: they are looked at
@@ -260,7 +262,7 @@ func (l *lazyTCP) supersede(ep gstack.TransportEndpoint, id gstack.TransportEndp
 	}()
 }
 
-// claim is the connection in TIME-WAIT with those addresses and ports, for the first who asks.
+// claim returns the connection in TIME-WAIT with those addresses and ports, to the first caller only.
 func (c *closings) claim(id gstack.TransportEndpointID) *closing {
 	c.mu.Lock()
 	defer c.mu.Unlock()

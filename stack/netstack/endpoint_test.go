@@ -156,7 +156,7 @@ func TestForeignFramesAreFiltered(t *testing.T) {
 	}
 }
 
-// TestTagged: of frames with a tag, a host that is in no VLAN gets those that are in none either, without it.
+// TestTagged: a host that is in no VLAN gets, of frames with a tag, only those with VLAN ID 0, and gets them without the tag.
 func TestTagged(t *testing.T) {
 	l := &script{Link: new(pipe.Switch).Port()}
 	s, e := host(t, l, 1)

@@ -130,7 +130,7 @@ func takes(f *link.Frame, take func([]byte) bool) bool {
 	return taken
 }
 
-// listens reports whether the host is a member of the group that a frame is for. Every host is one of broadcast's.
+// listens reports whether the host is a member of the group that a frame is for. Broadcast is a group of all hosts.
 func (n *Interface) listens(frame []byte) bool {
 	if [6]byte(frame) == [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff} {
 		return true

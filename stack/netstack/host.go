@@ -99,7 +99,7 @@ func (h *Host) configure(c *config) error {
 			return err
 		}
 	}
-	// Gateways last: the network that a gateway is in may be any of the addresses.
+	// Gateways come last: a gateway must be in the network of one of the addresses.
 	for i, nc := range c.nics {
 		for _, gw := range nc.gateways {
 			if err := h.nics[i].setGateway(gw); err != nil {

@@ -86,8 +86,8 @@ func TestStreamReceive(t *testing.T) {
 	}
 }
 
-// A deadline that has passed comes before data: a reader that lingers for the peer's end must not be kept by a peer that goes
-// on sending.
+// After the read deadline, Wait returns a timeout even if there is data: a reader that waits for the peer to close must not be
+// held up by a peer that goes on sending.
 func TestStreamDeadlineBeforeData(t *testing.T) {
 	a, b := streams(t, 9000, 9000)
 	if ok, err := a.Send(100, &filler{}); !ok || err != nil {

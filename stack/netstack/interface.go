@@ -119,8 +119,8 @@ func (n *Interface) EndPoll() {
 // Counters are what the datagram port has sent, received and dropped.
 func (n *Interface) Counters() stack.Counters { return n.port.counters.snapshot() }
 
-// AddAddr adds an address, given as to the option [Addr]; it takes the first hole in the GID
-// table, or becomes the last GID.
+// AddAddr adds an address, written as for the option [Addr]. It takes the first empty place in the GID table, or becomes the
+// last GID.
 func (n *Interface) AddAddr(cidr string) error {
 	p, err := parseCIDR(cidr)
 	if err != nil {
@@ -194,9 +194,9 @@ func (n *Interface) add(p netip.Prefix) error {
 	return nil
 }
 
-// RemoveAddr removes an address; its place in the GID table stays empty until the next address takes it, so that no
-// index changes its meaning but that one. Paths from it go on sending until they are closed. The
-// link-local address made from the MAC stays.
+// RemoveAddr removes an address. Its place in the GID table stays empty until the next address that is added takes it, so
+// that all others keep their index. Paths from the address go on sending until they are closed. The link-local address made
+// from the MAC cannot be removed.
 func (n *Interface) RemoveAddr(a netip.Addr) error {
 	err := n.remove(a)
 	if err == nil {

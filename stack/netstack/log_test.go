@@ -12,8 +12,8 @@ import (
 	"github.com/softrnic/softrnic/stack/netstack"
 )
 
-// TestGVisorWritesNothing: what peers send makes gVisor write nothing to stderr. gVisor keeps the descriptor that stderr was when
-// the process began, so the packets arrive in a process of their own.
+// TestGVisorWritesNothing: whatever peers send, gVisor writes nothing to stderr. gVisor keeps the descriptor that stderr had
+// when the process began, so the test runs in a process of its own.
 func TestGVisorWritesNothing(t *testing.T) {
 	const child = "SOFTRNIC_MARTIANS"
 	if os.Getenv(child) == "" {

@@ -57,7 +57,7 @@ func TestNear(t *testing.T) {
 	want("on a host that is closed", own, nil)
 }
 
-// TestFramesOnly: hosts on a switch that moves frames only are not near each other, as a host is to itself.
+// TestFramesOnly: hosts on a switch with FramesOnly are not near each other; a host is still near itself.
 func TestFramesOnly(t *testing.T) {
 	lan, err := pipe.New(pipe.FramesOnly())
 	if err != nil {
@@ -72,7 +72,7 @@ func TestFramesOnly(t *testing.T) {
 	}
 }
 
-// TestNearVLAN: on one switch, those of the same VLAN are near each other, and nobody else.
+// TestNearVLAN: hosts on one switch are near each other only if they are in the same VLAN.
 func TestNearVLAN(t *testing.T) {
 	lan := new(pipe.Switch)
 	host := func(id int, addr string) *netstack.Host {

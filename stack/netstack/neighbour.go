@@ -15,8 +15,8 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// freshFor is how long a neighbour's MAC is used before gVisor is asked again; asking is what makes gVisor probe a
-// neighbour that it has not heard of for a while.
+// freshFor is how long a neighbour's MAC is used before gVisor is asked again. Only when it is asked does gVisor probe a
+// neighbour that it has not heard from for a while.
 const freshFor = time.Second
 
 // maxHeld bounds the bytes that wait for one neighbour's MAC, above what a transport has in flight. A peer's first

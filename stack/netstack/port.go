@@ -52,8 +52,8 @@ func (p *port) lane(b []byte) *lane {
 
 var _ stack.DatagramPort = (*port)(nil)
 
-// traffic is what has to be added to, or taken from, the counters of frames and bytes to get those of packets on the
-// link. Most frames are one packet, and need no correction.
+// traffic is what has to be added to, or subtracted from, the counters of frames and bytes to get those of packets on the
+// link. Most frames are one packet, which needs no correction.
 type traffic struct {
 	loopedFrames, loopedBytes atomic.Uint64
 	morePackets, moreBytes    atomic.Uint64 // packets in superframes beyond the first, and their headers
@@ -152,7 +152,7 @@ func (p *port) receive(f *link.Frame, looped bool) bool {
 	if f.Data[0]&1 == 0 && !p.nic.has(d.Dst) || f.Data[0]&1 != 0 && !p.nic.joined(d.Dst) {
 		return false
 	}
-	// What comes over the wire with one's own source address is forged, or a loop in the network.
+	// A frame that arrives with the interface's own address as its source is forged, or went round a loop in the network.
 	if !looped && p.nic.has(d.Src) {
 		p.counters.rxMalformed.Add(1)
 		return true

@@ -91,8 +91,8 @@ func gid(host, index int) func(a, b *netstack.Host) netip.Addr {
 	}
 }
 
-// TestRoCEv1Paths: it does not pass a router, a group's MAC is that of its address, and a link-local address that was not
-// made from a MAC is asked for.
+// TestRoCEv1Paths: no path leads over a router, a group's MAC follows from its address, and the MAC of a link-local address
+// that was not made from one is asked for.
 func TestRoCEv1Paths(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := new(pipe.Switch)
@@ -138,7 +138,7 @@ func TestRoCEv1Paths(t *testing.T) {
 	})
 }
 
-// TestRoCEv1Priority: what is said of a packet's tag is its own, not that of one before it.
+// TestRoCEv1Priority: the TCI of a datagram is that of its own tag, not of one before it.
 func TestRoCEv1Priority(t *testing.T) {
 	w := newWire()
 	h := newHost(t, w, netstack.Addr("10.0.0.1/24"))

@@ -51,8 +51,8 @@ func (n *synNotes) see(id gstack.TransportEndpointID, segment header.TCP) {
 	n.said[id] = note
 }
 
-// leastMSS is the least segment size that a peer may ask for: what every host has to take (RFC 9293 §3.7.1). With a
-// smaller one we would send a packet, which costs hundreds of bytes of headers and bookkeeping, for every few bytes.
+// leastMSS is the smallest segment size that a peer may ask for: what every host has to accept (RFC 9293 §3.7.1). A peer
+// that asked for a smaller one would have us send a packet, which costs hundreds of bytes, for every few bytes of data.
 const leastMSS = header.TCPDefaultMSS
 
 // raiseMSS raises the segment size in a SYN to leastMSS if it is less. segment may be only a part of the header, as in

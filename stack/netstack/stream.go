@@ -128,8 +128,8 @@ func (h *Host) connect(ctx context.Context, local, remote tcpip.FullAddress, pro
 	return s, nil
 }
 
-// open opens a connection, and waits until the connection is up or ctx ends. If it is patient it also waits, for a little, until an
-// earlier connection on the same addresses and ports is at its end.
+// open opens a connection, and waits until it is established or ctx ends. If patient is set it first waits a little, if it has
+// to, for an earlier connection on the same addresses and ports to end.
 func (h *Host) open(ctx context.Context, local, remote tcpip.FullAddress, proto tcpip.NetworkProtocolNumber, patient bool) (tcpip.Endpoint, *waiter.Queue, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
@@ -377,7 +377,7 @@ func (s *stream) finish() (renewal *gstack.PacketBuffer, first bool) {
 	return renewal, true
 }
 
-// awaitClose keeps a SYN that is to come again when the stream is closed; false if it is.
+// awaitClose keeps a SYN, to be received again when the stream is closed; false if it is closed already.
 func (s *stream) awaitClose(pkt *gstack.PacketBuffer) bool {
 	s.finishMu.Lock()
 	defer s.finishMu.Unlock()
@@ -391,7 +391,7 @@ func (s *stream) awaitClose(pkt *gstack.PacketBuffer) bool {
 	return true
 }
 
-// renew lets the SYN that has waited come again.
+// renew has the SYN that was kept received again.
 func (s *stream) renew(pkt *gstack.PacketBuffer) {
 	if pkt != nil {
 		s.host.tcp.QueuePacket(s.ep.(gstack.TransportEndpoint), idOf(s.ep), pkt)

@@ -58,8 +58,8 @@ func streamsOn(tb testing.TB, linkA, linkB link.Link, opts ...netstack.Option) (
 	return a, b
 }
 
-// A port that is asked for can be had though another connection is, or was lately, on it; one that is not asked for is
-// none of those that others draw from.
+// A dial from a given local port succeeds though another connection is, or was lately, on that port. A port that the host
+// chooses is outside the range that others choose from.
 func TestStreamLocalPort(t *testing.T) {
 	lan := new(pipe.Switch)
 	var hosts [2]*netstack.Host
@@ -248,7 +248,7 @@ func TestStreamSmallWrites(t *testing.T) {
 			t.Errorf("%d frames sent for %d small writes that nothing answered", n, len(p)/8)
 		}
 	}, 2000*8)
-	// When the peer has been heard, and what follows from that is done, they are at once again.
+	// After something has come from the peer, small writes are sent at once again.
 	for single := false; !single; {
 		exchange(func(p []byte) {
 			w.held.Lock()

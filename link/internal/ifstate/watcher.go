@@ -29,12 +29,13 @@ type Watcher struct {
 	closed bool
 }
 
-// updateBytes is the receive buffer for the kernel's messages: were it to overflow, the last state would stay.
+// updateBytes is the receive buffer for the kernel's messages, large enough not to overflow: a change whose message is lost
+// would never be noticed.
 const updateBytes = 1 << 20
 
-// New watches the interface of this name in the network namespace of the calling thread. farSide says that the interface
-// is what the link's cable is plugged into, as with TAP, and not the link's own: that it is down, or the bridge that it
-// is in, is then no more than a lack of carrier.
+// New watches the interface of this name in the network namespace of the calling thread. farSide says that the interface is
+// the other end of the link's cable, as with TAP, and not the link itself. If it, or the bridge that it is in, is down, the
+// link then has no carrier, but is not disabled.
 func New(name string, farSide bool) (*Watcher, error) {
 	w := &Watcher{farSide: farSide, flags: map[int]uint32{}, quit: make(chan struct{})}
 	updates := make(chan netlink.LinkUpdate)
@@ -54,7 +55,7 @@ func New(name string, farSide bool) (*Watcher, error) {
 	return w, nil
 }
 
-// begin finds out what is before anything changes.
+// begin finds out the present state, before changes are watched.
 func (w *Watcher) begin(name string) error {
 	have, err := netlink.LinkByName(name)
 	if err != nil {
@@ -137,7 +138,7 @@ func (w *Watcher) Watch(f func()) {
 // MTU is the interface's.
 func (w *Watcher) MTU() int { return int(w.mtu.Load()) }
 
-// Close ends it, and waits for a call that is running. More than once does no harm.
+// Close ends the watch, and waits for a call of the watching function that is running. It may be called more than once.
 func (w *Watcher) Close() {
 	w.mu.Lock()
 	was := w.closed

@@ -1,3 +1,4 @@
-// Package vnet moves frames through a file descriptor that puts a virtio-net header before each, a TAP with
-// IFF_VNET_HDR or a packet socket with PACKET_VNET_HDR, or none, a plain TAP. It has something to offer on Linux only.
+// Package vnet sends and receives frames through file descriptors: of a TAP with IFF_VNET_HDR or a packet socket with
+// PACKET_VNET_HDR, where a virtio-net header precedes each frame, or of a TAP without these headers. It is empty on systems
+// other than Linux.
 package vnet

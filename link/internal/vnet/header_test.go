@@ -36,7 +36,7 @@ func TestEncodeDecode(t *testing.T) {
 	}
 }
 
-// A checksum lies behind the Ethernet header and within the frame; else it is none.
+// A partial checksum is taken for one only if it lies behind the Ethernet header and within the frame.
 func TestDecodeChecksumBounds(t *testing.T) {
 	const length = 60
 	for _, tc := range []struct {

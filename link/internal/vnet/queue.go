@@ -42,27 +42,27 @@ const (
 	watched
 )
 
-// A batch is what can be read at once, as long as there is room for the largest frame: many small ones, but one
-// superframe, which is best looked at while it is in the processor's cache. What arrives alone is not held back by a
-// look for more: batches grow with the traffic.
+// A batch is the frames that are read before they are passed on together. The arena has room for many small frames, but for
+// one superframe only, which is best processed while it is in the processor's cache. Batches begin with one frame and grow
+// with the traffic, so that a frame that arrives alone is passed on before the next read.
 const (
 	largest     = HeaderLen + link.EthernetHeaderLen + 2*link.TagLen + link.MaxSuperframe
 	arenaLen    = largest + 32<<10
 	batchFrames = 64
 )
 
-// While reads find nothing, other goroutines are let run once in goschedReads of them, and while superframes come, once in
+// While reads find nothing, other goroutines are let run after each goschedReads of them; while superframes come, once in
 // goschedInterval. More often would do harm: each time the runtime may wake a thread to look for work, which takes a
-// processor from somebody. With one P no thread is woken, and nothing else lets other goroutines run: there it is once in
-// goschedReadsOneP.
+// processor from another program. With GOMAXPROCS 1 no thread is woken, and nothing else lets other goroutines run, so it is
+// done after each goschedReadsOneP reads.
 const (
 	goschedReads     = 512
 	goschedReadsOneP = 4
 	goschedInterval  = 500 * time.Microsecond
 )
 
-// The link's goroutine spins for spinTime after traffic. While an application polls, it sleeps, and looks once in nap
-// whether that is still so: nap is longer than an application is busy sending between two polls.
+// The link's goroutine spins for spinTime after traffic. While an application polls, the goroutine sleeps, and wakes up every
+// nap to see whether the application still polls: nap is longer than an application is busy between two polls.
 const (
 	spinTime = 50 * time.Microsecond
 	nap      = time.Millisecond
@@ -194,7 +194,7 @@ func (q *queue) pass(err error) (bool, error) {
 	}
 	switch err {
 	case nil:
-		return true, nil // what was there is no frame
+		return true, nil // what was read is not a frame
 	case unix.EAGAIN:
 		q.idle++
 		if q.idle%goschedReads == 0 {
@@ -214,7 +214,7 @@ func (q *queue) bulk() bool {
 	return len(q.frames) > 0 && q.frames[len(q.frames)-1].Segmentation != 0
 }
 
-// read makes q.frames what is there, up to a batch, if somebody wants it. q.mu is held.
+// read reads up to a batch of frames into q.frames, if there is a receiver. q.mu is held.
 func (q *queue) read() error {
 	q.frames = q.frames[:0]
 	if q.recv == nil {

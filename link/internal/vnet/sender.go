@@ -16,8 +16,8 @@ import (
 // superframe of small writes has more.
 const maxPieces = 1024 - 2
 
-// smallFrame is up to how many bytes it costs less to copy a frame behind its header than to have the kernel gather the
-// two.
+// smallFrame is the size in bytes up to which it costs less to copy a frame behind its header than to have the kernel gather
+// the two.
 const smallFrame = 256
 
 // sender writes frames.
@@ -105,8 +105,8 @@ func (s *sender) write(f *link.Frame, call uintptr, from unsafe.Pointer, n int) 
 	}
 }
 
-// queueOf is the queue that a frame is sent on, always the same for a flow and its answers: the kernel keeps the order
-// within a queue, and a TAP sends the answers where the flow came from.
+// queueOf is the queue that a frame is sent on. It is the same for all frames of a flow, as the kernel keeps the order only
+// within a queue, and for those of the opposite flow, as a TAP delivers answers on the queue that the flow was sent on.
 func (c *Conn) queueOf(b []byte) *queue {
 	n := len(c.queues)
 	if n == 1 {
