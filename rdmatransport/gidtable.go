@@ -17,7 +17,7 @@ const gidTable = 2 * maxAddrs
 
 // GIDTable implements verbs.Provider. Each address is there for RoCEv2, at the index that it has with Linux's rxe, which
 // has no other, and for RoCE v1 128 indices on. Hardware has the two side by side, v1 first; but what works with -g 1
-// next to rxe should here.
+// next to rxe should here. RoCE v1 is Ethernet frames, which not every network stack has.
 func (p *provider) GIDTable(port uint8) ([]verbs.GIDEntry, error) {
 	nic, err := p.nic(port)
 	if err != nil {
@@ -30,7 +30,7 @@ func (p *provider) GIDTable(port uint8) ([]verbs.GIDEntry, error) {
 		t     verbs.GIDType
 	}{{0, verbs.GIDTypeRoCEv2}, {roce.V1Index, verbs.GIDTypeRoCEv1}} {
 		for i, a := range addrs {
-			if a.IsValid() {
+			if a.IsValid() && (k.t != verbs.GIDTypeRoCEv1 || nic.Frames() != nil) {
 				table = append(table, verbs.GIDEntry{
 					GID: verbs.GIDFromAddr(a), Index: k.first + i, PortNum: port, Type: k.t, NetDev: nic.Name(),
 				})

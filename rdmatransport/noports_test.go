@@ -54,9 +54,17 @@ func TestStackWithoutPorts(t *testing.T) {
 	cq := must(devs[0].CreateCQ(4, nil))(t)
 	_, err := pd.CreateAH(&verbs.AHAttr{IsGlobal: true, PortNum: 1, GRH: verbs.GRH{DGID: must(devs[1].QueryGID(1, 1))(t).GID, SGIDIndex: 1}})
 	refused("an address handle", err)
-	qp := must(pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RawPacket, SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}}))(t)
-	refused("a raw packet QP", qp.Modify(&verbs.QPAttr{QPState: verbs.StateInit, PortNum: 1}, verbs.QPAttrState|verbs.QPAttrPort))
-	for _, err := range []error{qp.Destroy(), cq.Destroy(), pd.Dealloc()} {
+	_, err = pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RawPacket, SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}})
+	refused("a raw packet QP", err)
+	if a := devs[0].QueryDevice(); a.MaxRawEthyQP != 0 || a.DeviceCapFlags&(verbs.DeviceRawMulti|verbs.DeviceManagedFlowSteering) != 0 {
+		t.Errorf("%d raw packet QPs, flags %v", a.MaxRawEthyQP, a.DeviceCapFlags)
+	}
+	for _, e := range must(devs[0].GIDTable(1))(t) {
+		if e.Type != verbs.GIDTypeRoCEv2 {
+			t.Errorf("GID %d is of %v, which is Ethernet frames", e.Index, e.Type)
+		}
+	}
+	for _, err := range []error{cq.Destroy(), pd.Dealloc()} {
 		if err != nil {
 			t.Error(err)
 		}

@@ -90,7 +90,7 @@ func (p *provider) Name() string { return p.name }
 // QueryDevice implements verbs.Provider.
 func (p *provider) QueryDevice() verbs.DeviceAttr {
 	guid := eui64(p.nics[0].MAC())
-	return verbs.DeviceAttr{
+	attr := verbs.DeviceAttr{
 		FWVer:        "1.0",
 		NodeGUID:     guid,
 		SysImageGUID: guid,
@@ -103,7 +103,7 @@ func (p *provider) QueryDevice() verbs.DeviceAttr {
 		DeviceCapFlags: verbs.DeviceBadPKeyCntr | verbs.DeviceBadQKeyCntr | verbs.DeviceUDAVPortEnforce | verbs.DevicePortActiveEvent |
 			verbs.DeviceRCRNRNAKGen | verbs.DeviceSysImageGUID | verbs.DeviceSRQResize |
 			verbs.DeviceMemWindow | verbs.DeviceMemWindowType2B |
-			verbs.DeviceXRC | verbs.DeviceRawMulti | verbs.DeviceManagedFlowSteering | verbs.DeviceFlushGlobal | verbs.DeviceFlushPersistent | verbs.DeviceAtomicWrite,
+			verbs.DeviceXRC | verbs.DeviceFlushGlobal | verbs.DeviceFlushPersistent | verbs.DeviceAtomicWrite,
 		MaxSGE:          maxSGE,
 		MaxSGERd:        maxSGE,
 		MaxInlineData:   maxInline,
@@ -121,7 +121,6 @@ func (p *provider) QueryDevice() verbs.DeviceAttr {
 		MaxSRQSGE:       maxSGE,
 		MaxPKeys:        1,
 		MaxAH:           maxAH,
-		MaxRawEthyQP:    maxQP,
 
 		MaxMcastGrp:           maxMcastGroup,
 		MaxMcastQPAttach:      maxMcastAttach,
@@ -134,6 +133,16 @@ func (p *provider) QueryDevice() verbs.DeviceAttr {
 		LocalCAAckDelay: ackDelay,
 		PhysPortCnt:     uint8(len(p.nics)),
 	}
+	if p.hasFrames() {
+		attr.MaxRawEthyQP = maxQP
+		attr.DeviceCapFlags |= verbs.DeviceRawMulti | verbs.DeviceManagedFlowSteering
+	}
+	return attr
+}
+
+// hasFrames tells whether some interface carries whole Ethernet frames.
+func (p *provider) hasFrames() bool {
+	return slices.ContainsFunc(p.nics, func(n stack.NIC) bool { return n.Frames() != nil })
 }
 
 // QueryPort implements verbs.Provider.
@@ -236,6 +245,9 @@ func (p *provider) hasQP(qpn uint32) bool {
 // CreateQP implements verbs.Provider.
 func (p *provider) CreateQP(h verbs.QPHandle, attr *verbs.QPInitAttr) (verbs.ProviderQP, uint32, error) {
 	if attr.Type == verbs.RawPacket {
+		if !p.hasFrames() {
+			return nil, 0, fmt.Errorf("raw packet QPs on a device whose network stack carries no raw frames: %w", verbs.ErrNotSupported)
+		}
 		return p.raw.CreateQP(h)
 	}
 	switch attr.Transport {

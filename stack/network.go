@@ -45,9 +45,9 @@ type NIC interface {
 	Watch(f func(Change))
 	// Counters count what the datagram port has sent, received and dropped.
 	Counters() Counters
-	// Datagrams is the interface's port for RoCE packets.
+	// Datagrams is the interface's port for RoCE packets; nil if it carries none.
 	Datagrams() DatagramPort
-	// Frames is the interface's port for whole Ethernet frames.
+	// Frames is the interface's port for whole Ethernet frames; nil if it carries none, and so no RoCE v1 either.
 	Frames() FramePort
 	// Source is the address that packets to dst leave the interface from; direct is true if no gateway is on the way. The
 	// error wraps ENETUNREACH if the interface has no route to dst, EINVAL if dst is the address of neither a host nor a

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/stack"
 )
 
@@ -62,7 +63,7 @@ func Addr(ip string) Option {
 }
 
 // New opens the sockets for RoCE packets, UDP port 4791 of each address. The error wraps EADDRINUSE if that is taken,
-// EADDRNOTAVAIL if the machine does not have an address.
+// EADDRNOTAVAIL if the machine does not have an address, EMSGSIZE if the interface's MTU is less than [link.MinMTU].
 func New(opts ...Option) (*Host, error) {
 	var c config
 	for _, o := range opts {
@@ -73,6 +74,9 @@ func New(opts ...Option) (*Host, error) {
 	iface, prefixes, err := c.find()
 	if err != nil {
 		return nil, fmt.Errorf("kernel: %w", err)
+	}
+	if iface.MTU < link.MinMTU {
+		return nil, fmt.Errorf("kernel: %s has MTU %d, too small for RoCE and IPv6: ip link set dev %s mtu %d, or more: %w", iface.Name, iface.MTU, iface.Name, link.MinMTU, syscall.EMSGSIZE)
 	}
 	h := &Host{done: make(chan struct{}), open: map[aborter]struct{}{}}
 	if h.nic, err = newNIC(iface, prefixes); err != nil {

@@ -35,7 +35,7 @@ type arrival struct {
 func (p *port) newInlet(a netip.Addr) (*inlet, error) {
 	conn, raw, err := p.nic.bind(a, stack.RoCEPort, setReceiving)
 	if err != nil {
-		return nil, taken(a, err)
+		return nil, bindError(a, err)
 	}
 	in := &inlet{port: p, addr: a, conn: conn, raw: raw}
 	in.batch.init(in)

@@ -178,12 +178,3 @@ func (p *port) closeSockets() {
 		_ = o.conn.Close()
 	}
 }
-
-// taken explains why UDP port 4791 cannot be bound.
-func taken(a netip.Addr, err error) error {
-	if errors.Is(err, syscall.EADDRINUSE) {
-		return fmt.Errorf("UDP port %d of %v is in use: by the kernel's rxe (rdma link delete removes it), or by another process: %w",
-			stack.RoCEPort, a, syscall.EADDRINUSE)
-	}
-	return fmt.Errorf("UDP port %d of %v: %w", stack.RoCEPort, a, err)
-}

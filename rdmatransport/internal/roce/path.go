@@ -24,8 +24,11 @@ func openPath(nic stack.NIC, port uint8, ah *verbs.AHAttr, srcPort uint16) (stac
 		return nil, fmt.Errorf("SGID index %d: port %d has no such GID: %w", grh.SGIDIndex, port, verbs.ErrInvalid)
 	}
 	datagrams, err := datagramsOf(nic)
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
+	case isV1(grh) && nic.Frames() == nil:
+		return nil, fmt.Errorf("SGID index %d, of RoCE v1, on %s, whose network stack carries no Ethernet frames: %w", grh.SGIDIndex, nic.Name(), verbs.ErrNotSupported)
 	}
 	path, err := datagrams.Path(stack.PathAttr{
 		Src:          gids[i],

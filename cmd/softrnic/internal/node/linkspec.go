@@ -18,8 +18,8 @@ import (
 
 // LinkSpec is the value of --link, or one port of softrnic switch.
 type LinkSpec struct {
-	Medium       string // "pipe", "tap", "packet", "stream" or "shm"
-	name         string // of the interface or the segment, or the address of the socket
+	Medium       string // "pipe", "tap", "packet", "stream", "shm" or "kernel"
+	name         string // of the interface or the segment, or the address of the socket; "" leaves the choice to package kernel
 	listen       bool   // on the socket
 	bridge       string
 	interfaceMAC bool
@@ -29,7 +29,7 @@ type LinkSpec struct {
 	vlan         int // 0: none
 }
 
-const linkForms = "pipe, shm[:NAME], stream:PATH[,listen], tap:NAME[,bridge=BRIDGE][,offloads=off] or packet:INTERFACE[,mac=interface], the last two with [,wait=adaptive|event|poll][,queues=N]; all with [,vlan=ID]"
+const linkForms = "pipe, shm[:NAME], stream:PATH[,listen], tap:NAME[,bridge=BRIDGE][,offloads=off] or packet:INTERFACE[,mac=interface], the last two with [,wait=adaptive|event|poll][,queues=N]; all of these with [,vlan=ID]; or kernel[:INTERFACE]"
 
 // defaultSegment is the name of the segment of --link shm.
 const defaultSegment = "default"
@@ -45,7 +45,8 @@ func (s *LinkSpec) UnmarshalText(text []byte) error {
 	switch {
 	case medium == "shm" && main == "shm":
 		s.name = defaultSegment
-	case medium == "pipe" && name == "", (medium == "tap" || medium == "packet" || medium == "stream" || medium == "shm") && name != "":
+	case main == "kernel": // whichever interface
+	case medium == "pipe" && name == "", (medium == "tap" || medium == "packet" || medium == "stream" || medium == "shm" || medium == "kernel") && name != "":
 	default:
 		return fmt.Errorf("%q is no link: give %s", text, linkForms)
 	}
@@ -73,6 +74,8 @@ func (s *LinkSpec) UnmarshalText(text []byte) error {
 				return fmt.Errorf("%q: queues=%s: give 1 to %d", text, value, tap.MaxQueues)
 			}
 			s.queues = n
+		case medium == "kernel":
+			return fmt.Errorf("%q: kernel takes no options, and there is no %s: its packets leave from the machine's own interface as they are there", text, key)
 		case key == "vlan":
 			id, err := strconv.Atoi(value)
 			if err != nil || id < 1 || id > vlan.MaxID {
@@ -94,6 +97,8 @@ func (s *LinkSpec) CheckPort() error {
 	switch {
 	case s.Medium == "pipe":
 		return errors.New("no other program can be on a pipe: give stream:PATH or tap:NAME")
+	case s.Medium == "kernel":
+		return errors.New("the machine's own sockets carry no Ethernet frames: give stream:PATH or tap:NAME")
 	case s.Medium == "packet", s.Medium == "shm":
 		return fmt.Errorf("%s:%s passes on what is for one address only: give stream:PATH or tap:NAME", s.Medium, s.name)
 	case s.vlan != 0:

@@ -33,12 +33,13 @@ import (
 
 // Flags describe a node; every subcommand that needs one embeds them.
 type Flags struct {
-	Link       LinkSpec `group:"node" default:"pipe" placeholder:"LINK" help:"Ethernet link: pipe (inside this process), shm[:NAME] (memory shared with other processes of this user that give the same name; they find each other in $XDG_RUNTIME_DIR/softrnic, or softrnic-UID in the directory for temporary files), stream:PATH[,listen] (a unix socket, or tcp:HOST:PORT, to softrnic switch, another node or QEMU's -netdev stream, of whom one listens), tap:NAME[,bridge=BRIDGE][,offloads=off] (a TAP interface, made if it is not there, and used as it is if it is; offloads=off: one packet a frame), or packet:INTERFACE[,mac=interface] (AF_PACKET on an existing interface, with a MAC of its own or the interface's). TAP and AF_PACKET take wait=adaptive, event or poll (what the receiving thread does when idle) and queues=N (so many receiving threads), and each link vlan=ID (an 802.1Q VLAN of it; its priorities are service levels). Default: pipe."`
-	Addr       []CIDR   `group:"node" sep:"none" placeholder:"CIDR" help:"IP address with prefix length, such as 10.0.0.9/24; repeatable. Each becomes a GID, from index 1 on; index 0 is the IPv6 link-local address. For RoCE v1 the same begin at index 128."`
-	Gateway    []IPAddr `group:"node" sep:"none" placeholder:"IP" help:"Router to all other networks; one each for IPv4 and IPv6."`
-	MAC        macAddr  `group:"node" placeholder:"MAC" help:"Ethernet address of the node. Default: made from the first --addr, so that neighbours who remember the node are right; without --addr, random."`
+	Link       LinkSpec `group:"node" default:"pipe" placeholder:"LINK" help:"Ethernet link: pipe (inside this process), shm[:NAME] (memory shared with other processes of this user that give the same name; they find each other in $XDG_RUNTIME_DIR/softrnic, or softrnic-UID in the directory for temporary files), stream:PATH[,listen] (a unix socket, or tcp:HOST:PORT, to softrnic switch, another node or QEMU's -netdev stream, of whom one listens), tap:NAME[,bridge=BRIDGE][,offloads=off] (a TAP interface, made if it is not there, and used as it is if it is; offloads=off: one packet a frame), or packet:INTERFACE[,mac=interface] (AF_PACKET on an existing interface, with a MAC of its own or the interface's). TAP and AF_PACKET take wait=adaptive, event or poll (what the receiving thread does when idle) and queues=N (so many receiving threads), and each link vlan=ID (an 802.1Q VLAN of it; its priorities are service levels). Or kernel[:INTERFACE]: no Ethernet, but the machine's own UDP and TCP sockets and addresses, without privileges, and without raw packets and RoCE v1. Default: pipe."`
+	Addr       []CIDR   `group:"node" sep:"none" placeholder:"CIDR" help:"IP address with prefix length, such as 10.0.0.9/24; repeatable. Each becomes a GID, from index 1 on; index 0 is the IPv6 link-local address. For RoCE v1 the same begin at index 128. With --link kernel it chooses among the machine's own addresses, whose prefix length may be left out; default there: all of the interface's."`
+	Gateway    []IPAddr `group:"node" sep:"none" placeholder:"IP" help:"Router to all other networks; one each for IPv4 and IPv6. Not with --link kernel."`
+	MAC        macAddr  `group:"node" placeholder:"MAC" help:"Ethernet address of the node. Default: made from the first --addr, so that neighbours who remember the node are right; without --addr, random. Not with --link kernel."`
 	Congestion bool     `group:"node" help:"RoCEv2: control congestion (DCQCN): packets may be marked by the network (ECN), and connections whose packets are slow down. Default: off."`
 	GoBackN    bool     `group:"node" name:"go-back-n" help:"RoCEv2: repeat everything from a lost packet on towards other SoftRNICs too, as towards any other peer."`
+	StrictICRC bool     `group:"node" name:"strict-icrc" help:"RoCEv2 with --link kernel: drop IPv4 packets unless all 32 bits of their ICRC are right with the IP identification that SoftRNICs send. Without it the identification, which sockets do not show, is found from the ICRC, as packets of Linux's rxe and of most hardware need; icrc_id_solved counts them. Other links see it, and are always strict."`
 	Counters   bool     `group:"node" help:"Print what the node has counted to stderr when it ends, as far as it is not 0, by the names of Linux's port counters and rxe's hw_counters."`
 	Trace      string   `group:"node" type:"path" placeholder:"FILE" help:"Append what happens to queue pairs (changes of state, losses, timeouts, RNR waits, NAKs, the set-up and end of iWARP streams) to this file, one JSON object a line."`
 	LinkFlags
@@ -47,14 +48,20 @@ type Flags struct {
 // LinkFlags describe a link of any kind, and what of it is recorded and logged.
 type LinkFlags struct {
 	MTU     int        `group:"node" name:"mtu" type:"mtu" placeholder:"BYTES" help:"Largest IP packet on the link: 1500 for path MTU 1024, 4200 for 4096. Default: the link's own."`
-	Capture string     `group:"node" type:"path" placeholder:"FILE" help:"Write every frame to this pcapng file, for Wireshark or tshark. A file that has something in it is refused."`
-	Impair  *impairing `group:"node" placeholder:"SPEC" help:"Make the link bad, for example loss=1%,reorder=0.5%,delay=1ms±200us,seed=7."`
+	Capture string     `group:"node" type:"path" placeholder:"FILE" help:"Write every frame to this pcapng file, for Wireshark or tshark. A file that has something in it is refused. With --link kernel these are the RoCE packets, as the kernel was given them or has passed them on, behind Ethernet addresses that are made up; TCP is not among them."`
+	Impair  *impairing `group:"node" placeholder:"SPEC" help:"Make the link bad, for example loss=1%,reorder=0.5%,delay=1ms±200us,seed=7. With --link kernel this is done to RoCE packets only."`
 	Log     slog.Level `group:"node" name:"log-level" default:"warn" placeholder:"LEVEL" help:"Log to stderr what is at least this important: debug, info, warn or error. Default: warn."`
+}
+
+// Host is a network stack of the node's own.
+type Host interface {
+	stack.Network
+	Close() error
 }
 
 // Node is a host with an RDMA device.
 type Node struct {
-	Host     *netstack.Host
+	Host     Host
 	Dev      *verbs.Device
 	captured *capture.Link // nil without --capture
 	Wire     *countedLink  // nil unless Env.Counted
@@ -95,7 +102,7 @@ func (f *Flags) RunNode(ctx context.Context, e *cli.Env, do func(context.Context
 // RunNodeForPeer is RunNode for commands that need another program as their peer.
 func (f *Flags) RunNodeForPeer(ctx context.Context, e *cli.Env, do func(context.Context, *Node) error) error {
 	if f.Link.Medium == "pipe" && e.LAN == nil {
-		return cli.Usagef("this needs a peer, and no other program can be on a pipe: give --link shm, stream:PATH, tap:NAME or packet:INTERFACE")
+		return cli.Usagef("this needs a peer, and no other program can be on a pipe: give --link kernel, shm, stream:PATH, tap:NAME or packet:INTERFACE")
 	}
 	return f.RunNode(ctx, e, do)
 }
@@ -132,28 +139,27 @@ func (n *Node) removed() error {
 // Name is the link's.
 func (n *Node) Name() string { return n.Host.NICs()[0].Name() }
 
+// Addrs are the node's addresses.
+func (n *Node) Addrs() []netip.Addr {
+	return slices.DeleteFunc(n.Host.NICs()[0].GIDs(), func(a netip.Addr) bool { return !a.IsValid() }) // holes in the GID table
+}
+
 // Open builds the node from the link up.
 func (f *Flags) Open(e *cli.Env) (*Node, error) {
 	log := slog.New(slog.NewTextHandler(e.Stderr, &slog.HandlerOptions{Level: f.Log}))
-	if f.MAC != nil && f.Link.interfaceMAC {
-		return nil, cli.Usagef("--mac %v: --link says mac=interface: give one of the two", net.HardwareAddr(f.MAC))
+	if err := f.check(); err != nil {
+		return nil, err
 	}
 	n := &Node{Log: log}
-	l, err := f.openLink(e, n)
+	open := f.openNetstack
+	if f.Link.Medium == "kernel" {
+		open = f.openKernel
+	}
+	err := open(e, n)
 	if err != nil {
 		return nil, err
 	}
-	opts := []netstack.Option{netstack.Logger(log)}
-	for _, a := range f.Addr {
-		opts = append(opts, netstack.Addr(a.String()))
-	}
-	for _, gw := range f.Gateway {
-		opts = append(opts, netstack.Gateway(gw.String()))
-	}
-	if n.Host, err = netstack.New(l, opts...); err != nil { // owns l now
-		return nil, err
-	}
-	cfg := roce.Config{GoBackN: f.GoBackN}
+	cfg := roce.Config{GoBackN: f.GoBackN, StrictICRC: f.StrictICRC}
 	if f.Congestion {
 		cfg.DCQCN = &roce.DCQCN{}
 	}
@@ -171,12 +177,53 @@ func (f *Flags) Open(e *cli.Env) (*Node, error) {
 		}
 		return nil, err
 	}
-	log.Debug("node is up", "device", n.Dev.Name(), "link", l.Name(), "mac", l.MAC().String(), "mtu", l.MTU(), "gids", n.Host.NICs()[0].GIDs())
+	nic := n.Host.NICs()[0]
+	log.Debug("node is up", "device", n.Dev.Name(), "link", nic.Name(), "mac", nic.MAC().String(), "mtu", nic.MTU(), "gids", n.Addrs())
 	f.hintAtForeign(log)
 	if f.Counters {
 		n.counters = e.Stderr
 	}
 	return n, nil
+}
+
+// check returns an error if flags contradict each other.
+func (f *Flags) check() error {
+	kernel := f.Link.Medium == "kernel"
+	switch {
+	case f.MAC != nil && f.Link.interfaceMAC:
+		return cli.Usagef("--mac %v: --link says mac=interface: give one of the two", net.HardwareAddr(f.MAC))
+	case kernel && f.MAC != nil:
+		return cli.Usagef("--mac %v: with --link kernel the node has the interface's: leave it out", net.HardwareAddr(f.MAC))
+	case kernel && len(f.Gateway) > 0:
+		return cli.Usagef("--gateway %v: with --link kernel the machine's own routes count: leave it out", f.Gateway[0])
+	}
+	for _, a := range f.Addr {
+		if !kernel && !a.IsValid() {
+			return cli.Usagef("--addr: %w", noPrefix(a.Addr().String()))
+		}
+	}
+	return nil
+}
+
+// openNetstack makes n a host of package netstack on a link.
+func (f *Flags) openNetstack(e *cli.Env, n *Node) error {
+	l, err := f.openLink(e, n)
+	if err != nil {
+		return err
+	}
+	opts := []netstack.Option{netstack.Logger(n.Log)}
+	for _, a := range f.Addr {
+		opts = append(opts, netstack.Addr(a.String()))
+	}
+	for _, gw := range f.Gateway {
+		opts = append(opts, netstack.Gateway(gw.String()))
+	}
+	host, err := netstack.New(l, opts...) // owns l now
+	if err != nil {
+		return err
+	}
+	n.Host = host
+	return nil
 }
 
 // tracer writes events to the node's file. Each is one write, so that several nodes may have the same file.
@@ -199,6 +246,21 @@ func (f *Flags) openLink(e *cli.Env, n *Node) (link.Link, error) {
 	if f.MTU != 0 && l.MTU() != f.MTU {
 		return nil, errors.Join(fmt.Errorf("--mtu %d: %s has MTU %d: set it there, or leave --mtu out", f.MTU, l.Name(), l.MTU()), l.Close())
 	}
+	if l, err = f.wrap(e, n, l); err != nil {
+		return nil, err
+	}
+	if f.Link.vlan != 0 {
+		tagged, err := vlan.New(l, f.Link.vlan)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("--link: %w", err), l.Close())
+		}
+		l = tagged
+	}
+	return l, nil
+}
+
+// wrap counts, captures and impairs the packets of a link, as far as that was asked for. The link is closed if that fails.
+func (f *Flags) wrap(e *cli.Env, n *Node, l link.Link) (_ link.Link, err error) {
 	if e.Counted {
 		n.Wire = newCountedLink(l)
 		l = n.Wire
@@ -215,13 +277,6 @@ func (f *Flags) openLink(e *cli.Env, n *Node) (link.Link, error) {
 			return nil, errors.Join(fmt.Errorf("--impair: %w", err), l.Close())
 		}
 		l = impaired
-	}
-	if f.Link.vlan != 0 {
-		tagged, err := vlan.New(l, f.Link.vlan)
-		if err != nil {
-			return nil, errors.Join(fmt.Errorf("--link: %w", err), l.Close())
-		}
-		l = tagged
 	}
 	return l, nil
 }
@@ -261,7 +316,7 @@ func (n *Node) Close() error {
 // printCounters prints the counters that are not 0, in one write.
 func (n *Node) printCounters() {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "Counters of %s (%v):\n", n.Dev.Name(), n.Host.NICs()[0].GIDs())
+	fmt.Fprintf(&b, "Counters of %s (%v):\n", n.Dev.Name(), n.Addrs())
 	counters := n.Dev.HWCounters()
 	for _, name := range slices.Sorted(maps.Keys(counters)) {
 		if v := counters[name]; v != 0 {
@@ -312,7 +367,8 @@ func (n *Node) GID(port uint8, to netip.Addr) (verbs.GIDEntry, error) {
 	return verbs.GIDEntry{}, fmt.Errorf("the node has no address of the family of %v: give one with --addr", to)
 }
 
-// CIDR, IPAddr, macAddr and impairing are values of flags. Their UnmarshalText methods say what is wrong with a value.
+// CIDR, IPAddr, macAddr and impairing are values of flags. Their UnmarshalText methods say what is wrong with a value. A CIDR
+// without a prefix length is an invalid Prefix with an Addr.
 type (
 	CIDR      struct{ netip.Prefix }
 	IPAddr    struct{ netip.Addr }
@@ -321,10 +377,18 @@ type (
 )
 
 func (c *CIDR) UnmarshalText(text []byte) (err error) {
+	if a, err := netip.ParseAddr(string(text)); err == nil {
+		c.Prefix = netip.PrefixFrom(a, -1)
+		return nil
+	}
 	if c.Prefix, err = netip.ParsePrefix(string(text)); err != nil {
-		return fmt.Errorf("%q is no address with prefix length: give one such as 10.0.0.9/24 or fd00::9/64", text)
+		return noPrefix(string(text))
 	}
 	return nil
+}
+
+func noPrefix(text string) error {
+	return fmt.Errorf("%q is no address with prefix length: give one such as 10.0.0.9/24 or fd00::9/64", text)
 }
 
 func (a *IPAddr) UnmarshalText(text []byte) (err error) {

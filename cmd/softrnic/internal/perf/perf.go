@@ -87,7 +87,10 @@ measurement. --packets leaves the direct way out.
 // Run measures, or serves one client.
 func (c *Command) Run(ctx context.Context, e *cli.Env) (err error) {
 	if c.Link.Medium == "pipe" && e.LAN == nil && !c.Loopback {
-		return cli.Usagef("perf needs a peer, and no other program can be on a pipe: give --loopback, or --link tap:NAME or packet:INTERFACE")
+		return cli.Usagef("perf needs a peer, and no other program can be on a pipe: give --loopback, or --link kernel, shm, stream:PATH, tap:NAME or packet:INTERFACE")
+	}
+	if c.Link.Medium == "kernel" && c.Loopback {
+		return cli.Usagef("--loopback --link kernel: run two, a server with --link kernel:lo --addr 127.0.0.1, and its client with --link kernel:lo --addr 127.0.0.2 127.0.0.1")
 	}
 	report, err := newReport(c, e)
 	if err != nil {

@@ -76,7 +76,7 @@ func (c *Command) serve(ctx context.Context, n *node.Node) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("--pingpong-port %d: %w", c.PingpongPort, err), rping.Close())
 	}
-	n.Log.Info("serving", "addrs", n.Host.NICs()[0].GIDs(), "rping", c.RpingPort, "pingpong", c.PingpongPort)
+	n.Log.Info("serving", "addrs", n.Addrs(), "rping", c.RpingPort, "pingpong", c.PingpongPort)
 
 	serving, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

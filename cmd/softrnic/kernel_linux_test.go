@@ -1,0 +1,174 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/link/linktest"
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/cli"
+)
+
+// server is a command that waits for a peer, and what it prints.
+type server struct {
+	t    *testing.T
+	args string
+	stop context.CancelFunc
+	code chan int
+
+	mu  sync.Mutex
+	out bytes.Buffer
+}
+
+func (s *server) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.out.Write(b)
+}
+
+func (s *server) said() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.out.String()
+}
+
+// serving starts a command and returns when it has said something.
+func serving(t *testing.T, args, says string) *server {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	s := &server{t: t, args: args, stop: stop, code: make(chan int, 1)}
+	go func() { s.code <- run(ctx, strings.Fields(args), &cli.Env{Stdout: s, Stderr: s}) }()
+	for give := time.Now().Add(20 * time.Second); !strings.Contains(s.said(), says); time.Sleep(time.Millisecond) {
+		select {
+		case code := <-s.code:
+			t.Fatalf("%s: exit code %d before it says %q:\n%s", args, code, says, s.said())
+		default:
+		}
+		if time.Now().After(give) {
+			t.Fatalf("%s: does not say %q:\n%s", args, says, s.said())
+		}
+	}
+	return s
+}
+
+// ends waits for the end of a command that does well.
+func (s *server) ends() {
+	s.t.Helper()
+	select {
+	case code := <-s.code:
+		if code != 0 {
+			s.t.Errorf("%s: exit code %d:\n%s", s.args, code, s.said())
+		}
+	case <-time.After(20 * time.Second):
+		s.t.Errorf("%s: is still running:\n%s", s.args, s.said())
+	}
+	s.stop()
+}
+
+// TestKernelSockets runs each command between two nodes on the loopback interface, as whoever runs the test.
+func TestKernelSockets(t *testing.T) {
+	const here, there = " --link kernel:lo --addr 127.15.0.1", " --link kernel:lo --addr 127.15.0.2/8"
+	for _, c := range []struct{ server, says, client, prints string }{
+		{"pingpong rc -c -s 100000 -n 50", "local address", "pingpong rc -c -s 100000 -n 50 127.15.0.1", "50 iters"},
+		{"pingpong uc -c -n 50", "local address", "pingpong uc -c -n 50 127.15.0.1", "50 iters"},
+		{"pingpong ud -c -s 2000 -n 50", "local address", "pingpong ud -c -s 2000 -n 50 127.15.0.1", "50 iters"},
+		{"pingpong srq -c -n 50", "local address", "pingpong srq -c -n 50 127.15.0.1", "50 iters"},
+		{"pingpong xsrq -n 50", "waiting for 1", "pingpong xsrq -n 50 127.15.0.1", ""},
+		{"rping -s -d", "listening", "rping -c -a 127.15.0.1 -C 50 -S 5000 -V -v", "ping data: rdma-ping-49"},
+		{"rping -s -d --transport iwarp", "listening", "rping -c -a 127.15.0.1 -C 50 -S 5000 -V -v --transport iwarp", "ping data: rdma-ping-49"},
+		{"perf write bw", "Waiting", "perf write bw -D 200ms --transport rocev2 --transport iwarp --tcp 127.15.0.1", "65536"},
+		{"perf send lat --strict-icrc", "Waiting", "perf send lat -n 500 --verify --strict-icrc 127.15.0.1", "500"},
+		{"serve --log-level info", "msg=serving", "rping -c -a 127.15.0.1 -C 50 -V -v", "ping data: rdma-ping-49"},
+		{"serve --log-level info", "msg=serving", "pingpong rc -n 50 127.15.0.1", "50 iters"},
+	} {
+		s := serving(t, c.server+here+" --counters", c.says)
+		code, stdout, stderr := runCommand(t, c.client+there)
+		if code != 0 || !strings.Contains(stdout, c.prints) {
+			t.Errorf("%s: exit code %d, stdout without %q:\n%s%s", c.client, code, c.prints, stdout, stderr)
+		}
+		if strings.HasPrefix(c.server, "serve") {
+			s.stop()
+			<-s.code
+		} else {
+			s.ends()
+		}
+		for _, bad := range []string{"icrc_", "malformed"} {
+			if strings.Contains(s.said(), bad) {
+				t.Errorf("%s: with %s has counted packets as %s:\n%s", c.server, c.client, bad, s.said())
+			}
+		}
+	}
+}
+
+// TestKernelSocketsCaptured: --capture has the packets as they are on the wire, with the right ICRCs where they are
+// sent, and --impair does what it says to them.
+func TestKernelSocketsCaptured(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "roce.pcapng")
+	s := serving(t, "rping -s -d -C 20 --link kernel:lo --addr 127.15.0.3 --impair loss=2%,corrupt=2%,dup=2%,reorder=2%,seed=1 --counters", "listening")
+	code, stdout, stderr := runCommand(t, "rping -c -C 20 -S 30000 -V -v -a 127.15.0.3 --link kernel:lo --addr 127.15.0.4 --capture "+file)
+	if code != 0 || !strings.Contains(stdout, "rdma-ping-19") {
+		t.Errorf("exit code %d:\n%s%s", code, stdout, stderr)
+	}
+	s.ends()
+	if !strings.Contains(s.said(), "icrc_errors") {
+		t.Errorf("no damage was noticed:\n%s", s.said())
+	}
+	captured, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer captured.Close()
+	var sent, received, damaged int
+	for n, b := range linktest.Frames(t, captured) {
+		right := wire.CheckICRC(b[14:42], b[42:])
+		switch {
+		case b[14+15] != 4: // the source address's last byte
+			received++
+			if !right {
+				damaged++
+			}
+		case !right:
+			t.Errorf("packet %d, which was sent, has a wrong ICRC", n)
+		default:
+			sent++
+		}
+	}
+	if sent < 200 || received < 200 || damaged == 0 || damaged > received/10 {
+		t.Errorf("the capture has %d packets sent, and %d received, of which %d are damaged", sent, received, damaged)
+	}
+}
+
+// TestKernelSocketsRefusals: an address that is taken says by whom it may be, and what to do.
+func TestKernelSocketsRefusals(t *testing.T) {
+	c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 15, 0, 5), Port: 4791})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for args, wants := range map[string][]string{
+		"devinfo --link kernel:lo --addr 127.15.0.5":                         {"UDP port 4791 of 127.15.0.5 is in use", "any of 127.0.0.0/8", "ss -ulpn sport = :4791"},
+		"devinfo --link kernel --addr 192.0.2.77":                            {"192.0.2.77 is none of this machine's addresses", "127.0.0.1"},
+		"devinfo --link kernel:lo --addr 192.0.2.77":                         {"192.0.2.77 is none of its addresses", "127.0.0.1"},
+		"devinfo --link kernel:nosuch0":                                      {"no interface nosuch0"},
+		"devinfo --link kernel:lo --addr 127.15.0.6 --mtu 1500":              {"--mtu 1500: lo has MTU"},
+		"devinfo --link kernel:lo --addr 127.15.0.6 --trace " + os.TempDir(): {"--trace"},
+	} {
+		code, _, stderr := runCommand(t, args)
+		if code != cli.ExitFailed || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%s: exit code %d, %q", args, code, stderr)
+		}
+		for _, want := range wants {
+			if !strings.Contains(stderr, want) {
+				t.Errorf("%s: %q, want %q in it", args, stderr, want)
+			}
+		}
+	}
+}

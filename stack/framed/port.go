@@ -1,0 +1,175 @@
+package framed
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/stack"
+)
+
+// port sends and receives datagrams through a link.
+type port struct {
+	medium  *medium
+	link    link.Link
+	singly  bool
+	mac     []byte
+	senders sync.Pool
+
+	mu       sync.RWMutex // held for reading while the receiver runs
+	receiver func(*stack.Datagram)
+}
+
+var _ stack.DatagramPort = (*port)(nil)
+
+func newPort(m *medium, l link.Link) *port {
+	p := &port{medium: m, link: l, mac: m.MAC()}
+	p.senders.New = func() any { return &sender{port: p} }
+	return p
+}
+
+// Receive implements [stack.DatagramPort].
+func (p *port) Receive(f func(*stack.Datagram)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.receiver = f
+}
+
+// deliver hands the frames that the link brings to the receiver.
+func (p *port) deliver(frames []link.Frame) {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	if p.receiver == nil {
+		return
+	}
+	for i := range frames {
+		f := &frames[i]
+		header, payload, ok := open(f)
+		if !ok {
+			continue
+		}
+		size := len(payload)
+		if f.Segmentation == link.UDP {
+			size = int(f.SegmentSize)
+		}
+		from := flowOf(header)
+		p.receiver(&stack.Datagram{
+			Src: from.src, Dst: from.dst, SrcPort: from.srcPort, TrafficClass: from.trafficClass, HopLimit: from.hopLimit,
+			Polled: f.Polled, Looped: slices.Contains(p.medium.nic.GIDs(), from.src),
+			IDGuessed: from.src.Is4() && p.medium.guessed.Load(),
+			Header:    header, Payload: payload, SegmentSize: size,
+		})
+	}
+}
+
+// path is a path of the stack, and the headers of its datagrams.
+type path struct {
+	*shared
+	port *port
+	head []byte // without lengths
+	once sync.Once
+}
+
+var _ stack.Path = (*path)(nil)
+
+// Path implements [stack.DatagramPort].
+func (p *port) Path(a stack.PathAttr) (stack.Path, error) {
+	inner, err := p.medium.inner.Path(a)
+	if err != nil {
+		return nil, err
+	}
+	// The headers are those that the stack gives a datagram.
+	s := p.medium.inner.Sender()
+	header, _ := s.Datagram(inner, 1)
+	t := &path{port: p, head: slices.Clone(header)}
+	s.Drop()
+	s.Flush()
+	if len(t.head) < ipv4Len+udpLen {
+		inner.Close()
+		return nil, fmt.Errorf("path to %v: no datagrams can be sent", a.Dst)
+	}
+	t.shared = p.medium.keep(flowOf(t.head), inner)
+	return t, nil
+}
+
+// Batch implements [stack.Path].
+func (t *path) Batch(n int) int {
+	if t.port.singly {
+		return 1
+	}
+	return t.shared.Batch(n)
+}
+
+// Near implements [stack.Path]: nothing goes past the link.
+func (t *path) Near() stack.NIC { return nil }
+
+// Close implements [stack.Path].
+func (t *path) Close() { t.once.Do(func() { t.port.medium.drop(t.shared) }) }
+
+// Sender implements [stack.DatagramPort].
+func (p *port) Sender() stack.Sender { return p.senders.Get().(*sender) }
+
+// sender gathers the datagrams of one frame.
+type sender struct {
+	port     *port
+	path     *path // of the frame; nil if there is none
+	end      int   // bytes of the frame
+	size     int   // payload bytes of each datagram but the last
+	last     int   // of the last
+	segments int
+	fresh    bool // Drop may take the last back
+	view     [ipv6Len + udpLen]byte
+	frames   [1]link.Frame
+	buf      [ethLen + maxIPPacket]byte
+}
+
+// Datagram implements [stack.Sender].
+func (s *sender) Datagram(pt stack.Path, n int) (header, payload []byte) {
+	p, ok := pt.(*path)
+	if !ok || n <= 0 || n > p.MTU() {
+		return nil, nil
+	}
+	if p != s.path || s.last != s.size || n > s.size || s.segments >= p.Batch(s.size) || s.end+n > len(s.buf) {
+		s.emit()
+		s.path, s.size, s.end = p, n, ethLen+copy(s.buf[ethLen:], p.head)
+	}
+	header = s.view[:copy(s.view[:], p.head)]
+	stack.PutLengths(header, n)
+	if header[0]>>4 == 4 { // the identification counts up within a superframe
+		binary.BigEndian.PutUint16(header[4:], binary.BigEndian.Uint16(header[4:])+uint16(s.segments))
+	}
+	payload = s.buf[s.end : s.end+n : s.end+n]
+	s.end += n
+	s.segments++
+	s.last, s.fresh = n, true
+	return header, payload
+}
+
+// Drop implements [stack.Sender].
+func (s *sender) Drop() {
+	if !s.fresh {
+		return
+	}
+	s.end -= s.last
+	s.last, s.fresh = s.size, false
+	if s.segments--; s.segments == 0 {
+		s.path = nil
+	}
+}
+
+// emit writes the frame. One that the link refuses is lost.
+func (s *sender) emit() {
+	if s.path != nil {
+		s.frames[0] = seal(s.buf[:s.end], ethLen+len(s.path.head), s.size, s.port.mac, far)
+		_, _ = s.port.link.Write(s.frames[:])
+	}
+	s.path, s.segments, s.fresh = nil, 0, false
+}
+
+// Flush implements [stack.Sender].
+func (s *sender) Flush() {
+	s.emit()
+	s.port.senders.Put(s)
+}

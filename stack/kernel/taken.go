@@ -1,0 +1,42 @@
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/softrnic/softrnic/stack"
+)
+
+// bindError explains why UDP port 4791 of an address cannot be bound, and what to do about it.
+func bindError(a netip.Addr, err error) error {
+	if !errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("UDP port %d of %v: %w", stack.RoCEPort, a, err)
+	}
+	cure := "give another of this machine's addresses"
+	if a.Is4() && a.IsLoopback() {
+		cure += ", as any of 127.0.0.0/8 is"
+	}
+	if rxe := rxeDevices("/sys/class/infiniband"); len(rxe) > 0 {
+		return fmt.Errorf("UDP port %d of %v is in use, probably by the kernel's %s: %s, or run rdma link delete %s, or end the process that ss -ulpn sport = :%d shows: %w",
+			stack.RoCEPort, a, strings.Join(rxe, ", "), cure, strings.Fields(rxe[0])[0], stack.RoCEPort, syscall.EADDRINUSE)
+	}
+	return fmt.Errorf("UDP port %d of %v is in use, by another SoftRNIC or another RoCE program: %s, or end the process that ss -ulpn sport = :%d shows: %w",
+		stack.RoCEPort, a, cure, stack.RoCEPort, syscall.EADDRINUSE)
+}
+
+// rxeDevices are the names of the kernel's software RDMA devices that have port 4791 for all of the machine's addresses, in
+// a directory like /sys/class/infiniband. Of those there only rxe's say which network interface they are on.
+func rxeDevices(dir string) (names []string) {
+	parents, _ := filepath.Glob(filepath.Join(dir, "*", "parent"))
+	for _, p := range parents {
+		if b, err := os.ReadFile(p); err == nil {
+			names = append(names, filepath.Base(filepath.Dir(p))+" on "+strings.TrimSpace(string(b)))
+		}
+	}
+	return names
+}
