@@ -47,9 +47,13 @@ func TestDestroyListenerDuringDials(t *testing.T) {
 			ok(t, l.SetTransports(transport))
 			ok(t, l.Bind(netip.MustParseAddrPort("10.0.0.2:7471")))
 			ok(t, l.Listen(64))
-			ended := make(chan error, 1)
+			ended, reached := make(chan error, 1), make(chan struct{})
+			last := rand.IntN(8) // so many requests are taken before the listener goes: any moment will do
 			go func() {
-				for {
+				for n := 0; ; n++ {
+					if n == last {
+						close(reached)
+					}
 					r, err := l.GetRequest(context.Background())
 					if err != nil {
 						ended <- err
@@ -60,7 +64,11 @@ func TestDestroyListenerDuringDials(t *testing.T) {
 					}
 				}
 			}()
-			time.Sleep(time.Duration(rand.IntN(3000)) * time.Microsecond) // any moment will do
+			select {
+			case <-reached:
+			case <-time.After(20 * time.Second):
+				t.Fatalf("round %d: less than %d requests have come", round, last)
+			}
 			if err := l.Destroy(); err != nil {
 				t.Fatalf("round %d: %v", round, err)
 			}

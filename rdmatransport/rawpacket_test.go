@@ -6,7 +6,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/pipe"
@@ -246,47 +246,46 @@ func TestRawSend(t *testing.T) {
 
 // TestRawReceiveErrors: without a request a frame is lost and counted; one that is too long for its request ends the QP.
 func TestRawReceiveErrors(t *testing.T) {
-	lan := new(pipe.Switch)
-	s := newStation(t, lan, "10.0.0.1/24")
-	w := newWirePort(t, lan)
-	mac := s.host.NICs()[0].MAC()
-	r := newRawEnd(t, s.pd, s.dev, 128, nil)
-	r.flow(verbs.FlowAttr{Specs: []verbs.FlowSpec{ethType(testType)}})
-	fit := frame(mac, w.MAC(), testType, 1, make([]byte, 128-15)...)
-	for range rawDepth + 3 {
-		w.put(t, fit)
-	}
-	for range rawDepth {
-		if wc := poll(t, r.cq); wc.Status != verbs.WCSuccess || wc.ByteLen != 128 {
-			t.Fatalf("%+v", wc)
+	synctest.Test(t, func(t *testing.T) {
+		lan := new(pipe.Switch)
+		s := newStation(t, lan, "10.0.0.1/24")
+		w := newWirePort(t, lan)
+		mac := s.host.NICs()[0].MAC()
+		r := newRawEnd(t, s.pd, s.dev, 128, nil)
+		r.flow(verbs.FlowAttr{Specs: []verbs.FlowSpec{ethType(testType)}})
+		fit := frame(mac, w.MAC(), testType, 1, make([]byte, 128-15)...)
+		lost := func(want uint64) {
+			t.Helper()
+			synctest.Wait()
+			if n := s.dev.HWCounters()["out_of_buffer"]; n != want {
+				t.Fatalf("out_of_buffer is %d, want %d", n, want)
+			}
 		}
-	}
-	waitCounter(t, s, "out_of_buffer", 3)
-	ok(t, r.qp.PostRecv(r.request(0), r.request(1)))
-	w.put(t, append(fit, 0), fit)
-	if wc := poll(t, r.cq); wc.WRID != 0 || wc.Status != verbs.WCLocLenErr {
-		t.Errorf("too long: %+v", wc)
-	}
-	if wc := poll(t, r.cq); wc.WRID != 1 || wc.Status != verbs.WCWRFlushErr {
-		t.Errorf("behind it: %+v", wc)
-	}
-	if got := r.qp.State(); got != verbs.StateErr {
-		t.Errorf("the QP is in %v", got)
-	}
-	waitCounter(t, s, "out_of_buffer", 4)
-	if got := s.dev.HWCounters(); got["raw_rcvd_frames"] != rawDepth || got["raw_too_long"] != 1 {
-		t.Errorf("counters %v", got)
-	}
-}
-
-// waitCounter waits until a counter has a value.
-func waitCounter(t *testing.T, s *station, name string, want uint64) {
-	t.Helper()
-	for end := time.Now().Add(10 * time.Second); s.dev.HWCounters()[name] != want; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s is %d, want %d", name, s.dev.HWCounters()[name], want)
+		for range rawDepth + 3 {
+			w.put(t, fit)
 		}
-	}
+		for range rawDepth {
+			if wc := poll(t, r.cq); wc.Status != verbs.WCSuccess || wc.ByteLen != 128 {
+				t.Fatalf("%+v", wc)
+			}
+		}
+		lost(3)
+		ok(t, r.qp.PostRecv(r.request(0), r.request(1)))
+		w.put(t, append(fit, 0), fit)
+		if wc := poll(t, r.cq); wc.WRID != 0 || wc.Status != verbs.WCLocLenErr {
+			t.Errorf("too long: %+v", wc)
+		}
+		if wc := poll(t, r.cq); wc.WRID != 1 || wc.Status != verbs.WCWRFlushErr {
+			t.Errorf("behind it: %+v", wc)
+		}
+		if got := r.qp.State(); got != verbs.StateErr {
+			t.Errorf("the QP is in %v", got)
+		}
+		lost(4)
+		if got := s.dev.HWCounters(); got["raw_rcvd_frames"] != rawDepth || got["raw_too_long"] != 1 {
+			t.Errorf("counters %v", got)
+		}
+	})
 }
 
 // TestRawFlows: which of several flows has a frame.

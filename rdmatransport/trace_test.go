@@ -22,6 +22,8 @@ import (
 
 // tracer keeps the events of a device.
 type tracer struct {
+	added chan struct{} // has room for one: events were added
+
 	mu     sync.Mutex
 	events []trace.Event
 }
@@ -30,6 +32,10 @@ func (r *tracer) sink(e trace.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.events = append(r.events, e)
+	select {
+	case r.added <- struct{}{}:
+	default:
+	}
 }
 
 // take returns the events of a QP since it was last called, in words, without those of some types. PSNs count from first.
@@ -65,6 +71,19 @@ func (r *tracer) take(qpn, first uint32, without ...trace.Type) (lines []string)
 	return lines
 }
 
+// takeUntil returns the events of a QP up to a certain one, or what there is after ten seconds.
+func (r *tracer) takeUntil(last string, qpn uint32) (lines []string) {
+	for timeout := time.After(10 * time.Second); !slices.Contains(lines, last); {
+		select {
+		case <-r.added:
+			lines = append(lines, r.take(qpn, 0)...)
+		case <-timeout:
+			return lines
+		}
+	}
+	return lines
+}
+
 // traced is two stations whose events are kept. The packets that the first one sends meet the rules.
 type traced struct {
 	t      *testing.T
@@ -73,7 +92,7 @@ type traced struct {
 }
 
 func newTraced(t *testing.T, rules ...impair.Rule) *traced {
-	x := &traced{t: t}
+	x := &traced{t: t, ta: tracer{added: make(chan struct{}, 1)}, tb: tracer{added: make(chan struct{}, 1)}}
 	lan := new(pipe.Switch)
 	bad := must(impair.New(lan.Port(), impair.Config{Out: impair.Direction{Rules: rules}}))(t)
 	x.a = newStationOn(t, bad, "10.0.0.1/24", rdmatransport.Trace(x.ta.sink))
@@ -221,15 +240,8 @@ func TestTraceIWARP(t *testing.T) {
 	conn, peer, _, wr := x.pair(verbs.IWARP)
 	wr.RKey++
 	ok(t, conn.QP().PostSend(wr))
-	var a, b []string
-	end := "QP state: RTS to ERR"
-	for deadline := time.Now().Add(10 * time.Second); !slices.Contains(a, end) || !slices.Contains(b, end); time.Sleep(time.Millisecond) {
-		a = append(a, x.ta.take(conn.QP().Num(), 0)...)
-		b = append(b, x.tb.take(peer.QP().Num(), 0)...)
-		if time.Now().After(deadline) {
-			break
-		}
-	}
+	const end = "QP state: RTS to ERR"
+	a, b := x.ta.takeUntil(end, conn.QP().Num()), x.tb.takeUntil(end, peer.QP().Num())
 	settled := "MPA negotiated: revision 2, IRD 128, ORD 128, CRC true, markers sent false, markers received false, MULPDU 64768"
 	x.wants(a, "QP state: RESET to INIT", settled+", ready-to-receive message WRITE", "send phase: closed to open",
 		"send phase: open to sending RTR", "send phase: sending RTR to open", "QP state: INIT to RTS",

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/verbs"
@@ -233,14 +233,12 @@ func TestXRCRefused(t *testing.T) {
 			return verbs.SendWR{Opcode: verbs.Send, RemoteSRQN: x.srqs[0].Num(), SGList: []verbs.SGE{x.am.SGE(0, 11)}}
 		}, verbs.WCRemInvReqErr},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		run := func(t *testing.T) {
 			x := newXRCLab(t, 2, 2)
 			if st := x.do(0, c.wr(x)); st != c.want {
 				t.Errorf("%v, want %v", st, c.want)
 			}
-			for end := time.Now().Add(10 * time.Second); x.targets[0].State() != verbs.StateErr && time.Now().Before(end); {
-				time.Sleep(time.Millisecond)
-			}
+			synctest.Wait() // the target is in error soon after its answer
 			for i, want := range []verbs.QPState{verbs.StateErr, verbs.StateRTS} {
 				if a, b := x.initiators[i].State(), x.targets[i].State(); a != want || b != want {
 					t.Errorf("initiator %d is %v, its target %v, want %v", i, a, b, want)
@@ -254,6 +252,7 @@ func TestXRCRefused(t *testing.T) {
 			if wc := poll(t, s.cq); wc.Status != verbs.WCSuccess || wc.QPNum != x.targets[1].Num() {
 				t.Errorf("%+v", wc)
 			}
-		})
+		}
+		t.Run(c.name, func(t *testing.T) { synctest.Test(t, run) })
 	}
 }
