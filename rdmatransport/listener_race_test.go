@@ -47,13 +47,9 @@ func TestDestroyListenerDuringDials(t *testing.T) {
 			ok(t, l.SetTransports(transport))
 			ok(t, l.Bind(netip.MustParseAddrPort("10.0.0.2:7471")))
 			ok(t, l.Listen(64))
-			ended, reached := make(chan error, 1), make(chan struct{})
-			last := rand.IntN(8) // so many requests are taken before the listener goes: any moment will do
+			ended := make(chan error, 1)
 			go func() {
-				for n := 0; ; n++ {
-					if n == last {
-						close(reached)
-					}
+				for {
 					r, err := l.GetRequest(context.Background())
 					if err != nil {
 						ended <- err
@@ -64,11 +60,7 @@ func TestDestroyListenerDuringDials(t *testing.T) {
 					}
 				}
 			}()
-			select {
-			case <-reached:
-			case <-time.After(20 * time.Second):
-				t.Fatalf("round %d: less than %d requests have come", round, last)
-			}
+			time.Sleep(time.Duration(rand.IntN(3000)) * time.Microsecond) // at random: a moment that an event chose would miss most of the ways in which the two meet
 			if err := l.Destroy(); err != nil {
 				t.Fatalf("round %d: %v", round, err)
 			}
