@@ -7,7 +7,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// A port goes down with its cable, no message gets around it, and what is under way goes on when it is back.
+// A port goes down when its cable is pulled. Nothing is delivered while it is down, not even directly, and messages under way
+// continue when it is up again.
 func TestPortEvents(t *testing.T) {
 	lan := new(pipe.Switch)
 	cable := lan.Port()

@@ -128,7 +128,8 @@ func (p *provider) Connect(attr *rdmacm.ConnectAttr, h rdmacm.Handler) (rdmacm.P
 	return p.cm.Connect(attr, h)
 }
 
-// multicastQPN and multicastQKey are how a group is sent to: every QP that is attached, with rdma_cm's Q_Key.
+// multicastQPN and multicastQKey are the QP number and Q_Key in datagrams to a group: every QP that is attached to the group
+// gets them, and the Q_Key is rdma_cm's.
 const (
 	multicastQPN  = 0xffffff
 	multicastQKey = 0x01234567

@@ -175,7 +175,7 @@ func TestConnectionsUnderLoss(t *testing.T) {
 			}
 			time.Sleep(5 * time.Minute)
 			for _, c := range append(a.all(), b.all()...) {
-				_ = c.Disconnect() // what neither side chose
+				_ = c.Disconnect() // in case neither side did
 			}
 			time.Sleep(5 * time.Minute)
 			if len(a.all()) != count || len(b.all()) != count {

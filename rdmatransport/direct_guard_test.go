@@ -11,7 +11,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// What is not in order does not move from memory to memory: it fails as it does in packets.
+// A message with something wrong is not moved directly: it fails as it does in packets.
 
 // impatient gives up after 67 ms, without a second try.
 func impatient(a *verbs.QPAttr) { a.Timeout, a.RetryCnt = 14, 0 }
@@ -41,7 +41,7 @@ func (e *mwEnd) fails(t *testing.T, op verbs.WROpcode, n int, to *mwEnd, want ve
 	}
 }
 
-// TestDirectGuards: QPs whose attributes do not fit move nothing.
+// TestDirectGuards: between QPs whose attributes do not match nothing is moved directly.
 func TestDirectGuards(t *testing.T) {
 	for _, w := range ways {
 		w.setting.transport = verbs.RoCEv2
@@ -119,7 +119,7 @@ func TestDirectAtomicAlignment(t *testing.T) {
 	})
 }
 
-// TestDirectSecondLook: a sender that has to let its own lock go, to have both, looks again at what may have changed.
+// TestDirectSecondLook: a sender that has to unlock its own QP to lock both then checks again what may have changed meanwhile.
 func TestDirectSecondLook(t *testing.T) {
 	for _, w := range ways[1:] {
 		s := w.setting
@@ -186,8 +186,8 @@ func (e *mwEnd) letsGo(t *testing.T, to *mwEnd) bool {
 	return free
 }
 
-// TestDirectReadOrder: over iWARP, whose stream keeps the order, a READ's completion tells that what the peer wrote before
-// it answered is there, also if that was not moved directly.
+// TestDirectReadOrder: over iWARP, whose stream keeps the order, a READ completes only after the WRITEs that the peer sent
+// before its answer have been placed, even if these were not moved directly.
 func TestDirectReadOrder(t *testing.T) {
 	everyWay(t, func(t *testing.T, s setting) {
 		if s.transport != verbs.IWARP {

@@ -10,9 +10,10 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// What moves without packets moves under the locks of both QPs. Whoever wants one of them must not wait for all of it.
+// Messages are moved directly under the locks of both QPs. Who waits for one of these locks must not have to wait until all
+// messages are moved.
 
-// batchLen messages of longMessage bytes are posted at once. There are as many holds of the locks.
+// batchLen messages of longMessage bytes are posted at once. The locks are taken anew for each.
 const batchLen, longMessage = 24, 1 << 20
 
 // batch is WRITEs of longMessage bytes, whose numbers are from first on.
@@ -70,7 +71,7 @@ func (e *end) through(t *testing.T) int {
 	return n
 }
 
-// TestDirectLetsOthersIn: no call on the passive side waits until all that the other side has posted is through.
+// TestDirectLetsOthersIn: no call on the passive side waits until all messages that the other side has posted are moved.
 func TestDirectLetsOthersIn(t *testing.T) {
 	over(t, ways[1:], func(t *testing.T, s setting) {
 		e := &newEnds(t, s, longMessage).side
@@ -130,7 +131,7 @@ func TestDirectLetsOthersIn(t *testing.T) {
 	})
 }
 
-// TestDirectDestroyIn: a passive QP is destroyed without waiting for all that the other side has posted.
+// TestDirectDestroyIn: a passive QP can be destroyed before all messages that the other side has posted are moved.
 func TestDirectDestroyIn(t *testing.T) {
 	over(t, ways[1:2], func(t *testing.T, s setting) {
 		s.lan = new(pipe.Switch)
@@ -153,8 +154,8 @@ func TestDirectDestroyIn(t *testing.T) {
 	})
 }
 
-// TestDirectOtherPosters: who posts while another's messages move does not wait for them; and that one's PostSend returns
-// when its own messages are through. All complete in the order in which they were posted.
+// TestDirectOtherPosters: a goroutine that posts while another's messages are moved does not wait for them, and the other's
+// PostSend returns when its own messages are moved. All complete in the order in which they were posted.
 func TestDirectOtherPosters(t *testing.T) {
 	for _, transport := range transports {
 		t.Run(transport.String(), func(t *testing.T) {
@@ -198,8 +199,8 @@ func TestDirectOtherPosters(t *testing.T) {
 	}
 }
 
-// TestDirectLeavesReceiverAlone: the goroutine that receives what lets a long queue go on does not carry all of it over.
-// Meanwhile that port, or connection, would receive nothing.
+// TestDirectLeavesReceiverAlone: a goroutine that receives the packet after which a long queue can be moved directly does not
+// move all of it: that port, or connection, would receive nothing meanwhile.
 func TestDirectLeavesReceiverAlone(t *testing.T) {
 	for _, transport := range transports {
 		t.Run(transport.String(), func(t *testing.T) {

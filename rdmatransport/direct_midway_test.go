@@ -17,8 +17,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// A long message moves in parts, and between two of them anything may happen to either side. It ends as it does where the
-// message goes in packets.
+// A long message is moved in parts, and between two parts anything may happen to either side. The outcome is the same as in
+// packets.
 
 // severalParts is the length of a message that moves in parts. One in packets takes a while if it has more than TCP has in
 // its buffers. bigBuffers are a's and b's memory.

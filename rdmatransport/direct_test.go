@@ -21,8 +21,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// What moves between two QPs of one process without packets must be told from what moves in packets by nothing but
-// its speed.
+// Messages that are moved directly between two QPs of one process must differ from those in packets in nothing but speed.
 
 // cable is a link that does not say what its medium is: all that goes through it goes in frames.
 type cable struct{ link.Link }
@@ -72,7 +71,7 @@ func (e *end) direct() uint64 {
 
 const testMemory = 1 << 20
 
-// TestDirectSemantics does the same work every way, and compares what each side is told and what its memory holds.
+// TestDirectSemantics does the same work in packets and directly, and compares completions, events and memory on both sides.
 func TestDirectSemantics(t *testing.T) {
 	type act func(s *script)
 	send := func(op verbs.WROpcode, n int, change ...func(*verbs.SendWR)) act {
@@ -326,8 +325,8 @@ func (s *script) tell(who string, wc *verbs.WC) {
 	s.told.WriteByte('\n')
 }
 
-// TestDirectNotReady: a SEND that nothing is posted for is asked for again in packets, and waits for; those behind it
-// keep their place. Afterwards all goes as before.
+// TestDirectNotReady: a SEND that finds no receive request is sent in packets and answered by RNR NAKs until there is one.
+// Those behind it stay behind it. After that messages are moved directly again.
 func TestDirectNotReady(t *testing.T) {
 	e := &newEnds(t, setting{transport: verbs.RoCEv2, devices: 2}, testMemory).side
 	const n = 20
@@ -359,7 +358,7 @@ func TestDirectNotReady(t *testing.T) {
 	}
 }
 
-// TestDirectSeen: what is to be captured goes in packets.
+// TestDirectSeen: messages go in packets while somebody captures them.
 func TestDirectSeen(t *testing.T) {
 	for _, transport := range transports {
 		t.Run(transport.String(), func(t *testing.T) {
@@ -489,7 +488,7 @@ func (e *end) exchange(peer *end, n int, credit bool, taken, peerTaken *atomic.I
 	return nil
 }
 
-// TestDirectDestroyed: QPs go while both sides send to each other; nothing hangs, and nothing is left.
+// TestDirectDestroyed: QPs are destroyed while both sides send to each other; nothing hangs, and nothing is left.
 func TestDirectDestroyed(t *testing.T) {
 	everyWay(t, func(t *testing.T, s setting) {
 		rounds := 20

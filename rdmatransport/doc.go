@@ -39,8 +39,8 @@
 //
 //	np_ecn_marked_roce_packets  packets that came with Congestion Experienced
 //	np_cnp_sent                 congestion notification packets sent,
-//	rp_cnp_handled              received and heeded,
-//	rp_cnp_ignored              or received without congestion control
+//	rp_cnp_handled              received, and the QP slowed down,
+//	rp_cnp_ignored              or received by a device without congestion control
 //	out_of_buffer               raw frames that found no receive request
 //
 // Those that no other device has:
@@ -50,8 +50,8 @@
 //	tail_probes          packets repeated to learn whether they had arrived
 //	suspect_requests     request packets dropped because they, or others that contradict them, are not the peer's
 //	malformed_packets, icrc_errors, unknown_qp, misdirected_packets, bad_pkey, qkey_viol
-//	                     packets dropped: not parseable, wrong ICRC, no such QP, QP in no state to receive or wrong source address,
-//	                     wrong P_Key or Q_Key
+//	                     packets dropped: headers that do not parse; wrong ICRC; no such QP; wrong source address, or a QP whose
+//	                     state does not allow reception; wrong P_Key; wrong Q_Key
 //	icrc_id_solved       packets whose IPv4 identification was not seen, and found from the ICRC
 //	no_recv_dropped,     unreliable messages that found no receive request,
 //	too_long_dropped     or one that was too short
@@ -59,6 +59,6 @@
 //	iwarp_terminates_…   Terminate messages
 //	iwarp_crc_errors     FPDUs
 //	iwarp_direct_msgs    iWARP messages that went from memory to memory
-//	iwarp_…              connections, all others
-//	raw_…                Ethernet frames
+//	iwarp_…              (all others) connections
+//	raw_…                Ethernet frames of raw packet QPs
 package rdmatransport

@@ -11,7 +11,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestFlush: the way that data takes into a file at a peer: written, flushed, and then pointed at.
+// TestFlush writes data into a file of a peer as a database would: a WRITE of the data, a FLUSH, and then an ATOMIC WRITE of a
+// pointer to it.
 func TestFlush(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("there is no mmap on this system")

@@ -10,7 +10,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestGIDChange: indices stay with their addresses, what is gone cannot be used, and an event tells of each change.
+// TestGIDChange: an address keeps its index, the GID of a removed address cannot be used, and each change raises an event.
 func TestGIDChange(t *testing.T) {
 	s := newStation(t, new(pipe.Switch), "10.0.0.1/24")
 	n := s.host.Interfaces()[0]
@@ -39,7 +39,7 @@ func TestGIDChange(t *testing.T) {
 	}
 }
 
-// TestGIDTable: RoCEv2's indices are those of the addresses, as rxe has them, and RoCE v1's 128 on.
+// TestGIDTable: addresses have the same indices for RoCEv2 as with rxe, and for RoCE v1 indices that are 128 higher.
 func TestGIDTable(t *testing.T) {
 	s := newStation(t, new(pipe.Switch), "10.0.0.1/24")
 	n := s.host.Interfaces()[0]
@@ -62,7 +62,7 @@ func TestGIDTable(t *testing.T) {
 	}
 }
 
-// TestGIDTypesDiffer: a QP whose peer speaks the other RoCE hears nothing of it, with packets and without.
+// TestGIDTypesDiffer: a QP receives nothing from a peer that uses the other version of RoCE, in packets or directly.
 func TestGIDTypesDiffer(t *testing.T) {
 	lan := new(pipe.Switch)
 	a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")

@@ -100,7 +100,7 @@ func idlePair(tb testing.TB) (nodes [2]idleNode) {
 	return nodes
 }
 
-// made passes a value on if there was no error.
+// made returns a function that returns v, or ends the test if there was an error.
 func made[T any](v T, err error) func(testing.TB) T {
 	return func(tb testing.TB) T {
 		tb.Helper()

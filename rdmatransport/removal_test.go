@@ -49,8 +49,8 @@ func (l *removable) remove() {
 	l.changed()
 }
 
-// TestLinkRemoved: with one of its links removed a device has one port less, and what is at that port's address is told
-// so; with the last one it is gone.
+// TestLinkRemoved: when one of its links is removed, a device has one port less, and IDs with that port's address get
+// ADDR_CHANGE; when the last one is removed, the device has gone, and all IDs get DEVICE_REMOVAL.
 func TestLinkRemoved(t *testing.T) {
 	lan := new(pipe.Switch)
 	links := []*removable{{Link: lan.Port()}, {Link: lan.Port()}}
@@ -140,7 +140,7 @@ func TestAddrRemoved(t *testing.T) {
 	})
 }
 
-// TestShutdownWithoutLink: who has no link any more waits for nobody.
+// TestShutdownWithoutLink: a device whose links are all removed does not wait for its peers.
 func TestShutdownWithoutLink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := new(pipe.Switch)

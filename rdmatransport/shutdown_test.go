@@ -36,7 +36,7 @@ func flushed(t *testing.T, cq *verbs.CQ, id uint64) {
 	}
 }
 
-// TestShutdown: of all that a program leaves open, its peers hear at once, and its own goroutines do.
+// TestShutdown: all that a program has left open ends at once for its peers, and for its own goroutines.
 func TestShutdown(t *testing.T) {
 	both(t, func(t *testing.T, transport verbs.Transport) {
 		lan := new(pipe.Switch)
@@ -179,7 +179,7 @@ func TestShutdownWaitsForData(t *testing.T) {
 	}
 }
 
-// TestProviderClosed: who closes the provider under an open device ends what is on it, too.
+// TestProviderClosed: closing the provider of an open device ends what is on the device.
 func TestProviderClosed(t *testing.T) {
 	s := newStation(t, new(pipe.Switch), "10.0.0.1/24")
 	id := must(rdmacm.CreateSyncID(rdmacm.TCP, s.dev))(t)

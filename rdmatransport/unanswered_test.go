@@ -26,9 +26,8 @@ func heapInUse() int {
 	return int(m.HeapAlloc)
 }
 
-// Many peers that nobody knows cost an iWARP listener little, whatever they send. They keep nobody out, but for those
-// whose requests fill the backlog, and when they have gone, in order or not, nothing stays. With SOFTRNIC_LONG set they
-// are a thousand.
+// Many unknown peers cost an iWARP listener little, whatever they send. They keep nobody else out, unless their requests fill
+// the backlog, and when they have gone, in order or not, nothing of them is left. With SOFTRNIC_LONG set there are a thousand.
 func TestUnansweredRequests(t *testing.T) {
 	const mostEach, mostLeft = 64 << 10, 8 << 20 // of the heap, in bytes
 	peers := 200

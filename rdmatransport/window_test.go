@@ -61,7 +61,8 @@ func (p *windowPair) read(rkey uint32, n int) verbs.WCStatus {
 	return p.do(p.qa, &verbs.SendWR{Opcode: verbs.RDMARead, RemoteAddr: p.bm.Addr(), RKey: rkey, SGList: []verbs.SGE{p.am.SGE(0, n)}})
 }
 
-// TestWindows: what a window is bound to can be used, whatever its type, and the region goes only without it.
+// TestWindows: peers can use the memory that a window is bound to, whatever its type, and a region with a window cannot be
+// deregistered.
 func TestWindows(t *testing.T) {
 	both(t, func(t *testing.T, transport verbs.Transport) {
 		p := newWindowPair(t, transport)
@@ -156,8 +157,7 @@ func TestInvalidateRemotely(t *testing.T) {
 	})
 }
 
-// TestLocalFailures: a bind and an invalidation that cannot be are work requests that fail, when those before them have
-// succeeded.
+// TestLocalFailures: an invalid bind or invalidation fails as a work request, after those before it have completed.
 func TestLocalFailures(t *testing.T) {
 	both(t, func(t *testing.T, transport verbs.Transport) {
 		for _, c := range []struct {
@@ -190,7 +190,7 @@ func TestLocalFailures(t *testing.T) {
 	})
 }
 
-// TestFaults: memory that is gone fails the work request that needs it, at whichever end it is, and kills nobody.
+// TestFaults: memory that was unmapped fails the work request that needs it, at either end, and does not crash the process.
 func TestFaults(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("there is no mmap on this system")

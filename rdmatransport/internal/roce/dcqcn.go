@@ -1,8 +1,8 @@
 package roce
 
-// On the path: beside it. DCQCN's reaction point: a connection's rate falls when its peer tells of congestion, and rises
-// again while it does not. (Zhu et al., Congestion Control for Large-Scale RDMA Deployments, SIGCOMM 2015, §3; what
-// raises the rate is IEEE 802.1Qau's)
+// On the path: beside it. DCQCN's reaction point: a connection's rate falls with the congestion notifications of its peer, and
+// rises again while there are none. (Zhu et al., Congestion Control for Large-Scale RDMA Deployments, SIGCOMM 2015, §3; the
+// rules by which it rises are those of IEEE 802.1Qau)
 
 import (
 	"math"
@@ -62,7 +62,7 @@ func newReaction(cfg *roce.DCQCN) *reaction {
 // full tells that there is nothing to recover to.
 func (r *reaction) full() bool { return r.current >= float64(r.cfg.RPGMaxRate) }
 
-// notified takes in a notification; all that was due before is done.
+// notified lowers the rate for a notification. The increases that were due before have been made.
 func (r *reaction) notified(now time.Duration) {
 	c := r.cfg
 	first := r.full()
@@ -89,14 +89,14 @@ func (r *reaction) notified(now time.Duration) {
 	r.rise = now + c.RPGTimeReset
 }
 
-// timePassed is told that rise has come.
+// timePassed makes the increase that is due at the time rise.
 func (r *reaction) timePassed() {
 	r.times++
 	r.rise += r.cfg.RPGTimeReset
 	r.increase()
 }
 
-// bytesPassed is told of bytes that were sent.
+// bytesPassed counts bytes that were sent, and makes the increase that they bring.
 func (r *reaction) bytesPassed(n int) {
 	if r.full() {
 		return

@@ -167,7 +167,7 @@ func (f flush) execute() {
 	q.unlock()
 }
 
-// awaits tells whether the pending response still waits for d. It does not if the QP has been reset since, or is in error.
+// awaits tells whether the oldest pending response is still that of d. It is not if the QP was reset meanwhile, or is in error.
 func (q *qp) awaits(d *deferred) bool {
 	if q.destroyed || !receives(q.h.State()) {
 		return false

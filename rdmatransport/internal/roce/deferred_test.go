@@ -87,7 +87,7 @@ func TestFlushTakesItsTime(t *testing.T) {
 			d.req(wire.RCWriteOnly, 8, fill(8, 1), d.at(200, 8), ackReq),
 		)
 		d.completions(d.rcq, "1 SUCCESS RECV 8")
-		// The requester's patience is over: it repeats all that is not answered.
+		// The requester's timeout expires: it repeats all that is not answered.
 		d.give(d.flush(1), add(d, 3), d.req(wire.RCAtomicWrite, 4, make([]byte, 8), d.at(8, 8)), d.flush(6), add(d, 7))
 		sleep(time.Minute)
 		d.expect()
@@ -160,7 +160,7 @@ func TestFlushTakesItsTime(t *testing.T) {
 		d.ends(nil)
 		d.expect("Only 0 msn 1 len 0", "ack 1 msn 2")
 	})
-	// What was begun for a connection that is over is none of the next one's.
+	// A FLUSH that was begun for a connection which has ended does not count for the next connection.
 	for name, end := range map[string]func(d *disk){
 		"reset": func(d *disk) { d.modify(verbs.StateReset); d.connect() },
 		"error": func(d *disk) { d.modify(verbs.StateErr); d.modify(verbs.StateReset); d.connect() },
@@ -211,7 +211,7 @@ func TestFlushTakesItsTime(t *testing.T) {
 		d.ends(nil)
 		d.expect("Only 700 msn 3 len 0")
 	})
-	// However many QPs a peer has, it does not take more threads.
+	// The number of threads is bounded, however many QPs a peer has.
 	flushing(t, "many QPs", c, func(t *testing.T, d *disk) {
 		const n = 3 * roce.MaxFlushes
 		for i := range n {
@@ -233,7 +233,7 @@ func TestFlushTakesItsTime(t *testing.T) {
 			}
 		}
 	})
-	// What was not begun before its connection was over is not begun.
+	// A FLUSH that was not begun before its connection ended is not begun at all.
 	flushing(t, "many QPs, one reset", c, func(t *testing.T, d *disk) {
 		for i := range roce.MaxFlushes + 1 {
 			if i > 0 {

@@ -72,7 +72,7 @@ func (q *qp) peer() *qp {
 	return q.near.e.qps.Get(q.dest)
 }
 
-// pairsWith tells whether each of two QPs takes the other's packets, as fast as they come. Both are locked.
+// pairsWith tells whether each of two QPs accepts the other's packets, and neither has a rate limit. Both are locked.
 func (q *qp) pairsWith(p *qp) bool {
 	switch {
 	case q.limited() || p.limited(), p.destroyed || !receives(p.h.State()), p.service != wire.RC || q.service != wire.RC:
@@ -199,7 +199,7 @@ func (q *qp) moveSome() remainder {
 	case q.sending.Moved() == 0 && s.message != noMessage || q.sending.Moved() != 0 && !q.continues(p):
 		return packetsLeft
 	}
-	if p.receiving.DropContradicted() { // q has sent nothing that it could have kept
+	if p.receiving.DropContradicted() { // packets that p kept are not q's, which has none in flight
 		p.e.Counters.Suspect.Add(1)
 	}
 	for moved := uint64(0); q.h.SendLen() > 0; {
@@ -289,7 +289,7 @@ func (q *qp) received(p *qp, wr *verbs.SendWR) {
 	p.h.CompleteRecv(&wc, solicited) // last: whoever waits for it answers at once, and finds the locks free
 }
 
-// open takes in that off bytes of a message have come, and not all.
+// open notes that the first off bytes of a longer message have been placed.
 func (r *responder) open(wr *verbs.SendWR, off uint64) {
 	switch {
 	case wr.Opcode == verbs.RDMARead:

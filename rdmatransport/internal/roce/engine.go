@@ -10,11 +10,12 @@
 // delays what may share a frame.
 //
 // Package send holds all that is known of sending: the queue's cursor, what is in flight and what of it is lost, the
-// window, credits, timeouts. Package receive holds what is known of receiving: the expected PSN, what is wrong with it, the
-// packets that came before their turn, and the responses. pacing.go keeps to a rate, which dcqcn.go finds by what
-// notification.go hears of congestion. deferred.go executes what takes long. uc.go and ud.go are what unreliable services
-// do instead, and multicast.go is datagrams to groups. Where both QPs are in one process, direct.go needs no packets. qp.go
-// makes QPs and takes them through their states; trace.go tells what happens to them; engine.go says what an engine and a QP are made of.
+// window, credits, timeouts. Package receive holds what is known of receiving: the expected PSN, the verdict on the packets
+// from there on, the packets that came before their turn, and the responses. pacing.go keeps a QP to its rate, which dcqcn.go
+// computes from the congestion notifications of notification.go. deferred.go executes what takes long. uc.go and ud.go have the
+// unreliable services, and multicast.go datagrams to groups. Where both QPs are in one process, direct.go needs no packets.
+// qp.go makes QPs and takes them through their states; trace.go tells what happens to them; engine.go has the types of an
+// engine and a QP.
 //
 // Everything about a QP happens under its lock, on the goroutine that brought the work: the application's for posts,
 // the link's for packets, the timer queue's for timeouts.
@@ -40,7 +41,7 @@ import (
 // qpnBits is the width of a QP number. Numbers 0 and 1 are the management QPs, 0xffffff is multicast.
 const qpnBits = 24
 
-// Engine is the RoCEv2 half of a device.
+// Engine is the RoCE half of a device.
 type Engine struct {
 	Counters Counters
 
@@ -146,7 +147,7 @@ type qp struct {
 	sending    send.State  // of the reliable services
 	unreliable *unreliable // of the others; else nil
 
-	out   stack.Sender // what this hold of the lock has to send; nil until something has
+	out   stack.Sender // packets that will be sent before the lock is released; nil if there are none
 	timer timers.Timer
 	stats stats
 

@@ -401,7 +401,7 @@ func TestKeptForAWhile(t *testing.T) {
 	})
 }
 
-// TestMarksAll: whoever marks one packet marks all.
+// TestMarksAll: a peer that has marked one packet is expected to mark all.
 func TestMarksAll(t *testing.T) {
 	bubble(t, config{}, func(r *rig) {
 		r.give(r.nothing(0)) // of a peer that does not
@@ -499,7 +499,7 @@ func TestStoresAreFew(t *testing.T) {
 	})
 }
 
-// TestNotReadyIsNoLoss: a packet that found no receive request comes again, and those behind it do, without a loss.
+// TestNotReadyIsNoLoss: when packets are repeated because the first of them found no receive request, no loss is counted.
 func TestNotReadyIsNoLoss(t *testing.T) {
 	send := func(r *rig, psn int) wire.Packet { return r.req(wire.RCSendOnly, psn, fill(8, 1), ackReq) }
 	plain := func(r *rig, want ...string) {
@@ -539,7 +539,7 @@ func TestNotReadyIsNoLoss(t *testing.T) {
 	})
 }
 
-// TestGapThatWasNone: a packet from further on, which was not the peer's, makes what comes later no loss.
+// TestGapThatWasNone: a forged packet with a later PSN does not make the peer's packets before that PSN count as a loss.
 func TestGapThatWasNone(t *testing.T) {
 	bubble(t, config{}, func(r *rig) {
 		send := r.req(wire.RCSendOnly, 0, fill(8, 1), ackReq)

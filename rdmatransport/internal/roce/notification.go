@@ -21,11 +21,11 @@ const (
 // notifier is a connection's notification point.
 type notifier struct {
 	path stack.Path    // of notifications
-	next time.Duration // before then, none
+	next time.Duration // none is sent before that time
 }
 
-// control gives a connection that takes a new path what congestion control needs; ah is made to say that its packets may
-// be marked. RoCE v1 has no ECN.
+// control prepares congestion control on a connection's new path: it returns a notifier, and sets ECT(0) in ah, so that
+// switches may mark the packets. RoCE v1 has no ECN.
 func (q *qp) control(nic stack.NIC, ah *verbs.AHAttr, srcPort uint16) (*notifier, error) {
 	if q.e.dcqcn == nil || q.service == wire.UD || isV1(&ah.GRH) {
 		return nil, nil
@@ -46,7 +46,7 @@ func (n *notifier) close() {
 	}
 }
 
-// congestionAhead answers a packet that came marked.
+// congestionAhead answers a packet that a switch has marked, unless that was done just before.
 func (q *qp) congestionAhead() {
 	c, n := &q.e.Counters, q.notify
 	c.Marked.Add(1)

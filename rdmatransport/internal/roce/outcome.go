@@ -77,7 +77,7 @@ func (q *qp) fail() {
 	q.h.Fail()
 }
 
-// quiet ends all waiting: nothing is due any more.
+// quiet stops all that the QP's timer waits for: nothing is due any more.
 func (q *qp) quiet() {
 	q.sending.Stop()
 	q.receiving.Stop()

@@ -10,7 +10,7 @@ type pacer struct {
 	limit float64   // QPAttr.RateLimit in bits a second; 0 is none
 	react *reaction // nil without congestion control
 
-	debt float64 // bits sent that the rate had not allowed at the time last; what it had and was not used is below 0
+	debt float64 // bits sent by the time last beyond what the rate allowed until then; negative if it allowed more
 	last time.Duration
 	wake time.Duration // when the next packet may go, or the rate rises; 0 if none waits
 	ask  time.Duration // before then, no further acknowledgement is asked for because of the rate
@@ -46,10 +46,10 @@ func (p *pacer) pay(now time.Duration) {
 	}
 }
 
-// open tells whether a packet may go at the time that was taken in last.
+// open tells whether a packet may be sent at the time last.
 func (p *pacer) open() bool { return p.debt <= 0 }
 
-// hold notes when to ask again, as a packet waits.
+// hold sets the time at which a packet that waits is to be tried again.
 func (p *pacer) hold(now time.Duration) {
 	p.wake = now + time.Duration(p.debt/p.rate()*float64(time.Second)) + 1
 	if r := p.react; r != nil && !r.full() {
@@ -63,10 +63,10 @@ func (p *pacer) wantsAck(n uint32, now time.Duration) bool {
 	return p.debt+8*float64(n) > 0 && now >= p.ask
 }
 
-// asked notes that it does.
+// asked notes that a packet asked for an acknowledgement because of the rate.
 func (p *pacer) asked(now time.Duration) { p.ask = now + paceAck }
 
-// sent takes in that n bytes of IP packet go out.
+// sent counts an IP packet of n bytes that is sent.
 func (p *pacer) sent(n int) {
 	p.debt += 8 * float64(n)
 	if p.react != nil {
@@ -82,7 +82,7 @@ func (q *qp) pacer() *pacer {
 	return q.pace
 }
 
-// limit sets the QP's rate limit in kbit/s, or takes it away. What waited goes when it was to go, at the latest.
+// limit sets the QP's rate limit in kbit/s; 0 removes it. A packet that waits is sent no later than it would have been.
 func (q *qp) limit(kbits uint32) {
 	if kbits == 0 && !q.limited() {
 		return
@@ -97,7 +97,7 @@ func (q *qp) limit(kbits uint32) {
 // limited tells whether the QP has a rate limit.
 func (q *qp) limited() bool { return q.pace != nil && q.pace.limit != 0 }
 
-// pass takes in that a packet is about to go, and tells whether the rate lets it; if not, the timer will try again.
+// pass tells whether the rate allows a packet now. If not, the timer will try again.
 func (q *qp) pass() bool {
 	p := q.pace
 	if p == nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// On the path: where packets go, as address vectors say it.
+// On the path: where packets go, as an address vector says.
 
 // defaultPKey is the only partition there is on Ethernet: full member of the default one.
 const defaultPKey = 0xffff

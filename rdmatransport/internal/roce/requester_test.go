@@ -239,7 +239,7 @@ func TestAcknowledgementsCompleteInOrder(t *testing.T) {
 	})
 }
 
-// TestGhosts: answers to what was not sent, or is answered already, change nothing.
+// TestGhosts: answers to requests that were not sent, or have been answered already, change nothing.
 func TestGhosts(t *testing.T) {
 	bubble(t, config{sqPSN: 5, retry: 7, rnr: 7}, func(r *rig) {
 		data := fill(8, 1)
@@ -460,8 +460,8 @@ func TestNAKFailsTheRequestItNames(t *testing.T) {
 
 // TestLocalProtection: a request that names memory which it may not use fails alone, those before it complete, those
 // behind it are flushed. What of it was sent before is no matter.
-// TestFewAcknowledgements: messages that are posted together share the request for one, up to some share of the window;
-// repeated ones each ask.
+// TestFewAcknowledgements: of messages that are posted together only the last asks for an acknowledgement, and one in each
+// share of the window; repeated messages each ask.
 func TestFewAcknowledgements(t *testing.T) {
 	bubble(t, config{sqPSN: first, timeout: 10, retry: 7, batch: 4, maxWR: 128}, func(r *rig) {
 		var wrs []*verbs.SendWR

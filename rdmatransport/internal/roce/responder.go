@@ -117,7 +117,7 @@ func (r *responder) hear(h verbs.QPHandle) {
 	}
 }
 
-// inSequence tells whether the packet continues the open message, or opens one where none is open (C9-66 ff.).
+// inSequence tells whether the packet continues the message that is open or, if none is open, begins one (C9-66 ff.).
 func (r *responder) inSequence(p *wire.Packet, info wire.Info) bool {
 	if !info.Known() {
 		return false

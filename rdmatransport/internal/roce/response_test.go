@@ -372,8 +372,8 @@ func TestDuplicatesDoNotPileUp(t *testing.T) {
 	})
 }
 
-// TestRepeatsAreFew: of READs that a peer asks for again, piece by piece, while another is being answered, only so many
-// wait to be answered as one in good faith can have asked for: else each packet would cost memory, and those behind it time.
+// TestRepeatsAreFew: a peer may ask for READs again, piece by piece, while another is being answered. No more of them are kept
+// than an honest peer can ask for: otherwise each packet would cost memory, and those behind it time.
 func TestRepeatsAreFew(t *testing.T) {
 	const pieces = 300
 	bubble(t, config{size: 2 << 20, destRD: 4}, func(r *rig) {
@@ -399,8 +399,8 @@ func TestRepeatsAreFew(t *testing.T) {
 	})
 }
 
-// TestPace: a READ of more than a window comes in small bursts, smaller after each that was missed, larger after each
-// that came through.
+// TestPace: a READ of more than a window is answered in bursts, which become smaller after each loss and larger after each
+// burst without one.
 func TestPace(t *testing.T) {
 	bubble(t, config{size: 2 << 20}, func(r *rig) {
 		bursts := func() (n []int) {

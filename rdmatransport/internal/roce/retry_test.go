@@ -407,8 +407,8 @@ func TestLossShrinksTheWindow(t *testing.T) {
 	})
 }
 
-// TestLossOfTheRepetition after an RNR NAK is seen by the requester, where the peer tells of it, also if it went back
-// before: what was lost then is there since.
+// TestLossOfTheRepetition: after an RNR NAK, the loss of what is then repeated is recovered by the peer's sequence NAK, even
+// if the requester has gone back to the same PSN before.
 func TestLossOfTheRepetition(t *testing.T) {
 	bubble(t, config{sqPSN: first, retry: 7, rnr: 7}, func(r *rig) {
 		both := []string{"SEND Only 0 len 8 ackreq", "SEND Only 1 len 8 ackreq"}
@@ -424,8 +424,8 @@ func TestLossOfTheRepetition(t *testing.T) {
 	})
 }
 
-// TestReadIsRepeatedWithItsBounds: a long READ goes out in pieces, each a READ of its own to the peer, which knows a
-// repetition by its end.
+// TestReadIsRepeatedWithItsBounds: a long READ is asked for in pieces, and each is repeated with the same end, by which the
+// peer recognizes a repetition.
 func TestReadIsRepeatedWithItsBounds(t *testing.T) {
 	bubble(t, config{sqPSN: 1<<24 - 100, size: 1 << 20, retry: 7}, func(r *rig) {
 		data := fill(600<<10, 5)
@@ -459,7 +459,8 @@ func TestReadIsRepeatedWithItsBounds(t *testing.T) {
 	})
 }
 
-// TestLateTimer: a timeout that is noticed late is no loss yet, once: what was to be received may be there already.
+// TestLateTimer: the first time that a timeout is noticed late, it does not count as a loss: the acknowledgement may have
+// arrived already, and not been processed.
 func TestLateTimer(t *testing.T) {
 	const timeout = 4096 * time.Nanosecond << 12
 	bubble(t, config{sqPSN: first, timeout: 12, retry: 7}, func(r *rig) {

@@ -106,7 +106,7 @@ func (r *rig) lossy(psn int) {
 	}
 }
 
-// TestKeepsWhatComesBehindAGap: and executes it in order, once, when the gap is filled.
+// TestKeepsWhatComesBehindAGap: packets behind a gap are kept, and executed in order, once, when the gap is filled.
 func TestKeepsWhatComesBehindAGap(t *testing.T) {
 	bubble(t, config{rqPSN: 0xfffffc}, func(r *rig) {
 		r.lossy(0)
@@ -238,7 +238,7 @@ func TestMarks(t *testing.T) {
 	})
 }
 
-// TestRepeatsOnlyWhatIsMissing: and what was repeated in vain again, without a timeout.
+// TestRepeatsOnlyWhatIsMissing: only missing packets are repeated, and repeated again without a timeout if that was lost too.
 func TestRepeatsOnlyWhatIsMissing(t *testing.T) {
 	bubble(t, config{sqPSN: first, retry: 1, timeout: 14}, func(r *rig) {
 		r.post(r.wr(1, verbs.RDMAWrite, 9*1024), r.wr(2, verbs.Send, 8))
@@ -336,7 +336,8 @@ func TestRepeatsOnlyWhatIsMissing(t *testing.T) {
 	})
 }
 
-// TestNobodyAsks: while something is missing, nobody waits for room for a whole frame if nothing in flight brings an answer.
+// TestNobodyAsks: while packets are missing, and nothing in flight asks for an acknowledgement, the requester does not wait
+// until there is room for a whole frame.
 func TestNobodyAsks(t *testing.T) {
 	bubble(t, config{retry: 7, batch: 60, size: 1 << 20}, func(r *rig) {
 		r.post(r.wr(0, verbs.RDMAWrite, 7*1024))

@@ -86,7 +86,7 @@ func (q *qp) receiveMessage(p *wire.Packet, info wire.Info) {
 	}
 }
 
-// dropMessage drops the open message. A receive request that it has taken is there for the next one.
+// dropMessage drops the open message. A receive request that it has taken is used by the next message.
 func (q *qp) dropMessage() bool {
 	q.resp.message = noMessage
 	q.receiving.OnUnreliableDropped()

@@ -6,7 +6,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// On the path: how a hold of the QP's lock ends. All that it made due is sent, in as few frames as the link allows.
+// On the path: unlocking the QP. What has become due while it was locked is sent first, in as few frames as the link allows.
 
 // unlock sends what is due and unlocks the QP.
 func (q *qp) unlock() {
@@ -90,7 +90,8 @@ func (q *qp) send() {
 	}
 }
 
-// flush sends what this hold of the lock has gathered, and then sets the timer, which the peer need not wait for.
+// flush sends the packets that were gathered while the QP was locked, and then sets the timer, for which the peer should not
+// have to wait.
 func (q *qp) flush() {
 	if q.out != nil {
 		q.out.Flush()

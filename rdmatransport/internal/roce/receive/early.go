@@ -22,21 +22,21 @@ import (
 //   - What is kept is dropped if what is missing does not come for a while (keepLongest).
 //   - A peer that has marked packets marks them all: others are dropped (expected.lacks).
 //
-// What was kept and is dropped has to be sent again. Where the peer was told that it was here, a sequence NAK makes the
-// peer forget that. A peer whose packets change their order on the way is asked to go back each time, then.
+// What was kept and is dropped has to be sent again. If the peer was told that it was kept, a sequence NAK tells it otherwise.
+// So a peer whose packets change their order on the way is made to go back each time.
 type early struct {
 	kept       *store        // those that are kept; nil if none are
 	lossy      time.Duration // until when they may be: one was lost a short while ago
 	distrusted time.Duration // until when they may not, whatever is lost: some were perhaps not the peer's
 	top        uint32        // one past the highest PSN that has come, if ahead is set
 	ahead      bool          // packets have come from further on than the expected one
-	gap        bool          // without it, and it has not come since
+	gap        bool          // they came before the expected one, which has not come since
 }
 
 // keeps tells whether any are kept. There may be no early.
 func (e *early) keeps() bool { return e != nil && e.kept != nil }
 
-// came takes in that a packet came too early. If that contradicts what came before, it returns false, and nothing changes.
+// came notes a packet that came too early. If that contradicts what came before, it returns false, and nothing changes.
 func (e *early) came(psn uint32, m marking) bool {
 	switch {
 	case !e.ahead || wire.PSNDiff(psn, e.top) >= 0:
@@ -47,7 +47,7 @@ func (e *early) came(psn uint32, m marking) bool {
 	return true
 }
 
-// turn takes in that the packet has come that was expected, marked in some way; false if that contradicts what came before.
+// turn notes that the expected packet has come, with the given marking; false if that contradicts what came before.
 func (e *early) turn(psn uint32, m marking, clock Clock) (consistent bool) {
 	gap := e.gap
 	e.gap = false

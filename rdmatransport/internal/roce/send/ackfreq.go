@@ -5,7 +5,7 @@ import "github.com/softrnic/softrnic/rdmatransport/roce/wire"
 // ackFrequency is when packets ask for an acknowledgement (the AckReq bit).
 type ackFrequency struct {
 	unasked uint32 // packets that were sent since the last request for an acknowledgement
-	asked   uint32 // PSN behind the last packet with such a request; una if that is answered or to be sent again
+	asked   uint32 // PSN behind the last packet that asks for one; una if that is answered or to be sent again
 }
 
 func (a *ackFrequency) init(psn uint32) { *a = ackFrequency{asked: psn} }
@@ -30,10 +30,11 @@ func (a *ackFrequency) rewind(una uint32) { a.asked = una }
 // awaited tells that an acknowledgement was asked for that una does not include yet.
 func (a *ackFrequency) awaited(una uint32) bool { return wire.PSNDiff(a.asked, una) > 0 }
 
-// asksWithin tells whether a packet within a message asks for an acknowledgement, with so many unasked packets since the
-// last that did, this one included; room for so many behind it in the window, and so many of its message left to fill it;
-// a frame that ends with it, or not; and an acknowledgement awaited that will open the window, or not. One does now and
-// then, at the end of a frame, and where the window is about to stop the sender with no acknowledgement on its way.
+// asksWithin tells whether a packet that is not the last of its message asks for an acknowledgement. unasked is how many
+// packets were sent since the last that asked, this one included; room is how many more the window takes, and left how many
+// more the message has; frame says that a frame ends with this packet, and awaited that an acknowledgement is awaited which
+// will open the window. A packet asks if it is the last that the window takes, or at the end of a frame if many have not asked
+// or the window is nearly full.
 func (w *window) asksWithin(unasked, room, left uint32, frame, awaited bool) bool {
 	switch {
 	case room == 0:

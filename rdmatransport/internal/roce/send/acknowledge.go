@@ -25,9 +25,9 @@ const (
 	FailRequest                      // fail Request: the peer has refused it
 )
 
-// OnResponse is told of the PSN of an acknowledgement or response, before anything else, and of whether its sender keeps
-// packets behind a gap and tells of them. It tells whether that PSN is in flight: if not, the packet is a duplicate, or an
-// answer to nothing that was sent, and changes nothing.
+// OnResponse is called first for each acknowledgement or response, with its PSN, and with whether its sender keeps packets
+// behind a gap and tells of them. It returns whether that PSN is in flight: if not, the packet is a duplicate, or an answer to
+// nothing that was sent, and changes nothing.
 func (s *State) OnResponse(psn uint32, selective bool) bool {
 	if !s.flight.has(psn) || s.mode.is(Failed) {
 		return false
@@ -36,8 +36,8 @@ func (s *State) OnResponse(psn uint32, selective bool) bool {
 	return true
 }
 
-// OnCredits is told that the acknowledgement of a PSN gives n credits beyond message msn, or none, before OnResponse: the
-// last acknowledgement that counted may come once more, with other credits.
+// OnCredits is called before OnResponse for an acknowledgement that gives n credits beyond message msn, or none: the last
+// acknowledgement may come once more with other credits, when its PSN is no longer in flight.
 func (s *State) OnCredits(psn, msn, n uint32, given bool) {
 	if wire.PSNDiff(psn, s.flight.una) >= -1 && wire.PSNDiff(psn, s.flight.max) < 0 {
 		s.credits.update(msn, n, given)
@@ -79,8 +79,8 @@ func (s *State) OnSequenceNAK(psn uint32) (o Outcome, counts bool) {
 	return o, counts
 }
 
-// OnSelectiveNAK is told that the peer misses PSN psn, but keeps others behind it: those at the distances that sack yields,
-// in order.
+// OnSelectiveNAK is told that the peer misses PSN psn, but keeps others behind it. sack yields their distances from psn, in
+// order.
 func (s *State) OnSelectiveNAK(psn uint32, sack func(yield func(distance uint32) bool)) (o Outcome, counts bool) {
 	if s.alarm.isSet(RNR) {
 		return o, false
@@ -190,7 +190,8 @@ func (s *State) ackThrough(end uint32, o *Outcome) bool {
 	return false
 }
 
-// ackBefore is ackThrough for what says itself what is to be sent again: the requester does not go back.
+// ackBefore is ackThrough for a NAK, which itself says what is to be sent again: a missing response does not make the
+// requester go back.
 func (s *State) ackBefore(end uint32, o *Outcome) bool {
 	if s.mode.is(Selective) {
 		return s.executedBefore(end, o)
@@ -238,7 +239,7 @@ func (s *State) progress(una uint32) {
 	}
 }
 
-// endRNRWait ends the wait for a PSN that was executed all the same.
+// endRNRWait ends the RNR wait if the PSN that it is for turns out to have been executed.
 func (s *State) endRNRWait() {
 	s.traceRNR(s.alarm.rnrPSN, 0)
 	s.alarm.endRNR()

@@ -68,7 +68,7 @@ func (a *alarm) setRNR(psn uint32, until time.Duration) {
 // waits tells that a PSN may not be sent for the time being.
 func (a *alarm) waits(psn uint32) bool { return a.kind == RNR && wire.PSNDiff(psn, a.rnrPSN) >= 0 }
 
-// waitEnded tells that the PSN that an RNR NAK asked to wait with was executed all the same: everything before end was.
+// waitEnded tells whether the PSN that an RNR NAK named turns out to have been executed, as everything before end was.
 func (a *alarm) waitEnded(end uint32) bool { return a.kind == RNR && wire.PSNDiff(end, a.rnrPSN) > 0 }
 
 // endRNR ends that wait.
@@ -95,8 +95,9 @@ func (a *alarm) progress() {
 	a.excused = false
 }
 
-// excuse tells whether a retransmission timeout that is noticed at now is not to be taken for a loss, and puts it off
-// then: an alarm that comes late tells that this process did not run, and the answer may wait to be received.
+// excuse tells whether a retransmission timeout that is noticed at the time now is not to be taken for a loss, and then
+// postpones it. If the alarm goes off late, this process has not run for a while, and the answer may be waiting to be
+// received.
 func (a *alarm) excuse(now, timeout time.Duration) bool {
 	if now-a.due <= timeout/2 || a.excused {
 		return false

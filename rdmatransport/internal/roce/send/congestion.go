@@ -13,12 +13,12 @@ type CongestionController interface {
 	OnGoBack(window uint32) uint32
 	// OnTimeout is called when nothing was heard for the whole retransmission timeout.
 	OnTimeout(window uint32) uint32
-	// OnTailLoss is called when a probe was answered with all that followed it missing.
+	// OnTailLoss is called when the answer to a probe shows that all packets behind it are missing.
 	OnTailLoss(window uint32) uint32
 }
 
-// Conservation is the controller that QPs have: loss is answered by the conservation of packets. A packet that was lost
-// takes itself out of the window, one that is acknowledged adds itself; only what makes the requester go back halves it.
+// Conservation is the controller that QPs have, by the conservation of packets: the window becomes smaller by each packet that
+// is lost, and larger by each that is acknowledged. Only what makes the requester go back halves it.
 type Conservation struct{}
 
 func (Conservation) OnAck(window, acked uint32) uint32 { return window + acked }

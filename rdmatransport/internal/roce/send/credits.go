@@ -19,7 +19,8 @@ type credits struct {
 
 func (c *credits) reset() { *c = credits{} }
 
-// update takes in that an acknowledgement gives n credits beyond message msn, or none. An older one gives less.
+// update notes the credits of an acknowledgement: n beyond message msn, or none. Those of an older acknowledgement, which are
+// fewer, change nothing.
 func (c *credits) update(msn, n uint32, given bool) {
 	limit := wire.PSNAdd(msn, n)
 	if given && (!c.given || wire.PSNDiff(limit, c.limit) > 0) {

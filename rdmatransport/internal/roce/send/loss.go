@@ -2,8 +2,8 @@ package send
 
 import "github.com/softrnic/softrnic/rdmatransport/roce/wire"
 
-// overtaken tells that by the newest transmission that has arrived, a transmission is lost: enough later ones have
-// arrived, or one and no more can.
+// overtaken tells whether a transmission counts as lost, given the newest one that has arrived: that was sent LossEvidence
+// later, or is the last that was sent at all.
 func overtaken(number, newest uint32, last bool) bool {
 	if last {
 		return number < newest

@@ -11,7 +11,7 @@ const (
 	GoneBack
 	// Probing: una was sent again as a probe, and what follows it was sent before; the answer tells whether that is lost.
 	Probing
-	// RNRWait: the peer asked to be left alone with a PSN and what comes behind it; what comes before is sent.
+	// RNRWait: by an RNR NAK, the peer asked to wait before a PSN is sent again; only what comes before that PSN is sent.
 	RNRWait
 	// Selective: something is missing, and a scoreboard tells what; no more than that is sent again.
 	Selective
@@ -36,8 +36,8 @@ const (
 	onProbeOver                  // the probe is answered, or was all there is
 	onGap                        // something is missing that the peer can be asked for alone
 	onRecovered                  // nothing is missing any more
-	onRNR                        // the peer asked to be left alone with una, or with a PSN behind answers that are missing
-	onRNROver                    // its time is over, or the PSN was acknowledged all the same
+	onRNR                        // an RNR NAK of una, or of a PSN behind answers that are missing
+	onRNROver                    // its time is over, or the PSN turned out to have been executed
 	onFailure                    // the QP has failed
 
 	modeEvents = int(onFailure) + 1
@@ -74,7 +74,7 @@ func (m *mode) init() { *m = mode{} }
 
 func (m *mode) setPeer(selective bool) { m.selective = selective }
 
-// on takes an event in.
+// on changes the mode as an event asks for.
 func (m *mode) on(e modeEvent) { m.now = transitions[m.now][e] }
 
 func (m *mode) is(now Mode) bool { return m.now == now }

@@ -39,7 +39,7 @@ const (
 // Repeats tells that the packets were sent before, and are sent again one by one.
 func (b *Burst) Repeats() bool { return b.origin == fromBoard }
 
-// Setting is what the requester's surroundings let it do.
+// Setting is what the owner of the State knows about the QP, and what bears on what may be sent.
 type Setting uint8
 
 const (
@@ -173,10 +173,11 @@ func (s *State) nextData(b *Burst, r *request, room uint32, in Setting) Step {
 	return Transmit
 }
 
-// awaitsAck tells that an acknowledgement was asked for and has not come. While something is missing that means little.
+// awaitsAck tells that an acknowledgement was asked for and has not come. In mode Selective that is not known, as the packet
+// that asked for it may be lost.
 func (s *State) awaitsAck() bool { return !s.mode.is(Selective) && s.acks.awaited(s.flight.una) }
 
-// opens tells that something in flight brings an answer: the window becomes larger, or it is seen what is missing.
+// opens tells that something in flight will bring an answer, which opens the window or shows what is missing.
 func (s *State) opens() bool {
 	return s.acks.awaited(s.flight.una) && (!s.mode.is(Selective) || !s.board.at(s.acks.asked-1).is(arrived))
 }

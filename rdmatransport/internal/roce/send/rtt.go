@@ -35,13 +35,14 @@ func (t *rtt) wanted(least time.Duration) bool { return t.start == 0 && t.pto.du
 // begin notes that the packet to measure was sent.
 func (t *rtt) begin(psn uint32, now time.Duration) { t.psn, t.start = psn, now }
 
-// cancel gives a measurement up: its packet is sent again, and an answer would not tell to which (Karn's algorithm).
+// cancel gives a measurement up, as its packet is sent again: nobody could tell which transmission an answer is to (Karn's
+// algorithm).
 func (t *rtt) cancel() { t.start = 0 }
 
 // covers tells that an acknowledgement of everything before una ends the measurement.
 func (t *rtt) covers(una uint32) bool { return t.start != 0 && wire.PSNDiff(una, t.psn) > 0 }
 
-// end takes the measurement in.
+// end updates the estimate with the measurement.
 func (t *rtt) end(now, least time.Duration) {
 	took := now - t.start
 	t.start = 0

@@ -202,7 +202,7 @@ func (b *scoreboard) reach(end uint32) {
 	}
 }
 
-// sacked takes in that the peer keeps the packet of a PSN, and tells whether that is news of a SEND or WRITE.
+// sacked notes that the peer keeps the packet of a PSN. It returns whether that is a SEND or WRITE of which this was not known.
 func (b *scoreboard) sacked(psn uint32) (news bool) {
 	switch s := b.at(psn); {
 	case !s.is(answer):
@@ -222,7 +222,7 @@ func (b *scoreboard) answered(psn uint32) {
 	}
 }
 
-// executedBefore takes in that the peer has executed everything before PSN end.
+// executedBefore notes that the peer has executed everything before PSN end.
 func (b *scoreboard) executedBefore(end uint32) {
 	for wire.PSNDiff(end, b.executed) > 0 {
 		if s := b.at(b.executed); !s.is(answer) {
@@ -236,7 +236,7 @@ func (b *scoreboard) executedBefore(end uint32) {
 	}
 }
 
-// isExecuted tells that the peer has executed the packet of a PSN in flight: what says otherwise is old.
+// isExecuted tells that the peer has executed the packet of a PSN in flight. An answer that says otherwise is an old one.
 func (b *scoreboard) isExecuted(psn uint32) bool { return wire.PSNDiff(psn, b.executed) < 0 }
 
 // acked is how far what is acknowledged and answered goes, from una up to past.

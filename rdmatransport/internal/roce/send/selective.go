@@ -57,8 +57,8 @@ func (s *State) startRecovery() {
 	s.change(onGap)
 }
 
-// executedBefore takes in that the peer has executed everything before PSN end, and tells whether all of that is
-// acknowledged: answers to it may be missing.
+// executedBefore notes that the peer has executed everything before PSN end, and returns whether all of that is acknowledged,
+// so that no answers to it are missing.
 func (s *State) executedBefore(end uint32, o *Outcome) bool {
 	s.board.executedBefore(end)
 	if s.alarm.waitEnded(s.board.executed) {
@@ -95,13 +95,13 @@ func (s *State) settle(o *Outcome) {
 	}
 }
 
-// endRecovery goes back to counting packets. No RNR wait is on: what it holds back counts as missing.
+// endRecovery leaves mode Selective. There is no RNR wait then, as a PSN that waits counts as missing.
 func (s *State) endRecovery() {
 	s.board.close()
 	s.change(onRecovered)
 }
 
-// DetectLosses is told that all that has come for now was taken in. What it shows to be lost is sent again.
+// DetectLosses is called when all packets of a frame were processed. What they show to be lost will be sent again.
 func (s *State) DetectLosses() {
 	if s.mode.is(Selective) {
 		s.detectLosses()

@@ -16,7 +16,7 @@
 // missing of it; ackfreq.go, when to ask for an acknowledgement; credits.go, what the
 // peer has receive requests for; reads.go, the outstanding READs; rtt.go, the round trip;
 // alarm.go, probe.go and retry.go, what happens when nothing comes back; cork.go, what may wait to share a frame;
-// mode.go, which of all that is going on; and trace.go tells of it.
+// mode.go, what the requester is doing about all of that; and trace.go tells of it.
 package send
 
 import (
@@ -165,14 +165,14 @@ func (s *State) Packets(bytes uint64) uint32 {
 	return uint32((bytes + uint64(s.mtu) - 1) / uint64(s.mtu))
 }
 
-// Uncork notes that the sender has its say: what is posted later may wait for company again.
+// Uncork is called when all that may be sent is about to be sent. What is posted later may be corked again.
 func (s *State) Uncork() { s.cork.reset() }
 
 // Alone tells that a request that is posted now should not wait to share a frame with others: nothing in flight will
 // bring an answer, on which it would leave, and nothing else waits.
 func (s *State) Alone() bool { return s.flight.idle() && s.cork.empty() }
 
-// Corked tells whether all that is not sent was posted since the sender last had its say, and does not fill a frame: it may
+// Corked tells whether all requests that are not sent were posted after the last Uncork, and do not fill a frame: they may
 // wait for more.
 func (s *State) Corked() bool {
 	q := &s.queue
