@@ -68,6 +68,37 @@ type Shared interface {
 	Medium() any
 }
 
+// Placer is a link whose medium is memory that sender and receiver share. A frame of RoCE packets can be built there, where the
+// receiver reads it, so that its payload is copied once on either side; and as memory does not change on its way by itself, the
+// packets have no ICRC. Nobody can verify one there, as the sender can change the memory after the check.
+type Placer interface {
+	// TakeInPlace says, before Attach, what the receiver is prepared for: frames whose NoICRC is set, and whose More is memory
+	// that the sender can still change. The receiver must read each byte of it once at most, and rely on nothing that it read
+	// before. Without it others send this host complete packets, and what is received is a copy.
+	TakeInPlace()
+	// Reserve sets room for one frame of up to n bytes to the host with Ethernet address dst aside. Its Data is nil if the
+	// frame is to go through Write: there is no room, or that host does not take frames in place. What is written later
+	// arrives later.
+	Reserve(dst [6]byte, n int) Room
+	// Backlog is how many bytes wait in this process for room in the memory of the host with Ethernet address dst. Up to a
+	// bound they are kept; a sender that slows down while there are many loses nothing.
+	Backlog(dst [6]byte) int
+}
+
+// Room is where a frame is built. Commit must be called soon: other frames to the same host wait for it.
+type Room struct {
+	Data []byte // the frame's, from the destination address on; memory that the receiver can read and write at any time
+	At   uint64
+	In   Committer
+}
+
+// Committer is what has given a room.
+type Committer interface {
+	// Commit sends the first n bytes of a room with what f says of them, or gives the room back if n is 0. A superframe's
+	// checksum need not be complete, nor any ICRC be there.
+	Commit(at uint64, f *Frame, n int)
+}
+
 // Receiver takes a batch of frames that arrived together.
 type Receiver func(frames []Frame)
 
@@ -104,7 +135,7 @@ const (
 type Frame struct {
 	// Data is the frame, or its beginning where More is not empty. On reception all of it is in Data.
 	Data []byte
-	// More continues Data: gVisor's pieces are not copied into one. Nil on reception.
+	// More continues Data: gVisor's pieces are not copied into one. Nil on reception, but for a [Placer]'s frames.
 	More [][]byte
 	// Segmentation and SegmentSize (payload bytes after the transport header, the last segment may be shorter)
 	// describe a superframe of equal packets behind one header.
@@ -119,6 +150,9 @@ type Frame struct {
 	ChecksumStart, ChecksumOffset uint16
 	// ChecksumValid, on reception: the medium vouches for the transport checksum.
 	ChecksumValid bool
+	// NoICRC, on reception from a Placer: the frame is one of RoCE packets without ICRC; four bytes are where each would
+	// be. HeaderLen is set, and if More is not nil, Data holds so many bytes.
+	NoICRC bool
 	// TCI, of a frame without a tag: on reception, the control information of the tag that was taken off, 0 if there was
 	// none; in Write, the value whose priority link/vlan puts into the tag that it adds. Media ignore it.
 	TCI uint16

@@ -68,7 +68,8 @@ type Path interface {
 type Sender interface {
 	// Datagram adds a datagram of n payload bytes on p. It returns the IP and UDP headers as the receiver will see them
 	// (40+8 or 20+8 bytes, without checksums), or the GRH, to compute the ICRC over, and the payload for the caller to fill
-	// in; both are valid until the next call. It returns nil if n is 0 or more than p.MTU().
+	// in; both are valid until the next call. It returns nil if n is 0 or more than p.MTU(). If only header is nil, the
+	// packet needs no ICRC: payload is memory that the receiver can read and write, and nothing in it is to be relied on.
 	Datagram(p Path, n int) (header, payload []byte)
 	// Drop takes back the datagram that Datagram returned last, whose payload could not be filled in.
 	Drop()
@@ -90,6 +91,8 @@ type Datagram struct {
 	// IDGuessed says that the stack does not see IP headers: the IPv4 identification in Header is what most senders would
 	// have given, and may be wrong. The ICRC covers it. Never set for IPv6.
 	IDGuessed bool
+	NoICRC       bool // the packets have none, as the medium is memory; four bytes are where it would be
+	InPlace      bool // Payload is memory that the sender can still change: each byte is to be read once
 	// Header is the IP header (20 or 40 bytes, no options) and the UDP header of the segment that Next returned last;
 	// before the first Next, those of the frame.
 	Header []byte

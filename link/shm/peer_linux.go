@@ -1,7 +1,9 @@
 package shm
 
 import (
+	"errors"
 	"net"
+	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -17,10 +19,18 @@ import (
 // queueBytes is how many bytes of frames wait for room in a peer's ring.
 const queueBytes = 16 << 20
 
-// Frames are passed to the receiver in batches of what there is, as far as they fit into an arena.
+// Frames are passed to the receiver in batches of what there is, as far as they fit into an arena. A frame in place ends its
+// batch: it is best looked at while it is in the processor's cache, and its room is wanted back.
 const (
 	arenaLen    = ring.MaxFrame + 32<<10
 	batchFrames = 64
+)
+
+// Frames are left in place if they are longer than shortFrame, and their headers can be those of RoCE over IPv4 or IPv6.
+const (
+	shortFrame = 1024
+	minHeaders = link.EthernetHeaderLen + 20 + 8
+	maxHeaders = link.EthernetHeaderLen + 40 + 8
 )
 
 // spinTime is how long a peer's goroutine looks for more frames before it sleeps.
@@ -28,27 +38,31 @@ const spinTime = 50 * time.Microsecond
 
 // peer is another process on the segment.
 type peer struct {
-	conn  *net.UnixConn
-	mac   [6]byte
-	id    id
-	began bool // this process has connected to the other
+	segment *segment
+	conn    *net.UnixConn
+	mac     [6]byte
+	id      id
+	began   bool // this process has connected to the other
 
 	ended   atomic.Bool // the pair is to end
 	waiting atomic.Bool // there are frames in the queue
 
-	// In: of the peer's goroutine alone.
-	in       *ring.Consumer
-	inMemory []byte
-	arena    []byte
-	frames   []link.Frame
+	// In. receiving is held by whoever receives: the peer's goroutine, or who polls.
+	receiving sync.Mutex
+	recv      link.Receiver // nil: nobody receives yet, or any more
+	in        *ring.Consumer
+	inMemory  []byte
+	arena     []byte
+	frames    []link.Frame
+	rest      [1][]byte
 
 	// Out.
 	mu        sync.Mutex
-	out       *ring.Producer // nil: the pair has ended
+	closed    bool
+	out       *ring.Producer
 	outMemory []byte
 	queue     []link.Frame // each with Data of its own
-	queued    int          // bytes in it
-	dropped   *atomic.Uint64
+	queued    atomic.Int64 // bytes in it; written with mu held
 	raw       syscall.RawConn
 	ring      func(fd uintptr) bool // made once, as it is allocated
 }
@@ -79,7 +93,7 @@ func (p *peer) wake() { _ = p.raw.Write(p.ring) }
 func (p *peer) send(frames []link.Frame) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.out == nil {
+	if p.closed {
 		return
 	}
 	for i := range frames {
@@ -101,8 +115,8 @@ func (p *peer) send(frames []link.Frame) {
 // enqueue copies a frame to the queue. It is called with p.mu held.
 func (p *peer) enqueue(f *link.Frame) {
 	n := f.Len()
-	if p.queued+n > queueBytes {
-		p.dropped.Add(1)
+	if int(p.queued.Load())+n > queueBytes {
+		p.segment.dropped.Add(1)
 		return
 	}
 	c := *f
@@ -111,13 +125,13 @@ func (p *peer) enqueue(f *link.Frame) {
 		c.Data = append(c.Data, m...)
 	}
 	p.queue = append(p.queue, c)
-	p.queued += n
+	p.queued.Add(int64(n))
 	p.waiting.Store(true)
 }
 
 // flush moves what fits from the queue to the ring, and shows it to the peer. It is called with p.mu held.
 func (p *peer) flush() {
-	if p.out == nil {
+	if p.closed {
 		return
 	}
 	for {
@@ -130,7 +144,7 @@ func (p *peer) flush() {
 			if !ok {
 				break
 			}
-			p.queued -= len(p.queue[0].Data)
+			p.queued.Add(-int64(len(p.queue[0].Data)))
 			p.queue[0] = link.Frame{}
 			p.queue = p.queue[1:]
 		}
@@ -157,74 +171,187 @@ func (p *peer) hangUp() {
 	_ = p.conn.CloseRead() // which wakes it
 }
 
-// close ends the pair. Nobody receives from it any more.
-func (p *peer) close() {
+// reserve sets room for a frame of up to n bytes aside, if the peer takes frames in place.
+func (p *peer) reserve(n int) (r link.Room) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.out, p.queue = nil, nil
-	_ = p.conn.Close()
+	if p.closed || len(p.queue) > 0 || !p.out.InPlace() {
+		return r
+	}
+	if r.At, r.Data = p.out.Reserve(n); r.Data != nil {
+		r.In = p
+	}
+	return r
+}
+
+// Commit implements link.Committer.
+func (p *peer) Commit(at uint64, f *link.Frame, n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.out.Commit(at, f, n)
+	if p.closed {
+		p.unmapOut()
+	} else if p.out.Publish() {
+		p.wake()
+	}
+}
+
+// close ends the pair.
+func (p *peer) close() {
+	p.receiving.Lock()
+	p.recv = nil
 	_ = unix.Munmap(p.inMemory)
-	_ = unix.Munmap(p.outMemory)
+	p.receiving.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed, p.queue = true, nil
+	_ = p.conn.Close()
+	p.unmapOut()
+}
+
+// unmapOut unmaps the memory that frames are put into, when nobody builds one there. It is called with p.mu held.
+func (p *peer) unmapOut() {
+	if p.out.Reserved() == 0 {
+		_ = unix.Munmap(p.outMemory)
+	}
 }
 
 // serve passes the peer's frames to recv until the pair ends; it returns what was wrong with the ring, if it was the ring.
-func (p *peer) serve(recv link.Receiver, malformed *atomic.Uint64) error {
+// While an application polls, it sleeps.
+func (p *peer) serve(recv link.Receiver) error {
+	p.receiving.Lock()
+	p.recv = recv
+	if p.segment.inPlace.Load() {
+		p.in.TakeInPlace()
+	}
+	p.receiving.Unlock()
 	bell := make([]byte, 16)
 	last := time.Now()
 	for !p.ended.Load() {
-		n, err := p.receive(recv, malformed)
+		p.receiving.Lock()
+		n, err := p.receive(false)
+		p.receiving.Unlock()
 		if err != nil {
 			return err
 		}
-		if p.waiting.Load() {
-			p.mu.Lock()
-			p.flush()
-			p.mu.Unlock()
+		p.flushWaiting()
+		if !p.segment.isPolled() {
+			if n > 0 {
+				last = time.Now()
+				runtime.Gosched() // whom the frames have woken runs before more are waited for
+				continue
+			}
+			if time.Since(last) < spinTime {
+				runtime.Gosched()
+				continue
+			}
+			if !p.sleeps() {
+				continue
+			}
 		}
-		if n > 0 {
-			last = time.Now()
-			runtime.Gosched() // whom the frames have woken runs before more are waited for
-			continue
+		// Of the peer's bells, the end of the connection, and handOver's deadline, the first ends the sleep.
+		if n, err := p.conn.Read(bell); (n == 0 || err != nil) && !errors.Is(err, os.ErrDeadlineExceeded) {
+			return p.drain()
+		} else if err != nil {
+			_ = p.conn.SetReadDeadline(time.Time{})
 		}
-		if time.Since(last) < spinTime {
-			runtime.Gosched()
-			continue
-		}
-		if !p.in.Sleep() {
-			continue
-		}
-		if n, err := p.conn.Read(bell); n == 0 || err != nil {
-			return nil // and the ring is empty
-		}
+		p.receiving.Lock()
 		p.in.Awake()
+		p.receiving.Unlock()
 		last = time.Now()
 	}
 	return nil
 }
 
-// receive passes a batch of frames to recv, and returns how many were taken from the ring.
-func (p *peer) receive(recv link.Receiver, malformed *atomic.Uint64) (taken int, err error) {
+// drain passes on what a peer that has gone has left in its ring: no more than fits into it, as the peer may not have gone.
+func (p *peer) drain() error {
+	p.receiving.Lock()
+	defer p.receiving.Unlock()
+	for range len(p.inMemory) / 32 {
+		if n, err := p.receive(false); n == 0 || err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sleeps has the peer ring from now on when it sends; false if there is something already.
+func (p *peer) sleeps() bool {
+	p.receiving.Lock()
+	defer p.receiving.Unlock()
+	return p.recv == nil || p.in.Sleep()
+}
+
+// handOver has the peer's goroutine receive, as nobody polls any more.
+func (p *peer) handOver() {
+	if !p.sleeps() {
+		_ = p.conn.SetReadDeadline(time.Unix(1, 0)) // it is up
+	}
+}
+
+// poll receives unless somebody else does.
+func (p *peer) poll() bool {
+	if !p.receiving.TryLock() {
+		return false
+	}
+	n := 0
+	if p.recv != nil {
+		var err error
+		p.in.Awake()
+		if n, err = p.receive(true); err != nil {
+			p.hangUp()
+		}
+	}
+	p.receiving.Unlock()
+	p.flushWaiting()
+	return n > 0
+}
+
+// flushWaiting moves what waits for room, if anything does.
+func (p *peer) flushWaiting() {
+	if p.waiting.Load() {
+		p.mu.Lock()
+		p.flush()
+		p.mu.Unlock()
+	}
+}
+
+// receive passes a batch of frames to the receiver, and returns how many were taken from the ring. It is called with
+// p.receiving held.
+func (p *peer) receive(polled bool) (taken int, err error) {
 	p.frames = p.frames[:0]
 	for room := p.arena; len(p.frames) < batchFrames; taken++ {
 		var n int
 		if n, err = p.in.Next(); n == 0 || n > len(room) {
 			break
 		}
-		f := p.in.Take(room)
-		room = room[n:]
-		if f.Validate(link.MaxSuperframe, offloads) != nil {
-			malformed.Add(1)
-			continue
+		h, inPlace := p.in.HeaderLen(), false
+		var f link.Frame
+		if inPlace = n > shortFrame && h >= minHeaders && h <= maxHeaders; inPlace {
+			f = p.in.TakeHeaders(room, h, &p.rest)
+			room = room[h:]
+		} else {
+			f = p.in.Take(room)
+			room = room[n:]
 		}
-		p.frames = append(p.frames, f)
+		if f.Validate(link.MaxSuperframe, offloads) != nil || f.NoICRC && !p.segment.inPlace.Load() {
+			p.segment.malformed.Add(1)
+		} else {
+			f.Polled = polled
+			p.frames = append(p.frames, f)
+		}
+		if inPlace {
+			taken++
+			break
+		}
 	}
-	if taken > 0 && p.in.Release() {
+	if len(p.frames) > 0 {
+		p.recv(p.frames)
+	}
+	if p.in.Release() {
 		p.mu.Lock()
 		p.wake()
 		p.mu.Unlock()
-	}
-	if len(p.frames) > 0 {
-		recv(p.frames)
 	}
 	return taken, err
 }

@@ -34,6 +34,8 @@ type segment struct {
 	listener *net.UnixListener
 
 	dropped, malformed atomic.Uint64
+	inPlace            atomic.Bool // the receiver takes frames in place
+	poller
 
 	peers atomic.Pointer[peers] // replaced, never changed
 	work  sync.WaitGroup        // peers' goroutines, and who accepts
@@ -66,6 +68,7 @@ func open(c *config) (medium, error) {
 		return nil, err
 	}
 	s := &segment{config: c, own: hello{ring: c.ring, mac: [6]byte(c.mac)}, greeting: map[*net.UnixConn]bool{}, attached: make(chan struct{}), stop: make(chan struct{})}
+	s.began = make(chan struct{}, 1)
 	_, _ = rand.Read(s.own.id[:]) // never fails
 	s.peers.Store(newPeers(nil))
 	name := hex.EncodeToString(s.own.id[:])
@@ -87,6 +90,7 @@ func open(c *config) (medium, error) {
 		return nil, errors.Join(err, s.Close())
 	}
 	s.work.Go(s.meetAgain)
+	s.work.Go(s.watchPolling)
 	return s, nil
 }
 
@@ -188,7 +192,7 @@ func (s *segment) greet(conn *net.UnixConn, began bool, met *sync.WaitGroup) {
 	s.work.Go(func() {
 		_, p, err := exchange(conn, s.own)
 		if err == nil {
-			p.began, p.dropped = began, &s.dropped
+			p.began, p.segment = began, s
 			err = s.add(p)
 		}
 		s.mu.Lock()
@@ -206,7 +210,7 @@ func (s *segment) greet(conn *net.UnixConn, began bool, met *sync.WaitGroup) {
 		}
 		<-s.attached
 		if s.recv != nil {
-			if err := p.serve(s.recv, &s.malformed); err != nil {
+			if err := p.serve(s.recv); err != nil {
 				s.malformed.Add(1)
 			}
 		}
@@ -305,6 +309,37 @@ func (s *segment) send(frames []link.Frame) error {
 		first = next
 	}
 	return nil
+}
+
+// TakeInPlace implements link.Placer.
+func (s *segment) TakeInPlace() { s.inPlace.Store(true) }
+
+// Reserve implements link.Placer.
+func (s *segment) Reserve(dst [6]byte, n int) link.Room {
+	if p := s.peer(dst); p != nil {
+		return p.reserve(n)
+	}
+	return link.Room{}
+}
+
+// Backlog implements link.Placer.
+func (s *segment) Backlog(dst [6]byte) int {
+	if p := s.peer(dst); p != nil {
+		return int(p.queued.Load())
+	}
+	return 0
+}
+
+// peer is who has an address, or nil.
+func (s *segment) peer(mac [6]byte) *peer {
+	t := s.peers.Load()
+	if t == nil {
+		return nil
+	}
+	if len(t.all) == 1 && t.all[0].mac == mac {
+		return t.all[0]
+	}
+	return t.byMAC[mac]
 }
 
 // Peers are the addresses of the others on the segment.

@@ -16,6 +16,12 @@
 // it will take frames from. The other side maps it and puts frames in. Package ring says what is in the memory. It takes
 // superframes as they are. Frames are copied twice: into the ring by the sender, out of it by the receiver.
 //
+// A host on package netstack does without these copies ([link.Placer]). It builds RoCE packets in the ring, the payload
+// copied there from the sending application's memory, and without ICRC, as memory does not flip bits on its way and nobody
+// could verify a checksum over bytes that another process can change. The receiving host copies the headers before it looks
+// at them, and the payload from the ring to the receiving application's memory. Wrappers such as capture and impair hide
+// that, and hosts behind them send and get complete packets.
+//
 // A frame goes to the process that has its destination address, or to all if it is for a group. The first who comes with an
 // address keeps it.
 //
@@ -25,6 +31,8 @@
 // sleeps. It has no eventfd, whose flags would be shared: one side could make the other's reads and writes block. A
 // send that would wait is left out, as there are bells in the socket already. The end of the connection is the end of the
 // pair: the kernel closes it when a process dies, at whatever instruction, and frees the memory with the last mapping.
+//
+// An application that polls looks at the rings itself, and the goroutines of the link sleep meanwhile.
 //
 // # Back pressure
 //
@@ -149,6 +157,8 @@ func newConfig(name string, opts []Option) (*config, error) {
 
 // medium is what carries the frames.
 type medium interface {
+	link.Poller
+	link.Placer
 	Attach(link.Receiver)
 	Write([]link.Frame) (int, error)
 	Close() error
@@ -167,7 +177,11 @@ type Link struct {
 	mtu  int
 }
 
-var _ link.Link = (*Link)(nil)
+var (
+	_ link.Link   = (*Link)(nil)
+	_ link.Poller = (*Link)(nil)
+	_ link.Placer = (*Link)(nil)
+)
 
 var offloads = link.Offloads{USO: true, TSO: true, Checksum: true}
 

@@ -174,6 +174,10 @@ func (e *Endpoint) receive(frames []link.Frame) {
 	h, s := e.handler.Load(), e.steering.Load()
 	for i := range frames {
 		f := &frames[i]
+		if f.NoICRC {
+			e.receivePlaced(f, h, s)
+			continue
+		}
 		if len(f.Data) < link.EthernetHeaderLen || s != nil && (*s)(f) {
 			continue
 		}
@@ -186,6 +190,22 @@ func (e *Endpoint) receive(frames []link.Frame) {
 			continue
 		}
 		e.deliver(f, to)
+	}
+}
+
+// receivePlaced is receive for a frame that says that it is of RoCE packets without ICRC: if it is none, or has a tag, it is
+// dropped. Steering gets a copy.
+func (e *Endpoint) receivePlaced(f *link.Frame, handler, steering *func(*link.Frame) bool) {
+	if steering != nil {
+		if len(f.More) > 0 {
+			f.Data, f.More = append(append(make([]byte, 0, f.Len()), f.Data...), f.More[0]...), nil
+		}
+		if (*steering)(f) {
+			return
+		}
+	}
+	if len(f.Data) >= link.EthernetHeaderLen && [6]byte(f.Data) == e.mac && handler != nil {
+		(*handler)(f)
 	}
 }
 

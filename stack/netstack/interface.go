@@ -66,6 +66,10 @@ func (h *Host) addInterface(c *nicConfig) error {
 		neighbours: map[neighbourKey]*neighbour{},
 		trunks:     map[trunkKey]*trunk{},
 	}
+	if p, ok := c.link.(link.Placer); ok {
+		p.TakeInPlace()
+		n.link.placer = p
+	}
 	n.endpoint = NewEndpoint(n.link)
 	n.poller, _ = c.link.(link.Poller)
 	n.shared, _ = c.link.(link.Shared)

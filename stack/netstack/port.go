@@ -163,11 +163,11 @@ func (p *port) receive(f *link.Frame, looped bool) bool {
 	}
 	d.Looped = looped
 	p.counters.rxFrames.Add(1)
-	p.counters.rxBytes.Add(uint64(len(f.Data)))
+	p.counters.rxBytes.Add(uint64(f.Len()))
 	if looped || d.SegmentSize < len(d.Payload) || f.Data[0]&1 != 0 {
 		var more stack.Traffic
 		countCut(&more, f.Data, (len(d.Payload)+d.SegmentSize-1)/d.SegmentSize, ethLen+len(d.Header))
-		p.counters.received.add(looped, 1, uint64(len(f.Data)), &more)
+		p.counters.received.add(looped, 1, uint64(f.Len()), &more)
 	}
 	l.fn(d)
 	return true
@@ -191,7 +191,7 @@ const (
 // parse makes d the datagram in f; it then points into f. The UDP checksum is not verified: the ICRC covers what it
 // does, and it may be partial.
 func parseDatagram(d *stack.Datagram, f *link.Frame) verdict {
-	*d = stack.Datagram{Polled: f.Polled, TCI: f.TCI}
+	*d = stack.Datagram{Polled: f.Polled, TCI: f.TCI, NoICRC: f.NoICRC, InPlace: len(f.More) > 0}
 	b := f.Data
 	if len(b) < ethLen {
 		return notRoCE
@@ -222,6 +222,9 @@ func parseDatagram(d *stack.Datagram, f *link.Frame) verdict {
 		d.Src, d.Dst = netip.AddrFrom16([16]byte(ip[8:])), netip.AddrFrom16([16]byte(ip[24:]))
 		d.TrafficClass, d.HopLimit = uint8(binary.BigEndian.Uint16(ip)>>4), ip[7]
 	case stack.RoCEv1Type:
+		if f.NoICRC {
+			return malformed
+		}
 		return parseV1(d, f)
 	default:
 		return notRoCE
@@ -229,7 +232,14 @@ func parseDatagram(d *stack.Datagram, f *link.Frame) verdict {
 	// Bytes after the packet are Ethernet padding. The UDP length must be the IP packet's: a shorter one would leave
 	// bytes that no checksum covers.
 	headers := ipLen + udpLen
-	if total > len(ip) || total <= headers || int(binary.BigEndian.Uint16(ip[ipLen+4:])) != total-ipLen {
+	rest := ip[headers:]
+	if d.InPlace {
+		if len(rest) > 0 {
+			return malformed
+		}
+		rest = f.More[0]
+	}
+	if total > headers+len(rest) || total <= headers || int(binary.BigEndian.Uint16(ip[ipLen+4:])) != total-ipLen {
 		return malformed
 	}
 	if !isHostAddr(d.Src) || d.Src.IsLoopback() || d.Src.Is4In6() {
@@ -237,7 +247,7 @@ func parseDatagram(d *stack.Datagram, f *link.Frame) verdict {
 	}
 	d.SrcPort = binary.BigEndian.Uint16(ip[ipLen:])
 	d.Header = ip[:headers:headers]
-	d.Payload = ip[headers:total:total]
+	d.Payload = rest[: total-headers : total-headers]
 	d.SegmentSize = len(d.Payload)
 	switch f.Segmentation {
 	case link.NoSegmentation:

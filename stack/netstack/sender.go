@@ -14,7 +14,8 @@ import (
 
 // The way of a datagram out: Datagram lays headers and payload down in the sender's buffer and lengthens the frame
 // being built while the next datagram fits in; finish completes the frame's headers once its payload is written;
-// emit hands the finished frames to the link, which copies them or sends them, so that the buffer is free again.
+// emit hands the finished frames to the link, which copies them or sends them, so that the buffer is free again. Where the
+// link is memory that the receiver reads (link.Placer), the frame is built there instead, and finish commits it.
 
 // Bytes of a sender's buffer: small frames share its first half, and a whole superframe still fits behind them.
 const (
@@ -29,8 +30,11 @@ type sender struct {
 	out    link.Link    // where all of frames go
 	frames []link.Frame // finished, in buf
 
-	// The frame being built is buf[start:end] on path; path is nil if there is none.
+	// The frame being built is mem[start:end] on path; path is nil if there is none. mem is room's, or buf.
 	path       *path
+	mem        []byte
+	room       link.Room // its Data is nil if the frame is built in buf
+	mac        uint64    // whose room it is
 	start, end int
 	segments   int
 	size       int    // payload bytes of its first segment
@@ -58,7 +62,7 @@ func (p *port) Sender() stack.Sender { return p.take() }
 
 func (p *port) take() *sender {
 	s := senders.Get().(*sender)
-	s.port = p
+	s.port, s.mem = p, s.buf[:]
 	return s
 }
 
@@ -73,14 +77,17 @@ func (s *sender) Datagram(pt stack.Path, n int) (header, payload []byte) {
 		id = s.nextID(p)
 	}
 	if !s.extends(p, n, id) {
-		s.begin(p, id)
+		s.begin(p, n, id)
 		s.size = n
 	}
 	s.segments++
 	s.last, s.id, s.fresh = n, id, true
 	s.datagrams++
-	payload = s.buf[s.end : s.end+n : s.end+n]
+	payload = s.mem[s.end : s.end+n : s.end+n]
 	s.end += n
+	if s.room.Data != nil {
+		return nil, payload
+	}
 
 	header = s.view[:p.headers-ethLen]
 	stack.PutLengths(header, n)
@@ -140,6 +147,9 @@ func (s *sender) Drop() {
 	s.end -= s.last
 	if s.segments--; s.segments == 0 {
 		s.end, s.path = s.start, nil
+		if s.room.Data != nil {
+			s.commit(&link.Frame{}, 0)
+		}
 		return
 	}
 	s.last, s.id = s.size, s.id-1
@@ -150,26 +160,74 @@ func (s *sender) Drop() {
 // second time.
 func (s *sender) extends(p *path, n int, id uint16) bool {
 	return s.path == p && p.uso && s.last == s.size && n <= s.size && s.segments < link.MaxSegments &&
-		s.end-s.start-ethLen+n <= link.MaxSuperframe && (id == s.id+1 || !p.v4)
+		s.end-s.start-ethLen+n <= link.MaxSuperframe && (id == s.id+1 || !p.v4) && (s.room.Data == nil || s.end+n <= len(s.mem))
+}
+
+// Datagrams of bulk bytes are expected to be followed by more of them, shorter ones by fewer.
+const (
+	bulk    = 1024
+	fewMore = 4
+)
+
+// place has the frame whose first datagram has n bytes built in memory that the receiver reads, if it can be.
+func (s *sender) place(p *path, n int) bool {
+	to := p.from.link
+	if to.placer == nil || p.nb == nil || p.ends.V1 || to.sniffer.Load() != nil {
+		return false
+	}
+	mac := p.nb.lookup()
+	if mac == 0 {
+		return false
+	}
+	most := p.headers + n
+	if p.uso && n >= bulk {
+		most = min(p.headers+link.MaxSegments*n, ethLen+link.MaxSuperframe)
+	} else if p.uso {
+		most = p.headers + fewMore*n
+	}
+	var dst [8]byte
+	putMAC(dst[:], mac)
+	room := to.placer.Reserve([6]byte(dst[:]), most)
+	if room.Data == nil {
+		return false
+	}
+	s.emit() // what is finished goes before it
+	s.room, s.mem, s.mac = room, room.Data, mac
+	return true
+}
+
+// commit sends the n bytes of frame in the room, of which f says the rest.
+func (s *sender) commit(f *link.Frame, n int) {
+	s.room.In.Commit(s.room.At, f, n)
+	s.room, s.mem, s.start, s.end = link.Room{}, s.buf[:], 0, 0
 }
 
 // begin finishes the frame being built and starts the next with p's headers.
-func (s *sender) begin(p *path, id uint16) {
+func (s *sender) begin(p *path, n int, id uint16) {
 	s.finish()
 	if s.out != p.out || len(s.buf)-s.end < maxFrame {
 		s.emit()
 		s.out = p.out
 	}
+	placed := s.place(p, n)
 	s.path, s.start, s.segments = p, s.end, 0
-	s.end += copy(s.buf[s.end:], p.template[:p.headers])
+	s.end += copy(s.mem[s.end:], p.template[:p.headers])
+	if placed {
+		putMAC(s.mem, s.mac)
+		binary.BigEndian.PutUint16(s.mem[p.headers-udpLen:], p.srcPort)
+		if p.v4 {
+			binary.BigEndian.PutUint16(s.mem[ethLen+4:], id)
+		}
+		return
+	}
 	copy(s.view[:], p.template[ethLen:p.headers])
 	if p.ends.V1 {
 		return
 	}
-	binary.BigEndian.PutUint16(s.buf[s.start+p.headers-udpLen:], p.srcPort)
+	binary.BigEndian.PutUint16(s.mem[s.start+p.headers-udpLen:], p.srcPort)
 	binary.BigEndian.PutUint16(s.view[p.headers-ethLen-udpLen:], p.srcPort)
 	if p.v4 {
-		binary.BigEndian.PutUint16(s.buf[s.start+ethLen+4:], id)
+		binary.BigEndian.PutUint16(s.mem[s.start+ethLen+4:], id)
 	}
 }
 
@@ -180,7 +238,7 @@ func (s *sender) finish() {
 		return
 	}
 	s.path = nil
-	f := link.Frame{Data: s.buf[s.start:s.end:s.end], TCI: uint16(p.attr.Priority) << link.PriorityShift}
+	f := link.Frame{Data: s.mem[s.start:s.end:s.end], TCI: uint16(p.attr.Priority) << link.PriorityShift}
 	ip := f.Data[ethLen:]
 	ipLen := p.headers - ethLen - udpLen
 	stack.PutLengths(ip[:p.headers-ethLen], s.end-s.start-p.headers)
@@ -195,6 +253,12 @@ func (s *sender) finish() {
 		f.NeedsChecksum, f.ChecksumStart, f.ChecksumOffset = true, uint16(p.headers-udpLen), 6
 		udp := header.UDP(ip[ipLen:])
 		udp.SetChecksum(checksum.Combine(p.pseudo, udp.Length()))
+	}
+	if s.room.Data != nil {
+		f.HeaderLen, f.NoICRC = uint16(p.headers), true
+		s.port.sent(&f)
+		s.commit(&f, len(f.Data))
+		return
 	}
 	if nb := p.nb; nb != nil {
 		mac := nb.lookup()
@@ -226,6 +290,26 @@ func (s *sender) Flush() {
 	senders.Put(s)
 }
 
+// sent counts a frame that is committed.
+func (p *port) sent(f *link.Frame) {
+	n := uint64(len(f.Data))
+	p.counters.txFrames.Add(1)
+	p.counters.txBytes.Add(n)
+	if f.Segmentation != link.NoSegmentation {
+		var more stack.Traffic
+		countCut(&more, f.Data, segmentsOf(f), int(f.HeaderLen))
+		p.counters.sent.add(false, 1, n, &more)
+	}
+}
+
+// segmentsOf is how many packets a frame is on the wire.
+func segmentsOf(f *link.Frame) int {
+	if f.Segmentation == link.NoSegmentation {
+		return 1
+	}
+	return (len(f.Data) - int(f.HeaderLen) + int(f.SegmentSize) - 1) / int(f.SegmentSize)
+}
+
 // write writes frames to out, and skips and counts those that out refuses. Frames of a FrameSender are raw, and not
 // counted when they are sent.
 func (p *port) write(out link.Link, frames []link.Frame, raw bool) {
@@ -236,11 +320,7 @@ func (p *port) write(out link.Link, frames []link.Frame, raw bool) {
 		for i := range frames[:n] {
 			f := &frames[i]
 			bytes += uint64(len(f.Data))
-			segments := 1
-			if f.Segmentation != link.NoSegmentation {
-				segments = (len(f.Data) - int(f.HeaderLen) + int(f.SegmentSize) - 1) / int(f.SegmentSize)
-			}
-			countCut(&more, f.Data, segments, int(f.HeaderLen))
+			countCut(&more, f.Data, segmentsOf(f), int(f.HeaderLen))
 		}
 		sent += uint64(n)
 		frames = frames[n:]

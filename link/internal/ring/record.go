@@ -15,6 +15,7 @@ const (
 const (
 	partialChecksum = 1 << iota
 	validChecksum
+	noICRC
 )
 
 // recordLen is the number of bytes of a record with a frame of n bytes.
@@ -25,18 +26,24 @@ func recordLen(n int) uint64 {
 // header is what a record's header says.
 type header struct {
 	length int
+	size   uint64
 	frame  link.Frame // without data
 }
 
-func encode(f *link.Frame, length int) (h [headerLen]byte) {
+// encode makes the header of a record of size bytes, with a frame of length bytes.
+func encode(f *link.Frame, length int, size uint64) (h [headerLen]byte) {
 	e := binary.NativeEndian
 	e.PutUint32(h[0:], uint32(length))
+	e.PutUint32(h[16:], uint32(size))
 	h[4] = byte(f.Segmentation)
 	if f.NeedsChecksum {
 		h[5] |= partialChecksum
 	}
 	if f.ChecksumValid {
 		h[5] |= validChecksum
+	}
+	if f.NoICRC {
+		h[5] |= noICRC
 	}
 	e.PutUint16(h[6:], f.SegmentSize)
 	e.PutUint16(h[8:], f.HeaderLen)
@@ -50,10 +57,12 @@ func decode(h *[headerLen]byte) header {
 	e := binary.NativeEndian
 	return header{
 		length: int(min(e.Uint32(h[0:]), MaxFrame+1)), // what is longer is just as wrong
+		size:   uint64(e.Uint32(h[16:])),
 		frame: link.Frame{
 			Segmentation:   link.Segmentation(h[4]),
 			NeedsChecksum:  h[5]&partialChecksum != 0,
 			ChecksumValid:  h[5]&validChecksum != 0,
+			NoICRC:         h[5]&noICRC != 0,
 			SegmentSize:    e.Uint16(h[6:]),
 			HeaderLen:      e.Uint16(h[8:]),
 			ChecksumStart:  e.Uint16(h[10:]),

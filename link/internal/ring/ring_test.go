@@ -232,12 +232,21 @@ func TestHostile(t *testing.T) {
 	tail := func(v uint64) func([]byte) { // with a frame that can be
 		return func(b []byte) {
 			binary.NativeEndian.PutUint32(b[recordsAt:], 50)
+			binary.NativeEndian.PutUint32(b[recordsAt+16:], recordAlign*4)
 			binary.NativeEndian.PutUint64(b[tailAt:], v)
 		}
 	}
 	length := func(v uint32) func([]byte) {
 		return func(b []byte) {
 			binary.NativeEndian.PutUint32(b[recordsAt:], v)
+			binary.NativeEndian.PutUint32(b[recordsAt+16:], recordAlign*4)
+			binary.NativeEndian.PutUint64(b[tailAt:], recordAlign*4)
+		}
+	}
+	size := func(length, v uint32) func([]byte) {
+		return func(b []byte) {
+			binary.NativeEndian.PutUint32(b[recordsAt:], length)
+			binary.NativeEndian.PutUint32(b[recordsAt+16:], v)
 			binary.NativeEndian.PutUint64(b[tailAt:], recordAlign*4)
 		}
 	}
@@ -246,9 +255,14 @@ func TestHostile(t *testing.T) {
 		"tail far beyond the ring":   tail(1 << 63),
 		"tail before the head":       tail(1<<64 - recordAlign),
 		"tail between records":       tail(recordAlign*4 + 1),
-		"frame of no length":         put8(tailAt, recordAlign),
+		"record of no size":          size(0, 0),
+		"record of 1 byte":           size(0, 1),
+		"record of 33 bytes":         size(1, 33),
+		"record longer than is left": size(0, recordAlign*5),
+		"record of 4 GiB":            size(14, 1<<32-recordAlign),
+		"record before its frame":    size(60, recordAlign*2),
 		"frame of 13 bytes":          length(13),
-		"frame longer than the rest": length(recordAlign*3 + 1),
+		"frame longer than record":   length(recordAlign*3 + 1),
 		"frame longer than any":      length(MaxFrame + 1),
 		"frame of 4 GiB":             length(1<<32 - 1),
 		"frame of 2 GiB":             length(1 << 31),
@@ -286,6 +300,112 @@ func TestHostile(t *testing.T) {
 		if sleep, err := p.Sleep(1000); sleep || !errors.Is(err, ErrCorrupt) {
 			t.Errorf("%s: the producer may sleep: %t, %v", name, sleep, err)
 		}
+	}
+}
+
+// TestReserve: frames that are built in the ring, at the same time and in any order, come out in the order in which their room
+// was reserved, with those that were put between them; room that is not used, or not all of it, is skipped.
+func TestReserve(t *testing.T) {
+	_, p, c := pair(t, MinLen)
+	r := rand.New(rand.NewPCG(3, 4))
+	type open struct {
+		at    uint64
+		room  []byte
+		frame int
+	}
+	var opened []open
+	var want []int // numbers of frames that are to come, in order; -1 for one that does not
+	number, next := 0, 0
+	length := func(i int) int { return 22 + i*37%9000 }
+	for step := range 20000 {
+		switch r.IntN(5) {
+		case 0, 1:
+			if len(opened) == 5 {
+				continue
+			}
+			if at, room := p.Reserve(length(number) + r.IntN(3)*1000); room != nil {
+				opened, want = append(opened, open{at, room, number}), append(want, number)
+				number++
+			}
+		case 2:
+			if put(t, p, link.Frame{Data: payload(number, length(number))}) {
+				want = append(want, number)
+				number++
+			}
+		case 3:
+			if len(opened) == 0 {
+				continue
+			}
+			i := r.IntN(len(opened))
+			o, n := opened[i], length(opened[i].frame)
+			opened = append(opened[:i], opened[i+1:]...)
+			if r.IntN(4) == 0 {
+				want[o.frame], n = -1, 0
+			} else {
+				copy(o.room, payload(o.frame, n))
+			}
+			p.Commit(o.at, &link.Frame{HeaderLen: uint16(o.frame), NoICRC: true}, n)
+		case 4:
+			p.Publish()
+			for {
+				f, ok := take(t, c)
+				if !ok {
+					break
+				}
+				for want[next] < 0 {
+					next++
+				}
+				if !bytes.Equal(f.Data, payload(want[next], length(want[next]))) || f.NoICRC && int(f.HeaderLen) != want[next]&0xffff {
+					t.Fatalf("step %d: not frame %d", step, want[next])
+				}
+				next++
+			}
+			c.Release()
+		}
+	}
+	for _, o := range opened {
+		p.Commit(o.at, &link.Frame{}, 0)
+		want[o.frame] = -1
+	}
+	p.Publish()
+	for _, ok := take(t, c); ok; _, ok = take(t, c) {
+		next++
+	}
+	if c.Release(); p.Reserved() != 0 || number < 5000 {
+		t.Errorf("%d frames, %d reservations are left", number, p.Reserved())
+	}
+	if ok, err := p.room(MinLen); !ok || err != nil {
+		t.Errorf("not all room was given back: %v", err)
+	}
+}
+
+// TestTakeHeaders: a frame in place is its headers, copied, and the rest where it is.
+func TestTakeHeaders(t *testing.T) {
+	_, p, c := pair(t, MinLen)
+	if p.InPlace() {
+		t.Error("the consumer takes frames in place, and has not said so")
+	}
+	if c.TakeInPlace(); !p.InPlace() {
+		t.Error("the consumer does not take frames in place, and has said so")
+	}
+	data := payload(0, 1000)
+	at, room := p.Reserve(2000)
+	copy(room, data)
+	p.Commit(at, &link.Frame{HeaderLen: 42, NoICRC: true}, len(data))
+	p.Publish()
+	if n, err := c.Next(); n != len(data) || err != nil || c.HeaderLen() != 42 {
+		t.Fatal(n, err, c.HeaderLen())
+	}
+	var rest [1][]byte
+	f := c.TakeHeaders(make([]byte, 42), 42, &rest)
+	if !bytes.Equal(f.Data, data[:42]) || !bytes.Equal(f.More[0], data[42:]) || cap(f.More[0]) != 1000-42 || !f.NoICRC {
+		t.Errorf("%+v", f)
+	}
+	if room[41]++; f.Data[41] != data[41] {
+		t.Error("the headers are no copy")
+	}
+	if room[42]++; f.More[0][0] != data[42]+1 {
+		t.Error("the rest is a copy")
 	}
 }
 

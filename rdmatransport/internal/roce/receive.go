@@ -1,6 +1,8 @@
 package roce
 
 import (
+	"sync"
+
 	"github.com/softrnic/softrnic/rdmatransport/roce/cm/mad"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 	"github.com/softrnic/softrnic/stack"
@@ -14,20 +16,32 @@ import (
 func (e *Engine) receive(port uint8, d *stack.Datagram) {
 	var pkt wire.Packet
 	var held *qp
+	var scratch *wire.Scratch
 	for {
 		b, ok := d.Next()
 		if !ok {
 			break
 		}
+		var err error
+		if d.InPlace {
+			if scratch == nil {
+				scratch = scratches.Get().(*wire.Scratch)
+			}
+			err = pkt.ParseInPlace(b, scratch)
+		} else {
+			err = pkt.Parse(b)
+		}
 		// A reserved opcode is its QP's to refuse.
-		if err := pkt.Parse(b); err != nil && err != wire.ErrOpcode {
+		if err != nil && err != wire.ErrOpcode {
 			e.Counters.Malformed.Add(1)
 			continue
 		}
-		id, right := asGuessed, false
-		if d.IDGuessed {
+		id, right := asGuessed, d.NoICRC
+		switch {
+		case d.NoICRC:
+		case d.IDGuessed:
 			id, right = e.identify(d, b)
-		} else {
+		default:
 			right = wire.CheckICRC(d.Header, b)
 		}
 		if !right {
@@ -67,7 +81,13 @@ func (e *Engine) receive(port uint8, d *stack.Datagram) {
 	if held != nil {
 		held.unlockReceived(d)
 	}
+	if scratch != nil {
+		scratches.Put(scratch)
+	}
 }
+
+// scratches are for the headers of packets that are read where another process can change them.
+var scratches = sync.Pool{New: func() any { return new(wire.Scratch) }}
 
 // isFor tells whether a packet's addresses are those of the connection; to a QP of datagrams, that only one for a group names
 // the number of groups.

@@ -144,9 +144,14 @@ func init() {
 // GRHLen is the number of bytes of a GRH.
 const GRHLen = 40
 
-// PutICRC computes the ICRC of pkt, all that is behind the header, and writes it to its last four bytes (little-endian).
+// PutICRC computes the ICRC of pkt, all that is behind the header, and writes it to its last four bytes (little-endian). Without
+// a header, the packet goes without ICRC, and they are zeros.
 func PutICRC(header, pkt []byte) {
 	n := len(pkt) - ICRCLen
+	if len(header) == 0 {
+		clear(pkt[n:])
+		return
+	}
 	binary.LittleEndian.PutUint32(pkt[n:], ICRC(header, pkt[:n]))
 }
 

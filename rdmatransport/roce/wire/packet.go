@@ -32,14 +32,37 @@ type Packet struct {
 
 // Parse reads the packet that fills the UDP payload b, ICRC included; it does not check the ICRC. Payload is a part
 // of b. The error is one of this package's; p is then undefined. p may be used again.
-func (p *Packet) Parse(b []byte) error {
+func (p *Packet) Parse(b []byte) error { return p.parse(b, b) }
+
+// Scratch is room for what ParseInPlace copies.
+type Scratch [512]byte
+
+// ParseInPlace is Parse of a packet in memory that may change at any time. The headers are read from a copy of them, and if
+// the packet is not one of data (SEND, WRITE, READ response), Payload is a copy too. In data packets Payload is a part of b,
+// of which no byte has been read; the packet's other lengths are as long as b was.
+func (p *Packet) ParseInPlace(b []byte, scratch *Scratch) error {
+	n := copy(scratch[:MaxHeaderLen], b)
+	if n < BTHLen {
+		return ErrShort
+	}
+	if info := Opcode(scratch[0]).Info(); info.Send() || info.Write() || info.Read() && info.Response() {
+		return p.parse(scratch[:n], b)
+	}
+	if len(b) > len(scratch) {
+		return ErrPayload
+	}
+	return p.Parse(scratch[:n+copy(scratch[n:], b[n:])])
+}
+
+// parse reads the headers of packet b from head, which has as many bytes of it as headers can have.
+func (p *Packet) parse(head, b []byte) error {
 	if len(b) < BTHLen+ICRCLen {
 		return ErrShort
 	}
-	if b[1]&0x0f != 0 {
+	if head[1]&0x0f != 0 {
 		return ErrVersion
 	}
-	p.BTH.decode(b)
+	p.BTH.decode(head)
 	info := p.Opcode.Info()
 	if !info.Known() {
 		return ErrOpcode
@@ -60,7 +83,7 @@ func (p *Packet) Parse(b []byte) error {
 	}
 	p.Payload = payload[:len(payload)-int(p.Pad)]
 
-	x := b[BTHLen:n]
+	x := head[BTHLen:n]
 	if info.HasXRCETH() {
 		p.XRCETH.decode(x)
 		x = x[XRCETHLen:]

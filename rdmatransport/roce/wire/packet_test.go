@@ -298,3 +298,63 @@ func BenchmarkCheckICRC(b *testing.B) {
 		}
 	}
 }
+
+// TestParseInPlace: in memory that changes, a packet is what it was when its headers were copied; it says the same as Parse,
+// its data stays where it is, and any other payload is a copy.
+func TestParseInPlace(t *testing.T) {
+	var scratch wire.Scratch
+	for i := range 256 {
+		o := wire.Opcode(i)
+		info := o.Info()
+		data := info.Send() || info.Write() || info.Read() && info.Response()
+		for _, payload := range []int{0, 3, 8, 16, 400, 1024} {
+			p := full(o, payload)
+			if !info.Known() {
+				continue
+			}
+			b := make([]byte, p.Size())
+			p.Encode(header4, b)
+			for n := range min(len(b), 100) {
+				var q, r wire.Packet
+				if want, got := r.Parse(b[:n]), q.ParseInPlace(b[:n], &scratch); (want == nil) != (got == nil) {
+					t.Fatalf("%v, %d of %d bytes: %v, want %v", o, n, len(b), got, want)
+				}
+			}
+			var q, want wire.Packet
+			errWant, err := want.Parse(b), q.ParseInPlace(b, &scratch)
+			if len(b) > len(scratch) && !data {
+				if err == nil {
+					t.Errorf("%v with %d bytes of payload was taken", o, payload)
+				}
+				continue
+			}
+			if errWant != nil || err != nil {
+				if (errWant == nil) != (err == nil) {
+					t.Errorf("%v with %d bytes: %v, want %v", o, payload, err, errWant)
+				}
+				continue
+			}
+			if !reflect.DeepEqual(q, want) {
+				t.Errorf("%v with %d bytes: %+v, want %+v", o, payload, q, want)
+			}
+			want.Payload = bytes.Clone(want.Payload)
+			n := info.HeaderLen()
+			for j := range b {
+				if !data || j < n {
+					b[j] ^= 0xff
+				}
+			}
+			if !reflect.DeepEqual(q, want) {
+				t.Errorf("%v with %d bytes, changed afterwards: %+v, want %+v", o, payload, q, want)
+			}
+			if data && len(q.Payload) > 0 && &q.Payload[0] != &b[n] {
+				t.Errorf("%v with %d bytes: the data is a copy", o, payload)
+			}
+		}
+	}
+	unknown := append([]byte{0x1f}, make([]byte, 40)...)
+	var p wire.Packet
+	if err := p.ParseInPlace(unknown, &scratch); !errors.Is(err, wire.ErrOpcode) || p.Opcode != 0x1f {
+		t.Errorf("an unknown opcode: %v", err)
+	}
+}

@@ -78,6 +78,10 @@ func experiments() (all []*experiment) {
 	}
 	add("WRITE 8 bytes, RoCEv2, TAP, 8 QPs", rateOverTAP())
 	add("SEND 8 bytes, half round trip, TAP, polling", latencyOverTAP())
+	for _, m := range pathMTUs {
+		add("WRITE 64 KiB, RoCEv2, two processes, shared memory", shmBandwidth(m))
+	}
+	add("SEND 8 bytes, half round trip, shared memory, polling", shmLatency())
 	for _, t := range transports {
 		add("SEND 8 bytes, half round trip, in process, direct", latencyInProcess(t))
 	}
@@ -253,6 +257,43 @@ func latencyOverTAP() *experiment {
 			return err
 		}
 		r.add(p[0].Latency.Typical, y.HalfTrip)
+		return nil
+	}}
+}
+
+// overShm is a segment of its own in memory that the two processes share.
+const overShm = "shm:goals"
+
+// shmBandwidth compares with TAP.
+func shmBandwidth(m pathMTU) *experiment {
+	r := &row{What: fmt.Sprintf("WRITE 64 KiB, RoCEv2, shm, path MTU %d", m.payload), Goal: 3, Unit: "Gbit/s", Against: "TAP's"}
+	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
+		var g [2]float64
+		for i, links := range [][2]string{{overShm, overShm}, overTAP.links} {
+			p, err := l.between(ctx, links, []string{"--mtu", strconv.Itoa(m.link)}, "write", "bw", "--size", strconv.Itoa(small), "--buffer", strconv.Itoa(memory))
+			if err != nil {
+				return err
+			}
+			g[i] = p[0].Gbps
+		}
+		r.add(g[0], g[1])
+		return nil
+	}}
+}
+
+// shmLatency compares with TAP, polling.
+func shmLatency() *experiment {
+	r := &row{What: "SEND 8 bytes, RoCEv2, shm, half round trip, polling", Goal: 0.4, AtMost: true, Unit: "µs", Against: "TAP's"}
+	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
+		var half [2]float64
+		for i, links := range [][2]string{{overShm, overShm}, {tap0 + ",wait=poll", tap1 + ",wait=poll"}} {
+			p, err := l.between(ctx, links, polling, "send", "lat")
+			if err != nil {
+				return err
+			}
+			half[i] = p[0].Latency.Typical
+		}
+		r.add(half[0], half[1])
 		return nil
 	}}
 }

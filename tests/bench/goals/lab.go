@@ -55,6 +55,9 @@ func newLab(ctx context.Context, o *options) (l *lab, err error) {
 	if l.dir, err = os.MkdirTemp("", "goals"); err != nil {
 		return l, err
 	}
+	if err := os.Mkdir(filepath.Join(l.dir, "run"), 0o700); err != nil {
+		return l, err
+	}
 	build := exec.CommandContext(ctx, "go", "build", "-o", l.dir, module+"/cmd/softrnic", module+"/tests/bench/yardstick")
 	if out, err := build.CombinedOutput(); err != nil {
 		return l, fmt.Errorf("%s: %w: %s", build, err, bytes.TrimSpace(out))
@@ -174,6 +177,7 @@ const (
 func (l *lab) start(ctx context.Context, on side, stdout, stderr io.Writer, program string, args ...string) (*exec.Cmd, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Stdout, cmd.Stderr = stdout, stderr
+	cmd.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+filepath.Join(l.dir, "run")) // for segments in shared memory
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // ^C is for this program
 	return cmd, l.do(func() error { return startOn(on, cmd) })
 }

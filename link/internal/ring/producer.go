@@ -1,0 +1,175 @@
+package ring
+
+import (
+	"fmt"
+
+	"github.com/softrnic/softrnic/link"
+)
+
+// Producer puts frames into a ring. Only one goroutine may call its methods at a time; the room that Reserve returns may be
+// written to meanwhile.
+type Producer struct {
+	m        memory
+	next     uint64        // behind the last record that was put or reserved
+	head     uint64        // as it was last read
+	reserved []reservation // from the first that is not committed on
+	err      error         // wraps ErrCorrupt
+}
+
+// reservation is room for a frame that is being written.
+type reservation struct {
+	at, size  uint64
+	committed bool
+}
+
+// NewProducer makes the producer of a ring in memory that is all zeros, or that only a consumer has used.
+func NewProducer(b []byte) (*Producer, error) {
+	m, err := newMemory(b)
+	if err != nil {
+		return nil, err
+	}
+	return &Producer{m: m}, nil
+}
+
+// InPlace reports whether the consumer takes frames without an ICRC, and looks at them where they are.
+func (p *Producer) InPlace() bool { return p.m.inPlace.Load() != 0 }
+
+// Put copies a frame into the ring, which the consumer sees after Publish; false if there is no room for it, or after an
+// error. The frame is one that link.Frame.Validate has passed.
+func (p *Producer) Put(f *link.Frame) (bool, error) {
+	n := f.Len()
+	if n > MaxFrame {
+		return false, fmt.Errorf("frame of %d bytes, at most %d: %w", n, MaxFrame, link.ErrTooLong)
+	}
+	at, ok, err := p.place(n)
+	if !ok {
+		return false, err
+	}
+	size := recordLen(n)
+	p.putHeader(at, f, n, size)
+	b := p.m.records[p.m.at(at)+headerLen:]
+	b = b[copy(b, f.Data):]
+	for _, more := range f.More {
+		b = b[copy(b, more):]
+	}
+	if len(p.reserved) > 0 {
+		p.reserved = append(p.reserved, reservation{at, size, true})
+	}
+	p.next = at + size
+	return true, nil
+}
+
+// Reserve sets room for a frame of up to n bytes aside, which Commit must be called for; nil if there is none, or after an
+// error. What is put or reserved from now on comes after it.
+func (p *Producer) Reserve(n int) (at uint64, room []byte) {
+	at, ok, _ := p.place(n)
+	if !ok {
+		return 0, nil
+	}
+	size := recordLen(n)
+	p.reserved = append(p.reserved, reservation{at: at, size: size})
+	p.next = at + size
+	begin := p.m.at(at) + headerLen
+	return at, p.m.records[begin : begin+uint64(n) : begin+uint64(n)]
+}
+
+// Commit says that the first n bytes of the room at an index are a frame, whose fields are f's; n is 0 if it is not used.
+func (p *Producer) Commit(at uint64, f *link.Frame, n int) {
+	i := 0
+	for p.reserved[i].at != at {
+		i++
+	}
+	r := &p.reserved[i]
+	r.committed = true
+	last := i == len(p.reserved)-1
+	switch {
+	case last && n == 0:
+		p.next, p.reserved = at, p.reserved[:i]
+	case last:
+		r.size = recordLen(n)
+		p.next = at + r.size
+		fallthrough
+	default:
+		p.putHeader(at, f, n, r.size)
+	}
+	done := 0
+	for done < len(p.reserved) && p.reserved[done].committed {
+		done++
+	}
+	p.reserved = p.reserved[:copy(p.reserved, p.reserved[done:])]
+}
+
+// Reserved is how many reservations are not committed, with what stands behind them.
+func (p *Producer) Reserved() int { return len(p.reserved) }
+
+func (p *Producer) putHeader(at uint64, f *link.Frame, n int, size uint64) {
+	h := encode(f, n, size)
+	copy(p.m.records[p.m.at(at):], h[:])
+}
+
+// place finds the index for the record of a frame of n bytes. Where that does not fit before the end of the records, it
+// fills these with an empty one.
+func (p *Producer) place(n int) (at uint64, ok bool, err error) {
+	need, left := recordLen(n), p.m.left(p.next)
+	if need <= left {
+		ok, err = p.room(need)
+		return p.next, ok, err
+	}
+	if ok, err = p.room(left + need); !ok {
+		return 0, false, err
+	}
+	p.putHeader(p.next, &link.Frame{}, 0, left)
+	if len(p.reserved) > 0 {
+		p.reserved = append(p.reserved, reservation{p.next, left, true})
+	}
+	p.next += left
+	return p.next, true, nil
+}
+
+// room reports whether there is room for so many bytes. It looks where the consumer is only if there was none when it last
+// looked.
+func (p *Producer) room(need uint64) (bool, error) {
+	size := uint64(len(p.m.records))
+	if p.next-p.head+need <= size {
+		return p.err == nil, p.err
+	}
+	head := p.m.head.Load()
+	if p.err == nil && (head-p.head > p.published()-p.head || head%recordAlign != 0) {
+		p.err = fmt.Errorf("%w: the consumer is at %#x, and has %#x to %#x", ErrCorrupt, head, p.head, p.published())
+	}
+	if p.err != nil {
+		return false, p.err
+	}
+	p.head = head
+	return p.next-p.head+need <= size, nil
+}
+
+// published is where the consumer may read up to.
+func (p *Producer) published() uint64 {
+	if len(p.reserved) > 0 {
+		return p.reserved[0].at
+	}
+	return p.next
+}
+
+// Publish shows the consumer what was put and committed; true if the consumer sleeps and the caller must wake it.
+func (p *Producer) Publish() (wake bool) {
+	p.m.tail.Store(p.published())
+	return p.m.consumerAsleep.Load() != 0 && p.m.consumerAsleep.Swap(0) != 0
+}
+
+// Sleep is called before the producer sleeps for want of room for a frame of n bytes: false if there is room by now. From now
+// on the consumer wakes it after the next Release. What was put is published first.
+func (p *Producer) Sleep(n int) (bool, error) {
+	p.m.producerAsleep.Store(1)
+	need := recordLen(n)
+	if left := p.m.left(p.next); need > left {
+		need += left
+	}
+	ok, err := p.room(need)
+	if ok || err != nil {
+		p.m.producerAsleep.Store(0)
+		return false, err
+	}
+	return true, nil
+}

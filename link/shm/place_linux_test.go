@@ -1,0 +1,255 @@
+package shm
+
+import (
+	"bytes"
+	"encoding/binary"
+	"sync/atomic"
+	"testing"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/linktest"
+)
+
+// placed has a frame built in a room; false if there is none.
+func placed(t testing.TB, l *Link, f link.Frame) bool {
+	t.Helper()
+	r := l.Reserve([6]byte(f.Data), len(f.Data)+100)
+	if r.Data == nil {
+		return false
+	}
+	if len(r.Data) != len(f.Data)+100 {
+		t.Fatalf("a room of %d bytes for %d", len(r.Data), len(f.Data)+100)
+	}
+	n := copy(r.Data, f.Data)
+	r.In.Commit(r.At, &f, n)
+	return true
+}
+
+// TestPlace: frames are built in the memory of a host that takes them in place, in order with those that are written, and
+// only for such a host.
+func TestPlace(t *testing.T) {
+	dir := directory(t)
+	a, b, c := join(t, dir), join(t, dir), join(t, dir)
+	await(t, "three have met", func() bool { return len(a.Peers()) == 2 && len(b.Peers()) == 2 && len(c.Peers()) == 2 })
+	super := linktest.Superframe(b.MAC(), a.MAC(), true, 60, 1040)
+	super.NoICRC = true
+	if placed(t, a, super) {
+		t.Error("there is room with a host that has not said that it takes frames in place")
+	}
+	type got struct {
+		f     link.Frame
+		whole []byte
+		in    bool
+	}
+	frames := make(chan got, 16)
+	b.TakeInPlace()
+	b.Attach(func(batch []link.Frame) {
+		for _, f := range batch {
+			g := got{f: f, in: len(f.More) > 0, whole: bytes.Clone(f.Data)}
+			if g.in {
+				if len(f.Data) != int(f.HeaderLen) {
+					t.Errorf("%d bytes of headers, want %d", len(f.Data), f.HeaderLen)
+				}
+				g.whole = append(g.whole, f.More[0]...)
+			}
+			frames <- g
+		}
+	})
+	c.Attach(func([]link.Frame) {})
+	await(t, "there is room", func() bool {
+		r := a.Reserve([6]byte(b.MAC()), 100)
+		if r.Data != nil {
+			r.In.Commit(r.At, &link.Frame{}, 0)
+		}
+		return r.Data != nil
+	})
+	plain := linktest.Plain(b.MAC(), a.MAC(), 4200, "largest")
+	short := linktest.Plain(b.MAC(), a.MAC(), 50, "short")
+	short.NoICRC, short.HeaderLen = true, 42
+	for i := range 300 { // many times round the ring
+		if !placed(t, a, super) {
+			t.Fatalf("no room, frame %d", i)
+		}
+		send(t, a, plain)
+		if !placed(t, a, short) {
+			t.Fatalf("no room, frame %d", i)
+		}
+		for _, want := range []struct {
+			f  link.Frame
+			in bool
+		}{{super, true}, {plain, false}, {short, false}} {
+			if g := <-frames; !bytes.Equal(g.whole, want.f.Data) || g.in != want.in || g.f.NoICRC != want.f.NoICRC || g.f.Segmentation != want.f.Segmentation {
+				t.Fatalf("round %d: %d bytes in place: %t, without ICRC: %t; want %d, %t", i, len(g.whole), g.in, g.f.NoICRC, len(want.f.Data), want.in)
+			}
+		}
+	}
+	if r := a.Reserve([6]byte(c.MAC()), 100); r.Data != nil {
+		t.Error("there is room with another host, which does not take frames in place")
+	}
+	if r := a.Reserve([6]byte{2, 9, 9}, 100); r.Data != nil {
+		t.Error("there is room with nobody")
+	}
+	// One that lies is not believed, by a host that takes none.
+	p := a.medium.(*segment).peer([6]byte(c.MAC()))
+	p.mu.Lock()
+	f := linktest.Superframe(c.MAC(), a.MAC(), true, 60, 1040)
+	f.NoICRC = true
+	_, _ = p.out.Put(&f)
+	p.flush()
+	p.mu.Unlock()
+	await(t, "it is counted", func() bool { return c.Malformed() == 1 })
+}
+
+// TestPlaceAfterTheEnd: memory is there for as long as a frame is built in it, though the pair has ended.
+func TestPlaceAfterTheEnd(t *testing.T) {
+	dir := directory(t)
+	a, b := join(t, dir), join(t, dir)
+	await(t, "two have met", func() bool { return len(a.Peers()) == 1 && len(b.Peers()) == 1 })
+	_, before := descriptorsOpen(t)
+	b.TakeInPlace()
+	b.Attach(func([]link.Frame) {})
+	a.Attach(func([]link.Frame) {})
+	var r link.Room
+	await(t, "there is room", func() bool { r = a.Reserve([6]byte(b.MAC()), 1000); return r.Data != nil })
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "it has gone", func() bool { return len(a.Peers()) == 0 })
+	clear(r.Data)
+	await(t, "three of four mappings are gone", func() bool { _, m := descriptorsOpen(t); return m == before-3 })
+	r.In.Commit(r.At, &link.Frame{}, len(r.Data))
+	if _, m := descriptorsOpen(t); m != before-4 {
+		t.Errorf("%d mappings are left", m)
+	}
+}
+
+// TestPollerComesAndGoes: whether the host polls, has just ended polling or never did, each frame arrives, once, in
+// order, and in one call at a time. It is called Polled if a Poll brings it.
+func TestPollerComesAndGoes(t *testing.T) {
+	dir := directory(t)
+	a, b := join(t, dir), join(t, dir)
+	await(t, "two have met", func() bool { return len(a.Peers()) == 1 && len(b.Peers()) == 1 })
+	if a.Poll() {
+		t.Error("Poll before Attach received something")
+	}
+	var busy, polling atomic.Bool
+	var got, polled atomic.Uint32
+	poll := func() {
+		polling.Store(true)
+		b.Poll()
+		polling.Store(false)
+	}
+	arrived := make(chan uint32, 1)
+	b.Attach(func(frames []link.Frame) {
+		if busy.Swap(true) {
+			t.Error("two calls at once")
+		}
+		for _, f := range frames {
+			n := binary.BigEndian.Uint32(f.Data[14:])
+			if n != got.Load() {
+				t.Errorf("frame %d where %d was due", n, got.Load())
+			}
+			if f.Polled {
+				polled.Add(1)
+				if !polling.Load() {
+					t.Error("polled, outside Poll")
+				}
+			}
+			got.Add(1)
+			busy.Store(false) // who hears of the frame may poll at once
+			arrived <- n
+			busy.Store(true)
+		}
+		busy.Store(false)
+	})
+	f := linktest.Plain(b.MAC(), a.MAC(), 50, "")
+	for i := range uint32(2000) {
+		binary.BigEndian.PutUint32(f.Data[14:], i)
+		if i%3 == 1 { // polls that end before the frame
+			poll()
+			poll()
+			b.EndPoll()
+		}
+		send(t, a, f)
+		if i%3 == 2 { // polls that bring the frame, or stop without a word
+			for n := uint32(0); n < i%7 && got.Load() == i; n++ {
+				poll()
+			}
+		}
+		<-arrived
+	}
+	if polled.Load() == 0 {
+		t.Error("no Poll has brought a frame")
+	}
+}
+
+// TestPolledPeerDies: who polls learns that a process is gone, and what waits for room in another's ring goes on while the
+// sender polls.
+func TestPolledPeerDies(t *testing.T) {
+	dir := directory(t)
+	a, b, c := join(t, dir), join(t, dir), join(t, dir, Ring(256<<10))
+	await(t, "three have met", func() bool { return len(a.Peers()) == 2 && len(b.Peers()) == 2 && len(c.Peers()) == 2 })
+	a.Attach(func([]link.Frame) {})
+	b.Attach(func([]link.Frame) {})
+	a.Poll()
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "it has gone", func() bool { a.Poll(); return len(a.Peers()) == 1 })
+	const frames = 1000
+	f := linktest.Plain(c.MAC(), a.MAC(), 4200, "")
+	for range frames {
+		send(t, a, f)
+		a.Poll()
+	}
+	if a.Backlog([6]byte(c.MAC())) == 0 {
+		t.Error("nothing waits for room")
+	}
+	var got atomic.Int64
+	c.Attach(func(batch []link.Frame) { got.Add(int64(len(batch))) })
+	await(t, "all has come", func() bool { a.Poll(); return got.Load() == frames })
+	if n := a.Backlog([6]byte(c.MAC())); n != 0 {
+		t.Errorf("%d bytes wait", n)
+	}
+}
+
+// TestCloseWhilePolled: Close returns, and nothing is received afterwards.
+func TestCloseWhilePolled(t *testing.T) {
+	dir := directory(t)
+	b := join(t, dir)
+	b.Attach(func([]link.Frame) {})
+	for range 20 {
+		a := join(t, dir)
+		await(t, "two have met", func() bool { return len(a.Peers()) == 1 && len(b.Peers()) == 1 })
+		var closed atomic.Bool
+		a.Attach(func([]link.Frame) {
+			if closed.Load() {
+				t.Error("received after Close")
+			}
+		})
+		stop, done := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(done)
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					a.Poll()
+				}
+			}
+		}()
+		send(t, b, linktest.Plain(a.MAC(), b.MAC(), 50, ""))
+		if err := a.Close(); err != nil {
+			t.Error(err)
+		}
+		closed.Store(true)
+		if a.Poll() {
+			t.Error("Poll after Close received something")
+		}
+		a.EndPoll()
+		close(stop)
+		<-done
+		await(t, "one is left", func() bool { return len(b.Peers()) == 0 })
+	}
+}

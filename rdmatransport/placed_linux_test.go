@@ -1,0 +1,241 @@
+package rdmatransport_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/shm"
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+)
+
+// segment joins a segment of the test's own so often.
+func segment(t testing.TB, n int) (links []*shm.Link) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "s") // the path of a socket is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	for range n {
+		l, err := shm.Open("x", shm.Directory(dir))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+		links = append(links, l)
+	}
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		all := 0
+		for _, l := range links {
+			all += len(l.Peers())
+		}
+		if all == n*(n-1) {
+			return links
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("not all have met")
+		}
+	}
+}
+
+// watched is a link whose frames to port 4791 are counted as they are received, and may be changed.
+type watched struct {
+	*shm.Link
+	complete, without, inPlace atomic.Int64 // frames with ICRCs, frames without, how many of these were in place
+	change                     func(*link.Frame)
+}
+
+func (w *watched) Attach(recv link.Receiver) {
+	w.Link.Attach(func(frames []link.Frame) {
+		for i := range frames {
+			f := &frames[i]
+			switch d := f.Data; {
+			case f.NoICRC:
+				w.without.Add(1)
+				if len(f.More) > 0 {
+					w.inPlace.Add(1)
+				}
+				if w.change != nil {
+					w.change(f)
+				}
+			case len(d) >= 42 && d[23] == 17 && binary.BigEndian.Uint16(d[36:]) == stack.RoCEPort:
+				w.complete.Add(1)
+			}
+		}
+		recv(frames)
+	})
+}
+
+// whole is a link that hides that it is a Placer, as link/capture and link/impair do.
+type whole struct{ link.Link }
+
+// exchange sends messages of many lengths by WRITE, SEND and READ from a to b, and sees that the data is right.
+func exchange(t *testing.T, a, b *station, transport verbs.Transport) {
+	t.Helper()
+	const size = 300 << 10
+	onA, onB := dial(a, b, transport, nil)
+	from, to := make([]byte, size), make([]byte, size)
+	mrA, mrB := a.reg(from, everyAccess), b.reg(to, everyAccess)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	wait := func(c *rdmacm.Conn, recv bool) {
+		t.Helper()
+		cq := c.QP().SendCQ()
+		if recv {
+			cq = c.QP().RecvCQ()
+		}
+		var wc [1]verbs.WC
+		for {
+			n, err := cq.Poll(wc[:])
+			ok(t, err)
+			if n == 1 {
+				if wc[0].Status != verbs.WCSuccess {
+					t.Fatalf("%v: %v", wc[0].Opcode, wc[0].Status)
+				}
+				return
+			}
+			if ctx.Err() != nil {
+				t.Fatal("no completion")
+			}
+		}
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	for _, n := range []int{0, 1, 60, 1025, 4097, 65537, size} {
+		for _, op := range []verbs.WROpcode{verbs.RDMAWrite, verbs.Send, verbs.RDMARead} {
+			for i := range from {
+				from[i], to[i] = byte(r.Uint32()), byte(r.Uint32())
+			}
+			wr := &verbs.SendWR{Opcode: op, Flags: verbs.SendSignaled, SGList: []verbs.SGE{mrA.SGE(0, n)}, RemoteAddr: mrB.Addr(), RKey: mrB.RKey()}
+			if op == verbs.Send {
+				ok(t, onB.QP().PostRecv(&verbs.RecvWR{SGList: []verbs.SGE{mrB.SGE(0, n)}}))
+			}
+			ok(t, onA.QP().PostSend(wr))
+			wait(onA, false)
+			if op != verbs.Send { // an iWARP WRITE is complete when it is sent; and b's memory is the test's again
+				ok(t, onB.QP().PostRecv(&verbs.RecvWR{}))
+				ok(t, onA.QP().PostSend(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled}))
+				wait(onA, false)
+			}
+			wait(onB, true)
+			if !bytes.Equal(from[:n], to[:n]) {
+				t.Fatalf("%v of %d bytes over %v: the data is not what was sent", op, n, transport)
+			}
+		}
+	}
+}
+
+// spoil changes a byte, as another process would, whom the race detector does not see either.
+//
+//go:norace
+func spoil(b []byte, r *rand.Rand) {
+	b[r.IntN(len(b))] = byte(r.Uint32())
+}
+
+// TestPlaced: between hosts on a segment in shared memory packets have no ICRC, and the long ones are read where they are;
+// where one side does not know of that, both get complete packets.
+func TestPlaced(t *testing.T) {
+	for name, bare := range map[string][2]bool{"both": {}, "one side": {true, false}, "none": {true, true}} {
+		t.Run(name, func(t *testing.T) {
+			var links [2]*watched
+			var stations [2]*station
+			for i, l := range segment(t, 2) {
+				links[i] = &watched{Link: l}
+				var on link.Link = links[i]
+				if bare[i] {
+					on = whole{on}
+				}
+				stations[i] = newStationOn(t, on, []string{"10.0.0.1/24", "10.0.0.2/24"}[i])
+			}
+			both(t, func(t *testing.T, transport verbs.Transport) { exchange(t, stations[0], stations[1], transport) })
+			for i, l := range links {
+				if complete, without, inPlace := l.complete.Load(), l.without.Load(), l.inPlace.Load(); (complete > 0) != bare[0] || (without > 0) == bare[0] || (inPlace > 0) == bare[0] {
+					t.Errorf("side %d: %d frames with ICRCs, %d without, %d in place", i, complete, without, inPlace)
+				}
+				if c := stations[i].dev.HWCounters(); c["rcvd_icrc_errors"] != 0 {
+					t.Errorf("ICRC errors: %d", c["rcvd_icrc_errors"])
+				}
+			}
+		})
+	}
+}
+
+// TestPlacedChanges: a sender that changes packets while they are received can spoil the data that it sends, and nothing
+// else: headers that were checked are those that are acted on.
+func TestPlacedChanges(t *testing.T) {
+	links := segment(t, 2)
+	a := newStationOn(t, links[0], "10.0.0.1/24")
+	stop := make(chan struct{})
+	var spoiling, spoiled atomic.Int64
+	w := &watched{Link: links[1]}
+	done := make(chan struct{})
+	var victim atomic.Pointer[[]byte]
+	w.change = func(f *link.Frame) {
+		if len(f.More) > 0 {
+			b := f.More[0]
+			victim.Store(&b)
+			spoiling.Add(1)
+		}
+	}
+	go func() { // as another process would
+		defer close(done)
+		r := rand.New(rand.NewPCG(5, 6))
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if b := victim.Load(); b != nil {
+				n := min(28, len(*b)) // BTH and RETH of the first packet
+				spoil((*b)[:n], r)
+				spoiled.Add(1)
+			}
+		}
+	}()
+	b := newStationOn(t, w, "10.0.0.2/24")
+	around := make([]byte, 1<<20)
+	for i := range around {
+		around[i] = 0xa5
+	}
+	inner := b.reg(around[256<<10:512<<10:512<<10], everyAccess)
+	from := a.reg(make([]byte, 64<<10), everyAccess)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	for ctx.Err() == nil {
+		onA, onB := dial(a, b, verbs.RoCEv2, nil)
+		for range 200 {
+			if onA.QP().PostSend(&verbs.SendWR{Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{from.SGE(0, 64<<10)}, RemoteAddr: inner.Addr(), RKey: inner.RKey()}) != nil {
+				break
+			}
+			var wc [1]verbs.WC
+			for n := 0; n == 0 && ctx.Err() == nil; {
+				n, _ = onA.QP().SendCQ().Poll(wc[:])
+			}
+			if wc[0].Status != verbs.WCSuccess {
+				break
+			}
+		}
+		onA.Close()
+		onB.Close()
+	}
+	close(stop)
+	<-done
+	for i, v := range slices.Concat(around[:256<<10], around[512<<10:]) {
+		if v != 0xa5 {
+			t.Fatalf("byte %d beside the region was written", i)
+		}
+	}
+	if spoiling.Load() == 0 || spoiled.Load() == 0 {
+		t.Errorf("%d frames in place, %d changes", spoiling.Load(), spoiled.Load())
+	}
+}
