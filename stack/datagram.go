@@ -91,8 +91,8 @@ type Datagram struct {
 	// IDGuessed says that the stack does not see IP headers: the IPv4 identification in Header is what most senders would
 	// have given, and may be wrong. The ICRC covers it. Never set for IPv6.
 	IDGuessed bool
-	NoICRC       bool // the packets have none, as the medium is memory; four bytes are where it would be
-	InPlace      bool // Payload is memory that the sender can still change: each byte is to be read once
+	NoICRC    bool // the packets have none, as the medium is memory; four bytes are where it would be
+	InPlace   bool // Payload is memory that the sender can still change: each byte is to be read once
 	// Header is the IP header (20 or 40 bytes, no options) and the UDP header of the segment that Next returned last;
 	// before the first Next, those of the frame.
 	Header []byte
