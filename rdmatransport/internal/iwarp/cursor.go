@@ -10,12 +10,12 @@ type requestState struct {
 	refused verbs.WCStatus // why a local operation failed that waits until it is the oldest request; 0 if it did not
 }
 
-// part is how much of a request is sent.
-type part uint8
+// progress is how much of a request is sent.
+type progress uint8
 
 const (
 	// untouched: nothing is.
-	untouched part = iota
+	untouched progress = iota
 	// inMessage: some of its message is, and the rest goes through the stream.
 	inMessage
 	// movedInPart: some of its message was moved directly to the peer's memory, and the rest may be.
@@ -31,7 +31,7 @@ type cursor struct {
 	first    uint64         // the oldest that is not complete
 	next     uint64         // the one to send from
 	off      uint64         // bytes of its message that are sent
-	part     part           // what else is known of how far it is
+	progress progress       // what else is known of how far it is
 }
 
 // init sets how many requests the queue can hold, a power of two.
@@ -55,27 +55,27 @@ func (c *cursor) unsent(queued int) int { return int(c.first + uint64(queued) - 
 func (c *cursor) atOldest() bool { return c.next == c.first }
 
 // is tells how much of the next request is sent.
-func (c *cursor) is(p part) bool { return c.part == p }
+func (c *cursor) is(p progress) bool { return c.progress == p }
 
 // mayMove tells that nothing of the next request went through the stream: the rest of it may be moved directly.
-func (c *cursor) mayMove() bool { return c.part == untouched || c.part == movedInPart }
+func (c *cursor) mayMove() bool { return c.progress == untouched || c.progress == movedInPart }
 
 // inData tells that some of the next request's message is sent, and not all.
-func (c *cursor) inData() bool { return c.part == inMessage || c.part == movedInPart }
+func (c *cursor) inData() bool { return c.progress == inMessage || c.progress == movedInPart }
 
 // advance moves over n bytes of the next request's message, which went through the stream.
 func (c *cursor) advance(n uint64) {
 	c.off += n
-	c.part = inMessage
+	c.progress = inMessage
 }
 
-// leaveImmediate notes that all of the next request is sent but its immediate data.
-func (c *cursor) leaveImmediate() { c.part = beforeImmediate }
+// advanceToImmediate notes that all of the next request is sent but its immediate data.
+func (c *cursor) advanceToImmediate() { c.progress = beforeImmediate }
 
 // useStream notes that the rest of the next request goes through the stream.
 func (c *cursor) useStream() {
-	if c.part == movedInPart {
-		c.part = inMessage
+	if c.progress == movedInPart {
+		c.progress = inMessage
 	}
 }
 
@@ -83,7 +83,7 @@ func (c *cursor) useStream() {
 func (c *cursor) step(done bool) {
 	c.at(c.next).done = done
 	c.next++
-	c.off, c.part = 0, untouched
+	c.off, c.progress = 0, untouched
 }
 
 // refuse notes why the next request, a local operation, failed.
@@ -108,11 +108,11 @@ func (c *cursor) completeOldest() {
 }
 
 // movedTo notes that the first off bytes of the next request's message were moved directly.
-func (c *cursor) movedTo(off uint64) { c.off, c.part = off, movedInPart }
+func (c *cursor) movedTo(off uint64) { c.off, c.progress = off, movedInPart }
 
 // moved takes the next request, which is the oldest, off the queue: the rest of it was moved directly.
 func (c *cursor) moved() {
 	c.first++
 	c.next++
-	c.off, c.part = 0, untouched
+	c.off, c.progress = 0, untouched
 }

@@ -11,7 +11,7 @@ func TestCursor(t *testing.T) {
 	type place struct {
 		first, next uint64
 		off         uint64
-		part        part
+		progress    progress
 		oldestDone  bool
 		unsent      int // where four requests were posted
 		mayMove     bool
@@ -29,7 +29,7 @@ func TestCursor(t *testing.T) {
 		want place
 	}{
 		{"the start", nil, place{unsent: 4, mayMove: true}},
-		{"two segments of a message", steps(advance(100), advance(50)), place{off: 150, part: inMessage, unsent: 4, inData: true}},
+		{"two segments of a message", steps(advance(100), advance(50)), place{off: 150, progress: inMessage, unsent: 4, inData: true}},
 		{"a whole message without a response", steps(advance(100), step(true)),
 			place{next: 1, oldestDone: true, unsent: 3, mayMove: true}},
 		{"a request with a response", steps(step(false)), place{next: 1, unsent: 3, mayMove: true}},
@@ -40,17 +40,17 @@ func TestCursor(t *testing.T) {
 		{"what is remembered of a request does not outlive it",
 			steps(step(true), complete, step(true), complete, step(true), complete, step(true), complete),
 			place{first: 4, next: 4, unsent: 4, mayMove: true}},
-		{"the data of a WRITE with immediate data", steps(advance(100), (*cursor).leaveImmediate),
-			place{off: 100, part: beforeImmediate, unsent: 4}},
-		{"a WRITE of no bytes with immediate data", steps((*cursor).leaveImmediate), place{part: beforeImmediate, unsent: 4}},
-		{"and the immediate data", steps((*cursor).leaveImmediate, step(true)),
+		{"the data of a WRITE with immediate data", steps(advance(100), (*cursor).advanceToImmediate),
+			place{off: 100, progress: beforeImmediate, unsent: 4}},
+		{"a WRITE of no bytes with immediate data", steps((*cursor).advanceToImmediate), place{progress: beforeImmediate, unsent: 4}},
+		{"and the immediate data", steps((*cursor).advanceToImmediate, step(true)),
 			place{next: 1, oldestDone: true, unsent: 3, mayMove: true}},
-		{"a part that was moved directly", steps(movedTo(1000)), place{off: 1000, part: movedInPart, unsent: 4, mayMove: true, inData: true}},
+		{"a part that was moved directly", steps(movedTo(1000)), place{off: 1000, progress: movedInPart, unsent: 4, mayMove: true, inData: true}},
 		{"and the rest", steps(movedTo(1000), (*cursor).moved), place{first: 1, next: 1, unsent: 4, mayMove: true}},
-		{"the rest goes through the stream", steps(movedTo(1000), (*cursor).useStream), place{off: 1000, part: inMessage, unsent: 4, inData: true}},
+		{"the rest goes through the stream", steps(movedTo(1000), (*cursor).useStream), place{off: 1000, progress: inMessage, unsent: 4, inData: true}},
 		{"all of it goes through the stream", steps((*cursor).useStream), place{unsent: 4, mayMove: true}},
 		{"a segment behind a part that was moved directly", steps(movedTo(1000), (*cursor).useStream, advance(10)),
-			place{off: 1010, part: inMessage, unsent: 4, inData: true}},
+			place{off: 1010, progress: inMessage, unsent: 4, inData: true}},
 		{"a new stream", steps(step(true), advance(10), (*cursor).reset), place{unsent: 4, mayMove: true}},
 	} {
 		var c cursor
@@ -58,7 +58,7 @@ func TestCursor(t *testing.T) {
 		for _, do := range x.do {
 			do(&c)
 		}
-		got := place{c.first, c.next, c.off, c.part, c.oldestDone(), c.unsent(4), c.mayMove(), c.inData()}
+		got := place{c.first, c.next, c.off, c.progress, c.oldestDone(), c.unsent(4), c.mayMove(), c.inData()}
 		if got != x.want {
 			t.Errorf("%s: %+v, want %+v", x.name, got, x.want)
 		}

@@ -160,7 +160,7 @@ func (q *qp) sendWrite(wr *verbs.SendWR) bool {
 	case !last:
 		t.cursor.advance(uint64(n))
 	case wr.Opcode == verbs.RDMAWriteWithImm:
-		t.cursor.leaveImmediate()
+		t.cursor.advanceToImmediate()
 	default:
 		q.requestSent(true)
 	}

@@ -10,10 +10,10 @@ type pacer struct {
 	limit float64   // QPAttr.RateLimit in bits a second; 0 is none
 	react *reaction // nil without congestion control
 
-	debt float64 // bits sent by the time last beyond what the rate allowed until then; negative if it allowed more
-	last time.Duration
-	wake time.Duration // when the next packet may go, or the rate rises; 0 if none waits
-	ask  time.Duration // before then, no further acknowledgement is asked for because of the rate
+	debt       float64 // bits sent by the time last beyond what the rate allowed until then; negative if it allowed more
+	last       time.Duration
+	wake       time.Duration // when the next packet may go, or the rate rises; 0 if none waits
+	nextAckReq time.Duration // before then, no further acknowledgement is asked for because of the rate
 }
 
 // rate is in bits a second.
@@ -57,14 +57,14 @@ func (p *pacer) hold(now time.Duration) {
 	}
 }
 
-// wantsAck tells whether a packet of a long message, n bytes, should ask for an acknowledgement because those behind it
+// ackReqDue tells whether a packet of a long message, n bytes, should ask for an acknowledgement because those behind it
 // wait: what asked before may be far back.
-func (p *pacer) wantsAck(n uint32, now time.Duration) bool {
-	return p.debt+8*float64(n) > 0 && now >= p.ask
+func (p *pacer) ackReqDue(n uint32, now time.Duration) bool {
+	return p.debt+8*float64(n) > 0 && now >= p.nextAckReq
 }
 
-// asked notes that a packet asked for an acknowledgement because of the rate.
-func (p *pacer) asked(now time.Duration) { p.ask = now + paceAck }
+// ackRequested notes that a packet asked for an acknowledgement because of the rate.
+func (p *pacer) ackRequested(now time.Duration) { p.nextAckReq = now + paceAck }
 
 // sent counts an IP packet of n bytes that is sent.
 func (p *pacer) sent(n int) {

@@ -115,8 +115,8 @@ func (q *qp) paceBurst(b *send.Burst) bool {
 	if !q.pass() {
 		return false
 	}
-	if now := q.e.now(); !b.AckReq && q.pace.wantsAck(q.mtu, now) {
-		q.pace.asked(now)
+	if now := q.e.now(); !b.AckReq && q.pace.ackReqDue(q.mtu, now) {
+		q.pace.ackRequested(now)
 		b.AckReq = true
 	}
 	return true

@@ -31,7 +31,7 @@ func (m *Manager) Connect(attr *rdmacm.ConnectAttr, h rdmacm.Handler) (rdmacm.Pr
 		}
 	}
 	m.mu.Lock()
-	defer m.leaveCall()
+	defer m.unlockAndDeliverLater()
 	if m.closed {
 		return nil, verbs.Errorf(verbs.ErrDestroyed, opConnect, "the device is closed")
 	}
@@ -232,7 +232,7 @@ func (c *conn) replied(d *Datagram, tid uint64, msg *mad.REP) {
 // Establish implements rdmacm.ProviderConn.
 func (c *conn) Establish() error {
 	c.m.mu.Lock()
-	defer c.m.leaveCall()
+	defer c.m.unlockAndDeliverLater()
 	if c.closed || c.state != repRcvd {
 		return c.stateError("establish", "waiting for it")
 	}

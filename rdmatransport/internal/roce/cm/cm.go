@@ -157,7 +157,7 @@ func (m *Manager) receive(d *Datagram) {
 		return
 	}
 	m.dispatch(d, h, data)
-	m.leave()
+	m.unlockAndDeliver()
 }
 
 func (m *Manager) dispatch(d *Datagram, h mad.Header, data []byte) {

@@ -106,7 +106,7 @@ func (c *conn) set(s state) {
 		c.listener.pending += delta(s.unanswered())
 	}
 	if (old == dreqSent) != (s == dreqSent) {
-		c.m.leaves(delta(s == dreqSent))
+		c.m.countLeaving(delta(s == dreqSent))
 	}
 }
 

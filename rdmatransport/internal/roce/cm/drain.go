@@ -41,8 +41,8 @@ func (m *Manager) Drain(ctx context.Context) error {
 	return fmt.Errorf("%d peers have not answered their DREQ: %w", m.leaving, ctx.Err())
 }
 
-// leaves counts n more connections that wait for DREP.
-func (m *Manager) leaves(n int) {
+// countLeaving counts n more connections that wait for DREP.
+func (m *Manager) countLeaving(n int) {
 	if m.leaving += n; m.leaving == 0 && m.drained != nil {
 		close(m.drained)
 		m.drained = nil

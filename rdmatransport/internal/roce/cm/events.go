@@ -16,8 +16,8 @@ func (c *conn) report(ev rdmacm.ConnEvent) {
 	c.m.ready = append(c.m.ready, c)
 }
 
-// leave unlocks, and hands over the events that were queued. It is called on goroutines of the device only.
-func (m *Manager) leave() {
+// unlockAndDeliver unlocks, and hands over the events that were queued. It is called on goroutines of the device only.
+func (m *Manager) unlockAndDeliver() {
 	ready := m.ready
 	m.ready = nil
 	m.mu.Unlock()
@@ -26,9 +26,9 @@ func (m *Manager) leave() {
 	}
 }
 
-// leaveCall unlocks for a method that the application called: what events it brought about are handed over by
+// unlockAndDeliverLater unlocks for a method that the application called: what events it brought about are handed over by
 // the timers' goroutine.
-func (m *Manager) leaveCall() {
+func (m *Manager) unlockAndDeliverLater() {
 	if len(m.ready) > 0 && !m.closed {
 		m.cfg.Timers.Arm(&m.kick, time.Now())
 	}
@@ -37,7 +37,7 @@ func (m *Manager) leaveCall() {
 
 func (m *Manager) deliverKicked() {
 	m.mu.Lock()
-	m.leave()
+	m.unlockAndDeliver()
 }
 
 // deliver hands the connection's events over, unless another goroutine is at it: that one then takes these too.

@@ -37,7 +37,7 @@ func (m *Manager) Listen(attr *rdmacm.ListenAttr, h rdmacm.Handler) (io.Closer, 
 		return nil, verbs.Errorf(verbs.ErrInvalid, op, "%v: want a port from 1 to 65535", attr.Addr)
 	}
 	m.mu.Lock()
-	defer m.leaveCall()
+	defer m.unlockAndDeliverLater()
 	if m.closed {
 		return nil, verbs.Errorf(verbs.ErrDestroyed, op, "the device is closed")
 	}
@@ -59,7 +59,7 @@ func (l *listener) any() bool { return !l.addr.IsValid() || l.addr.IsUnspecified
 func (l *listener) Close() error {
 	m := l.m
 	m.mu.Lock()
-	defer m.leaveCall()
+	defer m.unlockAndDeliverLater()
 	s := m.listeners[l.serviceID]
 	if i := slices.Index(s, l); i >= 0 {
 		if len(s) == 1 {

@@ -129,7 +129,7 @@ func (c *conn) askedAgain() {
 func (c *conn) Accept(p *rdmacm.ConnParam, qkey uint32) error {
 	const op = "accept"
 	c.m.mu.Lock()
-	defer c.m.leaveCall()
+	defer c.m.unlockAndDeliverLater()
 	if c.closed || !c.state.unanswered() {
 		return c.stateError(op, reqRcvd.String())
 	}
@@ -191,7 +191,7 @@ func (c *conn) ready() {
 // Notify implements rdmacm.ProviderConn.
 func (c *conn) Notify() error {
 	c.m.mu.Lock()
-	defer c.m.leaveCall()
+	defer c.m.unlockAndDeliverLater()
 	if c.closed || c.state != repSent && c.state != mraRepRcvd {
 		return c.stateError("notify", repSent.String())
 	}
@@ -203,7 +203,7 @@ func (c *conn) Notify() error {
 func (c *conn) Reject(data []byte) error {
 	const op = "reject"
 	c.m.mu.Lock()
-	defer c.m.leaveCall()
+	defer c.m.unlockAndDeliverLater()
 	switch {
 	case c.closed:
 		return c.stateError(op, "")

@@ -19,7 +19,7 @@ func (c *conn) expired() {
 		c.due = time.Time{}
 		c.overdue()
 	}
-	c.m.leave()
+	c.m.unlockAndDeliver()
 }
 
 // overdue: what was waited for did not come.

@@ -73,7 +73,7 @@ func (m *Manager) rejected(d *Datagram, tid uint64, msg *mad.REJ) *conn {
 // Disconnect implements rdmacm.ProviderConn.
 func (c *conn) Disconnect() error {
 	c.m.mu.Lock()
-	defer c.m.leaveCall()
+	defer c.m.unlockAndDeliverLater()
 	switch {
 	case c.closed:
 	case c.state == established:
@@ -187,7 +187,7 @@ func (c *conn) stale() {
 // Close implements rdmacm.ProviderConn.
 func (c *conn) Close() {
 	c.m.mu.Lock()
-	defer c.m.leaveCall()
+	defer c.m.unlockAndDeliverLater()
 	if c.closed {
 		return
 	}

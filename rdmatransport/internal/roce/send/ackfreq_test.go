@@ -6,9 +6,9 @@ func TestAsksWithin(t *testing.T) {
 	var w window
 	w.init(4096, 15, Conservation{}) // window 128, an acknowledgement every 30 packets
 	for _, c := range []struct {
-		name                string
-		unasked, room, left uint32
-		frame, awaited, ask bool
+		name                    string
+		sinceAckReq, room, left uint32
+		frame, awaited, ask     bool
 	}{
 		{"in a frame", 40, 60, 60, false, false, false},
 		{"at a frame's end", 15, 60, 60, true, false, false},
@@ -19,7 +19,7 @@ func TestAsksWithin(t *testing.T) {
 		{"the window's end", 5, 0, 60, false, false, true},
 		{"the window's end, with one awaited", 5, 0, 60, false, true, false},
 	} {
-		if got := w.asksWithin(c.unasked, c.room, c.left, c.frame, c.awaited); got != c.ask {
+		if got := w.ackReqWithin(c.sinceAckReq, c.room, c.left, c.frame, c.awaited); got != c.ask {
 			t.Errorf("%s: %v", c.name, got)
 		}
 	}
@@ -29,12 +29,12 @@ func TestAckFrequency(t *testing.T) {
 	var a ackFrequency
 	a.init(0xfffffe)
 	a.sent(0xfffffe, 3, false)
-	if a.unasked != 3 || a.awaited(0xfffffe) {
-		t.Errorf("%d unasked", a.unasked)
+	if a.sinceAckReq != 3 || a.awaited(0xfffffe) {
+		t.Errorf("%d sinceAckReq", a.sinceAckReq)
 	}
 	a.sent(1, 2, true)
-	if a.unasked != 0 || !a.awaited(2) || a.awaited(3) {
-		t.Errorf("%d unasked, up to %d", a.unasked, a.asked)
+	if a.sinceAckReq != 0 || !a.awaited(2) || a.awaited(3) {
+		t.Errorf("%d sinceAckReq, up to %d", a.sinceAckReq, a.requested)
 	}
 	if a.acked(2); !a.awaited(2) {
 		t.Error("an acknowledgement of what comes before is not the one that was asked for")

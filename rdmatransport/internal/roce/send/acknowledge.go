@@ -18,7 +18,7 @@ type Action uint8
 
 const (
 	Proceed            Action = iota // nothing but to send what may be sent
-	WentBack                         // the same; what is in flight is sent again, which is worth counting
+	WentBack                         // the same; what is in flight is sent again, which is counted
 	Probed                           // the same; a probe is among it
 	RetriesExceeded                  // fail the oldest request: nothing came back, as often as retry_cnt allows
 	RNRRetriesExceeded               // fail Request: the peer was not ready for it, as often as rnr_retry allows

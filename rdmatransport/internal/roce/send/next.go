@@ -118,7 +118,7 @@ func (s *State) mayStart(r *request, in Setting) bool {
 // mayExceed tells whether the peer's credits let a request be begun. Where all is acknowledged nothing is held back,
 // whatever the counts say; nor where what was sent last left it to this one to ask for an acknowledgement.
 func (s *State) mayExceed(r *request) bool {
-	return r.kind == Local || s.flight.una == s.flight.next || s.acks.unasked > 0 || s.credits.allow(r.kind, s.credits.begun)
+	return r.kind == Local || s.flight.una == s.flight.next || s.acks.sinceAckReq > 0 || s.credits.allow(r.kind, s.credits.begun)
 }
 
 // exceeds tells whether a request goes beyond the peer's credits; only the one that was begun last can, or is begun next.
@@ -164,11 +164,11 @@ func (s *State) nextData(b *Burst, r *request, room uint32, in Setting) Step {
 		}
 	}
 	left -= b.Packets
-	unasked, room := s.acks.unasked+b.Packets, room-b.Packets
+	sinceAckReq, room := s.acks.sinceAckReq+b.Packets, room-b.Packets
 	if b.Final = left != 0 && room == 0; left != 0 {
-		b.AckReq = w.asksWithin(unasked, room, left, b.Packets == frame, s.awaitsAck())
+		b.AckReq = w.ackReqWithin(sinceAckReq, room, left, b.Packets == frame, s.awaitsAck())
 	} else {
-		b.AckReq = unasked >= uint32(w.period) || room == 0 && !s.awaitsAck() || !s.followed(wire.PSNAdd(b.PSN, b.Packets-1), in)
+		b.AckReq = sinceAckReq >= uint32(w.period) || room == 0 && !s.awaitsAck() || !s.followed(wire.PSNAdd(b.PSN, b.Packets-1), in)
 	}
 	return Transmit
 }
@@ -179,7 +179,7 @@ func (s *State) awaitsAck() bool { return !s.mode.is(Selective) && s.acks.awaite
 
 // opens tells that something in flight will bring an answer, which opens the window or shows what is missing.
 func (s *State) opens() bool {
-	return s.acks.awaited(s.flight.una) && (!s.mode.is(Selective) || !s.board.at(s.acks.asked-1).is(arrived))
+	return s.acks.awaited(s.flight.una) && (!s.mode.is(Selective) || !s.board.at(s.acks.requested-1).is(arrived))
 }
 
 // followed tells that nothing but the window can keep the request behind the current one, which ends with PSN last, from
@@ -259,7 +259,7 @@ func (s *State) nextFailed(b *Burst) Step {
 // acknowledgement.
 func (s *State) nextAckPoint(b *Burst) Step {
 	q := &s.queue
-	if s.acks.unasked == 0 || q.next == q.first {
+	if s.acks.sinceAckReq == 0 || q.next == q.first {
 		return Wait
 	}
 	before := q.at(q.next - 1)
@@ -336,7 +336,7 @@ func (s *State) Sent(b *Burst) {
 	if r.kind.hasData() {
 		s.acks.sent(b.PSN, b.Packets, b.AckReq)
 	} else {
-		s.reads.asked(b.PSN, b.Packets)
+		s.reads.requested(b.PSN, b.Packets)
 	}
 	if s.mode.is(Selective) {
 		s.board.sent(b.PSN, b.Packets, r.kind.answered())

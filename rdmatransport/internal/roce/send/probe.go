@@ -11,8 +11,8 @@ type probe struct {
 	behind  uint32 // PSN behind the probe, once it is sent
 }
 
-func (p *probe) ask()    { p.pending = true }
-func (p *probe) cancel() { p.pending = false }
+func (p *probe) schedule() { p.pending = true }
+func (p *probe) cancel()   { p.pending = false }
 
 func (p *probe) sent(psn, n uint32) {
 	p.pending = false

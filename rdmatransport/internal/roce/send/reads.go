@@ -42,8 +42,8 @@ func (r *reads) bound(psn, n uint32) uint32 {
 	return n
 }
 
-// asked notes the request packet at psn, which takes n PSNs.
-func (r *reads) asked(psn, n uint32) {
+// requested notes the request packet at psn, which takes n PSNs.
+func (r *reads) requested(psn, n uint32) {
 	if r.bounds == nil {
 		r.bounds = new(bounds)
 	}

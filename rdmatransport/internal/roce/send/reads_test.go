@@ -7,9 +7,9 @@ func TestReads(t *testing.T) {
 	if r.outstanding() != 0 || r.repeats() || r.bound(5, 9) != 9 {
 		t.Error("there is something before the first")
 	}
-	r.asked(10, 4)
-	r.asked(14, 1)
-	r.asked(15, 8)
+	r.requested(10, 4)
+	r.requested(14, 1)
+	r.requested(15, 8)
 	if r.outstanding() != 3 || r.repeats() {
 		t.Errorf("%d outstanding", r.outstanding())
 	}
@@ -25,7 +25,7 @@ func TestReads(t *testing.T) {
 	if r.rewind(); r.outstanding() != 0 || !r.repeats() || r.bound(17, 100) != 6 {
 		t.Errorf("%d packets are asked for from 17 on", r.bound(17, 100))
 	}
-	r.asked(17, 6)
+	r.requested(17, 6)
 	if r.repeats() || r.bound(23, 100) != 100 || len(r.all()) != 1 {
 		t.Error("the next has the bound of another")
 	}

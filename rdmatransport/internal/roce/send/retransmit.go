@@ -91,7 +91,7 @@ func (s *State) sendProbe(now time.Duration) {
 		s.startRecovery()
 		s.board.loseTail(s.flight.una, s.flight.max)
 	} else {
-		s.probe.ask()
+		s.probe.schedule()
 	}
 	s.traceProbe()
 }
