@@ -60,7 +60,8 @@ func TestDestroyListenerDuringDials(t *testing.T) {
 					}
 				}
 			}()
-			time.Sleep(time.Duration(rand.IntN(3000)) * time.Microsecond) // at random: a moment that an event chose would miss most of the ways in which the two meet
+			// At random: if an event chose the moment, most of the ways in which the two meet would not be tried.
+			time.Sleep(time.Duration(rand.IntN(3000)) * time.Microsecond)
 			if err := l.Destroy(); err != nil {
 				t.Fatalf("round %d: %v", round, err)
 			}

@@ -225,6 +225,7 @@ type gap struct {
 	link.Link
 	armed   atomic.Bool
 	missing atomic.Uint64 // its sequence number, and 1<<32
+	opened  chan struct{} // closed with the first segment that is missing, or nil
 }
 
 func (g *gap) Offloads() link.Offloads { return link.Offloads{} }
@@ -238,7 +239,13 @@ func (g *gap) Write(frames []link.Frame) (int, error) {
 		const ip, tcp = 14, 14 + 20
 		if len(b) >= tcp+20 && b[12] == 8 && b[13] == 0 && b[ip+9] == 6 && frames[i].Len() > tcp+int(b[tcp+12]>>4)*4 {
 			seq := 1<<32 | uint64(binary.BigEndian.Uint32(b[tcp+4:]))
-			if g.missing.CompareAndSwap(0, seq) || g.missing.Load() == seq {
+			if g.missing.CompareAndSwap(0, seq) {
+				if g.opened != nil {
+					close(g.opened)
+				}
+				continue
+			}
+			if g.missing.Load() == seq {
 				continue
 			}
 		}
@@ -259,7 +266,7 @@ func TestTCPMemoryOfSilentConnections(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			lan := new(pipe.Switch)
-			w := &gap{Link: lan.Port()}
+			w := &gap{Link: lan.Port(), opened: make(chan struct{})}
 			// The first connection's receive buffer takes the half that is there at once.
 			const receive = 1 << 20
 			const memory = 2 * (receive + leastSend)
@@ -278,8 +285,8 @@ func TestTCPMemoryOfSilentConnections(t *testing.T) {
 				if _, err := a.Write(make([]byte, size)); err != nil {
 					t.Fatal(err)
 				}
-				for tc.gap && w.missing.Load() == 0 {
-					time.Sleep(time.Millisecond)
+				if tc.gap {
+					<-w.opened
 				}
 			}
 			// Another connection asks for more until the silent one has been looked at twice, with a second in between.

@@ -2,16 +2,19 @@ package netstack_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"io"
 	"net"
 	"net/netip"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/stack/netstack"
@@ -262,7 +265,8 @@ func heap() int {
 // Connections in TIME-WAIT are bounded in number, and keep nothing of their streams.
 func TestStreamTimeWaits(t *testing.T) {
 	const conns = 1000
-	grown := func(opts ...netstack.Option) int {
+	// grown is by how much the heap has grown when it is down to most, or after ten seconds.
+	grown := func(most int, opts ...netstack.Option) int {
 		l := newLane(t, opts...)
 		before := heap()
 		for range conns {
@@ -271,28 +275,73 @@ func TestStreamTimeWaits(t *testing.T) {
 			a.OnRoom(func() { user[0]++ })
 			closeBoth(t, a, b)
 		}
-		time.Sleep(50 * time.Millisecond) // the last ones' ports are kept for a tick
-		return heap() - before
+		n := heap() - before
+		for end := time.Now().Add(10 * time.Second); n > most && time.Now().Before(end); {
+			n = heap() - before // the last ones' ports are kept for a tick
+		}
+		return n
 	}
-	if n := grown(); n > conns*8<<10 {
-		t.Errorf("%d bytes for each connection in TIME-WAIT", n/conns)
+	if most := conns * 8 << 10; grown(most) > most {
+		t.Error("more than 8 KiB for each connection in TIME-WAIT")
 	}
-	if n := grown(netstack.TimeWaits(10)); n > conns<<10 {
-		t.Errorf("%d bytes for %d connections, of which 10 may be in TIME-WAIT", n, conns)
+	if most := conns << 10; grown(most, netstack.TimeWaits(10)) > most {
+		t.Errorf("more than %d bytes for %d connections, of which 10 may be in TIME-WAIT", most, conns)
 	}
 }
 
-// A connection in TIME-WAIT sends no keepalive probes.
+// segments is a link that counts the TCP segments sent from one port, and tells of those sent from another.
+type segments struct {
+	link.Link
+	counted, told uint16 // ports
+	n             atomic.Int64
+	sent          chan struct{}
+}
+
+func (l *segments) Write(frames []link.Frame) (int, error) {
+	for i := range frames {
+		const ip, tcp = 14, 14 + 20
+		b := frames[i].Data
+		if len(b) < tcp+20 || b[12] != 8 || b[13] != 0 || b[ip+9] != 6 {
+			continue
+		}
+		switch binary.BigEndian.Uint16(b[tcp:]) {
+		case l.counted:
+			l.n.Add(1)
+		case l.told:
+			select {
+			case l.sent <- struct{}{}:
+			default:
+			}
+		}
+	}
+	return l.Link.Write(frames)
+}
+
+// A connection in TIME-WAIT sends no keepalive probes, while an open one of the same host sends many.
 func TestNoKeepAliveInTimeWait(t *testing.T) {
 	lan := new(pipe.Switch)
-	w := &ward{Link: lan.Port()}
-	a, b := streamsOn(t, w, lan.Port(), netstack.KeepAlive(20*time.Millisecond, 20*time.Millisecond, 1000))
-	closeBoth(t, a, b)
-	before := w.sent.Load()
-	time.Sleep(100 * time.Millisecond)
-	if n := w.sent.Load() - before; n > 1 { // the last acknowledgement may be among them
-		t.Errorf("%d frames in TIME-WAIT", n)
+	w := &segments{Link: lan.Port(), counted: 4000, told: 4001, sent: make(chan struct{}, 1)}
+	l := &lane{t: t,
+		a: newHost(t, w, netstack.Addr("10.0.0.1/24"), netstack.KeepAlive(20*time.Millisecond, 20*time.Millisecond, 1000)),
+		b: newHost(t, lan.Port(), netstack.Addr("10.0.0.2/24")),
 	}
+	l.listen()
+	x, y := l.dial(4000)
+	closeBoth(t, x, y)
+	before := w.n.Load()
+	open, peer := l.dial(4001)
+	for range 8 { // two or three segments of the handshake, and five probes or more
+		select {
+		case <-w.sent:
+		case <-time.After(10 * time.Second):
+			t.Fatal("no probes on an open connection")
+		}
+	}
+	if n := w.n.Load() - before; n > 1 { // the last acknowledgement may be among them
+		t.Errorf("%d segments in TIME-WAIT", n)
+	}
+	open.Abort()
+	peer.Abort()
 }
 
 // TestSYNInTimeWaitDoesNotBlock sends a SYN to a connection in TIME-WAIT while another goroutine has that connection locked
@@ -314,12 +363,17 @@ func TestSYNInTimeWaitDoesNotBlock(t *testing.T) {
 	l.listener.Close()
 	a.Close()
 
-	// The SYN is held on its way until b is locked.
-	syn, locked := make(chan struct{}), make(chan struct{})
-	var first sync.Once
+	// The SYN is held on its way until b is locked. One to another port comes in behind it, when it has been passed on.
+	const next = 7472
+	syn, locked, passed := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	var first, second sync.Once
 	l.b.NICs()[0].Frames().Steer(&stack.Steering{Take: func(frame []byte) bool {
 		const ip, tcp = 14, 14 + 20
-		if isSYN := frame[12] == 8 && frame[13] == 0 && frame[ip+9] == 6 && frame[tcp+13] == 2; isSYN {
+		isSYN := frame[12] == 8 && frame[13] == 0 && frame[ip+9] == 6 && frame[tcp+13] == 2
+		switch {
+		case isSYN && binary.BigEndian.Uint16(frame[tcp+2:]) == next:
+			second.Do(func() { close(passed) })
+		case isSYN:
 			first.Do(func() {
 				close(syn)
 				<-locked
@@ -327,13 +381,15 @@ func TestSYNInTimeWaitDoesNotBlock(t *testing.T) {
 		}
 		return false
 	}})
-	go func() {
+	dial := func(from string, to uint16) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		// Nobody listens any more, so that this fails in any case.
-		_, _ = l.a.DialStream(ctx, netip.MustParseAddrPort("10.0.0.1:4000"), netip.MustParseAddrPort("10.0.0.2:7471"))
-	}()
+		_, _ = l.a.DialStream(ctx, netip.MustParseAddrPort(from), netip.AddrPortFrom(netip.MustParseAddr("10.0.0.2"), to))
+	}
+	go dial("10.0.0.1:4000", 7471)
 	<-syn
+	go dial("10.0.0.1:0", next)
 
 	// A failed test would hang where it closes the hosts: only a panic gets out of the deadlock.
 	hung := time.AfterFunc(10*time.Second, func() { panic("deadlock: the SYN waits for the connection in TIME-WAIT, and that for the SYN") })
@@ -341,7 +397,7 @@ func TestSYNInTimeWaitDoesNotBlock(t *testing.T) {
 	// gVisor calls the taker with b locked. The dial asks the table for the place that b has.
 	if err := b.Receive(takerFunc(func([]byte) bool {
 		close(locked)
-		time.Sleep(50 * time.Millisecond) // for the SYN to get to where it might wait
+		<-passed // where the SYN waits for the lock, this never comes
 		_, err := l.b.DialStream(t.Context(), netip.MustParseAddrPort("10.0.0.2:7471"), netip.MustParseAddrPort("10.0.0.1:4000"))
 		if !errors.Is(err, syscall.EADDRINUSE) {
 			t.Errorf("a connection with the addresses and ports of b: %v", err)

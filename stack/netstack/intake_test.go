@@ -218,6 +218,7 @@ type windowed struct {
 	first   atomic.Uint32
 	largest atomic.Int64
 	acked   atomic.Uint32
+	sent    chan struct{} // has room for one: a segment was sent; or nil
 }
 
 func (w *windowed) Write(frames []link.Frame) (int, error) {
@@ -234,6 +235,10 @@ func (w *windowed) Write(frames []link.Frame) (int, error) {
 				w.acked.Store(tcp.AckNumber() - w.first.Load())
 				w.largest.Store(max(w.largest.Load(), int64(tcp.WindowSize())<<w.scale.Load()))
 			}
+			select {
+			case w.sent <- struct{}{}:
+			default:
+			}
 		}
 	}
 	return w.Link.Write(frames)
@@ -243,7 +248,7 @@ func (w *windowed) Write(frames []link.Frame) (int, error) {
 // afterwards. A larger bound takes effect at once.
 func TestStreamReadBuffer(t *testing.T) {
 	lan := new(pipe.Switch)
-	server := &windowed{Link: lan.Port()}
+	server := &windowed{Link: lan.Port(), sent: make(chan struct{}, 1)}
 	a, b := newHost(t, lan.Port(), netstack.Addr("10.0.0.1/24")), newHost(t, server, netstack.Addr("10.0.0.2/24"))
 	l, err := b.ListenStream(netip.MustParseAddrPort("10.0.0.2:7"))
 	if err != nil {
@@ -267,7 +272,7 @@ func TestStreamReadBuffer(t *testing.T) {
 			t.Fatal(err)
 		}
 		for server.acked.Load() < 10_000 {
-			time.Sleep(time.Millisecond)
+			<-server.sent
 		}
 		if got := server.largest.Load(); got > 64<<10 {
 			t.Errorf("a window of %d bytes before Accept", got)
