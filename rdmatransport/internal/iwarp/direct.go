@@ -59,7 +59,7 @@ func (c *conn) unpair() {
 	}
 }
 
-// resumeTransmit sends what waited until the other end had received everything.
+// resumeTransmit sends the requests that waited until the other end had received everything that was sent.
 func (c *conn) resumeTransmit() {
 	q := c.qp
 	q.h.Lock()
@@ -69,8 +69,8 @@ func (c *conn) resumeTransmit() {
 	}
 }
 
-// sendDirect moves requests directly, as far as possible, from the next one on. done tells that it has moved some, or that
-// the queue may have changed; wait that the next request has to wait. If neither is true, the next request goes through the
+// sendDirect moves requests directly, from the next one on, as far as possible. It returns done if it has moved some, or if the
+// queue may have changed, and wait if the next request has to wait. If neither is true, the next request goes through the
 // stream. The QP may have been unlocked meanwhile.
 func (q *qp) sendDirect() (done, wait bool) {
 	c := q.conn

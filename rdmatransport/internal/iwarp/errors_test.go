@@ -268,7 +268,7 @@ func TestBadResponses(t *testing.T) {
 			})
 		})
 	}
-	// The sink of one stream is not another's: no peer reaches it by an STag.
+	// The sink's STag of one stream is not valid on another.
 	bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
 		s, other := d.dial(reply()), d.dial(reply())
 		s.post(&verbs.SendWR{ID: 0, Opcode: verbs.RDMARead, Flags: verbs.SendSignaled, SGList: []verbs.SGE{d.mr.SGE(0, 8)}})
@@ -350,7 +350,7 @@ func TestLocalErrors(t *testing.T) {
 			s.over()
 		})
 	})
-	// It fails in its turn: what is outstanding before it is answered first.
+	// It fails in its turn: requests that are outstanding before it are answered first.
 	t.Run("behind a read", func(t *testing.T) {
 		bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
 			s := d.dial(reply())

@@ -218,7 +218,7 @@ func (c *conn) abandoned() {
 	c.emit(&rdmacm.ConnEvent{Type: rdmacm.ConnectError, Status: -int(syscall.ECONNRESET)})
 }
 
-// depth is an IRD or ORD of the peer's, bounded by what the device has.
+// depth is the peer's IRD or ORD, or the device's limit if that is smaller.
 func depth(n uint16) int {
 	if n == mpa.NoNegotiation {
 		return MaxReads

@@ -119,7 +119,7 @@ func (q *qp) sendPiece(size int) (ok bool, err error) {
 	return ok, err
 }
 
-// takeGathered is a copy of what was gathered, which is forgotten.
+// takeGathered returns a copy of what was gathered, and empties the output.
 func (o *output) takeGathered() []byte {
 	b := bytes.Clone(o.bytes())
 	o.clear()

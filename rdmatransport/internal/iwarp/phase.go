@@ -69,7 +69,7 @@ const (
 
 func (k rtrKind) String() string { return [...]string{"none", "WRITE", "READ", "empty FPDU"}[k] }
 
-// lifecycle is the present phase, and what belongs to it.
+// lifecycle is the present phase, and the message that is sent in it.
 type lifecycle struct {
 	phase     phase
 	rtr       rtrKind // while sendingRTR
@@ -83,7 +83,7 @@ func (l *lifecycle) setTracer(tracer func(from, to phase)) { l.tracer = tracer }
 // reset goes back to closed, from where the stream of the QP, if it had one, has ended.
 func (l *lifecycle) reset() { *l = lifecycle{tracer: l.tracer} }
 
-// on takes an event in.
+// on changes the phase as an event asks for.
 func (l *lifecycle) on(e phaseEvent) {
 	from := l.phase
 	l.phase = phaseTable[from][e]

@@ -239,7 +239,7 @@ func (s *State) progress(una uint32) {
 	}
 }
 
-// endRNRWait ends the RNR wait if the PSN that it is for turns out to have been executed.
+// endRNRWait ends the RNR wait: the PSN that it is for has turned out to have been executed.
 func (s *State) endRNRWait() {
 	s.traceRNR(s.alarm.rnrPSN, 0)
 	s.alarm.endRNR()

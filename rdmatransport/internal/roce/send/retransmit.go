@@ -96,8 +96,8 @@ func (s *State) sendProbe(now time.Duration) {
 	s.traceProbe()
 }
 
-// probeAnswered goes back to what follows the probe where the peer has that and no more: it has dropped the rest. Or it is
-// slow, and has answered what was sent before; so there is not much to be sent until more answers come.
+// probeAnswered goes back to what follows the probe if the peer has the probe and no more, as it has then dropped the rest. But
+// it may only be slow, and have answered what was sent before the probe; so little is sent until more answers come.
 func (s *State) probeAnswered(o *Outcome) {
 	if !s.mode.is(Probing) {
 		return
