@@ -232,7 +232,7 @@ func TestMalformedReply(t *testing.T) {
 	}
 }
 
-// Two initiators on one stream notice that by the frame that comes, and so do two responders.
+// Two initiators on one stream notice it by the kind of frame that arrives, and so do two responders.
 func TestTwoInitiators(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newNode(t, &network{}, nodeAddr, 4096, iwarp.Config{})
@@ -322,7 +322,7 @@ func TestReject(t *testing.T) {
 			}
 		})
 	})
-	// Whom the application forgets without an answer is rejected; the stream of one who has left is given back.
+	// A request that the application forgets is rejected; the stream of a request whose peer has gone is closed.
 	for _, gone := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			d := newNode(t, &network{}, nodeAddr, 4096, iwarp.Config{})

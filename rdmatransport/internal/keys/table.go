@@ -186,7 +186,7 @@ func (t *Table[T]) draw() (uint32, error) {
 	return n, nil
 }
 
-// taken tells whether n must not be given out.
+// taken tells whether n must not be drawn now.
 func (t *Table[T]) taken(n uint32) bool {
 	if n == 0 || t.Get(n) != nil || (t.reserved != nil && t.reserved(n)) {
 		return true
@@ -195,7 +195,7 @@ func (t *Table[T]) taken(n uint32) bool {
 	return freed
 }
 
-// quarantine lets n in and, when there are too many, the oldest out.
+// quarantine adds n to the quarantined numbers, and removes the oldest if there are too many.
 func (t *Table[T]) quarantine(n uint32) {
 	if t.freed == nil {
 		t.freed = make(map[uint32]struct{})

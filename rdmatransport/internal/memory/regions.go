@@ -197,8 +197,8 @@ func (r *Regions) RemoteIn(pd *verbs.PD, qp verbs.QPHandle, rkey uint32, addr, n
 	return spanOf(mr, b), Allowed
 }
 
-// File is the part of a region of RegFile that a span which was granted to its rkey is, for its Persist; nil if the region
-// is gone, or the span empty.
+// File returns the region of RegFile that has an rkey, and which of its bytes a span is that was granted for that rkey, to be
+// made persistent. It returns nil if the region is gone, or the span is empty.
 func (r *Regions) File(rkey uint32, s Span) (mr *verbs.MR, b []byte) {
 	if len(s.b) == 0 {
 		return nil, nil
@@ -218,8 +218,8 @@ func (r *Regions) Whole(pd *verbs.PD, qp verbs.QPHandle, rkey uint32, need verbs
 	return r.RemoteIn(pd, qp, rkey, mr.Addr(), uint64(mr.Length()), need)
 }
 
-// Invalidate ends remote access through rkey, a window's or a region's that no window is bound to, as a peer asked a QP. An
-// access that began under another QP's lock may still be running.
+// Invalidate ends remote access through rkey, as a QP's peer has requested. The rkey is that of a window, or of a region that no
+// window is bound to. An access that began under another QP's lock may still be running.
 func (r *Regions) Invalidate(qp verbs.QPHandle, rkey uint32) Denial {
 	if rkey&windowKey != 0 {
 		return r.InvalidateWindow(qp, rkey)

@@ -168,7 +168,7 @@ func TestRejected(t *testing.T) {
 	})
 }
 
-// TestForgedREP: what is not the answer to the REQ, by whom it was sent to, is none.
+// TestForgedREP: a REP counts only if it answers the REQ, and comes from the host that the REQ was sent to.
 func TestForgedREP(t *testing.T) {
 	bubble(t, func(r *rig) {
 		_, req, tid := r.asked()
@@ -342,7 +342,7 @@ func TestSIDRListener(t *testing.T) {
 				!bytes.Equal(m.PrivateData, p.PrivateData) {
 				t.Errorf("SIDR_REP %+v", m)
 			}
-			r.say(peerTID, kernelSIDRREQ(port)) // it was lost
+			r.say(peerTID, kernelSIDRREQ(port)) // as if the answer had been lost
 		}
 		next[*mad.SIDRREP](r)
 		// The request ID in a new transaction is a new request.
