@@ -1,6 +1,6 @@
 // Package trace says what QPs do over time, for whoever wants to know why a connection is slow or has failed: changes of
-// state, losses, timeouts, waits, and how connections are set up and ended. There is no event for a packet
-// or a work request that goes as it should, but [AlarmSet], which comes with most acknowledgements.
+// state, losses, timeouts, waits, and how connections are set up and ended. Packets and work requests with which all goes well
+// cause no events, except [AlarmSet], which comes with most acknowledgements.
 //
 // [github.com/softrnic/softrnic/rdmatransport.Trace] opens a device with a [Sink], which is called with each [Event].
 // [Logger] is a Sink that writes to log/slog. A device without a Sink pays one comparison with nil where there would be an
@@ -49,7 +49,7 @@ const (
 	// RNRWaitStarted (RoCE): the peer has no receive request for PSN, and has asked to be sent nothing from there on for the
 	// Duration.
 	RNRWaitStarted
-	// RNRWaitEnded (RoCE): that time is over, or the peer has acknowledged the PSN nevertheless.
+	// RNRWaitEnded (RoCE): that time is over, or the PSN turned out to have been executed.
 	RNRWaitEnded
 	// NAKSent (RoCE): the responder has refused the packet PSN; Detail says why, as IBTA Vol 1 §9.7.5.2.2 names it.
 	NAKSent

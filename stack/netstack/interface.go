@@ -218,7 +218,7 @@ func (n *Interface) remove(a netip.Addr) error {
 	case i < 0:
 		return fmt.Errorf("address %v: %s does not have it", a, n.Name())
 	case i == 0:
-		return fmt.Errorf("address %v: the link-local address made from the MAC stays", a)
+		return fmt.Errorf("address %v: the link-local address made from the MAC cannot be removed", a)
 	}
 	if err := h.stack.RemoveAddress(n.id, tcpipAddr(a)); err != nil {
 		return fmt.Errorf("address %v on %s: %w", a, n.Name(), stackError(err))
