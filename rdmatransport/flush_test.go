@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"testing"
 
-	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -17,8 +16,11 @@ func TestFlush(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("there is no mmap on this system")
 	}
-	lan := new(pipe.Switch)
-	a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
+	overMedia(t, flush)
+}
+
+func flush(t *testing.T, m medium) {
+	a, b := m.stations(t)
 	qa, _ := dial(a, b, verbs.RoCEv2, nil)
 	am := a.reg(make([]byte, 8192), everyAccess)
 	f := must(os.Create(filepath.Join(t.TempDir(), "log")))(t)

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
@@ -23,9 +22,8 @@ func TestDestroyListenerDuringDials(t *testing.T) {
 	if os.Getenv("SOFTRNIC_LONG") != "" {
 		rounds = 10_000
 	}
-	both(t, func(t *testing.T, transport verbs.Transport) {
-		lan := new(pipe.Switch)
-		a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
+	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
+		a, b := m.stations(t)
 		dialling, stop := context.WithCancel(t.Context())
 		var dials sync.WaitGroup
 		defer dials.Wait()
@@ -34,7 +32,7 @@ func TestDestroyListenerDuringDials(t *testing.T) {
 			dials.Go(func() {
 				for dialling.Err() == nil {
 					ctx, cancel := context.WithTimeout(dialling, 3*time.Millisecond)
-					c, err := rdmacm.Dial(ctx, a.dev, "10.0.0.2:7471", &rdmacm.Config{Transport: transport})
+					c, err := rdmacm.Dial(ctx, a.dev, b.at(7471), &rdmacm.Config{Transport: transport})
 					cancel()
 					if err == nil {
 						c.Close()
@@ -45,7 +43,7 @@ func TestDestroyListenerDuringDials(t *testing.T) {
 		for round := range rounds {
 			l := must(rdmacm.CreateSyncID(rdmacm.TCP, b.dev))(t)
 			ok(t, l.SetTransports(transport))
-			ok(t, l.Bind(netip.MustParseAddrPort("10.0.0.2:7471")))
+			ok(t, l.Bind(netip.AddrPortFrom(b.addr, 7471)))
 			ok(t, l.Listen(64))
 			ended := make(chan error, 1)
 			go func() {
@@ -80,16 +78,15 @@ func TestDestroyListenerDuringDials(t *testing.T) {
 // A request that the application has taken outlives the listener: it can still be accepted. One that nobody has taken is
 // rejected.
 func TestRequestOutlivesListener(t *testing.T) {
-	both(t, func(t *testing.T, transport verbs.Transport) {
-		lan := new(pipe.Switch)
-		a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
-		l := must(rdmacm.Listen(b.dev, "10.0.0.2:7471", &rdmacm.Config{Transport: transport}))(t)
+	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
+		a, b := m.stations(t)
+		l := must(rdmacm.Listen(b.dev, b.at(7471), &rdmacm.Config{Transport: transport}))(t)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		dial := func() chan error {
 			done := make(chan error, 1)
 			go func() {
-				c, err := rdmacm.Dial(ctx, a.dev, "10.0.0.2:7471", &rdmacm.Config{Transport: transport})
+				c, err := rdmacm.Dial(ctx, a.dev, b.at(7471), &rdmacm.Config{Transport: transport})
 				if err == nil {
 					err = c.Close()
 				}

@@ -26,11 +26,12 @@ func both(t *testing.T, f func(t *testing.T, transport verbs.Transport)) {
 
 // station is a device with a PD, on a network of the test's.
 type station struct {
-	t    *testing.T
-	addr netip.Addr
-	host *netstack.Host
-	dev  *verbs.Device
-	pd   *verbs.PD
+	t       *testing.T
+	addr    netip.Addr
+	host    *netstack.Host // nil on another stack
+	network host
+	dev     *verbs.Device
+	pd      *verbs.PD
 }
 
 func newStation(t *testing.T, lan *pipe.Switch, addr string) *station {
@@ -40,17 +41,12 @@ func newStation(t *testing.T, lan *pipe.Switch, addr string) *station {
 
 func newStationOn(t *testing.T, port link.Link, addr string, opts ...rdmatransport.Option) *station {
 	t.Helper()
-	s := &station{t: t, addr: netip.MustParsePrefix(addr).Addr()}
-	s.host = must(netstack.New(port, netstack.Addr(addr)))(t)
-	s.dev = must(rdmatransport.Open(s.host, opts...))(t)
-	s.pd = must(s.dev.AllocPD())(t)
-	t.Cleanup(func() {
-		s.pd.Dealloc()
-		s.dev.Close()
-		s.host.Close()
-	})
-	return s
+	host := must(netstack.New(port, netstack.Addr(addr)))(t)
+	return stationOf(t, host, netip.MustParsePrefix(addr).Addr(), opts...)
 }
+
+// at is an address to dial the station at.
+func (s *station) at(port uint16) string { return netip.AddrPortFrom(s.addr, port).String() }
 
 // reg registers memory until the end of the test.
 func (s *station) reg(buf []byte, access verbs.Access) *verbs.MR {
@@ -84,8 +80,7 @@ func dial(a, b *station, transport verbs.Transport, change func(*rdmacm.Config))
 		onB, err = l.Accept(ctx)
 		accepted <- err
 	}()
-	to := netip.AddrPortFrom(b.addr, l.Addr().Port()).String()
-	onA = must(rdmacm.Dial(ctx, a.dev, to, &rdmacm.Config{Transport: transport, PD: a.pd, Cap: size}))(t)
+	onA = must(rdmacm.Dial(ctx, a.dev, b.at(l.Addr().Port()), &rdmacm.Config{Transport: transport, PD: a.pd, Cap: size}))(t)
 	if err := <-accepted; err != nil {
 		t.Fatal(err)
 	}

@@ -87,11 +87,10 @@ func TestLinkRemoved(t *testing.T) {
 
 // TestHostClosed: the end of a host is that of the device on it, and its peers are told.
 func TestHostClosed(t *testing.T) {
-	both(t, func(t *testing.T, transport verbs.Transport) {
-		lan := new(pipe.Switch)
-		a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
+	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
+		a, b := m.stations(t)
 		conn, peer := dial(a, b, transport, nil)
-		ok(t, b.host.Close())
+		ok(t, b.network.Close())
 		for _, c := range []*rdmacm.Conn{conn, peer} {
 			select {
 			case <-c.Done():

@@ -38,9 +38,8 @@ func flushed(t *testing.T, cq *verbs.CQ, id uint64) {
 
 // TestShutdown: all that a program has left open ends at once for its peers, and for its own goroutines.
 func TestShutdown(t *testing.T) {
-	both(t, func(t *testing.T, transport verbs.Transport) {
-		lan := new(pipe.Switch)
-		a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
+	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
+		a, b := m.stations(t)
 		conn, peer := dial(a, b, transport, nil)
 		ok(t, peer.QP().PostRecv(&verbs.RecvWR{ID: 7}))
 		ok(t, conn.QP().PostRecv(&verbs.RecvWR{ID: 8}))
@@ -58,14 +57,14 @@ func TestShutdown(t *testing.T) {
 
 		// Two listeners: a request that one of them has is not answered, the other waits for some.
 		cfg := &rdmacm.Config{Transport: transport}
-		asked := must(rdmacm.Listen(b.dev, ":1", cfg))(t)
-		served := must(rdmacm.Listen(b.dev, ":2", cfg))(t)
+		asked := must(rdmacm.Listen(b.dev, ":7471", cfg))(t)
+		served := must(rdmacm.Listen(b.dev, ":7472", cfg))(t)
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
 		var work sync.WaitGroup
 		refused := make(chan error, 1)
 		go func() {
-			_, err := rdmacm.Dial(ctx, a.dev, "10.0.0.2:1", cfg)
+			_, err := rdmacm.Dial(ctx, a.dev, b.at(7471), cfg)
 			refused <- err
 		}()
 		request := must(asked.Request(ctx))(t)
@@ -100,10 +99,10 @@ func TestShutdown(t *testing.T) {
 		if _, err := request.Accept(ctx, cfg); !errors.Is(err, syscall.ENODEV) {
 			t.Errorf("Accept of a request: %v", err)
 		}
-		if _, err := rdmacm.Dial(ctx, b.dev, "10.0.0.1:3", cfg); !errors.Is(err, syscall.ENODEV) {
+		if _, err := rdmacm.Dial(ctx, b.dev, a.at(7473), cfg); !errors.Is(err, syscall.ENODEV) {
 			t.Errorf("Dial: %v", err)
 		}
-		if _, err := rdmacm.Listen(b.dev, ":4", cfg); !errors.Is(err, syscall.ENODEV) {
+		if _, err := rdmacm.Listen(b.dev, ":7474", cfg); !errors.Is(err, syscall.ENODEV) {
 			t.Errorf("Listen: %v", err)
 		}
 		if e := b.event(); e.Type != verbs.EventDeviceFatal {

@@ -4,16 +4,16 @@ import (
 	"bytes"
 	"testing"
 
-	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
 // TestSRQAcrossTransports: QPs of both protocols take their receives from one SRQ, and the limit event comes.
-func TestSRQAcrossTransports(t *testing.T) {
+func TestSRQAcrossTransports(t *testing.T) { overMedia(t, srqAcrossTransports) }
+
+func srqAcrossTransports(t *testing.T, m medium) {
 	const size = 4096 // several packets
-	lan := new(pipe.Switch)
-	a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
+	a, b := m.stations(t)
 	out := a.reg(make([]byte, size), everyAccess)
 	buf := make([]byte, 8*size)
 	in := b.reg(buf, verbs.AccessLocalWrite)

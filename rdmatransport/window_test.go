@@ -20,9 +20,9 @@ type windowPair struct {
 	am, bm *verbs.MR
 }
 
-func newWindowPair(t *testing.T, transport verbs.Transport) *windowPair {
-	lan := new(pipe.Switch)
-	p := &windowPair{t: t, a: newStation(t, lan, "10.0.0.1/24"), b: newStation(t, lan, "10.0.0.2/24")}
+func newWindowPair(t *testing.T, m medium, transport verbs.Transport) *windowPair {
+	p := &windowPair{t: t}
+	p.a, p.b = m.stations(t)
 	p.am = p.a.reg(make([]byte, 8192), everyAccess)
 	p.bm = p.b.reg(make([]byte, 8192), verbs.AccessLocalWrite|verbs.AccessMWBind)
 	p.qa, p.qb = dial(p.a, p.b, transport, nil)
@@ -64,8 +64,8 @@ func (p *windowPair) read(rkey uint32, n int) verbs.WCStatus {
 // TestWindows: peers can use the memory that a window is bound to, whatever its type, and a region with a window cannot be
 // deregistered.
 func TestWindows(t *testing.T) {
-	both(t, func(t *testing.T, transport verbs.Transport) {
-		p := newWindowPair(t, transport)
+	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
+		p := newWindowPair(t, m, transport)
 		copy(p.bm.Buf(), "through the window")
 		rw := verbs.AccessRemoteRead | verbs.AccessRemoteWrite
 		mw := p.bound(4000, rw)
@@ -102,8 +102,8 @@ func TestWindows(t *testing.T) {
 // TestInvalidateLocally: LOCAL_INV takes its turn between the requests around it, and another bind opens the window
 // again.
 func TestInvalidateLocally(t *testing.T) {
-	both(t, func(t *testing.T, transport verbs.Transport) {
-		p := newWindowPair(t, transport)
+	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
+		p := newWindowPair(t, m, transport)
 		mw := p.bound(100, verbs.AccessRemoteRead)
 		old := mw.RKey()
 		ok(t, p.qb.QP().PostSend(
@@ -129,8 +129,8 @@ func TestInvalidateLocally(t *testing.T) {
 
 // TestInvalidateRemotely: SEND with Invalidate takes the window away before the receiver knows of the message.
 func TestInvalidateRemotely(t *testing.T) {
-	both(t, func(t *testing.T, transport verbs.Transport) {
-		p := newWindowPair(t, transport)
+	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
+		p := newWindowPair(t, m, transport)
 		mw := p.bound(100, verbs.AccessRemoteRead)
 		old := mw.RKey()
 		ok(t, p.qb.QP().PostRecv(&verbs.RecvWR{ID: 9, SGList: []verbs.SGE{p.bm.SGE(0, 8192)}}))
@@ -159,7 +159,7 @@ func TestInvalidateRemotely(t *testing.T) {
 
 // TestLocalFailures: an invalid bind or invalidation fails as a work request, after those before it have completed.
 func TestLocalFailures(t *testing.T) {
-	both(t, func(t *testing.T, transport verbs.Transport) {
+	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
 		for _, c := range []struct {
 			want verbs.WCStatus
 			wr   func(p *windowPair) *verbs.SendWR
@@ -174,7 +174,7 @@ func TestLocalFailures(t *testing.T) {
 				return &verbs.SendWR{Opcode: verbs.LocalInv, InvalidateRKey: p.bm.RKey()}
 			}},
 		} {
-			p := newWindowPair(t, transport)
+			p := newWindowPair(t, m, transport)
 			bad := c.wr(p)
 			bad.ID = 2
 			ok(t, p.qb.QP().PostSend(
@@ -205,7 +205,7 @@ func TestFaults(t *testing.T) {
 		ok(s.t, f.Truncate(int64(page)))
 		return mr
 	}
-	both(t, func(t *testing.T, transport verbs.Transport) {
+	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
 		for _, c := range []struct {
 			name string
 			run  func(p *windowPair) verbs.WCStatus
@@ -261,7 +261,7 @@ func TestFaults(t *testing.T) {
 			}, verbs.WCLocProtErr},
 		} {
 			t.Run(c.name, func(t *testing.T) {
-				p := newWindowPair(t, transport)
+				p := newWindowPair(t, m, transport)
 				p.t, p.a.t, p.b.t = t, t, t
 				if s := c.run(p); s != c.want {
 					t.Errorf("%v, want %v", s, c.want)

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
@@ -34,9 +33,10 @@ func resolved(t *testing.T, ctx context.Context, space rdmacm.PortSpace, from, t
 
 // TestXRCOverCM is rdma_xserver and rdma_xclient, with two clients whose targets share an SRQ: the number of it is in the
 // private data.
-func TestXRCOverCM(t *testing.T) {
-	lan := new(pipe.Switch)
-	a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
+func TestXRCOverCM(t *testing.T) { overMedia(t, xrcOverCM) }
+
+func xrcOverCM(t *testing.T, m medium) {
+	a, b := m.stations(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	l := listenIB(t, b)
@@ -128,9 +128,10 @@ func TestXRCOverCM(t *testing.T) {
 }
 
 // TestXRCPortSpace: a listener of port space TCP has no XRC, and neither have its IDs.
-func TestXRCPortSpace(t *testing.T) {
-	lan := new(pipe.Switch)
-	a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
+func TestXRCPortSpace(t *testing.T) { overMedia(t, xrcPortSpace) }
+
+func xrcPortSpace(t *testing.T, m medium) {
+	a, b := m.stations(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	c := resolved(t, ctx, rdmacm.TCP, a, b)
@@ -155,9 +156,10 @@ func TestXRCPortSpace(t *testing.T) {
 }
 
 // TestSRQOfID: the QP of an ID takes its receives from the ID's SRQ.
-func TestSRQOfID(t *testing.T) {
-	lan := new(pipe.Switch)
-	a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
+func TestSRQOfID(t *testing.T) { overMedia(t, srqOfID) }
+
+func srqOfID(t *testing.T, m medium) {
+	a, b := m.stations(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	c := resolved(t, ctx, rdmacm.TCP, a, b)

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -15,7 +14,7 @@ import (
 func (s *station) gidIndex() uint8 {
 	s.t.Helper()
 	table := must(s.dev.GIDTable(1))(s.t)
-	return uint8(slices.IndexFunc(table, func(e verbs.GIDEntry) bool { return e.GID.Addr() == s.addr }))
+	return uint8(table[slices.IndexFunc(table, func(e verbs.GIDEntry) bool { return e.GID.Addr() == s.addr })].Index)
 }
 
 // cq makes a CQ with a channel, until the end of the test.
@@ -46,9 +45,9 @@ type xrcSRQ struct {
 	mr *verbs.MR
 }
 
-func newXRCLab(t *testing.T, pairs, srqs int) *xrcLab {
-	lan := new(pipe.Switch)
-	x := &xrcLab{t: t, a: newStation(t, lan, "10.0.0.1/24"), b: newStation(t, lan, "10.0.0.2/24")}
+func newXRCLab(t *testing.T, m medium, pairs, srqs int) *xrcLab {
+	x := &xrcLab{t: t}
+	x.a, x.b = m.stations(t)
 	x.am = x.a.reg(make([]byte, 1<<16), everyAccess)
 	x.sends = x.a.cq()
 	x.domain = must(x.b.dev.OpenXRCD(nil))(t)
@@ -112,6 +111,8 @@ func (x *xrcLab) connect() {
 
 // do posts a request and returns how it ended.
 func (x *xrcLab) do(initiator int, wr verbs.SendWR) verbs.WCStatus {
+	settle(x.t, x.targets[initiator])
+	defer settle(x.t, x.targets[initiator])
 	x.t.Helper()
 	wr.Flags |= verbs.SendSignaled
 	ok(x.t, x.initiators[initiator].PostSend(&wr))
@@ -127,8 +128,10 @@ func (x *xrcLab) fill(off, n int, seed byte) []byte {
 }
 
 // TestXRC: any initiator reaches any SRQ of the domain, and the memory of that SRQ's PD.
-func TestXRC(t *testing.T) {
-	x := newXRCLab(t, 2, 3)
+func TestXRC(t *testing.T) { overMedia(t, anyInitiatorReachesAnySRQ) }
+
+func anyInitiatorReachesAnySRQ(t *testing.T, m medium) {
+	x := newXRCLab(t, m, 2, 3)
 	for i := range x.initiators {
 		for j, s := range x.srqs {
 			for _, op := range []verbs.WROpcode{verbs.Send, verbs.SendWithImm, verbs.RDMAWriteWithImm} {
@@ -170,9 +173,11 @@ func TestXRC(t *testing.T) {
 
 // TestXRCSharedSRQ: two initiators whose messages, of several packets, come to one SRQ at the same time, in the order of
 // each.
-func TestXRCSharedSRQ(t *testing.T) {
+func TestXRCSharedSRQ(t *testing.T) { overMedia(t, twoInitiatorsShareSRQ) }
+
+func twoInitiatorsShareSRQ(t *testing.T, m medium) {
 	const n, messages = 3000, 20
-	x := newXRCLab(t, 2, 1)
+	x := newXRCLab(t, m, 2, 1)
 	s := x.srqs[0]
 	for i := range messages / 2 {
 		ok(t, s.PostRecv(&verbs.RecvWR{ID: uint64(i), SGList: []verbs.SGE{s.mr.SGE(i*n, n)}}))
@@ -234,7 +239,7 @@ func TestXRCRefused(t *testing.T) {
 		}, verbs.WCRemInvReqErr},
 	} {
 		run := func(t *testing.T) {
-			x := newXRCLab(t, 2, 2)
+			x := newXRCLab(t, direct, 2, 2)
 			if st := x.do(0, c.wr(x)); st != c.want {
 				t.Errorf("%v, want %v", st, c.want)
 			}

@@ -64,20 +64,20 @@ func (pd *PD) RegMR(buf []byte, access Access) (*MR, error) {
 
 // RegMRIOVA registers buf at an address that the caller chooses (ibv_reg_mr_iova).
 func (pd *PD) RegMRIOVA(buf []byte, addr uint64, access Access) (*MR, error) {
-	return pd.register("register MR", mrPlain, buf, addr, access)
+	return pd.register("register MR", mrPlain, nil, buf, addr, access)
 }
 
 // RegMapping registers memory that is not Go's: memory mapped by a system call, or memory that C code owns. An access to a
 // page that does not exist, such as a page beyond the end of a truncated file, fails the work request: with WCLocProtErr
 // on this side, with WCRemOpErr at a peer. The caller keeps the memory mapped until Dereg returns.
 func (pd *PD) RegMapping(buf []byte, access Access) (*MR, error) {
-	return pd.register("register mapping", mrMapped, buf, addressOf(buf, access), access)
+	return pd.register("register mapping", mrMapped, nil, buf, addressOf(buf, access), access)
 }
 
 // AllocNullMR allocates a null MR (ibv_alloc_null_mr), which has an lkey and no rkey. A write to any address is
 // discarded; a read returns zeros.
 func (pd *PD) AllocNullMR() (*MR, error) {
-	return pd.register("allocate null MR", mrNull, nil, 0, AccessLocalWrite)
+	return pd.register("allocate null MR", mrNull, nil, nil, 0, AccessLocalWrite)
 }
 
 func addressOf(buf []byte, access Access) uint64 {
@@ -87,9 +87,9 @@ func addressOf(buf []byte, access Access) uint64 {
 	return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(buf))))
 }
 
-func (pd *PD) register(op string, kind mrKind, buf []byte, addr uint64, access Access) (*MR, error) {
+func (pd *PD) register(op string, kind mrKind, file *mapping, buf []byte, addr uint64, access Access) (*MR, error) {
 	d := pd.dev
-	mr := &MR{dev: d, kind: kind}
+	mr := &MR{dev: d, kind: kind, file: file}
 	r := &region{pd, buf[:len(buf):len(buf)], addr, access}
 	if err := mr.check(op, r); err != nil {
 		return nil, err

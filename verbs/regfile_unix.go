@@ -32,12 +32,12 @@ func (pd *PD) RegFile(f *os.File, offset int64, length int, access Access) (*MR,
 	if err != nil {
 		return nil, &Error{Op: op, Detail: f.Name() + ": " + err.Error(), Err: err}
 	}
-	mr, err := pd.register(op, mrFile, b, addressOf(b, access), access)
+	file := &mapping{unmap: func() error { return wrapNonNil("deregister MR", syscall.Munmap(b)) }}
+	mr, err := pd.register(op, mrFile, file, b, addressOf(b, access), access)
 	if err != nil {
 		_ = syscall.Munmap(b)
 		return nil, err
 	}
-	mr.file = &mapping{unmap: func() error { return wrapNonNil("deregister MR", syscall.Munmap(b)) }}
 	return mr, nil
 }
 
