@@ -20,10 +20,11 @@
 //
 // # What moves it
 //
-// What is accepted is only not yet refused. The last identification moves when [Peers.Passed] says that all else was right:
-// addresses, QP number and PSN. Then it is the last one of the flow and of the pair. So somebody who makes up packets without knowing the PSN cannot move the window away from the
-// true peer, and makes no entries for peers that do not exist. He can replace the candidate: while he does so, a peer whose
-// counter has jumped is not recognised until silence has widened the window, which takes at most 66 seconds.
+// An identification that is accepted does not move the window yet. It becomes the last one of the flow and of the pair when
+// [Peers.Passed] says that all else was right: addresses, QP number and PSN. So somebody who makes up packets without knowing
+// the PSN cannot move the window away from the true peer, and makes no entries for peers that do not exist. He can replace the
+// candidate: while he does so, a peer whose counter has jumped is not recognised until silence has widened the window, which
+// takes at most 66 seconds.
 //
 // None of this is a defence against forgery: the ICRC has no key, and whoever makes up a packet may choose its
 // identification too. It is to find damage.

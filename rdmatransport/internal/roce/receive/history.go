@@ -15,7 +15,7 @@ type history struct {
 
 func (h *history) init(limit uint8) { h.ring = make([]Response, 0, limit) }
 
-// remember adds one, in place of the oldest if need be: the requester cannot be missing that one's response any more.
+// remember adds a response. If the history is full, it replaces the oldest, which the requester cannot be missing any more.
 func (h *history) remember(r *Response, limit uint8) {
 	if len(h.ring) < int(limit) {
 		h.ring = append(h.ring, *r)
@@ -25,8 +25,8 @@ func (h *history) remember(r *Response, limit uint8) {
 	h.oldest = (h.oldest + 1) % len(h.ring)
 }
 
-// setLimit changes how many there are. Of a ring that is to grow, the oldest entry moves to the front, since remember
-// appends to the end. One that is larger than the new limit stays as it is: the requester may still repeat all of it.
+// setLimit changes how many responses are kept. Where the limit rises, the ring is turned so that the oldest comes first, since
+// remember appends to the end. Where it falls, all that are kept stay: the requester may still repeat all of them.
 func (h *history) setLimit(limit uint8) {
 	if len(h.ring) < int(limit) {
 		h.ring = slices.Concat(h.ring[h.oldest:], h.ring[:h.oldest])
@@ -34,8 +34,8 @@ func (h *history) setLimit(limit uint8) {
 	}
 }
 
-// find is the one that has a PSN, nil if there is none, and how far into it the PSN is. The newest comes first: PSNs wrap,
-// and an old one may have come round.
+// find returns the response that a PSN belongs to, nil if there is none, and which packet of it the PSN is. It looks at the
+// newest first: PSNs wrap, and that of an old response may be in use again.
 func (h *history) find(psn uint32) (r *Response, into uint32) {
 	for i := range h.ring {
 		old := &h.ring[(h.oldest+len(h.ring)-1-i)%len(h.ring)]

@@ -12,16 +12,16 @@ const (
 	// request packet.
 	HeaderRoom = 12 + 4 + 16 + 4 + 4
 
-	// sackEvery is how many packets behind gaps one selective acknowledgement is for. storeBytes is what the packets of
-	// any span take. No more than MaxStores QPs of a device have packets behind a gap kept, 70 MB in all; the others'
-	// peers go back.
+	// sackEvery is how many packets are kept behind gaps between two selective acknowledgements. storeBytes is the memory that
+	// a span of packets takes. At most MaxStores QPs of a device keep packets behind a gap, which takes 70 MB; the peers of
+	// the others go back.
 	sackEvery  = 16
 	storeBytes = 2*send.WindowBytes + send.MaxSpan*HeaderRoom
 	MaxStores  = 64
 
-	// lossMemory is how long packets behind a gap are kept after one was seen to be lost: before the first loss, and after
-	// a while without, whoever makes up packets could fill the stores. keepLongest is how long they are kept while nothing
-	// comes that was missing. distrust is how long none are kept after some were perhaps not the peer's.
+	// lossMemory is how long after a loss packets behind a gap are kept. Without that condition, anybody who makes up packets
+	// could fill the stores. keepLongest is how long packets are kept while nothing arrives of what is missing. distrust is
+	// how long none are kept after some that were perhaps not the peer's.
 	lossMemory  = time.Second
 	keepLongest = time.Second
 	distrust    = 10 * time.Second
@@ -32,7 +32,7 @@ const (
 	// firstBurst is how many responses a READ of more than a window begins with, until it is known what the peer can take.
 	firstBurst = 64
 
-	// responsePause is between two bursts of READ responses, for others to run: READs have no acknowledgements that could
-	// pace them.
+	// responsePause is the pause between two bursts of READ responses, in which others can run: the responses are not
+	// acknowledged, so that nothing else paces them.
 	responsePause = 200 * time.Microsecond
 )

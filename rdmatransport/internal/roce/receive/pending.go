@@ -33,7 +33,7 @@ type Response struct {
 // First tells whether the next packet is the first of the READ that is answered.
 func (r *Response) First() bool { return r.sent == 0 && !r.partial }
 
-// number says where a response belongs.
+// number sets the place of a response: its first PSN, how many packets it has, and its MSN.
 func (r *Response) number(psn, packets, msn uint32) { r.PSN, r.Packets, r.MSN = psn, packets, msn }
 
 // total is how many packets it takes, those that are sent included.
@@ -53,7 +53,7 @@ func (r *Response) readAgain(p *wire.Packet, into, packets, msn uint32) Response
 	return Response{Kind: Read, replay: true, partial: into > 0, PSN: p.PSN, Packets: packets, MSN: msn, RETH: p.RETH, Owner: r.Owner}
 }
 
-// next takes in that a packet of n bytes of data is sent.
+// next notes that a packet with n bytes of data was sent.
 func (r *Response) next(n uint32) {
 	r.sent++
 	r.Packets--

@@ -5,8 +5,8 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// Outcome is what a request packet is, as it comes: what the owner does about it, and counts. A packet that is neither
-// InOrder nor a Duplicate came too early, is not the peer's, or the connection has ended.
+// Outcome is what OnRequest says of a request packet, for the owner to act on and to count. If it is neither InOrder nor a
+// Duplicate, the packet came too early, or is not the peer's, or the connection has ended.
 type Outcome uint8
 
 const (
@@ -46,8 +46,8 @@ func (s *State) OnRequest(p *wire.Packet) Outcome {
 	return InOrder | s.onTurn(m)
 }
 
-// onTurn takes in that the expected packet has come, where some have come too early before. It is Suspect if that contradicts
-// those.
+// onTurn notes that the expected packet has come, after others came too early. The outcome is Suspect if that contradicts
+// them.
 func (s *State) onTurn(m marking) (o Outcome) {
 	psn := s.expected.psn
 	if !s.early.turn(psn, m, s.shared.Clock) {
@@ -60,7 +60,7 @@ func (s *State) onTurn(m marking) (o Outcome) {
 	return o
 }
 
-// onEarly takes in a packet that came d packets too early.
+// onEarly handles a packet that came d packets too early.
 func (s *State) onEarly(p *wire.Packet, m marking, d int32) (o Outcome) {
 	if m != unmarked && p.Opcode.Info().Known() && fits(p, d, s.mtu) {
 		var kept bool
@@ -77,7 +77,7 @@ func (s *State) onEarly(p *wire.Packet, m marking, d int32) (o Outcome) {
 		}
 		v.on(onGap)
 	case m != unmarked && p.AckReq && !v.waitsForReceive():
-		v.on(onGap) // a peer that marks its packets probes with the last, and does not go back twice for one loss
+		v.on(onGap) // a peer that marks its packets probes with the last one, and goes back only once for a loss
 	}
 	return o
 }
@@ -91,7 +91,7 @@ func (s *State) repeatedWithout(psn uint32) bool {
 	return false
 }
 
-// keep keeps a marked packet that came too early; if it does not, that has to come again.
+// keep keeps a marked packet that came too early, if it can; otherwise the peer has to send the packet again.
 func (s *State) keep(p *wire.Packet, m marking) (o Outcome, kept bool) {
 	e := s.ensureEarly()
 	if !e.came(p.PSN, m) {
@@ -116,8 +116,8 @@ func (s *State) keep(p *wire.Packet, m marking) (o Outcome, kept bool) {
 	return o, true
 }
 
-// startKeeping takes a store, if it may and there is one. What is missing may have been asked for before, or have come and
-// found no receive request: then it may not.
+// startKeeping takes a store, if there is one and packets may be kept. They may not if the missing packet was asked for
+// before, or has come and found no receive request.
 func (s *State) startKeeping() bool {
 	if s.verdict.now != Accepting {
 		return false
@@ -137,9 +137,10 @@ func (s *State) startKeeping() bool {
 // Keeps tells whether packets are kept that came too early.
 func (s *State) Keeps() bool { return s.early.keeps() }
 
-// NextKept is asked after a packet that was InOrder, while Keeps, and after each that it hands out: is there one whose turn
-// has come now, and is to be executed? What p refers to is valid until the next event. If the last one did not leave the
-// expected PSN, as it was refused or found no receive request, there is none.
+// NextKept hands out the next kept packet whose turn has come, to be executed. It is called after a packet that was InOrder,
+// while Keeps is true, and again after each packet that it hands out. It returns false if there is none, or if the last packet
+// was refused or found no receive request, so that its PSN is still the expected one. What p refers to is valid until the next
+// event.
 func (s *State) NextKept(p *wire.Packet) bool {
 	k := s.early.kept
 	if k.next(s.expected.psn, p) {
@@ -155,8 +156,8 @@ func (s *State) NextKept(p *wire.Packet) bool {
 	return false
 }
 
-// OnKeptRefused is told that a packet from NextKept was refused: as if it had not come. If it is the peer's, it is in error
-// also when it comes in its turn.
+// OnKeptRefused takes the refusal of a packet from NextKept back. The packet counts as if it had not come, as it may not be the
+// peer's. If it is, the peer sends it again, and it is refused when it comes in its turn.
 func (s *State) OnKeptRefused() {
 	s.verdict.on(onWithdrawn)
 	s.suspect()

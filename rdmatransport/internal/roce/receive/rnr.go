@@ -6,8 +6,8 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// rnrWait is what has come since an RNR NAK. What was in flight when the peer got that says nothing about the packet that
-// it was about; what the peer sends when its time is over does.
+// rnrWait is what has come since an RNR NAK. Packets that were in flight when the peer got the NAK say nothing about the packet
+// that it named; those that the peer sends after the time that the NAK asked for show whether that packet was lost.
 type rnrWait struct {
 	end time.Duration // when the time is over that the RNR NAK asked for
 	top uint32        // one past the highest PSN that has come since, or the PSN that the RNR NAK is about

@@ -126,7 +126,8 @@ func (s *State) Deadline() (due time.Duration) {
 	return due
 }
 
-// OnAlarm is told of the time: the pause behind a burst of responses ends, and what was missing too long is not waited for.
+// OnAlarm is told of the time. When that has come, the pause behind a burst of responses ends, and packets that were kept too
+// long are dropped.
 func (s *State) OnAlarm(now time.Duration) {
 	if s.replies != nil && now >= s.replies.pace.resume {
 		s.replies.pace.endPause()
@@ -160,8 +161,8 @@ func (s *State) OnMovedDirectly(packets uint32, acked, complete bool) {
 	}
 }
 
-// OnUnreliable is told of a packet, where nothing is acknowledged. It is the expected one from now on. It returns true if others
-// are missing before it: they will not come.
+// OnUnreliable is told of a packet of an unreliable connection, which then is the expected one. It returns true if packets before
+// it are missing: they will not come any more.
 func (s *State) OnUnreliable(psn uint32) (missing bool) {
 	if missing = psn != s.expected.psn; missing {
 		s.expected.restart(psn)
@@ -172,8 +173,8 @@ func (s *State) OnUnreliable(psn uint32) (missing bool) {
 // OnUnreliableDropped is told that such a packet was dropped.
 func (s *State) OnUnreliableDropped() { s.expected.advance(1) }
 
-// DropContradicted drops what is kept, where the State is Still, and tells whether there was something: what it keeps claims
-// to be the peer's, which has sent nothing.
+// DropContradicted drops the packets that are kept, where the State is Still, and tells whether there were any: they claim to
+// be the peer's, which has nothing in flight.
 func (s *State) DropContradicted() bool {
 	if !s.early.keeps() {
 		return false

@@ -21,7 +21,7 @@ type store struct {
 	data []byte                    // slots of as many bytes as a packet can have, by PSN modulo the span
 
 	room     int           // bytes of a slot
-	mask     uint32        // slots, less one
+	mask     uint32        // number of slots less one
 	count    int           // packets that are here
 	top      uint32        // one past the highest PSN here
 	until    int           // packets until the peer is told again
@@ -65,8 +65,8 @@ func fits(p *wire.Packet, distance int32, mtu uint32) bool {
 	return distance < int32(send.Span(mtu)) && p.Size() <= int(mtu)+HeaderRoom
 }
 
-// add keeps a packet. It tells whether that shows another gap, and whether the peer is to be told of all. Not ok: there is
-// another with its PSN.
+// add keeps a packet. It returns whether the packet shows another gap, and whether the peer is to be told of all that is kept.
+// It is not ok if another packet with that PSN is kept.
 func (k *store) add(p *wire.Packet) (gap, tell, ok bool) {
 	slot := p.PSN & k.mask
 	at := k.data[int(slot)*k.room:]
@@ -79,13 +79,13 @@ func (k *store) add(p *wire.Packet) (gap, tell, ok bool) {
 		b := at[:p.Size()]
 		n := p.EncodeHeader(b)
 		n += copy(b[n:], p.Payload)
-		clear(b[n:]) // pad, and an ICRC that nobody will look at again
+		clear(b[n:]) // the pad and the ICRC, which nobody looks at again
 		k.have[slot/64] |= bit
 		k.size[slot] = uint16(len(b))
 		k.count++
 	}
 	if gap = wire.PSNDiff(p.PSN, k.top) > 0; gap {
-		k.until = min(k.until, send.LossEvidence) // by then it is no mere change of order
+		k.until = min(k.until, send.LossEvidence) // fewer may only have changed their order
 	}
 	if wire.PSNDiff(p.PSN, k.top) >= 0 {
 		k.top = wire.PSNAdd(p.PSN, 1)
@@ -117,7 +117,7 @@ func (k *store) next(expected uint32, p *wire.Packet) bool {
 		return false // the packet before is to come again
 	}
 	k.moved = true
-	// A READ takes the PSNs of its responses: packets that claim them are none of its peer's.
+	// A READ takes the PSNs of its responses: packets that claim these PSNs are not the peer's.
 	for psn := wire.PSNAdd(k.turn, 1); psn != expected && wire.PSNDiff(psn, k.turn) <= int32(k.mask); psn = wire.PSNAdd(psn, 1) {
 		k.remove(psn & k.mask)
 	}

@@ -73,7 +73,7 @@ type verdict struct {
 
 func (v *verdict) init() { *v = verdict{} }
 
-// on takes an event in.
+// on changes the verdict as an event asks for.
 func (v *verdict) on(e verdictEvent) {
 	if v.now != Accepting || e != onTurn { // what nearly every packet is
 		v.now = verdictAfter[v.now][e]
