@@ -239,3 +239,49 @@ func TestPlacedChanges(t *testing.T) {
 		t.Errorf("%d frames in place, %d changes", spoiling.Load(), spoiled.Load())
 	}
 }
+
+// TestCrowded: a process that takes nothing for a while has many connections wait for it, and nothing is lost.
+func TestCrowded(t *testing.T) {
+	links := segment(t, 2)
+	a := newStationOn(t, links[0], "10.0.0.1/24")
+	stuck := make(chan struct{})
+	w := &watched{Link: links[1]}
+	var closed atomic.Bool
+	w.change = func(*link.Frame) {
+		if closed.Load() {
+			<-stuck
+		}
+	}
+	b := newStationOn(t, w, "10.0.0.2/24")
+	const conns, size = 64, 1 << 20
+	mrA, mrB := a.reg(make([]byte, size), everyAccess), b.reg(make([]byte, size), everyAccess)
+	var qps []*rdmacm.Conn
+	for range conns {
+		c, _ := dial(a, b, verbs.RoCEv2, nil)
+		qps = append(qps, c)
+	}
+	closed.Store(true)
+	for _, c := range qps {
+		ok(t, c.QP().PostSend(&verbs.SendWR{Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{mrA.SGE(0, size)}, RemoteAddr: mrB.Addr(), RKey: mrB.RKey()}))
+	}
+	if n := links[0].Backlog([6]byte(links[1].MAC())); n < 1<<20 {
+		t.Errorf("%d bytes wait for room: the test is of no use", n)
+	}
+	close(stuck)
+	deadline := time.Now().Add(20 * time.Second)
+	for i, c := range qps {
+		var wc [1]verbs.WC
+		for n := 0; n == 0; {
+			n = must(c.QP().SendCQ().Poll(wc[:]))(t)
+			if n == 0 && time.Now().After(deadline) {
+				t.Fatalf("connection %d waits for ever", i)
+			}
+		}
+		if wc[0].Status != verbs.WCSuccess {
+			t.Fatal(wc[0].Status)
+		}
+	}
+	if n := links[0].Dropped(); n != 0 {
+		t.Errorf("%d frames were lost", n)
+	}
+}

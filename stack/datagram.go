@@ -63,6 +63,13 @@ type Path interface {
 	Close()
 }
 
+// Backlogged is a path on which datagrams may wait in this process, because the peer's process has no room for more. They are
+// kept up to a bound. A transport that slows down before loses nothing.
+type Backlogged interface {
+	// Backlog is how many bytes wait; ok is false if none ever do.
+	Backlog() (bytes int, ok bool)
+}
+
 // Sender gathers datagrams and sends them in as few frames as the link allows: consecutive datagrams of one path and one
 // size share a superframe. It is for one goroutine at a time.
 type Sender interface {

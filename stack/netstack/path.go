@@ -192,6 +192,17 @@ func (t *trunk) Batch(n int) int {
 	return max(1, min(link.MaxSegments, (link.MaxSuperframe-(t.headers-ethLen))/n))
 }
 
+// Backlog implements stack.Backlogged.
+func (t *trunk) Backlog() (bytes int, ok bool) {
+	to := t.from.link.placer
+	if to == nil || t.nb == nil {
+		return 0, false
+	}
+	var dst [6]byte
+	putMAC(dst[:], t.nb.mac.Load())
+	return to.Backlog(dst), true
+}
+
 // Close implements Path.
 func (p *path) Close() {
 	if p.closed.Swap(true) {

@@ -153,6 +153,7 @@ type qp struct {
 
 	pace   *pacer    // nil: no limit
 	notify *notifier // nil: congestion is not looked for
+	crowd  *crowding // nil: the path has no backlog
 
 	nextDelayed *qp // of the engine's delayed, if this is one
 }

@@ -18,6 +18,11 @@ const (
 	// pace them.
 	windowPause = 200 * time.Microsecond
 
+	// crowdedBytes is from which backlog on senders to a process wait, for crowdedPause at a time. What is sent meanwhile by
+	// others that looked before must find room below the link's own bound, 16 MiB.
+	crowdedBytes = 4 << 20
+	crowdedPause = 100 * time.Microsecond
+
 	// paceSlack is how much of a rate that was not used is made up for: timers fire late. paceAck is how often a paced
 	// message asks for an acknowledgement where its packets begin to wait.
 	paceSlack = 250 * time.Microsecond

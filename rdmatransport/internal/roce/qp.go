@@ -156,6 +156,7 @@ func (q *qp) connect(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	}
 	q.closePaths()
 	q.path, q.ends, q.notify, q.mtu = path, path.Ends(), notify, mtu
+	q.crowd = newCrowding(path)
 	if notify != nil {
 		q.pacer().react = newReaction(q.e.dcqcn)
 	}
@@ -168,7 +169,7 @@ func (q *qp) closePaths() {
 		q.path.Close()
 	}
 	q.notify.close()
-	q.path, q.ends, q.notify, q.near, q.paired = nil, nil, nil, nil, false
+	q.path, q.ends, q.notify, q.near, q.paired, q.crowd = nil, nil, nil, nil, false, nil
 }
 
 // reset forgets everything but the QP's number and its port.

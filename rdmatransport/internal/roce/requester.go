@@ -21,6 +21,9 @@ func (q *qp) transmit() {
 	}
 	q.describe()
 	s.Uncork()
+	if q.crowded() {
+		return
+	}
 	s.DetectLosses()
 	in := q.circumstances()
 	var b send.Burst

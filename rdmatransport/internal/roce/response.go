@@ -36,7 +36,7 @@ func (q *qp) respond() {
 // sendResponses sends the pending responses. It returns false if some are left for now, or the connection has ended.
 func (q *qp) sendResponses() bool {
 	s := &q.receiving
-	if s.Pausing() {
+	if s.Pausing() || q.crowded() {
 		return false
 	}
 	sent := uint32(0)

@@ -3,7 +3,7 @@ package roce
 import "time"
 
 // On the path: beside it. A QP has one timer, for whatever is due first: the alarm of its sending, the deadline of its
-// receiving, the next packet that its rate allows, the end of a pause.
+// receiving, the next packet that its rate allows, the end of a pause, another look at a crowded path.
 
 // expired runs when the QP's timer does.
 func (q *qp) expired() {
@@ -23,6 +23,9 @@ func (q *qp) expired() {
 	if p := q.pace; p != nil && now >= p.wake {
 		p.wake = 0
 	}
+	if c := q.crowd; c != nil && now >= c.until {
+		c.until = 0
+	}
 	if u := q.unreliable; u != nil && u.resume != 0 && now >= u.resume {
 		u.resume = 0
 	}
@@ -40,6 +43,9 @@ func (q *qp) due() time.Duration {
 	}
 	if p := q.pace; p != nil {
 		due = earlier(due, p.wake)
+	}
+	if c := q.crowd; c != nil {
+		due = earlier(due, c.until)
 	}
 	return due
 }

@@ -23,7 +23,7 @@ type unreliable struct {
 // others to run.
 func (q *qp) sendMessages() {
 	u := q.unreliable
-	if u.resume != 0 {
+	if u.resume != 0 || q.crowded() {
 		return
 	}
 	for budget := send.Window(q.mtu); q.h.SendLen() > 0; {

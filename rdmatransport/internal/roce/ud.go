@@ -17,7 +17,10 @@ import (
 const ownQKey = 1 << 31
 
 // address is the provider's half of an address handle.
-type address struct{ path stack.Path }
+type address struct {
+	path    stack.Path
+	backlog stack.Backlogged // path, or nil if that has none
+}
 
 // CreateAH makes the provider's half of an address handle.
 func (e *Engine) CreateAH(attr *verbs.AHAttr) (verbs.ProviderAH, error) {
@@ -29,7 +32,7 @@ func (e *Engine) CreateAH(attr *verbs.AHAttr) (verbs.ProviderAH, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &address{path}, nil
+	return &address{path, backlogged(path)}, nil
 }
 
 // Destroy implements verbs.ProviderAH.
@@ -46,7 +49,7 @@ func flowPort(grh *verbs.GRH) uint16 {
 
 // sendDatagrams sends what is posted.
 func (q *qp) sendDatagrams() {
-	for q.h.SendLen() > 0 && !q.draining() && q.pass() {
+	for q.h.SendLen() > 0 && !q.draining() && !q.crowdedTo(q.h.Send(0).AH.Provider().(*address).backlog) && q.pass() {
 		if status := q.sendDatagram(q.h.Send(0)); status != verbs.WCSuccess {
 			q.h.CompleteSend(status, 0)
 			q.traceState(q.h.State(), verbs.StateSQE)
