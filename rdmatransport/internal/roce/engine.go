@@ -134,6 +134,7 @@ type qp struct {
 
 	mark wire.Mark // of the requests that this QP sends; 0 if it marks none
 
+	mayCrowd  bool // path is a stack.Backlogged
 	paired    bool // the QP at near and this one are each other's peers
 	isDelayed bool // it is among the engine's delayed
 	posted    bool // something was posted since an application last polled
@@ -153,7 +154,6 @@ type qp struct {
 
 	pace   *pacer    // nil: no limit
 	notify *notifier // nil: congestion is not looked for
-	crowd  *crowding // nil: the path has no backlog
 
 	nextDelayed *qp // of the engine's delayed, if this is one
 }

@@ -156,7 +156,7 @@ func (q *qp) connect(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	}
 	q.closePaths()
 	q.path, q.ends, q.notify, q.mtu = path, path.Ends(), notify, mtu
-	q.crowd = newCrowding(path)
+	q.mayCrowd = backlogged(path) != nil
 	if notify != nil {
 		q.pacer().react = newReaction(q.e.dcqcn)
 	}
@@ -169,7 +169,7 @@ func (q *qp) closePaths() {
 		q.path.Close()
 	}
 	q.notify.close()
-	q.path, q.ends, q.notify, q.near, q.paired, q.crowd = nil, nil, nil, nil, false, nil
+	q.path, q.ends, q.notify, q.near, q.paired, q.mayCrowd = nil, nil, nil, nil, false, false
 }
 
 // reset forgets everything but the QP's number and its port.

@@ -23,9 +23,6 @@ func (q *qp) expired() {
 	if p := q.pace; p != nil && now >= p.wake {
 		p.wake = 0
 	}
-	if c := q.crowd; c != nil && now >= c.until {
-		c.until = 0
-	}
 	if u := q.unreliable; u != nil && u.resume != 0 && now >= u.resume {
 		u.resume = 0
 	}
@@ -43,9 +40,6 @@ func (q *qp) due() time.Duration {
 	}
 	if p := q.pace; p != nil {
 		due = earlier(due, p.wake)
-	}
-	if c := q.crowd; c != nil {
-		due = earlier(due, c.until)
 	}
 	return due
 }
