@@ -58,6 +58,7 @@ func (p *port) State() stack.LinkState            { return stack.LinkUp }
 func (p *port) Watch(func(stack.Change))          {}
 func (p *port) GIDs() []netip.Addr                { return p.gids }
 func (p *port) Datagrams() stack.DatagramPort     { return p }
+func (p *port) Frames() stack.FramePort           { return struct{ stack.FramePort }{} }
 func (p *port) Receive(f func(d *stack.Datagram)) { p.receive = f }
 
 // Poll delivers what the test has put into arrived.
