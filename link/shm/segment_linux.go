@@ -1,5 +1,57 @@
 package shm
 
+// How a segment works.
+//
+// # The segment is a directory
+//
+// Each process on a segment has a unix socket in the segment's directory, by a name that was drawn at random and is never used
+// again. A process that joins listens first, and only then gives its socket that name, and connects to every other socket that it
+// finds. So of two processes one finds the other at least; if both do, the connection that the one with the smaller name made
+// is kept. A socket that refuses connections is that of a process which has died, and whoever finds it removes it.
+//
+// The directory has mode 0700, and its owner is checked: a segment is for the processes of one user, and those of root.
+//
+// # Two rings for each pair
+//
+// On a new connection each side sends one message (see hello) with its Ethernet address and a memfd: the memory of the ring that
+// it will take frames from. The other side maps it and puts frames in. Package ring says what is in the memory. It takes
+// superframes as they are. Frames are copied twice: into the ring by the sender, out of it by the receiver.
+//
+// A host on package netstack does without these copies ([link.Placer]). It builds RoCE packets in the ring, the payload
+// copied there from the sending application's memory, and without ICRC, as memory does not flip bits on its way and nobody
+// could verify a checksum over bytes that another process can change. The receiving host copies the headers before it looks
+// at them, and the payload from the ring to the receiving application's memory. Wrappers such as capture and impair hide
+// that, and hosts behind them send and get complete packets.
+//
+// A frame goes to the process that has its destination address, or to all if it is for a group. The first who comes with an
+// address keeps it.
+//
+// # Sleep
+//
+// The bell of both rings is the connection: a message of one byte, which is sent only if the ring says that the other side
+// sleeps. It has no eventfd, whose flags would be shared: one side could make the other's reads and writes block. A
+// send that would wait is left out, as there are bells in the socket already. The end of the connection is the end of the
+// pair: the kernel closes it when a process dies, at whatever instruction, and frees the memory with the last mapping.
+//
+// An application that polls looks at the rings itself, and the goroutines of the link sleep meanwhile.
+//
+// # Back pressure
+//
+// Write never waits: two hosts that wait for room in each other's rings, each on the goroutine that would make room, would wait
+// for ever. What does not fit is copied to a queue of the sending process, which is emptied as the receiver wakes the
+// sender. Only beyond a bound (queueBytes for each peer) frames are lost, and counted, as in a switch.
+//
+// # Hostile peers
+//
+// What a process of the same user writes into the memory is no more trusted than a packet:
+//
+//   - the memory must be sealed against shrinking and growing, be of tmpfs (huge pages can be punched out so that no page is
+//     there again, which is SIGBUS), and have the size that was told, before it is mapped;
+//   - the ring checks each index and header that it reads, and reads it once; frames are copied, then looked at. A ring that
+//     cannot be is the end of the pair; a frame whose fields contradict each other is dropped, and counted;
+//   - descriptors are close-on-exec; those that were not asked for are closed or never received;
+//   - there are at most maxPeers peers, and those who do not say hello in time are hung up on.
+
 import (
 	"crypto/rand"
 	"encoding/hex"

@@ -1,41 +1,24 @@
-// Package kernel is a [stack.Network] on the machine's own UDP and TCP sockets. It takes no privileges.
+// Package kernel is a [stack.Network] on the machine's own UDP and TCP sockets: RoCEv2 and iWARP without privileges, on Linux, macOS,
+// the BSDs and Windows. A program opens the host, and an RDMA device on it:
 //
-// # Sockets
+//	host, err := kernel.New() // the first interface; or New(kernel.Interface("eth0")), New(kernel.Addr("10.0.0.1"))
+//	dev, err := rdmatransport.Open(host)
 //
-// Each of the host's addresses has one UDP socket on port 4791 for RoCE packets that come in, and up to eight on other ports,
-// opened as paths need them, that they leave from. A path takes one of these by the source port that it was asked for. None
-// is ever connected: the kernel gives connected sockets other IP identifications (below). A datagram comes to the socket of
-// the address that it is for, so that nothing has to be asked about its destination. Streams are TCP sockets.
+// The host has one interface of the machine, and all or some of the addresses that the interface has when the host is made. As
+// in other stacks the first GID belongs to the link-local IPv6 address; it is the zero Addr if there is none. The state of the
+// link and its MTU are those that netlink reports (on other systems than Linux, those at the beginning).
 //
-// # Who reads
+// # What it needs
 //
-// A goroutine for each address waits for its socket, reads up to eight superframes with one recvmmsg, and hands them to the
-// receiver, until there is no more. NIC.Poll does the same without waiting, on the goroutine of its caller; the reader then
-// stays away for a millisecond. A stream is read by the goroutine that waits for it, into a buffer that is held only while
-// there is something in it.
+// UDP port 4791 of each of its addresses, which one process at a time can have. Linux's rxe, where there is one, has that port
+// of all addresses.
 //
-// # Paths and superframes
+// # What it does not do
 //
-// A sender gathers datagrams in its buffer. Those of one path and one size are one superframe, which the kernel cuts
-// (UDP_SEGMENT); several superframes of one socket leave with one sendmmsg. Superframes that the kernel has put together
-// (UDP_GRO), or has not cut because it is their destination itself, are received uncut. Whether the kernel can do this is asked
-// when the host is made. Traffic class and hop limit are control messages. Systems other than Linux send and receive one
-// datagram with each call, with the system's traffic class and hop limit.
-//
-// Small pieces of a stream are filled into a buffer and written from there at once. What the kernel does not take is kept, up
-// to a bound, and written by a goroutine which runs only as long as there is something.
-//
-// # What there is not
-//
-// Frames returns nil: raw packet QPs need whole Ethernet frames, and those privileges. Paths of RoCE v1, which has no UDP, and
-// multicast groups are errors that wrap [errors.ErrUnsupported]. Priority, and IPv6's flow label, are not carried. Near is
-// always nil.
-//
-// # Addresses
-//
-// The host has one interface of the machine, and all or some of its addresses. As in other stacks the first GID belongs to the
-// link-local IPv6 address; it is the zero Addr if there is none. The state of the link and its MTU are those that netlink
-// reports (on other systems, those at the beginning). The addresses are those that the interface has when the host is made.
+// Raw packet QPs need whole Ethernet frames, and those need privileges: Frames returns nil. Paths of RoCE v1, which has no UDP,
+// and multicast groups are errors that wrap [errors.ErrUnsupported]. The priority of packets, and IPv6's flow label, are not
+// carried. Data between two hosts of a process goes through their sockets: Near is always nil. On systems other than Linux
+// each datagram takes a system call, and has the system's traffic class and hop limit.
 //
 // # The IP identification
 //
@@ -50,3 +33,25 @@
 // if it is near the last one of that peer (package ipid there), which moves only when the ICRC, the addresses, the QP number and
 // the PSN of a packet were all right. IPv6 has no identification.
 package kernel
+
+// How it works.
+//
+// Sockets. Each of the host's addresses has one UDP socket on port 4791 for RoCE packets that come in, and up to eight on
+// other ports, opened as paths need them, that they leave from. A path takes one of these by the source port that it was
+// asked for. None is ever connected: the kernel gives connected sockets other IP identifications (see above). A datagram
+// comes to the socket of the address that it is for, so that nothing has to be asked about its destination. Streams are TCP
+// sockets.
+//
+// Who reads. A goroutine for each address waits for its socket, reads up to eight superframes with one recvmmsg, and hands
+// them to the receiver, until there is no more. NIC.Poll does the same without waiting, on the goroutine of its caller; the
+// reader then stays away for a millisecond. A stream is read by the goroutine that waits for it, into a buffer that is held
+// only while there is something in it.
+//
+// Paths and superframes. A sender gathers datagrams in its buffer. Those of one path and one size are one superframe, which
+// the kernel cuts (UDP_SEGMENT); several superframes of one socket leave with one sendmmsg. Superframes that the kernel has
+// put together (UDP_GRO), or has not cut because it is their destination itself, are received uncut. Whether the kernel can
+// do this is asked when the host is made. Traffic class and hop limit are control messages. Systems other than Linux send
+// and receive one datagram with each call, with the system's traffic class and hop limit.
+//
+// Small pieces of a stream are filled into a buffer and written from there at once. What the kernel does not take is kept,
+// up to a bound, and written by a goroutine which runs only as long as there is something.
