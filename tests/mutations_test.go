@@ -27,8 +27,8 @@ const (
 var mutations = []mutation{
 	{"a message is not moved to a QP of another peer", roceDirect, "p.dest == q.num && ", "", "rdmatransport", "TestDirect"},
 	{"a message is not moved to a QP of another path MTU", roceDirect, " && p.mtu == q.mtu", "", "rdmatransport", "TestDirect"},
-	{"no message is moved past a response that is owed", roceReceive + "state.go", " && !s.Responds()", "", roceReceive, ""},
-	{"or past a verdict that is due", roceReceive + "state.go", " && !v.due()", "", roceReceive, ""},
+	{"no message is moved past a response that is owed", roceReceive + "state.go", "v.due() || s.Responds()", "v.due()", roceReceive, ""},
+	{"or past a verdict that is due", roceReceive + "state.go", "v.due() || s.Responds()", "s.Responds()", roceReceive, ""},
 	{"packets that are kept are dropped where one is moved", roceReceive + "state.go", "\ts.suspect()\n\treturn true\n", "\treturn true\n", roceReceive, ""},
 	{"LockPeer let the lock go: the QP may have been destroyed", roceDirect, "case kept:\n", "case kept || true:\n", "rdmatransport", "TestDirect"},
 	{"MaxRDAtomic bounds READs that are moved", roceDirect, "q.h.Attr().MaxRDAtomic > 0 && ", "", "rdmatransport", "TestDirect"},

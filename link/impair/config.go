@@ -86,7 +86,9 @@ func (d *Direction) check() error {
 	if d.Rate < 0 || d.Limit < 0 {
 		return fmt.Errorf("limits Rate %d, Limit %d: give none below 0", d.Rate, d.Limit)
 	}
-	if e := d.ECN; d.Queue < 0 || e.Min < 0 || e.Max < 0 || e.Max != 0 && e.Max < e.Min {
+	e := d.ECN
+	belowZero := d.Queue < 0 || e.Min < 0 || e.Max < 0
+	if belowZero || e.Max != 0 && e.Max < e.Min {
 		return fmt.Errorf("queue of %d bytes, ECN from %d to %d: give none below 0, and to not below from", d.Queue, e.Min, e.Max)
 	}
 	if (d.Queue > 0 || d.ECN != ECN{}) && d.Rate == 0 {

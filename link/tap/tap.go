@@ -107,7 +107,9 @@ func Open(name string, opts ...Option) (*Link, error) {
 }
 
 func checkName(name string) error {
-	if name == "" || len(name) > 15 || strings.ContainsAny(name, "/ \t\n%:") || name == "." || name == ".." {
+	badLength := name == "" || len(name) > 15
+	isDirectory := name == "." || name == ".."
+	if badLength || isDirectory || strings.ContainsAny(name, "/ \t\n%:") {
 		return fmt.Errorf("tap: %q is not an interface name: give 1 to 15 characters without '/', ':', '%%' and spaces", name)
 	}
 	return nil

@@ -289,8 +289,11 @@ func (q *qp) moveWrite(p *qp, wr *verbs.SendWR, n uint64) bool {
 		return false
 	}
 	last, imm := off+n == wr.Length(), wr.Opcode == verbs.RDMAWriteWithImm
-	if imm && last && (p.srq && !memory.Sound(wr, q.message(wr.SGList), off, n) || p.h.Recv() == nil) {
-		return false
+	if imm && last {
+		unsound := p.srq && !memory.Sound(wr, q.message(wr.SGList), off, n)
+		if unsound || p.h.Recv() == nil {
+			return false
+		}
 	}
 	if !memory.Write(wr, q.message(wr.SGList), b, off) {
 		return false

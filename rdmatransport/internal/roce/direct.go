@@ -349,7 +349,8 @@ func (q *qp) moveWrite(p *qp, wr *verbs.SendWR, off, n uint64) bool {
 		return false
 	}
 	if wr.Opcode == verbs.RDMAWriteWithImm && off+n == wr.Length() {
-		if p.direct&sharedReceives != 0 && !memory.Sound(wr, q.message(wr.SGList), off, n) || p.h.Recv() == nil {
+		unsound := p.direct&sharedReceives != 0 && !memory.Sound(wr, q.message(wr.SGList), off, n)
+		if unsound || p.h.Recv() == nil {
 			return false
 		}
 	}

@@ -120,7 +120,8 @@ func ParseTerminate(b []byte) (t TerminateHeader, err error) {
 	m, d, r := flags&flagM != 0, flags&flagD != 0, flags&flagR != 0
 	t.Cause = Cause{Layer(b[0] >> 4), b[0] & 0x0f, b[1]}
 	t.Reserved = flags & maskTerminateReserved
-	if swapped := flags & (swappedM | swappedD | swappedR); swapped != 0 && !m && !d && !r && len(b) > TerminateLen {
+	announced, quotes := m || d || r, len(b) > TerminateLen
+	if swapped := flags & (swappedM | swappedD | swappedR); swapped != 0 && quotes && !announced {
 		// Bits are set that must be zero, and there is a quote that no other bit announces.
 		t.Swapped = true
 		m, d, r = swapped&swappedM != 0, swapped&swappedD != 0, swapped&swappedR != 0

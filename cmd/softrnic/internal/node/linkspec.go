@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -42,11 +43,12 @@ func (s *LinkSpec) UnmarshalText(text []byte) error {
 	main, rest, _ := strings.Cut(string(text), ",")
 	medium, name, _ := strings.Cut(main, ":")
 	*s = LinkSpec{Medium: medium, name: name}
+	named := slices.Contains([]string{"tap", "packet", "stream", "shm", "kernel"}, medium) && name != ""
 	switch {
 	case medium == "shm" && main == "shm":
 		s.name = defaultSegment
 	case main == "kernel": // whichever interface
-	case medium == "pipe" && name == "", (medium == "tap" || medium == "packet" || medium == "stream" || medium == "shm" || medium == "kernel") && name != "":
+	case medium == "pipe" && name == "", named:
 	default:
 		return fmt.Errorf("%q is no link: give %s", text, linkForms)
 	}

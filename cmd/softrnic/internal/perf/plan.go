@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -83,9 +84,11 @@ func (p *plan) check() error {
 		}
 	}
 	_, known := operations[p.Op]
+	connects := p.Op == opConnect && p.Metric == metricRate && !p.tcp()
+	metrics := []string{metricBW, metricLat, metricRate}
+	overs := []string{OverRoCE, OverIWARP, overTCP, overKernel}
 	switch {
-	case !known && (p.Op != opConnect || p.Metric != metricRate || p.tcp()), p.Metric != metricBW && p.Metric != metricLat && p.Metric != metricRate,
-		p.Over != OverRoCE && p.Over != OverIWARP && p.Over != overTCP && p.Over != overKernel:
+	case !known && !connects, !slices.Contains(metrics, p.Metric), !slices.Contains(overs, p.Over):
 		return fmt.Errorf("no such measurement: %q %q over %q", p.Op, p.Metric, p.Over)
 	case p.Wait != completion.Poll && p.Wait != completion.Event && p.Wait != completion.Adaptive:
 		return fmt.Errorf("no such way to wait: %q", p.Wait)

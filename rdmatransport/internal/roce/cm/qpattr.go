@@ -15,7 +15,8 @@ func (c *conn) QPAttr(to verbs.QPState) (a verbs.QPAttr, mask verbs.QPAttrMask, 
 	if c.ud {
 		return c.udAttr(to)
 	}
-	known := c.remoteQPN != 0 && c.state != timewait && c.state != dreqSent && c.state != dreqRcvd && c.state != idle
+	ending := c.state == dreqSent || c.state == dreqRcvd || c.state == timewait
+	known := c.remoteQPN != 0 && c.state != idle && !ending
 	switch to {
 	case verbs.StateInit:
 		if !known && c.state != reqSent && c.state != mraReqRcvd {

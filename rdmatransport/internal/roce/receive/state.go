@@ -145,7 +145,8 @@ func (s *State) OnAlarm(now time.Duration) {
 // Still tells that the responder awaits a PSN, and owes nothing: a message from there may be moved without packets.
 func (s *State) Still(psn uint32) bool {
 	v := &s.verdict
-	return s.expected.psn == psn && !v.refused() && !v.due() && !s.Responds() && !s.Pausing()
+	owes := v.due() || s.Responds()
+	return s.expected.psn == psn && !owes && !v.refused() && !s.Pausing()
 }
 
 // OnMovedDirectly is told that the next so many packets, where the State is Still, needed not be sent, and count as if they

@@ -111,8 +111,12 @@ func (s *State) nextBefore(b *Burst) (step Step, ok bool) {
 
 // mayStart tells whether the current request may be begun.
 func (s *State) mayStart(r *request, in Setting) bool {
-	return !in.has(Draining) && (!in.has(Direct) || s.queue.next == s.queue.first) && (!r.is(fenced) || s.queue.unanswered == 0) &&
-		(!s.credits.given || s.mayExceed(r))
+	behind := s.queue.next != s.queue.first
+	switch {
+	case in.has(Draining), in.has(Direct) && behind, r.is(fenced) && s.queue.unanswered > 0:
+		return false
+	}
+	return !s.credits.given || s.mayExceed(r)
 }
 
 // mayExceed tells whether the peer's credits let a request be begun. Where all is acknowledged nothing is held back,

@@ -183,7 +183,10 @@ func (s *State) Corked() bool {
 // is acknowledged. It may be moved without packets.
 func (s *State) Still() bool {
 	q := &s.queue
-	return q.next == q.first && s.flight.idle() && !s.alarm.isSet(RNR) && s.mode.now < RNRWait && (!q.begun() || q.oldest().failed == 0)
+	underWay := q.next != q.first || !s.flight.idle()
+	heldUp := s.alarm.isSet(RNR) || s.mode.now >= RNRWait
+	failed := q.begun() && q.oldest().failed != 0
+	return !underWay && !heldUp && !failed
 }
 
 // Oldest is the number of the oldest request that is not complete: they are counted from Begin on, modulo 2^32.
