@@ -51,7 +51,7 @@ func TestAddressesAreAnnounced(t *testing.T) {
 	})
 }
 
-// A host that takes over an address of another, with another MAC, is found at once by those who knew the other.
+// When a host takes over the address of another host, with another MAC, neighbours that knew the other host reach it at once.
 func TestTakeover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := new(pipe.Switch)

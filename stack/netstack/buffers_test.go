@@ -159,7 +159,7 @@ func TestTCPMemory(t *testing.T) {
 	wantMemory(t, 0, l.a, l.b)
 }
 
-// What nobody has accepted is counted too, and reset where there is no memory for it.
+// Connections that nobody has accepted are counted too, and reset where there is no memory for them.
 func TestTCPMemoryOfUnacceptedConnections(t *testing.T) {
 	const conns = 5
 	lan := new(pipe.Switch)
@@ -315,7 +315,7 @@ func TestTCPMemoryOfSilentConnections(t *testing.T) {
 	}
 }
 
-// Connections that begin when others have half of the memory come to a share of it, though none of them ends.
+// Connections that begin when others have half of the memory get an equal share in the end, even if none of the others ends.
 func TestTCPMemoryIsShared(t *testing.T) {
 	const conns, memory = 6, 16 << 20
 	l := newLane(t, netstack.TCPBuffers(4<<20, 4<<20), netstack.TCPMemory(memory))
@@ -354,7 +354,7 @@ func TestTCPMemoryIsShared(t *testing.T) {
 	wantMemory(t, 0, l.a, l.b)
 }
 
-// What many peers leave unread, or leave gaps in, takes no more memory than the option says.
+// Data that many peers leave unread, or send with gaps, takes no more memory than the option says.
 func TestTCPMemoryBoundsTheHeap(t *testing.T) {
 	const conns, memory = 32, 8 << 20
 	lan := new(pipe.Switch)

@@ -179,8 +179,8 @@ func TestStreamPortInUse(t *testing.T) {
 	b.Close()
 }
 
-// Ports are drawn as long as there are any: connections in TIME-WAIT do not use them up, nor those that live the ports of
-// listeners.
+// The host finds a port for each new connection, however many connections are in TIME-WAIT, and for each new listener, as long
+// as there are ports without one.
 func TestEphemeralPortsAreDrawnAgain(t *testing.T) {
 	l := newLane(t)
 	const ports = 65535 - 61000 + 1
@@ -208,7 +208,7 @@ func TestEphemeralPortsAreDrawnAgain(t *testing.T) {
 	}
 }
 
-// A closed connection whose peer does not read is reset after the linger time.
+// A closed connection whose peer does not read is reset when the linger time is over.
 func TestStreamLinger(t *testing.T) {
 	l := newLane(t, netstack.Linger(200*time.Millisecond), netstack.UserTimeout(0), netstack.KeepAlive(0, 0, 0))
 	resets := make(chan struct{}, 100)

@@ -266,8 +266,8 @@ type resized struct {
 
 func (l *resized) MTU() int { return int(l.mtu.Load()) }
 
-// TestLoopbackMTU: what an interface sends to itself may be as long as its MTU is when the path is opened, whatever it was
-// before.
+// TestLoopbackMTU: on a path from an interface to itself, datagrams may be as long as the MTU that the interface had when the
+// path was opened.
 func TestLoopbackMTU(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &resized{Port: new(pipe.Switch).Port()}

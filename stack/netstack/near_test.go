@@ -15,7 +15,7 @@ import (
 	"github.com/softrnic/softrnic/stack/netstack"
 )
 
-// TestNear: a path leads to an interface of the process as long as nothing but memory is in between.
+// TestNear: Near is the interface of this process that a path leads to, as long as nothing but memory is between the two.
 func TestNear(t *testing.T) {
 	lan := new(pipe.Switch)
 	a := newHost(t, lan.Port(), netstack.Addr("10.0.0.1/24"), netstack.Gateway("10.0.0.9"))

@@ -12,10 +12,9 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// The way of a datagram out: Datagram lays headers and payload down in the sender's buffer and lengthens the frame
-// being built while the next datagram fits in; finish completes the frame's headers once its payload is written;
-// emit hands the finished frames to the link, which copies them or sends them, so that the buffer is free again. Where the
-// link is memory that the receiver reads (link.Placer), the frame is built there instead, and finish commits it.
+// The way of a datagram out: Datagram gives room in the sender's buffer for headers and payload, in the frame that is being
+// built as long as the datagram fits in; finish completes the frame's headers once its payload is written; emit hands the
+// finished frames to the link, which copies them or sends them, so that the buffer is free again. Where the link is memory that the receiver reads (link.Placer), the frame is built there instead, and finish commits it.
 
 // Bytes of a sender's buffer: small frames share its first half, and a whole superframe still fits behind them.
 const (
