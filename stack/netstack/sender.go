@@ -32,8 +32,9 @@ type sender struct {
 	// The frame being built is mem[start:end] on path; path is nil if there is none. mem is room's, or buf.
 	path       *path
 	mem        []byte
-	room       link.Room // its Data is nil if the frame is built in buf
-	mac        uint64    // whose room it is
+	room       link.Room  // its Data is nil if the frame is built in buf
+	mac        uint64     // whose room it is
+	committed  link.Frame // the last one: a local variable would be allocated for each
 	start, end int
 	segments   int
 	size       int    // payload bytes of its first segment
@@ -197,7 +198,8 @@ func (s *sender) place(p *path, n int) bool {
 
 // commit sends the n bytes of frame in the room, of which f says the rest.
 func (s *sender) commit(f *link.Frame, n int) {
-	s.room.In.Commit(s.room.At, f, n)
+	s.committed = *f
+	s.room.In.Commit(s.room.At, &s.committed, n)
 	s.room, s.mem, s.start, s.end = link.Room{}, s.buf[:], 0, 0
 }
 
