@@ -178,7 +178,7 @@ func (l *lab) start(ctx context.Context, on side, stdout, stderr io.Writer, prog
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Stdout, cmd.Stderr = stdout, stderr
 	cmd.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+filepath.Join(l.dir, "run")) // for segments in shared memory
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // ^C is for this program
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}                          // ^C is for this program
 	return cmd, l.do(func() error { return startOn(on, cmd) })
 }
 
