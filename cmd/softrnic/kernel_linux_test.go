@@ -86,6 +86,7 @@ func TestKernelSockets(t *testing.T) {
 		{"rping -s -d --transport iwarp", "listening", "rping -c -a 127.15.0.1 -C 50 -S 5000 -V -v --transport iwarp", "ping data: rdma-ping-49"},
 		{"perf write bw", "Waiting", "perf write bw -D 200ms --transport rocev2 --transport iwarp --tcp 127.15.0.1", "65536"},
 		{"perf send lat --strict-icrc", "Waiting", "perf send lat -n 500 --verify --strict-icrc 127.15.0.1", "500"},
+		{"mckey -m 239.15.0.1 -C 50", "joined", "mckey -m 239.15.0.1 -C 50 -s", "50 messages of 100 bytes sent"},
 		{"serve --log-level info", "msg=serving", "rping -c -a 127.15.0.1 -C 50 -V -v", "ping data: rdma-ping-49"},
 		{"serve --log-level info", "msg=serving", "pingpong rc -n 50 127.15.0.1", "50 iters"},
 	} {

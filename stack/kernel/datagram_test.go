@@ -196,7 +196,6 @@ func TestPathErrors(t *testing.T) {
 		want error // nil: any
 	}{
 		{"RoCE v1", stack.PathAttr{Src: ipv4, Dst: other4, V1: true}, errors.ErrUnsupported},
-		{"a group", stack.PathAttr{Src: ipv4, Dst: netip.MustParseAddr("224.0.0.9")}, errors.ErrUnsupported},
 		{"a source that is another's", stack.PathAttr{Src: other4, Dst: ipv4}, syscall.EADDRNOTAVAIL},
 		{"no source", stack.PathAttr{Dst: ipv4}, syscall.EADDRNOTAVAIL},
 		{"two families", stack.PathAttr{Src: ipv4, Dst: ipv6}, nil},
@@ -206,11 +205,84 @@ func TestPathErrors(t *testing.T) {
 			t.Errorf("%s: %v, %v, want %v", c.name, p, err, c.want)
 		}
 	}
-	if err := nic.Join(netip.MustParseAddr("224.0.0.9")); !errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("joining a group: %v", err)
+	if err := nic.Join(other4); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("joining %v: %v", other4, err)
+	}
+	if err := nic.Leave(netip.MustParseAddr("224.0.0.9")); !errors.Is(err, syscall.EADDRNOTAVAIL) {
+		t.Errorf("leaving a group that was not joined: %v", err)
 	}
 	if nic.Frames() != nil {
 		t.Error("there is a port for frames")
+	}
+}
+
+// TestGroup: a datagram to a group comes to each host that has joined it, the sender too, until it leaves as often as it joined.
+func TestGroup(t *testing.T) {
+	testGroup(t, "239.1.2.3", newHost(t, "127.0.0.1"), newHost(t, "127.0.0.2"))
+	// The loopback has no route to groups of IPv6.
+	if _, _, err := newHost(t, "::1").NICs()[0].Source(netip.MustParseAddr("ff05::1:3")); !errors.Is(err, syscall.ENETUNREACH) {
+		t.Errorf("a group without a route: %v", err)
+	}
+}
+
+// testGroup sends to a group from the first of the hosts, all of which join it.
+func testGroup(t *testing.T, to string, hosts ...*kernel.Host) {
+	group := netip.MustParseAddr(to)
+	nic := hosts[0].NICs()[0]
+	src, direct, err := nic.Source(group)
+	if src.Is4() != group.Is4() || !direct || err != nil {
+		t.Errorf("%v is reached from %v, directly: %t, %v", group, src, direct, err)
+	}
+	p := openPath(t, hosts[0], stack.PathAttr{Src: src, Dst: group, HopLimit: 3, TrafficClass: 0x20})
+	send := func() (header []byte) {
+		s := nic.Datagrams().Sender()
+		for i := range 3 {
+			h, payload := s.Datagram(p, 100)
+			header = bytes.Clone(h)
+			clear(payload)
+			payload[0] = byte(i)
+		}
+		s.Flush()
+		return header
+	}
+	before := nic.Counters().Sent.Multicast
+	send() // nobody hears that
+	var in []<-chan got
+	for _, h := range hosts {
+		in = append(in, receive(h))
+		for range 2 {
+			if err := h.NICs()[0].Join(group); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := h.NICs()[0].Leave(group); err != nil {
+			t.Error(err)
+		}
+	}
+	header := send()
+	for i, h := range hosts {
+		for n := range 3 {
+			g := next(t, in[i])
+			if g.Dst != group || g.Src != src || g.HopLimit != 3 || g.TrafficClass != 0x20 || g.Looped != (i == 0) || int(g.payload[0]) != n {
+				t.Errorf("host %d: %+v", i, g.Datagram)
+			}
+			if n == 2 && !bytes.Equal(g.header, header) {
+				t.Errorf("host %d: header\n%x\n%x was sent", i, g.header, header)
+			}
+		}
+		if err := h.NICs()[0].Leave(group); err != nil {
+			t.Error(err)
+		}
+	}
+	if k := nic.Counters(); k.Sent.Multicast-before != 6 || len(hosts) > 1 && hosts[1].NICs()[0].Counters().Received.Multicast != 3 {
+		t.Errorf("counters: %+v", k)
+	}
+	send()
+	time.Sleep(20 * time.Millisecond) // for what should not come
+	for i := range hosts {
+		if len(in[i]) > 0 {
+			t.Errorf("host %d receives though it has left", i)
+		}
 	}
 }
 
@@ -222,7 +294,7 @@ func TestNewErrors(t *testing.T) {
 		want error  // nil: any
 		text string // of the error
 	}{
-		{"the port is taken", []kernel.Option{kernel.Addr("127.0.0.1")}, syscall.EADDRINUSE, "rxe"},
+		{"the port is taken", []kernel.Option{kernel.Addr("127.0.0.1")}, syscall.EADDRINUSE, "ss -ulpn sport = :4791"},
 		{"no such interface", []kernel.Option{kernel.Interface("none7")}, syscall.ENODEV, "none7"},
 		{"an address of nobody's", []kernel.Option{kernel.Addr("192.0.2.77")}, syscall.EADDRNOTAVAIL, "127.0.0.1/8"},
 		{"an address of another interface", []kernel.Option{kernel.Interface("lo"), kernel.Addr("192.0.2.77")}, syscall.EADDRNOTAVAIL, "lo"},

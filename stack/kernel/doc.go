@@ -4,9 +4,9 @@
 //	host, err := kernel.New() // the first interface; or New(kernel.Interface("eth0")), New(kernel.Addr("10.0.0.1"))
 //	dev, err := rdmatransport.Open(host)
 //
-// The host has one interface of the machine, and all or some of the addresses that the interface has when the host is made. As
-// in other stacks the first GID belongs to the link-local IPv6 address; it is the zero Addr if there is none. The state of the
-// link and its MTU are those that netlink reports (on other systems than Linux, those at the beginning).
+// The host has one interface of the machine, and all of its addresses, or those that were asked for. As in other stacks the first
+// GID belongs to the link-local IPv6 address; it is the zero Addr if there is none. The state of the link, its MTU and its
+// addresses are those that netlink reports (on other systems than Linux, those at the beginning).
 //
 // # What it needs
 //
@@ -16,7 +16,7 @@
 // # What it does not do
 //
 // Raw packet QPs need whole Ethernet frames, and those need privileges: Frames returns nil. Paths of RoCE v1, which has no UDP,
-// and multicast groups are errors that wrap [errors.ErrUnsupported]. The priority of packets, and IPv6's flow label, are not
+// are errors that wrap [errors.ErrUnsupported], and so is joining a multicast group on other systems than Linux. The priority of packets, and IPv6's flow label, are not
 // carried. Data between two hosts of a process goes through their sockets: Near is always nil. On systems other than Linux
 // each datagram takes a system call, and has the system's traffic class and hop limit.
 //
@@ -41,6 +41,8 @@ package kernel
 // asked for. None is ever connected: the kernel gives connected sockets other IP identifications (see above). A datagram
 // comes to the socket of the address that it is for, so that nothing has to be asked about its destination. Streams are TCP
 // sockets.
+//
+// Each multicast group has a socket of its own, bound to the group and the port: any number of processes may be in one group.
 //
 // Who reads. A goroutine for each address waits for its socket, reads up to eight superframes with one recvmmsg, and hands
 // them to the receiver, until there is no more. NIC.Poll does the same without waiting, on the goroutine of its caller; the

@@ -79,7 +79,7 @@ func New(opts ...Option) (*Host, error) {
 		return nil, fmt.Errorf("kernel: %s has MTU %d, too small for RoCE and IPv6: ip link set dev %s mtu %d, or more: %w", iface.Name, iface.MTU, iface.Name, link.MinMTU, syscall.EMSGSIZE)
 	}
 	h := &Host{done: make(chan struct{}), open: map[aborter]struct{}{}}
-	if h.nic, err = newNIC(iface, prefixes); err != nil {
+	if h.nic, err = newNIC(iface, prefixes, c.addrs); err != nil {
 		return nil, fmt.Errorf("kernel: %w", err)
 	}
 	return h, nil

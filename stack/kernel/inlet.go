@@ -10,7 +10,7 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// inlet receives what comes to one address.
+// inlet receives what comes to one address, or to one multicast group.
 type inlet struct {
 	port *port
 	addr netip.Addr
@@ -38,6 +38,22 @@ func (p *port) newInlet(a netip.Addr) (*inlet, error) {
 		return nil, bindError(a, err)
 	}
 	in := &inlet{port: p, addr: a, conn: conn, raw: raw}
+	in.batch.init(in)
+	return in, nil
+}
+
+// newGroupInlet receives what comes to a multicast group. Any number of processes may be in the same group.
+func (p *port) newGroupInlet(group netip.Addr) (*inlet, error) {
+	conn, err := listenGroup(group, p.nic.index)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	in := &inlet{port: p, addr: group, conn: conn, raw: raw}
 	in.batch.init(in)
 	return in, nil
 }
@@ -75,6 +91,9 @@ func (in *inlet) deliver(a *arrival, polled bool) {
 	if !in.d.Looped {
 		p.counters.receivedPackets.Add(uint64(n))
 		p.counters.receivedBytes.Add(bytes)
+		if in.addr.IsMulticast() {
+			p.counters.receivedMulticast.Add(uint64(n))
+		}
 	}
 	in.receiver(&in.d)
 }

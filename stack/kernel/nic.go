@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"syscall"
 
@@ -18,10 +19,11 @@ type nic struct {
 	name     string
 	index    int
 	mac      net.HardwareAddr
-	prefixes []netip.Prefix // by GID index; the first is that of the link-local address, or zero
-	gids     []netip.Addr
+	wanted   []netip.Addr // those that were asked for; nil for all that the interface has
 	port     *port
 	watch    *watch
+	table    atomic.Pointer[gidTable] // replaced under changing, never changed
+	changing sync.Mutex
 
 	watcher atomic.Pointer[func(stack.Change)]
 	up      atomic.Bool // what the watcher knows
@@ -30,18 +32,18 @@ type nic struct {
 
 var _ stack.NIC = (*nic)(nil)
 
-func newNIC(iface *net.Interface, addrs []netip.Prefix) (*nic, error) {
-	n := &nic{name: iface.Name, index: iface.Index, mac: iface.HardwareAddr, prefixes: make([]netip.Prefix, 1)}
-	for _, p := range addrs {
-		if p.Addr().Is6() && p.Addr().IsLinkLocalUnicast() && !n.prefixes[0].IsValid() {
-			n.prefixes[0] = p
-		} else {
-			n.prefixes = append(n.prefixes, p)
-		}
-	}
-	for _, p := range n.prefixes {
-		n.gids = append(n.gids, p.Addr())
-	}
+// gidTable is the host's addresses by GID index, and their networks. The first is the link-local one, or the zero Addr; so
+// are holes.
+type gidTable struct {
+	prefixes []netip.Prefix
+	gids     []netip.Addr
+}
+
+// newNIC opens the sockets for addresses of an interface. One that the kernel still looks for duplicates of, as it does for a
+// second when an IPv6 address is new, is added when that is over, unless it was asked for by name.
+func newNIC(iface *net.Interface, addrs []netip.Prefix, wanted []netip.Addr) (*nic, error) {
+	n := &nic{name: iface.Name, index: iface.Index, mac: iface.HardwareAddr, wanted: wanted}
+	n.table.Store(&gidTable{make([]netip.Prefix, 1), make([]netip.Addr, 1)})
 	if len(n.mac) != 6 || n.mac.String() == "00:00:00:00:00:00" {
 		n.mac = madeUp(addrs[0].Addr())
 	}
@@ -50,12 +52,81 @@ func newNIC(iface *net.Interface, addrs []netip.Prefix) (*nic, error) {
 		return nil, err
 	}
 	n.up.Store(n.State() == stack.LinkUp)
-	go n.watch.run()
-	if n.port, err = newPort(n); err != nil {
-		n.watch.close()
-		return nil, err
+	n.port = newPort(n)
+	for _, p := range addrs {
+		err := n.addAddr(p)
+		if errors.Is(err, syscall.EADDRNOTAVAIL) && len(wanted) == 0 && p.Addr().Is6() {
+			continue
+		}
+		if err != nil {
+			n.watch.close()
+			n.port.close()
+			return nil, err
+		}
 	}
+	if ins := *n.port.in.Load(); len(ins) > 0 {
+		n.port.segments.Store(canSegment(ins[0].raw))
+	}
+	go n.watch.run()
 	return n, nil
+}
+
+// addAddr opens the socket of an address and gives it a GID.
+func (n *nic) addAddr(p netip.Prefix) error {
+	in, err := n.port.newInlet(p.Addr())
+	if err == nil {
+		err = n.port.add(in)
+	}
+	if err != nil {
+		return err
+	}
+	old := n.table.Load()
+	t := &gidTable{slices.Clone(old.prefixes), slices.Clone(old.gids)}
+	i := slices.Index(t.gids[1:], netip.Addr{}) + 1 // a hole, or 0
+	switch {
+	case p.Addr().Is6() && p.Addr().IsLinkLocalUnicast() && !t.gids[0].IsValid():
+		t.prefixes[0], t.gids[0] = p, p.Addr()
+	case i > 0:
+		t.prefixes[i], t.gids[i] = p, p.Addr()
+	default:
+		t.prefixes, t.gids = append(t.prefixes, p), append(t.gids, p.Addr())
+	}
+	n.table.Store(t)
+	return nil
+}
+
+// readdress takes in which addresses the interface has now.
+func (n *nic) readdress() {
+	iface, err := net.InterfaceByIndex(n.index)
+	if err != nil {
+		return // it is gone, which is told in another way
+	}
+	have, err := prefixesOf(iface)
+	if err != nil {
+		return
+	}
+	n.changing.Lock()
+	changed := false
+	old := n.table.Load()
+	for i, a := range old.gids {
+		if a.IsValid() && !owns(have, a).IsValid() {
+			t := n.table.Load()
+			t = &gidTable{slices.Clone(t.prefixes), slices.Clone(t.gids)}
+			t.prefixes[i], t.gids[i] = netip.Prefix{}, netip.Addr{}
+			n.table.Store(t)
+			n.port.remove(a)
+			changed = true
+		}
+	}
+	for _, p := range have {
+		if !n.has(p.Addr()) && (len(n.wanted) == 0 || slices.Contains(n.wanted, p.Addr())) && n.addAddr(p) == nil {
+			changed = true
+		}
+	}
+	n.changing.Unlock()
+	if changed {
+		n.tell(stack.GIDsChanged)
+	}
 }
 
 // madeUp is the MAC address of an interface that has none, as the loopback: locally administered, and the same whenever the
@@ -72,7 +143,7 @@ func (n *nic) MAC() net.HardwareAddr { return slices.Clone(n.mac) }
 func (n *nic) MTU() int { return min(n.watch.mtu(), 65535) }
 
 // GIDs implements [stack.NIC]. The first is the zero Addr if the host does not have the interface's link-local address.
-func (n *nic) GIDs() []netip.Addr { return slices.Clone(n.gids) }
+func (n *nic) GIDs() []netip.Addr { return slices.Clone(n.table.Load().gids) }
 
 // State implements [stack.NIC].
 func (n *nic) State() stack.LinkState {
@@ -135,8 +206,11 @@ func (n *nic) Source(dst netip.Addr) (src netip.Addr, direct bool, err error) {
 		return src, false, fmt.Errorf("route to %v: want the address of a host or a group: %w", dst, syscall.EINVAL)
 	case n.has(dst):
 		return dst, true, nil
+	case dst.IsMulticast():
+		return n.sourceOfGroup(dst)
 	}
-	direct = dst.IsMulticast() || slices.ContainsFunc(n.prefixes, func(p netip.Prefix) bool { return p.IsValid() && p.Contains(dst) })
+	prefixes := n.table.Load().prefixes
+	direct = slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.IsValid() && p.Contains(dst) })
 	// Connecting a UDP socket looks for the route, and sends nothing.
 	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(n.zoned(netip.AddrPortFrom(dst, stack.RoCEPort))))
 	if err == nil {
@@ -147,7 +221,7 @@ func (n *nic) Source(dst netip.Addr) (src netip.Addr, direct bool, err error) {
 		}
 	}
 	// The kernel would take an address that is not the host's. One in the same network does as well.
-	for _, p := range n.prefixes {
+	for _, p := range prefixes {
 		if p.IsValid() && p.Contains(dst) {
 			return p.Addr(), true, nil
 		}
@@ -156,6 +230,28 @@ func (n *nic) Source(dst netip.Addr) (src netip.Addr, direct bool, err error) {
 		return netip.Addr{}, false, fmt.Errorf("route to %v from %s: %w: %w", dst, n.name, syscall.ENETUNREACH, err)
 	}
 	return netip.Addr{}, false, fmt.Errorf("no route to %v from %s, whose addresses are %v: %w", dst, n.name, n.addrs(), syscall.ENETUNREACH)
+}
+
+// sourceOfGroup is the address that datagrams to a group have: a link-local one only if the group is, or if there is no other.
+func (n *nic) sourceOfGroup(group netip.Addr) (src netip.Addr, direct bool, err error) {
+	local := group.Is6() && group.IsLinkLocalMulticast()
+	for _, a := range n.addrs() {
+		if a.Is4() == group.Is4() && (!src.IsValid() || a.IsLinkLocalUnicast() == local && src.IsLinkLocalUnicast() != local) {
+			src = a
+		}
+	}
+	if !src.IsValid() {
+		return src, false, fmt.Errorf("group %v: %s has no address of that IP version, but %v: %w", group, n.name, n.addrs(), syscall.ENETUNREACH)
+	}
+	d := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(n.zoned(netip.AddrPortFrom(src, 0))), Control: func(_, _ string, c syscall.RawConn) error {
+		return c.Control(func(fd uintptr) { setGroupInterface(fd, src, n.index) })
+	}}
+	c, err := d.Dial("udp", n.zoned(netip.AddrPortFrom(group, stack.RoCEPort)).String()) // looks for the route, and sends nothing
+	if err != nil {
+		return src, false, fmt.Errorf("no route to group %v from %s: %w: %w", group, n.name, syscall.ENETUNREACH, err)
+	}
+	_ = c.Close()
+	return src, true, nil
 }
 
 // Resolve implements [stack.NIC]. The kernel resolves the neighbour when the first packet is sent, and keeps that meanwhile.
@@ -172,18 +268,48 @@ func (n *nic) Poll() bool { return n.port.poll() }
 // EndPoll implements [stack.NIC].
 func (n *nic) EndPoll() { n.port.polled.Store(0) }
 
-// Join implements [stack.NIC]: not supported yet.
-func (n *nic) Join(group netip.Addr) error { return noGroups(group) }
+// Join implements [stack.NIC].
+func (n *nic) Join(group netip.Addr) error {
+	group = group.Unmap().WithZone("")
+	if !group.IsMulticast() {
+		return fmt.Errorf("join %v: want a multicast address: %w", group, syscall.EINVAL)
+	}
+	p := n.port
+	p.joining.Lock()
+	defer p.joining.Unlock()
+	if p.groups[group] == 0 {
+		in, err := p.newGroupInlet(group)
+		if err == nil {
+			err = p.add(in)
+		}
+		if err != nil {
+			return fmt.Errorf("join %v on %s: %w", group, n.name, err)
+		}
+	}
+	p.groups[group]++
+	return nil
+}
 
 // Leave implements [stack.NIC].
-func (n *nic) Leave(group netip.Addr) error { return noGroups(group) }
-
-func noGroups(group netip.Addr) error {
-	return fmt.Errorf("multicast group %v over the kernel's sockets: %w", group, errors.ErrUnsupported)
+func (n *nic) Leave(group netip.Addr) error {
+	group = group.Unmap().WithZone("")
+	p := n.port
+	p.joining.Lock()
+	defer p.joining.Unlock()
+	switch p.groups[group] {
+	case 0:
+		return fmt.Errorf("leave %v: %s has not joined it: %w", group, n.name, syscall.EADDRNOTAVAIL)
+	case 1:
+		delete(p.groups, group)
+		p.remove(group)
+	default:
+		p.groups[group]--
+	}
+	return nil
 }
 
 // has tells whether a, without a zone, is one of the host's addresses.
-func (n *nic) has(a netip.Addr) bool { return a.IsValid() && slices.Contains(n.gids, a) }
+func (n *nic) has(a netip.Addr) bool { return a.IsValid() && slices.Contains(n.table.Load().gids, a) }
 
 // addrs are the host's addresses.
 func (n *nic) addrs() []netip.Addr {
@@ -192,7 +318,7 @@ func (n *nic) addrs() []netip.Addr {
 
 // zoned gives a link-local address the interface as its zone, which the kernel needs.
 func (n *nic) zoned(a netip.AddrPort) netip.AddrPort {
-	if a.Addr().Is6() && a.Addr().IsLinkLocalUnicast() && a.Addr().Zone() == "" {
+	if ip := a.Addr(); ip.Is6() && (ip.IsLinkLocalUnicast() || ip.IsLinkLocalMulticast() || ip.IsInterfaceLocalMulticast()) && a.Addr().Zone() == "" {
 		return netip.AddrPortFrom(a.Addr().WithZone(n.name), a.Port())
 	}
 	return a

@@ -37,14 +37,12 @@ func (p *port) Path(a stack.PathAttr) (stack.Path, error) {
 	switch {
 	case a.V1:
 		return nil, fmt.Errorf("RoCE v1 over the kernel's sockets: %w", errors.ErrUnsupported)
-	case a.Dst.IsMulticast():
-		return nil, noGroups(a.Dst)
 	case !n.has(a.Src):
 		return nil, fmt.Errorf("path from %v: %s has no such address: %w", a.Src, n.name, syscall.EADDRNOTAVAIL)
 	case a.Dst.Is4() != a.Src.Is4():
 		return nil, fmt.Errorf("path from %v to %v: the addresses are of different IP versions", a.Src, a.Dst)
-	case !isHostAddr(a.Dst):
-		return nil, fmt.Errorf("path to %v: want the address of a host", a.Dst)
+	case !isHostAddr(a.Dst) && !a.Dst.IsMulticast():
+		return nil, fmt.Errorf("path to %v: want the address of a host or a group", a.Dst)
 	}
 	if _, _, err := n.Source(a.Dst); err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -31,16 +32,20 @@ const (
 // ports for what goes out.
 type port struct {
 	nic      *nic
-	in       []*inlet
-	segments atomic.Bool  // the kernel cuts superframes
-	polled   atomic.Int64 // when Poll was called last, in nanoseconds since 1970; 0 after EndPoll
+	in       atomic.Pointer[[]*inlet] // of addresses and groups; replaced under mu, never changed
+	segments atomic.Bool              // the kernel cuts superframes
+	polled   atomic.Int64             // when Poll was called last, in nanoseconds since 1970; 0 after EndPoll
 	closed   atomic.Bool
 	readers  sync.WaitGroup
 	senders  sync.Pool
 	counters counters
 
-	mu  sync.Mutex
-	out map[outletKey]*outlet
+	mu       sync.Mutex
+	out      map[outletKey]*outlet
+	receiver func(*stack.Datagram)
+
+	joining sync.Mutex
+	groups  map[netip.Addr]int // how often each was joined; under joining
 }
 
 var _ stack.DatagramPort = (*port)(nil)
@@ -50,14 +55,15 @@ type counters struct {
 	rxFrames, rxBytes, rxMalformed, rxDropped atomic.Uint64
 	sentPackets, sentBytes                    atomic.Uint64 // without what loops back
 	receivedPackets, receivedBytes            atomic.Uint64
+	sentMulticast, receivedMulticast          atomic.Uint64 // of those packets
 }
 
 func (c *counters) snapshot() stack.Counters {
 	return stack.Counters{
 		TxFrames: c.txFrames.Load(), TxDatagrams: c.txDatagrams.Load(), TxBytes: c.txBytes.Load(), TxErrors: c.txErrors.Load(),
 		RxFrames: c.rxFrames.Load(), RxBytes: c.rxBytes.Load(), RxMalformed: c.rxMalformed.Load(), RxDropped: c.rxDropped.Load(),
-		Sent:     stack.Traffic{Packets: c.sentPackets.Load(), Bytes: c.sentBytes.Load()},
-		Received: stack.Traffic{Packets: c.receivedPackets.Load(), Bytes: c.receivedBytes.Load()},
+		Sent:     stack.Traffic{Packets: c.sentPackets.Load(), Multicast: c.sentMulticast.Load(), Bytes: c.sentBytes.Load()},
+		Received: stack.Traffic{Packets: c.receivedPackets.Load(), Multicast: c.receivedMulticast.Load(), Bytes: c.receivedBytes.Load()},
 	}
 }
 
@@ -74,22 +80,41 @@ type outlet struct {
 	port uint16
 }
 
-func newPort(n *nic) (*port, error) {
-	p := &port{nic: n, out: map[outletKey]*outlet{}}
+func newPort(n *nic) *port {
+	p := &port{nic: n, out: map[outletKey]*outlet{}, groups: map[netip.Addr]int{}}
+	p.in.Store(new([]*inlet))
 	p.senders.New = func() any { return newSender(p) }
-	for _, a := range n.addrs() {
-		in, err := p.newInlet(a)
-		if err != nil {
-			p.closeSockets()
-			return nil, err
-		}
-		p.in = append(p.in, in)
+	return p
+}
+
+// add begins to receive what comes to an inlet's address or group. The inlet is closed if the port is.
+func (p *port) add(in *inlet) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed.Load() {
+		_ = in.conn.Close()
+		return net.ErrClosed
 	}
-	p.segments.Store(canSegment(p.in[0].raw))
-	for _, in := range p.in {
-		p.readers.Go(in.run)
+	in.receiver = p.receiver
+	all := append(slices.Clone(*p.in.Load()), in)
+	p.in.Store(&all)
+	p.readers.Go(in.run)
+	return nil
+}
+
+// remove ends reception at an address or group.
+func (p *port) remove(a netip.Addr) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all := slices.Clone(*p.in.Load())
+	i := slices.IndexFunc(all, func(in *inlet) bool { return in.addr == a })
+	if i < 0 {
+		return
 	}
-	return p, nil
+	in := all[i]
+	all = slices.Delete(all, i, i+1)
+	p.in.Store(&all)
+	_ = in.conn.Close()
 }
 
 // bind opens a socket at one of the host's addresses; port 0 is one that the kernel chooses.
@@ -127,7 +152,10 @@ func (p *port) outlet(src netip.Addr, srcPort uint16) (*outlet, error) {
 	if p.closed.Load() {
 		return nil, net.ErrClosed
 	}
-	conn, raw, err := p.nic.bind(src, 0, func(fd uintptr, v4 bool) error { return setSending(fd, v4) })
+	conn, raw, err := p.nic.bind(src, 0, func(fd uintptr, v4 bool) error {
+		setGroupInterface(fd, src, p.nic.index)
+		return setSending(fd, v4)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("a socket to send from at %v: %w", src, err)
 	}
@@ -138,7 +166,11 @@ func (p *port) outlet(src netip.Addr, srcPort uint16) (*outlet, error) {
 
 // Receive implements [stack.DatagramPort].
 func (p *port) Receive(f func(*stack.Datagram)) {
-	for _, in := range p.in {
+	p.mu.Lock()
+	p.receiver = f
+	all := *p.in.Load()
+	p.mu.Unlock()
+	for _, in := range all {
 		in.mu.Lock()
 		in.receiver = f
 		in.mu.Unlock()
@@ -148,7 +180,7 @@ func (p *port) Receive(f func(*stack.Datagram)) {
 // poll receives what has come to each address.
 func (p *port) poll() (any bool) {
 	p.polled.Store(time.Now().UnixNano())
-	for _, in := range p.in {
+	for _, in := range *p.in.Load() {
 		if in.poll() {
 			any = true
 		}
@@ -169,11 +201,11 @@ func (p *port) close() {
 }
 
 func (p *port) closeSockets() {
-	for _, in := range p.in {
-		_ = in.conn.Close()
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	for _, in := range *p.in.Load() {
+		_ = in.conn.Close()
+	}
 	for _, o := range p.out {
 		_ = o.conn.Close()
 	}

@@ -137,6 +137,9 @@ func (s *sender) count(m *message, err error) {
 	c.txBytes.Add(uint64(ethLen + m.path.headers + m.end - m.start))
 	if !s.port.nic.has(m.path.ends.Dst) {
 		c.sentPackets.Add(n)
+		if m.path.ends.Dst.IsMulticast() {
+			c.sentMulticast.Add(n)
+		}
 		c.sentBytes.Add(n*uint64(ethLen+m.path.headers) + uint64(m.end-m.start))
 	}
 }

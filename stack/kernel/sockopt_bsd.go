@@ -3,6 +3,7 @@
 package kernel
 
 import (
+	"net/netip"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -16,6 +17,15 @@ func segmentSize(fd uintptr) int {
 
 // setUserTimeout does nothing: keepalive and the kernel's number of retransmissions bound the wait.
 func setUserTimeout(uintptr, time.Duration) {}
+
+// setGroupInterface has datagrams to multicast groups leave from an interface.
+func setGroupInterface(fd uintptr, src netip.Addr, index int) {
+	if src.Is4() {
+		_ = unix.SetsockoptInet4Addr(int(fd), unix.IPPROTO_IP, unix.IP_MULTICAST_IF, src.As4())
+	} else {
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_IF, index)
+	}
+}
 
 // setTOS sets both families' option: a socket of IPv6 may have a connection over IPv4.
 func setTOS(fd uintptr, tos int) {

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"net/netip"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -15,6 +16,16 @@ func segmentSize(fd uintptr) int {
 // setUserTimeout bounds how long the peer may leave data unacknowledged, or its window closed.
 func setUserTimeout(fd uintptr, d time.Duration) {
 	_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(d.Milliseconds()))
+}
+
+// setGroupInterface has datagrams to multicast groups leave from an interface. The machine's own members get copies, which is
+// the default.
+func setGroupInterface(fd uintptr, src netip.Addr, index int) {
+	if src.Is4() {
+		_ = unix.SetsockoptIPMreqn(int(fd), unix.IPPROTO_IP, unix.IP_MULTICAST_IF, &unix.IPMreqn{Ifindex: int32(index)})
+	} else {
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_IF, index)
+	}
 }
 
 // setTOS sets both families' option: a socket of IPv6 may have a connection over IPv4.

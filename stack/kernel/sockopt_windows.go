@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"net/netip"
 	"time"
 
 	"golang.org/x/sys/windows"
@@ -17,6 +18,15 @@ func segmentSize(fd uintptr) int {
 
 // setUserTimeout does nothing: keepalive and the kernel's number of retransmissions bound the wait.
 func setUserTimeout(uintptr, time.Duration) {}
+
+// setGroupInterface has datagrams to multicast groups leave from an interface.
+func setGroupInterface(fd uintptr, src netip.Addr, index int) {
+	if src.Is4() {
+		_ = windows.SetsockoptInet4Addr(windows.Handle(fd), windows.IPPROTO_IP, windows.IP_MULTICAST_IF, src.As4())
+	} else {
+		_ = windows.SetsockoptInt(windows.Handle(fd), windows.IPPROTO_IPV6, windows.IPV6_MULTICAST_IF, index)
+	}
+}
 
 // setTOS does nothing: Windows takes the type of service from its policies only.
 func setTOS(uintptr, int) {}

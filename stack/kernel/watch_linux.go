@@ -3,6 +3,7 @@ package kernel
 import (
 	"fmt"
 	"net"
+	"sync"
 	"sync/atomic"
 
 	"github.com/vishvananda/netlink"
@@ -11,29 +12,33 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// watch hears from the kernel (RTNLGRP_LINK) how an interface is.
+// watch hears from the kernel (RTNLGRP_LINK) how an interface is, and (RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR) which addresses it has.
 type watch struct {
 	nic     *nic
 	size    atomic.Int64
 	is      atomic.Uint32
 	index   int
 	updates chan netlink.LinkUpdate
+	addrs   chan netlink.AddrUpdate
 	ended   chan struct{} // closed by close
 }
 
 func newWatch(n *nic, iface *net.Interface) (*watch, error) {
-	w := &watch{nic: n, index: iface.Index, updates: make(chan netlink.LinkUpdate), ended: make(chan struct{})}
+	w := &watch{nic: n, index: iface.Index, updates: make(chan netlink.LinkUpdate), addrs: make(chan netlink.AddrUpdate), ended: make(chan struct{})}
 	// Subscribed first, so that nothing is missed between the two.
 	if err := netlink.LinkSubscribe(w.updates, w.ended); err != nil {
 		return nil, fmt.Errorf("%s: subscribe to changes of interfaces: %w", iface.Name, err)
 	}
+	if err := netlink.AddrSubscribe(w.addrs, w.ended); err != nil {
+		close(w.addrs)
+		w.close()
+		go w.run()
+		return nil, fmt.Errorf("%s: subscribe to changes of addresses: %w", iface.Name, err)
+	}
 	link, err := netlink.LinkByIndex(iface.Index)
 	if err != nil {
-		close(w.ended)
-		go func() {
-			for range w.updates {
-			}
-		}()
+		w.close()
+		go w.run()
 		return nil, fmt.Errorf("%s: %w", iface.Name, err)
 	}
 	w.take(link.Attrs(), false)
@@ -42,7 +47,19 @@ func newWatch(n *nic, iface *net.Interface) (*watch, error) {
 
 // run takes in what changes, until close.
 func (w *watch) run() {
+	var addresses sync.WaitGroup
+	addresses.Go(func() {
+		for u := range w.addrs {
+			if u.LinkIndex == w.index && !w.isClosed() {
+				w.nic.readdress()
+			}
+		}
+	})
+	defer addresses.Wait()
 	for u := range w.updates {
+		if w.isClosed() {
+			continue
+		}
 		if u.IfInfomsg.Family != unix.AF_UNSPEC || int(u.Index) != w.index {
 			continue // of a bridge, about its ports; or of another interface
 		}
@@ -63,6 +80,15 @@ func (w *watch) take(at *netlink.LinkAttrs, removed bool) {
 	}
 	w.size.Store(int64(at.MTU))
 	w.is.Store(uint32(state))
+}
+
+func (w *watch) isClosed() bool {
+	select {
+	case <-w.ended:
+		return true
+	default:
+		return false
+	}
 }
 
 func (w *watch) mtu() int               { return int(w.size.Load()) }

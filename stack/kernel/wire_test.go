@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"syscall"
@@ -180,4 +181,76 @@ func TestLinkChanges(t *testing.T) {
 		t.Fatal("the end of the interface was not told")
 	}
 	expect(stack.LinkLost, stack.LinkRemoved)
+}
+
+// TestAddressesChange: addresses that the interface gets become GIDs and receive, also when duplicate address detection had not
+// ended as the host was made; those that it loses leave holes, which the next ones take. The host can be in groups.
+func TestAddressesChange(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	if err := netlink.LinkSetUp(linktest.Interface(t, "lo")); err != nil { // what the machine sends itself passes it
+		t.Fatal(err)
+	}
+	linktest.Veth(t, 1500) // whose link-local addresses are tentative for a second or two
+	v0 := linktest.Interface(t, "v0")
+	parse := func(cidr string) *netlink.Addr {
+		a := must(netlink.ParseAddr(cidr))(t)
+		a.Flags = syscall.IFA_F_NODAD
+		return a
+	}
+	if err := netlink.AddrAdd(v0, parse("10.7.0.1/24")); err != nil {
+		t.Fatal(err)
+	}
+	h := must(kernel.New(kernel.Interface("v0")))(t)
+	defer h.Close()
+	n := h.NICs()[0]
+	changes := make(chan stack.Change, 100)
+	n.Watch(func(c stack.Change) { changes <- c })
+	in := receive(h)
+	expect := func(what string, right func(gids []netip.Addr) bool) {
+		t.Helper()
+		for give := time.After(10 * time.Second); ; {
+			if gids := n.GIDs(); right(gids) {
+				return
+			}
+			select {
+			case <-changes:
+			case <-give:
+				t.Fatalf("%s: the GIDs are %v", what, n.GIDs())
+			}
+		}
+	}
+	expect("the link-local address", func(g []netip.Addr) bool { return len(g) == 2 && g[0].IsLinkLocalUnicast() })
+	for _, cidr := range []string{"10.7.0.2/24", "fd07::1/64"} {
+		if err := netlink.AddrAdd(v0, parse(cidr)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	one, two, six := netip.MustParseAddr("10.7.0.1"), netip.MustParseAddr("10.7.0.2"), netip.MustParseAddr("fd07::1")
+	expect("two more", func(g []netip.Addr) bool { return len(g) == 4 && g[1] == one && g[2] == two && g[3] == six })
+	for _, c := range []struct{ src, dst netip.Addr }{{one, two}, {six, six}} {
+		p := openPath(t, h, stack.PathAttr{Src: c.src, Dst: c.dst})
+		s := n.Datagrams().Sender()
+		_, b := s.Datagram(p, 100)
+		clear(b)
+		s.Flush()
+		if g := next(t, in); g.Dst != c.dst {
+			t.Errorf("to %v: %+v", c.dst, g.Datagram)
+		}
+	}
+	if err := netlink.AddrDel(v0, parse("10.7.0.2/24")); err != nil {
+		t.Fatal(err)
+	}
+	expect("a hole", func(g []netip.Addr) bool { return len(g) == 4 && !g[2].IsValid() })
+	if _, err := n.Datagrams().Path(stack.PathAttr{Src: two, Dst: one}); !errors.Is(err, syscall.EADDRNOTAVAIL) {
+		t.Errorf("a path from an address that has gone: %v", err)
+	}
+	if err := netlink.AddrAdd(v0, parse("10.7.0.3/24")); err != nil {
+		t.Fatal(err)
+	}
+	expect("another in the hole", func(g []netip.Addr) bool { return len(g) == 4 && g[2] == netip.MustParseAddr("10.7.0.3") })
+	testGroup(t, "ff05::1:3", h)
+	testGroup(t, "ff02::1:3", h)
+	testGroup(t, "239.1.2.4", h)
 }

@@ -1,0 +1,59 @@
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/softrnic/softrnic/stack"
+)
+
+// listenGroup opens a socket that gets what comes to a group at port 4791 over one interface. It is bound to the group itself:
+// package net binds such sockets to all addresses, which would take what is for the others.
+func listenGroup(group netip.Addr, index int) (_ *net.UDPConn, err error) {
+	family := unix.AF_INET6
+	if group.Is4() {
+		family = unix.AF_INET
+	}
+	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("socket: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "group")
+	defer f.Close()
+	// Every member on the machine gets a copy, of whatever process.
+	err = errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), setReceiving(uintptr(fd), group.Is4()))
+	var at unix.Sockaddr
+	if group.Is4() {
+		// Nothing that comes over an interface on which others have joined.
+		err = errors.Join(err, unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MULTICAST_ALL, 0))
+		at = &unix.SockaddrInet4{Addr: group.As4(), Port: stack.RoCEPort}
+	} else {
+		_ = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_ALL, 0) // since Linux 4.20
+		err = errors.Join(err, unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1))
+		at = &unix.SockaddrInet6{Addr: group.As16(), Port: stack.RoCEPort, ZoneId: uint32(index)}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("setsockopt: %w", err)
+	}
+	if err := unix.Bind(fd, at); err != nil {
+		return nil, fmt.Errorf("bind: %w", err)
+	}
+	if group.Is4() {
+		err = unix.SetsockoptIPMreqn(fd, unix.IPPROTO_IP, unix.IP_ADD_MEMBERSHIP, &unix.IPMreqn{Multiaddr: group.As4(), Ifindex: int32(index)})
+	} else {
+		err = unix.SetsockoptIPv6Mreq(fd, unix.IPPROTO_IPV6, unix.IPV6_JOIN_GROUP, &unix.IPv6Mreq{Multiaddr: group.As16(), Interface: uint32(index)})
+	}
+	if err != nil {
+		return nil, err
+	}
+	c, err := net.FilePacketConn(f) // has a duplicate of the descriptor
+	if err != nil {
+		return nil, err
+	}
+	return c.(*net.UDPConn), nil
+}

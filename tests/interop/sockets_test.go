@@ -1,0 +1,313 @@
+//go:build linux
+
+package interop
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/tests/interop/peer"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// socketsLab is a peer and softrnic on the sockets of the machine that the peer's network is on. softrnic runs as nobody: it is
+// on the bridge's own addresses.
+type socketsLab struct {
+	peer    *peer.Peer
+	program string // softrnic
+	ipv6    bool
+	// patience is how long programs may take; 0 is a minute.
+	patience time.Duration
+}
+
+func (l socketsLab) String() string {
+	return fmt.Sprintf("%s,MTU=%d", map[bool]string{false: "IPv4", true: "IPv6"}[l.ipv6], l.peer.MTU)
+}
+
+// addrs are those of the QPs; the programs meet on IPv4.
+func (l socketsLab) addrs() (here, there netip.Addr) {
+	if l.ipv6 {
+		return netip.MustParseAddr("fd77::1"), l.peer.Addr6()
+	}
+	return netip.MustParseAddr("10.77.0.1"), l.peer.Addr4()
+}
+
+// softrnic starts the program, with the node's flags behind args.
+func (l socketsLab) softrnic(ctx context.Context, t *testing.T, args string) *process {
+	t.Helper()
+	here, _ := l.addrs()
+	args += " --counters --link kernel:" + l.peer.Netns.Bridge + " --addr " + here.String()
+	if l.ipv6 {
+		args += " --addr 10.77.0.1"
+	}
+	return startProcess(t, l.peer.Netns.Command(ctx, "setpriv", append([]string{"--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs", "--bounding-set=-all",
+		l.program}, strings.Fields(args)...)...))
+}
+
+// count reads a counter that --counters has printed; 0 if it is not there.
+func (p *process) count(name string) uint64 {
+	m := regexp.MustCompile(`\b` + name + ` +(\d+)`).FindStringSubmatch(p.stderr.String())
+	if m == nil {
+		return 0
+	}
+	n, _ := strconv.ParseUint(m[1], 10, 64)
+	return n
+}
+
+// rxeReceived is how many packets the peer's rxe has received whose ICRC was right: it counts no others.
+func (l socketsLab) rxeReceived(t *testing.T) uint64 {
+	t.Helper()
+	n, err := strconv.ParseUint(strings.TrimSpace(l.peer.Run(t, "cat /sys/class/infiniband/rxe0/ports/1/hw_counters/rcvd_pkts")), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// booked runs a program of each side, and checks that not one packet had a wrong ICRC: softrnic has counted none, and rxe has
+// received all that softrnic has sent. (A server of ours may end before the last that rxe sends.)
+func (l socketsLab) booked(t *testing.T, run func(t *testing.T) *process) {
+	t.Helper()
+	received := l.rxeReceived(t)
+	p := run(t)
+	if t.Failed() {
+		return
+	}
+	for _, name := range []string{"icrc_errors", "malformed_packets"} {
+		if n := p.count(name); n != 0 {
+			t.Errorf("%s is %d", name, n)
+		}
+	}
+	if n := p.count("icrc_id_solved"); l.ipv6 && n != 0 || !l.ipv6 && n == 0 {
+		t.Errorf("%d identifications were solved", n)
+	}
+	for end := time.Now().Add(patience); ; {
+		now := l.rxeReceived(t)
+		if p.count("sent_pkts") == now-received {
+			return
+		}
+		if time.Now().After(end) {
+			t.Errorf("of %d packets rxe has received %d\n%s", p.count("sent_pkts"), now-received, p.stderr.String())
+			return
+		}
+	}
+}
+
+// pingpong runs both sides of a ping-pong, softrnic being the client or the server.
+func (l socketsLab) pingpong(service, args string, client bool) func(t *testing.T) *process {
+	return func(t *testing.T) *process {
+		ctx, cancel := context.WithTimeout(t.Context(), cmp.Or(l.patience, time.Minute))
+		defer cancel()
+		_, there := l.addrs()
+		kernel := fmt.Sprintf("ibv_%s_pingpong -e -c %s -d rxe0 -g %d", service, args, gidIndex(t, l.peer, there))
+		here := fmt.Sprintf("pingpong %s -c %s", service, args)
+		if l.ipv6 {
+			here += fmt.Sprintf(" -g %d", 1) // --addr's first
+		}
+		if !client {
+			p := l.softrnic(ctx, t, here)
+			out, code, err := l.afterListening(ctx, t, "18515", kernel+" 10.77.0.1")
+			if err != nil || code != 0 {
+				t.Errorf("%s: exit status %d, %v\n%s", kernel, code, err, out)
+				cancel()
+			}
+			p.wait(t)
+			return p
+		}
+		serving, err := l.peer.Start(kernel)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = serving.Kill() }()
+		l.peer.Run(t, untilPingpongListens)
+		p := l.softrnic(ctx, t, here+" "+l.peer.Addr4().String())
+		p.wait(t)
+		if code, err := serving.Wait(ctx); err != nil || code != 0 {
+			t.Errorf("%s: exit status %d, %v\n%s", kernel, code, err, serving.Output())
+		}
+		return p
+	}
+}
+
+// afterListening runs a command in the peer once softrnic listens at a TCP port.
+func (l socketsLab) afterListening(ctx context.Context, t *testing.T, port, command string) (output string, code int, err error) {
+	t.Helper()
+	for {
+		out, err := l.peer.Netns.Command(ctx, "ss", "-Hltn", "sport", "=", ":"+port).Output()
+		if err != nil {
+			t.Fatal(errors.Join(err, ctx.Err()))
+		}
+		if len(out) > 0 {
+			return l.peer.Exec(ctx, command)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// labs runs f for both IP versions.
+func socketsLabs(t *testing.T, mtu int, f func(l socketsLab)) {
+	l := socketsLab{program: buildSoftRNIC(t), peer: peer.Boot(t, peer.Config{ID: 2, MTU: mtu})[0]}
+	for _, l.ipv6 = range []bool{false, true} {
+		f(l)
+	}
+}
+
+// TestSocketsPingpong: each ping-pong against rxe, from the machine's own sockets, as nobody, in both roles.
+func TestSocketsPingpong(t *testing.T) {
+	for _, mtu := range []struct{ link, path int }{{1500, 1024}, {4200, 4096}} {
+		socketsLabs(t, mtu.link, func(l socketsLab) {
+			for _, c := range []struct{ service, args string }{
+				{"rc", fmt.Sprintf("-n 20 -s 100000 -m %d", mtu.path)},
+				{"uc", fmt.Sprintf("-n 20 -s %d -m %d", 3*mtu.path+1, mtu.path)},
+				{"ud", fmt.Sprintf("-n 20 -s %d", mtu.path)},
+				{"srq", fmt.Sprintf("-n 20 -s %d -m %d", mtu.path+1, mtu.path)},
+			} {
+				for _, client := range []bool{true, false} {
+					t.Run(fmt.Sprintf("%v/%s %s/client=%t", l, c.service, c.args, client), func(t *testing.T) {
+						l.booked(t, l.pingpong(c.service, c.args, client))
+					})
+				}
+			}
+		})
+	}
+}
+
+// TestSocketsMessages: 100,000 messages to and from rxe, or a few where time is short: the peer's CPU is emulated.
+func TestSocketsMessages(t *testing.T) {
+	iters, patience := 1000, time.Minute
+	if os.Getenv("SOFTRNIC_LONG") != "" {
+		iters, patience = 50_000, time.Hour
+	}
+	socketsLabs(t, 1500, func(l socketsLab) {
+		l.patience = patience
+		t.Run(l.String(), func(t *testing.T) {
+			l.booked(t, l.pingpong("rc", fmt.Sprintf("-n %d -s 64", iters), !l.ipv6))
+		})
+	})
+}
+
+// TestSocketsRping: rping over rxe and over siw, from the machine's own sockets, as nobody, in both roles.
+func TestSocketsRping(t *testing.T) {
+	program := buildSoftRNIC(t)
+	for _, transport := range []verbs.Transport{verbs.RoCEv2, verbs.IWARP} {
+		l := socketsLab{program: program, peer: cmPeer(t, 2, transport)}
+		for _, l.ipv6 = range []bool{false, true} {
+			here, there := l.addrs()
+			const options = "-S 20000 -C 50 -v -V"
+			t.Run(fmt.Sprintf("%v/%v/client", transport, l), func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				serving, err := l.peer.Start(fmt.Sprintf("rping -s -a %v -S 20000 -v", there))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = serving.Kill() }()
+				l.peer.Run(t, untilRpingListens)
+				p := l.softrnic(ctx, t, fmt.Sprintf("rping -c -a %v %s --transport %v", there, options, transport))
+				p.wait(t)
+				if code, err := serving.Wait(ctx); err != nil || code != 0 {
+					t.Errorf("rping -s: exit status %d, %v\n%.2000s", code, err, serving.Output())
+				}
+				p.rpings(t)
+			})
+			t.Run(fmt.Sprintf("%v/%v/server", transport, l), func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				p := l.softrnic(ctx, t, fmt.Sprintf("rping -s -d -v -S 20000 --transport %v", transport))
+				p.await(t, "msg=listening")
+				out, code, err := l.peer.Exec(ctx, fmt.Sprintf("rping -c -a %v %s", here, options))
+				if err != nil || code != 0 {
+					t.Errorf("rping -c: exit status %d, %v\n%.2000s", code, err, out)
+					cancel()
+				}
+				p.wait(t)
+				p.rpings(t)
+			})
+		}
+	}
+}
+
+// rpings checks what a program that has run 50 rpings has printed.
+func (p *process) rpings(t *testing.T) {
+	t.Helper()
+	if n := bytes.Count(p.stdout.Bytes(), []byte("ping data: rdma-ping-")); n != 50 {
+		t.Errorf("softrnic prints %d pings, want 50", n)
+	}
+	if n := p.count("icrc_errors"); n != 0 {
+		t.Errorf("icrc_errors is %d", n)
+	}
+}
+
+// TestSocketsIdentification: what leaves the machine's sockets has DF and, in IPv4, an identification of 0, also as the first of
+// a superframe; and ICRCs that are right with it.
+func TestSocketsIdentification(t *testing.T) {
+	socketsLabs(t, 1500, func(l socketsLab) {
+		t.Run(l.String(), func(t *testing.T) {
+			var fd int
+			if err := l.peer.Netns.Do(func() (err error) {
+				const all = unix.ETH_P_ALL<<8&0xff00 | unix.ETH_P_ALL>>8
+				if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, all); err != nil {
+					return err
+				}
+				tap, err := net.InterfaceByName(fmt.Sprintf("peer%d", l.peer.ID))
+				if err != nil {
+					return err
+				}
+				return errors.Join(unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: tap.Index}),
+					unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20))
+			}); err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Close(fd)
+			p := l.pingpong("rc", "-n 50 -s 100000 -m 1024", true)(t)
+			singles, superframes := 0, 0
+			b := make([]byte, 1<<17)
+			for {
+				n, from, err := unix.Recvfrom(fd, b, unix.MSG_DONTWAIT)
+				if err == unix.EAGAIN {
+					break
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				if a, ok := from.(*unix.SockaddrLinklayer); !ok || a.Pkttype != unix.PACKET_OUTGOING {
+					continue
+				}
+				header, payload, ok := roce(b[:n])
+				if !ok {
+					continue
+				}
+				if !l.ipv6 && (binary.BigEndian.Uint16(header[4:]) != 0 || header[6]&0x40 == 0) {
+					t.Errorf("a packet of %d bytes has the identification and flags %x", n, header[4:8])
+				}
+				if n > 14+1500 {
+					superframes++
+					continue
+				}
+				singles++
+				if !wire.CheckICRC(header, payload) {
+					t.Errorf("wrong ICRC under % x", header)
+				}
+			}
+			t.Logf("%d packets and %d superframes were sent", singles, superframes)
+			if singles < 50 || singles+60*superframes < int(p.count("sent_pkts"))/2 {
+				t.Errorf("%d packets and %d superframes seen, %d packets sent", singles, superframes, p.count("sent_pkts"))
+			}
+		})
+	})
+}
