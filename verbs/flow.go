@@ -28,8 +28,8 @@ type FlowFlags uint32
 const FlowDontTrap FlowFlags = 1 << 1
 
 // FlowAttr says which frames a flow steers to its QP (ibv_flow_attr). A frame must match all of Specs. Of the normal flows
-// that match, the one with the lowest Priority value receives the frame; if several share that value, the oldest of them. Flows with the same
-// Priority and the same Specs as that one receive a copy each.
+// that match, the one with the lowest Priority value receives the frame; if several share that value, the oldest of them.
+// Flows with the same Priority and the same Specs as that one receive a copy each.
 type FlowAttr struct {
 	Type     FlowAttrType
 	Priority uint16

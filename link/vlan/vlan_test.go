@@ -243,8 +243,8 @@ func BenchmarkWrite(b *testing.B) {
 	}
 }
 
-// TestMediumPluggedInLater: two VLANs have a medium in common if they are the same VLAN of the same switch, whether or not their cables
-// were plugged in when they were made.
+// TestMediumPluggedInLater: two VLANs have a medium in common if they are the same VLAN of the same switch, whether or not
+// their cables were plugged in when they were made.
 func TestMediumPluggedInLater(t *testing.T) {
 	a, b := new(pipe.Switch), new(pipe.Switch)
 	on := func(s *pipe.Switch, id int, plugged bool) *vlan.Link {

@@ -15,12 +15,14 @@
 //	UC       SEND and WRITE, both with immediate data
 //	UD       SEND, also with immediate data, to a host or to a multicast group
 //
-// Connected QPs can bind and invalidate memory windows, and every QP may have a rate limit (verbs.QPAttr.RateLimit). QPs are connected by rdma_cm (package rdmacm, RoCEv2 only), or by hand, as
-// verbs.QP.Modify has it. Peers may be hardware, Linux's rxe, or this package; between two of this package lost packets are
-// repeated one by one. Messages between two hosts of one process, on one package pipe switch, are copied without packets.
+// Connected QPs can bind and invalidate memory windows, and every QP may have a rate limit (verbs.QPAttr.RateLimit). QPs are
+// connected by rdma_cm (package rdmacm, RoCEv2 only), or by hand, as verbs.QP.Modify has it. Peers may be hardware, Linux's
+// rxe, or this package; between two of this package lost packets are repeated one by one. Messages between two hosts of one
+// process, on one package pipe switch, are copied without packets.
 //
 // The source GID chooses the version: the GIDs of a port from index 0 on are RoCEv2's, those from [V1Index] on are the same
-// addresses for RoCE v1. The path MTU, 256 to 4096, is bounded by the link's MTU less 88 bytes.
+// addresses for RoCE v1, which needs a host with an Ethernet link, such as one of package netstack. The path MTU, 256 to 4096,
+// is bounded by the link's MTU less 88 bytes.
 //
 // # Limits
 //

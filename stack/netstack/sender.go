@@ -14,7 +14,8 @@ import (
 
 // The way of a datagram out: Datagram gives room in the sender's buffer for headers and payload, in the frame that is being
 // built as long as the datagram fits in; finish completes the frame's headers once its payload is written; emit hands the
-// finished frames to the link, which copies them or sends them, so that the buffer is free again. Where the link is memory that the receiver reads (link.Placer), the frame is built there instead, and finish commits it.
+// finished frames to the link, which copies them or sends them, so that the buffer is free again. Where the link is memory
+// that the receiver reads (link.Placer), the frame is built there instead, and finish commits it.
 
 // Bytes of a sender's buffer: small frames share its first half, and a whole superframe still fits behind them.
 const (
