@@ -283,7 +283,7 @@ func (q *qp) answer(r receive.Response) {
 	if q.service == wire.XRC && !r.Deferred {
 		r.Owner = q.resp.pd
 	}
-	q.receiving.OnAccepted(r)
+	q.receiving.OnAccepted(&r)
 }
 
 // packets is how many packets carry n bytes.

@@ -22,7 +22,9 @@ func (h *history) remember(r *Response, limit uint8) {
 		return
 	}
 	h.ring[h.oldest] = *r
-	h.oldest = (h.oldest + 1) % len(h.ring)
+	if h.oldest++; h.oldest == len(h.ring) {
+		h.oldest = 0
+	}
 }
 
 // setLimit changes how many responses are kept. Where the limit rises, the ring is turned so that the oldest comes first, since

@@ -102,6 +102,10 @@ func (p *pending) covers(psn, n uint32) bool {
 // insert queues a response by its PSN, in place of those that it repeats. Repetitions cannot make the queue grow: they are
 // dropped when it is full, as if lost.
 func (p *pending) insert(r *Response, limit uint8) {
+	if n := len(p.queue); !r.replay && (n == 0 || wire.PSNDiff(r.PSN, p.queue[n-1].end()) >= 0) { // as most are
+		p.queue = append(p.queue, *r)
+		return
+	}
 	p.queue = slices.DeleteFunc(p.queue, func(o Response) bool {
 		return wire.PSNDiff(o.PSN, r.end()) < 0 && wire.PSNDiff(r.PSN, o.end()) < 0
 	})
@@ -116,7 +120,14 @@ func (p *pending) insert(r *Response, limit uint8) {
 }
 
 // pop takes the first off.
-func (p *pending) pop() { p.queue = slices.Delete(p.queue, 0, 1) }
+func (p *pending) pop() {
+	if len(p.queue) == 1 { // as it mostly is
+		p.queue[0].Owner = nil
+		p.clear()
+		return
+	}
+	p.queue = slices.Delete(p.queue, 0, 1)
+}
 
 // clear takes all off.
 func (p *pending) clear() { p.queue = p.queue[:0] }

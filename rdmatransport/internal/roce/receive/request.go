@@ -192,8 +192,8 @@ func (s *State) Full() bool {
 func (s *State) Defers() bool { return s.replies != nil && s.replies.pending.deferred() }
 
 // OnAccepted is told that the expected packet is a READ, an atomic or the like, and what it is answered with: Kind, Deferred,
-// RETH, Orig and Owner. The response will acknowledge it, and all that came before it.
-func (s *State) OnAccepted(r Response) {
+// RETH, Orig and Owner; it fills in the rest. The response will acknowledge it, and all that came before it.
+func (s *State) OnAccepted(r *Response) {
 	packets := uint32(1)
 	if r.Kind == Read {
 		packets = s.packets(r.RETH.Length)
@@ -201,8 +201,8 @@ func (s *State) OnAccepted(r Response) {
 	s.expected.endMessage()
 	r.number(s.expected.psn, packets, s.expected.msn)
 	all := s.ensureReplies()
-	all.history.remember(&r, s.limit)
-	all.pending.insert(&r, s.limit)
+	all.history.remember(r, s.limit)
+	all.pending.insert(r, s.limit)
 	s.expected.advance(packets)
 	s.acks.answer()
 }

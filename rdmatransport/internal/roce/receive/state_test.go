@@ -122,7 +122,7 @@ func (r *responder) read(packets uint32) {
 	r.t.Helper()
 	p := request(wire.RCReadRequest, r.PSN(), packets*testMTU)
 	r.expect("READ", r.OnRequest(p), InOrder)
-	r.OnAccepted(Response{Kind: Read, RETH: p.RETH})
+	r.OnAccepted(&Response{Kind: Read, RETH: p.RETH})
 }
 
 // respond sends packets of pending responses, at most so many, and tells their PSNs.
@@ -675,7 +675,7 @@ func TestState(t *testing.T) {
 		}},
 		{"an atomic again", func(r *responder) {
 			r.OnRequest(request(wire.RCFetchAdd, 10, 0))
-			r.OnAccepted(Response{Kind: Atomic, Orig: 7})
+			r.OnAccepted(&Response{Kind: Atomic, Orig: 7})
 			r.respond(1)
 			r.execute(r.newest)
 			r.OnRequest(request(wire.RCFlush, 10, 0))
@@ -695,12 +695,12 @@ func TestState(t *testing.T) {
 			if r.Defers() {
 				r.t.Error("nothing is deferred yet")
 			}
-			r.OnAccepted(Response{Kind: Empty, Deferred: true})
+			r.OnAccepted(&Response{Kind: Empty, Deferred: true})
 			if !r.Defers() {
 				r.t.Error("nothing is deferred")
 			}
 			r.OnRequest(request(wire.RCFetchAdd, 11, 0))
-			r.OnAccepted(Response{Kind: Atomic, Deferred: true})
+			r.OnAccepted(&Response{Kind: Atomic, Deferred: true})
 			r.OnRequest(request(wire.RCFlush, 10, 0))
 			r.OnRequest(request(wire.RCFetchAdd, 11, 0))
 			if !r.Full() {
