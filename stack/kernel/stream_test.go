@@ -11,7 +11,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"sync/atomic"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -97,7 +97,8 @@ func TestStreamCarriesPieces(t *testing.T) {
 		}
 	})
 	const total = 32 << 20
-	var refused atomic.Int64
+	full := make(chan struct{})
+	refused := sync.OnceFunc(func() { close(full) })
 	failed := make(chan error, 1)
 	go func() {
 		rnd := rand.New(rand.NewPCG(1, 2))
@@ -109,7 +110,7 @@ func TestStreamCarriesPieces(t *testing.T) {
 				failed <- err
 				return
 			case !ok:
-				refused.Add(1)
+				refused()
 				<-room
 			default:
 				sent += n
@@ -117,7 +118,11 @@ func TestStreamCarriesPieces(t *testing.T) {
 		}
 		failed <- a.CloseWrite()
 	}()
-	time.Sleep(50 * time.Millisecond) // for the buffers to fill; if they do not, refused says so
+	select {
+	case <-full:
+	case err := <-failed:
+		t.Fatalf("the send buffer was never full, and all was sent: %v", err)
+	}
 	var c checker
 	for {
 		if err := b.Wait(); err != nil {
@@ -134,9 +139,6 @@ func TestStreamCarriesPieces(t *testing.T) {
 	}
 	if c.n != total || c.bad {
 		t.Errorf("%d bytes of %d came, damaged: %t", c.n, total, c.bad)
-	}
-	if refused.Load() == 0 {
-		t.Error("the send buffer was never full")
 	}
 	if _, err := a.Send(1, new(filler)); !errors.Is(err, syscall.EPIPE) {
 		t.Errorf("Send behind CloseWrite: %v, want EPIPE", err)
