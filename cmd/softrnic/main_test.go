@@ -69,7 +69,6 @@ func TestErrorsAreOneLineWithTheirExitCode(t *testing.T) {
 		{"switch", 2, "<port>"},
 		{"switch pipe", 2, "no other program can be on a pipe"},
 		{"switch packet:eth0", 2, "packet:eth0 passes on"},
-		{"switch shm", 2, "shm:default passes on"},
 		{"devinfo --link shm:", 2, "shm[:NAME]"},
 		{"devinfo --link shm:a/b", 1, "no name of a segment"},
 		{"devinfo --link shm,wait=poll", 2, "wait=poll"},

@@ -20,10 +20,12 @@ import (
 //	12  size of the ring   4 bytes
 //	16  Ethernet address   6 bytes
 //	22  name of the socket 16 bytes
+//	38  flags              1 byte: 1, it is a switch
 type hello struct {
 	ring int
 	mac  [6]byte
 	id   id
+	sw   bool // it is a switch
 }
 
 // id is the name of a process's socket.
@@ -32,7 +34,7 @@ type id [16]byte
 const (
 	magic    = "SRNICshm"
 	version  = 1
-	helloLen = 38
+	helloLen = 39
 )
 
 // patience is how long a peer has to say hello.
@@ -43,7 +45,11 @@ func (h *hello) encode() []byte {
 	b = binary.BigEndian.AppendUint32(b, version)
 	b = binary.BigEndian.AppendUint32(b, uint32(h.ring))
 	b = append(b, h.mac[:]...)
-	return append(b, h.id[:]...)
+	b = append(b, h.id[:]...)
+	if h.sw {
+		return append(b, 1)
+	}
+	return append(b, 0)
 }
 
 func decodeHello(b []byte) (h hello, err error) {
@@ -57,7 +63,7 @@ func decodeHello(b []byte) (h hello, err error) {
 	if n < ring.MinLen || n > ring.MaxLen || n&(n-1) != 0 {
 		return h, fmt.Errorf("the peer has a ring of %d bytes", n)
 	}
-	h.ring, h.mac, h.id = int(n), [6]byte(b[16:]), id(b[22:])
+	h.ring, h.mac, h.id, h.sw = int(n), [6]byte(b[16:]), id(b[22:]), b[38]&1 != 0
 	if h.mac[0]&1 != 0 || h.mac == [6]byte{} {
 		return h, fmt.Errorf("the peer has the Ethernet address %x", h.mac)
 	}
@@ -93,7 +99,7 @@ func exchange(conn *net.UnixConn, own hello) (theirs hello, p *peer, err error) 
 		}
 		return theirs, nil, err
 	}
-	p.mac, p.id = theirs.mac, theirs.id
+	p.mac, p.id, p.sw = theirs.mac, theirs.id, theirs.sw
 	return theirs, p, nil
 }
 
@@ -137,4 +143,7 @@ func descriptors(rights []byte) (fds []int) {
 	return fds
 }
 
-var errTaken = errors.New("another peer has that Ethernet address")
+var (
+	errTaken = errors.New("another peer has that Ethernet address")
+	errTwice = errors.New("it is a peer already, by another connection")
+)

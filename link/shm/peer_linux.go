@@ -42,6 +42,7 @@ type peer struct {
 	conn    *net.UnixConn
 	mac     [6]byte
 	id      id
+	sw      bool // it is a switch
 	began   bool // this process has connected to the other
 
 	ended   atomic.Bool // the pair is to end

@@ -84,6 +84,7 @@ type segment struct {
 	own      hello
 	path     string // of the socket
 	listener *net.UnixListener
+	claims   []*os.File
 
 	dropped, malformed atomic.Uint64
 	inPlace            atomic.Bool // the receiver takes frames in place
@@ -99,18 +100,25 @@ type segment struct {
 	attached chan struct{}          // closed when recv is set, or the segment is closed
 	stop     chan struct{}          // closed when the segment is
 	recv     link.Receiver
+
+	refusal   string // that was logged last
+	refusedAt time.Time
 }
 
 // peers are those who have said hello.
 type peers struct {
-	byMAC map[[6]byte]*peer
-	all   []*peer
+	byMAC    map[[6]byte]*peer
+	all      []*peer
+	switches []*peer
 }
 
 func newPeers(all []*peer) *peers {
 	t := &peers{byMAC: make(map[[6]byte]*peer, len(all)), all: all}
 	for _, p := range all {
 		t.byMAC[p.mac] = p
+		if p.sw {
+			t.switches = append(t.switches, p)
+		}
 	}
 	return t
 }
@@ -119,23 +127,27 @@ func open(c *config) (medium, error) {
 	if err := makeDirectory(c.dir); err != nil {
 		return nil, err
 	}
-	s := &segment{config: c, own: hello{ring: c.ring, mac: [6]byte(c.mac)}, greeting: map[*net.UnixConn]bool{}, attached: make(chan struct{}), stop: make(chan struct{})}
+	s := &segment{config: c, greeting: map[*net.UnixConn]bool{}, attached: make(chan struct{}), stop: make(chan struct{})}
 	s.began = make(chan struct{}, 1)
+	if err := s.claim(); err != nil {
+		return nil, errors.Join(err, giveUp(s.claims))
+	}
+	s.own = hello{ring: c.ring, mac: [6]byte(c.mac), sw: c.sw}
 	_, _ = rand.Read(s.own.id[:]) // never fails
 	s.peers.Store(newPeers(nil))
 	name := hex.EncodeToString(s.own.id[:])
 	s.path = filepath.Join(c.dir, name)
 	temporary := filepath.Join(c.dir, "."+name)
 	if len(temporary) > maxPath {
-		return nil, fmt.Errorf("the path %s has %d bytes, and a unix socket's has at most %d: give a shorter directory or name", temporary, len(temporary), maxPath)
+		return nil, errors.Join(fmt.Errorf("the path %s has %d bytes, and a unix socket's has at most %d: give a shorter directory or name", temporary, len(temporary), maxPath), giveUp(s.claims))
 	}
 	var err error
 	if s.listener, err = net.ListenUnix("unixpacket", &net.UnixAddr{Name: temporary, Net: "unixpacket"}); err != nil {
-		return nil, err
+		return nil, errors.Join(err, giveUp(s.claims))
 	}
 	s.listener.SetUnlinkOnClose(false)
 	if err := os.Rename(temporary, s.path); err != nil {
-		return nil, errors.Join(err, s.listener.Close(), os.Remove(temporary))
+		return nil, errors.Join(err, s.listener.Close(), os.Remove(temporary), giveUp(s.claims))
 	}
 	s.work.Go(s.accept)
 	if err := s.meet(); err != nil {
@@ -213,6 +225,10 @@ func (s *segment) meet() error {
 	var met sync.WaitGroup
 	for _, e := range entries {
 		path := filepath.Join(s.config.dir, e.Name())
+		if e.Type().IsRegular() && strings.HasPrefix(e.Name(), claimPrefix) && !s.claimed(path) {
+			sweepClaim(path)
+			continue
+		}
 		if known[e.Name()] || e.Type() != fs.ModeSocket || strings.HasPrefix(e.Name(), ".") {
 			continue
 		}
@@ -226,6 +242,11 @@ func (s *segment) meet() error {
 	}
 	met.Wait()
 	return nil
+}
+
+// claimed reports whether a claim is this process's own, in this segment.
+func (s *segment) claimed(path string) bool {
+	return slices.ContainsFunc(s.claims, func(f *os.File) bool { return f.Name() == path })
 }
 
 // greet says hello on a connection, which this process began or not, and serves it. met, if not nil, counts those who have
@@ -254,6 +275,7 @@ func (s *segment) greet(conn *net.UnixConn, began bool, met *sync.WaitGroup) {
 			met.Done()
 		}
 		if err != nil {
+			s.refused(err)
 			if p != nil {
 				p.close()
 			}
@@ -269,6 +291,21 @@ func (s *segment) greet(conn *net.UnixConn, began bool, met *sync.WaitGroup) {
 		s.remove(p)
 		p.close()
 	})
+}
+
+// refusalInterval is how often the log says the same of processes that are refused: they try again and again.
+const refusalInterval = time.Minute
+
+// refused logs why a process is no peer. That both have connected to each other is no reason to say anything.
+func (s *segment) refused(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now, what := time.Now(), err.Error()
+	if s.closed || s.config.log == nil || errors.Is(err, errTwice) || what == s.refusal && now.Sub(s.refusedAt) < refusalInterval {
+		return
+	}
+	s.refusal, s.refusedAt = what, now
+	s.config.log.Warn("a process on the segment was refused: nothing is exchanged with it", "segment", s.config.dir, "error", err)
 }
 
 // add makes a process that has said hello a peer.
@@ -288,7 +325,7 @@ func (s *segment) add(p *peer) error {
 		// Both have connected: of the two connections that of the one with the smaller name stays.
 		ownIsSmaller := string(s.own.id[:]) < string(p.id[:])
 		if p.began != ownIsSmaller || all[i].began == p.began || all[i].mac != p.mac {
-			return errTaken
+			return errTwice
 		}
 		all[i].hangUp()
 		all = slices.Delete(all, i, i+1)
@@ -352,6 +389,10 @@ func (s *segment) send(frames []link.Frame) error {
 		if to[0]&1 == 0 {
 			if p := t.byMAC[to]; p != nil {
 				p.send(frames[first:next])
+			} else {
+				for _, p := range t.switches {
+					p.send(frames[first:next])
+				}
 			}
 		} else {
 			for _, p := range t.all {
@@ -419,7 +460,7 @@ func (s *segment) Close() error {
 		if !s.started {
 			close(s.attached)
 		}
-		err = errors.Join(os.Remove(s.path), s.listener.Close())
+		err = errors.Join(os.Remove(s.path), s.listener.Close(), giveUp(s.claims))
 		for conn := range s.greeting {
 			_ = conn.Close()
 		}

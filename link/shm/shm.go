@@ -5,7 +5,8 @@
 //	host, err := netstack.New(l, netstack.Addr("10.0.0.1/24"))
 //
 // Processes come and go at any time, and may be killed. A frame goes to the process that has its destination address, or to all
-// if it is for a group. The first process that comes with an address keeps it. Superframes are not cut.
+// if it is for a group, or to switches (see [Switch]) if nobody has the address. No two processes have the same address: each
+// is claimed by a lock on a file, which ends with its process (see [Claim] and [Pick]). Superframes are not cut.
 //
 // Between two hosts of package netstack, RoCE packets are built and read in the shared memory ([link.Placer]): a payload is
 // copied once by the sender and once by the receiver, and has no ICRC. Hosts behind a wrapper, such as capture or impair, send
@@ -26,6 +27,7 @@ package shm
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -51,6 +53,12 @@ type config struct {
 	mtu  int
 	mac  net.HardwareAddr // nil: drawn at random
 	ring int
+	log  *slog.Logger // nil: nothing is logged
+
+	claims []string
+	sw     bool
+	pick   func(i int) (claim string, mac net.HardwareAddr, ok bool)
+	picked int
 }
 
 // MTU sets the MTU, link.MinMTU to link.MaxSuperframe bytes, which all on a segment should have. The default is DefaultMTU.
@@ -84,6 +92,43 @@ func Ring(n int) Option {
 		return nil
 	}
 }
+
+// Switch makes the link a port of a switch: what is for an address that no process on the segment has is for it.
+func Switch() Option {
+	return func(c *config) error {
+		c.sw = true
+		return nil
+	}
+}
+
+// Logger has the link log, at level warn, why it refuses a process.
+func Logger(log *slog.Logger) Option {
+	return func(c *config) error {
+		c.log = log
+		return nil
+	}
+}
+
+// Claim claims names, such as IP addresses, until the link is closed or the process ends. Open's error wraps [ErrClaimed] if
+// another process on the segment has claimed one. Each process claims its Ethernet address anyway.
+func Claim(names ...string) Option {
+	return func(c *config) error {
+		c.claims = append(c.claims, names...)
+		return nil
+	}
+}
+
+// Pick claims the first of a row of names that nobody has claimed, and takes the Ethernet address that goes with it: choice
+// is asked for them by number, from 0 on, until ok is false. Link.Picked returns the number.
+func Pick(choice func(i int) (claim string, mac net.HardwareAddr, ok bool)) Option {
+	return func(c *config) error {
+		c.pick = choice
+		return nil
+	}
+}
+
+// ErrClaimed is what the error wraps that says that another process on the segment has claimed a name.
+var ErrClaimed = errors.New("taken by another process on the segment")
 
 // Directory sets where the directories of segments are; it is made if it is not there. The default is that of [DefaultDirectory].
 func Directory(path string) Option {
@@ -143,9 +188,10 @@ type medium interface {
 // that of frames received whose fields contradicted each other, and of rings that were given up.
 type Link struct {
 	medium
-	name string
-	mac  net.HardwareAddr
-	mtu  int
+	name   string
+	mac    net.HardwareAddr
+	mtu    int
+	picked int
 }
 
 var (
@@ -170,11 +216,14 @@ func Open(name string, opts ...Option) (*Link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("shm %s: %w", name, err)
 	}
-	return &Link{medium: m, name: "shm:" + name, mac: c.mac, mtu: c.mtu}, nil
+	return &Link{medium: m, name: "shm:" + name, mac: c.mac, mtu: c.mtu, picked: c.picked}, nil
 }
 
 // Name is "shm:" and the segment's name.
 func (l *Link) Name() string { return l.name }
+
+// Picked is the number of what the option Pick has claimed.
+func (l *Link) Picked() int { return l.picked }
 
 // MAC is the address of the host behind the link.
 func (l *Link) MAC() net.HardwareAddr { return l.mac }

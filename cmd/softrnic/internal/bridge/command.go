@@ -17,8 +17,8 @@ import (
 
 // Command is an Ethernet switch.
 type Command struct {
-	Port []node.LinkSpec `arg:"" sep:"none" help:"stream:PATH,listen (a unix socket, or tcp:HOST:PORT, on which each connection is a port of its own), stream:PATH (a connection to another switch) or tap:NAME[,bridge=BRIDGE]."`
-	MTU  int             `name:"mtu" type:"mtu" placeholder:"BYTES" help:"MTU of the TAP interfaces that it makes, and the largest packet that its streams take. Default: the kernel's for TAP, and any for streams."`
+	Port []node.LinkSpec `arg:"" sep:"none" help:"stream:PATH,listen (a unix socket, or tcp:HOST:PORT, on which each connection is a port of its own), stream:PATH (a connection to another switch), shm[:NAME] (memory shared with nodes of that --link) or tap:NAME[,bridge=BRIDGE]."`
+	MTU  int             `name:"mtu" type:"mtu" placeholder:"BYTES" help:"MTU of the TAP interfaces that it makes, of shm, and the largest packet that its streams take. Default: the kernel's for TAP, 4200 for shm, and any for streams."`
 	Log  slog.Level      `name:"log-level" default:"info" placeholder:"LEVEL" help:"Log to stderr what is at least this important: debug, info, warn or error. Default: info."`
 }
 

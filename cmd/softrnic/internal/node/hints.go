@@ -39,7 +39,7 @@ func (f *Flags) hintAtForeign(log *slog.Logger) {
 
 // HintWithoutAddr warns that a server has a link-local address only, which its clients have no way to know.
 func (f *Flags) HintWithoutAddr(n *Node) {
-	if len(f.Addr) == 0 && f.Link.Medium != "pipe" && f.Link.Medium != "kernel" {
+	if len(f.Addr) == 0 && f.Link.Medium != "pipe" && f.Link.Medium != "kernel" && f.Link.Medium != "shm" {
 		n.Log.Warn("without --addr the node has a link-local address only: for others to reach it, give it one of the network, such as --addr 10.0.0.9/24",
 			"addr", n.Host.NICs()[0].GIDs()[0])
 	}

@@ -98,11 +98,11 @@ func (s *LinkSpec) Listens() (address string, ok bool) { return s.name, s.listen
 func (s *LinkSpec) CheckPort() error {
 	switch {
 	case s.Medium == "pipe":
-		return errors.New("no other program can be on a pipe: give stream:PATH or tap:NAME")
+		return errors.New("no other program can be on a pipe: give stream:PATH, shm or tap:NAME")
 	case s.Medium == "kernel":
-		return errors.New("the machine's own sockets carry no Ethernet frames: give stream:PATH or tap:NAME")
-	case s.Medium == "packet", s.Medium == "shm":
-		return fmt.Errorf("%s:%s passes on what is for one address only: give stream:PATH or tap:NAME", s.Medium, s.name)
+		return errors.New("the machine's own sockets carry no Ethernet frames: give stream:PATH, shm or tap:NAME")
+	case s.Medium == "packet":
+		return fmt.Errorf("%s:%s passes on what is for one address only: give stream:PATH, shm or tap:NAME", s.Medium, s.name)
 	case s.vlan != 0:
 		return fmt.Errorf("vlan=%d: a switch passes tags on as they are: leave it out", s.vlan)
 	}
@@ -112,8 +112,13 @@ func (s *LinkSpec) CheckPort() error {
 // OpenPort opens a link whose frames are for others than a host. An mtu of 0 leaves the choice to the medium; a stream then
 // takes frames of any length.
 func (s *LinkSpec) OpenPort(mtu int) (link.Link, error) {
-	if s.Medium == "stream" && mtu == 0 {
-		mtu = link.MaxSuperframe
+	switch s.Medium {
+	case "stream":
+		if mtu == 0 {
+			mtu = link.MaxSuperframe
+		}
+	case "shm":
+		return s.openShm(nil, mtu, shm.Switch())
 	}
 	return s.open(nil, nil, mtu)
 }
@@ -131,8 +136,6 @@ func (s *LinkSpec) open(lan *pipe.Switch, mac net.HardwareAddr, mtu int) (link.L
 		return s.openPacket(mac, mtu)
 	case "stream":
 		return s.openStream(mac, mtu)
-	case "shm":
-		return s.openShm(mac, mtu)
 	}
 	return openPipe(lan, mac, mtu)
 }
@@ -212,17 +215,12 @@ func (s *LinkSpec) openStream(mac net.HardwareAddr, mtu int) (link.Link, error) 
 	return l, nil
 }
 
-func (s *LinkSpec) openShm(mac net.HardwareAddr, mtu int) (link.Link, error) {
-	var opts []shm.Option
+func (s *LinkSpec) openShm(mac net.HardwareAddr, mtu int, opts ...shm.Option) (*shm.Link, error) {
 	if mac != nil {
 		opts = append(opts, shm.MAC(mac))
 	}
 	if mtu != 0 {
 		opts = append(opts, shm.MTU(mtu))
 	}
-	l, err := shm.Open(s.name, opts...)
-	if err != nil {
-		return nil, err
-	}
-	return l, nil
+	return shm.Open(s.name, opts...)
 }

@@ -33,8 +33,8 @@ import (
 
 // Flags describe a node; every subcommand that needs one embeds them.
 type Flags struct {
-	Link       LinkSpec `group:"node" default:"pipe" placeholder:"LINK" help:"Ethernet link: pipe (inside this process), shm[:NAME] (memory shared with other processes of this user that give the same name; they find each other in $XDG_RUNTIME_DIR/softrnic, or softrnic-UID in the directory for temporary files), stream:PATH[,listen] (a unix socket, or tcp:HOST:PORT, to softrnic switch, another node or QEMU's -netdev stream, of whom one listens), tap:NAME[,bridge=BRIDGE][,offloads=off] (a TAP interface, made if it is not there, and used as it is if it is; offloads=off: one packet a frame), or packet:INTERFACE[,mac=interface] (AF_PACKET on an existing interface, with a MAC of its own or the interface's). TAP and AF_PACKET take wait=adaptive, event or poll (what the receiving thread does when idle) and queues=N (so many receiving threads), and each link vlan=ID (an 802.1Q VLAN of it; its priorities are service levels). Or kernel[:INTERFACE]: no Ethernet, but the machine's own UDP and TCP sockets and addresses, without privileges, and without raw packets and RoCE v1. Default: pipe."`
-	Addr       []CIDR   `group:"node" sep:"none" placeholder:"CIDR" help:"IP address with prefix length, such as 10.0.0.9/24; repeatable. Each becomes a GID, from index 1 on; index 0 is the IPv6 link-local address. For RoCE v1 the same begin at index 128. With --link kernel it chooses among the machine's own addresses, whose prefix length may be left out; default there: all of the interface's."`
+	Link       LinkSpec `group:"node" default:"pipe" placeholder:"LINK" help:"Ethernet link: pipe (inside this process), shm[:NAME] (Linux: memory shared with other processes of this user that give the same name; they find each other in $XDG_RUNTIME_DIR/softrnic, or without XDG_RUNTIME_DIR in softrnic-UID, with the user's number, in $TMPDIR or /tmp; elsewhere use stream or kernel), stream:PATH[,listen] (a unix socket, or tcp:HOST:PORT, to softrnic switch, another node or QEMU's -netdev stream, of whom one listens), tap:NAME[,bridge=BRIDGE][,offloads=off] (a TAP interface, made if it is not there, and used as it is if it is; offloads=off: one packet a frame), or packet:INTERFACE[,mac=interface] (AF_PACKET on an existing interface, with a MAC of its own or the interface's). TAP and AF_PACKET take wait=adaptive, event or poll (what the receiving thread does when idle) and queues=N (so many receiving threads), and each link vlan=ID (an 802.1Q VLAN of it; its priorities are service levels). Or kernel[:INTERFACE]: no Ethernet, but the machine's own UDP and TCP sockets and addresses, without privileges, and without raw packets and RoCE v1. Default: pipe."`
+	Addr       []CIDR   `group:"node" sep:"none" placeholder:"CIDR" help:"IP address with prefix length, such as 10.0.0.9/24; repeatable. Each becomes a GID, from index 1 on; index 0 is the IPv6 link-local address. Default for shm: the first of 10.83.0.1 to .254 that is free; it is said on stderr. For RoCE v1 the same begin at index 128. With --link kernel it chooses among the machine's own addresses, whose prefix length may be left out; default there: all of the interface's."`
 	Gateway    []IPAddr `group:"node" sep:"none" placeholder:"IP" help:"Router to all other networks; one each for IPv4 and IPv6. Not with --link kernel."`
 	MAC        macAddr  `group:"node" placeholder:"MAC" help:"Ethernet address of the node. Default: made from the first --addr, so that neighbours who remember the node are right; without --addr, random. Not with --link kernel."`
 	Congestion bool     `group:"node" help:"RoCEv2: control congestion (DCQCN): packets may be marked by the network (ECN), and connections whose packets are slow down. Default: off."`
@@ -70,6 +70,7 @@ type Node struct {
 	Log      *slog.Logger
 
 	sayRemoved sync.Once
+	drawn      netip.Prefix // the address that was drawn for want of --addr
 }
 
 // RunNode opens a node, calls do with it, and closes it. The context that do is given also ends when the node's interface is
@@ -215,6 +216,9 @@ func (f *Flags) openNetstack(e *cli.Env, n *Node) error {
 	for _, a := range f.Addr {
 		opts = append(opts, netstack.Addr(a.String()))
 	}
+	if n.drawn.IsValid() {
+		opts = append(opts, netstack.Addr(n.drawn.String()))
+	}
 	for _, gw := range f.Gateway {
 		opts = append(opts, netstack.Gateway(gw.String()))
 	}
@@ -239,7 +243,13 @@ func (f *Flags) openLink(e *cli.Env, n *Node) (link.Link, error) {
 	if mac == nil && f.Link.Medium != "pipe" && !f.Link.interfaceMAC && len(f.Addr) > 0 {
 		mac = macFor(f.Addr[0].Addr())
 	}
-	l, err := f.Link.open(e.LAN, mac, f.MTU)
+	var l link.Link
+	var err error
+	if f.Link.Medium == "shm" {
+		l, err = f.openShm(e, n, mac)
+	} else {
+		l, err = f.Link.open(e.LAN, mac, f.MTU)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,243 @@
+package shm
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/softrnic/softrnic/link/linktest"
+)
+
+// TestClaims: of two processes with the same name or address the second is refused, by name, until the first has gone.
+func TestClaims(t *testing.T) {
+	dir := directory(t)
+	mac := net.HardwareAddr{2, 1, 1, 1, 1, 1}
+	a := join(t, dir, MAC(mac), Claim("10.0.0.1", "fd00::1"))
+	for what, opts := range map[string][]Option{
+		"02:01:01:01:01:01": {MAC(mac)},
+		"10.0.0.1":          {Claim("10.0.0.9", "10.0.0.1")},
+		"fd00::1":           {Claim("fd00::1")},
+	} {
+		l, err := Open("x", append(opts, Directory(dir))...)
+		if !errors.Is(err, ErrClaimed) || !strings.Contains(err.Error(), what) || !strings.Contains(err.Error(), fmt.Sprint(os.Getpid())) {
+			t.Errorf("%s: %v", what, err)
+		}
+		if err == nil {
+			l.Close()
+		}
+	}
+	if l, err := Open("x", Directory(dir), Claim("a/b")); err == nil {
+		t.Error("a name with a slash can be claimed")
+		l.Close()
+	}
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	join(t, dir, MAC(mac), Claim("10.0.0.1", "10.0.0.9", "fd00::1")) // what was refused has claimed nothing
+}
+
+// choice is a row of n names with addresses.
+func choice(n int) Option {
+	return Pick(func(i int) (string, net.HardwareAddr, bool) {
+		return fmt.Sprint("name", i), net.HardwareAddr{2, 0, 0, 0, 0, byte(i)}, i < n
+	})
+}
+
+// TestPick: processes that start at the same time get different numbers, from the first on, and a number that was given up,
+// or whose process has died, is given to another.
+func TestPick(t *testing.T) {
+	const n = 8
+	dir := directory(t)
+	links, all := make([]*Link, n), sync.WaitGroup{}
+	for i := range links {
+		all.Go(func() {
+			var err error
+			if links[i], err = Open("x", Directory(dir), choice(n)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if t.Failed() {
+		return
+	}
+	var picked []int
+	for _, l := range links {
+		defer l.Close()
+		picked = append(picked, l.Picked())
+		if l.MAC()[5] != byte(l.Picked()) {
+			t.Errorf("number %d has the address %v", l.Picked(), l.MAC())
+		}
+	}
+	slices.Sort(picked)
+	if !slices.Equal(picked, []int{0, 1, 2, 3, 4, 5, 6, 7}) {
+		t.Errorf("numbers %v", picked)
+	}
+	if l, err := Open("x", Directory(dir), choice(n)); !errors.Is(err, ErrClaimed) {
+		t.Errorf("all are taken: %v", err)
+		l.Close()
+	}
+	free := links[3].Picked()
+	if err := links[3].Close(); err != nil {
+		t.Fatal(err)
+	}
+	if l := join(t, dir, choice(n)); l.Picked() != free {
+		t.Errorf("number %d, want %d", l.Picked(), free)
+	}
+}
+
+// TestClaimOfTheDead: a process that was killed has no claim left, and its file is removed.
+func TestClaimOfTheDead(t *testing.T) {
+	dir := directory(t)
+	a := join(t, dir, choice(10))
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), childEnv+"="+dir)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "it is there", func() bool { return len(a.Peers()) == 1 })
+	files := func() int {
+		entries, err := os.ReadDir(filepath.Join(dir, "shm-x"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(entries)
+	}
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	join(t, dir, choice(10))
+	if n := files(); n != 2*3 {
+		t.Errorf("%d files of two processes, want a socket and two claims of each", n)
+	}
+}
+
+// logged is a log that is kept.
+type logged struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logged) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+func (l *logged) lines() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.b.String(), "\n")
+}
+
+// TestRefusalIsLogged: once, and not again and again.
+func TestRefusalIsLogged(t *testing.T) {
+	dir := directory(t)
+	log := new(logged)
+	join(t, dir, Logger(slog.New(slog.NewTextHandler(log, nil))))
+	for range 5 {
+		c := stranger(t, dir, []byte("nonsense"))
+		_, _ = c.Read(make([]byte, 100))
+		_, _ = c.Read(make([]byte, 100))
+		c.Close()
+	}
+	await(t, "a line is logged", func() bool { return log.lines() > 0 })
+	if n := log.lines(); n != 1 || !strings.Contains(log.b.String(), "no hello") {
+		t.Errorf("%d lines: %s", n, log.b.String())
+	}
+}
+
+// TestBothConnect: of two processes that connect to each other, both keep the same of the two connections, in whatever order
+// the four ends of them are ready.
+func TestBothConnect(t *testing.T) {
+	orders := permutations([]int{0, 1, 2, 3})
+	for _, swapped := range []bool{false, true} {
+		for _, order := range orders {
+			var sides [2]*segment
+			for i := range sides {
+				sides[i] = &segment{config: &config{}}
+				sides[i].own = hello{mac: [6]byte{2, byte(i)}, id: id{byte(i)}}
+				if swapped {
+					sides[i].own.id[0] ^= 1
+				}
+				sides[i].peers.Store(newPeers(nil))
+			}
+			// Ends 0 and 1 are those of the connection that side 0 has begun, 2 and 3 of the other one.
+			var ends [4]*peer
+			for i := range ends {
+				other := sides[1-i%2].own
+				ends[i] = &peer{conn: new(net.UnixConn), mac: other.mac, id: other.id, began: i == 0 || i == 3}
+			}
+			var closed [4]bool
+			for _, i := range order {
+				if err := sides[i%2].add(ends[i]); err != nil {
+					if !errors.Is(err, errTwice) {
+						t.Fatal(err)
+					}
+					closed[i] = true
+				}
+			}
+			kept := 0 // the connection that side 0 has begun, as side 0 has the smaller name
+			if swapped {
+				kept = 2
+			}
+			for i := range ends {
+				gone := closed[i] || ends[i].ended.Load()
+				if want := i/2*2 != kept; gone != want {
+					t.Errorf("order %v, swapped %t: end %d is given up: %t, want %t", order, swapped, i, gone, want)
+				}
+			}
+			for i, s := range sides {
+				if all := s.peers.Load().all; len(all) != 1 || all[0] != ends[kept+i] {
+					t.Errorf("order %v: side %d has %d peers, or another connection", order, i, len(all))
+				}
+			}
+		}
+	}
+}
+
+func permutations(of []int) (all [][]int) {
+	if len(of) == 0 {
+		return [][]int{nil}
+	}
+	for i, v := range of {
+		for _, rest := range permutations(slices.Concat(of[:i], of[i+1:])) {
+			all = append(all, append([]int{v}, rest...))
+		}
+	}
+	return all
+}
+
+// TestSwitch: what is for an address that nobody on the segment has goes to a switch, and nothing else that is not for it.
+func TestSwitch(t *testing.T) {
+	dir := directory(t)
+	a, b, sw := join(t, dir), join(t, dir), join(t, dir, Switch())
+	await(t, "three have met", func() bool { return len(a.Peers()) == 2 && len(b.Peers()) == 2 && len(sw.Peers()) == 2 })
+	toA, toB, toSwitch := linktest.Receive(a), linktest.Receive(b), linktest.Receive(sw)
+	far := linktest.Plain(net.HardwareAddr{2, 9, 9, 9, 9, 9}, a.MAC(), 50, "far away")
+	near := linktest.Plain(b.MAC(), a.MAC(), 50, "near")
+	send(t, a, near, far, near)
+	expect(t, toSwitch, far)
+	expect(t, toB, near)
+	expect(t, toB, near)
+	back := linktest.Plain(a.MAC(), net.HardwareAddr{2, 9, 9, 9, 9, 9}, 50, "back")
+	send(t, sw, back)
+	expect(t, toA, back)
+	unknown := linktest.Plain(net.HardwareAddr{2, 8, 8, 8, 8, 8}, a.MAC(), 50, "unknown")
+	send(t, sw, unknown)
+	last := linktest.Plain(broadcast, a.MAC(), 50, "last")
+	send(t, a, last)
+	expect(t, toB, last)
+	expect(t, toSwitch, last)
+	if n := len(toA) + len(toB) + len(toSwitch); n != 0 {
+		t.Errorf("%d frames too many", n)
+	}
+}
