@@ -106,11 +106,18 @@ func (w *way) init(to netip.AddrPort, index int, trafficClass, hopLimit uint8) {
 	w.all = len(putControl(b, unix.IPPROTO_UDP, unix.UDP_SEGMENT, v[:2]))
 }
 
+// sendmmsg calls the kernel. Tests put others in its place.
+var sendmmsg = func(fd uintptr, first *mmsghdr, n int) (sent int, errno syscall.Errno) {
+	r, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(first)), uintptr(n), unix.MSG_DONTWAIT, 0, 0)
+	return int(r), errno
+}
+
 // sendBatch is what sendmmsg takes.
 type sendBatch struct {
 	s       *sender
 	out     []message
 	done    int
+	refused bool // the superframe at done, whose first datagram is tried alone
 	msgs    [messages]mmsghdr
 	iov     [messages]unix.Iovec
 	control [messages][controlSpace]byte
@@ -121,7 +128,7 @@ func (b *sendBatch) init(s *sender) { b.s, b.write = s, b.writeAll }
 
 // send sends messages from one socket.
 func (b *sendBatch) send(out []message) {
-	b.out, b.done = out, 0
+	b.out, b.done, b.refused = out, 0, false
 	for i := range out {
 		m := &out[i]
 		w := &m.path.way
@@ -149,29 +156,49 @@ func (b *sendBatch) send(out []message) {
 // writeAll calls the kernel until it has taken or refused everything; false if it has to wait for room.
 func (b *sendBatch) writeAll(fd uintptr) bool {
 	for b.done < len(b.out) {
-		n, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&b.msgs[b.done])), uintptr(len(b.out)-b.done), unix.MSG_DONTWAIT, 0, 0)
+		n, errno := sendmmsg(fd, &b.msgs[b.done], len(b.out)-b.done)
 		m := &b.out[b.done]
-		switch errno {
-		case 0:
-			for range int(n) {
+		switch {
+		case errno == 0 && b.refused: // without the others: it is superframes that are refused
+			b.s.port.segments.Store(false)
+			b.alone()
+			n--
+			fallthrough
+		case errno == 0:
+			for range n {
 				b.s.count(&b.out[b.done], nil)
 				b.done++
 			}
 			continue
-		case unix.EINTR:
+		case errno == unix.EINTR:
 			continue
-		case unix.EAGAIN:
+		case errno == unix.EAGAIN:
 			return false
-		case unix.EIO, unix.EINVAL:
-			// A device without checksums cannot cut superframes.
-			if m.segments > 1 {
-				b.s.port.segments.Store(false)
-			}
+		case errno == unix.EIO && m.segments > 1: // a device without checksums cannot cut superframes
+			b.s.port.segments.Store(false)
+		case errno == unix.EINVAL && m.segments > 1 && !b.refused:
+			// Either that, or the segments are longer than the MTU, which the first of them tells by itself. It leaves with the
+			// identification that it was given as the first.
+			b.refused = true
+			b.iov[b.done].SetLen(m.size)
+			b.msgs[b.done].hdr.SetControllen(m.path.way.single)
+			continue
 		}
 		b.s.count(m, errno)
 		b.done++
+		b.refused = false
 	}
 	return true
+}
+
+// alone counts the superframe at done, of which the first datagram has left and the others are lost, and goes on to the next.
+func (b *sendBatch) alone() {
+	m := &b.out[b.done]
+	first := message{path: m.path, start: m.start, end: m.start + m.size, segments: 1}
+	b.s.count(&first, nil)
+	b.s.count(m, unix.EINVAL)
+	b.done++
+	b.refused = false
 }
 
 const receiveBatch = 8

@@ -4,20 +4,25 @@ package kernel_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
 	"os/exec"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/link/packet"
 	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/stack/kernel"
 	"github.com/softrnic/softrnic/stack/netstack"
@@ -161,6 +166,7 @@ func TestLinkChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect(stack.LinkCame, stack.LinkUp)
+	old := openPath(t, h, stack.PathAttr{Src: netip.MustParseAddr("10.7.0.1"), Dst: netip.MustParseAddr("10.7.0.2")})
 	if err := netlink.LinkSetMTU(v0, 1400); err != nil {
 		t.Fatal(err)
 	}
@@ -168,6 +174,24 @@ func TestLinkChanges(t *testing.T) {
 		if time.Now().After(give) {
 			t.Fatalf("MTU %d, want 1400", n.MTU())
 		}
+	}
+	// What was to leave with the old MTU is lost, and counted; superframes leave as before.
+	a := netip.MustParseAddr("10.7.0.1")
+	path := openPath(t, h, stack.PathAttr{Src: a, Dst: netip.MustParseAddr("10.7.0.2")})
+	if path.MTU() != 1400-28 {
+		t.Errorf("a path has MTU %d", path.MTU())
+	}
+	before := n.Counters()
+	for _, size := range []int{1400, 1000} {
+		s := n.Datagrams().Sender()
+		for range 4 {
+			_, b := s.Datagram(old, size)
+			clear(b)
+		}
+		s.Flush()
+	}
+	if k := n.Counters(); k.TxErrors != before.TxErrors+1 || k.TxFrames != before.TxFrames+1 || k.TxDatagrams != before.TxDatagrams+4 {
+		t.Errorf("counters %+v, before %+v", k, before)
 	}
 	if err := netlink.LinkDel(v0); err != nil {
 		t.Fatal(err)
@@ -263,4 +287,123 @@ func TestAddressesChange(t *testing.T) {
 	testGroup(t, "ff05::1:3", h)
 	testGroup(t, "ff02::1:3", h)
 	testGroup(t, "239.1.2.4", h)
+}
+
+// TestForgedIdentifications: packets with forged identifications, from the peer's address and port, to the QP of a connection, do
+// not interrupt it: 65,536 of them, or 2^20.
+func TestForgedIdentifications(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	forgeries := 1 << 16
+	if os.Getenv("SOFTRNIC_LONG") != "" {
+		forgeries = 1 << 20
+	}
+	linktest.Veth(t, 4500)
+	addr := must(netlink.ParseAddr("10.7.0.1/24"))(t)
+	if err := netlink.AddrAdd(linktest.Interface(t, "v0"), addr); err != nil {
+		t.Fatal(err)
+	}
+	tap := &overheard{Link: must(packet.Open("v1"))(t), header: make(chan []byte, 1)}
+	far := must(netstack.New(tap, netstack.Addr("10.7.0.2/24")))(t)
+	t.Cleanup(func() { far.Close() })
+	near := must(kernel.New(kernel.Interface("v0"), kernel.Addr("10.7.0.1")))(t)
+	t.Cleanup(func() { near.Close() })
+	a, b := open(t, near), must(rdmatransport.Open(far))(t)
+	t.Cleanup(func() { b.Close() })
+	onB, onA := dialRC(t, b, a, "10.7.0.1", verbs.RoCEv2)
+	x, y := newEnd(t, onB, 4096), newEnd(t, onA, 4096)
+	t.Cleanup(func() {
+		if err := errors.Join(x.mr.Dereg(), y.mr.Dereg()); err != nil {
+			t.Error(err)
+		}
+	})
+	exchange := func(i int) {
+		x.settle()
+		for j := range x.buf {
+			x.buf[j] = byte(i + j)
+		}
+		y.postRecv()
+		x.post(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{x.mr.SGE(0, 4096)}})
+		y.done(y.RecvCQ())
+		if y.settle(); !bytes.Equal(x.buf, y.buf) {
+			t.Fatalf("message %d differs", i)
+		}
+	}
+	tap.listen.Store(true)
+	exchange(0)
+	var genuine []byte // a packet of the connection, with its Ethernet header
+	select {
+	case genuine = <-tap.header:
+	case <-time.After(10 * time.Second):
+		t.Fatal("no packet was overheard")
+	}
+
+	forger := must(packet.Open("v1", packet.MAC(far.NICs()[0].MAC())))(t)
+	forger.Attach(func([]link.Frame) {})
+	defer forger.Close()
+	rnd := rand.New(rand.NewPCG(3, 4))
+	batch := make([]link.Frame, 64)
+	for i := range batch {
+		batch[i].Data = bytes.Clone(genuine)
+	}
+	started := time.Now()
+	for sent := 0; sent < forgeries; sent += len(batch) {
+		for i := range batch {
+			f := batch[i].Data
+			ip, bth := f[14:], f[42:]
+			binary.BigEndian.PutUint16(ip[4:], uint16(rnd.Uint32()))
+			binary.BigEndian.PutUint16(ip[10:], 0)
+			binary.BigEndian.PutUint16(ip[10:], checksum(ip[:20]))
+			binary.BigEndian.PutUint16(f[40:], 0) // no UDP checksum
+			psn := rnd.Uint32()
+			bth[9], bth[10], bth[11] = byte(psn>>16), byte(psn>>8), byte(psn)
+			wire.PutICRC(f[14:42], bth)
+		}
+		if n, err := forger.Write(batch); err != nil || n != len(batch) {
+			t.Fatal(n, err)
+		}
+		if sent%(1<<12) == 0 {
+			exchange(sent >> 12)
+		}
+	}
+	exchange(1)
+	t.Logf("%d forgeries in %v: %v", forgeries, time.Since(started), a.HWCounters())
+	if k := a.HWCounters(); k["icrc_errors"] < uint64(forgeries)/2 {
+		t.Errorf("only %d forgeries were refused", k["icrc_errors"])
+	}
+}
+
+// overheard is a link that gives away one of the packets that a host sends over it, without the others.
+type overheard struct {
+	*packet.Link
+	listen atomic.Bool
+	header chan []byte
+}
+
+// Write implements link.Link.
+func (o *overheard) Write(frames []link.Frame) (int, error) {
+	for i := range frames {
+		if f := &frames[i]; o.listen.Load() && f.Len() > 4096 && f.Len() < 4300 {
+			b := bytes.Clone(f.Data)
+			for _, m := range f.More {
+				b = append(b, m...)
+			}
+			select {
+			case o.header <- b:
+			default:
+			}
+		}
+	}
+	return o.Link.Write(frames)
+}
+
+// checksum is that of an IP header whose checksum is 0.
+func checksum(b []byte) uint16 {
+	var s uint32
+	for ; len(b) > 0; b = b[2:] {
+		s += uint32(binary.BigEndian.Uint16(b))
+	}
+	s = s&0xffff + s>>16
+	return ^uint16(s + s>>16)
 }

@@ -1,0 +1,96 @@
+package kernel
+
+import (
+	"net/netip"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/softrnic/softrnic/stack"
+)
+
+// TestRefusedSuperframes: where the kernel says that it cuts superframes, and then refuses them, they are lost once, and what is
+// sent from then on goes in single datagrams. One that is only too long for the path changes nothing.
+func TestRefusedSuperframes(t *testing.T) {
+	real := sendmmsg
+	defer func() { sendmmsg = real }()
+	for _, c := range []struct {
+		name            string
+		superframe, one syscall.Errno // what the kernel says to each
+		off             bool
+		sent, errors    uint64 // of four datagrams in a superframe, and one
+	}{
+		{"no checksums in the device", unix.EIO, 0, true, 1, 1},
+		{"no such option", unix.EINVAL, 0, true, 2, 1},
+		{"longer than the path's MTU", unix.EINVAL, unix.EMSGSIZE, false, 0, 2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			sendmmsg = real
+			h, err := New(Interface("lo"), Addr("127.17.0.1"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer h.Close()
+			port := h.nic.port
+			if !port.segments.Load() {
+				t.Skip("this kernel has no superframes")
+			}
+			came := make(chan int, 100)
+			port.Receive(func(d *stack.Datagram) {
+				for {
+					b, ok := d.Next()
+					if !ok {
+						return
+					}
+					came <- len(b)
+				}
+			})
+			sendmmsg = func(fd uintptr, first *mmsghdr, n int) (int, syscall.Errno) {
+				errno := c.one
+				if int(first.hdr.Controllen) > unix.CmsgSpace(4)*2 {
+					errno = c.superframe
+				}
+				if errno != 0 {
+					return -1, errno
+				}
+				return real(fd, first, 1)
+			}
+			a := netip.MustParseAddr("127.17.0.1")
+			p, err := port.Path(stack.PathAttr{Src: a, Dst: a})
+			if err != nil {
+				t.Fatal(err)
+			}
+			send := func(sizes ...int) {
+				s := port.Sender()
+				for _, n := range sizes {
+					_, b := s.Datagram(p, n)
+					clear(b)
+				}
+				s.Flush()
+			}
+			send(100, 100, 100, 100, 50, 200) // a superframe with a shorter last datagram, and one alone
+			k := h.nic.Counters()
+			if port.segments.Load() == c.off || k.TxErrors != c.errors || k.TxDatagrams != c.sent {
+				t.Errorf("superframes: %t; %d datagrams sent, %d errors, want %d, %d", port.segments.Load(), k.TxDatagrams, k.TxErrors, c.sent, c.errors)
+			}
+			if n := p.Batch(100); (n == 1) != c.off {
+				t.Errorf("%d datagrams are a batch", n)
+			}
+			if !c.off {
+				return
+			}
+			send(100, 100, 100)
+			if k := h.nic.Counters(); k.TxDatagrams != c.sent+3 || k.TxErrors != c.errors {
+				t.Errorf("then %d datagrams sent, %d errors", k.TxDatagrams-c.sent, k.TxErrors-c.errors)
+			}
+			var got []int
+			for range c.sent + 3 {
+				got = append(got, <-came)
+			}
+			if n := len(got); got[n-1] != 100 || got[n-4] != 200 {
+				t.Errorf("datagrams of %v bytes came", got)
+			}
+		})
+	}
+}
