@@ -161,7 +161,7 @@ func (s *sender) Drop() {
 // second time.
 func (s *sender) extends(p *path, n int, id uint16) bool {
 	return s.path == p && p.uso && s.last == s.size && n <= s.size && s.segments < link.MaxSegments &&
-		s.end-s.start-ethLen+n <= link.MaxSuperframe && (id == s.id+1 || !p.v4) && (s.room.Data == nil || s.end+n <= len(s.mem))
+		s.end-s.start-ethLen+n <= link.MaxSuperframe && (id == s.id+1 || !p.v4) && s.end+n <= len(s.mem)
 }
 
 // Datagrams of bulk bytes are expected to be followed by more of them, shorter ones by fewer.
