@@ -5,6 +5,7 @@ package interop
 import (
 	"bytes"
 	"cmp"
+	"compress/gzip"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -12,6 +13,8 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -332,4 +335,40 @@ func TestSocketsIdentification(t *testing.T) {
 			}
 		})
 	})
+}
+
+// TestSocketsTaken: where rxe has the port of all addresses, the error says so, and what to do.
+func TestSocketsTaken(t *testing.T) {
+	p := peer.Boot(t, peer.Config{ID: 2})[0]
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	program := filepath.Join(t.TempDir(), "softrnic")
+	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", program, "github.com/softrnic/softrnic/cmd/softrnic")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // the peer's C library is another
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	b, err := os.ReadFile(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const there = "/tmp/softrnic"
+	var packed bytes.Buffer // the way there is slow
+	z := gzip.NewWriter(&packed)
+	if _, err := z.Write(b); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(z.Close(), p.Put(ctx, there+".gz", packed.Bytes())); err != nil {
+		t.Fatal(err)
+	}
+	defer p.Run(t, "rm "+there)
+	out, code, err := p.Exec(ctx, "gunzip "+there+".gz && chmod +x "+there+" && "+there+" devinfo --link kernel:eth0")
+	if err != nil || code != 1 {
+		t.Errorf("exit status %d, %v\n%s", code, err, out)
+	}
+	for _, want := range []string{"in use, probably by the kernel's rxe0 on eth0", "rdma link delete rxe0"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("it does not say %q:\n%s", want, out)
+		}
+	}
 }
