@@ -1,0 +1,242 @@
+package shm
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/internal/ring"
+	"github.com/softrnic/softrnic/link/linktest"
+)
+
+// hostile is a process that has joined a segment, and does what it should not.
+type hostile struct {
+	r   *rand.Rand
+	c   *net.UnixConn
+	in  []byte // the memory of the ring from the victim
+	out []byte // and to it
+	own hello
+	fd  int
+}
+
+// newHostile says a proper hello to the link with a socket; nil if that has gone, or is busy.
+func newHostile(r *rand.Rand, socket string) *hostile {
+	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
+	if err != nil {
+		return nil
+	}
+	h := &hostile{r: r, c: c, fd: -1}
+	h.own = hello{ring: ring.MinLen, mac: [6]byte{2, 0xee, byte(r.Uint32()), byte(r.Uint32()), byte(r.Uint32()), byte(r.Uint32())}}
+	for i := range h.own.id {
+		h.own.id[i] = byte(r.Uint32())
+	}
+	if h.fd, h.in, err = newMemory(h.own.ring); err == nil {
+		_, _, err = c.WriteMsgUnix(h.own.encode(), unix.UnixRights(h.fd), nil)
+	}
+	if err == nil {
+		_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
+		_, h.out, err = receiveHello(c)
+	}
+	if err != nil {
+		h.close()
+		return nil
+	}
+	return h
+}
+
+func (h *hostile) close() {
+	_ = h.c.Close()
+	if h.fd >= 0 {
+		_ = unix.Close(h.fd)
+	}
+	for _, b := range [][]byte{h.in, h.out} {
+		if b != nil {
+			_ = unix.Munmap(b)
+		}
+	}
+}
+
+func (h *hostile) ring() { _, _ = h.c.Write([]byte{1}) }
+
+// misbehave does one of the things, for a moment. The victim may hang up at any time.
+func (h *hostile) misbehave(victim [6]byte) {
+	at := func(b []byte, i int) []byte { return b[i : i+8] }
+	put := func(b []byte, i int, v uint64) { binary.NativeEndian.PutUint64(at(b, i), v) }
+	const tailAt, headAt, recordsAt = 0, 128, 4096
+	switch h.r.IntN(7) {
+	case 0: // bytes anywhere, in both rings
+		for range 2000 {
+			h.out[h.r.IntN(len(h.out))], h.in[h.r.IntN(len(h.in))] = byte(h.r.Uint32()), byte(h.r.Uint32())
+		}
+		h.ring()
+	case 1: // indices that cannot be, and such as could
+		put(h.out, tailAt, h.r.Uint64()>>h.r.IntN(64))
+		put(h.in, headAt, h.r.Uint64()>>h.r.IntN(64))
+		h.ring()
+	case 2: // a flood of records, empty or with garbage, by an index that runs
+		for i := range uint64(400) {
+			n := uint32(32 * (1 + h.r.IntN(60)))
+			rec := h.out[recordsAt+int(i*1920%(ring.MinLen-4096)):]
+			binary.NativeEndian.PutUint32(rec, uint32(h.r.IntN(int(n)))&^uint32(h.r.IntN(2)*0xffff))
+			binary.NativeEndian.PutUint32(rec[16:], n)
+			put(h.out, tailAt, i*32)
+		}
+		h.ring()
+	case 3: // proper frames, whose records and bytes change while they are received
+		p, err := ring.NewProducer(h.out)
+		if err != nil {
+			return
+		}
+		f := linktest.Superframe(victim[:], h.own.mac[:], h.r.IntN(2) == 0, 30, 1040)
+		f.NoICRC = h.r.IntN(4) > 0
+		for range 50 {
+			if ok, err := p.Put(&f); !ok || err != nil {
+				break
+			}
+			p.Publish()
+			h.ring()
+			for range 50 {
+				h.out[recordsAt+h.r.IntN(40<<10)] = byte(h.r.Uint32())
+				h.out[recordsAt+h.r.IntN(128)] = byte(h.r.Uint32()) // a header, or the frame's
+			}
+		}
+	case 4: // memory that is to go away
+		if unix.Ftruncate(h.fd, 0) == nil || unix.Ftruncate(h.fd, 1<<30) == nil {
+			panic("memory with seals was truncated")
+		}
+		_ = unix.Fallocate(h.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, int64(len(h.in)))
+	case 5: // descriptors that nobody asked for
+		fds := bytesOf(h.fd, 250)
+		for range 100 {
+			_ = h.c.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
+			if _, _, err := h.c.WriteMsgUnix([]byte{1}, unix.UnixRights(fds...), nil); err != nil {
+				break
+			}
+		}
+	case 6: // bells, and nothing else
+		for range 1000 {
+			_ = h.c.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
+			h.ring()
+		}
+	}
+}
+
+// TestHostile: while processes on the segment write anything into their rings, change it between check and use, would truncate
+// their memory and send descriptors by the thousand, two others do not notice: each frame arrives once, in order, and as it was
+// sent. Nothing is left. SOFTRNIC_LONG: for a minute.
+func TestHostile(t *testing.T) {
+	duration := time.Second
+	if os.Getenv("SOFTRNIC_LONG") != "" {
+		duration = time.Minute
+	}
+	dir := directory(t)
+	a, b := join(t, dir), join(t, dir)
+	await(t, "two have met", func() bool { return len(a.Peers()) == 1 && len(b.Peers()) == 1 })
+	fds, maps := descriptorsOpen(t)
+	super := linktest.Superframe(b.MAC(), a.MAC(), false, 20, 1040)
+	super.NoICRC = true
+	plain := linktest.Plain(b.MAC(), a.MAC(), 4000, "")
+	var next, wrong atomic.Uint64
+	for _, l := range []*Link{a, b} {
+		l.TakeInPlace()
+		l.Attach(func(frames []link.Frame) {
+			for _, f := range frames {
+				data := f.Data
+				if len(f.More) > 0 {
+					data = append(bytes.Clone(data), f.More[0]...)
+				}
+				if len(data) < 60 || [6]byte(data[6:]) != [6]byte(a.MAC()) { // from hostile ones
+					continue
+				}
+				want := super.Data
+				if !f.NoICRC {
+					want = plain.Data
+				}
+				n := binary.BigEndian.Uint64(data[50:])
+				if n != next.Add(1)-1 || !bytes.Equal(data[:50], want[:50]) || !bytes.Equal(data[58:], want[58:]) {
+					wrong.Add(1)
+				}
+			}
+		})
+	}
+	entries, err := os.ReadDir(filepath.Join(dir, "shm-x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sockets []string
+	for _, e := range entries {
+		if e.Type() == os.ModeSocket {
+			sockets = append(sockets, filepath.Join(dir, "shm-x", e.Name()))
+		}
+	}
+	stop, work := make(chan struct{}), sync.WaitGroup{}
+	var joined, acts atomic.Int64
+	for i := range uint64(3) {
+		work.Go(func() {
+			r := rand.New(rand.NewPCG(i, 7))
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				h := newHostile(r, sockets[r.IntN(len(sockets))])
+				if h == nil {
+					time.Sleep(time.Millisecond)
+					continue
+				}
+				joined.Add(1)
+				for range 1 + r.IntN(5) {
+					h.misbehave([6]byte(b.MAC()))
+					acts.Add(1)
+					time.Sleep(time.Duration(r.IntN(1000)) * time.Microsecond)
+				}
+				h.close()
+			}
+		})
+	}
+	sent := uint64(0)
+	number := func(b []byte) []byte { binary.BigEndian.PutUint64(b[50:], sent); return b }
+	for end := time.Now().Add(duration); time.Now().Before(end); sent++ {
+		if sent%2 == 0 {
+			number(super.Data)
+			if room := a.Reserve([6]byte(b.MAC()), len(super.Data)); room.Data != nil {
+				room.In.Commit(room.At, &super, copy(room.Data, super.Data))
+			} else {
+				send(t, a, link.Frame{Data: number(plain.Data)})
+			}
+		} else {
+			send(t, a, link.Frame{Data: number(plain.Data)})
+		}
+		for deadline := time.Now().Add(10 * time.Second); next.Load()+100 < sent; {
+			if time.Now().After(deadline) {
+				t.Fatalf("%d of %d frames have come", next.Load(), sent)
+			}
+			time.Sleep(10 * time.Microsecond)
+		}
+	}
+	close(stop)
+	work.Wait()
+	await(t, "all frames have come", func() bool { return next.Load() == sent })
+	if wrong.Load() > 0 || a.Dropped() > 0 {
+		t.Errorf("%d frames of %d were wrong, %d dropped", wrong.Load(), sent, a.Dropped())
+	}
+	await(t, "nothing is left of them", func() bool {
+		f, m := descriptorsOpen(t)
+		return f <= fds && m <= maps && len(a.Peers()) == 1 && len(b.Peers()) == 1
+	})
+	t.Logf("%d frames, %d hostile processes, %d acts, malformed %d and %d", sent, joined.Load(), acts.Load(), a.Malformed(), b.Malformed())
+	if joined.Load() < 10 || a.Malformed()+b.Malformed() == 0 {
+		t.Errorf("%d hostile processes, %d malformed: they have done nothing", joined.Load(), a.Malformed()+b.Malformed())
+	}
+}
