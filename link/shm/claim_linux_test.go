@@ -241,3 +241,14 @@ func TestSwitch(t *testing.T) {
 		t.Errorf("%d frames too many", n)
 	}
 }
+
+// TestHelloAfterClose: a process that says hello while the link is being closed is refused.
+func TestHelloAfterClose(t *testing.T) {
+	l := join(t, directory(t))
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.medium.(*segment).add(&peer{mac: [6]byte{2}, id: id{1}}); !errors.Is(err, net.ErrClosed) {
+		t.Error(err)
+	}
+}

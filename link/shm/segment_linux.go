@@ -296,8 +296,12 @@ func (s *segment) greet(conn *net.UnixConn, began bool, met *sync.WaitGroup) {
 // refusalInterval is how often the log says the same of processes that are refused: they try again and again.
 const refusalInterval = time.Minute
 
-// refused logs why a process is no peer. That both have connected to each other is no reason to say anything.
+// refused logs why a process is no peer. That both have connected to each other, or that it has gone, is no reason to say
+// anything.
 func (s *segment) refused(err error) {
+	if gone := new(net.OpError); errors.As(err, &gone) && !gone.Timeout() {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now, what := time.Now(), err.Error()
@@ -312,10 +316,11 @@ func (s *segment) refused(err error) {
 func (s *segment) add(p *peer) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.closed {
+		return net.ErrClosed
+	}
 	all := slices.Clone(s.peers.Load().all)
 	switch {
-	case s.closed:
-		return net.ErrClosed
 	case len(all) == maxPeers:
 		return fmt.Errorf("there are %d peers", maxPeers)
 	case p.id == s.own.id || p.mac == s.own.mac:

@@ -1,0 +1,2 @@
+// Package chaos holds tests in which processes are killed at random moments.
+package chaos

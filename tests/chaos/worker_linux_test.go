@@ -1,0 +1,274 @@
+package chaos
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/link/shm"
+	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/stack/netstack"
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+)
+
+// workerEnv holds what a process that a test starts is to do: "server DIRECTORY ADDRESS", "client DIRECTORY ADDRESS SERVER",
+// or "victim DIRECTORY ADDRESS SERVER".
+const workerEnv = "SOFTRNIC_CHAOS_WORKER"
+
+func TestMain(m *testing.M) {
+	if task := os.Getenv(workerEnv); task != "" {
+		if err := worker(strings.Fields(task)); err != nil {
+			fmt.Println("failed:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+const (
+	segmentName = "chaos"
+	service     = 7471
+	depth       = 16       // receive requests, and SENDs under way
+	largest     = 40 << 10 // bytes of a message
+)
+
+func worker(task []string) (err error) {
+	role, dir, addr := task[0], task[1], task[2]
+	l, err := shm.Open(segmentName, shm.Directory(dir), shm.Claim(addr), shm.Logger(slog.Default()))
+	if err != nil {
+		return err
+	}
+	host, err := netstack.New(l, netstack.Addr(addr+"/16"))
+	if err != nil {
+		return err
+	}
+	dev, err := rdmatransport.Open(host)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dev.Close(), host.Close()) }()
+	pd, err := dev.AllocPD()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, pd.Dealloc()) }()
+	cfg := &rdmacm.Config{Transport: verbs.RoCEv2, PD: pd, Cap: verbs.QPCap{MaxSendWR: 2 * depth, MaxRecvWR: 2 * depth, MaxSendSGE: 1, MaxRecvSGE: 1}}
+	if role == "server" {
+		return serve(dev, cfg)
+	}
+	mr, err := pd.RegMR(make([]byte, depth*largest), verbs.AccessLocalWrite)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, mr.Dereg()) }()
+	stop := make(chan struct{})
+	go func() { // the end of stdin is the end
+		_, _ = bufio.NewReader(os.Stdin).ReadByte()
+		close(stop)
+	}()
+	if role == "victim" {
+		fmt.Println("up")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	c, err := rdmacm.Dial(ctx, dev, fmt.Sprintf("%s:%d", task[3], service), cfg)
+	if err != nil {
+		return err
+	}
+	return errors.Join(client(c, mr, stop, role == "client"), c.Close())
+}
+
+// fill writes message n: its number, its length and what follows from the number. One of length 0 is the last.
+func fill(b []byte, n uint64) {
+	binary.BigEndian.PutUint64(b, n)
+	r := rand.NewPCG(n, 1)
+	for at := 8; at+8 <= len(b); at += 8 {
+		binary.BigEndian.PutUint64(b[at:], r.Uint64())
+	}
+}
+
+// length is that of message n.
+func length(n uint64) int { return 16 + int(n*7919%(largest-16))&^7 }
+
+// client sends messages until stop, and then an empty one.
+func client(c *rdmacm.Conn, mr *verbs.MR, stop <-chan struct{}, says bool) error {
+	if says {
+		fmt.Println("up")
+	}
+	b := mr.Buf()
+	var wc [depth]verbs.WC
+	var sent, done uint64
+	wait := func(most uint64) error {
+		for sent-done > most {
+			n, err := c.QP().SendCQ().Poll(wc[:])
+			if err != nil {
+				return err
+			}
+			for i := range wc[:n] {
+				if wc[i].Status != verbs.WCSuccess {
+					return fmt.Errorf("message %d: %v", wc[i].WRID, wc[i].Status)
+				}
+				done++
+			}
+			if n == 0 {
+				time.Sleep(50 * time.Microsecond)
+			}
+		}
+		return nil
+	}
+	for {
+		select {
+		case <-stop:
+			if err := c.QP().PostSend(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled}); err != nil {
+				return err
+			}
+			sent++
+			if err := wait(0); err != nil {
+				return err
+			}
+			fmt.Println("sent", sent-1)
+			return nil
+		default:
+		}
+		at, n := int(sent%depth)*largest, length(sent)
+		fill(b[at:at+n], sent)
+		if err := c.QP().PostSend(&verbs.SendWR{ID: sent, Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{mr.SGE(at, n)}}); err != nil {
+			return err
+		}
+		sent++
+		if err := wait(depth - 1); err != nil {
+			return err
+		}
+	}
+}
+
+// receiver is a connection to a server, and where its messages are received.
+type receiver struct {
+	c  *rdmacm.Conn
+	mr *verbs.MR
+}
+
+// prepare posts the receive requests, before the peer can send.
+func (r *receiver) prepare(c *rdmacm.Conn) (err error) {
+	if r.mr, err = c.PD().RegMR(make([]byte, depth*largest), verbs.AccessLocalWrite); err != nil {
+		return err
+	}
+	r.c = c
+	for slot := range depth {
+		err = errors.Join(err, r.post(uint64(slot)))
+	}
+	return err
+}
+
+func (r *receiver) post(slot uint64) error {
+	return r.c.QP().PostRecv(&verbs.RecvWR{ID: slot, SGList: []verbs.SGE{r.mr.SGE(int(slot)*largest, largest)}})
+}
+
+func (r *receiver) close() error { return errors.Join(r.c.Close(), r.mr.Dereg()) }
+
+// receive has see look at each message until it returns false, or something is wrong.
+func (r *receiver) receive(see func(b []byte) (bool, error)) error {
+	b := r.mr.Buf()
+	var wc [depth]verbs.WC
+	for {
+		n, err := r.c.QP().RecvCQ().Poll(wc[:])
+		if err != nil {
+			return err
+		}
+		for i := range wc[:n] {
+			w := &wc[i]
+			if w.Status != verbs.WCSuccess {
+				return fmt.Errorf("receive: %v", w.Status)
+			}
+			if more, err := see(b[int(w.WRID)*largest:][:w.ByteLen]); !more || err != nil {
+				return err
+			}
+			if err := r.post(w.WRID); err != nil {
+				return err
+			}
+		}
+		if n == 0 {
+			time.Sleep(50 * time.Microsecond)
+		}
+	}
+}
+
+// serve receives the messages of its client, which is the first to connect, and sees that each comes once, in order and as it
+// was sent. Of others, which may be killed at any time, it takes what comes.
+func serve(dev *verbs.Device, cfg *rdmacm.Config) error {
+	prepared := make(chan *receiver, 1024)
+	cfg.Prepare = func(c *rdmacm.Conn) error {
+		r := new(receiver)
+		err := r.prepare(c)
+		prepared <- r
+		return err
+	}
+	l, err := rdmacm.Listen(dev, fmt.Sprintf(":%d", service), cfg)
+	if err != nil {
+		return err
+	}
+	fmt.Println("up")
+	ctx, cancel := context.WithCancel(context.Background())
+	var victims sync.WaitGroup
+	defer func() {
+		cancel()
+		victims.Wait()
+		_ = l.Close()
+		for len(prepared) > 0 { // for those that were killed while they connected
+			_ = (<-prepared).mr.Dereg()
+		}
+	}()
+	if _, err := l.Accept(ctx); err != nil {
+		return err
+	}
+	r := <-prepared
+	victims.Go(func() {
+		for {
+			v, err := l.Accept(ctx)
+			if err != nil && ctx.Err() != nil {
+				return
+			}
+			if err != nil {
+				continue // it was killed while it connected
+			}
+			r := <-prepared
+			for r.c != v { // of one that was killed while it connected
+				_ = r.mr.Dereg()
+				r = <-prepared
+			}
+			victims.Go(func() {
+				stop := context.AfterFunc(ctx, func() { _ = v.Close() })
+				defer stop()
+				_ = r.receive(func([]byte) (bool, error) { return true, nil })
+				_ = r.close()
+			})
+		}
+	})
+	want, next := make([]byte, largest), uint64(0)
+	err = r.receive(func(got []byte) (bool, error) {
+		if len(got) == 0 {
+			fmt.Println("received", next)
+			return false, nil
+		}
+		fill(want[:length(next)], next)
+		if !bytes.Equal(got, want[:length(next)]) {
+			return false, fmt.Errorf("message %d, of %d bytes, is not what was sent", next, len(got))
+		}
+		next++
+		return true, nil
+	})
+	<-r.c.Done()
+	return errors.Join(err, r.close())
+}
