@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -28,6 +29,11 @@ func claim(dir, name string) (*os.File, error) {
 		}
 		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if errors.Is(err, unix.EWOULDBLOCK) {
+			if unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) == nil { // it is only being looked at
+				_ = f.Close()
+				time.Sleep(time.Millisecond)
+				continue
+			}
 			pid, _ := io.ReadAll(io.LimitReader(f, 20))
 			_ = f.Close()
 			return nil, fmt.Errorf("%w: %s, by process %s", ErrClaimed, name, pid)
@@ -74,14 +80,23 @@ func giveUp(claims []*os.File) (err error) {
 	return err
 }
 
-// sweepClaim removes a claim of a process that has died.
-func sweepClaim(path string) {
+// sweepClaim removes a claim of a process that has died. It only shares the lock, so that whoever claims the name at the same
+// time can tell; and only one process at a time removes files, so that none is removed but the one that was looked at.
+func sweepClaim(dir, path string) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return
+	}
+	defer d.Close()
+	if unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
+		return
+	}
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		return
 	}
 	defer f.Close()
-	if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
+	if unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) != nil {
 		return
 	}
 	if there, err := isAt(f, path); there && err == nil {

@@ -120,6 +120,43 @@ func TestClaimOfTheDead(t *testing.T) {
 	}
 }
 
+// TestClaimWhileSwept: whoever looks whether the claims of the dead can be removed takes no name from the living.
+func TestClaimWhileSwept(t *testing.T) {
+	dir := directory(t)
+	stop, done := make(chan struct{}), sync.WaitGroup{}
+	for range 2 {
+		done.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					sweepClaim(dir, filepath.Join(dir, claimPrefix+"name"))
+				}
+			}
+		})
+	}
+	for i := range 300 {
+		f, err := claim(dir, "name")
+		if err != nil {
+			t.Fatalf("%d: %v", i, err)
+		}
+		if there, err := isAt(f, f.Name()); !there || err != nil {
+			t.Fatalf("%d: a claim was removed: %v", i, err)
+		}
+		if i%2 == 0 {
+			err = giveUp([]*os.File{f})
+		} else {
+			err = f.Close() // as if it died
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(stop)
+	done.Wait()
+}
+
 // logged is a log that is kept.
 type logged struct {
 	mu sync.Mutex

@@ -226,7 +226,7 @@ func (s *segment) meet() error {
 	for _, e := range entries {
 		path := filepath.Join(s.config.dir, e.Name())
 		if e.Type().IsRegular() && strings.HasPrefix(e.Name(), claimPrefix) && !s.claimed(path) {
-			sweepClaim(path)
+			sweepClaim(s.config.dir, path)
 			continue
 		}
 		if known[e.Name()] || e.Type() != fs.ModeSocket || strings.HasPrefix(e.Name(), ".") {

@@ -1,13 +1,17 @@
 package node
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
+	"net/netip"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/softrnic/softrnic/link/shm"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 
@@ -61,5 +65,59 @@ func TestShm(t *testing.T) {
 		if err := n.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestShmAddresses: nodes without --addr get addresses of their own, and say which; a second node with an address that was
+// given, or drawn, is refused.
+func TestShmAddresses(t *testing.T) {
+	dir, err := os.MkdirTemp("", "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	t.Setenv("XDG_RUNTIME_DIR", dir)
+	open := func(addrs ...string) (*Node, string, error) {
+		var f Flags
+		if err := f.Link.UnmarshalText([]byte("shm")); err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range addrs {
+			var c CIDR
+			if err := c.UnmarshalText([]byte(a)); err != nil {
+				t.Fatal(err)
+			}
+			f.Addr = append(f.Addr, c)
+		}
+		var stderr bytes.Buffer
+		n, err := f.Open(&cli.Env{Stderr: &stderr})
+		if err == nil {
+			t.Cleanup(func() {
+				if err := n.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		return n, stderr.String(), err
+	}
+	for _, want := range []string{"10.83.0.1", "10.83.0.2"} {
+		n, said, err := open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if g, err := n.GID(1, netip.Addr{}); err != nil || g.GID.Addr().String() != want || !strings.Contains(said, want) {
+			t.Errorf("a node has %v, and says %q; want %s: %v", g.GID, said, want, err)
+		}
+	}
+	for _, taken := range [][]string{{"10.83.0.2/24"}, {"10.0.0.1/24", "10.83.0.1/24"}} {
+		if _, _, err := open(taken...); !errors.Is(err, shm.ErrClaimed) {
+			t.Errorf("%v: %v", taken, err)
+		}
+	}
+	if _, _, err := open("10.83.0.3/24"); err != nil {
+		t.Fatal(err)
+	}
+	if _, said, err := open(); err != nil || !strings.Contains(said, "10.83.0.4") {
+		t.Errorf("the next says %q: %v", said, err)
 	}
 }
