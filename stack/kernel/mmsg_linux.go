@@ -234,7 +234,11 @@ func (in *inlet) receive(fd uintptr, polled bool) int {
 		b.msgs[i].hdr.Namelen = unix.SizeofSockaddrInet6
 		b.msgs[i].hdr.SetControllen(len(b.control[i]))
 	}
-	n, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&b.msgs[0])), receiveBatch, unix.MSG_DONTWAIT, 0, 0)
+	var n uintptr
+	errno := unix.EINTR
+	for errno == unix.EINTR { // who waits for more when there is something is not woken
+		n, _, errno = unix.Syscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&b.msgs[0])), receiveBatch, unix.MSG_DONTWAIT, 0, 0)
+	}
 	if errno != 0 {
 		return 0
 	}

@@ -25,15 +25,13 @@ type watch struct {
 
 func newWatch(n *nic, iface *net.Interface) (*watch, error) {
 	w := &watch{nic: n, index: iface.Index, updates: make(chan netlink.LinkUpdate), addrs: make(chan netlink.AddrUpdate), ended: make(chan struct{})}
-	// Subscribed first, so that nothing is missed between the two.
-	if err := netlink.LinkSubscribe(w.updates, w.ended); err != nil {
-		return nil, fmt.Errorf("%s: subscribe to changes of interfaces: %w", iface.Name, err)
+	// Subscribed first, so that nothing is missed between the two. A sandbox, as gVisor's, may not have that: nothing changes
+	// there, or is not heard of.
+	if netlink.LinkSubscribe(w.updates, w.ended) != nil {
+		close(w.updates)
 	}
-	if err := netlink.AddrSubscribe(w.addrs, w.ended); err != nil {
+	if netlink.AddrSubscribe(w.addrs, w.ended) != nil {
 		close(w.addrs)
-		w.close()
-		go w.run()
-		return nil, fmt.Errorf("%s: subscribe to changes of addresses: %w", iface.Name, err)
 	}
 	link, err := netlink.LinkByIndex(iface.Index)
 	if err != nil {
