@@ -16,6 +16,10 @@ import (
 // that ends. In the file is the process's number, for others to name in their errors.
 const claimPrefix = ".claim-"
 
+// socketPrefix is that of the name which a socket has before others may connect to it. The rest is the Ethernet address, which
+// its process has claimed.
+const socketPrefix = ".socket-"
+
 // claim claims a name; the error wraps ErrClaimed if another has it.
 func claim(dir, name string) (*os.File, error) {
 	if name == "" || strings.ContainsAny(name, "/\x00") {
@@ -80,7 +84,7 @@ func giveUp(claims []*os.File) (err error) {
 	return err
 }
 
-// sweepClaim removes a claim of a process that has died. It only shares the lock, so that whoever claims the name at the same
+// sweepClaim removes a claim of a process that has died, and the socket that goes with it, if it died before that had its name. It only shares the lock, so that whoever claims the name at the same
 // time can tell; and only one process at a time removes files, so that none is removed but the one that was looked at.
 func sweepClaim(dir, path string) {
 	d, err := os.Open(dir)
@@ -100,6 +104,7 @@ func sweepClaim(dir, path string) {
 		return
 	}
 	if there, err := isAt(f, path); there && err == nil {
+		_ = os.Remove(filepath.Join(dir, socketPrefix+strings.TrimPrefix(filepath.Base(path), claimPrefix)))
 		_ = os.Remove(path)
 	}
 }

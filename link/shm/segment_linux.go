@@ -137,10 +137,11 @@ func open(c *config) (medium, error) {
 	s.peers.Store(newPeers(nil))
 	name := hex.EncodeToString(s.own.id[:])
 	s.path = filepath.Join(c.dir, name)
-	temporary := filepath.Join(c.dir, "."+name)
-	if len(temporary) > maxPath {
-		return nil, errors.Join(fmt.Errorf("the path %s has %d bytes, and a unix socket's has at most %d: give a shorter directory or name", temporary, len(temporary), maxPath), giveUp(s.claims))
+	temporary := filepath.Join(c.dir, socketPrefix+c.mac.String())
+	if len(s.path) > maxPath {
+		return nil, errors.Join(fmt.Errorf("the path %s has %d bytes, and a unix socket's has at most %d: give a shorter directory or name", s.path, len(s.path), maxPath), giveUp(s.claims))
 	}
+	_ = os.Remove(temporary) // of a process with this address that has died
 	var err error
 	if s.listener, err = net.ListenUnix("unixpacket", &net.UnixAddr{Name: temporary, Net: "unixpacket"}); err != nil {
 		return nil, errors.Join(err, giveUp(s.claims))

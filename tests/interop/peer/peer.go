@@ -32,6 +32,8 @@ type Config struct {
 	ID int
 	// MTU of the interface, bytes; 0 means 1500. Peers of the same MTU share a namespace. Path MTU 4096 needs 4200.
 	MTU int
+	// Stream has the interface on a unix socket, Peer.Socket, and not on the namespace's bridge.
+	Stream bool
 }
 
 // Peer is one running machine.
@@ -54,6 +56,10 @@ func (p *Peer) Addr6() netip.Addr { return netip.MustParseAddr("fd77::" + strcon
 // MAC is the Ethernet address of the peer's interface.
 func (p *Peer) MAC() net.HardwareAddr { return net.HardwareAddr{0x52, 0x54, 0, 0x77, 0, byte(p.ID)} }
 
+// Socket is where QEMU listens for the other end of the interface's cable, with Config.Stream. Every user may connect. When
+// that end is gone, another may come.
+func (p *Peer) Socket() string { return fmt.Sprintf("%s/peer%d.net", p.Netns.Dir, p.ID) }
+
 // boot starts the machine and waits until it takes commands.
 func boot(ctx context.Context, cfg Config, img *image, netns *Netns) (*Peer, error) {
 	name := fmt.Sprintf("peer%d", cfg.ID)
@@ -71,12 +77,18 @@ func boot(ctx context.Context, cfg Config, img *image, netns *Netns) (*Peer, err
 	}
 	defer listener.Close()
 
-	for _, args := range []string{
-		"tuntap add " + name + " mode tap",
-		fmt.Sprintf("link set %s mtu %d master %s up", name, cfg.MTU, netns.Bridge),
-	} {
-		if err := netns.ip(args); err != nil {
-			return nil, err
+	netdev := "tap,id=net,script=no,downscript=no,ifname=" + name
+	if cfg.Stream {
+		_ = os.Remove(p.Socket())
+		netdev = "stream,id=net,server=on,addr.type=unix,addr.path=" + p.Socket()
+	} else {
+		for _, args := range []string{
+			"tuntap add " + name + " mode tap",
+			fmt.Sprintf("link set %s mtu %d master %s up", name, cfg.MTU, netns.Bridge),
+		} {
+			if err := netns.ip(args); err != nil {
+				return nil, err
+			}
 		}
 	}
 	accel := "tcg,thread=multi"
@@ -93,7 +105,7 @@ func boot(ctx context.Context, cfg Config, img *image, netns *Netns) (*Peer, err
 		"-append", fmt.Sprintf("console=ttyS0 quiet panic=-1 oops=panic net.ifnames=0 "+noDAD+" peer.mtu=%d peer.addr4=%v/24 peer.addr6=%v/64",
 			cfg.MTU, p.Addr4(), p.Addr6()),
 		"-serial", "file:" + p.console,
-		"-netdev", "tap,id=net,script=no,downscript=no,ifname=" + name,
+		"-netdev", netdev,
 		"-device", fmt.Sprintf("virtio-net-pci,netdev=net,mac=%v,host_mtu=%d", p.MAC(), cfg.MTU),
 		"-device", "virtio-serial", "-chardev", "socket,id=control,path=" + socket,
 		"-device", "virtserialport,chardev=control,name=softrnic.control",
@@ -124,6 +136,11 @@ func boot(ctx context.Context, cfg Config, img *image, netns *Netns) (*Peer, err
 	p.client = control.NewClient(conn)
 	if err := p.client.Ready(ctx); err != nil {
 		return fail(err)
+	}
+	if cfg.Stream {
+		if err := errors.Join(os.Chmod(p.Socket(), 0o777), os.Chmod(netns.Dir, 0o711)); err != nil {
+			return fail(err)
+		}
 	}
 	return p, nil
 }

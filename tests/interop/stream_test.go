@@ -1,0 +1,100 @@
+//go:build linux
+
+package interop
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/tests/interop/peer"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// streamLab is a peer whose network is a unix socket of QEMU's, and softrnic, as nobody, at the other end.
+type streamLab struct {
+	peer    *peer.Peer
+	program string
+}
+
+// softrnic starts the program, with the node's flags behind args.
+func (l streamLab) softrnic(ctx context.Context, t *testing.T, args string) *process {
+	t.Helper()
+	args += fmt.Sprintf(" --counters --link stream:%s --addr %s --mtu %d", l.peer.Socket(), softrnicCIDR4, l.peer.MTU)
+	return startProcess(t, exec.CommandContext(ctx, "setpriv", append([]string{"--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs", "--bounding-set=-all",
+		l.program}, strings.Fields(args)...)...))
+}
+
+// newStreamLab boots a peer with one of the transports.
+func newStreamLab(t *testing.T, transport verbs.Transport) streamLab {
+	t.Helper()
+	id := map[verbs.Transport]int{verbs.RoCEv2: 44, verbs.IWARP: 94}[transport]
+	l := streamLab{program: buildSoftRNIC(t), peer: peer.Boot(t, peer.Config{ID: id, Stream: true})[0]}
+	if transport == verbs.IWARP {
+		l.peer.Run(t, "if rdma link show rxe0/1; then rdma link del rxe0; modprobe siw; rdma link add siw0 type siw netdev eth0; fi")
+	}
+	return l
+}
+
+// TestStreamPingpong: a ping-pong of RC and of UD against rxe in a virtual machine, without privileges on this side.
+func TestStreamPingpong(t *testing.T) {
+	l := newStreamLab(t, verbs.RoCEv2)
+	for service, args := range map[string]string{"rc": "-n 20 -s 100000 -m 1024", "ud": "-n 20 -s 1024"} {
+		t.Run(service, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			serving, err := l.peer.Start(fmt.Sprintf("ibv_%s_pingpong -c %s -d rxe0 -g %d", service, args, gidIndex(t, l.peer, l.peer.Addr4())))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = serving.Kill() }()
+			l.peer.Run(t, untilPingpongListens)
+			p := l.softrnic(ctx, t, fmt.Sprintf("pingpong %s -c %s %v", service, args, l.peer.Addr4()))
+			p.wait(t)
+			p.unharmed(t)
+			if code, err := serving.Wait(ctx); err != nil || code != 0 {
+				t.Errorf("ibv_%s_pingpong: exit status %d, %v\n%s", service, code, err, serving.Output())
+			}
+		})
+	}
+}
+
+// TestStreamRping: rping over rxe and over siw in a virtual machine, in both roles, without privileges on this side.
+func TestStreamRping(t *testing.T) {
+	for _, transport := range []verbs.Transport{verbs.RoCEv2, verbs.IWARP} {
+		l := newStreamLab(t, transport)
+		const options = "-S 20000 -C 50 -v -V"
+		t.Run(fmt.Sprintf("%v/client", transport), func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			serving, err := l.peer.Start(fmt.Sprintf("rping -s -a %v -S 20000 -v", l.peer.Addr4()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = serving.Kill() }()
+			l.peer.Run(t, untilRpingListens)
+			p := l.softrnic(ctx, t, fmt.Sprintf("rping -c -a %v %s --transport %v", l.peer.Addr4(), options, transport))
+			p.wait(t)
+			if code, err := serving.Wait(ctx); err != nil || code != 0 {
+				t.Errorf("rping -s: exit status %d, %v\n%.2000s", code, err, serving.Output())
+			}
+			p.rpings(t)
+		})
+		t.Run(fmt.Sprintf("%v/server", transport), func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			p := l.softrnic(ctx, t, fmt.Sprintf("rping -s -d -v -S 20000 --transport %v", transport))
+			p.await(t, "msg=listening")
+			out, code, err := l.peer.Exec(ctx, fmt.Sprintf("rping -c -a %v %s", softrnicAddr4, options))
+			if err != nil || code != 0 {
+				t.Errorf("rping -c: exit status %d, %v\n%.2000s", code, err, out)
+				cancel()
+			}
+			p.wait(t)
+			p.rpings(t)
+		})
+	}
+}
