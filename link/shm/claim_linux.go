@@ -20,20 +20,23 @@ const claimPrefix = ".claim-"
 // its process has claimed.
 const socketPrefix = ".socket-"
 
+// looks is how many milliseconds somebody may look at a claim. Who does for longer was stopped, or is an enemy.
+const looks = 200
+
 // claim claims a name; the error wraps ErrClaimed if another has it.
 func claim(dir, name string) (*os.File, error) {
 	if name == "" || strings.ContainsAny(name, "/\x00") {
 		return nil, fmt.Errorf("%q cannot be claimed: give a name without '/'", name)
 	}
 	path := filepath.Join(dir, claimPrefix+name)
-	for {
+	for try := 0; ; try++ {
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {
 			return nil, err
 		}
 		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			if unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) == nil { // it is only being looked at
+			if try < looks && unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) == nil { // it is only being looked at
 				_ = f.Close()
 				time.Sleep(time.Millisecond)
 				continue

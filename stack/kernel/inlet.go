@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/softrnic/softrnic/stack"
@@ -12,10 +13,11 @@ import (
 
 // inlet receives what comes to one address, or to one multicast group.
 type inlet struct {
-	port *port
-	addr netip.Addr
-	conn *net.UDPConn
-	raw  syscall.RawConn
+	port  *port
+	addr  netip.Addr
+	conn  *net.UDPConn
+	ended atomic.Bool // nothing is received any more
+	raw   syscall.RawConn
 
 	mu       sync.Mutex // held while datagrams are received, and the receiver runs
 	receiver func(*stack.Datagram)

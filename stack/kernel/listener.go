@@ -77,11 +77,12 @@ func (h *Host) ListenStream(laddr netip.AddrPort) (stack.StreamListener, error) 
 	if len(addrs) > 1 {
 		l.addr = &net.TCPAddr{IP: net.IPv6unspecified, Port: l.addr.Port}
 	}
+	all := l.listeners
 	if !h.keep(l) {
 		l.closeAll()
 		return nil, net.ErrClosed
 	}
-	for _, one := range l.listeners {
+	for _, one := range all { // the host may be closing the listener by now
 		go l.run(one)
 	}
 	return l, nil

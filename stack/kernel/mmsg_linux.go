@@ -292,7 +292,7 @@ func (b *batch) arrival(i int, a *arrival) {
 func (in *inlet) run() {
 	p := in.port
 	_ = in.raw.Read(func(fd uintptr) bool {
-		for !p.closed.Load() {
+		for !p.closed.Load() && !in.ended.Load() {
 			if p.isPolled() {
 				time.Sleep(time.Millisecond)
 				continue

@@ -59,6 +59,7 @@ func newNIC(iface *net.Interface, addrs []netip.Prefix, wanted []netip.Addr) (*n
 			continue
 		}
 		if err != nil {
+			go n.watch.run() // until it is closed
 			n.watch.close()
 			n.port.close()
 			return nil, err

@@ -104,17 +104,25 @@ func (p *port) add(in *inlet) error {
 
 // remove ends reception at an address or group.
 func (p *port) remove(a netip.Addr) {
+	if in := p.take(a); in != nil {
+		in.ended.Store(true)
+		_ = in.conn.Close() // which waits for its reader
+	}
+}
+
+// take takes an inlet from those that are polled, nil if there is none.
+func (p *port) take(a netip.Addr) *inlet {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	all := slices.Clone(*p.in.Load())
 	i := slices.IndexFunc(all, func(in *inlet) bool { return in.addr == a })
 	if i < 0 {
-		return
+		return nil
 	}
 	in := all[i]
 	all = slices.Delete(all, i, i+1)
 	p.in.Store(&all)
-	_ = in.conn.Close()
+	return in
 }
 
 // bind opens a socket at one of the host's addresses; port 0 is one that the kernel chooses.

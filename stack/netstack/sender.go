@@ -186,13 +186,13 @@ func (s *sender) place(p *path, n int) bool {
 	} else if p.uso {
 		most = p.headers + fewMore*n
 	}
+	s.emit() // what is finished goes before it
 	var dst [8]byte
 	putMAC(dst[:], mac)
 	room := to.placer.Reserve([6]byte(dst[:]), most)
 	if room.Data == nil {
 		return false
 	}
-	s.emit() // what is finished goes before it
 	s.room, s.mem, s.mac = room, room.Data, mac
 	return true
 }

@@ -1,0 +1,64 @@
+package netstack_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/netstack"
+)
+
+// narrow is a link.Placer that has room for every second frame only, and notes in what order it gets to know of frames.
+type narrow struct {
+	link.Link
+	tries  int
+	frames []string
+}
+
+func (n *narrow) TakeInPlace() {}
+
+func (n *narrow) Backlog([6]byte) int { return 0 }
+
+func (n *narrow) Reserve(_ [6]byte, size int) link.Room {
+	if n.tries++; n.tries%2 == 1 {
+		return link.Room{}
+	}
+	n.frames = append(n.frames, "placed")
+	return link.Room{Data: make([]byte, size), In: n}
+}
+
+func (n *narrow) Commit(uint64, *link.Frame, int) {}
+
+func (n *narrow) Write(frames []link.Frame) (int, error) {
+	for range frames {
+		n.frames = append(n.frames, "written")
+	}
+	return n.Link.Write(frames)
+}
+
+// TestPlacedOrder: a frame for which there was no room in the receiver's memory is not overtaken by the next, for which there is.
+func TestPlacedOrder(t *testing.T) {
+	lan := new(pipe.Switch)
+	out := &narrow{Link: lan.Port()}
+	h := newHost(t, out, netstack.Addr("10.0.0.1/24"))
+	peer := newHost(t, lan.Port(), netstack.Addr("10.0.0.2/24"))
+	resolved := make(chan bool, 100)
+	peer.NICs()[0].Datagrams().Receive(func(*stack.Datagram) { resolved <- true })
+	p := newPath(t, h, stack.PathAttr{Src: a4, Dst: b4})
+	send(t, h, p, 1)
+	<-resolved
+	out.tries, out.frames = 0, nil
+	s := h.NICs()[0].Datagrams().Sender()
+	for _, size := range []int{1000, 1040, 1000, 1040} { // each begins a frame, as none may be longer than those before it
+		if _, payload := s.Datagram(p, size); payload == nil {
+			t.Fatal("no datagram")
+		}
+	}
+	s.Flush()
+	// The third shares the second's frame.
+	if want := []string{"written", "placed", "written"}; !slices.Equal(out.frames, want) {
+		t.Errorf("%q, want %q", out.frames, want)
+	}
+}
