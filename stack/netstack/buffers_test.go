@@ -219,13 +219,34 @@ func TestListenerCloseResetsUnaccepted(t *testing.T) {
 	}
 }
 
-// gap is a link on which, once it is armed, the first segment with data never arrives. It has no offloads, because a superframe
-// could be all that the peer sends; then the other host's link must have none either.
+// gap is a link on which, once it is armed, the second segment with data never arrives: the sender may have to wait for the
+// first to be acknowledged before it sends more than one. The link has no offloads, because a superframe could be all that the
+// peer sends; then the other host's link must have none either.
 type gap struct {
 	link.Link
-	armed   atomic.Bool
-	missing atomic.Uint64 // its sequence number, and 1<<32
-	opened  chan struct{} // closed with the first segment that is missing, or nil
+	armed  atomic.Bool
+	opened chan struct{} // closed when a segment has arrived behind the one that is missing
+
+	once           sync.Once
+	mu             sync.Mutex
+	first, missing uint64 // sequence numbers, and 1<<32
+}
+
+// passes tells whether the segment with a sequence number arrives, and whether it is behind the one that is missing.
+func (g *gap) passes(seq uint64) (passes, behind bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case g.first == 0:
+		g.first = seq
+	case seq == g.first:
+	case g.missing == 0:
+		g.missing = seq
+		return false, false
+	default:
+		return seq != g.missing, int32(uint32(seq)-uint32(g.missing)) > 0
+	}
+	return true, false
 }
 
 func (g *gap) Offloads() link.Offloads { return link.Offloads{} }
@@ -239,14 +260,12 @@ func (g *gap) Write(frames []link.Frame) (int, error) {
 		const ip, tcp = 14, 14 + 20
 		if len(b) >= tcp+20 && b[12] == 8 && b[13] == 0 && b[ip+9] == 6 && frames[i].Len() > tcp+int(b[tcp+12]>>4)*4 {
 			seq := 1<<32 | uint64(binary.BigEndian.Uint32(b[tcp+4:]))
-			if g.missing.CompareAndSwap(0, seq) {
-				if g.opened != nil {
-					close(g.opened)
-				}
+			passes, behind := g.passes(seq)
+			if !passes {
 				continue
 			}
-			if g.missing.Load() == seq {
-				continue
+			if behind {
+				defer g.once.Do(func() { close(g.opened) }) // when it is written
 			}
 		}
 		if n, err := g.Link.Write(frames[i : i+1]); err != nil {
@@ -287,6 +306,9 @@ func TestTCPMemoryOfSilentConnections(t *testing.T) {
 				}
 				if tc.gap {
 					<-w.opened
+					if _, err := b.Read(make([]byte, size)); err != nil { // what is before the gap
+						t.Fatal(err)
+					}
 				}
 			}
 			// Another connection asks for more until the silent one has been looked at twice, with a second in between.
