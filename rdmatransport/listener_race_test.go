@@ -18,11 +18,14 @@ import (
 // TestDestroyListenerDuringDials destroys one listener after the other while peers go on dialling: neither Destroy nor the
 // GetRequest that waits may fail or hang, whatever the two and the provider are doing just then.
 func TestDestroyListenerDuringDials(t *testing.T) {
-	rounds := 100
-	if os.Getenv("SOFTRNIC_LONG") != "" {
-		rounds = 10_000
-	}
 	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
+		rounds := 100
+		if os.Getenv("SOFTRNIC_LONG") != "" {
+			rounds = 1000
+			if m.name == direct.name {
+				rounds = 10_000
+			}
+		}
 		a, b := m.stations(t)
 		dialling, stop := context.WithCancel(t.Context())
 		var dials sync.WaitGroup
