@@ -162,19 +162,31 @@ func open(c *config) (medium, error) {
 // makeDirectory makes the directory of a segment and the one that it is in, if need be, and checks that nobody else may
 // write there.
 func makeDirectory(dir string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	const toWrite, toUse = 0o022, 0o077 // by others than the owner
+	parent := filepath.Dir(dir)
+	if err := os.MkdirAll(parent, 0o700); err != nil {
 		return err
 	}
-	for _, d := range []string{filepath.Dir(dir), dir} {
-		info, err := os.Lstat(d)
-		if err != nil {
-			return err
-		}
-		st, ok := info.Sys().(*syscall.Stat_t)
-		if !ok || !info.IsDir() || int(st.Uid) != os.Geteuid() || info.Mode().Perm()&0o022 != 0 || d == dir && info.Mode().Perm()&0o077 != 0 {
-			return fmt.Errorf("%s is %v of user %d: it must be a directory of this user, %d, that is nobody else's to write: give another",
-				d, info.Mode(), st.Uid, os.Geteuid())
-		}
+	if err := checkDirectory(parent, toWrite); err != nil { // before anything is made where it may lead
+		return err
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return checkDirectory(dir, toUse)
+}
+
+// checkDirectory refuses what is no directory of this user's, or gives others one of the permissions.
+func checkDirectory(d string, permissions fs.FileMode) error {
+	info, err := os.Lstat(d)
+	if err != nil {
+		return err
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	own := ok && info.IsDir() && int(st.Uid) == os.Geteuid()
+	if open := info.Mode().Perm()&permissions != 0; !own || open {
+		return fmt.Errorf("%s is %v of user %d: it must be a directory of this user, %d, that is nobody else's to write: give another",
+			d, info.Mode(), st.Uid, os.Geteuid())
 	}
 	return nil
 }

@@ -64,11 +64,8 @@ type config struct {
 // MTU sets the MTU, link.MinMTU to link.MaxSuperframe bytes, which all on a segment should have. The default is DefaultMTU.
 func MTU(n int) Option {
 	return func(c *config) error {
-		if n < link.MinMTU || n > link.MaxSuperframe {
-			return fmt.Errorf("MTU %d: give %d to %d (1500 for a RoCE path MTU of 1024, 4200 for 4096)", n, link.MinMTU, link.MaxSuperframe)
-		}
 		c.mtu = n
-		return nil
+		return station.CheckMTU(n, link.MaxSuperframe)
 	}
 }
 

@@ -507,3 +507,18 @@ func BenchmarkLink(b *testing.B) {
 		b.Errorf("%d dropped", d)
 	}
 }
+
+// TestDirectoryElsewhere: nothing is made where a symbolic link leads that stands for the directory of all segments.
+func TestDirectoryElsewhere(t *testing.T) {
+	elsewhere, place := t.TempDir(), filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(elsewhere, place); err != nil {
+		t.Fatal(err)
+	}
+	if l, err := Open("lan", Directory(place)); err == nil {
+		_ = l.Close()
+		t.Error("the link was followed")
+	}
+	if made, err := os.ReadDir(elsewhere); err != nil || len(made) > 0 {
+		t.Errorf("%v was made there, %v", made, err)
+	}
+}

@@ -48,11 +48,8 @@ type config struct {
 // The default is DefaultMTU. An MTU of 4200 gives a RoCE path MTU of 4096; QEMU's virtio-net-pci has it with host_mtu=4200.
 func MTU(n int) Option {
 	return func(c *config) error {
-		if n < link.MinMTU || n > link.MaxSuperframe {
-			return fmt.Errorf("MTU %d: give %d to %d (1500 for a RoCE path MTU of 1024, 4200 for 4096)", n, link.MinMTU, link.MaxSuperframe)
-		}
 		c.mtu = n
-		return nil
+		return station.CheckMTU(n, link.MaxSuperframe)
 	}
 }
 

@@ -35,11 +35,8 @@ type config struct {
 // RoCE path MTU of 1024. An MTU of 4200 gives a path MTU of 4096.
 func MTU(n int) Option {
 	return func(c *config) error {
-		if n < link.MinMTU || n > MaxMTU {
-			return fmt.Errorf("MTU %d: give %d to %d (1500 for a RoCE path MTU of 1024, 4200 for 4096)", n, link.MinMTU, MaxMTU)
-		}
 		c.mtu = n
-		return nil
+		return station.CheckMTU(n, MaxMTU)
 	}
 }
 

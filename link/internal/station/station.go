@@ -47,6 +47,14 @@ func (c *Config) SetQueues(n int) error {
 	return nil
 }
 
+// CheckMTU refuses an MTU that is not link.MinMTU to most.
+func CheckMTU(n, most int) error {
+	if n < link.MinMTU || n > most {
+		return fmt.Errorf("MTU %d: give %d to %d (1500 for a RoCE path MTU of 1024, 4200 for 4096)", n, link.MinMTU, most)
+	}
+	return nil
+}
+
 // CheckMAC refuses an address that is not that of a single host.
 func CheckMAC(mac net.HardwareAddr) error {
 	if len(mac) != 6 || mac[0]&1 != 0 || [6]byte(mac) == [6]byte{} {

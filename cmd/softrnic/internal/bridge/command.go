@@ -85,7 +85,7 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) (err error) {
 	return nil
 }
 
-// acceptPause is how long a listener is left alone after an error, such as that all descriptors are used up.
+// acceptPause is how long a listener is left alone after an error, such as that all descriptors or ports are used up.
 const acceptPause = 100 * time.Millisecond
 
 // accept makes each connection a port, until the listener is closed.
@@ -97,11 +97,10 @@ func accept(b *Bridge, ln *stream.Listener, log *slog.Logger) {
 			return
 		case err == nil:
 			err = b.Add(l)
-		default:
-			time.Sleep(acceptPause)
 		}
 		if err != nil {
 			log.Warn("a connection is no port", "address", ln.Addr(), "error", err)
+			time.Sleep(acceptPause)
 		}
 	}
 }
