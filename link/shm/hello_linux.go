@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/softrnic/softrnic/link/internal/ring"
+	"github.com/softrnic/softrnic/link/ring"
 )
 
 // hello is the first message on a connection, in each direction, with the descriptor of the memory of the ring that the sender
@@ -76,11 +76,11 @@ func exchange(conn *net.UnixConn, own hello) (theirs hello, p *peer, err error) 
 	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		return theirs, nil, err
 	}
-	fd, in, err := newMemory(own.ring)
+	fd, in, err := ring.NewMemory(own.ring)
 	if err != nil {
 		return theirs, nil, err
 	}
-	_, _, err = conn.WriteMsgUnix(own.encode(), unix.UnixRights(fd), nil)
+	err = ring.Send(conn, own.encode(), fd)
 	_ = unix.Close(fd)
 	var out []byte
 	if err == nil {
@@ -105,13 +105,11 @@ func exchange(conn *net.UnixConn, own hello) (theirs hello, p *peer, err error) 
 
 // receiveHello receives a hello, and maps its memory.
 func receiveHello(conn *net.UnixConn) (h hello, out []byte, err error) {
-	// Room for one descriptor. As the kernel rounds that up, there may be two; it closes what there is no room for.
-	b, rights := make([]byte, helloLen+1), make([]byte, unix.CmsgSpace(4))
-	n, rn, _, _, err := conn.ReadMsgUnix(b, rights) // with MSG_CMSG_CLOEXEC
+	b := make([]byte, helloLen+1)
+	n, fds, err := ring.Receive(conn, b)
 	if err != nil {
 		return h, nil, err
 	}
-	fds := descriptors(rights[:rn])
 	defer func() {
 		for _, fd := range fds {
 			_ = unix.Close(fd)
@@ -123,24 +121,8 @@ func receiveHello(conn *net.UnixConn) (h hello, out []byte, err error) {
 	if len(fds) != 1 {
 		return h, nil, fmt.Errorf("the peer's hello has %d descriptors, and needs 1", len(fds))
 	}
-	if err := checkMemory(fds[0], h.ring); err != nil {
-		return h, nil, err
-	}
-	out, err = mapMemory(fds[0], ring.MemoryLen(h.ring))
+	out, err = ring.MapMemory(fds[0], h.ring)
 	return h, out, err
-}
-
-func descriptors(rights []byte) (fds []int) {
-	messages, err := unix.ParseSocketControlMessage(rights)
-	if err != nil {
-		return nil
-	}
-	for i := range messages {
-		if f, err := unix.ParseUnixRights(&messages[i]); err == nil {
-			fds = append(fds, f...)
-		}
-	}
-	return fds
 }
 
 var (

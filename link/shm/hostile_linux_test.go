@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/softrnic/softrnic/link"
-	"github.com/softrnic/softrnic/link/internal/ring"
 	"github.com/softrnic/softrnic/link/linktest"
+	"github.com/softrnic/softrnic/link/ring"
 )
 
 // hostile is a process that has joined a segment, and does what it should not.
@@ -40,7 +40,7 @@ func newHostile(r *rand.Rand, socket string) *hostile {
 	for i := range h.own.id {
 		h.own.id[i] = byte(r.Uint32())
 	}
-	if h.fd, h.in, err = newMemory(h.own.ring); err == nil {
+	if h.fd, h.in, err = ring.NewMemory(h.own.ring); err == nil {
 		_, _, err = c.WriteMsgUnix(h.own.encode(), unix.UnixRights(h.fd), nil)
 	}
 	if err == nil {

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/softrnic/softrnic/link"
-	"github.com/softrnic/softrnic/link/internal/ring"
+	"github.com/softrnic/softrnic/link/ring"
 )
 
 // queueBytes is how many bytes of frames wait for room in a peer's ring.

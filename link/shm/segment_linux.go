@@ -70,13 +70,11 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/userdir"
 )
 
 // maxPeers is how many others a process talks to, and how many more may be about to say hello.
 const maxPeers = 256
-
-// maxPath is the number of bytes that the path of a unix socket may have.
-const maxPath = len(syscall.RawSockaddrUnix{}.Path) - 1
 
 // segment is a process's place on a segment.
 type segment struct {
@@ -124,7 +122,7 @@ func newPeers(all []*peer) *peers {
 }
 
 func open(c *config) (medium, error) {
-	if err := makeDirectory(c.dir); err != nil {
+	if err := userdir.Make(c.dir); err != nil {
 		return nil, err
 	}
 	s := &segment{config: c, greeting: map[*net.UnixConn]bool{}, attached: make(chan struct{}), stop: make(chan struct{})}
@@ -138,8 +136,8 @@ func open(c *config) (medium, error) {
 	name := hex.EncodeToString(s.own.id[:])
 	s.path = filepath.Join(c.dir, name)
 	temporary := filepath.Join(c.dir, socketPrefix+c.mac.String())
-	if len(s.path) > maxPath {
-		return nil, errors.Join(fmt.Errorf("the path %s has %d bytes, and a unix socket's has at most %d: give a shorter directory or name", s.path, len(s.path), maxPath), giveUp(s.claims))
+	if len(s.path) > userdir.MaxPath {
+		return nil, errors.Join(fmt.Errorf("the path %s has %d bytes, and a unix socket's has at most %d: give a shorter directory or name", s.path, len(s.path), userdir.MaxPath), giveUp(s.claims))
 	}
 	_ = os.Remove(temporary) // of a process with this address that has died
 	var err error
@@ -157,38 +155,6 @@ func open(c *config) (medium, error) {
 	s.work.Go(s.meetAgain)
 	s.work.Go(s.watchPolling)
 	return s, nil
-}
-
-// makeDirectory makes the directory of a segment and the one that it is in, if need be, and checks that nobody else may
-// write there.
-func makeDirectory(dir string) error {
-	const toWrite, toUse = 0o022, 0o077 // by others than the owner
-	parent := filepath.Dir(dir)
-	if err := os.MkdirAll(parent, 0o700); err != nil {
-		return err
-	}
-	if err := checkDirectory(parent, toWrite); err != nil { // before anything is made where it may lead
-		return err
-	}
-	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	return checkDirectory(dir, toUse)
-}
-
-// checkDirectory refuses what is no directory of this user's, or gives others one of the permissions.
-func checkDirectory(d string, permissions fs.FileMode) error {
-	info, err := os.Lstat(d)
-	if err != nil {
-		return err
-	}
-	st, ok := info.Sys().(*syscall.Stat_t)
-	own := ok && info.IsDir() && int(st.Uid) == os.Geteuid()
-	if open := info.Mode().Perm()&permissions != 0; !own || open {
-		return fmt.Errorf("%s is %v of user %d: it must be a directory of this user, %d, that is nobody else's to write: give another",
-			d, info.Mode(), st.Uid, os.Geteuid())
-	}
-	return nil
 }
 
 // accept takes connections until the listener is closed.

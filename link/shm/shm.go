@@ -29,14 +29,13 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"github.com/softrnic/softrnic/link"
-	"github.com/softrnic/softrnic/link/internal/ring"
 	"github.com/softrnic/softrnic/link/internal/station"
+	"github.com/softrnic/softrnic/link/ring"
+	"github.com/softrnic/softrnic/link/userdir"
 )
 
 // DefaultMTU leaves room for RoCE packets of the largest path MTU, 4096, with all their headers.
@@ -140,12 +139,7 @@ func Directory(path string) Option {
 
 // DefaultDirectory is softrnic in $XDG_RUNTIME_DIR. Where that is not set, it is softrnic-UID in the directory for temporary
 // files.
-func DefaultDirectory() string {
-	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
-		return filepath.Join(dir, "softrnic")
-	}
-	return filepath.Join(os.TempDir(), "softrnic-"+strconv.Itoa(os.Getuid()))
-}
+func DefaultDirectory() string { return userdir.Default() }
 
 // maxName leaves room for a directory in the path of a unix socket, which is short.
 const maxName = 32

@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/softrnic/softrnic/link"
-	"github.com/softrnic/softrnic/link/internal/ring"
 	"github.com/softrnic/softrnic/link/linktest"
+	"github.com/softrnic/softrnic/link/ring"
 )
 
 // childEnv holds the directory for a process that TestKilled starts.
@@ -363,7 +363,7 @@ func TestHostileHello(t *testing.T) {
 		return fd
 	}
 	size := int64(ring.MemoryLen(ring.MinLen))
-	sealed := memfd(size, unix.MFD_ALLOW_SEALING, seals)
+	sealed := memfd(size, unix.MFD_ALLOW_SEALING, ring.Seals)
 	file, err := os.CreateTemp(dir, "")
 	if err != nil || file.Truncate(size) != nil {
 		t.Fatal(err)
@@ -399,8 +399,8 @@ func TestHostileHello(t *testing.T) {
 		"our own address":    {own.encode(), []int{sealed}},
 		"not sealed":         {good.encode(), []int{memfd(size, unix.MFD_ALLOW_SEALING, 0)}},
 		"may shrink":         {good.encode(), []int{memfd(size, unix.MFD_ALLOW_SEALING, unix.F_SEAL_GROW)}},
-		"may not be written": {good.encode(), []int{memfd(size, unix.MFD_ALLOW_SEALING, seals|unix.F_SEAL_WRITE)}},
-		"too small":          {good.encode(), []int{memfd(size-1, unix.MFD_ALLOW_SEALING, seals)}},
+		"may not be written": {good.encode(), []int{memfd(size, unix.MFD_ALLOW_SEALING, ring.Seals|unix.F_SEAL_WRITE)}},
+		"too small":          {good.encode(), []int{memfd(size-1, unix.MFD_ALLOW_SEALING, ring.Seals)}},
 		"a file":             {good.encode(), []int{int(file.Fd())}},
 		"a device":           {good.encode(), []int{int(null.Fd())}},
 	} {

@@ -2,102 +2,87 @@ package kernel
 
 import (
 	"encoding/binary"
-	"net"
 	"net/netip"
-	"sync"
-	"sync/atomic"
 	"syscall"
 
 	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/kernel/internal/inlet"
 )
 
-// inlet receives what comes to one address, or to one multicast group.
-type inlet struct {
-	port  *port
-	addr  netip.Addr
-	conn  *net.UDPConn
-	ended atomic.Bool // nothing is received any more
-	raw   syscall.RawConn
+// socket hands what comes to one address, or one multicast group, to the receiver.
+type socket struct {
+	*inlet.Socket
+	delivery // changed with Do
+}
 
-	mu       sync.Mutex // held while datagrams are received, and the receiver runs
+func (p *port) newSocket(a netip.Addr) (_ *socket, err error) {
+	in := &socket{delivery: delivery{port: p}}
+	in.Socket, err = inlet.Open(a, p.nic.name, in)
+	return in, err
+}
+
+// newGroupSocket receives what comes to a multicast group. Any number of processes may be in the same group.
+func (p *port) newGroupSocket(group netip.Addr) (_ *socket, err error) {
+	in := &socket{delivery: delivery{port: p}}
+	in.Socket, err = inlet.OpenGroup(group, p.nic.index, in)
+	return in, err
+}
+
+// Deliver implements [inlet.Receiver].
+func (in *socket) Deliver(a *inlet.Arrival, polled bool) { in.deliver(a, in.Addr(), 0, polled) }
+
+// Polled implements [inlet.Receiver].
+func (in *socket) Polled() bool { return in.port.isPolled() }
+
+// delivery makes datagrams of arrivals, and hands them to the receiver, one at a time.
+type delivery struct {
+	port     *port
 	receiver func(*stack.Datagram)
-	batch    batch
 	d        stack.Datagram
 	head     [ipv6Len + udpLen]byte
 }
 
-// arrival is what one read of a socket has brought: a datagram, or several of one size in a row.
-type arrival struct {
-	payload           []byte
-	from              netip.AddrPort
-	trafficClass, ttl uint8
-	segment           int // payload bytes of each datagram but the last; 0 if there is one only
-}
-
-func (p *port) newInlet(a netip.Addr) (*inlet, error) {
-	conn, raw, err := p.nic.bind(a, stack.RoCEPort, setReceiving)
-	if err != nil {
-		return nil, bindError(a, err)
-	}
-	in := &inlet{port: p, addr: a, conn: conn, raw: raw}
-	in.batch.init(in)
-	return in, nil
-}
-
-// newGroupInlet receives what comes to a multicast group. Any number of processes may be in the same group.
-func (p *port) newGroupInlet(group netip.Addr) (*inlet, error) {
-	conn, err := listenGroup(group, p.nic.index)
-	if err != nil {
-		return nil, err
-	}
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		_ = conn.Close()
-		return nil, err
-	}
-	in := &inlet{port: p, addr: group, conn: conn, raw: raw}
-	in.batch.init(in)
-	return in, nil
-}
-
-// deliver hands an arrival to the receiver. mu is held.
+// deliver hands an arrival at dst to the receiver.
 //
 // A socket does not show the IP header. The fields of it that the ICRC covers are known, except for IPv4's identification.
 // It is set to what Linux gives to an unconnected socket that may not fragment, and other systems too: 0, and 0, 1, 2, … to
-// the datagrams that were sent as one superframe.
-func (in *inlet) deliver(a *arrival, polled bool) {
-	p := in.port
-	src := a.from.Addr().Unmap().WithZone("")
+// the datagrams that were sent as one superframe. id is that of the first.
+func (y *delivery) deliver(a *inlet.Arrival, dst netip.Addr, id uint16, polled bool) {
+	p := y.port
+	src := a.From.Addr().Unmap().WithZone("")
 	switch {
-	case len(a.payload) == 0 || !isHostAddr(src) || src.Is4() != in.addr.Is4():
+	case len(a.Payload) == 0 || !isHostAddr(src) || src.Is4() != dst.Is4():
 		p.counters.rxMalformed.Add(1)
 		return
-	case in.receiver == nil:
+	case y.receiver == nil:
 		p.counters.rxDropped.Add(1)
 		return
 	}
-	size := len(a.payload)
-	if a.segment > 0 {
-		size = min(size, a.segment)
+	size := len(a.Payload)
+	if a.Segment > 0 {
+		size = min(size, a.Segment)
 	}
-	head := in.head[:putHeader(in.head[:], src, in.addr, a.from.Port(), stack.RoCEPort, a.trafficClass, a.ttl)]
-	stack.PutLengths(head, len(a.payload))
-	in.d = stack.Datagram{
-		Src: src, Dst: in.addr, SrcPort: a.from.Port(), TrafficClass: a.trafficClass, HopLimit: a.ttl, Polled: polled,
-		Looped: p.nic.has(src), Header: head, Payload: a.payload, SegmentSize: size, IDGuessed: src.Is4(),
+	head := y.head[:putHeader(y.head[:], src, dst, a.From.Port(), stack.RoCEPort, a.TrafficClass, a.TTL)]
+	stack.PutLengths(head, len(a.Payload))
+	if src.Is4() {
+		binary.BigEndian.PutUint16(head[4:], id)
 	}
-	n := (len(a.payload) + size - 1) / size
-	bytes := uint64(len(a.payload) + n*(ethLen+len(head)))
+	y.d = stack.Datagram{
+		Src: src, Dst: dst, SrcPort: a.From.Port(), TrafficClass: a.TrafficClass, HopLimit: a.TTL, Polled: polled,
+		Looped: p.nic.has(src), Header: head, Payload: a.Payload, SegmentSize: size, IDGuessed: src.Is4(),
+	}
+	n := (len(a.Payload) + size - 1) / size
+	bytes := uint64(len(a.Payload) + n*(ethLen+len(head)))
 	p.counters.rxFrames.Add(1)
-	p.counters.rxBytes.Add(uint64(ethLen + len(head) + len(a.payload)))
-	if !in.d.Looped {
+	p.counters.rxBytes.Add(uint64(ethLen + len(head) + len(a.Payload)))
+	if !y.d.Looped {
 		p.counters.receivedPackets.Add(uint64(n))
 		p.counters.receivedBytes.Add(bytes)
-		if in.addr.IsMulticast() {
+		if dst.IsMulticast() {
 			p.counters.receivedMulticast.Add(uint64(n))
 		}
 	}
-	in.receiver(&in.d)
+	y.receiver(&y.d)
 }
 
 // putHeader writes an IP and a UDP header without lengths and checksums into b, and returns how long they are. Don't Fragment

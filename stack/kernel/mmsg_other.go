@@ -2,14 +2,11 @@
 
 package kernel
 
-// Sending and receiving one datagram with each system call.
+// Sending one datagram with each system call.
 
 import (
-	"errors"
-	"net"
 	"net/netip"
 	"syscall"
-	"time"
 )
 
 func canSegment(syscall.RawConn) bool { return false }
@@ -31,28 +28,3 @@ func (b *sendBatch) send(out []message) {
 		b.s.count(m, err)
 	}
 }
-
-// batch is the buffer of one datagram.
-type batch struct{ buf [1 << 16]byte }
-
-func (*batch) init(*inlet) {}
-
-// run receives until the socket is closed.
-func (in *inlet) run() {
-	for {
-		n, from, err := in.conn.ReadFromUDPAddrPort(in.batch.buf[:])
-		switch {
-		case errors.Is(err, net.ErrClosed):
-			return
-		case err != nil: // such as an ICMP error for something that was sent
-			time.Sleep(time.Millisecond)
-			continue
-		}
-		in.mu.Lock()
-		in.deliver(&arrival{payload: in.batch.buf[:n], from: from}, false)
-		in.mu.Unlock()
-	}
-}
-
-// poll receives nothing: what comes is received by run.
-func (in *inlet) poll() bool { return false }

@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/kernel/internal/inlet"
 )
 
 // nic is the host's interface.
@@ -66,7 +67,7 @@ func newNIC(iface *net.Interface, addrs []netip.Prefix, wanted []netip.Addr) (*n
 		}
 	}
 	if ins := *n.port.in.Load(); len(ins) > 0 {
-		n.port.segments.Store(canSegment(ins[0].raw))
+		n.port.segments.Store(canSegment(ins[0].Raw()))
 	}
 	go n.watch.run()
 	return n, nil
@@ -74,7 +75,7 @@ func newNIC(iface *net.Interface, addrs []netip.Prefix, wanted []netip.Addr) (*n
 
 // addAddr opens the socket of an address and gives it a GID.
 func (n *nic) addAddr(p netip.Prefix) error {
-	in, err := n.port.newInlet(p.Addr())
+	in, err := n.port.newSocket(p.Addr())
 	if err == nil {
 		err = n.port.add(in)
 	}
@@ -279,7 +280,7 @@ func (n *nic) Join(group netip.Addr) error {
 	p.joining.Lock()
 	defer p.joining.Unlock()
 	if p.groups[group] == 0 {
-		in, err := p.newGroupInlet(group)
+		in, err := p.newGroupSocket(group)
 		if err == nil {
 			err = p.add(in)
 		}
@@ -318,9 +319,4 @@ func (n *nic) addrs() []netip.Addr {
 }
 
 // zoned gives a link-local address the interface as its zone, which the kernel needs.
-func (n *nic) zoned(a netip.AddrPort) netip.AddrPort {
-	if ip := a.Addr(); ip.Is6() && (ip.IsLinkLocalUnicast() || ip.IsLinkLocalMulticast() || ip.IsInterfaceLocalMulticast()) && a.Addr().Zone() == "" {
-		return netip.AddrPortFrom(a.Addr().WithZone(n.name), a.Port())
-	}
-	return a
-}
+func (n *nic) zoned(a netip.AddrPort) netip.AddrPort { return inlet.Zoned(a, n.name) }

@@ -1,8 +1,6 @@
 package kernel
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -13,6 +11,7 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/kernel/internal/inlet"
 )
 
 const (
@@ -24,17 +23,15 @@ const (
 	// outlets is how many source ports an address has for what it sends. Each is a socket. They are for routers and receive
 	// queues to spread flows by.
 	outlets = 8
-
-	socketBuffer = 4 << 20 // bytes asked for; the kernel may give less
 )
 
 // port is the interface's datagram port: a socket on UDP port 4791 of each address for what comes in, and a few on other
 // ports for what goes out.
 type port struct {
 	nic      *nic
-	in       atomic.Pointer[[]*inlet] // of addresses and groups; replaced under mu, never changed
-	segments atomic.Bool              // the kernel cuts superframes
-	polled   atomic.Int64             // when Poll was called last, in nanoseconds since 1970; 0 after EndPoll
+	in       atomic.Pointer[[]*socket] // of addresses and groups; replaced under mu, never changed
+	segments atomic.Bool               // the kernel cuts superframes
+	polled   atomic.Int64              // when Poll was called last, in nanoseconds since 1970; 0 after EndPoll
 	closed   atomic.Bool
 	readers  sync.WaitGroup
 	senders  sync.Pool
@@ -82,40 +79,39 @@ type outlet struct {
 
 func newPort(n *nic) *port {
 	p := &port{nic: n, out: map[outletKey]*outlet{}, groups: map[netip.Addr]int{}}
-	p.in.Store(new([]*inlet))
+	p.in.Store(new([]*socket))
 	p.senders.New = func() any { return newSender(p) }
 	return p
 }
 
-// add begins to receive what comes to an inlet's address or group. The inlet is closed if the port is.
-func (p *port) add(in *inlet) error {
+// add begins to receive what comes to a socket's address or group. It is closed if the port is.
+func (p *port) add(in *socket) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed.Load() {
-		_ = in.conn.Close()
+		in.Close()
 		return net.ErrClosed
 	}
 	in.receiver = p.receiver
 	all := append(slices.Clone(*p.in.Load()), in)
 	p.in.Store(&all)
-	p.readers.Go(in.run)
+	p.readers.Go(in.Run)
 	return nil
 }
 
 // remove ends reception at an address or group.
 func (p *port) remove(a netip.Addr) {
 	if in := p.take(a); in != nil {
-		in.ended.Store(true)
-		_ = in.conn.Close() // which waits for its reader
+		in.Close() // which waits for its reader
 	}
 }
 
-// take takes an inlet from those that are polled, nil if there is none.
-func (p *port) take(a netip.Addr) *inlet {
+// take takes a socket from those that are polled, nil if there is none.
+func (p *port) take(a netip.Addr) *socket {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	all := slices.Clone(*p.in.Load())
-	i := slices.IndexFunc(all, func(in *inlet) bool { return in.addr == a })
+	i := slices.IndexFunc(all, func(in *socket) bool { return in.Addr() == a })
 	if i < 0 {
 		return nil
 	}
@@ -123,30 +119,6 @@ func (p *port) take(a netip.Addr) *inlet {
 	all = slices.Delete(all, i, i+1)
 	p.in.Store(&all)
 	return in
-}
-
-// bind opens a socket at one of the host's addresses; port 0 is one that the kernel chooses.
-func (n *nic) bind(a netip.Addr, port uint16, set func(fd uintptr, v4 bool) error) (*net.UDPConn, syscall.RawConn, error) {
-	network := "udp6"
-	if a.Is4() {
-		network = "udp4"
-	}
-	cfg := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
-		var failed error
-		err := c.Control(func(fd uintptr) { failed = set(fd, a.Is4()) })
-		return errors.Join(err, failed)
-	}}
-	c, err := cfg.ListenPacket(context.Background(), network, n.zoned(netip.AddrPortFrom(a, port)).String())
-	if err != nil {
-		return nil, nil, err
-	}
-	conn := c.(*net.UDPConn)
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		_ = conn.Close()
-		return nil, nil, err
-	}
-	return conn, raw, nil
 }
 
 // outlet finds the socket for a path from src, or opens it. Where there are no more ports, the one for reception serves.
@@ -160,7 +132,7 @@ func (p *port) outlet(src netip.Addr, srcPort uint16) (*outlet, error) {
 	if p.closed.Load() {
 		return nil, net.ErrClosed
 	}
-	conn, raw, err := p.nic.bind(src, 0, func(fd uintptr, v4 bool) error {
+	conn, raw, err := inlet.Bind(p.nic.zoned(netip.AddrPortFrom(src, 0)), func(fd uintptr, v4 bool) error {
 		setGroupInterface(fd, src, p.nic.index)
 		return setSending(fd, v4)
 	})
@@ -179,9 +151,7 @@ func (p *port) Receive(f func(*stack.Datagram)) {
 	all := *p.in.Load()
 	p.mu.Unlock()
 	for _, in := range all {
-		in.mu.Lock()
-		in.receiver = f
-		in.mu.Unlock()
+		in.Do(func() { in.receiver = f })
 	}
 }
 
@@ -189,7 +159,7 @@ func (p *port) Receive(f func(*stack.Datagram)) {
 func (p *port) poll() (any bool) {
 	p.polled.Store(time.Now().UnixNano())
 	for _, in := range *p.in.Load() {
-		if in.poll() {
+		if in.Poll() {
 			any = true
 		}
 	}
@@ -212,7 +182,7 @@ func (p *port) closeSockets() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, in := range *p.in.Load() {
-		_ = in.conn.Close()
+		in.Close()
 	}
 	for _, o := range p.out {
 		_ = o.conn.Close()

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/softrnic/softrnic/stack/kernel/internal/inlet"
 )
 
 // segmentSize is the payload of a full TCP segment; 0 if it is not known.
@@ -41,16 +43,10 @@ func setReceiveBuffer(fd uintptr, n int) {
 	_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, n)
 }
 
-// setReceiving prepares a socket that is to be bound to port 4791.
-func setReceiving(fd uintptr, _ bool) error {
-	_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, socketBuffer)
-	return nil
-}
-
 // setSending prepares a socket for sending. It must not fragment: the ICRC covers the flag, and the identification, which is 0
 // with it.
 func setSending(fd uintptr, v4 bool) error {
-	_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, socketBuffer)
+	_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, inlet.SocketBuffer)
 	if v4 {
 		return unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_DONTFRAG, 1)
 	}

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/windows"
+
+	"github.com/softrnic/softrnic/stack/kernel/internal/inlet"
 )
 
 // segmentSize is the payload of a full TCP segment; 0 if it is not known.
@@ -39,19 +41,13 @@ func setReceiveBuffer(fd uintptr, n int) {
 	_ = windows.SetsockoptInt(windows.Handle(fd), windows.SOL_SOCKET, windows.SO_RCVBUF, n)
 }
 
-// setReceiving prepares a socket that is to be bound to port 4791.
-func setReceiving(fd uintptr, _ bool) error {
-	_ = windows.SetsockoptInt(windows.Handle(fd), windows.SOL_SOCKET, windows.SO_RCVBUF, socketBuffer)
-	return nil
-}
-
 // dontFragment is IP_DONTFRAGMENT and IPV6_DONTFRAG (ws2ipdef.h), which package windows does not have.
 const dontFragment = 14
 
 // setSending prepares a socket for sending. It must not fragment: the ICRC covers the flag. It covers the identification too,
 // which Windows does not tell: over IPv4 only a peer understands it that solves it, as SoftRNIC does.
 func setSending(fd uintptr, v4 bool) error {
-	_ = windows.SetsockoptInt(windows.Handle(fd), windows.SOL_SOCKET, windows.SO_SNDBUF, socketBuffer)
+	_ = windows.SetsockoptInt(windows.Handle(fd), windows.SOL_SOCKET, windows.SO_SNDBUF, inlet.SocketBuffer)
 	if v4 {
 		return windows.SetsockoptInt(windows.Handle(fd), windows.IPPROTO_IP, dontFragment, 1)
 	}

@@ -1,0 +1,98 @@
+package ring
+
+import (
+	"fmt"
+	"net"
+
+	"golang.org/x/sys/unix"
+)
+
+// Seals keep memory at its size for ever.
+const Seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+
+// NewMemory makes sealed memory for a ring of n bytes. The descriptor is for the peer.
+func NewMemory(n int) (fd int, b []byte, err error) {
+	fd, err = unix.MemfdCreate("softrnic-ring", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return -1, nil, fmt.Errorf("memfd_create: %w", err)
+	}
+	err = unix.Ftruncate(fd, int64(MemoryLen(n)))
+	if err == nil {
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, Seals)
+	}
+	if err == nil {
+		b, err = mapMemory(fd, MemoryLen(n))
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1, nil, fmt.Errorf("memory of a ring of %d bytes: %w", n, err)
+	}
+	return fd, b, nil
+}
+
+// MapMemory maps the memory of a ring of n bytes that a peer has made. The error says what is wrong with the descriptor if it is
+// not memory that will always be there.
+func MapMemory(fd, n int) ([]byte, error) {
+	if err := checkMemory(fd, n); err != nil {
+		return nil, err
+	}
+	return mapMemory(fd, MemoryLen(n))
+}
+
+func checkMemory(fd, n int) error {
+	have, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	if err != nil {
+		return fmt.Errorf("the peer's descriptor is no memfd: %w", err)
+	}
+	if need := unix.F_SEAL_SHRINK | unix.F_SEAL_GROW; have&need != need {
+		return fmt.Errorf("the peer's memory has the seals %#x, and needs %#x", have, need)
+	}
+	if have&(unix.F_SEAL_WRITE|unix.F_SEAL_FUTURE_WRITE) != 0 {
+		return fmt.Errorf("the peer's memory has the seals %#x, and cannot be written", have)
+	}
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(fd, &fs); err != nil {
+		return err
+	}
+	if fs.Type != unix.TMPFS_MAGIC {
+		return fmt.Errorf("the peer's memory is of a file system of type %#x, and not tmpfs", fs.Type)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if st.Size != int64(MemoryLen(n)) {
+		return fmt.Errorf("the peer's memory has %d bytes, and it says %d", st.Size, MemoryLen(n))
+	}
+	return nil
+}
+
+func mapMemory(fd, n int) ([]byte, error) {
+	return unix.Mmap(fd, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+}
+
+// Send sends a message with a descriptor, such as that of a ring's memory.
+func Send(conn *net.UnixConn, message []byte, fd int) error {
+	_, _, err := conn.WriteMsgUnix(message, unix.UnixRights(fd), nil)
+	return err
+}
+
+// Receive receives a message and its descriptors, which the caller closes: one, or two, as the kernel rounds the room for them
+// up. It closes what there is no room for.
+func Receive(conn *net.UnixConn, message []byte) (n int, fds []int, err error) {
+	rights := make([]byte, unix.CmsgSpace(4))
+	n, rn, _, _, err := conn.ReadMsgUnix(message, rights) // with MSG_CMSG_CLOEXEC
+	if err != nil {
+		return 0, nil, err
+	}
+	messages, err := unix.ParseSocketControlMessage(rights[:rn])
+	if err != nil {
+		return n, nil, nil
+	}
+	for i := range messages {
+		if f, err := unix.ParseUnixRights(&messages[i]); err == nil {
+			fds = append(fds, f...)
+		}
+	}
+	return n, fds, nil
+}

@@ -1,0 +1,151 @@
+package inlet
+
+// Receiving several superframes with one system call: recvmmsg and UDP_GRO.
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// setReceiving prepares a socket that is to be bound to port 4791. What an old kernel lacks is done without.
+func setReceiving(fd uintptr, v4 bool) error {
+	s := int(fd)
+	_ = unix.SetsockoptInt(s, unix.SOL_SOCKET, unix.SO_RCVBUF, SocketBuffer)
+	_ = unix.SetsockoptInt(s, unix.IPPROTO_UDP, unix.UDP_GRO, 1)
+	if v4 {
+		return errors.Join(unix.SetsockoptInt(s, unix.IPPROTO_IP, unix.IP_RECVTOS, 1), unix.SetsockoptInt(s, unix.IPPROTO_IP, unix.IP_RECVTTL, 1))
+	}
+	// rxe sends no UDP checksum (RFC 6935): the ICRC covers more.
+	_ = unix.SetsockoptInt(s, unix.IPPROTO_UDP, unix.UDP_NO_CHECK6_RX, 1)
+	return errors.Join(unix.SetsockoptInt(s, unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS, 1), unix.SetsockoptInt(s, unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT, 1))
+}
+
+// mmsghdr is struct mmsghdr.
+type mmsghdr struct {
+	hdr unix.Msghdr
+	n   uint32
+}
+
+var native = binary.NativeEndian
+
+const receiveBatch = 8
+
+// batch is what recvmmsg takes.
+type batch struct {
+	msgs    [receiveBatch]mmsghdr
+	iov     [receiveBatch]unix.Iovec
+	control [receiveBatch][128]byte
+	from    [receiveBatch]unix.RawSockaddrInet6
+	buf     *[receiveBatch][1 << 16]byte
+
+	pollNow func(fd uintptr) // set once, so that calling the kernel allocates nothing
+	polledN int              // what it has returned
+}
+
+func (b *batch) init(s *Socket) {
+	b.pollNow = func(fd uintptr) { b.polledN = s.receive(fd, true) }
+	b.buf = new([receiveBatch][1 << 16]byte)
+	for i := range b.msgs {
+		b.iov[i].Base = &b.buf[i][0]
+		b.iov[i].SetLen(len(b.buf[i]))
+		h := &b.msgs[i].hdr
+		h.Name, h.Control, h.Iov = (*byte)(unsafe.Pointer(&b.from[i])), &b.control[i][0], &b.iov[i]
+		h.SetIovlen(1)
+	}
+}
+
+// receive delivers what one recvmmsg brings, and returns how many messages that were; 0 if there is nothing. mu is held.
+func (s *Socket) receive(fd uintptr, polled bool) int {
+	b := &s.batch
+	for i := range b.msgs {
+		b.msgs[i].hdr.Namelen = unix.SizeofSockaddrInet6
+		b.msgs[i].hdr.SetControllen(len(b.control[i]))
+	}
+	var n uintptr
+	errno := unix.EINTR
+	for errno == unix.EINTR { // who waits for more when there is something is not woken
+		n, _, errno = unix.Syscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&b.msgs[0])), receiveBatch, unix.MSG_DONTWAIT, 0, 0)
+	}
+	if errno != 0 {
+		return 0
+	}
+	for i := range int(n) {
+		var a Arrival
+		b.arrival(i, &a)
+		s.receiver.Deliver(&a, polled)
+	}
+	return int(n)
+}
+
+// arrival reads one of the messages.
+func (b *batch) arrival(i int, a *Arrival) {
+	m := &b.msgs[i]
+	a.Payload = b.buf[i][:min(int(m.n), len(b.buf[i]))]
+	from := &b.from[i]
+	var port [2]byte
+	native.PutUint16(port[:], from.Port)
+	if from.Family == unix.AF_INET {
+		a.From = netip.AddrPortFrom(netip.AddrFrom4((*unix.RawSockaddrInet4)(unsafe.Pointer(from)).Addr), binary.BigEndian.Uint16(port[:]))
+	} else {
+		a.From = netip.AddrPortFrom(netip.AddrFrom16(from.Addr), binary.BigEndian.Uint16(port[:]))
+	}
+	if m.hdr.Flags&unix.MSG_TRUNC != 0 {
+		a.Payload = nil // malformed
+	}
+	for c := b.control[i][:min(int(m.hdr.Controllen), len(b.control[i]))]; len(c) >= unix.CmsgLen(0); {
+		h := (*unix.Cmsghdr)(unsafe.Pointer(&c[0]))
+		n := int(h.Len) - unix.CmsgLen(0)
+		v := c[unix.CmsgLen(0):]
+		if n < 1 || n > len(v) {
+			break
+		}
+		switch {
+		case h.Level == unix.IPPROTO_UDP && h.Type == unix.UDP_GRO && n >= 4:
+			a.Segment = int(native.Uint32(v))
+		case h.Level == unix.IPPROTO_IP && h.Type == unix.IP_TOS:
+			a.TrafficClass = v[0]
+		case h.Level == unix.IPPROTO_IP && h.Type == unix.IP_TTL && n >= 4:
+			a.TTL = uint8(native.Uint32(v))
+		case h.Level == unix.IPPROTO_IPV6 && h.Type == unix.IPV6_TCLASS && n >= 4:
+			a.TrafficClass = uint8(native.Uint32(v))
+		case h.Level == unix.IPPROTO_IPV6 && h.Type == unix.IPV6_HOPLIMIT && n >= 4:
+			a.TTL = uint8(native.Uint32(v))
+		}
+		c = c[min(unix.CmsgSpace(n), len(c)):]
+	}
+}
+
+// Run receives until the socket is closed.
+func (s *Socket) Run() {
+	_ = s.raw.Read(func(fd uintptr) bool {
+		for !s.ended.Load() {
+			if s.receiver.Polled() {
+				time.Sleep(time.Millisecond)
+				continue
+			}
+			s.mu.Lock()
+			n := s.receive(fd, false)
+			s.mu.Unlock()
+			if n == 0 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// Poll receives what has come, on the goroutine of the caller; false if there was nothing, or somebody else receives it.
+func (s *Socket) Poll() bool {
+	if !s.mu.TryLock() {
+		return false
+	}
+	defer s.mu.Unlock()
+	s.batch.polledN = 0
+	_ = s.raw.Control(s.batch.pollNow)
+	return s.batch.polledN > 0
+}

@@ -1,0 +1,36 @@
+//go:build !linux
+
+package inlet
+
+// Receiving one datagram with each system call.
+
+import (
+	"errors"
+	"net"
+	"time"
+)
+
+// batch is the buffer of one datagram.
+type batch struct{ buf [1 << 16]byte }
+
+func (*batch) init(*Socket) {}
+
+// Run receives until the socket is closed.
+func (s *Socket) Run() {
+	for {
+		n, from, err := s.conn.ReadFromUDPAddrPort(s.batch.buf[:])
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return
+		case err != nil: // such as an ICMP error for something that was sent
+			time.Sleep(time.Millisecond)
+			continue
+		}
+		s.mu.Lock()
+		s.receiver.Deliver(&Arrival{Payload: s.batch.buf[:n], From: from}, false)
+		s.mu.Unlock()
+	}
+}
+
+// Poll receives nothing: what comes is received by Run.
+func (s *Socket) Poll() bool { return false }

@@ -1,0 +1,9 @@
+package inlet
+
+import "golang.org/x/sys/windows"
+
+// setReceiving prepares a socket that is to be bound to port 4791.
+func setReceiving(fd uintptr, _ bool) error {
+	_ = windows.SetsockoptInt(windows.Handle(fd), windows.SOL_SOCKET, windows.SO_RCVBUF, SocketBuffer)
+	return nil
+}
