@@ -19,14 +19,16 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-var _ rdmacm.Provider = (*provider)(nil)
+var _ rdmacm.PortHolder = (*provider)(nil)
 
 // newCM starts the connection manager of the RoCEv2 half.
-func (p *provider) newCM(rand io.Reader) *cm.Manager {
+func (p *provider) newCM(rand io.Reader, ids stack.Range) *cm.Manager {
 	return cm.New(cm.Config{
 		GSI:      p.roce.GSI(),
 		Timers:   p.timers,
 		Rand:     rand,
+		IDs:      ids,
+		Shared:   p.sharedAt,
 		GUID:     eui64(p.nics[0].MAC()),
 		AckDelay: ackDelay,
 		MaxDepth: roce.MaxReadAtomic,
@@ -112,6 +114,11 @@ func (p *provider) Listen(attr *rdmacm.ListenAttr, h rdmacm.Handler) (io.Closer,
 		return p.iwarp.Listen(attr, h)
 	}
 	return p.cm.Listen(attr, h)
+}
+
+// HoldPort implements rdmacm.PortHolder. Ports of iWARP are TCP's, which the network stack looks after.
+func (p *provider) HoldPort(space rdmacm.PortSpace, addr netip.AddrPort) (io.Closer, error) {
+	return p.cm.HoldPort(space, addr)
 }
 
 // Connect implements rdmacm.Provider.

@@ -74,13 +74,17 @@ func newProvider(host stack.Network, opts ...Option) (*provider, error) {
 	if c.name == "" {
 		c.name = fmt.Sprintf("softrnic%d", opened.Add(1)-1)
 	}
+	numbers, err := numbersOf(nics)
+	if err != nil {
+		return nil, err
+	}
 	p := &provider{name: c.name, nics: nics, regions: memory.NewRegions(c.rand), timers: timers.New()}
-	p.iwarp = iwarp.New(host, c.iwarp, p.regions, p.timers, c.rand, p.iwarpRoute, p.hasQP)
-	p.roce = roce.New(p.nics, c.roce, p.regions, p.timers, c.rand, p.hasQP)
+	p.iwarp = iwarp.New(host, c.iwarp, p.regions, p.timers, c.rand, p.iwarpRoute, numbers.QPNs, p.hasQP)
+	p.roce = roce.New(p.nics, c.roce, p.regions, p.timers, c.rand, numbers.QPNs, p.hasQP)
 	p.iwarp.SetTrace(c.trace)
 	p.roce.SetTrace(c.trace)
-	p.raw = raw.New(p.nics, p.regions, c.rand, p.hasQP)
-	p.cm = p.newCM(c.rand)
+	p.raw = raw.New(p.nics, p.regions, c.rand, numbers.QPNs, p.hasQP)
+	p.cm = p.newCM(c.rand, numbers.CommIDs)
 	return p, nil
 }
 

@@ -101,8 +101,8 @@ type Datagram struct {
 	NoICRC    bool // the packets have none, as the medium is memory; four bytes are where it would be
 	InPlace   bool // Payload is memory that the sender can still change: each byte is to be read once
 	// SrcQPNs has the QPNs of the process that sent it, if that is another one with the same hub (see [Shared]): whatever
-	// names another QP, or is for a connection with another one, is not from there. It is the zero Range if the stack does
-	// not know.
+	// names another QP, or is for a connection with another one, is not from there, and nor is a MAD. It is the zero Range
+	// if the stack does not know.
 	SrcQPNs Range
 	// Header is the IP header (20 or 40 bytes, no options) and the UDP header of the segment that Next returned last;
 	// before the first Next, those of the frame.

@@ -24,10 +24,12 @@ func (id *ID) Bind(addr netip.AddrPort) error {
 		return err
 	}
 	defer id.mu.Unlock()
-	return id.bind(op, addr)
+	return id.bind(op, addr, true)
 }
 
-func (id *ID) bind(op string, addr netip.AddrPort) error {
+// bind is Bind. Without hold the port is reserved in this process alone: for connections that begin here, which are told
+// apart by other numbers. The ID is locked.
+func (id *ID) bind(op string, addr netip.AddrPort, hold bool) error {
 	a := canonical(addr.Addr())
 	b := &binding{devs: id.ch.devs, space: id.space, reuse: id.opts.reuse, afOnly: id.opts.afOnly}
 	var at location
@@ -42,7 +44,11 @@ func (id *ID) bind(op string, addr netip.AddrPort) error {
 		b.devs = []*verbs.Device{at.dev}
 	}
 	b.addr = netip.AddrPortFrom(a, addr.Port())
-	if err := ports.bind(op, b); err != nil {
+	bind := ports.bind
+	if hold {
+		bind = ports.bindAndHold
+	}
+	if err := bind(op, b); err != nil {
 		return err
 	}
 	if at.dev != nil {
@@ -177,7 +183,7 @@ func (id *ID) beginResolve(op string, src netip.AddrPort) (routeResolver, error)
 		return routeResolver{}, err
 	}
 	if src.IsValid() {
-		if err := id.bind(op, src); err != nil {
+		if err := id.bind(op, src, src.Port() != 0); err != nil {
 			id.mu.Unlock()
 			return routeResolver{}, err
 		}

@@ -23,7 +23,7 @@ func (id *ID) listen(backlog int, mayChangePort bool) error {
 	}
 	defer id.mu.Unlock()
 	if id.state == idle {
-		if err := id.bind(op, netip.AddrPort{}); err != nil {
+		if err := id.bind(op, netip.AddrPort{}, true); err != nil {
 			return err
 		}
 		mayChangePort = true

@@ -2,6 +2,7 @@ package rdmacm
 
 import (
 	"errors"
+	"io"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -41,6 +42,8 @@ type binding struct {
 	reuse, afOnly, listening bool
 
 	ephemeral bool // bind has chosen the port
+
+	held []io.Closer // by providers, see PortHolder
 }
 
 // conflicts reports whether two bindings to one port exclude each other.
@@ -68,6 +71,44 @@ func (t *portTable) bind(op string, b *binding) error {
 		return nil
 	}
 	return t.bindEphemeral(op, b)
+}
+
+// bindAndHold is bind, and has the providers hold the port.
+func (t *portTable) bindAndHold(op string, b *binding) error {
+	ephemeral := b.addr.Port() == 0
+	for try := 1; ; try++ {
+		if err := t.bind(op, b); err != nil {
+			return err
+		}
+		err := b.hold()
+		if err == nil {
+			return nil
+		}
+		t.release(b)
+		if !ephemeral || try == maxPortRetries || !errors.Is(err, syscall.EADDRINUSE) {
+			return &verbs.Error{Op: op, Err: err}
+		}
+		b.addr = netip.AddrPortFrom(b.addr.Addr(), 0)
+	}
+}
+
+// hold has the providers hold the port. One that may be reused is not held before somebody listens.
+func (b *binding) hold() error {
+	if b.reuse {
+		return nil
+	}
+	for _, d := range b.devs {
+		h, ok := provider(d).(PortHolder)
+		if !ok {
+			continue
+		}
+		c, err := h.HoldPort(b.space, b.addr)
+		if err != nil {
+			return err
+		}
+		b.held = append(b.held, c)
+	}
+	return nil
 }
 
 // bindEphemeral chooses a port that has no binding, and adds b with it. t.mu is held.
@@ -138,10 +179,12 @@ func (t *portTable) replace(op string, b *binding, err error) (*binding, error) 
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	other := *b
+	other.held = nil // who listens there holds it
 	if t.bindEphemeral(op, &other) != nil {
 		return nil, err
 	}
 	t.remove(b)
+	b.letGo()
 	return &other, nil
 }
 
@@ -151,8 +194,17 @@ func (t *portTable) release(b *binding) {
 		return
 	}
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	t.remove(b)
+	t.mu.Unlock()
+	b.letGo()
+}
+
+// letGo ends what hold has begun.
+func (b *binding) letGo() {
+	for _, c := range b.held {
+		_ = c.Close()
+	}
+	b.held = nil
 }
 
 // remove removes b from the table. t.mu is held.

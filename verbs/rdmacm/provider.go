@@ -34,6 +34,14 @@ type Provider interface {
 	JoinMulticast(r Route, group netip.Addr, h Handler) (io.Closer, error)
 }
 
+// PortHolder is a Provider whose addresses other processes have as well.
+type PortHolder interface {
+	Provider
+	// HoldPort reserves a port of an address, or of all addresses of the device if it is unspecified, for this process until
+	// the closer is closed, and may wait for the others. The error wraps EADDRINUSE if another process has the port.
+	HoldPort(space PortSpace, addr netip.AddrPort) (io.Closer, error)
+}
+
 // Route is a route from a device to an address.
 type Route struct {
 	Transport verbs.Transport

@@ -53,9 +53,9 @@ type Engine struct {
 // RouteFunc finds the port and the GID index of a local address.
 type RouteFunc func(local, remote netip.Addr) (rdmacm.Route, error)
 
-// New makes an engine. QP numbers are drawn from rand, but none that taken says is in use by another transport.
+// New makes an engine. QP numbers are drawn from qpns with rand, but none that taken says is in use by another transport.
 func New(net stack.Network, config iwarp.Config, regions *memory.Regions, queue *timers.Queue, rand io.Reader, route RouteFunc,
-	taken func(qpn uint32) bool) *Engine {
+	qpns stack.Range, taken func(qpn uint32) bool) *Engine {
 	return &Engine{
 		net:       net,
 		config:    config,
@@ -65,7 +65,7 @@ func New(net stack.Network, config iwarp.Config, regions *memory.Regions, queue 
 		rand:      rand,
 		streams:   map[*verbs.PD]int{},
 		listeners: map[*listener]struct{}{},
-		qps:       keys.New[qp](24, rand, func(n uint32) bool { return n <= 1 || n == 1<<24-1 || taken(n) }),
+		qps:       keys.NewRange[qp](qpns.Base, qpns.Mask, rand, func(n uint32) bool { return n <= 1 || n == 1<<24-1 || taken(n) }),
 	}
 }
 

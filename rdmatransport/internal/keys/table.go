@@ -30,7 +30,8 @@ type Table[T any] struct {
 	mu       sync.Mutex // of writers: everything below, and stores to slots
 	rand     io.Reader
 	reserved func(uint32) bool
-	mask     uint32 // of the numbers' bits
+	mask     uint32 // of the numbers' bits that are drawn
+	base     uint32 // the others
 	live     int    // values in the table
 	used     int    // slots with a key, though their values may be deleted
 
@@ -62,14 +63,21 @@ const (
 // New makes a table of numbers of the given width in bits, taken to be 4 if less and 32 if more. random is where they come
 // from, nil meaning crypto/rand; reserved, if not nil, says which numbers are never drawn.
 func New[T any](width int, random io.Reader, reserved func(uint32) bool) *Table[T] {
-	width = min(max(width, 4), 32)
+	return NewRange[T](0, uint32(1<<min(max(width, 4), 32)-1), random, reserved)
+}
+
+// NewRange makes a table of the numbers n with n &^ mask == base, where mask is of the form 2^k-1, at least 0xf. It is
+// otherwise as New.
+func NewRange[T any](base, mask uint32, random io.Reader, reserved func(uint32) bool) *Table[T] {
+	width := bits.Len32(mask)
 	if random == nil {
 		random = rand.Reader
 	}
 	t := &Table[T]{
 		rand:     random,
 		reserved: reserved,
-		mask:     uint32(1<<width - 1),
+		mask:     mask,
+		base:     base &^ mask,
 		maxLive:  int(min(1<<uint64(width-1), uint64(math.MaxInt))),
 		maxFree:  min(Quarantine, 1<<(width-2)),
 	}
@@ -181,7 +189,7 @@ func (t *Table[T]) draw() (uint32, error) {
 		}
 		t.random = t.buffer
 	}
-	n := binary.LittleEndian.Uint32(t.random) & t.mask
+	n := t.base | binary.LittleEndian.Uint32(t.random)&t.mask
 	t.random = t.random[4:]
 	return n, nil
 }

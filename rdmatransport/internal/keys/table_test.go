@@ -248,3 +248,24 @@ func BenchmarkInsertDelete(b *testing.B) {
 		table.Delete(insert(b, table, v))
 	}
 }
+
+func TestNewRange(t *testing.T) {
+	const base, mask = 0xa30000, 0xff
+	table := keys.NewRange[int](base, mask, nil, func(n uint32) bool { return n < base+16 })
+	seen := map[uint32]bool{}
+	for range (mask + 1) / 2 {
+		n := insert(t, table, new(int))
+		if n&^mask != base || n < base+16 || seen[n] {
+			t.Fatalf("drew %#x: out of range, reserved, or twice", n)
+		}
+		seen[n] = true
+	}
+	if _, err := table.Insert(new(int)); !errors.Is(err, keys.ErrFull) {
+		t.Errorf("half of the range is taken: %v, want ErrFull", err)
+	}
+	for n := range seen {
+		if table.Get(n) == nil || table.Get(n&mask) != nil || table.Delete(n) == nil {
+			t.Fatalf("%#x: Get or Delete is wrong", n)
+		}
+	}
+}

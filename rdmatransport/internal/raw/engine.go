@@ -36,10 +36,10 @@ type Counters struct {
 	sent, received atomic.Uint64 // of QPs that are destroyed
 }
 
-// New makes an engine. QP numbers are drawn from rand, but none that taken says is in use by another transport.
-func New(nics []stack.NIC, regions *memory.Regions, rand io.Reader, taken func(qpn uint32) bool) *Engine {
+// New makes an engine. QP numbers are drawn from qpns with rand, but none that taken says is in use by another transport.
+func New(nics []stack.NIC, regions *memory.Regions, rand io.Reader, qpns stack.Range, taken func(qpn uint32) bool) *Engine {
 	e := &Engine{nics: nics, regions: regions, ports: make([]port, len(nics))}
-	e.qps = keys.New[qp](24, rand, func(n uint32) bool { return n <= 1 || n == 1<<24-1 || taken(n) })
+	e.qps = keys.NewRange[qp](qpns.Base, qpns.Mask, rand, func(n uint32) bool { return n <= 1 || n == 1<<24-1 || taken(n) })
 	for i, nic := range nics {
 		e.ports[i].e, e.ports[i].nic = e, nic
 	}

@@ -65,14 +65,15 @@ type Engine struct {
 	shared receive.Shared // of all QPs
 }
 
-// New starts an engine on every NIC. QP numbers are drawn from rand, but none that taken says is in use by another
+// New starts an engine on every NIC. QP numbers are drawn from qpns with rand, but none that taken says is in use by another
 // transport.
-func New(nics []stack.NIC, cfg roce.Config, regions *memory.Regions, queue *timers.Queue, rand io.Reader, taken func(qpn uint32) bool) *Engine {
+func New(nics []stack.NIC, cfg roce.Config, regions *memory.Regions, queue *timers.Queue, rand io.Reader,
+	qpns stack.Range, taken func(qpn uint32) bool) *Engine {
 	e := &Engine{
 		nics:    nics,
 		regions: regions,
 		timers:  queue,
-		qps:     keys.New[qp](qpnBits, rand, func(n uint32) bool { return n <= 1 || n == multicastQPN || taken(n) }),
+		qps:     keys.NewRange[qp](qpns.Base, qpns.Mask, rand, func(n uint32) bool { return n <= 1 || n == multicastQPN || taken(n) }),
 	}
 	e.env.Clock = queue.Now
 	e.shared.Clock = queue.Now

@@ -36,6 +36,8 @@ func (g *GSI) receive(port uint8, d *stack.Datagram, pkt *wire.Packet) {
 	switch {
 	case f == nil, d.V1: // the connection manager speaks RoCEv2
 		g.e.Counters.UnknownQP.Add(1)
+	case d.SrcQPNs != stack.Range{}: // QP 1 is not that process's alone: a MAD comes through who has looked at its numbers
+		g.e.Counters.Misdirected.Add(1)
 	case pkt.PKey&0x7fff != defaultPKey&0x7fff:
 		g.e.Counters.BadPKey.Add(1)
 	case pkt.Opcode != wire.UDSendOnly, pkt.DETH.QKey != mad.QKey, pkt.DETH.SrcQP != mad.QPN,

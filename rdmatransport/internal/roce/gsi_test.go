@@ -18,7 +18,7 @@ import (
 func gsiPort(t *testing.T) (*engine.Engine, *port) {
 	q := timers.New()
 	p := &port{t: t, gids: []netip.Addr{netip.MustParseAddr("fe80::1"), netip.MustParseAddr("10.0.0.1")}}
-	e := engine.New([]stack.NIC{p}, roce.Config{}, memory.NewRegions(nil), q, nil, func(uint32) bool { return false })
+	e := engine.New([]stack.NIC{p}, roce.Config{}, memory.NewRegions(nil), q, nil, stack.Range{Mask: 1<<24 - 1}, func(uint32) bool { return false })
 	t.Cleanup(func() {
 		e.Close()
 		q.Close()

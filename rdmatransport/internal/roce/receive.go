@@ -90,12 +90,12 @@ func (e *Engine) receive(port uint8, d *stack.Datagram) {
 var scratches = sync.Pool{New: func() any { return new(wire.Scratch) }}
 
 // isFor tells whether a packet's addresses are those of the connection; to a QP of datagrams, that only one for a group names
-// the number of groups.
+// the number of groups. Where the sender's QPNs are known, the peer is one of them.
 func (q *qp) isFor(d *stack.Datagram, pkt *wire.Packet) bool {
 	if q.service == wire.UD {
-		return d.Dst.IsMulticast() == (pkt.DestQP == multicastQPN)
+		return d.Dst.IsMulticast() == (pkt.DestQP == multicastQPN) && (d.SrcQPNs == stack.Range{} || d.SrcQPNs.Contains(pkt.DETH.SrcQP))
 	}
-	return d.Src == q.ends.Dst && d.Dst == q.ends.Src && d.V1 == q.ends.V1
+	return d.Src == q.ends.Dst && d.Dst == q.ends.Src && d.V1 == q.ends.V1 && (d.SrcQPNs == stack.Range{} || d.SrcQPNs.Contains(q.dest))
 }
 
 // receive hands a packet to the half of the QP that it is for. IBTA Vol 1 §9.6.1 lists the checks.

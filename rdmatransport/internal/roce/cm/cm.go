@@ -54,10 +54,13 @@ type Datagram struct {
 type Config struct {
 	GSI      GSI
 	Timers   *timers.Queue
-	Rand     io.Reader // of communication IDs, transaction IDs and first PSNs; nil is crypto/rand
-	GUID     uint64    // of the node
-	AckDelay uint8     // the device's local CA ACK delay, 4.096 µs × 2^n
-	MaxDepth uint8     // the most READs and atomics that a QP may have outstanding, on either side
+	Rand     io.Reader   // of communication IDs, transaction IDs and first PSNs; nil is crypto/rand
+	GUID     uint64      // of the node
+	AckDelay uint8       // the device's local CA ACK delay, 4.096 µs × 2^n
+	MaxDepth uint8       // the most READs and atomics that a QP may have outstanding, on either side
+	IDs      stack.Range // of communication IDs; the zero Range stands for all
+	// Shared are the device's ports with an address, unspecified meaning any, that other processes have as well.
+	Shared func(netip.Addr) []stack.Shared
 	// GIDIndex is where an address is in a port's GID table, -1 if it is not.
 	GIDIndex func(port uint8, a netip.Addr) int
 	// MTU is a port's active MTU.
@@ -102,9 +105,12 @@ func New(cfg Config) *Manager {
 	if cfg.Rand == nil {
 		cfg.Rand = rand.Reader
 	}
+	if cfg.IDs == (stack.Range{}) {
+		cfg.IDs.Mask = 1<<32 - 1
+	}
 	m := &Manager{
 		cfg:       cfg,
-		ids:       keys.New[conn](32, cfg.Rand, nil),
+		ids:       keys.NewRange[conn](cfg.IDs.Base, cfg.IDs.Mask, cfg.Rand, nil),
 		listeners: make(map[uint64][]*listener),
 		byID:      make(map[peerKey]*conn),
 		byQP:      make(map[peerKey]*conn),
@@ -120,9 +126,19 @@ func New(cfg Config) *Manager {
 // that closes the connections first.
 func (m *Manager) Close() {
 	m.cfg.GSI.Receive(nil)
+	for _, l := range m.close() {
+		_ = l.held.Close()
+	}
+}
+
+// close is Close but for the ports that listeners have reserved.
+func (m *Manager) close() (listeners []*listener) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.closed = true
+	for _, l := range m.listeners {
+		listeners = append(listeners, l...)
+	}
 	for _, c := range m.ids.All() {
 		c.closed, c.events = true, nil
 		c.release()
@@ -139,6 +155,7 @@ func (m *Manager) Close() {
 		}
 	}
 	m.cfg.Timers.Remove(&m.kick)
+	return listeners
 }
 
 // Len is the number of connections that the manager remembers, half-open and waiting ones included.

@@ -20,6 +20,7 @@ type listener struct {
 	serviceID uint64
 	addr      netip.Addr
 	backlog   int
+	held      io.Closer
 	pending   int // requests that the application has not answered
 }
 
@@ -36,19 +37,32 @@ func (m *Manager) Listen(attr *rdmacm.ListenAttr, h rdmacm.Handler) (io.Closer, 
 	if attr.Addr.Port() == 0 {
 		return nil, verbs.Errorf(verbs.ErrInvalid, op, "%v: want a port from 1 to 65535", attr.Addr)
 	}
+	held, err := m.serve(op, l.space, netip.AddrPortFrom(l.addr, attr.Addr.Port()))
+	if err != nil {
+		return nil, err
+	}
+	l.held = held
+	if err := m.addListener(op, l, attr); err != nil {
+		_ = held.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+func (m *Manager) addListener(op string, l *listener, attr *rdmacm.ListenAttr) error {
 	m.mu.Lock()
 	defer m.unlockAndDeliverLater()
 	if m.closed {
-		return nil, verbs.Errorf(verbs.ErrDestroyed, op, "the device is closed")
+		return verbs.Errorf(verbs.ErrDestroyed, op, "the device is closed")
 	}
 	for _, o := range m.listeners[l.serviceID] {
 		if o.addr == l.addr || o.any() && l.any() {
-			return nil, verbs.Errorf(fmt.Errorf("%w: %w", verbs.ErrBusy, syscall.EADDRINUSE), op,
+			return verbs.Errorf(fmt.Errorf("%w: %w", verbs.ErrBusy, syscall.EADDRINUSE), op,
 				"%v: somebody listens there in port space %v", attr.Addr, attr.Space)
 		}
 	}
 	m.listeners[l.serviceID] = append(m.listeners[l.serviceID], l)
-	return l, nil
+	return nil
 }
 
 // any: at all addresses of the device.
@@ -57,7 +71,11 @@ func (l *listener) any() bool { return !l.addr.IsValid() || l.addr.IsUnspecified
 // Close ends reception of requests. One that arrived before may still be reported; it waits for its answer as do
 // those that were.
 func (l *listener) Close() error {
-	m := l.m
+	l.m.removeListener(l)
+	return l.held.Close()
+}
+
+func (m *Manager) removeListener(l *listener) {
 	m.mu.Lock()
 	defer m.unlockAndDeliverLater()
 	s := m.listeners[l.serviceID]
@@ -68,7 +86,6 @@ func (l *listener) Close() error {
 			m.listeners[l.serviceID] = slices.Delete(s, i, i+1)
 		}
 	}
-	return nil
 }
 
 // listener is who listens for a service at an address; known tells whether anyone does at any.
