@@ -3,8 +3,10 @@ package shm
 import (
 	"bytes"
 	"encoding/binary"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/linktest"
@@ -180,6 +182,34 @@ func TestPollerComesAndGoes(t *testing.T) {
 	}
 	if polled.Load() == 0 {
 		t.Error("no Poll has brought a frame")
+	}
+}
+
+// TestPollersEndAtOnce: a frame arrives though of two that poll one ends while the other is in the middle of its last Poll.
+func TestPollersEndAtOnce(t *testing.T) {
+	dir := directory(t)
+	a, b := join(t, dir), join(t, dir)
+	await(t, "two have met", func() bool { return len(a.Peers()) == 1 && len(b.Peers()) == 1 })
+	arrived := make(chan struct{}, 1)
+	b.Attach(func([]link.Frame) { arrived <- struct{}{} })
+	f := linktest.Plain(b.MAC(), a.MAC(), 50, "")
+	patience := time.NewTimer(0)
+	for i := range 10_000 {
+		var pollers sync.WaitGroup
+		for range 2 {
+			pollers.Go(func() {
+				b.Poll()
+				b.EndPoll()
+			})
+		}
+		pollers.Wait()
+		send(t, a, f)
+		patience.Reset(5 * time.Second)
+		select {
+		case <-arrived:
+		case <-patience.C:
+			t.Fatalf("frame %d has not arrived: nobody receives", i)
+		}
 	}
 }
 

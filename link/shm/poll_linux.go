@@ -56,6 +56,11 @@ func (s *segment) Poll() bool {
 	for i := range t.all {
 		busy = t.all[(first+i)%len(t.all)].poll() || busy
 	}
+	if !s.isPolled() {
+		// Meanwhile another has called EndPoll, or watchPolling has seen no Poll for long, as this thread was not running: reception
+		// was handed over, and taken back by the polls above. This program's EndPoll would not do it again.
+		s.handOver()
+	}
 	if busy {
 		return true
 	}
