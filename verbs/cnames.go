@@ -22,7 +22,7 @@ package verbs
 //	ibv_query_pkey, ibv_get_pkey_index                  Device.QueryPKey, Device.PKeyIndex
 //	ibv_node_type_str, ibv_port_state_str,              NodeType.String, PortState.String, AsyncEventType.String
 //	ibv_event_type_str
-//	ibv_get_async_event, ibv_ack_async_event            Device.GetAsyncEvent
+//	ibv_get_async_event, ibv_ack_async_event            Device.GetAsyncEvent, Device.TryGetAsyncEvent, AsyncEvent.Ack
 //	ibv_alloc_pd, ibv_dealloc_pd                        Device.AllocPD, PD.Dealloc
 //	ibv_alloc_td, ibv_dealloc_td                        Device.AllocTD, TD.Dealloc
 //	ibv_alloc_parent_domain                             PD.AllocParentDomain, ParentDomain.Dealloc
@@ -39,7 +39,8 @@ package verbs
 //	ibv_alloc_mw, ibv_dealloc_mw, ibv_bind_mw,          PD.AllocMW, MW.Dealloc, QP.BindMW, IncRKey
 //	ibv_inc_rkey
 //	ibv_create_comp_channel, ibv_destroy_comp_channel   Device.CreateCompChannel, CompChannel.Destroy
-//	ibv_get_cq_event, ibv_ack_cq_events                 CompChannel.GetEvent, CQ.AckEvents
+//	ibv_get_cq_event, ibv_ack_cq_events                 CompChannel.GetEvent, CompChannel.TryGetEvent,
+//	                                                    CQ.AckEvents
 //	ibv_create_cq, ibv_create_cq_ex, ibv_destroy_cq     Device.CreateCQ, CQ.Destroy
 //	ibv_resize_cq, ibv_modify_cq                        CQ.Resize, CQ.Modify
 //	ibv_cq_ex_to_cq, ibv_qp_to_qp_ex                    none: there is one kind of each
@@ -152,8 +153,8 @@ package verbs
 //
 //	rdma_create_event_channel,                          rdmacm.CreateEventChannel, rdmacm.EventChannel.Destroy
 //	rdma_destroy_event_channel
-//	rdma_get_cm_event, rdma_ack_cm_event,               rdmacm.EventChannel.GetEvent, rdmacm.Event.Ack,
-//	rdma_event_str                                      rdmacm.EventType.String
+//	rdma_get_cm_event, rdma_ack_cm_event,               rdmacm.EventChannel.GetEvent, rdmacm.EventChannel.TryGetEvent,
+//	rdma_event_str                                      rdmacm.Event.Ack, rdmacm.EventType.String
 //	rdma_get_devices, rdma_free_devices                 rdmacm.EventChannel.Devices
 //	rdma_create_id, rdma_destroy_id, rdma_migrate_id    rdmacm.EventChannel.CreateID, rdmacm.ID.Destroy,
 //	                                                    rdmacm.ID.Migrate

@@ -3,6 +3,7 @@ package verbs
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 
 	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 )
@@ -16,10 +17,12 @@ type CompChannel struct {
 	dead bool
 
 	notifier *wakeup.Notifier
+	hooked   atomic.Bool // onEvent is not nil
 
 	mu         sync.Mutex
 	acked      sync.Cond
 	head, tail *CQ // list of the CQs that have pending events
+	onEvent    wakeup.Hook
 }
 
 // CreateCompChannel creates a completion channel.
@@ -50,6 +53,47 @@ func (c *CompChannel) GetEvent(ctx context.Context) (*CQ, error) {
 	return cq, nil
 }
 
+// errNoCompEvent is what TryGetEvent returns most often.
+var errNoCompEvent error = &Error{Op: "get completion event", Err: ErrAgain}
+
+// TryGetEvent is GetEvent that does not wait: if there is no event, the error is ErrAgain. It is what ibv_get_cq_event is on
+// a channel whose descriptor has O_NONBLOCK.
+func (c *CompChannel) TryGetEvent() (*CQ, error) {
+	cq, _, _ := c.take()
+	switch {
+	case cq != nil:
+		return cq, nil
+	case c.notifier.Closed():
+		return nil, Errorf(ErrDestroyed, "get completion event", "the completion channel is destroyed")
+	}
+	return nil, errNoCompEvent
+}
+
+// OnEvent has f called whenever an event is added to the channel, with n = 1. It is for programs that wait for something
+// else than GetEvent, such as a descriptor that f writes to, and that take events with TryGetEvent. If n is negative, −n
+// events were dropped, because their CQ was destroyed. So the sum of all n, less the events that were taken, is the number
+// of events in the channel, as in the counter of an eventfd of type EFD_SEMAPHORE. If there are events already, OnEvent
+// itself calls f, with their number. A nil f ends the calls.
+//
+// f is called on the goroutine that adds the completion, which may be the device's, one that posts or one that polls, before
+// that goes on. QPs, the CQ and the channel are locked: f must not wait, and must not call a method of this package or of
+// rdmacm. Calls for one channel are made one at a time, in the order of the changes; when OnEvent returns, the function of
+// an earlier OnEvent is not running and will not be called.
+//
+// As a program that waits elsewhere does not tell the device when it sleeps, RequestNotify then does: the device makes
+// progress by itself from RequestNotify on (see [Wait]).
+func (c *CompChannel) OnEvent(f func(n int)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.onEvent = f
+	c.hooked.Store(f != nil)
+	pending := 0
+	for cq := c.head; cq != nil; cq = cq.next {
+		pending += cq.pending
+	}
+	c.onEvent.Changed(pending)
+}
+
 // Destroy destroys the channel; calls of GetEvent return. It fails with ErrBusy while CQs use the channel.
 func (c *CompChannel) Destroy() error {
 	const op = "destroy completion channel"
@@ -73,6 +117,7 @@ func (c *CompChannel) notify(cq *CQ) {
 	if cq.pending++; cq.pending == 1 {
 		c.append(cq)
 	}
+	c.onEvent.Changed(1)
 	c.mu.Unlock()
 	c.notifier.Notify()
 }
@@ -107,6 +152,7 @@ func (c *CompChannel) removeCQ(cq *CQ) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if cq.pending > 0 {
+		c.onEvent.Changed(-cq.pending)
 		cq.pending = 0
 		var prev *CQ
 		for at := c.head; at != cq; at = at.next {

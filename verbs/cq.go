@@ -51,6 +51,8 @@ type CQ struct {
 	users int // send and receive queues that complete to this CQ
 	dead  bool
 
+	unackedEvents int32 // asynchronous events that are to be acknowledged; guarded by dev.events.mu
+
 	emptyPolls   atomic.Uint32 // Polls in a row that found nothing
 	selfProgress atomic.Bool   // the completion that ended the last such row arrived without Progress being called
 
@@ -261,6 +263,17 @@ func (cq *CQ) RequestNotify(solicitedOnly bool) error {
 	if cq.channel == nil {
 		return Errorf(ErrInvalid, op, "the CQ has no completion channel")
 	}
+	if err := cq.arm(op, solicitedOnly); err != nil {
+		return err
+	}
+	if cq.channel.hooked.Load() {
+		cq.dev.prov.EndProgress() // the application may sleep without a call of take
+	}
+	return nil
+}
+
+// arm is the part of RequestNotify that holds mu.
+func (cq *CQ) arm(op string, solicitedOnly bool) error {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	if err := cq.check(op); err != nil {
@@ -282,7 +295,7 @@ func (cq *CQ) RequestNotify(solicitedOnly bool) error {
 	return nil
 }
 
-// AckEvents acknowledges n events that GetEvent returned for the CQ (ibv_ack_cq_events).
+// AckEvents acknowledges n events that GetEvent or TryGetEvent returned for the CQ (ibv_ack_cq_events).
 func (cq *CQ) AckEvents(n int) error {
 	const op = "acknowledge events"
 	ch := cq.channel
@@ -300,8 +313,8 @@ func (cq *CQ) AckEvents(n int) error {
 	return nil
 }
 
-// Destroy destroys the CQ. It fails with ErrBusy while a QP uses the CQ. It drops the events that GetEvent has not
-// returned, and waits until the others are acknowledged.
+// Destroy destroys the CQ. It fails with ErrBusy while a QP uses the CQ. It drops the events that GetEvent or TryGetEvent has
+// not returned, and waits until the others are acknowledged, as well as asynchronous events that TryGetAsyncEvent returned.
 func (cq *CQ) Destroy() error {
 	const op = "destroy CQ"
 	d := cq.dev
@@ -325,7 +338,7 @@ func (cq *CQ) Destroy() error {
 	if cq.channel != nil {
 		cq.channel.removeCQ(cq)
 	}
-	d.events.discard(func(e *AsyncEvent) bool { return e.CQ == cq })
+	d.events.discard(&cq.unackedEvents, func(e *AsyncEvent) bool { return e.CQ == cq })
 
 	d.mu.Lock()
 	defer d.mu.Unlock()

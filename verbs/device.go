@@ -4,8 +4,6 @@ import (
 	"context"
 	"sync"
 	"time"
-
-	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 )
 
 // Device is an open RDMA device (ibv_context).
@@ -35,7 +33,7 @@ func Open(p Provider) (*Device, error) {
 		return nil, Errorf(ErrInvalid, "open device", "no provider")
 	}
 	d := &Device{prov: p, attr: p.QueryDevice(), opened: time.Now(), pdSet: make(map[*PD]struct{})}
-	d.events.notifier = wakeup.New()
+	d.events.init()
 	p.Watch(d.handleEvent)
 	return d, nil
 }

@@ -48,7 +48,7 @@
 //
 // Unlike libibverbs: inline data of PostSend needs an lkey, as other data does, because an address alone gives a Go program
 // no access to memory; queues have exactly the sizes that were asked for; methods of a destroyed object return
-// [ErrDestroyed]; asynchronous events need no acknowledgement. What Linux has in /sys/class/infiniband and not in libibverbs
+// [ErrDestroyed]; GetAsyncEvent acknowledges the event that it returns. What Linux has in /sys/class/infiniband and not in libibverbs
 // are methods of the device: [Device.PortCounters] and [Device.HWCounters]. So is [Device.Shutdown]: what it does, a kernel
 // does for a process that exits.
 //

@@ -17,6 +17,7 @@ var (
 	ErrCQOverrun    error = &errorKind{"completion queue overrun", syscall.EOVERFLOW}
 	ErrTimedOut     error = &errorKind{"timed out", syscall.ETIMEDOUT}
 	ErrDestroyed    error = &errorKind{"object destroyed", syscall.EBADF}
+	ErrAgain        error = &errorKind{"no event is pending", syscall.EAGAIN}
 )
 
 type errorKind struct {

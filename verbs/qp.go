@@ -32,7 +32,9 @@ type QP struct {
 
 	modifying sync.Mutex    // held by Modify, AttachMcast, DetachMcast, CreateFlow and Destroy; taken before mu
 	groups    map[GID]uint8 // the ports of the attached multicast groups; guarded by modifying
-	flows     int           // guarded by modifying
+	flows     int32         // guarded by modifying
+
+	unackedEvents int32 // asynchronous events that are to be acknowledged; guarded by asyncQueue.mu
 }
 
 // qpInit is QPInitAttr in less memory, because a program may have a great many QPs.
@@ -268,11 +270,22 @@ func (qp *QP) Query(QPAttrMask) (QPAttr, QPInitAttr, error) {
 }
 
 // Destroy destroys the QP (ibv_destroy_qp). Posted work requests are dropped without completion; completions in a CQ stay.
-// It fails with ErrBusy while the QP is attached to a multicast group or has a flow.
+// It fails with ErrBusy while the QP is attached to a multicast group or has a flow. Asynchronous events of the QP that were
+// not taken are dropped; Destroy waits until those that TryGetAsyncEvent returned are acknowledged.
 func (qp *QP) Destroy() error {
 	if qp.xrcd != nil && qp.handleCount.Add(-1) > 0 {
 		return nil
 	}
+	if err := qp.destroy(); err != nil {
+		return err
+	}
+	qp.pd.dev.events.discard(&qp.unackedEvents, func(e *AsyncEvent) bool { return e.QP == qp })
+	qp.release()
+	return nil
+}
+
+// destroy is the part of Destroy that holds locks of the QP.
+func (qp *QP) destroy() error {
 	qp.modifying.Lock()
 	defer qp.modifying.Unlock()
 	if n := len(qp.groups); n > 0 {
@@ -290,8 +303,6 @@ func (qp *QP) Destroy() error {
 	qp.destroyed = true
 	qp.inlineMR = nil
 	qp.mu.Unlock()
-	qp.pd.dev.events.discard(func(e *AsyncEvent) bool { return e.QP == qp })
-	qp.release()
 	return nil
 }
 

@@ -16,6 +16,8 @@ type SRQ struct {
 	users int // QPs
 	dead  bool
 
+	unackedEvents int32 // asynchronous events that are to be acknowledged; guarded by asyncQueue.mu
+
 	mu        sync.Mutex // after QP locks, before CQs'
 	queue     queue[RecvWR]
 	limit     int // 0 if the event is not armed
@@ -178,7 +180,7 @@ func (s *SRQ) PostRecv(wrs ...*RecvWR) error {
 }
 
 // Destroy destroys the SRQ (ibv_destroy_srq). It fails with ErrBusy while a QP uses the SRQ. Posted requests are dropped
-// without completion.
+// without completion. Destroy waits until asynchronous events of the SRQ that TryGetAsyncEvent returned are acknowledged.
 func (s *SRQ) Destroy() error {
 	const op = "destroy SRQ"
 	d := s.pd.dev
@@ -208,7 +210,7 @@ func (s *SRQ) Destroy() error {
 	s.destroyed = true
 	s.queue = queue[RecvWR]{}
 	s.mu.Unlock()
-	d.events.discard(func(e *AsyncEvent) bool { return e.SRQ == s })
+	d.events.discard(&s.unackedEvents, func(e *AsyncEvent) bool { return e.SRQ == s })
 	return nil
 }
 

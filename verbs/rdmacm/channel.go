@@ -20,6 +20,8 @@ type EventChannel struct {
 	events []*Event
 	ids    int
 	dead   bool
+
+	onEvent wakeup.Hook
 }
 
 // CreateEventChannel creates an event channel (rdma_create_event_channel). Its IDs use the given devices, and look for a
@@ -60,6 +62,38 @@ func (c *EventChannel) GetEvent(ctx context.Context) (*Event, error) {
 	return e, nil
 }
 
+// errNoEvent is what TryGetEvent returns most often.
+var errNoEvent error = &verbs.Error{Op: "get event", Err: verbs.ErrAgain}
+
+// TryGetEvent is GetEvent that does not wait: if there is no event, the error is verbs.ErrAgain. It is what rdma_get_cm_event
+// is on a channel whose descriptor has O_NONBLOCK.
+func (c *EventChannel) TryGetEvent() (*Event, error) {
+	e, ok, _ := c.take()
+	switch {
+	case ok:
+		return e, nil
+	case c.notifier.Closed():
+		return nil, verbs.Errorf(verbs.ErrDestroyed, "get event", "the event channel is destroyed")
+	}
+	return nil, errNoEvent
+}
+
+// OnEvent has f called whenever events are added to the channel, with their number. It is for programs that wait for
+// something else than GetEvent, such as a descriptor that f writes to, and that take events with TryGetEvent. If n is
+// negative, −n events were dropped, because their ID was destroyed or migrated. If there are events already, OnEvent itself
+// calls f. A nil f ends the calls.
+//
+// f is called on the goroutine that adds the event, which may be the device's or the caller of a method of an ID, before that
+// goes on. IDs and the channel are locked: f must not wait, and must not call a method of this package or of verbs. Calls for
+// one channel are made one at a time, in the order of the changes; when OnEvent returns, the function of an earlier OnEvent
+// is not running and will not be called.
+func (c *EventChannel) OnEvent(f func(n int)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.onEvent = f
+	c.onEvent.Changed(len(c.events))
+}
+
 // Destroy destroys the channel (rdma_destroy_event_channel); calls of GetEvent return. It fails with ErrBusy while the
 // channel has IDs.
 func (c *EventChannel) Destroy() error {
@@ -95,6 +129,7 @@ func (c *EventChannel) add(events ...*Event) {
 	}
 	c.mu.Lock()
 	c.events = append(c.events, events...)
+	c.onEvent.Changed(len(events))
 	c.mu.Unlock()
 	c.notifier.Notify()
 }
@@ -132,6 +167,7 @@ func (c *EventChannel) removeID(id *ID) (out []*Event) {
 		}
 	}
 	c.events = kept
+	c.onEvent.Changed(-len(out))
 	return out
 }
 
@@ -146,6 +182,7 @@ func (c *EventChannel) takeRequest(id *ID) *Event {
 	}
 	e := c.events[at]
 	c.events = slices.Delete(c.events, at, at+1)
+	c.onEvent.Changed(-1)
 	e.owner().unacked.add()
 	return e
 }

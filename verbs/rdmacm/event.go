@@ -70,7 +70,7 @@ type Event struct {
 	acked atomic.Bool
 }
 
-// Ack acknowledges an event that GetEvent returned (rdma_ack_cm_event). Every event must be acknowledged: Destroy of the ID
+// Ack acknowledges an event that GetEvent or TryGetEvent returned (rdma_ack_cm_event). Every event must be acknowledged: Destroy of the ID
 // waits for it, for a ConnectRequest Destroy of the listener. The event's fields stay valid.
 func (e *Event) Ack() error {
 	if e.acked.Swap(true) {

@@ -2,6 +2,7 @@ package rdmacm_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"net/netip"
@@ -95,4 +96,42 @@ func ExampleEventChannel() {
 	// RDMA_CM_EVENT_ROUTE_RESOLVED
 	// RDMA_CM_EVENT_ESTABLISHED
 	// RDMA_CM_EVENT_DISCONNECTED
+}
+
+// A program with a loop of its own is woken by OnEvent, and takes events with TryGetEvent, as one of librdmacm polls the
+// channel's descriptor.
+func ExampleEventChannel_OnEvent() {
+	var lan pipe.Switch
+	openDevice(&lan, "10.0.0.1/24")
+	ch, err := rdmacm.CreateEventChannel(openDevice(&lan, "10.0.0.2/24"))
+	fatal(err)
+	wake := make(chan struct{}, 1)
+	ch.OnEvent(func(n int) {
+		if n > 0 {
+			select {
+			case wake <- struct{}{}:
+			default: // the loop will take this event too
+			}
+		}
+	})
+	id, err := ch.CreateID(rdmacm.TCP, nil)
+	fatal(err)
+	fatal(id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort("10.0.0.1:7471"), time.Second))
+	for done := false; !done; {
+		<-wake // a real program waits for other things here too
+		for {
+			e, err := ch.TryGetEvent()
+			if errors.Is(err, verbs.ErrAgain) {
+				break
+			}
+			fatal(err)
+			fmt.Println(e.Type)
+			fatal(e.Ack())
+			done = true
+		}
+	}
+	fatal(id.Destroy())
+	fatal(ch.Destroy())
+	// Output:
+	// RDMA_CM_EVENT_ADDR_RESOLVED
 }

@@ -1,0 +1,247 @@
+package verbs_test
+
+import (
+	"errors"
+	"syscall"
+	"testing"
+	"testing/synctest"
+
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// tokens counts what a hook is told, as an eventfd of type EFD_SEMAPHORE would.
+type tokens struct{ n, calls int }
+
+func (c *tokens) add(n int) { c.n += n; c.calls++ }
+
+func (c *tokens) want(t *testing.T, what string, n int) {
+	t.Helper()
+	if c.n != n {
+		t.Errorf("%s: the hook's numbers add up to %d, want %d", what, c.n, n)
+	}
+}
+
+// again fails the test unless an error is that of a queue without events.
+func again(t *testing.T, err error) {
+	t.Helper()
+	if !errors.Is(err, verbs.ErrAgain) || !errors.Is(err, syscall.EAGAIN) {
+		t.Errorf("no event: error %v, want ErrAgain", err)
+	}
+}
+
+// waitsForAck fails the test unless destroy returns only after ack was called.
+func waitsForAck(t *testing.T, what string, destroy, ack func() error) {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() { done <- destroy() }()
+	synctest.Wait()
+	select {
+	case err := <-done:
+		t.Fatalf("%s: Destroy returned %v before the event was acknowledged", what, err)
+	default:
+	}
+	check(t, ack())
+	check(t, <-done)
+}
+
+// complete adds a completion to the rig's CQ, which is armed for it.
+func (r *rig) complete(t *testing.T) {
+	t.Helper()
+	check(t, r.cq.RequestNotify(false))
+	check(t, r.qp.PostSend(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled}))
+}
+
+// TestCompChannelOnEvent: the hook is called when an event is added and when events are dropped, and TryGetEvent takes what
+// it was called for.
+func TestCompChannelOnEvent(t *testing.T) {
+	r := newRig(t)
+	r.bring(t, verbs.StateRTS)
+	_, err := r.ch.TryGetEvent()
+	again(t, err)
+	r.complete(t)
+	r.complete(t)
+	var hook, other tokens
+	r.ch.OnEvent(hook.add)
+	hook.want(t, "events that were there before", 2)
+	r.complete(t)
+	hook.want(t, "one event more", 3)
+	for range 2 {
+		if cq := must(r.ch.TryGetEvent())(t); cq != r.cq {
+			t.Error("an event of another CQ")
+		}
+	}
+	hook.want(t, "events were taken", 3)
+	r.ch.OnEvent(other.add)
+	other.want(t, "one event is left", 1)
+	check(t, r.cq.AckEvents(2))
+	check(t, r.qp.Destroy())
+	check(t, r.cq.Destroy())
+	other.want(t, "the CQ is destroyed", 0)
+	hook.want(t, "replaced", 3)
+	_, err = r.ch.TryGetEvent()
+	again(t, err)
+	check(t, r.ch.Destroy())
+	if _, err := r.ch.TryGetEvent(); !errors.Is(err, verbs.ErrDestroyed) {
+		t.Errorf("TryGetEvent of a destroyed channel: %v", err)
+	}
+}
+
+// TestOnEventEnded: a nil function ends the calls.
+func TestOnEventEnded(t *testing.T) {
+	r := newRig(t)
+	r.bring(t, verbs.StateRTS)
+	var hook tokens
+	r.ch.OnEvent(hook.add)
+	r.ch.OnEvent(nil)
+	r.complete(t)
+	if hook.calls != 0 {
+		t.Errorf("%d calls after OnEvent(nil)", hook.calls)
+	}
+}
+
+// TestHookEndsProgress: a program that waits for its hook sleeps without a call of GetEvent, so that RequestNotify and a
+// TryGetEvent in vain say that it may.
+func TestHookEndsProgress(t *testing.T) {
+	r := newRig(t)
+	check(t, r.cq.RequestNotify(false))
+	if n := r.l.endedProgress.Load(); n != 0 {
+		t.Errorf("without a hook, RequestNotify called EndProgress %d times", n)
+	}
+	r.ch.OnEvent(func(int) {})
+	check(t, r.cq.RequestNotify(false))
+	if n := r.l.endedProgress.Load(); n != 1 {
+		t.Errorf("with a hook, RequestNotify called EndProgress %d times", n)
+	}
+	_, err := r.ch.TryGetEvent()
+	again(t, err)
+	if n := r.l.endedProgress.Load(); n != 2 {
+		t.Errorf("EndProgress was called %d times after TryGetEvent, want 2", n)
+	}
+}
+
+// TestTryGetEventIsAcknowledged: Destroy of a CQ waits for the acknowledgement of events that TryGetEvent returned.
+func TestTryGetEventIsAcknowledged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.bring(t, verbs.StateRTS)
+		r.complete(t)
+		cq := must(r.ch.TryGetEvent())(t)
+		check(t, r.qp.Destroy())
+		waitsForAck(t, "CQ", r.cq.Destroy, func() error { return cq.AckEvents(1) })
+	})
+}
+
+// TestOnAsyncEvent: as TestCompChannelOnEvent, for the events of a device.
+func TestOnAsyncEvent(t *testing.T) {
+	r := newRig(t)
+	raise := func() { r.lq.locked(func() { r.lq.Event(verbs.EventCommEst) }) }
+	_, err := r.dev.TryGetAsyncEvent()
+	again(t, err)
+	raise()
+	var hook tokens
+	r.dev.OnAsyncEvent(hook.add)
+	hook.want(t, "an event that was there before", 1)
+	raise()
+	r.l.event(verbs.EventPortErr, 1)
+	hook.want(t, "two more", 3)
+	e := must(r.dev.TryGetAsyncEvent())(t)
+	if e.Type != verbs.EventCommEst || e.QP != r.qp {
+		t.Errorf("got %+v", e)
+	}
+	check(t, e.Ack())
+	if err := e.Ack(); !errors.Is(err, verbs.ErrInvalid) {
+		t.Errorf("acknowledged twice: %v", err)
+	}
+	check(t, r.qp.Destroy())
+	hook.want(t, "one was taken, another dropped with its QP", 2)
+	e = must(r.dev.TryGetAsyncEvent())(t)
+	if e != (verbs.AsyncEvent{Type: verbs.EventPortErr, Port: 1}) {
+		t.Errorf("got %+v", e)
+	}
+	for range 2 {
+		check(t, e.Ack()) // has no object that waits
+	}
+	r.dev.OnAsyncEvent(nil)
+	r.l.event(verbs.EventPortActive, 1)
+	hook.want(t, "OnAsyncEvent(nil)", 2)
+	must(r.dev.TryGetAsyncEvent())(t)
+
+	check(t, r.cq.Destroy())
+	check(t, r.ch.Destroy())
+	check(t, r.pd.Dealloc())
+	check(t, r.dev.Close())
+	if _, err := r.dev.TryGetAsyncEvent(); !errors.Is(err, verbs.ErrDestroyed) {
+		t.Errorf("TryGetAsyncEvent of a closed device: %v", err)
+	}
+}
+
+// TestDestroyWaitsForAsyncAck: Destroy of the object of an event that TryGetAsyncEvent returned waits for Ack; after
+// GetAsyncEvent it does not.
+func TestDestroyWaitsForAsyncAck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, ackedByGet := range []bool{false, true} {
+			r, srq, qps, lqs := sharedRig(t, verbs.SRQAttr{MaxWR: 8, MaxSGE: 1})
+			cq := must(r.dev.CreateCQ(1, nil))(t)
+			check(t, srq.Modify(&verbs.SRQAttr{Limit: 1}, verbs.SRQLimit)) // raises SRQ_LIMIT_REACHED
+			lqs[0].locked(func() { lqs[0].Event(verbs.EventCommEst) })
+			for range 2 { // the second overruns it
+				cq.Push(&verbs.WC{})
+			}
+			var acks [3]func() error
+			for range acks {
+				var e verbs.AsyncEvent
+				if ackedByGet {
+					e = must(r.dev.GetAsyncEvent(t.Context()))(t)
+				} else {
+					e = must(r.dev.TryGetAsyncEvent())(t)
+				}
+				switch {
+				case e.QP == qps[0]:
+					acks[0] = e.Ack
+				case e.SRQ == srq:
+					acks[1] = e.Ack
+				case e.CQ == cq:
+					acks[2] = e.Ack
+				default:
+					t.Fatalf("an event of nothing: %+v", e)
+				}
+			}
+			check(t, qps[1].Destroy())
+			for i, c := range []struct {
+				what    string
+				destroy func() error
+			}{{"QP", qps[0].Destroy}, {"SRQ", srq.Destroy}, {"CQ", cq.Destroy}} {
+				if ackedByGet {
+					check(t, c.destroy())
+				} else {
+					waitsForAck(t, c.what, c.destroy, acks[i])
+				}
+			}
+		}
+	})
+}
+
+// TestTryGetAllocatesNothing: neither a take in vain nor one with success allocates.
+func TestTryGetAllocatesNothing(t *testing.T) {
+	r := newRig(t)
+	r.bring(t, verbs.StateRTS)
+	var hook tokens
+	r.ch.OnEvent(hook.add)
+	wr := &verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled}
+	wcs := make([]verbs.WC, 1)
+	if n := testing.AllocsPerRun(100, func() {
+		_, _ = r.ch.TryGetEvent()
+		_, _ = r.dev.TryGetAsyncEvent()
+		_ = r.cq.RequestNotify(false)
+		_ = r.qp.PostSend(wr)
+		if cq, err := r.ch.TryGetEvent(); err == nil {
+			_ = cq.AckEvents(1)
+		}
+		_, _ = r.cq.Poll(wcs)
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+	if hook.n != 101 { // AllocsPerRun runs it once more
+		t.Errorf("%d events, want 101", hook.n)
+	}
+}

@@ -1,0 +1,75 @@
+package rdmacm_test
+
+import (
+	"syscall"
+	"testing"
+	"testing/synctest"
+
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+)
+
+// TestOnEvent: the hook is called for each event that is added, or dropped because its ID was destroyed or migrated, and
+// TryGetEvent takes what it was called for. Destroy waits for the acknowledgement of what TryGetEvent has returned.
+func TestOnEvent(t *testing.T) {
+	bubble(t, func(t *testing.T, a, b *end) {
+		pending := 0
+		want := func(what string, n int) {
+			t.Helper()
+			if pending != n {
+				t.Errorf("%s: the hook's numbers, less the events taken, are %d, want %d", what, pending, n)
+			}
+		}
+		take := func(want rdmacm.EventType) *rdmacm.Event {
+			t.Helper()
+			e, err := a.ch.TryGetEvent()
+			must(t, err)
+			if pending--; e.Type != want {
+				t.Fatalf("%v, want %v", e.Type, want)
+			}
+			return e
+		}
+		_, err := a.ch.TryGetEvent()
+		wants(t, err, verbs.ErrAgain)
+		wants(t, err, syscall.EAGAIN)
+
+		l := a.listen(rdmacm.TCP)
+		clients := []*rdmacm.ID{b.resolve(rdmacm.TCP, v4A+":7471"), b.resolve(rdmacm.TCP, v4A+":7471")}
+		must(t, clients[0].Connect(nil))
+		synctest.Wait()
+		a.ch.OnEvent(func(n int) { pending += n })
+		want("a request was there before", 1)
+		must(t, clients[1].Connect(nil))
+		synctest.Wait()
+		want("a request more", 2)
+
+		to, err := rdmacm.CreateEventChannel(a.dev)
+		must(t, err)
+		moved := 0
+		to.OnEvent(func(n int) { moved += n })
+		must(t, l.Migrate(t.Context(), to))
+		if want("migrated", 0); moved != 2 {
+			t.Errorf("the other channel's hook was told %d, want 2", moved)
+		}
+		must(t, l.Migrate(t.Context(), a.ch))
+		want("and back", 2)
+
+		e := take(rdmacm.ConnectRequest)
+		done := make(chan error, 1)
+		go func() { done <- l.Destroy() }()
+		synctest.Wait()
+		select {
+		case <-done:
+			t.Error("Destroy of the listener did not wait for the event")
+		default:
+		}
+		want("the listener is destroyed", 0)
+		must(t, e.Ack())
+		must(t, <-done)
+		a.ch.OnEvent(nil)
+		must(t, e.ID.Destroy())
+		must(t, a.ch.Destroy())
+		_, err = a.ch.TryGetEvent()
+		wants(t, err, verbs.ErrDestroyed)
+	})
+}
