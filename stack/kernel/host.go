@@ -33,8 +33,9 @@ type aborter interface{ Abort() }
 type Option func(*config) error
 
 type config struct {
-	name  string
-	addrs []netip.Addr
+	name    string
+	addrs   []netip.Addr
+	sharing *Sharing // nil: the host has its addresses for itself
 }
 
 // Interface chooses the interface by its name, "eth0". The default is the one that has the first address given with Addr, or
@@ -79,7 +80,7 @@ func New(opts ...Option) (*Host, error) {
 		return nil, fmt.Errorf("kernel: %s has MTU %d, too small for RoCE and IPv6: ip link set dev %s mtu %d, or more: %w", iface.Name, iface.MTU, iface.Name, link.MinMTU, syscall.EMSGSIZE)
 	}
 	h := &Host{done: make(chan struct{}), open: map[aborter]struct{}{}}
-	if h.nic, err = newNIC(iface, prefixes, c.addrs); err != nil {
+	if h.nic, err = newNIC(iface, prefixes, &c); err != nil {
 		return nil, fmt.Errorf("kernel: %w", err)
 	}
 	return h, nil

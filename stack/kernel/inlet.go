@@ -3,7 +3,6 @@ package kernel
 import (
 	"encoding/binary"
 	"net/netip"
-	"syscall"
 
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/stack/kernel/internal/inlet"
@@ -39,7 +38,7 @@ type delivery struct {
 	port     *port
 	receiver func(*stack.Datagram)
 	d        stack.Datagram
-	head     [ipv6Len + udpLen]byte
+	head     [inlet.MaxHeader]byte
 }
 
 // deliver hands an arrival at dst to the receiver.
@@ -62,7 +61,7 @@ func (y *delivery) deliver(a *inlet.Arrival, dst netip.Addr, id uint16, polled b
 	if a.Segment > 0 {
 		size = min(size, a.Segment)
 	}
-	head := y.head[:putHeader(y.head[:], src, dst, a.From.Port(), stack.RoCEPort, a.TrafficClass, a.TTL)]
+	head := y.head[:inlet.PutHeader(y.head[:], src, dst, a.From.Port(), a.TrafficClass, a.TTL)]
 	stack.PutLengths(head, len(a.Payload))
 	if src.Is4() {
 		binary.BigEndian.PutUint16(head[4:], id)
@@ -83,30 +82,4 @@ func (y *delivery) deliver(a *inlet.Arrival, dst netip.Addr, id uint16, polled b
 		}
 	}
 	y.receiver(&y.d)
-}
-
-// putHeader writes an IP and a UDP header without lengths and checksums into b, and returns how long they are. Don't Fragment
-// is set, and the identification 0.
-func putHeader(b []byte, src, dst netip.Addr, srcPort, dstPort uint16, trafficClass, ttl uint8) int {
-	n := ipv4Len
-	if src.Is4() {
-		clear(b[:n])
-		b[0], b[1], b[6], b[8], b[9] = 4<<4|ipv4Len/4, trafficClass, 0x40, ttl, syscall.IPPROTO_UDP
-		s, d := src.As4(), dst.As4()
-		copy(b[12:], s[:])
-		copy(b[16:], d[:])
-	} else {
-		n = ipv6Len
-		clear(b[:n])
-		binary.BigEndian.PutUint16(b, 6<<12|uint16(trafficClass)<<4)
-		b[6], b[7] = syscall.IPPROTO_UDP, ttl
-		s, d := src.As16(), dst.As16()
-		copy(b[8:], s[:])
-		copy(b[24:], d[:])
-	}
-	udp := b[n : n+udpLen]
-	clear(udp)
-	binary.BigEndian.PutUint16(udp, srcPort)
-	binary.BigEndian.PutUint16(udp[2:], dstPort)
-	return n + udpLen
 }

@@ -42,8 +42,8 @@ type gidTable struct {
 
 // newNIC opens the sockets for addresses of an interface. One that the kernel still looks for duplicates of, as it does for a
 // second when an IPv6 address is new, is added when that is over, unless it was asked for by name.
-func newNIC(iface *net.Interface, addrs []netip.Prefix, wanted []netip.Addr) (*nic, error) {
-	n := &nic{name: iface.Name, index: iface.Index, mac: iface.HardwareAddr, wanted: wanted}
+func newNIC(iface *net.Interface, addrs []netip.Prefix, c *config) (*nic, error) {
+	n := &nic{name: iface.Name, index: iface.Index, mac: iface.HardwareAddr, wanted: c.addrs}
 	n.table.Store(&gidTable{make([]netip.Prefix, 1), make([]netip.Addr, 1)})
 	if len(n.mac) != 6 || n.mac.String() == "00:00:00:00:00:00" {
 		n.mac = madeUp(addrs[0].Addr())
@@ -52,34 +52,43 @@ func newNIC(iface *net.Interface, addrs []netip.Prefix, wanted []netip.Addr) (*n
 	if n.watch, err = newWatch(n, iface); err != nil {
 		return nil, err
 	}
-	n.up.Store(n.State() == stack.LinkUp)
 	n.port = newPort(n)
+	n.up.Store(n.State() == stack.LinkUp)
+	err = n.addAddrs(addrs, c.sharing)
+	if err == nil {
+		err = n.port.probe()
+	}
+	go n.watch.run() // until it is closed
+	if err != nil {
+		n.watch.close()
+		n.port.close()
+		return nil, err
+	}
+	return n, nil
+}
+
+// addAddrs opens the port for the first addresses.
+func (n *nic) addAddrs(addrs []netip.Prefix, sharing *Sharing) error {
+	if sharing != nil {
+		if err := n.port.join(sharing); err != nil {
+			return err
+		}
+	}
 	for _, p := range addrs {
 		err := n.addAddr(p)
-		if errors.Is(err, syscall.EADDRNOTAVAIL) && len(wanted) == 0 && p.Addr().Is6() {
+		if errors.Is(err, syscall.EADDRNOTAVAIL) && len(n.wanted) == 0 && p.Addr().Is6() {
 			continue
 		}
 		if err != nil {
-			go n.watch.run() // until it is closed
-			n.watch.close()
-			n.port.close()
-			return nil, err
+			return err
 		}
 	}
-	if ins := *n.port.in.Load(); len(ins) > 0 {
-		n.port.segments.Store(canSegment(ins[0].Raw()))
-	}
-	go n.watch.run()
-	return n, nil
+	return nil
 }
 
 // addAddr opens the socket of an address and gives it a GID.
 func (n *nic) addAddr(p netip.Prefix) error {
-	in, err := n.port.newSocket(p.Addr())
-	if err == nil {
-		err = n.port.add(in)
-	}
-	if err != nil {
+	if err := n.port.open(p.Addr()); err != nil {
 		return err
 	}
 	old := n.table.Load()
@@ -116,7 +125,7 @@ func (n *nic) readdress() {
 			t = &gidTable{slices.Clone(t.prefixes), slices.Clone(t.gids)}
 			t.prefixes[i], t.gids[i] = netip.Prefix{}, netip.Addr{}
 			n.table.Store(t)
-			n.port.remove(a)
+			n.port.shut(a)
 			changed = true
 		}
 	}
@@ -152,7 +161,11 @@ func (n *nic) State() stack.LinkState {
 	if n.lost.Load() {
 		return stack.LinkRemoved
 	}
-	return n.watch.state()
+	state := n.watch.state()
+	if s := n.port.shared; s != nil && state == stack.LinkUp && !s.Up() {
+		return stack.LinkNoCarrier
+	}
+	return state
 }
 
 // Watch implements [stack.NIC].
@@ -194,8 +207,15 @@ func (n *nic) close() {
 	n.port.close()
 }
 
-func (n *nic) Counters() stack.Counters      { return n.port.counters.snapshot() }
-func (n *nic) Datagrams() stack.DatagramPort { return n.port }
+func (n *nic) Counters() stack.Counters { return n.port.counters.snapshot() }
+
+// Datagrams implements [stack.NIC].
+func (n *nic) Datagrams() stack.DatagramPort {
+	if n.port.shared != nil {
+		return n.port.shared
+	}
+	return n.port
+}
 
 // Frames implements [stack.NIC]: there are no frames, as they take privileges.
 func (n *nic) Frames() stack.FramePort { return nil }

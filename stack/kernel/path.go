@@ -7,6 +7,7 @@ import (
 	"syscall"
 
 	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/kernel/internal/inlet"
 )
 
 const (
@@ -22,9 +23,9 @@ type path struct {
 	out     *outlet
 	to      netip.AddrPort // port 4791, with a zone where the kernel needs one
 	mtu     int
-	headers int                    // bytes of head
-	head    [ipv6Len + udpLen]byte // without lengths
-	way     way                    // for the kernel
+	headers int                   // bytes of head
+	head    [inlet.MaxHeader]byte // without lengths
+	way     way                   // for the kernel
 }
 
 var _ stack.Path = (*path)(nil)
@@ -55,7 +56,7 @@ func (p *port) Path(a stack.PathAttr) (stack.Path, error) {
 		return nil, err
 	}
 	t := &path{ends: stack.Ends{Src: a.Src, Dst: a.Dst}, port: p, out: out, to: n.zoned(netip.AddrPortFrom(a.Dst, stack.RoCEPort))}
-	t.headers = putHeader(t.head[:], a.Src, a.Dst, out.port, stack.RoCEPort, a.TrafficClass, a.HopLimit)
+	t.headers = inlet.PutHeader(t.head[:], a.Src, a.Dst, out.port, a.TrafficClass, a.HopLimit)
 	t.mtu = n.MTU() - t.headers
 	t.way.init(t.to, n.index, a.TrafficClass, a.HopLimit)
 	return t, nil

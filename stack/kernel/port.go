@@ -15,10 +15,7 @@ import (
 )
 
 const (
-	ethLen  = 14 // what a packet has more on the wire, for the counters
-	ipv4Len = 20
-	ipv6Len = 40
-	udpLen  = 8
+	ethLen = 14 // what a packet has more on the wire, for the counters
 
 	// outlets is how many source ports an address has for what it sends. Each is a socket. They are for routers and receive
 	// queues to spread flows by.
@@ -36,6 +33,7 @@ type port struct {
 	readers  sync.WaitGroup
 	senders  sync.Pool
 	counters counters
+	shared   *sharedPort // nil: the sockets are the host's own
 
 	mu       sync.Mutex
 	out      map[outletKey]*outlet
@@ -126,11 +124,11 @@ func (p *port) outlet(src netip.Addr, srcPort uint16) (*outlet, error) {
 	key := outletKey{src, srcPort % outlets}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if o := p.out[key]; o != nil {
-		return o, nil
-	}
 	if p.closed.Load() {
 		return nil, net.ErrClosed
+	}
+	if o := p.out[key]; o != nil {
+		return o, nil
 	}
 	conn, raw, err := inlet.Bind(p.nic.zoned(netip.AddrPortFrom(src, 0)), func(fd uintptr, v4 bool) error {
 		setGroupInterface(fd, src, p.nic.index)
@@ -144,6 +142,19 @@ func (p *port) outlet(src netip.Addr, srcPort uint16) (*outlet, error) {
 	return o, nil
 }
 
+// probe finds out what the kernel can do.
+func (p *port) probe() error {
+	src := p.nic.addrs()
+	if len(src) == 0 {
+		return nil // there may be one later
+	}
+	out, err := p.outlet(src[0], 0)
+	if err == nil {
+		p.segments.Store(canSegment(out.raw))
+	}
+	return err
+}
+
 // Receive implements [stack.DatagramPort].
 func (p *port) Receive(f func(*stack.Datagram)) {
 	p.mu.Lock()
@@ -152,6 +163,9 @@ func (p *port) Receive(f func(*stack.Datagram)) {
 	p.mu.Unlock()
 	for _, in := range all {
 		in.Do(func() { in.receiver = f })
+	}
+	if s := p.shared; s != nil {
+		s.Do(func() { s.in.receiver = f })
 	}
 }
 
@@ -162,6 +176,9 @@ func (p *port) poll() (any bool) {
 		if in.Poll() {
 			any = true
 		}
+	}
+	if p.shared != nil && p.shared.Poll() {
+		any = true
 	}
 	return any
 }
@@ -174,8 +191,14 @@ func (p *port) isPolled() bool {
 func (p *port) close() {
 	p.closed.Store(true)
 	p.closeSockets()
+	if p.shared != nil {
+		p.shared.Close()
+	}
 	p.readers.Wait()
 	p.Receive(nil)
+	if p.shared != nil {
+		p.shared.Free()
+	}
 }
 
 func (p *port) closeSockets() {

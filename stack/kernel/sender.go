@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/kernel/internal/inlet"
 )
 
 const (
@@ -27,7 +28,7 @@ type sender struct {
 	building bool
 	last     int  // payload bytes of its last datagram
 	fresh    bool // Drop may take that back
-	view     [ipv6Len + udpLen]byte
+	view     [inlet.MaxHeader]byte
 	batch    sendBatch
 	buf      [senderBuffer]byte
 }

@@ -1,0 +1,82 @@
+// Package hub has many processes share the machine's addresses for RoCE packets. A hub is a process that owns UDP port 4791 of
+// these addresses; clients are the processes that send and receive. Linux only.
+//
+//	err := hub.Serve(ctx, hub.Config{Classifier: rdmatransport.NewClassifier()}) // the hub; or: softrnic hub
+//	host, err := kernel.New(kernel.Shared())                                     // in each client
+//
+// A client leases a range of QP numbers and one of communication IDs, and names the services that it listens for. The hub puts
+// each datagram into the memory of the client that it is for. What a client sends leaves from its own sockets.
+//
+// # Who can join
+//
+// A hub belongs to one user and one network namespace. It is found in a directory of mode 0700 (see [Directory]), whose owner is
+// checked, and so are the users at both ends of a connection. A client's crash, or garbage from it, harms only that client.
+//
+// # When a hub ends
+//
+// One hub at a time has the lock in the directory. It keeps its leases in a file there, which its successor takes from it. A
+// client whose hub is gone starts another if it can, shows it the secret that came with its lease, and gets the same numbers;
+// meanwhile it receives nothing, as if a cable had been pulled.
+package hub
+
+import (
+	"errors"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"time"
+
+	"github.com/softrnic/softrnic/link/userdir"
+	"github.com/softrnic/softrnic/stack"
+)
+
+// Config says how [Serve] serves. Only Classifier must be given.
+type Config struct {
+	Directory  string           // "" for that of Directory
+	Classifier stack.Classifier // knows the packets
+	// Addrs are addresses that the hub has even while no client asks for them, with a zone if they are link-local.
+	Addrs []netip.Addr
+	// Idle is how long the hub goes on without clients; 0 is for ever.
+	Idle time.Duration
+	// Quarantine is for how long numbers of a client that has gone are not leased again if there are others; 0 is two minutes.
+	Quarantine time.Duration
+	// Reclaim is how long the clients of a hub that was killed have to come to this one, its successor; 0 is ten seconds. Those
+	// who do not are dead.
+	Reclaim time.Duration
+	Log     *slog.Logger // nil: nothing is logged
+}
+
+const (
+	defaultQuarantine = 2 * time.Minute
+	defaultReclaim    = 10 * time.Second
+)
+
+// ErrRunning is what the error of Serve wraps if there is a hub already.
+var ErrRunning = errors.New("there is a hub already")
+
+// Directory is where the hub of this user and this network namespace is found: hub-N, with the number of the namespace, in
+// $XDG_RUNTIME_DIR/softrnic, or where that is not set, in softrnic-UID in the directory for temporary files.
+func Directory() string { return filepath.Join(userdir.Default(), "hub-"+namespace()) }
+
+// What is in the directory.
+const (
+	lockName   = "lock"   // locked by the hub
+	startName  = "start"  // locked by a client that starts a hub
+	socketName = "socket" // where the hub listens
+	leasesName = "leases" // what it has leased
+)
+
+// Sizes of leases. QPNs 0, 1 and 0xffffff and communication ID 0 are of no client.
+const (
+	qpnBits   = 16
+	commBits  = 20
+	qpnSlots  = 1 << (24 - qpnBits)  // the first and the last are not leased
+	commSlots = 1 << (32 - commBits) // the first is not leased
+)
+
+func numbers(qpnSlot, commSlot uint32) stack.Numbers {
+	return stack.Numbers{
+		QPNs:    stack.Range{Base: qpnSlot << qpnBits, Mask: 1<<qpnBits - 1},
+		CommIDs: stack.Range{Base: commSlot << commBits, Mask: 1<<commBits - 1},
+	}
+}

@@ -1,0 +1,41 @@
+//go:build !linux
+
+package hub
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"runtime"
+	"syscall"
+
+	"github.com/softrnic/softrnic/stack"
+)
+
+func namespace() string { return "0" }
+
+var errOther = fmt.Errorf("hubs are Linux's and this is %s: one process at a time can have an address: %w", runtime.GOOS, syscall.EOPNOTSUPP)
+
+// Serve is for Linux only.
+func Serve(context.Context, Config) error { return errOther }
+
+// Client is for Linux only.
+type Client struct{}
+
+// Join is for Linux only.
+func Join(ClientConfig) (*Client, error) { return nil, errOther }
+
+func (*Client) Numbers() stack.Numbers           { return stack.Numbers{} }
+func (*Client) Up() bool                         { return false }
+func (*Client) AddAddr(netip.Addr, string) error { return errOther }
+func (*Client) DropAddr(netip.Addr)              {}
+func (*Client) Serve(stack.Service) error        { return errOther }
+func (*Client) EndServe(stack.Service)           {}
+func (*Client) Do(f func())                      { f() }
+func (*Client) Poll() bool                       { return false }
+func (*Client) Run()                             {}
+func (*Client) Close()                           {}
+func (*Client) Free()                            {}
+
+// Running is false: hubs are Linux's.
+func Running(string) bool { return false }

@@ -1,0 +1,89 @@
+package hub
+
+import (
+	"net"
+	"net/netip"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/ring"
+	"github.com/softrnic/softrnic/stack/kernel/internal/inlet"
+)
+
+// member is a client as the hub knows it.
+type member struct {
+	conn   *net.UnixConn
+	raw    syscall.RawConn
+	pid    int32
+	lease  *lease
+	memory []byte              // of the ring
+	addrs  map[netip.Addr]bool // changed with both server.mu and relay.mu held
+
+	// With relay.mu held:
+	ring    *ring.Producer
+	gone    bool // nothing is put into the ring any more
+	written bool // there is something to publish
+	dropped uint64
+	record  [recordLen]byte
+	more    [1][]byte
+	frame   link.Frame
+	ding    func(fd uintptr) bool // made once, as it is allocated
+}
+
+func newMember(conn *net.UnixConn, memory []byte, pid int32) (m *member, err error) {
+	m = &member{conn: conn, memory: memory, pid: pid, addrs: map[netip.Addr]bool{}}
+	if m.ring, err = ring.NewProducer(memory); err != nil {
+		return nil, err
+	}
+	if m.raw, err = conn.SyscallConn(); err != nil {
+		return nil, err
+	}
+	m.frame.Data, m.frame.More = m.record[:], m.more[:]
+	m.ding = func(fd uintptr) bool {
+		_ = unix.Sendto(int(fd), bell, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
+		return true // one that does not fit is not needed
+	}
+	return m, nil
+}
+
+// tell sends a message. It fails if the client has not read those before it.
+func (m *member) tell(message []byte) (err error) {
+	failed := m.raw.Write(func(fd uintptr) bool {
+		err = unix.Sendto(int(fd), message, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
+		return true
+	})
+	if err == nil {
+		err = failed
+	}
+	return err
+}
+
+// put copies an arrival into the ring; false if it is lost.
+func (m *member) put(a *inlet.Arrival, dst netip.Addr, id uint16) bool {
+	if m.gone || recordLen+len(a.Payload) > ring.MaxFrame {
+		return false
+	}
+	putRecord(&m.record, a, dst, id)
+	m.more[0] = a.Payload
+	ok, err := m.ring.Put(&m.frame)
+	m.more[0] = nil
+	if err != nil { // the client has written nonsense into the ring
+		m.gone = true
+		_ = m.conn.CloseRead() // which ends the connection
+	}
+	if !ok {
+		m.dropped++
+	}
+	m.written = m.written || ok
+	return ok
+}
+
+// publish shows the client what was put, and wakes it if it sleeps.
+func (m *member) publish() {
+	m.written = false
+	if !m.gone && m.ring.Publish() {
+		_ = m.raw.Write(m.ding)
+	}
+}

@@ -1,0 +1,436 @@
+package hub
+
+// How a hub works.
+//
+// Why not SO_REUSEPORT with a BPF program that steers by destination QPN, so that each process reads its own socket? Any process of
+// the group can attach another program to it, and so take what is for the others. GRO joins datagrams by addresses and ports, so
+// that one superframe may be for several processes, and one of them would have to pass the rest on, and could forge it. MADs
+// need a reader that knows the connections of all. And a socket that closes changes the numbers that the program steers by.
+//
+// What comes. A goroutine for each address reads its socket with recvmmsg, up to eight superframes at a time. The classifier
+// says whom each datagram is for; those in a row that are for the same client are copied into its ring as one record, with
+// the addresses that the kernel told. Then the client's bell is rung if it sleeps. A ring without room loses the record, which
+// is counted: nothing that a client does makes the hub wait. Rings are in memory that the client has made and sealed; the hub
+// writes there and reads one index, which it checks (see package ring).
+//
+// Locks. relay.mu is held while arrivals are handed out, and when it changes who has which numbers; nothing that takes time is
+// done under it. server.mu is for the rest: leases and their file, sockets, and connections.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/softrnic/softrnic/link/ring"
+	"github.com/softrnic/softrnic/link/userdir"
+	"github.com/softrnic/softrnic/stack/kernel/internal/inlet"
+)
+
+// Bounds of what clients may ask for.
+const (
+	maxConns      = 512 // connections, with those that have not said hello
+	maxPerProcess = 16  // clients in one process
+	maxAddrs      = 256 // addresses of a client
+	maxServices   = 4096
+)
+
+// patience is how long the other side has to say hello.
+const patience = 2 * time.Second
+
+type server struct {
+	cfg      Config
+	listener *net.UnixListener
+	relay    *relay
+	work     sync.WaitGroup
+
+	mu      sync.Mutex
+	closed  bool
+	leases  *leases
+	conns   map[*net.UnixConn]bool
+	members map[*member]bool
+	idle    time.Time // since when there are no members
+	sockets map[netip.Addr]*listening
+}
+
+// listening is a socket of the hub.
+type listening struct {
+	*inlet.Socket
+	users int
+}
+
+// Serve is a hub until ctx ends, or until it was idle for long enough, which are no errors. The error wraps [ErrRunning] if there
+// is a hub of this user already.
+func Serve(ctx context.Context, cfg Config) error {
+	if cfg.Classifier == nil {
+		return errors.New("hub: a Config without a Classifier: give rdmatransport.NewClassifier()")
+	}
+	if cfg.Directory == "" {
+		cfg.Directory = Directory()
+	}
+	if cfg.Quarantine == 0 {
+		cfg.Quarantine = defaultQuarantine
+	}
+	if cfg.Reclaim == 0 {
+		cfg.Reclaim = defaultReclaim
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if err := serveDirectory(ctx, cfg); err != nil {
+		return fmt.Errorf("hub: %w", err)
+	}
+	return nil
+}
+
+func serveDirectory(ctx context.Context, cfg Config) error {
+	if err := userdir.Make(cfg.Directory); err != nil {
+		return err
+	}
+	lock, err := os.OpenFile(filepath.Join(cfg.Directory, lockName), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	defer lock.Close() // last: the successor begins then
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
+		return fmt.Errorf("%s: %w", cfg.Directory, ErrRunning)
+	} else if err != nil {
+		return fmt.Errorf("%s: %w", lock.Name(), err)
+	}
+	s := &server{cfg: cfg, relay: newRelay(cfg.Classifier), conns: map[*net.UnixConn]bool{}, members: map[*member]bool{}, idle: time.Now(), sockets: map[netip.Addr]*listening{}}
+	if s.leases, err = loadLeases(filepath.Join(cfg.Directory, leasesName)); err != nil {
+		return err
+	}
+	for _, a := range cfg.Addrs {
+		if err := s.listen(a.WithZone(""), a.Zone()); err != nil {
+			s.close()
+			return err
+		}
+	}
+	path := filepath.Join(cfg.Directory, socketName)
+	if len(path) > userdir.MaxPath {
+		return fmt.Errorf("the path %s has %d bytes, and a unix socket's has at most %d: give a shorter directory", path, len(path), userdir.MaxPath)
+	}
+	_ = os.Remove(path) // an earlier hub's
+	if s.listener, err = net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"}); err != nil {
+		return err
+	}
+	cfg.Log.Info("the hub is up", "directory", cfg.Directory)
+	s.work.Go(s.accept)
+	s.untilIdle(ctx)
+	s.close()
+	cfg.Log.Info("the hub ends", "dropped", s.relay.dropped.Load())
+	return nil
+}
+
+// untilIdle does what is due from time to time, until the hub is to end.
+func (s *server) untilIdle(ctx context.Context) {
+	reclaim := time.After(s.cfg.Reclaim)
+	tick := time.NewTimer(0)
+	defer tick.Stop()
+	for {
+		again := s.relay.speak()
+		s.mu.Lock()
+		idle := s.cfg.Idle > 0 && len(s.conns) == 0 && len(s.leases.missing()) == 0 && again == 0 && time.Since(s.idle) >= s.cfg.Idle
+		s.mu.Unlock()
+		if idle {
+			return
+		}
+		wait := time.Second
+		if again > 0 {
+			wait = min(wait, again)
+		}
+		if s.cfg.Idle > 0 {
+			wait = min(wait, s.cfg.Idle)
+		}
+		tick.Reset(wait)
+		select {
+		case <-ctx.Done():
+			return
+		case <-reclaim:
+			s.giveUpMissing()
+		case <-s.relay.wake:
+		case <-tick.C:
+		}
+	}
+}
+
+// giveUpMissing declares those clients of an earlier hub dead that have not come.
+func (s *server) giveUpMissing() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.leases.missing() {
+		s.cfg.Log.Info("a client of the hub before this one has not come back", "QPNs", fmt.Sprintf("%#x", l.numbers().QPNs.Base))
+		s.leases.end(l, time.Now())
+		s.relay.died(l.numbers())
+	}
+}
+
+func (s *server) close() {
+	s.mu.Lock()
+	s.closed = true
+	if s.listener != nil {
+		_ = s.listener.Close() // which removes the socket
+	}
+	for c := range s.conns {
+		_ = c.Close()
+	}
+	sockets := s.sockets
+	s.sockets = map[netip.Addr]*listening{}
+	s.mu.Unlock()
+	for _, in := range sockets {
+		in.Close()
+	}
+	s.work.Wait()
+	s.relay.close()
+}
+
+// accept takes connections until the listener is closed.
+func (s *server) accept() {
+	for {
+		conn, err := s.listener.AcceptUnix()
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return
+		case err != nil:
+			time.Sleep(100 * time.Millisecond) // all descriptors may be used up
+			continue
+		}
+		s.mu.Lock()
+		if s.closed || len(s.conns) >= maxConns {
+			_ = conn.Close()
+		} else {
+			s.conns[conn] = true
+			s.work.Go(func() { s.talk(conn) })
+		}
+		s.mu.Unlock()
+	}
+}
+
+// talk serves one connection.
+func (s *server) talk(conn *net.UnixConn) {
+	defer func() {
+		_ = conn.Close()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.conns, conn)
+	}()
+	m, err := s.greet(conn)
+	if err != nil {
+		if !isAbsent(err) { // it has gone, or has only asked whether there is a hub
+			s.cfg.Log.Warn("a process is no client", "error", err)
+		}
+		w := welcome{err: err}
+		_, _ = conn.Write(w.encode())
+		return
+	}
+	defer s.remove(m)
+	w := welcome{secret: m.lease.secret, qpnSlot: m.lease.qpnSlot, commSlot: m.lease.commSlot}
+	if _, err := conn.Write(w.encode()); err != nil {
+		return
+	}
+	b := make([]byte, requestLen+1)
+	for {
+		n, err := conn.Read(b)
+		if err != nil || n == 0 {
+			return
+		}
+		r, err := decodeRequest(b[:n])
+		if err != nil {
+			s.cfg.Log.Warn("a client is hung up on", "pid", m.pid, "error", err)
+			return
+		}
+		a := answer{r.number, s.do(m, &r)}
+		if err := m.tell(a.encode()); err != nil {
+			return // it does not read its answers
+		}
+	}
+}
+
+// greet makes a process that says hello a client.
+func (s *server) greet(conn *net.UnixConn) (*member, error) {
+	peer, err := credentials(conn)
+	if err != nil {
+		return nil, err
+	}
+	if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		return nil, err
+	}
+	b := make([]byte, helloLen+1)
+	n, fds, err := ring.Receive(conn, b)
+	defer func() {
+		for _, fd := range fds {
+			_ = unix.Close(fd)
+		}
+	}()
+	if err != nil || n == 0 {
+		return nil, errors.Join(err, errGone)
+	}
+	h, err := decodeHello(b[:n])
+	if err != nil {
+		return nil, err
+	}
+	if len(fds) != 1 {
+		return nil, fmt.Errorf("a hello with %d descriptors, and it needs 1: %w", len(fds), unix.EINVAL)
+	}
+	memory, err := ring.MapMemory(fds[0], h.ring)
+	if err != nil {
+		return nil, err
+	}
+	m, err := newMember(conn, memory, peer.Pid)
+	if err == nil {
+		err = conn.SetReadDeadline(time.Time{})
+	}
+	if err == nil {
+		err = s.add(m, h.secret)
+	}
+	if err != nil {
+		_ = unix.Munmap(memory)
+		return nil, err
+	}
+	return m, nil
+}
+
+// credentials are those of the process at the other end. They are an error if it is another user's.
+func credentials(conn *net.UnixConn) (*unix.Ucred, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var cred *unix.Ucred
+	var failed error
+	if err := raw.Control(func(fd uintptr) { cred, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
+		return nil, err
+	}
+	if failed != nil {
+		return nil, failed
+	}
+	if int(cred.Uid) != os.Geteuid() {
+		return nil, fmt.Errorf("the process at the other end is of user %d, and this of %d: a hub is for one user: %w", cred.Uid, os.Geteuid(), unix.EPERM)
+	}
+	return cred, nil
+}
+
+// add gives a client a lease.
+func (s *server) add(m *member, sec secret) (err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	same := 0
+	for o := range s.members {
+		if o.pid == m.pid {
+			same++
+		}
+	}
+	switch {
+	case s.closed:
+		return net.ErrClosed
+	case same >= maxPerProcess:
+		return fmt.Errorf("process %d has %d clients already: %w", m.pid, same, unix.EAGAIN)
+	}
+	if m.lease, err = s.leases.take(sec, time.Now(), s.cfg.Quarantine); err != nil {
+		return err
+	}
+	s.members[m] = true
+	s.relay.add(m)
+	s.cfg.Log.Debug("a client has come", "pid", m.pid, "QPNs", fmt.Sprintf("%#x", m.lease.numbers().QPNs.Base))
+	return nil
+}
+
+// remove ends what a client had.
+func (s *server) remove(m *member) {
+	s.relay.remove(m) // nothing is put into its ring from now on
+	_ = unix.Munmap(m.memory)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.members, m)
+	for a := range m.addrs {
+		s.release(a)
+	}
+	if len(s.members) == 0 {
+		s.idle = time.Now()
+	}
+	if s.closed {
+		return // the successor keeps the lease
+	}
+	s.leases.end(m.lease, time.Now())
+	s.relay.died(m.lease.numbers())
+	s.cfg.Log.Debug("a client has gone", "pid", m.pid, "QPNs", fmt.Sprintf("%#x", m.lease.numbers().QPNs.Base), "dropped", m.dropped)
+}
+
+// do does what a client asks for.
+func (s *server) do(m *member, r *request) error {
+	switch r.kind {
+	case addAddr:
+		return s.addAddr(m, r.addr, r.zone)
+	case dropAddr:
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.relay.dropAddr(m, r.addr) {
+			s.release(r.addr)
+		}
+	case serve:
+		return s.relay.serve(m, r.service)
+	case endServe:
+		s.relay.endServe(m, r.service)
+	}
+	return nil
+}
+
+// addAddr has a client receive what comes to an address.
+func (s *server) addAddr(m *member, a netip.Addr, zone string) error {
+	if !a.IsValid() || a.IsMulticast() {
+		return fmt.Errorf("%v is no address of a host: %w", a, unix.EINVAL)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return net.ErrClosed
+	case m.addrs[a]:
+		return nil
+	case len(m.addrs) >= maxAddrs:
+		return fmt.Errorf("a client has at most %d addresses: %w", maxAddrs, unix.ENOSPC)
+	}
+	if err := s.listen(a, zone); err != nil {
+		return err
+	}
+	s.relay.addAddr(m, a)
+	return nil
+}
+
+// listen opens the socket of an address, unless it is open. It is called once for each who needs it. mu is held, or nobody else
+// is there yet.
+func (s *server) listen(a netip.Addr, zone string) (err error) {
+	in := s.sockets[a]
+	if in == nil {
+		in = &listening{}
+		if in.Socket, err = inlet.Open(a, zone, &arrivals{relay: s.relay, dst: a}); err != nil {
+			return err
+		}
+		s.sockets[a] = in
+		s.work.Go(in.Run)
+		s.cfg.Log.Debug("an address is served", "addr", a)
+	}
+	in.users++
+	return nil
+}
+
+// release closes the socket of an address when nobody has it any more. mu is held.
+func (s *server) release(a netip.Addr) {
+	in := s.sockets[a]
+	if in == nil {
+		return
+	}
+	if in.users--; in.users == 0 {
+		delete(s.sockets, a)
+		in.Close()
+	}
+}

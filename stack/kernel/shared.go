@@ -1,0 +1,91 @@
+package kernel
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/kernel/hub"
+	"github.com/softrnic/softrnic/stack/kernel/internal/inlet"
+)
+
+// Sharing says how a host shares its addresses. The zero Sharing needs a hub that runs already.
+type Sharing struct {
+	Directory string                       // of the hub; "" is hub.Directory
+	Start     func(directory string) error // starts a hub in a process of its own, such as softrnic hub; it need not wait for it
+	Log       *slog.Logger                 // nil: nothing is logged
+}
+
+// Shared shares the host's addresses with other processes of this user, through a hub (package hub): the hub has UDP port 4791 of
+// them, and hands on what is for this process. The port for datagrams is a [stack.Shared]. What is sent leaves from the process's
+// own sockets, and what comes to a multicast group comes to them. While there is no hub the link has no carrier. Linux only.
+func Shared(s Sharing) Option {
+	return func(c *config) error {
+		c.sharing = &s
+		return nil
+	}
+}
+
+// sharedPort is the port of a host whose packets come from a hub.
+type sharedPort struct {
+	*port
+	*hub.Client
+	in delivery // changed with Client.Do
+}
+
+var _ stack.Shared = (*sharedPort)(nil)
+
+// join makes the port a client of the hub. It is called before the port has an address.
+func (p *port) join(s *Sharing) (err error) {
+	shared := &sharedPort{port: p, in: delivery{port: p}}
+	shared.Client, err = hub.Join(hub.ClientConfig{Directory: s.Directory, Start: s.Start, Log: s.Log, Deliver: shared.deliver, Polled: p.isPolled, Changed: shared.changed})
+	if err != nil {
+		return err
+	}
+	p.shared = shared
+	p.readers.Go(shared.Run)
+	return nil
+}
+
+// deliver hands on what the hub has given this process.
+func (s *sharedPort) deliver(a *inlet.Arrival, dst netip.Addr, id uint16, polled bool) {
+	if !s.nic.has(dst) {
+		s.counters.rxMalformed.Add(1)
+		return
+	}
+	s.in.deliver(a, dst, id, polled)
+}
+
+// changed tells the watcher of the interface that the hub has gone, or come.
+func (s *sharedPort) changed(lost bool) {
+	if lost {
+		s.nic.lose()
+	} else {
+		s.nic.changed()
+	}
+}
+
+// open begins to receive what comes to one of the machine's addresses.
+func (p *port) open(a netip.Addr) error {
+	if p.shared != nil {
+		if err := p.shared.AddAddr(a, p.nic.name); err != nil {
+			return fmt.Errorf("%v: %w", a, err)
+		}
+		return nil
+	}
+	in, err := p.newSocket(a)
+	if err == nil {
+		err = p.add(in)
+	}
+	return err
+}
+
+// shut undoes open.
+func (p *port) shut(a netip.Addr) {
+	if p.shared != nil {
+		p.shared.DropAddr(a)
+	} else {
+		p.remove(a)
+	}
+}
