@@ -6,6 +6,9 @@ package hub
 // the group can attach another program to it, and so take what is for the others. GRO joins datagrams by addresses and ports, so
 // that one superframe may be for several processes, and one of them would have to pass the rest on, and could forge it. MADs
 // need a reader that knows the connections of all. And a socket that closes changes the numbers that the program steers by.
+// What the hub costs instead: a bare receiver of superframes of 60 KiB over lo, with three busy threads on two processors, took
+// 0.51 of the bytes through another thread's recvmmsg and a copy of what it took from its own socket (0.37 to 0.70 in eight
+// interleaved runs). RDMA does more for each byte than this receiver, so that less is felt of it.
 //
 // What comes. A goroutine for each address reads its socket with recvmmsg, up to eight superframes at a time. The classifier
 // says whom each datagram is for; those in a row that are for the same client are copied into its ring as one record, with
