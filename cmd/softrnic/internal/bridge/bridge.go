@@ -67,6 +67,9 @@ func (b *Bridge) Add(l link.Link) error {
 	b.mu.Unlock()
 	b.log.Info("port added", "port", p.number, "link", l.Name(), "state", link.StateOf(l))
 	link.Watch(l, func() { b.stateChanged(p) })
+	if link.StateOf(l) == link.Removed { // before that
+		b.stateChanged(p)
+	}
 	l.Attach(func(frames []link.Frame) { b.receive(p, frames) })
 	b.sendProbe(p)
 	return nil

@@ -209,6 +209,37 @@ func TestForgedProbe(t *testing.T) {
 	}
 }
 
+// goneLink was removed before anybody watched it.
+type goneLink struct {
+	*stream.Link
+	closed chan struct{}
+}
+
+func (*goneLink) State() link.State { return link.Removed }
+func (*goneLink) Watch(func())      {}
+
+func (l *goneLink) Close() error {
+	close(l.closed)
+	return l.Link.Close()
+}
+
+// TestLinkGoneBeforeAdd: a link that was removed between its opening and Add is closed, and no port.
+func TestLinkGoneBeforeAdd(t *testing.T) {
+	b, _ := newBridge(t, 0)
+	l, err := stream.Open(filepath.Join(t.TempDir(), "s"), stream.Listening())
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := &goneLink{l, make(chan struct{})}
+	if err := b.Add(gone); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(b.snapshot()); n != 0 {
+		t.Fatalf("there are %d ports", n)
+	}
+	<-gone.closed
+}
+
 func TestPortsAreBounded(t *testing.T) {
 	b, lan := New(slog.New(slog.DiscardHandler)), new(pipe.Switch)
 	for range maxPorts {
