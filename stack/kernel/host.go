@@ -3,6 +3,7 @@ package kernel
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"slices"
@@ -36,6 +37,7 @@ type config struct {
 	name    string
 	addrs   []netip.Addr
 	sharing *Sharing // nil: the host has its addresses for itself
+	log     *slog.Logger
 }
 
 // Interface chooses the interface by its name, "eth0". The default is the one that has the first address given with Addr, or
@@ -63,10 +65,20 @@ func Addr(ip string) Option {
 	}
 }
 
+// Logger is where the host writes what happens to it; the default writes nothing.
+func Logger(log *slog.Logger) Option {
+	return func(c *config) error {
+		if log != nil {
+			c.log = log
+		}
+		return nil
+	}
+}
+
 // New opens the sockets for RoCE packets, UDP port 4791 of each address. The error wraps EADDRINUSE if that is taken,
 // EADDRNOTAVAIL if the machine does not have an address, EMSGSIZE if the interface's MTU is less than [link.MinMTU].
 func New(opts ...Option) (*Host, error) {
-	var c config
+	c := config{log: slog.New(slog.DiscardHandler)}
 	for _, o := range opts {
 		if err := o(&c); err != nil {
 			return nil, fmt.Errorf("kernel: %w", err)

@@ -4,8 +4,10 @@ package kernel
 
 import (
 	"encoding/binary"
+	"net"
 	"net/netip"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -105,6 +107,8 @@ type sendBatch struct {
 	out     []message
 	done    int
 	refused bool // the superframe at done, whose first datagram is tried alone
+	socket  *outSocket
+	waiting bool // for room in it, until its write deadline
 	msgs    [messages]mmsghdr
 	iov     [messages]unix.Iovec
 	control [messages][controlSpace]byte
@@ -131,13 +135,41 @@ func (b *sendBatch) send(out []message) {
 			h.SetControllen(w.all)
 		}
 	}
-	if err := out[0].path.out.raw.Write(b.write); err != nil {
+	if err := b.writeTo(out[0].path.out); err != nil {
 		for ; b.done < len(out); b.done++ {
 			b.s.count(&out[b.done], err)
 		}
 	}
 	clear(b.msgs[:len(out)]) // which point to paths
-	b.out = nil
+	b.out, b.socket = nil, nil
+}
+
+func (b *sendBatch) writeTo(o *outlet) error {
+	if b.socket = o.socket.Load(); b.socket == nil {
+		return net.ErrClosed
+	}
+	err := b.socket.raw.Write(b.write)
+	if b.waiting { // in vain: others fail at once, until here
+		o.full.Store(true)
+		b.endWait()
+	}
+	return err
+}
+
+// wait sets the socket's write deadline. It is called in writeAll, as endWait is if the wait was not in vain: there is one sender at
+// a time in there.
+func (b *sendBatch) wait() {
+	if !b.waiting {
+		b.waiting = true
+		_ = b.socket.conn.SetWriteDeadline(time.Now().Add(patience))
+	}
+}
+
+func (b *sendBatch) endWait() {
+	if b.waiting {
+		b.waiting = false
+		_ = b.socket.conn.SetWriteDeadline(time.Time{})
+	}
 }
 
 // writeAll calls the kernel until it has taken or refused everything; false if it has to wait for room.
@@ -156,10 +188,14 @@ func (b *sendBatch) writeAll(fd uintptr) bool {
 				b.s.count(&b.out[b.done], nil)
 				b.done++
 			}
+			if m.path.out.full.Load() {
+				m.path.out.full.Store(false)
+			}
 			continue
 		case errno == unix.EINTR:
 			continue
-		case errno == unix.EAGAIN:
+		case errno == unix.EAGAIN && !m.path.out.full.Load():
+			b.wait()
 			return false
 		case errno == unix.EIO && m.segments > 1: // a device without checksums cannot cut superframes
 			b.s.port.segments.Store(false)
@@ -175,6 +211,7 @@ func (b *sendBatch) writeAll(fd uintptr) bool {
 		b.done++
 		b.refused = false
 	}
+	b.endWait()
 	return true
 }
 

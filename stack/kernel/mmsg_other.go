@@ -5,8 +5,10 @@ package kernel
 // Sending one datagram with each system call.
 
 import (
+	"net"
 	"net/netip"
 	"syscall"
+	"time"
 )
 
 func canSegment(syscall.RawConn) bool { return false }
@@ -24,7 +26,12 @@ func (b *sendBatch) init(s *sender) { b.s = s }
 func (b *sendBatch) send(out []message) {
 	for i := range out {
 		m := &out[i]
-		_, err := m.path.out.conn.WriteToUDPAddrPort(b.s.buf[m.start:m.end], m.path.to)
+		err := net.ErrClosed
+		if s := m.path.out.socket.Load(); s != nil {
+			// With the QP locked it must not wait for long; what finds no room by then is lost, and counted.
+			_ = s.conn.SetWriteDeadline(time.Now().Add(patience))
+			_, err = s.conn.WriteToUDPAddrPort(b.s.buf[m.start:m.end], m.path.to)
+		}
 		b.s.count(m, err)
 	}
 }

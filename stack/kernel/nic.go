@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"slices"
@@ -22,6 +23,7 @@ type nic struct {
 	mac      net.HardwareAddr
 	wanted   []netip.Addr // those that were asked for; nil for all that the interface has
 	port     *port
+	log      *slog.Logger
 	watch    *watch
 	table    atomic.Pointer[gidTable] // replaced under changing, never changed
 	changing sync.Mutex
@@ -43,7 +45,7 @@ type gidTable struct {
 // newNIC opens the sockets for addresses of an interface. One that the kernel still looks for duplicates of, as it does for a
 // second when an IPv6 address is new, is added when that is over, unless it was asked for by name.
 func newNIC(iface *net.Interface, addrs []netip.Prefix, c *config) (*nic, error) {
-	n := &nic{name: iface.Name, index: iface.Index, mac: iface.HardwareAddr, wanted: c.addrs}
+	n := &nic{name: iface.Name, index: iface.Index, mac: iface.HardwareAddr, wanted: c.addrs, log: c.log}
 	n.table.Store(&gidTable{make([]netip.Prefix, 1), make([]netip.Addr, 1)})
 	if len(n.mac) != 6 || n.mac.String() == "00:00:00:00:00:00" {
 		n.mac = madeUp(addrs[0].Addr())
@@ -103,6 +105,7 @@ func (n *nic) addAddr(p netip.Prefix) error {
 		t.prefixes, t.gids = append(t.prefixes, p), append(t.gids, p.Addr())
 	}
 	n.table.Store(t)
+	n.port.reopenOutlets(p.Addr())
 	return nil
 }
 
@@ -126,6 +129,7 @@ func (n *nic) readdress() {
 			t.prefixes[i], t.gids[i] = netip.Prefix{}, netip.Addr{}
 			n.table.Store(t)
 			n.port.shut(a)
+			n.port.closeOutlets(a)
 			changed = true
 		}
 	}

@@ -80,4 +80,4 @@ func (t *path) Batch(n int) int {
 func (t *path) Near() stack.NIC { return nil }
 
 // Close implements [stack.Path]. The sockets are shared and stay open.
-func (t *path) Close() {}
+func (t *path) Close() { t.port.leave(t.out) }

@@ -22,6 +22,11 @@ const (
 	outlets = 8
 )
 
+// patience is how long a sender waits for room in a socket that is full: with the QP locked, so that this must end. With the
+// 425,984 bytes that an unprivileged socket has for packets by default, a link of 10 Mbit/s makes room sooner. What finds no room
+// by then is lost, and counted, and so is all else until the socket takes something again.
+const patience = 250 * time.Millisecond
+
 // port is the interface's datagram port: a socket on UDP port 4791 of each address for what comes in, and a few on other
 // ports for what goes out.
 type port struct {
@@ -68,11 +73,19 @@ type outletKey struct {
 	slot uint16
 }
 
-// outlet is a socket that datagrams leave from.
+// outlet is where datagrams leave from: a socket, for as long as the machine has the address. If the address comes again, so does
+// a socket with the same port, which is in the packets of the paths that there are.
 type outlet struct {
+	key    outletKey
+	port   uint16
+	socket atomic.Pointer[outSocket] // nil: the address has gone
+	full   atomic.Bool               // the socket took nothing for a while, and has taken nothing since
+	paths  int                       // that lead from here; under the port's mu
+}
+
+type outSocket struct {
 	conn *net.UDPConn
 	raw  syscall.RawConn
-	port uint16
 }
 
 func newPort(n *nic) *port {
@@ -127,19 +140,69 @@ func (p *port) outlet(src netip.Addr, srcPort uint16) (*outlet, error) {
 	if p.closed.Load() {
 		return nil, net.ErrClosed
 	}
-	if o := p.out[key]; o != nil {
-		return o, nil
+	o := p.out[key]
+	if o == nil || o.socket.Load() == nil {
+		s, err := p.newOutSocket(src, 0)
+		if err != nil {
+			return nil, fmt.Errorf("a socket to send from at %v: %w", src, err)
+		}
+		o = &outlet{key: key, port: uint16(s.conn.LocalAddr().(*net.UDPAddr).Port)}
+		o.socket.Store(s)
+		p.out[key] = o
 	}
-	conn, raw, err := inlet.Bind(p.nic.zoned(netip.AddrPortFrom(src, 0)), func(fd uintptr, v4 bool) error {
+	o.paths++
+	return o, nil
+}
+
+func (p *port) newOutSocket(src netip.Addr, srcPort uint16) (*outSocket, error) {
+	conn, raw, err := inlet.Bind(p.nic.zoned(netip.AddrPortFrom(src, srcPort)), func(fd uintptr, v4 bool) error {
 		setGroupInterface(fd, src, p.nic.index)
 		return setSending(fd, v4)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("a socket to send from at %v: %w", src, err)
+		return nil, err
 	}
-	o := &outlet{conn: conn, raw: raw, port: uint16(conn.LocalAddr().(*net.UDPAddr).Port)}
-	p.out[key] = o
-	return o, nil
+	return &outSocket{conn, raw}, nil
+}
+
+// leave ends a path from an outlet. One whose address has gone is forgotten with its last path.
+func (p *port) leave(o *outlet) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if o.paths--; o.paths == 0 && o.socket.Load() == nil && p.out[o.key] == o {
+		delete(p.out, o.key)
+	}
+}
+
+// closeOutlets closes the sockets of an address that has gone.
+func (p *port) closeOutlets(a netip.Addr) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for key, o := range p.out {
+		if key.src != a {
+			continue
+		}
+		if s := o.socket.Swap(nil); s != nil {
+			_ = s.conn.Close()
+		}
+		if o.paths == 0 {
+			delete(p.out, key)
+		}
+	}
+}
+
+// reopenOutlets gives the paths from an address that has come again their sockets. Where another program has the port by now,
+// a path stays without.
+func (p *port) reopenOutlets(a netip.Addr) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for key, o := range p.out {
+		if key.src == a && o.socket.Load() == nil && !p.closed.Load() {
+			if s, err := p.newOutSocket(a, o.port); err == nil {
+				o.socket.Store(s)
+			}
+		}
+	}
 }
 
 // probe finds out what the kernel can do.
@@ -150,7 +213,8 @@ func (p *port) probe() error {
 	}
 	out, err := p.outlet(src[0], 0)
 	if err == nil {
-		p.segments.Store(canSegment(out.raw))
+		p.segments.Store(canSegment(out.socket.Load().raw))
+		p.leave(out)
 	}
 	return err
 }
@@ -208,6 +272,8 @@ func (p *port) closeSockets() {
 		in.Close()
 	}
 	for _, o := range p.out {
-		_ = o.conn.Close()
+		if s := o.socket.Load(); s != nil {
+			_ = s.conn.Close()
+		}
 	}
 }

@@ -2,8 +2,10 @@ package kernel
 
 import (
 	"net/netip"
+	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -92,5 +94,67 @@ func TestRefusedSuperframes(t *testing.T) {
 				t.Errorf("datagrams of %v bytes came", got)
 			}
 		})
+	}
+}
+
+// TestFullSocket: a socket that takes nothing holds senders up for a bounded time. What it does not take is lost and counted, also
+// where several senders wait; when it takes something again, all is as before.
+func TestFullSocket(t *testing.T) {
+	real := sendmmsg
+	defer func() { sendmmsg = real }()
+	h, err := New(Interface("lo"), Addr("127.17.0.1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	port := h.nic.port
+	a := netip.MustParseAddr("127.17.0.1")
+	p, err := port.Path(stack.PathAttr{Src: a, Dst: a})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var full atomic.Bool
+	sendmmsg = func(fd uintptr, first *mmsghdr, n int) (int, syscall.Errno) {
+		if full.Load() {
+			return -1, unix.EAGAIN
+		}
+		return real(fd, first, n)
+	}
+	send := func() <-chan struct{} {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			s := port.Sender()
+			_, b := s.Datagram(p, 100)
+			clear(b)
+			s.Flush()
+		}()
+		return done
+	}
+	const senders = 20
+	for round := range uint64(2) {
+		full.Store(true)
+		var all []<-chan struct{}
+		for range senders {
+			all = append(all, send())
+		}
+		give := time.After(10 * time.Second) // not 20 times as long as one waits
+		for i, done := range all {
+			select {
+			case <-done:
+			case <-give:
+				t.Fatalf("sender %d is still waiting", i)
+			}
+		}
+		if n := h.nic.Counters().TxErrors; n != senders*(round+1) {
+			t.Errorf("%d datagrams are counted as lost, want %d", n, senders*(round+1))
+		}
+		full.Store(false)
+		for range 2 {
+			<-send()
+		}
+		if n := h.nic.Counters().TxDatagrams; n != 2*(round+1) {
+			t.Errorf("%d datagrams were sent, want %d", n, 2*(round+1))
+		}
 	}
 }

@@ -1,10 +1,12 @@
 package kernel
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -14,55 +16,112 @@ import (
 
 // watch hears from the kernel (RTNLGRP_LINK) how an interface is, and (RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR) which addresses it has.
 type watch struct {
-	nic     *nic
-	size    atomic.Int64
-	is      atomic.Uint32
-	index   int
-	updates chan netlink.LinkUpdate
-	addrs   chan netlink.AddrUpdate
-	ended   chan struct{} // closed by close
+	nic    *nic
+	size   atomic.Int64
+	is     atomic.Uint32
+	index  int
+	links  subscription[netlink.LinkUpdate]
+	addrs  subscription[netlink.AddrUpdate]
+	ctx    context.Context // ended by close
+	cancel context.CancelFunc
+	warned sync.Once
+}
+
+// subscription is changes of one kind, until there is an error: above all ENOBUFS, as more changed than fits into the socket's
+// buffer while it was not read.
+type subscription[U any] struct {
+	open    func(ch chan<- U, done <-chan struct{}) error
+	updates chan U // nil: there is none
+	cancel  context.CancelFunc
+}
+
+func (s *subscription[U]) begin(ctx context.Context) error {
+	ctx, s.cancel = context.WithCancel(ctx)
+	s.updates = make(chan U)
+	if err := s.open(s.updates, ctx.Done()); err != nil {
+		s.cancel()
+		s.updates = nil
+		return err
+	}
+	return nil
 }
 
 func newWatch(n *nic, iface *net.Interface) (*watch, error) {
-	w := &watch{nic: n, index: iface.Index, updates: make(chan netlink.LinkUpdate), addrs: make(chan netlink.AddrUpdate), ended: make(chan struct{})}
+	w := &watch{nic: n, index: iface.Index, links: subscription[netlink.LinkUpdate]{open: netlink.LinkSubscribe},
+		addrs: subscription[netlink.AddrUpdate]{open: netlink.AddrSubscribe}}
+	w.ctx, w.cancel = context.WithCancel(context.Background())
 	// Subscribed first, so that nothing is missed between the two. A sandbox, as gVisor's, may not have that: nothing changes
 	// there, or is not heard of.
-	if netlink.LinkSubscribe(w.updates, w.ended) != nil {
-		close(w.updates)
-	}
-	if netlink.AddrSubscribe(w.addrs, w.ended) != nil {
-		close(w.addrs)
-	}
-	link, err := netlink.LinkByIndex(iface.Index)
-	if err != nil {
+	_ = w.links.begin(w.ctx)
+	_ = w.addrs.begin(w.ctx)
+	if err := w.look(); err != nil {
 		w.close()
 		go w.run()
 		return nil, fmt.Errorf("%s: %w", iface.Name, err)
 	}
-	w.take(link.Attrs(), false)
 	return w, nil
+}
+
+// look reads how the interface is.
+func (w *watch) look() error {
+	l, err := netlink.LinkByIndex(w.index)
+	if err == nil {
+		w.take(l.Attrs(), false)
+	}
+	return err
 }
 
 // run takes in what changes, until close.
 func (w *watch) run() {
 	var addresses sync.WaitGroup
 	addresses.Go(func() {
-		for u := range w.addrs {
-			if u.LinkIndex == w.index && !w.isClosed() {
+		hear(w, &w.addrs, func(u netlink.AddrUpdate) {
+			if u.LinkIndex == w.index {
 				w.nic.readdress()
 			}
-		}
+		}, w.nic.readdress)
 	})
 	defer addresses.Wait()
-	for u := range w.updates {
-		if w.isClosed() {
-			continue
+	hear(w, &w.links, func(u netlink.LinkUpdate) {
+		if u.IfInfomsg.Family == unix.AF_UNSPEC && int(u.Index) == w.index { // not of a bridge, about its ports, or another interface
+			w.take(u.Link.Attrs(), u.Header.Type == unix.RTM_DELLINK)
+			w.nic.changed()
 		}
-		if u.IfInfomsg.Family != unix.AF_UNSPEC || int(u.Index) != w.index {
-			continue // of a bridge, about its ports; or of another interface
+	}, func() {
+		if _, gone := w.look().(netlink.LinkNotFoundError); gone {
+			w.is.Store(uint32(stack.LinkRemoved))
 		}
-		w.take(u.Link.Attrs(), u.Header.Type == unix.RTM_DELLINK)
 		w.nic.changed()
+	})
+}
+
+// rest is how long nothing is heard after an error: what changes meanwhile is read at once afterwards.
+const rest = 100 * time.Millisecond
+
+// hear takes in changes until close. After an error it subscribes again, and reads everything, as changes were missed.
+func hear[U any](w *watch, s *subscription[U], take func(U), readAll func()) {
+	if s.updates == nil {
+		return
+	}
+	for {
+		for u := range s.updates {
+			if w.ctx.Err() == nil {
+				take(u)
+			}
+		}
+		s.cancel()
+		for again := true; again; {
+			select {
+			case <-w.ctx.Done():
+				return
+			case <-time.After(rest):
+			}
+			again = s.begin(w.ctx) != nil
+		}
+		w.warned.Do(func() {
+			w.nic.log.Warn("changes of the interface were missed, as netlink's queue was full: it was read again", "interface", w.nic.name)
+		})
+		readAll()
 	}
 }
 
@@ -80,15 +139,6 @@ func (w *watch) take(at *netlink.LinkAttrs, removed bool) {
 	w.is.Store(uint32(state))
 }
 
-func (w *watch) isClosed() bool {
-	select {
-	case <-w.ended:
-		return true
-	default:
-		return false
-	}
-}
-
 func (w *watch) mtu() int               { return int(w.size.Load()) }
 func (w *watch) state() stack.LinkState { return stack.LinkState(w.is.Load()) }
-func (w *watch) close()                 { close(w.ended) }
+func (w *watch) close()                 { w.cancel() }

@@ -6,11 +6,14 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -287,6 +290,160 @@ func TestAddressesChange(t *testing.T) {
 	testGroup(t, "ff05::1:3", h)
 	testGroup(t, "ff02::1:3", h)
 	testGroup(t, "239.1.2.4", h)
+}
+
+// TestAddressGoesAndComes: the sockets of an address go with it. Where it comes again, the paths that there were send again, from
+// the same ports.
+func TestAddressGoesAndComes(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	if err := netlink.LinkSetUp(linktest.Interface(t, "lo")); err != nil { // what the machine sends itself passes it
+		t.Fatal(err)
+	}
+	linktest.Veth(t, 1500)
+	v0 := linktest.Interface(t, "v0")
+	for _, cidr := range []string{"10.7.0.1/24", "10.7.0.2/24"} {
+		if err := netlink.AddrAdd(v0, must(netlink.ParseAddr(cidr))(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h := must(kernel.New(kernel.Interface("v0"), kernel.Addr("10.7.0.1"), kernel.Addr("10.7.0.2")))(t)
+	defer h.Close()
+	n := h.NICs()[0]
+	in := receive(h)
+	one, two := netip.MustParseAddr("10.7.0.1"), netip.MustParseAddr("10.7.0.2")
+	sockets := func() (n int) {
+		for _, e := range must(os.ReadDir("/proc/self/fd"))(t) {
+			if to, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && strings.HasPrefix(to, "socket:") {
+				n++
+			}
+		}
+		return n
+	}
+	await := func(what string, ok func() bool) {
+		t.Helper()
+		for give := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+			if time.Now().After(give) {
+				t.Fatalf("%s: the addresses are %v, and there are %d sockets", what, n.GIDs(), sockets())
+			}
+		}
+	}
+	ports := map[int]uint16{}
+	before := sockets()
+	var paths []stack.Path
+	for i := range 8 {
+		paths = append(paths, must(n.Datagrams().Path(stack.PathAttr{Src: two, Dst: one, SrcPort: uint16(50000 + i)}))(t))
+	}
+	if n := sockets(); n != before+8 {
+		t.Fatalf("8 paths from ports of their own have %d sockets", n-before)
+	}
+	for round := range 3 {
+		for i, p := range paths {
+			s := n.Datagrams().Sender()
+			_, b := s.Datagram(p, 100)
+			clear(b)
+			s.Flush()
+			g := <-in
+			if round == 0 {
+				ports[i] = g.SrcPort
+			}
+			if g.Src != two || g.SrcPort != ports[i] {
+				t.Errorf("from %v, port %d, want %v, %d", g.Src, g.SrcPort, two, ports[i])
+			}
+		}
+		if err := netlink.AddrDel(v0, must(netlink.ParseAddr("10.7.0.2/24"))(t)); err != nil {
+			t.Fatal(err)
+		}
+		await("the sockets go", func() bool { return sockets() == before-1 })
+		lost := n.Counters().TxErrors
+		s := n.Datagrams().Sender()
+		_, b := s.Datagram(paths[0], 100)
+		clear(b)
+		s.Flush()
+		if n := n.Counters().TxErrors; n != lost+1 {
+			t.Errorf("%d datagrams are lost, want 1", n-lost)
+		}
+		if round == 1 { // all but one end while the address is not there
+			for _, p := range paths[1:] {
+				p.Close()
+			}
+			paths = paths[:1]
+		}
+		if err := netlink.AddrAdd(v0, must(netlink.ParseAddr("10.7.0.2/24"))(t)); err != nil {
+			t.Fatal(err)
+		}
+		await("they come again", func() bool { return sockets() == before+len(paths) })
+	}
+	paths[0].Close()
+}
+
+// TestMissedChanges: where more changes than netlink's queue takes, what was missed is found out, and what comes later is heard of.
+func TestMissedChanges(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	linktest.Veth(t, 1500)
+	v0, v1 := linktest.Interface(t, "v0"), linktest.Interface(t, "v1")
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	addr := func(ip string) *netlink.Addr { return must(netlink.ParseAddr(ip + "/24"))(t) }
+	check(netlink.AddrAdd(v0, addr("10.7.0.1")))
+	log := make(chan string, 100)
+	h := must(kernel.New(kernel.Interface("v0"), kernel.Logger(slog.New(slog.NewTextHandler(lines(log), nil)))))(t)
+	defer h.Close()
+	n := h.NICs()[0]
+	told, release := make(chan stack.Change, 1000), make(chan struct{})
+	n.Watch(func(c stack.Change) {
+		told <- c
+		<-release
+	})
+	check(netlink.AddrAdd(v0, addr("10.7.0.2")))
+	for c := stack.LinkCame; c != stack.GIDsChanged; { // the link-local address may be ready first
+		c = <-told
+	}
+	check(netlink.LinkSetDown(v1))
+	for c := stack.LinkCame; c != stack.LinkWent; {
+		c = <-told
+	}
+	for i := range 1000 { // nobody reads
+		check(netlink.AddrAdd(v0, addr("10.7.0.9")))
+		check(netlink.AddrDel(v0, addr("10.7.0.9")))
+		check(netlink.LinkSetMTU(v0, 1400+i%2))
+	}
+	check(netlink.AddrAdd(v0, addr("10.7.0.3")))
+	check(netlink.LinkSetUp(v1))
+	close(release)
+	expect := func(ip string, mtu int) {
+		t.Helper()
+		for give := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+			if slices.Contains(n.GIDs(), netip.MustParseAddr(ip)) && n.MTU() == mtu && n.State() == stack.LinkUp {
+				return
+			}
+			if time.Now().After(give) {
+				t.Fatalf("addresses %v, MTU %d, %v; want %s, %d", n.GIDs(), n.MTU(), n.State(), ip, mtu)
+			}
+		}
+	}
+	expect("10.7.0.3", 1401)
+	check(netlink.AddrAdd(v0, addr("10.7.0.4")))
+	check(netlink.LinkSetMTU(v0, 1300))
+	expect("10.7.0.4", 1300)
+	if len(log) != 1 {
+		t.Errorf("%d lines are logged, want 1", len(log))
+	}
+}
+
+// lines sends what is written to a channel.
+type lines chan<- string
+
+func (l lines) Write(b []byte) (int, error) {
+	l <- string(b)
+	return len(b), nil
 }
 
 // TestForgedIdentifications: packets with forged identifications, from the peer's address and port, to the QP of a connection, do

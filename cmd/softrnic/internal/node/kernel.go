@@ -13,7 +13,7 @@ import (
 
 // openKernel makes n a host on the machine's own sockets.
 func (f *Flags) openKernel(e *cli.Env, n *Node) error {
-	var opts []kernel.Option
+	opts := []kernel.Option{kernel.Logger(n.Log)}
 	if f.Link.name != "" {
 		opts = append(opts, kernel.Interface(f.Link.name))
 	}
