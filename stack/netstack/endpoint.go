@@ -14,6 +14,7 @@ import (
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/stack"
 )
 
 // Endpoint is gVisor's link endpoint over a [Link]. TCP superframes and partial checksums pass through it in both
@@ -355,8 +356,9 @@ func (e *Endpoint) Capabilities() gstack.LinkEndpointCapabilities {
 	return c
 }
 
-// GSOMaxSize implements stack.GSOEndpoint.
-func (e *Endpoint) GSOMaxSize() uint32 { return link.MaxSuperframe }
+// GSOMaxSize implements stack.GSOEndpoint. gVisor puts one byte less into a frame than what this leaves behind headers of 160
+// bytes. They have 120 at most, so that the longest piece of a stream fits one frame.
+func (e *Endpoint) GSOMaxSize() uint32 { return stack.MaxPiece + header.TCPTotalHeaderMaximumSize + 1 }
 
 // SupportedGSO implements stack.GSOEndpoint. gVisor's TCP leaves a partial checksum whenever it segments on the host.
 func (e *Endpoint) SupportedGSO() gstack.SupportedGSO {

@@ -186,7 +186,50 @@ func TestStreamSendNeverWaits(t *testing.T) {
 	}
 }
 
-// The segment size is what both links allow, less the options that gVisor keeps room for.
+// longest keeps the most TCP data that a frame of IPv4 had, in bytes.
+type longest struct {
+	link.Link
+	data atomic.Int64
+}
+
+func (l *longest) Write(frames []link.Frame) (int, error) {
+	for i := range frames {
+		const ip, headers = 14, 14 + 20 + 20
+		if b := frames[i].Data; len(b) >= headers && b[ip] == 0x45 && b[ip+9] == 6 {
+			size := len(b) - ip - 20 - int(b[ip+20+12]>>4)*4
+			for _, more := range frames[i].More {
+				size += len(more)
+			}
+			l.data.Store(max(l.data.Load(), int64(size)))
+		}
+	}
+	return l.Link.Write(frames)
+}
+
+// A piece that is as long as can be leaves in one frame where the link segments.
+func TestStreamPieceInOneFrame(t *testing.T) {
+	lan, err := pipe.New(pipe.MTU(9000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &longest{Link: lan.Port()}
+	a, b := streamsOn(t, l, lan.Port())
+	if !a.Offloaded() {
+		t.Fatal("the link does not segment")
+	}
+	for range 20 { // the windows have to open
+		if ok, err := a.Send(stack.MaxPiece, &filler{}); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		if _, err := io.ReadFull(b, make([]byte, stack.MaxPiece)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := l.data.Load(); n != stack.MaxPiece {
+		t.Errorf("a frame had %d bytes of data at most, of pieces of %d", n, stack.MaxPiece)
+	}
+}
+
 // ward is a link that counts the frames sent, and lets none in while held.
 type ward struct {
 	link.Link
@@ -260,6 +303,7 @@ func TestStreamSmallWrites(t *testing.T) {
 	}
 }
 
+// The segment size is what both links allow, less the options that gVisor keeps room for.
 func TestStreamMSS(t *testing.T) {
 	for _, tc := range []struct{ a, b, want int }{
 		{1500, 1500, 1420}, {9000, 1500, 1420}, {1500, 9000, 1420}, {9000, 9000, 8920},

@@ -43,6 +43,7 @@ type options struct {
 	list     bool
 	pprof    string
 	softrnic string
+	yard     string
 }
 
 func main() {
@@ -55,6 +56,7 @@ func main() {
 	flag.BoolVar(&o.list, "list", false, "only print what would be measured")
 	flag.StringVar(&o.pprof, "pprof", "", "write CPU profiles of softrnic's last round of each measurement into this directory")
 	flag.StringVar(&o.softrnic, "softrnic", "", "measure this program; by default that of the working tree, built here")
+	flag.StringVar(&o.yard, "yardstick", "", "compare with this program; by default tests/bench/yardstick of the working tree, built here")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
