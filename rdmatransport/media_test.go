@@ -111,16 +111,32 @@ func overAll(t *testing.T, f func(t *testing.T, m medium, transport verbs.Transp
 // stations makes two stations on a network of their own, until the end of the test.
 func (m medium) stations(t *testing.T, opts ...rdmatransport.Option) (a, b *station) {
 	t.Helper()
+	hostA, hostB := m.hosts(t)
+	return stationOf(t, hostA.host, hostA.addr, opts...), stationOf(t, hostB.host, hostB.addr, opts...)
+}
+
+// hostAt is a host and its address.
+type hostAt struct {
+	host
+	addr netip.Addr
+}
+
+// hosts makes two hosts on a network of their own.
+func (m medium) hosts(t *testing.T) (a, b hostAt) {
+	t.Helper()
 	if m.links != nil {
 		links := m.links(t)
-		return newStationOn(t, links[0], "10.0.0.1/24", opts...), newStationOn(t, links[1], "10.0.0.2/24", opts...)
+		on := func(l link.Link, addr string) hostAt {
+			return hostAt{must(netstack.New(l, netstack.Addr(addr+"/24")))(t), netip.MustParseAddr(addr)}
+		}
+		return on(links[0], "10.0.0.1"), on(links[1], "10.0.0.2")
 	}
 	if runtime.GOOS != "linux" {
 		t.Skip("this system's loopback has one address only")
 	}
 	hostA, addrA := loopbackHost(t)
 	hostB, addrB := loopbackHost(t)
-	return stationOf(t, hostA, addrA, opts...), stationOf(t, hostB, addrB, opts...)
+	return hostAt{hostA, addrA}, hostAt{hostB, addrB}
 }
 
 // loopbackHost is a host on the kernel's sockets, at an address that no other process of this kind has.

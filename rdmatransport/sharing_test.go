@@ -1,0 +1,291 @@
+package rdmatransport_test
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/stack"
+)
+
+// sharing shares one host between several devices, as a hub shares one between processes: it hands what arrives to whom
+// rdmatransport's Classifier says. All is in this process, and all goes through the host, so that what is tested with it is
+// the part that rdmatransport has in a hub.
+type sharing struct {
+	t    *testing.T
+	host host
+	nic  stack.NIC
+	busy int // how many more services are another process's
+
+	// from, unless it is nil, is whose QPNs datagrams to a sharer come from, if they come from the same address.
+	from atomic.Pointer[func(to *sharer) stack.Range]
+
+	mu         sync.Mutex
+	classifier stack.Classifier
+	sharers    []*sharer // in the order they came, those that died too
+	speak      *time.Timer
+	paths      map[netip.Addr]stack.Path
+	ended      bool
+}
+
+// sharer is a host as one of the devices sees it.
+type sharer struct {
+	host
+	stack.DatagramPort
+	s        *sharing
+	numbers  stack.Numbers
+	dead     bool            // under s.mu
+	services []stack.Service // under s.mu; those that ended stay at the end of it
+	serving  int             // how many of them have not
+	mu       sync.RWMutex    // held while receiver runs
+	receiver func(*stack.Datagram)
+}
+
+var _ stack.Shared = (*sharer)(nil)
+
+// sharedNIC is the host's interface as a sharer has it.
+type sharedNIC struct {
+	stack.NIC
+	port *sharer
+}
+
+func (n *sharedNIC) Datagrams() stack.DatagramPort { return n.port }
+func (n *sharedNIC) Watch(func(stack.Change))      {}
+
+// share shares a host until the end of the test.
+func share(t *testing.T, h host) *sharing {
+	s := &sharing{t: t, host: h, nic: h.NICs()[0], classifier: rdmatransport.NewClassifier(), paths: map[netip.Addr]stack.Path{}}
+	s.speak = time.AfterFunc(time.Hour, s.speakNow)
+	s.nic.Datagrams().Receive(s.receive)
+	t.Cleanup(func() {
+		s.mu.Lock()
+		s.ended = true
+		s.speak.Stop()
+		s.mu.Unlock()
+		s.nic.Datagrams().Receive(nil)
+		for _, p := range s.paths {
+			p.Close()
+		}
+		h.Close()
+	})
+	return s
+}
+
+// sharer makes one more.
+func (s *sharing) sharer() *sharer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := uint32(len(s.sharers) + 1)
+	c := &sharer{host: s.host, DatagramPort: s.nic.Datagrams(), s: s, numbers: stack.Numbers{
+		QPNs: stack.Range{Base: n << 12, Mask: 1<<12 - 1}, CommIDs: stack.Range{Base: n << 16, Mask: 1<<16 - 1},
+	}}
+	s.sharers = append(s.sharers, c)
+	s.classifier.Leased(c.numbers)
+	return c
+}
+
+func (c *sharer) NICs() []stack.NIC      { return []stack.NIC{&sharedNIC{c.s.nic, c}} }
+func (c *sharer) Numbers() stack.Numbers { return c.numbers }
+
+// Close is the orderly end of a process, which the hub takes like any other.
+func (c *sharer) Close() error {
+	c.die()
+	return nil
+}
+
+// die ends the process: nothing leaves it or reaches it any more.
+func (c *sharer) die() {
+	c.Receive(nil)
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	if c.dead {
+		return
+	}
+	c.dead, c.services, c.serving = true, nil, 0
+	c.s.classifier.Died(c.numbers)
+	c.s.speak.Reset(0)
+}
+
+func (c *sharer) Receive(f func(*stack.Datagram)) {
+	c.mu.Lock()
+	c.receiver = f
+	c.mu.Unlock()
+}
+
+// Sender returns one of nothing once the process is dead.
+func (c *sharer) Sender() stack.Sender {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	if c.dead {
+		return silence{}
+	}
+	return c.DatagramPort.Sender()
+}
+
+type silence struct{}
+
+func (silence) Datagram(stack.Path, int) (header, payload []byte) { return nil, nil }
+func (silence) Drop()                                             {}
+func (silence) Flush()                                            {}
+
+func (c *sharer) Serve(v stack.Service) error {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	if c.s.busy > 0 {
+		c.s.busy--
+		return syscall.EADDRINUSE
+	}
+	for _, o := range c.s.sharers {
+		if o != c && slices.ContainsFunc(o.services[:o.serving], func(w stack.Service) bool {
+			mask := v.Mask & w.Mask
+			return v.ID&mask == w.ID&mask && (v.Addr == w.Addr || !v.Addr.IsValid() || !w.Addr.IsValid())
+		}) {
+			return syscall.EADDRINUSE
+		}
+	}
+	c.services = slices.Insert(c.services, c.serving, v)
+	c.serving++
+	return nil
+}
+
+func (c *sharer) EndServe(v stack.Service) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	if i := slices.Index(c.services[:c.serving], v); i >= 0 {
+		c.services = append(slices.Delete(c.services, i, i+1), v)
+		c.serving--
+	}
+}
+
+// serves tells whether it serves a service at an address, or ended did.
+func (c *sharer) serves(id uint64, at netip.Addr, ended bool) bool {
+	services := c.services[:c.serving]
+	if ended {
+		services = c.services
+	}
+	return slices.ContainsFunc(services, func(v stack.Service) bool {
+		return id&v.Mask == v.ID&v.Mask && (v.Addr == at || !v.Addr.IsValid())
+	})
+}
+
+// owner is whom a datagram is for, or nil.
+func (s *sharing) owner(to stack.Target, at netip.Addr) *sharer {
+	for _, ended := range []bool{false, true} {
+		for _, c := range s.sharers {
+			if !c.dead && (to.Kind == stack.TargetQPN && c.numbers.QPNs.Contains(to.Number) ||
+				to.Kind == stack.TargetCommID && c.numbers.CommIDs.Contains(to.Number) ||
+				to.Kind == stack.TargetService && c.serves(to.Service, at, ended)) {
+				return c
+			}
+		}
+	}
+	return nil
+}
+
+// receive hands on an arrival: the segments in a row that are for the same sharer as one.
+func (s *sharing) receive(d *stack.Datagram) {
+	var run *stack.Datagram
+	var to *sharer
+	start := 0
+	for p, ok := d.Next(); ok; p, ok = d.Next() {
+		if c := s.classify(p, d); run == nil || c != to {
+			to.deliver(run)
+			to, start = c, start+runLen(run)
+			r := stack.Datagram{
+				Src: d.Src, Dst: d.Dst, SrcPort: d.SrcPort, TrafficClass: d.TrafficClass, TCI: d.TCI, Polled: d.Polled, HopLimit: d.HopLimit,
+				Looped: d.Looped, IDGuessed: d.IDGuessed, NoICRC: d.NoICRC, InPlace: d.InPlace,
+				Header: slices.Clone(d.Header), SegmentSize: d.SegmentSize,
+			}
+			run = &r
+		}
+		run.Payload = d.Payload[start : start+runLen(run)+len(p)]
+	}
+	to.deliver(run)
+}
+
+func runLen(d *stack.Datagram) int {
+	if d == nil {
+		return 0
+	}
+	return len(d.Payload)
+}
+
+func (c *sharer) deliver(d *stack.Datagram) {
+	if c == nil || d == nil {
+		return
+	}
+	stack.PutLengths(d.Header, len(d.Payload))
+	if from := c.s.from.Load(); from != nil && d.Src == d.Dst {
+		d.SrcQPNs = (*from)(c)
+	}
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if c.receiver != nil {
+		c.receiver(d)
+	}
+}
+
+// classify finds whom a segment is for; if it is nobody's, it may be answered.
+func (s *sharing) classify(payload []byte, d *stack.Datagram) *sharer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	to := s.classifier.Classify(payload, d)
+	c := s.owner(to, d.Dst)
+	if c == nil && (to.Kind == stack.TargetCommID || to.Kind == stack.TargetService) && !s.ended {
+		s.classifier.Refuse(payload, d, s.send)
+		s.speak.Reset(0)
+	}
+	return c
+}
+
+// speakNow says what is due for the dead.
+func (s *sharing) speakNow() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return
+	}
+	if again := s.classifier.Speak(time.Since(began).Nanoseconds(), s.send); again > 0 {
+		s.speak.Reset(time.Duration(again))
+	}
+}
+
+var began = time.Now()
+
+// send is a stack.SendFunc. s.mu is held.
+func (s *sharing) send(to stack.PathAttr, n int, fill func(header, payload []byte)) {
+	p := s.paths[to.Dst]
+	if p == nil {
+		var err error
+		if p, err = s.nic.Datagrams().Path(to); err != nil {
+			s.t.Errorf("path for the dead: %v", err)
+			return
+		}
+		s.paths[to.Dst] = p
+	}
+	out := s.nic.Datagrams().Sender()
+	if header, payload := out.Datagram(p, n); payload != nil {
+		fill(header, payload)
+	}
+	out.Flush()
+}
+
+// shared makes two stations that share an address, and one at another.
+func (m medium) shared(t *testing.T) (a1, a2, b *station, s *sharing) {
+	hostA, hostB := m.hosts(t)
+	s = share(t, hostA.host)
+	return stationOf(t, s.sharer(), hostA.addr), stationOf(t, s.sharer(), hostA.addr), stationOf(t, hostB.host, hostB.addr), s
+}
+
+// within is a context that ends when a test has taken too long.
+func within(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
