@@ -14,6 +14,7 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/cli"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/demo"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/devinfo"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/hub"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/mckey"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/perf"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/pingpong"
@@ -31,6 +32,7 @@ type commands struct {
 	Perf     perf.Command     `cmd:"" help:"Measure bandwidth, latency or message rate between two nodes, like perftest's ib_write_bw and its kin."`
 	Serve    serve.Command    `cmd:"" help:"Be a lab node that answers ping, ibv_rc_pingpong and rping until stopped."`
 	Switch   bridge.Command   `cmd:"" help:"Be an Ethernet switch between virtual machines, nodes and TAP interfaces; without TAP it needs no privileges."`
+	Hub      hub.Command      `cmd:"" help:"Share this machine's addresses between nodes of --link kernel --shared, which start it by themselves."`
 
 	Version kong.VersionFlag `help:"Print the version and exit."`
 }

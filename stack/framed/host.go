@@ -74,4 +74,15 @@ type nic struct {
 }
 
 // Datagrams implements [stack.NIC].
-func (n *nic) Datagrams() stack.DatagramPort { return n.port }
+func (n *nic) Datagrams() stack.DatagramPort {
+	if shared, ok := n.NIC.Datagrams().(stack.Shared); ok {
+		return sharedPort{n.port, shared}
+	}
+	return n.port
+}
+
+// sharedPort is a port whose addresses other processes have as well.
+type sharedPort struct {
+	*port
+	stack.Shared
+}

@@ -326,6 +326,16 @@ func (c *Client) receiveFrom(conn *net.UnixConn) error {
 	last, deadline := time.Now(), false
 	for n := 0; ; {
 		polled := c.cfg.Polled()
+		if polled || deadline { // who polls says nothing when he ends
+			var until time.Time
+			if polled {
+				until = time.Now().Add(time.Millisecond)
+			}
+			if err := conn.SetReadDeadline(until); err != nil {
+				return err
+			}
+			deadline = polled
+		}
 		if !polled {
 			taken, err := c.take(false)
 			if err != nil {
@@ -349,16 +359,6 @@ func (c *Client) receiveFrom(conn *net.UnixConn) error {
 			if !c.sleeps() {
 				continue
 			}
-		}
-		if polled || deadline {
-			var until time.Time
-			if polled {
-				until = time.Now().Add(time.Millisecond)
-			}
-			if err := conn.SetReadDeadline(until); err != nil {
-				return err
-			}
-			deadline = polled
 		}
 		m, err := conn.Read(b)
 		c.awake()

@@ -60,7 +60,7 @@ func Directory() string { return filepath.Join(userdir.Default(), "hub-"+namespa
 
 // What is in the directory.
 const (
-	lockName   = "lock"   // locked by the hub
+	lockName   = "lock"   // locked by the hub, whose process ID is in it
 	startName  = "start"  // locked by a client that starts a hub
 	socketName = "socket" // where the hub listens
 	leasesName = "leases" // what it has leased

@@ -108,6 +108,9 @@ func serveDirectory(ctx context.Context, cfg Config) error {
 	} else if err != nil {
 		return fmt.Errorf("%s: %w", lock.Name(), err)
 	}
+	if err := errors.Join(lock.Truncate(0), os.WriteFile(lock.Name(), fmt.Appendln(nil, os.Getpid()), 0o600)); err != nil { // for people
+		return err
+	}
 	s := &server{cfg: cfg, relay: newRelay(cfg.Classifier), conns: map[*net.UnixConn]bool{}, members: map[*member]bool{}, idle: time.Now(), sockets: map[netip.Addr]*listening{}}
 	if s.leases, err = loadLeases(filepath.Join(cfg.Directory, leasesName)); err != nil {
 		return err

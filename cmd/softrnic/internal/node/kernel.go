@@ -3,10 +3,12 @@ package node
 import (
 	"errors"
 	"fmt"
+	"syscall"
 
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/stack/framed"
 	"github.com/softrnic/softrnic/stack/kernel"
+	"github.com/softrnic/softrnic/stack/kernel/hub"
 
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/cli"
 )
@@ -20,7 +22,16 @@ func (f *Flags) openKernel(e *cli.Env, n *Node) error {
 	for _, a := range f.Addr {
 		opts = append(opts, kernel.Addr(a.Addr().String()))
 	}
+	share := func() { opts = append(opts, kernel.Shared(kernel.Sharing{Start: startHub, Log: n.Log})) }
+	if f.Shared {
+		share()
+	}
 	host, err := kernel.New(opts...)
+	if !f.Shared && errors.Is(err, syscall.EADDRINUSE) && hub.Running("") {
+		n.Log.Info("a hub has the addresses: the node shares them")
+		share()
+		host, err = kernel.New(opts...)
+	}
 	if err != nil {
 		return fmt.Errorf("--link kernel: %w", err)
 	}

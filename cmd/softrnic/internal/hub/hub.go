@@ -1,0 +1,59 @@
+// Package hub is `softrnic hub`: what shares the machine's addresses between processes.
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/stack/kernel/hub"
+
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/cli"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/node"
+)
+
+// Command is a hub.
+type Command struct {
+	Addr      []node.IPAddr `sep:"none" placeholder:"IP" help:"One of this machine's addresses that the hub has from the beginning; repeatable. A link-local one has its interface as zone: fe80::1%eth0. Default: only those that nodes ask for."`
+	Idle      time.Duration `placeholder:"TIME" help:"End when there was no node for so long. Default: go on."`
+	Directory string        `type:"path" placeholder:"DIR" help:"Where nodes find the hub. Default: hub-N, with the number of the network namespace, in $XDG_RUNTIME_DIR/softrnic, or without XDG_RUNTIME_DIR in softrnic-UID in $TMPDIR or /tmp."`
+	Log       slog.Level    `name:"log-level" default:"info" placeholder:"LEVEL" help:"Log to stderr what is at least this important: debug, info, warn or error. Default: info."`
+}
+
+// Help implements kong.HelpProvider.
+func (*Command) Help() string {
+	return `It owns UDP port 4791, and passes on to each node what is for it. A node with --link kernel --shared starts one if need be,
+which ends when it has been idle; nodes of one user and one network namespace have the same hub. Linux only.
+
+  softrnic pingpong rc --link kernel:lo --addr 127.0.0.1 --shared             in one terminal
+  softrnic pingpong rc --link kernel:lo --addr 127.0.0.1 --shared 127.0.0.1   in another`
+}
+
+// Validate implements kong's check after parsing.
+func (c *Command) Validate() error {
+	if c.Idle < 0 {
+		return fmt.Errorf("--idle %v: give a time, or leave it out to have the hub go on", c.Idle)
+	}
+	return nil
+}
+
+// Run serves until ctx ends, which is no error.
+func (c *Command) Run(ctx context.Context, e *cli.Env) error {
+	log := slog.New(slog.NewTextHandler(e.Stderr, &slog.HandlerOptions{Level: c.Log}))
+	cfg := hub.Config{Directory: c.Directory, Classifier: rdmatransport.NewClassifier(), Idle: c.Idle, Log: log}
+	if cfg.Directory == "" {
+		cfg.Directory = hub.Directory()
+	}
+	for _, a := range c.Addr {
+		cfg.Addrs = append(cfg.Addrs, a.Addr)
+	}
+	err := hub.Serve(ctx, cfg)
+	if errors.Is(err, hub.ErrRunning) {
+		return fmt.Errorf("%w: nodes find it in %s by themselves", err, filepath.Clean(cfg.Directory))
+	}
+	return err
+}
