@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -17,13 +18,16 @@ import (
 
 	"github.com/softrnic/softrnic/link/shm"
 	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/kernel"
+	"github.com/softrnic/softrnic/stack/kernel/hub"
 	"github.com/softrnic/softrnic/stack/netstack"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// workerEnv holds what a process that a test starts is to do: "server DIRECTORY ADDRESS", "client DIRECTORY ADDRESS SERVER",
-// or "victim DIRECTORY ADDRESS SERVER".
+// workerEnv holds what a process that a test starts is to do: "server MEDIUM DIRECTORY ADDRESS:PORT", "client MEDIUM DIRECTORY
+// ADDRESS SERVER:PORT", the same with "victim", or "hub DIRECTORY". The medium is shm or hub.
 const workerEnv = "SOFTRNIC_CHAOS_WORKER"
 
 func TestMain(m *testing.M) {
@@ -39,18 +43,18 @@ func TestMain(m *testing.M) {
 
 const (
 	segmentName = "chaos"
-	service     = 7471
+	service     = 7471     // of the first server
 	depth       = 16       // receive requests, and SENDs under way
 	largest     = 40 << 10 // bytes of a message
 )
 
 func worker(task []string) (err error) {
-	role, dir, addr := task[0], task[1], task[2]
-	l, err := shm.Open(segmentName, shm.Directory(dir), shm.Claim(addr), shm.Logger(slog.Default()))
-	if err != nil {
-		return err
+	if task[0] == "hub" {
+		return hub.Serve(context.Background(), hub.Config{Directory: task[1], Classifier: rdmatransport.NewClassifier()})
 	}
-	host, err := netstack.New(l, netstack.Addr(addr+"/16"))
+	role, medium, dir, at := task[0], task[1], task[2], task[3]
+	addr, _, _ := strings.Cut(at, ":")
+	host, err := open(medium, dir, addr)
 	if err != nil {
 		return err
 	}
@@ -66,7 +70,7 @@ func worker(task []string) (err error) {
 	defer func() { err = errors.Join(err, pd.Dealloc()) }()
 	cfg := &rdmacm.Config{Transport: verbs.RoCEv2, PD: pd, Cap: verbs.QPCap{MaxSendWR: 2 * depth, MaxRecvWR: 2 * depth, MaxSendSGE: 1, MaxRecvSGE: 1}}
 	if role == "server" {
-		return serve(dev, cfg)
+		return serve(dev, cfg, at)
 	}
 	mr, err := pd.RegMR(make([]byte, depth*largest), verbs.AccessLocalWrite)
 	if err != nil {
@@ -83,11 +87,27 @@ func worker(task []string) (err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	c, err := rdmacm.Dial(ctx, dev, fmt.Sprintf("%s:%d", task[3], service), cfg)
+	c, err := rdmacm.Dial(ctx, dev, task[4], cfg)
 	if err != nil {
 		return err
 	}
 	return errors.Join(client(c, mr, stop, role == "client"), c.Close())
+}
+
+// open opens the host of a process.
+func open(medium, dir, addr string) (interface {
+	stack.Network
+	io.Closer
+}, error) {
+	if medium == "hub" {
+		start := func(string) error { return nil } // the test does
+		return kernel.New(kernel.Addr(addr), kernel.Shared(kernel.Sharing{Directory: dir, Start: start}))
+	}
+	l, err := shm.Open(segmentName, shm.Directory(dir), shm.Claim(addr), shm.Logger(slog.Default()))
+	if err != nil {
+		return nil, err
+	}
+	return netstack.New(l, netstack.Addr(addr+"/16"))
 }
 
 // fill writes message n: its number, its length and what follows from the number. One of length 0 is the last.
@@ -207,7 +227,7 @@ func (r *receiver) receive(see func(b []byte) (bool, error)) error {
 
 // serve receives the messages of its client, which is the first to connect, and sees that each comes once, in order and as it
 // was sent. Of others, which may be killed at any time, it takes what comes.
-func serve(dev *verbs.Device, cfg *rdmacm.Config) error {
+func serve(dev *verbs.Device, cfg *rdmacm.Config, at string) error {
 	prepared := make(chan *receiver, 1024)
 	cfg.Prepare = func(c *rdmacm.Conn) error {
 		r := new(receiver)
@@ -215,7 +235,7 @@ func serve(dev *verbs.Device, cfg *rdmacm.Config) error {
 		prepared <- r
 		return err
 	}
-	l, err := rdmacm.Listen(dev, fmt.Sprintf(":%d", service), cfg)
+	l, err := rdmacm.Listen(dev, at, cfg)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,89 @@
+package chaos
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/stack/kernel/hub"
+)
+
+// TestHub: processes that share one address through a hub are killed at random moments, while they connect to, and send to, others
+// that are under load, and the hub is killed, too. The data of every other pair is right, and comes once and in order; no
+// memory and no number is left.
+// SOFTRNIC_LONG: 1,000 processes and the hub 100 times, with 16 others; else 10 and 2, with 6.
+func TestHub(t *testing.T) {
+	own, err := os.MkdirTemp("", "c") // the path of a socket is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(own)
+	dir := filepath.Join(own, "hub")
+	here := fmt.Sprintf("127.%d.%d.%d", 1+rand.N(254), rand.N(255), 1+rand.N(254))
+	always := func(int) string { return here }
+	server := startHub(t, dir)
+	l := setting{medium: "hub", dir: dir, victim: here, server: always, client: always}.start(t, long(3, 8))
+	kills, hubs := long(10, 1000), long(2, 100)
+	killed := 0
+	for k := range kills {
+		if l.killOne(); k%(kills/hubs) == kills/hubs-1 {
+			server.kill()
+			killed++
+			time.Sleep(time.Duration(l.random.IntN(50)) * time.Millisecond)
+			server = startHub(t, dir)
+		}
+		if k%100 == 99 {
+			t.Logf("%d killed, and the hub %d times", k+1, killed)
+		}
+	}
+	await(t, "the hub has a ring for each process that lives", func() bool { return server.rings() == len(l.all()) })
+	for _, p := range l.all() {
+		if n := p.rings(); n != 1 {
+			t.Errorf("%s has %d rings, want that of the hub", p.task, n)
+		}
+	}
+	await(t, "the lease of each process that was killed has ended", func() bool { return leased(t, dir) == len(l.all()) })
+	l.end()
+	await(t, "no ring is left", func() bool { return server.rings() == 0 })
+	await(t, "no lease is left", func() bool { return leased(t, dir) == 0 })
+}
+
+// startHub starts a hub, and waits until it is there.
+func startHub(t *testing.T, dir string) *process {
+	t.Helper()
+	p := start(t, "hub", dir)
+	await(t, "the hub is up", func() bool { return hub.Running(dir) })
+	return p
+}
+
+func await(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not after 30 s: %s", what)
+		}
+	}
+}
+
+// leased is how many leases have not ended, by the hub's own records.
+func leased(t *testing.T, dir string) (n int) {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(dir, "leases"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []struct{ Died time.Time }
+	if err := json.Unmarshal(b, &all); err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range all {
+		if l.Died.IsZero() {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,152 @@
+package chaos
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+)
+
+// process is a worker.
+type process struct {
+	t     *testing.T
+	task  string
+	cmd   *exec.Cmd
+	stdin io.Closer
+	lines *bufio.Scanner
+}
+
+func start(t *testing.T, task ...string) *process {
+	t.Helper()
+	p := &process{t: t, task: strings.Join(task, " "), cmd: exec.Command(os.Args[0])}
+	p.cmd.Env = append(os.Environ(), workerEnv+"="+p.task)
+	p.cmd.Stderr = os.Stderr
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p.lines = bufio.NewScanner(out)
+	t.Cleanup(p.kill)
+	return p
+}
+
+// line is the next that the process prints.
+func (p *process) line() string {
+	p.t.Helper()
+	if !p.lines.Scan() {
+		p.t.Fatalf("%s: it has ended", p.task)
+	}
+	return p.lines.Text()
+}
+
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill()
+	_ = p.cmd.Wait()
+}
+
+// rings is how many rings are in the memory of a process.
+func (p *process) rings() int {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", p.cmd.Process.Pid))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return bytes.Count(b, []byte("memfd:softrnic-ring"))
+}
+
+// long is n, or many if the long tests run.
+func long(n, many int) int {
+	if os.Getenv("SOFTRNIC_LONG") != "" {
+		return many
+	}
+	return n
+}
+
+// setting is where processes send to each other.
+type setting struct {
+	medium, dir string
+	// server, client and victim are addresses: of each pair of processes that lives, and of those that are killed.
+	server, client func(i int) string
+	victim         string
+}
+
+// load is processes that send to others.
+type load struct {
+	setting
+	t                *testing.T
+	servers, clients []*process
+	random           *rand.Rand
+}
+
+// start starts pairs of processes.
+func (s setting) start(t *testing.T, pairs int) *load {
+	t.Helper()
+	l := &load{setting: s, t: t, random: rand.New(rand.NewPCG(11, 12))}
+	for i := range pairs {
+		server := start(t, "server", s.medium, s.dir, l.at(i))
+		if l := server.line(); l != "up" {
+			t.Fatal(l)
+		}
+		client := start(t, "client", s.medium, s.dir, s.client(i), l.at(i))
+		if l := client.line(); l != "up" {
+			t.Fatal(l)
+		}
+		l.servers, l.clients = append(l.servers, server), append(l.clients, client)
+	}
+	return l
+}
+
+// at is where a server listens.
+func (l *load) at(i int) string { return fmt.Sprintf("%s:%d", l.server(i), service+i) }
+
+// all are the processes.
+func (l *load) all() []*process {
+	return append(l.servers[:len(l.servers):len(l.servers)], l.clients...)
+}
+
+// killOne starts a process that sends to one of the servers, and kills it at a random moment.
+func (l *load) killOne() {
+	l.t.Helper()
+	v := start(l.t, "victim", l.medium, l.dir, l.victim, l.at(l.random.IntN(len(l.servers))))
+	if l.random.IntN(4) > 0 { // else while it joins
+		if line := v.line(); line != "up" {
+			l.t.Fatal(line)
+		}
+	}
+	time.Sleep(time.Duration(l.random.IntN(30_000)) * time.Microsecond)
+	v.kill()
+}
+
+// end ends the load, and sees that each message came once, in order and as it was sent.
+func (l *load) end() {
+	l.t.Helper()
+	for i, c := range l.clients {
+		if err := c.stdin.Close(); err != nil {
+			l.t.Fatal(err)
+		}
+		sent, received := c.line(), l.servers[i].line()
+		n := 0
+		if _, err := fmt.Sscanf(sent, "sent %d", &n); err != nil || n == 0 || received != fmt.Sprintf("received %d", n) {
+			l.t.Errorf("pair %d: %q, %q", i, sent, received)
+		}
+	}
+	for _, p := range l.all() {
+		for p.lines.Scan() {
+			l.t.Errorf("%s: %s", p.task, p.lines.Text())
+		}
+		if err := p.cmd.Wait(); err != nil {
+			l.t.Errorf("%s: %v", p.task, err)
+		}
+	}
+}
