@@ -12,6 +12,11 @@ type CQInitAttr struct {
 	CompVector int          // 0
 	Wait       Wait         // whether Poll makes the device progress
 	Timestamps bool         // for Poller.CompletionTS and CompletionWallclock
+	// Ready, if not nil, is a word that the CQ keeps at 1 while Poll may have something to return, and at 0 while it has
+	// not. Whoever can read memory can so see that the CQ is empty without a call, such as C code that uses a Go program: the
+	// word may be memory of C's. Only the CQ writes to it, until Destroy has returned. To look at it makes the device progress
+	// no more than Poll with WaitEvent does: see Device.Progress.
+	Ready *atomic.Uint32
 }
 
 // Wait says whether Poll of an empty CQ makes the device progress: whether Poll itself receives the packets that have
@@ -21,6 +26,11 @@ type CQInitAttr struct {
 //
 // While a program polls, only its Polls make the device progress; the device takes over when it has not polled for one or two
 // milliseconds. When the program sleeps in [CompChannel.GetEvent], the device makes progress by itself at once.
+//
+// A goroutine that is locked to its thread, as one that C calls is, pays for yielding with 10 to 30 µs: the runtime has
+// another thread look for work, and then wakes the goroutine's. Each Poll that makes progress in vain yields on a network in
+// memory (package pipe), one in many on other media. Such a goroutine better uses WaitEvent, with which Poll never yields, and
+// CQInitAttr.Ready.
 type Wait uint8
 
 const (
@@ -53,15 +63,19 @@ type CQ struct {
 
 	unackedEvents int32 // asynchronous events that are to be acknowledged; guarded by dev.events.mu
 
-	emptyPolls   atomic.Uint32 // Polls in a row that found nothing
-	selfProgress atomic.Bool   // the completion that ended the last such row arrived without Progress being called
+	pollReady    *atomic.Uint32 // is ready
+	emptyPolls   atomic.Uint32  // Polls in a row that found nothing
+	selfProgress atomic.Bool    // the completion that ended the last such row arrived without Progress being called
 
-	// ready tells Poll that it has a reason to lock mu: a completion, or an error. It has a cache line of its own, so
-	// that polling an empty CQ does not slow down the goroutines that add completions.
-	_     [64]byte
-	ready atomic.Bool
-	_     [63]byte
+	// ownReady is what ready points to without CQInitAttr.Ready. It has a cache line of its own, so that polling an empty CQ
+	// does not slow down the goroutines that add completions.
+	_        [64]byte
+	ownReady atomic.Uint32
+	_        [60]byte
 
+	// ready is 1 if Poll has a reason to lock mu: a completion, or an error. The pointer is here for those who add
+	// completions, and in pollReady for those who poll, so that they share no cache line.
+	ready      *atomic.Uint32
 	mu         sync.Mutex    // after QP locks, before the channel's
 	armed      atomic.Uint32 // armState; written under mu
 	overrun    bool
@@ -76,7 +90,7 @@ type CQ struct {
 	pending int // events in the channel
 	unacked int // events that GetEvent returned and nobody has acknowledged
 
-	_ [56]byte // pads CQ to a multiple of the cache line size, so that ready's cache line is its own
+	_ [104]byte // pads CQ to a multiple of the cache line size, so that ownReady's cache line is its own
 }
 
 type armState = uint32
@@ -121,6 +135,11 @@ func (d *Device) CreateCQ(cqe int, attr *CQInitAttr) (*CQ, error) {
 	if attr.Timestamps {
 		cq.stamps = make([]stamp, cqe)
 	}
+	if cq.ready = attr.Ready; cq.ready == nil {
+		cq.ready = &cq.ownReady
+	}
+	cq.ready.Store(0)
+	cq.pollReady = cq.ready
 	return cq, nil
 }
 
@@ -188,7 +207,7 @@ func (cq *CQ) poll(wcs []WC, stamps []stamp) (int, error) {
 
 // take removes up to len(wcs) completions, without making the device progress.
 func (cq *CQ) take(wcs []WC, stamps []stamp) (int, error) {
-	if !cq.ready.Load() {
+	if cq.pollReady.Load() == 0 {
 		return 0, nil
 	}
 	cq.mu.Lock()
@@ -196,12 +215,14 @@ func (cq *CQ) take(wcs []WC, stamps []stamp) (int, error) {
 	n := min(len(wcs), cq.n)
 	if n == 0 {
 		err := cq.check("poll CQ")
-		cq.ready.Store(cq.n > 0 || err != nil)
+		if cq.n == 0 && err == nil {
+			cq.ready.Store(0)
+		}
 		return 0, err
 	}
 	cq.pop(wcs[:n], stamps)
 	if cq.n == 0 && !cq.overrun {
-		cq.ready.Store(false)
+		cq.ready.Store(0)
 	}
 	return n, nil
 }
@@ -280,7 +301,7 @@ func (cq *CQ) arm(op string, solicitedOnly bool) error {
 		return err
 	}
 	if cq.n > 0 {
-		cq.ready.Store(true) // the Poll that follows must see completions whose push has not set ready yet
+		cq.ready.Store(1) // the Poll that follows must see completions whose push has not set ready yet
 	}
 	cq.emptyPolls.Store(0)
 	was := cq.armed.Load()
@@ -332,7 +353,7 @@ func (cq *CQ) Destroy() error {
 	cq.mu.Lock()
 	cq.destroyed, cq.n = true, 0
 	cq.armed.Store(disarmed)
-	cq.ready.Store(true)
+	cq.ready.Store(1)
 	cq.moderation.stop()
 	cq.mu.Unlock()
 	if cq.channel != nil {
@@ -352,8 +373,8 @@ func (cq *CQ) Destroy() error {
 // push adds a completion, and generates an event if the CQ is armed for it. It returns false if the completion is lost.
 func (cq *CQ) push(wc *WC, solicited bool) bool {
 	kept, first := cq.add(wc, solicited)
-	if first || !cq.ready.Load() {
-		cq.ready.Store(true) // after mu is unlocked, so that Poll does not wait for it
+	if first || cq.ready.Load() == 0 {
+		cq.ready.Store(1) // after mu is unlocked, so that Poll does not wait for it
 	}
 	return kept
 }
@@ -380,7 +401,7 @@ func (cq *CQ) add(wc *WC, solicited bool) (kept, first bool) {
 		cq.dev.events.add(AsyncEvent{Type: EventCQErr, CQ: cq})
 	}
 	if cq.armedFor(wc, solicited) {
-		cq.ready.Store(true)
+		cq.ready.Store(1)
 		cq.requestEvent()
 	}
 	cq.mu.Unlock()

@@ -3,6 +3,7 @@ package verbs
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -12,7 +13,8 @@ type Device struct {
 	attr     DeviceAttr // as it was when the device was opened: the limits
 	watchers watchers
 	events   asyncQueue
-	opened   time.Time // the zero of RawClock
+	opened   time.Time   // the zero of RawClock
+	ended    atomic.Bool // Close has begun to close the provider
 
 	// mu guards the existence of objects: the counts here and in PD, CQ and CompChannel, and their dead flags. The data
 	// path does not take it.
@@ -98,6 +100,23 @@ func (d *Device) checkPort(op string, port uint8) error {
 	return nil
 }
 
+// Progress receives packets that have arrived, and sends those that were held back to share a frame, on the calling
+// goroutine. It does not wait, and does at most one batch of each link. It returns false if there was nothing to do, or the
+// device is closed. CQ.Poll calls it by itself (see [Wait]); it is for programs that do not call Poll while they wait, because
+// they look at CQInitAttr.Ready.
+//
+// After Progress the device expects more calls of it for a millisecond or two, and makes little progress by itself; EndProgress
+// ends that. The caller must not hold a lock that a function of Watch or OnEvent takes.
+func (d *Device) Progress() bool { return !d.ended.Load() && d.prov.Progress() }
+
+// EndProgress announces that the program will not call Progress, or Poll, again soon: the device makes progress by itself from
+// now on. [CompChannel.GetEvent] and TryGetEvent do that too, if there is no event, and RequestNotify if there is an OnEvent.
+func (d *Device) EndProgress() {
+	if !d.ended.Load() {
+		d.prov.EndProgress()
+	}
+}
+
 // Shutdown shuts the device down cleanly, so that no peer has to find out by itself: it is for a program that is about to exit,
 // whatever it has left open. Connections are disconnected, those not yet set up are rejected or given up, listeners close,
 // and every QP goes to ERR, which flushes what is posted; work that must still be carried out has to be complete before. IDs
@@ -122,6 +141,7 @@ func (d *Device) Close() error {
 	if err := d.markClosed(op); err != nil {
 		return err
 	}
+	d.ended.Store(true)
 	d.notifyWatchers(EventDeviceFatal, 0)
 	d.events.notifier.Close()
 	return d.prov.Close()

@@ -2,6 +2,7 @@ package verbs_test
 
 import (
 	"errors"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -243,5 +244,61 @@ func TestTryGetAllocatesNothing(t *testing.T) {
 	}
 	if hook.n != 101 { // AllocsPerRun runs it once more
 		t.Errorf("%d events, want 101", hook.n)
+	}
+}
+
+// TestReady: the word says what Poll would find, without a call.
+func TestReady(t *testing.T) {
+	r := newRig(t)
+	var word atomic.Uint32
+	word.Store(7) // whatever was in the memory
+	cq := must(r.dev.CreateCQ(2, &verbs.CQInitAttr{Ready: &word, Wait: verbs.WaitEvent}))(t)
+	want := func(what string, v uint32) {
+		t.Helper()
+		if got := word.Load(); got != v {
+			t.Errorf("%s: Ready is %d, want %d", what, got, v)
+		}
+	}
+	want("created", 0)
+	cq.Push(&verbs.WC{WRID: 1})
+	cq.Push(&verbs.WC{WRID: 2})
+	want("two completions", 1)
+	var wcs [1]verbs.WC
+	for i := range 2 {
+		want("before Poll", 1)
+		if n := must(cq.Poll(wcs[:]))(t); n != 1 || wcs[0].WRID != uint64(i+1) {
+			t.Errorf("Poll: %d completions, %+v", n, wcs[0])
+		}
+	}
+	want("all were polled", 0)
+	for range 3 {
+		cq.Push(&verbs.WC{})
+	}
+	must(cq.Poll(make([]verbs.WC, 2)))(t)
+	want("overrun: Poll returns an error", 1)
+	if n := r.l.progressed.Load(); n != 0 {
+		t.Errorf("Poll with WaitEvent called Progress %d times", n)
+	}
+	check(t, cq.Destroy())
+	want("destroyed: Poll returns an error", 1)
+}
+
+// TestProgress: Progress and EndProgress are the provider's, until the device is closed.
+func TestProgress(t *testing.T) {
+	l := newLoop()
+	dev := must(verbs.Open(l))(t)
+	for _, busy := range []bool{false, true} {
+		if l.busy = busy; dev.Progress() != busy {
+			t.Errorf("Progress does not return the provider's %v", busy)
+		}
+	}
+	dev.EndProgress()
+	check(t, dev.Close())
+	if dev.Progress() {
+		t.Error("Progress of a closed device")
+	}
+	dev.EndProgress()
+	if p, e := l.progressed.Load(), l.endedProgress.Load(); p != 2 || e != 1 {
+		t.Errorf("%d calls of the provider's Progress and %d of EndProgress, want 2 and 1", p, e)
 	}
 }
