@@ -30,12 +30,16 @@ type watch struct {
 // subscription is changes of one kind, until there is an error: above all ENOBUFS, as more changed than fits into the socket's
 // buffer while it was not read.
 type subscription[U any] struct {
+	groups  uint32 // of netlink, bits
 	open    func(ch chan<- U, done <-chan struct{}) error
 	updates chan U // nil: there is none
 	cancel  context.CancelFunc
 }
 
 func (s *subscription[U]) begin(ctx context.Context) error {
+	if err := mayHear(s.groups); err != nil {
+		return err
+	}
 	ctx, s.cancel = context.WithCancel(ctx)
 	s.updates = make(chan U)
 	if err := s.open(s.updates, ctx.Done()); err != nil {
@@ -46,9 +50,22 @@ func (s *subscription[U]) begin(ctx context.Context) error {
 	return nil
 }
 
+// mayHear returns an error if the kernel does not let a process be in groups of netlink, as gVisor's does not. Package netlink must
+// not try then: it closes the descriptor of its socket, and once more when the garbage collector finds the os.File (v1.3.1). By
+// that time the number may be that of another socket.
+func mayHear(groups uint32) error {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groups})
+}
+
 func newWatch(n *nic, iface *net.Interface) (*watch, error) {
-	w := &watch{nic: n, index: iface.Index, links: subscription[netlink.LinkUpdate]{open: netlink.LinkSubscribe},
-		addrs: subscription[netlink.AddrUpdate]{open: netlink.AddrSubscribe}}
+	w := &watch{nic: n, index: iface.Index,
+		links: subscription[netlink.LinkUpdate]{groups: 1 << (unix.RTNLGRP_LINK - 1), open: netlink.LinkSubscribe},
+		addrs: subscription[netlink.AddrUpdate]{groups: 1<<(unix.RTNLGRP_IPV4_IFADDR-1) | 1<<(unix.RTNLGRP_IPV6_IFADDR-1), open: netlink.AddrSubscribe}}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	// Subscribed first, so that nothing is missed between the two. A sandbox, as gVisor's, may not have that: nothing changes
 	// there, or is not heard of.
