@@ -12,6 +12,9 @@ import (
 // asGuessed stands for an identification that the stack has seen, or guessed right.
 const asGuessed = -1
 
+// superframe is how many datagrams a host on sockets sends as one, at most. The kernel numbers them from 0.
+const superframe = 64
+
 // identify checks the ICRC of a packet whose identification is a guess. It returns the identification, or asGuessed if the
 // guess was right.
 func (e *Engine) identify(d *stack.Datagram, b []byte) (id int, right bool) {
@@ -21,7 +24,10 @@ func (e *Engine) identify(d *stack.Datagram, b []byte) (id int, right bool) {
 		return 0, false
 	case found == wire.ID(d.Header):
 		return asGuessed, true
-	case e.strictICRC || !e.ids.Accept(flowOf(d), found, e.now()):
+	case e.strictICRC:
+		// The kernel may have put together what was sent singly, or cut the superframe of a peer in two.
+		return asGuessed, found < superframe
+	case !e.ids.Accept(flowOf(d), found, e.now()):
 		return 0, false
 	}
 	e.Counters.Identified.Add(1)
@@ -29,11 +35,14 @@ func (e *Engine) identify(d *stack.Datagram, b []byte) (id int, right bool) {
 }
 
 // receiveIdentified is receive for a packet whose identification was solved. If the packet was the next one of a reliable
-// connection, the identification is the last one.
+// connection, the identification is the last one. If it was for a QP of another type, it is noted.
 func (q *qp) receiveIdentified(port uint8, d *stack.Datagram, pkt *wire.Packet, id int) {
 	expected, una := q.receiving.PSN(), q.sending.Una()
 	q.receive(port, d, pkt)
-	if q.reliable() && (q.receiving.PSN() != expected || q.sending.Una() != una) {
+	switch {
+	case !q.reliable():
+		q.e.ids.Seen(flowOf(d), uint16(id), q.e.now())
+	case q.receiving.PSN() != expected || q.sending.Una() != una:
 		q.e.ids.Passed(flowOf(d), uint16(id), q.e.now())
 	}
 }

@@ -4,6 +4,7 @@ package roce_test
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math/rand/v2"
 	"testing"
 
@@ -50,7 +51,7 @@ func TestUnseenIdentification(t *testing.T) {
 		{"a packet with a wrong PSN does not move it", false, 3, []event{{0, 1000, false}, {ahead, 1200, false}, {ahead, 1400, true}, {1, 1001, false}}},
 		{"nor is it a first one", false, 2, []event{{ahead, 30000, false}, {0, 1000, false}}},
 		{"nor does a duplicate", false, 3, []event{{0, 1000, false}, {0, 1200, false}, {0, 1400, true}, {1, 1001, false}}},
-		{"strict", true, 0, []event{{0, 1000, true}, {0, 1, true}, {0, 0, false}}},
+		{"strict", true, 0, []event{{0, 1000, true}, {0, 64, true}, {0, 63, false}, {1, 0, false}}},
 	} {
 		run(t, c.name, config{goBackN: true, strictICRC: c.strict}, func(t *testing.T, r *rig) {
 			for i, e := range c.events {
@@ -62,6 +63,40 @@ func TestUnseenIdentification(t *testing.T) {
 				t.Errorf("%d identifications were solved, want %d", n, c.solved)
 			}
 		})
+	}
+}
+
+// TestReceivedTogether: the kernel puts what comes in a row together (GRO), whether it was sent singly, each with 0, or as
+// parts of superframes. Nothing of it is refused.
+func TestReceivedTogether(t *testing.T) {
+	for _, strict := range []bool{false, true} {
+		for _, c := range []struct {
+			name string
+			ids  []uint16
+		}{
+			{"singly", []uint16{0, 0, 0, 0}},
+			{"a superframe", []uint16{0, 1, 2, 3}},
+			{"its end", []uint16{60, 61, 62, 63}},
+			{"two superframes", []uint16{2, 3, 0, 1}},
+		} {
+			run(t, fmt.Sprintf("%s, strict %t", c.name, strict), config{strictICRC: strict}, func(t *testing.T, r *rig) {
+				var d *stack.Datagram
+				for i, id := range c.ids {
+					one := r.unseen(r.req(wire.RCWriteOnly, i, make([]byte, 64), r.at(0, 64)), id)
+					if d == nil {
+						d = one
+					} else {
+						d.Payload = append(d.Payload, one.Payload...)
+					}
+				}
+				stack.PutLengths(d.Header, len(d.Payload))
+				r.port.receive(d)
+				if n := r.counter("icrc_errors"); n != 0 {
+					t.Errorf("%d of %d were refused", n, len(c.ids))
+				}
+				r.take()
+			})
+		}
 	}
 }
 

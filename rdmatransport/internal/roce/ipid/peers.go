@@ -5,7 +5,7 @@
 // times. But a sender counts, so that only few identifications are likely. Linux counts all packets from one address to
 // another, package netstack those of each path, which has a source port of its own. So Peers knows the last identification that
 // was in order of each pair of addresses, and of each [Flow], and accepts only those near one of the two. That leaves 22.7
-// bits, and 16 for first packets.
+// bits, or 22.1 beside datagrams, and 16 for first packets.
 //
 // # What is accepted
 //
@@ -25,6 +25,14 @@
 // the PSN cannot move the window away from the true peer, and makes no entries for peers that do not exist. He can replace the
 // candidate: while he does so, a peer whose counter has jumped is not recognised until silence has widened the window, which
 // takes at most 66 seconds.
+//
+// # Beside many datagrams
+//
+// A peer that counts all packets to an address, as Linux does, may send thousands of datagrams and packets of unreliable
+// connections between two packets of a reliable one. [Peers.Seen] notes the identification of such a packet for the pair of
+// addresses, and those near it are accepted too. This is no last one: it widens what is accepted, and takes nothing away. So
+// somebody who makes up datagrams, which takes no PSN, does not have the true peer's packets refused, but those that only
+// this note would have had accepted. Where no packet of a reliable connection has passed, nothing is noted.
 //
 // None of this is a defence against forgery: the ICRC has no key, and whoever makes up a packet may choose its
 // identification too. It is to find damage.
@@ -72,6 +80,8 @@ type peer struct {
 	at        time.Duration // when last was set
 	candidate uint16
 	since     time.Duration // when the candidate was set; 0 if there is none
+	seen      uint16        // of a pair: the last one of a datagram
+	seenAt    time.Duration // 0 if there is none
 }
 
 // Accept tells whether an identification, solved from a packet that came at a time, is plausible. Times are those of one
@@ -87,8 +97,10 @@ func (p *Peers) Accept(f Flow, id uint16, now time.Duration) bool {
 	if r.near(id, now) {
 		return true
 	}
-	if e := p.flows[f.pair()]; e != nil && e.Value.(*peer).near(id, now) {
-		return true
+	if e := p.flows[f.pair()]; e != nil {
+		if pair := e.Value.(*peer); pair.near(id, now) || pair.seenAt != 0 && near(id, pair.seen, now-pair.seenAt) {
+			return true
+		}
 	}
 	after := id - r.candidate
 	if r.since != 0 && now-r.since <= Probation && after > 0 && after <= Ahead {
@@ -99,10 +111,23 @@ func (p *Peers) Accept(f Flow, id uint16, now time.Duration) bool {
 }
 
 // near tells whether an identification is close enough to the last one.
-func (r *peer) near(id uint16, now time.Duration) bool {
+func (r *peer) near(id uint16, now time.Duration) bool { return near(id, r.last, now-r.at) }
+
+// near tells whether an identification is close enough to one that came some time ago.
+func near(id, last uint16, ago time.Duration) bool {
 	// The time is limited first: silence may have lasted for years.
-	ahead := Ahead + int(min(max(now-r.at, 0), 100*time.Second)*PerSecond/time.Second)
-	return int(id-r.last) <= ahead || r.last-id <= Behind
+	ahead := Ahead + int(min(max(ago, 0), 100*time.Second)*PerSecond/time.Second)
+	return int(id-last) <= ahead || last-id <= Behind
+}
+
+// Seen says that the packet with that identification was a datagram, or one of an unreliable connection.
+func (p *Peers) Seen(f Flow, id uint16, now time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if e := p.flows[f.pair()]; e != nil {
+		r := e.Value.(*peer)
+		r.seen, r.seenAt = id, now
+	}
 }
 
 // Passed says that the packet with that identification was in order in every other respect too.
@@ -131,7 +156,11 @@ func (p *Peers) set(f Flow, id uint16, now time.Duration) {
 		e = p.order.PushFront(new(peer))
 		p.flows[f] = e
 	}
-	*e.Value.(*peer) = peer{flow: f, last: id, at: now}
+	r := e.Value.(*peer)
+	if r.flow != f {
+		*r = peer{flow: f}
+	}
+	r.last, r.at, r.since = id, now, 0
 }
 
 // Len is how many flows and pairs are remembered.

@@ -159,6 +159,53 @@ func TestFlows(t *testing.T) {
 	}
 }
 
+// TestBesideDatagrams: one packet now and then is accepted beside thousands of datagrams between two of them. Made-up
+// datagrams take nothing away, and nothing is noted of an address that no reliable connection has.
+func TestBesideDatagrams(t *testing.T) {
+	var p ipid.Peers
+	other := flow
+	other.SrcPort++
+	p.Seen(other, 5, start)
+	if p.Len() != 0 {
+		t.Error("datagrams alone are remembered")
+	}
+	now, id := start, uint16(100)
+	p.Passed(flow, id, now)
+	for range 100 {
+		for range 5000 { // in a second
+			now += time.Second / 5000
+			id++
+			p.Seen(other, id, now)
+		}
+		id++
+		if !p.Accept(flow, id, now) {
+			t.Fatalf("ID %d, behind datagrams, was refused", id)
+		}
+		p.Passed(flow, id, now)
+	}
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for range 1 << 16 {
+		p.Seen(other, uint16(rnd.Uint32()), now)
+		if rnd.IntN(8) == 0 {
+			id += uint16(1 + rnd.IntN(10))
+			if !p.Accept(flow, id, now) {
+				t.Fatalf("ID %d, between made-up datagrams, was refused", id)
+			}
+			p.Passed(flow, id, now)
+		}
+	}
+	p.Seen(other, id+20000, now)
+	accepted := 0
+	for i := range 1 << 16 {
+		if p.Accept(flow, uint16(i*40503), now) {
+			accepted++
+		}
+	}
+	if want := 2 * (ipid.Ahead + ipid.Behind + 1); accepted != want {
+		t.Errorf("%d of 65536 identifications are accepted, want %d", accepted, want)
+	}
+}
+
 func BenchmarkPeers(b *testing.B) {
 	var p ipid.Peers
 	var id uint16
