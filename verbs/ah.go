@@ -37,6 +37,7 @@ func (pd *PD) CreateAH(attr *AHAttr) (*AH, error) {
 	d.mu.Unlock()
 
 	ah := &AH{pd: pd, attr: *attr}
+	ah.attr.GRH.FlowLabel &= maxFlowLabel
 	if ah.prov, err = d.prov.CreateAH(&ah.attr); err != nil {
 		ah.release()
 		return nil, wrap(op, err)

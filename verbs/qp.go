@@ -69,7 +69,8 @@ func (i *qpInit) unpack() QPInitAttr {
 // qpsCreated counts the QPs that this process has created.
 var qpsCreated atomic.Uint64
 
-// CreateQP creates a QP in state RESET (ibv_create_qp). Its queues have exactly the sizes of attr.Cap.
+// CreateQP creates a QP in state RESET (ibv_create_qp). Its queues have exactly the sizes of attr.Cap, except that
+// MaxInlineData may be larger: Query returns it.
 func (pd *PD) CreateQP(attr *QPInitAttr) (*QP, error) {
 	const op = "create QP"
 	if attr != nil && attr.Type == XRCRecv {
@@ -86,8 +87,10 @@ func (pd *PD) createQP(op string, attr *QPInitAttr, x *XRCD) (*QP, error) {
 		return nil, err
 	}
 	c := attr.Cap
+	c.MaxInlineData = max(c.MaxInlineData, min(c.MaxSendSGE*sgeLen, pd.dev.attr.MaxInlineData))
 	qp := &QP{pd: pd, xrcd: x, srq: attr.SRQ, lockOrder: qpsCreated.Add(1), init: attr.pack(), ops: sendOps(attr.Type, attr.Transport, &pd.dev.attr),
 		sq: newSendQueue(&c), rq: newRecvQueue(c.MaxRecvWR, c.MaxRecvSGE)}
+	qp.init.Cap.MaxInlineData = uint32(c.MaxInlineData)
 	if s := attr.SRQ; s != nil {
 		qp.init.Cap.MaxRecvWR, qp.init.Cap.MaxRecvSGE = 0, 0
 		qp.rq = newRecvQueue(1, s.maxSGE) // for the request that the current message fills

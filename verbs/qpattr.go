@@ -39,7 +39,7 @@ type QPCap struct {
 	MaxRecvWR     int
 	MaxSendSGE    int
 	MaxRecvSGE    int
-	MaxInlineData int // bytes
+	MaxInlineData int // bytes; CreateQP rounds it up to 16 times MaxSendSGE, the room that SGEs would take, as rxe does
 }
 
 // QPInitAttr holds the attributes that CreateQP takes (ibv_qp_init_attr).
@@ -61,11 +61,13 @@ type QPInitAttr struct {
 // GRH is the global route of an address vector (ibv_global_route).
 type GRH struct {
 	DGID         GID
-	FlowLabel    uint32 // 20 bits
+	FlowLabel    uint32 // 20 bits; higher bits are ignored, as in Linux
 	SGIDIndex    uint8  // index of the source address in the port's GID table
 	HopLimit     uint8  // 0: the provider chooses
 	TrafficClass uint8  // DSCP and ECN
 }
+
+const maxFlowLabel = 1<<20 - 1
 
 // AHAttr is an address vector (ibv_ah_attr). RoCE needs IsGlobal and GRH, and ignores DLID, SrcPathBits and StaticRate.
 // SL is 0 to 15; its lower three bits are the priority of frames in a VLAN.

@@ -13,6 +13,11 @@ func (qp *QP) Modify(attr *QPAttr, mask QPAttrMask) error {
 	if attr == nil {
 		return Errorf(ErrInvalid, op, "no attributes")
 	}
+	if mask&QPAttrAV != 0 && attr.AHAttr.GRH.FlowLabel > maxFlowLabel {
+		a := *attr
+		a.AHAttr.GRH.FlowLabel &= maxFlowLabel
+		attr = &a
+	}
 	qp.modifying.Lock()
 	defer qp.modifying.Unlock()
 
@@ -193,8 +198,6 @@ func (l *portLimits) checkAV(op string, ah *AHAttr) error {
 		return Errorf(ErrInvalid, op, "AHAttr.PortNum is %d, but the port is %d", ah.PortNum, l.num)
 	case ah.SL > 15:
 		return Errorf(ErrInvalid, op, "AHAttr.SL %d is not in 0–15", ah.SL)
-	case grh.FlowLabel >= 1<<20:
-		return Errorf(ErrInvalid, op, "AHAttr.GRH.FlowLabel %#x has more than 20 bits", grh.FlowLabel)
 	case grh.DGID == GID{}:
 		return Errorf(ErrInvalid, op, "AHAttr.GRH.DGID is zero")
 	}

@@ -1,6 +1,9 @@
 package verbs
 
-import "fmt"
+import (
+	"fmt"
+	"unsafe"
+)
 
 // queue is a ring of posted work requests, oldest first. The SGList and the inline data of each slot are allocated with
 // the queue, so that posting allocates nothing.
@@ -9,12 +12,28 @@ type queue[T any] struct {
 	slots   []T
 }
 
+// sgeLen is the size of an SGE in bytes.
+const sgeLen = int(unsafe.Sizeof(SGE{}))
+
+// newSendQueue makes a send queue. A request has either inline data or an SGList, so that inline data is where the SGList
+// would be, if it fits.
 func newSendQueue(c *QPCap) queue[SendWR] {
 	q := queue[SendWR]{slots: make([]SendWR, c.MaxSendWR)}
-	sges, inline := make([]SGE, c.MaxSendWR*c.MaxSendSGE), make([]byte, c.MaxSendWR*c.MaxInlineData)
+	sges := make([]SGE, c.MaxSendWR*c.MaxSendSGE)
+	var inline []byte
+	shared := c.MaxInlineData <= c.MaxSendSGE*sgeLen
+	if !shared {
+		inline = make([]byte, c.MaxSendWR*c.MaxInlineData)
+	}
 	for i := range q.slots {
-		q.slots[i].SGList, sges = carve(sges, c.MaxSendSGE)
-		q.slots[i].inline, inline = carve(inline, c.MaxInlineData)
+		s := &q.slots[i]
+		s.SGList, sges = carve(sges, c.MaxSendSGE)
+		if shared {
+			room := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s.SGList))), len(s.SGList)*sgeLen)
+			s.inline, _ = carve(room, c.MaxInlineData)
+		} else {
+			s.inline, inline = carve(inline, c.MaxInlineData)
+		}
 	}
 	return q
 }

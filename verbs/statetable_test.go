@@ -303,7 +303,6 @@ func TestModifyBounds(t *testing.T) {
 		{verbs.StateRTR, "IsGlobal", func(a *verbs.QPAttr) { a.AHAttr.IsGlobal = false }},
 		{verbs.StateRTR, "AHAttr.PortNum is 2, but the port is 1", func(a *verbs.QPAttr) { a.AHAttr.PortNum = 2 }},
 		{verbs.StateRTR, "SL 16", func(a *verbs.QPAttr) { a.AHAttr.SL = 16 }},
-		{verbs.StateRTR, "FlowLabel 0x100000", func(a *verbs.QPAttr) { a.AHAttr.GRH.FlowLabel = 1 << 20 }},
 		{verbs.StateRTR, "DGID", func(a *verbs.QPAttr) { a.AHAttr.GRH.DGID = verbs.GID{} }},
 		{verbs.StateRTR, "SGIDIndex 1", func(a *verbs.QPAttr) { a.AHAttr.GRH.SGIDIndex = 1 }},
 		{verbs.StateRTS, "Timeout 32", func(a *verbs.QPAttr) { a.Timeout = 32 }},

@@ -340,12 +340,20 @@ func (id *ID) Establish() error {
 }
 
 // Disconnect ends a connection and moves the QP to ERR (rdma_disconnect). Both sides get Disconnected. The side that gets it
-// because its peer has disconnected calls Disconnect too, or Destroy.
+// because its peer has disconnected calls Disconnect too, or Destroy. As in Linux, Disconnect of a connection that has ended,
+// or is being ended by this side, does nothing and returns nil.
 func (id *ID) Disconnect() error {
 	return id.withConn("disconnect", func(c ProviderConn) error {
+		if id.disconnected {
+			return nil
+		}
 		if err := c.Disconnect(); err != nil {
+			if id.hasEnded {
+				return nil
+			}
 			return err
 		}
+		id.disconnected = true
 		id.failQP()
 		return nil
 	}, connecting, accepted)

@@ -54,6 +54,7 @@ type ID struct {
 	hasEnded           bool         // ended is closed
 	established        bool         // Established was reported
 	autoDisconnect     bool         // Disconnect is called when the peer disconnects
+	disconnected       bool         // Disconnect was called, with success
 }
 
 // deviceListener is the provider's listener on one device.

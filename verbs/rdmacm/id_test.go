@@ -314,7 +314,7 @@ func TestDisconnectUnanswered(t *testing.T) {
 		l, s, c := connected(a, b)
 		a.fake.loseDREQ = true
 		must(t, c.Disconnect())
-		wants(t, c.Disconnect(), syscall.EINVAL)
+		must(t, c.Disconnect()) // has no effect
 		if ev := b.next(rdmacm.Disconnected); ev.Status != -int(syscall.ETIMEDOUT) {
 			t.Errorf("status %d, want -ETIMEDOUT", ev.Status)
 		}
@@ -536,4 +536,30 @@ func TestNames(t *testing.T) {
 	if s := fmt.Sprint(&rdmacm.EventError{Type: rdmacm.Rejected, Status: 8}); s != "RDMA_CM_EVENT_REJECTED: status 8, invalid service ID: no listener" {
 		t.Errorf("error is %q", s)
 	}
+}
+
+// TestDisconnectInTimeWait: as in Linux, Disconnect of a connection that has ended is not an error, for either side, until the ID
+// is destroyed. Before there is a connection it is.
+func TestDisconnectInTimeWait(t *testing.T) {
+	bubble(t, func(t *testing.T, a, b *end) {
+		idle := b.id(rdmacm.TCP)
+		wants(t, idle.Disconnect(), verbs.ErrInvalid)
+		l, s, c := connected(a, b)
+		must(t, c.Disconnect())
+		a.next(rdmacm.Disconnected)
+		must(t, s.Disconnect())
+		b.next(rdmacm.Disconnected)
+		for range 2 {
+			must(t, c.Disconnect())
+			must(t, s.Disconnect())
+		}
+		a.next(rdmacm.TimewaitExit)
+		b.next(rdmacm.TimewaitExit)
+		must(t, c.Disconnect())
+		must(t, s.Disconnect())
+		must(t, s.Destroy())
+		wants(t, s.Disconnect(), verbs.ErrDestroyed)
+		b.close(c, idle)
+		a.close(l)
+	})
 }
