@@ -29,13 +29,8 @@ func runtimeDirectory(t *testing.T) {
 	}
 	t.Setenv("XDG_RUNTIME_DIR", dir)
 	t.Cleanup(func() { // the hub would end by itself, but later
-		pid, err := os.ReadFile(filepath.Join(hub.Directory(), "lock"))
-		if err == nil && hub.Running("") {
-			n, _ := strconv.Atoi(strings.TrimSpace(string(pid)))
-			err = syscall.Kill(n, syscall.SIGTERM)
-		}
-		if err != nil {
-			t.Error(err)
+		if pid := hubProcess(); pid != 0 && hub.Running("") {
+			_ = syscall.Kill(pid, syscall.SIGTERM)
 		}
 		_ = os.RemoveAll(dir)
 	})
@@ -95,4 +90,49 @@ func TestHub(t *testing.T) {
 	if hub.Running("") {
 		t.Error("there is a hub still")
 	}
+}
+
+// hubProcess is the process of the hub, or 0.
+func hubProcess() int {
+	pid, err := os.ReadFile(filepath.Join(hub.Directory(), "lock"))
+	if err != nil {
+		return 0
+	}
+	n, _ := strconv.Atoi(strings.TrimSpace(string(pid)))
+	return n
+}
+
+// TestSharedHubKilled: connections live on when the hub is killed, again and again: one of the nodes starts the next.
+func TestSharedHubKilled(t *testing.T) {
+	runtimeDirectory(t)
+	const node = " --link kernel:lo --addr 127.15.1.3 --shared --log-level error"
+	rounds, most := "1000", 3
+	if os.Getenv("SOFTRNIC_LONG") != "" {
+		rounds, most = "20000", 100
+	}
+	s := serving(t, "rping -s -d"+node, "listening")
+	client := make(chan string, 1)
+	go func() {
+		code, stdout, stderr := runCommand(t, "rping -c -a 127.15.1.3 -C "+rounds+" -V"+node)
+		if code != 0 {
+			t.Errorf("exit code %d: %s", code, stderr)
+		}
+		client <- stdout
+	}()
+	kills := 0
+	for over := false; !over; {
+		select {
+		case <-client:
+			over = true
+		case <-time.After(300 * time.Millisecond):
+			if pid := hubProcess(); kills < most && hub.Running("") && syscall.Kill(pid, syscall.SIGKILL) == nil {
+				kills++
+			}
+		}
+	}
+	s.ends()
+	if kills == 0 {
+		t.Error("it was over before the hub was killed")
+	}
+	t.Logf("the hub was killed %d times", kills)
 }

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/kernel/hub"
 	"github.com/softrnic/softrnic/stack/kernel/internal/inlet"
 )
 
@@ -28,7 +29,9 @@ func (p *port) newGroupSocket(group netip.Addr) (_ *socket, err error) {
 }
 
 // Deliver implements [inlet.Receiver].
-func (in *socket) Deliver(a *inlet.Arrival, polled bool) { in.deliver(a, in.Addr(), 0, polled) }
+func (in *socket) Deliver(a *inlet.Arrival, polled bool) {
+	in.deliver(&hub.Arrival{Arrival: *a, Dst: in.Addr()}, polled)
+}
 
 // Polled implements [inlet.Receiver].
 func (in *socket) Polled() bool { return in.port.isPolled() }
@@ -41,13 +44,13 @@ type delivery struct {
 	head     [inlet.MaxHeader]byte
 }
 
-// deliver hands an arrival at dst to the receiver.
+// deliver hands an arrival to the receiver.
 //
 // A socket does not show the IP header. The fields of it that the ICRC covers are known, except for IPv4's identification.
 // It is set to what Linux gives to an unconnected socket that may not fragment, and other systems too: 0, and 0, 1, 2, … to
-// the datagrams that were sent as one superframe. id is that of the first.
-func (y *delivery) deliver(a *inlet.Arrival, dst netip.Addr, id uint16, polled bool) {
-	p := y.port
+// the datagrams that were sent as one superframe; an arrival from a hub may begin in the midst of one.
+func (y *delivery) deliver(a *hub.Arrival, polled bool) {
+	p, dst := y.port, a.Dst
 	src := a.From.Addr().Unmap().WithZone("")
 	switch {
 	case len(a.Payload) == 0 || !isHostAddr(src) || src.Is4() != dst.Is4():
@@ -64,11 +67,12 @@ func (y *delivery) deliver(a *inlet.Arrival, dst netip.Addr, id uint16, polled b
 	head := y.head[:inlet.PutHeader(y.head[:], src, dst, a.From.Port(), a.TrafficClass, a.TTL)]
 	stack.PutLengths(head, len(a.Payload))
 	if src.Is4() {
-		binary.BigEndian.PutUint16(head[4:], id)
+		binary.BigEndian.PutUint16(head[4:], a.ID)
 	}
 	y.d = stack.Datagram{
 		Src: src, Dst: dst, SrcPort: a.From.Port(), TrafficClass: a.TrafficClass, HopLimit: a.TTL, Polled: polled,
 		Looped: p.nic.has(src), Header: head, Payload: a.Payload, SegmentSize: size, IDGuessed: src.Is4(),
+		SrcQPNs: a.SrcQPNs,
 	}
 	n := (len(a.Payload) + size - 1) / size
 	bytes := uint64(len(a.Payload) + n*(ethLen+len(head)))

@@ -106,7 +106,7 @@ func (n *nic) addAddr(p netip.Prefix) error {
 	}
 	n.table.Store(t)
 	n.port.reopenOutlets(p.Addr())
-	return nil
+	return n.port.introduce(p.Addr())
 }
 
 // readdress takes in which addresses the interface has now.

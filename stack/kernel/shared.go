@@ -7,7 +7,6 @@ import (
 
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/stack/kernel/hub"
-	"github.com/softrnic/softrnic/stack/kernel/internal/inlet"
 )
 
 // Sharing says how a host shares its addresses. The zero Sharing needs a hub that runs already.
@@ -49,12 +48,12 @@ func (p *port) join(s *Sharing) (err error) {
 }
 
 // deliver hands on what the hub has given this process.
-func (s *sharedPort) deliver(a *inlet.Arrival, dst netip.Addr, id uint16, polled bool) {
-	if !s.nic.has(dst) {
+func (s *sharedPort) deliver(a *hub.Arrival, polled bool) {
+	if !s.nic.has(a.Dst) {
 		s.counters.rxMalformed.Add(1)
 		return
 	}
-	s.in.deliver(a, dst, id, polled)
+	s.in.deliver(a, polled)
 }
 
 // changed tells the watcher of the interface that the hub has gone, or come.
@@ -79,6 +78,28 @@ func (p *port) open(a netip.Addr) error {
 		err = p.add(in)
 	}
 	return err
+}
+
+// introduce tells the hub which sockets this process sends from at an address: all that there will be, so that a path has
+// nothing to wait for.
+func (p *port) introduce(a netip.Addr) error {
+	if p.shared == nil {
+		return nil
+	}
+	for slot := range uint16(outlets) {
+		out, err := p.outlet(a, slot)
+		if err != nil {
+			return err
+		}
+		if s := out.socket.Load(); s != nil {
+			err = p.shared.AddOutlet(a, s.raw)
+		}
+		p.leave(out)
+		if err != nil {
+			return fmt.Errorf("a socket at %v: %w", a, err)
+		}
+	}
+	return nil
 }
 
 // shut undoes open.

@@ -1,11 +1,6 @@
 package hub
 
-import (
-	"log/slog"
-	"net/netip"
-
-	"github.com/softrnic/softrnic/stack/kernel/internal/inlet"
-)
+import "log/slog"
 
 // DefaultRing is the size of the ring that a client receives from, in bytes.
 const DefaultRing = 4 << 20
@@ -15,9 +10,8 @@ type ClientConfig struct {
 	Directory string // "" for that of Directory
 	// Start starts a hub in a process of its own; it need not wait for it. If it is nil, somebody else has to.
 	Start func(directory string) error
-	// Deliver gets what comes to dst; id is the IPv4 identification of the first datagram, as it is guessed. It is called
-	// while nothing else is received (see Client.Do).
-	Deliver func(a *inlet.Arrival, dst netip.Addr, id uint16, polled bool)
+	// Deliver gets what comes, while nothing else is received (see Client.Do). polled says that it is called by Poll.
+	Deliver func(a *Arrival, polled bool)
 	// Polled tells whether somebody calls Poll again and again: nothing is received by itself then.
 	Polled func() bool
 	// Changed is called after Client.Up has changed. lost says that the client's numbers are no longer its own, and that nothing

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -48,11 +49,19 @@ type Client struct {
 	changed  chan struct{} // closed, and replaced, when conn changes
 	addrs    map[netip.Addr]string
 	services map[stack.Service]int
+	outlets  []outletSocket
 
 	receiving sync.Mutex // held while records are taken
 	ring      *ring.Consumer
 	memory    []byte
 	arena     [ring.MaxFrame]byte
+	arrival   Arrival
+}
+
+// outletSocket is a socket that the client sends from.
+type outletSocket struct {
+	addr netip.Addr
+	raw  syscall.RawConn
 }
 
 // Join connects to the hub, which it starts if there is none and the config says how. Run is to be called then.
@@ -278,6 +287,9 @@ func (c *Client) repeat(conn *net.UnixConn) {
 	for a, zone := range c.addrs {
 		all = append(all, request{kind: addAddr, addr: a, zone: zone})
 	}
+	for _, o := range c.outlets {
+		all = append(all, request{kind: addOutlet, socket: o.raw})
+	}
 	for s, n := range c.services {
 		for range n {
 			all = append(all, request{kind: serve, service: s})
@@ -436,8 +448,8 @@ func (c *Client) takeLocked(polled bool) (n int, err error) {
 		}
 		f := c.ring.Take(c.arena[:])
 		c.ring.Release()
-		a, dst, id := readRecord(f.Data)
-		c.cfg.Deliver(&a, dst, id, polled)
+		c.arrival = readRecord(f.Data)
+		c.cfg.Deliver(&c.arrival, polled)
 		n++
 	}
 	return n, nil
@@ -505,7 +517,7 @@ func (c *Client) ask(r *request) error {
 			return net.ErrClosed
 		}
 		if conn != nil {
-			_, _ = conn.Write(r.encode()) // an error is the end of the connection, which Run finds out
+			r.send(conn) // an error is the end of the connection, which Run finds out
 		}
 		select {
 		case a := <-c.answers:
@@ -517,6 +529,30 @@ func (c *Client) ask(r *request) error {
 			return fmt.Errorf("the hub in %s does not answer: %w", c.cfg.Directory, unix.ETIMEDOUT)
 		}
 	}
+}
+
+func (r *request) send(conn *net.UnixConn) {
+	if r.socket == nil {
+		_, _ = conn.Write(r.encode())
+		return
+	}
+	err := r.socket.Control(func(fd uintptr) { _ = ring.Send(conn, r.encode(), int(fd)) })
+	if err != nil { // the socket is closed: the hub is to answer all the same
+		r.kind, r.socket = dropAddr, nil
+		_, _ = conn.Write(r.encode())
+	}
+}
+
+// AddOutlet tells the hub that datagrams from a socket, which is bound to an address that was added, are this client's. Those
+// from other sockets at the hub's addresses are lost.
+func (c *Client) AddOutlet(a netip.Addr, socket syscall.RawConn) error {
+	if err := c.ask(&request{kind: addOutlet, socket: socket}); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.outlets = append(c.outlets, outletSocket{a, socket})
+	return nil
 }
 
 // AddAddr asks for what comes to an address, of the interface of this name. The error wraps EADDRINUSE if a process that is no
@@ -535,6 +571,7 @@ func (c *Client) AddAddr(a netip.Addr, zone string) error {
 func (c *Client) DropAddr(a netip.Addr) {
 	c.mu.Lock()
 	delete(c.addrs, a)
+	c.outlets = slices.DeleteFunc(c.outlets, func(o outletSocket) bool { return o.addr == a })
 	c.mu.Unlock()
 	_ = c.ask(&request{kind: dropAddr, addr: a}) // one who is no client any more has no addresses
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -46,8 +47,11 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// numbered classifies what the tests send: a datagram begins with a kind of target and its number, or a service ID.
+// numbered classifies what the tests send: a datagram begins with a kind of target and its number, or a service ID. With the bit
+// claims set, a QPN follows that the sender says is its own.
 type numbered struct{}
+
+const claims = 0x80
 
 func (numbered) Leased(stack.Numbers) {}
 func (numbered) Died(stack.Numbers)   {}
@@ -56,11 +60,13 @@ func (numbered) Classify(b []byte, _ *stack.Datagram) stack.Target {
 		return stack.Target{}
 	}
 	n := binary.BigEndian.Uint64(b[1:])
-	return stack.Target{Kind: stack.TargetKind(b[0]), Number: uint32(n), Service: n}
+	return stack.Target{Kind: stack.TargetKind(b[0] &^ claims), Number: uint32(n), Service: n}
 }
 func (numbered) Refuse([]byte, *stack.Datagram, stack.SendFunc) {}
-func (numbered) Permits([]byte, stack.Numbers) bool             { return true }
-func (numbered) Speak(int64, stack.SendFunc) (again int64)      { return 0 }
+func (numbered) Permits(b []byte, own stack.Numbers) bool {
+	return len(b) < 17 || b[0]&claims == 0 || own.QPNs.Contains(uint32(binary.BigEndian.Uint64(b[9:])))
+}
+func (numbered) Speak(int64, stack.SendFunc) (again int64) { return 0 }
 
 // message is a datagram of n bytes for a target.
 func message(kind stack.TargetKind, number uint64, n int, fill byte) []byte {
@@ -263,6 +269,74 @@ func TestSharedAddress(t *testing.T) {
 				e.nothing()
 			}
 		})
+	}
+}
+
+// TestForged: what is sent from the hub's addresses comes with the numbers of the process that sent it, not those that it claims,
+// and only from processes that the hub knows.
+func TestForged(t *testing.T) {
+	const addr = "127.31.0.8"
+	dir, s := directory(t), &starter{t: t}
+	a, b := join(t, dir, addr, s.start), join(t, dir, addr, s.start)
+	claim := func(qpn uint64) []byte {
+		m := message(stack.TargetQPN|claims, b.qpn(), 64, 0)
+		binary.BigEndian.PutUint64(m[9:], qpn)
+		return m
+	}
+	a.send(addr, addr, claim(b.qpn()), claim(a.qpn()), claim(b.qpn()), message(stack.TargetQPN, b.qpn(), 64, 7))
+	for _, want := range []byte{claims | byte(stack.TargetQPN), byte(stack.TargetQPN)} {
+		if g := b.next(); g.payload[0] != want || g.SrcQPNs != a.port.Numbers().QPNs {
+			t.Errorf("%x came, from %v", g.payload, g.SrcQPNs)
+		}
+	}
+	a.send(addr, addr, message(stack.TargetCommID, b.id(), 64, 7))
+	if g := b.next(); g.SrcQPNs != (stack.Range{}) {
+		t.Errorf("a MAD, which the hub has looked at, is from %v", g.SrcQPNs)
+	}
+	stranger, err := net.DialUDP("udp", &net.UDPAddr{IP: net.ParseIP(addr)}, &net.UDPAddr{IP: net.ParseIP(addr), Port: stack.RoCEPort})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stranger.Close()
+	if _, err := stranger.Write(message(stack.TargetQPN, b.qpn(), 64, 0)); err != nil {
+		t.Fatal(err)
+	}
+	b.nothing()
+
+	// What is no socket of a client's own.
+	c, err := hub.Join(hub.ClientConfig{Directory: dir, Deliver: func(*hub.Arrival, bool) {}, Polled: func() bool { return false }, Changed: func(bool) {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Free()
+	ran := make(chan bool)
+	go func() { c.Run(); close(ran) }()
+	defer func() { c.Close(); <-ran }()
+	raw, err := stranger.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := netip.MustParseAddr(addr)
+	if err := c.AddOutlet(own, raw); !errors.Is(err, syscall.EADDRNOTAVAIL) {
+		t.Errorf("a socket at an address that the client does not have: %v", err)
+	}
+	if err := c.AddAddr(own, "lo"); err != nil {
+		t.Fatal(err)
+	}
+	tcp, err := net.Listen("tcp", addr+":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tcp.Close()
+	other, err := tcp.(*net.TCPListener).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.AddOutlet(own, other); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("a socket of TCP: %v", err)
+	}
+	if err := c.AddOutlet(own, raw); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -25,17 +25,18 @@ type Client struct{}
 // Join is for Linux only.
 func Join(ClientConfig) (*Client, error) { return nil, errOther }
 
-func (*Client) Numbers() stack.Numbers           { return stack.Numbers{} }
-func (*Client) Up() bool                         { return false }
-func (*Client) AddAddr(netip.Addr, string) error { return errOther }
-func (*Client) DropAddr(netip.Addr)              {}
-func (*Client) Serve(stack.Service) error        { return errOther }
-func (*Client) EndServe(stack.Service)           {}
-func (*Client) Do(f func())                      { f() }
-func (*Client) Poll() bool                       { return false }
-func (*Client) Run()                             {}
-func (*Client) Close()                           {}
-func (*Client) Free()                            {}
+func (*Client) Numbers() stack.Numbers                      { return stack.Numbers{} }
+func (*Client) Up() bool                                    { return false }
+func (*Client) AddAddr(netip.Addr, string) error            { return errOther }
+func (*Client) AddOutlet(netip.Addr, syscall.RawConn) error { return errOther }
+func (*Client) DropAddr(netip.Addr)                         {}
+func (*Client) Serve(stack.Service) error                   { return errOther }
+func (*Client) EndServe(stack.Service)                      {}
+func (*Client) Do(f func())                                 { f() }
+func (*Client) Poll() bool                                  { return false }
+func (*Client) Run()                                        {}
+func (*Client) Close()                                      {}
+func (*Client) Free()                                       {}
 
 // Running is false: hubs are Linux's.
 func Running(string) bool { return false }

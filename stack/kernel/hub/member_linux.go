@@ -9,7 +9,7 @@ import (
 
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/ring"
-	"github.com/softrnic/softrnic/stack/kernel/internal/inlet"
+	"github.com/softrnic/softrnic/stack"
 )
 
 // member is a client as the hub knows it.
@@ -20,6 +20,8 @@ type member struct {
 	lease  *lease
 	memory []byte              // of the ring
 	addrs  map[netip.Addr]bool // changed with both server.mu and relay.mu held
+
+	numbers stack.Numbers // of the lease
 
 	// With relay.mu held:
 	ring    *ring.Producer
@@ -61,11 +63,11 @@ func (m *member) tell(message []byte) (err error) {
 }
 
 // put copies an arrival into the ring; false if it is lost.
-func (m *member) put(a *inlet.Arrival, dst netip.Addr, id uint16) bool {
+func (m *member) put(a *Arrival) bool {
 	if m.gone || recordLen+len(a.Payload) > ring.MaxFrame {
 		return false
 	}
-	putRecord(&m.record, a, dst, id)
+	putRecord(&m.record, a)
 	m.more[0] = a.Payload
 	ok, err := m.ring.Put(&m.frame)
 	m.more[0] = nil

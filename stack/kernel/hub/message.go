@@ -67,6 +67,7 @@ const (
 	dropAddr                 // no longer
 	serve                    // stack.Shared.Serve
 	endServe
+	addOutlet // what leaves from this socket, whose descriptor comes with the request, is the client's
 )
 
 type hello struct {
@@ -148,6 +149,7 @@ type request struct {
 	addr    netip.Addr // the zero Addr is all
 	service stack.Service
 	zone    string
+	socket  syscall.RawConn // of addOutlet
 }
 
 func (r *request) encode() []byte {
@@ -173,7 +175,7 @@ func decodeRequest(b []byte) (r request, err error) {
 		return r, fmt.Errorf("a request of %d bytes, want %d", len(b), requestLen)
 	}
 	r.kind, r.number = kind(binary.BigEndian.Uint32(b)), binary.BigEndian.Uint32(b[4:])
-	if r.kind < addAddr || r.kind > endServe {
+	if r.kind < addAddr || r.kind > addOutlet {
 		return r, fmt.Errorf("a request of kind %d", r.kind)
 	}
 	if a := netip.AddrFrom16([16]byte(b[8:])).Unmap(); !a.IsUnspecified() {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"net/netip"
 
+	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/stack/kernel/internal/inlet"
 )
 
@@ -17,26 +18,41 @@ import (
 //	35  TTL                               1 byte
 //	36  payload bytes of each datagram but the last; 0 if there is one, 2 bytes
 //	38  IPv4 identification of the first, as it is guessed, 2 bytes
-const recordLen = 40
+//	40  number of the QPNs' range of the client that sent it, for stack.Datagram.SrcQPNs; 0: none, 2 bytes
+const recordLen = 42
 
-func putRecord(b *[recordLen]byte, a *inlet.Arrival, dst netip.Addr, id uint16) {
-	s, d := a.From.Addr().As16(), dst.As16()
+// Arrival is what a client gets: what a read of the hub's socket has brought, and for whom.
+type Arrival struct {
+	inlet.Arrival
+	Dst     netip.Addr
+	ID      uint16      // IPv4 identification of the first datagram, as it is guessed
+	SrcQPNs stack.Range // of the client that sent it; the zero Range if it was none
+}
+
+func putRecord(b *[recordLen]byte, a *Arrival) {
+	s, d := a.From.Addr().As16(), a.Dst.As16()
 	copy(b[:], s[:])
 	copy(b[16:], d[:])
 	binary.BigEndian.PutUint16(b[32:], a.From.Port())
 	b[34], b[35] = a.TrafficClass, a.TTL
 	binary.BigEndian.PutUint16(b[36:], uint16(a.Segment))
-	binary.BigEndian.PutUint16(b[38:], id)
+	binary.BigEndian.PutUint16(b[38:], a.ID)
+	binary.BigEndian.PutUint16(b[40:], uint16(a.SrcQPNs.Base>>qpnBits))
 }
 
 // readRecord takes any bytes. The payload is empty if they are too few.
-func readRecord(b []byte) (a inlet.Arrival, dst netip.Addr, id uint16) {
+func readRecord(b []byte) (a Arrival) {
 	if len(b) < recordLen {
-		return a, dst, 0
+		return a
 	}
 	a.From = netip.AddrPortFrom(netip.AddrFrom16([16]byte(b)).Unmap(), binary.BigEndian.Uint16(b[32:]))
+	a.Dst = netip.AddrFrom16([16]byte(b[16:])).Unmap()
 	a.TrafficClass, a.TTL = b[34], b[35]
 	a.Segment = int(binary.BigEndian.Uint16(b[36:]))
+	a.ID = binary.BigEndian.Uint16(b[38:])
+	if slot := binary.BigEndian.Uint16(b[40:]); slot != 0 && slot < qpnSlots {
+		a.SrcQPNs = numbers(uint32(slot), 0).QPNs
+	}
 	a.Payload = b[recordLen:]
-	return a, netip.AddrFrom16([16]byte(b[16:])).Unmap(), binary.BigEndian.Uint16(b[38:])
+	return a
 }

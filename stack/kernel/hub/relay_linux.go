@@ -2,6 +2,7 @@ package hub
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -25,6 +26,8 @@ type relay struct {
 	byQPN      [qpnSlots]*member
 	byComm     [commSlots]*member
 	services   []service
+	own        map[netip.Addr]bool        // the hub's addresses
+	senders    map[netip.AddrPort]*member // whose socket sends from there; nil: the hub's
 	outlets    map[netip.Addr]*outlet
 	touched    []*member // have something to publish
 	d          stack.Datagram
@@ -40,7 +43,7 @@ type service struct {
 }
 
 func newRelay(c stack.Classifier) *relay {
-	return &relay{classifier: c, wake: make(chan struct{}, 1), began: time.Now(), outlets: map[netip.Addr]*outlet{}}
+	return &relay{classifier: c, wake: make(chan struct{}, 1), began: time.Now(), own: map[netip.Addr]bool{}, senders: map[netip.AddrPort]*member{}, outlets: map[netip.Addr]*outlet{}}
 }
 
 func (r *relay) add(m *member) {
@@ -56,6 +59,39 @@ func (r *relay) remove(m *member) {
 	m.gone = true
 	r.byQPN[m.lease.qpnSlot], r.byComm[m.lease.commSlot] = nil, nil
 	r.services = slices.DeleteFunc(r.services, func(s service) bool { return s.member == m })
+	maps.DeleteFunc(r.senders, func(_ netip.AddrPort, s *member) bool { return s == m })
+}
+
+// setOwn says whether an address is the hub's.
+func (r *relay) setOwn(a netip.Addr, own bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if own {
+		r.own[a] = true
+	} else {
+		delete(r.own, a)
+	}
+}
+
+// addSender says that a client has the socket at an address and port. Who had it before has closed it: no two sockets can be
+// there.
+func (r *relay) addSender(m *member, from netip.AddrPort) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !m.addrs[from.Addr()] {
+		return fmt.Errorf("%v is none of the client's addresses: %w", from.Addr(), unix.EADDRNOTAVAIL)
+	}
+	n := 0
+	for _, o := range r.senders {
+		if o == m {
+			n++
+		}
+	}
+	if n >= maxOutlets {
+		return fmt.Errorf("a client has at most %d sockets to send from: %w", maxOutlets, unix.ENOSPC)
+	}
+	r.senders[from] = m
+	return nil
 }
 
 // died has the classifier say to the peers of a client that it is gone.
@@ -181,14 +217,23 @@ func (*arrivals) Polled() bool { return false }
 func (in *arrivals) Deliver(a *inlet.Arrival, _ bool) {
 	in.relay.mu.Lock()
 	defer in.relay.mu.Unlock()
-	in.relay.deliver(a, in.dst)
+	in.relay.deliver(&Arrival{Arrival: *a, Dst: in.dst})
 	in.relay.publish()
 }
 
 // deliver copies an arrival into the rings of those that it is for. mu is held.
-func (r *relay) deliver(a *inlet.Arrival, dst netip.Addr) {
+//
+// Any process may send from the hub's addresses; what its datagrams say is believed only as far as its numbers go. Clients are
+// known by the sockets that they send from.
+func (r *relay) deliver(a *Arrival) {
 	src := a.From.Addr().Unmap().WithZone("")
-	if len(a.Payload) == 0 || src.Is4() != dst.Is4() {
+	a.From = netip.AddrPortFrom(src, a.From.Port())
+	var from *member // nil: another machine, or the hub itself
+	known := true
+	if r.own[src] {
+		from, known = r.senders[a.From]
+	}
+	if len(a.Payload) == 0 || src.Is4() != a.Dst.Is4() || !known {
 		r.dropped.Add(1)
 		return
 	}
@@ -196,61 +241,81 @@ func (r *relay) deliver(a *inlet.Arrival, dst netip.Addr) {
 	if a.Segment > 0 {
 		size = min(size, a.Segment)
 	}
-	head := r.head[:inlet.PutHeader(r.head[:], src, dst, a.From.Port(), a.TrafficClass, a.TTL)]
+	head := r.head[:inlet.PutHeader(r.head[:], src, a.Dst, a.From.Port(), a.TrafficClass, a.TTL)]
 	stack.PutLengths(head, len(a.Payload))
 	r.d = stack.Datagram{
-		Src: src, Dst: dst, SrcPort: a.From.Port(), TrafficClass: a.TrafficClass, HopLimit: a.TTL,
+		Src: src, Dst: a.Dst, SrcPort: a.From.Port(), TrafficClass: a.TrafficClass, HopLimit: a.TTL,
 		Header: head, Payload: a.Payload, SegmentSize: size, IDGuessed: src.Is4(),
 	}
-	var last stack.Target
-	var to *member
-	begin := 0 // of those in a row that are for the same client
-	n := 0
-	for {
+	var run part // those in a row that go the same way
+	for n := 0; ; n++ {
 		b, ok := r.d.Next()
 		if !ok {
-			break
+			r.put(&run, n, size, a)
+			return
 		}
-		t := r.classifier.Classify(b, &r.d)
-		if n == 0 || t != last {
-			m := r.find(t, dst)
-			if m == nil && (t.Kind == stack.TargetCommID || t.Kind == stack.TargetService) {
-				r.classifier.Refuse(b, &r.d, r.send)
-				r.later()
-			}
-			if m != to {
-				r.put(to, a, dst, begin, n, size)
-				begin, to = n, m
-			}
-			last = t
-		} else if to == nil && (t.Kind == stack.TargetCommID || t.Kind == stack.TargetService) {
-			r.classifier.Refuse(b, &r.d, r.send)
+		if to, same := r.route(b, from, &run); !same {
+			r.put(&run, n, size, a)
+			to.begin = n
+			run = to
 		}
-		n++
 	}
-	r.put(to, a, dst, begin, n, size)
 }
 
-// put copies the datagrams from begin to end, of an arrival whose datagrams have size bytes, into a client's ring.
-func (r *relay) put(m *member, a *inlet.Arrival, dst netip.Addr, begin, end, size int) {
-	if begin == end {
+// part is datagrams of an arrival that go the same way.
+type part struct {
+	begin  int
+	target stack.Target
+	to     *member // nil: nobody
+	src    stack.Range
+}
+
+// route finds out where a datagram goes, which r.d.Next has returned last: the same way as those before it, or another.
+func (r *relay) route(b []byte, from *member, last *part) (p part, same bool) {
+	if from != nil && !r.classifier.Permits(b, from.numbers) {
+		return p, false
+	}
+	p.target = r.classifier.Classify(b, &r.d)
+	asked := p.target.Kind == stack.TargetCommID || p.target.Kind == stack.TargetService
+	if p.target == last.target && !asked {
+		return p, true
+	}
+	p.to = r.find(p.target, r.d.Dst)
+	if asked && p.to == nil {
+		r.classifier.Refuse(b, &r.d, r.send)
+		r.later()
+	}
+	if from != nil && p.target.Kind == stack.TargetQPN { // what a MAD says was looked at here
+		p.src = from.numbers.QPNs
+	}
+	if p.to == last.to && p.src == last.src && p.to != nil {
+		last.target = p.target
+		return p, true
+	}
+	return p, false
+}
+
+// put copies the datagrams of a part that ends at a number, of an arrival whose datagrams have size bytes, into a client's ring.
+func (r *relay) put(p *part, end, size int, a *Arrival) {
+	if p.begin == end {
 		return
 	}
-	if m == nil {
+	if p.to == nil {
 		r.dropped.Add(1)
 		return
 	}
-	part := *a
-	part.Payload = a.Payload[begin*size : min(end*size, len(a.Payload))]
-	if end-begin == 1 {
-		part.Segment = 0
+	some := *a
+	some.Payload = a.Payload[p.begin*size : min(end*size, len(a.Payload))]
+	some.ID, some.SrcQPNs = uint16(p.begin), p.src
+	if end-p.begin == 1 {
+		some.Segment = 0
 	}
-	written := m.written
+	written := p.to.written
 	switch {
-	case !m.put(&part, dst, uint16(begin)):
+	case !p.to.put(&some):
 		r.dropped.Add(1)
 	case !written:
-		r.touched = append(r.touched, m)
+		r.touched = append(r.touched, p.to)
 	}
 }
 

@@ -32,6 +32,7 @@ func (r *relay) outletOf(a netip.Addr) (*outlet, error) {
 	}
 	o := &outlet{conn, uint16(conn.LocalAddr().(*net.UDPAddr).Port)}
 	r.outlets[a] = o
+	r.senders[netip.AddrPortFrom(a, o.port)] = nil
 	return o, nil
 }
 

@@ -44,6 +44,7 @@ const (
 	maxPerProcess = 16  // clients in one process
 	maxAddrs      = 256 // addresses of a client
 	maxServices   = 4096
+	maxOutlets    = 8 * maxAddrs // sockets that a client sends from
 )
 
 // patience is how long the other side has to say hello.
@@ -245,16 +246,24 @@ func (s *server) talk(conn *net.UnixConn) {
 	}
 	b := make([]byte, requestLen+1)
 	for {
-		n, err := conn.Read(b)
+		n, fds, err := ring.Receive(conn, b)
 		if err != nil || n == 0 {
+			closeAll(fds)
 			return
 		}
 		r, err := decodeRequest(b[:n])
+		if err == nil && (r.kind == addOutlet) != (len(fds) == 1) {
+			err = fmt.Errorf("a request of kind %d with %d descriptors", r.kind, len(fds))
+		}
+		var a answer
+		if err == nil {
+			a = answer{r.number, s.do(m, &r, fds)}
+		}
+		closeAll(fds)
 		if err != nil {
 			s.cfg.Log.Warn("a client is hung up on", "pid", m.pid, "error", err)
 			return
 		}
-		a := answer{r.number, s.do(m, &r)}
 		if err := m.tell(a.encode()); err != nil {
 			return // it does not read its answers
 		}
@@ -272,11 +281,7 @@ func (s *server) greet(conn *net.UnixConn) (*member, error) {
 	}
 	b := make([]byte, helloLen+1)
 	n, fds, err := ring.Receive(conn, b)
-	defer func() {
-		for _, fd := range fds {
-			_ = unix.Close(fd)
-		}
-	}()
+	defer closeAll(fds)
 	if err != nil || n == 0 {
 		return nil, errors.Join(err, errGone)
 	}
@@ -303,6 +308,12 @@ func (s *server) greet(conn *net.UnixConn) (*member, error) {
 		return nil, err
 	}
 	return m, nil
+}
+
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		_ = unix.Close(fd)
+	}
 }
 
 // credentials are those of the process at the other end. They are an error if it is another user's.
@@ -344,6 +355,7 @@ func (s *server) add(m *member, sec secret) (err error) {
 	if m.lease, err = s.leases.take(sec, time.Now(), s.cfg.Quarantine); err != nil {
 		return err
 	}
+	m.numbers = m.lease.numbers()
 	s.members[m] = true
 	s.relay.add(m)
 	s.cfg.Log.Debug("a client has come", "pid", m.pid, "QPNs", fmt.Sprintf("%#x", m.lease.numbers().QPNs.Base))
@@ -371,8 +383,8 @@ func (s *server) remove(m *member) {
 	s.cfg.Log.Debug("a client has gone", "pid", m.pid, "QPNs", fmt.Sprintf("%#x", m.lease.numbers().QPNs.Base), "dropped", m.dropped)
 }
 
-// do does what a client asks for.
-func (s *server) do(m *member, r *request) error {
+// do does what a client asks for. fds came with the request.
+func (s *server) do(m *member, r *request, fds []int) error {
 	switch r.kind {
 	case addAddr:
 		return s.addAddr(m, r.addr, r.zone)
@@ -386,8 +398,52 @@ func (s *server) do(m *member, r *request) error {
 		return s.relay.serve(m, r.service)
 	case endServe:
 		s.relay.endServe(m, r.service)
+	case addOutlet:
+		from, err := sender(fds[0])
+		if err != nil {
+			return err
+		}
+		return s.relay.addSender(m, from)
 	}
 	return nil
+}
+
+// sender is where a UDP socket sends from. Who has its descriptor has the address and port, as no other can be bound to them.
+func sender(fd int) (from netip.AddrPort, err error) {
+	protocol, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL)
+	if err != nil || protocol != unix.IPPROTO_UDP {
+		return from, fmt.Errorf("the descriptor is no UDP socket: %w", unix.EINVAL)
+	}
+	if elsewhere(fd) {
+		return from, fmt.Errorf("the socket is of another network namespace: %w", unix.EINVAL)
+	}
+	at, err := unix.Getsockname(fd)
+	if err != nil {
+		return from, err
+	}
+	switch at := at.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrPortFrom(netip.AddrFrom4(at.Addr), uint16(at.Port)), nil
+	case *unix.SockaddrInet6:
+		return netip.AddrPortFrom(netip.AddrFrom16(at.Addr).Unmap(), uint16(at.Port)), nil
+	}
+	return from, fmt.Errorf("the socket has no IP address: %w", unix.EINVAL)
+}
+
+// elsewhere tells whether a socket is of another network namespace than this process, as far as the kernel tells (since
+// Linux 5.14).
+func elsewhere(fd int) bool {
+	own, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return true
+	}
+	defer unix.Close(own)
+	here, err := unix.GetsockoptUint64(own, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	if err != nil {
+		return false
+	}
+	there, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	return err != nil || here != there
 }
 
 // addAddr has a client receive what comes to an address.
@@ -422,6 +478,7 @@ func (s *server) listen(a netip.Addr, zone string) (err error) {
 			return err
 		}
 		s.sockets[a] = in
+		s.relay.setOwn(a, true)
 		s.work.Go(in.Run)
 		s.cfg.Log.Debug("an address is served", "addr", a)
 	}
@@ -437,6 +494,7 @@ func (s *server) release(a netip.Addr) {
 	}
 	if in.users--; in.users == 0 {
 		delete(s.sockets, a)
+		s.relay.setOwn(a, false)
 		in.Close()
 	}
 }

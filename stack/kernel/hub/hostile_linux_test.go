@@ -1,0 +1,226 @@
+package hub
+
+import (
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/softrnic/softrnic/link/ring"
+	"github.com/softrnic/softrnic/stack"
+)
+
+// everything is a classifier by which a datagram is for the client whose QPN range its first byte names.
+type everything struct{}
+
+func (everything) Leased(stack.Numbers) {}
+func (everything) Died(stack.Numbers)   {}
+func (everything) Classify(b []byte, _ *stack.Datagram) stack.Target {
+	return stack.Target{Kind: stack.TargetQPN, Number: uint32(b[0]) << qpnBits}
+}
+func (everything) Refuse([]byte, *stack.Datagram, stack.SendFunc) {}
+func (everything) Permits([]byte, stack.Numbers) bool             { return true }
+func (everything) Speak(int64, stack.SendFunc) int64              { return 0 }
+
+// TestHostile: a process that says nonsense to the hub, floods it with descriptors and requests, and writes at random into its
+// ring, while that is in use, does not disturb another.
+func TestHostile(t *testing.T) {
+	dir, err := os.MkdirTemp("", "h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	dir = filepath.Join(dir, "hub")
+	var work sync.WaitGroup
+	defer work.Wait()
+	work.Go(func() {
+		if err := Serve(t.Context(), Config{Directory: dir, Classifier: everything{}, Idle: 100 * time.Millisecond, Quarantine: time.Nanosecond}); err != nil {
+			t.Error(err)
+		}
+	})
+	for !Running(dir) {
+		time.Sleep(time.Millisecond)
+	}
+	const addr = "127.31.1.1"
+	var came atomic.Int64
+	victim := client(t, &work, dir, addr, func(a *Arrival) {
+		if a.Payload[1] != 1 {
+			t.Errorf("%x came", a.Payload)
+		}
+		came.Add(1)
+	})
+	defer victim.Close()
+	out, err := net.DialUDP("udp", &net.UDPAddr{IP: net.ParseIP(addr)}, &net.UDPAddr{IP: net.ParseIP(addr), Port: stack.RoCEPort})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	raw, err := out.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := victim.AddOutlet(victimAddr(victim), raw); err != nil {
+		t.Fatal(err)
+	}
+	slot := func(c *Client) byte { return byte(c.Numbers().QPNs.Base >> qpnBits) }
+
+	duration := time.Second
+	if os.Getenv("SOFTRNIC_LONG") != "" {
+		duration = time.Minute
+	}
+	r := rand.New(rand.NewPCG(13, 5))
+	for end := time.Now().Add(duration); time.Now().Before(end); {
+		switch r.IntN(3) {
+		case 0:
+			nonsense(r, dir)
+		case 1:
+			hostile := client(t, &work, dir, addr, func(*Arrival) {})
+			scribble(r, hostile, func() { _, _ = out.Write([]byte{slot(hostile), 0}) })
+			hostile.Close()
+		case 2: // requests without end, whose answers are not read
+			if conn := greeted(t, dir); conn != nil {
+				_ = conn.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
+				for i := range 2000 {
+					q := request{kind: kind(r.IntN(4) + 1), number: uint32(i), service: stack.Service{ID: r.Uint64(), Mask: r.Uint64()}}
+					if _, err := conn.Write(q.encode()); err != nil {
+						break
+					}
+				}
+				_ = conn.Close()
+			}
+		}
+		before := came.Load()
+		if _, err := out.Write([]byte{slot(victim), 1}); err != nil {
+			t.Fatal(err)
+		}
+		for give := time.Now().Add(10 * time.Second); came.Load() == before; time.Sleep(100 * time.Microsecond) {
+			if time.Now().After(give) {
+				t.Fatal("the other client receives nothing")
+			}
+		}
+	}
+}
+
+// victimAddr is the one address of a client.
+func victimAddr(c *Client) (a netip.Addr) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for a = range c.addrs {
+	}
+	return a
+}
+
+// client joins a hub. It is closed before work is waited for.
+func client(t *testing.T, work *sync.WaitGroup, dir, addr string, deliver func(*Arrival)) *Client {
+	t.Helper()
+	c, err := Join(ClientConfig{Directory: dir, Deliver: func(a *Arrival, _ bool) { deliver(a) }, Polled: func() bool { return false }, Changed: func(bool) {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	work.Go(c.Run)
+	if err := c.AddAddr(netip.MustParseAddr(addr), "lo"); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// nonsense says something to the hub that is no hello, with descriptors.
+func nonsense(r *rand.Rand, dir string) {
+	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: filepath.Join(dir, socketName), Net: "unixpacket"})
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	fd, memory, err := ring.NewMemory(ring.MinLen)
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	defer unix.Munmap(memory)
+	h := hello{ring: ring.MinLen}
+	b := h.encode()
+	for range r.IntN(3) {
+		b[r.IntN(len(b))] = byte(r.Uint32())
+	}
+	fds := make([]int, r.IntN(200))
+	for i := range fds {
+		fds[i] = fd
+	}
+	_, _, _ = conn.WriteMsgUnix(b[:r.IntN(len(b)+1)], unix.UnixRights(fds...), nil)
+}
+
+// greeted is a connection to the hub that has said hello, or nil.
+func greeted(t *testing.T, dir string) *net.UnixConn {
+	t.Helper()
+	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: filepath.Join(dir, socketName), Net: "unixpacket"})
+	if err != nil {
+		return nil
+	}
+	fd, memory, err := ring.NewMemory(ring.MinLen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	defer unix.Munmap(memory)
+	h := hello{ring: ring.MinLen}
+	_ = ring.Send(conn, h.encode(), fd)
+	return conn
+}
+
+// scribble writes at random into a client's ring, indices and records, while send has the hub put something there.
+func scribble(r *rand.Rand, c *Client, send func()) {
+	c.receiving.Lock() // or the client itself would give up
+	defer c.receiving.Unlock()
+	for range 50 {
+		for range 20 {
+			at := r.IntN(len(c.memory))
+			if r.IntN(2) == 0 {
+				at = r.IntN(512) // indices
+			}
+			c.memory[at] = byte(r.Uint32())
+		}
+		send()
+	}
+}
+
+// FuzzMessages: any bytes are a message or an error, and what is a message is the same when it is sent on.
+func FuzzMessages(f *testing.F) {
+	h := hello{ring: ring.MinLen, secret: secret{1}}
+	w := welcome{secret: secret{2}, qpnSlot: 3, commSlot: 4}
+	refused := welcome{err: unix.EAGAIN}
+	q := request{kind: serve, number: 5, service: stack.Service{Addr: netip.MustParseAddr("10.0.0.1"), ID: 6, Mask: 7}, zone: "lo"}
+	a := answer{8, unix.EADDRINUSE}
+	for _, b := range [][]byte{h.encode(), w.encode(), refused.encode(), q.encode(), a.encode(), bell, nil} {
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if h, err := decodeHello(b); err == nil && string(h.encode()) != string(b) {
+			t.Errorf("hello %+v", h)
+		}
+		if w, err := decodeWelcome(b); err == nil && w.err == nil {
+			if again, err := decodeWelcome(w.encode()); err != nil || again != w {
+				t.Errorf("welcome %+v, %+v, %v", w, again, err)
+			}
+		}
+		if q, err := decodeRequest(b); err == nil {
+			if again, err := decodeRequest(q.encode()); err != nil || again.service != q.service || again.kind != q.kind || again.zone != q.zone {
+				t.Errorf("request %+v, %+v, %v", q, again, err)
+			}
+		}
+		_, _ = decodeAnswer(b)
+		if r := readRecord(b); len(r.Payload) > 0 {
+			var again [recordLen]byte
+			putRecord(&again, &r)
+			if readRecord(append(again[:], r.Payload...)).From != r.From {
+				t.Errorf("record %+v", r)
+			}
+		}
+	})
+}
