@@ -91,13 +91,18 @@ func idlePair(tb testing.TB) (nodes [2]idleNode) {
 	for i := range nodes {
 		n := &nodes[i]
 		n.host = made(netstack.New(lan.Port(), netstack.Addr(fmt.Sprintf("10.0.0.%d/24", i+1))))(tb)
-		tb.Cleanup(func() { _ = n.host.Close() })
-		n.dev = made(rdmatransport.Open(n.host))(tb)
-		n.pd = made(n.dev.AllocPD())(tb)
-		n.cq = made(n.dev.CreateCQ(1, nil))(tb)
-		n.gid = made(n.dev.QueryGID(1, 1))(tb).GID
+		n.open(tb, n.host)
 	}
 	return nodes
+}
+
+// open opens the device on a host.
+func (n *idleNode) open(tb testing.TB, h host) {
+	tb.Cleanup(func() { _ = h.Close() })
+	n.dev = made(rdmatransport.Open(h))(tb)
+	n.pd = made(n.dev.AllocPD())(tb)
+	n.cq = made(n.dev.CreateCQ(1, nil))(tb)
+	n.gid = made(n.dev.QueryGID(1, 1))(tb).GID
 }
 
 // made returns a function that returns v, or ends the test if there was an error.
