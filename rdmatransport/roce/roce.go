@@ -52,7 +52,7 @@ type Config struct {
 	// &DCQCN{} has the default parameters. Nil is off: CNPs are not sent, and those that come are ignored.
 	DCQCN *DCQCN
 	// StrictICRC matters where the network stack does not see IP headers, as the kernel's sockets do not: it refuses each
-	// IPv4 packet whose identification is not the one that most senders give. Without it, the identification is found from
+	// IPv4 packet whose identification is not one that hosts on sockets give, 0 to 63. Without it, the identification is found from
 	// the ICRC, which costs 8 to 16 of the ICRC's 32 bits. Linux's rxe, whose packets are identified by a counter, is then
 	// refused.
 	StrictICRC bool

@@ -100,6 +100,36 @@ func TestReceivedTogether(t *testing.T) {
 	}
 }
 
+// TestBesideUnreliable: a peer counts what it sends to a QP of another type as well; a reliable connection's packets, of which
+// there is one now and then, are accepted beside that.
+func TestBesideUnreliable(t *testing.T) {
+	bubble(t, config{goBackN: true}, func(r *rig) {
+		reliable := r.qp
+		r.c.service = verbs.UC
+		r.createQP()
+		r.connect()
+		other := r.qp
+		id := uint16(60000)
+		for psn := range 20 {
+			r.qp = reliable
+			if id++; r.giveUnseen(psn, id) {
+				t.Fatalf("PSN %d, ID %d, was refused", psn, id)
+			}
+			r.qp = other
+			for i := range 1000 {
+				id++
+				d := r.unseen(r.req(wire.UCWriteOnly, 1000*psn+i, make([]byte, 64), r.at(0, 64)), id)
+				d.SrcPort++
+				r.port.receive(d)
+			}
+		}
+		if err := other.Destroy(); err != nil {
+			t.Error(err)
+		}
+		r.qp = reliable
+	})
+}
+
 // TestUnseenResponses: responses move the last identification too.
 func TestUnseenResponses(t *testing.T) {
 	bubble(t, config{goBackN: true}, func(r *rig) {
