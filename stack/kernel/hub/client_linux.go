@@ -56,6 +56,7 @@ type Client struct {
 	memory    []byte
 	arena     [ring.MaxFrame]byte
 	arrival   Arrival
+	idle      uint32 // polls that found nothing
 }
 
 // outletSocket is a socket that the client sends from.
@@ -487,7 +488,26 @@ func (c *Client) Poll() bool {
 		return false
 	}
 	n, _ := c.takeLocked(true) // Run finds the error out
+	if n == 0 {
+		c.yield()
+	}
 	return n > 0
+}
+
+// While polls find nothing, another thread, such as the hub's, is let run on this processor once in yieldPolls, and another
+// goroutine once in goschedPolls. A look at the ring takes less than either.
+const (
+	yieldPolls   = 8
+	goschedPolls = 4096
+)
+
+func (c *Client) yield() {
+	switch c.idle++; {
+	case c.idle%goschedPolls == 0:
+		runtime.Gosched()
+	case c.idle%yieldPolls == 0:
+		_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
+	}
 }
 
 // Do calls f while nothing is received.
