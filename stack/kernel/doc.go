@@ -10,8 +10,8 @@
 //
 // # What it needs
 //
-// UDP port 4791 of each of its addresses, which one process at a time can have. Linux's rxe, where there is one, has that port
-// of all addresses.
+// UDP port 4791 of each of its addresses, which one process at a time can have, unless they share it: see [Shared]. Linux's rxe,
+// where there is one, has that port of all addresses.
 //
 // # What it does not do
 //
