@@ -186,30 +186,45 @@ func (e *mwEnd) letsGo(t *testing.T, to *mwEnd) bool {
 	return free
 }
 
-// TestDirectReadOrder: over iWARP, whose stream keeps the order, a READ completes only after the WRITEs that the peer sent
+// TestDirectReadOrder: over iWARP, whose stream keeps the order, a READ completes only after the SENDs that the peer sent
 // before its answer have been placed, even if these were not moved directly.
 func TestDirectReadOrder(t *testing.T) {
 	everyWay(t, func(t *testing.T, s setting) {
 		if s.transport != verbs.IWARP {
 			return
 		}
+		var srq *verbs.SRQ
+		s.conn = func(i int, c *rdmacm.Config) {
+			if i == 0 {
+				var err error
+				srq, err = c.PD.CreateSRQ(&verbs.SRQInitAttr{Attr: verbs.SRQAttr{MaxWR: 1, MaxSGE: 1}})
+				ok(t, err)
+				c.SRQ = srq
+			}
+		}
 		e := &newEnds(t, s, 64).side
 		a, b := &e[0], &e[1]
-		mapped, err := a.mr.PD().RegMapping(make([]byte, 8), iwarpAccess) // what may fault is not moved directly
+		t.Cleanup(func() { ok(t, errors.Join(a.Conn.Close(), srq.Destroy())) })
+		mapped, err := b.mr.PD().RegMapping(make([]byte, 8), iwarpAccess) // no SRQ's request is taken directly for what may fault
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer func() { ok(t, mapped.Dereg()) }()
 		for i := range uint64(200) {
-			binary.NativeEndian.PutUint64(b.mr.Buf(), i)
-			b.post(t, &verbs.SendWR{Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{b.mr.SGE(0, 8)},
-				RemoteAddr: mapped.Addr(), RKey: mapped.RKey()})
-			b.take(t) // TCP has the WRITE: posted alone, it might be sent after the answer
+			ok(t, srq.PostRecv(&verbs.RecvWR{SGList: []verbs.SGE{a.mr.SGE(0, 8)}}))
+			binary.NativeEndian.PutUint64(mapped.Buf(), i)
+			b.post(t, &verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{mapped.SGE(0, 8)}})
+			b.take(t) // TCP has the SEND: posted alone, it might be sent after the answer
 			a.post(t, &verbs.SendWR{Opcode: verbs.RDMARead, Flags: verbs.SendSignaled, SGList: []verbs.SGE{a.mr.SGE(8, 8)},
 				RemoteAddr: b.mr.Addr() + 8, RKey: b.mr.RKey()})
-			a.take(t)
-			if got := binary.NativeEndian.Uint64(mapped.Buf()); got != i {
-				t.Fatalf("a READ completes before WRITE %d, behind %d", i, got)
+			for read := false; !read; {
+				n := a.take(t)
+				for _, wc := range a.wcs[:n] {
+					read = read || wc.Opcode == verbs.WCRDMARead
+				}
+			}
+			if got := binary.NativeEndian.Uint64(a.mr.Buf()); got != i {
+				t.Fatalf("a READ completes before SEND %d, behind %d", i, got)
 			}
 		}
 	})

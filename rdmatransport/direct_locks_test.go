@@ -215,13 +215,13 @@ func TestDirectLeavesReceiverAlone(t *testing.T) {
 				t.Cleanup(func() { mr.Dereg() })
 				return mr
 			}
-			onA, onB := fileOf(a), fileOf(b) // what may fault does not go the direct way
+			onA, onB := fileOf(a), fileOf(b) // an atomic whose result goes where it may fault does not go the direct way
 			var wrs []*verbs.SendWR
 			for i := range batchLen {
 				wr := &verbs.SendWR{ID: uint64(i), Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
 					SGList: []verbs.SGE{a.mr.SGE(0, longMessage)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
 				if i == 0 {
-					wr.SGList[0], wr.RemoteAddr, wr.RKey = a.mr.SGE(0, 64), onB.Addr(), onB.RKey()
+					wr.Opcode, wr.SGList[0], wr.RemoteAddr, wr.RKey = verbs.AtomicFetchAndAdd, onA.SGE(0, 8), b.mr.Addr(), b.mr.RKey()
 				}
 				wrs = append(wrs, wr)
 			}
@@ -235,8 +235,8 @@ func TestDirectLeavesReceiverAlone(t *testing.T) {
 					n += a.take(t)
 				}
 				if n < batchLen {
-					b.post(t, &verbs.SendWR{ID: 100, Opcode: verbs.RDMARead, Flags: verbs.SendSignaled,
-						SGList: []verbs.SGE{b.mr.SGE(0, 64)}, RemoteAddr: onA.Addr(), RKey: onA.RKey()})
+					b.post(t, &verbs.SendWR{ID: 100, Opcode: verbs.AtomicFetchAndAdd, Flags: verbs.SendSignaled,
+						SGList: []verbs.SGE{onB.SGE(0, 8)}, RemoteAddr: a.mr.Addr(), RKey: a.mr.RKey()})
 					if wc := b.next(t); wc.WRID != 100 || wc.Status != verbs.WCSuccess {
 						t.Fatalf("%+v", wc)
 					}
@@ -248,7 +248,7 @@ func TestDirectLeavesReceiverAlone(t *testing.T) {
 				}
 			}
 			if !in {
-				t.Error("a READ's packets wait for all that was posted")
+				t.Error("an atomic's packets wait for all that was posted")
 			}
 		})
 	}

@@ -4,7 +4,8 @@ package iwarp
 // (see stack.Stream), messages can be moved directly: from memory to memory, under the locks of both QPs. Both QPs then count
 // the message as if its segments had been sent and received. That is done only if everything that was sent through the stream
 // before has been received, so that no message overtakes another; and only if nothing is wrong with the request. The rest
-// goes through the stream: a request whose key is not valid or whose receive request is not posted, and MPA's set-up.
+// goes through the stream: a request whose key is not valid, whose memory faults, or whose receive request is not posted, and
+// MPA's set-up.
 //
 // The locks are held for memory.HoldMost bytes, and for more only if nobody waits for them. A longer message is moved in
 // parts, and between two parts both QPs are as if the segments of those parts had been sent. So whatever happens to a QP or
@@ -284,8 +285,7 @@ func (q *qp) moveWrite(p *qp, wr *verbs.SendWR, n uint64) bool {
 		return false
 	}
 	to, denial := p.e.regions.Remote(p.h, wr.RKey, wr.RemoteAddr+off, n, verbs.AccessRemoteWrite)
-	b, plain := to.Ordinary()
-	if denial != memory.Allowed || !plain {
+	if denial != memory.Allowed {
 		return false
 	}
 	last, imm := off+n == wr.Length(), wr.Opcode == verbs.RDMAWriteWithImm
@@ -295,7 +295,7 @@ func (q *qp) moveWrite(p *qp, wr *verbs.SendWR, n uint64) bool {
 			return false
 		}
 	}
-	if !memory.Write(wr, q.message(wr.SGList), b, off) {
+	if !memory.Write(wr, q.message(wr.SGList), to, off) {
 		return false
 	}
 	if last {
@@ -322,8 +322,7 @@ func (q *qp) moveRead(p *qp, wr *verbs.SendWR, n uint64) bool {
 		}
 	}
 	from, denial := p.e.regions.Remote(p.h, wr.RKey, wr.RemoteAddr+off, n, verbs.AccessRemoteRead)
-	b, plain := from.Ordinary()
-	if denial != memory.Allowed || !plain || q.e.regions.Scatter(b, q.h.PD(), wr.SGList, off) != verbs.WCSuccess {
+	if denial != memory.Allowed || !memory.Read(q.message(wr.SGList), from, off) {
 		return false
 	}
 	if off+n == length {

@@ -8,7 +8,8 @@ import (
 
 // These functions move messages directly, between two QPs of this process whose locks are both held. The key that a request
 // names, its rights and its range have been checked before. False means that the request has to be sent as packets: the
-// responses to those say what is wrong with it.
+// responses to those say what is wrong with it. That is so for memory that faults, too: what was copied before the fault is
+// copied again.
 
 const (
 	// HoldMost is how many bytes are moved between two QPs of this process before others may have their locks. That takes
@@ -37,44 +38,67 @@ func Copy(dst, src Message, wr *verbs.SendWR, off, n uint64) bool {
 		if status != verbs.WCSuccess {
 			return false
 		}
-		b, there := s.Bytes()
-		if !there || dst.Regions.Scatter(b, dst.PD, dst.List, off) != verbs.WCSuccess {
+		if !scatter(dst, s, off) {
 			return false
 		}
-		off += uint64(len(b))
+		off += uint64(len(s.b))
 	}
 	return true
 }
 
-// Write fills dst with the data of a WRITE, from offset off on. Nothing is written if the request's own gather list is at
-// fault.
-func Write(wr *verbs.SendWR, own Message, dst []byte, off uint64) bool {
-	if data := wr.Inline(); data != nil {
-		copy(dst, data[off:])
-		return true
+// scatter copies src to what dst names, from offset off on.
+func scatter(dst Message, src Span, off uint64) (ok bool) {
+	if src.kind == mapped {
+		return verbs.Guard(func() { ok = scatterBytes(dst, src.b, off) }) && ok
 	}
-	if len(own.List) > 1 && !Sound(wr, own, off, uint64(len(dst))) {
+	return scatterBytes(dst, src.b, off)
+}
+
+func scatterBytes(dst Message, src []byte, off uint64) bool {
+	return dst.Regions.Scatter(src, dst.PD, dst.List, off) == verbs.WCSuccess
+}
+
+// Read places src, which a READ names, in the request's own list, from offset off on.
+func Read(own Message, src Span, off uint64) bool { return scatter(own, src, off) }
+
+// Write fills dst with the data of a WRITE, from offset off on. Nothing is written if a key or a range in the request's own
+// gather list is at fault.
+func Write(wr *verbs.SendWR, own Message, dst Span, off uint64) (ok bool) {
+	if data := wr.Inline(); data != nil {
+		return dst.Write(data[off : off+uint64(len(dst.b))])
+	}
+	if len(own.List) > 1 && own.Regions.check(uint64(len(dst.b)), own.PD, own.List, off, 0, true) != verbs.WCSuccess {
 		return false
 	}
+	if dst.kind == mapped {
+		return verbs.Guard(func() { ok = gather(dst.b, own, off) }) && ok
+	}
+	return gather(dst.b, own, off)
+}
+
+func gather(dst []byte, own Message, off uint64) bool {
 	return own.Regions.Gather(dst, own.PD, own.List, off) == verbs.WCSuccess
 }
 
-// Sound tells whether n bytes of the data of a SEND or WRITE, from offset off on, can be read. It is called before a receive
-// request is taken from an SRQ for them.
+// Sound tells whether n bytes of the data of a SEND or WRITE, from offset off on, can be read for certain. It is called before
+// a receive request is taken from an SRQ for them.
 func Sound(wr *verbs.SendWR, own Message, off, n uint64) bool {
 	return wr.Inline() != nil || own.Regions.Check(n, own.PD, own.List, off, 0) == verbs.WCSuccess
 }
 
-// Atomic executes an atomic on a word, if its result can be placed.
-func Atomic(wr *verbs.SendWR, own Message, word Span) bool {
-	if _, plain := word.Ordinary(); !plain || own.Regions.Check(8, own.PD, own.List, 0, verbs.AccessLocalWrite) != verbs.WCSuccess {
+// Atomic executes an atomic on a word, if its result can be placed for certain: it must not be executed twice.
+func Atomic(wr *verbs.SendWR, own Message, word Span) (ok bool) {
+	if own.Regions.Check(8, own.PD, own.List, 0, verbs.AccessLocalWrite) != verbs.WCSuccess {
 		return false
 	}
 	var found uint64
 	if wr.Opcode == verbs.AtomicCmpAndSwp {
-		found, _ = word.CompareSwap(wr.CompareAdd, wr.Swap)
+		found, ok = word.CompareSwap(wr.CompareAdd, wr.Swap)
 	} else {
-		found, _ = word.FetchAdd(wr.CompareAdd)
+		found, ok = word.FetchAdd(wr.CompareAdd)
+	}
+	if !ok {
+		return false
 	}
 	var value [8]byte
 	binary.NativeEndian.PutUint64(value[:], found)

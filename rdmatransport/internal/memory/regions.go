@@ -142,9 +142,14 @@ func (r *Regions) Pieces(list [][]byte, n uint64, pd *verbs.PD, sgl []verbs.SGE,
 // Check is the status that Gather, or with AccessLocalWrite Scatter, would have for the n bytes of a message from offset
 // off on, but WCLocProtErr where their memory may fault.
 func (r *Regions) Check(n uint64, pd *verbs.PD, sgl []verbs.SGE, off uint64, need verbs.Access) verbs.WCStatus {
+	return r.check(n, pd, sgl, off, need, false)
+}
+
+// check is Check; with mayFault, memory that may fault is good too.
+func (r *Regions) check(n uint64, pd *verbs.PD, sgl []verbs.SGE, off uint64, need verbs.Access, mayFault bool) verbs.WCStatus {
 	for n > 0 {
 		s, status := r.piece(pd, &sgl, &off, n, need)
-		if status == verbs.WCSuccess && s.kind == mapped {
+		if status == verbs.WCSuccess && s.kind == mapped && !mayFault {
 			status = verbs.WCLocProtErr
 		}
 		if status != verbs.WCSuccess {

@@ -267,7 +267,7 @@ func TestRemote(t *testing.T) {
 		{"nothing, of no region", other, 0, 1, 0, write, true},
 	} {
 		span, denial := r.Remote(qps[c.pd], c.rkey, c.addr, c.n, c.need)
-		b, _ := span.Ordinary()
+		b, _ := span.Bytes()
 		ok := denial == memory.Allowed
 		if ok != c.ok || ok && uint64(len(b)) != c.n || !ok && b != nil {
 			t.Errorf("%s: %d bytes, %v", c.name, len(b), ok)

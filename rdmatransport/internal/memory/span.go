@@ -57,6 +57,3 @@ func (s Span) Bytes() (b []byte, ok bool) {
 	b = make([]byte, len(s.b))
 	return b, s.Read(b)
 }
-
-// Ordinary is the memory itself, if it is plain memory that cannot fault.
-func (s Span) Ordinary() (b []byte, ok bool) { return s.b, s.kind == plain }

@@ -128,7 +128,7 @@ func TestThroughWindow(t *testing.T) {
 				if d != c.want {
 					t.Errorf("%v, %s: %v, want %v", typ, c.name, d, c.want)
 				}
-				if b, _ := s.Ordinary(); d == memory.Allowed && (uint64(len(b)) != c.n || &b[0] != &buf[10+c.off]) {
+				if b, _ := s.Bytes(); d == memory.Allowed && (uint64(len(b)) != c.n || &b[0] != &buf[10+c.off]) {
 					t.Errorf("%v, %s: not the bytes named", typ, c.name)
 				}
 			}

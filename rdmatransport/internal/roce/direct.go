@@ -2,8 +2,9 @@ package roce
 
 // On the path: instead of packets. The peer's QP may be in this process, with nothing between the two that looks at packets
 // (see stack.Path): the two are paired. A message is then copied from memory to memory, under the locks of both QPs, and
-// both QPs count as if its packets had been exchanged and acknowledged. This is done only where nothing can go wrong. A
-// message that finds no receive request, an invalid key, or packets in flight is sent in packets, and the protocol answers.
+// both QPs count as if its packets had been exchanged and acknowledged. This is done only where nothing goes wrong. A
+// message that finds no receive request, an invalid key, memory that faults, or packets in flight is sent in packets, and the
+// protocol answers.
 // The requests behind it wait until that is over, and are then moved directly again.
 //
 // The locks are held for memory.HoldMost bytes, and for longer only if nobody waits for them. A longer message is moved in
@@ -310,15 +311,6 @@ func (q *qp) moveLocal(wr *verbs.SendWR) bool {
 	return true
 }
 
-// ordinary is the memory that q's peer names, where nothing can go wrong with it.
-func (q *qp) ordinary(rkey uint32, addr, n uint64, need verbs.Access) ([]byte, bool) {
-	s, ok := q.region(rkey, addr, n, need)
-	if !ok {
-		return nil, false
-	}
-	return s.Ordinary()
-}
-
 // message is what a list of q's names.
 func (q *qp) message(list []verbs.SGE) memory.Message {
 	return memory.Message{Regions: q.e.regions, PD: q.h.PD(), List: list}
@@ -344,7 +336,7 @@ func (q *qp) moveWrite(p *qp, wr *verbs.SendWR, off, n uint64) bool {
 			return false
 		}
 	}
-	b, ok := p.ordinary(wr.RKey, wr.RemoteAddr+off, n, verbs.AccessRemoteWrite)
+	to, ok := p.region(wr.RKey, wr.RemoteAddr+off, n, verbs.AccessRemoteWrite)
 	if !ok {
 		return false
 	}
@@ -354,7 +346,7 @@ func (q *qp) moveWrite(p *qp, wr *verbs.SendWR, off, n uint64) bool {
 			return false
 		}
 	}
-	return memory.Write(wr, q.message(wr.SGList), b, off)
+	return memory.Write(wr, q.message(wr.SGList), to, off)
 }
 
 // readable tells whether both sides allow READs and atomics at all.
@@ -367,8 +359,8 @@ func (q *qp) moveRead(p *qp, wr *verbs.SendWR, off, n uint64) bool {
 	if !q.readable(p, verbs.AccessRemoteRead) {
 		return false
 	}
-	b, ok := p.ordinary(wr.RKey, wr.RemoteAddr+off, n, verbs.AccessRemoteRead)
-	return ok && q.e.regions.Scatter(b, q.h.PD(), wr.SGList, off) == verbs.WCSuccess
+	from, ok := p.region(wr.RKey, wr.RemoteAddr+off, n, verbs.AccessRemoteRead)
+	return ok && memory.Read(q.message(wr.SGList), from, off)
 }
 
 // moveAtomic executes an atomic.

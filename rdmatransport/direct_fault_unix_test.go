@@ -1,0 +1,181 @@
+//go:build unix
+
+package rdmatransport_test
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"syscall"
+	"testing"
+
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// foreign registers memory that is not Go's, filled with v, and returns it.
+func foreign(t testing.TB, e *end, n int, v byte) *verbs.MR {
+	t.Helper()
+	b, err := syscall.Mmap(-1, 0, n, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	noError(t, err)
+	for i := range b {
+		b[i] = v
+	}
+	mr, err := e.mr.PD().RegMapping(b, iwarpAccess)
+	noError(t, err)
+	t.Cleanup(func() { noError(t, errors.Join(mr.Dereg(), syscall.Munmap(b))) })
+	return mr
+}
+
+// vanish makes the memory fault from an offset on, as if it had been unmapped there.
+func vanish(t testing.TB, mr *verbs.MR, from int) {
+	t.Helper()
+	noError(t, syscall.Mprotect(mr.Buf()[from:], syscall.PROT_NONE))
+}
+
+// TestDirectForeign: what C code or a system call has mapped is moved directly, as Go's memory is, on either side.
+func TestDirectForeign(t *testing.T) {
+	everyWay(t, func(t *testing.T, s setting) {
+		const size = 64 << 10
+		e := &newEnds(t, s, size).side
+		a, b := &e[0], &e[1]
+		onA, onB := foreign(t, a, size, 1), foreign(t, b, size, 2)
+		half := []verbs.SGE{onA.SGE(0, size/2), onA.SGE(size/2, size/2)}
+		before, posted := a.direct(), uint64(0)
+		for _, list := range [][]verbs.SGE{{onA.SGE(0, size)}, half} {
+			for _, op := range []verbs.WROpcode{verbs.RDMAWrite, verbs.RDMARead, verbs.Send} {
+				from, to := onA.Buf(), onB.Buf()
+				if op == verbs.RDMARead {
+					from, to = to, from
+				}
+				for i := range from {
+					from[i] = byte(i>>8) ^ byte(posted)
+				}
+				clear(to)
+				if op == verbs.Send {
+					noError(t, b.QP().PostRecv(&verbs.RecvWR{SGList: []verbs.SGE{onB.SGE(0, size)}}))
+				}
+				a.post(t, &verbs.SendWR{Opcode: op, Flags: verbs.SendSignaled, SGList: list, RemoteAddr: onB.Addr(), RKey: onB.RKey()})
+				posted++
+				a.take(t)
+				if op == verbs.Send {
+					b.take(t)
+				}
+				if s.wrap == nil && !bytes.Equal(from, to) { // in packets, the peer may be placing it yet
+					t.Errorf("%v from %d pieces: the memory differs", op, len(list))
+				}
+			}
+		}
+		if n := a.direct() - before; s.wrap == nil && n != posted {
+			t.Errorf("%d of %d messages went without packets", n, posted)
+		}
+	})
+}
+
+// TestDirectFault: memory that is not there any more, from the middle of a long message on, fails the request that needs it
+// as it does in packets, and leaves both QPs in order: what is posted behind it is flushed.
+func TestDirectFault(t *testing.T) {
+	const size, there = 8 << 20, 4<<20 + 64<<10
+	for _, c := range []struct {
+		name   string
+		op     verbs.WROpcode
+		onA    bool // it is a's memory that vanishes; a posts
+		status []verbs.WCStatus
+	}{
+		{"WRITE from it", verbs.RDMAWrite, true, []verbs.WCStatus{verbs.WCLocProtErr}},
+		{"WRITE to it", verbs.RDMAWrite, false, []verbs.WCStatus{verbs.WCRemOpErr}},
+		{"READ into it", verbs.RDMARead, true, []verbs.WCStatus{verbs.WCLocProtErr}},
+		{"READ of it", verbs.RDMARead, false, []verbs.WCStatus{verbs.WCRemOpErr}},
+		{"SEND from it", verbs.Send, true, []verbs.WCStatus{verbs.WCLocProtErr}},
+		{"SEND to it", verbs.Send, false, []verbs.WCStatus{verbs.WCRemOpErr}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			twoNodes(t, func(t *testing.T, s setting) {
+				e := &newEnds(t, s, size).side
+				a, b := &e[0], &e[1]
+				onA, onB := a.mr, b.mr // the other side's memory is Go's
+				if c.onA {
+					onA = foreign(t, a, size, 2)
+					vanish(t, onA, there)
+				} else {
+					onB = foreign(t, b, size, 2)
+					vanish(t, onB, there)
+				}
+				if c.op == verbs.Send {
+					noError(t, b.QP().PostRecv(&verbs.RecvWR{ID: 9, SGList: []verbs.SGE{onB.SGE(0, size)}}))
+				}
+				a.post(t, &verbs.SendWR{ID: 1, Opcode: c.op, Flags: verbs.SendSignaled, SGList: []verbs.SGE{onA.SGE(0, size)},
+					RemoteAddr: onB.Addr(), RKey: onB.RKey()})
+				allowed := c.status
+				if s.transport == verbs.IWARP && !c.onA && c.op != verbs.RDMARead {
+					allowed = append(slices.Clone(allowed), verbs.WCSuccess, verbs.WCWRFlushErr) // TCP may have taken all of it
+				}
+				if wc := a.next(t); wc.WRID != 1 || !slices.Contains(allowed, wc.Status) {
+					t.Errorf("WR %d: %v, want one of %v", wc.WRID, wc.Status, allowed)
+				}
+				if c.op == verbs.Send {
+					want := []verbs.WCStatus{verbs.WCLocProtErr}
+					if c.onA {
+						want = []verbs.WCStatus{verbs.WCWRFlushErr} // the connection has ended
+						b.QP().Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState)
+					}
+					if wc := b.next(t); wc.WRID != 9 || !slices.Contains(want, wc.Status) {
+						t.Errorf("receive request %d: %v, want one of %v", wc.WRID, wc.Status, want)
+					}
+				}
+				from, to := onA.Buf(), onB.Buf()
+				if c.op == verbs.RDMARead {
+					from, to = to, from
+				}
+				if s.wrap == nil && !bytes.Equal(from[:4<<20], to[:4<<20]) { // in whole parts; packets may still be on their way
+					t.Error("what was there before the fault was not moved")
+				}
+				a.QP().Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState) // where TCP has taken the message
+				a.post(t, &verbs.SendWR{ID: 2, Opcode: c.op, Flags: verbs.SendSignaled})
+				if wc := a.next(t); wc.WRID != 2 || wc.Status != verbs.WCWRFlushErr {
+					t.Errorf("behind it: WR %d, %v", wc.WRID, wc.Status)
+				}
+			})
+		})
+	}
+}
+
+// TestDirectFaultAnyTime: memory may vanish while both sides write to each other's, at any time: no request completes with
+// anything but an error that memory explains, and the process goes on.
+func TestDirectFaultAnyTime(t *testing.T) {
+	twoNodes(t, func(t *testing.T, s setting) {
+		const size, rounds = 4 << 20, 5
+		for range rounds {
+			e := &newEnds(t, s, 8).side
+			onA, onB := foreign(t, &e[0], size, 1), foreign(t, &e[1], size, 2)
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				vanish(t, onB, size/2)
+			}()
+			for i := range 4 {
+				e[0].post(t, &verbs.SendWR{ID: uint64(i), Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{onA.SGE(0, size)},
+					RemoteAddr: onB.Addr(), RKey: onB.RKey()})
+			}
+			for i := range 4 {
+				wc := e[0].next(t)
+				if s := wc.Status; wc.WRID != uint64(i) || s != verbs.WCSuccess && s != verbs.WCRemOpErr && s != verbs.WCWRFlushErr {
+					t.Errorf("WR %d: %v", wc.WRID, s)
+				}
+			}
+			<-done
+		}
+	})
+}
+
+// BenchmarkDirectForeign is BenchmarkDirectWrite with memory that is not Go's on both sides. 0 allocs/op.
+func BenchmarkDirectForeign(b *testing.B) {
+	e := &newEnds(b, setting{transport: verbs.RoCEv2, devices: 2}, 8).side
+	onA, onB := foreign(b, &e[0], 4096, 1), foreign(b, &e[1], 4096, 2)
+	wr := &verbs.SendWR{Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{onA.SGE(0, 8)},
+		RemoteAddr: onB.Addr(), RKey: onB.RKey()}
+	b.ReportAllocs()
+	for b.Loop() {
+		e[0].post(b, wr)
+		e[0].take(b)
+	}
+}
