@@ -82,6 +82,10 @@ func experiments() (all []*experiment) {
 		add("WRITE 64 KiB, RoCEv2, two processes, shared memory", shmBandwidth(m))
 	}
 	add("SEND 8 bytes, half round trip, shared memory, polling", shmLatency())
+	for _, m := range pathMTUs {
+		add("WRITE 64 KiB, RoCEv2, two processes, the kernel's sockets", socketBandwidth(m))
+	}
+	add("SEND 8 bytes, half round trip, the kernel's sockets, polling", socketLatency())
 	for _, t := range transports {
 		add("SEND 8 bytes, half round trip, in process, direct", latencyInProcess(t))
 	}
@@ -264,19 +268,40 @@ func latencyOverTAP() *experiment {
 // overShm is a segment of its own in memory that the two processes share.
 const overShm = "shm:goals"
 
-// shmBandwidth compares with TAP.
+// bandwidthFlags are perf's for WRITE 64 KiB.
+var bandwidthFlags = []string{"write", "bw", "--size", strconv.Itoa(small), "--buffer", strconv.Itoa(memory)}
+
+// shmBandwidth compares with TAP at the same path MTU.
 func shmBandwidth(m pathMTU) *experiment {
 	r := &row{What: fmt.Sprintf("WRITE 64 KiB, RoCEv2, shm, path MTU %d", m.payload), Goal: 3, Unit: "Gbit/s", Against: "TAP's"}
-	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
-		var g [2]float64
-		for i, links := range [][2]string{{overShm, overShm}, overTAP.links} {
-			p, err := l.between(ctx, links, []string{"--mtu", strconv.Itoa(m.link)}, "write", "bw", "--size", strconv.Itoa(small), "--buffer", strconv.Itoa(memory))
-			if err != nil {
-				return err
-			}
-			g[i] = p[0].Gbps
+	return bandwidthOfTAP(r, m, func(ctx context.Context, l *lab) ([]perfResult, error) {
+		return l.between(ctx, [2]string{overShm, overShm}, []string{"--mtu", strconv.Itoa(m.link)}, bandwidthFlags...)
+	})
+}
+
+// socketBandwidth compares with TAP at the same MTU: a veth pair between two namespaces is as many devices as TAP and bridge.
+func socketBandwidth(m pathMTU) *experiment {
+	r := &row{What: fmt.Sprintf("WRITE 64 KiB, RoCEv2, the kernel's sockets, veth, path MTU %d", m.payload), Goal: 0.9, Unit: "Gbit/s", Against: "TAP's"}
+	return bandwidthOfTAP(r, m, func(ctx context.Context, l *lab) ([]perfResult, error) {
+		if err := l.setSocketMTU(m.link); err != nil {
+			return nil, err
 		}
-		r.add(g[0], g[1])
+		return l.overSockets(ctx, bandwidthFlags...)
+	})
+}
+
+// bandwidthOfTAP compares what measure measures with TAP's.
+func bandwidthOfTAP(r *row, m pathMTU, measure func(context.Context, *lab) ([]perfResult, error)) *experiment {
+	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
+		p, err := measure(ctx, l)
+		if err != nil {
+			return err
+		}
+		y, err := l.between(ctx, overTAP.links, []string{"--mtu", strconv.Itoa(m.link)}, bandwidthFlags...)
+		if err != nil {
+			return err
+		}
+		r.add(p[0].Gbps, y[0].Gbps)
 		return nil
 	}}
 }
@@ -284,16 +309,31 @@ func shmBandwidth(m pathMTU) *experiment {
 // shmLatency compares with TAP, polling.
 func shmLatency() *experiment {
 	r := &row{What: "SEND 8 bytes, RoCEv2, shm, half round trip, polling", Goal: 0.4, AtMost: true, Unit: "µs", Against: "TAP's"}
+	return latencyOfTAP(r, func(ctx context.Context, l *lab) ([]perfResult, error) {
+		return l.between(ctx, [2]string{overShm, overShm}, polling, "send", "lat")
+	})
+}
+
+// socketLatency compares with TAP, polling.
+func socketLatency() *experiment {
+	r := &row{What: "SEND 8 bytes, RoCEv2, the kernel's sockets, veth, half round trip, polling", Goal: 1.5, AtMost: true, Unit: "µs", Against: "TAP's"}
+	return latencyOfTAP(r, func(ctx context.Context, l *lab) ([]perfResult, error) {
+		return l.overSockets(ctx, append([]string{"send", "lat"}, polling...)...)
+	})
+}
+
+// latencyOfTAP compares what measure measures with TAP's.
+func latencyOfTAP(r *row, measure func(context.Context, *lab) ([]perfResult, error)) *experiment {
 	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
-		var half [2]float64
-		for i, links := range [][2]string{{overShm, overShm}, {tap0 + ",wait=poll", tap1 + ",wait=poll"}} {
-			p, err := l.between(ctx, links, polling, "send", "lat")
-			if err != nil {
-				return err
-			}
-			half[i] = p[0].Latency.Typical
+		p, err := measure(ctx, l)
+		if err != nil {
+			return err
 		}
-		r.add(half[0], half[1])
+		y, err := l.between(ctx, [2]string{tap0 + ",wait=poll", tap1 + ",wait=poll"}, polling, "send", "lat")
+		if err != nil {
+			return err
+		}
+		r.add(p[0].Latency.Typical, y[0].Latency.Typical)
 		return nil
 	}}
 }

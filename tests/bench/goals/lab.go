@@ -24,18 +24,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What is in the namespace: a bridge for TAPs, and a veth pair for packet sockets.
+// What is in the namespace: a bridge for TAPs, a veth pair for packet sockets, and one end of another that leads to a second
+// namespace, for the kernel's own sockets: within one namespace the kernel would not use the pair.
 const (
 	bridge    = "br0"
 	bridgeMTU = 9000
 )
 
-var veths = [2]string{"v0", "v1"}
+var veths, sockets = [2]string{"v0", "v1"}, [2]string{"k0", "k1"}
 
-// lab is where the programs run: a network namespace without a name, that ends with this process and theirs.
+// lab is where the programs run: network namespaces without a name, that end with this process and theirs.
 type lab struct {
 	inside    netns.NsHandle
-	dir       string // of the programs
+	beyond    netns.NsHandle // for servers on the kernel's sockets
+	dir       string         // of the programs
 	softrnic  string
 	yard      string
 	duration  time.Duration
@@ -47,7 +49,7 @@ func newLab(ctx context.Context, o *options) (l *lab, err error) {
 	if os.Getuid() != 0 {
 		return nil, errors.New("making a network namespace needs root")
 	}
-	l = &lab{inside: netns.None(), duration: o.duration, softrnic: o.softrnic, yard: o.yard, pprof: o.pprof}
+	l = &lab{inside: netns.None(), beyond: netns.None(), duration: o.duration, softrnic: o.softrnic, yard: o.yard, pprof: o.pprof}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, l.Close())
@@ -100,10 +102,12 @@ func (l *lab) build(ctx context.Context) error {
 
 const module = "github.com/softrnic/softrnic"
 
-// furnish makes the namespace, on a thread that nobody else uses again.
+// furnish makes the namespaces, on a thread that nobody else uses again.
 func (l *lab) furnish() (err error) {
-	if l.inside, err = netns.New(); err != nil {
-		return fmt.Errorf("make a network namespace: %w", err)
+	for _, ns := range []*netns.NsHandle{&l.beyond, &l.inside} {
+		if *ns, err = netns.New(); err != nil {
+			return fmt.Errorf("make a network namespace: %w", err)
+		}
 	}
 	// The kernel is to send nothing of its own.
 	if err := os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -112,6 +116,7 @@ func (l *lab) furnish() (err error) {
 	for _, made := range []netlink.Link{
 		&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridge, MTU: bridgeMTU}, MulticastSnooping: new(bool)},
 		&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: veths[0], MTU: bridgeMTU}, PeerName: veths[1], PeerMTU: bridgeMTU},
+		&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: sockets[0]}, PeerName: sockets[1], PeerNamespace: netlink.NsFd(l.beyond)},
 	} {
 		if err := netlink.LinkAdd(made); err != nil {
 			return fmt.Errorf("make %s %s: %w", made.Type(), made.Attrs().Name, err)
@@ -121,6 +126,28 @@ func (l *lab) furnish() (err error) {
 		if err := up(name); err != nil {
 			return fmt.Errorf("set %s up: %w", name, err)
 		}
+	}
+	if err := address(sockets[0], socketAddrs[0]); err != nil {
+		return err
+	}
+	return do(l.beyond, func() error { return address(sockets[1], socketAddrs[1]) })
+}
+
+// address gives an interface of the kernel an address, and sets it up.
+func address(name, cidr string) error {
+	a, err := netlink.ParseAddr(cidr)
+	if err != nil {
+		return err
+	}
+	v, err := netlink.LinkByName(name)
+	if err == nil {
+		err = netlink.AddrAdd(v, a)
+	}
+	if err == nil {
+		err = netlink.LinkSetUp(v)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: address %s: %w", name, cidr, err)
 	}
 	return nil
 }
@@ -133,13 +160,13 @@ func up(name string) error {
 	return netlink.LinkSetUp(l)
 }
 
-// do calls f on a thread that is in the namespace, as is what f starts.
-func (l *lab) do(f func() error) error {
+// do calls f on a thread that is in a namespace, as is what f starts.
+func do(in netns.NsHandle, f func() error) error {
 	runtime.LockOSThread()
 	outside, err := netns.Get()
 	if err == nil {
 		defer outside.Close()
-		err = netns.Set(l.inside)
+		err = netns.Set(in)
 	}
 	if err != nil {
 		runtime.UnlockOSThread()
@@ -153,27 +180,33 @@ func (l *lab) do(f func() error) error {
 	return err
 }
 
-// setMTU changes that of the veth pair.
+// setMTU changes that of the veth pair for packet sockets.
 func (l *lab) setMTU(mtu int) error {
-	return l.do(func() error {
-		for _, name := range veths {
-			v, err := netlink.LinkByName(name)
-			if err == nil {
-				err = netlink.LinkSetMTU(v, mtu)
-			}
-			if err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	return do(l.inside, func() error { return errors.Join(setMTU(veths[0], mtu), setMTU(veths[1], mtu)) })
+}
+
+// setSocketMTU changes that of the pair between the namespaces.
+func (l *lab) setSocketMTU(mtu int) error {
+	return errors.Join(
+		do(l.inside, func() error { return setMTU(sockets[0], mtu) }),
+		do(l.beyond, func() error { return setMTU(sockets[1], mtu) }))
+}
+
+func setMTU(name string, mtu int) error {
+	v, err := netlink.LinkByName(name)
+	if err == nil {
+		err = netlink.LinkSetMTU(v, mtu)
+	}
+	return err
 }
 
 // Close removes what there is besides the namespace.
 func (l *lab) Close() error {
 	var errs []error
-	if l.inside.IsOpen() {
-		errs = append(errs, l.inside.Close())
+	for _, ns := range []*netns.NsHandle{&l.inside, &l.beyond} {
+		if ns.IsOpen() {
+			errs = append(errs, ns.Close())
+		}
 	}
 	if l.dir != "" {
 		errs = append(errs, os.RemoveAll(l.dir))
@@ -193,13 +226,13 @@ const (
 	both               // any
 )
 
-// start starts a program in the namespace; it is killed when ctx ends, or this program.
-func (l *lab) start(ctx context.Context, on side, stdout, stderr io.Writer, program string, args ...string) (*exec.Cmd, error) {
+// start starts a program in a namespace; it is killed when ctx ends, or this program.
+func (l *lab) start(ctx context.Context, in netns.NsHandle, on side, stdout, stderr io.Writer, program string, args ...string) (*exec.Cmd, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Stdout, cmd.Stderr = stdout, stderr
 	cmd.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+filepath.Join(l.dir, "run")) // for segments in shared memory
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}                          // ^C is for this program
-	return cmd, l.do(func() error { return startOn(on, cmd) })
+	return cmd, do(in, func() error { return startOn(on, cmd) })
 }
 
 // startOn starts a program on a side's processor, which is where the yardstick has that side. The thread must be the
@@ -225,7 +258,7 @@ func (l *lab) output(ctx context.Context, on side, into any, program string, arg
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	var stdout, stderr bytes.Buffer
-	cmd, err := l.start(ctx, on, &stdout, &stderr, program, args...)
+	cmd, err := l.start(ctx, l.inside, on, &stdout, &stderr, program, args...)
 	if err != nil {
 		return err
 	}
@@ -301,20 +334,34 @@ func (l *lab) profile(who string, args []string) []string {
 
 // between runs softrnic perf in two processes, client and server, each with its processor and its link; flags are those of
 // both nodes.
-func (l *lab) between(ctx context.Context, links [2]string, flags []string, args ...string) (_ []perfResult, err error) {
+func (l *lab) between(ctx context.Context, links [2]string, flags []string, args ...string) ([]perfResult, error) {
+	return l.run(ctx, l.inside, links, [2]string{"10.88.0.1/24", "10.88.0.2/24"}, flags, args...)
+}
+
+// overSockets does the same on the kernel's own sockets, in two namespaces.
+func (l *lab) overSockets(ctx context.Context, args ...string) ([]perfResult, error) {
+	return l.run(ctx, l.beyond, [2]string{"kernel:" + sockets[0], "kernel:" + sockets[1]}, socketAddrs, nil, args...)
+}
+
+// socketAddrs are the kernel's in the two namespaces. It answers for its address on the bridge too, so that the nodes there have
+// others.
+var socketAddrs = [2]string{"10.89.0.1/24", "10.89.0.2/24"}
+
+// run has the server in a namespace, and the client in the lab's.
+func (l *lab) run(ctx context.Context, in netns.NsHandle, links, addrs [2]string, flags []string, args ...string) (_ []perfResult, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	out, in, err := os.Pipe()
+	out, stdout, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
 	defer out.Close()
 	var stderr bytes.Buffer
-	args = append(slices.Clip(args), "--link", links[0], "--addr", clientAddr+"/24")
-	serve := append([]string{"perf", args[0], args[1], "--link", links[1], "--addr", serverAddr + "/24"}, flags...)
+	args = append(slices.Clip(args), "--link", links[0], "--addr", addrs[0])
+	serve := append([]string{"perf", args[0], args[1], "--link", links[1], "--addr", addrs[1]}, flags...)
 	serve = append(serve, l.profile("server", args)...)
-	cmd, err := l.start(ctx, server, in, &stderr, l.softrnic, serve...)
-	_ = in.Close()
+	cmd, err := l.start(ctx, in, server, stdout, &stderr, l.softrnic, serve...)
+	_ = stdout.Close()
 	if err != nil {
 		return nil, err
 	}
@@ -331,7 +378,6 @@ func (l *lab) between(ctx context.Context, links [2]string, flags []string, args
 		return nil, fmt.Errorf("%s ends: %s", strings.Join(cmd.Args, " "), bytes.TrimSpace(stderr.Bytes()))
 	}
 	go func() { _, _ = io.Copy(io.Discard, out) }()
+	serverAddr, _, _ := strings.Cut(addrs[1], "/")
 	return l.perf(ctx, client, serverAddr, append(args, flags...))
 }
-
-const clientAddr, serverAddr = "10.88.0.1", "10.88.0.2"
