@@ -79,6 +79,16 @@ func isAt(f *os.File, path string) (bool, error) {
 	return err == nil && os.SameFile(own, there), err
 }
 
+// isClaimed reports whether somebody holds the claim of a name.
+func isClaimed(dir, name string) bool {
+	f, err := os.Open(filepath.Join(dir, claimPrefix+name))
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
+}
+
 // giveUp ends claims.
 func giveUp(claims []*os.File) (err error) {
 	for _, f := range claims {

@@ -3,6 +3,8 @@ package shm
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/hex"
+	"io"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -27,6 +29,7 @@ type hostile struct {
 	out []byte // and to it
 	own hello
 	fd  int
+	at  []io.Closer // its socket and its claim
 }
 
 // newHostile says a proper hello to the link with a socket; nil if that has gone, or is busy.
@@ -39,6 +42,13 @@ func newHostile(r *rand.Rand, socket string) *hostile {
 	h.own = hello{ring: ring.MinLen, mac: [6]byte{2, 0xee, byte(r.Uint32()), byte(r.Uint32()), byte(r.Uint32()), byte(r.Uint32())}}
 	for i := range h.own.id {
 		h.own.id[i] = byte(r.Uint32())
+	}
+	dir := filepath.Dir(socket)
+	if f, err := claim(dir, net.HardwareAddr(h.own.mac[:]).String()); err == nil {
+		h.at = append(h.at, f)
+	}
+	if l, err := net.Listen("unixpacket", filepath.Join(dir, hex.EncodeToString(h.own.id[:]))); err == nil {
+		h.at = append(h.at, l)
 	}
 	if h.fd, h.in, err = ring.NewMemory(h.own.ring); err == nil {
 		_, _, err = c.WriteMsgUnix(h.own.encode(), unix.UnixRights(h.fd), nil)
@@ -55,6 +65,9 @@ func newHostile(r *rand.Rand, socket string) *hostile {
 }
 
 func (h *hostile) close() {
+	for _, c := range h.at {
+		_ = c.Close()
+	}
 	_ = h.c.Close()
 	if h.fd >= 0 {
 		_ = unix.Close(h.fd)

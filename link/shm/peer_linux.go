@@ -39,6 +39,7 @@ const spinTime = 50 * time.Microsecond
 // peer is another process on the segment.
 type peer struct {
 	segment *segment
+	process *process
 	conn    *net.UnixConn
 	mac     [6]byte
 	id      id
@@ -116,7 +117,7 @@ func (p *peer) send(frames []link.Frame) {
 // enqueue copies a frame to the queue. It is called with p.mu held.
 func (p *peer) enqueue(f *link.Frame) {
 	n := f.Len()
-	if int(p.queued.Load())+n > queueBytes {
+	if int(p.queued.Load())+n > queueBytes || int(p.process.queued.Load())+n > processQueueBytes {
 		p.segment.dropped.Add(1)
 		return
 	}
@@ -127,6 +128,7 @@ func (p *peer) enqueue(f *link.Frame) {
 	}
 	p.queue = append(p.queue, c)
 	p.queued.Add(int64(n))
+	p.process.queued.Add(int64(n))
 	p.waiting.Store(true)
 }
 
@@ -145,7 +147,9 @@ func (p *peer) flush() {
 			if !ok {
 				break
 			}
-			p.queued.Add(-int64(len(p.queue[0].Data)))
+			n := int64(len(p.queue[0].Data))
+			p.queued.Add(-n)
+			p.process.queued.Add(-n)
 			p.queue[0] = link.Frame{}
 			p.queue = p.queue[1:]
 		}
@@ -206,6 +210,9 @@ func (p *peer) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed, p.queue = true, nil
+	if p.process != nil {
+		p.process.queued.Add(-p.queued.Swap(0))
+	}
 	_ = p.conn.Close()
 	p.unmapOut()
 }
@@ -264,14 +271,17 @@ func (p *peer) serve(recv link.Receiver) error {
 	return nil
 }
 
-// drain passes on what a peer that has gone has left in its ring: no more than fits into it, as the peer may not have gone.
+// drain passes on what a peer that has gone has left in its ring. The peer may not have gone, and go on putting frames in: no more are
+// taken than fit into the ring at once, the shortest with a header of 32 bytes each.
 func (p *peer) drain() error {
 	p.receiving.Lock()
 	defer p.receiving.Unlock()
-	for range len(p.inMemory) / 32 {
-		if n, err := p.receive(false); n == 0 || err != nil {
+	for left := len(p.inMemory) / 64; left > 0; {
+		n, err := p.receive(false)
+		if n == 0 || err != nil {
 			return err
 		}
+		left -= n
 	}
 	return nil
 }

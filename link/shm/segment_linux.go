@@ -50,7 +50,7 @@ package shm
 //   - the ring checks each index and header that it reads, and reads it once; frames are copied, then looked at. A ring that
 //     cannot be is the end of the pair; a frame whose fields contradict each other is dropped, and counted;
 //   - descriptors are close-on-exec; those that were not asked for are closed or never received;
-//   - there are at most maxPeers peers, and those who do not say hello in time are hung up on.
+//   - there are at most maxPeers peers, of which one process has maxLinks at most, and those who do not say hello in time are hung up on.
 
 import (
 	"crypto/rand"
@@ -91,13 +91,14 @@ type segment struct {
 	peers atomic.Pointer[peers] // replaced, never changed
 	work  sync.WaitGroup        // peers' goroutines, and who accepts
 
-	mu       sync.Mutex
-	closed   bool
-	started  bool
-	greeting map[*net.UnixConn]bool // connections that have not said hello
-	attached chan struct{}          // closed when recv is set, or the segment is closed
-	stop     chan struct{}          // closed when the segment is
-	recv     link.Receiver
+	mu        sync.Mutex
+	closed    bool
+	started   bool
+	greeting  map[*net.UnixConn]bool // connections that have not said hello
+	processes map[int32]*process     // others that there are connections with
+	attached  chan struct{}          // closed when recv is set, or the segment is closed
+	stop      chan struct{}          // closed when the segment is
+	recv      link.Receiver
 
 	refusal   string // that was logged last
 	refusedAt time.Time
@@ -125,7 +126,7 @@ func open(c *config) (medium, error) {
 	if err := userdir.Make(c.dir); err != nil {
 		return nil, err
 	}
-	s := &segment{config: c, greeting: map[*net.UnixConn]bool{}, attached: make(chan struct{}), stop: make(chan struct{})}
+	s := &segment{config: c, greeting: map[*net.UnixConn]bool{}, processes: map[int32]*process{}, attached: make(chan struct{}), stop: make(chan struct{})}
 	s.began = make(chan struct{}, 1)
 	if err := s.claim(); err != nil {
 		return nil, errors.Join(err, giveUp(s.claims))
@@ -168,7 +169,7 @@ func (s *segment) accept() {
 			time.Sleep(100 * time.Millisecond) // all descriptors may be used up
 			continue
 		}
-		s.greet(conn, false, nil)
+		s.greet(conn, "", nil)
 	}
 }
 
@@ -216,7 +217,7 @@ func (s *segment) meet() error {
 		case errors.Is(err, syscall.ECONNREFUSED):
 			_ = os.Remove(path) // its process has died
 		case err == nil:
-			s.greet(conn, true, &met)
+			s.greet(conn, e.Name(), &met)
 		}
 	}
 	met.Wait()
@@ -228,13 +229,24 @@ func (s *segment) claimed(path string) bool {
 	return slices.ContainsFunc(s.claims, func(f *os.File) bool { return f.Name() == path })
 }
 
-// greet says hello on a connection, which this process began or not, and serves it. met, if not nil, counts those who have
+// greet says hello on a connection, which this process has begun to a socket by this name if that is not "", and serves it. met, if not nil, counts those who have
 // not answered.
-func (s *segment) greet(conn *net.UnixConn, began bool, met *sync.WaitGroup) {
+func (s *segment) greet(conn *net.UnixConn, to string, met *sync.WaitGroup) {
+	pid, err := processOf(conn)
+	if err != nil {
+		_ = conn.Close()
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed || len(s.greeting) >= maxPeers {
 		_ = conn.Close()
+		return
+	}
+	from, err := s.admit(pid)
+	if err != nil {
+		_ = conn.Close()
+		s.logRefusal(err)
 		return
 	}
 	s.greeting[conn] = true
@@ -242,9 +254,13 @@ func (s *segment) greet(conn *net.UnixConn, began bool, met *sync.WaitGroup) {
 		met.Add(1)
 	}
 	s.work.Go(func() {
+		defer s.dismiss(from)
 		_, p, err := exchange(conn, s.own)
 		if err == nil {
-			p.began, p.segment = began, s
+			p.began, p.segment, p.process = to != "", s, from
+			err = s.check(p, to)
+		}
+		if err == nil {
 			err = s.add(p)
 		}
 		s.mu.Lock()
@@ -283,12 +299,34 @@ func (s *segment) refused(err error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.logRefusal(err)
+}
+
+// logRefusal is refused with s.mu held.
+func (s *segment) logRefusal(err error) {
 	now, what := time.Now(), err.Error()
 	if s.closed || s.config.log == nil || errors.Is(err, errTwice) || what == s.refusal && now.Sub(s.refusedAt) < refusalInterval {
 		return
 	}
 	s.refusal, s.refusedAt = what, now
 	s.config.log.Warn("a process on the segment was refused: nothing is exchanged with it", "segment", s.config.dir, "error", err)
+}
+
+// check compares what a process says of itself with what is in the segment's directory. Its socket must be there by the name that
+// it says, which is the one that was connected to if this process has begun; and somebody must hold the claim of its address.
+func (s *segment) check(p *peer, to string) error {
+	name := hex.EncodeToString(p.id[:])
+	if to != "" && to != name {
+		return fmt.Errorf("the socket %s says that it is %s", to, name)
+	}
+	if info, err := os.Lstat(filepath.Join(s.config.dir, name)); err != nil || info.Mode().Type() != fs.ModeSocket {
+		return fmt.Errorf("the peer says that its socket is %s, where there is none", name)
+	}
+	mac := net.HardwareAddr(p.mac[:]).String()
+	if !isClaimed(s.config.dir, mac) {
+		return fmt.Errorf("the peer says that its address is %s, which nobody has claimed", mac)
+	}
+	return nil
 }
 
 // add makes a process that has said hello a peer.

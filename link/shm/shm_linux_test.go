@@ -3,8 +3,10 @@ package shm
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -28,6 +30,9 @@ const childEnv = "SOFTRNIC_SHM_TEST_CHILD"
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(childEnv); dir != "" {
+		if os.Getenv("SOFTRNIC_FLOOD") != "" {
+			flood(dir)
+		}
 		child(dir)
 	}
 	os.Exit(m.Run())
@@ -235,6 +240,51 @@ func TestBackPressure(t *testing.T) {
 	}
 }
 
+// flood is a process that takes all places it can get with each link of a segment, until it is killed.
+func flood(dir string) {
+	var links []*Link
+	for len(links) < 3*maxLinks {
+		l, err := Open("x", Directory(dir))
+		if err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		l.Attach(func([]link.Frame) {})
+		links = append(links, l)
+	}
+	fmt.Println("up")
+	select {}
+}
+
+// TestFlood: one process takes only some of the places that another has.
+func TestFlood(t *testing.T) {
+	dir := directory(t)
+	l := join(t, dir, Ring(ring.MinLen))
+	l.Attach(func([]link.Frame) {})
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), childEnv+"="+dir, "SOFTRNIC_FLOOD=1")
+	out, err := cmd.StdoutPipe()
+	if err != nil || cmd.Start() != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}()
+	b := make([]byte, 3)
+	if _, err := io.ReadFull(out, b); err != nil || string(b) != "up\n" {
+		t.Fatal(string(b), err)
+	}
+	await(t, "the process has all places it may have", func() bool { return len(l.Peers()) == maxLinks })
+	other := join(t, dir, Ring(ring.MinLen))
+	await(t, "another is a peer", func() bool {
+		return slices.ContainsFunc(l.Peers(), func(m net.HardwareAddr) bool { return bytes.Equal(m, other.MAC()) })
+	})
+	if n := len(l.Peers()); n != maxLinks+1 {
+		t.Errorf("there are %d peers, want %d", n, maxLinks+1)
+	}
+}
+
 // child is a process that joins a segment, and writes to all of it until it is killed.
 func child(dir string) {
 	l, err := Open("x", Directory(dir))
@@ -344,11 +394,40 @@ func stranger(t *testing.T, dir string, message []byte, fds ...int) *net.UnixCon
 	return c
 }
 
+// hold makes the claim and the socket that a hello speaks of.
+func hold(t testing.TB, dir string, h hello) {
+	t.Helper()
+	f, err := claim(filepath.Join(dir, "shm-x"), net.HardwareAddr(h.mac[:]).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unixpacket", filepath.Join(dir, "shm-x", hex.EncodeToString(h.id[:])))
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_ = c.Close()
+		}
+	}()
+	t.Cleanup(func() {
+		_ = l.Close()
+		_ = giveUp([]*os.File{f})
+	})
+}
+
 // TestHostileHello: whoever does not say a proper hello, with memory that stays as it is, is hung up on, and leaves nothing.
 func TestHostileHello(t *testing.T) {
 	dir := directory(t)
 	l := join(t, dir)
-	good := hello{ring: ring.MinLen, mac: [6]byte{2, 1, 1, 1, 1, 1}, id: id{1}}
+	good := hello{ring: ring.MinLen, mac: [6]byte{2, 1, 1, 1, 1, 1}, id: id{0xff, 0xff, 0xff, 0xff}}
+	hold(t, dir, good)
+	unclaimed, nowhere := good, good
+	unclaimed.mac[5], nowhere.id[5] = 2, 2
 	memfd := func(size int64, flags, seals int) int {
 		fd, err := unix.MemfdCreate("stranger", flags|unix.MFD_CLOEXEC)
 		if err == nil {
@@ -397,6 +476,8 @@ func TestHostileHello(t *testing.T) {
 		"a larger ring":      {change(12, 0, 8, 0, 0), []int{sealed}},
 		"a group address":    {change(16, 1), []int{sealed}},
 		"our own address":    {own.encode(), []int{sealed}},
+		"no such claim":      {unclaimed.encode(), []int{sealed}},
+		"no such socket":     {nowhere.encode(), []int{sealed}},
 		"not sealed":         {good.encode(), []int{memfd(size, unix.MFD_ALLOW_SEALING, 0)}},
 		"may shrink":         {good.encode(), []int{memfd(size, unix.MFD_ALLOW_SEALING, unix.F_SEAL_GROW)}},
 		"may not be written": {good.encode(), []int{memfd(size, unix.MFD_ALLOW_SEALING, ring.Seals|unix.F_SEAL_WRITE)}},
