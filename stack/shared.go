@@ -55,7 +55,7 @@ type Classifier interface {
 	Classify(payload []byte, d *Datagram) Target
 	// Refuse answers for nobody: Classify has just said that the datagram is for a service or a communication ID that no
 	// process has. A request is rejected, and so is what comes to a connection that nobody knows, as the connection manager
-	// of a host does. It may send nothing.
+	// of a host does. It may send nothing; it never answers for a living process (see Leased), which may be between two hubs.
 	Refuse(payload []byte, d *Datagram, send SendFunc)
 	// Permits tells whether a process may send a datagram in which it names numbers as its own: the communication ID of a MAD,
 	// the QPN of an unreliable datagram. (A packet of a connection names none; see Datagram.SrcQPNs.)

@@ -196,7 +196,7 @@ func (c *Classifier) Permits(payload []byte, own stack.Numbers) bool {
 // Refuse implements stack.Classifier.
 func (c *Classifier) Refuse(payload []byte, d *stack.Datagram, send stack.SendFunc) {
 	m, ok := parse(payload, d)
-	if !ok || !c.right(payload, d) {
+	if !ok || c.leases.lives(m.remote) || !c.right(payload, d) {
 		return
 	}
 	var answer mad.Message

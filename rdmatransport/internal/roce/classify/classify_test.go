@@ -326,6 +326,26 @@ func TestRefuse(t *testing.T) {
 	}
 }
 
+// A process that lives may be without a hub for a moment: nobody else answers for it.
+func TestRefuseForTheLiving(t *testing.T) {
+	c := classify.New()
+	send, heard := hear(t)
+	c.Leased(alice)
+	for _, m := range []mad.Message{
+		&mad.DREQ{LocalCommID: 9, RemoteCommID: alice.CommIDs.Base + 1}, &mad.REP{LocalCommID: 9, RemoteCommID: alice.CommIDs.Base + 1},
+	} {
+		b, d := madTo(own, m)
+		if c.Refuse(b, d, send); len(heard()) > 0 {
+			t.Errorf("%v for a process that lives is answered", m.Attr())
+		}
+	}
+	c.Died(alice)
+	b, d := madTo(own, &mad.DREQ{LocalCommID: 9, RemoteCommID: alice.CommIDs.Base + 1})
+	if c.Refuse(b, d, send); len(heard()) != 1 {
+		t.Error("a DREQ for a process that died is not answered")
+	}
+}
+
 func TestPermits(t *testing.T) {
 	c := classify.New()
 	datagram := func(qpn uint32) *wire.Packet {

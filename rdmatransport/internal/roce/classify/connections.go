@@ -67,6 +67,12 @@ func (l leases) at(id uint32) (i int, found bool) {
 	return i, false
 }
 
+// lives tells whether a living process has a communication ID.
+func (l leases) lives(id uint32) bool {
+	i, found := l.at(id)
+	return found && !l[i].dead
+}
+
 // Leased implements stack.Classifier.
 func (c *Classifier) Leased(n stack.Numbers) {
 	c.leases = slices.DeleteFunc(c.leases, func(l *lease) bool {
