@@ -23,6 +23,7 @@ type relay struct {
 
 	mu         sync.Mutex
 	classifier stack.Classifier
+	patient    bool // nothing is refused: see server.settle
 	byQPN      [qpnSlots]*member
 	byComm     [commSlots]*member
 	services   []service
@@ -281,7 +282,7 @@ func (r *relay) route(b []byte, from *member, last *part) (p part, same bool) {
 		return p, true
 	}
 	p.to = r.find(p.target, r.d.Dst)
-	if asked && p.to == nil {
+	if asked && p.to == nil && !r.patient {
 		r.classifier.Refuse(b, &r.d, r.send)
 		r.later()
 	}

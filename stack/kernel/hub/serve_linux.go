@@ -56,13 +56,14 @@ type server struct {
 	relay    *relay
 	work     sync.WaitGroup
 
-	mu      sync.Mutex
-	closed  bool
-	leases  *leases
-	conns   map[*net.UnixConn]bool
-	members map[*member]bool
-	idle    time.Time // since when there are no members
-	sockets map[netip.Addr]*listening
+	mu       sync.Mutex
+	closed   bool
+	leases   *leases
+	conns    map[*net.UnixConn]bool
+	members  map[*member]bool
+	idle     time.Time // since when there are no members
+	complete time.Time // when clients of an earlier hub were last seen to be missing, or the first look
+	sockets  map[netip.Addr]*listening
 }
 
 // listening is a socket of the hub.
@@ -116,6 +117,10 @@ func serveDirectory(ctx context.Context, cfg Config) error {
 	if s.leases, err = loadLeases(filepath.Join(cfg.Directory, leasesName)); err != nil {
 		return err
 	}
+	for _, l := range s.leases.missing() {
+		s.relay.classifier.Leased(l.numbers())
+		s.relay.patient = true
+	}
 	for _, a := range cfg.Addrs {
 		if err := s.listen(a.WithZone(""), a.Zone()); err != nil {
 			s.close()
@@ -145,6 +150,7 @@ func (s *server) untilIdle(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		again := s.relay.speak()
+		s.settle()
 		s.mu.Lock()
 		idle := s.cfg.Idle > 0 && len(s.conns) == 0 && len(s.leases.missing()) == 0 && again == 0 && time.Since(s.idle) >= s.cfg.Idle
 		s.mu.Unlock()
@@ -167,6 +173,25 @@ func (s *server) untilIdle(ctx context.Context) {
 		case <-s.relay.wake:
 		case <-tick.C:
 		}
+	}
+}
+
+// settleTime is how long the clients of an earlier hub have to ask for what they had, once all of them have come.
+const settleTime = time.Second
+
+// settle ends the patience of a hub that has succeeded another: until its clients have come, and have asked for what they had,
+// it does not know what nobody has, and refuses nothing. Peers ask again.
+func (s *server) settle() {
+	s.mu.Lock()
+	if len(s.leases.missing()) > 0 || s.complete.IsZero() {
+		s.complete = time.Now()
+	}
+	settled := time.Since(s.complete) >= settleTime
+	s.mu.Unlock()
+	if settled {
+		s.relay.mu.Lock()
+		s.relay.patient = false
+		s.relay.mu.Unlock()
 	}
 }
 

@@ -1,0 +1,74 @@
+package hub_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/kernel/hub"
+)
+
+// refuser counts what it is to refuse, and leases.
+type refuser struct {
+	numbered
+	leased, refused *atomic.Int64
+}
+
+func (r refuser) Leased(stack.Numbers)                           { r.leased.Add(1) }
+func (r refuser) Refuse([]byte, *stack.Datagram, stack.SendFunc) { r.refused.Add(1) }
+
+// TestSuccessorIsPatient: a hub that succeeds another refuses nothing before the clients of that have come, or are given up.
+func TestSuccessorIsPatient(t *testing.T) {
+	const addr = "127.31.0.9"
+	dir, s := directory(t), &starter{t: t}
+	if err := s.start(dir); err != nil {
+		t.Fatal(err)
+	}
+	e := join(t, dir, addr, func(string) error { return nil }) // it waits
+	late := spawn(t, dir, addr)
+	if err := late.Process.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	s.kill() // the next hub is this process
+	classifier := refuser{leased: new(atomic.Int64), refused: new(atomic.Int64)}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		var err error
+		for {
+			err = hub.Serve(ctx, hub.Config{Directory: dir, Classifier: classifier})
+			if err == nil || ctx.Err() != nil {
+				break
+			}
+			time.Sleep(time.Millisecond) // the other has not ended yet
+		}
+		ended <- err
+	}()
+	defer func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	await(t, "the client is back", func() bool { return e.nic.State() == stack.LinkUp && classifier.leased.Load() == 3 })
+	ask := message(stack.TargetService, 77, 100, 0)
+	for end := time.Now().Add(1500 * time.Millisecond); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		e.send(addr, addr, ask)
+	}
+	e.send(addr, addr, message(stack.TargetQPN, e.qpn(), 100, 0))
+	e.next()
+	if n := classifier.refused.Load(); n != 0 {
+		t.Errorf("%d requests are refused, which may be for the client that has not come yet", n)
+	}
+	if err := late.Process.Signal(unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "what nobody serves is refused", func() bool {
+		e.send(addr, addr, ask)
+		return classifier.refused.Load() > 0
+	})
+}
