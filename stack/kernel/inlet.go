@@ -30,7 +30,7 @@ func (p *port) newGroupSocket(group netip.Addr) (_ *socket, err error) {
 
 // Deliver implements [inlet.Receiver].
 func (in *socket) Deliver(a *inlet.Arrival, polled bool) {
-	in.deliver(&hub.Arrival{Arrival: *a, Dst: in.Addr()}, polled)
+	in.deliver(&hub.Arrival{Payload: a.Payload, From: a.From, Dst: in.Addr(), TrafficClass: a.TrafficClass, TTL: a.TTL, Segment: a.Segment}, polled)
 }
 
 // Polled implements [inlet.Receiver].

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -27,8 +26,6 @@ const (
 	spinTime = 50 * time.Microsecond
 	// controlInterval is how many records a client takes before it looks whether there is a message.
 	controlInterval = 256
-	// answerTime is how long the hub has to answer a request.
-	answerTime = 5 * time.Second
 )
 
 // Client is this process as a client of a hub.
@@ -281,36 +278,6 @@ func (c *Client) rejoin() bool {
 	}
 }
 
-// repeat asks a new hub for what the client had with the one before. Then the client is up.
-func (c *Client) repeat(conn *net.UnixConn) {
-	c.mu.Lock()
-	var all []request
-	for a, zone := range c.addrs {
-		all = append(all, request{kind: addAddr, addr: a, zone: zone})
-	}
-	for _, o := range c.outlets {
-		all = append(all, request{kind: addOutlet, socket: o.raw})
-	}
-	for s, n := range c.services {
-		for range n {
-			all = append(all, request{kind: serve, service: s})
-		}
-	}
-	c.mu.Unlock()
-	for i := range all {
-		if err := c.ask(&all[i]); err != nil {
-			c.cfg.Log.Error("the new hub does not do what the one before did", "error", err)
-		}
-	}
-	c.mu.Lock()
-	if c.conn == conn { // and not yet another
-		c.up.Store(true)
-	}
-	c.mu.Unlock()
-	c.cfg.Log.Info("there is a hub again", "directory", c.cfg.Directory)
-	c.cfg.Changed(false)
-}
-
 func (c *Client) setConn(conn *net.UnixConn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -515,106 +482,6 @@ func (c *Client) Do(f func()) {
 	c.receiving.Lock()
 	defer c.receiving.Unlock()
 	f()
-}
-
-// ask makes a request, and waits for the answer. While there is no hub, it waits for one.
-func (c *Client) ask(r *request) error {
-	c.asking.Lock()
-	defer c.asking.Unlock()
-	giveUp := time.NewTimer(answerTime)
-	defer giveUp.Stop()
-	for {
-		c.mu.Lock()
-		conn, changed, closed := c.conn, c.changed, c.closed
-		c.number++
-		r.number = c.number
-		select {
-		case <-c.answers: // one that came too late
-		default:
-		}
-		c.mu.Unlock()
-		if closed {
-			return net.ErrClosed
-		}
-		if conn != nil {
-			r.send(conn) // an error is the end of the connection, which Run finds out
-		}
-		select {
-		case a := <-c.answers:
-			return a.err
-		case <-changed: // another hub, or none
-		case <-c.ended:
-			return net.ErrClosed
-		case <-giveUp.C:
-			return fmt.Errorf("the hub in %s does not answer: %w", c.cfg.Directory, unix.ETIMEDOUT)
-		}
-	}
-}
-
-func (r *request) send(conn *net.UnixConn) {
-	if r.socket == nil {
-		_, _ = conn.Write(r.encode())
-		return
-	}
-	err := r.socket.Control(func(fd uintptr) { _ = ring.Send(conn, r.encode(), int(fd)) })
-	if err != nil { // the socket is closed: the hub is to answer all the same
-		r.kind, r.socket = dropAddr, nil
-		_, _ = conn.Write(r.encode())
-	}
-}
-
-// AddOutlet tells the hub that datagrams from a socket, which is bound to an address that was added, are this client's. Those
-// from other sockets at the hub's addresses are lost.
-func (c *Client) AddOutlet(a netip.Addr, socket syscall.RawConn) error {
-	if err := c.ask(&request{kind: addOutlet, socket: socket}); err != nil {
-		return err
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.outlets = append(c.outlets, outletSocket{a, socket})
-	return nil
-}
-
-// AddAddr asks for what comes to an address, of the interface of this name. The error wraps EADDRINUSE if a process that is no
-// client of the hub has UDP port 4791 of it.
-func (c *Client) AddAddr(a netip.Addr, zone string) error {
-	if err := c.ask(&request{kind: addAddr, addr: a, zone: zone}); err != nil {
-		return err
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.addrs[a] = zone
-	return nil
-}
-
-// DropAddr undoes AddAddr.
-func (c *Client) DropAddr(a netip.Addr) {
-	c.mu.Lock()
-	delete(c.addrs, a)
-	c.outlets = slices.DeleteFunc(c.outlets, func(o outletSocket) bool { return o.addr == a })
-	c.mu.Unlock()
-	_ = c.ask(&request{kind: dropAddr, addr: a}) // one who is no client any more has no addresses
-}
-
-// Serve implements [stack.Shared].
-func (c *Client) Serve(s stack.Service) error {
-	if err := c.ask(&request{kind: serve, service: s}); err != nil {
-		return err
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.services[s]++
-	return nil
-}
-
-// EndServe implements [stack.Shared].
-func (c *Client) EndServe(s stack.Service) {
-	c.mu.Lock()
-	if c.services[s]--; c.services[s] <= 0 {
-		delete(c.services, s)
-	}
-	c.mu.Unlock()
-	_ = c.ask(&request{kind: endServe, service: s})
 }
 
 // Close ends the client. Nothing is received when it returns, if Run was called and has returned.

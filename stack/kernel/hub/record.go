@@ -5,7 +5,6 @@ import (
 	"net/netip"
 
 	"github.com/softrnic/softrnic/stack"
-	"github.com/softrnic/softrnic/stack/kernel/internal/inlet"
 )
 
 // A datagram, or several of one size in a row, stands in the ring as a frame of package ring: this header, and the payload.
@@ -21,12 +20,15 @@ import (
 //	40  number of the QPNs' range of the client that sent it, for stack.Datagram.SrcQPNs; 0: none, 2 bytes
 const recordLen = 42
 
-// Arrival is what a client gets: what a read of the hub's socket has brought, and for whom.
+// Arrival is what a client gets: a datagram, or several of one size in a row. Payload is valid during the call that it is handed to.
 type Arrival struct {
-	inlet.Arrival
-	Dst     netip.Addr
-	ID      uint16      // IPv4 identification of the first datagram, as it is guessed
-	SrcQPNs stack.Range // of the client that sent it; the zero Range if it was none
+	Payload           []byte
+	From              netip.AddrPort
+	Dst               netip.Addr
+	TrafficClass, TTL uint8
+	Segment           int         // payload bytes of each datagram but the last; 0 if there is one only
+	ID                uint16      // IPv4 identification of the first datagram, as it is guessed
+	SrcQPNs           stack.Range // of the client that sent it; the zero Range if it was none
 }
 
 func putRecord(b *[recordLen]byte, a *Arrival) {

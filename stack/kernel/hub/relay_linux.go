@@ -218,7 +218,7 @@ func (*arrivals) Polled() bool { return false }
 func (in *arrivals) Deliver(a *inlet.Arrival, _ bool) {
 	in.relay.mu.Lock()
 	defer in.relay.mu.Unlock()
-	in.relay.deliver(&Arrival{Arrival: *a, Dst: in.dst})
+	in.relay.deliver(&Arrival{Payload: a.Payload, From: a.From, Dst: in.dst, TrafficClass: a.TrafficClass, TTL: a.TTL, Segment: a.Segment})
 	in.relay.publish()
 }
 
