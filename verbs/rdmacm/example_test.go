@@ -116,7 +116,7 @@ func ExampleEventChannel_OnEvent() {
 	})
 	id, err := ch.CreateID(rdmacm.TCP, nil)
 	fatal(err)
-	fatal(id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort("10.0.0.1:7471"), time.Second))
+	fatal(id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort("10.0.0.1:7471"), 10*time.Second))
 	for done := false; !done; {
 		<-wake // a real program waits for other things here too
 		for {
