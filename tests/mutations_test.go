@@ -47,7 +47,7 @@ var mutations = []mutation{
 	{"and over iWARP", "rdmatransport/internal/iwarp/placement.go", "h.TO%8 != 0 || ", "", "rdmatransport", "TestDirect"},
 	{"Dealloc of a window waits", "verbs/mw.go", "\tmw.pd.quiesce(nil)\n", "", "verbs", ""},
 	{"an XRC SRQ leaves the QPs that use it", "verbs/xrc.go", "\t\t\tqp.rq.reset()\n", "", "verbs", "TestXRCSRQGoes"},
-	{"a listener's port is released", "verbs/rdmacm/port.go", "\tt.remove(b)\n}", "}", "verbs/rdmacm", ""},
+	{"a listener's port is released", "verbs/rdmacm/port.go", "\tt.remove(b)\n\tt.mu.Unlock()\n", "\tt.mu.Unlock()\n", "verbs/rdmacm", ""},
 	{"another ephemeral port is tried", "verbs/rdmacm/port.go", "if b == nil || !b.ephemeral ||", "if true ||", "verbs/rdmacm", ""},
 	{"a second event wakes somebody too", "verbs/rdmacm/channel.go", "return e, true, len(c.events) > 0", "return e, true, false", "verbs/rdmacm", ""},
 	{"events of a listener's requests move with it", "verbs/rdmacm/id.go", "defer to.add(child.ch.removeID(child)...)", "child.ch.removeID(child)", "verbs/rdmacm", ""},
