@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -141,6 +142,51 @@ func (h *hostile) misbehave(victim [6]byte) {
 			_ = h.c.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
 			h.ring()
 		}
+	}
+}
+
+// TestNeverDrained: a peer that has ended its side of the connection, and goes on putting frames into the ring, is left after as
+// many as fit into it.
+func TestNeverDrained(t *testing.T) {
+	dir := directory(t)
+	a := join(t, dir, Ring(ring.MinLen))
+	entries, err := os.ReadDir(filepath.Join(dir, "shm-x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(entries, func(e os.DirEntry) bool { return e.Type() == os.ModeSocket })
+	h := newHostile(rand.New(rand.NewPCG(1, 1)), filepath.Join(dir, "shm-x", entries[i].Name()))
+	if h == nil {
+		t.Fatal("no peer")
+	}
+	defer h.close()
+	await(t, "there is a peer", func() bool { return len(a.Peers()) == 1 })
+	p, err := ring.NewProducer(h.out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := linktest.Plain(a.MAC(), h.own.mac[:], 15, "")
+	fill := func() {
+		for ok := true; ok; {
+			ok, _ = p.Put(&f)
+		}
+		p.Publish()
+	}
+	got := 0
+	a.Attach(func(frames []link.Frame) {
+		got += len(frames)
+		if got < 20*ring.MinLen/64 {
+			fill()
+		}
+	})
+	await(t, "the link sleeps", func() bool { return binary.NativeEndian.Uint32(h.out[64:]) != 0 })
+	fill()
+	if err := h.c.CloseWrite(); err != nil { // in place of a bell
+		t.Fatal(err)
+	}
+	await(t, "it is a peer no more", func() bool { return len(a.Peers()) == 0 })
+	if most := 2 * ring.MinLen / 64; got > most {
+		t.Errorf("%d frames came, of which %d fit into the ring", got, most/2)
 	}
 }
 

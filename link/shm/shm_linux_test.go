@@ -243,7 +243,7 @@ func TestBackPressure(t *testing.T) {
 // flood is a process that takes all places it can get with each link of a segment, until it is killed.
 func flood(dir string) {
 	var links []*Link
-	for len(links) < 3*maxLinks {
+	for len(links) < maxLinks+4 {
 		l, err := Open("x", Directory(dir))
 		if err != nil {
 			fmt.Println(err)
