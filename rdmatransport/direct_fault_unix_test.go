@@ -6,8 +6,9 @@ import (
 	"bytes"
 	"errors"
 	"slices"
-	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/softrnic/softrnic/verbs"
 )
@@ -15,21 +16,21 @@ import (
 // foreign registers memory that is not Go's, filled with v, and returns it.
 func foreign(t testing.TB, e *end, n int, v byte) *verbs.MR {
 	t.Helper()
-	b, err := syscall.Mmap(-1, 0, n, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	b, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	noError(t, err)
 	for i := range b {
 		b[i] = v
 	}
 	mr, err := e.mr.PD().RegMapping(b, iwarpAccess)
 	noError(t, err)
-	t.Cleanup(func() { noError(t, errors.Join(mr.Dereg(), syscall.Munmap(b))) })
+	t.Cleanup(func() { noError(t, errors.Join(mr.Dereg(), unix.Munmap(b))) })
 	return mr
 }
 
 // vanish makes the memory fault from an offset on, as if it had been unmapped there.
 func vanish(t testing.TB, mr *verbs.MR, from int) {
 	t.Helper()
-	noError(t, syscall.Mprotect(mr.Buf()[from:], syscall.PROT_NONE))
+	noError(t, unix.Mprotect(mr.Buf()[from:], unix.PROT_NONE))
 }
 
 // TestDirectForeign: what C code or a system call has mapped is moved directly, as Go's memory is, on either side.
