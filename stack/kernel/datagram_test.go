@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"net/netip"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -332,6 +333,41 @@ func TestReceiveNil(t *testing.T) {
 	in := receive(h)
 	send()
 	next(t, in)
+}
+
+// TestCloseWhileReceiving: a host is closed while its receiver opens and closes paths.
+func TestCloseWhileReceiving(t *testing.T) {
+	h := newHost(t, "127.0.0.1")
+	attr := stack.PathAttr{Src: ipv4, Dst: other4}
+	nic, began := h.NICs()[0], make(chan struct{})
+	nic.Datagrams().Receive(func(*stack.Datagram) {
+		close(began)
+		for tries := 1000; tries > 0; {
+			p, err := nic.Datagrams().Path(attr)
+			if err == nil {
+				p.Close()
+				continue
+			}
+			tries-- // Close has begun, and may be anywhere
+			runtime.Gosched()
+		}
+	})
+	s := nic.Datagrams().Sender()
+	if _, payload := s.Datagram(openPath(t, h, stack.PathAttr{Src: ipv4, Dst: ipv4}), 1); payload == nil {
+		t.Fatal("no room for a datagram")
+	}
+	s.Flush()
+	<-began
+	closed := make(chan error, 1)
+	go func() { closed <- h.Close() }()
+	select {
+	case err := <-closed:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("Close waits for the receiver, which waits for Close")
+	}
 }
 
 // TestPoll: what has come is received on the goroutine that polls, and without it again when nobody does.

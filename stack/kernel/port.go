@@ -265,15 +265,17 @@ func (p *port) close() {
 	}
 }
 
+// closeSockets closes what was opened before the port was closed.
 func (p *port) closeSockets() {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, in := range *p.in.Load() {
-		in.Close()
-	}
 	for _, o := range p.out {
 		if s := o.socket.Load(); s != nil {
 			_ = s.conn.Close()
 		}
+	}
+	all := *p.in.Load()
+	p.mu.Unlock()
+	for _, in := range all {
+		in.Close() // which waits for its reader, that may be about to close a path
 	}
 }
