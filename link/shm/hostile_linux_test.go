@@ -166,7 +166,10 @@ func TestNeverDrained(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := linktest.Plain(a.MAC(), h.own.mac[:], 15, "")
+	var filling sync.Mutex // this goroutine fills the ring first, and then the link's
 	fill := func() {
+		filling.Lock()
+		defer filling.Unlock()
 		for ok := true; ok; {
 			ok, _ = p.Put(&f)
 		}
