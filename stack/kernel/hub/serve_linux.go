@@ -152,7 +152,8 @@ func (s *server) untilIdle(ctx context.Context) {
 		again := s.relay.speak()
 		s.settle()
 		s.mu.Lock()
-		idle := s.cfg.Idle > 0 && len(s.conns) == 0 && len(s.leases.missing()) == 0 && again == 0 && time.Since(s.idle) >= s.cfg.Idle
+		unused := len(s.conns) == 0 && len(s.leases.missing()) == 0 && again == 0
+		idle := unused && s.cfg.Idle > 0 && time.Since(s.idle) >= s.cfg.Idle
 		s.mu.Unlock()
 		if idle {
 			return
