@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/netip"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -25,8 +26,9 @@ type member struct {
 
 	// With relay.mu held:
 	ring    *ring.Producer
-	gone    bool // nothing is put into the ring any more
-	written bool // there is something to publish
+	gone    bool      // nothing is put into the ring any more
+	left    time.Time // when the client went
+	written bool      // there is something to publish
 	dropped uint64
 	record  [recordLen]byte
 	more    [1][]byte

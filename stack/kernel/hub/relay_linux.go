@@ -57,10 +57,23 @@ func (r *relay) add(m *member) {
 func (r *relay) remove(m *member) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	m.gone = true
+	m.gone, m.left = true, time.Now()
 	r.byQPN[m.lease.qpnSlot], r.byComm[m.lease.commSlot] = nil, nil
 	r.services = slices.DeleteFunc(r.services, func(s service) bool { return s.member == m })
-	maps.DeleteFunc(r.senders, func(_ netip.AddrPort, s *member) bool { return s == m })
+}
+
+// senderTime is how long the sockets of a client that has gone are still known as its own: what it sent last, such as
+// acknowledgements, may be read after the hub has seen it go. If another process is given such a port within this time, it can
+// speak as the client that is gone, and as nobody else.
+const senderTime = time.Second
+
+// forgetSenders forgets the sockets of clients that went a while ago.
+func (r *relay) forgetSenders(now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.senders, func(_ netip.AddrPort, m *member) bool {
+		return m != nil && m.gone && now.Sub(m.left) >= senderTime
+	})
 }
 
 // setOwn says whether an address is the hub's.

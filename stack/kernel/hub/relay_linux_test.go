@@ -10,17 +10,16 @@ import (
 	"github.com/softrnic/softrnic/stack/kernel/internal/inlet"
 )
 
-// relaying makes a hub of one client, without sockets, and returns what hands it a superframe of 60 KiB, and takes it from the
-// client's ring.
-func relaying(t testing.TB) (once func(), size int) {
+// newRinged makes a client at an address, which has no connection, and the other end of its ring.
+func newRinged(t testing.TB, at netip.Addr, slot uint32) (*member, *ring.Consumer) {
 	fd, memory, err := ring.NewMemory(DefaultRing)
 	if err != nil {
 		t.Fatal(err)
 	}
 	_ = unix.Close(fd)
 	t.Cleanup(func() { _ = unix.Munmap(memory) })
-	dst := netip.MustParseAddr("10.0.0.1")
-	m := &member{lease: &lease{qpnSlot: 3, commSlot: 4}, addrs: map[netip.Addr]bool{dst: true}}
+	m := &member{lease: &lease{qpnSlot: slot, commSlot: slot}, addrs: map[netip.Addr]bool{at: true}}
+	m.numbers = m.lease.numbers()
 	m.frame.Data, m.frame.More = m.record[:], m.more[:]
 	if m.ring, err = ring.NewProducer(memory); err != nil {
 		t.Fatal(err)
@@ -29,6 +28,58 @@ func relaying(t testing.TB) (once func(), size int) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return m, consumer
+}
+
+// TestSenderThatLeft: what a client has sent from its sockets is handed on when it has gone before the hub reads it, as its last
+// acknowledgements are. After a while such a socket is nobody's.
+func TestSenderThatLeft(t *testing.T) {
+	at, from := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddrPort("10.0.0.1:50000")
+	m, consumer := newRinged(t, at, 3)
+	leaver, _ := newRinged(t, at, 4)
+	r := newRelay(everything{})
+	r.setOwn(at, true)
+	r.add(m)
+	r.add(leaver)
+	if err := r.addSender(leaver, from); err != nil {
+		t.Fatal(err)
+	}
+	arrives := func() bool {
+		(&arrivals{relay: r, dst: at}).Deliver(&inlet.Arrival{Payload: []byte{3}, From: from}, false)
+		n, err := consumer.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n == 0 {
+			return false
+		}
+		var arena [ring.MaxFrame]byte
+		got := readRecord(consumer.Take(arena[:]).Data)
+		consumer.Release()
+		if got.SrcQPNs != leaver.numbers.QPNs {
+			t.Errorf("it came as from the QPs %v, and the sender has %v", got.SrcQPNs, leaver.numbers.QPNs)
+		}
+		return true
+	}
+	if !arrives() {
+		t.Error("the hub has lost what a client sent")
+	}
+	r.remove(leaver)
+	r.forgetSenders(leaver.left.Add(senderTime - 1))
+	if !arrives() {
+		t.Error("the hub has lost what a client sent before it went")
+	}
+	r.forgetSenders(leaver.left.Add(senderTime))
+	if arrives() {
+		t.Error("the socket of a client that is long gone is believed")
+	}
+}
+
+// relaying makes a hub of one client, without sockets, and returns what hands it a superframe of 60 KiB, and takes it from the
+// client's ring.
+func relaying(t testing.TB) (once func(), size int) {
+	dst := netip.MustParseAddr("10.0.0.1")
+	m, consumer := newRinged(t, dst, 3)
 	r := newRelay(everything{})
 	r.add(m)
 	in := &arrivals{relay: r, dst: dst}

@@ -151,6 +151,7 @@ func (s *server) untilIdle(ctx context.Context) {
 	for {
 		again := s.relay.speak()
 		s.settle()
+		s.relay.forgetSenders(time.Now())
 		s.mu.Lock()
 		unused := len(s.conns) == 0 && len(s.leases.missing()) == 0 && again == 0
 		idle := unused && s.cfg.Idle > 0 && time.Since(s.idle) >= s.cfg.Idle
