@@ -80,19 +80,30 @@ func Send(conn *net.UnixConn, message []byte, fd int) error {
 // Receive receives a message and its descriptors, which the caller closes: one, or two, as the kernel rounds the room for them
 // up. It closes what there is no room for.
 func Receive(conn *net.UnixConn, message []byte) (n int, fds []int, err error) {
-	rights := make([]byte, unix.CmsgSpace(4))
+	rights := make([]byte, rightsLen)
 	n, rn, _, _, err := conn.ReadMsgUnix(message, rights) // with MSG_CMSG_CLOEXEC
+	return n, descriptors(rights[:rn]), err
+}
+
+var rightsLen = unix.CmsgSpace(4)
+
+// descriptors are those in a control message.
+func descriptors(rights []byte) (fds []int) {
+	messages, err := unix.ParseSocketControlMessage(rights)
 	if err != nil {
-		return 0, nil, err
-	}
-	messages, err := unix.ParseSocketControlMessage(rights[:rn])
-	if err != nil {
-		return n, nil, nil
+		return nil
 	}
 	for i := range messages {
 		if f, err := unix.ParseUnixRights(&messages[i]); err == nil {
 			fds = append(fds, f...)
 		}
 	}
-	return n, fds, nil
+	return fds
+}
+
+// CloseAll closes descriptors.
+func CloseAll(fds []int) {
+	for _, fd := range fds {
+		_ = unix.Close(fd)
+	}
 }

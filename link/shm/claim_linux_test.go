@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/softrnic/softrnic/link/linktest"
+	"github.com/softrnic/softrnic/link/ring"
 )
 
 // TestClaims: of two processes with the same name or address the second is refused, by name, until the first has gone.
@@ -206,7 +207,7 @@ func TestBothConnect(t *testing.T) {
 		for _, order := range orders {
 			var sides [2]*segment
 			for i := range sides {
-				sides[i] = &segment{config: &config{}}
+				sides[i] = &segment{Group: ring.NewGroup(), config: &config{}}
 				sides[i].own = hello{mac: [6]byte{2, byte(i)}, id: id{byte(i)}}
 				if swapped {
 					sides[i].own.id[0] ^= 1
@@ -217,7 +218,7 @@ func TestBothConnect(t *testing.T) {
 			var ends [4]*peer
 			for i := range ends {
 				other := sides[1-i%2].own
-				ends[i] = &peer{conn: new(net.UnixConn), mac: other.mac, id: other.id, began: i == 0 || i == 3}
+				ends[i] = &peer{Pair: new(ring.Pair), mac: other.mac, id: other.id, began: i == 0 || i == 3}
 			}
 			var closed [4]bool
 			for _, i := range order {
@@ -233,7 +234,7 @@ func TestBothConnect(t *testing.T) {
 				kept = 2
 			}
 			for i := range ends {
-				gone := closed[i] || ends[i].ended.Load()
+				gone := closed[i] || ends[i].Ended()
 				if want := i/2*2 != kept; gone != want {
 					t.Errorf("order %v, swapped %t: end %d is given up: %t, want %t", order, swapped, i, gone, want)
 				}

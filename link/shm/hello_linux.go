@@ -70,24 +70,35 @@ func decodeHello(b []byte) (h hello, err error) {
 	return h, nil
 }
 
-// exchange says hello with memory for the frames to this process, and returns what the other side says. The peer owns the
-// mappings and the connection if there is no error.
-func exchange(conn *net.UnixConn, own hello) (theirs hello, p *peer, err error) {
+// peer is another process on the segment.
+type peer struct {
+	*ring.Pair
+	mac   [6]byte
+	id    id
+	sw    bool // it is a switch
+	began bool // this process has connected to the other
+}
+
+// exchange says hello with memory for the frames to this process, and makes who answers a peer. It owns the mappings and the
+// connection if there is no error.
+func (s *segment) exchange(conn *net.UnixConn, from *process) (*peer, error) {
 	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
-		return theirs, nil, err
+		return nil, err
 	}
-	fd, in, err := ring.NewMemory(own.ring)
+	fd, in, err := ring.NewMemory(s.own.ring)
 	if err != nil {
-		return theirs, nil, err
+		return nil, err
 	}
-	err = ring.Send(conn, own.encode(), fd)
+	err = ring.Send(conn, s.own.encode(), fd)
 	_ = unix.Close(fd)
+	var theirs hello
 	var out []byte
 	if err == nil {
 		theirs, out, err = receiveHello(conn)
 	}
+	p := &peer{mac: theirs.mac, id: theirs.id, sw: theirs.sw}
 	if err == nil {
-		p, err = newPeer(conn, in, out)
+		p.Pair, err = ring.NewPair(s.Group, &from.queue, conn, in, out)
 	}
 	if err == nil {
 		err = conn.SetDeadline(time.Time{})
@@ -97,10 +108,9 @@ func exchange(conn *net.UnixConn, own hello) (theirs hello, p *peer, err error) 
 		if out != nil {
 			_ = unix.Munmap(out)
 		}
-		return theirs, nil, err
+		return nil, err
 	}
-	p.mac, p.id, p.sw = theirs.mac, theirs.id, theirs.sw
-	return theirs, p, nil
+	return p, nil
 }
 
 // receiveHello receives a hello, and maps its memory.
@@ -110,11 +120,7 @@ func receiveHello(conn *net.UnixConn) (h hello, out []byte, err error) {
 	if err != nil {
 		return h, nil, err
 	}
-	defer func() {
-		for _, fd := range fds {
-			_ = unix.Close(fd)
-		}
-	}()
+	defer ring.CloseAll(fds)
 	if h, err = decodeHello(b[:n]); err != nil {
 		return h, nil, err
 	}

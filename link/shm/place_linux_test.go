@@ -93,12 +93,9 @@ func TestPlace(t *testing.T) {
 	}
 	// One that lies is not believed, by a host that takes none.
 	p := a.medium.(*segment).peer([6]byte(c.MAC()))
-	p.mu.Lock()
 	f := linktest.Superframe(c.MAC(), a.MAC(), true, 60, 1040)
 	f.NoICRC = true
-	_, _ = p.out.Put(&f)
-	p.flush()
-	p.mu.Unlock()
+	p.Send([]link.Frame{f})
 	await(t, "it is counted", func() bool { return c.Malformed() == 1 })
 }
 

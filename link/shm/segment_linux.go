@@ -70,6 +70,7 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/ring"
 	"github.com/softrnic/softrnic/link/userdir"
 )
 
@@ -84,9 +85,7 @@ type segment struct {
 	listener *net.UnixListener
 	claims   []*os.File
 
-	dropped, malformed atomic.Uint64
-	inPlace            atomic.Bool // the receiver takes frames in place
-	poller
+	*ring.Group
 
 	peers atomic.Pointer[peers] // replaced, never changed
 	work  sync.WaitGroup        // peers' goroutines, and who accepts
@@ -122,12 +121,21 @@ func newPeers(all []*peer) *peers {
 	return t
 }
 
+// setPeers says who the peers are now. It is called with s.mu held.
+func (s *segment) setPeers(all []*peer) {
+	s.peers.Store(newPeers(all))
+	pairs := make([]*ring.Pair, len(all))
+	for i, p := range all {
+		pairs[i] = p.Pair
+	}
+	s.Set(pairs)
+}
+
 func open(c *config) (medium, error) {
 	if err := userdir.Make(c.dir); err != nil {
 		return nil, err
 	}
-	s := &segment{config: c, greeting: map[*net.UnixConn]bool{}, processes: map[int32]*process{}, attached: make(chan struct{}), stop: make(chan struct{})}
-	s.began = make(chan struct{}, 1)
+	s := &segment{Group: ring.NewGroup(), config: c, greeting: map[*net.UnixConn]bool{}, processes: map[int32]*process{}, attached: make(chan struct{}), stop: make(chan struct{})}
 	if err := s.claim(); err != nil {
 		return nil, errors.Join(err, giveUp(s.claims))
 	}
@@ -149,28 +157,13 @@ func open(c *config) (medium, error) {
 	if err := os.Rename(temporary, s.path); err != nil {
 		return nil, errors.Join(err, s.listener.Close(), os.Remove(temporary), giveUp(s.claims))
 	}
-	s.work.Go(s.accept)
+	s.work.Go(func() { userdir.Accept(s.listener, func(conn *net.UnixConn) { s.greet(conn, "", nil) }) })
 	if err := s.meet(); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	s.work.Go(s.meetAgain)
-	s.work.Go(s.watchPolling)
+	s.work.Go(s.Run)
 	return s, nil
-}
-
-// accept takes connections until the listener is closed.
-func (s *segment) accept() {
-	for {
-		conn, err := s.listener.AcceptUnix()
-		switch {
-		case errors.Is(err, net.ErrClosed):
-			return
-		case err != nil:
-			time.Sleep(100 * time.Millisecond) // all descriptors may be used up
-			continue
-		}
-		s.greet(conn, "", nil)
-	}
 }
 
 // meetInterval is how often a process looks for others that it has not met when it joined: they were too busy to say hello in
@@ -232,7 +225,7 @@ func (s *segment) claimed(path string) bool {
 // greet says hello on a connection, which this process has begun to a socket by this name if that is not "", and serves it. met, if not nil, counts those who have
 // not answered.
 func (s *segment) greet(conn *net.UnixConn, to string, met *sync.WaitGroup) {
-	pid, err := processOf(conn)
+	cred, err := userdir.Credentials(conn)
 	if err != nil {
 		_ = conn.Close()
 		return
@@ -243,7 +236,7 @@ func (s *segment) greet(conn *net.UnixConn, to string, met *sync.WaitGroup) {
 		_ = conn.Close()
 		return
 	}
-	from, err := s.admit(pid)
+	from, err := s.admit(cred.Pid)
 	if err != nil {
 		_ = conn.Close()
 		s.logRefusal(err)
@@ -255,9 +248,9 @@ func (s *segment) greet(conn *net.UnixConn, to string, met *sync.WaitGroup) {
 	}
 	s.work.Go(func() {
 		defer s.dismiss(from)
-		_, p, err := exchange(conn, s.own)
+		p, err := s.exchange(conn, from)
 		if err == nil {
-			p.began, p.segment, p.process = to != "", s, from
+			p.began = to != ""
 			err = s.check(p, to)
 		}
 		if err == nil {
@@ -272,19 +265,17 @@ func (s *segment) greet(conn *net.UnixConn, to string, met *sync.WaitGroup) {
 		if err != nil {
 			s.refused(err)
 			if p != nil {
-				p.close()
+				p.Close()
 			}
 			_ = conn.Close()
 			return
 		}
 		<-s.attached
 		if s.recv != nil {
-			if err := p.serve(s.recv); err != nil {
-				s.malformed.Add(1)
-			}
+			_ = p.Serve(s.recv, nil) // what was wrong with a ring is counted
 		}
 		s.remove(p)
-		p.close()
+		p.Close()
 	})
 }
 
@@ -349,13 +340,13 @@ func (s *segment) add(p *peer) error {
 		if p.began != ownIsSmaller || all[i].began == p.began || all[i].mac != p.mac {
 			return errTwice
 		}
-		all[i].hangUp()
+		all[i].HangUp()
 		all = slices.Delete(all, i, i+1)
 	}
 	if slices.ContainsFunc(all, func(q *peer) bool { return q.mac == p.mac }) {
 		return errTaken
 	}
-	s.peers.Store(newPeers(append(all, p)))
+	s.setPeers(append(all, p))
 	return nil
 }
 
@@ -367,7 +358,7 @@ func (s *segment) remove(p *peer) {
 		return
 	}
 	if i := slices.Index(t.all, p); i >= 0 {
-		s.peers.Store(newPeers(slices.Delete(slices.Clone(t.all), i, i+1)))
+		s.setPeers(slices.Delete(slices.Clone(t.all), i, i+1))
 	}
 }
 
@@ -388,7 +379,7 @@ func (s *segment) Attach(recv link.Receiver) {
 // Write implements link.Link.
 func (s *segment) Write(frames []link.Frame) (int, error) {
 	for i := range frames {
-		if err := frames[i].Validate(s.config.mtu, offloads); err != nil {
+		if err := frames[i].Validate(s.config.mtu, ring.Offloads); err != nil {
 			s.send(frames[:i])
 			return i, fmt.Errorf("%s: %w", s.config.dir, err)
 		}
@@ -410,15 +401,15 @@ func (s *segment) send(frames []link.Frame) error {
 		}
 		if to[0]&1 == 0 {
 			if p := t.byMAC[to]; p != nil {
-				p.send(frames[first:next])
+				p.Send(frames[first:next])
 			} else {
 				for _, p := range t.switches {
-					p.send(frames[first:next])
+					p.Send(frames[first:next])
 				}
 			}
 		} else {
 			for _, p := range t.all {
-				p.send(frames[first:next])
+				p.Send(frames[first:next])
 			}
 		}
 		first = next
@@ -426,13 +417,10 @@ func (s *segment) send(frames []link.Frame) error {
 	return nil
 }
 
-// TakeInPlace implements link.Placer.
-func (s *segment) TakeInPlace() { s.inPlace.Store(true) }
-
 // Reserve implements link.Placer.
 func (s *segment) Reserve(dst [6]byte, n int) link.Room {
 	if p := s.peer(dst); p != nil {
-		return p.reserve(n)
+		return p.Reserve(n)
 	}
 	return link.Room{}
 }
@@ -440,7 +428,7 @@ func (s *segment) Reserve(dst [6]byte, n int) link.Room {
 // Backlog implements link.Placer.
 func (s *segment) Backlog(dst [6]byte) int {
 	if p := s.peer(dst); p != nil {
-		return int(p.queued.Load())
+		return p.Queued()
 	}
 	return 0
 }
@@ -469,9 +457,6 @@ func (s *segment) Peers() (macs []net.HardwareAddr) {
 	return macs
 }
 
-func (s *segment) Dropped() uint64   { return s.dropped.Load() }
-func (s *segment) Malformed() uint64 { return s.malformed.Load() }
-
 // Close leaves the segment.
 func (s *segment) Close() error {
 	s.mu.Lock()
@@ -479,6 +464,7 @@ func (s *segment) Close() error {
 	if !s.closed {
 		s.closed = true
 		close(s.stop)
+		s.Group.Close()
 		if !s.started {
 			close(s.attached)
 		}
@@ -487,7 +473,7 @@ func (s *segment) Close() error {
 			_ = conn.Close()
 		}
 		for _, p := range s.peers.Swap(nil).all {
-			p.hangUp()
+			p.HangUp()
 		}
 	}
 	s.mu.Unlock()

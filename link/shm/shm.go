@@ -191,8 +191,6 @@ var (
 	_ link.Placer = (*Link)(nil)
 )
 
-var offloads = link.Offloads{USO: true, TSO: true, Checksum: true}
-
 // Open joins the segment of this name, and makes it if nobody is on it. When it returns, it has met those who were there and
 // answered within a second; others come and go later. The error wraps net.ErrClosed in Write after Close.
 func Open(name string, opts ...Option) (*Link, error) {
@@ -223,4 +221,4 @@ func (l *Link) MAC() net.HardwareAddr { return l.mac }
 func (l *Link) MTU() int { return l.mtu }
 
 // Offloads are all there are: what a peer is given is as it was written.
-func (l *Link) Offloads() link.Offloads { return offloads }
+func (l *Link) Offloads() link.Offloads { return ring.Offloads }

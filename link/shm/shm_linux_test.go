@@ -192,10 +192,10 @@ func TestMeetAgain(t *testing.T) {
 	first := a.medium.(*segment).peers.Load().all[0]
 	a.Attach(func([]link.Frame) {})
 	toB := linktest.Receive(b)
-	first.hangUp()
+	first.HangUp()
 	await(t, "they have met again", func() bool {
 		p, q := a.medium.(*segment).peers.Load().all, b.medium.(*segment).peers.Load().all
-		return len(p) == 1 && p[0] != first && len(q) == 1 && !q[0].ended.Load()
+		return len(p) == 1 && p[0] != first && len(q) == 1 && !q[0].Ended()
 	})
 	f := linktest.Plain(b.MAC(), a.MAC(), 50, "again")
 	for len(toB) == 0 { // b may know of the new pair a moment later
@@ -211,7 +211,7 @@ func TestBackPressure(t *testing.T) {
 	a, b := join(t, dir), join(t, dir, Ring(256<<10))
 	await(t, "two have met", func() bool { return len(a.Peers()) == 1 && len(b.Peers()) == 1 })
 	stuck, next, all := make(chan struct{}), uint64(0), make(chan struct{})
-	const frames = queueBytes / 8000
+	const frames = ring.QueueBytes / 8000
 	b.Attach(func(batch []link.Frame) {
 		<-stuck
 		for i := range batch {

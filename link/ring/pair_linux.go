@@ -1,9 +1,8 @@
-package shm
+package ring
 
 import (
 	"errors"
 	"net"
-	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -13,16 +12,18 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/softrnic/softrnic/link"
-	"github.com/softrnic/softrnic/link/ring"
 )
 
-// queueBytes is how many bytes of frames wait for room in a peer's ring.
-const queueBytes = 16 << 20
+// Offloads are what frames in a ring may need: all there are, as they come as they were written.
+var Offloads = link.Offloads{USO: true, TSO: true, Checksum: true}
+
+// QueueBytes is how many bytes of frames wait for room in the ring of the other side of a pair.
+const QueueBytes = 16 << 20
 
 // Frames are passed to the receiver in batches of what there is, as far as they fit into an arena. A frame in place ends its
 // batch: it is best looked at while it is in the processor's cache, and its room is wanted back.
 const (
-	arenaLen    = ring.MaxFrame + 32<<10
+	arenaLen    = MaxFrame + 32<<10
 	batchFrames = 64
 )
 
@@ -33,26 +34,27 @@ const (
 	maxHeaders = link.EthernetHeaderLen + 40 + 8
 )
 
-// spinTime is how long a peer's goroutine looks for more frames before it sleeps.
+// spinTime is how long a pair's goroutine looks for more frames before it sleeps.
 const spinTime = 50 * time.Microsecond
 
-// peer is another process on the segment.
-type peer struct {
-	segment *segment
-	process *process
-	conn    *net.UnixConn
-	mac     [6]byte
-	id      id
-	sw      bool // it is a switch
-	began   bool // this process has connected to the other
+// Pair is two rings between this process and another, one each way, and the connection of theirs: by it one side wakes the other,
+// with a message of one byte that is sent only if a ring says that the other sleeps, and its end is the end of the pair. The
+// kernel closes it when a process dies, at whatever instruction.
+//
+// Send never waits: two who wait for room in each other's rings, each on the goroutine that would make room, would wait for ever.
+// What does not fit is kept in this process, up to QueueBytes, and beyond that lost and counted.
+type Pair struct {
+	group *Group
+	quota *Quota
+	conn  *net.UnixConn
 
 	ended   atomic.Bool // the pair is to end
 	waiting atomic.Bool // there are frames in the queue
 
-	// In. receiving is held by whoever receives: the peer's goroutine, or who polls.
+	// In. receiving is held by whoever receives: the pair's goroutine, or who polls.
 	receiving sync.Mutex
 	recv      link.Receiver // nil: nobody receives yet, or any more
-	in        *ring.Consumer
+	in        *Consumer
 	inMemory  []byte
 	arena     []byte
 	frames    []link.Frame
@@ -61,38 +63,50 @@ type peer struct {
 	// Out.
 	mu        sync.Mutex
 	closed    bool
-	out       *ring.Producer
+	out       *Producer
 	outMemory []byte
 	queue     []link.Frame // each with Data of its own
 	queued    atomic.Int64 // bytes in it; written with mu held
 	raw       syscall.RawConn
-	ring      func(fd uintptr) bool // made once, as it is allocated
+	ding      func(fd uintptr) bool // made once, as it is allocated
 }
 
-func newPeer(conn *net.UnixConn, in, out []byte) (p *peer, err error) {
-	p = &peer{conn: conn, inMemory: in, outMemory: out, arena: make([]byte, arenaLen), frames: make([]link.Frame, 0, batchFrames)}
-	if p.in, err = ring.NewConsumer(in); err != nil {
+// Quota is how many bytes may wait in the queues of several pairs together.
+type Quota struct {
+	Bytes  int64
+	queued atomic.Int64
+}
+
+// NewPair makes a pair of a group, whose rings are in memory that is mapped and from now on the pair's; Serve is to be called, and
+// Close. Without memory to put frames into, out is nil, nothing can be sent.
+func NewPair(g *Group, q *Quota, conn *net.UnixConn, in, out []byte) (p *Pair, err error) {
+	p = &Pair{group: g, quota: q, conn: conn, inMemory: in, outMemory: out, arena: make([]byte, arenaLen), frames: make([]link.Frame, 0, batchFrames)}
+	if p.in, err = NewConsumer(in); err != nil {
 		return nil, err
 	}
-	if p.out, err = ring.NewProducer(out); err != nil {
-		return nil, err
+	p.closed = out == nil
+	if !p.closed {
+		if p.out, err = NewProducer(out); err != nil {
+			return nil, err
+		}
 	}
 	if p.raw, err = conn.SyscallConn(); err != nil {
 		return nil, err
 	}
-	bell := []byte{1}
-	p.ring = func(fd uintptr) bool {
-		_ = unix.Sendto(int(fd), bell, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
-		return true // one that does not fit is not needed
-	}
+	p.ding = func(fd uintptr) bool { Ring(fd); return true }
 	return p, nil
 }
 
-// wake rings the bell. It is called with p.mu held.
-func (p *peer) wake() { _ = p.raw.Write(p.ring) }
+// Ring wakes the reader of a connection. A bell that does not fit into the socket is not needed: there are others.
+func Ring(fd uintptr) { _ = unix.Sendto(int(fd), bell, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil) }
 
-// send puts frames into the peer's ring, or into the queue before it.
-func (p *peer) send(frames []link.Frame) {
+var bell = []byte{1}
+
+// wake rings the bell. It is called with p.mu held.
+func (p *Pair) wake() { _ = p.raw.Write(p.ding) }
+
+// Send puts frames into the peer's ring, or into the queue before it.
+func (p *Pair) Send(frames []link.Frame) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -102,7 +116,7 @@ func (p *peer) send(frames []link.Frame) {
 		if len(p.queue) == 0 {
 			ok, err := p.out.Put(&frames[i])
 			if err != nil {
-				p.hangUp()
+				p.HangUp()
 				return
 			}
 			if ok {
@@ -115,10 +129,10 @@ func (p *peer) send(frames []link.Frame) {
 }
 
 // enqueue copies a frame to the queue. It is called with p.mu held.
-func (p *peer) enqueue(f *link.Frame) {
+func (p *Pair) enqueue(f *link.Frame) {
 	n := f.Len()
-	if int(p.queued.Load())+n > queueBytes || int(p.process.queued.Load())+n > processQueueBytes {
-		p.segment.dropped.Add(1)
+	if int(p.queued.Load())+n > QueueBytes || p.quota.queued.Load()+int64(n) > p.quota.Bytes {
+		p.group.dropped.Add(1)
 		return
 	}
 	c := *f
@@ -128,12 +142,12 @@ func (p *peer) enqueue(f *link.Frame) {
 	}
 	p.queue = append(p.queue, c)
 	p.queued.Add(int64(n))
-	p.process.queued.Add(int64(n))
+	p.quota.queued.Add(int64(n))
 	p.waiting.Store(true)
 }
 
 // flush moves what fits from the queue to the ring, and shows it to the peer. It is called with p.mu held.
-func (p *peer) flush() {
+func (p *Pair) flush() {
 	if p.closed {
 		return
 	}
@@ -141,7 +155,7 @@ func (p *peer) flush() {
 		for len(p.queue) > 0 {
 			ok, err := p.out.Put(&p.queue[0])
 			if err != nil {
-				p.hangUp()
+				p.HangUp()
 				return
 			}
 			if !ok {
@@ -149,7 +163,7 @@ func (p *peer) flush() {
 			}
 			n := int64(len(p.queue[0].Data))
 			p.queued.Add(-n)
-			p.process.queued.Add(-n)
+			p.quota.queued.Add(-n)
 			p.queue[0] = link.Frame{}
 			p.queue = p.queue[1:]
 		}
@@ -162,7 +176,7 @@ func (p *peer) flush() {
 			return
 		}
 		if sleep, err := p.out.Sleep(len(p.queue[0].Data)); err != nil {
-			p.hangUp()
+			p.HangUp()
 			return
 		} else if sleep {
 			return // the peer will ring
@@ -170,14 +184,22 @@ func (p *peer) flush() {
 	}
 }
 
-// hangUp has the peer's goroutine end the pair.
-func (p *peer) hangUp() {
+// HangUp has the peer's goroutine end the pair.
+func (p *Pair) HangUp() {
 	p.ended.Store(true)
-	_ = p.conn.CloseRead() // which wakes it
+	if p.conn != nil {
+		_ = p.conn.CloseRead() // which wakes it
+	}
 }
 
-// reserve sets room for a frame of up to n bytes aside, if the peer takes frames in place.
-func (p *peer) reserve(n int) (r link.Room) {
+// Ended tells whether the pair is about to end.
+func (p *Pair) Ended() bool { return p.ended.Load() }
+
+// Queued is how many bytes wait for room in the other side's ring.
+func (p *Pair) Queued() int { return int(p.queued.Load()) }
+
+// Reserve sets room for a frame of up to n bytes aside, if the peer takes frames in place.
+func (p *Pair) Reserve(n int) (r link.Room) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed || len(p.queue) > 0 || !p.out.InPlace() {
@@ -190,7 +212,7 @@ func (p *peer) reserve(n int) (r link.Room) {
 }
 
 // Commit implements link.Committer.
-func (p *peer) Commit(at uint64, f *link.Frame, n int) {
+func (p *Pair) Commit(at uint64, f *link.Frame, n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.out.Commit(at, f, n)
@@ -201,8 +223,8 @@ func (p *peer) Commit(at uint64, f *link.Frame, n int) {
 	}
 }
 
-// close ends the pair.
-func (p *peer) close() {
+// Close ends the pair.
+func (p *Pair) Close() {
 	p.receiving.Lock()
 	p.recv = nil
 	_ = unix.Munmap(p.inMemory)
@@ -210,31 +232,39 @@ func (p *peer) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed, p.queue = true, nil
-	if p.process != nil {
-		p.process.queued.Add(-p.queued.Swap(0))
-	}
+	p.quota.queued.Add(-p.queued.Swap(0))
 	_ = p.conn.Close()
 	p.unmapOut()
 }
 
 // unmapOut unmaps the memory that frames are put into, when nobody builds one there. It is called with p.mu held.
-func (p *peer) unmapOut() {
-	if p.out.Reserved() == 0 {
+func (p *Pair) unmapOut() {
+	if p.out != nil && p.out.Reserved() == 0 {
 		_ = unix.Munmap(p.outMemory)
 	}
 }
 
-// serve passes the peer's frames to recv until the pair ends; it returns what was wrong with the ring, if it was the ring.
-// While an application polls, it sleeps.
-func (p *peer) serve(recv link.Receiver) error {
+// Serve passes what the other side sends to recv, and the messages on the connection that are longer than a bell, with their
+// descriptors, to hear, until the pair ends or hear returns an error. The error is that, or says what was wrong with the ring, if
+// it was the ring. A message is valid during the call, and the descriptors are closed afterwards. Without hear, messages are all
+// bells. While an application polls the group, Serve sleeps.
+func (p *Pair) Serve(recv link.Receiver, hear func(message []byte, fds []int) error) error {
+	err := p.serve(recv, hear)
+	if errors.Is(err, ErrCorrupt) {
+		p.group.malformed.Add(1)
+	}
+	return err
+}
+
+func (p *Pair) serve(recv link.Receiver, hear func(message []byte, fds []int) error) error {
 	p.receiving.Lock()
 	p.recv = recv
-	if p.segment.inPlace.Load() {
+	if p.group.inPlace.Load() {
 		p.in.TakeInPlace()
 	}
 	p.receiving.Unlock()
-	bell := make([]byte, 16)
-	last := time.Now()
+	ear := newEar(p.conn, p.raw, hear)
+	last, taken := time.Now(), 0
 	for !p.ended.Load() {
 		p.receiving.Lock()
 		n, err := p.receive(false)
@@ -243,25 +273,33 @@ func (p *peer) serve(recv link.Receiver) error {
 			return err
 		}
 		p.flushWaiting()
-		if !p.segment.isPolled() {
-			if n > 0 {
+		wait := true
+		if !p.group.isPolled() {
+			switch {
+			case n > 0:
 				last = time.Now()
-				runtime.Gosched() // whom the frames have woken runs before more are waited for
-				continue
-			}
-			if time.Since(last) < spinTime {
+				taken += n
+				wait = false
+			case time.Since(last) < spinTime:
 				runtime.Gosched()
 				continue
-			}
-			if !p.sleeps() {
+			case !p.sleeps():
 				continue
 			}
 		}
-		// Of the peer's bells, the end of the connection, and handOver's deadline, the first ends the sleep.
-		if n, err := p.conn.Read(bell); (n == 0 || err != nil) && !errors.Is(err, os.ErrDeadlineExceeded) {
-			return p.drain()
-		} else if err != nil {
-			_ = p.conn.SetReadDeadline(time.Time{})
+		if wait || hear != nil && taken >= hearInterval { // else messages would wait for the stream of frames to end
+			taken = 0
+			// Of the other's bells, the end of the connection, and handOver's deadline, the first ends the sleep.
+			switch ended, err := ear.listen(wait); {
+			case err != nil:
+				return errors.Join(err, p.drain())
+			case ended:
+				return p.drain()
+			}
+		}
+		if !wait {
+			runtime.Gosched() // whom the frames have woken runs before more are waited for
+			continue
 		}
 		p.receiving.Lock()
 		p.in.Awake()
@@ -273,7 +311,7 @@ func (p *peer) serve(recv link.Receiver) error {
 
 // drain passes on what a peer that has gone has left in its ring. The peer may not have gone, and go on putting frames in: no more are
 // taken than fit into the ring at once, the shortest with a header of 32 bytes each.
-func (p *peer) drain() error {
+func (p *Pair) drain() error {
 	p.receiving.Lock()
 	defer p.receiving.Unlock()
 	for left := len(p.inMemory) / 64; left > 0; {
@@ -287,21 +325,21 @@ func (p *peer) drain() error {
 }
 
 // sleeps has the peer ring from now on when it sends; false if there is something already.
-func (p *peer) sleeps() bool {
+func (p *Pair) sleeps() bool {
 	p.receiving.Lock()
 	defer p.receiving.Unlock()
 	return p.recv == nil || p.in.Sleep()
 }
 
 // handOver has the peer's goroutine receive, as nobody polls any more.
-func (p *peer) handOver() {
+func (p *Pair) handOver() {
 	if !p.sleeps() {
 		_ = p.conn.SetReadDeadline(time.Unix(1, 0)) // it is up
 	}
 }
 
 // poll receives unless somebody else does.
-func (p *peer) poll() bool {
+func (p *Pair) poll() bool {
 	if !p.receiving.TryLock() {
 		return false
 	}
@@ -310,7 +348,7 @@ func (p *peer) poll() bool {
 		var err error
 		p.in.Awake()
 		if n, err = p.receive(true); err != nil {
-			p.hangUp()
+			p.HangUp()
 		}
 	}
 	p.receiving.Unlock()
@@ -319,7 +357,7 @@ func (p *peer) poll() bool {
 }
 
 // flushWaiting moves what waits for room, if anything does.
-func (p *peer) flushWaiting() {
+func (p *Pair) flushWaiting() {
 	if p.waiting.Load() {
 		p.mu.Lock()
 		p.flush()
@@ -329,7 +367,7 @@ func (p *peer) flushWaiting() {
 
 // receive passes a batch of frames to the receiver, and returns how many were taken from the ring. It is called with
 // p.receiving held.
-func (p *peer) receive(polled bool) (taken int, err error) {
+func (p *Pair) receive(polled bool) (taken int, err error) {
 	p.frames = p.frames[:0]
 	for room := p.arena; len(p.frames) < batchFrames; taken++ {
 		var n int
@@ -345,8 +383,8 @@ func (p *peer) receive(polled bool) (taken int, err error) {
 			f = p.in.Take(room)
 			room = room[n:]
 		}
-		if f.Validate(link.MaxSuperframe, offloads) != nil || f.NoICRC && !p.segment.inPlace.Load() {
-			p.segment.malformed.Add(1)
+		if f.Validate(link.MaxSuperframe, Offloads) != nil || f.NoICRC && !p.group.inPlace.Load() {
+			p.group.malformed.Add(1)
 		} else {
 			f.Polled = polled
 			p.frames = append(p.frames, f)

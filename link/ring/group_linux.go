@@ -1,0 +1,139 @@
+package ring
+
+import (
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Group is the pairs of one link, and the connection to a hub if there is one, which are received from together. It knows whether
+// an application polls them in place of the pairs' goroutines, which then sleep on their connections without asking to be woken by
+// frames. Run must be called.
+type Group struct {
+	pairs   atomic.Pointer[[]*Pair] // replaced, never changed
+	polling atomic.Uint32           // notPolled, polled or watched
+	idle    atomic.Uint32           // polls that found nothing
+	turn    atomic.Uint32           // which pair the next Poll begins with
+	began   chan struct{}           // there was a first poll
+	stop    chan struct{}
+
+	inPlace            atomic.Bool
+	dropped, malformed atomic.Uint64
+}
+
+// NewGroup makes a group without pairs.
+func NewGroup() *Group {
+	g := &Group{began: make(chan struct{}, 1), stop: make(chan struct{})}
+	g.pairs.Store(new([]*Pair))
+	return g
+}
+
+// Set says which pairs there are. The slice must not be changed any more.
+func (g *Group) Set(all []*Pair) { g.pairs.Store(&all) }
+
+// TakeInPlace has pairs that are served from now on take frames without an ICRC, whose More is in memory that the other side can
+// still change. Without it such frames are dropped, as malformed.
+func (g *Group) TakeInPlace() { g.inPlace.Store(true) }
+
+// Dropped is how many frames were lost because nobody had room for them.
+func (g *Group) Dropped() uint64 { return g.dropped.Load() }
+
+// Malformed is how many frames were received whose fields contradicted each other, and how many rings were given up.
+func (g *Group) Malformed() uint64 { return g.malformed.Load() }
+
+// Values of Group.polling. Who polls sets polled; Run sets watched when it looks, and hands reception over to the
+// goroutines if it finds watched the next time.
+const (
+	notPolled = iota
+	polled
+	watched
+)
+
+// nap is how often Run looks: longer than an application is busy sending between two polls.
+const nap = time.Millisecond
+
+// While polls find nothing, another thread is let run on this processor once in yieldPolls, and another goroutine once in
+// goschedPolls. A look at the rings takes less than either.
+const (
+	yieldPolls   = 32
+	goschedPolls = 4096
+)
+
+func (g *Group) isPolled() bool { return g.polling.Load() != notPolled }
+
+// Poll receives what has come, on the goroutine of the caller; false if there was nothing. After the last Poll, EndPoll is to be
+// called, or the goroutines take over a little later.
+func (g *Group) Poll() bool {
+	if g.polling.Load() != polled && g.polling.Swap(polled) == notPolled { // a store alone would take the cache line from others
+		select {
+		case g.began <- struct{}{}:
+		default:
+		}
+	}
+	all := *g.pairs.Load()
+	busy, first := false, 0
+	if len(all) > 1 {
+		first = int(g.turn.Add(1) % uint32(len(all)))
+	}
+	for i := range all {
+		busy = all[(first+i)%len(all)].poll() || busy
+	}
+	if !g.isPolled() {
+		// Meanwhile another has called EndPoll, or Run has seen no Poll for long, as this thread was not running: reception
+		// was handed over, and taken back by the polls above. This program's EndPoll would not do it again.
+		g.handOver()
+	}
+	if busy {
+		return true
+	}
+	switch n := g.idle.Add(1); {
+	case n%goschedPolls == 0 || n%yieldPolls == 0 && runtime.GOMAXPROCS(0) == 1:
+		runtime.Gosched()
+	case n%yieldPolls == 0:
+		_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
+	}
+	return false
+}
+
+// EndPoll has the goroutines receive again.
+func (g *Group) EndPoll() {
+	if g.polling.Swap(notPolled) != notPolled {
+		g.handOver()
+	}
+}
+
+func (g *Group) handOver() {
+	for _, p := range *g.pairs.Load() {
+		p.handOver()
+	}
+}
+
+// Close has Run return.
+func (g *Group) Close() { close(g.stop) }
+
+// Run finds out when an application has ended to poll without a word, until Close.
+func (g *Group) Run() {
+	tick := time.NewTimer(nap)
+	defer tick.Stop()
+	for {
+		select {
+		case <-g.stop:
+			return
+		case <-g.began:
+		}
+		for g.isPolled() {
+			if !g.polling.CompareAndSwap(polled, watched) && g.polling.CompareAndSwap(watched, notPolled) {
+				g.handOver()
+				break
+			}
+			tick.Reset(nap)
+			select {
+			case <-g.stop:
+				return
+			case <-tick.C:
+			}
+		}
+	}
+}
