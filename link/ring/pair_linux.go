@@ -14,9 +14,6 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// Offloads are what frames in a ring may need: all there are, as they come as they were written.
-var Offloads = link.Offloads{USO: true, TSO: true, Checksum: true}
-
 // QueueBytes is how many bytes of frames wait for room in the ring of the other side of a pair.
 const QueueBytes = 16 << 20
 

@@ -63,6 +63,9 @@ const (
 // MaxFrame is the length of the longest frame.
 const MaxFrame = link.EthernetHeaderLen + 2*link.TagLen + link.MaxSuperframe
 
+// Offloads are what frames in a ring may need: all there are, as they come as they were written.
+var Offloads = link.Offloads{USO: true, TSO: true, Checksum: true}
+
 // ErrCorrupt is what the error wraps that says that the other side does not keep to the rules.
 var ErrCorrupt = errors.New("the ring is corrupt")
 
