@@ -11,95 +11,100 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/rtnetlink"
 )
 
-// Watcher hears of changes from the kernel (RTNLGRP_LINK). It implements link.Carrier.
+// Watcher hears of changes from the kernel. It implements link.Carrier.
 type Watcher struct {
 	farSide       bool
 	index, master int            // the interface's, and that of the bridge that it is in, or 0
 	flags         map[int]uint32 // of all interfaces that were heard of, by index: one of them may be the bridge
 	removed       bool           // the interface was deleted, or moved to another network namespace
+	kernel        *rtnetlink.Listener
 
 	state atomic.Uint32
 	mtu   atomic.Int64
-	quit  chan struct{}
 
 	mu     sync.Mutex // held while f runs
 	f      func()
 	closed bool
 }
 
-// updateBytes is the receive buffer for the kernel's messages, large enough not to overflow: a change whose message is lost
-// would never be noticed.
-const updateBytes = 1 << 20
-
 // New watches the interface of this name in the network namespace of the calling thread. farSide says that the interface is
 // the other end of the link's cable, as with TAP, and not the link itself. If it, or the bridge that it is in, is down, the
-// link then has no carrier, but is not disabled.
+// link then has no carrier, but is not disabled. Where the kernel tells of no changes, state and MTU stay as they are.
 func New(name string, farSide bool) (*Watcher, error) {
-	w := &Watcher{farSide: farSide, flags: map[int]uint32{}, quit: make(chan struct{})}
-	updates := make(chan netlink.LinkUpdate)
-	err := netlink.LinkSubscribeWithOptions(updates, w.quit, netlink.LinkSubscribeOptions{ReceiveBufferSize: updateBytes})
+	kernel, err := rtnetlink.Listen() // before the present state is read, so that no change is missed
 	if err != nil {
-		return nil, fmt.Errorf("%s: subscribe to changes of interfaces: %w", name, err)
-	}
-	if err := w.begin(name); err != nil {
-		w.Close()
-		go func() {
-			for range updates {
-			}
-		}()
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	go w.run(updates)
+	w := &Watcher{farSide: farSide, flags: map[int]uint32{}, kernel: kernel}
+	at, err := kernel.LinkByName(name)
+	if err == nil {
+		w.index = at.Index
+		err = w.read()
+	}
+	if err != nil {
+		kernel.Close()
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	go kernel.Hear(rtnetlink.Events{
+		Link: func(at *netlink.LinkAttrs, removed bool) {
+			w.change(func() {
+				switch {
+				case removed:
+					delete(w.flags, at.Index)
+					w.removed = w.removed || at.Index == w.index
+				case at.Index == w.index:
+					w.take(at)
+				default:
+					w.flags[at.Index] = at.RawFlags
+				}
+			})
+		},
+		Addrs: func(int) {},
+		Missed: func() {
+			w.change(func() {
+				if _, gone := w.read().(netlink.LinkNotFoundError); gone {
+					w.removed = true
+				}
+			})
+		},
+	})
 	return w, nil
 }
 
-// begin finds out the present state, before changes are watched.
-func (w *Watcher) begin(name string) error {
-	have, err := netlink.LinkByName(name)
+// read finds out how the interface is, and the bridge that it is in.
+func (w *Watcher) read() error {
+	at, err := w.kernel.Link(w.index)
 	if err != nil {
 		return err
 	}
-	w.index = have.Attrs().Index
-	if master := have.Attrs().MasterIndex; master != 0 {
-		br, err := netlink.LinkByIndex(master)
-		if err != nil {
-			return err
+	clear(w.flags)
+	if at.MasterIndex != 0 {
+		if bridge, err := w.kernel.Link(at.MasterIndex); err == nil { // else it is just being deleted, which will be heard of
+			w.flags[bridge.Index] = bridge.RawFlags
 		}
-		w.flags[master] = br.Attrs().RawFlags
 	}
-	w.take(have.Attrs())
+	w.take(at)
+	w.judge()
 	return nil
-}
-
-func (w *Watcher) run(updates <-chan netlink.LinkUpdate) {
-	for u := range updates {
-		if u.IfInfomsg.Family != unix.AF_UNSPEC {
-			continue // of a bridge, about its ports
-		}
-		state, mtu := w.State(), w.MTU()
-		switch at := u.Link.Attrs(); {
-		case u.Header.Type == unix.RTM_DELLINK:
-			delete(w.flags, at.Index)
-			w.removed = w.removed || at.Index == w.index
-		case at.Index == w.index:
-			w.take(at)
-		default:
-			w.flags[at.Index] = at.RawFlags
-		}
-		w.judge()
-		if state != w.State() || mtu != w.MTU() {
-			w.tell()
-		}
-	}
 }
 
 // take takes in what the kernel says of the interface.
 func (w *Watcher) take(at *netlink.LinkAttrs) {
 	w.mtu.Store(int64(at.MTU))
 	w.flags[w.index], w.master = at.RawFlags, at.MasterIndex
+}
+
+// change has f take in something, and tells whoever watches if that made a difference.
+func (w *Watcher) change(f func()) {
+	state, mtu := w.State(), w.MTU()
+	f()
 	w.judge()
+	if state != w.State() || mtu != w.MTU() {
+		w.tell()
+	}
 }
 
 // judge finds the state from the flags of the interface and of the bridge that it is in.
@@ -141,10 +146,7 @@ func (w *Watcher) MTU() int { return int(w.mtu.Load()) }
 // Close ends the watch, and waits for a call of the watching function that is running. It may be called more than once.
 func (w *Watcher) Close() {
 	w.mu.Lock()
-	was := w.closed
 	w.closed = true
 	w.mu.Unlock()
-	if !was {
-		close(w.quit)
-	}
+	w.kernel.Close()
 }
