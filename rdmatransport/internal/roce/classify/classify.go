@@ -11,7 +11,6 @@ package classify
 
 import (
 	"math/rand/v2"
-	"net/netip"
 
 	"github.com/softrnic/softrnic/rdmatransport/roce/cm/mad"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
@@ -41,19 +40,23 @@ func (c *Classifier) Classify(payload []byte, d *stack.Datagram) stack.Target {
 	if len(payload) < wire.BTHLen+wire.ICRCLen {
 		return stack.Target{}
 	}
-	switch qpn := uint32(payload[5])<<16 | uint32(payload[6])<<8 | uint32(payload[7]); qpn {
-	case 0:
+	switch qpn := destQPN(payload); {
+	case qpn == 0: // subnet management, which RoCE does not have
 		return stack.Target{}
-	case mad.QPN:
+	case qpn == mad.QPN:
 		return c.classifyMAD(payload, d)
-	case multicastQPN:
-		if !d.Dst.IsMulticast() {
-			return stack.Target{}
-		}
+	case qpn == multicastQPN && d.Dst.IsMulticast():
 		return stack.Target{Kind: stack.TargetGroup}
+	case qpn == multicastQPN:
+		return stack.Target{}
 	default:
 		return stack.Target{Kind: stack.TargetQPN, Number: qpn}
 	}
+}
+
+// destQPN reads the destination QPN of a packet that has a whole BTH.
+func destQPN(payload []byte) uint32 {
+	return uint32(payload[5])<<16 | uint32(payload[6])<<8 | uint32(payload[7])
 }
 
 func (c *Classifier) classifyMAD(payload []byte, d *stack.Datagram) stack.Target {
@@ -62,92 +65,22 @@ func (c *Classifier) classifyMAD(payload []byte, d *stack.Datagram) stack.Target
 		return stack.Target{}
 	}
 	to := c.target(&m, d)
-	if c.right(payload, d) {
+	if c.intact(payload, d) {
 		c.learn(&m, d)
 	}
 	return to
 }
 
-// message is what a MAD of connection management says.
-type message struct {
-	tid     uint64
-	content mad.Message
-	// local and remote are the communication IDs, or the request ID of SIDR, of who sent it and of who receives it; 0 if it has
-	// none.
-	local, remote uint32
-	service       uint64 // of REQ and SIDR_REQ
-}
-
-// parse reads a packet to QP 1. ok is false if it is no message to one host.
-func parse(payload []byte, d *stack.Datagram) (m message, ok bool) {
-	var pkt wire.Packet
-	if pkt.Parse(payload) != nil || pkt.Opcode != wire.UDSendOnly || pkt.DETH.QKey != mad.QKey || pkt.DETH.SrcQP != mad.QPN ||
-		pkt.PKey&0x7fff != defaultPKey&0x7fff || d.V1 || d.Dst.IsMulticast() {
-		return m, false
-	}
-	h, data, err := mad.Parse(pkt.Payload)
-	if err != nil {
-		return m, false
-	}
-	m.tid = h.TID
-	switch h.Attr {
-	case mad.AttrREQ:
-		x := new(mad.REQ)
-		mad.Decode(data, x)
-		m.content, m.local, m.service = x, x.LocalCommID, x.ServiceID
-	case mad.AttrMRA:
-		x := new(mad.MRA)
-		mad.Decode(data, x)
-		m.content, m.local, m.remote = x, x.LocalCommID, x.RemoteCommID
-	case mad.AttrREJ:
-		x := new(mad.REJ)
-		mad.Decode(data, x)
-		m.content, m.local, m.remote = x, x.LocalCommID, x.RemoteCommID
-	case mad.AttrREP:
-		x := new(mad.REP)
-		mad.Decode(data, x)
-		m.content, m.local, m.remote = x, x.LocalCommID, x.RemoteCommID
-	case mad.AttrRTU:
-		x := new(mad.RTU)
-		mad.Decode(data, x)
-		m.content, m.local, m.remote = x, x.LocalCommID, x.RemoteCommID
-	case mad.AttrDREQ:
-		x := new(mad.DREQ)
-		mad.Decode(data, x)
-		m.content, m.local, m.remote = x, x.LocalCommID, x.RemoteCommID
-	case mad.AttrDREP:
-		x := new(mad.DREP)
-		mad.Decode(data, x)
-		m.content, m.local, m.remote = x, x.LocalCommID, x.RemoteCommID
-	case mad.AttrSIDRREQ:
-		x := new(mad.SIDRREQ)
-		mad.Decode(data, x)
-		m.content, m.local, m.service = x, x.RequestID, x.ServiceID
-	case mad.AttrSIDRREP:
-		x := new(mad.SIDRREP)
-		mad.Decode(data, x)
-		m.content, m.remote = x, x.RequestID
-	case mad.AttrLAP:
-		x := new(mad.LAP)
-		mad.Decode(data, x)
-		m.content, m.local, m.remote = x, x.LocalCommID, x.RemoteCommID
-	case mad.AttrAPR:
-		x := new(mad.APR)
-		mad.Decode(data, x)
-		m.content, m.local, m.remote = x, x.LocalCommID, x.RemoteCommID
-	default:
-		return m, false
-	}
-	return m, true
-}
-
 // target is whom a message is for.
 func (c *Classifier) target(m *message, d *stack.Datagram) stack.Target {
-	switch m.content.(type) {
-	case *mad.REQ, *mad.SIDRREQ:
-		return stack.Target{Kind: stack.TargetService, Service: m.service}
+	switch x := m.content.(type) {
+	case *mad.REQ:
+		return stack.Target{Kind: stack.TargetService, Service: x.ServiceID}
+	case *mad.SIDRREQ:
+		return stack.Target{Kind: stack.TargetService, Service: x.ServiceID}
 	case *mad.REJ:
-		if asked := c.requests.of[request{d.Dst, d.Src, m.local}]; m.remote == 0 && asked != nil {
+		asked, known := c.requests.of[m.request(d)]
+		if gaveUp := m.remote == 0; gaveUp && known {
 			return stack.Target{Kind: stack.TargetService, Service: asked.service}
 		}
 	}
@@ -157,16 +90,17 @@ func (c *Classifier) target(m *message, d *stack.Datagram) stack.Target {
 	return stack.Target{Kind: stack.TargetCommID, Number: m.remote}
 }
 
-// right tells whether the ICRC of a datagram is. Of a MAD whose IPv4 identification was not seen, any identification is right:
-// nothing is known of who sends MADs, so that each is a first packet in the sense of package ipid.
-func (c *Classifier) right(payload []byte, d *stack.Datagram) bool {
+// intact tells whether a datagram has the right ICRC. Of a MAD whose IPv4 identification was not seen, any identification is
+// right: nothing is known of who sends MADs, so that each is a first packet in the sense of package ipid.
+func (c *Classifier) intact(payload []byte, d *stack.Datagram) bool {
 	if d.NoICRC {
 		return true
 	}
-	header := c.header[:copy(c.header[:], d.Header)]
-	if len(header) != len(d.Header) || len(header) < 20+8 {
+	const shortest = 20 + 8 // IPv4 and UDP
+	if len(d.Header) < shortest || len(d.Header) > len(c.header) {
 		return false
 	}
+	header := c.header[:copy(c.header[:], d.Header)]
 	stack.PutLengths(header, len(payload))
 	if d.IDGuessed {
 		_, ok := wire.SolveID(header, payload)
@@ -179,24 +113,26 @@ func (c *Classifier) right(payload []byte, d *stack.Datagram) bool {
 func (c *Classifier) Permits(payload []byte, own stack.Numbers) bool {
 	var pkt wire.Packet
 	err := pkt.Parse(payload)
+	toQP := pkt.DestQP > mad.QPN
 	switch {
 	case err == wire.ErrOpcode:
-		return pkt.DestQP > mad.QPN // the connection's peer is to refuse it
+		return toQP // which is to refuse it
 	case err != nil:
 		return false
 	case pkt.DestQP == mad.QPN:
 		m, ok := parse(payload, &stack.Datagram{})
-		return ok && (m.local == 0 || own.CommIDs.Contains(m.local))
+		claimsNone := m.local == 0
+		return ok && (claimsNone || own.CommIDs.Contains(m.local))
 	case pkt.Opcode.Transport() == wire.UD:
 		return own.QPNs.Contains(pkt.DETH.SrcQP)
 	}
-	return pkt.DestQP > mad.QPN
+	return toQP // a connection's: its QP knows whom it hears
 }
 
 // Refuse implements stack.Classifier.
 func (c *Classifier) Refuse(payload []byte, d *stack.Datagram, send stack.SendFunc) {
 	m, ok := parse(payload, d)
-	if !ok || c.leases.lives(m.remote) || !c.right(payload, d) {
+	if !ok || c.leases.lives(m.remote) || !c.intact(payload, d) {
 		return
 	}
 	var answer mad.Message
@@ -217,12 +153,6 @@ func (c *Classifier) Refuse(payload []byte, d *stack.Datagram, send stack.SendFu
 	}
 	way := stack.PathAttr{Src: d.Dst, Dst: d.Src, TrafficClass: d.TrafficClass, Priority: uint8(d.TCI >> 13)}
 	c.speech.say(send, way, m.tid, answer)
-}
-
-// request names a REQ: who is asked, who asks, and the communication ID of who asks.
-type request struct {
-	asked, asking netip.Addr
-	id            uint32
 }
 
 // randomTID is a transaction ID. It need not be secret: the message has two communication IDs that are.

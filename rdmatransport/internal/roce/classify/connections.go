@@ -104,7 +104,7 @@ func (c *Classifier) Died(n stack.Numbers) {
 // learn takes in what a message with the right ICRC tells of a connection. A connection is known from the message that has
 // both communication IDs: for who has asked that is the REP, for who was asked the RTU, or a MRA about his REP.
 func (c *Classifier) learn(m *message, d *stack.Datagram) {
-	key := request{d.Dst, d.Src, m.local}
+	key := m.request(d)
 	switch x := m.content.(type) {
 	case *mad.REQ:
 		c.requests.add(&asked{request: key, service: x.ServiceID, qpn: x.LocalQPN})
@@ -137,7 +137,7 @@ func (c *Classifier) connected(m *message, d *stack.Datagram, qpn uint32) {
 	}
 	l := c.leases[i]
 	if old := l.connections[m.remote]; old != nil {
-		if old.remote == m.local && old.peer == d.Src && old.own == d.Dst {
+		if old.isOf(m, d) {
 			return // it is repeated
 		}
 		l.remove(old)
@@ -162,9 +162,14 @@ func (c *Classifier) forget(m *message, d *stack.Datagram) {
 	if !found {
 		return
 	}
-	if o := c.leases[i].connections[m.remote]; o != nil && o.remote == m.local && o.peer == d.Src && o.own == d.Dst {
+	if o := c.leases[i].connections[m.remote]; o != nil && o.isOf(m, d) {
 		o.lease.remove(o)
 	}
+}
+
+// isOf tells whether a message to a connection's communication ID is from its peer.
+func (o *connection) isOf(m *message, d *stack.Datagram) bool {
+	return o.remote == m.local && o.peer == d.Src && o.own == d.Dst
 }
 
 func (l *lease) remove(o *connection) {

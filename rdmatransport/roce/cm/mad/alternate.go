@@ -11,6 +11,9 @@ type LAP struct {
 
 func (*LAP) Attr() Attr { return AttrLAP }
 
+// IDs implements [Message].
+func (m *LAP) IDs() (local, remote uint32) { return m.LocalCommID, m.RemoteCommID }
+
 func (m *LAP) fields(c *coder) {
 	commIDs(c, &m.LocalCommID, &m.RemoteCommID)
 	field(c, 12, 0, 24, &m.RemoteQPN)
@@ -48,6 +51,9 @@ type APR struct {
 }
 
 func (*APR) Attr() Attr { return AttrAPR }
+
+// IDs implements [Message].
+func (m *APR) IDs() (local, remote uint32) { return m.LocalCommID, m.RemoteCommID }
 
 func (m *APR) fields(c *coder) {
 	commIDs(c, &m.LocalCommID, &m.RemoteCommID)

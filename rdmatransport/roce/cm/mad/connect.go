@@ -69,6 +69,9 @@ type REQ struct {
 
 func (*REQ) Attr() Attr { return AttrREQ }
 
+// IDs implements [Message].
+func (m *REQ) IDs() (local, remote uint32) { return m.LocalCommID, 0 }
+
 func (m *REQ) fields(c *coder) {
 	field(c, 0, 0, 32, &m.LocalCommID)
 	field(c, 5, 0, 24, &m.VendorID)
@@ -132,6 +135,9 @@ type MRA struct {
 
 func (*MRA) Attr() Attr { return AttrMRA }
 
+// IDs implements [Message].
+func (m *MRA) IDs() (local, remote uint32) { return m.LocalCommID, m.RemoteCommID }
+
 func (m *MRA) fields(c *coder) {
 	commIDs(c, &m.LocalCommID, &m.RemoteCommID)
 	field(c, 8, 0, 2, &m.About)
@@ -174,6 +180,9 @@ type REJ struct {
 
 func (*REJ) Attr() Attr { return AttrREJ }
 
+// IDs implements [Message].
+func (m *REJ) IDs() (local, remote uint32) { return m.LocalCommID, m.RemoteCommID }
+
 func (m *REJ) fields(c *coder) {
 	commIDs(c, &m.LocalCommID, &m.RemoteCommID)
 	field(c, 8, 0, 2, &m.About)
@@ -206,6 +215,9 @@ type REP struct {
 
 func (*REP) Attr() Attr { return AttrREP }
 
+// IDs implements [Message].
+func (m *REP) IDs() (local, remote uint32) { return m.LocalCommID, m.RemoteCommID }
+
 func (m *REP) fields(c *coder) {
 	commIDs(c, &m.LocalCommID, &m.RemoteCommID)
 	field(c, 8, 0, 32, &m.LocalQKey)
@@ -234,6 +246,9 @@ type RTU struct {
 
 func (*RTU) Attr() Attr { return AttrRTU }
 
+// IDs implements [Message].
+func (m *RTU) IDs() (local, remote uint32) { return m.LocalCommID, m.RemoteCommID }
+
 func (m *RTU) fields(c *coder) {
 	commIDs(c, &m.LocalCommID, &m.RemoteCommID)
 	c.bytes(8, RTUPrivateLen, &m.PrivateData)
@@ -248,6 +263,9 @@ type DREQ struct {
 
 func (*DREQ) Attr() Attr { return AttrDREQ }
 
+// IDs implements [Message].
+func (m *DREQ) IDs() (local, remote uint32) { return m.LocalCommID, m.RemoteCommID }
+
 func (m *DREQ) fields(c *coder) {
 	commIDs(c, &m.LocalCommID, &m.RemoteCommID)
 	field(c, 8, 0, 24, &m.RemoteQPN)
@@ -261,6 +279,9 @@ type DREP struct {
 }
 
 func (*DREP) Attr() Attr { return AttrDREP }
+
+// IDs implements [Message].
+func (m *DREP) IDs() (local, remote uint32) { return m.LocalCommID, m.RemoteCommID }
 
 func (m *DREP) fields(c *coder) {
 	commIDs(c, &m.LocalCommID, &m.RemoteCommID)

@@ -90,7 +90,39 @@ type Header struct {
 // Message is one of this package's messages.
 type Message interface {
 	Attr() Attr
+	// IDs are the communication IDs of the sender and of the receiver, each 0 if the message does not have it. Those of SIDR
+	// have a request ID in their place, which is the requester's.
+	IDs() (local, remote uint32)
 	fields(*coder)
+}
+
+// New makes an empty message, for [Decode]. It returns nil if this package has none of the attribute.
+func New(a Attr) Message {
+	switch a {
+	case AttrREQ:
+		return new(REQ)
+	case AttrMRA:
+		return new(MRA)
+	case AttrREJ:
+		return new(REJ)
+	case AttrREP:
+		return new(REP)
+	case AttrRTU:
+		return new(RTU)
+	case AttrDREQ:
+		return new(DREQ)
+	case AttrDREP:
+		return new(DREP)
+	case AttrSIDRREQ:
+		return new(SIDRREQ)
+	case AttrSIDRREP:
+		return new(SIDRREP)
+	case AttrLAP:
+		return new(LAP)
+	case AttrAPR:
+		return new(APR)
+	}
+	return nil
 }
 
 // Parse reads the header of a datagram and returns the rest, DataLen bytes of b, for [Decode].

@@ -18,35 +18,6 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// message returns an empty message of a type, nil for types that are none.
-func message(a mad.Attr) mad.Message {
-	switch a {
-	case mad.AttrREQ:
-		return new(mad.REQ)
-	case mad.AttrMRA:
-		return new(mad.MRA)
-	case mad.AttrREJ:
-		return new(mad.REJ)
-	case mad.AttrREP:
-		return new(mad.REP)
-	case mad.AttrRTU:
-		return new(mad.RTU)
-	case mad.AttrDREQ:
-		return new(mad.DREQ)
-	case mad.AttrDREP:
-		return new(mad.DREP)
-	case mad.AttrSIDRREQ:
-		return new(mad.SIDRREQ)
-	case mad.AttrSIDRREP:
-		return new(mad.SIDRREP)
-	case mad.AttrLAP:
-		return new(mad.LAP)
-	case mad.AttrAPR:
-		return new(mad.APR)
-	}
-	return nil
-}
-
 const firstAttr, lastAttr = mad.AttrREQ, mad.AttrAPR
 
 // captured calls f with each management datagram in testdata: what two kernels said to each other.
@@ -90,7 +61,7 @@ func TestCapturesComeBackByteForByte(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", file, err)
 		}
-		m := message(h.Attr)
+		m := mad.New(h.Attr)
 		if m == nil {
 			t.Fatalf("%s: %v", file, h.Attr)
 		}
@@ -142,7 +113,7 @@ func TestFieldsDoNotOverlap(t *testing.T) {
 			for i := range b {
 				b[i] = byte(rng.Uint32())
 			}
-			m, n := message(a), message(a)
+			m, n := mad.New(a), mad.New(a)
 			mad.Decode(b[mad.HeaderLen:], m)
 			mad.Encode(&again, 7, m)
 			h, data, err := mad.Parse(again[:])
@@ -215,7 +186,7 @@ func FuzzDecode(f *testing.F) {
 	captured(f, func(_ string, _, _ netip.Addr, b []byte) { f.Add(bytes.Clone(b)) })
 	for a := firstAttr; a <= lastAttr; a++ {
 		var b [mad.Size]byte
-		mad.Encode(&b, uint64(a), message(a))
+		mad.Encode(&b, uint64(a), mad.New(a))
 		f.Add(b[:])
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -223,7 +194,7 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			return
 		}
-		m := message(h.Attr)
+		m := mad.New(h.Attr)
 		if m == nil {
 			return
 		}
@@ -234,7 +205,7 @@ func FuzzDecode(f *testing.F) {
 		if err != nil || h2.Attr != h.Attr || h2.TID != h.TID {
 			t.Fatalf("%+v became %+v, %v", h, h2, err)
 		}
-		n := message(h.Attr)
+		n := mad.New(h.Attr)
 		mad.Decode(data2, n)
 		if !reflect.DeepEqual(m, n) {
 			t.Fatalf("%+v became %+v", m, n)

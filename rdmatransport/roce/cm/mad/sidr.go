@@ -10,6 +10,9 @@ type SIDRREQ struct {
 
 func (*SIDRREQ) Attr() Attr { return AttrSIDRREQ }
 
+// IDs implements [Message].
+func (m *SIDRREQ) IDs() (local, remote uint32) { return m.RequestID, 0 }
+
 func (m *SIDRREQ) fields(c *coder) {
 	field(c, 0, 0, 32, &m.RequestID)
 	field(c, 4, 0, 16, &m.PKey)
@@ -41,6 +44,9 @@ type SIDRREP struct {
 }
 
 func (*SIDRREP) Attr() Attr { return AttrSIDRREP }
+
+// IDs implements [Message].
+func (m *SIDRREP) IDs() (local, remote uint32) { return 0, m.RequestID }
 
 func (m *SIDRREP) fields(c *coder) {
 	field(c, 0, 0, 32, &m.RequestID)

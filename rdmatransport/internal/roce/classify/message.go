@@ -1,0 +1,55 @@
+package classify
+
+import (
+	"net/netip"
+
+	"github.com/softrnic/softrnic/rdmatransport/roce/cm/mad"
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/stack"
+)
+
+// message is a MAD of connection management.
+type message struct {
+	tid     uint64
+	content mad.Message
+	// local and remote are the communication IDs, or the request ID of SIDR, of who sent it and of who receives it; 0 if it has
+	// none.
+	local, remote uint32
+}
+
+// parse reads a packet to QP 1. ok is false if it is no message to one host.
+func parse(payload []byte, d *stack.Datagram) (m message, ok bool) {
+	var pkt wire.Packet
+	if toOneHost := !d.V1 && !d.Dst.IsMulticast(); !toOneHost || pkt.Parse(payload) != nil || !betweenQP1s(&pkt) {
+		return m, false
+	}
+	h, data, err := mad.Parse(pkt.Payload)
+	if err != nil {
+		return m, false
+	}
+	content := mad.New(h.Attr)
+	if content == nil {
+		return m, false
+	}
+	mad.Decode(data, content)
+	m = message{tid: h.TID, content: content}
+	m.local, m.remote = content.IDs()
+	return m, true
+}
+
+// betweenQP1s tells whether a packet to QP 1 is what QP 1 of another host sends, in the default partition (IBTA Vol 1 §13.5.2).
+func betweenQP1s(p *wire.Packet) bool {
+	const anyMember = 0x7fff // the other bit tells full members from limited ones
+	inPartition := p.PKey&anyMember == defaultPKey&anyMember
+	fromQP1 := p.Opcode == wire.UDSendOnly && p.DETH.SrcQP == mad.QPN && p.DETH.QKey == mad.QKey
+	return inPartition && fromQP1
+}
+
+// request names a REQ: who is asked, who asks, and the communication ID of who asks.
+type request struct {
+	asked, asking netip.Addr
+	id            uint32
+}
+
+// request is that of the REQ that who sent the message has sent before, or sends.
+func (m *message) request(d *stack.Datagram) request { return request{d.Dst, d.Src, m.local} }
