@@ -38,7 +38,9 @@ func ExampleDial() {
 
 	l, err := rdmacm.Listen(server, ":7471", &rdmacm.Config{Transport: verbs.IWARP, PrivateData: []byte("welcome")})
 	fatal(err)
+	served := make(chan struct{})
 	go func() {
+		defer close(served)
 		c, err := l.Accept(ctx)
 		fatal(err)
 		fmt.Printf("%v is %s\n", c.PeerAddr().Addr(), c.Peer().PrivateData)
@@ -46,6 +48,7 @@ func ExampleDial() {
 	c, err := rdmacm.Dial(ctx, client, "10.0.0.1:7471", &rdmacm.Config{Transport: verbs.IWARP, PrivateData: []byte("Alice")})
 	fatal(err)
 	fmt.Printf("%v says %s\n", c.PeerAddr(), c.Peer().PrivateData)
+	<-served
 	fatal(c.Close())
 	fatal(l.Close())
 	// Unordered output:
