@@ -13,15 +13,7 @@ import (
 // machine serves one on the other. One server is killed: its client is told at once, and the other goes on. A port is for one of them.
 func TestHub(t *testing.T) {
 	m := newMachines(t)
-	dir, err := os.MkdirTemp("", "h") // a socket's path is short
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	if err := os.Chown(dir, 65534, 65534); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("XDG_RUNTIME_DIR", dir)
+	runtimeDir(t)
 	var hubs []*running
 	for i := range m.ns {
 		hubs = append(hubs, m.start(i, "hub"))
