@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/softrnic/softrnic/verbs"
 )
 
 // process is a worker.
@@ -73,12 +75,35 @@ func long(n, many int) int {
 	return n
 }
 
+// await waits until something is so.
+func await(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not after 30 s: %s", what)
+		}
+	}
+}
+
+// directory is one for sockets, whose paths must be short, until the end of the test.
+func directory(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
 // setting is where processes send to each other.
 type setting struct {
 	medium, dir string
 	// server, client and victim are addresses: of each pair of processes that lives, and of those that are killed.
 	server, client func(i int) string
 	victim         string
+	// transports are what the pairs connect over, in turn. Who is killed connects over what its server does.
+	transports []verbs.Transport
 }
 
 // load is processes that send to others.
@@ -94,11 +119,11 @@ func (s setting) start(t *testing.T, pairs int) *load {
 	t.Helper()
 	l := &load{setting: s, t: t, random: rand.New(rand.NewPCG(11, 12))}
 	for i := range pairs {
-		server := start(t, "server", s.medium, s.dir, l.at(i))
+		server := start(t, "server", s.medium, s.dir, l.transport(i), l.at(i))
 		if l := server.line(); l != "up" {
 			t.Fatal(l)
 		}
-		client := start(t, "client", s.medium, s.dir, s.client(i), l.at(i))
+		client := start(t, "client", s.medium, s.dir, l.transport(i), s.client(i), l.at(i))
 		if l := client.line(); l != "up" {
 			t.Fatal(l)
 		}
@@ -107,8 +132,41 @@ func (s setting) start(t *testing.T, pairs int) *load {
 	return l
 }
 
+// transport is that of a pair.
+func (l *load) transport(i int) string { return l.transports[i%len(l.transports)].String() }
+
 // at is where a server listens.
 func (l *load) at(i int) string { return fmt.Sprintf("%s:%d", l.server(i), service+i) }
+
+// killSome kills processes, and calls after, if it is not nil, after each of them, the first being number 1.
+func (l *load) killSome(n int, after func(k int)) {
+	l.t.Helper()
+	for k := 1; k <= n; k++ {
+		l.killOne()
+		if after != nil {
+			after(k)
+		}
+		if k%100 == 0 {
+			l.t.Logf("%d killed", k)
+		}
+	}
+}
+
+// ringsEach waits until each process has so many rings in its memory.
+func (l *load) ringsEach(want int) {
+	l.t.Helper()
+	await(l.t, fmt.Sprintf("each process has %d rings", want), func() bool {
+		done := true
+		for _, p := range l.all() {
+			n := p.rings()
+			if n == 0 {
+				l.t.Fatalf("%s: %s", p.task, p.line()) // it has ended
+			}
+			done = done && n == want
+		}
+		return done
+	})
+}
 
 // all are the processes.
 func (l *load) all() []*process {
@@ -118,7 +176,8 @@ func (l *load) all() []*process {
 // killOne starts a process that sends to one of the servers, and kills it at a random moment.
 func (l *load) killOne() {
 	l.t.Helper()
-	v := start(l.t, "victim", l.medium, l.dir, l.victim, l.at(l.random.IntN(len(l.servers))))
+	to := l.random.IntN(len(l.servers))
+	v := start(l.t, "victim", l.medium, l.dir, l.transport(to), l.victim, l.at(to))
 	if l.random.IntN(4) > 0 { // else while it joins
 		if line := v.line(); line != "up" {
 			l.t.Fatal(line)

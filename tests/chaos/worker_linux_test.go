@@ -26,8 +26,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// workerEnv holds what a process that a test starts is to do: "server MEDIUM DIRECTORY ADDRESS:PORT", "client MEDIUM DIRECTORY
-// ADDRESS SERVER:PORT", the same with "victim", or "hub DIRECTORY". The medium is shm or hub.
+// workerEnv holds what a process that a test starts is to do: "server MEDIUM DIRECTORY TRANSPORT ADDRESS:PORT", "client
+// MEDIUM DIRECTORY TRANSPORT ADDRESS SERVER:PORT", the same with "victim", or "hub DIRECTORY". The medium is shm or hub.
 const workerEnv = "SOFTRNIC_CHAOS_WORKER"
 
 func TestMain(m *testing.M) {
@@ -52,7 +52,11 @@ func worker(task []string) (err error) {
 	if task[0] == "hub" {
 		return hub.Serve(context.Background(), hub.Config{Directory: task[1], Classifier: rdmatransport.NewClassifier()})
 	}
-	role, medium, dir, at := task[0], task[1], task[2], task[3]
+	role, medium, dir, at := task[0], task[1], task[2], task[4]
+	transport := verbs.RoCEv2
+	if task[3] == verbs.IWARP.String() {
+		transport = verbs.IWARP
+	}
 	addr, _, _ := strings.Cut(at, ":")
 	host, err := open(medium, dir, addr)
 	if err != nil {
@@ -68,7 +72,7 @@ func worker(task []string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, pd.Dealloc()) }()
-	cfg := &rdmacm.Config{Transport: verbs.RoCEv2, PD: pd, Cap: verbs.QPCap{MaxSendWR: 2 * depth, MaxRecvWR: 2 * depth, MaxSendSGE: 1, MaxRecvSGE: 1}}
+	cfg := &rdmacm.Config{Transport: transport, PD: pd, Cap: verbs.QPCap{MaxSendWR: 2 * depth, MaxRecvWR: 2 * depth, MaxSendSGE: 1, MaxRecvSGE: 1}}
 	if role == "server" {
 		return serve(dev, cfg, at)
 	}
@@ -87,7 +91,7 @@ func worker(task []string) (err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	c, err := rdmacm.Dial(ctx, dev, task[4], cfg)
+	c, err := rdmacm.Dial(ctx, dev, task[5], cfg)
 	if err != nil {
 		return err
 	}
@@ -122,53 +126,72 @@ func fill(b []byte, n uint64) {
 // length is that of message n.
 func length(n uint64) int { return 16 + int(n*7919%(largest-16))&^7 }
 
-// client sends messages until stop, and then an empty one.
+// taken polls a CQ. It returns how many completions there were, which must be good.
+func taken(cq *verbs.CQ) (int, error) {
+	var wc [depth]verbs.WC
+	n, err := cq.Poll(wc[:])
+	for i := range wc[:n] {
+		if wc[i].Status != verbs.WCSuccess {
+			return n, fmt.Errorf("WR %d: %v", wc[i].WRID, wc[i].Status)
+		}
+	}
+	return n, err
+}
+
+// client sends messages until stop, and then an empty one. No more than depth are sent that the server has not answered: iWARP has
+// nothing that would hold back a message for which there is no receive request.
 func client(c *rdmacm.Conn, mr *verbs.MR, stop <-chan struct{}, says bool) error {
+	for range depth {
+		if err := c.QP().PostRecv(&verbs.RecvWR{}); err != nil {
+			return err
+		}
+	}
 	if says {
 		fmt.Println("up")
 	}
 	b := mr.Buf()
-	var wc [depth]verbs.WC
-	var sent, done uint64
-	wait := func(most uint64) error {
-		for sent-done > most {
-			n, err := c.QP().SendCQ().Poll(wc[:])
+	var sent, done, answered int
+	// wait waits until so many at most are not sent, or not answered.
+	wait := func(most int) error {
+		for sent-min(done, answered) > most {
+			n, err := taken(c.QP().SendCQ())
 			if err != nil {
-				return err
+				return fmt.Errorf("send: %w", err)
 			}
-			for i := range wc[:n] {
-				if wc[i].Status != verbs.WCSuccess {
-					return fmt.Errorf("message %d: %v", wc[i].WRID, wc[i].Status)
+			k, err := taken(c.QP().RecvCQ())
+			if err != nil {
+				return fmt.Errorf("answer: %w", err)
+			}
+			done, answered = done+n, answered+k
+			for range k {
+				if err := c.QP().PostRecv(&verbs.RecvWR{}); err != nil {
+					return err
 				}
-				done++
 			}
-			if n == 0 {
+			if n+k == 0 {
 				time.Sleep(50 * time.Microsecond)
 			}
 		}
 		return nil
 	}
+	post := func(list []verbs.SGE) error {
+		err := c.QP().PostSend(&verbs.SendWR{ID: uint64(sent), Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: list})
+		sent++
+		return err
+	}
 	for {
 		select {
 		case <-stop:
-			if err := c.QP().PostSend(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled}); err != nil {
-				return err
-			}
-			sent++
-			if err := wait(0); err != nil {
+			if err := errors.Join(post(nil), wait(0)); err != nil {
 				return err
 			}
 			fmt.Println("sent", sent-1)
 			return nil
 		default:
 		}
-		at, n := int(sent%depth)*largest, length(sent)
-		fill(b[at:at+n], sent)
-		if err := c.QP().PostSend(&verbs.SendWR{ID: sent, Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{mr.SGE(at, n)}}); err != nil {
-			return err
-		}
-		sent++
-		if err := wait(depth - 1); err != nil {
+		at, n := sent%depth*largest, length(uint64(sent))
+		fill(b[at:at+n], uint64(sent))
+		if err := errors.Join(post([]verbs.SGE{mr.SGE(at, n)}), wait(depth-1)); err != nil {
 			return err
 		}
 	}
@@ -176,8 +199,9 @@ func client(c *rdmacm.Conn, mr *verbs.MR, stop <-chan struct{}, says bool) error
 
 // receiver is a connection to a server, and where its messages are received.
 type receiver struct {
-	c  *rdmacm.Conn
-	mr *verbs.MR
+	c       *rdmacm.Conn
+	mr      *verbs.MR
+	answers int // under way
 }
 
 // prepare posts the receive requests, before the peer can send.
@@ -196,9 +220,28 @@ func (r *receiver) post(slot uint64) error {
 	return r.c.QP().PostRecv(&verbs.RecvWR{ID: slot, SGList: []verbs.SGE{r.mr.SGE(int(slot)*largest, largest)}})
 }
 
+// answer tells the client that a message has been received, and that another may come.
+func (r *receiver) answer() error {
+	err := r.c.QP().PostSend(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled})
+	for r.answers++; r.answers >= depth && err == nil; {
+		err = r.answered()
+	}
+	return err
+}
+
+// answered takes the completions of answers.
+func (r *receiver) answered() error {
+	n, err := taken(r.c.QP().SendCQ())
+	r.answers -= n
+	if err != nil {
+		return fmt.Errorf("answer: %w", err)
+	}
+	return nil
+}
+
 func (r *receiver) close() error { return errors.Join(r.c.Close(), r.mr.Dereg()) }
 
-// receive has see look at each message until it returns false, or something is wrong.
+// receive answers each message, when see has looked at it, until see returns false, or something is wrong.
 func (r *receiver) receive(see func(b []byte) (bool, error)) error {
 	b := r.mr.Buf()
 	var wc [depth]verbs.WC
@@ -212,10 +255,17 @@ func (r *receiver) receive(see func(b []byte) (bool, error)) error {
 			if w.Status != verbs.WCSuccess {
 				return fmt.Errorf("receive: %v", w.Status)
 			}
-			if more, err := see(b[int(w.WRID)*largest:][:w.ByteLen]); !more || err != nil {
+			more, err := see(b[int(w.WRID)*largest:][:w.ByteLen])
+			if err = errors.Join(err, r.post(w.WRID)); err == nil {
+				err = r.answer()
+			}
+			if err != nil {
 				return err
 			}
-			if err := r.post(w.WRID); err != nil {
+			if !more {
+				for r.answers > 0 && err == nil {
+					err = r.answered()
+				}
 				return err
 			}
 		}
