@@ -46,7 +46,7 @@ func serving(t *testing.T, args, says string) *server {
 	ctx, stop := context.WithCancel(t.Context())
 	s := &server{t: t, args: args, stop: stop, code: make(chan int, 1)}
 	go func() { s.code <- run(ctx, strings.Fields(args), &cli.Env{Stdout: s, Stderr: s}) }()
-	for give := time.Now().Add(20 * time.Second); !strings.Contains(s.said(), says); time.Sleep(time.Millisecond) {
+	for give := time.Now().Add(time.Minute); !strings.Contains(s.said(), says); time.Sleep(time.Millisecond) {
 		select {
 		case code := <-s.code:
 			t.Fatalf("%s: exit code %d before it says %q:\n%s", args, code, says, s.said())
@@ -67,7 +67,7 @@ func (s *server) ends() {
 		if code != 0 {
 			s.t.Errorf("%s: exit code %d:\n%s", s.args, code, s.said())
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		s.t.Errorf("%s: is still running:\n%s", s.args, s.said())
 	}
 	s.stop()

@@ -96,7 +96,7 @@ func startProgram(t *testing.T, program string, args ...string) *running {
 // await waits until the program has printed a text.
 func (r *running) await(what string) {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(r.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
 	defer cancel()
 	for {
 		said, changed := r.said()
@@ -123,7 +123,7 @@ func (r *running) exit() int {
 	select {
 	case <-r.ended:
 		return r.cmd.ProcessState.ExitCode()
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		said, _ := r.said()
 		r.t.Fatalf("is still running:\n%s", said)
 		return -1

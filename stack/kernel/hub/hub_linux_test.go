@@ -356,7 +356,7 @@ func TestPolled(t *testing.T) {
 			polled++
 		}
 	}
-	if polled < 80 { // the reader wins seldom
+	if polled < 20 { // the reader wins now and then, on a busy machine more often
 		t.Errorf("of 100 datagrams %d were polled", polled)
 	}
 	e.nic.EndPoll()
