@@ -36,6 +36,10 @@ type PathAttr struct {
 	Priority     uint8      // PCP, 0 to 7, of the tag that a link of a VLAN adds
 	HopLimit     uint8      // 0 means 64
 	FlowLabel    uint32     // 20 bits, IPv6 and RoCE v1 only
+	// QPN is that which all datagrams on the path are for, and 0 if they are for several. Where the stack has a shorter way to
+	// the process that has it than to others (see Shared), they take it as soon as it is there; what was sent before may then
+	// arrive later than what was sent after.
+	QPN uint32
 	// V1 makes it a path of RoCE v1: a GRH (IBTA Vol 1 §8.3) takes the place of the IP and UDP headers, an IPv4 address in
 	// it is mapped into IPv6, SrcPort means nothing, and no router is passed.
 	V1 bool

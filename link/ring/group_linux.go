@@ -110,6 +110,14 @@ func (g *Group) handOver() {
 	}
 }
 
+// Wait waits until what is being received now has been handed to the receivers.
+func (g *Group) Wait() {
+	for _, p := range *g.pairs.Load() {
+		p.receiving.Lock()
+		p.receiving.Unlock() //nolint:staticcheck // it is waited for, and nothing else
+	}
+}
+
 // Close has Run return.
 func (g *Group) Close() { close(g.stop) }
 

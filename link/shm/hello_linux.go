@@ -82,53 +82,19 @@ type peer struct {
 // exchange says hello with memory for the frames to this process, and makes who answers a peer. It owns the mappings and the
 // connection if there is no error.
 func (s *segment) exchange(conn *net.UnixConn, from *process) (*peer, error) {
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
-		return nil, err
-	}
-	fd, in, err := ring.NewMemory(s.own.ring)
+	var theirs hello
+	in, out, err := ring.Exchange(conn, patience, s.own.encode(), s.own.ring, func(b []byte) (n int, err error) {
+		theirs, err = decodeHello(b)
+		return theirs.ring, err
+	})
 	if err != nil {
 		return nil, err
-	}
-	err = ring.Send(conn, s.own.encode(), fd)
-	_ = unix.Close(fd)
-	var theirs hello
-	var out []byte
-	if err == nil {
-		theirs, out, err = receiveHello(conn)
 	}
 	p := &peer{mac: theirs.mac, id: theirs.id, sw: theirs.sw}
-	if err == nil {
-		p.Pair, err = ring.NewPair(s.Group, &from.queue, conn, in, out)
-	}
-	if err == nil {
-		err = conn.SetDeadline(time.Time{})
-	}
-	if err != nil {
-		_ = unix.Munmap(in)
-		if out != nil {
-			_ = unix.Munmap(out)
-		}
-		return nil, err
+	if p.Pair, err = ring.NewPair(s.Group, &from.queue, conn, in, out); err != nil {
+		return nil, errors.Join(err, unix.Munmap(in), unix.Munmap(out))
 	}
 	return p, nil
-}
-
-// receiveHello receives a hello, and maps its memory.
-func receiveHello(conn *net.UnixConn) (h hello, out []byte, err error) {
-	b := make([]byte, helloLen+1)
-	n, fds, err := ring.Receive(conn, b)
-	if err != nil {
-		return h, nil, err
-	}
-	defer ring.CloseAll(fds)
-	if h, err = decodeHello(b[:n]); err != nil {
-		return h, nil, err
-	}
-	if len(fds) != 1 {
-		return h, nil, fmt.Errorf("the peer's hello has %d descriptors, and needs 1", len(fds))
-	}
-	out, err = ring.MapMemory(fds[0], h.ring)
-	return h, out, err
 }
 
 var (

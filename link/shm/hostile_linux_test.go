@@ -56,7 +56,10 @@ func newHostile(r *rand.Rand, socket string) *hostile {
 	}
 	if err == nil {
 		_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
-		_, h.out, err = receiveHello(c)
+		h.out, err = ring.ReceiveMemory(c, func(b []byte) (int, error) {
+			theirs, err := decodeHello(b)
+			return theirs.ring, err
+		})
 	}
 	if err != nil {
 		h.close()

@@ -506,7 +506,10 @@ func TestHostileHello(t *testing.T) {
 	l.Attach(func([]link.Frame) {})
 	c := stranger(t, dir, good.encode(), sealed)
 	defer c.Close()
-	_, out, err := receiveHello(c)
+	out, err := ring.ReceiveMemory(c, func(b []byte) (int, error) {
+		theirs, err := decodeHello(b)
+		return theirs.ring, err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

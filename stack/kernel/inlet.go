@@ -12,7 +12,7 @@ import (
 // socket hands what comes to one address, or one multicast group, to the receiver.
 type socket struct {
 	*inlet.Socket
-	delivery // changed with Do
+	delivery
 }
 
 func (p *port) newSocket(a netip.Addr) (_ *socket, err error) {
@@ -36,12 +36,11 @@ func (in *socket) Deliver(a *inlet.Arrival, polled bool) {
 // Polled implements [inlet.Receiver].
 func (in *socket) Polled() bool { return in.port.isPolled() }
 
-// delivery makes datagrams of arrivals, and hands them to the receiver, one at a time.
+// delivery makes datagrams of the arrivals of one source, and hands them to the receiver, one at a time.
 type delivery struct {
-	port     *port
-	receiver func(*stack.Datagram)
-	d        stack.Datagram
-	head     [inlet.MaxHeader]byte
+	port *port
+	d    stack.Datagram
+	head [inlet.MaxHeader]byte
 }
 
 // deliver hands an arrival to the receiver.
@@ -51,12 +50,13 @@ type delivery struct {
 // the datagrams that were sent as one superframe; an arrival from a hub may begin in the midst of one.
 func (y *delivery) deliver(a *hub.Arrival, polled bool) {
 	p, dst := y.port, a.Dst
+	receiver := p.receiver.Load()
 	src := a.From.Addr().Unmap().WithZone("")
 	switch {
 	case len(a.Payload) == 0 || !isHostAddr(src) || src.Is4() != dst.Is4():
 		p.counters.rxMalformed.Add(1)
 		return
-	case y.receiver == nil:
+	case receiver == nil:
 		p.counters.rxDropped.Add(1)
 		return
 	}
@@ -72,7 +72,7 @@ func (y *delivery) deliver(a *hub.Arrival, polled bool) {
 	y.d = stack.Datagram{
 		Src: src, Dst: dst, SrcPort: a.From.Port(), TrafficClass: a.TrafficClass, HopLimit: a.TTL, Polled: polled,
 		Looped: p.nic.has(src), Header: head, Payload: a.Payload, SegmentSize: size, IDGuessed: src.Is4(),
-		SrcQPNs: a.SrcQPNs,
+		NoICRC: a.NoICRC, InPlace: a.InPlace, SrcQPNs: a.SrcQPNs,
 	}
 	n := (len(a.Payload) + size - 1) / size
 	bytes := uint64(len(a.Payload) + n*(ethLen+len(head)))
@@ -85,5 +85,5 @@ func (y *delivery) deliver(a *hub.Arrival, polled bool) {
 			p.counters.receivedMulticast.Add(uint64(n))
 		}
 	}
-	y.receiver(&y.d)
+	(*receiver)(&y.d)
 }

@@ -292,7 +292,12 @@ func (n *nic) Resolve(ctx context.Context, src, dst netip.Addr) error {
 func (n *nic) Poll() bool { return n.port.poll() }
 
 // EndPoll implements [stack.NIC].
-func (n *nic) EndPoll() { n.port.polled.Store(0) }
+func (n *nic) EndPoll() {
+	n.port.polled.Store(0)
+	if s := n.port.shared; s != nil {
+		s.EndPoll()
+	}
+}
 
 // Join implements [stack.NIC].
 func (n *nic) Join(group netip.Addr) error {

@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/kernel/hub"
 	"github.com/softrnic/softrnic/stack/kernel/internal/inlet"
 )
 
@@ -18,17 +20,23 @@ const (
 
 // path is a way to one peer.
 type path struct {
-	ends    stack.Ends
-	port    *port
-	out     *outlet
-	to      netip.AddrPort // port 4791, with a zone where the kernel needs one
-	mtu     int
-	headers int                   // bytes of head
-	head    [inlet.MaxHeader]byte // without lengths
-	way     way                   // for the kernel
+	ends                   stack.Ends
+	port                   *port
+	out                    *outlet
+	to                     netip.AddrPort // port 4791, with a zone where the kernel needs one
+	mtu                    int
+	trafficClass, hopLimit uint8
+	headers                int                   // bytes of head
+	head                   [inlet.MaxHeader]byte // without lengths
+	way                    way                   // for the kernel
+	route                  *hub.Route            // past the kernel, if it can be; nil: it cannot
+	closed                 atomic.Bool
 }
 
-var _ stack.Path = (*path)(nil)
+var (
+	_ stack.Path       = (*path)(nil)
+	_ stack.Backlogged = (*path)(nil)
+)
 
 // Path implements [stack.DatagramPort]. The source port is not that of the attributes, but that of one of a few sockets, by
 // them. Priority and FlowLabel are not carried.
@@ -55,10 +63,13 @@ func (p *port) Path(a stack.PathAttr) (stack.Path, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &path{ends: stack.Ends{Src: a.Src, Dst: a.Dst}, port: p, out: out, to: n.zoned(netip.AddrPortFrom(a.Dst, stack.RoCEPort))}
+	t := &path{ends: stack.Ends{Src: a.Src, Dst: a.Dst}, port: p, out: out, to: n.zoned(netip.AddrPortFrom(a.Dst, stack.RoCEPort)), trafficClass: a.TrafficClass, hopLimit: a.HopLimit}
 	t.headers = inlet.PutHeader(t.head[:], a.Src, a.Dst, out.port, a.TrafficClass, a.HopLimit)
 	t.mtu = n.MTU() - t.headers
 	t.way.init(t.to, n.index, a.TrafficClass, a.HopLimit)
+	if p.shared != nil && a.QPN != 0 && !a.Dst.IsMulticast() {
+		t.route = p.shared.Route(a.Src, a.Dst, a.QPN)
+	}
 	return t, nil
 }
 
@@ -70,7 +81,7 @@ func (t *path) MTU() int { return t.mtu }
 
 // Batch implements [stack.Path].
 func (t *path) Batch(n int) int {
-	if n <= 0 || !t.port.segments.Load() {
+	if n <= 0 || !t.port.segments.Load() && !t.isDirect() {
 		return 1
 	}
 	return max(1, min(maxSegments, (maxIPPacket-t.headers)/n))
@@ -80,4 +91,23 @@ func (t *path) Batch(n int) int {
 func (t *path) Near() stack.NIC { return nil }
 
 // Close implements [stack.Path]. The sockets are shared and stay open.
-func (t *path) Close() { t.port.leave(t.out) }
+func (t *path) Close() {
+	if t.closed.Swap(true) {
+		return
+	}
+	t.port.leave(t.out)
+	if t.route != nil {
+		t.route.Leave()
+	}
+}
+
+// isDirect tells whether there are rings to the peer's process now.
+func (t *path) isDirect() bool { return t.route != nil && t.route.HasRings() }
+
+// Backlog implements [stack.Backlogged].
+func (t *path) Backlog() (bytes int, ok bool) {
+	if t.route == nil {
+		return 0, false
+	}
+	return t.route.Backlog(), true
+}

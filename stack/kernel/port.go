@@ -38,11 +38,11 @@ type port struct {
 	readers  sync.WaitGroup
 	senders  sync.Pool
 	counters counters
-	shared   *sharedPort // nil: the sockets are the host's own
+	shared   *sharedPort                           // nil: the sockets are the host's own
+	receiver atomic.Pointer[func(*stack.Datagram)] // nil: nobody receives
 
-	mu       sync.Mutex
-	out      map[outletKey]*outlet
-	receiver func(*stack.Datagram)
+	mu  sync.Mutex
+	out map[outletKey]*outlet
 
 	joining sync.Mutex
 	groups  map[netip.Addr]int // how often each was joined; under joining
@@ -103,7 +103,6 @@ func (p *port) add(in *socket) error {
 		in.Close()
 		return net.ErrClosed
 	}
-	in.receiver = p.receiver
 	all := append(slices.Clone(*p.in.Load()), in)
 	p.in.Store(&all)
 	p.readers.Go(in.Run)
@@ -221,15 +220,16 @@ func (p *port) probe() error {
 
 // Receive implements [stack.DatagramPort].
 func (p *port) Receive(f func(*stack.Datagram)) {
-	p.mu.Lock()
-	p.receiver = f
-	all := *p.in.Load()
-	p.mu.Unlock()
-	for _, in := range all {
-		in.Do(func() { in.receiver = f })
+	if f == nil {
+		p.receiver.Store(nil)
+	} else {
+		p.receiver.Store(&f)
 	}
-	if s := p.shared; s != nil {
-		s.Do(func() { s.in.receiver = f })
+	for _, in := range *p.in.Load() {
+		in.Do(func() {}) // running calls have ended
+	}
+	if p.shared != nil {
+		p.shared.Wait()
 	}
 }
 
@@ -260,9 +260,6 @@ func (p *port) close() {
 	}
 	p.readers.Wait()
 	p.Receive(nil)
-	if p.shared != nil {
-		p.shared.Free()
-	}
 }
 
 // closeSockets closes what was opened before the port was closed.

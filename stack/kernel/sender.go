@@ -2,8 +2,11 @@ package kernel
 
 import (
 	"encoding/binary"
+	"net/netip"
 
+	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/kernel/hub"
 	"github.com/softrnic/softrnic/stack/kernel/internal/inlet"
 )
 
@@ -21,10 +24,14 @@ type message struct {
 	segments   int
 }
 
-// sender gathers datagrams in a buffer. The message being built is the last of pending if building is true.
+// sender gathers datagrams in a buffer. The message being built is the last of pending if building is true. Where rings lead to the
+// peer's process, it is built there, with the same indices from the beginning of its payload on, and is the only one.
 type sender struct {
 	port     *port
 	pending  []message
+	room     link.Room // where it is built; its Data is nil if that is buf
+	arrival  hub.Arrival
+	writer   hub.Writer
 	building bool
 	last     int  // payload bytes of its last datagram
 	fresh    bool // Drop may take that back
@@ -52,16 +59,25 @@ func (s *sender) Datagram(pt stack.Path, n int) (header, payload []byte) {
 		s.begin(p, n)
 	}
 	m := &s.pending[len(s.pending)-1]
+	if room := s.room.Data; room != nil {
+		payload = room[hub.RecordLen+m.end : hub.RecordLen+m.end+n : hub.RecordLen+m.end+n]
+		s.extend(m, n)
+		return nil, payload
+	}
 	header = s.view[:p.headers]
 	stack.PutLengths(header, n)
 	if header[0]>>4 == 4 {
 		binary.BigEndian.PutUint16(header[4:], uint16(m.segments)) // as the kernel gives it
 	}
 	payload = s.buf[m.end : m.end+n : m.end+n]
+	s.extend(m, n)
+	return header, payload
+}
+
+func (s *sender) extend(m *message, n int) {
 	m.end += n
 	m.segments++
 	s.last, s.fresh = n, true
-	return header, payload
 }
 
 // extends tells whether a datagram can be the next segment of the message being built.
@@ -70,12 +86,20 @@ func (s *sender) extends(p *path, n int) bool {
 		return false
 	}
 	m := &s.pending[len(s.pending)-1]
-	return m.path == p && s.last == m.size && n <= m.size && m.segments < maxSegments && m.end-m.start+n <= maxIPPacket-p.headers &&
-		p.port.segments.Load()
+	if m.path != p || s.last != m.size || n > m.size || m.segments >= maxSegments || m.end-m.start+n > maxIPPacket-p.headers {
+		return false
+	}
+	if room := s.room.Data; room != nil {
+		return hub.RecordLen+m.end+n <= len(room)
+	}
+	return p.port.segments.Load() || p.isDirect()
 }
 
 // begin starts a message.
 func (s *sender) begin(p *path, n int) {
+	if s.place(p, n) {
+		return
+	}
 	at := 0
 	if len(s.pending) > 0 {
 		at = s.pending[len(s.pending)-1].end
@@ -89,6 +113,64 @@ func (s *sender) begin(p *path, n int) {
 	copy(s.view[:], p.head[:p.headers])
 }
 
+// Datagrams of bulk bytes are expected to be followed by more of them, shorter ones by fewer.
+const (
+	bulk    = 1024
+	fewMore = 4
+)
+
+// place starts a message in the ring of the peer's process, if there is one with room.
+func (s *sender) place(p *path, n int) bool {
+	if s.room.Data != nil {
+		s.emit()
+	}
+	if !p.isDirect() {
+		return false
+	}
+	s.emit() // what was gathered goes before it
+	count := fewMore
+	if n >= bulk {
+		count = maxSegments
+	}
+	if s.room = p.route.Reserve(max(n, min(count*n, maxIPPacket-p.headers))); s.room.Data == nil {
+		return false
+	}
+	s.pending = append(s.pending, message{path: p, size: n})
+	s.building = true
+	return true
+}
+
+// commit sends the message that was built in the peer's ring.
+func (s *sender) commit(m *message) {
+	s.describe(m)
+	s.writer.Commit(&s.room, &s.arrival, m.end)
+	s.room = link.Room{}
+	s.count(m, nil)
+}
+
+// describe says of a message to the peer's process what a socket would.
+func (s *sender) describe(m *message) {
+	p := m.path
+	s.arrival = hub.Arrival{From: netip.AddrPortFrom(p.ends.Src, p.out.port), Dst: p.ends.Dst, TrafficClass: p.trafficClass, TTL: p.hopLimit}
+	if m.segments > 1 {
+		s.arrival.Segment = m.size
+	}
+}
+
+// sendDirect has a message, for which there was no room, wait until there is; false if it is to leave from the socket.
+func (s *sender) sendDirect(m *message) bool {
+	if !m.path.isDirect() {
+		return false
+	}
+	s.describe(m)
+	s.arrival.Payload = s.buf[m.start:m.end]
+	if !m.path.route.Send(&s.arrival, &s.writer) {
+		return false
+	}
+	s.count(m, nil)
+	return true
+}
+
 // Drop implements [stack.Sender].
 func (s *sender) Drop() {
 	if !s.fresh {
@@ -98,6 +180,10 @@ func (s *sender) Drop() {
 	m := &s.pending[len(s.pending)-1]
 	m.end -= s.last
 	if m.segments--; m.segments == 0 {
+		if s.room.Data != nil {
+			s.writer.Commit(&s.room, nil, 0)
+			s.room = link.Room{}
+		}
 		s.pending = s.pending[:len(s.pending)-1]
 		s.building = false
 		return
@@ -105,11 +191,20 @@ func (s *sender) Drop() {
 	s.last = m.size
 }
 
-// emit gives the kernel what was gathered, a socket at a time.
+// emit gives the kernel what was gathered, a socket at a time, and the peer's process what is in its ring.
 func (s *sender) emit() {
+	if s.room.Data != nil && s.building {
+		s.commit(&s.pending[0])
+		s.pending[0] = message{}
+		s.pending = s.pending[:0]
+	}
 	for rest := s.pending; len(rest) > 0; {
 		n := 1
-		for n < len(rest) && rest[n].path.out == rest[0].path.out {
+		if s.sendDirect(&rest[0]) {
+			rest = rest[n:]
+			continue
+		}
+		for n < len(rest) && rest[n].path.out == rest[0].path.out && !rest[n].path.isDirect() {
 			n++
 		}
 		s.batch.send(rest[:n])

@@ -12,13 +12,15 @@ import (
 // Sharing says how a host shares its addresses. The zero Sharing needs a hub that runs already.
 type Sharing struct {
 	Directory string                       // of the hub; "" is hub.Directory
+	QPs       int                          // that this process is to have at a time; 0 is hub.DefaultQPs
 	Start     func(directory string) error // starts a hub in a process of its own, such as softrnic hub; it need not wait for it
 	Log       *slog.Logger                 // nil: nothing is logged
 }
 
 // Shared shares the host's addresses with other processes of this user, through a hub (package hub): the hub has UDP port 4791 of
 // them, and hands on what is for this process. The port for datagrams is a [stack.Shared]. What is sent leaves from the process's
-// own sockets, and what comes to a multicast group comes to them. While there is no hub the link has no carrier. Linux only.
+// own sockets, and what comes to a multicast group comes to them. Paths to one QP of another such process lead through memory that
+// the two share, past the hub. While there is no hub the link has no carrier. Linux only.
 func Shared(s Sharing) Option {
 	return func(c *config) error {
 		c.sharing = &s
@@ -30,15 +32,14 @@ func Shared(s Sharing) Option {
 type sharedPort struct {
 	*port
 	*hub.Client
-	in delivery // changed with Client.Do
 }
 
 var _ stack.Shared = (*sharedPort)(nil)
 
 // join makes the port a client of the hub. It is called before the port has an address.
 func (p *port) join(s *Sharing) (err error) {
-	shared := &sharedPort{port: p, in: delivery{port: p}}
-	shared.Client, err = hub.Join(hub.ClientConfig{Directory: s.Directory, Start: s.Start, Log: s.Log, Deliver: shared.deliver, Polled: p.isPolled, Changed: shared.changed})
+	shared := &sharedPort{port: p}
+	shared.Client, err = hub.Join(hub.ClientConfig{Directory: s.Directory, QPs: s.QPs, Start: s.Start, Log: s.Log, Receiver: shared.newReceiver, Changed: shared.changed})
 	if err != nil {
 		return err
 	}
@@ -47,13 +48,16 @@ func (p *port) join(s *Sharing) (err error) {
 	return nil
 }
 
-// deliver hands on what the hub has given this process.
-func (s *sharedPort) deliver(a *hub.Arrival, polled bool) {
-	if !s.nic.has(a.Dst) {
-		s.counters.rxMalformed.Add(1)
-		return
+// newReceiver makes what hands on what comes through one ring.
+func (s *sharedPort) newReceiver() func(*hub.Arrival, bool) {
+	in := &delivery{port: s.port}
+	return func(a *hub.Arrival, polled bool) {
+		if !s.nic.has(a.Dst) {
+			s.counters.rxMalformed.Add(1)
+			return
+		}
+		in.deliver(a, polled)
 	}
-	s.in.deliver(a, polled)
 }
 
 // changed tells the watcher of the interface that the hub has gone, or come.

@@ -26,13 +26,13 @@ type notifier struct {
 
 // control prepares congestion control on a connection's new path: it returns a notifier, and sets ECT(0) in ah, so that
 // switches may mark the packets. RoCE v1 has no ECN.
-func (q *qp) control(nic stack.NIC, ah *verbs.AHAttr, srcPort uint16) (*notifier, error) {
+func (q *qp) control(nic stack.NIC, ah *verbs.AHAttr, dest uint32, srcPort uint16) (*notifier, error) {
 	if q.e.dcqcn == nil || q.service == wire.UD || isV1(&ah.GRH) {
 		return nil, nil
 	}
 	own := *ah
 	own.GRH.TrafficClass, own.SL = q.e.dcqcn.CNPDSCP<<2, q.e.dcqcn.CNP802PPrio
-	path, err := openPath(nic, q.port, &own, srcPort)
+	path, err := openPath(nic, q.port, &own, dest, srcPort)
 	if err != nil {
 		return nil, err
 	}

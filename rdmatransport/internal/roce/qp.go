@@ -139,11 +139,11 @@ func (q *qp) connect(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 		mtu = uint32(attr.PathMTU.Bytes())
 	}
 	nic, ah, srcPort := q.e.nics[q.port-1], attr.AHAttr, sourcePort(q.num, dest)
-	notify, err := q.control(nic, &ah, srcPort)
+	notify, err := q.control(nic, &ah, dest, srcPort)
 	if err != nil {
 		return err
 	}
-	path, err := openPath(nic, q.port, &ah, srcPort)
+	path, err := openPath(nic, q.port, &ah, dest, srcPort)
 	if err != nil {
 		notify.close()
 		return err

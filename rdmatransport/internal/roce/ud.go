@@ -28,7 +28,7 @@ func (e *Engine) CreateAH(attr *verbs.AHAttr) (verbs.ProviderAH, error) {
 		return nil, fmt.Errorf("port %d: %w", attr.PortNum, verbs.ErrInvalid)
 	}
 	nic := e.nics[attr.PortNum-1]
-	path, err := openPath(nic, attr.PortNum, attr, flowPort(&attr.GRH))
+	path, err := openPath(nic, attr.PortNum, attr, 0, flowPort(&attr.GRH))
 	if err != nil {
 		return nil, err
 	}

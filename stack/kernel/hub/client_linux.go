@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -16,16 +15,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/ring"
 	"github.com/softrnic/softrnic/link/userdir"
 	"github.com/softrnic/softrnic/stack"
-)
-
-const (
-	// spinTime is how long a client looks for more before it sleeps.
-	spinTime = 50 * time.Microsecond
-	// controlInterval is how many records a client takes before it looks whether there is a message.
-	controlInterval = 256
 )
 
 // Client is this process as a client of a hub.
@@ -35,25 +28,23 @@ type Client struct {
 	secret  secret
 	ended   chan struct{} // closed by Close
 	up      atomic.Bool
+	group   *ring.Group // of the hub's ring, and of those of other clients
+	quota   ring.Quota
+	work    sync.WaitGroup
 
 	asking sync.Mutex // one request at a time
 
 	mu       sync.Mutex
 	closed   bool
 	conn     *net.UnixConn // nil while there is no hub
+	hub      *ring.Pair    // with it, whose one ring is the client's; it stays until there is the next
 	number   uint32        // of the last request
 	answers  chan answer
 	changed  chan struct{} // closed, and replaced, when conn changes
 	addrs    map[netip.Addr]string
 	services map[stack.Service]int
 	outlets  []outletSocket
-
-	receiving sync.Mutex // held while records are taken
-	ring      *ring.Consumer
-	memory    []byte
-	arena     [ring.MaxFrame]byte
-	arrival   Arrival
-	idle      uint32 // polls that found nothing
+	neighbours
 }
 
 // outletSocket is a socket that the client sends from.
@@ -70,7 +61,13 @@ func Join(cfg ClientConfig) (*Client, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	c := &Client{cfg: cfg, ended: make(chan struct{}), answers: make(chan answer, 1), changed: make(chan struct{}), addrs: map[netip.Addr]string{}, services: map[stack.Service]int{}}
+	if err := cfg.check(); err != nil {
+		return nil, fmt.Errorf("hub: %w", err)
+	}
+	c := &Client{cfg: cfg, ended: make(chan struct{}), group: ring.NewGroup(), quota: ring.Quota{Bytes: quotaBytes},
+		answers: make(chan answer, 1), changed: make(chan struct{}), addrs: map[netip.Addr]string{}, services: map[stack.Service]int{}}
+	c.neighbours.init()
+	c.group.TakeInPlace()
 	if err := userdir.Make(cfg.Directory); err != nil {
 		return nil, fmt.Errorf("hub: %w", err)
 	}
@@ -78,8 +75,10 @@ func Join(cfg ClientConfig) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("hub in %s: %w", cfg.Directory, err)
 	}
-	c.numbers, c.secret, c.conn = numbers(w.qpnSlot, w.commSlot), w.secret, conn
+	c.numbers, c.secret, c.conn = w.numbers(), w.secret, conn
 	c.up.Store(true)
+	c.work.Go(c.group.Run)
+	c.work.Go(c.askForRings)
 	return c, nil
 }
 
@@ -93,8 +92,7 @@ func Running(directory string) bool {
 		return false
 	}
 	defer conn.Close()
-	_, err = credentials(conn)
-	return err == nil
+	return ownUser(conn) == nil
 }
 
 // Numbers are those that the hub has leased to the client. They never change.
@@ -187,7 +185,7 @@ func (c *Client) greet() (_ *net.UnixConn, w welcome, err error) {
 			}
 		}
 	}()
-	if _, err := credentials(conn); err != nil {
+	if err := ownUser(conn); err != nil {
 		return nil, w, err
 	}
 	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
@@ -197,7 +195,7 @@ func (c *Client) greet() (_ *net.UnixConn, w welcome, err error) {
 	if err != nil {
 		return nil, w, err
 	}
-	h := hello{ring: DefaultRing, secret: c.secret}
+	h := hello{ring: DefaultRing, bits: c.cfg.bits(), secret: c.secret}
 	err = ring.Send(conn, h.encode(), fd)
 	_ = unix.Close(fd)
 	if err != nil {
@@ -217,16 +215,11 @@ func (c *Client) greet() (_ *net.UnixConn, w welcome, err error) {
 	if err := conn.SetDeadline(time.Time{}); err != nil {
 		return nil, w, err
 	}
-	consumer, err := ring.NewConsumer(memory)
+	p, err := ring.NewPair(c.group, &c.quota, conn, memory, nil)
 	if err != nil {
 		return nil, w, err
 	}
-	c.receiving.Lock()
-	defer c.receiving.Unlock()
-	if c.memory != nil {
-		_ = unix.Munmap(c.memory)
-	}
-	c.ring, c.memory = consumer, memory
+	c.setHub(p)
 	return conn, w, nil
 }
 
@@ -234,11 +227,22 @@ func (c *Client) greet() (_ *net.UnixConn, w welcome, err error) {
 func (c *Client) Run() {
 	for {
 		c.mu.Lock()
-		conn := c.conn
+		conn, p := c.conn, c.hub
 		c.mu.Unlock()
-		err := c.receiveFrom(conn)
+		deliver := c.cfg.Receiver()
+		var a Arrival
+		err := p.Serve(func(frames []link.Frame) {
+			for i := range frames {
+				a = readRecord(frames[i].Data)
+				deliver(&a, frames[i].Polled)
+			}
+		}, c.hear)
+		if err == nil {
+			err = errGone
+		}
+		c.setHub(nil)
+		p.Close()
 		_ = conn.Close()
-		c.drain()
 		if c.isClosed() {
 			return
 		}
@@ -262,7 +266,8 @@ func (c *Client) rejoin() bool {
 			go c.repeat(conn)
 			return !c.isClosed()
 		case err == nil:
-			_ = conn.Close()
+			c.leaveHub()
+			c.hangUpAll()
 			c.cfg.Log.Error("the hub has given this process's numbers up", "directory", c.cfg.Directory)
 			c.cfg.Changed(true)
 			return false
@@ -296,91 +301,10 @@ func (c *Client) isClosed() bool {
 	return c.closed
 }
 
-// receiveFrom takes records and messages until the connection ends.
-func (c *Client) receiveFrom(conn *net.UnixConn) error {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return err
-	}
-	b := make([]byte, maxMessage+1)
-	last, deadline := time.Now(), false
-	for n := 0; ; {
-		polled := c.cfg.Polled()
-		if polled || deadline { // who polls says nothing when he ends
-			var until time.Time
-			if polled {
-				until = time.Now().Add(time.Millisecond)
-			}
-			if err := conn.SetReadDeadline(until); err != nil {
-				return err
-			}
-			deadline = polled
-		}
-		if !polled {
-			taken, err := c.take(false)
-			if err != nil {
-				return err
-			}
-			if taken > 0 {
-				last = time.Now()
-				if n += taken; n >= controlInterval { // else messages would wait for the stream of records to end
-					n = 0
-					if err := c.look(raw, b); err != nil {
-						return err
-					}
-				}
-				runtime.Gosched() // whom the records have woken runs before more are waited for
-				continue
-			}
-			if time.Since(last) < spinTime {
-				runtime.Gosched()
-				continue
-			}
-			if !c.sleeps() {
-				continue
-			}
-		}
-		m, err := conn.Read(b)
-		c.awake()
-		switch {
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			continue
-		case err != nil:
-			return err
-		case m == 0:
-			return errGone
-		}
-		if err := c.hear(b[:m]); err != nil {
-			return err
-		}
-		last = time.Now()
-	}
-}
-
-// look takes a message if there is one.
-func (c *Client) look(raw syscall.RawConn, b []byte) error {
-	n, err := 0, error(nil)
-	failed := raw.Read(func(fd uintptr) bool {
-		n, _, err = unix.Recvfrom(int(fd), b, unix.MSG_DONTWAIT)
-		return true
-	})
-	switch {
-	case failed != nil:
-		return failed
-	case errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR):
-		return nil
-	case err != nil:
-		return err
-	case n == 0:
-		return errGone
-	}
-	return c.hear(b[:n])
-}
-
-// hear takes in a message of the hub.
-func (c *Client) hear(b []byte) error {
-	if len(b) == len(bell) {
-		return nil
+// hear takes in a message of the hub, with its descriptors.
+func (c *Client) hear(b []byte, fds []int) error {
+	if m, ok := decodeMeeting(b); ok {
+		return c.meet(&m, fds)
 	}
 	a, err := decodeAnswer(b)
 	if err != nil {
@@ -397,112 +321,44 @@ func (c *Client) hear(b []byte) error {
 	return nil
 }
 
-// take hands up to eight records to the receiver, and returns how many.
-func (c *Client) take(polled bool) (n int, err error) {
-	c.receiving.Lock()
-	defer c.receiving.Unlock()
-	return c.takeLocked(polled)
+// setHub says which pair is that with the hub; nil: there is none.
+func (c *Client) setHub(p *ring.Pair) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.hub = p
+	c.setGroup()
 }
 
-func (c *Client) takeLocked(polled bool) (n int, err error) {
-	const most = 8
-	for n < most {
-		size, err := c.ring.Next()
-		if err != nil {
-			return n, err
-		}
-		if size == 0 {
-			break
-		}
-		f := c.ring.Take(c.arena[:])
-		c.ring.Release()
-		c.arrival = readRecord(f.Data)
-		c.cfg.Deliver(&c.arrival, polled)
-		n++
-	}
-	return n, nil
-}
-
-// drain takes what a hub has left, which is no more than fits into the ring.
-func (c *Client) drain() {
-	for range DefaultRing / recordLen {
-		if n, err := c.take(false); n == 0 || err != nil {
-			return
-		}
-	}
-}
-
-// sleeps has the hub ring from now on; false if there is something already.
-func (c *Client) sleeps() bool {
-	c.receiving.Lock()
-	defer c.receiving.Unlock()
-	return c.ring.Sleep()
-}
-
-func (c *Client) awake() {
-	c.receiving.Lock()
-	defer c.receiving.Unlock()
-	c.ring.Awake()
+// leaveHub closes a pair with a hub, which was never served.
+func (c *Client) leaveHub() {
+	c.mu.Lock()
+	p := c.hub
+	c.mu.Unlock()
+	c.setHub(nil)
+	p.Close()
 }
 
 // Poll receives what has come, on the goroutine of the caller; false if there was nothing, or somebody else receives it.
-func (c *Client) Poll() bool {
-	if !c.receiving.TryLock() {
-		return false
-	}
-	defer c.receiving.Unlock()
-	if c.memory == nil {
-		return false
-	}
-	n, _ := c.takeLocked(true) // Run finds the error out
-	if n == 0 {
-		c.yield()
-	}
-	return n > 0
-}
+func (c *Client) Poll() bool { return c.group.Poll() }
 
-// While polls find nothing, another thread, such as the hub's, is let run on this processor once in yieldPolls, and another
-// goroutine once in goschedPolls. A look at the ring takes less than either.
-const (
-	yieldPolls   = 8
-	goschedPolls = 4096
-)
+// EndPoll has the client receive by itself again. Without it that begins a little after the last Poll.
+func (c *Client) EndPoll() { c.group.EndPoll() }
 
-func (c *Client) yield() {
-	switch c.idle++; {
-	case c.idle%goschedPolls == 0:
-		runtime.Gosched()
-	case c.idle%yieldPolls == 0:
-		_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
-	}
-}
+// Wait waits until what is being received now has been handed out.
+func (c *Client) Wait() { c.group.Wait() }
 
-// Do calls f while nothing is received.
-func (c *Client) Do(f func()) {
-	c.receiving.Lock()
-	defer c.receiving.Unlock()
-	f()
-}
-
-// Close ends the client. Nothing is received when it returns, if Run was called and has returned.
+// Close ends the client. Nothing is received any more when Run and Close have returned.
 func (c *Client) Close() {
 	c.mu.Lock()
 	if !c.closed {
 		c.closed = true
 		close(c.ended)
+		c.group.Close()
 		if c.conn != nil {
 			_ = c.conn.Close()
 		}
 	}
 	c.mu.Unlock()
-}
-
-// Free unmaps the ring, after Close and Run have returned.
-func (c *Client) Free() {
-	c.receiving.Lock()
-	defer c.receiving.Unlock()
-	if c.memory != nil {
-		_ = unix.Munmap(c.memory)
-		c.memory = nil
-	}
+	c.hangUpAll()
+	c.work.Wait()
 }

@@ -23,11 +23,14 @@ type everything struct{}
 func (everything) Leased(stack.Numbers) {}
 func (everything) Died(stack.Numbers)   {}
 func (everything) Classify(b []byte, _ *stack.Datagram) stack.Target {
-	return stack.Target{Kind: stack.TargetQPN, Number: uint32(b[0]) << qpnBits}
+	return stack.Target{Kind: stack.TargetQPN, Number: uint32(b[0]) << slotBits}
 }
 func (everything) Refuse([]byte, *stack.Datagram, stack.SendFunc) {}
 func (everything) Permits([]byte, stack.Numbers) bool             { return true }
 func (everything) Speak(int64, stack.SendFunc) int64              { return 0 }
+
+// hostileAddr is where all clients of TestHostile are.
+const hostileAddr = "127.31.1.1"
 
 // TestHostile: a process that says nonsense to the hub, floods it with descriptors and requests, and writes at random into its
 // ring, while that is in use, does not disturb another.
@@ -48,7 +51,7 @@ func TestHostile(t *testing.T) {
 	for !Running(dir) {
 		time.Sleep(time.Millisecond)
 	}
-	const addr = "127.31.1.1"
+	const addr = hostileAddr
 	var came atomic.Int64
 	victim := client(t, &work, dir, addr, func(a *Arrival) {
 		if a.Payload[1] != 1 {
@@ -69,7 +72,7 @@ func TestHostile(t *testing.T) {
 	if err := victim.AddOutlet(victimAddr(victim), raw); err != nil {
 		t.Fatal(err)
 	}
-	slot := func(c *Client) byte { return byte(c.Numbers().QPNs.Base >> qpnBits) }
+	slot := func(c *Client) byte { return byte(c.Numbers().QPNs.Base >> slotBits) }
 
 	duration := time.Second
 	if os.Getenv("SOFTRNIC_LONG") != "" {
@@ -81,19 +84,20 @@ func TestHostile(t *testing.T) {
 		case 0:
 			nonsense(r, dir)
 		case 1:
-			hostile := client(t, &work, dir, addr, func(*Arrival) {})
-			scribble(r, hostile, func() { _, _ = out.Write([]byte{slot(hostile), 0}) })
-			hostile.Close()
+			if h := greeted(t, dir); h != nil {
+				scribble(r, h.memory, func() { _, _ = out.Write([]byte{byte(h.qpnSlot), 0}) })
+				h.close()
+			}
 		case 2: // requests without end, whose answers are not read
-			if conn := greeted(t, dir); conn != nil {
-				_ = conn.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
+			if h := greeted(t, dir); h != nil {
+				_ = h.conn.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
 				for i := range 2000 {
-					q := request{kind: kind(r.IntN(4) + 1), number: uint32(i), service: stack.Service{ID: r.Uint64(), Mask: r.Uint64()}}
-					if _, err := conn.Write(q.encode()); err != nil {
+					q := request{kind: kind(r.IntN(int(keepPair)) + 1), number: uint32(i), service: stack.Service{ID: r.Uint64(), Mask: r.Uint64()}}
+					if _, err := h.conn.Write(q.encode()); err != nil {
 						break
 					}
 				}
-				_ = conn.Close()
+				h.close()
 			}
 		}
 		before := came.Load()
@@ -120,7 +124,7 @@ func victimAddr(c *Client) (a netip.Addr) {
 // client joins a hub. It is closed before work is waited for.
 func client(t *testing.T, work *sync.WaitGroup, dir, addr string, deliver func(*Arrival)) *Client {
 	t.Helper()
-	c, err := Join(ClientConfig{Directory: dir, Deliver: func(a *Arrival, _ bool) { deliver(a) }, Polled: func() bool { return false }, Changed: func(bool) {}})
+	c, err := Join(ClientConfig{Directory: dir, Receiver: func() func(*Arrival, bool) { return func(a *Arrival, _ bool) { deliver(a) } }, Changed: func(bool) {}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,8 +160,17 @@ func nonsense(r *rand.Rand, dir string) {
 	_, _, _ = conn.WriteMsgUnix(b[:r.IntN(len(b)+1)], unix.UnixRights(fds...), nil)
 }
 
-// greeted is a connection to the hub that has said hello, or nil.
-func greeted(t *testing.T, dir string) *net.UnixConn {
+// hostile is a client that keeps to no rules.
+type hostile struct {
+	conn   *net.UnixConn
+	memory []byte // of the ring that the hub puts records into
+	span
+}
+
+func (h *hostile) close() { _, _ = h.conn.Close(), unix.Munmap(h.memory) }
+
+// greeted is one that has said hello to the hub, and receives at an address; nil if the hub does not want it.
+func greeted(t *testing.T, dir string) *hostile {
 	t.Helper()
 	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: filepath.Join(dir, socketName), Net: "unixpacket"})
 	if err != nil {
@@ -168,23 +181,32 @@ func greeted(t *testing.T, dir string) *net.UnixConn {
 		t.Fatal(err)
 	}
 	defer unix.Close(fd)
-	defer unix.Munmap(memory)
+	x := &hostile{conn: conn, memory: memory}
 	h := hello{ring: ring.MinLen}
 	_ = ring.Send(conn, h.encode(), fd)
-	return conn
+	b := make([]byte, maxMessage)
+	n, err := conn.Read(b)
+	w, wrong := decodeWelcome(b[:n])
+	if err != nil || wrong != nil || w.err != nil {
+		x.close()
+		return nil
+	}
+	x.span = w.span
+	q := request{kind: addAddr, addr: netip.MustParseAddr(hostileAddr), zone: "lo"}
+	_, _ = conn.Write(q.encode())
+	_, _ = conn.Read(b)
+	return x
 }
 
-// scribble writes at random into a client's ring, indices and records, while send has the hub put something there.
-func scribble(r *rand.Rand, c *Client, send func()) {
-	c.receiving.Lock() // or the client itself would give up
-	defer c.receiving.Unlock()
+// scribble writes at random into the memory of a ring, indices and records, while send has the other side put something there.
+func scribble(r *rand.Rand, memory []byte, send func()) {
 	for range 50 {
 		for range 20 {
-			at := r.IntN(len(c.memory))
+			at := r.IntN(len(memory))
 			if r.IntN(2) == 0 {
 				at = r.IntN(512) // indices
 			}
-			c.memory[at] = byte(r.Uint32())
+			memory[at] = byte(r.Uint32())
 		}
 		send()
 	}
@@ -193,11 +215,12 @@ func scribble(r *rand.Rand, c *Client, send func()) {
 // FuzzMessages: any bytes are a message or an error, and what is a message is the same when it is sent on.
 func FuzzMessages(f *testing.F) {
 	h := hello{ring: ring.MinLen, secret: secret{1}}
-	w := welcome{secret: secret{2}, qpnSlot: 3, commSlot: 4}
+	w := welcome{secret: secret{2}, span: span{4, 4, 2}}
 	refused := welcome{err: unix.EAGAIN}
 	q := request{kind: serve, number: 5, service: stack.Service{Addr: netip.MustParseAddr("10.0.0.1"), ID: 6, Mask: 7}, zone: "lo"}
 	a := answer{8, unix.EADDRINUSE}
-	for _, b := range [][]byte{h.encode(), w.encode(), refused.encode(), q.encode(), a.encode(), bell, nil} {
+	m := meeting{9, qpns(4, 2), ends{netip.MustParseAddr("::1"), netip.MustParseAddr("::2")}}
+	for _, b := range [][]byte{h.encode(), w.encode(), refused.encode(), q.encode(), a.encode(), m.encode(), {1}, nil} {
 		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -214,10 +237,15 @@ func FuzzMessages(f *testing.F) {
 				t.Errorf("request %+v, %+v, %v", q, again, err)
 			}
 		}
+		if m, ok := decodeMeeting(b); ok {
+			if again, ok := decodeMeeting(m.encode()); !ok || again != m {
+				t.Errorf("meeting %+v, %+v", m, again)
+			}
+		}
 		_, _ = decodeAnswer(b)
 		if r := readRecord(b); len(r.Payload) > 0 {
 			var again [recordLen]byte
-			putRecord(&again, &r)
+			putRecord(again[:], &r)
 			if readRecord(append(again[:], r.Payload...)).From != r.From {
 				t.Errorf("record %+v", r)
 			}

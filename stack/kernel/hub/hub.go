@@ -66,17 +66,40 @@ const (
 	leasesName = "leases" // what it has leased
 )
 
-// Sizes of leases. QPNs 0, 1 and 0xffffff and communication ID 0 are of no client.
+// QPNs are leased in slots of 2^slotBits, and a client has 2^n of them in a row, from a multiple of 2^n on; communication IDs in
+// slots of 2^commBits, of which each has one. QPNs 0, 1 and 0xffffff and communication ID 0 are of no client.
 const (
-	qpnBits   = 16
-	commBits  = 20
-	qpnSlots  = 1 << (24 - qpnBits)  // the first and the last are not leased
-	commSlots = 1 << (32 - commBits) // the first is not leased
+	slotBits     = 16
+	commBits     = 20
+	qpnSlots     = 1 << (24 - slotBits) // the first and the last are not leased
+	commSlots    = 1 << (32 - commBits) // the first is not leased
+	maxLeaseBits = 5                    // n at most
 )
 
-func numbers(qpnSlot, commSlot uint32) stack.Numbers {
+// span is the slots of a client: of QPNs, the first and how many as a power of two, and of communication IDs.
+type span struct {
+	qpnSlot, commSlot uint32
+	bits              uint8
+}
+
+// isValid tells whether a client can have these slots.
+func (s span) isValid() bool {
+	n := uint32(1) << min(s.bits, maxLeaseBits)
+	return s.bits <= maxLeaseBits && s.qpnSlot%n == 0 && s.qpnSlot > 0 && s.qpnSlot+n < qpnSlots && s.commSlot > 0 && s.commSlot < commSlots
+}
+
+// overlaps tells whether two have a slot in common.
+func (s span) overlaps(o span) bool {
+	return s.commSlot == o.commSlot || s.qpnSlot < o.qpnSlot+1<<o.bits && o.qpnSlot < s.qpnSlot+1<<s.bits
+}
+
+func (s span) numbers() stack.Numbers {
 	return stack.Numbers{
-		QPNs:    stack.Range{Base: qpnSlot << qpnBits, Mask: 1<<qpnBits - 1},
-		CommIDs: stack.Range{Base: commSlot << commBits, Mask: 1<<commBits - 1},
+		QPNs:    qpns(s.qpnSlot, s.bits),
+		CommIDs: stack.Range{Base: s.commSlot << commBits, Mask: 1<<commBits - 1},
 	}
+}
+
+func qpns(slot uint32, bits uint8) stack.Range {
+	return stack.Range{Base: slot << slotBits, Mask: 1<<(slotBits+bits) - 1}
 }

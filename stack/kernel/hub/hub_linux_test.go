@@ -304,11 +304,10 @@ func TestForged(t *testing.T) {
 	b.nothing()
 
 	// What is no socket of a client's own.
-	c, err := hub.Join(hub.ClientConfig{Directory: dir, Deliver: func(*hub.Arrival, bool) {}, Polled: func() bool { return false }, Changed: func(bool) {}})
+	c, err := hub.Join(hub.ClientConfig{Directory: dir, Receiver: func() func(*hub.Arrival, bool) { return func(*hub.Arrival, bool) {} }, Changed: func(bool) {}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Free()
 	ran := make(chan bool)
 	go func() { c.Run(); close(ran) }()
 	defer func() { c.Close(); <-ran }()

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"syscall"
 
+	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/stack"
 )
 
@@ -32,11 +33,21 @@ func (*Client) AddOutlet(netip.Addr, syscall.RawConn) error { return errOther }
 func (*Client) DropAddr(netip.Addr)                         {}
 func (*Client) Serve(stack.Service) error                   { return errOther }
 func (*Client) EndServe(stack.Service)                      {}
-func (*Client) Do(f func())                                 { f() }
+func (*Client) Wait()                                       {}
+func (*Client) EndPoll()                                    {}
 func (*Client) Poll() bool                                  { return false }
 func (*Client) Run()                                        {}
 func (*Client) Close()                                      {}
-func (*Client) Free()                                       {}
+
+// Route is for Linux only.
+type Route struct{}
+
+func (*Client) Route(src, dst netip.Addr, qpn uint32) *Route { return nil }
+func (*Route) Leave()                                        {}
+func (*Route) Reserve(int) link.Room                         { return link.Room{} }
+func (*Route) Send(*Arrival, *Writer) bool                   { return false }
+func (*Route) Backlog() int                                  { return 0 }
+func (*Route) HasRings() bool                                { return false }
 
 // Running is false: hubs are Linux's.
 func Running(string) bool { return false }

@@ -12,8 +12,6 @@ import (
 	"slices"
 	"syscall"
 	"time"
-
-	"github.com/softrnic/softrnic/stack"
 )
 
 // leases are the numbers that clients have, and had. They are written to a file before a client hears of them, from which the
@@ -24,20 +22,41 @@ type leases struct {
 }
 
 type lease struct {
-	secret            secret
-	qpnSlot, commSlot uint32
-	held              bool      // its client is connected
-	died              time.Time // when its client went; the zero Time while it is held or may come back
+	span
+	secret secret
+	held   bool      // its client is connected
+	died   time.Time // when its client went; the zero Time while it is held or may come back
 }
 
-func (l *lease) numbers() stack.Numbers { return numbers(l.qpnSlot, l.commSlot) }
+// isDead tells whether the client is gone for good. Its numbers may still be in quarantine.
+func (l *lease) isDead() bool { return !l.died.IsZero() }
+
+// isMissing tells whether the client of an earlier hub has not come to this one.
+func (l *lease) isMissing() bool { return !l.held && !l.isDead() }
+
+// isOver tells whether the numbers of a dead client have been in quarantine for long enough.
+func (l *lease) isOver(now time.Time, quarantine time.Duration) bool {
+	return l.isDead() && now.Sub(l.died) > quarantine
+}
 
 // leaseRecord is a lease in the file.
 type leaseRecord struct {
 	Secret string
-	QPNs   uint32
-	IDs    uint32
+	QPNs   uint32    // the first slot
+	Bits   uint8     // how many slots, as a power of two
+	IDs    uint32    // the slot
 	Died   time.Time // zero: it has not
+}
+
+// lease is what a record says; an error if no hub has written it.
+func (r *leaseRecord) lease() (*lease, error) {
+	l := &lease{span: span{r.QPNs, r.IDs, r.Bits}, died: r.Died}
+	secret, err := hex.DecodeString(r.Secret)
+	if err == nil && (len(secret) != len(l.secret) || !l.isValid()) {
+		err = errors.New("no hub has written this")
+	}
+	copy(l.secret[:], secret)
+	return l, err
 }
 
 // loadLeases reads the file of an earlier hub, if there is one.
@@ -54,12 +73,13 @@ func loadLeases(path string) (*leases, error) {
 	if err := json.Unmarshal(b, &records); err != nil {
 		return nil, fmt.Errorf("%s: %w: remove it if no hub runs", path, err)
 	}
-	for _, r := range records {
-		l := &lease{qpnSlot: r.QPNs, commSlot: r.IDs, died: r.Died}
-		n, err := hex.Decode(l.secret[:], []byte(r.Secret[:min(len(r.Secret), 2*len(l.secret))]))
-		taken := slices.ContainsFunc(t.all, func(o *lease) bool { return o.qpnSlot == l.qpnSlot || o.commSlot == l.commSlot })
-		if err != nil || n != len(l.secret) || taken || l.qpnSlot == 0 || l.qpnSlot >= qpnSlots-1 || l.commSlot == 0 || l.commSlot >= commSlots {
-			return nil, fmt.Errorf("%s: no hub has written this: remove it if no hub runs", path)
+	for i := range records {
+		l, err := records[i].lease()
+		if err == nil && slices.ContainsFunc(t.all, func(o *lease) bool { return o.overlaps(l.span) }) {
+			err = errors.New("two leases have the same numbers")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w: remove it if no hub runs", path, err)
 		}
 		t.all = append(t.all, l)
 	}
@@ -70,7 +90,7 @@ func loadLeases(path string) (*leases, error) {
 func (t *leases) save() error {
 	records := make([]leaseRecord, len(t.all))
 	for i, l := range t.all {
-		records[i] = leaseRecord{hex.EncodeToString(l.secret[:]), l.qpnSlot, l.commSlot, l.died}
+		records[i] = leaseRecord{hex.EncodeToString(l.secret[:]), l.qpnSlot, l.bits, l.commSlot, l.died}
 	}
 	b, err := json.Marshal(records)
 	if err == nil {
@@ -82,34 +102,26 @@ func (t *leases) save() error {
 	return err
 }
 
-// take finds the lease that goes with a secret and that nobody holds, and else draws a new one. What it returns is held.
-func (t *leases) take(s secret, now time.Time, quarantine time.Duration) (*lease, error) {
+// take finds the lease that goes with a secret and that nobody holds, and else draws a new one of 2^bits slots of QPNs. What it
+// returns is held.
+func (t *leases) take(s secret, bits uint8, now time.Time, quarantine time.Duration) (*lease, error) {
 	if s != (secret{}) {
 		for _, l := range t.all {
-			if l.secret == s && !l.held && l.died.IsZero() {
+			if l.secret == s && l.isMissing() {
 				l.held = true
 				return l, nil
 			}
 		}
 	}
 	// Numbers that were never used come before those of clients that are dead, and of these the longest dead come first.
-	t.all = slices.DeleteFunc(t.all, func(l *lease) bool { return !l.died.IsZero() && now.Sub(l.died) > quarantine })
-	for len(t.all) >= qpnSlots-2 {
-		oldest := -1
-		for i, l := range t.all {
-			if !l.died.IsZero() && (oldest < 0 || l.died.Before(t.all[oldest].died)) {
-				oldest = i
-			}
-		}
-		if oldest < 0 {
-			return nil, fmt.Errorf("all %d ranges of QP numbers are leased to clients that are connected: %w", qpnSlots-2, syscall.EAGAIN)
-		}
-		t.all = slices.Delete(t.all, oldest, oldest+1)
-	}
+	t.all = slices.DeleteFunc(t.all, func(l *lease) bool { return l.isOver(now, quarantine) })
 	l := &lease{held: true}
 	_, _ = rand.Read(l.secret[:]) // never fails
-	l.qpnSlot = t.draw(qpnSlots-2, func(o *lease) uint32 { return o.qpnSlot })
-	l.commSlot = t.draw(commSlots-1, func(o *lease) uint32 { return o.commSlot })
+	for !t.draw(&l.span, bits) {
+		if !t.forgetOldest() {
+			return nil, fmt.Errorf("no %d QP numbers in a row are left of those that clients which are connected have: %w", 1<<(slotBits+bits), syscall.EAGAIN)
+		}
+	}
 	t.all = append(t.all, l)
 	if err := t.save(); err != nil {
 		t.all = t.all[:len(t.all)-1]
@@ -118,19 +130,53 @@ func (t *leases) take(s secret, now time.Time, quarantine time.Duration) (*lease
 	return l, nil
 }
 
-// draw draws a slot from 1 to n that no lease has. There is one.
-func (t *leases) draw(n int64, of func(*lease) uint32) uint32 {
-	var free []uint32
-	for slot := uint32(1); slot <= uint32(n); slot++ {
-		if !slices.ContainsFunc(t.all, func(l *lease) bool { return of(l) == slot }) {
-			free = append(free, slot)
+// forgetOldest ends the quarantine of the client that is dead for longest; false if none is.
+func (t *leases) forgetOldest() bool {
+	oldest := -1
+	for i, l := range t.all {
+		if l.isDead() && (oldest < 0 || l.died.Before(t.all[oldest].died)) {
+			oldest = i
 		}
 	}
-	i, err := rand.Int(rand.Reader, big.NewInt(int64(len(free))))
-	if err != nil {
-		return free[0] // never: the reader does not fail
+	if oldest < 0 {
+		return false
 	}
-	return free[i.Int64()]
+	t.all = slices.Delete(t.all, oldest, oldest+1)
+	return true
+}
+
+// draw draws slots that no lease has, 2^bits of QPNs; false if there are none.
+func (t *leases) draw(s *span, bits uint8) bool {
+	var ofQPNs, ofIDs []uint32
+	for slot := uint32(0); slot < qpnSlots; slot += 1 << bits {
+		if t.isFree(span{qpnSlot: slot, bits: bits, commSlot: commSlots}) {
+			ofQPNs = append(ofQPNs, slot)
+		}
+	}
+	for slot := uint32(1); slot < commSlots; slot++ {
+		if !slices.ContainsFunc(t.all, func(l *lease) bool { return l.commSlot == slot }) {
+			ofIDs = append(ofIDs, slot)
+		}
+	}
+	if len(ofQPNs) == 0 || len(ofIDs) == 0 {
+		return false
+	}
+	*s = span{qpnSlot: pick(ofQPNs), commSlot: pick(ofIDs), bits: bits}
+	return true
+}
+
+// isFree tells whether a client can have slots of QPNs that none has.
+func (t *leases) isFree(s span) bool {
+	return span{s.qpnSlot, 1, s.bits}.isValid() && !slices.ContainsFunc(t.all, func(l *lease) bool { return l.overlaps(s) })
+}
+
+// pick draws one.
+func pick(of []uint32) uint32 {
+	i, err := rand.Int(rand.Reader, big.NewInt(int64(len(of))))
+	if err != nil {
+		return of[0] // never: the reader does not fail
+	}
+	return of[i.Int64()]
 }
 
 // end says that a lease's client is gone. The lease is kept, as its numbers are in quarantine.
@@ -142,9 +188,19 @@ func (t *leases) end(l *lease, now time.Time) {
 // missing are the leases of clients of an earlier hub that have not come.
 func (t *leases) missing() (gone []*lease) {
 	for _, l := range t.all {
-		if !l.held && l.died.IsZero() {
+		if l.isMissing() {
 			gone = append(gone, l)
 		}
 	}
 	return gone
+}
+
+// of is the lease of a living client that has a QPN, or nil.
+func (t *leases) of(qpn uint32) *lease {
+	for _, l := range t.all {
+		if !l.isDead() && l.numbers().QPNs.Contains(qpn) {
+			return l
+		}
+	}
+	return nil
 }

@@ -45,17 +45,18 @@ func newMember(conn *net.UnixConn, memory []byte, pid int32) (m *member, err err
 		return nil, err
 	}
 	m.frame.Data, m.frame.More = m.record[:], m.more[:]
-	m.ding = func(fd uintptr) bool {
-		_ = unix.Sendto(int(fd), bell, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
-		return true // one that does not fit is not needed
-	}
+	m.ding = func(fd uintptr) bool { ring.Ring(fd); return true }
 	return m, nil
 }
 
-// tell sends a message. It fails if the client has not read those before it.
-func (m *member) tell(message []byte) (err error) {
+// tell sends a message, with descriptors. It fails if the client has not read those before it.
+func (m *member) tell(message []byte, fds ...int) (err error) {
+	var rights []byte
+	if len(fds) > 0 {
+		rights = unix.UnixRights(fds...)
+	}
 	failed := m.raw.Write(func(fd uintptr) bool {
-		err = unix.Sendto(int(fd), message, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
+		err = unix.Sendmsg(int(fd), message, rights, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 		return true
 	})
 	if err == nil {
@@ -69,7 +70,7 @@ func (m *member) put(a *Arrival) bool {
 	if m.gone || recordLen+len(a.Payload) > ring.MaxFrame {
 		return false
 	}
-	putRecord(&m.record, a)
+	putRecord(m.record[:], a)
 	m.more[0] = a.Payload
 	ok, err := m.ring.Put(&m.frame)
 	m.more[0] = nil

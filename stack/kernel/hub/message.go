@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/bits"
 	"net/netip"
 	"syscall"
 
@@ -17,19 +18,21 @@ import (
 // The client begins with a hello, which has the descriptor of the memory of the ring that it will receive from:
 //
 //	 0  "SRNIChub"
-//	 8  version, 1                     4 bytes
+//	 8  version, 2                     4 bytes
 //	12  size of the ring               4 bytes
 //	16  secret of the lease, or zeros  16 bytes
+//	32  slots of QPNs, as a power of two 1 byte
 //
 // The hub answers with a welcome:
 //
 //	 0  "SRNIChub"
-//	 8  version, 1                     4 bytes
+//	 8  version, 2                     4 bytes
 //	12  error number, or 0             4 bytes
 //	16  secret of the lease            16 bytes
-//	32  number of the QPNs' range      4 bytes
-//	36  number of the IDs' range       4 bytes
-//	40  text of the error
+//	32  first slot of QPNs             4 bytes
+//	36  slot of communication IDs      4 bytes
+//	40  slots of QPNs, as a power of two 1 byte
+//	41  text of the error
 //
 // From then on the client makes requests:
 //
@@ -39,6 +42,9 @@ import (
 //	24  service ID                     8 bytes
 //	32  mask of the service ID         8 bytes
 //	40  name of the interface, with zeros behind it, 16 bytes
+//	56  QPN                            4 bytes
+//	60  number of a pair of rings      4 bytes
+//	64  IP address of the client's     16 bytes
 //
 // The hub sends answers:
 //
@@ -47,14 +53,28 @@ import (
 //	 8  error number, or 0             4 bytes
 //	12  text of the error
 //
-// and bells, which are one byte: there is something in the ring of a client that sleeps.
+// and says which other client this one has rings with, and between which addresses:
+//
+//	 0  1                              4 bytes
+//	 4  number of the pair             4 bytes
+//	 8  first slot of the other's QPNs 4 bytes
+//	12  slots, as a power of two       4 bytes
+//	16  IP address of the other        16 bytes
+//	32  IP address of this one         16 bytes
+//
+// A pair begins with such a message that has a descriptor: one end of a connection between the two (see package ring), on which
+// each says hello to the other with the memory of the ring that it will receive from. Those without a descriptor name more
+// addresses.
+//
+// Last, bells, which are one byte: there is something in the ring of a client that sleeps.
 const (
 	magic      = "SRNIChub"
-	version    = 1
-	helloLen   = 32
-	welcomeLen = 40
-	requestLen = 56
+	version    = 2
+	helloLen   = 33
+	welcomeLen = 41
+	requestLen = 80
 	answerLen  = 12
+	meetingLen = 48
 	textLen    = 400
 	maxMessage = welcomeLen + textLen
 )
@@ -68,10 +88,14 @@ const (
 	serve                    // stack.Shared.Serve
 	endServe
 	addOutlet // what leaves from this socket, whose descriptor comes with the request, is the client's
+	pair      // rings with the client that has a QPN
+	unpair    // no longer
+	keepPair  // those that an earlier hub has arranged, whose connection comes with the request
 )
 
 type hello struct {
 	ring   int
+	bits   uint8
 	secret secret
 }
 
@@ -82,7 +106,8 @@ func (h *hello) encode() []byte {
 	b := append(make([]byte, 0, helloLen), magic...)
 	b = binary.BigEndian.AppendUint32(b, version)
 	b = binary.BigEndian.AppendUint32(b, uint32(h.ring))
-	return append(b, h.secret[:]...)
+	b = append(b, h.secret[:]...)
+	return append(b, h.bits)
 }
 
 func decodeHello(b []byte) (h hello, err error) {
@@ -96,7 +121,10 @@ func decodeHello(b []byte) (h hello, err error) {
 	if n < ring.MinLen || n > ring.MaxLen || n&(n-1) != 0 {
 		return h, fmt.Errorf("a ring of %d bytes", n)
 	}
-	return hello{ring: int(n), secret: secret(b[16:])}, nil
+	if b[32] > maxLeaseBits {
+		return h, fmt.Errorf("a lease of 2^%d slots, at most 2^%d: %w", b[32], maxLeaseBits, syscall.EINVAL)
+	}
+	return hello{ring: int(n), bits: b[32], secret: secret(b[16:32])}, nil
 }
 
 func checkMagic(b []byte) error {
@@ -110,9 +138,9 @@ func checkMagic(b []byte) error {
 }
 
 type welcome struct {
-	err               error
-	secret            secret
-	qpnSlot, commSlot uint32
+	err    error
+	secret secret
+	span
 }
 
 func (w *welcome) encode() []byte {
@@ -122,6 +150,7 @@ func (w *welcome) encode() []byte {
 	b = append(b, w.secret[:]...)
 	b = binary.BigEndian.AppendUint32(b, w.qpnSlot)
 	b = binary.BigEndian.AppendUint32(b, w.commSlot)
+	b = append(b, w.bits)
 	return appendText(b, w.err)
 }
 
@@ -136,9 +165,9 @@ func decodeWelcome(b []byte) (w welcome, err error) {
 		return w, nil
 	}
 	w.secret = secret(b[16:])
-	w.qpnSlot, w.commSlot = binary.BigEndian.Uint32(b[32:]), binary.BigEndian.Uint32(b[36:])
-	if w.qpnSlot == 0 || w.qpnSlot >= qpnSlots-1 || w.commSlot == 0 || w.commSlot >= commSlots {
-		return w, fmt.Errorf("a lease of ranges %d and %d", w.qpnSlot, w.commSlot)
+	w.span = span{binary.BigEndian.Uint32(b[32:]), binary.BigEndian.Uint32(b[36:]), b[40]}
+	if !w.isValid() {
+		return w, fmt.Errorf("a lease of the slots %+v", w.span)
 	}
 	return w, nil
 }
@@ -149,8 +178,14 @@ type request struct {
 	addr    netip.Addr // the zero Addr is all
 	service stack.Service
 	zone    string
-	socket  syscall.RawConn // of addOutlet
+	socket  syscall.RawConn // of addOutlet and keepPair
+	qpn     uint32
+	serial  uint32     // of unpair and keepPair
+	own     netip.Addr // of pair
 }
+
+// hasSocket tells whether a descriptor comes with the request.
+func (r *request) hasSocket() bool { return r.kind == addOutlet || r.kind == keepPair }
 
 func (r *request) encode() []byte {
 	b := make([]byte, requestLen)
@@ -160,13 +195,13 @@ func (r *request) encode() []byte {
 	if r.kind == serve || r.kind == endServe {
 		addr = r.service.Addr
 	}
-	if addr.IsValid() {
-		a := addr.As16()
-		copy(b[8:], a[:])
-	}
+	putAddr(b[8:], addr)
 	binary.BigEndian.PutUint64(b[24:], r.service.ID)
 	binary.BigEndian.PutUint64(b[32:], r.service.Mask)
-	copy(b[40:requestLen-1], r.zone)
+	copy(b[40:55], r.zone)
+	binary.BigEndian.PutUint32(b[56:], r.qpn)
+	binary.BigEndian.PutUint32(b[60:], r.serial)
+	putAddr(b[64:], r.own)
 	return b
 }
 
@@ -175,19 +210,66 @@ func decodeRequest(b []byte) (r request, err error) {
 		return r, fmt.Errorf("a request of %d bytes, want %d", len(b), requestLen)
 	}
 	r.kind, r.number = kind(binary.BigEndian.Uint32(b)), binary.BigEndian.Uint32(b[4:])
-	if r.kind < addAddr || r.kind > addOutlet {
+	if r.kind < addAddr || r.kind > keepPair {
 		return r, fmt.Errorf("a request of kind %d", r.kind)
 	}
-	if a := netip.AddrFrom16([16]byte(b[8:])).Unmap(); !a.IsUnspecified() {
-		r.addr = a
-	}
+	r.addr, r.own = readAddr(b[8:]), readAddr(b[64:])
+	r.qpn, r.serial = binary.BigEndian.Uint32(b[56:])&(1<<24-1), binary.BigEndian.Uint32(b[60:])
 	r.service = stack.Service{Addr: r.addr, ID: binary.BigEndian.Uint64(b[24:]), Mask: binary.BigEndian.Uint64(b[32:])}
-	zone, rest, ended := bytes.Cut(b[40:], []byte{0})
+	zone, rest, ended := bytes.Cut(b[40:56], []byte{0})
 	if !ended || len(bytes.Trim(rest, "\x00")) > 0 || bytes.ContainsAny(zone, "/% \n") {
 		return r, errors.New("a request with a wrong interface name")
 	}
 	r.zone = string(zone)
 	return r, nil
+}
+
+// putAddr writes an address, or zeros for the zero Addr.
+func putAddr(b []byte, a netip.Addr) {
+	if a.IsValid() {
+		wide := a.As16()
+		copy(b, wide[:])
+	}
+}
+
+func readAddr(b []byte) netip.Addr {
+	if a := netip.AddrFrom16([16]byte(b)).Unmap(); !a.IsUnspecified() {
+		return a
+	}
+	return netip.Addr{}
+}
+
+// meeting says that a client has rings with another, and between which addresses.
+type meeting struct {
+	serial uint32
+	qpns   stack.Range // of the other
+	ends
+}
+
+// ends are two addresses that datagrams go between: the other's, and that of the client which is told.
+type ends struct{ theirs, own netip.Addr }
+
+func (e ends) swapped() ends { return ends{e.own, e.theirs} }
+
+func (m *meeting) encode() []byte {
+	b := make([]byte, meetingLen)
+	binary.BigEndian.PutUint32(b, 1)
+	binary.BigEndian.PutUint32(b[4:], m.serial)
+	binary.BigEndian.PutUint32(b[8:], m.qpns.Base>>slotBits)
+	binary.BigEndian.PutUint32(b[12:], uint32(bits.Len32(m.qpns.Mask)-slotBits))
+	putAddr(b[16:], m.theirs)
+	putAddr(b[32:], m.own)
+	return b
+}
+
+// decodeMeeting tells whether a message is a meeting.
+func decodeMeeting(b []byte) (m meeting, ok bool) {
+	if len(b) != meetingLen || binary.BigEndian.Uint32(b) != 1 {
+		return m, false
+	}
+	s := span{qpnSlot: binary.BigEndian.Uint32(b[8:]), commSlot: 1, bits: uint8(min(binary.BigEndian.Uint32(b[12:]), maxLeaseBits+1))}
+	m = meeting{binary.BigEndian.Uint32(b[4:]), qpns(s.qpnSlot, s.bits), ends{readAddr(b[16:]), readAddr(b[32:])}}
+	return m, s.isValid() && m.theirs.IsValid() && m.own.IsValid()
 }
 
 type answer struct {
@@ -208,8 +290,6 @@ func decodeAnswer(b []byte) (a answer, err error) {
 	}
 	return answer{binary.BigEndian.Uint32(b[4:]), remoteError(binary.BigEndian.Uint32(b[8:]), b[answerLen:])}, nil
 }
-
-var bell = []byte{1}
 
 // errno is the number that an error has in messages. Those that callers look for are Linux's.
 func errno(err error) uint32 {

@@ -2,8 +2,10 @@ package hub
 
 import (
 	"encoding/binary"
+	"math/bits"
 	"net/netip"
 
+	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/stack"
 )
 
@@ -17,7 +19,10 @@ import (
 //	35  TTL                               1 byte
 //	36  payload bytes of each datagram but the last; 0 if there is one, 2 bytes
 //	38  IPv4 identification of the first, as it is guessed, 2 bytes
-//	40  number of the QPNs' range of the client that sent it, for stack.Datagram.SrcQPNs; 0: none, 2 bytes
+//	40  first slot of the QPNs of the client that sent it, for stack.Datagram.SrcQPNs; 0: none, 1 byte
+//	41  how many slots, as a power of two, 1 byte
+//
+// In a ring between two clients the first 40 bytes are the same, and the last two are 0: who has sent it is known.
 const recordLen = 42
 
 // Arrival is what a client gets: a datagram, or several of one size in a row. Payload is valid during the call that it is handed to.
@@ -29,17 +34,22 @@ type Arrival struct {
 	Segment           int         // payload bytes of each datagram but the last; 0 if there is one only
 	ID                uint16      // IPv4 identification of the first datagram, as it is guessed
 	SrcQPNs           stack.Range // of the client that sent it; the zero Range if it was none
+	NoICRC, InPlace   bool        // as those of stack.Datagram
 }
 
-func putRecord(b *[recordLen]byte, a *Arrival) {
+func putRecord(b []byte, a *Arrival) {
+	b = b[:recordLen]
 	s, d := a.From.Addr().As16(), a.Dst.As16()
-	copy(b[:], s[:])
+	copy(b, s[:])
 	copy(b[16:], d[:])
 	binary.BigEndian.PutUint16(b[32:], a.From.Port())
 	b[34], b[35] = a.TrafficClass, a.TTL
 	binary.BigEndian.PutUint16(b[36:], uint16(a.Segment))
 	binary.BigEndian.PutUint16(b[38:], a.ID)
-	binary.BigEndian.PutUint16(b[40:], uint16(a.SrcQPNs.Base>>qpnBits))
+	b[40], b[41] = byte(a.SrcQPNs.Base>>slotBits), 0
+	if b[40] != 0 {
+		b[41] = byte(bits.Len32(a.SrcQPNs.Mask) - slotBits)
+	}
 }
 
 // readRecord takes any bytes. The payload is empty if they are too few.
@@ -52,9 +62,31 @@ func readRecord(b []byte) (a Arrival) {
 	a.TrafficClass, a.TTL = b[34], b[35]
 	a.Segment = int(binary.BigEndian.Uint16(b[36:]))
 	a.ID = binary.BigEndian.Uint16(b[38:])
-	if slot := binary.BigEndian.Uint16(b[40:]); slot != 0 && slot < qpnSlots {
-		a.SrcQPNs = numbers(uint32(slot), 0).QPNs
+	if b[40] != 0 {
+		a.SrcQPNs = qpns(uint32(b[40]), min(b[41], maxLeaseBits))
 	}
 	a.Payload = b[recordLen:]
 	return a
+}
+
+// RecordLen is the bytes that a record has before its payload.
+const RecordLen = recordLen
+
+// Writer is what puts records into the rings of other clients. It is for one goroutine at a time.
+type Writer struct {
+	record [recordLen]byte
+	more   [1][]byte
+	frames [1]link.Frame
+}
+
+// Commit hands datagrams to another client that were written into room that Route.Reserve gave, behind RecordLen bytes: n bytes,
+// which have no ICRC, and of which a says the rest; or gives the room back if n is 0.
+func (w *Writer) Commit(room *link.Room, a *Arrival, n int) {
+	w.frames[0] = link.Frame{}
+	if n > 0 {
+		putRecord(room.Data, a)
+		w.frames[0].HeaderLen, w.frames[0].NoICRC = recordLen, true
+		n += recordLen
+	}
+	room.In.Commit(room.At, &w.frames[0], n)
 }

@@ -50,15 +50,23 @@ func newRelay(c stack.Classifier) *relay {
 func (r *relay) add(m *member) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.byQPN[m.lease.qpnSlot], r.byComm[m.lease.commSlot] = m, m
+	r.setOwner(m.lease.span, m)
 	r.classifier.Leased(m.lease.numbers())
+}
+
+// setOwner says who has the numbers of a lease. mu is held.
+func (r *relay) setOwner(s span, m *member) {
+	for i := range uint32(1) << s.bits {
+		r.byQPN[s.qpnSlot+i] = m
+	}
+	r.byComm[s.commSlot] = m
 }
 
 func (r *relay) remove(m *member) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m.gone, m.left = true, time.Now()
-	r.byQPN[m.lease.qpnSlot], r.byComm[m.lease.commSlot] = nil, nil
+	r.setOwner(m.lease.span, nil)
 	r.services = slices.DeleteFunc(r.services, func(s service) bool { return s.member == m })
 }
 
@@ -201,7 +209,7 @@ func (r *relay) endServe(m *member, s stack.Service) {
 func (r *relay) find(t stack.Target, dst netip.Addr) (m *member) {
 	switch t.Kind {
 	case stack.TargetQPN:
-		m = r.byQPN[t.Number>>qpnBits&(qpnSlots-1)]
+		m = r.byQPN[t.Number>>slotBits&(qpnSlots-1)]
 	case stack.TargetCommID:
 		m = r.byComm[t.Number>>commBits]
 	case stack.TargetService:

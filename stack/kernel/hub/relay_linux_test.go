@@ -18,7 +18,7 @@ func newRinged(t testing.TB, at netip.Addr, slot uint32) (*member, *ring.Consume
 	}
 	_ = unix.Close(fd)
 	t.Cleanup(func() { _ = unix.Munmap(memory) })
-	m := &member{lease: &lease{qpnSlot: slot, commSlot: slot}, addrs: map[netip.Addr]bool{at: true}}
+	m := &member{lease: &lease{span: span{qpnSlot: slot, commSlot: slot}}, addrs: map[netip.Addr]bool{at: true}}
 	m.numbers = m.lease.numbers()
 	m.frame.Data, m.frame.More = m.record[:], m.more[:]
 	if m.ring, err = ring.NewProducer(memory); err != nil {

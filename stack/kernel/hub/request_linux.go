@@ -140,6 +140,7 @@ func (c *Client) repeat(conn *net.UnixConn) {
 			c.cfg.Log.Error("the new hub does not do what the one before did", "error", err)
 		}
 	}
+	c.keepPairs()
 	c.mu.Lock()
 	if c.conn == conn { // and not yet another
 		c.up.Store(true)

@@ -24,6 +24,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -64,6 +65,8 @@ type server struct {
 	idle     time.Time // since when there are no members
 	complete time.Time // when clients of an earlier hub were last seen to be missing, or the first look
 	sockets  map[netip.Addr]*listening
+	pairings map[pairKey]*pairing
+	serial   uint32 // of the last of them
 }
 
 // listening is a socket of the hub.
@@ -113,7 +116,7 @@ func serveDirectory(ctx context.Context, cfg Config) error {
 	if err := errors.Join(lock.Truncate(0), os.WriteFile(lock.Name(), fmt.Appendln(nil, os.Getpid()), 0o600)); err != nil { // for people
 		return err
 	}
-	s := &server{cfg: cfg, relay: newRelay(cfg.Classifier), conns: map[*net.UnixConn]bool{}, members: map[*member]bool{}, idle: time.Now(), sockets: map[netip.Addr]*listening{}}
+	s := &server{cfg: cfg, relay: newRelay(cfg.Classifier), conns: map[*net.UnixConn]bool{}, members: map[*member]bool{}, idle: time.Now(), sockets: map[netip.Addr]*listening{}, pairings: map[pairKey]*pairing{}, serial: rand.Uint32()}
 	if s.leases, err = loadLeases(filepath.Join(cfg.Directory, leasesName)); err != nil {
 		return err
 	}
@@ -136,7 +139,7 @@ func serveDirectory(ctx context.Context, cfg Config) error {
 		return err
 	}
 	cfg.Log.Info("the hub is up", "directory", cfg.Directory)
-	s.work.Go(s.accept)
+	s.work.Go(func() { userdir.Accept(s.listener, s.accept) })
 	s.untilIdle(ctx)
 	s.close()
 	cfg.Log.Info("the hub ends", "dropped", s.relay.dropped.Load())
@@ -204,6 +207,7 @@ func (s *server) giveUpMissing() {
 	for _, l := range s.leases.missing() {
 		s.cfg.Log.Info("a client of the hub before this one has not come back", "QPNs", fmt.Sprintf("%#x", l.numbers().QPNs.Base))
 		s.leases.end(l, time.Now())
+		s.partAll(l.qpnSlot)
 		s.relay.died(l.numbers())
 	}
 }
@@ -224,29 +228,22 @@ func (s *server) close() {
 		in.Close()
 	}
 	s.work.Wait()
+	for _, p := range s.pairings { // which outlive the hub
+		_ = unix.Close(p.fd)
+	}
 	s.relay.close()
 }
 
-// accept takes connections until the listener is closed.
-func (s *server) accept() {
-	for {
-		conn, err := s.listener.AcceptUnix()
-		switch {
-		case errors.Is(err, net.ErrClosed):
-			return
-		case err != nil:
-			time.Sleep(100 * time.Millisecond) // all descriptors may be used up
-			continue
-		}
-		s.mu.Lock()
-		if s.closed || len(s.conns) >= maxConns {
-			_ = conn.Close()
-		} else {
-			s.conns[conn] = true
-			s.work.Go(func() { s.talk(conn) })
-		}
-		s.mu.Unlock()
+// accept serves a connection, unless there are too many.
+func (s *server) accept(conn *net.UnixConn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || len(s.conns) >= maxConns {
+		_ = conn.Close()
+		return
 	}
+	s.conns[conn] = true
+	s.work.Go(func() { s.talk(conn) })
 }
 
 // talk serves one connection.
@@ -267,7 +264,7 @@ func (s *server) talk(conn *net.UnixConn) {
 		return
 	}
 	defer s.remove(m)
-	w := welcome{secret: m.lease.secret, qpnSlot: m.lease.qpnSlot, commSlot: m.lease.commSlot}
+	w := welcome{secret: m.lease.secret, span: m.lease.span}
 	if _, err := conn.Write(w.encode()); err != nil {
 		return
 	}
@@ -275,18 +272,18 @@ func (s *server) talk(conn *net.UnixConn) {
 	for {
 		n, fds, err := ring.Receive(conn, b)
 		if err != nil || n == 0 {
-			closeAll(fds)
+			ring.CloseAll(fds)
 			return
 		}
 		r, err := decodeRequest(b[:n])
-		if err == nil && (r.kind == addOutlet) != (len(fds) == 1) {
+		if err == nil && r.hasSocket() != (len(fds) == 1) {
 			err = fmt.Errorf("a request of kind %d with %d descriptors", r.kind, len(fds))
 		}
 		var a answer
 		if err == nil {
 			a = answer{r.number, s.do(m, &r, fds)}
 		}
-		closeAll(fds)
+		ring.CloseAll(fds)
 		if err != nil {
 			s.cfg.Log.Warn("a client is hung up on", "pid", m.pid, "error", err)
 			return
@@ -299,27 +296,24 @@ func (s *server) talk(conn *net.UnixConn) {
 
 // greet makes a process that says hello a client.
 func (s *server) greet(conn *net.UnixConn) (*member, error) {
-	peer, err := credentials(conn)
+	if err := ownUser(conn); err != nil {
+		return nil, err
+	}
+	peer, err := userdir.Credentials(conn)
 	if err != nil {
 		return nil, err
 	}
 	if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		return nil, err
 	}
-	b := make([]byte, helloLen+1)
-	n, fds, err := ring.Receive(conn, b)
-	defer closeAll(fds)
-	if err != nil || n == 0 {
-		return nil, errors.Join(err, errGone)
-	}
-	h, err := decodeHello(b[:n])
-	if err != nil {
-		return nil, err
-	}
-	if len(fds) != 1 {
-		return nil, fmt.Errorf("a hello with %d descriptors, and it needs 1: %w", len(fds), unix.EINVAL)
-	}
-	memory, err := ring.MapMemory(fds[0], h.ring)
+	var h hello
+	memory, err := ring.ReceiveMemory(conn, func(b []byte) (int, error) {
+		if len(b) == 0 {
+			return 0, errGone
+		}
+		h, err = decodeHello(b)
+		return h.ring, err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -328,7 +322,7 @@ func (s *server) greet(conn *net.UnixConn) (*member, error) {
 		err = conn.SetReadDeadline(time.Time{})
 	}
 	if err == nil {
-		err = s.add(m, h.secret)
+		err = s.add(m, &h)
 	}
 	if err != nil {
 		_ = unix.Munmap(memory)
@@ -337,34 +331,17 @@ func (s *server) greet(conn *net.UnixConn) (*member, error) {
 	return m, nil
 }
 
-func closeAll(fds []int) {
-	for _, fd := range fds {
-		_ = unix.Close(fd)
+// ownUser is an error if the process at the other end is another user's.
+func ownUser(conn *net.UnixConn) error {
+	cred, err := userdir.Credentials(conn)
+	if err == nil && int(cred.Uid) != os.Geteuid() {
+		err = fmt.Errorf("the process at the other end is of user %d, and this of %d: a hub is for one user: %w", cred.Uid, os.Geteuid(), unix.EPERM)
 	}
-}
-
-// credentials are those of the process at the other end. They are an error if it is another user's.
-func credentials(conn *net.UnixConn) (*unix.Ucred, error) {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	var cred *unix.Ucred
-	var failed error
-	if err := raw.Control(func(fd uintptr) { cred, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
-		return nil, err
-	}
-	if failed != nil {
-		return nil, failed
-	}
-	if int(cred.Uid) != os.Geteuid() {
-		return nil, fmt.Errorf("the process at the other end is of user %d, and this of %d: a hub is for one user: %w", cred.Uid, os.Geteuid(), unix.EPERM)
-	}
-	return cred, nil
+	return err
 }
 
 // add gives a client a lease.
-func (s *server) add(m *member, sec secret) (err error) {
+func (s *server) add(m *member, h *hello) (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	same := 0
@@ -379,7 +356,7 @@ func (s *server) add(m *member, sec secret) (err error) {
 	case same >= maxPerProcess:
 		return fmt.Errorf("process %d has %d clients already: %w", m.pid, same, unix.EAGAIN)
 	}
-	if m.lease, err = s.leases.take(sec, time.Now(), s.cfg.Quarantine); err != nil {
+	if m.lease, err = s.leases.take(h.secret, h.bits, time.Now(), s.cfg.Quarantine); err != nil {
 		return err
 	}
 	m.numbers = m.lease.numbers()
@@ -406,6 +383,7 @@ func (s *server) remove(m *member) {
 		return // the successor keeps the lease
 	}
 	s.leases.end(m.lease, time.Now())
+	s.partAll(m.lease.qpnSlot)
 	s.relay.died(m.lease.numbers())
 	s.cfg.Log.Debug("a client has gone", "pid", m.pid, "QPNs", fmt.Sprintf("%#x", m.lease.numbers().QPNs.Base), "dropped", m.dropped)
 }
@@ -420,6 +398,7 @@ func (s *server) do(m *member, r *request, fds []int) error {
 		defer s.mu.Unlock()
 		if s.relay.dropAddr(m, r.addr) {
 			s.release(r.addr)
+			s.partAll(m.lease.qpnSlot) // they are made again, without this address
 		}
 	case serve:
 		return s.relay.serve(m, r.service)
@@ -431,6 +410,12 @@ func (s *server) do(m *member, r *request, fds []int) error {
 			return err
 		}
 		return s.relay.addSender(m, from)
+	case pair:
+		return s.pair(m, r.own, r.addr, r.qpn)
+	case unpair:
+		s.unpair(m, r.serial)
+	case keepPair:
+		return s.keepPair(m, r.qpn, r.serial, fds[0])
 	}
 	return nil
 }

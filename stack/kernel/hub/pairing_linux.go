@@ -1,0 +1,155 @@
+package hub
+
+// The rings that the hub arranges between its clients. It has a descriptor of one end of each connection, by which it ends the pair
+// when one of the two is gone, whoever else has such descriptors.
+
+import (
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/softrnic/softrnic/stack"
+)
+
+// pairKey is two clients by the first slots of their QPNs, of which the first is the smaller.
+type pairKey [2]uint32
+
+func keyOf(a, b uint32) pairKey { return pairKey{min(a, b), max(a, b)} }
+
+func (k pairKey) has(slot uint32) bool { return k[0] == slot || k[1] == slot }
+
+// pairing is two clients with rings between them.
+type pairing struct {
+	serial uint32
+	fd     int           // an end of their connection
+	ends   map[ends]bool // that they were told of, as the first of the two sees them
+}
+
+// pair arranges rings between a client and the one that has a QPN, for datagrams between two addresses.
+func (s *server) pair(m *member, own, theirs netip.Addr, qpn uint32) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return unix.ECANCELED
+	case !m.addrs[own]:
+		return fmt.Errorf("%v is none of the client's addresses: %w", own, unix.EADDRNOTAVAIL)
+	case s.sockets[theirs] == nil:
+		return fmt.Errorf("%v is none of the hub's addresses: %w", theirs, unix.EHOSTUNREACH)
+	}
+	o := s.relay.owner(qpn, theirs)
+	if o == nil || o == m {
+		return fmt.Errorf("QPN %#x at %v is no other client's: %w", qpn, theirs, unix.ENOENT)
+	}
+	key := keyOf(m.lease.qpnSlot, o.lease.qpnSlot)
+	told := ends{theirs, own}
+	seen := told
+	if key[0] != m.lease.qpnSlot {
+		seen = told.swapped()
+	}
+	p := s.pairings[key]
+	switch {
+	case p != nil && p.ends[seen]:
+		return nil
+	case p != nil && len(p.ends) >= maxEnds:
+		return fmt.Errorf("two clients have at most %d pairs of addresses: %w", maxEnds, unix.ENOSPC)
+	case p == nil && (s.pairsOf(m.lease.qpnSlot) >= maxPairs || s.pairsOf(o.lease.qpnSlot) >= maxPairs):
+		return fmt.Errorf("a client has rings with at most %d others: %w", maxPairs, unix.ENOSPC)
+	}
+	var fds [2][]int // for m, and for o
+	if p == nil {
+		both, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(both[1])
+		s.serial++
+		p = &pairing{s.serial, both[0], map[ends]bool{}}
+		s.pairings[key] = p
+		fds = [2][]int{both[:1], both[1:]}
+	}
+	toM, toO := meeting{p.serial, o.numbers.QPNs, told}, meeting{p.serial, m.numbers.QPNs, told.swapped()}
+	err := o.tell(toO.encode(), fds[1]...)
+	if err == nil {
+		err = m.tell(toM.encode(), fds[0]...)
+	}
+	if err != nil {
+		s.part(key, p)
+		return err
+	}
+	p.ends[seen] = true
+	return nil
+}
+
+// pairsOf is how many others a client has rings with. mu is held.
+func (s *server) pairsOf(slot uint32) (n int) {
+	for key := range s.pairings {
+		if key.has(slot) {
+			n++
+		}
+	}
+	return n
+}
+
+// part ends a pair. mu is held.
+func (s *server) part(key pairKey, p *pairing) {
+	delete(s.pairings, key)
+	_ = unix.Shutdown(p.fd, unix.SHUT_RDWR) // both ends
+	_ = unix.Close(p.fd)
+}
+
+// partAll ends all pairs of the client that has, or had, a slot. mu is held.
+func (s *server) partAll(slot uint32) {
+	for key, p := range s.pairings {
+		if key.has(slot) {
+			s.part(key, p)
+		}
+	}
+}
+
+// unpair ends the pair of a client that has this serial number, if there is one.
+func (s *server) unpair(m *member, serial uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, p := range s.pairings {
+		if p.serial == serial && key.has(m.lease.qpnSlot) {
+			s.part(key, p)
+		}
+	}
+}
+
+// keepPair takes over a pair that an earlier hub has arranged. fd is one end of its connection.
+func (s *server) keepPair(m *member, qpn, serial uint32, fd int) error {
+	if domain, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN); err != nil || domain != unix.AF_UNIX {
+		return fmt.Errorf("the descriptor is no unix socket: %w", unix.EINVAL)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o := s.leases.of(qpn)
+	if o == nil || o == m.lease || s.closed {
+		return fmt.Errorf("nobody else has QPN %#x: %w", qpn, unix.ENOENT)
+	}
+	key := keyOf(m.lease.qpnSlot, o.qpnSlot)
+	switch p := s.pairings[key]; {
+	case p != nil && p.serial == serial:
+		return nil // the other has been faster
+	case p != nil:
+		return fmt.Errorf("there are newer rings with that client: %w", unix.EEXIST)
+	case s.pairsOf(m.lease.qpnSlot) >= maxPairs || s.pairsOf(o.qpnSlot) >= maxPairs:
+		return fmt.Errorf("a client has rings with at most %d others: %w", maxPairs, unix.ENOSPC)
+	}
+	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	s.pairings[key] = &pairing{serial, own, map[ends]bool{}}
+	return nil
+}
+
+// owner is the client that has a QPN and an address.
+func (r *relay) owner(qpn uint32, at netip.Addr) *member {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.find(stack.Target{Kind: stack.TargetQPN, Number: qpn}, at)
+}
