@@ -113,8 +113,7 @@ func (g *Group) handOver() {
 // Wait waits until what is being received now has been handed to the receivers.
 func (g *Group) Wait() {
 	for _, p := range *g.pairs.Load() {
-		p.receiving.Lock()
-		p.receiving.Unlock() //nolint:staticcheck // it is waited for, and nothing else
+		p.wait()
 	}
 }
 

@@ -321,6 +321,12 @@ func (p *Pair) drain() error {
 	return nil
 }
 
+// wait waits until nobody receives.
+func (p *Pair) wait() {
+	p.receiving.Lock()
+	defer p.receiving.Unlock()
+}
+
 // sleeps has the peer ring from now on when it sends; false if there is something already.
 func (p *Pair) sleeps() bool {
 	p.receiving.Lock()

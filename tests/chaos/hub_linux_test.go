@@ -33,7 +33,7 @@ func TestHub(t *testing.T) {
 		}
 	})
 	await(t, "the hub has a ring for each process that lives", func() bool { return server.rings() == len(l.all()) })
-	l.ringsEach(1) // for the hub that there is
+	l.ringsEach(3) // one with the hub that there is, and two with the other of the pair
 	await(t, "the lease of each process that was killed has ended", func() bool { return leased(t, dir) == len(l.all()) })
 	l.end()
 	await(t, "no ring is left", func() bool { return server.rings() == 0 })

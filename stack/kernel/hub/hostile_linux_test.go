@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"context"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -35,22 +36,9 @@ const hostileAddr = "127.31.1.1"
 // TestHostile: a process that says nonsense to the hub, floods it with descriptors and requests, and writes at random into its
 // ring, while that is in use, does not disturb another.
 func TestHostile(t *testing.T) {
-	dir, err := os.MkdirTemp("", "h")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	dir = filepath.Join(dir, "hub")
 	var work sync.WaitGroup
-	defer work.Wait()
-	work.Go(func() {
-		if err := Serve(t.Context(), Config{Directory: dir, Classifier: everything{}, Idle: 100 * time.Millisecond, Quarantine: time.Nanosecond}); err != nil {
-			t.Error(err)
-		}
-	})
-	for !Running(dir) {
-		time.Sleep(time.Millisecond)
-	}
+	dir, end := hubHere(t, &work)
+	defer end()
 	const addr = hostileAddr
 	var came atomic.Int64
 	victim := client(t, &work, dir, addr, func(a *Arrival) {
@@ -110,6 +98,27 @@ func TestHostile(t *testing.T) {
 			}
 		}
 	}
+}
+
+// hubHere is a hub in this process. end ends it, and waits for work.
+func hubHere(t *testing.T, work *sync.WaitGroup) (dir string, end func()) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	dir = filepath.Join(dir, "hub")
+	ctx, cancel := context.WithCancel(t.Context())
+	work.Go(func() {
+		if err := Serve(ctx, Config{Directory: dir, Classifier: everything{}, Quarantine: time.Nanosecond}); err != nil {
+			t.Error(err)
+		}
+	})
+	for !Running(dir) {
+		time.Sleep(time.Millisecond)
+	}
+	return dir, func() { cancel(); work.Wait() }
 }
 
 // victimAddr is the one address of a client.

@@ -5,7 +5,8 @@
 //	host, err := kernel.New(kernel.Shared())                                     // in each client
 //
 // A client leases a range of QP numbers and one of communication IDs, and names the services that it listens for. The hub puts
-// each datagram into the memory of the client that it is for. What a client sends leaves from its own sockets.
+// each datagram into the memory of the client that it is for. What a client sends leaves from its own sockets. Two clients with a
+// connection between QPs of theirs share memory, which the hub arranges, and its packets pass neither the hub nor the kernel.
 //
 // # Who can join
 //

@@ -136,6 +136,9 @@ type end struct {
 	port stack.Shared
 	got  chan got
 	once sync.Once
+
+	mu    sync.Mutex
+	stuck chan bool // nil, or what the receiver waits for
 }
 
 type got struct {
@@ -152,6 +155,12 @@ func join(t testing.TB, dir, addr string, start func(string) error) *end {
 	e := &end{t: t, host: h, nic: h.NICs()[0], got: make(chan got, 1<<14)}
 	e.port = e.nic.Datagrams().(stack.Shared)
 	e.nic.Datagrams().Receive(func(d *stack.Datagram) {
+		e.mu.Lock()
+		stuck := e.stuck
+		e.mu.Unlock()
+		if stuck != nil {
+			<-stuck
+		}
 		for {
 			b, ok := d.Next()
 			if !ok {

@@ -1,0 +1,151 @@
+package hub
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/ring"
+)
+
+// TestHostileNeighbour: what a client's ring holds is from it and from nobody else, whatever it says; and one that writes nonsense
+// into its ring, or says nonsense, harms the rings of no other.
+func TestHostileNeighbour(t *testing.T) {
+	var work sync.WaitGroup
+	dir, end := hubHere(t, &work)
+	defer end()
+	own := netip.MustParseAddr(hostileAddr)
+	var good, forged atomic.Int64
+	victim := client(t, &work, dir, hostileAddr, func(a *Arrival) {
+		switch {
+		case len(a.Payload) == 0:
+			forged.Add(1)
+		case a.Payload[1] == 1:
+			good.Add(1)
+		}
+	})
+	defer victim.Close()
+	friend := client(t, &work, dir, hostileAddr, func(*Arrival) {})
+	defer friend.Close()
+	to, from := friend.Route(own, own, victim.Numbers().QPNs.Base), victim.Route(own, own, friend.Numbers().QPNs.Base)
+	defer to.Leave()
+	defer from.Leave()
+	awaitTrue(t, "rings with the friend", func() bool { return to.HasRings() && from.HasRings() })
+
+	var w Writer
+	a := Arrival{From: netip.AddrPortFrom(own, 1), Dst: own, Payload: []byte{0, 1}}
+	for _, n := range []int{2, 2000} { // short ones are copied, and of the others the header is
+		h := neighbourOf(t, dir, victim)
+		forge := func(change func(a *Arrival)) {
+			a := a
+			a.Payload = make([]byte, n)
+			change(&a)
+			h.put(t, &a)
+		}
+		was := forged.Load()
+		forge(func(a *Arrival) { a.From = netip.MustParseAddrPort("127.31.1.2:1") })
+		forge(func(a *Arrival) { a.Dst = netip.MustParseAddr("127.31.1.3") })
+		awaitTrue(t, "forged addresses are refused", func() bool { return forged.Load() == was+2 })
+		h.close()
+	}
+
+	duration := time.Second
+	if os.Getenv("SOFTRNIC_LONG") != "" {
+		duration = time.Minute
+	}
+	r := rand.New(rand.NewPCG(13, 6))
+	for end := time.Now().Add(duration); time.Now().Before(end); {
+		if h := neighbourOf(t, dir, victim); h != nil {
+			switch r.IntN(2) {
+			case 0:
+				scribble(r, h.in, func() { _, _ = h.conn.Write([]byte{1}) })
+			case 1:
+				scribble(r, h.out, func() { _, _ = h.conn.Write([]byte{1}) })
+			}
+			h.close()
+		}
+		before := good.Load()
+		if !to.Send(&a, &w) {
+			t.Fatal("the rings with the friend are gone")
+		}
+		awaitTrue(t, "what the friend sends comes", func() bool { return good.Load() == before+1 })
+	}
+}
+
+func awaitTrue(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for give := time.Now().Add(20 * time.Second); !ok(); time.Sleep(100 * time.Microsecond) {
+		if time.Now().After(give) {
+			t.Fatalf("%s: not so", what)
+		}
+	}
+}
+
+// hostileNeighbour is one end of rings with a victim.
+type hostileNeighbour struct {
+	*hostile
+	conn     *net.UnixConn
+	in, out  []byte
+	producer *ring.Producer
+}
+
+func (h *hostileNeighbour) close() {
+	_, _, _ = h.conn.Close(), unix.Munmap(h.in), unix.Munmap(h.out)
+	h.hostile.close()
+}
+
+// put puts a record into the victim's ring.
+func (h *hostileNeighbour) put(t *testing.T, a *Arrival) {
+	t.Helper()
+	var record [recordLen]byte
+	putRecord(record[:], a)
+	f := link.Frame{Data: record[:], More: [][]byte{a.Payload}, HeaderLen: recordLen, NoICRC: true}
+	if ok, err := h.producer.Put(&f); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	h.producer.Publish()
+	_, _ = h.conn.Write([]byte{1})
+}
+
+// neighbourOf is a client that has rings with another.
+func neighbourOf(t *testing.T, dir string, victim *Client) *hostileNeighbour {
+	t.Helper()
+	h := greeted(t, dir)
+	if h == nil {
+		t.Fatal("the hub wants no client")
+	}
+	own := netip.MustParseAddr(hostileAddr)
+	q := request{kind: pair, number: 1, addr: own, own: own, qpn: victim.Numbers().QPNs.Base}
+	if _, err := h.conn.Write(q.encode()); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, maxMessage)
+	n, fds, err := ring.Receive(h.conn, b)
+	defer ring.CloseAll(fds)
+	if m, ok := decodeMeeting(b[:n]); err != nil || !ok || len(fds) != 1 || m.qpns != victim.Numbers().QPNs {
+		t.Fatalf("the hub arranges no rings: %x, %v", b[:n], err)
+	}
+	conn, err := connOf(fds[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	hello := binary.BigEndian.AppendUint32([]byte(magic), version)
+	hello = binary.BigEndian.AppendUint32(hello, ring.MinLen)
+	x := &hostileNeighbour{hostile: h, conn: conn}
+	if x.in, x.out, err = ring.Exchange(conn, patience, hello, ring.MinLen, decodeNeighbourHello); err != nil {
+		t.Fatal(err)
+	}
+	if x.producer, err = ring.NewProducer(x.out); err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
