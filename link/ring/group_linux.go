@@ -110,6 +110,16 @@ func (g *Group) handOver() {
 	}
 }
 
+// Drain receives what has come through all pairs but one, whose receiver may call it: what that one brings is later than what
+// came through the others before.
+func (g *Group) Drain(but *Pair) {
+	for _, p := range *g.pairs.Load() {
+		if p != but {
+			_ = p.drain() // the pair's own goroutine finds out what is wrong with a ring
+		}
+	}
+}
+
 // Wait waits until what is being received now has been handed to the receivers.
 func (g *Group) Wait() {
 	for _, p := range *g.pairs.Load() {

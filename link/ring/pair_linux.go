@@ -311,6 +311,9 @@ func (p *Pair) serve(recv link.Receiver, hear func(message []byte, fds []int) er
 func (p *Pair) drain() error {
 	p.receiving.Lock()
 	defer p.receiving.Unlock()
+	if p.recv == nil {
+		return nil
+	}
 	for left := len(p.inMemory) / 64; left > 0; {
 		n, err := p.receive(false)
 		if n == 0 || err != nil {

@@ -95,7 +95,20 @@ func worker(task []string) (err error) {
 	if err != nil {
 		return err
 	}
-	return errors.Join(client(c, mr, stop, role == "client"), c.Close())
+	err = client(c, mr, stop, role == "client")
+	awaitActive(dev)
+	return errors.Join(err, c.Close())
+}
+
+// awaitActive waits until the device's port is active, at most ten seconds: what is said to the other side while the port has no
+// hub, such as that the connection ends, is lost, though the data of the connection pass through memory.
+func awaitActive(dev *verbs.Device) {
+	for range 1000 {
+		if p, err := dev.QueryPort(1); err != nil || p.State == verbs.PortActive {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
 }
 
 // open opens the host of a process.
@@ -329,6 +342,7 @@ func serve(dev *verbs.Device, cfg *rdmacm.Config, at string) error {
 	want, next := make([]byte, largest), uint64(0)
 	err = r.receive(func(got []byte) (bool, error) {
 		if len(got) == 0 {
+			awaitActive(dev) // before the client is answered, which then disconnects
 			fmt.Println("received", next)
 			return false, nil
 		}

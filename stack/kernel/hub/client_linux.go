@@ -232,6 +232,7 @@ func (c *Client) Run() {
 		deliver := c.cfg.Receiver()
 		var a Arrival
 		err := p.Serve(func(frames []link.Frame) {
+			c.group.Drain(p) // a disconnect must not pass the last acknowledgement
 			for i := range frames {
 				a = readRecord(frames[i].Data)
 				deliver(&a, frames[i].Polled)
