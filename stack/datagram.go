@@ -139,6 +139,17 @@ func (d *Datagram) Next() (payload []byte, ok bool) {
 	return payload, true
 }
 
+// Rest is the payloads of the segments that Next has not returned, all together.
+func (d *Datagram) Rest() []byte { return d.Payload[min(d.next*d.SegmentSize, len(d.Payload)):] }
+
+// Skip passes over n of them, after a first call of Next. Header is set by the next one.
+func (d *Datagram) Skip(n int) {
+	if d.Header[0]>>4 == 4 {
+		binary.BigEndian.PutUint16(d.Header[4:], binary.BigEndian.Uint16(d.Header[4:])+uint16(n))
+	}
+	d.next += n
+}
+
 const (
 	ipv4Len = 20
 	ipv6Len = 40

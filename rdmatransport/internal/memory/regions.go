@@ -105,6 +105,16 @@ func (r *Regions) Gather(dst []byte, pd *verbs.PD, sgl []verbs.SGE, off uint64) 
 	return verbs.WCSuccess
 }
 
+// Local is the n bytes of an SGE from offset off on, to be read as Gather reads them; not ok where it would be an error, or where
+// they are not in one piece.
+func (r *Regions) Local(pd *verbs.PD, e *verbs.SGE, off, n uint64) (Span, bool) {
+	if off+n > uint64(e.Length) {
+		return Span{}, false
+	}
+	s, ok := r.local(pd, e.LKey, e.Addr+off, n, 0)
+	return s, ok && uint64(len(s.b)) == n
+}
+
 // Scatter puts src into the message that sgl names, from offset off on. The status is as Gather's, and WCLocProtErr
 // too where a region lacks AccessLocalWrite; SGEs before the one at fault have been written.
 func (r *Regions) Scatter(src []byte, pd *verbs.PD, sgl []verbs.SGE, off uint64) verbs.WCStatus {

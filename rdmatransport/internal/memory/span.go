@@ -29,6 +29,9 @@ func spanOf(mr *verbs.MR, b []byte) Span {
 // Len is the number of bytes.
 func (s Span) Len() int { return len(s.b) }
 
+// Part is n bytes of it, from byte off on.
+func (s Span) Part(off, n int) Span { return Span{s.b[off : off+n], s.kind} }
+
 // Write copies src, of the span's length, into it; false if the memory faults, part of it perhaps written.
 func (s Span) Write(src []byte) bool {
 	switch s.kind {

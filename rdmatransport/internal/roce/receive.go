@@ -72,10 +72,17 @@ func (e *Engine) receive(port uint8, d *stack.Datagram) {
 			q.h.Lock()
 			held = q
 		}
-		if id == asGuessed {
-			held.receive(port, d, &pkt)
-		} else {
+		switch {
+		case id != asGuessed:
 			held.receiveIdentified(port, d, &pkt, id)
+		case d.NoICRC && pkt.Opcode == wire.RCWriteMiddle && !pkt.AckReq:
+			expected := held.receiving.PSN()
+			held.receive(port, d, &pkt)
+			if pkt.PSN == expected && held.receiving.PSN() != expected { // it was executed
+				held.receiveRun(d, &pkt)
+			}
+		default:
+			held.receive(port, d, &pkt)
 		}
 	}
 	if held != nil {

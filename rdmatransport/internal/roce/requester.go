@@ -4,6 +4,7 @@ package roce
 // that received the acknowledgement which opened the window. (IBTA Vol 1 §9.7.3, §9.7.5)
 
 import (
+	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
 	"github.com/softrnic/softrnic/rdmatransport/internal/roce/send"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 	"github.com/softrnic/softrnic/verbs"
@@ -94,11 +95,11 @@ func (q *qp) sendBurst(b *send.Burst) bool {
 			return true
 		}
 	default:
-		for i := range b.Packets {
-			ask := b.AckReq && i+1 == b.Packets
-			if status := q.sendData(wr, b.Packet+i, wire.PSNAdd(b.PSN, i), ask); status != verbs.WCSuccess {
-				if i > 0 {
-					b.Packets, b.AckReq = i, false
+		for sent := uint32(0); sent < b.Packets; {
+			n, status := q.sendRun(wr, b.Packet+sent, wire.PSNAdd(b.PSN, sent), b.Packets-sent, b.AckReq)
+			if sent += n; status != verbs.WCSuccess {
+				if sent > 0 {
+					b.Packets, b.AckReq = sent, false
 					q.sending.Sent(b)
 				}
 				q.sending.Fail(b, uint8(status))
@@ -123,6 +124,50 @@ func (q *qp) paceBurst(b *send.Burst) bool {
 		b.AckReq = true
 	}
 	return true
+}
+
+// sendRun sends packet k of a SEND or WRITE, or several from there on, but not more than most; ask says that the last of most
+// asks for an acknowledgement. It returns how many were sent before there was an error.
+//
+// Packets in the middle of a message differ in the PSN and the payload alone. Where the payload is in one piece of memory, it is
+// looked for once.
+func (q *qp) sendRun(wr *verbs.SendWR, k, psn, most uint32, ask bool) (sent uint32, status verbs.WCStatus) {
+	middles := most
+	if ask {
+		middles--
+	}
+	off := uint64(k) * uint64(q.mtu)
+	middles = min(middles, uint32((max(wr.Length(), off+1)-off-1)/uint64(q.mtu))) // the last packet is not in the middle
+	if opcode := dataOpcode(wr.Opcode, false, false) | wire.Opcode(q.service)<<5; k > 0 && middles > 1 && len(wr.SGList) == 1 &&
+		opcode.Info().HeaderLen() == wire.BTHLen && wr.Inline() == nil {
+		if from, ok := q.e.regions.Local(q.h.PD(), &wr.SGList[0], off, uint64(middles)*uint64(q.mtu)); ok {
+			return q.sendMiddles(opcode, psn, middles, from)
+		}
+	}
+	if status = q.sendData(wr, k, psn, ask && most == 1); status != verbs.WCSuccess {
+		return 0, status
+	}
+	return 1, status
+}
+
+// sendMiddles sends n packets with the content of some memory.
+func (q *qp) sendMiddles(opcode wire.Opcode, psn, n uint32, from memory.Span) (sent uint32, status verbs.WCStatus) {
+	mtu := int(q.mtu)
+	p := wire.Packet{BTH: wire.BTH{Opcode: opcode, PSN: psn}}
+	for ; sent < n; sent++ {
+		p.PSN = wire.PSNAdd(psn, sent)
+		header, b := q.datagram(&p, mtu)
+		if b == nil {
+			continue // as good as lost: the timeout will try again
+		}
+		p.BTH.Encode(b)
+		if !from.Part(int(sent)*mtu, mtu).Read(b[wire.BTHLen:]) {
+			q.out.Drop()
+			return sent, verbs.WCLocProtErr
+		}
+		q.seal(header, b)
+	}
+	return sent, verbs.WCSuccess
 }
 
 // sendData sends packet k of a SEND or WRITE, and has it ask for an acknowledgement or not. The payload is copied from

@@ -8,6 +8,7 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
 	"github.com/softrnic/softrnic/rdmatransport/internal/roce/receive"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -244,6 +245,42 @@ func (q *qp) execWrite(p *wire.Packet, info wire.Info) bool {
 	}
 	q.receiving.OnExecuted(info.Last())
 	return true
+}
+
+// receiveRun places the packets of a frame that follow p, which was executed just now, in the middle of a WRITE: those that
+// are the same but for their PSNs, which come in order. For them, nothing that request, execute and execWrite check can be
+// otherwise than it was for p, as long as the QP stays locked, but the memory, which is looked at for all of them. It ends at
+// the first packet that is not like that, which is then received as any other.
+func (q *qp) receiveRun(d *stack.Datagram, p *wire.Packet) {
+	r := &q.resp
+	rest, size, mtu := d.Rest(), d.SegmentSize, int(q.mtu)
+	marked := q.notify != nil && d.TrafficClass&ecnMask == congestionExperienced // each packet is counted
+	if size != wire.BTHLen+mtu+wire.ICRCLen || r.placed >= uint64(r.write.Length) || marked || !q.receiving.Undisturbed() {
+		return
+	}
+	// At least one byte is left for the last packet.
+	most := int(min(uint64(len(rest)/size), (uint64(r.write.Length)-r.placed-1)/uint64(mtu)))
+	if most < 2 {
+		return
+	}
+	to, ok := q.region(r.write.RKey, r.write.Addr+r.placed, uint64(most*mtu), verbs.AccessRemoteWrite)
+	if !ok {
+		return
+	}
+	sequence, n := p.Sequence(), 0
+	for ; n < most; n++ {
+		b := rest[n*size:]
+		bth := [wire.BTHLen]byte(b) // a copy: the packet may be in memory that its sender changes
+		if !sequence.Next(&bth) || !to.Part(n*mtu, mtu).Write(b[wire.BTHLen:wire.BTHLen+mtu]) {
+			break
+		}
+	}
+	if n > 0 {
+		d.Skip(n)
+		r.placed += uint64(n * mtu)
+		q.stats.rcvdPkts += uint64(n)
+		q.receiving.OnExecutedRun(uint32(n))
+	}
 }
 
 // completeRecv completes the receive request that the message consumed.

@@ -75,6 +75,9 @@ func (h *BTH) decode(b []byte) {
 	h.PSN = binary.BigEndian.Uint32(b[8:]) & mask24
 }
 
+// Encode writes the BTH to the first BTHLen bytes of b.
+func (h *BTH) Encode(b []byte) { h.encode(b) }
+
 // encode needs BTHLen bytes.
 func (h *BTH) encode(b []byte) {
 	_ = b[BTHLen-1]
@@ -85,6 +88,29 @@ func (h *BTH) encode(b []byte) {
 	binary.BigEndian.PutUint16(b[2:], h.PKey)
 	b[4] = bit(h.FECN, 0x80) | bit(h.BECN, 0x40) | h.Reserved6&0x3f
 	b[8] = bit(h.AckReq, 0x80) | h.Reserved7&0x7f
+}
+
+// Sequence recognises packets that follow each other: their BTHs are the same but for the PSN, which counts up.
+type Sequence struct {
+	front uint64 // bytes 0 to 7
+	back  uint32 // and 8 to 11, of the packet before
+}
+
+// Sequence is that of the packets behind the one that h is of.
+func (h *BTH) Sequence() Sequence {
+	var b [BTHLen]byte
+	h.encode(b[:])
+	return Sequence{binary.BigEndian.Uint64(b[:]), binary.BigEndian.Uint32(b[8:])}
+}
+
+// Next tells whether a BTH is that of the next packet; if not, the sequence is as before.
+func (s *Sequence) Next(bth *[BTHLen]byte) bool {
+	next := s.back&^mask24 | (s.back+1)&mask24
+	if binary.BigEndian.Uint64(bth[:]) != s.front || binary.BigEndian.Uint32(bth[8:]) != next {
+		return false
+	}
+	s.back = next
+	return true
 }
 
 func bit(set bool, b byte) byte {

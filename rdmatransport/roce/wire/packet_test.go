@@ -358,3 +358,29 @@ func TestParseInPlace(t *testing.T) {
 		t.Errorf("an unknown opcode: %v", err)
 	}
 }
+
+// TestSequence: what follows a packet is the same with the next PSN, of 24 bits, and nothing else.
+func TestSequence(t *testing.T) {
+	first := wire.BTH{Opcode: wire.RCWriteMiddle, PKey: wire.DefaultPKey, DestQP: 0x123456, PSN: 0xfffffe, Reserved7: 0x55}
+	var b [wire.BTHLen]byte
+	next := first
+	next.PSN++
+	next.Encode(b[:])
+	for i := range b {
+		for bit := byte(1); bit != 0; bit <<= 1 {
+			b[i] ^= bit
+			if s := first.Sequence(); s.Next(&b) {
+				t.Errorf("byte %d bit %#02x flipped: it follows", i, bit)
+			}
+			b[i] ^= bit
+		}
+	}
+	s := first.Sequence()
+	for _, psn := range []uint32{0xffffff, 0, 1} {
+		next.PSN = psn
+		next.Encode(b[:])
+		if !s.Next(&b) || s.Next(&b) {
+			t.Errorf("PSN %#x does not follow once", psn)
+		}
+	}
+}

@@ -175,6 +175,17 @@ func (s *State) OnExecuted(last bool) {
 	}
 }
 
+// Undisturbed tells that no packet is missing, kept or refused: the one that is expected, with the mark of the one before, is
+// InOrder, and that is all that OnRequest would find.
+func (s *State) Undisturbed() bool { return s.early == nil && s.verdict.now == Accepting }
+
+// OnExecutedRun is told, while it is Undisturbed, that n expected packets in a row were executed, of one SEND or WRITE, which goes
+// on behind them.
+func (s *State) OnExecutedRun(n uint32) {
+	s.acks.executed(wire.PSNAdd(s.expected.psn, n-1))
+	s.expected.advance(n)
+}
+
 // OnAckRequest is told that a packet that was executed asks for an acknowledgement.
 func (s *State) OnAckRequest() { s.acks.ask() }
 
