@@ -96,3 +96,36 @@ func TestRun(t *testing.T) {
 		})
 	}
 }
+
+// BenchmarkRun is a WRITE of 62 packets without ICRC, of which 60 come in one frame.
+func BenchmarkRun(b *testing.B) {
+	const middles = 60
+	r := benchRig(b, config{mtu: verbs.MTU1024})
+	part := make([]byte, 1024)
+	var pkts []wire.Packet
+	for range middles {
+		pkts = append(pkts, r.req(wire.RCWriteMiddle, 0, part))
+	}
+	frames := []*stack.Datagram{
+		r.frame(r.req(wire.RCWriteFirst, 0, part, r.at(0, (middles+2)*1024))), r.frame(pkts...), r.frame(r.req(wire.RCWriteLast, 0, part, ackReq)),
+	}
+	b.SetBytes((middles + 2) * 1024)
+	b.ReportAllocs()
+	psn := r.c.rqPSN
+	var again stack.Datagram
+	for b.Loop() {
+		for _, d := range frames {
+			for at := 0; at < len(d.Payload); at += d.SegmentSize {
+				p := d.Payload[at:]
+				p[9], p[10], p[11] = byte(psn>>16), byte(psn>>8), byte(psn)
+				psn = wire.PSNAdd(psn, 1)
+			}
+			again = *d
+			again.NoICRC = true
+			r.port.receive(&again)
+		}
+	}
+	if r.qp.State() != verbs.StateRTS || r.counter("out_of_seq_request") > 0 {
+		b.Fatal("refused")
+	}
+}
