@@ -41,8 +41,18 @@ func cmPeer(t *testing.T, id int, transport verbs.Transport) *peer.Peer {
 		return peer.Boot(t, peer.Config{ID: id})[0]
 	}
 	p := peer.Boot(t, peer.Config{ID: id + 50})[0]
-	p.Run(t, "if rdma link show rxe0/1; then rdma link del rxe0; modprobe siw; rdma link add siw0 type siw netdev eth0; fi")
+	useTransport(t, p, transport)
 	return p
+}
+
+// useTransport has a peer have rxe0, or siw0, and not the other.
+func useTransport(t *testing.T, p *peer.Peer, transport verbs.Transport) {
+	t.Helper()
+	if transport == verbs.IWARP {
+		p.Run(t, "if rdma link show rxe0/1; then rdma link del rxe0; modprobe siw; rdma link add siw0 type siw netdev eth0; fi")
+	} else {
+		p.Run(t, "if rdma link show siw0/1; then rdma link del siw0; rdma link add rxe0 type rxe netdev eth0; fi")
+	}
 }
 
 // cmPair is a lab in one IP version.

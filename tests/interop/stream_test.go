@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"os/exec"
-	"strings"
 	"testing"
 	"time"
 
@@ -24,8 +23,7 @@ type streamLab struct {
 func (l streamLab) softrnic(ctx context.Context, t *testing.T, args string) *process {
 	t.Helper()
 	args += fmt.Sprintf(" --counters --link stream:%s --addr %s --mtu %d", l.peer.Socket(), softrnicCIDR4, l.peer.MTU)
-	return startProcess(t, exec.CommandContext(ctx, "setpriv", append([]string{"--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs", "--bounding-set=-all",
-		l.program}, strings.Fields(args)...)...))
+	return startProcess(t, exec.CommandContext(ctx, "setpriv", asNobody(l.program, args)...))
 }
 
 // newStreamLab boots a peer with one of the transports.
@@ -33,9 +31,7 @@ func newStreamLab(t *testing.T, transport verbs.Transport) streamLab {
 	t.Helper()
 	id := map[verbs.Transport]int{verbs.RoCEv2: 44, verbs.IWARP: 94}[transport]
 	l := streamLab{program: buildSoftRNIC(t), peer: peer.Boot(t, peer.Config{ID: id, Stream: true})[0]}
-	if transport == verbs.IWARP {
-		l.peer.Run(t, "if rdma link show rxe0/1; then rdma link del rxe0; modprobe siw; rdma link add siw0 type siw netdev eth0; fi")
-	}
+	useTransport(t, l.peer, transport)
 	return l
 }
 
