@@ -1,25 +1,62 @@
 package rdmatransport_test
 
 import (
+	"context"
+	"fmt"
+	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/stack/kernel"
+	"github.com/softrnic/softrnic/stack/kernel/hub"
 	"github.com/softrnic/softrnic/verbs"
 )
 
 // QPs on the machine's sockets share them: however many there are, and though each has sent, two hosts have a few sockets and
-// threads. With SOFTRNIC_LONG set there are a hundred thousand.
+// threads. So have two behind one address, that lease as many numbers of a hub. With SOFTRNIC_LONG set there are a hundred
+// thousand.
 func TestSocketsOfIdleQPs(t *testing.T) {
 	n := 2000
 	if os.Getenv("SOFTRNIC_LONG") != "" {
 		n = idleQPs
 	}
+	t.Run("alone", func(t *testing.T) {
+		// A host has one socket to receive from, eight to send from and one of netlink; the runtime has a few files of its own.
+		idleOnSockets(t, n, 2*(1+8+1)+6, func() host {
+			h, _ := loopbackHost(t)
+			return h
+		})
+	})
+	t.Run("hub", func(t *testing.T) {
+		own, err := os.MkdirTemp("", "h") // the path of a socket is short
+		noError(t, err)
+		t.Cleanup(func() { _ = os.RemoveAll(own) })
+		dir := filepath.Join(own, "hub")
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan error, 1)
+		go func() { ended <- hub.Serve(ctx, hub.Config{Directory: dir, Classifier: rdmatransport.NewClassifier()}) }()
+		t.Cleanup(func() { cancel(); noError(t, <-ended) })
+		addr := fmt.Sprintf("127.%d.%d.%d", 1+rand.N(254), rand.N(255), 1+rand.N(254))
+		// A host has one socket of the hub, one of the other host, eight to send from and one of netlink; the hub has those of both,
+		// one for itself, one to receive from and one of the connection between them.
+		idleOnSockets(t, n, 2*(1+1+8+1)+2+3+6, func() host {
+			wait := func(string) error { return nil } // the hub is about to be there
+			h, err := kernel.New(kernel.Addr(addr), kernel.Shared(kernel.Sharing{Directory: dir, QPs: n, Start: wait}))
+			noError(t, err)
+			return h
+		})
+	})
+}
+
+// idleOnSockets has n QPs of two hosts send to each other, and sees that at most so many files were opened.
+func idleOnSockets(t *testing.T, n, most int, open func() host) {
 	files, threads := entriesOf(t, "/proc/self/fd"), entriesOf(t, "/proc/self/task")
 	var nodes [2]idleNode
 	for i := range nodes {
-		h, _ := loopbackHost(t)
-		nodes[i].open(t, h)
+		nodes[i].open(t, open())
 	}
 	qps := connectedQPs(t, &nodes, n)
 	for i, qp := range qps {
@@ -33,9 +70,8 @@ func TestSocketsOfIdleQPs(t *testing.T) {
 	}
 	files, threads = entriesOf(t, "/proc/self/fd")-files, entriesOf(t, "/proc/self/task")-threads
 	t.Logf("%d QPs: %d files and %d threads more", n, files, threads)
-	// A host has one socket to receive from, eight to send from and one of netlink; the runtime has a few files of its own.
-	if files > 2*(1+8+1)+6 {
-		t.Errorf("%d files were opened for %d QPs", files, n)
+	if files > most {
+		t.Errorf("%d files were opened for %d QPs, at most %d were to be", files, n, most)
 	}
 	if threads > 16 {
 		t.Errorf("%d threads were started for %d QPs", threads, n)
