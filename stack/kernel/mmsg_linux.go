@@ -95,9 +95,9 @@ func (w *way) init(to netip.AddrPort, index int, trafficClass, hopLimit uint8) {
 	w.all = len(putControl(b, unix.IPPROTO_UDP, unix.UDP_SEGMENT, v[:2]))
 }
 
-// sendmmsg calls the kernel, which does not wait: the runtime need not know of it. Tests put others in its place.
+// sendmmsg calls the kernel. Tests put others in its place.
 var sendmmsg = func(fd uintptr, first *mmsghdr, n int) (sent int, errno syscall.Errno) {
-	r, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(first)), uintptr(n), unix.MSG_DONTWAIT, 0, 0)
+	r, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(first)), uintptr(n), unix.MSG_DONTWAIT, 0, 0)
 	return int(r), errno
 }
 
