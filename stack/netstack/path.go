@@ -40,7 +40,7 @@ type trunk struct {
 // trunkKey is what the paths of a trunk have in common. Routes and MTUs change, but a path keeps those that it was
 // opened with.
 type trunkKey struct {
-	attr stack.PathAttr // without SrcPort
+	attr stack.PathAttr // without SrcPort and QPN
 	own  *Interface     // where it leads to if that is one of the host's own
 	nb   *neighbour     // nil where the template's destination MAC is right: loopback, multicast
 	uso  bool
@@ -69,7 +69,7 @@ func (p *port) Path(a stack.PathAttr) (stack.Path, error) {
 		a.HopLimit = 64
 	}
 	srcPort := a.SrcPort
-	a.SrcPort = 0
+	a.SrcPort, a.QPN = 0, 0 // all paths that are the same otherwise share a trunk
 	shared, err := n.trunk(a)
 	if err != nil {
 		return nil, err

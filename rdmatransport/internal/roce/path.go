@@ -15,8 +15,8 @@ import (
 // defaultPKey is the only partition there is on Ethernet: full member of the default one.
 const defaultPKey = 0xffff
 
-// openPath opens the way that an address vector describes, to a QP, or with QPN 0 to several. Service levels 0 to 7 are Ethernet's priorities; of the others,
-// which are reserved, the lower bits count, as in hardware (IBTA A16.5).
+// openPath opens the way that an address vector describes, to a QP, or with QPN 0 to several. Service levels 0 to 7 are
+// Ethernet's priorities; of the others, which are reserved, the lower bits count, as in hardware (IBTA A16.5).
 func openPath(nic stack.NIC, port uint8, ah *verbs.AHAttr, qpn uint32, srcPort uint16) (stack.Path, error) {
 	grh, gids := &ah.GRH, nic.GIDs()
 	i := int(grh.SGIDIndex) % roce.V1Index
