@@ -86,6 +86,12 @@ func experiments() (all []*experiment) {
 		add("WRITE 64 KiB, RoCEv2, two processes, the kernel's sockets", socketBandwidth(m))
 	}
 	add("SEND 8 bytes, half round trip, the kernel's sockets, polling", socketLatency())
+	for _, m := range pathMTUs {
+		add("WRITE 64 KiB, RoCEv2, through hubs", hubBandwidth(m))
+	}
+	add("SEND 8 bytes, half round trip, through hubs, polling", hubLatency())
+	add("WRITE 64 KiB, RoCEv2, two nodes of one hub", besideHubBandwidth())
+	add("SEND 8 bytes, half round trip, two nodes of one hub, polling", besideHubLatency())
 	for _, t := range transports {
 		add("SEND 8 bytes, half round trip, in process, direct", latencyInProcess(t))
 	}
@@ -286,24 +292,38 @@ func socketBandwidth(m pathMTU) *experiment {
 		if err := l.setSocketMTU(m.link); err != nil {
 			return nil, err
 		}
-		return l.overSockets(ctx, bandwidthFlags...)
+		return l.overSockets(ctx, nil, bandwidthFlags...)
 	})
 }
 
-// bandwidthOfTAP compares what measure measures with TAP's.
-func bandwidthOfTAP(r *row, m pathMTU, measure func(context.Context, *lab) ([]perfResult, error)) *experiment {
+// measurement is a run of perf.
+type measurement func(context.Context, *lab) ([]perfResult, error)
+
+// gbps and halfTrip are the figures of a run that can be compared.
+func gbps(p *perfResult) float64     { return p.Gbps }
+func halfTrip(p *perfResult) float64 { return p.Latency.Typical }
+
+// compare compares a figure of two runs.
+func compare(r *row, figure func(*perfResult) float64, measure, with measurement) *experiment {
 	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
 		p, err := measure(ctx, l)
 		if err != nil {
 			return err
 		}
-		y, err := l.between(ctx, overTAP.links, []string{"--mtu", strconv.Itoa(m.link)}, bandwidthFlags...)
+		y, err := with(ctx, l)
 		if err != nil {
 			return err
 		}
-		r.add(p[0].Gbps, y[0].Gbps)
+		r.add(figure(&p[0]), figure(&y[0]))
 		return nil
 	}}
+}
+
+// bandwidthOfTAP compares what measure measures with TAP's.
+func bandwidthOfTAP(r *row, m pathMTU, measure measurement) *experiment {
+	return compare(r, gbps, measure, func(ctx context.Context, l *lab) ([]perfResult, error) {
+		return l.between(ctx, overTAP.links, []string{"--mtu", strconv.Itoa(m.link)}, bandwidthFlags...)
+	})
 }
 
 // shmLatency compares with TAP, polling.
@@ -318,24 +338,15 @@ func shmLatency() *experiment {
 func socketLatency() *experiment {
 	r := &row{What: "SEND 8 bytes, RoCEv2, the kernel's sockets, veth, half round trip, polling", Goal: 1.5, AtMost: true, Unit: "µs", Against: "TAP's"}
 	return latencyOfTAP(r, func(ctx context.Context, l *lab) ([]perfResult, error) {
-		return l.overSockets(ctx, append([]string{"send", "lat"}, polling...)...)
+		return l.overSockets(ctx, nil, latencyArgs...)
 	})
 }
 
 // latencyOfTAP compares what measure measures with TAP's.
-func latencyOfTAP(r *row, measure func(context.Context, *lab) ([]perfResult, error)) *experiment {
-	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
-		p, err := measure(ctx, l)
-		if err != nil {
-			return err
-		}
-		y, err := l.between(ctx, [2]string{tap0 + ",wait=poll", tap1 + ",wait=poll"}, polling, "send", "lat")
-		if err != nil {
-			return err
-		}
-		r.add(p[0].Latency.Typical, y[0].Latency.Typical)
-		return nil
-	}}
+func latencyOfTAP(r *row, measure measurement) *experiment {
+	return compare(r, halfTrip, measure, func(ctx context.Context, l *lab) ([]perfResult, error) {
+		return l.between(ctx, [2]string{tap0 + ",wait=poll", tap1 + ",wait=poll"}, polling, "send", "lat")
+	})
 }
 
 func latencyInProcess(transport string) *experiment {

@@ -339,8 +339,8 @@ func (l *lab) between(ctx context.Context, links [2]string, flags []string, args
 }
 
 // overSockets does the same on the kernel's own sockets, in two namespaces.
-func (l *lab) overSockets(ctx context.Context, args ...string) ([]perfResult, error) {
-	return l.run(ctx, l.beyond, [2]string{"kernel:" + sockets[0], "kernel:" + sockets[1]}, socketAddrs, nil, args...)
+func (l *lab) overSockets(ctx context.Context, flags []string, args ...string) ([]perfResult, error) {
+	return l.run(ctx, l.beyond, [2]string{"kernel:" + sockets[0], "kernel:" + sockets[1]}, socketAddrs, flags, args...)
 }
 
 // socketAddrs are the kernel's in the two namespaces. It answers for its address on the bridge too, so that the nodes there have
