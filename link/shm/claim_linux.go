@@ -97,8 +97,9 @@ func giveUp(claims []*os.File) (err error) {
 	return err
 }
 
-// sweepClaim removes a claim of a process that has died, and the socket that goes with it, if it died before that had its name. It only shares the lock, so that whoever claims the name at the same
-// time can tell; and only one process at a time removes files, so that none is removed but the one that was looked at.
+// sweepClaim removes a claim of a process that has died, and the socket that goes with it, if it died before that had its
+// name. It only shares the lock, so that whoever claims the name at the same time can tell; and only one process at a time
+// removes files, so that none is removed but the one that was looked at.
 func sweepClaim(dir, path string) {
 	d, err := os.Open(dir)
 	if err != nil {

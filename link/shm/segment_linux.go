@@ -222,8 +222,8 @@ func (s *segment) claimed(path string) bool {
 	return slices.ContainsFunc(s.claims, func(f *os.File) bool { return f.Name() == path })
 }
 
-// greet says hello on a connection, which this process has begun to a socket by this name if that is not "", and serves it. met, if not nil, counts those who have
-// not answered.
+// greet says hello on a connection, which this process has begun to a socket by this name if that is not "", and serves it.
+// met, if not nil, counts those who have not answered.
 func (s *segment) greet(conn *net.UnixConn, to string, met *sync.WaitGroup) {
 	cred, err := userdir.Credentials(conn)
 	if err != nil {

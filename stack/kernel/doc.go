@@ -15,10 +15,11 @@
 //
 // # What it does not do
 //
-// Raw packet QPs need whole Ethernet frames, and those need privileges: Frames returns nil. Paths of RoCE v1, which has no UDP,
-// are errors that wrap [errors.ErrUnsupported], and so is joining a multicast group on other systems than Linux. The priority of packets, and IPv6's flow label, are not
-// carried. Data between two hosts of a process goes through their sockets: Near is always nil. On systems other than Linux
-// each datagram takes a system call, and has the system's traffic class and hop limit.
+// Raw packet QPs need whole Ethernet frames, and those need privileges: Frames returns nil. Paths of RoCE v1, which has no
+// UDP, are errors that wrap [errors.ErrUnsupported], and so is joining a multicast group on other systems than Linux. The
+// priority of packets, and IPv6's flow label, are not carried. Data between two hosts of a process goes through their sockets:
+// Near is always nil. On systems other than Linux each datagram takes a system call, and has the system's traffic class and
+// hop limit.
 //
 // # The IP identification
 //
