@@ -248,8 +248,11 @@ func TestStreamLinger(t *testing.T) {
 	for _, a := range peers {
 		a.Abort()
 	}
-	if left := heap() - before; left > held/8 {
-		t.Errorf("the heap grew by %d bytes, and is still %d larger", held, left)
+	give := time.Now().Add(20 * time.Second)
+	for left := heap() - before; left > held/8; left = heap() - before { // goroutines that end may hold some for a moment
+		if time.Now().After(give) {
+			t.Fatalf("the heap grew by %d bytes, and is still %d larger", held, left)
+		}
 	}
 }
 
