@@ -86,7 +86,9 @@ func (s *sender) extends(p *path, n int) bool {
 		return false
 	}
 	m := &s.pending[len(s.pending)-1]
-	if m.path != p || s.last != m.size || n > m.size || m.segments >= maxSegments || m.end-m.start+n > maxIPPacket-p.headers {
+	ended := s.last != m.size // by a shorter datagram
+	full := m.segments >= maxSegments || m.end-m.start+n > maxIPPacket-p.headers
+	if m.path != p || ended || full || n > m.size {
 		return false
 	}
 	if room := s.room.Data; room != nil {

@@ -138,8 +138,9 @@ func (q *qp) sendRun(wr *verbs.SendWR, k, psn, most uint32, ask bool) (sent uint
 	}
 	off := uint64(k) * uint64(q.mtu)
 	middles = min(middles, uint32((max(wr.Length(), off+1)-off-1)/uint64(q.mtu))) // the last packet is not in the middle
-	if opcode := dataOpcode(wr.Opcode, false, false) | wire.Opcode(q.service)<<5; k > 0 && middles > 1 && len(wr.SGList) == 1 &&
-		opcode.Info().HeaderLen() == wire.BTHLen && wr.Inline() == nil {
+	opcode := dataOpcode(wr.Opcode, false, false) | wire.Opcode(q.service)<<5
+	inMiddle, inOnePiece := k > 0 && middles > 1, len(wr.SGList) == 1 && wr.Inline() == nil
+	if inMiddle && inOnePiece && opcode.Info().HeaderLen() == wire.BTHLen {
 		if from, ok := q.e.regions.Local(q.h.PD(), &wr.SGList[0], off, uint64(middles)*uint64(q.mtu)); ok {
 			return q.sendMiddles(opcode, psn, middles, from)
 		}

@@ -86,7 +86,8 @@ type span struct {
 // isValid tells whether a client can have these slots.
 func (s span) isValid() bool {
 	n := uint32(1) << min(s.bits, maxLeaseBits)
-	return s.bits <= maxLeaseBits && s.qpnSlot%n == 0 && s.qpnSlot > 0 && s.qpnSlot+n < qpnSlots && s.commSlot > 0 && s.commSlot < commSlots
+	qpns := s.bits <= maxLeaseBits && s.qpnSlot%n == 0 && s.qpnSlot > 0 && s.qpnSlot+n < qpnSlots
+	return qpns && s.commSlot > 0 && s.commSlot < commSlots
 }
 
 // overlaps tells whether two have a slot in common.
