@@ -29,18 +29,10 @@ func cmReceived(t *testing.T, p *peer.Peer, kind string) int {
 // for its connection, and the others go on. What rxe asks for and nobody serves is refused.
 func TestHubKilled(t *testing.T) {
 	l := socketsLab{program: buildSoftRNIC(t), peer: cmPeer(t, 2, verbs.RoCEv2)}
-	dir, err := os.MkdirTemp("", "h") // a socket's path is short
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	if err := os.Chown(dir, 65534, 65534); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("XDG_RUNTIME_DIR", dir)
+	runtimeDirectoryOfNobody(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	hub := startProcess(t, l.peer.Netns.Command(ctx, "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs", "--bounding-set=-all", l.program, "hub"))
+	hub := startProcess(t, l.peer.Netns.Command(ctx, "setpriv", asNobody(l.program, "hub")...))
 	hub.await(t, "the hub is up")
 	here, there := l.addrs()
 	serving, err := l.peer.Start(fmt.Sprintf("rping -s -P -a %v", there))

@@ -58,6 +58,21 @@ func (l socketsLab) softrnic(ctx context.Context, t *testing.T, args string) *pr
 	return startProcess(t, l.peer.Netns.Command(ctx, "setpriv", asNobody(l.program, args)...))
 }
 
+// runtimeDirectoryOfNobody has programs that run as nobody meet in a directory of the test's own, whose path is short, as those of
+// sockets must be.
+func runtimeDirectoryOfNobody(t *testing.T) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chown(dir, 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("XDG_RUNTIME_DIR", dir)
+}
+
 // asNobody are setpriv's arguments that run a program as nobody, without capabilities.
 func asNobody(program, args string) []string {
 	return append([]string{"--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs", "--bounding-set=-all", program}, strings.Fields(args)...)

@@ -21,15 +21,7 @@ import (
 func TestSwitch(t *testing.T) {
 	program := buildSoftRNIC(t)
 	peers := peer.Boot(t, peer.Config{ID: 44, Stream: true}, peer.Config{ID: 94, Stream: true})
-	dir, err := os.MkdirTemp("", "s") // a socket's path is short
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	if err := os.Chown(dir, 65534, 65534); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("XDG_RUNTIME_DIR", dir)
+	runtimeDirectoryOfNobody(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	start := func(args string) *process {
