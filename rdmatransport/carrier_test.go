@@ -2,6 +2,8 @@ package rdmatransport_test
 
 import (
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/verbs"
@@ -45,5 +47,39 @@ func TestPortEvents(t *testing.T) {
 		if n := a.dev.HWCounters()["link_downed"]; n != uint64(i)+1 {
 			t.Errorf("link_downed is %d, want %d", n, i+1)
 		}
+	}
+}
+
+// A disconnect that nobody has heard of, as the cable was pulled, is repeated when the cable is there again, and a second later if
+// the peer's cable was pulled too. The connection manager's own time is four seconds.
+func TestDisconnectWithoutCable(t *testing.T) {
+	for name, late := range map[string]time.Duration{"one side": 0, "both sides": time.Second / 2} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				lan := new(pipe.Switch)
+				cable, far := lan.Port(), lan.Port()
+				a, b := newStationOn(t, cable, "10.0.0.1/24"), newStationOn(t, far, "10.0.0.2/24")
+				conn, peer := dial(a, b, verbs.RoCEv2, nil)
+				cable.SetCarrier(false)
+				far.SetCarrier(late == 0)
+				closed := make(chan error, 1)
+				go func() { closed <- conn.Close() }()
+				time.Sleep(time.Second)
+				select {
+				case <-peer.Done():
+					t.Fatal("the peer knows without a cable")
+				default:
+				}
+				cable.SetCarrier(true)
+				time.Sleep(late)
+				far.SetCarrier(true)
+				back := time.Now()
+				<-peer.Done()
+				if took := time.Since(back); took > time.Second {
+					t.Errorf("the peer knows %v after the cable is back", took)
+				}
+				ok(t, <-closed)
+			})
+		})
 	}
 }

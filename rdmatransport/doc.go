@@ -59,6 +59,7 @@
 //	iwarp_terminates_…   Terminate messages
 //	iwarp_crc_errors     FPDUs
 //	iwarp_direct_msgs    iWARP messages that went from memory to memory
+//	iwarp_xmit_bytes, iwarp_rcv_bytes  FPDUs, which port_… does not count
 //	iwarp_…              (all others) connections
 //	raw_…                Ethernet frames of raw packet QPs
 package rdmatransport

@@ -2,6 +2,7 @@ package rdmatransport_test
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"testing"
@@ -9,6 +10,8 @@ import (
 
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/rdmatransport"
+	config "github.com/softrnic/softrnic/rdmatransport/roce"
 	roce "github.com/softrnic/softrnic/rdmatransport/roce/wire"
 	"github.com/softrnic/softrnic/verbs"
 )
@@ -16,9 +19,15 @@ import (
 // TestForgedBesideDirect: packets that a third party sends in the name of a peer in the same process, ahead of what the peer
 // has sent, do not bring the two to exchange packets.
 func TestForgedBesideDirect(t *testing.T) {
+	for _, selective := range []bool{false, true} {
+		t.Run(fmt.Sprint("selective repeat ", selective), func(t *testing.T) { forgeBesideDirect(t, selective) })
+	}
+}
+
+func forgeBesideDirect(t *testing.T, selective bool) {
 	lan := new(pipe.Switch)
 	var macs []net.HardwareAddr
-	e := &newEnds(t, setting{transport: verbs.RoCEv2, devices: 2, lan: lan, wrap: func(l link.Link) link.Link {
+	e := &newEnds(t, setting{transport: verbs.RoCEv2, devices: 2, lan: lan, opts: []rdmatransport.Option{rdmatransport.RoCE(config.Config{SelectiveRepeat: selective})}, wrap: func(l link.Link) link.Link {
 		macs = append(macs, l.MAC())
 		return l
 	}}, testMemory).side
@@ -30,7 +39,10 @@ func TestForgedBesideDirect(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mark := roce.MarkOf(from.Num(), to.Num(), attr.RQPSN)
+	var mark roce.Mark
+	if selective {
+		mark = roce.MarkOf(from.Num(), to.Num(), attr.RQPSN)
+	}
 	rnd := rand.New(rand.NewPCG(1, 2))
 	forge := func() {
 		attr, _, err := to.Query(verbs.QPAttrRQPSN)

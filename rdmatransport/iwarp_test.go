@@ -323,7 +323,7 @@ func TestSharedByBothTransports(t *testing.T) {
 			wr(verbs.Send, a.mr.SGE(0, size), 0),
 		))
 		for range adds {
-			add := wr(verbs.AtomicFetchAndAdd, a.mr.SGE(7*size, 8), 0)
+			add := wr(verbs.AtomicFetchAndAdd, a.mr.SGE(7*size+8*at[transport], 8), 0)
 			add.CompareAdd = 1
 			check(c.QP().PostSend(add))
 		}

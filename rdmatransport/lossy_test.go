@@ -6,6 +6,8 @@ import (
 
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/impair"
+	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/rdmatransport/roce"
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -13,16 +15,20 @@ import (
 // all the link's: impair copies each packet.
 func BenchmarkLossyWrite(b *testing.B) {
 	const size, depth = 64 << 10, 16
-	for _, loss := range []float64{0, 0.001, 0.01} {
-		b.Run(fmt.Sprint(loss), func(b *testing.B) {
+	for _, c := range []struct {
+		loss      float64
+		selective bool
+	}{{0, false}, {0.001, false}, {0.001, true}, {0.01, true}} {
+		b.Run(fmt.Sprintf("%v selective %v", c.loss, c.selective), func(b *testing.B) {
 			wrap := func(l link.Link) link.Link {
-				bad, err := impair.New(l, impair.Config{Seed: 1, Out: impair.Direction{Loss: loss}})
+				bad, err := impair.New(l, impair.Config{Seed: 1, Out: impair.Direction{Loss: c.loss}})
 				if err != nil {
 					b.Fatal(err)
 				}
 				return bad
 			}
-			e := newEnds(b, setting{transport: verbs.RoCEv2, devices: 2, wrap: wrap}, workingSet)
+			e := newEnds(b, setting{transport: verbs.RoCEv2, devices: 2, wrap: wrap,
+				opts: []rdmatransport.Option{rdmatransport.RoCE(roce.Config{SelectiveRepeat: c.selective})}}, workingSet)
 			wr := &verbs.SendWR{Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, RKey: e.side[1].mr.RKey(),
 				SGList: make([]verbs.SGE, 1)}
 			posted := 0

@@ -193,6 +193,7 @@ func (p *provider) Watch(f func(t verbs.AsyncEventType, port uint8)) {
 				p.linkDowned.Add(1)
 				f(verbs.EventPortErr, uint8(i+1))
 			case stack.LinkCame:
+				p.cm.LinkCame(uint8(i + 1))
 				f(verbs.EventPortActive, uint8(i+1))
 			case stack.LinkLost:
 				if p.cutOff() {

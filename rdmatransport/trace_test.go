@@ -14,6 +14,7 @@ import (
 	"github.com/softrnic/softrnic/link/impair"
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/rdmatransport/roce"
 	"github.com/softrnic/softrnic/rdmatransport/trace"
 	"github.com/softrnic/softrnic/stack/netstack"
 	"github.com/softrnic/softrnic/verbs"
@@ -95,8 +96,9 @@ func newTraced(t *testing.T, rules ...impair.Rule) *traced {
 	x := &traced{t: t, ta: tracer{added: make(chan struct{}, 1)}, tb: tracer{added: make(chan struct{}, 1)}}
 	lan := new(pipe.Switch)
 	bad := must(impair.New(lan.Port(), impair.Config{Out: impair.Direction{Rules: rules}}))(t)
-	x.a = newStationOn(t, bad, "10.0.0.1/24", rdmatransport.Trace(x.ta.sink))
-	x.b = newStationOn(t, lan.Port(), "10.0.0.2/24", rdmatransport.Trace(x.tb.sink))
+	selective := rdmatransport.RoCE(roce.Config{SelectiveRepeat: true})
+	x.a = newStationOn(t, bad, "10.0.0.1/24", selective, rdmatransport.Trace(x.ta.sink))
+	x.b = newStationOn(t, lan.Port(), "10.0.0.2/24", selective, rdmatransport.Trace(x.tb.sink))
 	return x
 }
 

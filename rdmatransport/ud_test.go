@@ -6,12 +6,14 @@ import (
 	"net/netip"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/rdmatransport/roce"
 	"github.com/softrnic/softrnic/stack/netstack"
 	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
 // udNode is a host with UD QPs, all of one Q_Key.
@@ -263,4 +265,67 @@ func TestMulticast(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestReplyToDatagram: what stands before a datagram in its buffer says whom to reply to, on every medium.
+func TestReplyToDatagram(t *testing.T) {
+	overMedia(t, func(t *testing.T, m medium) {
+		a, b := m.stations(t)
+		from, to := udEnd(t, a), udEnd(t, b)
+		check := func(err error) {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		check(to.qp.PostRecv(&verbs.RecvWR{SGList: []verbs.SGE{to.mr.SGE(0, 256)}}))
+		route := must(a.dev.Provider().(rdmacm.Provider).Route(verbs.RoCEv2, a.addr, b.addr))(t)
+		ah := must(a.pd.CreateAH(&verbs.AHAttr{
+			GRH:      verbs.GRH{DGID: verbs.GIDFromAddr(b.addr), SGIDIndex: uint8(route.GIDIndex), HopLimit: 64},
+			IsGlobal: true, PortNum: 1,
+		}))(t)
+		check(from.qp.PostSend(&verbs.SendWR{
+			Opcode: verbs.Send, AH: ah, RemoteQPN: to.qp.Num(), RemoteQKey: udQKey, SGList: []verbs.SGE{from.mr.SGE(0, 8)},
+		}))
+		var wc [1]verbs.WC
+		for n := 0; n == 0; {
+			var err error
+			n, err = to.qp.RecvCQ().Poll(wc[:])
+			check(err)
+			time.Sleep(time.Millisecond)
+		}
+		settle(t, to.qp)
+		attr, err := b.dev.InitAHFromWC(1, &wc[0], to.mr.Buf()[:verbs.GRHLen])
+		if err != nil || attr.GRH.DGID != verbs.GIDFromAddr(a.addr) {
+			t.Errorf("a reply goes to %v, %v; want %v", attr.GRH.DGID.Addr(), err, a.addr)
+		}
+		check(ah.Destroy())
+	})
+}
+
+// udEnd is a UD QP in RTS, and memory.
+func udEnd(t *testing.T, s *station) (e struct {
+	qp *verbs.QP
+	mr *verbs.MR
+}) {
+	t.Helper()
+	cq := must(s.dev.CreateCQ(8, nil))(t)
+	e.mr = must(s.pd.RegMR(make([]byte, 256), verbs.AccessLocalWrite))(t)
+	e.qp = must(s.pd.CreateQP(&verbs.QPInitAttr{
+		Type: verbs.UD, SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1},
+	}))(t)
+	t.Cleanup(func() { e.qp.Destroy(); e.mr.Dereg(); cq.Destroy() })
+	for _, step := range []struct {
+		attr verbs.QPAttr
+		mask verbs.QPAttrMask
+	}{
+		{verbs.QPAttr{QPState: verbs.StateInit, PortNum: 1, QKey: udQKey}, verbs.QPAttrState | verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrQKey},
+		{verbs.QPAttr{QPState: verbs.StateRTR}, verbs.QPAttrState},
+		{verbs.QPAttr{QPState: verbs.StateRTS}, verbs.QPAttrState | verbs.QPAttrSQPSN},
+	} {
+		if err := e.qp.Modify(&step.attr, step.mask); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return e
 }

@@ -74,12 +74,19 @@ type PortAttr struct {
 	SMSL          uint8
 	SubnetTimeout uint8
 	InitTypeReply uint8
-	ActiveWidth   uint8 // 1, 2, 4, 8: 1x, 4x, 8x, 12x
+	ActiveWidth   uint8 // 1, 2, 4, 8, 16: 1x, 4x, 8x, 12x, 2x
 	ActiveSpeed   uint8 // 1, 2, 4, 8, 16, 32, 64: 2.5, 5, 10, 10, 14, 25, 50 Gbit/s a lane
 	PhysState     uint8 // 5 is link up
 	LinkLayer     LinkLayer
 	Flags         uint8
 	PortCapFlags2 uint16
+}
+
+// Rate is the port's signalling rate in Gbit/s, and how many lanes that is over; 0 of a width or speed that has no meaning.
+func (a *PortAttr) Rate() (gbps float64, lanes int) {
+	speeds := map[uint8]float64{1: 2.5, 2: 5, 4: 10, 8: 10, 16: 14, 32: 25, 64: 50}
+	lanes = map[uint8]int{1: 1, 2: 4, 4: 8, 8: 12, 16: 2}[a.ActiveWidth]
+	return speeds[a.ActiveSpeed] * float64(lanes), lanes
 }
 
 // MTU is a path MTU in IBTA's encoding (ibv_mtu): 1 is 256 bytes, 5 is 4096.

@@ -137,7 +137,7 @@ func (b *Builder) SetSGE(list ...SGE) { b.wr.SGList = list }
 
 // SetInline sets inline data, which need not be registered. The next call copies it.
 func (b *Builder) SetInline(data []byte) {
-	b.wr.inline = data
+	b.wr.SGList, b.wr.InlineData = nil, data
 	b.wr.Flags |= SendInline
 }
 

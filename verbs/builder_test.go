@@ -115,3 +115,27 @@ func TestBuilderAllOrNothing(t *testing.T) {
 		t.Errorf("in RESET: %v", err)
 	}
 }
+
+// Data of InlineData needs no lkey, and is copied when the request is posted.
+func TestInlineData(t *testing.T) {
+	r := newMWRig(t)
+	r.lq.hold = true
+	data := []byte("inline")
+	check(t, r.qp.PostSend(&verbs.SendWR{ID: 1, Opcode: verbs.Send, Flags: verbs.SendInline, InlineData: data}))
+	data[0] = 'X'
+	r.lq.locked(func() {
+		if g := r.lq.Send(0); string(g.Inline()) != "inline" || len(g.SGList) != 0 {
+			t.Errorf("posted %q and %d SGEs", g.Inline(), len(g.SGList))
+		}
+	})
+}
+
+func TestRegMappingIOVA(t *testing.T) {
+	r := newMWRig(t)
+	buf := make([]byte, 16)
+	mr := must(r.pd.RegMappingIOVA(buf, 1<<40, verbs.AccessLocalWrite))(t)
+	if b, ok := mr.Bytes(1<<40+4, 8); !ok || &b[0] != &buf[4] || !mr.MayFault() {
+		t.Errorf("Bytes is %v, MayFault %v", ok, mr.MayFault())
+	}
+	check(t, mr.Dereg())
+}

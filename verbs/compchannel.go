@@ -18,11 +18,15 @@ type CompChannel struct {
 
 	notifier *wakeup.Notifier
 	hooked   atomic.Bool // onEvent is not nil
+	owes     atomic.Bool // untold is not 0
+
+	telling sync.Mutex // held while onEvent runs; taken before mu
 
 	mu         sync.Mutex
 	acked      sync.Cond
 	head, tail *CQ // list of the CQs that have pending events
 	onEvent    wakeup.Hook
+	untold     int // how the number of events has changed since onEvent was called
 }
 
 // CreateCompChannel creates a completion channel.
@@ -69,29 +73,56 @@ func (c *CompChannel) TryGetEvent() (*CQ, error) {
 	return nil, errNoCompEvent
 }
 
-// OnEvent has f called whenever an event is added to the channel, with n = 1. It is for programs that wait for something
-// else than GetEvent, such as a descriptor that f writes to, and that take events with TryGetEvent. If n is negative, −n
-// events were dropped, because their CQ was destroyed. So the sum of all n, less the events that were taken, is the number
+// OnEvent has f called whenever events are added to the channel, with n = their number. It is for programs that wait for
+// something else than GetEvent, such as a descriptor that f writes to, and that take events with TryGetEvent. If n is negative,
+// −n events were dropped, because their CQ was destroyed. So the sum of all n, less the events that were taken, is the number
 // of events in the channel, as in the counter of an eventfd of type EFD_SEMAPHORE. If there are events already, OnEvent
 // itself calls f, with their number. A nil f ends the calls.
 //
 // f is called on the goroutine that adds the completion, which may be the device's, one that posts or one that polls, before
-// that goes on. QPs, the CQ and the channel are locked: f must not wait, and must not call a method of this package or of
-// rdmacm. Calls for one channel are made one at a time, in the order of the changes; when OnEvent returns, the function of
-// an earlier OnEvent is not running and will not be called.
+// that goes on, but after it has unlocked the QP and the CQ: whom f wakes does not wait for them. f must not wait, and must not
+// call a method of this package or of rdmacm. Calls for one channel are made one at a time, in the order of the changes; when
+// OnEvent returns, the function of an earlier OnEvent is not running and will not be called.
 //
 // As a program that waits elsewhere does not tell the device when it sleeps, RequestNotify then does: the device makes
-// progress by itself from RequestNotify on (see [Wait]).
+// progress by itself from RequestNotify on (see [Wait]). CQ.Arm does not.
 func (c *CompChannel) OnEvent(f func(n int)) {
+	c.telling.Lock()
+	defer c.telling.Unlock()
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.onEvent = f
 	c.hooked.Store(f != nil)
+	c.untold = 0
+	c.owes.Store(false)
 	pending := 0
 	for cq := c.head; cq != nil; cq = cq.next {
 		pending += cq.pending
 	}
-	c.onEvent.Changed(pending)
+	c.mu.Unlock()
+	wakeup.Hook(f).Changed(pending)
+}
+
+// owe records a change of the number of events, which tell passes on. mu is held.
+func (c *CompChannel) owe(n int) {
+	if c.onEvent != nil {
+		c.untold += n
+		c.owes.Store(c.untold != 0)
+	}
+}
+
+// tell calls the function of OnEvent with the changes that it does not know of. No lock is held of a QP or CQ.
+func (c *CompChannel) tell() {
+	if !c.owes.Load() {
+		return
+	}
+	c.telling.Lock()
+	defer c.telling.Unlock()
+	c.mu.Lock()
+	n, f := c.untold, c.onEvent
+	c.untold = 0
+	c.owes.Store(false)
+	c.mu.Unlock()
+	f.Changed(n)
 }
 
 // Destroy destroys the channel; calls of GetEvent return. It fails with ErrBusy while CQs use the channel.
@@ -111,13 +142,13 @@ func (c *CompChannel) Destroy() error {
 	return nil
 }
 
-// notify adds an event of a CQ.
+// notify adds an event of a CQ. When the caller has unlocked the CQ, and the QP, tell is to be called.
 func (c *CompChannel) notify(cq *CQ) {
 	c.mu.Lock()
 	if cq.pending++; cq.pending == 1 {
 		c.append(cq)
 	}
-	c.onEvent.Changed(1)
+	c.owe(1)
 	c.mu.Unlock()
 	c.notifier.Notify()
 }
@@ -149,19 +180,27 @@ func (c *CompChannel) pop() (cq *CQ, more bool) {
 
 // removeCQ drops a CQ's pending events and waits until the others are acknowledged.
 func (c *CompChannel) removeCQ(cq *CQ) {
+	c.dropEvents(cq)
+	c.tell()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for cq.unacked > 0 {
+		c.acked.Wait()
+	}
+}
+
+// dropEvents drops a CQ's pending events.
+func (c *CompChannel) dropEvents(cq *CQ) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if cq.pending > 0 {
-		c.onEvent.Changed(-cq.pending)
+		c.owe(-cq.pending)
 		cq.pending = 0
 		var prev *CQ
 		for at := c.head; at != cq; at = at.next {
 			prev = at
 		}
 		c.unlink(prev, cq)
-	}
-	for cq.unacked > 0 {
-		c.acked.Wait()
 	}
 }
 

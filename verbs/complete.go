@@ -12,6 +12,9 @@ func (qp *QP) completeSend(status WCStatus, byteLen uint32) {
 		qp.push(qp.init.SendCQ, &wc, false)
 	}
 	qp.sq.pop()
+	if qp.measured {
+		qp.rare.latency.complete()
+	}
 }
 
 func (qp *QP) currentRecv() *RecvWR {
@@ -41,6 +44,20 @@ func (qp *QP) push(cq *CQ, wc *WC, solicited bool) {
 	if !cq.push(wc, solicited) {
 		qp.cqOverrun = true
 	}
+	if ch := cq.channel; ch != nil && ch.owes.Load() {
+		qp.tellOf(ch)
+	}
+}
+
+// tellOf has unlock tell a channel's function of its events.
+func (qp *QP) tellOf(ch *CompChannel) {
+	if qp.rare == nil {
+		qp.rare = new(rare)
+	}
+	r := qp.rare
+	if n := len(r.untold); n == 0 || r.untold[n-1] != ch {
+		r.untold, qp.tells = append(r.untold, ch), true
+	}
 }
 
 // unlock unlocks the QP after work that may have completed requests.
@@ -48,7 +65,23 @@ func (qp *QP) unlock() {
 	if qp.cqOverrun {
 		qp.failOverrun()
 	}
+	if qp.tells {
+		qp.unlockAndTell()
+		return
+	}
 	qp.mu.Unlock()
+}
+
+// unlockAndTell unlocks the QP and calls the functions of OnEvent, whose callees may need the QP at once.
+func (qp *QP) unlockAndTell() {
+	var few [4]*CompChannel
+	untold := append(few[:0], qp.rare.untold...)
+	clear(qp.rare.untold)
+	qp.rare.untold, qp.tells = qp.rare.untold[:0], false
+	qp.mu.Unlock()
+	for _, ch := range untold {
+		ch.tell()
+	}
 }
 
 // failOverrun moves a QP to ERR that lost a completion because the CQ was full. That waits until the QP is unlocked,

@@ -265,6 +265,29 @@ func (cq *CQ) pop(wcs []WC, stamps []stamp) {
 	cq.n -= n
 }
 
+// drop removes the completions of a QP.
+func (cq *CQ) drop(qpn uint32) {
+	cq.mu.Lock()
+	defer cq.mu.Unlock()
+	n := cq.n
+	wcs, stamps := make([]WC, n), make([]stamp, n)
+	cq.pop(wcs, stamps)
+	cq.head = 0
+	for i := range wcs {
+		if wcs[i].QPNum == qpn {
+			continue
+		}
+		cq.ring[cq.n] = wcs[i]
+		if cq.stamps != nil {
+			cq.stamps[cq.n] = stamps[i]
+		}
+		cq.n++
+	}
+	if cq.n == 0 && !cq.overrun {
+		cq.ready.Store(0)
+	}
+}
+
 func (cq *CQ) check(op string) error {
 	switch {
 	case cq.destroyed:
@@ -291,6 +314,16 @@ func (cq *CQ) RequestNotify(solicitedOnly bool) error {
 		cq.dev.prov.EndProgress() // the application may sleep without a call of take
 	}
 	return nil
+}
+
+// Arm is RequestNotify for a program that has a function of OnEvent and goes on with calls of Poll or Device.Progress: it
+// calls Device.EndProgress itself before it sleeps.
+func (cq *CQ) Arm(solicitedOnly bool) error {
+	const op = "arm"
+	if cq.channel == nil {
+		return Errorf(ErrInvalid, op, "the CQ has no completion channel")
+	}
+	return cq.arm(op, solicitedOnly)
 }
 
 // arm is the part of RequestNotify that holds mu.

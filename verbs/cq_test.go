@@ -306,3 +306,25 @@ func TestResizeCQ(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// A QP in RESET leaves no completion behind; those of others stay, in their order.
+func TestResetDropsCompletions(t *testing.T) {
+	r := newRig(t)
+	other := must(r.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: r.cq, RecvCQ: r.cq, Cap: verbs.QPCap{MaxSendWR: 8, MaxRecvWR: 8}}))(t)
+	for i := range 6 {
+		qpn := r.qp.Num()
+		if i%3 == 0 {
+			qpn = other.Num()
+		}
+		r.cq.Push(&verbs.WC{WRID: uint64(i), QPNum: qpn})
+	}
+	check(t, r.qp.Modify(&verbs.QPAttr{QPState: verbs.StateReset}, verbs.QPAttrState))
+	wcs := pollAll(t, r.cq)
+	if len(wcs) != 2 || wcs[0].WRID != 0 || wcs[1].WRID != 3 {
+		t.Errorf("%+v, want the completions 0 and 3 of the other QP", wcs)
+	}
+	r.cq.Push(&verbs.WC{WRID: 7, QPNum: r.qp.Num()})
+	if wcs := pollAll(t, r.cq); len(wcs) != 1 || wcs[0].WRID != 7 {
+		t.Errorf("%+v, want completion 7", wcs)
+	}
+}

@@ -31,6 +31,7 @@ func (cq *CQ) Modify(m CQModeration) error {
 	if cq.channel == nil {
 		return Errorf(ErrInvalid, op, "the CQ has no completion channel, and so no events")
 	}
+	defer cq.channel.tell() // when mu is unlocked
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	if err := cq.check(op); err != nil {
@@ -78,6 +79,7 @@ func (cq *CQ) requestEvent() {
 }
 
 func (cq *CQ) periodExpired() {
+	defer cq.channel.tell() // when mu is unlocked
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	if cq.armed.Load() != disarmed && cq.moderation.count > 0 {

@@ -27,6 +27,10 @@ type Device struct {
 	srqNum                       uint32 // the number of the last XRC SRQ
 	defaultPD                    *PD    // nil before the first call of DefaultPD
 	closed                       bool
+
+	// latencyMu is taken before QP locks.
+	latencyMu sync.Mutex
+	latencies map[Transport]*Latency // of QPs that are gone; nil: none is measured
 }
 
 // Open opens a provider's device (ibv_open_device).

@@ -46,7 +46,7 @@
 // Errors name the operation, the argument, its value and its bound. They wrap a kind ([ErrInvalid], …) and the errno that
 // libibverbs returns, for errors.Is. What goes wrong with a posted work request is the Status of its completion.
 //
-// Unlike libibverbs: inline data of PostSend needs an lkey, as other data does, because an address alone gives a Go program
+// Unlike libibverbs: inline data is passed as a slice, or needs an lkey, as other data does, because an address alone gives a Go program
 // no access to memory; queues have exactly the sizes that were asked for, but for MaxInlineData; methods of a destroyed object return
 // [ErrDestroyed]; GetAsyncEvent acknowledges the event that it returns. What Linux has in /sys/class/infiniband and not in libibverbs
 // are methods of the device: [Device.PortCounters] and [Device.HWCounters]. So is [Device.Shutdown]: what it does, a kernel

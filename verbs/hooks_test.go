@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/softrnic/softrnic/verbs"
 )
@@ -98,6 +99,34 @@ func TestOnEventEnded(t *testing.T) {
 	if hook.calls != 0 {
 		t.Errorf("%d calls after OnEvent(nil)", hook.calls)
 	}
+}
+
+// TestOnEventUnlocked: whom the function wakes can use the QP and the CQ before the function returns.
+func TestOnEventUnlocked(t *testing.T) {
+	r := newRig(t)
+	r.bring(t, verbs.StateRTS)
+	r.ch.OnEvent(func(int) {
+		woken := make(chan error, 1)
+		go func() {
+			cq, err := r.ch.TryGetEvent()
+			if err == nil {
+				r.qp.State()
+				err = errors.Join(cq.AckEvents(1), cq.Arm(false))
+			}
+			woken <- err
+		}()
+		select {
+		case err := <-woken:
+			check(t, err)
+		case <-time.After(10 * time.Second):
+			t.Error("who was woken waits for a lock")
+		}
+	})
+	r.complete(t)
+	if n := r.l.endedProgress.Load(); n != 1 { // by RequestNotify in complete
+		t.Errorf("EndProgress was called %d times, want 1: Arm is for programs that go on polling", n)
+	}
+	check(t, r.qp.PostSend(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled})) // armed by Arm
 }
 
 // TestHookEndsProgress: a program that waits for its hook sleeps without a call of GetEvent, so that RequestNotify and a

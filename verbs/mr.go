@@ -71,7 +71,12 @@ func (pd *PD) RegMRIOVA(buf []byte, addr uint64, access Access) (*MR, error) {
 // page that does not exist, such as a page beyond the end of a truncated file, fails the work request: with WCLocProtErr
 // on this side, with WCRemOpErr at a peer. The caller keeps the memory mapped until Dereg returns.
 func (pd *PD) RegMapping(buf []byte, access Access) (*MR, error) {
-	return pd.register("register mapping", mrMapped, nil, buf, addressOf(buf, access), access)
+	return pd.RegMappingIOVA(buf, addressOf(buf, access), access)
+}
+
+// RegMappingIOVA is RegMapping at an address that the caller chooses, as in RegMRIOVA.
+func (pd *PD) RegMappingIOVA(buf []byte, addr uint64, access Access) (*MR, error) {
+	return pd.register("register mapping", mrMapped, nil, buf, addr, access)
 }
 
 // AllocNullMR allocates a null MR (ibv_alloc_null_mr), which has an lkey and no rkey. A write to any address is
@@ -268,4 +273,18 @@ func (mr *MR) release() {
 	d.mrs--
 	mr.PD().mrs--
 	d.mu.Unlock()
+}
+
+// beforeGuard is the function of BeforeGuard, or nil.
+var beforeGuard atomic.Pointer[func()]
+
+// BeforeGuard has f called before memory is touched that may fault: memory of RegMapping and RegFile. It is for programs whose
+// other parts, which are not Go, may have taken the handlers of SIGSEGV and SIGBUS from the Go runtime, which needs them to make
+// an error of a fault: f gives them back. It is called with locks held, and as often as messages are copied. A nil f ends that.
+func BeforeGuard(f func()) {
+	if f == nil {
+		beforeGuard.Store(nil)
+		return
+	}
+	beforeGuard.Store(&f)
 }

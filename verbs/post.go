@@ -134,13 +134,13 @@ func (qp *QP) queueSend(wr *SendWR) error {
 	}
 	slot := q.at(q.len())
 	if wr.Flags&SendInline != 0 {
-		data := slot.inline[:length]
-		if wr.inline != nil {
-			copy(data, wr.inline)
+		data := slot.InlineData[:length]
+		if wr.InlineData != nil {
+			copy(data, wr.InlineData)
 		} else if err := qp.gather(data, wr.SGList); err != nil {
 			return err
 		}
-		slot.SGList, slot.inline = slot.SGList[:0], data
+		slot.SGList, slot.InlineData = slot.SGList[:0], data
 	} else {
 		slot.SGList = slot.SGList[:len(wr.SGList)]
 		copy(slot.SGList, wr.SGList)
@@ -154,6 +154,9 @@ func (qp *QP) queueSend(wr *SendWR) error {
 	slot.AH, slot.RemoteQPN, slot.RemoteQKey = wr.AH, wr.RemoteQPN, wr.RemoteQKey
 	slot.Bind = bind
 	slot.length = length
+	if qp.measured {
+		qp.rare.latency.post(q.len())
+	}
 	q.n++
 	if bind != nil {
 		bind.MW.rkey.Store(bind.RKey)
@@ -167,8 +170,8 @@ func (qp *QP) checkSend(wr *SendWR) (length uint64, err error) {
 	for i := range wr.SGList {
 		length += uint64(wr.SGList[i].Length) // cannot overflow: at most MaxSGE values of 32 bits
 	}
-	if wr.inline != nil {
-		length = uint64(len(wr.inline))
+	if wr.InlineData != nil {
+		length = uint64(len(wr.InlineData))
 	}
 	limits := &qp.init.Cap
 	switch op := wr.Opcode; {
@@ -193,7 +196,7 @@ func (qp *QP) checkSend(wr *SendWR) (length uint64, err error) {
 		if err := qp.checkDatagram(wr, length); err != nil {
 			return 0, err
 		}
-	case length > qp.maxMsg:
+	case length > uint64(qp.maxMsg):
 		return 0, Errorf(ErrInvalid, qp.op(what), "length %d is more than the port's MaxMsgSz of %d", length, qp.maxMsg)
 	}
 	switch {
@@ -205,6 +208,9 @@ func (qp *QP) checkSend(wr *SendWR) (length uint64, err error) {
 		return 0, Errorf(ErrInvalid, qp.op(what), "ATOMIC_WRITE of %d bytes: it needs 8", length)
 	}
 	switch {
+	case wr.InlineData != nil && (wr.Flags&SendInline == 0 || len(wr.SGList) > 0):
+		return 0, Errorf(ErrInvalid, qp.op(what), "InlineData has %d bytes, Flags is %v and SGList has %d entries: InlineData needs SendInline, and no SGList",
+			len(wr.InlineData), wr.Flags, len(wr.SGList))
 	case localOps.has(wr.Opcode) && len(wr.SGList) > 0:
 		return 0, Errorf(ErrInvalid, qp.op(what), "%v has no SGList", wr.Opcode)
 	case wr.Flags&SendInline == 0:
@@ -231,7 +237,7 @@ func (qp *QP) checkDatagram(wr *SendWR, length uint64) error {
 		return Errorf(ErrInvalid, qp.op(what), "the AH is of port %d, but the QP is on port %d", wr.AH.attr.PortNum, qp.attr.PortNum)
 	case wr.RemoteQPN >= 1<<24:
 		return Errorf(ErrInvalid, qp.op(what), "RemoteQPN %#x has more than 24 bits", wr.RemoteQPN)
-	case length > qp.maxMsg:
+	case length > uint64(qp.maxMsg):
 		return Errorf(ErrInvalid, qp.op(what), "length %d is more than the port's active MTU of %d, which a datagram must fit",
 			length, qp.maxMsg)
 	}

@@ -56,6 +56,15 @@ func TestPostSendRefuses(t *testing.T) {
 		{"flush of an unknown level", func(*verbs.MR) *verbs.SendWR {
 			return &verbs.SendWR{Opcode: verbs.Flush, FlushType: verbs.FlushGlobal, FlushLevel: 2}
 		}, verbs.ErrInvalid, "flush level 2"},
+		{"unregistered data without the flag", func(*verbs.MR) *verbs.SendWR {
+			return &verbs.SendWR{Opcode: verbs.Send, InlineData: []byte{1}}
+		}, verbs.ErrInvalid, "InlineData needs SendInline"},
+		{"unregistered data and a list", func(mr *verbs.MR) *verbs.SendWR {
+			return &verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendInline, InlineData: []byte{1}, SGList: []verbs.SGE{mr.SGE(0, 1)}}
+		}, verbs.ErrInvalid, "no SGList"},
+		{"unregistered data too long", func(*verbs.MR) *verbs.SendWR {
+			return &verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendInline, InlineData: make([]byte, 65)}
+		}, verbs.ErrInvalid, "inline length 65 is more than MaxInlineData of 64"},
 		{"inline READ", func(*verbs.MR) *verbs.SendWR {
 			return &verbs.SendWR{Opcode: verbs.RDMARead, Flags: verbs.SendInline}
 		}, verbs.ErrInvalid, "RDMA_READ has no inline data"},

@@ -1,6 +1,9 @@
 package verbs
 
-import "context"
+import (
+	"context"
+	"net/netip"
+)
 
 // What a provider needs of this package, and an application does not, is in the files whose names begin with provider:
 // this one has the interfaces that a provider implements, provider_qp.go the QPHandle that it is given, and
@@ -88,6 +91,10 @@ type ProviderQP interface {
 	PostSend()
 	// PostRecv is the doorbell of the receive queue: new work requests are at its end.
 	PostRecv()
+	// Counters is a snapshot of the QP's counters, by name; nil without any.
+	Counters() map[string]uint64
+	// Peer is the address that the QP is connected with; the zero Addr if it is not.
+	Peer() netip.Addr
 	// Destroy destroys the provider's half. Afterwards the provider never uses its handle again.
 	Destroy()
 }

@@ -14,6 +14,9 @@ type QP struct {
 	destroyed   bool
 	draining    bool // in SQD, with send requests under way
 	cqOverrun   bool // a completion did not fit into its CQ: see failOverrun
+	tells       bool // rare.untold has channels
+	measured    bool // rare.latency is set
+	ops         opcodeSet
 	num         uint32
 	waiting     atomic.Int32 // goroutines that wait for mu
 	rq          queue[RecvWR]
@@ -22,11 +25,11 @@ type QP struct {
 	pd          *PD
 	xrcd        *XRCD        // of an XRC_RECV QP, else nil
 	handleCount atomic.Int32 // how often CreateQP and OpenQP have returned it
-	ops         opcodeSet
-	srq         *SRQ // the source of receive requests; of an XRC_RECV QP, that of the current message
+	maxMsg      uint32       // the longest message in bytes
+	srq         *SRQ         // the source of receive requests; of an XRC_RECV QP, that of the current message
 	prov        ProviderQP
-	maxMsg      uint64 // the longest message in bytes
-	inlineMR    *MR    // caches the region of the last inline data
+	inlineMR    *MR   // caches the region of the last inline data
+	rare        *rare // nil as long as there is nothing in it
 	attr        QPAttr
 	init        qpInit
 
@@ -35,6 +38,12 @@ type QP struct {
 	flows     int32         // guarded by modifying
 
 	unackedEvents int32 // asynchronous events that are to be acknowledged; guarded by asyncQueue.mu
+}
+
+// rare is what few QPs have.
+type rare struct {
+	untold  []*CompChannel // whose functions unlock calls
+	latency *latency
 }
 
 // qpInit is QPInitAttr in less memory, because a program may have a great many QPs.
@@ -96,6 +105,7 @@ func (pd *PD) createQP(op string, attr *QPInitAttr, x *XRCD) (*QP, error) {
 		qp.rq = newRecvQueue(1, s.maxSGE) // for the request that the current message fills
 	}
 	qp.handleCount.Store(1)
+	qp.measureLatency()
 	if x != nil {
 		qp.rq = newRecvQueue(1, 0)
 	}
@@ -189,10 +199,13 @@ func (pd *PD) acquireQP(op string, attr *QPInitAttr) error {
 // release undoes acquireQP and removes the QP from the PD's set.
 func (qp *QP) release() {
 	pd := qp.pd
+	d := pd.dev
+	d.latencyMu.Lock()
 	pd.qpsMu.Lock()
 	delete(pd.qps, qp)
 	pd.qpsMu.Unlock()
-	d := pd.dev
+	d.keepLatency(qp)
+	d.latencyMu.Unlock()
 	d.mu.Lock()
 	d.qps--
 	pd.nqps--
@@ -216,6 +229,14 @@ func (qp *QP) PD() *PD {
 		return nil
 	}
 	return qp.pd
+}
+
+// Device returns the QP's device.
+func (qp *QP) Device() *Device {
+	if qp.xrcd != nil {
+		return qp.xrcd.dev
+	}
+	return qp.pd.dev
 }
 
 // Context returns the Context that the QP was created with.
@@ -305,7 +326,7 @@ func (qp *QP) destroy() error {
 	qp.prov.Destroy()
 	qp.destroyed = true
 	qp.inlineMR = nil
-	qp.mu.Unlock()
+	qp.unlock()
 	return nil
 }
 

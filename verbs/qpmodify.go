@@ -67,16 +67,20 @@ func (qp *QP) Modify(attr *QPAttr, mask QPAttrMask) error {
 	switch qp.state = to; to {
 	case StateReset:
 		qp.sq.reset()
+		if qp.measured {
+			qp.rare.latency.ahead = -1
+		}
 		qp.rq.reset()
 		qp.attr = QPAttr{}
 		qp.inlineMR = nil
 		qp.draining = false
+		qp.dropCompletions()
 	default:
 		qp.attr.merge(attr, mask)
 		if mask&QPAttrPort != 0 {
-			qp.maxMsg = uint64(limits.port.MaxMsgSz)
+			qp.maxMsg = limits.port.MaxMsgSz
 			if qp.init.Type == UD {
-				qp.maxMsg = uint64(limits.port.ActiveMTU.Bytes())
+				qp.maxMsg = uint32(limits.port.ActiveMTU.Bytes())
 			}
 		}
 	}
@@ -90,6 +94,16 @@ func (qp *QP) Modify(attr *QPAttr, mask QPAttrMask) error {
 		qp.prov.PostSend()
 	}
 	return nil
+}
+
+// dropCompletions removes the QP's completions from its CQs, as those that were in flight in RESET must not be taken for
+// those of the QP's next life. The kernel's drivers do the same.
+func (qp *QP) dropCompletions() {
+	for _, cq := range [...]*CQ{qp.init.SendCQ, qp.init.RecvCQ} {
+		if cq != nil {
+			cq.drop(qp.num)
+		}
+	}
 }
 
 // checkRateLimit checks a rate limit for a QP that Modify takes to state to. It can be set by a transition to RTS, or in

@@ -30,9 +30,9 @@ func newSendQueue(c *QPCap) queue[SendWR] {
 		s.SGList, sges = carve(sges, c.MaxSendSGE)
 		if shared {
 			room := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s.SGList))), len(s.SGList)*sgeLen)
-			s.inline, _ = carve(room, c.MaxInlineData)
+			s.InlineData, _ = carve(room, c.MaxInlineData)
 		} else {
-			s.inline, inline = carve(inline, c.MaxInlineData)
+			s.InlineData, inline = carve(inline, c.MaxInlineData)
 		}
 	}
 	return q

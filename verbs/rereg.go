@@ -14,10 +14,14 @@ func (f ReregFlags) String() string {
 	return flags([]string{"ReregTranslation", "ReregPD", "ReregAccess"}, uint32(f))
 }
 
-// Rereg changes the memory, PD or access flags of a region, as flags say, and always its keys (ibv_rereg_mr). The old keys
-// become invalid, and no byte of the old memory is accessed any more, before the new keys become valid. If an argument is
-// invalid, the region stays as it was; if the device has no keys left, the region is deregistered. Rereg fails with
-// ErrBusy while memory windows are bound to the region.
+// Rereg changes the memory, PD or access flags of a region, as flags say (ibv_rereg_mr). When it returns, nothing is accessed
+// any more that the region as it was would have allowed.
+//
+// A change of the memory, or of AccessZeroBased, changes the keys, too: the old ones become invalid, and no byte of the old
+// memory is accessed any more, before the new ones become valid. Other changes keep the keys, as the kernel's drivers do.
+//
+// If an argument is invalid, the region stays as it was; if the device has no keys left, the region is deregistered. Rereg
+// fails with ErrBusy while memory windows are bound to the region.
 func (mr *MR) Rereg(flags ReregFlags, pd *PD, buf []byte, access Access) error {
 	const op = "reregister MR"
 	if flags == 0 || flags&^(ReregTranslation|ReregPD|ReregAccess) != 0 {
@@ -40,7 +44,8 @@ func (mr *MR) Rereg(flags ReregFlags, pd *PD, buf []byte, access Access) error {
 	if flags&ReregAccess != 0 {
 		r.access = access
 	}
-	if flags&ReregTranslation != 0 || (r.access^old.access)&AccessZeroBased != 0 {
+	moves := flags&ReregTranslation != 0 || (r.access^old.access)&AccessZeroBased != 0
+	if moves {
 		r.addr = addressOf(r.buf, r.access)
 	}
 	if flags&ReregPD != 0 {
@@ -54,6 +59,11 @@ func (mr *MR) Rereg(flags ReregFlags, pd *PD, buf []byte, access Access) error {
 		mr.boundMWs.Store(0)
 		return err
 	}
+	if !moves {
+		mr.replace(&r)
+		mr.boundMWs.Store(0)
+		return nil
+	}
 	mr.revokeKeys()
 	mr.region.Store(&r)
 	if err := mr.assignKeys(op); err != nil {
@@ -63,6 +73,19 @@ func (mr *MR) Rereg(flags ReregFlags, pd *PD, buf []byte, access Access) error {
 	}
 	mr.boundMWs.Store(0)
 	return nil
+}
+
+// replace changes what can be changed under the same keys: the PD, and the access flags.
+func (mr *MR) replace(r *region) {
+	old, lkey := mr.PD(), mr.LKey()
+	old.keysMu.Lock()
+	delete(old.keys, lkey)
+	old.keysMu.Unlock()
+	mr.region.Store(r)
+	r.pd.keysMu.Lock()
+	r.pd.keys[lkey] = mr
+	r.pd.keysMu.Unlock()
+	old.quiesce(mr)
 }
 
 // move counts the region in another PD instead.

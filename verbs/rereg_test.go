@@ -36,13 +36,18 @@ func TestRereg(t *testing.T) {
 			t.Errorf("got %v, want %q", err, c.want)
 		}
 	}
-	lkey := mr.LKey()
+	first := mr.LKey()
 	check(t, mr.Rereg(verbs.ReregTranslation, nil, b, 0))
 	if mr.Length() != 128 || mr.Addr() != uint64(uintptr(unsafe.Pointer(&b[0]))) || mr.Access() != verbs.AccessLocalWrite {
 		t.Errorf("%d bytes at %#x, %v", mr.Length(), mr.Addr(), mr.Access())
 	}
-	if mr.LKey() == lkey {
+	if mr.LKey() == first {
 		t.Error("the old key lives on")
+	}
+	lkey, rkey := mr.LKey(), mr.RKey()
+	check(t, mr.Rereg(verbs.ReregAccess|verbs.ReregPD, other, nil, verbs.AccessLocalWrite|verbs.AccessRemoteWrite))
+	if mr.LKey() != lkey || mr.RKey() != rkey || mr.PD() != other || mr.Access() != verbs.AccessLocalWrite|verbs.AccessRemoteWrite {
+		t.Errorf("keys %#x and %#x, want %#x and %#x; %v", mr.LKey(), mr.RKey(), lkey, rkey, mr.Access())
 	}
 	check(t, mr.Rereg(verbs.ReregAccess|verbs.ReregPD, other, nil, verbs.AccessZeroBased))
 	if mr.PD() != other || mr.Addr() != 0 || mr.Access() != verbs.AccessZeroBased || mr.Length() != 128 {

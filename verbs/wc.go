@@ -2,12 +2,14 @@ package verbs
 
 // WC is a work completion (ibv_wc). When Status is not WCSuccess, only WRID, Status, QPNum and VendorErr are valid.
 type WC struct {
-	WRID      uint64
-	Status    WCStatus
-	Opcode    WCOpcode
-	Flags     WCFlags
-	VendorErr uint32
-	ByteLen   uint32 // bytes received, or placed by a READ or an atomic
+	WRID   uint64
+	Status WCStatus
+	Opcode WCOpcode
+	Flags  WCFlags
+	// NetworkHdrType is the network header that a datagram came with.
+	NetworkHdrType NetworkHdrType
+	VendorErr      uint32
+	ByteLen        uint32 // bytes received, or placed by a READ or an atomic
 	// ImmData is valid with WCWithImm; it is a number, not in network byte order. InvalidatedRKey is valid with WCWithInv.
 	ImmData         uint32
 	InvalidatedRKey uint32
@@ -36,6 +38,15 @@ const (
 func (f WCFlags) String() string {
 	return flags([]string{"GRH", "WITH_IMM", "IP_CSUM_OK", "WITH_INV"}, uint32(f))
 }
+
+// NetworkHdrType is a network header of RoCE packets. The values are those that RoCEv2 hardware has in completions.
+type NetworkHdrType uint8
+
+const (
+	NetworkHdrNone NetworkHdrType = 0 // not of a datagram, or of RoCE v1, whose header is the GRH
+	NetworkHdrIPv6 NetworkHdrType = 1
+	NetworkHdrIPv4 NetworkHdrType = 2
+)
 
 // WCOpcode is the operation that has completed (ibv_wc_opcode, same values). The bit WCRecv is set in those of receive
 // requests.

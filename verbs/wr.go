@@ -8,8 +8,9 @@ type SGE struct {
 }
 
 // SendWR is a send work request (ibv_send_wr). PostSend copies it and its lists, which may be reused at once. The memory
-// that SGList refers to must not change until completion, except with SendInline. Unlike in libibverbs, the memory must be
-// registered with SendInline too, because an address alone gives a Go program no access to memory.
+// that SGList refers to must not change until completion, except with SendInline. Unlike in libibverbs, that memory must be
+// registered with SendInline too, because an address alone gives a Go program no access to memory: data that is not
+// registered goes into InlineData.
 type SendWR struct {
 	ID     uint64
 	Opcode WROpcode
@@ -45,8 +46,11 @@ type SendWR struct {
 	// BindMW: the window and the memory that it is to cover. PostSend copies this too.
 	Bind *MWBind
 
-	inline []byte // data of a posted SendInline request, which has no SGList; allocated with the queue's slot
-	length uint64 // total length of SGList or inline, set by PostSend
+	// InlineData, if not nil, is the data of a request with SendInline, instead of that of SGList. It need not be registered.
+	// PostSend copies it.
+	InlineData []byte
+
+	length uint64 // total length of SGList or InlineData, set by PostSend
 }
 
 // RecvWR is a receive work request (ibv_recv_wr). PostRecv copies it.

@@ -15,6 +15,8 @@ type Group struct {
 	pairs   atomic.Pointer[[]*Pair] // replaced, never changed
 	polling atomic.Uint32           // notPolled, polled or watched
 	idle    atomic.Uint32           // polls that found nothing
+	yields  uint32                  // of so many of them one lets others run
+	hub     bool                    // many frames come from a hub
 	turn    atomic.Uint32           // which pair the next Poll begins with
 	began   chan struct{}           // there was a first poll
 	stop    chan struct{}
@@ -25,10 +27,13 @@ type Group struct {
 
 // NewGroup makes a group without pairs.
 func NewGroup() *Group {
-	g := &Group{began: make(chan struct{}, 1), stop: make(chan struct{})}
+	g := &Group{yields: yieldPolls, began: make(chan struct{}, 1), stop: make(chan struct{})}
 	g.pairs.Store(new([]*Pair))
 	return g
 }
+
+// FilledByHub says that many of the frames come from a hub. It is called before the first Poll.
+func (g *Group) FilledByHub() { g.yields, g.hub = hubYieldPolls, true }
 
 // Set says which pairs there are. The slice must not be changed any more.
 func (g *Group) Set(all []*Pair) { g.pairs.Store(&all) }
@@ -54,11 +59,13 @@ const (
 // nap is how often Run looks: longer than an application is busy sending between two polls.
 const nap = time.Millisecond
 
-// While polls find nothing, another thread is let run on this processor once in yieldPolls, and another goroutine once in
-// goschedPolls. A look at the rings takes less than either.
+// While polls find nothing, another thread is let run on this processor once in yieldPolls, or where a hub fills the rings, which
+// often has the same processor, once in hubYieldPolls; and another goroutine once in goschedPolls. A look at the rings takes less
+// than either.
 const (
-	yieldPolls   = 32
-	goschedPolls = 4096
+	yieldPolls    = 32
+	hubYieldPolls = 8
+	goschedPolls  = 4096
 )
 
 func (g *Group) isPolled() bool { return g.polling.Load() != notPolled }
@@ -89,13 +96,34 @@ func (g *Group) Poll() bool {
 		return true
 	}
 	switch n := g.idle.Add(1); {
-	case n%goschedPolls == 0 || n%yieldPolls == 0 && runtime.GOMAXPROCS(0) == 1:
-		runtime.Gosched()
-	case n%yieldPolls == 0:
-		_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
+	case n%g.yields != 0:
+	case n%goschedPolls == 0 && !hasSpareProcs() || hasOneProcessor():
+		g.giveWay()
+	default:
+		schedYield()
 	}
 	return false
 }
+
+// hasOneProcessor tells whether this process may use one processor only.
+func hasOneProcessor() bool { return runtime.GOMAXPROCS(0) == 1 }
+
+// hasSpareProcs tells whether more goroutines may run at a time than there are processors, as where threads of C call Go and each
+// is counted (cmd/libsoftrnic): then no goroutine needs a poller's place. To such a thread runtime.Gosched would mean a sleep, as
+// another thread of Go's takes over, and wakes it when its turn comes.
+func hasSpareProcs() bool { return runtime.GOMAXPROCS(0) > runtime.NumCPU() }
+
+// giveWay lets other goroutines run. Where this process has one processor, and a hub fills the rings, it lets other processes run
+// too: a hub that has the same processor must run before there is anything in them. Without a hub the other side of a ring most
+// likely has a processor of its own, and on a busy machine this one would be given to somebody else for milliseconds.
+func (g *Group) giveWay() {
+	runtime.Gosched()
+	if g.hub && hasOneProcessor() {
+		schedYield()
+	}
+}
+
+func schedYield() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
 // EndPoll has the goroutines receive again.
 func (g *Group) EndPoll() {

@@ -99,7 +99,7 @@ func Ring(fd uintptr) { _ = unix.Sendto(int(fd), bell, unix.MSG_DONTWAIT|unix.MS
 
 var bell = []byte{1}
 
-// wake rings the bell. It is called with p.mu held.
+// wake rings the bell.
 func (p *Pair) wake() { _ = p.raw.Write(p.ding) }
 
 // Send puts frames into the peer's ring, or into the queue before it.
@@ -210,14 +210,21 @@ func (p *Pair) Reserve(n int) (r link.Room) {
 
 // Commit implements link.Committer.
 func (p *Pair) Commit(at uint64, f *link.Frame, n int) {
+	if p.commit(at, f, n) {
+		p.wake() // without a lock: a thread of a program in C may be interrupted here, and exit in the handler
+	}
+}
+
+// commit is Commit, but for the bell, and reports whether that is to ring.
+func (p *Pair) commit(at uint64, f *link.Frame, n int) (ring bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.out.Commit(at, f, n)
 	if p.closed {
 		p.unmapOut()
-	} else if p.out.Publish() {
-		p.wake()
+		return false
 	}
+	return p.out.Publish()
 }
 
 // Close ends the pair.
@@ -278,7 +285,7 @@ func (p *Pair) serve(recv link.Receiver, hear func(message []byte, fds []int) er
 				taken += n
 				wait = false
 			case time.Since(last) < spinTime:
-				runtime.Gosched()
+				p.group.giveWay()
 				continue
 			case !p.sleeps():
 				continue
@@ -404,9 +411,7 @@ func (p *Pair) receive(polled bool) (taken int, err error) {
 		p.recv(p.frames)
 	}
 	if p.in.Release() {
-		p.mu.Lock()
 		p.wake()
-		p.mu.Unlock()
 	}
 	return taken, err
 }

@@ -17,7 +17,8 @@
 //
 // Connected QPs can bind and invalidate memory windows, and every QP may have a rate limit (verbs.QPAttr.RateLimit). QPs are
 // connected by rdma_cm (package rdmacm, RoCEv2 only), or by hand, as verbs.QP.Modify has it. Peers may be hardware, Linux's
-// rxe, or this package; between two of this package lost packets are repeated one by one. Messages between two hosts of one
+// rxe, or this package; between two of this package lost packets are repeated one by one if both ask for it
+// ([Config.SelectiveRepeat]). Messages between two hosts of one
 // process, on one package pipe switch, are copied without packets.
 //
 // The source GID chooses the version: the GIDs of a port from index 0 on are RoCEv2's, those from [V1Index] on are the same
@@ -44,9 +45,12 @@ const V1Index = 128
 
 // Config is how a device's connections deal with losses and with congestion. The zero Config is the default.
 type Config struct {
-	// GoBackN has connections repeat everything from a lost packet on, towards every peer. By default this is what they do
-	// towards other implementations only, and two of this one repeat lost packets alone.
-	GoBackN bool
+	// SelectiveRepeat has the device's reliable connections repeat lost packets alone where the peer is a device of this package
+	// that has SelectiveRepeat too. Such devices recognise each other by a mark in reserved bits of the BTH, which the IBTA has
+	// senders leave zero: a device that monitors or tests what is on the wire may object, a receiver does not. Without it, and
+	// towards all other peers, everything from a lost packet on is repeated (go-back-N, IBTA Vol 1 §9.7), and reserved bits are
+	// zero.
+	SelectiveRepeat bool
 	// DCQCN turns congestion control on, for connected QPs over RoCEv2: packets say that switches may mark them (ECT(0)), those
 	// that come marked are answered with congestion notification packets (CNPs), and a CNP slows its connection down.
 	// &DCQCN{} has the default parameters. Nil is off: CNPs are not sent, and those that come are ignored.

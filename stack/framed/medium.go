@@ -3,6 +3,7 @@ package framed
 import (
 	"errors"
 	"fmt"
+	"math/bits"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -18,6 +19,25 @@ const maxPaths = 1024
 // far stands in frames for the Ethernet address of whoever is not the host: the stack does not know it. It is locally
 // administered.
 var far = net.HardwareAddr{2, 'F', 'r', 'a', 'm', 'e'}
+
+// senderMAC is the source address of a frame: far, or where the stack knows which process of the same hub has sent the datagrams, one
+// that says which QPNs that has. So a capture tells such processes apart, and who receives the frame knows as much as the stack.
+func senderMAC(r stack.Range) net.HardwareAddr {
+	if r == (stack.Range{}) {
+		return far
+	}
+	return net.HardwareAddr{2, 'Q', byte(bits.Len32(r.Mask)), byte(r.Base >> 16), byte(r.Base >> 8), byte(r.Base)}
+}
+
+// senderOf undoes senderMAC.
+func senderOf(mac []byte) (r stack.Range) {
+	const qpnBits = 24
+	if mac[0] != 2 || mac[1] != 'Q' || mac[2] > qpnBits {
+		return r
+	}
+	mask := uint32(1)<<mac[2] - 1
+	return stack.Range{Base: (uint32(mac[3])<<16 | uint32(mac[4])<<8 | uint32(mac[5])) &^ mask, Mask: mask}
+}
 
 // medium is a link whose frames are the datagrams of a stack's interface.
 type medium struct {
@@ -69,7 +89,7 @@ func (m *medium) Attach(recv link.Receiver) {
 		buf := m.buffers.Get().(*[ethLen + maxIPPacket]byte)
 		defer m.buffers.Put(buf)
 		b := append(append(buf[:ethLen], d.Header...), d.Payload...)
-		f := [1]link.Frame{seal(b, ethLen+len(d.Header), d.SegmentSize, far, mac)}
+		f := [1]link.Frame{seal(b, ethLen+len(d.Header), d.SegmentSize, senderMAC(d.SrcQPNs), mac)}
 		f[0].Polled = d.Polled
 		recv(f[:])
 	})

@@ -58,8 +58,8 @@ func (p *port) deliver(frames []link.Frame) {
 		p.receiver(&stack.Datagram{
 			Src: from.src, Dst: from.dst, SrcPort: from.srcPort, TrafficClass: from.trafficClass, HopLimit: from.hopLimit,
 			Polled: f.Polled, Looped: slices.Contains(p.medium.nic.GIDs(), from.src),
-			IDGuessed: from.src.Is4() && p.medium.guessed.Load(),
-			Header:    header, Payload: payload, SegmentSize: size,
+			IDGuessed: from.src.Is4() && p.medium.guessed.Load(), SrcQPNs: senderOf(f.Data[6:]),
+			Header: header, Payload: payload, SegmentSize: size,
 		})
 	}
 }

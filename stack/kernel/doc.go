@@ -5,8 +5,9 @@
 //	dev, err := rdmatransport.Open(host)
 //
 // The host has one interface of the machine, and all of its addresses, or those that were asked for. As in other stacks the first
-// GID belongs to the link-local IPv6 address; it is the zero Addr if there is none. The state of the link, its MTU and its
-// addresses are those that netlink reports (on other systems than Linux, those at the beginning).
+// GID belongs to the link-local IPv6 address; if the host has none, it belongs to the host's first other address, which has
+// index 1 as well. The state of the link, its MTU and its addresses are those that netlink reports (on other systems than Linux,
+// those at the beginning).
 //
 // # What it needs
 //
@@ -51,7 +52,9 @@ package kernel
 // only while there is something in it.
 //
 // Paths and superframes. A sender gathers datagrams in its buffer. Those of one path and one size are one superframe, which
-// the kernel cuts (UDP_SEGMENT); several superframes of one socket leave with one sendmmsg. Superframes that the kernel has
+// the kernel cuts (UDP_SEGMENT); several superframes of one socket leave with one sendmmsg. MSG_ZEROCOPY is of no use between
+// processes of one machine: the kernel copies the data all the same, on its way from veth or lo to the other socket, and bare
+// system calls reach 0.43 to 0.66 of the throughput. Superframes that the kernel has
 // put together (UDP_GRO), or has not cut because it is their destination itself, are received uncut. Whether the kernel can
 // do this is asked when the host is made. Traffic class and hop limit are control messages. Systems other than Linux send
 // and receive one datagram with each call, with the system's traffic class and hop limit.

@@ -35,8 +35,8 @@ type nic struct {
 
 var _ stack.NIC = (*nic)(nil)
 
-// gidTable is the host's addresses by GID index, and their networks. The first is the link-local one, or the zero Addr; so
-// are holes.
+// gidTable is the host's addresses by GID index, and their networks. The first is the link-local one, or the zero Addr, for which
+// GIDs has another; holes are zero Addrs too.
 type gidTable struct {
 	prefixes []netip.Prefix
 	gids     []netip.Addr
@@ -157,8 +157,15 @@ func (n *nic) MAC() net.HardwareAddr { return slices.Clone(n.mac) }
 // MTU implements [stack.NIC]. That of Linux's loopback is larger than an IP packet can be.
 func (n *nic) MTU() int { return min(n.watch.mtu(), 65535) }
 
-// GIDs implements [stack.NIC]. The first is the zero Addr if the host does not have the interface's link-local address.
-func (n *nic) GIDs() []netip.Addr { return slices.Clone(n.table.Load().gids) }
+// GIDs implements [stack.NIC]. If the host does not have the interface's link-local address, the first is that of its other
+// addresses that has the lowest index, and is there twice: programs that are not told another index take 0.
+func (n *nic) GIDs() []netip.Addr {
+	gids := slices.Clone(n.table.Load().gids)
+	if i := slices.IndexFunc(gids, netip.Addr.IsValid); i > 0 {
+		gids[0] = gids[i]
+	}
+	return gids
+}
 
 // State implements [stack.NIC].
 func (n *nic) State() stack.LinkState {
@@ -292,12 +299,7 @@ func (n *nic) Resolve(ctx context.Context, src, dst netip.Addr) error {
 func (n *nic) Poll() bool { return n.port.poll() }
 
 // EndPoll implements [stack.NIC].
-func (n *nic) EndPoll() {
-	n.port.polled.Store(0)
-	if s := n.port.shared; s != nil {
-		s.EndPoll()
-	}
-}
+func (n *nic) EndPoll() { n.port.endPoll() }
 
 // Join implements [stack.NIC].
 func (n *nic) Join(group netip.Addr) error {
@@ -344,7 +346,7 @@ func (n *nic) has(a netip.Addr) bool { return a.IsValid() && slices.Contains(n.t
 
 // addrs are the host's addresses.
 func (n *nic) addrs() []netip.Addr {
-	return slices.DeleteFunc(n.GIDs(), func(a netip.Addr) bool { return !a.IsValid() })
+	return slices.DeleteFunc(slices.Clone(n.table.Load().gids), func(a netip.Addr) bool { return !a.IsValid() })
 }
 
 // zoned gives a link-local address the interface as its zone, which the kernel needs.

@@ -247,6 +247,19 @@ func (p *port) poll() (any bool) {
 	return any
 }
 
+// endPoll has the readers receive again.
+func (p *port) endPoll() {
+	if p.polled.Swap(0) == 0 {
+		return
+	}
+	for _, in := range *p.in.Load() {
+		in.EndPoll()
+	}
+	if p.shared != nil {
+		p.shared.EndPoll()
+	}
+}
+
 // isPolled tells whether somebody has polled a moment ago, and will again.
 func (p *port) isPolled() bool {
 	return time.Now().UnixNano()-p.polled.Load() < int64(time.Millisecond)

@@ -119,10 +119,12 @@ func (q *fakeQP) Modify(_, to verbs.QPState, _ *verbs.QPAttr, _ verbs.QPAttrMask
 	}
 	return nil
 }
-func (q *fakeQP) Query(*verbs.QPAttr) {}
-func (q *fakeQP) PostSend()           {}
-func (q *fakeQP) PostRecv()           {}
-func (q *fakeQP) Destroy()            {}
+func (q *fakeQP) Query(*verbs.QPAttr)         {}
+func (q *fakeQP) PostSend()                   {}
+func (q *fakeQP) PostRecv()                   {}
+func (q *fakeQP) Counters() map[string]uint64 { return nil }
+func (q *fakeQP) Peer() netip.Addr            { return netip.Addr{} }
+func (q *fakeQP) Destroy()                    {}
 
 func (d *device) Route(transport verbs.Transport, src, dst netip.Addr) (rdmacm.Route, error) {
 	if d.route != nil {

@@ -12,6 +12,7 @@ const UDPQKey = 0x01234567
 // resources is a QP or an SRQ of an ID, and what was created for it.
 type resources struct {
 	qp            *verbs.QP
+	ofApplication bool // UseQP was called, and the application destroys the QP
 	srq           *verbs.SRQ
 	cqs           []*verbs.CQ
 	channels      []*verbs.CompChannel
@@ -85,6 +86,51 @@ func (id *ID) CreateXRCQP(x *verbs.XRCD) error {
 		id.qp.qp, err = x.CreateQP(&verbs.QPInitAttr{Type: verbs.XRCRecv, Transport: id.transport()})
 		return err
 	})
+}
+
+// UseQP makes a QP that the application has created the ID's QP, which the ID moves as it does one of CreateQP: if it is in
+// RESET, to INIT at once, or to RTS if its type is UD. The application destroys it, after DestroyQP, Destroy of the ID or
+// UseQP(nil); these only end its use. UseQP is for programs that create QPs before they know for which ID, and for those that
+// keep a structure of their own for each QP.
+func (id *ID) UseQP(qp *verbs.QP) error {
+	const op = "use QP"
+	if qp == nil {
+		if err := id.lock(op); err != nil {
+			return err
+		}
+		defer id.mu.Unlock()
+		if id.qp != nil && !id.qp.ofApplication {
+			return verbs.Errorf(verbs.ErrInvalid, op, "the ID has a QP of CreateQP, which DestroyQP destroys")
+		}
+		id.detachGroups()
+		id.qp = nil
+		return nil
+	}
+	if err := id.lock(op, bound, addrResolved, routeResolved, requested); err != nil {
+		return err
+	}
+	defer id.mu.Unlock()
+	switch want := id.serviceType(); {
+	case id.dev == nil:
+		return verbs.Errorf(verbs.ErrInvalid, op, "the ID is not bound to a device yet")
+	case id.qp != nil:
+		return verbs.Errorf(verbs.ErrInvalid, op, "the ID has a QP already")
+	case qp.Device() != id.dev:
+		return verbs.Errorf(verbs.ErrInvalid, op, "the QP is on %s, the ID on %s", qp.Device().Name(), id.dev.Name())
+	case qp.Transport() != id.transport():
+		return verbs.Errorf(verbs.ErrInvalid, op, "the QP's Transport is %v, but the ID's is %v; see SetTransports", qp.Transport(), id.transport())
+	case qp.Type() != want && id.space != IB:
+		return verbs.Errorf(verbs.ErrInvalid, op, "Type %v: port space %v has %v QPs", qp.Type(), id.space, want)
+	}
+	id.qp = &resources{qp: qp, ofApplication: true}
+	if qp.State() != verbs.StateReset {
+		return nil
+	}
+	err := id.initQP(qp.Type())
+	if err != nil {
+		id.qp = nil
+	}
+	return err
 }
 
 // addQP gives the ID a QP, which create stores in id.qp, and moves it to its first state.
@@ -228,7 +274,7 @@ func (r *resources) destroy() error {
 		return nil
 	}
 	var errs []error
-	if r.qp != nil {
+	if r.qp != nil && !r.ofApplication {
 		if err := r.qp.Destroy(); !errors.Is(err, verbs.ErrDestroyed) {
 			errs = append(errs, err)
 		}

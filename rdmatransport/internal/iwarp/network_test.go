@@ -19,11 +19,13 @@ import (
 
 // network is some hosts that reach each other. Its fields are set before it is used.
 type network struct {
-	mss       int                 // of streams; 0 is 1460
-	buffer    int                 // bytes that a stream holds in one direction; 0 is 1 MiB
-	offloaded bool                // streams may send larger pieces
-	cut       func(avail int) int // how many bytes one Read of a stream gets; nil is all
-	mute      bool                // nothing acknowledges what streams send, but stream.hear
+	mss       int                   // of streams; 0 is 1460
+	buffer    int                   // bytes that a stream holds in one direction; 0 is 1 MiB
+	offloaded bool                  // streams may send larger pieces
+	cut       func(avail int) int   // how many bytes one Read of a stream gets; nil is all
+	mute      bool                  // nothing acknowledges what streams send, but stream.hear
+	stall     func() time.Duration  // how long what has come waits before it is received, as where TCP repeats a segment; nil is not at all
+	damage    func(*stream, []byte) // is called with each piece of a stream that is sent, and may change or abort it; nil does nothing
 
 	mu    sync.Mutex
 	hosts map[netip.Addr]*host
@@ -275,7 +277,10 @@ func (s *stream) Send(n int, fill stack.Filler) (bool, error) {
 		d.starved = s
 		return false, nil
 	}
-	fill.Fill(s.out.space(n))
+	b := s.out.space(n)
+	if fill.Fill(b); s.net.damage != nil {
+		s.net.damage(s, b)
+	}
 	s.pieces++
 	s.unheard++
 	s.cond.Broadcast()
@@ -351,6 +356,11 @@ func (s *stream) Wait() error {
 		case s.readBy.past:
 			return os.ErrDeadlineExceeded
 		case s.closed, s.reset, d.len() > 0, d.fin:
+			if stall := s.net.stall; stall != nil {
+				s.mu.Unlock()
+				time.Sleep(stall())
+				s.mu.Lock()
+			}
 			return nil
 		}
 		s.cond.Wait()

@@ -87,6 +87,8 @@ func (q *qp) detach() *conn {
 		q.tx.lifecycle.on(onDetach)
 		c.unpair()
 		q.e.countStream(q.h.PD(), -1)
+		q.e.Counters.sent.Add(c.sent)
+		q.e.Counters.received.Add(c.received)
 	}
 	return c
 }

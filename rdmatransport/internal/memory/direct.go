@@ -47,15 +47,15 @@ func Copy(dst, src Message, wr *verbs.SendWR, off, n uint64) bool {
 }
 
 // scatter copies src to what dst names, from offset off on.
-func scatter(dst Message, src Span, off uint64) (ok bool) {
-	if src.kind == mapped {
-		return verbs.Guard(func() { ok = scatterBytes(dst, src.b, off) }) && ok
+func scatter(dst Message, src Span, off uint64) bool {
+	for list := dst.List; len(src.b) > 0; {
+		s, status := dst.Regions.piece(dst.PD, &list, &off, uint64(len(src.b)), verbs.AccessLocalWrite)
+		if status != verbs.WCSuccess || !s.transfer(src.Part(0, len(s.b))) {
+			return false
+		}
+		src = src.Part(len(s.b), len(src.b)-len(s.b))
 	}
-	return scatterBytes(dst, src.b, off)
-}
-
-func scatterBytes(dst Message, src []byte, off uint64) bool {
-	return dst.Regions.Scatter(src, dst.PD, dst.List, off) == verbs.WCSuccess
+	return true
 }
 
 // Read places src, which a READ names, in the request's own list, from offset off on.
@@ -63,21 +63,21 @@ func Read(own Message, src Span, off uint64) bool { return scatter(own, src, off
 
 // Write fills dst with the data of a WRITE, from offset off on. Nothing is written if a key or a range in the request's own
 // gather list is at fault.
-func Write(wr *verbs.SendWR, own Message, dst Span, off uint64) (ok bool) {
+func Write(wr *verbs.SendWR, own Message, dst Span, off uint64) bool {
 	if data := wr.Inline(); data != nil {
 		return dst.Write(data[off : off+uint64(len(dst.b))])
 	}
 	if len(own.List) > 1 && own.Regions.check(uint64(len(dst.b)), own.PD, own.List, off, 0, true) != verbs.WCSuccess {
 		return false
 	}
-	if dst.kind == mapped {
-		return verbs.Guard(func() { ok = gather(dst.b, own, off) }) && ok
+	for list := own.List; len(dst.b) > 0; {
+		s, status := own.Regions.piece(own.PD, &list, &off, uint64(len(dst.b)), 0)
+		if status != verbs.WCSuccess || !dst.Part(0, len(s.b)).transfer(s) {
+			return false
+		}
+		dst = dst.Part(len(s.b), len(dst.b)-len(s.b))
 	}
-	return gather(dst.b, own, off)
-}
-
-func gather(dst []byte, own Message, off uint64) bool {
-	return own.Regions.Gather(dst, own.PD, own.List, off) == verbs.WCSuccess
+	return true
 }
 
 // Sound tells whether n bytes of the data of a SEND or WRITE, from offset off on, can be read for certain. It is called before

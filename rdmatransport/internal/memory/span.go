@@ -38,7 +38,7 @@ func (s Span) Write(src []byte) bool {
 	case plain:
 		copy(s.b, src)
 	case mapped:
-		return verbs.Guard(func() { copy(s.b, src) })
+		return verbs.GuardedCopy(s.b, src)
 	}
 	return true
 }
@@ -46,9 +46,21 @@ func (s Span) Write(src []byte) bool {
 // Read copies the span to the beginning of dst; false if the memory faults.
 func (s Span) Read(dst []byte) bool {
 	if s.kind == mapped {
-		return verbs.Guard(func() { copy(dst, s.b) })
+		return verbs.GuardedCopy(dst, s.b)
 	}
 	copy(dst, s.b)
+	return true
+}
+
+// transfer copies src, which is as long, into it; false if the memory of either faults, part of it perhaps written.
+func (s Span) transfer(src Span) bool {
+	switch {
+	case s.kind == null:
+	case s.kind == mapped || src.kind == mapped:
+		return verbs.GuardedCopy(s.b, src.b)
+	default:
+		copy(s.b, src.b)
+	}
 	return true
 }
 

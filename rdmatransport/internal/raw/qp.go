@@ -4,6 +4,7 @@ package raw
 
 import (
 	"fmt"
+	"net/netip"
 
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
@@ -51,6 +52,14 @@ func (q *qp) Query(*verbs.QPAttr) {}
 
 // PostRecv implements verbs.ProviderQP.
 func (q *qp) PostRecv() {}
+
+// Counters implements verbs.ProviderQP.
+func (q *qp) Counters() map[string]uint64 {
+	return map[string]uint64{"raw_sent_frames": q.sent, "raw_rcvd_frames": q.received}
+}
+
+// Peer implements verbs.ProviderQP.
+func (q *qp) Peer() netip.Addr { return netip.Addr{} }
 
 // Destroy implements verbs.ProviderQP.
 func (q *qp) Destroy() {

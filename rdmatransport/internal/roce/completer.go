@@ -51,6 +51,7 @@ func (q *qp) acknowledge(p *wire.Packet) {
 		o, counts := s.OnRNR(p.PSN, wire.RNRTimer(p.AETH.Value()))
 		if counts {
 			c.RcvdRNR.Add(1)
+			q.count().rcvdRNR++
 		}
 		if o.Action == send.RNRRetriesExceeded {
 			c.RNRRetryExceeded.Add(1)

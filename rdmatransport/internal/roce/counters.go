@@ -1,6 +1,9 @@
 package roce
 
-import "sync/atomic"
+import (
+	"net/netip"
+	"sync/atomic"
+)
 
 // Counters count what is rare; what happens for every packet is counted per QP. The names under which they appear are
 // those of rxe's hw_counters where it has one.
@@ -38,9 +41,56 @@ type Counters struct {
 }
 
 // stats are a QP's own counts, kept under its lock.
-type stats struct{ sentPkts, rcvdPkts, sends, direct uint64 }
+type stats struct {
+	sentPkts, rcvdPkts   uint64
+	sentBytes, rcvdBytes uint64 // payload of packets, and of messages that were moved directly
+	sends, direct        uint64
 
-func (c *Counters) fold(s stats, recvs uint64) {
+	// Of these the device has counts of its own.
+	retries, repeated, rcvdRNR, duplicates uint32
+}
+
+// count returns the QP's counts. A QP that has never sent or received anything has none, as a program may have a great many QPs.
+func (q *qp) count() *stats {
+	if q.stats == nil {
+		q.stats = new(stats)
+	}
+	return q.stats
+}
+
+// Counters implements verbs.ProviderQP.
+func (q *qp) Counters() map[string]uint64 {
+	s := q.stats
+	if s == nil {
+		s = &stats{}
+	}
+	return map[string]uint64{
+		"sent_pkts":           s.sentPkts,
+		"rcvd_pkts":           s.rcvdPkts,
+		"sent_bytes":          s.sentBytes,
+		"rcvd_bytes":          s.rcvdBytes,
+		"rdma_sends":          s.sends,
+		"rdma_recvs":          q.recvs,
+		"direct_msgs":         s.direct,
+		"completer_retry_err": uint64(s.retries),
+		"selective_repeats":   uint64(s.repeated),
+		"rcvd_rnr_err":        uint64(s.rcvdRNR),
+		"duplicate_request":   uint64(s.duplicates),
+	}
+}
+
+// Peer implements verbs.ProviderQP.
+func (q *qp) Peer() netip.Addr {
+	if q.ends == nil {
+		return netip.Addr{}
+	}
+	return q.ends.Dst
+}
+
+func (c *Counters) fold(s *stats, recvs uint64) {
+	if s == nil {
+		s = &stats{}
+	}
 	c.sentPkts.Add(s.sentPkts)
 	c.rcvdPkts.Add(s.rcvdPkts)
 	c.sends.Add(s.sends)
@@ -51,15 +101,17 @@ func (c *Counters) fold(s stats, recvs uint64) {
 // Snapshot is every counter by name. It locks each QP in turn.
 func (e *Engine) Snapshot() map[string]uint64 {
 	c := &e.Counters
-	total := stats{c.sentPkts.Load(), c.rcvdPkts.Load(), c.sends.Load(), c.direct.Load()}
+	total := stats{sentPkts: c.sentPkts.Load(), rcvdPkts: c.rcvdPkts.Load(), sends: c.sends.Load(), direct: c.direct.Load()}
 	recvs := c.recvs.Load()
 	for _, q := range e.qps.All() {
 		q.h.Lock()
-		total.sentPkts += q.stats.sentPkts
-		total.rcvdPkts += q.stats.rcvdPkts
-		total.sends += q.stats.sends
+		if s := q.stats; s != nil {
+			total.sentPkts += s.sentPkts
+			total.rcvdPkts += s.rcvdPkts
+			total.sends += s.sends
+			total.direct += s.direct
+		}
 		recvs += q.recvs
-		total.direct += q.stats.direct
 		q.h.Unlock()
 	}
 	return map[string]uint64{

@@ -264,7 +264,13 @@ func (q *qp) moveNext(p *qp) (moved uint64, ok bool) {
 	}
 	q.sending.MovedDirectly(kindOf(wr.Opcode), packets)
 	s.message, s.taken = noMessage, false
-	q.stats.direct++
+	from, to := q.count(), p.count()
+	from.direct++
+	if hasAnswer(wr.Opcode) {
+		from, to = to, from
+	}
+	from.sentBytes += wr.Length()
+	to.rcvdBytes += wr.Length()
 	switch wr.Opcode {
 	case verbs.Send, verbs.SendWithImm, verbs.RDMAWriteWithImm:
 		q.received(p, wr)
@@ -279,7 +285,7 @@ func (q *qp) received(p *qp, wr *verbs.SendWR) {
 	wc := verbs.WC{Opcode: verbs.WCRecvRDMAWithImm, SrcQP: p.dest, ByteLen: uint32(wr.Length())}
 	if isSend(wr.Opcode) {
 		wc.Opcode = verbs.WCRecv
-		q.stats.sends++
+		q.count().sends++
 	}
 	if wr.Opcode != verbs.Send {
 		wc.Flags, wc.ImmData = verbs.WCWithImm, wr.ImmData

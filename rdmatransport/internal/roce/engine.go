@@ -77,7 +77,7 @@ func New(nics []stack.NIC, cfg roce.Config, regions *memory.Regions, queue *time
 	}
 	e.env.Clock = queue.Now
 	e.shared.Clock = queue.Now
-	e.selective, e.strictICRC = !cfg.GoBackN, cfg.StrictICRC
+	e.selective, e.strictICRC = cfg.SelectiveRepeat, cfg.StrictICRC
 	if cfg.DCQCN != nil {
 		e.dcqcn = withDefaults(*cfg.DCQCN)
 	}
@@ -151,7 +151,7 @@ type qp struct {
 
 	out   stack.Sender // packets that will be sent before the lock is released; nil if there are none
 	timer timers.Timer
-	stats stats
+	stats *stats // see count
 
 	pace   *pacer    // nil: no limit
 	notify *notifier // nil: congestion is not looked for

@@ -35,15 +35,15 @@ func (e *Engine) identify(d *stack.Datagram, b []byte) (id int, right bool) {
 }
 
 // receiveIdentified is receive for a packet whose identification was solved. If the packet was the next one of a reliable
-// connection, the identification is the last one. If it was for a QP of another type, it is noted.
+// connection, the identification is the last one. Any other packet's is noted: of a QP of another type, a duplicate, or one behind
+// a gap.
 func (q *qp) receiveIdentified(port uint8, d *stack.Datagram, pkt *wire.Packet, id int) {
 	expected, una := q.receiving.PSN(), q.sending.Una()
 	q.receive(port, d, pkt)
-	switch {
-	case !q.reliable():
-		q.e.ids.Seen(flowOf(d), uint16(id), q.e.now())
-	case q.receiving.PSN() != expected || q.sending.Una() != una:
+	if q.reliable() && (q.receiving.PSN() != expected || q.sending.Una() != una) {
 		q.e.ids.Passed(flowOf(d), uint16(id), q.e.now())
+	} else {
+		q.e.ids.Seen(flowOf(d), uint16(id), q.e.now())
 	}
 }
 

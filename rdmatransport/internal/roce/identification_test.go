@@ -48,9 +48,10 @@ func TestUnseenIdentification(t *testing.T) {
 		{"a counter", false, 3, []event{{0, 0xfffe, false}, {1, 0xffff, false}, {2, 0, false}, {3, 1, false}}},
 		{"far from the last", false, 1, []event{{0, 1000, false}, {1, 30000, true}, {1, 0, false}}},
 		{"a jump", false, 3, []event{{0, 1000, false}, {1, 30000, true}, {1, 30001, false}, {2, 30002, false}, {3, 1001, true}}},
-		{"a packet with a wrong PSN does not move it", false, 3, []event{{0, 1000, false}, {ahead, 1200, false}, {ahead, 1400, true}, {1, 1001, false}}},
+		{"a packet with a wrong PSN is noted and does not move it", false, 4,
+			[]event{{0, 1000, false}, {ahead, 1200, false}, {ahead, 1400, false}, {ahead, 1700, true}, {1, 1001, false}}},
 		{"nor is it a first one", false, 2, []event{{ahead, 30000, false}, {0, 1000, false}}},
-		{"nor does a duplicate", false, 3, []event{{0, 1000, false}, {0, 1200, false}, {0, 1400, true}, {1, 1001, false}}},
+		{"nor does a duplicate", false, 4, []event{{0, 1000, false}, {0, 1200, false}, {0, 1400, false}, {0, 1700, true}, {1, 1001, false}}},
 		{"strict", true, 0, []event{{0, 1000, true}, {0, 64, true}, {0, 63, false}, {1, 0, false}}},
 	} {
 		run(t, c.name, config{goBackN: true, strictICRC: c.strict}, func(t *testing.T, r *rig) {
@@ -128,6 +129,25 @@ func TestBesideUnreliable(t *testing.T) {
 		}
 		r.qp = reliable
 	})
+}
+
+// TestBesideRepeated: a peer to which much is lost repeats thousands of packets that it has sent before it sends the next one, or
+// sends what is behind a gap. None is refused.
+func TestBesideRepeated(t *testing.T) {
+	for name, psn := range map[string]int{"duplicates": 0, "behind a gap": 50} {
+		run(t, name, config{goBackN: true}, func(t *testing.T, r *rig) {
+			id := uint16(60000)
+			r.giveUnseen(0, id)
+			for range 10_000 {
+				if id++; r.giveUnseen(psn, id) {
+					t.Fatalf("ID %d was refused", id)
+				}
+			}
+			if r.giveUnseen(1, id+1) {
+				t.Errorf("the next packet, ID %d, was refused", id+1)
+			}
+		})
+	}
 }
 
 // TestUnseenResponses: responses move the last identification too.

@@ -20,6 +20,7 @@ func (q *qp) react(a send.Action) bool {
 	switch a {
 	case send.WentBack:
 		c.Retries.Add(1)
+		q.count().retries++
 	case send.Probed:
 		c.Probes.Add(1)
 	case send.RetriesExceeded:
@@ -36,7 +37,7 @@ func (q *qp) complete(n int) {
 		wr := q.h.Send(0)
 		switch wr.Opcode {
 		case verbs.Send, verbs.SendWithImm, verbs.SendWithInv:
-			q.stats.sends++
+			q.count().sends++
 		}
 		q.h.CompleteSend(verbs.WCSuccess, answerLen(wr))
 	}

@@ -47,6 +47,7 @@ func (q *qp) packet(path stack.Path, p *wire.Packet, payload int) (header, b []b
 		q.e.Counters.SendErrors.Add(1)
 		return nil, nil
 	}
+	q.count().sentBytes += uint64(payload)
 	clear(b[len(b)-wire.ICRCLen-int(p.Pad) : len(b)-wire.ICRCLen])
 	return header, b[:len(b):len(b)]
 }
@@ -54,7 +55,7 @@ func (q *qp) packet(path stack.Path, p *wire.Packet, payload int) (header, b []b
 // seal finishes a packet whose payload is in place.
 func (q *qp) seal(header, b []byte) {
 	wire.PutICRC(header, b)
-	q.stats.sentPkts++
+	q.count().sentPkts++
 	if q.pace != nil {
 		q.pace.sent(len(header) + len(b))
 	}

@@ -117,7 +117,7 @@ func (q *qp) receive(port uint8, d *stack.Datagram, pkt *wire.Packet) {
 		q.e.Counters.BadPKey.Add(1)
 		return
 	case pkt.Opcode == wire.CNP:
-		q.stats.rcvdPkts++
+		q.count().rcvdPkts++
 		q.notified()
 		return
 	case q.service == wire.UD:
@@ -127,7 +127,9 @@ func (q *qp) receive(port uint8, d *stack.Datagram, pkt *wire.Packet) {
 		q.e.Counters.Malformed.Add(1)
 		return
 	}
-	q.stats.rcvdPkts++
+	s := q.count()
+	s.rcvdPkts++
+	s.rcvdBytes += uint64(len(pkt.Payload))
 	if q.notify != nil && d.TrafficClass&ecnMask == congestionExperienced {
 		q.congestionAhead()
 	}

@@ -109,6 +109,7 @@ func (q *qp) sendBurst(b *send.Burst) bool {
 	}
 	if b.Repeats() {
 		q.e.Counters.Repeated.Add(1)
+		q.count().repeated++
 	}
 	q.sending.Sent(b)
 	return true

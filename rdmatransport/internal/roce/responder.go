@@ -38,6 +38,9 @@ func (q *qp) request(p *wire.Packet, info wire.Info) {
 	o := q.receiving.OnRequest(p)
 	if o != receive.InOrder {
 		q.e.Counters.count(o)
+		if o.Has(receive.Duplicate) {
+			q.count().duplicates++
+		}
 	}
 	if o.Has(receive.InOrder) {
 		q.execute(p, info)
@@ -278,7 +281,9 @@ func (q *qp) receiveRun(d *stack.Datagram, p *wire.Packet) {
 	if n > 0 {
 		d.Skip(n)
 		r.placed += uint64(n * mtu)
-		q.stats.rcvdPkts += uint64(n)
+		s := q.count()
+		s.rcvdPkts += uint64(n)
+		s.rcvdBytes += uint64(n * mtu)
 		q.receiving.OnExecutedRun(uint32(n))
 	}
 }

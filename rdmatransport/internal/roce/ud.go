@@ -56,7 +56,7 @@ func (q *qp) sendDatagrams() {
 			q.h.FailSend()
 			return
 		}
-		q.stats.sends++
+		q.count().sends++
 		q.h.CompleteSend(verbs.WCSuccess, 0)
 	}
 }
@@ -105,7 +105,7 @@ func (q *qp) receiveDatagram(d *stack.Datagram, p *wire.Packet) {
 		return
 	}
 	if !d.Dst.IsMulticast() { // those are counted once, not per QP
-		q.stats.rcvdPkts++
+		q.count().rcvdPkts++
 	}
 	wr := q.h.Recv()
 	switch {
@@ -120,6 +120,13 @@ func (q *qp) receiveDatagram(d *stack.Datagram, p *wire.Packet) {
 		Opcode: verbs.WCRecv, Flags: verbs.WCGRH, ByteLen: uint32(verbs.GRHLen + len(p.Payload)), SrcQP: p.DETH.SrcQP,
 		SL: uint8(d.TCI >> 13), CVLAN: d.TCI,
 	}
+	switch {
+	case d.V1:
+	case d.Dst.Is4():
+		wc.NetworkHdrType = verbs.NetworkHdrIPv4
+	default:
+		wc.NetworkHdrType = verbs.NetworkHdrIPv6
+	}
 	if p.Opcode.Info().HasImmDt() {
 		wc.Flags |= verbs.WCWithImm
 		wc.ImmData = p.Imm
@@ -131,6 +138,7 @@ func (q *qp) receiveDatagram(d *stack.Datagram, p *wire.Packet) {
 		return
 	}
 	q.recvs++
+	q.count().rcvdBytes += uint64(len(p.Payload))
 }
 
 // scatterDatagram places the network header and the payload. An IPv4 header stands in the last 20 of the 40 bytes.
@@ -141,8 +149,8 @@ func (q *qp) scatterDatagram(d *stack.Datagram, p *wire.Packet, wr *verbs.RecvWR
 		ip = ip[:len(ip)-8] // without UDP
 	}
 	copy(grh[verbs.GRHLen-len(ip):], ip)
-	if len(ip) == 20 && d.SegmentSize < len(d.Payload) {
-		putChecksum(grh[20:]) // a superframe's header has the sum of all of it
+	if len(ip) == 20 && (d.SegmentSize < len(d.Payload) || ip[10]|ip[11] == 0) {
+		putChecksum(grh[20:]) // a superframe's header has the sum of all of it, and the header of a datagram from a socket none
 	}
 	status := q.e.regions.Scatter(grh[:], q.h.PD(), wr.SGList, 0)
 	if status == verbs.WCSuccess {

@@ -150,15 +150,17 @@ func TestDatagramIn(t *testing.T) {
 			want := make([]byte, headerLen(r.us))
 			putHeader(want, r.them, r.us, 50000, 0, 12+8+4+24+4)
 			want = want[:len(want)-8]
-			if got := r.buf[256+40-len(want):][:len(want)]; !bytes.Equal(got, want) {
-				t.Errorf("the header is % x, want % x", got, want)
+			// From there, back to the sender.
+			attr, err := r.dev.InitAHFromWC(1, &wcs[1], r.buf[256:])
+			if err != nil || attr.GRH.DGID.Addr().Unmap() != r.them || attr.PortNum != 1 {
+				t.Errorf("address vector %+v, %v", attr, err)
 			}
-			if c.v6 {
-				// From there, back to the sender.
-				attr, err := r.dev.InitAHFromWC(1, &wcs[1], r.buf[256:])
-				if err != nil || attr.GRH.DGID.Addr() != r.them || attr.GRH.SGIDIndex != 2 || attr.PortNum != 1 {
-					t.Errorf("address vector %+v, %v", attr, err)
-				}
+			got := r.buf[256+40-len(want):][:len(want)]
+			if !c.v6 {
+				got[10], got[11] = 0, 0 // the checksum, which this header comes without
+			}
+			if !bytes.Equal(got, want) {
+				t.Errorf("the header is % x, want % x", got, want)
 			}
 			r.expect()
 		})

@@ -68,6 +68,7 @@ func Join(cfg ClientConfig) (*Client, error) {
 		answers: make(chan answer, 1), changed: make(chan struct{}), addrs: map[netip.Addr]string{}, services: map[stack.Service]int{}}
 	c.neighbours.init()
 	c.group.TakeInPlace()
+	c.group.FilledByHub()
 	if err := userdir.Make(cfg.Directory); err != nil {
 		return nil, fmt.Errorf("hub: %w", err)
 	}

@@ -6,7 +6,8 @@ package hub
 // A client that has a route to a QP (see Route) asks the hub for rings with whoever has that QPN. The hub tells both which QPNs the
 // other has and between which addresses they talk, and hands each one end of a connection, on which they give each other the
 // memory of their rings. What comes through a ring is believed to be from those addresses and QPNs and no others, whatever it
-// says. A client that has no routes, such as one whose packets are captured, takes no rings.
+// says. A client that has no routes, such as one whose packets are captured, takes no rings. It waits a while before it refuses them: the
+// two ends of a connection make their routes one after the other.
 //
 // Rings outlive the hub. Its successor is told of them, and is given the connection to end them by when one side is gone.
 
@@ -35,22 +36,26 @@ const (
 	quotaBytes    = 4 * ring.QueueBytes
 )
 
-// A route asks again for rings that it did not get, after a time that doubles.
-const (
+// A route asks again for rings that it did not get, after a time that doubles, from firstPause on.
+const lastPause = 30 * time.Second
+
+// Variables for tests.
+var (
 	firstPause = 500 * time.Millisecond
-	lastPause  = 30 * time.Second
+	routeWait  = patience / 2 // how long a client waits for a route of its own before it refuses rings; the other waits for patience
 )
 
 // neighbours are the other clients that this one has rings with, and where it would have some. All is under Client.mu.
 type neighbours struct {
 	near   []*neighbour
 	routes map[routeKey]*Route
+	routed chan struct{} // closed while there are routes
 	parted []uint32      // serial numbers of pairs that have ended, of which the hub does not know
 	due    chan struct{} // there is something to ask the hub for
 }
 
 func (n *neighbours) init() {
-	n.routes, n.due = map[routeKey]*Route{}, make(chan struct{}, 1)
+	n.routes, n.routed, n.due = map[routeKey]*Route{}, make(chan struct{}), make(chan struct{}, 1)
 }
 
 // neighbour is another client that this one has rings with, or is about to.
@@ -100,6 +105,9 @@ func (c *Client) Route(src, dst netip.Addr, qpn uint32) *Route {
 	if r == nil {
 		r = &Route{c: c, key: key, pause: firstPause}
 		c.routes[key] = r
+		if len(c.routes) == 1 {
+			close(c.routed)
+		}
 		c.direct(r)
 		c.askSoon()
 	}
@@ -114,6 +122,9 @@ func (r *Route) Leave() {
 	defer c.mu.Unlock()
 	if r.users--; r.users == 0 {
 		delete(c.routes, r.key)
+		if len(c.routes) == 0 {
+			c.routed = make(chan struct{})
+		}
 	}
 }
 
@@ -256,7 +267,7 @@ func (c *Client) meet(m *meeting, fds []int) error {
 		c.directAll()
 		return nil
 	}
-	if len(fds) != 1 || c.closed || len(c.routes) == 0 || len(c.near) >= maxPairs {
+	if len(fds) != 1 || c.closed || len(c.near) >= maxPairs {
 		return nil // the descriptor is closed, which the other sees
 	}
 	for _, n := range c.near {
@@ -297,7 +308,10 @@ func connOf(fd int) (*net.UnixConn, error) {
 
 // serveNeighbour says hello to another client, and receives from it until one of the two hangs up.
 func (c *Client) serveNeighbour(n *neighbour) {
-	p, err := c.greetNeighbour(n.conn)
+	p, err := (*ring.Pair)(nil), errNoRoute
+	if c.awaitRoute() {
+		p, err = c.greetNeighbour(n.conn)
+	}
 	if err == nil {
 		c.mu.Lock()
 		n.pair = p
@@ -324,6 +338,24 @@ func (c *Client) serveNeighbour(n *neighbour) {
 		p.Close()
 	}
 	_ = n.conn.Close()
+}
+
+var errNoRoute = errors.New("this process has no route to another client")
+
+// awaitRoute waits until the client has a route; false if it has none for long, or is closed.
+func (c *Client) awaitRoute() bool {
+	c.mu.Lock()
+	routed := c.routed
+	c.mu.Unlock()
+	late := time.NewTimer(routeWait)
+	defer late.Stop()
+	select {
+	case <-routed:
+		return true
+	case <-late.C:
+	case <-c.ended:
+	}
+	return false
 }
 
 // greetNeighbour exchanges the memory of rings.

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/kernel/hub"
 )
 
 // direct is a path to a QP of another host.
@@ -142,6 +143,25 @@ func TestNoRings(t *testing.T) {
 	}
 	if a.isDirect(onA) {
 		t.Error("there are rings")
+	}
+}
+
+// TestRingsWhenBothHavePaths: of two clients that have paths to each other, one a little later, both have rings at once, and not only
+// when one asks again.
+func TestRingsWhenBothHavePaths(t *testing.T) {
+	const addr = "127.31.0.15"
+	t.Cleanup(hub.SetWaits(time.Hour, time.Minute))
+	dir, s := directory(t), &starter{t: t}
+	for i := range 60 {
+		a, b := join(t, dir, addr, s.start), join(t, dir, addr, s.start)
+		onA := a.direct(addr, addr, b.qpn())
+		time.Sleep(time.Duration(i%30) * 50 * time.Microsecond) // any moment between the offer and its end
+		onB := b.direct(addr, addr, a.qpn())
+		await(t, "there are rings", func() bool { return a.isDirect(onA) && b.isDirect(onB) })
+		onA.Close()
+		onB.Close()
+		a.close()
+		b.close()
 	}
 }
 

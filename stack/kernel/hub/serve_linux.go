@@ -2,13 +2,21 @@ package hub
 
 // How a hub works.
 //
-// Why not SO_REUSEPORT with a BPF program that steers by destination QPN, so that each process reads its own socket? Any process of
-// the group can attach another program to it, and so take what is for the others. GRO joins datagrams by addresses and ports, so
-// that one superframe may be for several processes, and one of them would have to pass the rest on, and could forge it. MADs
-// need a reader that knows the connections of all. And a socket that closes changes the numbers that the program steers by.
+// Why not SO_REUSEPORT with a BPF program that steers by destination QPN, so that each process reads its own socket? The hub would
+// make the sockets, one a lease, keep a duplicate of each, so that their order never changes, lock them with SO_LOCK_FILTER, and
+// pass them to the clients. Tried on Linux 6.18, that keeps a client from attaching another program to its socket, and no more:
+//   - It can detach the program (SO_DETACH_REUSEPORT_BPF). Of 40 datagrams for another client, 15 came to it then.
+//   - Any process of the user can open one more socket in the group and attach a program to that: all 40 came there.
+//   - A socket that a client connects to a peer gets all that the peer sends from that port, whatever the program says.
+//
+// Besides, GRO joins datagrams by addresses and ports, so that one superframe may be for several processes, and one of them would
+// have to pass the rest on, and could forge it. And MADs need a reader that knows the connections of all.
+//
 // What the hub costs instead: a bare receiver of superframes of 60 KiB over lo, with three busy threads on two processors, took
 // 0.51 of the bytes through another thread's recvmmsg and a copy of what it took from its own socket (0.37 to 0.70 in eight
-// interleaved runs). RDMA does more for each byte than this receiver, so that less is felt of it.
+// interleaved runs). RDMA does more for each byte than this receiver, so that less is felt of it. Where hub and client have
+// one processor together, most of the time was lost in waiting for each other: so clients that wait give way (package ring), and
+// the hub's sockets are eager (package inlet).
 //
 // What comes. A goroutine for each address reads its socket with recvmmsg, up to eight superframes at a time. The classifier
 // says whom each datagram is for; those in a row that are for the same client are copied into its ring as one record, with
@@ -56,6 +64,7 @@ type server struct {
 	listener *net.UnixListener
 	relay    *relay
 	work     sync.WaitGroup
+	eager    inlet.Eager // the sockets
 
 	mu       sync.Mutex
 	closed   bool
@@ -491,7 +500,7 @@ func (s *server) listen(a netip.Addr, zone string) (err error) {
 		}
 		s.sockets[a] = in
 		s.relay.setOwn(a, true)
-		s.work.Go(in.Run)
+		s.work.Go(func() { in.RunEager(&s.eager) })
 		s.cfg.Log.Debug("an address is served", "addr", a)
 	}
 	in.users++

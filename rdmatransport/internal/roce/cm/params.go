@@ -18,6 +18,9 @@ const (
 // more that it is repeated after.
 const drainTimeout = 100 * time.Millisecond
 
+// resentTimeout is how long the peer has to answer what was sent again as the link came back, before it is repeated.
+const resentTimeout = time.Second
+
 // Bounds on what a peer can make this side wait for, as exponents: from 67 ms to 8.4 s for an answer, a minute for a
 // MRA. What a peer asks for beyond is cut.
 const (

@@ -22,6 +22,28 @@ func (c *conn) expired() {
 	c.m.unlockAndDeliver()
 }
 
+// LinkCame sends again what is unanswered, as the link of a port, or the hub that it shares, is there again after a while in which
+// messages were lost. The other side may still be without, so that each is repeated a second later too, if not sooner.
+func (m *Manager) LinkCame(port uint8) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, c := range m.ids.All() {
+		waits := c.msg != nil && c.state != sidrAnswered && c.state != mraReqRcvd && c.state != mraRepRcvd
+		if waits && c.route.Port == port {
+			c.resend()
+			c.arm(min(c.timeout, resentTimeout))
+		}
+	}
+}
+
+// resend sends a message that is unanswered once more.
+func (c *conn) resend() {
+	attr := mad.Attr(binary.BigEndian.Uint16(c.msg[16:]))
+	c.m.Counters.sent(attr)
+	c.m.Counters.resent(attr)
+	c.path.Send(c.msg)
+}
+
 // overdue: what was waited for did not come.
 func (c *conn) overdue() {
 	switch c.state {
@@ -39,10 +61,7 @@ func (c *conn) overdue() {
 	}
 	if c.retries < c.maxRetries {
 		c.retries++
-		attr := mad.Attr(binary.BigEndian.Uint16(c.msg[16:]))
-		c.m.Counters.sent(attr)
-		c.m.Counters.resent(attr)
-		c.path.Send(c.msg)
+		c.resend()
 		c.arm(c.timeout)
 		return
 	}

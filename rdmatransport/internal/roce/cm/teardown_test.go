@@ -93,6 +93,44 @@ func TestDREQWithoutDREP(t *testing.T) {
 	})
 }
 
+// TestLinkCame: what is unanswered is sent again as the link comes back, once more after a second, and then as usual.
+func TestLinkCame(t *testing.T) {
+	bubble(t, func(r *rig) {
+		c, id := r.passive()
+		r.m.LinkCame(1)
+		r.quiet()
+		if err := c.Disconnect(); err != nil {
+			t.Fatal(err)
+		}
+		next[*mad.DREQ](r)
+		time.Sleep(time.Millisecond)
+		r.m.LinkCame(2) // another port's
+		r.quiet()
+		r.m.LinkCame(1)
+		for _, pause := range []time.Duration{time.Second, 4096 * time.Millisecond, 4096 * time.Millisecond} {
+			next[*mad.DREQ](r)
+			time.Sleep(pause - time.Nanosecond)
+			r.quiet()
+			time.Sleep(time.Nanosecond)
+		}
+		next[*mad.DREQ](r)
+		r.say(1, &mad.DREP{LocalCommID: peerID, RemoteCommID: id})
+		r.event(rdmacm.Disconnected, 0)
+		r.m.LinkCame(1)
+		r.quiet()
+	})
+}
+
+// TestLinkCameWhilePatient: a peer that has asked for time is left alone.
+func TestLinkCameWhilePatient(t *testing.T) {
+	bubble(t, func(r *rig) {
+		_, req, tid := r.asked()
+		r.say(tid, &mad.MRA{LocalCommID: peerID, RemoteCommID: req.LocalCommID, About: mad.AnsweredREQ, ServiceTimeout: 20})
+		r.m.LinkCame(1)
+		r.quiet()
+	})
+}
+
 func TestBothDisconnect(t *testing.T) {
 	bubble(t, func(r *rig) {
 		c, id := r.passive()

@@ -5,7 +5,7 @@
 // times. But a sender counts, so that only few identifications are likely. Linux counts all packets from one address to
 // another, package netstack those of each path, which has a source port of its own. So Peers knows the last identification that
 // was in order of each pair of addresses, and of each [Flow], and accepts only those near one of the two. That leaves 22.7
-// bits, or 22.1 beside datagrams, and 16 for first packets.
+// bits, or 22.1 beside others, and 16 for first packets.
 //
 // # What is accepted
 //
@@ -26,13 +26,14 @@
 // candidate: while he does so, a peer whose counter has jumped is not recognised until silence has widened the window, which
 // takes at most 66 seconds.
 //
-// # Beside many datagrams
+// # Beside many others
 //
 // A peer that counts all packets to an address, as Linux does, may send thousands of datagrams and packets of unreliable
-// connections between two packets of a reliable one. [Peers.Seen] notes the identification of such a packet for the pair of
-// addresses, and those near it are accepted too. This is no last one: it widens what is accepted, and takes nothing away. So
-// somebody who makes up datagrams, which takes no PSN, does not have the true peer's packets refused, but those that only
-// this note would have had accepted. Where no packet of a reliable connection has passed, nothing is noted.
+// connections between two packets of a reliable one that are in order. If it is sent to faster than it can receive, it repeats as
+// many that have been received, or sends what is behind a gap. [Peers.Seen] notes the identification of such a packet for the
+// pair of addresses, and those near it are accepted too. This is no last one: it widens what is accepted, and takes nothing away.
+// So somebody who makes up such packets, which takes no PSN that is expected, does not have the true peer's packets refused,
+// but those that only this note would have had accepted. Where no packet of a reliable connection has passed, nothing is noted.
 //
 // None of this is a defence against forgery: the ICRC has no key, and whoever makes up a packet may choose its
 // identification too. It is to find damage.
@@ -80,7 +81,7 @@ type peer struct {
 	at        time.Duration // when last was set
 	candidate uint16
 	since     time.Duration // when the candidate was set; 0 if there is none
-	seen      uint16        // of a pair: the last one of a datagram
+	seen      uint16        // of a pair: the last one of a packet that was not the next of a reliable connection
 	seenAt    time.Duration // 0 if there is none
 }
 
@@ -120,7 +121,7 @@ func near(id, last uint16, ago time.Duration) bool {
 	return int(id-last) <= ahead || last-id <= Behind
 }
 
-// Seen says that the packet with that identification was a datagram, or one of an unreliable connection.
+// Seen says that the packet with that identification, which was accepted, was another than the next one of a reliable connection.
 func (p *Peers) Seen(f Flow, id uint16, now time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -46,11 +46,16 @@ type batch struct {
 	next    Arrival          // that is handed out; here, as calling an interface would have it allocated
 	pollNow func(fd uintptr) // set once, so that calling the kernel allocates nothing
 	polledN int              // what it has returned
+
+	eager     *Eager        // nil: Go's scheduler waits for what comes
+	away      *time.Timer   // ends stayAway
+	pollEnded chan struct{} // has an element since EndPoll
 }
 
 func (b *batch) init(s *Socket) {
 	b.pollNow = func(fd uintptr) { b.polledN = s.receive(fd, true) }
 	b.buf = new([receiveBatch][1 << 16]byte)
+	b.away, b.pollEnded = time.NewTimer(0), make(chan struct{}, 1)
 	for i := range b.msgs {
 		b.iov[i].Base = &b.buf[i][0]
 		b.iov[i].SetLen(len(b.buf[i]))
@@ -126,18 +131,38 @@ func (s *Socket) Run() {
 	_ = s.raw.Read(func(fd uintptr) bool {
 		for !s.ended.Load() {
 			if s.receiver.Polled() {
-				time.Sleep(time.Millisecond)
+				s.stayAway()
 				continue
 			}
 			s.mu.Lock()
 			n := s.receive(fd, false)
 			s.mu.Unlock()
-			if n == 0 {
+			if n == 0 && !s.batch.eager.await(fd) {
 				return false
 			}
 		}
 		return true
 	})
+}
+
+// awayFor is how long Run stays away where somebody polls, before it looks whether that is still so.
+var awayFor = time.Millisecond
+
+// stayAway waits for awayFor or EndPoll.
+func (s *Socket) stayAway() {
+	s.batch.away.Reset(awayFor)
+	select {
+	case <-s.batch.pollEnded:
+	case <-s.batch.away.C:
+	}
+}
+
+// EndPoll has Run receive again at once: nobody polls any more. What Polled says has to be false by then.
+func (s *Socket) EndPoll() {
+	select {
+	case s.batch.pollEnded <- struct{}{}:
+	default:
+	}
 }
 
 // Poll receives what has come, on the goroutine of the caller; false if there was nothing, or somebody else receives it.

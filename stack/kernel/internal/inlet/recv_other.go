@@ -34,3 +34,6 @@ func (s *Socket) Run() {
 
 // Poll receives nothing: what comes is received by Run.
 func (s *Socket) Poll() bool { return false }
+
+// EndPoll does nothing.
+func (s *Socket) EndPoll() {}

@@ -1,0 +1,85 @@
+package iwarp_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/softrnic/softrnic/rdmatransport/iwarp"
+	"github.com/softrnic/softrnic/rdmatransport/iwarp/mpa"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+)
+
+// FuzzStartUp lets a peer say anything from the first byte on, to a node that listens or dials. Whatever it is, the node's application
+// has a connection or an error within MPA's timeout, a connection ends when the peer goes, and nothing is left.
+func FuzzStartUp(f *testing.F) {
+	for _, dials := range []bool{false, true} {
+		for _, with := range []func(*mpa.Frame){
+			func(*mpa.Frame) {},
+			func(m *mpa.Frame) { m.Markers = true },
+			func(m *mpa.Frame) { m.CRC = false },
+			func(m *mpa.Frame) { m.Rejected = true },
+			func(m *mpa.Frame) { m.Revision, m.HasEnhanced = 1, false },
+			func(m *mpa.Frame) { m.Enhanced.PeerToPeer, m.Enhanced.RDMARead = true, true },
+			func(m *mpa.Frame) { m.Enhanced.IRD, m.Enhanced.ORD = 0, 0 },
+			func(m *mpa.Frame) { m.PrivateData = make([]byte, 500) },
+		} {
+			m := request()
+			if dials {
+				m = reply()
+			}
+			with(&m)
+			b := encode(f, m)
+			f.Add(dials, uint8(0), b)
+			f.Add(dials, uint8(7), append(b, make([]byte, 30)...))
+			f.Add(dials, uint8(1), b[:len(b)-1])
+		}
+	}
+	f.Fuzz(func(t *testing.T, dials bool, cut uint8, data []byte) {
+		synctest.Test(t, func(t *testing.T) { fuzzStartUp(t, dials, cut, data) })
+	})
+}
+
+func fuzzStartUp(t *testing.T, dials bool, cut uint8, data []byte) {
+	n := &network{}
+	if cut > 0 {
+		n.cut = func(int) int { return int(cut) }
+	}
+	d := newNode(t, n, nodeAddr, 1024, iwarp.Config{Markers: cut&1 != 0})
+	d.recvs, d.recvLen = 2, 32
+	var p *peer
+	var wait func() (*rdmacm.Conn, error)
+	if dials {
+		p, wait = d.dialling()
+	} else {
+		l, err := rdmacm.Listen(d.dev, nodePort, d.config())
+		must(t, err)
+		defer l.Close()
+		p = rawDial(t, n)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // there may be no request
+		defer cancel()
+		done := make(chan struct{})
+		var conn *rdmacm.Conn
+		go func() {
+			conn, err = l.Accept(ctx)
+			close(done)
+		}()
+		wait = func() (*rdmacm.Conn, error) { <-done; return conn, err }
+	}
+	must(t, p.s.SetWriteDeadline(timeIn(1)))
+	_, _ = p.s.Write(data) // the node may have refused it already
+	began := time.Now()
+	conn, err := wait()
+	if took := time.Since(began); took > time.Minute {
+		t.Errorf("the application waits for %v", took)
+	}
+	p.s.Close()
+	if err == nil {
+		<-conn.Done()
+		must(t, conn.Close())
+	}
+	synctest.Wait()
+	drain(t, d.scq)
+	drain(t, d.rcq)
+}

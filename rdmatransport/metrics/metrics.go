@@ -1,0 +1,171 @@
+// Package metrics is a Prometheus collector of RDMA devices:
+//
+//	dev.MeasureLatency() // before there are QPs, if latencies are wanted
+//	prometheus.MustRegister(metrics.NewCollector(dev))
+//
+// What node_exporter's collector infiniband has for a hardware device has the same names here, so that dashboards of these fit:
+// node_infiniband_port_data_received_bytes_total and so on, by device and port. The other counters of [verbs.Device.HWCounters]
+// are softrnic_NAME_total, by device and transport; package rdmatransport says what each counts. In addition there are
+//
+//	softrnic_send_latency_seconds  a histogram of how long send requests take, by device and transport: see
+//	                               [verbs.Device.MeasureLatency]
+//	softrnic_qps                   queue pairs by device, transport, type and state
+//	softrnic_resources             objects of the device by kind, as `rdma resource show` counts them
+package metrics
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// portCounter is a counter of [verbs.Device.PortCounters], under node_exporter's name, in units of unit.
+type portCounter struct {
+	name, metric, help string
+	unit               float64
+}
+
+var portCounters = []portCounter{
+	{"port_xmit_data", "port_data_transmitted_bytes_total", "Bytes of RoCE packets that the port has sent, with their Ethernet headers.", 4},
+	{"port_rcv_data", "port_data_received_bytes_total", "Bytes of RoCE packets that the port has received, with their Ethernet headers.", 4},
+	{"port_xmit_packets", "port_packets_transmitted_total", "RoCE packets that the port has sent.", 1},
+	{"port_rcv_packets", "port_packets_received_total", "RoCE packets that the port has received.", 1},
+	{"unicast_xmit_packets", "unicast_packets_transmitted_total", "RoCE packets that the port has sent to one host.", 1},
+	{"unicast_rcv_packets", "unicast_packets_received_total", "RoCE packets that the port has received for itself.", 1},
+	{"multicast_xmit_packets", "multicast_packets_transmitted_total", "RoCE packets that the port has sent to a group.", 1},
+	{"multicast_rcv_packets", "multicast_packets_received_total", "RoCE packets that the port has received for a group.", 1},
+	{"port_rcv_errors", "port_errors_received_total", "Packets received with a wrong length, checksum or source address.", 1},
+	{"port_xmit_discards", "port_discards_transmitted_total", "Packets that the link has refused, or that no neighbour was found for.", 1},
+}
+
+func portDesc(name, help string) *prometheus.Desc {
+	return prometheus.NewDesc("node_infiniband_"+name, help, []string{"device", "port"}, nil)
+}
+
+var (
+	portDescs = func() (d []*prometheus.Desc) {
+		for _, c := range portCounters {
+			d = append(d, portDesc(c.metric, c.help))
+		}
+		return d
+	}()
+	stateDesc     = portDesc("state_id", "State of the port (1: down, 2: init, 3: armed, 4: active).")
+	physStateDesc = portDesc("physical_state_id", "Physical state of the port (3: disabled, 5: link up).")
+	rateDesc      = portDesc("rate_bytes_per_second", "Signalling rate that the port reports.")
+
+	latencyDesc = prometheus.NewDesc("softrnic_send_latency_seconds",
+		"How long send requests took, from posting to completion, of those that were measured.", []string{"device", "transport"}, nil)
+	qpsDesc = prometheus.NewDesc("softrnic_qps", "Queue pairs.", []string{"device", "transport", "type", "state"}, nil)
+	objDesc = prometheus.NewDesc("softrnic_resources", "Objects of the device.", []string{"device", "resource"}, nil)
+)
+
+// Collector is a prometheus.Collector of some devices. It may be used until they are closed.
+type Collector struct {
+	devs []*verbs.Device
+	hw   map[string]*prometheus.Desc // of the device's counters, by their names
+}
+
+// NewCollector makes a collector of devices that have different names.
+func NewCollector(devs ...*verbs.Device) *Collector {
+	c := &Collector{devs: devs, hw: make(map[string]*prometheus.Desc)}
+	for _, dev := range devs {
+		for name := range dev.HWCounters() {
+			if isPortCounter(name) || c.hw[name] != nil {
+				continue
+			}
+			c.hw[name] = prometheus.NewDesc("softrnic_"+name+"_total", "The hardware counter "+name+".", []string{"device", "transport"}, nil)
+		}
+	}
+	return c
+}
+
+func isPortCounter(name string) bool {
+	return slices.ContainsFunc(portCounters, func(c portCounter) bool { return c.name == name })
+}
+
+// transportOf is the wire protocol that a counter belongs to.
+func transportOf(counter string) string {
+	switch {
+	case strings.HasPrefix(counter, "iwarp_"):
+		return "iwarp"
+	case strings.HasPrefix(counter, "raw_"), counter == "link_downed":
+		return "none"
+	}
+	return "rocev2"
+}
+
+// label is a wire protocol as it is written on the command line.
+func label(t verbs.Transport) string { return strings.ToLower(t.String()) }
+
+// Describe implements prometheus.Collector.
+func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range portDescs {
+		ch <- d
+	}
+	for d := range maps.Values(c.hw) {
+		ch <- d
+	}
+	for _, d := range []*prometheus.Desc{stateDesc, physStateDesc, rateDesc, latencyDesc, qpsDesc, objDesc} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector. It locks each QP for a moment.
+func (c *Collector) Collect(ch chan<- prometheus.Metric) {
+	for _, dev := range c.devs {
+		c.collect(ch, dev)
+	}
+}
+
+func (c *Collector) collect(ch chan<- prometheus.Metric, dev *verbs.Device) {
+	counter := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, append([]string{dev.Name()}, labels...)...)
+	}
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, append([]string{dev.Name()}, labels...)...)
+	}
+	for port := uint8(1); port <= dev.QueryDevice().PhysPortCnt; port++ {
+		number := strconv.Itoa(int(port))
+		if counts, err := dev.PortCounters(port); err == nil {
+			for i, p := range portCounters {
+				counter(portDescs[i], float64(counts[p.name])*p.unit, number)
+			}
+		}
+		if attr, err := dev.QueryPort(port); err == nil {
+			gauge(stateDesc, float64(attr.State), number)
+			gbps, _ := attr.Rate()
+			gauge(physStateDesc, float64(attr.PhysState), number)
+			gauge(rateDesc, gbps*1e9/8, number)
+		}
+	}
+	for name, n := range dev.HWCounters() {
+		if d := c.hw[name]; d != nil {
+			counter(d, float64(n), transportOf(name))
+		}
+	}
+	for transport, l := range dev.Latencies() {
+		classes, below := make(map[float64]uint64), uint64(0)
+		for i, n := range l.Classes[:verbs.LatencyBuckets-1] {
+			below += n
+			classes[verbs.LatencyBound(i).Seconds()] = below
+		}
+		ch <- prometheus.MustNewConstHistogram(latencyDesc, l.Count, l.Sum.Seconds(), classes, dev.Name(), label(transport))
+	}
+	type kind struct{ transport, typ, state string }
+	qps := make(map[kind]int)
+	for _, qp := range dev.QPs() {
+		qps[kind{label(qp.Transport()), qp.Type().String(), qp.State().String()}]++
+	}
+	for k, n := range qps {
+		gauge(qpsDesc, float64(n), k.transport, k.typ, k.state)
+	}
+	r := dev.Resources()
+	for name, n := range map[string]int{"pd": r.PD, "mr": r.MR, "mw": r.MW, "ah": r.AH, "cq": r.CQ, "srq": r.SRQ, "qp": r.QP, "comp_channel": r.CompChannel} {
+		gauge(objDesc, float64(n), name)
+	}
+}

@@ -1,0 +1,104 @@
+package inlet
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/stack"
+)
+
+// counter is a Receiver that counts.
+type counter struct{ got chan int }
+
+func (counter) Polled() bool                 { return false }
+func (c counter) Deliver(a *Arrival, _ bool) { c.got <- len(a.Payload) }
+
+// runEager has sockets receive at addresses until the test ends, and returns what sends to them.
+func runEager(t testing.TB, addrs ...string) (got chan int, to []*net.UDPConn) {
+	t.Helper()
+	e := &Eager{}
+	got = make(chan int, 64)
+	for _, a := range addrs {
+		s, err := Open(netip.MustParseAddr(a), "", counter{got})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan struct{})
+		go func() { s.RunEager(e); close(ended) }()
+		c, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(s.Addr(), stack.RoCEPort)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close(); s.Close(); <-ended })
+		to = append(to, c)
+	}
+	return got, to
+}
+
+// TestEager: what comes to each of several eager sockets is received, though the program has one processor, at whatever time it
+// comes; so is what other goroutines wait for.
+func TestEager(t *testing.T) {
+	for _, procs := range []int{1, 2} {
+		for _, addrs := range [][]string{{"127.14.9.2"}, {"127.14.9.2", "127.14.9.3", "127.14.9.4"}} {
+			t.Run(fmt.Sprintf("%d processors, %d sockets", procs, len(addrs)), func(t *testing.T) {
+				old := runtime.GOMAXPROCS(procs)
+				t.Cleanup(func() { runtime.GOMAXPROCS(old) })
+				got, to := runEager(t, addrs...)
+				for i := range 60 {
+					n := 1 + i
+					if _, err := to[i%len(to)].Write(make([]byte, n)); err != nil {
+						t.Fatal(err)
+					}
+					select {
+					case m := <-got:
+						if m != n {
+							t.Errorf("%d bytes came in place of %d", m, n)
+						}
+					case <-time.After(20 * time.Second):
+						t.Fatalf("datagram %d did not come", i)
+					}
+					if i%20 == 19 {
+						time.Sleep(2 * eagerness) // the next is waited for by the scheduler
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestEagerLeavesProcessors: sockets that wait leave a processor to others, unless there is one socket and one processor.
+func TestEagerLeavesProcessors(t *testing.T) {
+	old := runtime.GOMAXPROCS(0)
+	defer runtime.GOMAXPROCS(old)
+	for _, c := range []struct {
+		procs          int
+		sockets, waits int32
+	}{{1, 1, 1}, {1, 2, 0}, {2, 1, 1}, {2, 3, 1}, {3, 3, 2}, {8, 3, 3}} {
+		runtime.GOMAXPROCS(c.procs)
+		e := &Eager{}
+		e.sockets.Store(c.sockets)
+		for range c.sockets {
+			e.begin()
+		}
+		if got := e.waiting.Load(); got != c.waits {
+			t.Errorf("%d processors, %d sockets: %d wait, want %d", c.procs, c.sockets, got, c.waits)
+		}
+	}
+}
+
+// BenchmarkEager is a datagram's way through a socket that waits for it.
+func BenchmarkEager(b *testing.B) {
+	got, to := runEager(b, "127.14.9.5")
+	payload := make([]byte, 64)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := to[0].Write(payload); err != nil {
+			b.Fatal(err)
+		}
+		<-got
+	}
+}

@@ -1,0 +1,90 @@
+package rdmacm_test
+
+import (
+	"net/netip"
+	"syscall"
+	"testing"
+
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+)
+
+// ownQP creates a QP as an application does.
+func ownQP(e *end, typ verbs.QPType) *verbs.QP {
+	e.Helper()
+	pd, err := e.dev.DefaultPD()
+	must(e, err)
+	cq, err := e.dev.CreateCQ(4, nil)
+	must(e, err)
+	q, err := pd.CreateQP(&verbs.QPInitAttr{Type: typ, Transport: verbs.RoCEv2, SendCQ: cq, RecvCQ: cq})
+	must(e, err)
+	return q
+}
+
+func destroy(t *testing.T, qps ...*verbs.QP) {
+	t.Helper()
+	for _, q := range qps {
+		must(t, q.Destroy())
+		must(t, q.SendCQ().Destroy())
+	}
+}
+
+// TestUseQP: an ID moves a QP of the application's as it moves its own, and does not destroy it.
+func TestUseQP(t *testing.T) {
+	bubble(t, func(t *testing.T, a, b *end) {
+		l := a.listen(rdmacm.TCP)
+		idle := b.id(rdmacm.TCP)
+		cq, sq := ownQP(b, verbs.RC), ownQP(a, verbs.RC)
+		wants(t, idle.UseQP(cq), syscall.EINVAL)
+		c := b.resolve(rdmacm.TCP, v4A+":7471")
+		wants(t, c.UseQP(sq), syscall.EINVAL) // of another device
+		uc := ownQP(b, verbs.UC)
+		wants(t, c.UseQP(uc), syscall.EINVAL)
+		destroy(t, uc)
+		state := func(q *verbs.QP, want verbs.QPState) {
+			t.Helper()
+			if got := q.State(); got != want {
+				t.Errorf("the QP is in %v, want %v", got, want)
+			}
+		}
+		must(t, c.UseQP(cq))
+		state(cq, verbs.StateInit)
+		wants(t, c.UseQP(cq), syscall.EINVAL)
+		wants(t, c.CreateQP(nil, &verbs.QPInitAttr{}), syscall.EINVAL)
+		must(t, c.UseQP(nil))
+		must(t, c.UseQP(cq)) // which is in INIT already
+		must(t, c.Connect(nil))
+		s := a.next(rdmacm.ConnectRequest).ID
+		must(t, s.UseQP(sq))
+		must(t, s.Accept(nil))
+		state(sq, verbs.StateRTS)
+		b.next(rdmacm.Established)
+		state(cq, verbs.StateRTS)
+		a.next(rdmacm.Established)
+		must(t, c.Disconnect())
+		state(cq, verbs.StateErr)
+		a.next(rdmacm.Disconnected)
+		state(sq, verbs.StateErr)
+		must(t, s.DestroyQP())
+		must(t, c.UseQP(nil))
+		destroy(t, sq, cq)
+		b.close(c, idle)
+		a.close(s, l)
+	})
+	bubble(t, func(t *testing.T, a, b *end) {
+		id := b.id(rdmacm.UDP)
+		must(t, id.Bind(netip.MustParseAddrPort(v4B+":0")))
+		q := ownQP(b, verbs.UD)
+		must(t, id.UseQP(q))
+		if q.State() != verbs.StateRTS {
+			t.Errorf("a UD QP is in %v, want RTS", q.State())
+		}
+		must(t, id.JoinMulticast(netip.MustParseAddr("239.0.0.7")))
+		b.next(rdmacm.MulticastJoin)
+		wants(t, q.Destroy(), syscall.EBUSY)
+		must(t, id.UseQP(nil)) // which detaches it
+		destroy(t, q)
+		b.close(id)
+		a.close()
+	})
+}

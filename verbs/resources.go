@@ -1,0 +1,71 @@
+package verbs
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+)
+
+// What `rdma resource show` and `rdma statistic qp show` tell of a device.
+
+// Resources is how many objects of each kind a device has.
+type Resources struct{ PD, MR, MW, AH, CQ, SRQ, QP, CompChannel int }
+
+// Resources counts the device's objects.
+func (d *Device) Resources() Resources {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return Resources{PD: len(d.pdSet), MR: d.mrs, MW: d.mws, AH: d.ahs, CQ: d.cqs, SRQ: d.srqs, QP: d.qps, CompChannel: d.channels}
+}
+
+// QPs returns the device's queue pairs, in the order of their numbers.
+func (d *Device) QPs() []*QP {
+	d.mu.Lock()
+	pds := make([]*PD, 0, len(d.pdSet)+len(d.xrcds))
+	for pd := range d.pdSet {
+		pds = append(pds, pd)
+	}
+	for x := range d.xrcds {
+		pds = append(pds, x.pd)
+	}
+	d.mu.Unlock()
+	var qps []*QP
+	for _, pd := range pds {
+		pd.qpsMu.Lock()
+		for qp := range pd.qps {
+			qps = append(qps, qp)
+		}
+		pd.qpsMu.Unlock()
+	}
+	slices.SortFunc(qps, func(a, b *QP) int { return cmp.Compare(a.num, b.num) })
+	return qps
+}
+
+// QPStats is what a queue pair does at a moment.
+type QPStats struct {
+	State          QPState
+	Port           uint8
+	DestQPNum      uint32     // of a connected QP
+	Peer           netip.Addr // of a connected QP
+	Sends, Recvs   int        // work requests that are posted and not complete
+	Counters       map[string]uint64
+	SendsCompleted Latency // of those that were measured: see MeasureLatency
+}
+
+// Stats returns what the QP does, as one moment has it. Provider's documentation says what each counter counts; they begin with
+// 0 when the QP is created.
+func (qp *QP) Stats() (QPStats, error) {
+	qp.lock()
+	defer qp.mu.Unlock()
+	if err := qp.alive("query the statistics of"); err != nil {
+		return QPStats{}, err
+	}
+	s := QPStats{
+		State: qp.state, Port: qp.attr.PortNum, DestQPNum: qp.attr.DestQPNum, Peer: qp.prov.Peer(), Sends: qp.sq.len(), Recvs: qp.rq.len(),
+		Counters: qp.prov.Counters(),
+	}
+	if qp.measured {
+		s.SendsCompleted = qp.rare.latency.Latency
+	}
+	return s, nil
+}

@@ -1,0 +1,78 @@
+package verbs_test
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// TestLatency: one request at a time is measured, from when it is posted until it completes; that of a QP that is gone is kept.
+func TestLatency(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.dev.MeasureLatency()
+		qp := must(r.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: r.cq, RecvCQ: r.cq, Cap: verbs.QPCap{MaxSendWR: 8}, SQSigAll: true}))(t)
+		r.qp, r.lq = qp, r.l.qps[qp.Num()]
+		r.bring(t, verbs.StateRTS)
+		r.lq.hold = true
+		complete := func(n int) {
+			r.lq.locked(func() {
+				for range n {
+					r.lq.CompleteSend(verbs.WCSuccess, 0)
+				}
+			})
+		}
+		post := func() {
+			t.Helper()
+			if err := qp.PostSend(&verbs.SendWR{Opcode: verbs.Send}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		post() // is measured
+		time.Sleep(3 * time.Millisecond)
+		post() // is not
+		complete(2)
+		post()
+		time.Sleep(10 * time.Microsecond)
+		complete(1)
+		check := func() {
+			t.Helper()
+			l := r.dev.Latencies()[verbs.RoCEv2]
+			if l.Count != 2 || l.Sum != 3*time.Millisecond+10*time.Microsecond {
+				t.Errorf("%d requests took %v", l.Count, l.Sum)
+			}
+			for i, n := range l.Classes {
+				if bound := verbs.LatencyBound(i); (n == 1) != (bound == 4096*time.Microsecond || bound == 16*time.Microsecond) {
+					t.Errorf("%d in the class below %v", n, bound)
+				}
+			}
+		}
+		check()
+		if s, err := qp.Stats(); err != nil || s.State != verbs.StateRTS || s.Sends != 0 || s.SendsCompleted.Count != 2 {
+			t.Errorf("%+v, %v", s, err)
+		}
+		if err := qp.Destroy(); err != nil {
+			t.Fatal(err)
+		}
+		check()
+		if _, err := qp.Stats(); !errors.Is(err, verbs.ErrDestroyed) {
+			t.Error(err)
+		}
+	})
+}
+
+// TestResources: a device tells what it has.
+func TestResources(t *testing.T) {
+	r := newRig(t)
+	before := r.dev.Resources()
+	qp := must(r.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: r.cq, RecvCQ: r.cq}))(t)
+	if qps := r.dev.QPs(); len(qps) != before.QP+1 || qps[len(qps)-1] != qp {
+		t.Errorf("%v", qps)
+	}
+	if now := r.dev.Resources(); now.QP != before.QP+1 || now.PD != 1 || now.CQ != 1 || now.CompChannel != 1 {
+		t.Errorf("%+v, before %+v", now, before)
+	}
+}
