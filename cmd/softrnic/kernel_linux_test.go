@@ -14,7 +14,7 @@ import (
 	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/cli"
+	"github.com/softrnic/softrnic/cmd/internal/cli"
 )
 
 // server is a command that waits for a peer, and what it prints.
@@ -45,7 +45,7 @@ func serving(t *testing.T, args, says string) *server {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	s := &server{t: t, args: args, stop: stop, code: make(chan int, 1)}
-	go func() { s.code <- run(ctx, strings.Fields(args), &cli.Env{Stdout: s, Stderr: s}) }()
+	go func() { s.code <- runCommandLine(ctx, strings.Fields(args), &cli.Env{Stdout: s, Stderr: s}) }()
 	for give := time.Now().Add(time.Minute); !strings.Contains(s.said(), says); time.Sleep(time.Millisecond) {
 		select {
 		case code := <-s.code:

@@ -10,8 +10,9 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/bridge"
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/cli"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/demo"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/devinfo"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/hub"
@@ -19,7 +20,10 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/perf"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/pingpong"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/rping"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/run"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/serve"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/top"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/trace"
 )
 
 // commands is the command line.
@@ -32,7 +36,11 @@ type commands struct {
 	Perf     perf.Command     `cmd:"" help:"Measure bandwidth, latency or message rate between two nodes, like perftest's ib_write_bw and its kin."`
 	Serve    serve.Command    `cmd:"" help:"Be a lab node that answers ping, ibv_rc_pingpong and rping until stopped."`
 	Switch   bridge.Command   `cmd:"" help:"Be an Ethernet switch between virtual machines, nodes and TAP interfaces; without TAP it needs no privileges."`
+	Conform  conform.Command  `cmd:"" help:"Test, statement by statement, whether an RDMA device keeps to the protocol."`
+	Trace    trace.Command    `cmd:"" help:"Follow the RDMA connections of a capture or an interface, say what is wrong with them, and draw them."`
+	Top      top.Command      `cmd:"" help:"Show what the queue pairs of running nodes do, like top."`
 	Hub      hub.Command      `cmd:"" help:"Share this machine's addresses between nodes of --link kernel --shared, which start it by themselves."`
+	Run      run.Command      `cmd:"" help:"Run a program that was written for libibverbs or librdmacm, such as ib_write_bw, on SoftRNIC."`
 
 	Version kong.VersionFlag `help:"Print the version and exit."`
 }
@@ -59,9 +67,9 @@ Examples:
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal kills
-	os.Exit(run(ctx, os.Args[1:], &cli.Env{Stdout: os.Stdout, Stderr: os.Stderr}))
+	os.Exit(runCommandLine(ctx, os.Args[1:], &cli.Env{Stdout: os.Stdout, Stderr: os.Stderr}))
 }
 
-func run(ctx context.Context, args []string, e *cli.Env) int {
+func runCommandLine(ctx context.Context, args []string, e *cli.Env) int {
 	return cli.Run(ctx, args, e, new(commands), overview)
 }

@@ -7,13 +7,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/cli"
+	"github.com/softrnic/softrnic/cmd/internal/cli"
 )
 
 // runCommand runs a command line as main does.
 func runCommand(t *testing.T, args string) (code int, stdout, stderr string) {
 	var out, errs bytes.Buffer
-	code = run(t.Context(), strings.Fields(args), &cli.Env{Stdout: &out, Stderr: &errs})
+	code = runCommandLine(t.Context(), strings.Fields(args), &cli.Env{Stdout: &out, Stderr: &errs})
 	return code, out.String(), errs.String()
 }
 
@@ -48,7 +48,7 @@ func TestErrorsAreOneLineWithTheirExitCode(t *testing.T) {
 		code int
 		want string // in the message
 	}{
-		{"bogus", 2, "unexpected argument bogus: the commands are demo, devinfo, pingpong, rping, mckey, perf, serve, switch, hub (softrnic --help explains)"},
+		{"bogus", 2, "unexpected argument bogus: the commands are demo, devinfo, pingpong, rping, mckey, perf, serve, switch, conform, trace, top, hub, run (softrnic --help explains)"},
 		{"pingpong bogus", 2, "unexpected argument bogus: the commands are rc, uc, ud, srq, xsrq (softrnic pingpong --help explains)"},
 		{"demo --bogus", 2, "--bogus"},
 		{"pingpong rc --transport iwarp", 2, "use softrnic rping"},

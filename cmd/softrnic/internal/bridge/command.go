@@ -11,8 +11,8 @@ import (
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/stream"
 
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/cli"
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/node"
+	"github.com/softrnic/softrnic/cmd/internal/cli"
+	"github.com/softrnic/softrnic/cmd/internal/node"
 )
 
 // Command is an Ethernet switch.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/softrnic/softrnic/link/pipe"
 
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/cli"
+	"github.com/softrnic/softrnic/cmd/internal/cli"
 )
 
 // Program makes the commands that a test runs: a pointer to a struct as kong has it.

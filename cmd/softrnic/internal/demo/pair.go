@@ -11,9 +11,9 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/cli"
+	"github.com/softrnic/softrnic/cmd/internal/cli"
+	"github.com/softrnic/softrnic/cmd/internal/node"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/completion"
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/node"
 )
 
 // Sizes of the demo: each side registers minBuffer bytes (or one message, if that is more), and at most window

@@ -11,8 +11,8 @@ import (
 
 	"github.com/softrnic/softrnic/verbs"
 
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/cli"
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/node"
+	"github.com/softrnic/softrnic/cmd/internal/cli"
+	"github.com/softrnic/softrnic/cmd/internal/node"
 )
 
 // Command is ibv_devinfo for a node.

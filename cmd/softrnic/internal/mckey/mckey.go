@@ -11,9 +11,10 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/cli"
+	"github.com/softrnic/softrnic/cmd/internal/cli"
+	"github.com/softrnic/softrnic/cmd/internal/node"
+	"github.com/softrnic/softrnic/cmd/internal/running"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/completion"
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/node"
 )
 
 // Command is mckey: its options, defaults, and its bytes on the wire.
@@ -23,7 +24,7 @@ type Command struct {
 	Size   int         `short:"S" default:"100" placeholder:"BYTES" help:"Message size. Default: 100."`
 	Count  int         `short:"C" default:"10" help:"Messages to send, or to receive. Default: 10."`
 
-	node.Flags
+	running.Flags
 }
 
 // Help implements kong.HelpProvider.

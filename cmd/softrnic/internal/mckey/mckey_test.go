@@ -6,7 +6,7 @@ import (
 
 	"github.com/softrnic/softrnic/link/pipe"
 
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/cli"
+	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/clitest"
 )
 

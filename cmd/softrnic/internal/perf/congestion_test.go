@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/cli"
+	"github.com/softrnic/softrnic/cmd/internal/cli"
 )
 
 // TestCongestion: with --congestion, packets that a queue marks are answered with notifications, which slow the sender down;

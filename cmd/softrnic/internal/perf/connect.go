@@ -9,7 +9,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/node"
+	"github.com/softrnic/softrnic/cmd/internal/node"
 )
 
 // connects is a side that makes connections and ends them, as librdmacm's cmtime does.

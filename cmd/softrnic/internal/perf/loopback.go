@@ -8,8 +8,8 @@ import (
 
 	"github.com/softrnic/softrnic/link/pipe"
 
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/cli"
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/node"
+	"github.com/softrnic/softrnic/cmd/internal/cli"
+	"github.com/softrnic/softrnic/cmd/internal/node"
 )
 
 // With --loopback both sides are in this process, where messages can go two ways: in packets, as between machines, or
@@ -110,7 +110,7 @@ func (c *Command) pair(ctx context.Context, e *cli.Env, direct bool, p *loopback
 		if at, err = neighbour(at); err != nil {
 			return err
 		}
-		serverFlags := node.Flags{Link: c.Link, Addr: []node.CIDR{at}, Congestion: c.Congestion, GoBackN: c.GoBackN,
+		serverFlags := node.Flags{Link: c.Link, Addr: []node.CIDR{at}, Congestion: c.Congestion, Selective: c.Selective,
 			Counters: c.Counters, LinkFlags: node.LinkFlags{MTU: c.MTU, Log: c.Log}}
 		if server, err = serverFlags.Open(on); err != nil {
 			return err

@@ -10,8 +10,8 @@ import (
 
 	"github.com/softrnic/softrnic/link/pipe"
 
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/cli"
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/node"
+	"github.com/softrnic/softrnic/cmd/internal/cli"
+	"github.com/softrnic/softrnic/cmd/internal/node"
 )
 
 // TestPerfWays: perf --loopback measures each wire protocol in packets, and direct, by default; flags choose one. The packets

@@ -16,9 +16,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/cli"
+	"github.com/softrnic/softrnic/cmd/internal/cli"
+	"github.com/softrnic/softrnic/cmd/internal/node"
+	"github.com/softrnic/softrnic/cmd/internal/running"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/completion"
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/node"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/output"
 )
 
@@ -57,7 +58,7 @@ type Command struct {
 	Pprof  string `type:"path" placeholder:"FILE" help:"Write a CPU profile, for go tool pprof."`
 	Report string `type:"path" placeholder:"FILE" help:"Write a page with plots: bandwidth against size (all sizes if no --size is given) and latency distribution, of each protocol and of plain TCP."`
 
-	node.Flags
+	running.Flags
 }
 
 // Help implements kong.HelpProvider.

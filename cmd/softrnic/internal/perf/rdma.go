@@ -12,8 +12,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 
+	"github.com/softrnic/softrnic/cmd/internal/node"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/completion"
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/node"
 )
 
 // rdma is a side with QPs.

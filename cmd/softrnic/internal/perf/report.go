@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/cli"
+	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/output"
 )
 

@@ -14,8 +14,8 @@ import (
 
 	"github.com/softrnic/softrnic/verbs"
 
+	"github.com/softrnic/softrnic/cmd/internal/node"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/completion"
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/node"
 )
 
 // errDisconnected ends a measurement whose peer has disconnected and given no reason for disconnectWait.

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/node"
+	"github.com/softrnic/softrnic/cmd/internal/node"
 )
 
 // tcp is a side with TCP connections in place of QPs, to compare with. A message is a number of bytes of the stream.

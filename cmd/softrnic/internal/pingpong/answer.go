@@ -8,7 +8,7 @@ import (
 
 	"github.com/softrnic/softrnic/verbs"
 
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/node"
+	"github.com/softrnic/softrnic/cmd/internal/node"
 )
 
 // exchangeTimeout bounds how long a client may take to say where its QP is.

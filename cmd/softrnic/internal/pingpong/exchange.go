@@ -12,7 +12,7 @@ import (
 
 	"github.com/softrnic/softrnic/verbs"
 
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/node"
+	"github.com/softrnic/softrnic/cmd/internal/node"
 )
 
 // The ibv_*_pingpong programs tell each other over TCP where their QPs are:

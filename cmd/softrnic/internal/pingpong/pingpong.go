@@ -12,8 +12,9 @@ import (
 
 	"github.com/softrnic/softrnic/verbs"
 
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/cli"
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/node"
+	"github.com/softrnic/softrnic/cmd/internal/cli"
+	"github.com/softrnic/softrnic/cmd/internal/node"
+	"github.com/softrnic/softrnic/cmd/internal/running"
 )
 
 // Command groups the ping-pongs by transport service.
@@ -39,7 +40,7 @@ type flags struct {
 	GIDIdx  *uint8 `short:"g" name:"gid-idx" placeholder:"INDEX" help:"GID to use, from 128 on of RoCE v1. Default: the first that is of the peer's family."`
 	Chk     bool   `short:"c" help:"Validate the received data; the client must be given this too."`
 
-	node.Flags
+	running.Flags
 }
 
 // pathMTU is the option of the ping-pongs that are connected.

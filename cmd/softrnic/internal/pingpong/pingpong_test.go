@@ -13,9 +13,9 @@ import (
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/verbs"
 
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/cli"
+	"github.com/softrnic/softrnic/cmd/internal/cli"
+	"github.com/softrnic/softrnic/cmd/internal/node"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/clitest"
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/node"
 )
 
 // startServer runs a server of the reliable ping-pong, and returns when it has said its address.

@@ -5,7 +5,7 @@ import (
 
 	"github.com/softrnic/softrnic/verbs"
 
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/cli"
+	"github.com/softrnic/softrnic/cmd/internal/cli"
 )
 
 // ud is ibv_ud_pingpong.

@@ -11,8 +11,9 @@ import (
 
 	"github.com/softrnic/softrnic/verbs"
 
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/cli"
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/node"
+	"github.com/softrnic/softrnic/cmd/internal/cli"
+	"github.com/softrnic/softrnic/cmd/internal/node"
+	"github.com/softrnic/softrnic/cmd/internal/running"
 )
 
 // xsrqCommand is ibv_xsrq_pingpong.
@@ -29,7 +30,7 @@ type xsrqCommand struct {
 	GIDIdx   *uint8 `short:"g" name:"gid-idx" placeholder:"INDEX" help:"GID to use, from 128 on of RoCE v1. Default: the first that is of the peer's family."`
 
 	pathMTU
-	node.Flags
+	running.Flags
 }
 
 // Help implements kong.HelpProvider.

@@ -14,8 +14,9 @@ import (
 
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/cli"
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/node"
+	"github.com/softrnic/softrnic/cmd/internal/cli"
+	"github.com/softrnic/softrnic/cmd/internal/node"
+	"github.com/softrnic/softrnic/cmd/internal/running"
 )
 
 // Command is rping: its options, defaults, output, and its bytes on the wire.
@@ -34,7 +35,7 @@ type Command struct {
 	Persistent bool         `short:"P" help:"Server: serve any number of clients, until interrupted."`
 
 	Transport node.Transport `default:"rocev2" placeholder:"PROTOCOL" help:"Wire protocol: rocev2 or iwarp. Default: rocev2."`
-	node.Flags
+	running.Flags
 }
 
 // Help implements kong.HelpProvider.

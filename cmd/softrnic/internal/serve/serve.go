@@ -3,6 +3,7 @@ package serve
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -16,8 +17,10 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/cli"
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/node"
+	"github.com/softrnic/softrnic/cmd/internal/cli"
+	"github.com/softrnic/softrnic/cmd/internal/node"
+	"github.com/softrnic/softrnic/cmd/internal/running"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/responder"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/pingpong"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/rping"
 )
@@ -31,7 +34,11 @@ type Command struct {
 	Transport    []node.Transport `default:"rocev2,iwarp" placeholder:"PROTOCOL" help:"Wire protocols of rping: rocev2, iwarp. Default: both. Ping-pongs are RoCEv2."`
 	Idle         time.Duration    `default:"30s" help:"A ping-pong is over when nothing came for so long: its client does not say so. Default: 30s."`
 
-	node.Flags
+	Conform      bool   `help:"Answer softrnic conform too: make queue pairs and show their memory as it asks, to whoever has the token."`
+	ConformAddr  string `placeholder:"HOST:PORT" default:"127.0.0.1:18516" help:"Where --conform listens, on this machine's own network, not the node's. Default: 127.0.0.1:18516."`
+	ConformToken string `env:"SOFTRNIC_CONFORM_TOKEN" placeholder:"TOKEN" help:"What --conform asks for. Default: drawn at random, and printed to stderr."`
+
+	running.Flags
 }
 
 // Help implements kong.HelpProvider.
@@ -76,6 +83,10 @@ func (c *Command) serve(ctx context.Context, n *node.Node) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("--pingpong-port %d: %w", c.PingpongPort, err), rping.Close())
 	}
+	conforming, err := c.listenConform(n)
+	if err != nil {
+		return errors.Join(err, rping.Close(), pingpong.Close())
+	}
 	n.Log.Info("serving", "addrs", n.Addrs(), "rping", c.RpingPort, "pingpong", c.PingpongPort)
 
 	serving, cancel := context.WithCancelCause(ctx)
@@ -83,12 +94,33 @@ func (c *Command) serve(ctx context.Context, n *node.Node) error {
 	context.AfterFunc(serving, func() { _ = pingpong.Close() })
 	s.work.Go(func() { cancel(s.rpings(serving, rping)) })
 	s.work.Go(func() { cancel(s.pingpongs(serving, pingpong)) })
+	if conforming != nil {
+		s.work.Go(func() { cancel(responder.Serve(serving, conforming, n.Dev, c.ConformToken)) })
+	}
 	s.work.Wait()
 	n.Log.Info("stopped")
 	if ctx.Err() == nil { // it ended by itself
 		err = context.Cause(serving)
 	}
 	return errors.Join(err, rping.Close())
+}
+
+// listenConform listens for softrnic conform, if that was asked for.
+func (c *Command) listenConform(n *node.Node) (net.Listener, error) {
+	if !c.Conform {
+		return nil, nil
+	}
+	var drawn []any
+	if c.ConformToken == "" {
+		c.ConformToken = rand.Text()
+		drawn = []any{"token", c.ConformToken}
+	}
+	l, err := net.Listen("tcp", c.ConformAddr)
+	if err != nil {
+		return nil, fmt.Errorf("--conform-addr %s: %w", c.ConformAddr, err)
+	}
+	n.Log.Info("conform", append([]any{"control", l.Addr()}, drawn...)...)
+	return l, nil
 }
 
 // server is a node that serves.

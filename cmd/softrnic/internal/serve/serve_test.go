@@ -6,7 +6,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/cli"
+	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/clitest"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/pingpong"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/rping"

@@ -1,0 +1,235 @@
+// Package dropin is what the drop-in libraries and softrnic run have in common: how the environment describes the devices that
+// programs see.
+package dropin
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/softrnic/softrnic/cmd/internal/node"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// Config is what the environment says of the devices:
+//
+//	SOFTRNIC_LINK    the link, as --link of the command softrnic. Default: the machine's own addresses, shared with other
+//	                 processes of this user through the hub (--link kernel --shared)
+//	SOFTRNIC_ADDR    addresses, as --addr, separated by commas
+//	SOFTRNIC_SHARED  1: as --shared. 0: a link of the default is not shared either
+//	SOFTRNIC_DEVICE  the names of the RoCE and the iWARP device, separated by a comma; a name that is left out after the
+//	                 comma leaves out the device; default softrnic0,softrnic0_iw
+//	SOFTRNIC_TRANSPORT  the wire protocols of rdma_cm: roce, iwarp, or both in the order of preference; default roce,iwarp. It
+//	                 connects over the first that has the address; a listener for one address is of the first, and one for
+//	                 all addresses of all. Port spaces other than TCP are always RoCE's. The
+//	                 device of the first is the first of its rail in the list of devices
+//	SOFTRNIC_LOG     debug, info, warn or error
+//	SOFTRNIC_TRACE   a file that what happens to queue pairs is appended to, as with --trace
+//	SOFTRNIC_COUNTERS  a file that the counters are appended to when the process ends, one JSON object a process
+//	SOFTRNIC_COMMAND the file of the command softrnic, which starts the hub; default: beside the libraries, in ../../bin, or in
+//	                 PATH
+//	SOFTRNIC_CONFIG  a file with lines of these, such as SOFTRNIC_LINK=shm; the environment comes first. Empty lines, and those
+//	                 that begin with #, do not count
+//
+// There can be up to MaxRails rails, each with a link, addresses, and one or two devices of its own: SOFTRNIC_LINK, SOFTRNIC_ADDR
+// and SOFTRNIC_DEVICE then have a part for each, separated by semicolons. The longest says how many there are. A single link is
+// that of all rails; the device names of a single part, which end in a number, count up from it.
+//
+//	SOFTRNIC_LINK=shm SOFTRNIC_ADDR="10.0.0.1/24;10.0.1.1/24" SOFTRNIC_DEVICE=mlx5_0,    mlx5_0 and mlx5_1, both RoCE
+type Config struct {
+	Rails      []Rail
+	Transports []verbs.Transport // of rdma_cm
+	Counters   string
+	Command    string // SOFTRNIC_COMMAND
+}
+
+// Rail is a link, with addresses of its own.
+type Rail struct {
+	Flags       node.Flags
+	RoCE, IWARP string // the devices' names; "": not there
+}
+
+// MaxRails is how many rails there can be.
+const MaxRails = 8
+
+// defaultLink is the machine's own sockets and addresses.
+const defaultLink = "kernel"
+
+// FromEnv reads the environment, and the file that it may name.
+func FromEnv(getenv func(string) string) (c Config, err error) {
+	if file := getenv("SOFTRNIC_CONFIG"); file != "" {
+		if getenv, err = withFile(getenv, file); err != nil {
+			return c, err
+		}
+	}
+	links, addrs, devices := parts(getenv("SOFTRNIC_LINK")), parts(getenv("SOFTRNIC_ADDR")), parts(getenv("SOFTRNIC_DEVICE"))
+	n := max(len(links), len(addrs), len(devices))
+	switch {
+	case n > MaxRails:
+		return c, fmt.Errorf("SOFTRNIC_LINK, SOFTRNIC_ADDR, SOFTRNIC_DEVICE: %d rails: give up to %d", n, MaxRails)
+	case len(links) > 1 && len(links) < n:
+		return c, fmt.Errorf("SOFTRNIC_LINK=%s: %d links for %d rails: give one, or one a rail", getenv("SOFTRNIC_LINK"), len(links), n)
+	case len(addrs) < n && addrs[0] != "":
+		return c, fmt.Errorf("SOFTRNIC_ADDR=%s: addresses of %d of %d rails: give those of all, or none", getenv("SOFTRNIC_ADDR"), len(addrs), n)
+	case len(devices) > 1 && len(devices) < n:
+		return c, fmt.Errorf("SOFTRNIC_DEVICE=%s: devices of %d of %d rails: give those of the first, or of all", getenv("SOFTRNIC_DEVICE"), len(devices), n)
+	}
+	seen := map[string]bool{"": true}
+	for i := range n {
+		var r Rail
+		if r.Flags, err = flags(getenv, pick(links, i), pick(addrs, i)); err != nil {
+			return c, err
+		}
+		names := pick(devices, i)
+		if len(devices) == 1 {
+			names = counted(names, i)
+		}
+		if r.RoCE, r.IWARP, err = deviceNames(names); err != nil {
+			return c, err
+		}
+		for _, name := range []string{r.RoCE, r.IWARP} {
+			if name != "" && seen[name] {
+				return c, fmt.Errorf("SOFTRNIC_DEVICE=%s: two devices have the name %s", getenv("SOFTRNIC_DEVICE"), name)
+			}
+			seen[name] = true
+		}
+		c.Rails = append(c.Rails, r)
+	}
+	c.Transports, err = transports(getenv("SOFTRNIC_TRANSPORT"))
+	c.Counters, c.Command = getenv("SOFTRNIC_COUNTERS"), getenv("SOFTRNIC_COMMAND")
+	return c, err
+}
+
+// parts are what a value has for each rail: one part at least.
+func parts(value string) []string {
+	list := strings.Split(value, ";")
+	for i := range list {
+		list[i] = strings.TrimSpace(list[i])
+	}
+	return list
+}
+
+// pick is the part of a rail, which is that of the first if there is no other.
+func pick(list []string, rail int) string {
+	if len(list) == 1 {
+		return list[0]
+	}
+	return list[rail]
+}
+
+// flags are those of a rail.
+func flags(getenv func(string) string, link, addrs string) (f node.Flags, err error) {
+	text := func(name, value string, into interface{ UnmarshalText([]byte) error }) {
+		if e := into.UnmarshalText([]byte(value)); e != nil && err == nil {
+			err = fmt.Errorf("%s: %w", name, e)
+		}
+	}
+	switch shared := getenv("SOFTRNIC_SHARED"); {
+	case shared != "" && shared != "0" && shared != "1":
+		return f, fmt.Errorf("SOFTRNIC_SHARED=%s: give 1 or 0", shared)
+	default:
+		f.Shared = shared == "1" || link == "" && shared == ""
+	}
+	if link == "" {
+		link = defaultLink
+	}
+	text("SOFTRNIC_LINK", link, &f.Link)
+	for addr := range strings.SplitSeq(addrs, ",") {
+		if addr = strings.TrimSpace(addr); addr != "" {
+			var a node.CIDR
+			text("SOFTRNIC_ADDR", addr, &a)
+			f.Addr = append(f.Addr, a)
+		}
+	}
+	f.Trace = getenv("SOFTRNIC_TRACE")
+	f.Log = slog.LevelWarn
+	if level := getenv("SOFTRNIC_LOG"); level != "" {
+		text("SOFTRNIC_LOG", level, &f.Log)
+	}
+	return f, err
+}
+
+// defaultDevice is the name of the first rail's RoCE device.
+const defaultDevice = "softrnic0"
+
+// counted are the names of a rail's devices, when value has those of the first: mlx5_0 becomes mlx5_1 on the second rail.
+func counted(value string, rail int) string {
+	if value == "" {
+		value = defaultDevice
+	}
+	if rail == 0 {
+		return value
+	}
+	names := strings.Split(value, ",")
+	for i, name := range names {
+		stem := strings.TrimRight(name, "0123456789")
+		if first, err := strconv.Atoi(name[len(stem):]); err == nil {
+			names[i] = stem + strconv.Itoa(first+rail)
+		}
+	}
+	return strings.Join(names, ",")
+}
+
+// deviceNames are the names of the RoCE and the iWARP device in a part of SOFTRNIC_DEVICE.
+func deviceNames(value string) (roce, iwarp string, err error) {
+	if value == "" {
+		value = defaultDevice
+	}
+	roce, iwarp, both := strings.Cut(value, ",")
+	if !both {
+		iwarp = roce + "_iw"
+	}
+	for _, name := range []string{roce, iwarp} {
+		if len(name) > 63 || strings.ContainsAny(name, "/, \t\n") {
+			return "", "", fmt.Errorf("SOFTRNIC_DEVICE=%s: %q is no name of a device: give up to 63 characters without slashes and spaces", value, name)
+		}
+	}
+	if roce == "" && iwarp == "" {
+		return "", "", fmt.Errorf("SOFTRNIC_DEVICE=%s: no name at all: give that of the RoCE device, of the iWARP device, or both", value)
+	}
+	return roce, iwarp, nil
+}
+
+// transports are the wire protocols in SOFTRNIC_TRANSPORT.
+func transports(value string) (list []verbs.Transport, err error) {
+	if value == "" {
+		return []verbs.Transport{verbs.RoCEv2, verbs.IWARP}, nil
+	}
+	for name := range strings.SplitSeq(value, ",") {
+		t, ok := map[string]verbs.Transport{"roce": verbs.RoCEv2, "iwarp": verbs.IWARP}[strings.TrimSpace(name)]
+		if !ok || slices.Contains(list, t) {
+			return nil, fmt.Errorf("SOFTRNIC_TRANSPORT=%s: give roce, iwarp, or both, separated by a comma", value)
+		}
+		list = append(list, t)
+	}
+	return list, nil
+}
+
+// withFile returns a function that is getenv, and for what getenv does not know looks in a file.
+func withFile(getenv func(string) string, file string) (func(string) string, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("SOFTRNIC_CONFIG: %w", err)
+	}
+	values := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSpace(line)
+		name, value, ok := strings.Cut(line, "=")
+		switch {
+		case line == "" || line[0] == '#':
+		case !ok || !strings.HasPrefix(name, "SOFTRNIC_"):
+			return nil, fmt.Errorf("SOFTRNIC_CONFIG=%s: %q is no line such as SOFTRNIC_LINK=shm", file, line)
+		default:
+			values[name] = value
+		}
+	}
+	return func(name string) string {
+		if v := getenv(name); v != "" {
+			return v
+		}
+		return values[name]
+	}, nil
+}

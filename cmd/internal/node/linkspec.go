@@ -1,0 +1,261 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/packet"
+	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/link/shm"
+	"github.com/softrnic/softrnic/link/stream"
+	"github.com/softrnic/softrnic/link/tap"
+	"github.com/softrnic/softrnic/link/vlan"
+)
+
+// LinkSpec is the value of --link, or one port of softrnic switch.
+type LinkSpec struct {
+	Medium       string // "pipe", "tap", "packet", "stream", "shm" or "kernel"
+	name         string // of the interface or the segment, or the address of the socket; "" leaves the choice to package kernel
+	listen       bool   // on the socket
+	bridge       string
+	interfaceMAC bool
+	plain        bool // without offloads
+	wait         link.Wait
+	queues       int // 0: one
+	vlan         int // 0: none
+}
+
+const linkForms = "pipe, shm[:NAME], stream:PATH[,listen], tap:NAME[,bridge=BRIDGE][,offloads=off] or packet:INTERFACE[,mac=interface], the last two with [,wait=adaptive|event|poll][,queues=N]; all of these with [,vlan=ID]; or kernel[:INTERFACE]"
+
+// defaultSegment is the name of the segment of --link shm.
+const defaultSegment = "default"
+
+// linkWaits are the values of wait=.
+var linkWaits = map[string]link.Wait{"adaptive": link.WaitAdaptive, "event": link.WaitEvent, "poll": link.WaitPoll}
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (s *LinkSpec) UnmarshalText(text []byte) error {
+	main, rest, _ := strings.Cut(string(text), ",")
+	medium, name, _ := strings.Cut(main, ":")
+	*s = LinkSpec{Medium: medium, name: name}
+	named := slices.Contains([]string{"tap", "packet", "stream", "shm", "kernel"}, medium) && name != ""
+	switch {
+	case medium == "shm" && main == "shm":
+		s.name = defaultSegment
+	case main == "kernel": // whichever interface
+	case medium == "pipe" && name == "", named:
+	default:
+		return fmt.Errorf("%q is no link: give %s", text, linkForms)
+	}
+	for opt := range strings.SplitSeq(rest, ",") {
+		key, value, _ := strings.Cut(opt, "=")
+		switch {
+		case rest == "":
+		case medium == "stream" && opt == "listen":
+			s.listen = true
+		case medium == "tap" && key == "bridge" && value != "":
+			s.bridge = value
+		case medium == "tap" && key == "offloads" && value == "off":
+			s.plain = true
+		case medium == "packet" && key == "mac" && value == "interface":
+			s.interfaceMAC = true
+		case s.ofKernel() && key == "wait":
+			wait, ok := linkWaits[value]
+			if !ok {
+				return fmt.Errorf("%q: wait=%s: give adaptive, event or poll", text, value)
+			}
+			s.wait = wait
+		case s.ofKernel() && key == "queues":
+			n, err := strconv.Atoi(value)
+			if err != nil || n < 1 || n > tap.MaxQueues {
+				return fmt.Errorf("%q: queues=%s: give 1 to %d", text, value, tap.MaxQueues)
+			}
+			s.queues = n
+		case medium == "kernel":
+			return fmt.Errorf("%q: kernel takes no options, and there is no %s: its packets leave from the machine's own interface as they are there", text, key)
+		case key == "vlan":
+			id, err := strconv.Atoi(value)
+			if err != nil || id < 1 || id > vlan.MaxID {
+				return fmt.Errorf("%q: vlan=%s: give 1 to %d", text, value, vlan.MaxID)
+			}
+			s.vlan = id
+		default:
+			return fmt.Errorf("%q has an unknown option %q: give %s", text, opt, linkForms)
+		}
+	}
+	return nil
+}
+
+// Listens returns the address of a socket that is to be listened on.
+func (s *LinkSpec) Listens() (address string, ok bool) { return s.name, s.listen }
+
+// Interface is the name of the machine's interface that the link is on; an error if it is on none.
+func (s *LinkSpec) Interface() (string, error) {
+	if !s.ofKernel() {
+		return "", fmt.Errorf("%s has no interface of this machine: give packet:INTERFACE or tap:NAME", s.Medium)
+	}
+	return s.name, nil
+}
+
+// CheckPort returns an error if the link cannot be a port of a switch.
+func (s *LinkSpec) CheckPort() error {
+	switch {
+	case s.Medium == "pipe":
+		return errors.New("no other program can be on a pipe: give stream:PATH, shm or tap:NAME")
+	case s.Medium == "kernel":
+		return errors.New("the machine's own sockets carry no Ethernet frames: give stream:PATH, shm or tap:NAME")
+	case s.Medium == "packet":
+		return fmt.Errorf("%s:%s passes on what is for one address only: give stream:PATH, shm or tap:NAME", s.Medium, s.name)
+	case s.vlan != 0:
+		return fmt.Errorf("vlan=%d: a switch passes tags on as they are: leave it out", s.vlan)
+	}
+	return nil
+}
+
+// OpenPort opens a link whose frames are for others than a host. An mtu of 0 leaves the choice to the medium; a stream then
+// takes frames of any length.
+func (s *LinkSpec) OpenPort(mtu int) (link.Link, error) {
+	switch s.Medium {
+	case "stream":
+		if mtu == 0 {
+			mtu = link.MaxSuperframe
+		}
+	case "shm":
+		return s.openShm(nil, mtu, shm.Switch())
+	}
+	return s.open(nil, nil, mtu)
+}
+
+// ofKernel reports whether the link is to an interface of the kernel's.
+func (s *LinkSpec) ofKernel() bool { return s.Medium == "tap" || s.Medium == "packet" }
+
+// open opens the medium. lan is the switch of a pipe, or nil for a switch of its own. A nil mac and an mtu of 0 leave the
+// choice to the medium.
+func (s *LinkSpec) open(lan *pipe.Switch, mac net.HardwareAddr, mtu int) (link.Link, error) {
+	switch s.Medium {
+	case "tap":
+		return s.openTAP(mac, mtu)
+	case "packet":
+		return s.openPacket(mac, mtu)
+	case "stream":
+		return s.openStream(mac, mtu)
+	}
+	return openPipe(lan, mac, mtu)
+}
+
+func openPipe(lan *pipe.Switch, mac net.HardwareAddr, mtu int) (link.Link, error) {
+	if lan == nil {
+		var opts []pipe.Option
+		if mtu != 0 {
+			opts = append(opts, pipe.MTU(mtu))
+		}
+		var err error
+		if lan, err = pipe.New(opts...); err != nil {
+			return nil, err
+		}
+	}
+	if mac == nil {
+		return lan.Port(), nil
+	}
+	port, err := lan.PortWithMAC(mac)
+	if err != nil {
+		return nil, err
+	}
+	return port, nil
+}
+
+func (s *LinkSpec) openTAP(mac net.HardwareAddr, mtu int) (link.Link, error) {
+	opts := []tap.Option{tap.Wait(s.wait), tap.Queues(max(1, s.queues))}
+	if mac != nil {
+		opts = append(opts, tap.MAC(mac))
+	}
+	if mtu != 0 {
+		opts = append(opts, tap.MTU(mtu))
+	}
+	if s.bridge != "" {
+		opts = append(opts, tap.Bridge(s.bridge))
+	}
+	if s.plain {
+		opts = append(opts, tap.NoOffloads())
+	}
+	l, err := tap.Open(s.name, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+func (s *LinkSpec) openPacket(mac net.HardwareAddr, mtu int) (link.Link, error) {
+	opts := []packet.Option{packet.Wait(s.wait), packet.Queues(max(1, s.queues))}
+	if s.interfaceMAC {
+		opts = append(opts, packet.InterfaceMAC())
+	}
+	if mac != nil {
+		opts = append(opts, packet.MAC(mac))
+	}
+	l, err := packet.Open(s.name, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+func (s *LinkSpec) openStream(mac net.HardwareAddr, mtu int) (link.Link, error) {
+	var opts []stream.Option
+	if s.listen {
+		opts = append(opts, stream.Listening())
+	}
+	if mac != nil {
+		opts = append(opts, stream.MAC(mac))
+	}
+	if mtu != 0 {
+		opts = append(opts, stream.MTU(mtu))
+	}
+	l, err := stream.Open(s.name, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+func (s *LinkSpec) openShm(mac net.HardwareAddr, mtu int, opts ...shm.Option) (*shm.Link, error) {
+	if mac != nil {
+		opts = append(opts, shm.MAC(mac))
+	}
+	if mtu != 0 {
+		opts = append(opts, shm.MTU(mtu))
+	}
+	return shm.Open(s.name, opts...)
+}
+
+// OpenRaw opens the link for a program that sends and receives frames itself, at addr. lan is the switch of a pipe.
+func (s *LinkSpec) OpenRaw(lan *pipe.Switch, addr netip.Addr, mtu int) (link.Link, error) {
+	mac := macFor(addr)
+	switch {
+	case s.Medium == "kernel":
+		return nil, errors.New("--link kernel: the machine's own sockets carry no Ethernet frames: give shm, stream:PATH, tap:NAME or packet:INTERFACE")
+	case s.interfaceMAC:
+		mac = nil
+	}
+	var l link.Link
+	var err error
+	if s.Medium == "shm" {
+		l, err = s.openShm(mac, mtu, shm.Claim(addr.String()))
+	} else {
+		l, err = s.open(lan, mac, mtu)
+	}
+	if err != nil || s.vlan == 0 {
+		return l, err
+	}
+	tagged, err := vlan.New(l, s.vlan)
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return tagged, nil
+}

@@ -1,0 +1,426 @@
+// Package node is a host with an RDMA device, made from the flags that most commands have: its link, addresses and routes.
+package node
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/capture"
+	"github.com/softrnic/softrnic/link/impair"
+	"github.com/softrnic/softrnic/link/vlan"
+	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/rdmatransport/roce"
+	"github.com/softrnic/softrnic/rdmatransport/trace"
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/netstack"
+	"github.com/softrnic/softrnic/verbs"
+
+	"github.com/softrnic/softrnic/cmd/internal/cli"
+)
+
+// Flags describe a node; every subcommand that needs one embeds them.
+type Flags struct {
+	Link       LinkSpec `group:"node" default:"pipe" placeholder:"LINK" help:"Ethernet link: pipe (inside this process), shm[:NAME] (Linux: memory shared with other processes of this user that give the same name; they find each other in $XDG_RUNTIME_DIR/softrnic, or without XDG_RUNTIME_DIR in softrnic-UID, with the user's number, in $TMPDIR or /tmp; elsewhere use stream or kernel), stream:PATH[,listen] (a unix socket, or tcp:HOST:PORT, to softrnic switch, another node or QEMU's -netdev stream, of whom one listens), tap:NAME[,bridge=BRIDGE][,offloads=off] (a TAP interface, made if it is not there, and used as it is if it is; offloads=off: one packet a frame), or packet:INTERFACE[,mac=interface] (AF_PACKET on an existing interface, with a MAC of its own or the interface's). TAP and AF_PACKET take wait=adaptive, event or poll (what the receiving thread does when idle) and queues=N (so many receiving threads), and each link vlan=ID (an 802.1Q VLAN of it; its priorities are service levels). Or kernel[:INTERFACE]: no Ethernet, but the machine's own UDP and TCP sockets and addresses, without privileges, and without raw packets and RoCE v1. Default: pipe."`
+	Addr       []CIDR   `group:"node" sep:"none" placeholder:"CIDR" help:"IP address with prefix length, such as 10.0.0.9/24; repeatable. Each becomes a GID, from index 1 on; index 0 is the IPv6 link-local address. Default for shm: the first of 10.83.0.1 to .254 that is free; it is said on stderr. For RoCE v1 the same begin at index 128. With --link kernel it chooses among the machine's own addresses, whose prefix length may be left out; default there: all of the interface's."`
+	Gateway    []IPAddr `group:"node" sep:"none" placeholder:"IP" help:"Router to all other networks; one each for IPv4 and IPv6. Not with --link kernel."`
+	MAC        macAddr  `group:"node" placeholder:"MAC" help:"Ethernet address of the node. Default: made from the first --addr, so that neighbours who remember the node are right; without --addr, random. Not with --link kernel."`
+	Shared     bool     `group:"node" help:"With --link kernel: share its addresses with other processes of this user, through a hub (softrnic hub --help), which is started if there is none. Without it a node has its addresses for itself, unless a hub has them. Linux only."`
+	Congestion bool     `group:"node" help:"RoCEv2: control congestion (DCQCN): packets may be marked by the network (ECN), and connections whose packets are slow down. Default: off."`
+	Selective  bool     `group:"node" name:"selective-repeat" help:"RoCEv2: repeat lost packets alone towards other SoftRNICs that were given this too. They recognise each other by reserved bits of the BTH, which are zero otherwise. Default: off, everything from a lost packet on is repeated, as the IBTA has it."`
+	StrictICRC bool     `group:"node" name:"strict-icrc" help:"RoCEv2 with --link kernel: drop IPv4 packets unless their ICRC is right with an IP identification that SoftRNICs send. Without it the identification, which sockets do not show, is found from the ICRC, as packets of Linux's rxe and of most hardware need; icrc_id_solved counts them. Other links see it, and are always strict."`
+	Counters   bool     `group:"node" help:"Print what the node has counted to stderr when it ends, as far as it is not 0, by the names of Linux's port counters and rxe's hw_counters."`
+	Trace      string   `group:"node" type:"path" placeholder:"FILE" help:"Append what happens to queue pairs (changes of state, losses, timeouts, RNR waits, NAKs, the set-up and end of iWARP streams) to this file, one JSON object a line."`
+	LinkFlags
+}
+
+// LinkFlags describe a link of any kind, and what of it is recorded and logged.
+type LinkFlags struct {
+	MTU     int        `group:"node" name:"mtu" type:"mtu" placeholder:"BYTES" help:"Largest IP packet on the link: 1500 for path MTU 1024, 4200 for 4096. Default: the link's own."`
+	Capture string     `group:"node" type:"path" placeholder:"FILE" help:"Write every frame to this pcapng file, for Wireshark or tshark. A file that has something in it is refused. With --link kernel these are the RoCE packets, as the kernel was given them or has passed them on, behind Ethernet addresses that are made up; TCP is not among them."`
+	Impair  *impairing `group:"node" placeholder:"SPEC" help:"Make the link bad, for example loss=1%,reorder=0.5%,delay=1ms±200us,seed=7. With --link kernel this is done to RoCE packets only."`
+	Log     slog.Level `group:"node" name:"log-level" default:"warn" placeholder:"LEVEL" help:"Log to stderr what is at least this important: debug, info, warn or error. Default: warn."`
+}
+
+// Host is a network stack of the node's own.
+type Host interface {
+	stack.Network
+	Close() error
+}
+
+// Node is a host with an RDMA device.
+type Node struct {
+	Host     Host
+	Dev      *verbs.Device
+	captured *capture.Link // nil without --capture
+	Wire     *countedLink  // nil unless Env.Counted
+	counters io.Writer     // nil without --counters
+	trace    *os.File      // nil without --trace
+	Log      *slog.Logger
+
+	sayRemoved sync.Once
+	drawn      netip.Prefix // the address that was drawn for want of --addr
+}
+
+// RunNode opens a node, calls do with it, and closes it. The context that do is given also ends when the node's interface is
+// removed, and RunNode then returns an error that says so.
+func (f *Flags) RunNode(ctx context.Context, e *cli.Env, do func(context.Context, *Node) error) (err error) {
+	n, err := f.Open(e)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, n.Close()) }()
+	working, cancel := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	watching.Go(func() { n.watch(working, cancel) })
+	defer func() {
+		cancel()
+		watching.Wait() // until all events are logged
+	}()
+	if n.removed() != nil { // perhaps before watch began
+		cancel()
+	}
+	err = do(working, n)
+	if err != nil || working.Err() != nil && ctx.Err() == nil {
+		if removed := n.removed(); removed != nil { // the reason for whatever else failed
+			return removed
+		}
+	}
+	return err
+}
+
+// RunNodeForPeer is RunNode for commands that need another program as their peer.
+func (f *Flags) RunNodeForPeer(ctx context.Context, e *cli.Env, do func(context.Context, *Node) error) error {
+	if f.Link.Medium == "pipe" && e.LAN == nil {
+		return cli.Usagef("this needs a peer, and no other program can be on a pipe: give --link kernel, shm, stream:PATH, tap:NAME or packet:INTERFACE")
+	}
+	return f.RunNode(ctx, e, do)
+}
+
+// watch logs what happens to the node's port, and calls end when its link is gone for good.
+func (n *Node) watch(ctx context.Context, end func()) {
+	for {
+		e, err := n.Dev.GetAsyncEvent(ctx)
+		switch {
+		case err != nil:
+			return
+		case e.Type == verbs.EventDeviceFatal:
+			if n.removed() != nil { // otherwise the node is being closed
+				end()
+			}
+			return
+		case e.Type == verbs.EventPortErr:
+			n.Log.Warn("the port is down", "event", e.Type, "link", n.Name(), "state", n.Host.NICs()[0].State())
+		case e.Type == verbs.EventPortActive:
+			n.Log.Info("the port is up", "event", e.Type, "link", n.Name())
+		}
+	}
+}
+
+// removed returns an error if the node's interface was removed, and nil otherwise. It logs that once.
+func (n *Node) removed() error {
+	if n.Host.NICs()[0].State() != stack.LinkRemoved {
+		return nil
+	}
+	n.sayRemoved.Do(func() { n.Log.Error("the interface was removed", "link", n.Name()) })
+	return fmt.Errorf("link %s: the interface was removed", n.Name())
+}
+
+// Name is the link's.
+func (n *Node) Name() string { return n.Host.NICs()[0].Name() }
+
+// Addrs are the node's addresses.
+func (n *Node) Addrs() []netip.Addr {
+	return slices.DeleteFunc(n.Host.NICs()[0].GIDs(), func(a netip.Addr) bool { return !a.IsValid() }) // holes in the GID table
+}
+
+// Open builds the node from the link up.
+func (f *Flags) Open(e *cli.Env) (*Node, error) {
+	log := slog.New(slog.NewTextHandler(e.Stderr, &slog.HandlerOptions{Level: f.Log}))
+	if err := f.check(); err != nil {
+		return nil, err
+	}
+	n := &Node{Log: log}
+	open := f.openNetstack
+	if f.Link.Medium == "kernel" {
+		open = f.openKernel
+	}
+	err := open(e, n)
+	if err != nil {
+		return nil, err
+	}
+	cfg := roce.Config{SelectiveRepeat: f.Selective, StrictICRC: f.StrictICRC}
+	if f.Congestion {
+		cfg.DCQCN = &roce.DCQCN{}
+	}
+	device := []rdmatransport.Option{rdmatransport.RoCE(cfg)}
+	if f.Trace != "" {
+		if n.trace, err = os.OpenFile(f.Trace, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o666); err != nil {
+			return nil, errors.Join(fmt.Errorf("--trace: %w", err), n.Host.Close())
+		}
+		device = append(device, rdmatransport.Trace(n.tracer()))
+	}
+	if n.Dev, err = rdmatransport.Open(n.Host, device...); err != nil {
+		err = errors.Join(err, n.Host.Close())
+		if n.trace != nil {
+			err = errors.Join(err, n.trace.Close())
+		}
+		return nil, err
+	}
+	nic := n.Host.NICs()[0]
+	log.Debug("node is up", "device", n.Dev.Name(), "link", nic.Name(), "mac", nic.MAC().String(), "mtu", nic.MTU(), "gids", n.Addrs())
+	f.hintAtForeign(log)
+	if f.Counters {
+		n.counters = e.Stderr
+	}
+	return n, nil
+}
+
+// check returns an error if flags contradict each other.
+func (f *Flags) check() error {
+	kernel := f.Link.Medium == "kernel"
+	switch {
+	case f.MAC != nil && f.Link.interfaceMAC:
+		return cli.Usagef("--mac %v: --link says mac=interface: give one of the two", net.HardwareAddr(f.MAC))
+	case f.Shared && !kernel:
+		return cli.Usagef("--shared: only --link kernel has addresses that other processes can have as well: leave it out")
+	case kernel && f.MAC != nil:
+		return cli.Usagef("--mac %v: with --link kernel the node has the interface's: leave it out", net.HardwareAddr(f.MAC))
+	case kernel && len(f.Gateway) > 0:
+		return cli.Usagef("--gateway %v: with --link kernel the machine's own routes count: leave it out", f.Gateway[0])
+	}
+	for _, a := range f.Addr {
+		if !kernel && !a.IsValid() {
+			return cli.Usagef("--addr: %w", noPrefix(a.Addr().String()))
+		}
+	}
+	return nil
+}
+
+// openNetstack makes n a host of package netstack on a link.
+func (f *Flags) openNetstack(e *cli.Env, n *Node) error {
+	l, err := f.openLink(e, n)
+	if err != nil {
+		return err
+	}
+	opts := []netstack.Option{netstack.Logger(n.Log)}
+	for _, a := range f.Addr {
+		opts = append(opts, netstack.Addr(a.String()))
+	}
+	if n.drawn.IsValid() {
+		opts = append(opts, netstack.Addr(n.drawn.String()))
+	}
+	for _, gw := range f.Gateway {
+		opts = append(opts, netstack.Gateway(gw.String()))
+	}
+	host, err := netstack.New(l, opts...) // owns l now
+	if err != nil {
+		return err
+	}
+	n.Host = host
+	return nil
+}
+
+// tracer writes events to the node's file. Each is one write, so that several nodes may have the same file.
+func (n *Node) tracer() trace.Sink {
+	h := slog.NewJSONHandler(n.trace, &slog.HandlerOptions{Level: slog.LevelDebug})
+	return trace.Logger(slog.New(h).With("node", n.Host.NICs()[0].MAC().String()))
+}
+
+// openLink opens the medium of n, then wraps it. The wrappers that count and capture packets are next to the medium, so that
+// they see VLAN tags too.
+func (f *Flags) openLink(e *cli.Env, n *Node) (link.Link, error) {
+	mac := net.HardwareAddr(f.MAC)
+	if mac == nil && f.Link.Medium != "pipe" && !f.Link.interfaceMAC && len(f.Addr) > 0 {
+		mac = macFor(f.Addr[0].Addr())
+	}
+	var l link.Link
+	var err error
+	if f.Link.Medium == "shm" {
+		l, err = f.openShm(e, n, mac)
+	} else {
+		l, err = f.Link.open(e.LAN, mac, f.MTU)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if f.MTU != 0 && l.MTU() != f.MTU {
+		return nil, errors.Join(fmt.Errorf("--mtu %d: %s has MTU %d: set it there, or leave --mtu out", f.MTU, l.Name(), l.MTU()), l.Close())
+	}
+	if l, err = f.wrap(e, n, l); err != nil {
+		return nil, err
+	}
+	if f.Link.vlan != 0 {
+		tagged, err := vlan.New(l, f.Link.vlan)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("--link: %w", err), l.Close())
+		}
+		l = tagged
+	}
+	return l, nil
+}
+
+// wrap counts, captures and impairs the packets of a link, as far as that was asked for. The link is closed if that fails.
+func (f *Flags) wrap(e *cli.Env, n *Node, l link.Link) (_ link.Link, err error) {
+	if e.Counted {
+		n.Wire = newCountedLink(l)
+		l = n.Wire
+	}
+	if f.Capture != "" {
+		if n.captured, err = capture.Create(l, f.Capture); err != nil {
+			return nil, errors.Join(err, l.Close())
+		}
+		l = n.captured
+	}
+	if f.Impair != nil {
+		impaired, err := impair.New(l, f.Impair.Config)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("--impair: %w", err), l.Close())
+		}
+		l = impaired
+	}
+	return l, nil
+}
+
+// macFor is a locally administered MAC address for the node that has IP address a. Neighbours remember the MAC
+// address of the last node with that IP address for minutes: a node with another MAC address would not be reached until then.
+func macFor(a netip.Addr) net.HardwareAddr {
+	sum := sha256.Sum256(a.AsSlice())
+	sum[0] = sum[0]&^1 | 2
+	return sum[:6]
+}
+
+// goodbyeTimeout is how long a node that goes down waits for its peers to know.
+const goodbyeTimeout = 2 * time.Second
+
+// Close closes the node. It tells the peers of connections that are still open; other objects of the device must be destroyed.
+func (n *Node) Close() error {
+	n.Log.Debug("node goes down")
+	ctx, cancel := context.WithTimeout(context.Background(), goodbyeTimeout)
+	defer cancel()
+	if err := n.Dev.Shutdown(ctx); err != nil {
+		n.Log.Warn("some peers do not know that the node goes down", "error", err)
+	}
+	if n.counters != nil {
+		n.printCounters()
+	}
+	err := errors.Join(n.Dev.Close(), n.Host.Close())
+	if n.captured != nil {
+		err = errors.Join(err, n.captured.Err())
+	}
+	if n.trace != nil {
+		err = errors.Join(err, n.trace.Close())
+	}
+	return err
+}
+
+// printCounters prints the counters that are not 0, in one write.
+func (n *Node) printCounters() {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "Counters of %s (%v):\n", n.Dev.Name(), n.Addrs())
+	counters := n.Dev.HWCounters()
+	for _, name := range slices.Sorted(maps.Keys(counters)) {
+		if v := counters[name]; v != 0 {
+			fmt.Fprintf(&b, "  %-26s %d\n", name, v)
+		}
+	}
+	_, _ = n.counters.Write(b.Bytes())
+}
+
+// Resolve returns the address of a server, which is an IP address, or a name that this machine looks up. Of several addresses
+// it returns the first one for which the node has an address of the same family.
+func (n *Node) Resolve(ctx context.Context, server string) (netip.Addr, error) {
+	if a, err := netip.ParseAddr(server); err == nil {
+		return a.Unmap(), nil
+	}
+	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", server)
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("server %q: no IP address, and no name that can be looked up: %w", server, err)
+	}
+	for _, a := range addrs {
+		if _, err := n.GID(1, a.Unmap()); err == nil {
+			return a.Unmap(), nil
+		}
+	}
+	return netip.Addr{}, fmt.Errorf("server %q is %v, and the node has no address of that family: give one with --addr", server, addrs)
+}
+
+// GID is the first entry of the port's GID table whose address suits a peer at to: of the same family, and link-local
+// if and only if to is. An invalid to takes the first --addr.
+func (n *Node) GID(port uint8, to netip.Addr) (verbs.GIDEntry, error) {
+	table, err := n.Dev.GIDTable(port)
+	if err != nil {
+		return verbs.GIDEntry{}, err
+	}
+	i := slices.IndexFunc(table, func(g verbs.GIDEntry) bool {
+		a := g.GID.Addr()
+		if !to.IsValid() {
+			return !a.IsLinkLocalUnicast()
+		}
+		return a.Is4() == to.Is4() && a.IsLinkLocalUnicast() == to.IsLinkLocalUnicast()
+	})
+	switch {
+	case i >= 0:
+		return table[i], nil
+	case !to.IsValid():
+		return table[0], nil // the link-local address is all there is
+	}
+	return verbs.GIDEntry{}, fmt.Errorf("the node has no address of the family of %v: give one with --addr", to)
+}
+
+// CIDR, IPAddr, macAddr and impairing are values of flags. Their UnmarshalText methods say what is wrong with a value. A CIDR
+// without a prefix length is an invalid Prefix with an Addr.
+type (
+	CIDR      struct{ netip.Prefix }
+	IPAddr    struct{ netip.Addr }
+	macAddr   net.HardwareAddr
+	impairing struct{ impair.Config }
+)
+
+func (c *CIDR) UnmarshalText(text []byte) (err error) {
+	if a, err := netip.ParseAddr(string(text)); err == nil {
+		c.Prefix = netip.PrefixFrom(a, -1)
+		return nil
+	}
+	if c.Prefix, err = netip.ParsePrefix(string(text)); err != nil {
+		return noPrefix(string(text))
+	}
+	return nil
+}
+
+func noPrefix(text string) error {
+	return fmt.Errorf("%q is no address with prefix length: give one such as 10.0.0.9/24 or fd00::9/64", text)
+}
+
+func (a *IPAddr) UnmarshalText(text []byte) (err error) {
+	if a.Addr, err = netip.ParseAddr(string(text)); err != nil {
+		return fmt.Errorf("%q is no IP address: give one such as 10.0.0.254 or fd00::1", text)
+	}
+	return nil
+}
+
+func (m *macAddr) UnmarshalText(text []byte) error {
+	a, err := net.ParseMAC(string(text))
+	if err != nil || len(a) != 6 || a[0]&1 != 0 {
+		return fmt.Errorf("%q is no Ethernet address of a host: give one such as 02:00:00:00:00:09", text)
+	}
+	*m = macAddr(a)
+	return nil
+}
+
+func (i *impairing) UnmarshalText(text []byte) (err error) {
+	i.Config, err = impair.Parse(string(text))
+	return err
+}

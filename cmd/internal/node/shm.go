@@ -1,0 +1,54 @@
+package node
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/shm"
+
+	"github.com/softrnic/softrnic/cmd/internal/cli"
+)
+
+// shmNetwork is where a node on a segment in shared memory has its address if none is given: the first that is free there.
+var shmNetwork = netip.MustParsePrefix("10.83.0.0/24")
+
+// shmHosts is how many addresses there are in shmNetwork.
+const shmHosts = 254
+
+// shmAddr is address i of shmNetwork, from 0 on.
+func shmAddr(i int) netip.Addr {
+	a := shmNetwork.Addr().As4()
+	a[3] = byte(i + 1)
+	return netip.AddrFrom4(a)
+}
+
+// openShm joins a segment. The node's addresses are claimed there, so that no two nodes have the same.
+func (f *Flags) openShm(e *cli.Env, n *Node, mac net.HardwareAddr) (link.Link, error) {
+	opts := []shm.Option{shm.Logger(n.Log)}
+	for _, a := range f.Addr {
+		opts = append(opts, shm.Claim(a.Addr().String()))
+	}
+	if len(f.Addr) == 0 {
+		opts = append(opts, shm.Pick(func(i int) (string, net.HardwareAddr, bool) {
+			if i >= shmHosts {
+				return "", nil, false
+			}
+			a := shmAddr(i)
+			if f.MAC != nil {
+				return a.String(), net.HardwareAddr(f.MAC), true
+			}
+			return a.String(), macFor(a), true
+		}))
+	}
+	l, err := f.Link.openShm(mac, f.MTU, opts...)
+	if err != nil {
+		return nil, err
+	}
+	if len(f.Addr) == 0 {
+		n.drawn = netip.PrefixFrom(shmAddr(l.Picked()), shmNetwork.Bits())
+		fmt.Fprintf(e.Stderr, "The address of this node is %v.\n", n.drawn.Addr())
+	}
+	return l, nil
+}

@@ -1,0 +1,57 @@
+package running
+
+import (
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/softrnic/softrnic/rdmatransport/metrics"
+
+	"github.com/softrnic/softrnic/cmd/internal/node"
+	"github.com/softrnic/softrnic/cmd/internal/status"
+)
+
+// serveMetrics answers Prometheus on --metrics, until the function that it returns is called.
+func (f *Flags) serveMetrics(n *node.Node) (stop func(), err error) {
+	if f.Metrics == "" {
+		return func() {}, nil
+	}
+	n.Dev.MeasureLatency()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(metrics.NewCollector(n.Dev))
+	l, err := net.Listen("tcp", f.Metrics)
+	if err != nil {
+		return nil, fmt.Errorf("--metrics %s: %w", f.Metrics, err)
+	}
+	n.Log.Info("metrics", "url", "http://"+l.Addr().String()+"/metrics")
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(n.Log.Handler(), slog.LevelWarn)}))
+	s := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	ended := make(chan struct{})
+	go func() {
+		_ = s.Serve(l)
+		close(ended)
+	}()
+	return func() { _ = s.Close(); <-ended }, nil
+}
+
+// publish answers softrnic top, where that is possible.
+func publish(n *node.Node) (stop func()) {
+	s := status.Node{Command: strings.Join(os.Args, " "), Link: n.Name()}
+	for _, a := range n.Addrs() {
+		s.Addrs = append(s.Addrs, a.String())
+	}
+	stop, err := status.Publish(n.Dev, s)
+	if err != nil {
+		n.Log.Debug("softrnic top will not find this node", "error", err)
+		return func() {}
+	}
+	return stop
+}

@@ -1,0 +1,37 @@
+// Package running is a node that can be watched while it runs: by softrnic top, and by Prometheus.
+package running
+
+import (
+	"context"
+
+	"github.com/softrnic/softrnic/cmd/internal/cli"
+	"github.com/softrnic/softrnic/cmd/internal/node"
+)
+
+// Flags describe a node of a command.
+type Flags struct {
+	node.Flags
+	Metrics string `group:"node" placeholder:"HOST:PORT" help:"Answer Prometheus on this address of the machine's own, not the node's: http://HOST:PORT/metrics. The names are those of node_exporter's collector infiniband, and softrnic_NAME for rxe's hw_counters and the rest."`
+}
+
+// RunNode is RunNode of the node's flags.
+func (f *Flags) RunNode(ctx context.Context, e *cli.Env, do func(context.Context, *node.Node) error) error {
+	return f.Flags.RunNode(ctx, e, f.watched(do))
+}
+
+// RunNodeForPeer is RunNodeForPeer of the node's flags.
+func (f *Flags) RunNodeForPeer(ctx context.Context, e *cli.Env, do func(context.Context, *node.Node) error) error {
+	return f.Flags.RunNodeForPeer(ctx, e, f.watched(do))
+}
+
+func (f *Flags) watched(do func(context.Context, *node.Node) error) func(context.Context, *node.Node) error {
+	return func(ctx context.Context, n *node.Node) error {
+		stop, err := f.serveMetrics(n)
+		if err != nil {
+			return err
+		}
+		defer stop()
+		defer publish(n)()
+		return do(ctx, n)
+	}
+}

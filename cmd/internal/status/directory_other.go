@@ -1,0 +1,9 @@
+//go:build !unix
+
+package status
+
+import "errors"
+
+func makeDirectory(string) error { return errors.ErrUnsupported }
+
+func refused(error) bool { return false }

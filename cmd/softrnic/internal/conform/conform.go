@@ -1,0 +1,186 @@
+// Package conform is `softrnic conform`: a peer of raw packets that checks, statement by statement, whether a target keeps to
+// the protocol.
+package conform
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/softrnic/softrnic/cmd/internal/cli"
+	"github.com/softrnic/softrnic/cmd/internal/node"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/control"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/iwarp"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/responder"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/rocev2"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/suite"
+)
+
+// Command tests a target.
+type Command struct {
+	Transport string `enum:"rocev2,iwarp" default:"rocev2" placeholder:"PROTOCOL" help:"Wire protocol to test: rocev2 or iwarp. Default: rocev2."`
+
+	Target  netip.Addr    `placeholder:"IP" help:"IPv4 address of the RDMA device to test."`
+	Addr    netip.Addr    `placeholder:"IP" help:"IPv4 address of the tester on --link, in the target's subnet; no other host may have it."`
+	Link    node.LinkSpec `default:"pipe" placeholder:"LINK" help:"Ethernet link to the target: shm[:NAME], stream:PATH[,listen], tap:NAME[,bridge=BRIDGE] or packet:INTERFACE, as the other commands have it."`
+	MTU     int           `name:"mtu" type:"mtu" placeholder:"BYTES" help:"Largest IP packet on the link. Default: the link's own."`
+	Control string        `placeholder:"HOST:PORT" default:"127.0.0.1:18516" help:"Where the target's responder listens (softrnic serve --conform). Default: 127.0.0.1:18516."`
+	Token   string        `env:"SOFTRNIC_CONFORM_TOKEN" placeholder:"TOKEN" help:"What the responder asks for; it prints one when it starts. Better in the environment, where other users do not see it."`
+
+	Only    []string      `placeholder:"ID" help:"Run these cases only; a * at the end stands for any ending."`
+	List    bool          `help:"Print the catalogue: each case's ID, source and statement."`
+	Pyverbs bool          `help:"Print a responder for any device that libibverbs has: a Python script that needs pyverbs. It has RoCEv2 only."`
+	JSON    bool          `name:"json" help:"Print the results as JSON, with the packets of each case, instead of a table."`
+	JUnit   string        `name:"junit" type:"path" placeholder:"FILE" help:"Write the results to this file as JUnit's XML."`
+	HTML    string        `name:"html" type:"path" placeholder:"FILE" help:"Write a report in HTML to this file."`
+	Capture string        `type:"path" placeholder:"DIR" help:"Write each case's packets to DIR/ID.pcap."`
+	Wait    time.Duration `default:"2s" help:"How long to wait for an answer. Default: 2s."`
+	Quiet   time.Duration `default:"10ms" help:"How long to wait for what must not come, after the target has answered a later request. Default: 10ms."`
+}
+
+// Help implements kong.HelpProvider.
+func (*Command) Help() string {
+	return `Each case is one statement of the standard. It sends what no RDMA stack has made, and looks at what comes
+back, at the target's memory and at its completions. The verdict is PASS, FAIL, or SKIP with the reason. If a case fails,
+the exit code is 1.
+
+RoCEv2 is tested with raw packets, iWARP over a TCP of the tester's own: no address of this machine is used.
+
+The target makes queue pairs as the tester asks, through a responder; for a SoftRNIC:
+
+  softrnic serve --conform --link tap:rnic0,bridge=br0 --addr 10.0.0.9/24          prints a token
+  SOFTRNIC_CONFORM_TOKEN=… softrnic conform --link tap:rnic1,bridge=br0 --addr 10.0.0.8 --target 10.0.0.9
+
+and for an RDMA device of another machine, 10.0.0.7:
+
+  softrnic conform --pyverbs > responder.py                                        to be copied to 10.0.0.7
+  python3 responder.py rxe0 0.0.0.0:18516                                          there; prints a token
+  SOFTRNIC_CONFORM_TOKEN=… softrnic conform --control 10.0.0.7:18516 --link packet:eth0 --addr 10.0.0.8 --target 10.0.0.7`
+}
+
+// Validate implements kong's check after parsing.
+func (c *Command) Validate() error {
+	if _, err := c.chosen(c.catalogue()); err != nil {
+		return err
+	}
+	if c.List || c.Pyverbs {
+		return nil
+	}
+	if !c.Target.Is4() {
+		return errors.New("--target: give the IPv4 address of the device to test")
+	}
+	if !c.Addr.Is4() {
+		return errors.New("--addr: give an IPv4 address for the tester")
+	}
+	return nil
+}
+
+// catalogue is every case of the transport, which cannot be run.
+func (c *Command) catalogue() []suite.Case {
+	if c.Transport == "iwarp" {
+		return iwarp.Cases(nil)
+	}
+	return rocev2.Cases(nil)
+}
+
+// chosen are those of all that were asked for.
+func (c *Command) chosen(all []suite.Case) ([]suite.Case, error) {
+	if len(c.Only) == 0 {
+		return all, nil
+	}
+	for _, pattern := range c.Only {
+		if !slices.ContainsFunc(all, func(s suite.Case) bool { return matches(pattern, s.ID) }) {
+			return nil, fmt.Errorf("--only %s: there is no such case of %s: --list prints them", pattern, c.Transport)
+		}
+	}
+	return slices.DeleteFunc(all, func(s suite.Case) bool {
+		return !slices.ContainsFunc(c.Only, func(pattern string) bool { return matches(pattern, s.ID) })
+	}), nil
+}
+
+func matches(pattern, id string) bool {
+	if beginning, ok := strings.CutSuffix(pattern, "*"); ok {
+		return strings.HasPrefix(id, beginning)
+	}
+	return pattern == id
+}
+
+// Run runs the cases.
+func (c *Command) Run(ctx context.Context, e *cli.Env) error {
+	if c.Pyverbs {
+		_, err := io.WriteString(e.Stdout, responder.Pyverbs)
+		return err
+	}
+	if c.List {
+		cases, err := c.chosen(c.catalogue())
+		for _, s := range cases {
+			fmt.Fprintf(e.Stdout, "%-24s %-38s %s\n", s.ID, s.Source, s.Statement)
+		}
+		return err
+	}
+	if c.Link.Medium == "pipe" && e.LAN == nil {
+		return cli.Usagef("no other program can be on a pipe: give --link shm, stream:PATH, tap:NAME or packet:INTERFACE")
+	}
+	if c.Capture != "" {
+		if err := os.MkdirAll(c.Capture, 0o777); err != nil {
+			return fmt.Errorf("--capture: %w", err)
+		}
+	}
+	l, err := c.Link.OpenRaw(e.LAN, c.Addr, c.MTU)
+	if err != nil {
+		return err
+	}
+	packets := &recorder{}
+	t, err := c.newTester(l, packets)
+	if err != nil {
+		return errors.Join(err, l.Close())
+	}
+	return errors.Join(c.run(ctx, e, t, packets), t.close())
+}
+
+// run connects to the target and runs the cases.
+func (c *Command) run(ctx context.Context, e *cli.Env, t *tester, packets *recorder) error {
+	ctl, err := control.Dial(c.Control, c.Token, 10*time.Second)
+	if err != nil {
+		return fmt.Errorf("--control %s: %w", c.Control, err)
+	}
+	defer ctl.Close()
+	if err := t.find(c.Wait); err != nil {
+		return err
+	}
+	cases, err := c.chosen(t.cases(ctl))
+	if err != nil {
+		return err
+	}
+	report := &Report{Target: c.Target.String(), Transport: c.Transport, Device: ctl.Hello.Name, Version: cli.Version(), Begun: time.Now()}
+	for i := range cases {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		packets.take()
+		r := cases[i].Judge(nil)
+		r.Packets = packets.take()
+		report.add(r)
+		if !c.JSON {
+			report.row(e.Stdout, &r)
+		}
+		if c.Capture != "" {
+			if err := savePackets(c.Capture, &r); err != nil {
+				return fmt.Errorf("--capture: %w", err)
+			}
+		}
+	}
+	if err := c.write(e, report); err != nil {
+		return err
+	}
+	if n := report.Count[suite.Fail]; n > 0 {
+		return fmt.Errorf("%d of %d cases fail", n, len(report.Results))
+	}
+	return nil
+}

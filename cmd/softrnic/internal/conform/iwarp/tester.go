@@ -1,0 +1,441 @@
+// Package iwarp is the conformance cases of iWARP: MPA (RFC 5044, RFC 6581), DDP (RFC 5041), RDMAP (RFC 5040, RFC 7306).
+package iwarp
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"time"
+
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/control"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/suite"
+	"github.com/softrnic/softrnic/rdmatransport/iwarp/ddp"
+	"github.com/softrnic/softrnic/rdmatransport/iwarp/mpa"
+	"github.com/softrnic/softrnic/rdmatransport/iwarp/rdmap"
+	"github.com/softrnic/softrnic/stack"
+)
+
+// Env is the target, and the way to it.
+type Env struct {
+	Network      stack.Network // whose TCP the tester uses
+	Addr, Target netip.Addr
+	Control      *control.Client
+	Wait         time.Duration // for what must come
+	Quiet        time.Duration // for what must not come
+}
+
+// Terms of the cases' connections, unless a case says otherwise.
+const (
+	memory = 16 << 10 // bytes of a QP's region
+	depth  = 4        // READs and atomics outstanding, in either direction
+	ourTag = 0x00dead01
+	here   = 8192 // where requests aim at that are refused
+)
+
+// tester is a case that is running against a target.
+type tester struct {
+	*suite.T
+	*Env
+	replies int // frames and FPDUs that have come from the target
+}
+
+// settings are what a connection is made with.
+type settings struct {
+	control.Create
+	control.CM           // of the target
+	frame      mpa.Frame // of the tester: its request or reply
+	raw        func(frame []byte) []byte
+	receives   int // that the target posts before it connects, each of 1024 bytes
+}
+
+// conn is a connection to a QP of the target.
+type conn struct {
+	reader
+	t         *tester
+	handle    int
+	addr      uint64
+	rkey      uint32
+	out       direction
+	msn       [4]uint32            // of the next message on each queue
+	frame     *frame               // the target's
+	completed []control.Completion // polled, and not looked at
+	begun     bool                 // what comes now are FPDUs
+	set       settings
+}
+
+// do asks the target for something. A case cannot go on without it.
+func (t *tester) do(r *control.Request) control.Reply {
+	reply, err := t.Control.Do(r)
+	if err != nil {
+		t.Failf("%v", err)
+	}
+	return reply
+}
+
+// qp makes a QP that has all rights and no connection yet.
+func (t *tester) qp(s settings) *conn {
+	made := t.do(&control.Request{Op: control.CreateQP, Create: &s.Create})
+	c := &conn{t: t, handle: made.QP, addr: made.RemoteAddr, rkey: made.RKey, set: s, msn: [4]uint32{1, 1, 1, 1}}
+	t.Cleanup(func() {
+		if c.s != nil {
+			c.s.Abort()
+		}
+		_, _ = t.Control.Do(&control.Request{Op: control.DestroyQP, QP: c.handle})
+	})
+	return c
+}
+
+// with is the usual settings, changed by change.
+func with(reply bool, change []func(*settings)) settings {
+	all := []string{"remote_write", "remote_read", "remote_atomic"}
+	s := settings{
+		Create: control.Create{Type: "RC", Transport: "iwarp", OwnPD: true, Memory: memory, QPAccess: all, MRAccess: all},
+		CM:     control.CM{ReadsIn: depth, ReadsOut: depth},
+		frame:  mpa.Frame{Reply: reply, CRC: true, Revision: 2, HasEnhanced: true, Enhanced: mpa.Enhanced{IRD: depth, ORD: depth}},
+	}
+	for _, f := range change {
+		f(&s)
+	}
+	return s
+}
+
+// called is a QP that listens, and a stream to it on which nothing was sent.
+func (t *tester) called(change ...func(*settings)) *conn {
+	c := t.qp(with(false, change))
+	port := t.do(&control.Request{Op: control.Listen, QP: c.handle, CM: &control.CM{Addr: netip.AddrPortFrom(t.Target, 0).String()}}).Port
+	s, err := t.Network.DialStream(t.context(), netip.AddrPort{}, netip.AddrPortFrom(t.Target, port))
+	if err != nil {
+		t.Failf("TCP port %d of the target, where it listens: %v", port, err)
+	}
+	c.s = s
+	return c
+}
+
+// asked is called with the tester's request sent.
+func (t *tester) asked(change ...func(*settings)) *conn {
+	c := t.called(change...)
+	c.sendFrame()
+	return c
+}
+
+// accepted is a connection that the tester has initiated and the target has accepted. The target may send nothing yet.
+func (t *tester) accepted(change ...func(*settings)) *conn {
+	c := t.asked(change...)
+	c.event("CONNECT_REQUEST")
+	c.accept()
+	c.readFrame()
+	c.begin()
+	return c
+}
+
+// rc is a connection that the tester has initiated, and on which both sides may send.
+func (t *tester) rc(change ...func(*settings)) *conn {
+	c := t.accepted(change...)
+	c.send(c.write(0, nil)) // the initiator sends first (RFC 5044 §7.1.2)
+	return c
+}
+
+// accept posts the receives and has the target accept the request.
+func (c *conn) accept() {
+	c.receives()
+	cm := c.set.CM
+	c.t.do(&control.Request{Op: control.Accept, QP: c.handle, CM: &cm})
+}
+
+func (c *conn) receives() {
+	for i := range c.set.receives {
+		c.recv(uint64(i), i*1024, 1024)
+	}
+}
+
+// dialling is a connection that the target initiates, before its request was read.
+func (t *tester) dialling(change ...func(*settings)) *conn {
+	c := t.qp(with(true, change))
+	c.redial()
+	return c
+}
+
+// redial has the target dial the tester.
+func (c *conn) redial() {
+	t := c.t
+	l, err := t.Network.ListenStream(netip.AddrPortFrom(t.Addr, 0))
+	if err != nil {
+		t.Failf("cannot listen: %v", err)
+	}
+	defer l.Close()
+	cm := c.set.CM
+	cm.Addr = l.Addr().String()
+	t.do(&control.Request{Op: control.DialTester, QP: c.handle, CM: &cm})
+	late := time.AfterFunc(t.Wait, func() { _ = l.Close() })
+	defer late.Stop()
+	s, err := l.Accept()
+	if err != nil {
+		t.Failf("the target opens no TCP connection within %v", t.Wait)
+	}
+	c.s = s.(stack.Stream)
+}
+
+// initiated is a connection that the target has initiated and the tester has accepted.
+func (t *tester) initiated(change ...func(*settings)) *conn {
+	c := t.dialling(change...)
+	c.readFrame()
+	c.sendFrame()
+	c.event("ESTABLISHED")
+	c.receives()
+	c.begin()
+	return c
+}
+
+// begin ends the start-up: FPDUs follow.
+func (c *conn) begin() {
+	c.begun = true
+	c.out.markers = c.frame.raw[16]&0x80 != 0
+	c.markers = c.set.frame.Markers
+}
+
+// event waits for an event of rdma_cm.
+func (c *conn) event(want string) control.Reply {
+	r := c.t.do(&control.Request{Op: control.CMEvent, QP: c.handle, WaitMillis: int(c.t.Wait.Milliseconds())})
+	if r.Event != want {
+		c.t.Failf("the target has the event %q, want %s", r.Event, want)
+	}
+	return r
+}
+
+// ends compares the next event.
+func (c *conn) ends(want string) control.Reply {
+	r := c.t.do(&control.Request{Op: control.CMEvent, QP: c.handle, WaitMillis: int(c.t.Wait.Milliseconds())})
+	is(c.t, "the target's event", r.Event, want)
+	return r
+}
+
+// sendFrame sends the tester's request or reply.
+func (c *conn) sendFrame() {
+	b := make([]byte, c.set.frame.Len())
+	if _, err := c.set.frame.Encode(b); err != nil {
+		c.t.Failf("%v", err)
+	}
+	if c.set.raw != nil {
+		b = c.set.raw(b)
+	}
+	c.sendRaw(b)
+}
+
+func (c *conn) sendRaw(b []byte) {
+	if err := c.s.SetWriteDeadline(time.Now().Add(c.t.Wait)); err == nil {
+		_, _ = c.s.Write(b) // if the target has closed the stream, the case sees that where it reads
+	}
+}
+
+// send sends ULPDUs, each in an FPDU.
+func (c *conn) send(ulpdus ...[]byte) {
+	for _, u := range ulpdus {
+		c.sendRaw(c.out.encode(framing{ulpdu: u}))
+	}
+}
+
+// arrived counts what has come, and alters it where a test has asked for that.
+func (t *tester) arrived(alter func(field string)) (dropped bool) {
+	t.replies++
+	m := t.Mutate
+	if m == nil || m.Reply != t.replies {
+		return false
+	}
+	if !m.Drop {
+		alter(m.Field)
+		return false
+	}
+	env := *t.Env
+	env.Wait = max(env.Quiet, 10*time.Millisecond) // what is lost does not come later
+	t.Env = &env
+	return true
+}
+
+// next is the next FPDU. WRITEs of no bytes are passed over: a peer may send one at any time.
+func (c *conn) next() *message { return c.await(false) }
+
+// nextAny is the next FPDU, which may be a WRITE of no bytes.
+func (c *conn) nextAny() *message { return c.await(true) }
+
+func (c *conn) await(idle bool) *message {
+	t := c.t
+	for {
+		f, err := c.reader.next(t.Wait)
+		switch {
+		case errors.Is(err, io.EOF):
+			t.Failf("the target has closed the stream, want a message")
+		case err != nil:
+			t.Failf("no message within %v: %v", t.Wait, err)
+		}
+		m := &message{fpdu: f, t: t}
+		if m.idle() && !idle {
+			continue
+		}
+		if t.arrived(m.alter) {
+			continue
+		}
+		m.number = t.replies
+		m.parse()
+		return m
+	}
+}
+
+// readFrame is the target's request or reply.
+func (c *conn) readFrame() *frame {
+	t := c.t
+	for {
+		b, err := c.reader.frame(t.Wait)
+		switch {
+		case errors.Is(err, io.EOF):
+			t.Failf("the target has closed the stream, want its MPA frame")
+		case err != nil:
+			t.Failf("no MPA frame within %v: %v", t.Wait, err)
+		}
+		c.frame = &frame{t: t, raw: b}
+		if t.arrived(c.frame.alter) {
+			continue
+		}
+		c.frame.number = t.replies
+		return c.frame
+	}
+}
+
+// more is what comes within a time beyond what changes nothing: nil if something does, otherwise io.EOF or errLate.
+func (c *conn) more(wait time.Duration) error {
+	for {
+		if err := c.wait(wait); err != nil || !c.begun {
+			return err
+		}
+		f, err := c.reader.next(c.t.Wait)
+		if err != nil {
+			return nil
+		}
+		if m := (&message{fpdu: f}); !m.idle() {
+			return nil
+		}
+	}
+}
+
+// forge has the target send a message that it has not sent.
+func (c *conn) forge() {
+	d := c.direction
+	c.pending = d.encode(framing{ulpdu: untagged(ddp.Untagged{Last: true, MSN: 77}, rdmap.Send, nil)})
+}
+
+// closed waits for the end of the stream, before which nothing more may come.
+func (c *conn) closed() {
+	if c.t.Check(0, "the end of the stream") {
+		c.forge()
+	}
+	switch c.more(c.t.Wait) {
+	case nil:
+		c.t.Failf("the target sends more, want the end of the stream")
+	case errLate:
+		c.t.Failf("the target has not closed the stream within %v", c.t.Wait)
+	}
+}
+
+// silent checks that the target sends nothing before it answers a READ that is sent now.
+func (c *conn) silent() {
+	if c.t.Check(0, "silence") {
+		c.forge()
+	}
+	c.send(c.readRequest(0, 4))
+	c.next().is(opReadResponse).field("STag", ourTag)
+}
+
+// quiet checks that nothing comes for a while.
+func (c *conn) quiet() {
+	if c.t.Check(0, "silence") {
+		c.forge()
+	}
+	switch c.more(max(c.t.Quiet, time.Millisecond)) {
+	case nil:
+		c.t.Failf("the target sends something")
+	case io.EOF:
+		c.t.Failf("the target has closed the stream")
+	}
+}
+
+// is compares something that the target shows through its control connection.
+func is[V comparable](t *tester, what string, got, want V) { suite.Is(t.T, what, got, want) }
+
+// holds compares a part of the region.
+func (c *conn) holds(off int, want []byte) {
+	got := c.t.do(&control.Request{Op: control.Read, QP: c.handle, Offset: off, Length: len(want)}).Data
+	is(c.t, fmt.Sprintf("the target's memory from byte %d on", off), fmt.Sprintf("% x", head(got)), fmt.Sprintf("% x", head(want)))
+	if !bytes.Equal(got, want) {
+		c.t.Failf("the target's memory from byte %d on differs behind the first bytes", off)
+	}
+}
+
+func head(b []byte) []byte { return b[:min(len(b), 32)] }
+
+// put writes to the region, as a local program does.
+func (c *conn) put(off int, data []byte) {
+	c.t.do(&control.Request{Op: control.Write, QP: c.handle, Offset: off, Data: data})
+}
+
+// recv posts a receive.
+func (c *conn) recv(id uint64, off, length int) {
+	c.t.do(&control.Request{Op: control.PostRecv, QP: c.handle, WRID: id, Offset: off, Length: length})
+}
+
+// post posts a request of the target, of length bytes from the region's first on.
+func (c *conn) post(length int, s control.Send) {
+	c.t.do(&control.Request{Op: control.PostSend, QP: c.handle, Length: length, Send: &s})
+}
+
+// completions waits for completions.
+func (c *conn) completions() []control.Completion {
+	return c.t.do(&control.Request{Op: control.Poll, QP: c.handle, WaitMillis: int(c.t.Wait.Milliseconds())}).Completions
+}
+
+// completion waits for one completion.
+func (c *conn) completion() control.Completion {
+	got := c.completions()
+	if len(got) != 1 {
+		c.t.Failf("%d completions, want 1", len(got))
+	}
+	return got[0]
+}
+
+// completes waits for one completion and compares its status.
+func (c *conn) completes(status string) control.Completion {
+	wc := c.completion()
+	is(c.t, "the completion's status", wc.Status, status)
+	return wc
+}
+
+// none checks that there is no completion.
+func (c *conn) none() {
+	is(c.t, "the number of completions", len(c.t.do(&control.Request{Op: control.Poll, QP: c.handle}).Completions), 0)
+}
+
+func (c *conn) state(want string) {
+	is(c.t, "the QP's state", c.t.do(&control.Request{Op: control.State, QP: c.handle}).State, want)
+}
+
+// intact checks the bytes around the region.
+func (c *conn) intact() {
+	is(c.t, "that the bytes around the region are intact", c.t.do(&control.Request{Op: control.Guard, QP: c.handle}).Intact, true)
+}
+
+// pattern is n bytes that differ from those of another seed.
+func pattern(n int, seed byte) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = seed + byte(i)*3 + byte(i>>8)
+	}
+	return b
+}
+
+// context ends when the time to wait is up, or the case.
+func (t *tester) context() context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), t.Wait)
+	t.Cleanup(cancel)
+	return ctx
+}

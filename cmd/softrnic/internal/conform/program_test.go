@@ -1,0 +1,123 @@
+package conform
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"encoding/xml"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/jstemmer/go-junit-report/v2/junit"
+
+	"github.com/softrnic/softrnic/cmd/internal/cli"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/clitest"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/iwarp"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/rocev2"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/suite"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/serve"
+	"github.com/softrnic/softrnic/link/pipe"
+)
+
+var program = clitest.Program(func() any {
+	return new(struct {
+		Serve   serve.Command `cmd:""`
+		Conform Command       `cmd:""`
+	})
+})
+
+// freeAddr is a TCP address of the loopback that nobody listens on.
+func freeAddr(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// TestProgram: conform tests serve, prints what it finds and writes the files that it was asked for; without the token it is told
+// nothing.
+func TestProgram(t *testing.T) {
+	lan, control, dir := new(pipe.Switch), freeAddr(t), t.TempDir()
+	s := program.Start(t, lan, "serve --addr 10.0.0.1/24 --conform --conform-token secret --conform-addr "+control)
+	s.Await(t, &s.Err, "msg=serving")
+	base := []string{"conform", "--addr", "10.0.0.2", "--target", "10.0.0.1", "--control", control, "--token"}
+	run := func(args ...string) (int, string, string) {
+		return program.Run(context.Background(), lan, append(base[:len(base):len(base)], args...)...)
+	}
+
+	if code, out, errs := run("wrong"); code != cli.ExitFailed || out != "" || !strings.Contains(errs, "the token is wrong") {
+		t.Errorf("with a wrong token: %d, %s%s", code, out, errs)
+	}
+	report, pageFile := filepath.Join(dir, "report.xml"), filepath.Join(dir, "report.html")
+	code, out, errs := run("secret", "--wait", "20s", "--quiet", "0s", "--only", "RNR-*,PSN-WRAP", "--junit", report, "--html", pageFile, "--capture", dir)
+	if code != cli.ExitOK || !strings.Contains(out, "PASS  PSN-WRAP") || !strings.Contains(out, "0 failed, 0 skipped") {
+		t.Errorf("exits with %d: %s%s", code, out, errs)
+	}
+	var suites junit.Testsuites
+	if b, err := os.ReadFile(report); err != nil || xml.Unmarshal(b, &suites) != nil || len(suites.Suites) != 1 ||
+		suites.Suites[0].Tests != strings.Count(out, "PASS") || suites.Suites[0].Failures != 0 {
+		t.Errorf("JUnit: %v, %s", err, b)
+	}
+	if b, err := os.ReadFile(pageFile); err != nil || !strings.Contains(string(b), "PSN-WRAP") {
+		t.Errorf("HTML: %v, %s", err, b)
+	}
+	if b, err := os.ReadFile(filepath.Join(dir, "PSN-WRAP.pcap")); err != nil || len(b) < 300 {
+		t.Errorf("capture: %v, %d bytes", err, len(b))
+	}
+	code, out, errs = run("secret", "--wait", "20s", "--json", "--only", "PSN-WRAP")
+	var r Report
+	if err := json.Unmarshal([]byte(out), &r); code != cli.ExitOK || err != nil || len(r.Results) != 1 || len(r.Results[0].Packets) < 4 {
+		t.Errorf("JSON: %d, %v: %s%s", code, err, out, errs)
+	}
+	code, out, errs = run("secret", "--wait", "20s", "--transport", "iwarp", "--only", "ENH-A,FPDU-CRC-*", "--html", pageFile, "--capture", dir)
+	if code != cli.ExitOK || !strings.Contains(out, "PASS  ENH-A") || !strings.Contains(out, "0 failed, 0 skipped") {
+		t.Errorf("iWARP: exits with %d: %s%s", code, out, errs)
+	}
+	if b, err := os.ReadFile(filepath.Join(dir, "FPDU-CRC-WRONG.pcap")); err != nil || !bytes.Contains(b, []byte("MPA ID Rep Frame")) {
+		t.Errorf("capture: %v, %d bytes", err, len(b))
+	}
+	code, out, errs = run("secret", "--wait", "20s", "--transport", "iwarp", "--json", "--only", "FPDU-CRC-WRONG")
+	r = Report{}
+	if err := json.Unmarshal([]byte(out), &r); code != cli.ExitOK || err != nil || len(r.Results) != 1 {
+		t.Fatalf("JSON of iWARP: %d, %v: %s%s", code, err, out, errs)
+	}
+	r.Results[0].Verdict = suite.Fail // the report shows how it came to that
+	var html strings.Builder
+	if err := page.Execute(&html, &r); err != nil || !strings.Contains(html.String(), "<svg ") ||
+		!strings.Contains(html.String(), "Terminate: MPA error: CRC of the FPDU is wrong") {
+		t.Errorf("the report of a failed case: %v: %s", err, html.String())
+	}
+	s.Stop()
+	if code := s.Wait(t); code != cli.ExitOK {
+		t.Errorf("serve exits with %d: %s", code, &s.Err)
+	}
+}
+
+// TestUsage: what cannot be done is said before anything is opened, and --list needs no target.
+func TestUsage(t *testing.T) {
+	for args, want := range map[string]string{
+		"conform --addr 10.0.0.2":                                    "--target: give the IPv4 address",
+		"conform --target 10.0.0.1":                                  "--addr: give an IPv4 address",
+		"conform --target 10.0.0.1 --addr 10.0.0.2 --only NO-*":      "--only NO-*: there is no such case",
+		"conform --target 10.0.0.1 --addr 10.0.0.2":                  "no other program can be on a pipe",
+		"conform --target 10.0.0.1 --addr 10.0.0.2 --link kernel:lo": "carry no Ethernet frames",
+	} {
+		if code, _, errs := program.Run(context.Background(), nil, strings.Fields(args)...); code == cli.ExitOK || !strings.Contains(errs, want) {
+			t.Errorf("%s: exits with %d: %s", args, code, errs)
+		}
+	}
+	code, out, _ := program.Run(context.Background(), nil, "conform", "--list")
+	if n := strings.Count(out, "\n"); code != cli.ExitOK || n != len(rocev2.Cases(nil)) {
+		t.Errorf("--list exits with %d and prints %d lines", code, n)
+	}
+	code, out, _ = program.Run(context.Background(), nil, "conform", "--list", "--transport", "iwarp")
+	if n := strings.Count(out, "\n"); code != cli.ExitOK || n != len(iwarp.Cases(nil)) {
+		t.Errorf("--list of iWARP exits with %d and prints %d lines", code, n)
+	}
+}

@@ -1,0 +1,284 @@
+#!/usr/bin/env python3
+"""The responder of softrnic conform for any RDMA device: hardware, rxe, or SoftRNIC's own libibverbs.so.1.
+
+It needs pyverbs (Debian's python3-pyverbs) and, on the machine of the device:
+
+    SOFTRNIC_CONFORM_TOKEN=... ./responder.py DEVICE [HOST:PORT]
+
+HOST:PORT is where the tester comes to, 127.0.0.1:18516 unless given. Without a token in the environment one is drawn, and printed
+to standard error. It answers one tester at a time. The protocol is one JSON object a line, over TCP; what each asks for is
+in the documentation of SoftRNIC's package control. Of the wire protocols it has RoCEv2.
+"""
+import base64
+import ctypes
+import hmac
+import ipaddress
+import json
+import mmap
+import os
+import secrets
+import socket
+import sys
+import time
+
+import pyverbs.enums as e
+from pyverbs.addr import AHAttr, GID, GlobalRoute
+from pyverbs.cq import CQ
+from pyverbs.device import Context
+from pyverbs.mr import MR
+from pyverbs.pd import PD
+from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
+from pyverbs.wr import SGE, RecvWR, SendWR
+
+GUARD = b"\xa5" * 4096  # on either side of a region; nobody may change it
+DEPTH = 256
+MAX_MEMORY, MAX_QPS, MAX_LINE, MAX_WAIT = 1 << 20, 64, 2 << 20, 10
+
+TYPES = {"RC": e.IBV_QPT_RC, "UC": e.IBV_QPT_UC, "UD": e.IBV_QPT_UD}
+RIGHTS = {"remote_write": e.IBV_ACCESS_REMOTE_WRITE, "remote_read": e.IBV_ACCESS_REMOTE_READ, "remote_atomic": e.IBV_ACCESS_REMOTE_ATOMIC}
+OPCODES = {
+    "SEND": e.IBV_WR_SEND, "SEND_WITH_IMM": e.IBV_WR_SEND_WITH_IMM, "SEND_WITH_INV": e.IBV_WR_SEND_WITH_INV,
+    "RDMA_WRITE": e.IBV_WR_RDMA_WRITE, "RDMA_WRITE_WITH_IMM": e.IBV_WR_RDMA_WRITE_WITH_IMM, "RDMA_READ": e.IBV_WR_RDMA_READ,
+    "CMP_SWAP": e.IBV_WR_ATOMIC_CMP_AND_SWP, "FETCH_ADD": e.IBV_WR_ATOMIC_FETCH_AND_ADD,
+}
+MTUS = {256: e.IBV_MTU_256, 512: e.IBV_MTU_512, 1024: e.IBV_MTU_1024, 2048: e.IBV_MTU_2048, 4096: e.IBV_MTU_4096}
+
+
+STATUSES = {int(getattr(e, n)): n[len("IBV_WC_"):] for n in dir(e) if n.startswith("IBV_WC_") and n.endswith(("_ERR", "_SUCCESS"))}
+WC_OPCODES = {0: "SEND", 1: "RDMA_WRITE", 2: "RDMA_READ", 3: "COMP_SWAP", 4: "FETCH_ADD", 128: "RECV", 129: "RECV_RDMA_WITH_IMM"}
+STATES = {0: "RESET", 1: "INIT", 2: "RTR", 3: "RTS", 4: "SQD", 5: "SQE", 6: "ERR"}
+
+
+def gid_of(addr):
+    """The GID of an IP address."""
+    a = ipaddress.ip_address(addr)
+    return ipaddress.IPv6Address(b"\0" * 10 + b"\xff\xff" + a.packed) if a.version == 4 else a
+
+
+def gids(context):
+    """The RoCEv2 GIDs of port 1 by index."""
+    found = {}
+    for entry in context.query_gid_table(256):
+        gid = ipaddress.IPv6Address(entry.gid_str())
+        if entry.gid_type == e.IBV_GID_TYPE_ROCE_V2 and entry.port_num == 1 and int(gid):
+            found[entry.gid_index] = gid
+    return found
+
+
+class Pair:
+    """A QP with a CQ and a region of its own."""
+
+    def __init__(self, context, pd, create):
+        self.context, self.open = context, []
+        if create["memory"] < 0 or create["memory"] > MAX_MEMORY:
+            raise ValueError("memory %d: 0 to %d" % (create["memory"], MAX_MEMORY))
+        if create.get("transport", "rocev2") != "rocev2":
+            raise ValueError("this responder has RoCEv2 only")
+        self.type = create["type"]
+        if create.get("own_pd"):
+            pd = self.keep(PD(context))
+        self.length = create["memory"]
+        self.memory = mmap.mmap(-1, self.length + 2 * len(GUARD))
+        self.memory[:len(GUARD)] = self.memory[len(GUARD) + self.length:] = GUARD
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory)) + len(GUARD)
+        rights = e.IBV_ACCESS_LOCAL_WRITE | sum(RIGHTS[r] for r in create.get("mr_access") or [])
+        self.mr = self.keep(MR(pd, self.length, rights, address=self.address))
+        self.cq = self.keep(CQ(context, 2 * DEPTH))
+        cap = QPCap(max_send_wr=DEPTH, max_recv_wr=DEPTH, max_send_sge=1, max_recv_sge=1)
+        self.qp = self.keep(QP(pd, QPInitAttr(qp_type=TYPES[self.type], scq=self.cq, rcq=self.cq, cap=cap, sq_sig_all=0)))
+        attr = QPAttr(qp_state=e.IBV_QPS_INIT, port_num=1)
+        mask = e.IBV_QP_STATE | e.IBV_QP_PKEY_INDEX | e.IBV_QP_PORT
+        if self.type == "UD":
+            attr.qkey, mask = create.get("qkey", 0), mask | e.IBV_QP_QKEY
+        else:
+            attr.qp_access_flags = sum(RIGHTS[r] for r in create.get("qp_access") or [])
+            mask |= e.IBV_QP_ACCESS_FLAGS
+        self.qp.modify(attr, mask)
+
+    def keep(self, obj):
+        self.open.append(obj)
+        return obj
+
+    def close(self):
+        for obj in reversed(self.open):
+            obj.close()
+
+    def connect(self, c):
+        if self.type == "UD":
+            self.qp.modify(QPAttr(qp_state=e.IBV_QPS_RTR), e.IBV_QP_STATE)
+            self.qp.modify(QPAttr(qp_state=e.IBV_QPS_RTS, sq_psn=c["sq_psn"]), e.IBV_QP_STATE | e.IBV_QP_SQ_PSN)
+            return
+        local = gid_of(c["local_addr"])
+        index = [i for i, gid in gids(self.context).items() if gid == local]
+        if not index:
+            raise ValueError("local_addr %s: the port has no such address" % c["local_addr"])
+        attr = QPAttr(qp_state=e.IBV_QPS_RTR, path_mtu=MTUS[c["mtu"]])
+        attr.dest_qp_num, attr.rq_psn = c["peer_qpn"], c["rq_psn"]
+        attr.max_dest_rd_atomic, attr.min_rnr_timer = c["max_dest_rd_atomic"], c["min_rnr_timer"]
+        attr.ah_attr = AHAttr(is_global=1, port_num=1, gr=GlobalRoute(
+            dgid=GID(gid_of(c["peer_addr"]).exploded), sgid_index=index[0], hop_limit=64, traffic_class=c.get("traffic_class", 0)))
+        mask = e.IBV_QP_STATE | e.IBV_QP_AV | e.IBV_QP_PATH_MTU | e.IBV_QP_DEST_QPN | e.IBV_QP_RQ_PSN
+        reliable = self.type == "RC"
+        self.qp.modify(attr, mask | (e.IBV_QP_MAX_DEST_RD_ATOMIC | e.IBV_QP_MIN_RNR_TIMER if reliable else 0))
+        if c.get("only_recv"):
+            return
+        attr = QPAttr(qp_state=e.IBV_QPS_RTS)
+        attr.sq_psn, attr.timeout, attr.retry_cnt = c["sq_psn"], c["timeout"], c["retry_cnt"]
+        attr.rnr_retry, attr.max_rd_atomic = c["rnr_retry"], c["max_rd_atomic"]
+        mask = e.IBV_QP_STATE | e.IBV_QP_SQ_PSN
+        if reliable:
+            mask |= e.IBV_QP_TIMEOUT | e.IBV_QP_RETRY_CNT | e.IBV_QP_RNR_RETRY | e.IBV_QP_MAX_QP_RD_ATOMIC
+        self.qp.modify(attr, mask)
+
+    def place(self, offset, length):
+        """Where a part of the region is in memory."""
+        if offset < 0 or length < 0 or offset + length > self.length:
+            raise ValueError("offset %d, length %d: the region has %d bytes" % (offset, length, self.length))
+        return len(GUARD) + offset
+
+    def sges(self, r):
+        self.place(r.get("offset", 0), r.get("length", 0))
+        return {"num_sge": 1, "sg": [SGE(self.address + r.get("offset", 0), r.get("length", 0), self.mr.lkey)]}
+
+    def post_recv(self, r):
+        self.qp.post_recv(RecvWR(wr_id=r.get("wr_id", 0), **self.sges(r)))
+
+    def post_send(self, r):
+        s = r["send"]
+        opcode = OPCODES[s["opcode"]]
+        flags = e.IBV_SEND_SIGNALED
+        flags |= e.IBV_SEND_SOLICITED if s.get("solicited") else 0
+        flags |= e.IBV_SEND_FENCE if s.get("fence") else 0
+        wr = SendWR(wr_id=r.get("wr_id", 0), opcode=opcode, send_flags=flags, **self.sges(r))
+        if opcode == e.IBV_WR_SEND_WITH_INV:
+            wr.imm_data = s.get("invalidate", 0)  # a union
+        if opcode in (e.IBV_WR_SEND_WITH_IMM, e.IBV_WR_RDMA_WRITE_WITH_IMM):
+            wr.imm_data = socket.htonl(s.get("imm", 0))
+        if opcode in (e.IBV_WR_ATOMIC_CMP_AND_SWP, e.IBV_WR_ATOMIC_FETCH_AND_ADD):
+            wr.set_wr_atomic(s.get("rkey", 0), s.get("remote_addr", 0), s.get("compare_add", 0), s.get("swap", 0))
+        elif s["opcode"].startswith("RDMA_"):
+            wr.set_wr_rdma(s.get("rkey", 0), s.get("remote_addr", 0))
+        self.qp.post_send(wr)
+
+    def poll(self, wait):
+        end = time.monotonic() + min(wait, MAX_WAIT)
+        while True:
+            n, wcs = self.cq.poll(16)
+            if n or time.monotonic() >= end:
+                return [completion(wc) for wc in wcs or []]
+            time.sleep(0.0002)
+
+    def intact(self):
+        return self.memory[:len(GUARD)] == GUARD and self.memory[len(GUARD) + self.length:] == GUARD
+
+
+def completion(wc):
+    found = {"wr_id": wc.wr_id, "status": STATUSES.get(int(wc.status), str(wc.status)), "opcode": "", "byte_len": 0}
+    if int(wc.status) == 0:
+        found["opcode"], found["byte_len"] = WC_OPCODES.get(int(wc.opcode), str(wc.opcode)), wc.byte_len
+        data = wc.imm_data & 0xffffffff
+        if wc.wc_flags & e.IBV_WC_WITH_IMM:
+            found["imm"], found["with_imm"] = socket.ntohl(data), True
+        if wc.wc_flags & e.IBV_WC_WITH_INV:
+            found["invalidated"], found["with_inv"] = data, True
+    return found
+
+
+class Session:
+    """What one connection has made."""
+
+    def __init__(self, context, token):
+        self.context, self.token, self.pd, self.pairs, self.made = context, token, None, {}, 0
+
+    def close(self):
+        for pair in self.pairs.values():
+            pair.close()
+        if self.pd:
+            self.pd.close()
+
+    def do(self, r):
+        op = r["op"]
+        if op == "hello":
+            if not hmac.compare_digest(r.get("token", "").encode(), self.token.encode()):
+                raise PermissionError("the token is wrong")
+            self.pd = self.pd or PD(self.context)
+            addrs = [gid.ipv4_mapped or gid for gid in gids(self.context).values()]
+            return {"name": self.context.name if isinstance(self.context.name, str) else self.context.name.decode(), "addr": [str(a) for a in addrs]}
+        if not self.pd:
+            raise PermissionError("say hello first, with the token")
+        if op == "create_qp":
+            if len(self.pairs) >= MAX_QPS:
+                raise ValueError("there are %d QPs" % MAX_QPS)
+            pair = Pair(self.context, self.pd, r["create"])
+            self.made += 1
+            self.pairs[self.made] = pair
+            return {"qp": self.made, "qpn": pair.qp.qp_num, "remote_addr": pair.address, "rkey": pair.mr.rkey}
+        pair = self.pairs[r.get("qp", 0)]
+        if op == "connect":
+            pair.connect(r["connect"])
+        elif op == "post_recv":
+            pair.post_recv(r)
+        elif op == "post_send":
+            pair.post_send(r)
+        elif op == "poll":
+            return {"completions": pair.poll(r.get("wait_ms", 0) / 1000)}
+        elif op == "read":
+            at = pair.place(r.get("offset", 0), r.get("length", 0))
+            return {"data": base64.b64encode(pair.memory[at:at + r.get("length", 0)]).decode()}
+        elif op == "write":
+            data = base64.b64decode(r.get("data", ""))
+            at = pair.place(r.get("offset", 0), len(data))
+            pair.memory[at:at + len(data)] = data
+        elif op == "guard":
+            return {"intact": pair.intact()}
+        elif op == "state":
+            return {"state": STATES[int(pair.qp.query(e.IBV_QP_STATE)[0].qp_state)]}
+        elif op == "destroy_qp":
+            self.pairs.pop(r["qp"]).close()
+        else:
+            raise ValueError("op %r: unknown" % op)
+        return {}
+
+
+def serve(context, token, connection):
+    session = Session(context, token)
+    stream = connection.makefile("rwb")
+    try:
+        while True:
+            line = stream.readline(MAX_LINE)
+            if not line:
+                return
+            try:
+                reply = session.do(json.loads(line))
+            except Exception as error:  # the tester reads it
+                reply = {"error": "%s: %s" % (type(error).__name__, error)}
+            stream.write(json.dumps(reply).encode() + b"\n")
+            stream.flush()
+            if not session.pd:
+                return  # the token was wrong
+    except OSError as error:
+        print("the tester has gone: %s" % error, file=sys.stderr)
+    finally:
+        session.close()
+
+
+def main():
+    if len(sys.argv) not in (2, 3):
+        sys.exit(__doc__)
+    host, _, port = (sys.argv[2] if len(sys.argv) == 3 else "127.0.0.1:18516").rpartition(":")
+    token = os.environ.get("SOFTRNIC_CONFORM_TOKEN", "")
+    if not token:
+        token = secrets.token_hex(16)
+        print("token %s" % token, file=sys.stderr)
+    context = Context(name=sys.argv[1])
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host.strip("[]"), int(port)), family=family) as listener:
+        print("conform: %s on %s port %s" % (sys.argv[1], host, port), file=sys.stderr, flush=True)
+        while True:
+            connection, _ = listener.accept()
+            with connection:
+                serve(context, token, connection)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,358 @@
+// Package rocev2 is the conformance cases of RoCEv2.
+package rocev2
+
+import (
+	"bytes"
+	"fmt"
+	"time"
+
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/control"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/peer"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/suite"
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+)
+
+// Env is the target, and the way to it.
+type Env struct {
+	Peer    *peer.Peer
+	Control *control.Client
+	Wait    time.Duration // for what must come
+	Quiet   time.Duration // for what must not come, after the target has answered something later
+
+	qpn    uint32 // the last QP number of this end
+	canary *qp    // tells that the target has dealt with what was sent before
+}
+
+// Terms of the cases' QPs, unless a case says otherwise.
+const (
+	mtu      = 1024
+	memory   = 16 << 10 // bytes of a QP's region
+	firstPSN = 100      // of the tester
+	theirPSN = 5000     // of the target
+	minRNR   = 12       // 640 µs
+)
+
+// tester is a case that is running against a target.
+type tester struct {
+	*suite.T
+	*Env
+	replies int // that have arrived for the case's QPs
+	probing bool
+	qps     []*qp
+}
+
+// qp is a QP of the target, and the numbers of this end's.
+type qp struct {
+	t        *tester
+	handle   int
+	num, own uint32
+	psn      uint32 // the next request's
+	addr     uint64
+	rkey     uint32
+}
+
+// settings are what a QP is made with.
+type settings struct {
+	control.Create
+	control.Connect
+}
+
+// do asks the target for something. A case cannot go on without it.
+func (t *tester) do(r *control.Request) control.Reply {
+	reply, err := t.Control.Do(r)
+	if err != nil {
+		t.Failf("%v", err)
+	}
+	return reply
+}
+
+// rc makes a QP that has all rights, as changed by change.
+func (t *tester) rc(change ...func(*settings)) *qp {
+	all := []string{"remote_write", "remote_read", "remote_atomic"}
+	s := settings{control.Create{Type: "RC", Memory: memory, QPAccess: all, MRAccess: all},
+		control.Connect{LocalAddr: t.Peer.Target.String(), PeerAddr: t.Peer.Addr.String(), MTU: mtu, RQPSN: firstPSN, SQPSN: theirPSN,
+			MinRNR: minRNR, Timeout: 14, Retry: 1, RNRRetry: 1, MaxRD: 4, MaxDestRD: 4}}
+	for _, f := range change {
+		f(&s)
+	}
+	t.qpn++
+	made := t.do(&control.Request{Op: control.CreateQP, Create: &s.Create})
+	q := &qp{t: t, handle: made.QP, num: made.QPN, own: 0x1000 + t.qpn, psn: s.RQPSN, addr: made.RemoteAddr, rkey: made.RKey}
+	s.PeerQPN = q.own
+	t.do(&control.Request{Op: control.ConnectQP, QP: q.handle, Connect: &s.Connect})
+	if t.T != nil {
+		t.Cleanup(func() { _, _ = t.Control.Do(&control.Request{Op: control.DestroyQP, QP: q.handle}) })
+		t.qps = append(t.qps, q)
+	}
+	return q
+}
+
+// packet is a request at the next PSN.
+func (q *qp) packet(op wire.Opcode, payload []byte) *wire.Packet {
+	p := &wire.Packet{BTH: wire.BTH{Opcode: op, PKey: wire.DefaultPKey, DestQP: q.num, PSN: q.psn, Pad: wire.PadLen(len(payload)),
+		AckReq: true, MigReq: true}, Payload: payload}
+	q.psn = wire.PSNAdd(q.psn, 1)
+	return p
+}
+
+// rdma is a request at the next PSN that names length bytes of the region from off on.
+func (q *qp) rdma(op wire.Opcode, off int, length int, payload []byte) *wire.Packet {
+	p := q.packet(op, payload)
+	p.RETH = wire.RETH{Addr: q.addr + uint64(off), RKey: q.rkey, Length: uint32(length)}
+	return p
+}
+
+// write is a WRITE of one packet.
+func (q *qp) write(off int, data []byte) *wire.Packet {
+	return q.rdma(wire.RCWriteOnly, off, len(data), data)
+}
+
+// read is a READ request; it takes a PSN for each packet of the response.
+func (q *qp) read(off, length int) *wire.Packet {
+	p := q.rdma(wire.RCReadRequest, off, length, nil)
+	if n := (length + mtu - 1) / mtu; n > 1 {
+		q.psn = wire.PSNAdd(q.psn, uint32(n-1))
+	}
+	return p
+}
+
+// atomic is an atomic request.
+func (q *qp) atomic(op wire.Opcode, off int, compare, swap uint64) *wire.Packet {
+	p := q.packet(op, nil)
+	p.AtomicETH = wire.AtomicETH{Addr: q.addr + uint64(off), RKey: q.rkey, Swap: swap, Compare: compare}
+	return p
+}
+
+// send sends packets.
+func (t *tester) send(pkts ...*wire.Packet) {
+	ds := make([]peer.Datagram, len(pkts))
+	for i, p := range pkts {
+		ds[i] = t.Peer.Make(p)
+	}
+	t.sendRaw(ds...)
+}
+
+func (t *tester) sendRaw(ds ...peer.Datagram) {
+	if err := t.Peer.Send(ds...); err != nil {
+		t.Failf("cannot send: %v", err)
+	}
+}
+
+// reply is a packet of the target for one of the case's QPs.
+type reply struct {
+	wire.Packet
+	t      *tester
+	number int
+	raw    peer.Datagram
+	icrc   bool
+}
+
+// next is the next packet for one of the case's QPs, or the canary's answer to a probe, whose number is 0.
+func (t *tester) next(wait time.Duration) (*reply, bool) {
+	for end := time.Now().Add(wait); ; {
+		d, ok := t.Peer.Next(time.Until(end))
+		if !ok {
+			return nil, false
+		}
+		b := d.Packet()
+		dest := uint32(b[5])<<16 | uint32(b[6])<<8 | uint32(b[7])
+		if t.probing && dest == t.canary.own {
+			if r := t.parse(d, 0); r.PSN == wire.PSNAdd(t.canary.psn, 1<<24-1) {
+				return r, true
+			}
+		}
+		for _, q := range t.qps {
+			if q.own != dest {
+				continue
+			}
+			t.replies++
+			if m := t.Mutate; m != nil && m.Reply == t.replies {
+				if m.Drop {
+					break
+				}
+				d = alter(d, m.Field)
+			}
+			return t.parse(d, t.replies), true
+		}
+	}
+}
+
+func (t *tester) parse(d peer.Datagram, number int) *reply {
+	r := &reply{t: t, number: number, raw: d, icrc: wire.CheckICRC(d.Header(), d.Packet())}
+	if err := r.Parse(d.Packet()); err != nil {
+		t.Failf("reply %d cannot be read: %v: % x", number, err, d.Packet())
+	}
+	return r
+}
+
+// reply waits for the next packet.
+func (t *tester) reply() *reply {
+	r, ok := t.next(t.Wait)
+	if !ok {
+		t.Failf("no reply within %v", t.Wait)
+	}
+	return r
+}
+
+// equal compares a field of a reply.
+func equal[V comparable](r *reply, field string, got, want V, format string) {
+	r.t.Check(r.number, field)
+	if got != want {
+		r.t.Failf("%s of reply %d (%v, PSN %d) is "+format+", want "+format, field, r.number, r.Opcode, r.PSN, got, want)
+	}
+}
+
+func (r *reply) opcode(want wire.Opcode) *reply {
+	equal(r, "opcode", r.Opcode, want, "%v")
+	return r
+}
+
+func (r *reply) psn(want uint32) *reply {
+	equal(r, "PSN", r.PSN, want&0xffffff, "%d")
+	return r
+}
+
+func (r *reply) msn(want uint32) *reply {
+	equal(r, "MSN", r.AETH.MSN, want, "%d")
+	return r
+}
+
+// ack is a positive acknowledgement of everything to psn.
+func (r *reply) ack(psn uint32) *reply {
+	r.opcode(wire.RCAck).psn(psn)
+	equal(r, "syndrome", r.AETH.Type(), wire.SyndromeACK, "%#x")
+	return r
+}
+
+// nak is a negative acknowledgement with a syndrome, of psn.
+func (r *reply) nak(syndrome uint8, psn uint32) *reply {
+	r.opcode(wire.RCAck)
+	equal(r, "syndrome", r.AETH.Syndrome, syndrome, "%#x")
+	return r.psn(psn)
+}
+
+func (r *reply) payload(want []byte) *reply {
+	r.t.Check(r.number, "payload")
+	if !bytes.Equal(r.Payload, want) {
+		r.t.Failf("the payload of reply %d is % x, want % x", r.number, head(r.Payload), head(want))
+	}
+	return r
+}
+
+func head(b []byte) []byte { return b[:min(len(b), 32)] }
+
+// alter is a datagram with another value in a field, and otherwise right.
+func alter(d peer.Datagram, field string) peer.Datagram {
+	d = bytes.Clone(d)
+	at := map[string]struct {
+		offset int
+		bits   byte
+	}{"opcode": {0, 1}, "version": {1, 1}, "pad": {1, 0x10}, "P_Key": {3, 1}, "reserved 6": {4, 1}, "AckReq": {8, 0x80},
+		"reserved 7": {8, 0x2d}, "PSN": {11, 1}, "syndrome": {12, 0x61}, "credits": {12, 1}, "MSN": {15, 1}, "original value": {23, 1}}
+	b := d.Packet()
+	switch f, ok := at[field]; {
+	case field == "payload":
+		if b[0] == byte(wire.RCReadResponseMiddle) || len(b) > wire.BTHLen+wire.AETHLen+wire.ICRCLen {
+			b[len(b)-wire.ICRCLen-1-int(b[1]>>4&3)] ^= 1
+		} else {
+			b[0] ^= 1
+		}
+	case field == "ICRC":
+		b[len(b)-1] ^= 1
+		return d
+	case ok:
+		b[f.offset] ^= f.bits
+	default:
+		panic("no such field: " + field)
+	}
+	d.Seal()
+	return d
+}
+
+// silent waits until the target has dealt with what was sent, and fails if there was an answer.
+func (t *tester) silent() {
+	if t.Check(0, "silence") {
+		t.Peer.Deliver(t.Peer.Make(&wire.Packet{BTH: wire.BTH{Opcode: wire.RCAck, DestQP: t.qps[0].own, PSN: firstPSN}}))
+	}
+	t.sync(func(r *reply) {
+		t.Failf("the target answers with %v, PSN %d, syndrome %#x", r.Opcode, r.PSN, r.AETH.Syndrome)
+	})
+}
+
+// sync waits until the target has dealt with what was sent before; others is called with what comes meanwhile.
+func (t *tester) sync(others func(*reply)) {
+	if t.canary == nil {
+		maker := &tester{Env: t.Env}
+		t.canary = maker.rc(func(s *settings) { s.OnlyRecv = true })
+	}
+	t.probing = true
+	defer func() { t.probing = false }()
+	t.send(t.canary.write(0, []byte{1, 2, 3, 4}))
+	for wait, probed := t.Wait, false; ; {
+		r, ok := t.next(wait)
+		switch {
+		case !ok && probed:
+			return
+		case !ok:
+			t.Failf("a correct request of another QP was not answered within %v", t.Wait)
+		case r.number == 0:
+			wait, probed = t.Quiet, true
+		default:
+			others(r)
+		}
+	}
+}
+
+// is compares something that the target shows through its control connection.
+func is[V comparable](t *tester, what string, got, want V) { suite.Is(t.T, what, got, want) }
+
+// holds compares a part of the region.
+func (q *qp) holds(off int, want []byte) {
+	got := q.t.do(&control.Request{Op: control.Read, QP: q.handle, Offset: off, Length: len(want)}).Data
+	is(q.t, fmt.Sprintf("the target's memory from byte %d on", off), fmt.Sprintf("% x", head(got)), fmt.Sprintf("% x", head(want)))
+	if !bytes.Equal(got, want) {
+		q.t.Failf("the target's memory from byte %d on differs behind the first bytes", off)
+	}
+}
+
+// put writes to the region, as a local program does.
+func (q *qp) put(off int, data []byte) {
+	q.t.do(&control.Request{Op: control.Write, QP: q.handle, Offset: off, Data: data})
+}
+
+// recv posts a receive.
+func (q *qp) recv(id uint64, off, length int) {
+	q.t.do(&control.Request{Op: control.PostRecv, QP: q.handle, WRID: id, Offset: off, Length: length})
+}
+
+// completion waits for one completion.
+func (q *qp) completion() control.Completion {
+	got := q.t.do(&control.Request{Op: control.Poll, QP: q.handle, WaitMillis: int(q.t.Wait.Milliseconds())}).Completions
+	if len(got) != 1 {
+		q.t.Failf("%d completions, want 1", len(got))
+	}
+	return got[0]
+}
+
+// none checks that there is no completion.
+func (q *qp) none() {
+	is(q.t, "the number of completions", len(q.t.do(&control.Request{Op: control.Poll, QP: q.handle}).Completions), 0)
+}
+
+func (q *qp) state(want string) {
+	is(q.t, "the QP's state", q.t.do(&control.Request{Op: control.State, QP: q.handle}).State, want)
+}
+
+// intact checks the bytes around the region.
+func (q *qp) intact() {
+	is(q.t, "that the bytes around the region are intact", q.t.do(&control.Request{Op: control.Guard, QP: q.handle}).Intact, true)
+}
+
+// pattern is n bytes that differ from those of another seed.
+func pattern(n int, seed byte) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = seed + byte(i)*3 + byte(i>>8)
+	}
+	return b
+}

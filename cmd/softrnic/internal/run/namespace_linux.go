@@ -1,0 +1,102 @@
+package run
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// ownNamespaces has a child begin in a user and a mount namespace of its own, as the same user, with the capability to mount.
+func ownNamespaces() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{
+		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: os.Getuid(), HostID: os.Getuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: os.Getgid(), HostID: os.Getgid(), Size: 1}},
+		AmbientCaps: []uintptr{unix.CAP_SYS_ADMIN},
+	}
+}
+
+// The directories that get entries, below the directory that describe fills.
+const (
+	sysClass = "sys/class"
+	dev      = "dev"
+)
+
+// runInside mounts what describe has made, gives the capability up, and runs the program.
+func (c *Command) runInside() error {
+	for _, d := range []string{sysClass, dev} {
+		if err := addTo("/"+d, filepath.Join(c.Inside, d)); err != nil {
+			return fmt.Errorf("%s: %w (--sysfs off does without)", d, err)
+		}
+	}
+	runtime.LockOSThread() // exec keeps what this thread has
+	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
+		return fmt.Errorf("drop capabilities: %w", err)
+	}
+	return c.exec(os.Environ())
+}
+
+// addTo gives dir the entries of from besides its own. A directory of the kernel's takes no new entries: so dir becomes a file
+// system of its own, in which each entry is the old one, or the new.
+func addTo(dir, from string) error {
+	old, err := os.MkdirTemp("", "softrnic-old")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(old)
+	if err := unix.Mount(dir, old, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("bind %s: %w", dir, err)
+	}
+	defer func() { _ = unix.Unmount(old, unix.MNT_DETACH) }()
+	if err := unix.Mount("softrnic", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NOEXEC, "mode=755"); err != nil {
+		return fmt.Errorf("mount a tmpfs on %s: %w", dir, err)
+	}
+	for _, source := range []string{from, old} {
+		entries, err := os.ReadDir(source)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			if err := mirror(filepath.Join(source, e.Name()), filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, os.ErrExist) {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// mirror makes to the same as from. The error is os.ErrExist if there is something already.
+func mirror(from, to string) error {
+	info, err := os.Lstat(from)
+	switch {
+	case err != nil:
+		return err
+	case info.Mode()&os.ModeSymlink != 0:
+		target, err := os.Readlink(from)
+		if err != nil {
+			return err
+		}
+		return os.Symlink(target, to)
+	case info.IsDir():
+		if err := os.Mkdir(to, 0o755); err != nil {
+			return err
+		}
+	default:
+		f, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+		if err != nil {
+			return err
+		}
+		if err := f.Close(); err != nil {
+			return err
+		}
+	}
+	if err := unix.Mount(from, to, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("bind %s: %w", from, err)
+	}
+	return nil
+}

@@ -1,0 +1,170 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/softrnic/softrnic/cmd/internal/cli"
+	"github.com/softrnic/softrnic/cmd/internal/dropin"
+)
+
+// Run runs the program in place of this one, or in a mount namespace of its own, which this process waits for.
+func (c *Command) Run(_ context.Context, e *cli.Env) error {
+	if c.Inside != "" {
+		return c.runInside()
+	}
+	libs, command, err := c.libraries()
+	if err != nil {
+		return err
+	}
+	if err := refuseMusl(c.Program[0]); err != nil {
+		return notRun(err)
+	}
+	env := c.environment(libs, command)
+	cfg, err := dropin.FromEnv(c.getenv)
+	if err != nil {
+		return err
+	}
+	describable := true
+	for _, r := range cfg.Rails {
+		if m := r.Flags.Link.Medium; m != "kernel" && m != "shm" && m != "pipe" {
+			describable = false
+			if c.Sysfs == "on" || c.Sysfs == "preload" {
+				return fmt.Errorf("--sysfs %s: link %s can be opened once only, which is the program's right", c.Sysfs, m)
+			}
+		}
+	}
+	if c.Sysfs == "off" || !describable {
+		return c.exec(env)
+	}
+	preload := c.Sysfs == "preload"
+	if !preload {
+		why := mayUnshare()
+		if c.Sysfs == "on" && why != nil {
+			return fmt.Errorf("--sysfs on: %w", why)
+		}
+		preload = why != nil
+	}
+	tree, err := os.MkdirTemp("", "softrnic-run")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tree)
+	if err := describe(e, &cfg, command, tree); err != nil {
+		return err
+	}
+	if preload {
+		return c.preloaded(e, libs, tree, env)
+	}
+	return c.unshared(e, command, tree, env)
+}
+
+// exec runs the program in place of this one.
+func (c *Command) exec(env []string) error {
+	file, err := exec.LookPath(c.Program[0])
+	if err == nil {
+		err = syscall.Exec(file, c.Program, env)
+	}
+	return notRun(err)
+}
+
+// The exit statuses that shells have for a program that cannot be run.
+const (
+	statusNotExecutable = 126
+	statusNotFound      = 127
+	statusSignal        = 128 // and the number of the signal
+)
+
+// notRun says on stderr why a program was not run, and returns the exit status for that.
+func notRun(err error) error {
+	fmt.Fprintln(os.Stderr, "softrnic:", err)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, exec.ErrNotFound) {
+		return cli.ExitStatus(statusNotFound)
+	}
+	return cli.ExitStatus(statusNotExecutable)
+}
+
+// mayUnshare returns nil if this user may make a user and a mount namespace, in which it mounts.
+func mayUnshare() error {
+	cmd := exec.Command("/proc/self/exe", "--version")
+	cmd.SysProcAttr = ownNamespaces()
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("this user may make no mount namespace: %w", err)
+	}
+	return nil
+}
+
+// unshared runs this command again, in namespaces of its own.
+func (c *Command) unshared(e *cli.Env, command, tree string, env []string) error {
+	cmd := exec.Command(command, append([]string{"run", "--inside", tree, "--"}, c.Program...)...)
+	cmd.Env, cmd.SysProcAttr = env, ownNamespaces()
+	return wait(e, cmd)
+}
+
+// preloaded runs the program with the library that shows it the files of tree.
+func (c *Command) preloaded(e *cli.Env, libs, tree string, env []string) error {
+	cmd := exec.Command(c.Program[0], c.Program[1:]...)
+	if cmd.Err != nil {
+		return notRun(cmd.Err)
+	}
+	preload := filepath.Join(libs, dropin.SysfsLibrary)
+	for _, v := range env {
+		if name, others, _ := strings.Cut(v, "="); name == "LD_PRELOAD" {
+			preload += ":" + others
+		} else {
+			cmd.Env = append(cmd.Env, v)
+		}
+	}
+	cmd.Env = append(cmd.Env, "LD_PRELOAD="+preload, "SOFTRNIC_SYSFS="+tree)
+	return wait(e, cmd)
+}
+
+// inForeground reports whether this process and its program are the foreground of their terminal, which sends SIGINT and SIGQUIT to both.
+func inForeground() bool {
+	tty, err := os.Open("/dev/tty")
+	if err != nil {
+		return false // no terminal
+	}
+	defer tty.Close()
+	group, err := unix.IoctlGetInt(int(tty.Fd()), unix.TIOCGPGRP)
+	return err == nil && group == unix.Getpgrp()
+}
+
+// wait runs a command and returns its exit status. Signals are passed on.
+func wait(e *cli.Env, cmd *exec.Cmd) error {
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, e.Stdout, e.Stderr
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
+	defer signal.Stop(signals)
+	if err := cmd.Start(); err != nil {
+		return notRun(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	for {
+		select {
+		case s := <-signals:
+			if s != syscall.SIGINT && s != syscall.SIGQUIT || !inForeground() { // else a terminal has sent it to the program, too
+				_ = cmd.Process.Signal(s)
+			}
+		case err := <-ended:
+			var exit *exec.ExitError
+			if !errors.As(err, &exit) {
+				return err
+			}
+			if status := exit.Sys().(syscall.WaitStatus); status.Signaled() {
+				return cli.ExitStatus(statusSignal + int(status.Signal()))
+			}
+			return cli.ExitStatus(exit.ExitCode())
+		}
+	}
+}

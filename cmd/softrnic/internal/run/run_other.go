@@ -1,0 +1,15 @@
+//go:build !linux
+
+package run
+
+import (
+	"errors"
+
+	"github.com/softrnic/softrnic/cmd/internal/cli"
+)
+
+// Run says that it cannot.
+func (c *Command) Run(*cli.Env) error {
+	_, _, _ = c.libraries, c.environment, c.getenv
+	return errors.New("the drop-in libraries are for Linux only")
+}

@@ -1,0 +1,292 @@
+package trace
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+)
+
+// counts is what a capture has.
+type counts struct {
+	Packets   int `json:"packets"`
+	RoCE      int `json:"roce"`
+	IWARP     int `json:"iwarp"` // segments of TCP connections that began with MPA
+	TCP       int `json:"tcp"`   // others
+	Other     int `json:"other"`
+	Unchecked int `json:"unchecked"`
+	Wrong     int `json:"wrong"`    // findings
+	Doubtful  int `json:"doubtful"` // findings
+	Offloaded int `json:"offloaded"`
+}
+
+// output takes what an analysis finds, in order.
+type output interface {
+	// packet is called for each packet; the event is valid until it returns.
+	packet(a *analysis, e *event)
+	// late is called with a finding about an earlier packet.
+	late(a *analysis, w *flow, f finding)
+	// statistics and streamStatistics are called when a flow or a TCP connection of iWARP ends or is forgotten.
+	statistics(a *analysis, w *flow)
+	streamStatistics(a *analysis, s *stream)
+}
+
+// clockSkew is how far times may go back: a capture that has several queues or interfaces does not sort its packets.
+const clockSkew = int64(10 * time.Millisecond)
+
+// analysis follows the connections of a capture. Its memory has a bound: each of its tables has, and what each entry keeps.
+type analysis struct {
+	out    output
+	detail bool // the output needs descriptions
+	counts counts
+	begin  time.Time
+	now    int64
+	frame  frame
+	packet wire.Packet
+	ev     event
+	open   bool // ev is that of a packet that is being looked at
+	copied bool // the packet is a copy of another
+
+	flows         map[flowKey]*flow
+	unpaired      map[pair][]*flow
+	lastFlow      *flow
+	ordered       int
+	dropped       int
+	remembered    int
+	senders       map[senderKey]*sender
+	lastSender    [2]*sender
+	lastSenderKey [2]senderKey
+	speakers      map[speakerKey]*speaker
+	exchanges     map[exchangeKey]*exchange
+	streams       map[streamKey]*stream
+	buffered      int // bytes of TCP streams that wait for others
+	scratch       []byte
+	totals        map[pair]acknowledged // at the end
+}
+
+// acknowledged counts packets that asked for an acknowledgement and had one of their own, or one that a later packet shares.
+type acknowledged struct{ own, shared int }
+
+func newAnalysis(out output, detail bool) *analysis {
+	return &analysis{out: out, detail: detail, flows: map[flowKey]*flow{}, unpaired: map[pair][]*flow{}, senders: map[senderKey]*sender{},
+		speakers: map[speakerKey]*speaker{}, exchanges: map[exchangeKey]*exchange{}, streams: map[streamKey]*stream{}}
+}
+
+// read looks at all packets of a source.
+func (a *analysis) read(src source, stop func() bool) error {
+	for !stop() {
+		data, info, link, err := src.next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			a.end()
+			return fmt.Errorf("after packet %d: %w", a.counts.Packets, err)
+		}
+		a.counts.Packets++
+		if a.begin.IsZero() {
+			a.begin = info.Timestamp
+		}
+		f := &a.frame
+		f.number, f.time, f.cut = a.counts.Packets, int64(info.Timestamp.Sub(a.begin)), info.CaptureLength < info.Length
+		f.decode(link, data)
+		a.look(f)
+	}
+	a.end()
+	return nil
+}
+
+// look looks at one packet.
+func (a *analysis) look(f *frame) {
+	findings := a.ev.findings[:0]
+	a.ev = event{number: f.number, time: f.time, src: f.src, dst: f.dst, sport: f.srcPort, dport: f.dstPort, bytes: f.length, findings: findings}
+	a.open, a.copied = true, false
+	if f.time < a.now {
+		if a.now-f.time > clockSkew {
+			a.report(doubtful, nil, f.number, "its time is %v before that of the packet in front of it", time.Duration(a.now-f.time))
+		}
+		f.time = a.now
+	}
+	a.now = f.time
+	for _, w := range f.wrong {
+		a.report(wrong, nil, f.number, "%s", w)
+	}
+	if f.checksum == offloaded {
+		a.counts.Offloaded++
+	}
+	if f.unchecked {
+		a.counts.Unchecked++
+	}
+	switch f.kind {
+	case roce:
+		a.counts.RoCE++
+		a.ev.shown = true
+		a.roce(f)
+	case segment:
+		a.follow(f, f.tcp.seq<<16^f.tcp.ack^f.tcp.stamp)
+		a.segment(f)
+	default:
+		a.counts.Other++
+		if f.kind == datagram && !f.cut {
+			a.follow(f, uint32(f.length))
+		}
+	}
+	a.out.packet(a, &a.ev)
+	a.open = false
+}
+
+// roce looks at a RoCE packet.
+func (a *analysis) roce(f *frame) {
+	a.ev.roce = true
+	b := f.payload
+	if f.cut {
+		if len(b) < wire.BTHLen || f.length > maxRecord {
+			a.ev.operation = "cut"
+			return
+		}
+		// The headers tell as much as if all were there.
+		if len(a.scratch) < f.length {
+			a.scratch = make([]byte, max(f.length, 1<<16))
+		}
+		b = a.scratch[:f.length]
+		clear(b[copy(b, f.payload):min(len(b), len(f.payload)+wire.MaxHeaderLen+wire.CNPPayloadLen)])
+	}
+	p := &a.packet
+	if err := p.Parse(b); err != nil {
+		a.report(wrong, nil, f.number, "%v", err)
+		return
+	}
+	a.ev.qp, a.ev.psn, a.ev.bytes = p.DestQP, p.PSN, len(p.Payload)
+	if a.detail {
+		a.ev.operation = p.Opcode.String()
+		a.ev.about = about(p)
+	}
+	if f.header != nil && !f.cut && !wire.CheckICRC(f.header, f.payload) {
+		a.report(wrong, nil, f.number, "the ICRC is wrong")
+		a.ev.flow = a.flows[flowKey{f.src, f.dst, p.DestQP}]
+		return // as a receiver does
+	}
+	if len(f.wrong) > 0 {
+		return
+	}
+	if f.kind == roce && !f.cut {
+		a.follow(f, binary.LittleEndian.Uint32(b[len(b)-4:]))
+	}
+	info := p.Opcode.Info()
+	if p.Opcode == wire.CNP {
+		a.ev.class = control
+		return
+	}
+	if p.Opcode.Transport() == wire.UD {
+		a.ev.from, a.ev.knownFrom, a.ev.class = p.DETH.SrcQP, true, request
+		a.unreliable(f, p)
+		if p.DestQP == 1 && !a.copied {
+			a.manage(f, p)
+		}
+		return
+	}
+	w := a.flowOf(flowKey{f.src, f.dst, p.DestQP}, f.time)
+	if w.stats.Packets == 0 {
+		w.transport = p.Opcode.Transport()
+	}
+	w.stats.Packets++
+	w.stats.Wire += uint64(f.length) + 8
+	w.last, w.lastSeen = f.time, f.number
+	a.ev.flow = w
+	if w.peer != nil {
+		a.ev.knownFrom, a.ev.from = true, w.peer.qp
+	}
+	switch {
+	case a.copied: // named already; what it would repeat is not looked for
+		w.stats.Repeated++
+	case info.Request():
+		a.ev.class = request
+		a.request(w, f, p)
+	case info.Response():
+		a.ev.class = response
+		a.answer(w, f, p)
+	}
+}
+
+// about describes a packet's headers behind the BTH.
+func about(p *wire.Packet) string {
+	info := p.Opcode.Info()
+	s := ""
+	if info.HasAETH() {
+		switch {
+		case p.AETH.IsACK():
+			s = fmt.Sprintf("MSN %d", p.AETH.MSN)
+		case p.AETH.IsRNR():
+			s = fmt.Sprintf("RNR NAK, wait %v, MSN %d", wire.RNRTimer(p.AETH.Value()), p.AETH.MSN)
+		default:
+			s = fmt.Sprintf("NAK %s, MSN %d", nakName(p.AETH.Syndrome), p.AETH.MSN)
+		}
+	}
+	if info.HasRETH() {
+		s += fmt.Sprintf("%d bytes at %#x, R_Key %#x", p.RETH.Length, p.RETH.Addr, p.RETH.RKey)
+	}
+	if info.HasAtomicETH() {
+		s += fmt.Sprintf("at %#x, R_Key %#x", p.AtomicETH.Addr, p.AtomicETH.RKey)
+	}
+	if info.HasImmDt() {
+		s += fmt.Sprintf(" immediate %#x", p.Imm)
+	}
+	if info.HasIETH() {
+		s += fmt.Sprintf(" invalidates %#x", p.InvalidateRKey)
+	}
+	return s
+}
+
+func nakName(syndrome uint8) string {
+	switch syndrome {
+	case wire.NakPSNSeq:
+		return "PSN sequence error"
+	case wire.NakInvalidRequest:
+		return "invalid request"
+	case wire.NakRemoteAccess:
+		return "remote access error"
+	case wire.NakRemoteOperational:
+		return "remote operational error"
+	}
+	return fmt.Sprintf("%#02x", syndrome)
+}
+
+// end says what is open at the end of the capture.
+func (a *analysis) end() {
+	flows := make([]*flow, 0, len(a.flows))
+	for _, w := range a.flows {
+		flows = append(flows, w)
+	}
+	slices.SortFunc(flows, func(x, y *flow) int { return x.order - y.order })
+	a.totals = map[pair]acknowledged{}
+	for _, w := range flows {
+		k := pair{w.src, w.dst}
+		t := a.totals[k]
+		a.totals[k] = acknowledged{t.own + w.req.own, t.shared + w.req.shared}
+	}
+	for _, w := range flows {
+		a.finish(w)
+	}
+	a.endExchanges()
+	a.endStreams()
+	a.judgeAll()
+	for _, k := range a.sortedSpeakers() {
+		a.judgeSpeaker(k, a.speakers[k])
+	}
+	for _, w := range flows {
+		a.out.statistics(a, w)
+	}
+}
+
+func (a *analysis) sortedSpeakers() []speakerKey {
+	keys := make([]speakerKey, 0, len(a.speakers))
+	for k := range a.speakers {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, func(x, y speakerKey) int { return a.speakers[x].number - a.speakers[y].number })
+	return keys
+}

@@ -1,0 +1,329 @@
+package trace
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/softrnic/softrnic/rdmatransport/roce/cm/mad"
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+)
+
+// maxExchanges is how many communication IDs are remembered.
+const maxExchanges = 1 << 14
+
+// exchangeKey is a communication ID of the node that chose it; SIDR's request IDs are others.
+type exchangeKey struct {
+	node netip.Addr
+	id   uint32
+	sidr bool
+}
+
+// seen is when a message came first.
+type seen struct {
+	number int
+	time   int64
+	count  int
+}
+
+// exchange is how CM makes a connection and ends it (IBTA Vol 1 §12.9).
+type exchange struct {
+	order             int
+	active, passive   netip.Addr
+	activeQP          uint32
+	passiveQP         uint32
+	activePSN         uint32 // the first PSN that the active side sends
+	passivePSN        uint32
+	ackTimeout        int64
+	mtu               int
+	messages          [2][16]seen // of the active and the passive side, by attribute, less that of the REQ
+	activeID          uint32
+	active2, passive2 *flow // the flows of the two sides
+	last              int64
+}
+
+func (x *exchange) at(side int, t mad.Attr) *seen { return &x.messages[side][(t-mad.AttrREQ)&15] }
+
+// side is 0 if a message with that communication ID comes from the active side.
+func (x *exchange) side(src netip.Addr, local uint32) int {
+	if src == x.active && (local == x.activeID || x.active != x.passive) {
+		return 0
+	}
+	return 1
+}
+
+// has is when a message came first, from either side; its count is 0 if it did not.
+func (x *exchange) has(t mad.Attr) *seen {
+	s, o := x.at(0, t), x.at(1, t)
+	if s.count == 0 || o.count > 0 && o.number < s.number {
+		return o
+	}
+	return s
+}
+
+// manage looks at a management datagram.
+func (a *analysis) manage(f *frame, p *wire.Packet) {
+	h, data, err := mad.Parse(p.Payload)
+	if err != nil {
+		return // another class
+	}
+	m := mad.New(h.Attr)
+	if m == nil {
+		return
+	}
+	if p.DETH.QKey != mad.QKey {
+		a.report(wrong, nil, f.number, "the Q_Key is %#x, and that of QP 1 %#x", p.DETH.QKey, uint32(mad.QKey))
+	}
+	mad.Decode(data, m)
+	a.ev.class = management
+	local, remote := m.IDs()
+	if a.detail {
+		a.ev.operation = h.Attr.String()
+		switch {
+		case remote == 0:
+			a.ev.about = fmt.Sprintf("ID %#x", local)
+		case local == 0:
+			a.ev.about = fmt.Sprintf("to ID %#x", remote)
+		default:
+			a.ev.about = fmt.Sprintf("ID %#x to ID %#x", local, remote)
+		}
+	}
+	x := a.exchangeOf(f, m, h.Attr, local, remote)
+	if x == nil {
+		return
+	}
+	a.ev.exchange = x
+	x.last = f.time
+	if s := x.at(x.side(f.src, local), h.Attr); s.count == 0 {
+		*s = seen{f.number, f.time, 1}
+	} else {
+		s.count++
+		a.ev.repeats = s.number
+		a.ev.why = fmt.Sprintf("%v after it was sent first", since(f.time-s.time))
+		// CM's timers are of milliseconds at least.
+		if f.time-s.time < int64(time.Millisecond) {
+			a.report(wrong, nil, f.number, "%v again after %v: no timer of CM's is as short", h.Attr, since(f.time-s.time))
+		}
+	}
+	switch m := m.(type) {
+	case *mad.REQ:
+		x.activeQP, x.passivePSN = m.LocalQPN, m.StartingPSN
+		if m.Primary.AckTimeout > 0 {
+			x.ackTimeout = 4096 << m.Primary.AckTimeout
+		}
+		if m.MTU >= 1 && m.MTU <= 5 {
+			x.mtu = 128 << m.MTU
+		}
+		a.describe(", QP %#x, first PSN %d, service %#x", m.LocalQPN, m.StartingPSN, m.ServiceID)
+	case *mad.REP:
+		a.answered(x, f, mad.AttrREQ)
+		x.passiveQP, x.activePSN = m.LocalQPN, m.StartingPSN
+		a.describe(", QP %#x, first PSN %d", m.LocalQPN, m.StartingPSN)
+		if x.has(mad.AttrREQ).count > 0 && x.has(mad.AttrREP).count == 1 {
+			a.setUp(x)
+		}
+	case *mad.RTU:
+		a.answered(x, f, mad.AttrREP)
+	case *mad.REJ:
+		a.answered(x, f, mad.AttrREQ, mad.AttrREP)
+		a.describe(", %s", reasonName(m.Reason))
+	case *mad.MRA:
+		a.answered(x, f, mad.AttrREQ, mad.AttrREP, mad.AttrLAP)
+	case *mad.DREQ:
+		a.describe(", QP %#x", m.RemoteQPN)
+		if other := x.otherQP(f.src); other != 0 && other != m.RemoteQPN {
+			a.report(wrong, nil, f.number, "the DREQ names QP %#x, and the receiver's is %#x", m.RemoteQPN, other)
+		}
+		for _, w := range []*flow{x.active2, x.passive2} {
+			if w != nil {
+				w.stats.closed = true
+			}
+		}
+	case *mad.DREP:
+		a.answered(x, f, mad.AttrDREQ)
+	case *mad.SIDRREP:
+		a.answered(x, f, mad.AttrSIDRREQ)
+		a.describe(", QP %#x, status %d", m.QPN, m.Status)
+	case *mad.SIDRREQ:
+		a.describe(", service %#x", m.ServiceID)
+	case *mad.APR:
+		a.answered(x, f, mad.AttrLAP)
+	}
+}
+
+func (a *analysis) describe(format string, args ...any) {
+	if a.detail {
+		a.ev.about += fmt.Sprintf(format, args...)
+	}
+}
+
+// otherQP is the QP of the side that src is not.
+func (x *exchange) otherQP(src netip.Addr) uint32 {
+	switch src {
+	case x.active:
+		return x.passiveQP
+	case x.passive:
+		return x.activeQP
+	}
+	return 0
+}
+
+// exchangeOf finds the exchange that a message belongs to, and adds what it tells of IDs.
+func (a *analysis) exchangeOf(f *frame, m mad.Message, t mad.Attr, local, remote uint32) *exchange {
+	sidr := t == mad.AttrSIDRREQ || t == mad.AttrSIDRREP
+	mine, theirs := exchangeKey{f.src, local, sidr}, exchangeKey{f.dst, remote, sidr}
+	x := a.exchanges[mine]
+	begins := t == mad.AttrREQ || t == mad.AttrSIDRREQ
+	if begins {
+		if x == nil || x.has(t).count > 0 && f.time-x.has(t).time > int64(10*time.Minute) {
+			x = a.newExchange(mine, f)
+		}
+		return x
+	}
+	if sidr { // its answer has the request's ID only
+		x = a.exchanges[theirs]
+		mine = theirs
+	} else if y := a.exchanges[theirs]; y != nil && remote != 0 {
+		if x == nil && local != 0 {
+			a.exchanges[mine] = y
+		}
+		x = y
+	}
+	if x == nil {
+		a.ev.why = "of an exchange that the capture does not have"
+		if t == mad.AttrREP || t == mad.AttrSIDRREP || t == mad.AttrRTU || t == mad.AttrREJ {
+			a.report(doubtful, nil, f.number, "%v, and the capture does not have what it answers", t)
+		}
+		x = a.newExchange(mine, f)
+		x.active, x.passive = netip.Addr{}, netip.Addr{}
+	}
+	return x
+}
+
+func (a *analysis) newExchange(k exchangeKey, f *frame) *exchange {
+	if len(a.exchanges) >= maxExchanges {
+		all := a.sortedExchanges()
+		gone := map[*exchange]bool{}
+		for _, x := range all[:(len(all)+3)/4] {
+			a.endExchange(x)
+			gone[x] = true
+		}
+		maps.DeleteFunc(a.exchanges, func(_ exchangeKey, x *exchange) bool { return gone[x] })
+	}
+	a.ordered++
+	x := &exchange{order: a.ordered, active: f.src, passive: f.dst, activeID: k.id}
+	a.exchanges[k] = x
+	return x
+}
+
+// answered notes which of the messages this one answers.
+func (a *analysis) answered(x *exchange, f *frame, to ...mad.Attr) {
+	var s *seen
+	for _, t := range to {
+		for side := range x.messages {
+			if m := x.at(side, t); m.count > 0 && m.number != f.number && (s == nil || m.number > s.number) {
+				s = m
+			}
+		}
+	}
+	if s == nil {
+		if x.active.IsValid() {
+			a.report(wrong, nil, f.number, "answers a message that the capture does not have: %v", to[0])
+		} else if to[0] == mad.AttrDREQ {
+			a.report(doubtful, nil, f.number, "answers a DREQ that the capture does not have")
+		}
+		return
+	}
+	a.ev.answers, a.ev.since = s.number, f.time-s.time
+}
+
+// setUp makes the two flows of a connection one, and begins them anew if the QPs were used before.
+func (a *analysis) setUp(x *exchange) {
+	out := a.flowOf(flowKey{x.active, x.passive, x.passiveQP}, a.now)
+	in := a.flowOf(flowKey{x.passive, x.active, x.activeQP}, a.now)
+	x.active2, x.passive2 = out, in
+	for _, e := range []struct {
+		w   *flow
+		psn uint32
+	}{{out, x.activePSN}, {in, x.passivePSN}} {
+		w := e.w
+		if w.req.began {
+			a.finish(w)
+			a.remembered -= max(len(w.req.ring)-firstRing, 0)
+		}
+		w.last = a.now
+		w.stats.closed = false
+		w.rsp = responder{}
+		w.req = requester{bySetUp: true, first: e.psn, next: e.psn, una: e.psn, msnKnown: true, timeout: x.ackTimeout, mtu: x.mtu}
+	}
+	a.connect(out, in)
+}
+
+func reasonName(r mad.Reason) string {
+	switch r {
+	case mad.NoQP:
+		return "no QP"
+	case mad.NoResources:
+		return "no resources"
+	case mad.Timeout:
+		return "timeout"
+	case mad.Unsupported:
+		return "unsupported request"
+	case mad.InvalidCommID:
+		return "invalid communication ID"
+	case mad.InvalidServiceID:
+		return "invalid service ID: nobody listens"
+	case mad.InvalidTransportType:
+		return "invalid transport type"
+	case mad.StaleConnection:
+		return "stale connection"
+	case mad.InvalidGID:
+		return "invalid GID"
+	case mad.InvalidMTU:
+		return "invalid MTU"
+	case mad.ConsumerDefined:
+		return "consumer reject"
+	}
+	return fmt.Sprintf("reason %d", r)
+}
+
+// endExchange says what an exchange leaves open.
+func (a *analysis) endExchange(x *exchange) {
+	if !x.active.IsValid() {
+		return
+	}
+	rep := x.has(mad.AttrREP)
+	if rep.count > 0 && x.has(mad.AttrRTU).count == 0 && x.has(mad.AttrREJ).count == 0 && x.active2 != nil && x.active2.stats.Packets > 0 {
+		a.report(wrong, x.active2, rep.number, "the REP of packet %d is not answered by an RTU, and data flow", rep.number)
+	}
+	const long = int64(10 * time.Second)
+	for _, t := range []struct {
+		ask     mad.Attr
+		answers []mad.Attr
+	}{{mad.AttrREQ, []mad.Attr{mad.AttrREP, mad.AttrREJ}}, {mad.AttrDREQ, []mad.Attr{mad.AttrDREP}}, {mad.AttrSIDRREQ, []mad.Attr{mad.AttrSIDRREP}}} {
+		s := x.has(t.ask)
+		if s.count == 0 || slices.ContainsFunc(t.answers, func(m mad.Attr) bool { return x.has(m).count > 0 }) {
+			continue
+		}
+		if a.now-s.time > long {
+			a.report(wrong, nil, s.number, "the %v of packet %d has no answer", t.ask, s.number)
+		}
+	}
+}
+
+func (a *analysis) sortedExchanges() []*exchange {
+	all := make([]*exchange, 0, len(a.exchanges))
+	for _, x := range a.exchanges {
+		all = append(all, x)
+	}
+	slices.SortFunc(all, func(x, y *exchange) int { return x.order - y.order })
+	return slices.Compact(all)
+}
+
+func (a *analysis) endExchanges() {
+	for _, x := range a.sortedExchanges() {
+		a.endExchange(x)
+	}
+}

@@ -1,0 +1,170 @@
+package trace
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+)
+
+const (
+	// maxFlows is how many flows are followed at a time. Those that were silent longest make room for others.
+	maxFlows = 1 << 15
+	// firstRing is how many of a flow's packets are remembered at first, and maxRing at most.
+	firstRing, maxRing = 16, 1 << 13
+	// maxRemembered is how many packets all flows together remember beyond firstRing.
+	maxRemembered = 1 << 20
+	// maxMissing is how many gaps of a flow are remembered, and READs that await their response.
+	maxMissing = 64
+)
+
+// flowKey is all packets from one address to one QP.
+type flowKey struct {
+	src, dst netip.Addr
+	qp       uint32
+}
+
+// flow is what one side of a connection sends: as a requester, and in answer to the other side's requests.
+type flow struct {
+	flowKey
+	order     int   // of appearance
+	peer      *flow // the other direction, if it is known
+	transport wire.Transport
+	first     int64
+	last      int64
+	lastSeen  int // number of the last packet
+	req       requester
+	rsp       responder
+	stats     statistics
+}
+
+func (w *flow) String() string {
+	if w.peer != nil {
+		return fmt.Sprintf("%v QP %#x to %v QP %#x", w.src, w.peer.qp, w.dst, w.qp)
+	}
+	return fmt.Sprintf("%v to %v QP %#x", w.src, w.dst, w.qp)
+}
+
+// root is the same for both directions of a connection.
+func (w *flow) root() *flow {
+	if w.peer != nil && w.peer.order < w.order {
+		return w.peer
+	}
+	return w
+}
+
+// flowOf returns the flow that a packet belongs to.
+func (a *analysis) flowOf(k flowKey, now int64) *flow {
+	if w := a.lastFlow; w != nil && w.flowKey == k {
+		return w
+	}
+	w := a.flows[k]
+	if w == nil {
+		if len(a.flows) >= maxFlows {
+			a.makeRoom()
+		}
+		a.ordered++
+		w = &flow{flowKey: k, order: a.ordered, first: now}
+		a.flows[k] = w
+		a.unpaired[pair{k.src, k.dst}] = append(a.unpaired[pair{k.src, k.dst}], w)
+	}
+	a.lastFlow = w
+	return w
+}
+
+// pair is the sender and the receiver of packets.
+type pair struct{ src, dst netip.Addr }
+
+// connect makes two flows the directions of one connection.
+func (a *analysis) connect(w, o *flow) {
+	if w.peer == o {
+		return
+	}
+	for _, f := range []*flow{w, o} {
+		if f.peer != nil {
+			f.peer.peer, f.peer = nil, nil
+		}
+	}
+	w.peer, o.peer = o, w
+	a.paired(w)
+	a.paired(o)
+}
+
+// paired takes a flow off the list of those whose other direction is not known.
+func (a *analysis) paired(w *flow) {
+	k := pair{w.src, w.dst}
+	list := a.unpaired[k]
+	for i, f := range list {
+		if f == w {
+			list[i] = list[len(list)-1]
+			list[len(list)-1] = nil
+			if list = list[:len(list)-1]; len(list) == 0 {
+				delete(a.unpaired, k)
+			} else {
+				a.unpaired[k] = list
+			}
+			return
+		}
+	}
+}
+
+// requesterOf finds whose requests a response answers, where CM has not told: those of the only flow in the other direction that
+// has sent the PSN.
+func (a *analysis) requesterOf(w *flow, psn uint32) *flow {
+	var found *flow
+	list := a.unpaired[pair{w.dst, w.src}]
+	for i, f := range list {
+		if i == 1<<8 {
+			break
+		}
+		q := &f.req
+		if f.transport == wire.UC || !q.began || wire.PSNDiff(psn, q.next) >= 0 || wire.PSNDiff(psn, q.una) < 0 {
+			continue
+		}
+		if found != nil {
+			return nil
+		}
+		found = f
+	}
+	if found != nil {
+		a.connect(w, found)
+		q, o := &found.req, w.rsp.orphan
+		if o.number != 0 && wire.PSNDiff(o.psn, q.first) >= 0 && wire.PSNDiff(o.psn, q.next) < 0 {
+			a.report(doubtful, w, o.number, "answers PSN %d before the capture has it", o.psn)
+		}
+	}
+	return found
+}
+
+// makeRoom forgets a quarter of the flows: those that were silent longest.
+func (a *analysis) makeRoom() {
+	oldest, newest := int64(1<<62), int64(-1<<62)
+	for _, w := range a.flows {
+		oldest, newest = min(oldest, w.last), max(newest, w.last)
+	}
+	limit := oldest + (newest-oldest)/4
+	for n := 0; n < maxFlows/4; limit += (newest-oldest)/4 + 1 {
+		for _, w := range a.flows {
+			if w.last <= limit && n < maxFlows/2 {
+				a.forget(w)
+				n++
+			}
+		}
+	}
+}
+
+// forget finishes a flow and drops it.
+func (a *analysis) forget(w *flow) {
+	a.finish(w)
+	a.out.statistics(a, w)
+	a.dropped++
+	a.paired(w)
+	if w.peer != nil {
+		w.peer.peer = nil
+	}
+	delete(a.flows, w.flowKey)
+	a.remembered -= max(len(w.req.ring)-firstRing, 0)
+	if a.lastFlow == w {
+		a.lastFlow = nil
+	}
+}

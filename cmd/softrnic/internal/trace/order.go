@@ -1,0 +1,246 @@
+package trace
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+)
+
+// An IPv4 sender that counts its packets in the identification shows what nothing else may show: that an acknowledgement is
+// missing which a later one includes, that one packet is there twice, or that two changed places which have no order of their
+// own. Linux counts the UDP packets from one address to another, and those of each TCP connection; other senders count those of
+// a port, or not at all (RFC 6864). So a packet that does not fit is no more than a doubt, and only if nearly all others fit.
+
+const (
+	// maxSenders is how many senders' identifications are followed at a time.
+	maxSenders = 1 << 14
+	// leastMSS is the least that a TCP segment of several carries.
+	leastMSS = 1200
+	// remembered is how many of a sender's last packets a copy is looked for among.
+	remembered = 32
+	// burst is the time within which Linux surely counts by one for UDP: between ticks of its clock it adds a random number. The
+	// shortest tick is 1 ms; a capture's times are not those of the sender.
+	burst = int64(100 * time.Microsecond)
+)
+
+// few is up to how far an identification may be ahead for packets to be missing: a sender that skips more has taken them for packets
+// that it did not send.
+const few = 3
+
+// most is how many packets that do not fit are doubted: more of them are a habit of the sender.
+const most = 3
+
+type senderKey struct {
+	src, dst     netip.Addr
+	proto        uint8
+	ports        bool // packets of these ports, or of all
+	sport, dport uint16
+}
+
+// sender is what one address sends to another, or one of its ports.
+type sender struct {
+	order   int
+	last    uint16
+	time    int64
+	began   bool
+	span    int // how far the last packet may have counted
+	good    int // packets that were next
+	skips   int
+	skipped []skip // the first of those
+	backs   int
+	back    []skip
+	recent  [remembered]uint64 // identification and check value of the last packets
+	at      int
+	numbers [remembered]int
+}
+
+type skip struct {
+	number int
+	n      int
+}
+
+// follow looks at the identification of a packet; check is its ICRC, or what is in a TCP header.
+func (a *analysis) follow(f *frame, check uint32) {
+	if !f.counts {
+		return
+	}
+	if f.kind == segment {
+		s := a.senderOf(0, senderKey{f.src, f.dst, protoTCP, true, f.srcPort, f.dstPort})
+		if !a.copy(s, f, check) {
+			s.identification(f, true)
+		}
+		return
+	}
+	s := a.senderOf(0, senderKey{src: f.src, dst: f.dst, proto: protoUDP})
+	if !a.copy(s, f, check) {
+		s.identification(f, false)
+		a.senderOf(1, senderKey{f.src, f.dst, protoUDP, true, f.srcPort, 0}).identification(f, false)
+	}
+}
+
+func (a *analysis) senderOf(cache int, k senderKey) *sender {
+	if s := a.lastSender[cache]; s != nil && a.lastSenderKey[cache] == k {
+		return s
+	}
+	s := a.senders[k]
+	if s == nil {
+		if len(a.senders) >= maxSenders {
+			a.judgeAll()
+		}
+		a.ordered++
+		s = &sender{order: a.ordered}
+		a.senders[k] = s
+	}
+	a.lastSender[cache], a.lastSenderKey[cache] = s, k
+	return s
+}
+
+// copy says whether the packet is one of the last ones once more.
+func (a *analysis) copy(s *sender, f *frame, check uint32) bool {
+	mark := uint64(f.id)<<32 | uint64(check)
+	if s.began && int16(f.id-s.last) <= 0 { // what counts on is no copy
+		for i, m := range s.recent {
+			if m == mark && s.numbers[i] != 0 {
+				a.report(wrong, nil, f.number, "the same packet as %d, with the same identification %#04x: it was duplicated on its way", s.numbers[i], f.id)
+				a.copied = true
+				return true
+			}
+		}
+	}
+	s.recent[s.at], s.numbers[s.at] = mark, f.number
+	s.at = (s.at + 1) % remembered
+	return false
+}
+
+// identification looks whether a packet's is the next one.
+func (s *sender) identification(f *frame, connection bool) {
+	d := int(int16(f.id - s.last))
+	switch {
+	case !s.began:
+	case d == 1 || d > 0 && d <= s.span:
+		s.good++
+	case d <= 0:
+		if s.backs++; len(s.back) < most {
+			s.back = append(s.back, skip{f.number, -d})
+		}
+		if d > -64 { // a packet that changed its place, and not the beginning of another count
+			return
+		}
+	case d <= few && (connection || f.time-s.time < burst):
+		if s.skips++; len(s.skipped) < most {
+			s.skipped = append(s.skipped, skip{f.number, d - 1})
+		}
+	default:
+		s.good++
+	}
+	s.last, s.time, s.began = f.id, f.time, true
+	s.span = (f.length + leastMSS - 1) / leastMSS // of what the interface cuts into segments, each counts
+}
+
+// judgeAll says what identifications show, when all are known, and forgets them. Of UDP it goes by what fits better: that a sender
+// counts the packets to one address, or those of a port.
+func (a *analysis) judgeAll() {
+	type fit struct{ bad, by int } // how many packets do not fit, by ports and in all
+	fits := map[pair]fit{}
+	var all []senderKey
+	for k, s := range a.senders {
+		all = append(all, k)
+		if k.proto == protoUDP {
+			f := fits[pair{k.src, k.dst}]
+			if k.ports {
+				f.by += s.skips + s.backs
+			} else {
+				f.bad = s.skips + s.backs
+			}
+			fits[pair{k.src, k.dst}] = f
+		}
+	}
+	slices.SortFunc(all, func(x, y senderKey) int { return a.senders[x].order - a.senders[y].order })
+	for _, k := range all {
+		f := fits[pair{k.src, k.dst}]
+		if k.proto == protoTCP || k.ports == (f.by < f.bad) {
+			a.judge(a.senders[k])
+		}
+	}
+	clear(a.senders)
+	a.lastSender = [2]*sender{}
+}
+
+func (a *analysis) judge(s *sender) {
+	if s.skips <= most && s.skips*4 <= s.good {
+		for _, x := range s.skipped {
+			a.report(doubtful, nil, x.number, "the IPv4 identification skips %d before it, where the sender's %d others count by one: packets are missing", x.n, s.good)
+		}
+	}
+	if s.backs <= most && s.backs*4 <= s.good {
+		for _, x := range s.back {
+			a.report(doubtful, nil, x.number, "the IPv4 identification goes back by %d, where the sender's %d others count: packets have changed places", x.n, s.good)
+		}
+	}
+}
+
+// speaker is a UD QP as a sender.
+type speaker struct {
+	next    uint32
+	number  int
+	time    int64
+	began   bool
+	good    int
+	gaps    int
+	skipped []skip
+	stats   statistics
+}
+
+type speakerKey struct {
+	src netip.Addr
+	qp  uint32
+}
+
+// unreliable looks at the PSN of a UD packet. Its sender counts them whatever their destination (IBTA Vol 1 §9.8.3).
+func (a *analysis) unreliable(f *frame, p *wire.Packet) {
+	k := speakerKey{f.src, p.DETH.SrcQP}
+	s := a.speakers[k]
+	if s == nil {
+		if len(a.speakers) >= maxSenders {
+			for k, s := range a.speakers {
+				a.judgeSpeaker(k, s)
+				delete(a.speakers, k)
+			}
+		}
+		s = new(speaker)
+		a.speakers[k] = s
+	}
+	d := wire.PSNDiff(p.PSN, s.next)
+	switch {
+	case !s.began || d == 0:
+		s.good++
+	case d > 0:
+		s.gaps++
+		s.stats.Gaps++
+		a.ev.missing = psns(s.next, wire.PSNAdd(p.PSN, 1<<24-1))
+		if len(s.skipped) < most {
+			s.skipped = append(s.skipped, skip{f.number, int(d)})
+		}
+	case !a.copied:
+		a.report(wrong, nil, f.number, "PSN %d of QP %#x comes again or late: packet %d had PSN %d", p.PSN, k.qp, s.number, wire.PSNAdd(s.next, 1<<24-1))
+		return
+	default:
+		return
+	}
+	s.next, s.number, s.time, s.began = wire.PSNAdd(p.PSN, 1), f.number, f.time, true
+	s.stats.Packets++
+	s.stats.Messages++
+	s.stats.Bytes += uint64(len(p.Payload))
+}
+
+// judgeSpeaker says which packets of a UD QP are missing, unless so many are that it must have sent them elsewhere.
+func (a *analysis) judgeSpeaker(k speakerKey, s *speaker) {
+	if s.gaps*2 > s.good {
+		return
+	}
+	for _, x := range s.skipped {
+		a.report(wrong, nil, x.number, "%d packets of UD QP %#x of %v are missing before packet %d", x.n, k.qp, k.src, x.number)
+	}
+}

@@ -1,0 +1,242 @@
+package trace
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+)
+
+// repeated looks at a packet whose PSN is not new.
+func (a *analysis) repeated(w *flow, f *frame, p *wire.Packet) {
+	q := &w.req
+	w.stats.Repeated++
+	for i := range q.missing {
+		if g := &q.missing[i]; wire.PSNDiff(p.PSN, g.from) >= 0 && wire.PSNDiff(p.PSN, g.to) <= 0 {
+			a.filled(w, f, p, i)
+			return
+		}
+	}
+	was := len(q.skipped)
+	q.skipped = slices.DeleteFunc(q.skipped, func(g gap) bool { return wire.PSNDiff(p.PSN, g.from) >= 0 && wire.PSNDiff(p.PSN, g.to) <= 0 })
+	if len(q.skipped) < was && !q.asked.open {
+		a.report(doubtful, w, f.number, "PSN %d comes again behind others that were repeated: out of order", p.PSN)
+		return
+	}
+	if w.transport == wire.UC {
+		a.report(wrong, w, f.number, "PSN %d comes again, or late: the next is %d", p.PSN, q.next)
+		return
+	}
+	s := q.at(p.PSN)
+	answered := p.Opcode.Info().Answered()
+	if s == nil && !answered && wire.PSNDiff(p.PSN, q.first) < 0 {
+		a.ev.why = "the capture begins behind it"
+		q.replays++
+		return
+	}
+	if s != nil {
+		a.ev.repeats, a.ev.message, a.ev.place = s.number, s.message, s.place
+	}
+	q.replays++
+	if wire.PSNDiff(p.PSN, q.una) < 0 && !answered {
+		q.stale++
+	}
+	a.reason(w, f, p, s)
+	span := uint32(1)
+	if answered {
+		span = a.askedAgain(q, f, p)
+	}
+	if s != nil {
+		s.time, s.last, s.again = f.time, f.number, true
+		if s.op != p.Opcode && !answered {
+			a.report(wrong, w, f.number, "PSN %d was a %v in packet %d", p.PSN, s.op, s.number)
+		}
+		span = max(s.span, 1)
+	}
+	q.resume, q.resuming = wire.PSNAdd(p.PSN, span), true
+}
+
+// reason finds out what asked for a packet again. A requester goes back to what was asked for and repeats what it has sent from
+// there on, until something else is asked for.
+func (a *analysis) reason(w *flow, f *frame, p *wire.Packet, s *sent) {
+	q := &w.req
+	marked := p.Reserved7 != 0 // it repeats what is missing alone
+	k := &q.asked
+	if k.until > f.time && p.PSN == k.psn && k.open {
+		a.report(wrong, w, f.number, "the RNR NAK of packet %d asked for %v, but PSN %d comes again after %v", k.number,
+			time.Duration(k.until-k.time), p.PSN, since(f.time-k.time))
+	}
+	a.ev.why = q.why
+	if q.resuming && wire.PSNDiff(p.PSN, q.resume) >= 0 && (s == nil || s.last < q.run) {
+		if k.open && p.PSN == k.psn {
+			k.met = true // or it was on its way before its sender saw what asks for it, and comes once more
+		}
+		if k.open && q.run > k.number && p.PSN != k.psn {
+			k.open = false
+		} else if p.PSN != q.resume && !marked {
+			a.leftOut(q, f, p, p.PSN)
+		}
+		return
+	}
+	silence, late := q.timedOut(f, s, p.PSN)
+	switch {
+	case k.open && (wire.PSNDiff(p.PSN, k.psn) >= 0 || !late):
+		if p.PSN != k.psn && !marked && (wire.PSNDiff(p.PSN, k.psn) < 0 || wire.PSNDiff(p.PSN, max24(q.una, k.psn)) > 0) {
+			a.report(doubtful, w, f.number, "repeats from PSN %d, where packet %d asks for %d", p.PSN, k.number, k.psn)
+		}
+		q.why = k.why
+	case late:
+		q.why = "after a timeout"
+		if s != nil {
+			q.why = fmt.Sprintf("%v after it was sent", since(silence))
+			if q.timeout != 0 && silence < q.timeout-q.timeout/8 && !marked {
+				q.why += fmt.Sprintf(", before its timeout of %v", time.Duration(q.timeout))
+			}
+		}
+		w.stats.Timeouts++
+		q.epoch++
+	case marked && k.number != 0:
+		q.why = k.why
+	case s != nil && q.heard > s.time && p.Opcode.Info().Answered():
+		q.why = "though its response may have passed: it was lost behind where this was captured"
+	case s == nil:
+		a.report(wrong, w, f.number, "PSN %d comes again, and nothing asked for it", p.PSN)
+		q.why, q.run = "and nothing asked for it", f.number // nor for those that follow
+		return
+	default:
+		a.report(wrong, w, f.number, "repeats packet %d, and nothing asked for it", s.number)
+		q.why, q.run = "and nothing asked for it", f.number
+		return
+	}
+	a.ev.why = q.why
+	if q.why != k.why {
+		q.why = "after a timeout" // of those that follow
+	}
+	k.open, q.run = false, f.number
+}
+
+// timedOut says whether so much time has passed since a packet was sent that its sender's timer may have sent it again. A timer
+// that runs since before an answer came is slower than one that runs since.
+func (q *requester) timedOut(f *frame, s *sent, psn uint32) (silence int64, is bool) {
+	switch {
+	case s == nil: // so many came behind it that it is forgotten
+		return 0, wire.PSNDiff(psn, q.una) < 0
+	case q.heard > s.time || wire.PSNDiff(psn, q.una) < 0:
+		return f.time - s.time, f.time-s.time >= slowTimeout
+	}
+	return f.time - s.time, f.time-s.time >= leastTimeout
+}
+
+// incomplete notes that packets of a response were passed over, which asks for the request again (IBTA Vol 1 §9.7.5.1.3).
+func (q *requester) incomplete(g gap, now int64) {
+	if len(q.unread) < maxMissing {
+		q.unread = append(q.unread, g)
+	}
+	if q.asked.open && wire.PSNDiff(q.asked.psn, g.from) <= 0 {
+		return
+	}
+	q.epoch++
+	q.asked = ask{why: "as its response was not complete", psn: g.from, number: g.number, time: now, open: true}
+}
+
+// leftOut notes the PSNs between those that were repeated and to, unless they are acknowledged. They may have been lost once more,
+// and then come again.
+func (a *analysis) leftOut(q *requester, f *frame, p *wire.Packet, to uint32) {
+	from := max24(q.resume, q.una)
+	if wire.PSNDiff(to, from) > 0 && p.Reserved7 == 0 && len(q.skipped) < maxMissing {
+		last := wire.PSNAdd(to, 1<<24-1)
+		a.ev.missing = psns(from, last)
+		q.skipped = append(q.skipped, gap{from, last, f.number, q.epoch})
+	}
+}
+
+// reportLeftOut reports those up to psn.
+func (a *analysis) reportLeftOut(w *flow, psn uint32, all bool) {
+	q := &w.req
+	kept := q.skipped[:0]
+	for _, g := range q.skipped {
+		if !all && wire.PSNDiff(g.to, psn) > 0 {
+			kept = append(kept, g)
+			continue
+		}
+		a.report(doubtful, w, g.number, "%s not repeated with those before and behind (packet %d)", psns(g.from, g.to), g.number)
+	}
+	q.skipped = kept
+}
+
+func max24(x, y uint32) uint32 {
+	if wire.PSNDiff(x, y) > 0 {
+		return x
+	}
+	return y
+}
+
+// filled takes a packet that was missing out of gap i.
+func (a *analysis) filled(w *flow, f *frame, p *wire.Packet, i int) {
+	q := &w.req
+	g := q.missing[i]
+	inRun := q.resuming && p.PSN == q.resume // one of those that are repeated was missing before
+	if g.epoch == q.epoch && !inRun && f.time-max(q.heard, 0) < leastTimeout {
+		a.report(wrong, w, f.number, "PSN %d comes behind PSN %d of packet %d: out of order", p.PSN, wire.PSNAdd(g.to, 1), g.number)
+	} else if g.epoch == q.epoch && !inRun {
+		a.report(doubtful, w, f.number, "PSN %d comes behind PSN %d of packet %d, and nothing has asked for it", p.PSN, wire.PSNAdd(g.to, 1), g.number)
+		a.ev.why = "it was missing"
+	} else {
+		a.ev.why = q.asked.why
+		w.stats.Lost++ // or it is late, and comes once more: what was asked for stays open
+	}
+	q.missing = append(q.missing[:i], q.missing[i+1:]...)
+	if g.from != p.PSN && len(q.missing) < maxMissing {
+		q.missing = append(q.missing, gap{g.from, wire.PSNAdd(p.PSN, 1<<24-1), g.number, g.epoch})
+	}
+	span := uint32(1)
+	if info := p.Opcode.Info(); info.Answered() {
+		if info.Read() && q.mtu != 0 {
+			span = packets(p.RETH.Length, q.mtu)
+		}
+		q.waiting = append(q.waiting, awaited{number: f.number, time: f.time, psn: p.PSN, span: span, length: p.RETH.Length, op: p.Opcode})
+	}
+	if end := wire.PSNAdd(p.PSN, span-1); wire.PSNDiff(g.to, end) > 0 && len(q.missing) < maxMissing {
+		q.missing = append(q.missing, gap{wire.PSNAdd(end, 1), g.to, g.number, g.epoch})
+	}
+	a.remember(q, sent{number: f.number, first: f.time, time: f.time, psn: p.PSN, span: span, last: f.number, op: p.Opcode, ackReq: p.AckReq, again: true})
+	if inRun {
+		q.resume = wire.PSNAdd(p.PSN, span)
+	} else if q.asked.open && p.PSN == q.asked.psn { // unless it is late, and comes once more
+		q.resume, q.resuming, q.run, q.why = wire.PSNAdd(p.PSN, span), true, f.number, q.asked.why
+	}
+	w.stats.Bytes += uint64(len(p.Payload))
+}
+
+// askedAgain notes that a READ or an atomic was repeated, perhaps from a packet in the middle of its response on. It returns how
+// many PSNs it takes.
+func (a *analysis) askedAgain(q *requester, f *frame, p *wire.Packet) uint32 {
+	span := uint32(1)
+	for i := range q.waiting {
+		r := &q.waiting[i]
+		d := wire.PSNDiff(p.PSN, r.psn)
+		if d < 0 || uint32(d) >= max(r.span, 1) {
+			continue
+		}
+		r.again, r.restart = true, uint32(d)
+		r.runs++
+		span = max(r.span, 1) - uint32(d)
+	}
+	end := wire.PSNAdd(p.PSN, span)
+	again := func(g gap) bool { return wire.PSNDiff(g.to, p.PSN) >= 0 && wire.PSNDiff(g.from, end) < 0 }
+	q.unread, q.reread = slices.DeleteFunc(q.unread, again), slices.DeleteFunc(q.reread, again)
+	if q.mtu != 0 && p.Opcode.Info().Read() {
+		span = packets(p.RETH.Length, q.mtu)
+	}
+	found := false
+	for i := range q.waiting {
+		r := &q.waiting[i]
+		found = found || uint32(wire.PSNDiff(p.PSN, r.psn)) < max(r.span, 1)
+	}
+	if !found { // its response had come, and comes again
+		q.makeRoom()
+		q.waiting = append(q.waiting, awaited{number: f.number, time: f.time, psn: p.PSN, span: span, length: p.RETH.Length, op: p.Opcode, again: true})
+	}
+	return span
+}

@@ -1,0 +1,58 @@
+package trace
+
+import (
+	"math"
+	"time"
+
+	hdrhistogram "github.com/HdrHistogram/hdrhistogram-go"
+)
+
+// statistics are the counts of one direction of a connection.
+type statistics struct {
+	Packets  uint64
+	Wire     uint64 // bytes of all packets, with their IP headers and without Ethernet's
+	Bytes    uint64 // of payload, repeated packets not counted
+	Messages uint64
+	Repeated uint64 // packets that came again
+	Lost     uint64 // packets that were missing, and came when they were asked for
+	Gaps     uint64
+	NAKs     uint64 // that answered this direction's requests
+	RNRs     uint64
+	Timeouts uint64
+	Marked   uint64 // CE, or CNPs
+	closed   bool
+
+	trips    *hdrhistogram.Histogram // nanoseconds from a request to its answer
+	shortest int64
+}
+
+// Round trips are kept with one digit: 2 KiB for each direction.
+const longestTrip = int64(100 * time.Second)
+
+func (s *statistics) roundTrip(ns int64) {
+	if ns < 0 {
+		return
+	}
+	if s.trips == nil {
+		s.trips = hdrhistogram.New(100, longestTrip, 1)
+		s.shortest = math.MaxInt64
+	}
+	s.shortest = min(s.shortest, ns)
+	_ = s.trips.RecordValue(min(max(ns, 100), longestTrip)) // always within its limits
+}
+
+// trip is the quantile of the round trips, or 0 if there was none.
+func (s *statistics) trip(q float64) time.Duration {
+	if s.trips == nil {
+		return 0
+	}
+	return time.Duration(s.trips.ValueAtQuantile(q))
+}
+
+// gbits is a rate in Gbit/s.
+func gbits(bytes uint64, ns int64) float64 {
+	if ns <= 0 {
+		return 0
+	}
+	return float64(bytes) * 8 / float64(ns)
+}

@@ -1,0 +1,459 @@
+package trace
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/softrnic/softrnic/rdmatransport/iwarp/mpa"
+)
+
+const (
+	// maxStreams is how many TCP connections are followed at a time.
+	maxStreams = 1 << 12
+	// maxEarly is how many bytes of one direction may wait for those in front of them, and maxBuffered those of all.
+	maxEarly, maxBuffered = 1 << 19, 1 << 26
+	// leastTCP is the shortest time in which TCP repeats something that nobody asked for. Linux's timers have two ticks of a
+	// millisecond at least. It is also longer than the clock of the timestamps takes to count on.
+	leastTCP = int64(2 * time.Millisecond)
+	// leastSYN is that for a SYN, whose timer is a second.
+	leastSYN = int64(800 * time.Millisecond)
+)
+
+// streamKey is a TCP connection; low is the lesser of its ends.
+type streamKey struct{ low, high netip.AddrPort }
+
+// stream is a TCP connection.
+type stream struct {
+	streamKey
+	order int
+	last  int64
+	half  [2]half // what low sends, and what high sends
+	iwarp bool
+	plain bool // it does not begin with MPA
+}
+
+// phase is how far the bytes of one direction are understood.
+type phase uint8
+
+const (
+	awaitsFrame phase = iota // MPA's request or reply
+	awaitsReply              // its own frame is there, the other one is not
+	framed                   // FPDUs
+	unfollowed               // not MPA, or bytes of it are missing
+)
+
+// early is a segment behind bytes that were not seen.
+type early struct {
+	seq    uint32
+	b      []byte
+	fin    bool // the end of the stream is behind it
+	number int
+}
+
+// half is one direction of a TCP connection.
+type half struct {
+	began     bool
+	next      uint32 // the sequence number behind all that was seen without a gap
+	high      uint32 // the greatest that was seen
+	number    int    // the last packet with bytes
+	time      int64  // when that was
+	sentStamp uint32 // and its timestamp
+	syn       uint32 // the sequence number of the SYN, and its packet
+	synAt     int
+	fin       bool
+	early     []early
+	held      int
+	holeAt    int64 // when the gap was seen
+
+	acked    bool
+	ack      uint32 // the last acknowledgement that this side sent
+	window   uint16
+	asked    int // how often this side has asked for something again: duplicate acknowledgements, SACKs
+	askedAt  int // that of the other side when the gap came up
+	stamp    uint32
+	stamped  bool
+	header   tcpHeader // of the last packet
+	others   uint64    // how many packets the other side had sent then
+	ackedBy  int       // the last packet with an acknowledgement
+	lastSeen int       // the last packet
+	trip     uint32
+	tripTime int64 // when trip was sent; 0: none is under way
+
+	phase    phase
+	frame    mpa.Frame
+	held0    []byte // of a frame that is not complete, or of FPDUs before the reply
+	receiver mpa.Receiver
+	rdma     rdma
+	stats    statistics
+	first    int64
+	lastTime int64
+}
+
+func keyOf(f *frame) (k streamKey, side int) {
+	src, dst := netip.AddrPortFrom(f.src, f.srcPort), netip.AddrPortFrom(f.dst, f.dstPort)
+	if src.Compare(dst) <= 0 {
+		return streamKey{src, dst}, 0
+	}
+	return streamKey{dst, src}, 1
+}
+
+func (s *stream) ends(side int) (from, to netip.AddrPort) {
+	if side == 0 {
+		return s.low, s.high
+	}
+	return s.high, s.low
+}
+
+// segment looks at a TCP segment.
+func (a *analysis) segment(f *frame) {
+	k, side := keyOf(f)
+	s := a.streams[k]
+	if s != nil && f.tcp.syn && !a.copied {
+		h := &s.half[side]
+		otherStart := h.began && f.tcp.seq+1 != h.next
+		over := h.fin || s.half[1-side].fin || f.time-s.last > int64(time.Second)
+		if otherStart && over { // the same ports are used again
+			a.endStream(s)
+			s = nil
+		}
+	}
+	if s == nil {
+		if len(a.streams) >= maxStreams {
+			a.makeStreamRoom()
+		}
+		a.ordered++
+		s = &stream{streamKey: k, order: a.ordered}
+		a.streams[k] = s
+	}
+	s.last = f.time
+	a.ev.stream = s
+	h, o := &s.half[side], &s.half[1-side]
+	if h.stats.Packets == 0 {
+		h.first = f.time
+	}
+	h.stats.Packets++
+	h.stats.Wire += uint64(f.length) + 40
+	h.lastTime = f.time
+	if a.detail {
+		a.ev.operation, a.ev.class = "", request
+	}
+	if !a.copied {
+		a.same(h, o, f)
+		a.times(h, f)
+		a.acknowledges(s, side, f)
+		a.bytes(s, side, f)
+	} else {
+		h.stats.Repeated++
+	}
+	if s.iwarp {
+		a.counts.IWARP++
+		a.ev.shown = a.ev.operation != "" || f.tcp.fin || f.tcp.rst || a.ev.missing != ""
+		if f.tcp.rst {
+			a.ev.operation = join(a.ev.operation, "TCP RST")
+		} else if f.tcp.fin {
+			a.ev.operation = join(a.ev.operation, "TCP FIN")
+		}
+		if a.ev.operation == "" {
+			a.ev.operation = "TCP"
+			a.ev.class = control
+		}
+	} else {
+		a.counts.TCP++
+		a.ev.operation = "TCP"
+	}
+	if f.tcp.rst {
+		h.fin, o.fin = true, true
+	}
+}
+
+func join(s, t string) string {
+	if s == "" {
+		return t
+	}
+	return s + ", " + t
+}
+
+// same looks whether a segment is the one before it once more, where the sender does not count its packets. A second
+// acknowledgement of the same bytes answers something.
+func (a *analysis) same(h, o *half, f *frame) {
+	if !f.counts && f.length == 0 && !f.tcp.sack && !f.tcp.rst && f.tcp == h.header && h.others == o.stats.Packets && h.stats.Packets > 1 {
+		a.report(doubtful, nil, f.number, "the same packet as %d, and the other side has sent nothing in between", h.lastSeen)
+	}
+	h.header, h.others, h.lastSeen = f.tcp, o.stats.Packets, f.number
+}
+
+// times looks at the timestamp, which never goes back within what one side sends (RFC 7323 §4.1).
+func (a *analysis) times(h *half, f *frame) {
+	if !f.tcp.stamped || f.tcp.rst {
+		return
+	}
+	if d := int32(f.tcp.stamp - h.stamp); h.stamped && d < 0 {
+		a.report(doubtful, nil, f.number, "its TCP timestamp is %d before that of packet %d: packets have changed places", -d, h.ackedBy)
+		return
+	}
+	h.stamp, h.stamped = f.tcp.stamp, true
+}
+
+// acknowledges looks at the acknowledgement that a segment carries.
+func (a *analysis) acknowledges(s *stream, side int, f *frame) {
+	h, o := &s.half[side], &s.half[1-side]
+	if !f.tcp.acked || f.tcp.rst {
+		return
+	}
+	ack := f.tcp.ack
+	if h.acked {
+		switch d := int32(ack - h.ack); {
+		case d < 0:
+			a.report(doubtful, nil, f.number, "acknowledges %d bytes less than packet %d: packets have changed places", -d, h.ackedBy)
+			return
+		case d == 0 && f.length == 0 && !f.tcp.fin && !f.tcp.syn && (f.tcp.window == h.window || f.tcp.sack), f.tcp.sack:
+			h.asked++
+		}
+	}
+	h.acked, h.ack, h.window, h.ackedBy = true, ack, f.tcp.window, f.number
+	if !o.began {
+		o.began, o.next, o.high = true, ack, ack
+		if !f.tcp.syn { // what was sent before is not in the capture
+			o.phase = unfollowed
+		}
+		return
+	}
+	if o.tripTime != 0 && int32(ack-o.trip) >= 0 {
+		o.stats.roundTrip(f.time - o.tripTime)
+		o.tripTime = 0
+	}
+	if int32(ack-o.next) <= 0 {
+		return
+	}
+	if int32(ack-o.high) > 0 || len(o.early) == 0 {
+		a.report(wrong, nil, f.number, "acknowledges %d bytes that the capture does not have", ack-o.next)
+	} else {
+		a.report(wrong, nil, f.number, "acknowledges bytes of which %d are missing in front of packet %d: the capture does not have all packets", a.hole(o), o.early[0].number)
+	}
+	a.skip(s, 1-side, ack)
+}
+
+// hole is how many bytes are missing in front of the first that came early.
+func (a *analysis) hole(h *half) uint32 {
+	if len(h.early) == 0 {
+		return 0
+	}
+	return h.early[0].seq - h.next
+}
+
+// skip goes on behind bytes that are acknowledged and were not seen.
+func (a *analysis) skip(s *stream, side int, ack uint32) {
+	h := &s.half[side]
+	if !s.plain && h.phase != unfollowed {
+		h.phase = unfollowed
+		a.report(note, nil, a.ev.number, "what is behind the missing bytes is not followed")
+	}
+	for len(h.early) > 0 && int32(h.early[0].seq-ack) <= 0 {
+		e := h.early[0]
+		if end := e.seq + uint32(len(e.b)); int32(end-h.next) > 0 {
+			h.next = end
+		}
+		a.drop(h)
+	}
+	if int32(ack-h.next) > 0 {
+		h.next = ack
+	}
+	if int32(h.next-h.high) > 0 {
+		h.high = h.next
+	}
+}
+
+// drop takes the first segment off those that came early.
+func (a *analysis) drop(h *half) {
+	n := len(h.early[0].b)
+	h.held -= n
+	a.buffered -= n
+	h.early[0].b = nil
+	h.early = h.early[1:]
+}
+
+// bytes looks at what a segment carries.
+func (a *analysis) bytes(s *stream, side int, f *frame) {
+	h, o := &s.half[side], &s.half[1-side]
+	n := uint32(f.length)
+	seq := f.tcp.seq
+	if f.tcp.syn {
+		switch {
+		case !h.began:
+			h.began, h.next, h.high = true, seq+1, seq+1
+		case h.synAt == 0 || h.syn != seq:
+			a.report(doubtful, nil, f.number, "a SYN within a connection")
+		case f.time-h.time < leastSYN || f.tcp.stamped && f.tcp.stamp == h.sentStamp:
+			a.report(wrong, nil, f.number, "the SYN of packet %d again after %v, and nothing asked for it", h.synAt, since(f.time-h.time))
+		}
+		h.syn, h.synAt, h.time, h.sentStamp = seq, f.number, f.time, f.tcp.stamp
+		return
+	}
+	if f.tcp.rst {
+		if d := int32(seq - h.next); h.began && d > 0 && seq != 0 {
+			a.report(doubtful, nil, f.number, "its sequence number is %d behind what was sent: packets are missing", d)
+		}
+		return
+	}
+	if !h.began {
+		h.began, h.next, h.high, h.phase = true, seq, seq, unfollowed
+	}
+	d := int32(seq - h.next)
+	if n == 0 && !f.tcp.fin {
+		if d < -1 {
+			a.report(doubtful, nil, f.number, "its sequence number is %d before that of packet %d: packets have changed places", -d, h.number)
+		}
+		return
+	}
+	switch {
+	case d > 0:
+		if len(h.early) == 0 {
+			h.holeAt, h.askedAt = f.time, o.asked
+			h.stats.Gaps++
+			a.ev.missing = fmt.Sprintf("%d bytes of the stream are", d)
+		}
+		if int32(seq+n-h.high) > 0 {
+			h.high = seq + n
+		}
+		a.keep(h, f, seq)
+		return
+	case d < 0 && int32(seq+n-h.next) <= 0 && (n > 0 || h.fin):
+		h.stats.Repeated++
+		if f.length > 1 || d < -1 || f.tcp.fin { // otherwise a keep-alive
+			a.ev.repeats, a.ev.why = h.number, "its bytes have come"
+			switch {
+			case o.asked == 0 && f.time-h.time < leastTCP:
+				a.report(wrong, nil, f.number, "repeats %d bytes, and nothing asked for them", n)
+			case f.tcp.stamped && f.tcp.stamp == h.sentStamp && f.time-h.time >= leastTCP:
+				a.report(doubtful, nil, f.number, "repeats %d bytes %v after packet %d, with the same timestamp: a copy", n, since(f.time-h.time), h.number)
+			}
+		}
+		return
+	}
+	if f.cut {
+		h.phase = unfollowed
+	}
+	if len(h.early) > 0 && d == 0 {
+		if o.asked == h.askedAt && f.time-h.holeAt < leastTCP {
+			a.report(wrong, nil, f.number, "comes behind packet %d, whose bytes follow its own: out of order", h.early[0].number)
+		} else {
+			h.stats.Lost++
+			a.ev.why = "its bytes were missing"
+		}
+	}
+	if f.tcp.fin && !h.fin {
+		h.fin = true
+		n++
+	}
+	h.number, h.time, h.sentStamp = f.number, f.time, f.tcp.stamp
+	if h.tripTime == 0 {
+		h.trip, h.tripTime = seq+n, max(f.time, 1)
+	}
+	h.next = seq + n
+	if int32(h.next-h.high) > 0 {
+		h.high = h.next
+	}
+	a.deliver(s, side, f.payload[min(uint32(-d), uint32(len(f.payload))):])
+	for len(h.early) > 0 {
+		e := h.early[0]
+		end := e.seq + uint32(len(e.b))
+		if int32(e.seq-h.next) > 0 {
+			break
+		}
+		if int32(end-h.next) > 0 {
+			b := e.b[h.next-e.seq:]
+			h.next = end
+			a.deliver(s, side, b)
+		}
+		if e.fin && !h.fin {
+			h.fin = true
+			h.next++
+		}
+		a.drop(h)
+	}
+	if h.fin && h.phase == framed && h.receiver.Pending() > 0 {
+		a.report(wrong, nil, f.number, "the connection ends within an FPDU, of which %d bytes have come", h.receiver.Pending())
+	}
+}
+
+// keep keeps a segment behind a gap, if there is room.
+func (a *analysis) keep(h *half, f *frame, seq uint32) {
+	if h.held+len(f.payload) > maxEarly || a.buffered+len(f.payload) > maxBuffered || len(h.early) > 1<<10 || f.cut {
+		if h.phase != unfollowed {
+			h.phase = unfollowed
+			a.report(note, nil, f.number, "too much has come behind a gap: this direction is not followed")
+		}
+		return
+	}
+	i, there := slices.BinarySearchFunc(h.early, seq, func(e early, q uint32) int { return int(int32(e.seq - q)) })
+	if there && len(h.early[i].b) >= len(f.payload) {
+		h.stats.Repeated++
+		return
+	}
+	h.early = slices.Insert(h.early, i, early{seq, bytes.Clone(f.payload), f.tcp.fin, f.number})
+	h.held += len(f.payload)
+	a.buffered += len(f.payload)
+}
+
+// deliver takes the next bytes of a direction.
+func (a *analysis) deliver(s *stream, side int, b []byte) {
+	h := &s.half[side]
+	h.stats.Bytes += uint64(len(b))
+	switch h.phase {
+	case awaitsFrame:
+		a.startUp(s, side, b)
+	case awaitsReply:
+		if len(h.held0)+len(b) > 1<<16 {
+			h.phase, h.held0 = unfollowed, nil
+			return
+		}
+		h.held0 = append(h.held0, b...)
+	case framed:
+		a.fpdus(s, side, b)
+	}
+}
+
+// endStream says what a TCP connection leaves open, and forgets it.
+func (a *analysis) endStream(s *stream) {
+	for side := range s.half {
+		h := &s.half[side]
+		if len(h.early) > 0 {
+			a.report(wrong, nil, h.early[0].number, "%d bytes are missing before packet %d, and do not come", a.hole(h), h.early[0].number)
+		}
+		for len(h.early) > 0 {
+			a.drop(h)
+		}
+	}
+	if s.iwarp {
+		a.out.streamStatistics(a, s)
+	}
+	delete(a.streams, s.streamKey)
+}
+
+// makeStreamRoom forgets a quarter of the TCP connections: those that were silent longest.
+func (a *analysis) makeStreamRoom() {
+	all := a.sortedStreams()
+	slices.SortStableFunc(all, func(x, y *stream) int { return int(min(max(x.last-y.last, -1), 1)) })
+	for _, s := range all[:(len(all)+3)/4] {
+		a.endStream(s)
+		a.dropped++
+	}
+}
+
+func (a *analysis) sortedStreams() []*stream {
+	all := make([]*stream, 0, len(a.streams))
+	for _, s := range a.streams {
+		all = append(all, s)
+	}
+	slices.SortFunc(all, func(x, y *stream) int { return x.order - y.order })
+	return all
+}
+
+func (a *analysis) endStreams() {
+	for _, s := range a.sortedStreams() {
+		a.endStream(s)
+	}
+}
