@@ -1,0 +1,300 @@
+// Completion queues.
+#include "front.h"
+#include <sched.h>
+
+PUBLIC void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int n)
+{
+	if (!n)
+		return;
+	pthread_mutex_lock(&cq->mutex);
+	cq->comp_events_completed += n;
+	pthread_cond_signal(&cq->cond);
+	pthread_mutex_unlock(&cq->mutex);
+}
+
+static struct cq *create_cq(struct ibv_context *c, int cqe, void *cq_context, struct ibv_comp_channel *ch, uint32_t vector, uint64_t wc_flags)
+{
+	if (vector) // num_comp_vectors is 1
+		return fail_null(EINVAL);
+	struct cq *q = aligned_alloc(64, sizeof *q);
+	if (!q)
+		return NULL;
+	memset(q, 0, sizeof *q);
+	q->interval = ((struct device *)c->device)->sr.progress_interval;
+	q->stamped = !!(wc_flags & ~(uint64_t)IBV_WC_STANDARD_FLAGS);
+	int err = engine->create_cq(to_context(c)->handle, cqe, ch ? ((struct comp_channel *)ch)->handle : 0, q->stamped, &q->events, &q->ready, &q->ibv.handle, &q->ibv.cqe);
+	if (err) {
+		free(q);
+		return fail_null(err);
+	}
+	q->ibv.context = c;
+	q->ibv.channel = ch;
+	q->ibv.cq_context = cq_context;
+	pthread_mutex_init(&q->ibv.mutex, NULL);
+	pthread_cond_init(&q->ibv.cond, NULL);
+	pthread_mutex_init(&q->lock, NULL);
+	if (ch)
+		__atomic_add_fetch(&ch->refcnt, 1, __ATOMIC_RELAXED);
+	cq_ops(q, wc_flags);
+	return q;
+}
+
+PUBLIC struct ibv_cq *ibv_create_cq(struct ibv_context *c, int cqe, void *cq_context, struct ibv_comp_channel *ch, int vector)
+{
+	return (struct ibv_cq *)create_cq(c, cqe, cq_context, ch, vector, IBV_WC_STANDARD_FLAGS);
+}
+
+struct ibv_cq_ex *create_cq_ex(struct ibv_context *c, struct ibv_cq_init_attr_ex *a)
+{
+	uint64_t known = IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK |
+		IBV_WC_EX_WITH_CVLAN | IBV_WC_EX_WITH_FLOW_TAG;
+	if (a->comp_mask & ~(uint32_t)(IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD) || a->wc_flags & ~known ||
+	    (a->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS && a->flags & ~(uint32_t)IBV_CREATE_CQ_ATTR_SINGLE_THREADED))
+		return fail_null(EOPNOTSUPP);
+	return (struct ibv_cq_ex *)create_cq(c, a->cqe, a->cq_context, a->channel, a->comp_vector, a->wc_flags);
+}
+
+PUBLIC int ibv_resize_cq(struct ibv_cq *cq, int cqe) { return fail(engine->resize_cq(cq->handle, cqe, &cq->cqe)); }
+
+int modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *a)
+{
+	if (a->attr_mask != IBV_CQ_ATTR_MODERATE)
+		return EINVAL;
+	return engine->modify_cq(cq->handle, a->moderate.cq_count, a->moderate.cq_period);
+}
+
+PUBLIC int ibv_destroy_cq(struct ibv_cq *cq)
+{
+	struct cq *q = (struct cq *)cq;
+	int err = engine->destroy_cq(cq->handle);
+	if (err)
+		return fail(err);
+	cq->handle = 0; // soon another CQ's
+	wait_acked(&cq->mutex, &cq->cond, &cq->comp_events_completed, &q->events.comp);
+	wait_acked(&cq->mutex, &cq->cond, &cq->async_events_completed, &q->events.async);
+	if (cq->channel)
+		__atomic_sub_fetch(&cq->channel->refcnt, 1, __ATOMIC_RELAXED);
+	retire(q);
+	return 0;
+}
+
+int req_notify_cq(struct ibv_cq *cq, int solicited_only)
+{
+	return fail(engine->req_notify_cq(cq->handle, solicited_only, !cq->channel || !waits_here(cq->channel)));
+}
+
+// nothing reports, without a lock, that there is nothing to poll, and that it is not this poll's turn to enter the engine,
+// which then receives what has arrived. Until somebody polls, the engine's own threads do.
+static inline int nothing(struct cq *q)
+{
+	if (__atomic_load_n(&q->ready, __ATOMIC_ACQUIRE) || __atomic_load_n(&q->n, __ATOMIC_RELAXED) != __atomic_load_n(&q->at, __ATOMIC_RELAXED))
+		return 0;
+	unsigned int empty = __atomic_load_n(&q->empty, __ATOMIC_RELAXED) + 1;
+	if (empty == __atomic_load_n(&q->interval, __ATOMIC_RELAXED))
+		empty = 0;
+	__atomic_store_n(&q->empty, empty, __ATOMIC_RELAXED);
+	return empty != 0;
+}
+
+// A program that has had a completion often waits for the next: for a while each so many-th poll enters the engine, rather than as
+// struct sr_device has it. That costs a program that polls for long nothing, and spares others up to a microsecond.
+#define SOON 16
+#define WHILE 128 // polls that enter the engine
+
+// Of the polls that entered the engine in vain, one in so many lets another thread run on this processor: the peer's, or one
+// of the engine's.
+#define POLLS_PER_YIELD 8
+
+// refill takes a batch of completions from the engine. The lock is held, and there are none here. It returns 0 or an errno.
+static int refill(struct cq *q)
+{
+	entering();
+	int got = 0, err = engine->poll_cq(q->ibv.handle, CQ_BATCH, q->wc, q->stamped ? q->ex : NULL, &got);
+	__atomic_store_n(&q->at, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&q->n, got, __ATOMIC_RELAXED);
+	unsigned int interval = ((struct device *)q->ibv.context->device)->sr.progress_interval;
+	if (got) {
+		__atomic_store_n(&q->empty, 0, __ATOMIC_RELAXED);
+		__atomic_store_n(&q->interval, interval < SOON ? interval : SOON, __ATOMIC_RELAXED);
+		q->in_vain = 0;
+		return err;
+	}
+	if (++q->in_vain == WHILE)
+		__atomic_store_n(&q->interval, interval, __ATOMIC_RELAXED);
+	if (q->in_vain % (q->in_vain < WHILE ? WHILE / 4 : POLLS_PER_YIELD) == 0)
+		sched_yield();
+	return err;
+}
+
+int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
+{
+	struct cq *q = (struct cq *)cq;
+	int k = 0, err = 0;
+	if (nothing(q))
+		return 0;
+	pthread_mutex_lock(&q->lock);
+	while (k < n && !err) {
+		if (q->at == q->n) {
+			if (k && !__atomic_load_n(&q->ready, __ATOMIC_ACQUIRE))
+				break;
+			err = refill(q);
+			if (q->at == q->n)
+				break;
+		}
+		int take = n - k < q->n - q->at ? n - k : q->n - q->at;
+		memcpy(wc + k, q->wc + q->at, take * sizeof *wc);
+		__atomic_store_n(&q->at, q->at + take, __ATOMIC_RELAXED);
+		k += take;
+	}
+	pthread_mutex_unlock(&q->lock);
+	if (err && !k)
+		return minus_one(err);
+	return k;
+}
+
+// Of the posts that come back without completions, one in so many asks for them all the same.
+#define POSTS_PER_TRY 64
+
+// The most data of a request with which completions are taken, as others who poll the CQ wait while it is copied.
+#define SMALL 4096
+
+struct cq *take_with_post(struct qp *q, struct ibv_send_wr *wr)
+{
+	struct cq *cq = (struct cq *)q->ibv.qp_base.send_cq;
+	unsigned int n = __atomic_load_n(&q->in_vain, __ATOMIC_RELAXED);
+	if (n) {
+		__atomic_store_n(&q->in_vain, (n + 1) % POSTS_PER_TRY, __ATOMIC_RELAXED);
+		return NULL;
+	}
+	if (!cq || cq->stamped || !wr || wr->next || wr->num_sge > 1 || (wr->num_sge == 1 && wr->sg_list && wr->sg_list->length > SMALL))
+		return NULL;
+	if (__atomic_load_n(&cq->n, __ATOMIC_RELAXED) != __atomic_load_n(&cq->at, __ATOMIC_RELAXED) || pthread_mutex_trylock(&cq->lock))
+		return NULL;
+	if (cq->n == cq->at)
+		return cq;
+	pthread_mutex_unlock(&cq->lock);
+	return NULL;
+}
+
+void taken_with_post(struct qp *q, struct cq *cq, int got)
+{
+	if (got) {
+		__atomic_store_n(&cq->at, 0, __ATOMIC_RELAXED);
+		__atomic_store_n(&cq->n, got, __ATOMIC_RELAXED);
+		__atomic_store_n(&cq->empty, 0, __ATOMIC_RELAXED);
+	} else {
+		__atomic_store_n(&q->in_vain, 1, __ATOMIC_RELAXED);
+	}
+	pthread_mutex_unlock(&cq->lock);
+}
+
+void drop_completions(struct ibv_cq *cq, uint32_t qp_num)
+{
+	struct cq *q = (struct cq *)cq;
+	int n = 0;
+	pthread_mutex_lock(&q->lock);
+	for (int i = q->at; i < q->n; i++) {
+		if (q->wc[i].qp_num == qp_num)
+			continue;
+		q->wc[n] = q->wc[i];
+		q->ex[n++] = q->ex[i];
+	}
+	__atomic_store_n(&q->at, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&q->n, n, __ATOMIC_RELAXED);
+	pthread_mutex_unlock(&q->lock);
+}
+
+// What follows is ibv_start_poll and its kin: wc[at] is the current completion, until next_poll or end_poll.
+
+static int current(struct cq *q)
+{
+	if (q->at == q->n) {
+		int err = refill(q);
+		if (err)
+			return err;
+		if (q->at == q->n)
+			return ENOENT;
+	}
+	q->ibv.wr_id = q->wc[q->at].wr_id;
+	q->ibv.status = q->wc[q->at].status;
+	return 0;
+}
+
+static int start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
+{
+	struct cq *q = (struct cq *)cq;
+	if (attr->comp_mask)
+		return EINVAL;
+	if (nothing(q))
+		return ENOENT;
+	pthread_mutex_lock(&q->lock);
+	int err = current(q);
+	if (err)
+		pthread_mutex_unlock(&q->lock);
+	return err;
+}
+
+static void step(struct cq *q) { __atomic_store_n(&q->at, q->at + 1, __ATOMIC_RELAXED); }
+
+static int next_poll(struct ibv_cq_ex *cq)
+{
+	struct cq *q = (struct cq *)cq;
+	if (q->at == q->n)
+		return ENOENT; // next_poll has said so before
+	step(q);
+	if (q->at == q->n && !__atomic_load_n(&q->ready, __ATOMIC_ACQUIRE))
+		return ENOENT;
+	return current(q);
+}
+
+static void end_poll(struct ibv_cq_ex *cq)
+{
+	struct cq *q = (struct cq *)cq;
+	if (q->at < q->n)
+		step(q);
+	pthread_mutex_unlock(&q->lock);
+}
+
+#define WC(cq) (&((struct cq *)(cq))->wc[((struct cq *)(cq))->at])
+#define EX(cq) (&((struct cq *)(cq))->ex[((struct cq *)(cq))->at])
+
+static enum ibv_wc_opcode read_opcode(struct ibv_cq_ex *cq) { return WC(cq)->opcode; }
+static uint32_t read_vendor_err(struct ibv_cq_ex *cq) { return WC(cq)->vendor_err; }
+static uint32_t read_byte_len(struct ibv_cq_ex *cq) { return WC(cq)->byte_len; }
+static __be32 read_imm_data(struct ibv_cq_ex *cq) { return WC(cq)->imm_data; }
+static uint32_t read_qp_num(struct ibv_cq_ex *cq) { return WC(cq)->qp_num; }
+static uint32_t read_src_qp(struct ibv_cq_ex *cq) { return WC(cq)->src_qp; }
+static unsigned int read_wc_flags(struct ibv_cq_ex *cq) { return WC(cq)->wc_flags; }
+static uint32_t read_slid(struct ibv_cq_ex *cq) { return WC(cq)->slid; }
+static uint8_t read_sl(struct ibv_cq_ex *cq) { return WC(cq)->sl; }
+static uint8_t read_dlid_path_bits(struct ibv_cq_ex *cq) { return WC(cq)->dlid_path_bits; }
+static uint64_t read_completion_ts(struct ibv_cq_ex *cq) { return EX(cq)->completion_ts; }
+static uint64_t read_wallclock_ns(struct ibv_cq_ex *cq) { return EX(cq)->wallclock_ns; }
+static uint16_t read_cvlan(struct ibv_cq_ex *cq) { return EX(cq)->cvlan; }
+static uint32_t read_flow_tag(struct ibv_cq_ex *cq) { return EX(cq)->flow_tag; }
+
+void cq_ops(struct cq *q, uint64_t wc_flags)
+{
+	struct ibv_cq_ex *x = &q->ibv;
+	x->start_poll = start_poll;
+	x->next_poll = next_poll;
+	x->end_poll = end_poll;
+	x->read_opcode = read_opcode;
+	x->read_vendor_err = read_vendor_err;
+	x->read_byte_len = read_byte_len;
+	x->read_imm_data = read_imm_data;
+	x->read_qp_num = read_qp_num;
+	x->read_src_qp = read_src_qp;
+	x->read_wc_flags = read_wc_flags;
+	x->read_slid = read_slid;
+	x->read_sl = read_sl;
+	x->read_dlid_path_bits = read_dlid_path_bits;
+	if (wc_flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP)
+		x->read_completion_ts = read_completion_ts;
+	if (wc_flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
+		x->read_completion_wallclock_ns = read_wallclock_ns;
+	if (wc_flags & IBV_WC_EX_WITH_CVLAN)
+		x->read_cvlan = read_cvlan;
+	if (wc_flags & IBV_WC_EX_WITH_FLOW_TAG)
+		x->read_flow_tag = read_flow_tag;
+}

@@ -1,0 +1,171 @@
+// How the engine is loaded: at the first call that needs it, so that programs that never use RDMA, and those that fork
+// before they do, have no threads of it.
+#include "front.h"
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+static int gone(void) { return ENODEV; }
+
+// The engine of a process that has none: of a child after fork, whose parent has the engine's threads, too. All functions of
+// the engine return an int and get their arguments from the caller, so that one that takes none can stand for each.
+static struct sr_engine no_engine;
+
+__attribute__((constructor)) static void fill_no_engine(void)
+{
+	int (**f)(void) = (int (**)(void))((char *)&no_engine + offsetof(struct sr_engine, open));
+	int (**end)(void) = (int (**)(void))((char *)&no_engine + sizeof no_engine);
+	while (f < end)
+		*f++ = gone;
+}
+
+const struct sr_engine *engine = &no_engine;
+const struct sr_engine *front_engine(void) { return engine; }
+
+struct device devices[SR_MAX_DEVICES];
+int device_count;
+
+// Held while the engine is loaded, which may take as long as a hub takes to start. A fork in another thread waits for it, as a child
+// with half an engine would be lost; so a handler of a signal must not fork on the thread that calls front_load.
+static pthread_mutex_t load_mutex = PTHREAD_MUTEX_INITIALIZER;
+static int loaded, forked;
+
+static void lock_before_fork(void) { pthread_mutex_lock(&load_mutex); }
+static void unlock_in_parent(void) { pthread_mutex_unlock(&load_mutex); }
+
+static void lose_in_child(void)
+{
+	if (loaded) {
+		forked = 1;
+		engine = &no_engine;
+	}
+	pthread_mutex_unlock(&load_mutex);
+}
+
+__attribute__((constructor)) static void watch_fork(void)
+{
+	pthread_atfork(lock_before_fork, unlock_in_parent, lose_in_child);
+}
+
+__thread int known_thread;
+static pthread_key_t thread_key;
+static pthread_once_t thread_once = PTHREAD_ONCE_INIT;
+
+static void forget_thread(void *v) { (void)v; engine->thread(-1); }
+static void make_key(void) { pthread_key_create(&thread_key, forget_thread); }
+
+void know_thread(void)
+{
+	known_thread = 1;
+	pthread_once(&thread_once, make_key);
+	if (!engine->thread(1))
+		pthread_setspecific(thread_key, &known_thread);
+}
+
+static void *shut_down(void *v)
+{
+	(void)v;
+	engine->shutdown();
+	return NULL;
+}
+
+// How long the process waits for the engine when it exits, in seconds.
+#define GOODBYE 2
+
+// say_goodbye ends the connections of a process that exits, as no kernel does it. A thread of its own enters the engine: the
+// exiting one may be there already, if it was interrupted by a signal whose handler has called exit. It may hold a lock there,
+// and so the wait ends in any case.
+static void say_goodbye(void)
+{
+	pthread_t t;
+	sigset_t all, before;
+	struct timespec until;
+	if (engine == &no_engine)
+		return;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	int err = pthread_create(&t, NULL, shut_down, NULL);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (err)
+		return;
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += GOODBYE;
+	pthread_timedjoin_np(t, NULL, &until);
+}
+
+static const struct sr_engine *load_engine(void)
+{
+	char path[4096];
+	Dl_info self;
+	if (!dladdr((void *)front_load, &self) || strlen(self.dli_fname) > sizeof path - 32)
+		return NULL;
+	strcpy(path, self.dli_fname);
+	char *slash = strrchr(path, '/');
+	strcpy(slash ? slash + 1 : path, "libsoftrnic.so");
+
+	// Go's threads inherit this, and so no handler of the program's ever runs on them.
+	sigset_t all, before;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (!lib) {
+		fprintf(stderr, "softrnic: %s\n", dlerror());
+		return NULL;
+	}
+	const struct sr_engine *(*get)(void) = (const struct sr_engine *(*)(void))dlsym(lib, "softrnic_engine");
+	const struct sr_engine *e = get ? get() : NULL;
+	if (!e || e->version != SR_VERSION || e->size != sizeof *e) {
+		fprintf(stderr, "softrnic: %s is of another version than %s\n", path, self.dli_fname);
+		return NULL;
+	}
+	return e;
+}
+
+static int open_devices(const struct sr_engine *e)
+{
+	static struct sr_device list[SR_MAX_DEVICES];
+	int n = 0, err = e->open(list, &n);
+	if (err)
+		return err;
+	for (int i = 0; i < n; i++) {
+		struct device *d = &devices[i];
+		d->sr = list[i];
+		d->index = i;
+		d->ibv.node_type = list[i].node_type;
+		d->ibv.transport_type = list[i].transport;
+		memcpy(d->ibv.name, list[i].name, sizeof d->ibv.name);
+		snprintf(d->ibv.dev_name, sizeof d->ibv.dev_name, "uverbs%d", i);
+		snprintf(d->ibv.dev_path, sizeof d->ibv.dev_path, "/sys/class/infiniband_verbs/uverbs%d", i);
+		snprintf(d->ibv.ibdev_path, sizeof d->ibv.ibdev_path, "/sys/class/infiniband/%.63s", list[i].name);
+	}
+	device_count = n;
+	return 0;
+}
+
+int front_load(void)
+{
+	static int failed;
+	int err = 0;
+	pthread_mutex_lock(&load_mutex);
+	if (forked) {
+		err = ENODEV;
+	} else if (failed) {
+		err = failed;
+	} else if (!loaded) {
+		const struct sr_engine *e = load_engine();
+		if (!e) {
+			err = failed = ENODEV;
+		} else {
+			loaded = 1; // even if open fails: Go has its threads
+			if (!(err = failed = open_devices(e))) {
+				engine = e;
+				atexit(say_goodbye);
+			}
+		}
+	}
+	pthread_mutex_unlock(&load_mutex);
+	return err;
+}

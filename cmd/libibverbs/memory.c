@@ -1,0 +1,260 @@
+// Protection domains, memory regions and windows, address handles.
+#include "front.h"
+
+PUBLIC struct ibv_pd *ibv_alloc_pd(struct ibv_context *c)
+{
+	struct parent_domain *p = calloc(1, sizeof *p);
+	if (!p)
+		return NULL;
+	int err = engine->alloc_pd(to_context(c)->handle, &p->ibv.handle);
+	if (err) {
+		free(p);
+		return fail_null(err);
+	}
+	p->ibv.context = c;
+	return &p->ibv;
+}
+
+PUBLIC int ibv_dealloc_pd(struct ibv_pd *pd)
+{
+	struct parent_domain *p = (struct parent_domain *)pd;
+	if (p->of) {
+		__atomic_sub_fetch(&((struct parent_domain *)p->of)->users, 1, __ATOMIC_RELAXED);
+		if (p->td)
+			__atomic_sub_fetch((int *)(p->td + 1), 1, __ATOMIC_RELAXED);
+		free(p);
+		return 0;
+	}
+	if (__atomic_load_n(&p->users, __ATOMIC_RELAXED))
+		return fail(EBUSY);
+	int err = engine->dealloc_pd(pd->handle);
+	if (!err)
+		free(p);
+	return fail(err);
+}
+
+// A thread domain is a promise that has no use here. Behind the structure is the number of parent domains that have it.
+struct ibv_td *alloc_td(struct ibv_context *c, struct ibv_td_init_attr *attr)
+{
+	if (attr->comp_mask)
+		return fail_null(EINVAL);
+	struct ibv_td *td = calloc(1, sizeof *td + sizeof(int));
+	if (td)
+		td->context = c;
+	return td;
+}
+
+int dealloc_td(struct ibv_td *td)
+{
+	if (__atomic_load_n((int *)(td + 1), __ATOMIC_RELAXED))
+		return fail(EBUSY);
+	free(td);
+	return 0;
+}
+
+struct ibv_pd *alloc_parent_domain(struct ibv_context *c, struct ibv_parent_domain_init_attr *attr)
+{
+	// The program's own allocators are for queues in its memory, of which there are none.
+	uint32_t known = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
+	if (!attr->pd || attr->comp_mask & ~known)
+		return fail_null(EINVAL);
+	struct parent_domain *p = calloc(1, sizeof *p);
+	if (!p)
+		return NULL;
+	struct ibv_pd *of = attr->pd;
+	if (((struct parent_domain *)of)->of)
+		of = ((struct parent_domain *)of)->of;
+	p->ibv.context = c;
+	p->ibv.handle = of->handle;
+	p->of = of;
+	p->td = attr->td;
+	__atomic_add_fetch(&((struct parent_domain *)of)->users, 1, __ATOMIC_RELAXED);
+	if (p->td)
+		__atomic_add_fetch((int *)(p->td + 1), 1, __ATOMIC_RELAXED);
+	return &p->ibv;
+}
+
+// The lowest address that a region of all memory covers, and where it ends; below and above is nothing of a program's.
+#define LOWEST ((char *)0x10000)
+#define HIGHEST ((char *)0x7fffffff0000)
+
+PUBLIC struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned int access)
+{
+	struct ibv_mr *mr = calloc(1, sizeof(struct mr));
+	if (!mr)
+		return NULL;
+	if (!addr && !iova && length == SIZE_MAX && access & IBV_ACCESS_ON_DEMAND && !(access & IBV_ACCESS_ZERO_BASED)) {
+		mr->length = length; // "implicit": all memory, that which is mapped later, too
+		addr = LOWEST;
+		iova = (uintptr_t)addr;
+		length = HIGHEST - LOWEST;
+	}
+	int err = engine->reg_mr(pd->handle, addr, length, iova, access, &mr->handle, &mr->lkey, &mr->rkey);
+	if (err) {
+		free(mr);
+		return fail_null(err);
+	}
+	mr->context = pd->context;
+	mr->pd = pd;
+	if (!mr->length) {
+		mr->addr = addr;
+		mr->length = length;
+	}
+	return mr;
+}
+
+PUBLIC struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access)
+{
+	return ibv_reg_mr_iova2(pd, addr, length, (uintptr_t)addr, access);
+}
+
+PUBLIC struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, int access)
+{
+	return ibv_reg_mr_iova2(pd, addr, length, iova, access);
+}
+
+PUBLIC struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd, int access)
+{
+	(void)pd; (void)offset; (void)length; (void)iova; (void)fd; (void)access;
+	return fail_null(EOPNOTSUPP);
+}
+
+PUBLIC int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t length, int access)
+{
+	int code = IBV_REREG_MR_ERR_INPUT;
+	if (!flags || flags & ~IBV_REREG_MR_FLAGS_SUPPORTED || (flags & IBV_REREG_MR_CHANGE_TRANSLATION && (!length || !addr)) ||
+	    (flags & IBV_REREG_MR_CHANGE_PD && !pd)) {
+		errno = EINVAL;
+		return code;
+	}
+	int err = engine->rereg_mr(mr->handle, flags, pd ? pd->handle : 0, addr, length, access, &mr->lkey, &mr->rkey, &code);
+	if (err) {
+		errno = err;
+		return code;
+	}
+	if (flags & IBV_REREG_MR_CHANGE_PD) {
+		mr->pd = pd;
+		mr->context = pd->context;
+	}
+	if (flags & IBV_REREG_MR_CHANGE_TRANSLATION) {
+		mr->addr = addr;
+		mr->length = length;
+	}
+	return 0;
+}
+
+PUBLIC int ibv_dereg_mr(struct ibv_mr *mr)
+{
+	int err = engine->dereg_mr(mr->handle);
+	if (err)
+		return fail(err);
+	struct dm *dm = ((struct mr *)mr)->dm;
+	if (dm)
+		__atomic_sub_fetch(&dm->users, 1, __ATOMIC_RELAXED);
+	free(mr);
+	return 0;
+}
+
+struct ibv_mr *alloc_null_mr(struct ibv_pd *pd)
+{
+	struct ibv_mr *mr = calloc(1, sizeof(struct mr));
+	if (!mr)
+		return NULL;
+	int err = engine->alloc_null_mr(pd->handle, &mr->handle, &mr->lkey);
+	if (err) {
+		free(mr);
+		return fail_null(err);
+	}
+	mr->context = pd->context;
+	mr->pd = pd;
+	mr->length = SIZE_MAX;
+	return mr;
+}
+
+// Memory is never pinned, so that there is nothing to prefetch. But a list that is wrong is an error.
+int advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t flags, struct ibv_sge *list, uint32_t n)
+{
+	if (!n || !list || flags & ~(uint32_t)IBV_ADVISE_MR_FLAG_FLUSH)
+		return EINVAL;
+	return advice <= IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT ? engine->advise_mr(pd->handle, (struct sr_sge *)list, n) : EOPNOTSUPP;
+}
+
+struct ibv_mw *alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
+{
+	struct ibv_mw *mw = calloc(1, sizeof *mw);
+	if (!mw)
+		return NULL;
+	int err = engine->alloc_mw(pd->handle, type, &mw->handle, &mw->rkey);
+	if (err) {
+		free(mw);
+		return fail_null(err);
+	}
+	mw->context = pd->context;
+	mw->pd = pd;
+	mw->type = type;
+	return mw;
+}
+
+int dealloc_mw(struct ibv_mw *mw)
+{
+	int err = engine->dealloc_mw(mw->handle);
+	if (!err)
+		free(mw);
+	return fail(err);
+}
+
+int bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *b)
+{
+	if (mw->type != IBV_MW_TYPE_1)
+		return fail(EINVAL);
+	struct ibv_mw_bind_info *i = &b->bind_info;
+	return fail(engine->bind_mw(qp->handle, mw->handle, b->wr_id, b->send_flags, i->mr ? i->mr->handle : 0, i->addr, i->length, i->mw_access_flags, &mw->rkey));
+}
+
+PUBLIC struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
+{
+	struct ibv_ah *ah = calloc(1, sizeof *ah);
+	if (!ah)
+		return NULL;
+	int err = engine->create_ah(pd->handle, (struct sr_ah_attr *)attr, &ah->handle);
+	if (err) {
+		free(ah);
+		return fail_null(err);
+	}
+	ah->context = pd->context;
+	ah->pd = pd;
+	return ah;
+}
+
+PUBLIC int ibv_destroy_ah(struct ibv_ah *ah)
+{
+	int err = engine->destroy_ah(ah->handle);
+	if (!err)
+		free(ah);
+	return fail(err);
+}
+
+PUBLIC int ibv_init_ah_from_wc(struct ibv_context *c, uint8_t port, struct ibv_wc *wc, struct ibv_grh *grh, struct ibv_ah_attr *attr)
+{
+	memset(attr, 0, sizeof *attr);
+	if (!grh)
+		return minus_one(EINVAL);
+	int err = engine->init_ah(to_context(c)->dev, port, (struct sr_wc *)wc, grh, (struct sr_ah_attr *)attr);
+	if (!err)
+		return 0;
+	return minus_one(err);
+}
+
+PUBLIC struct ibv_ah *ibv_create_ah_from_wc(struct ibv_pd *pd, struct ibv_wc *wc, struct ibv_grh *grh, uint8_t port)
+{
+	struct ibv_ah_attr attr;
+	return ibv_init_ah_from_wc(pd->context, port, wc, grh, &attr) ? NULL : ibv_create_ah(pd, &attr);
+}
+
+// There is no uverbs descriptor by which another process, or another part of this one, could import objects.
+PUBLIC struct ibv_mr *ibv_import_mr(struct ibv_pd *pd, uint32_t handle) { (void)pd; (void)handle; return fail_null(EOPNOTSUPP); }
+PUBLIC void ibv_unimport_mr(struct ibv_mr *mr) { (void)mr; }
+PUBLIC struct ibv_pd *ibv_import_pd(struct ibv_context *c, uint32_t handle) { (void)c; (void)handle; return fail_null(EOPNOTSUPP); }
+PUBLIC void ibv_unimport_pd(struct ibv_pd *pd) { (void)pd; }
+PUBLIC struct ibv_dm *ibv_import_dm(struct ibv_context *c, uint32_t handle) { (void)c; (void)handle; return fail_null(EOPNOTSUPP); }
+PUBLIC void ibv_unimport_dm(struct ibv_dm *dm) { (void)dm; }

@@ -1,0 +1,108 @@
+// What the files of librdmacm.so.1 share. Programs see the structures of <rdma/rdma_cma.h>, whose fields are kept here; behind
+// each stands an object of the engine (libsoftrnic.so). The engine is reached through our libibverbs.so.1, which loads it, and
+// whose functions make the QPs, CQs and other objects of verbs.
+#ifndef CM_H
+#define CM_H
+
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <rdma/rdma_cma.h>
+#include <rdma/rdma_verbs.h>
+
+#include "../libibverbs/retire.h"
+#include "../libsoftrnic/softrnic.h"
+
+// A function that programs call. Everything else is hidden.
+#define PUBLIC __attribute__((visibility("default")))
+
+// From our libibverbs.so.1; see its front.h.
+int front_load(void);
+const struct sr_engine *front_engine(void);
+#define engine front_engine()
+
+// What all IDs of a device share. It is made when the first needs it, and is never freed.
+struct cm_device {
+	struct ibv_context *verbs;
+	struct ibv_pd *pd;
+	struct ibv_xrcd *xrcd; // for XRC without a domain of the program's
+};
+
+struct channel {
+	struct rdma_event_channel ch;
+	uint32_t handle;
+	struct cm_id *spare; // for the next connection request, or NULL
+};
+
+// A multicast group that an ID has joined.
+struct group {
+	struct group *next;
+	struct sr_cm_addr addr; // its port is 0
+	void *context;
+	uint32_t reported, completed; // events
+};
+
+struct cm_id {
+	struct rdma_cm_id id;
+	uint32_t handle;
+	int sync; // the ID was made without a channel, and has one of its own
+	struct cm_device *dev;
+	struct ibv_sa_path_rec path;
+	struct ibv_qp_init_attr *qp_init_attr; // of rdma_create_ep, for the QPs of a listener's requests
+
+	pthread_mutex_t mutex; // of what follows
+	pthread_cond_t acked;
+	uint32_t completed; // events that are acknowledged
+	struct group *groups;
+};
+
+struct event {
+	struct rdma_cm_event ev;
+	struct group *group; // of multicast events
+	uint8_t data[255];   // the private data
+};
+
+static inline struct cm_id *to_id(struct rdma_cm_id *id) { return (struct cm_id *)id; }
+static inline struct channel *to_channel(struct rdma_event_channel *ch) { return (struct channel *)ch; }
+
+// result returns what functions of librdmacm return for an errno: 0, or -1 with errno set.
+static inline int result(int err)
+{
+	if (!err)
+		return 0;
+	errno = err;
+	return -1;
+}
+
+// lost returns ENODEV in a child after fork, which shares the parent's descriptors and must not read them, and else 0.
+static inline int lost(void) { return engine->version ? 0 : ENODEV; }
+
+static inline uint32_t qp_handle(struct rdma_cm_id *id) { return id->qp ? id->qp->handle : 0; }
+
+// open_cm_device returns the device with the number that the engine has given, or NULL, with errno set.
+struct cm_device *open_cm_device(int dev);
+// default_xrcd returns the domain of a device for programs that give none, or NULL, with errno set.
+struct ibv_xrcd *default_xrcd(struct cm_device *d);
+
+// get_addr copies an address, of AF_INET or AF_INET6, for the engine. It returns 0 or an errno.
+int get_addr(struct sr_cm_addr *to, const struct sockaddr *from);
+
+struct cm_id *alloc_id(struct rdma_event_channel *ch, void *context, int port_space, enum ibv_qp_type type);
+void free_id(struct cm_id *s);
+// create_id is rdma_create_id with a QP type.
+int create_id(struct rdma_event_channel *ch, struct rdma_cm_id **id, void *context, int port_space, enum ibv_qp_type type);
+// refresh sets what of an ID the engine knows: its addresses, device and route. It returns 0 or an errno.
+int refresh(struct cm_id *s);
+// set_path describes a resolved route as the path record that librdmacm gives for one on Ethernet.
+void set_path(struct cm_id *s);
+// complete returns the result of a call whose outcome is an event, for which a synchronous ID waits.
+int complete(struct cm_id *s, int err);
+// wait_acks waits until n events of an ID are acknowledged.
+void wait_acks(struct cm_id *s, uint32_t n);
+
+#endif

@@ -1,0 +1,244 @@
+// Event channels and their events.
+#include "cm.h"
+
+PUBLIC struct rdma_event_channel *rdma_create_event_channel(void)
+{
+	int err = front_load();
+	struct channel *ch = err ? NULL : calloc(1, sizeof *ch);
+	if (!ch) {
+		if (err)
+			errno = err;
+		return NULL;
+	}
+	if ((err = engine->cm_create_channel(&ch->handle, &ch->ch.fd))) {
+		free(ch);
+		errno = err;
+		return NULL;
+	}
+	return &ch->ch;
+}
+
+PUBLIC void rdma_destroy_event_channel(struct rdma_event_channel *v)
+{
+	struct channel *ch = to_channel(v);
+	int fd = v->fd;
+	v->fd = -1;
+	if (lost())
+		close(fd);
+	else
+		engine->cm_destroy_channel(ch->handle);
+	ch->handle = 0;
+	struct cm_id *spare = __atomic_exchange_n(&ch->spare, NULL, __ATOMIC_ACQ_REL);
+	if (spare)
+		free_id(spare);
+	retire(ch);
+}
+
+// How long a thread waits that asks for an event of a channel which another thread has destroyed, in seconds.
+#define LATE 1
+
+// late returns the errno for a thread that could not read the descriptor of a channel. Had it come a little earlier, it would
+// wait, in the kernel, until the process ends: which it mostly does at once, and not with the status for this error.
+static int late(struct channel *ch)
+{
+	int err = errno;
+	if (ch->ch.fd < 0)
+		sleep(LATE);
+	return err;
+}
+
+// take_spare returns a structure for the ID of a connection request, should the next event be one.
+static struct cm_id *take_spare(struct channel *ch)
+{
+	struct cm_id *s = __atomic_exchange_n(&ch->spare, NULL, __ATOMIC_ACQ_REL);
+	return s ? s : alloc_id(&ch->ch, NULL, 0, IBV_QPT_RC);
+}
+
+static void keep_spare(struct channel *ch, struct cm_id *s)
+{
+	struct cm_id *none = NULL;
+	if (!__atomic_compare_exchange_n(&ch->spare, &none, s, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+		free_id(s);
+}
+
+// acknowledge counts an event of an ID, and of a group if there is one.
+static void acknowledge(struct cm_id *s, struct group *g)
+{
+	pthread_mutex_lock(&s->mutex);
+	s->completed++;
+	if (g)
+		g->completed++;
+	pthread_cond_broadcast(&s->acked);
+	pthread_mutex_unlock(&s->mutex);
+}
+
+// find_group finds the group that an event is of, and counts the event; NULL if the ID has left it.
+static struct group *find_group(struct cm_id *s, struct sr_cm_addr *addr)
+{
+	pthread_mutex_lock(&s->mutex);
+	struct group *g = s->groups;
+	while (g && memcmp(&g->addr, addr, sizeof *addr))
+		g = g->next;
+	if (g)
+		g->reported++;
+	pthread_mutex_unlock(&s->mutex);
+	return g;
+}
+
+static void set_conn(struct rdma_cm_event *ev, struct sr_cm_event *e, void *data)
+{
+	memcpy(&ev->param.conn, &e->conn, sizeof ev->param.conn);
+	ev->param.conn.private_data = e->data_len ? data : NULL;
+	ev->param.conn.private_data_len = e->data_len;
+}
+
+static void set_ud(struct rdma_cm_event *ev, struct sr_cm_event *e, void *data)
+{
+	memcpy(&ev->param.ud, &e->ud, sizeof ev->param.ud);
+	ev->param.ud.private_data = e->data_len ? data : NULL;
+	ev->param.ud.private_data_len = e->data_len;
+}
+
+// adopt makes the ID of a connection request out of a spare structure.
+static int adopt(struct cm_id *s, struct cm_id *listener, struct sr_cm_event *e)
+{
+	s->handle = e->handle;
+	s->id.channel = listener->id.channel;
+	s->id.context = listener->id.context;
+	s->id.ps = listener->id.ps;
+	s->id.qp_type = listener->id.qp_type;
+	if (listener->sync && rdma_migrate_id(&s->id, NULL))
+		return errno;
+	return refresh(s);
+}
+
+// fill makes of an event of the engine one for the program. It returns 0 if there is nothing to report.
+static int fill(struct event *out, struct sr_cm_event *e)
+{
+	struct rdma_cm_event *ev = &out->ev;
+	struct cm_id *s = (struct cm_id *)(uintptr_t)e->id;
+	memset(ev, 0, sizeof *ev);
+	out->group = NULL;
+	memcpy(out->data, e->data, sizeof out->data);
+	ev->id = &s->id;
+	ev->event = e->type;
+	ev->status = e->status;
+	switch (e->type) {
+	case RDMA_CM_EVENT_CONNECT_REQUEST: {
+		struct cm_id *listener = (struct cm_id *)(uintptr_t)e->listen_id;
+		ev->listen_id = &listener->id;
+		if (adopt(s, listener, e)) {
+			rdma_destroy_id(&s->id); // which rejects the request
+			acknowledge(listener, NULL);
+			return 0;
+		}
+		break;
+	}
+	case RDMA_CM_EVENT_MULTICAST_JOIN:
+	case RDMA_CM_EVENT_MULTICAST_ERROR:
+		if (!(out->group = find_group(s, &e->group))) {
+			acknowledge(s, NULL);
+			return 0;
+		}
+		set_ud(ev, e, NULL);
+		ev->param.ud.private_data = out->group->context;
+		return 1;
+	case RDMA_CM_EVENT_ADDR_RESOLVED:
+		refresh(s);
+		break;
+	case RDMA_CM_EVENT_ROUTE_RESOLVED:
+		refresh(s);
+		set_path(s);
+		break;
+	case RDMA_CM_EVENT_ESTABLISHED:
+		if (s->id.qp)
+			s->id.qp->state = IBV_QPS_RTS;
+		break;
+	case RDMA_CM_EVENT_REJECTED:
+	case RDMA_CM_EVENT_DISCONNECTED:
+		if (s->id.qp)
+			s->id.qp->state = IBV_QPS_ERR;
+		break;
+	}
+	if (s->id.qp_type == IBV_QPT_UD)
+		set_ud(ev, e, out->data);
+	else
+		set_conn(ev, e, out->data);
+	return 1;
+}
+
+PUBLIC int rdma_get_cm_event(struct rdma_event_channel *v, struct rdma_cm_event **event)
+{
+	struct channel *ch = to_channel(v);
+	if (!event)
+		return result(EINVAL);
+	if (lost())
+		return result(ENODEV);
+	struct event *out = malloc(sizeof *out);
+	struct cm_id *spare = NULL;
+	while (out && (spare || (spare = take_spare(ch)))) {
+		uint64_t count;
+		struct sr_cm_event e;
+		if (read(ch->ch.fd, &count, sizeof count) != sizeof count) {
+			errno = late(ch);
+			goto failed;
+		}
+		int err = engine->cm_get_event(ch->handle, (uintptr_t)spare, &e);
+		if (err == EAGAIN) // the event's ID was destroyed
+			continue;
+		if (err) {
+			errno = err;
+			goto failed;
+		}
+		if (e.listen_id)
+			spare = NULL;
+		if (fill(out, &e)) {
+			if (spare)
+				keep_spare(ch, spare);
+			*event = &out->ev;
+			return 0;
+		}
+	}
+	errno = ENOMEM;
+failed:;
+	int err = errno;
+	if (spare)
+		free_id(spare);
+	free(out);
+	return result(err);
+}
+
+PUBLIC int rdma_ack_cm_event(struct rdma_cm_event *ev)
+{
+	if (!ev)
+		return result(EINVAL);
+	struct event *e = (struct event *)ev;
+	acknowledge(to_id(ev->listen_id ? ev->listen_id : ev->id), e->group);
+	free(e);
+	return 0;
+}
+
+PUBLIC const char *rdma_event_str(enum rdma_cm_event_type event)
+{
+#define NAME(e) case e: return #e
+	switch (event) {
+	NAME(RDMA_CM_EVENT_ADDR_RESOLVED);
+	NAME(RDMA_CM_EVENT_ADDR_ERROR);
+	NAME(RDMA_CM_EVENT_ROUTE_RESOLVED);
+	NAME(RDMA_CM_EVENT_ROUTE_ERROR);
+	NAME(RDMA_CM_EVENT_CONNECT_REQUEST);
+	NAME(RDMA_CM_EVENT_CONNECT_RESPONSE);
+	NAME(RDMA_CM_EVENT_CONNECT_ERROR);
+	NAME(RDMA_CM_EVENT_UNREACHABLE);
+	NAME(RDMA_CM_EVENT_REJECTED);
+	NAME(RDMA_CM_EVENT_ESTABLISHED);
+	NAME(RDMA_CM_EVENT_DISCONNECTED);
+	NAME(RDMA_CM_EVENT_DEVICE_REMOVAL);
+	NAME(RDMA_CM_EVENT_MULTICAST_JOIN);
+	NAME(RDMA_CM_EVENT_MULTICAST_ERROR);
+	NAME(RDMA_CM_EVENT_ADDR_CHANGE);
+	NAME(RDMA_CM_EVENT_TIMEWAIT_EXIT);
+	}
+#undef NAME
+	return "UNKNOWN EVENT";
+}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/softrnic/softrnic/cmd/internal/dropin"
+)
+
+// nfpm makes Debian packages. It is not part of this module: go run gets it.
+const nfpm = "github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.43.4"
+
+// debianPackage builds everything as install does, and makes a Debian package of it, which has it below /usr.
+func debianPackage(file string, engine bool) error {
+	file, err := filepath.Abs(file)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "softrnic-deb")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	if err := install(filepath.Join(dir, "usr"), engine); err != nil {
+		return err
+	}
+	root, err := moduleRoot()
+	if err != nil {
+		return err
+	}
+	config := filepath.Join(dir, "nfpm.yaml")
+	if err := os.WriteFile(config, []byte(packageConfig(filepath.Join(dir, "usr"), packageVersion(root))), 0o666); err != nil {
+		return err
+	}
+	cmd := exec.Command("go", "run", nfpm, "package", "--config", config, "--packager", "deb", "--target", file)
+	// Outside the module, whose go.mod does not have nfpm; and for the machine that runs it, without C.
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOFLAGS=-mod=mod", "CGO_ENABLED=0")
+	return run(cmd)
+}
+
+// packageConfig is what nfpm reads. Programs bring libibverbs' and librdmacm's other parts themselves; the libraries here only need
+// the C library.
+func packageConfig(tree, version string) string {
+	return fmt.Sprintf(`name: softrnic
+arch: %s
+platform: linux
+version: %q
+version_schema: none
+section: net
+priority: optional
+maintainer: SoftRNIC <softrnic@localhost>
+description: |-
+  Software RDMA network card in user space
+  RoCEv2 and iWARP without a kernel module, a device or privileges: "softrnic run -- PROGRAM" runs programs
+  that were written for libibverbs and librdmacm.
+license: Apache-2.0
+depends:
+  - libc6 (>= %s)
+suggests:
+  - ibverbs-utils
+  - rdmacm-utils
+  - perftest
+contents:
+  - src: %s/
+    dst: /usr
+    type: tree
+`, runtime.GOARCH, version, dropin.OldestGlibc, tree)
+}
+
+// packageVersion is 0, as there has been no release, with the time and the name of the commit, so that later ones are higher.
+func packageVersion(root string) string {
+	cmd := exec.Command("git", "log", "-1", "--format=%cd.%h", "--date=format:%Y%m%d%H%M%S")
+	cmd.Dir = root
+	out, err := cmd.Output()
+	if err != nil {
+		return "0" // not of a repository
+	}
+	return "0~git" + strings.TrimSpace(string(out))
+}

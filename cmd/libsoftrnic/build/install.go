@@ -1,0 +1,80 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/softrnic/softrnic/cmd/internal/dropin"
+)
+
+// install builds the libraries and the command below prefix:
+//
+//	bin/softrnic
+//	lib/softrnic/lib*.so.*      found by softrnic run, and by LD_LIBRARY_PATH
+//	lib/softrnic/lib*.so        for linkers, and programs that load them by this name
+//	lib/softrnic/pkgconfig/     for PKG_CONFIG_PATH; the headers are the system's
+func install(prefix string, engine bool) error {
+	prefix, err := filepath.Abs(prefix)
+	if err != nil {
+		return err
+	}
+	libs := filepath.Join(prefix, dropin.LibDir)
+	if err := build(libs, engine); err != nil {
+		return err
+	}
+	root, err := moduleRoot()
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command("go", "build", "-o", filepath.Join(prefix, "bin", "softrnic"), "./cmd/softrnic")
+	cmd.Dir = root
+	if err := run(cmd); err != nil {
+		return err
+	}
+	return writePkgConfig(libs)
+}
+
+// linkNames adds names without a version, for linkers and for programs that load libibverbs.so: they would find the system's, if
+// that is installed for development.
+func linkNames(libs string) error {
+	for _, lib := range dropin.Libraries[1:] {
+		link := filepath.Join(libs, strings.TrimSuffix(lib, ".1"))
+		if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if err := os.Symlink(lib, link); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// The versions that the files for pkg-config name: those of the rdma-core of whose functions the libraries have all.
+const (
+	verbsVersion = "1.14.44.0"
+	cmVersion    = "1.3.44.0"
+)
+
+// writePkgConfig writes the files for pkg-config. They name the libraries from where they are themselves, as a package is built
+// below another directory than it is installed in.
+func writePkgConfig(libs string) error {
+	dir := filepath.Join(libs, "pkgconfig")
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return err
+	}
+	for _, p := range []struct{ name, description, version, requires, flag string }{
+		{"libibverbs", "RDMA verbs of SoftRNIC", verbsVersion, "", "-libverbs"},
+		{"librdmacm", "RDMA connections of SoftRNIC", cmVersion, "Requires.private: libibverbs\n", "-lrdmacm"},
+	} {
+		text := fmt.Sprintf("libdir=${pcfiledir}/..\n\nName: %s\nDescription: %s\nVersion: %s\n%sLibs: -L${libdir} -Wl,-rpath,${libdir} %s\n", p.name, p.description, p.version, p.requires, p.flag)
+		if err := os.WriteFile(filepath.Join(dir, p.name+".pc"), []byte(text), 0o666); err != nil {
+			return err
+		}
+	}
+	return nil
+}

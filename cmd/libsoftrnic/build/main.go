@@ -1,0 +1,118 @@
+// Command build builds the drop-in libraries: libsoftrnic.so, the engine, and libibverbs.so.1 and librdmacm.so.1 in front of it.
+// It needs gcc and the headers of libibverbs and librdmacm (Debian: libibverbs-dev, librdmacm-dev).
+//
+//	go run ./cmd/libsoftrnic/build -o DIR
+//
+// With -prefix it also builds the command softrnic, and installs all of it, with files for pkg-config:
+//
+//	go run ./cmd/libsoftrnic/build -prefix $HOME/.local
+//	~/.local/bin/softrnic run -- ibv_devinfo
+//
+// With -deb it makes a Debian package of the same; the tool for that, nfpm, is got by go run.
+//
+//	go run ./cmd/libsoftrnic/build -deb softrnic.deb
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+
+	"github.com/softrnic/softrnic/cmd/internal/dropin"
+)
+
+func main() {
+	out := flag.String("o", "lib", "the directory for the libraries, which is made if it is not there")
+	prefix := flag.String("prefix", "", "install the libraries and the command softrnic below this directory, in lib/softrnic and bin; -o then does not count")
+	deb := flag.String("deb", "", "make a Debian package with the libraries and the command softrnic, this file; -o and -prefix then do not count")
+	engine := flag.Bool("engine", true, "build the engine, which takes the longest")
+	flag.Parse()
+	var err error
+	switch {
+	case *deb != "":
+		err = debianPackage(*deb, *engine)
+	case *prefix != "":
+		err = install(*prefix, *engine)
+	default:
+		err = build(*out, *engine)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "build:", err)
+		os.Exit(1)
+	}
+}
+
+func build(out string, engine bool) error {
+	root, err := moduleRoot()
+	if err != nil {
+		return err
+	}
+	if out, err = filepath.Abs(out); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(out, 0o777); err != nil {
+		return err
+	}
+	if engine {
+		cmd := exec.Command("go", "build", "-buildmode=c-shared", "-ldflags=-s -w -X=runtime.godebugDefault=asyncpreemptoff=1 -extldflags=-Wl,-soname,libsoftrnic.so,--wrap=pthread_create",
+			"-o", filepath.Join(out, "libsoftrnic.so"), "./cmd/libsoftrnic")
+		cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=1")
+		if err := run(cmd); err != nil {
+			return err
+		}
+		// Go writes a header for its exports, which nobody needs.
+		if err := os.Remove(filepath.Join(out, "libsoftrnic.h")); err != nil {
+			return err
+		}
+	}
+	if err := front(root, out, "libibverbs", "libibverbs.so.1"); err != nil {
+		return err
+	}
+	if err := front(root, out, "librdmacm", "librdmacm.so.1", filepath.Join(out, "libibverbs.so.1")); err != nil {
+		return err
+	}
+	if err := shared(out, dropin.SysfsLibrary, filepath.Join(root, "cmd", "libsysfs", "paths.c"), "-ldl"); err != nil {
+		return err
+	}
+	return linkNames(out)
+}
+
+// front builds a library of C, whose sources and version script are in cmd/NAME.
+func front(root, out, name, soname string, libs ...string) error {
+	dir := filepath.Join(root, "cmd", name)
+	sources, err := filepath.Glob(filepath.Join(dir, "*.c"))
+	if err != nil {
+		return err
+	}
+	args := slices.Concat([]string{"-Wl,--version-script=" + filepath.Join(dir, name+".map"), "-Wl,-z,nodelete", "-Wl,-Bsymbolic-functions"}, sources, libs, []string{"-ldl", "-lpthread"})
+	return shared(out, soname, args...)
+}
+
+// shared compiles C to a library, of which programs see what is PUBLIC.
+func shared(out, soname string, args ...string) error {
+	flags := []string{
+		"-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fvisibility=hidden", "-shared", "-Wl,-soname," + soname, "-Wl,-z,defs",
+		"-o", filepath.Join(out, soname),
+	}
+	return run(exec.Command("gcc", append(flags, args...)...))
+}
+
+func run(cmd *exec.Cmd) error {
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%s: %w", cmd.Path, err)
+	}
+	return nil
+}
+
+// moduleRoot is the directory of go.mod.
+func moduleRoot() (string, error) {
+	mod, err := exec.Command("go", "env", "GOMOD").Output()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Dir(string(mod)), nil
+}

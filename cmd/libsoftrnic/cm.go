@@ -1,0 +1,311 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+package main
+
+/*
+#include "softrnic.h"
+*/
+import "C"
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+)
+
+// cmChannel is an event channel, whose events are counted by an eventfd. C takes and acknowledges them in one, as it does
+// with the events of completion channels.
+type cmChannel struct {
+	*rdmacm.EventChannel
+	fd eventfd
+
+	taking sync.Mutex // held while an event is taken, until its ID's context is known
+}
+
+// cmID is an ID, and the context of the ID of rdmacm.
+type cmID struct {
+	*rdmacm.ID
+	replacing  sync.Mutex // held while ID is replaced, and while another thread than one that uses the ID looks at it
+	cookie     uint64
+	transports []verbs.Transport // that it may use
+	reported   atomic.Uint32     // events that C has taken
+	options    bool              // an option was set
+	listening  bool
+	ch         *rdmacm.EventChannel // of an ID that was adopted: see bind
+}
+
+// background is the context of what only waits for other threads of the program.
+var background = context.Background()
+
+var (
+	cmChannels table[cmChannel]
+	cmIDs      table[cmID]
+)
+
+//export srCMCreateChannel
+func srCMCreateChannel(h *C.uint32_t, fdOut *C.int) C.int {
+	var devs []*verbs.Device
+	for _, d := range stacks.devices {
+		if !slices.Contains(devs, d.dev) {
+			devs = append(devs, d.dev)
+		}
+	}
+	v, err := rdmacm.CreateEventChannel(devs...)
+	if err != nil {
+		return errno(err)
+	}
+	fd, err := newEventfd()
+	if err != nil {
+		_ = v.Destroy()
+		return errno(err)
+	}
+	v.OnEvent(fd.add)
+	*h, *fdOut = C.uint32_t(cmChannels.add(&cmChannel{EventChannel: v, fd: fd})), C.int(fd)
+	return 0
+}
+
+//export srCMDestroyChannel
+func srCMDestroyChannel(h C.uint32_t) C.int {
+	return errno(cmChannels.remove(uint32(h), func(ch *cmChannel) error {
+		for _, s := range cmIDs.all() {
+			if id := s.current(); id.Channel() == ch.EventChannel {
+				_ = id.Destroy() // its handle stays, until C destroys the ID too
+			}
+		}
+		if err := ch.Destroy(); err != nil {
+			return err
+		}
+		ch.OnEvent(nil)
+		return ch.fd.close()
+	}))
+}
+
+//export srCMCreateID
+func srCMCreateID(ch C.uint32_t, cookie C.uint64_t, space C.int, h *C.uint32_t) C.int {
+	c := cmChannels.get(uint32(ch))
+	if c == nil || space < 0 || space > 0xffff {
+		return invalid
+	}
+	s := &cmID{cookie: uint64(cookie), transports: stacks.cmTransports(rdmacm.PortSpace(space))}
+	var err error
+	if s.ID, err = c.CreateID(rdmacm.PortSpace(space), s); err != nil {
+		return errno(err)
+	}
+	if len(s.transports) > 0 {
+		if err := s.SetTransports(s.transports...); err != nil {
+			_ = s.Destroy()
+			return errno(err)
+		}
+	}
+	*h = C.uint32_t(cmIDs.add(s))
+	return 0
+}
+
+// cmTransports are the wire protocols of a port space, of those that there is a device of.
+func (s *state) cmTransports(space rdmacm.PortSpace) (list []verbs.Transport) {
+	for _, t := range s.cfg.Transports {
+		there := slices.ContainsFunc(s.devices, func(d *device) bool { return d.transport == t })
+		if there && (t == verbs.RoCEv2 || space == rdmacm.TCP) {
+			list = append(list, t)
+		}
+	}
+	if space != rdmacm.TCP && len(list) == 0 && slices.ContainsFunc(s.devices, func(d *device) bool { return d.transport == verbs.RoCEv2 }) {
+		list = []verbs.Transport{verbs.RoCEv2}
+	}
+	return list
+}
+
+//export srCMDestroyID
+func srCMDestroyID(h C.uint32_t, events *C.uint32_t) C.int {
+	return errno(cmIDs.remove(uint32(h), func(s *cmID) error {
+		if !lingering.keep(s) {
+			if err := s.Destroy(); err != nil {
+				stacks.logError(err) // the ID is destroyed nevertheless
+			}
+		}
+		*events = C.uint32_t(s.reported.Load())
+		return nil
+	}))
+}
+
+//export srCMMigrateID
+func srCMMigrateID(h, ch C.uint32_t, events *C.uint32_t) C.int {
+	s, to := cmIDs.get(uint32(h)), cmChannels.get(uint32(ch))
+	if s == nil || to == nil {
+		return invalid
+	}
+	if s.adopted() {
+		s.ch = to.EventChannel // where it goes with Listen
+	} else if err := s.Migrate(background, to.EventChannel); err != nil {
+		return errno(err)
+	}
+	*events = C.uint32_t(s.reported.Load())
+	return 0
+}
+
+//export srCMQueryID
+func srCMQueryID(h C.uint32_t, info *C.struct_sr_cm_id) C.int {
+	s := cmIDs.get(uint32(h))
+	if s == nil {
+		return invalid
+	}
+	r := s.Route()
+	*info = C.struct_sr_cm_id{dev: C.int(s.device()), port: C.uint8_t(r.Port), qp_type: C.uint32_t(s.QPType())}
+	setSockaddr(&info.src, s.LocalAddr())
+	setSockaddr(&info.dst, s.PeerAddr())
+	if s.PeerAddr().IsValid() && r.Src.IsValid() && r.Dst.IsValid() {
+		info.routed = 1
+		setGID(&info.sgid, verbs.GIDFromAddr(r.Src))
+		setGID(&info.dgid, verbs.GIDFromAddr(r.Dst))
+		info.mtu, info.traffic_class, info.sl = C.uint8_t(r.MTU), C.uint8_t(r.TOS), C.uint8_t(r.SL)
+	}
+	return 0
+}
+
+// device is the number of the device that an ID is bound to in the list that C has, or -1.
+func (s *cmID) device() int {
+	dev, t := s.Device(), s.Transport()
+	return slices.IndexFunc(stacks.devices, func(d *device) bool { return d.dev == dev && d.transport == t })
+}
+
+//export srCMSetOption
+func srCMSetOption(h C.uint32_t, option, value C.int) C.int {
+	s := cmIDs.get(uint32(h))
+	if s == nil {
+		return invalid
+	}
+	s.options = true
+	switch option {
+	case C.SR_CM_TOS:
+		return errno(s.SetTOS(uint8(value)))
+	case C.SR_CM_REUSEADDR:
+		return errno(s.SetReuseAddr(value != 0))
+	case C.SR_CM_AFONLY:
+		return errno(s.SetAFOnly(value != 0))
+	case C.SR_CM_ACK_TIMEOUT:
+		return errno(s.SetAckTimeout(uint8(value)))
+	}
+	return C.int(syscall.ENOSYS)
+}
+
+//export srCMBind
+func srCMBind(h C.uint32_t, addr *C.struct_sr_cm_addr) C.int {
+	s := cmIDs.get(uint32(h))
+	if s == nil {
+		return invalid
+	}
+	a, err := sockaddr(addr)
+	if err != nil {
+		return errno(err)
+	}
+	if len(s.transports) == 0 {
+		return C.int(syscall.ENODEV)
+	}
+	a = stacks.own(a)
+	if err := s.bind(a); err != nil {
+		return errno(err)
+	}
+	if a.Addr().IsUnspecified() || s.adopted() {
+		return 0
+	}
+	return errno(s.SetTransports(s.transports[0])) // the device is known
+}
+
+//export srCMResolveAddr
+func srCMResolveAddr(h C.uint32_t, srcAddr, dstAddr *C.struct_sr_cm_addr, ms C.int) C.int {
+	s := cmIDs.get(uint32(h))
+	if s == nil {
+		return invalid
+	}
+	src, err := sockaddr(srcAddr)
+	if err != nil {
+		return errno(err)
+	}
+	dst, err := sockaddr(dstAddr)
+	if err != nil {
+		return errno(err)
+	}
+	if len(s.transports) == 0 {
+		return C.int(syscall.ENODEV)
+	}
+	if err := s.disown(); err != nil {
+		return errno(err)
+	}
+	if src = stacks.own(src); s.LocalAddr().IsValid() {
+		src = noAddr // as in the kernel, an ID that is bound stays so
+	}
+	return errno(s.ResolveAddr(src, stacks.ownOrAny(dst), time.Duration(ms)*time.Millisecond))
+}
+
+//export srCMResolveRoute
+func srCMResolveRoute(h C.uint32_t) C.int {
+	s := cmIDs.get(uint32(h))
+	if s == nil {
+		return invalid
+	}
+	return errno(s.ResolveRoute())
+}
+
+// minBacklog is the least number of requests that wait. In the kernel a request waits only until rdma_get_cm_event has
+// returned it, in rdmacm until it is accepted: programs that listen with a backlog of 1 take several requests at once.
+const minBacklog = 128
+
+// srCMListen listens over all wire protocols. The port number of one for all addresses may be that of another program's TCP
+// socket, or of the same program's, which serves the same protocol over TCP: then iWARP, whose ports are TCP's, is left out.
+//
+//export srCMListen
+func srCMListen(h C.uint32_t, backlog C.int) C.int {
+	s := cmIDs.get(uint32(h))
+	if s == nil {
+		return invalid
+	}
+	if len(s.transports) == 0 {
+		return C.int(syscall.ENODEV)
+	}
+	n := max(int(backlog), minBacklog)
+	err := s.listen(n)
+	if errors.Is(err, syscall.EADDRINUSE) && s.Device() == nil && len(s.transports) > 1 {
+		if err := s.SetTransports(verbs.RoCEv2); err != nil {
+			return errno(err)
+		}
+		err = s.listen(n)
+	}
+	if err == nil {
+		s.listening = true
+		stacks.log.Load().Debug("rdma_cm listens", "space", s.PortSpace(), "addr", s.LocalAddr())
+	}
+	return errno(err)
+}
+
+//export srCMJoin
+func srCMJoin(h C.uint32_t, group *C.struct_sr_cm_addr) C.int {
+	s := cmIDs.get(uint32(h))
+	if s == nil {
+		return invalid
+	}
+	a, err := sockaddr(group)
+	if err != nil {
+		return errno(err)
+	}
+	return errno(s.JoinMulticast(a.Addr()))
+}
+
+//export srCMLeave
+func srCMLeave(h C.uint32_t, group *C.struct_sr_cm_addr) C.int {
+	s := cmIDs.get(uint32(h))
+	if s == nil {
+		return invalid
+	}
+	a, err := sockaddr(group)
+	if err != nil {
+		return errno(err)
+	}
+	return errno(s.LeaveMulticast(a.Addr()))
+}

@@ -1,0 +1,101 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+package main
+
+/*
+#include "softrnic.h"
+*/
+import "C"
+
+import (
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"syscall"
+	"unsafe"
+
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// noAddr is what C has no pointer to.
+var noAddr netip.AddrPort
+
+// sockaddr is the address in a struct sockaddr_in or sockaddr_in6; not valid for NULL. The error wraps EAFNOSUPPORT if it is
+// of another family.
+func sockaddr(p *C.struct_sr_cm_addr) (netip.AddrPort, error) {
+	if p == nil {
+		return noAddr, nil
+	}
+	b := (*[28]byte)(unsafe.Pointer(p))
+	port := binary.BigEndian.Uint16(b[2:])
+	switch family := binary.NativeEndian.Uint16(b[:]); family {
+	case syscall.AF_INET:
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), port), nil
+	case syscall.AF_INET6:
+		a := netip.AddrFrom16([16]byte(b[8:24]))
+		if scope := binary.NativeEndian.Uint32(b[24:]); scope != 0 && a.IsLinkLocalUnicast() {
+			if ifce, err := net.InterfaceByIndex(int(scope)); err == nil {
+				a = a.WithZone(ifce.Name)
+			}
+		}
+		return netip.AddrPortFrom(a, port), nil
+	default:
+		return noAddr, verbs.Errorf(syscall.EAFNOSUPPORT, "read address", "family %d is neither AF_INET nor AF_INET6", family)
+	}
+}
+
+// setSockaddr writes an address; zeros if it is not valid.
+func setSockaddr(p *C.struct_sr_cm_addr, a netip.AddrPort) {
+	b := (*[28]byte)(unsafe.Pointer(p))
+	clear(b[:])
+	switch addr := a.Addr(); {
+	case addr.Is4():
+		binary.NativeEndian.PutUint16(b[:], syscall.AF_INET)
+		copy(b[4:8], addr.AsSlice())
+	case addr.Is6():
+		binary.NativeEndian.PutUint16(b[:], syscall.AF_INET6)
+		copy(b[8:24], addr.AsSlice())
+	default:
+		return
+	}
+	binary.BigEndian.PutUint16(b[2:], a.Port())
+}
+
+func setGID(to *[16]C.uint8_t, gid verbs.GID) { *(*verbs.GID)(unsafe.Pointer(to)) = gid }
+
+// own is the address that stands for a loopback address: the device's first of that family, unless it has loopback addresses,
+// as those on a link of 127.0.0.0/8 have. Programs that are told to use "localhost" mean this machine.
+func (s *state) own(a netip.AddrPort) netip.AddrPort {
+	if !a.Addr().IsLoopback() {
+		return a
+	}
+	first := a
+	for _, d := range s.devices {
+		table, err := d.dev.GIDTable(1)
+		if err != nil {
+			continue
+		}
+		for _, e := range table {
+			addr := e.GID.Addr().Unmap()
+			switch {
+			case addr.IsLoopback():
+				return a
+			case first == a && addr.Is4() == a.Addr().Unmap().Is4() && !addr.IsLinkLocalUnicast():
+				first = netip.AddrPortFrom(addr, a.Port())
+			}
+		}
+	}
+	return first
+}
+
+// ownOrAny is own, for which the unspecified address is a loopback address, as it is for a destination.
+func (s *state) ownOrAny(a netip.AddrPort) netip.AddrPort {
+	if a.IsValid() && a.Addr().IsUnspecified() {
+		loopback := netip.IPv6Loopback()
+		if a.Addr().Is4() {
+			loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+		}
+		a = netip.AddrPortFrom(loopback, a.Port())
+	}
+	return s.own(a)
+}

@@ -1,0 +1,184 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+package main
+
+/*
+#include "softrnic.h"
+*/
+import "C"
+
+import (
+	"net/netip"
+	"unsafe"
+
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+)
+
+//export srCMUseQP
+func srCMUseQP(h, q C.uint32_t) C.int {
+	s := cmIDs.get(uint32(h))
+	v, ok := optional(&qps, q)
+	if s == nil || !ok {
+		return invalid
+	}
+	if v == nil {
+		return errno(s.UseQP(nil))
+	}
+	return errno(s.UseQP(v.QP))
+}
+
+// useQP is what cm_connect and cm_accept do with their QP, or if it is nil, with the number of one.
+func (s *cmID) useQP(v *qp, num uint32) error {
+	if v == nil && s.QP() == nil && s.Transport() == verbs.IWARP {
+		for _, other := range qps.all() {
+			if other.Num() == num && other.Transport() == verbs.IWARP {
+				v = other
+			}
+		}
+	}
+	if v == nil || s.QP() == v.QP {
+		return nil
+	}
+	if s.QP() != nil {
+		if err := s.UseQP(nil); err != nil {
+			return err
+		}
+	}
+	return s.UseQP(v.QP)
+}
+
+// connParam copies parameters. As in the kernel, a retry count that does not fit in 3 bits is 7.
+func connParam(p *C.struct_sr_cm_param) *rdmacm.ConnParam {
+	if p == nil {
+		return rdmacm.Defaults()
+	}
+	v := &rdmacm.ConnParam{
+		ResponderResources: uint8(p.responder_resources), InitiatorDepth: uint8(p.initiator_depth), FlowControl: p.flow_control != 0,
+		RetryCount: min(uint8(p.retry_count), 7), RNRRetryCount: min(uint8(p.rnr_retry_count), 7), SRQ: p.srq != 0,
+		QPNum: uint32(p.qp_num) & 0xffffff,
+	}
+	if p.private_data != nil {
+		v.PrivateData = C.GoBytes(p.private_data, C.int(p.private_data_len))
+	}
+	return v
+}
+
+//export srCMConnect
+func srCMConnect(h, q C.uint32_t, p *C.struct_sr_cm_param) C.int {
+	return connectOrAccept(h, q, p, (*rdmacm.ID).Connect)
+}
+
+//export srCMAccept
+func srCMAccept(h, q C.uint32_t, p *C.struct_sr_cm_param) C.int {
+	return connectOrAccept(h, q, p, (*rdmacm.ID).Accept)
+}
+
+func connectOrAccept(h, q C.uint32_t, p *C.struct_sr_cm_param, f func(*rdmacm.ID, *rdmacm.ConnParam) error) C.int {
+	s := cmIDs.get(uint32(h))
+	v, ok := optional(&qps, q)
+	if s == nil || !ok {
+		return invalid
+	}
+	param := connParam(p)
+	if err := s.useQP(v, param.QPNum); err != nil {
+		return errno(err)
+	}
+	return errno(f(s.ID, param))
+}
+
+//export srCMEstablish
+func srCMEstablish(h C.uint32_t) C.int { return withID(h, (*rdmacm.ID).Establish) }
+
+//export srCMDisconnect
+func srCMDisconnect(h C.uint32_t) C.int { return withID(h, (*rdmacm.ID).Disconnect) }
+
+//export srCMNotify
+func srCMNotify(h C.uint32_t) C.int { return withID(h, (*rdmacm.ID).Notify) }
+
+func withID(h C.uint32_t, f func(*rdmacm.ID) error) C.int {
+	s := cmIDs.get(uint32(h))
+	if s == nil {
+		return invalid
+	}
+	return errno(f(s.ID))
+}
+
+//export srCMReject
+func srCMReject(h C.uint32_t, data unsafe.Pointer, n C.int) C.int {
+	s := cmIDs.get(uint32(h))
+	if s == nil || n < 0 {
+		return invalid
+	}
+	return errno(s.Reject(C.GoBytes(data, n)))
+}
+
+//export srCMInitQPAttr
+func srCMInitQPAttr(h C.uint32_t, a *C.struct_sr_qp_attr, mask *C.int) C.int {
+	s := cmIDs.get(uint32(h))
+	if s == nil || a.qp_state > 255 {
+		return invalid
+	}
+	v, m, err := s.QPAttr(verbs.QPState(a.qp_state))
+	if err != nil {
+		return errno(err)
+	}
+	setQPAttr(a, &v)
+	*mask = C.int(m &^ verbs.QPAttrLLPStream) // which C does not know: see useQP
+	return 0
+}
+
+//export srCMGetEvent
+func srCMGetEvent(h C.uint32_t, newCookie C.uint64_t, out *C.struct_sr_cm_event) C.int {
+	ch := cmChannels.get(uint32(h))
+	if ch == nil {
+		return invalid
+	}
+	ch.taking.Lock()
+	defer ch.taking.Unlock()
+	e, err := ch.TryGetEvent()
+	if err != nil {
+		return errnoQuietly(err)
+	}
+	*out = C.struct_sr_cm_event{_type: C.uint32_t(e.Type), status: C.int(e.Status)}
+	var s *cmID
+	if e.ListenID == nil {
+		s = e.ID.Context().(*cmID)
+		out.id = C.uint64_t(s.cookie)
+	} else {
+		s = e.ListenID.Context().(*cmID)
+		child := &cmID{ID: e.ID, cookie: uint64(newCookie), transports: s.transports}
+		e.ID.SetContext(child)
+		out.id, out.listen_id, out.handle = newCookie, C.uint64_t(s.cookie), C.uint32_t(cmIDs.add(child))
+	}
+	setEventParam(out, e)
+	s.reported.Add(1) // before Destroy, which waits for Ack, returns the number
+	_ = e.Ack()
+	stacks.log.Load().Debug("rdma_cm event", "event", e.Type, "status", e.Status, "local", e.ID.LocalAddr(), "peer", e.ID.PeerAddr())
+	return 0
+}
+
+// setEventParam sets what an event says of the peer and of a group.
+func setEventParam(out *C.struct_sr_cm_event, e *rdmacm.Event) {
+	p := &e.Param
+	out.conn = C.struct_sr_cm_param{
+		responder_resources: C.uint8_t(p.ResponderResources), initiator_depth: C.uint8_t(p.InitiatorDepth),
+		retry_count: C.uint8_t(p.RetryCount), rnr_retry_count: C.uint8_t(p.RNRRetryCount), qp_num: C.uint32_t(p.QPNum),
+	}
+	if p.FlowControl {
+		out.conn.flow_control = 1
+	}
+	if p.SRQ {
+		out.conn.srq = 1
+	}
+	out.ud.qp_num, out.ud.qkey = C.uint32_t(e.UD.QPNum), C.uint32_t(e.UD.QKey)
+	setAHAttr(&out.ud.ah_attr, &e.UD.AHAttr)
+	data := p.PrivateData
+	if len(data) == 0 {
+		data = e.UD.PrivateData
+	}
+	out.data_len = C.uint8_t(copy(unsafe.Slice((*byte)(unsafe.Pointer(&out.data)), len(out.data)), data))
+	if e.Group.IsValid() {
+		setSockaddr(&out.group, netip.AddrPortFrom(e.Group, 0))
+	}
+}

@@ -1,0 +1,111 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+package main
+
+/*
+#include "softrnic.h"
+*/
+import "C"
+
+import (
+	"context"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// userContext is a struct ibv_context. Several of one device share what the device has; each has its own objects and events. Its
+// objects go on when it is closed, until they are destroyed or the process ends; nobody hears of their events.
+type userContext struct {
+	*device
+	events *eventQueue[asyncEvent]
+}
+
+type asyncEvent struct {
+	t    verbs.AsyncEventType
+	port uint8
+	of   *C.struct_sr_events // of the object, or nil
+}
+
+var contexts table[userContext]
+
+//export srOpenContext
+func srOpenContext(dev C.int, h *C.uint32_t, fd *C.int) C.int {
+	d := stacks.device(int(dev))
+	if d == nil {
+		return invalid
+	}
+	events, err := newEventQueue[asyncEvent]()
+	if err != nil {
+		return errno(err)
+	}
+	*h, *fd = C.uint32_t(contexts.add(&userContext{d, events})), C.int(events.fd)
+	return 0
+}
+
+//export srCloseContext
+func srCloseContext(h C.uint32_t) C.int {
+	return errno(contexts.remove(uint32(h), func(c *userContext) error { return c.events.close() }))
+}
+
+//export srGetAsyncEvent
+func srGetAsyncEvent(h C.uint32_t, event *C.struct_sr_async_event) C.int {
+	c := contexts.get(uint32(h))
+	if c == nil {
+		return invalid
+	}
+	e, err := c.events.take(asyncEvent.count)
+	if err != nil {
+		return C.int(syscall.EAGAIN)
+	}
+	*event = C.struct_sr_async_event{_type: C.uint32_t(e.t), port: C.uint32_t(e.port), of: e.of}
+	return 0
+}
+
+// object is what QPs, CQs and SRQs have as their Context: whom their asynchronous events are for.
+type object struct {
+	ctx    *userContext
+	events *C.struct_sr_events // in C's memory
+}
+
+// count counts an event that C is given.
+func (e asyncEvent) count() {
+	if e.of != nil {
+		atomic.AddUint32((*uint32)(&e.of.async), 1)
+	}
+}
+
+// distributeAsyncEvents passes the device's events on: those of an object to its context, others to every context of the device.
+func distributeAsyncEvents(dev *verbs.Device) {
+	for {
+		e, err := dev.GetAsyncEvent(context.Background())
+		if err != nil {
+			return // the device is closed
+		}
+		var of any
+		switch {
+		case e.QP != nil:
+			of = e.QP.Context()
+		case e.CQ != nil:
+			of = e.CQ.Context()
+		case e.SRQ != nil:
+			of = e.SRQ.Context()
+		default:
+			for _, c := range contexts.all() {
+				if c.dev == dev {
+					c.events.add(asyncEvent{t: e.Type, port: e.Port})
+				}
+			}
+			continue
+		}
+		if o, ok := of.(*object); ok {
+			o.ctx.events.add(asyncEvent{e.Type, e.Port, o.events})
+		}
+	}
+}
+
+// forget drops the asynchronous events of an object that is destroyed.
+func (o *object) forget() {
+	o.ctx.events.discard(func(e asyncEvent) bool { return e.of == o.events })
+}

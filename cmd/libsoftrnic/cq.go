@@ -1,0 +1,236 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+package main
+
+/*
+#include "softrnic.h"
+*/
+import "C"
+
+import (
+	"math/bits"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// channel is a completion channel, whose events are counted by an eventfd. C takes and acknowledges them in one: the fronts
+// count the acknowledgements of the program.
+type channel struct {
+	*verbs.CompChannel
+	ctx *userContext
+	fd  eventfd
+}
+
+type cq struct {
+	*verbs.CQ
+	object
+	channel *channel // or nil
+}
+
+var (
+	channels table[channel]
+	cqs      table[cq]
+)
+
+//export srCreateChannel
+func srCreateChannel(ctx C.uint32_t, events, h *C.uint32_t, fdOut *C.int) C.int {
+	c := contexts.get(uint32(ctx))
+	if c == nil {
+		return invalid
+	}
+	v, err := c.dev.CreateCompChannel()
+	if err != nil {
+		return errno(err)
+	}
+	fd, err := newEventfd()
+	if err != nil {
+		_ = v.Destroy()
+		return errno(err)
+	}
+	v.OnEvent(func(n int) {
+		atomic.AddUint32((*uint32)(events), uint32(n))
+		fd.add(n)
+	})
+	*h, *fdOut = C.uint32_t(channels.add(&channel{v, c, fd})), C.int(fd)
+	return 0
+}
+
+//export srDestroyChannel
+func srDestroyChannel(h C.uint32_t) C.int {
+	return errno(channels.remove(uint32(h), func(ch *channel) error {
+		if err := ch.Destroy(); err != nil {
+			return err
+		}
+		ch.OnEvent(nil)
+		return ch.fd.close()
+	}))
+}
+
+//export srGetCQEvent
+func srGetCQEvent(h C.uint32_t, of **C.struct_sr_events) C.int {
+	ch := channels.get(uint32(h))
+	if ch == nil {
+		return invalid
+	}
+	q, err := ch.TryGetEvent()
+	if err != nil {
+		return errnoQuietly(err)
+	}
+	*of = q.Context().(*object).events
+	atomic.AddUint32((*uint32)(&(*of).comp), 1) // before AckEvents, for which Destroy waits
+	_ = q.AckEvents(1)
+	return 0
+}
+
+//export srCreateCQ
+func srCreateCQ(ctx C.uint32_t, cqe C.int, chh C.uint32_t, timestamps C.int, events *C.struct_sr_events, ready, h *C.uint32_t, room *C.int) C.int {
+	c := contexts.get(uint32(ctx))
+	if c == nil {
+		return invalid
+	}
+	q := &cq{object: object{c, events}}
+	// The front says when the device is to progress, so that Poll need not.
+	attr := verbs.CQInitAttr{Context: &q.object, Timestamps: timestamps != 0, Wait: verbs.WaitEvent, Ready: (*atomic.Uint32)(unsafe.Pointer(ready))}
+	if chh != 0 {
+		if q.channel = channels.get(uint32(chh)); q.channel == nil {
+			return invalid
+		}
+		attr.Channel = q.channel.CompChannel
+	}
+	var err error
+	if q.CQ, err = c.dev.CreateCQ(int(cqe), &attr); err != nil {
+		return errno(err)
+	}
+	*h, *room = C.uint32_t(cqs.add(q)), C.int(q.Cap())
+	return 0
+}
+
+//export srResizeCQ
+func srResizeCQ(h C.uint32_t, cqe C.int, room *C.int) C.int {
+	q := cqs.get(uint32(h))
+	if q == nil {
+		return invalid
+	}
+	if err := q.Resize(int(cqe)); err != nil {
+		return errno(err)
+	}
+	*room = C.int(q.Cap())
+	return 0
+}
+
+//export srModifyCQ
+func srModifyCQ(h C.uint32_t, count, period C.int) C.int {
+	q := cqs.get(uint32(h))
+	if q == nil {
+		return invalid
+	}
+	return errno(q.Modify(verbs.CQModeration{Count: int(count), Period: time.Duration(period) * time.Microsecond}))
+}
+
+//export srReqNotifyCQ
+func srReqNotifyCQ(h C.uint32_t, solicitedOnly, sleeps C.int) C.int {
+	q := cqs.get(uint32(h))
+	switch {
+	case q == nil:
+		return invalid
+	case sleeps != 0:
+		return errno(q.RequestNotify(solicitedOnly != 0))
+	}
+	return errno(q.Arm(solicitedOnly != 0))
+}
+
+//export srDestroyCQ
+func srDestroyCQ(h C.uint32_t) C.int {
+	return errno(cqs.remove(uint32(h), func(q *cq) error {
+		if err := q.Destroy(); err != nil {
+			return err
+		}
+		q.forget()
+		return nil
+	}))
+}
+
+// batch is the most completions, or work requests, that are copied at once.
+const batch = 16
+
+// polled is where a call of srPollCQ puts completions before it copies them to C's structures.
+var polled = sync.Pool{New: func() any { return new([batch]verbs.WC) }}
+
+//export srPollCQ
+func srPollCQ(h C.uint32_t, n C.int, wcs *C.struct_sr_wc, exs *C.struct_sr_wc_ex, got *C.int) C.int {
+	q := cqs.get(uint32(h))
+	if q == nil || n < 0 {
+		return invalid
+	}
+	k, err := q.pollInto(int(n), wcs, exs)
+	if k == 0 && err == nil && q.ctx.dev.Progress() {
+		k, err = q.pollInto(int(n), wcs, exs)
+	}
+	if err != nil {
+		return errno(err)
+	}
+	*got = C.int(k)
+	return 0
+}
+
+// pollInto moves completions to C's structures.
+func (q *cq) pollInto(n int, to *C.struct_sr_wc, exs *C.struct_sr_wc_ex) (int, error) {
+	if exs != nil {
+		return q.pollStamped(unsafe.Slice(to, n), unsafe.Slice(exs, n))
+	}
+	wcs := polled.Get().(*[batch]verbs.WC)
+	defer polled.Put(wcs)
+	k, err := q.Poll(wcs[:min(n, batch)])
+	for i := range k {
+		setWC(&unsafe.Slice(to, n)[i], &wcs[i])
+	}
+	return k, err
+}
+
+// pollStamped is pollInto for a CQ whose completions are read one at a time, with what a struct ibv_wc lacks.
+func (q *cq) pollStamped(to []C.struct_sr_wc, exs []C.struct_sr_wc_ex) (k int, err error) {
+	p := q.StartPoll()
+	for k < len(to) && p.Next() {
+		w := p.WC()
+		setWC(&to[k], w)
+		exs[k] = C.struct_sr_wc_ex{completion_ts: C.uint64_t(p.CompletionTS()), flow_tag: C.uint32_t(w.FlowTag), cvlan: C.uint16_t(w.CVLAN)}
+		if t := p.CompletionWallclock(); !t.IsZero() {
+			exs[k].wallclock_ns = C.uint64_t(t.UnixNano())
+		}
+		k++
+	}
+	if k == 0 {
+		err = p.End()
+	}
+	return k, err
+}
+
+// r2RoCE is the bit of a service level that says that a datagram of RoCE came with a UDP header.
+const r2RoCE = 1 << 3
+
+// serviceLevel is that of a completion. Of a datagram of RoCEv2 it is the packet's type, as Mellanox's devices report it and as
+// UCX needs it to find the network header in the first 40 bytes: r2RoCE, and below it what [verbs.NetworkHdrType] says. The
+// priority of the frame is in ibv_wc_read_cvlan.
+func serviceLevel(w *verbs.WC) uint8 {
+	if w.NetworkHdrType == verbs.NetworkHdrNone {
+		return w.SL
+	}
+	return r2RoCE | uint8(w.NetworkHdrType)
+}
+
+func setWC(to *C.struct_sr_wc, w *verbs.WC) {
+	imm := bits.ReverseBytes32(w.ImmData)
+	if w.Flags&verbs.WCWithInv != 0 {
+		imm = w.InvalidatedRKey
+	}
+	*to = C.struct_sr_wc{
+		wr_id: C.uint64_t(w.WRID), status: C.uint32_t(w.Status), opcode: C.uint32_t(w.Opcode), vendor_err: C.uint32_t(w.VendorErr),
+		byte_len: C.uint32_t(w.ByteLen), imm_data: C.uint32_t(imm), qp_num: C.uint32_t(w.QPNum), src_qp: C.uint32_t(w.SrcQP),
+		wc_flags: C.uint32_t(w.Flags), pkey_index: C.uint16_t(w.PKeyIndex), slid: C.uint16_t(w.SLID), sl: C.uint8_t(serviceLevel(w)),
+		dlid_path_bits: C.uint8_t(w.DLIDPathBits),
+	}
+}

@@ -1,0 +1,95 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+package main
+
+import (
+	"encoding/binary"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// eventfd is a descriptor that counts events (EFD_SEMAPHORE). Programs wait for it with read, poll or epoll, as they do for the
+// kernel's. Whether reading blocks is the program's choice.
+type eventfd int
+
+func newEventfd() (eventfd, error) {
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_SEMAPHORE)
+	return eventfd(fd), err
+}
+
+func (fd eventfd) close() error { return unix.Close(int(fd)) }
+
+// add adds n to the count. If n is negative the events are gone; where somebody has read the count for one of them and not
+// yet taken it, or the kernel is too old to read without blocking, it stays too high: who reads it then finds no event.
+func (fd eventfd) add(n int) {
+	var count [8]byte
+	if n > 0 {
+		binary.NativeEndian.PutUint64(count[:], uint64(n))
+		_, _ = unix.Write(int(fd), count[:]) // fails only if the count is near 2^64
+	}
+	for ; n < 0; n++ {
+		_, _ = unix.Preadv2(int(fd), [][]byte{count[:]}, -1, unix.RWF_NOWAIT)
+	}
+}
+
+// eventQueue is a queue of events for C, and the descriptor that counts them.
+type eventQueue[T any] struct {
+	mu     sync.Mutex
+	fd     eventfd // -1 when the queue is closed
+	events []T
+}
+
+func newEventQueue[T any]() (*eventQueue[T], error) {
+	fd, err := newEventfd()
+	return &eventQueue[T]{fd: fd}, err
+}
+
+// close closes the descriptor, whose number may soon be that of a file of the program's: nothing reads or writes it any more.
+func (q *eventQueue[T]) close() error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	fd := q.fd
+	q.fd, q.events = -1, nil
+	return fd.close()
+}
+
+// add adds an event, unless the queue is closed.
+func (q *eventQueue[T]) add(e T) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.fd < 0 {
+		return
+	}
+	q.events = append(q.events, e)
+	q.fd.add(1)
+}
+
+// take removes the oldest event, and calls counted with it before discard can return. The caller has read the descriptor.
+func (q *eventQueue[T]) take(counted func(T)) (e T, err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.events) == 0 {
+		return e, syscall.EAGAIN
+	}
+	e = q.events[0]
+	counted(e)
+	q.events = q.events[1:]
+	return e, nil
+}
+
+// discard removes the events that match.
+func (q *eventQueue[T]) discard(matches func(T) bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var kept []T
+	for _, e := range q.events {
+		if matches(e) {
+			q.fd.add(-1)
+		} else {
+			kept = append(kept, e)
+		}
+	}
+	q.events = kept
+}

@@ -1,0 +1,167 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+// Handlers of SIGSEGV and SIGBUS, and SIGURG. A fault in Go's code is Go's: it makes an error of it (verbs.Guard). Every other fault, and a
+// signal that somebody sends, is the program's.
+//
+// Go has one handler, and knows which there was before it. But programs and libraries (UCX, Python's faulthandler) also install
+// handlers later, in place of Go's. fault_check then puts one of the handlers below before it. There are several, so that each
+// remembers another next: the program may keep what it finds as the previous handler, and call it, or install it again, when
+// its own is done. A handler of this file that is called in that way passes the fault on to what was there before it.
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <link.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <string.h>
+#include <ucontext.h>
+#include "fault.h"
+#include "softrnic.h"
+
+#define SIGNALS 2
+#define LEVELS 8
+
+static const int signals[SIGNALS] = {SIGSEGV, SIGBUS};
+static struct sigaction before[SIGNALS]; // the library was loaded
+static struct sigaction go[SIGNALS];     // Go's own
+static struct sigaction urgent_before;   // that of SIGURG
+static struct sigaction next[SIGNALS][LEVELS];
+static uintptr_t text, text_end; // where the engine's code is
+
+// This runs before Go installs its handlers.
+__attribute__((constructor(101))) static void look_before(void)
+{
+	for (int i = 0; i < SIGNALS; i++)
+		sigaction(signals[i], NULL, &before[i]);
+	sigaction(SIGURG, NULL, &urgent_before);
+}
+
+static int in_engine(void *context)
+{
+	mcontext_t *m = &((ucontext_t *)context)->uc_mcontext;
+#ifdef __x86_64__
+	uintptr_t pc = m->gregs[REG_RIP];
+#else
+	uintptr_t pc = m->pc;
+#endif
+	return pc >= text && pc < text_end;
+}
+
+// pass_on does what the kernel would do if a were the action.
+static void pass_on(struct sigaction *a, int sig, siginfo_t *info, void *context)
+{
+	struct sigaction now = *a;
+	if (now.sa_flags & SA_RESETHAND) {
+		a->sa_handler = SIG_DFL;
+		a->sa_flags = 0;
+	}
+	if (now.sa_flags & SA_SIGINFO) {
+		now.sa_sigaction(sig, info, context);
+	} else if (now.sa_handler == SIG_DFL || (now.sa_handler == SIG_IGN && info->si_code > 0)) {
+		struct sigaction end = {.sa_handler = SIG_DFL};
+		sigaction(sig, &end, NULL);
+		if (info->si_code <= 0) // otherwise the same fault ends the process when this handler returns
+			raise(sig);
+	} else if (now.sa_handler != SIG_IGN) {
+		now.sa_handler(sig);
+	}
+}
+
+static void handle(int level, int sig, siginfo_t *info, void *context)
+{
+	int i = sig == SIGBUS;
+	if (info->si_code > 0 && in_engine(context))
+		go[i].sa_sigaction(sig, info, context);
+	else
+		pass_on(&next[i][level], sig, info, context);
+}
+
+#define HANDLER(level) \
+	static void handler_##level(int sig, siginfo_t *info, void *context) { handle(level, sig, info, context); }
+HANDLER(0)
+HANDLER(1)
+HANDLER(2)
+HANDLER(3)
+HANDLER(4)
+HANDLER(5)
+HANDLER(6)
+HANDLER(7)
+
+static void (*const handlers[LEVELS])(int, siginfo_t *, void *) = {
+	handler_0, handler_1, handler_2, handler_3, handler_4, handler_5, handler_6, handler_7,
+};
+
+static int used[SIGNALS]; // levels
+
+static int ours(int i, struct sigaction *a)
+{
+	for (int level = 0; level < used[i]; level++)
+		if (a->sa_flags & SA_SIGINFO && a->sa_sigaction == handlers[level])
+			return 1;
+	return 0;
+}
+
+static int same(struct sigaction *a, struct sigaction *b)
+{
+	return a->sa_handler == b->sa_handler && a->sa_flags == b->sa_flags && !memcmp(&a->sa_mask, &b->sa_mask, sizeof(uint64_t)); // the kernel's 64 signals
+}
+
+// put_before installs a handler that passes what is not Go's on to a.
+static int put_before(int i, struct sigaction *a)
+{
+	int level = 0;
+	while (level < used[i] && !same(a, &next[i][level]))
+		level++;
+	if (level == LEVELS)
+		return ENOSPC;
+	if (level == used[i]) {
+		next[i][level] = *a;
+		used[i]++;
+	}
+	// Go's handler needs a stack of its own, as Go's stacks are small.
+	struct sigaction mine = *a;
+	mine.sa_flags = (a->sa_flags & (SA_NODEFER | SA_RESTART)) | SA_SIGINFO | SA_ONSTACK;
+	mine.sa_sigaction = handlers[level];
+	return sigaction(signals[i], &mine, NULL) ? errno : 0;
+}
+
+static int find_text(struct dl_phdr_info *info, size_t size, void *arg)
+{
+	(void)size; (void)arg;
+	for (int i = 0; i < info->dlpi_phnum; i++) {
+		const ElfW(Phdr) *p = &info->dlpi_phdr[i];
+		uintptr_t begin = info->dlpi_addr + p->p_vaddr;
+		if (p->p_type == PT_LOAD && p->p_flags & PF_X && (uintptr_t)find_text >= begin && (uintptr_t)find_text < begin + p->p_memsz) {
+			text = begin;
+			text_end = begin + p->p_memsz;
+			return 1;
+		}
+	}
+	return 0;
+}
+
+void fault_init(void)
+{
+	dl_iterate_phdr(find_text, NULL);
+	for (int i = 0; i < SIGNALS; i++) {
+		sigaction(signals[i], NULL, &go[i]);
+		if (go[i].sa_flags & SA_SIGINFO)
+			put_before(i, &before[i]);
+	}
+	// Go interrupts its threads with SIGURG, but here it is built not to (asyncpreemptoff): SIGURG is the program's.
+	sigaction(SIGURG, &urgent_before, NULL);
+}
+
+int fault_check(void)
+{
+	int err = 0;
+	for (int i = 0; i < SIGNALS; i++) {
+		struct sigaction now;
+		if (go[i].sa_flags & SA_SIGINFO && !sigaction(signals[i], NULL, &now) && !ours(i, &now)) {
+			int e = put_before(i, &now);
+			err = err ? err : e;
+		}
+	}
+	return err;
+}

@@ -1,0 +1,191 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+package main
+
+/*
+#include "softrnic.h"
+*/
+import "C"
+
+import (
+	"math"
+	"slices"
+	"syscall"
+	"unsafe"
+
+	"github.com/softrnic/softrnic/verbs"
+)
+
+type pd struct {
+	*verbs.PD
+	ctx *userContext
+}
+
+var (
+	pds     table[pd]
+	regions table[verbs.MR]
+	windows table[verbs.MW]
+)
+
+//export srAllocPD
+func srAllocPD(ctx C.uint32_t, h *C.uint32_t) C.int {
+	c := contexts.get(uint32(ctx))
+	if c == nil {
+		return invalid
+	}
+	p, err := c.dev.AllocPD()
+	if err != nil {
+		return errno(err)
+	}
+	*h = C.uint32_t(pds.add(&pd{p, c}))
+	return 0
+}
+
+//export srDeallocPD
+func srDeallocPD(h C.uint32_t) C.int {
+	return errno(pds.remove(uint32(h), func(p *pd) error { return p.Dealloc() }))
+}
+
+// bytesAt is memory of C's. Nobody can say whether it is there: what touches it does so in regions of RegMapping.
+func bytesAt(op string, addr unsafe.Pointer, length C.size_t) ([]byte, error) {
+	if length == 0 || uint64(length) > math.MaxInt || uint64(uintptr(addr))+uint64(length)-1 < uint64(length)-1 {
+		return nil, verbs.Errorf(verbs.ErrInvalid, op, "length %d at %#x: a region needs at least 1 byte, within the address space", uint64(length), uintptr(addr))
+	}
+	return unsafe.Slice((*byte)(addr), int(length)), nil
+}
+
+//export srRegMR
+func srRegMR(p C.uint32_t, addr unsafe.Pointer, length C.size_t, iova C.uint64_t, access C.uint32_t, h, lkey, rkey *C.uint32_t) C.int {
+	pd := pds.get(uint32(p))
+	if pd == nil {
+		return invalid
+	}
+	buf, err := bytesAt("register MR", addr, length)
+	if err != nil {
+		return errno(err)
+	}
+	a := uint64(iova)
+	if verbs.Access(access)&verbs.AccessZeroBased != 0 {
+		a = 0
+	}
+	mr, err := pd.RegMappingIOVA(buf, a, verbs.Access(access))
+	if err != nil {
+		return errno(err)
+	}
+	*h, *lkey, *rkey = C.uint32_t(regions.add(mr)), C.uint32_t(mr.LKey()), C.uint32_t(mr.RKey())
+	return 0
+}
+
+// Values of enum ibv_rereg_mr_err_code, and of enum ibv_rereg_mr_flags.
+const (
+	reregErrInput              = -1
+	reregErrCmd                = -4
+	reregFlagTranslation C.int = 1
+)
+
+//export srReregMR
+func srReregMR(h C.uint32_t, flags C.int, p C.uint32_t, addr unsafe.Pointer, length C.size_t, access C.uint32_t, lkey, rkey *C.uint32_t, code *C.int) C.int {
+	*code = reregErrInput
+	mr := regions.get(uint32(h))
+	if mr == nil {
+		return invalid
+	}
+	var to *verbs.PD
+	if pd := pds.get(uint32(p)); pd != nil {
+		to = pd.PD
+	}
+	var buf []byte
+	if flags&reregFlagTranslation != 0 {
+		var err error
+		if buf, err = bytesAt("reregister MR", addr, length); err != nil {
+			return errno(err)
+		}
+	}
+	if err := mr.Rereg(verbs.ReregFlags(flags), to, buf, verbs.Access(access)); err != nil {
+		*code = reregErrCmd
+		return errno(err)
+	}
+	*lkey, *rkey, *code = C.uint32_t(mr.LKey()), C.uint32_t(mr.RKey()), 0
+	return 0
+}
+
+//export srAllocNullMR
+func srAllocNullMR(p C.uint32_t, h, lkey *C.uint32_t) C.int {
+	pd := pds.get(uint32(p))
+	if pd == nil {
+		return invalid
+	}
+	mr, err := pd.AllocNullMR()
+	if err != nil {
+		return errno(err)
+	}
+	*h, *lkey = C.uint32_t(regions.add(mr)), C.uint32_t(mr.LKey())
+	return 0
+}
+
+// srAdviseMR looks whether a list is of registered memory of a PD: memory is never pinned, so that there is nothing else to do.
+//
+//export srAdviseMR
+func srAdviseMR(p C.uint32_t, list *C.struct_sr_sge, n C.uint32_t) C.int {
+	pd := pds.get(uint32(p))
+	if pd == nil || list == nil || n > math.MaxInt32 {
+		return invalid
+	}
+	all := regions.all()
+	for _, s := range sges(list, C.int(n)) {
+		there := slices.ContainsFunc(all, func(mr *verbs.MR) bool {
+			if mr.LKey() != s.LKey || mr.PD() != pd.PD {
+				return false
+			}
+			_, ok := mr.Bytes(s.Addr, uint64(s.Length))
+			return ok || mr.Null()
+		})
+		if !there {
+			return C.int(syscall.EFAULT)
+		}
+	}
+	return 0
+}
+
+//export srDeregMR
+func srDeregMR(h C.uint32_t) C.int { return errno(regions.remove(uint32(h), (*verbs.MR).Dereg)) }
+
+//export srAllocMW
+func srAllocMW(p C.uint32_t, t C.int, h, rkey *C.uint32_t) C.int {
+	pd := pds.get(uint32(p))
+	if pd == nil || t < 0 || t > 255 {
+		return invalid
+	}
+	mw, err := pd.AllocMW(verbs.MWType(t))
+	if err != nil {
+		return errno(err)
+	}
+	*h, *rkey = C.uint32_t(windows.add(mw)), C.uint32_t(mw.RKey())
+	return 0
+}
+
+//export srDeallocMW
+func srDeallocMW(h C.uint32_t) C.int { return errno(windows.remove(uint32(h), (*verbs.MW).Dealloc)) }
+
+// onlyOfMRs are access flags that say nothing about a QP or a memory window. Kernel drivers ignore them there, and there are
+// programs that pass the flags of their region.
+const onlyOfMRs = verbs.AccessOnDemand | verbs.AccessHugeTLB | verbs.AccessMWBind | verbs.AccessRelaxedOrdering
+
+// bindAccess is the access flags of a memory window.
+func bindAccess(a C.uint32_t) verbs.Access {
+	return verbs.Access(a) &^ (onlyOfMRs | verbs.AccessLocalWrite)
+}
+
+//export srBindMW
+func srBindMW(q, w C.uint32_t, id C.uint64_t, flags, m C.uint32_t, addr, length C.uint64_t, access C.uint32_t, rkey *C.uint32_t) C.int {
+	qp, mw := qps.get(uint32(q)), windows.get(uint32(w))
+	if qp == nil || mw == nil {
+		return invalid
+	}
+	info := verbs.MWBindInfo{MR: regions.get(uint32(m)), Addr: uint64(addr), Length: uint64(length), Access: bindAccess(access)}
+	if err := qp.BindMW(mw, uint64(id), verbs.SendFlags(flags), info); err != nil {
+		return errno(err)
+	}
+	*rkey = C.uint32_t(mw.RKey())
+	return 0
+}

@@ -1,0 +1,282 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+package main
+
+/*
+#include "softrnic.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"math/bits"
+	"sync"
+	"unsafe"
+
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// sends is where srPostSend puts work requests together, for verbs takes another form of them.
+type sends struct {
+	wrs    [batch]verbs.SendWR
+	ptrs   [batch]*verbs.SendWR
+	binds  [batch]verbs.MWBind
+	inline []byte // data of inline requests of more than one piece
+}
+
+// recvs is the same for receive requests.
+type recvs struct {
+	wrs  [batch]verbs.RecvWR
+	ptrs [batch]*verbs.RecvWR
+}
+
+var (
+	sendPool = sync.Pool{New: func() any {
+		s := new(sends)
+		for i := range s.wrs {
+			s.ptrs[i] = &s.wrs[i]
+		}
+		return s
+	}}
+	recvPool = sync.Pool{New: func() any {
+		r := new(recvs)
+		for i := range r.wrs {
+			r.ptrs[i] = &r.wrs[i]
+		}
+		return r
+	}}
+)
+
+// sges is a list of SGEs of C's, which have the layout of verbs'. A number that no list can have, or no list, makes one that
+// is refused.
+func sges(list *C.struct_sr_sge, n C.int) []verbs.SGE {
+	if n < 0 || n > maxSGEs || n > 0 && list == nil {
+		return make([]verbs.SGE, maxSGEs)
+	}
+	return unsafe.Slice((*verbs.SGE)(unsafe.Pointer(list)), int(n))
+}
+
+// maxSGEs is longer than any list that a device takes.
+const maxSGEs = 1 << 12
+
+// handleAt is the handle in a structure of libibverbs.
+func handleAt(p unsafe.Pointer, offset uintptr) uint32 {
+	if p == nil {
+		return 0
+	}
+	return *(*uint32)(unsafe.Add(p, offset))
+}
+
+// pointer is an address in a field of a structure of C's.
+func pointer(addr *C.uint64_t) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(addr)) }
+
+// set makes request i of c.
+func (s *sends) set(i int, c *C.struct_sr_send_wr, flags C.int) {
+	w := &s.wrs[i]
+	*w = verbs.SendWR{ID: uint64(c.wr_id), Opcode: verbs.WROpcode(min(c.opcode, 255)), Flags: verbs.SendFlags(c.send_flags), RemoteSRQN: uint32(c.remote_srqn)}
+	if w.Flags&verbs.SendInline != 0 {
+		w.InlineData = s.gather(c, flags>>C.SR_POST_SGES)
+	} else {
+		w.SGList = sges(c.sg_list, c.num_sge)
+	}
+	switch w.Opcode {
+	case verbs.SendWithImm, verbs.RDMAWriteWithImm:
+		w.ImmData = bits.ReverseBytes32(uint32(c.imm_data))
+	case verbs.SendWithInv, verbs.LocalInv:
+		w.InvalidateRKey = uint32(c.imm_data)
+	case verbs.BindMW:
+		s.binds[i] = verbs.MWBind{
+			MW: windows.get(handleAt(c.mw, C.SR_MW_HANDLE)), RKey: uint32(c.bind_rkey),
+			MWBindInfo: verbs.MWBindInfo{MR: regions.get(handleAt(c.bind_mr, C.SR_MR_HANDLE)), Addr: uint64(c.bind_addr), Length: uint64(c.bind_length), Access: bindAccess(c.bind_access)},
+		}
+		w.Bind = &s.binds[i]
+		return
+	}
+	switch {
+	case flags&C.SR_POST_UD != 0:
+		w.AH = ahs.get(handleAt(pointer(&c.remote_addr), C.SR_AH_HANDLE))
+		w.RemoteQPN, w.RemoteQKey = uint32(c.word1), uint32(c.word1>>32)
+	case w.Opcode == verbs.AtomicCmpAndSwp || w.Opcode == verbs.AtomicFetchAndAdd:
+		w.RemoteAddr, w.RKey, w.CompareAdd, w.Swap = uint64(c.remote_addr), uint32(c.atomic_rkey), uint64(c.word1), uint64(c.swap)
+	default:
+		w.RemoteAddr, w.RKey = uint64(c.remote_addr), uint32(c.word1)
+	}
+}
+
+// maxInline bounds what is gathered of one request; verbs refuses less than that.
+const maxInline = 1 << 16
+
+// gather returns the data of an inline request. The front has looked at the memory, so that it is there, unless the request has more
+// pieces than it may have, or no list of them.
+func (s *sends) gather(c *C.struct_sr_send_wr, pieces C.int) []byte {
+	if c.num_sge < 0 || c.num_sge > pieces || c.num_sge > 0 && c.sg_list == nil {
+		return make([]byte, maxInline) // too long for any QP
+	}
+	list := sges(c.sg_list, c.num_sge)
+	if len(list) == 1 {
+		return unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&list[0].Addr))), min(int(list[0].Length), maxInline))
+	}
+	at := len(s.inline)
+	for _, e := range list {
+		if e.Length > maxInline || len(s.inline)-at > maxInline {
+			return make([]byte, maxInline) // too long for any QP
+		}
+		s.inline = append(s.inline, unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&e.Addr))), int(e.Length))...)
+	}
+	return s.inline[at:len(s.inline):len(s.inline)]
+}
+
+// posted is the number of requests that were posted before err.
+func posted(n int, err error) int {
+	if err == nil {
+		return n
+	}
+	return postedBefore(err)
+}
+
+//go:noinline // or its variable would be allocated where there is no error
+func postedBefore(err error) int {
+	var refused *verbs.PostError
+	if errors.As(err, &refused) {
+		return refused.Index
+	}
+	return 0
+}
+
+//export srPostSend
+func srPostSend(h C.uint32_t, c *C.struct_sr_send_wr, flags C.int, done *C.int, room C.int, wcs *C.struct_sr_wc, got *C.int) C.int {
+	*done = 0
+	q := qps.get(uint32(h))
+	if q == nil {
+		return invalid
+	}
+	s := sendPool.Get().(*sends)
+	var err error
+	if flags&C.SR_POST_ALL != 0 {
+		err = s.postAll(q, c, flags)
+	} else {
+		err = s.postList(q, c, flags, done)
+	}
+	sendPool.Put(s)
+	if err == nil && room > 0 {
+		*got = C.int(completions(q.SendCQ(), int(room), wcs))
+	}
+	return errno(err)
+}
+
+// completions moves those that there are to C's structures. An error of the CQ is for who polls.
+func completions(q *verbs.CQ, room int, to *C.struct_sr_wc) int {
+	wcs := polled.Get().(*[batch]verbs.WC)
+	k, err := q.Poll(wcs[:min(room, batch)])
+	if err != nil {
+		k = 0
+	}
+	for i := range k {
+		setWC(&unsafe.Slice(to, room)[i], &wcs[i])
+	}
+	polled.Put(wcs)
+	return k
+}
+
+// postList posts a list up to the first request that is refused.
+func (s *sends) postList(q *qp, c *C.struct_sr_send_wr, flags C.int, done *C.int) error {
+	for c != nil {
+		n := 0
+		s.inline = s.inline[:0]
+		for ; c != nil && n < batch; c, n = c.next, n+1 {
+			s.set(n, c, flags)
+		}
+		err := q.PostSend(s.ptrs[:n]...)
+		*done += C.int(posted(n, err))
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// postAll posts a list, or nothing of it.
+func (s *sends) postAll(q *qp, c *C.struct_sr_send_wr, flags C.int) error {
+	b := q.Start()
+	s.inline = s.inline[:0]
+	for ; c != nil; c = c.next {
+		s.set(0, c, flags)
+		w := &s.wrs[0]
+		b.ID, b.Flags = w.ID, w.Flags&^verbs.SendInline
+		switch w.Opcode {
+		case verbs.Send:
+			b.Send()
+		case verbs.SendWithImm:
+			b.SendImm(w.ImmData)
+		case verbs.SendWithInv:
+			b.SendInv(w.InvalidateRKey)
+		case verbs.RDMAWrite:
+			b.RDMAWrite(w.RKey, w.RemoteAddr)
+		case verbs.RDMAWriteWithImm:
+			b.RDMAWriteImm(w.RKey, w.RemoteAddr, w.ImmData)
+		case verbs.RDMARead:
+			b.RDMARead(w.RKey, w.RemoteAddr)
+		case verbs.AtomicCmpAndSwp:
+			b.AtomicCmpSwp(w.RKey, w.RemoteAddr, w.CompareAdd, w.Swap)
+		case verbs.AtomicFetchAndAdd:
+			b.AtomicFetchAdd(w.RKey, w.RemoteAddr, w.CompareAdd)
+		case verbs.AtomicWrite:
+			b.AtomicWrite(w.RKey, w.RemoteAddr)
+		case verbs.LocalInv:
+			b.LocalInv(w.InvalidateRKey)
+		case verbs.BindMW:
+			b.BindMW(w.Bind.MW, w.Bind.RKey, w.Bind.MWBindInfo)
+		default:
+			b.Abort()
+			return verbs.Errorf(verbs.ErrInvalid, "post send", "opcode %d", uint32(c.opcode))
+		}
+		if w.InlineData != nil {
+			b.SetInline(w.InlineData)
+		} else {
+			b.SetSGE(w.SGList...)
+		}
+		b.SetXRCSRQN(w.RemoteSRQN)
+		if flags&C.SR_POST_UD != 0 {
+			b.SetUDAddr(w.AH, w.RemoteQPN, w.RemoteQKey)
+		}
+	}
+	return b.Complete()
+}
+
+// postRecvs posts a list of receive requests with post.
+func postRecvs(c *C.struct_sr_recv_wr, post func(...*verbs.RecvWR) error, done *C.int) C.int {
+	r := recvPool.Get().(*recvs)
+	defer recvPool.Put(r)
+	for c != nil {
+		n := 0
+		for ; c != nil && n < batch; c, n = c.next, n+1 {
+			r.wrs[n] = verbs.RecvWR{ID: uint64(c.wr_id), SGList: sges(c.sg_list, c.num_sge)}
+		}
+		err := post(r.ptrs[:n]...)
+		*done += C.int(posted(n, err))
+		if err != nil {
+			return errno(err)
+		}
+	}
+	return 0
+}
+
+//export srPostRecv
+func srPostRecv(h C.uint32_t, c *C.struct_sr_recv_wr, done *C.int) C.int {
+	*done = 0
+	q := qps.get(uint32(h))
+	if q == nil {
+		return invalid
+	}
+	return postRecvs(c, q.PostRecv, done)
+}
+
+//export srPostSRQRecv
+func srPostSRQRecv(h C.uint32_t, c *C.struct_sr_recv_wr, done *C.int) C.int {
+	*done = 0
+	s := srqs.get(uint32(h))
+	if s == nil {
+		return invalid
+	}
+	return postRecvs(c, s.PostRecv, done)
+}

@@ -1,0 +1,356 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+package main
+
+/*
+#include "softrnic.h"
+*/
+import "C"
+
+import (
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/softrnic/softrnic/verbs"
+)
+
+type qp struct {
+	*verbs.QP
+	object
+}
+
+type srq struct {
+	*verbs.SRQ
+	object
+}
+
+type xrcd struct {
+	*verbs.XRCD
+	ctx *userContext
+}
+
+var (
+	qps   table[qp]
+	srqs  table[srq]
+	xrcds table[xrcd]
+	ahs   table[verbs.AH]
+)
+
+// optional looks up a handle that may be 0. ok is false if there is nothing with the handle.
+func optional[T any](t *table[T], h C.uint32_t) (p *T, ok bool) {
+	if h == 0 {
+		return nil, true
+	}
+	p = t.get(uint32(h))
+	return p, p != nil
+}
+
+//export srCreateQP
+func srCreateQP(a *C.struct_sr_qp_init_attr, h, num *C.uint32_t) C.int {
+	p, ok1 := optional(&pds, a.pd)
+	x, ok2 := optional(&xrcds, a.xrcd)
+	attr, ok := qpInitAttr(a)
+	if !ok || !ok1 || !ok2 || p == nil && x == nil {
+		return invalid
+	}
+	q := &qp{object: object{events: a.events}}
+	attr.Context = &q.object
+	var err error
+	if attr.Type == verbs.XRCRecv {
+		if x == nil {
+			return invalid
+		}
+		q.ctx = x.ctx
+		q.QP, err = x.CreateQP(&verbs.QPInitAttr{Context: &q.object, Type: attr.Type, Transport: x.ctx.transport})
+	} else {
+		if p == nil {
+			return invalid
+		}
+		q.ctx, attr.Transport = p.ctx, p.ctx.transport
+		q.QP, err = p.CreateQP(&attr)
+	}
+	if err != nil {
+		return errno(err)
+	}
+	*h, *num = C.uint32_t(qps.add(q)), C.uint32_t(q.Num())
+	return 0
+}
+
+// qpInitAttr returns the attributes but for Context and Transport. ok is false if there is nothing with one of the handles.
+func qpInitAttr(a *C.struct_sr_qp_init_attr) (attr verbs.QPInitAttr, ok bool) {
+	send, ok1 := optional(&cqs, a.send_cq)
+	recv, ok2 := optional(&cqs, a.recv_cq)
+	s, ok3 := optional(&srqs, a.srq)
+	if !ok1 || !ok2 || !ok3 || a._type > 255 {
+		return attr, false
+	}
+	attr = verbs.QPInitAttr{
+		Type: verbs.QPType(a._type), SQSigAll: a.sq_sig_all != 0, BlockSelfMcastLB: a.block_self_mcast_lb != 0,
+		Cap: verbs.QPCap{
+			MaxSendWR: int(a.cap.max_send_wr), MaxRecvWR: int(a.cap.max_recv_wr), MaxSendSGE: int(a.cap.max_send_sge),
+			MaxRecvSGE: int(a.cap.max_recv_sge), MaxInlineData: int(a.cap.max_inline_data),
+		},
+	}
+	if send != nil {
+		attr.SendCQ = send.CQ
+	}
+	if recv != nil && attr.Type != verbs.XRCSend { // which has no receive queue
+		attr.RecvCQ = recv.CQ
+	}
+	if s != nil {
+		attr.SRQ = s.SRQ
+	}
+	if attr.Type == verbs.XRCSend {
+		attr.Cap.MaxRecvWR, attr.Cap.MaxRecvSGE = 0, 0
+	}
+	return attr, true
+}
+
+//export srOpenQP
+func srOpenQP(x, num C.uint32_t, events *C.struct_sr_events, h *C.uint32_t) C.int {
+	d := xrcds.get(uint32(x))
+	if d == nil {
+		return invalid
+	}
+	v, err := d.OpenQP(uint32(num))
+	if err != nil {
+		return errno(err)
+	}
+	*h = C.uint32_t(qps.add(&qp{v, object{d.ctx, events}}))
+	return 0
+}
+
+func ahAttr(a *C.struct_sr_ah_attr) verbs.AHAttr {
+	return verbs.AHAttr{
+		GRH: verbs.GRH{
+			DGID: *(*verbs.GID)(unsafe.Pointer(&a.dgid)), FlowLabel: uint32(a.flow_label) & 0xfffff, // as the kernel does
+			SGIDIndex: uint8(a.sgid_index), HopLimit: uint8(a.hop_limit), TrafficClass: uint8(a.traffic_class),
+		},
+		DLID: uint16(a.dlid), SL: uint8(a.sl), SrcPathBits: uint8(a.src_path_bits), StaticRate: uint8(a.static_rate),
+		IsGlobal: a.is_global != 0, PortNum: uint8(a.port_num),
+	}
+}
+
+func setAHAttr(a *C.struct_sr_ah_attr, v *verbs.AHAttr) {
+	*a = C.struct_sr_ah_attr{
+		flow_label: C.uint32_t(v.GRH.FlowLabel), sgid_index: C.uint8_t(v.GRH.SGIDIndex), hop_limit: C.uint8_t(v.GRH.HopLimit),
+		traffic_class: C.uint8_t(v.GRH.TrafficClass), dlid: C.uint16_t(v.DLID), sl: C.uint8_t(v.SL), src_path_bits: C.uint8_t(v.SrcPathBits),
+		static_rate: C.uint8_t(v.StaticRate), port_num: C.uint8_t(v.PortNum),
+	}
+	*(*verbs.GID)(unsafe.Pointer(&a.dgid)) = v.GRH.DGID
+	if v.IsGlobal {
+		a.is_global = 1
+	}
+}
+
+//export srModifyQP
+func srModifyQP(h C.uint32_t, a *C.struct_sr_qp_attr, mask C.int) C.int {
+	q := qps.get(uint32(h))
+	if q == nil {
+		return invalid
+	}
+	attr := verbs.QPAttr{
+		QPState: verbs.QPState(a.qp_state), CurQPState: verbs.QPState(a.cur_qp_state), PathMTU: verbs.MTU(a.path_mtu),
+		PathMigState: verbs.MigState(a.path_mig_state), QKey: uint32(a.qkey), RQPSN: uint32(a.rq_psn) & 0xffffff, SQPSN: uint32(a.sq_psn) & 0xffffff,
+		DestQPNum: uint32(a.dest_qp_num), QPAccessFlags: verbs.Access(a.qp_access_flags) &^ onlyOfMRs, AHAttr: ahAttr(&a.ah_attr),
+		PKeyIndex: uint16(a.pkey_index), EnSQDAsyncNotify: a.en_sqd_async_notify != 0, MaxRDAtomic: uint8(a.max_rd_atomic),
+		MaxDestRDAtomic: uint8(a.max_dest_rd_atomic), MinRNRTimer: uint8(a.min_rnr_timer), PortNum: uint8(a.port_num),
+		Timeout: uint8(a.timeout), RetryCnt: uint8(a.retry_cnt), RNRRetry: uint8(a.rnr_retry), RateLimit: uint32(a.rate_limit),
+	}
+	if verbs.QPAttrMask(mask)&verbs.QPAttrAltPath != 0 {
+		attr.Alt = &verbs.AltPath{AHAttr: ahAttr(&a.alt_ah_attr), PKeyIndex: uint16(a.alt_pkey_index), PortNum: uint8(a.alt_port_num), Timeout: uint8(a.alt_timeout)}
+	}
+	return errno(q.Modify(&attr, verbs.QPAttrMask(mask)&^verbs.QPAttrLLPStream))
+}
+
+//export srQueryQP
+func srQueryQP(h C.uint32_t, a *C.struct_sr_qp_attr) C.int {
+	q := qps.get(uint32(h))
+	if q == nil {
+		return invalid
+	}
+	v, _, err := q.Query(0)
+	if err != nil {
+		return errno(err)
+	}
+	setQPAttr(a, &v)
+	return 0
+}
+
+func setQPAttr(a *C.struct_sr_qp_attr, v *verbs.QPAttr) {
+	*a = C.struct_sr_qp_attr{
+		qp_state: C.uint32_t(v.QPState), cur_qp_state: C.uint32_t(v.CurQPState), path_mtu: C.uint32_t(v.PathMTU), path_mig_state: C.uint32_t(v.PathMigState),
+		qkey: C.uint32_t(v.QKey), rq_psn: C.uint32_t(v.RQPSN), sq_psn: C.uint32_t(v.SQPSN), dest_qp_num: C.uint32_t(v.DestQPNum), qp_access_flags: C.uint32_t(v.QPAccessFlags),
+		cap: C.struct_sr_qp_cap{
+			max_send_wr: C.uint32_t(v.Cap.MaxSendWR), max_recv_wr: C.uint32_t(v.Cap.MaxRecvWR), max_send_sge: C.uint32_t(v.Cap.MaxSendSGE),
+			max_recv_sge: C.uint32_t(v.Cap.MaxRecvSGE), max_inline_data: C.uint32_t(v.Cap.MaxInlineData),
+		},
+		pkey_index: C.uint16_t(v.PKeyIndex), max_rd_atomic: C.uint8_t(v.MaxRDAtomic), max_dest_rd_atomic: C.uint8_t(v.MaxDestRDAtomic),
+		min_rnr_timer: C.uint8_t(v.MinRNRTimer), port_num: C.uint8_t(v.PortNum), timeout: C.uint8_t(v.Timeout), retry_cnt: C.uint8_t(v.RetryCnt),
+		rnr_retry: C.uint8_t(v.RNRRetry), rate_limit: C.uint32_t(v.RateLimit),
+	}
+	setAHAttr(&a.ah_attr, &v.AHAttr)
+	if v.SQDraining {
+		a.sq_draining = 1
+	}
+	if v.EnSQDAsyncNotify {
+		a.en_sqd_async_notify = 1
+	}
+	if alt := v.Alt; alt != nil {
+		setAHAttr(&a.alt_ah_attr, &alt.AHAttr)
+		a.alt_pkey_index, a.alt_port_num, a.alt_timeout = C.uint16_t(alt.PKeyIndex), C.uint8_t(alt.PortNum), C.uint8_t(alt.Timeout)
+	}
+}
+
+//export srDestroyQP
+func srDestroyQP(h C.uint32_t) C.int {
+	return errno(qps.remove(uint32(h), func(q *qp) error {
+		if err := q.Destroy(); err != nil {
+			return err
+		}
+		q.forget()
+		return nil
+	}))
+}
+
+//export srAttachMcast
+func srAttachMcast(h C.uint32_t, gid *C.uint8_t) C.int {
+	q := qps.get(uint32(h))
+	if q == nil {
+		return invalid
+	}
+	return errno(q.AttachMcast(*(*verbs.GID)(unsafe.Pointer(gid))))
+}
+
+//export srDetachMcast
+func srDetachMcast(h C.uint32_t, gid *C.uint8_t) C.int {
+	q := qps.get(uint32(h))
+	if q == nil {
+		return invalid
+	}
+	return errno(q.DetachMcast(*(*verbs.GID)(unsafe.Pointer(gid))))
+}
+
+//export srCreateSRQ
+func srCreateSRQ(a *C.struct_sr_srq_init_attr, h, num *C.uint32_t) C.int {
+	p := pds.get(uint32(a.pd))
+	x, ok1 := optional(&xrcds, a.xrcd)
+	c, ok2 := optional(&cqs, a.cq)
+	if p == nil || !ok1 || !ok2 {
+		return invalid
+	}
+	s := &srq{object: object{p.ctx, a.events}}
+	attr := verbs.SRQInitAttr{Context: &s.object, Attr: verbs.SRQAttr{MaxWR: int(a.attr.max_wr), MaxSGE: int(a.attr.max_sge)}}
+	if x != nil {
+		attr.XRCD = x.XRCD
+	}
+	if c != nil {
+		attr.CQ = c.CQ
+	}
+	var err error
+	if s.SRQ, err = p.CreateSRQ(&attr); err != nil {
+		return errno(err)
+	}
+	*h, *num = C.uint32_t(srqs.add(s)), C.uint32_t(s.Num())
+	return 0
+}
+
+//export srModifySRQ
+func srModifySRQ(h C.uint32_t, a *C.struct_sr_srq_attr, mask C.int) C.int {
+	s := srqs.get(uint32(h))
+	if s == nil {
+		return invalid
+	}
+	return errno(s.Modify(&verbs.SRQAttr{MaxWR: int(a.max_wr), Limit: int(a.srq_limit)}, verbs.SRQAttrMask(mask)))
+}
+
+//export srQuerySRQ
+func srQuerySRQ(h C.uint32_t, a *C.struct_sr_srq_attr) C.int {
+	s := srqs.get(uint32(h))
+	if s == nil {
+		return invalid
+	}
+	v, err := s.Query()
+	if err != nil {
+		return errno(err)
+	}
+	*a = C.struct_sr_srq_attr{max_wr: C.uint32_t(v.MaxWR), max_sge: C.uint32_t(v.MaxSGE), srq_limit: C.uint32_t(v.Limit)}
+	return 0
+}
+
+//export srDestroySRQ
+func srDestroySRQ(h C.uint32_t) C.int {
+	return errno(srqs.remove(uint32(h), func(s *srq) error {
+		if err := s.Destroy(); err != nil {
+			return err
+		}
+		s.forget()
+		return nil
+	}))
+}
+
+//export srOpenXRCD
+func srOpenXRCD(ctx C.uint32_t, fd C.int, h *C.uint32_t) C.int {
+	c := contexts.get(uint32(ctx))
+	if c == nil {
+		return invalid
+	}
+	var f *os.File
+	if fd >= 0 {
+		own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			return errno(err)
+		}
+		f = os.NewFile(uintptr(own), "XRC domain")
+		defer f.Close()
+	}
+	x, err := c.dev.OpenXRCD(f)
+	if err != nil {
+		return errno(err)
+	}
+	*h = C.uint32_t(xrcds.add(&xrcd{x, c}))
+	return 0
+}
+
+//export srCloseXRCD
+func srCloseXRCD(h C.uint32_t) C.int {
+	return errno(xrcds.remove(uint32(h), func(x *xrcd) error { return x.Close() }))
+}
+
+//export srCreateAH
+func srCreateAH(p C.uint32_t, a *C.struct_sr_ah_attr, h *C.uint32_t) C.int {
+	pd := pds.get(uint32(p))
+	if pd == nil {
+		return invalid
+	}
+	attr := ahAttr(a)
+	v, err := pd.CreateAH(&attr)
+	if err != nil {
+		return errno(err)
+	}
+	*h = C.uint32_t(ahs.add(v))
+	return 0
+}
+
+//export srDestroyAH
+func srDestroyAH(h C.uint32_t) C.int { return errno(ahs.remove(uint32(h), (*verbs.AH).Destroy)) }
+
+//export srInitAH
+func srInitAH(dev, port C.int, wc *C.struct_sr_wc, grh unsafe.Pointer, a *C.struct_sr_ah_attr) C.int {
+	d := stacks.device(int(dev))
+	if d == nil || port < 0 || port > 255 {
+		return invalid
+	}
+	w := verbs.WC{Flags: verbs.WCFlags(wc.wc_flags), SrcQP: uint32(wc.src_qp), SLID: uint16(wc.slid), SL: uint8(wc.sl), DLIDPathBits: uint8(wc.dlid_path_bits)}
+	if w.SL&r2RoCE != 0 {
+		w.SL = 0 // it is the packet's type
+	}
+	v, err := d.dev.InitAHFromWC(uint8(port), &w, unsafe.Slice((*byte)(grh), verbs.GRHLen))
+	if err != nil {
+		return errno(err)
+	}
+	setAHAttr(a, &v)
+	return 0
+}

@@ -1,0 +1,231 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/bits"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/softrnic/softrnic/cmd/internal/cli"
+	"github.com/softrnic/softrnic/cmd/internal/dropin"
+	"github.com/softrnic/softrnic/cmd/internal/node"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// stack is a node, and the one or two devices that it is for C programs, whose QPs have no transport of their own.
+type stack struct {
+	node *node.Node
+	pipe bool // its link is one
+}
+
+// device is a stack seen as a device of one wire protocol.
+type device struct {
+	*stack
+	dev       *verbs.Device
+	name      string
+	transport verbs.Transport
+}
+
+// stacks are the stacks of the process.
+var stacks state
+
+type state struct {
+	once    sync.Once
+	err     error
+	cfg     dropin.Config
+	devices []*device
+	nodes   []*node.Node // one a rail
+	log     atomic.Pointer[slog.Logger]
+}
+
+// open opens the stacks, once.
+func (s *state) open() error {
+	s.once.Do(func() {
+		if s.err = s.doOpen(); s.err != nil {
+			fmt.Fprintln(os.Stderr, "softrnic:", s.err)
+		}
+	})
+	return s.err
+}
+
+func (s *state) doOpen() (err error) {
+	if s.cfg, err = dropin.FromEnv(os.Getenv); err != nil {
+		return err
+	}
+	for _, r := range s.cfg.Rails {
+		n, err := r.Flags.Open(&cli.Env{Stdout: os.Stdout, Stderr: os.Stderr, Command: s.command()})
+		if err != nil {
+			return err
+		}
+		s.nodes = append(s.nodes, n)
+		s.log.Store(n.Log)
+		st := &stack{n, r.Flags.Link.Medium == "pipe"}
+		pair := []*device{{st, n.Dev, r.RoCE, verbs.RoCEv2}, {st, n.Dev, r.IWARP, verbs.IWARP}}
+		if s.cfg.Transports[0] == verbs.IWARP {
+			slices.Reverse(pair) // some programs ask the first device for what they use another for
+		}
+		for _, d := range pair {
+			if d.name != "" {
+				s.devices = append(s.devices, d)
+			}
+		}
+		go distributeAsyncEvents(n.Dev)
+	}
+	watchFaults()
+	return nil
+}
+
+// command is the file of the command softrnic, which can be a hub.
+func (s *state) command() string {
+	if s.cfg.Command != "" {
+		return s.cfg.Command
+	}
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		return "softrnic"
+	}
+	for line := range strings.Lines(string(maps)) {
+		if i := strings.IndexByte(line, '/'); i >= 0 && filepath.Base(strings.TrimSpace(line)) == "libsoftrnic.so" {
+			if file := dropin.CommandBeside(filepath.Dir(line[i:])); file != "" {
+				return file
+			}
+		}
+	}
+	return "softrnic" // in PATH
+}
+
+// logError logs the error of a call, which the program only sees the errno of.
+func (s *state) logError(err error) {
+	if log := s.log.Load(); log != nil {
+		log.Debug("a call has failed", "error", err)
+	}
+}
+
+// device returns a device by its number in the list that C has.
+func (s *state) device(i int) *device {
+	if i < 0 || i >= len(s.devices) {
+		return nil
+	}
+	return s.devices[i]
+}
+
+// goodbyeTimeout is how long a process that ends waits for its peers to know.
+const goodbyeTimeout = 2 * time.Second
+
+// shutdown shuts the devices down, all at once, and closes their links.
+func (s *state) shutdown() error {
+	ctx, cancel := context.WithTimeout(context.Background(), goodbyeTimeout)
+	defer cancel()
+	errs := make([]error, len(s.nodes))
+	var all sync.WaitGroup
+	for i, n := range s.nodes {
+		all.Go(func() {
+			began := time.Now()
+			errs[i] = n.Dev.Shutdown(ctx)
+			n.Log.Debug("the device is shut down", "after", time.Since(began), "error", errs[i])
+		})
+	}
+	all.Wait()
+	if s.cfg.Counters != "" && len(s.nodes) > 0 {
+		if err := s.writeCounters(); err != nil {
+			fmt.Fprintln(os.Stderr, "softrnic:", err)
+		}
+	}
+	for i, n := range s.nodes { // so that files and sockets of the links go, and the hub knows
+		all.Go(func() { errs[i] = errors.Join(errs[i], n.Host.Close()) })
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// writeCounters appends the counters that are not 0, of all rails together, to the file.
+func (s *state) writeCounters() error {
+	f, err := os.OpenFile(s.cfg.Counters, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o666)
+	if err != nil {
+		return err
+	}
+	counters := map[string]uint64{"pid": uint64(os.Getpid())}
+	for _, n := range s.nodes {
+		port, e := n.Dev.PortCounters(1)
+		err = errors.Join(err, e)
+		for _, m := range []map[string]uint64{port, n.Dev.HWCounters()} {
+			for name, v := range m {
+				if v != 0 {
+					counters[name] += v
+				}
+			}
+		}
+	}
+	line, _ := json.Marshal(counters) // a map of numbers
+	_, e := f.Write(append(line, '\n'))
+	return errors.Join(err, e, f.Close())
+}
+
+// guid is the device's GUID as programs see it, in network byte order in memory. The iWARP device has another one than the
+// RoCE device of the same stack.
+func (d *device) guid() uint64 {
+	g := d.dev.QueryDevice().NodeGUID
+	if d.transport == verbs.IWARP {
+		g ^= 1
+	}
+	return bits.ReverseBytes64(g)
+}
+
+// receivesItself reports whether the device is as quick without threads of the program's that receive: all of a pipe is in this
+// process, where each port has a goroutine that receives while others poll.
+func (d *device) receivesItself() bool { return d.pipe }
+
+func (d *device) netdev() string { return d.node.Host.NICs()[0].Name() }
+
+// ifindex is the number of a network interface, or 0.
+func ifindex(name string) uint32 {
+	if ifce, err := net.InterfaceByName(name); err == nil {
+		return uint32(ifce.Index)
+	}
+	return 0
+}
+
+// gid is an entry of the device's GID table. iWARP has one, which is the MAC address, as Linux's siw has.
+func (d *device) gid(port, index int) (verbs.GIDEntry, error) {
+	if port < 0 || port > 255 {
+		return verbs.GIDEntry{}, syscall.EINVAL
+	}
+	attr, err := d.dev.QueryPort(uint8(port))
+	if err != nil {
+		return verbs.GIDEntry{}, err
+	}
+	if d.transport == verbs.IWARP {
+		if index != 0 {
+			return verbs.GIDEntry{}, syscall.EINVAL
+		}
+		e := verbs.GIDEntry{PortNum: uint8(port), NetDev: d.netdev()}
+		copy(e.GID[:], d.node.Host.NICs()[0].MAC())
+		return e, nil
+	}
+	if index < 0 || index >= attr.GIDTblLen {
+		return verbs.GIDEntry{}, syscall.EINVAL
+	}
+	table, err := d.dev.GIDTable(uint8(port))
+	if err != nil {
+		return verbs.GIDEntry{}, err
+	}
+	for _, e := range table {
+		if e.Index == index {
+			return e, nil
+		}
+	}
+	return verbs.GIDEntry{}, syscall.ENODATA
+}

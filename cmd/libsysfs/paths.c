@@ -1,0 +1,258 @@
+// libsoftrnic-sysfs.so is loaded before a program by softrnic run, where this user may make no mount namespace. It has the C
+// library's functions that take a path, and gives those below SOFTRNIC_SYSFS, a directory with the devices' files, for the paths
+// where the kernel has those of its own: /sys/class/infiniband, /sys/class/infiniband_verbs and /dev/infiniband. Other paths,
+// programs that make system calls themselves, and listings of /sys/class and /dev are as ever.
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+
+#define PUBLIC __attribute__((visibility("default")))
+
+// instead returns the path to use in place of another: the same, or one that is written to buf.
+static const char *instead(const char *path, char buf[PATH_MAX])
+{
+	static const char *const ours[] = {"/sys/class/infiniband", "/sys/class/infiniband_verbs", "/dev/infiniband"};
+	const char *root;
+	if (!path || path[0] != '/')
+		return path;
+	for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) {
+		size_t n = strlen(ours[i]);
+		if (strncmp(path, ours[i], n) || (path[n] && path[n] != '/') || !(root = getenv("SOFTRNIC_SYSFS")))
+			continue;
+		if (snprintf(buf, PATH_MAX, "%s%s", root, path) < PATH_MAX)
+			return buf;
+	}
+	return path;
+}
+
+// NEXT declares next, the function of that name which this library stands before.
+#define NEXT(result, name, ...) \
+	static result (*next)(__VA_ARGS__); \
+	if (!next) \
+		next = (result (*)(__VA_ARGS__))dlsym(RTLD_NEXT, #name)
+
+// Functions that are in no C library any more, or not yet in this one, fail.
+#define ABSENT(failure) \
+	if (!next) { \
+		errno = ENOSYS; \
+		return failure; \
+	}
+
+#define OPEN(name) \
+	PUBLIC int name(const char *path, int flags, ...) \
+	{ \
+		char buf[PATH_MAX]; \
+		va_list args; \
+		va_start(args, flags); \
+		mode_t mode = flags & (O_CREAT | __O_TMPFILE) ? va_arg(args, mode_t) : 0; \
+		va_end(args); \
+		NEXT(int, name, const char *, int, ...); \
+		return next(instead(path, buf), flags, mode); \
+	}
+OPEN(open)
+OPEN(open64)
+
+#define OPENAT(name) \
+	PUBLIC int name(int dir, const char *path, int flags, ...) \
+	{ \
+		char buf[PATH_MAX]; \
+		va_list args; \
+		va_start(args, flags); \
+		mode_t mode = flags & (O_CREAT | __O_TMPFILE) ? va_arg(args, mode_t) : 0; \
+		va_end(args); \
+		NEXT(int, name, int, const char *, int, ...); \
+		return next(dir, instead(path, buf), flags, mode); \
+	}
+OPENAT(openat)
+OPENAT(openat64)
+
+// What a program that is compiled with _FORTIFY_SOURCE calls, when it gives no mode.
+#define OPEN_2(name) \
+	PUBLIC int name(const char *path, int flags); \
+	PUBLIC int name(const char *path, int flags) \
+	{ \
+		char buf[PATH_MAX]; \
+		NEXT(int, name, const char *, int); \
+		return next(instead(path, buf), flags); \
+	}
+OPEN_2(__open_2)
+OPEN_2(__open64_2)
+
+#define OPENAT_2(name) \
+	PUBLIC int name(int dir, const char *path, int flags); \
+	PUBLIC int name(int dir, const char *path, int flags) \
+	{ \
+		char buf[PATH_MAX]; \
+		NEXT(int, name, int, const char *, int); \
+		return next(dir, instead(path, buf), flags); \
+	}
+OPENAT_2(__openat_2)
+OPENAT_2(__openat64_2)
+
+#define FOPEN(name) \
+	PUBLIC FILE *name(const char *restrict path, const char *restrict mode) \
+	{ \
+		char buf[PATH_MAX]; \
+		NEXT(FILE *, name, const char *, const char *); \
+		return next(instead(path, buf), mode); \
+	}
+FOPEN(fopen)
+FOPEN(fopen64)
+
+PUBLIC DIR *opendir(const char *path)
+{
+	char buf[PATH_MAX];
+	NEXT(DIR *, opendir, const char *);
+	return next(instead(path, buf));
+}
+
+#define SCANDIR(name, entry) \
+	PUBLIC int name(const char *restrict path, struct entry ***restrict list, int (*keep)(const struct entry *), \
+		int (*compare)(const struct entry **, const struct entry **)) \
+	{ \
+		char buf[PATH_MAX]; \
+		NEXT(int, name, const char *, struct entry ***, int (*)(const struct entry *), \
+			int (*)(const struct entry **, const struct entry **)); \
+		return next(instead(path, buf), list, keep, compare); \
+	}
+SCANDIR(scandir, dirent)
+SCANDIR(scandir64, dirent64)
+
+#define STAT(name, kind) \
+	PUBLIC int name(const char *restrict path, struct kind *restrict st) \
+	{ \
+		char buf[PATH_MAX]; \
+		NEXT(int, name, const char *, struct kind *); \
+		ABSENT(-1) \
+		return next(instead(path, buf), st); \
+	}
+STAT(stat, stat)
+STAT(lstat, stat)
+STAT(stat64, stat64)
+STAT(lstat64, stat64)
+
+#define STATAT(name, kind) \
+	PUBLIC int name(int dir, const char *restrict path, struct kind *restrict st, int flags) \
+	{ \
+		char buf[PATH_MAX]; \
+		NEXT(int, name, int, const char *, struct kind *, int); \
+		ABSENT(-1) \
+		return next(dir, instead(path, buf), st, flags); \
+	}
+STATAT(fstatat, stat)
+STATAT(fstatat64, stat64)
+
+// What programs call for stat and lstat that were compiled against a glibc before 2.33.
+#define XSTAT(name, kind) \
+	PUBLIC int name(int version, const char *path, struct kind *st); \
+	PUBLIC int name(int version, const char *path, struct kind *st) \
+	{ \
+		char buf[PATH_MAX]; \
+		NEXT(int, name, int, const char *, struct kind *); \
+		ABSENT(-1) \
+		return next(version, instead(path, buf), st); \
+	}
+XSTAT(__xstat, stat)
+XSTAT(__lxstat, stat)
+XSTAT(__xstat64, stat64)
+XSTAT(__lxstat64, stat64)
+
+#define XSTATAT(name, kind) \
+	PUBLIC int name(int version, int dir, const char *path, struct kind *st, int flags); \
+	PUBLIC int name(int version, int dir, const char *path, struct kind *st, int flags) \
+	{ \
+		char buf[PATH_MAX]; \
+		NEXT(int, name, int, int, const char *, struct kind *, int); \
+		ABSENT(-1) \
+		return next(version, dir, instead(path, buf), st, flags); \
+	}
+XSTATAT(__fxstatat, stat)
+XSTATAT(__fxstatat64, stat64)
+
+PUBLIC int statx(int dir, const char *restrict path, int flags, unsigned int mask, struct statx *restrict st)
+{
+	char buf[PATH_MAX];
+	NEXT(int, statx, int, const char *, int, unsigned int, struct statx *);
+	ABSENT(-1)
+	return next(dir, instead(path, buf), flags, mask, st);
+}
+
+PUBLIC int access(const char *path, int mode)
+{
+	char buf[PATH_MAX];
+	NEXT(int, access, const char *, int);
+	return next(instead(path, buf), mode);
+}
+
+PUBLIC int faccessat(int dir, const char *path, int mode, int flags)
+{
+	char buf[PATH_MAX];
+	NEXT(int, faccessat, int, const char *, int, int);
+	return next(dir, instead(path, buf), mode, flags);
+}
+
+PUBLIC ssize_t readlink(const char *restrict path, char *restrict to, size_t size)
+{
+	char buf[PATH_MAX];
+	NEXT(ssize_t, readlink, const char *, char *, size_t);
+	return next(instead(path, buf), to, size);
+}
+
+PUBLIC char *realpath(const char *restrict path, char *restrict to)
+{
+	char buf[PATH_MAX];
+	NEXT(char *, realpath, const char *, char *);
+	return next(instead(path, buf), to);
+}
+
+PUBLIC ssize_t readlinkat(int dir, const char *restrict path, char *restrict to, size_t size)
+{
+	char buf[PATH_MAX];
+	NEXT(ssize_t, readlinkat, int, const char *, char *, size_t);
+	return next(dir, instead(path, buf), to, size);
+}
+
+// What a program that is compiled with _FORTIFY_SOURCE calls, where the size of its buffer is known.
+PUBLIC char *__realpath_chk(const char *path, char *to, size_t room);
+PUBLIC char *__realpath_chk(const char *path, char *to, size_t room)
+{
+	char buf[PATH_MAX];
+	NEXT(char *, __realpath_chk, const char *, char *, size_t);
+	return next(instead(path, buf), to, room);
+}
+
+PUBLIC ssize_t __readlink_chk(const char *path, char *to, size_t size, size_t room);
+PUBLIC ssize_t __readlink_chk(const char *path, char *to, size_t size, size_t room)
+{
+	char buf[PATH_MAX];
+	NEXT(ssize_t, __readlink_chk, const char *, char *, size_t, size_t);
+	return next(instead(path, buf), to, size, room);
+}
+
+PUBLIC ssize_t __readlinkat_chk(int dir, const char *path, char *to, size_t size, size_t room);
+PUBLIC ssize_t __readlinkat_chk(int dir, const char *path, char *to, size_t size, size_t room)
+{
+	char buf[PATH_MAX];
+	NEXT(ssize_t, __readlinkat_chk, int, const char *, char *, size_t, size_t);
+	return next(dir, instead(path, buf), to, size, room);
+}
+
+#define GETXATTR(name) \
+	PUBLIC ssize_t name(const char *path, const char *attribute, void *value, size_t size) \
+	{ \
+		char buf[PATH_MAX]; \
+		NEXT(ssize_t, name, const char *, const char *, void *, size_t); \
+		return next(instead(path, buf), attribute, value, size); \
+	}
+GETXATTR(getxattr)
+GETXATTR(lgetxattr)

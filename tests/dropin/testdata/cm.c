@@ -1,0 +1,252 @@
+// What librdmacm promises and its example programs do not ask for. It ends with 1 at the first thing that is not so.
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <rdma/rdma_cma.h>
+#include "loopback.h"
+
+// overwrite fills what the allocator gives again of memory that was freed.
+static void overwrite(void)
+{
+	static char *block[64];
+	for (size_t size = 16; size < 8192; size += size / 4) {
+		for (int i = 0; i < 64; i++)
+			memset((block[i] = malloc(size)), 'A', size);
+		for (int i = 0; i < 64; i++)
+			free(block[i]);
+	}
+}
+
+// A thread that uses an object once more, which another thread has just destroyed, gets an error: rping's threads do.
+static void destroyed(void)
+{
+	struct rdma_event_channel *ch = rdma_create_event_channel();
+	struct rdma_cm_id *id;
+	struct rdma_cm_event *e;
+	CHECK(ch && !rdma_create_id(ch, &id, NULL, RDMA_PS_TCP) && !rdma_destroy_id(id));
+	rdma_destroy_event_channel(ch);
+	overwrite();
+	CHECK(rdma_get_cm_event(ch, &e) == -1 && errno == EBADF);
+	CHECK(rdma_disconnect(id) == -1 && errno == EINVAL);
+
+	struct loopback l;
+	loopback_open(&l);
+	struct ibv_comp_channel *events = ibv_create_comp_channel(ctx);
+	struct ibv_cq *cq = ibv_create_cq(ctx, 16, NULL, events, 0), *of;
+	void *context;
+	CHECK(events && cq && !ibv_destroy_cq(cq) && !ibv_destroy_comp_channel(events));
+	loopback_close(&l);
+	overwrite();
+	struct ibv_wc wc;
+	struct ibv_recv_wr wr = {0}, *bad;
+	CHECK(ibv_get_cq_event(events, &of, &context) == -1);
+	CHECK(ibv_req_notify_cq(l.cq, 0) == EINVAL);
+	for (int i = 0; i < 1000; i++)
+		CHECK(ibv_poll_cq(l.cq, 1, &wc) <= 0);
+	CHECK(ibv_post_recv(l.qp, &wr, &bad) == EINVAL);
+}
+
+static struct sockaddr *address(const char *host, int port)
+{
+	static __thread struct sockaddr_in a;
+	a = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(port)};
+	CHECK(inet_aton(host, &a.sin_addr));
+	return (struct sockaddr *)&a;
+}
+
+// OWN is the device's address.
+#define OWN "10.9.0.1"
+
+#define FAILS(call, err) \
+	do { \
+		errno = 0; \
+		int got = call; \
+		if (got != -1 || errno != err) { \
+			printf("line %d: %s is %d with errno %d (%s), not -1 with %d\n", __LINE__, #call, got, errno, strerror(errno), err); \
+			exit(1); \
+		} \
+	} while (0)
+
+// take takes the next event of a channel, which is to be of one type, and acknowledges it.
+static int take(struct rdma_event_channel *ch, enum rdma_cm_event_type type, struct rdma_cm_id **id)
+{
+	struct rdma_cm_event *e;
+	CHECK(!rdma_get_cm_event(ch, &e));
+	if (e->event != type)
+		printf("%s, status %d, in place of %s\n", rdma_event_str(e->event), e->status, rdma_event_str(type));
+	CHECK(e->event == type);
+	int status = e->status;
+	if (id)
+		*id = e->id;
+	CHECK(!rdma_ack_cm_event(e));
+	return status;
+}
+
+// What is out of place has the errno that the kernel gives.
+static void refused(void)
+{
+	struct rdma_event_channel *ch = rdma_create_event_channel();
+	struct rdma_cm_id *id, *other;
+	struct ibv_qp_init_attr a = {.cap = {4, 4, 1, 1, 0}, .qp_type = IBV_QPT_RC};
+	struct rdma_conn_param p = {.retry_count = 7};
+	struct ibv_qp_attr qa = {.qp_state = IBV_QPS_INIT};
+	int mask, value = 1;
+	CHECK(ch && !rdma_create_id(ch, &id, NULL, RDMA_PS_TCP));
+	FAILS(rdma_get_cm_event(ch, NULL), EINVAL);
+	FAILS(rdma_connect(id, &p), EINVAL);
+	FAILS(rdma_accept(id, &p), EINVAL);
+	FAILS(rdma_reject(id, NULL, 0), EINVAL);
+	FAILS(rdma_disconnect(id), EINVAL);
+	FAILS(rdma_resolve_route(id, 1000), EINVAL);
+	FAILS(rdma_create_qp(id, NULL, &a), EINVAL);
+	FAILS(rdma_init_qp_attr(id, &qa, &mask), EINVAL);
+	FAILS(rdma_establish(id), EINVAL);
+	FAILS(rdma_notify(id, IBV_EVENT_QP_FATAL), EINVAL);
+	FAILS(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &value, sizeof value), EINVAL);
+	FAILS(rdma_set_option(id, RDMA_OPTION_ID, 99, &value, sizeof value), ENOSYS);
+	FAILS(rdma_leave_multicast(id, address("239.1.2.3", 0)), EADDRNOTAVAIL);
+	struct sockaddr unix_address = {.sa_family = AF_UNIX};
+	FAILS(rdma_bind_addr(id, &unix_address), EINVAL);
+	FAILS(rdma_bind_addr(id, address("192.0.2.1", 0)), EADDRNOTAVAIL);
+	CHECK(!rdma_bind_addr(id, address(OWN, 7000)));
+	FAILS(rdma_bind_addr(id, address(OWN, 7001)), EINVAL);
+	CHECK(!rdma_listen(id, 4));
+	FAILS(rdma_resolve_addr(id, NULL, address(OWN, 7002), 1000), EINVAL);
+	CHECK(!rdma_create_id(ch, &other, NULL, RDMA_PS_TCP));
+	FAILS(rdma_bind_addr(other, address(OWN, 7000)), EADDRINUSE);
+	CHECK(!rdma_destroy_id(other) && !rdma_destroy_id(id));
+	rdma_destroy_event_channel(ch);
+}
+
+// connect_to resolves a port of the device's own address, and connects to it.
+static struct rdma_cm_id *connect_to(struct rdma_event_channel *ch, int port)
+{
+	struct rdma_cm_id *id;
+	struct ibv_qp_init_attr a = {.cap = {4, 4, 1, 1, 0}, .qp_type = IBV_QPT_RC};
+	struct rdma_conn_param p = {.retry_count = 7, .rnr_retry_count = 7};
+	CHECK(!rdma_create_id(ch, &id, NULL, RDMA_PS_TCP) && !rdma_resolve_addr(id, NULL, address(OWN, port), 10000));
+	CHECK(!take(ch, RDMA_CM_EVENT_ADDR_RESOLVED, NULL) && !rdma_resolve_route(id, 10000));
+	CHECK(!take(ch, RDMA_CM_EVENT_ROUTE_RESOLVED, NULL));
+	CHECK(!rdma_create_qp(id, NULL, &a) && !rdma_connect(id, &p));
+	return id;
+}
+
+// The descriptor of a channel tells poll whether there is an event, and O_NONBLOCK does not wait for one.
+static void nonblocking(void)
+{
+	struct rdma_event_channel *ch = rdma_create_event_channel();
+	struct rdma_cm_id *id;
+	struct rdma_cm_event *e;
+	CHECK(ch);
+	struct pollfd fd = {ch->fd, POLLIN, 0};
+	CHECK(!rdma_create_id(ch, &id, NULL, RDMA_PS_TCP) && poll(&fd, 1, 0) == 0);
+	int flags = fcntl(ch->fd, F_GETFL);
+	CHECK(!fcntl(ch->fd, F_SETFL, flags | O_NONBLOCK));
+	FAILS(rdma_get_cm_event(ch, &e), EAGAIN);
+	CHECK(!rdma_resolve_addr(id, NULL, address(OWN, 7003), 10000) && poll(&fd, 1, 10000) == 1);
+	CHECK(!take(ch, RDMA_CM_EVENT_ADDR_RESOLVED, NULL) && poll(&fd, 1, 0) == 0);
+	FAILS(rdma_get_cm_event(ch, &e), EAGAIN);
+	// An event that nobody takes goes with its ID.
+	CHECK(!rdma_resolve_route(id, 10000) && poll(&fd, 1, 10000) == 1 && !rdma_destroy_id(id) && poll(&fd, 1, 0) == 0);
+	CHECK(!fcntl(ch->fd, F_SETFL, flags));
+	// Nobody listens.
+	id = connect_to(ch, 7004);
+	CHECK(take(ch, RDMA_CM_EVENT_REJECTED, NULL));
+	rdma_destroy_qp(id);
+	CHECK(!rdma_destroy_id(id));
+	rdma_destroy_event_channel(ch);
+}
+
+static int destroyed_id;
+
+static void *destroy(void *id)
+{
+	CHECK(!rdma_destroy_id(id));
+	__atomic_store_n(&destroyed_id, 1, __ATOMIC_SEQ_CST);
+	return NULL;
+}
+
+// rdma_destroy_id waits until the events of the ID that were taken are acknowledged.
+static void acknowledgements(void)
+{
+	struct rdma_event_channel *ch = rdma_create_event_channel();
+	struct rdma_cm_id *id;
+	struct rdma_cm_event *e;
+	pthread_t t;
+	CHECK(!rdma_create_id(ch, &id, NULL, RDMA_PS_TCP) && !rdma_resolve_addr(id, NULL, address(OWN, 7005), 10000));
+	CHECK(!rdma_get_cm_event(ch, &e) && e->id == id && !pthread_create(&t, NULL, destroy, id));
+	usleep(50000);
+	CHECK(!__atomic_load_n(&destroyed_id, __ATOMIC_SEQ_CST));
+	CHECK(!rdma_ack_cm_event(e) && !pthread_join(t, NULL) && destroyed_id);
+	rdma_destroy_event_channel(ch);
+}
+
+#define THREADS 16
+#define ROUNDS 5
+
+static void *serve(void *v)
+{
+	struct rdma_event_channel *ch = v;
+	for (int ended = 0; ended < THREADS * ROUNDS;) {
+		struct rdma_cm_event *e;
+		CHECK(!rdma_get_cm_event(ch, &e));
+		struct rdma_cm_id *id = e->id;
+		enum rdma_cm_event_type type = e->event;
+		CHECK(!rdma_ack_cm_event(e));
+		struct ibv_qp_init_attr a = {.cap = {4, 4, 1, 1, 0}, .qp_type = IBV_QPT_RC};
+		if (type == RDMA_CM_EVENT_CONNECT_REQUEST) {
+			CHECK(!rdma_create_qp(id, NULL, &a) && !rdma_accept(id, NULL));
+		} else if (type == RDMA_CM_EVENT_DISCONNECTED) {
+			rdma_disconnect(id);
+			rdma_destroy_qp(id);
+			CHECK(!rdma_destroy_id(id));
+			ended++;
+		}
+	}
+	return NULL;
+}
+
+static void *connect_often(void *v)
+{
+	(void)v;
+	struct rdma_event_channel *ch = rdma_create_event_channel();
+	for (int i = 0; i < ROUNDS; i++) {
+		struct rdma_cm_id *id = connect_to(ch, 7006);
+		CHECK(!take(ch, RDMA_CM_EVENT_ESTABLISHED, NULL) && !rdma_disconnect(id));
+		take(ch, RDMA_CM_EVENT_DISCONNECTED, NULL);
+		rdma_destroy_qp(id);
+		CHECK(!rdma_destroy_id(id));
+	}
+	rdma_destroy_event_channel(ch);
+	return NULL;
+}
+
+// Many threads, each with a channel of its own, connect to one listener of the process.
+static void threads(void)
+{
+	struct rdma_event_channel *ch = rdma_create_event_channel();
+	struct rdma_cm_id *listener;
+	pthread_t server, client[THREADS];
+	CHECK(!rdma_create_id(ch, &listener, NULL, RDMA_PS_TCP) && !rdma_bind_addr(listener, address(OWN, 7006)) && !rdma_listen(listener, THREADS));
+	CHECK(!pthread_create(&server, NULL, serve, ch));
+	for (int i = 0; i < THREADS; i++)
+		CHECK(!pthread_create(&client[i], NULL, connect_often, NULL));
+	for (int i = 0; i < THREADS; i++)
+		CHECK(!pthread_join(client[i], NULL));
+	CHECK(!pthread_join(server, NULL) && !rdma_destroy_id(listener));
+	rdma_destroy_event_channel(ch);
+}
+
+int main(void)
+{
+	setvbuf(stdout, NULL, _IONBF, 0);
+	device_open();
+	refused();
+	nonblocking();
+	acknowledgements();
+	threads();
+	destroyed();
+	return 0;
+}

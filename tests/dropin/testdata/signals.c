@@ -1,0 +1,175 @@
+// The program's signals stay its own, and memory that is unmapped under the device is an error whoever has the handlers of
+// SIGSEGV and SIGBUS. It ends with 1 at the first thing that is not so.
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <sys/time.h>
+#include <ucontext.h>
+#include "loopback.h"
+
+static volatile sig_atomic_t urgent, profiled, alarmed, on_stack, elsewhere, caught;
+static pthread_t program;
+static char *alternate;
+static sigjmp_buf back;
+
+static void count(int sig)
+{
+	char here;
+	if (!pthread_equal(pthread_self(), program))
+		elsewhere++;
+	if (&here >= alternate && &here < alternate + SIGSTKSZ)
+		on_stack++;
+	if (sig == SIGURG)
+		urgent++;
+	else if (sig == SIGPROF)
+		profiled++;
+	else
+		alarmed++;
+}
+
+static void jump(int sig, siginfo_t *info, void *context)
+{
+	(void)sig; (void)info; (void)context;
+	caught++;
+	siglongjmp(back, 1);
+}
+
+static void jump_simply(int sig) { jump(sig, NULL, NULL); }
+
+static struct sigaction previous;
+
+// restore_previous does what Python's faulthandler does: it reports, and leaves the rest to the handler before it.
+static void restore_previous(int sig)
+{
+	caught++;
+	sigaction(sig, &previous, NULL);
+}
+
+static void on(int sig, void (*f)(int), int flags)
+{
+	struct sigaction a = {.sa_flags = flags};
+	a.sa_handler = f;
+	sigfillset(&a.sa_mask); // so that the counts are right
+	CHECK(!sigaction(sig, &a, NULL));
+}
+
+static volatile char *volatile nowhere = (char *)16;
+
+static int own_fault(void)
+{
+	int before = caught;
+	if (!sigsetjmp(back, 1))
+		*nowhere = 1;
+	return caught - before;
+}
+
+// gone posts a WRITE from memory that is unmapped, and one to it: each fails, and nothing else happens.
+static void gone(const char *when)
+{
+	struct loopback l;
+	loopback_open(&l);
+	char *map = mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct ibv_mr *mr = ibv_reg_mr(pd, map, 1 << 16, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+	CHECK(mr && mmap(map, 1 << 16, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == map); // nothing else comes there
+	int before = caught;
+	loopback_write(&l, (uintptr_t)l.memory, l.mr->lkey, (uintptr_t)map, mr->rkey, 64);
+	enum ibv_wc_status s = wait_for(l.cq).status;
+	if (s != IBV_WC_REM_ACCESS_ERR && s != IBV_WC_REM_OP_ERR) {
+		printf("%s: a WRITE to memory that is gone: %s\n", when, ibv_wc_status_str(s));
+		exit(1);
+	}
+	loopback_close(&l);
+	loopback_open(&l);
+	loopback_write(&l, (uintptr_t)map, mr->lkey, (uintptr_t)l.memory, l.mr->rkey, 64);
+	s = wait_for(l.cq).status;
+	if (s != IBV_WC_LOC_PROT_ERR || caught != before) {
+		printf("%s: a WRITE from memory that is gone: %s; the program's handler was called %d times\n", when, ibv_wc_status_str(s), caught - before);
+		exit(1);
+	}
+	CHECK(!ibv_dereg_mr(mr) && !munmap(map, 1 << 16));
+	loopback_close(&l);
+}
+
+// A file that is cut short is SIGBUS.
+static void cut(void)
+{
+	struct loopback l;
+	loopback_open(&l);
+	FILE *f = tmpfile();
+	CHECK(f && !ftruncate(fileno(f), 1 << 16));
+	char *map = mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE, MAP_SHARED, fileno(f), 0);
+	struct ibv_mr *mr = ibv_reg_mr(pd, map, 1 << 16, IBV_ACCESS_LOCAL_WRITE);
+	CHECK(mr && !ftruncate(fileno(f), 0));
+	loopback_write(&l, (uintptr_t)map, mr->lkey, (uintptr_t)l.memory, l.mr->rkey, 64);
+	CHECK(wait_for(l.cq).status == IBV_WC_LOC_PROT_ERR);
+	CHECK(!ibv_dereg_mr(mr) && !munmap(map, 1 << 16));
+	loopback_close(&l);
+}
+
+// die is the end of the program, by its own fault, which a shell must see as such.
+static void die(void)
+{
+	on(SIGSEGV, SIG_DFL, 0);
+	gone("after SIG_DFL");
+	*nowhere = 1;
+}
+
+int main(int argc, char **argv)
+{
+	setvbuf(stdout, NULL, _IONBF, 0);
+	program = pthread_self();
+	alternate = malloc(SIGSTKSZ);
+	stack_t stack = {.ss_sp = alternate, .ss_size = SIGSTKSZ};
+	CHECK(!sigaltstack(&stack, NULL));
+	on(SIGURG, count, SA_ONSTACK | SA_RESTART); // before the engine is loaded
+	on(SIGSEGV, jump_simply, SA_NODEFER);
+	device_open();
+	if (argc > 1 && !strcmp(argv[1], "die"))
+		die();
+	on(SIGALRM, count, SA_ONSTACK | SA_RESTART);
+	on(SIGPROF, count, SA_ONSTACK | SA_RESTART);
+	CHECK(own_fault() == 1); // the handler that was there before
+	gone("with a handler from before");
+
+	struct itimerval often = {{0, 1000}, {0, 1000}}, never = {{0, 0}, {0, 0}};
+	CHECK(!setitimer(ITIMER_REAL, &often, NULL) && !setitimer(ITIMER_PROF, &often, NULL));
+	struct sigaction a = {.sa_flags = SA_SIGINFO | SA_ONSTACK};
+	a.sa_sigaction = jump;
+	CHECK(!sigaction(SIGSEGV, &a, &previous) && !sigaction(SIGBUS, &a, NULL));
+	usleep(5000);
+	gone("with a handler from later");
+	cut();
+	CHECK(own_fault() == 1);
+	// One that has the previous one called, and one that is the previous one again.
+	on(SIGSEGV, jump_simply, 0);
+	usleep(5000);
+	gone("with a third handler");
+	CHECK(!sigaction(SIGSEGV, NULL, &previous));
+	on(SIGSEGV, restore_previous, 0);
+	usleep(5000);
+	gone("with a handler that restores");
+	CHECK(own_fault() == 2); // restore_previous, and then jump_simply
+	usleep(5000);
+	gone("after it has restored");
+	for (int i = 0; i < 100; i++) { // the same two again and again
+		on(SIGSEGV, i % 2 ? jump_simply : restore_previous, 0);
+		usleep(1500);
+		if (i % 10 == 9)
+			gone("many times");
+	}
+	for (int i = 0; i < 100; i++)
+		CHECK(!raise(SIGURG));
+	double t = now();
+	struct loopback l;
+	loopback_open(&l);
+	for (int n = 0; now() - t < 1 || n < 1000; n++) { // while the device works
+		loopback_write(&l, (uintptr_t)l.memory, l.mr->lkey, (uintptr_t)l.memory + 4096, l.mr->rkey, 4096);
+		CHECK(wait_for(l.cq).status == IBV_WC_SUCCESS);
+	}
+	CHECK(!setitimer(ITIMER_REAL, &never, NULL) && !setitimer(ITIMER_PROF, &never, NULL));
+	printf("SIGALRM %d, SIGPROF %d, SIGURG %d, on the alternate stack %d, on another thread %d\n", alarmed, profiled, urgent, on_stack, elsewhere);
+	CHECK(urgent == 100 && alarmed > 10 && profiled > 10 && !elsewhere && on_stack == alarmed + profiled + urgent);
+	loopback_close(&l);
+	return 0;
+}
