@@ -6,49 +6,71 @@ import (
 	"testing"
 	"time"
 
+	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/rdmatransport/roce"
 	"github.com/softrnic/softrnic/verbs"
 )
 
 // TestNothingSentTwice moves data both ways at once, in real time and as fast as possible. Nothing is lost, so no timeout may fire,
-// and no packet may be repeated but as a probe of a peer that is late.
+// and no packet may be repeated but as a probe of a peer that is late; without selective repeat, a probe may make its sender go
+// back once.
 func TestNothingSentTwice(t *testing.T) {
 	const size = 1 << 20
 	count := 256
 	if testing.Short() || raceEnabled {
 		count = 32
 	}
-	for _, mtu := range []verbs.MTU{verbs.MTU1024, verbs.MTU4096} {
-		for _, code := range []verbs.WROpcode{verbs.RDMAWrite, verbs.RDMARead, verbs.Send} {
-			t.Run(fmt.Sprintf("%v/%v", code, mtu), func(t *testing.T) {
-				p := newPair(t, pairOptions{terms: func(c *terms) {
-					c.mtu = mtu
-					for i := range c.sides {
-						c.sides[i].timeout = 21 // nine seconds: for losses, not for a busy machine
+	for _, selective := range []bool{false, true} {
+		for _, mtu := range []verbs.MTU{verbs.MTU1024, verbs.MTU4096} {
+			for _, code := range []verbs.WROpcode{verbs.RDMAWrite, verbs.RDMARead, verbs.Send} {
+				t.Run(fmt.Sprintf("selective=%t/%v/%v", selective, code, mtu), func(t *testing.T) {
+					p := newPair(t, pairOptions{
+						terms: func(c *terms) {
+							c.mtu = mtu
+							for i := range c.sides {
+								c.sides[i].timeout = 21 // nine seconds: for losses, not for a busy machine
+							}
+						},
+						nodes: []rdmatransport.Option{rdmatransport.RoCE(roce.Config{SelectiveRepeat: selective})},
+					})
+					defer p.close()
+					mr := [2]*verbs.MR{p.a.reg(make([]byte, 2*size), allAccess), p.b.reg(make([]byte, 2*size), allAccess)}
+					ends := [2]*endpoint{p.a, p.b}
+					elapsed := streams(t, ends, mr, code, 8, count, size)
+					t.Logf("%.1f Gbit/s both ways", float64(2*count*size)*8/1e9/elapsed.Seconds())
+					for i, e := range ends {
+						checkRepeated(t, e, ends[1-i], selective)
 					}
-				}})
-				defer p.close()
-				mr := [2]*verbs.MR{p.a.reg(make([]byte, 2*size), allAccess), p.b.reg(make([]byte, 2*size), allAccess)}
-				ends := [2]*endpoint{p.a, p.b}
-				elapsed := streams(t, ends, mr, code, 8, count, size)
-				t.Logf("%.1f Gbit/s both ways", float64(2*count*size)*8/1e9/elapsed.Seconds())
-				for i, e := range ends {
-					if n, asked := e.counter("duplicate_request"), ends[1-i].counter("tail_probes"); n > asked {
-						t.Errorf("%d duplicate requests, and %d probes", n, asked)
+					for _, e := range ends {
+						e.toErr()
+						e.poll()
 					}
-					for _, name := range []string{"completer_retry_err", "out_of_seq_request", "rcvd_seq_err", "rcvd_rnr_err", "icrc_errors"} {
-						if n := e.counter(name); n != 0 {
-							t.Errorf("%s is %d; port %+v", name, n, e.host.Interfaces()[0].Counters())
-						}
+					for _, m := range mr {
+						ok(t, m.Dereg())
 					}
-				}
-				for _, e := range ends {
-					e.toErr()
-					e.poll()
-				}
-				for _, m := range mr {
-					ok(t, m.Dereg())
-				}
-			})
+				})
+			}
+		}
+	}
+}
+
+// checkRepeated reads from the counters of e that its peer and itself have repeated nothing but for probes.
+func checkRepeated(t *testing.T, e, peer *endpoint, selective bool) {
+	t.Helper()
+	probes, asked := e.counter("tail_probes"), peer.counter("tail_probes")
+	back := probes
+	if selective {
+		back = 0
+	}
+	if n := e.counter("completer_retry_err"); n > back {
+		t.Errorf("gone back %d times, after %d probes", n, probes)
+	}
+	if n := e.counter("duplicate_request"); n > asked && (selective || asked == 0) {
+		t.Errorf("%d duplicate requests, and %d probes", n, asked)
+	}
+	for _, name := range []string{"out_of_seq_request", "rcvd_seq_err", "rcvd_rnr_err", "icrc_errors"} {
+		if n := e.counter(name); n != 0 {
+			t.Errorf("%s is %d; port %+v", name, n, e.host.Interfaces()[0].Counters())
 		}
 	}
 }

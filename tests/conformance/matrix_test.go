@@ -214,7 +214,7 @@ func (s *scenario) run(t *testing.T, r *rand.Rand) {
 // its packets.
 func (s *scenario) device(key [32]byte) []rdmatransport.Option {
 	goBackN := s.seed%3 == 0 && (s.seed/3%3 == 2 || s.seed/3%3 == uint64(key[0]))
-	return []rdmatransport.Option{rdmatransport.Rand(rand.NewChaCha8(key)), rdmatransport.RoCE(roce.Config{GoBackN: goBackN})}
+	return []rdmatransport.Option{rdmatransport.Rand(rand.NewChaCha8(key)), rdmatransport.RoCE(roce.Config{SelectiveRepeat: !goBackN})}
 }
 
 // patience is how long a connection may take in virtual time. Retries on a bad network take minutes.

@@ -6,6 +6,7 @@ import (
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/impair"
 	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -24,6 +25,7 @@ type pairOptions struct {
 	aSends []impair.Rule // what happens to the packets that a sends
 	bSends []impair.Rule
 	direct bool // no packets where they are not needed
+	nodes  []rdmatransport.Option
 }
 
 const pairMemory = 64 << 10
@@ -38,8 +40,8 @@ func newPair(t *testing.T, o pairOptions) *pair {
 		o.terms(&c)
 	}
 	p := &pair{lan: new(pipe.Switch)}
-	p.a = newNode(t, o.link(t, p.lan.Port(), o.aSends), nil, "10.0.0.1/24", "2001:db8::1/64").newEndpoint(o.cap)
-	p.b = newNode(t, o.link(t, p.lan.Port(), o.bSends), nil, "10.0.0.2/24", "2001:db8::2/64").newEndpoint(o.cap)
+	p.a = newNode(t, o.link(t, p.lan.Port(), o.aSends), o.nodes, "10.0.0.1/24", "2001:db8::1/64").newEndpoint(o.cap)
+	p.b = newNode(t, o.link(t, p.lan.Port(), o.bSends), o.nodes, "10.0.0.2/24", "2001:db8::2/64").newEndpoint(o.cap)
 	p.am, p.bm = p.a.reg(make([]byte, pairMemory), allAccess), p.b.reg(make([]byte, pairMemory), allAccess)
 	connect(p.a, p.b, c)
 	return p

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/softrnic/softrnic/tests/interop/peer/control"
 	"github.com/softrnic/softrnic/verbs"
@@ -91,18 +92,23 @@ func testRpingInterrupted(t *testing.T, transport verbs.Transport) {
 				ctx, cancel := context.WithTimeout(t.Context(), cmPatience)
 				defer cancel()
 				ours, kernels := i.clientAndServer(ctx, t, kernelServes)
+				giveUp := context.AfterFunc(ctx, func() { _ = kernels.Kill() })
+				defer giveUp()
 				if err := ours.cmd.Process.Signal(syscall.SIGINT); err != nil {
 					t.Fatal(err)
 				}
 				<-ours.ended
 				// It is told, and ends; rping itself was seen to hang in its clean-up, with the event printed.
-				ending, stop := context.WithTimeout(ctx, cmPatience/4)
+				want := kernelIs + " DISCONNECT EVENT"
+				for lines := bufio.NewScanner(kernels); lines.Scan() && !strings.Contains(lines.Text(), want); {
+				}
+				ending, stop := context.WithTimeout(ctx, 2*time.Second)
 				defer stop()
 				if code, err := kernels.Wait(ending); err != nil {
 					t.Logf("rping: exit status %d, %v", code, err)
 					_ = kernels.Kill()
 				}
-				if want := kernelIs + " DISCONNECT EVENT"; !strings.Contains(kernels.Output(), want) {
+				if !strings.Contains(kernels.Output(), want) {
 					t.Errorf("rping does not say %q:\n%s", want, tailOf(kernels.Output(), 500))
 				}
 			})

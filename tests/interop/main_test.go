@@ -9,4 +9,9 @@ import (
 	"github.com/softrnic/softrnic/tests/interop/peer"
 )
 
-func TestMain(m *testing.M) { peer.Main(m) }
+// TestMain has the peers booted in about the order in which tests want them.
+func TestMain(m *testing.M) {
+	peer.Main(m,
+		peer.Config{ID: 2}, peer.Config{ID: 52}, peer.Config{ID: 3}, peer.Config{ID: 2, MTU: 4200}, peer.Config{ID: 4}, peer.Config{ID: 3, MTU: 4200},
+		peer.Config{ID: 44, Stream: true}, peer.Config{ID: 94, Stream: true})
+}

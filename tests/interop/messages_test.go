@@ -5,6 +5,7 @@ package interop
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/rdmatransport/iwarp"
+	"github.com/softrnic/softrnic/rdmatransport/trace"
 	sockets "github.com/softrnic/softrnic/stack/kernel"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
@@ -146,7 +148,11 @@ func exchangeMessages(t *testing.T, task string, connections, messages int, limi
 		t.Fatal(err)
 	}
 	closing(t, host.Close)
-	dev, err := rdmatransport.Open(host, rdmatransport.IWARP(iwarp.Config{SendFirst: true}))
+	options := []rdmatransport.Option{rdmatransport.IWARP(iwarp.Config{SendFirst: true})}
+	if transport == verbs.IWARP { // few events, of which the end of a stream says why
+		options = append(options, rdmatransport.Trace(trace.Logger(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})))))
+	}
+	dev, err := rdmatransport.Open(host, options...)
 	if err != nil {
 		t.Fatal(err)
 	}

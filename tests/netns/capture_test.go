@@ -80,13 +80,15 @@ func record(t *testing.T, m medium, gid int, file string) {
 	}
 	a, b := newNode(t, m.node(t, taken), addrs[0]...), newNode(t, m.node(t, ls[1]), addrs[1]...)
 	connect(a, b, gid, verbs.MTU1024)
+	const count = 4
 	for _, size := range []int{1, 1024, 1025, 100_001} {
 		for _, code := range []verbs.WROpcode{verbs.RDMAWrite, verbs.RDMARead, verbs.Send} {
 			a.scramble()
-			for i := range a.mr.Buf() {
-				a.mr.Buf()[i] |= 0xf0 // an EtherType that Wireshark does not know, where a SEND's padding makes it look for one
+			data := a.mr.Buf()[:count*size] // all that is sent
+			for i := range data {
+				data[i] |= 0xf0 // an EtherType that Wireshark does not know, where a SEND's padding makes it look for one
 			}
-			transfer(a, b, code, 4, size)
+			transfer(a, b, code, count, size)
 		}
 	}
 	one := func(code verbs.WROpcode, size int) {

@@ -6,7 +6,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 )
 
 // TestHub: on each of two machines two processes have one address through a hub; all are nobody's. Each of the two on the one
@@ -40,13 +39,10 @@ func TestHub(t *testing.T) {
 			c.await("rdma-ping-20")
 		}
 		_ = killed.cmd.Process.Kill()
-		began := time.Now()
 		told.exit()
-		if said, _ := told.said(); !strings.Contains(said, "client DISCONNECT EVENT") {
+		said, _ := told.said()
+		if !strings.Contains(said, "client DISCONNECT EVENT") || strings.Contains(said, "RETRY_EXC_ERR") { // which it would find out by itself
 			t.Errorf("a client whose server was killed does not hear of it:\n%s", said[max(0, len(said)-500):])
-		}
-		if d := time.Since(began); d > 4*time.Second { // retry_cnt takes several times as long
-			t.Errorf("the client hears after %v that its server was killed", d)
 		}
 		if code := other.exit(); code != 0 {
 			said, _ := other.said()

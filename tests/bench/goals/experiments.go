@@ -92,14 +92,17 @@ func experiments() (all []*experiment) {
 	add("SEND 8 bytes, half round trip, through hubs, polling", hubLatency())
 	add("WRITE 64 KiB, RoCEv2, two nodes of one hub", besideHubBandwidth())
 	add("SEND 8 bytes, half round trip, two nodes of one hub, polling", besideHubLatency())
+	for _, e := range dropinExperiments() {
+		add("the drop-in libraries: "+e.rows[0].What, e)
+	}
 	for _, t := range transports {
 		add("SEND 8 bytes, half round trip, in process, direct", latencyInProcess(t))
 	}
 	for _, op := range ops {
-		add("WRITE, SEND, READ 64 KiB, delay 100 µs, 1 % loss between SoftRNICs", lossy(op, "1", "between SoftRNICs"))
+		add("WRITE, SEND, READ 64 KiB, delay 100 µs, 1 % loss between SoftRNICs with selective repeat", lossy(op, "1", "between SoftRNICs with selective repeat", selective))
 	}
 	for _, op := range ops {
-		add("the same, 0.1 % loss towards go-back-N", lossy(op, "0.1", "towards go-back-N", "--go-back-n"))
+		add("the same, 0.1 % loss, go-back-N", lossy(op, "0.1", "go-back-N, the default"))
 	}
 	for _, e := range allocations() {
 		add("allocations per message, each path", e)

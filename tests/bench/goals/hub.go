@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/vishvananda/netns"
@@ -67,7 +68,7 @@ func (l *lab) throughHubs(ctx context.Context, args ...string) (p []perfResult, 
 
 // onLoopback runs perf between two nodes in one namespace, over the kernel's sockets.
 func (l *lab) onLoopback(ctx context.Context, addrs [2]string, flags []string, args ...string) ([]perfResult, error) {
-	return l.run(ctx, l.inside, [2]string{"kernel:lo", "kernel:lo"}, addrs, flags, args...)
+	return l.run(ctx, l.inside, [2]string{"kernel:lo", "kernel:lo"}, addrs, append(slices.Clone(flags), selective), args...)
 }
 
 var (

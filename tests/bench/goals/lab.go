@@ -40,6 +40,8 @@ type lab struct {
 	dir       string         // of the programs
 	softrnic  string
 	yard      string
+	libs      string // directory of the drop-in libraries; made when they are first needed
+	figures   string // testdata/figures.c, built
 	duration  time.Duration
 	pprof     string
 	profiling bool
@@ -49,7 +51,7 @@ func newLab(ctx context.Context, o *options) (l *lab, err error) {
 	if os.Getuid() != 0 {
 		return nil, errors.New("making a network namespace needs root")
 	}
-	l = &lab{inside: netns.None(), beyond: netns.None(), duration: o.duration, softrnic: o.softrnic, yard: o.yard, pprof: o.pprof}
+	l = &lab{inside: netns.None(), beyond: netns.None(), duration: o.duration, softrnic: o.softrnic, yard: o.yard, libs: o.libs, figures: o.figures, pprof: o.pprof}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, l.Close())
@@ -338,9 +340,12 @@ func (l *lab) between(ctx context.Context, links [2]string, flags []string, args
 	return l.run(ctx, l.inside, links, [2]string{"10.88.0.1/24", "10.88.0.2/24"}, flags, args...)
 }
 
+// selective is for nodes on sockets, which lose packets when a buffer in the kernel is full.
+const selective = "--selective-repeat"
+
 // overSockets does the same on the kernel's own sockets, in two namespaces.
 func (l *lab) overSockets(ctx context.Context, flags []string, args ...string) ([]perfResult, error) {
-	return l.run(ctx, l.beyond, [2]string{"kernel:" + sockets[0], "kernel:" + sockets[1]}, socketAddrs, flags, args...)
+	return l.run(ctx, l.beyond, [2]string{"kernel:" + sockets[0], "kernel:" + sockets[1]}, socketAddrs, append(slices.Clone(flags), selective), args...)
 }
 
 // socketAddrs are the kernel's in the two namespaces. It answers for its address on the bridge too, so that the nodes there have

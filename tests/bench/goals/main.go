@@ -44,6 +44,8 @@ type options struct {
 	pprof    string
 	softrnic string
 	yard     string
+	libs     string
+	figures  string
 }
 
 func main() {
@@ -57,6 +59,8 @@ func main() {
 	flag.StringVar(&o.pprof, "pprof", "", "write CPU profiles of softrnic's last round of each measurement into this directory")
 	flag.StringVar(&o.softrnic, "softrnic", "", "measure this program; by default that of the working tree, built here")
 	flag.StringVar(&o.yard, "yardstick", "", "compare with this program; by default tests/bench/yardstick of the working tree, built here")
+	flag.StringVar(&o.libs, "libs", "", "measure the drop-in libraries in this directory; by default those of the working tree, built here")
+	flag.StringVar(&o.figures, "figures", "", "tests/bench/goals/testdata/figures.c, compiled; by default compiled here")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

@@ -36,6 +36,14 @@ type Config struct {
 	Stream bool
 }
 
+// whole is the configuration with the default MTU filled in.
+func (c Config) whole() Config {
+	if c.MTU == 0 {
+		c.MTU = 1500
+	}
+	return c
+}
+
 // Peer is one running machine.
 type Peer struct {
 	Config

@@ -4,6 +4,7 @@ package peer
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -26,14 +27,33 @@ type entry struct {
 	err  error
 }
 
-// Main is TestMain's body: it runs the tests, removes everything, and exits.
-func Main(m *testing.M) {
+// Main is TestMain's body: it runs the tests, removes everything, and exits. If all tests are to run, the peers of the given
+// configurations are booted one after the other while the first tests run, as a boot keeps one processor busy for long.
+func Main(m *testing.M, ahead ...Config) {
+	flag.Parse()
+	if all := flag.Lookup("test.run").Value.String() == "" && flag.Lookup("test.list").Value.String() == ""; all && !testing.Short() && mayBoot() == nil {
+		go bootAhead(ahead)
+	}
 	code := m.Run()
 	registry.Lock()
 	for _, n := range registry.netns {
 		n.close()
 	}
 	os.Exit(code)
+}
+
+// bootAhead boots peers. What goes wrong is for the test that wants the peer.
+func bootAhead(configs []Config) {
+	img, err := onceImage()
+	if err != nil {
+		return
+	}
+	for _, cfg := range configs {
+		cfg = cfg.whole()
+		if netns, err := netnsOf(cfg.MTU); err == nil {
+			_, _ = entryOf(cfg).boot(cfg, img, netns)
+		}
+	}
 }
 
 // Boot returns the test binary's peers of the given configurations, booted first where they are not up, or have crashed:
@@ -46,29 +66,17 @@ func Boot(t testing.TB, configs ...Config) []*Peer {
 	errs := make([]error, len(configs))
 	var wg sync.WaitGroup
 	for i, cfg := range configs {
-		if cfg.MTU == 0 {
-			cfg.MTU = 1500
-		}
+		cfg = cfg.whole()
 		if cfg.ID < 2 || cfg.ID > 99 {
 			t.Fatalf("peer.Config.ID is %d: give one from 2 to 99", cfg.ID)
 		}
-		netns := netnsOf(t, cfg.MTU)
-		bury(t, cfg)
-		registry.Lock()
-		e := registry.peers[cfg]
-		if e == nil {
-			e = new(entry)
-			registry.peers[cfg] = e
+		netns, err := netnsOf(cfg.MTU)
+		if err != nil {
+			t.Fatal(err)
 		}
-		registry.Unlock()
-		wg.Go(func() {
-			e.once.Do(func() {
-				ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-				defer cancel()
-				e.peer, e.err = boot(ctx, cfg, img, netns)
-			})
-			peers[i], errs[i] = e.peer, e.err
-		})
+		bury(t, cfg)
+		e := entryOf(cfg)
+		wg.Go(func() { peers[i], errs[i] = e.boot(cfg, img, netns) })
 	}
 	wg.Wait()
 	for _, err := range errs {
@@ -86,29 +94,54 @@ func Boot(t testing.TB, configs ...Config) []*Peer {
 	return peers
 }
 
-func netnsOf(t testing.TB, mtu int) *Netns {
-	t.Helper()
+func netnsOf(mtu int) (*Netns, error) {
 	registry.Lock()
 	defer registry.Unlock()
 	if n := registry.netns[mtu]; n != nil {
-		return n
+		return n, nil
 	}
 	n, err := newNetns(mtu)
-	if err != nil {
-		t.Fatal(err)
+	if err == nil {
+		registry.netns[mtu] = n
 	}
-	registry.netns[mtu] = n
-	return n
+	return n, err
+}
+
+func entryOf(cfg Config) *entry {
+	registry.Lock()
+	defer registry.Unlock()
+	e := registry.peers[cfg]
+	if e == nil {
+		e = new(entry)
+		registry.peers[cfg] = e
+	}
+	return e
+}
+
+// boot boots the peer, unless it was booted before, or waits until who boots it has.
+func (e *entry) boot(cfg Config, img *image, netns *Netns) (*Peer, error) {
+	e.once.Do(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+		defer cancel()
+		p, err := boot(ctx, cfg, img, netns)
+		registry.Lock()
+		defer registry.Unlock()
+		e.peer, e.err = p, err
+	})
+	return e.peer, e.err
 }
 
 // bury removes a peer that has crashed.
 func bury(t testing.TB, cfg Config) {
 	registry.Lock()
-	e := registry.peers[cfg]
+	var p *Peer
+	if e := registry.peers[cfg]; e != nil {
+		p = e.peer
+	}
 	registry.Unlock()
-	if e != nil && e.peer != nil && e.peer.ended() {
-		t.Logf("peer %d has crashed; its console:\n%s", cfg.ID, e.peer.Console())
-		e.peer.Kill()
+	if p != nil && p.ended() {
+		t.Logf("peer %d has crashed; its console:\n%s", cfg.ID, p.Console())
+		p.Kill()
 	}
 }
 

@@ -1,0 +1,208 @@
+//go:build linux
+
+package main
+
+// The drop-in libraries: what calls of libibverbs cost, and Debian's perftest compared with softrnic perf on the same link.
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// dropin builds the libraries and testdata/figures.c, unless flags name them.
+func (l *lab) dropin(ctx context.Context) error {
+	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", module).Output()
+	if err != nil {
+		return fmt.Errorf("go list: %w", err)
+	}
+	dir := strings.TrimSpace(string(root))
+	if l.libs == "" {
+		l.libs = filepath.Join(l.dir, "dropin")
+		cmd := exec.CommandContext(ctx, "go", "run", module+"/cmd/libsoftrnic/build", "-o", l.libs)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w: %s", cmd, err, bytes.TrimSpace(out))
+		}
+	}
+	if l.figures == "" {
+		l.figures = filepath.Join(l.dir, "figures")
+		cmd := exec.CommandContext(ctx, "gcc", "-O2", "-o", l.figures, filepath.Join(dir, "tests/bench/goals/testdata/figures.c"), "-libverbs", "-lpthread")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w: %s", cmd, err, bytes.TrimSpace(out))
+		}
+	}
+	return nil
+}
+
+// startProgram starts a program on the libraries, with a node of its own.
+func (l *lab) startProgram(ctx context.Context, on side, link, addr string, stdout, stderr io.Writer, args ...string) (*exec.Cmd, error) {
+	env := []string{"LD_LIBRARY_PATH=" + l.libs, "SOFTRNIC_LINK=" + link, "SOFTRNIC_ADDR=" + addr}
+	return l.start(ctx, l.inside, on, stdout, stderr, "env", append(env, args...)...)
+}
+
+// figure is the number that testdata/figures.c prints.
+func (l *lab) figure(ctx context.Context, args ...string) (float64, error) {
+	if err := l.dropin(ctx); err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var stdout, stderr bytes.Buffer
+	cmd, err := l.startProgram(ctx, both, "shm:figures", "10.9.0.1/24", &stdout, &stderr, append([]string{l.figures}, args...)...)
+	if err != nil {
+		return 0, err
+	}
+	if err := cmd.Wait(); err != nil {
+		return 0, fmt.Errorf("figures %v: %w: %s", args, err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	return strconv.ParseFloat(strings.TrimSpace(stdout.String()), 64)
+}
+
+// costs measures one figure of testdata/figures.c.
+func costs(what string, goal float64, unit string, args ...string) *experiment {
+	r := &row{What: "libibverbs, " + what, Goal: goal, AtMost: true, Unit: unit, only: true}
+	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
+		v, err := l.figure(ctx, args...)
+		if err == nil {
+			r.add(v)
+		}
+		return err
+	}}
+}
+
+// dropinLink is a link between two processes, for perftest, which finds its peer by TCP on the loopback interface, and for perf.
+type dropinLink struct {
+	name  string
+	link  string
+	addrs [2]string
+	perf  func(ctx context.Context, l *lab, args ...string) ([]perfResult, error)
+}
+
+var dropinLinks = []dropinLink{
+	{"shared memory", "shm:goals", [2]string{"10.9.0.1/24", "10.9.0.2/24"},
+		func(ctx context.Context, l *lab, args ...string) ([]perfResult, error) {
+			return l.between(ctx, [2]string{"shm:perf", "shm:perf"}, nil, args...)
+		}},
+	{"the kernel's sockets", "kernel:lo", [2]string{ownAddrs[0] + "/8", ownAddrs[1] + "/8"},
+		func(ctx context.Context, l *lab, args ...string) ([]perfResult, error) {
+			return l.onLoopback(ctx, ownAddrs, nil, args...)
+		}},
+}
+
+// perftest runs a tool of perftest and returns a column of the last line of numbers that its client prints.
+func (l *lab) perftest(ctx context.Context, on dropinLink, column int, args ...string) (float64, error) {
+	return l.perftestOn(ctx, [2]side{client, server}, on, column, args...)
+}
+
+func (l *lab) perftestOn(ctx context.Context, sides [2]side, on dropinLink, column int, args ...string) (float64, error) {
+	if err := l.dropin(ctx); err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	args = append(args, "-d", "softrnic0", "-x", "1", "-F")
+	var out [2]bytes.Buffer
+	s, err := l.startProgram(ctx, sides[server], on.link, on.addrs[server], &out[0], &out[0], args...)
+	if err != nil {
+		return 0, err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- s.Wait() }()
+	time.Sleep(300 * time.Millisecond) // until it listens; perftest's client does not try twice
+	c, err := l.startProgram(ctx, sides[client], on.link, on.addrs[client], &out[1], &out[1], append(args, "127.0.0.1")...)
+	if err == nil {
+		err = c.Wait()
+	}
+	if err != nil {
+		_ = s.Process.Kill()
+	}
+	if e := <-ended; err == nil {
+		err = e
+	}
+	if err != nil {
+		return 0, fmt.Errorf("%v: %w: %s%s", args, err, &out[0], &out[1])
+	}
+	lines := numbers.FindAllString(out[1].String(), -1)
+	if len(lines) == 0 {
+		return 0, fmt.Errorf("%v printed no numbers: %s", args, &out[1])
+	}
+	fields := strings.Fields(lines[len(lines)-1])
+	if column >= len(fields) {
+		return 0, fmt.Errorf("%v printed %q, which has no column %d", args, fields, column)
+	}
+	return strconv.ParseFloat(fields[column], 64)
+}
+
+// numbers is a line of perftest's table.
+var numbers = regexp.MustCompile(`(?m)^[ \t]*\d+[ \t]+\d+[ \t\d.]*$`)
+
+// Columns of perftest's tables.
+const (
+	averageGbps  = 3
+	typicalMicro = 4
+)
+
+func perftestBandwidth(on dropinLink) *experiment {
+	r := &row{What: "ib_write_bw 64 KiB, " + on.name, Goal: 0.8, Unit: "Gbit/s", Against: "softrnic perf"}
+	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
+		seconds := strconv.Itoa(max(1, int(l.duration.Seconds())))
+		v, err := l.perftest(ctx, on, averageGbps, "ib_write_bw", "-s", "65536", "-D", seconds, "--report_gbits")
+		if err != nil {
+			return err
+		}
+		p, err := on.perf(ctx, l, "write", "bw", "--size", strconv.Itoa(small))
+		if err == nil {
+			r.add(v, gbps(&p[0]))
+		}
+		return err
+	}}
+}
+
+func perftestLatency(on dropinLink) *experiment {
+	r := &row{What: "ib_send_lat 8 bytes, " + on.name + ", half round trip", Goal: 1.25, AtMost: true, Unit: "µs", Against: "softrnic perf, polling"}
+	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
+		v, err := l.perftest(ctx, on, typicalMicro, "ib_send_lat", "-s", "8", "-n", "10000")
+		if err != nil {
+			return err
+		}
+		p, err := on.perf(ctx, l, latencyArgs...)
+		if err == nil {
+			r.add(v, halfTrip(&p[0]))
+		}
+		return err
+	}}
+}
+
+func eventLatency() *experiment {
+	on := dropinLinks[0]
+	r := &row{What: "ib_send_lat 8 bytes with events, " + on.name + ", half round trip", Goal: 15, AtMost: true, Unit: "µs", only: true}
+	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
+		// Who has one processor looks for no events before it sleeps.
+		v, err := l.perftestOn(ctx, [2]side{both, both}, on, typicalMicro, "ib_send_lat", "-e", "-s", "8", "-n", "5000")
+		if err == nil {
+			r.add(v)
+		}
+		return err
+	}}
+}
+
+// dropinExperiments are all of them.
+func dropinExperiments() []*experiment {
+	all := []*experiment{
+		costs("poll of an empty CQ", 10, "ns", "poll"),
+		costs("WRITE of 8 bytes in process, post and poll", 300, "ns", "write"),
+		costs("longest sleep in a poll, four threads", 2, "ms", "stall", "1"),
+		eventLatency(),
+	}
+	for _, on := range dropinLinks {
+		all = append(all, perftestBandwidth(on), perftestLatency(on))
+	}
+	return all
+}

@@ -1,0 +1,283 @@
+//go:build linux && amd64
+
+package interop
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/softrnic/softrnic/tests/internal/programs"
+	"github.com/softrnic/softrnic/tests/interop/peer"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// foreign is a program that was written for libibverbs, which runs unmodified on the drop-in libraries on one side, and on the
+// kernel's device on the other. SERVER stands for the server's address, and OWN for the own one.
+type foreign struct {
+	server, client string
+	transport      verbs.Transport
+	device         bool   // it is told the device and the GID, and its two sides meet on a TCP port; else by rdma_cm
+	endless        bool   // the server does not end by itself
+	bytes          uint64 // that the drop-in device sends and receives at least
+}
+
+// foreigns are the programs; with SOFTRNIC_LONG all of them. Of UC and UD the tests wait for each answer, and RC's timeout is four
+// seconds: a machine that is emulated loses much, and is slow. rxe has no XRC, and siw neither datagrams nor atomics.
+func foreigns() (list []foreign) {
+	const roce, iwarp = verbs.RoCEv2, verbs.IWARP
+	perftest := func(transport verbs.Transport, bytes uint64, args string) {
+		list = append(list, foreign{
+			server: args + " -F", client: args + " -F SERVER", transport: transport, bytes: bytes, device: !strings.Contains(args, " -R"),
+		})
+	}
+	perftest(roce, 50*2, "ib_write_lat -n 50 -c UC")
+	perftest(roce, 50*65536, "ib_read_bw -n 50 -e -u 20")
+	perftest(roce, 50*2, "ib_send_lat -n 50 -c UD")
+	perftest(roce, 50*8, "ib_atomic_lat -n 50 -u 20")
+	for _, transport := range []verbs.Transport{roce, iwarp} {
+		list = append(list, foreign{server: "rping -s -a OWN -v -C 20 -S 1000", client: "rping -c -a SERVER -v -V -C 20 -S 1000", transport: transport, bytes: 2 * 20 * 1000})
+	}
+	list = append(list,
+		foreign{server: "ucmatose -b OWN -c 4 -C 20 -S 1000", client: "ucmatose -s SERVER -c 4 -C 20 -S 1000", bytes: 2 * 4 * 20 * 1000},
+		foreign{server: "udaddy -b OWN -C 5 -S 500", client: "udaddy -s SERVER -C 5 -S 500", bytes: 2 * 5 * 500},
+		foreign{server: "rdma_server -s OWN", client: "rdma_client -s SERVER", bytes: 2 * 16},
+	)
+	if os.Getenv("SOFTRNIC_LONG") == "" {
+		return list
+	}
+	perftest(roce, 50*65536, "ib_write_bw -n 50 -u 20")
+	perftest(roce, 200*65536, "ib_write_bw -n 50 -q 4 -b -u 20")
+	perftest(roce, 10*(8<<20), "ib_write_bw -n 10 -a -u 20")
+	perftest(roce, 50*65536, "ib_write_bw -n 50 --report_gbits -u 20 -R")
+	perftest(roce, 50*2, "ib_write_lat -n 50 -u 20 -R")
+	perftest(roce, 50*2, "ib_read_lat -n 50 -u 20 -R")
+	perftest(roce, 50*65536, "ib_send_bw -n 50 -u 20")
+	perftest(roce, 50*2, "ib_send_lat -n 50 -e -u 20 -R")
+	perftest(roce, 50*8, "ib_atomic_bw -n 50 -u 20")
+	perftest(iwarp, 50*65536, "ib_write_bw -n 50 -R")
+	perftest(iwarp, 50*65536, "ib_send_bw -n 50 -R")
+	perftest(iwarp, 50*2, "ib_send_lat -n 50 -R")
+	perftest(iwarp, 50*2, "ib_read_lat -n 50 -R")
+	return append(list,
+		foreign{server: "cmtime -b OWN -c 10", client: "cmtime -s SERVER -c 10", endless: true},
+		foreign{server: "rdma_xserver -c r", client: "rdma_xclient -s SERVER -c r", bytes: 2 * 16},
+	)
+}
+
+// TestDropin: unmodified programs of Debian's on the drop-in libraries, as nobody, on the machine's own sockets, with rxe or siw on
+// the other side. With SOFTRNIC_LONG each has both roles, else each the other's than the one before.
+func TestDropin(t *testing.T) {
+	t.Cleanup(func() {
+		if err := programs.Save("../internal/programs"); err != nil {
+			t.Error(err)
+		}
+	})
+	l := dropinLab{libs: buildLibraries(t)}
+	for _, l.transport = range []verbs.Transport{verbs.RoCEv2, verbs.IWARP} {
+		l.peer = cmPeer(t, 2, l.transport)
+		for i, f := range foreigns() {
+			if f.transport != l.transport {
+				continue
+			}
+			for j, role := range []string{"client", "server"} {
+				if i%2 != j && os.Getenv("SOFTRNIC_LONG") == "" {
+					continue
+				}
+				t.Run(fmt.Sprintf("%v/%s/%s", l.transport, f.client, role), func(t *testing.T) {
+					against := map[verbs.Transport]string{verbs.RoCEv2: "rxe", verbs.IWARP: "siw"}[l.transport]
+					programs.Ran(t, f.client, against)
+					l.run(t, f, role == "client")
+				})
+			}
+		}
+	}
+}
+
+// buildLibraries builds the drop-in libraries and returns their directory.
+func buildLibraries(t *testing.T) string {
+	t.Helper()
+	peer.Boot(t)
+	dir := forNobody(t)
+	cmd := exec.Command("go", "run", "./cmd/libsoftrnic/build", "-o", dir)
+	cmd.Dir = "../.."
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	return dir
+}
+
+// forNobody returns a new directory that programs may use that run as nobody.
+func forNobody(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "dropin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chown(dir, 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// dropinLab is a peer, and the drop-in libraries on the sockets of the machine that the peer's network is on.
+type dropinLab struct {
+	peer      *peer.Peer
+	libs      string
+	transport verbs.Transport
+}
+
+var dropinAddr = netip.MustParseAddr("10.77.0.1")
+
+// run runs both sides of a program, the client being on the drop-in libraries or in the peer.
+func (l *dropinLab) run(t *testing.T, f foreign, client bool) {
+	ctx, cancel := context.WithTimeout(t.Context(), cmPatience)
+	defer cancel()
+	here, there, counters := f.client, f.server, filepath.Join(forNobody(t), "counters")
+	t.Cleanup(func() {
+		if trace, err := os.ReadFile(counters + ".trace"); err == nil && t.Failed() {
+			t.Logf("its QPs:\n%s", trace)
+		}
+	})
+	server := l.peer.Addr4()
+	if !client {
+		here, there, server = f.server, f.client, dropinAddr
+	}
+	here = strings.NewReplacer("SERVER", server.String(), "OWN", dropinAddr.String()).Replace(here)
+	there = strings.NewReplacer("SERVER", server.String(), "OWN", l.peer.Addr4().String()).Replace(there)
+	if f.device {
+		here = withDevice(here, "softrnic0", 1)
+		there = withDevice(there, "rxe0", gidIndex(t, l.peer, l.peer.Addr4()))
+	}
+	start := func() *process { return startProcess(t, l.dropin(ctx, t, here, counters)) }
+	if client {
+		for tries := 5; !l.clientHere(ctx, t, f, there, start, tries > 0); tries-- {
+		}
+	} else {
+		for tries := 5; !l.serverHere(ctx, t, f, there, start(), tries > 0); tries-- {
+		}
+	}
+	if t.Failed() || f.endless && !client { // which was interrupted, and has not said what it counted
+		return
+	}
+	c, err := programs.Counted(counters)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sum := 4*(c["port_xmit_data"]+c["port_rcv_data"]) + c["iwarp_xmit_bytes"] + c["iwarp_rcv_bytes"]; sum < f.bytes {
+		t.Errorf("the drop-in device carried %d bytes, want %d at least: %v", sum, f.bytes, c)
+	}
+	if n := c["icrc_errors"]; n != 0 {
+		t.Errorf("icrc_errors is %d", n)
+	}
+}
+
+// clientHere runs the server in the peer, and the client here. It returns false if the client was rejected and may come again:
+// perftest's server with -R destroys its listener after a first connection, and makes another, for which its client does not wait.
+func (l *dropinLab) clientHere(ctx context.Context, t *testing.T, f foreign, there string, start func() *process, again bool) bool {
+	t.Helper()
+	serving, err := l.peer.Start(there)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = serving.Kill() }()
+	if f.device {
+		l.peer.Run(t, untilPingpongListens)
+	} else {
+		l.peer.Run(t, untilListens(there))
+	}
+	p := start()
+	if err := <-p.ended; err != nil {
+		_ = serving.Kill()
+		_, _ = serving.Wait(ctx)
+		if again && strings.Contains(p.stderr.String(), "RDMA_CM_EVENT_REJECTED") {
+			return false
+		}
+		t.Errorf("the client: %v\n%s%s\n%s:\n%s", err, p.stdout.String(), p.stderr.String(), there, serving.Output())
+		return true
+	}
+	if f.endless {
+		return true
+	}
+	if code, err := serving.Wait(ctx); err != nil || code != 0 {
+		t.Errorf("%s: exit status %d, %v\n%s", there, code, err, serving.Output())
+	}
+	return true
+}
+
+// serverHere runs the client in the peer, when the server here listens. It returns false if siw has failed the client's last SEND
+// and the client may come again: siw does so (IBV_WC_LOC_QP_OP_ERR) though it has sent all of it, if the peer has received it,
+// answered and closed the connection before siw looks whether it is open. perftest's server ends at once after such a SEND.
+func (l *dropinLab) serverHere(ctx context.Context, t *testing.T, f foreign, there string, p *process, again bool) bool {
+	t.Helper()
+	if f.device {
+		l.awaitPort(t, p)
+	} else {
+		p.await(t, "rdma_cm listens")
+	}
+	out, code, err := l.peer.Exec(ctx, there)
+	if again && code != 0 && l.transport == verbs.IWARP && strings.Contains(out, "Bad wc status 2\n") {
+		p.wait(t) // the server has received all that was sent
+		return t.Failed()
+	}
+	if err != nil || code != 0 {
+		t.Errorf("%s: exit status %d, %v\n%s", there, code, err, out)
+	}
+	if f.endless || t.Failed() {
+		_ = p.cmd.Process.Signal(os.Interrupt)
+		<-p.ended
+		if t.Failed() {
+			t.Logf("the server:\n%s%s", p.stdout.String(), p.stderr.String())
+		}
+	} else {
+		p.wait(t)
+	}
+	return true
+}
+
+// withDevice tells a program its device and its GID.
+func withDevice(command, device string, gid int) string {
+	name, args, _ := strings.Cut(command, " ")
+	return fmt.Sprintf("%s -d %s -x %d %s", name, device, gid, args)
+}
+
+// dropin is a command line on the drop-in libraries, as nobody.
+func (l *dropinLab) dropin(ctx context.Context, t *testing.T, line, counters string) *exec.Cmd {
+	t.Helper()
+	program, args, _ := strings.Cut(line, " ")
+	path, err := exec.LookPath(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := l.peer.Netns.Command(ctx, "setpriv", asNobody(path, args)...)
+	cmd.Env = []string{
+		"PATH=/usr/bin:/bin:/usr/sbin:/sbin", "LD_LIBRARY_PATH=" + l.libs, "SOFTRNIC_LINK=kernel:" + l.peer.Netns.Bridge, "SOFTRNIC_ADDR=" + dropinAddr.String(),
+		// perftest takes the first device for what rdma_cm will connect over, and its two sides must agree.
+		map[verbs.Transport]string{verbs.RoCEv2: "SOFTRNIC_DEVICE=softrnic0,", verbs.IWARP: "SOFTRNIC_DEVICE=,softrnic0"}[l.transport],
+		"SOFTRNIC_COUNTERS=" + counters, "SOFTRNIC_TRACE=" + counters + ".trace", "SOFTRNIC_LOG=debug",
+	}
+	return cmd
+}
+
+// awaitPort waits until a program on the drop-in libraries listens on the port where perftest's two sides meet.
+func (l *dropinLab) awaitPort(t *testing.T, p *process) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	listens := make(chan error, 1)
+	go func() { listens <- l.peer.Netns.Command(ctx, "sh", "-c", untilPingpongListens).Run() }()
+	select {
+	case err := <-listens:
+		if err != nil {
+			t.Fatal(err)
+		}
+	case err := <-p.ended:
+		t.Fatalf("it ended before it listened: %v\n%s%s", err, p.stdout.String(), p.stderr.String())
+	}
+}
