@@ -27,19 +27,20 @@ func Guard(f func()) (ok bool) {
 	return true
 }
 
-// GuardedCopy is Guard for a copy of len(src) bytes, and takes less time than Guard with a function that copies. Either side, or
-// both, may fault. For providers only.
-func GuardedCopy(dst, src []byte) (ok bool) {
+// BeginGuard and EndGuard are Guard for a function that is called for each packet, which begins with
+//
+//	defer verbs.EndGuard(verbs.BeginGuard(), &ok)
+//
+// and returns true at its end. If memory faults before, it returns false. For providers only.
+func BeginGuard() (panics bool) {
 	if before := beforeGuard.Load(); before != nil {
 		(*before)()
 	}
-	defer endCopy(debug.SetPanicOnFault(true), &ok)
-	copy(dst, src)
-	return true
+	return debug.SetPanicOnFault(true)
 }
 
-// endCopy ends GuardedCopy, and what panics there if it is a fault.
-func endCopy(panics bool, ok *bool) {
+// EndGuard must be deferred itself: see BeginGuard. For providers only.
+func EndGuard(panics bool, ok *bool) {
 	debug.SetPanicOnFault(panics)
 	if *ok {
 		return

@@ -88,16 +88,16 @@ func (r *Regions) piece(pd *verbs.PD, sgl *[]verbs.SGE, off *uint64, n uint64, n
 	return Span{}, verbs.WCLocLenErr
 }
 
-// Gather fills dst with the bytes of the message that sgl names, from offset off on. The status is WCSuccess,
-// WCLocProtErr where pd may not read an SGE or its memory faults, or WCLocLenErr where the message ends before dst
-// does; dst is then undefined. Only the part of an SGE that is read must be inside its region.
-func (r *Regions) Gather(dst []byte, pd *verbs.PD, sgl []verbs.SGE, off uint64) verbs.WCStatus {
+// Gather fills dst with the bytes of the message that sgl names, from offset off on, and takes the CRC-32 at sum over the copy; sum may be
+// nil. The status is WCSuccess, WCLocProtErr where pd may not read an SGE or its memory faults, or WCLocLenErr where the message ends
+// before dst does; dst is then undefined. Only the part of an SGE that is read must be inside its region.
+func (r *Regions) Gather(dst []byte, pd *verbs.PD, sgl []verbs.SGE, off uint64, sum *uint32) verbs.WCStatus {
 	for len(dst) > 0 {
 		s, status := r.piece(pd, &sgl, &off, uint64(len(dst)), 0)
 		if status != verbs.WCSuccess {
 			return status
 		}
-		if !s.Read(dst) {
+		if !s.Read(dst, sum) {
 			return verbs.WCLocProtErr
 		}
 		dst = dst[len(s.b):]

@@ -141,7 +141,7 @@ func TestGatherScatter(t *testing.T) {
 	for off := range len(want) + 1 {
 		for _, n := range []int{0, 1, 2, 99, 100, 101, 102, 256, len(want)} {
 			got := make([]byte, n)
-			status := r.Gather(got, pd, list(from), uint64(off))
+			status := r.Gather(got, pd, list(from), uint64(off), nil)
 			if off+n > len(want) {
 				if status != verbs.WCLocLenErr {
 					t.Fatalf("Gather %d at %d: %v", n, off, status)
@@ -160,7 +160,7 @@ func TestGatherScatter(t *testing.T) {
 			}
 			back, where := make([]byte, len(want)), make([]byte, len(want))
 			copy(where[off:], got)
-			if r.Gather(back, pd, list(to), 0); !bytes.Equal(back, where) {
+			if r.Gather(back, pd, list(to), 0, nil); !bytes.Equal(back, where) {
 				t.Fatalf("Scatter %d at %d placed %x want %x", n, off, back, where)
 			}
 		}
@@ -218,7 +218,7 @@ func TestLocalProtection(t *testing.T) {
 			for _, e := range sgl {
 				total += int(min(e.Length, 1000))
 			}
-			if got := r.Gather(make([]byte, total), c.pd, sgl, 0); got != c.gather {
+			if got := r.Gather(make([]byte, total), c.pd, sgl, 0, nil); got != c.gather {
 				t.Errorf("%s (of %d): Gather %v, want %v", c.name, len(sgl), got, c.gather)
 			}
 		}
@@ -366,7 +366,7 @@ func BenchmarkGather(b *testing.B) {
 			b.ReportAllocs()
 			b.SetBytes(1024)
 			for b.Loop() {
-				if r.Gather(dst, pd, sgl, 3072) != verbs.WCSuccess {
+				if r.Gather(dst, pd, sgl, 3072, nil) != verbs.WCSuccess {
 					b.Fatal("failed")
 				}
 			}

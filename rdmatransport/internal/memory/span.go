@@ -1,6 +1,10 @@
 package memory
 
-import "github.com/softrnic/softrnic/verbs"
+import (
+	"github.com/softrnic/softrnic/rdmatransport/crc"
+	"github.com/softrnic/softrnic/rdmatransport/internal/prefetch"
+	"github.com/softrnic/softrnic/verbs"
+)
 
 // Span is memory to which an access was granted. It is valid as long as the QP's lock is held.
 type Span struct {
@@ -32,23 +36,50 @@ func (s Span) Len() int { return len(s.b) }
 // Part is n bytes of it, from byte off on.
 func (s Span) Part(off, n int) Span { return Span{s.b[off : off+n], s.kind} }
 
+// ahead is how many bytes ahead of a copy user memory is prefetched, which the caches seldom hold: what is copied next, where a message
+// goes on.
+const ahead = 4 << 10
+
 // Write copies src, of the span's length, into it; false if the memory faults, part of it perhaps written.
 func (s Span) Write(src []byte) bool {
-	switch s.kind {
-	case plain:
-		copy(s.b, src)
-	case mapped:
-		return verbs.GuardedCopy(s.b, src)
+	if s.kind == null {
+		return true
+	}
+	prefetch.Write(s.b, ahead)
+	if s.kind == mapped {
+		return guardedCopy(s.b, src)
+	}
+	copy(s.b, src)
+	return true
+}
+
+// Read copies the span to the beginning of dst, and takes the CRC-32 at sum over the copy; sum may be nil. False if the memory faults.
+func (s Span) Read(dst []byte, sum *uint32) bool {
+	switch {
+	case sum == nil && s.kind == mapped:
+		prefetch.Read(s.b, ahead)
+		return guardedCopy(dst, s.b)
+	case sum == nil:
+		prefetch.Read(s.b, ahead)
+		copy(dst, s.b)
+	case s.kind == mapped:
+		return guardedSum(dst, s.b, sum)
+	default:
+		*sum = crc.IEEE.Copy(dst, s.b, *sum, ahead)
 	}
 	return true
 }
 
-// Read copies the span to the beginning of dst; false if the memory faults.
-func (s Span) Read(dst []byte) bool {
-	if s.kind == mapped {
-		return verbs.GuardedCopy(dst, s.b)
-	}
-	copy(dst, s.b)
+// guardedCopy copies src to dst, of which either may fault.
+func guardedCopy(dst, src []byte) (ok bool) {
+	defer verbs.EndGuard(verbs.BeginGuard(), &ok)
+	copy(dst, src)
+	return true
+}
+
+func guardedSum(dst, src []byte, sum *uint32) (ok bool) {
+	defer verbs.EndGuard(verbs.BeginGuard(), &ok)
+	*sum = crc.IEEE.Copy(dst, src, *sum, ahead)
 	return true
 }
 
@@ -57,7 +88,7 @@ func (s Span) transfer(src Span) bool {
 	switch {
 	case s.kind == null:
 	case s.kind == mapped || src.kind == mapped:
-		return verbs.GuardedCopy(s.b, src.b)
+		return guardedCopy(s.b, src.b)
 	default:
 		copy(s.b, src.b)
 	}
@@ -70,5 +101,5 @@ func (s Span) Bytes() (b []byte, ok bool) {
 		return s.b, true
 	}
 	b = make([]byte, len(s.b))
-	return b, s.Read(b)
+	return b, s.Read(b, nil)
 }

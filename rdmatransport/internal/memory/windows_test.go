@@ -229,7 +229,7 @@ func TestNullMR(t *testing.T) {
 	const n = 200 << 10
 	sgl := []verbs.SGE{mr.SGE(0, 8), {Addr: 1<<64 - 5, Length: n, LKey: null.LKey()}, mr.SGE(8, 8)}
 	got := pattern(n + 16)
-	if s := r.Gather(got, pd, sgl, 0); s != verbs.WCSuccess {
+	if s := r.Gather(got, pd, sgl, 0, nil); s != verbs.WCSuccess {
 		t.Fatal(s)
 	}
 	for i, v := range got[8 : 8+n] {
@@ -244,7 +244,7 @@ func TestNullMR(t *testing.T) {
 	if string(mr.Buf()[:8]) != string(src[:8]) || string(mr.Buf()[8:16]) != string(src[8+n:]) {
 		t.Error("what surrounds a null region's part is wrong")
 	}
-	if s := r.Gather(got[:8], pd, sgl[1:2], 0); s != verbs.WCSuccess || got[0] != 0 {
+	if s := r.Gather(got[:8], pd, sgl[1:2], 0, nil); s != verbs.WCSuccess || got[0] != 0 {
 		t.Error("a null region kept what it was given")
 	}
 	list, s := r.Pieces(nil, n, pd, sgl[1:2], 0)

@@ -106,7 +106,7 @@ func (q *qp) send(out stack.FrameSender, wr *verbs.SendWR) verbs.WCStatus {
 	if data := wr.Inline(); data != nil {
 		copy(b, data)
 	} else {
-		status = q.e.regions.Gather(b, q.h.PD(), wr.SGList, 0)
+		status = q.e.regions.Gather(b, q.h.PD(), wr.SGList, 0, nil)
 	}
 	if status == verbs.WCSuccess && stack.PacketLen(b) > q.nic.MTU() {
 		status = verbs.WCLocLenErr

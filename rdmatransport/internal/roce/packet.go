@@ -55,6 +55,33 @@ func (q *qp) packet(path stack.Path, p *wire.Packet, payload int) (header, b []b
 // seal finishes a packet whose payload is in place.
 func (q *qp) seal(header, b []byte) {
 	wire.PutICRC(header, b)
+	q.sealed(header, b)
+}
+
+// icrc is the ICRC of a packet, begun over its headers, to be taken further while the payload is copied.
+type icrc struct{ sum uint32 }
+
+// begin begins with the headers. It returns where the sum is, nil for a packet without ICRC.
+func (i *icrc) begin(header, b []byte) *uint32 {
+	if len(header) == 0 {
+		return nil
+	}
+	i.sum = wire.ICRC(header, b)
+	return &i.sum
+}
+
+// sealCopied is seal for a packet whose ICRC was taken over its first n bytes.
+func (q *qp) sealCopied(header, b []byte, n int, sum *uint32) {
+	if sum == nil {
+		q.seal(header, b)
+		return
+	}
+	wire.PutSum(b, wire.Update(*sum, b[n:len(b)-wire.ICRCLen]))
+	q.sealed(header, b)
+}
+
+// sealed counts a packet that is complete.
+func (q *qp) sealed(header, b []byte) {
 	q.count().sentPkts++
 	if q.pace != nil {
 		q.pace.sent(len(header) + len(b))

@@ -163,11 +163,13 @@ func (q *qp) sendMiddles(opcode wire.Opcode, psn, n uint32, from memory.Span) (s
 			continue // as good as lost: the timeout will try again
 		}
 		p.BTH.Encode(b)
-		if !from.Part(int(sent)*mtu, mtu).Read(b[wire.BTHLen:]) {
+		var i icrc
+		sum := i.begin(header, b[:wire.BTHLen])
+		if !from.Part(int(sent)*mtu, mtu).Read(b[wire.BTHLen:], sum) {
 			q.out.Drop()
 			return sent, verbs.WCLocProtErr
 		}
-		q.seal(header, b)
+		q.sealCopied(header, b, wire.BTHLen+mtu, sum)
 	}
 	return sent, verbs.WCSuccess
 }
@@ -201,11 +203,16 @@ func (q *qp) sendData(wr *verbs.SendWR, k, psn uint32, ask bool) verbs.WCStatus 
 	payload := b[h : h+n]
 	if data := wr.Inline(); data != nil {
 		copy(payload, data[off:])
-	} else if status := q.e.regions.Gather(payload, q.h.PD(), wr.SGList, off); status != verbs.WCSuccess {
+		q.seal(header, b)
+		return verbs.WCSuccess
+	}
+	var i icrc
+	sum := i.begin(header, b[:h])
+	if status := q.e.regions.Gather(payload, q.h.PD(), wr.SGList, off, sum); status != verbs.WCSuccess {
 		q.out.Drop()
 		return status
 	}
-	q.seal(header, b)
+	q.sealCopied(header, b, h+n, sum)
 	return verbs.WCSuccess
 }
 

@@ -82,11 +82,14 @@ func (q *qp) sendResponse(r *receive.Response) bool {
 			return q.giveUp(wire.NakRemoteAccess, r.PSN, verbs.WCRemAccessErr)
 		}
 		if header, b := q.datagram(&p, int(n)); b != nil {
-			if !data.Read(b[p.EncodeHeader(b):]) {
+			h := p.EncodeHeader(b)
+			var i icrc
+			sum := i.begin(header, b[:h])
+			if !data.Read(b[h:], sum) {
 				q.out.Drop()
 				return q.giveUp(wire.NakRemoteOperational, r.PSN, verbs.WCRemOpErr)
 			}
-			q.seal(header, b)
+			q.sealCopied(header, b, h+int(n), sum)
 		}
 	}
 	q.receiving.OnResponsePacket(r, n)

@@ -85,11 +85,16 @@ func (q *qp) sendDatagram(wr *verbs.SendWR) verbs.WCStatus {
 	h := p.EncodeHeader(b)
 	if data := wr.Inline(); data != nil {
 		copy(b[h:], data)
-	} else if status := q.e.regions.Gather(b[h:h+n], q.h.PD(), wr.SGList, 0); status != verbs.WCSuccess {
+		q.seal(header, b)
+		return verbs.WCSuccess
+	}
+	var i icrc
+	sum := i.begin(header, b[:h])
+	if status := q.e.regions.Gather(b[h:h+n], q.h.PD(), wr.SGList, 0, sum); status != verbs.WCSuccess {
 		q.out.Drop()
 		return status
 	}
-	q.seal(header, b)
+	q.sealCopied(header, b, h+n, sum)
 	return verbs.WCSuccess
 }
 

@@ -1,7 +1,5 @@
 package mpa
 
-import "hash/crc32"
-
 // An FPDU carries one ULPDU, a DDP segment (RFC 5044 §4.1):
 //
 //	+----------+---------------------+-----------+----------+
@@ -29,8 +27,6 @@ const (
 	MinMULPDU = 128
 	MaxMULPDU = 64768
 )
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // Config is what the request and the reply have settled for one direction of the stream.
 type Config struct {

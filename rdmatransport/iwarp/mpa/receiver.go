@@ -2,7 +2,8 @@ package mpa
 
 import (
 	"encoding/binary"
-	"hash/crc32"
+
+	"github.com/softrnic/softrnic/rdmatransport/crc"
 )
 
 // Handler is what a [Receiver] calls with the ULPDUs that it finds.
@@ -85,7 +86,7 @@ func (r *Receiver) keep(b []byte, size int) {
 
 // take checks one FPDU and hands its ULPDU over. The CRC is checked first, as what follows relies on the bytes.
 func (r *Receiver) take(fpdu []byte, l layout, h Handler) error {
-	if r.CRC && crc32.Checksum(fpdu[:l.size-crcLen], castagnoli) != binary.LittleEndian.Uint32(fpdu[l.size-crcLen:]) {
+	if r.CRC && crc.Castagnoli.Update(0, fpdu[:l.size-crcLen]) != binary.LittleEndian.Uint32(fpdu[l.size-crcLen:]) {
 		return ErrCRC
 	}
 	for at := l.first; at < l.size; at += interval {

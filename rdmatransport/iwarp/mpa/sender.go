@@ -2,7 +2,8 @@ package mpa
 
 import (
 	"encoding/binary"
-	"hash/crc32"
+
+	"github.com/softrnic/softrnic/rdmatransport/crc"
 )
 
 // Sender makes FPDUs of ULPDUs, in the order of the stream. Only one goroutine may use it at a time.
@@ -16,8 +17,8 @@ type Sender struct {
 	sum uint32
 }
 
-// sumBlock is how many bytes are written before the CRC is taken over them: they are still in the first-level cache then.
-const sumBlock = 8 << 10
+// shortest is from how many bytes on the CRC is taken while they are copied.
+const shortest = 256
 
 // NewSender returns a Sender for a stream on which the request and the reply have been exchanged.
 func NewSender(c Config) Sender { return Sender{Config: c} }
@@ -35,19 +36,19 @@ func (s *Sender) Begin(dst []byte, n int) {
 
 // Add copies the next bytes of the ULPDU.
 func (s *Sender) Add(b []byte) {
-	for len(b) > 0 {
-		n := min(len(b), sumBlock)
-		copy(s.dst[s.at:s.at+n], b)
-		b = b[n:]
-		if s.at += n; s.CRC && !s.Markers && s.at-s.in >= sumBlock { // markers move what is written
-			s.cover(s.at)
-		}
+	if !s.CRC || s.Markers || len(b) < shortest { // markers move what is written
+		s.at += copy(s.dst[s.at:], b)
+		return
 	}
+	s.cover(s.at)
+	s.sum = crc.Castagnoli.Copy(s.dst[s.at:], b, s.sum, 0)
+	s.at += len(b)
+	s.in = s.at
 }
 
 // cover adds the bytes before end to the CRC.
 func (s *Sender) cover(end int) {
-	s.sum = crc32.Update(s.sum, castagnoli, s.dst[s.in:end])
+	s.sum = crc.Castagnoli.Update(s.sum, s.dst[s.in:end])
 	s.in = end
 }
 

@@ -3,6 +3,8 @@ package wire
 import (
 	"encoding/binary"
 	"hash/crc32"
+
+	"github.com/softrnic/softrnic/rdmatransport/crc"
 )
 
 // ICRC is the invariant CRC of a packet: header is its IPv4 (20 bytes, no options) or IPv6 (40 bytes) header and the
@@ -17,24 +19,29 @@ import (
 //
 // header must have one of the three lengths and b at least BTHLen bytes.
 func ICRC(header, b []byte) uint32 {
-	var crc uint32
+	var sum uint32
 	switch len(header) {
 	case len(overIPv4.rows):
 		r, h := &overIPv4.rows, (*[20 + 8]byte)(header)
-		crc = overIPv4.start ^ sum20(r[:20], h[:20]) ^ sum4(r[20:], h[20:]) ^ sum4(r[24:], h[24:])
+		sum = overIPv4.start ^ sum20(r[:20], h[:20]) ^ sum4(r[20:], h[20:]) ^ sum4(r[24:], h[24:])
 	case len(overGRH.rows):
 		r, h := &overGRH.rows, (*[GRHLen]byte)(header)
-		crc = overGRH.start ^ sum20(r[:20], h[:20]) ^ sum20(r[20:], h[20:])
+		sum = overGRH.start ^ sum20(r[:20], h[:20]) ^ sum20(r[20:], h[20:])
 	default:
 		r, h := &overIPv6.rows, (*[40 + 8]byte)(header)
-		crc = overIPv6.start ^ sum20(r[:20], h[:20]) ^ sum20(r[20:], h[20:]) ^ sum4(r[40:], h[40:]) ^ sum4(r[44:], h[44:])
+		sum = overIPv6.start ^ sum20(r[:20], h[:20]) ^ sum20(r[20:], h[20:]) ^ sum4(r[40:], h[40:]) ^ sum4(r[44:], h[44:])
 	}
 	r, bth := &overBTH, (*[BTHLen]byte)(b)
-	crc ^= sum4(r[:], bth[:]) ^ sum4(r[4:], bth[4:]) ^ sum4(r[8:], bth[8:])
-	if rest := b[BTHLen:]; len(rest) < shortest {
-		return updateShort(crc, rest)
+	sum ^= sum4(r[:], bth[:]) ^ sum4(r[4:], bth[4:]) ^ sum4(r[8:], bth[8:])
+	return Update(sum, b[BTHLen:])
+}
+
+// Update is the ICRC of a packet of whose first part it is sum, and whose rest is b.
+func Update(sum uint32, b []byte) uint32 {
+	if len(b) < shortest {
+		return updateShort(sum, b)
 	}
-	return crc32.Update(crc, crc32.IEEETable, b[BTHLen:])
+	return crc.IEEE.Update(sum, b)
 }
 
 // shortest is from how many bytes on hash/crc32 uses the processor's instructions; below, most of its time is spent on
@@ -152,7 +159,12 @@ func PutICRC(header, pkt []byte) {
 		clear(pkt[n:])
 		return
 	}
-	binary.LittleEndian.PutUint32(pkt[n:], ICRC(header, pkt[:n]))
+	PutSum(pkt, ICRC(header, pkt[:n]))
+}
+
+// PutSum writes an ICRC that is known to the last four bytes of pkt.
+func PutSum(pkt []byte, sum uint32) {
+	binary.LittleEndian.PutUint32(pkt[len(pkt)-ICRCLen:], sum)
 }
 
 // CheckICRC tells whether the last four bytes of pkt, all that is behind the header, are its ICRC. It is false for anything
