@@ -23,12 +23,21 @@ var pingpongs = []struct {
 	{"ibv_rc_pingpong -n 200 -c", 200 * 4096},
 	{"ibv_rc_pingpong -n 200 -N", 200 * 4096},
 	{"ibv_rc_pingpong -n 200 -c -N -e", 200 * 4096},
+	{"ibv_rc_pingpong -n 200 -c -o", 200 * 4096},
+	{"ibv_rc_pingpong -n 200 -c -O", 200 * 4096},
+	{"ibv_rc_pingpong -n 200 -c -o -P", 200 * 4096},
+	{"ibv_rc_pingpong -n 200 -c -t", 200 * 4096},
+	{"ibv_rc_pingpong -n 200 -c -N -e -t", 200 * 4096},
+	{"ibv_rc_pingpong -n 200 -c -N -j", 200 * 4096},
 	{"ibv_uc_pingpong -n 200", 200 * 4096},
+	{"ibv_uc_pingpong -n 200 -c -e", 200 * 4096},
 	{"ibv_ud_pingpong -n 200 -s 1024", 200 * 1024},
 	{"ibv_ud_pingpong -n 200 -s 1024 -e", 200 * 1024},
 	{"ibv_srq_pingpong -n 200", 200 * 4096},
 	{"ibv_srq_pingpong -n 200 -e", 200 * 4096},
+	{"ibv_srq_pingpong -n 200 -c -o", 200 * 4096},
 	{"ibv_xsrq_pingpong", 5 * 4096},
+	{"ibv_xsrq_pingpong -e -o", 5 * 4096},
 }
 
 // freePort is the TCP port of the next ping-pong, on which its two sides tell each other their QPs.

@@ -32,7 +32,7 @@ mkdir -p debs/partial root/{etc,proc,sys,dev,tmp,run,root,usr/{bin,sbin,lib,lib6
 : >nothing-installed
 aptget -o Dir::State::status="$PWD/nothing-installed" -o Dir::Cache::archives="$PWD/debs" -o Debug::NoLocking=1 \
   install --download-only busybox-static dash iproute2 kmod ethtool tcpdump perftest ibverbs-utils ibverbs-providers \
-  rdmacm-utils python3-pyverbs
+  rdmacm-utils qperf python3-pyverbs
 for dir in bin sbin lib lib64; do ln -s "usr/$dir" "root/$dir"; done
 for deb in debs/*.deb; do
   case ${deb##*/} in
