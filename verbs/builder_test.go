@@ -138,4 +138,16 @@ func TestRegMappingIOVA(t *testing.T) {
 		t.Errorf("Bytes is %v, MayFault %v", ok, mr.MayFault())
 	}
 	check(t, mr.Dereg())
+
+	none := must(r.pd.RegMappingIOVA(buf[:0], 0, verbs.AccessLocalWrite))(t)
+	if b, ok := none.Bytes(0, 0); !ok || len(b) != 0 {
+		t.Errorf("of a region of no bytes, no bytes are %v, %v", b, ok)
+	}
+	if b, ok := none.Bytes(0, 1); ok {
+		t.Errorf("a region of no bytes has %v", b)
+	}
+	if err := none.Rereg(verbs.ReregAccess, nil, nil, 0); err != nil {
+		t.Error(err)
+	}
+	check(t, none.Dereg())
 }

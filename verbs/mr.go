@@ -69,7 +69,8 @@ func (pd *PD) RegMRIOVA(buf []byte, addr uint64, access Access) (*MR, error) {
 
 // RegMapping registers memory that is not Go's: memory mapped by a system call, or memory that C code owns. An access to a
 // page that does not exist, such as a page beyond the end of a truncated file, fails the work request: with WCLocProtErr
-// on this side, with WCRemOpErr at a peer. The caller keeps the memory mapped until Dereg returns.
+// on this side, with WCRemOpErr at a peer. The caller keeps the memory mapped until Dereg returns. buf may be empty, as
+// regions of device memory may be (ibv_reg_dm_mr): no byte is reached by the keys of such a region.
 func (pd *PD) RegMapping(buf []byte, access Access) (*MR, error) {
 	return pd.RegMappingIOVA(buf, addressOf(buf, access), access)
 }
@@ -123,7 +124,7 @@ func (pd *PD) register(op string, kind mrKind, file *mapping, buf []byte, addr u
 func (mr *MR) check(op string, r *region) error {
 	n, access := uint64(len(r.buf)), r.access
 	switch limit := mr.dev.attr.MaxMRSize; {
-	case n == 0 && mr.kind != mrNull:
+	case n == 0 && mr.kind != mrNull && mr.kind != mrMapped:
 		return Errorf(ErrInvalid, op, "length 0: a region needs at least 1 byte")
 	case n > limit:
 		return Errorf(ErrInvalid, op, "length %d is more than the device's MaxMRSize of %d", n, limit)

@@ -77,7 +77,7 @@ struct ibv_mr *reg_dm_mr(struct ibv_pd *pd, struct ibv_dm *dm, uint64_t offset, 
 	if (__atomic_add_fetch(&d->users, 1, __ATOMIC_RELAXED) <= 0) // first, so that another thread does not free the memory
 		errno = EINVAL;
 	else
-		mr = ibv_reg_mr_iova2(pd, d->memory + offset, length, 0, access);
+		mr = reg_mr(pd, d->memory + offset, length, 0, access);
 	if (!mr) {
 		__atomic_sub_fetch(&d->users, 1, __ATOMIC_RELAXED);
 		return NULL;

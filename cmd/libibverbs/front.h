@@ -212,6 +212,7 @@ struct ibv_mr *alloc_null_mr(struct ibv_pd *pd);
 int advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t flags, struct ibv_sge *list, uint32_t n);
 struct ibv_dm *alloc_dm(struct ibv_context *c, struct ibv_alloc_dm_attr *attr);
 int free_dm(struct ibv_dm *dm);
+struct ibv_mr *reg_mr(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned int access);
 struct ibv_mr *reg_dm_mr(struct ibv_pd *pd, struct ibv_dm *dm, uint64_t offset, size_t length, unsigned int access);
 struct ibv_mw *alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type);
 int dealloc_mw(struct ibv_mw *mw);

@@ -78,7 +78,7 @@ struct ibv_pd *alloc_parent_domain(struct ibv_context *c, struct ibv_parent_doma
 #define LOWEST ((char *)0x10000)
 #define HIGHEST ((char *)0x7fffffff0000)
 
-PUBLIC struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned int access)
+struct ibv_mr *reg_mr(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned int access)
 {
 	struct ibv_mr *mr = calloc(1, sizeof(struct mr));
 	if (!mr)
@@ -101,6 +101,12 @@ PUBLIC struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t len
 		mr->length = length;
 	}
 	return mr;
+}
+
+// Kernels refuse a region of no memory, but not one of no device memory.
+PUBLIC struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned int access)
+{
+	return length ? reg_mr(pd, addr, length, iova, access) : fail_null(EINVAL);
 }
 
 PUBLIC struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access)

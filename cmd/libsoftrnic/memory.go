@@ -46,10 +46,11 @@ func srDeallocPD(h C.uint32_t) C.int {
 	return errno(pds.remove(uint32(h), func(p *pd) error { return p.Dealloc() }))
 }
 
-// bytesAt is memory of C's. Nobody can say whether it is there: what touches it does so in regions of RegMapping.
+// bytesAt is memory of C's. Nobody can say whether it is there: what touches it does so in regions of RegMapping. None is a
+// region of device memory only, says the caller.
 func bytesAt(op string, addr unsafe.Pointer, length C.size_t) ([]byte, error) {
-	if length == 0 || uint64(length) > math.MaxInt || uint64(uintptr(addr))+uint64(length)-1 < uint64(length)-1 {
-		return nil, verbs.Errorf(verbs.ErrInvalid, op, "length %d at %#x: a region needs at least 1 byte, within the address space", uint64(length), uintptr(addr))
+	if uint64(length) > math.MaxInt || length > 0 && uint64(uintptr(addr))+uint64(length)-1 < uint64(length)-1 {
+		return nil, verbs.Errorf(verbs.ErrInvalid, op, "length %d at %#x: a region is within the address space", uint64(length), uintptr(addr))
 	}
 	return unsafe.Slice((*byte)(addr), int(length)), nil
 }

@@ -101,6 +101,9 @@ func TestPyverbs(t *testing.T) {
 	for _, result := range slices.Sorted(maps.Keys(total)) {
 		t.Logf("%d %s", total[result], result)
 	}
+	if n := total["ok"]; os.Getenv("SOFTRNIC_LONG") != "" && n < 130 && !t.Failed() {
+		t.Errorf("%d tests pass, want 130 at least", n)
+	}
 }
 
 // unpackPyverbs copies the tests of pyverbs to a directory, and what runs them beside it.

@@ -87,6 +87,18 @@ static void regions(void)
 	CHECK(!ibv_memcpy_from_dm(got, dm, 1024 + 8, 16) && !strcmp(got, text));
 	CHECK(ibv_memcpy_from_dm(got, dm, 1, 4) == EINVAL && ibv_memcpy_from_dm(got, dm, 4096 - 8, 16) == EINVAL);
 
+	// No device memory is a region too, of which nobody reaches a byte.
+	struct ibv_mr *none = ibv_reg_dm_mr(pd, dm, 1024, 0, IBV_ACCESS_ZERO_BASED | IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+	CHECK(none && !none->length && !ibv_reg_mr(pd, text, 0, 0) && errno == EINVAL);
+	struct ibv_send_wr beyond = wr;
+	beyond.wr.rdma.remote_addr = 0;
+	beyond.wr.rdma.rkey = none->rkey;
+	CHECK(!ibv_post_send(a, &beyond, &bad) && wait_for(cq).status == IBV_WC_REM_ACCESS_ERR);
+	struct ibv_qp_attr again = {.qp_state = IBV_QPS_RESET};
+	CHECK(!ibv_modify_qp(a, &again, IBV_QP_STATE) && !ibv_modify_qp(b, &again, IBV_QP_STATE) && !ibv_dereg_mr(none));
+	connect_qp(a, b->qp_num);
+	connect_qp(b, a->qp_num);
+
 	// Keys survive a change of access, which counts at once.
 	uint32_t rkey = md->rkey;
 	CHECK(!ibv_rereg_mr(md, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_ZERO_BASED | IBV_ACCESS_LOCAL_WRITE) && md->rkey == rkey);
