@@ -22,6 +22,7 @@ import (
 	"github.com/softrnic/softrnic/link/impair"
 	"github.com/softrnic/softrnic/link/vlan"
 	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/rdmatransport/iwarp"
 	"github.com/softrnic/softrnic/rdmatransport/roce"
 	"github.com/softrnic/softrnic/rdmatransport/trace"
 	"github.com/softrnic/softrnic/stack"
@@ -40,6 +41,7 @@ type Flags struct {
 	Shared     bool     `group:"node" help:"With --link kernel: share its addresses with other processes of this user, through a hub (softrnic hub --help), which is started if there is none. Without it a node has its addresses for itself, unless a hub has them. Linux only."`
 	Congestion bool     `group:"node" help:"RoCEv2: control congestion (DCQCN): packets may be marked by the network (ECN), and connections whose packets are slow down. Default: off."`
 	Selective  bool     `group:"node" name:"selective-repeat" help:"RoCEv2: repeat lost packets alone towards other SoftRNICs that were given this too. They recognise each other by reserved bits of the BTH, which are zero otherwise. Default: off, everything from a lost packet on is repeated, as the IBTA has it."`
+	LongFPDUs  bool     `group:"node" name:"long-fpdus" help:"iWARP: FPDUs may be longer than a TCP segment, where the links of both nodes segment TCP and the peer is a SoftRNIC that was given this too. They recognise each other by reserved bits of MPA's frames, which are zero otherwise. Default: off, an FPDU fits in a segment, as RFC 5044 has it."`
 	StrictICRC bool     `group:"node" name:"strict-icrc" help:"RoCEv2 with --link kernel: drop IPv4 packets unless their ICRC is right with an IP identification that SoftRNICs send. Without it the identification, which sockets do not show, is found from the ICRC, as packets of Linux's rxe and of most hardware need; icrc_id_solved counts them. Other links see it, and are always strict."`
 	Counters   bool     `group:"node" help:"Print what the node has counted to stderr when it ends, as far as it is not 0, by the names of Linux's port counters and rxe's hw_counters."`
 	Trace      string   `group:"node" type:"path" placeholder:"FILE" help:"Append what happens to queue pairs (changes of state, losses, timeouts, RNR waits, NAKs, the set-up and end of iWARP streams) to this file, one JSON object a line."`
@@ -165,7 +167,7 @@ func (f *Flags) Open(e *cli.Env) (*Node, error) {
 	if f.Congestion {
 		cfg.DCQCN = &roce.DCQCN{}
 	}
-	device := []rdmatransport.Option{rdmatransport.RoCE(cfg)}
+	device := []rdmatransport.Option{rdmatransport.RoCE(cfg), rdmatransport.IWARP(iwarp.Config{LongFPDUs: f.LongFPDUs})}
 	if f.Trace != "" {
 		if n.trace, err = os.OpenFile(f.Trace, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o666); err != nil {
 			return nil, errors.Join(fmt.Errorf("--trace: %w", err), n.Host.Close())

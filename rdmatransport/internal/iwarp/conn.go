@@ -19,8 +19,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// Two SoftRNICs agree by these reserved bits of MPA's frames that an FPDU may be longer than a TCP segment, for links that
-// do the segmentation. The initiator sets largeRequest in its request, the accepting side largeReply in its reply. Those are
+// Two SoftRNICs with Config.LongFPDUs agree by these reserved bits of MPA's frames that an FPDU may be longer than a TCP
+// segment, for links that do the segmentation. The initiator sets largeRequest in its request, the accepting side largeReply in its reply. Those are
 // two bits, as siw copies the reserved bits of a request into its reply.
 const (
 	largeRequest = 0x04
@@ -160,8 +160,7 @@ func (c *conn) bind(q *qp, attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 		return err
 	}
 	if !c.initiator {
-		large := c.request.Reserved&largeRequest != 0
-		if err := c.startMPA(c.request.Markers, c.e.config.Markers, c.crc(), large); err != nil {
+		if err := c.startMPA(c.request.Markers, c.e.config.Markers, c.crc(), c.agreesLarge()); err != nil {
 			return err
 		}
 	}

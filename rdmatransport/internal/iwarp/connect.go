@@ -98,7 +98,7 @@ func (c *conn) exchange(ctx context.Context, attr *rdmacm.ConnectAttr, request *
 	}
 	stream.SetReadBuffer(setupBuffer)
 	stream.SetTOS(attr.TOS)
-	if request.Revision != mpa.Revision1 && stream.Offloaded() {
+	if c.e.config.LongFPDUs && request.Revision != mpa.Revision1 && stream.Offloaded() {
 		request.Reserved = largeRequest
 	}
 	_ = stream.SetDeadline(deadline)

@@ -93,7 +93,8 @@ func TestSmallAndLongFPDUsKeepOrder(t *testing.T) {
 	for _, buffer := range []int{1 << 20, 70_000, 3000} {
 		synctest.Test(t, func(t *testing.T) {
 			n := &network{offloaded: true, buffer: buffer}
-			a, b := newNode(t, n, nodeAddr, 1<<20, iwarp.Config{}), newNode(t, n, peerAddr, 1<<20, iwarp.Config{})
+			long := iwarp.Config{LongFPDUs: true}
+			a, b := newNode(t, n, nodeAddr, 1<<20, long), newNode(t, n, peerAddr, 1<<20, long)
 			x, y := pair(a, b)
 			copy(x.buf, pattern(5, len(x.buf)))
 			var wrs []*verbs.SendWR

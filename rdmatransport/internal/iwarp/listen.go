@@ -284,7 +284,7 @@ func (c *conn) reply(privateData []byte) *mpa.Frame {
 		Reply: true, Markers: c.e.config.Markers, CRC: c.crc(), Revision: c.request.Revision,
 		HasEnhanced: c.request.HasEnhanced, PrivateData: privateData,
 	}
-	if c.request.Revision != mpa.Revision1 && c.request.Reserved&largeRequest != 0 {
+	if c.agreesLarge() {
 		f.Reserved = largeReply
 	}
 	if !f.HasEnhanced {
@@ -305,6 +305,11 @@ func (c *conn) reply(privateData []byte) *mpa.Frame {
 		ours.RDMAWrite = !ours.RDMARead && !ours.ZeroLengthSend
 	}
 	return f
+}
+
+// agreesLarge tells whether FPDUs may be longer than a TCP segment, as the peer's request asks.
+func (c *conn) agreesLarge() bool {
+	return c.e.config.LongFPDUs && c.request.Revision != mpa.Revision1 && c.request.Reserved&largeRequest != 0
 }
 
 // rtrIsRead tells whether the ready-to-receive message will be a READ, which counts towards the IRD.

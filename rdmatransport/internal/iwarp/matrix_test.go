@@ -108,8 +108,8 @@ func newMatrix(t *testing.T, seed uint64) *matrix {
 		most := []int{1, 20, 3000}[r.IntN(3)]
 		m.net.stall = func() time.Duration { return time.Duration(draw(most)) * time.Millisecond }
 	}
-	a := newNode(t, m.net, nodeAddr, matrixSize, iwarp.Config{Markers: r.IntN(2) == 0})
-	b := newNode(t, m.net, peerAddr, matrixSize, iwarp.Config{Markers: r.IntN(2) == 0})
+	a := newNode(t, m.net, nodeAddr, matrixSize, iwarp.Config{Markers: r.IntN(2) == 0, LongFPDUs: r.IntN(2) == 0})
+	b := newNode(t, m.net, peerAddr, matrixSize, iwarp.Config{Markers: r.IntN(2) == 0, LongFPDUs: r.IntN(2) == 0})
 	for _, d := range []*node{a, b} {
 		d.recvs, d.recvLen = mostWork, mostBytes
 		copy(d.buf[sourceAt:], pattern(r.IntN(256), sourceLen))

@@ -104,17 +104,18 @@ func TestCRCAgreed(t *testing.T) {
 	}
 }
 
-// Reserved bits are zero, but for the one that SoftRNICs agree by where links cut segments; what a peer puts there
+// Reserved bits are zero, but for the one by which those with LongFPDUs agree where links cut segments; what a peer puts there
 // changes nothing, nor does an STag to invalidate where there is none.
 func TestReservedBits(t *testing.T) {
-	for _, offloaded := range []bool{false, true} {
+	for _, c := range []struct{ offloaded, long bool }{{false, false}, {true, false}, {false, true}, {true, true}} {
+		large := c.offloaded && c.long
 		synctest.Test(t, func(t *testing.T) {
-			d := newNode(t, &network{offloaded: offloaded}, nodeAddr, 1<<16, iwarp.Config{})
+			d := newNode(t, &network{offloaded: c.offloaded}, nodeAddr, 1<<16, iwarp.Config{LongFPDUs: c.long})
 			p, wait := d.dialling()
 			got := p.frame()
-			want := map[bool]uint8{false: 0, true: 0x04}[offloaded]
+			want := map[bool]uint8{false: 0, true: 0x04}[large]
 			if got.Reserved != want {
-				t.Errorf("offloaded %v: reserved bits %#x of the request", offloaded, got.Reserved)
+				t.Errorf("%+v: reserved bits %#x of the request", c, got.Reserved)
 			}
 			// siw sends a request's own bits back: that is no agreement.
 			f := reply()
@@ -132,7 +133,7 @@ func TestReservedBits(t *testing.T) {
 			}
 		})
 		synctest.Test(t, func(t *testing.T) {
-			d := newNode(t, &network{offloaded: offloaded}, nodeAddr, 1<<16, iwarp.Config{})
+			d := newNode(t, &network{offloaded: c.offloaded}, nodeAddr, 1<<16, iwarp.Config{LongFPDUs: c.long})
 			p, wait := d.dialling()
 			p.frame()
 			f := reply()
@@ -145,16 +146,22 @@ func TestReservedBits(t *testing.T) {
 			p.begin(false, false, true)
 			p.next()
 			s.post(&verbs.SendWR{Opcode: verbs.Send, SGList: []verbs.SGE{d.mr.SGE(0, 60_000)}})
-			if m := p.expect(rdmap.Send); offloaded != (len(m.payload) == 60_000) {
-				t.Errorf("offloaded %v, agreed: segment of %d bytes", offloaded, len(m.ulpdu))
+			if m := p.expect(rdmap.Send); large != (len(m.payload) == 60_000) {
+				t.Errorf("%+v, agreed: segment of %d bytes", c, len(m.ulpdu))
 			}
 		})
 	}
-	for _, bits := range []uint8{0x01, 0x02, 0x08, 0x0b} {
+	for _, c := range []struct {
+		bits, want uint8
+		cfg        iwarp.Config
+	}{
+		{0x01, 0, iwarp.Config{LongFPDUs: true}}, {0x02, 0, iwarp.Config{LongFPDUs: true}}, {0x08, 0, iwarp.Config{LongFPDUs: true}},
+		{0x0b, 0, iwarp.Config{LongFPDUs: true}}, {0x04, 0x02, iwarp.Config{LongFPDUs: true}}, {0x04, 0, iwarp.Config{}}, {0x0f, 0, iwarp.Config{}},
+	} {
 		synctest.Test(t, func(t *testing.T) {
-			d := newNode(t, &network{offloaded: true}, nodeAddr, 1<<16, iwarp.Config{})
+			d := newNode(t, &network{offloaded: true}, nodeAddr, 1<<16, c.cfg)
 			f := request()
-			f.Reserved = bits
+			f.Reserved = c.bits
 			l, err := rdmacm.Listen(d.dev, nodePort, d.config())
 			must(t, err)
 			defer l.Close()
@@ -162,8 +169,8 @@ func TestReservedBits(t *testing.T) {
 			s.conn, err = l.Accept(t.Context())
 			must(t, err)
 			s.started()
-			if got := s.p.frame(); got.Reserved != 0 {
-				t.Errorf("reserved bits %#x of the reply to %#x", got.Reserved, bits)
+			if got := s.p.frame(); got.Reserved != c.want {
+				t.Errorf("reserved bits %#x of the reply to %#x, want %#x", got.Reserved, c.bits, c.want)
 			}
 		})
 	}

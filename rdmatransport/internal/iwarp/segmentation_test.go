@@ -33,8 +33,8 @@ func TestCutAnywhere(t *testing.T) {
 				t.Run(fmt.Sprintf("%s, MSS %d, markers %d", name, mss, markers), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						n := &network{mss: mss, buffer: 20_000, offloaded: offloaded, cut: cut}
-						a := newNode(t, n, nodeAddr, 1<<20, iwarp.Config{Markers: markers&1 != 0})
-						b := newNode(t, n, peerAddr, 1<<20, iwarp.Config{Markers: markers&2 != 0})
+						a := newNode(t, n, nodeAddr, 1<<20, iwarp.Config{Markers: markers&1 != 0, LongFPDUs: true})
+						b := newNode(t, n, peerAddr, 1<<20, iwarp.Config{Markers: markers&2 != 0, LongFPDUs: true})
 						a.recvs, a.recvLen, b.recvs, b.recvLen = 3, 4096, 3, 4096
 						x, y := pair(a, b)
 						size := 40_000

@@ -68,7 +68,7 @@ var rfc5044 = []requirement{
 	{"7.1.1", 1, "both C 0: no CRC is checked", by("iwarp.TestCRCAgreed")},
 	{"7.1.1", 1, "either C 1: CRCs are made and checked by both", by("iwarp.TestCRCAgreed")},
 	{"7.1.1", 1, "CRCs not used: the field counts as right", by("mpa.TestUncheckedCRC")},
-	{"7.1.1", 1, "reserved bits are sent as zero, but for one where the link segments (deviation), and not checked", by("mpa.TestFrames", "iwarp.TestReservedBits")},
+	{"7.1.1", 1, "reserved bits are sent as zero, and not checked", by("mpa.TestFrames", "iwarp.TestReservedBits")},
 	{"7.1.1", 1, "the revision sent is 1", by("mpa.TestFrames", "iwarp.TestRevision1")},
 	{"7.1.1", 1, "the revision received is checked", by("mpa.TestBadFrames")},
 	{"7.1.1", 1, "one that is not spoken closes the connection, with an error", by("mpa.TestBadFrames", "iwarp.TestMalformedRequest", "iwarp.TestMalformedReply")},

@@ -4,7 +4,7 @@ package iwarp_test
 var rfc6581 = []requirement{
 	{"5", 1, "an initiator sends no FPDU before the RTR indication", by("iwarp.TestRTR")},
 
-	{"6", 1, "reserved bits are sent as zero, but for one where the link segments (deviation)", by("mpa.TestFrames", "iwarp.TestReservedBits")},
+	{"6", 1, "reserved bits are sent as zero", by("mpa.TestFrames", "iwarp.TestReservedBits")},
 	{"6", 1, "and not checked", by("mpa.TestFrames", "iwarp.TestReservedBits")},
 	{"6", 1, "the revision is 2 where the frame is enhanced", by("mpa.TestFrames", "mpa.TestFramesNotMade")},
 	{"6", 1, "revision 1 is accepted still", by("iwarp.TestRevision1")},

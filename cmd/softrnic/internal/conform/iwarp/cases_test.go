@@ -109,7 +109,7 @@ func TestWithoutEngines(t *testing.T) {
 	out := must(exec.Command("go", "list", "-deps", ".", "../peer", "../suite", "../control").Output())(t)
 	for dep := range strings.FieldsSeq(string(out)) {
 		own, ok := strings.CutPrefix(dep, module)
-		allowed := strings.HasPrefix(own, "link") || strings.HasPrefix(own, "stack") || own == "rdmatransport/roce/wire" ||
+		allowed := strings.HasPrefix(own, "link") || strings.HasPrefix(own, "stack") || own == "rdmatransport/roce/wire" || own == "rdmatransport/crc" ||
 			strings.HasPrefix(own, "rdmatransport/iwarp/") || strings.HasPrefix(own, "cmd/softrnic/internal/conform/")
 		if ok && !allowed {
 			t.Errorf("the tester is linked with %s", own)

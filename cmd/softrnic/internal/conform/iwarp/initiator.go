@@ -56,6 +56,9 @@ var initiator = []entry{
 	{"INIT-R", "R of a request is zero.", "RFC 5044 §7.1.1", func(t *tester) {
 		t.dialling().readFrame().field("R", 0)
 	}},
+	{"INIT-RESERVED", "The reserved bits of a request are zero.", "RFC 5044 §7.1.1, RFC 6581 §6", func(t *tester) {
+		t.dialling().readFrame().field("MPA's reserved bits", 0)
+	}},
 	{"INIT-REVISION", "An enhanced request is of revision 2.", "RFC 6581 §6", func(t *tester) {
 		c := t.dialling()
 		c.negotiating().field("revision", 2)

@@ -33,8 +33,8 @@ func plain(s *settings) { s.frame.Revision, s.frame.HasEnhanced = 1, false }
 // markers has the tester ask for markers.
 func markers(s *settings) { s.frame.Markers = true }
 
-// reserved has the reserved bits set that no implementation is known to give a meaning.
-func reserved(b []byte) []byte { return edit(b, 16, b[16]|0x07) }
+// reserved has the reserved bits set.
+func reserved(b []byte) []byte { return edit(b, 16, b[16]|0x0f) }
 
 // Set-up with the target as the responder.
 var startup = []entry{
@@ -53,6 +53,9 @@ var startup = []entry{
 	}},
 	{"MPA-REPLY-RESERVED", "The reserved bits of a reply are zero.", "RFC 5044 §7.1.1, RFC 6581 §6", func(t *tester) {
 		t.accepted().frame.field("MPA's reserved bits", 0)
+	}},
+	{"MPA-REPLY-RESERVED-SET", "The reserved bits of a reply are zero where those of the request are set.", "RFC 5044 §7.1.1, RFC 6581 §6", func(t *tester) {
+		t.accepted(func(s *settings) { s.frame.Reserved = 0x0f }).frame.field("MPA's reserved bits", 0)
 	}},
 	{"MPA-REPLY-REVISION1", "A request of revision 1 is answered with a reply of revision 1.", "RFC 5044 §7.1.1, RFC 6581 §10", func(t *tester) {
 		t.accepted(plain).frame.field("revision", 1)
