@@ -80,7 +80,7 @@ func (a *acceptor) listen(op string, d *verbs.Device, t verbs.Transport, backlog
 	if err := id.watch(op, d); err != nil {
 		return err
 	}
-	l, err := provider(d).Listen(&ListenAttr{Transport: t, Space: id.space, Addr: id.local, Backlog: backlog, TOS: id.opts.tos},
+	l, err := provider(d).Listen(&ListenAttr{Transport: t, Space: id.space, Addr: id.local, AFOnly: id.opts.afOnly, Backlog: backlog, TOS: id.opts.tos},
 		func(e *ConnEvent) { a.handle(d, e) })
 	if err != nil {
 		return &verbs.Error{Op: op, Err: err}

@@ -53,12 +53,14 @@ type Route struct {
 	SL        uint8     // service level that the peer's request asks for
 }
 
-// ListenAttr has the arguments of Provider.Listen. An unspecified address of either family stands for all addresses of both:
-// this package rejects requests of the other family where SetAFOnly was called.
+// ListenAttr has the arguments of Provider.Listen. An unspecified address of either family stands for all addresses of both,
+// and with AFOnly for those of its own family: another listener may have the same port for the other. A provider that cannot tell
+// the families apart takes requests of both, which this package then rejects, and one listener.
 type ListenAttr struct {
 	Transport verbs.Transport
 	Space     PortSpace
 	Addr      netip.AddrPort
+	AFOnly    bool // SetAFOnly was called
 	Backlog   int
 	TOS       uint8 // IP type of service of the packets that the provider sends for the listener, as set on the ID
 }

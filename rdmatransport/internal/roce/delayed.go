@@ -92,6 +92,16 @@ func (q *qp) sendItsDelayed() {
 	q.sendPending()
 }
 
+// SendDelayed sends what is delayed of a QP, if there is one with the number, before its peer is asked to disconnect: a peer that
+// hears of the end before the acknowledgement of its last message flushes that message, though it has arrived.
+func (e *Engine) SendDelayed(qpn uint32) {
+	if q := e.qps.Get(qpn); q != nil {
+		q.h.Lock()
+		q.sendPending()
+		q.h.Unlock()
+	}
+}
+
 // Progress implements verbs.Provider's for this half of the device.
 func (e *Engine) Progress() bool {
 	sent := e.sendUnlessPosted()

@@ -65,6 +65,9 @@ type Config struct {
 	GIDIndex func(port uint8, a netip.Addr) int
 	// MTU is a port's active MTU.
 	MTU func(port uint8) verbs.MTU
+	// Ending is called with the number of this side's QP before its peer is asked to disconnect: what the QP has put off goes
+	// first. The manager is locked. Nil if nothing is put off.
+	Ending func(qpn uint32)
 }
 
 // Manager is a device's connection manager.

@@ -12,13 +12,14 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// listener takes the requests for a port, at one address or at all.
+// listener takes the requests for a port, at one address, or at all, or at those of one IP version.
 type listener struct {
 	m         *Manager
 	handler   rdmacm.Handler
 	space     rdmacm.PortSpace
 	serviceID uint64
 	addr      netip.Addr
+	v4, v6    bool // which versions of IP it is for
 	backlog   int
 	held      io.Closer
 	pending   int // requests that the application has not answered
@@ -31,6 +32,7 @@ func (m *Manager) Listen(attr *rdmacm.ListenAttr, h rdmacm.Handler) (io.Closer, 
 		m: m, handler: h, space: attr.Space, addr: attr.Addr.Addr().Unmap().WithZone(""), backlog: attr.Backlog,
 		serviceID: mad.ServiceID(uint16(attr.Space), attr.Addr.Port()),
 	}
+	l.v4, l.v6 = !attr.AFOnly || l.addr.Is4(), !attr.AFOnly || !l.addr.Is4()
 	if l.backlog <= 0 {
 		l.backlog = defaultBacklog
 	}
@@ -56,7 +58,7 @@ func (m *Manager) addListener(op string, l *listener, attr *rdmacm.ListenAttr) e
 		return verbs.Errorf(verbs.ErrDestroyed, op, "the device is closed")
 	}
 	for _, o := range m.listeners[l.serviceID] {
-		if o.addr == l.addr || o.any() && l.any() {
+		if o.addr == l.addr || o.any() && l.any() && (o.v4 && l.v4 || o.v6 && l.v6) {
 			return verbs.Errorf(fmt.Errorf("%w: %w", verbs.ErrBusy, syscall.EADDRINUSE), op,
 				"%v: somebody listens there in port space %v", attr.Addr, attr.Space)
 		}
@@ -65,7 +67,7 @@ func (m *Manager) addListener(op string, l *listener, attr *rdmacm.ListenAttr) e
 	return nil
 }
 
-// any: at all addresses of the device.
+// any: at all addresses of the device, of v4 or v6 or both.
 func (l *listener) any() bool { return !l.addr.IsValid() || l.addr.IsUnspecified() }
 
 // Close ends reception of requests. One that arrived before may still be reported; it waits for its answer as do
@@ -95,7 +97,7 @@ func (m *Manager) listener(serviceID uint64, dst netip.Addr) (l *listener, known
 		if o.addr == dst {
 			return o, true
 		}
-		if o.any() {
+		if o.any() && (o.v4 && dst.Is4() || o.v6 && dst.Is6()) {
 			l = o
 		}
 	}

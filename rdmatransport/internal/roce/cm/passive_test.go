@@ -378,6 +378,37 @@ func TestListenErrors(t *testing.T) {
 	})
 }
 
+// TestListenAFOnly: two listeners have one port, each for one version of IP, and get the requests of their own.
+func TestListenAFOnly(t *testing.T) {
+	for _, order := range [][]string{{"0.0.0.0", "::"}, {"::", "0.0.0.0"}} {
+		bubble(t, func(r *rig) {
+			listen := func(addr string, only bool, h rdmacm.Handler) error {
+				_, err := r.m.Listen(&rdmacm.ListenAttr{
+					Space: rdmacm.TCP, Addr: netip.AddrPortFrom(netip.MustParseAddr(addr), port), AFOnly: only,
+				}, h)
+				return err
+			}
+			for _, addr := range order {
+				h := r.handler
+				if addr == "::" {
+					h = func(e *rdmacm.ConnEvent) { t.Errorf("%v: a request from %v came to the listener at ::", order, e.Dst) }
+				}
+				if err := listen(addr, true, h); err != nil {
+					t.Errorf("%v: listen at %s: %v", order, addr, err)
+				}
+				if err := listen(addr, true, h); !errors.Is(err, syscall.EADDRINUSE) {
+					t.Errorf("%v: a second listener at %s: %v", order, addr, err)
+				}
+				if err := listen("::", false, h); !errors.Is(err, syscall.EADDRINUSE) {
+					t.Errorf("%v: a listener for both beside %s: %v", order, addr, err)
+				}
+			}
+			r.say(peerTID, kernelREQ())
+			r.event(rdmacm.ConnectRequest, 0)
+		})
+	}
+}
+
 // TestFlood: requests from strangers cost bounded memory.
 func TestFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -88,6 +88,9 @@ func (c *conn) Disconnect() error {
 }
 
 func (c *conn) askDREQ() {
+	if ending := c.m.cfg.Ending; ending != nil {
+		ending(c.localQPN)
+	}
 	c.set(dreqSent)
 	c.maxRetries = maxRetries
 	if c.m.draining {
