@@ -200,10 +200,13 @@ func run(t *testing.T, server, client *exec.Cmd, port int) (said string) {
 }
 
 // listens waits until a socket listens on a TCP port, without connecting to it: a program may take one connection only.
-func listens(port int, ended <-chan error) error {
+func listens(port int, ended <-chan error) error { return listensAt("self", port, ended) }
+
+// listensAt is listens in the network namespace of a process.
+func listensAt(pid string, port int, ended <-chan error) error {
 	suffix := fmt.Sprintf(":%04X", port)
 	for range 2000 {
-		for _, file := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		for _, file := range []string{"/proc/" + pid + "/net/tcp", "/proc/" + pid + "/net/tcp6"} {
 			text, err := os.ReadFile(file)
 			if err != nil && !errors.Is(err, os.ErrNotExist) {
 				return err
