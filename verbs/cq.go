@@ -22,7 +22,7 @@ type CQInitAttr struct {
 // Wait says whether Poll of an empty CQ makes the device progress: whether Poll itself receives the packets that have
 // arrived, and sends those that were held back to share a frame, without blocking. A program that polls in a loop then has
 // the least latency, because no other thread must be woken. Poll also yields the processor (sched_yield), so that other
-// threads run.
+// threads run, and over shared memory or through a hub sleeps for about 0.1 ms at a time when nothing has come for a millisecond.
 //
 // While a program polls, only its Polls make the device progress; the device takes over when it has not polled for one or two
 // milliseconds. When the program sleeps in [CompChannel.GetEvent], the device makes progress by itself at once.

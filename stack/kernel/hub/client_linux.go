@@ -32,6 +32,8 @@ type Client struct {
 	quota   ring.Quota
 	work    sync.WaitGroup
 
+	answerTime time.Duration
+
 	asking sync.Mutex // one request at a time
 
 	mu       sync.Mutex
@@ -65,7 +67,8 @@ func Join(cfg ClientConfig) (*Client, error) {
 		return nil, fmt.Errorf("hub: %w", err)
 	}
 	c := &Client{cfg: cfg, ended: make(chan struct{}), group: ring.NewGroup(), quota: ring.Quota{Bytes: quotaBytes},
-		answers: make(chan answer, 1), changed: make(chan struct{}), addrs: map[netip.Addr]string{}, services: map[stack.Service]int{}}
+		answerTime: answerTime,
+		answers:    make(chan answer, 1), changed: make(chan struct{}), addrs: map[netip.Addr]string{}, services: map[stack.Service]int{}}
 	c.neighbours.init()
 	c.group.TakeInPlace()
 	c.group.FilledByHub()
@@ -106,9 +109,11 @@ func (c *Client) Up() bool { return c.up.Load() }
 func (c *Client) connect() (conn *net.UnixConn, w welcome, err error) {
 	const (
 		interval = 10 * time.Millisecond
-		tries    = 500 // for five seconds
-		patient  = 100 // tries, before another hub is started: the one that was may have been killed at once
+		tries    = 3000 // for half a minute: a busy machine may take long to start a process
 	)
+	// How many tries to wait before another hub is started, as the one that was may have been killed at once: twice as many each
+	// time, as it may also have got no processor.
+	patient := 100
 	var started *os.File
 	defer func() {
 		if started != nil {
@@ -124,7 +129,8 @@ func (c *Client) connect() (conn *net.UnixConn, w welcome, err error) {
 		switch {
 		case started == nil:
 			started, err = c.start()
-		case try%patient == 0:
+		case try >= patient:
+			patient *= 2
 			err = c.cfg.Start(c.cfg.Directory)
 		}
 		if err != nil {
@@ -189,9 +195,10 @@ func (c *Client) greet() (_ *net.UnixConn, w welcome, err error) {
 	if err := ownUser(conn); err != nil {
 		return nil, w, err
 	}
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
-		return nil, w, err
-	}
+	// The welcome is waited for as long as the connection stands: a hub may be ready to run and get no processor.
+	welcomed := make(chan struct{})
+	defer close(welcomed)
+	go c.awaitWelcome(conn, welcomed)
 	fd, memory, err := ring.NewMemory(DefaultRing)
 	if err != nil {
 		return nil, w, err
@@ -213,15 +220,29 @@ func (c *Client) greet() (_ *net.UnixConn, w welcome, err error) {
 	if w.err != nil {
 		return nil, w, w.err
 	}
-	if err := conn.SetDeadline(time.Time{}); err != nil {
-		return nil, w, err
-	}
 	p, err := ring.NewPair(c.group, &c.quota, conn, memory, nil)
 	if err != nil {
 		return nil, w, err
 	}
 	c.setHub(p)
 	return conn, w, nil
+}
+
+// awaitWelcome says so when a welcome is late, and ends the wait for it with the client.
+func (c *Client) awaitWelcome(conn *net.UnixConn, welcomed <-chan struct{}) {
+	late := time.NewTicker(c.answerTime)
+	defer late.Stop()
+	for {
+		select {
+		case <-late.C:
+			c.isLate()
+		case <-c.ended:
+			_ = conn.SetDeadline(time.Unix(1, 0))
+			return
+		case <-welcomed:
+			return
+		}
+	}
 }
 
 // Run receives until Close.

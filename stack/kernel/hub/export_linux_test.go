@@ -9,3 +9,10 @@ func SetWaits(pause, route time.Duration) (undo func()) {
 	firstPause, routeWait = pause, route
 	return func() { firstPause, routeWait = oldPause, oldRoute }
 }
+
+// SetAnswerTime sets how long the hub has to answer before that is logged. undo undoes that.
+func SetAnswerTime(d time.Duration) (undo func()) {
+	old := answerTime
+	answerTime = d
+	return func() { answerTime = old }
+}

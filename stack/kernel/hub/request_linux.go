@@ -16,15 +16,19 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// answerTime is how long the hub has to answer a request.
-const answerTime = 5 * time.Second
+// answerTime is how long the hub has to answer before that is logged, and how long a request waits for a hub where there is none.
+// A variable for tests, of which a client takes the value when it joins.
+var answerTime = 5 * time.Second
 
-// ask makes a request, and waits for the answer. While there is no hub, it waits for one.
+// ask makes a request, and waits for the answer. While there is no hub, it waits for one, and gives up after answerTime. A hub that
+// there is, as the connection stands, is waited for as long as it takes: it may be ready to run and get no processor. Only if the
+// answer changes nothing, as for what ends something, ask gives up then too: the hub reads the request when it can.
 func (c *Client) ask(r *request) error {
 	c.asking.Lock()
 	defer c.asking.Unlock()
-	giveUp := time.NewTimer(answerTime)
-	defer giveUp.Stop()
+	ends := r.kind == dropAddr || r.kind == endServe || r.kind == unpair
+	late := time.NewTimer(c.answerTime)
+	defer late.Stop()
 	for {
 		c.mu.Lock()
 		conn, changed, closed := c.conn, c.changed, c.closed
@@ -41,16 +45,28 @@ func (c *Client) ask(r *request) error {
 		if conn != nil {
 			r.send(conn) // an error is the end of the connection, which Run finds out
 		}
-		select {
-		case a := <-c.answers:
-			return a.err
-		case <-changed: // another hub, or none
-		case <-c.ended:
-			return net.ErrClosed
-		case <-giveUp.C:
-			return fmt.Errorf("the hub in %s does not answer: %w", c.cfg.Directory, unix.ETIMEDOUT)
+		for again := false; !again; {
+			select {
+			case a := <-c.answers:
+				return a.err
+			case <-changed: // another hub, or none
+				again = true
+			case <-c.ended:
+				return net.ErrClosed
+			case <-late.C:
+				if conn == nil || ends {
+					return fmt.Errorf("the hub in %s does not answer: %w", c.cfg.Directory, unix.ETIMEDOUT)
+				}
+				c.isLate()
+				late.Reset(c.answerTime)
+			}
 		}
 	}
+}
+
+// isLate logs that there is a hub which has not answered for answerTime.
+func (c *Client) isLate() {
+	c.cfg.Log.Warn("the hub does not answer yet: it is stopped, or gets no processor", "directory", c.cfg.Directory, "after", c.answerTime)
 }
 
 func (r *request) send(conn *net.UnixConn) {

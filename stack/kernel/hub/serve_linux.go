@@ -264,6 +264,9 @@ func (s *server) talk(conn *net.UnixConn) {
 		delete(s.conns, conn)
 	}()
 	m, err := s.greet(conn)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return // it may have said hello in time, and this process had no processor to read it: it tries again
+	}
 	if err != nil {
 		if !isAbsent(err) { // it has gone, or has only asked whether there is a hub
 			s.cfg.Log.Warn("a process is no client", "error", err)

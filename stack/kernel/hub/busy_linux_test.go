@@ -1,0 +1,81 @@
+package hub_test
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/kernel"
+	"github.com/softrnic/softrnic/stack/kernel/hub"
+)
+
+// lateness is a log that tells when a hub is late.
+type lateness chan struct{}
+
+func (lateness) Enabled(context.Context, slog.Level) bool { return true }
+func (l lateness) Handle(_ context.Context, r slog.Record) error {
+	if strings.Contains(r.Message, "does not answer yet") {
+		select {
+		case l <- struct{}{}:
+		default:
+		}
+	}
+	return nil
+}
+func (l lateness) WithAttrs([]slog.Attr) slog.Handler { return l }
+func (l lateness) WithGroup(string) slog.Handler      { return l }
+
+// TestHubWithoutProcessor: a hub that gets no processor is waited for, by one who joins and by one who asks for something, however
+// long it takes.
+func TestHubWithoutProcessor(t *testing.T) {
+	const addr = "127.31.0.16"
+	t.Cleanup(hub.SetAnswerTime(time.Millisecond))
+	dir, s := directory(t), &starter{t: t}
+	join(t, dir, addr, s.start)
+	late := make(lateness, 1)
+	stopped := func(what string, do func() error) {
+		t.Helper()
+		if err := s.last.Process.Signal(unix.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Waitid(unix.P_PID, s.last.Process.Pid, nil, unix.WSTOPPED, nil); err != nil { // all of its threads
+			t.Fatal(err)
+		}
+		select {
+		case <-late: // before
+		default:
+		}
+		done := make(chan error, 1)
+		go func() { done <- do() }()
+		for range 3 {
+			select {
+			case <-late:
+			case err := <-done:
+				t.Fatalf("%s, while the hub is stopped: %v", what, err)
+			}
+		}
+		if err := s.last.Process.Signal(unix.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; err != nil {
+			t.Fatalf("%s, when the hub goes on: %v", what, err)
+		}
+	}
+	var host *kernel.Host
+	stopped("a client joins", func() (err error) {
+		host, err = kernel.New(kernel.Addr(addr), kernel.Shared(kernel.Sharing{Directory: dir, Start: s.start, Log: slog.New(late)}))
+		return err
+	})
+	defer host.Close()
+	stopped("a client asks for a service", func() error {
+		return host.NICs()[0].Datagrams().(stack.Shared).Serve(stack.Service{ID: 1, Mask: ^uint64(0)})
+	})
+	if s.n != 1 {
+		t.Errorf("%d hubs were started", s.n)
+	}
+}
