@@ -19,6 +19,7 @@ type requirement struct {
 	musts   int // how many MUSTs of the RFC this row stands for
 	what    string
 	proof
+	outside
 }
 
 // proof is either of its two.
@@ -30,6 +31,43 @@ type proof struct {
 func by(tests ...string) proof { return proof{tests: tests} }
 
 func none(why string) proof { return proof{why: why} }
+
+// outside is which cases of softrnic conform show to a peer whether a device keeps to a requirement, or why no peer can see it. A *
+// at the end of an ID stands for any ending.
+type outside struct {
+	cases  []string
+	unseen string
+}
+
+func seen(cases ...string) outside { return outside{cases: cases} }
+
+func unseen(why string) outside { return outside{unseen: why} }
+
+// Reasons why no case shows a requirement. Those that begin with "no case" could have one.
+var (
+	asks            = unseen("what the ULP of the target asks for: an interface that has nothing else keeps to it")
+	local           = unseen("within the target: the same comes on the wire")
+	fault           = unseen("an error of the target itself, which a peer cannot cause")
+	several         = unseen("of several streams or ULPs of the target; the tester has one")
+	singleStream    = unseen("of a lower layer with several streams; a TCP connection has one")
+	items           = unseen("introduces a list whose items have their own rows")
+	guess           = unseen("a property of many STags, and of how they are made")
+	tcp             = unseen("TCP's matter: it neither repeats nor reorders, and has nothing behind FIN")
+	ipsecOutside    = unseen("IPsec is the hosts'")
+	sctpOutside     = unseen("of DDP over SCTP; the target has TCP")
+	wrap            = unseen("takes 2^32 messages")
+	big             = unseen("takes a message of 4 GiB")
+	depth           = unseen("no case: the RFC does not say what an excess READ is answered with")
+	withoutCRC      = unseen("no case: takes a target that is set up to do without CRCs")
+	askedForMarkers = unseen("no case: takes a target that is set up to ask for markers")
+	sequence        = unseen("no case: takes a target whose TCP sequence number is about to wrap")
+	mss             = unseen("no case: takes a TCP that announces an MSS below 128 bytes")
+	refusal         = unseen("no case: a responder whose ULP refuses the initiator's IRD; the target's takes less instead")
+	ordAny          = unseen("no case: a reply with an ORD of 0x3fff; the IRD that is kept is not on the wire")
+	client          = unseen("no case: takes an initiator that is set up for client-server mode")
+	plain           = unseen("no case: takes an initiator that is set up for revision 1")
+	old             = unseen("of a target that knows no enhanced frames")
+)
 
 // Reasons that come again.
 var (

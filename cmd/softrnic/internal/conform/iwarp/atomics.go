@@ -58,6 +58,12 @@ var atomics = []entry{
 		c.send(c.atomic(here, rdmap.AtomicRequestHeader{Data: 1}))
 		c.next().field("T", 0).is(opAtomicResponse).field("QN", 3)
 	}},
+	{"ATOMIC-HIDDEN", "An atomic takes no receive request, and is not delivered to the ULP.", "RFC 7306 §5.2.1", func(t *tester) {
+		c := t.rc(receives(1))
+		c.send(c.atomic(here, rdmap.AtomicRequestHeader{Data: 1}))
+		c.next().is(opAtomicResponse)
+		c.none()
+	}},
 	{"ATOMIC-MSN", "Atomic responses count from MSN 1 on.", "RFC 7306 §5.2.2, RFC 5041 §4.3", func(t *tester) {
 		c := t.rc()
 		c.send(c.atomic(here, rdmap.AtomicRequestHeader{Data: 1}), c.atomic(here, rdmap.AtomicRequestHeader{Data: 1}))
@@ -86,8 +92,12 @@ var atomics = []entry{
 		c.next().is(opAtomicResponse)
 		c.next().is(opReadResponse).carries(word(1))
 	}},
-	refused("ATOMIC-ALIGN", "An atomic on a word that is not aligned is answered with a Terminate, catastrophic error of the stream.", "RFC 7306 §5.1.1, §8.2",
+	refused("ATOMIC-ALIGN", "A FetchAdd on a word that is not aligned is answered with a Terminate, catastrophic error of the stream.", "RFC 7306 §5.1.1, §8.2",
 		rdmap.StreamCatastrophic, func(c *conn) []byte { return c.atomic(here+4, rdmap.AtomicRequestHeader{Data: 1}) }),
+	refused("ATOMIC-ALIGN-SWAP", "A CmpSwap on a word that is not aligned is answered with a Terminate, catastrophic error of the stream.", "RFC 7306 §5.1.2, §8.2",
+		rdmap.StreamCatastrophic, func(c *conn) []byte {
+			return c.atomic(here+4, rdmap.AtomicRequestHeader{Code: rdmap.CmpSwap, Data: 1, Mask: all})
+		}),
 	refused("ATOMIC-CODE", "An atomic with a reserved operation is answered with a Terminate, unexpected opcode.", "RFC 7306 §5.2.1, §8.2",
 		rdmap.UnexpectedOpcode, func(c *conn) []byte { return c.atomic(here, rdmap.AtomicRequestHeader{Code: 1}) }),
 	refused("ATOMIC-STAG", "An atomic on an STag that does not exist is answered with a Terminate, invalid STag.", atomicClause,

@@ -91,6 +91,7 @@ var requester = []entry{
 	segments("REQ-SEND-LAST", "L is set in the last segment of a SEND only.", "RFC 5041 §4.1, §4.3", aSend,
 		func(m *message, _, left int) { m.is(opSend).field("L", last(left)) }),
 	segments("REQ-SEND-SAME-MSN", "All segments of a message have its MSN.", "RFC 5041 §4.3", aSend, func(m *message, _, _ int) { m.is(opSend).field("MSN", 1) }),
+	segments("REQ-SEND-SEGMENT-QN", "All segments of a message are of its queue.", "RFC 5041 §4.3", aSend, func(m *message, _, _ int) { m.is(opSend).field("QN", 0) }),
 	segments("REQ-SEND-PARTS", "The segments of a SEND have its data in order.", "RFC 5041 §5.2", aSend,
 		func(m *message, at, left int) { m.is(opSend).carries(pattern(long, 7)[at : long-left]) }),
 	{"REQ-SEND-COMPLETES", "A SEND completes.", "RFC 5040 §5.5", func(t *tester) {
