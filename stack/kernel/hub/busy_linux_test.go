@@ -14,21 +14,26 @@ import (
 	"github.com/softrnic/softrnic/stack/kernel/hub"
 )
 
-// lateness is a log that tells when a hub is late.
-type lateness chan struct{}
+// told is a log that tells, if somebody listens, that a hub is late, or why there are no rings with another client any more.
+type told chan string
 
-func (lateness) Enabled(context.Context, slog.Level) bool { return true }
-func (l lateness) Handle(_ context.Context, r slog.Record) error {
-	if strings.Contains(r.Message, "does not answer yet") {
+func (told) Enabled(context.Context, slog.Level) bool { return true }
+func (l told) Handle(_ context.Context, r slog.Record) error {
+	if strings.Contains(r.Message, "does not answer yet") || strings.Contains(r.Message, "no rings with another client") {
+		said := r.Message
+		r.Attrs(func(a slog.Attr) bool {
+			said += " " + a.String()
+			return true
+		})
 		select {
-		case l <- struct{}{}:
+		case l <- said:
 		default:
 		}
 	}
 	return nil
 }
-func (l lateness) WithAttrs([]slog.Attr) slog.Handler { return l }
-func (l lateness) WithGroup(string) slog.Handler      { return l }
+func (l told) WithAttrs([]slog.Attr) slog.Handler { return l }
+func (l told) WithGroup(string) slog.Handler      { return l }
 
 // TestHubWithoutProcessor: a hub that gets no processor is waited for, by one who joins and by one who asks for something, however
 // long it takes.
@@ -37,7 +42,7 @@ func TestHubWithoutProcessor(t *testing.T) {
 	t.Cleanup(hub.SetAnswerTime(time.Millisecond))
 	dir, s := directory(t), &starter{t: t}
 	join(t, dir, addr, s.start)
-	late := make(lateness, 1)
+	late := make(told, 1)
 	stopped := func(what string, do func() error) {
 		t.Helper()
 		if err := s.last.Process.Signal(unix.SIGSTOP); err != nil {

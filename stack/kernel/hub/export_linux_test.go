@@ -16,3 +16,10 @@ func SetAnswerTime(d time.Duration) (undo func()) {
 	answerTime = d
 	return func() { answerTime = old }
 }
+
+// SetSettleTime sets how long a hub waits for what the clients of the one before ask for. undo undoes that.
+func SetSettleTime(d time.Duration) (undo func()) {
+	old := settleTime
+	settleTime = d
+	return func() { settleTime = old }
+}

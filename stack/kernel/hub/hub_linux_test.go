@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -148,7 +149,12 @@ type got struct {
 
 func join(t testing.TB, dir, addr string, start func(string) error) *end {
 	t.Helper()
-	h, err := kernel.New(kernel.Addr(addr), kernel.Shared(kernel.Sharing{Directory: dir, Start: start}))
+	return joinLogged(t, dir, addr, start, nil)
+}
+
+func joinLogged(t testing.TB, dir, addr string, start func(string) error, log *slog.Logger) *end {
+	t.Helper()
+	h, err := kernel.New(kernel.Addr(addr), kernel.Shared(kernel.Sharing{Directory: dir, Start: start, Log: log}))
 	if err != nil {
 		t.Fatal(err)
 	}

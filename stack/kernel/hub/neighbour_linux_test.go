@@ -3,7 +3,9 @@ package hub_test
 import (
 	"bytes"
 	"fmt"
+	"log/slog"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -128,21 +130,31 @@ func (e *end) hold(stuck chan bool) {
 	e.stuck = stuck
 }
 
-// TestNoRings: who has no path to a QP of another client takes no rings, as he may be a program that wants to see complete packets.
+// TestNoRings: who has no path to a QP of another client takes no rings, as he may be a program that wants to see complete packets,
+// however often he is asked.
 func TestNoRings(t *testing.T) {
 	const addr = "127.31.0.13"
+	t.Cleanup(hub.SetWaits(time.Millisecond, time.Millisecond))
 	dir, s := directory(t), &starter{t: t}
-	a, b := join(t, dir, addr, s.start), join(t, dir, addr, s.start)
+	refused := make(told, 1)
+	a, b := join(t, dir, addr, s.start), joinLogged(t, dir, addr, s.start, slog.New(refused))
 	onA := a.direct(addr, addr, b.qpn())
-	for i := range 50 {
+	for i := range 5 {
+		select {
+		case m := <-refused:
+			if !strings.Contains(m, "no route") {
+				t.Fatal(m)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatal("rings were not refused")
+		}
 		a.on(onA, message(stack.TargetQPN, b.qpn(), 100, byte(i)))
 		if g := b.next(); g.NoICRC || g.payload[20] != byte(i) || g.SrcQPNs != a.port.Numbers().QPNs {
 			t.Fatalf("%+v %.20x", g.Datagram, g.payload)
 		}
-		time.Sleep(time.Millisecond) // the hub may arrange the rings meanwhile
-	}
-	if a.isDirect(onA) {
-		t.Error("there are rings")
+		if a.isDirect(onA) {
+			t.Error("there are rings")
+		}
 	}
 }
 

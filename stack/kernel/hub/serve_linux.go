@@ -190,17 +190,19 @@ func (s *server) untilIdle(ctx context.Context) {
 	}
 }
 
-// settleTime is how long the clients of an earlier hub have to ask for what they had, once all of them have come.
-const settleTime = time.Second
+// settleTime is how long the clients of an earlier hub have to ask for what they had, once all of them have come. A variable for
+// tests.
+var settleTime = time.Second
 
 // settle ends the patience of a hub that has succeeded another: until its clients have come, and have asked for what they had,
 // it does not know what nobody has, and refuses nothing. Peers ask again.
 func (s *server) settle() {
+	now := time.Now() // once: this process may get no processor between two looks
 	s.mu.Lock()
 	if len(s.leases.missing()) > 0 || s.complete.IsZero() {
-		s.complete = time.Now()
+		s.complete = now
 	}
-	settled := time.Since(s.complete) >= settleTime
+	settled := now.Sub(s.complete) >= settleTime
 	s.mu.Unlock()
 	if settled {
 		s.relay.mu.Lock()

@@ -12,10 +12,15 @@ import (
 	"github.com/softrnic/softrnic/stack/kernel/hub"
 )
 
-// refuser counts what it is to refuse, and leases.
+// refuser counts what it is to refuse, leases, and how often the hub has looked at what is due.
 type refuser struct {
 	numbered
-	leased, refused *atomic.Int64
+	leased, refused, looked *atomic.Int64
+}
+
+func (r refuser) Speak(int64, stack.SendFunc) (again int64) {
+	r.looked.Add(1)
+	return 0
 }
 
 func (r refuser) Leased(stack.Numbers)                           { r.leased.Add(1) }
@@ -24,6 +29,7 @@ func (r refuser) Refuse([]byte, *stack.Datagram, stack.SendFunc) { r.refused.Add
 // TestSuccessorIsPatient: a hub that succeeds another refuses nothing before the clients of that have come, or are given up.
 func TestSuccessorIsPatient(t *testing.T) {
 	const addr = "127.31.0.9"
+	t.Cleanup(hub.SetSettleTime(time.Nanosecond))
 	dir, s := directory(t), &starter{t: t}
 	if err := s.start(dir); err != nil {
 		t.Fatal(err)
@@ -34,13 +40,13 @@ func TestSuccessorIsPatient(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.kill() // the next hub is this process
-	classifier := refuser{leased: new(atomic.Int64), refused: new(atomic.Int64)}
+	classifier := refuser{leased: new(atomic.Int64), refused: new(atomic.Int64), looked: new(atomic.Int64)}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
 		var err error
 		for {
-			err = hub.Serve(ctx, hub.Config{Directory: dir, Classifier: classifier})
+			err = hub.Serve(ctx, hub.Config{Directory: dir, Classifier: classifier, Idle: 10 * time.Millisecond}) // it has clients
 			if err == nil || ctx.Err() != nil {
 				break
 			}
@@ -56,7 +62,9 @@ func TestSuccessorIsPatient(t *testing.T) {
 	}()
 	await(t, "the client is back", func() bool { return e.nic.State() == stack.LinkUp && classifier.leased.Load() == 3 })
 	ask := message(stack.TargetService, 77, 100, 0)
-	for end := time.Now().Add(1500 * time.Millisecond); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+	before := classifier.looked.Load()
+	await(t, "the hub has looked whether it may refuse", func() bool { return classifier.looked.Load() >= before+3 })
+	for range 10 {
 		e.send(addr, addr, ask)
 	}
 	e.send(addr, addr, message(stack.TargetQPN, e.qpn(), 100, 0))
