@@ -104,7 +104,7 @@ type Counters struct {
 	RxMalformed uint64 // dropped for a wrong length, checksum or source address
 	RxDropped   uint64 // dropped because no receiver was installed
 
-	Sent, Received Traffic // over the link, without what loops back
+	Sent, Received Traffic // over the link, without what loops back inside the process
 }
 
 // Traffic counts RoCE packets as they are on the wire: each segment of a superframe is one.

@@ -78,7 +78,7 @@ func (y *delivery) deliver(a *hub.Arrival, polled bool) {
 	bytes := uint64(len(a.Payload) + n*(ethLen+len(head)))
 	p.counters.rxFrames.Add(1)
 	p.counters.rxBytes.Add(uint64(ethLen + len(head) + len(a.Payload)))
-	if !y.d.Looped {
+	if p.leaves(src) {
 		p.counters.receivedPackets.Add(uint64(n))
 		p.counters.receivedBytes.Add(bytes)
 		if dst.IsMulticast() {

@@ -53,7 +53,7 @@ var _ stack.DatagramPort = (*port)(nil)
 type counters struct {
 	txFrames, txDatagrams, txBytes, txErrors  atomic.Uint64
 	rxFrames, rxBytes, rxMalformed, rxDropped atomic.Uint64
-	sentPackets, sentBytes                    atomic.Uint64 // without what loops back
+	sentPackets, sentBytes                    atomic.Uint64 // without what loops back, see leaves
 	receivedPackets, receivedBytes            atomic.Uint64
 	sentMulticast, receivedMulticast          atomic.Uint64 // of those packets
 }
@@ -66,6 +66,10 @@ func (c *counters) snapshot() stack.Counters {
 		Received: stack.Traffic{Packets: c.receivedPackets.Load(), Multicast: c.receivedMulticast.Load(), Bytes: c.receivedBytes.Load()},
 	}
 }
+
+// leaves tells whether what goes to an address, or comes from it, leaves the process: where addresses are shared, what is at an
+// address of this host may be another process.
+func (p *port) leaves(a netip.Addr) bool { return p.shared != nil || !p.nic.has(a) }
 
 // outletKey says what a socket for sending is for: paths from an address whose source ports are the same modulo outlets.
 type outletKey struct {

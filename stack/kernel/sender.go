@@ -233,7 +233,7 @@ func (s *sender) count(m *message, err error) {
 	c.txFrames.Add(1)
 	c.txDatagrams.Add(n)
 	c.txBytes.Add(uint64(ethLen + m.path.headers + m.end - m.start))
-	if !s.port.nic.has(m.path.ends.Dst) {
+	if s.port.leaves(m.path.ends.Dst) {
 		c.sentPackets.Add(n)
 		if m.path.ends.Dst.IsMulticast() {
 			c.sentMulticast.Add(n)

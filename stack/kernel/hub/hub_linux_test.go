@@ -251,6 +251,17 @@ func TestSharedAddress(t *testing.T) {
 					t.Errorf("datagram %d: %+v %x, %x was sent with %x", i, g.Datagram, g.payload, all[i], headers[i])
 				}
 			}
+			// What goes to another process counts, though it is at the same address.
+			for e, want := range map[*end]stack.Counters{
+				a: {Received: stack.Traffic{Packets: 2}}, b: {Received: stack.Traffic{Packets: 2}},
+				c: {Sent: stack.Traffic{Packets: 5}, Received: stack.Traffic{Packets: 1}},
+			} {
+				n := e.nic.Counters()
+				if n.Sent.Packets != want.Sent.Packets || n.Received.Packets != want.Received.Packets ||
+					n.Sent.Bytes < 50*n.Sent.Packets || n.Received.Bytes < 50*n.Received.Packets {
+					t.Errorf("a host counts %+v sent, %+v received, want %d and %d packets", n.Sent, n.Received, want.Sent.Packets, want.Received.Packets)
+				}
+			}
 			// Services.
 			service := stack.Service{ID: 0x1000, Mask: ^uint64(0xff)}
 			if err := a.port.Serve(service); err != nil {
