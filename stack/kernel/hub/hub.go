@@ -42,7 +42,7 @@ type Config struct {
 	// Quarantine is for how long numbers of a client that has gone are not leased again if there are others; 0 is two minutes.
 	Quarantine time.Duration
 	// Reclaim is how long the clients of a hub that was killed have to come to this one, its successor; 0 is ten seconds. Those
-	// who do not are dead.
+	// who do not are dead, unless their processes can be seen to be alive: those have two minutes.
 	Reclaim time.Duration
 	Log     *slog.Logger // nil: nothing is logged
 }

@@ -24,6 +24,7 @@ type leases struct {
 type lease struct {
 	span
 	secret secret
+	holder process   // of its client
 	held   bool      // its client is connected
 	died   time.Time // when its client went; the zero Time while it is held or may come back
 }
@@ -46,11 +47,12 @@ type leaseRecord struct {
 	Bits   uint8     // how many slots, as a power of two
 	IDs    uint32    // the slot
 	Died   time.Time // zero: it has not
+	Holder process
 }
 
 // lease is what a record says; an error if no hub has written it.
 func (r *leaseRecord) lease() (*lease, error) {
-	l := &lease{span: span{r.QPNs, r.IDs, r.Bits}, died: r.Died}
+	l := &lease{span: span{r.QPNs, r.IDs, r.Bits}, died: r.Died, holder: r.Holder}
 	secret, err := hex.DecodeString(r.Secret)
 	if err == nil && (len(secret) != len(l.secret) || !l.isValid()) {
 		err = errors.New("no hub has written this")
@@ -90,7 +92,7 @@ func loadLeases(path string) (*leases, error) {
 func (t *leases) save() error {
 	records := make([]leaseRecord, len(t.all))
 	for i, l := range t.all {
-		records[i] = leaseRecord{hex.EncodeToString(l.secret[:]), l.qpnSlot, l.bits, l.commSlot, l.died}
+		records[i] = leaseRecord{hex.EncodeToString(l.secret[:]), l.qpnSlot, l.bits, l.commSlot, l.died, l.holder}
 	}
 	b, err := json.Marshal(records)
 	if err == nil {
@@ -102,9 +104,9 @@ func (t *leases) save() error {
 	return err
 }
 
-// take finds the lease that goes with a secret and that nobody holds, and else draws a new one of 2^bits slots of QPNs. What it
-// returns is held.
-func (t *leases) take(s secret, bits uint8, now time.Time, quarantine time.Duration) (*lease, error) {
+// take finds the lease that goes with a secret and that nobody holds, and else draws a new one of 2^bits slots of QPNs for a
+// process. What it returns is held.
+func (t *leases) take(s secret, bits uint8, holder process, now time.Time, quarantine time.Duration) (*lease, error) {
 	if s != (secret{}) {
 		for _, l := range t.all {
 			if l.secret == s && l.isMissing() {
@@ -115,7 +117,7 @@ func (t *leases) take(s secret, bits uint8, now time.Time, quarantine time.Durat
 	}
 	// Numbers that were never used come before those of clients that are dead, and of these the longest dead come first.
 	t.all = slices.DeleteFunc(t.all, func(l *lease) bool { return l.isOver(now, quarantine) })
-	l := &lease{held: true}
+	l := &lease{held: true, holder: holder}
 	_, _ = rand.Read(l.secret[:]) // never fails
 	for !t.draw(&l.span, bits) {
 		if !t.forgetOldest() {

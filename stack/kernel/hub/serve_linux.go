@@ -63,6 +63,7 @@ type server struct {
 	cfg      Config
 	listener *net.UnixListener
 	relay    *relay
+	began    time.Time
 	work     sync.WaitGroup
 	eager    inlet.Eager // the sockets
 
@@ -125,7 +126,7 @@ func serveDirectory(ctx context.Context, cfg Config) error {
 	if err := errors.Join(lock.Truncate(0), os.WriteFile(lock.Name(), fmt.Appendln(nil, os.Getpid()), 0o600)); err != nil { // for people
 		return err
 	}
-	s := &server{cfg: cfg, relay: newRelay(cfg.Classifier), conns: map[*net.UnixConn]bool{}, members: map[*member]bool{}, idle: time.Now(), sockets: map[netip.Addr]*listening{}, pairings: map[pairKey]*pairing{}, serial: rand.Uint32()}
+	s := &server{cfg: cfg, began: time.Now(), relay: newRelay(cfg.Classifier), conns: map[*net.UnixConn]bool{}, members: map[*member]bool{}, idle: time.Now(), sockets: map[netip.Addr]*listening{}, pairings: map[pairKey]*pairing{}, serial: rand.Uint32()}
 	if s.leases, err = loadLeases(filepath.Join(cfg.Directory, leasesName)); err != nil {
 		return err
 	}
@@ -183,7 +184,9 @@ func (s *server) untilIdle(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-reclaim:
-			s.giveUpMissing()
+			if s.giveUpMissing() {
+				reclaim = time.After(min(s.cfg.Reclaim, time.Second))
+			}
 		case <-s.relay.wake:
 		case <-tick.C:
 		}
@@ -211,16 +214,26 @@ func (s *server) settle() {
 	}
 }
 
-// giveUpMissing declares those clients of an earlier hub dead that have not come.
-func (s *server) giveUpMissing() {
+// maxReclaim is how long a client of an earlier hub that has not come is waited for if its process is alive: it may get no processor.
+// After that it has most likely stopped to be a client while there was no hub.
+const maxReclaim = 2 * time.Minute
+
+// giveUpMissing declares those clients of an earlier hub dead that have not come, unless their processes are alive; true if there are
+// such.
+func (s *server) giveUpMissing() (alive bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, l := range s.leases.missing() {
+		if l.holder.isAlive() && time.Since(s.began) < maxReclaim {
+			alive = true
+			continue
+		}
 		s.cfg.Log.Info("a client of the hub before this one has not come back", "QPNs", fmt.Sprintf("%#x", l.numbers().QPNs.Base))
 		s.leases.end(l, time.Now())
 		s.partAll(l.qpnSlot)
 		s.relay.died(l.numbers())
 	}
+	return alive
 }
 
 func (s *server) close() {
@@ -370,7 +383,7 @@ func (s *server) add(m *member, h *hello) (err error) {
 	case same >= maxPerProcess:
 		return fmt.Errorf("process %d has %d clients already: %w", m.pid, same, unix.EAGAIN)
 	}
-	if m.lease, err = s.leases.take(h.secret, h.bits, time.Now(), s.cfg.Quarantine); err != nil {
+	if m.lease, err = s.leases.take(h.secret, h.bits, processOf(m.pid), time.Now(), s.cfg.Quarantine); err != nil {
 		return err
 	}
 	m.numbers = m.lease.numbers()

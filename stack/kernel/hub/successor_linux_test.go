@@ -12,11 +12,13 @@ import (
 	"github.com/softrnic/softrnic/stack/kernel/hub"
 )
 
-// refuser counts what it is to refuse, leases, and how often the hub has looked at what is due.
+// refuser counts what it is to refuse, leases, clients that died, and how often the hub has looked at what is due.
 type refuser struct {
 	numbered
-	leased, refused, looked *atomic.Int64
+	leased, refused, died, looked *atomic.Int64
 }
+
+func (r refuser) Died(stack.Numbers) { r.died.Add(1) }
 
 func (r refuser) Speak(int64, stack.SendFunc) (again int64) {
 	r.looked.Add(1)
@@ -26,7 +28,8 @@ func (r refuser) Speak(int64, stack.SendFunc) (again int64) {
 func (r refuser) Leased(stack.Numbers)                           { r.leased.Add(1) }
 func (r refuser) Refuse([]byte, *stack.Datagram, stack.SendFunc) { r.refused.Add(1) }
 
-// TestSuccessorIsPatient: a hub that succeeds another refuses nothing before the clients of that have come, or are given up.
+// TestSuccessorIsPatient: a hub that succeeds another refuses nothing before the clients of that have come, or are given up, which
+// those are not whose processes are alive.
 func TestSuccessorIsPatient(t *testing.T) {
 	const addr = "127.31.0.9"
 	t.Cleanup(hub.SetSettleTime(time.Nanosecond))
@@ -35,18 +38,20 @@ func TestSuccessorIsPatient(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := join(t, dir, addr, func(string) error { return nil }) // it waits
-	late := spawn(t, dir, addr)
-	if err := late.Process.Signal(unix.SIGSTOP); err != nil {
-		t.Fatal(err)
+	late, dead := spawn(t, dir, addr), spawn(t, dir, addr)
+	for _, p := range []*process{late, dead} {
+		if err := p.Process.Signal(unix.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
 	}
 	s.kill() // the next hub is this process
-	classifier := refuser{leased: new(atomic.Int64), refused: new(atomic.Int64), looked: new(atomic.Int64)}
+	classifier := refuser{leased: new(atomic.Int64), refused: new(atomic.Int64), died: new(atomic.Int64), looked: new(atomic.Int64)}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
 		var err error
 		for {
-			err = hub.Serve(ctx, hub.Config{Directory: dir, Classifier: classifier, Idle: 10 * time.Millisecond}) // it has clients
+			err = hub.Serve(ctx, hub.Config{Directory: dir, Classifier: classifier, Idle: 10 * time.Millisecond, Reclaim: time.Millisecond}) // it has clients
 			if err == nil || ctx.Err() != nil {
 				break
 			}
@@ -60,10 +65,10 @@ func TestSuccessorIsPatient(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	await(t, "the client is back", func() bool { return e.nic.State() == stack.LinkUp && classifier.leased.Load() == 3 })
+	await(t, "the client is back", func() bool { return e.nic.State() == stack.LinkUp && classifier.leased.Load() == 4 })
 	ask := message(stack.TargetService, 77, 100, 0)
 	before := classifier.looked.Load()
-	await(t, "the hub has looked whether it may refuse", func() bool { return classifier.looked.Load() >= before+3 })
+	await(t, "the hub has looked whether it may refuse", func() bool { return classifier.looked.Load() >= before+30 })
 	for range 10 {
 		e.send(addr, addr, ask)
 	}
@@ -72,9 +77,18 @@ func TestSuccessorIsPatient(t *testing.T) {
 	if n := classifier.refused.Load(); n != 0 {
 		t.Errorf("%d requests are refused, which may be for the client that has not come yet", n)
 	}
+	if n := classifier.died.Load(); n != 0 {
+		t.Errorf("%d clients are given up, which are stopped", n)
+	}
+	if err := dead.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = dead.Wait()
+	await(t, "the one that is dead is given up", func() bool { return classifier.died.Load() == 1 })
 	if err := late.Process.Signal(unix.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
+	await(t, "the one that was stopped is back", func() bool { return e.echo(addr, late, 100, 100*time.Millisecond) })
 	await(t, "what nobody serves is refused", func() bool {
 		e.send(addr, addr, ask)
 		return classifier.refused.Load() > 0
