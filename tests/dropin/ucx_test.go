@@ -22,6 +22,7 @@ func TestUCX(t *testing.T) {
 	needs(t, "/usr/bin/ucx_perftest", "ucx-utils")
 	for i, link := range links {
 		t.Run(link.link, func(t *testing.T) {
+			programs.Ran(t, "ucx_info -d", link.name()+" (RoCEv2)")
 			dir := shared(t)
 			out, err := runner(t.Context(), t, dir, "--link "+link.link+" --addr "+link.server, "ucx_info", "-d").CombinedOutput()
 			if err != nil {

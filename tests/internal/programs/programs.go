@@ -185,7 +185,8 @@ func shorten(options string) string {
 		switch f := fields[i]; {
 		case (f == "-n" || f == "-u") && i+1 < len(fields):
 			i++
-		case f == "-F" || f == "SERVER" && i > 0 && fields[i-1] == "-F":
+		case f == "-F":
+		case f == "SERVER" && i > 0 && i == len(fields)-1 && (fields[i-1] == "-F" || !strings.HasPrefix(fields[i-1], "-")):
 		default:
 			kept = append(kept, f)
 		}

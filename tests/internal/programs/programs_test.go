@@ -30,9 +30,9 @@ func TestReadme(t *testing.T) {
 func TestRender(t *testing.T) {
 	const want = `| program | package | options | over | result |
 |---|---|---|---|---|
-| ` + "`a` | p 1 | `-x`, `-y` | rxe, shm | 1 of 3 failed |\n| `b` | p 1 |  | siw | passed |\n"
+| ` + "`a` | p 1 | `-x`, `-y 3`, `-y` | rxe, shm | 1 of 3 failed |\n| `b` | p 1 |  | siw | passed |\n"
 	got := render([]Run{
-		{"a", "p 1", "-x", "shm", true}, {"a", "p 1", "-y", "rxe", false}, {"a", "p 1", "-n 5 -y -F SERVER", "shm", true}, {"b", "p 1", "", "siw", true},
+		{"a", "p 1", "-x", "shm", true}, {"a", "p 1", "-y 3 SERVER", "rxe", false}, {"a", "p 1", "-n 5 -y -F SERVER", "shm", true}, {"b", "p 1", "", "siw", true},
 	})
 	if got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
