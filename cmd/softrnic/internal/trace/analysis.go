@@ -22,6 +22,10 @@ type counts struct {
 	Wrong     int `json:"wrong"`    // findings
 	Doubtful  int `json:"doubtful"` // findings
 	Offloaded int `json:"offloaded"`
+	Reordered int `json:"reordered"` // packets that came behind later ones
+
+	Superframes int `json:"superframes"` // of several RoCE packets each
+	Dropped     int `json:"dropped"`     // by the kernel, before this program saw them
 }
 
 // output takes what an analysis finds, in order.
@@ -42,6 +46,7 @@ const clockSkew = int64(10 * time.Millisecond)
 type analysis struct {
 	out    output
 	detail bool // the output needs descriptions
+	strict bool // packets out of order are wrong
 	counts counts
 	begin  time.Time
 	now    int64
@@ -65,6 +70,8 @@ type analysis struct {
 	streams       map[streamKey]*stream
 	buffered      int // bytes of TCP streams that wait for others
 	scratch       []byte
+	segment0      int                   // the length of the packets of the last superframe
+	header        [48]byte              // that of a packet of a superframe
 	totals        map[pair]acknowledged // at the end
 }
 
@@ -88,6 +95,12 @@ func (a *analysis) read(src source, stop func() bool) error {
 			return fmt.Errorf("after packet %d: %w", a.counts.Packets, err)
 		}
 		a.counts.Packets++
+		if l, ok := src.(interface{ dropped() int }); ok {
+			if n := l.dropped(); n > 0 {
+				a.counts.Dropped += n
+				a.report(note, nil, a.counts.Packets, "before this packet the kernel has dropped %d, which this program was too slow for: what is missing from now on is DOUBTFUL", n)
+			}
+		}
 		if a.begin.IsZero() {
 			a.begin = info.Timestamp
 		}
@@ -113,7 +126,7 @@ func (a *analysis) look(f *frame) {
 	}
 	a.now = f.time
 	for _, w := range f.wrong {
-		a.report(wrong, nil, f.number, "%s", w)
+		a.report(damage, nil, f.number, "%s", w)
 	}
 	if f.checksum == offloaded {
 		a.counts.Offloaded++
@@ -157,6 +170,10 @@ func (a *analysis) roce(f *frame) {
 	}
 	p := &a.packet
 	if err := p.Parse(b); err != nil {
+		if f.header != nil && !f.cut && a.superframe(f) {
+			a.roce(f) // the last of its packets
+			return
+		}
 		a.report(wrong, nil, f.number, "%v", err)
 		return
 	}
@@ -166,7 +183,11 @@ func (a *analysis) roce(f *frame) {
 		a.ev.about = about(p)
 	}
 	if f.header != nil && !f.cut && !wire.CheckICRC(f.header, f.payload) {
-		a.report(wrong, nil, f.number, "the ICRC is wrong")
+		if a.superframe(f) {
+			a.roce(f) // the last of its packets
+			return
+		}
+		a.report(damage, nil, f.number, "the ICRC is wrong")
 		a.ev.flow = a.flows[flowKey{f.src, f.dst, p.DestQP}]
 		return // as a receiver does
 	}

@@ -254,7 +254,14 @@ func TestFaults(t *testing.T) {
 			c.request(us, 6, wire.RCSendOnly, 8)
 			c.answer(10*us, 6, ack, 2)
 			c.answer(10*us, 5, ack, 1)
-		}, "WRONG packet 4: acknowledges PSN 5 again"},
+		}, "NOTE packet 4: reordered: acknowledges PSN 5 behind the acknowledgement of PSN 6"},
+		"an acknowledgement that comes again": {func(c *rc) {
+			c.request(0, 5, wire.RCSendOnly, 8)
+			c.request(us, 6, wire.RCSendOnly, 8)
+			c.answer(10*us, 5, ack, 1)
+			c.answer(10*us, 6, ack, 2)
+			c.answer(10*us, 5, ack, 1)
+		}, "WRONG packet 5: acknowledges PSN 5 again"},
 		"a wrong MSN": {func(c *rc) {
 			for i := range uint32(3) {
 				c.request(0, 5+i, wire.RCSendOnly, 8)
@@ -294,7 +301,7 @@ func TestFaults(t *testing.T) {
 			c.request(0, 5, wire.RCSendOnly, 8)
 			c.request(us, 7, wire.RCSendOnly, 8)
 			c.request(us, 6, wire.RCSendOnly, 8)
-		}, "WRONG packet 3: PSN 6 comes behind PSN 7 of packet 2: out of order"},
+		}, "NOTE packet 3: reordered: PSN 6 comes behind PSN 7 of packet 2"},
 	}
 	for name, test := range tests {
 		c := &rc{t: t}

@@ -13,8 +13,10 @@ const (
 	wrong level = iota
 	// doubtful: the packets are right, but follow another pattern than the sender's others, as when one is missing.
 	doubtful
-	// unknown: something was not checked.
+	// note: something was not checked, or packets have changed places, which a network may do.
 	note
+	// damage is wrong too, whatever may be missing.
+	damage
 )
 
 func (l level) String() string { return [...]string{"WRONG", "DOUBTFUL", "NOTE"}[l] }
@@ -32,12 +34,28 @@ type finding struct {
 // report notes a finding. It belongs to the line of the packet that is being looked at, or has a line of its own if it is about
 // an earlier one. w is the flow that it is about, or nil.
 func (a *analysis) report(l level, w *flow, packet int, format string, args ...any) {
+	switch {
+	case l == damage:
+		l = wrong
+	case l == wrong && a.counts.Dropped > 0: // it may be for want of what was dropped
+		l = doubtful
+	}
 	f := finding{Level: l, Packet: packet, Text: fmt.Sprintf(format, args...)}
 	if packet == a.ev.number && a.open {
 		a.ev.findings = append(a.ev.findings, f)
 		return
 	}
 	a.out.late(a, w, f)
+}
+
+// reordered notes that a packet has come behind later ones of its sender. A network may do that.
+func (a *analysis) reordered(w *flow, packet int, format string, args ...any) {
+	a.counts.Reordered++
+	l := note
+	if a.strict {
+		l = wrong
+	}
+	a.report(l, w, packet, "reordered: "+format, args...)
 }
 
 // event is what is known of one packet when it was looked at.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"sync/atomic"
 
 	"github.com/gopacket/gopacket"
@@ -61,6 +62,15 @@ func onceOnLoopback(h *pcapgo.EthernetHandle) error {
 	return h.SetBPF(p)
 }
 
+// dropped is how many packets the kernel has dropped since the last call, for want of room.
+func (l *live) dropped() int {
+	s, err := l.h.Stats()
+	if err != nil {
+		return 0
+	}
+	return int(s.Drops)
+}
+
 // close ends a call of next, and the capture.
 func (l *live) close() {
 	l.closed.Store(true)
@@ -69,7 +79,7 @@ func (l *live) close() {
 
 func (l *live) next() ([]byte, gopacket.CaptureInfo, layers.LinkType, error) {
 	data, info, err := l.h.ZeroCopyReadPacketData()
-	if l.closed.Load() {
+	if l.closed.Load() || err != nil && strings.HasSuffix(err.Error(), unix.ENETDOWN.Error()) { // or the interface is gone
 		err = io.EOF
 	}
 	return data, info, layers.LinkTypeEthernet, err

@@ -227,7 +227,7 @@ func TestMutations(t *testing.T) {
 		runs = 50000
 	}
 	r := rand.New(rand.NewPCG(15, 4))
-	wrongs, doubts, losses, ends := 0, 0, 0, 0
+	wrongs, doubts, reordered, losses, ends := 0, 0, 0, 0, 0
 	unnoticed := map[string]int{}
 	begun := time.Now()
 	for range runs {
@@ -239,6 +239,8 @@ func TestMutations(t *testing.T) {
 			wrongs++
 		case a.counts.Doubtful > 0:
 			doubts++
+		case a.counts.Reordered > 0 && strings.Contains(m.what, "exchanged"):
+			reordered++
 		case strings.Contains(out, " missing\n"): // on its way, as what is missing came when it was asked for
 			losses++
 		case m.end && list["the first and last packets of a conversation"]:
@@ -249,5 +251,5 @@ func TestMutations(t *testing.T) {
 			t.Errorf("%s: unnoticed", m.what)
 		}
 	}
-	t.Logf("%d mutations in %v: %d wrong, %d doubtful, %d lost and repeated, %d at the ends unnoticed, on the list %v", runs, time.Since(begun), wrongs, doubts, losses, ends, unnoticed)
+	t.Logf("%d mutations in %v: %d wrong, %d doubtful, %d reordered, %d lost and repeated, %d at the ends unnoticed, on the list %v", runs, time.Since(begun), wrongs, doubts, reordered, losses, ends, unnoticed)
 }

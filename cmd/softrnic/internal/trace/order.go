@@ -59,6 +59,7 @@ type sender struct {
 type skip struct {
 	number int
 	n      int
+	from   uint32 // the first PSN, of a UD QP
 }
 
 // follow looks at the identification of a packet; check is its ICRC, or what is in a TCP header.
@@ -123,14 +124,14 @@ func (s *sender) identification(f *frame, connection bool) {
 		s.good++
 	case d <= 0:
 		if s.backs++; len(s.back) < most {
-			s.back = append(s.back, skip{f.number, -d})
+			s.back = append(s.back, skip{number: f.number, n: -d})
 		}
 		if d > -64 { // a packet that changed its place, and not the beginning of another count
 			return
 		}
 	case d <= few && (connection || f.time-s.time < burst):
 		if s.skips++; len(s.skipped) < most {
-			s.skipped = append(s.skipped, skip{f.number, d - 1})
+			s.skipped = append(s.skipped, skip{number: f.number, n: d - 1})
 		}
 	default:
 		s.good++
@@ -176,7 +177,7 @@ func (a *analysis) judge(s *sender) {
 	}
 	if s.backs <= most && s.backs*4 <= s.good {
 		for _, x := range s.back {
-			a.report(doubtful, nil, x.number, "the IPv4 identification goes back by %d, where the sender's %d others count: packets have changed places", x.n, s.good)
+			a.reordered(nil, x.number, "the IPv4 identification goes back by %d, where the sender's %d others count", x.n, s.good)
 		}
 	}
 }
@@ -221,8 +222,11 @@ func (a *analysis) unreliable(f *frame, p *wire.Packet) {
 		s.stats.Gaps++
 		a.ev.missing = psns(s.next, wire.PSNAdd(p.PSN, 1<<24-1))
 		if len(s.skipped) < most {
-			s.skipped = append(s.skipped, skip{f.number, int(d)})
+			s.skipped = append(s.skipped, skip{f.number, int(d), s.next})
 		}
+	case !a.copied && s.late(p.PSN):
+		a.reordered(nil, f.number, "PSN %d of QP %#x comes behind PSN %d of packet %d", p.PSN, k.qp, wire.PSNAdd(s.next, 1<<24-1), s.number)
+		return
 	case !a.copied:
 		a.report(wrong, nil, f.number, "PSN %d of QP %#x comes again or late: packet %d had PSN %d", p.PSN, k.qp, s.number, wire.PSNAdd(s.next, 1<<24-1))
 		return
@@ -233,6 +237,26 @@ func (a *analysis) unreliable(f *frame, p *wire.Packet) {
 	s.stats.Packets++
 	s.stats.Messages++
 	s.stats.Bytes += uint64(len(p.Payload))
+}
+
+// late takes a PSN that was left out off those that are missing, if it is the first or the last of them.
+func (s *speaker) late(psn uint32) bool {
+	for i := range s.skipped {
+		x := &s.skipped[i]
+		switch d := wire.PSNDiff(psn, x.from); {
+		case x.n == 1 && d == 0:
+			s.skipped = slices.Delete(s.skipped, i, i+1)
+			s.gaps--
+			return true
+		case d == 0:
+			x.from = wire.PSNAdd(x.from, 1)
+		case int(d) != x.n-1 || d < 0:
+			continue
+		}
+		x.n--
+		return true
+	}
+	return false
 }
 
 // judgeSpeaker says which packets of a UD QP are missing, unless so many are that it must have sent them elsewhere.

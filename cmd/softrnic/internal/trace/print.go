@@ -302,6 +302,15 @@ func (p *printer) summary(a *analysis) {
 	if c.Offloaded > 0 {
 		fmt.Fprintf(w, "; the checksums of %d were left to the interface", c.Offloaded)
 	}
+	if c.Superframes > 0 {
+		fmt.Fprintf(w, "; %d frames had several RoCE packets", c.Superframes)
+	}
+	if c.Reordered > 0 {
+		fmt.Fprintf(w, "; %d packets were reordered", c.Reordered)
+	}
+	if c.Dropped > 0 {
+		fmt.Fprintf(w, "; the kernel dropped %d before they were looked at", c.Dropped)
+	}
 	fmt.Fprintln(w)
 	if c.Wrong+c.Doubtful == 0 {
 		fmt.Fprintln(w, "nothing is wrong")

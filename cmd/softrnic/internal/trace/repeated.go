@@ -21,7 +21,7 @@ func (a *analysis) repeated(w *flow, f *frame, p *wire.Packet) {
 	was := len(q.skipped)
 	q.skipped = slices.DeleteFunc(q.skipped, func(g gap) bool { return wire.PSNDiff(p.PSN, g.from) >= 0 && wire.PSNDiff(p.PSN, g.to) <= 0 })
 	if len(q.skipped) < was && !q.asked.open {
-		a.report(doubtful, w, f.number, "PSN %d comes again behind others that were repeated: out of order", p.PSN)
+		a.reordered(w, f.number, "PSN %d comes again behind others that were repeated", p.PSN)
 		return
 	}
 	if w.transport == wire.UC {
@@ -177,8 +177,8 @@ func (a *analysis) filled(w *flow, f *frame, p *wire.Packet, i int) {
 	q := &w.req
 	g := q.missing[i]
 	inRun := q.resuming && p.PSN == q.resume // one of those that are repeated was missing before
-	if g.epoch == q.epoch && !inRun && f.time-max(q.heard, 0) < leastTimeout {
-		a.report(wrong, w, f.number, "PSN %d comes behind PSN %d of packet %d: out of order", p.PSN, wire.PSNAdd(g.to, 1), g.number)
+	if g.epoch == q.epoch && !inRun && (f.time-max(q.heard, 0) < leastTimeout || w.transport == wire.UC) {
+		a.reordered(w, f.number, "PSN %d comes behind PSN %d of packet %d", p.PSN, wire.PSNAdd(g.to, 1), g.number)
 	} else if g.epoch == q.epoch && !inRun {
 		a.report(doubtful, w, f.number, "PSN %d comes behind PSN %d of packet %d, and nothing has asked for it", p.PSN, wire.PSNAdd(g.to, 1), g.number)
 		a.ev.why = "it was missing"

@@ -30,6 +30,7 @@ type sent struct {
 	op      wire.Opcode
 	ackReq  bool
 	again   bool // it was repeated
+	own     bool // there was an acknowledgement of this PSN
 }
 
 // awaited is a request that has a response of its own, until the response is complete.
@@ -185,9 +186,7 @@ func (a *analysis) gapBefore(w *flow, f *frame, p *wire.Packet) {
 	to := wire.PSNAdd(p.PSN, 1<<24-1)
 	a.ev.missing = psns(q.next, to)
 	w.stats.Gaps++
-	if w.transport == wire.UC {
-		a.report(wrong, w, f.number, "%s missing before this packet, and nobody repeats packets of an unreliable connection", psns(q.next, to))
-	} else if len(q.missing) < maxMissing {
+	if len(q.missing) < maxMissing {
 		q.missing = append(q.missing, gap{q.next, to, f.number, q.epoch})
 	} else {
 		a.report(wrong, w, f.number, "%s missing before this packet", psns(q.next, to))

@@ -62,6 +62,11 @@ func (a *analysis) acknowledgement(w, o *flow, f *frame, p *wire.Packet, before 
 				if wire.PSNDiff(p.PSN, q.first) < 0 && !q.bySetUp {
 					return
 				}
+				if s := q.at(p.PSN); s != nil && !s.own {
+					s.own = true
+					a.reordered(w, f.number, "acknowledges PSN %d behind the acknowledgement of PSN %d", p.PSN, wire.PSNAdd(q.una, 1<<24-1))
+					return
+				}
 				a.report(wrong, w, f.number, "acknowledges PSN %d again, and nothing was repeated: all up to %d are acknowledged", p.PSN, wire.PSNAdd(q.una, 1<<24-1))
 				return
 			}
@@ -164,6 +169,7 @@ func (a *analysis) acknowledge(w, o *flow, f *frame, psn uint32, own bool) {
 				q.sharedRef = append(q.sharedRef, ref{s.number, s.psn})
 			}
 		}
+		s.own = s.own || own && s.psn == psn
 		if own && s.psn == psn && !s.again {
 			o.stats.roundTrip(f.time - s.first)
 		}
@@ -297,7 +303,7 @@ func (a *analysis) responseOrder(w, o *flow, f *frame, p *wire.Packet, r *awaite
 		w.stats.Repeated++
 		for i, g := range q.unread {
 			if wire.PSNDiff(p.PSN, g.from) >= 0 && wire.PSNDiff(p.PSN, g.to) <= 0 {
-				a.report(wrong, w, f.number, "PSN %d of the response comes behind that of packet %d: out of order", p.PSN, g.number)
+				a.reordered(w, f.number, "PSN %d of the response comes behind that of packet %d", p.PSN, g.number)
 				q.unread = append(q.unread[:i], q.unread[i+1:]...)
 				return
 			}

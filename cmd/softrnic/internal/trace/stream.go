@@ -191,7 +191,7 @@ func (a *analysis) times(h *half, f *frame) {
 		return
 	}
 	if d := int32(f.tcp.stamp - h.stamp); h.stamped && d < 0 {
-		a.report(doubtful, nil, f.number, "its TCP timestamp is %d before that of packet %d: packets have changed places", -d, h.ackedBy)
+		a.reordered(nil, f.number, "its TCP timestamp is %d before that of packet %d", -d, h.ackedBy)
 		return
 	}
 	h.stamp, h.stamped = f.tcp.stamp, true
@@ -207,7 +207,7 @@ func (a *analysis) acknowledges(s *stream, side int, f *frame) {
 	if h.acked {
 		switch d := int32(ack - h.ack); {
 		case d < 0:
-			a.report(doubtful, nil, f.number, "acknowledges %d bytes less than packet %d: packets have changed places", -d, h.ackedBy)
+			a.reordered(nil, f.number, "acknowledges %d bytes less than packet %d", -d, h.ackedBy)
 			return
 		case d == 0 && f.length == 0 && !f.tcp.fin && !f.tcp.syn && (f.tcp.window == h.window || f.tcp.sack), f.tcp.sack:
 			h.asked++
@@ -304,7 +304,7 @@ func (a *analysis) bytes(s *stream, side int, f *frame) {
 	d := int32(seq - h.next)
 	if n == 0 && !f.tcp.fin {
 		if d < -1 {
-			a.report(doubtful, nil, f.number, "its sequence number is %d before that of packet %d: packets have changed places", -d, h.number)
+			a.reordered(nil, f.number, "its sequence number is %d before that of packet %d", -d, h.number)
 		}
 		return
 	}
@@ -338,7 +338,7 @@ func (a *analysis) bytes(s *stream, side int, f *frame) {
 	}
 	if len(h.early) > 0 && d == 0 {
 		if o.asked == h.askedAt && f.time-h.holeAt < leastTCP {
-			a.report(wrong, nil, f.number, "comes behind packet %d, whose bytes follow its own: out of order", h.early[0].number)
+			a.reordered(nil, f.number, "comes behind packet %d, whose bytes follow its own", h.early[0].number)
 		} else {
 			h.stats.Lost++
 			a.ev.why = "its bytes were missing"

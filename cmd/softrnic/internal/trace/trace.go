@@ -25,6 +25,7 @@ type Command struct {
 	From   time.Duration  `placeholder:"TIME" help:"Only from this time on, such as 1.5s, since the beginning of the capture."`
 	To     time.Duration  `placeholder:"TIME" help:"Only up to this time."`
 	Ladder string         `type:"path" placeholder:"FILE" help:"Draw a sequence diagram of each connection, to FILE.svg or FILE.html."`
+	Order  bool           `name:"in-order" help:"Packets that come behind later ones of their sender are WRONG, as on a path that keeps the order. Default: a NOTE says that they were reordered."`
 	JSON   bool           `name:"json" help:"Print JSON: an object a line for each packet, and one with counts and statistics."`
 }
 
@@ -35,7 +36,8 @@ var uncovered string
 func (*Command) Help() string {
 	return "Every packet has a line: addresses, QPs, PSN, operation, its message and its place in that, what it answers, and how long that took. " +
 		"WRONG are packets that contradict a checksum, the protocol or each other, and packets that must have been there and are not in the capture: " +
-		"the exit status is 1. DOUBTFUL is what is right and yet another pattern than the sender's other packets have, as when one is missing.\n\n" + uncovered
+		"the exit status is 1. DOUBTFUL is what is right and yet another pattern than the sender's other packets have, as when one is missing. " +
+		"A NOTE says that a packet was reordered, as networks do.\n\n" + uncovered
 }
 
 // Run prints the packets, what is wrong, and statistics.
@@ -88,10 +90,11 @@ func (c *Command) trace(ctx context.Context, src source, w io.Writer, name strin
 	if c.Ladder != "" {
 		p.chart = new(charts)
 	}
+	a := newAnalysis(p, !c.Stats || c.Ladder != "")
+	a.strict = c.Order
 	if c.Link != nil {
 		p.flush = p.out.Flush
 	}
-	a := newAnalysis(p, !c.Stats || c.Ladder != "")
 	err := a.read(src, func() bool { return ctx.Err() != nil })
 	p.summary(a)
 	if ferr := p.out.Flush(); err == nil {

@@ -1,0 +1,86 @@
+package trace
+
+import (
+	"bytes"
+	"encoding/binary"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+)
+
+// joined is packets of one size, but for the last, as one frame that an interface is to cut.
+func joined(packets []record) record {
+	const headers = 14 + 20 + 8
+	first := packets[0]
+	b := bytes.Clone(first.data)
+	for _, p := range packets[1:] {
+		b = append(b, p.data[headers:]...)
+	}
+	binary.BigEndian.PutUint16(b[14+2:], uint16(len(b)-14))
+	binary.BigEndian.PutUint16(b[14+20+4:], uint16(len(b)-14-20))
+	binary.BigEndian.PutUint16(b[14+10:], 0)
+	binary.BigEndian.PutUint16(b[14+10:], ^fold(add(0, b[14:34])))
+	first.data = b
+	first.info.CaptureLength, first.info.Length = len(b), len(b)
+	return first
+}
+
+// TestSuperframe: a frame of several packets is looked at as these, and one of them that is damaged is found.
+func TestSuperframe(t *testing.T) {
+	c := &rc{t: t}
+	for i := range uint32(3) {
+		c.request(0, 5+i, []wire.Opcode{wire.RCSendFirst, wire.RCSendMiddle, wire.RCSendLast}[i], []int{1024, 1024, 100}[i])
+	}
+	for i := range uint32(4) {
+		c.request(time.Microsecond, 8+i, wire.RCSendOnly, 20)
+	}
+	c.answer(10*time.Microsecond, 11, wire.AckUnlimited, 5)
+	packets := []record{joined(c.packets[:3]), joined(c.packets[3:7]), c.packets[7]}
+	a, out := traced(t, new(Command), packets)
+	if a.counts.Wrong+a.counts.Doubtful != 0 || a.counts.RoCE != 8 || a.counts.Superframes != 2 || strings.Count(out, " PSN ") != 8 {
+		t.Errorf("%+v\n%s", a.counts, out)
+	}
+	damaged := slices.Clone(packets)
+	damaged[0].data = bytes.Clone(packets[0].data)
+	damaged[0].data[14+20+8+1040+500] ^= 1 // of the second packet
+	if a, out = traced(t, new(Command), damaged); a.counts.Wrong == 0 || !strings.Contains(out, "WRONG packet 1: the ICRC is wrong") {
+		t.Errorf("damaged: %+v\n%s", a.counts, out)
+	}
+}
+
+// TestReordered: packets that the network has given another order are named, and wrong only if that is asked for.
+func TestReordered(t *testing.T) {
+	const us = time.Microsecond
+	for name, packets := range map[string]func(c *rc){
+		"requests of RC": func(c *rc) {
+			c.request(0, 5, wire.RCSendOnly, 8)
+			c.request(us, 7, wire.RCSendOnly, 8)
+			c.request(us, 6, wire.RCSendOnly, 8)
+			c.answer(10*us, 7, wire.AckUnlimited, 3)
+		},
+		"requests of UC": func(c *rc) {
+			c.request(0, 5, wire.UCSendOnly, 8)
+			c.request(us, 7, wire.UCSendOnly, 8)
+			c.request(us, 6, wire.UCSendOnly, 8)
+		},
+		"acknowledgements": func(c *rc) {
+			c.request(0, 5, wire.RCSendOnly, 8)
+			c.request(us, 6, wire.RCSendOnly, 8)
+			c.answer(10*us, 6, wire.AckUnlimited, 2)
+			c.answer(us, 5, wire.AckUnlimited, 1)
+		},
+	} {
+		c := &rc{t: t}
+		packets(c)
+		a, out := traced(t, new(Command), c.packets)
+		if a.counts.Wrong+a.counts.Doubtful != 0 || a.counts.Reordered != 1 || !strings.Contains(out, "NOTE packet") || !strings.Contains(out, "reordered: ") {
+			t.Errorf("%s: %+v\n%s", name, a.counts, out)
+		}
+		if a, out = traced(t, &Command{Order: true}, c.packets); a.counts.Wrong != 1 {
+			t.Errorf("%s, --in-order: %+v\n%s", name, a.counts, out)
+		}
+	}
+}
