@@ -16,13 +16,14 @@ import (
 	"github.com/softrnic/softrnic/tests/internal/programs"
 )
 
-// mpi runs testdata/mpi.c over UCX, with two and four ranks which share an address: softrnic run is in front of mpirun.
+// mpi runs testdata/mpi.c over UCX, with two and four ranks which share an address, or have one each on shared memory: softrnic run
+// is in front of mpirun.
 func mpi(t *testing.T) {
 	for _, m := range []struct {
 		name, packages, args string
 		transports           []string
 	}{
-		{"openmpi", "openmpi-bin and libopenmpi-dev", "--oversubscribe --mca pml ucx --mca btl ^openib,tcp,vader", []string{"rc_v"}},
+		{"openmpi", "openmpi-bin and libopenmpi-dev", "--oversubscribe --mca pml ucx --mca btl ^openib,tcp,vader", []string{"rc_v", "ud_v"}},
 		{"mpich", "mpich and libmpich-dev", "", []string{"rc_v", "ud_v"}},
 	} {
 		t.Run(m.name, func(t *testing.T) {
@@ -33,10 +34,12 @@ func mpi(t *testing.T) {
 			}
 			for _, tls := range m.transports {
 				for _, ranks := range []int{2, 4} {
-					t.Run(fmt.Sprint(tls, " ", ranks), func(t *testing.T) {
-						programs.Ran(t, fmt.Sprintf("mpirun.%s -np %d (UCX_TLS=%s,self)", m.name, ranks, tls), "sockets (RoCEv2)")
-						mpirun(t, ranks, tls, append(strings.Fields(fmt.Sprintf("mpirun.%s -np %d %s", m.name, ranks, m.args)), program))
-					})
+					for over, flags := range map[string]string{"sockets": "--link kernel:lo --addr 127.18.3.1 --shared", "shared memory": "--link shm:mpi"} {
+						t.Run(fmt.Sprint(over, " ", tls, " ", ranks), func(t *testing.T) {
+							programs.Ran(t, fmt.Sprintf("mpirun.%s -np %d (UCX_TLS=%s,self)", m.name, ranks, tls), over+" (RoCEv2)")
+							mpirun(t, flags, ranks, tls, append(strings.Fields(fmt.Sprintf("mpirun.%s -np %d %s", m.name, ranks, m.args)), program))
+						})
+					}
 				}
 			}
 		})
@@ -44,7 +47,7 @@ func mpi(t *testing.T) {
 }
 
 // mpirun runs an MPI program of some ranks over one of UCX's transports alone, and sees that the device has carried its data.
-func mpirun(t *testing.T, ranks int, tls string, program []string) {
+func mpirun(t *testing.T, flags string, ranks int, tls string, program []string) {
 	t.Helper()
 	const bytes = 16 << 20 // that a rank sends and receives, at least
 	command(t)             // before the time begins
@@ -52,7 +55,7 @@ func mpirun(t *testing.T, ranks int, tls string, program []string) {
 	defer cancel()
 	dir := shared(t)
 	counters := filepath.Join(dir, "counters")
-	cmd := runner(ctx, t, dir, "--link kernel:lo --addr 127.18.3.1 --shared", program...)
+	cmd := runner(ctx, t, dir, flags, program...)
 	cmd.Env = append(cmd.Env, "UCX_TLS="+tls+",self", "UCX_NET_DEVICES=softrnic0:1", "SOFTRNIC_COUNTERS="+counters, "HOME="+dir)
 	out, err := cmd.CombinedOutput()
 	t.Logf("%s", out)
