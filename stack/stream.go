@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"errors"
 	"net"
 
 	"github.com/softrnic/softrnic/link"
@@ -17,7 +18,7 @@ type Stream interface {
 	Offloaded() bool
 	// Send appends a piece of n bytes, at most MaxPiece, to the send buffer, and has fill write it there. It does not wait:
 	// it returns false if the buffer has no room now, without having called fill; the function given to OnRoom is called
-	// when there is room again. A piece of at most MSS bytes is sent in one segment, unless it has to be sent again.
+	// when there is room again. If fill fails, nothing is appended, and the error is ErrNotFilled. A piece of at most MSS bytes is sent in one segment, unless it has to be sent again.
 	Send(n int, fill Filler) (bool, error)
 	// Unanswered is how many pieces were sent since anything came from the peer, an acknowledgement or data. If it is
 	// large, hold small pieces back until something comes; see CallOnAnswer.
@@ -55,8 +56,11 @@ type StreamListener interface {
 	SetReadBuffer(n int)
 }
 
-// Filler writes a piece of a stream: all of b.
-type Filler interface{ Fill(b []byte) }
+// Filler writes a piece of a stream: all of b. It returns false if it cannot.
+type Filler interface{ Fill(b []byte) bool }
+
+// ErrNotFilled is the error of Stream.Send if its Filler fails.
+var ErrNotFilled = errors.New("the piece could not be filled")
 
 // Taker takes all of b out of a stream, and reports whether it wants more. b belongs to the stream and is valid until
 // Take returns. Take must not call the stream.

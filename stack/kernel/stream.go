@@ -142,15 +142,19 @@ func (s *stream) Send(n int, fill stack.Filler) (bool, error) {
 		if at+n > cap(s.kept) {
 			s.kept = append(make([]byte, 0, sendBuffer), s.kept...)
 		}
+		if !fill.Fill(s.kept[at : at+n]) {
+			return false, stack.ErrNotFilled
+		}
 		s.kept = s.kept[:at+n]
-		fill.Fill(s.kept[at:])
 		s.pieces++
 		return true, nil
 	}
 	b := buffers.Get().(*[pieceBuffer]byte)
 	defer buffers.Put(b)
+	if !fill.Fill(b[:n]) {
+		return false, stack.ErrNotFilled
+	}
 	s.out, s.sent, s.sendErr = b[:n], 0, nil
-	fill.Fill(s.out)
 	if err := s.raw.Control(s.tryOut); err != nil {
 		s.sendErr = err
 	}

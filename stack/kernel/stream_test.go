@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -62,11 +63,20 @@ func pair(t testing.TB) (a, b stack.Stream) {
 // filler fills with bytes that go on where the last piece ended.
 type filler struct{ next byte }
 
-func (f *filler) Fill(b []byte) {
+func (f *filler) Fill(b []byte) bool {
 	for i := range b {
 		b[i] = f.next
 		f.next++
 	}
+	return true
+}
+
+// unable cannot fill.
+type unable struct{}
+
+func (unable) Fill(b []byte) bool {
+	clear(b[:len(b)/2])
+	return false
 }
 
 // checker takes everything, and checks that it goes on.
@@ -105,6 +115,10 @@ func TestStreamCarriesPieces(t *testing.T) {
 		var f filler
 		for sent := 0; sent < total; {
 			n := min(1+rnd.IntN(stack.MaxPiece), total-sent)
+			if ok, err := a.Send(n, unable{}); ok || err != nil && !errors.Is(err, stack.ErrNotFilled) {
+				failed <- fmt.Errorf("a piece that could not be filled: %t, %w", ok, err)
+				return
+			}
 			switch ok, err := a.Send(n, &f); {
 			case err != nil:
 				failed <- err
@@ -413,7 +427,10 @@ func BenchmarkStream(b *testing.B) {
 
 type zeros struct{}
 
-func (zeros) Fill(b []byte) { clear(b) }
+func (zeros) Fill(b []byte) bool {
+	clear(b)
+	return true
+}
 
 type counter struct{ n int }
 

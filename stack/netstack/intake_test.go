@@ -209,7 +209,7 @@ func (k *counter) Take(b []byte) bool {
 
 type nothing struct{}
 
-func (nothing) Fill([]byte) {}
+func (nothing) Fill([]byte) bool { return true }
 
 // windowed keeps the largest window that a host has offered in TCP segments, and how much it has acknowledged, in bytes.
 type windowed struct {

@@ -193,8 +193,11 @@ func (s *stream) Send(n int, fill stack.Filler) (bool, error) {
 
 // enqueue appends piece to the send buffer; false if there is no room.
 func (s *stream) enqueue() (bool, error) {
-	s.piece.short = false
+	s.piece.short, s.piece.failed = false, false
 	_, terr := s.ep.Write(&s.piece, tcpip.WriteOptions{Atomic: true})
+	if s.piece.failed {
+		return false, stack.ErrNotFilled
+	}
 	if _, full := terr.(*tcpip.ErrWouldBlock); full || s.piece.short {
 		return false, nil
 	}
@@ -275,9 +278,10 @@ func (s *stream) heard() {
 
 // piece is the payload of one Send. gVisor reads it, all at once, into the buffer that it will send from.
 type piece struct {
-	n     int
-	fill  stack.Filler
-	short bool
+	n      int
+	fill   stack.Filler
+	short  bool // gVisor's buffer is
+	failed bool // fill has
 }
 
 func (p *piece) Len() int { return p.n }
@@ -290,7 +294,9 @@ func (p *piece) Read(b []byte) (int, error) {
 		p.short = true
 		return 0, io.ErrShortBuffer
 	}
-	p.fill.Fill(b[:p.n])
+	if p.failed = !p.fill.Fill(b[:p.n]); p.failed {
+		return 0, stack.ErrNotFilled
+	}
 	return p.n, nil
 }
 

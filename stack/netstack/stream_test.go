@@ -114,11 +114,20 @@ func (l mtuLink) MTU() int { return l.mtu }
 // filler fills pieces with a count.
 type filler struct{ next byte }
 
-func (f *filler) Fill(b []byte) {
+func (f *filler) Fill(b []byte) bool {
 	for i := range b {
 		b[i] = f.next
 		f.next++
 	}
+	return true
+}
+
+// unable cannot fill.
+type unable struct{}
+
+func (unable) Fill(b []byte) bool {
+	clear(b[:len(b)/2])
+	return false
 }
 
 // Send fills the send buffer without ever waiting, and says when it goes on; everything arrives in order.
@@ -135,6 +144,9 @@ func TestStreamSendNeverWaits(t *testing.T) {
 	var f filler
 	sent, full := 0, false
 	for ; sent < total; sent++ {
+		if ok, err := a.Send(piece, unable{}); ok || err != nil && !errors.Is(err, stack.ErrNotFilled) {
+			t.Fatalf("a piece that could not be filled: %t, %v", ok, err)
+		}
 		ok, err := a.Send(piece, &f)
 		if err != nil {
 			t.Fatal(err)

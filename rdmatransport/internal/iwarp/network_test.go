@@ -278,7 +278,11 @@ func (s *stream) Send(n int, fill stack.Filler) (bool, error) {
 		return false, nil
 	}
 	b := s.out.space(n)
-	if fill.Fill(b); s.net.damage != nil {
+	if !fill.Fill(b) {
+		s.out.w -= n
+		return false, stack.ErrNotFilled
+	}
+	if s.net.damage != nil {
 		s.net.damage(s, b)
 	}
 	s.pieces++

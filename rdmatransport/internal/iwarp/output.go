@@ -4,6 +4,7 @@ package iwarp
 
 import (
 	"bytes"
+	"errors"
 	"sync"
 
 	"github.com/softrnic/softrnic/stack"
@@ -50,18 +51,27 @@ func (o *output) reset() { *o = output{} }
 // hasRoom notes that the stream takes more.
 func (o *output) hasRoom() { o.full = false }
 
-// Fill implements stack.Filler: what was gathered goes first, and the prepared segment behind it.
-func (q *qp) Fill(b []byte) {
-	n := copy(b, q.tx.output.bytes())
-	if n < len(b) {
-		q.tx.segment.encodeFPDU(&q.conn.framer, b[n:])
+// retract takes back what extend gave last.
+func (o *output) retract(n int) {
+	if o.n -= n; o.n == 0 {
+		o.clear()
 	}
 }
 
-// send sends the prepared segment; false if the stream has no room for it, or is no more.
+// Fill implements stack.Filler: what was gathered goes first, and the prepared segment behind it.
+func (q *qp) Fill(b []byte) bool {
+	n := copy(b, q.tx.output.bytes())
+	return n == len(b) || q.tx.segment.encodeFPDU(&q.conn.framer, b[n:])
+}
+
+// send sends the prepared segment; false if the stream has no room for it, or is no more, or if the segment's memory faults, which
+// the segment then tells.
 func (q *qp) send() bool {
 	ok, err := q.sendSegment()
-	if err != nil {
+	switch {
+	case errors.Is(err, stack.ErrNotFilled):
+		q.tx.segment.onFault()
+	case err != nil:
 		q.streamLost(err)
 	}
 	return ok && err == nil
@@ -79,7 +89,10 @@ func (q *qp) sendSegment() (ok bool, err error) {
 		}
 	}
 	if size <= smallFPDU && size < c.piece && q.moreBehind() {
-		t.segment.encodeFPDU(&c.framer, t.output.extend(size))
+		if !t.segment.encodeFPDU(&c.framer, t.output.extend(size)) {
+			t.output.retract(size)
+			return false, stack.ErrNotFilled
+		}
 		c.sent += uint64(size)
 		return true, nil
 	}

@@ -90,16 +90,22 @@ func (q *qp) refuseRead() bool {
 	return false
 }
 
-// addPayload adds the next n bytes of a request's message to the segment; false if the memory may not be used.
-func (q *qp) addPayload(wr *verbs.SendWR, n int) bool {
+// sendPayload sends the segment with the next n bytes of a request's message; false if it could not, or the memory may not be used.
+func (q *qp) sendPayload(wr *verbs.SendWR, n int) bool {
 	c, s := &q.tx.cursor, &q.tx.segment
 	if inline := wr.Inline(); inline != nil {
-		s.add(inline[c.off : c.off+uint64(n)])
-		return true
+		s.add(inline[c.off:c.off+uint64(n)], false)
+		return q.send()
 	}
 	status := s.gather(q.e.regions, q.h.PD(), wr.SGList, c.off, n)
 	if status == verbs.WCSuccess {
-		return true
+		if q.send() {
+			return true
+		}
+		if !s.faulted {
+			return false
+		}
+		status = verbs.WCLocProtErr
 	}
 	// The requests before it may still complete, and it fails when it is the oldest; but if some of it is sent, it cannot
 	// wait.
@@ -132,7 +138,7 @@ func (q *qp) sendSend(wr *verbs.SendWR) bool {
 		h.Invalidate = wr.InvalidateRKey
 	}
 	t.segment.untagged(&h)
-	if !q.addPayload(wr, n) || !q.send() {
+	if !q.sendPayload(wr, n) {
 		return false
 	}
 	if !last {
@@ -153,7 +159,7 @@ func (q *qp) sendWrite(wr *verbs.SendWR) bool {
 	off := t.cursor.off
 	n, last := ddp.Segment(uint32(wr.Length()), uint32(off), ddp.TaggedLen, q.maxULPDU())
 	t.segment.tagged(&ddp.Tagged{Last: last, RsvdULP: rdmap.Write.Control(), STag: wr.RKey, TO: wr.RemoteAddr + off})
-	if !q.addPayload(wr, n) || !q.send() {
+	if !q.sendPayload(wr, n) {
 		return false
 	}
 	switch {

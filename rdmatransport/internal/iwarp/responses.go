@@ -110,18 +110,16 @@ func (q *qp) sendResponse() bool {
 		q.failResponse(w, remoteCause(denial))
 		return false
 	}
-	b, ok := from.Bytes()
-	if !ok {
-		q.failResponse(w, rdmap.OperationError)
-		return false
-	}
 	t.segment.tagged(&ddp.Tagged{
 		Last: last, RsvdULP: rdmap.ReadResponse.Control(), STag: w.read.SinkSTag, TO: w.read.SinkTO,
 	})
 	if n > 0 {
-		t.segment.add(b)
+		t.segment.add(from.Bytes())
 	}
 	if !q.send() {
+		if t.segment.faulted {
+			q.failResponse(w, rdmap.OperationError)
+		}
 		return false
 	}
 	w.begun = true

@@ -16,22 +16,27 @@ type segment struct {
 	n       int                                       // bytes of it
 	payload [][]byte                                  // in user memory
 	length  int                                       // bytes of payload
+
+	mayFault bool // reading payload may
+	faulted  bool // and has
 }
 
 // tagged begins a tagged segment without a payload.
 func (s *segment) tagged(h *ddp.Tagged) {
 	h.Encode(s.header[:])
-	s.n, s.payload, s.length = ddp.TaggedLen, s.payload[:0], 0
+	s.n, s.payload, s.length, s.mayFault, s.faulted = ddp.TaggedLen, s.payload[:0], 0, false, false
 }
 
 // untagged begins an untagged segment without a payload.
 func (s *segment) untagged(h *ddp.Untagged) {
 	h.Encode(s.header[:])
-	s.n, s.payload, s.length = ddp.UntaggedLen, s.payload[:0], 0
+	s.n, s.payload, s.length, s.mayFault, s.faulted = ddp.UntaggedLen, s.payload[:0], 0, false, false
 }
 
 // empty makes a segment of no bytes at all, not even a header.
-func (s *segment) empty() { s.n, s.payload, s.length = 0, s.payload[:0], 0 }
+func (s *segment) empty() {
+	s.n, s.payload, s.length, s.mayFault, s.faulted = 0, s.payload[:0], 0, false, false
+}
 
 // rdmapHeader adds n bytes of RDMAP header, for the caller to fill.
 func (s *segment) rdmapHeader(n int) []byte {
@@ -40,17 +45,21 @@ func (s *segment) rdmapHeader(n int) []byte {
 }
 
 // add adds b to the payload.
-func (s *segment) add(b []byte) {
+func (s *segment) add(b []byte, mayFault bool) {
 	s.payload = append(s.payload, b)
 	s.length += len(b)
+	s.mayFault = mayFault
 }
 
 // gather adds n bytes of a message, from off on, that a gather list names in the memory of a PD.
 func (s *segment) gather(regions *memory.Regions, pd *verbs.PD, list []verbs.SGE, off uint64, n int) (status verbs.WCStatus) {
 	s.length += n
-	s.payload, status = regions.Pieces(s.payload, uint64(n), pd, list, off)
+	s.payload, s.mayFault, status = regions.Pieces(s.payload, uint64(n), pd, list, off)
 	return status
 }
+
+// onFault notes that the memory of its payload has faulted.
+func (s *segment) onFault() { s.faulted = true }
 
 // ulpdu is the segment's length in bytes.
 func (s *segment) ulpdu() int { return s.n + s.length }
@@ -59,8 +68,22 @@ func (s *segment) ulpdu() int { return s.n + s.length }
 func (s *segment) release() { clear(s.payload) }
 
 // encodeFPDU writes the segment's FPDU into b, the stream's own memory or the output's: user memory is copied once, and
-// MPA's CRC is taken over that copy.
-func (s *segment) encodeFPDU(f *mpa.Sender, b []byte) {
+// MPA's CRC is taken of that copy. It returns false if that memory faults; the FPDU may be made again.
+func (s *segment) encodeFPDU(f *mpa.Sender, b []byte) bool {
+	if s.mayFault {
+		return s.encodeGuarded(f, b)
+	}
+	s.encode(f, b)
+	return true
+}
+
+func (s *segment) encodeGuarded(f *mpa.Sender, b []byte) (ok bool) {
+	defer verbs.EndGuard(verbs.BeginGuard(), &ok)
+	s.encode(f, b)
+	return true
+}
+
+func (s *segment) encode(f *mpa.Sender, b []byte) {
 	f.Begin(b, s.ulpdu())
 	f.Add(s.header[:s.n])
 	for _, p := range s.payload {

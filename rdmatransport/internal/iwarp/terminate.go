@@ -27,7 +27,7 @@ func (q *qp) finish() {
 	t := &q.tx
 	if t.lifecycle.is(terminating) {
 		t.segment.untagged(&ddp.Untagged{Last: true, RsvdULP: rdmap.Terminate.Control(), QN: rdmap.QueueTerminate, MSN: 1})
-		t.segment.add(t.lifecycle.terminate)
+		t.segment.add(t.lifecycle.terminate, false)
 		switch ok, err := q.sendSegment(); {
 		case err != nil:
 		case !ok:

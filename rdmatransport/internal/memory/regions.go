@@ -132,21 +132,18 @@ func (r *Regions) Scatter(src []byte, pd *verbs.PD, sgl []verbs.SGE, off uint64)
 }
 
 // Pieces appends to list the memory of the n bytes of the message from offset off on, for a reader that copies it
-// later, under the same hold of the QP's lock. The status is as Gather's.
-func (r *Regions) Pieces(list [][]byte, n uint64, pd *verbs.PD, sgl []verbs.SGE, off uint64) ([][]byte, verbs.WCStatus) {
+// later, as Span.Bytes says. The status is as Gather's, but that faults are still to come.
+func (r *Regions) Pieces(list [][]byte, n uint64, pd *verbs.PD, sgl []verbs.SGE, off uint64) (_ [][]byte, mayFault bool, status verbs.WCStatus) {
 	for n > 0 {
 		s, status := r.piece(pd, &sgl, &off, n, 0)
 		if status != verbs.WCSuccess {
-			return list, status
+			return list, mayFault, status
 		}
-		b, ok := s.Bytes()
-		if !ok {
-			return list, verbs.WCLocProtErr
-		}
-		list = append(list, b)
-		n -= uint64(len(b))
+		list = append(list, s.b)
+		mayFault = mayFault || s.kind == mapped
+		n -= uint64(len(s.b))
 	}
-	return list, verbs.WCSuccess
+	return list, mayFault, verbs.WCSuccess
 }
 
 // Check is the status that Gather, or with AccessLocalWrite Scatter, would have for the n bytes of a message from offset

@@ -95,11 +95,5 @@ func (s Span) transfer(src Span) bool {
 	return true
 }
 
-// Bytes is the span's content, to be read later; not ok if the memory faults.
-func (s Span) Bytes() (b []byte, ok bool) {
-	if s.kind != mapped {
-		return s.b, true
-	}
-	b = make([]byte, len(s.b))
-	return b, s.Read(b, nil)
-}
+// Bytes is the memory itself, to be read under the same hold of the QP's lock, and under a guard (verbs.BeginGuard) if it may fault.
+func (s Span) Bytes() (b []byte, mayFault bool) { return s.b, s.kind == mapped }

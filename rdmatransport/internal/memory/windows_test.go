@@ -247,7 +247,7 @@ func TestNullMR(t *testing.T) {
 	if s := r.Gather(got[:8], pd, sgl[1:2], 0, nil); s != verbs.WCSuccess || got[0] != 0 {
 		t.Error("a null region kept what it was given")
 	}
-	list, s := r.Pieces(nil, n, pd, sgl[1:2], 0)
+	list, _, s := r.Pieces(nil, n, pd, sgl[1:2], 0)
 	total := 0
 	for _, b := range list {
 		total += len(b)
