@@ -1,6 +1,7 @@
 // Completion queues.
 #include "front.h"
 #include <sched.h>
+#include <time.h>
 
 PUBLIC void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int n)
 {
@@ -102,8 +103,12 @@ static inline int nothing(struct cq *q)
 #define WHILE 128 // polls that enter the engine
 
 // Of the polls that entered the engine in vain, one in so many lets another thread run on this processor: the peer's, or one
-// of the engine's.
+// of the engine's. After so many it sleeps rather than yield, a millisecond or more after the last completion: package link/internal/rest
+// says why.
 #define POLLS_PER_YIELD 8
+#define YIELDING 8192 // polls that enter the engine
+
+static const struct timespec nap = {0, 50000};
 
 // refill takes a batch of completions from the engine. The lock is held, and there are none here. It returns 0 or an errno.
 static int refill(struct cq *q)
@@ -121,8 +126,12 @@ static int refill(struct cq *q)
 	}
 	if (++q->in_vain == WHILE)
 		__atomic_store_n(&q->interval, interval, __ATOMIC_RELAXED);
-	if (q->in_vain % (q->in_vain < WHILE ? WHILE / 4 : POLLS_PER_YIELD) == 0)
-		sched_yield();
+	if (q->in_vain % (q->in_vain < WHILE ? WHILE / 4 : POLLS_PER_YIELD) == 0) {
+		if (q->in_vain < YIELDING)
+			sched_yield();
+		else
+			nanosleep(&nap, NULL);
+	}
 	return err;
 }
 

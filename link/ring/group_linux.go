@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/softrnic/softrnic/link/internal/rest"
 )
 
 // Group is the pairs of one link, and the connection to a hub if there is one, which are received from together. It knows whether
@@ -15,7 +15,7 @@ type Group struct {
 	pairs   atomic.Pointer[[]*Pair] // replaced, never changed
 	polling atomic.Uint32           // notPolled, polled or watched
 	idle    atomic.Uint32           // polls that found nothing
-	vain    atomic.Int64            // since when they all have, as of time.Since(birth); 0: not known
+	vain    rest.Vain               // since when they all have
 	yields  uint32                  // of so many of them one lets others run
 	hub     bool                    // many frames come from a hub
 	turn    atomic.Uint32           // which pair the next Poll begins with
@@ -62,7 +62,7 @@ const nap = time.Millisecond
 
 // While polls find nothing, another thread is let run on this processor once in yieldPolls, or where a hub fills the rings, which
 // often has the same processor, once in hubYieldPolls; and another goroutine once in goschedPolls. A look at the rings takes less
-// than either. After a while they sleep: see restAfter.
+// than either. After a while they sleep.
 const (
 	yieldPolls    = 32
 	hubYieldPolls = 8
@@ -94,53 +94,24 @@ func (g *Group) Poll() bool {
 		g.handOver()
 	}
 	if busy {
-		if g.vain.Load() != 0 {
-			g.vain.Store(0)
-		}
+		g.vain.Found()
 		return true
 	}
 	n := g.idle.Add(1)
 	if n%g.yields != 0 {
 		return false
 	}
-	resting := g.isInVain()
+	resting := g.vain.In()
 	switch {
 	case (resting || n%goschedPolls == 0) && !hasSpareProcs() || hasOneProcessor():
 		g.giveWay()
 	case !resting:
-		schedYield()
+		rest.Yield()
 	}
 	if resting {
-		rest()
+		rest.Sleep()
 	}
 	return false
-}
-
-// isInVain tells whether polls have found nothing for restAfter.
-func (g *Group) isInVain() bool {
-	now := int64(time.Since(birth))
-	since := g.vain.Load()
-	if since == 0 {
-		g.vain.Store(now)
-	}
-	return since != 0 && now-since >= int64(restAfter)
-}
-
-var birth = time.Now().Add(-1) // of this program: no time since then is 0
-
-// A program whose polls find nothing for restAfter sleeps for restTime once in so many polls, in which it would yield. To yield is
-// not enough where processors are scarce: the kernel asks who yields first, and may choose it again. On Linux 6.18 with
-// CONFIG_SCHED_AUTOGROUP two programs that polled and yielded kept both processors for tens of seconds, while the hubs of theirs
-// were ready to run and connections broke: the time of the session of those two did not count, as /sys/kernel/debug/sched/debug
-// showed. To spin without yielding broke nothing in 180 s, where to sleep took 50 s for the whole.
-var restAfter = time.Millisecond // a variable for tests
-
-const restTime = 50 * time.Microsecond // and as much again, which is what the kernel adds to sleeps by default
-
-// rest sleeps for restTime. The thread is not given up to other goroutines: nothing that this one waits for is late by more.
-func rest() {
-	t := unix.NsecToTimespec(int64(restTime))
-	_ = unix.Nanosleep(&t, nil)
 }
 
 // hasOneProcessor tells whether this process may use one processor only.
@@ -157,11 +128,9 @@ func hasSpareProcs() bool { return runtime.GOMAXPROCS(0) > runtime.NumCPU() }
 func (g *Group) giveWay() {
 	runtime.Gosched()
 	if g.hub && hasOneProcessor() {
-		schedYield()
+		rest.Yield()
 	}
 }
-
-func schedYield() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
 // EndPoll has the goroutines receive again.
 func (g *Group) EndPoll() {

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/internal/rest"
 )
 
 // Conn sends and receives through descriptors of one medium, its queues. It keeps them away from Go's poller, which
@@ -31,6 +32,7 @@ type Conn struct {
 	err     error         // of Close
 	done    chan struct{} // closed when Close is through
 	turn    atomic.Uint32 // which queue the next Poll begins with
+	vain    rest.Vain     // since when polls have found nothing
 
 	writing sync.RWMutex // held by writers; Close takes it to close the descriptors
 	senders sync.Pool    // of *sender
@@ -117,8 +119,13 @@ func (c *Conn) Poll() bool {
 	for i := range c.queues {
 		any = c.queues[(first+i)%len(c.queues)].poll() || any
 	}
-	if !any {
-		yield()
+	switch {
+	case any:
+		c.vain.Found()
+	case c.vain.In():
+		rest.Sleep()
+	default:
+		rest.Yield()
 	}
 	return any
 }

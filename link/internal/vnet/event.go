@@ -38,7 +38,3 @@ func await(fd int, what int16, e event) error {
 	}
 	return nil
 }
-
-// yield lets another thread run on this processor. It is a system call that returns at once, so the runtime need not
-// know of it.
-func yield() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }

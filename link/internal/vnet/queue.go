@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/internal/rest"
 )
 
 // queue receives from one descriptor: on its own goroutine, or on that of whoever polls.
@@ -118,7 +119,7 @@ func (q *queue) serve() {
 			if yieldDue {
 				runtime.Gosched()
 			}
-			yield()
+			rest.Yield()
 		default:
 			s.stop()
 			if await(q.fd, unix.POLLIN, c.stop) != nil {
