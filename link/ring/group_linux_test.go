@@ -20,7 +20,7 @@ func TestPollsInVainSleep(t *testing.T) {
 		if err := unix.Getrusage(unix.RUSAGE_THREAD, &u); err != nil {
 			t.Fatal(err)
 		}
-		return u.Nvcsw
+		return int64(u.Nvcsw)
 	}
 	const polls = 20000
 	for _, c := range []struct {

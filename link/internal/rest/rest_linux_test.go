@@ -18,8 +18,8 @@ func TestVain(t *testing.T) {
 			if v.In() {
 				t.Errorf("round %d: in vain too soon", round)
 			}
-			time.Sleep(1)
-			if !v.In() || !v.In() {
+			time.Sleep(time.Nanosecond)
+			if !v.In() {
 				t.Errorf("round %d: not in vain after a millisecond", round)
 			}
 			v.Found()
