@@ -244,7 +244,7 @@ func TestTraceIWARP(t *testing.T) {
 	ok(t, conn.QP().PostSend(wr))
 	const end = "QP state: RTS to ERR"
 	a, b := x.ta.takeUntil(end, conn.QP().Num()), x.tb.takeUntil(end, peer.QP().Num())
-	settled := "MPA negotiated: revision 2, IRD 128, ORD 128, CRC true, markers sent false, markers received false, MULPDU 64768"
+	settled := "MPA negotiated: revision 2, IRD 128, ORD 128, CRC true, markers sent false, markers received false, MULPDU 4114"
 	x.wants(a, "QP state: RESET to INIT", settled+", ready-to-receive message WRITE", "send phase: closed to open",
 		"send phase: open to sending RTR", "send phase: sending RTR to open", "QP state: INIT to RTS",
 		"Terminate received: DDP tagged buffer error: invalid STag", "send phase: open to closed", "QP state: RTS to ERR")
