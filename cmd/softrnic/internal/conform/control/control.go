@@ -157,4 +157,5 @@ type Completion struct {
 	WithImm bool   `json:"with_imm,omitempty"`
 	Inv     uint32 `json:"invalidated,omitempty"` // the target's key that the tester has invalidated
 	WithInv bool   `json:"with_inv,omitempty"`
+	SrcQP   uint32 `json:"src_qp,omitempty"` // of a datagram
 }

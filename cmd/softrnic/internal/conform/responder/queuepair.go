@@ -206,7 +206,7 @@ func (q *queuePair) poll(wait time.Duration) ([]control.Completion, error) {
 		for i, wc := range wcs[:n] {
 			done[i] = control.Completion{WRID: wc.WRID, Status: wc.Status.String()}
 			if wc.Status == verbs.WCSuccess {
-				done[i].Opcode, done[i].ByteLen = wc.Opcode.String(), wc.ByteLen
+				done[i].Opcode, done[i].ByteLen, done[i].SrcQP = wc.Opcode.String(), wc.ByteLen, wc.SrcQP
 				if wc.Flags&verbs.WCWithImm != 0 {
 					done[i].Imm, done[i].WithImm = wc.ImmData, true
 				}

@@ -176,6 +176,7 @@ def completion(wc):
     found = {"wr_id": wc.wr_id, "status": STATUSES.get(int(wc.status), str(wc.status)), "opcode": "", "byte_len": 0}
     if int(wc.status) == 0:
         found["opcode"], found["byte_len"] = WC_OPCODES.get(int(wc.opcode), str(wc.opcode)), wc.byte_len
+        found["src_qp"] = wc.src_qp
         data = wc.imm_data & 0xffffffff
         if wc.wc_flags & e.IBV_WC_WITH_IMM:
             found["imm"], found["with_imm"] = socket.ntohl(data), True

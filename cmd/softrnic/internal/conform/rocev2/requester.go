@@ -14,10 +14,16 @@ const (
 	theirKey  = 0x00c0ffee
 )
 
+// theirImm are the immediate data of the target's requests, if they have any.
+const theirImm = 0x0a0b0c0d
+
 // post has the target post a request of length bytes.
-func (q *qp) post(opcode string, length int) {
-	q.t.do(&control.Request{Op: control.PostSend, QP: q.handle, WRID: 3, Length: length,
-		Send: &control.Send{Opcode: opcode, RemoteAddr: theirAddr, RKey: theirKey, Imm: 0x0a0b0c0d}})
+func (q *qp) post(opcode string, length int, change ...func(*control.Send)) {
+	s := control.Send{Opcode: opcode, RemoteAddr: theirAddr, RKey: theirKey, Imm: theirImm}
+	for _, f := range change {
+		f(&s)
+	}
+	q.t.do(&control.Request{Op: control.PostSend, QP: q.handle, WRID: 3, Length: length, Send: &s})
 }
 
 // answer is a response of the tester to the request with a PSN.

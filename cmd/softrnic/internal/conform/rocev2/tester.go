@@ -4,6 +4,7 @@ package rocev2
 import (
 	"bytes"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/control"
@@ -30,6 +31,8 @@ const (
 	firstPSN = 100      // of the tester
 	theirPSN = 5000     // of the target
 	minRNR   = 12       // 640 µs
+
+	theirQKey = 0x11223344 // of the target's QPs for datagrams
 )
 
 // tester is a case that is running against a target.
@@ -86,6 +89,9 @@ func (t *tester) rc(change ...func(*settings)) *qp {
 	}
 	return q
 }
+
+// ud has the target make a QP for datagrams.
+func ud(s *settings) { s.Type, s.QKey, s.QPAccess, s.MRAccess = "UD", theirQKey, nil, nil }
 
 // packet is a request at the next PSN.
 func (q *qp) packet(op wire.Opcode, payload []byte) *wire.Packet {
@@ -166,10 +172,9 @@ func (t *tester) next(wait time.Duration) (*reply, bool) {
 				continue
 			}
 			t.replies++
-			if m := t.Mutate; m != nil && m.Reply == t.replies {
-				if m.Drop {
-					break
-				}
+			if m := t.Mutate; m != nil && m.Drop && t.replies >= m.Reply { // what is repeated is lost again
+				break
+			} else if m != nil && !m.Drop && m.Reply == t.replies {
 				d = alter(d, m.Field)
 			}
 			return t.parse(d, t.replies), true
@@ -247,8 +252,10 @@ func alter(d peer.Datagram, field string) peer.Datagram {
 	at := map[string]struct {
 		offset int
 		bits   byte
-	}{"opcode": {0, 1}, "version": {1, 1}, "pad": {1, 0x10}, "P_Key": {3, 1}, "reserved 6": {4, 1}, "AckReq": {8, 0x80},
-		"reserved 7": {8, 0x2d}, "PSN": {11, 1}, "syndrome": {12, 0x61}, "credits": {12, 1}, "MSN": {15, 1}, "original value": {23, 1}}
+	}{"opcode": {0, 1}, "version": {1, 1}, "pad": {1, 0x10}, "P_Key": {3, 1}, "reserved 6": {4, 1},
+		"AckReq": {8, 0x80}, "reserved 7": {8, 0x2d}, "PSN": {11, 1}, "syndrome": {12, 0x61}, "credits": {12, 1}, "MSN": {15, 1}, "original value": {23, 1},
+		"solicited": {1, 0x80}, "BECN": {4, 0x40}, "destination QP": {7, 1}, "immediate data": {15, 1}, "immediate data of a WRITE": {31, 1},
+		"address": {19, 1}, "R_Key": {23, 1}, "length": {27, 1}, "swap or add data": {31, 1}, "compare data": {39, 1}}
 	b := d.Packet()
 	switch f, ok := at[field]; {
 	case field == "payload":
@@ -332,6 +339,20 @@ func (q *qp) completion() control.Completion {
 		q.t.Failf("%d completions, want 1", len(got))
 	}
 	return got[0]
+}
+
+// completions waits for n completions, and returns their statuses.
+func (q *qp) completions(n int) (statuses string) {
+	var all []string
+	for end := time.Now().Add(q.t.Wait); len(all) < n; {
+		if time.Now().After(end) {
+			q.t.Failf("%d completions, want %d", len(all), n)
+		}
+		for _, c := range q.t.do(&control.Request{Op: control.Poll, QP: q.handle, WaitMillis: int(q.t.Wait.Milliseconds())}).Completions {
+			all = append(all, c.Status)
+		}
+	}
+	return strings.Join(all, " ")
 }
 
 // none checks that there is no completion.

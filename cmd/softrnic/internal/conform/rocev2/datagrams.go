@@ -1,0 +1,164 @@
+package rocev2
+
+import (
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/suite"
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+)
+
+// grh is the length of the network header before a datagram's payload in a receive request.
+const grh = wire.GRHLen
+
+// datagram is a SEND of one packet to a QP for datagrams.
+func (q *qp) datagram(payload []byte) *wire.Packet {
+	p := q.packet(wire.UDSendOnly, payload)
+	p.AckReq, p.DETH = false, wire.DETH{QKey: theirQKey, SrcQP: q.own}
+	return p
+}
+
+// receiver is a QP for datagrams with a receive request of length bytes.
+func receiver(t *tester, length int) *qp {
+	q := t.rc(ud)
+	q.recv(6, 0, length)
+	return q
+}
+
+// dropped checks that a datagram is neither answered nor placed.
+func dropped(t *tester, change func(*wire.Packet)) {
+	q := receiver(t, 1024)
+	p := q.datagram(pattern(20, 1))
+	change(p)
+	t.send(p)
+	t.silent()
+	q.none()
+	q.holds(0, make([]byte, 64))
+}
+
+// datagrams are the cases of unreliable datagrams.
+var datagrams = []entry{
+	{"UD-SEND", "A datagram's payload is placed behind the 40 bytes of a network header.", "IBTA annex A17.4.5, ibv_poll_cq(3)", func(t *tester) {
+		q := receiver(t, 1024)
+		t.send(q.datagram(pattern(20, 1)))
+		c := q.completion()
+		is(t, "the completion's status", c.Status, "SUCCESS")
+		is(t, "the completion's length", c.ByteLen, grh+20)
+		q.holds(grh, pattern(20, 1))
+	}},
+	{"UD-SOURCE", "A datagram's completion names the queue pair that sent it.", "ibv_poll_cq(3)", func(t *tester) {
+		q := receiver(t, 1024)
+		t.send(q.datagram(pattern(20, 1)))
+		is(t, "the completion's source", q.completion().SrcQP, q.own)
+	}},
+	{"UD-GRH", "The last 20 of the 40 bytes are the IPv4 header: its source and destination are those of the datagram.", "IBTA annex A17.4.5", func(t *tester) {
+		q := receiver(t, 1024)
+		t.send(q.datagram(pattern(20, 1)))
+		is(t, "the completion's status", q.completion().Status, "SUCCESS")
+		q.holds(grh-8, append(t.Peer.Addr.AsSlice(), t.Peer.Target.AsSlice()...))
+	}},
+	{"UD-IMM", "The immediate data of a datagram are delivered with its completion.", "ibv_poll_cq(3)", func(t *tester) {
+		q := receiver(t, 1024)
+		p := q.datagram(pattern(20, 1))
+		p.Opcode, p.Imm = wire.UDSendOnlyImm, 0xfedcba98
+		t.send(p)
+		is(t, "the completion's immediate data", q.completion().Imm, 0xfedcba98)
+	}},
+	{"UD-NO-ACK", "A datagram is not acknowledged, not even if it asks.", suite.Observed, func(t *tester) {
+		q := receiver(t, 1024)
+		p := q.datagram(pattern(20, 1))
+		p.AckReq = true
+		t.send(p)
+		t.silent()
+		is(t, "the completion's status", q.completion().Status, "SUCCESS")
+	}},
+	{"UD-PSN", "A datagram is delivered whatever its PSN is.", suite.Observed, func(t *tester) {
+		q := receiver(t, 1024)
+		q.recv(7, 1024, 1024)
+		first, second := q.datagram(pattern(20, 1)), q.datagram(pattern(20, 2))
+		first.PSN, second.PSN = 0x123456, 77
+		t.send(first, second)
+		is(t, "the completions' statuses", q.completions(2), "SUCCESS SUCCESS")
+	}},
+	{"UD-ZERO", "A datagram without payload takes a receive request.", suite.Observed, func(t *tester) {
+		q := receiver(t, 1024)
+		t.send(q.datagram(nil))
+		is(t, "the completion's length", q.completion().ByteLen, grh)
+	}},
+	{"UD-QKEY-WRONG", "A datagram with another Q_Key than the queue pair's is dropped without an answer.", "IBTA Vol 1 §9.6.1.4.1", func(t *tester) {
+		dropped(t, func(p *wire.Packet) { p.DETH.QKey ^= 0x10 })
+	}},
+	{"UD-PKEY-WRONG", "A datagram of another partition is dropped without an answer.", "IBTA Vol 1 §9.6.1, C9-43", func(t *tester) {
+		dropped(t, func(p *wire.Packet) { p.PKey = 0x8765 })
+	}},
+	{"UD-SERVICE-WRONG", "A packet of a connection is dropped without an answer by a queue pair for datagrams.", "IBTA Vol 1 §9.6.1", func(t *tester) {
+		dropped(t, func(p *wire.Packet) { p.Opcode = wire.RCSendOnly })
+	}},
+	{"UD-NO-RECEIVE", "A datagram for which there is no receive request is dropped, and the next one delivered.", suite.Observed, func(t *tester) {
+		q := t.rc(ud)
+		t.send(q.datagram(pattern(20, 1)))
+		t.silent()
+		q.recv(6, 0, 1024)
+		t.send(q.datagram(pattern(20, 2)))
+		is(t, "the completion's status", q.completion().Status, "SUCCESS")
+		q.holds(grh, pattern(20, 2))
+	}},
+	{"UD-LONG", "Of a datagram that is longer than the receive request nothing is placed behind it.", suite.Observed, func(t *tester) {
+		q := receiver(t, grh+16)
+		t.send(q.datagram(pattern(64, 1)))
+		t.silent()
+		q.holds(grh+16, make([]byte, 64))
+	}},
+}
+
+// congestion is what a target makes of marks and notifications.
+var congestion = []entry{
+	{"CNP-SILENT", "A congestion notification is not answered.", "IBTA annex A17.9", func(t *tester) {
+		q := t.rc()
+		t.send(q.notification())
+		t.silent()
+		q.state("RTS")
+	}},
+	{"CNP-PSN", "A congestion notification takes no PSN.", "IBTA annex A17.9", func(t *tester) {
+		q := t.rc()
+		t.send(q.notification(), q.write(0, pattern(8, 1)))
+		t.reply().ack(firstPSN)
+	}},
+	{"ECN-ACK", "A request that a switch has marked is executed and acknowledged.", "IBTA annex A17.9", func(t *tester) {
+		q := t.rc()
+		marked(q)
+		for r := t.reply(); ; r = t.reply() {
+			if r.Opcode != wire.CNP {
+				r.ack(firstPSN)
+				break
+			}
+		}
+		q.holds(0, pattern(8, 1))
+	}},
+	{"ECN-CNP", "A packet that a switch has marked is answered with a congestion notification: BECN is set, and 16 bytes are zero.", "IBTA annex A17.9.3",
+		func(t *tester) {
+			q := t.rc()
+			marked(q)
+			r := t.reply()
+			if r.Opcode != wire.CNP {
+				r, _ = t.next(t.Quiet)
+			}
+			if r == nil || r.Opcode != wire.CNP {
+				t.Skipf("the target sends no congestion notifications")
+			}
+			equal(r, "BECN", r.BECN, true, "%v")
+			equal(r, "destination QP", r.DestQP, q.own, "%#x")
+			r.payload(make([]byte, wire.CNPPayloadLen))
+		}},
+}
+
+// notification is a CNP to a QP.
+func (q *qp) notification() *wire.Packet {
+	return &wire.Packet{BTH: wire.BTH{Opcode: wire.CNP, PKey: wire.DefaultPKey, DestQP: q.num, BECN: true, MigReq: true},
+		Payload: make([]byte, wire.CNPPayloadLen)}
+}
+
+// marked sends a WRITE that has gone through congestion.
+func marked(q *qp) {
+	d := q.t.Peer.Make(q.write(0, pattern(8, 1)))
+	d.Header()[1] |= 3
+	refresh(d.Header())
+	q.t.sendRaw(d)
+}
