@@ -65,7 +65,7 @@ func TestHubKilled(t *testing.T) {
 		if i == 0 {
 			received := l.rxeReceived(t)
 			until("the other goes on", func() bool { return l.rxeReceived(t) > received+50 })
-			out, code, err := l.peer.Exec(ctx, fmt.Sprintf("rping -c -a %v -C 1", here))
+			out, code, err := rpingClient(ctx, l.peer, fmt.Sprintf("rping -c -a %v -C 1", here))
 			if err != nil || code == 0 || !strings.Contains(out, "REJECTED, error 8") { // invalid service ID
 				t.Errorf("rping -c to an address where nobody listens: exit status %d, %v\n%s", code, err, out)
 			}
@@ -76,7 +76,7 @@ func TestHubKilled(t *testing.T) {
 	p.rpings(t)
 	server := l.softrnic(ctx, t, "rping -s -d -v --shared")
 	server.await(t, "msg=listening")
-	if out, code, err := l.peer.Exec(ctx, fmt.Sprintf("rping -c -a %v -v -V -C 50", here)); err != nil || code != 0 {
+	if out, code, err := rpingClient(ctx, l.peer, fmt.Sprintf("rping -c -a %v -v -V -C 50", here)); err != nil || code != 0 {
 		t.Errorf("rping -c: exit status %d, %v\n%.2000s", code, err, out)
 		cancel()
 	}

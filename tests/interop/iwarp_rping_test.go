@@ -64,7 +64,7 @@ func (r iwarpRping) server(t *testing.T) {
 	defer cancel()
 	serving := r.softrnic(ctx, t, fmt.Sprintf("-s -d -v -S %d", r.size))
 	serving.await(t, "msg=listening")
-	out, code, err := r.peer.Exec(ctx, fmt.Sprintf("rping -c -a %s -S %d -v -V -C 100", r.here, r.size))
+	out, code, err := rpingClient(ctx, r.peer, fmt.Sprintf("rping -c -a %s -S %d -v -V -C 100", r.here, r.size))
 	if err != nil || code != 0 {
 		t.Errorf("rping -c: exit status %d, %v\n%.2000s", code, err, out)
 		cancel()

@@ -253,7 +253,7 @@ func TestSocketsRping(t *testing.T) {
 				defer cancel()
 				p := l.softrnic(ctx, t, fmt.Sprintf("rping -s -d -v -S 20000 --transport %v", transport))
 				p.await(t, "msg=listening")
-				out, code, err := l.peer.Exec(ctx, fmt.Sprintf("rping -c -a %v %s", here, options))
+				out, code, err := rpingClient(ctx, l.peer, fmt.Sprintf("rping -c -a %v %s", here, options))
 				if err != nil || code != 0 {
 					t.Errorf("rping -c: exit status %d, %v\n%.2000s", code, err, out)
 					cancel()

@@ -84,7 +84,7 @@ func TestStreamRping(t *testing.T) {
 			defer cancel()
 			p := l.softrnic(ctx, t, fmt.Sprintf("rping -s -d -v -S 20000 --transport %v", transport))
 			p.await(t, "msg=listening")
-			out, code, err := l.peer.Exec(ctx, fmt.Sprintf("rping -c -a %v %s", softrnicAddr4, options))
+			out, code, err := rpingClient(ctx, l.peer, fmt.Sprintf("rping -c -a %v %s", softrnicAddr4, options))
 			if err != nil || code != 0 {
 				t.Errorf("rping -c: exit status %d, %v\n%.2000s", code, err, out)
 				cancel()

@@ -37,7 +37,7 @@ func TestSwitch(t *testing.T) {
 			node := start(fmt.Sprintf("serve --log-level info --counters --link shm --addr %s --mtu %d", softrnicCIDR4, peers[0].MTU))
 			node.await(t, "msg=serving")
 			run := func(p *peer.Peer, command string) {
-				out, code, err := p.Exec(ctx, command)
+				out, code, err := rpingClient(ctx, p, command) // or another program
 				if err != nil || code != 0 {
 					t.Errorf("peer %d: %s: exit status %d, %v\n%.2000s", p.ID, command, code, err, out)
 				}

@@ -37,6 +37,13 @@ static void jump(int sig, siginfo_t *info, void *context)
 
 static void jump_simply(int sig) { jump(sig, NULL, NULL); }
 
+// rest sleeps for some µs: usleep ends with the first signal, which here is one of a timer.
+static void rest(int us)
+{
+	for (double end = now() + us * 1e-6; now() < end;)
+		usleep(100);
+}
+
 static struct sigaction previous;
 
 // restore_previous does what Python's faulthandler does: it reports, and leaves the rest to the handler before it.
@@ -137,24 +144,24 @@ int main(int argc, char **argv)
 	struct sigaction a = {.sa_flags = SA_SIGINFO | SA_ONSTACK};
 	a.sa_sigaction = jump;
 	CHECK(!sigaction(SIGSEGV, &a, &previous) && !sigaction(SIGBUS, &a, NULL));
-	usleep(5000);
+	rest(5000);
 	gone("with a handler from later");
 	cut();
 	CHECK(own_fault() == 1);
 	// One that has the previous one called, and one that is the previous one again.
 	on(SIGSEGV, jump_simply, 0);
-	usleep(5000);
+	rest(5000);
 	gone("with a third handler");
 	CHECK(!sigaction(SIGSEGV, NULL, &previous));
 	on(SIGSEGV, restore_previous, 0);
-	usleep(5000);
+	rest(5000);
 	gone("with a handler that restores");
 	CHECK(own_fault() == 2); // restore_previous, and then jump_simply
-	usleep(5000);
+	rest(5000);
 	gone("after it has restored");
 	for (int i = 0; i < 100; i++) { // the same two again and again
 		on(SIGSEGV, i % 2 ? jump_simply : restore_previous, 0);
-		usleep(1500);
+		rest(1500);
 		if (i % 10 == 9)
 			gone("many times");
 	}
