@@ -19,7 +19,8 @@
 //	state         QP                                      State, as verbs names them: "RTS", "ERR"
 //	destroy_qp    QP                                      -
 //
-// A QP over iWARP is connected by rdma_cm, of which the target does one step for each request. connect is for RoCEv2 only.
+// A QP over iWARP is connected by rdma_cm, of which the target does one step for each request. So may one over RoCEv2, for which there
+// is connect too. A target without rdma_cm refuses listen and dial.
 //
 //	listen        QP, CM                                  Port    of an address of the target
 //	dial          QP, CM                                  -       to the address of the tester in CM; ESTABLISHED or another event follows

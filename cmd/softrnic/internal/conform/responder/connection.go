@@ -13,7 +13,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// connection is what rdma_cm has of a QP over iWARP.
+// connection is what rdma_cm has of a QP.
 type connection struct {
 	events   *rdmacm.EventChannel
 	listener *rdmacm.ID // of the accepting side
@@ -30,8 +30,6 @@ func (q *queuePair) connectCM(r *control.Request) (reply control.Reply, err erro
 	}
 	param := &rdmacm.ConnParam{PrivateData: r.CM.Data, ResponderResources: r.CM.ReadsIn, InitiatorDepth: r.CM.ReadsOut}
 	switch {
-	case q.qp.Transport() != verbs.IWARP:
-		return reply, errors.New("the QP is not one over iWARP")
 	case r.Op == control.Listen || r.Op == control.DialTester:
 		addr, err := netip.ParseAddrPort(r.CM.Addr)
 		if err != nil {
@@ -72,7 +70,7 @@ func (q *queuePair) open() (id *rdmacm.ID, err error) {
 	if id, err = events.CreateID(rdmacm.TCP, nil); err != nil {
 		return nil, err
 	}
-	return id, id.SetTransports(verbs.IWARP)
+	return id, id.SetTransports(q.qp.Transport())
 }
 
 func (q *queuePair) listen(addr netip.AddrPort) (port uint16, err error) {

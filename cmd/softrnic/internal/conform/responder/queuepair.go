@@ -22,7 +22,7 @@ type queuePair struct {
 	qpAccess verbs.Access
 	qkey     uint32
 	pd       *verbs.PD   // its own, or nil
-	cm       *connection // over iWARP, once it listens or dials
+	cm       *connection // once it listens or dials
 }
 
 var (

@@ -87,11 +87,10 @@ func TestBounds(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, r := range map[string]control.Request{
-		`transport "udp"`:              {Op: control.CreateQP, Create: &control.Create{Type: "RC", Memory: 1, Transport: "udp"}},
-		"connect: a QP over iWARP":     {Op: control.ConnectQP, QP: over.QP, Connect: &control.Connect{}},
-		"the QP is not one over iWARP": {Op: control.Listen, QP: made.QP, CM: &control.CM{Addr: "10.0.0.1:0"}},
-		"cm: addr":                     {Op: control.DialTester, QP: over.QP},
-		"neither listens nor dials":    {Op: control.Accept, QP: over.QP},
+		`transport "udp"`:           {Op: control.CreateQP, Create: &control.Create{Type: "RC", Memory: 1, Transport: "udp"}},
+		"connect: a QP over iWARP":  {Op: control.ConnectQP, QP: over.QP, Connect: &control.Connect{}},
+		"cm: addr":                  {Op: control.DialTester, QP: over.QP},
+		"neither listens nor dials": {Op: control.Accept, QP: over.QP},
 
 		"memory 0":             {Op: control.CreateQP, Create: &control.Create{Type: "RC"}},
 		"memory 1048577":       {Op: control.CreateQP, Create: &control.Create{Type: "RC", Memory: control.MaxMemory + 1}},

@@ -4,12 +4,14 @@ package rocev2
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/control"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/peer"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/suite"
+	"github.com/softrnic/softrnic/rdmatransport/roce/cm/mad"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
@@ -42,6 +44,7 @@ type tester struct {
 	replies int // that have arrived for the case's QPs
 	probing bool
 	qps     []*qp
+	manages func(packet []byte) bool // tells whether a packet to QP 1 is the case's, if it is about connections
 }
 
 // qp is a QP of the target, and the numbers of this end's.
@@ -58,6 +61,7 @@ type qp struct {
 type settings struct {
 	control.Create
 	control.Connect
+	ByCM bool // connected by the connection manager, not as Connect says
 }
 
 // do asks the target for something. A case cannot go on without it.
@@ -74,7 +78,7 @@ func (t *tester) rc(change ...func(*settings)) *qp {
 	all := []string{"remote_write", "remote_read", "remote_atomic"}
 	s := settings{control.Create{Type: "RC", Memory: memory, QPAccess: all, MRAccess: all},
 		control.Connect{LocalAddr: t.Peer.Target.String(), PeerAddr: t.Peer.Addr.String(), MTU: mtu, RQPSN: firstPSN, SQPSN: theirPSN,
-			MinRNR: minRNR, Timeout: 14, Retry: 1, RNRRetry: 1, MaxRD: 4, MaxDestRD: 4}}
+			MinRNR: minRNR, Timeout: 14, Retry: 1, RNRRetry: 1, MaxRD: 4, MaxDestRD: 4}, false}
 	for _, f := range change {
 		f(&s)
 	}
@@ -82,7 +86,9 @@ func (t *tester) rc(change ...func(*settings)) *qp {
 	made := t.do(&control.Request{Op: control.CreateQP, Create: &s.Create})
 	q := &qp{t: t, handle: made.QP, num: made.QPN, own: 0x1000 + t.qpn, psn: s.RQPSN, addr: made.RemoteAddr, rkey: made.RKey}
 	s.PeerQPN = q.own
-	t.do(&control.Request{Op: control.ConnectQP, QP: q.handle, Connect: &s.Connect})
+	if !s.ByCM {
+		t.do(&control.Request{Op: control.ConnectQP, QP: q.handle, Connect: &s.Connect})
+	}
 	if t.T != nil {
 		t.Cleanup(func() { _, _ = t.Control.Do(&control.Request{Op: control.DestroyQP, QP: q.handle}) })
 		t.qps = append(t.qps, q)
@@ -167,18 +173,16 @@ func (t *tester) next(wait time.Duration) (*reply, bool) {
 				return r, true
 			}
 		}
-		for _, q := range t.qps {
-			if q.own != dest {
-				continue
-			}
-			t.replies++
-			if m := t.Mutate; m != nil && m.Drop && t.replies >= m.Reply { // what is repeated is lost again
-				break
-			} else if m != nil && !m.Drop && m.Reply == t.replies {
-				d = alter(d, m.Field)
-			}
-			return t.parse(d, t.replies), true
+		if !slices.ContainsFunc(t.qps, func(q *qp) bool { return q.own == dest }) && (dest != mad.QPN || t.manages == nil || !t.manages(b)) {
+			continue
 		}
+		t.replies++
+		if m := t.Mutate; m != nil && m.Drop && t.replies >= m.Reply { // what is repeated is lost again
+			continue
+		} else if m != nil && !m.Drop && m.Reply == t.replies {
+			d = alter(d, m.Field)
+		}
+		return t.parse(d, t.replies), true
 	}
 }
 
@@ -255,7 +259,10 @@ func alter(d peer.Datagram, field string) peer.Datagram {
 	}{"opcode": {0, 1}, "version": {1, 1}, "pad": {1, 0x10}, "P_Key": {3, 1}, "reserved 6": {4, 1},
 		"AckReq": {8, 0x80}, "reserved 7": {8, 0x2d}, "PSN": {11, 1}, "syndrome": {12, 0x61}, "credits": {12, 1}, "MSN": {15, 1}, "original value": {23, 1},
 		"solicited": {1, 0x80}, "BECN": {4, 0x40}, "destination QP": {7, 1}, "immediate data": {15, 1}, "immediate data of a WRITE": {31, 1},
-		"address": {19, 1}, "R_Key": {23, 1}, "length": {27, 1}, "swap or add data": {31, 1}, "compare data": {39, 1}}
+		"address": {19, 1}, "R_Key": {23, 1}, "length": {27, 1}, "swap or add data": {31, 1}, "compare data": {39, 1},
+		"Q_Key": {15, 1}, "source QP": {19, 1}, "transaction ID": {35, 1}, "MAD attribute": {37, 0x40}, "communication IDs": {51, 1},
+		"reason": {55, 1}, "DREQ's QPN": {54, 1}, "service ID": {59, 1}, "REP's QPN": {58, 1}, "responder resources": {68, 1},
+		"initiator depth": {69, 1}, "MAD": {80, 1}, "REP's private data": {80, 1}, "IP CM header": {203, 1}}
 	b := d.Packet()
 	switch f, ok := at[field]; {
 	case field == "payload":
