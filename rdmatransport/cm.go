@@ -35,7 +35,14 @@ func (p *provider) newCM(rand io.Reader, ids stack.Range) *cm.Manager {
 		GIDIndex: func(port uint8, a netip.Addr) int { return slices.Index(gids(p.nics[port-1]), a) },
 		MTU:      func(port uint8) verbs.MTU { return activeMTU(p.nics[port-1]) },
 		Ending:   p.roce.SendDelayed,
+		Returns:  p.returns,
 	})
+}
+
+// returns tells whether a port is without the hub that it shares: there will be another soon.
+func (p *provider) returns(port uint8) bool {
+	nic := p.nics[port-1]
+	return nic.State() == stack.LinkNoCarrier && sharedPort(nic) != nil
 }
 
 // Route implements rdmacm.Provider. Without src it takes an interface that has a network with dst, else one with a

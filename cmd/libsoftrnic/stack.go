@@ -122,8 +122,9 @@ func (s *state) device(i int) *device {
 	return s.devices[i]
 }
 
-// goodbyeTimeout is how long a process that ends waits for its peers to know.
-const goodbyeTimeout = 2 * time.Second
+// goodbyeTimeout is how long a process that ends waits for its peers to know: longer than two seconds only while there is
+// no hub, and as long as most starts of another take.
+const goodbyeTimeout = 10 * time.Second
 
 // shutdown shuts the devices down, all at once, and closes their links.
 func (s *state) shutdown() error {

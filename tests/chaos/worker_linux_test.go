@@ -95,13 +95,15 @@ func worker(task []string) (err error) {
 	if err != nil {
 		return err
 	}
-	err = client(c, mr, stop, role == "client")
-	awaitActive(dev)
-	return errors.Join(err, c.Close())
+	err = errors.Join(client(c, mr, stop, role == "client"), c.Close())
+	// The connection's data pass through memory: there may be no hub now, which is needed to say that it ends.
+	said, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	return errors.Join(err, dev.Shutdown(said))
 }
 
-// awaitActive waits until the device's port is active, at most ten seconds: what is said to the other side while the port has no
-// hub, such as that the connection ends, is lost, though the data of the connection pass through memory.
+// awaitActive waits until the device's port is active, at most ten seconds: a process that ends waits for a hub of its own, and then
+// for two seconds for its peer's.
 func awaitActive(dev *verbs.Device) {
 	for range 1000 {
 		if p, err := dev.QueryPort(1); err != nil || p.State == verbs.PortActive {

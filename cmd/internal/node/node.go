@@ -304,8 +304,9 @@ func macFor(a netip.Addr) net.HardwareAddr {
 	return sum[:6]
 }
 
-// goodbyeTimeout is how long a node that goes down waits for its peers to know.
-const goodbyeTimeout = 2 * time.Second
+// goodbyeTimeout is how long a node that goes down waits for its peers to know: longer than two seconds only while there is
+// no hub, and as long as most starts of another take.
+const goodbyeTimeout = 10 * time.Second
 
 // Close closes the node. It tells the peers of connections that are still open; other objects of the device must be destroyed.
 func (n *Node) Close() error {

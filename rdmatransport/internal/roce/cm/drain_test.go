@@ -93,3 +93,49 @@ func TestDrainEnds(t *testing.T) {
 		r.mu.Unlock()
 	})
 }
+
+// TestDrainWithoutHub: DREQs do not count while the hub of the port is gone, and are said at once to the next.
+func TestDrainWithoutHub(t *testing.T) {
+	bubble(t, func(r *rig) {
+		c, id := r.passive()
+		c.Close()
+		next[*mad.DREQ](r)
+		r.returns.Store(true)
+		done := r.drain(time.Hour)
+		time.Sleep(time.Minute)
+		select {
+		case err := <-done:
+			t.Fatalf("Drain returned %v while there was no hub", err)
+		default:
+		}
+		r.mu.Lock()
+		r.sent = nil
+		r.mu.Unlock()
+		r.returns.Store(false)
+		r.m.LinkCame(1)
+		next[*mad.DREQ](r)
+		r.say(1, &mad.DREP{LocalCommID: peerID, RemoteCommID: id})
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	bubble(t, func(r *rig) {
+		c, _ := r.passive()
+		c.Close()
+		r.returns.Store(true)
+		if err := <-r.drain(time.Minute); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("without a next hub: %v", err)
+		}
+		r.mu.Lock()
+		r.sent = nil
+		r.mu.Unlock()
+		r.returns.Store(false)
+		start := time.Now()
+		if err := <-r.drain(time.Hour); err != nil || time.Since(start) < time.Second || time.Since(start) > 2*time.Second {
+			t.Errorf("%v after %v, want nil after 15 DREQs", err, time.Since(start))
+		}
+		r.mu.Lock()
+		r.sent = nil
+		r.mu.Unlock()
+	})
+}

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -58,6 +59,8 @@ type rig struct {
 	sent   []sent
 	events []rdmacm.ConnEvent
 	onSend func(to netip.Addr, b []byte) // instead of sent
+
+	returns atomic.Bool // there is no hub now
 }
 
 func newRig(t testing.TB, seed uint64) *rig {
@@ -68,6 +71,7 @@ func newRig(t testing.TB, seed uint64) *rig {
 		GSI: r, Timers: r.q, Rand: rand.NewChaCha8(key), GUID: ourGUID, AckDelay: 15, MaxDepth: 128,
 		GIDIndex: func(uint8, netip.Addr) int { return r.gid },
 		MTU:      func(uint8) verbs.MTU { return verbs.MTU1024 },
+		Returns:  func(uint8) bool { return r.returns.Load() },
 	})
 	return r
 }

@@ -36,6 +36,8 @@ func (m *Manager) LinkCame(port uint8) {
 	}
 }
 
+func (m *Manager) returns(port uint8) bool { return m.cfg.Returns != nil && m.cfg.Returns(port) }
+
 // resend sends a message that is unanswered once more.
 func (c *conn) resend() {
 	attr := mad.Attr(binary.BigEndian.Uint16(c.msg[16:]))
@@ -59,8 +61,11 @@ func (c *conn) overdue() {
 	if c.msg == nil || c.state == sidrAnswered {
 		return
 	}
-	if c.retries < c.maxRetries {
-		c.retries++
+	wasted := c.state == dreqSent && c.m.draining && c.m.returns(c.route.Port) // nobody hears the answer: it counts for nothing
+	if wasted || c.retries < c.maxRetries {
+		if !wasted {
+			c.retries++
+		}
 		c.resend()
 		c.arm(c.timeout)
 		return

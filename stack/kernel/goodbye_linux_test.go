@@ -1,0 +1,69 @@
+package kernel_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/stack/kernel"
+	"github.com/softrnic/softrnic/stack/kernel/hub"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// TestGoodbyeWithoutHub: a process that ends while there is no hub waits for the next, so that its peer hears of it.
+func TestGoodbyeWithoutHub(t *testing.T) {
+	own := must(os.MkdirTemp("", "h"))(t) // the path of a socket is short
+	t.Cleanup(func() { _ = os.RemoveAll(own) })
+	dir := filepath.Join(own, "hub")
+	serve := func() (end func()) {
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan error, 1)
+		go func() { ended <- hub.Serve(ctx, hub.Config{Directory: dir, Classifier: rdmatransport.NewClassifier()}) }()
+		return func() {
+			if cancel(); <-ended != nil {
+				t.Error("the hub ends with an error")
+			}
+		}
+	}
+	addr := fmt.Sprintf("127.%d.%d.%d", 1+rand.N(254), rand.N(255), 1+rand.N(254))
+	device := func() *verbs.Device {
+		h := must(kernel.New(kernel.Addr(addr), kernel.Shared(kernel.Sharing{Directory: dir, Start: func(string) error { return nil }})))(t)
+		t.Cleanup(func() { _ = h.Close() })
+		return open(t, h)
+	}
+	end := serve()
+	stays, leaves := device(), device()
+	kept, _ := dialRC(t, stays, leaves, addr, verbs.RoCEv2)
+	end()
+	await := func(what string, ok func() bool) {
+		for give := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+			if time.Now().After(give) {
+				t.Fatalf("%s: not in 20 s", what)
+			}
+		}
+	}
+	await("the port is down", func() bool { p, err := leaves.QueryPort(1); return err != nil || p.State == verbs.PortDown })
+	done := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		done <- leaves.Shutdown(ctx)
+	}()
+	const said = 16 // DREQs that a peer is sent which does not answer
+	await("DREQs", func() bool { return leaves.HWCounters()["cm_tx_msgs_dreq"] > said })
+	end = serve()
+	defer end()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	select {
+	case <-kept.Done():
+	case <-time.After(20 * time.Second):
+		t.Error("the peer did not hear of it")
+	}
+}
