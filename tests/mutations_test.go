@@ -5,6 +5,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -61,7 +63,10 @@ var mutations = []mutation{
 
 // TestMutations: the tests notice each rule that is taken out. Where SOFTRNIC_LONG is not set it only sees that the rules are
 // where the list says.
-func TestMutations(t *testing.T) {
+func TestMutations(t *testing.T) { takeOut(t, mutations) }
+
+// takeOut takes out one rule after the other. args are for the tests that must fail then.
+func takeOut(t *testing.T, mutations []mutation, args ...string) {
 	sound := make(map[string]bool) // the tests that pass as long as no rule is taken out
 	for _, m := range mutations {
 		t.Run(m.rule, func(t *testing.T) {
@@ -92,25 +97,32 @@ func TestMutations(t *testing.T) {
 				t.Fatal(err)
 			}
 			if tests := m.pkg + " " + m.run; !sound[tests] {
-				if out, err := m.test(t); err != nil {
+				if out, err := m.test(t, nil, args); err != nil {
 					t.Fatalf("the tests of %s fail as it is\n%s", m.pkg, out)
 				}
 				sound[tests] = true
 			}
-			switch out, err := m.test(t, "-overlay", list); {
+			out, err := m.test(t, []string{"-overlay", list}, args)
+			switch {
 			case err == nil:
 				t.Errorf("no test of %s fails without it", m.pkg)
 			case strings.Contains(string(out), "[build failed]"):
 				t.Errorf("does not compile\n%s", out)
 			}
+			if failed := failedTest.FindStringSubmatch(string(out)); failed != nil {
+				t.Logf("%s fails", failed[1])
+			}
 		})
 	}
 }
 
-// test runs the tests that must fail without the rule, with some more arguments for the go command.
-func (m *mutation) test(t *testing.T, args ...string) (out []byte, err error) {
-	args = append(append([]string{"test"}, args...), "-failfast", "-timeout", "3m", "-run", m.run, "./"+m.pkg)
-	cmd := exec.CommandContext(t.Context(), "go", args...)
+// failedTest is a test within another that has failed.
+var failedTest = regexp.MustCompile(`(?m)^ +--- FAIL: (\S+)`)
+
+// test runs the tests that must fail without the rule, with some more flags for the go command, and arguments for the tests.
+func (m *mutation) test(t *testing.T, flags, args []string) (out []byte, err error) {
+	line := slices.Concat([]string{"test"}, flags, []string{"-failfast", "-timeout", "3m", "-run", m.run, "./" + m.pkg}, args)
+	cmd := exec.CommandContext(t.Context(), "go", line...)
 	cmd.Dir, cmd.Env = "..", append(os.Environ(), "SOFTRNIC_LONG=")
 	return cmd.CombinedOutput()
 }

@@ -33,6 +33,9 @@ type Command struct {
 	Control string        `placeholder:"HOST:PORT" default:"127.0.0.1:18516" help:"Where the target's responder listens (softrnic serve --conform). Default: 127.0.0.1:18516."`
 	Token   string        `env:"SOFTRNIC_CONFORM_TOKEN" placeholder:"TOKEN" help:"What the responder asks for; it prints one when it starts. Better in the environment, where other users do not see it."`
 
+	Netns  bool `help:"Linux: make a network namespace with a cable and a SoftRNIC in it, and test that; nothing else is needed or touched. Who is not root needs user namespaces, which most machines allow."`
+	Inside bool `hidden:"" help:"This is the process in the namespace; for this command's own use."`
+
 	Only    []string      `placeholder:"ID" help:"Run these cases only; a * at the end stands for any ending."`
 	List    bool          `help:"Print the catalogue: each case's ID, source and statement."`
 	Pyverbs bool          `help:"Print a responder for any device that libibverbs has: a Python script that needs pyverbs. It has RoCEv2 only."`
@@ -49,6 +52,10 @@ func (*Command) Help() string {
 	return `Each case is one statement of the standard. It sends what no RDMA stack has made, and looks at what comes
 back, at the target's memory and at its completions. The verdict is PASS, FAIL, or SKIP with the reason. If a case fails,
 the exit code is 1.
+
+What it looks like, with a SoftRNIC as the target:
+
+  softrnic conform --netns
 
 RoCEv2 is tested with raw packets, iWARP over a TCP of the tester's own: no address of this machine is used.
 
@@ -70,6 +77,12 @@ func (c *Command) Validate() error {
 		return err
 	}
 	if c.List || c.Pyverbs {
+		return nil
+	}
+	if c.Netns {
+		if c.Target.IsValid() || c.Addr.IsValid() || c.Link.Medium != "pipe" {
+			return errors.New("--netns makes a link and a target of its own: leave --link, --addr and --target out")
+		}
 		return nil
 	}
 	if !c.Target.Is4() {
@@ -123,6 +136,16 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 			fmt.Fprintf(e.Stdout, "%-24s %-38s %s\n", s.ID, s.Source, s.Statement)
 		}
 		return err
+	}
+	if c.Netns && !c.Inside {
+		return inNamespace(ctx, e)
+	}
+	if c.Netns {
+		stop, err := c.withTarget()
+		if err != nil {
+			return err
+		}
+		defer stop()
 	}
 	if c.Link.Medium == "pipe" && e.LAN == nil {
 		return cli.Usagef("no other program can be on a pipe: give --link shm, stream:PATH, tap:NAME or packet:INTERFACE")

@@ -1,0 +1,112 @@
+package conform
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/softrnic/softrnic/cmd/internal/cli"
+)
+
+// What is in the namespace: a cable between the interfaces targetEnd and testerEnd, and the target's responder on the loopback.
+const (
+	targetEnd, testerEnd = "target0", "tester0"
+	targetAddr           = "10.83.0.1/24"
+	responderAddr        = "127.0.0.1:18516"
+	responderWait        = 10 * time.Second // for the responder to listen
+)
+
+// inNamespace runs this command again in a network namespace of its own, which goes with it. Who is not root gets a user namespace
+// too, in which the command may make interfaces, and nothing outside.
+func inNamespace(ctx context.Context, e *cli.Env) error {
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", append(os.Args[1:], "--inside")...)
+	cmd.Stdout, cmd.Stderr = e.Stdout, e.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGTERM}
+	if os.Geteuid() != 0 {
+		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
+		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}}
+		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}}
+	}
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	runtime.LockOSThread() // the child is told of the end of the thread that has made it
+	defer runtime.UnlockOSThread()
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("--netns: this user may make no network namespace here (root may): %w", err)
+	}
+	err := cmd.Wait()
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.Exited() {
+		return cli.ExitStatus(exit.ExitCode()) // it has said why
+	}
+	return err
+}
+
+// withTarget makes the cable and starts the target, and sets the command's flags to test it. It returns what ends the target.
+func (c *Command) withTarget() (stop func(), err error) {
+	if err := makeCable(); err != nil {
+		return nil, fmt.Errorf("--netns: %w", err)
+	}
+	c.Token = rand.Text()
+	cmd := exec.Command("/proc/self/exe", "serve", "--conform", "--conform-addr", responderAddr, "--congestion", "--link", "packet:"+targetEnd, "--addr", targetAddr)
+	cmd.Env = append(os.Environ(), "SOFTRNIC_CONFORM_TOKEN="+c.Token)
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+	runtime.LockOSThread() // until this process ends
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("--netns: %w", err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	stop = func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		<-ended
+	}
+	c.Control, c.Target, c.Addr = responderAddr, netip.MustParsePrefix(targetAddr).Addr(), netip.MustParsePrefix(targetAddr).Addr().Next()
+	if err := c.Link.UnmarshalText([]byte("packet:" + testerEnd)); err != nil {
+		stop()
+		return nil, err
+	}
+	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		conn, err := net.Dial("tcp", responderAddr)
+		if err == nil {
+			return stop, conn.Close()
+		}
+		select {
+		case err := <-ended:
+			return nil, fmt.Errorf("--netns: the target has ended: %w: %s", err, bytes.TrimSpace(said.Bytes()))
+		default:
+		}
+		if time.Since(began) > responderWait {
+			stop()
+			return nil, fmt.Errorf("--netns: the target does not listen: %w", err)
+		}
+	}
+}
+
+// makeCable makes the interfaces, and brings them and the loopback up.
+func makeCable() error {
+	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: targetEnd, MTU: 1500}, PeerName: testerEnd, PeerMTU: 1500}); err != nil {
+		return fmt.Errorf("make a veth pair: %w", err)
+	}
+	for _, name := range []string{"lo", targetEnd, testerEnd} {
+		l, err := netlink.LinkByName(name)
+		if err == nil {
+			err = netlink.LinkSetUp(l)
+		}
+		if err != nil {
+			return fmt.Errorf("bring %s up: %w", name, err)
+		}
+	}
+	return nil
+}
