@@ -53,6 +53,9 @@ type Classifier interface {
 	// for each segment of an arrival, as those of different QPs can be in one: a system that joins datagrams (GRO) looks at
 	// addresses and ports only. A hub copies consecutive segments with the same Target at once, as one superframe.
 	Classify(payload []byte, d *Datagram) Target
+	// Verify tells whether the ICRC of a datagram to a QP is right for the header that d has, identification and all. payload is
+	// what d.Next returned last. The process that gets the datagram need not look then.
+	Verify(payload []byte, d *Datagram) bool
 	// Refuse answers for nobody: Classify has just said that the datagram is for a service or a communication ID that no
 	// process has. A request is rejected, and so is what comes to a connection that nobody knows, as the connection manager
 	// of a host does. It may send nothing; it never answers for a living process (see Leased), which may be between two hubs.

@@ -256,7 +256,7 @@ func (c *Client) Run() {
 		err := p.Serve(func(frames []link.Frame) {
 			c.group.Drain(p) // a disconnect must not pass the last acknowledgement
 			for i := range frames {
-				a = readRecord(frames[i].Data)
+				a = arrivalOf(&frames[i])
 				deliver(&a, frames[i].Polled)
 			}
 		}, c.hear)

@@ -63,6 +63,7 @@ func (numbered) Classify(b []byte, _ *stack.Datagram) stack.Target {
 	n := binary.BigEndian.Uint64(b[1:])
 	return stack.Target{Kind: stack.TargetKind(b[0] &^ claims), Number: uint32(n), Service: n}
 }
+func (numbered) Verify(b []byte, _ *stack.Datagram) bool        { return false }
 func (numbered) Refuse([]byte, *stack.Datagram, stack.SendFunc) {}
 func (numbered) Permits(b []byte, own stack.Numbers) bool {
 	return len(b) < 17 || b[0]&claims == 0 || own.QPNs.Contains(uint32(binary.BigEndian.Uint64(b[9:])))

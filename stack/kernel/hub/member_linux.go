@@ -72,6 +72,7 @@ func (m *member) put(a *Arrival) bool {
 	}
 	putRecord(m.record[:], a)
 	m.more[0] = a.Payload
+	m.frame.NoICRC, m.frame.HeaderLen = a.NoICRC, recordLen
 	ok, err := m.ring.Put(&m.frame)
 	m.more[0] = nil
 	if err != nil { // the client has written nonsense into the ring

@@ -18,7 +18,7 @@ import (
 // The client begins with a hello, which has the descriptor of the memory of the ring that it will receive from:
 //
 //	 0  "SRNIChub"
-//	 8  version, 2                     4 bytes
+//	 8  version, 3                     4 bytes
 //	12  size of the ring               4 bytes
 //	16  secret of the lease, or zeros  16 bytes
 //	32  slots of QPNs, as a power of two 1 byte
@@ -26,7 +26,7 @@ import (
 // The hub answers with a welcome:
 //
 //	 0  "SRNIChub"
-//	 8  version, 2                     4 bytes
+//	 8  version, 3                     4 bytes
 //	12  error number, or 0             4 bytes
 //	16  secret of the lease            16 bytes
 //	32  first slot of QPNs             4 bytes
@@ -69,7 +69,7 @@ import (
 // Last, bells, which are one byte: there is something in the ring of a client that sleeps.
 const (
 	magic      = "SRNIChub"
-	version    = 2
+	version    = 3
 	helloLen   = 33
 	welcomeLen = 41
 	requestLen = 80

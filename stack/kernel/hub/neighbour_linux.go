@@ -398,13 +398,8 @@ func (c *Client) receiverOf(n *neighbour) link.Receiver {
 	return func(frames []link.Frame) {
 		for i := range frames {
 			f := &frames[i]
-			a = readRecord(f.Data)
-			if len(f.More) > 0 && len(f.Data) == recordLen {
-				a.Payload, a.InPlace = f.More[0], true
-			} else if len(f.More) > 0 {
-				a.Payload = nil
-			}
-			a.NoICRC, a.SrcQPNs = f.NoICRC, n.qpns
+			a = arrivalOf(f)
+			a.SrcQPNs = n.qpns
 			if !n.has(ends{a.From.Addr(), a.Dst}) {
 				a.Payload = nil // malformed
 			}

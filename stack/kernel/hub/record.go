@@ -52,6 +52,18 @@ func putRecord(b []byte, a *Arrival) {
 	}
 }
 
+// arrivalOf reads a frame of a ring.
+func arrivalOf(f *link.Frame) (a Arrival) {
+	a = readRecord(f.Data)
+	if len(f.More) > 0 && len(f.Data) == recordLen {
+		a.Payload, a.InPlace = f.More[0], true
+	} else if len(f.More) > 0 {
+		a.Payload = nil // malformed
+	}
+	a.NoICRC = f.NoICRC
+	return a
+}
+
 // readRecord takes any bytes. The payload is empty if they are too few.
 func readRecord(b []byte) (a Arrival) {
 	if len(b) < recordLen {

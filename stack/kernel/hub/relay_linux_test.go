@@ -75,6 +75,54 @@ func TestSenderThatLeft(t *testing.T) {
 	}
 }
 
+// TestVerifiedInPlace: the data of a superframe whose ICRCs the hub has found right are left in the ring, for the client to take from
+// there. All others have an ICRC for the client to check, on a copy.
+func TestVerifiedInPlace(t *testing.T) {
+	at := netip.MustParseAddr("10.0.0.1")
+	const segment = 1200
+	for _, c := range []struct {
+		what     string
+		segments int
+		damaged  int // which of them; -1: none
+		inPlace  bool
+		want     bool // NoICRC
+	}{
+		{"a superframe", 3, -1, true, true},
+		{"one with a damaged packet", 3, 2, true, false},
+		{"a packet", 1, -1, true, false},
+		{"a superframe for a client that takes nothing in place", 3, -1, false, false},
+	} {
+		m, consumer := newRinged(t, at, 3)
+		if c.inPlace {
+			consumer.TakeInPlace()
+		}
+		r := newRelay(everything{})
+		r.add(m)
+		a := &inlet.Arrival{Payload: make([]byte, c.segments*segment), From: netip.MustParseAddrPort("10.0.0.2:50000")}
+		if c.segments > 1 {
+			a.Segment = segment
+		}
+		for i := range c.segments {
+			a.Payload[i*segment] = 3
+			if i != c.damaged {
+				a.Payload[(i+1)*segment-1] = right
+			}
+		}
+		(&arrivals{relay: r, dst: at}).Deliver(a, false)
+		if n, err := consumer.Next(); n != recordLen+len(a.Payload) || err != nil {
+			t.Fatalf("%s: a record of %d bytes, %v", c.what, n, err)
+		}
+		var head [recordLen]byte
+		var rest [1][]byte
+		h := consumer.HeaderLen()
+		f := consumer.TakeHeaders(head[:], recordLen, &rest)
+		got := arrivalOf(&f)
+		if (h == recordLen) != c.want || got.NoICRC != c.want || !got.InPlace || len(got.Payload) != len(a.Payload) {
+			t.Errorf("%s: headers of %d bytes, NoICRC %t, %d bytes of payload; want them in place: %t", c.what, h, got.NoICRC, len(got.Payload), c.want)
+		}
+	}
+}
+
 // relaying makes a hub of one client, without sockets, and returns what hands it a superframe of 60 KiB, and takes it from the
 // client's ring.
 func relaying(t testing.TB) (once func(), size int) {

@@ -20,7 +20,8 @@ package hub
 //
 // What comes. A goroutine for each address reads its socket with recvmmsg, up to eight superframes at a time. The classifier
 // says whom each datagram is for; those in a row that are for the same client are copied into its ring as one record, with
-// the addresses that the kernel told. Then the client's bell is rung if it sleeps. A ring without room loses the record, which
+// the addresses that the kernel told. Of a superframe the hub checks the ICRCs before it copies: the client then takes the data
+// where they are in the ring, in place of copying them once more to check what nobody can change. Then the client's bell is rung if it sleeps. A ring without room loses the record, which
 // is counted: nothing that a client does makes the hub wait. Rings are in memory that the client has made and sealed; the hub
 // writes there and reads one index, which it checks (see package ring).
 //

@@ -109,6 +109,11 @@ func (c *Classifier) intact(payload []byte, d *stack.Datagram) bool {
 	return wire.CheckICRC(header, payload)
 }
 
+// Verify implements stack.Classifier.
+func (c *Classifier) Verify(payload []byte, d *stack.Datagram) bool {
+	return wire.CheckICRC(d.Header, payload)
+}
+
 // Permits implements stack.Classifier.
 func (c *Classifier) Permits(payload []byte, own stack.Numbers) bool {
 	var pkt wire.Packet

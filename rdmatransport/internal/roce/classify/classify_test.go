@@ -326,6 +326,26 @@ func TestRefuse(t *testing.T) {
 	}
 }
 
+// A packet is right under the identification that it has, and no other, and only as it was sent.
+func TestVerify(t *testing.T) {
+	c := classify.New()
+	b, d := arrival(peer, own, &wire.Packet{BTH: wire.BTH{Opcode: wire.RCSendOnly, DestQP: 0x10001}, Payload: []byte("data")})
+	if c.Verify(b, d) {
+		t.Error("any identification is right")
+	}
+	d.Header = header(peer, own, 0x1234, len(b))
+	if !c.Verify(b, d) {
+		t.Error("what was sent is wrong")
+	}
+	if c.Verify(b[:5], d) || c.Verify(nil, d) {
+		t.Error("a piece is right")
+	}
+	b[12] ^= 1
+	if c.Verify(b, d) {
+		t.Error("a damaged packet is right")
+	}
+}
+
 // A process that lives may be without a hub for a moment: nobody else answers for it.
 func TestRefuseForTheLiving(t *testing.T) {
 	c := classify.New()

@@ -137,7 +137,7 @@ func (s *Socket) Run() {
 			s.mu.Lock()
 			n := s.receive(fd, false)
 			s.mu.Unlock()
-			if n == 0 && !s.batch.eager.await(fd) {
+			if n < receiveBatch && !s.batch.eager.await(fd) && n == 0 {
 				return false
 			}
 		}
