@@ -517,8 +517,8 @@ func TestForgedIdentifications(t *testing.T) {
 		if n, err := forger.Write(batch); err != nil || n != len(batch) {
 			t.Fatal(n, err)
 		}
-		if sent%(1<<12) == 0 {
-			exchange(sent >> 12)
+		if sent%(1<<10) == 0 { // before the socket's buffer is full
+			exchange(sent >> 10)
 		}
 	}
 	exchange(1)

@@ -67,16 +67,16 @@ func (l *lossy) run(t *testing.T, code verbs.WROpcode) {
 func TestGoodput(t *testing.T) {
 	for _, code := range []verbs.WROpcode{verbs.RDMAWrite, verbs.Send, verbs.RDMARead} {
 		for _, goBackN := range []bool{false, true} {
-			name, loss, repeated := "selective", 0.01, 1.05
+			name, loss, repeated, least := "selective", 0.01, 1.05, 0.7
 			if goBackN {
-				name, loss, repeated = "go back N", 0.001, 1.2
+				// A last packet that is lost costs 20 ms (a probe), and all takes 70: there are one or two of some 70 losses.
+				name, loss, repeated, least = "go back N", 0.001, 1.2, 0.4
 			}
 			for _, size := range []int{64 << 10, 1 << 20} {
 				t.Run(fmt.Sprintf("%v/%s/%d KiB", code, name, size>>10), func(t *testing.T) {
 					good, bad := lossy{size: size, goBackN: goBackN}, lossy{size: size, goBackN: goBackN, loss: loss}
 					good.run(t, code)
 					bad.run(t, code)
-					const least = 0.7
 					if ratio := float64(good.elapsed) / float64(bad.elapsed); ratio < least {
 						t.Errorf("goodput with %v lost is %.2f of that without, want %v", loss, ratio, least)
 					}

@@ -1,0 +1,125 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/softrnic/softrnic/link/impair"
+	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/rdmatransport/roce"
+	"github.com/softrnic/softrnic/rdmatransport/trace"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// longPath is a path with a round trip of 10 ms, in virtual time.
+type longPath struct {
+	rate  int64 // bits of frame a second
+	loss  float64
+	mtu   verbs.MTU
+	code  verbs.WROpcode
+	share float64 // of the rate that is user data
+}
+
+// run has one end move data for a second, behind a tenth in which the connection begins.
+func (l *longPath) run(t *testing.T) {
+	const size, depth = 1 << 20, 32
+	const begin, measured = 100 * time.Millisecond, time.Second
+	window := int(2 * l.rate / 800)
+	synctest.Test(t, func(t *testing.T) {
+		lan := new(pipe.Switch)
+		var ends [2]*endpoint
+		var mr [2]*verbs.MR
+		for i := range ends {
+			way := impair.Direction{Loss: l.loss, Delay: 5 * time.Millisecond, Rate: l.rate, Queue: 32 << 20, Limit: 1 << 20}
+			bottom := must(impair.New(lan.Port(), impair.Config{Seed: uint64(i) + 1, Out: way}))(t)
+			n := newNode(t, bottom, []rdmatransport.Option{rdmatransport.RoCE(roce.Config{SelectiveRepeat: true, Window: window}), rdmatransport.Trace(func(e trace.Event) {
+				if i == 0 && os.Getenv("TRC") != "" {
+					fmt.Println(e.Time.UnixMicro()%100000000, e.Type, e.From, e.To, e.PSN, e.Packets, e.Duration, e.Detail)
+				}
+			})},
+				fmt.Sprintf("10.0.0.%d/24", i+1))
+			ends[i] = n.newEndpoint(smallCap)
+			mr[i] = n.reg(make([]byte, 2*size), allAccess)
+		}
+		ends[0].findNeighbour(ends[1].gids[1].GID.Addr())
+		c := defaultTerms()
+		c.mtu = l.mtu
+		for i := range c.sides {
+			c.sides[i].rd, c.sides[i].timeout = 32, 17 // 537 ms
+		}
+		connect(ends[0], ends[1], c)
+		for range depth {
+			ok(t, ends[1].qp.PostRecv(&verbs.RecvWR{SGList: []verbs.SGE{mr[1].SGE(size, size)}}))
+		}
+		wr := verbs.SendWR{Opcode: l.code, Flags: verbs.SendSignaled, RemoteAddr: mr[1].Addr(), RKey: mr[1].RKey(),
+			SGList: []verbs.SGE{mr[0].SGE(0, size)}}
+		ctx, cancel := context.WithCancel(context.Background())
+		received := make(chan error, 1)
+		go func() { received <- ends[1].receive(ctx, mr[1].SGE(size, size)) }()
+		start, moved := time.Now(), 0
+		ok(t, ends[0].keepBusy(&wr, depth, func() bool {
+			at := time.Since(start)
+			if at >= begin && at < begin+measured {
+				moved += size
+			}
+			return at < begin+measured
+		}))
+		cancel()
+		<-received
+		l.share = 8 * float64(moved) / measured.Seconds() / float64(l.rate)
+		t.Log(ends[0].dev.HWCounters())
+		t.Log(ends[1].dev.HWCounters())
+		for i, e := range ends {
+			e.toErr()
+			drain(t, e)
+			ok(t, mr[i].Dereg())
+			e.destroy()
+			e.close()
+		}
+	})
+}
+
+// receive posts a receive request for each that is complete.
+func (e *endpoint) receive(ctx context.Context, to verbs.SGE) error {
+	var wcs [16]verbs.WC
+	for {
+		n, err := e.wait(ctx, wcs[:])
+		if err != nil {
+			return err
+		}
+		for range n {
+			if err := e.qp.PostRecv(&verbs.RecvWR{SGList: []verbs.SGE{to}}); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// drain takes out what completed with the end of a QP.
+func drain(t *testing.T, e *endpoint) {
+	var wcs [64]verbs.WC
+	for must(e.cq.Poll(wcs[:]))(t) > 0 {
+	}
+}
+
+// TestLongPath: a connection uses a path of 10 ms, also one that loses packets.
+func TestLongPath(t *testing.T) {
+	for _, rate := range []int64{1e9, 10e9} {
+		for _, loss := range []float64{0, 0.0001, 0.001, 0.01} {
+			for _, code := range []verbs.WROpcode{verbs.RDMAWrite, verbs.Send, verbs.RDMARead} {
+				for _, mtu := range []verbs.MTU{verbs.MTU1024, verbs.MTU4096} {
+					t.Run(fmt.Sprintf("%v/%d Gbit/s/loss %v/%v", code, rate/1e9, loss, mtu), func(t *testing.T) {
+						l := longPath{rate: rate, loss: loss, mtu: mtu, code: code}
+						l.run(t)
+						t.Logf("%.3f of the rate", l.share)
+					})
+				}
+			}
+		}
+	}
+}
