@@ -91,11 +91,11 @@ var fileOrder = map[string][]string{
 	"rdmatransport/internal/roce": {
 		"receive.go", "identification.go", "gsi.go", "multicast.go", "qp.go", "delayed.go", "timer.go", "unlock.go", "ud.go", "uc.go", "completer.go",
 		"requester.go", "direct.go", "responder.go", "flush.go", "deferred.go", "response.go", "local.go", "outcome.go",
-		"xrc.go", "notification.go", "packet.go", "path.go", "crowding.go", "pacing.go", "trace.go", "engine.go", "opcodes.go", "dcqcn.go", "counters.go", "params.go",
+		"xrc.go", "notification.go", "packet.go", "path.go", "crowding.go", "bydelay.go", "pacing.go", "trace.go", "engine.go", "opcodes.go", "dcqcn.go", "counters.go", "params.go",
 	},
 	"rdmatransport/internal/roce/send": {
-		"next.go", "retransmit.go", "acknowledge.go", "selective.go", "state.go", "trace.go", "mode.go", "window.go", "congestion.go",
-		"ackfreq.go", "loss.go", "scoreboard.go", "queue.go", "flight.go", "credits.go", "reads.go", "rtt.go", "alarm.go",
+		"next.go", "retransmit.go", "acknowledge.go", "selective.go", "state.go", "trace.go", "mode.go", "window.go", "delay.go", "base.go", "congestion.go",
+		"ackfreq.go", "loss.go", "scoreboard.go", "queue.go", "flight.go", "credits.go", "reads.go", "rtt.go", "delays.go", "alarm.go",
 		"probe.go", "retry.go", "cork.go", "params.go",
 	},
 	"rdmatransport/internal/roce/receive": {

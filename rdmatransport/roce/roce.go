@@ -51,15 +51,30 @@ type Config struct {
 	// towards all other peers, everything from a lost packet on is repeated (go-back-N, IBTA Vol 1 §9.7), and reserved bits are
 	// zero.
 	SelectiveRepeat bool
+	// Window is how many bytes of payload a reliable connection has in flight at most: a power of two, from 128 KiB
+	// to 16 MiB. Other numbers count as the power of two below, and 0 as 512 KiB. To use a path in full it has to be the path's rate times its
+	// round trip: 12.5 MB for 10 Gbit/s and 10 ms. With SelectiveRepeat, each of up to 64 connections keeps up to two windows
+	// of packets behind one that is missing.
+	Window int
 	// DCQCN turns congestion control on, for connected QPs over RoCEv2: packets say that switches may mark them (ECT(0)), those
 	// that come marked are answered with congestion notification packets (CNPs), and a CNP slows its connection down.
 	// &DCQCN{} has the default parameters. Nil is off: CNPs are not sent, and those that come are ignored.
 	DCQCN *DCQCN
+	// ByDelay has each reliable connection find its window by the delay of its packets, and share queues fairly with others that
+	// do. It is for long paths, where DCQCN, which acts on what switches have marked, is late. &ByDelay{} has the default
+	// parameters. Nil is off.
+	ByDelay *ByDelay
 	// StrictICRC matters where the network stack does not see IP headers, as the kernel's sockets do not: it refuses each
 	// IPv4 packet whose identification is not one that hosts on sockets give, 0 to 63. Without it, the identification is found from
 	// the ICRC, which costs 8 to 16 of the ICRC's 32 bits. Linux's rxe, whose packets are identified by a counter, is then
 	// refused.
 	StrictICRC bool
+}
+
+// ByDelay is the parameters of congestion control by delay.
+type ByDelay struct {
+	// Queued is how many packets a connection keeps in the queues on its way: 2 if it is 0.
+	Queued int
 }
 
 // DCQCN is the parameters of congestion control (Zhu et al., Congestion Control for Large-Scale RDMA Deployments, SIGCOMM

@@ -40,6 +40,8 @@ type Flags struct {
 	MAC        macAddr  `group:"node" placeholder:"MAC" help:"Ethernet address of the node. Default: made from the first --addr, so that neighbours who remember the node are right; without --addr, random. Not with --link kernel."`
 	Shared     bool     `group:"node" help:"With --link kernel: share its addresses with other processes of this user, through a hub (softrnic hub --help), which is started if there is none. Without it a node has its addresses for itself, unless a hub has them. Linux only."`
 	Congestion bool     `group:"node" help:"RoCEv2: control congestion (DCQCN): packets may be marked by the network (ECN), and connections whose packets are slow down. Default: off."`
+	ByDelay    bool     `group:"node" name:"congestion-by-delay" help:"RoCEv2: control congestion by the delay of packets, which needs nothing of the network. For long paths. Default: off."`
+	Window     int      `group:"node" placeholder:"BYTES" help:"RoCEv2: bytes that a reliable connection has in flight at most, from 131072 to 16777216; a long path needs its rate times its round trip. Default: 524288."`
 	Selective  bool     `group:"node" name:"selective-repeat" help:"RoCEv2: repeat lost packets alone towards other SoftRNICs that were given this too. They recognise each other by reserved bits of the BTH, which are zero otherwise. Default: off, everything from a lost packet on is repeated, as the IBTA has it."`
 	LongFPDUs  bool     `group:"node" name:"long-fpdus" help:"iWARP: FPDUs may be longer than a TCP segment, where the links of both nodes segment TCP and the peer is a SoftRNIC that was given this too. They recognise each other by reserved bits of MPA's frames, which are zero otherwise. Default: off, an FPDU fits in a segment, as RFC 5044 has it."`
 	StrictICRC bool     `group:"node" name:"strict-icrc" help:"RoCEv2 with --link kernel: drop IPv4 packets unless their ICRC is right with an IP identification that SoftRNICs send. Without it the identification, which sockets do not show, is found from the ICRC, as packets of Linux's rxe and of most hardware need; icrc_id_solved counts them. Other links see it, and are always strict."`
@@ -163,9 +165,12 @@ func (f *Flags) Open(e *cli.Env) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg := roce.Config{SelectiveRepeat: f.Selective, StrictICRC: f.StrictICRC}
+	cfg := roce.Config{SelectiveRepeat: f.Selective, StrictICRC: f.StrictICRC, Window: f.Window}
 	if f.Congestion {
 		cfg.DCQCN = &roce.DCQCN{}
+	}
+	if f.ByDelay {
+		cfg.ByDelay = &roce.ByDelay{}
 	}
 	device := []rdmatransport.Option{rdmatransport.RoCE(cfg), rdmatransport.IWARP(iwarp.Config{LongFPDUs: f.LongFPDUs})}
 	if f.Trace != "" {

@@ -32,7 +32,7 @@ func (q *qp) crowdedTo(b stack.Backlogged) bool {
 			return true
 		}
 	}
-	if p := q.pace; p != nil && p.limit == 0 && p.react == nil { // it was there for the wait only
+	if p := q.pace; p != nil && !p.needed() { // it was there for the wait only
 		q.pace = nil
 	}
 	return false

@@ -62,7 +62,8 @@ type Engine struct {
 	ids        ipid.Peers // IPv4 identifications that were solved from ICRCs
 	strictICRC bool       // none are
 
-	shared receive.Shared // of all QPs
+	shared  receive.Shared // of all QPs
+	byDelay *byDelay       // nil without congestion control by delay
 }
 
 // New starts an engine on every NIC. QP numbers are drawn from qpns with rand, but none that taken says is in use by another
@@ -78,6 +79,10 @@ func New(nics []stack.NIC, cfg roce.Config, regions *memory.Regions, queue *time
 	e.env.Clock = queue.Now
 	e.shared.Clock = queue.Now
 	e.selective, e.strictICRC = cfg.SelectiveRepeat, cfg.StrictICRC
+	if cfg.ByDelay != nil {
+		e.byDelay = newByDelay(cfg.ByDelay)
+	}
+	e.shared.Window = send.WindowOf(cfg.Window)
 	if cfg.DCQCN != nil {
 		e.dcqcn = withDefaults(*cfg.DCQCN)
 	}

@@ -1,14 +1,20 @@
 package roce
 
-// On the path: before a packet with data is built. A QP with a rate limit, or with a reaction point, lets packets out at
-// its rate; others have no pacer.
+// On the path: before a packet with data is built. A QP with a rate limit, with a reaction point, or with a congestion
+// controller that asks for it lets packets out at its rate; others have no pacer.
 
-import "time"
+import (
+	"time"
+
+	"github.com/softrnic/softrnic/rdmatransport/internal/roce/send"
+)
 
 // pacer keeps a QP's packets to a rate.
 type pacer struct {
-	limit float64   // QPAttr.RateLimit in bits a second; 0 is none
-	react *reaction // nil without congestion control
+	limit  float64     // QPAttr.RateLimit in bits a second; 0 is none
+	react  *reaction   // nil without DCQCN
+	spread *send.State // has the rate at which a window is sent; nil if its packets go at once
+	base   *base       // of spread
 
 	debt       float64 // bits sent by the time last beyond what the rate allowed until then; negative if it allowed more
 	last       time.Duration
@@ -18,14 +24,26 @@ type pacer struct {
 
 // rate is in bits a second.
 func (p *pacer) rate() float64 {
-	switch {
-	case p.react == nil:
-		return p.limit
-	case p.limit == 0:
-		return p.react.current
+	rate := unlimited
+	if p.limit != 0 {
+		rate = p.limit
 	}
-	return min(p.limit, p.react.current)
+	if p.react != nil {
+		rate = min(rate, p.react.current)
+	}
+	if p.spread != nil {
+		if r := p.spread.Rate(); r != 0 {
+			rate = min(rate, r)
+		}
+	}
+	return rate
 }
+
+// unlimited is no rate, in bits a second.
+const unlimited = 1e15
+
+// needed tells that there is a rate.
+func (p *pacer) needed() bool { return p.limit != 0 || p.react != nil || p.spread != nil }
 
 // advance takes in the time that has passed.
 func (p *pacer) advance(now time.Duration) {
@@ -89,7 +107,7 @@ func (q *qp) limit(kbits uint32) {
 	}
 	p := q.pacer()
 	p.advance(q.e.now())
-	if p.limit = float64(kbits) * 1e3; kbits == 0 && p.react == nil {
+	if p.limit = float64(kbits) * 1e3; !p.needed() {
 		q.pace = nil
 	}
 }

@@ -95,8 +95,8 @@ func (q *qp) Modify(from, to verbs.QPState, attr *verbs.QPAttr, mask verbs.QPAtt
 			q.mark = wire.MarkOf(q.num, q.dest, attr.SQPSN)
 		}
 		q.sending.Begin(&send.Connection{
-			PSN: attr.SQPSN, MTU: q.mtu, Batch: uint32(q.path.Batch(wire.BTHLen + int(q.mtu) + wire.ICRCLen)),
-			Congestion: send.Conservation{},
+			PSN: attr.SQPSN, MTU: q.mtu, Window: send.Window(q.e.shared.Window, q.mtu), Batch: uint32(q.path.Batch(wire.BTHLen + int(q.mtu) + wire.ICRCLen)),
+			Congestion: q.congestion(),
 		})
 	}
 	q.traceState(from, to)
@@ -169,6 +169,7 @@ func (q *qp) closePaths() {
 		q.path.Close()
 	}
 	q.notify.close()
+	q.endCongestion()
 	q.path, q.ends, q.notify, q.near, q.paired, q.mayCrowd = nil, nil, nil, nil, false, false
 }
 

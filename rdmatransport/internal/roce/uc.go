@@ -26,7 +26,7 @@ func (q *qp) sendMessages() {
 	if u.resume != 0 || q.crowded() {
 		return
 	}
-	for budget := send.Window(q.mtu); q.h.SendLen() > 0; {
+	for budget := send.Window(send.DefaultWindow, q.mtu); q.h.SendLen() > 0; {
 		if q.draining() && u.packet == 0 {
 			return
 		}

@@ -38,7 +38,7 @@ func (m Mark) Again() uint8 {
 }
 
 // MaxSackLen is the longest bitmap of a selective acknowledgement, in bytes.
-const MaxSackLen = 128
+const MaxSackLen = 1024
 
 // Sack is the payload of a sequence NAK between two that mark their packets: which packets behind the expected one are
 // there. Bit i, from the lowest of the first byte on, stands for the PSN i + 1 after the NAK's. Its length is a

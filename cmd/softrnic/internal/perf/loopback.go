@@ -110,7 +110,7 @@ func (c *Command) pair(ctx context.Context, e *cli.Env, direct bool, p *loopback
 		if at, err = neighbour(at); err != nil {
 			return err
 		}
-		serverFlags := node.Flags{Link: c.Link, Addr: []node.CIDR{at}, Congestion: c.Congestion, Selective: c.Selective,
+		serverFlags := node.Flags{Link: c.Link, Addr: []node.CIDR{at}, Congestion: c.Congestion, ByDelay: c.ByDelay, Window: c.Window, Selective: c.Selective,
 			Counters: c.Counters, LinkFlags: node.LinkFlags{MTU: c.MTU, Log: c.Log}}
 		if server, err = serverFlags.Open(on); err != nil {
 			return err

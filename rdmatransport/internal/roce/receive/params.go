@@ -1,10 +1,6 @@
 package receive
 
-import (
-	"time"
-
-	"github.com/softrnic/softrnic/rdmatransport/internal/roce/send"
-)
+import "time"
 
 // The tunables of receiving, in one place.
 const (
@@ -12,12 +8,10 @@ const (
 	// request packet.
 	HeaderRoom = 12 + 4 + 16 + 4 + 4
 
-	// sackEvery is how many packets are kept behind gaps between two selective acknowledgements. storeBytes is the memory that
-	// a span of packets takes. At most MaxStores QPs of a device keep packets behind a gap, which takes 70 MB; the peers of
-	// the others go back.
-	sackEvery  = 16
-	storeBytes = 2*send.WindowBytes + send.MaxSpan*HeaderRoom
-	MaxStores  = 64
+	// sackEvery is how many packets are kept behind gaps between two selective acknowledgements. At most MaxStores QPs of a
+	// device keep packets behind a gap, which with send.DefaultWindow takes 70 MB; the peers of the others go back.
+	sackEvery = 16
+	MaxStores = 64
 
 	// lossMemory is how long after a loss packets behind a gap are kept. Without that condition, anybody who makes up packets
 	// could fill the stores. keepLongest is how long packets are kept while nothing arrives of what is missing. distrust is

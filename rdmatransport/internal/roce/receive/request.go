@@ -1,7 +1,6 @@
 package receive
 
 import (
-	"github.com/softrnic/softrnic/rdmatransport/internal/roce/send"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
@@ -62,7 +61,7 @@ func (s *State) onTurn(m marking) (o Outcome) {
 
 // onEarly handles a packet that came d packets too early.
 func (s *State) onEarly(p *wire.Packet, m marking, d int32) (o Outcome) {
-	if m != unmarked && p.Opcode.Info().Known() && fits(p, d, s.mtu) {
+	if m != unmarked && p.Opcode.Info().Known() && fits(p, d, s.mtu, s.shared.Window) {
 		var kept bool
 		if o, kept = s.keep(p, m); kept {
 			return o
@@ -126,7 +125,7 @@ func (s *State) startKeeping() bool {
 	if !s.early.mayKeep(now) {
 		return false
 	}
-	k := s.shared.stores.take(s.expected.psn, s.mtu, now+keepLongest)
+	k := s.shared.stores.take(s.expected.psn, s.mtu, s.shared.Window, now+keepLongest)
 	if k == nil {
 		return false
 	}
@@ -279,7 +278,7 @@ func (s *State) readAgain(p *wire.Packet, old *Response, into uint32, m marking)
 		return
 	}
 	if into > 0 && m == unmarked {
-		s.replies.pace.missed(old.total(), send.Window(s.mtu))
+		s.replies.pace.missed(old.total(), s.window())
 	}
 	r := old.readAgain(p, into, packets, s.expected.msn)
 	s.replies.pending.insert(&r, s.limit)

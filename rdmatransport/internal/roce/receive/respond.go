@@ -1,7 +1,6 @@
 package receive
 
 import (
-	"github.com/softrnic/softrnic/rdmatransport/internal/roce/send"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
@@ -84,7 +83,7 @@ func (s *State) Pending() *Response {
 }
 
 // Burst is how many packets of a Pending response may be sent at once.
-func (s *State) Burst(r *Response) uint32 { return s.replies.pace.size(r.total(), send.Window(s.mtu)) }
+func (s *State) Burst(r *Response) uint32 { return s.replies.pace.size(r.total(), s.window()) }
 
 // OnResponsePacket is told that the next packet of the Pending response is sent, with n bytes of data.
 func (s *State) OnResponsePacket(r *Response, n uint32) { r.next(n) }
@@ -95,7 +94,7 @@ func (s *State) OnBurst() { s.replies.pace.pause(s.shared.Clock() + responsePaus
 // OnResponseSent is told that all of the Pending response is sent.
 func (s *State) OnResponseSent() {
 	if r := s.Pending(); r.Kind == Read && !r.replay {
-		s.replies.pace.sent(r.total(), send.Window(s.mtu))
+		s.replies.pace.sent(r.total(), s.window())
 	}
 	s.replies.pending.pop()
 }

@@ -21,6 +21,7 @@ package receive
 import (
 	"time"
 
+	"github.com/softrnic/softrnic/rdmatransport/internal/roce/send"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
@@ -48,6 +49,7 @@ type replies struct {
 // Shared is what all States of a device have in common.
 type Shared struct {
 	Clock  Clock
+	Window uint32 // bytes of payload that a peer has in flight at most: a power of two
 	stores stores
 }
 
@@ -109,6 +111,9 @@ func (s *State) MSN() uint32 { return s.expected.msn }
 
 // Mark is what marks the connection's packets, as Begin was told.
 func (s *State) Mark() wire.Mark { return s.expected.mark }
+
+// window is how many packets a peer has in flight at most.
+func (s *State) window() uint32 { return send.Window(s.shared.Window, s.mtu) }
 
 // Refused tells that a request was refused. The connection ends once the peer is told.
 func (s *State) Refused() bool { return s.verdict.refused() }

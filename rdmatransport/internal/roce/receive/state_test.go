@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/softrnic/softrnic/rdmatransport/internal/roce/send"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
@@ -23,7 +24,7 @@ type responder struct {
 
 func newResponder(t *testing.T) *responder {
 	r := &responder{t: t, now: time.Minute}
-	r.Init(&Shared{Clock: func() time.Duration { return r.now }})
+	r.Init(&Shared{Clock: func() time.Duration { return r.now }, Window: send.DefaultWindow})
 	r.Begin(&Connection{PSN: 10, MTU: testMTU, Limit: testLimit, Mark: testMark})
 	return r
 }

@@ -16,9 +16,9 @@ import (
 // leave no trace, an application may wait for the last byte of a message to change, and keys and receive requests are
 // to be looked at when a packet's turn comes. That is a second copy for packets behind a gap, and none for others.
 type store struct {
-	have [send.MaxSpan / 64]uint64 // which are here, by slot
-	size [send.MaxSpan]uint16      // bytes of each
-	data []byte                    // slots of as many bytes as a packet can have, by PSN modulo the span
+	have []uint64 // which are here, by slot
+	size []uint16 // bytes of each
+	data []byte   // slots of as many bytes as a packet can have, by PSN modulo the span
 
 	room     int           // bytes of a slot
 	mask     uint32        // number of slots less one
@@ -37,17 +37,19 @@ type stores struct {
 	pool  sync.Pool
 }
 
-// take is an empty store for packets behind PSN expected; nil where too many QPs have one.
-func (s *stores) take(expected, mtu uint32, deadline time.Duration) *store {
+// take is an empty store for packets behind PSN expected of a peer that has so many bytes in flight at most; nil where too
+// many QPs have one.
+func (s *stores) take(expected, mtu, window uint32, deadline time.Duration) *store {
 	if s.inUse.Add(1) > MaxStores {
 		s.inUse.Add(-1)
 		return nil
 	}
 	k, _ := s.pool.Get().(*store)
 	if k == nil {
-		k = &store{data: make([]byte, storeBytes)}
+		slots := send.Span(send.Window(window, 0)) // of the smallest packets
+		k = &store{have: make([]uint64, slots/64), size: make([]uint16, slots), data: make([]byte, 2*window+slots*HeaderRoom)}
 	}
-	k.room, k.mask = int(mtu)+HeaderRoom, send.Span(mtu)-1
+	k.room, k.mask = int(mtu)+HeaderRoom, send.Span(send.Window(window, mtu))-1
 	k.top, k.until, k.told, k.deadline = expected, sackEvery, false, deadline
 	return k
 }
@@ -61,8 +63,8 @@ func (s *stores) give(k *store) {
 }
 
 // fits tells whether a packet so far behind the expected one has a slot that is large enough.
-func fits(p *wire.Packet, distance int32, mtu uint32) bool {
-	return distance < int32(send.Span(mtu)) && p.Size() <= int(mtu)+HeaderRoom
+func fits(p *wire.Packet, distance int32, mtu, window uint32) bool {
+	return distance < int32(send.Span(send.Window(window, mtu))) && p.Size() <= int(mtu)+HeaderRoom
 }
 
 // add keeps a packet. It returns whether the packet shows another gap, and whether the peer is to be told of all that is kept.
@@ -148,9 +150,9 @@ func (k *store) extend(deadline time.Duration) {
 	}
 }
 
-// sackLen is how many bytes a selective acknowledgement of all has.
+// sackLen is how many bytes a selective acknowledgement of all has, or of as many as a packet has room to tell of.
 func (k *store) sackLen(expected uint32) int {
-	return (int(wire.PSNDiff(k.top, expected)) - 1 + 63) / 64 * 8
+	return min(wire.MaxSackLen, (k.room-HeaderRoom)/8*8, (int(wire.PSNDiff(k.top, expected))-1+63)/64*8)
 }
 
 // putSack writes it.

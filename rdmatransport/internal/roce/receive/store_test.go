@@ -12,7 +12,7 @@ import (
 
 const (
 	testMTU  = 1024
-	testSpan = 2 * send.WindowBytes / testMTU
+	testSpan = 2 * send.DefaultWindow / testMTU
 )
 
 // write is a packet of a WRITE.
@@ -24,7 +24,7 @@ func write(psn uint32) *wire.Packet {
 
 func newStore(t *testing.T, expected uint32) *store {
 	t.Helper()
-	return new(stores).take(expected, testMTU, time.Minute)
+	return new(stores).take(expected, testMTU, send.DefaultWindow, time.Minute)
 }
 
 // keptBehind is the distances that a selective acknowledgement names.
@@ -111,7 +111,7 @@ func TestStoreNext(t *testing.T) {
 		{"the next is missing, too", 11, []uint32{12}, nil, 1},
 		{"10 found no receive request", 10, []uint32{11}, nil, 1},
 		{"10 was a READ of 4", 14, []uint32{11, 12, 14, 15}, []uint32{14, 15}, 0},
-		{"10 was a READ longer than the span", 10 + 2*send.MaxSpan, []uint32{11, 12}, nil, 0},
+		{"10 was a READ longer than the span", 10 + 2*testSpan, []uint32{11, 12}, nil, 0},
 	} {
 		k := newStore(t, 10)
 		for _, psn := range c.keep {
@@ -138,23 +138,32 @@ func TestStoreNext(t *testing.T) {
 // Packets of the whole span, over the end of PSNs, and none beyond.
 func TestStoreSpan(t *testing.T) {
 	const expected = 1<<24 - 100
-	span := send.Span(testMTU)
-	if p := write(0); !fits(p, int32(span)-1, testMTU) || fits(p, int32(span), testMTU) || fits(p, 1, testMTU-HeaderRoom) {
-		t.Error("what fits is another thing")
-	}
-	k := newStore(t, expected)
-	for d := uint32(1); d < span; d++ {
-		k.add(write(wire.PSNAdd(expected, d)))
-	}
-	k.begin(expected)
-	var p wire.Packet
-	for d := uint32(1); d < span; d++ {
-		if psn := wire.PSNAdd(expected, d); !k.next(psn, &p) || p.PSN != psn {
-			t.Fatalf("%d is missing", d)
+	for _, c := range []struct {
+		window uint32
+		span   uint32
+		sack   int // bytes, of all
+	}{{128 << 10, 256, 32}, {send.DefaultWindow, 1024, 128}, {send.MaxWindow, 32768, 1024}} {
+		fit := func(p *wire.Packet, d uint32, mtu uint32) bool { return fits(p, int32(d), mtu, c.window) }
+		if p := write(0); !fit(p, c.span-1, testMTU) || fit(p, c.span, testMTU) || fit(p, 1, testMTU-HeaderRoom) {
+			t.Error("what fits is another thing")
 		}
-	}
-	if k.count != 0 {
-		t.Error(k.count, "are left")
+		k := new(stores).take(expected, testMTU, c.window, time.Minute)
+		for d := uint32(1); d < c.span; d++ {
+			k.add(write(wire.PSNAdd(expected, d)))
+		}
+		if n := k.sackLen(expected); n != c.sack {
+			t.Errorf("window %d: a selective acknowledgement of %d bytes, want %d", c.window, n, c.sack)
+		}
+		k.begin(expected)
+		var p wire.Packet
+		for d := uint32(1); d < c.span; d++ {
+			if psn := wire.PSNAdd(expected, d); !k.next(psn, &p) || p.PSN != psn {
+				t.Fatalf("%d is missing", d)
+			}
+		}
+		if k.count != 0 {
+			t.Error(k.count, "are left")
+		}
 	}
 }
 
@@ -163,15 +172,15 @@ func TestStores(t *testing.T) {
 	var s stores
 	var all []*store
 	for range MaxStores {
-		all = append(all, s.take(10, testMTU, 0))
+		all = append(all, s.take(10, testMTU, send.DefaultWindow, 0))
 	}
-	if all[MaxStores-1] == nil || s.take(10, testMTU, 0) != nil {
+	if all[MaxStores-1] == nil || s.take(10, testMTU, send.DefaultWindow, 0) != nil {
 		t.Fatal("there are not", MaxStores)
 	}
 	all[0].add(write(11))
 	all[0].tellPeer()
 	s.give(all[0])
-	k := s.take(10, testMTU, 0)
+	k := s.take(10, testMTU, send.DefaultWindow, 0)
 	if k == nil || k.count != 0 || k.told {
 		t.Fatal("not a new store")
 	}

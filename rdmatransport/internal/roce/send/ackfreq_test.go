@@ -4,7 +4,7 @@ import "testing"
 
 func TestAsksWithin(t *testing.T) {
 	var w window
-	w.init(4096, 15, Conservation{}) // window 128, an acknowledgement every 30 packets
+	w.init(128, 15, Conservation{}) // window 128, an acknowledgement every 30 packets
 	for _, c := range []struct {
 		name                    string
 		sinceAckReq, room, left uint32

@@ -96,6 +96,9 @@ func (s *State) OnSelectiveNAK(psn uint32, sack func(yield func(distance uint32)
 			s.alarm.signOfLife()
 		}
 	}
+	if s.delays != nil && s.mode.is(Selective) {
+		s.measured(func(psn uint32) bool { return s.board.at(psn).is(arrived) })
+	}
 	s.probeAnswered(&o)
 	return o, true
 }
@@ -162,6 +165,9 @@ func (s *State) OnAnswered(psn uint32) (o Outcome) {
 	if s.mode.is(Selective) {
 		s.board.answered(psn)
 		s.alarm.signOfLife()
+		if s.delays != nil {
+			s.measured(func(at uint32) bool { return at == psn })
+		}
 		s.settle(&o)
 		return o
 	}
@@ -219,6 +225,9 @@ func (s *State) ackBefore(end uint32, o *Outcome) bool {
 
 // progress moves the window's lower edge: the peer is alive and has everything before una.
 func (s *State) progress(una uint32) {
+	if s.delays != nil {
+		s.measured(func(psn uint32) bool { return wire.PSNDiff(una, psn) > 0 })
+	}
 	n := s.flight.acked(una)
 	s.acks.acked(una)
 	s.retries.reset()

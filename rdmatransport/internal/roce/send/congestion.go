@@ -1,9 +1,18 @@
 package send
 
+import "time"
+
 // CongestionController is the rules by which the window opens and closes. Each method is told of one event and given the
-// window as it is, in packets; it returns what the window is to be, which is then held between MinWindow and the most
-// that the path takes. A controller is called for an acknowledgement or a loss, not for a packet.
+// window as it is, in packets; it returns what the window is to be, which is then held between its bounds. A controller is
+// called for an acknowledgement or a loss, not for a packet.
 type CongestionController interface {
+	// Terms is what the controller wants besides. It is asked once.
+	Terms() Terms
+	// OnRoundTrip is called for each round trip that is measured, with how long it took and the time, if Terms asks for
+	// that: in one round trip several times.
+	OnRoundTrip(window uint32, took, now time.Duration) uint32
+	// Rate is how many packets a second a window is sent at; 0 leaves them to go at once.
+	Rate(window uint32) float64
 	// OnAck is called when acked more packets are acknowledged.
 	OnAck(window, acked uint32) uint32
 	// OnLoss is called when lost packets are found missing one by one, and will be repeated one by one.
@@ -17,9 +26,23 @@ type CongestionController interface {
 	OnTailLoss(window uint32) uint32
 }
 
+// Terms is what a controller wants.
+type Terms struct {
+	Start      uint32 // the window that a connection begins with, in packets; 0 is all that there may be
+	Least      uint32 // what it shrinks to
+	AckEvery   uint32 // packets after which an acknowledgement is asked for at least; 0 leaves it to the window
+	RoundTrips bool   // they are measured
+}
+
 // Conservation is the controller that QPs have, by the conservation of packets: the window becomes smaller by each packet that
 // is lost, and larger by each that is acknowledged. Only what makes the requester go back halves it.
 type Conservation struct{}
+
+func (Conservation) Terms() Terms { return Terms{Least: MinWindow} }
+
+func (Conservation) Rate(uint32) float64 { return 0 }
+
+func (Conservation) OnRoundTrip(window uint32, _, _ time.Duration) uint32 { return window }
 
 func (Conservation) OnAck(window, acked uint32) uint32 { return window + acked }
 

@@ -4,7 +4,7 @@ import "testing"
 
 // board begins with PSNs 0 to n, sent in order; answers are those of READs, which begin at heads.
 func testBoard(n uint32, answers, heads []uint32) *scoreboard {
-	b := newScoreboard(0)
+	b := newScoreboard(0, 1024)
 	isAnswer := map[uint32]bool{}
 	for _, psn := range answers {
 		isAnswer[psn] = true

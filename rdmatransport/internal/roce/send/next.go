@@ -231,10 +231,10 @@ func (s *State) nextRequest(b *Burst, r *request, room uint32, in Setting) Step 
 }
 
 // gathersReads tells whether the rest of the current READ, of left packets, waits for more room: while answers come the
-// window opens packet by packet, and half of it is asked for at a time, of several READs if need be, whose requests share
-// a frame then, and their answers too.
+// window opens packet by packet, and much of it is asked for at a time (readRoom), of several READs if need be, whose
+// requests share a frame then, and their answers too.
 func (s *State) gathersReads(room, left uint32, in Setting) bool {
-	if s.reads.outstanding() == 0 || s.reads.repeats() || room >= uint32(s.window.size)/2 {
+	if s.reads.outstanding() == 0 || s.reads.repeats() || room >= s.window.readRoom(s.mtu) {
 		return false
 	}
 	if !in.has(Open) {
@@ -347,14 +347,39 @@ func (s *State) Sent(b *Burst) {
 	} else if b.PSN == f.max && s.rtt.wanted(s.leastProbe()) {
 		s.rtt.begin(b.PSN, s.env.Clock())
 	}
+	if s.delays != nil && b.PSN == f.max {
+		s.measure(b)
+	}
 	f.sent(wire.PSNAdd(b.PSN, b.Packets))
 	q.advance(r, b.Packets)
+}
+
+// measure has the congestion controller told how long it takes until a burst is answered.
+func (s *State) measure(b *Burst) {
+	switch {
+	case !b.Kind.hasData(): // the first answer comes without those behind it
+		s.delays.begin(b.PSN, s.env.Clock())
+	case b.AckReq:
+		s.delays.begin(wire.PSNAdd(b.PSN, b.Packets-1), s.env.Clock())
+	}
+}
+
+// measured tells the congestion controller of a round trip, if an answer has shown packets to have arrived that were measured.
+func (s *State) measured(arrived func(psn uint32) bool) {
+	if took, now, ok := s.delays.answered(s.env.Clock, arrived); ok {
+		if size := s.window.clamp(s.window.onRoundTrip(took, now)); size != s.window.size {
+			s.setWindow(uint32(size))
+		}
+	}
 }
 
 // sentAgain is told that packets were sent again, out of the cursor's turn.
 func (s *State) sentAgain(b *Burst) {
 	switch b.origin {
 	case fromBoard:
+		if s.delays != nil {
+			s.delays.cancel(b.PSN)
+		}
 		s.board.resent(b.PSN, b.Packets, b.Kind.answered())
 	case fromProbe:
 		s.probe.sent(b.PSN, b.Packets)

@@ -1,23 +1,24 @@
 package send
 
-import "time"
+import (
+	"math/bits"
+	"time"
+)
 
 // The tunables of sending, in one place. Those that are exported also bound what the receive side keeps and answers.
 const (
-	// WindowBytes and MaxWindow bound what a requester has in flight: bytes of payload, and packets. A window must cover
-	// the path's delay times its rate, and fit the queues on the way: a TAP holds 1,000 frames by default.
-	WindowBytes = 512 << 10
-	MaxWindow   = 512
+	// DefaultWindow is how many bytes of payload a requester has in flight at most, and leastWindow to MaxWindow what a
+	// device may set instead: each a power of two. A window must cover the path's round trip times its rate, and fit the queues on the
+	// way: a TAP holds 1,000 frames by default.
+	DefaultWindow = 512 << 10
+	leastWindow   = 128 << 10
+	MaxWindow     = 16 << 20
 	// MinWindow is what the window shrinks to under loss.
 	MinWindow = 8
 
 	// acksPerWindow is how many acknowledgements a long message asks for while it sends a full window: one part of it is
 	// then being acknowledged while the others are sent.
 	acksPerWindow = 4
-
-	// MaxSpan is the largest distance, in packets, between the oldest PSN that is not acknowledged and the newest that
-	// was sent: a window, and what is sent while a gap is being filled.
-	MaxSpan = 2 * MaxWindow
 
 	// LossEvidence is how many packets that were sent later must have arrived before one is taken for lost, if so many
 	// are under way (RFC 9002 §6.1.1 calls it kPacketThreshold).
@@ -37,8 +38,18 @@ const (
 	fullFrame = 64
 )
 
-// Window is how many packets of a path MTU may be in flight. It is a power of two.
-func Window(mtu uint32) uint32 { return min(WindowBytes/mtu, MaxWindow) }
+// Window is how many packets of a path MTU may be in flight where so many bytes may, which is a power of two, as the result
+// is. Small packets count as 1 KiB, which bounds what is kept of each.
+func Window(bytes, mtu uint32) uint32 { return bytes / max(mtu, 1<<10) }
 
-// Span is MaxSpan for a path MTU. It is a power of two.
-func Span(mtu uint32) uint32 { return 2 * Window(mtu) }
+// Span is the largest distance, in packets, between the oldest PSN that is not acknowledged and the newest that was sent: a
+// window, and what is sent while a gap is being filled.
+func Span(window uint32) uint32 { return 2 * window }
+
+// WindowOf is the window for what a device's configuration asks for: DefaultWindow for 0, else the power of two below.
+func WindowOf(bytes int) uint32 {
+	if bytes <= 0 {
+		return DefaultWindow
+	}
+	return 1 << (bits.Len(uint(max(leastWindow, min(bytes, MaxWindow)))) - 1)
+}

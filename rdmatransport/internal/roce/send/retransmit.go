@@ -73,6 +73,9 @@ func (s *State) rewind() {
 	una := s.flight.una
 	s.board.close()
 	s.rtt.cancel()
+	if s.delays != nil {
+		s.delays.cancel(una)
+	}
 	s.acks.rewind(una)
 	s.queue.rewind(una)
 	s.reads.rewind()

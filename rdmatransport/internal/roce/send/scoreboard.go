@@ -1,6 +1,7 @@
 package send
 
 import (
+	"math/bits"
 	"sync"
 
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
@@ -13,7 +14,7 @@ import (
 // later ones have arrived. So a lost repetition is found as the first loss was, and nothing is sent twice within a round
 // trip.
 type scoreboard struct {
-	slots [MaxSpan]slot // by PSN
+	slots []slot // by PSN, as many as the span
 
 	tail     uint32 // number of the first PSN of the last transmission
 	sends    uint32 // number of the last transmission, from 1; each PSN of a READ counts
@@ -47,19 +48,23 @@ func (s *slot) is(f slotFlags) bool { return s.flags&f != 0 }
 // unknown tells that neither its arrival nor its loss is known.
 func (s *slot) unknown() bool { return s.flags&(arrived|lost) == 0 }
 
-var scoreboards = sync.Pool{New: func() any { return new(scoreboard) }}
+// scoreboards are those that are free, by the binary logarithm of their span.
+var scoreboards [32]sync.Pool
 
-// newScoreboard is one on which una is the oldest PSN and nothing else is known yet.
-func newScoreboard(una uint32) *scoreboard {
-	b := scoreboards.Get().(*scoreboard)
+// newScoreboard is one of a span on which una is the oldest PSN and nothing else is known yet.
+func newScoreboard(una, span uint32) *scoreboard {
+	b, _ := scoreboards[bits.TrailingZeros32(span)].Get().(*scoreboard)
+	if b == nil {
+		b = &scoreboard{slots: make([]slot, span)}
+	}
 	b.tail, b.sends, b.newest, b.lost, b.inFlight, b.news = 0, 0, 0, 0, 0, true
 	b.executed, b.end, b.from = una, una, una
 	return b
 }
 
-func (b *scoreboard) release() { scoreboards.Put(b) }
+func (b *scoreboard) release() { scoreboards[bits.TrailingZeros(uint(len(b.slots)))].Put(b) }
 
-func (b *scoreboard) at(psn uint32) *slot { return &b.slots[psn%MaxSpan] }
+func (b *scoreboard) at(psn uint32) *slot { return &b.slots[psn&uint32(len(b.slots)-1)] }
 
 // enter takes in the PSNs from first up to past, of one request. They were sent in order, but those from sent on are to
 // be sent again.

@@ -7,7 +7,7 @@ type board struct {
 	*scoreboard // nil unless the mode is Selective
 }
 
-func (b *board) open(una uint32) { b.scoreboard = newScoreboard(una) }
+func (b *board) open(una, span uint32) { b.scoreboard = newScoreboard(una, span) }
 
 func (b *board) close() {
 	if b.scoreboard != nil {
@@ -27,7 +27,7 @@ func (s *State) startRecovery() {
 	if psn, ok := q.position(); ok {
 		sent = psn
 	}
-	s.board.open(f.una)
+	s.board.open(f.una, Span(uint32(s.window.most)))
 	for n := q.first; n != q.end; n++ {
 		r := q.at(n)
 		if !r.is(started) || wire.PSNDiff(r.psn, f.max) >= 0 {

@@ -12,9 +12,9 @@
 //
 // Each concern has its file, and each field is written in the file that declares it. From the top: State puts the events
 // together (state.go, next.go, acknowledge.go, selective.go, retransmit.go), and stands on queue.go, the requests and the
-// cursor; flight.go, what is in flight; window.go and congestion.go, how much may be; scoreboard.go and loss.go, what is
+// cursor; flight.go, what is in flight; window.go and congestion.go, how much may be, and delay.go and base.go, by delay; scoreboard.go and loss.go, what is
 // missing of it; ackfreq.go, when to ask for an acknowledgement; credits.go, what the
-// peer has receive requests for; reads.go, the outstanding READs; rtt.go, the round trip;
+// peer has receive requests for; reads.go, the outstanding READs; rtt.go and delays.go, the round trip;
 // alarm.go, probe.go and retry.go, what happens when nothing comes back; cork.go, what may wait to share a frame;
 // mode.go, what the requester is doing about all of that; and trace.go tells of it.
 package send
@@ -40,6 +40,7 @@ type State struct {
 	reads   reads
 	board   board
 	rtt     rtt
+	delays  *delays // nil unless the congestion controller goes by them
 	alarm   alarm
 	probe   probe
 	cork    cork
@@ -70,6 +71,7 @@ type Limits struct {
 type Connection struct {
 	PSN        uint32 // of the first packet
 	MTU        uint32 // bytes of payload in a full packet
+	Window     uint32 // packets in flight at most: a power of two
 	Batch      uint32 // full packets in one frame of the link
 	Congestion CongestionController
 }
@@ -86,11 +88,15 @@ func (s *State) Begin(c *Connection) {
 	s.Stop()
 	s.queue.reset()
 	s.flight.init(c.PSN)
-	s.window.init(c.MTU, c.Batch, c.Congestion)
+	s.window.init(c.Window, c.Batch, c.Congestion)
 	s.acks.init(c.PSN)
 	s.credits.reset()
 	s.reads.reset()
 	s.rtt.reset()
+	s.delays = nil
+	if c.Congestion.Terms().RoundTrips {
+		s.delays = new(delays)
+	}
 	s.retries.reset()
 	s.cork.reset()
 	s.mode.init()
@@ -178,6 +184,9 @@ func (s *State) Corked() bool {
 	q := &s.queue
 	return q.next+s.cork.requests == q.end && q.packet == 0 && s.cork.fits(uint32(s.window.batch), s.mtu)
 }
+
+// Rate is at how many bits a second packets may be sent by the congestion controller; 0 is any number.
+func (s *State) Rate() float64 { return s.window.rules.Rate(uint32(s.window.size)) * float64(8*s.mtu) }
 
 // Still tells that nothing is under way: the oldest request is to be sent next, or the rest of it, and what was sent of it
 // is acknowledged. It may be moved without packets.

@@ -19,7 +19,7 @@ func newRequester(t *testing.T) *requester {
 	r := &requester{t: t, now: time.Second}
 	r.Init(16, &Env{Clock: func() time.Duration { return r.now }})
 	r.SetLimits(Limits{Timeout: 100 * time.Millisecond, Retries: 2, RNR: 1, MaxReads: 2})
-	r.Begin(&Connection{PSN: 0, MTU: 1024, Batch: 4, Congestion: Conservation{}})
+	r.Begin(&Connection{PSN: 0, MTU: 1024, Window: 512, Batch: 4, Congestion: Conservation{}})
 	return r
 }
 
@@ -452,14 +452,14 @@ func TestState(t *testing.T) {
 			}
 		}},
 		{"a window full in the middle of a request", func(r *requester) {
-			r.Begin(&Connection{MTU: 1024, Batch: 1, Congestion: Conservation{}})
-			r.post(Write, 2*int(Window(1024)))
+			r.Begin(&Connection{MTU: 1024, Window: 512, Batch: 1, Congestion: Conservation{}})
+			r.post(Write, 2*int(Window(DefaultWindow, 1024)))
 			var b Burst
-			for sent := uint32(0); sent < Window(1024); sent += b.Packets {
+			for sent := uint32(0); sent < Window(DefaultWindow, 1024); sent += b.Packets {
 				if r.Next(0, &b) != Transmit {
 					r.t.Fatalf("%d packets fill the window", sent)
 				}
-				if r.Sent(&b); b.Final != (sent+b.Packets == Window(1024)) {
+				if r.Sent(&b); b.Final != (sent+b.Packets == Window(DefaultWindow, 1024)) {
 					r.t.Errorf("final is %v after %d packets", b.Final, sent+b.Packets)
 				}
 			}
@@ -468,7 +468,7 @@ func TestState(t *testing.T) {
 			}
 		}},
 		{"a window full at the end of a request", func(r *requester) {
-			r.post(Write, int(Window(1024)))
+			r.post(Write, int(Window(DefaultWindow, 1024)))
 			r.post(Local, 0)
 			if sent := r.send(); !strings.HasSuffix(sent, "local 1: 0 complete") {
 				r.t.Error(sent)
@@ -496,7 +496,7 @@ func TestState(t *testing.T) {
 		}},
 		{"another controller", func(r *requester) {
 			s := new(stubborn)
-			r.Begin(&Connection{MTU: 1024, Batch: 4, Congestion: s})
+			r.Begin(&Connection{MTU: 1024, Window: 512, Batch: 4, Congestion: s})
 			r.post(Write, 8)
 			r.send()
 			r.OnAck(1)

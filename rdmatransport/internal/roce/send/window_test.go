@@ -1,10 +1,13 @@
 package send
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 func TestWindow(t *testing.T) {
 	for mtu, want := range map[uint32]uint32{256: 512, 1024: 512, 2048: 256, 4096: 128} {
-		if got := Window(mtu); got != want {
+		if got := Window(DefaultWindow, mtu); got != want {
 			t.Errorf("window of MTU %d: %d, want %d", mtu, got, want)
 		}
 	}
@@ -28,7 +31,7 @@ func TestWindow(t *testing.T) {
 		}, MinWindow},
 	} {
 		var w window
-		w.init(4096, 15, Conservation{})
+		w.init(128, 15, Conservation{})
 		if c.do(&w); w.size != c.size {
 			t.Errorf("%s: %d, want %d", c.name, w.size, c.size)
 		}
@@ -38,6 +41,11 @@ func TestWindow(t *testing.T) {
 // Another controller is asked for every event, and held between the bounds.
 type stubborn struct{ calls []string }
 
+func (s *stubborn) Terms() Terms        { return Terms{Least: MinWindow} }
+func (s *stubborn) Rate(uint32) float64 { return 0 }
+func (s *stubborn) OnRoundTrip(uint32, time.Duration, time.Duration) uint32 {
+	panic("it did not ask for that")
+}
 func (s *stubborn) OnAck(_, n uint32) uint32   { s.calls = append(s.calls, "ack"); return 1 << 20 }
 func (s *stubborn) OnLoss(_, n uint32) uint32  { s.calls = append(s.calls, "loss"); return 0 }
 func (s *stubborn) OnGoBack(uint32) uint32     { s.calls = append(s.calls, "back"); return 100 }
@@ -46,7 +54,7 @@ func (s *stubborn) OnTailLoss(w uint32) uint32 { s.calls = append(s.calls, "tail
 
 func TestFrames(t *testing.T) {
 	var w window
-	w.init(4096, 15, Conservation{})
+	w.init(128, 15, Conservation{})
 	for packet, want := range []uint32{2, 1, 15, 14, 13} {
 		if got := w.frameRest(uint32(packet)); got != want {
 			t.Errorf("packet %d: %d packets left in its frame, want %d", packet, got, want)
@@ -58,7 +66,7 @@ func TestFrames(t *testing.T) {
 	if w.period != 30 { // two frames, of a window of 128
 		t.Errorf("an acknowledgement every %d packets, want 30", w.period)
 	}
-	w.init(4096, 1000, Conservation{}) // a frame is half the window at most
+	w.init(128, 1000, Conservation{}) // a frame is half the window at most
 	if w.batch != 64 {
 		t.Errorf("%d packets a frame", w.batch)
 	}

@@ -1,6 +1,6 @@
 package roce
 
-// On the path: beside it. Copa, congestion control by delay, needs to know how long a round trip takes where nothing waits; the
+// On the path: beside it. Congestion control by delay needs to know how long a round trip takes where nothing waits; the
 // connections to one address find that out together.
 
 import (
@@ -11,9 +11,9 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce"
 )
 
-// copa is what an engine's connections have in common if they control congestion by delay.
-type copa struct {
-	delta float64
+// byDelay is what an engine's connections have in common if they control congestion by delay.
+type byDelay struct {
+	queued float64 // packets that a connection keeps in the queues
 
 	mu    sync.Mutex
 	bases map[netip.Addr]*base
@@ -25,14 +25,14 @@ type base struct {
 	refs int // connections
 }
 
-const defaultDelta = 0.5
+const defaultQueued = 2
 
-func newCopa(cfg *roce.Copa) *copa {
-	return &copa{delta: positive(cfg.Delta, defaultDelta), bases: make(map[netip.Addr]*base)}
+func newByDelay(cfg *roce.ByDelay) *byDelay {
+	return &byDelay{queued: float64(positive(cfg.Queued, defaultQueued)), bases: make(map[netip.Addr]*base)}
 }
 
 // take is the base of an address, which the caller gives back.
-func (c *copa) take(addr netip.Addr) *base {
+func (c *byDelay) take(addr netip.Addr) *base {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	b := c.bases[addr]
@@ -44,7 +44,7 @@ func (c *copa) take(addr netip.Addr) *base {
 	return b
 }
 
-func (c *copa) give(b *base) {
+func (c *byDelay) give(b *base) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if b.refs--; b.refs == 0 {
@@ -54,7 +54,7 @@ func (c *copa) give(b *base) {
 
 // congestion is the congestion controller of a connection that enters RTS.
 func (q *qp) congestion() send.CongestionController {
-	c := q.e.copa
+	c := q.e.byDelay
 	if c == nil {
 		return send.Conservation{}
 	}
@@ -63,13 +63,13 @@ func (q *qp) congestion() send.CongestionController {
 		p.base = c.take(q.ends.Dst)
 	}
 	p.spread = &q.sending
-	return send.NewCopa(c.delta, &p.base.Base)
+	return send.NewByDelay(c.queued, &p.base.Base)
 }
 
 // endCongestion gives back what congestion took.
 func (q *qp) endCongestion() {
 	if p := q.pace; p != nil && p.base != nil {
-		q.e.copa.give(p.base)
+		q.e.byDelay.give(p.base)
 		p.base, p.spread = nil, nil
 	}
 }
