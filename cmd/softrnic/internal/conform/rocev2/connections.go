@@ -243,7 +243,7 @@ var connections = []entry{
 	{"CM-REQ-DUP-REP", "A REQ that comes again when it is accepted is answered with the same REP.", suite.Observed, func(t *tester) {
 		c := t.listening()
 		m := c.req()
-		m.LocalResponseTimeout = 21 // seconds
+		m.LocalResponseTimeout, m.MaxCMRetries = 21, 0 // the target repeats nothing by itself
 		c.say(m)
 		c.event("CONNECT_REQUEST")
 		t.do(&control.Request{Op: control.Accept, QP: c.handle, CM: &control.CM{ReadsIn: readsIn, ReadsOut: readsOut}})
