@@ -62,7 +62,7 @@ func TestConform(t *testing.T) {
 		began := time.Now()
 		err := cmd.Run() // fails where cases fail
 		var result struct {
-			Results []struct{ ID, Verdict, Statement string }
+			Results []struct{ ID, Verdict, Statement, Reason string }
 		}
 		if e := json.Unmarshal([]byte(out.String()), &result); e != nil {
 			t.Fatalf("%v, %v\n%.2000s\n%.2000s", err, e, errs.String(), responder.Output())
@@ -72,6 +72,7 @@ func TestConform(t *testing.T) {
 		for _, r := range result.Results {
 			if r.Verdict != "PASS" {
 				departures = append(departures, fmt.Sprintf("%s %s: %s", r.Verdict, r.ID, r.Statement))
+				t.Logf("%s %s: %s", r.Verdict, r.ID, r.Reason)
 			}
 		}
 		if os.Getenv("SOFTRNIC_REPORT") != "" && round == 0 {

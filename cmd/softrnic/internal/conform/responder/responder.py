@@ -17,7 +17,9 @@ import json
 import mmap
 import os
 import secrets
+import select
 import socket
+import struct
 import sys
 import time
 
@@ -65,11 +67,147 @@ def gids(context):
     return found
 
 
+class ConnParam(ctypes.Structure):
+    """struct rdma_conn_param of librdmacm; pyverbs' has no private data."""
+    _fields_ = [("data", ctypes.c_void_p), ("data_len", ctypes.c_uint8), ("responder_resources", ctypes.c_uint8), ("initiator_depth", ctypes.c_uint8),
+                ("flow_control", ctypes.c_uint8), ("retry_count", ctypes.c_uint8), ("rnr_retry_count", ctypes.c_uint8), ("srq", ctypes.c_uint8),
+                ("qp_num", ctypes.c_uint32)]
+
+
+class Event(ctypes.Structure):
+    """struct rdma_cm_event."""
+    _fields_ = [("id", ctypes.c_void_p), ("listener", ctypes.c_void_p), ("type", ctypes.c_int), ("status", ctypes.c_int), ("param", ConnParam)]
+
+
+cm = ctypes.CDLL("librdmacm.so.1", use_errno=True)
+cm.rdma_create_event_channel.restype = ctypes.POINTER(ctypes.c_int)  # its file descriptor comes first
+cm.rdma_event_str.restype = ctypes.c_char_p
+PORT_SPACE_TCP = 0x0106
+RESOLVE_TIME = 5
+
+
+def check(result):
+    if result != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def sockaddr(addr):
+    """A struct sockaddr_in or sockaddr_in6 of host:port."""
+    host, _, port = addr.rpartition(":")
+    a = ipaddress.ip_address(host.strip("[]"))
+    if a.version == 4:
+        return struct.pack("=H", socket.AF_INET) + struct.pack(">H", int(port)) + a.packed + bytes(8)
+    return struct.pack("=H", socket.AF_INET6) + struct.pack(">HI", int(port), 0) + a.packed + bytes(4)
+
+
+class Connection:
+    """What rdma_cm has of a pair."""
+
+    def __init__(self, pair):
+        self.pair, self.ids, self.current = pair, [], None
+        self.channel = cm.rdma_create_event_channel()
+        if not self.channel:
+            raise OSError(ctypes.get_errno(), "rdma_create_event_channel")
+        new = ctypes.c_void_p()
+        check(cm.rdma_create_id(self.channel, ctypes.byref(new), None, PORT_SPACE_TCP))
+        self.first = new
+        self.ids.append(new)
+
+    def close(self):
+        for i in reversed(self.ids):
+            cm.rdma_destroy_id(i)
+        cm.rdma_destroy_event_channel(self.channel)
+
+    def listen(self, addr):
+        check(cm.rdma_bind_addr(self.first, sockaddr(addr)))
+        check(cm.rdma_listen(self.first, 1))
+        cm.rdma_get_src_port.restype = ctypes.c_uint16
+        return socket.ntohs(cm.rdma_get_src_port(self.first))
+
+    def dial(self, c):
+        self.current = self.first
+        check(cm.rdma_resolve_addr(self.first, None, sockaddr(c["addr"]), RESOLVE_TIME * 1000))
+        self.expect("ADDR_RESOLVED")
+        check(cm.rdma_resolve_route(self.first, RESOLVE_TIME * 1000))
+        self.expect("ROUTE_RESOLVED")
+        check(cm.rdma_connect(self.first, ctypes.byref(self.param(c))))
+
+    def expect(self, want):
+        event = self.event(2 * RESOLVE_TIME).get("event")
+        if event != want:
+            raise OSError("%s instead of %s" % (event, want))
+
+    def param(self, c):
+        self.data = base64.b64decode(c.get("private_data") or "")  # it has to stay
+        return ConnParam(ctypes.cast(ctypes.c_char_p(self.data), ctypes.c_void_p), len(self.data), c["responder_resources"], c["initiator_depth"],
+                         0, 7, 7, 0, self.pair.qp.qp_num)
+
+    def event(self, wait):
+        """The next event as the tester is told it, or nothing."""
+        if not select.select([self.channel[0]], [], [], wait)[0]:
+            return {}
+        event = ctypes.POINTER(Event)()
+        check(cm.rdma_get_cm_event(self.channel, ctypes.byref(event)))
+        got = event.contents
+        name = cm.rdma_event_str(got.type).decode()[len("RDMA_CM_EVENT_"):]
+        reply = {"event": name, "responder_resources": got.param.responder_resources, "initiator_depth": got.param.initiator_depth}
+        if got.param.data:
+            reply["data"] = base64.b64encode(ctypes.string_at(got.param.data, got.param.data_len)).decode()
+        new, offered = ctypes.c_void_p(got.id), (got.param.responder_resources, got.param.initiator_depth)
+        check(cm.rdma_ack_cm_event(event))
+        if name == "CONNECT_REQUEST":
+            self.ids.append(new)
+            if self.current:
+                check(cm.rdma_reject(new, None, 0))  # another one than the tester's
+                return {}
+            self.current = new
+        elif name == "CONNECT_RESPONSE":
+            self.move(*offered)
+            check(cm.rdma_establish(self.current))
+            reply["event"] = "ESTABLISHED"
+        return reply
+
+    def accept(self, c):
+        self.move(c["responder_resources"], c["initiator_depth"])
+        check(cm.rdma_accept(self.current, ctypes.byref(self.param(c))))
+
+    def reject(self, c):
+        data = base64.b64decode(c.get("private_data") or "")
+        check(cm.rdma_reject(self.current, data, len(data)))
+
+    def move(self, reads_in, reads_out):
+        """Moves the QP to RTR and RTS, as rdma_cm says."""
+        attr = self.attr(e.IBV_QPS_RTR)
+        attr.max_dest_rd_atomic = reads_in
+        self.pair.qp.modify(attr, e.IBV_QP_STATE | e.IBV_QP_AV | e.IBV_QP_PATH_MTU | e.IBV_QP_DEST_QPN | e.IBV_QP_RQ_PSN |
+                            e.IBV_QP_MAX_DEST_RD_ATOMIC | e.IBV_QP_MIN_RNR_TIMER)
+        attr = self.attr(e.IBV_QPS_RTS)
+        attr.max_rd_atomic = reads_out
+        self.pair.qp.modify(attr, e.IBV_QP_STATE | e.IBV_QP_SQ_PSN | e.IBV_QP_TIMEOUT | e.IBV_QP_RETRY_CNT | e.IBV_QP_RNR_RETRY |
+                            e.IBV_QP_MAX_QP_RD_ATOMIC)
+
+    def attr(self, state):
+        """What rdma_init_qp_attr makes of struct ibv_qp_attr, whose fields are at these offsets wherever pointers have 64 bits."""
+        raw, mask = ctypes.create_string_buffer(256), ctypes.c_int()
+        struct.pack_into("=I", raw, 0, state)
+        check(cm.rdma_init_qp_attr(self.current, raw, ctypes.byref(mask)))
+        mtu, = struct.unpack_from("=I", raw, 8)
+        attr = QPAttr(qp_state=state, path_mtu=mtu)
+        attr.rq_psn, attr.sq_psn, attr.dest_qp_num = struct.unpack_from("=III", raw, 20)
+        if state == e.IBV_QPS_RTR:
+            flow, index, hops, traffic = struct.unpack_from("=IBBB", raw, 56 + 16)
+            sl, = struct.unpack_from("=B", raw, 56 + 26)
+            attr.ah_attr = AHAttr(is_global=1, port_num=1, sl=sl, gr=GlobalRoute(
+                dgid=GID(ipaddress.IPv6Address(raw[56:56 + 16]).exploded), sgid_index=index, flow_label=flow, hop_limit=hops, traffic_class=traffic))
+        attr.min_rnr_timer, _, attr.timeout, attr.retry_cnt, attr.rnr_retry = struct.unpack_from("=BBBBB", raw, 128)
+        return attr
+
+
 class Pair:
     """A QP with a CQ and a region of its own."""
 
     def __init__(self, context, pd, create):
-        self.context, self.open = context, []
+        self.context, self.open, self.connection = context, [], None
         if create["memory"] < 0 or create["memory"] > MAX_MEMORY:
             raise ValueError("memory %d: 0 to %d" % (create["memory"], MAX_MEMORY))
         if create.get("transport", "rocev2") != "rocev2":
@@ -100,13 +238,41 @@ class Pair:
         return obj
 
     def close(self):
+        if self.connection:
+            self.connection.close()
         for obj in reversed(self.open):
             obj.close()
+
+    def manage(self, op, r):
+        """Does what a request of rdma_cm's asks for."""
+        c = r.get("cm") or {}
+        if op in ("listen", "dial"):
+            if self.connection:
+                raise ValueError("the QP listens or dials already")
+            self.connection = Connection(self)
+            if op == "listen":
+                return {"port": self.connection.listen(c["addr"])}
+            self.connection.dial(c)
+        elif not self.connection:
+            raise ValueError("the QP neither listens nor dials")
+        elif op == "cm_event":
+            return self.connection.event(min(r.get("wait_ms", 0) / 1000, MAX_WAIT))
+        elif not self.connection.current:
+            raise ValueError("no request has come")
+        elif op == "accept":
+            self.connection.accept(c)
+        elif op == "reject":
+            self.connection.reject(c)
+        else:
+            check(cm.rdma_disconnect(self.connection.current))
+        return {}
 
     def connect(self, c):
         if self.type == "UD":
             self.qp.modify(QPAttr(qp_state=e.IBV_QPS_RTR), e.IBV_QP_STATE)
-            self.qp.modify(QPAttr(qp_state=e.IBV_QPS_RTS, sq_psn=c["sq_psn"]), e.IBV_QP_STATE | e.IBV_QP_SQ_PSN)
+            attr = QPAttr(qp_state=e.IBV_QPS_RTS)
+            attr.sq_psn = c["sq_psn"]
+            self.qp.modify(attr, e.IBV_QP_STATE | e.IBV_QP_SQ_PSN)
             return
         local = gid_of(c["local_addr"])
         index = [i for i, gid in gids(self.context).items() if gid == local]
@@ -217,6 +383,8 @@ class Session:
         pair = self.pairs[r.get("qp", 0)]
         if op == "connect":
             pair.connect(r["connect"])
+        elif op in ("listen", "dial", "cm_event", "accept", "reject", "disconnect"):
+            return pair.manage(op, r)
         elif op == "post_recv":
             pair.post_recv(r)
         elif op == "post_send":
