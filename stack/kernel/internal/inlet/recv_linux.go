@@ -47,6 +47,7 @@ type batch struct {
 	pollNow func(fd uintptr) // set once, so that calling the kernel allocates nothing
 	polledN int              // what it has returned
 
+	vigil     vigil
 	eager     *Eager        // nil: Go's scheduler waits for what comes
 	away      *time.Timer   // ends stayAway
 	pollEnded chan struct{} // has an element since EndPoll
@@ -137,7 +138,7 @@ func (s *Socket) Run() {
 			s.mu.Lock()
 			n := s.receive(fd, false)
 			s.mu.Unlock()
-			if n < receiveBatch && !s.batch.eager.await(fd) && n == 0 {
+			if n < receiveBatch && !s.batch.eager.await(fd) && n == 0 && !s.watch(fd) {
 				return false
 			}
 		}
