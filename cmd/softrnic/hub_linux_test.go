@@ -64,6 +64,19 @@ func TestShared(t *testing.T) {
 			}
 		}
 	}
+	const six = " --link kernel:lo --addr ::1" // of which there is one: only a hub has two processes there
+	for _, c := range []struct{ server, says, client string }{
+		{"pingpong rc -c -n 50", "local address", "pingpong rc -c -n 50 ::1"},
+		{"pingpong ud -c -n 50", "local address", "pingpong ud -c -n 50 ::1"},
+		{"rping -s -d", "listening", "rping -c -a ::1 -C 50 -V -v"},
+		{"perf write bw", "Waiting", "perf write bw -D 200ms --transport rocev2 ::1"},
+	} {
+		s := serving(t, c.server+six+" --shared", c.says)
+		if code, stdout, stderr := runCommand(t, c.client+six); code != 0 {
+			t.Errorf("%s: exit code %d:\n%s%s", c.client, code, stdout, stderr)
+		}
+		s.ends()
+	}
 	if code, _, stderr := runCommand(t, "devinfo --link pipe --shared"); code != 2 || !strings.Contains(stderr, "--shared") {
 		t.Errorf("--shared on a pipe: exit code %d, %s", code, stderr)
 	}

@@ -439,6 +439,19 @@ func TestErrors(t *testing.T) {
 	if _, err := kernel.New(kernel.Addr(addr), kernel.Shared(kernel.Sharing{Directory: open, Start: s.start})); err == nil || !strings.Contains(err.Error(), "nobody else's") {
 		t.Errorf("a directory for others too: %v", err)
 	}
+	if os.Geteuid() != 0 { // it takes root to make another user's
+		return
+	}
+	theirs := directory(t)
+	if err := errors.Join(os.Mkdir(theirs, 0o700), os.Chown(theirs, 65534, 65534)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kernel.New(kernel.Addr(addr), kernel.Shared(kernel.Sharing{Directory: theirs, Start: s.start})); err == nil || !strings.Contains(err.Error(), "of user 65534") || !strings.Contains(err.Error(), "give another") {
+		t.Errorf("another user's directory: %v", err)
+	}
+	if err := hub.Serve(t.Context(), hub.Config{Directory: theirs, Classifier: numbered{}}); err == nil || !strings.Contains(err.Error(), "of user 65534") {
+		t.Errorf("a hub in another user's directory: %v", err)
+	}
 }
 
 // TestIdle: a hub without clients ends, and leaves its lock free.
