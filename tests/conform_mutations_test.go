@@ -61,7 +61,7 @@ var breaches = []mutation{
 	{"the rights of a region", "rdmatransport/internal/memory/regions.go", "\tcase mr.Access()&need != need:\n", "\tcase false:\n", conformRoCE, "TestOurs"},
 	{"a stale connection", roce + "cm/passive.go", "rej.Reason = mad.StaleConnection", "rej.Reason = mad.Timeout", conformRoCE, "TestOurs"},
 	{"a service that nobody listens to", roce + "cm/passive.go", "rej.Reason = mad.InvalidServiceID", "rej.Reason = mad.ConsumerDefined", conformRoCE, "TestOurs"},
-	{"a REQ that comes again is answered", roce + "cm/passive.go", "\t\tc.path.Send(c.msg)\n", "", conformRoCE, "TestOurs"},
+	{"a REQ that comes again is known", roce + "cm/passive.go", "if c := m.byID[byID]; c != nil {", "if c := m.byID[byID]; false {", conformRoCE, "TestOurs"},
 	{"whose READs are meant", roce + "cm/passive.go", "c.responder, c.initiator = msg.InitiatorDepth, msg.ResponderResources", "c.initiator, c.responder = msg.InitiatorDepth, msg.ResponderResources", conformRoCE, "TestOurs"},
 	{"a DREQ names the peer's QP", roce + "cm/teardown.go", "RemoteQPN: c.remoteQPN", "RemoteQPN: c.localQPN", conformRoCE, "TestOurs"},
 	{"a REP that comes again is answered", roce + "cm/active.go", "\tif c.state == established {\n\t\tc.sendRTU()\n\t} else", "\tif c.state != established", conformRoCE, "TestOurs"},

@@ -36,11 +36,11 @@ func (q *qp) unmoved(n int) {
 	q.holds(n, pattern(4096, 0x55)[n:])
 }
 
-// unlucky checks that a response has not completed a READ with success. It may have ended the connection, or be dropped.
+// unlucky checks that a response has not completed its request with success. It may have ended the connection, or be dropped.
 func (q *qp) unlucky() {
 	q.t.sync(func(*reply) {})
 	for _, c := range q.t.do(&control.Request{Op: control.Poll, QP: q.handle}).Completions {
-		is(q.t, "that the READ is complete", c.Status == "SUCCESS", false)
+		is(q.t, "that the request is complete", c.Status == "SUCCESS", false)
 	}
 	is(q.t, "that the bytes around the region are intact", q.t.do(&control.Request{Op: control.Guard, QP: q.handle}).Intact, true)
 }
