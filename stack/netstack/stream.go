@@ -41,9 +41,9 @@ type stream struct {
 	awaiting atomic.Bool  // CallOnAnswer was called since
 	ending   atomic.Bool  // endNagle is to run
 
-	room      waiter.Entry
-	onRoom    func()
-	roomReady chan struct{}
+	room     waiter.Entry
+	onRoom   func()
+	roomNews atomic.Int32
 
 	data      waiter.Entry
 	dataReady dataReady
@@ -300,29 +300,45 @@ func (p *piece) Read(b []byte) (int, error) {
 	return p.n, nil
 }
 
-// OnRoom implements Stream. gVisor notifies with the endpoint locked, so that f has to run elsewhere.
+// OnRoom implements Stream. gVisor notifies with the endpoint locked, so that f has to run elsewhere: on a goroutine that is
+// there only meanwhile, as most streams have nothing to send.
 func (s *stream) OnRoom(f func()) {
-	s.onRoom = f
-	s.roomReady = make(chan struct{}, 1)
-	s.room.Init(s, waiter.WritableEvents|waiter.EventErr|waiter.EventHUp)
-	s.wq.EventRegister(&s.room)
-	go func() {
+	s.onRoom = func() {
 		for {
 			select {
 			case <-s.closed:
 				return
-			case <-s.roomReady:
-				s.onRoom()
+			default:
 			}
+			if f(); s.roomNews.CompareAndSwap(newsTold, noNews) {
+				return
+			}
+			s.roomNews.Store(newsTold)
 		}
-	}()
+	}
+	s.room.Init(s, waiter.WritableEvents|waiter.EventErr|waiter.EventHUp)
+	s.wq.EventRegister(&s.room)
 }
+
+// What NotifyEvent has said of room, in roomNews.
+const (
+	noNews   = iota
+	newsTold // onRoom runs
+	newsCame // it runs, and has to look once more
+)
 
 // NotifyEvent implements waiter.EventListener.
 func (s *stream) NotifyEvent(waiter.EventMask) {
-	select {
-	case s.roomReady <- struct{}{}:
-	default:
+	for {
+		switch news := s.roomNews.Load(); {
+		case news == newsCame:
+			return
+		case s.roomNews.CompareAndSwap(news, news+1):
+			if news == noNews {
+				go s.onRoom()
+			}
+			return
+		}
 	}
 }
 
