@@ -1,0 +1,280 @@
+package rsocket
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+)
+
+// Conn is a connected stream socket. Its methods may be called by several goroutines.
+type Conn struct {
+	cfg   Config
+	iwarp bool // messages are SENDs
+	pd    *verbs.PD
+	ch    *verbs.CompChannel
+	cq    *verbs.CQ
+	cm    *rdmacm.Conn
+	qp    *verbs.QP
+	peer  connData
+	local Addr
+	far   Addr
+
+	reading sync.Mutex // one reader at a time; taken before mu
+	writing sync.Mutex // one writer at a time; taken before mu
+
+	mu       sync.Mutex
+	readable sync.Cond // the reader waits
+	writable sync.Cond // the writer waits, and Close
+	in       receiver
+	out      sender
+	readBy   deadline
+	writeBy  deadline
+
+	holding    bool  // the reader has a piece of the buffer in its hands
+	closed     bool  // Close was called
+	readShut   bool  // CloseRead was called
+	writeShut  bool  // CloseWrite was called
+	peerShut   bool  // the peer sends no more
+	peerGone   bool  // the peer has disconnected
+	err        error // why the connection has failed
+	failed     bool
+	keepalive  *time.Timer
+	closing    sync.Once
+	closeErr   error
+	cancel     context.CancelFunc // ends run
+	goroutines sync.WaitGroup
+}
+
+var _ net.Conn = (*Conn)(nil)
+
+// newConn makes everything but the QP.
+func newConn(dev *verbs.Device, transport verbs.Transport, cfg *Config) (c *Conn, err error) {
+	c = &Conn{cfg: *cfg, iwarp: transport == verbs.IWARP}
+	c.readable.L, c.writable.L = &c.mu, &c.mu
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.release())
+		}
+	}()
+	if c.pd, err = dev.AllocPD(); err != nil {
+		return c, err
+	}
+	if c.ch, err = dev.CreateCompChannel(); err != nil {
+		return c, err
+	}
+	attr := &verbs.CQInitAttr{Channel: c.ch, Wait: verbs.WaitEvent}
+	if c.cq, err = dev.CreateCQ(c.cfg.SQSize+c.cfg.RQSize+spareReceives, attr); err != nil {
+		return c, err
+	}
+	if err = c.in.register(c); err != nil {
+		return c, err
+	}
+	return c, c.out.register(c)
+}
+
+// release undoes newConn.
+func (c *Conn) release() error {
+	var errs []error
+	for _, mr := range []*verbs.MR{c.in.mr, c.in.messagesMR, c.out.mr, c.out.listMR} {
+		if mr != nil {
+			errs = append(errs, mr.Dereg())
+		}
+	}
+	if c.cq != nil {
+		errs = append(errs, c.cq.Destroy())
+	}
+	if c.ch != nil {
+		errs = append(errs, c.ch.Destroy())
+	}
+	if c.pd != nil {
+		errs = append(errs, c.pd.Dealloc())
+	}
+	return errors.Join(errs...)
+}
+
+// cmConfig is how rdma_cm is to connect.
+func (c *Conn) cmConfig() *rdmacm.Config {
+	own := connData{
+		credits: uint16(c.cfg.RQSize),
+		list:    sge{c.out.listMR.Addr(), c.out.listMR.RKey(), entries},
+		data:    sge{c.in.mr.Addr(), c.in.mr.RKey(), uint32(c.in.half())},
+	}
+	return &rdmacm.Config{
+		Transport: c.cfg.Transport, LocalAddr: c.cfg.LocalAddr, TOS: c.cfg.TOS,
+		PD: c.pd, SendCQ: c.cq, RecvCQ: c.cq, SQSigAll: true,
+		Cap: verbs.QPCap{
+			MaxSendWR: c.cfg.SQSize, MaxRecvWR: c.cfg.RQSize + spareReceives, MaxSendSGE: 1, MaxRecvSGE: 1,
+			MaxInlineData: max(c.cfg.Inline, sgeLen),
+		},
+		PrivateData: own.bytes(),
+		Prepare: func(cm *rdmacm.Conn) error {
+			return c.in.post(c, cm.QP(), c.cfg.RQSize+spareReceives)
+		},
+	}
+}
+
+// start begins to use the connection that rdma_cm has made.
+func (c *Conn) start(cm *rdmacm.Conn, peer *connData) {
+	c.cm, c.qp, c.peer = cm, cm.QP(), *peer
+	c.local, c.far = Addr{cm.LocalAddr().String()}, Addr{cm.PeerAddr().String()}
+	c.out.begin(c)
+	ctx, cancel := context.WithCancel(context.Background())
+	c.cancel = cancel
+	c.mu.Lock()
+	c.grant()
+	if c.cfg.KeepAlive > 0 {
+		c.keepalive = time.AfterFunc(c.cfg.KeepAlive, c.probe)
+	}
+	c.mu.Unlock()
+	c.goroutines.Go(func() { c.run(ctx) })
+}
+
+// LocalAddr returns the local address and port.
+func (c *Conn) LocalAddr() net.Addr { return c.local }
+
+// RemoteAddr returns the peer's address and port.
+func (c *Conn) RemoteAddr() net.Addr { return c.far }
+
+// QP returns the connection's QP, for its state and counters. Its work requests are the Conn's.
+func (c *Conn) QP() *verbs.QP { return c.qp }
+
+// CloseWrite tells the peer that no more is sent, after what was written; the peer's reader gets EOF. Reading goes on.
+func (c *Conn) CloseWrite() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return c.opError("close", net.ErrClosed)
+	}
+	if c.writeShut {
+		return nil
+	}
+	c.writeShut = true
+	c.wake()
+	if c.readShut {
+		return c.disconnect()
+	}
+	return c.control(ctrlShutdown)
+}
+
+// CloseRead ends reading: what has arrived and what arrives is dropped. The peer is told when writing has ended as well: the
+// protocol has no word for reading alone.
+func (c *Conn) CloseRead() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return c.opError("close", net.ErrClosed)
+	}
+	if c.readShut {
+		return nil
+	}
+	c.readShut = true
+	c.drop()
+	c.wake()
+	if c.writeShut {
+		return c.disconnect()
+	}
+	return nil
+}
+
+// control sends a control message, unless the connection is over. mu is held. If the queue is full, the completion of
+// something in it sends the message.
+func (c *Conn) control(what uint32) error {
+	if c.failed || c.peerGone {
+		return nil
+	}
+	c.out.controls = append(c.out.controls, newMessage(opControl, what))
+	c.flushControls()
+	return nil
+}
+
+// disconnect says that both halves have ended, unless the peer knows. mu is held.
+func (c *Conn) disconnect() error {
+	if c.out.disconnected {
+		return nil
+	}
+	c.out.disconnected = true
+	return c.control(ctrlDisconnect)
+}
+
+// Close ends both halves, waits up to Config.Linger until the peer has what was written, and frees the connection. Calls of
+// Read and Write return net.ErrClosed.
+func (c *Conn) Close() error {
+	first := false
+	c.closing.Do(func() { first, c.closeErr = true, c.close() })
+	if !first {
+		return c.opError("close", net.ErrClosed)
+	}
+	return c.closeErr
+}
+
+func (c *Conn) close() error {
+	c.mu.Lock()
+	c.closed = true
+	if c.keepalive != nil {
+		c.keepalive.Stop()
+	}
+	c.readBy.stop()
+	c.writeBy.stop()
+	c.drop()
+	c.wake()
+	// When each side has said that it sends no more, both know that the connection is over.
+	if !c.writeShut || !c.peerShut || c.out.disconnected {
+		_ = c.disconnect()
+	}
+	over := false
+	linger := time.AfterFunc(c.cfg.Linger, func() {
+		c.mu.Lock()
+		over = true
+		c.mu.Unlock()
+		c.writable.Broadcast()
+	})
+	for !over && !c.failed && !c.peerGone && !c.out.idle() {
+		c.writable.Wait()
+	}
+	c.mu.Unlock()
+	linger.Stop()
+	c.cancel()
+	c.goroutines.Wait()
+	return errors.Join(c.cm.Close(), c.release())
+}
+
+// wake wakes the reader and the writer to look what has changed.
+func (c *Conn) wake() {
+	c.readable.Broadcast()
+	c.writable.Broadcast()
+}
+
+// fail ends a connection that cannot go on. mu is held.
+func (c *Conn) fail(err error) {
+	if c.failed {
+		return
+	}
+	c.failed, c.err = true, err
+	c.wake()
+	// What the peer still writes is not wanted, and its own requests fail.
+	_ = c.qp.Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState)
+}
+
+// reset is the error of a connection that ended without a word.
+func reset(detail string) error {
+	return &verbs.Error{Op: "receive", Detail: detail, Err: syscall.ECONNRESET}
+}
+
+// probe is the keepalive timer's: a WRITE of no bytes, which the peer's QP acknowledges and its application does not see.
+func (c *Conn) probe() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed || c.failed || c.peerGone {
+		return
+	}
+	if c.out.idle() {
+		c.out.postKeepalive(c)
+	}
+	c.keepalive.Reset(c.cfg.KeepAlive)
+}

@@ -1,0 +1,31 @@
+package rsocket
+
+import (
+	"net"
+	"os"
+	"syscall"
+)
+
+// protocolError is the kind of error that a peer causes which breaks the protocol.
+type protocolError struct{}
+
+func (protocolError) Error() string { return "protocol error" }
+func (protocolError) Unwrap() error { return syscall.EPROTO }
+
+var errProtocol error = protocolError{}
+
+// Addr is the address of a socket.
+type Addr struct{ text string }
+
+// Network returns "rsocket".
+func (a Addr) Network() string { return "rsocket" }
+
+// String returns address and port, as netip.AddrPort does.
+func (a Addr) String() string { return a.text }
+
+// opError is what the methods of a Conn return, with the addresses, as those of package net do.
+func (c *Conn) opError(op string, err error) error {
+	return &net.OpError{Op: op, Net: "rsocket", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: err}
+}
+
+var errTimeout = os.ErrDeadlineExceeded

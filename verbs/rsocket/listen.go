@@ -1,0 +1,138 @@
+package rsocket
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+)
+
+// Listener accepts connections.
+type Listener struct {
+	l      *rdmacm.Listener
+	cfg    Config
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	conns  chan *Conn
+	slots  chan struct{}
+	ended  chan struct{} // closed when accepting has failed
+	err    error         // why; set before ended is closed
+
+	closing    sync.Once
+	goroutines sync.WaitGroup
+}
+
+var _ net.Listener = (*Listener)(nil)
+
+// Listen listens on "host:port"; ":port" stands for all addresses of the device, port 0 for an ephemeral port. Requests are
+// accepted in the background, as many as the backlog has room for.
+func Listen(dev *verbs.Device, addr string, cfg *Config) (*Listener, error) {
+	full := cfg.withDefaults()
+	cm, err := rdmacm.Listen(dev, addr, &rdmacm.Config{
+		Transport: full.Transport, Transports: full.Transports, TOS: full.TOS, Backlog: full.Backlog,
+	})
+	if err != nil {
+		return nil, &net.OpError{Op: "listen", Net: "rsocket", Addr: Addr{addr}, Err: err}
+	}
+	l := &Listener{
+		l: cm, cfg: full, conns: make(chan *Conn), slots: make(chan struct{}, full.Backlog), ended: make(chan struct{}),
+	}
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	l.goroutines.Go(l.serve)
+	return l, nil
+}
+
+// serve takes requests.
+func (l *Listener) serve() {
+	for {
+		select {
+		case l.slots <- struct{}{}:
+		case <-l.ctx.Done():
+			return
+		}
+		r, err := l.l.Request(l.ctx)
+		if err != nil {
+			if l.ctx.Err() == nil {
+				l.err = err
+				close(l.ended)
+			}
+			return
+		}
+		l.goroutines.Go(func() {
+			defer func() { <-l.slots }()
+			c, err := l.accept(r)
+			if err != nil {
+				return // the peer has been told
+			}
+			select {
+			case l.conns <- c:
+			case <-l.ctx.Done():
+				_ = c.Close()
+			}
+		})
+	}
+}
+
+// accept makes a connection of a request, or rejects it.
+func (l *Listener) accept(r *rdmacm.Request) (*Conn, error) {
+	peer, err := parseConnData(r.Peer().PrivateData)
+	if err != nil {
+		return nil, errors.Join(err, r.Reject(nil))
+	}
+	c, err := newConn(r.Device(), r.Transport(), &l.cfg)
+	if err != nil {
+		return nil, errors.Join(err, r.Reject(nil))
+	}
+	cm, err := r.Accept(l.ctx, c.cmConfig())
+	if err != nil {
+		return nil, errors.Join(err, c.release())
+	}
+	c.start(cm, &peer)
+	return c, nil
+}
+
+// Accept waits for the next connection.
+func (l *Listener) Accept() (net.Conn, error) {
+	c, err := l.AcceptContext(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// AcceptContext waits for the next connection, within ctx.
+func (l *Listener) AcceptContext(ctx context.Context) (*Conn, error) {
+	var err error
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.ctx.Done():
+		err = net.ErrClosed
+	case <-l.ended:
+		err = l.err
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	return nil, &net.OpError{Op: "accept", Net: "rsocket", Addr: l.Addr(), Err: err}
+}
+
+// Addr returns the address and port that the listener is bound to.
+func (l *Listener) Addr() net.Addr { return Addr{l.l.Addr().String()} }
+
+// Close closes the listener, and connections that Accept has not returned. Others are not affected.
+func (l *Listener) Close() (err error) {
+	first := false
+	l.closing.Do(func() {
+		first = true
+		l.cancel()
+		err = l.l.Close()
+		l.goroutines.Wait()
+	})
+	if !first {
+		return &net.OpError{Op: "close", Net: "rsocket", Addr: l.Addr(), Err: net.ErrClosed}
+	}
+	return err
+}

@@ -1,0 +1,134 @@
+package rsocket_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"syscall"
+	"testing"
+
+	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rsocket"
+)
+
+// random is n bytes that differ from place to place.
+func random(n int) []byte {
+	b := make([]byte, n)
+	_, _ = rand.NewChaCha8([32]byte{byte(n)}).Read(b)
+	return b
+}
+
+// Either half ends by itself, and all that was written before arrives, with queues and buffers of any size.
+func TestHalfClose(t *testing.T) {
+	both(t, func(t *testing.T, transport verbs.Transport) {
+		for _, cfg := range []rsocket.Config{{}, {SQSize: 16, RQSize: 16, SendBuffer: 4096, RecvBuffer: 4096, Inline: -1}, {Inline: 200, RQSize: 20}} {
+			cfg.Transport = transport
+			a, b := pair(t, &cfg)
+			for _, way := range [][2]*rsocket.Conn{{a, b}, {b, a}} {
+				data := random(1<<20 + 17)
+				written := make(chan error, 1)
+				go func() {
+					_, err := io.Copy(way[0], io.MultiReader(bytes.NewReader(data[:1000]), bytes.NewReader(data[1000:])))
+					written <- errors.Join(err, way[0].CloseWrite())
+				}()
+				var got bytes.Buffer
+				_, err := io.Copy(&got, way[1])
+				ok(t, err)
+				ok(t, <-written)
+				if sha256.Sum256(got.Bytes()) != sha256.Sum256(data) {
+					t.Fatalf("%d bytes arrived of %d, or other ones", got.Len(), len(data))
+				}
+				if _, err := way[0].Write([]byte("more")); !errors.Is(err, syscall.EPIPE) {
+					t.Errorf("Write after CloseWrite: %v", err)
+				}
+			}
+		}
+	})
+}
+
+// What was written is read after the writer has closed.
+func TestCloseLosesNothing(t *testing.T) {
+	both(t, func(t *testing.T, transport verbs.Transport) {
+		a, b := pair(t, &rsocket.Config{Transport: transport})
+		data := random(100_000) // less than the buffers
+		_, err := a.Write(data)
+		ok(t, err)
+		ok(t, a.Close())
+		got, err := io.ReadAll(b)
+		ok(t, err)
+		if !bytes.Equal(got, data) {
+			t.Errorf("%d bytes of %d, or other ones", len(got), len(data))
+		}
+		if _, err := b.Write(data); !errors.Is(err, syscall.EPIPE) {
+			t.Errorf("Write to a peer that has closed: %v", err)
+		}
+		if err := a.Close(); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("Close again: %v", err)
+		}
+	})
+}
+
+// The peer's writer goes on when nobody reads any more.
+func TestCloseRead(t *testing.T) {
+	both(t, func(t *testing.T, transport verbs.Transport) {
+		a, b := pair(t, &rsocket.Config{Transport: transport})
+		ok(t, b.CloseRead())
+		_, err := a.Write(random(1 << 20))
+		ok(t, err)
+		if n, err := b.Read(make([]byte, 1)); n != 0 || err != io.EOF {
+			t.Errorf("Read after CloseRead: %d, %v", n, err)
+		}
+	})
+}
+
+// A web server is a listener away, with HTTP/1.1 and HTTP/2.
+func TestHTTP(t *testing.T) {
+	both(t, func(t *testing.T, transport verbs.Transport) {
+		for _, two := range []bool{false, true} {
+			t.Run(fmt.Sprintf("2=%v", two), func(t *testing.T) {
+				lan := new(pipe.Switch)
+				to, from := open(t, lan.Port(), server), open(t, lan.Port(), client)
+				cfg := &rsocket.Config{Transport: transport}
+				l, err := rsocket.Listen(to, "10.0.0.1:80", cfg)
+				ok(t, err)
+				protocols := new(http.Protocols)
+				protocols.SetHTTP1(!two)
+				protocols.SetUnencryptedHTTP2(two)
+				srv := &http.Server{Protocols: protocols, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					_, _ = io.Copy(w, r.Body)
+				})}
+				go srv.Serve(l)
+				defer srv.Close()
+				tr := &http.Transport{Protocols: protocols, DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
+					return rsocket.Dial(ctx, from, addr, cfg)
+				}}
+				defer tr.CloseIdleConnections()
+				data := random(300_000)
+				answers := make(chan error)
+				for range 8 {
+					go func() {
+						r, err := (&http.Client{Transport: tr}).Post("http://10.0.0.1:80/", "", bytes.NewReader(data))
+						if err == nil {
+							var got []byte
+							if got, err = io.ReadAll(r.Body); err == nil && (!bytes.Equal(got, data) || r.ProtoMajor == 2 != two) {
+								err = fmt.Errorf("%s: %d bytes of %d, or other ones", r.Proto, len(got), len(data))
+							}
+							r.Body.Close()
+						}
+						answers <- err
+					}()
+				}
+				for range 8 {
+					ok(t, <-answers)
+				}
+			})
+		}
+	})
+}
