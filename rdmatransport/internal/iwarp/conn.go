@@ -101,6 +101,20 @@ func (c *conn) emit(e *rdmacm.ConnEvent) {
 	}
 }
 
+// report delivers the first event before it returns.
+func (c *conn) report(e *rdmacm.ConnEvent) {
+	c.mu.Lock()
+	e.Conn = c
+	report := !c.muted && !c.running
+	if report {
+		c.events, c.running = append(c.events, e), true
+	}
+	c.mu.Unlock()
+	if report {
+		c.deliver()
+	}
+}
+
 // deliver calls the handler with each event that is queued.
 func (c *conn) deliver() {
 	c.mu.Lock()

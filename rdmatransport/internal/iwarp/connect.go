@@ -31,7 +31,12 @@ func (e *Engine) Connect(attr *rdmacm.ConnectAttr, h rdmacm.Handler) (rdmacm.Pro
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startupTimeout)
 	c := &conn{e: e, h: h, route: attr.Route, initiator: true, cancel: cancel}
-	e.work.Go(func() { c.connect(ctx, attr, f) })
+	t := e.dials.enter(netip.AddrPortFrom(attr.Dst, attr.RemotePort))
+	e.work.Go(func() {
+		defer t.end()
+		t.wait(askWait)
+		c.connect(ctx, attr, f, t.end)
+	})
 	return c, nil
 }
 
@@ -57,16 +62,16 @@ func (e *Engine) newRequest(p *rdmacm.ConnParam, revision uint8) (*mpa.Frame, er
 	return f, nil
 }
 
-// connect sets the connection up, or reports why that failed.
-func (c *conn) connect(ctx context.Context, attr *rdmacm.ConnectAttr, request *mpa.Frame) {
+// connect sets the connection up, or reports why that failed. asked is called when the request is sent.
+func (c *conn) connect(ctx context.Context, attr *rdmacm.ConnectAttr, request *mpa.Frame, asked func()) {
 	defer c.cancel()
-	reply, err := c.exchange(ctx, attr, request)
+	reply, err := c.exchange(ctx, attr, request, asked)
 	if errors.Is(err, errUnanswered) && c.e.config.Revision == 0 {
 		// This is what a responder does that knows only revision 1 (RFC 6581 §10).
 		request, err = c.e.newRequest(&attr.Param, mpa.Revision1)
 		if err == nil {
 			c.e.Counters.Revision1Retries.Add(1)
-			reply, err = c.exchange(ctx, attr, request)
+			reply, err = c.exchange(ctx, attr, request, asked)
 		}
 	}
 	if err != nil {
@@ -86,7 +91,7 @@ var errUnanswered = errors.New("iwarp: the peer has closed the connection instea
 var errRejected = errors.New("iwarp: the peer has rejected the connection")
 
 // exchange opens a stream and sets it, sends the request and reads the reply.
-func (c *conn) exchange(ctx context.Context, attr *rdmacm.ConnectAttr, request *mpa.Frame) (reply mpa.Frame, err error) {
+func (c *conn) exchange(ctx context.Context, attr *rdmacm.ConnectAttr, request *mpa.Frame, asked func()) (reply mpa.Frame, err error) {
 	deadline, _ := ctx.Deadline()
 	stream, err := c.e.net.DialStream(ctx, netip.AddrPortFrom(attr.Src, attr.LocalPort),
 		netip.AddrPortFrom(attr.Dst, attr.RemotePort))
@@ -103,6 +108,7 @@ func (c *conn) exchange(ctx context.Context, attr *rdmacm.ConnectAttr, request *
 	}
 	_ = stream.SetDeadline(deadline)
 	if err = writeFrame(stream, request); err == nil {
+		asked()
 		in := &countingReader{Reader: stream}
 		reply, err = readFrame(in, true)
 		if in.n == 0 && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)) {

@@ -45,6 +45,8 @@ type Engine struct {
 	work    sync.WaitGroup // goroutines of streams
 	trace   trace.Sink     // nil: off
 
+	dials order[netip.AddrPort] // the connections that ask for one, by where they go
+
 	mu        sync.Mutex // taken last
 	streams   map[*verbs.PD]int
 	listeners map[*listener]struct{} // those that listen, or have requests that are not answered

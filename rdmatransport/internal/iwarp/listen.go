@@ -36,6 +36,8 @@ type listener struct {
 	closed   bool
 	starting list.List          // of stack.Stream, oldest first: their request has not come, or is being rejected for want of room
 	waiting  map[*conn]struct{} // requests that the application has not answered
+
+	order order[netip.Addr] // those whose request has not been reported, by where they are from
 }
 
 // Listen takes connection requests; see rdmacm.Provider.
@@ -102,7 +104,11 @@ func (l *listener) accept() {
 			return
 		}
 		at := l.addStarting(c.(stack.Stream))
-		l.e.work.Go(func() { l.start(at) })
+		t := l.order.enter(addrPort(c.RemoteAddr()).Addr())
+		l.e.work.Go(func() {
+			defer t.end()
+			l.start(at, t)
+		})
 	}
 }
 
@@ -117,13 +123,14 @@ func (l *listener) addStarting(stream stack.Stream) *list.Element {
 	return l.starting.PushBack(stream)
 }
 
-// start waits for the request of a new connection and reports it. It then reads the stream to its end.
-func (l *listener) start(at *list.Element) {
+// start waits for the request of a new connection and reports it, in turn. It then reads the stream to its end.
+func (l *listener) start(at *list.Element, t *turn[netip.Addr]) {
 	stream := at.Value.(stack.Stream)
 	stream.SetTOS(l.tos)
 	_ = stream.SetDeadline(time.Now().Add(requestTimeout))
 	c, request, err := l.readRequest(stream)
 	if err != nil || !l.admit(c, at) {
+		t.end()
 		l.e.Counters.ConnectsRefused.Add(1)
 		if err == nil {
 			c.rejectFull()
@@ -135,9 +142,9 @@ func (l *listener) start(at *list.Element) {
 		return
 	}
 	_ = stream.SetDeadline(time.Time{})
-	c.mu.Lock()
-	c.emit(request)
-	c.mu.Unlock()
+	t.wait(reportWait)
+	c.report(request)
+	t.end()
 	c.awaitAnswer()
 }
 

@@ -40,6 +40,11 @@ const (
 	// sendFirstDelay is how long Config.SendFirst leaves the peer to read the reply.
 	sendFirstDelay = 100 * time.Millisecond
 
+	// A connection is asked for behind the one before it to the same peer, but waits for it no longer than askWait; and
+	// reported behind the one before it from there, but waits no longer than reportWait: see order.
+	askWait    = 50 * time.Millisecond
+	reportWait = 10 * time.Millisecond
+
 	// maxStarting bounds the connections of a listener whose request has not come yet.
 	maxStarting = 1024
 
