@@ -24,15 +24,24 @@ func (f *Flags) serveMetrics(n *node.Node) (stop func(), err error) {
 		return func() {}, nil
 	}
 	n.Dev.MeasureLatency()
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(metrics.NewCollector(n.Dev))
-	l, err := net.Listen("tcp", f.Metrics)
-	if err != nil {
-		return nil, fmt.Errorf("--metrics %s: %w", f.Metrics, err)
+	return ServeMetrics(f.Metrics, metrics.NewCollector(n.Dev), n.Log)
+}
+
+// ServeMetrics answers Prometheus on an address, HOST:PORT, with what a collector has, until the function that it returns is
+// called. An address of "" is none.
+func ServeMetrics(addr string, c prometheus.Collector, log *slog.Logger) (stop func(), err error) {
+	if addr == "" {
+		return func() {}, nil
 	}
-	n.Log.Info("metrics", "url", "http://"+l.Addr().String()+"/metrics")
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(c)
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("--metrics %s: %w", addr, err)
+	}
+	log.Info("metrics", "url", "http://"+l.Addr().String()+"/metrics")
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(n.Log.Handler(), slog.LevelWarn)}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn)}))
 	s := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	ended := make(chan struct{})
 	go func() {

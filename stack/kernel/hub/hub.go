@@ -25,6 +25,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"github.com/softrnic/softrnic/link/userdir"
@@ -45,6 +46,16 @@ type Config struct {
 	// who do not are dead, unless their processes can be seen to be alive: those have two minutes.
 	Reclaim time.Duration
 	Log     *slog.Logger // nil: nothing is logged
+	// Counters is where the hub counts; nil: nobody is told.
+	Counters *Counters
+}
+
+// Counters are what a hub counts.
+type Counters struct {
+	Clients  atomic.Int64  // that there are
+	Received atomic.Uint64 // datagrams, of which several that came as one (GRO) count once
+	Bytes    atomic.Uint64 // of their payload
+	Dropped  atomic.Uint64 // datagrams, and records of clients, that nobody got
 }
 
 const (

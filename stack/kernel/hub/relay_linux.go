@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -17,9 +16,9 @@ import (
 
 // relay hands what comes to the clients.
 type relay struct {
-	dropped atomic.Uint64 // records that no client got
-	wake    chan struct{} // speak is to be called soon
-	began   time.Time
+	counters *Counters
+	wake     chan struct{} // speak is to be called soon
+	began    time.Time
 
 	mu         sync.Mutex
 	classifier stack.Classifier
@@ -43,8 +42,8 @@ type service struct {
 	uses   int
 }
 
-func newRelay(c stack.Classifier) *relay {
-	return &relay{classifier: c, wake: make(chan struct{}, 1), began: time.Now(), own: map[netip.Addr]bool{}, senders: map[netip.AddrPort]*member{}, outlets: map[netip.Addr]*outlet{}}
+func newRelay(c stack.Classifier, counters *Counters) *relay {
+	return &relay{classifier: c, counters: counters, wake: make(chan struct{}, 1), began: time.Now(), own: map[netip.Addr]bool{}, senders: map[netip.AddrPort]*member{}, outlets: map[netip.Addr]*outlet{}}
 }
 
 func (r *relay) add(m *member) {
@@ -248,6 +247,8 @@ func (in *arrivals) Deliver(a *inlet.Arrival, _ bool) {
 // Any process may send from the hub's addresses; what its datagrams say is believed only as far as its numbers go. Clients are
 // known by the sockets that they send from.
 func (r *relay) deliver(a *Arrival) {
+	r.counters.Received.Add(1)
+	r.counters.Bytes.Add(uint64(len(a.Payload)))
 	src := a.From.Addr().Unmap().WithZone("")
 	a.From = netip.AddrPortFrom(src, a.From.Port())
 	var from *member // nil: another machine, or the hub itself
@@ -256,7 +257,7 @@ func (r *relay) deliver(a *Arrival) {
 		from, known = r.senders[a.From]
 	}
 	if len(a.Payload) == 0 || src.Is4() != a.Dst.Is4() || !known {
-		r.dropped.Add(1)
+		r.counters.Dropped.Add(1)
 		return
 	}
 	size := len(a.Payload)
@@ -336,7 +337,7 @@ func (r *relay) put(p *part, end, size int, a *Arrival) {
 		return
 	}
 	if p.to == nil {
-		r.dropped.Add(1)
+		r.counters.Dropped.Add(1)
 		return
 	}
 	some := *a
@@ -348,7 +349,7 @@ func (r *relay) put(p *part, end, size int, a *Arrival) {
 	written := p.to.written
 	switch {
 	case !p.to.put(&some):
-		r.dropped.Add(1)
+		r.counters.Dropped.Add(1)
 	case !written:
 		r.touched = append(r.touched, p.to)
 	}

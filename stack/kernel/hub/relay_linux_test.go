@@ -37,7 +37,7 @@ func TestSenderThatLeft(t *testing.T) {
 	at, from := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddrPort("10.0.0.1:50000")
 	m, consumer := newRinged(t, at, 3)
 	leaver, _ := newRinged(t, at, 4)
-	r := newRelay(everything{})
+	r := newRelay(everything{}, new(Counters))
 	r.setOwn(at, true)
 	r.add(m)
 	r.add(leaver)
@@ -96,7 +96,7 @@ func TestVerifiedInPlace(t *testing.T) {
 		if c.inPlace {
 			consumer.TakeInPlace()
 		}
-		r := newRelay(everything{})
+		r := newRelay(everything{}, new(Counters))
 		r.add(m)
 		a := &inlet.Arrival{Payload: make([]byte, c.segments*segment), From: netip.MustParseAddrPort("10.0.0.2:50000")}
 		if c.segments > 1 {
@@ -128,7 +128,7 @@ func TestVerifiedInPlace(t *testing.T) {
 func relaying(t testing.TB) (once func(), size int) {
 	dst := netip.MustParseAddr("10.0.0.1")
 	m, consumer := newRinged(t, dst, 3)
-	r := newRelay(everything{})
+	r := newRelay(everything{}, new(Counters))
 	r.add(m)
 	in := &arrivals{relay: r, dst: dst}
 	a := &inlet.Arrival{Payload: make([]byte, 60<<10), From: netip.MustParseAddrPort("10.0.0.2:50000"), Segment: 1 << 10}

@@ -127,7 +127,10 @@ func serveDirectory(ctx context.Context, cfg Config) error {
 	if err := errors.Join(lock.Truncate(0), os.WriteFile(lock.Name(), fmt.Appendln(nil, os.Getpid()), 0o600)); err != nil { // for people
 		return err
 	}
-	s := &server{cfg: cfg, began: time.Now(), relay: newRelay(cfg.Classifier), conns: map[*net.UnixConn]bool{}, members: map[*member]bool{}, idle: time.Now(), sockets: map[netip.Addr]*listening{}, pairings: map[pairKey]*pairing{}, serial: rand.Uint32()}
+	if cfg.Counters == nil {
+		cfg.Counters = new(Counters)
+	}
+	s := &server{cfg: cfg, began: time.Now(), relay: newRelay(cfg.Classifier, cfg.Counters), conns: map[*net.UnixConn]bool{}, members: map[*member]bool{}, idle: time.Now(), sockets: map[netip.Addr]*listening{}, pairings: map[pairKey]*pairing{}, serial: rand.Uint32()}
 	if s.leases, err = loadLeases(filepath.Join(cfg.Directory, leasesName)); err != nil {
 		return err
 	}
@@ -153,7 +156,7 @@ func serveDirectory(ctx context.Context, cfg Config) error {
 	s.work.Go(func() { userdir.Accept(s.listener, s.accept) })
 	s.untilIdle(ctx)
 	s.close()
-	cfg.Log.Info("the hub ends", "dropped", s.relay.dropped.Load())
+	cfg.Log.Info("the hub ends", "dropped", cfg.Counters.Dropped.Load())
 	return nil
 }
 
@@ -389,6 +392,7 @@ func (s *server) add(m *member, h *hello) (err error) {
 	}
 	m.numbers = m.lease.numbers()
 	s.members[m] = true
+	s.cfg.Counters.Clients.Add(1)
 	s.relay.add(m)
 	s.cfg.Log.Debug("a client has come", "pid", m.pid, "QPNs", fmt.Sprintf("%#x", m.lease.numbers().QPNs.Base))
 	return nil
@@ -401,6 +405,7 @@ func (s *server) remove(m *member) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.members, m)
+	s.cfg.Counters.Clients.Add(-1)
 	for a := range m.addrs {
 		s.release(a)
 	}

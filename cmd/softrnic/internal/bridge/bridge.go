@@ -39,6 +39,8 @@ type port struct {
 	number  int
 	dropped atomic.Uint64 // frames that the link did not take
 
+	received, receivedBytes, sent, sentBytes atomic.Uint64
+
 	mu      sync.Mutex // held to cut a frame
 	cutter  link.Cutter
 	blocked atomic.Int64 // until when the port passes nothing, in Unix nanoseconds; 0: it is open
@@ -143,6 +145,7 @@ var (
 )
 
 func (b *Bridge) receiveBatch(from *port, frames []link.Frame) {
+	count(frames, &from.received, &from.receivedBytes)
 	now := time.Now()
 	var to [batchFrames]*port
 	unknown := false // a source address is not in the table, or not as it should be
@@ -217,11 +220,22 @@ func ofLink(frame []byte) bool {
 	return [5]byte(frame) == [5]byte{0x01, 0x80, 0xc2, 0, 0} && frame[5] < 0x10
 }
 
+// count adds frames, and their bytes.
+func count(f []link.Frame, frames, bytes *atomic.Uint64) {
+	n := 0
+	for i := range f {
+		n += len(f[i].Data)
+	}
+	frames.Add(uint64(len(f)))
+	bytes.Add(uint64(n))
+}
+
 // write passes frames to the port's link: those that it does not take as they are, as packets.
 func (p *port) write(frames []link.Frame, now time.Time) {
 	if p.isBlocked(now) {
 		return
 	}
+	count(frames, &p.sent, &p.sentBytes)
 	for len(frames) > 0 {
 		n, err := p.link.Write(frames)
 		if err == nil || n >= len(frames) {

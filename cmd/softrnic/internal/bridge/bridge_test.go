@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/link/pipe"
@@ -338,4 +340,23 @@ func BenchmarkForward(b *testing.B) {
 	}
 	_ = host.Close()
 	_ = br.Close()
+}
+
+// TestMetrics: frames and bytes are counted where they come and where they go.
+func TestMetrics(t *testing.T) {
+	b, hosts := newBridge(t, 2)
+	f := linktest.Plain(broadcast, hosts[0].MAC(), 50, "hello")
+	hosts[0].send(t, f)
+	hosts[1].expect(t, f)
+	problems, err := testutil.CollectAndLint(b)
+	if err != nil || len(problems) > 0 {
+		t.Error(problems, err)
+	}
+	p := b.snapshot()
+	if got, sent := p[0].receivedBytes.Load(), p[1].sentBytes.Load(); got == 0 || sent < uint64(len(f.Data)) {
+		t.Errorf("%d bytes have come, %d have gone, want %d at least", got, sent, len(f.Data))
+	}
+	if n := testutil.CollectAndCount(b); n != 10 {
+		t.Errorf("%d metrics of two ports, want 10", n)
+	}
 }

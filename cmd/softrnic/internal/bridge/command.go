@@ -13,13 +13,15 @@ import (
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/internal/node"
+	"github.com/softrnic/softrnic/cmd/internal/running"
 )
 
 // Command is an Ethernet switch.
 type Command struct {
-	Port []node.LinkSpec `arg:"" sep:"none" help:"stream:PATH,listen (a unix socket, or tcp:HOST:PORT, on which each connection is a port of its own), stream:PATH (a connection to another switch), shm[:NAME] (memory shared with nodes of that --link) or tap:NAME[,bridge=BRIDGE]."`
-	MTU  int             `name:"mtu" type:"mtu" placeholder:"BYTES" help:"MTU of the TAP interfaces that it makes, of shm, and the largest packet that its streams take. Default: the kernel's for TAP, 4200 for shm, and any for streams."`
-	Log  slog.Level      `name:"log-level" default:"info" placeholder:"LEVEL" help:"Log to stderr what is at least this important: debug, info, warn or error. Default: info."`
+	Port    []node.LinkSpec `arg:"" sep:"none" help:"stream:PATH,listen (a unix socket, or tcp:HOST:PORT, on which each connection is a port of its own), stream:PATH (a connection to another switch), shm[:NAME] (memory shared with nodes of that --link) or tap:NAME[,bridge=BRIDGE]."`
+	MTU     int             `name:"mtu" type:"mtu" placeholder:"BYTES" help:"MTU of the TAP interfaces that it makes, of shm, and the largest packet that its streams take. Default: the kernel's for TAP, 4200 for shm, and any for streams."`
+	Metrics string          `placeholder:"HOST:PORT" help:"Answer Prometheus on this address: http://HOST:PORT/metrics has what each port has received, sent and dropped."`
+	Log     slog.Level      `name:"log-level" default:"info" placeholder:"LEVEL" help:"Log to stderr what is at least this important: debug, info, warn or error. Default: info."`
 }
 
 // Help implements kong.HelpProvider.
@@ -47,6 +49,11 @@ func (c *Command) Validate() error {
 func (c *Command) Run(ctx context.Context, e *cli.Env) (err error) {
 	log := slog.New(slog.NewTextHandler(e.Stderr, &slog.HandlerOptions{Level: c.Log}))
 	b := New(log)
+	stop, err := running.ServeMetrics(c.Metrics, b, log)
+	if err != nil {
+		return err
+	}
+	defer stop()
 	var accepting sync.WaitGroup
 	var listeners []*stream.Listener
 	defer func() {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/internal/node"
+	"github.com/softrnic/softrnic/cmd/internal/running"
 )
 
 // Command is a hub.
@@ -21,6 +22,7 @@ type Command struct {
 	Addr      []node.IPAddr `sep:"none" placeholder:"IP" help:"One of this machine's addresses that the hub has from the beginning; repeatable. A link-local one has its interface as zone: fe80::1%eth0. Default: only those that nodes ask for."`
 	Idle      time.Duration `placeholder:"TIME" help:"End when there was no node for so long. Default: go on."`
 	Directory string        `type:"path" placeholder:"DIR" help:"Where nodes find the hub. Default: hub-N, with the number of the network namespace, in $XDG_RUNTIME_DIR/softrnic, or without XDG_RUNTIME_DIR in softrnic-UID in $TMPDIR or /tmp."`
+	Metrics   string        `placeholder:"HOST:PORT" help:"Answer Prometheus on this address: http://HOST:PORT/metrics has how many nodes there are, and what has come for them."`
 	Log       slog.Level    `name:"log-level" default:"info" placeholder:"LEVEL" help:"Log to stderr what is at least this important: debug, info, warn or error. Default: info."`
 }
 
@@ -48,10 +50,17 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 	if cfg.Directory == "" {
 		cfg.Directory = hub.Directory()
 	}
+	counters := new(hub.Counters)
+	cfg.Counters = counters
+	stop, err := running.ServeMetrics(c.Metrics, (*collector)(counters), log)
+	if err != nil {
+		return err
+	}
+	defer stop()
 	for _, a := range c.Addr {
 		cfg.Addrs = append(cfg.Addrs, a.Addr)
 	}
-	err := hub.Serve(ctx, cfg)
+	err = hub.Serve(ctx, cfg)
 	if errors.Is(err, hub.ErrRunning) {
 		return fmt.Errorf("%w: nodes find it in %s by themselves", err, filepath.Clean(cfg.Directory))
 	}

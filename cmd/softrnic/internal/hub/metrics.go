@@ -1,0 +1,36 @@
+package hub
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/softrnic/softrnic/stack/kernel/hub"
+)
+
+// collector is what a hub counts, for Prometheus.
+type collector hub.Counters
+
+func desc(name, help string) *prometheus.Desc {
+	return prometheus.NewDesc("softrnic_hub_"+name, help, nil, nil)
+}
+
+var (
+	clientsDesc  = desc("clients", "Nodes that share the hub's addresses.")
+	receivedDesc = desc("received_datagrams_total", "Datagrams that have come. Several that came as one (GRO) count once.")
+	bytesDesc    = desc("received_bytes_total", "Bytes of their payload.")
+	droppedDesc  = desc("dropped_datagrams_total", "Datagrams that were for nobody, or that their node did not take in time.")
+)
+
+// Describe implements prometheus.Collector.
+func (*collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{clientsDesc, receivedDesc, bytesDesc, droppedDesc} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	ch <- prometheus.MustNewConstMetric(clientsDesc, prometheus.GaugeValue, float64(c.Clients.Load()))
+	for d, n := range map[*prometheus.Desc]uint64{receivedDesc: c.Received.Load(), bytesDesc: c.Bytes.Load(), droppedDesc: c.Dropped.Load()} {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n))
+	}
+}
