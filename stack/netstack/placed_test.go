@@ -2,6 +2,7 @@ package netstack_test
 
 import (
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/softrnic/softrnic/link"
@@ -13,8 +14,22 @@ import (
 // narrow is a link.Placer that has room for every second frame only, and notes in what order it gets to know of frames.
 type narrow struct {
 	link.Link
+	mu     sync.Mutex // gVisor resolves addresses on goroutines of its own
 	tries  int
 	frames []string
+}
+
+// reset forgets what was noted, and noted tells it.
+func (n *narrow) reset() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.tries, n.frames = 0, nil
+}
+
+func (n *narrow) noted() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.frames)
 }
 
 func (n *narrow) TakeInPlace() {}
@@ -22,6 +37,8 @@ func (n *narrow) TakeInPlace() {}
 func (n *narrow) Backlog([6]byte) int { return 0 }
 
 func (n *narrow) Reserve(_ [6]byte, size int) link.Room {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	if n.tries++; n.tries%2 == 1 {
 		return link.Room{}
 	}
@@ -32,9 +49,11 @@ func (n *narrow) Reserve(_ [6]byte, size int) link.Room {
 func (n *narrow) Commit(uint64, *link.Frame, int) {}
 
 func (n *narrow) Write(frames []link.Frame) (int, error) {
+	n.mu.Lock()
 	for range frames {
 		n.frames = append(n.frames, "written")
 	}
+	n.mu.Unlock()
 	return n.Link.Write(frames)
 }
 
@@ -49,7 +68,7 @@ func TestPlacedOrder(t *testing.T) {
 	p := newPath(t, h, stack.PathAttr{Src: a4, Dst: b4})
 	send(t, h, p, 1)
 	<-resolved
-	out.tries, out.frames = 0, nil
+	out.reset()
 	s := h.NICs()[0].Datagrams().Sender()
 	for _, size := range []int{1000, 1040, 1000, 1040} { // each begins a frame, as none may be longer than those before it
 		if _, payload := s.Datagram(p, size); payload == nil {
@@ -58,7 +77,7 @@ func TestPlacedOrder(t *testing.T) {
 	}
 	s.Flush()
 	// The third shares the second's frame.
-	if want := []string{"written", "placed", "written"}; !slices.Equal(out.frames, want) {
-		t.Errorf("%q, want %q", out.frames, want)
+	if want := []string{"written", "placed", "written"}; !slices.Equal(out.noted(), want) {
+		t.Errorf("%q, want %q", out.noted(), want)
 	}
 }
