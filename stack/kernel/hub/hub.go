@@ -97,7 +97,7 @@ type span struct {
 // isValid tells whether a client can have these slots.
 func (s span) isValid() bool {
 	n := uint32(1) << min(s.bits, maxLeaseBits)
-	qpns := s.bits <= maxLeaseBits && s.qpnSlot%n == 0 && s.qpnSlot > 0 && s.qpnSlot+n < qpnSlots
+	qpns := s.bits <= maxLeaseBits && s.qpnSlot%n == 0 && s.qpnSlot > 0 && s.qpnSlot < qpnSlots-n
 	return qpns && s.commSlot > 0 && s.commSlot < commSlots
 }
 
