@@ -253,3 +253,20 @@ func TestMutations(t *testing.T) {
 	}
 	t.Logf("%d mutations in %v: %d wrong, %d doubtful, %d reordered, %d lost and repeated, %d at the ends unnoticed, on the list %v", runs, time.Since(begun), wrongs, doubts, reordered, losses, ends, unnoticed)
 }
+
+// TestCopiesAndLosses: what thousands of mutations once left unnoticed.
+func TestCopiesAndLosses(t *testing.T) {
+	captures := captured(t)
+	// The first packet of a response that comes for the second time, before its request comes for the third.
+	all := records(t, captures["wire/rc-read"])
+	if _, out := traced(t, new(Command), slices.Delete(all, 167, 168)); !strings.Contains(out, "PSN 16459835 is missing\n") {
+		t.Errorf("a packet of a repeated response removed:\n%s", out)
+	}
+	// A TCP segment behind the next one; IPv6 has no identification to tell by.
+	all = records(t, captures["rdmap/rping6"])
+	c := all[13]
+	c.info.Timestamp = all[15].info.Timestamp
+	if a, out := traced(t, new(Command), slices.Insert(all, 16, c)); a.counts.Doubtful != 1 || !strings.Contains(out, "DOUBTFUL packet 17: repeats packet 14 ") {
+		t.Errorf("a segment copied: %+v\n%s", a.counts, out)
+	}
+}

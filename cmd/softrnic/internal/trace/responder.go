@@ -278,6 +278,10 @@ func (a *analysis) responseOrder(w, o *flow, f *frame, p *wire.Packet, r *awaite
 	q := &o.req
 	info := p.Opcode.Info()
 	if r.again && info.Read() && w.rsp.began && at <= r.next && (info.First() == w.rsp.within || !info.First() && p.PSN != wire.PSNAdd(w.rsp.last, 1)) {
+		if from := wire.PSNAdd(w.rsp.last, 1); wire.PSNDiff(p.PSN, from) > 0 { // perhaps it is asked for once more
+			a.ev.missing = psns(from, wire.PSNAdd(p.PSN, 1<<24-1))
+			w.stats.Gaps++
+		}
 		if len(q.reread) < maxMissing {
 			q.reread = append(q.reread, gap{wire.PSNAdd(w.rsp.last, 1), p.PSN, f.number, q.epoch})
 		}

@@ -53,6 +53,14 @@ type early struct {
 	number int
 }
 
+// sentSegment is a segment with bytes that was seen.
+type sentSegment struct {
+	header tcpHeader
+	length int
+	number int
+	time   int64
+}
+
 // half is one direction of a TCP connection.
 type half struct {
 	began     bool
@@ -75,6 +83,8 @@ type half struct {
 	askedAt  int // that of the other side when the gap came up
 	stamp    uint32
 	stamped  bool
+	recent   [8]sentSegment // the last ones
+	recentAt int
 	header   tcpHeader // of the last packet
 	others   uint64    // how many packets the other side had sent then
 	ackedBy  int       // the last packet with an acknowledgement
@@ -140,6 +150,9 @@ func (a *analysis) segment(f *frame) {
 	if a.detail {
 		a.ev.operation, a.ev.class = "", request
 	}
+	if !a.copied && f.length > 0 {
+		a.copyOf(h, f)
+	}
 	if !a.copied {
 		a.same(h, o, f)
 		a.times(h, f)
@@ -183,6 +196,28 @@ func (a *analysis) same(h, o *half, f *frame) {
 		a.report(doubtful, nil, f.number, "the same packet as %d, and the other side has sent nothing in between", h.lastSeen)
 	}
 	h.header, h.others, h.lastSeen = f.tcp, o.stats.Packets, f.number
+}
+
+// copyOf looks whether a segment is one of the last of its side once more. What TCP repeats has the time at which it does as its
+// timestamp (RFC 7323 §4.1), so that the network has copied what comes with an old one.
+func (a *analysis) copyOf(h *half, f *frame) {
+	if !f.tcp.stamped {
+		return
+	}
+	for i := range h.recent {
+		r := &h.recent[i]
+		if r.number == 0 || r.header != f.tcp || r.length != f.length {
+			continue
+		}
+		if old := h.stamped && int32(f.tcp.stamp-h.stamp) < 0; old || f.time-r.time >= leastTCP {
+			a.report(doubtful, nil, f.number, "repeats packet %d after %v, with the same timestamp: a copy", r.number, since(f.time-r.time))
+			a.ev.repeats, a.ev.why = r.number, "its bytes have come"
+			a.copied = true
+		}
+		return
+	}
+	h.recent[h.recentAt] = sentSegment{f.tcp, f.length, f.number, f.time}
+	h.recentAt = (h.recentAt + 1) % len(h.recent)
 }
 
 // times looks at the timestamp, which never goes back within what one side sends (RFC 7323 §4.1).
