@@ -25,6 +25,7 @@ type counts struct {
 	Reordered int `json:"reordered"` // packets that came behind later ones
 
 	Superframes int `json:"superframes"` // of several RoCE packets each
+	Cut         int `json:"cut"`         // of them, those that the capture does not have to their end
 	Dropped     int `json:"dropped"`     // by the kernel, before this program saw them
 }
 
@@ -85,6 +86,7 @@ func newAnalysis(out output, detail bool) *analysis {
 
 // read looks at all packets of a source.
 func (a *analysis) read(src source, stop func() bool) error {
+	segmented, _ := src.(interface{ segment() int })
 	for !stop() {
 		data, info, link, err := src.next()
 		if errors.Is(err, io.EOF) {
@@ -107,6 +109,9 @@ func (a *analysis) read(src source, stop func() bool) error {
 		f := &a.frame
 		f.number, f.time, f.cut = a.counts.Packets, int64(info.Timestamp.Sub(a.begin)), info.CaptureLength < info.Length
 		f.decode(link, data)
+		if segmented != nil {
+			f.cuts = segmented.segment()
+		}
 		a.look(f)
 	}
 	a.end()
@@ -168,8 +173,16 @@ func (a *analysis) roce(f *frame) {
 		b = a.scratch[:f.length]
 		clear(b[copy(b, f.payload):min(len(b), len(f.payload)+wire.MaxHeaderLen+wire.CNPPayloadLen)])
 	}
+	if f.cuts > 0 && f.cuts < f.length && f.header != nil && !f.cut && a.superframe(f) {
+		a.roce(f) // the last of its packets
+		return
+	}
 	p := &a.packet
-	if err := p.Parse(b); err != nil {
+	err := p.Parse(b)
+	if f.cut && (err != nil || f.length > mostPacket || !endless(p)) && a.cutSuperframe(f) {
+		return
+	}
+	if err != nil {
 		if f.header != nil && !f.cut && a.superframe(f) {
 			a.roce(f) // the last of its packets
 			return

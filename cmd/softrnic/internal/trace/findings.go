@@ -37,7 +37,7 @@ func (a *analysis) report(l level, w *flow, packet int, format string, args ...a
 	switch {
 	case l == damage:
 		l = wrong
-	case l == wrong && a.counts.Dropped > 0: // it may be for want of what was dropped
+	case l == wrong && a.counts.Dropped+a.counts.Cut > 0: // it may be for want of what was dropped, or cut off
 		l = doubtful
 	}
 	f := finding{Level: l, Packet: packet, Text: fmt.Sprintf(format, args...)}

@@ -53,6 +53,7 @@ type frame struct {
 	header    []byte // IP and UDP headers; nil if the IP header has options or extensions, which the ICRC leaves open
 	payload   []byte // behind the UDP or TCP header
 	length    int    // bytes of the payload on the wire
+	cuts      int    // of so many bytes each of UDP payload are the packets that an interface is to cut it into; 0: that is not known
 	checksum  verdict
 	tcp       tcpHeader
 	wrong     []string // what is wrong with the headers and their checksums

@@ -1,26 +1,52 @@
 package trace
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"strings"
+	"os"
 	"sync/atomic"
+	"syscall"
+	"time"
+	"unsafe"
 
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
-	"github.com/gopacket/gopacket/pcapgo"
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/softrnic/softrnic/cmd/internal/node"
 )
 
-// live is what passes through an interface.
+const (
+	// liveBuffer is how many bytes of packets the kernel is asked to keep. Its default, 208 KiB, holds three superframes.
+	liveBuffer = 64 << 20
+	// vnetHeader is the size of struct virtio_net_hdr, which precedes each frame.
+	vnetHeader = 10
+	// askDropped is how many packets are read between two questions for what was dropped, where so much is in front of a drop.
+	askDropped = 64
+)
+
+// live is what passes through an interface, from a packet socket. pcapgo's has neither a larger buffer nor virtio-net headers,
+// which tell how an interface is to cut a superframe.
 type live struct {
-	h      *pcapgo.EthernetHandle
-	closed atomic.Bool
+	f       *os.File
+	conn    syscall.RawConn
+	receive func(fd uintptr) bool // as one value, which is not allocated each time
+	b       []byte
+	control [8]uint64
+	msg     unix.Msghdr
+	iov     unix.Iovec
+	n       int
+	errno   syscall.Errno
+
+	cuts    int // where an interface is to cut the last frame: bytes of UDP payload
+	ask     int // how many packets are read between questions for what was dropped
+	asked   int
+	refused int // frames that have no virtio-net header
+	closed  atomic.Bool
 }
 
 // listen opens an interface. It sees all packets of it, whoever they are for.
@@ -29,27 +55,60 @@ func listen(l *node.LinkSpec) (*live, error) {
 	if err != nil {
 		return nil, err
 	}
-	h, err := pcapgo.NewEthernetHandle(name)
+	intf, err := net.InterfaceByName(name)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err == nil {
-		err = h.SetCaptureLength(maxRecord)
+		if err = prepare(fd, intf); err != nil {
+			_ = unix.Close(fd) // nothing was read
+		}
 	}
-	if err == nil {
-		err = h.SetPromiscuous(true)
-	}
-	if intf, ierr := net.InterfaceByName(name); err == nil && ierr == nil && intf.Flags&net.FlagLoopback != 0 {
-		err = onceOnLoopback(h)
-	}
-	if errors.Is(err, unix.EPERM) || unix.Geteuid() != 0 && err != nil {
+	if errors.Is(err, unix.EPERM) {
 		return nil, fmt.Errorf("%w: listening on an interface needs root, or CAP_NET_RAW", err)
 	}
 	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	s := &live{f: os.NewFile(uintptr(fd), name), b: make([]byte, vnetHeader+maxRecord), ask: 1}
+	if size, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF); err == nil && size >= liveBuffer {
+		s.ask = askDropped
+	}
+	s.receive = s.recvmsg
+	if s.conn, err = s.f.SyscallConn(); err != nil {
+		_ = s.f.Close()
 		return nil, err
 	}
-	return &live{h: h}, nil
+	return s, nil
+}
+
+// prepare sets a packet socket up. It receives nothing before it is bound, which is last.
+func prepare(fd int, intf *net.Interface) error {
+	if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1); err != nil {
+		return fmt.Errorf("PACKET_VNET_HDR: %w", err)
+	}
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1); err != nil {
+		return fmt.Errorf("SO_TIMESTAMPNS: %w", err)
+	}
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, liveBuffer) != nil { // needs CAP_NET_ADMIN
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, liveBuffer) // as much as the system's bound allows
+	}
+	if intf.Flags&net.FlagLoopback != 0 {
+		if err := onceOnLoopback(fd); err != nil {
+			return err
+		}
+	}
+	all := unix.PacketMreq{Ifindex: int32(intf.Index), Type: unix.PACKET_MR_PROMISC}
+	if err := unix.SetsockoptPacketMreq(fd, unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP, &all); err != nil {
+		return fmt.Errorf("PACKET_ADD_MEMBERSHIP: %w", err)
+	}
+	proto := binary.NativeEndian.Uint16([]byte{0, unix.ETH_P_ALL})
+	return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: proto, Ifindex: intf.Index})
 }
 
 // onceOnLoopback drops one of the two copies of each packet of the loopback interface: that of its sender.
-func onceOnLoopback(h *pcapgo.EthernetHandle) error {
+func onceOnLoopback(fd int) error {
 	p, err := bpf.Assemble([]bpf.Instruction{
 		bpf.LoadExtension{Num: bpf.ExtType},
 		bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.PACKET_OUTGOING, SkipTrue: 1},
@@ -59,28 +118,84 @@ func onceOnLoopback(h *pcapgo.EthernetHandle) error {
 	if err != nil {
 		return err
 	}
-	return h.SetBPF(p)
+	filter := make([]unix.SockFilter, len(p))
+	for i, o := range p {
+		filter[i] = unix.SockFilter{Code: o.Op, Jt: o.Jt, Jf: o.Jf, K: o.K}
+	}
+	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(p)), Filter: &filter[0]}); err != nil {
+		return fmt.Errorf("SO_ATTACH_FILTER: %w", err)
+	}
+	return nil
 }
 
-// dropped is how many packets the kernel has dropped since the last call, for want of room.
+// dropped is how many packets the kernel has dropped since the last call, for want of room, or did not give out.
 func (l *live) dropped() int {
-	s, err := l.h.Stats()
-	if err != nil {
-		return 0
+	n := l.refused
+	l.refused = 0
+	if l.asked++; l.asked < l.ask {
+		return n
 	}
-	return int(s.Drops)
+	l.asked = 0
+	_ = l.conn.Control(func(fd uintptr) {
+		if s, err := unix.GetsockoptTpacketStats(int(fd), unix.SOL_PACKET, unix.PACKET_STATISTICS); err == nil {
+			n += int(s.Drops)
+		}
+	})
+	return n
 }
+
+// segment is how many bytes of UDP payload each packet has that an interface is to cut from the last frame; 0: it is not to.
+func (l *live) segment() int { return l.cuts }
 
 // close ends a call of next, and the capture.
 func (l *live) close() {
 	l.closed.Store(true)
-	_ = l.h.Close() // nothing was written
+	_ = l.f.Close() // nothing was written
+}
+
+// recvmsg is recvmsg(2); false if there is nothing yet.
+func (l *live) recvmsg(fd uintptr) bool {
+	l.iov = unix.Iovec{Base: &l.b[0]}
+	l.iov.SetLen(len(l.b))
+	l.msg = unix.Msghdr{Iov: &l.iov, Control: (*byte)(unsafe.Pointer(&l.control))}
+	l.msg.SetIovlen(1)
+	l.msg.SetControllen(int(unsafe.Sizeof(l.control)))
+	n, _, errno := unix.Syscall(unix.SYS_RECVMSG, fd, uintptr(unsafe.Pointer(&l.msg)), unix.MSG_TRUNC) // n is that of the whole
+	l.n, l.errno = int(n), errno
+	return errno != unix.EAGAIN
+}
+
+// timestamp is when the kernel got the packet.
+func (l *live) timestamp() time.Time {
+	control := unsafe.Pointer(&l.control)
+	h := (*unix.Cmsghdr)(control)
+	if int(l.msg.Controllen) < unix.CmsgSpace(int(unsafe.Sizeof(unix.Timespec{}))) || h.Level != unix.SOL_SOCKET || h.Type != unix.SO_TIMESTAMPNS {
+		return time.Now()
+	}
+	return time.Unix((*unix.Timespec)(unsafe.Add(control, unix.CmsgLen(0))).Unix())
 }
 
 func (l *live) next() ([]byte, gopacket.CaptureInfo, layers.LinkType, error) {
-	data, info, err := l.h.ZeroCopyReadPacketData()
-	if l.closed.Load() || err != nil && strings.HasSuffix(err.Error(), unix.ENETDOWN.Error()) { // or the interface is gone
-		err = io.EOF
+	for {
+		err := l.conn.Read(l.receive)
+		switch {
+		case l.closed.Load(), l.errno == unix.ENETDOWN: // or the interface is gone
+			return nil, gopacket.CaptureInfo{}, 0, io.EOF
+		case err != nil:
+			return nil, gopacket.CaptureInfo{}, 0, err
+		case l.errno == unix.EINVAL: // a superframe of a kind that virtio-net has not: the kernel has dropped it
+			l.refused++
+			continue
+		case l.errno != 0:
+			return nil, gopacket.CaptureInfo{}, 0, os.NewSyscallError("recvmsg", l.errno)
+		case l.n < vnetHeader:
+			continue
+		}
+		l.cuts = 0
+		if l.b[1]&^unix.VIRTIO_NET_HDR_GSO_ECN == unix.VIRTIO_NET_HDR_GSO_UDP_L4 {
+			l.cuts = int(binary.NativeEndian.Uint16(l.b[4:]))
+		}
+		data := l.b[vnetHeader:min(l.n, len(l.b))]
+		return data, gopacket.CaptureInfo{Timestamp: l.timestamp(), CaptureLength: len(data), Length: l.n - vnetHeader}, layers.LinkTypeEthernet, nil
 	}
-	return data, info, layers.LinkTypeEthernet, err
 }

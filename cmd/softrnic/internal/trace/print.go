@@ -305,6 +305,9 @@ func (p *printer) summary(a *analysis) {
 	if c.Superframes > 0 {
 		fmt.Fprintf(w, "; %d frames had several RoCE packets", c.Superframes)
 	}
+	if c.Cut > 0 {
+		fmt.Fprintf(w, ", of which %d were cut", c.Cut)
+	}
 	if c.Reordered > 0 {
 		fmt.Fprintf(w, "; %d packets were reordered", c.Reordered)
 	}

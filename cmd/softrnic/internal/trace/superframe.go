@@ -22,6 +22,7 @@ func (a *analysis) superframe(f *frame) bool {
 	if n == 0 {
 		return false
 	}
+	f.cuts = 0
 	counted := a.counting(f, n)
 	a.counts.Superframes++
 	all, id := f.payload, f.id
@@ -44,12 +45,45 @@ func (a *analysis) superframe(f *frame) bool {
 	}
 }
 
+// cutSuperframe looks at the packets of a superframe that the capture does not have to its end, as far as each is there whole. It
+// returns false if the frame is none, as far as can be told.
+func (a *analysis) cutSuperframe(f *frame) bool {
+	if f.header == nil {
+		return false
+	}
+	n := a.segmentLength(f)
+	if n == 0 && (f.v1 || f.length <= mostPacket) {
+		return false
+	}
+	if a.counts.Cut++; a.counts.Cut == 1 {
+		a.report(note, nil, f.number, "a frame of several packets, of which the capture does not have all: what is missing from now on is DOUBTFUL")
+	}
+	if n == 0 || len(f.payload) < n {
+		a.counts.Superframes++
+		a.ev.operation = "several packets, cut"
+		return true
+	}
+	f.payload, f.cuts, f.cut = f.payload[:len(f.payload)/n*n], n, false
+	a.superframe(f)
+	a.roce(f)
+	return true
+}
+
+// endless says whether a packet is not its message's last and has as much payload as a path MTU allows, so that it is a single one.
+func endless(p *wire.Packet) bool {
+	info, n := p.Opcode.Info(), len(p.Payload)
+	return info.HasPayload() && !info.Last() && n >= 256 && n <= 4096 && n&(n-1) == 0
+}
+
 // segmentLength is how long the packets of a superframe are; 0: it is none.
 func (a *analysis) segmentLength(f *frame) int {
 	if f.v1 || f.length < 2*leastPacket {
 		return 0
 	}
-	most := min(f.length-leastPacket, mostPacket)
+	if f.cuts > 0 {
+		return f.cuts
+	}
+	most := min(f.length-leastPacket, mostPacket, len(f.payload))
 	if a.segment0 <= most && a.fits(f, a.segment0) {
 		return a.segment0
 	}

@@ -84,3 +84,37 @@ func TestReordered(t *testing.T) {
 		}
 	}
 }
+
+// TestCutSuperframe: of a superframe that the capture cuts, the packets that are there whole are looked at; it is not taken for one.
+func TestCutSuperframe(t *testing.T) {
+	c := &rc{t: t}
+	for i := range uint32(5) {
+		c.request(0, 5+i, []wire.Opcode{wire.RCSendFirst, wire.RCSendMiddle, wire.RCSendMiddle, wire.RCSendMiddle, wire.RCSendLast}[i], 1024)
+	}
+	c.answer(10*time.Microsecond, 9, wire.AckUnlimited, 1)
+	c.request(time.Microsecond, 10, wire.RCSendOnly, 1024)
+	c.answer(10*time.Microsecond, 10, wire.AckUnlimited, 2)
+	for _, test := range []struct{ captured, packets int }{
+		{5000, 4}, {2 * 1100, 2}, {1100, 1}, {128, 0},
+	} {
+		packets := []record{joined(c.packets[:5]), c.packets[5], c.packets[6], c.packets[7]}
+		packets[0].data = packets[0].data[:test.captured]
+		packets[0].info.CaptureLength = test.captured
+		a, out := traced(t, new(Command), packets)
+		if a.counts.Wrong != 0 || a.counts.Superframes != 1 || a.counts.Cut != 1 || strings.Count(out, "RC SEND") != test.packets+1 ||
+			!strings.Contains(out, "1 frames had several RoCE packets, of which 1 were cut") {
+			t.Errorf("%d bytes: %+v\n%s", test.captured, a.counts, out)
+		}
+	}
+	// A single packet that is cut stays one.
+	for _, captured := range []int{80, 500, 1000} {
+		packets := slices.Clone(c.packets)
+		for i := range packets {
+			n := min(captured, len(packets[i].data))
+			packets[i].data, packets[i].info.CaptureLength = packets[i].data[:n], n
+		}
+		if a, out := traced(t, new(Command), packets); a.counts.Wrong+a.counts.Doubtful+a.counts.Superframes != 0 || strings.Count(out, "RC SEND") != 6 {
+			t.Errorf("cut at %d: %+v\n%s", captured, a.counts, out)
+		}
+	}
+}

@@ -1,0 +1,75 @@
+package trace
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+
+	"github.com/softrnic/softrnic/cmd/internal/node"
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/linktest"
+	"github.com/softrnic/softrnic/link/packet"
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+)
+
+// counted ends the capture behind so many frames.
+type counted struct {
+	*live
+	left int
+}
+
+func (c *counted) next() (data []byte, info gopacket.CaptureInfo, link layers.LinkType, err error) {
+	if c.left--; c.left < 0 {
+		return nil, info, 0, io.EOF
+	}
+	return c.live.next()
+}
+
+// TestLive: a superframe on an interface is taken apart by what its virtio-net header says, also where its first packet is damaged.
+func TestLive(t *testing.T) {
+	linktest.Namespace(t)
+	linktest.Veth(t, 4200)
+	var spec node.LinkSpec
+	if err := spec.UnmarshalText([]byte("packet:v1")); err != nil {
+		t.Fatal(err)
+	}
+	s, err := listen(&spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	l, err := packet.Open("v0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+
+	c := &rc{t: t}
+	const size = 1024
+	for i := range uint32(6) {
+		c.request(0, 5+i, wire.RCSendOnly, size)
+	}
+	packets := []record{joined(c.packets[:3]), joined(c.packets[3:])}
+	packets[1].data[14+20+8+100] ^= 1
+	for _, p := range packets {
+		f := link.Frame{Data: p.data, Segmentation: link.UDP, SegmentSize: size + wire.BTHLen + wire.ICRCLen, HeaderLen: 14 + 20 + 8,
+			NeedsChecksum: true, ChecksumStart: 14 + 20, ChecksumOffset: 6}
+		if n, err := l.Write([]link.Frame{f}); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	var b bytes.Buffer
+	a, err := new(Command).trace(context.Background(), &counted{s, len(packets)}, &b, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := b.String()
+	if a.counts.RoCE != 6 || a.counts.Superframes != 2 || a.counts.Wrong != 2 || a.counts.Dropped != 0 || !strings.Contains(out, "WRONG packet 2: the ICRC is wrong") {
+		t.Errorf("%+v\n%s", a.counts, out)
+	}
+}
