@@ -103,12 +103,23 @@ static inline int nothing(struct cq *q)
 #define WHILE 128 // polls that enter the engine
 
 // Of the polls that entered the engine in vain, one in so many lets another thread run on this processor: the peer's, or one
-// of the engine's. After so many it sleeps rather than yield, a millisecond or more after the last completion: package link/internal/rest
-// says why.
+// of the engine's. After so many, a millisecond or more after the last completion, none yields, but one sleeps now and then, also
+// where the engine does not: package link/internal/rest says why.
 #define POLLS_PER_YIELD 8
 #define YIELDING 8192 // polls that enter the engine
 
-static const struct timespec nap = {0, 50000};
+// rest sleeps, unless it has done so a moment ago.
+static void rest(struct cq *q)
+{
+	static const struct timespec nap = {0, 50000};
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	double at = now.tv_sec * 1e6 + now.tv_nsec * 1e-3; // µs
+	if (at - q->rested < 300)
+		return;
+	nanosleep(&nap, NULL);
+	q->rested = at + 100;
+}
 
 // refill takes a batch of completions from the engine. The lock is held, and there are none here. It returns 0 or an errno.
 static int refill(struct cq *q)
@@ -130,7 +141,7 @@ static int refill(struct cq *q)
 		if (q->in_vain < YIELDING)
 			sched_yield();
 		else
-			nanosleep(&nap, NULL);
+			rest(q);
 	}
 	return err;
 }

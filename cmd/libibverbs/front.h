@@ -96,6 +96,7 @@ struct cq {
 	struct sr_events events;
 	pthread_mutex_t lock;    // of what follows; held between start_poll and end_poll
 	unsigned int in_vain;    // polls that entered the engine and found nothing
+	double rested;           // µs: when a poll last slept
 	int at, n;               // completions [at, n) have been taken from the engine and not been polled
 	struct sr_wc wc[CQ_BATCH];
 	struct sr_wc_ex ex[CQ_BATCH]; // if stamped

@@ -109,7 +109,7 @@ func (g *Group) Poll() bool {
 		rest.Yield()
 	}
 	if resting {
-		rest.Sleep()
+		g.vain.Sleep()
 	}
 	return false
 }

@@ -30,8 +30,8 @@ func TestPollsInVainSleep(t *testing.T) {
 		min, max int64 // sleeps: a signal may end one, and others may put the thread to sleep
 	}{
 		{"at first", true, time.Hour, 0, polls / 100},
-		{"later", true, 1, polls / hubYieldPolls / 2, 2 * polls / hubYieldPolls},
-		{"later, without a hub", false, 1, polls / yieldPolls / 2, 2 * polls / yieldPolls},
+		{"later", true, 1, 2, polls / hubYieldPolls},
+		{"later, without a hub", false, 1, 2, polls / yieldPolls},
 	} {
 		g := NewGroup()
 		g.vain.After = c.after

@@ -10,7 +10,7 @@ import (
 
 // Vain knows since when polls have found nothing. Any goroutine may call its methods.
 //
-// After a while a poller sleeps, once in so many polls, rather than yield. To yield is not enough where processors are scarce:
+// After a while a poller sleeps, a part of the time, rather than yield. To yield is not enough where processors are scarce:
 // the kernel asks who yields first, and may choose it again. On Linux 6.18 with CONFIG_SCHED_AUTOGROUP two programs that polled
 // and yielded kept both processors for tens of seconds, while the hubs of theirs were ready to run and connections broke:
 // the time of the session of those two did not count, as /sys/kernel/debug/sched/debug showed. To spin without yielding
@@ -18,6 +18,7 @@ import (
 type Vain struct {
 	After time.Duration // how long polls find nothing before In tells; 0 is a millisecond
 	since atomic.Int64  // as of time.Since(birth); 0: not known
+	slept atomic.Int64  // when Sleep last did
 }
 
 var birth = time.Now().Add(-1) // of this program: no time since then is 0
@@ -43,13 +44,23 @@ func (v *Vain) In() bool {
 	return since != 0 && now-since >= int64(after)
 }
 
-// restTime is how long Sleep is, and as much again, which is what the kernel adds to sleeps by default.
-const restTime = 50 * time.Microsecond
+// restTime is how long Sleep is, and as much again, which is what the kernel adds to sleeps by default. pollTime is how long polls go
+// on before the next: as long, so that a poller looks half of the time.
+const (
+	restTime = 50 * time.Microsecond
+	pollTime = 100 * time.Microsecond
+)
 
-// Sleep sleeps. The thread is not given up to other goroutines: nothing that this one waits for is late by more.
-func Sleep() {
+// Sleep sleeps, unless it has done so a moment ago. The thread is not given up to other goroutines: nothing that this one waits
+// for is late by more.
+func (v *Vain) Sleep() {
+	slept := v.slept.Load()
+	if int64(time.Since(birth))-slept < int64(pollTime) && slept != 0 {
+		return
+	}
 	t := unix.NsecToTimespec(int64(restTime))
 	_ = unix.Nanosleep(&t, nil)
+	v.slept.Store(int64(time.Since(birth)))
 }
 
 // Yield lets another thread run on this processor. It is a system call that returns at once, so the runtime need not know of it.

@@ -123,7 +123,7 @@ func (c *Conn) Poll() bool {
 	case any:
 		c.vain.Found()
 	case c.vain.In():
-		rest.Sleep()
+		c.vain.Sleep()
 	default:
 		rest.Yield()
 	}
