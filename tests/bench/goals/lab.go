@@ -45,6 +45,7 @@ type lab struct {
 	duration  time.Duration
 	pprof     string
 	profiling bool
+	env       []string // more for the programs
 }
 
 func newLab(ctx context.Context, o *options) (l *lab, err error) {
@@ -232,8 +233,8 @@ const (
 func (l *lab) start(ctx context.Context, in netns.NsHandle, on side, stdout, stderr io.Writer, program string, args ...string) (*exec.Cmd, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Stdout, cmd.Stderr = stdout, stderr
-	cmd.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+filepath.Join(l.dir, "run")) // for segments in shared memory
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}                          // ^C is for this program
+	cmd.Env = append(append(os.Environ(), l.env...), "XDG_RUNTIME_DIR="+filepath.Join(l.dir, "run")) // for segments in shared memory
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}                                            // ^C is for this program
 	return cmd, do(in, func() error { return startOn(on, cmd) })
 }
 

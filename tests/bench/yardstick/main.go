@@ -4,12 +4,13 @@
 // in it: bare system calls, checksums and copies. tests/bench/goals runs it beside softrnic perf. It prints one line of
 // JSON.
 //
-// Usage, as root, but for copy, in a network namespace that has what is named:
+// Usage, as root, but for copy and ring, in a network namespace that has what is named:
 //
 //	yardstick tap -bridge br0       two TAP interfaces in a bridge, a thread writes and another reads
 //	yardstick packet -on v0,v1      the same with packet sockets on the two ends of a veth pair
 //	yardstick ping -bridge br0      two processes on such TAPs return a 64-byte frame to each other
 //	yardstick copy                  one goroutine copies memory
+//	yardstick ring                  a thread copies from memory to a ring, another from there to other memory
 package main
 
 import (
@@ -43,7 +44,7 @@ func main() {
 
 func run(args []string) (*result, error) {
 	if len(args) == 0 {
-		return nil, fmt.Errorf("say what to measure: tap, packet, ping or copy")
+		return nil, fmt.Errorf("say what to measure: tap, packet, ping, copy or ring")
 	}
 	fs := flag.NewFlagSet(args[0], flag.ExitOnError)
 	duration := fs.Duration("duration", 300*time.Millisecond, "how long to measure")
@@ -57,7 +58,7 @@ func run(args []string) (*result, error) {
 	fs.IntVar(&t.window, "window", 512<<10, "tap, packet: bytes in flight")
 	fs.IntVar(&t.cpu, "cpu", 0, "tap, packet: the sender's processor, 0 or 1; the receiver has the other")
 	memory := fs.Int("memory", 16<<20, "bytes of memory on each side to copy from and to")
-	size := fs.Int("size", 64<<10, "copy: bytes at a time")
+	size := fs.Int("size", 64<<10, "copy, ring: bytes at a time")
 	messages := fs.Int("messages", 10000, "ping: round trips")
 	pong := fs.Bool("pong", false, "ping: be the side that answers; for the command's own use")
 	_ = fs.Parse(args[1:]) // it exits
@@ -95,11 +96,14 @@ func run(args []string) (*result, error) {
 			return nil, answer(*bridge)
 		}
 		return ping(*bridge, *messages)
-	case "copy":
+	case "copy", "ring":
 		if *size < 1 || *memory < *size {
 			return nil, fmt.Errorf("-size %d: give 1 to -memory, %d", *size, *memory)
 		}
+		if args[0] == "ring" {
+			return throughRing(*memory, *size, *warmup, *duration)
+		}
 		return copyMemory(*memory, *size, *warmup, *duration), nil
 	}
-	return nil, fmt.Errorf("%q is nothing to measure: say tap, packet, ping or copy", args[0])
+	return nil, fmt.Errorf("%q is nothing to measure: say tap, packet, ping, copy or ring", args[0])
 }
