@@ -31,6 +31,7 @@ type Conn struct {
 	closed  atomic.Bool
 	err     error         // of Close
 	done    chan struct{} // closed when Close is through
+	polls   atomic.Uint32 // that found nothing
 	turn    atomic.Uint32 // which queue the next Poll begins with
 	vain    rest.Vain     // since when polls have found nothing
 
@@ -110,6 +111,10 @@ func (c *Conn) Attach(recv link.Receiver) {
 	}
 }
 
+// pollsPerYield is of how many polls that find nothing one lets another thread run on this processor. A yield takes longer than a
+// read that finds nothing: of 1, the median of half a round trip over TAP was a twelfth longer.
+const pollsPerYield = 32
+
 // Poll implements link.Poller.
 func (c *Conn) Poll() bool {
 	any, first := false, 0
@@ -124,7 +129,7 @@ func (c *Conn) Poll() bool {
 		c.vain.Found()
 	case c.vain.In():
 		c.vain.Sleep()
-	default:
+	case c.polls.Add(1)%pollsPerYield == 0:
 		rest.Yield()
 	}
 	return any
