@@ -14,6 +14,8 @@
 //     lost. The last one is the flow's or that of the pair of addresses.
 //   - After silence: [PerSecond] more for each second since the last one. Linux adds a random number to its counter, of at most
 //     the timer ticks since it was used last, which are 1000 a second or fewer. After a minute it is any again.
+//     The packets of the next [Backlog] have what the first had: if this process had no processor, they may have waited together,
+//     and the sender's silence have been between them.
 //   - After a jump, because more packets were lost than Ahead, or the peer has started anew: the first packet is refused, and
 //     its identification kept as a candidate. One that follows the candidate within [Ahead], and within [Probation], is
 //     accepted, as RTP does it with sequence numbers (RFC 3550 §A.1). The refused packet is sent again as a lost one is.
@@ -52,6 +54,7 @@ const (
 	Behind    = 64
 	PerSecond = 1000
 	Probation = time.Second
+	Backlog   = 100 * time.Millisecond
 )
 
 // MaxPeers is how many flows and pairs of addresses are remembered. Beyond, the one that was heard of least recently is
@@ -79,6 +82,8 @@ type peer struct {
 	flow      Flow
 	last      uint16
 	at        time.Duration // when last was set
+	silence   time.Duration // the longest that ended within the last Backlog
+	ended     time.Duration // when it did
 	candidate uint16
 	since     time.Duration // when the candidate was set; 0 if there is none
 	seen      uint16        // of a pair: the last one of a packet that was not the next of a reliable connection
@@ -112,7 +117,13 @@ func (p *Peers) Accept(f Flow, id uint16, now time.Duration) bool {
 }
 
 // near tells whether an identification is close enough to the last one.
-func (r *peer) near(id uint16, now time.Duration) bool { return near(id, r.last, now-r.at) }
+func (r *peer) near(id uint16, now time.Duration) bool {
+	ago := now - r.at
+	if now-r.ended <= Backlog {
+		ago += r.silence
+	}
+	return near(id, r.last, ago)
+}
 
 // near tells whether an identification is close enough to one that came some time ago.
 func near(id, last uint16, ago time.Duration) bool {
@@ -159,7 +170,10 @@ func (p *Peers) set(f Flow, id uint16, now time.Duration) {
 	}
 	r := e.Value.(*peer)
 	if r.flow != f {
-		*r = peer{flow: f}
+		*r = peer{flow: f, at: now}
+	}
+	if silence := now - r.at; silence >= r.silence || now-r.ended > Backlog {
+		r.silence, r.ended = silence, now
 	}
 	r.last, r.at, r.since = id, now, 0
 }

@@ -43,6 +43,10 @@ func TestAccept(t *testing.T) {
 		{"a candidate is not remembered for long", []event{{none, 100, false, true}, {none, 40000, false, false}, {ipid.Probation + 1, 40001, false, false}}},
 		{"silence widens", []event{{none, 100, false, true}, {10 * second, 100 + ipid.Ahead + 10*ipid.PerSecond, false, true}}},
 		{"not by more", []event{{none, 100, false, true}, {10 * second, 101 + ipid.Ahead + 10*ipid.PerSecond, false, false}}},
+		{"it widens for what waited with the first", []event{
+			{none, 100, false, true}, {second, 101, false, true}, {ipid.Backlog, 101 + ipid.Ahead + ipid.PerSecond, false, true}}},
+		{"not by more for that", []event{{none, 100, false, true}, {second, 101, false, true}, {none, 102 + ipid.Ahead + ipid.PerSecond, false, false}}},
+		{"nor for longer", []event{{none, 100, false, true}, {second, 101, false, true}, {ipid.Backlog + 1, 101 + ipid.Ahead + ipid.PerSecond, false, false}}},
 		{"long silence allows any", []event{{none, 100, false, true}, {66 * second, 99 - ipid.Behind, false, true}}},
 		{"very long silence too", []event{{none, 100, false, true}, {200 * 365 * 24 * time.Hour, 99 - ipid.Behind, false, true}}},
 		{"a clock that goes back does not matter", []event{{none, 100, false, true}, {-time.Hour, 101, false, true}}},
@@ -193,6 +197,10 @@ func TestBesideDatagrams(t *testing.T) {
 			}
 			p.Passed(flow, id, now)
 		}
+	}
+	for range 201 { // no silence is left
+		now += ipid.Backlog / 200
+		p.Passed(flow, id, now)
 	}
 	p.Seen(other, id+20000, now)
 	accepted := 0
