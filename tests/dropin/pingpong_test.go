@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -42,6 +43,16 @@ var pingpongs = []struct {
 
 // freePort is the TCP port of the next ping-pong, on which its two sides tell each other their QPs.
 var freePort = 28515
+
+var portMu sync.Mutex
+
+// nextPort is freePort for tests that run in parallel.
+func nextPort() int {
+	portMu.Lock()
+	defer portMu.Unlock()
+	freePort++
+	return freePort
+}
 
 func TestPingpong(t *testing.T) {
 	needs(t, "/usr/bin/ibv_rc_pingpong", "ibverbs-utils")

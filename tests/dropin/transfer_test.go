@@ -28,10 +28,10 @@ func (x transfer) run(t *testing.T, program string, link endpoints, transport st
 	defer cancel()
 	server, client := link.pair(t)
 	server.env, client.env = append(server.env, "SOFTRNIC_TRANSPORT="+transport), append(client.env, "SOFTRNIC_TRANSPORT="+transport)
-	freePort++
+	port := nextPort()
 	addr, _, _ := strings.Cut(link.server, "/")
 	args := func(side, how string) []string {
-		return append([]string{side, addr, fmt.Sprint(freePort)}, strings.Fields(how)...)
+		return append([]string{side, addr, fmt.Sprint(port)}, strings.Fields(how)...)
 	}
 	s, c := server.program(ctx, t, program, args("server", x.server)...), client.program(ctx, t, program, args("client", x.client)...)
 	var said output
