@@ -28,7 +28,7 @@ func guarded(t *testing.T, s setting, f func(a, b *mwEnd)) {
 	f(e[0], e[1])
 }
 
-// fails posts a request from a to b, which must fail.
+// fails posts a request from a to b, which must end with a status.
 func (e *mwEnd) fails(t *testing.T, op verbs.WROpcode, n int, to *mwEnd, want verbs.WCStatus) {
 	t.Helper()
 	err := e.qp.PostSend(&verbs.SendWR{ID: 1, Opcode: op, Flags: verbs.SendSignaled, SGList: []verbs.SGE{e.mr.SGE(0, n)},
@@ -49,6 +49,25 @@ func TestDirectGuards(t *testing.T) {
 			t.Run("the peer is connected to another QP", func(t *testing.T) {
 				guarded(t, w.setting, func(a, b *mwEnd) {
 					a.to(t, b.device, b.qp, impatient)
+					b.to(t, a.device, a.newQP(t), nil)
+					a.fails(t, verbs.RDMAWrite, 8, b, verbs.WCRetryExcErr)
+				})
+			})
+			t.Run("the peer is destroyed after a message", func(t *testing.T) {
+				guarded(t, w.setting, func(a, b *mwEnd) {
+					a.to(t, b.device, b.qp, impatient)
+					b.to(t, a.device, a.qp, nil)
+					a.fails(t, verbs.RDMAWrite, 8, b, verbs.WCSuccess)
+					ok(t, b.qp.Destroy())
+					a.fails(t, verbs.RDMAWrite, 8, b, verbs.WCRetryExcErr)
+				})
+			})
+			t.Run("the peer is connected to another QP after a message", func(t *testing.T) {
+				guarded(t, w.setting, func(a, b *mwEnd) {
+					a.to(t, b.device, b.qp, impatient)
+					b.to(t, a.device, a.qp, nil)
+					a.fails(t, verbs.RDMAWrite, 8, b, verbs.WCSuccess)
+					ok(t, b.qp.Modify(&verbs.QPAttr{QPState: verbs.StateReset}, verbs.QPAttrState))
 					b.to(t, a.device, a.newQP(t), nil)
 					a.fails(t, verbs.RDMAWrite, 8, b, verbs.WCRetryExcErr)
 				})

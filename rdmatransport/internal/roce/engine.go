@@ -150,6 +150,7 @@ type qp struct {
 	path stack.Path
 	ends *stack.Ends // of path
 	near *station    // of a peer in this process: what path leads to
+	met  *qp         // the QP at near, if paired
 
 	sending    send.State  // of the reliable services
 	unreliable *unreliable // of the others; else nil

@@ -170,7 +170,7 @@ func (q *qp) closePaths() {
 	}
 	q.notify.close()
 	q.endCongestion()
-	q.path, q.ends, q.notify, q.near, q.paired, q.mayCrowd = nil, nil, nil, nil, false, false
+	q.path, q.ends, q.notify, q.near, q.met, q.paired, q.mayCrowd = nil, nil, nil, nil, nil, false, false
 }
 
 // reset forgets everything but the QP's number and its port.
@@ -198,6 +198,7 @@ func (q *qp) Query(attr *verbs.QPAttr) {
 
 // PostSend implements verbs.ProviderQP.
 func (q *qp) PostSend() {
+	q.prefetchPeer()
 	switch {
 	case q.reliable() && q.mayCork():
 		q.posted = true
