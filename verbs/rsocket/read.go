@@ -32,15 +32,28 @@ type receiver struct {
 func (r *receiver) half() int { return len(r.buf) / 2 }
 
 func (r *receiver) register(c *Conn) (err error) {
-	r.buf = make([]byte, c.cfg.RecvBuffer)
-	r.given, r.free, r.giveAt = r.half(), r.half(), r.half()
-	r.lengths = make([]uint32, c.cfg.RQSize)
+	r.begin(make([]byte, c.cfg.RecvBuffer), c.cfg.RQSize)
 	if r.mr, err = c.pd.RegMR(r.buf, verbs.AccessLocalWrite|verbs.AccessRemoteWrite); err != nil || !c.iwarp {
 		return err
 	}
 	r.messages = make([]byte, (c.cfg.RQSize+spareReceives)*messageLen)
 	r.messagesMR, err = c.pd.RegMR(r.messages, verbs.AccessLocalWrite)
 	return err
+}
+
+// begin takes a buffer, whose first half the peer has, for so many messages.
+func (r *receiver) begin(buf []byte, messages int) {
+	r.buf, r.lengths = buf, make([]uint32, messages)
+	r.given, r.free, r.giveAt = r.half(), r.half(), r.half()
+}
+
+// give gives the peer the next half of the buffer, which is free, and returns where it begins.
+func (r *receiver) give() (at int) {
+	at = r.giveAt
+	r.giveAt = (at + r.half()) % len(r.buf)
+	r.free -= r.half()
+	r.given += r.half()
+	return at
 }
 
 // post posts n receive requests.

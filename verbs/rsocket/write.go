@@ -158,7 +158,13 @@ func (c *Conn) postData(n int, inline []byte) {
 		s.at = (s.at + n) % len(s.buf)
 	}
 	c.postMessage(newMessage(opData, uint32(n)), wr, *to, id)
+	s.placed(n)
+}
+
+// placed counts a message of n bytes, which has gone to the first room.
+func (s *sender) placed(n int) {
 	s.sent++
+	to := &s.rooms[0]
 	to.addr += uint64(n)
 	if to.length -= uint32(n); to.length == 0 {
 		s.rooms = append(s.rooms[:0], s.rooms[1:]...)
@@ -173,14 +179,11 @@ func (c *Conn) grant() {
 		var to sge
 		var b [sgeLen]byte
 		if r.free >= r.half() {
-			own := sge{r.mr.Addr() + uint64(r.giveAt), r.mr.RKey(), uint32(r.half())}
+			own := sge{r.mr.Addr() + uint64(r.give()), r.mr.RKey(), uint32(r.half())}
 			own.put(b[:], c.peer.order())
 			wr.Flags, wr.InlineData = verbs.SendInline, b[:]
 			to = sge{addr: c.peer.list.addr + uint64(s.giveAt)*sgeLen, key: c.peer.list.key}
 			s.giveAt = (s.giveAt + 1) % c.peer.list.length
-			r.giveAt = (r.giveAt + r.half()) % len(r.buf)
-			r.free -= r.half()
-			r.given += r.half()
 		}
 		r.announced = r.read
 		s.controlling++
