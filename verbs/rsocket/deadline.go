@@ -1,6 +1,7 @@
 package rsocket
 
 import (
+	"errors"
 	"net"
 	"sync"
 	"time"
@@ -67,5 +68,30 @@ func (c *Conn) setDeadlines(t time.Time, ds ...*deadline) error {
 		}
 		d.set(t, &c.mu, waiting)
 	}
+	return nil
+}
+
+// SetDeadline sets both deadlines.
+func (c *PacketConn) SetDeadline(t time.Time) error {
+	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
+}
+
+// SetReadDeadline sets when ReadFrom gives up. The zero value is never.
+func (c *PacketConn) SetReadDeadline(t time.Time) error {
+	return c.setDeadline(&c.readBy, t, &c.readable)
+}
+
+// SetWriteDeadline sets when WriteTo gives up, which waits for room in the send buffer. The zero value is never.
+func (c *PacketConn) SetWriteDeadline(t time.Time) error {
+	return c.setDeadline(&c.writeBy, t, &c.writable)
+}
+
+func (c *PacketConn) setDeadline(d *deadline, t time.Time, waiting *sync.Cond) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return c.opError("set", net.ErrClosed)
+	}
+	d.set(t, &c.mu, waiting)
 	return nil
 }

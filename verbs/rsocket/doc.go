@@ -1,4 +1,4 @@
-// Package rsocket is stream sockets over RDMA, with the wire protocol of rsocket(7) of librdmacm: a [Conn] is a net.Conn, a
+// Package rsocket is stream and datagram sockets over RDMA, with the wire protocol of rsocket(7) of librdmacm: a [Conn] is a net.Conn, a
 // [Listener] a net.Listener, and the peer may be a C program that uses rsockets over rxe, siw or hardware.
 //
 //	l, err := rsocket.Listen(dev, ":7471", nil)            conn, err := rsocket.Dial(ctx, dev, "10.0.0.2:7471", nil)
@@ -12,5 +12,5 @@
 // What the peer says is checked: versions, lengths, credits, operations. A peer that breaks the protocol ends its connection, with
 // EPROTO on this side, and the most memory that it can make this side use is that of the buffers.
 //
-// There are no iomaps (riomap) and no datagram sockets yet.
+// A [PacketConn] is a datagram socket over a UD QP. There are no iomaps (riomap) yet.
 package rsocket

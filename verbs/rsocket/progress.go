@@ -13,28 +13,34 @@ var leOrder = binary.LittleEndian
 
 // run takes completions until ctx ends.
 func (c *Conn) run(ctx context.Context) {
+	if err := completions(ctx, c.ch, c.cq, c.completed); err != nil {
+		c.mu.Lock()
+		c.fail(err)
+		c.mu.Unlock()
+	}
+}
+
+// completions passes on what there is in a CQ until ctx ends, or the CQ fails.
+func completions(ctx context.Context, ch *verbs.CompChannel, cq *verbs.CQ, take func([]verbs.WC)) error {
 	var wcs [32]verbs.WC
 	for {
-		if c.cq.RequestNotify(false) != nil {
-			return
+		if cq.RequestNotify(false) != nil {
+			return nil
 		}
 		for {
-			n, err := c.cq.Poll(wcs[:])
+			n, err := cq.Poll(wcs[:])
 			if err != nil {
-				c.mu.Lock()
-				c.fail(err)
-				c.mu.Unlock()
-				return
+				return err
 			}
 			if n == 0 {
 				break
 			}
-			c.completed(wcs[:n])
+			take(wcs[:n])
 		}
-		if _, err := c.ch.GetEvent(ctx); err != nil {
-			return
+		if _, err := ch.GetEvent(ctx); err != nil {
+			return nil
 		}
-		_ = c.cq.AckEvents(1)
+		_ = cq.AckEvents(1)
 	}
 }
 

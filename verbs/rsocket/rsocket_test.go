@@ -38,7 +38,7 @@ func open(t *testing.T, port link.Link, addr string) *verbs.Device {
 	return dev
 }
 
-func ok(t *testing.T, err error) {
+func ok(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,248 @@
+package rsocket_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/stack/netstack"
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rsocket"
+)
+
+// node is a host with a device.
+type node struct {
+	host *netstack.Host
+	dev  *verbs.Device
+}
+
+func newNode(t testing.TB, port link.Link, addrs ...netstack.Option) *node {
+	t.Helper()
+	host, err := netstack.New(port, addrs...)
+	ok(t, err)
+	dev, err := rdmatransport.Open(host)
+	ok(t, err)
+	t.Cleanup(func() {
+		if r := dev.Resources(); r.QP != 0 || r.CQ != 0 || r.MR != 0 || r.PD > 1 || r.AH != 0 {
+			t.Errorf("left behind: %+v", r)
+		}
+		dev.Close()
+		host.Close()
+	})
+	return &node{host, dev}
+}
+
+// socket makes a datagram socket until the end of the test.
+func (n *node) socket(t testing.TB, addr string, cfg *rsocket.Config) *rsocket.PacketConn {
+	t.Helper()
+	udp, err := n.host.ListenPacket(netip.MustParseAddrPort(addr))
+	ok(t, err)
+	c, err := rsocket.NewPacketConn(n.dev, udp, cfg)
+	ok(t, err)
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func nodes(t testing.TB) (a, b *node) {
+	lan := new(pipe.Switch)
+	return newNode(t, lan.Port(), netstack.Addr("10.0.0.1/24"), netstack.Addr("fd00::1/64")),
+		newNode(t, lan.Port(), netstack.Addr("10.0.0.2/24"), netstack.Addr("fd00::2/64"))
+}
+
+// sent is how many datagrams a device has sent by QPs.
+func (n *node) sent(t testing.TB) uint64 {
+	t.Helper()
+	counters, err := n.dev.PortCounters(1)
+	ok(t, err)
+	return counters["port_xmit_packets"]
+}
+
+// TestDatagrams: the first datagram goes by UDP and the later ones from QP to QP, in either direction, and each comes with its sender's
+// address.
+func TestDatagrams(t *testing.T) {
+	for _, addr := range []struct{ listen, server, client string }{
+		{"10.0.0.1:7", "10.0.0.1:7", "10.0.0.2:8"}, {"[fd00::1]:7", "[fd00::1]:7", "[fd00::2]:8"},
+		{"0.0.0.0:7", "10.0.0.1:7", "10.0.0.2:8"}, {"[::]:7", "10.0.0.1:7", "10.0.0.2:8"}, {"[::]:7", "[fd00::1]:7", "[fd00::2]:8"},
+	} {
+		t.Run(addr.listen, func(t *testing.T) {
+			a, b := nodes(t)
+			server, client := a.socket(t, addr.listen, nil), b.socket(t, addr.client, nil)
+			to := netip.MustParseAddrPort(addr.server)
+			exchange := func(i int) {
+				t.Helper()
+				m := fmt.Appendf(nil, "datagram %d", i)
+				if n, err := client.WriteToAddrPort(m, to); n != len(m) || err != nil {
+					t.Fatal(n, err)
+				}
+				buf := make([]byte, 100)
+				n, from, err := server.ReadFrom(buf)
+				if err != nil || !bytes.Equal(buf[:n], m) || from.String() != addr.client {
+					t.Fatalf("%q from %v, %v", buf[:n], from, err)
+				}
+				if _, err := server.WriteTo(buf[:n], from); err != nil {
+					t.Fatal(err)
+				}
+				n, back, err := client.ReadFromAddrPort(buf)
+				if err != nil || !bytes.Equal(buf[:n], m) || back != to {
+					t.Fatalf("%q from %v, %v", buf[:n], back, err)
+				}
+			}
+			deadline := time.Now().Add(20 * time.Second)
+			for i := 0; a.sent(t) < 100 || b.sent(t) < 100; i++ {
+				if exchange(i); time.Now().After(deadline) {
+					t.Fatalf("%d and %d datagrams were sent by QPs", a.sent(t), b.sent(t))
+				}
+			}
+		})
+	}
+}
+
+// TestDatagramLimits: what cannot be sent is refused, deadlines and Close end what waits, and a datagram is cut to the buffer.
+func TestDatagramLimits(t *testing.T) {
+	a, b := nodes(t)
+	server, client := a.socket(t, "10.0.0.1:7", nil), b.socket(t, "10.0.0.2:8", nil)
+	port, err := a.dev.QueryPort(1)
+	ok(t, err)
+	most := min(rsocket.MaxDatagram, port.ActiveMTU.Bytes()) - 8
+	for _, c := range []struct {
+		to   string
+		n    int
+		want error
+	}{
+		{"10.0.0.1:7", most + 1, syscall.EMSGSIZE}, {"10.0.0.1:0", 1, syscall.EINVAL}, {"0.0.0.0:7", 1, syscall.EINVAL},
+		{"224.0.0.1:7", 1, syscall.EOPNOTSUPP}, {"[fd00::1]:7", 1, syscall.EAFNOSUPPORT},
+	} {
+		if n, err := client.WriteToAddrPort(make([]byte, c.n), netip.MustParseAddrPort(c.to)); n != 0 || !errors.Is(err, c.want) {
+			t.Errorf("%d bytes to %s: %d, %v", c.n, c.to, n, err)
+		}
+	}
+	for _, n := range []int{0, most} {
+		if _, err := client.WriteTo(make([]byte, n), server.LocalAddr()); err != nil {
+			t.Fatal(err)
+		}
+		buf := make([]byte, 100)
+		if got, _, err := server.ReadFrom(buf); got != min(n, len(buf)) || err != nil {
+			t.Errorf("of %d bytes %d were read, %v", n, got, err)
+		}
+	}
+	ok(t, server.SetReadDeadline(time.Now().Add(time.Millisecond)))
+	if _, _, err := server.ReadFrom(nil); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("after the deadline: %v", err)
+	}
+	ok(t, server.SetDeadline(time.Time{}))
+	read := make(chan error)
+	go func() {
+		_, _, err := server.ReadFrom(nil)
+		read <- err
+	}()
+	ok(t, server.Close())
+	if err := <-read; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Read at Close: %v", err)
+	}
+	if _, err := server.WriteTo(nil, client.LocalAddr()); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Write after Close: %v", err)
+	}
+	if err := server.Close(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Close again: %v", err)
+	}
+	udp, err := b.host.ListenPacket(netip.MustParseAddrPort("10.0.0.2:9"))
+	ok(t, err)
+	if _, err := rsocket.NewPacketConn(b.dev, udp, &rsocket.Config{Transport: verbs.IWARP}); !errors.Is(err, syscall.EOPNOTSUPP) {
+		t.Errorf("over iWARP: %v", err)
+	}
+	again, err := b.host.ListenPacket(netip.MustParseAddrPort("10.0.0.2:9"))
+	ok(t, err) // the other is closed
+	ok(t, again.Close())
+}
+
+// TestHostileDatagrams: made-up introductions and more datagrams than there is room for take up a bounded amount of memory, and what is in order
+// still arrives.
+func TestHostileDatagrams(t *testing.T) {
+	a, b := nodes(t)
+	server := a.socket(t, "10.0.0.1:7", &rsocket.Config{RecvBuffer: 8 << 10})
+	tag := []byte{0x55, 0x55, 0x55, 0x55}
+	good := append(tag, 4, 0, 16, 0, 0, 0, 1, 0, 10, 0, 0, 2)
+	var last net.PacketConn
+	for port := range uint16(1200) {
+		rogue, err := b.host.ListenPacket(netip.AddrPortFrom(netip.MustParseAddr("10.0.0.2"), 20000+port))
+		ok(t, err)
+		for _, m := range [][]byte{nil, tag, good[:15], append(tag, 6, 0, 28, 0, 0, 0, 1, 0), append(tag, 4, 0, 200, 0, 0, 0, 1, 0, 10, 0, 0, 2),
+			append(tag, 4, 1, 16, 0, 0, 0, 1, 0, 10, 0, 0, 2), good} {
+			if port > 10 {
+				m = good
+			}
+			_, err := rogue.WriteTo(m, server.LocalAddr())
+			ok(t, err)
+		}
+		if last != nil {
+			last.Close()
+		}
+		last = rogue
+	}
+	last.Close()
+	if r := a.dev.Resources(); r.AH > 1024 {
+		t.Errorf("%d address handles", r.AH)
+	}
+	ok(t, server.SetReadDeadline(time.Now().Add(20*time.Second)))
+	client := b.socket(t, "10.0.0.2:8", nil)
+	arrived := make(chan bool)
+	go func() {
+		buf := make([]byte, 100)
+		for {
+			n, from, err := server.ReadFrom(buf)
+			if err != nil || from.String() == "10.0.0.2:8" && string(buf[:n]) == "in order" {
+				arrived <- err == nil
+				return
+			}
+		}
+	}()
+	for {
+		_, err := client.WriteTo([]byte("in order"), server.LocalAddr())
+		ok(t, err)
+		select {
+		case fine := <-arrived:
+			if !fine {
+				t.Error("nothing arrives")
+			}
+			return
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+func BenchmarkDatagrams(b *testing.B) {
+	x, y := nodes(b)
+	server, client := x.socket(b, "10.0.0.1:7", nil), y.socket(b, "10.0.0.2:8", nil)
+	to, buf := netip.MustParseAddrPort("10.0.0.1:7"), make([]byte, 1000)
+	exchange := func() {
+		if _, err := client.WriteToAddrPort(buf, to); err != nil {
+			b.Fatal(err)
+		}
+		_, from, err := server.ReadFromAddrPort(buf)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := server.WriteToAddrPort(buf, from); err != nil {
+			b.Fatal(err)
+		}
+		if _, _, err := client.ReadFromAddrPort(buf); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for x.sent(b) < 10 || y.sent(b) < 10 {
+		exchange()
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		exchange()
+	}
+}
