@@ -17,8 +17,10 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/devinfo"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/hub"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/mckey"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/nc"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/perf"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/pingpong"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/proxy"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/rping"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/run"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/serve"
@@ -33,6 +35,8 @@ type commands struct {
 	Pingpong pingpong.Command `cmd:"" help:"Bounce messages between two nodes, either of which may be the real ibv_*_pingpong."`
 	Rping    rping.Command    `cmd:"" help:"Ping over an rdma_cm connection with RDMA READ and WRITE; either side may be the real rping."`
 	Mckey    mckey.Command    `cmd:"" help:"Send to a multicast group, or receive from it; others in it may be the real mckey."`
+	Nc       nc.Command       `cmd:"" help:"Pipe bytes over RDMA, like nc; either side may be a program that uses rsockets."`
+	Proxy    proxy.Command    `cmd:"" help:"Pass connections on between TCP and RDMA, and between RoCEv2 and iWARP, with TLS where that is wanted."`
 	Perf     perf.Command     `cmd:"" help:"Measure bandwidth, latency or message rate between two nodes, like perftest's ib_write_bw and its kin."`
 	Serve    serve.Command    `cmd:"" help:"Be a lab node that answers ping, ibv_rc_pingpong and rping until stopped."`
 	Switch   bridge.Command   `cmd:"" help:"Be an Ethernet switch between virtual machines, nodes and TAP interfaces; without TAP it needs no privileges."`
@@ -67,7 +71,7 @@ Examples:
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal kills
-	os.Exit(runCommandLine(ctx, os.Args[1:], &cli.Env{Stdout: os.Stdout, Stderr: os.Stderr}))
+	os.Exit(runCommandLine(ctx, os.Args[1:], &cli.Env{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}))
 }
 
 func runCommandLine(ctx context.Context, args []string, e *cli.Env) int {

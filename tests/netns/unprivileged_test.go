@@ -74,12 +74,15 @@ func (m *machines) enter(i int) {
 }
 
 // start runs softrnic in a namespace, as nobody and without capabilities.
-func (m *machines) start(i int, args string) *running {
+func (m *machines) start(i int, args string) *running { return m.startWith(i, nil, args) }
+
+// startWith is start with a standard input.
+func (m *machines) startWith(i int, stdin io.Reader, args string) *running {
 	m.t.Helper()
 	m.enter(i)
 	r := &running{t: m.t, ended: make(chan error, 1), changed: make(chan struct{})}
 	r.cmd = exec.CommandContext(m.t.Context(), m.program, strings.Fields(args)...)
-	r.cmd.Stdout, r.cmd.Stderr = io.Writer(r), io.Writer(r)
+	r.cmd.Stdin, r.cmd.Stdout, r.cmd.Stderr = stdin, io.Writer(r), io.Writer(r)
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	if err := r.cmd.Start(); err != nil {
 		m.t.Fatal(err)

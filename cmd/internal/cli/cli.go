@@ -28,6 +28,7 @@ const (
 
 // Env is the environment of a command line.
 type Env struct {
+	Stdin          io.Reader // nil is an empty one
 	Stdout, Stderr io.Writer
 	// LAN is the switch that nodes with --link pipe are on; nil gives each a switch of its own.
 	LAN *pipe.Switch
@@ -46,7 +47,7 @@ func (e *Env) OnPipe(mtu int, opts ...pipe.Option) (*Env, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Env{Stdout: e.Stdout, Stderr: e.Stderr, LAN: lan, Counted: true}, nil
+	return &Env{Stdin: e.Stdin, Stdout: e.Stdout, Stderr: e.Stderr, LAN: lan, Counted: true}, nil
 }
 
 // nodeGroup is where --help lists the flags of node.Flags.

@@ -24,7 +24,12 @@ func (f *Flags) serveMetrics(n *node.Node) (stop func(), err error) {
 		return func() {}, nil
 	}
 	n.Dev.MeasureLatency()
-	return ServeMetrics(f.Metrics, metrics.NewCollector(n.Dev), n.Log)
+	all := prometheus.NewRegistry() // which is a Collector itself
+	all.MustRegister(metrics.NewCollector(n.Dev))
+	if f.Collector != nil {
+		all.MustRegister(f.Collector)
+	}
+	return ServeMetrics(f.Metrics, all, n.Log)
 }
 
 // ServeMetrics answers Prometheus on an address, HOST:PORT, with what a collector has, until the function that it returns is

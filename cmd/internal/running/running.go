@@ -4,6 +4,8 @@ package running
 import (
 	"context"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/internal/node"
 )
@@ -12,6 +14,9 @@ import (
 type Flags struct {
 	node.Flags
 	Metrics string `group:"node" placeholder:"HOST:PORT" help:"Answer Prometheus on this address of the machine's own, not the node's: http://HOST:PORT/metrics. The names are those of node_exporter's collector infiniband, and softrnic_NAME for rxe's hw_counters and the rest."`
+
+	// Collector has more for Prometheus, of the command's own.
+	Collector prometheus.Collector `kong:"-"`
 }
 
 // RunNode is RunNode of the node's flags.

@@ -4,6 +4,7 @@ package clitest
 import (
 	"bytes"
 	"context"
+	"io"
 	"strings"
 	"sync"
 	"testing"
@@ -93,10 +94,15 @@ type Command struct {
 
 // Start begins to run a command line, whose words have single spaces between them. It ends with the test.
 func (p Program) Start(t *testing.T, lan *pipe.Switch, args string) *Command {
+	return p.StartWith(t, lan, nil, args)
+}
+
+// StartWith is Start with a standard input.
+func (p Program) StartWith(t *testing.T, lan *pipe.Switch, stdin io.Reader, args string) *Command {
 	ctx, stop := context.WithCancel(t.Context())
 	c := &Command{code: make(chan int, 1), Stop: stop}
 	go func() {
-		c.code <- cli.Run(ctx, strings.Fields(args), &cli.Env{Stdout: &c.Out, Stderr: &c.Err, LAN: lan}, p(), "")
+		c.code <- cli.Run(ctx, strings.Fields(args), &cli.Env{Stdin: stdin, Stdout: &c.Out, Stderr: &c.Err, LAN: lan}, p(), "")
 	}()
 	t.Cleanup(stop)
 	return c

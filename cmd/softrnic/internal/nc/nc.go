@@ -1,0 +1,180 @@
+// Package nc is `softrnic nc`: a byte pipe over an rsocket, as nc(1) is over TCP.
+package nc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/softrnic/softrnic/verbs/rsocket"
+
+	"github.com/softrnic/softrnic/cmd/internal/cli"
+	"github.com/softrnic/softrnic/cmd/internal/node"
+	"github.com/softrnic/softrnic/cmd/internal/running"
+)
+
+// Command is nc over RDMA: its options.
+type Command struct {
+	Peer []string `arg:"" name:"host-port" placeholder:"[HOST] PORT" help:"HOST PORT to connect to. With -l: PORT, or HOST PORT, to listen on."`
+
+	Listen  bool          `short:"l" help:"Listen, for one connection."`
+	Keep    bool          `short:"k" help:"With -l: go on to listen after a connection. Standard input is not sent."`
+	NoInput bool          `short:"d" help:"Send nothing: do not read standard input."`
+	Source  *node.IPAddr  `short:"s" placeholder:"IP" help:"The address to connect from."`
+	Timeout time.Duration `short:"w" default:"10s" placeholder:"TIME" help:"How long to try to connect. Default: 10s."`
+	Verbose bool          `short:"v" help:"Say on stderr who is connected."`
+
+	Transport node.Transport `default:"rocev2" placeholder:"PROTOCOL" help:"Wire protocol: rocev2 or iwarp. Default: rocev2."`
+	running.Flags
+}
+
+// Help implements kong.HelpProvider.
+func (*Command) Help() string {
+	return `What comes from standard input is sent, what arrives goes to standard output. At the end of standard input the peer is told that no
+more comes (half close), and what it still sends is received. It ends when the peer has ended too; one that listens, and whose
+standard input is a terminal, does not wait for the end of that. The peer may be a program that uses rsockets of librdmacm.
+
+  softrnic nc -l --link shm 7471 > copy                        here
+  softrnic nc --link shm 10.83.0.1 7471 < file                 in another terminal`
+}
+
+// Validate implements kong's check after parsing.
+func (c *Command) Validate() error {
+	least := 2
+	if c.Listen {
+		least = 1
+	}
+	if len(c.Peer) < least || len(c.Peer) > 2 {
+		return errors.New("give HOST PORT to connect to, or -l [HOST] PORT to listen on")
+	}
+	if n, err := strconv.Atoi(c.Peer[len(c.Peer)-1]); err == nil && (n < 1 || n > 1<<16-1) {
+		return fmt.Errorf("%d is no port: give 1 to 65535", n)
+	}
+	switch {
+	case c.Keep && !c.Listen:
+		return errors.New("-k is for those who listen: give -l too")
+	case c.Source != nil && c.Listen:
+		return errors.New("-s is for those who connect: with -l, give the address before the port")
+	case c.Timeout <= 0:
+		return fmt.Errorf("-w %v: give more than 0", c.Timeout)
+	}
+	return nil
+}
+
+// addr is what the arguments say.
+func (c *Command) addr() string {
+	host := ""
+	if len(c.Peer) == 2 {
+		host = c.Peer[0]
+	}
+	return net.JoinHostPort(host, c.Peer[len(c.Peer)-1])
+}
+
+// Run connects or listens, and copies.
+func (c *Command) Run(ctx context.Context, e *cli.Env) error {
+	return c.RunNodeForPeer(ctx, e, func(ctx context.Context, n *node.Node) error {
+		cfg := &rsocket.Config{Transport: c.Transport.Transport}
+		if c.Listen {
+			c.HintWithoutAddr(n)
+			return c.serve(ctx, e, n, cfg)
+		}
+		if c.Source != nil {
+			cfg.LocalAddr = netip.AddrPortFrom(c.Source.Addr, 0)
+		}
+		dialling, cancel := context.WithTimeout(ctx, c.Timeout)
+		defer cancel()
+		conn, err := rsocket.Dial(dialling, n.Dev, c.addr(), cfg)
+		if err != nil {
+			return err
+		}
+		return c.talk(ctx, e, conn)
+	})
+}
+
+// serve takes one connection, or with -k one after the other.
+func (c *Command) serve(ctx context.Context, e *cli.Env, n *node.Node, cfg *rsocket.Config) (err error) {
+	l, err := rsocket.Listen(n.Dev, c.addr(), cfg)
+	if err != nil {
+		return err
+	}
+	var closing sync.Once
+	closeListener := func() {
+		closing.Do(func() { err = errors.Join(err, l.Close()) })
+	}
+	defer closeListener()
+	c.say(e, "listening on %v", l.Addr())
+	for {
+		conn, err := l.AcceptContext(ctx)
+		if err != nil {
+			return err
+		}
+		if !c.Keep {
+			closeListener()
+			return c.talk(ctx, e, conn)
+		}
+		if err := c.talk(ctx, e, conn); ctx.Err() != nil {
+			return err
+		} else if err != nil {
+			fmt.Fprintf(e.Stderr, "%v: %v\n", conn.RemoteAddr(), err)
+		}
+	}
+}
+
+func (c *Command) say(e *cli.Env, format string, args ...any) {
+	if c.Verbose {
+		fmt.Fprintf(e.Stderr, format+"\n", args...)
+	}
+}
+
+// talk copies in both directions, and closes the connection.
+func (c *Command) talk(ctx context.Context, e *cli.Env, conn *rsocket.Conn) error {
+	c.say(e, "connected to %v from %v", conn.RemoteAddr(), conn.LocalAddr())
+	var closing sync.Once
+	var closed error
+	hangUp := func() { closing.Do(func() { closed = conn.Close() }) }
+	defer context.AfterFunc(ctx, hangUp)()
+
+	sent := make(chan error, 1)
+	go func() { sent <- c.send(e, conn) }() // reading standard input cannot be interrupted: nobody waits for it who has reason to end
+	_, err := conn.WriteTo(e.Stdout)
+	if err == nil && !(c.Listen && isTerminal(e.Stdin)) {
+		select {
+		case err = <-sent:
+		case <-ctx.Done():
+		}
+	}
+	hangUp()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return errors.Join(err, closed)
+}
+
+// send sends standard input. That the peer has ended altogether meanwhile is no error: it wanted no more.
+func (c *Command) send(e *cli.Env, conn *rsocket.Conn) error {
+	if e.Stdin != nil && !c.NoInput && !c.Keep {
+		if _, err := conn.ReadFrom(e.Stdin); errors.Is(err, syscall.EPIPE) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+	return conn.CloseWrite()
+}
+
+func isTerminal(r io.Reader) bool {
+	f, ok := r.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}

@@ -1,0 +1,116 @@
+package nc
+
+import (
+	"bytes"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/softrnic/softrnic/cmd/internal/cli"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/clitest"
+	"github.com/softrnic/softrnic/link/pipe"
+)
+
+// program is the command line with this package's command alone.
+var program = clitest.Program(func() any {
+	return new(struct {
+		Nc Command `cmd:""`
+	})
+})
+
+func text(n int, seed byte) []byte {
+	b := make([]byte, n)
+	_, _ = rand.NewChaCha8([32]byte{seed}).Read(b)
+	return b
+}
+
+// What goes into either end comes out of the other, and both end when both inputs have ended.
+func TestBothWays(t *testing.T) {
+	for _, transport := range []string{"rocev2", "iwarp"} {
+		lan := new(pipe.Switch)
+		to, from := text(3_000_000, 1), text(1_234_567, 2)
+		s := program.StartWith(t, lan, bytes.NewReader(from), "nc -l -v 7471 --addr 10.0.0.1/24 --transport "+transport)
+		s.Await(t, &s.Err, "listening on")
+		c := program.StartWith(t, lan, bytes.NewReader(to), "nc -v 10.0.0.1 7471 --addr 10.0.0.2/24 --transport "+transport)
+		for _, p := range []*clitest.Command{c, s} {
+			if code := p.Wait(t); code != cli.ExitOK {
+				t.Errorf("%s: exit code %d: %s", transport, code, &p.Err)
+			}
+		}
+		if s.Out.String() != string(to) || c.Out.String() != string(from) {
+			t.Errorf("%s: %d bytes of %d arrived, and %d of %d, or other ones", transport, len(s.Out.String()), len(to), len(c.Out.String()), len(from))
+		}
+	}
+}
+
+// After the end of its input the client still gets what the server sends.
+func TestHalfClose(t *testing.T) {
+	lan := new(pipe.Switch)
+	r, answer := io.Pipe()
+	s := program.StartWith(t, lan, r, "nc -l -v 7471 --addr 10.0.0.1/24")
+	s.Await(t, &s.Err, "listening on")
+	c := program.StartWith(t, lan, strings.NewReader("question\n"), "nc 10.0.0.1 7471 --addr 10.0.0.2/24")
+	s.Await(t, &s.Out, "question\n")
+	_, _ = io.WriteString(answer, "answer\n")
+	c.Await(t, &c.Out, "answer\n")
+	answer.Close()
+	if a, b := c.Wait(t), s.Wait(t); a != cli.ExitOK || b != cli.ExitOK {
+		t.Errorf("exit codes %d and %d: %s%s", a, b, &c.Err, &s.Err)
+	}
+}
+
+// With -k one connection comes after the other, until it is interrupted.
+func TestKeep(t *testing.T) {
+	lan := new(pipe.Switch)
+	s := program.StartWith(t, lan, strings.NewReader("not sent"), "nc -lkv 7471 --addr 10.0.0.1/24")
+	s.Await(t, &s.Err, "listening on")
+	for _, say := range []string{"one\n", "two\n", "three\n"} {
+		c := program.StartWith(t, lan, strings.NewReader(say), "nc 10.0.0.1 7471 --addr 10.0.0.2/24")
+		if code := c.Wait(t); code != cli.ExitOK || c.Out.String() != "" {
+			t.Errorf("exit code %d, stdout %q: %s", code, &c.Out, &c.Err)
+		}
+	}
+	s.Stop()
+	if code := s.Wait(t); code != cli.ExitFailed || s.Out.String() != "one\ntwo\nthree\n" || !strings.Contains(s.Err.String(), "interrupted") {
+		t.Errorf("exit code %d, stdout %q: %s", code, &s.Out, &s.Err)
+	}
+}
+
+// Whoever waits for input that does not come can be interrupted, and the peer hears of it.
+func TestInterrupted(t *testing.T) {
+	lan := new(pipe.Switch)
+	endless, _ := io.Pipe()
+	s := program.StartWith(t, lan, nil, "nc -l -v 7471 --addr 10.0.0.1/24")
+	s.Await(t, &s.Err, "listening on")
+	c := program.StartWith(t, lan, endless, "nc -v 10.0.0.1 7471 --addr 10.0.0.2/24")
+	c.Await(t, &c.Err, "connected to")
+	s.Await(t, &s.Err, "connected to")
+	c.Stop()
+	if code := c.Wait(t); code != cli.ExitFailed || !strings.Contains(c.Err.String(), "interrupted") {
+		t.Errorf("exit code %d: %s", code, &c.Err)
+	}
+	if code := s.Wait(t); code != cli.ExitOK {
+		t.Errorf("the server: exit code %d: %s", code, &s.Err)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	for args, want := range map[string]struct {
+		code int
+		says string
+	}{
+		"nc 10.0.0.1":         {cli.ExitUsage, "give HOST PORT"},
+		"nc -l a 1 2":         {cli.ExitUsage, "give HOST PORT"},
+		"nc 10.0.0.1 0":       {cli.ExitUsage, "no port"},
+		"nc -k 10.0.0.1 5":    {cli.ExitUsage, "-l too"},
+		"nc -l -s 10.0.0.1 5": {cli.ExitUsage, "-s is for"},
+		"nc -w 0 10.0.0.1 5":  {cli.ExitUsage, "-w 0s"},
+		"nc 10.0.0.1 7471 --addr 10.0.0.2/24 -w 50ms": {cli.ExitFailed, "dial rsocket 10.0.0.1:7471"},
+	} {
+		c := program.Start(t, new(pipe.Switch), args)
+		if code := c.Wait(t); code != want.code || !strings.Contains(c.Err.String(), want.says) {
+			t.Errorf("%s: exit code %d: %s", args, code, &c.Err)
+		}
+	}
+}

@@ -1,0 +1,213 @@
+// Package proxy is `softrnic proxy`: it passes on connections between TCP and rsockets, and between rsockets of two wire protocols.
+package proxy
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rsocket"
+
+	"github.com/softrnic/softrnic/cmd/internal/cli"
+	"github.com/softrnic/softrnic/cmd/internal/node"
+	"github.com/softrnic/softrnic/cmd/internal/running"
+)
+
+// Command is the proxy: its options.
+type Command struct {
+	From Endpoint `arg:"" placeholder:"FROM" help:"Where to listen: tcp, rocev2 or iwarp, then +tls or nothing, then :HOST:PORT or :PORT. TCP is the machine's own, the other two are the node's."`
+	To   Endpoint `arg:"" placeholder:"TO" help:"Where to connect to, for each connection that comes: likewise, with HOST."`
+
+	Timeout time.Duration `short:"w" default:"10s" placeholder:"TIME" help:"How long to try to connect, and to wait for the other side of TLS. Default: 10s."`
+	Limit   int           `default:"4096" placeholder:"N" help:"Connections at a time; more wait. Default: 4096."`
+
+	Cert       string `type:"path" placeholder:"FILE" help:"TLS: the certificate, and those that it was signed with, in PEM; of FROM if that has TLS, otherwise to show to TO."`
+	Key        string `type:"path" placeholder:"FILE" help:"TLS: the key of --cert, in PEM."`
+	ClientCA   string `type:"path" name:"client-ca" placeholder:"FILE" help:"TLS of FROM: who connects must have a certificate that was signed with one of these."`
+	CA         string `type:"path" name:"ca" placeholder:"FILE" help:"TLS of TO: its certificate must have been signed with one of these. Default: the machine's."`
+	ServerName string `name:"server-name" placeholder:"NAME" help:"TLS of TO: the name in its certificate. Default: the HOST of TO."`
+
+	running.Flags
+}
+
+// Help implements kong.HelpProvider.
+func (*Command) Help() string {
+	return `Connections that come to FROM are passed on to TO, until it is interrupted. Either half of a connection ends by itself. --metrics
+has the proxy's own figures too, softrnic_proxy_NAME.
+
+A web server's clients come over RDMA, and those that speak TCP only come by way of a second proxy:
+
+  softrnic proxy --link shm --addr 10.83.0.1/24 rocev2:7471 tcp:127.0.0.1:80
+  softrnic proxy --link shm --addr 10.83.0.2/24 tcp:127.0.0.1:8080 rocev2:10.83.0.1:7471`
+}
+
+// Validate implements kong's check after parsing.
+func (c *Command) Validate() error {
+	switch {
+	case c.From.transport == nil && c.To.transport == nil:
+		return errors.New("from TCP to TCP there is nothing for RDMA to do: one of the two must be rocev2 or iwarp")
+	case c.To.host() == "":
+		return fmt.Errorf("%s: give the host to connect to", c.To.text)
+	case c.From.tls && (c.Cert == "" || c.Key == ""):
+		return fmt.Errorf("%s: TLS needs --cert and --key", c.From.text)
+	case (c.Cert == "") != (c.Key == ""):
+		return errors.New("--cert and --key: give both or neither")
+	case c.Cert != "" && !c.From.tls && !c.To.tls:
+		return errors.New("--cert: neither side has TLS: give +tls after its protocol")
+	case c.ClientCA != "" && !c.From.tls:
+		return fmt.Errorf("--client-ca: %s has no TLS: give +tls after its protocol", c.From.text)
+	case (c.CA != "" || c.ServerName != "") && !c.To.tls:
+		return fmt.Errorf("--ca and --server-name: %s has no TLS: give +tls after its protocol", c.To.text)
+	case c.Timeout <= 0:
+		return fmt.Errorf("-w %v: give more than 0", c.Timeout)
+	case c.Limit < 1:
+		return fmt.Errorf("--limit %d: give at least 1", c.Limit)
+	}
+	return nil
+}
+
+// Run passes connections on until ctx ends, which is no error.
+func (c *Command) Run(ctx context.Context, e *cli.Env) error {
+	server, client, err := c.tlsConfigs()
+	if err != nil {
+		return err
+	}
+	p := &proxy{Command: c, server: server, client: client, slots: make(chan struct{}, c.Limit)}
+	c.Collector = &p.counters
+	return c.RunNodeForPeer(ctx, e, func(ctx context.Context, n *node.Node) error {
+		if c.From.transport != nil {
+			c.HintWithoutAddr(n)
+		}
+		p.node = n
+		l, err := c.From.listen(ctx, n)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(e.Stdout, "from %s to %s\n", c.From.name(l.Addr()), c.To.text)
+		return p.serve(ctx, l)
+	})
+}
+
+// proxy is one that runs.
+type proxy struct {
+	*Command
+	node           *node.Node
+	server, client *tls.Config
+	slots          chan struct{}
+	counters       counters
+	work           sync.WaitGroup
+}
+
+// serve accepts until ctx ends, and then waits for the end of all connections.
+func (p *proxy) serve(ctx context.Context, l net.Listener) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var closing sync.Once
+	var closed error
+	closeListener := func() { closing.Do(func() { closed = l.Close() }) }
+	stop := context.AfterFunc(ctx, closeListener)
+	err := p.accept(ctx, l)
+	stop()
+	closeListener()
+	cancel()
+	p.work.Wait()
+	return errors.Join(err, closed)
+}
+
+func (p *proxy) accept(ctx context.Context, l net.Listener) error {
+	for {
+		select {
+		case p.slots <- struct{}{}:
+		case <-ctx.Done():
+			return nil
+		}
+		conn, err := l.Accept()
+		switch {
+		case ctx.Err() != nil:
+			if err == nil {
+				_ = conn.Close()
+			}
+			return nil
+		case errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ECONNABORTED):
+			<-p.slots
+			p.node.Log.Warn("a connection could not be accepted", "error", err)
+			select { // what is there to be accepted stays there
+			case <-time.After(acceptPause):
+			case <-ctx.Done():
+			}
+			continue
+		case err != nil:
+			return err
+		}
+		p.work.Go(func() {
+			defer func() { <-p.slots }()
+			p.counters.accepted.Add(1)
+			if err := p.pass(ctx, conn); err != nil && ctx.Err() == nil {
+				p.counters.failed.Add(1)
+				p.node.Log.Warn("a connection has failed", "from", conn.RemoteAddr(), "error", err)
+			}
+		})
+	}
+}
+
+const acceptPause = 100 * time.Millisecond
+
+// pass passes one connection on, until both halves have ended. If one fails, or the proxy ends, both sides get an error in place of
+// an end of the stream: what was passed on must not look whole.
+func (p *proxy) pass(ctx context.Context, raw net.Conn) (err error) {
+	near := raw
+	defer func() { _ = near.Close() }()
+	defer context.AfterFunc(ctx, func() { abort(raw) })()
+	connecting, cancel := context.WithTimeout(ctx, p.Timeout)
+	defer cancel()
+	if p.server != nil {
+		secure := tls.Server(raw, p.server)
+		if err := secure.HandshakeContext(connecting); err != nil {
+			return fmt.Errorf("TLS: %w", err)
+		}
+		near = secure
+	}
+	far, err := p.To.dial(connecting, p.node, p.client)
+	if err != nil {
+		abort(raw)
+		return err
+	}
+	defer func() { _ = far.Close() }()
+	defer context.AfterFunc(ctx, func() { abort(far) })()
+	p.counters.open.Add(1)
+	defer p.counters.open.Add(-1)
+
+	ends := make(chan error, 2)
+	go func() { ends <- pump(far, near, &p.counters.toBytes) }()
+	go func() { ends <- pump(near, far, &p.counters.fromBytes) }()
+	if err = <-ends; err != nil {
+		abort(raw)
+		abort(far)
+		<-ends
+		return err
+	}
+	if err = <-ends; err != nil {
+		abort(raw)
+		abort(far)
+	}
+	return err
+}
+
+// abort ends a connection so that its peer gets an error.
+func abort(c net.Conn) {
+	switch c := c.(type) {
+	case *tls.Conn:
+		abort(c.NetConn())
+	case *net.TCPConn:
+		_ = c.SetLinger(0)
+		_ = c.Close()
+	case *rsocket.Conn:
+		_ = c.QP().Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState)
+		_ = c.Close()
+	}
+}
