@@ -1,0 +1,108 @@
+package rsocket_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	crand "crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rsocket"
+)
+
+// tlsConfigs are those of a server and of its client.
+func tlsConfigs(t *testing.T) (server, client *tls.Config) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), crand.Reader)
+	ok(t, err)
+	c := &x509.Certificate{SerialNumber: big.NewInt(1), IPAddresses: []net.IP{net.IPv4(10, 0, 0, 1)},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(crand.Reader, c, c, key.Public(), key)
+	ok(t, err)
+	parsed, err := x509.ParseCertificate(der)
+	ok(t, err)
+	pool := x509.NewCertPool()
+	pool.AddCert(parsed)
+	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}},
+		&tls.Config{RootCAs: pool, ServerName: "10.0.0.1"}
+}
+
+// TLS runs over it: data in both directions at once, and its end of either half.
+func TestTLS(t *testing.T) {
+	both(t, func(t *testing.T, transport verbs.Transport) {
+		own, peers := tlsConfigs(t)
+		a, b := pair(t, &rsocket.Config{Transport: transport})
+		sides := []*tls.Conn{tls.Client(a, peers), tls.Server(b, own)}
+		data := [][]byte{random(1_000_000), random(777_777)}
+		results := make(chan error)
+		for i, c := range sides {
+			go func() {
+				written := make(chan error, 1)
+				go func() {
+					_, err := c.Write(data[i])
+					written <- errors.Join(err, c.CloseWrite())
+				}()
+				got, err := io.ReadAll(c)
+				if err = errors.Join(err, <-written); err == nil && !bytes.Equal(got, data[1-i]) {
+					err = fmt.Errorf("%d bytes of %d, or other ones", len(got), len(data[1-i]))
+				}
+				results <- err
+			}()
+		}
+		for range sides {
+			ok(t, <-results)
+		}
+	})
+}
+
+// A web server with TLS, which agrees on HTTP/2 by itself: the whole of it is http.Server and http.Transport.
+func TestHTTPS(t *testing.T) {
+	both(t, func(t *testing.T, transport verbs.Transport) {
+		lan := new(pipe.Switch)
+		to, from := open(t, lan.Port(), server), open(t, lan.Port(), client)
+		cfg := &rsocket.Config{Transport: transport}
+		own, peers := tlsConfigs(t)
+		l, err := rsocket.Listen(to, ":443", cfg)
+		ok(t, err)
+		srv := &http.Server{TLSConfig: own, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })}
+		go srv.ServeTLS(l, "", "")
+		defer srv.Close()
+		tr := &http.Transport{TLSClientConfig: peers, ForceAttemptHTTP2: true,
+			DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) { return rsocket.Dial(ctx, from, addr, cfg) }}
+		defer tr.CloseIdleConnections()
+		data := random(500_000)
+		answers := make(chan error)
+		for range 8 {
+			go func() { answers <- post(tr, "https://10.0.0.1/", data, 2) }()
+		}
+		for range 8 {
+			ok(t, <-answers)
+		}
+	})
+}
+
+// post posts bytes to a server that sends them back.
+func post(tr http.RoundTripper, url string, data []byte, version int) error {
+	r, err := (&http.Client{Transport: tr}).Post(url, "", bytes.NewReader(data))
+	if err != nil {
+		return err
+	}
+	defer r.Body.Close()
+	got, err := io.ReadAll(r.Body)
+	if err == nil && (!bytes.Equal(got, data) || r.ProtoMajor != version) {
+		err = fmt.Errorf("%s: %d bytes of %d, or other ones", r.Proto, len(got), len(data))
+	}
+	return err
+}
