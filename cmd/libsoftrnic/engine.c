@@ -83,6 +83,20 @@ static const struct sr_engine engine = {
 	.cm_init_qp_attr = srCMInitQPAttr,
 	.cm_join = srCMJoin,
 	.cm_leave = srCMLeave,
+	.rs_socket = srRsSocket,
+	.rs_bind = srRsBind,
+	.rs_listen = srRsListen,
+	.rs_accept = srRsAccept,
+	.rs_connect = srRsConnect,
+	.rs_shutdown = srRsShutdown,
+	.rs_close = srRsClose,
+	.rs_recv = srRsRecv,
+	.rs_send = srRsSend,
+	.rs_name = srRsName,
+	.rs_set_option = srRsSetOption,
+	.rs_get_option = srRsGetOption,
+	.rs_arm = srRsArm,
+	.rs_disarm = srRsDisarm,
 };
 
 __attribute__((visibility("default"))) const struct sr_engine *softrnic_engine(void) { return &engine; }

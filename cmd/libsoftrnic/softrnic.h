@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 // SR_VERSION is increased with every change of this file.
-#define SR_VERSION 6
+#define SR_VERSION 7
 
 // The most devices that there can be.
 #define SR_MAX_DEVICES 16
@@ -243,6 +243,21 @@ struct sr_cm_event {
 #define SR_CM_AFONLY 2
 #define SR_CM_ACK_TIMEOUT 3
 
+// Options of rs_set_option and rs_get_option; the last three are only for the latter.
+#define SR_RS_SNDBUF 0
+#define SR_RS_RCVBUF 1
+#define SR_RS_SQSIZE 2
+#define SR_RS_RQSIZE 3
+#define SR_RS_INLINE 4
+#define SR_RS_V6ONLY 5
+#define SR_RS_REUSEADDR 6
+#define SR_RS_KEEPALIVE 7
+#define SR_RS_KEEPIDLE 8 // s
+#define SR_RS_LINGER 9   // s; -1: off
+#define SR_RS_ACCEPTCONN 10
+#define SR_RS_ERROR 11  // an errno, or 0; asking clears it
+#define SR_RS_MAXSEG 12 // bytes
+
 // Byte offsets in libibverbs' structures, where the engine finds the handle of what a work request points to.
 #define SR_AH_HANDLE 16
 #define SR_MW_HANDLE 20
@@ -372,6 +387,26 @@ struct sr_engine {
 	int (*cm_init_qp_attr)(uint32_t id, struct sr_qp_attr *attr, int *mask); // for the transition to attr->qp_state
 	int (*cm_join)(uint32_t id, struct sr_cm_addr *group);
 	int (*cm_leave)(uint32_t id, struct sr_cm_addr *group);
+
+	// Rsockets of type SOCK_STREAM. Where a socket would wait these return EAGAIN or EINPROGRESS, and rs_arm tells how to. The
+	// descriptor fd, whose number is to be that of the rsocket, is closed by rs_close, which waits as SO_LINGER has it.
+	int (*rs_socket)(int domain, uint32_t *rs, int *fd);
+	int (*rs_bind)(uint32_t rs, struct sr_cm_addr *addr);
+	int (*rs_listen)(uint32_t rs, int backlog);
+	int (*rs_accept)(uint32_t rs, uint32_t *conn, int *fd);
+	int (*rs_connect)(uint32_t rs, struct sr_cm_addr *addr);
+	int (*rs_shutdown)(uint32_t rs, int how);
+	int (*rs_close)(uint32_t rs);
+	int (*rs_recv)(uint32_t rs, void *buf, size_t n, int peek, size_t *done); // done is 0 at the end of the stream
+	int (*rs_send)(uint32_t rs, void *buf, size_t n, size_t *done);
+	int (*rs_name)(uint32_t rs, int peer, struct sr_cm_addr *addr);
+	int (*rs_set_option)(uint32_t rs, int option, int value);
+	int (*rs_get_option)(uint32_t rs, int option, int *value);
+	// rs_arm returns what the rsocket is ready for in revents, as poll does. For each of POLLIN and POLLOUT in events it returns a
+	// descriptor in fds[0] and fds[1], else -1, which is readable as long as the rsocket is ready for it, or has failed or hung up:
+	// until rs_disarm is called with the same events. With none, rs_disarm must not be called.
+	int (*rs_arm)(uint32_t rs, int events, int *revents, int *fds);
+	int (*rs_disarm)(uint32_t rs, int events);
 };
 
 // softrnic_engine is the only function that libsoftrnic.so exports for others.

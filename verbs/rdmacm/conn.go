@@ -19,6 +19,8 @@ type Config struct {
 	Transports []verbs.Transport
 	// LocalAddr is the local address of Dial. If it is not valid, the route to the peer determines it.
 	LocalAddr netip.AddrPort
+	// AFOnly has a listener for all addresses of one family refuse requests of the other (IPV6_V6ONLY).
+	AFOnly bool
 	// TOS is the IP type of service of packets.
 	TOS uint8
 

@@ -41,7 +41,7 @@ func Listen(dev *verbs.Device, addr string, cfg *Config) (*Listener, error) {
 	if l.id, err = CreateSyncID(TCP, dev); err != nil {
 		return nil, err
 	}
-	err = errors.Join(l.id.SetTOS(l.cfg.TOS), l.id.SetTransports(l.cfg.transports()...))
+	err = errors.Join(l.id.SetTOS(l.cfg.TOS), l.id.SetTransports(l.cfg.transports()...), l.id.SetAFOnly(l.cfg.AFOnly))
 	if err == nil {
 		err = l.id.Bind(addrs[0])
 	}

@@ -15,6 +15,8 @@ type Config struct {
 	Transports []verbs.Transport
 	// LocalAddr is the local address of Dial. If it is not valid, the route to the peer determines it.
 	LocalAddr netip.AddrPort
+	// AFOnly has a listener for all addresses of one family refuse requests of the other (IPV6_V6ONLY).
+	AFOnly bool
 	// TOS is the IP type of service of packets.
 	TOS uint8
 
@@ -46,8 +48,8 @@ const (
 	defaultBuffer = 128 << 10
 )
 
-// withDefaults is the options with nothing left open.
-func (cfg *Config) withDefaults() Config {
+// WithDefaults returns the options that connections have: nothing is left open, and sizes are within their limits. cfg may be nil.
+func (cfg *Config) WithDefaults() Config {
 	var c Config
 	if cfg != nil {
 		c = *cfg

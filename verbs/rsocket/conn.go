@@ -44,6 +44,7 @@ type Conn struct {
 	peerGone   bool  // the peer has disconnected
 	err        error // why the connection has failed
 	failed     bool
+	onReady    func(Ready)
 	keepalive  *time.Timer
 	closing    sync.Once
 	closeErr   error
@@ -244,10 +245,13 @@ func (c *Conn) close() error {
 	return errors.Join(c.cm.Close(), c.release())
 }
 
-// wake wakes the reader and the writer to look what has changed.
+// wake wakes the reader and the writer to look what has changed. mu is held.
 func (c *Conn) wake() {
 	c.readable.Broadcast()
 	c.writable.Broadcast()
+	if c.onReady != nil {
+		c.onReady(c.ready())
+	}
 }
 
 // fail ends a connection that cannot go on. mu is held.
@@ -270,7 +274,7 @@ func reset(detail string) error {
 func (c *Conn) probe() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed || c.failed || c.peerGone {
+	if c.closed || c.failed || c.peerGone || c.keepalive == nil {
 		return
 	}
 	if c.out.idle() {

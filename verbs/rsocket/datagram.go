@@ -71,7 +71,7 @@ type arrival struct {
 // Config.RecvBuffer and SendBuffer have a slot of 2 KiB for each datagram that waits to be read or is being sent; what arrives when all
 // are taken is lost.
 func NewPacketConn(dev *verbs.Device, sock net.PacketConn, cfg *Config) (*PacketConn, error) {
-	c := &PacketConn{cfg: cfg.withDefaults(), dev: dev, sock: sock}
+	c := &PacketConn{cfg: cfg.WithDefaults(), dev: dev, sock: sock}
 	c.readable.L, c.writable.L = &c.mu, &c.mu
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	if err := c.open(); err != nil {

@@ -30,9 +30,9 @@ var _ net.Listener = (*Listener)(nil)
 // Listen listens on "host:port"; ":port" stands for all addresses of the device, port 0 for an ephemeral port. Requests are
 // accepted in the background, as many as the backlog has room for.
 func Listen(dev *verbs.Device, addr string, cfg *Config) (*Listener, error) {
-	full := cfg.withDefaults()
+	full := cfg.WithDefaults()
 	cm, err := rdmacm.Listen(dev, addr, &rdmacm.Config{
-		Transport: full.Transport, Transports: full.Transports, TOS: full.TOS, Backlog: full.Backlog,
+		Transport: full.Transport, Transports: full.Transports, TOS: full.TOS, AFOnly: full.AFOnly, Backlog: full.Backlog,
 	})
 	if err != nil {
 		return nil, &net.OpError{Op: "listen", Net: "rsocket", Addr: Addr{addr}, Err: err}

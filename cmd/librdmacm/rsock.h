@@ -1,0 +1,33 @@
+// What the files of the rsocket functions share.
+#ifndef RSOCK_H
+#define RSOCK_H
+
+#include "cm.h"
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/select.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <rdma/rsocket.h>
+
+// An rsocket. Its number is that of a descriptor which the engine has for it.
+struct rsock {
+	uint32_t handle;
+	int domain;
+	int nonblock;  // O_NONBLOCK
+	int nodelay;   // TCP_NODELAY, which is always so: nothing is held back
+	int oobinline; // SO_OOBINLINE: there is no data out of band
+};
+
+// find_rsock returns an rsocket by its number; NULL if that is of something else.
+struct rsock *find_rsock(int fd);
+
+// entering_rsock is called before a call of the engine that may be one of many: the engine knows how many threads make them.
+void entering_rsock(void);
+
+// wait_rsock waits until an rsocket is ready for events, POLLIN or POLLOUT, or has failed. It returns 0 or an errno.
+int wait_rsock(struct rsock *s, int events);
+
+#endif

@@ -1,0 +1,144 @@
+// What rsockets send and receive.
+#include "rsock.h"
+#include <limits.h>
+
+// Flags that hold for every rsocket anyway: there is no SIGPIPE, no descriptor comes, and nothing waits for more to be sent.
+#define NO_MATTER (MSG_NOSIGNAL | MSG_CMSG_CLOEXEC | MSG_MORE)
+
+static ssize_t receive(int fd, const struct iovec *v, size_t n, int flags)
+{
+	struct rsock *s = find_rsock(fd);
+	if (!s)
+		return -1;
+	if (flags & ~(MSG_DONTWAIT | MSG_PEEK | MSG_WAITALL | NO_MATTER))
+		return result(EOPNOTSUPP);
+	int wait = !s->nonblock && !(flags & MSG_DONTWAIT), all = flags & MSG_WAITALL && !(flags & MSG_PEEK);
+	ssize_t total = 0;
+	entering_rsock();
+	for (size_t i = 0; i < n; i++) {
+		for (size_t at = 0; at < v[i].iov_len;) {
+			size_t got;
+			int err = engine->rs_recv(s->handle, (char *)v[i].iov_base + at, v[i].iov_len - at, flags & MSG_PEEK, &got);
+			if (err == EAGAIN && wait && (!total || all))
+				err = wait_rsock(s, POLLIN);
+			else if (!err && !got)
+				return total;
+			if (err)
+				return total ? total : result(err);
+			at += got;
+			total += got;
+			if (got && flags & MSG_PEEK)
+				return total; // more would be the same again
+			if (got && at < v[i].iov_len && !all)
+				return total;
+		}
+	}
+	return total;
+}
+
+static ssize_t transmit(int fd, const struct iovec *v, size_t n, int flags)
+{
+	struct rsock *s = find_rsock(fd);
+	if (!s)
+		return -1;
+	if (flags & ~(MSG_DONTWAIT | MSG_WAITALL | MSG_EOR | NO_MATTER)) // which waits for all unless told not to
+		return result(EOPNOTSUPP);
+	int wait = !s->nonblock && !(flags & MSG_DONTWAIT);
+	ssize_t total = 0;
+	entering_rsock();
+	for (size_t i = 0; i < n; i++) {
+		for (size_t at = 0; at < v[i].iov_len;) {
+			size_t put;
+			int err = engine->rs_send(s->handle, (char *)v[i].iov_base + at, v[i].iov_len - at, &put);
+			if (err == EAGAIN && wait)
+				err = wait_rsock(s, POLLOUT);
+			if (err)
+				return total ? total : result(err);
+			at += put;
+			total += put;
+		}
+	}
+	return total;
+}
+
+// pieces checks a list as the kernel does.
+static int pieces(const struct iovec *v, size_t n)
+{
+	size_t sum = 0;
+	if (n > IOV_MAX)
+		return EINVAL;
+	for (size_t i = 0; i < n; i++) {
+		if (v[i].iov_len > SSIZE_MAX - sum)
+			return EINVAL;
+		sum += v[i].iov_len;
+	}
+	return 0;
+}
+
+static ssize_t receive_one(int fd, void *buf, size_t n, int flags)
+{
+	struct iovec v = {.iov_base = buf, .iov_len = n < SSIZE_MAX ? n : SSIZE_MAX};
+	return receive(fd, &v, 1, flags);
+}
+
+static ssize_t transmit_one(int fd, const void *buf, size_t n, int flags)
+{
+	struct iovec v = {.iov_base = (void *)buf, .iov_len = n < SSIZE_MAX ? n : SSIZE_MAX};
+	return transmit(fd, &v, 1, flags);
+}
+
+PUBLIC ssize_t rrecv(int fd, void *buf, size_t n, int flags) { return receive_one(fd, buf, n, flags); }
+PUBLIC ssize_t rread(int fd, void *buf, size_t n) { return receive_one(fd, buf, n, 0); }
+
+// As of TCP, the address is not set.
+PUBLIC ssize_t rrecvfrom(int fd, void *buf, size_t n, int flags, struct sockaddr *from, socklen_t *len)
+{
+	ssize_t got = receive_one(fd, buf, n, flags);
+	if (got >= 0 && from && len)
+		*len = 0;
+	return got;
+}
+
+PUBLIC ssize_t rreadv(int fd, const struct iovec *v, int n)
+{
+	int err = n < 0 ? EINVAL : pieces(v, n);
+	return err ? result(err) : receive(fd, v, n, 0);
+}
+
+PUBLIC ssize_t rrecvmsg(int fd, struct msghdr *m, int flags)
+{
+	int err = pieces(m->msg_iov, m->msg_iovlen);
+	if (err)
+		return result(err);
+	ssize_t got = receive(fd, m->msg_iov, m->msg_iovlen, flags);
+	if (got >= 0) {
+		m->msg_namelen = 0;
+		m->msg_controllen = 0;
+		m->msg_flags = 0;
+	}
+	return got;
+}
+
+PUBLIC ssize_t rsend(int fd, const void *buf, size_t n, int flags) { return transmit_one(fd, buf, n, flags); }
+PUBLIC ssize_t rwrite(int fd, const void *buf, size_t n) { return transmit_one(fd, buf, n, 0); }
+
+PUBLIC ssize_t rsendto(int fd, const void *buf, size_t n, int flags, const struct sockaddr *to, socklen_t len)
+{
+	if (to || len)
+		return result(find_rsock(fd) ? EISCONN : EBADF);
+	return transmit_one(fd, buf, n, flags);
+}
+
+PUBLIC ssize_t rwritev(int fd, const struct iovec *v, int n)
+{
+	int err = n < 0 ? EINVAL : pieces(v, n);
+	return err ? result(err) : transmit(fd, v, n, 0);
+}
+
+PUBLIC ssize_t rsendmsg(int fd, const struct msghdr *m, int flags)
+{
+	int err = pieces(m->msg_iov, m->msg_iovlen);
+	if (!err && m->msg_controllen)
+		err = EOPNOTSUPP;
+	return err ? result(err) : transmit(fd, m->msg_iov, m->msg_iovlen, flags);
+}

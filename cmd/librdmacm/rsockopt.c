@@ -1,0 +1,120 @@
+// Options of rsockets: those that rsocket(7) lists, and what programs ask for with them.
+#include "rsock.h"
+#include <stdarg.h>
+
+// An option that is a number of the engine's.
+static const struct {
+	int level, name, ours, get_only;
+} options[] = {
+	{SOL_SOCKET, SO_SNDBUF, SR_RS_SNDBUF, 0},
+	{SOL_SOCKET, SO_RCVBUF, SR_RS_RCVBUF, 0},
+	{SOL_SOCKET, SO_REUSEADDR, SR_RS_REUSEADDR, 0},
+	{SOL_SOCKET, SO_KEEPALIVE, SR_RS_KEEPALIVE, 0},
+	{SOL_SOCKET, SO_ERROR, SR_RS_ERROR, 1},
+	{SOL_SOCKET, SO_ACCEPTCONN, SR_RS_ACCEPTCONN, 1},
+	{IPPROTO_TCP, TCP_KEEPIDLE, SR_RS_KEEPIDLE, 0},
+	{IPPROTO_TCP, TCP_MAXSEG, SR_RS_MAXSEG, 1},
+	{IPPROTO_IPV6, IPV6_V6ONLY, SR_RS_V6ONLY, 0},
+	{SOL_RDMA, RDMA_SQSIZE, SR_RS_SQSIZE, 0},
+	{SOL_RDMA, RDMA_RQSIZE, SR_RS_RQSIZE, 0},
+	{SOL_RDMA, RDMA_INLINE, SR_RS_INLINE, 0},
+};
+
+static int find_option(int level, int name)
+{
+	for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+		if (options[i].level == level && options[i].name == name)
+			return i;
+	return -1;
+}
+
+// own returns where an option is kept that the engine does not have, or NULL.
+static int *own(struct rsock *s, int level, int name)
+{
+	if (level == IPPROTO_TCP && name == TCP_NODELAY)
+		return &s->nodelay;
+	if (level == SOL_SOCKET && name == SO_OOBINLINE)
+		return &s->oobinline;
+	return NULL;
+}
+
+PUBLIC int rsetsockopt(int fd, int level, int name, const void *value, socklen_t len)
+{
+	struct rsock *s = find_rsock(fd);
+	struct linger linger;
+	int v, i = find_option(level, name), *at;
+	if (!s)
+		return -1;
+	if (level == SOL_SOCKET && name == SO_LINGER) {
+		if (len < sizeof linger)
+			return result(EINVAL);
+		memcpy(&linger, value, sizeof linger);
+		return result(engine->rs_set_option(s->handle, SR_RS_LINGER, linger.l_onoff ? linger.l_linger : -1));
+	}
+	at = own(s, level, name);
+	if (!at && (i < 0 || options[i].get_only))
+		return result(ENOPROTOOPT);
+	if (len < sizeof v)
+		return result(EINVAL);
+	memcpy(&v, value, sizeof v);
+	if (at) {
+		*at = v != 0;
+		return 0;
+	}
+	return result(engine->rs_set_option(s->handle, options[i].ours, v));
+}
+
+static int give(const void *from, socklen_t real, void *to, socklen_t *len)
+{
+	if (*len > real)
+		*len = real;
+	memcpy(to, from, *len);
+	return 0;
+}
+
+PUBLIC int rgetsockopt(int fd, int level, int name, void *value, socklen_t *len)
+{
+	struct rsock *s = find_rsock(fd);
+	int v = 0, err, i = find_option(level, name), *at;
+	if (!s)
+		return -1;
+	if (level == SOL_SOCKET && name == SO_LINGER) {
+		if ((err = engine->rs_get_option(s->handle, SR_RS_LINGER, &v)))
+			return result(err);
+		struct linger linger = {.l_onoff = v >= 0, .l_linger = v >= 0 ? v : 0};
+		return give(&linger, sizeof linger, value, len);
+	}
+	if ((at = own(s, level, name)))
+		return give(at, sizeof *at, value, len);
+	if (level == SOL_SOCKET && (name == SO_TYPE || name == SO_DOMAIN || name == SO_PROTOCOL)) {
+		v = name == SO_TYPE ? SOCK_STREAM : name == SO_DOMAIN ? s->domain : IPPROTO_TCP;
+		return give(&v, sizeof v, value, len);
+	}
+	if (i < 0)
+		return result(ENOPROTOOPT);
+	if ((err = engine->rs_get_option(s->handle, options[i].ours, &v)))
+		return result(err);
+	return give(&v, sizeof v, value, len);
+}
+
+PUBLIC int rfcntl(int fd, int cmd, ...)
+{
+	struct rsock *s = find_rsock(fd);
+	va_list list;
+	if (!s)
+		return -1;
+	va_start(list, cmd);
+	int arg = cmd == F_SETFL || cmd == F_SETFD ? va_arg(list, int) : 0;
+	va_end(list);
+	switch (cmd) {
+	case F_GETFL:
+		return O_RDWR | (s->nonblock ? O_NONBLOCK : 0);
+	case F_SETFL:
+		s->nonblock = arg & O_NONBLOCK;
+		return 0;
+	case F_GETFD:
+	case F_SETFD:
+		return fcntl(fd, cmd, arg);
+	}
+	return result(ENOTSUP);
+}

@@ -1,0 +1,196 @@
+// rpoll and rselect, over rsockets and other descriptors.
+#include "rsock.h"
+#include <time.h>
+
+int wait_rsock(struct rsock *s, int events)
+{
+	for (;;) {
+		int revents, fds[2], err = engine->rs_arm(s->handle, events, &revents, fds);
+		if (err)
+			return err;
+		if (!(revents & (events | POLLERR | POLLHUP))) {
+			struct pollfd p = {.fd = fds[events & POLLIN ? 0 : 1], .events = POLLIN};
+			if (poll(&p, 1, -1) < 0)
+				err = errno;
+		}
+		engine->rs_disarm(s->handle, events);
+		if (err || revents & (events | POLLERR | POLLHUP))
+			return err;
+	}
+}
+
+static int64_t now(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+// The events of poll that an rsocket has, and how those are called that mean the same.
+static int events_of(int events)
+{
+	return (events & (POLLIN | POLLRDNORM) ? POLLIN : 0) | (events & (POLLOUT | POLLWRNORM) ? POLLOUT : 0);
+}
+
+static int revents_of(int events, int ready)
+{
+	int got = ready & (POLLERR | POLLHUP);
+	if (ready & POLLIN)
+		got |= events & (POLLIN | POLLRDNORM);
+	if (ready & POLLOUT)
+		got |= events & (POLLOUT | POLLWRNORM);
+	return got;
+}
+
+// A thread that waits for an rsocket to hang up alone has nothing to sleep on. It looks so often, in ms.
+#define LOOK_AGAIN 100
+
+// look sets revents of the rsockets among fds, and returns how many are ready. If real is not NULL it also arms them, up to the first
+// that is ready: the descriptors to sleep on go to the two elements each behind the first n of real, and *armed becomes the number
+// of elements of fds that disarm must look at. *again becomes 1 if there is one that has nothing to sleep on.
+static int look(struct pollfd *fds, nfds_t n, struct pollfd *real, nfds_t *armed, int *again)
+{
+	int ready = 0;
+	for (nfds_t i = 0; i < n; i++) {
+		struct rsock *s = find_rsock(fds[i].fd);
+		int events = events_of(fds[i].events), revents = 0, to[2] = {-1, -1};
+		if (!s)
+			continue;
+		int err = engine->rs_arm(s->handle, real ? events : 0, &revents, to);
+		fds[i].revents = err ? POLLNVAL : revents_of(fds[i].events, revents);
+		if (real) {
+			real[n + 2 * i].fd = to[0];
+			real[n + 2 * i + 1].fd = to[1];
+			real[n + 2 * i].events = real[n + 2 * i + 1].events = POLLIN;
+			*armed = i + 1;
+			if (!events)
+				*again = 1;
+		}
+		if (fds[i].revents) {
+			ready++;
+			if (real)
+				break; // nobody will sleep
+		}
+	}
+	return ready;
+}
+
+static void disarm(struct pollfd *fds, nfds_t n)
+{
+	for (nfds_t i = 0; i < n; i++) {
+		struct rsock *s = find_rsock(fds[i].fd);
+		int events = events_of(fds[i].events);
+		if (s && events)
+			engine->rs_disarm(s->handle, events);
+	}
+}
+
+// others sets revents of what is no rsocket, and returns how many are ready, or -1.
+static int others(struct pollfd *fds, nfds_t n, struct pollfd *real, nfds_t all, int timeout)
+{
+	int ready = 0, got = poll(real, all, timeout);
+	for (nfds_t i = 0; got > 0 && i < n; i++) {
+		if (real[i].fd >= 0) {
+			fds[i].revents = real[i].revents;
+			ready += real[i].revents != 0;
+		}
+	}
+	return got < 0 ? -1 : ready;
+}
+
+// Few descriptors need no memory of the heap.
+#define FEW 64
+
+// until is when to give up, in ns; negative: never.
+static int poll_until(struct pollfd *fds, nfds_t n, int64_t until)
+{
+	struct pollfd few[3 * FEW], *real = few;
+	int rsocks = 0, ready;
+	if (n > FEW && !(real = malloc(3 * n * sizeof *real)))
+		return -1;
+	for (nfds_t i = 0; i < n; i++) {
+		real[i] = fds[i];
+		fds[i].revents = 0;
+		if (fds[i].fd >= 0 && find_rsock(fds[i].fd)) {
+			real[i].fd = -1;
+			rsocks++;
+		}
+	}
+	if (rsocks)
+		entering_rsock();
+	// What is ready is found without a wait; then everything is armed, and looked at again.
+	for (int sleeps = 0; ; sleeps = 1) {
+		int wait = 0, again = 0;
+		nfds_t armed = 0;
+		if (sleeps) {
+			int64_t left = until < 0 ? -1 : until - now();
+			wait = until < 0 ? -1 : left <= 0 ? 0 : left / 1000000 >= INT32_MAX ? INT32_MAX : (left + 999999) / 1000000;
+			for (nfds_t i = n; i < 3 * n; i++)
+				real[i] = (struct pollfd){.fd = -1};
+		}
+		int of_rsocks = rsocks ? look(fds, n, sleeps ? real : NULL, &armed, &again) : 0;
+		int final = until >= 0 && wait == 0 && (sleeps || !until);
+		if (of_rsocks)
+			wait = 0;
+		if (again && (wait < 0 || wait > LOOK_AGAIN))
+			wait = LOOK_AGAIN;
+		ready = others(fds, n, real, sleeps && !of_rsocks ? 3 * n : n, wait);
+		int err = errno;
+		disarm(fds, armed);
+		errno = err;
+		if (ready < 0)
+			break;
+		ready += of_rsocks;
+		if (ready && sleeps && of_rsocks) // look has stopped at the first
+			ready = look(fds, n, NULL, NULL, NULL) + others(fds, n, real, n, 0);
+		if (ready || final)
+			break;
+	}
+	int err = errno;
+	if (real != few)
+		free(real);
+	errno = err;
+	return ready;
+}
+
+PUBLIC int rpoll(struct pollfd *fds, nfds_t n, int timeout)
+{
+	return poll_until(fds, n, timeout < 0 ? -1 : timeout == 0 ? 0 : now() + timeout * 1000000LL);
+}
+
+// rselect is rpoll with sets. Its timeout is left as it is.
+PUBLIC int rselect(int n, fd_set *r, fd_set *w, fd_set *x, struct timeval *timeout)
+{
+	struct pollfd fds[FD_SETSIZE];
+	nfds_t used = 0;
+	int64_t until = -1;
+	if (n < 0 || n > FD_SETSIZE || (timeout && (timeout->tv_sec < 0 || timeout->tv_usec < 0)))
+		return result(EINVAL);
+	if (timeout) {
+		until = timeout->tv_sec * 1000000000LL + timeout->tv_usec * 1000LL;
+		if (until)
+			until += now();
+	}
+	for (int fd = 0; fd < n; fd++) {
+		int events = (r && FD_ISSET(fd, r) ? POLLIN : 0) | (w && FD_ISSET(fd, w) ? POLLOUT : 0) | (x && FD_ISSET(fd, x) ? POLLPRI : 0);
+		if (events)
+			fds[used++] = (struct pollfd){.fd = fd, .events = events};
+	}
+	int ready = poll_until(fds, used, until), count = 0;
+	if (ready < 0)
+		return -1;
+	for (nfds_t i = 0; i < used; i++)
+		if (fds[i].revents & POLLNVAL)
+			return result(EBADF);
+	for (nfds_t i = 0; i < used; i++) {
+		int fd = fds[i].fd, got = fds[i].revents, asked = fds[i].events;
+		if (asked & POLLIN && !(got & (POLLIN | POLLHUP | POLLERR)))
+			FD_CLR(fd, r);
+		if (asked & POLLOUT && !(got & (POLLOUT | POLLERR | POLLHUP)))
+			FD_CLR(fd, w);
+		if (asked & POLLPRI && !(got & POLLPRI))
+			FD_CLR(fd, x);
+		count += (r && FD_ISSET(fd, r)) + (w && FD_ISSET(fd, w)) + (x && FD_ISSET(fd, x));
+	}
+	return count;
+}

@@ -1,0 +1,293 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+package main
+
+/*
+#include "softrnic.h"
+*/
+import "C"
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/netip"
+	"sync"
+	"syscall"
+	"unsafe"
+
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+	"github.com/softrnic/softrnic/verbs/rsocket"
+)
+
+// rsock is an rsocket of type SOCK_STREAM. None of its functions waits, but close: C does, with readiness.
+type rsock struct {
+	wakeup *readiness
+	domain int
+
+	mu     sync.Mutex
+	state  rsockState
+	cfg    rsocket.Config
+	opts   rsockOptions
+	bound  *rdmacm.SyncID // which holds the local port until it is listened on, or connected from
+	local  netip.AddrPort
+	cancel context.CancelFunc // ends connecting and accepting
+	err    error              // SO_ERROR
+
+	conn      *rsocket.Conn
+	listeners []*rsocket.Listener // one a device
+	accepted  []*rsocket.Conn     // and not yet taken
+	slots     chan struct{}       // of the backlog; one each of accepted holds, and each listener for the next
+}
+
+type rsockState int
+
+const (
+	rsockNew rsockState = iota // or bound
+	rsockConnecting
+	rsockConnected
+	rsockListening
+	rsockRefused // connecting has failed, and SO_ERROR was not asked for
+	rsockClosed
+)
+
+var rsocks table[rsock]
+
+func addRsock(s *rsock, h *C.uint32_t, fd *C.int) C.int {
+	var err error
+	if s.wakeup, err = newReadiness(); err != nil {
+		return errno(err)
+	}
+	*h, *fd = C.uint32_t(rsocks.add(s)), C.int(s.wakeup.fds[0])
+	return 0
+}
+
+//export srRsSocket
+func srRsSocket(domain C.int, h *C.uint32_t, fd *C.int) C.int {
+	return addRsock(&rsock{domain: int(domain)}, h, fd)
+}
+
+// connection returns the connection of an rsocket, or the errno of one that has none.
+func (s *rsock) connection() (*rsocket.Conn, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch s.state {
+	case rsockConnected:
+		return s.conn, nil
+	case rsockConnecting:
+		return nil, syscall.EAGAIN
+	case rsockRefused:
+		return nil, s.takeError()
+	case rsockClosed:
+		return nil, syscall.EBADF
+	}
+	return nil, syscall.ENOTCONN
+}
+
+// takeError returns why connecting has failed, once. mu is held.
+func (s *rsock) takeError() error {
+	err := s.err
+	if s.err = nil; s.state == rsockRefused {
+		s.state = rsockNew
+	}
+	return err
+}
+
+// ready is what an rsocket is ready for that has no connection. mu is held.
+func (s *rsock) ready() (r rsocket.Ready) {
+	switch {
+	case s.state == rsockNew:
+		r = rsocket.Writable | rsocket.HungUp // as TCP has it
+	case s.state == rsockListening && (len(s.accepted) > 0 || s.err != nil):
+		r = rsocket.Readable
+	case s.state == rsockRefused:
+		r = rsocket.Readable | rsocket.Writable | rsocket.HungUp | rsocket.Failed
+	}
+	return r
+}
+
+// refresh has those who wait look, and returns what the rsocket is ready for. mu is held.
+func (s *rsock) refresh() rsocket.Ready {
+	if s.state == rsockConnected {
+		s.conn.OnReady(s.wakeup.set)
+		return s.conn.Ready()
+	}
+	r := s.ready()
+	s.wakeup.set(r)
+	return r
+}
+
+//export srRsArm
+func srRsArm(h C.uint32_t, events C.int, revents, fds *C.int) C.int {
+	s := rsocks.get(uint32(h))
+	if s == nil {
+		return C.int(syscall.EBADF)
+	}
+	if events != 0 {
+		to, err := s.wakeup.arm(int(events))
+		if err != nil {
+			return errnoQuietly(err)
+		}
+		out := unsafe.Slice(fds, 2)
+		out[0], out[1] = C.int(to[0]), C.int(to[1])
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if events == 0 && s.state == rsockConnected {
+		*revents = C.int(pollEvents(s.conn.Ready()))
+		return 0
+	}
+	*revents = C.int(pollEvents(s.refresh()))
+	return 0
+}
+
+//export srRsDisarm
+func srRsDisarm(h C.uint32_t, events C.int) C.int {
+	s := rsocks.get(uint32(h))
+	if s == nil {
+		return C.int(syscall.EBADF)
+	}
+	s.wakeup.disarm(int(events))
+	return 0
+}
+
+//export srRsRecv
+func srRsRecv(h C.uint32_t, buf unsafe.Pointer, n C.size_t, peek C.int, done *C.size_t) C.int {
+	return transfer(h, buf, n, done, func(c *rsocket.Conn, b []byte) (int, error) {
+		if peek != 0 {
+			return c.Peek(b)
+		}
+		return c.TryRead(b)
+	})
+}
+
+//export srRsSend
+func srRsSend(h C.uint32_t, buf unsafe.Pointer, n C.size_t, done *C.size_t) C.int {
+	return transfer(h, buf, n, done, (*rsocket.Conn).TryWrite)
+}
+
+// transfer reads or writes; the end of a stream is 0 bytes.
+func transfer(h C.uint32_t, buf unsafe.Pointer, n C.size_t, done *C.size_t, f func(*rsocket.Conn, []byte) (int, error)) C.int {
+	*done = 0
+	s := rsocks.get(uint32(h))
+	if s == nil {
+		return C.int(syscall.EBADF)
+	}
+	c, err := s.connection()
+	if err != nil {
+		return errnoQuietly(err)
+	}
+	k, err := f(c, unsafe.Slice((*byte)(buf), n))
+	*done = C.size_t(k)
+	switch {
+	case err == nil || err == io.EOF:
+		return 0
+	case errors.Is(err, verbs.ErrAgain):
+		return C.int(syscall.EAGAIN)
+	}
+	return errnoQuietly(err)
+}
+
+//export srRsShutdown
+func srRsShutdown(h C.uint32_t, how C.int) C.int {
+	s := rsocks.get(uint32(h))
+	if s == nil {
+		return C.int(syscall.EBADF)
+	}
+	c, err := s.connection()
+	if err != nil {
+		return C.int(syscall.ENOTCONN)
+	}
+	switch how {
+	case syscall.SHUT_RD:
+		err = c.CloseRead()
+	case syscall.SHUT_WR:
+		err = c.CloseWrite()
+	case syscall.SHUT_RDWR:
+		err = errors.Join(c.CloseWrite(), c.CloseRead())
+	default:
+		return invalid
+	}
+	return errno(err)
+}
+
+//export srRsClose
+func srRsClose(h C.uint32_t) C.int {
+	return errno(rsocks.remove(uint32(h), func(s *rsock) error {
+		s.mu.Lock()
+		if s.state == rsockClosed {
+			s.mu.Unlock()
+			return syscall.EBADF
+		}
+		s.state = rsockClosed
+		conns, listeners, bound := s.accepted, s.listeners, s.bound
+		s.accepted = nil
+		if s.conn != nil {
+			s.conn.OnReady(nil)
+			conns = append(conns, s.conn)
+		}
+		if s.cancel != nil {
+			s.cancel()
+		}
+		s.mu.Unlock()
+		s.wakeup.close()
+		for _, l := range listeners {
+			stacks.mayFail(l.Close())
+		}
+		for _, c := range conns {
+			stacks.mayFail(c.Close())
+		}
+		if bound != nil {
+			stacks.mayFail(bound.Destroy())
+		}
+		return nil
+	}))
+}
+
+// mayFail logs the error of what is closed in any case.
+func (s *state) mayFail(err error) {
+	if err != nil {
+		s.logError(err)
+	}
+}
+
+//export srRsName
+func srRsName(h C.uint32_t, peer C.int, to *C.struct_sr_cm_addr) C.int {
+	s := rsocks.get(uint32(h))
+	if s == nil {
+		return C.int(syscall.EBADF)
+	}
+	c, err := s.connection()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var a netip.AddrPort
+	switch {
+	case err != nil && peer != 0:
+		return C.int(syscall.ENOTCONN)
+	case err != nil:
+		a = s.local
+	case peer != 0:
+		a = netip.MustParseAddrPort(c.RemoteAddr().String())
+	default:
+		a = netip.MustParseAddrPort(c.LocalAddr().String())
+	}
+	setSockaddr(to, s.ofDomain(a))
+	return 0
+}
+
+// ofDomain is an address as the rsocket's family has it.
+func (s *rsock) ofDomain(a netip.AddrPort) netip.AddrPort {
+	addr := a.Addr()
+	switch {
+	case s.domain == syscall.AF_INET6 && !addr.IsValid():
+		addr = netip.IPv6Unspecified()
+	case s.domain == syscall.AF_INET6 && addr.Is4() && addr.IsUnspecified():
+		addr = netip.IPv6Unspecified()
+	case s.domain == syscall.AF_INET6 && addr.Is4():
+		addr = netip.AddrFrom16(addr.As16())
+	case s.domain == syscall.AF_INET && (!addr.IsValid() || addr.IsUnspecified()):
+		addr = netip.IPv4Unspecified()
+	}
+	return netip.AddrPortFrom(addr, a.Port())
+}

@@ -1,0 +1,281 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+package main
+
+/*
+#include "softrnic.h"
+*/
+import "C"
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"syscall"
+
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+	"github.com/softrnic/softrnic/verbs/rsocket"
+)
+
+// connectors are the devices, each once, and the wire protocols that connections may have.
+func (s *state) connectors() (devs []*verbs.Device, transports []verbs.Transport, err error) {
+	for _, d := range s.devices {
+		if !slices.Contains(devs, d.dev) {
+			devs = append(devs, d.dev)
+		}
+	}
+	if transports = s.cmTransports(rdmacm.TCP); len(transports) == 0 {
+		err = syscall.ENODEV
+	}
+	return devs, transports, err
+}
+
+// bind holds a local address. mu is held.
+func (s *rsock) bind(a netip.AddrPort) error {
+	devs, transports, err := stacks.connectors()
+	if err != nil {
+		return err
+	}
+	id, err := rdmacm.CreateSyncID(rdmacm.TCP, devs...)
+	if err != nil {
+		return err
+	}
+	err = errors.Join(id.SetTransports(transports...), id.SetReuseAddr(s.opts.reuse), id.SetAFOnly(s.cfg.AFOnly))
+	if err == nil {
+		err = id.Bind(a)
+	}
+	if err != nil {
+		return errors.Join(err, id.Destroy())
+	}
+	s.bound, s.local = id, netip.AddrPortFrom(a.Addr(), id.LocalAddr().Port())
+	return nil
+}
+
+// unbind gives the local address back, for what is to have it; there is a moment in between. mu is held.
+func (s *rsock) unbind() (dev *verbs.Device) {
+	if s.bound != nil {
+		dev = s.bound.Device()
+		stacks.mayFail(s.bound.Destroy())
+		s.bound = nil
+	}
+	return dev
+}
+
+//export srRsBind
+func srRsBind(h C.uint32_t, addr *C.struct_sr_cm_addr) C.int {
+	s := rsocks.get(uint32(h))
+	if s == nil {
+		return C.int(syscall.EBADF)
+	}
+	a, err := sockaddr(addr)
+	if err != nil {
+		return errno(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state != rsockNew || s.bound != nil {
+		return invalid
+	}
+	return errno(s.bind(stacks.own(a)))
+}
+
+//export srRsListen
+func srRsListen(h C.uint32_t, backlog C.int) C.int {
+	s := rsocks.get(uint32(h))
+	if s == nil {
+		return C.int(syscall.EBADF)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state == rsockListening {
+		return 0
+	}
+	if s.state != rsockNew {
+		return invalid
+	}
+	if s.bound == nil {
+		if err := s.bind(s.ofDomain(noAddr)); err != nil {
+			return errno(err)
+		}
+	}
+	return errno(s.listen(max(int(backlog), minBacklog)))
+}
+
+// listen listens at the address that is bound, on each device that has it, as srCMListen does. mu is held.
+func (s *rsock) listen(backlog int) error {
+	devs, transports, err := stacks.connectors()
+	if err != nil {
+		return err
+	}
+	if dev := s.unbind(); dev != nil {
+		devs = []*verbs.Device{dev}
+	}
+	s.cfg.Transports, s.cfg.Backlog = transports, backlog
+	for _, dev := range devs {
+		l, err := rsocket.Listen(dev, s.local.String(), &s.cfg)
+		if errors.Is(err, syscall.EADDRINUSE) && s.local.Addr().IsUnspecified() && len(transports) > 1 {
+			s.cfg.Transports = []verbs.Transport{verbs.RoCEv2}
+			l, err = rsocket.Listen(dev, s.local.String(), &s.cfg)
+		}
+		if err != nil {
+			for _, l := range s.listeners {
+				stacks.mayFail(l.Close())
+			}
+			s.listeners = nil
+			return err
+		}
+		s.listeners = append(s.listeners, l)
+	}
+	s.state, s.slots = rsockListening, make(chan struct{}, backlog)
+	ctx, cancel := context.WithCancel(background)
+	s.cancel = cancel
+	for _, l := range s.listeners {
+		go s.acceptFrom(ctx, l)
+	}
+	stacks.log.Load().Debug("rdma_cm listens", "space", rdmacm.TCP, "addr", s.local)
+	return nil
+}
+
+// acceptFrom takes connections of a listener until ctx ends.
+func (s *rsock) acceptFrom(ctx context.Context, l *rsocket.Listener) {
+	for {
+		select {
+		case s.slots <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+		c, err := l.AcceptContext(ctx)
+		s.mu.Lock()
+		switch {
+		case s.state == rsockClosed:
+			if s.mu.Unlock(); err == nil {
+				_ = c.Close()
+			}
+			return
+		case err != nil:
+			s.err = err
+		default:
+			s.accepted = append(s.accepted, c)
+		}
+		s.refresh()
+		s.mu.Unlock()
+		if err != nil {
+			return
+		}
+	}
+}
+
+//export srRsAccept
+func srRsAccept(h C.uint32_t, newH *C.uint32_t, fd *C.int) C.int {
+	s := rsocks.get(uint32(h))
+	if s == nil {
+		return C.int(syscall.EBADF)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.state != rsockListening:
+		return invalid
+	case len(s.accepted) == 0 && s.err != nil:
+		return errno(s.err)
+	case len(s.accepted) == 0:
+		return C.int(syscall.EAGAIN)
+	}
+	c := &rsock{domain: s.domain, cfg: s.cfg, opts: s.opts, state: rsockConnected, conn: s.accepted[0]}
+	c.cfg.Transports, c.cfg.Backlog = nil, 0
+	if err := addRsock(c, newH, fd); err != 0 {
+		return err
+	}
+	s.accepted = append(s.accepted[:0], s.accepted[1:]...)
+	<-s.slots
+	s.refresh()
+	return 0
+}
+
+//export srRsConnect
+func srRsConnect(h C.uint32_t, addr *C.struct_sr_cm_addr) C.int {
+	s := rsocks.get(uint32(h))
+	if s == nil {
+		return C.int(syscall.EBADF)
+	}
+	to, err := sockaddr(addr)
+	if err != nil {
+		return errno(err)
+	}
+	devs, transports, err := stacks.connectors()
+	if err != nil {
+		return errno(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch s.state {
+	case rsockNew:
+	case rsockConnecting:
+		return C.int(syscall.EALREADY)
+	case rsockConnected:
+		return C.int(syscall.EISCONN)
+	case rsockRefused:
+		return errno(s.takeError())
+	default:
+		return invalid
+	}
+	cfg := s.cfg
+	cfg.Transport, cfg.Transports = transports[0], nil
+	if s.bound != nil {
+		if dev := s.unbind(); dev != nil {
+			devs = []*verbs.Device{dev}
+		}
+		cfg.LocalAddr = s.local
+	}
+	s.state = rsockConnecting
+	ctx, cancel := context.WithCancel(background)
+	s.cancel = cancel
+	go func() {
+		c, err := dial(ctx, devs, stacks.ownOrAny(to), &cfg)
+		s.connected(c, err)
+		cancel()
+	}()
+	return C.int(syscall.EINPROGRESS)
+}
+
+// dial connects by the first device that has a route to the peer.
+func dial(ctx context.Context, devs []*verbs.Device, to netip.AddrPort, cfg *rsocket.Config) (*rsocket.Conn, error) {
+	dev := devs[0]
+	if len(devs) > 1 {
+		id, err := rdmacm.CreateSyncID(rdmacm.TCP, devs...)
+		if err != nil {
+			return nil, err
+		}
+		err = id.SetTransports(cfg.Transport)
+		if err == nil {
+			err = id.ResolveAddr(ctx, cfg.LocalAddr, to)
+		}
+		dev = id.Device()
+		if err = errors.Join(err, id.Destroy()); err != nil {
+			return nil, err
+		}
+	}
+	return rsocket.Dial(ctx, dev, to.String(), cfg)
+}
+
+// connected takes over what connecting has come to.
+func (s *rsock) connected(c *rsocket.Conn, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.state == rsockClosed:
+		if err == nil {
+			go c.Close()
+		}
+		return
+	case err != nil:
+		stacks.logError(err)
+		s.state, s.err = rsockRefused, err
+	default:
+		s.state, s.conn = rsockConnected, c
+		stacks.mayFail(s.applyOptions())
+	}
+	s.refresh()
+}

@@ -1,0 +1,184 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+package main
+
+/*
+#include "softrnic.h"
+*/
+import "C"
+
+import (
+	"syscall"
+	"time"
+
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rsocket"
+)
+
+// rsockOptions are options of an rsocket that rsocket.Config does not have as they are.
+type rsockOptions struct {
+	reuse     bool
+	keepalive bool
+	idle      int  // s before the first probe
+	linger    int  // s, or -1: no SO_LINGER
+	set       bool // linger is
+	failed    bool // SO_ERROR has told why the connection has failed
+}
+
+// defaultIdle is Linux's default of TCP_KEEPIDLE.
+const defaultIdle = 7200
+
+// applyOptions gives a connection the options that may change while it exists. mu is held.
+func (s *rsock) applyOptions() error {
+	s.cfg.KeepAlive = 0
+	if s.opts.keepalive {
+		s.cfg.KeepAlive = time.Duration(s.keepIdle()) * time.Second
+	}
+	s.cfg.Linger = 0
+	if s.opts.set && s.opts.linger >= 0 {
+		s.cfg.Linger = max(time.Duration(s.opts.linger)*time.Second, time.Nanosecond)
+	}
+	if s.conn == nil {
+		return nil
+	}
+	if s.cfg.Linger != 0 {
+		if err := s.conn.SetLinger(s.cfg.Linger); err != nil {
+			return err
+		}
+	}
+	return s.conn.SetKeepAlive(s.cfg.KeepAlive)
+}
+
+func (s *rsock) keepIdle() int {
+	if s.opts.idle == 0 {
+		return defaultIdle
+	}
+	return s.opts.idle
+}
+
+//export srRsSetOption
+func srRsSetOption(h C.uint32_t, option, value C.int) C.int {
+	s := rsocks.get(uint32(h))
+	if s == nil {
+		return C.int(syscall.EBADF)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v := int(value)
+	// What a connection is made with.
+	var of *int
+	switch option {
+	case C.SR_RS_SNDBUF:
+		of = &s.cfg.SendBuffer
+	case C.SR_RS_RCVBUF:
+		of = &s.cfg.RecvBuffer
+	case C.SR_RS_SQSIZE:
+		of = &s.cfg.SQSize
+	case C.SR_RS_RQSIZE:
+		of = &s.cfg.RQSize
+	case C.SR_RS_INLINE:
+		of = &s.cfg.Inline
+	}
+	if of != nil || option == C.SR_RS_V6ONLY {
+		switch {
+		case s.state != rsockNew || v < 0:
+			return invalid
+		case of == nil:
+			s.cfg.AFOnly = v != 0
+		case option == C.SR_RS_INLINE && v == 0:
+			*of = -1
+		default:
+			*of = v
+		}
+		return 0
+	}
+	switch option {
+	case C.SR_RS_REUSEADDR:
+		s.opts.reuse = v != 0
+	case C.SR_RS_KEEPALIVE:
+		s.opts.keepalive = v != 0
+	case C.SR_RS_KEEPIDLE:
+		if v < 1 || v > 32767 {
+			return invalid
+		}
+		s.opts.idle = v
+	case C.SR_RS_LINGER:
+		s.opts.linger, s.opts.set = v, true
+	default:
+		return C.int(syscall.ENOPROTOOPT)
+	}
+	return errno(s.applyOptions())
+}
+
+//export srRsGetOption
+func srRsGetOption(h C.uint32_t, option C.int, value *C.int) C.int {
+	s := rsocks.get(uint32(h))
+	if s == nil {
+		return C.int(syscall.EBADF)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	cfg := s.cfg.WithDefaults()
+	v := 0
+	flag := func(b bool) {
+		if b {
+			v = 1
+		}
+	}
+	switch option {
+	case C.SR_RS_SNDBUF:
+		v = cfg.SendBuffer
+	case C.SR_RS_RCVBUF:
+		v = cfg.RecvBuffer
+	case C.SR_RS_SQSIZE:
+		v = cfg.SQSize
+	case C.SR_RS_RQSIZE:
+		v = cfg.RQSize
+	case C.SR_RS_INLINE:
+		v = cfg.Inline
+	case C.SR_RS_V6ONLY:
+		flag(cfg.AFOnly)
+	case C.SR_RS_REUSEADDR:
+		flag(s.opts.reuse)
+	case C.SR_RS_KEEPALIVE:
+		flag(s.opts.keepalive)
+	case C.SR_RS_KEEPIDLE:
+		v = s.keepIdle()
+	case C.SR_RS_LINGER:
+		if v = -1; s.opts.set {
+			v = s.opts.linger
+		}
+	case C.SR_RS_ACCEPTCONN:
+		flag(s.state == rsockListening)
+	case C.SR_RS_ERROR:
+		v = s.pendingError()
+	case C.SR_RS_MAXSEG:
+		v = s.maxSegment()
+	default:
+		return C.int(syscall.ENOPROTOOPT)
+	}
+	*value = C.int(v)
+	return 0
+}
+
+// pendingError is SO_ERROR, an errno. mu is held.
+func (s *rsock) pendingError() int {
+	err := s.takeError()
+	if s.state == rsockConnected && s.conn.Ready()&rsocket.Failed != 0 && !s.opts.failed {
+		err, s.opts.failed = s.conn.Err(), true
+	}
+	if err == nil {
+		return 0
+	}
+	return int(errnoQuietly(err))
+}
+
+// maxSegment is TCP_MAXSEG: the path MTU of a connection in bytes, and of none the least. mu is held.
+func (s *rsock) maxSegment() int {
+	if s.state == rsockConnected {
+		if attr, _, err := s.conn.QP().Query(verbs.QPAttrPathMTU); err == nil && attr.PathMTU.Bytes() > 0 {
+			return attr.PathMTU.Bytes()
+		}
+	}
+	return verbs.MTU256.Bytes()
+}

@@ -1,0 +1,44 @@
+//go:build linux && amd64
+
+package dropin
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+)
+
+// rsocketPrograms are those of rdmacm-utils: each rstream first sends 16 bytes each way, and then what its options say, both ways one
+// after the other.
+var rsocketPrograms = []cmProgram{
+	{server: "rstream -b SERVER -S 64 -C 500 -T v", client: "rstream -s SERVER -S 64 -C 500 -T v", bytes: 2 * 500 * 64},
+	{server: "rstream -b SERVER -S 65536 -C 20 -T b -T v", client: "rstream -s SERVER -S 65536 -C 20 -T b -T v", bytes: 2 * 20 * 65536},
+	{server: "rstream -b SERVER -S 4096 -C 50 -T a -T v", client: "rstream -s SERVER -S 4096 -C 50 -T a -T v", bytes: 2 * 50 * 4096},
+	{server: "rstream -b SERVER -S 1048576 -C 4 -T n -T v", client: "rstream -s SERVER -S 1048576 -C 4 -T n -T v", bytes: 2 * 4 << 20},
+	{server: "rstream -b SERVER -S 1000 -C 50 -T r -T v -k 1", client: "rstream -s SERVER -S 1000 -C 50 -T r -T v -k 1", bytes: 2 * 50 * 1000},
+}
+
+func TestRsocketPrograms(t *testing.T) {
+	needs(t, "/usr/bin/rstream", "rdmacm-utils")
+	runAll(t, rsocketPrograms)
+}
+
+// TestRsockets runs testdata/rsockets.c, which says what it tests.
+func TestRsockets(t *testing.T) {
+	program := compile(t, "rsockets")
+	for _, link := range links {
+		for _, transport := range []string{"roce", "iwarp"} {
+			t.Run(link.link+" "+transport, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				n, _ := link.pair(t)
+				n.env = append(n.env, "SOFTRNIC_TRANSPORT="+transport)
+				addr, _, _ := strings.Cut(link.server, "/")
+				if out, err := n.program(ctx, t, program, addr).CombinedOutput(); err != nil {
+					t.Errorf("%v\n%s", err, out)
+				}
+			})
+		}
+	}
+}

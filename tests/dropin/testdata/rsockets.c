@@ -1,0 +1,236 @@
+// Rsockets whose two ends are in one process: what they do where sockets would wait, refuse or end, with errno as rsocket(7) and
+// socket(7) have it. The argument is an address of the device's.
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+#include <rdma/rsocket.h>
+
+static void fail(int line, const char *what)
+{
+	printf("line %d: %s: %s\n", line, what, strerror(errno));
+	exit(1);
+}
+
+#define OK(x) do { if (!(x)) fail(__LINE__, #x); } while (0)
+#define FAILS(x, e) do { errno = 0; if ((x) != -1 || errno != (e)) fail(__LINE__, #x); } while (0)
+
+static struct sockaddr_in addr;
+static socklen_t len = sizeof addr;
+
+static int option(int s, int level, int name)
+{
+	int v = -1;
+	socklen_t n = sizeof v;
+	OK(!rgetsockopt(s, level, name, &v, &n) && n == sizeof v);
+	return v;
+}
+
+static int ready(int s, int events, int timeout)
+{
+	struct pollfd p = {.fd = s, .events = events};
+	int n = rpoll(&p, 1, timeout);
+	OK(n >= 0 && n == (p.revents != 0));
+	return p.revents;
+}
+
+static void set_nonblock(int s, int on)
+{
+	OK(!rfcntl(s, F_SETFL, on ? O_NONBLOCK : 0));
+	OK(!(rfcntl(s, F_GETFL) & O_NONBLOCK) == !on);
+}
+
+static void *write_later(void *v)
+{
+	usleep(50000);
+	OK(rwrite(*(int *)v, "later", 5) == 5);
+	return NULL;
+}
+
+static void *write_much(void *v)
+{
+	static char much[1 << 20];
+	for (size_t i = 0; i < sizeof much; i++)
+		much[i] = i * 7 >> 4;
+	OK(rsend(*(int *)v, much, sizeof much, 0) == sizeof much);
+	OK(!rshutdown(*(int *)v, SHUT_WR));
+	return NULL;
+}
+
+static void test_options(int s)
+{
+	int v = 64 << 10, one = 1;
+	struct linger linger = {.l_onoff = 1, .l_linger = 3}, got;
+	socklen_t n = sizeof got;
+	OK(!rsetsockopt(s, SOL_SOCKET, SO_SNDBUF, &v, sizeof v) && option(s, SOL_SOCKET, SO_SNDBUF) == v);
+	OK(!rsetsockopt(s, SOL_SOCKET, SO_RCVBUF, &v, sizeof v) && option(s, SOL_SOCKET, SO_RCVBUF) == v);
+	v = 64;
+	OK(!rsetsockopt(s, SOL_RDMA, RDMA_SQSIZE, &v, sizeof v) && option(s, SOL_RDMA, RDMA_SQSIZE) == v);
+	OK(!rsetsockopt(s, SOL_RDMA, RDMA_RQSIZE, &v, sizeof v) && option(s, SOL_RDMA, RDMA_RQSIZE) == v);
+	OK(!rsetsockopt(s, SOL_RDMA, RDMA_INLINE, &v, sizeof v) && option(s, SOL_RDMA, RDMA_INLINE) == v);
+	OK(!rsetsockopt(s, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) && option(s, SOL_SOCKET, SO_REUSEADDR) == 1);
+	OK(!rsetsockopt(s, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one) && option(s, SOL_SOCKET, SO_KEEPALIVE) == 1);
+	OK(!rsetsockopt(s, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) && option(s, IPPROTO_TCP, TCP_NODELAY) == 1);
+	OK(!rsetsockopt(s, SOL_SOCKET, SO_LINGER, &linger, sizeof linger));
+	OK(!rgetsockopt(s, SOL_SOCKET, SO_LINGER, &got, &n) && got.l_onoff && got.l_linger == 3);
+	OK(option(s, SOL_SOCKET, SO_TYPE) == SOCK_STREAM && option(s, SOL_SOCKET, SO_ERROR) == 0);
+	FAILS(rsetsockopt(s, SOL_SOCKET, SO_BROADCAST, &one, sizeof one), ENOPROTOOPT);
+	FAILS(rsetsockopt(s, SOL_SOCKET, SO_ERROR, &one, sizeof one), ENOPROTOOPT);
+	FAILS(rsetsockopt(s, SOL_SOCKET, SO_RCVBUF, &one, 1), EINVAL);
+}
+
+static int listen_somewhere(void)
+{
+	int s = rsocket(AF_INET, SOCK_STREAM, 0);
+	OK(s >= 0);
+	addr.sin_port = 0;
+	OK(!rbind(s, (struct sockaddr *)&addr, sizeof addr));
+	OK(!rgetsockname(s, (struct sockaddr *)&addr, &len) && len == sizeof addr && addr.sin_port);
+	FAILS(raccept(s, NULL, NULL), EINVAL);
+	OK(!rlisten(s, 5));
+	return s;
+}
+
+// connected makes a connection whose client does not wait.
+static void connected(int l, int *client, int *server)
+{
+	struct sockaddr_in peer;
+	socklen_t n = sizeof peer;
+	set_nonblock(l, 1);
+	FAILS(raccept(l, NULL, NULL), EAGAIN);
+	set_nonblock(l, 0);
+	OK((*client = rsocket(AF_INET, SOCK_STREAM, IPPROTO_TCP)) >= 0);
+	test_options(*client);
+	set_nonblock(*client, 1);
+	FAILS(rsend(*client, "", 1, 0), ENOTCONN);
+	FAILS(rconnect(*client, (struct sockaddr *)&addr, len), EINPROGRESS);
+	OK(ready(*client, POLLOUT, -1) == POLLOUT);
+	OK(option(*client, SOL_SOCKET, SO_ERROR) == 0);
+	FAILS(rconnect(*client, (struct sockaddr *)&addr, len), EISCONN);
+	OK(ready(l, POLLIN, -1) == POLLIN);
+	OK((*server = raccept(l, (struct sockaddr *)&peer, &n)) >= 0);
+	struct sockaddr_in own;
+	OK(!rgetsockname(*client, (struct sockaddr *)&own, &n) && own.sin_port == peer.sin_port && own.sin_addr.s_addr == peer.sin_addr.s_addr);
+	OK(!rgetpeername(*client, (struct sockaddr *)&own, &n) && own.sin_port == addr.sin_port);
+	OK(option(l, SOL_SOCKET, SO_ACCEPTCONN) == 1 && option(*server, SOL_SOCKET, SO_ACCEPTCONN) == 0);
+	OK(option(*client, IPPROTO_TCP, TCP_MAXSEG) >= 256);
+	int v = 1 << 20;
+	FAILS(rsetsockopt(*client, SOL_SOCKET, SO_SNDBUF, &v, sizeof v), EINVAL);
+}
+
+static void test_stream(int c, int s)
+{
+	char b[100];
+	struct iovec out[] = {{"one ", 4}, {"", 0}, {"two", 3}}, in[] = {{b, 3}, {b + 3, 50}};
+	pthread_t t;
+	FAILS(rrecv(c, b, sizeof b, 0), EAGAIN);
+	FAILS(rrecv(s, b, sizeof b, MSG_DONTWAIT), EAGAIN);
+	FAILS(rrecv(s, b, sizeof b, MSG_OOB), EOPNOTSUPP);
+	FAILS(rsendto(c, b, 1, 0, (struct sockaddr *)&addr, len), EISCONN);
+	OK(ready(c, POLLIN | POLLOUT, -1) == POLLOUT);
+	OK(ready(s, POLLIN, 0) == 0 && ready(s, POLLIN, 20) == 0);
+	OK(rwritev(c, out, 3) == 7);
+	OK(rrecv(s, b, 7, MSG_WAITALL) == 7 && !memcmp(b, "one two", 7));
+	OK(rsendmsg(s, &(struct msghdr){.msg_iov = out, .msg_iovlen = 3}, MSG_NOSIGNAL) == 7);
+	OK(ready(c, POLLIN, -1) == POLLIN);
+	OK(rrecv(c, b, 3, MSG_PEEK) == 3 && !memcmp(b, "one", 3));
+	OK(rreadv(c, in, 2) >= 4 && !memcmp(b, "one ", 4));
+	while (ready(c, POLLIN, 20))
+		rread(c, b, sizeof b);
+
+	// A blocking reader, and one that waits for a pipe, too.
+	OK(!pthread_create(&t, NULL, write_later, &c));
+	OK(rread(s, b, sizeof b) == 5 && !memcmp(b, "later", 5));
+	OK(!pthread_join(t, NULL));
+	int p[2];
+	OK(!pipe(p));
+	OK(!pthread_create(&t, NULL, write_later, &c));
+	struct pollfd fds[] = {{.fd = p[0], .events = POLLIN}, {.fd = s, .events = POLLIN}, {.fd = -1, .events = POLLIN}, {.fd = p[1], .events = 0}};
+	OK(rpoll(fds, 4, -1) == 1 && !fds[0].revents && fds[1].revents == POLLIN && !fds[2].revents && !fds[3].revents);
+	OK(!pthread_join(t, NULL));
+	OK(write(p[1], "x", 1) == 1);
+	OK(rpoll(fds, 4, -1) == 2 && fds[0].revents == POLLIN && fds[1].revents == POLLIN);
+	OK(rread(s, b, sizeof b) == 5);
+	OK(rpoll(fds, 4, -1) == 1 && fds[0].revents == POLLIN && !fds[1].revents);
+
+	fd_set r, w;
+	struct timeval none = {0};
+	int top = (p[0] > s ? p[0] : s) + 1;
+	FD_ZERO(&r);
+	FD_ZERO(&w);
+	FD_SET(p[0], &r);
+	FD_SET(s, &r);
+	FD_SET(s, &w);
+	OK(rselect(top, &r, &w, NULL, NULL) == 2 && FD_ISSET(p[0], &r) && !FD_ISSET(s, &r) && FD_ISSET(s, &w));
+	OK(read(p[0], b, 1) == 1);
+	FD_SET(p[0], &r);
+	OK(rselect(top, &r, NULL, NULL, &none) == 0 && !FD_ISSET(p[0], &r));
+	close(p[0]);
+	close(p[1]);
+}
+
+// test_end has the client send more than all buffers hold, and end.
+static void test_end(int c, int s)
+{
+	static char b[1 << 20];
+	size_t got = 0;
+	pthread_t t;
+	set_nonblock(c, 0);
+	OK(!pthread_create(&t, NULL, write_much, &c));
+	while (got < sizeof b) {
+		ssize_t n = rrecv(s, b + got, sizeof b - got, 0);
+		OK(n > 0);
+		got += n;
+	}
+	for (size_t i = 0; i < sizeof b; i++)
+		OK(b[i] == (char)(i * 7 >> 4));
+	OK(!pthread_join(t, NULL));
+	OK(rread(s, b, 1) == 0);
+	OK(ready(s, POLLIN, -1) == POLLIN);
+	FAILS(rwrite(c, b, 1), EPIPE);
+	OK(rwrite(s, "answer", 6) == 6); // the other half goes on
+	OK(rrecv(c, b, 6, MSG_WAITALL) == 6);
+	OK(!rclose(s));
+	OK(rread(c, b, 1) == 0);
+	OK(ready(c, POLLIN, -1) & POLLHUP);
+	OK(!rclose(c));
+	FAILS(rread(c, b, 1), EBADF);
+	FAILS(rclose(c), EBADF);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc != 2 || inet_pton(AF_INET, argv[1], &addr.sin_addr) != 1)
+		return 2;
+	addr.sin_family = AF_INET;
+	FAILS(rsocket(AF_UNIX, SOCK_STREAM, 0), ENOTSUP);
+	FAILS(rsocket(AF_INET, SOCK_RAW, 0), ENOTSUP);
+	FAILS(rsocket(AF_INET, SOCK_STREAM, IPPROTO_UDP), ENOTSUP);
+	FAILS(rread(0, argv, 1), EBADF);
+
+	int l = listen_somewhere(), c, s, other = rsocket(AF_INET, SOCK_STREAM, 0);
+	OK(other >= 0);
+	FAILS(rbind(other, (struct sockaddr *)&addr, len), EADDRINUSE);
+	for (int i = 0; i < 3; i++) {
+		connected(l, &c, &s);
+		test_stream(c, s);
+		test_end(c, s);
+	}
+	OK(!rclose(l));
+	FAILS(rconnect(other, (struct sockaddr *)&addr, len), ECONNREFUSED);
+	set_nonblock(other, 1);
+	FAILS(rconnect(other, (struct sockaddr *)&addr, len), EINPROGRESS);
+	OK(ready(other, POLLOUT, -1) & POLLERR);
+	OK(option(other, SOL_SOCKET, SO_ERROR) == ECONNREFUSED && option(other, SOL_SOCKET, SO_ERROR) == 0);
+	FAILS(rrecv(other, &c, 1, 0), ENOTCONN);
+	OK(!rclose(other));
+	puts("fine");
+	return 0;
+}

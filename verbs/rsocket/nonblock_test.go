@@ -1,0 +1,117 @@
+package rsocket_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"syscall"
+	"testing"
+
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rsocket"
+)
+
+// waiter waits until a Conn is ready for one of some things.
+func waiter(c *rsocket.Conn) func(rsocket.Ready) rsocket.Ready {
+	news := make(chan struct{}, 1)
+	c.OnReady(func(rsocket.Ready) {
+		select {
+		case news <- struct{}{}:
+		default:
+		}
+	})
+	return func(want rsocket.Ready) rsocket.Ready {
+		for {
+			if r := c.Ready(); r&want != 0 {
+				return r
+			}
+			<-news
+		}
+	}
+}
+
+// A stream by calls that do not wait, which fills every buffer.
+func TestTryReadAndWrite(t *testing.T) {
+	both(t, func(t *testing.T, transport verbs.Transport) {
+		for _, size := range []int{50, 1000, 100_000} {
+			a, b := pair(t, &rsocket.Config{Transport: transport, SendBuffer: 8 << 10, RecvBuffer: 8 << 10})
+			data := random(500_000)
+			go func() {
+				wait := waiter(a)
+				for left := data; len(left) > 0; {
+					n, err := a.TryWrite(left[:min(size, len(left))])
+					if err != nil && (n != 0 || !errors.Is(err, verbs.ErrAgain)) {
+						t.Errorf("TryWrite: %d, %v", n, err)
+						break
+					}
+					if left = left[n:]; err != nil {
+						wait(rsocket.Writable)
+					}
+				}
+				if err := a.CloseWrite(); err != nil {
+					t.Error(err)
+				}
+			}()
+			wait := waiter(b)
+			var got []byte
+			for buf, peeked := make([]byte, size), make([]byte, size); ; {
+				n, err := b.TryRead(buf[:0])
+				if n != 0 || err != nil {
+					t.Fatalf("TryRead of nothing: %d, %v", n, err)
+				}
+				p, _ := b.Peek(peeked)
+				n, err = b.TryRead(buf)
+				if errors.Is(err, verbs.ErrAgain) {
+					wait(rsocket.Readable)
+					continue
+				}
+				if err == io.EOF {
+					break
+				}
+				ok(t, err)
+				if n < p || !bytes.Equal(peeked[:p], buf[:p]) {
+					t.Fatalf("Peek saw %d bytes, TryRead %d, or other ones", p, n)
+				}
+				got = append(got, buf[:n]...)
+			}
+			if !bytes.Equal(got, data) {
+				t.Errorf("in pieces of %d: %d bytes of %d, or other ones", size, len(got), len(data))
+			}
+			if r := b.Ready(); r != rsocket.Readable|rsocket.Writable {
+				t.Errorf("at the end of the peer's half, ready is %b", r)
+			}
+			ok(t, a.Close())
+			wait(rsocket.HungUp)
+			if _, err := b.TryWrite(data); !errors.Is(err, syscall.EPIPE) {
+				t.Errorf("TryWrite to a peer that has closed: %v", err)
+			}
+		}
+	})
+}
+
+// A writer that must wait is told of room only when the reader has made some.
+func TestWritable(t *testing.T) {
+	both(t, func(t *testing.T, transport verbs.Transport) {
+		a, b := pair(t, &rsocket.Config{Transport: transport, SendBuffer: 8 << 10, RecvBuffer: 8 << 10})
+		total := 0
+		wait := waiter(a)
+		for total < 8<<10 { // the peer's buffer
+			wait(rsocket.Writable)
+			n, err := a.TryWrite(make([]byte, 3000))
+			ok(t, err)
+			total += n
+		}
+		for a.Ready()&rsocket.Writable != 0 { // and the own one, of which some may still be held
+			n, err := a.TryWrite(make([]byte, 3000))
+			ok(t, err)
+			if total += n; total > 16<<10 {
+				t.Fatalf("%d bytes were taken without a reader", total)
+			}
+		}
+		n, err := io.ReadFull(b, make([]byte, total))
+		if n != total || err != nil {
+			t.Errorf("%d bytes of %d arrived: %v", n, total, err)
+		}
+		wait(rsocket.Writable)
+	})
+}
