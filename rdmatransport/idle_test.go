@@ -6,8 +6,10 @@ import (
 	"net/netip"
 	"runtime"
 	"testing"
+	"time"
 	"unsafe"
 
+	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/stack/netstack"
@@ -30,7 +32,7 @@ func BenchmarkIdleQPs(b *testing.B) {
 	b.Run("RoCEv2", func(b *testing.B) {
 		for b.Loop() {
 			before := memory()
-			nodes := idlePair(b)
+			nodes := idlePair(b, nil)
 			qps := connectedQPs(b, &nodes, idleQPs)
 			each := float64(memory()-before) / idleQPs
 			b.ReportMetric(each, "B/QP")
@@ -40,7 +42,7 @@ func BenchmarkIdleQPs(b *testing.B) {
 	})
 	b.Run("iWARP", func(b *testing.B) {
 		for b.Loop() {
-			nodes := idlePair(b)
+			nodes := idlePair(b, nil)
 			before := memory()
 			streams := connectedStreams(b, &nodes, idleStreams)
 			tcp := float64(memory()-before) / idleStreams
@@ -58,13 +60,49 @@ func BenchmarkIdleQPs(b *testing.B) {
 // An idle QP takes less than 1 KiB beyond its queues.
 func TestIdleQPs(t *testing.T) {
 	const n = 10_000
-	nodes := idlePair(t)
+	nodes := idlePair(t, nil)
 	before := memory()
 	qps := connectedQPs(t, &nodes, n)
 	if each := (memory()-before)/n - entries; each >= 1024 {
 		t.Errorf("%d bytes beyond the queues", each)
 	}
 	runtime.KeepAlive(qps)
+}
+
+// An idle iWARP connection has no goroutine, neither at first nor after it was used.
+func TestIdleStreams(t *testing.T) {
+	const n = 60
+	nodes := idlePair(t, inFrames)
+	before := runtime.NumGoroutine()
+	settled := func(when string) {
+		t.Helper()
+		for give := time.Now().Add(20 * time.Second); runtime.NumGoroutine() > before+n/10; runtime.Gosched() {
+			if time.Now().After(give) {
+				t.Fatalf("%s: %d goroutines more for %d ends of connections", when, runtime.NumGoroutine()-before, n)
+			}
+		}
+	}
+	conns := connectedConns(t, &nodes, n)
+	settled("connected")
+	for range 20 { // so often that each reader stays for a while
+		for i, c := range conns {
+			noError(t, conns[i^1].QP().PostRecv(&verbs.RecvWR{}))
+			noError(t, c.QP().PostSend(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled}))
+			for got := 0; got < 2; {
+				var wc [2]verbs.WC
+				k := made(nodes[i%2].cq.Poll(wc[:]))(t) + made(nodes[1-i%2].cq.Poll(wc[1:]))(t)
+				got += k
+				runtime.Gosched()
+			}
+		}
+	}
+	if runtime.NumGoroutine() < before+n {
+		t.Errorf("%d goroutines more while %d ends are in use", runtime.NumGoroutine()-before, n)
+	}
+	settled("idle again")
+	for _, c := range conns {
+		noError(t, c.Close())
+	}
 }
 
 // memory is the memory in use: heap and stacks.
@@ -85,12 +123,16 @@ type idleNode struct {
 	gid  verbs.GID
 }
 
-// idlePair is two devices on one network.
-func idlePair(tb testing.TB) (nodes [2]idleNode) {
+// idlePair is two devices on one network. wrap, if not nil, is put around their links.
+func idlePair(tb testing.TB, wrap func(link.Link) link.Link) (nodes [2]idleNode) {
 	lan := new(pipe.Switch)
 	for i := range nodes {
 		n := &nodes[i]
-		n.host = made(netstack.New(lan.Port(), netstack.Addr(fmt.Sprintf("10.0.0.%d/24", i+1))))(tb)
+		var port link.Link = lan.Port()
+		if wrap != nil {
+			port = wrap(port)
+		}
+		n.host = made(netstack.New(port, netstack.Addr(fmt.Sprintf("10.0.0.%d/24", i+1))))(tb)
 		n.open(tb, n.host)
 	}
 	return nodes
@@ -101,7 +143,7 @@ func (n *idleNode) open(tb testing.TB, h host) {
 	tb.Cleanup(func() { _ = h.Close() })
 	n.dev = made(rdmatransport.Open(h))(tb)
 	n.pd = made(n.dev.AllocPD())(tb)
-	n.cq = made(n.dev.CreateCQ(1, nil))(tb)
+	n.cq = made(n.dev.CreateCQ(4, nil))(tb)
 	n.gid = made(n.dev.QueryGID(1, 1))(tb).GID
 }
 
@@ -150,7 +192,7 @@ func connectedQPs(tb testing.TB, nodes *[2]idleNode, n int) (qps []*verbs.QP) {
 }
 
 // connectedConns makes as many connected iWARP QPs, in pairs.
-func connectedConns(b *testing.B, nodes *[2]idleNode, n int) (conns []*rdmacm.Conn) {
+func connectedConns(b testing.TB, nodes *[2]idleNode, n int) (conns []*rdmacm.Conn) {
 	config := func(n *idleNode) *rdmacm.Config {
 		return &rdmacm.Config{Transport: verbs.IWARP, PD: n.pd, SendCQ: n.cq, RecvCQ: n.cq, Cap: idleCap}
 	}

@@ -48,6 +48,13 @@ type Stream interface {
 	Near() NIC
 }
 
+// Parker is a Stream that can be waited for without a goroutine.
+type Parker interface {
+	// Park has f called once, on a goroutine of its own, when Wait would return: at once if it would already. It is called in
+	// place of Wait, and Wait not before f is.
+	Park(f func())
+}
+
 // StreamListener is a listener whose Accept returns Streams.
 type StreamListener interface {
 	net.Listener

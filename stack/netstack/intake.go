@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -16,18 +17,34 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// dataReady is notified when there may be something to read.
-type dataReady chan struct{}
+const readable = waiter.ReadableEvents | waiter.EventErr | waiter.EventHUp
 
-// NotifyEvent implements waiter.EventListener.
-func (r dataReady) NotifyEvent(waiter.EventMask) {
-	select {
-	case r <- struct{}{}:
-	default:
-	}
+// arrivals tells who waits for the stream that there may be something to read, or that its deadline has passed.
+type arrivals struct {
+	ready chan struct{}
+
+	parked atomic.Bool
+	onWake func() // if parked
 }
 
-const readable = waiter.ReadableEvents | waiter.EventErr | waiter.EventHUp
+// NotifyEvent implements waiter.EventListener. gVisor's locks are held.
+func (a *arrivals) NotifyEvent(waiter.EventMask) { a.tell() }
+
+// tell ends a Wait, or a Park.
+func (a *arrivals) tell() {
+	select {
+	case a.ready <- struct{}{}:
+	default:
+	}
+	a.wake()
+}
+
+// wake calls the function of Park, if there is one.
+func (a *arrivals) wake() {
+	if a.parked.Load() && a.parked.Swap(false) {
+		go a.onWake()
+	}
+}
 
 // Wait implements Stream.
 func (s *stream) Wait() error {
@@ -39,11 +56,29 @@ func (s *stream) Wait() error {
 			return nil
 		}
 		select {
-		case <-s.dataReady:
-		case <-s.deadline.passed:
+		case <-s.arrivals.ready:
 		case <-s.closed:
 			return net.ErrClosed
 		}
+	}
+}
+
+// Park implements stack.Parker.
+func (s *stream) Park(f func()) {
+	s.arrivals.onWake = f
+	s.arrivals.parked.Store(true)
+	// What has come, or ended, before that has found nobody to tell.
+	if s.deadline.past() || s.ep.Readiness(readable)&readable != 0 || s.isClosed() {
+		s.arrivals.wake()
+	}
+}
+
+func (s *stream) isClosed() bool {
+	select {
+	case <-s.closed:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -76,8 +111,6 @@ func (in *intake) Write(b []byte) (int, error) {
 
 // deadline is the read deadline, for Wait.
 type deadline struct {
-	passed chan struct{}
-
 	mu    sync.Mutex
 	at    time.Time
 	timer *time.Timer
@@ -89,32 +122,28 @@ func (d *deadline) past() bool {
 	return !d.at.IsZero() && !time.Now().Before(d.at)
 }
 
-func (d *deadline) set(t time.Time) {
+// set has passed called at t, or never if that is zero.
+func (d *deadline) set(t time.Time, passed func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.at = t
 	if d.timer != nil {
 		d.timer.Stop()
+		d.timer = nil
 	}
-	if t.IsZero() {
-		return
+	if !t.IsZero() {
+		d.timer = time.AfterFunc(time.Until(t), passed)
 	}
-	d.timer = time.AfterFunc(time.Until(t), func() {
-		select {
-		case d.passed <- struct{}{}:
-		default:
-		}
-	})
 }
 
 // SetReadDeadline implements net.Conn.
 func (s *stream) SetReadDeadline(t time.Time) error {
-	s.deadline.set(t)
+	s.deadline.set(t, s.arrivals.tell)
 	return s.TCPConn.SetReadDeadline(t)
 }
 
 // SetDeadline implements net.Conn.
 func (s *stream) SetDeadline(t time.Time) error {
-	s.deadline.set(t)
+	s.deadline.set(t, s.arrivals.tell)
 	return s.TCPConn.SetDeadline(t)
 }

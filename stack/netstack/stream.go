@@ -45,11 +45,11 @@ type stream struct {
 	onRoom   func()
 	roomNews atomic.Int32
 
-	data      waiter.Entry
-	dataReady dataReady
-	intake    intake
-	deadline  deadline
-	buffers   buffers
+	data     waiter.Entry
+	arrivals arrivals
+	intake   intake
+	deadline deadline
+	buffers  buffers
 
 	closed   chan struct{}
 	finishMu sync.Mutex
@@ -63,11 +63,11 @@ func (h *Host) newStream(ep tcpip.Endpoint, wq *waiter.Queue) *stream {
 	ep.SocketOptions().SetDelayOption(false)
 	h.tcpConfig.apply(ep)
 	s := &stream{
-		TCPConn: gonet.NewTCPConn(wq, ep), host: h, ep: ep, wq: wq, closed: make(chan struct{}), dataReady: make(dataReady, 1),
+		TCPConn: gonet.NewTCPConn(wq, ep), host: h, ep: ep, wq: wq, closed: make(chan struct{}),
 	}
-	s.data.Init(s.dataReady, readable)
+	s.arrivals.ready = make(chan struct{}, 1)
+	s.data.Init(&s.arrivals, readable)
 	wq.EventRegister(&s.data)
-	s.deadline.passed = make(chan struct{}, 1)
 	id := idOf(ep)
 	note, noted := h.tcp.syns.take(id)
 	s.mss = h.segmentSize(id, note, noted)
@@ -390,7 +390,8 @@ func (s *stream) finish() (renewal *gstack.PacketBuffer, first bool) {
 	renewal, s.renewal = s.renewal, nil
 	close(s.closed)
 	s.host.tcp.streams.Delete(s.ep)
-	s.deadline.set(time.Time{})
+	s.deadline.set(time.Time{}, nil)
+	s.arrivals.wake()
 	// A connection in TIME-WAIT keeps its queue, which must not keep the stream.
 	s.wq.EventUnregister(&s.data)
 	if s.onRoom != nil {

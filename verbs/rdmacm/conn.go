@@ -154,6 +154,7 @@ func dial(ctx context.Context, dev *verbs.Device, to netip.AddrPort, cfg *Config
 		return nil, err
 	}
 	c.peer = id.Event().Param
+	id.forgetEvent()
 	return c, nil
 }
 

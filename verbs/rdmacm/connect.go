@@ -166,9 +166,10 @@ func (a *acceptor) request(d *verbs.Device, e *ConnEvent) {
 	id.local = netip.AddrPortFrom(e.Src, e.LocalPort)
 	id.remote = netip.AddrPortFrom(e.Dst, e.RemotePort)
 	id.request, id.qpType = clampDepths(d, e.Param), e.QPType
+	conn := e.Conn // so as not to keep e
 	id.removeFromListener = func() {
 		a.mu.Lock()
-		delete(a.children, e.Conn)
+		delete(a.children, conn)
 		a.mu.Unlock()
 	}
 	if err := id.watch("accept", d); err != nil {

@@ -114,7 +114,7 @@ func (l *Listener) Request(ctx context.Context) (*Request, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Request{id}, nil
+	return &Request{id, id.Event().Param}, nil
 }
 
 // Close closes the listener, and the connections and requests that Accept or Request has not returned. Those that were
@@ -127,10 +127,13 @@ func (l *Listener) Close() error {
 }
 
 // Request is a connection request of a peer. It must be accepted or rejected.
-type Request struct{ id *SyncID }
+type Request struct {
+	id   *SyncID
+	peer ConnParam
+}
 
 // Peer returns the request's parameters: private data, and the depths from this side's view.
-func (r *Request) Peer() ConnParam { return r.id.Event().Param }
+func (r *Request) Peer() ConnParam { return r.peer }
 
 // Transport returns the wire protocol.
 func (r *Request) Transport() verbs.Transport { return r.id.Transport() }
@@ -157,6 +160,7 @@ func (r *Request) Accept(ctx context.Context, cfg *Config) (*Conn, error) {
 	if err != nil {
 		return nil, errors.Join(err, r.id.Destroy())
 	}
+	r.id.forgetEvent()
 	return c, nil
 }
 

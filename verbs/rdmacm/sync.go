@@ -19,14 +19,28 @@ type SyncID struct {
 	*ID
 	ch *EventChannel // for this ID, and for requests that GetRequest has not returned
 
-	requests chan struct{} // a semaphore: one GetRequest at a time
-
-	mu   sync.Mutex
-	last *Event // see Event
+	mu       sync.Mutex
+	last     *Event        // see Event
+	requests chan struct{} // a semaphore: one GetRequest at a time; nil before the first
 }
 
-func newSyncID(id *ID, ch *EventChannel) *SyncID {
-	return &SyncID{ID: id, ch: ch, requests: make(chan struct{}, 1)}
+func newSyncID(id *ID, ch *EventChannel) *SyncID { return &SyncID{ID: id, ch: ch} }
+
+// turns is the semaphore of GetRequest.
+func (s *SyncID) turns() chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.requests == nil {
+		s.requests = make(chan struct{}, 1)
+	}
+	return s.requests
+}
+
+// forgetEvent has Event return nil, for who has taken from the last event what there is to take.
+func (s *SyncID) forgetEvent() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last = nil
 }
 
 // CreateSyncID creates a SyncID on the given devices.
@@ -166,9 +180,10 @@ func (s *SyncID) GetRequest(ctx context.Context) (*SyncID, error) {
 		return nil, err
 	}
 	// One at a time, because events of the request may follow its ConnectRequest, and must migrate with its ID.
+	turns := s.turns()
 	select {
-	case s.requests <- struct{}{}:
-		defer func() { <-s.requests }()
+	case turns <- struct{}{}:
+		defer func() { <-turns }()
 	case <-ctx.Done():
 		return nil, &verbs.Error{Op: op, Err: ctx.Err()}
 	}

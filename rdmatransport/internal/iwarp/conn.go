@@ -33,7 +33,7 @@ type conn struct {
 	h         rdmacm.Handler
 	route     rdmacm.Route
 	initiator bool
-	cancel    context.CancelFunc // initiating side: ends the set-up
+	cancel    context.CancelFunc // initiating side: ends the set-up; nil when that is over. Guarded by mu
 	listener  *listener          // of a ConnectRequest, until it is answered
 
 	// These are set before a QP has the stream.
@@ -54,6 +54,7 @@ type conn struct {
 	fault     error // what was wrong with them
 	active    bool  // something came since the idle timer was set
 	idleTimer bool  // the read deadline is set, to find out whether the stream is idle
+	reads     uint  // how often something came since the stream was idle; the reader's
 
 	// These are for streams that have both ends in this process: see direct.go. All but other are guarded by the lock of
 	// this end's QP.
@@ -126,7 +127,7 @@ func (c *conn) deliver() {
 		c.h(e)
 		c.mu.Lock()
 	}
-	c.running = false
+	c.running, c.events = false, nil // and the last event with its array
 }
 
 // expect returns an error for operation op unless the connection is in one of the states. c.mu is held.
@@ -288,12 +289,12 @@ func (c *conn) streamEnded() {
 // Close implements rdmacm.ProviderConn.
 func (c *conn) Close() {
 	c.mu.Lock()
-	was, stream, q := c.state, c.stream, c.qp
+	was, stream, q, cancel := c.state, c.stream, c.qp, c.cancel
 	c.state, c.muted = over, true
 	c.mu.Unlock()
 	c.leaveBacklog()
-	if c.cancel != nil {
-		c.cancel()
+	if cancel != nil {
+		cancel()
 	}
 	switch {
 	case stream == nil, was == over: // the stream is closed already
@@ -310,7 +311,7 @@ func (c *conn) Close() {
 
 // readFrame reads an MPA request or reply frame from the stream, and nothing behind it.
 func readFrame(r io.Reader, reply bool) (mpa.Frame, error) {
-	b := make([]byte, mpa.HeaderLen, mpa.MaxFrameLen)
+	b := make([]byte, mpa.HeaderLen)
 	if _, err := io.ReadFull(r, b); err != nil {
 		return mpa.Frame{}, err
 	}
@@ -318,10 +319,11 @@ func readFrame(r io.Reader, reply bool) (mpa.Frame, error) {
 	if err != nil {
 		return mpa.Frame{}, err
 	}
-	if _, err := io.ReadFull(r, b[mpa.HeaderLen:n]); err != nil {
+	b = append(b, make([]byte, n-mpa.HeaderLen)...) // no longer than it is, as the frame keeps its private data
+	if _, err := io.ReadFull(r, b[mpa.HeaderLen:]); err != nil {
 		return mpa.Frame{}, err
 	}
-	f, _, err := mpa.Parse(b[:n])
+	f, _, err := mpa.Parse(b)
 	if err == nil && f.Reply != reply {
 		err = fmt.Errorf("%w: both ends are the same side", mpa.ErrKey)
 	}

@@ -64,7 +64,7 @@ func (e *Engine) newRequest(p *rdmacm.ConnParam, revision uint8) (*mpa.Frame, er
 
 // connect sets the connection up, or reports why that failed. asked is called when the request is sent.
 func (c *conn) connect(ctx context.Context, attr *rdmacm.ConnectAttr, request *mpa.Frame, asked func()) {
-	defer c.cancel()
+	defer c.endSetup()
 	reply, err := c.exchange(ctx, attr, request, asked)
 	if errors.Is(err, errUnanswered) && c.e.config.Revision == 0 {
 		// This is what a responder does that knows only revision 1 (RFC 6581 §10).
@@ -82,6 +82,15 @@ func (c *conn) connect(ctx context.Context, attr *rdmacm.ConnectAttr, request *m
 		c.terminateSetup(err)
 		c.failed(err)
 	}
+}
+
+// endSetup frees what bounds the time of the set-up.
+func (c *conn) endSetup() {
+	c.mu.Lock()
+	cancel := c.cancel
+	c.cancel = nil
+	c.mu.Unlock()
+	cancel()
 }
 
 // errUnanswered says that the peer took the request and closed the connection without a reply.

@@ -7,7 +7,7 @@
 // what is sent next, by its phase (phase.go), its place in the send queue (cursor.go) and the READs that are outstanding
 // (reads.go). requests.go and responses.go make segments of it (segment.go), and output.go gives those to the stream, whose
 // send buffer has them filled in place, CRC included; small ones, and the ends of long ones, go there together. In:
-// receiver.go waits on the one goroutine that a connected QP has, MPA's receiver finds the segments where TCP has them,
+// receiver.go runs on the one goroutine that a QP has while its stream is busy, MPA's receiver finds the segments where TCP has them,
 // placement.go checks and places them; responses to READs and atomics wait in responses.go for room in the stream.
 // terminate.go ends a stream on which something went wrong.
 //
@@ -106,7 +106,7 @@ func (e *Engine) CreateQP(h verbs.QPHandle, attr *verbs.QPInitAttr) (verbs.Provi
 	if attr.Type != verbs.RC {
 		return nil, 0, verbs.Errorf(verbs.ErrNotSupported, "create QP", "QP type %v over iWARP", attr.Type)
 	}
-	q := &qp{e: e, h: h, depth: attr.Cap.MaxSendWR, srq: attr.SRQ != nil}
+	q := &qp{e: e, h: h, depth: uint32(attr.Cap.MaxSendWR), srq: attr.SRQ != nil}
 	q.tx.init(attr.Cap.MaxSendWR)
 	num, err := e.qps.Insert(q)
 	if err != nil {

@@ -145,7 +145,7 @@ func (l *listener) start(at *list.Element, t *turn[netip.Addr]) {
 	t.wait(reportWait)
 	c.report(request)
 	t.end()
-	c.awaitAnswer()
+	c.park(c.answered)
 }
 
 // readRequest waits for the request of a stream, and returns its connection and the event that reports it.
@@ -199,10 +199,9 @@ func (c *conn) rejectFull() {
 	}
 }
 
-// awaitAnswer waits until something comes behind the request, and then reads the stream if a QP has it. If none has, the peer
+// answered is called when something comes behind the request, and then reads the stream if a QP has it. If none has, the peer
 // has closed the connection, or broken the rule that it may send nothing before the reply (RFC 5044 §7.1.2).
-func (c *conn) awaitAnswer() {
-	_ = c.stream.Wait()
+func (c *conn) answered() {
 	c.mu.Lock()
 	q := c.qp
 	lost := q == nil && c.state == requested

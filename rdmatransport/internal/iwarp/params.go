@@ -7,9 +7,6 @@ const (
 	// receiveMost is how many bytes a reader handles before it leaves the locks of the QP and of TCP to others.
 	receiveMost = 256 << 10
 
-	// idleBuffer is the most memory, in bytes, that the receiver of an idle stream keeps.
-	idleBuffer = 2 << 10
-
 	// smallFPDU is the longest FPDU, in bytes, that is copied once more to share a piece with others.
 	smallFPDU = 16 << 10
 
@@ -29,8 +26,11 @@ const (
 	requestTimeout = 5 * time.Second
 	lingerTimeout  = 2 * time.Second
 
-	// A stream on which nothing comes gives memory beyond idleBuffer back after idleTimeout, or up to twice as long.
+	// A stream on which nothing comes gives its goroutine and the receiver's memory back after idleTimeout, or up to twice as long.
 	idleTimeout = time.Second
+
+	// keepReader is how often something has come before a stream's goroutine stays until the stream is idle.
+	keepReader = 16
 
 	// firstNudge is how long an initiator waits for the peer's first segment before it sends the first of at most nudges
 	// WRITEs of no bytes.

@@ -16,8 +16,8 @@ type qp struct {
 	e     *Engine
 	h     verbs.QPHandle
 	num   uint32
-	depth int  // of the send queue
-	srq   bool // receive requests come from an SRQ
+	depth uint32 // of the send queue
+	srq   bool   // receive requests come from an SRQ
 
 	posting bool // the goroutine that holds the lock is the one that posts: it may spend time on moving messages directly
 	moving  bool // sendDirect is under way, and may have left the lock meanwhile: no other goroutine moves anything
@@ -68,8 +68,8 @@ func (q *qp) attach(c *conn, attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	c.pair()
 	c.stream.SetReadBuffer(0)
 	c.stream.OnRoom(q.resumeSending)
-	if c.initiator { // on the accepting side a goroutine has waited on the stream since the request
-		q.e.work.Go(func() { q.read(c) })
+	if c.initiator { // on the accepting side the stream is waited for since the request
+		c.park(func() { q.read(c) })
 	}
 	q.transmit()
 	if c.initiator {

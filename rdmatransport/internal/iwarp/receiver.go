@@ -1,7 +1,8 @@
 package iwarp
 
-// On the path: the one goroutine of a connected QP takes the stream's bytes where TCP has them, and hands them to MPA's
-// receiver, which calls placement.go for each segment. The QP's lock is held once for all that has come.
+// On the path: the one goroutine of a QP takes the stream's bytes where TCP has them, and hands them to MPA's receiver, which
+// calls placement.go for each segment. The QP's lock is held once for all that has come. The goroutine ends when nothing
+// comes for a while; the next bytes start another.
 
 import (
 	"bytes"
@@ -12,14 +13,34 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/ddp"
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/mpa"
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/rdmap"
+	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
 )
 
 // errEarly ends a connection whose initiator sends FPDUs before it has received the reply.
 var errEarly = errors.New("iwarp: an FPDU before the reply")
 
-// read runs until the stream ends.
+// park has f called, on a goroutine, when there is something to read from the stream, it has ended, or its read deadline has
+// passed.
+func (c *conn) park(f func()) {
+	run := func() {
+		defer c.e.work.Done()
+		f()
+	}
+	c.e.work.Add(1)
+	if p, ok := c.stream.(stack.Parker); ok {
+		p.Park(run)
+		return
+	}
+	go func() {
+		_ = c.stream.Wait() // says the same again
+		run()
+	}()
+}
+
+// read runs until the stream is idle or ends. On a stream of which little is known yet it runs once for all that has come.
 func (q *qp) read(c *conn) {
+	_, parks := c.stream.(stack.Parker)
 	for {
 		err := c.stream.Wait()
 		if err == nil {
@@ -27,11 +48,21 @@ func (q *qp) read(c *conn) {
 			if awaited, err = q.receive(c); awaited != nil {
 				awaited.resumeTransmit()
 			}
-		} else if isTimeout(err) && q.onIdleTimeout(c) {
-			continue
+			c.reads++
+		} else if isTimeout(err) {
+			switch q.onIdleTimeout(c) {
+			case busy:
+				err = nil
+			case idle:
+				c.reads, err = 0, nil
+			}
 		}
 		if err != nil {
 			q.streamEnded(c, err)
+			return
+		}
+		if parks && c.reads < keepReader {
+			c.park(func() { q.read(c) })
 			return
 		}
 	}
@@ -99,33 +130,43 @@ func (q *qp) failReceive(c *conn) {
 	q.fail(err, q.rx.ulpdu)
 }
 
-// startIdleTimer has the reader wake up after a while if the receiver holds memory in which it gathers FPDUs: an idle stream
-// gives that back.
+// startIdleTimer has the reader wake up after a while: an idle stream has no goroutine, and gives back the memory in which the
+// receiver gathers FPDUs.
 func (q *qp) startIdleTimer(c *conn) {
 	c.active = true
-	if !c.idleTimer && c.deframer.Held() > idleBuffer {
+	if !c.idleTimer && (c.reads+1 >= keepReader || c.deframer.Held() > 0) {
 		c.idleTimer = true
 		_ = c.stream.SetReadDeadline(time.Now().Add(idleTimeout))
 	}
 }
 
-// onIdleTimeout gives the receiver's memory back if nothing came since startIdleTimer. It returns false if this side has
-// closed the stream: the deadline that has passed is that of linger.
-func (q *qp) onIdleTimeout(c *conn) bool {
+// idleness is what a read deadline that has passed says of a stream.
+type idleness uint8
+
+const (
+	lingered idleness = iota // this side has closed it: the deadline was that of linger
+	busy                     // something came since the last time
+	idle                     // nothing did
+)
+
+// onIdleTimeout gives the receiver's memory back if nothing came since startIdleTimer.
+func (q *qp) onIdleTimeout(c *conn) idleness {
 	q.h.Lock()
 	defer q.h.Unlock()
 	if q.conn != c || q.tx.lifecycle.ended() {
-		return false
+		return lingered
 	}
 	var deadline time.Time
+	found := idle
 	if c.active {
 		deadline = time.Now().Add(idleTimeout)
+		found = busy
 	} else {
 		c.deframer.Release()
 	}
 	c.active, c.idleTimer = false, c.active
 	_ = c.stream.SetReadDeadline(deadline)
-	return true
+	return found
 }
 
 // asyncEvent is the event that reports an error of the peer where no completion reports it.

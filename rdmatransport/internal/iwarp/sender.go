@@ -90,7 +90,7 @@ func (q *qp) corked() bool {
 		return false
 	}
 	pieces := corkFrom
-	if q.h.SendLen() >= q.depth {
+	if q.h.SendLen() >= int(q.depth) {
 		pieces = corkAlways
 	}
 	return q.conn.stream.Unanswered() >= pieces

@@ -4,17 +4,18 @@ package wakeup
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 )
 
 // Notifier wakes goroutines that wait for a queue, one for each element that is added. The caller owns the queue and its
 // lock.
 type Notifier struct {
-	token chan struct{} // holds a token if the queue may have an element that no goroutine is taking
-	done  chan struct{} // closed by Close
+	token  chan struct{} // holds a token if the queue may have an element that no goroutine is taking, or is closed
+	closed atomic.Bool
 }
 
 // New returns a new Notifier.
-func New() *Notifier { return &Notifier{token: make(chan struct{}, 1), done: make(chan struct{})} }
+func New() *Notifier { return &Notifier{token: make(chan struct{}, 1)} }
 
 // Notify is called after an element was added to the queue. It does not block, and may be called with locks held.
 func (n *Notifier) Notify() {
@@ -25,17 +26,13 @@ func (n *Notifier) Notify() {
 }
 
 // Close makes Wait fail when the queue is empty. It must be called only once.
-func (n *Notifier) Close() { close(n.done) }
+func (n *Notifier) Close() {
+	n.closed.Store(true)
+	n.Notify()
+}
 
 // Closed reports whether Close was called.
-func (n *Notifier) Closed() bool {
-	select {
-	case <-n.done:
-		return true
-	default:
-		return false
-	}
-}
+func (n *Notifier) Closed() bool { return n.closed.Load() }
 
 // Hook is the function that an application wants to have called when the number of events in a queue changes other than by
 // its taking one, or nil. The queue's owner guards it with the queue's lock, and calls it with that lock held, so that the
@@ -65,10 +62,12 @@ func Wait[T any](ctx context.Context, n *Notifier, take func() (v T, ok, more bo
 		if ok {
 			return v, nil
 		}
+		if n.Closed() {
+			n.Notify() // the next that waits
+			return v, ErrClosed
+		}
 		select {
 		case <-n.token:
-		case <-n.done:
-			return v, ErrClosed
 		case <-ctx.Done():
 			return v, ctx.Err()
 		}

@@ -1,0 +1,92 @@
+package netstack_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/stack"
+)
+
+// Park calls its function once, whatever there is to wait for, before or after.
+func TestPark(t *testing.T) {
+	noError := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	for name, act := range map[string]func(a, b stack.Stream){
+		"data": func(_, b stack.Stream) {
+			_, err := b.Write([]byte{1})
+			noError(err)
+		},
+		"the end":              func(_, b stack.Stream) { noError(b.CloseWrite()) },
+		"a reset":              func(_, b stack.Stream) { b.Abort() },
+		"its own end":          func(a, _ stack.Stream) { noError(a.Close()) },
+		"its own abort":        func(a, _ stack.Stream) { a.Abort() },
+		"a deadline":           func(a, _ stack.Stream) { noError(a.SetReadDeadline(time.Now().Add(time.Millisecond))) },
+		"a deadline long past": func(a, _ stack.Stream) { noError(a.SetReadDeadline(time.Unix(1, 0))) },
+	} {
+		for _, before := range []bool{true, false} {
+			when := map[bool]string{true: " before", false: " after"}[before]
+			t.Run(name+when, func(t *testing.T) {
+				l := newLane(t)
+				a, b := l.dial(0)
+				defer a.Abort()
+				defer b.Abort()
+				calls := make(chan struct{}, 2)
+				if before {
+					act(a, b)
+				}
+				a.(stack.Parker).Park(func() { calls <- struct{}{} })
+				if !before {
+					act(a, b)
+				}
+				select {
+				case <-calls:
+				case <-time.After(10 * time.Second):
+					t.Fatal("not called")
+				}
+				a.Abort() // which tells nobody, as nobody waits
+				select {
+				case <-calls:
+					t.Error("called again")
+				default:
+				}
+			})
+		}
+	}
+}
+
+// A stream that is parked again has what came meanwhile.
+func TestParkAgain(t *testing.T) {
+	const n = 1000
+	l := newLane(t)
+	a, b := l.dial(0)
+	defer a.Abort()
+	defer b.Abort()
+	done := make(chan int)
+	got := 0
+	var read func()
+	read = func() {
+		if err := a.Receive(takerFunc(func(b []byte) bool { got += len(b); return true })); err != nil {
+			t.Error(err)
+		}
+		if got == n {
+			done <- got
+			return
+		}
+		a.(stack.Parker).Park(read)
+	}
+	a.(stack.Parker).Park(read)
+	for range n {
+		if _, err := b.Write([]byte{1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		t.Fatal("bytes came that nobody was told of")
+	}
+}
