@@ -1,9 +1,12 @@
+//go:build linux
+
 // Command scale measures what many QPs and connections of one process cost.
 //
 // Usage:
 //
 //	go run ./tests/bench/scale active    # the time of a message against the number of QPs that are used in turn
 //	go run ./tests/bench/scale idle      # the memory and time of a million QPs that are connected and do nothing
+//	go run ./tests/bench/scale connect   # connections that are set up and closed in a second
 //
 // Figures are medians of rounds, in which all counts are measured in turn, so that what else the machine does meets all. Two
 // nodes are in this process, on a link of memory.
@@ -27,7 +30,7 @@ type options struct {
 func main() {
 	var o options
 	flag.Usage = func() {
-		fmt.Fprintln(flag.CommandLine.Output(), "usage: scale [flags] active|idle")
+		fmt.Fprintln(flag.CommandLine.Output(), "usage: scale [flags] active|idle|connect")
 		flag.PrintDefaults()
 	}
 	flag.IntVar(&o.rounds, "rounds", 9, "how often each count is measured")
@@ -41,7 +44,7 @@ func main() {
 }
 
 func run(o *options, what string) error {
-	measure, known := map[string]func(*options) error{"active": active, "idle": idle}[what]
+	measure, known := map[string]func(*options) error{"active": active, "idle": idle, "connect": connect}[what]
 	if !known || flag.NArg() != 1 || o.rounds < 1 || o.qps < 0 {
 		flag.Usage()
 		os.Exit(2)

@@ -1,3 +1,5 @@
+//go:build linux
+
 package main
 
 import (
@@ -41,7 +43,7 @@ func newNodes(frames bool, cqe int) (nodes [2]*node, err error) {
 func newNode(port link.Link, addr string, cqe int) (*node, error) {
 	n := new(node)
 	var err error
-	if n.host, err = netstack.New(port, netstack.Addr(addr)); err != nil {
+	if n.host, err = netstack.New(port, netstack.Addr(addr), netstack.TCPMemory(16<<30)); err != nil {
 		return nil, err
 	}
 	if n.dev, err = rdmatransport.Open(n.host); err != nil {
