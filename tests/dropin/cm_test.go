@@ -71,26 +71,37 @@ func runAll(t *testing.T, list []cmProgram) { runOver(t, links, list) }
 func runOver(t *testing.T, over []endpoints, list []cmProgram) {
 	build(t) // which takes minutes on a busy machine: before the time of a program begins
 	for i, p := range list {
-		var media []cmMedium
-		for _, link := range over {
-			media = append(media, cmMedium{link, "roce", "RoCEv2"})
-			if !p.roceOnly {
-				media = append(media, cmMedium{link, "iwarp", "iWARP"})
-			}
-		}
+		media := mediaOf(over, &p)
 		for j, m := range media {
 			if !turn(i, j, len(media)) {
 				continue
 			}
 			t.Run(strings.Join([]string{m.link, m.transport, p.client}, " "), func(t *testing.T) {
 				programs.Ran(t, strings.TrimSuffix(p.client, " quit"), fmt.Sprintf("%s (%s)", m.name(), m.called))
-				server, client := m.pair(t)
-				server.env = append(server.env, "SOFTRNIC_TRANSPORT="+m.transport)
-				client.env = append(client.env, "SOFTRNIC_TRANSPORT="+m.transport)
-				p.run(t, m.endpoints, server, client)
+				p.runOn(t, m)
 			})
 		}
 	}
+}
+
+// mediaOf are the links, with each wire protocol that a program knows.
+func mediaOf(over []endpoints, p *cmProgram) (media []cmMedium) {
+	for _, link := range over {
+		media = append(media, cmMedium{link, "roce", "RoCEv2"})
+		if !p.roceOnly {
+			media = append(media, cmMedium{link, "iwarp", "iWARP"})
+		}
+	}
+	return media
+}
+
+// runOn runs the programs on a medium.
+func (p *cmProgram) runOn(t *testing.T, m cmMedium) {
+	t.Helper()
+	server, client := m.pair(t)
+	server.env = append(server.env, "SOFTRNIC_TRANSPORT="+m.transport)
+	client.env = append(client.env, "SOFTRNIC_TRANSPORT="+m.transport)
+	p.run(t, m.endpoints, server, client)
 }
 
 // cmMedium is a link and a wire protocol.

@@ -15,14 +15,15 @@ import (
 
 // Command runs a program.
 type Command struct {
-	Link   string      `placeholder:"LINK" help:"The link of the devices, as --link of the other commands. Default: the machine's own addresses over its own UDP and TCP sockets, shared with other programs of this user (kernel with --shared)."`
-	Addr   []node.CIDR `sep:"none" placeholder:"CIDR" help:"Address of the devices, as --addr of the other commands; repeatable."`
-	Shared bool        `help:"With --link kernel:INTERFACE: share the addresses with other programs of this user. Where --link is left out it is so anyway."`
-	Device string      `placeholder:"ROCE[,IWARP]" help:"Names of the RoCE and the iWARP device: mlx5_0,siw0. A comma with nothing behind it leaves out the iWARP device. Default: softrnic0,softrnic0_iw."`
-	Libs   string      `type:"existingdir" placeholder:"DIR" help:"Directory of the drop-in libraries. Default: beside the command softrnic, or in ../lib/softrnic from there."`
-	Sysfs  string      `enum:"auto,on,preload,off" default:"auto" placeholder:"MODE" help:"How the program sees its devices in /sys/class/infiniband, /sys/class/infiniband_verbs and /dev/infiniband, where UCX and pyverbs look: on: in a mount namespace; preload: by a library before the C library; off: not at all; auto: on if this user may make a mount namespace, else preload. Default: auto."`
-	Log    *slog.Level `name:"log-level" placeholder:"LEVEL" help:"What the libraries log to stderr: debug, info, warn or error. Default: warn."`
-	Inside string      `hidden:"" help:"The directory of what to mount; for this command's own use."`
+	Link    string      `placeholder:"LINK" help:"The link of the devices, as --link of the other commands. Default: the machine's own addresses over its own UDP and TCP sockets, shared with other programs of this user (kernel with --shared)."`
+	Addr    []node.CIDR `sep:"none" placeholder:"CIDR" help:"Address of the devices, as --addr of the other commands; repeatable."`
+	Shared  bool        `help:"With --link kernel:INTERFACE: share the addresses with other programs of this user. Where --link is left out it is so anyway."`
+	Device  string      `placeholder:"ROCE[,IWARP]" help:"Names of the RoCE and the iWARP device: mlx5_0,siw0. A comma with nothing behind it leaves out the iWARP device. Default: softrnic0,softrnic0_iw."`
+	Libs    string      `type:"existingdir" placeholder:"DIR" help:"Directory of the drop-in libraries. Default: beside the command softrnic, or in ../lib/softrnic from there."`
+	Sysfs   string      `enum:"auto,on,preload,off" default:"auto" placeholder:"MODE" help:"How the program sees its devices in /sys/class/infiniband, /sys/class/infiniband_verbs and /dev/infiniband, where UCX and pyverbs look: on: in a mount namespace; preload: by a library before the C library; off: not at all; auto: on if this user may make a mount namespace, else preload. Default: auto."`
+	Sockets bool        `help:"Have the program's TCP sockets be rsockets, by the distribution's librspreload.so (Debian: librdmacm1): for programs that wait with poll or select, not epoll. Both sides are to do so. The devices are not shown in /sys."`
+	Log     *slog.Level `name:"log-level" placeholder:"LEVEL" help:"What the libraries log to stderr: debug, info, warn or error. Default: warn."`
+	Inside  string      `hidden:"" help:"The directory of what to mount; for this command's own use."`
 
 	Program []string `arg:"" passthrough:"" help:"The program and its arguments."`
 }
@@ -36,6 +37,9 @@ one softrnic run may wrap mpirun. It runs on Linux with glibc ` + dropin.OldestG
   softrnic run -- ibv_devinfo
   softrnic run -- ib_write_bw                 in one terminal
   softrnic run -- ib_write_bw 127.0.0.1       in another
+
+  softrnic run --sockets -- iperf3 -s
+  softrnic run --sockets -- iperf3 -c 127.0.0.1
 
 The same without softrnic run: LD_LIBRARY_PATH is the directory of the libraries, and SOFTRNIC_LINK, SOFTRNIC_ADDR (with commas),
 SOFTRNIC_SHARED (1), SOFTRNIC_DEVICE and SOFTRNIC_LOG are the flags; SOFTRNIC_TRANSPORT (roce, iwarp, or both in an order) is
@@ -54,6 +58,9 @@ func (c *Command) Validate() error {
 	}
 	if len(c.Program) == 0 {
 		return errors.New("no program: give it behind --, as in softrnic run -- ibv_devinfo")
+	}
+	if c.Sockets && (c.Sysfs == "on" || c.Sysfs == "preload") {
+		return fmt.Errorf("--sockets goes without --sysfs %s", c.Sysfs)
 	}
 	_, err := dropin.FromEnv(c.getenv)
 	return err
@@ -115,9 +122,28 @@ func (c *Command) libraries() (dir, command string, err error) {
 	return dir, command, nil
 }
 
-// environment is that of the program.
-func (c *Command) environment(libs, command string) []string {
+// preloadDirs are where distributions have librspreload.so: Debian's in a directory of the machine's type, and others'.
+var preloadDirs = []string{"/usr/lib/*/rsocket", "/usr/lib64/rsocket", "/usr/lib/rsocket"}
+
+// socketsLibrary is the file of librspreload.so, which has a program call rsockets' functions in place of those of sockets.
+func socketsLibrary() (string, error) {
+	for _, dir := range preloadDirs {
+		if files, _ := filepath.Glob(filepath.Join(dir, "librspreload.so")); len(files) > 0 {
+			return files[0], nil
+		}
+	}
+	return "", fmt.Errorf("--sockets: there is no librspreload.so in %s: install librdmacm (Debian: librdmacm1)", strings.Join(preloadDirs, ", "))
+}
+
+// environment is that of the program. preload is a library to load before others, or "".
+func (c *Command) environment(libs, command, preload string) []string {
 	set := c.settings()
+	if preload != "" {
+		set["LD_PRELOAD"] = preload
+		if others := os.Getenv("LD_PRELOAD"); others != "" {
+			set["LD_PRELOAD"] += ":" + others
+		}
+	}
 	set["SOFTRNIC_COMMAND"], set["LD_LIBRARY_PATH"] = command, libs
 	if path := os.Getenv("LD_LIBRARY_PATH"); path != "" {
 		set["LD_LIBRARY_PATH"] += ":" + path

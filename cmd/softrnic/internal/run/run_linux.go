@@ -29,7 +29,13 @@ func (c *Command) Run(_ context.Context, e *cli.Env) error {
 	if err := refuseMusl(c.Program[0]); err != nil {
 		return notRun(err)
 	}
-	env := c.environment(libs, command)
+	preload := ""
+	if c.Sockets {
+		if preload, err = socketsLibrary(); err != nil {
+			return err
+		}
+	}
+	env := c.environment(libs, command, preload)
 	cfg, err := dropin.FromEnv(c.getenv)
 	if err != nil {
 		return err
@@ -43,16 +49,16 @@ func (c *Command) Run(_ context.Context, e *cli.Env) error {
 			}
 		}
 	}
-	if c.Sysfs == "off" || !describable {
+	if c.Sysfs == "off" || c.Sockets || !describable {
 		return c.exec(env)
 	}
-	preload := c.Sysfs == "preload"
-	if !preload {
+	byLibrary := c.Sysfs == "preload"
+	if !byLibrary {
 		why := mayUnshare()
 		if c.Sysfs == "on" && why != nil {
 			return fmt.Errorf("--sysfs on: %w", why)
 		}
-		preload = why != nil
+		byLibrary = why != nil
 	}
 	tree, err := os.MkdirTemp("", "softrnic-run")
 	if err != nil {
@@ -62,7 +68,7 @@ func (c *Command) Run(_ context.Context, e *cli.Env) error {
 	if err := describe(e, &cfg, command, tree); err != nil {
 		return err
 	}
-	if preload {
+	if byLibrary {
 		return c.preloaded(e, libs, tree, env)
 	}
 	return c.unshared(e, command, tree, env)
