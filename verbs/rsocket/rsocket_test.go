@@ -25,9 +25,9 @@ func both(t *testing.T, f func(t *testing.T, transport verbs.Transport)) {
 }
 
 // open opens a device on a network until the end of the test.
-func open(t *testing.T, port link.Link, addr string) *verbs.Device {
+func open(t *testing.T, port link.Link, addr string, opts ...netstack.Option) *verbs.Device {
 	t.Helper()
-	host, err := netstack.New(port, netstack.Addr(addr))
+	host, err := netstack.New(port, append(opts, netstack.Addr(addr))...)
 	ok(t, err)
 	dev, err := rdmatransport.Open(host)
 	ok(t, err)

@@ -1,0 +1,153 @@
+package rsocket_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/stack/netstack"
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rsocket"
+)
+
+// Many connections between two devices, 10,000 in the long run: each of them works, before and after all have been idle, and nothing
+// is left of them. What an idle one costs is logged, for both of its ends together.
+func TestManyConnections(t *testing.T) {
+	conns := 100
+	if os.Getenv("SOFTRNIC_LONG") != "" {
+		conns = 10_000
+	}
+	both(t, func(t *testing.T, transport verbs.Transport) {
+		for name, cfg := range map[string]*rsocket.Config{
+			"default": {Transport: transport, Backlog: 1024},
+			"small":   {Transport: transport, Backlog: 1024, SQSize: 16, RQSize: 16, SendBuffer: 4096, RecvBuffer: 4096},
+		} {
+			t.Run(name, func(t *testing.T) { many(t, cfg, conns) })
+		}
+	})
+}
+
+func many(t *testing.T, cfg *rsocket.Config, conns int) {
+	lan := new(pipe.Switch)
+	room := netstack.TCPMemory(int64(max(conns, 1000)) * 512 << 10) // iWARP's
+	to, from := open(t, lan.Port(), server, room), open(t, lan.Port(), client, room)
+	before := usage()
+	l, err := rsocket.Listen(to, "10.0.0.1:7", cfg)
+	ok(t, err)
+	var serving sync.WaitGroup
+	for range conns {
+		serving.Go(func() {
+			c, err := l.AcceptContext(t.Context())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			serving.Go(func() {
+				b := make([]byte, 64)
+				n, err := c.Read(b)
+				for ; err == nil; n, err = c.Read(b) {
+					if _, err := c.Write(b[:n]); err != nil {
+						t.Error(err)
+					}
+				}
+				if err != io.EOF {
+					t.Error(err)
+				}
+				if err := c.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+	clients := make([]*rsocket.Conn, conns)
+	each := func(f func(i int) error) {
+		t.Helper()
+		var working sync.WaitGroup
+		next := make(chan int)
+		for range 32 {
+			working.Go(func() {
+				for i := range next {
+					if err := f(i); err != nil {
+						t.Errorf("connection %d: %v", i, err)
+					}
+				}
+			})
+		}
+		for i := range conns {
+			next <- i
+		}
+		close(next)
+		working.Wait()
+		if t.Failed() {
+			t.FailNow()
+		}
+	}
+	began := time.Now()
+	each(func(i int) (err error) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		clients[i], err = rsocket.Dial(ctx, from, "10.0.0.1:7", cfg)
+		return err
+	})
+	took := time.Since(began)
+	echo := func(i int) error { return echoed(clients[i], []byte{byte(i), byte(i >> 8), 3}) }
+	each(echo)
+	idle := usage()
+	n := float64(conns)
+	t.Logf("%d connections in %v; each %.1f KiB of heap, of which %.1f KiB are no buffers, %.1f KiB of stacks and %.1f goroutines", conns, took.Round(time.Millisecond),
+		(idle.heap-before.heap)/n/1024, ((idle.heap-before.heap)/n-float64(2*(orDefault(cfg.SendBuffer)+orDefault(cfg.RecvBuffer))))/1024,
+		(idle.stacks-before.stacks)/n/1024, (idle.goroutines-before.goroutines)/n)
+	each(echo)
+	each(func(i int) error { return clients[i].Close() })
+	serving.Wait()
+	ok(t, l.Close())
+	for _, dev := range []*verbs.Device{to, from} {
+		if r := dev.Resources(); r.QP != 0 || r.CQ != 0 || r.MR != 0 || r.PD > 1 {
+			t.Errorf("left behind: %+v", r)
+		}
+	}
+}
+
+// orDefault is the size of a buffer.
+func orDefault(n int) int {
+	if n == 0 {
+		return 128 << 10
+	}
+	return n
+}
+
+// echoed sends bytes and compares what comes back.
+func echoed(c net.Conn, b []byte) error {
+	if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		return err
+	}
+	if _, err := c.Write(b); err != nil {
+		return err
+	}
+	got := make([]byte, len(b))
+	if _, err := io.ReadFull(c, got); err != nil {
+		return err
+	}
+	if string(got) != string(b) {
+		return errors.New("other bytes came back")
+	}
+	return c.SetDeadline(time.Time{})
+}
+
+type used struct{ heap, stacks, goroutines float64 }
+
+// usage is what the process uses now, in bytes.
+func usage() used {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return used{float64(m.HeapAlloc), float64(m.StackInuse), float64(runtime.NumGoroutine())}
+}
