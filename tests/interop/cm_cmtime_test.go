@@ -161,6 +161,20 @@ func TestCMTime(t *testing.T) {
 			})
 			t.Logf("connect: %v a connection", c.took["connect"]/connections)
 		})
+		t.Run("the kernel with itself", func(t *testing.T) { // to compare with
+			ctx, cancel := context.WithTimeout(t.Context(), cmPatience)
+			defer cancel()
+			serving := p.startServer(t, fmt.Sprintf("cmtime -b %v", p.there))
+			out, code, err := p.peer.Exec(ctx, fmt.Sprintf("cmtime -s %v -c %d", p.there, connections))
+			if err != nil || code != 0 {
+				t.Fatalf("exit status %d, %v\n%s", code, err, out)
+			}
+			t.Logf("connect: %v a connection", cmtimePerConnection(t, out, "connect"))
+			if err := serving.Kill(); err != nil {
+				t.Error(err)
+			}
+			_, _ = serving.Wait(ctx) // it was killed
+		})
 		t.Run("server", func(t *testing.T) {
 			c := newCMTime(t, p.cmLab)
 			c.listen(t, rdmacm.TCP, p.transport, netip.AddrPortFrom(p.here, cmtimePort))

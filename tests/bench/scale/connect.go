@@ -5,6 +5,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
+	"net/netip"
 	"os"
 	"sync"
 	"syscall"
@@ -17,22 +19,27 @@ import (
 
 const (
 	setups   = 4000 // connections of a sample
-	at1Time  = 32   // that are set up at a time
-	cmListen = "10.0.0.2:7471"
+	atOnce   = 32   // that are set up at a time
+	listenAt = "10.0.0.2:7471"
 )
 
-// connect prints how many connections are set up in a second: rdmacm.Dial on one node and Accept on the other, QPs included.
+// connect prints how many connections are set up in a second: rdmacm.Dial on one node and Accept on the other, QPs included;
+// and, to compare with, how many TCP connections of the stack.
 func connect(o *options) error {
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "\tset up a second\tclosed a second\tCPU µs to set up\tto close\t")
-	for _, transport := range []verbs.Transport{verbs.RoCEv2, verbs.IWARP} {
+	type way struct {
+		name   string
+		listen func(nodes [2]*node) (*ways, error)
+	}
+	for _, way := range []way{{"RoCEv2", cmWays(verbs.RoCEv2)}, {"iWARP", cmWays(verbs.IWARP)}, {"TCP", tcpWays}} {
 		var up, down [2][]float64 // a second, CPU µs of both sides
 		for range o.rounds {
 			nodes, err := newNodes(true, 1)
 			if err != nil {
 				return err
 			}
-			u, d, err := dials(nodes, transport)
+			u, d, err := dials(nodes, way.listen)
 			if err != nil {
 				return err
 			}
@@ -40,31 +47,69 @@ func connect(o *options) error {
 				up[i], down[i] = append(up[i], u[i]), append(down[i], d[i])
 			}
 		}
-		fmt.Fprintf(w, "%v\t%.0f\t%.0f\t%.0f\t%.0f\t\n", transport, median(up[0]), median(down[0]), median(up[1]), median(down[1]))
+		fmt.Fprintf(w, "%v\t%.0f\t%.0f\t%.0f\t%.0f\t\n", way.name, median(up[0]), median(down[0]), median(up[1]), median(down[1]))
 	}
 	return w.Flush()
 }
 
+// ways are how to dial and to accept.
+type ways struct {
+	listener io.Closer
+	dial     func(context.Context) (io.Closer, error)
+	accept   func(context.Context) (io.Closer, error)
+}
+
+// cmWays are those of rdma_cm.
+func cmWays(transport verbs.Transport) func([2]*node) (*ways, error) {
+	return func(nodes [2]*node) (*ways, error) {
+		config := func(n *node) *rdmacm.Config {
+			return &rdmacm.Config{Transport: transport, PD: n.pd, SendCQ: n.cq, RecvCQ: n.cq,
+				Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}}
+		}
+		l, err := rdmacm.Listen(nodes[1].dev, listenAt, config(nodes[1]))
+		if err != nil {
+			return nil, err
+		}
+		return &ways{l,
+			func(ctx context.Context) (io.Closer, error) {
+				return rdmacm.Dial(ctx, nodes[0].dev, listenAt, config(nodes[0]))
+			},
+			func(ctx context.Context) (io.Closer, error) { return l.Accept(ctx) },
+		}, nil
+	}
+}
+
+// tcpWays are those of the stack's TCP.
+func tcpWays(nodes [2]*node) (*ways, error) {
+	at := netip.MustParseAddrPort(listenAt)
+	l, err := nodes[1].host.ListenStream(at)
+	if err != nil {
+		return nil, err
+	}
+	return &ways{l,
+		func(ctx context.Context) (io.Closer, error) {
+			return nodes[0].host.DialStream(ctx, netip.AddrPort{}, at)
+		},
+		func(context.Context) (io.Closer, error) { return l.Accept() },
+	}, nil
+}
+
 // dials sets connections up and closes them, and returns how many of either a second, and what CPU time each took.
-func dials(nodes [2]*node, transport verbs.Transport) (up, down [2]float64, err error) {
+func dials(nodes [2]*node, listen func([2]*node) (*ways, error)) (up, down [2]float64, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	config := func(n *node) *rdmacm.Config {
-		return &rdmacm.Config{Transport: transport, PD: n.pd, SendCQ: n.cq, RecvCQ: n.cq,
-			Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}}
-	}
-	l, err := rdmacm.Listen(nodes[1].dev, cmListen, config(nodes[1]))
+	l, err := listen(nodes)
 	if err != nil {
 		return up, down, err
 	}
-	defer l.Close()
-	conns := make([]*rdmacm.Conn, 2*setups)
-	failed := make(chan error, at1Time+1)
+	defer l.listener.Close()
+	conns := make([]io.Closer, 2*setups)
+	failed := make(chan error, atOnce+1)
 	from := now()
 	var all sync.WaitGroup
 	all.Go(func() {
 		for i := range setups {
-			c, err := l.Accept(ctx)
+			c, err := l.accept(ctx)
 			if err != nil {
 				failed <- err
 				return
@@ -72,10 +117,10 @@ func dials(nodes [2]*node, transport verbs.Transport) (up, down [2]float64, err 
 			conns[setups+i] = c
 		}
 	})
-	for k := range at1Time {
+	for k := range atOnce {
 		all.Go(func() {
-			for i := k; i < setups; i += at1Time {
-				c, err := rdmacm.Dial(ctx, nodes[0].dev, cmListen, config(nodes[0]))
+			for i := k; i < setups; i += atOnce {
+				c, err := l.dial(ctx)
 				if err != nil {
 					failed <- err
 					cancel()
@@ -93,9 +138,9 @@ func dials(nodes [2]*node, transport verbs.Transport) (up, down [2]float64, err 
 	default:
 	}
 	from = now()
-	for k := range at1Time {
+	for k := range atOnce {
 		all.Go(func() {
-			for i := k; i < len(conns); i += at1Time {
+			for i := k; i < len(conns); i += atOnce {
 				_ = conns[i].Close() // an error is that the peer was faster
 			}
 		})
