@@ -22,6 +22,7 @@ import (
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/internal/dropin"
 	"github.com/softrnic/softrnic/cmd/internal/node"
+	"github.com/softrnic/softrnic/cmd/internal/status"
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -48,6 +49,7 @@ type state struct {
 	cfg     dropin.Config
 	devices []*device
 	nodes   []*node.Node // one a rail
+	ends    []func()     // of what is published for softrnic top
 	log     atomic.Pointer[slog.Logger]
 }
 
@@ -83,6 +85,9 @@ func (s *state) doOpen() (err error) {
 			}
 		}
 		go distributeAsyncEvents(n.Dev)
+		if s.cfg.Top {
+			s.ends = append(s.ends, status.PublishNode(n))
+		}
 	}
 	watchFaults()
 	return nil
@@ -144,6 +149,9 @@ func (s *state) shutdown() error {
 		if err := s.writeCounters(); err != nil {
 			fmt.Fprintln(os.Stderr, "softrnic:", err)
 		}
+	}
+	for _, end := range s.ends {
+		end()
 	}
 	for i, n := range s.nodes { // so that files and sockets of the links go, and the hub knows
 		all.Go(func() { errs[i] = errors.Join(errs[i], n.Host.Close()) })

@@ -43,3 +43,25 @@ func TestConformNetns(t *testing.T) {
 		t.Errorf("the namespace of who has called it: %v\n%s", err, out)
 	}
 }
+
+// TestConformOverSockets: a node on the kernel's own sockets, which nobody has started, keeps to the statements too. It sends no congestion
+// notifications, as it was not told to.
+func TestConformOverSockets(t *testing.T) {
+	m := newMachines(t)
+	host := addrs[1][0][:strings.Index(addrs[1][0], "/")]
+	serving := m.start(1, "serve --link kernel:v1 --conform --conform-token x --conform-addr "+host+":18516")
+	serving.await("msg=conform")
+	for transport, skipped := range map[string]string{"rocev2": "1 skipped", "iwarp": "0 skipped"} {
+		m.enter(0)
+		cmd := exec.CommandContext(t.Context(), m.program, "conform", "--transport", transport, "--wait", "20s",
+			"--link", "packet:v0", "--addr", "10.7.0.9", "--target", host, "--control", host+":18516", "--token", "x")
+		out, err := cmd.CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "0 failed, "+skipped) {
+			t.Errorf("%s: %v\n%s", transport, err, out)
+		}
+	}
+	if err := serving.cmd.Process.Signal(syscall.SIGTERM); err != nil || serving.exit() != 0 {
+		said, _ := serving.said()
+		t.Errorf("%v\n%s", err, said)
+	}
+}

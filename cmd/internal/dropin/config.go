@@ -29,6 +29,7 @@ import (
 //	SOFTRNIC_LOG     debug, info, warn or error
 //	SOFTRNIC_TRACE   a file that what happens to queue pairs is appended to, as with --trace
 //	SOFTRNIC_COUNTERS  a file that the counters are appended to when the process ends, one JSON object a process
+//	SOFTRNIC_TOP     1: softrnic top of the same user shows the program's queue pairs
 //	SOFTRNIC_COMMAND the file of the command softrnic, which starts the hub; default: beside the libraries, in ../../bin, or in
 //	                 PATH
 //	SOFTRNIC_CONFIG  a file with lines of these, such as SOFTRNIC_LINK=shm; the environment comes first. Empty lines, and those
@@ -43,6 +44,7 @@ type Config struct {
 	Rails      []Rail
 	Transports []verbs.Transport // of rdma_cm
 	Counters   string
+	Top        bool
 	Command    string // SOFTRNIC_COMMAND
 }
 
@@ -99,7 +101,7 @@ func FromEnv(getenv func(string) string) (c Config, err error) {
 		c.Rails = append(c.Rails, r)
 	}
 	c.Transports, err = transports(getenv("SOFTRNIC_TRANSPORT"))
-	c.Counters, c.Command = getenv("SOFTRNIC_COUNTERS"), getenv("SOFTRNIC_COMMAND")
+	c.Counters, c.Command, c.Top = getenv("SOFTRNIC_COUNTERS"), getenv("SOFTRNIC_COMMAND"), getenv("SOFTRNIC_TOP") == "1"
 	return c, err
 }
 

@@ -5,8 +5,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,7 +13,6 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/metrics"
 
 	"github.com/softrnic/softrnic/cmd/internal/node"
-	"github.com/softrnic/softrnic/cmd/internal/status"
 )
 
 // serveMetrics answers Prometheus on --metrics, until the function that it returns is called.
@@ -54,18 +51,4 @@ func ServeMetrics(addr string, c prometheus.Collector, log *slog.Logger) (stop f
 		close(ended)
 	}()
 	return func() { _ = s.Close(); <-ended }, nil
-}
-
-// publish answers softrnic top, where that is possible.
-func publish(n *node.Node) (stop func()) {
-	s := status.Node{Command: strings.Join(os.Args, " "), Link: n.Name()}
-	for _, a := range n.Addrs() {
-		s.Addrs = append(s.Addrs, a.String())
-	}
-	stop, err := status.Publish(n.Dev, s)
-	if err != nil {
-		n.Log.Debug("softrnic top will not find this node", "error", err)
-		return func() {}
-	}
-	return stop
 }

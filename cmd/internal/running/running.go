@@ -8,6 +8,7 @@ import (
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/internal/node"
+	"github.com/softrnic/softrnic/cmd/internal/status"
 )
 
 // Flags describe a node of a command.
@@ -36,7 +37,7 @@ func (f *Flags) watched(do func(context.Context, *node.Node) error) func(context
 			return err
 		}
 		defer stop()
-		defer publish(n)()
+		defer status.PublishNode(n)()
 		return do(ctx, n)
 	}
 }

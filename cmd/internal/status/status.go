@@ -1,5 +1,5 @@
 // Package status is how a node tells other processes of its user what its queue pairs do. Each node listens on a unix socket in
-// one directory, and answers HTTP requests for /status there; softrnic top asks.
+// one directory, and answers whoever connects with a JSON object, a [Node]; softrnic top asks.
 package status
 
 import (
@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -84,18 +83,21 @@ func Publish(dev *verbs.Device, n Node) (stop func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(n.of(dev)) // who asked may be gone
-	})
-	s := &http.Server{Handler: mux, ReadHeaderTimeout: time.Second}
 	ended := make(chan struct{})
 	go func() {
-		_ = s.Serve(l)
-		close(ended)
+		defer close(ended)
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			if conn.SetDeadline(time.Now().Add(askTimeout)) == nil {
+				_ = json.NewEncoder(conn).Encode(n.of(dev)) // who asked may be gone
+			}
+			_ = conn.Close()
+		}
 	}()
-	return func() { _ = s.Close(); <-ended }, nil
+	return func() { _ = l.Close(); <-ended }, nil
 }
 
 // askTimeout is how long a node may take to answer.
@@ -131,21 +133,11 @@ func Nodes(ctx context.Context, pid int) ([]Node, error) {
 func ask(ctx context.Context, socket string) (n Node, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	var d net.Dialer
-	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return d.DialContext(ctx, "unix", socket)
-	}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://node/status", nil)
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
 	if err != nil {
 		return n, err
 	}
-	resp, err := transport.RoundTrip(req)
-	if err != nil {
-		return n, err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode != http.StatusOK {
-		return n, errors.New(resp.Status)
-	}
-	return n, json.NewDecoder(resp.Body).Decode(&n)
+	defer func() { _ = conn.Close() }()
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
+	return n, json.NewDecoder(conn).Decode(&n)
 }

@@ -187,8 +187,17 @@ func (c *Command) run(ctx context.Context, e *cli.Env, t *tester, packets *recor
 			return ctx.Err()
 		}
 		packets.take()
-		r := cases[i].Judge(nil)
-		r.Packets = packets.take()
+		var r suite.Result
+		if report.Stopped == "" {
+			r = cases[i].Judge(nil)
+			r.Packets = packets.take()
+		} else {
+			r = cases[i].NotRun("the target has not answered since " + report.Stopped)
+		}
+		if err := ctl.Err(); err != nil && report.Stopped == "" {
+			report.Stopped = r.ID
+			r.Verdict, r.Reason = suite.Fail, fmt.Sprintf("in this case, or behind it, the target stops answering: %v", err)
+		}
 		report.add(r)
 		if !c.JSON {
 			report.row(e.Stdout, &r)
@@ -201,6 +210,9 @@ func (c *Command) run(ctx context.Context, e *cli.Env, t *tester, packets *recor
 	}
 	if err := c.write(e, report); err != nil {
 		return err
+	}
+	if report.Stopped != "" {
+		return fmt.Errorf("the target does not answer since %s: see to it, and run the other cases with --only", report.Stopped)
 	}
 	if n := report.Count[suite.Fail]; n > 0 {
 		return fmt.Errorf("%d of %d cases fail", n, len(report.Results))

@@ -33,6 +33,7 @@ type Report struct {
 	Begun     time.Time             `json:"begun"`
 	Count     map[suite.Verdict]int `json:"count"`
 	Results   []suite.Result        `json:"results"`
+	Stopped   string                `json:"stopped,omitempty"` // the case in or behind which the target stopped answering
 }
 
 func (r *Report) add(s suite.Result) {

@@ -52,7 +52,7 @@ func (c *Command) newTCPTester(l link.Link) (*tester, error) {
 			return nil
 		},
 		cases: func(ctl *control.Client) []suite.Case {
-			return iwarp.Cases(&iwarp.Env{Network: host, Addr: c.Addr, Target: c.Target, Control: ctl, Wait: c.Wait, Quiet: c.Quiet})
+			return iwarp.Cases(&iwarp.Env{Network: host, Addr: c.Addr, Target: c.Target, MSS: l.MTU() - 40, Control: ctl, Wait: c.Wait, Quiet: c.Quiet})
 		},
 	}, nil
 }

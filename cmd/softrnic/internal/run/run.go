@@ -23,6 +23,7 @@ type Command struct {
 	Sysfs   string      `enum:"auto,on,preload,off" default:"auto" placeholder:"MODE" help:"How the program sees its devices in /sys/class/infiniband, /sys/class/infiniband_verbs and /dev/infiniband, where UCX and pyverbs look: on: in a mount namespace; preload: by a library before the C library; off: not at all; auto: on if this user may make a mount namespace, else preload. Default: auto."`
 	Sockets bool        `help:"Have the program's TCP sockets be rsockets, by the distribution's librspreload.so (Debian: librdmacm1): for programs that wait with poll or select, not epoll. Both sides are to do so. The devices are not shown in /sys."`
 	Log     *slog.Level `name:"log-level" placeholder:"LEVEL" help:"What the libraries log to stderr: debug, info, warn or error. Default: warn."`
+	Top     bool        `help:"Let softrnic top of this user show the program's queue pairs."`
 	Inside  string      `hidden:"" help:"The directory of what to mount; for this command's own use."`
 
 	Program []string `arg:"" passthrough:"" help:"The program and its arguments."`
@@ -42,7 +43,7 @@ one softrnic run may wrap mpirun. It runs on Linux with glibc ` + dropin.OldestG
   softrnic run --sockets -- iperf3 -c 127.0.0.1
 
 The same without softrnic run: LD_LIBRARY_PATH is the directory of the libraries, and SOFTRNIC_LINK, SOFTRNIC_ADDR (with commas),
-SOFTRNIC_SHARED (1), SOFTRNIC_DEVICE and SOFTRNIC_LOG are the flags; SOFTRNIC_TRANSPORT (roce, iwarp, or both in an order) is
+SOFTRNIC_SHARED (1), SOFTRNIC_TOP (1), SOFTRNIC_DEVICE and SOFTRNIC_LOG are the flags; SOFTRNIC_TRANSPORT (roce, iwarp, or both in an order) is
 what rdma_cm connects over, and whose device is listed first, SOFTRNIC_TRACE a file for what happens to queue pairs. SOFTRNIC_CONFIG names a file with lines of these.
 
 Up to 8 rails, each with a link, addresses and devices of its own: SOFTRNIC_LINK, SOFTRNIC_ADDR and SOFTRNIC_DEVICE then have a
@@ -87,6 +88,9 @@ func (c *Command) settings() map[string]string {
 	}
 	if c.Shared {
 		s["SOFTRNIC_SHARED"] = "1"
+	}
+	if c.Top {
+		s["SOFTRNIC_TOP"] = "1"
 	}
 	return s
 }

@@ -27,7 +27,7 @@ type Command struct {
 
 // Help implements kong.HelpProvider.
 func (*Command) Help() string {
-	return `The nodes of perf, serve, pingpong, rping, mckey, nc and proxy answer as long as they run. Rates are those since the last look,
+	return `The nodes of perf, serve, pingpong, rping, mckey, nc, proxy and run --top answer as long as they run. Rates are those since the last look,
 of payload; those of iWARP are of FPDUs. On a terminal q or an interrupt ends it.
 
     QP       number, and of the process if there are several

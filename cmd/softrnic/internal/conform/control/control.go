@@ -7,7 +7,7 @@
 // it), keys and addresses are numbers. A target bounds what it is asked for: regions of MaxMemory bytes, MaxQPs queue pairs.
 //
 //	op            uses                                    answers with
-//	hello         Token                                   Name, Addr
+//	hello         Token                                   Name, Addr, RFC7306
 //	create_qp     Create                                  QP, QPN, RemoteAddr, RKey
 //	connect       QP, Connect                             -        to RTR and then RTS; a UD QP has no peer
 //	post_recv     QP, WRID, Offset, Length                -        a receive into the QP's own region
@@ -16,7 +16,7 @@
 //	read          QP, Offset, Length                      Data, of the region
 //	write         QP, Offset, Data                        -
 //	guard         QP                                      Intact: whether the bytes around the region are as they were
-//	state         QP                                      State, as verbs names them: "RTS", "ERR"
+//	state         QP                                      State, as verbs names them: "RTS", "ERR"; none if its driver does not tell
 //	destroy_qp    QP                                      -
 //
 // A QP over iWARP is connected by rdma_cm, of which the target does one step for each request. So may one over RoCEv2, for which there
@@ -132,8 +132,9 @@ type Send struct {
 // Reply is the target's answer. Error is empty if what was asked for was done.
 type Reply struct {
 	Error       string       `json:"error,omitempty"`
-	Name        string       `json:"name,omitempty"` // of the device
-	Addr        []string     `json:"addr,omitempty"` // of its port
+	Name        string       `json:"name,omitempty"`    // of the device
+	Addr        []string     `json:"addr,omitempty"`    // of its port
+	RFC7306     bool         `json:"rfc7306,omitempty"` // over iWARP it has atomics and immediate data, which are optional
 	QP          int          `json:"qp,omitempty"`
 	QPN         uint32       `json:"qpn,omitempty"`
 	RemoteAddr  uint64       `json:"remote_addr,omitempty"`

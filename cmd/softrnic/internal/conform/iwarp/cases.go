@@ -1,6 +1,8 @@
 package iwarp
 
 import (
+	"strings"
+
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/suite"
 )
 
@@ -16,7 +18,12 @@ func Cases(env *Env) []suite.Case {
 	for _, part := range [][]entry{startup, enhanced, initiator, framingCases, closing, ddpCases, rdmapCases, reads, atomics, terminates, requester} {
 		for _, e := range part {
 			all = append(all, suite.Case{ID: e.id, Statement: e.statement, Source: e.source,
-				Run: func(t *suite.T) { e.run(&tester{T: t, Env: env}) }})
+				Run: func(t *suite.T) {
+					if strings.Contains(e.source, "RFC 7306") && !env.Control.Hello.RFC7306 {
+						t.Skipf("the target says that it does not implement RFC 7306")
+					}
+					e.run(&tester{T: t, Env: env})
+				}})
 		}
 	}
 	return all

@@ -39,7 +39,8 @@ func newEnv(t *testing.T) *iwarp.Env {
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- responder.Serve(ctx, l, dev, "secret") }()
-	own := must(netstack.New(lan.Port(), netstack.Addr("10.0.0.2/24")))(t)
+	port := lan.Port()
+	own := must(netstack.New(port, netstack.Addr("10.0.0.2/24")))(t)
 	c := must(control.Dial(l.Addr().String(), "secret", 30*time.Second))(t)
 	t.Cleanup(func() {
 		if err := c.Close(); err != nil {
@@ -55,7 +56,7 @@ func newEnv(t *testing.T) *iwarp.Env {
 		host.Close()
 		own.Close()
 	})
-	return &iwarp.Env{Network: own, Control: c, Addr: netip.MustParseAddr("10.0.0.2"), Target: netip.MustParseAddr("10.0.0.1"), Wait: 20 * time.Second}
+	return &iwarp.Env{Network: own, Control: c, Addr: netip.MustParseAddr("10.0.0.2"), Target: netip.MustParseAddr("10.0.0.1"), MSS: port.MTU() - 40, Wait: 20 * time.Second}
 }
 
 // once has TestOurs run each case as it is, and none with another outcome: a test takes rules out of the engine, and this must fail.

@@ -119,7 +119,7 @@ var framingCases = []entry{
 	}},
 	{"FPDU-MULPDU", "No FPDU is longer than a TCP segment.", "RFC 5044 §4.5, §5.1", func(t *tester) {
 		c := t.rc()
-		c.readAll(func(m *message) { m.framed("size", m.size <= c.s.MSS()) })
+		c.readAll(func(m *message) { m.framed("size", m.size <= t.MSS) })
 	}},
 	{"FPDU-MULPDU-LEAST", "But for the last one, the segments of a long message take at least 128 bytes, the least MULPDU.", "RFC 5044 §3", func(t *tester) {
 		c := t.rc()
@@ -140,7 +140,7 @@ var framingCases = []entry{
 	}},
 	{"MARKER-MULPDU", "With its markers too, no FPDU is longer than a TCP segment.", "RFC 5044 §4.5", func(t *tester) {
 		c := t.rc(markers)
-		c.readAll(func(m *message) { m.framed("size", m.size <= c.s.MSS()) })
+		c.readAll(func(m *message) { m.framed("size", m.size <= t.MSS) })
 	}},
 	{"MARKER-INITIATOR", "An initiator whose responder asks for markers sends them.", "RFC 5044 §7.1.1", func(t *tester) {
 		c := t.initiated(markers)

@@ -22,6 +22,7 @@ import (
 type Env struct {
 	Network      stack.Network // whose TCP the tester uses
 	Addr, Target netip.Addr
+	MSS          int // that the tester offers: no segment of the target's is longer
 	Control      *control.Client
 	Wait         time.Duration // for what must come
 	Quiet        time.Duration // for what must not come
@@ -63,6 +64,7 @@ type conn struct {
 	frame     *frame               // the target's
 	completed []control.Completion // polled, and not looked at
 	begun     bool                 // what comes now are FPDUs
+	sent      bool                 // the tester has sent some
 	set       settings
 }
 
@@ -80,10 +82,18 @@ func (t *tester) qp(s settings) *conn {
 	made := t.do(&control.Request{Op: control.CreateQP, Create: &s.Create})
 	c := &conn{t: t, handle: made.QP, addr: made.RemoteAddr, rkey: made.RKey, set: s, msn: [4]uint32{1, 1, 1, 1}}
 	t.Cleanup(func() {
-		if c.s != nil {
+		// Linux's siw (6.1) and its machine do not survive an initiator that ends a connection in peer-to-peer mode before it
+		// has sent anything.
+		quiet := c.begun && !c.sent && !c.set.frame.Reply
+		if quiet {
+			c.send(c.write(0, nil))
+		} else if c.s != nil {
 			c.s.Abort()
 		}
 		_, _ = t.Control.Do(&control.Request{Op: control.DestroyQP, QP: c.handle})
+		if quiet {
+			c.s.Abort()
+		}
 	})
 	return c
 }
@@ -232,6 +242,7 @@ func (c *conn) sendRaw(b []byte) {
 
 // send sends ULPDUs, each in an FPDU.
 func (c *conn) send(ulpdus ...[]byte) {
+	c.sent = true
 	for _, u := range ulpdus {
 		c.sendRaw(c.out.encode(framing{ulpdu: u}))
 	}
@@ -416,7 +427,11 @@ func (c *conn) none() {
 }
 
 func (c *conn) state(want string) {
-	is(c.t, "the QP's state", c.t.do(&control.Request{Op: control.State, QP: c.handle}).State, want)
+	state := c.t.do(&control.Request{Op: control.State, QP: c.handle}).State
+	if state == "" {
+		c.t.Skipf("the target does not know the state of its QPs")
+	}
+	is(c.t, "the QP's state", state, want)
 }
 
 // intact checks the bytes around the region.

@@ -128,7 +128,7 @@ func (s *session) hello(token string) (reply control.Reply, err error) {
 			return reply, err
 		}
 	}
-	reply.Name = s.dev.Name()
+	reply.Name, reply.RFC7306 = s.dev.Name(), true
 	gids, err := s.dev.GIDTable(1)
 	for _, g := range gids {
 		if g.Type == verbs.GIDTypeRoCEv2 && g.GID.Addr().IsValid() {

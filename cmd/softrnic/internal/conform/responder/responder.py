@@ -11,6 +11,7 @@ in the documentation of SoftRNIC's package control. Of the wire protocols it has
 """
 import base64
 import ctypes
+import fcntl
 import hmac
 import ipaddress
 import json
@@ -65,6 +66,42 @@ def gids(context):
         if entry.gid_type == e.IBV_GID_TYPE_ROCE_V2 and entry.port_num == 1 and int(gid):
             found[entry.gid_index] = gid
     return found
+
+
+def is_iwarp(context):
+    """Whether a device's connections are TCP's, by the transport that sysfs has as its node type, RNIC."""
+    with open("/sys/class/infiniband/%s/node_type" % name_of(context)) as f:
+        return f.read().startswith("4")
+
+
+def name_of(context):
+    return context.name if isinstance(context.name, str) else context.name.decode()
+
+
+def addresses(context):
+    """The IP addresses of port 1."""
+    if not is_iwarp(context):
+        return [gid.ipv4_mapped or gid for gid in gids(context).values()]
+    interface = interface_of(context)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        found = [ipaddress.ip_address(fcntl.ioctl(s, SIOCGIFADDR, struct.pack("256s", interface.encode()))[20:24])]
+    with open("/proc/net/if_inet6") as f:
+        lines = [line.split() for line in f]
+    return found + [ipaddress.ip_address(bytes.fromhex(line[0])) for line in lines if line[-1] == interface]
+
+
+SIOCGIFADDR = 0x8915
+
+
+def interface_of(context):
+    """The network interface of port 1 of an RNIC, whose GID begins with its MAC address."""
+    with open("/sys/class/infiniband/%s/ports/1/gids/0" % name_of(context)) as f:
+        mac = bytes.fromhex(f.read().strip().replace(":", ""))[:6]
+    for interface in os.listdir("/sys/class/net"):
+        with open("/sys/class/net/%s/address" % interface) as f:
+            if bytes.fromhex(f.read().strip().replace(":", "")) == mac:
+                return interface
+    raise OSError("no network interface has the MAC address %s" % mac.hex(":"))
 
 
 class ConnParam(ctypes.Structure):
@@ -168,7 +205,8 @@ class Connection:
         return reply
 
     def accept(self, c):
-        self.move(c["responder_resources"], c["initiator_depth"])
+        if not self.pair.iwarp:  # the kernel moves QPs over iWARP
+            self.move(c["responder_resources"], c["initiator_depth"])
         check(cm.rdma_accept(self.current, ctypes.byref(self.param(c))))
 
     def reject(self, c):
@@ -210,8 +248,9 @@ class Pair:
         self.context, self.open, self.connection = context, [], None
         if create["memory"] < 0 or create["memory"] > MAX_MEMORY:
             raise ValueError("memory %d: 0 to %d" % (create["memory"], MAX_MEMORY))
-        if create.get("transport", "rocev2") != "rocev2":
-            raise ValueError("this responder has RoCEv2 only")
+        self.iwarp = is_iwarp(context)
+        if create.get("transport", "rocev2") != ("iwarp" if self.iwarp else "rocev2"):
+            raise ValueError("the device has %s only" % ("iWARP" if self.iwarp else "RoCEv2"))
         self.type = create["type"]
         if create.get("own_pd"):
             pd = self.keep(PD(context))
@@ -225,7 +264,7 @@ class Pair:
         cap = QPCap(max_send_wr=DEPTH, max_recv_wr=DEPTH, max_send_sge=1, max_recv_sge=1)
         self.qp = self.keep(QP(pd, QPInitAttr(qp_type=TYPES[self.type], scq=self.cq, rcq=self.cq, cap=cap, sq_sig_all=0)))
         attr = QPAttr(qp_state=e.IBV_QPS_INIT, port_num=1)
-        mask = e.IBV_QP_STATE | e.IBV_QP_PKEY_INDEX | e.IBV_QP_PORT
+        mask = e.IBV_QP_STATE | (0 if self.iwarp else e.IBV_QP_PKEY_INDEX | e.IBV_QP_PORT)
         if self.type == "UD":
             attr.qkey, mask = create.get("qkey", 0), mask | e.IBV_QP_QKEY
         else:
@@ -268,6 +307,8 @@ class Pair:
         return {}
 
     def connect(self, c):
+        if self.iwarp:
+            raise ValueError("a QP over iWARP is connected by listen or dial")
         if self.type == "UD":
             self.qp.modify(QPAttr(qp_state=e.IBV_QPS_RTR), e.IBV_QP_STATE)
             attr = QPAttr(qp_state=e.IBV_QPS_RTS)
@@ -369,8 +410,8 @@ class Session:
             if not hmac.compare_digest(r.get("token", "").encode(), self.token.encode()):
                 raise PermissionError("the token is wrong")
             self.pd = self.pd or PD(self.context)
-            addrs = [gid.ipv4_mapped or gid for gid in gids(self.context).values()]
-            return {"name": self.context.name if isinstance(self.context.name, str) else self.context.name.decode(), "addr": [str(a) for a in addrs]}
+            return {"name": name_of(self.context), "addr": [str(a) for a in addresses(self.context)],
+                    "rfc7306": is_iwarp(self.context) and int(self.context.query_device().atomic_caps) != 0}
         if not self.pd:
             raise PermissionError("say hello first, with the token")
         if op == "create_qp":
@@ -401,7 +442,8 @@ class Session:
         elif op == "guard":
             return {"intact": pair.intact()}
         elif op == "state":
-            return {"state": STATES[int(pair.qp.query(e.IBV_QP_STATE)[0].qp_state)]}
+            state = int(pair.qp.query(e.IBV_QP_STATE)[0].qp_state)
+            return {"state": STATES[state]} if state else {}  # no QP is in RESET here; siw of Linux 6.1 always says 0
         elif op == "destroy_qp":
             self.pairs.pop(r["qp"]).close()
         else:

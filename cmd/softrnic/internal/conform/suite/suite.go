@@ -116,6 +116,11 @@ func (c *Case) Judge(m *Mutation) (r Result) {
 	return r
 }
 
+// NotRun is the result of a case that is not run.
+func (c *Case) NotRun(reason string) Result {
+	return Result{ID: c.ID, Statement: c.Statement, Source: c.Source, Verdict: Skip, Reason: reason}
+}
+
 // Is compares something that the target shows, other than a field of a reply.
 func Is[V comparable](t *T, what string, got, want V) {
 	if t.Check(0, what) {

@@ -1,0 +1,23 @@
+package status
+
+import (
+	"os"
+	"strings"
+
+	"github.com/softrnic/softrnic/cmd/internal/node"
+)
+
+// PublishNode answers softrnic top for a node until the function that it returns is called. Where that is not possible, the node's
+// log says why.
+func PublishNode(n *node.Node) (stop func()) {
+	s := Node{Command: strings.Join(os.Args, " "), Link: n.Name()}
+	for _, a := range n.Addrs() {
+		s.Addrs = append(s.Addrs, a.String())
+	}
+	stop, err := Publish(n.Dev, s)
+	if err != nil {
+		n.Log.Debug("softrnic top will not find this node", "error", err)
+		return func() {}
+	}
+	return stop
+}
