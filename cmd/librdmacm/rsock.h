@@ -16,6 +16,7 @@
 struct rsock {
 	uint32_t handle;
 	int domain;
+	int type;      // SOCK_STREAM or SOCK_DGRAM
 	int nonblock;  // O_NONBLOCK
 	int nodelay;   // TCP_NODELAY, which is always so: nothing is held back
 	int oobinline; // SO_OOBINLINE: there is no data out of band
@@ -23,6 +24,11 @@ struct rsock {
 
 // find_rsock returns an rsocket by its number; NULL if that is of something else.
 struct rsock *find_rsock(int fd);
+
+// get_name copies a name for the engine. It returns 0 or an errno.
+int get_name(struct rsock *s, struct sr_cm_addr *to, const struct sockaddr *from, socklen_t len);
+// give_name copies a name for the program, as much as it has room for.
+void give_name(struct sr_cm_addr *from, struct sockaddr *to, socklen_t *len);
 
 // entering_rsock is called before a call of the engine that may be one of many: the engine knows how many threads make them.
 void entering_rsock(void);

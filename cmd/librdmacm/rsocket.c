@@ -63,12 +63,13 @@ static int add(struct rsock *s, int fd)
 	return fd;
 }
 
-// Datagrams are not there yet; rsocket(7) knows no other types.
 PUBLIC int rsocket(int domain, int type, int protocol)
 {
 	int fd, err, nonblock = type & SOCK_NONBLOCK;
 	type &= ~(SOCK_NONBLOCK | SOCK_CLOEXEC);
-	if ((domain != AF_INET && domain != AF_INET6) || type != SOCK_STREAM || (protocol && protocol != IPPROTO_TCP))
+	if ((domain != AF_INET && domain != AF_INET6) || (type != SOCK_STREAM && type != SOCK_DGRAM))
+		return result(ENOTSUP);
+	if (protocol && protocol != (type == SOCK_STREAM ? IPPROTO_TCP : IPPROTO_UDP))
 		return result(ENOTSUP);
 	if ((err = front_load()))
 		return result(err);
@@ -77,8 +78,9 @@ PUBLIC int rsocket(int domain, int type, int protocol)
 		return -1;
 	entering_rsock();
 	s->domain = domain;
+	s->type = type;
 	s->nonblock = nonblock;
-	if ((err = engine->rs_socket(domain, &s->handle, &fd))) {
+	if ((err = engine->rs_socket(domain, type == SOCK_DGRAM, &s->handle, &fd))) {
 		free(s);
 		return result(err);
 	}
@@ -101,8 +103,7 @@ PUBLIC int rclose(int fd)
 	return result(err);
 }
 
-// get_name copies a name for the engine. It returns 0 or an errno.
-static int get_name(struct rsock *s, struct sr_cm_addr *to, const struct sockaddr *from, socklen_t len)
+int get_name(struct rsock *s, struct sr_cm_addr *to, const struct sockaddr *from, socklen_t len)
 {
 	if (!from || len < sizeof(sa_family_t))
 		return EINVAL;
@@ -113,11 +114,11 @@ static int get_name(struct rsock *s, struct sr_cm_addr *to, const struct sockadd
 	return get_addr(to, from);
 }
 
-static void give_name(struct sr_cm_addr *from, struct sockaddr *to, socklen_t *len)
+void give_name(struct sr_cm_addr *from, struct sockaddr *to, socklen_t *len)
 {
 	sa_family_t family;
 	memcpy(&family, from, sizeof family);
-	socklen_t real = family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+	socklen_t real = family == AF_INET ? sizeof(struct sockaddr_in) : family ? sizeof(struct sockaddr_in6) : 0;
 	memcpy(to, from, *len < real ? *len : real);
 	*len = real;
 }
@@ -159,6 +160,7 @@ PUBLIC int raccept(int fd, struct sockaddr *addr, socklen_t *len)
 	if (addr && len && !engine->rs_name(c->handle, 1, &a))
 		give_name(&a, addr, len);
 	c->domain = s->domain;
+	c->type = s->type;
 	c->nodelay = s->nodelay;
 	c->oobinline = s->oobinline;
 	return add(c, new);

@@ -5,11 +5,65 @@
 // Flags that hold for every rsocket anyway: there is no SIGPIPE, no descriptor comes, and nothing waits for more to be sent.
 #define NO_MATTER (MSG_NOSIGNAL | MSG_CMSG_CLOEXEC | MSG_MORE)
 
+// The most bytes of a datagram, as rsocket.MaxDatagram.
+#define MAX_DATAGRAM 2048
+
+// receive_datagram takes one datagram. from and truncated may be NULL. The result with MSG_TRUNC is the datagram's length.
+static ssize_t receive_datagram(struct rsock *s, const struct iovec *v, size_t n, int flags, struct sr_cm_addr *from, int *truncated)
+{
+	char b[MAX_DATAGRAM];
+	struct sr_cm_addr ignored;
+	size_t got, at = 0;
+	int err, wait = !s->nonblock && !(flags & MSG_DONTWAIT);
+	if (flags & ~(MSG_DONTWAIT | MSG_PEEK | MSG_TRUNC | MSG_WAITALL | NO_MATTER))
+		return result(EOPNOTSUPP);
+	entering_rsock();
+	while ((err = engine->rs_recvfrom(s->handle, b, sizeof b, flags & MSG_PEEK, &got, from ? from : &ignored)) == EAGAIN && wait)
+		if ((err = wait_rsock(s, POLLIN)))
+			break;
+	if (err)
+		return result(err);
+	for (size_t i = 0; i < n && at < got; i++) {
+		size_t some = v[i].iov_len < got - at ? v[i].iov_len : got - at;
+		memcpy(v[i].iov_base, b + at, some);
+		at += some;
+	}
+	if (truncated)
+		*truncated = at < got;
+	return flags & MSG_TRUNC ? got : at;
+}
+
+// transmit_datagram sends one datagram, to that of rconnect if to is NULL.
+static ssize_t transmit_datagram(struct rsock *s, const struct iovec *v, size_t n, int flags, const struct sockaddr *to, socklen_t len)
+{
+	char b[MAX_DATAGRAM];
+	struct sr_cm_addr a;
+	size_t sum = 0;
+	int err = to ? get_name(s, &a, to, len) : 0, wait = !s->nonblock && !(flags & MSG_DONTWAIT);
+	if (err)
+		return result(err);
+	if (flags & ~(MSG_DONTWAIT | MSG_WAITALL | MSG_EOR | NO_MATTER))
+		return result(EOPNOTSUPP);
+	for (size_t i = 0; i < n; i++) {
+		if (v[i].iov_len > sizeof b - sum)
+			return result(EMSGSIZE);
+		memcpy(b + sum, v[i].iov_base, v[i].iov_len);
+		sum += v[i].iov_len;
+	}
+	entering_rsock();
+	while ((err = engine->rs_sendto(s->handle, b, sum, to ? &a : NULL)) == EAGAIN && wait)
+		if ((err = wait_rsock(s, POLLOUT)))
+			break;
+	return err ? result(err) : (ssize_t)sum;
+}
+
 static ssize_t receive(int fd, const struct iovec *v, size_t n, int flags)
 {
 	struct rsock *s = find_rsock(fd);
 	if (!s)
 		return -1;
+	if (s->type == SOCK_DGRAM)
+		return receive_datagram(s, v, n, flags, NULL, NULL);
 	if (flags & ~(MSG_DONTWAIT | MSG_PEEK | MSG_WAITALL | NO_MATTER))
 		return result(EOPNOTSUPP);
 	int wait = !s->nonblock && !(flags & MSG_DONTWAIT), all = flags & MSG_WAITALL && !(flags & MSG_PEEK);
@@ -41,6 +95,8 @@ static ssize_t transmit(int fd, const struct iovec *v, size_t n, int flags)
 	struct rsock *s = find_rsock(fd);
 	if (!s)
 		return -1;
+	if (s->type == SOCK_DGRAM)
+		return transmit_datagram(s, v, n, flags, NULL, 0);
 	if (flags & ~(MSG_DONTWAIT | MSG_WAITALL | MSG_EOR | NO_MATTER)) // which waits for all unless told not to
 		return result(EOPNOTSUPP);
 	int wait = !s->nonblock && !(flags & MSG_DONTWAIT);
@@ -90,9 +146,18 @@ static ssize_t transmit_one(int fd, const void *buf, size_t n, int flags)
 PUBLIC ssize_t rrecv(int fd, void *buf, size_t n, int flags) { return receive_one(fd, buf, n, flags); }
 PUBLIC ssize_t rread(int fd, void *buf, size_t n) { return receive_one(fd, buf, n, 0); }
 
-// As of TCP, the address is not set.
+// As of TCP, a stream's address is not set.
 PUBLIC ssize_t rrecvfrom(int fd, void *buf, size_t n, int flags, struct sockaddr *from, socklen_t *len)
 {
+	struct rsock *s = find_rsock(fd);
+	if (s && s->type == SOCK_DGRAM) {
+		struct iovec v = {.iov_base = buf, .iov_len = n};
+		struct sr_cm_addr a = {0};
+		ssize_t got = receive_datagram(s, &v, 1, flags, &a, NULL);
+		if (got >= 0 && from && len)
+			give_name(&a, from, len);
+		return got;
+	}
 	ssize_t got = receive_one(fd, buf, n, flags);
 	if (got >= 0 && from && len)
 		*len = 0;
@@ -110,12 +175,19 @@ PUBLIC ssize_t rrecvmsg(int fd, struct msghdr *m, int flags)
 	int err = pieces(m->msg_iov, m->msg_iovlen);
 	if (err)
 		return result(err);
-	ssize_t got = receive(fd, m->msg_iov, m->msg_iovlen, flags);
-	if (got >= 0) {
+	struct rsock *s = find_rsock(fd);
+	struct sr_cm_addr a = {0};
+	int truncated = 0, datagrams = s && s->type == SOCK_DGRAM;
+	ssize_t got = datagrams ? receive_datagram(s, m->msg_iov, m->msg_iovlen, flags, &a, &truncated)
+				: receive(fd, m->msg_iov, m->msg_iovlen, flags);
+	if (got < 0)
+		return got;
+	if (datagrams && m->msg_name)
+		give_name(&a, m->msg_name, &m->msg_namelen);
+	else
 		m->msg_namelen = 0;
-		m->msg_controllen = 0;
-		m->msg_flags = 0;
-	}
+	m->msg_controllen = 0;
+	m->msg_flags = truncated ? MSG_TRUNC : 0;
 	return got;
 }
 
@@ -124,8 +196,13 @@ PUBLIC ssize_t rwrite(int fd, const void *buf, size_t n) { return transmit_one(f
 
 PUBLIC ssize_t rsendto(int fd, const void *buf, size_t n, int flags, const struct sockaddr *to, socklen_t len)
 {
+	struct rsock *s = find_rsock(fd);
+	if (s && s->type == SOCK_DGRAM) {
+		struct iovec v = {.iov_base = (void *)buf, .iov_len = n};
+		return transmit_datagram(s, &v, 1, flags, to, len);
+	}
 	if (to || len)
-		return result(find_rsock(fd) ? EISCONN : EBADF);
+		return result(s ? EISCONN : EBADF);
 	return transmit_one(fd, buf, n, flags);
 }
 
@@ -140,5 +217,8 @@ PUBLIC ssize_t rsendmsg(int fd, const struct msghdr *m, int flags)
 	int err = pieces(m->msg_iov, m->msg_iovlen);
 	if (!err && m->msg_controllen)
 		err = EOPNOTSUPP;
+	struct rsock *s = find_rsock(fd);
+	if (!err && s && s->type == SOCK_DGRAM)
+		return transmit_datagram(s, m->msg_iov, m->msg_iovlen, flags, m->msg_name, m->msg_namelen);
 	return err ? result(err) : transmit(fd, m->msg_iov, m->msg_iovlen, flags);
 }

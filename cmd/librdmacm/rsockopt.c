@@ -87,7 +87,7 @@ PUBLIC int rgetsockopt(int fd, int level, int name, void *value, socklen_t *len)
 	if ((at = own(s, level, name)))
 		return give(at, sizeof *at, value, len);
 	if (level == SOL_SOCKET && (name == SO_TYPE || name == SO_DOMAIN || name == SO_PROTOCOL)) {
-		v = name == SO_TYPE ? SOCK_STREAM : name == SO_DOMAIN ? s->domain : IPPROTO_TCP;
+		v = name == SO_TYPE ? s->type : name == SO_DOMAIN ? s->domain : s->type == SOCK_STREAM ? IPPROTO_TCP : IPPROTO_UDP;
 		return give(&v, sizeof v, value, len);
 	}
 	if (i < 0)

@@ -21,10 +21,11 @@ import (
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
-// rsock is an rsocket of type SOCK_STREAM. None of its functions waits, but close: C does, with readiness.
+// rsock is an rsocket. None of its functions waits, but close: C does, with readiness.
 type rsock struct {
 	wakeup *readiness
 	domain int
+	dgram  bool // of type SOCK_DGRAM, or else SOCK_STREAM
 
 	mu     sync.Mutex
 	state  rsockState
@@ -35,6 +36,7 @@ type rsock struct {
 	cancel context.CancelFunc // ends connecting and accepting
 	err    error              // SO_ERROR
 
+	packets   datagrams
 	conn      *rsocket.Conn
 	listeners []*rsocket.Listener // one a device
 	accepted  []*rsocket.Conn     // and not yet taken
@@ -48,7 +50,8 @@ const (
 	rsockConnecting
 	rsockConnected
 	rsockListening
-	rsockRefused // connecting has failed, and SO_ERROR was not asked for
+	rsockDatagrams // bound
+	rsockRefused   // connecting has failed, and SO_ERROR was not asked for
 	rsockClosed
 )
 
@@ -64,8 +67,8 @@ func addRsock(s *rsock, h *C.uint32_t, fd *C.int) C.int {
 }
 
 //export srRsSocket
-func srRsSocket(domain C.int, h *C.uint32_t, fd *C.int) C.int {
-	return addRsock(&rsock{domain: int(domain)}, h, fd)
+func srRsSocket(domain, dgram C.int, h *C.uint32_t, fd *C.int) C.int {
+	return addRsock(&rsock{domain: int(domain), dgram: dgram != 0}, h, fd)
 }
 
 // connection returns the connection of an rsocket, or the errno of one that has none.
@@ -97,6 +100,8 @@ func (s *rsock) takeError() error {
 // ready is what an rsocket is ready for that has no connection. mu is held.
 func (s *rsock) ready() (r rsocket.Ready) {
 	switch {
+	case s.state == rsockNew && s.dgram:
+		r = rsocket.Writable
 	case s.state == rsockNew:
 		r = rsocket.Writable | rsocket.HungUp // as TCP has it
 	case s.state == rsockListening && (len(s.accepted) > 0 || s.err != nil):
@@ -112,6 +117,9 @@ func (s *rsock) refresh() rsocket.Ready {
 	if s.state == rsockConnected {
 		s.conn.OnReady(s.wakeup.set)
 		return s.conn.Ready()
+	}
+	if s.state == rsockDatagrams {
+		return s.refreshDatagrams()
 	}
 	r := s.ready()
 	s.wakeup.set(r)
@@ -195,6 +203,11 @@ func srRsShutdown(h C.uint32_t, how C.int) C.int {
 	if s == nil {
 		return C.int(syscall.EBADF)
 	}
+	if s.dgram {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return errno(s.shutdownDatagrams(int(how)))
+	}
 	c, err := s.connection()
 	if err != nil {
 		return C.int(syscall.ENOTCONN)
@@ -221,7 +234,7 @@ func srRsClose(h C.uint32_t) C.int {
 			return syscall.EBADF
 		}
 		s.state = rsockClosed
-		conns, listeners, bound := s.accepted, s.listeners, s.bound
+		conns, listeners, bound, packets := s.accepted, s.listeners, s.bound, s.packets.conn
 		s.accepted = nil
 		if s.conn != nil {
 			s.conn.OnReady(nil)
@@ -237,6 +250,10 @@ func srRsClose(h C.uint32_t) C.int {
 		}
 		for _, c := range conns {
 			stacks.mayFail(c.Close())
+		}
+		if packets != nil {
+			packets.OnReady(nil)
+			stacks.mayFail(packets.Close())
 		}
 		if bound != nil {
 			stacks.mayFail(bound.Destroy())
@@ -263,6 +280,8 @@ func srRsName(h C.uint32_t, peer C.int, to *C.struct_sr_cm_addr) C.int {
 	defer s.mu.Unlock()
 	var a netip.AddrPort
 	switch {
+	case s.dgram && peer != 0 && s.packets.peer.IsValid():
+		a = s.packets.peer
 	case err != nil && peer != 0:
 		return C.int(syscall.ENOTCONN)
 	case err != nil:

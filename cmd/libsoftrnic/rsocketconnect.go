@@ -78,6 +78,9 @@ func srRsBind(h C.uint32_t, addr *C.struct_sr_cm_addr) C.int {
 	if s.state != rsockNew || s.bound != nil {
 		return invalid
 	}
+	if s.dgram {
+		return errno(s.bindDatagrams(stacks.own(a)))
+	}
 	return errno(s.bind(stacks.own(a)))
 }
 
@@ -89,6 +92,9 @@ func srRsListen(h C.uint32_t, backlog C.int) C.int {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.dgram {
+		return C.int(syscall.EOPNOTSUPP)
+	}
 	if s.state == rsockListening {
 		return 0
 	}
@@ -176,6 +182,8 @@ func srRsAccept(h C.uint32_t, newH *C.uint32_t, fd *C.int) C.int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
+	case s.dgram:
+		return C.int(syscall.EOPNOTSUPP)
 	case s.state != rsockListening:
 		return invalid
 	case len(s.accepted) == 0 && s.err != nil:
@@ -210,6 +218,9 @@ func srRsConnect(h C.uint32_t, addr *C.struct_sr_cm_addr) C.int {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.dgram {
+		return errno(s.connectDatagrams(stacks.ownOrAny(to)))
+	}
 	switch s.state {
 	case rsockNew:
 	case rsockConnecting:

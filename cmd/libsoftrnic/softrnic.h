@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 // SR_VERSION is increased with every change of this file.
-#define SR_VERSION 7
+#define SR_VERSION 8
 
 // The most devices that there can be.
 #define SR_MAX_DEVICES 16
@@ -388,9 +388,9 @@ struct sr_engine {
 	int (*cm_join)(uint32_t id, struct sr_cm_addr *group);
 	int (*cm_leave)(uint32_t id, struct sr_cm_addr *group);
 
-	// Rsockets of type SOCK_STREAM. Where a socket would wait these return EAGAIN or EINPROGRESS, and rs_arm tells how to. The
+	// Rsockets, of type SOCK_STREAM or SOCK_DGRAM. Where a socket would wait these return EAGAIN or EINPROGRESS, and rs_arm tells how to. The
 	// descriptor fd, whose number is to be that of the rsocket, is closed by rs_close, which waits as SO_LINGER has it.
-	int (*rs_socket)(int domain, uint32_t *rs, int *fd);
+	int (*rs_socket)(int domain, int datagrams, uint32_t *rs, int *fd);
 	int (*rs_bind)(uint32_t rs, struct sr_cm_addr *addr);
 	int (*rs_listen)(uint32_t rs, int backlog);
 	int (*rs_accept)(uint32_t rs, uint32_t *conn, int *fd);
@@ -399,6 +399,9 @@ struct sr_engine {
 	int (*rs_close)(uint32_t rs);
 	int (*rs_recv)(uint32_t rs, void *buf, size_t n, int peek, size_t *done); // done is 0 at the end of the stream
 	int (*rs_send)(uint32_t rs, void *buf, size_t n, size_t *done);
+	// rs_recvfrom and rs_sendto are for one datagram; without an address it goes to that of rs_connect.
+	int (*rs_recvfrom)(uint32_t rs, void *buf, size_t n, int peek, size_t *done, struct sr_cm_addr *from);
+	int (*rs_sendto)(uint32_t rs, void *buf, size_t n, struct sr_cm_addr *to);
 	int (*rs_name)(uint32_t rs, int peer, struct sr_cm_addr *addr);
 	int (*rs_set_option)(uint32_t rs, int option, int value);
 	int (*rs_get_option)(uint32_t rs, int option, int *value);

@@ -147,8 +147,11 @@ func (p *cmProgram) run(t *testing.T, link endpoints, server, client *node) {
 	ended := make(chan error, 1)
 	go func() { ended <- s.Wait() }()
 	ready := "rdma_cm listens"
-	if strings.HasPrefix(p.server, "mckey") {
+	switch {
+	case strings.HasPrefix(p.server, "mckey"):
 		ready = "RDMA_CM_EVENT_MULTICAST_JOIN"
+	case strings.HasPrefix(p.server, "udpong"):
+		ready = "rsocket is bound"
 	}
 	var err error
 	if p.port != 0 {

@@ -12,13 +12,18 @@ import (
 )
 
 // rsocketPrograms are those of rdmacm-utils: each rstream first sends 16 bytes each way, and then what its options say, both ways one
-// after the other.
+// after the other; udpong's server returns what it gets, with -T e.
 var rsocketPrograms = []cmProgram{
 	{server: "rstream -b SERVER -S 64 -C 500 -T v", client: "rstream -s SERVER -S 64 -C 500 -T v", bytes: 2 * 500 * 64},
 	{server: "rstream -b SERVER -S 65536 -C 20 -T b -T v", client: "rstream -s SERVER -S 65536 -C 20 -T b -T v", bytes: 2 * 20 * 65536},
 	{server: "rstream -b SERVER -S 4096 -C 50 -T a -T v", client: "rstream -s SERVER -S 4096 -C 50 -T a -T v", bytes: 2 * 50 * 4096},
 	{server: "rstream -b SERVER -S 1048576 -C 4 -T n -T v", client: "rstream -s SERVER -S 1048576 -C 4 -T n -T v", bytes: 2 * 4 << 20},
 	{server: "rstream -b SERVER -S 1000 -C 50 -T r -T v -k 1", client: "rstream -s SERVER -S 1000 -C 50 -T r -T v -k 1", bytes: 2 * 50 * 1000},
+	{server: "udpong -b SERVER -S 64 -C 100", client: "udpong -s SERVER -S 64 -C 100", bytes: 6400, roceOnly: true, endless: true},
+	{server: "udpong -b SERVER -S 1000 -C 50 -T e", client: "udpong -s SERVER -S 1000 -C 50 -T e", bytes: 100000, roceOnly: true, endless: true},
+	{server: "udpong -b SERVER -S 500 -C 50 -T a", client: "udpong -s SERVER -S 500 -C 50 -T a", bytes: 25000, roceOnly: true, endless: true},
+	{server: "udpong -b SERVER -S 1500 -C 50 -T b -T e", client: "udpong -s SERVER -S 1500 -C 50 -T b -T e", bytes: 150000, roceOnly: true, endless: true},
+	{server: "udpong -b SERVER -S 64 -C 100 -T n -T e", client: "udpong -s SERVER -S 64 -C 100 -T n -T e", bytes: 12800, roceOnly: true, endless: true},
 }
 
 func TestRsocketPrograms(t *testing.T) {
@@ -37,7 +42,11 @@ func TestRsockets(t *testing.T) {
 				n, _ := link.pair(t)
 				n.env = append(n.env, "SOFTRNIC_TRANSPORT="+transport)
 				addr, _, _ := strings.Cut(link.server, "/")
-				if out, err := n.program(ctx, t, program, addr).CombinedOutput(); err != nil {
+				args := []string{addr}
+				if transport == "roce" {
+					args = append(args, "datagrams")
+				}
+				if out, err := n.program(ctx, t, program, args...).CombinedOutput(); err != nil {
 					t.Errorf("%v\n%s", err, out)
 				}
 			})

@@ -46,6 +46,7 @@ type PacketConn struct {
 	sends    []int        // offsets of slots that are free
 	sge      [1]verbs.SGE // of the request that is being posted, which would be allocated elsewhere
 	peers    peers
+	onReady  func(Ready)
 	readBy   deadline
 	writeBy  deadline
 	closed   bool
@@ -211,6 +212,7 @@ func (c *PacketConn) Close() error {
 	c.writeBy.stop()
 	c.readable.Broadcast()
 	c.writable.Broadcast()
+	c.changed()
 	c.mu.Unlock()
 	return c.release()
 }
@@ -236,6 +238,7 @@ func (c *PacketConn) fail(err error) {
 		c.err = err
 	}
 	c.readable.Broadcast()
+	c.changed()
 }
 
 func (c *PacketConn) postReceive(slot int) error {
@@ -252,6 +255,7 @@ func (c *PacketConn) completed(wcs []verbs.WC) {
 		if wc.WRID&receiveID == 0 {
 			c.sends = append(c.sends, int(wc.WRID))
 			c.writable.Signal()
+			c.changed()
 			continue
 		}
 		if slot := int(wc.WRID &^ receiveID); wc.Status != verbs.WCSuccess || !c.received(slot, int(wc.ByteLen)) {
@@ -280,6 +284,7 @@ func (c *PacketConn) arrive(a arrival) bool {
 	c.arrived[(c.first+c.count)%len(c.arrived)] = a
 	c.count++
 	c.readable.Signal()
+	c.changed()
 	return true
 }
 
@@ -291,6 +296,7 @@ func (c *PacketConn) repost(slot int) {
 	if err := c.postReceive(slot); err != nil && c.err == nil {
 		c.err = err
 		c.readable.Broadcast()
+		c.changed()
 	}
 }
 
@@ -321,6 +327,12 @@ func (c *PacketConn) ReadFromAddrPort(b []byte) (n int, from netip.AddrPort, err
 		}
 		c.readable.Wait()
 	}
+	n, from = c.take(b)
+	return n, from, nil
+}
+
+// take takes the first of the datagrams that have arrived. mu is held.
+func (c *PacketConn) take(b []byte) (n int, from netip.AddrPort) {
 	a := c.arrived[c.first]
 	c.first = (c.first + 1) % len(c.arrived)
 	c.count--
@@ -328,7 +340,7 @@ func (c *PacketConn) ReadFromAddrPort(b []byte) (n int, from netip.AddrPort, err
 	if a.slot >= 0 {
 		c.repost(a.slot)
 	}
-	return n, a.from, nil
+	return n, a.from
 }
 
 // WriteTo sends one datagram to a *net.UDPAddr, or to another address whose String is an IP address and a port.

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"net"
+	"net/netip"
 	"syscall"
 	"testing"
 
@@ -11,8 +13,11 @@ import (
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
-// waiter waits until a Conn is ready for one of some things.
-func waiter(c *rsocket.Conn) func(rsocket.Ready) rsocket.Ready {
+// waiter waits until a socket is ready for one of some things.
+func waiter(c interface {
+	OnReady(func(rsocket.Ready))
+	Ready() rsocket.Ready
+}) func(rsocket.Ready) rsocket.Ready {
 	news := make(chan struct{}, 1)
 	c.OnReady(func(rsocket.Ready) {
 		select {
@@ -114,4 +119,48 @@ func TestWritable(t *testing.T) {
 		}
 		wait(rsocket.Writable)
 	})
+}
+
+// Datagrams by calls that do not wait: at most as many are under way as there are slots, and each comes whole or not at all.
+func TestTryDatagrams(t *testing.T) {
+	a, b := nodes(t)
+	server, client := a.socket(t, "10.0.0.1:7", nil), b.socket(t, "10.0.0.2:8", &rsocket.Config{SendBuffer: 4 << 10})
+	to, from := netip.MustParseAddrPort("10.0.0.1:7"), netip.MustParseAddrPort("10.0.0.2:8")
+	arrived, free := waiter(server), waiter(client)
+	buf := make([]byte, rsocket.MaxDatagram)
+	if r := server.Ready(); r != rsocket.Writable {
+		t.Errorf("ready is %b before anything has come", r)
+	}
+	if _, _, err := server.TryReadFrom(buf, false); !errors.Is(err, verbs.ErrAgain) {
+		t.Errorf("TryReadFrom of nothing: %v", err)
+	}
+	for i := range 500 {
+		data := random(1 + i)
+		for {
+			n, err := client.TryWriteTo(data, to)
+			if !errors.Is(err, verbs.ErrAgain) {
+				ok(t, err)
+				if n != len(data) {
+					t.Fatalf("%d bytes of %d were sent", n, len(data))
+				}
+				break
+			}
+			free(rsocket.Writable)
+		}
+		arrived(rsocket.Readable)
+		for _, peek := range []bool{true, false} {
+			n, at, err := server.TryReadFrom(buf, peek)
+			ok(t, err)
+			if at != from || !bytes.Equal(buf[:n], data) {
+				t.Fatalf("datagram %d of %d bytes: %d bytes from %v, or other ones", i, len(data), n, at)
+			}
+		}
+	}
+	if _, err := client.TryWriteTo(buf, to); !errors.Is(err, syscall.EMSGSIZE) {
+		t.Errorf("a datagram that is too long: %v", err)
+	}
+	ok(t, server.Close())
+	if _, _, err := server.TryReadFrom(buf, false); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("TryReadFrom after Close: %v", err)
+	}
 }

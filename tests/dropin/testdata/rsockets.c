@@ -1,5 +1,5 @@
 // Rsockets whose two ends are in one process: what they do where sockets would wait, refuse or end, with errno as rsocket(7) and
-// socket(7) have it. The argument is an address of the device's.
+// socket(7) have it. The first argument is an address of the device's; with a second one datagrams are tested, too.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -205,9 +205,51 @@ static void test_end(int c, int s)
 	FAILS(rclose(c), EBADF);
 }
 
+static int datagrams_at(struct sockaddr_in *a)
+{
+	int s = rsocket(AF_INET, SOCK_DGRAM, 0);
+	socklen_t n = sizeof *a;
+	OK(s >= 0 && option(s, SOL_SOCKET, SO_TYPE) == SOCK_DGRAM);
+	*a = addr;
+	a->sin_port = 0;
+	OK(!rbind(s, (struct sockaddr *)a, sizeof *a) && !rgetsockname(s, (struct sockaddr *)a, &n) && a->sin_port);
+	return s;
+}
+
+static void test_datagrams(void)
+{
+	struct sockaddr_in a, b, from;
+	int x = datagrams_at(&a), y = datagrams_at(&b);
+	char buf[3000] = "";
+	struct iovec v[] = {{buf, 2}, {buf + 10, 2}};
+	struct msghdr m = {.msg_name = &from, .msg_namelen = sizeof from, .msg_iov = v, .msg_iovlen = 2};
+	socklen_t n = sizeof from;
+	FAILS(rlisten(x, 1), EOPNOTSUPP);
+	FAILS(raccept(x, NULL, NULL), EOPNOTSUPP);
+	FAILS(rsend(x, buf, 1, 0), EDESTADDRREQ);
+	FAILS(rshutdown(x, SHUT_RD), ENOTCONN);
+	FAILS(rsendto(x, buf, sizeof buf, 0, (struct sockaddr *)&b, sizeof b), EMSGSIZE);
+	FAILS(rrecv(y, buf, sizeof buf, MSG_DONTWAIT), EAGAIN);
+	OK(ready(y, POLLIN | POLLOUT, 0) == POLLOUT);
+	for (int i = 0; i < 3; i++) { // the first goes by UDP
+		OK(rsendto(x, "hello", 5, 0, (struct sockaddr *)&b, sizeof b) == 5);
+		OK(ready(y, POLLIN, -1) == POLLIN);
+		OK(rrecv(y, buf, sizeof buf, MSG_PEEK) == 5);
+		OK(rrecvfrom(y, buf, sizeof buf, 0, (struct sockaddr *)&from, &n) == 5 && !memcmp(buf, "hello", 5) && from.sin_port == a.sin_port);
+		OK(rsendto(x, "hello", 5, 0, (struct sockaddr *)&b, sizeof b) == 5);
+		OK(rrecv(y, buf, 1, MSG_TRUNC) == 5);
+		OK(rsendto(x, "hello", 5, 0, (struct sockaddr *)&b, sizeof b) == 5);
+		OK(rrecvmsg(y, &m, 0) == 4 && m.msg_flags == MSG_TRUNC && !memcmp(buf, "he", 2) && !memcmp(buf + 10, "ll", 2) && from.sin_port == a.sin_port);
+	}
+	OK(!rconnect(y, (struct sockaddr *)&a, sizeof a) && rsend(y, buf, 0, 0) == 0 && rread(x, buf, sizeof buf) == 0);
+	OK(!rshutdown(y, SHUT_RDWR) && rread(y, buf, sizeof buf) == 0);
+	FAILS(rsend(y, buf, 1, 0), EPIPE);
+	OK(!rclose(x) && !rclose(y));
+}
+
 int main(int argc, char **argv)
 {
-	if (argc != 2 || inet_pton(AF_INET, argv[1], &addr.sin_addr) != 1)
+	if (argc < 2 || inet_pton(AF_INET, argv[1], &addr.sin_addr) != 1)
 		return 2;
 	addr.sin_family = AF_INET;
 	FAILS(rsocket(AF_UNIX, SOCK_STREAM, 0), ENOTSUP);
@@ -231,6 +273,8 @@ int main(int argc, char **argv)
 	OK(option(other, SOL_SOCKET, SO_ERROR) == ECONNREFUSED && option(other, SOL_SOCKET, SO_ERROR) == 0);
 	FAILS(rrecv(other, &c, 1, 0), ENOTCONN);
 	OK(!rclose(other));
+	if (argc > 2)
+		test_datagrams();
 	puts("fine");
 	return 0;
 }

@@ -1,0 +1,213 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+package main
+
+/*
+#include "softrnic.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"syscall"
+	"unsafe"
+
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rsocket"
+)
+
+// datagrams is what an rsocket of type SOCK_DGRAM has besides.
+type datagrams struct {
+	conn      *rsocket.PacketConn // nil until the rsocket has a local address
+	peer      netip.AddrPort      // of rconnect
+	readShut  bool
+	writeShut bool
+}
+
+// ofAddress is the RoCE device that has an address, or if that is unspecified, the first.
+func (s *state) ofAddress(a netip.Addr) (*device, error) {
+	for _, d := range s.devices {
+		if d.transport != verbs.RoCEv2 {
+			continue
+		}
+		if a.IsUnspecified() {
+			return d, nil
+		}
+		table, err := d.dev.GIDTable(1)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range table {
+			if e.GID.Addr().Unmap() == a.Unmap() {
+				return d, nil
+			}
+		}
+	}
+	return nil, verbs.Errorf(syscall.EADDRNOTAVAIL, "bind", "no RoCE device has %v: there are no datagrams over iWARP", a)
+}
+
+// near is an address of a RoCE device's that is of another's family, with any port: for a socket that sends before it was bound.
+func (s *state) near(to netip.Addr) (netip.AddrPort, error) {
+	for _, d := range s.devices {
+		if d.transport != verbs.RoCEv2 {
+			continue
+		}
+		table, err := d.dev.GIDTable(1)
+		if err != nil {
+			return noAddr, err
+		}
+		for _, e := range table {
+			if a := e.GID.Addr().Unmap(); a.Is4() == to.Unmap().Is4() && a.IsLinkLocalUnicast() == to.IsLinkLocalUnicast() {
+				return netip.AddrPortFrom(a, 0), nil
+			}
+		}
+	}
+	return noAddr, verbs.Errorf(syscall.ENETUNREACH, "connect", "no RoCE device has an address for %v", to)
+}
+
+// bindDatagrams gives the rsocket a local address. mu is held.
+func (s *rsock) bindDatagrams(a netip.AddrPort) error {
+	if s.packets.conn != nil {
+		return syscall.EINVAL
+	}
+	d, err := stacks.ofAddress(a.Addr())
+	if err != nil {
+		return err
+	}
+	var sock net.PacketConn
+	if host, ok := d.node.Host.(interface {
+		ListenPacket(netip.AddrPort) (net.PacketConn, error)
+	}); ok {
+		sock, err = host.ListenPacket(a)
+	} else {
+		sock, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(a))
+	}
+	if err != nil {
+		return err
+	}
+	c, err := rsocket.NewPacketConn(d.dev, sock, &s.cfg)
+	if err != nil {
+		return err
+	}
+	s.packets.conn, s.state = c, rsockDatagrams
+	s.local = netip.AddrPortFrom(a.Addr(), sock.LocalAddr().(*net.UDPAddr).AddrPort().Port())
+	s.refresh()
+	stacks.log.Load().Debug("rsocket is bound", "addr", s.local)
+	return nil
+}
+
+// forDatagrams binds an rsocket that is not, for what it is to send to. mu is held.
+func (s *rsock) forDatagrams(to netip.AddrPort) error {
+	if s.packets.conn != nil {
+		return nil
+	}
+	a, err := stacks.near(to.Addr())
+	if err != nil {
+		return err
+	}
+	return s.bindDatagrams(a)
+}
+
+// connectDatagrams has the rsocket send to an address, and take from it alone. mu is held.
+func (s *rsock) connectDatagrams(to netip.AddrPort) error {
+	if err := s.forDatagrams(to); err != nil {
+		return err
+	}
+	s.packets.peer = netip.AddrPortFrom(to.Addr().Unmap(), to.Port())
+	return nil
+}
+
+// shutdownDatagrams is shutdown for UDP. mu is held.
+func (s *rsock) shutdownDatagrams(how int) error {
+	if !s.packets.peer.IsValid() {
+		return syscall.ENOTCONN
+	}
+	s.packets.readShut = s.packets.readShut || how != syscall.SHUT_WR
+	s.packets.writeShut = s.packets.writeShut || how != syscall.SHUT_RD
+	s.refresh()
+	return nil
+}
+
+// refreshDatagrams is refresh. mu is held.
+func (s *rsock) refreshDatagrams() rsocket.Ready {
+	always := rsocket.Ready(0)
+	if s.packets.readShut {
+		always = rsocket.Readable
+	}
+	s.packets.conn.OnReady(func(r rsocket.Ready) { s.wakeup.set(r | always) })
+	return s.packets.conn.Ready() | always
+}
+
+//export srRsRecvFrom
+func srRsRecvFrom(h C.uint32_t, buf unsafe.Pointer, n C.size_t, peek C.int, done *C.size_t, from *C.struct_sr_cm_addr) C.int {
+	*done = 0
+	s := rsocks.get(uint32(h))
+	if s == nil {
+		return C.int(syscall.EBADF)
+	}
+	s.mu.Lock()
+	p := s.packets
+	s.mu.Unlock()
+	if p.conn == nil {
+		return C.int(syscall.EAGAIN) // nobody knows its address
+	}
+	for {
+		k, a, err := p.conn.TryReadFrom(unsafe.Slice((*byte)(buf), n), peek != 0)
+		switch {
+		case errors.Is(err, verbs.ErrAgain) && p.readShut:
+			return 0 // nothing, as the end of a stream
+		case errors.Is(err, verbs.ErrAgain):
+			return C.int(syscall.EAGAIN)
+		case err != nil:
+			return errnoQuietly(err)
+		case p.peer.IsValid() && a != p.peer:
+			if peek != 0 {
+				_, _, _ = p.conn.TryReadFrom(nil, false)
+			}
+			continue
+		}
+		*done = C.size_t(k)
+		setSockaddr(from, s.ofDomain(a))
+		return 0
+	}
+}
+
+//export srRsSendTo
+func srRsSendTo(h C.uint32_t, buf unsafe.Pointer, n C.size_t, to *C.struct_sr_cm_addr) C.int {
+	s := rsocks.get(uint32(h))
+	if s == nil {
+		return C.int(syscall.EBADF)
+	}
+	a, err := sockaddr(to)
+	if err != nil {
+		return errno(err)
+	}
+	s.mu.Lock()
+	if to == nil {
+		a = s.packets.peer
+	} else {
+		a = stacks.ownOrAny(a)
+	}
+	switch {
+	case !a.IsValid():
+		err = syscall.EDESTADDRREQ
+	case s.packets.writeShut:
+		err = syscall.EPIPE
+	default:
+		err = s.forDatagrams(a)
+	}
+	p := s.packets.conn
+	s.mu.Unlock()
+	if err == nil {
+		_, err = p.TryWriteTo(unsafe.Slice((*byte)(buf), n), a)
+	}
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, verbs.ErrAgain):
+		return C.int(syscall.EAGAIN)
+	}
+	return errnoQuietly(err)
+}
