@@ -71,6 +71,11 @@ func foreigns() (list []foreign) {
 	for _, transport := range []verbs.Transport{roce, iwarp} {
 		list = append(list, foreign{server: "rping -s -a OWN -v -C 20 -S 1000", client: "rping -c -a SERVER -v -V -C 20 -S 1000", transport: transport, bytes: 2 * 20 * 1000})
 	}
+	for _, transport := range []verbs.Transport{roce, iwarp} {
+		for _, opts := range []string{"-S 4096 -C 50 -T v", "-S 65536 -C 10 -T b -T v"} { // 400 or 1280 KiB
+			list = append(list, foreign{server: "rstream -b OWN " + opts, client: "rstream -s SERVER " + opts, transport: transport, bytes: 400 << 10})
+		}
+	}
 	list = append(list,
 		foreign{server: "ucmatose -b OWN -c 4 -C 20 -S 1000", client: "ucmatose -s SERVER -c 4 -C 20 -S 1000", bytes: 2 * 4 * 20 * 1000},
 		foreign{server: "udaddy -b OWN -C 5 -S 500", client: "udaddy -s SERVER -C 5 -S 500", bytes: 2 * 5 * 500},
