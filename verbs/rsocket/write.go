@@ -250,15 +250,16 @@ func (c *Conn) push(n int) (sent int, err error) {
 	return sent, nil
 }
 
-// space waits for room in the send buffer for want bytes, or lowWater if that is less, and returns what is in one piece.
-func (c *Conn) space(want int) ([]byte, error) {
+// space waits for room in the send buffer for want bytes, or lowWater if that is less, and returns what is in one piece. busy tells
+// whether a large message is being sent meanwhile, so that small ones would not begin earlier.
+func (c *Conn) space(want int) (room []byte, busy bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	err := c.until(func() bool { return len(c.out.buf)-c.out.used >= min(want, lowWater) })
+	err = c.until(func() bool { return len(c.out.buf)-c.out.used >= min(want, lowWater) })
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	return c.out.room(), nil
+	return c.out.room(), c.out.used >= maxTransfer/2, nil
 }
 
 // Write sends b. It returns when the send buffer has taken the last of it, or with an error and the number of bytes that were
@@ -292,9 +293,12 @@ func (c *Conn) write(b []byte) (total int, err error) {
 		return 0, c.until(func() bool { return true })
 	}
 	for piece := firstTransfer; total < len(b); piece = min(2*piece, maxTransfer) {
-		room, err := c.space(len(b) - total)
+		room, busy, err := c.space(len(b) - total)
 		if err != nil {
 			return total, err
+		}
+		if busy {
+			piece = maxTransfer
 		}
 		n := copy(room[:min(piece, len(room))], b[total:])
 		n, err = c.push(n)
@@ -311,7 +315,7 @@ func (c *Conn) ReadFrom(r io.Reader) (total int64, err error) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
 	for idle := 0; ; {
-		room, err := c.space(lowWater)
+		room, _, err := c.space(lowWater)
 		if err != nil {
 			return total, c.opError("write", err)
 		}

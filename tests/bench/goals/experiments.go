@@ -104,6 +104,9 @@ func experiments() (all []*experiment) {
 	add("SEND 8 bytes, half round trip, through hubs, polling", hubLatency())
 	add("WRITE 64 KiB, RoCEv2, two nodes of one hub", besideHubBandwidth())
 	add("SEND 8 bytes, half round trip, two nodes of one hub, polling", besideHubLatency())
+	for _, e := range rsockets() {
+		add("rsockets: "+e.rows[0].What, e)
+	}
 	for _, e := range dropinExperiments() {
 		add("the drop-in libraries: "+e.rows[0].What, e)
 	}

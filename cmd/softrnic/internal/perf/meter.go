@@ -29,7 +29,7 @@ func newMeter(p *plan) *meter {
 	m := &meter{}
 	if p.Metric == metricLat || p.Op == opConnect {
 		m.latency = hdrhistogram.New(1, int64(time.Minute), 3)
-		m.halves = p.tcp() || p.Op == opSend || p.Op == opWrite
+		m.halves = p.stream() || p.Op == opSend || p.Op == opWrite
 	}
 	return m
 }

@@ -37,6 +37,7 @@ type Command struct {
 	Transport []node.Transport `placeholder:"PROTOCOL" help:"Wire protocols, each measured in turn: rocev2, iwarp. Default: rocev2; with --report both."`
 	TCP       bool             `name:"tcp" help:"Measure plain TCP too, as a yardstick: the node's own stack over the same link and, with --loopback, the kernel's over its loopback interface."`
 	KernelTCP node.IPAddr      `name:"kernel-tcp" placeholder:"IP" help:"With a server: measure the kernel's TCP too, to this address of the server's machine."`
+	Sockets   bool             `help:"Measure rsockets too, over each --transport, with packets."`
 
 	Size          []int              `short:"s" placeholder:"BYTES" help:"Message size; repeatable. Atomics are always 8 bytes. Default: 65536 for bw, 8 for lat and rate."`
 	All           bool               `short:"a" help:"All sizes: 2 bytes to 8 MiB, doubling."`
@@ -238,9 +239,14 @@ func (c *Command) plans() (all []plan) {
 	if c.KernelTCP.IsValid() || c.Loopback && (c.TCP || c.Report != "") {
 		ways = append(ways, way{overKernel, false})
 	}
+	if c.Sockets {
+		for _, over := range c.overs() {
+			ways = append(ways, way{map[string]string{OverRoCE: overSockets, OverIWARP: overIWARPSockets}[over], false})
+		}
+	}
 	for _, metric := range metrics {
 		for _, w := range ways {
-			if c.Op == opAtomic && metric != metricLat && (w.over == overTCP || w.over == overKernel) {
+			if c.Op == opAtomic && metric != metricLat && isStream(w.over) {
 				continue // nothing to compare with
 			}
 			for _, size := range c.sizes(metric) {

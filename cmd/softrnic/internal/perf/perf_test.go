@@ -41,7 +41,7 @@ func checkRow(t *testing.T, row *result, op, metric string, size int, messages i
 		row.Mpps <= 0 || row.Gbps <= 0 || row.GbpsPeak < row.Gbps || row.CPUPerGB < 0 {
 		t.Errorf("%s %s of %d bytes, %d messages: %+v", op, metric, size, messages, row)
 	}
-	if tcp := row.Over == overTCP || row.Over == overKernel; row.Verified == 0 && !tcp {
+	if tcp := isStream(row.Over); row.Verified == 0 && !tcp {
 		t.Errorf("nothing is verified: %+v", row)
 	}
 	if (row.Latency != nil) != (metric == metricLat) {
@@ -522,5 +522,20 @@ func TestBareNumberOfSeconds(t *testing.T) {
 	r := runPerf(t, "write lat --loopback --direct --duration 0.02")
 	if s := r.Results[0].Seconds; s < 0.02 || s > 10 {
 		t.Errorf("--duration 0.02 took %v s", s)
+	}
+}
+
+// --sockets measures rsockets over each wire protocol, behind the others.
+func TestSockets(t *testing.T) {
+	for _, metric := range []string{"bw --bidirectional --qps 2", "lat"} {
+		r := runPerf(t, "write "+metric+" --loopback --packets --size 4096 --iters 100 --sockets --transport iwarp,rocev2")
+		if want := "iWARP; RoCEv2; rsockets, iWARP; rsockets, RoCEv2"; r.overs() != want {
+			t.Errorf("%s: measured over %s, want %s", metric, r.overs(), want)
+		}
+		for _, row := range r.Results {
+			if row.Iterations < 100 || row.Gbps <= 0 {
+				t.Errorf("%s: %+v", metric, row)
+			}
+		}
 	}
 }

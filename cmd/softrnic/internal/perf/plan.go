@@ -28,6 +28,8 @@ const (
 	overTCP    = "TCP" // of the node's stack
 	overKernel = "kernel TCP"
 
+	overSockets, overIWARPSockets = "rsockets, RoCEv2", "rsockets, iWARP"
+
 	// overNothing labels results of messages that went direct, over no wire protocol.
 	OverNothing = "in process, direct"
 )
@@ -84,15 +86,15 @@ func (p *plan) check() error {
 		}
 	}
 	_, known := operations[p.Op]
-	connects := p.Op == opConnect && p.Metric == metricRate && !p.tcp()
+	connects := p.Op == opConnect && p.Metric == metricRate && !p.stream()
 	metrics := []string{metricBW, metricLat, metricRate}
-	overs := []string{OverRoCE, OverIWARP, overTCP, overKernel}
+	overs := []string{OverRoCE, OverIWARP, overTCP, overKernel, overSockets, overIWARPSockets}
 	switch {
 	case !known && !connects, !slices.Contains(metrics, p.Metric), !slices.Contains(overs, p.Over):
 		return fmt.Errorf("no such measurement: %q %q over %q", p.Op, p.Metric, p.Over)
 	case p.Wait != completion.Poll && p.Wait != completion.Event && p.Wait != completion.Adaptive:
 		return fmt.Errorf("no such way to wait: %q", p.Wait)
-	case p.Direct && p.tcp():
+	case p.Direct && p.stream():
 		return fmt.Errorf("%s is never direct", p.Over)
 	case p.Metric == metricLat && (p.QPs != 1 || p.Depth != 1 || p.Bidirectional):
 		return errors.New("lat is of one message on one QP")
@@ -132,13 +134,18 @@ func (p *plan) String() string {
 }
 
 func (p *plan) transport() verbs.Transport {
-	if p.Over == OverIWARP {
+	if p.Over == OverIWARP || p.Over == overIWARPSockets {
 		return verbs.IWARP
 	}
 	return verbs.RoCEv2
 }
 
-func (p *plan) tcp() bool { return p.Over == overTCP || p.Over == overKernel }
+// stream tells whether messages are bytes of a stream, of TCP or rsockets.
+func (p *plan) stream() bool { return isStream(p.Over) }
+
+func isStream(over string) bool { return over == overTCP || over == overKernel || isSocket(over) }
+
+func isSocket(over string) bool { return over == overSockets || over == overIWARPSockets }
 
 // A side's memory is, for each QP, slots to send from and then slots to receive into, one message each; both sides have
 // the same. Without verification there are as few as fit Buffer, by default a page as in perftest: many messages share one.

@@ -69,7 +69,7 @@ func (s *side) result(cpu time.Duration, mallocs uint64) *result {
 	p := s.plan
 	r := &result{Operation: p.Op, Metric: p.Metric, Over: p.over(), Size: p.Size, QPs: p.QPs, Depth: p.Depth,
 		Bidirectional: p.Bidirectional, CPUSeconds: cpu.Seconds(), Mallocs: mallocs}
-	if !p.tcp() {
+	if !p.stream() {
 		r.QPsOf = p.Over
 	}
 	peak := 0.0
@@ -257,9 +257,9 @@ func (r *report) heading(row *result) {
 	fmt.Fprintln(r.table, columns)
 }
 
-// title is the heading of a table; TCP has no operations.
+// title is the heading of a table; a stream has no operations.
 func (row *result) title(kind string) string {
-	if row.Over == overTCP || row.Over == overKernel {
+	if isStream(row.Over) {
 		return row.Over + " " + kind + " Test"
 	}
 	if row.Operation == opConnect {

@@ -236,7 +236,7 @@ func newSide(n *node.Node, p *plan, client bool) (*side, error) {
 		}
 		return &side{ends, n, p, ends.lanes()}, nil
 	}
-	if p.tcp() {
+	if p.stream() {
 		ends := newTCP(n, p, client)
 		return &side{ends, n, p, ends.lanes()}, nil
 	}

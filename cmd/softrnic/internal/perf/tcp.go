@@ -8,13 +8,16 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"strconv"
 	"sync"
 	"time"
+
+	"github.com/softrnic/softrnic/verbs/rsocket"
 
 	"github.com/softrnic/softrnic/cmd/internal/node"
 )
 
-// tcp is a side with TCP connections in place of QPs, to compare with. A message is a number of bytes of the stream.
+// tcp is a side with connections of TCP or rsockets in place of QPs, to compare with. A message is a number of bytes of the stream.
 type tcp struct {
 	node     *node.Node
 	plan     *plan
@@ -39,9 +42,12 @@ func (t *tcp) lanes() (all []lane) {
 }
 
 func (t *tcp) listen() (err error) {
-	if t.plan.Over == overKernel {
+	switch {
+	case isSocket(t.plan.Over):
+		t.listener, err = rsocket.Listen(t.node.Dev, ":0", t.plan.sockets())
+	case t.plan.Over == overKernel:
 		t.listener, err = net.Listen("tcp", netip.AddrPortFrom(t.plan.Kernel, 0).String())
-	} else {
+	default:
 		t.listener, err = t.node.Host.ListenStream(netip.AddrPort{})
 	}
 	return err
@@ -73,9 +79,12 @@ func (t *tcp) accept(ctx context.Context) error {
 
 func (t *tcp) dial(ctx context.Context, server netip.AddrPort) (err error) {
 	for _, l := range t.ways {
-		if t.plan.Over == overKernel {
+		switch {
+		case isSocket(t.plan.Over):
+			l.conn, err = dialSocket(ctx, t.node, server, t.plan.sockets())
+		case t.plan.Over == overKernel:
 			l.conn, err = new(net.Dialer).DialContext(ctx, "tcp", netip.AddrPortFrom(t.plan.Kernel, server.Port()).String())
-		} else {
+		default:
 			l.conn, err = t.node.Host.DialStream(ctx, netip.AddrPort{}, server)
 		}
 		if err != nil {
@@ -88,11 +97,28 @@ func (t *tcp) dial(ctx context.Context, server netip.AddrPort) (err error) {
 	return nil
 }
 
+// dialSocket is rsocket.Dial without a *rsocket.Conn of nil in a net.Conn.
+func dialSocket(ctx context.Context, n *node.Node, server netip.AddrPort, cfg *rsocket.Config) (net.Conn, error) {
+	c, err := rsocket.Dial(ctx, n.Dev, server.String(), cfg)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// sockets are the options of rsockets: those of librdmacm, but for larger buffers, as TCP's too grow to what the link needs.
+func (p *plan) sockets() *rsocket.Config {
+	return &rsocket.Config{Transport: p.transport(), SendBuffer: socketBuffer, RecvBuffer: socketBuffer}
+}
+
+const socketBuffer = 1 << 20
+
 func (t *tcp) offer() *offer {
 	o := &offer{}
 	if t.listener != nil {
-		if a, ok := t.listener.Addr().(*net.TCPAddr); ok {
-			o.Port = a.AddrPort().Port()
+		_, port, err := net.SplitHostPort(t.listener.Addr().String())
+		if n, bad := strconv.ParseUint(port, 10, 16); err == nil && bad == nil {
+			o.Port = uint16(n)
 		}
 	}
 	return o

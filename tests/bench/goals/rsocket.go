@@ -1,0 +1,76 @@
+//go:build linux
+
+package main
+
+// rsockets, compared with the QPs below them on the same link, and with the kernel's TCP there.
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// socketLink is where rsockets are measured.
+type socketLink struct {
+	name string
+	run  func(ctx context.Context, l *lab, args ...string) ([]perfResult, error)
+}
+
+var socketLinks = []socketLink{
+	{"TAP", func(ctx context.Context, l *lab, args ...string) ([]perfResult, error) {
+		return l.between(ctx, overTAP.links, nil, args...)
+	}},
+	{"shm", func(ctx context.Context, l *lab, args ...string) ([]perfResult, error) {
+		return l.between(ctx, [2]string{overShm, overShm}, nil, args...)
+	}},
+	{"the kernel's sockets", func(ctx context.Context, l *lab, args ...string) ([]perfResult, error) {
+		return l.overSockets(ctx, nil, args...)
+	}},
+}
+
+// rsockets are the experiments of all links.
+func rsockets() (all []*experiment) {
+	for _, transport := range []string{"RoCEv2", "iWARP"} {
+		flags := []string{"--sockets", "--transport", strings.ToLower(transport)}
+		for _, on := range socketLinks {
+			all = append(all, socketWrites(on, transport, flags), socketTrip(on, transport, flags))
+		}
+	}
+	return all
+}
+
+// socketWrites compares writes of 64 KiB with the QP's WRITE. On the kernel's sockets the kernel's TCP is beside them.
+func socketWrites(on socketLink, transport string, flags []string) *experiment {
+	what := fmt.Sprintf("rsocket, writes of 64 KiB, %s, %s", transport, on.name)
+	rows := []*row{{What: what, Goal: 0.8, Unit: "Gbit/s", Against: "the QP's WRITE"}}
+	args := slices.Concat(bandwidthFlags, flags)
+	if kernel, _, _ := strings.Cut(socketAddrs[1], "/"); on.name == socketLinks[2].name {
+		rows = append(rows, &row{What: what + ", beside TCP", Goal: 1, Unit: "Gbit/s", Against: "the kernel's TCP"})
+		args = append(args, "--kernel-tcp", kernel)
+	}
+	return &experiment{rows, func(ctx context.Context, l *lab) error {
+		p, err := on.run(ctx, l, args...)
+		if err != nil {
+			return err
+		}
+		last := p[len(p)-1].Gbps // of the rsocket
+		for i, r := range rows {
+			r.add(last, p[i].Gbps)
+		}
+		return nil
+	}}
+}
+
+// socketTrip compares half a round trip of 8 bytes with that of the QP's SEND, both waiting as they do by default.
+func socketTrip(on socketLink, transport string, flags []string) *experiment {
+	r := &row{What: fmt.Sprintf("rsocket, 8 bytes, half round trip, %s, %s", transport, on.name), Goal: 1.5, AtMost: true, Unit: "µs", Against: "the QP's SEND"}
+	return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
+		p, err := on.run(ctx, l, slices.Concat([]string{"send", "lat"}, flags)...)
+		if err != nil {
+			return err
+		}
+		r.add(p[1].Latency.Typical, p[0].Latency.Typical)
+		return nil
+	}}
+}
