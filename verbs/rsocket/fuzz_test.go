@@ -89,7 +89,7 @@ func FuzzMessages(f *testing.F) {
 					return
 				}
 			case 2: // the reader reads
-				k := int(n) % (c.in.unread + 1)
+				k := int(n % uint32(c.in.unread+1))
 				if got := c.in.next(k); len(got) > k {
 					t.Fatalf("%d bytes instead of %d", len(got), k)
 				}
@@ -101,7 +101,7 @@ func FuzzMessages(f *testing.F) {
 				c.in.announced = c.in.read
 			case 4: // the writer sends
 				if c.out.ready(c) {
-					c.out.placed(min(int(n%maxTransfer)+1, int(c.out.rooms[0].length)))
+					c.out.placed(int(min(n%maxTransfer+1, c.out.rooms[0].length)))
 				}
 			}
 			checkAccounts(t, c)
