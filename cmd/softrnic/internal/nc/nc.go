@@ -39,7 +39,7 @@ type Command struct {
 // Help implements kong.HelpProvider.
 func (*Command) Help() string {
 	return `What comes from standard input is sent, what arrives goes to standard output. At the end of standard input the peer is told that no
-more comes (half close), and what it still sends is received. It ends when the peer has ended too; one that listens, and whose
+more comes (half close), and what it still sends is received. It ends when the peer has ended too, or has gone; one that listens, and whose
 standard input is a terminal, does not wait for the end of that. The peer may be a program that uses rsockets of librdmacm.
 
   softrnic nc -l --link shm 7471 > copy                        here
@@ -145,7 +145,9 @@ func (c *Command) talk(ctx context.Context, e *cli.Env, conn *rsocket.Conn) erro
 	sent := make(chan error, 1)
 	go func() { sent <- c.send(e, conn) }() // reading standard input cannot be interrupted: nobody waits for it who has reason to end
 	_, err := conn.WriteTo(e.Stdout)
-	if err == nil && !(c.Listen && isTerminal(e.Stdin)) {
+	// A peer that has gone altogether, and not ended its half only, takes no more input.
+	gone := conn.Ready()&rsocket.HungUp != 0
+	if err == nil && !gone && !(c.Listen && isTerminal(e.Stdin)) {
 		select {
 		case err = <-sent:
 		case <-ctx.Done():

@@ -95,6 +95,23 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
+// A client does not wait for input that nobody takes any more.
+func TestPeerGone(t *testing.T) {
+	lan := new(pipe.Switch)
+	endless, w := io.Pipe()
+	defer w.Close()
+	s := program.StartWith(t, lan, endless, "nc -l -v 7471 --addr 10.0.0.1/24")
+	s.Await(t, &s.Err, "listening on")
+	c := program.StartWith(t, lan, endless, "nc -v 10.0.0.1 7471 --addr 10.0.0.2/24")
+	c.Await(t, &c.Err, "connected to")
+	s.Await(t, &s.Err, "connected to")
+	s.Stop()
+	_ = s.Wait(t)
+	if code := c.Wait(t); code != cli.ExitOK {
+		t.Errorf("exit code %d: %s", code, &c.Err)
+	}
+}
+
 func TestRefusals(t *testing.T) {
 	for args, want := range map[string]struct {
 		code int
