@@ -70,6 +70,7 @@ func TestKeep(t *testing.T) {
 		if code := c.Wait(t); code != cli.ExitOK || c.Out.String() != "" {
 			t.Errorf("exit code %d, stdout %q: %s", code, &c.Out, &c.Err)
 		}
+		s.Await(t, &s.Out, say) // a client ends when the server's device has all, which then is still to be printed
 	}
 	s.Stop()
 	if code := s.Wait(t); code != cli.ExitFailed || s.Out.String() != "one\ntwo\nthree\n" || !strings.Contains(s.Err.String(), "interrupted") {
