@@ -18,6 +18,7 @@ static const struct {
 	{SOL_RDMA, RDMA_SQSIZE, SR_RS_SQSIZE, 0},
 	{SOL_RDMA, RDMA_RQSIZE, SR_RS_RQSIZE, 0},
 	{SOL_RDMA, RDMA_INLINE, SR_RS_INLINE, 0},
+	{SOL_RDMA, RDMA_IOMAPSIZE, SR_RS_IOMAPSIZE, 0},
 };
 
 static int find_option(int level, int name)

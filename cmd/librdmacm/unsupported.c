@@ -1,16 +1,11 @@
-// Functions that are there for programs that name them, and fail: remote mappings of rsockets, and what librdmacm has of releases
-// newer than the headers that this library is built with.
+// Functions that are there for programs that name them, and fail: what librdmacm has of releases newer than the headers that this
+// library is built with.
 #include "cm.h"
 #include <sys/epoll.h>
-#include <rdma/rsocket.h>
 
 #define NONE(type, name, parameters) PUBLIC type name parameters
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"
-
-NONE(off_t, riomap, (int s, void *buf, size_t len, int prot, int flags, off_t offset)) { return result(ENOSYS); }
-NONE(int, riounmap, (int s, void *buf, size_t len)) { return result(ENOSYS); }
-NONE(size_t, riowrite, (int s, const void *buf, size_t n, off_t offset, int flags)) { return result(ENOSYS); }
 
 // RDMACM_1.4 and RDMACM_1.5
 NONE(int, rdma_resolve_addrinfo, (struct rdma_cm_id *id, const char *node, const char *service, const struct rdma_addrinfo *hints)) { return result(EOPNOTSUPP); }

@@ -37,6 +37,7 @@ type rsock struct {
 	err    error              // SO_ERROR
 
 	packets   datagrams
+	maps      []rsockMap
 	conn      *rsocket.Conn
 	listeners []*rsocket.Listener // one a device
 	accepted  []*rsocket.Conn     // and not yet taken

@@ -65,7 +65,7 @@ func srRsSetOption(h C.uint32_t, option, value C.int) C.int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	v := int(value)
-	// What a connection is made with.
+	// What a connection is made with; a listener's, those that it accepts later.
 	var of *int
 	switch option {
 	case C.SR_RS_SNDBUF:
@@ -78,10 +78,12 @@ func srRsSetOption(h C.uint32_t, option, value C.int) C.int {
 		of = &s.cfg.RQSize
 	case C.SR_RS_INLINE:
 		of = &s.cfg.Inline
+	case C.SR_RS_IOMAPSIZE:
+		of = &s.cfg.Iomaps
 	}
 	if of != nil || option == C.SR_RS_V6ONLY {
 		switch {
-		case s.state != rsockNew || v < 0:
+		case v < 0, s.state != rsockNew && (s.state != rsockListening || of == nil):
 			return invalid
 		case of == nil:
 			s.cfg.AFOnly = v != 0
@@ -89,6 +91,9 @@ func srRsSetOption(h C.uint32_t, option, value C.int) C.int {
 			*of = -1
 		default:
 			*of = v
+		}
+		for _, l := range s.listeners {
+			l.SetConfig(&s.cfg)
 		}
 		return 0
 	}
@@ -136,6 +141,8 @@ func srRsGetOption(h C.uint32_t, option C.int, value *C.int) C.int {
 		v = cfg.RQSize
 	case C.SR_RS_INLINE:
 		v = cfg.Inline
+	case C.SR_RS_IOMAPSIZE:
+		v = cfg.Iomaps
 	case C.SR_RS_V6ONLY:
 		flag(cfg.AFOnly)
 	case C.SR_RS_REUSEADDR:

@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 // SR_VERSION is increased with every change of this file.
-#define SR_VERSION 8
+#define SR_VERSION 9
 
 // The most devices that there can be.
 #define SR_MAX_DEVICES 16
@@ -243,7 +243,7 @@ struct sr_cm_event {
 #define SR_CM_AFONLY 2
 #define SR_CM_ACK_TIMEOUT 3
 
-// Options of rs_set_option and rs_get_option; the last three are only for the latter.
+// Options of rs_set_option and rs_get_option; ACCEPTCONN, ERROR and MAXSEG are only for the latter.
 #define SR_RS_SNDBUF 0
 #define SR_RS_RCVBUF 1
 #define SR_RS_SQSIZE 2
@@ -257,6 +257,7 @@ struct sr_cm_event {
 #define SR_RS_ACCEPTCONN 10
 #define SR_RS_ERROR 11  // an errno, or 0; asking clears it
 #define SR_RS_MAXSEG 12 // bytes
+#define SR_RS_IOMAPSIZE 13
 
 // Byte offsets in libibverbs' structures, where the engine finds the handle of what a work request points to.
 #define SR_AH_HANDLE 16
@@ -402,6 +403,10 @@ struct sr_engine {
 	// rs_recvfrom and rs_sendto are for one datagram; without an address it goes to that of rs_connect.
 	int (*rs_recvfrom)(uint32_t rs, void *buf, size_t n, int peek, size_t *done, struct sr_cm_addr *from);
 	int (*rs_sendto)(uint32_t rs, void *buf, size_t n, struct sr_cm_addr *to);
+	// rs_map chooses the offset if that is -1, and returns it in at.
+	int (*rs_map)(uint32_t rs, void *addr, size_t length, int64_t offset, int64_t *at);
+	int (*rs_unmap)(uint32_t rs, void *addr, size_t length);
+	int (*rs_write_at)(uint32_t rs, void *buf, size_t n, int64_t offset, size_t *done);
 	int (*rs_name)(uint32_t rs, int peer, struct sr_cm_addr *addr);
 	int (*rs_set_option)(uint32_t rs, int option, int value);
 	int (*rs_get_option)(uint32_t rs, int option, int *value);

@@ -3,7 +3,10 @@
 package dropin
 
 import (
+	"bytes"
 	"context"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +22,8 @@ var rsocketPrograms = []cmProgram{
 	{server: "rstream -b SERVER -S 4096 -C 50 -T a -T v", client: "rstream -s SERVER -S 4096 -C 50 -T a -T v", bytes: 2 * 50 * 4096},
 	{server: "rstream -b SERVER -S 1048576 -C 4 -T n -T v", client: "rstream -s SERVER -S 1048576 -C 4 -T n -T v", bytes: 2 * 4 << 20},
 	{server: "rstream -b SERVER -S 1000 -C 50 -T r -T v -k 1", client: "rstream -s SERVER -S 1000 -C 50 -T r -T v -k 1", bytes: 2 * 50 * 1000},
+	{server: "riostream -b SERVER -S 4096 -C 50 -T v", client: "riostream -s SERVER -S 4096 -C 50 -T v", bytes: 2 * 50 * 4096},
+	{server: "riostream -b SERVER -S 1000000 -C 3 -T b -T v", client: "riostream -s SERVER -S 1000000 -C 3 -T b -T v", bytes: 2 * 3 * 1000000},
 	{server: "udpong -b SERVER -S 64 -C 100", client: "udpong -s SERVER -S 64 -C 100", bytes: 6400, roceOnly: true, endless: true},
 	{server: "udpong -b SERVER -S 1000 -C 50 -T e", client: "udpong -s SERVER -S 1000 -C 50 -T e", bytes: 100000, roceOnly: true, endless: true},
 	{server: "udpong -b SERVER -S 500 -C 50 -T a", client: "udpong -s SERVER -S 500 -C 50 -T a", bytes: 25000, roceOnly: true, endless: true},
@@ -29,6 +34,27 @@ var rsocketPrograms = []cmProgram{
 func TestRsocketPrograms(t *testing.T) {
 	needs(t, "/usr/bin/rstream", "rdmacm-utils")
 	runAll(t, rsocketPrograms)
+}
+
+// TestRcopy: rcopy copies a file, to memory that its server has mapped.
+func TestRcopy(t *testing.T) {
+	needs(t, "/usr/bin/rcopy", "rdmacm-utils")
+	file := filepath.Join(build(t), "librdmacm.so.1")
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range mediaOf(links, &cmProgram{}) {
+		t.Run(m.link+" "+m.transport, func(t *testing.T) {
+			programs.Ran(t, "rcopy FILE SERVER", m.name()+" ("+m.called+")")
+			copied := filepath.Join(shared(t), "copied")
+			p := cmProgram{server: "rcopy", client: "rcopy " + file + " SERVER:" + copied, bytes: uint64(len(data)), endless: true}
+			p.runOn(t, m)
+			if got, err := os.ReadFile(copied); err != nil || !bytes.Equal(got, data) {
+				t.Errorf("%d bytes of %d are in the copy, or other ones: %v", len(got), len(data), err)
+			}
+		})
+	}
 }
 
 // TestRsockets runs testdata/rsockets.c, which says what it tests.

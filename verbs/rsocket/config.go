@@ -29,6 +29,10 @@ type Config struct {
 	// Inline is the most bytes that are sent inline (RDMA_INLINE); 0 stands for 64, −1 for none.
 	Inline int
 
+	// Iomaps is how many mappings the peer may have, for WriteAt (RDMA_IOMAPSIZE), up to 32512; above 128 it is rounded up to a
+	// multiple of 256.
+	Iomaps int
+
 	// KeepAlive is how long a connection may send nothing before it asks whether the peer is there (SO_KEEPALIVE,
 	// TCP_KEEPIDLE); 0 stands for never. If the peer does not answer within the retries of the QP, the connection fails.
 	KeepAlive time.Duration
@@ -72,6 +76,7 @@ func (cfg *Config) WithDefaults() Config {
 		c.Inline = 64
 	}
 	c.Inline = max(c.Inline, 0)
+	c.Iomaps, _ = iomapCount(c.Iomaps)
 	if c.Linger == 0 {
 		c.Linger = 5 * time.Second
 	}

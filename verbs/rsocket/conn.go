@@ -33,6 +33,7 @@ type Conn struct {
 	writable sync.Cond // the writer waits, and Close
 	in       receiver
 	out      sender
+	maps     iomaps
 	readBy   deadline
 	writeBy  deadline
 
@@ -81,7 +82,7 @@ func newConn(dev *verbs.Device, transport verbs.Transport, cfg *Config) (c *Conn
 
 // release undoes newConn.
 func (c *Conn) release() error {
-	var errs []error
+	errs := []error{c.maps.release()}
 	for _, mr := range []*verbs.MR{c.in.mr, c.in.messagesMR, c.out.mr, c.out.listMR} {
 		if mr != nil {
 			errs = append(errs, mr.Dereg())
@@ -102,16 +103,16 @@ func (c *Conn) release() error {
 // cmConfig is how rdma_cm is to connect.
 func (c *Conn) cmConfig() *rdmacm.Config {
 	own := connData{
-		credits: uint16(c.cfg.RQSize),
-		list:    sge{c.out.listMR.Addr(), c.out.listMR.RKey(), entries},
-		data:    sge{c.in.mr.Addr(), c.in.mr.RKey(), uint32(c.in.half())},
+		credits: uint16(c.cfg.RQSize), iomaps: len(c.maps.peers),
+		list: sge{c.out.listMR.Addr(), c.out.listMR.RKey(), entries},
+		data: sge{c.in.mr.Addr(), c.in.mr.RKey(), uint32(c.in.half())},
 	}
 	return &rdmacm.Config{
 		Transport: c.cfg.Transport, LocalAddr: c.cfg.LocalAddr, TOS: c.cfg.TOS,
 		PD: c.pd, SendCQ: c.cq, RecvCQ: c.cq, SQSigAll: true,
 		Cap: verbs.QPCap{
 			MaxSendWR: c.cfg.SQSize, MaxRecvWR: c.cfg.RQSize + spareReceives, MaxSendSGE: 1, MaxRecvSGE: 1,
-			MaxInlineData: max(c.cfg.Inline, sgeLen),
+			MaxInlineData: max(c.cfg.Inline, iomapLen),
 		},
 		PrivateData: own.bytes(),
 		Prepare: func(cm *rdmacm.Conn) error {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"sync/atomic"
 
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
@@ -13,7 +14,7 @@ import (
 // Listener accepts connections.
 type Listener struct {
 	l      *rdmacm.Listener
-	cfg    Config
+	cfg    atomic.Pointer[Config]
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 	conns  chan *Conn
@@ -38,11 +39,18 @@ func Listen(dev *verbs.Device, addr string, cfg *Config) (*Listener, error) {
 		return nil, &net.OpError{Op: "listen", Net: "rsocket", Addr: Addr{addr}, Err: err}
 	}
 	l := &Listener{
-		l: cm, cfg: full, conns: make(chan *Conn), slots: make(chan struct{}, full.Backlog), ended: make(chan struct{}),
+		l: cm, conns: make(chan *Conn), slots: make(chan struct{}, full.Backlog), ended: make(chan struct{}),
 	}
+	l.cfg.Store(&full)
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.goroutines.Go(l.serve)
 	return l, nil
+}
+
+// SetConfig sets the options of connections that are requested from now on. Those of the listener itself stay as they are.
+func (l *Listener) SetConfig(cfg *Config) {
+	full := cfg.WithDefaults()
+	l.cfg.Store(&full)
 }
 
 // serve takes requests.
@@ -82,7 +90,7 @@ func (l *Listener) accept(r *rdmacm.Request) (*Conn, error) {
 	if err != nil {
 		return nil, errors.Join(err, r.Reject(nil))
 	}
-	c, err := newConn(r.Device(), r.Transport(), &l.cfg)
+	c, err := newConn(r.Device(), r.Transport(), l.cfg.Load())
 	if err != nil {
 		return nil, errors.Join(err, r.Reject(nil))
 	}

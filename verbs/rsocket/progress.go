@@ -76,6 +76,7 @@ func (c *Conn) completed(wcs []verbs.WC) {
 	c.drop()
 	c.grant()
 	c.flushControls()
+	c.flushIomaps()
 	c.wake()
 }
 
@@ -125,6 +126,8 @@ func (c *Conn) receive(wc *verbs.WC) error {
 			return verbs.Errorf(errProtocol, op, "%d bytes were placed with credits, neither 0 nor %d", placed, sgeLen)
 		}
 		return c.out.credited(c, uint16(m.data()), placed == sgeLen && !c.iwarp, c.iwarp)
+	case opIomap:
+		return c.mapped(m.data(), placed)
 	case opControl:
 		switch m.data() {
 		case ctrlDisconnect:

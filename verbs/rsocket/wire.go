@@ -18,7 +18,10 @@ const (
 
 // flagBigEndian says that the sender keeps its entry list in big-endian order. SoftRNIC keeps its own in little-endian order on
 // every machine.
-const flagBigEndian = 1 << 0
+const (
+	flagBigEndian = 1 << 0
+	flagIomaps    = 1 << 1 // the number of iomaps is said
+)
 
 // sge is a piece of a peer's memory.
 type sge struct {
@@ -40,6 +43,7 @@ func getSGE(b []byte, order binary.ByteOrder) sge {
 // connData is what each side tells the other when they connect.
 type connData struct {
 	bigEndian bool
+	iomaps    int    // that the peer may have in the list
 	credits   uint16 // messages that may be sent before more credits are given
 	list      sge    // where SGEs are written; length is the number of its entries
 	data      sge    // where the first bytes are written
@@ -50,6 +54,10 @@ func (d *connData) bytes() []byte {
 	b[0] = version
 	if d.bigEndian {
 		b[1] = flagBigEndian
+	}
+	if d.iomaps > 0 {
+		b[1] |= flagIomaps
+		_, b[7] = iomapCount(d.iomaps)
 	}
 	binary.BigEndian.PutUint16(b[2:], d.credits)
 	d.list.put(b[8:], binary.BigEndian)
@@ -69,6 +77,9 @@ func parseConnData(b []byte) (connData, error) {
 	d := connData{
 		bigEndian: b[1]&flagBigEndian != 0, credits: binary.BigEndian.Uint16(b[2:]),
 		list: getSGE(b[8:], binary.BigEndian), data: getSGE(b[24:], binary.BigEndian),
+	}
+	if b[1]&flagIomaps != 0 {
+		d.iomaps = unscaled(b[7])
 	}
 	switch {
 	case d.credits < minQueue/2:

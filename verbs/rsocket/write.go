@@ -43,7 +43,8 @@ type sender struct {
 }
 
 func (s *sender) register(c *Conn) (err error) {
-	s.buf, s.list = make([]byte, c.cfg.SendBuffer), make([]byte, entries*sgeLen)
+	s.buf, s.list = make([]byte, c.cfg.SendBuffer), make([]byte, entries*sgeLen+c.cfg.Iomaps*iomapLen)
+	c.maps.peers = make([]iomap, c.cfg.Iomaps)
 	if s.mr, err = c.pd.RegMR(s.buf, 0); err != nil {
 		return err
 	}
@@ -96,12 +97,17 @@ func (s *sender) credited(c *Conn, limit uint16, entry, unknown bool) error {
 
 // ready tells whether a message of data can be sent.
 func (s *sender) ready(c *Conn) bool {
+	return len(s.rooms) > 0 && len(c.maps.pending) == 0 && s.credit(c)
+}
+
+// credit tells whether a message that takes a credit can be sent.
+func (s *sender) credit(c *Conn) bool {
 	slots, credits := 1+controlSlots, uint16(0)
 	if c.iwarp {
 		// Two requests each. The peer's receive queue must have room for control messages too, as nothing makes them wait.
 		slots, credits = 2+2*controlSlots, min(controlSlots, c.peer.credits/4)
 	}
-	return len(s.rooms) > 0 && s.slots >= slots && s.limit-s.sent > credits
+	return s.slots >= slots && s.limit-s.sent > credits
 }
 
 // room is the free part of the send buffer that is in one piece.

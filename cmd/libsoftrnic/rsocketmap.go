@@ -1,0 +1,72 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+package main
+
+/*
+#include "softrnic.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"syscall"
+	"unsafe"
+
+	"github.com/softrnic/softrnic/verbs/rsocket"
+)
+
+// rsockMap is memory that the program has mapped.
+type rsockMap struct {
+	addr    unsafe.Pointer
+	length  C.size_t
+	mapping *rsocket.Mapping
+}
+
+//export srRsMap
+func srRsMap(h C.uint32_t, addr unsafe.Pointer, length C.size_t, offset C.int64_t, at *C.int64_t) C.int {
+	s := rsocks.get(uint32(h))
+	if s == nil {
+		return C.int(syscall.EBADF)
+	}
+	c, err := s.connection()
+	if err != nil || s.dgram {
+		return invalid
+	}
+	m, err := c.Map(unsafe.Slice((*byte)(addr), length), int64(offset))
+	if err != nil {
+		return errno(err)
+	}
+	s.mu.Lock()
+	s.maps = append(s.maps, rsockMap{addr, length, m})
+	s.mu.Unlock()
+	*at = C.int64_t(m.Offset())
+	return 0
+}
+
+//export srRsUnmap
+func srRsUnmap(h C.uint32_t, addr unsafe.Pointer, length C.size_t) C.int {
+	s := rsocks.get(uint32(h))
+	if s == nil {
+		return C.int(syscall.EBADF)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, m := range s.maps {
+		if m.addr == addr && m.length == length {
+			s.maps = append(s.maps[:i], s.maps[i+1:]...)
+			return errno(m.mapping.Close())
+		}
+	}
+	return invalid
+}
+
+//export srRsWriteAt
+func srRsWriteAt(h C.uint32_t, buf unsafe.Pointer, n C.size_t, offset C.int64_t, done *C.size_t) C.int {
+	return transfer(h, buf, n, done, func(c *rsocket.Conn, b []byte) (int, error) {
+		k, err := c.TryWriteAt(b, int64(offset))
+		if k > 0 && errors.Is(err, syscall.EINVAL) {
+			err = nil // up to the end of what is mapped
+		}
+		return k, err
+	})
+}

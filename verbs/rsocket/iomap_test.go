@@ -1,0 +1,83 @@
+package rsocket_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"syscall"
+	"testing"
+
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rsocket"
+)
+
+// What is written to the other's mappings is there when what was written afterwards has arrived, more often than there are credits.
+func TestWriteAt(t *testing.T) {
+	both(t, func(t *testing.T, transport verbs.Transport) {
+		a, b := pair(t, &rsocket.Config{Transport: transport, Iomaps: 3, RQSize: 32, SQSize: 32})
+		send := func(from, to *rsocket.Conn) {
+			t.Helper()
+			_, err := from.Write([]byte{1})
+			ok(t, err)
+			_, err = io.ReadFull(to, make([]byte, 1))
+			ok(t, err)
+		}
+		if _, err := b.WriteAt(make([]byte, 1), 0); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("WriteAt where nothing is mapped: %v", err)
+		}
+		for i := range 50 {
+			first, second := make([]byte, 300_000), make([]byte, 10)
+			m, err := a.Map(first, 1<<20)
+			ok(t, err)
+			m2, err := a.Map(second, -1)
+			ok(t, err)
+			send(a, b)
+			data := random(len(first) - 1)
+			n, err := b.WriteAt(data, 1<<20+1)
+			if err != nil || n != len(data) {
+				t.Fatalf("WriteAt: %d bytes of %d, %v", n, len(data), err)
+			}
+			_, err = b.WriteAt(data[:10], m2.Offset())
+			ok(t, err)
+			send(b, a)
+			if first[0] != 0 || !bytes.Equal(first[1:], data) || !bytes.Equal(second, data[:10]) {
+				t.Fatalf("round %d: other bytes have arrived", i)
+			}
+			ok(t, m.Close())
+			ok(t, m2.Close())
+		}
+		if n, err := b.WriteAt(make([]byte, 1), 1<<20-1); n != 0 || !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("WriteAt before a mapping: %d, %v", n, err)
+		}
+		for range 3 {
+			_, err := a.Map(make([]byte, 1), -1)
+			ok(t, err)
+		}
+		if _, err := a.Map(make([]byte, 1), -1); !errors.Is(err, syscall.ENOMEM) {
+			t.Errorf("a mapping more than the peer has room for: %v", err)
+		}
+	})
+}
+
+// Where a mapping has ended nothing is written: the connection fails.
+func TestWriteAtUnmapped(t *testing.T) {
+	both(t, func(t *testing.T, transport verbs.Transport) {
+		a, b := pair(t, &rsocket.Config{Transport: transport, Iomaps: 1})
+		memory := make([]byte, 100)
+		m, err := a.Map(memory, 0)
+		ok(t, err)
+		_, err = a.Write([]byte{1})
+		ok(t, err)
+		_, err = b.Read(make([]byte, 1))
+		ok(t, err)
+		ok(t, m.Close())
+		_, err = b.WriteAt([]byte{1}, 0)
+		ok(t, err)
+		if _, err := b.Read(make([]byte, 1)); err == nil || err == io.EOF {
+			t.Errorf("Read after a WriteAt to what is mapped no more: %v", err)
+		}
+		if memory[0] != 0 {
+			t.Error("it was written")
+		}
+	})
+}
