@@ -72,8 +72,13 @@ func foreigns() (list []foreign) {
 		list = append(list, foreign{server: "rping -s -a OWN -v -C 20 -S 1000", client: "rping -c -a SERVER -v -V -C 20 -S 1000", transport: transport, bytes: 2 * 20 * 1000})
 	}
 	for _, transport := range []verbs.Transport{roce, iwarp} {
-		for _, opts := range []string{"-S 4096 -C 50 -T v", "-S 65536 -C 10 -T b -T v"} { // 400 or 1280 KiB
-			list = append(list, foreign{server: "rstream -b OWN " + opts, client: "rstream -s SERVER " + opts, transport: transport, bytes: 400 << 10})
+		for _, name := range []string{"rstream -b", "riostream -b"} {
+			for _, opts := range []string{" -S 4096 -C 50 -T v", " -S 65536 -C 10 -T b -T v"} { // 400 or 1280 KiB
+				list = append(list, foreign{
+					server: name + " OWN" + opts, client: strings.Replace(name, "-b", "-s", 1) + " SERVER" + opts,
+					transport: transport, bytes: 400 << 10,
+				})
+			}
 		}
 	}
 	list = append(list,
