@@ -115,6 +115,7 @@ func exchange(t *testing.T, a, b *station, transport verbs.Transport) {
 			for i := range from {
 				from[i], to[i] = byte(r.Uint32()), byte(r.Uint32())
 			}
+			onB.QP().State() // what b's goroutine does comes later; of memory that processes share the race detector knows nothing
 			wr := &verbs.SendWR{Opcode: op, Flags: verbs.SendSignaled, SGList: []verbs.SGE{mrA.SGE(0, n)}, RemoteAddr: mrB.Addr(), RKey: mrB.RKey()}
 			if op == verbs.Send {
 				ok(t, onB.QP().PostRecv(&verbs.RecvWR{SGList: []verbs.SGE{mrB.SGE(0, n)}}))
