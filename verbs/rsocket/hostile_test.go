@@ -24,6 +24,9 @@ type rogue struct {
 	data [2]uint64
 }
 
+// mine is where a rogue's memory begins that the victim knows nothing of.
+const mine = 128 << 10
+
 // hello is private data that is in order.
 func hello(list, data *verbs.MR) []byte {
 	b := make([]byte, 40)
@@ -60,7 +63,7 @@ func attack(t *testing.T, transport verbs.Transport, change func([]byte) []byte)
 		Cap: verbs.QPCap{MaxSendWR: 1024, MaxRecvWR: 64, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInlineData: 16},
 		Prepare: func(c *rdmacm.Conn) error {
 			for range 64 {
-				if err := c.QP().PostRecv(&verbs.RecvWR{SGList: []verbs.SGE{mr.SGE(0, 64)}}); err != nil {
+				if err := c.QP().PostRecv(&verbs.RecvWR{SGList: []verbs.SGE{mr.SGE(mine+1024, 64)}}); err != nil {
 					return err
 				}
 			}
@@ -84,7 +87,7 @@ func (r *rogue) say(to [2]uint64, offset, n int, message uint32) {
 	r.t.Helper()
 	write := verbs.SendWR{Opcode: verbs.RDMAWriteWithImm, ImmData: message, RemoteAddr: to[0] + uint64(offset), RKey: uint32(to[1])}
 	if n > 0 {
-		write.SGList = []verbs.SGE{r.mr.SGE(0, n)}
+		write.SGList = []verbs.SGE{r.mr.SGE(mine, n)}
 	}
 	if r.conn.Transport() != verbs.IWARP {
 		ok(r.t, r.conn.QP().PostSend(&write))
@@ -137,8 +140,8 @@ func TestHostileMessages(t *testing.T) {
 				}
 			},
 			"endless room": func(r *rogue) {
-				binary.LittleEndian.PutUint64(r.mr.Buf(), r.mr.Addr())
-				binary.LittleEndian.PutUint32(r.mr.Buf()[12:], 100)
+				binary.LittleEndian.PutUint64(r.mr.Buf()[mine:], r.mr.Addr())
+				binary.LittleEndian.PutUint32(r.mr.Buf()[mine+12:], 100)
 				for _, entry := range []int{1, 0} { // not one twice: Go calls a write while the victim reads a race
 					r.say(r.list, 16*entry, 16, 4*op+256)
 				}
