@@ -14,7 +14,7 @@ import (
 func FuzzConnData(f *testing.F) {
 	own := connData{credits: 384, list: sge{0x1000, 7, entries}, data: sge{0x2000, 8, 64 << 10}}
 	f.Add(own.bytes())
-	own.bigEndian = true
+	own.bigEndian, own.iomaps = true, 4
 	f.Add(append(own.bytes(), 0, 0, 0))
 	f.Add([]byte{version})
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -30,8 +30,11 @@ func FuzzConnData(f *testing.F) {
 		}
 		again := d.bytes()
 		const lists = 8 // before them there are the scale of the iomaps, and reserved bytes
-		if !bytes.Equal(again[2:4], b[2:4]) || !bytes.Equal(again[lists:], b[lists:connDataLen]) || again[1] != b[1]&flagBigEndian {
+		if !bytes.Equal(again[2:4], b[2:4]) || !bytes.Equal(again[lists:], b[lists:connDataLen]) || again[1]&flagBigEndian != b[1]&flagBigEndian {
 			t.Errorf("%x means %x", b, again)
+		}
+		if same, err := parseConnData(again); err != nil || same != d {
+			t.Errorf("%x means %+v, and again %+v, %v", b, d, same, err)
 		}
 	})
 }
