@@ -74,6 +74,9 @@ func (s *state) doOpen() (err error) {
 		}
 		s.nodes = append(s.nodes, n)
 		s.log.Store(n.Log)
+		if s.cfg.Run != 0 {
+			n.Dev.MeasureLatency()
+		}
 		st := &stack{n, r.Flags.Link.Medium == "pipe"}
 		pair := []*device{{st, n.Dev, r.RoCE, verbs.RoCEv2}, {st, n.Dev, r.IWARP, verbs.IWARP}}
 		if s.cfg.Transports[0] == verbs.IWARP {
@@ -85,8 +88,8 @@ func (s *state) doOpen() (err error) {
 			}
 		}
 		go distributeAsyncEvents(n.Dev)
-		if s.cfg.Top {
-			s.ends = append(s.ends, status.PublishNode(n))
+		if s.cfg.Top || s.cfg.Run != 0 {
+			s.ends = append(s.ends, status.PublishNode(n, s.cfg.Run))
 		}
 	}
 	watchFaults()

@@ -66,15 +66,29 @@ var (
 
 // Collector is a prometheus.Collector of some devices. It may be used until they are closed.
 type Collector struct {
-	devs []*verbs.Device
-	hw   map[string]*prometheus.Desc // of the device's counters, by their names
+	read func() []verbs.Snapshot
+	hw   map[string]*prometheus.Desc // of the devices' counters, by their names
 }
 
 // NewCollector makes a collector of devices that have different names.
 func NewCollector(devs ...*verbs.Device) *Collector {
-	c := &Collector{devs: devs, hw: make(map[string]*prometheus.Desc)}
-	for _, dev := range devs {
-		for name := range dev.HWCounters() {
+	return newCollector(func() (all []verbs.Snapshot) {
+		for _, dev := range devs {
+			all = append(all, dev.Snapshot())
+		}
+		return all
+	})
+}
+
+// NewSnapshotCollector makes a collector of what was read from a device, perhaps by another process.
+func NewSnapshotCollector(s verbs.Snapshot) *Collector {
+	return newCollector(func() []verbs.Snapshot { return []verbs.Snapshot{s} })
+}
+
+func newCollector(read func() []verbs.Snapshot) *Collector {
+	c := &Collector{read: read, hw: make(map[string]*prometheus.Desc)}
+	for _, s := range read() {
+		for name := range s.Counters {
 			if isPortCounter(name) || c.hw[name] != nil {
 				continue
 			}
@@ -117,54 +131,45 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector. It locks each QP for a moment.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
-	for _, dev := range c.devs {
-		c.collect(ch, dev)
+	for _, s := range c.read() {
+		c.collect(ch, &s)
 	}
 }
 
-func (c *Collector) collect(ch chan<- prometheus.Metric, dev *verbs.Device) {
+func (c *Collector) collect(ch chan<- prometheus.Metric, s *verbs.Snapshot) {
 	counter := func(d *prometheus.Desc, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, append([]string{dev.Name()}, labels...)...)
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, append([]string{s.Device}, labels...)...)
 	}
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, append([]string{dev.Name()}, labels...)...)
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, append([]string{s.Device}, labels...)...)
 	}
-	for port := uint8(1); port <= dev.QueryDevice().PhysPortCnt; port++ {
-		number := strconv.Itoa(int(port))
-		if counts, err := dev.PortCounters(port); err == nil {
-			for i, p := range portCounters {
-				counter(portDescs[i], float64(counts[p.name])*p.unit, number)
-			}
+	for i, port := range s.Ports {
+		number := strconv.Itoa(i + 1)
+		for i, p := range portCounters {
+			counter(portDescs[i], float64(port.Counters[p.name])*p.unit, number)
 		}
-		if attr, err := dev.QueryPort(port); err == nil {
-			gauge(stateDesc, float64(attr.State), number)
-			gbps, _ := attr.Rate()
-			gauge(physStateDesc, float64(attr.PhysState), number)
-			gauge(rateDesc, gbps*1e9/8, number)
-		}
+		gauge(stateDesc, float64(port.Attr.State), number)
+		gbps, _ := port.Attr.Rate()
+		gauge(physStateDesc, float64(port.Attr.PhysState), number)
+		gauge(rateDesc, gbps*1e9/8, number)
 	}
-	for name, n := range dev.HWCounters() {
+	for name, n := range s.Counters {
 		if d := c.hw[name]; d != nil {
 			counter(d, float64(n), transportOf(name))
 		}
 	}
-	for transport, l := range dev.Latencies() {
+	for transport, l := range s.Latencies {
 		classes, below := make(map[float64]uint64), uint64(0)
 		for i, n := range l.Classes[:verbs.LatencyBuckets-1] {
 			below += n
 			classes[verbs.LatencyBound(i).Seconds()] = below
 		}
-		ch <- prometheus.MustNewConstHistogram(latencyDesc, l.Count, l.Sum.Seconds(), classes, dev.Name(), label(transport))
+		ch <- prometheus.MustNewConstHistogram(latencyDesc, l.Count, l.Sum.Seconds(), classes, s.Device, label(transport))
 	}
-	type kind struct{ transport, typ, state string }
-	qps := make(map[kind]int)
-	for _, qp := range dev.QPs() {
-		qps[kind{label(qp.Transport()), qp.Type().String(), qp.State().String()}]++
+	for _, k := range s.QPKinds {
+		gauge(qpsDesc, float64(k.Count), label(k.Transport), k.Type.String(), k.State.String())
 	}
-	for k, n := range qps {
-		gauge(qpsDesc, float64(n), k.transport, k.typ, k.state)
-	}
-	r := dev.Resources()
+	r := s.Resources
 	for name, n := range map[string]int{"pd": r.PD, "mr": r.MR, "mw": r.MW, "ah": r.AH, "cq": r.CQ, "srq": r.SRQ, "qp": r.QP, "comp_channel": r.CompChannel} {
 		gauge(objDesc, float64(n), name)
 	}

@@ -94,6 +94,7 @@ const nobody = 65534
 // shared returns a directory that nobody else than nobody, or the user without privileges who runs the test, may write to.
 func shared(t *testing.T) string {
 	t.Helper()
+	build(t) // before the test's time limits begin
 	dir, err := os.MkdirTemp("", "dropin")
 	if err != nil {
 		t.Fatal(err)

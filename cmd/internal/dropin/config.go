@@ -30,6 +30,7 @@ import (
 //	SOFTRNIC_TRACE   a file that what happens to queue pairs is appended to, as with --trace
 //	SOFTRNIC_COUNTERS  a file that the counters are appended to when the process ends, one JSON object a process
 //	SOFTRNIC_TOP     1: softrnic top of the same user shows the program's queue pairs
+//	SOFTRNIC_RUN     the process ID of the softrnic run --metrics that asks for what the program's devices count
 //	SOFTRNIC_COMMAND the file of the command softrnic, which starts the hub; default: beside the libraries, in ../../bin, or in
 //	                 PATH
 //	SOFTRNIC_CONFIG  a file with lines of these, such as SOFTRNIC_LINK=shm; the environment comes first. Empty lines, and those
@@ -45,6 +46,7 @@ type Config struct {
 	Transports []verbs.Transport // of rdma_cm
 	Counters   string
 	Top        bool
+	Run        int    // SOFTRNIC_RUN
 	Command    string // SOFTRNIC_COMMAND
 }
 
@@ -102,6 +104,7 @@ func FromEnv(getenv func(string) string) (c Config, err error) {
 	}
 	c.Transports, err = transports(getenv("SOFTRNIC_TRANSPORT"))
 	c.Counters, c.Command, c.Top = getenv("SOFTRNIC_COUNTERS"), getenv("SOFTRNIC_COMMAND"), getenv("SOFTRNIC_TOP") == "1"
+	c.Run, _ = strconv.Atoi(getenv("SOFTRNIC_RUN"))
 	return c, err
 }
 

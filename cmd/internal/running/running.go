@@ -37,7 +37,7 @@ func (f *Flags) watched(do func(context.Context, *node.Node) error) func(context
 			return err
 		}
 		defer stop()
-		defer status.PublishNode(n)()
+		defer status.PublishNode(n, 0)()
 		return do(ctx, n)
 	}
 }

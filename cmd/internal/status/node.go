@@ -8,9 +8,9 @@ import (
 )
 
 // PublishNode answers softrnic top for a node until the function that it returns is called. Where that is not possible, the node's
-// log says why.
-func PublishNode(n *node.Node) (stop func()) {
-	s := Node{Command: strings.Join(os.Args, " "), Link: n.Name()}
+// log says why. run is Node.Run.
+func PublishNode(n *node.Node, run int) (stop func()) {
+	s := Node{Run: run, Command: strings.Join(os.Args, " "), Link: n.Name()}
 	for _, a := range n.Addrs() {
 		s.Addrs = append(s.Addrs, a.String())
 	}

@@ -22,15 +22,14 @@ import (
 
 // Node is what a node tells of itself.
 type Node struct {
-	PID       int               `json:"pid"`
-	Command   string            `json:"command"`
-	Device    string            `json:"device"`
-	Link      string            `json:"link"`
-	Addrs     []string          `json:"addrs"`
-	Time      time.Time         `json:"time"` // when it was so
-	Resources verbs.Resources   `json:"resources"`
-	Counters  map[string]uint64 `json:"counters"`
-	QPs       []QP              `json:"qps"`
+	PID     int       `json:"pid"`
+	Run     int       `json:"run,omitempty"` // the process of the softrnic run --metrics that its program was started by
+	Command string    `json:"command"`
+	Link    string    `json:"link"`
+	Addrs   []string  `json:"addrs"`
+	Time    time.Time `json:"time"` // when it was so
+	verbs.Snapshot
+	QPs []QP `json:"qps"`
 }
 
 // QP is a queue pair.
@@ -48,7 +47,7 @@ type QP struct {
 
 // of reads what a device does.
 func (n Node) of(dev *verbs.Device) Node {
-	n.Device, n.Time, n.Resources, n.Counters = dev.Name(), time.Now(), dev.Resources(), dev.HWCounters()
+	n.Time, n.Snapshot = time.Now(), dev.Snapshot()
 	n.QPs = []QP{}
 	for _, qp := range dev.QPs() {
 		s, err := qp.Stats()

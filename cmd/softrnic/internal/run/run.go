@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/softrnic/softrnic/cmd/internal/dropin"
@@ -24,6 +25,7 @@ type Command struct {
 	Sockets bool        `help:"Have the program's TCP sockets be rsockets, by the distribution's librspreload.so (Debian: librdmacm1): for programs that wait with poll or select, not epoll. Both sides are to do so. The devices are not shown in /sys."`
 	Log     *slog.Level `name:"log-level" placeholder:"LEVEL" help:"What the libraries log to stderr: debug, info, warn or error. Default: warn."`
 	Top     bool        `help:"Let softrnic top of this user show the program's queue pairs."`
+	Metrics string      `placeholder:"HOST:PORT" help:"Answer Prometheus on this address of the machine's own, http://HOST:PORT/metrics, as serve --metrics does, for each process of the program that uses RDMA. The label pid tells these apart; a device has both protocols of a rail."`
 	Inside  string      `hidden:"" help:"The directory of what to mount; for this command's own use."`
 
 	Program []string `arg:"" passthrough:"" help:"The program and its arguments."`
@@ -91,6 +93,9 @@ func (c *Command) settings() map[string]string {
 	}
 	if c.Top {
 		s["SOFTRNIC_TOP"] = "1"
+	}
+	if c.Metrics != "" {
+		s["SOFTRNIC_RUN"] = strconv.Itoa(os.Getpid())
 	}
 	return s
 }

@@ -40,6 +40,11 @@ func (c *Command) Run(_ context.Context, e *cli.Env) error {
 	if err != nil {
 		return err
 	}
+	stop, err := c.serveMetrics(e)
+	if err != nil {
+		return err
+	}
+	defer stop()
 	describable := true
 	for _, r := range cfg.Rails {
 		if m := r.Flags.Link.Medium; m != "kernel" && m != "shm" && m != "pipe" {
@@ -50,6 +55,9 @@ func (c *Command) Run(_ context.Context, e *cli.Env) error {
 		}
 	}
 	if c.Sysfs == "off" || c.Sockets || !describable {
+		if c.Metrics != "" {
+			return c.spawn(e, env)
+		}
 		return c.exec(env)
 	}
 	byLibrary := c.Sysfs == "preload"
@@ -118,19 +126,25 @@ func (c *Command) unshared(e *cli.Env, command, tree string, env []string) error
 
 // preloaded runs the program with the library that shows it the files of tree.
 func (c *Command) preloaded(e *cli.Env, libs, tree string, env []string) error {
-	cmd := exec.Command(c.Program[0], c.Program[1:]...)
-	if cmd.Err != nil {
-		return notRun(cmd.Err)
-	}
 	preload := filepath.Join(libs, dropin.SysfsLibrary)
+	var own []string
 	for _, v := range env {
 		if name, others, _ := strings.Cut(v, "="); name == "LD_PRELOAD" {
 			preload += ":" + others
 		} else {
-			cmd.Env = append(cmd.Env, v)
+			own = append(own, v)
 		}
 	}
-	cmd.Env = append(cmd.Env, "LD_PRELOAD="+preload, "SOFTRNIC_SYSFS="+tree)
+	return c.spawn(e, append(own, "LD_PRELOAD="+preload, "SOFTRNIC_SYSFS="+tree))
+}
+
+// spawn runs the program as a child.
+func (c *Command) spawn(e *cli.Env, env []string) error {
+	cmd := exec.Command(c.Program[0], c.Program[1:]...)
+	if cmd.Err != nil {
+		return notRun(cmd.Err)
+	}
+	cmd.Env = env
 	return wait(e, cmd)
 }
 

@@ -74,7 +74,7 @@ func TestTop(t *testing.T) {
 func TestRates(t *testing.T) {
 	began := time.Unix(0, 0)
 	look := func(seconds int, sent, packets, fpdus uint64) []status.Node {
-		return []status.Node{{PID: 7, Addrs: []string{"10.0.0.1"}, Device: "softrnic0", Link: "pipe", Time: began.Add(time.Duration(seconds) * time.Second), QPs: []status.QP{
+		return []status.Node{{PID: 7, Addrs: []string{"10.0.0.1"}, Snapshot: verbs.Snapshot{Device: "softrnic0"}, Link: "pipe", Time: began.Add(time.Duration(seconds) * time.Second), QPs: []status.QP{
 			{Num: 1, State: "RTS", Counters: map[string]uint64{"sent_bytes": sent, "sent_pkts": packets, "completer_retry_err": 3}},
 			{Num: 2, State: "RTS", Counters: map[string]uint64{"iwarp_rcv_bytes": fpdus}},
 		}}}

@@ -1,0 +1,50 @@
+package verbs
+
+// Snapshot is what a device counts and holds at a moment, for those who watch it. encoding/json writes and reads it.
+type Snapshot struct {
+	Device    string                `json:"device"`
+	Ports     []PortSnapshot        `json:"ports"`     // in the order of their numbers, from 1
+	Counters  map[string]uint64     `json:"counters"`  // HWCounters
+	Latencies map[Transport]Latency `json:"latencies"` // see MeasureLatency
+	Resources Resources             `json:"resources"`
+	QPKinds   []QPKind              `json:"qpKinds"`
+}
+
+// PortSnapshot is a port of a Snapshot.
+type PortSnapshot struct {
+	Attr     PortAttr          `json:"attr"`
+	Counters map[string]uint64 `json:"counters"` // PortCounters
+}
+
+// QPKind says how many queue pairs have the same wire protocol, type and state.
+type QPKind struct {
+	Transport Transport `json:"transport"`
+	Type      QPType    `json:"type"`
+	State     QPState   `json:"state"`
+	Count     int       `json:"count"`
+}
+
+// Snapshot reads what the device counts. It locks each QP for a moment.
+func (d *Device) Snapshot() Snapshot {
+	s := Snapshot{Device: d.Name(), Counters: d.HWCounters(), Latencies: d.Latencies(), Resources: d.Resources()}
+	for port := uint8(1); port <= d.QueryDevice().PhysPortCnt; port++ {
+		attr, err := d.QueryPort(port)
+		if err != nil {
+			continue // the device is closed
+		}
+		counters, err := d.PortCounters(port)
+		if err != nil {
+			continue
+		}
+		s.Ports = append(s.Ports, PortSnapshot{attr, counters})
+	}
+	kinds := make(map[QPKind]int)
+	for _, qp := range d.QPs() {
+		kinds[QPKind{Transport: qp.Transport(), Type: qp.Type(), State: qp.State()}]++
+	}
+	for k, n := range kinds {
+		k.Count = n
+		s.QPKinds = append(s.QPKinds, k)
+	}
+	return s
+}
