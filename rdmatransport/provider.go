@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
+	"net/netip"
 	"slices"
 	"sync/atomic"
 
@@ -185,6 +186,12 @@ func (p *provider) QueryPort(port uint8) (verbs.PortAttr, error) {
 func (p *provider) Watch(f func(t verbs.AsyncEventType, port uint8)) {
 	p.watcher.Store(&f)
 	for i, nic := range p.nics {
+		if d, ok := nic.(stack.Departures); ok {
+			d.WatchDepartures(func(addr netip.Addr) {
+				p.roce.Left(addr) // first, so that requests tell why they fail
+				p.cm.Left(addr)
+			})
+		}
 		nic.Watch(func(c stack.Change) {
 			switch c {
 			case stack.GIDsChanged:
@@ -295,6 +302,9 @@ func (p *provider) Close() error {
 	p.tell(verbs.EventDeviceFatal, 0) // unless the front end has called
 	for _, nic := range p.nics {
 		nic.Watch(nil)
+		if d, ok := nic.(stack.Departures); ok {
+			d.WatchDepartures(nil)
+		}
 	}
 	p.cm.Close()
 	p.roce.Close()

@@ -69,6 +69,14 @@ type NIC interface {
 	Leave(group netip.Addr) error
 }
 
+// Departures is a NIC that learns of hosts that have left the network for good, as that of a process that was killed does on a
+// medium that ends with its process.
+type Departures interface {
+	// WatchDepartures has f called with each address of such a host, after what it sent was received, and its TCP connections are
+	// reset. A nil f ends that.
+	WatchDepartures(f func(addr netip.Addr))
+}
+
 // LinkState is the state of an interface's link.
 type LinkState = link.State
 

@@ -33,6 +33,8 @@ package shm
 // send that would wait is left out, as there are bells in the socket already. The end of the connection is the end of the
 // pair: the kernel closes it when a process dies, at whatever instruction, and frees the memory with the last mapping.
 //
+// Who leaves is reported to the host (see departures), whose connections with it end.
+//
 // An application that polls looks at the rings itself, and the goroutines of the link sleep meanwhile.
 //
 // # Back pressure
@@ -99,6 +101,8 @@ type segment struct {
 	stop      chan struct{}          // closed when the segment is
 	recv      link.Receiver
 
+	departures departures
+
 	refusal   string // that was logged last
 	refusedAt time.Time
 }
@@ -136,6 +140,7 @@ func open(c *config) (medium, error) {
 		return nil, err
 	}
 	s := &segment{Group: ring.NewGroup(), config: c, greeting: map[*net.UnixConn]bool{}, processes: map[int32]*process{}, attached: make(chan struct{}), stop: make(chan struct{})}
+	s.departures.pending = map[[6]byte]*departure{}
 	if err := s.claim(); err != nil {
 		return nil, errors.Join(err, giveUp(s.claims))
 	}
@@ -254,6 +259,7 @@ func (s *segment) greet(conn *net.UnixConn, to string, met *sync.WaitGroup) {
 			err = s.check(p, to)
 		}
 		if err == nil {
+			s.meets(p)
 			err = s.add(p)
 		}
 		s.mu.Lock()
@@ -274,8 +280,11 @@ func (s *segment) greet(conn *net.UnixConn, to string, met *sync.WaitGroup) {
 		if s.recv != nil {
 			_ = p.Serve(s.recv, nil) // what was wrong with a ring is counted
 		}
-		s.remove(p)
+		removed := s.remove(p)
 		p.Close()
+		if removed {
+			s.work.Go(func() { s.hasEnded(p) })
+		}
 	})
 }
 
@@ -350,16 +359,19 @@ func (s *segment) add(p *peer) error {
 	return nil
 }
 
-func (s *segment) remove(p *peer) {
+// remove makes a process a peer no more; false if it was none, or the segment is closed.
+func (s *segment) remove(p *peer) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.peers.Load()
 	if t == nil {
-		return
+		return false
 	}
-	if i := slices.Index(t.all, p); i >= 0 {
+	i := slices.Index(t.all, p)
+	if i >= 0 {
 		s.setPeers(slices.Delete(slices.Clone(t.all), i, i+1))
 	}
+	return i >= 0
 }
 
 // Attach implements link.Link. What came before it has waited in the rings.

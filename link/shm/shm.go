@@ -166,6 +166,7 @@ func newConfig(name string, opts []Option) (*config, error) {
 type medium interface {
 	link.Poller
 	link.Placer
+	link.Departures
 	Attach(link.Receiver)
 	Write([]link.Frame) (int, error)
 	Close() error
@@ -189,6 +190,8 @@ var (
 	_ link.Link   = (*Link)(nil)
 	_ link.Poller = (*Link)(nil)
 	_ link.Placer = (*Link)(nil)
+
+	_ link.Departures = (*Link)(nil)
 )
 
 // Open joins the segment of this name, and makes it if nobody is on it. When it returns, it has met those who were there and

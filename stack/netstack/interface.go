@@ -33,6 +33,7 @@ type Interface struct {
 	port     *port
 	gids     atomic.Pointer[[]netip.Addr] // replaced, never changed: reception reads it
 	watcher  atomic.Pointer[func(stack.Change)]
+	departed atomic.Pointer[func(netip.Addr)]
 	up, lost atomic.Bool // what the watcher knows of the link
 
 	groupMu sync.Mutex                         // of writers
@@ -55,7 +56,10 @@ type Interface struct {
 	loopDone bool
 }
 
-var _ stack.NIC = (*Interface)(nil)
+var (
+	_ stack.NIC        = (*Interface)(nil)
+	_ stack.Departures = (*Interface)(nil)
+)
 
 func (h *Host) addInterface(c *nicConfig) error {
 	n := &Interface{
@@ -85,6 +89,9 @@ func (h *Host) addInterface(c *nicConfig) error {
 	n.up.Store(true)
 	link.Watch(c.link, n.linkChanged)
 	n.linkChanged() // for changes before that
+	if d, ok := c.link.(link.Departures); ok {
+		d.WatchDepartures(n.hasLeft)
+	}
 
 	linkLocal := netip.AddrFrom16(header.LinkLocalAddr(n.endpoint.LinkAddress()).As16())
 	for _, p := range append([]netip.Prefix{netip.PrefixFrom(linkLocal, 64)}, c.addrs...) {

@@ -111,12 +111,21 @@ func TestUnmappedUnderPeer(t *testing.T) {
 	})
 }
 
-// TestPeerKilled: the peer of a program that is killed gets an error, at the latest when its retries are over.
+// TestPeerKilled: the peer of a program that is killed gets an error, on shared memory at once, on sockets when its retries are over.
 func TestPeerKilled(t *testing.T) {
 	transfers(t, func(t *testing.T, program string, link endpoints, transport string) {
-		t.Parallel()
 		transfer{kill: "server", client: "fail", says: "a write failed"}.run(t, program, link, transport)
 	})
+}
+
+// TestPeerKilledOnSegment: on shared memory a program that only waits hears at once that its peer was killed.
+func TestPeerKilledOnSegment(t *testing.T) {
+	program := compile(t, "transfer")
+	for _, transport := range []string{"roce", "iwarp"} {
+		t.Run(transport, func(t *testing.T) {
+			transfer{kill: "client", client: "fail"}.run(t, program, links[0], transport)
+		})
+	}
 }
 
 // TestPeerKilledThroughHub: with the hub, a program that only waits hears at once that its peer was killed.

@@ -2,6 +2,7 @@ package cm
 
 import (
 	"encoding/binary"
+	"net/netip"
 
 	"github.com/softrnic/softrnic/rdmatransport/roce/cm/mad"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
@@ -178,6 +179,22 @@ func (c *conn) wait(status int) {
 	c.forgetPeer()
 	c.set(timewait)
 	c.arm(wait(min(c.ackTimeout, maxResponseTimeout)))
+}
+
+// Left ends the connections with a host that has left the network, as if it had asked for that. What is not established ends by
+// its own timeouts: whoever gets the address next may answer.
+func (m *Manager) Left(addr netip.Addr) {
+	m.mu.Lock()
+	for _, c := range m.ids.All() {
+		if c.route.Dst != addr {
+			continue
+		}
+		switch c.state {
+		case repSent, mraRepRcvd, established, dreqSent:
+			c.wait(0)
+		}
+	}
+	m.unlockAndDeliver()
 }
 
 // stale: the peer has given the QP that this connection leads to another one, so it knows nothing of this one any more.

@@ -1,0 +1,67 @@
+package shm
+
+import (
+	"os"
+	"os/exec"
+	"testing"
+
+	"github.com/softrnic/softrnic/link"
+)
+
+// TestDepartures: a process hears of the others that leave the segment, whether they close their link or are killed, each time that
+// one does; and not of the end of a connection with one that is still there, which it meets again.
+func TestDepartures(t *testing.T) {
+	dir := directory(t)
+	a := join(t, dir)
+	a.Attach(func([]link.Frame) {})
+	left := make(chan [6]byte, 16)
+	a.WatchDepartures(func(mac [6]byte) { left <- mac })
+	gone := func(mac [6]byte) {
+		t.Helper()
+		if got := <-left; got != mac {
+			t.Errorf("%x has left, want %x", got, mac)
+		}
+	}
+	met := func(n int) { t.Helper(); await(t, "they meet", func() bool { return len(a.Peers()) == n }) }
+	mac := [6]byte{2, 0, 0, 0, 0, 9}
+	for range 3 { // with one address
+		b := join(t, dir, MAC(mac[:]))
+		b.Attach(func([]link.Frame) {})
+		met(1)
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+		gone(mac)
+	}
+
+	b := join(t, dir, MAC(mac[:]))
+	b.Attach(func([]link.Frame) {})
+	met(1)
+	first := a.medium.(*segment).peer(mac)
+	first.HangUp()
+	await(t, "they meet again", func() bool { p := a.medium.(*segment).peer(mac); return p != nil && p != first })
+
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), childEnv+"="+dir)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill() }) // where the test ends early
+	met(2)
+	var other [6]byte
+	for _, p := range a.Peers() {
+		if [6]byte(p) != mac {
+			other = [6]byte(p)
+		}
+	}
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	gone(other)
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+	gone(mac) // now, and only once
+	if len(left) > 0 {
+		t.Errorf("%x has left as well", <-left)
+	}
+}
