@@ -27,6 +27,13 @@ type Network interface {
 	ListenStream(laddr netip.AddrPort) (StreamListener, error)
 }
 
+// FamilyListener is a Network that can listen for connections of one IP version only.
+type FamilyListener interface {
+	// ListenFamily is ListenStream, but an unspecified address means all of the host's of its own family. Another listener may
+	// have the port at those of the other.
+	ListenFamily(laddr netip.AddrPort) (StreamListener, error)
+}
+
 // NIC is one interface of a host. Its methods may be called from any goroutine.
 type NIC interface {
 	// Name is the link's: an interface name, or "pipe0".

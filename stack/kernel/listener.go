@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -53,10 +54,22 @@ func (h *Host) DialStream(ctx context.Context, laddr, raddr netip.AddrPort) (sta
 // ListenStream implements [stack.Network]. At an unspecified address it listens at each of the host's addresses, not at the
 // machine's others.
 func (h *Host) ListenStream(laddr netip.AddrPort) (stack.StreamListener, error) {
+	return h.listen(laddr, func(netip.Addr) bool { return true })
+}
+
+// ListenFamily implements [stack.FamilyListener].
+func (h *Host) ListenFamily(laddr netip.AddrPort) (stack.StreamListener, error) {
+	four := laddr.Addr().Unmap().Is4()
+	return h.listen(laddr, func(a netip.Addr) bool { return a.Is4() == four })
+}
+
+// listen listens at laddr, or where that is unspecified, at those of the host's addresses that are wanted, if it
+// has any: a host of one family may have a listener of the other too, which is never connected to.
+func (h *Host) listen(laddr netip.AddrPort, wanted func(netip.Addr) bool) (stack.StreamListener, error) {
 	laddr = unmapPort(laddr)
 	addrs := []netip.Addr{laddr.Addr()}
 	if !laddr.Addr().IsValid() || laddr.Addr().IsUnspecified() {
-		addrs = h.nic.addrs()
+		addrs = slices.DeleteFunc(h.nic.addrs(), func(a netip.Addr) bool { return !wanted(a) })
 	} else if !h.nic.has(laddr.Addr().WithZone("")) {
 		return nil, fmt.Errorf("listen tcp %v: the host has no address %v: %w", laddr, laddr.Addr(), syscall.EADDRNOTAVAIL)
 	}
@@ -73,9 +86,19 @@ func (h *Host) ListenStream(laddr netip.AddrPort) (stack.StreamListener, error) 
 			return nil, err
 		}
 	}
-	l.addr = l.listeners[0].Addr().(*net.TCPAddr)
-	if len(addrs) > 1 {
-		l.addr = &net.TCPAddr{IP: net.IPv6unspecified, Port: l.addr.Port}
+	switch len(addrs) {
+	case 0:
+		if port == 0 {
+			return nil, fmt.Errorf("listen tcp %v: the host has no address of that family: %w", laddr, syscall.EADDRNOTAVAIL)
+		}
+		l.addr = net.TCPAddrFromAddrPort(laddr)
+	case 1:
+		l.addr = l.listeners[0].Addr().(*net.TCPAddr)
+	default:
+		l.addr = &net.TCPAddr{IP: net.IPv6unspecified, Port: l.listeners[0].Addr().(*net.TCPAddr).Port}
+		if !wanted(netip.IPv6Unspecified()) {
+			l.addr.IP = net.IPv4zero
+		}
 	}
 	all := l.listeners
 	if !h.keep(l) {
@@ -99,7 +122,10 @@ type listener struct {
 	readBuffer atomic.Int64
 }
 
-var _ stack.StreamListener = (*listener)(nil)
+var (
+	_ stack.StreamListener = (*listener)(nil)
+	_ stack.FamilyListener = (*Host)(nil)
+)
 
 // listen listens at the port of each address; if that is 0, at the port that the kernel chooses for the first.
 func (l *listener) listen(addrs []netip.Addr, port uint16) error {

@@ -40,7 +40,7 @@ type streamListener struct {
 	readBuffer atomic.Int64 // of what is accepted
 }
 
-func (h *Host) listen(local tcpip.FullAddress, proto tcpip.NetworkProtocolNumber) (*streamListener, error) {
+func (h *Host) listen(local tcpip.FullAddress, proto tcpip.NetworkProtocolNumber, v6only bool) (*streamListener, error) {
 	wq := new(waiter.Queue)
 	ep, err := h.stack.NewEndpoint(tcp.ProtocolNumber, proto, wq)
 	if err != nil {
@@ -48,6 +48,7 @@ func (h *Host) listen(local tcpip.FullAddress, proto tcpip.NetworkProtocolNumber
 	}
 	// A server that restarts must not wait for its old connections' TIME-WAIT.
 	ep.SocketOptions().SetReuseAddress(true)
+	ep.SocketOptions().SetV6Only(v6only)
 	if err = ep.Bind(local); err == nil {
 		err = ep.Listen(handshakeBacklog)
 	}

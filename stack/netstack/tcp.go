@@ -55,15 +55,30 @@ func (h *Host) DialStream(ctx context.Context, laddr, raddr netip.AddrPort) (sta
 // ListenStream listens for TCP connections; an unspecified address means all of the host's, and port 0 one that the host
 // chooses. Errors wrap EADDRINUSE or EADDRNOTAVAIL.
 func (h *Host) ListenStream(laddr netip.AddrPort) (stack.StreamListener, error) {
+	return h.listenStream(laddr, false)
+}
+
+// ListenFamily implements stack.FamilyListener.
+func (h *Host) ListenFamily(laddr netip.AddrPort) (stack.StreamListener, error) {
+	return h.listenStream(laddr, true)
+}
+
+func (h *Host) listenStream(laddr netip.AddrPort, family bool) (stack.StreamListener, error) {
 	laddr = unmapPort(laddr)
 	local, proto := h.fullAddress(laddr)
-	if !laddr.Addr().IsValid() || laddr.Addr().IsUnspecified() {
+	switch {
+	case laddr.Addr().IsValid() && !laddr.Addr().IsUnspecified():
+		if err := h.checkLocal(laddr.Addr()); err != nil {
+			return nil, fmt.Errorf("listen tcp %v: %w", laddr, err)
+		}
+		family = false // it is clear
+	case family:
+		local = tcpip.FullAddress{Port: laddr.Port()}
+	default:
 		// An IPv6 endpoint without an address takes IPv4 connections too.
 		local, proto = tcpip.FullAddress{Port: laddr.Port()}, ipv6.ProtocolNumber
-	} else if err := h.checkLocal(laddr.Addr()); err != nil {
-		return nil, fmt.Errorf("listen tcp %v: %w", laddr, err)
 	}
-	l, err := h.listenAny(local, proto)
+	l, err := h.listenAny(local, proto, family && proto == ipv6.ProtocolNumber)
 	switch {
 	case err == nil:
 		return l, nil
@@ -75,13 +90,13 @@ func (h *Host) ListenStream(laddr netip.AddrPort) (stack.StreamListener, error) 
 
 // listenAny listens at local; port 0 is one that the host chooses. gVisor would choose among ports only that no connection
 // has, not even one in TIME-WAIT.
-func (h *Host) listenAny(local tcpip.FullAddress, proto tcpip.NetworkProtocolNumber) (*streamListener, error) {
+func (h *Host) listenAny(local tcpip.FullAddress, proto tcpip.NetworkProtocolNumber, v6only bool) (*streamListener, error) {
 	if local.Port != 0 {
-		return h.listen(local, proto)
+		return h.listen(local, proto, v6only)
 	}
 	for port := range drawPorts(firstEphemeral, lastEphemeral) {
 		local.Port = port
-		if l, err := h.listen(local, proto); !errors.Is(err, syscall.EADDRINUSE) {
+		if l, err := h.listen(local, proto, v6only); !errors.Is(err, syscall.EADDRINUSE) {
 			return l, err
 		}
 	}

@@ -45,7 +45,11 @@ func (e *Engine) Listen(attr *rdmacm.ListenAttr, h rdmacm.Handler) (io.Closer, e
 	if attr.Space != rdmacm.TCP && attr.Space != rdmacm.IB {
 		return nil, verbs.Errorf(verbs.ErrNotSupported, "listen", "port space %v over iWARP", attr.Space)
 	}
-	tcp, err := e.net.ListenStream(attr.Addr)
+	listen := e.net.ListenStream
+	if f, ok := e.net.(stack.FamilyListener); ok && attr.AFOnly {
+		listen = f.ListenFamily
+	}
+	tcp, err := listen(attr.Addr)
 	if err != nil {
 		return nil, err
 	}
