@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -28,9 +29,14 @@ type Conn struct {
 	reading sync.Mutex // one reader at a time; taken before mu
 	writing sync.Mutex // one writer at a time; taken before mu
 
+	taking  sync.Mutex    // of completions; taken before mu
+	polling atomic.Int32  // readers and writers that poll, and so take the completions
+	events  atomic.Int32  // in the channel
+	event   chan struct{} // wakes run
+
 	mu       sync.Mutex
-	readable sync.Cond // the reader waits
-	writable sync.Cond // the writer waits, and Close
+	readable waiter // the reader
+	writable waiter // the writer, and Close
 	in       receiver
 	out      sender
 	maps     iomaps
@@ -57,8 +63,8 @@ var _ net.Conn = (*Conn)(nil)
 
 // newConn makes everything but the QP.
 func newConn(dev *verbs.Device, transport verbs.Transport, cfg *Config) (c *Conn, err error) {
-	c = &Conn{cfg: *cfg, iwarp: transport == verbs.IWARP}
-	c.readable.L, c.writable.L = &c.mu, &c.mu
+	c = &Conn{cfg: *cfg, iwarp: transport == verbs.IWARP, event: make(chan struct{}, 1)}
+	c.readable.changed.L, c.writable.changed.L = &c.mu, &c.mu
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.release())
@@ -234,11 +240,9 @@ func (c *Conn) close() error {
 		c.mu.Lock()
 		over = true
 		c.mu.Unlock()
-		c.writable.Broadcast()
+		c.writable.changed.Broadcast()
 	})
-	for !over && !c.failed && !c.peerGone && !c.out.idle() {
-		c.writable.Wait()
-	}
+	c.waitFor(&c.writable, func() bool { return over || c.failed || c.peerGone || c.out.idle() })
 	c.mu.Unlock()
 	linger.Stop()
 	c.cancel()
@@ -248,8 +252,8 @@ func (c *Conn) close() error {
 
 // wake wakes the reader and the writer to look what has changed. mu is held.
 func (c *Conn) wake() {
-	c.readable.Broadcast()
-	c.writable.Broadcast()
+	c.readable.changed.Broadcast()
+	c.writable.changed.Broadcast()
 	if c.onReady != nil {
 		c.onReady(c.ready())
 	}

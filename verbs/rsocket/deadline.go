@@ -62,9 +62,9 @@ func (c *Conn) setDeadlines(t time.Time, ds ...*deadline) error {
 		return c.opError("set", net.ErrClosed)
 	}
 	for _, d := range ds {
-		waiting := &c.readable
+		waiting := &c.readable.changed
 		if d == &c.writeBy {
-			waiting = &c.writable
+			waiting = &c.writable.changed
 		}
 		d.set(t, &c.mu, waiting)
 	}

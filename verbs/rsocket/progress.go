@@ -11,12 +11,58 @@ import (
 // leOrder is the order of this side's entry list, on any machine.
 var leOrder = binary.LittleEndian
 
-// run takes completions until ctx ends.
+// run takes completions until ctx ends, but for those that a reader or writer takes who polls.
 func (c *Conn) run(ctx context.Context) {
-	if err := completions(ctx, c.ch, c.cq, c.completed); err != nil {
-		c.mu.Lock()
-		c.fail(err)
-		c.mu.Unlock()
+	c.ch.OnEvent(func(n int) {
+		if c.events.Add(int32(n)); n > 0 && c.polling.Load() == 0 {
+			select {
+			case c.event <- struct{}{}:
+			default:
+			}
+		}
+	})
+	for c.collect(true) {
+		if c.polling.Load() == 0 {
+			c.cq.Device().EndProgress()
+		}
+		select {
+		case <-c.event:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// collect takes in the completions that there are, and reports whether there may be others. With arm, the next causes an event.
+func (c *Conn) collect(arm bool) bool {
+	c.taking.Lock()
+	defer c.taking.Unlock()
+	if arm {
+		for c.events.Load() > 0 {
+			cq, err := c.ch.TryGetEvent()
+			if err != nil {
+				break // the hook is told of an event a moment before or after it is there
+			}
+			c.events.Add(-1)
+			_ = cq.AckEvents(1)
+		}
+		if c.cq.Arm(false) != nil {
+			return false
+		}
+	}
+	var wcs [4]verbs.WC
+	for {
+		n, err := c.cq.Poll(wcs[:])
+		if err != nil {
+			c.mu.Lock()
+			c.fail(err)
+			c.mu.Unlock()
+			return false
+		}
+		if n == 0 {
+			return true
+		}
+		c.completed(wcs[:n])
 	}
 }
 

@@ -132,24 +132,31 @@ func (c *Conn) drop() {
 }
 
 // await waits for bytes, at most limit, in the buffer. mu is held.
-func (c *Conn) await(limit int) ([]byte, error) {
-	for {
-		switch {
-		case c.closed:
-			return nil, net.ErrClosed
-		case c.readBy.past:
-			return nil, errTimeout
-		case c.readShut:
-			return nil, io.EOF
-		case c.in.unread > 0:
-			return c.in.next(limit), nil
-		case c.peerShut || c.peerGone:
-			return nil, io.EOF
-		case c.failed:
-			return nil, c.err
-		}
-		c.readable.Wait()
+func (c *Conn) await(limit int) (b []byte, err error) {
+	c.waitFor(&c.readable, func() (over bool) {
+		b, over, err = c.arrived(limit)
+		return over
+	})
+	return b, err
+}
+
+// arrived is await that does not wait; over is false if there is nothing yet. mu is held.
+func (c *Conn) arrived(limit int) (b []byte, over bool, err error) {
+	switch {
+	case c.closed:
+		return nil, true, net.ErrClosed
+	case c.readBy.past:
+		return nil, true, errTimeout
+	case c.readShut:
+		return nil, true, io.EOF
+	case c.in.unread > 0:
+		return c.in.next(limit), true, nil
+	case c.peerShut || c.peerGone:
+		return nil, true, io.EOF
+	case c.failed:
+		return nil, true, c.err
 	}
+	return nil, false, nil
 }
 
 // take is await and what follows: use gets the bytes, without mu, and returns how many of them it has used.

@@ -223,22 +223,23 @@ func (s *sender) completed(id uint64) {
 }
 
 // until waits for a state of the sender. mu is held.
-func (c *Conn) until(ready func() bool) error {
-	for {
+func (c *Conn) until(ready func() bool) (err error) {
+	c.waitFor(&c.writable, func() (over bool) {
 		switch {
 		case c.closed:
-			return net.ErrClosed
+			err = net.ErrClosed
 		case c.writeBy.past:
-			return errTimeout
+			err = errTimeout
 		case c.failed:
-			return c.err
+			err = c.err
 		case c.writeShut || c.peerGone:
-			return syscall.EPIPE
-		case ready():
-			return nil
+			err = syscall.EPIPE
+		default:
+			return ready()
 		}
-		c.writable.Wait()
-	}
+		return true
+	})
+	return err
 }
 
 // push sends the first n bytes of the send buffer's room, and returns how many it has sent.
