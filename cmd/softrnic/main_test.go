@@ -1,18 +1,18 @@
 package main
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/clitest"
 )
 
 // runCommand runs a command line as main does.
 func runCommand(t *testing.T, args string) (code int, stdout, stderr string) {
-	var out, errs bytes.Buffer
+	var out, errs clitest.Output
 	code = runCommandLine(t.Context(), strings.Fields(args), &cli.Env{Stdout: &out, Stderr: &errs})
 	return code, out.String(), errs.String()
 }

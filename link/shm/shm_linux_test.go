@@ -447,10 +447,12 @@ func TestHostileHello(t *testing.T) {
 	if err != nil || file.Truncate(size) != nil {
 		t.Fatal(err)
 	}
+	defer file.Close() // not before: its descriptor is used below, which the collector does not see
 	null, err := os.Open("/dev/null")
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer null.Close()
 	change := func(at int, b ...byte) []byte {
 		h := good.encode()
 		copy(h[at:], b)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/softrnic/softrnic/rdmatransport/iwarp"
@@ -13,7 +14,10 @@ import (
 )
 
 // TestOrderOfRequests: connections that a program asks for one after the other are reported to the peer in that order, over and over.
-func TestOrderOfRequests(t *testing.T) {
+// Its clock is a test's: on a busy machine one that is late would be passed.
+func TestOrderOfRequests(t *testing.T) { synctest.Test(t, testOrderOfRequests) }
+
+func testOrderOfRequests(t *testing.T) {
 	const conns, rounds = 16, 20
 	lan := &network{}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

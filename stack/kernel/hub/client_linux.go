@@ -42,7 +42,7 @@ type Client struct {
 	hub      *ring.Pair    // with it, whose one ring is the client's; it stays until there is the next
 	number   uint32        // of the last request
 	answers  chan answer
-	changed  chan struct{} // closed, and replaced, when conn changes
+	changed  chan struct{} // closed, and replaced, when conn or up changes
 	addrs    map[netip.Addr]string
 	services map[stack.Service]int
 	outlets  []outletSocket
@@ -311,11 +311,16 @@ func (c *Client) setConn(conn *net.UnixConn) {
 	defer c.mu.Unlock()
 	c.conn = conn
 	c.up.Store(false)
-	close(c.changed)
-	c.changed = make(chan struct{})
+	c.hubChanged()
 	if c.closed && conn != nil {
 		_ = conn.Close()
 	}
+}
+
+// hubChanged has requests that wait look again. mu is held.
+func (c *Client) hubChanged() {
+	close(c.changed)
+	c.changed = make(chan struct{})
 }
 
 func (c *Client) isClosed() bool {

@@ -425,7 +425,7 @@ func (c *Client) keepPairs() {
 	for _, n := range near {
 		raw, err := n.conn.SyscallConn()
 		if err == nil {
-			err = c.ask(&request{kind: keepPair, qpn: n.qpns.Base, serial: n.serial, socket: raw})
+			err = c.request(&request{kind: keepPair, qpn: n.qpns.Base, serial: n.serial, socket: raw}, true)
 		}
 		if err != nil {
 			c.cfg.Log.Debug("rings of the hub before are given up", "QPNs", fmt.Sprintf("%#x", n.qpns.Base), "error", err)

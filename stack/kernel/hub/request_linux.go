@@ -23,15 +23,19 @@ var answerTime = 5 * time.Second
 // ask makes a request, and waits for the answer. While there is no hub, it waits for one, and gives up after answerTime. A hub that
 // there is, as the connection stands, is waited for as long as it takes: it may be ready to run and get no processor. Only if the
 // answer changes nothing, as for what ends something, ask gives up then too: the hub reads the request when it can.
-func (c *Client) ask(r *request) error {
+//
+// With a new hub, what repeat asks for comes first.
+func (c *Client) ask(r *request) error { return c.request(r, false) }
+
+func (c *Client) request(r *request, repeated bool) error {
 	c.asking.Lock()
 	defer c.asking.Unlock()
-	ends := r.kind == dropAddr || r.kind == endServe || r.kind == unpair
 	late := time.NewTimer(c.answerTime)
 	defer late.Stop()
 	for {
 		c.mu.Lock()
 		conn, changed, closed := c.conn, c.changed, c.closed
+		early := conn != nil && !repeated && !c.up.Load()
 		c.number++
 		r.number = c.number
 		select {
@@ -39,27 +43,43 @@ func (c *Client) ask(r *request) error {
 		default:
 		}
 		c.mu.Unlock()
-		if closed {
+		answers := c.answers
+		switch {
+		case closed:
 			return net.ErrClosed
-		}
-		if conn != nil {
+		case early:
+			answers = nil
+			c.asking.Unlock()
+		case conn != nil:
 			r.send(conn) // an error is the end of the connection, which Run finds out
 		}
-		for again := false; !again; {
-			select {
-			case a := <-c.answers:
-				return a.err
-			case <-changed: // another hub, or none
-				again = true
-			case <-c.ended:
-				return net.ErrClosed
-			case <-late.C:
-				if conn == nil || ends {
-					return fmt.Errorf("the hub in %s does not answer: %w", c.cfg.Directory, unix.ETIMEDOUT)
-				}
-				c.isLate()
-				late.Reset(c.answerTime)
+		again, err := c.await(r, answers, changed, late, conn != nil)
+		if early {
+			c.asking.Lock()
+		}
+		if !again {
+			return err
+		}
+	}
+}
+
+// await waits for the answer to a request, which is to be made again if there is another hub, or none.
+func (c *Client) await(r *request, answers <-chan answer, changed <-chan struct{}, late *time.Timer, connected bool) (again bool, err error) {
+	ends := r.kind == dropAddr || r.kind == endServe || r.kind == unpair
+	for {
+		select {
+		case a := <-answers:
+			return false, a.err
+		case <-changed:
+			return true, nil
+		case <-c.ended:
+			return false, net.ErrClosed
+		case <-late.C:
+			if !connected || ends {
+				return false, fmt.Errorf("the hub in %s does not answer: %w", c.cfg.Directory, unix.ETIMEDOUT)
 			}
+			c.isLate()
+			late.Reset(c.answerTime)
 		}
 	}
 }
@@ -152,7 +172,7 @@ func (c *Client) repeat(conn *net.UnixConn) {
 	}
 	c.mu.Unlock()
 	for i := range all {
-		if err := c.ask(&all[i]); err != nil {
+		if err := c.request(&all[i], true); err != nil && !c.isClosed() {
 			c.cfg.Log.Error("the new hub does not do what the one before did", "error", err)
 		}
 	}
@@ -160,6 +180,7 @@ func (c *Client) repeat(conn *net.UnixConn) {
 	c.mu.Lock()
 	if c.conn == conn { // and not yet another
 		c.up.Store(true)
+		c.hubChanged()
 	}
 	c.mu.Unlock()
 	c.cfg.Log.Info("there is a hub again", "directory", c.cfg.Directory)
