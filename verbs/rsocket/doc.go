@@ -12,5 +12,7 @@
 // What the peer says is checked: versions, lengths, credits, operations. A peer that breaks the protocol ends its connection, with
 // EPROTO on this side, and the most memory that it can make this side use is that of the buffers.
 //
-// A [PacketConn] is a datagram socket over a UD QP. There are no iomaps (riomap) yet.
+// Who reads or writes, and has waited for short times, polls: it receives packets and takes completions itself. Else the goroutine does.
+//
+// A [PacketConn] is a datagram socket over a UD QP.
 package rsocket
