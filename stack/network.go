@@ -79,8 +79,8 @@ type NIC interface {
 // Departures is a NIC that learns of hosts that have left the network for good, as that of a process that was killed does on a
 // medium that ends with its process.
 type Departures interface {
-	// WatchDepartures has f called with each address of such a host, after what it sent was received, and its TCP connections are
-	// reset. A nil f ends that.
+	// WatchDepartures has f called with each address of such a host, after what it sent was received. Its TCP connections end
+	// within a second, as by a timeout. A nil f ends that.
 	WatchDepartures(f func(addr netip.Addr))
 }
 

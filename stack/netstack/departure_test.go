@@ -1,0 +1,89 @@
+package netstack_test
+
+import (
+	"errors"
+	"io"
+	"net/netip"
+	"syscall"
+	"testing"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/netstack"
+)
+
+// farewell is a link that tells of departures when the test says so.
+type farewell struct {
+	link.Link
+	left func(mac [6]byte)
+}
+
+func (f *farewell) WatchDepartures(left func(mac [6]byte)) { f.left = left }
+
+// TestDeparture: when a host has left, connections to it time out, whether they wait for data or for an acknowledgement. What has
+// come before can still be read, and the end of a stream where it came.
+func TestDeparture(t *testing.T) {
+	lan := new(pipe.Switch)
+	near, far := &farewell{Link: lan.Port()}, lan.Port()
+	var hosts [2]*netstack.Host
+	for i, l := range []link.Link{near, far} {
+		h, err := netstack.New(l, netstack.Addr([]string{"10.0.0.1/24", "10.0.0.2/24"}[i]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer h.Close()
+		hosts[i] = h
+	}
+	addr := netip.MustParseAddrPort("10.0.0.2:7")
+	l, err := hosts[1].ListenStream(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// connect makes a connection of which one of three bytes has been read.
+	connect := func() (near, far stack.Stream) {
+		t.Helper()
+		near, err := hosts[0].DialStream(t.Context(), netip.AddrPort{}, addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { near.Abort() })
+		far = c.(stack.Stream)
+		if _, err := far.Write([]byte("END")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := near.Read(make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+		return near, far
+	}
+	ended, peer := connect()
+	if err := peer.Close(); err != nil {
+		t.Fatal(err)
+	}
+	silent, _ := connect()
+	unacknowledged, _ := connect()
+
+	far.SetCarrier(false)
+	if _, err := unacknowledged.Write([]byte("anybody there?")); err != nil {
+		t.Fatal(err)
+	}
+	near.left([6]byte(far.MAC()))
+	for _, test := range []struct {
+		name string
+		conn stack.Stream
+		want error
+	}{
+		{"silent", silent, syscall.ETIMEDOUT},
+		{"unacknowledged", unacknowledged, syscall.ETIMEDOUT},
+		{"ended", ended, nil}, // after the others have timed out
+	} {
+		if got, err := io.ReadAll(test.conn); string(got) != "ND" || !errors.Is(err, test.want) {
+			t.Errorf("%s: read %q and %v, want %q and %v", test.name, got, err, "ND", test.want)
+		}
+	}
+}
