@@ -32,7 +32,7 @@ mkdir -p debs/partial root/{etc,proc,sys,dev,tmp,run,root,usr/{bin,sbin,lib,lib6
 : >nothing-installed
 aptget -o Dir::State::status="$PWD/nothing-installed" -o Dir::Cache::archives="$PWD/debs" -o Debug::NoLocking=1 \
   install --download-only busybox-static dash iproute2 kmod ethtool tcpdump perftest ibverbs-utils ibverbs-providers \
-  rdmacm-utils qperf python3-pyverbs
+  rdmacm-utils qperf python3-pyverbs open-iscsi
 for dir in bin sbin lib lib64; do ln -s "usr/$dir" "root/$dir"; done
 for deb in debs/*.deb; do
   case ${deb##*/} in
@@ -49,7 +49,7 @@ chroot root python3 -m compileall -q usr/lib/python3 usr/lib/python3.11 >/dev/nu
 printf 'root:x:0:0:root:/root:/bin/sh\n' >root/etc/passwd
 printf '127.0.0.1 localhost\n' >root/etc/hosts
 
-modules=(virtio_pci virtio_net virtio_console crc32_generic crc32-pclmul crc32c_generic crc32c-intel rdma_rxe siw rdma_ucm ib_umad 8021q)
+modules=(virtio_pci virtio_net virtio_console crc32_generic crc32-pclmul crc32c_generic crc32c-intel rdma_rxe siw rdma_ucm ib_umad 8021q ib_iser sd_mod ext4)
 for module in "${modules[@]}"; do
   modprobe -d "$PWD/unpacked" -S "$kernel" --show-depends "$module" | sed -n 's/^insmod \([^ ]*\).*/\1/p'
 done | sort -u | while read -r file; do

@@ -3,7 +3,7 @@
 // Package peer boots Linux machines with the kernel's own software RDMA devices, for tests to talk to.
 //
 // A peer is Debian's kernel under qemu with rxe0 (RoCEv2) on its interface eth0, the module siw (iWARP), and perftest,
-// rdmacm-utils, ibverbs-utils, pyverbs and tcpdump. It runs in software emulation wherever KVM does not work: never
+// rdmacm-utils, ibverbs-utils, pyverbs, open-iscsi and tcpdump. It runs in software emulation wherever KVM does not work: never
 // take a time from it. Its interface is a port of the bridge of a [Netns]; commands reach it beside the network, so it
 // can be spoken to whatever becomes of that.
 package peer
