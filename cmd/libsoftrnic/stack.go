@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -149,7 +148,11 @@ func (s *state) shutdown() error {
 	}
 	all.Wait()
 	if s.cfg.Counters != "" && len(s.nodes) > 0 {
-		if err := s.writeCounters(); err != nil {
+		var devices []*verbs.Device
+		for _, n := range s.nodes {
+			devices = append(devices, n.Dev)
+		}
+		if err := dropin.AppendCounters(s.cfg.Counters, devices...); err != nil {
 			fmt.Fprintln(os.Stderr, "softrnic:", err)
 		}
 	}
@@ -161,29 +164,6 @@ func (s *state) shutdown() error {
 	}
 	all.Wait()
 	return errors.Join(errs...)
-}
-
-// writeCounters appends the counters that are not 0, of all rails together, to the file.
-func (s *state) writeCounters() error {
-	f, err := os.OpenFile(s.cfg.Counters, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o666)
-	if err != nil {
-		return err
-	}
-	counters := map[string]uint64{"pid": uint64(os.Getpid())}
-	for _, n := range s.nodes {
-		port, e := n.Dev.PortCounters(1)
-		err = errors.Join(err, e)
-		for _, m := range []map[string]uint64{port, n.Dev.HWCounters()} {
-			for name, v := range m {
-				if v != 0 {
-					counters[name] += v
-				}
-			}
-		}
-	}
-	line, _ := json.Marshal(counters) // a map of numbers
-	_, e := f.Write(append(line, '\n'))
-	return errors.Join(err, e, f.Close())
 }
 
 // guid is the device's GUID as programs see it, in network byte order in memory. The iWARP device has another one than the

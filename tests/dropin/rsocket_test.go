@@ -79,28 +79,3 @@ func TestRsockets(t *testing.T) {
 		}
 	}
 }
-
-// socketPrograms know nothing of RDMA: softrnic run --sockets has their TCP be rsockets.
-var socketPrograms = []cmProgram{
-	{server: "iperf3 -s -1 -B SERVER", client: "iperf3 -c SERVER -n 20M", bytes: 20 << 20},
-	{server: "iperf3 -s -1 -B SERVER", client: "iperf3 -c SERVER -n 20M -P 3 -R", bytes: 20 << 20},
-}
-
-func TestSocketPrograms(t *testing.T) {
-	needs(t, "/usr/bin/iperf3", "iperf3")
-	needs(t, installed+"/rsocket/librspreload.so", "librdmacm1")
-	sockets := command(t) + " run --sockets -- "
-	for i, p := range socketPrograms {
-		for j, m := range mediaOf(links, &p) {
-			if !turn(i, j, 4) {
-				continue
-			}
-			t.Run(strings.Join([]string{m.link, m.transport, p.client}, " "), func(t *testing.T) {
-				programs.Ran(t, p.client, m.name()+" ("+m.called+"), by `--sockets`")
-				wrapped := p
-				wrapped.server, wrapped.client = sockets+p.server, sockets+p.client
-				wrapped.runOn(t, m)
-			})
-		}
-	}
-}

@@ -19,6 +19,9 @@ const LibDir = "lib/softrnic"
 // SysfsLibrary is loaded before programs that are to see the devices in sysfs, where they cannot have a mount namespace.
 const SysfsLibrary = "libsoftrnic-sysfs.so"
 
+// SocketsLibrary is loaded before programs whose TCP connections softrnic run passes on over RDMA.
+const SocketsLibrary = "libsoftrnic-sockets.so"
+
 // LibrariesBeside finds the directory of the libraries for a command softrnic in dir: dir itself, or LibDir beside dir. It
 // returns "" if they are in neither.
 func LibrariesBeside(dir string) string {

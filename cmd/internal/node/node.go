@@ -76,6 +76,8 @@ type Node struct {
 
 	sayRemoved sync.Once
 	drawn      netip.Prefix // the address that was drawn for want of --addr
+	medium     string       // of LinkSpec
+	networks   []netip.Prefix
 }
 
 // RunNode opens a node, calls do with it, and closes it. The context that do is given also ends when the node's interface is
@@ -156,7 +158,7 @@ func (f *Flags) Open(e *cli.Env) (*Node, error) {
 	if err := f.check(); err != nil {
 		return nil, err
 	}
-	n := &Node{Log: log}
+	n := &Node{Log: log, medium: f.Link.Medium}
 	open := f.openNetstack
 	if f.Link.Medium == "kernel" {
 		open = f.openKernel
@@ -224,10 +226,13 @@ func (f *Flags) openNetstack(e *cli.Env, n *Node) error {
 	}
 	opts := []netstack.Option{netstack.Logger(n.Log)}
 	for _, a := range f.Addr {
-		opts = append(opts, netstack.Addr(a.String()))
+		n.networks = append(n.networks, a.Prefix)
 	}
 	if n.drawn.IsValid() {
-		opts = append(opts, netstack.Addr(n.drawn.String()))
+		n.networks = append(n.networks, n.drawn)
+	}
+	for _, p := range n.networks {
+		opts = append(opts, netstack.Addr(p.String()))
 	}
 	for _, gw := range f.Gateway {
 		opts = append(opts, netstack.Gateway(gw.String()))

@@ -77,6 +77,9 @@ func build(out string, engine bool) error {
 	if err := shared(out, dropin.SysfsLibrary, filepath.Join(root, "cmd", "libsysfs", "paths.c"), "-ldl"); err != nil {
 		return err
 	}
+	if err := shared(out, dropin.SocketsLibrary, filepath.Join(root, "cmd", "libsockets", "preload.c"), "-ldl"); err != nil {
+		return err
+	}
 	return linkNames(out)
 }
 

@@ -11,12 +11,10 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/softrnic/softrnic/verbs"
-	"github.com/softrnic/softrnic/verbs/rsocket"
-
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/internal/node"
 	"github.com/softrnic/softrnic/cmd/internal/running"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/relay"
 )
 
 // Command is the proxy: its options.
@@ -78,8 +76,8 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 	if err != nil {
 		return err
 	}
-	p := &proxy{Command: c, server: server, client: client, slots: make(chan struct{}, c.Limit)}
-	c.Collector = &p.counters
+	p := &proxy{Command: c, server: server, client: client, slots: make(chan struct{}, c.Limit), counters: relay.NewCounters("proxy")}
+	c.Collector = p.counters
 	return c.RunNodeForPeer(ctx, e, func(ctx context.Context, n *node.Node) error {
 		if c.From.transport != nil {
 			c.HintWithoutAddr(n)
@@ -100,7 +98,7 @@ type proxy struct {
 	node           *node.Node
 	server, client *tls.Config
 	slots          chan struct{}
-	counters       counters
+	counters       *relay.Counters
 	work           sync.WaitGroup
 }
 
@@ -146,9 +144,9 @@ func (p *proxy) accept(ctx context.Context, l net.Listener) error {
 		}
 		p.work.Go(func() {
 			defer func() { <-p.slots }()
-			p.counters.accepted.Add(1)
+			p.counters.Accepted.Add(1)
 			if err := p.pass(ctx, conn); err != nil && ctx.Err() == nil {
-				p.counters.failed.Add(1)
+				p.counters.Failed.Add(1)
 				p.node.Log.Warn("a connection has failed", "from", conn.RemoteAddr(), "error", err)
 			}
 		})
@@ -162,7 +160,7 @@ const acceptPause = 100 * time.Millisecond
 func (p *proxy) pass(ctx context.Context, raw net.Conn) (err error) {
 	near := raw
 	defer func() { _ = near.Close() }()
-	defer context.AfterFunc(ctx, func() { abort(raw) })()
+	defer context.AfterFunc(ctx, func() { relay.Abort(raw) })()
 	connecting, cancel := context.WithTimeout(ctx, p.Timeout)
 	defer cancel()
 	if p.server != nil {
@@ -174,40 +172,9 @@ func (p *proxy) pass(ctx context.Context, raw net.Conn) (err error) {
 	}
 	far, err := p.To.dial(connecting, p.node, p.client)
 	if err != nil {
-		abort(raw)
+		relay.Abort(raw)
 		return err
 	}
 	defer func() { _ = far.Close() }()
-	defer context.AfterFunc(ctx, func() { abort(far) })()
-	p.counters.open.Add(1)
-	defer p.counters.open.Add(-1)
-
-	ends := make(chan error, 2)
-	go func() { ends <- pump(far, near, &p.counters.toBytes) }()
-	go func() { ends <- pump(near, far, &p.counters.fromBytes) }()
-	if err = <-ends; err != nil {
-		abort(raw)
-		abort(far)
-		<-ends
-		return err
-	}
-	if err = <-ends; err != nil {
-		abort(raw)
-		abort(far)
-	}
-	return err
-}
-
-// abort ends a connection so that its peer gets an error.
-func abort(c net.Conn) {
-	switch c := c.(type) {
-	case *tls.Conn:
-		abort(c.NetConn())
-	case *net.TCPConn:
-		_ = c.SetLinger(0)
-		_ = c.Close()
-	case *rsocket.Conn:
-		_ = c.QP().Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState)
-		_ = c.Close()
-	}
+	return p.counters.Relay(ctx, near, far)
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/softrnic/softrnic/cmd/internal/dropin"
 	"github.com/softrnic/softrnic/cmd/internal/node"
@@ -16,17 +17,18 @@ import (
 
 // Command runs a program.
 type Command struct {
-	Link    string      `placeholder:"LINK" help:"The link of the devices, as --link of the other commands. Default: the machine's own addresses over its own UDP and TCP sockets, shared with other programs of this user (kernel with --shared)."`
-	Addr    []node.CIDR `sep:"none" placeholder:"CIDR" help:"Address of the devices, as --addr of the other commands; repeatable."`
-	Shared  bool        `help:"With --link kernel:INTERFACE: share the addresses with other programs of this user. Where --link is left out it is so anyway."`
-	Device  string      `placeholder:"ROCE[,IWARP]" help:"Names of the RoCE and the iWARP device: mlx5_0,siw0. A comma with nothing behind it leaves out the iWARP device. Default: softrnic0,softrnic0_iw."`
-	Libs    string      `type:"existingdir" placeholder:"DIR" help:"Directory of the drop-in libraries. Default: beside the command softrnic, or in ../lib/softrnic from there."`
-	Sysfs   string      `enum:"auto,on,preload,off" default:"auto" placeholder:"MODE" help:"How the program sees its devices in /sys/class/infiniband, /sys/class/infiniband_verbs and /dev/infiniband, where UCX and pyverbs look: on: in a mount namespace; preload: by a library before the C library; off: not at all; auto: on if this user may make a mount namespace, else preload. Default: auto."`
-	Sockets bool        `help:"Have the program's TCP sockets be rsockets, by the distribution's librspreload.so (Debian: librdmacm1): for programs that wait with poll or select, not epoll. Both sides are to do so. The devices are not shown in /sys."`
-	Log     *slog.Level `name:"log-level" placeholder:"LEVEL" help:"What the libraries log to stderr: debug, info, warn or error. Default: warn."`
-	Top     bool        `help:"Let softrnic top of this user show the program's queue pairs."`
-	Metrics string      `placeholder:"HOST:PORT" help:"Answer Prometheus on this address of the machine's own, http://HOST:PORT/metrics, as serve --metrics does, for each process of the program that uses RDMA. The label pid tells these apart; a device has both protocols of a rail."`
-	Inside  string      `hidden:"" help:"The directory of what to mount; for this command's own use."`
+	Link    string        `placeholder:"LINK" help:"The link of the devices, as --link of the other commands. Default: the machine's own addresses over its own UDP and TCP sockets, shared with other programs of this user (kernel with --shared)."`
+	Addr    []node.CIDR   `sep:"none" placeholder:"CIDR" help:"Address of the devices, as --addr of the other commands; repeatable."`
+	Shared  bool          `help:"With --link kernel:INTERFACE: share the addresses with other programs of this user. Where --link is left out it is so anyway."`
+	Device  string        `placeholder:"ROCE[,IWARP]" help:"Names of the RoCE and the iWARP device: mlx5_0,siw0. A comma with nothing behind it leaves out the iWARP device. Default: softrnic0,softrnic0_iw."`
+	Libs    string        `type:"existingdir" placeholder:"DIR" help:"Directory of the drop-in libraries. Default: beside the command softrnic, or in ../lib/softrnic from there."`
+	Sysfs   string        `enum:"auto,on,preload,off" default:"auto" placeholder:"MODE" help:"How the program sees its devices in /sys/class/infiniband, /sys/class/infiniband_verbs and /dev/infiniband, where UCX and pyverbs look: on: in a mount namespace; preload: by a library before the C library; off: not at all; auto: on if this user may make a mount namespace, else preload. Default: auto."`
+	Sockets bool          `help:"Carry the program's TCP connections over RDMA, as rsockets, where the other side speaks these: as another softrnic run --sockets, or a program with librspreload.so, does. Other connections are TCP as ever. The program gets no devices."`
+	Wait    time.Duration `name:"sockets-wait" default:"3s" placeholder:"TIME" help:"With --sockets: how long a host may take to answer over RDMA before TCP is used, and RDMA not tried with it for a minute. Default: 3s."`
+	Log     *slog.Level   `name:"log-level" placeholder:"LEVEL" help:"What the libraries log to stderr: debug, info, warn or error. Default: warn."`
+	Top     bool          `help:"Let softrnic top of this user show the program's queue pairs."`
+	Metrics string        `placeholder:"HOST:PORT" help:"Answer Prometheus on this address of the machine's own, http://HOST:PORT/metrics, as serve --metrics does, for each process of the program that uses RDMA. The label pid tells these apart; a device has both protocols of a rail."`
+	Inside  string        `hidden:"" help:"The directory of what to mount; for this command's own use."`
 
 	Program []string `arg:"" passthrough:"" help:"The program and its arguments."`
 }
@@ -40,6 +42,10 @@ one softrnic run may wrap mpirun. It runs on Linux with glibc ` + dropin.OldestG
   softrnic run -- ibv_devinfo
   softrnic run -- ib_write_bw                 in one terminal
   softrnic run -- ib_write_bw 127.0.0.1       in another
+
+With --sockets this command has the device, and passes on what the program's TCP connections carry; the library that it loads into the
+program only asks it when the program connects or listens. So the program may fork, daemonize and wait with epoll. This command
+ends when the program has, nobody listens any more, and all connections have ended.
 
   softrnic run --sockets -- iperf3 -s
   softrnic run --sockets -- iperf3 -c 127.0.0.1
@@ -65,7 +71,13 @@ func (c *Command) Validate() error {
 	if c.Sockets && (c.Sysfs == "on" || c.Sysfs == "preload") {
 		return fmt.Errorf("--sockets goes without --sysfs %s", c.Sysfs)
 	}
-	_, err := dropin.FromEnv(c.getenv)
+	if c.Wait <= 0 {
+		return fmt.Errorf("--sockets-wait %v: give more than 0", c.Wait)
+	}
+	cfg, err := dropin.FromEnv(c.getenv)
+	if err == nil && c.Sockets && len(cfg.Rails) > 1 {
+		return fmt.Errorf("--sockets has one rail: SOFTRNIC_LINK, SOFTRNIC_ADDR and SOFTRNIC_DEVICE describe %d", len(cfg.Rails))
+	}
 	return err
 }
 
@@ -131,39 +143,25 @@ func (c *Command) libraries() (dir, command string, err error) {
 	return dir, command, nil
 }
 
-// preloadDirs are where distributions have librspreload.so: Debian's in a directory of the machine's type, and others'.
-var preloadDirs = []string{"/usr/lib/*/rsocket", "/usr/lib64/rsocket", "/usr/lib/rsocket"}
-
-// socketsLibrary is the file of librspreload.so, which has a program call rsockets' functions in place of those of sockets.
-func socketsLibrary() (string, error) {
-	for _, dir := range preloadDirs {
-		if files, _ := filepath.Glob(filepath.Join(dir, "librspreload.so")); len(files) > 0 {
-			return files[0], nil
-		}
-	}
-	return "", fmt.Errorf("--sockets: there is no librspreload.so in %s: install librdmacm (Debian: librdmacm1)", strings.Join(preloadDirs, ", "))
+// environment is that of the program.
+func (c *Command) environment(libs, command string) []string {
+	set := c.settings()
+	set["SOFTRNIC_COMMAND"], set["LD_LIBRARY_PATH"] = command, libs
+	return environ(set)
 }
 
-// environment is that of the program. preload is a library to load before others, or "".
-func (c *Command) environment(libs, command, preload string) []string {
-	set := c.settings()
-	if preload != "" {
-		set["LD_PRELOAD"] = preload
-		if others := os.Getenv("LD_PRELOAD"); others != "" {
-			set["LD_PRELOAD"] += ":" + others
-		}
-	}
-	set["SOFTRNIC_COMMAND"], set["LD_LIBRARY_PATH"] = command, libs
-	if path := os.Getenv("LD_LIBRARY_PATH"); path != "" {
-		set["LD_LIBRARY_PATH"] += ":" + path
-	}
-	var env []string
+// environ is this process's environment with other values of some variables. Those of LD_PRELOAD and LD_LIBRARY_PATH come before what
+// is there.
+func environ(set map[string]string) (env []string) {
 	for _, e := range os.Environ() {
 		if name, _, _ := strings.Cut(e, "="); set[name] == "" {
 			env = append(env, e)
 		}
 	}
 	for name, value := range set {
+		if others := os.Getenv(name); others != "" && strings.HasPrefix(name, "LD_") {
+			value += ":" + others
+		}
 		env = append(env, name+"="+value)
 	}
 	return env

@@ -18,7 +18,7 @@ import (
 )
 
 // Run runs the program in place of this one, or in a mount namespace of its own, which this process waits for.
-func (c *Command) Run(_ context.Context, e *cli.Env) error {
+func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 	if c.Inside != "" {
 		return c.runInside()
 	}
@@ -29,17 +29,14 @@ func (c *Command) Run(_ context.Context, e *cli.Env) error {
 	if err := refuseMusl(c.Program[0]); err != nil {
 		return notRun(err)
 	}
-	preload := ""
-	if c.Sockets {
-		if preload, err = socketsLibrary(); err != nil {
-			return err
-		}
-	}
-	env := c.environment(libs, command, preload)
 	cfg, err := dropin.FromEnv(c.getenv)
 	if err != nil {
 		return err
 	}
+	if c.Sockets {
+		return c.withSockets(ctx, e, cfg, libs, command)
+	}
+	env := c.environment(libs, command)
 	stop, err := c.serveMetrics(e)
 	if err != nil {
 		return err
@@ -54,7 +51,7 @@ func (c *Command) Run(_ context.Context, e *cli.Env) error {
 			}
 		}
 	}
-	if c.Sysfs == "off" || c.Sockets || !describable {
+	if c.Sysfs == "off" || !describable {
 		if c.Metrics != "" {
 			return c.spawn(e, env)
 		}

@@ -1,0 +1,32 @@
+package dropin
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// AppendCounters appends the counters of devices that are not 0, of all together, to a file: one JSON object, with the process ID.
+func AppendCounters(file string, devices ...*verbs.Device) error {
+	f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o666)
+	if err != nil {
+		return err
+	}
+	counters := map[string]uint64{"pid": uint64(os.Getpid())}
+	for _, dev := range devices {
+		port, e := dev.PortCounters(1)
+		err = errors.Join(err, e)
+		for _, m := range []map[string]uint64{port, dev.HWCounters()} {
+			for name, v := range m {
+				if v != 0 {
+					counters[name] += v
+				}
+			}
+		}
+	}
+	line, _ := json.Marshal(counters) // a map of numbers
+	_, e := f.Write(append(line, '\n'))
+	return errors.Join(err, e, f.Close())
+}

@@ -1,0 +1,301 @@
+// libsoftrnic-sockets.so is loaded before a program by softrnic run --sockets. It has the C library's functions that connect TCP
+// sockets and name them, and asks softrnic run first, which passes the program's connections on over RDMA. To the program a
+// connection is always a socket of the kernel's: read, write, epoll, fork, dup, sendfile and the rest need nothing of this.
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#define PUBLIC __attribute__((visibility("default")))
+
+// What is asked of softrnic run, in the order of bytes of this machine but for addresses and ports. One request is one packet on a
+// connection of its own, with the socket that it is about, and so is the answer. softrnic/internal/sockets/request.go has the same.
+enum { CONNECT = 1, BIND, LISTEN, PEER, LOCAL };
+
+#define TOKEN 16
+
+struct name {
+	uint8_t family; // 4 or 6; 0: none
+	uint8_t unused;
+	uint16_t port;
+	uint8_t addr[16];
+	uint32_t scope;
+};
+
+struct request {
+	uint8_t token[TOKEN];
+	uint32_t op;
+	struct name name;
+};
+
+struct answer {
+	int32_t status; // 0: done; an errno; DECLINED: do as without RDMA
+	struct name name;
+};
+
+#define DECLINED (-1)
+
+static struct sockaddr_un agent;
+static socklen_t agent_len; // 0: there is none
+static uint8_t token[TOKEN];
+
+static int digit(char c)
+{
+	return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+// SOFTRNIC_SOCKETS is the name of a socket in the abstract namespace, a colon, and the token in hexadecimal. It is read once: programs
+// change their environment.
+__attribute__((constructor)) static void begin(void)
+{
+	const char *s = getenv("SOFTRNIC_SOCKETS"), *colon = s ? strchr(s, ':') : NULL;
+	if (!colon || (size_t)(colon - s) >= sizeof agent.sun_path - 1 || strlen(colon + 1) != 2 * TOKEN)
+		return;
+	for (int i = 0; i < TOKEN; i++) {
+		int high = digit(colon[1 + 2 * i]), low = digit(colon[2 + 2 * i]);
+		if (high < 0 || low < 0)
+			return;
+		token[i] = high << 4 | low;
+	}
+	agent.sun_family = AF_UNIX;
+	memcpy(agent.sun_path + 1, s, colon - s);
+	agent_len = offsetof(struct sockaddr_un, sun_path) + 1 + (colon - s);
+}
+
+// NEXT declares next, the function of that name which this library stands before.
+#define NEXT(name, ...) \
+	static int (*next)(__VA_ARGS__); \
+	if (!next) \
+		next = (int (*)(__VA_ARGS__))dlsym(RTLD_NEXT, #name)
+
+static int next_connect(int fd, const struct sockaddr *to, socklen_t len)
+{
+	NEXT(connect, int, const struct sockaddr *, socklen_t);
+	return next(fd, to, len);
+}
+
+static int next_getpeername(int fd, struct sockaddr *to, socklen_t *len)
+{
+	NEXT(getpeername, int, struct sockaddr *, socklen_t *);
+	return next(fd, to, len);
+}
+
+static int next_getsockname(int fd, struct sockaddr *to, socklen_t *len)
+{
+	NEXT(getsockname, int, struct sockaddr *, socklen_t *);
+	return next(fd, to, len);
+}
+
+// to_name writes an address in the form of requests, and returns whether it is one of IP.
+static int to_name(struct name *n, const struct sockaddr *from, socklen_t len)
+{
+	struct sockaddr_in a4;
+	struct sockaddr_in6 a6;
+	memset(n, 0, sizeof *n);
+	if (from && len >= sizeof a4 && from->sa_family == AF_INET) {
+		memcpy(&a4, from, sizeof a4);
+		n->family = 4;
+		n->port = a4.sin_port;
+		memcpy(n->addr, &a4.sin_addr, 4);
+	} else if (from && len >= sizeof a6 && from->sa_family == AF_INET6) {
+		memcpy(&a6, from, sizeof a6);
+		n->family = 6;
+		n->port = a6.sin6_port;
+		memcpy(n->addr, &a6.sin6_addr, 16);
+		n->scope = a6.sin6_scope_id;
+	}
+	return n->family != 0;
+}
+
+// from_name gives an address of an answer to a program whose socket is of a family, as the kernel would. It returns 0 if there is none
+// of this family.
+static int from_name(const struct name *n, sa_family_t family, struct sockaddr *to, socklen_t *len, socklen_t room)
+{
+	struct sockaddr_in a4 = {.sin_family = AF_INET, .sin_port = n->port};
+	struct sockaddr_in6 a6 = {.sin6_family = AF_INET6, .sin6_port = n->port, .sin6_scope_id = n->scope};
+	if (!n->family || (family == AF_INET && n->family != 4))
+		return 0;
+	if (n->family == 4) {
+		memcpy(&a4.sin_addr, n->addr, 4);
+		a6.sin6_addr.s6_addr[10] = a6.sin6_addr.s6_addr[11] = 0xff;
+		memcpy(a6.sin6_addr.s6_addr + 12, n->addr, 4);
+	} else {
+		memcpy(&a6.sin6_addr, n->addr, 16);
+	}
+	const void *real = family == AF_INET ? (void *)&a4 : (void *)&a6;
+	socklen_t size = family == AF_INET ? sizeof a4 : sizeof a6;
+	memcpy(to, real, room < size ? room : size);
+	*len = size;
+	return 1;
+}
+
+// ask asks softrnic run. If that is not there any more, the request is declined.
+static int ask(int fd, int op, const struct name *name, struct answer *answer)
+{
+	struct request r = {.op = op};
+	struct iovec v = {.iov_base = &r, .iov_len = sizeof r};
+	union {
+		struct cmsghdr header;
+		char room[CMSG_SPACE(sizeof(int))];
+	} control = {.header = {.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
+	struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+	int before = errno, s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	ssize_t got = -1;
+	memcpy(r.token, token, sizeof token);
+	if (name)
+		r.name = *name;
+	memcpy(CMSG_DATA(&control.header), &fd, sizeof fd);
+	if (s >= 0 && !next_connect(s, (struct sockaddr *)&agent, agent_len) && sendmsg(s, &m, MSG_NOSIGNAL) == sizeof r)
+		do
+			got = recv(s, answer, sizeof *answer, 0);
+		while (got < 0 && errno == EINTR);
+	if (s >= 0)
+		close(s);
+	errno = before;
+	return got == sizeof *answer ? answer->status : DECLINED;
+}
+
+// is_tcp reports whether a descriptor is a socket of TCP, and that there is somebody to ask.
+static int is_tcp(int fd)
+{
+	int before = errno, protocol, domain;
+	socklen_t len = sizeof protocol;
+	int tcp = agent_len && !getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) && protocol == IPPROTO_TCP &&
+		  !getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &len) && (domain == AF_INET || domain == AF_INET6);
+	errno = before;
+	return tcp;
+}
+
+static int result(int err)
+{
+	if (!err)
+		return 0;
+	errno = err;
+	return -1;
+}
+
+// As of TCP, a socket that does not wait is told that the connection is being made, though it is there.
+PUBLIC int connect(int fd, const struct sockaddr *to, socklen_t len)
+{
+	struct name n;
+	struct answer a;
+	if (!is_tcp(fd) || !to_name(&n, to, len))
+		return next_connect(fd, to, len);
+	int status = ask(fd, CONNECT, &n, &a);
+	if (status == DECLINED)
+		return next_connect(fd, to, len);
+	return result(status ? status : fcntl(fd, F_GETFL) & O_NONBLOCK ? EINPROGRESS : 0);
+}
+
+PUBLIC int bind(int fd, const struct sockaddr *to, socklen_t len)
+{
+	NEXT(bind, int, const struct sockaddr *, socklen_t);
+	struct name n;
+	struct answer a;
+	int got = next(fd, to, len);
+	if (!got || errno != EADDRNOTAVAIL || !is_tcp(fd) || !to_name(&n, to, len))
+		return got;
+	int status = ask(fd, BIND, &n, &a);
+	return result(status == DECLINED ? EADDRNOTAVAIL : status);
+}
+
+// RDMA listens first, so that who finds the one can use the other; but the kernel chooses a port only now.
+PUBLIC int listen(int fd, int backlog)
+{
+	NEXT(listen, int, int);
+	struct answer a;
+	struct sockaddr_storage at;
+	struct name n = {0};
+	socklen_t len = sizeof at;
+	if (!is_tcp(fd))
+		return next(fd, backlog);
+	if (!next_getsockname(fd, (struct sockaddr *)&at, &len))
+		to_name(&n, (struct sockaddr *)&at, len);
+	if (n.port)
+		ask(fd, LISTEN, NULL, &a);
+	int got = next(fd, backlog);
+	if (!got && !n.port)
+		ask(fd, LISTEN, NULL, &a);
+	return got;
+}
+
+static int is_loopback(const struct name *n)
+{
+	static const uint8_t one[16] = {[15] = 1}, mapped[13] = {[10] = 0xff, 0xff, 127};
+	return n->family == 4 ? n->addr[0] == 127 : n->family == 6 && (!memcmp(n->addr, one, 16) || !memcmp(n->addr, mapped, 13));
+}
+
+// may_be_ours reports whether softrnic run may have made a connection, or bound its socket: its other end is on this machine then.
+static int may_be_ours(int fd)
+{
+	struct sockaddr_storage a;
+	struct name local = {0}, peer = {0};
+	int before = errno;
+	socklen_t len = sizeof a;
+	if (!is_tcp(fd))
+		return 0;
+	if (!next_getsockname(fd, (struct sockaddr *)&a, &len))
+		to_name(&local, (struct sockaddr *)&a, len);
+	len = sizeof a;
+	if (!next_getpeername(fd, (struct sockaddr *)&a, &len))
+		to_name(&peer, (struct sockaddr *)&a, len);
+	errno = before;
+	return is_loopback(&local) || is_loopback(&peer) || (peer.family && !memcmp(peer.addr, local.addr, sizeof peer.addr));
+}
+
+// rename_ours replaces an address that the kernel has given by that which the connection has over RDMA, if it is passed on.
+static void rename_ours(int fd, int op, struct sockaddr *to, socklen_t *len, socklen_t room)
+{
+	struct answer a;
+	int family;
+	socklen_t size = sizeof family;
+	if (!may_be_ours(fd) || ask(fd, op, NULL, &a) || getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &size))
+		return;
+	from_name(&a.name, family, to, len, room);
+}
+
+PUBLIC int getpeername(int fd, struct sockaddr *to, socklen_t *len)
+{
+	socklen_t room = len ? *len : 0;
+	int got = next_getpeername(fd, to, len);
+	if (!got)
+		rename_ours(fd, PEER, to, len, room);
+	return got;
+}
+
+PUBLIC int getsockname(int fd, struct sockaddr *to, socklen_t *len)
+{
+	socklen_t room = len ? *len : 0;
+	int got = next_getsockname(fd, to, len);
+	if (!got)
+		rename_ours(fd, LOCAL, to, len, room);
+	return got;
+}
+
+PUBLIC int accept(int fd, struct sockaddr *from, socklen_t *len)
+{
+	NEXT(accept, int, struct sockaddr *, socklen_t *);
+	socklen_t room = from && len ? *len : 0;
+	int got = next(fd, from, len);
+	if (got >= 0 && from && len)
+		rename_ours(got, PEER, from, len, room);
+	return got;
+}
+
+PUBLIC int accept4(int fd, struct sockaddr *from, socklen_t *len, int flags)
+{
+	NEXT(accept4, int, struct sockaddr *, socklen_t *, int);
+	socklen_t room = from && len ? *len : 0;
+	int got = next(fd, from, len, flags);
+	if (got >= 0 && from && len)
+		rename_ours(got, PEER, from, len, room);
+	return got;
+}

@@ -1,0 +1,47 @@
+package relay
+
+import (
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Counters are what a command counts of the connections that it passes on, for Prometheus.
+type Counters struct {
+	Open                                 atomic.Int64
+	Accepted, Failed, ToBytes, FromBytes atomic.Uint64
+
+	open, accepted, failed, bytes *prometheus.Desc
+}
+
+// NewCounters makes counters whose names begin with softrnic_ and the command's name.
+func NewCounters(command string) *Counters {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("softrnic_"+command+"_"+name, help, labels, nil)
+	}
+	return &Counters{
+		open:     desc("connections", "Connections that are passed on now."),
+		accepted: desc("accepted_connections_total", "Connections that have come."),
+		failed:   desc("failed_connections_total", "Connections that could not be passed on, or ended in an error."),
+		bytes:    desc("bytes_total", "Bytes that were passed on: to where connections go to, and back.", "direction"),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *Counters) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{c.open, c.accepted, c.failed, c.bytes} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *Counters) Collect(ch chan<- prometheus.Metric) {
+	count := func(d *prometheus.Desc, n *atomic.Uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n.Load()), labels...)
+	}
+	ch <- prometheus.MustNewConstMetric(c.open, prometheus.GaugeValue, float64(c.Open.Load()))
+	count(c.accepted, &c.Accepted)
+	count(c.failed, &c.Failed)
+	count(c.bytes, &c.ToBytes, "to")
+	count(c.bytes, &c.FromBytes, "back")
+}

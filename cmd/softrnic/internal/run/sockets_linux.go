@@ -1,0 +1,44 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+
+	"github.com/softrnic/softrnic/cmd/internal/cli"
+	"github.com/softrnic/softrnic/cmd/internal/dropin"
+	"github.com/softrnic/softrnic/cmd/internal/node"
+	"github.com/softrnic/softrnic/cmd/internal/running"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/relay"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/sockets"
+)
+
+// withSockets runs the program with the library that asks this command before it connects and listens, and waits until nobody needs
+// this command any more.
+func (c *Command) withSockets(ctx context.Context, e *cli.Env, cfg dropin.Config, libs, command string) error {
+	env := *e
+	env.Command = command
+	counters := relay.NewCounters("sockets")
+	flags := running.Flags{Flags: cfg.Rails[0].Flags, Metrics: c.Metrics, Collector: counters}
+	// The program decides when to end at a signal, which it is sent.
+	return flags.RunNodeForPeer(context.WithoutCancel(ctx), &env, func(_ context.Context, n *node.Node) (err error) {
+		agent, err := sockets.New(n, sockets.Config{Transports: cfg.Transports, Wait: c.Wait, Counters: counters})
+		if err != nil {
+			return err
+		}
+		defer func() {
+			closed := agent.Close()
+			if cfg.Counters != "" {
+				closed = errors.Join(closed, dropin.AppendCounters(cfg.Counters, n.Dev))
+			}
+			if err == nil {
+				err = closed
+			}
+		}()
+		err = c.spawn(e, environ(map[string]string{
+			"LD_PRELOAD": filepath.Join(libs, dropin.SocketsLibrary), "SOFTRNIC_SOCKETS": agent.Env(),
+		}))
+		agent.Drain(ctx)
+		return err
+	})
+}

@@ -1,0 +1,226 @@
+//go:build linux
+
+// Package sockets carries the TCP connections of a program over RDMA, as rsockets. libsoftrnic-sockets.so, which is loaded into the
+// program, asks an Agent before it connects or listens. Where the other side speaks rsockets, the agent connects to that, and to the
+// program by the machine's loopback interface, and passes the bytes on; the program's own socket stays what it was. Where it does not,
+// the program connects by TCP itself.
+package sockets
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/softrnic/softrnic/verbs"
+
+	"github.com/softrnic/softrnic/cmd/internal/node"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/relay"
+)
+
+// Config says how an agent connects.
+type Config struct {
+	// Transports are the wire protocols to listen for. Connections are made over the first.
+	Transports []verbs.Transport
+	// Wait is how long to wait for an rsocket to answer before TCP is used.
+	Wait time.Duration
+	// Counters count the connections.
+	Counters *relay.Counters
+}
+
+// Agent answers the library in a program's processes.
+type Agent struct {
+	cfg   Config
+	node  *node.Node
+	log   *slog.Logger
+	token [tokenLen]byte
+	l     *net.UnixListener
+	slots chan struct{} // for requests that have not come yet
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	work   sync.WaitGroup // whoever answers, accepts or passes on
+
+	mu        sync.Mutex
+	names     map[ends]ends             // what a connection of the program is called over RDMA, by its own addresses
+	bound     map[uint64]netip.AddrPort // what a socket is bound to over RDMA, by its cookie
+	listeners map[netip.AddrPort]*listener
+	silent    map[netip.Addr]time.Time // hosts that did not answer, and until when they are not asked again
+}
+
+// ends are the addresses of a connection.
+type ends struct{ local, peer netip.AddrPort }
+
+// New makes an agent for a node, which outlives it.
+func New(n *node.Node, cfg Config) (*Agent, error) {
+	a := &Agent{
+		cfg: cfg, node: n, log: n.Log, slots: make(chan struct{}, maxUnread),
+		names: map[ends]ends{}, bound: map[uint64]netip.AddrPort{}, listeners: map[netip.AddrPort]*listener{}, silent: map[netip.Addr]time.Time{},
+	}
+	_, _ = rand.Read(a.token[:])
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: "@softrnic-sockets-" + rand.Text(), Net: "unixpacket"})
+	if err != nil {
+		return nil, fmt.Errorf("listen for the program's requests: %w", err)
+	}
+	a.l = l
+	a.ctx, a.cancel = context.WithCancel(context.Background())
+	a.work.Go(a.serve)
+	a.work.Go(a.watch)
+	return a, nil
+}
+
+// Env is the value of SOFTRNIC_SOCKETS for the program. The name is in the abstract namespace, so that it is there in chroots and for
+// other users that the program becomes; the token is what others do not know.
+func (a *Agent) Env() string {
+	return a.l.Addr().String()[1:] + ":" + hex.EncodeToString(a.token[:])
+}
+
+// Close ends all connections that are passed on.
+func (a *Agent) Close() error {
+	a.cancel()
+	err := a.l.Close()
+	a.mu.Lock()
+	for at, l := range a.listeners {
+		err = errors.Join(err, a.forget(at, l))
+	}
+	a.mu.Unlock()
+	a.work.Wait()
+	return err
+}
+
+// Drain waits until nobody listens any more, and no connection is passed on, or until ctx ends: what the program has started may go on
+// when it has ended itself.
+func (a *Agent) Drain(ctx context.Context) {
+	for a.busy() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(watchInterval):
+		}
+	}
+}
+
+func (a *Agent) busy() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.listeners) > 0 || len(a.names) > 0
+}
+
+func (a *Agent) serve() {
+	for {
+		a.slots <- struct{}{}
+		c, err := a.l.AcceptUnix()
+		switch {
+		case a.ctx.Err() != nil:
+			if err == nil {
+				_ = c.Close()
+			}
+			return
+		case err != nil: // too many files are open: what is to be accepted stays there
+			<-a.slots
+			a.log.Warn("a request of the program could not be taken", "error", err)
+			time.Sleep(watchInterval)
+			continue
+		}
+		a.work.Go(func() {
+			defer c.Close()
+			_ = c.SetDeadline(time.Now().Add(requestTimeout))
+			r, err := readRequest(c, a.token)
+			<-a.slots
+			if err != nil {
+				a.log.Warn("a request of the program is refused", "error", err)
+				return
+			}
+			defer func() { _ = unix.Close(r.socket) }()
+			_ = c.SetDeadline(time.Time{})
+			_, _ = c.Write(answer(a.do(&r)))
+		})
+	}
+}
+
+// Who connects may be another user, without the token: so many wait at most, and a request must come in so long.
+const (
+	maxUnread      = 256
+	requestTimeout = time.Second
+)
+
+// do does what a request asks for, and returns its answer.
+func (a *Agent) do(r *request) (status int32, name netip.AddrPort) {
+	if p, err := unix.GetsockoptInt(r.socket, unix.SOL_SOCKET, unix.SO_PROTOCOL); err != nil || p != unix.IPPROTO_TCP {
+		return declined, name
+	}
+	switch r.op {
+	case opConnect:
+		return a.connect(r.socket, r.name), name
+	case opBind:
+		return a.bind(r.socket, r.name), name
+	case opListen:
+		a.listen(r.socket)
+		return done, name
+	case opPeer, opLocal:
+		return a.named(r)
+	}
+	return declined, name
+}
+
+// named answers what a socket's address is over RDMA.
+func (a *Agent) named(r *request) (status int32, name netip.AddrPort) {
+	e := ends{localOf(r.socket), peerOf(r.socket)}
+	cookie, _ := unix.GetsockoptUint64(r.socket, unix.SOL_SOCKET, unix.SO_COOKIE)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if names, ok := a.names[e]; ok && r.op == opPeer {
+		return done, names.peer
+	} else if ok {
+		return done, names.local
+	}
+	if bound, ok := a.bound[cookie]; ok && r.op == opLocal && !e.peer.IsValid() {
+		return done, bound
+	}
+	return declined, name
+}
+
+// passOn passes a connection on to one that the program has, until both have ended. The program calls its own e, and names are what it
+// is called over RDMA.
+func (a *Agent) passOn(program *net.TCPConn, rdma net.Conn, e ends) {
+	a.work.Go(func() {
+		defer func() {
+			_ = program.Close()
+			_ = rdma.Close()
+			a.mu.Lock()
+			delete(a.names, e)
+			a.mu.Unlock()
+		}()
+		if err := a.cfg.Counters.Relay(a.ctx, program, rdma); err != nil && a.ctx.Err() == nil {
+			a.cfg.Counters.Failed.Add(1)
+			a.log.Debug("a connection has failed", "peer", rdma.RemoteAddr(), "error", err)
+		}
+	})
+}
+
+// remember notes what a connection is called over RDMA.
+func (a *Agent) remember(e ends, rdma net.Conn) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.names[e] = ends{parse(rdma.LocalAddr()), parse(rdma.RemoteAddr())}
+}
+
+func (a *Agent) forgetNames(e ends) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.names, e)
+}
+
+// parse is the address of an rsocket.
+func parse(addr net.Addr) netip.AddrPort {
+	p, _ := netip.ParseAddrPort(addr.String())
+	return netip.AddrPortFrom(p.Addr().Unmap(), p.Port())
+}

@@ -1,0 +1,300 @@
+//go:build linux
+
+package sockets
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rsocket"
+
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/relay"
+)
+
+// listener is an rsocket that listens as sockets of the program do.
+type listener struct {
+	l       *rsocket.Listener
+	sockets map[uint64]*listening // by their inodes
+	to      netip.AddrPort        // where the program accepts
+}
+
+// listening is a socket of the program's that listens, or is about to.
+type listening struct {
+	since  time.Time
+	seen   bool   // it has listened
+	cookie uint64 // as in Agent.bound
+}
+
+// bind binds a program's socket to an address that only the node has: the machine has the loopback address in place of it.
+func (a *Agent) bind(socket int, to netip.AddrPort) int32 {
+	if !slices.Contains(a.node.Addrs(), to.Addr()) {
+		return declined
+	}
+	domain, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_DOMAIN)
+	if err != nil {
+		return errnoOf(err, syscall.EADDRNOTAVAIL)
+	}
+	cookie, err := unix.GetsockoptUint64(socket, unix.SOL_SOCKET, unix.SO_COOKIE)
+	if err != nil {
+		return errnoOf(err, syscall.EADDRNOTAVAIL)
+	}
+	host := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	if to.Addr().Is6() {
+		host = netip.IPv6Loopback()
+	}
+	if err := unix.Bind(socket, sockaddr(domain, netip.AddrPortFrom(host, to.Port()))); err != nil {
+		return errnoOf(err, syscall.EADDRNOTAVAIL)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.bound[cookie] = netip.AddrPortFrom(to.Addr(), localOf(socket).Port())
+	return done
+}
+
+// listen has an rsocket listen where a program's socket does, or is about to. Without one, the program has TCP alone.
+func (a *Agent) listen(socket int) {
+	at := localOf(socket)
+	cookie, _ := unix.GetsockoptUint64(socket, unix.SOL_SOCKET, unix.SO_COOKIE)
+	var stat unix.Stat_t
+	if err := unix.Fstat(socket, &stat); err != nil || !at.IsValid() {
+		return
+	}
+	only, _ := unix.GetsockoptInt(socket, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY)
+	to := at
+	if at.Addr().IsUnspecified() {
+		host := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+		if at.Addr().Is6() && only != 0 {
+			host = netip.IPv6Loopback()
+		}
+		to = netip.AddrPortFrom(host, at.Port())
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if bound, ok := a.bound[cookie]; ok {
+		at = bound
+	}
+	if !at.Addr().IsUnspecified() && !slices.Contains(a.node.Addrs(), at.Addr()) || a.ctx.Err() != nil {
+		return
+	}
+	l := a.listeners[at]
+	if l == nil {
+		cfg := &rsocket.Config{Transports: a.transports(), AFOnly: at.Addr().Is4() || only != 0, KeepAlive: keepAlive}
+		made, err := rsocket.Listen(a.node.Dev, at.String(), cfg)
+		if err != nil {
+			a.log.Warn("nothing listens over RDMA where the program does", "at", at, "error", err)
+			return
+		}
+		l = &listener{l: made, sockets: map[uint64]*listening{}}
+		a.listeners[at] = l
+		a.log.Info("the program's socket listens over RDMA, too", "at", at)
+		a.work.Go(func() { a.accept(at, l) })
+	}
+	l.to = to
+	l.sockets[stat.Ino] = &listening{since: time.Now(), cookie: cookie}
+}
+
+// transports are the wire protocols to listen for. Over the machine's own sockets iWARP needs the port that the program has.
+func (a *Agent) transports() []verbs.Transport {
+	if a.node.OnMachinesStack() {
+		return slices.DeleteFunc(slices.Clone(a.cfg.Transports), func(t verbs.Transport) bool { return t == verbs.IWARP })
+	}
+	return a.cfg.Transports
+}
+
+// forget ends a listener. a.mu is held.
+func (a *Agent) forget(at netip.AddrPort, l *listener) error {
+	if a.listeners[at] == l {
+		delete(a.listeners, at)
+	}
+	return l.l.Close()
+}
+
+func (a *Agent) accept(at netip.AddrPort, l *listener) {
+	for {
+		c, err := l.l.Accept()
+		switch {
+		case errors.Is(err, net.ErrClosed) || a.ctx.Err() != nil:
+			if err == nil {
+				relay.Abort(c)
+			}
+			return
+		case err != nil:
+			a.log.Warn("a connection over RDMA could not be accepted", "at", at, "error", err)
+			select {
+			case <-time.After(watchInterval):
+			case <-a.ctx.Done():
+			}
+			continue
+		}
+		a.cfg.Counters.Accepted.Add(1)
+		a.work.Go(func() {
+			program, e, err := a.deliver(l, c)
+			if err != nil {
+				a.cfg.Counters.Failed.Add(1)
+				a.log.Warn("the program has not accepted a connection that came over RDMA", "at", at, "from", c.RemoteAddr(), "error", err)
+				a.forgetNames(e)
+				relay.Abort(c)
+				return
+			}
+			a.confirm(l)
+			a.log.Info("a connection to the program has come over RDMA", "at", at, "from", c.RemoteAddr())
+			a.passOn(program, c, e)
+		})
+	}
+}
+
+// deliver connects to the program, which may be about to listen.
+func (a *Agent) deliver(l *listener, rdma net.Conn) (conn *net.TCPConn, e ends, err error) {
+	ctx, cancel := context.WithTimeout(a.ctx, joinTimeout)
+	defer cancel()
+	for {
+		a.mu.Lock()
+		to := l.to
+		a.mu.Unlock()
+		if conn, e, err = a.dial(ctx, to, rdma); !errors.Is(err, syscall.ECONNREFUSED) || !a.mayListen(l) {
+			return conn, e, err
+		}
+		a.forgetNames(e)
+		select {
+		case <-time.After(watchInterval / 10):
+		case <-ctx.Done():
+			return nil, e, err
+		}
+	}
+}
+
+// dial connects to where the program accepts. What the connection is called over RDMA is known before the program has it.
+func (a *Agent) dial(ctx context.Context, to netip.AddrPort, rdma net.Conn) (conn *net.TCPConn, e ends, err error) {
+	d := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error {
+		var bound error
+		err := raw.Control(func(fd uintptr) {
+			domain := unix.AF_INET
+			if to.Addr().Is6() {
+				domain = unix.AF_INET6
+			}
+			if bound = unix.Bind(int(fd), sockaddr(domain, netip.AddrPortFrom(to.Addr(), 0))); bound == nil {
+				e = ends{local: to, peer: localOf(int(fd))}
+				a.remember(e, rdma)
+			}
+		})
+		return errors.Join(err, bound)
+	}}
+	c, err := d.DialContext(ctx, "tcp", to.String())
+	if err != nil {
+		return nil, e, err
+	}
+	return c.(*net.TCPConn), e, nil
+}
+
+// How often it is looked whether the program still listens, and how long it may take to begin.
+const (
+	watchInterval = 500 * time.Millisecond
+	listenTimeout = 2 * time.Second
+)
+
+// mayListen reports whether a socket of the listener may be about to listen.
+func (a *Agent) mayListen(l *listener) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, s := range l.sockets {
+		if !s.seen && time.Since(s.since) < listenTimeout {
+			return true
+		}
+	}
+	return false
+}
+
+// confirm looks whether the sockets of a listener listen that have not been seen to: one does.
+func (a *Agent) confirm(l *listener) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, s := range l.sockets {
+		if !s.seen {
+			a.end()
+			return
+		}
+	}
+}
+
+// watch ends listeners whose sockets of the program have ended.
+func (a *Agent) watch() {
+	for {
+		select {
+		case <-a.ctx.Done():
+			return
+		case <-time.After(watchInterval):
+		}
+		a.mu.Lock()
+		if len(a.listeners) > 0 {
+			a.end()
+		}
+		a.mu.Unlock()
+	}
+}
+
+// end ends the listeners whose sockets are not among those that listen. a.mu is held.
+func (a *Agent) end() {
+	inodes, err := listeningInodes()
+	if err != nil {
+		a.log.Warn("it is not known whether the program still listens", "error", err)
+		return
+	}
+	for at, l := range a.listeners {
+		for inode, s := range l.sockets {
+			if inodes[inode] {
+				s.seen = true
+			} else if s.seen || time.Since(s.since) > listenTimeout {
+				delete(l.sockets, inode)
+				delete(a.bound, s.cookie)
+			}
+		}
+		if len(l.sockets) == 0 {
+			a.log.Info("the program does not listen any more", "at", at)
+			if err := a.forget(at, l); err != nil {
+				a.log.Warn("a listener over RDMA did not end well", "at", at, "error", err)
+			}
+		}
+	}
+}
+
+// listeningInodes are the inodes of the machine's sockets that listen for TCP (proc(5), /proc/net/tcp).
+func listeningInodes() (map[uint64]bool, error) {
+	const listen = "0A"
+	all := map[uint64]bool{}
+	for _, file := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		f, err := os.Open(file)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // no IPv6
+		}
+		if err != nil {
+			return nil, err
+		}
+		lines := bufio.NewScanner(f)
+		for lines.Scan() {
+			fields := strings.Fields(lines.Text())
+			if len(fields) < 10 || fields[3] != listen {
+				continue
+			}
+			if inode, err := strconv.ParseUint(fields[9], 10, 64); err == nil {
+				all[inode] = true
+			}
+		}
+		if err := errors.Join(lines.Err(), f.Close()); err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+	}
+	return all, nil
+}

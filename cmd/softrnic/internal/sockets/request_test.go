@@ -1,0 +1,139 @@
+//go:build linux
+
+package sockets
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/softrnic/softrnic/verbs"
+
+	"github.com/softrnic/softrnic/cmd/internal/cli"
+	"github.com/softrnic/softrnic/cmd/internal/node"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/relay"
+)
+
+// startAgent starts an agent whose node is alone, and returns the address of its socket and its token.
+func startAgent(tb testing.TB) (addr string, token []byte) {
+	tb.Helper()
+	var f node.Flags
+	f.Log = slog.LevelError
+	if err := f.Link.UnmarshalText([]byte("pipe")); err != nil {
+		tb.Fatal(err)
+	}
+	f.Addr = []node.CIDR{{Prefix: netip.MustParsePrefix("10.0.0.1/24")}}
+	n, err := f.Open(&cli.Env{Stdout: io.Discard, Stderr: io.Discard})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	a, err := New(n, Config{Transports: []verbs.Transport{verbs.RoCEv2}, Wait: time.Millisecond, Counters: relay.NewCounters("sockets")})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := a.Close(); err != nil {
+			tb.Error(err)
+		}
+		if err := n.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	name, digits, _ := strings.Cut(a.Env(), ":")
+	token, err = hex.DecodeString(digits)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return "@" + name, token
+}
+
+// ask sends a packet with descriptors, and returns the answer, of which there is none if the packet is refused.
+func ask(tb testing.TB, addr string, packet []byte, fds ...int) []byte {
+	tb.Helper()
+	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: addr, Net: "unixpacket"})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer c.Close()
+	var rights []byte
+	if len(fds) > 0 {
+		rights = unix.UnixRights(fds...)
+	}
+	if _, _, err := c.WriteMsgUnix(packet, rights, nil); err != nil {
+		tb.Fatal(err)
+	}
+	b := make([]byte, 2*answerLen)
+	n, _ := c.Read(b)
+	return b[:max(n, 0)]
+}
+
+// socket makes a socket of IPv4.
+func socket(tb testing.TB, kind int) int {
+	tb.Helper()
+	fd, err := unix.Socket(unix.AF_INET, kind|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = unix.Close(fd) })
+	return fd
+}
+
+// connectTo is a request to connect to an address.
+func connectTo(token []byte, to string) []byte {
+	b := append(bytes.Clone(token), make([]byte, requestLen-tokenLen)...)
+	binary.NativeEndian.PutUint32(b[tokenLen:], uint32(opConnect))
+	putName(b[tokenLen+4:], netip.MustParseAddrPort(to))
+	return b
+}
+
+// TestRefusedRequests: who does not know the token, or sends something else than a request, gets no answer, and others do.
+func TestRefusedRequests(t *testing.T) {
+	addr, token := startAgent(t)
+	tcp, udp := socket(t, unix.SOCK_STREAM), socket(t, unix.SOCK_DGRAM)
+	right := connectTo(token, "10.0.0.2:80")
+	for name, got := range map[string][]byte{
+		"wrong token":  ask(t, addr, connectTo(make([]byte, tokenLen), "10.0.0.2:80"), tcp),
+		"too short":    ask(t, addr, right[:requestLen-1], tcp),
+		"too long":     ask(t, addr, append(bytes.Clone(right), 0), tcp),
+		"no socket":    ask(t, addr, right),
+		"two sockets":  ask(t, addr, right, tcp, udp),
+		"many sockets": ask(t, addr, right, tcp, udp, tcp, udp, tcp, udp, tcp, udp),
+	} {
+		if len(got) > 0 {
+			t.Errorf("%s: the answer is %x", name, got)
+		}
+	}
+	if got := ask(t, addr, right, udp); !bytes.Equal(got, answer(declined, netip.AddrPort{})) {
+		t.Errorf("a UDP socket: %x", got)
+	}
+	if got := ask(t, addr, right, tcp); !bytes.Equal(got, answer(int32(unix.ETIMEDOUT), netip.AddrPort{})) && !bytes.Equal(got, answer(int32(unix.EHOSTUNREACH), netip.AddrPort{})) {
+		t.Errorf("to nobody: %x", got)
+	}
+}
+
+// FuzzRequest: whatever follows the token, there is one answer.
+func FuzzRequest(f *testing.F) {
+	addr, token := startAgent(f)
+	for op := opConnect; op <= opLocal+1; op++ {
+		b := connectTo(token, "10.0.0.1:7")
+		binary.NativeEndian.PutUint32(b[tokenLen:], uint32(op))
+		f.Add(b[tokenLen:])
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) != requestLen-tokenLen {
+			return
+		}
+		if got := ask(t, addr, append(bytes.Clone(token), b...), socket(t, unix.SOCK_STREAM)); len(got) != answerLen {
+			t.Errorf("the answer to %x is %x", b, got)
+		}
+	})
+}
