@@ -90,7 +90,7 @@ scgi_temp_path DIR/5; server { listen SERVER:8080; root DIR; location = /who { r
 			"pgbench -h SERVER -p 5440 -U postgres -q -i postgres", "pgbench -h SERVER -p 5440 -U postgres -c 4 -j 2 -t 50 postgres",
 			"psql -h SERVER -p 5440 -U postgres -tAc select\u00a0count(*)||'\u00a0of\u00a0'||inet_client_addr()\u00a0from\u00a0pgbench_history postgres",
 		},
-		says: []string{"200/200", "200 of CLIENT"}, bytes: 4 << 20,
+		says: []string{"200/200", "200 of CLIENT"}, bytes: 1 << 20,
 	},
 }
 

@@ -16,17 +16,13 @@ func AppendCounters(file string, devices ...*verbs.Device) error {
 	}
 	counters := map[string]uint64{"pid": uint64(os.Getpid())}
 	for _, dev := range devices {
-		port, e := dev.PortCounters(1)
-		err = errors.Join(err, e)
-		for _, m := range []map[string]uint64{port, dev.HWCounters()} {
-			for name, v := range m {
-				if v != 0 {
-					counters[name] += v
-				}
+		for name, v := range dev.HWCounters() { // the ports' too
+			if v != 0 {
+				counters[name] += v
 			}
 		}
 	}
 	line, _ := json.Marshal(counters) // a map of numbers
-	_, e := f.Write(append(line, '\n'))
-	return errors.Join(err, e, f.Close())
+	_, err = f.Write(append(line, '\n'))
+	return errors.Join(err, f.Close())
 }
