@@ -95,7 +95,7 @@ scgi_temp_path DIR/5; server { listen SERVER:8080; root DIR; location = /who { r
 }
 
 func TestSocketPrograms(t *testing.T) {
-	t.Setenv("PATH", os.Getenv("PATH")+":"+filepath.Clean(postgres)) // where the table looks for programs
+	t.Setenv("PATH", filepath.Clean(postgres)+":"+os.Getenv("PATH")) // where the table looks for programs
 	media := []cmMedium{{links[0], "roce", "RoCEv2"}, {links[0], "iwarp", "iWARP"}, {links[1], "roce", "RoCEv2"}}
 	for i, p := range socketPrograms {
 		for j, m := range media {
