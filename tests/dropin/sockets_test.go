@@ -296,3 +296,14 @@ func TestSockets(t *testing.T) {
 		})
 	}
 }
+
+// Over the machine's own sockets iWARP would need the program's ports: the program is not run.
+func TestSocketsOverIWARPOfSockets(t *testing.T) {
+	softrnic := command(t)
+	n, _ := links[1].pair(t)
+	cmd := n.program(t.Context(), t, softrnic, "run", "--sockets", "--", "echo", "it ran")
+	cmd.Env = append(cmd.Env, "SOFTRNIC_TRANSPORT=iwarp")
+	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "TCP ports") || strings.Contains(string(out), "it ran") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}

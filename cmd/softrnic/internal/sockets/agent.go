@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,7 +29,8 @@ import (
 
 // Config says how an agent connects.
 type Config struct {
-	// Transports are the wire protocols to listen for. Connections are made over the first.
+	// Transports are the wire protocols to listen for. Connections are made over the first. On the machine's own stack iWARP is not
+	// among them: it would need the TCP ports that the program has.
 	Transports []verbs.Transport
 	// Wait is how long to wait for an rsocket to answer before TCP is used.
 	Wait time.Duration
@@ -61,6 +63,12 @@ type ends struct{ local, peer netip.AddrPort }
 
 // New makes an agent for a node, which outlives it.
 func New(n *node.Node, cfg Config) (*Agent, error) {
+	if n.OnMachinesStack() {
+		cfg.Transports = slices.DeleteFunc(slices.Clone(cfg.Transports), func(t verbs.Transport) bool { return t == verbs.IWARP })
+	}
+	if len(cfg.Transports) == 0 {
+		return nil, errors.New("iWARP over the machine's own sockets would need the TCP ports that the program has: use RoCEv2, or another link")
+	}
 	a := &Agent{
 		cfg: cfg, node: n, log: n.Log, slots: make(chan struct{}, maxUnread),
 		names: map[ends]ends{}, bound: map[uint64]netip.AddrPort{}, listeners: map[netip.AddrPort]*listener{}, silent: map[netip.Addr]time.Time{},

@@ -18,7 +18,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rsocket"
 
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/relay"
@@ -91,7 +90,7 @@ func (a *Agent) listen(socket int) {
 	}
 	l := a.listeners[at]
 	if l == nil {
-		cfg := &rsocket.Config{Transports: a.transports(), AFOnly: at.Addr().Is4() || only != 0, KeepAlive: keepAlive}
+		cfg := &rsocket.Config{Transports: a.cfg.Transports, AFOnly: at.Addr().Is4() || only != 0, KeepAlive: keepAlive}
 		made, err := rsocket.Listen(a.node.Dev, at.String(), cfg)
 		if err != nil {
 			a.log.Warn("nothing listens over RDMA where the program does", "at", at, "error", err)
@@ -104,14 +103,6 @@ func (a *Agent) listen(socket int) {
 	}
 	l.to = to
 	l.sockets[stat.Ino] = &listening{since: time.Now(), cookie: cookie}
-}
-
-// transports are the wire protocols to listen for. Over the machine's own sockets iWARP needs the port that the program has.
-func (a *Agent) transports() []verbs.Transport {
-	if a.node.OnMachinesStack() {
-		return slices.DeleteFunc(slices.Clone(a.cfg.Transports), func(t verbs.Transport) bool { return t == verbs.IWARP })
-	}
-	return a.cfg.Transports
 }
 
 // forget ends a listener. a.mu is held.
