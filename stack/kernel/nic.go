@@ -253,6 +253,13 @@ func (n *nic) Source(dst netip.Addr) (src netip.Addr, direct bool, err error) {
 			return src, direct, nil
 		}
 	}
+	if err == nil && src == dst { // another address of this machine, which any other reaches
+		for _, a := range n.addrs() {
+			if a.Is4() == dst.Is4() && a.IsLinkLocalUnicast() == dst.IsLinkLocalUnicast() {
+				return a, true, nil
+			}
+		}
+	}
 	// The kernel would take an address that is not the host's. One in the same network does as well.
 	for _, p := range prefixes {
 		if p.IsValid() && p.Contains(dst) {

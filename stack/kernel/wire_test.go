@@ -57,6 +57,33 @@ func inNamespace(t *testing.T) bool {
 	return false
 }
 
+// TestOtherAddress: a host that has one of the machine's addresses has a path to the others, also if no network has both.
+func TestOtherAddress(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	lo := linktest.Interface(t, "lo")
+	for _, cidr := range []string{"fd07::1/128", "fd08::1/128", "10.7.0.1/32", "10.8.0.1/32"} {
+		addr := must(netlink.ParseAddr(cidr))(t)
+		addr.Flags = syscall.IFA_F_NODAD
+		if err := netlink.AddrAdd(lo, addr); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := netlink.LinkSetUp(lo); err != nil {
+		t.Fatal(err)
+	}
+	h := must(kernel.New(kernel.Addr("fd07::1"), kernel.Addr("10.7.0.1")))(t)
+	t.Cleanup(func() { h.Close() })
+	n := h.NICs()[0]
+	for dst, want := range map[string]string{"fd08::1": "fd07::1", "10.8.0.1": "10.7.0.1"} {
+		src, direct, err := n.Source(netip.MustParseAddr(dst))
+		if err != nil || !direct || src != netip.MustParseAddr(want) {
+			t.Errorf("to %s: from %v, direct: %t, %v", dst, src, direct, err)
+		}
+	}
+}
+
 // TestOnWire: what the kernel sends is right for a host that sees IP headers, and what that sends, with identifications from a
 // counter, is received. So every frame has the headers that its ICRC was computed over.
 func TestOnWire(t *testing.T) {

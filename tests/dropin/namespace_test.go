@@ -18,8 +18,8 @@ import (
 	"github.com/softrnic/softrnic/tests/internal/programs"
 )
 
-// network is two network namespaces with a cable between them, as two containers have them: each has an address, which the
-// names server.test and client.test stand for in both.
+// network is two network namespaces with a cable between them, as two containers have them: each has an IPv4 address,
+// which the names server.test and client.test stand for in both, and an IPv6 one.
 type network struct {
 	enter []string // the command that enters the namespaces of a process, but for its number
 	pids  [2]string
@@ -38,8 +38,9 @@ while [ "$(readlink /proc/$other/ns/net)" = "$(readlink /proc/$$/ns/net)" ]; do 
 ip link add veth0 type veth peer name veth0 netns $other
 ip link set lo up
 ip address add 10.44.0.1/24 dev veth0
+ip address add fd44::1/64 dev veth0 nodad
 ip link set veth0 up
-nsenter --net --target $other sh -ec 'ip link set lo up; ip address add 10.44.0.2/24 dev veth0; ip link set veth0 up'
+nsenter --net --target $other sh -ec 'ip link set lo up; ip address add 10.44.0.2/24 dev veth0; ip address add fd44::2/64 dev veth0 nodad; ip link set veth0 up'
 echo $$ $other
 read end || kill $other`
 
@@ -144,7 +145,8 @@ func endOthers(t *testing.T, pid string) {
 }
 
 // TestNamespaces: programs under softrnic run in two network namespaces, without capabilities, on the addresses that the
-// namespaces have, reach each other by host name: through a hub in each, as is the default, and on sockets of their own.
+// namespaces have, reach each other by host name, or IPv6 address: through a hub in each, as is the default, and on sockets of their
+// own.
 func TestNamespaces(t *testing.T) {
 	needs(t, "/usr/bin/rping", "rdmacm-utils")
 	needs(t, "/usr/bin/ib_write_bw", "perftest")
@@ -163,6 +165,9 @@ func TestNamespaces(t *testing.T) {
 		{"rping -s -a server.test -v -V -C 20 -S 1000", "rping -c -a server.test -I client.test -v -V -C 20 -S 1000", "roce", "", 2 * 20 * 1000},
 		{"rping -s -a server.test -v -V -C 20 -S 1000", "rping -c -a server.test -v -V -C 20 -S 1000", "iwarp", "", 2 * 20 * 1000},
 		{"ib_write_bw -R -n 500 -F", "ib_write_bw -R -n 500 -F server.test", "roce", "--link kernel:veth0", 500 * 65536},
+		{"rstream -b fd44::1 -S 4096 -C 50 -T v", "rstream -s fd44::1 -S 4096 -C 50 -T v", "roce", "--link kernel:veth0", 2 * 50 * 4096},
+		{"rstream -b fd44::1 -S 4096 -C 50 -T v", "rstream -s fd44::1 -S 4096 -C 50 -T v", "iwarp", "--link kernel:veth0", 2 * 50 * 4096},
+		{"riostream -b fd44::1 -S 4096 -C 50 -T v", "riostream -s fd44::1 -S 4096 -C 50 -T v", "roce", "", 2 * 50 * 4096},
 	} {
 		t.Run(p.client+" "+p.transport, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)

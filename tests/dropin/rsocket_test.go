@@ -36,6 +36,18 @@ func TestRsocketPrograms(t *testing.T) {
 	runAll(t, rsocketPrograms)
 }
 
+// rsocketIPv6 have -f ipv6, which says what the addresses are. rcopy takes none of IPv6, and its server listens for IPv4 alone.
+var rsocketIPv6 = []cmProgram{
+	{server: "rstream -b SERVER -f ipv6 -S 4096 -C 50 -T v", client: "rstream -s SERVER -f ipv6 -S 4096 -C 50 -T v", bytes: 2 * 50 * 4096},
+	{server: "riostream -b SERVER -f ipv6 -S 4096 -C 50 -T v", client: "riostream -s SERVER -f ipv6 -S 4096 -C 50 -T v", bytes: 2 * 50 * 4096},
+}
+
+// TestRsocketProgramsIPv6 is over shared memory; TestNamespaces has the kernel's sockets, on addresses that there are not here.
+func TestRsocketProgramsIPv6(t *testing.T) {
+	needs(t, "/usr/bin/rstream", "rdmacm-utils")
+	runOver(t, []endpoints{{link: "shm:pair", server: "fd00:9::1/64", client: "fd00:9::2/64"}}, rsocketIPv6)
+}
+
 // TestRcopy: rcopy copies a file, to memory that its server has mapped.
 func TestRcopy(t *testing.T) {
 	needs(t, "/usr/bin/rcopy", "rdmacm-utils")

@@ -22,10 +22,13 @@ func TestUnprivilegedSockets(t *testing.T) {
 	server := m.echo(0, "127.0.0.1:7480")
 	for _, medium := range []struct {
 		name string
+		addr string // of the server
 		node [2]string
 	}{
-		{"kernel", [2]string{" --link kernel:v0", " --link kernel:v1"}},
-		{"shm", [2]string{" --link shm --addr 10.7.0.1/24", " --link shm --addr 10.7.0.2/24"}},
+		{"kernel", "10.7.0.1", [2]string{" --link kernel:v0", " --link kernel:v1"}},
+		{"kernel, IPv6", "2001:db8:7::1", [2]string{" --link kernel:v0", " --link kernel:v1"}},
+		{"shm", "10.7.0.1", [2]string{" --link shm --addr 10.7.0.1/24", " --link shm --addr 10.7.0.2/24"}},
+		{"shm, IPv6", "2001:db8:7::1", [2]string{" --link shm --addr 2001:db8:7::1/64", " --link shm --addr 2001:db8:7::2/64"}},
 	} {
 		for _, transport := range []string{"rocev2", "iwarp"} {
 			t.Run(medium.name+"/"+transport, func(t *testing.T) {
@@ -33,7 +36,7 @@ func TestUnprivilegedSockets(t *testing.T) {
 				s := m.start(0, "nc -l -v 7471 --transport "+transport+medium.node[0])
 				s.await("listening on")
 				lines := strings.Repeat("a line that passes over RDMA\n", 20_000)
-				c := m.startWith(1, strings.NewReader(lines), "nc 10.7.0.1 7471 --transport "+transport+medium.node[1])
+				c := m.startWith(1, strings.NewReader(lines), "nc "+medium.addr+" 7471 --transport "+transport+medium.node[1])
 				for _, p := range []*running{c, s} {
 					if code := p.exit(); code != 0 {
 						said, _ := p.said()
@@ -46,7 +49,7 @@ func TestUnprivilegedSockets(t *testing.T) {
 
 				last := m.start(0, "proxy "+transport+":7471 tcp:"+server+medium.node[0])
 				last.await("from " + transport)
-				first := m.start(1, "proxy tcp:127.0.0.1:7481 "+transport+":10.7.0.1:7471"+medium.node[1])
+				first := m.start(1, "proxy tcp:127.0.0.1:7481 "+transport+":"+net.JoinHostPort(medium.addr, "7471")+medium.node[1])
 				first.await("from tcp")
 				results := make(chan error)
 				for range 4 {
