@@ -171,7 +171,11 @@ func (c *Conn) receive(wc *verbs.WC) error {
 		if !c.iwarp && placed != 0 && placed != sgeLen {
 			return verbs.Errorf(errProtocol, op, "%d bytes were placed with credits, neither 0 nor %d", placed, sgeLen)
 		}
-		return c.out.credited(c, uint16(m.data()), placed == sgeLen && !c.iwarp, c.iwarp)
+		entry, unknown := placed == sgeLen, false
+		if c.iwarp {
+			entry, unknown = m.data()&creditsRoom != 0, m.data()&creditsTell == 0
+		}
+		return c.out.credited(c, uint16(m.data()), entry, unknown)
 	case opIomap:
 		return c.mapped(m.data(), placed)
 	case opControl:

@@ -113,6 +113,13 @@ const (
 	opControl operation = 7
 )
 
+// Of opCredits over iWARP, where the receiver does not see what was placed: whether an SGE was written. librdmacm takes 16 bits of the
+// message alone, so it neither sets these nor minds them.
+const (
+	creditsTell = 1 << 16 // creditsRoom is meant
+	creditsRoom = 1 << 17
+)
+
 // The values of opControl.
 const (
 	ctrlDisconnect = 0 // no more is sent, nor wanted

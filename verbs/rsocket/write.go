@@ -63,7 +63,9 @@ func (s *sender) begin(c *Conn) {
 // idle tells whether all has been sent and acknowledged.
 func (s *sender) idle() bool { return s.slots == s.size && len(s.controls) == 0 }
 
-// credited takes in a message of credits. entry tells whether an SGE was written with it; iWARP does not say that.
+// credited takes in a message of credits. entry tells whether an SGE was written with it; unknown, that the peer's librdmacm over iWARP
+// does not say that. Then the entry is looked at after each message, also while the SGE of the next is placed: its halves of 8 bytes are
+// taken together only if both are there.
 func (s *sender) credited(c *Conn, limit uint16, entry, unknown bool) error {
 	const op = "receive"
 	// No more than the peer's queue holds may be under way, and no credit is taken back.
@@ -192,8 +194,14 @@ func (c *Conn) grant() {
 			s.giveAt = (s.giveAt + 1) % c.peer.list.length
 		}
 		r.announced = r.read
+		credits := uint32(r.read + uint16(c.cfg.RQSize))
+		if c.iwarp {
+			if credits |= creditsTell; wr.InlineData != nil {
+				credits |= creditsRoom
+			}
+		}
 		s.controlling++
-		c.postMessage(newMessage(opCredits, uint32(r.read+uint16(c.cfg.RQSize))), wr, to, controlID)
+		c.postMessage(newMessage(opCredits, credits), wr, to, controlID)
 	}
 }
 

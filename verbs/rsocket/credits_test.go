@@ -1,0 +1,35 @@
+package rsocket_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"testing"
+
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rsocket"
+)
+
+// Small messages use up credits before they use up room, so that messages of credits come with an entry of the list and without one,
+// and several are under way. An entry may be read only when it was written: the race detector sees who reads others.
+func TestCreditsWithAndWithoutRoom(t *testing.T) {
+	both(t, func(t *testing.T, transport verbs.Transport) {
+		a, b := pair(t, &rsocket.Config{Transport: transport, SQSize: 32, RQSize: 32, RecvBuffer: 4096})
+		data := random(400_000)
+		written := make(chan error, 1)
+		go func() {
+			rest := data
+			var err error
+			for i := 0; len(rest) > 0 && err == nil; i++ {
+				n := min(len(rest), 1+i*i%150)
+				_, err = a.Write(rest[:n])
+				rest = rest[n:]
+			}
+			written <- errors.Join(err, a.CloseWrite())
+		}()
+		got, err := io.ReadAll(b)
+		if err = errors.Join(err, <-written); err != nil || !bytes.Equal(got, data) {
+			t.Errorf("%d bytes of %d, or other ones: %v", len(got), len(data), err)
+		}
+	})
+}
