@@ -28,6 +28,7 @@ type foreign struct {
 	port           int    // of TCP, where its two sides meet; else by rdma_cm
 	group          string // that the server receives from, and is not connected
 	endless        bool   // the server does not end by itself
+	tcp            string // what has the side on SoftRNIC use TCP, which softrnic run --sockets carries; the other side uses rsockets
 	bytes          uint64 // that the drop-in device sends and receives at least
 }
 
@@ -35,7 +36,8 @@ type foreign struct {
 // seconds: a machine that is emulated loses much, and is slow. Of the ping-pongs that is half a second, so that both sides sleep
 // until there is a completion (-e). rxe has no XRC, which ibv_xsrq_pingpong is for, and siw neither datagrams nor atomics. qperf's
 // tests without rdma_cm, all those of UC and UD, address a peer by its LID alone, which no device has over Ethernet; of its tests over
-// iWARP all others need what siw has not: a QP that cannot send or cannot receive, or a WRITE with immediate data.
+// iWARP all others need what siw has not: a QP that cannot send or cannot receive, or a WRITE with immediate data. rstream's clients
+// that poll (-T a) fail where the server has ended before they look for the last bytes: Linux's rpoll then says POLLHUP too.
 func foreigns() (list []foreign) {
 	const roce, iwarp = verbs.RoCEv2, verbs.IWARP
 	perftest := func(transport verbs.Transport, bytes uint64, args string) {
@@ -81,6 +83,9 @@ func foreigns() (list []foreign) {
 			}
 		}
 	}
+	for _, test := range []struct{ opts, tcp string }{{" -S 4096 -C 50 -T b", " -T s"}, {" -S 1048576 -C 2 -T n", " -T f"}} { // forks as a server
+		list = append(list, foreign{server: "rstream -b OWN" + test.opts, client: "rstream -s SERVER" + test.opts, transport: roce, tcp: test.tcp, bytes: 400 << 10})
+	}
 	list = append(list,
 		foreign{server: "ucmatose -b OWN -c 4 -C 20 -S 1000", client: "ucmatose -s SERVER -c 4 -C 20 -S 1000", bytes: 2 * 4 * 20 * 1000},
 		foreign{server: "udaddy -b OWN -C 5 -S 500", client: "udaddy -s SERVER -C 5 -S 500", bytes: 2 * 5 * 500},
@@ -121,6 +126,11 @@ func foreigns() (list []foreign) {
 	perftest(iwarp, 50*65536, "ib_send_bw -n 50 -R")
 	perftest(iwarp, 50*2, "ib_send_lat -n 50 -R")
 	perftest(iwarp, 50*2, "ib_read_lat -n 50 -R")
+	for _, transport := range []verbs.Transport{roce, iwarp} {
+		for _, opts := range []string{" -S 64 -C 3000 -T b", " -S 1048576 -C 4 -T n", " -S 1048576 -C 4 -T r", " -S 1000 -C 200 -T b -k 1"} {
+			list = append(list, foreign{server: "rstream -b OWN" + opts, client: "rstream -s SERVER" + opts, transport: transport, bytes: 2 * 3000 * 64})
+		}
+	}
 	return append(list,
 		foreign{server: "cmtime -b OWN -c 10", client: "cmtime -s SERVER -c 10", endless: true},
 		foreign{server: "rdma_xserver -c r", client: "rdma_xclient -s SERVER -c r", bytes: 2 * 16},
@@ -147,12 +157,16 @@ func TestDropin(t *testing.T) {
 					continue
 				}
 				t.Run(fmt.Sprintf("%v/%s/%s", l.transport, f.client, role), func(t *testing.T) {
-					against := map[verbs.Transport]string{verbs.RoCEv2: "rxe", verbs.IWARP: "siw"}[l.transport]
-					programs.Ran(t, strings.TrimSuffix(f.client, " quit"), against)
+					against := l.against()
+					if f.tcp != "" {
+						against += ", by `--sockets`"
+					}
+					programs.Ran(t, strings.TrimSuffix(f.client, " quit")+f.tcp, against)
 					l.run(t, f, role == "client")
 				})
 			}
 		}
+		t.Run(fmt.Sprintf("%v/rcopy", l.transport), l.rcopy)
 	}
 }
 
@@ -161,10 +175,12 @@ func buildLibraries(t *testing.T) string {
 	t.Helper()
 	peer.Boot(t)
 	dir := forNobody(t)
-	cmd := exec.Command("go", "run", "./cmd/libsoftrnic/build", "-o", dir)
-	cmd.Dir = "../.."
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
+	for _, args := range [][]string{{"run", "./cmd/libsoftrnic/build", "-o", dir}, {"build", "-o", filepath.Join(dir, "softrnic"), "./cmd/softrnic"}} {
+		cmd := exec.Command("go", args...)
+		cmd.Dir = "../.."
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("build: %v\n%s", err, out)
+		}
 	}
 	return dir
 }
@@ -190,6 +206,11 @@ type dropinLab struct {
 	transport verbs.Transport
 }
 
+// against is what the table of programs calls the peer's device.
+func (l *dropinLab) against() string {
+	return map[verbs.Transport]string{verbs.RoCEv2: "rxe", verbs.IWARP: "siw"}[l.transport]
+}
+
 var dropinAddr = netip.MustParseAddr("10.77.0.1")
 
 // run runs both sides of a program, the client being on the drop-in libraries or in the peer.
@@ -211,6 +232,9 @@ func (l *dropinLab) run(t *testing.T, f foreign, client bool) {
 	if f.device {
 		here = withDevice(here, "softrnic0", 1)
 		there = withDevice(there, "rxe0", gidIndex(t, l.peer, l.peer.Addr4()))
+	}
+	if f.tcp != "" {
+		here = filepath.Join(l.libs, "softrnic") + " run --sockets --sockets-wait 20s -- " + here + f.tcp
 	}
 	before := l.lost(t)
 	start := func() *process { return startProcess(t, l.dropin(ctx, t, here, counters)) }
@@ -326,6 +350,8 @@ func (l *dropinLab) serverHere(ctx context.Context, t *testing.T, f foreign, the
 		l.awaitPort(t, p, f.port)
 	case f.group != "":
 		p.await(t, "RDMA_CM_EVENT_MULTICAST_JOIN")
+	case f.tcp != "":
+		p.await(t, "listens over RDMA")
 	default:
 		p.await(t, "rdma_cm listens")
 	}
