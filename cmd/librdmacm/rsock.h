@@ -20,7 +20,17 @@ struct rsock {
 	int nonblock;  // O_NONBLOCK
 	int nodelay;   // TCP_NODELAY, which is always so: nothing is held back
 	int oobinline; // SO_OOBINLINE: there is no data out of band
+
+	// TCP_KEEPCNT and TCP_KEEPINTVL, in s: kept, and without effect. The QP repeats the one probe, so often and for so long as its
+	// retry_cnt and timeout say.
+	int keepcnt, keepintvl;
+
+	int64_t receive_timeout, send_timeout; // SO_RCVTIMEO and SO_SNDTIMEO in ns; 0: none
 };
+
+// The defaults of Linux.
+#define KEEPCNT 9
+#define KEEPINTVL 75
 
 // find_rsock returns an rsocket by its number; NULL if that is of something else.
 struct rsock *find_rsock(int fd);
@@ -33,7 +43,11 @@ void give_name(struct sr_cm_addr *from, struct sockaddr *to, socklen_t *len);
 // entering_rsock is called before a call of the engine that may be one of many: the engine knows how many threads make them.
 void entering_rsock(void);
 
-// wait_rsock waits until an rsocket is ready for events, POLLIN or POLLOUT, or has failed. It returns 0 or an errno.
-int wait_rsock(struct rsock *s, int events);
+// end_of is when a call of now ends for which a timeout in ns holds; -1 is never.
+int64_t end_of(int64_t timeout);
+
+// wait_rsock waits until an rsocket is ready for events, POLLIN or POLLOUT, or has failed. It returns 0 or an errno, EAGAIN at the end
+// that end_of has given.
+int wait_rsock(struct rsock *s, int events, int64_t end);
 
 #endif

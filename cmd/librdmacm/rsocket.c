@@ -80,6 +80,8 @@ PUBLIC int rsocket(int domain, int type, int protocol)
 	s->domain = domain;
 	s->type = type;
 	s->nonblock = nonblock;
+	s->keepcnt = KEEPCNT;
+	s->keepintvl = KEEPINTVL;
 	if ((err = engine->rs_socket(domain, type == SOCK_DGRAM, &s->handle, &fd))) {
 		free(s);
 		return result(err);
@@ -149,8 +151,9 @@ PUBLIC int raccept(int fd, struct sockaddr *addr, socklen_t *len)
 		return -1;
 	entering_rsock();
 	int new, err;
+	int64_t end = end_of(s->receive_timeout);
 	while ((err = engine->rs_accept(s->handle, &c->handle, &new)) == EAGAIN && !s->nonblock)
-		if ((err = wait_rsock(s, POLLIN)))
+		if ((err = wait_rsock(s, POLLIN, end)))
 			break;
 	if (err) {
 		free(c);
@@ -163,6 +166,10 @@ PUBLIC int raccept(int fd, struct sockaddr *addr, socklen_t *len)
 	c->type = s->type;
 	c->nodelay = s->nodelay;
 	c->oobinline = s->oobinline;
+	c->keepcnt = s->keepcnt;
+	c->keepintvl = s->keepintvl;
+	c->receive_timeout = s->receive_timeout;
+	c->send_timeout = s->send_timeout;
 	return add(c, new);
 }
 
@@ -179,8 +186,8 @@ PUBLIC int rconnect(int fd, const struct sockaddr *addr, socklen_t len)
 	err = engine->rs_connect(s->handle, &a);
 	if (err != EINPROGRESS || s->nonblock)
 		return result(err);
-	if ((err = wait_rsock(s, POLLOUT)))
-		return result(err);
+	if ((err = wait_rsock(s, POLLOUT, end_of(s->send_timeout))))
+		return result(err == EAGAIN ? EINPROGRESS : err);
 	int status = 0;
 	err = engine->rs_get_option(s->handle, SR_RS_ERROR, &status);
 	return result(err ? err : status);

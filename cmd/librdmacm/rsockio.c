@@ -15,11 +15,12 @@ static ssize_t receive_datagram(struct rsock *s, const struct iovec *v, size_t n
 	struct sr_cm_addr ignored;
 	size_t got, at = 0;
 	int err, wait = !s->nonblock && !(flags & MSG_DONTWAIT);
+	int64_t end = wait ? end_of(s->receive_timeout) : -1;
 	if (flags & ~(MSG_DONTWAIT | MSG_PEEK | MSG_TRUNC | MSG_WAITALL | NO_MATTER))
 		return result(EOPNOTSUPP);
 	entering_rsock();
 	while ((err = engine->rs_recvfrom(s->handle, b, sizeof b, flags & MSG_PEEK, &got, from ? from : &ignored)) == EAGAIN && wait)
-		if ((err = wait_rsock(s, POLLIN)))
+		if ((err = wait_rsock(s, POLLIN, end)))
 			break;
 	if (err)
 		return result(err);
@@ -40,6 +41,7 @@ static ssize_t transmit_datagram(struct rsock *s, const struct iovec *v, size_t 
 	struct sr_cm_addr a;
 	size_t sum = 0;
 	int err = to ? get_name(s, &a, to, len) : 0, wait = !s->nonblock && !(flags & MSG_DONTWAIT);
+	int64_t end = wait ? end_of(s->send_timeout) : -1;
 	if (err)
 		return result(err);
 	if (flags & ~(MSG_DONTWAIT | MSG_WAITALL | MSG_EOR | NO_MATTER))
@@ -52,7 +54,7 @@ static ssize_t transmit_datagram(struct rsock *s, const struct iovec *v, size_t 
 	}
 	entering_rsock();
 	while ((err = engine->rs_sendto(s->handle, b, sum, to ? &a : NULL)) == EAGAIN && wait)
-		if ((err = wait_rsock(s, POLLOUT)))
+		if ((err = wait_rsock(s, POLLOUT, end)))
 			break;
 	return err ? result(err) : (ssize_t)sum;
 }
@@ -67,6 +69,7 @@ static ssize_t receive(int fd, const struct iovec *v, size_t n, int flags)
 	if (flags & ~(MSG_DONTWAIT | MSG_PEEK | MSG_WAITALL | NO_MATTER))
 		return result(EOPNOTSUPP);
 	int wait = !s->nonblock && !(flags & MSG_DONTWAIT), all = flags & MSG_WAITALL && !(flags & MSG_PEEK);
+	int64_t end = wait ? end_of(s->receive_timeout) : -1;
 	ssize_t total = 0;
 	entering_rsock();
 	for (size_t i = 0; i < n; i++) {
@@ -74,7 +77,7 @@ static ssize_t receive(int fd, const struct iovec *v, size_t n, int flags)
 			size_t got;
 			int err = engine->rs_recv(s->handle, (char *)v[i].iov_base + at, v[i].iov_len - at, flags & MSG_PEEK, &got);
 			if (err == EAGAIN && wait && (!total || all))
-				err = wait_rsock(s, POLLIN);
+				err = wait_rsock(s, POLLIN, end);
 			else if (!err && !got)
 				return total;
 			if (err)
@@ -100,6 +103,7 @@ static ssize_t transmit(int fd, const struct iovec *v, size_t n, int flags)
 	if (flags & ~(MSG_DONTWAIT | MSG_WAITALL | MSG_EOR | NO_MATTER)) // which waits for all unless told not to
 		return result(EOPNOTSUPP);
 	int wait = !s->nonblock && !(flags & MSG_DONTWAIT);
+	int64_t end = wait ? end_of(s->send_timeout) : -1;
 	ssize_t total = 0;
 	entering_rsock();
 	for (size_t i = 0; i < n; i++) {
@@ -107,7 +111,7 @@ static ssize_t transmit(int fd, const struct iovec *v, size_t n, int flags)
 			size_t put;
 			int err = engine->rs_send(s->handle, (char *)v[i].iov_base + at, v[i].iov_len - at, &put);
 			if (err == EAGAIN && wait)
-				err = wait_rsock(s, POLLOUT);
+				err = wait_rsock(s, POLLOUT, end);
 			if (err)
 				return total ? total : result(err);
 			at += put;

@@ -32,11 +32,12 @@ PUBLIC size_t riowrite(int fd, const void *buf, size_t n, off_t offset, int flag
 	if (flags & ~(MSG_DONTWAIT | MSG_WAITALL | MSG_NOSIGNAL))
 		return result(EOPNOTSUPP);
 	entering_rsock();
+	int64_t end = end_of(s->send_timeout);
 	while (total < n) {
 		size_t put;
 		int err = engine->rs_write_at(s->handle, (char *)buf + total, n - total, offset + total, &put);
 		if (err == EAGAIN && !s->nonblock && !(flags & MSG_DONTWAIT))
-			err = wait_rsock(s, POLLOUT);
+			err = wait_rsock(s, POLLOUT, end);
 		if (err)
 			return total ? total : (size_t)result(err);
 		total += put;

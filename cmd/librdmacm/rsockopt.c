@@ -29,37 +29,77 @@ static int find_option(int level, int name)
 	return -1;
 }
 
-// own returns where an option is kept that the engine does not have, or NULL.
-static int *own(struct rsock *s, int level, int name)
+// own returns where an option is kept that the engine does not have, or NULL. Its values are 1 to *most; 0 of it stands for a flag.
+static int *own(struct rsock *s, int level, int name, int *most)
 {
+	*most = 0;
 	if (level == IPPROTO_TCP && name == TCP_NODELAY)
 		return &s->nodelay;
 	if (level == SOL_SOCKET && name == SO_OOBINLINE)
 		return &s->oobinline;
+	if (level == IPPROTO_TCP && name == TCP_KEEPCNT) {
+		*most = 127;
+		return &s->keepcnt;
+	}
+	if (level == IPPROTO_TCP && name == TCP_KEEPINTVL) {
+		*most = 32767;
+		return &s->keepintvl;
+	}
 	return NULL;
+}
+
+// timeout_of returns where a timeout is kept, or NULL.
+static int64_t *timeout_of(struct rsock *s, int level, int name)
+{
+	if (level != SOL_SOCKET)
+		return NULL;
+	return name == SO_RCVTIMEO ? &s->receive_timeout : name == SO_SNDTIMEO ? &s->send_timeout : NULL;
+}
+
+// set_timeout takes 0 as none, and a time before 0 as the shortest, as Linux does.
+static int set_timeout(int64_t *at, const void *value, socklen_t len)
+{
+	struct timeval t;
+	if (len < sizeof t)
+		return EINVAL;
+	memcpy(&t, value, sizeof t);
+	if (t.tv_usec < 0 || t.tv_usec >= 1000000)
+		return EDOM;
+	if (t.tv_sec < 0)
+		*at = 1;
+	else if (t.tv_sec >= INT32_MAX)
+		*at = 0;
+	else
+		*at = t.tv_sec * 1000000000LL + t.tv_usec * 1000LL;
+	return 0;
 }
 
 PUBLIC int rsetsockopt(int fd, int level, int name, const void *value, socklen_t len)
 {
 	struct rsock *s = find_rsock(fd);
 	struct linger linger;
-	int v, i = find_option(level, name), *at;
+	int v, most, i = find_option(level, name), *at;
+	int64_t *timeout;
 	if (!s)
 		return -1;
+	if ((timeout = timeout_of(s, level, name)))
+		return result(set_timeout(timeout, value, len));
 	if (level == SOL_SOCKET && name == SO_LINGER) {
 		if (len < sizeof linger)
 			return result(EINVAL);
 		memcpy(&linger, value, sizeof linger);
 		return result(engine->rs_set_option(s->handle, SR_RS_LINGER, linger.l_onoff ? linger.l_linger : -1));
 	}
-	at = own(s, level, name);
+	at = own(s, level, name, &most);
 	if (!at && (i < 0 || options[i].get_only))
 		return result(ENOPROTOOPT);
 	if (len < sizeof v)
 		return result(EINVAL);
 	memcpy(&v, value, sizeof v);
+	if (at && most && (v < 1 || v > most))
+		return result(EINVAL);
 	if (at) {
-		*at = v != 0;
+		*at = most ? v : v != 0;
 		return 0;
 	}
 	return result(engine->rs_set_option(s->handle, options[i].ours, v));
@@ -76,16 +116,21 @@ static int give(const void *from, socklen_t real, void *to, socklen_t *len)
 PUBLIC int rgetsockopt(int fd, int level, int name, void *value, socklen_t *len)
 {
 	struct rsock *s = find_rsock(fd);
-	int v = 0, err, i = find_option(level, name), *at;
+	int v = 0, err, most, i = find_option(level, name), *at;
+	int64_t *timeout;
 	if (!s)
 		return -1;
+	if ((timeout = timeout_of(s, level, name))) {
+		struct timeval t = {.tv_sec = *timeout / 1000000000, .tv_usec = *timeout / 1000 % 1000000};
+		return give(&t, sizeof t, value, len);
+	}
 	if (level == SOL_SOCKET && name == SO_LINGER) {
 		if ((err = engine->rs_get_option(s->handle, SR_RS_LINGER, &v)))
 			return result(err);
 		struct linger linger = {.l_onoff = v >= 0, .l_linger = v >= 0 ? v : 0};
 		return give(&linger, sizeof linger, value, len);
 	}
-	if ((at = own(s, level, name)))
+	if ((at = own(s, level, name, &most)))
 		return give(at, sizeof *at, value, len);
 	if (level == SOL_SOCKET && (name == SO_TYPE || name == SO_DOMAIN || name == SO_PROTOCOL)) {
 		v = name == SO_TYPE ? s->type : name == SO_DOMAIN ? s->domain : s->type == SOCK_STREAM ? IPPROTO_TCP : IPPROTO_UDP;

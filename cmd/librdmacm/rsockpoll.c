@@ -2,7 +2,23 @@
 #include "rsock.h"
 #include <time.h>
 
-int wait_rsock(struct rsock *s, int events)
+static int64_t now(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+int64_t end_of(int64_t timeout) { return timeout ? now() + timeout : -1; }
+
+// left is the timeout of poll until an end: ms, rounded up.
+static int left(int64_t end)
+{
+	int64_t ns = end < 0 ? -1 : end - now();
+	return end < 0 ? -1 : ns <= 0 ? 0 : ns / 1000000 >= INT32_MAX ? INT32_MAX : (ns + 999999) / 1000000;
+}
+
+int wait_rsock(struct rsock *s, int events, int64_t end)
 {
 	for (;;) {
 		int revents, fds[2], err = engine->rs_arm(s->handle, events, &revents, fds);
@@ -10,20 +26,16 @@ int wait_rsock(struct rsock *s, int events)
 			return err;
 		if (!(revents & (events | POLLERR | POLLHUP))) {
 			struct pollfd p = {.fd = fds[events & POLLIN ? 0 : 1], .events = POLLIN};
-			if (poll(&p, 1, -1) < 0)
+			int n = poll(&p, 1, left(end));
+			if (n < 0)
 				err = errno;
+			else if (!n && end >= 0 && now() >= end)
+				err = EAGAIN;
 		}
 		engine->rs_disarm(s->handle, events);
 		if (err || revents & (events | POLLERR | POLLHUP))
 			return err;
 	}
-}
-
-static int64_t now(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * 1000000000LL + t.tv_nsec;
 }
 
 // The events of poll that an rsocket has, and how those are called that mean the same.
@@ -123,8 +135,7 @@ static int poll_until(struct pollfd *fds, nfds_t n, int64_t until)
 		int wait = 0, again = 0;
 		nfds_t armed = 0;
 		if (sleeps) {
-			int64_t left = until < 0 ? -1 : until - now();
-			wait = until < 0 ? -1 : left <= 0 ? 0 : left / 1000000 >= INT32_MAX ? INT32_MAX : (left + 999999) / 1000000;
+			wait = left(until);
 			for (nfds_t i = n; i < 3 * n; i++)
 				real[i] = (struct pollfd){.fd = -1};
 		}

@@ -69,7 +69,7 @@ func addRsock(s *rsock, h *C.uint32_t, fd *C.int) C.int {
 
 //export srRsSocket
 func srRsSocket(domain, dgram C.int, h *C.uint32_t, fd *C.int) C.int {
-	return addRsock(&rsock{domain: int(domain), dgram: dgram != 0}, h, fd)
+	return addRsock(&rsock{domain: int(domain), dgram: dgram != 0, cfg: rsockDefaults()}, h, fd)
 }
 
 // connection returns the connection of an rsocket, or the errno of one that has none.

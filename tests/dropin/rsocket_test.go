@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,7 +16,8 @@ import (
 )
 
 // rsocketPrograms are those of rdmacm-utils: each rstream first sends 16 bytes each way, and then what its options say, both ways one
-// after the other; udpong's server returns what it gets, with -T e.
+// after the other; udpong's server returns what it gets, with -T e. Without that its client may have sent all of it by UDP before the
+// server's answer tells it what QP there is.
 var rsocketPrograms = []cmProgram{
 	{server: "rstream -b SERVER -S 64 -C 500 -T v", client: "rstream -s SERVER -S 64 -C 500 -T v", bytes: 2 * 500 * 64},
 	{server: "rstream -b SERVER -S 65536 -C 20 -T b -T v", client: "rstream -s SERVER -S 65536 -C 20 -T b -T v", bytes: 2 * 20 * 65536},
@@ -24,9 +26,9 @@ var rsocketPrograms = []cmProgram{
 	{server: "rstream -b SERVER -S 1000 -C 50 -T r -T v -k 1", client: "rstream -s SERVER -S 1000 -C 50 -T r -T v -k 1", bytes: 2 * 50 * 1000},
 	{server: "riostream -b SERVER -S 4096 -C 50 -T v", client: "riostream -s SERVER -S 4096 -C 50 -T v", bytes: 2 * 50 * 4096},
 	{server: "riostream -b SERVER -S 1000000 -C 3 -T b -T v", client: "riostream -s SERVER -S 1000000 -C 3 -T b -T v", bytes: 2 * 3 * 1000000},
-	{server: "udpong -b SERVER -S 64 -C 100", client: "udpong -s SERVER -S 64 -C 100", bytes: 6400, roceOnly: true, endless: true},
+	{server: "udpong -b SERVER -S 64 -C 100", client: "udpong -s SERVER -S 64 -C 100", bytes: 1, roceOnly: true, endless: true},
 	{server: "udpong -b SERVER -S 1000 -C 50 -T e", client: "udpong -s SERVER -S 1000 -C 50 -T e", bytes: 100000, roceOnly: true, endless: true},
-	{server: "udpong -b SERVER -S 500 -C 50 -T a", client: "udpong -s SERVER -S 500 -C 50 -T a", bytes: 25000, roceOnly: true, endless: true},
+	{server: "udpong -b SERVER -S 500 -C 50 -T a", client: "udpong -s SERVER -S 500 -C 50 -T a", bytes: 1, roceOnly: true, endless: true},
 	{server: "udpong -b SERVER -S 1500 -C 50 -T b -T e", client: "udpong -s SERVER -S 1500 -C 50 -T b -T e", bytes: 150000, roceOnly: true, endless: true},
 	{server: "udpong -b SERVER -S 64 -C 100 -T n -T e", client: "udpong -s SERVER -S 64 -C 100 -T n -T e", bytes: 12800, roceOnly: true, endless: true},
 }
@@ -89,5 +91,33 @@ func TestRsockets(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestRsocketDefaults: the files in /etc/rdma/rsocket say what new rsockets have. The program has an /etc of its own, with nothing else.
+func TestRsocketDefaults(t *testing.T) {
+	as := asNobody()
+	own := []string{"unshare", "--mount", "--user", "--map-root-user"}
+	if !as.try(exec.Command(own[0], append(own[1:], "true")...)) {
+		if own, as = own[:2], (user{}); os.Getuid() != 0 {
+			t.Skip("this user may make no namespaces")
+		}
+	}
+	program, dir := compile(t, "rsockets"), shared(t)
+	if err := os.MkdirAll(filepath.Join(dir, "rdma/rsocket"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"mem_default": "65536\n", "wmem_default": "32768", "sqsize_default": "100\n", "rqsize_default": "many\n", "inline_default": "0\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, "rdma/rsocket", name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n, _ := links[0].pair(t)
+	cmd := n.program(t.Context(), t, own[0], append(own[1:], "sh", "-ec", `mount --bind "$0" /etc; "$@"`, dir, program, "10.9.0.1", "defaults")...)
+	cmd.SysProcAttr = as.attr
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
 	}
 }

@@ -1,5 +1,6 @@
 // Rsockets whose two ends are in one process: what they do where sockets would wait, refuse or end, with errno as rsocket(7) and
-// socket(7) have it. The first argument is an address of the device's; with a second one datagrams are tested, too.
+// socket(7) have it. The first argument is an address of the device's; with "datagrams" behind it these are tested, too, with
+// "defaults" the files of defaults alone.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -9,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/uio.h>
 #include <unistd.h>
 #include <rdma/rsocket.h>
@@ -80,10 +82,55 @@ static void test_options(int s)
 	OK(!rsetsockopt(s, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) && option(s, IPPROTO_TCP, TCP_NODELAY) == 1);
 	OK(!rsetsockopt(s, SOL_SOCKET, SO_LINGER, &linger, sizeof linger));
 	OK(!rgetsockopt(s, SOL_SOCKET, SO_LINGER, &got, &n) && got.l_onoff && got.l_linger == 3);
+	OK(option(s, IPPROTO_TCP, TCP_KEEPCNT) == 9 && option(s, IPPROTO_TCP, TCP_KEEPINTVL) == 75);
+	v = 3;
+	OK(!rsetsockopt(s, IPPROTO_TCP, TCP_KEEPCNT, &v, sizeof v) && option(s, IPPROTO_TCP, TCP_KEEPCNT) == v);
+	OK(!rsetsockopt(s, IPPROTO_TCP, TCP_KEEPINTVL, &v, sizeof v) && option(s, IPPROTO_TCP, TCP_KEEPINTVL) == v);
+	v = 128;
+	FAILS(rsetsockopt(s, IPPROTO_TCP, TCP_KEEPCNT, &v, sizeof v), EINVAL);
 	OK(option(s, SOL_SOCKET, SO_TYPE) == SOCK_STREAM && option(s, SOL_SOCKET, SO_ERROR) == 0);
 	FAILS(rsetsockopt(s, SOL_SOCKET, SO_BROADCAST, &one, sizeof one), ENOPROTOOPT);
 	FAILS(rsetsockopt(s, SOL_SOCKET, SO_ERROR, &one, sizeof one), ENOPROTOOPT);
 	FAILS(rsetsockopt(s, SOL_SOCKET, SO_RCVBUF, &one, 1), EINVAL);
+}
+
+static void set_timeout(int s, int name, long usec)
+{
+	struct timeval t = {.tv_usec = usec}, got = {.tv_sec = 1};
+	socklen_t n = sizeof got;
+	OK(!rsetsockopt(s, SOL_SOCKET, name, &t, sizeof t));
+	OK(!rgetsockopt(s, SOL_SOCKET, name, &got, &n) && n == sizeof got && !got.tv_sec && got.tv_usec == usec);
+}
+
+// test_timeouts has calls that wait give up: a reader, an accept, and a writer whose peer does not read. Then the peer reads all.
+static void test_timeouts(int l, int c, int s)
+{
+	static char much[1 << 20], b[1 << 16];
+	struct timeval bad = {.tv_usec = 1000000};
+	FAILS(rsetsockopt(c, SOL_SOCKET, SO_RCVTIMEO, &bad, sizeof bad), EDOM);
+	FAILS(rsetsockopt(c, SOL_SOCKET, SO_RCVTIMEO, &bad, sizeof bad - 1), EINVAL);
+	set_nonblock(c, 0);
+	set_timeout(c, SO_RCVTIMEO, 20000);
+	set_timeout(c, SO_SNDTIMEO, 20000);
+	set_timeout(l, SO_RCVTIMEO, 20000);
+	FAILS(rrecv(c, b, 1, 0), EAGAIN);
+	FAILS(rrecv(c, b, 1, MSG_WAITALL), EAGAIN);
+	FAILS(raccept(l, NULL, NULL), EAGAIN);
+	ssize_t put, sent = 0;
+	while ((put = rsend(c, much, sizeof much, 0)) > 0)
+		sent += put;
+	OK(put == -1 && errno == EAGAIN && sent > 0);
+	while (sent > 0) {
+		ssize_t n = rrecv(s, b, sizeof b < (size_t)sent ? sizeof b : (size_t)sent, 0);
+		OK(n > 0);
+		sent -= n;
+	}
+	OK(rsend(s, "ab", 2, 0) == 2 && ready(c, POLLIN, -1) == POLLIN);
+	OK(rrecv(c, b, 3, MSG_WAITALL) == 2); // what there was at the end of the time
+	set_timeout(c, SO_RCVTIMEO, 0);
+	set_timeout(c, SO_SNDTIMEO, 0);
+	set_timeout(l, SO_RCVTIMEO, 0);
+	set_nonblock(c, 1);
 }
 
 static int listen_somewhere(void)
@@ -247,11 +294,26 @@ static void test_datagrams(void)
 	OK(!rclose(x) && !rclose(y));
 }
 
+// test_defaults: those of the files in /etc/rdma/rsocket that TestRsocketDefaults has made hold, and else those of rsockets.
+static void test_defaults(void)
+{
+	int s = rsocket(AF_INET, SOCK_STREAM, 0);
+	OK(s >= 0);
+	OK(option(s, SOL_SOCKET, SO_RCVBUF) == 65536 && option(s, SOL_SOCKET, SO_SNDBUF) == 32768);
+	OK(option(s, SOL_RDMA, RDMA_SQSIZE) == 100 && option(s, SOL_RDMA, RDMA_RQSIZE) == 384);
+	OK(option(s, SOL_RDMA, RDMA_INLINE) == 0 && option(s, SOL_RDMA, RDMA_IOMAPSIZE) == 0);
+	OK(!rclose(s));
+}
+
 int main(int argc, char **argv)
 {
 	if (argc < 2 || inet_pton(AF_INET, argv[1], &addr.sin_addr) != 1)
 		return 2;
 	addr.sin_family = AF_INET;
+	if (argc > 2 && !strcmp(argv[2], "defaults")) {
+		test_defaults();
+		return 0;
+	}
 	FAILS(rsocket(AF_UNIX, SOCK_STREAM, 0), ENOTSUP);
 	FAILS(rsocket(AF_INET, SOCK_RAW, 0), ENOTSUP);
 	FAILS(rsocket(AF_INET, SOCK_STREAM, IPPROTO_UDP), ENOTSUP);
@@ -263,6 +325,7 @@ int main(int argc, char **argv)
 	for (int i = 0; i < 3; i++) {
 		connected(l, &c, &s);
 		test_stream(c, s);
+		test_timeouts(l, c, s);
 		test_end(c, s);
 	}
 	OK(!rclose(l));

@@ -1,0 +1,40 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/softrnic/softrnic/verbs/rsocket"
+)
+
+// defaultsDir has a file for each default of rsockets that the administrator has set, a number in each (rsocket(7)).
+const defaultsDir = "/etc/rdma/rsocket"
+
+// rsockDefaults are the options of new rsockets, as far as the files set them; what they do not is left to rsocket.Config. They are
+// read once. polling_time and wake_up_interval are not taken: rsocket polls where its waits are short, and rpoll needs no waking.
+var rsockDefaults = sync.OnceValue(func() (cfg rsocket.Config) {
+	for name, of := range map[string]*int{
+		"mem_default": &cfg.RecvBuffer, "wmem_default": &cfg.SendBuffer, "sqsize_default": &cfg.SQSize, "rqsize_default": &cfg.RQSize,
+		"inline_default": &cfg.Inline, "iomap_size": &cfg.Iomaps,
+	} {
+		text, err := os.ReadFile(filepath.Join(defaultsDir, name))
+		if err != nil {
+			continue // nobody has set it
+		}
+		n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 32)
+		switch {
+		case err != nil || n < 0:
+			stacks.log.Load().Warn("rsocket: a default is not taken, as its file has no number", "file", filepath.Join(defaultsDir, name))
+		case n == 0 && name == "inline_default":
+			*of = -1
+		default:
+			*of = int(n)
+		}
+	}
+	return cfg
+})
