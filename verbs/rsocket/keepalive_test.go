@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/stack/netstack"
+	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
@@ -50,6 +52,39 @@ func TestKeepAlive(t *testing.T) {
 		}
 		far.SetCarrier(true)
 	})
+}
+
+// Over iWARP too. There the probe is a segment of TCP, which ends the connection when that is not acknowledged for its user timeout. TCP's
+// own keepalive, which would find the same, is off. Time is real, as gVisor's TCP needs, but nothing depends on how much of it passes,
+// only KeepAlive is longer than a retransmission timeout: gVisor puts that off whenever something else is sent.
+func TestKeepAliveOverIWARP(t *testing.T) {
+	lan := new(pipe.Switch)
+	far := lan.Port()
+	noKeepAlive := netstack.KeepAlive(0, 0, 0)
+	to, from := open(t, far, server, noKeepAlive), open(t, lan.Port(), client, noKeepAlive, netstack.UserTimeout(3*time.Second))
+	var conns []*rsocket.Conn
+	for _, every := range []time.Duration{2 * time.Second, 0} {
+		a, b, err := connect(from, to, server, &rsocket.Config{Transport: verbs.IWARP, KeepAlive: every, Linger: time.Millisecond})
+		ok(t, err)
+		defer a.Close()
+		defer b.Close()
+		for _, way := range [][2]*rsocket.Conn{{a, b}, {b, a}} { // afterwards TCP has nothing to wait for: the answer acknowledges all
+			_, err := way[0].Write([]byte("x"))
+			ok(t, err)
+			_, err = way[1].Read(make([]byte, 1))
+			ok(t, err)
+		}
+		conns = append(conns, a)
+	}
+	far.SetCarrier(false)
+	_, err := conns[0].Read(make([]byte, 1))
+	if !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.ETIMEDOUT) {
+		t.Errorf("Read with KeepAlive, without a network: %v", err)
+	}
+	if err := conns[1].Err(); err != nil {
+		t.Errorf("without KeepAlive and a network: %v", err)
+	}
+	far.SetCarrier(true) // so that Close need not wait
 }
 
 // isTimeout tells whether a deadline has passed, which is no ETIMEDOUT of the connection.
