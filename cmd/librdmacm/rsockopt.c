@@ -113,6 +113,23 @@ static int give(const void *from, socklen_t real, void *to, socklen_t *len)
 	return 0;
 }
 
+// info is TCP_INFO, as far as it is known; the rest is 0: there is no congestion window, and nobody measures round trips.
+static int info(struct rsock *s, struct tcp_info *i)
+{
+	int state, again, segment, err;
+	memset(i, 0, sizeof *i);
+	if (s->type != SOCK_STREAM)
+		return ENOPROTOOPT;
+	if ((err = engine->rs_get_option(s->handle, SR_RS_STATE, &state)) ||
+	    (err = engine->rs_get_option(s->handle, SR_RS_RETRANSMITTED, &again)) ||
+	    (err = engine->rs_get_option(s->handle, SR_RS_MAXSEG, &segment)))
+		return err;
+	i->tcpi_state = state;
+	i->tcpi_total_retrans = again;
+	i->tcpi_snd_mss = i->tcpi_rcv_mss = i->tcpi_advmss = i->tcpi_pmtu = segment;
+	return 0;
+}
+
 PUBLIC int rgetsockopt(int fd, int level, int name, void *value, socklen_t *len)
 {
 	struct rsock *s = find_rsock(fd);
@@ -129,6 +146,11 @@ PUBLIC int rgetsockopt(int fd, int level, int name, void *value, socklen_t *len)
 			return result(err);
 		struct linger linger = {.l_onoff = v >= 0, .l_linger = v >= 0 ? v : 0};
 		return give(&linger, sizeof linger, value, len);
+	}
+	if (level == IPPROTO_TCP && name == TCP_INFO) {
+		struct tcp_info i;
+		err = info(s, &i);
+		return err ? result(err) : give(&i, sizeof i, value, len);
 	}
 	if ((at = own(s, level, name, &most)))
 		return give(at, sizeof *at, value, len);

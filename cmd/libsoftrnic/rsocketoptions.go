@@ -8,6 +8,7 @@ package main
 import "C"
 
 import (
+	"math"
 	"syscall"
 	"time"
 
@@ -161,11 +162,49 @@ func srRsGetOption(h C.uint32_t, option C.int, value *C.int) C.int {
 		v = s.pendingError()
 	case C.SR_RS_MAXSEG:
 		v = s.maxSegment()
+	case C.SR_RS_STATE:
+		v = s.tcpState()
+	case C.SR_RS_RETRANSMITTED:
+		v = s.retransmitted()
 	default:
 		return C.int(syscall.ENOPROTOOPT)
 	}
 	*value = C.int(v)
 	return 0
+}
+
+// States of TCP, as struct tcp_info has them.
+const (
+	tcpEstablished = 1
+	tcpSynSent     = 2
+	tcpClose       = 7
+	tcpListen      = 10
+)
+
+// tcpState is the state of TCP that is most like the rsocket's. mu is held.
+func (s *rsock) tcpState() int {
+	switch {
+	case s.state == rsockConnecting:
+		return tcpSynSent
+	case s.state == rsockListening:
+		return tcpListen
+	case s.state == rsockConnected && s.conn.Ready()&(rsocket.HungUp|rsocket.Failed) == 0:
+		return tcpEstablished
+	}
+	return tcpClose
+}
+
+// retransmitted is how often the connection's QP went back, for a timeout or a NAK, and the packets that it repeated one by one.
+// mu is held.
+func (s *rsock) retransmitted() int {
+	if s.state != rsockConnected {
+		return 0
+	}
+	stats, err := s.conn.QP().Stats()
+	if err != nil {
+		return 0 // the connection is closed meanwhile
+	}
+	return int(min(stats.Counters["completer_retry_err"]+stats.Counters["selective_repeats"], math.MaxInt32))
 }
 
 // pendingError is SO_ERROR, an errno. mu is held.

@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 // SR_VERSION is increased with every change of this file.
-#define SR_VERSION 9
+#define SR_VERSION 10
 
 // The most devices that there can be.
 #define SR_MAX_DEVICES 16
@@ -243,7 +243,7 @@ struct sr_cm_event {
 #define SR_CM_AFONLY 2
 #define SR_CM_ACK_TIMEOUT 3
 
-// Options of rs_set_option and rs_get_option; ACCEPTCONN, ERROR and MAXSEG are only for the latter.
+// Options of rs_set_option and rs_get_option; ACCEPTCONN, ERROR, MAXSEG, STATE and RETRANSMITTED are only for the latter.
 #define SR_RS_SNDBUF 0
 #define SR_RS_RCVBUF 1
 #define SR_RS_SQSIZE 2
@@ -258,6 +258,8 @@ struct sr_cm_event {
 #define SR_RS_ERROR 11  // an errno, or 0; asking clears it
 #define SR_RS_MAXSEG 12 // bytes
 #define SR_RS_IOMAPSIZE 13
+#define SR_RS_STATE 14         // that of TCP which is most like it, as tcpi_state has it
+#define SR_RS_RETRANSMITTED 15 // how often RoCE has sent again; over iWARP, where TCP does it unseen, 0
 
 // Byte offsets in libibverbs' structures, where the engine finds the handle of what a work request points to.
 #define SR_AH_HANDLE 16

@@ -35,6 +35,16 @@ static int option(int s, int level, int name)
 	return v;
 }
 
+static int tcp_state(int s)
+{
+	struct tcp_info i = {.tcpi_rtt = 1};
+	socklen_t n = sizeof i;
+	OK(!rgetsockopt(s, IPPROTO_TCP, TCP_INFO, &i, &n) && n == sizeof i && i.tcpi_snd_mss >= 256 && !i.tcpi_rtt);
+	n = 1; // a program of another time asks for less
+	OK(!rgetsockopt(s, IPPROTO_TCP, TCP_INFO, &i, &n) && n == 1);
+	return i.tcpi_state;
+}
+
 static int ready(int s, int events, int timeout)
 {
 	struct pollfd p = {.fd = s, .events = events};
@@ -168,6 +178,7 @@ static void connected(int l, int *client, int *server)
 	OK(!rgetpeername(*client, (struct sockaddr *)&own, &n) && own.sin_port == addr.sin_port);
 	OK(option(l, SOL_SOCKET, SO_ACCEPTCONN) == 1 && option(*server, SOL_SOCKET, SO_ACCEPTCONN) == 0);
 	OK(option(*client, IPPROTO_TCP, TCP_MAXSEG) >= 256);
+	OK(tcp_state(*client) == TCP_ESTABLISHED && tcp_state(*server) == TCP_ESTABLISHED && tcp_state(l) == TCP_LISTEN);
 	int v = 1 << 20;
 	FAILS(rsetsockopt(*client, SOL_SOCKET, SO_SNDBUF, &v, sizeof v), EINVAL);
 }
@@ -247,6 +258,7 @@ static void test_end(int c, int s)
 	OK(!rclose(s));
 	OK(rread(c, b, 1) == 0);
 	OK(ready(c, POLLIN, -1) & POLLHUP);
+	OK(tcp_state(c) == TCP_CLOSE);
 	OK(!rclose(c));
 	FAILS(rread(c, b, 1), EBADF);
 	FAILS(rclose(c), EBADF);
