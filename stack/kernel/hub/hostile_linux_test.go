@@ -105,7 +105,7 @@ func TestHostile(t *testing.T) {
 }
 
 // hubHere is a hub in this process. end ends it, and waits for work.
-func hubHere(t *testing.T, work *sync.WaitGroup) (dir string, end func()) {
+func hubHere(t testing.TB, work *sync.WaitGroup) (dir string, end func()) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "h")
 	if err != nil {
@@ -135,7 +135,7 @@ func victimAddr(c *Client) (a netip.Addr) {
 }
 
 // client joins a hub. It is closed before work is waited for.
-func client(t *testing.T, work *sync.WaitGroup, dir, addr string, deliver func(*Arrival)) *Client {
+func client(t testing.TB, work *sync.WaitGroup, dir, addr string, deliver func(*Arrival)) *Client {
 	t.Helper()
 	c, err := Join(ClientConfig{Directory: dir, Receiver: func() func(*Arrival, bool) { return func(a *Arrival, _ bool) { deliver(a) } }, Changed: func(bool) {}})
 	if err != nil {
@@ -183,7 +183,7 @@ type hostile struct {
 func (h *hostile) close() { _, _ = h.conn.Close(), unix.Munmap(h.memory) }
 
 // greeted is one that has said hello to the hub, and receives at an address; nil if the hub does not want it.
-func greeted(t *testing.T, dir string) *hostile {
+func greeted(t testing.TB, dir string) *hostile {
 	t.Helper()
 	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: filepath.Join(dir, socketName), Net: "unixpacket"})
 	if err != nil {
