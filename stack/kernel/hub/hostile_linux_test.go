@@ -143,6 +143,7 @@ func client(t testing.TB, work *sync.WaitGroup, dir, addr string, deliver func(*
 	}
 	work.Go(c.Run)
 	if err := c.AddAddr(netip.MustParseAddr(addr), "lo"); err != nil {
+		c.Close()
 		t.Fatal(err)
 	}
 	return c
