@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
@@ -108,5 +109,24 @@ func TestRequestOutlivesListener(t *testing.T) {
 		<-c.Done()
 		ok(t, c.Close())
 		ok(t, <-first)
+	})
+}
+
+// TestCloseListenerDuringAccept: an Accept that begins while the listener is closed says that it is closed.
+func TestCloseListenerDuringAccept(t *testing.T) {
+	both(t, func(t *testing.T, transport verbs.Transport) {
+		s := newStation(t, new(pipe.Switch), "10.0.0.1/24")
+		for range 200 {
+			l := must(rdmacm.Listen(s.dev, ":0", &rdmacm.Config{Transport: transport}))(t)
+			accepted := make(chan error, 1)
+			go func() {
+				_, err := l.Accept(t.Context())
+				accepted <- err
+			}()
+			ok(t, l.Close())
+			if err := <-accepted; !errors.Is(err, verbs.ErrDestroyed) {
+				t.Fatal(err)
+			}
+		}
 	})
 }

@@ -120,6 +120,7 @@ func (l *Listener) Request(ctx context.Context) (*Request, error) {
 // Close closes the listener, and the connections and requests that Accept or Request has not returned. Those that were
 // returned are not affected.
 func (l *Listener) Close() error {
+	l.accepting.Do(func() {}) // so that no Accept begins it from here on
 	l.cancel()
 	err := l.id.Destroy()
 	l.goroutines.Wait()
