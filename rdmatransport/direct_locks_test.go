@@ -202,6 +202,7 @@ func TestDirectOtherPosters(t *testing.T) {
 // TestDirectLeavesReceiverAlone: a goroutine that receives the packet after which a long queue can be moved directly does not
 // move all of it: that port, or connection, would receive nothing meanwhile.
 func TestDirectLeavesReceiverAlone(t *testing.T) {
+	twoAtOnce(t)
 	for _, transport := range transports {
 		t.Run(transport.String(), func(t *testing.T) {
 			const longMessage = 4 << 20

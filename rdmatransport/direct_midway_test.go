@@ -159,6 +159,12 @@ func (d *device) gid(t *testing.T) verbs.GID {
 	return table[d.gidIndex(t)].GID
 }
 
+// twoAtOnce has two goroutines run at once until the end of the test, also where there is one processor.
+func twoAtOnce(t *testing.T) {
+	before := runtime.GOMAXPROCS(max(2, runtime.GOMAXPROCS(0)))
+	t.Cleanup(func() { runtime.GOMAXPROCS(before) })
+}
+
 // run posts a WRITE of 8 bytes, the long message and another WRITE, numbers 1 to 3, and has something happen in the
 // middle of the long one. It returns when PostSend does; inTime tells whether it was the middle.
 func (m *midway) run(happen func() error) (inTime bool) {
@@ -315,6 +321,7 @@ func toErr(e *mwEnd) error {
 
 // TestDirectMidway has something happen in the middle of a long message.
 func TestDirectMidway(t *testing.T) {
+	twoAtOnce(t)
 	const (
 		send, write, writeImm, read = verbs.Send, verbs.RDMAWrite, verbs.RDMAWriteWithImm, verbs.RDMARead
 		flushed                     = "2 WR_FLUSH_ERR, 3 WR_FLUSH_ERR, "

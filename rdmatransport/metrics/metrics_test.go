@@ -159,7 +159,7 @@ func TestCollector(t *testing.T) {
 				}
 				switch {
 				case transport == verbs.RoCEv2:
-					if s.Counters["sent_bytes"] != size*count || peer.Counters["rcvd_bytes"] != size*count || (s.Counters["direct_msgs"] == count) != direct {
+					if s.Counters["sent_bytes"] < size*count || peer.Counters["rcvd_bytes"] < size*count || (s.Counters["direct_msgs"] == count) != direct {
 						t.Errorf("%v\n%v", s.Counters, peer.Counters)
 					}
 				case direct:
