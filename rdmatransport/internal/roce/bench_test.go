@@ -72,12 +72,14 @@ func BenchmarkPost(b *testing.B) {
 		n      int
 		inline bool
 		batch  int
+		mtu    verbs.MTU // 0: 4096
 	}{
 		{op: verbs.Send, n: 64},
 		{op: verbs.Send, n: 64, inline: true},
 		{op: verbs.RDMAWrite, n: 4 << 10},
 		{op: verbs.RDMAWrite, n: 64 << 10},
-		{op: verbs.RDMAWrite, n: 64 << 10, batch: 15}, // a superframe, as on TAP and AF_PACKET
+		{op: verbs.RDMAWrite, n: 64 << 10, batch: 15},                     // superframes, as on TAP and AF_PACKET
+		{op: verbs.RDMAWrite, n: 64 << 10, batch: 62, mtu: verbs.MTU1024}, // and with that MTU by default
 	} {
 		name := fmt.Sprintf("%v %d", c.op, c.n)
 		if c.inline {
@@ -86,13 +88,18 @@ func BenchmarkPost(b *testing.B) {
 		if c.batch > 0 {
 			name += " superframe"
 		}
+		if c.mtu == 0 {
+			c.mtu = verbs.MTU4096
+		} else {
+			name += fmt.Sprintf(" MTU %d", c.mtu.Bytes())
+		}
 		b.Run(name, func(b *testing.B) {
-			r := benchRig(b, config{mtu: verbs.MTU4096, batch: c.batch})
+			r := benchRig(b, config{mtu: c.mtu, batch: c.batch})
 			wr := r.wr(1, c.op, c.n)
 			if c.inline {
 				wr.Flags |= verbs.SendInline
 			}
-			packets := max(1, c.n/4096)
+			packets := max(1, c.n/c.mtu.Bytes())
 			ack := r.packet(r.ack(packets - 1))
 			wcs := make([]verbs.WC, 16)
 			b.SetBytes(int64(c.n))
