@@ -87,7 +87,7 @@ func newRing(nodes [2]*node, n int) (*ring, error) {
 		SGList: []verbs.SGE{local.SGE(0, message)}, RemoteAddr: remote.Addr(), RKey: remote.RKey(),
 	}}
 	for range n {
-		qps, err := pair(nodes, (underWay+n-1)/n)
+		qps, err := pair(nodes, verbs.RC, (underWay+n-1)/n)
 		if err != nil {
 			return nil, err
 		}

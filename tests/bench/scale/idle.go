@@ -25,7 +25,7 @@ func idle(o *options) error {
 	before, start := inUse(), time.Now()
 	qps := make([][2]*verbs.QP, n/2)
 	for i := range qps {
-		if qps[i], err = pair(nodes, 1); err != nil {
+		if qps[i], err = pair(nodes, verbs.RC, 1); err != nil {
 			return err
 		}
 	}

@@ -7,6 +7,7 @@
 //	go run ./tests/bench/scale active    # the time of a message against the number of QPs that are used in turn
 //	go run ./tests/bench/scale idle      # the memory and time of a million QPs that are connected and do nothing
 //	go run ./tests/bench/scale connect   # connections that are set up and closed in a second
+//	go run ./tests/bench/scale cores     # messages a second, and CPU time each, of one goroutine and of one a processor
 //
 // Figures are medians of rounds, in which all counts are measured in turn, so that what else the machine does meets all. Two
 // nodes are in this process, on a link of memory.
@@ -30,7 +31,7 @@ type options struct {
 func main() {
 	var o options
 	flag.Usage = func() {
-		fmt.Fprintln(flag.CommandLine.Output(), "usage: scale [flags] active|idle|connect")
+		fmt.Fprintln(flag.CommandLine.Output(), "usage: scale [flags] active|idle|connect|cores")
 		flag.PrintDefaults()
 	}
 	flag.IntVar(&o.rounds, "rounds", 9, "how often each count is measured")
@@ -44,7 +45,7 @@ func main() {
 }
 
 func run(o *options, what string) error {
-	measure, known := map[string]func(*options) error{"active": active, "idle": idle, "connect": connect}[what]
+	measure, known := map[string]func(*options) error{"active": active, "idle": idle, "connect": connect, "cores": cores}[what]
 	if !known || flag.NArg() != 1 || o.rounds < 1 || o.qps < 0 {
 		flag.Usage()
 		os.Exit(2)

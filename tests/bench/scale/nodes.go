@@ -27,13 +27,19 @@ type framed struct{ link.Link }
 
 // newNodes opens two nodes on one network, in frames or directly. cqe is the size of their CQs.
 func newNodes(frames bool, cqe int) (nodes [2]*node, err error) {
+	return newNodesOn(func(l link.Link) link.Link {
+		if frames {
+			return framed{l}
+		}
+		return l
+	}, cqe)
+}
+
+// newNodesOn opens them on what wrap makes of the network's ports.
+func newNodesOn(wrap func(link.Link) link.Link, cqe int) (nodes [2]*node, err error) {
 	lan := new(pipe.Switch)
 	for i := range nodes {
-		var port link.Link = lan.Port()
-		if frames {
-			port = framed{port}
-		}
-		if nodes[i], err = newNode(port, fmt.Sprintf("10.0.0.%d/24", i+1), cqe); err != nil {
+		if nodes[i], err = newNode(wrap(lan.Port()), fmt.Sprintf("10.0.0.%d/24", i+1), cqe); err != nil {
 			return nodes, err
 		}
 	}
@@ -60,11 +66,27 @@ func newNode(port link.Link, addr string, cqe int) (*node, error) {
 	return n, err
 }
 
-// pair makes an RC QP on each node, connected with each other. depth is that of the send queues.
-func pair(nodes [2]*node, depth int) (qps [2]*verbs.QP, err error) {
+// withCQ is the same node with another CQ for the QPs that are made from now on.
+func (n *node) withCQ(cqe int) (*node, error) {
+	cq, err := n.dev.CreateCQ(cqe, nil)
+	if err != nil {
+		return nil, err
+	}
+	other := *n
+	other.cq = cq
+	return &other, nil
+}
+
+// pair makes a QP on each node, RC or UC, connected with each other. depth is that of the send queues.
+func pair(nodes [2]*node, kind verbs.QPType, depth int) (qps [2]*verbs.QP, err error) {
 	const psn = 0x123456
+	var toReceive, toSend verbs.QPAttrMask // what RC needs beyond UC
+	if kind == verbs.RC {
+		toReceive = verbs.QPAttrMaxDestRDAtomic | verbs.QPAttrMinRNRTimer
+		toSend = verbs.QPAttrTimeout | verbs.QPAttrRetryCnt | verbs.QPAttrRNRRetry | verbs.QPAttrMaxQPRDAtomic
+	}
 	for i, n := range nodes {
-		if qps[i], err = n.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: n.cq, RecvCQ: n.cq,
+		if qps[i], err = n.pd.CreateQP(&verbs.QPInitAttr{Type: kind, SendCQ: n.cq, RecvCQ: n.cq,
 			Cap: verbs.QPCap{MaxSendWR: depth, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}}); err != nil {
 			return qps, err
 		}
@@ -77,13 +99,11 @@ func pair(nodes [2]*node, depth int) (qps [2]*verbs.QP, err error) {
 		if err := qp.Modify(&verbs.QPAttr{
 			QPState: verbs.StateRTR, PathMTU: verbs.MTU1024, DestQPNum: qps[1-i].Num(), RQPSN: psn, MinRNRTimer: 12,
 			AHAttr: verbs.AHAttr{IsGlobal: true, PortNum: 1, GRH: verbs.GRH{DGID: nodes[1-i].gid, SGIDIndex: 1}},
-		}, verbs.QPAttrState|verbs.QPAttrAV|verbs.QPAttrPathMTU|verbs.QPAttrDestQPN|verbs.QPAttrRQPSN|
-			verbs.QPAttrMaxDestRDAtomic|verbs.QPAttrMinRNRTimer); err != nil {
+		}, verbs.QPAttrState|verbs.QPAttrAV|verbs.QPAttrPathMTU|verbs.QPAttrDestQPN|verbs.QPAttrRQPSN|toReceive); err != nil {
 			return qps, err
 		}
 		if err := qp.Modify(&verbs.QPAttr{QPState: verbs.StateRTS, SQPSN: psn, Timeout: 14, RetryCnt: 7, RNRRetry: 7},
-			verbs.QPAttrState|verbs.QPAttrSQPSN|verbs.QPAttrTimeout|verbs.QPAttrRetryCnt|verbs.QPAttrRNRRetry|
-				verbs.QPAttrMaxQPRDAtomic); err != nil {
+			verbs.QPAttrState|verbs.QPAttrSQPSN|toSend); err != nil {
 			return qps, err
 		}
 	}
