@@ -86,6 +86,11 @@ func experiments() (all []*experiment) {
 		add("WRITE 8 bytes in process, direct, one goroutine a side", rateInProcess(t))
 	}
 	add("WRITE 8 bytes, RoCEv2, TAP, 8 QPs", rateOverTAP())
+	for _, p := range []path{overTAP, overPacket} {
+		for _, load := range [][2]string{{"write", "bw"}, {"write", "rate"}, {"send", "rate"}} {
+			add("two queues, RoCEv2, "+p.name, queues(p, load[0], load[1]))
+		}
+	}
 	add("SEND 8 bytes, half round trip, TAP, polling", latencyOverTAP())
 	for _, m := range pathMTUs {
 		add("WRITE 64 KiB, RoCEv2, two processes, shared memory", shmBandwidth(m))

@@ -46,6 +46,7 @@ type lab struct {
 	pprof     string
 	profiling bool
 	env       []string // more for the programs
+	anywhere  bool     // programs may use all processors, whichever their side
 }
 
 func newLab(ctx context.Context, o *options) (l *lab, err error) {
@@ -231,6 +232,9 @@ const (
 
 // start starts a program in a namespace; it is killed when ctx ends, or this program.
 func (l *lab) start(ctx context.Context, in netns.NsHandle, on side, stdout, stderr io.Writer, program string, args ...string) (*exec.Cmd, error) {
+	if l.anywhere {
+		on = both
+	}
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Stdout, cmd.Stderr = stdout, stderr
 	cmd.Env = append(append(os.Environ(), l.env...), "XDG_RUNTIME_DIR="+filepath.Join(l.dir, "run")) // for segments in shared memory
