@@ -128,7 +128,7 @@ func (n *Interface) EndPoll() {
 }
 
 // Counters are what the datagram port has sent, received and dropped.
-func (n *Interface) Counters() stack.Counters { return n.port.counters.snapshot() }
+func (n *Interface) Counters() stack.Counters { return n.port.snapshot() }
 
 // AddAddr adds an address, written as for the option [Addr]. It takes the first empty place in the GID table, or becomes the
 // last GID.

@@ -99,7 +99,7 @@ func (nb *neighbour) hold(f *link.Frame) uint64 {
 		return mac
 	}
 	if nb.closed || nb.heldBytes+len(f.Data) > maxHeld {
-		nb.nic.port.counters.txNoRoute.Add(1)
+		nb.nic.port.sent[0].txNoRoute.Add(1)
 	} else {
 		c := *f
 		c.Data = slices.Clone(f.Data)
@@ -157,7 +157,7 @@ func (nb *neighbour) onResolved(r gstack.LinkResolutionResult) {
 	for i := range nb.held {
 		putMAC(nb.held[i].Data, mac)
 	}
-	nb.nic.port.write(nb.nic.link, nb.held, false)
+	nb.nic.port.sent[0].write(nb.nic.link, nb.held, false)
 	nb.held, nb.heldBytes = nil, 0
 	nb.mac.Store(mac)
 }
@@ -194,7 +194,7 @@ func (nb *neighbour) wake() {
 
 // drop discards the frames that wait for the MAC. nb.mu is held.
 func (nb *neighbour) drop() {
-	nb.nic.port.counters.txNoRoute.Add(uint64(len(nb.held)))
+	nb.nic.port.sent[0].txNoRoute.Add(uint64(len(nb.held)))
 	nb.held, nb.heldBytes = nil, 0
 }
 

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 
@@ -17,10 +16,10 @@ import (
 
 // port is an interface's datagram port.
 type port struct {
-	nic      *Interface
-	counters counters
+	nic *Interface
 
-	lanes [lanes]lane
+	lanes          [lanes]lane
+	sent, received [lanes]tally // of their flows
 }
 
 // lanes is how many flows can be received at the same time. There are more of them than links have queues, so that two
@@ -36,8 +35,8 @@ type lane struct {
 	_  [64]byte       // keeps lanes, which different processors use, in different cache lines
 }
 
-// lane is that of the flow of a frame, if it is RoCE.
-func (p *port) lane(b []byte) *lane {
+// laneOf is the number of the lane of a frame's flow, if it is RoCE.
+func laneOf(b []byte) int {
 	at := ethLen + ipv4Len
 	if len(b) > ethLen && b[ethLen]>>4 == 6 {
 		if at = ethLen + ipv6Len; b[13] == stack.RoCEv1Type&0xff {
@@ -45,72 +44,12 @@ func (p *port) lane(b []byte) *lane {
 		}
 	}
 	if len(b) < at+2 {
-		return &p.lanes[0]
+		return 0
 	}
-	return &p.lanes[(b[at]^b[at+1])%lanes]
+	return int(b[at]^b[at+1]) % lanes
 }
 
 var _ stack.DatagramPort = (*port)(nil)
-
-// traffic is what has to be added to, or subtracted from, the counters of frames and bytes to get those of packets on the
-// link. Most frames are one packet, which needs no correction.
-type traffic struct {
-	loopedFrames, loopedBytes atomic.Uint64
-	morePackets, moreBytes    atomic.Uint64 // packets in superframes beyond the first, and their headers
-	multicast                 atomic.Uint64
-}
-
-// add counts frames that went over the loopback, or the corrections for others.
-func (t *traffic) add(looped bool, frames, bytes uint64, more *stack.Traffic) {
-	if looped {
-		t.loopedFrames.Add(frames)
-		t.loopedBytes.Add(bytes)
-		return
-	}
-	if more.Packets > 0 {
-		t.morePackets.Add(more.Packets)
-		t.moreBytes.Add(more.Bytes)
-	}
-	if more.Multicast > 0 {
-		t.multicast.Add(more.Multicast)
-	}
-}
-
-// countCut adds to t what a frame that is cut into n packets counts beyond one packet. The frame has its headers, of so
-// many bytes, only once.
-func countCut(t *stack.Traffic, frame []byte, n, header int) {
-	t.Packets += uint64(n - 1)
-	t.Bytes += uint64((n - 1) * header)
-	if frame[0]&1 != 0 {
-		t.Multicast += uint64(n)
-	}
-}
-
-// of returns the traffic, given the counters of frames and bytes. Those are read last, so that they include everything
-// that is taken from them.
-func (t *traffic) of(frames, bytes *atomic.Uint64) stack.Traffic {
-	s := stack.Traffic{
-		Packets: t.morePackets.Load() - t.loopedFrames.Load(), Multicast: t.multicast.Load(), Bytes: t.moreBytes.Load() - t.loopedBytes.Load()}
-	s.Packets += frames.Load()
-	s.Bytes += bytes.Load()
-	return s
-}
-
-type counters struct {
-	txFrames, txDatagrams, txBytes, txErrors, txNoRoute atomic.Uint64
-	rxFrames, rxBytes, rxMalformed, rxDropped           atomic.Uint64
-	sent, received                                      traffic
-}
-
-func (c *counters) snapshot() stack.Counters {
-	return stack.Counters{
-		TxFrames: c.txFrames.Load(), TxDatagrams: c.txDatagrams.Load(), TxBytes: c.txBytes.Load(),
-		TxErrors: c.txErrors.Load(), TxNoRoute: c.txNoRoute.Load(),
-		RxFrames: c.rxFrames.Load(), RxBytes: c.rxBytes.Load(),
-		RxMalformed: c.rxMalformed.Load(), RxDropped: c.rxDropped.Load(),
-		Sent: c.sent.of(&c.txFrames, &c.txBytes), Received: c.received.of(&c.rxFrames, &c.rxBytes),
-	}
-}
 
 // Receive implements DatagramPort. The receiver must not call it.
 func (p *port) Receive(fn func(*stack.Datagram)) {
@@ -138,7 +77,8 @@ func (p *port) handleLoopback(frames []link.Frame) {
 }
 
 func (p *port) receive(f *link.Frame, looped bool) bool {
-	l := p.lane(f.Data)
+	flow := laneOf(f.Data)
+	l, c := &p.lanes[flow], &p.received[flow].counters
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	d := &l.d
@@ -146,7 +86,7 @@ func (p *port) receive(f *link.Frame, looped bool) bool {
 	case notRoCE:
 		return false
 	case malformed:
-		p.counters.rxMalformed.Add(1)
+		c.rxMalformed.Add(1)
 		return true
 	}
 	if f.Data[0]&1 == 0 && !p.nic.has(d.Dst) || f.Data[0]&1 != 0 && !p.nic.joined(d.Dst) {
@@ -154,20 +94,20 @@ func (p *port) receive(f *link.Frame, looped bool) bool {
 	}
 	// A frame that arrives with the interface's own address as its source is forged, or went round a loop in the network.
 	if !looped && p.nic.has(d.Src) {
-		p.counters.rxMalformed.Add(1)
+		c.rxMalformed.Add(1)
 		return true
 	}
 	if l.fn == nil {
-		p.counters.rxDropped.Add(1)
+		c.rxDropped.Add(1)
 		return true
 	}
 	d.Looped = looped
-	p.counters.rxFrames.Add(1)
-	p.counters.rxBytes.Add(uint64(f.Len()))
+	c.rxFrames.Add(1)
+	c.rxBytes.Add(uint64(f.Len()))
 	if looped || d.SegmentSize < len(d.Payload) || f.Data[0]&1 != 0 {
 		var more stack.Traffic
 		countCut(&more, f.Data, (len(d.Payload)+d.SegmentSize-1)/d.SegmentSize, ethLen+len(d.Header))
-		p.counters.received.add(looped, 1, uint64(f.Len()), &more)
+		c.received.add(looped, 1, uint64(f.Len()), &more)
 	}
 	l.fn(d)
 	return true

@@ -26,6 +26,7 @@ const (
 
 type sender struct {
 	port   *port
+	tally  *counters    // where all of it is counted: of the flow begun last
 	raw    bool         // it is a FrameSender
 	out    link.Link    // where all of frames go
 	frames []link.Frame // finished, in buf
@@ -63,7 +64,7 @@ func (p *port) Sender() stack.Sender { return p.take() }
 
 func (p *port) take() *sender {
 	s := senders.Get().(*sender)
-	s.port, s.mem = p, s.buf[:]
+	s.port, s.tally, s.mem = p, &p.sent[0].counters, s.buf[:]
 	return s
 }
 
@@ -213,6 +214,7 @@ func (s *sender) begin(p *path, n int, id uint16) {
 	}
 	placed := s.place(p, n)
 	s.path, s.start, s.segments = p, s.end, 0
+	s.tally = &s.port.sent[byte(p.srcPort>>8^p.srcPort)%lanes].counters
 	s.end += copy(s.mem[s.end:], p.template[:p.headers])
 	if placed {
 		putMAC(s.mem, s.mac)
@@ -258,7 +260,7 @@ func (s *sender) finish() {
 	}
 	if s.room.Data != nil {
 		f.HeaderLen, f.NoICRC = uint16(p.headers), true
-		s.port.sent(&f)
+		s.tally.count(&f)
 		s.commit(&f, len(f.Data))
 		return
 	}
@@ -278,7 +280,7 @@ func (s *sender) finish() {
 
 // emit writes the finished frames; the buffer is empty afterwards.
 func (s *sender) emit() {
-	s.port.write(s.out, s.frames, s.raw)
+	s.tally.write(s.out, s.frames, s.raw)
 	s.frames = s.frames[:0]
 	s.start, s.end = 0, 0
 }
@@ -287,20 +289,20 @@ func (s *sender) emit() {
 func (s *sender) Flush() {
 	s.finish()
 	s.emit()
-	s.port.counters.txDatagrams.Add(s.datagrams)
-	s.port, s.raw, s.out, s.datagrams, s.ids.path, s.whole = nil, false, nil, 0, nil, 0
+	s.tally.txDatagrams.Add(s.datagrams)
+	s.port, s.tally, s.raw, s.out, s.datagrams, s.ids.path, s.whole = nil, nil, false, nil, 0, nil, 0
 	senders.Put(s)
 }
 
-// sent counts a frame that is committed.
-func (p *port) sent(f *link.Frame) {
+// count counts a frame that is committed.
+func (c *counters) count(f *link.Frame) {
 	n := uint64(len(f.Data))
-	p.counters.txFrames.Add(1)
-	p.counters.txBytes.Add(n)
+	c.txFrames.Add(1)
+	c.txBytes.Add(n)
 	if f.Segmentation != link.NoSegmentation {
 		var more stack.Traffic
 		countCut(&more, f.Data, segmentsOf(f), int(f.HeaderLen))
-		p.counters.sent.add(false, 1, n, &more)
+		c.sent.add(false, 1, n, &more)
 	}
 }
 
@@ -312,9 +314,9 @@ func segmentsOf(f *link.Frame) int {
 	return (len(f.Data) - int(f.HeaderLen) + int(f.SegmentSize) - 1) / int(f.SegmentSize)
 }
 
-// write writes frames to out, and skips and counts those that out refuses. Frames of a FrameSender are raw, and not
+// write writes frames to out and counts them; it skips those that out refuses, and counts them as errors. Frames of a FrameSender are raw, and not
 // counted when they are sent.
-func (p *port) write(out link.Link, frames []link.Frame, raw bool) {
+func (c *counters) write(out link.Link, frames []link.Frame, raw bool) {
 	var sent, bytes uint64
 	var more stack.Traffic
 	for len(frames) > 0 {
@@ -332,12 +334,12 @@ func (p *port) write(out link.Link, frames []link.Frame, raw bool) {
 		if len(frames) > 0 {
 			frames = frames[1:]
 		}
-		p.counters.txErrors.Add(1)
+		c.txErrors.Add(1)
 	}
 	if sent > 0 && !raw {
-		p.counters.txFrames.Add(sent)
-		p.counters.txBytes.Add(bytes)
+		c.txFrames.Add(sent)
+		c.txBytes.Add(bytes)
 		_, looped := out.(*pipe.Port)
-		p.counters.sent.add(looped, sent, bytes, &more)
+		c.sent.add(looped, sent, bytes, &more)
 	}
 }
