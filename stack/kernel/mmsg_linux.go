@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"net"
 	"net/netip"
+	"os"
 	"syscall"
 	"time"
 	"unsafe"
@@ -14,6 +15,11 @@ import (
 
 	"github.com/softrnic/softrnic/stack/kernel/internal/inlet"
 )
+
+// outConn is a socket for sending.
+type outConn = os.File
+
+func newOutConn(udp *net.UDPConn) (*outConn, syscall.RawConn, error) { return inlet.Unwatched(udp) }
 
 // setSending prepares a socket for sending. It must not fragment: the ICRC covers the flag, and the identification, which is 0
 // with it.
@@ -107,12 +113,10 @@ type sendBatch struct {
 	out     []message
 	done    int
 	refused bool // the superframe at done, whose first datagram is tried alone
-	socket  *outSocket
-	waiting bool // for room in it, until its write deadline
 	msgs    [messages]mmsghdr
 	iov     [messages]unix.Iovec
 	control [messages][controlSpace]byte
-	write   func(fd uintptr) bool // set once, so that calling the kernel allocates nothing
+	write   func(fd uintptr) // set once, so that calling the kernel allocates nothing
 }
 
 func (b *sendBatch) init(s *sender) { b.s, b.write = s, b.writeAll }
@@ -141,39 +145,32 @@ func (b *sendBatch) send(out []message) {
 		}
 	}
 	clear(b.msgs[:len(out)]) // which point to paths
-	b.out, b.socket = nil, nil
+	b.out = nil
 }
 
 func (b *sendBatch) writeTo(o *outlet) error {
-	if b.socket = o.socket.Load(); b.socket == nil {
+	s := o.socket.Load()
+	if s == nil {
 		return net.ErrClosed
 	}
-	err := b.socket.raw.Write(b.write)
-	if b.waiting { // in vain: others fail at once, until here
-		o.full.Store(true)
-		b.endWait()
-	}
-	return err
+	return s.raw.Control(b.write)
 }
 
-// wait sets the socket's write deadline. It is called in writeAll, as endWait is if the wait was not in vain: there is one sender at
-// a time in there.
-func (b *sendBatch) wait() {
-	if !b.waiting {
-		b.waiting = true
-		_ = b.socket.conn.SetWriteDeadline(time.Now().Add(patience))
+// waitForRoom waits until a socket takes something again; false if it has not by the end.
+func waitForRoom(fd uintptr, end time.Time) bool {
+	p := unix.PollFd{Fd: int32(fd), Events: unix.POLLOUT}
+	for left := time.Until(end); left > 0; left = time.Until(end) {
+		atMost := unix.NsecToTimespec(int64(left))
+		if n, _, errno := unix.Syscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&p)), 1, uintptr(unsafe.Pointer(&atMost)), 0, 0, 0); errno != unix.EINTR {
+			return errno == 0 && n > 0
+		}
 	}
+	return false
 }
 
-func (b *sendBatch) endWait() {
-	if b.waiting {
-		b.waiting = false
-		_ = b.socket.conn.SetWriteDeadline(time.Time{})
-	}
-}
-
-// writeAll calls the kernel until it has taken or refused everything; false if it has to wait for room.
-func (b *sendBatch) writeAll(fd uintptr) bool {
+// writeAll calls the kernel until it has taken or refused everything.
+func (b *sendBatch) writeAll(fd uintptr) {
+	var end time.Time // of waiting for room
 	for b.done < len(b.out) {
 		n, errno := sendmmsg(fd, &b.msgs[b.done], len(b.out)-b.done)
 		m := &b.out[b.done]
@@ -191,12 +188,18 @@ func (b *sendBatch) writeAll(fd uintptr) bool {
 			if m.path.out.full.Load() {
 				m.path.out.full.Store(false)
 			}
+			end = time.Time{}
 			continue
 		case errno == unix.EINTR:
 			continue
 		case errno == unix.EAGAIN && !m.path.out.full.Load():
-			b.wait()
-			return false
+			if end.IsZero() {
+				end = time.Now().Add(patience)
+			}
+			if !waitForRoom(fd, end) { // others fail at once, until here
+				m.path.out.full.Store(true)
+			}
+			continue
 		case errno == unix.EIO && m.segments > 1: // a device without checksums cannot cut superframes
 			b.s.port.segments.Store(false)
 		case errno == unix.EINVAL && m.segments > 1 && !b.refused:
@@ -211,8 +214,6 @@ func (b *sendBatch) writeAll(fd uintptr) bool {
 		b.done++
 		b.refused = false
 	}
-	b.endWait()
-	return true
 }
 
 // alone counts the superframe at done, of which the first datagram has left and the others are lost, and goes on to the next.

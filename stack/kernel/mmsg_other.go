@@ -11,6 +11,14 @@ import (
 	"time"
 )
 
+// outConn is a socket for sending.
+type outConn = net.UDPConn
+
+func newOutConn(udp *net.UDPConn) (*outConn, syscall.RawConn, error) {
+	raw, err := udp.SyscallConn()
+	return udp, raw, err
+}
+
 func canSegment(syscall.RawConn) bool { return false }
 
 // way is where a path leads: nothing more is to be prepared. The traffic class and the hop limit are the system's.

@@ -88,8 +88,9 @@ type outlet struct {
 }
 
 type outSocket struct {
-	conn *net.UDPConn
+	conn *outConn
 	raw  syscall.RawConn
+	port uint16
 }
 
 func newPort(n *nic) *port {
@@ -149,7 +150,7 @@ func (p *port) outlet(src netip.Addr, srcPort uint16) (*outlet, error) {
 		if err != nil {
 			return nil, fmt.Errorf("a socket to send from at %v: %w", src, err)
 		}
-		o = &outlet{key: key, port: uint16(s.conn.LocalAddr().(*net.UDPAddr).Port)}
+		o = &outlet{key: key, port: s.port}
 		o.socket.Store(s)
 		p.out[key] = o
 	}
@@ -158,14 +159,19 @@ func (p *port) outlet(src netip.Addr, srcPort uint16) (*outlet, error) {
 }
 
 func (p *port) newOutSocket(src netip.Addr, srcPort uint16) (*outSocket, error) {
-	conn, raw, err := inlet.Bind(p.nic.zoned(netip.AddrPortFrom(src, srcPort)), func(fd uintptr, v4 bool) error {
+	udp, _, err := inlet.Bind(p.nic.zoned(netip.AddrPortFrom(src, srcPort)), func(fd uintptr, v4 bool) error {
 		setGroupInterface(fd, src, p.nic.index)
 		return setSending(fd, v4)
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &outSocket{conn, raw}, nil
+	at := uint16(udp.LocalAddr().(*net.UDPAddr).Port)
+	conn, raw, err := newOutConn(udp)
+	if err != nil {
+		return nil, err
+	}
+	return &outSocket{conn, raw, at}, nil
 }
 
 // leave ends a path from an outlet. One whose address has gone is forgotten with its last path.

@@ -5,6 +5,7 @@ package inlet
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/netip"
 	"sync"
@@ -36,7 +37,7 @@ type Receiver interface {
 // Socket receives what comes to one address, or to one multicast group.
 type Socket struct {
 	addr     netip.Addr
-	conn     *net.UDPConn
+	conn     io.Closer
 	raw      syscall.RawConn
 	receiver Receiver
 	ended    atomic.Bool // nothing is received any more
@@ -48,11 +49,11 @@ type Socket struct {
 // Open opens the socket of an address, of the interface of this name where the address needs a zone. The error wraps EADDRINUSE
 // if another process has it, and says what to do about that.
 func Open(a netip.Addr, zone string, r Receiver) (*Socket, error) {
-	conn, raw, err := Bind(Zoned(netip.AddrPortFrom(a, stack.RoCEPort), zone), setReceiving)
+	conn, _, err := Bind(Zoned(netip.AddrPortFrom(a, stack.RoCEPort), zone), setReceiving)
 	if err != nil {
 		return nil, bindError(a, err)
 	}
-	return newSocket(a, conn, raw, r), nil
+	return newSocket(a, conn, r)
 }
 
 // OpenGroup opens a socket for a multicast group on the interface of this index. Any number of processes may be in the same
@@ -62,18 +63,16 @@ func OpenGroup(group netip.Addr, index int, r Receiver) (*Socket, error) {
 	if err != nil {
 		return nil, err
 	}
-	raw, err := conn.SyscallConn()
-	if err != nil {
+	return newSocket(group, conn, r)
+}
+
+func newSocket(a netip.Addr, conn *net.UDPConn, r Receiver) (*Socket, error) {
+	s := &Socket{addr: a, receiver: r}
+	if err := s.init(conn); err != nil {
 		_ = conn.Close()
 		return nil, err
 	}
-	return newSocket(group, conn, raw, r), nil
-}
-
-func newSocket(a netip.Addr, conn *net.UDPConn, raw syscall.RawConn, r Receiver) *Socket {
-	s := &Socket{addr: a, conn: conn, raw: raw, receiver: r}
-	s.batch.init(s)
-	return s
+	return s, nil
 }
 
 // Bind opens a UDP socket at an address of the machine, which set prepares before it is bound. Port 0 is one that the kernel
@@ -120,10 +119,4 @@ func (s *Socket) Do(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f()
-}
-
-// Close ends reception: Run returns soon.
-func (s *Socket) Close() {
-	s.ended.Store(true)
-	_ = s.conn.Close()
 }

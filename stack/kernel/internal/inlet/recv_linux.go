@@ -5,6 +5,7 @@ package inlet
 import (
 	"encoding/binary"
 	"errors"
+	"net"
 	"net/netip"
 	"time"
 	"unsafe"
@@ -47,13 +48,24 @@ type batch struct {
 	pollNow func(fd uintptr) // set once, so that calling the kernel allocates nothing
 	polledN int              // what it has returned
 
+	bell      bell
 	vigil     vigil
-	eager     *Eager        // nil: Go's scheduler waits for what comes
+	eager     *Eager        // nil: Go's scheduler waits for what comes, at once
 	away      *time.Timer   // ends stayAway
 	pollEnded chan struct{} // has an element since EndPoll
 }
 
-func (b *batch) init(s *Socket) {
+func (s *Socket) init(conn *net.UDPConn) error {
+	f, raw, err := Unwatched(conn)
+	if err != nil {
+		return err
+	}
+	s.conn, s.raw = f, raw
+	b := &s.batch
+	if err := b.bell.init(raw); err != nil {
+		_ = f.Close()
+		return err
+	}
 	b.pollNow = func(fd uintptr) { b.polledN = s.receive(fd, true) }
 	b.buf = new([receiveBatch][1 << 16]byte)
 	b.away, b.pollEnded = time.NewTimer(0), make(chan struct{}, 1)
@@ -64,6 +76,7 @@ func (b *batch) init(s *Socket) {
 		h.Name, h.Control, h.Iov = (*byte)(unsafe.Pointer(&b.from[i])), &b.control[i][0], &b.iov[i]
 		h.SetIovlen(1)
 	}
+	return nil
 }
 
 // receive delivers what one recvmmsg brings, and returns how many messages that were; 0 if there is nothing. mu is held.
@@ -129,21 +142,33 @@ func (b *batch) arrival(i int, a *Arrival) {
 
 // Run receives until the socket is closed.
 func (s *Socket) Run() {
-	_ = s.raw.Read(func(fd uintptr) bool {
-		for !s.ended.Load() {
-			if s.receiver.Polled() {
-				s.stayAway()
-				continue
+	bell := &s.batch.bell
+	_ = s.raw.Control(func(fd uintptr) {
+		_ = bell.raw.Read(func(epoll uintptr) bool {
+			bell.stop(epoll)
+			for !s.ended.Load() {
+				if s.receiver.Polled() {
+					s.stayAway()
+					continue
+				}
+				s.mu.Lock()
+				n := s.receive(fd, false)
+				s.mu.Unlock()
+				if n < receiveBatch && !s.batch.eager.await(fd) && n == 0 && !s.watch(fd) {
+					bell.ring(epoll, fd)
+					return false
+				}
 			}
-			s.mu.Lock()
-			n := s.receive(fd, false)
-			s.mu.Unlock()
-			if n < receiveBatch && !s.batch.eager.await(fd) && n == 0 && !s.watch(fd) {
-				return false
-			}
-		}
-		return true
+			return true
+		})
 	})
+}
+
+// Close ends reception, and waits for Run.
+func (s *Socket) Close() {
+	s.ended.Store(true)
+	_ = s.batch.bell.file.Close()
+	_ = s.conn.Close()
 }
 
 // awayFor is how long Run stays away where somebody polls, before it looks whether that is still so.

@@ -1,10 +1,13 @@
 package inlet
 
 import (
+	"net"
 	"net/netip"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/softrnic/softrnic/stack"
 )
 
 // awayWhile is a Receiver of a program that polls, until it is told otherwise.
@@ -26,6 +29,19 @@ func (r *awayWhile) Polled() bool {
 
 func (r *awayWhile) Deliver(_ *Arrival, polled bool) { r.got <- polled }
 
+// send sends a byte to a socket.
+func send(t *testing.T, s *Socket) {
+	t.Helper()
+	c, err := net.Dial("udp", netip.AddrPortFrom(s.addr, stack.RoCEPort).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Write([]byte{1}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestEndPoll: Run, which stays away while somebody polls, comes back at EndPoll, and not only when it looks again.
 func TestEndPoll(t *testing.T) {
 	was := awayFor
@@ -41,9 +57,7 @@ func TestEndPoll(t *testing.T) {
 	ended := make(chan struct{})
 	go func() { s.Run(); close(ended) }()
 	<-r.asked
-	if _, err := s.conn.WriteToUDPAddrPort([]byte{1}, s.conn.LocalAddr().(interface{ AddrPort() netip.AddrPort }).AddrPort()); err != nil {
-		t.Fatal(err)
-	}
+	send(t, s)
 	r.polled.Store(false)
 	s.EndPoll()
 	select {

@@ -11,14 +11,21 @@ import (
 )
 
 // batch is the buffer of one datagram.
-type batch struct{ buf [1 << 16]byte }
+type batch struct {
+	conn *net.UDPConn
+	buf  [1 << 16]byte
+}
 
-func (*batch) init(*Socket) {}
+func (s *Socket) init(conn *net.UDPConn) (err error) {
+	s.conn, s.batch.conn = conn, conn
+	s.raw, err = conn.SyscallConn()
+	return err
+}
 
 // Run receives until the socket is closed.
 func (s *Socket) Run() {
 	for {
-		n, from, err := s.conn.ReadFromUDPAddrPort(s.batch.buf[:])
+		n, from, err := s.batch.conn.ReadFromUDPAddrPort(s.batch.buf[:])
 		switch {
 		case errors.Is(err, net.ErrClosed):
 			return
@@ -30,6 +37,12 @@ func (s *Socket) Run() {
 		s.receiver.Deliver(&Arrival{Payload: s.batch.buf[:n], From: from}, false)
 		s.mu.Unlock()
 	}
+}
+
+// Close ends reception: Run returns soon.
+func (s *Socket) Close() {
+	s.ended.Store(true)
+	_ = s.conn.Close()
 }
 
 // Poll receives nothing: what comes is received by Run.

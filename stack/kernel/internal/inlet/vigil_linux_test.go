@@ -54,9 +54,7 @@ func TestWatch(t *testing.T) {
 	if watch() || s.batch.vigil.luck != 0 {
 		t.Error("it looks for ever where there is nothing, or calls that luck")
 	}
-	if _, err := s.conn.WriteToUDPAddrPort([]byte{1}, netip.AddrPortFrom(s.addr, 4791)); err != nil {
-		t.Fatal(err)
-	}
+	send(t, s)
 	if !watch() || len(r.got) != 1 || s.batch.vigil.luck != mostLuck {
 		t.Error("it has not received what was there")
 	}
