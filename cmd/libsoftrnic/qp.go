@@ -8,7 +8,9 @@ package main
 import "C"
 
 import (
+	"context"
 	"os"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -162,7 +164,26 @@ func srModifyQP(h C.uint32_t, a *C.struct_sr_qp_attr, mask C.int) C.int {
 	if verbs.QPAttrMask(mask)&verbs.QPAttrAltPath != 0 {
 		attr.Alt = &verbs.AltPath{AHAttr: ahAttr(&a.alt_ah_attr), PKeyIndex: uint16(a.alt_pkey_index), PortNum: uint8(a.alt_port_num), Timeout: uint8(a.alt_timeout)}
 	}
-	return errno(q.Modify(&attr, verbs.QPAttrMask(mask)&^verbs.QPAttrLLPStream))
+	err := q.Modify(&attr, verbs.QPAttrMask(mask)&^verbs.QPAttrLLPStream)
+	if err == nil && verbs.QPAttrMask(mask)&verbs.QPAttrAV != 0 {
+		q.ctx.find(&attr.AHAttr)
+	}
+	return errno(err)
+}
+
+// findTime is how long find waits for an answer, as Linux does.
+const findTime = time.Second
+
+// find waits until the next hop to a QP's peer is known, as ibv_modify_qp of kernels does: what UC sends before that is lost, if it is
+// much. That there is no answer is for the QP's retries to find.
+func (c *userContext) find(to *verbs.AHAttr) {
+	from, err := c.dev.QueryGID(to.PortNum, int(to.GRH.SGIDIndex))
+	if err != nil || !to.IsGlobal {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), findTime)
+	defer cancel()
+	_ = c.node.Host.NICs()[0].Resolve(ctx, from.GID.Addr(), to.GRH.DGID.Addr())
 }
 
 //export srQueryQP
