@@ -37,8 +37,9 @@ PUBLIC void rdma_destroy_event_channel(struct rdma_event_channel *v)
 // How long a thread waits that asks for an event of a channel which another thread has destroyed, in seconds.
 #define LATE 1
 
-// late returns the errno for a thread that could not read the descriptor of a channel. Had it come a little earlier, it would
-// wait, in the kernel, until the process ends: which it mostly does at once, and not with the status for this error.
+// late returns the errno for a thread that could not read the descriptor of a channel, or take the event that it told of. Had it come
+// a little earlier, or later, it would wait, in the kernel, until the process ends: which it mostly does at once, and not with the
+// status for this error.
 static int late(struct channel *ch)
 {
 	int err = errno;
@@ -188,6 +189,7 @@ PUBLIC int rdma_get_cm_event(struct rdma_event_channel *v, struct rdma_cm_event 
 			continue;
 		if (err) {
 			errno = err;
+			errno = late(ch);
 			goto failed;
 		}
 		if (e.listen_id)
