@@ -20,6 +20,8 @@ type path struct {
 	ids     atomic.Uint32 // the IPv4 ID given last
 	srcPort uint16
 	closed  atomic.Bool
+
+	_ [40]byte // keeps the IDs of QPs in different cache lines
 }
 
 // trunk is what paths have in common that differ in nothing but the source port: the headers of their datagrams, and

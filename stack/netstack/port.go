@@ -22,11 +22,11 @@ type port struct {
 	sent, received [lanes]tally // of their flows
 }
 
-// lanes is how many flows can be received at the same time. There are more of them than links have queues, so that two
+// lanes is how many flows can be received at the same time. There are four times as many as a link has queues, so that two
 // queues seldom need the same lane.
-const lanes = 16
+const lanes = 64
 
-// lane receives the flows of a UDP source port, with 15 others of them.
+// lane receives the flows of some UDP source ports.
 type lane struct {
 	// mu is held while the receiver runs: it orders what the link and the loopback bring, and lets Receive wait.
 	mu sync.Mutex

@@ -16,14 +16,23 @@ func TestQPsShareNoCacheLine(t *testing.T) {
 	owners := make(map[uintptr]int)
 	kept := make([]*qp, 100)
 	for i := range kept {
-		q := new(qp)
+		q := &qp{unreliable: new(unreliable)}
+		q.count()
 		kept[i] = q
-		at := uintptr(unsafe.Pointer(q))
-		for l := at / line; l <= (at+unsafe.Sizeof(*q)-1)/line; l++ {
-			if owner, taken := owners[l]; taken {
-				t.Fatalf("QPs of %d bytes: %d and %d share a cache line", unsafe.Sizeof(*q), owner, i)
+		for what, b := range map[string]struct {
+			p unsafe.Pointer
+			n uintptr
+		}{
+			"QP":                    {unsafe.Pointer(q), unsafe.Sizeof(*q)},
+			"counts":                {unsafe.Pointer(q.stats), unsafe.Sizeof(*q.stats)},
+			"state of UC and of UD": {unsafe.Pointer(q.unreliable), unsafe.Sizeof(*q.unreliable)},
+		} {
+			for at := uintptr(b.p) / line; at <= (uintptr(b.p)+b.n-1)/line; at++ {
+				if owner, taken := owners[at]; taken && owner != i {
+					t.Fatalf("%s of %d bytes: QPs %d and %d share a cache line", what, b.n, owner, i)
+				}
+				owners[at] = i
 			}
-			owners[l] = i
 		}
 	}
 	runtime.KeepAlive(kept)

@@ -17,6 +17,8 @@ type unreliable struct {
 	psn    uint32        // of the next packet
 	packet uint32        // UC: to be sent next, of the oldest request
 	resume time.Duration // UC: when the pause behind a window ends; 0 if there is none
+
+	_ [48]byte // keeps those of different QPs in different cache lines
 }
 
 // sendMessages sends what is posted. As nobody acknowledges anything, it sends a window at a time, with a pause behind it for
