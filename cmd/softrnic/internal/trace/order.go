@@ -59,7 +59,7 @@ type sender struct {
 type skip struct {
 	number int
 	n      int
-	from   uint32 // the first PSN, of a UD QP
+	from   uint32 // the first that is missing: the PSN of a UD QP, or an identification
 }
 
 // follow looks at the identification of a packet; check is its ICRC, or what is in a TCP header.
@@ -131,7 +131,7 @@ func (s *sender) identification(f *frame, connection bool) {
 		}
 	case d <= few && (connection || f.time-s.time < burst):
 		if s.skips++; len(s.skipped) < most {
-			s.skipped = append(s.skipped, skip{number: f.number, n: d - 1})
+			s.skipped = append(s.skipped, skip{number: f.number, n: d - 1, from: uint32(s.last + 1)})
 		}
 	default:
 		s.good++
@@ -172,7 +172,7 @@ func (a *analysis) judgeAll() {
 func (a *analysis) judge(s *sender) {
 	if s.skips <= most && s.skips*4 <= s.good {
 		for _, x := range s.skipped {
-			a.report(doubtful, nil, x.number, "the IPv4 identification skips %d before it, where the sender's %d others count by one: packets are missing", x.n, s.good)
+			a.report(doubtful, nil, x.number, "the IPv4 identification skips %d from %#04x on before it, where the sender's %d others count by one: packets are missing", x.n, x.from, s.good)
 		}
 	}
 	if s.backs <= most && s.backs*4 <= s.good {
@@ -265,6 +265,6 @@ func (a *analysis) judgeSpeaker(k speakerKey, s *speaker) {
 		return
 	}
 	for _, x := range s.skipped {
-		a.report(wrong, nil, x.number, "%d packets of UD QP %#x of %v are missing before packet %d", x.n, k.qp, k.src, x.number)
+		a.report(wrong, nil, x.number, "%s missing before packet %d of UD QP %#x of %v", psns(x.from, wire.PSNAdd(x.from, uint32(x.n-1))), x.number, k.qp, k.src)
 	}
 }

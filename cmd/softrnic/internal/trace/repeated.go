@@ -96,6 +96,9 @@ func (a *analysis) reason(w *flow, f *frame, p *wire.Packet, s *sent) {
 		}
 		w.stats.Timeouts++
 		q.epoch++
+		if !marked && !q.mayBegin(p.PSN) && wire.PSNDiff(p.PSN, q.una) < 0 && len(q.midway) <= most {
+			q.midway = append(q.midway, ref{f.number, p.PSN})
+		}
 	case marked && k.number != 0:
 		q.why = k.why
 	case s != nil && q.heard > s.time && p.Opcode.Info().Answered():
@@ -144,11 +147,25 @@ func (q *requester) incomplete(g gap, now int64) {
 // and then come again.
 func (a *analysis) leftOut(q *requester, f *frame, p *wire.Packet, to uint32) {
 	from := max24(q.resume, q.una)
+	if wire.PSNDiff(to, q.una) < 0 {
+		switch before := q.at(wire.PSNAdd(to, 1<<24-1)); {
+		case before == nil: // too long ago; what else does not fit tells
+			q.leap = gap{q.resume, wire.PSNAdd(to, 1<<24-1), f.number, q.epoch}
+		case !q.mayBegin(to): // its sender knows of no acknowledgement that ends before it
+			from = q.resume
+		}
+	}
 	if wire.PSNDiff(to, from) > 0 && p.Reserved7 == 0 && len(q.skipped) < maxMissing {
 		last := wire.PSNAdd(to, 1<<24-1)
 		a.ev.missing = psns(from, last)
 		q.skipped = append(q.skipped, gap{from, last, f.number, q.epoch})
 	}
+}
+
+// mayBegin says whether a requester may repeat from a PSN on: all before it was acknowledged when it did. What is not known may be.
+func (q *requester) mayBegin(psn uint32) bool {
+	before := q.at(wire.PSNAdd(psn, 1<<24-1))
+	return before == nil || before.own || before.span != 1 || psn == q.first
 }
 
 // reportLeftOut reports those up to psn.

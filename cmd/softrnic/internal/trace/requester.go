@@ -93,6 +93,7 @@ type requester struct {
 	waiting []awaited
 	unread  []gap // PSNs whose responses were passed over
 	reread  []gap // and those that were, of a response that came again
+	leap    gap   // the last that were left out among repeated ones that are no longer remembered
 	skipped []gap // PSNs that were left out where others were repeated
 
 	epoch     uint32 // counts what asked for packets again
@@ -101,9 +102,10 @@ type requester struct {
 	resume    uint32 // the PSN behind it
 	run       int    // the packet with which repeating began
 	why       string
-	replays   int   // repeated packets that were not answered yet
-	stale     int   // repeated packets that were acknowledged before they came again
-	again     int   // and acknowledgements of them
+	replays   int // repeated packets that were not answered yet
+	stale     int // repeated packets that were acknowledged before they came again
+	again     int // and acknowledgements of them
+	againPSN  uint32
 	heard     int64 // when the last answer came
 	timeout   int64 // by CM; 0: not known
 	lastNAK   uint32
@@ -111,6 +113,7 @@ type requester struct {
 	done      uint32 // messages before una
 	base      uint32 // MSN before the first message
 	msnKnown  bool
+	midway    []ref // where repeating began though what is before it was not acknowledged apart
 	overruns  []ref // responses that came more often than they were asked for
 	own       int   // packets that asked for an acknowledgement and had one of their own
 	shared    int   // or had it from that of a later one

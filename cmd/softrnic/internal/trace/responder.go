@@ -67,11 +67,20 @@ func (a *analysis) acknowledgement(w, o *flow, f *frame, p *wire.Packet, before 
 					a.reordered(w, f.number, "acknowledges PSN %d behind the acknowledgement of PSN %d", p.PSN, wire.PSNAdd(q.una, 1<<24-1))
 					return
 				}
+				if s := q.at(p.PSN); q.run != 0 && wire.PSNDiff(p.PSN, q.resume) >= 0 && s != nil && s.number < q.run {
+					a.report(wrong, w, f.number, "acknowledges PSN %d again, and what was repeated ends before it: %s missing, or the acknowledgement came twice", p.PSN, psns(q.resume, p.PSN))
+					return
+				}
+				if g := q.leap; g.number != 0 && g.number >= q.run {
+					a.report(wrong, w, f.number, "acknowledges PSN %d more often than packets came again: %s missing before packet %d", p.PSN, psns(g.from, g.to), g.number)
+					return
+				}
 				a.report(wrong, w, f.number, "acknowledges PSN %d again, and nothing was repeated: all up to %d are acknowledged", p.PSN, wire.PSNAdd(q.una, 1<<24-1))
 				return
 			}
 			q.replays--
 			q.again++
+			q.againPSN = p.PSN
 			a.ev.why = "its request was repeated"
 			return
 		}
@@ -375,13 +384,17 @@ func (a *analysis) finish(w *flow) {
 		a.report(wrong, w, g.number, "the response of %s missing (packet %d shows it), and was not asked for again", psns(g.from, g.to), g.number)
 	}
 	for _, r := range exceptions(q.overruns) {
-		a.report(doubtful, w, r.number, "the response of PSN %d comes more often than it was asked for", r.psn)
+		a.report(doubtful, w, r.number, "the response of PSN %d comes more often than its request: a request is missing", r.psn)
+	}
+	for _, r := range exceptions(q.midway) {
+		before := wire.PSNAdd(r.psn, 1<<24-1)
+		a.report(doubtful, w, r.number, "repeats from PSN %d, though no acknowledgement ends before it: %s not repeated (packet %d)", r.psn, psns(before, before), r.number)
 	}
 	for _, g := range exceptions(q.reread) {
 		a.report(doubtful, w, g.number, "the response goes from PSN %d to %d (packet %d): packets are missing", wire.PSNAdd(g.from, 1<<24-1), g.to, g.number)
 	}
 	a.reportLeftOut(w, 0, true)
-	q.missing, q.unread, q.reread, q.overruns = nil, nil, nil, nil
+	q.missing, q.unread, q.reread, q.overruns, q.midway = nil, nil, nil, nil, nil
 	if q.asked.open && !q.asked.met && q.asked.nak && !w.closed() {
 		wait := max(int64(time.Second), 4*(q.asked.until-q.asked.time))
 		if a.now-q.asked.time > wait {
@@ -399,7 +412,7 @@ func (a *analysis) finish(w *flow) {
 		}
 	}
 	if missing := q.stale - q.again; missing > 0 && q.again >= 4 && missing*4 <= q.again && missing <= most {
-		a.report(doubtful, w, w.lastSeen, "%d packets that came again have no acknowledgement, as %d others have", missing, q.again)
+		a.report(doubtful, w, w.lastSeen, "of the packets that came again, %d have no acknowledgement, as %d others have: PSN %d is not acknowledged as often", missing, q.again, q.againPSN)
 	}
 	q.own, q.shared, q.sharedRef, q.stale, q.again = 0, 0, nil, 0, 0
 }

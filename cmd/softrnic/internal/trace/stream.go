@@ -264,9 +264,9 @@ func (a *analysis) acknowledges(s *stream, side int, f *frame) {
 		return
 	}
 	if int32(ack-o.high) > 0 || len(o.early) == 0 {
-		a.report(wrong, nil, f.number, "acknowledges %d bytes that the capture does not have", ack-o.next)
+		a.report(wrong, nil, f.number, "acknowledges %d bytes that the capture does not have: from sequence number %d on", ack-o.next, o.next)
 	} else {
-		a.report(wrong, nil, f.number, "acknowledges bytes of which %d are missing in front of packet %d: the capture does not have all packets", a.hole(o), o.early[0].number)
+		a.report(wrong, nil, f.number, "acknowledges bytes of which %d are missing in front of packet %d, from sequence number %d on: the capture does not have all packets", a.hole(o), o.early[0].number, o.next)
 	}
 	a.skip(s, 1-side, ack)
 }
@@ -456,7 +456,7 @@ func (a *analysis) endStream(s *stream) {
 	for side := range s.half {
 		h := &s.half[side]
 		if len(h.early) > 0 {
-			a.report(wrong, nil, h.early[0].number, "%d bytes are missing before packet %d, and do not come", a.hole(h), h.early[0].number)
+			a.report(wrong, nil, h.early[0].number, "%d bytes are missing before packet %d, from sequence number %d on, and do not come", a.hole(h), h.early[0].number, h.next)
 		}
 		for len(h.early) > 0 {
 			a.drop(h)
