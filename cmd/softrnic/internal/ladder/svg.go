@@ -26,18 +26,19 @@ const (
 
 var looks = [kinds]struct{ colour, dash, word string }{
 	Request:    {"#1f5fbf", "", "request"},
-	Answer:     {"#2a7f3f", "", "acknowledgement or response"},
+	Answer:     {"#2a7f3f", "", "ACK or response"},
 	Repeated:   {"#d97706", "7 4", "sent again"},
 	Negative:   {"#c62828", "", "NAK, reject or Terminate"},
 	NotReady:   {"#8e24aa", "", "RNR NAK"},
-	Management: {"#546e7a", "", "connection set-up and end"},
+	Management: {"#546e7a", "", "set-up and end"},
 }
 
 const style = `text { font-family: "DejaVu Sans", Verdana, sans-serif; font-size: 12px; fill: #222 }
 .time { fill: #666; font-size: 11px; text-anchor: end } .label { text-anchor: middle } .note { fill: #555; font-size: 11px }
 .wrong { fill: #b00020; font-size: 11px; font-weight: bold } .title { font-size: 16px; font-weight: bold } .end { text-anchor: middle; font-weight: bold }
 .silence { fill: #777; font-style: italic; text-anchor: middle } .missing { fill: #b00020; text-anchor: middle; font-weight: bold }
-.life { stroke: #999; stroke-width: 2 }`
+.life { stroke: #999; stroke-width: 2 }
+`
 
 // SVG draws the charts below each other.
 func SVG(w io.Writer, charts []Chart) error {
@@ -47,7 +48,11 @@ func SVG(w io.Writer, charts []Chart) error {
 		y = charts[i].draw(&body, y)
 	}
 	out := bufio.NewWriter(w)
-	fmt.Fprintf(out, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d">`+"\n<style>%s</style>\n", width, y+8, width, y+8, style)
+	fmt.Fprintf(out, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d">`+"\n<style>%s", width, y+8, width, y+8, style)
+	for _, k := range []Kind{Repeated, Negative, NotReady} {
+		fmt.Fprintf(out, ".kind%d { fill: %s; font-weight: bold }\n", k, looks[k].colour)
+	}
+	fmt.Fprintln(out, "</style>")
 	fmt.Fprintln(out, `<rect width="100%" height="100%" fill="white"/>`)
 	marks(out)
 	if _, err := out.WriteString(body.String()); err != nil {
@@ -108,15 +113,19 @@ func (c *Chart) draw(w *strings.Builder, y int) int {
 	return at + 28
 }
 
-// legend names the colours of the kinds that the chart has.
+// legend names the colours of the kinds that the chart has, and says how many packets there are of each, and how many gaps.
 func (c *Chart) legend(w io.Writer, y int) {
-	var has [kinds]bool
+	var has [kinds]int
+	gaps := 0
 	for i := range c.Packets {
-		has[c.Packets[i].Kind] = true
+		has[c.Packets[i].Kind]++
+		if c.Packets[i].Missing != "" {
+			gaps++
+		}
 	}
 	x := 16
 	for k, l := range looks {
-		if !has[k] {
+		if has[k] == 0 {
 			continue
 		}
 		dash := ""
@@ -124,8 +133,13 @@ func (c *Chart) legend(w io.Writer, y int) {
 			dash = ` stroke-dasharray="` + l.dash + `"`
 		}
 		fmt.Fprintf(w, `<line x1="%d" y1="%d" x2="%d" y2="%d" stroke="%s" stroke-width="2.5"%s/>`, x, y, x+26, y, l.colour, dash)
-		text(w, "note", x+32, y+4, l.word)
-		x += 52 + len(l.word)*7
+		word := fmt.Sprintf("%d × %s", has[k], l.word)
+		text(w, "note", x+32, y+4, word)
+		x += 52 + len(word)*6
+	}
+	if gaps > 0 {
+		fmt.Fprintf(w, `<path d="M%d %dl12 12m0 -12l-12 12" stroke="#b00020" stroke-width="2.5"/>`, x, y-6)
+		text(w, "note", x+18, y+4, fmt.Sprintf("%d × gap", gaps))
 	}
 }
 
@@ -147,7 +161,7 @@ func (r *row) draw(w io.Writer, y int) int {
 		stop := (from + 2*to) / 3
 		fmt.Fprintf(w, `<line x1="%d" y1="%d" x2="%d" y2="%d" stroke="#b00020" stroke-width="1.5" stroke-dasharray="2 4"/>`, from, y+12, stop, y+18)
 		fmt.Fprintf(w, `<path d="M%d %dl12 12m0 -12l-12 12" stroke="#b00020" stroke-width="2.5"/>`, stop-6, y+12)
-		text(w, "missing", middle, y+8, short(m+" missing", labelLetters))
+		text(w, "missing", middle, y+6, short(m+" missing", labelLetters))
 		y += rowStep
 	}
 	l := looks[r.first.Kind]
@@ -169,7 +183,11 @@ func (r *row) draw(w io.Writer, y int) int {
 		dash = ` stroke-dasharray="` + l.dash + `"`
 	}
 	fmt.Fprintf(w, `<line x1="%d" y1="%d" x2="%d" y2="%d" stroke="%s" stroke-width="2"%s marker-end="url(#head%d)"/>`, from, y+12, to, y+12+slope, l.colour, dash, r.first.Kind)
-	text(w, "label", middle, y+8, short(r.label(), labelLetters))
+	label := "label"
+	if k := r.first.Kind; k == Repeated || k == Negative || k == NotReady { // what a person looks for has its colour in words too
+		label = fmt.Sprintf("label kind%d", k)
+	}
+	text(w, label, middle, y+6, short(r.label(), labelLetters))
 	at := y + 12
 	for _, n := range notes {
 		text(w, "note", noteAt, at, n)
@@ -191,7 +209,8 @@ func (r *row) label() string {
 			s = fmt.Sprintf("%d × %s", r.count, f.Group)
 		}
 		if f.Sequence != "" {
-			s += ", " + f.Sequence + " to " + r.last.Sequence
+			unit := f.Sequence[:strings.LastIndexByte(f.Sequence, ' ')+1]
+			s += ", " + f.Sequence + " to " + strings.TrimPrefix(r.last.Sequence, unit)
 		}
 		return s
 	}
@@ -211,7 +230,10 @@ func (r *row) notes() (notes, wrong []string) {
 	if f.Number > 0 {
 		number = fmt.Sprintf("packet %d", f.Number)
 		if r.count > 1 {
-			number = fmt.Sprintf("packets %d to %d, within %s", f.Number, r.last.Number, span(r.last.Time-f.Time))
+			number = fmt.Sprintf("packets %d to %d", f.Number, r.last.Number)
+			if d := r.last.Time - f.Time; d > 0 {
+				number += ", within " + span(d)
+			}
 		}
 	}
 	if f.Remark != "" && r.count == 1 {

@@ -137,15 +137,23 @@ func TestJSON(t *testing.T) {
 
 // TestLadder: a ladder is well-formed, and shows what a person looks for.
 func TestLadder(t *testing.T) {
+	captures := captured(t)
+	// Of "perf send bw --size 5000 -n 20" with "--mtu 1500 --impair loss=3%,seed=6", captured behind the losses.
+	lossy, err := os.ReadFile("testdata/lossy.pcapng.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	captures["lossy"] = lossy
 	for name, want := range map[string][]string{
-		"wire/rc-rnr":    {"RNR NAK", "sent again", "nothing for", "36 × RC SEND Only, PSN 3936031 to PSN 3936066"},
+		"wire/rc-rnr":    {"RNR NAK", "sent again", "nothing for", "36 × RC SEND Only, PSN 3936031 to 3936066"},
+		"lossy":          {"PSN 7448259 is missing", "NAK PSN sequence error, PSN 7448259, MSN 6", "6 × RC SEND, PSN 7448259 to 7448264", "271 × sent again", "20 × gap"},
 		"wire/cm-reject": {"REQ, ", "REJ, ", "nobody listens"},
 		"wire/cm-rping":  {"REQ, ", "REP, ", "RTU, ", "DREQ, ", "RC READ Response Only", "10.77.0.2 QP 0x1d and 10.77.0.3 QP 0x1d"},
 		"rdmap/rping":    {"MPA request, revision", "MPA reply", "RDMA Read Request", "TCP FIN"},
 	} {
 		for _, ext := range []string{"svg", "html"} {
 			out := filepath.Join(t.TempDir(), "ladder."+ext)
-			traced(t, &Command{Stats: true, Ladder: out}, records(t, captured(t)[name]))
+			traced(t, &Command{Stats: true, Ladder: out}, records(t, captures[name]))
 			b, err := os.ReadFile(out)
 			if err != nil {
 				t.Fatal(err)

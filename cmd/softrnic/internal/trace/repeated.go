@@ -91,7 +91,7 @@ func (a *analysis) reason(w *flow, f *frame, p *wire.Packet, s *sent) {
 		if s != nil {
 			q.why = fmt.Sprintf("%v after it was sent", since(silence))
 			if q.timeout != 0 && silence < q.timeout-q.timeout/8 && !marked {
-				q.why += fmt.Sprintf(", before its timeout of %v", time.Duration(q.timeout))
+				q.why += fmt.Sprintf(", before its timeout of %v", since(q.timeout))
 			}
 		}
 		w.stats.Timeouts++

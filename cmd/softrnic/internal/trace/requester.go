@@ -335,8 +335,13 @@ func (a *analysis) place(w *flow, f *frame, p *wire.Packet) {
 
 func since(ns int64) time.Duration {
 	d := time.Duration(ns)
-	if d > time.Millisecond {
+	switch {
+	case d > time.Second:
+		return d.Round(time.Millisecond)
+	case d > 100*time.Microsecond:
 		return d.Round(time.Microsecond)
+	case d > 10*time.Microsecond:
+		return d.Round(100 * time.Nanosecond)
 	}
 	return d
 }
