@@ -19,6 +19,7 @@ type row struct {
 	tx, rx float64 // bits per second
 	pkts   float64 // per second, both ways
 	busy   float64 // what rows are ordered by
+	once   bool    // it was looked at once only: there are no rates
 }
 
 // key is what a queue pair is known by from look to look.
@@ -43,9 +44,10 @@ func rows(before, now []status.Node) []row {
 	var all []row
 	for _, n := range now {
 		for _, q := range n.QPs {
-			r := row{pid: n.PID, qp: q}
+			r := row{pid: n.PID, qp: q, once: true}
 			if was, ok := earlier[key{n.PID, n.Link, q.Num}]; ok {
 				seconds := n.Time.Sub(was.node.Time).Seconds()
+				r.once = seconds <= 0
 				rate := func(names ...string) (sum float64) {
 					for _, name := range names {
 						if d := float64(q.Counters[name]) - float64(was.qp.Counters[name]); d > 0 && seconds > 0 {
@@ -67,6 +69,17 @@ func rows(before, now []status.Node) []row {
 	return all
 }
 
+// rate is how a rate is shown.
+func (r *row) rate(format string, v float64) string {
+	if r.once {
+		return "-"
+	}
+	return fmt.Sprintf(format, v)
+}
+
+// dispensable are the columns that a narrow screen does without, in this order.
+var dispensable = []string{"PROTOCOL", "PEER'S QP", "TYPE", "PKT/s", "STATE", "PID"}
+
 // renderTable renders the nodes and their queue pairs, the busiest first, on a screen of a width and height; 0 is without bound.
 func renderTable(before, now []status.Node, width, height int) string {
 	var b strings.Builder
@@ -82,10 +95,13 @@ func renderTable(before, now []status.Node, width, height int) string {
 	header := table.Row{"PID", "QP", "TYPE", "PROTOCOL", "STATE", "PEER", "PEER'S QP", "SQ", "RQ", "TX Mb/s", "RX Mb/s", "PKT/s", "RETRY", "RNR", "DUP"}
 	t.AppendHeader(header)
 	var columns []table.ColumnConfig
-	for i := 8; i <= len(header); i++ {
-		columns = append(columns, table.ColumnConfig{Number: i, Align: text.AlignRight, AlignHeader: text.AlignRight})
+	for i := range header {
+		c := table.ColumnConfig{Number: i + 1}
+		if c.Number >= 8 {
+			c.Align, c.AlignHeader = text.AlignRight, text.AlignRight
+		}
+		columns = append(columns, c)
 	}
-	t.SetColumnConfigs(columns)
 	shown := rows(before, now)
 	if most := height - len(now) - 3; height > 0 && most > 0 && len(shown) > most {
 		shown = shown[:most]
@@ -97,10 +113,20 @@ func renderTable(before, now []status.Node, width, height int) string {
 			dest = fmt.Sprintf("%#x", r.qp.DestQPNum)
 		}
 		t.AppendRow(table.Row{r.pid, fmt.Sprintf("%#x", r.qp.Num), r.qp.Type, r.qp.Transport, r.qp.State, r.qp.Peer, dest, r.qp.Sends, r.qp.Recvs,
-			fmt.Sprintf("%.1f", r.tx/1e6), fmt.Sprintf("%.1f", r.rx/1e6), fmt.Sprintf("%.0f", r.pkts),
+			r.rate("%.1f", r.tx/1e6), r.rate("%.1f", r.rx/1e6), r.rate("%.0f", r.pkts),
 			c["completer_retry_err"] + c["selective_repeats"], c["rcvd_rnr_err"], c["duplicate_request"]})
 	}
-	for line := range strings.Lines(t.Render()) {
+	t.SetColumnConfigs(columns)
+	rendered := t.Render()
+	for _, name := range dispensable {
+		if header, _, _ := strings.Cut(rendered, "\n"); width == 0 || text.StringWidthWithoutEscSequences(header) <= width {
+			break
+		}
+		columns[slices.Index(header, any(name))].Hidden = true
+		t.SetColumnConfigs(columns)
+		rendered = t.Render()
+	}
+	for line := range strings.Lines(rendered) {
 		fmt.Fprintln(&b, clip(strings.TrimRight(line, "\n"), width))
 	}
 	return b.String()

@@ -89,7 +89,14 @@ func TestRates(t *testing.T) {
 			t.Errorf("%d columns: %s", n, line)
 		}
 	}
-	if table := renderTable(before, now, 0, 0); !strings.Contains(table, "8.0") || !strings.Contains(table, "16.0") {
+	before[0].QPs[0].Peer, now[0].QPs[0].Peer = "10.0.0.2", "10.0.0.2"
+	if table := renderTable(before, now, 80, 24); !strings.Contains(table, "PEER") || !strings.Contains(table, "RETRY  RNR  DUP") || strings.Contains(table, "PROTOCOL") {
+		t.Errorf("80 columns:\n%s", table)
+	}
+	if table := renderTable(now, now, 0, 0); strings.Contains(table, "0.0 ") || strings.Count(table, " - ") != 6 {
+		t.Errorf("the first look has no rates:\n%s", table)
+	}
+	if table := renderTable(before, now, 0, 0); !strings.Contains(table, "PROTOCOL") || !strings.Contains(table, "8.0") || !strings.Contains(table, "16.0") {
 		t.Error(table)
 	}
 }
