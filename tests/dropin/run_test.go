@@ -8,10 +8,13 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/softrnic/softrnic/tests/internal/programs"
 )
 
 // command builds the command softrnic beside the libraries, and returns its file.
@@ -172,6 +175,31 @@ func TestRunLog(t *testing.T) {
 		cmd.Env = append(cmd.Env, "SOFTRNIC_LOG=info")
 		if out, err := cmd.CombinedOutput(); err != nil || string(out) != want+"\n" {
 			t.Errorf("%s: SOFTRNIC_LOG is %q, want %q (%v)", flags, out, want, err)
+		}
+	}
+}
+
+// TestRunSelectiveRepeat: a program with --selective-repeat repeats lost packets alone. The other side is the command's own ping-pong,
+// with the flag too, whose link loses packets.
+func TestRunSelectiveRepeat(t *testing.T) {
+	needs(t, "/usr/bin/ibv_rc_pingpong", "ibverbs-utils")
+	for _, flag := range []string{"--selective-repeat", ""} {
+		dir := shared(t)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		port, counters := fmt.Sprint(nextPort()), filepath.Join(dir, "counters")
+		common := strings.Fields("-c -n 50 -s 65536 -p " + port)
+		s := runner(ctx, t, dir, "--link kernel:lo --addr 127.18.4.1 "+flag, append([]string{"ibv_rc_pingpong", "-g", "1"}, common...)...)
+		s.Env = append(s.Env, "SOFTRNIC_COUNTERS="+counters)
+		c := runner(ctx, t, dir, "", "") // for its environment, and its user
+		c.Args = slices.Concat([]string{c.Path}, strings.Fields("pingpong rc --link kernel:lo --addr 127.18.4.2 --impair loss=5%,seed=7 "+flag), common, []string{"127.18.4.1"})
+		said := run(t, s, c, freePort)
+		counted, err := programs.Counted(counters)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := counted["selective_repeats"]; n > 0 != (flag != "") {
+			t.Errorf("with %q the program has repeated %d packets alone: %v\n%s", flag, n, counted, said)
 		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 //	                 processes of this user through the hub (--link kernel --shared)
 //	SOFTRNIC_ADDR    addresses, as --addr, separated by commas
 //	SOFTRNIC_SHARED  1: as --shared. 0: a link of the default is not shared either
+//	SOFTRNIC_SELECTIVE_REPEAT  1: as --selective-repeat
 //	SOFTRNIC_DEVICE  the names of the RoCE and the iWARP device, separated by a comma; a name that is left out after the
 //	                 comma leaves out the device; default softrnic0,softrnic0_iw
 //	SOFTRNIC_TRANSPORT  the wire protocols of rdma_cm: roce, iwarp, or both in the order of preference; default roce,iwarp. It
@@ -132,12 +133,14 @@ func flags(getenv func(string) string, link, addrs string) (f node.Flags, err er
 			err = fmt.Errorf("%s: %w", name, e)
 		}
 	}
-	switch shared := getenv("SOFTRNIC_SHARED"); {
-	case shared != "" && shared != "0" && shared != "1":
-		return f, fmt.Errorf("SOFTRNIC_SHARED=%s: give 1 or 0", shared)
-	default:
-		f.Shared = shared == "1" || link == "" && shared == ""
+	for _, name := range []string{"SOFTRNIC_SHARED", "SOFTRNIC_SELECTIVE_REPEAT"} {
+		if v := getenv(name); v != "" && v != "0" && v != "1" {
+			return f, fmt.Errorf("%s=%s: give 1 or 0", name, v)
+		}
 	}
+	shared := getenv("SOFTRNIC_SHARED")
+	f.Shared = shared == "1" || link == "" && shared == ""
+	f.Selective = getenv("SOFTRNIC_SELECTIVE_REPEAT") == "1"
 	if link == "" {
 		link = defaultLink
 	}

@@ -28,6 +28,20 @@ func TestTraceFromEnv(t *testing.T) {
 	}
 }
 
+func TestSelectiveRepeatFromEnv(t *testing.T) {
+	for value, want := range map[string]bool{"1": true, "0": false, "": false} {
+		got, err := fromEnv(t, "SOFTRNIC_LINK=kernel:lo;shm", "SOFTRNIC_SELECTIVE_REPEAT="+value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, r := range got.Rails {
+			if r.Flags.Selective != want {
+				t.Errorf("SOFTRNIC_SELECTIVE_REPEAT=%s: rail %d has it %v", value, i, r.Flags.Selective)
+			}
+		}
+	}
+}
+
 func TestFromEnv(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "config")
 	if err := os.WriteFile(file, []byte("# a comment\n\nSOFTRNIC_LINK=shm:x\nSOFTRNIC_DEVICE=mlx5_0,\n"), 0o666); err != nil {
@@ -57,7 +71,7 @@ func TestFromEnv(t *testing.T) {
 		}
 	}
 	for _, env := range []string{
-		"SOFTRNIC_LINK=carrier-pigeon", "SOFTRNIC_ADDR=here", "SOFTRNIC_SHARED=perhaps", "SOFTRNIC_DEVICE=a/b", "SOFTRNIC_DEVICE=,", "SOFTRNIC_DEVICE=a,a",
+		"SOFTRNIC_LINK=carrier-pigeon", "SOFTRNIC_ADDR=here", "SOFTRNIC_SHARED=perhaps", "SOFTRNIC_SELECTIVE_REPEAT=yes", "SOFTRNIC_DEVICE=a/b", "SOFTRNIC_DEVICE=,", "SOFTRNIC_DEVICE=a,a",
 		"SOFTRNIC_LINK=shm:a;shm:b;shm:c;d", "SOFTRNIC_ADDR=10.0.0.1/24;;;;;;;;", "SOFTRNIC_DEVICE=a;a", "SOFTRNIC_TRANSPORT=tcp", "SOFTRNIC_LOG=loud", "SOFTRNIC_CONFIG=/nonexistent",
 	} {
 		name, _, _ := strings.Cut(env, "=")

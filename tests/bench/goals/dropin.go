@@ -41,9 +41,13 @@ func (l *lab) dropin(ctx context.Context) error {
 	return nil
 }
 
-// startProgram starts a program on the libraries, with a node of its own.
+// startProgram starts a program on the libraries, with a node of its own. On sockets it is set as softrnic perf is, which
+// onLoopback gives selective.
 func (l *lab) startProgram(ctx context.Context, on side, link, addr string, stdout, stderr io.Writer, args ...string) (*exec.Cmd, error) {
 	env := []string{"LD_LIBRARY_PATH=" + l.libs, "SOFTRNIC_LINK=" + link, "SOFTRNIC_ADDR=" + addr}
+	if strings.HasPrefix(link, "kernel:") {
+		env = append(env, "SOFTRNIC_SELECTIVE_REPEAT=1")
+	}
 	return l.start(ctx, l.inside, on, stdout, stderr, "env", append(env, args...)...)
 }
 
