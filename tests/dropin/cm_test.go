@@ -23,6 +23,7 @@ type cmProgram struct {
 	server, client string
 	bytes          uint64 // at least, that each side's device sends and receives in all
 	roceOnly       bool   // for what iWARP does not have
+	connections    int    // that each side has
 	endless        bool   // the server does not end by itself
 	clients        int    // how many run in turn; 0 is one
 	port           int    // of TCP, that the server listens on when it is ready, if it does not use librdmacm before
@@ -38,7 +39,7 @@ var cmPrograms = []cmProgram{
 	{server: "rdma_server -s SERVER", client: "rdma_client -s SERVER", bytes: 2 * 16},
 	{server: "rdma_xserver -c r", client: "rdma_xclient -s SERVER -c r", bytes: 2 * 16},
 	{server: "rdma_xserver -c x", client: "rdma_xclient -s SERVER -c x", bytes: 2 * 16, roceOnly: true},
-	{server: "cmtime -b SERVER -c 20", client: "cmtime -s SERVER -c 20", endless: true},
+	{server: "cmtime -b SERVER -c 20", client: "cmtime -s SERVER -c 20", connections: 20, endless: true},
 	{server: "udaddy -b SERVER -C 20 -S 500", client: "udaddy -s SERVER -C 20 -S 500", bytes: 2 * 20 * 500, roceOnly: true},
 	{server: "mckey -m 239.1.2.3 -b SERVER -C 20 -S 500", client: "mckey -m 239.1.2.3 -s -b CLIENT -C 20 -S 500", bytes: 20 * 500, roceOnly: true},
 }
@@ -105,7 +106,19 @@ func (p *cmProgram) runOn(t *testing.T, m cmMedium) {
 	server, client := m.pair(t)
 	server.env = append(server.env, "SOFTRNIC_TRANSPORT="+m.transport)
 	client.env = append(client.env, "SOFTRNIC_TRANSPORT="+m.transport)
+	for _, n := range []*node{server, client} {
+		n.env = append(n.env, "SOFTRNIC_TRACE="+n.counters+".trace")
+	}
 	p.run(t, m.endpoints, server, client)
+	for _, n := range []*node{server, client} {
+		if p.connections == 0 {
+			break
+		}
+		transport := strings.TrimSuffix(m.called, "v2")
+		if got, err := programs.Connected(n.counters+".trace", transport); err != nil || got != p.connections {
+			t.Errorf("%s: %d connections over %s, want %d (%v)", n.counters, got, transport, p.connections, err)
+		}
+	}
 }
 
 // cmMedium is a link and a wire protocol.

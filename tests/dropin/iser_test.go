@@ -30,6 +30,7 @@ func TestISER(t *testing.T) {
 		target      = "iqn.2026-11.test.softrnic:disk"
 		initiators  = "iqn.2007-10.com.github:sahlberg:libiscsi:iscsi-inq iqn.2008-11.org.linux-kvm"
 	)
+	programs.Ran(t, "tgtd -f --iser with iscsi-inq, qemu-io and qemu-img", "sockets (RoCEv2)")
 	softrnic := command(t)
 	w := newNetwork(t)
 	image, disk, back := filepath.Join(w.dirs[1], "image"), filepath.Join(w.dirs[0], "disk"), filepath.Join(w.dirs[1], "back")

@@ -19,6 +19,7 @@ import (
 // messages. Both its sides are given -c: who checks compares with what only a peer that checks sends.
 func TestLibfabric(t *testing.T) {
 	needs(t, "/usr/bin/fi_pingpong", "libfabric-bin")
+	programs.Ran(t, "fi_info -p verbs", "sockets (RoCEv2)")
 	softrnic := command(t)
 	w := newNetwork(t)
 	out, err := w.command(t.Context(), 0, softrnic, "run", "--link", "kernel:veth0", "--", "fi_info", "-p", "verbs").CombinedOutput()

@@ -84,6 +84,10 @@ func TestPingpong(t *testing.T) {
 
 func TestDevinfo(t *testing.T) {
 	needs(t, "/usr/bin/ibv_devinfo", "ibverbs-utils")
+	programs.Ran(t, "ibv_devices", links[0].name()+" (RoCEv2)")
+	programs.Ran(t, "ibv_devices", links[0].name()+" (iWARP)")
+	programs.Ran(t, "ibv_devinfo -v", links[0].name()+" (RoCEv2)")
+	programs.Ran(t, "ibv_devinfo -v", links[0].name()+" (iWARP)")
 	n, _ := pair(t, 0)
 	say := func(name string, args ...string) string {
 		out, err := n.program(t.Context(), t, name, args...).CombinedOutput()

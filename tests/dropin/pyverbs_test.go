@@ -5,6 +5,7 @@ package dropin
 import (
 	"compress/gzip"
 	"context"
+	"fmt"
 	"io"
 	"maps"
 	"os"
@@ -13,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/softrnic/softrnic/tests/internal/programs"
 )
 
 // pyverbsTests is where Debian's package python3-pyverbs has the tests of rdma-core, some of them compressed.
@@ -66,6 +69,7 @@ func TestPyverbs(t *testing.T) {
 	}
 	want := pyverbsExpected(t)
 	total := map[string]int{}
+	counts := "| module | ok | skipped | failed |\n|---|---|---|---|\n"
 	for _, module := range modules {
 		t.Run(module, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -96,13 +100,37 @@ func TestPyverbs(t *testing.T) {
 			for result, n := range count {
 				total[result] += n
 			}
+			if count["ok"] > 0 {
+				programs.Ran(t, "pyverbs "+module, "sockets (RoCEv2)")
+			}
+			counts += fmt.Sprintf("| `%s` | %d | %d | %d |\n", module, count["ok"], count["skipped"], count["failed"])
 		})
+	}
+	counts += fmt.Sprintf("| all | %d | %d | %d |\n", total["ok"], total["skipped"], total["failed"])
+	if os.Getenv("SOFTRNIC_LONG") != "" && os.Getenv("SOFTRNIC_TABLE") != "" && !t.Failed() {
+		saveCounts(t, counts)
 	}
 	for _, result := range slices.Sorted(maps.Keys(total)) {
 		t.Logf("%d %s", total[result], result)
 	}
 	if n := total["ok"]; os.Getenv("SOFTRNIC_LONG") != "" && n < 130 && !t.Failed() {
 		t.Errorf("%d tests pass, want 130 at least", n)
+	}
+}
+
+// saveCounts writes how many tests of each module have passed to the README.
+func saveCounts(t *testing.T, counts string) {
+	t.Helper()
+	text, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	now, err := programs.Replace(string(text), "TestPyverbs", counts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile("README.md", []byte(now), 0o644); err != nil {
+		t.Fatal(err)
 	}
 }
 

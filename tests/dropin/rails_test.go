@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/softrnic/softrnic/tests/internal/programs"
 )
 
 // TestRails runs testdata/rails.c, which loads libibverbs.so as NCCL does, over four rails: each has a link, an address and a
@@ -28,6 +30,8 @@ func TestRails(t *testing.T) {
 		{"kernel:lo", "127.18.1.1;127.18.1.2;127.18.1.3;127.18.1.4", "127.18.2.1;127.18.2.2;127.18.2.3;127.18.2.4", 128},
 	} {
 		t.Run(link.links, func(t *testing.T) {
+			medium := endpoints{link: link.links}.name()
+			programs.Ran(t, fmt.Sprintf("tests/dropin/testdata/rails.c as NCCL's net-ib, %d devices, %d MiB", rails, link.mib), medium+" (RoCEv2)")
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
 			server, client := endpoints{link: link.links, server: link.server, client: link.client}.pair(t)

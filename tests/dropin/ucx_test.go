@@ -16,8 +16,8 @@ import (
 )
 
 // TestUCX runs UCX's own tools under softrnic run: ucx_info shows the RoCE device with both transports of plain verbs, and
-// ucx_perftest moves messages over each, between two processes. With SOFTRNIC_LONG all of
-// that runs over each link, and then MPI programs over UCX; else one row over each.
+// ucx_perftest moves messages over each, between two processes; then MPI programs run over UCX. With SOFTRNIC_LONG all of
+// that runs over each link, else one row over each, and one of Open MPI.
 func TestUCX(t *testing.T) {
 	needs(t, "/usr/bin/ucx_perftest", "ucx-utils")
 	for i, link := range links {
@@ -55,9 +55,7 @@ func TestUCX(t *testing.T) {
 			}
 		})
 	}
-	if os.Getenv("SOFTRNIC_LONG") != "" {
-		mpi(t)
-	}
+	mpi(t)
 }
 
 // ucxPerftest runs ucx_perftest between two processes over one of UCX's transports alone.

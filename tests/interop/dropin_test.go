@@ -30,6 +30,7 @@ type foreign struct {
 	endless        bool   // the server does not end by itself
 	tcp            string // what has the side on SoftRNIC use TCP, which softrnic run --sockets carries; the other side uses rsockets
 	bytes          uint64 // that the drop-in device sends and receives at least
+	connections    int    // that it has
 }
 
 // foreigns are the programs; with SOFTRNIC_LONG all of them. Of UC and UD the tests wait for each answer, and RC's timeout is four
@@ -126,13 +127,27 @@ func foreigns() (list []foreign) {
 	perftest(iwarp, 50*65536, "ib_send_bw -n 50 -R")
 	perftest(iwarp, 50*2, "ib_send_lat -n 50 -R")
 	perftest(iwarp, 50*2, "ib_read_lat -n 50 -R")
+	perftest(roce, 5*(8<<20), "ib_read_bw -n 5 -a -u 20")
+	perftest(roce, 80*65536, "ib_read_bw -n 20 -q 4 -u 20")
+	perftest(roce, 50*65536, "ib_read_bw -n 50 -b -u 20")
+	perftest(roce, 20*65536, "ib_read_bw -n 20 -u 20 -R")
+	perftest(roce, 50*65536, "ib_send_bw -n 50 -e -u 20")
+	perftest(roce, 5*(8<<20), "ib_send_bw -n 5 -a -u 20")
+	perftest(roce, 20*65536, "ib_send_bw -n 20 -u 20 -R")
+	perftest(roce, 20*1024, "ib_send_bw -n 20 -s 1024 -c UD")
+	perftest(roce, 20*1024, "ib_send_bw -n 20 -s 1024 -c UC")
+	perftest(roce, 20*65536, "ib_write_bw -n 20 -c UC")
+	perftest(roce, 20*8, "ib_atomic_bw -n 20 -u 20 -R")
+	perftest(roce, 20*8, "ib_atomic_lat -n 20 -u 20 -R")
+	perftest(iwarp, 50*2, "ib_write_lat -n 50 -R")
+	perftest(iwarp, 50*65536, "ib_read_bw -n 50 -R")
 	for _, transport := range []verbs.Transport{roce, iwarp} {
 		for _, opts := range []string{" -S 64 -C 3000 -T b", " -S 1048576 -C 4 -T n", " -S 1048576 -C 4 -T r", " -S 1000 -C 200 -T b -k 1"} {
 			list = append(list, foreign{server: "rstream -b OWN" + opts, client: "rstream -s SERVER" + opts, transport: transport, bytes: 2 * 3000 * 64})
 		}
 	}
 	return append(list,
-		foreign{server: "cmtime -b OWN -c 10", client: "cmtime -s SERVER -c 10", endless: true},
+		foreign{server: "cmtime -b OWN -c 10", client: "cmtime -s SERVER -c 10", endless: true, connections: 10},
 		foreign{server: "rdma_xserver -c r", client: "rdma_xclient -s SERVER -c r", bytes: 2 * 16},
 	)
 }
@@ -140,11 +155,7 @@ func foreigns() (list []foreign) {
 // TestDropin: unmodified programs of Debian's on the drop-in libraries, as nobody, on the machine's own sockets, with rxe or siw on
 // the other side. With SOFTRNIC_LONG each has both roles, else each the other's than the one before.
 func TestDropin(t *testing.T) {
-	t.Cleanup(func() {
-		if err := programs.Save("../internal/programs"); err != nil {
-			t.Error(err)
-		}
-	})
+	saveTable(t)
 	l := dropinLab{libs: buildLibraries(t)}
 	for _, l.transport = range []verbs.Transport{verbs.RoCEv2, verbs.IWARP} {
 		l.peer = cmPeer(t, 2, l.transport)
@@ -167,7 +178,20 @@ func TestDropin(t *testing.T) {
 			}
 		}
 		t.Run(fmt.Sprintf("%v/rcopy", l.transport), l.rcopy)
+		if l.transport == verbs.RoCEv2 && os.Getenv("SOFTRNIC_LONG") != "" {
+			t.Run("RoCEv2/qperf by LID", l.qperfByLID)
+		}
 	}
+}
+
+// saveTable adds what a test has recorded to the table of programs.
+func saveTable(t *testing.T) {
+	t.Helper()
+	t.Cleanup(func() {
+		if err := programs.Save("../internal/programs"); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // buildLibraries builds the drop-in libraries and returns their directory.
@@ -244,6 +268,9 @@ func (l *dropinLab) run(t *testing.T, f foreign, client bool) {
 	} else {
 		for tries := 5; !l.serverHere(ctx, t, f, there, start(), tries > 0); tries-- {
 		}
+	}
+	if got, err := programs.Connected(counters+".trace", "RoCE"); f.connections > 0 && (err != nil || got != f.connections) {
+		t.Errorf("%d connections, want %d (%v)", got, f.connections, err)
 	}
 	if t.Failed() || f.endless && !client { // which was interrupted, and has not said what it counted
 		return
@@ -423,6 +450,33 @@ func untilListensOn(port int) string {
 func untilAttached(group string) string {
 	b := netip.MustParseAddr(group).As4()
 	return fmt.Sprintf("until ip maddr show dev eth0 | grep -q 33:33:%02x:%02x:%02x:%02x; do sleep 0.05; done", b[0], b[1], b[2], b[3])
+}
+
+// qperfByLID: qperf's tests of UC and UD do not take -cm, and so address the peer by its LID. The kernel's device and the drop-in one
+// refuse that alike: over Ethernet an address has a GID.
+func (l *dropinLab) qperfByLID(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), cmPatience)
+	defer cancel()
+	serving, err := l.peer.Start("qperf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = serving.Kill() }()
+	l.peer.Run(t, untilListensOn(19765))
+	for test, want := range map[string]string{"uc_lat": "failed to modify QP to RTR: Invalid argument", "ud_lat": "failed to create address handle: Invalid argument"} {
+		args := " -t 1 -cm 1 " + test
+		there, _, err := l.peer.Exec(ctx, "qperf 127.0.0.1"+args)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := startProcess(t, l.dropin(ctx, t, "qperf "+l.peer.Addr4().String()+args, filepath.Join(forNobody(t), "counters")))
+		<-p.ended
+		for who, said := range map[string]string{"rxe": there, "the drop-in device": p.stdout.String() + p.stderr.String()} {
+			if !strings.Contains(said, "-cm set but not used in test "+test) || !strings.Contains(said, want) {
+				t.Errorf("%s on %s says %q, want %q", test, who, said, want)
+			}
+		}
+	}
 }
 
 // awaitPort waits until a program on the drop-in libraries listens on a TCP port, where the two sides meet.

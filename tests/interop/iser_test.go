@@ -25,10 +25,12 @@ func TestISER(t *testing.T) {
 		t.Log("set SOFTRNIC_LONG: an emulated machine takes its time for SCSI")
 		return
 	}
+	saveTable(t)
 	libs := buildLibraries(t)
 	for _, transport := range []verbs.Transport{verbs.RoCEv2, verbs.IWARP} {
 		t.Run(transport.String(), func(t *testing.T) {
 			l := dropinLab{libs: libs, transport: transport, peer: cmPeer(t, 2, transport)}
+			programs.Ran(t, "tgtd -f --iser with ib_iser of its kernel", l.against())
 			l.iser(t)
 		})
 	}
