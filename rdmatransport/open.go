@@ -26,6 +26,7 @@ type config struct {
 	iwarp iwarp.Config
 	roce  roce.Config
 	trace trace.Sink
+	port  verbs.PortAttr // its rate
 }
 
 // Name sets the device's name. The default is softrnic0, softrnic1, … in the order in which the process opens devices.

@@ -32,6 +32,10 @@ func TestOpenRefuses(t *testing.T) {
 		{host, rdmatransport.IWARP(iwarp.Config{Revision: 3}), []string{"MPA revision 3", "1, 2, or 0"}},
 		{host, rdmatransport.RoCE(roce.Config{DCQCN: &roce.DCQCN{CNPDSCP: 64}}), []string{"CNPDSCP 64", "63"}},
 		{host, rdmatransport.RoCE(roce.Config{DCQCN: &roce.DCQCN{CNP802PPrio: 8}}), []string{"CNP802PPrio 8", "7"}},
+		{host, rdmatransport.Rate(42, 0), []string{"42 Gbit/s", "100"}},
+		{host, rdmatransport.Rate(0, 0), []string{"0 Gbit/s"}},
+		{host, rdmatransport.Rate(100, 3), []string{"3 lanes", "100 Gbit/s"}},
+		{host, rdmatransport.Rate(100, 12), []string{"12 lanes", "100 Gbit/s"}},
 		{nil, rdmatransport.Name("rnic0"), []string{"host is nil"}},
 		{bare{}, rdmatransport.Name("rnic0"), []string{"0 interfaces", "1 to 254"}},
 	} {
@@ -55,5 +59,33 @@ func TestOpenRefuses(t *testing.T) {
 	}
 	if err := dev.Shutdown(t.Context()); !errors.Is(err, verbs.ErrDestroyed) {
 		t.Errorf("Shutdown of a closed device: %v, want ErrDestroyed", err)
+	}
+}
+
+func TestRate(t *testing.T) {
+	host := must(netstack.New(new(pipe.Switch).Port(), netstack.Addr("10.0.0.1/24")))(t)
+	defer host.Close()
+	for _, c := range []struct {
+		opts  []rdmatransport.Option
+		gbps  float64
+		lanes int
+	}{
+		{nil, 40, 4},
+		{[]rdmatransport.Option{rdmatransport.Rate(100, 0)}, 100, 4},
+		{[]rdmatransport.Option{rdmatransport.Rate(100, 2)}, 100, 2},
+		{[]rdmatransport.Option{rdmatransport.Rate(25, 0)}, 25, 1},
+		{[]rdmatransport.Option{rdmatransport.Rate(56, 0)}, 56, 4},
+		{[]rdmatransport.Option{rdmatransport.Rate(400, 0)}, 400, 4},
+		{[]rdmatransport.Option{rdmatransport.Rate(800, 0)}, 800, 8},
+		{[]rdmatransport.Option{rdmatransport.Rate(2.5, 1)}, 2.5, 1},
+	} {
+		dev := must(rdmatransport.Open(host, c.opts...))(t)
+		p := must(dev.QueryPort(1))(t)
+		if gbps, lanes := p.Rate(); gbps != c.gbps || lanes != c.lanes {
+			t.Errorf("the port has %g Gbit/s over %d lanes, want %g over %d", gbps, lanes, c.gbps, c.lanes)
+		}
+		if err := dev.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }

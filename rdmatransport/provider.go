@@ -38,6 +38,7 @@ const (
 // provider is a device on a host. It implements verbs.Provider and rdmacm.Provider.
 type provider struct {
 	name    string
+	rate    verbs.PortAttr // of which ports report the width and the speed
 	nics    []stack.NIC
 	regions *memory.Regions
 	timers  *timers.Queue
@@ -59,7 +60,7 @@ const (
 
 // newProvider makes the provider that Open opens.
 func newProvider(host stack.Network, opts ...Option) (*provider, error) {
-	c := config{rand: rand.Reader}
+	c := config{rand: rand.Reader, port: verbs.PortAttr{ActiveWidth: 2, ActiveSpeed: 4}}
 	for _, o := range opts {
 		if err := o(&c); err != nil {
 			return nil, err
@@ -79,7 +80,7 @@ func newProvider(host stack.Network, opts ...Option) (*provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &provider{name: c.name, nics: nics, regions: memory.NewRegions(c.rand), timers: timers.New()}
+	p := &provider{name: c.name, rate: c.port, nics: nics, regions: memory.NewRegions(c.rand), timers: timers.New()}
 	p.iwarp = iwarp.New(host, c.iwarp, p.regions, p.timers, c.rand, p.iwarpRoute, numbers.QPNs, p.hasQP)
 	p.roce = roce.New(p.nics, c.roce, p.regions, p.timers, c.rand, numbers.QPNs, p.hasQP)
 	p.iwarp.SetTrace(c.trace)
@@ -174,8 +175,8 @@ func (p *provider) QueryPort(port uint8) (verbs.PortAttr, error) {
 		QKeyViolCntr: uint32(min(p.roce.Counters.QKeyViolations.Load(), 0xffff)),
 		PKeyTblLen:   1,
 		MaxVLNum:     1,
-		ActiveWidth:  2, // 4x
-		ActiveSpeed:  4, // 10 Gbit/s a lane
+		ActiveWidth:  p.rate.ActiveWidth,
+		ActiveSpeed:  p.rate.ActiveSpeed,
 		PhysState:    phys,
 		LinkLayer:    verbs.LinkLayerEthernet,
 	}, nil

@@ -75,18 +75,56 @@ type PortAttr struct {
 	SubnetTimeout uint8
 	InitTypeReply uint8
 	ActiveWidth   uint8 // 1, 2, 4, 8, 16: 1x, 4x, 8x, 12x, 2x
-	ActiveSpeed   uint8 // 1, 2, 4, 8, 16, 32, 64: 2.5, 5, 10, 10, 14, 25, 50 Gbit/s a lane
+	ActiveSpeed   uint8 // 1, 2, 4, 8, 16, 32, 64, 128: 2.5, 5, 10, 10, 14, 25, 50, 100 Gbit/s a lane
 	PhysState     uint8 // 5 is link up
 	LinkLayer     LinkLayer
 	Flags         uint8
 	PortCapFlags2 uint16
 }
 
+// What the codes of ActiveSpeed and ActiveWidth mean: Gbit/s a lane, and lanes. Those are first that SetRate prefers.
+var (
+	portSpeeds = []code[float64]{{1, 2.5}, {2, 5}, {4, 10}, {8, 10}, {16, 14}, {32, 25}, {64, 50}, {128, 100}}
+	portWidths = []code[int]{{2, 4}, {1, 1}, {16, 2}, {4, 8}, {8, 12}}
+)
+
+type code[T comparable] struct {
+	code uint8
+	of   T
+}
+
+// decode returns what a code stands for, or 0.
+func decode[T comparable](codes []code[T], c uint8) (of T) {
+	for _, k := range codes {
+		if k.code == c {
+			return k.of
+		}
+	}
+	return of
+}
+
 // Rate is the port's signalling rate in Gbit/s, and how many lanes that is over; 0 of a width or speed that has no meaning.
 func (a *PortAttr) Rate() (gbps float64, lanes int) {
-	speeds := map[uint8]float64{1: 2.5, 2: 5, 4: 10, 8: 10, 16: 14, 32: 25, 64: 50}
-	lanes = map[uint8]int{1: 1, 2: 4, 4: 8, 8: 12, 16: 2}[a.ActiveWidth]
-	return speeds[a.ActiveSpeed] * float64(lanes), lanes
+	lanes = decode(portWidths, a.ActiveWidth)
+	return decode(portSpeeds, a.ActiveSpeed) * float64(lanes), lanes
+}
+
+// SetRate sets ActiveWidth and ActiveSpeed to those of a rate in Gbit/s over 1, 2, 4, 8 or 12 lanes; 0 stands for the first of 4, 1,
+// 2, 8 and 12 that has the rate. The error says which rates there are.
+func (a *PortAttr) SetRate(gbps float64, lanes int) error {
+	for _, w := range portWidths {
+		for _, s := range portSpeeds {
+			if (lanes == 0 || lanes == w.of) && s.of*float64(w.of) == gbps {
+				a.ActiveWidth, a.ActiveSpeed = w.code, s.code
+				return nil
+			}
+		}
+	}
+	over := fmt.Sprintf("%d lanes do not make", lanes)
+	if lanes == 0 {
+		over = "no number of lanes makes"
+	}
+	return fmt.Errorf("%s %g Gbit/s: a port has 1, 2, 4, 8 or 12 lanes of 2.5, 5, 10, 14, 25, 50 or 100, such as 100 over 4", over, gbps)
 }
 
 // MTU is a path MTU in IBTA's encoding (ibv_mtu): 1 is 256 bytes, 5 is 4096.

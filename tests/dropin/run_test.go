@@ -44,12 +44,15 @@ func runner(ctx context.Context, t *testing.T, dir, args string, program ...stri
 // TestRun: a program sees the devices where the kernel would have them, has no more privileges than before, and its exit
 // status is that of softrnic run.
 func TestRun(t *testing.T) {
+	needs(t, "/usr/bin/ibv_devinfo", "ibverbs-utils")
 	dir := shared(t)
 	if out, err := runner(t.Context(), t, dir, "--link pipe --addr 10.9.0.1/24 --sysfs on", "true").CombinedOutput(); err != nil {
 		t.Skipf("no mount namespace for a user without privileges: %s", out)
 	}
-	out, err := runner(t.Context(), t, dir, "--link pipe --addr 10.9.0.1/24 --device mlx5_0,siw0", "sh", "-c", `
+	out, err := runner(t.Context(), t, dir, "--link pipe --addr 10.9.0.1/24 --device mlx5_0,siw0 --speed 100", "sh", "-c", `
 		cd /sys/class/infiniband
+		cat mlx5_0/ports/1/rate
+		echo $(ibv_devinfo -v -d siw0 | grep active_)
 		echo $(ls) $(cat mlx5_0/node_type siw0/node_type mlx5_0/ports/1/gids/1 mlx5_0/ports/1/gid_attrs/types/1 mlx5_0/ports/1/state)
 		test -c /dev/infiniband/uverbs0 && test -e /dev/urandom && test -d /sys/class/net && echo the rest is there
 		grep CapEff /proc/self/status
@@ -59,11 +62,16 @@ func TestRun(t *testing.T) {
 		t.Errorf("%v, want exit status 143", err)
 	}
 	for _, want := range []string{
+		"100 Gb/sec (4X EDR)", "active_width: 4X (2) active_speed: 25.0 Gbps (32)",
 		"mlx5_0 siw0 1: CA 4: RNIC 0000:0000:0000:0000:0000:ffff:0a09:0001 RoCE v2 4: ACTIVE", "the rest is there", "0000000000000000",
 	} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("the program does not see %q:\n%s", want, out)
 		}
+	}
+	out, err = runner(t.Context(), t, dir, "--link pipe --speed 100 --width 12", "true").CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "12 lanes do not make 100 Gbit/s") {
+		t.Errorf("a rate that no port has: %v\n%s", err, out)
 	}
 	out, err = runner(t.Context(), t, dir, "--link pipe", "no-such-program").CombinedOutput()
 	if !errors.As(err, &exit) || exit.ExitCode() != 127 {

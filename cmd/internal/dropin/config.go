@@ -23,6 +23,8 @@ import (
 //	SOFTRNIC_SELECTIVE_REPEAT  1: as --selective-repeat
 //	SOFTRNIC_DEVICE  the names of the RoCE and the iWARP device, separated by a comma; a name that is left out after the
 //	                 comma leaves out the device; default softrnic0,softrnic0_iw
+//	SOFTRNIC_SPEED   the rate that ports report, in Gbit/s: 2.5 to 1200; default 40. Nothing is sent slower or faster for it
+//	SOFTRNIC_WIDTH   the number of lanes of that rate: 1, 2, 4, 8 or 12; default: 4, if that can be
 //	SOFTRNIC_TRANSPORT  the wire protocols of rdma_cm: roce, iwarp, or both in the order of preference; default roce,iwarp. It
 //	                 connects over the first that has the address; a listener for one address is of the first, and one for
 //	                 all addresses of all. Port spaces other than TCP are always RoCE's. The
@@ -82,12 +84,17 @@ func FromEnv(getenv func(string) string) (c Config, err error) {
 	case len(devices) > 1 && len(devices) < n:
 		return c, fmt.Errorf("SOFTRNIC_DEVICE=%s: devices of %d of %d rails: give those of the first, or of all", getenv("SOFTRNIC_DEVICE"), len(devices), n)
 	}
+	rate, err := portRate(getenv("SOFTRNIC_SPEED"), getenv("SOFTRNIC_WIDTH"))
+	if err != nil {
+		return c, err
+	}
 	seen := map[string]bool{"": true}
 	for i := range n {
 		var r Rail
 		if r.Flags, err = flags(getenv, pick(links, i), pick(addrs, i)); err != nil {
 			return c, err
 		}
+		r.Flags.Rate = rate
 		names := pick(devices, i)
 		if len(devices) == 1 {
 			names = counted(names, i)
@@ -158,6 +165,25 @@ func flags(getenv func(string) string, link, addrs string) (f node.Flags, err er
 		text("SOFTRNIC_LOG", level, &f.Log)
 	}
 	return f, err
+}
+
+// portRate is what the ports of all rails report.
+func portRate(speed, width string) (r node.Rate, err error) {
+	if speed == "" && width == "" {
+		return r, nil
+	}
+	if r.Gbps, err = strconv.ParseFloat(speed, 64); err != nil {
+		return r, fmt.Errorf("SOFTRNIC_SPEED=%s, SOFTRNIC_WIDTH=%s: give a number of Gbit/s as the speed, such as 100", speed, width)
+	}
+	if width != "" {
+		if r.Lanes, err = strconv.Atoi(width); err != nil || r.Lanes == 0 {
+			return r, fmt.Errorf("SOFTRNIC_WIDTH=%s: give a number of lanes: 1, 2, 4, 8 or 12", width)
+		}
+	}
+	if err := new(verbs.PortAttr).SetRate(r.Gbps, r.Lanes); err != nil {
+		return r, fmt.Errorf("SOFTRNIC_SPEED=%s, SOFTRNIC_WIDTH=%s: %w", speed, width, err)
+	}
+	return r, nil
 }
 
 // defaultDevice is the name of the first rail's RoCE device.

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/softrnic/softrnic/cmd/internal/node"
 )
 
 // fromEnv reads an environment that is written as NAME=value.
@@ -72,11 +74,24 @@ func TestFromEnv(t *testing.T) {
 	}
 	for _, env := range []string{
 		"SOFTRNIC_LINK=carrier-pigeon", "SOFTRNIC_ADDR=here", "SOFTRNIC_SHARED=perhaps", "SOFTRNIC_SELECTIVE_REPEAT=yes", "SOFTRNIC_DEVICE=a/b", "SOFTRNIC_DEVICE=,", "SOFTRNIC_DEVICE=a,a",
+		"SOFTRNIC_SPEED=fast", "SOFTRNIC_SPEED=NaN", "SOFTRNIC_SPEED=99", "SOFTRNIC_SPEED=0", "SOFTRNIC_WIDTH=4",
 		"SOFTRNIC_LINK=shm:a;shm:b;shm:c;d", "SOFTRNIC_ADDR=10.0.0.1/24;;;;;;;;", "SOFTRNIC_DEVICE=a;a", "SOFTRNIC_TRANSPORT=tcp", "SOFTRNIC_LOG=loud", "SOFTRNIC_CONFIG=/nonexistent",
 	} {
 		name, _, _ := strings.Cut(env, "=")
 		if _, err := fromEnv(t, env); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v, which does not name %s", env, err, name)
+		}
+	}
+}
+
+func TestSpeed(t *testing.T) {
+	got, err := fromEnv(t, "SOFTRNIC_LINK=shm:a;shm:b", "SOFTRNIC_SPEED=100", "SOFTRNIC_WIDTH=2")
+	if want := (node.Rate{Gbps: 100, Lanes: 2}); err != nil || got.Rails[0].Flags.Rate != want || got.Rails[1].Flags.Rate != want {
+		t.Errorf("%v, want %v on both rails (%v)", got.Rails, want, err)
+	}
+	for _, width := range []string{"many", "0", "3", "12"} {
+		if _, err := fromEnv(t, "SOFTRNIC_SPEED=100", "SOFTRNIC_WIDTH="+width); err == nil || !strings.Contains(err.Error(), "SOFTRNIC_WIDTH="+width) {
+			t.Errorf("100 Gbit/s over %s lanes: %v", width, err)
 		}
 	}
 }

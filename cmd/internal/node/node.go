@@ -47,7 +47,14 @@ type Flags struct {
 	StrictICRC bool     `group:"node" name:"strict-icrc" help:"RoCEv2 with --link kernel: drop IPv4 packets unless their ICRC is right with an IP identification that SoftRNICs send. Without it the identification, which sockets do not show, is found from the ICRC, as packets of Linux's rxe and of most hardware need; icrc_id_solved counts them. Other links see it, and are always strict."`
 	Counters   bool     `group:"node" help:"Print what the node has counted to stderr when it ends, as far as it is not 0, by the names of Linux's port counters and rxe's hw_counters."`
 	Trace      string   `group:"node" type:"path" placeholder:"FILE" help:"Append what happens to queue pairs (changes of state, losses, timeouts, RNR waits, NAKs, the set-up and end of iWARP streams) to this file, one JSON object a line."`
+	Rate       Rate     `kong:"-"` // softrnic run's
 	LinkFlags
+}
+
+// Rate is what a port reports; 0: the default.
+type Rate struct {
+	Gbps  float64
+	Lanes int // 0: those that suit Gbps
 }
 
 // LinkFlags describe a link of any kind, and what of it is recorded and logged.
@@ -175,6 +182,9 @@ func (f *Flags) Open(e *cli.Env) (*Node, error) {
 		cfg.ByDelay = &roce.ByDelay{}
 	}
 	device := []rdmatransport.Option{rdmatransport.RoCE(cfg), rdmatransport.IWARP(iwarp.Config{LongFPDUs: f.LongFPDUs})}
+	if f.Rate.Gbps != 0 {
+		device = append(device, rdmatransport.Rate(f.Rate.Gbps, f.Rate.Lanes))
+	}
 	if f.Trace != "" {
 		if n.trace, err = os.OpenFile(f.Trace, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o666); err != nil {
 			return nil, errors.Join(fmt.Errorf("--trace: %w", err), n.Host.Close())

@@ -166,7 +166,7 @@ var (
 	vls    = map[uint8]string{1: "1", 2: "2", 3: "4", 4: "8", 5: "15"}
 	widths = map[uint8]string{1: "1X", 2: "4X", 4: "8X", 8: "12X", 16: "2X"}
 	speeds = map[uint8]string{1: "2.5 Gbps", 2: "5.0 Gbps", 4: "10.0 Gbps", 8: "10.0 Gbps", 16: "14.0 Gbps",
-		32: "25.0 Gbps", 64: "50.0 Gbps"}
+		32: "25.0 Gbps", 64: "50.0 Gbps", 128: "100.0 Gbps"}
 	physStates = map[uint8]string{1: "SLEEP", 2: "POLLING", 3: "DISABLED", 4: "PORT_CONFIGURATION_TRAINING", 5: "LINK_UP",
 		6: "LINK_ERROR_RECOVERY", 7: "PHY_TEST"}
 )

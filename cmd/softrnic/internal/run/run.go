@@ -22,6 +22,8 @@ type Command struct {
 	Shared  bool          `help:"With --link kernel:INTERFACE: share the addresses with other programs of this user. Where --link is left out it is so anyway."`
 	Device  string        `placeholder:"ROCE[,IWARP]" help:"Names of the RoCE and the iWARP device: mlx5_0,siw0. A comma with nothing behind it leaves out the iWARP device. Default: softrnic0,softrnic0_iw."`
 	Repeat  bool          `name:"selective-repeat" help:"RoCEv2: repeat lost packets alone towards other SoftRNICs that were given this too, as --selective-repeat of the other commands."`
+	Speed   string        `placeholder:"GBPS" help:"The rate that the devices' ports report, in Gbit/s: 25, 100, 200, 400 … It is what programs read, and nothing is sent slower or faster for it. Default: 40."`
+	Width   string        `placeholder:"LANES" help:"With --speed: the number of lanes that the ports report, 1, 2, 4, 8 or 12. Default: 4, or if the rate does not go with that, the next that it goes with."`
 	Libs    string        `type:"existingdir" placeholder:"DIR" help:"Directory of the drop-in libraries. Default: beside the command softrnic, or in ../lib/softrnic from there."`
 	Sysfs   string        `enum:"auto,on,preload,off" default:"auto" placeholder:"MODE" help:"How the program sees its devices in /sys/class/infiniband, /sys/class/infiniband_verbs and /dev/infiniband, where UCX and pyverbs look: on: in a mount namespace; preload: by a library before the C library; off: not at all; auto: on if this user may make a mount namespace, else preload. Default: auto."`
 	Sockets bool          `help:"Carry the program's TCP connections over RDMA, as rsockets, where the other side speaks these: as another softrnic run --sockets, or a program with librspreload.so, does. Other connections are TCP as ever. The program gets no devices."`
@@ -52,7 +54,7 @@ ends when the program has, nobody listens any more, and all connections have end
   softrnic run --sockets -- iperf3 -c 127.0.0.1
 
 The same without softrnic run: LD_LIBRARY_PATH is the directory of the libraries, and SOFTRNIC_LINK, SOFTRNIC_ADDR (with commas),
-SOFTRNIC_SHARED (1), SOFTRNIC_SELECTIVE_REPEAT (1), SOFTRNIC_TOP (1), SOFTRNIC_DEVICE and SOFTRNIC_LOG are the flags; SOFTRNIC_TRANSPORT (roce, iwarp, or both in an order) is
+SOFTRNIC_SHARED (1), SOFTRNIC_SELECTIVE_REPEAT (1), SOFTRNIC_TOP (1), SOFTRNIC_DEVICE, SOFTRNIC_SPEED, SOFTRNIC_WIDTH and SOFTRNIC_LOG are the flags; SOFTRNIC_TRANSPORT (roce, iwarp, or both in an order) is
 what rdma_cm connects over, and whose device is listed first, SOFTRNIC_TRACE a file for what happens to queue pairs. SOFTRNIC_CONFIG names a file with lines of these.
 
 Up to 8 rails, each with a link, addresses and devices of its own: SOFTRNIC_LINK, SOFTRNIC_ADDR and SOFTRNIC_DEVICE then have a
@@ -96,7 +98,7 @@ func (c *Command) settings() map[string]string {
 			addrs = append(addrs, a.Addr().String())
 		}
 	}
-	for name, value := range map[string]string{"SOFTRNIC_LINK": c.Link, "SOFTRNIC_ADDR": strings.Join(addrs, ","), "SOFTRNIC_DEVICE": c.Device} {
+	for name, value := range map[string]string{"SOFTRNIC_LINK": c.Link, "SOFTRNIC_ADDR": strings.Join(addrs, ","), "SOFTRNIC_DEVICE": c.Device, "SOFTRNIC_SPEED": c.Speed, "SOFTRNIC_WIDTH": c.Width} {
 		if value != "" {
 			s[name] = value
 		}

@@ -108,6 +108,9 @@ func gid(g verbs.GID) string {
 	return s
 }
 
+// generations are what the kernel calls the speeds of a lane.
+var generations = map[uint8]string{2: " DDR", 4: " QDR", 8: " FDR10", 16: " FDR", 32: " EDR", 64: " HDR", 128: " NDR"}
+
 // deviceFiles are the files of one of the two devices that a node is.
 func deviceFiles(n *node.Node, name string, iwarp bool) (files, error) {
 	a := n.Dev.QueryDevice()
@@ -134,7 +137,7 @@ func deviceFiles(n *node.Node, name string, iwarp bool) (files, error) {
 		"device/numa_node": "-1", "device/infiniband/" + name + "/node_guid": guid(nodeGUID),
 		"ports/1/state": fmt.Sprintf("%d: %v", p.State, p.State), "ports/1/phys_state": "5: LinkUp", "ports/1/lid": "0x0", "ports/1/sm_lid": "0x0", "ports/1/sm_sl": "0",
 		"ports/1/lid_mask_count": "0", "ports/1/link_layer": "Ethernet", "ports/1/cap_mask": fmt.Sprintf("0x%08x", p.PortCapFlags), "ports/1/pkeys/0": "0xffff",
-		"ports/1/rate": fmt.Sprintf("%g Gb/sec (%dX)", gbps, lanes),
+		"ports/1/rate": fmt.Sprintf("%g Gb/sec (%dX%s)", gbps, lanes, generations[p.ActiveSpeed]),
 	}
 	// Programs ask the kernel for the addresses of the interface that they find here.
 	if _, err := net.InterfaceByName(netdev); err == nil {
