@@ -3,10 +3,20 @@ package dropin
 import (
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // Libraries are the drop-in libraries; the first is the engine.
 var Libraries = []string{"libsoftrnic.so", "libibverbs.so.1", "librdmacm.so.1"}
+
+// Providers are the libraries of vendors that programs are linked against, and that find none of the vendor's devices here. Each is in
+// a directory of its own below that of the libraries, as the path is to have it only where the machine lacks the vendor's.
+var Providers = []string{"libmlx5.so.1", "libefa.so.1"}
+
+// ProviderDir is the directory of one of Providers in libs.
+func ProviderDir(libs, provider string) string {
+	return filepath.Join(libs, strings.TrimSuffix(provider, ".so.1"))
+}
 
 // OldestGlibc is the oldest release of glibc that has every function which the libraries need. Debian 12, Ubuntu 22.04 and
 // RHEL 9 have it.

@@ -80,7 +80,22 @@ func build(out string, engine bool) error {
 	if err := shared(out, dropin.SocketsLibrary, filepath.Join(root, "cmd", "libsockets", "preload.c"), "-ldl"); err != nil {
 		return err
 	}
+	for _, lib := range dropin.Providers {
+		if err := provider(root, out, lib); err != nil {
+			return err
+		}
+	}
 	return linkNames(out)
+}
+
+// provider builds a stand-in for a vendor's library, whose source and version script are in cmd/libproviders.
+func provider(root, out, soname string) error {
+	dir := dropin.ProviderDir(out, soname)
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return err
+	}
+	source := filepath.Join(root, "cmd", "libproviders", filepath.Base(dir))
+	return shared(dir, soname, "-Wl,--version-script="+source+".map", source+".c")
 }
 
 // front builds a library of C, whose sources and version script are in cmd/NAME.

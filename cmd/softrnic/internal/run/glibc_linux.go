@@ -2,6 +2,7 @@ package run
 
 import (
 	"debug/elf"
+	"errors"
 	"fmt"
 	"io"
 	"os/exec"
@@ -18,22 +19,47 @@ func refuseMusl(program string) error {
 	if err != nil {
 		return nil // exec says so
 	}
-	f, err := elf.Open(file)
-	if err != nil {
-		return nil
-	}
-	defer f.Close()
-	for _, p := range f.Progs {
-		if p.Type != elf.PT_INTERP {
-			continue
-		}
-		name, err := io.ReadAll(io.LimitReader(p.Open(), 4096))
-		if err != nil {
-			return nil
-		}
-		if linker := strings.TrimRight(string(name), "\x00"); strings.HasPrefix(path.Base(linker), "ld-musl-") {
-			return fmt.Errorf("%s is built for musl (%s): the drop-in libraries need glibc %s or later", file, linker, dropin.OldestGlibc)
-		}
+	if linker := linkerOf(file); strings.HasPrefix(path.Base(linker), "ld-musl-") {
+		return fmt.Errorf("%s is built for musl (%s): the drop-in libraries need glibc %s or later", file, linker, dropin.OldestGlibc)
 	}
 	return nil
 }
+
+// linkerOf is the dynamic linker of a program; "" of others, of scripts, and of what cannot be read.
+func linkerOf(file string) string {
+	f, err := elf.Open(file)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP {
+			name, err := io.ReadAll(io.LimitReader(p.Open(), 4096))
+			if err != nil {
+				return ""
+			}
+			return strings.TrimRight(string(name), "\x00")
+		}
+	}
+	return ""
+}
+
+// missingProviders are the directories of those vendors' libraries that the dynamic linker does not find by itself.
+func missingProviders(libs string) (dirs []string) {
+	linker := linkerOf("/bin/sh")
+	if linker == "" {
+		return nil // not a system with shared libraries
+	}
+	for _, lib := range dropin.Providers {
+		cmd := exec.Command(linker, "--verify", lib)
+		var exit *exec.ExitError
+		if err := cmd.Run(); errors.As(err, &exit) && exit.ExitCode() == linkerFindsNone {
+			dirs = append(dirs, dropin.ProviderDir(libs, lib))
+		}
+	}
+	return dirs
+}
+
+// linkerFindsNone is the exit status of glibc's dynamic linker with --verify for a library that it cannot load; it is 2 for one that
+// it can, and that is no program.
+const linkerFindsNone = 1

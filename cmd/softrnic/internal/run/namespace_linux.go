@@ -30,9 +30,13 @@ const (
 // runInside mounts what describe has made, gives the capability up, and runs the program.
 func (c *Command) runInside() error {
 	for _, d := range []string{sysClass, dev} {
-		if err := addTo("/"+d, filepath.Join(c.Inside, d)); err != nil {
+		if err := c.addTo("/"+d, filepath.Join(c.Inside, d)); err != nil {
 			return fmt.Errorf("%s: %w (--sysfs off does without)", d, err)
 		}
+	}
+	// The namespace has a copy: so nothing is left if the command that made it is killed.
+	if err := os.RemoveAll(c.Inside); err != nil {
+		return err
 	}
 	runtime.LockOSThread() // exec keeps what this thread has
 	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
@@ -42,29 +46,30 @@ func (c *Command) runInside() error {
 }
 
 // addTo gives dir the entries of from besides its own. A directory of the kernel's takes no new entries: so dir becomes a file
-// system of its own, in which each entry is the old one, or the new.
-func addTo(dir, from string) error {
-	old, err := os.MkdirTemp("", "softrnic-old")
+// system of its own, in which each entry is the old one, or a copy of the new.
+func (c *Command) addTo(dir, from string) (err error) {
+	old, err := os.MkdirTemp(c.Inside, "old")
 	if err != nil {
 		return err
 	}
-	defer os.Remove(old)
 	if err := unix.Mount(dir, old, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("bind %s: %w", dir, err)
 	}
-	defer func() { _ = unix.Unmount(old, unix.MNT_DETACH) }()
+	// Or what is below it would be removed with what describe has made.
+	defer func() { err = errors.Join(err, unix.Unmount(old, unix.MNT_DETACH)) }()
 	if err := unix.Mount("softrnic", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NOEXEC, "mode=755"); err != nil {
 		return fmt.Errorf("mount a tmpfs on %s: %w", dir, err)
 	}
-	for _, source := range []string{from, old} {
-		entries, err := os.ReadDir(source)
-		if err != nil {
+	if err := os.CopyFS(dir, os.DirFS(from)); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(old)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if err := mirror(filepath.Join(old, e.Name()), filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, os.ErrExist) {
 			return err
-		}
-		for _, e := range entries {
-			if err := mirror(filepath.Join(source, e.Name()), filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, os.ErrExist) {
-				return err
-			}
 		}
 	}
 	return nil

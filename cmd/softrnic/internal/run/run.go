@@ -53,8 +53,9 @@ ends when the program has, nobody listens any more, and all connections have end
   softrnic run --sockets -- iperf3 -s
   softrnic run --sockets -- iperf3 -c 127.0.0.1
 
-The same without softrnic run: LD_LIBRARY_PATH is the directory of the libraries, and SOFTRNIC_LINK, SOFTRNIC_ADDR (with commas),
-SOFTRNIC_SHARED (1), SOFTRNIC_SELECTIVE_REPEAT (1), SOFTRNIC_TOP (1), SOFTRNIC_DEVICE, SOFTRNIC_SPEED, SOFTRNIC_WIDTH and SOFTRNIC_LOG are the flags; SOFTRNIC_TRANSPORT (roce, iwarp, or both in an order) is
+The same without softrnic run: LD_LIBRARY_PATH is the directory of the libraries, with its libmlx5 and libefa if the machine
+lacks these, and SOFTRNIC_LINK, SOFTRNIC_ADDR (with commas), SOFTRNIC_SHARED (1), SOFTRNIC_SELECTIVE_REPEAT (1), SOFTRNIC_TOP (1),
+SOFTRNIC_DEVICE, SOFTRNIC_SPEED, SOFTRNIC_WIDTH and SOFTRNIC_LOG are the flags; SOFTRNIC_TRANSPORT (roce, iwarp, or both in an order) is
 what rdma_cm connects over, and whose device is listed first, SOFTRNIC_TRACE a file for what happens to queue pairs. SOFTRNIC_CONFIG names a file with lines of these.
 
 Up to 8 rails, each with a link, addresses and devices of its own: SOFTRNIC_LINK, SOFTRNIC_ADDR and SOFTRNIC_DEVICE then have a
@@ -149,10 +150,10 @@ func (c *Command) libraries() (dir, command string, err error) {
 	return dir, command, nil
 }
 
-// environment is that of the program.
-func (c *Command) environment(libs, command string) []string {
+// environment is that of the program, which finds libraries in dirs first.
+func (c *Command) environment(dirs []string, command string) []string {
 	set := c.settings()
-	set["SOFTRNIC_COMMAND"], set["LD_LIBRARY_PATH"] = command, libs
+	set["SOFTRNIC_COMMAND"], set["LD_LIBRARY_PATH"] = command, strings.Join(dirs, ":")
 	return environ(set)
 }
 

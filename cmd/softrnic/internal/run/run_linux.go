@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 
@@ -36,7 +37,7 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 	if c.Sockets {
 		return c.withSockets(ctx, e, cfg, libs, command)
 	}
-	env := c.environment(libs, command)
+	env := c.environment(append([]string{libs}, missingProviders(libs)...), command)
 	stop, err := c.serveMetrics(e)
 	if err != nil {
 		return err
@@ -65,11 +66,11 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 		}
 		byLibrary = why != nil
 	}
-	tree, err := os.MkdirTemp("", "softrnic-run")
+	tree, remove, err := newTree()
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(tree)
+	defer remove()
 	if err := describe(e, &cfg, command, tree); err != nil {
 		return err
 	}
@@ -156,8 +157,14 @@ func inForeground() bool {
 	return err == nil && group == unix.Getpgrp()
 }
 
-// wait runs a command and returns its exit status. Signals are passed on.
+// wait runs a command and returns its exit status. Signals are passed on, and if this process is killed, the command is, too.
 func wait(e *cli.Env, cmd *exec.Cmd) error {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	runtime.LockOSThread() // the kernel takes the end of the thread that has started the command for the end of this process
+	defer runtime.UnlockOSThread()
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, e.Stdout, e.Stderr
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
