@@ -60,22 +60,60 @@ func TestClumsy(t *testing.T) {
 	}
 }
 
-// TestKilled: a program that is killed in the middle of a transfer leaves nothing behind that harms the next with its address, and no file when that has ended.
-// With SOFTRNIC_LONG a hundred are killed.
+// TestKilled: programs that are killed in the middle of a transfer leave nothing behind that harms the next with their addresses, and
+// no file when that has ended; nor does the hub, if they are its, keep anything of theirs. With SOFTRNIC_LONG a hundred are killed.
 func TestKilled(t *testing.T) {
 	needs(t, "/usr/bin/ib_write_bw", "perftest")
-	kills := 5
+	t.Run("shm", func(t *testing.T) { killed(t, links[0], 5) })
+	t.Run("hub", func(t *testing.T) {
+		killed(t, endpoints{link: "kernel:lo", server: "127.14.9.1", client: "127.14.9.2", env: []string{"SOFTRNIC_SHARED=1"}}, 3)
+	})
+}
+
+func killed(t *testing.T, link endpoints, kills int) {
 	if os.Getenv("SOFTRNIC_LONG") != "" {
 		kills = 100
 	}
+	softrnic := command(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(60+10*kills)*time.Second)
 	defer cancel()
-	server, client := pair(t, 0)
-	for i := range kills {
+	server, client := link.pair(t)
+	dir := filepath.Dir(server.counters)
+	bandwidth := func(flags ...string) (s, c *exec.Cmd) {
 		freePort++
-		args := []string{"-d", "softrnic0", "-x", "1", "-F", "-D", "30", "-p", fmt.Sprint(freePort)}
-		s := server.program(ctx, t, "ib_write_bw", args...)
-		c := client.program(ctx, t, "ib_write_bw", append(args, "127.0.0.1")...)
+		args := append([]string{"-d", "softrnic0", "-x", "1", "-F", "-p", fmt.Sprint(freePort)}, flags...)
+		return server.program(ctx, t, "ib_write_bw", args...), client.program(ctx, t, "ib_write_bw", append(args, "127.0.0.1")...)
+	}
+	whole := func() {
+		s, c := bandwidth("-n", "500")
+		run(t, s, c, freePort)
+		for _, n := range []*node{server, client} {
+			if err := os.Remove(n.counters); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	var hub *exec.Cmd
+	if link.env != nil {
+		hub = server.program(ctx, t, softrnic, "hub")
+		if err := hub.Start(); err != nil {
+			t.Fatal(err)
+		}
+		for range 1000 {
+			if sockets, _ := filepath.Glob(filepath.Join(dir, "softrnic/hub-*/socket")); len(sockets) == 1 {
+				break
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	whole()
+	var files map[string]bool // the hub's
+	if hub != nil {
+		files = filesIn(t, dir)
+	}
+	descriptors := openBy(t, hub)
+	for i := range kills {
+		s, c := bandwidth("-D", "30")
 		if err := s.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -94,21 +132,53 @@ func TestKilled(t *testing.T) {
 		_ = c.Wait()
 		<-ended
 	}
-	freePort++
-	args := []string{"ib_write_bw", "-d", "softrnic0", "-x", "1", "-F", "-n", "500", "-p", fmt.Sprint(freePort)}
-	run(t, server.program(ctx, t, args[0], args[1:]...), client.program(ctx, t, args[0], append(args[1:], "127.0.0.1")...), freePort)
-	for _, n := range []*node{server, client} {
-		if err := os.Remove(n.counters); err != nil {
-			t.Error(err)
+	whole()
+	for range 100 { // the hub is told of the end of its clients by their sockets
+		if openBy(t, hub) <= descriptors {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	if now := openBy(t, hub); now > descriptors {
+		t.Errorf("the hub has %d descriptors open after %d programs were killed, and had %d before", now, 2*kills, descriptors)
+	}
+	for file := range filesIn(t, dir) {
+		if !files[file] {
+			t.Errorf("%s is left", file)
 		}
 	}
-	err := filepath.WalkDir(filepath.Dir(server.counters), func(file string, d fs.DirEntry, err error) error {
+	if hub != nil {
+		if err := errors.Join(hub.Process.Signal(syscall.SIGTERM), hub.Wait()); err != nil {
+			t.Errorf("the hub: %v", err)
+		}
+	}
+}
+
+// filesIn are the files in a directory, and below.
+func filesIn(t *testing.T, dir string) map[string]bool {
+	t.Helper()
+	files := map[string]bool{}
+	err := filepath.WalkDir(dir, func(file string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() {
-			t.Errorf("%s is left", file)
+			files[file] = true
 		}
 		return err
 	})
 	if err != nil {
 		t.Error(err)
 	}
+	return files
+}
+
+// openBy is how many descriptors a process has open; 0 of nil.
+func openBy(t *testing.T, cmd *exec.Cmd) int {
+	t.Helper()
+	if cmd == nil {
+		return 0
+	}
+	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", cmd.Process.Pid))
+	if err != nil {
+		t.Error(err)
+	}
+	return len(fds)
 }

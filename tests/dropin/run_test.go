@@ -3,9 +3,11 @@
 package dropin
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -172,6 +174,63 @@ func TestRunSignals(t *testing.T) {
 		if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 128+int(s) {
 			t.Errorf("%v: %v, want exit status %d", s, err, 128+int(s))
 		}
+	}
+}
+
+// TestRunKilled: a program does not outlive softrnic run, and of what describes its devices nothing is left in a mount namespace,
+// and elsewhere nothing when the next softrnic run begins.
+func TestRunKilled(t *testing.T) {
+	dir := shared(t)
+	trees := func() []string {
+		left, err := filepath.Glob(filepath.Join(dir, "softrnic-*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return left
+	}
+	for _, sysfs := range []string{"auto", "preload"} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		cmd := runner(ctx, t, dir, "--link pipe --sysfs "+sysfs, "sh", "-c", "echo ${SOFTRNIC_SYSFS:-namespace}; exec sleep 50")
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		said := bufio.NewReader(out)
+		how, err := said.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := said.ReadByte(); err != io.EOF { // as nobody has the other end any more
+			t.Errorf("%s: %v from a program whose softrnic run was killed", sysfs, err)
+		}
+		if after := time.Since(began); after > 20*time.Second {
+			t.Errorf("%s: the program has ended %v after softrnic run, by itself", sysfs, after)
+		}
+		_ = cmd.Wait()
+		if left := trees(); how == "namespace\n" && len(left) > 0 {
+			t.Errorf("%v is left", left)
+		} else if how != "namespace\n" && len(left) != 1 {
+			t.Errorf("%v is left where a program may still need it; want one directory", left)
+		}
+	}
+	// One run leaves alone what another has, and removes what a killed one had.
+	program := `cat /sys/class/infiniband/softrnic0/ports/1/state; test -n "$1" && exec "$@"`
+	command := command(t)
+	out, err := runner(t.Context(), t, dir, "--link pipe --sysfs preload", "sh", "-c", program+"; ls "+dir, "sh",
+		command, "run", "--link", "pipe", "--sysfs", "preload", "--", "sh", "-c", program+"; ls "+dir).CombinedOutput()
+	if err != nil || strings.Count(string(out), "4: ACTIVE") != 2 || strings.Count(string(out), "softrnic-run") != 2 {
+		t.Errorf("one in another: %v, want two directories\n%s", err, out)
+	}
+	if left := trees(); len(left) > 0 {
+		t.Errorf("%v is left", left)
 	}
 }
 

@@ -21,7 +21,10 @@ type transfer struct {
 	kill   string // the side that is killed when the client writes, or ""
 }
 
-// run runs a transfer. It fails if a side does not end.
+// atOnce is long beside what a peer takes to hear of the end, and short beside the timeouts by which it would hear in the end.
+const atOnce = 5 * time.Second
+
+// run runs a transfer. It fails if a side does not end, or if the server does not hear at once of the end of the client.
 func (x transfer) run(t *testing.T, program string, link endpoints, transport string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -71,6 +74,9 @@ func (x transfer) run(t *testing.T, program string, link endpoints, transport st
 		_ = s.Process.Kill()
 	}
 	err = <-ended
+	if after := time.Since(left); after > atOnce && !x.deaf && x.kill != "server" {
+		t.Errorf("the server ended %v after the client, want %v at most", after.Round(time.Millisecond), atOnce)
+	}
 	if heard := err == nil && strings.Contains(said.text(), "disconnected"); !heard && !x.deaf && x.kill != "server" {
 		t.Errorf("the server: %v; it does not hear of the end of the connection", err)
 	}
