@@ -9,6 +9,10 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/softrnic/softrnic/link/linktest"
 )
 
 // TestConformNetns: conform --netns makes its namespace, as root and as somebody else, tests a node in it, and leaves nothing.
@@ -30,7 +34,7 @@ func TestConformNetns(t *testing.T) {
 				}
 			}
 			for transport, want := range map[string]string{"rocev2": "PASS  PSN-WRAP", "iwarp": "PASS  ENH-A"} {
-				cmd := exec.CommandContext(t.Context(), program, "conform", "--netns", "--transport", transport, "--wait", "20s")
+				cmd := exec.CommandContext(t.Context(), program, "conform", "--netns", "--harmful", "--transport", transport, "--wait", "20s")
 				cmd.SysProcAttr = attr
 				out, err := cmd.CombinedOutput()
 				if s := string(out); err != nil || !strings.Contains(s, want) || !strings.Contains(s, "0 failed, 0 skipped") {
@@ -44,24 +48,49 @@ func TestConformNetns(t *testing.T) {
 	}
 }
 
-// TestConformOverSockets: a node on the kernel's own sockets, which nobody has started, keeps to the statements too. It sends no congestion
-// notifications, as it was not told to.
+// TestConformOverTAP: a node on a TAP interface keeps to all statements.
+func TestConformOverTAP(t *testing.T) {
+	program := softrnic(t)
+	linktest.Bridge(t, "br0", 0)
+	if err := netlink.LinkSetUp(linktest.Interface(t, "lo")); err != nil { // the responder is there
+		t.Fatal(err)
+	}
+	serving := startProgram(t, program, strings.Fields("serve --link tap:rnic0,bridge=br0 --addr 10.7.0.1/24 --congestion --conform --conform-token x")...)
+	serving.await("msg=conform")
+	for _, transport := range []string{"rocev2", "iwarp"} {
+		keeps(t, program, transport, "--link", "tap:rnic1,bridge=br0", "--target", "10.7.0.1")
+	}
+	serving.stop()
+}
+
+// TestConformOverSockets: a node on the kernel's own sockets, which nobody has started, keeps to all statements too.
 func TestConformOverSockets(t *testing.T) {
 	m := newMachines(t)
 	host := addrs[1][0][:strings.Index(addrs[1][0], "/")]
-	serving := m.start(1, "serve --link kernel:v1 --conform --conform-token x --conform-addr "+host+":18516")
+	serving := m.start(1, "serve --link kernel:v1 --congestion --conform --conform-token x --conform-addr "+host+":18516")
 	serving.await("msg=conform")
-	for transport, skipped := range map[string]string{"rocev2": "1 skipped", "iwarp": "0 skipped"} {
+	for _, transport := range []string{"rocev2", "iwarp"} {
 		m.enter(0)
-		cmd := exec.CommandContext(t.Context(), m.program, "conform", "--transport", transport, "--wait", "20s",
-			"--link", "packet:v0", "--addr", "10.7.0.9", "--target", host, "--control", host+":18516", "--token", "x")
-		out, err := cmd.CombinedOutput()
-		if err != nil || !strings.Contains(string(out), "0 failed, "+skipped) {
-			t.Errorf("%s: %v\n%s", transport, err, out)
-		}
+		keeps(t, m.program, transport, "--link", "packet:v0", "--target", host, "--control", host+":18516")
 	}
-	if err := serving.cmd.Process.Signal(syscall.SIGTERM); err != nil || serving.exit() != 0 {
-		said, _ := serving.said()
-		t.Errorf("%v\n%s", err, said)
+	serving.stop()
+}
+
+// keeps runs softrnic conform with arguments, and wants PASS of each case.
+func keeps(t *testing.T, program, transport string, args ...string) {
+	t.Helper()
+	args = append([]string{"conform", "--harmful", "--transport", transport, "--wait", "20s", "--addr", "10.7.0.9", "--token", "x"}, args...)
+	out, err := exec.CommandContext(t.Context(), program, args...).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "0 failed, 0 skipped") {
+		t.Errorf("%s: %v\n%s", transport, err, out)
+	}
+}
+
+// stop ends a program that ends when it is told to.
+func (r *running) stop() {
+	r.t.Helper()
+	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil || r.exit() != 0 {
+		said, _ := r.said()
+		r.t.Errorf("%v\n%s", err, said)
 	}
 }

@@ -37,8 +37,9 @@ type Command struct {
 	Inside bool `hidden:"" help:"This is the process in the namespace; for this command's own use."`
 
 	Only    []string      `placeholder:"ID" help:"Run these cases only; a * at the end stands for any ending."`
-	List    bool          `help:"Print the catalogue: each case's ID, source and statement."`
-	Pyverbs bool          `help:"Print a responder for any device that libibverbs has: a Python script that needs pyverbs. It has RoCEv2 only."`
+	Harmful bool          `help:"Run the cases too that a known target does not survive; --list says which. One that --only names in full is run anyway."`
+	List    bool          `help:"Print the catalogue: each case's ID, source and statement, and which known target it harms."`
+	Pyverbs bool          `help:"Print a responder for any device that libibverbs has, of RoCEv2 or iWARP: a Python script that needs pyverbs."`
 	JSON    bool          `name:"json" help:"Print the results as JSON, with the packets of each case, instead of a table."`
 	JUnit   string        `name:"junit" type:"path" placeholder:"FILE" help:"Write the results to this file as JUnit's XML."`
 	HTML    string        `name:"html" type:"path" placeholder:"FILE" help:"Write a report in HTML to this file."`
@@ -51,7 +52,7 @@ type Command struct {
 func (*Command) Help() string {
 	return `Each case is one statement of the standard. It sends what no RDMA stack has made, and looks at what comes
 back, at the target's memory and at its completions. The verdict is PASS, FAIL, or SKIP with the reason. If a case fails,
-the exit code is 1.
+the exit code is 1. Cases that a known target does not survive are skipped unless --harmful is given.
 
 What it looks like, with a SoftRNIC as the target:
 
@@ -124,6 +125,22 @@ func matches(pattern, id string) bool {
 	return pattern == id
 }
 
+// warning is what the catalogue says of a harmful case.
+func warning(s *suite.Case) string {
+	if s.Harmful == "" {
+		return ""
+	}
+	return " Harms " + s.Harmful + "."
+}
+
+// spared is why a case is not run, or nothing.
+func (c *Command) spared(s *suite.Case) string {
+	if s.Harmful == "" || c.Harmful || slices.Contains(c.Only, s.ID) {
+		return ""
+	}
+	return "it harms " + s.Harmful + ": --harmful runs it"
+}
+
 // Run runs the cases.
 func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 	if c.Pyverbs {
@@ -133,7 +150,7 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 	if c.List {
 		cases, err := c.chosen(c.catalogue())
 		for _, s := range cases {
-			fmt.Fprintf(e.Stdout, "%-24s %-38s %s\n", s.ID, s.Source, s.Statement)
+			fmt.Fprintf(e.Stdout, "%-24s %-38s %s%s\n", s.ID, s.Source, s.Statement, warning(&s))
 		}
 		return err
 	}
@@ -188,11 +205,13 @@ func (c *Command) run(ctx context.Context, e *cli.Env, t *tester, packets *recor
 		}
 		packets.take()
 		var r suite.Result
-		if report.Stopped == "" {
+		if reason := c.spared(&cases[i]); reason != "" {
+			r = cases[i].NotRun(reason)
+		} else if report.Stopped != "" {
+			r = cases[i].NotRun("the target has not answered since " + report.Stopped)
+		} else {
 			r = cases[i].Judge(nil)
 			r.Packets = packets.take()
-		} else {
-			r = cases[i].NotRun("the target has not answered since " + report.Stopped)
 		}
 		if err := ctl.Err(); err != nil && report.Stopped == "" {
 			report.Stopped = r.ID

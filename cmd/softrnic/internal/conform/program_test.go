@@ -93,6 +93,18 @@ func TestProgram(t *testing.T) {
 		!strings.Contains(html.String(), "Terminate: MPA error: CRC of the FPDU is wrong") {
 		t.Errorf("the report of a failed case: %v: %s", err, html.String())
 	}
+	// A harmful case is run if that is asked for.
+	for args, want := range map[string]string{
+		"--only INIT-REPLY-PRIVATE-*":            "SKIP  INIT-REPLY-PRIVATE-LONG",
+		"--only INIT-REPLY-PRIVATE-* --harmful":  "0 failed, 0 skipped",
+		"--only INIT-REPLY-PRIVATE-LONG":         "1 passed, 0 failed, 0 skipped",
+		"--only INIT-REPLY-*,INIT-REPLY-PRIVATE": "it harms Linux's siw (6.1): its machine stops: --harmful runs it",
+	} {
+		code, out, errs := run(append([]string{"secret", "--wait", "20s", "--transport", "iwarp"}, strings.Fields(args)...)...)
+		if code != cli.ExitOK || !strings.Contains(out, want) {
+			t.Errorf("%s: exits with %d, want %q: %s%s", args, code, want, out, errs)
+		}
+	}
 	s.Stop()
 	if code := s.Wait(t); code != cli.ExitOK {
 		t.Errorf("serve exits with %d: %s", code, &s.Err)
@@ -118,7 +130,7 @@ func TestUsage(t *testing.T) {
 		t.Errorf("--list exits with %d and prints %d lines", code, n)
 	}
 	code, out, _ = program.Run(context.Background(), nil, "conform", "--list", "--transport", "iwarp")
-	if n := strings.Count(out, "\n"); code != cli.ExitOK || n != len(iwarp.Cases(nil)) {
-		t.Errorf("--list of iWARP exits with %d and prints %d lines", code, n)
+	if n := strings.Count(out, "\n"); code != cli.ExitOK || n != len(iwarp.Cases(nil)) || strings.Count(out, " Harms Linux's siw ") != 1 {
+		t.Errorf("--list of iWARP exits with %d and prints %d lines: %s", code, n, out)
 	}
 }

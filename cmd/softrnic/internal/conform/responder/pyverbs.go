@@ -2,7 +2,7 @@ package responder
 
 import _ "embed"
 
-// Pyverbs is a responder for any device that libibverbs has, as a Python script. Of the wire protocols it has RoCEv2.
+// Pyverbs is a responder for any device that libibverbs has, as a Python script.
 //
 //go:embed responder.py
 var Pyverbs string

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The responder of softrnic conform for any RDMA device: hardware, rxe, or SoftRNIC's own libibverbs.so.1.
+"""The responder of softrnic conform for any RDMA device: hardware, rxe, siw, or SoftRNIC's own libibverbs.so.1.
 
 It needs pyverbs (Debian's python3-pyverbs) and, on the machine of the device:
 
@@ -7,7 +7,7 @@ It needs pyverbs (Debian's python3-pyverbs) and, on the machine of the device:
 
 HOST:PORT is where the tester comes to, 127.0.0.1:18516 unless given. Without a token in the environment one is drawn, and printed
 to standard error. It answers one tester at a time. The protocol is one JSON object a line, over TCP; what each asks for is
-in the documentation of SoftRNIC's package control. Of the wire protocols it has RoCEv2.
+in the documentation of SoftRNIC's package control. The wire protocol, RoCEv2 or iWARP, is the device's.
 """
 import base64
 import ctypes

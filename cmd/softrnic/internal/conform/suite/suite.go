@@ -17,6 +17,7 @@ type Case struct {
 	ID        string
 	Statement string
 	Source    string // the clause or the RFC's section that says so, or Observed
+	Harmful   string // which known target does not survive the case, or nothing
 	Run       func(*T)
 }
 
@@ -35,6 +36,7 @@ type Result struct {
 	ID        string        `json:"id"`
 	Statement string        `json:"statement"`
 	Source    string        `json:"source"`
+	Harmful   string        `json:"harmful,omitempty"`
 	Verdict   Verdict       `json:"verdict"`
 	Reason    string        `json:"reason,omitempty"` // of FAIL and SKIP
 	Elapsed   time.Duration `json:"elapsed_ns"`
@@ -95,7 +97,7 @@ func (t *T) Check(reply int, field string) (alter bool) {
 // Judge runs the case, with m altering what the target shows if it is not nil. The packets are the caller's to add.
 func (c *Case) Judge(m *Mutation) (r Result) {
 	t := &T{Mutate: m}
-	r = Result{ID: c.ID, Statement: c.Statement, Source: c.Source, Verdict: Pass}
+	r = c.result(Pass, "")
 	start := time.Now()
 	defer func() { r.Elapsed, r.Checks = time.Since(start), t.checks }()
 	defer func() {
@@ -117,8 +119,10 @@ func (c *Case) Judge(m *Mutation) (r Result) {
 }
 
 // NotRun is the result of a case that is not run.
-func (c *Case) NotRun(reason string) Result {
-	return Result{ID: c.ID, Statement: c.Statement, Source: c.Source, Verdict: Skip, Reason: reason}
+func (c *Case) NotRun(reason string) Result { return c.result(Skip, reason) }
+
+func (c *Case) result(v Verdict, reason string) Result {
+	return Result{ID: c.ID, Statement: c.Statement, Source: c.Source, Harmful: c.Harmful, Verdict: v, Reason: reason}
 }
 
 // Is compares something that the target shows, other than a field of a reply.
