@@ -34,6 +34,10 @@ var breaches = []mutation{
 	{"the P_Key is looked at", roce + "receive.go", "case pkt.PKey&0x7fff != defaultPKey&0x7fff:", "case false:", conformRoCE, "TestOurs"},
 	{"a packet is of the QP's service", roce + "receive.go", "case pkt.Opcode.Transport() != q.service:", "case false:", conformRoCE, "TestOurs"},
 	{"a reserved opcode is refused", roce + "receive.go", "case info.Request() || !info.Known():", "case info.Request():", conformRoCE, "TestOurs"},
+	{"a connection is in the state Migrated", roce + "packet.go", "\tp.MigReq = true ", "\tp.MigReq = false ", conformRoCE, "TestOurs"},
+	{"no more SENDs than there are credits", roce + "send/credits.go", "wire.PSNDiff(n+1, c.limit) <= 1", "true", conformRoCE, "TestOurs"},
+	{"an MRA is heeded", roce + "cm/retry.go", "c.arm(wait(min(msg.ServiceTimeout, mraTimeout)) + wait(", "c.arm(wait(", conformRoCE, "TestOurs"},
+	{"a DREQ is repeated as it was", roce + "cm/teardown.go", "c.maxRetries = maxRetries\n", "c.maxRetries = 0\n", conformRoCE, "TestOurs"},
 	{"a CNP has BECN", roce + "notification.go", "BECN: true, ", "", conformRoCE, "TestOurs"},
 	{"a duplicate is answered", roce + "receive/request.go", "\t\ts.repeat(p, m)\n", "", conformRoCE, "TestOurs"},
 	{"a gap is answered once", roce + "receive/request.go", "case !told, v.waitsForReceive()", "case true, v.waitsForReceive()", conformRoCE, "TestOurs"},
@@ -77,6 +81,7 @@ var breaches = []mutation{
 	{"a SEND needs a receive request", iwarp + "placement.go", "\tif wr == nil {\n\t\treturn ddp.ErrNoBuffer", "\tif wr == nil {\n\t\treturn nil", conformIWARP, "TestOurs"},
 	{"a READ over iWARP needs the QP's right", iwarp + "placement.go", "if q.h.Attr().QPAccessFlags&verbs.AccessRemoteRead == 0 {", "if false {", conformIWARP, "TestOurs"},
 	{"the MSN of an atomic's response", iwarp + "responses.go", "MSN: t.numbers.next(rdmap.QueueAtomicResponse)", "MSN: t.numbers.next(rdmap.QueueAtomicResponse) + 1", conformIWARP, "TestOurs"},
+	{"no CRC is checked that nobody needs", iwarp + "listen.go", "c.request.CRC || !c.e.config.NoCRC", "true", conformIWARP, "TestOurs"},
 	{"the IRD is the peer's ORD", iwarp + "listen.go", "depth(f.Enhanced.ORD), depth(f.Enhanced.IRD)", "depth(f.Enhanced.IRD), depth(f.Enhanced.ORD)", conformIWARP, "TestOurs"},
 }
 

@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -44,6 +45,7 @@ type Flags struct {
 	Window     int      `group:"node" placeholder:"BYTES" help:"RoCEv2: bytes that a reliable connection has in flight at most, from 131072 to 16777216; a long path needs its rate times its round trip. Default: 524288."`
 	Selective  bool     `group:"node" name:"selective-repeat" help:"RoCEv2: repeat lost packets alone towards other SoftRNICs that were given this too. They recognise each other by reserved bits of the BTH, which are zero otherwise. Default: off, everything from a lost packet on is repeated, as the IBTA has it."`
 	LongFPDUs  bool     `group:"node" name:"long-fpdus" help:"iWARP: FPDUs may be longer than a TCP segment, where the links of both nodes segment TCP and the peer is a SoftRNIC that was given this too. They recognise each other by reserved bits of MPA's frames, which are zero otherwise. Default: off, an FPDU fits in a segment, as RFC 5044 has it."`
+	MPA        mpaSetUp `group:"node" name:"mpa" placeholder:"SET-UP" help:"iWARP: how connections are set up: no-crc (FPDUs have no CRCs where the peer needs none either), markers (asks the peer for them), revision1 (requests are RFC 5044's, not RFC 6581's), client-server (requests do not ask for peer-to-peer mode), or several, as no-crc,markers. Default: none of these."`
 	StrictICRC bool     `group:"node" name:"strict-icrc" help:"RoCEv2 with --link kernel: drop IPv4 packets unless their ICRC is right with an IP identification that SoftRNICs send. Without it the identification, which sockets do not show, is found from the ICRC, as packets of Linux's rxe and of most hardware need; icrc_id_solved counts them. Other links see it, and are always strict."`
 	Counters   bool     `group:"node" help:"Print what the node has counted to stderr when it ends, as far as it is not 0, by the names of Linux's port counters and rxe's hw_counters."`
 	Trace      string   `group:"node" type:"path" placeholder:"FILE" help:"Append what happens to queue pairs (changes of state, losses, timeouts, RNR waits, NAKs, the set-up and end of iWARP streams) to this file, one JSON object a line."`
@@ -181,7 +183,9 @@ func (f *Flags) Open(e *cli.Env) (*Node, error) {
 	if f.ByDelay {
 		cfg.ByDelay = &roce.ByDelay{}
 	}
-	device := []rdmatransport.Option{rdmatransport.RoCE(cfg), rdmatransport.IWARP(iwarp.Config{LongFPDUs: f.LongFPDUs})}
+	mpa := f.MPA.Config
+	mpa.LongFPDUs = f.LongFPDUs
+	device := []rdmatransport.Option{rdmatransport.RoCE(cfg), rdmatransport.IWARP(mpa)}
 	if f.Rate.Gbps != 0 {
 		device = append(device, rdmatransport.Rate(f.Rate.Gbps, f.Rate.Lanes))
 	}
@@ -403,14 +407,33 @@ func (n *Node) GID(port uint8, to netip.Addr) (verbs.GIDEntry, error) {
 	return verbs.GIDEntry{}, fmt.Errorf("the node has no address of the family of %v: give one with --addr", to)
 }
 
-// CIDR, IPAddr, macAddr and impairing are values of flags. Their UnmarshalText methods say what is wrong with a value. A CIDR
+// CIDR, IPAddr, macAddr, impairing and mpaSetUp are values of flags. Their UnmarshalText methods say what is wrong with a value. A CIDR
 // without a prefix length is an invalid Prefix with an Addr.
 type (
 	CIDR      struct{ netip.Prefix }
 	IPAddr    struct{ netip.Addr }
 	macAddr   net.HardwareAddr
 	impairing struct{ impair.Config }
+	mpaSetUp  struct{ iwarp.Config }
 )
+
+func (m *mpaSetUp) UnmarshalText(text []byte) error {
+	for word := range strings.SplitSeq(string(text), ",") {
+		switch word {
+		case "no-crc":
+			m.NoCRC = true
+		case "markers":
+			m.Markers = true
+		case "revision1":
+			m.Revision = 1
+		case "client-server":
+			m.NoPeerToPeer = true
+		default:
+			return fmt.Errorf("%q is no set-up of MPA: give no-crc, markers, revision1, client-server, or several, separated by commas", word)
+		}
+	}
+	return nil
+}
 
 func (c *CIDR) UnmarshalText(text []byte) (err error) {
 	if a, err := netip.ParseAddr(string(text)); err == nil {

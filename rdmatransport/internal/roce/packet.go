@@ -38,6 +38,7 @@ func (q *qp) markOf(p *wire.Packet) uint8 {
 // packet is the same as datagram, on any path, and to the QP that p names.
 func (q *qp) packet(path stack.Path, p *wire.Packet, payload int) (header, b []byte) {
 	p.PKey = defaultPKey
+	p.MigReq = true // the state Migrated, for good: there is no alternate path (IBTA Vol 1 §17.2.8)
 	p.Pad = wire.PadLen(payload)
 	if q.out == nil {
 		q.out = q.e.nics[q.port-1].Datagrams().Sender()

@@ -20,7 +20,7 @@ var harmful = map[string]string{
 // Cases are the cases of iWARP, to be run against env; without an env they can only be listed.
 func Cases(env *Env) []suite.Case {
 	var all []suite.Case
-	for _, part := range [][]entry{startup, enhanced, initiator, framingCases, closing, ddpCases, rdmapCases, reads, atomics, terminates, requester} {
+	for _, part := range [][]entry{startup, enhanced, initiator, framingCases, setUps, closing, ddpCases, rdmapCases, reads, atomics, terminates, requester} {
 		for _, e := range part {
 			all = append(all, suite.Case{ID: e.id, Statement: e.statement, Source: e.source, Harmful: harmful[e.id],
 				Run: func(t *suite.T) {

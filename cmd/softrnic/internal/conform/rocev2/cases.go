@@ -13,7 +13,7 @@ type entry struct {
 // Cases are the cases of RoCEv2, to be run against env; without an env they can only be listed.
 func Cases(env *Env) []suite.Case {
 	var all []suite.Case
-	for _, part := range [][]entry{headers, sequence, writes, sends, reads, atomics, refusals, requester, completer, requests, responses, retries, datagrams, congestion, connections, calls} {
+	for _, part := range [][]entry{headers, sequence, writes, sends, reads, atomics, refusals, requester, completer, credits, requests, responses, retries, datagrams, congestion, connections, endings, calls} {
 		for _, e := range part {
 			all = append(all, suite.Case{ID: e.id, Statement: e.statement, Source: e.source,
 				Run: func(t *suite.T) { e.run(&tester{T: t, Env: env}) }})

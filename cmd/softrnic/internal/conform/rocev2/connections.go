@@ -23,6 +23,9 @@ const (
 	readsOut     = 2
 	madAt        = wire.BTHLen + wire.DETHLen
 	repeated     = 400 * time.Millisecond // some times what answerSoon is
+	mraTime      = 20                     // 4.3 s
+
+	mra = "IBTA Vol 1 §12.6.6" // public is what ib_send_cm_mra of Linux' ib_cm.h says
 )
 
 // caller is a QP of the target that is connected by CM, and the tester's end of the connection.
@@ -144,14 +147,6 @@ func established(t *tester) (*caller, *mad.REP) {
 	c.say(&mad.RTU{LocalCommID: c.id, RemoteCommID: c.theirs})
 	c.event("ESTABLISHED")
 	return c, rep
-}
-
-// leave has the target disconnect.
-func (c *caller) leave() { c.t.do(&control.Request{Op: control.Disconnect, QP: c.handle}) }
-
-// disconnect is the tester's request to end the connection.
-func (c *caller) disconnect() {
-	c.say(&mad.DREQ{LocalCommID: c.id, RemoteCommID: c.theirs, RemoteQPN: c.num})
 }
 
 // connections is what a target that listens makes of the messages of IB CM. The messages' layout is public in Linux' cm_msgs.h and
@@ -293,6 +288,32 @@ var connections = []entry{
 		r := t.do(&control.Request{Op: control.CMEvent, QP: c.handle, WaitMillis: int(t.Quiet.Milliseconds())})
 		is(t, "whether the connection is established", r.Event == "ESTABLISHED", false) // it may be given up
 	}},
+	{"CM-MRA", "An MRA has the target wait with the repetition of its REP for as long as the MRA says.", mra, func(t *tester) {
+		c := t.listening()
+		c.accepted()
+		c.say(&mad.MRA{LocalCommID: c.id, RemoteCommID: c.theirs, About: mad.AnsweredREP, ServiceTimeout: mraTime})
+		t.sync(func(*reply) {}) // one was perhaps under way
+		r, ok := t.next(repeated)
+		is(t, "that the REP comes again", ok && r.number > 0, false)
+	}},
+	{"CM-MRA-RTU", "An RTU after an MRA establishes the connection.", mra, func(t *tester) {
+		c := t.listening()
+		c.accepted()
+		c.say(&mad.MRA{LocalCommID: c.id, RemoteCommID: c.theirs, About: mad.AnsweredREP, ServiceTimeout: mraTime})
+		c.say(&mad.RTU{LocalCommID: c.id, RemoteCommID: c.theirs})
+		c.event("ESTABLISHED")
+	}},
+	{"CM-REP-LOST", "A REP that no RTU answers to the last repetition that the REQ allows is an event.", suite.Observed, func(t *tester) {
+		c := t.listening()
+		m := c.req()
+		m.MaxCMRetries = 1
+		c.say(m)
+		c.event("CONNECT_REQUEST")
+		t.do(&control.Request{Op: control.Accept, QP: c.handle, CM: &control.CM{ReadsIn: readsIn, ReadsOut: readsOut}})
+		c.hears(&mad.REP{})
+		c.hears(&mad.REP{})
+		c.event("UNREACHABLE")
+	}},
 	{"CM-PSN", "The tester's first request has the starting PSN of the REP.", "IBTA Vol 1 §12.6.8", func(t *tester) {
 		c, rep := established(t)
 		c.psn = rep.StartingPSN
@@ -304,46 +325,6 @@ var connections = []entry{
 		c, _ := established(t)
 		c.post("RDMA_WRITE", 8)
 		t.reply().opcode(wire.RCWriteOnly).psn(theirPSN)
-	}},
-	{"CM-DREQ", "A DREQ is an event.", "IBTA Vol 1 §12.6.10", func(t *tester) {
-		c, _ := established(t)
-		c.disconnect()
-		c.event("DISCONNECTED")
-	}},
-	{"CM-DREP", "A DREQ is answered with a DREP when the program disconnects, too.", "IBTA Vol 1 §12.6.11", func(t *tester) {
-		c, _ := established(t)
-		c.disconnect()
-		c.event("DISCONNECTED")
-		c.leave()
-		var m mad.DREP
-		r, _ := c.hears(&m)
-		equal(r, "communication IDs", m.RemoteCommID, c.id, "%#x")
-	}},
-	{"CM-DREQ-DUP", "A DREQ that comes again is answered with a DREP again.", suite.Observed, func(t *tester) {
-		c, _ := established(t)
-		c.disconnect()
-		c.event("DISCONNECTED")
-		c.leave()
-		c.hears(&mad.DREP{})
-		c.disconnect()
-		c.hears(&mad.DREP{})
-	}},
-	{"CM-DREQ-UNKNOWN", "A DREQ of a connection that is not known is answered with a DREP.", suite.Observed, func(t *tester) {
-		c := t.listening()
-		c.theirs = 0x7f7f7f7f
-		c.disconnect()
-		var m mad.DREP
-		r, _ := c.hears(&m)
-		equal(r, "communication IDs", m.RemoteCommID, c.id, "%#x")
-	}},
-	{"CM-LEAVE", "A target that disconnects sends a DREQ that names the tester's queue pair.", "IBTA Vol 1 §12.6.10", func(t *tester) {
-		c, _ := established(t)
-		c.leave()
-		var m mad.DREQ
-		r, _ := c.hears(&m)
-		equal(r, "DREQ's QPN", m.RemoteQPN, c.own, "%#x")
-		c.say(&mad.DREP{LocalCommID: c.id, RemoteCommID: c.theirs})
-		c.event("DISCONNECTED")
 	}},
 }
 
@@ -406,6 +387,13 @@ var calls = []entry{
 		c.hears(&mad.RTU{})
 		c.say(c.rep())
 		c.hears(&mad.RTU{})
+	}},
+	{"CM-CALL-MRA", "A REP that comes after an MRA establishes the connection.", mra, func(t *tester) {
+		c, _, _ := calling(t)
+		c.say(&mad.MRA{LocalCommID: c.id, RemoteCommID: c.theirs, About: mad.AnsweredREQ, ServiceTimeout: mraTime})
+		t.sync(func(*reply) {})
+		c.say(c.rep())
+		c.event("ESTABLISHED")
 	}},
 	{"CM-CALL-REJ", "A REJ in the place of the REP is an event, with its private data.", "IBTA Vol 1 §12.6.7", func(t *tester) {
 		c, _, _ := calling(t)

@@ -1,6 +1,13 @@
 package rocev2
 
-import "github.com/softrnic/softrnic/rdmatransport/roce/wire"
+import (
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/suite"
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+)
+
+// migrated is where it says that MigReq is set in all packets of a connection that is not armed for path migration: publicly in
+// chapter 22 of Shanley's book.
+const migrated = "IBTA Vol 1 §17.2.8; T. Shanley, InfiniBand Network Architecture"
 
 // answered has the target acknowledge a WRITE, and is the acknowledgement.
 func answered(t *tester) (*qp, *reply) {
@@ -42,6 +49,18 @@ var headers = []entry{
 	{"HDR-RESERVED7", "The seven reserved bits behind AckReq are sent as zero.", "IBTA Vol 1 §9.2", func(t *tester) {
 		_, r := answered(t)
 		equal(r, "reserved 7", r.Reserved7, 0, "%#x")
+	}},
+	{"HDR-MIGRATION", "An acknowledgement of a connection without an alternate path has MigReq set: it is in the state Migrated.", migrated, func(t *tester) {
+		_, r := answered(t)
+		equal(r, "MigReq", r.MigReq, true, "%v")
+	}},
+	{"HDR-MIGRATION-CLEAR", "A request with MigReq clear is executed by a connection in the state Migrated.", suite.Observed, func(t *tester) {
+		q := t.rc()
+		p := q.write(0, pattern(8, 1))
+		p.MigReq = false
+		t.send(p)
+		t.reply().ack(firstPSN)
+		q.holds(0, pattern(8, 1))
 	}},
 	{"HDR-PKEY", "A packet of a connection has the P_Key of its partition.", "IBTA Vol 1 §9.2, §10.9", func(t *tester) {
 		_, r := answered(t)

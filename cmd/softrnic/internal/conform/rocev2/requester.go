@@ -76,6 +76,12 @@ var requester = []entry{
 		r := t.reply().opcode(wire.RCWriteOnly)
 		equal(r, "reserved 7", r.Reserved7, 0, "%#x")
 	}},
+	{"REQ-MIGRATION", "A request of a connection without an alternate path has MigReq set: it is in the state Migrated.", migrated, func(t *tester) {
+		q := t.rc(patient)
+		q.post("RDMA_WRITE", 8)
+		r := t.reply().opcode(wire.RCWriteOnly)
+		equal(r, "MigReq", r.MigReq, true, "%v")
+	}},
 	{"REQ-READ-PSN", "The request behind a READ leaves out the PSNs of the READ's response.", "IBTA Vol 1 §9.7.1", func(t *tester) {
 		q := t.rc(patient)
 		q.post("RDMA_READ", 2*mtu+8)

@@ -257,7 +257,7 @@ func alter(d peer.Datagram, field string) peer.Datagram {
 		offset int
 		bits   byte
 	}{"opcode": {0, 1}, "version": {1, 1}, "pad": {1, 0x10}, "P_Key": {3, 1}, "reserved 6": {4, 1},
-		"AckReq": {8, 0x80}, "reserved 7": {8, 0x2d}, "PSN": {11, 1}, "syndrome": {12, 0x61}, "credits": {12, 1}, "MSN": {15, 1}, "original value": {23, 1},
+		"AckReq": {8, 0x80}, "MigReq": {1, 0x40}, "syndrome's highest bit": {12, 0x80}, "reserved 7": {8, 0x2d}, "PSN": {11, 1}, "syndrome": {12, 0x61}, "credits": {12, 1}, "MSN": {15, 1}, "original value": {23, 1},
 		"solicited": {1, 0x80}, "BECN": {4, 0x40}, "destination QP": {7, 1}, "immediate data": {15, 1}, "immediate data of a WRITE": {31, 1},
 		"address": {19, 1}, "R_Key": {23, 1}, "length": {27, 1}, "swap or add data": {31, 1}, "compare data": {39, 1},
 		"Q_Key": {15, 1}, "source QP": {19, 1}, "transaction ID": {35, 1}, "MAD attribute": {37, 0x40}, "communication IDs": {51, 1},

@@ -1,0 +1,94 @@
+package iwarp
+
+import (
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/control"
+	"github.com/softrnic/softrnic/rdmatransport/iwarp/mpa"
+)
+
+// setUp skips a case of a target that is set up otherwise, as its frame shows.
+func (c *conn) setUp(field string, want uint64, otherwise string) {
+	if c.frame.value(field) != want {
+		c.t.Skipf("the target %s: set it up otherwise", otherwise)
+	}
+}
+
+// withoutCRC has the tester need no CRCs.
+func withoutCRC(s *settings) { s.frame.CRC = false }
+
+// marked is a connection on which the tester sends markers, as the target has asked for.
+func marked(t *tester) *conn {
+	c := t.accepted()
+	c.setUp("M", 1, "asks for no markers")
+	c.send(c.write(0, nil))
+	return c
+}
+
+// setUps are cases of targets that are set up to do without CRCs, to ask for markers, to send requests of revision 1, or requests
+// for client-server mode.
+var setUps = []entry{
+	{"FPDU-CRC-NONE", "Where neither side needs CRCs, a responder takes an FPDU whatever is in its CRC field.", "RFC 5044 §4.1, §4.4, §7.1.1", func(t *tester) {
+		c := t.rc(withoutCRC)
+		c.setUp("C", 0, "needs CRCs")
+		c.sendRaw(c.out.encode(framing{ulpdu: c.write(here, pattern(8, 1)), crc: 0x5a}))
+		c.silent()
+		c.holds(here, pattern(8, 1))
+	}},
+	{"FPDU-CRC-NONE-INITIATOR", "Where neither side needs CRCs, an initiator takes an FPDU whatever is in its CRC field.", "RFC 5044 §4.1, §4.4, §7.1.1", func(t *tester) {
+		c := t.dialling(withoutCRC)
+		c.readFrame()
+		c.setUp("C", 0, "needs CRCs")
+		if c.frame.value("S") == 0 {
+			plain(&c.set)
+		}
+		c.sendFrame()
+		c.event("ESTABLISHED")
+		c.begin()
+		c.post(8, control.Send{Opcode: "SEND"}) // the initiator sends first
+		c.next().is(opSend)
+		c.sendRaw(c.out.encode(framing{ulpdu: c.write(here, pattern(8, 1)), zeroCRC: true}))
+		c.silent()
+		c.holds(here, pattern(8, 1))
+	}},
+	{"MARKER-RECEIVED", "A receiver that has asked for markers takes them out of the data.", "RFC 5044 §4.2, §4.3", func(t *tester) {
+		c := marked(t)
+		c.send(c.write(0, pattern(2000, 1)))
+		c.silent()
+		c.holds(0, pattern(2000, 1))
+	}},
+	{"MARKER-RESERVED", "The reserved bits of a marker are not checked.", "RFC 5044 §4.2", func(t *tester) {
+		c := marked(t)
+		c.sendRaw(c.out.encode(framing{ulpdu: c.write(0, pattern(2000, 1)), reserve: 0xffff}))
+		c.silent()
+		c.holds(0, pattern(2000, 1))
+	}},
+	{"MARKER-POINTER", "A receiver takes the two low bits of FPDUPTR for zero.", "RFC 5044 §4.2, §4.3", func(t *tester) {
+		c := marked(t)
+		c.sendRaw(c.out.encode(framing{ulpdu: c.write(0, pattern(2000, 1)), pointer: 3}))
+		c.silent()
+		c.holds(0, pattern(2000, 1))
+	}},
+	{"INIT-PLAIN", "A request of revision 1 has S clear.", "RFC 6581 §10, RFC 5044 §7.1.1", func(t *tester) {
+		c := t.dialling()
+		c.readFrame()
+		c.setUp("revision", 1, "sends requests of revision 2")
+		c.frame.field("S", 0)
+	}},
+	{"INIT-CLIENT-RTR", "B, C and D of a request for client-server mode are clear.", "RFC 6581 §9.2", func(t *tester) {
+		c := t.dialling()
+		c.negotiating()
+		c.setUp("A", 0, "asks for peer-to-peer mode")
+		c.frame.field("B", 0).field("RTR by WRITE", 0).field("RTR by READ", 0)
+	}},
+	{"INIT-ORD-ANY", "A reply with an ORD of 0x3fff leaves the initiator's IRD as it is.", "RFC 6581 §9.1", func(t *tester) {
+		c := t.dialling(enhance(func(e *mpa.Enhanced) { e.ORD = mpa.NoNegotiation }), func(s *settings) { s.ReadsIn = 2 })
+		c.negotiating()
+		c.sendFrame()
+		c.event("ESTABLISHED")
+		c.begin()
+		c.post(8, control.Send{Opcode: "SEND"})
+		c.next().is(opSend)
+		c.send(c.readRequest(0, 4), c.readRequest(0, 4))
+		c.next().is(opReadResponse)
+		c.next().is(opReadResponse)
+	}},
+}

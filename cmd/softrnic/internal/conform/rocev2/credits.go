@@ -1,0 +1,64 @@
+package rocev2
+
+import "github.com/softrnic/softrnic/rdmatransport/roce/wire"
+
+// limited is a QP of the target whose first SEND was acknowledged with a credit code.
+func limited(t *tester, code uint8) *qp {
+	q := t.rc(patient)
+	q.post("SEND", 8)
+	t.reply().opcode(wire.RCSendOnly)
+	t.send(q.answer(code, theirPSN, 1))
+	is(t, "the completion's status", q.completion().Status, "SUCCESS")
+	return q
+}
+
+// credits are the cases of end-to-end flow control. Public text for it is the code of Linux' rdmavt and hfi1 (credit_table,
+// rvt_get_credit, s_lsn).
+var credits = []entry{
+	{"ACK-CREDITS", "An acknowledgement gives no more credits than there are receive requests, or says that it gives none.", "IBTA Vol 1 §9.7.7.2", func(t *tester) {
+		q := t.rc()
+		for i := range 3 {
+			q.recv(uint64(i), 8*i, 8)
+		}
+		t.send(q.write(1024, pattern(8, 1)))
+		r := t.reply().ack(firstPSN)
+		n, given := r.AETH.Credits()
+		equal(r, "credits", !given || n <= 3, true, "no more: %v")
+	}},
+	{"ACK-RESERVED", "The highest bit of an acknowledgement's syndrome is zero.", "IBTA Vol 1 §9.3.5", func(t *tester) {
+		_, r := answered(t)
+		equal(r, "syndrome's highest bit", r.AETH.Syndrome>>7, 0, "%d")
+	}},
+	{"REQ-CREDITS-NONE", "Without credits a requester sends one SEND, and the next one when that is acknowledged.", "IBTA Vol 1 §9.7.7.2", func(t *tester) {
+		q := limited(t, 0)
+		q.post("SEND", 8)
+		q.post("SEND", 8)
+		t.reply().opcode(wire.RCSendOnly).psn(theirPSN + 1)
+		t.silent()
+		t.send(q.answer(0, theirPSN+1, 2))
+		t.reply().opcode(wire.RCSendOnly).psn(theirPSN + 2)
+	}},
+	{"REQ-CREDITS-ASK", "A SEND that goes beyond the credits asks for an acknowledgement.", "IBTA Vol 1 §9.7.7.2", func(t *tester) {
+		q := limited(t, 0)
+		q.post("SEND", 8)
+		r := t.reply().opcode(wire.RCSendOnly).psn(theirPSN + 1)
+		equal(r, "AckReq", r.AckReq, true, "%v")
+	}},
+	{"REQ-CREDITS-WRITE", "A WRITE takes no credit: without any, one is sent behind another.", "IBTA Vol 1 §9.7.7.2", func(t *tester) {
+		q := limited(t, 0)
+		q.post("RDMA_WRITE", 8)
+		q.post("RDMA_WRITE", 8)
+		t.reply().opcode(wire.RCWriteOnly).psn(theirPSN + 1)
+		t.reply().opcode(wire.RCWriteOnly).psn(theirPSN + 2)
+	}},
+	{"REQ-CREDITS-CODE", "Credit code 5 is six SENDs.", "IBTA Vol 1 §9.7.7.2", func(t *tester) {
+		q := limited(t, 5)
+		for range 8 {
+			q.post("SEND", 8)
+		}
+		for i := range uint32(7) { // one goes beyond
+			t.reply().opcode(wire.RCSendOnly).psn(theirPSN + 1 + i)
+		}
+		t.silent()
+	}},
+}
