@@ -60,7 +60,7 @@ func TestNotify(t *testing.T) {
 					if p.Opcode != wire.CNP {
 						t.Errorf("the engine sent %v", p.Opcode)
 					}
-					want := wire.BTH{Opcode: wire.CNP, PKey: wire.DefaultPKey, BECN: true, DestQP: peerQPN}
+					want := wire.BTH{Opcode: wire.CNP, MigReq: true, PKey: wire.DefaultPKey, BECN: true, DestQP: peerQPN}
 					if service != verbs.UC {
 						want.Reserved7 = p.Reserved7
 					}

@@ -20,9 +20,9 @@ func TestFlushRequester(t *testing.T) {
 	c := config{goBackN: true, sqPSN: 0x000100, rd: 2, timeout: 14, retry: 7}
 	to := verbs.SendWR{RemoteAddr: 0x1122334455667788, RKey: 0xaabbccdd, Flags: verbs.SendSignaled}
 	const (
-		flushed = "1c00 ffff 0000abcd 80000100 00000003 1122334455667788 aabbccdd 00001000"
-		written = "1d00 ffff 0000abcd 80000101 1122334455667788 aabbccdd 00000008 0706050403020100"
-		region  = "1c00 ffff 0000abcd 80000102 00000011 1122334455667788 aabbccdd 00000000"
+		flushed = "1c40 ffff 0000abcd 80000100 00000003 1122334455667788 aabbccdd 00001000"
+		written = "1d40 ffff 0000abcd 80000101 1122334455667788 aabbccdd 00000008 0706050403020100"
+		region  = "1c40 ffff 0000abcd 80000102 00000011 1122334455667788 aabbccdd 00000000"
 	)
 	post := func(r *rig) {
 		copy(r.buf, []byte{7, 6, 5, 4, 3, 2, 1, 0})
@@ -60,7 +60,7 @@ func TestFlushRequester(t *testing.T) {
 		r.post(&f, &s)
 		r.hears(flushed)
 		r.say("1000 ffff 00Q 00000100 1f000001")
-		r.hears("0400 ffff 0000abcd 80000101")
+		r.hears("0440 ffff 0000abcd 80000101")
 	})
 	run(t, "response with data", c, func(t *testing.T, r *rig) {
 		post(r)
@@ -85,28 +85,28 @@ func TestFlushResponder(t *testing.T) {
 	bubble(t, config{goBackN: true, rqPSN: 0xfffffe, destRD: 2}, func(r *rig) {
 		at := r.mr.Addr() + 16
 		r.say("1c00 ffff 00Q 80fffffe 00000001 %016x %08x %08x", at, r.mr.RKey(), 100)
-		r.hears("1000 ffff 0000abcd 00fffffe 1f000001")
+		r.hears("1040 ffff 0000abcd 00fffffe 1f000001")
 		atomic := fmt.Sprintf("1d00 ffff 00Q 80ffffff %016x %08x 00000008 %016x", at, r.mr.RKey(), uint64(0x0123456789abcdef))
 		r.say("%s", atomic)
-		r.hears("1000 ffff 0000abcd 00ffffff 1f000002")
+		r.hears("1040 ffff 0000abcd 00ffffff 1f000002")
 		word := r.buf[16:24]
 		if got := binary.BigEndian.Uint64(word); got != 0x0123456789abcdef {
 			t.Errorf("memory has %#x", got)
 		}
 		clear(word)
 		r.say("%s", atomic)
-		r.hears("1000 ffff 0000abcd 00ffffff 1f000002")
+		r.hears("1040 ffff 0000abcd 00ffffff 1f000002")
 		if got := binary.BigEndian.Uint64(word); got != 0 {
 			t.Errorf("a duplicate wrote %#x", got)
 		}
 		// Of the region, the address and length mean nothing.
 		r.say("1c00 ffff 00Q 80000000 00000011 ffffffffffffffff %08x ffffffff", r.mr.RKey())
-		r.hears("1000 ffff 0000abcd 00000000 1f000003")
+		r.hears("1040 ffff 0000abcd 00000000 1f000003")
 		// One before the last max_dest_rd_atomic is no duplicate that its requester could be waiting for.
 		r.say("1c00 ffff 00Q 80fffffe 00000001 %016x %08x %08x", at, r.mr.RKey(), 100)
 		r.hears()
 		r.say("1c00 ffff 00Q 80000000 00000011 ffffffffffffffff %08x ffffffff", r.mr.RKey())
-		r.hears("1000 ffff 0000abcd 00000000 1f000003")
+		r.hears("1040 ffff 0000abcd 00000000 1f000003")
 	})
 }
 
@@ -163,7 +163,7 @@ func TestFlushRefused(t *testing.T) {
 				}
 			}
 			r.say("%s", digits)
-			r.hears(fmt.Sprintf("1100 ffff 0000abcd 00%06x %02x000000", psn, x.nak))
+			r.hears(fmt.Sprintf("1140 ffff 0000abcd 00%06x %02x000000", psn, x.nak))
 			r.state(verbs.StateErr)
 			if string(r.buf) != was {
 				t.Error("memory has changed")
@@ -193,8 +193,8 @@ func TestFlushFile(t *testing.T) {
 		r.say("1c00 ffff 00Q 80000002 00000012 0000000000000000 %08x 00000000", mr.RKey())
 		r.say("1c00 ffff 00Q 80000003 00000002 %016x %08x 00000000", mr.Addr(), mr.RKey())
 		synctest.Wait()
-		r.hears("1000 ffff 0000abcd 00000001 1f000002", "1000 ffff 0000abcd 00000002 1f000003",
-			"1000 ffff 0000abcd 00000003 1f000004")
+		r.hears("1040 ffff 0000abcd 00000001 1f000002", "1040 ffff 0000abcd 00000002 1f000003",
+			"1040 ffff 0000abcd 00000003 1f000004")
 		b := make([]byte, 4)
 		if _, err := f.ReadAt(b, 5001); err != nil || string(b) != "file" {
 			t.Errorf("the file has %q, %v", b, err)

