@@ -224,8 +224,10 @@ class Connection:
     def permit(self):
         """Gives a QP that rdma_cm has moved the rights that it was to have. If the peer was quick, it has ended already."""
         if self.pair.iwarp:
+            attr = QPAttr()
+            attr.qp_access_flags = self.pair.rights
             try:
-                self.pair.qp.modify(QPAttr(qp_access_flags=self.pair.rights), e.IBV_QP_ACCESS_FLAGS)
+                self.pair.qp.modify(attr, e.IBV_QP_ACCESS_FLAGS)
             except PyverbsRDMAError:
                 pass
 

@@ -1,15 +1,42 @@
 package rocev2
 
-import "github.com/softrnic/softrnic/rdmatransport/roce/wire"
+import (
+	"slices"
 
-// limited is a QP of the target whose first SEND was acknowledged with a credit code.
-func limited(t *tester, code uint8) *qp {
-	q := t.rc(patient)
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+)
+
+// limited is a QP of the target whose first SEND, with a PSN, was acknowledged with a credit code.
+type limited struct {
+	*qp
+	came []uint32 // the PSNs of the SENDs since
+}
+
+func newLimited(t *tester, psn uint32, code uint8) *limited {
+	q := &limited{qp: t.rc(patient, func(s *settings) { s.SQPSN = psn })}
 	q.post("SEND", 8)
 	t.reply().opcode(wire.RCSendOnly)
-	t.send(q.answer(code, theirPSN, 1))
+	t.send(q.answer(code, psn, 1))
 	is(t, "the completion's status", q.completion().Status, "SUCCESS")
 	return q
+}
+
+// sends waits for a SEND. The target may repeat those before it that are not acknowledged.
+func (q *limited) sends(psn uint32) *reply {
+	for {
+		r := q.t.reply().opcode(wire.RCSendOnly)
+		if !slices.Contains(q.came, r.PSN) {
+			q.came = append(q.came, psn)
+			return r.psn(psn)
+		}
+	}
+}
+
+// holdsBack checks that a SEND does not come.
+func (q *limited) holdsBack(psn uint32) {
+	sent := false
+	q.t.sync(func(r *reply) { sent = sent || r.PSN == psn })
+	is(q.t, "that the target sends the next SEND", sent, false)
 }
 
 // credits are the cases of end-to-end flow control. Public text for it is the code of Linux' rdmavt and hfi1 (credit_table,
@@ -30,35 +57,36 @@ var credits = []entry{
 		equal(r, "syndrome's highest bit", r.AETH.Syndrome>>7, 0, "%d")
 	}},
 	{"REQ-CREDITS-NONE", "Without credits a requester sends one SEND, and the next one when that is acknowledged.", "IBTA Vol 1 §9.7.7.2", func(t *tester) {
-		q := limited(t, 0)
+		q := newLimited(t, theirPSN, 0)
 		q.post("SEND", 8)
 		q.post("SEND", 8)
-		t.reply().opcode(wire.RCSendOnly).psn(theirPSN + 1)
-		t.silent()
+		q.sends(theirPSN + 1)
+		q.holdsBack(theirPSN + 2)
 		t.send(q.answer(0, theirPSN+1, 2))
-		t.reply().opcode(wire.RCSendOnly).psn(theirPSN + 2)
+		q.sends(theirPSN + 2)
 	}},
 	{"REQ-CREDITS-ASK", "A SEND that goes beyond the credits asks for an acknowledgement.", "IBTA Vol 1 §9.7.7.2", func(t *tester) {
-		q := limited(t, 0)
+		q := newLimited(t, theirPSN, 0)
 		q.post("SEND", 8)
-		r := t.reply().opcode(wire.RCSendOnly).psn(theirPSN + 1)
+		r := q.sends(theirPSN + 1)
 		equal(r, "AckReq", r.AckReq, true, "%v")
 	}},
 	{"REQ-CREDITS-WRITE", "A WRITE takes no credit: without any, one is sent behind another.", "IBTA Vol 1 §9.7.7.2", func(t *tester) {
-		q := limited(t, 0)
+		q := newLimited(t, theirPSN, 0)
 		q.post("RDMA_WRITE", 8)
 		q.post("RDMA_WRITE", 8)
 		t.reply().opcode(wire.RCWriteOnly).psn(theirPSN + 1)
 		t.reply().opcode(wire.RCWriteOnly).psn(theirPSN + 2)
 	}},
 	{"REQ-CREDITS-CODE", "Credit code 5 is six SENDs.", "IBTA Vol 1 §9.7.7.2", func(t *tester) {
-		q := limited(t, 5)
+		const first = theirPSN + 1
+		q := newLimited(t, first, 5)
 		for range 8 {
 			q.post("SEND", 8)
 		}
 		for i := range uint32(7) { // one goes beyond
-			t.reply().opcode(wire.RCSendOnly).psn(theirPSN + 1 + i)
+			q.sends(first + 1 + i)
 		}
-		t.silent()
+		q.holdsBack(first + 8)
 	}},
 }
