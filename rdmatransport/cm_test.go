@@ -255,7 +255,20 @@ func isRoCE(f []byte) bool {
 	return len(f) > 42 && f[12] == 8 && f[13] == 0 && f[23] == 17 && f[36] == 4791>>8 && f[37] == 4791&0xff
 }
 
+// TestConnectToOneself: the two ends of a connection may be on one device.
 func TestConnectToOneself(t *testing.T) {
+	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
+		a, _ := m.stations(t)
+		x, y := dial(a, a, transport, nil)
+		bothWays(t, x, y)
+		ok(t, x.Close())
+		<-y.Done()
+		ok(t, y.Close())
+	})
+}
+
+// TestEventsOfBothEnds: a connection to oneself has the events of either end, up to TIMEWAIT_EXIT.
+func TestEventsOfBothEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newCMNode(t, new(pipe.Switch).Port(), "10.0.0.1/24")
 		defer a.close()
@@ -281,21 +294,21 @@ func TestConnectToOneself(t *testing.T) {
 	})
 }
 
+// TestNobodyListens: a request that nobody listens for is refused.
 func TestNobodyListens(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		lan := new(pipe.Switch)
-		a := newCMNode(t, lan.Port(), "10.0.0.1/24")
-		defer a.close()
-		b := newCMNode(t, lan.Port(), "10.0.0.2/24")
-		defer b.close()
-		c := a.connect(rdmacm.TCP, "10.0.0.2", 1000)
-		u := a.connect(rdmacm.UDP, "10.0.0.2", 1000)
-		time.Sleep(time.Second)
-		if s := a.got(c); s != "RDMA_CM_EVENT_REJECTED 8\n" {
-			t.Errorf("%s", s)
-		}
-		if s := a.got(u); s != "RDMA_CM_EVENT_UNREACHABLE 1\n" {
-			t.Errorf("%s", s)
+	overMedia(t, func(t *testing.T, m medium) {
+		a, b := m.stations(t)
+		both(t, func(t *testing.T, transport verbs.Transport) {
+			if _, err := rdmacm.Dial(within(t), a.dev, b.at(cmPort), &rdmacm.Config{Transport: transport}); !errors.Is(err, syscall.ECONNREFUSED) {
+				t.Errorf("a connection: %v, want ECONNREFUSED", err)
+			}
+		})
+		u := resolved(t, within(t), rdmacm.UDP, a, b)
+		defer u.Destroy()
+		ok(t, u.CreateQP(a.pd, &verbs.QPInitAttr{Type: verbs.UD, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1}}))
+		var e *rdmacm.EventError
+		if err := u.Connect(within(t), nil); !errors.As(err, &e) || e.Type != rdmacm.Unreachable || e.Status != 1 {
+			t.Errorf("the QP of a service: %v, want UNREACHABLE with status 1", err)
 		}
 	})
 }

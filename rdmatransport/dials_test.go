@@ -8,54 +8,58 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/link/pipe"
-	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// A new connection from the port of one that has just ended is there at once, whoever closed that.
+// TestRedial: a new connection over RoCE from the port of one that has just ended is there at once, whoever closed that.
 func TestRedial(t *testing.T) {
-	both(t, func(t *testing.T, transport verbs.Transport) {
-		lan := new(pipe.Switch)
-		a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
-		a.host.NICs()[0].Frames().Steer(&stack.Steering{Sniff: func([]byte) {}}) // so that there are packets
-		l := must(rdmacm.Listen(b.dev, ":7471", &rdmacm.Config{Transport: transport, PD: b.pd}))(t)
-		defer l.Close()
-		from, to := a.reg(make([]byte, 1<<20), everyAccess), b.reg(make([]byte, 1<<20), everyAccess)
-		for i := range 6 {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			defer cancel()
-			accepted := make(chan *rdmacm.Conn, 1)
-			go func() {
-				c, _ := l.Accept(ctx)
-				accepted <- c
-			}()
-			c, err := rdmacm.Dial(ctx, a.dev, "10.0.0.2:7471", &rdmacm.Config{
-				Transport: transport, PD: a.pd, LocalAddr: netip.MustParseAddrPort("10.0.0.1:40000"),
-			})
-			if err != nil {
-				t.Fatalf("dial %d: %v", i, err)
-			}
-			s := <-accepted
-			if s == nil {
-				t.Fatalf("dial %d is not accepted", i)
-			}
-			ok(t, c.QP().PostSend(&verbs.SendWR{
-				Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{from.SGE(0, 1<<20)},
-				RemoteAddr: to.Addr(), RKey: to.RKey(),
-			}))
-			if wc := poll(t, c.SendCQ()); wc.Status != verbs.WCSuccess {
-				t.Fatal(wc.Status)
-			}
-			first, second := s, c
-			if i%2 == 1 {
-				first, second = c, s
-			}
-			ok(t, first.Close())
-			<-second.Done()
-			ok(t, second.Close())
+	overMedia(t, func(t *testing.T, m medium) { redial(t, m, verbs.RoCEv2) })
+}
+
+// TestRedialIWARP: so is one over iWARP.
+func TestRedialIWARP(t *testing.T) {
+	overMedia(t, func(t *testing.T, m medium) { redial(t, m, verbs.IWARP) })
+}
+
+func redial(t *testing.T, m medium, transport verbs.Transport) {
+	a, b := m.stations(t)
+	l := must(rdmacm.Listen(b.dev, b.at(7471), &rdmacm.Config{Transport: transport, PD: b.pd}))(t)
+	defer l.Close()
+	from, to := a.reg(make([]byte, 1<<20), everyAccess), b.reg(make([]byte, 1<<20), everyAccess)
+	for i := range 6 {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // far less than a TIME-WAIT
+		defer cancel()
+		accepted := make(chan *rdmacm.Conn, 1)
+		go func() {
+			c, _ := l.Accept(ctx)
+			accepted <- c
+		}()
+		c, err := rdmacm.Dial(ctx, a.dev, b.at(7471), &rdmacm.Config{
+			Transport: transport, PD: a.pd, LocalAddr: netip.AddrPortFrom(a.addr, 40000),
+		})
+		if err != nil {
+			t.Fatalf("dial %d: %v", i, err)
 		}
-	})
+		s := <-accepted
+		if s == nil {
+			t.Fatalf("dial %d is not accepted", i)
+		}
+		ok(t, c.QP().PostSend(&verbs.SendWR{
+			Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{from.SGE(0, 1<<20)},
+			RemoteAddr: to.Addr(), RKey: to.RKey(),
+		}))
+		if wc := poll(t, c.SendCQ()); wc.Status != verbs.WCSuccess {
+			t.Fatal(wc.Status)
+		}
+		first, second := s, c
+		if i%2 == 1 {
+			first, second = c, s
+		}
+		ok(t, first.Close())
+		<-second.Done()
+		ok(t, second.Close())
+	}
 }
 
 // dials is how many connections TestDials makes and closes over each protocol, one after another; longDials with
@@ -65,7 +69,7 @@ const (
 	longDials = 100_000
 )
 
-// No dial fails, however many connections there were before, and they leave nothing behind.
+// TestDials: no dial fails, however many connections there were before, and they leave nothing behind.
 func TestDials(t *testing.T) {
 	n := dials
 	if os.Getenv("SOFTRNIC_LONG") != "" {

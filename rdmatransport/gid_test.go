@@ -63,9 +63,10 @@ func TestGIDTable(t *testing.T) {
 }
 
 // TestGIDTypesDiffer: a QP receives nothing from a peer that uses the other version of RoCE, in packets or directly.
-func TestGIDTypesDiffer(t *testing.T) {
-	lan := new(pipe.Switch)
-	a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
+func TestGIDTypesDiffer(t *testing.T) { overMedia(t, gidTypesDiffer) }
+
+func gidTypesDiffer(t *testing.T, m medium) {
+	a, b := m.stations(t)
 	for _, tc := range []struct {
 		gids [2]uint8
 		want verbs.WCStatus

@@ -1,17 +1,15 @@
 package rdmatransport_test
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/stack/kernel"
-	"github.com/softrnic/softrnic/stack/kernel/hub"
+	"github.com/softrnic/softrnic/stack/stacktest"
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -24,25 +22,16 @@ func TestSocketsOfIdleQPs(t *testing.T) {
 		n = idleQPs
 	}
 	t.Run("alone", func(t *testing.T) {
-		// A host has one socket to receive from, eight to send from and one of netlink; the runtime has a few files of its own.
-		idleOnSockets(t, n, 2*(1+8+1)+6, func() host {
-			h, _ := loopbackHost(t)
-			return h
-		})
+		// A host has one socket to receive from, with an epoll instance that says when there is something, eight to send from and one
+		// of netlink; the runtime has a few files of its own.
+		idleOnSockets(t, n, 2*(2+8+1)+6, func() stacktest.Host { return stacktest.OnLoopback(t).Host })
 	})
 	t.Run("hub", func(t *testing.T) {
-		own, err := os.MkdirTemp("", "h") // the path of a socket is short
-		noError(t, err)
-		t.Cleanup(func() { _ = os.RemoveAll(own) })
-		dir := filepath.Join(own, "hub")
-		ctx, cancel := context.WithCancel(context.Background())
-		ended := make(chan error, 1)
-		go func() { ended <- hub.Serve(ctx, hub.Config{Directory: dir, Classifier: rdmatransport.NewClassifier()}) }()
-		t.Cleanup(func() { cancel(); noError(t, <-ended) })
+		dir := stacktest.Hub(t, rdmatransport.NewClassifier)
 		addr := fmt.Sprintf("127.%d.%d.%d", 1+rand.N(254), rand.N(255), 1+rand.N(254))
 		// A host has one socket of the hub, one of the other host, eight to send from and one of netlink; the hub has those of both,
-		// one for itself, one to receive from and one of the connection between them.
-		idleOnSockets(t, n, 2*(1+1+8+1)+2+3+6, func() host {
+		// one for itself, one to receive from with its epoll instance, and one of the connection between them.
+		idleOnSockets(t, n, 2*(1+1+8+1)+2+4+6, func() stacktest.Host {
 			wait := func(string) error { return nil } // the hub is about to be there
 			h, err := kernel.New(kernel.Addr(addr), kernel.Shared(kernel.Sharing{Directory: dir, QPs: n, Start: wait}))
 			noError(t, err)
@@ -52,7 +41,7 @@ func TestSocketsOfIdleQPs(t *testing.T) {
 }
 
 // idleOnSockets has n QPs of two hosts send to each other, and sees that at most so many files were opened.
-func idleOnSockets(t *testing.T, n, most int, open func() host) {
+func idleOnSockets(t *testing.T, n, most int, open func() stacktest.Host) {
 	files, threads := entriesOf(t, "/proc/self/fd"), entriesOf(t, "/proc/self/task")
 	var nodes [2]idleNode
 	for i := range nodes {

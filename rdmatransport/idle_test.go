@@ -15,6 +15,7 @@ import (
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/stack/netstack"
+	"github.com/softrnic/softrnic/stack/stacktest"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
@@ -153,7 +154,7 @@ func idlePair(tb testing.TB, wrap func(link.Link) link.Link) (nodes [2]idleNode)
 }
 
 // open opens the device on a host.
-func (n *idleNode) open(tb testing.TB, h host) {
+func (n *idleNode) open(tb testing.TB, h stacktest.Host) {
 	tb.Cleanup(func() { _ = h.Close() })
 	n.dev = made(rdmatransport.Open(h))(tb)
 	n.pd = made(n.dev.AllocPD())(tb)

@@ -15,7 +15,7 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/iwarp"
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/mpa"
 	"github.com/softrnic/softrnic/stack"
-	"github.com/softrnic/softrnic/stack/netstack"
+	"github.com/softrnic/softrnic/stack/stacktest"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
@@ -29,22 +29,18 @@ type iwarpPair struct {
 
 const iwarpAccess = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
 
-func newIWARPPair(t *testing.T, cfgA, cfgB iwarp.Config, size int) *iwarpPair {
+func newIWARPPair(t *testing.T, m medium, cfgA, cfgB iwarp.Config, size int) *iwarpPair {
 	t.Helper()
-	lan := new(pipe.Switch)
-	device := func(addr string, cfg iwarp.Config) *verbs.Device {
-		host, err := netstack.New(inFrames(lan.Port()), netstack.Addr(addr))
+	hostA, hostB := m.hosts(t)
+	device := func(host stacktest.End, cfg iwarp.Config) *verbs.Device {
+		dev, err := rdmatransport.Open(host.Host, rdmatransport.IWARP(cfg))
 		if err != nil {
 			t.Fatal(err)
 		}
-		dev, err := rdmatransport.Open(host, rdmatransport.IWARP(cfg))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { host.Close() })
+		t.Cleanup(func() { host.Host.Close() })
 		return dev
 	}
-	devA, devB := device("10.0.0.1/24", cfgA), device("10.0.0.2/24", cfgB)
+	devA, devB := device(hostA, cfgA), device(hostB, cfgB)
 	p := &iwarpPair{bufA: make([]byte, size), bufB: make([]byte, size)}
 	region := func(dev *verbs.Device, buf []byte) *verbs.MR {
 		pd, err := dev.AllocPD()
@@ -66,7 +62,8 @@ func newIWARPPair(t *testing.T, cfgA, cfgB iwarp.Config, size int) *iwarpPair {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	l, err := rdmacm.Listen(devB, ":7471", config(p.mrB))
+	at := netip.AddrPortFrom(hostB.Addr, 7471).String()
+	l, err := rdmacm.Listen(devB, at, config(p.mrB))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +73,7 @@ func newIWARPPair(t *testing.T, cfgA, cfgB iwarp.Config, size int) *iwarpPair {
 		p.b, err = l.Accept(ctx)
 		accepted <- err
 	}()
-	if p.a, err = rdmacm.Dial(ctx, devA, "10.0.0.2:7471", config(p.mrA)); err != nil {
+	if p.a, err = rdmacm.Dial(ctx, devA, at, config(p.mrA)); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-accepted; err != nil {
@@ -130,8 +127,10 @@ func poll(t *testing.T, cq *verbs.CQ) verbs.WC {
 	}
 }
 
-// Every operation, over every agreement that MPA can come to.
-func TestIWARPOperations(t *testing.T) {
+// TestIWARPOperations: every operation, over every agreement that MPA can come to.
+func TestIWARPOperations(t *testing.T) { overMedia(t, iwarpOperations) }
+
+func iwarpOperations(t *testing.T, m medium) {
 	for name, cfg := range map[string][2]iwarp.Config{
 		"default":         {},
 		"markers":         {{Markers: true}, {Markers: true}},
@@ -142,11 +141,17 @@ func TestIWARPOperations(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			const size = 1 << 20
-			p := newIWARPPair(t, cfg[0], cfg[1], size)
-			for _, n := range []int{0, 1, 3, 1400, 1401, 65536, 300_001, size} {
+			p := newIWARPPair(t, m, cfg[0], cfg[1], size)
+			sizes := []int{0, 1, 3, 1400, 1401, 65536, 300_001}
+			if name == "default" {
+				sizes = append(sizes, size)
+			}
+			for _, n := range sizes {
 				rand.Read(p.bufA[:n])
 				post := func(wr *verbs.SendWR) verbs.WC {
 					t.Helper()
+					settle(t, p.b.QP())
+					defer settle(t, p.b.QP())
 					wr.Flags |= verbs.SendSignaled
 					if err := p.a.QP().PostSend(wr); err != nil {
 						t.Fatal(err)
@@ -210,12 +215,14 @@ func TestIWARPOperations(t *testing.T) {
 				if op == verbs.AtomicCmpAndSwp {
 					wr.CompareAdd = 12
 				}
+				settle(t, p.b.QP())
 				if err := p.a.QP().PostSend(wr); err != nil {
 					t.Fatal(err)
 				}
 				if wc := poll(t, p.a.SendCQ()); wc.Status != verbs.WCSuccess || wc.ByteLen != 8 {
 					t.Fatalf("%v: %+v", op, wc)
 				}
+				settle(t, p.b.QP())
 			}
 			if p.bufA[0] != 12 || p.bufB[0] != 99 {
 				t.Fatalf("atomics: found %d, left %d", p.bufA[0], p.bufB[0])
@@ -224,14 +231,13 @@ func TestIWARPOperations(t *testing.T) {
 	}
 }
 
-// A RoCEv2 QP and an iWARP QP of one device share PD, MR and CQs; one listener takes both.
-func TestSharedByBothTransports(t *testing.T) {
+// TestSharedByBothTransports: a RoCEv2 QP and an iWARP QP of one device share PD, MR and CQs; one listener takes both.
+func TestSharedByBothTransports(t *testing.T) { overMedia(t, sharedByBothTransports) }
+
+func sharedByBothTransports(t *testing.T, m medium) {
 	const streams, size, adds = 2, 50_000, 100
-	lan := new(pipe.Switch)
 	type end struct {
-		dev   *verbs.Device
-		pd    *verbs.PD
-		ch    *verbs.CompChannel
+		*station
 		cq    *verbs.CQ
 		mr    *verbs.MR
 		buf   []byte
@@ -243,36 +249,18 @@ func TestSharedByBothTransports(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	open := func(addr string) *end {
-		host, err := netstack.New(lan.Port(), netstack.Addr(addr))
-		check(err)
-		e := &end{buf: make([]byte, 8*size), conns: map[verbs.Transport]*rdmacm.Conn{}}
-		e.dev, err = rdmatransport.Open(host)
-		check(err)
-		e.pd, err = e.dev.AllocPD()
-		check(err)
-		e.ch, err = e.dev.CreateCompChannel()
-		check(err)
-		e.cq, err = e.dev.CreateCQ(1024, &verbs.CQInitAttr{Channel: e.ch})
-		check(err)
-		e.mr, err = e.pd.RegMR(e.buf, iwarpAccess)
-		check(err)
+	open := func(s *station) *end {
+		e := &end{station: s, buf: make([]byte, 8*size), cq: s.cq(), conns: map[verbs.Transport]*rdmacm.Conn{}}
+		e.mr = s.reg(e.buf, iwarpAccess)
 		t.Cleanup(func() {
 			for _, c := range e.conns {
-				if err := c.Close(); err != nil {
-					t.Error(err)
-				}
+				check(c.Close())
 			}
-			for _, f := range []func() error{e.mr.Dereg, e.cq.Destroy, e.ch.Destroy, e.pd.Dealloc, e.dev.Close} {
-				if err := f(); err != nil {
-					t.Error(err)
-				}
-			}
-			host.Close()
 		})
 		return e
 	}
-	a, b := open("10.0.0.1/24"), open("10.0.0.2/24")
+	stationA, stationB := m.stations(t)
+	a, b := open(stationA), open(stationB)
 	config := func(e *end) *rdmacm.Config {
 		return &rdmacm.Config{
 			PD: e.pd, SendCQ: e.cq, RecvCQ: e.cq, SQSigAll: true,
@@ -282,7 +270,7 @@ func TestSharedByBothTransports(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	l, err := rdmacm.Listen(b.dev, ":7471", config(b))
+	l, err := rdmacm.Listen(b.dev, b.at(7471), config(b))
 	check(err)
 	defer l.Close()
 	for _, transport := range []verbs.Transport{verbs.RoCEv2, verbs.IWARP} {
@@ -295,7 +283,7 @@ func TestSharedByBothTransports(t *testing.T) {
 			o, err = l.Accept(ctx)
 			accepted <- err
 		}()
-		c, err := rdmacm.Dial(ctx, a.dev, "10.0.0.2:7471", cfg)
+		c, err := rdmacm.Dial(ctx, a.dev, b.at(7471), cfg)
 		check(err)
 		a.conns[transport] = c
 		check(<-accepted)
@@ -342,6 +330,7 @@ func TestSharedByBothTransports(t *testing.T) {
 		}
 	}
 	for transport, i := range at {
+		settle(t, b.conns[transport].QP())
 		if done[transport] != 3+adds {
 			t.Errorf("%v: %d completions", transport, done[transport])
 		}

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
@@ -20,10 +19,10 @@ import (
 // GetRequest that waits may fail or hang, whatever the two and the provider are doing just then.
 func TestDestroyListenerDuringDials(t *testing.T) {
 	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
-		rounds := 100
+		rounds := 50
 		if os.Getenv("SOFTRNIC_LONG") != "" {
 			rounds = 1000
-			if m.name == direct.name {
+			if m.Name == direct.Name {
 				rounds = 10_000
 			}
 		}
@@ -114,8 +113,8 @@ func TestRequestOutlivesListener(t *testing.T) {
 
 // TestCloseListenerDuringAccept: an Accept that begins while the listener is closed says that it is closed.
 func TestCloseListenerDuringAccept(t *testing.T) {
-	both(t, func(t *testing.T, transport verbs.Transport) {
-		s := newStation(t, new(pipe.Switch), "10.0.0.1/24")
+	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
+		s, _ := m.stations(t)
 		for range 200 {
 			l := must(rdmacm.Listen(s.dev, ":0", &rdmacm.Config{Transport: transport}))(t)
 			accepted := make(chan error, 1)

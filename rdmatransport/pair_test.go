@@ -11,6 +11,7 @@ import (
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/stack/netstack"
+	"github.com/softrnic/softrnic/stack/stacktest"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
@@ -29,7 +30,7 @@ type station struct {
 	t       *testing.T
 	addr    netip.Addr
 	host    *netstack.Host // nil on another stack
-	network host
+	network stacktest.Host
 	dev     *verbs.Device
 	pd      *verbs.PD
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/stacktest"
 )
 
 // sharing shares one host between several devices, as a hub shares one between processes: it hands what arrives to whom
@@ -19,7 +20,7 @@ import (
 // the part that rdmatransport has in a hub.
 type sharing struct {
 	t    *testing.T
-	host host
+	host stacktest.Host
 	nic  stack.NIC
 	busy int // how many more services are another process's
 
@@ -36,7 +37,7 @@ type sharing struct {
 
 // sharer is a host as one of the devices sees it.
 type sharer struct {
-	host
+	stacktest.Host
 	stack.DatagramPort
 	s        *sharing
 	numbers  stack.Numbers
@@ -59,7 +60,7 @@ func (n *sharedNIC) Datagrams() stack.DatagramPort { return n.port }
 func (n *sharedNIC) Watch(func(stack.Change))      {}
 
 // share shares a host until the end of the test.
-func share(t *testing.T, h host) *sharing {
+func share(t *testing.T, h stacktest.Host) *sharing {
 	s := &sharing{t: t, host: h, nic: h.NICs()[0], classifier: rdmatransport.NewClassifier(), paths: map[netip.Addr]stack.Path{}}
 	s.speak = time.AfterFunc(time.Hour, s.speakNow)
 	s.nic.Datagrams().Receive(s.receive)
@@ -82,7 +83,7 @@ func (s *sharing) sharer() *sharer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := uint32(len(s.sharers) + 1)
-	c := &sharer{host: s.host, DatagramPort: s.nic.Datagrams(), s: s, numbers: stack.Numbers{
+	c := &sharer{Host: s.host, DatagramPort: s.nic.Datagrams(), s: s, numbers: stack.Numbers{
 		QPNs: stack.Range{Base: n << 12, Mask: 1<<12 - 1}, CommIDs: stack.Range{Base: n << 16, Mask: 1<<16 - 1},
 	}}
 	s.sharers = append(s.sharers, c)
@@ -279,8 +280,8 @@ func (s *sharing) send(to stack.PathAttr, n int, fill func(header, payload []byt
 // shared makes two stations that share an address, and one at another.
 func (m medium) shared(t *testing.T) (a1, a2, b *station, s *sharing) {
 	hostA, hostB := m.hosts(t)
-	s = share(t, hostA.host)
-	return stationOf(t, s.sharer(), hostA.addr), stationOf(t, s.sharer(), hostA.addr), stationOf(t, hostB.host, hostB.addr), s
+	s = share(t, hostA.Host)
+	return stationOf(t, s.sharer(), hostA.Addr), stationOf(t, s.sharer(), hostA.Addr), stationOf(t, hostB.Host, hostB.Addr), s
 }
 
 // within is a context that ends when a test has taken too long.

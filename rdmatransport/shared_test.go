@@ -14,17 +14,18 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/stack/netstack"
+	"github.com/softrnic/softrnic/stack/stacktest"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
 // overShared runs a test over a network stack of its own, and over the kernel's sockets, which join datagrams of several QPs.
 func overShared(t *testing.T, f func(t *testing.T, a1, a2, b *station, s *sharing)) {
-	for _, m := range media {
-		if m.name == "pipe" || m.name == "kernel" {
-			t.Run(m.name, func(t *testing.T) {
+	for _, m := range stacktest.Media {
+		if m.Name == "pipe" || m.Name == "kernel" {
+			t.Run(m.Name, func(t *testing.T) {
 				t.Parallel()
-				a1, a2, b, s := m.shared(t)
+				a1, a2, b, s := medium{m}.shared(t)
 				f(t, a1, a2, b, s)
 			})
 		}

@@ -179,8 +179,10 @@ func TestShutdownWaitsForData(t *testing.T) {
 }
 
 // TestProviderClosed: closing the provider of an open device ends what is on the device.
-func TestProviderClosed(t *testing.T) {
-	s := newStation(t, new(pipe.Switch), "10.0.0.1/24")
+func TestProviderClosed(t *testing.T) { overMedia(t, providerClosed) }
+
+func providerClosed(t *testing.T, m medium) {
+	s, _ := m.stations(t)
 	id := must(rdmacm.CreateSyncID(rdmacm.TCP, s.dev))(t)
 	ok(t, id.Listen(1))
 	ok(t, s.dev.Provider().Close())

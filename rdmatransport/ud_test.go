@@ -2,269 +2,279 @@ package rdmatransport_test
 
 import (
 	"bytes"
-	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/rdmatransport/roce"
-	"github.com/softrnic/softrnic/stack/netstack"
+	"github.com/softrnic/softrnic/stack/stacktest"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// udNode is a host with UD QPs, all of one Q_Key.
+// udNode is a host with UD QPs, all of one Q_Key, that have posted receive requests.
 type udNode struct {
-	t    *testing.T
-	addr map[bool]netip.Addr // by "is IPv4"
-	dev  *verbs.Device
-	pd   *verbs.PD
-	mr   *verbs.MR
-	qps  []*verbs.QP
-	v1   bool // RoCE v1, for what ah makes
+	stacktest.End
+	t   *testing.T
+	dev *verbs.Device
+	pd  *verbs.PD
+	mr  *verbs.MR
+	qps []*verbs.QP
+	ahs []*verbs.AH
+	v1  bool // RoCE v1, for what ah makes
 }
 
-const udQKey = 0x1234
+const (
+	udQKey  = 0x1234
+	udDepth = 64      // receive requests of a QP
+	udSlot  = 1 << 10 // bytes of each
+)
 
-func newUDNode(t *testing.T, lan *pipe.Switch, n, qps int) *udNode {
+func newUDNode(t *testing.T, end stacktest.End, qps int) *udNode {
 	t.Helper()
-	node := &udNode{t: t, addr: map[bool]netip.Addr{
-		true: netip.AddrFrom4([4]byte{10, 0, 0, byte(n)}), false: netip.MustParseAddr(fmt.Sprintf("fd00::%d", n)),
-	}}
-	host, err := netstack.New(lan.Port(), netstack.Addr(node.addr[true].String()+"/24"), netstack.Addr(node.addr[false].String()+"/64"))
-	node.check(err)
-	node.dev, err = rdmatransport.Open(host)
-	node.check(err)
-	node.pd, err = node.dev.AllocPD()
-	node.check(err)
-	node.mr, err = node.pd.RegMR(make([]byte, 1<<16), verbs.AccessLocalWrite)
-	node.check(err)
+	node := &udNode{End: end, t: t, dev: must(rdmatransport.Open(end.Host))(t)}
+	node.pd = must(node.dev.AllocPD())(t)
+	node.mr = must(node.pd.RegMR(make([]byte, qps*udDepth*udSlot), verbs.AccessLocalWrite))(t)
 	for i := range qps {
-		cq, err := node.dev.CreateCQ(256, nil)
-		node.check(err)
-		qp, err := node.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.UD, SendCQ: cq, RecvCQ: cq, BlockSelfMcastLB: i == 1,
-			Cap: verbs.QPCap{MaxSendWR: 128, MaxRecvWR: 128, MaxSendSGE: 1, MaxRecvSGE: 1}})
-		node.check(err)
-		node.check(qp.Modify(&verbs.QPAttr{QPState: verbs.StateInit, PortNum: 1, QKey: udQKey},
+		cq := must(node.dev.CreateCQ(256, nil))(t)
+		qp := must(node.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.UD, SendCQ: cq, RecvCQ: cq, BlockSelfMcastLB: i == 1,
+			Cap: verbs.QPCap{MaxSendWR: 128, MaxRecvWR: udDepth, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInlineData: 64}}))(t)
+		ok(t, qp.Modify(&verbs.QPAttr{QPState: verbs.StateInit, PortNum: 1, QKey: udQKey},
 			verbs.QPAttrState|verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrQKey))
-		node.check(qp.Modify(&verbs.QPAttr{QPState: verbs.StateRTR}, verbs.QPAttrState))
-		node.check(qp.Modify(&verbs.QPAttr{QPState: verbs.StateRTS}, verbs.QPAttrState|verbs.QPAttrSQPSN))
+		ok(t, qp.Modify(&verbs.QPAttr{QPState: verbs.StateRTR}, verbs.QPAttrState))
+		ok(t, qp.Modify(&verbs.QPAttr{QPState: verbs.StateRTS}, verbs.QPAttrState|verbs.QPAttrSQPSN))
 		node.qps = append(node.qps, qp)
+		for slot := range udDepth {
+			node.recv(i, uint64(i*udDepth+slot))
+		}
 	}
 	t.Cleanup(func() {
-		for _, qp := range node.qps {
-			node.check(qp.Destroy())
-			node.check(qp.SendCQ().Destroy())
+		for _, ah := range node.ahs {
+			ok(t, ah.Destroy())
 		}
-		node.check(node.mr.Dereg())
-		node.check(node.pd.Dealloc())
-		node.check(node.dev.Close())
-		node.check(host.Close())
+		for _, qp := range node.qps {
+			ok(t, qp.Destroy())
+			ok(t, qp.SendCQ().Destroy())
+		}
+		ok(t, node.mr.Dereg())
+		ok(t, node.pd.Dealloc())
+		ok(t, node.dev.Close())
+		ok(t, node.Host.Close())
 	})
 	return node
 }
 
-func (n *udNode) check(err error) {
-	n.t.Helper()
-	if err != nil {
-		n.t.Fatal(err)
+// udNodes are two on a network of their own.
+func udNodes(t *testing.T, m medium, qpsA, qpsB int) (a, b *udNode) {
+	t.Helper()
+	hostA, hostB := m.hosts(t)
+	return newUDNode(t, hostA, qpsA), newUDNode(t, hostB, qpsB)
+}
+
+// at is the node's IPv6 address, or its IPv4 address.
+func (n *udNode) at(six bool) netip.Addr {
+	if six {
+		return n.Addr6
 	}
+	return n.Addr
 }
 
 // ah leads to an address of the lan.
 func (n *udNode) ah(to netip.Addr) *verbs.AH {
 	n.t.Helper()
-	gid := 1
-	if !to.Is4() {
-		gid = 2
-	}
+	kind := verbs.GIDTypeRoCEv2
 	if n.v1 {
-		gid += roce.V1Index
+		kind = verbs.GIDTypeRoCEv1
 	}
-	ah, err := n.pd.CreateAH(&verbs.AHAttr{IsGlobal: true, PortNum: 1, GRH: verbs.GRH{
-		DGID: verbs.GIDFromAddr(to), SGIDIndex: uint8(gid)}})
-	n.check(err)
+	table, from := must(n.dev.GIDTable(1))(n.t), n.at(!to.Is4())
+	at := slices.IndexFunc(table, func(e verbs.GIDEntry) bool { return e.Type == kind && e.GID.Addr() == from })
+	if at < 0 {
+		n.t.Fatalf("no GID of %v for %v in %v", kind, from, table)
+	}
+	ah := must(n.pd.CreateAH(&verbs.AHAttr{IsGlobal: true, PortNum: 1, GRH: verbs.GRH{
+		DGID: verbs.GIDFromAddr(to), SGIDIndex: uint8(table[at].Index)}}))(n.t)
+	n.ahs = append(n.ahs, ah)
 	return ah
 }
 
-// recv posts a receive request for each QP in the first pages of the region, the i-th in page i.
-func (n *udNode) recv() {
+// recv posts the receive request of a slot of the region to QP i.
+func (n *udNode) recv(i int, slot uint64) {
 	n.t.Helper()
-	for i, qp := range n.qps {
-		n.check(qp.PostRecv(&verbs.RecvWR{ID: uint64(i), SGList: []verbs.SGE{n.mr.SGE(i<<12, 1<<12)}}))
-	}
+	ok(n.t, n.qps[i].PostRecv(&verbs.RecvWR{ID: slot, SGList: []verbs.SGE{n.mr.SGE(int(slot)*udSlot, udSlot)}}))
 }
 
-// send sends text from QP i.
+// send sends a text from QP i.
 func (n *udNode) send(i int, ah *verbs.AH, qpn uint32, text string) {
 	n.t.Helper()
-	const at = 1 << 15
-	copy(n.mr.Buf()[at:], text)
-	n.check(n.qps[i].PostSend(&verbs.SendWR{ID: 1 << 10, Opcode: verbs.SendWithImm, ImmData: n.qps[i].Num(), AH: ah,
-		RemoteQPN: qpn, RemoteQKey: udQKey, SGList: []verbs.SGE{n.mr.SGE(at, len(text))}}))
+	ok(n.t, n.qps[i].PostSend(&verbs.SendWR{Opcode: verbs.SendWithImm, ImmData: n.qps[i].Num(), AH: ah, Flags: verbs.SendInline,
+		RemoteQPN: qpn, RemoteQKey: udQKey, InlineData: []byte(text)}))
 }
 
-// got returns what each QP has received, after all that is under way has arrived: its text, and its completion.
-func (n *udNode) got() (texts []string, wcs []verbs.WC) {
+// datagram is one that was received: from its GRH on, and with its completion.
+type datagram struct {
+	buf []byte
+	wc  verbs.WC
+}
+
+func (d *datagram) text() string { return string(d.buf[verbs.GRHLen:]) }
+
+// expect waits until QP i has received some texts, in any order; another one fails the test.
+func (n *udNode) expect(i int, texts ...string) (all []datagram) {
 	n.t.Helper()
-	synctest.Wait()
-	for i, qp := range n.qps {
-		var wc [4]verbs.WC
-		k, err := qp.RecvCQ().Poll(wc[:])
-		n.check(err)
-		switch {
-		case k == 0:
-			texts = append(texts, "")
-		case k > 1 || wc[0].Status != verbs.WCSuccess || wc[0].Flags&verbs.WCGRH == 0:
-			n.t.Fatalf("completions %+v", wc[:k])
-		default:
-			texts = append(texts, string(n.mr.Buf()[i<<12+verbs.GRHLen:i<<12+int(wc[0].ByteLen)]))
+	var got []string
+	for end := time.Now().Add(20 * time.Second); len(got) < len(texts); {
+		var wc [1]verbs.WC
+		if must(n.qps[i].RecvCQ().Poll(wc[:]))(n.t) == 0 {
+			if time.Now().After(end) {
+				n.t.Fatalf("QP %d of %v has received %q, want %q", i, n.Addr, got, texts)
+			}
+			time.Sleep(100 * time.Microsecond)
+			continue
 		}
-		wcs = append(wcs, wc[0])
+		if wc[0].Status != verbs.WCSuccess || wc[0].Flags&verbs.WCGRH == 0 {
+			n.t.Fatalf("completion %+v", wc[0])
+		}
+		d := datagram{bytes.Clone(n.mr.Buf()[wc[0].WRID*udSlot:][:wc[0].ByteLen]), wc[0]}
+		n.recv(i, wc[0].WRID)
+		all, got = append(all, d), append(got, d.text())
+		if !slices.Contains(texts, d.text()) {
+			n.t.Fatalf("QP %d of %v has received %q, want %q", i, n.Addr, got, texts)
+		}
 	}
-	return texts, wcs
+	slices.Sort(got)
+	if slices.Sort(texts); !slices.Equal(got, texts) {
+		n.t.Fatalf("QP %d of %v has received %q, want %q", i, n.Addr, got, texts)
+	}
+	return all
 }
 
-func (n *udNode) want(texts ...string) []verbs.WC {
-	n.t.Helper()
-	got, wcs := n.got()
-	if fmt.Sprint(got) != fmt.Sprint(texts) {
-		n.t.Fatalf("the QPs received %q, want %q", got, texts)
+// exchangeDatagrams sends datagrams and answers each by what came with it: to another host, to another QP of the device and to the QP itself.
+func exchangeDatagrams(t *testing.T, m medium, six, v1 bool) {
+	a, b := udNodes(t, m, 2, 1)
+	a.v1, b.v1 = v1, v1
+	for _, c := range []struct {
+		name string
+		to   *udNode
+		qp   int
+	}{{"another host", b, 0}, {"another QP", a, 1}, {"itself", a, 0}} {
+		text := "to " + c.name
+		a.send(0, a.ah(c.to.at(six)), c.to.qps[c.qp].Num(), text)
+		d := c.to.expect(c.qp, text)[0]
+		if d.wc.SrcQP != a.qps[0].Num() || d.wc.ImmData != d.wc.SrcQP {
+			t.Errorf("%s: completion %+v", c.name, d.wc)
+		}
+		back := must(c.to.pd.CreateAHFromWC(1, &d.wc, d.buf))(t)
+		if attr, _ := back.Query(); attr.GRH.DGID.Addr() != a.at(six) || (attr.GRH.SGIDIndex >= roce.V1Index) != v1 {
+			t.Errorf("%s: the way back leads to %v from GID %d", c.name, attr.GRH.DGID.Addr(), attr.GRH.SGIDIndex)
+		}
+		c.to.send(c.qp, back, d.wc.SrcQP, "thanks")
+		a.expect(0, "thanks")
+		ok(t, back.Destroy())
 	}
-	return wcs
 }
 
-// TestDatagrams sends one, and answers it by what came with it; to another host, to another QP of the device and to the
-// QP itself.
+// TestDatagrams sends datagrams and answers them, over IPv4.
 func TestDatagrams(t *testing.T) {
-	for name, c := range map[string]struct{ v4, v1 bool }{
-		"IPv4": {v4: true}, "IPv6": {}, "RoCE v1, IPv4": {v4: true, v1: true}, "RoCE v1, IPv6": {v1: true},
-	} {
-		v4 := c.v4
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				lan := new(pipe.Switch)
-				a, b := newUDNode(t, lan, 1, 2), newUDNode(t, lan, 2, 1)
-				a.v1, b.v1 = c.v1, c.v1
-				for _, c := range []struct {
-					name string
-					to   *udNode
-					qp   int
-				}{{"another host", b, 0}, {"another QP", a, 1}, {"itself", a, 0}} {
-					ah := a.ah(c.to.addr[v4])
-					a.recv()
-					b.recv()
-					text := "to " + c.name
-					a.send(0, ah, c.to.qps[c.qp].Num(), text)
-					want := map[*udNode][]string{a: {"", ""}, b: {""}}
-					want[c.to][c.qp] = text
-					wc := map[*udNode][]verbs.WC{a: a.want(want[a]...), b: b.want(want[b]...)}[c.to][c.qp]
-					if wc.SrcQP != a.qps[0].Num() || wc.ImmData != wc.SrcQP {
-						t.Errorf("%s: completion %+v", c.name, wc)
-					}
-					back, err := c.to.pd.CreateAHFromWC(1, &wc, c.to.mr.Buf()[c.qp<<12:])
-					a.check(err)
-					if attr, _ := back.Query(); attr.GRH.DGID.Addr() != a.addr[v4] || (attr.GRH.SGIDIndex >= roce.V1Index) != a.v1 {
-						t.Errorf("%s: the way back leads to %v from GID %d", c.name, attr.GRH.DGID.Addr(), attr.GRH.SGIDIndex)
-					}
-					a.recv()
-					c.to.send(c.qp, back, wc.SrcQP, "thanks")
-					if got, _ := a.got(); got[0] != "thanks" {
-						t.Errorf("%s: the answer is %q", c.name, got[0])
-					}
-					a.check(ah.Destroy())
-					a.check(back.Destroy())
-				}
-			})
-		})
-	}
+	overMedia(t, func(t *testing.T, m medium) { exchangeDatagrams(t, m, false, false) })
+}
+
+// TestDatagramsIPv6 does over IPv6.
+func TestDatagramsIPv6(t *testing.T) {
+	overMedia(t, func(t *testing.T, m medium) { exchangeDatagrams(t, m, true, false) })
+}
+
+// TestDatagramsV1 does over RoCE v1, between GIDs of either family.
+func TestDatagramsV1(t *testing.T) {
+	overMedia(t, func(t *testing.T, m medium) {
+		for _, six := range []bool{false, true} {
+			exchangeDatagrams(t, m, six, true)
+		}
+	})
 }
 
 // TestDatagramBatch sends equal datagrams in one call: they go as a superframe and arrive as datagrams.
 func TestDatagramBatch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		lan := new(pipe.Switch)
-		a, b := newUDNode(t, lan, 1, 1), newUDNode(t, lan, 2, 1)
-		ah := a.ah(b.addr[true])
+	overMedia(t, func(t *testing.T, m medium) {
+		a, b := udNodes(t, m, 1, 1)
+		const n = udDepth
+		mr := must(a.pd.RegMR(make([]byte, n*512), 0))(t)
+		for i := range mr.Buf() {
+			mr.Buf()[i] = byte(i + i>>9)
+		}
+		ah, texts := a.ah(b.Addr), make([]string, n)
 		var wrs []*verbs.SendWR
-		for i := range 60 {
-			a.check(b.qps[0].PostRecv(&verbs.RecvWR{ID: uint64(i), SGList: []verbs.SGE{b.mr.SGE(i<<10, 1<<10)}}))
-			buf := a.mr.Buf()[i<<10:][:512]
-			for j := range buf {
-				buf[j] = byte(i + j)
-			}
-			wrs = append(wrs, &verbs.SendWR{Opcode: verbs.Send, AH: ah, RemoteQPN: b.qps[0].Num(), RemoteQKey: udQKey,
-				SGList: []verbs.SGE{a.mr.SGE(i<<10, 512)}})
-		}
-		a.check(a.qps[0].PostSend(wrs...))
-		synctest.Wait()
-		wcs := make([]verbs.WC, 64)
-		n, err := b.qps[0].RecvCQ().Poll(wcs)
-		if n != 60 || err != nil {
-			t.Fatalf("%d arrived, %v", n, err)
-		}
 		for i := range n {
-			if !bytes.Equal(b.mr.Buf()[i<<10+verbs.GRHLen:][:512], a.mr.Buf()[i<<10:][:512]) {
-				t.Errorf("datagram %d has other bytes", i)
-			}
-			if _, err := b.dev.InitAHFromWC(1, &wcs[i], b.mr.Buf()[i<<10:]); err != nil {
+			texts[i] = string(mr.Buf()[i*512:][:512])
+			wrs = append(wrs, &verbs.SendWR{Opcode: verbs.Send, AH: ah, RemoteQPN: b.qps[0].Num(), RemoteQKey: udQKey,
+				SGList: []verbs.SGE{mr.SGE(i*512, 512)}})
+		}
+		wrs[n-1].Flags = verbs.SendSignaled
+		ok(t, a.qps[0].PostSend(wrs...))
+		for i, d := range b.expect(0, texts...) {
+			if _, err := b.dev.InitAHFromWC(1, &d.wc, d.buf); err != nil {
 				t.Errorf("datagram %d: %v", i, err)
 			}
 		}
-		a.check(ah.Destroy())
+		if wc := completion(t, a.qps[0].SendCQ()); wc.Status != verbs.WCSuccess {
+			t.Error(wc.Status)
+		}
+		ok(t, mr.Dereg())
 	})
 }
 
-// TestMulticast: every attached QP of every host gets a copy, the sender's too unless it does not want its own.
-func TestMulticast(t *testing.T) {
-	for i := range 4 {
-		group, v1 := []string{"239.7.8.9", "ff05::7"}[i%2], i >= 2
-		t.Run(fmt.Sprintf("%s, RoCE v1 %t", group, v1), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				lan := new(pipe.Switch)
-				a, b := newUDNode(t, lan, 1, 2), newUDNode(t, lan, 2, 2)
-				a.v1, b.v1 = v1, v1
-				to := netip.MustParseAddr(group)
-				ah := a.ah(to)
-				a.recv()
-				b.recv()
-				a.send(0, ah, 0xffffff, "nobody is in")
-				a.want("", "")
-				b.want("", "")
-				gid := verbs.GIDFromAddr(to)
-				a.check(b.qps[0].AttachMcast(gid))
-				a.send(0, ah, 0xffffff, "one is")
-				a.want("", "")
-				b.want("one is", "")
-				for _, qp := range []*verbs.QP{a.qps[0], a.qps[1], b.qps[1]} {
-					a.check(qp.AttachMcast(gid))
-				}
-				b.recv()
-				back := b.ah(to)
-				b.send(0, back, 0xffffff, "all are")
-				a.check(back.Destroy())
-				a.want("all are", "all are")
-				b.want("all are", "all are")
-				a.recv()
-				b.recv()
-				a.send(1, ah, 0xffffff, "not I") // QP 1 blocks its own
-				a.want("not I", "")
-				b.want("not I", "not I")
-				for _, qp := range []*verbs.QP{a.qps[0], a.qps[1], b.qps[0], b.qps[1]} {
-					a.check(qp.DetachMcast(gid))
-				}
-				a.recv()
-				b.recv()
-				a.send(0, ah, 0xffffff, "all are out")
-				a.want("", "")
-				b.want("", "")
-				a.check(ah.Destroy())
-			})
-		})
+// multicast: every attached QP of every host gets a copy, the sender's too unless it does not want its own.
+func multicast(t *testing.T, m medium, group string, v1 bool) {
+	a, b := udNodes(t, m, 2, 2)
+	a.v1, b.v1 = v1, v1
+	to := netip.MustParseAddr(group)
+	// say sends to the group, and then to each QP, so that one which was not to get the text is seen to have got it.
+	say := func(from *udNode, qp int, text string, toA0, toA1, toB0, toB1 bool) {
+		t.Helper()
+		from.send(qp, from.ah(to), 0xffffff, text)
+		for i, gets := range []bool{toA0, toA1, toB0, toB1} {
+			n := []*udNode{a, b}[i/2]
+			from.send(qp, from.ah(n.at(!to.Is4())), n.qps[i%2].Num(), "after "+text)
+			if gets {
+				n.expect(i%2, text, "after "+text)
+			} else {
+				n.expect(i%2, "after "+text)
+			}
+		}
 	}
+	gid := verbs.GIDFromAddr(to)
+	say(a, 0, "nobody is in", false, false, false, false)
+	ok(t, b.qps[0].AttachMcast(gid))
+	say(a, 0, "one is", false, false, true, false)
+	for _, qp := range []*verbs.QP{a.qps[0], a.qps[1], b.qps[1]} {
+		ok(t, qp.AttachMcast(gid))
+	}
+	say(b, 0, "all are", true, true, true, true)
+	say(a, 1, "not I", true, false, true, true) // QP 1 blocks its own
+	for _, qp := range []*verbs.QP{a.qps[0], a.qps[1], b.qps[0], b.qps[1]} {
+		ok(t, qp.DetachMcast(gid))
+	}
+	say(a, 0, "all are out", false, false, false, false)
+	say(a, 0, "still", false, false, false, false) // what has come late
+}
+
+// TestMulticast sends to groups of IPv4.
+func TestMulticast(t *testing.T) {
+	overMedia(t, func(t *testing.T, m medium) { multicast(t, m, "239.7.8.9", false) })
+}
+
+// TestMulticastIPv6 sends to groups of IPv6.
+func TestMulticastIPv6(t *testing.T) {
+	overMedia(t, func(t *testing.T, m medium) { multicast(t, m, "ff05::7", false) })
+}
+
+// TestMulticastV1 sends over RoCE v1 to groups of either family.
+func TestMulticastV1(t *testing.T) {
+	overMedia(t, func(t *testing.T, m medium) {
+		multicast(t, m, "239.7.8.9", true)
+		multicast(t, m, "ff05::7", true)
+	})
 }
 
 // TestReplyToDatagram: what stands before a datagram in its buffer says whom to reply to, on every medium.

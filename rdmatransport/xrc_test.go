@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"testing/synctest"
 
 	"github.com/softrnic/softrnic/verbs"
 )
@@ -212,7 +211,9 @@ func twoInitiatorsShareSRQ(t *testing.T, m medium) {
 }
 
 // TestXRCRefused: what fails an initiator and its target, and not another's.
-func TestXRCRefused(t *testing.T) {
+func TestXRCRefused(t *testing.T) { overMedia(t, xrcRefused) }
+
+func xrcRefused(t *testing.T, m medium) {
 	for _, c := range []struct {
 		name string
 		wr   func(x *xrcLab) verbs.SendWR
@@ -238,14 +239,15 @@ func TestXRCRefused(t *testing.T) {
 			return verbs.SendWR{Opcode: verbs.Send, RemoteSRQN: x.srqs[0].Num(), SGList: []verbs.SGE{x.am.SGE(0, 11)}}
 		}, verbs.WCRemInvReqErr},
 	} {
-		run := func(t *testing.T) {
-			x := newXRCLab(t, direct, 2, 2)
+		t.Run(c.name, func(t *testing.T) {
+			x := newXRCLab(t, m, 2, 2)
 			if st := x.do(0, c.wr(x)); st != c.want {
 				t.Errorf("%v, want %v", st, c.want)
 			}
-			synctest.Wait() // the target is in error soon after its answer
 			for i, want := range []verbs.QPState{verbs.StateErr, verbs.StateRTS} {
-				if a, b := x.initiators[i].State(), x.targets[i].State(); a != want || b != want {
+				// The target is in error soon after its answer.
+				if a := x.initiators[i].State(); a != want || !eventually(func() bool { return x.targets[i].State() == want }) {
+					b := x.targets[i].State()
 					t.Errorf("initiator %d is %v, its target %v, want %v", i, a, b, want)
 				}
 			}
@@ -257,7 +259,6 @@ func TestXRCRefused(t *testing.T) {
 			if wc := poll(t, s.cq); wc.Status != verbs.WCSuccess || wc.QPNum != x.targets[1].Num() {
 				t.Errorf("%+v", wc)
 			}
-		}
-		t.Run(c.name, func(t *testing.T) { synctest.Test(t, run) })
+		})
 	}
 }

@@ -27,7 +27,7 @@ import (
 )
 
 // workerEnv holds what a process that a test starts is to do: "server MEDIUM DIRECTORY TRANSPORT ADDRESS:PORT", "client
-// MEDIUM DIRECTORY TRANSPORT ADDRESS SERVER:PORT", the same with "victim", or "hub DIRECTORY". The medium is shm or hub.
+// MEDIUM DIRECTORY TRANSPORT ADDRESS SERVER:PORT", the same with "victim", or "hub DIRECTORY". The medium is shm, hub or withoutRings.
 const workerEnv = "SOFTRNIC_CHAOS_WORKER"
 
 func TestMain(m *testing.M) {
@@ -118,15 +118,48 @@ func open(medium, dir, addr string) (interface {
 	stack.Network
 	io.Closer
 }, error) {
-	if medium == "hub" {
+	if medium == "hub" || medium == withoutRings {
 		start := func(string) error { return nil } // the test does
-		return kernel.New(kernel.Addr(addr), kernel.Shared(kernel.Sharing{Directory: dir, Start: start}))
+		h, err := kernel.New(kernel.Addr(addr), kernel.Shared(kernel.Sharing{Directory: dir, Start: start}))
+		if medium == "hub" || err != nil {
+			return h, err
+		}
+		return ringless{h}, nil
 	}
 	l, err := shm.Open(segmentName, shm.Directory(dir), shm.Claim(addr), shm.Logger(slog.Default()))
 	if err != nil {
 		return nil, err
 	}
 	return netstack.New(l, netstack.Addr(addr+"/16"))
+}
+
+// withoutRings is a hub whose client does not say for which QPs its paths are, and so has no rings with other clients.
+const withoutRings = "withoutRings"
+
+type ringless struct{ *kernel.Host }
+
+func (h ringless) NICs() (nics []stack.NIC) {
+	for _, n := range h.Host.NICs() {
+		nics = append(nics, ringlessNIC{n})
+	}
+	return nics
+}
+
+type ringlessNIC struct{ stack.NIC }
+
+func (n ringlessNIC) Datagrams() stack.DatagramPort {
+	p := n.NIC.Datagrams()
+	return ringlessPort{p, p.(stack.Shared)}
+}
+
+type ringlessPort struct {
+	stack.DatagramPort
+	stack.Shared
+}
+
+func (p ringlessPort) Path(a stack.PathAttr) (stack.Path, error) {
+	a.QPN = 0
+	return p.DatagramPort.Path(a)
 }
 
 // fill writes message n: its number, its length and what follows from the number. One of length 0 is the last.

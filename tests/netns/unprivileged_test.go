@@ -4,6 +4,7 @@ package netns
 
 import (
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -105,22 +106,62 @@ func runtimeDir(t *testing.T) {
 	t.Setenv("XDG_RUNTIME_DIR", dir)
 }
 
-// TestUnprivileged: commands as nobody, without capabilities, in two network namespaces: each ping-pong, rping over both protocols,
-// perf, mckey and serve, over IPv4 and IPv6, on the kernel's own sockets and on a segment in shared memory.
+// loopback brings up lo of the first namespace with more addresses, and a route for multicast, which IPv6 has none for there.
+func (m *machines) loopback(cidrs ...string) {
+	m.t.Helper()
+	m.enter(0)
+	lo := linktest.Interface(m.t, "lo")
+	for _, cidr := range cidrs {
+		a, err := netlink.ParseAddr(cidr)
+		if err == nil {
+			err = netlink.AddrAdd(lo, a)
+		}
+		if err != nil {
+			m.t.Fatal(err)
+		}
+	}
+	groups := &net.IPNet{IP: net.ParseIP("ff00::"), Mask: net.CIDRMask(8, 128)}
+	if err := netlink.RouteAdd(&netlink.Route{LinkIndex: lo.Attrs().Index, Dst: groups, Table: syscall.RT_TABLE_LOCAL, Type: syscall.RTN_MULTICAST}); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// TestUnprivileged: commands as nobody, without capabilities, over IPv4 and IPv6: each ping-pong, rping over both protocols, perf, mckey
+// and serve. Programs in two network namespaces reach each other by the kernel's own sockets, by a segment in shared memory and by a
+// switch that is nobody's and whose ports are connections to a unix socket; programs in one by the kernel's sockets on lo.
 func TestUnprivileged(t *testing.T) {
 	m := newMachines(t)
 	runtimeDir(t)
-	onShm := func(i int) string { return " --link shm --mtu 4200 --addr " + strings.Join(addrs[i], " --addr ") }
+	m.loopback("127.7.0.1/32", "127.7.0.2/32", "2001:db8:8::1/128", "2001:db8:8::2/128")
+	on := func(link string, i int) string {
+		return " --link " + link + " --mtu 4200 --addr " + strings.Join(addrs[i], " --addr ")
+	}
+	socket := filepath.Join(os.Getenv("XDG_RUNTIME_DIR"), "lan")
+	lan := m.start(0, "switch stream:"+socket+",listen --mtu 4200")
+	lan.await("msg=listening")
+	defer func() {
+		_ = lan.cmd.Process.Signal(os.Interrupt)
+		if code := lan.exit(); code != 0 {
+			said, _ := lan.said()
+			t.Errorf("the switch ends with %d:\n%s", code, said)
+		}
+	}()
+	veth := [2]string{"10.7.0.1", "2001:db8:7::1"}
 	for _, medium := range []struct {
-		name   string
-		node   [2]string // the flags of the server's node, and of the client's
-		strict string    // each ICRC is to be right as it is, without a search for the IPv4 identification
+		name    string
+		servers [2]string // addresses, of either family
+		client  int       // its namespace; the server's is the first
+		node    [2]string // the flags of the server's node, and of the client's
+		strict  string    // each ICRC is to be right as it is, without a search for the IPv4 identification
 	}{
-		{"kernel", [2]string{" --link kernel:v0", " --link kernel" /* the interface that is not the loopback */}, "--strict-icrc"},
-		{"shm", [2]string{onShm(0), onShm(1)}, ""},
+		{"kernel", veth, 1, [2]string{" --link kernel:v0", " --link kernel" /* the interface that is not the loopback */}, "--strict-icrc"},
+		{"lo", [2]string{"127.7.0.1", "2001:db8:8::1"}, 0, [2]string{" --link kernel:lo --addr 127.7.0.1 --addr 2001:db8:8::1",
+			" --link kernel:lo --addr 127.7.0.2 --addr 2001:db8:8::2"}, "--strict-icrc"},
+		{"shm", veth, 1, [2]string{on("shm", 0), on("shm", 1)}, ""},
+		{"stream", veth, 1, [2]string{on("stream:"+socket, 0), on("stream:"+socket, 1)}, ""},
 	} {
 		for _, family := range []struct{ name, server, group string }{
-			{"IPv4", "10.7.0.1", "239.7.0.1"}, {"IPv6", "2001:db8:7::1", "ff05::7:1"},
+			{"IPv4", medium.servers[0], "239.7.0.1"}, {"IPv6", medium.servers[1], "ff05::7:1"},
 		} {
 			for _, c := range []struct{ server, says, client, prints string }{
 				{"pingpong rc -c -s 100000 -n 100 -m 4096", "local address", "pingpong rc -c -s 100000 -n 100 -m 4096 SERVER", "100 iters"},
@@ -140,7 +181,7 @@ func TestUnprivileged(t *testing.T) {
 					m.t = t
 					server := m.start(0, at.Replace(c.server)+" --counters"+medium.node[0])
 					server.await(c.says)
-					client := m.start(1, at.Replace(c.client)+" --counters"+medium.node[1])
+					client := m.start(medium.client, at.Replace(c.client)+" --counters"+medium.node[1])
 					code := client.exit()
 					said, _ := client.said()
 					if code != 0 || !strings.Contains(said, c.prints) {

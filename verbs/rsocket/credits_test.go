@@ -6,6 +6,7 @@ import (
 	"io"
 	"testing"
 
+	"github.com/softrnic/softrnic/stack/stacktest"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
@@ -13,8 +14,8 @@ import (
 // Small messages use up credits before they use up room, so that messages of credits come with an entry of the list and without one,
 // and several are under way. An entry may be read only when it was written: the race detector sees who reads others.
 func TestCreditsWithAndWithoutRoom(t *testing.T) {
-	both(t, func(t *testing.T, transport verbs.Transport) {
-		a, b := pair(t, &rsocket.Config{Transport: transport, SQSize: 32, RQSize: 32, RecvBuffer: 4096})
+	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
+		a, b := pair(t, m, &rsocket.Config{Transport: transport, SQSize: 32, RQSize: 32, RecvBuffer: 4096})
 		data := random(400_000)
 		written := make(chan error, 1)
 		go func() {

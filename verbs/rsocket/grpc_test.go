@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -16,7 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/stack/stacktest"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
@@ -54,13 +55,12 @@ var echoes = grpc.ServiceDesc{
 
 // gRPC runs over it, in clear and with TLS: calls, streams in both directions at once, errors, cancelled calls, and a graceful end.
 func TestGRPC(t *testing.T) {
-	both(t, func(t *testing.T, transport verbs.Transport) {
+	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
 		for _, secure := range []bool{false, true} {
 			t.Run(fmt.Sprintf("tls=%v", secure), func(t *testing.T) {
-				lan := new(pipe.Switch)
-				to, from := open(t, lan.Port(), server), open(t, lan.Port(), client)
+				to, from, at := devices(t, m)
 				cfg := &rsocket.Config{Transport: transport}
-				l, err := rsocket.Listen(to, "10.0.0.1:50051", cfg)
+				l, err := rsocket.Listen(to, netip.AddrPortFrom(at, 0).String(), cfg)
 				ok(t, err)
 				creds := [2]credentials.TransportCredentials{insecure.NewCredentials(), insecure.NewCredentials()}
 				if secure {
@@ -71,7 +71,7 @@ func TestGRPC(t *testing.T) {
 				srv.RegisterService(&echoes, nil)
 				served := make(chan error, 1)
 				go func() { served <- srv.Serve(l) }()
-				conn, err := grpc.NewClient("passthrough:///10.0.0.1:50051", grpc.WithTransportCredentials(creds[1]),
+				conn, err := grpc.NewClient("passthrough:///"+l.Addr().String(), grpc.WithTransportCredentials(creds[1]),
 					grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return rsocket.Dial(ctx, from, addr, cfg) }))
 				ok(t, err)
 				t.Cleanup(func() { conn.Close() })

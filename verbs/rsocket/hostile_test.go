@@ -5,11 +5,12 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"net/netip"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/stack/stacktest"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 	"github.com/softrnic/softrnic/verbs/rsocket"
@@ -41,11 +42,10 @@ func hello(list, data *verbs.MR) []byte {
 }
 
 // attack connects a rogue to a victim, with private data that change may spoil.
-func attack(t *testing.T, transport verbs.Transport, change func([]byte) []byte) (*rogue, *rsocket.Conn, error) {
+func attack(t *testing.T, m stacktest.Medium, transport verbs.Transport, change func([]byte) []byte) (*rogue, *rsocket.Conn, error) {
 	t.Helper()
-	lan := new(pipe.Switch)
-	to, from := open(t, lan.Port(), server), open(t, lan.Port(), client)
-	l, err := rsocket.Listen(to, "10.0.0.1:7", &rsocket.Config{Transport: transport})
+	to, from, at := devices(t, m)
+	l, err := rsocket.Listen(to, netip.AddrPortFrom(at, 0).String(), &rsocket.Config{Transport: transport})
 	ok(t, err)
 	t.Cleanup(func() { l.Close() })
 	pd, err := from.AllocPD()
@@ -59,7 +59,7 @@ func attack(t *testing.T, transport verbs.Transport, change func([]byte) []byte)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	r := &rogue{t: t, mr: mr}
-	r.conn, err = rdmacm.Dial(ctx, from, "10.0.0.1:7", &rdmacm.Config{Transport: transport, PD: pd, PrivateData: private,
+	r.conn, err = rdmacm.Dial(ctx, from, l.Addr().String(), &rdmacm.Config{Transport: transport, PD: pd, PrivateData: private,
 		Cap: verbs.QPCap{MaxSendWR: 1024, MaxRecvWR: 64, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInlineData: 16},
 		Prepare: func(c *rdmacm.Conn) error {
 			for range 64 {
@@ -103,7 +103,7 @@ func (r *rogue) say(to [2]uint64, offset, n int, message uint32) {
 
 // A peer that does not introduce itself as it should is refused.
 func TestHostileIntroduction(t *testing.T) {
-	both(t, func(t *testing.T, transport verbs.Transport) {
+	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
 		for name, change := range map[string]func([]byte) []byte{
 			"none":         func([]byte) []byte { return nil },
 			"short":        func(b []byte) []byte { return b[:20] },
@@ -113,7 +113,7 @@ func TestHostileIntroduction(t *testing.T) {
 			"many entries": func(b []byte) []byte { b[20] = 0xff; return b },
 			"no room":      func(b []byte) []byte { clear(b[36:40]); return b },
 		} {
-			if _, _, err := attack(t, transport, change); err == nil {
+			if _, _, err := attack(t, m, transport, change); err == nil {
 				t.Errorf("%s: accepted", name)
 			}
 		}
@@ -123,7 +123,7 @@ func TestHostileIntroduction(t *testing.T) {
 // A peer that breaks the protocol later loses its connection; nothing is read that is not in order.
 func TestHostileMessages(t *testing.T) {
 	const op = 1 << 29
-	both(t, func(t *testing.T, transport verbs.Transport) {
+	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
 		for name, does := range map[string]func(*rogue){
 			"no data":             func(r *rogue) { r.say(r.data, 0, 0, 0) },
 			"too much data":       func(r *rogue) { r.say(r.data, 0, 8, 64<<10+1) },
@@ -158,7 +158,7 @@ func TestHostileMessages(t *testing.T) {
 			},
 		} {
 			t.Run(name, func(t *testing.T) {
-				r, victim, err := attack(t, transport, nil)
+				r, victim, err := attack(t, m, transport, nil)
 				ok(t, err)
 				does(r)
 				ok(t, victim.SetDeadline(time.Now().Add(20*time.Second)))

@@ -7,14 +7,15 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/softrnic/softrnic/stack/stacktest"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
 // What is written to the other's mappings is there when what was written afterwards has arrived, more often than there are credits.
 func TestWriteAt(t *testing.T) {
-	both(t, func(t *testing.T, transport verbs.Transport) {
-		a, b := pair(t, &rsocket.Config{Transport: transport, Iomaps: 3, RQSize: 32, SQSize: 32})
+	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
+		a, b := pair(t, m, &rsocket.Config{Transport: transport, Iomaps: 3, RQSize: 32, SQSize: 32})
 		send := func(from, to *rsocket.Conn) {
 			t.Helper()
 			_, err := from.Write([]byte{1})
@@ -61,8 +62,8 @@ func TestWriteAt(t *testing.T) {
 
 // Where a mapping has ended nothing is written: the connection fails.
 func TestWriteAtUnmapped(t *testing.T) {
-	both(t, func(t *testing.T, transport verbs.Transport) {
-		a, b := pair(t, &rsocket.Config{Transport: transport, Iomaps: 1})
+	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
+		a, b := pair(t, m, &rsocket.Config{Transport: transport, Iomaps: 1})
 		memory := make([]byte, 100)
 		m, err := a.Map(memory, 0)
 		ok(t, err)

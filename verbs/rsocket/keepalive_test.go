@@ -22,7 +22,7 @@ func TestKeepAlive(t *testing.T) {
 		to, from := open(t, far, server), open(t, lan.Port(), client)
 		var conns []*rsocket.Conn
 		for _, every := range []time.Duration{time.Minute, 0} {
-			a, b, err := connect(from, to, server, &rsocket.Config{KeepAlive: every})
+			a, b, err := connect(from, to, serverAt, &rsocket.Config{KeepAlive: every})
 			ok(t, err)
 			defer a.Close()
 			defer b.Close()
@@ -64,7 +64,7 @@ func TestKeepAliveOverIWARP(t *testing.T) {
 	to, from := open(t, far, server, noKeepAlive), open(t, lan.Port(), client, noKeepAlive, netstack.UserTimeout(3*time.Second))
 	var conns []*rsocket.Conn
 	for _, every := range []time.Duration{2 * time.Second, 0} {
-		a, b, err := connect(from, to, server, &rsocket.Config{Transport: verbs.IWARP, KeepAlive: every, Linger: time.Millisecond})
+		a, b, err := connect(from, to, serverAt, &rsocket.Config{Transport: verbs.IWARP, KeepAlive: every, Linger: time.Millisecond})
 		ok(t, err)
 		defer a.Close()
 		defer b.Close()

@@ -68,7 +68,7 @@ func bad(t *testing.T, transport verbs.Transport, seed uint64) {
 	defer end()
 	cfg := &rsocket.Config{Transport: transport, SQSize: 16 + r.IntN(100), RQSize: 16 + r.IntN(100),
 		SendBuffer: 4096 << r.IntN(6), RecvBuffer: 4096 << r.IntN(6), Inline: r.IntN(200) - 1, KeepAlive: time.Second}
-	a, b, err := connect(from, to, server, cfg)
+	a, b, err := connect(from, to, serverAt, cfg)
 	if err != nil {
 		t.Logf("not connected: %v", err)
 		return

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/softrnic/softrnic/stack/stacktest"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
@@ -37,9 +38,9 @@ func waiter(c interface {
 
 // A stream by calls that do not wait, which fills every buffer.
 func TestTryReadAndWrite(t *testing.T) {
-	both(t, func(t *testing.T, transport verbs.Transport) {
+	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
 		for _, size := range []int{50, 1000, 100_000} {
-			a, b := pair(t, &rsocket.Config{Transport: transport, SendBuffer: 8 << 10, RecvBuffer: 8 << 10})
+			a, b := pair(t, m, &rsocket.Config{Transport: transport, SendBuffer: 8 << 10, RecvBuffer: 8 << 10})
 			data := random(500_000)
 			go func() {
 				wait := waiter(a)
@@ -96,8 +97,8 @@ func TestTryReadAndWrite(t *testing.T) {
 
 // A writer that must wait is told of room only when the reader has made some.
 func TestWritable(t *testing.T) {
-	both(t, func(t *testing.T, transport verbs.Transport) {
-		a, b := pair(t, &rsocket.Config{Transport: transport, SendBuffer: 8 << 10, RecvBuffer: 8 << 10})
+	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
+		a, b := pair(t, m, &rsocket.Config{Transport: transport, SendBuffer: 8 << 10, RecvBuffer: 8 << 10})
 		total := 0
 		wait := waiter(a)
 		for total < 8<<10 { // the peer's buffer

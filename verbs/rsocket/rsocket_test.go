@@ -10,9 +10,9 @@ import (
 	"golang.org/x/net/nettest"
 
 	"github.com/softrnic/softrnic/link"
-	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/stack/netstack"
+	"github.com/softrnic/softrnic/stack/stacktest"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
@@ -47,11 +47,41 @@ func ok(t testing.TB, err error) {
 
 const server, client = "10.0.0.1/24", "10.0.0.2/24"
 
+// serverAt is the server's address.
+var serverAt = netip.MustParsePrefix(server).Addr()
+
+// overAll runs a test over each medium and with both transports.
+func overAll(t *testing.T, f func(t *testing.T, m stacktest.Medium, transport verbs.Transport)) {
+	stacktest.Over(t, func(t *testing.T, m stacktest.Medium) {
+		both(t, func(t *testing.T, transport verbs.Transport) { f(t, m, transport) })
+	})
+}
+
+// TestMedia: what does not run over the media is in the list, with a reason.
+func TestMedia(t *testing.T) { stacktest.CheckList(t, "overAll") }
+
+// devices opens two on a network of their own, until the end of the test. The first has an address.
+func devices(t *testing.T, m stacktest.Medium) (to, from *verbs.Device, at netip.Addr) {
+	t.Helper()
+	var devs [2]*verbs.Device
+	a, b := m.Hosts(t, rdmatransport.NewClassifier)
+	for i, end := range []stacktest.End{a, b} {
+		dev, err := rdmatransport.Open(end.Host)
+		ok(t, err)
+		t.Cleanup(func() {
+			dev.Close()
+			end.Host.Close()
+		})
+		devs[i] = dev
+	}
+	return devs[0], devs[1], a.Addr
+}
+
 // connect connects two devices.
-func connect(from, to *verbs.Device, at string, cfg *rsocket.Config) (a, b *rsocket.Conn, err error) {
+func connect(from, to *verbs.Device, at netip.Addr, cfg *rsocket.Config) (a, b *rsocket.Conn, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	l, err := rsocket.Listen(to, ":0", cfg)
+	l, err := rsocket.Listen(to, netip.AddrPortFrom(at, 0).String(), cfg)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -59,8 +89,7 @@ func connect(from, to *verbs.Device, at string, cfg *rsocket.Config) (a, b *rsoc
 	dialled := make(chan error, 1)
 	go func() {
 		var err error
-		to := netip.AddrPortFrom(netip.MustParsePrefix(at).Addr(), netip.MustParseAddrPort(l.Addr().String()).Port())
-		a, err = rsocket.Dial(ctx, from, to.String(), cfg)
+		a, err = rsocket.Dial(ctx, from, l.Addr().String(), cfg)
 		dialled <- err
 	}()
 	if b, err = l.AcceptContext(ctx); err != nil {
@@ -70,11 +99,10 @@ func connect(from, to *verbs.Device, at string, cfg *rsocket.Config) (a, b *rsoc
 }
 
 // pair is two connected sockets, until the end of the test.
-func pair(t *testing.T, cfg *rsocket.Config) (a, b *rsocket.Conn) {
+func pair(t *testing.T, m stacktest.Medium, cfg *rsocket.Config) (a, b *rsocket.Conn) {
 	t.Helper()
-	lan := new(pipe.Switch)
-	to, from := open(t, lan.Port(), server), open(t, lan.Port(), client)
-	a, b, err := connect(from, to, server, cfg)
+	to, from, at := devices(t, m)
+	a, b, err := connect(from, to, at, cfg)
 	ok(t, err)
 	t.Cleanup(func() {
 		a.Close()
@@ -84,11 +112,10 @@ func pair(t *testing.T, cfg *rsocket.Config) (a, b *rsocket.Conn) {
 }
 
 func TestNet(t *testing.T) {
-	both(t, func(t *testing.T, transport verbs.Transport) {
-		lan := new(pipe.Switch)
-		to, from := open(t, lan.Port(), server), open(t, lan.Port(), client)
+	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
+		to, from, at := devices(t, m)
 		nettest.TestConn(t, func() (c1, c2 net.Conn, stop func(), err error) {
-			a, b, err := connect(from, to, server, &rsocket.Config{Transport: transport})
+			a, b, err := connect(from, to, at, &rsocket.Config{Transport: transport})
 			return a, b, func() {
 				a.Close()
 				b.Close()

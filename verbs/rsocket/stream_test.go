@@ -10,10 +10,11 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/netip"
 	"syscall"
 	"testing"
 
-	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/stack/stacktest"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
@@ -27,10 +28,10 @@ func random(n int) []byte {
 
 // Either half ends by itself, and all that was written before arrives, with queues and buffers of any size.
 func TestHalfClose(t *testing.T) {
-	both(t, func(t *testing.T, transport verbs.Transport) {
+	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
 		for _, cfg := range []rsocket.Config{{}, {SQSize: 16, RQSize: 16, SendBuffer: 4096, RecvBuffer: 4096, Inline: -1}, {Inline: 200, RQSize: 20}} {
 			cfg.Transport = transport
-			a, b := pair(t, &cfg)
+			a, b := pair(t, m, &cfg)
 			for _, way := range [][2]*rsocket.Conn{{a, b}, {b, a}} {
 				data := random(1<<20 + 17)
 				written := make(chan error, 1)
@@ -55,8 +56,8 @@ func TestHalfClose(t *testing.T) {
 
 // What was written is read after the writer has closed.
 func TestCloseLosesNothing(t *testing.T) {
-	both(t, func(t *testing.T, transport verbs.Transport) {
-		a, b := pair(t, &rsocket.Config{Transport: transport})
+	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
+		a, b := pair(t, m, &rsocket.Config{Transport: transport})
 		data := random(100_000) // less than the buffers
 		_, err := a.Write(data)
 		ok(t, err)
@@ -77,8 +78,8 @@ func TestCloseLosesNothing(t *testing.T) {
 
 // The peer's writer goes on when nobody reads any more.
 func TestCloseRead(t *testing.T) {
-	both(t, func(t *testing.T, transport verbs.Transport) {
-		a, b := pair(t, &rsocket.Config{Transport: transport})
+	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
+		a, b := pair(t, m, &rsocket.Config{Transport: transport})
 		ok(t, b.CloseRead())
 		_, err := a.Write(random(1 << 20))
 		ok(t, err)
@@ -90,13 +91,12 @@ func TestCloseRead(t *testing.T) {
 
 // A web server is a listener away, with HTTP/1.1 and HTTP/2.
 func TestHTTP(t *testing.T) {
-	both(t, func(t *testing.T, transport verbs.Transport) {
+	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
 		for _, two := range []bool{false, true} {
 			t.Run(fmt.Sprintf("2=%v", two), func(t *testing.T) {
-				lan := new(pipe.Switch)
-				to, from := open(t, lan.Port(), server), open(t, lan.Port(), client)
+				to, from, at := devices(t, m)
 				cfg := &rsocket.Config{Transport: transport}
-				l, err := rsocket.Listen(to, "10.0.0.1:80", cfg)
+				l, err := rsocket.Listen(to, netip.AddrPortFrom(at, 0).String(), cfg)
 				ok(t, err)
 				protocols := new(http.Protocols)
 				protocols.SetHTTP1(!two)
@@ -116,7 +116,7 @@ func TestHTTP(t *testing.T) {
 				}
 				answers := make(chan error)
 				for range 8 {
-					go func() { answers <- post(tr, "http://10.0.0.1/", data, version) }()
+					go func() { answers <- post(tr, "http://"+l.Addr().String()+"/", data, version) }()
 				}
 				for range 8 {
 					ok(t, <-answers)

@@ -14,10 +14,11 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"net/netip"
 	"testing"
 	"time"
 
-	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/stack/stacktest"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
@@ -41,9 +42,9 @@ func tlsConfigs(t *testing.T) (server, client *tls.Config) {
 
 // TLS runs over it: data in both directions at once, and its end of either half.
 func TestTLS(t *testing.T) {
-	both(t, func(t *testing.T, transport verbs.Transport) {
+	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
 		own, peers := tlsConfigs(t)
-		a, b := pair(t, &rsocket.Config{Transport: transport})
+		a, b := pair(t, m, &rsocket.Config{Transport: transport})
 		sides := []*tls.Conn{tls.Client(a, peers), tls.Server(b, own)}
 		data := [][]byte{random(1_000_000), random(777_777)}
 		results := make(chan error)
@@ -69,12 +70,11 @@ func TestTLS(t *testing.T) {
 
 // A web server with TLS, which agrees on HTTP/2 by itself: the whole of it is http.Server and http.Transport.
 func TestHTTPS(t *testing.T) {
-	both(t, func(t *testing.T, transport verbs.Transport) {
-		lan := new(pipe.Switch)
-		to, from := open(t, lan.Port(), server), open(t, lan.Port(), client)
+	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
+		to, from, at := devices(t, m)
 		cfg := &rsocket.Config{Transport: transport}
 		own, peers := tlsConfigs(t)
-		l, err := rsocket.Listen(to, ":443", cfg)
+		l, err := rsocket.Listen(to, netip.AddrPortFrom(at, 0).String(), cfg)
 		ok(t, err)
 		srv := &http.Server{TLSConfig: own, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })}
 		go srv.ServeTLS(l, "", "")
@@ -85,7 +85,7 @@ func TestHTTPS(t *testing.T) {
 		data := random(500_000)
 		answers := make(chan error)
 		for range 8 {
-			go func() { answers <- post(tr, "https://10.0.0.1/", data, 2) }()
+			go func() { answers <- post(tr, "https://"+l.Addr().String()+"/", data, 2) }()
 		}
 		for range 8 {
 			ok(t, <-answers)

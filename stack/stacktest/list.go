@@ -1,0 +1,91 @@
+package stacktest
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// ListFile, in a package's directory, says what of its tests does not run over the media, and why: a reason that ends with a colon, and
+// below it, indented, tests, as TestX, or as TestX/MEDIUM for one medium (without spaces).
+const ListFile = "testdata/media.txt"
+
+// list reads ListFile: a reason for each entry.
+func list(t *testing.T) map[string]string {
+	t.Helper()
+	reasons, reason := map[string]string{}, ""
+	for line := range strings.Lines(string(must(os.ReadFile(ListFile))(t))) {
+		switch text := strings.TrimSpace(line); {
+		case text == "" || text[0] == '#':
+		case line[0] == ' ' || line[0] == '\t':
+			for _, name := range strings.Fields(text) {
+				if reasons[name] != "" || reason == "" {
+					t.Errorf("%s: %s is there twice, or without a reason", ListFile, name)
+				}
+				reasons[name] = reason
+			}
+		default:
+			reason = strings.TrimSuffix(text, ":")
+		}
+	}
+	return reasons
+}
+
+// entry is a test over a medium in ListFile.
+func entry(test, medium string) string { return test + "/" + strings.ReplaceAll(medium, " ", "_") }
+
+// Over runs a test over each medium, but those for which ListFile has a reason not to.
+func Over(t *testing.T, f func(t *testing.T, m Medium)) {
+	reasons := list(t)
+	for _, m := range Media {
+		if reasons[entry(t.Name(), m.Name)] == "" {
+			t.Run(m.Name, func(t *testing.T) { f(t, m) })
+		}
+	}
+}
+
+// CheckList checks that ListFile has each test of the package that does not run over the media, and nothing else. A test runs
+// over them if it calls one of some functions.
+func CheckList(t *testing.T, over ...string) {
+	t.Helper()
+	tests := map[string]bool{} // whether it runs over the media
+	for _, file := range must(filepath.Glob("*_test.go"))(t) {
+		for _, d := range must(parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution))(t).Decls {
+			fn, isFunc := d.(*ast.FuncDecl)
+			if !isFunc || fn.Recv != nil || !strings.HasPrefix(fn.Name.Name, "Test") || fn.Name.Name == "TestMain" || fn.Name.Name == t.Name() {
+				continue
+			}
+			tests[fn.Name.Name] = false
+			ast.Inspect(fn, func(n ast.Node) bool {
+				if id, isIdent := n.(*ast.Ident); isIdent && slices.Contains(over, id.Name) {
+					tests[fn.Name.Name] = true
+				}
+				return true
+			})
+		}
+	}
+	reasons := list(t)
+	for _, name := range slices.Sorted(maps.Keys(tests)) {
+		switch {
+		case !tests[name] && reasons[name] == "":
+			t.Errorf("%s does not run over the media, and %s has no reason", name, ListFile)
+		case tests[name]:
+			t.Logf("over the media: %s", name)
+		}
+	}
+	for name, reason := range reasons {
+		test, medium, one := strings.Cut(name, "/")
+		isOver, is := tests[test]
+		known := runtime.GOOS != "linux" || slices.ContainsFunc(Media, func(m Medium) bool { return entry(test, m.Name) == name })
+		if !is || isOver != one || one && !known {
+			t.Errorf("%s has %s (%s), which is no such test, or medium %q, or runs over the media", ListFile, name, reason, medium)
+		}
+	}
+}

@@ -1,0 +1,117 @@
+// Package stacktest has what tests of behaviour run over: hosts on each stack and each link, two on a network of their own.
+package stacktest
+
+import (
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net/netip"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"syscall"
+	"testing"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/link/stream"
+	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/kernel"
+	"github.com/softrnic/softrnic/stack/netstack"
+)
+
+// MTU of the links, which leaves room for a path MTU of 4096.
+const MTU = 4200
+
+// Host is a stack that can be closed. Who gets one closes it.
+type Host interface {
+	stack.Network
+	io.Closer
+}
+
+// End is a host and its addresses; Addr6 is invalid where a host has no IPv6 address that the other reaches.
+type End struct {
+	Host        Host
+	Addr, Addr6 netip.Addr
+}
+
+// Medium is a stack and what is below it.
+type Medium struct {
+	Name  string
+	hosts func(t *testing.T, classifier func() stack.Classifier) (a, b End)
+}
+
+// Hosts makes two hosts on a network of their own. A hub that they need knows packets by a classifier.
+func (m Medium) Hosts(t *testing.T, classifier func() stack.Classifier) (a, b End) {
+	t.Helper()
+	return m.hosts(t, classifier)
+}
+
+// Direct has messages copied from memory to memory.
+var Direct = Medium{"direct", onLinks(func(*testing.T) [2]link.Link {
+	lan := new(pipe.Switch)
+	return [2]link.Link{lan.Port(), lan.Port()}
+})}
+
+// Media are all that this system and this user have. A test that looks at time, at packets, or at what one link or stack does has
+// a network of its own.
+var Media = slices.Concat([]Medium{
+	Direct,
+	{"pipe", onLinks(func(*testing.T) [2]link.Link {
+		lan := new(pipe.Switch)
+		return [2]link.Link{cable{lan.Port()}, cable{lan.Port()}}
+	})},
+	{"stream", onLinks(func(t *testing.T) [2]link.Link {
+		path := filepath.Join(t.TempDir(), "s")
+		listener := must(stream.Open(path, stream.Listening(), stream.MTU(MTU)))(t)
+		return [2]link.Link{listener, must(stream.Open(path, stream.MTU(MTU)))(t)}
+	})},
+	{"kernel", func(t *testing.T, _ func() stack.Classifier) (a, b End) {
+		if runtime.GOOS != "linux" {
+			t.Skip("this system's loopback has one address only")
+		}
+		return OnLoopback(t), OnLoopback(t)
+	}},
+}, platform)
+
+// cable is a link that does not say what its medium is: all that goes through it goes in frames.
+type cable struct{ link.Link }
+
+// onLinks makes hosts of gVisor's stack on two links.
+func onLinks(links func(t *testing.T) [2]link.Link) func(*testing.T, func() stack.Classifier) (a, b End) {
+	return func(t *testing.T, _ func() stack.Classifier) (a, b End) {
+		t.Helper()
+		ls := links(t)
+		on := func(l link.Link, four, six string) End {
+			h := must(netstack.New(l, netstack.Addr(four+"/24"), netstack.Addr(six+"/64")))(t)
+			return End{h, netip.MustParseAddr(four), netip.MustParseAddr(six)}
+		}
+		return on(ls[0], "10.0.0.1", "fd00::1"), on(ls[1], "10.0.0.2", "fd00::2")
+	}
+}
+
+// OnLoopback is a host on the kernel's sockets, at an address that no other process of this kind has.
+func OnLoopback(t *testing.T, opts ...kernel.Option) End {
+	t.Helper()
+	for range 100 {
+		addr := netip.AddrFrom4([4]byte{127, byte(1 + rand.N(254)), byte(rand.N(255)), byte(1 + rand.N(254))})
+		h, err := kernel.New(append(opts, kernel.Addr(addr.String()))...)
+		if errors.Is(err, syscall.EADDRINUSE) {
+			continue
+		}
+		return End{Host: must(h, err)(t), Addr: addr}
+	}
+	t.Fatal("every address of the loopback is in use")
+	return End{}
+}
+
+// must passes a value on if there was no error.
+func must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
