@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,8 +17,15 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// everything is a classifier by which a datagram is for the client whose QPN range its first byte names.
+// everything is a classifier by which a datagram is for the client whose QPN range its first byte names. The second says what it is.
 type everything struct{}
+
+// What a datagram is, by its second byte.
+const (
+	plain   = iota
+	counted // by [Victim]
+	claim   // that its sender has the QPN range which the third byte names
+)
 
 // right is the last byte of a datagram that it says is as it was sent.
 const right = 0x17
@@ -31,77 +37,68 @@ func (everything) Classify(b []byte, _ *stack.Datagram) stack.Target {
 }
 func (everything) Verify(b []byte, _ *stack.Datagram) bool        { return b[len(b)-1] == right }
 func (everything) Refuse([]byte, *stack.Datagram, stack.SendFunc) {}
-func (everything) Permits([]byte, stack.Numbers) bool             { return true }
-func (everything) Speak(int64, stack.SendFunc) int64              { return 0 }
+func (everything) Permits(b []byte, own stack.Numbers) bool {
+	return len(b) < 3 || b[1] != claim || own.QPNs.Contains(uint32(b[2])<<slotBits)
+}
+func (everything) Speak(int64, stack.SendFunc) int64 { return 0 }
 
 // hostileAddr is where all clients of TestHostile are.
 const hostileAddr = "127.31.1.1"
 
-// TestHostile: a process that says nonsense to the hub, floods it with descriptors and requests, and writes at random into its
-// ring, while that is in use, does not disturb another.
+// TestHostile: processes that say nonsense to the hub, flood it with descriptors and requests, change the size of their memory, write
+// at random into their rings while these are in use, and claim what is another's, do not disturb another: see [Victim].
 func TestHostile(t *testing.T) {
 	var work sync.WaitGroup
 	dir, end := hubHere(t, &work)
 	defer end()
-	const addr = hostileAddr
-	var came atomic.Int64
-	victim := client(t, &work, dir, addr, func(a *Arrival) {
-		if a.Payload[1] != 1 {
-			t.Errorf("%x came", a.Payload)
+	x := &attack{t: t, r: rand.New(rand.NewPCG(13, 5)), dir: dir, victim: startVictim(t, dir)}
+	var err error
+	at := net.UDPAddr{IP: net.ParseIP(hostileAddr), Port: stack.RoCEPort}
+	for _, c := range []**net.UDPConn{&x.out, &x.stranger} {
+		if *c, err = net.DialUDP("udp", &net.UDPAddr{IP: at.IP}, &at); err != nil {
+			t.Fatal(err)
 		}
-		came.Add(1)
-	})
-	defer victim.Close()
-	out, err := net.DialUDP("udp", &net.UDPAddr{IP: net.ParseIP(addr)}, &net.UDPAddr{IP: net.ParseIP(addr), Port: stack.RoCEPort})
-	if err != nil {
-		t.Fatal(err)
+		defer (*c).Close()
 	}
-	defer out.Close()
-	raw, err := out.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := victim.AddOutlet(victimAddr(victim), raw); err != nil {
-		t.Fatal(err)
-	}
-	slot := func(c *Client) byte { return byte(c.Numbers().QPNs.Base >> slotBits) }
+	before := descriptors(t)
 
 	duration := time.Second
 	if os.Getenv("SOFTRNIC_LONG") != "" {
 		duration = time.Minute
 	}
-	r := rand.New(rand.NewPCG(13, 5))
-	for end := time.Now().Add(duration); time.Now().Before(end); {
-		switch r.IntN(3) {
-		case 0:
-			nonsense(r, dir)
-		case 1:
-			if h := greeted(t, dir); h != nil {
-				scribble(r, h.memory, func() { _, _ = out.Write([]byte{byte(h.qpnSlot), 0}) })
-				h.close()
-			}
-		case 2: // requests without end, whose answers are not read
-			if h := greeted(t, dir); h != nil {
-				_ = h.conn.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
-				for i := range 2000 {
-					q := request{kind: kind(r.IntN(int(keepPair)) + 1), number: uint32(i), service: stack.Service{ID: r.Uint64(), Mask: r.Uint64()}}
-					if _, err := h.conn.Write(q.encode()); err != nil {
-						break
-					}
-				}
-				h.close()
-			}
+	acts := []struct {
+		name string
+		do   func() (done bool)
+		n    int
+	}{
+		{"nonsense for a hello", x.nonsense, 0}, {"writing into the ring", x.scribble, 0}, {"requests without end", x.requests, 0},
+		{"descriptors", x.descriptors, 0}, {"memory of another size", x.truncate, 0}, {"what is another's", x.claim, 0},
+	}
+	for end, round := time.Now().Add(duration), 0; time.Now().Before(end) || round < 4*len(acts); round++ {
+		a := &acts[round%len(acts)]
+		if a.do() {
+			a.n++
 		}
-		before := came.Load()
-		if _, err := out.Write([]byte{slot(victim), 1}); err != nil {
-			t.Fatal(err)
-		}
-		for give := time.Now().Add(10 * time.Second); came.Load() == before; time.Sleep(100 * time.Microsecond) {
-			if time.Now().After(give) {
-				t.Fatal("the other client receives nothing")
-			}
+		if !x.victim.isAlive() {
+			break
 		}
 	}
+	for _, a := range acts {
+		if t.Logf("%s: %d times", a.name, a.n); a.n == 0 {
+			t.Errorf("%s: the hub let nobody in", a.name)
+		}
+	}
+	x.victim.end()
+	awaitTrue(t, "the hub keeps no descriptors", func() bool { return descriptors(t) <= before+2 })
+}
+
+// descriptors is how many this process has, and so the hub in it.
+func descriptors(t *testing.T) int {
+	all, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(all)
 }
 
 // hubHere is a hub in this process. end ends it, and waits for work.
@@ -147,83 +144,6 @@ func client(t testing.TB, work *sync.WaitGroup, dir, addr string, deliver func(*
 		t.Fatal(err)
 	}
 	return c
-}
-
-// nonsense says something to the hub that is no hello, with descriptors.
-func nonsense(r *rand.Rand, dir string) {
-	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: filepath.Join(dir, socketName), Net: "unixpacket"})
-	if err != nil {
-		return
-	}
-	defer conn.Close()
-	fd, memory, err := ring.NewMemory(ring.MinLen)
-	if err != nil {
-		return
-	}
-	defer unix.Close(fd)
-	defer unix.Munmap(memory)
-	h := hello{ring: ring.MinLen}
-	b := h.encode()
-	for range r.IntN(3) {
-		b[r.IntN(len(b))] = byte(r.Uint32())
-	}
-	fds := make([]int, r.IntN(200))
-	for i := range fds {
-		fds[i] = fd
-	}
-	_, _, _ = conn.WriteMsgUnix(b[:r.IntN(len(b)+1)], unix.UnixRights(fds...), nil)
-}
-
-// hostile is a client that keeps to no rules.
-type hostile struct {
-	conn   *net.UnixConn
-	memory []byte // of the ring that the hub puts records into
-	span
-}
-
-func (h *hostile) close() { _, _ = h.conn.Close(), unix.Munmap(h.memory) }
-
-// greeted is one that has said hello to the hub, and receives at an address; nil if the hub does not want it.
-func greeted(t testing.TB, dir string) *hostile {
-	t.Helper()
-	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: filepath.Join(dir, socketName), Net: "unixpacket"})
-	if err != nil {
-		return nil
-	}
-	fd, memory, err := ring.NewMemory(ring.MinLen)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(fd)
-	x := &hostile{conn: conn, memory: memory}
-	h := hello{ring: ring.MinLen}
-	_ = ring.Send(conn, h.encode(), fd)
-	b := make([]byte, maxMessage)
-	n, err := conn.Read(b)
-	w, wrong := decodeWelcome(b[:n])
-	if err != nil || wrong != nil || w.err != nil {
-		x.close()
-		return nil
-	}
-	x.span = w.span
-	q := request{kind: addAddr, addr: netip.MustParseAddr(hostileAddr), zone: "lo"}
-	_, _ = conn.Write(q.encode())
-	_, _ = conn.Read(b)
-	return x
-}
-
-// scribble writes at random into the memory of a ring, indices and records, while send has the other side put something there.
-func scribble(r *rand.Rand, memory []byte, send func()) {
-	for range 50 {
-		for range 20 {
-			at := r.IntN(len(memory))
-			if r.IntN(2) == 0 {
-				at = r.IntN(512) // indices
-			}
-			memory[at] = byte(r.Uint32())
-		}
-		send()
-	}
 }
 
 // FuzzMessages: any bytes are a message or an error, and what is a message is the same when it is sent on.

@@ -44,6 +44,12 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	case "client":
 		client()
+	case "victim":
+		if err := hub.Victim(os.Getenv(dirEnv)); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
 	}
 	os.Exit(m.Run())
 }
