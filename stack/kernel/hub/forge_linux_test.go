@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math/rand/v2"
 	"net"
@@ -18,31 +19,36 @@ import (
 )
 
 // TestHostileNeighbour: what a client's ring holds is from it and from nobody else, whatever it says; and one that writes nonsense
-// into its ring, or says nonsense, harms the rings of no other.
+// into its ring, or says nonsense, harms the rings of no other: each datagram of a friend comes once, unchanged and in order.
 func TestHostileNeighbour(t *testing.T) {
 	var work sync.WaitGroup
 	dir, end := hubHere(t, &work)
 	defer end()
 	own := netip.MustParseAddr(hostileAddr)
 	var good, forged atomic.Int64
+	var friendly atomic.Uint32 // the first of the friend's QPNs
 	victim := client(t, &work, dir, hostileAddr, func(a *Arrival) {
 		switch {
 		case len(a.Payload) == 0:
 			forged.Add(1)
-		case a.Payload[1] == 1:
+		case a.SrcQPNs.Base == friendly.Load():
+			if !bytes.Equal(a.Payload, datagram(nil, 0, uint64(good.Load()))) {
+				t.Errorf("%x came, and datagram %d was to come", a.Payload, good.Load())
+			}
 			good.Add(1)
 		}
 	})
 	defer victim.Close()
 	friend := client(t, &work, dir, hostileAddr, func(*Arrival) {})
 	defer friend.Close()
+	friendly.Store(friend.Numbers().QPNs.Base)
 	to, from := friend.Route(own, own, victim.Numbers().QPNs.Base), victim.Route(own, own, friend.Numbers().QPNs.Base)
 	defer to.Leave()
 	defer from.Leave()
 	awaitTrue(t, "rings with the friend", func() bool { return to.HasRings() && from.HasRings() })
 
 	var w Writer
-	a := Arrival{From: netip.AddrPortFrom(own, 1), Dst: own, Payload: []byte{0, 1}}
+	a := Arrival{From: netip.AddrPortFrom(own, 1), Dst: own}
 	for _, n := range []int{2, 2000} { // short ones are copied, and of the others the header is
 		h := neighbourOf(t, dir, victim)
 		forge := func(change func(a *Arrival)) {
@@ -74,6 +80,7 @@ func TestHostileNeighbour(t *testing.T) {
 			h.close()
 		}
 		before := good.Load()
+		a.Payload = datagram(nil, 0, uint64(before))
 		if !to.Send(&a, &w) {
 			t.Fatal("the rings with the friend are gone")
 		}

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 
@@ -24,6 +25,9 @@ func bindError(a netip.Addr, err error) error {
 	if rxe := rxeDevices("/sys/class/infiniband"); len(rxe) > 0 {
 		return fmt.Errorf("UDP port %d of %v is in use, probably by the kernel's %s: %s, or run rdma link delete %s, or end the process that ss -ulpn sport = :%d shows: %w",
 			stack.RoCEPort, a, strings.Join(rxe, ", "), cure, strings.Fields(rxe[0])[0], stack.RoCEPort, syscall.EADDRINUSE)
+	}
+	if runtime.GOOS == "linux" { // where there are hubs
+		cure = "if it is another SoftRNIC of yours, give --shared (kernel.Shared) to both; else " + cure
 	}
 	return fmt.Errorf("UDP port %d of %v is in use, by another SoftRNIC or another RoCE program: %s, or end the process that ss -ulpn sport = :%d shows: %w",
 		stack.RoCEPort, a, cure, stack.RoCEPort, syscall.EADDRINUSE)
