@@ -18,7 +18,7 @@
 
 // What is asked of softrnic run, in the order of bytes of this machine but for addresses and ports. One request is one packet on a
 // connection of its own, with the socket that it is about, and so is the answer. softrnic/internal/sockets/request.go has the same.
-enum { CONNECT = 1, BIND, LISTEN, PEER, LOCAL };
+enum { CONNECT = 1, BIND, LISTEN, PEER, LOCAL, FAILURE };
 
 #define TOKEN 16
 
@@ -182,7 +182,8 @@ static int result(int err)
 	return -1;
 }
 
-// As of TCP, a socket that does not wait is told that the connection is being made, though it is there.
+// As of TCP, a socket that does not wait is told that the connection is being made: softrnic run goes on with that, and the kernel has it
+// that the socket waits for the answer to a SYN.
 PUBLIC int connect(int fd, const struct sockaddr *to, socklen_t len)
 {
 	struct name n;
@@ -224,6 +225,20 @@ PUBLIC int listen(int fd, int backlog)
 	int got = next(fd, backlog);
 	if (!got && !n.port)
 		ask(fd, LISTEN, NULL, &a);
+	return got;
+}
+
+// Of a connection that softrnic run could not make it can only have the kernel say that it was reset; it knows why.
+PUBLIC int getsockopt(int fd, int level, int option, void *value, socklen_t *len)
+{
+	NEXT(getsockopt, int, int, int, void *, socklen_t *);
+	struct answer a;
+	int got = next(fd, level, option, value, len), err, status;
+	if (got || level != SOL_SOCKET || option != SO_ERROR || *len != sizeof err)
+		return got;
+	memcpy(&err, value, sizeof err);
+	if (err == ECONNRESET && is_tcp(fd) && (status = ask(fd, FAILURE, NULL, &a)) > 0)
+		memcpy(value, &status, sizeof status);
 	return got;
 }
 

@@ -7,6 +7,8 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -292,6 +294,48 @@ func TestSockets(t *testing.T) {
 			}
 			if over := strings.Contains(string(out), "goes over RDMA"); over != (test.server && test.client) {
 				t.Errorf("over RDMA: %v\n%s", over, out)
+			}
+		})
+	}
+}
+
+// TestSocketsSilentHost: a host that does not answer over RDMA keeps no program waiting that does not want to: TCP follows when the time is
+// over, and where there is none, or the program's addresses are of nodes alone, the program is told so.
+func TestSocketsSilentHost(t *testing.T) {
+	const python, wait = "/usr/bin/python3", "4s"
+	needs(t, python, "python3")
+	softrnic := command(t)
+	text, err := os.ReadFile("testdata/sockets.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name string
+		link endpoints
+		args []string
+	}{
+		{"TCP, and nobody", links[1], []string{"127.18.0.1", "7483", "127.18.0.2", "silent", "4", "127.18.0.3"}},
+		{"nodes alone", links[0], []string{"10.9.0.77", "7483", "10.9.0.2", "silent", "4"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), patience())
+			defer cancel()
+			echo, err := net.Listen("tcp", "127.18.0.1:7483")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer echo.Close()
+			go func() {
+				if c, err := echo.Accept(); err == nil {
+					_, _ = io.Copy(c, c)
+					_ = c.Close()
+				}
+			}()
+			_, client := test.link.pair(t)
+			args := append([]string{"run", "--sockets", "--sockets-wait", wait, "--", python, "-c", string(text), "client"}, test.args...)
+			cmd := client.program(ctx, t, softrnic, args...)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%v\n%s", err, out)
 			}
 		})
 	}

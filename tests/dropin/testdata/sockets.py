@@ -1,7 +1,7 @@
 """What programs do with TCP sockets: the server of each case runs in one process, the client in another.
 
     sockets.py server ADDRESS PORT
-    sockets.py client ADDRESS PORT OWN_ADDRESS [refused]
+    sockets.py client ADDRESS PORT OWN_ADDRESS [refused | silent PATIENCE [REFUSED_ADDRESS]]
 """
 import errno
 import os
@@ -10,6 +10,7 @@ import selectors
 import socket
 import struct
 import sys
+import time
 
 role, address, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
 family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -97,6 +98,37 @@ def without_waiting(s):
     expect_echo(s)
 
 
+def begin(s, to):
+    """A connection without waiting: how long that takes."""
+    s.setblocking(False)
+    before = time.monotonic()
+    assert s.connect_ex(to) == errno.EINPROGRESS
+    return time.monotonic() - before
+
+
+def outcome(s):
+    """How it ends, by poll and SO_ERROR."""
+    poll = select.poll()
+    poll.register(s.fileno(), select.POLLOUT)
+    assert poll.poll(60000), "it does not become writable"
+    return s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+
+
+def silent(to, patience):
+    """A host that does not answer over RDMA stops no loop, and the socket is only writable when it has an outcome."""
+    with socket.socket(family) as s:
+        took = begin(s, to)
+        assert took < patience / 2, took
+        assert not select.select([], [s], [], 0)[1], "it is writable before it is connected"
+        assert s.connect_ex(to) == errno.EALREADY
+        err = outcome(s)
+        if err == 0:
+            assert s.getpeername()[:2] == to and s.getsockname()[:2] != to
+            s.setblocking(True)
+            expect_echo(s)
+        return err
+
+
 def by_select(s):
     connect(s)
     s.setblocking(False)
@@ -172,6 +204,24 @@ if role == "server":
 elif sys.argv[5:] == ["refused"]:
     with socket.socket(family) as s:
         assert s.connect_ex((address, port)) == errno.ECONNREFUSED
+    with socket.socket(family) as s:
+        begin(s, (address, port))
+        assert outcome(s) == errno.ECONNREFUSED
+    with socket.socket(family) as s:  # the second connect says it
+        begin(s, (address, port))
+        poll = select.poll()
+        poll.register(s.fileno(), 0)
+        assert poll.poll(60000)[0][1] & select.POLLERR
+        assert s.connect_ex((address, port)) == errno.ECONNREFUSED
+elif sys.argv[5:6] == ["silent"]:
+    patience = float(sys.argv[6])
+    err = silent((address, port), patience)
+    if sys.argv[7:]:
+        assert err == 0, err
+        err = silent((sys.argv[7], port), patience)
+        assert err == errno.ECONNREFUSED, err
+    else:
+        assert err in (errno.EHOSTUNREACH, errno.ETIMEDOUT), err
 else:
     for _, run in CASES:
         with socket.socket(family) as s:

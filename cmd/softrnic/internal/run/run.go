@@ -47,8 +47,10 @@ one softrnic run may wrap mpirun. It runs on Linux with glibc ` + dropin.OldestG
   softrnic run -- ib_write_bw 127.0.0.1       in another
 
 With --sockets this command has the device, and passes on what the program's TCP connections carry; the library that it loads into the
-program only asks it when the program connects or listens. So the program may fork, daemonize and wait with epoll. This command
-ends when the program has, nobody listens any more, and all connections have ended.
+program only asks it when the program connects or listens. So the program may fork, daemonize and wait with epoll. A socket that does not
+wait (O_NONBLOCK) is told at once that it is being connected, and is writable when that is so; if the host does not speak rsockets, this
+command passes the connection on by TCP. Programs without the C library's connect and listen have TCP alone: those that are linked
+statically, those in Go, and io_uring. This command ends when the program has, nobody listens any more, and all connections have ended.
 
   softrnic run --sockets -- iperf3 -s
   softrnic run --sockets -- iperf3 -c 127.0.0.1

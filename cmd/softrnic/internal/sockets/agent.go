@@ -52,10 +52,12 @@ type Agent struct {
 	work   sync.WaitGroup // whoever answers, accepts or passes on
 
 	mu        sync.Mutex
-	names     map[ends]ends             // what a connection of the program is called over RDMA, by its own addresses
+	names     map[ends]ends             // what a connection of the program is called where it is passed on to, by its own addresses
 	bound     map[uint64]netip.AddrPort // what a socket is bound to over RDMA, by its cookie
 	listeners map[netip.AddrPort]*listener
 	silent    map[netip.Addr]time.Time // hosts that did not answer, and until when they are not asked again
+	pending   map[uint64]struct{}      // sockets that wait for their connection, by their cookies
+	failures  map[uint64]failure       // sockets that waited in vain
 }
 
 // ends are the addresses of a connection.
@@ -72,6 +74,7 @@ func New(n *node.Node, cfg Config) (*Agent, error) {
 	a := &Agent{
 		cfg: cfg, node: n, log: n.Log, slots: make(chan struct{}, maxUnread),
 		names: map[ends]ends{}, bound: map[uint64]netip.AddrPort{}, listeners: map[netip.AddrPort]*listener{}, silent: map[netip.Addr]time.Time{},
+		pending: map[uint64]struct{}{}, failures: map[uint64]failure{},
 	}
 	_, _ = rand.Read(a.token[:])
 	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: "@softrnic-sockets-" + rand.Text(), Net: "unixpacket"})
@@ -104,7 +107,7 @@ func (a *Agent) Close() error {
 	return err
 }
 
-// Drain waits until nobody listens any more, and no connection is passed on, or until ctx ends: what the program has started may go on
+// Drain waits until nobody listens any more, and no connection is made or passed on, or until ctx ends: what the program has started may go on
 // when it has ended itself.
 func (a *Agent) Drain(ctx context.Context) {
 	for a.busy() {
@@ -119,7 +122,7 @@ func (a *Agent) Drain(ctx context.Context) {
 func (a *Agent) busy() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return len(a.listeners) > 0 || len(a.names) > 0
+	return len(a.listeners) > 0 || len(a.names) > 0 || len(a.pending) > 0
 }
 
 func (a *Agent) serve() {
@@ -175,6 +178,8 @@ func (a *Agent) do(r *request) (status int32, name netip.AddrPort) {
 		return done, name
 	case opPeer, opLocal:
 		return a.named(r)
+	case opFailure:
+		return a.failed(cookieOf(r.socket)), name
 	}
 	return declined, name
 }
@@ -182,7 +187,7 @@ func (a *Agent) do(r *request) (status int32, name netip.AddrPort) {
 // named answers what a socket's address is over RDMA.
 func (a *Agent) named(r *request) (status int32, name netip.AddrPort) {
 	e := ends{localOf(r.socket), peerOf(r.socket)}
-	cookie, _ := unix.GetsockoptUint64(r.socket, unix.SOL_SOCKET, unix.SO_COOKIE)
+	cookie := cookieOf(r.socket)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if names, ok := a.names[e]; ok && r.op == opPeer {
@@ -196,29 +201,26 @@ func (a *Agent) named(r *request) (status int32, name netip.AddrPort) {
 	return declined, name
 }
 
-// passOn passes a connection on to one that the program has, until both have ended. The program calls its own e, and names are what it
-// is called over RDMA.
-func (a *Agent) passOn(program *net.TCPConn, rdma net.Conn, e ends) {
+// passOn passes a connection on to one that the program has, until both have ended. The program calls its own e.
+func (a *Agent) passOn(program, far net.Conn, e ends) {
 	a.work.Go(func() {
 		defer func() {
 			_ = program.Close()
-			_ = rdma.Close()
-			a.mu.Lock()
-			delete(a.names, e)
-			a.mu.Unlock()
+			_ = far.Close()
+			a.forgetNames(e)
 		}()
-		if err := a.cfg.Counters.Relay(a.ctx, program, rdma); err != nil && a.ctx.Err() == nil {
+		if err := a.cfg.Counters.Relay(a.ctx, program, far); err != nil && a.ctx.Err() == nil {
 			a.cfg.Counters.Failed.Add(1)
-			a.log.Debug("a connection has failed", "peer", rdma.RemoteAddr(), "error", err)
+			a.log.Debug("a connection has failed", "peer", far.RemoteAddr(), "error", err)
 		}
 	})
 }
 
-// remember notes what a connection is called over RDMA.
-func (a *Agent) remember(e ends, rdma net.Conn) {
+// remember notes what a connection is called where it is passed on to.
+func (a *Agent) remember(e ends, far net.Conn) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.names[e] = ends{parse(rdma.LocalAddr()), parse(rdma.RemoteAddr())}
+	a.names[e] = ends{parse(far.LocalAddr()), parse(far.RemoteAddr())}
 }
 
 func (a *Agent) forgetNames(e ends) {
@@ -227,7 +229,7 @@ func (a *Agent) forgetNames(e ends) {
 	delete(a.names, e)
 }
 
-// parse is the address of an rsocket.
+// parse is the address of an rsocket or of TCP.
 func parse(addr net.Addr) netip.AddrPort {
 	p, _ := netip.ParseAddrPort(addr.String())
 	return netip.AddrPortFrom(p.Addr().Unmap(), p.Port())

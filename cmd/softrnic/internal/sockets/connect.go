@@ -24,38 +24,31 @@ const silence = time.Minute
 // keepAlive is after how long of silence an rsocket asks whether its peer is there. Go has TCP ask after 15 seconds.
 const keepAlive = 15 * time.Second
 
-// connect connects a program's socket to an address: the status is done, declined, or an errno where there is no other way.
+// connect connects a program's socket to an address: the status is done, declined, or an errno where there is no other way. A socket that
+// does not wait is done when it is pending.
 func (a *Agent) connect(socket int, to netip.AddrPort) int32 {
-	if peerOf(socket).IsValid() || !to.IsValid() || to.Addr().IsUnspecified() || a.isSilent(to.Addr()) {
+	cookie := cookieOf(socket)
+	if err := a.failed(cookie); err != declined {
+		return err // as the kernel has a second connect say how the first has ended
+	}
+	if a.isPending(cookie) || peerOf(socket).IsValid() || !to.IsValid() || to.Addr().IsUnspecified() || a.isSilent(to.Addr()) {
 		return declined
 	}
-	ctx, cancel := context.WithTimeout(a.ctx, a.cfg.Wait)
-	defer cancel()
-	cfg := &rsocket.Config{Transport: a.cfg.Transports[0], LocalAddr: a.source(socket, to), KeepAlive: keepAlive}
-	rdma, err := rsocket.Dial(ctx, a.node.Dev, to.String(), cfg)
-	if err != nil {
-		refused := errors.Is(err, syscall.ECONNREFUSED)
-		if a.node.OnlyNodesReach(to.Addr()) {
-			a.log.Debug("a connection of the program has failed", "to", to, "error", err)
-			switch {
-			case refused:
-				return int32(syscall.ECONNREFUSED)
-			case ctx.Err() != nil:
-				return int32(syscall.ETIMEDOUT)
-			}
-			return errnoOf(err, syscall.EHOSTUNREACH)
-		}
-		if !refused {
-			a.setSilent(to.Addr())
-		}
-		a.log.Info("a connection of the program is left to TCP", "to", to, "error", err)
-		return declined
+	if flags, err := unix.FcntlInt(uintptr(socket), unix.F_GETFL, 0); err == nil && flags&unix.O_NONBLOCK != 0 {
+		return a.begin(socket, cookie, to)
+	}
+	rdma, status := a.dialRDMA(to, a.source(socket, to))
+	if rdma == nil {
+		return status
 	}
 	program, e, err := join(socket, func(e ends) { a.remember(e, rdma) })
 	if err != nil {
-		a.log.Warn("a connection of the program is left to TCP: it could not be joined", "to", to, "error", err)
+		a.log.Warn("a connection of the program could not be joined to that over RDMA", "to", to, "error", err)
 		a.forgetNames(e)
 		relay.Abort(rdma)
+		if e.local.IsValid() { // the socket has connected, and cannot do so again
+			return errnoOf(err, syscall.ECONNABORTED)
+		}
 		return declined
 	}
 	a.log.Info("a connection of the program goes over RDMA", "to", to, "from", rdma.LocalAddr())
@@ -63,10 +56,37 @@ func (a *Agent) connect(socket int, to netip.AddrPort) int32 {
 	return done
 }
 
+// dialRDMA connects to an rsocket. If that fails, the status is as of connect.
+func (a *Agent) dialRDMA(to, from netip.AddrPort) (rdma net.Conn, status int32) {
+	ctx, cancel := context.WithTimeout(a.ctx, a.cfg.Wait)
+	defer cancel()
+	cfg := &rsocket.Config{Transport: a.cfg.Transports[0], LocalAddr: from, KeepAlive: keepAlive}
+	conn, err := rsocket.Dial(ctx, a.node.Dev, to.String(), cfg)
+	if err == nil {
+		return conn, done
+	}
+	refused := errors.Is(err, syscall.ECONNREFUSED)
+	if a.node.OnlyNodesReach(to.Addr()) {
+		a.log.Debug("a connection of the program has failed", "to", to, "error", err)
+		switch {
+		case refused:
+			return nil, int32(syscall.ECONNREFUSED)
+		case ctx.Err() != nil:
+			return nil, int32(syscall.ETIMEDOUT)
+		}
+		return nil, errnoOf(err, syscall.EHOSTUNREACH)
+	}
+	if !refused {
+		a.setSilent(to.Addr())
+	}
+	a.log.Info("a connection of the program is left to TCP", "to", to, "error", err)
+	return nil, declined
+}
+
 // source is the address that the program has bound a socket to, as far as the node has it. The port is the node's to choose.
 func (a *Agent) source(socket int, to netip.AddrPort) netip.AddrPort {
 	at := localOf(socket)
-	cookie, _ := unix.GetsockoptUint64(socket, unix.SOL_SOCKET, unix.SO_COOKIE)
+	cookie := cookieOf(socket)
 	a.mu.Lock()
 	if bound, ok := a.bound[cookie]; ok {
 		at = bound
@@ -105,25 +125,20 @@ func (a *Agent) setSilent(addr netip.Addr) {
 // joinTimeout is how long a connection over the loopback interface may take.
 const joinTimeout = 5 * time.Second
 
-// join connects a program's socket to this process, by the loopback interface. before is called with the addresses of the socket
-// before the program can use it.
+// join connects a program's socket to this process, by the loopback interface. before is called with the addresses of the
+// socket before the program can use it. e.local is valid if the socket has connected.
 func join(socket int, before func(ends)) (conn *net.TCPConn, e ends, err error) {
 	domain, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_DOMAIN)
 	if err != nil {
 		return nil, e, err
 	}
-	host := netip.AddrFrom4([4]byte{127, 0, 0, 1})
-	if only, _ := unix.GetsockoptInt(socket, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY); domain == unix.AF_INET6 && (only != 0 || isIPv6(localOf(socket))) {
-		host = netip.IPv6Loopback()
-	}
-	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(host, 0)))
+	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(loopbackOf(socket, domain), 0)))
 	if err != nil {
 		return nil, e, err
 	}
 	defer l.Close()
 	e.peer = l.Addr().(*net.TCPAddr).AddrPort()
-	err = unix.Connect(socket, sockaddr(domain, e.peer))
-	if err != nil && !errors.Is(err, unix.EINPROGRESS) {
+	if err = unix.Connect(socket, sockaddr(domain, e.peer)); err != nil && !errors.Is(err, unix.EINPROGRESS) {
 		return nil, e, err
 	}
 	e.local = localOf(socket)
@@ -139,6 +154,16 @@ func join(socket int, before func(ends)) (conn *net.TCPConn, e ends, err error) 
 		}
 		_ = conn.Close()
 	}
+}
+
+// loopbackOf is the address of the loopback interface that a socket of a domain can connect to.
+func loopbackOf(socket, domain int) netip.Addr {
+	if domain == unix.AF_INET6 {
+		if only, _ := unix.GetsockoptInt(socket, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY); only != 0 || isIPv6(localOf(socket)) {
+			return netip.IPv6Loopback()
+		}
+	}
+	return netip.AddrFrom4([4]byte{127, 0, 0, 1})
 }
 
 // isIPv6 reports whether a socket was bound to an IPv6 address.

@@ -66,7 +66,7 @@ func (a *Agent) bind(socket int, to netip.AddrPort) int32 {
 // listen has an rsocket listen where a program's socket does, or is about to. Without one, the program has TCP alone.
 func (a *Agent) listen(socket int) {
 	at := localOf(socket)
-	cookie, _ := unix.GetsockoptUint64(socket, unix.SOL_SOCKET, unix.SO_COOKIE)
+	cookie := cookieOf(socket)
 	var stat unix.Stat_t
 	if err := unix.Fstat(socket, &stat); err != nil || !at.IsValid() {
 		return
@@ -220,7 +220,7 @@ func (a *Agent) confirm(l *listener) {
 	}
 }
 
-// watch ends listeners whose sockets of the program have ended.
+// watch ends listeners whose sockets of the program have ended, and forgets failures that nobody asks for.
 func (a *Agent) watch() {
 	for {
 		select {
@@ -229,6 +229,7 @@ func (a *Agent) watch() {
 		case <-time.After(watchInterval):
 		}
 		a.mu.Lock()
+		a.forgetFailures()
 		if len(a.listeners) > 0 {
 			a.end()
 		}

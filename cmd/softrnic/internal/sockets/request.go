@@ -34,6 +34,7 @@ const (
 	opListen
 	opPeer
 	opLocal
+	opFailure
 )
 
 // What an answer says besides an errno.

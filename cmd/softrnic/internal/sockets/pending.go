@@ -1,0 +1,202 @@
+//go:build linux
+
+package sockets
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/relay"
+)
+
+// A socket of the program that does not wait is pending while its connection is made: it has sent a SYN, over the loopback interface, to a
+// listener that drops it, as its queue is full. When the connection is there, over RDMA or by TCP, this process connects from the listener's port to
+// that of the socket. So both have sent a SYN to the other, which is a connection (RFC 9293 §3.5), and only now the socket is writable.
+
+// failure is why a pending socket did not get its connection.
+type failure struct {
+	errno int32
+	until time.Time // when it is forgotten
+}
+
+// failureTime is how long a failure is remembered.
+const failureTime = time.Minute
+
+// begin begins to connect a socket that does not wait.
+func (a *Agent) begin(socket int, cookie uint64, to netip.AddrPort) int32 {
+	bound := localOf(socket).Addr()
+	from := a.source(socket, to)
+	own, err := unix.FcntlInt(uintptr(socket), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return declined
+	}
+	h, err := hold(own)
+	if err != nil {
+		_ = unix.Close(own)
+		if !errors.Is(err, unix.EALREADY) && !errors.Is(err, unix.EISCONN) {
+			a.log.Warn("a connection of the program is left to TCP: it could not be held", "to", to, "error", err)
+		}
+		return declined
+	}
+	a.mu.Lock()
+	a.pending[cookie] = struct{}{}
+	a.mu.Unlock()
+	a.work.Go(func() {
+		if status := a.finish(h, to, from, bound); status != done {
+			a.mu.Lock()
+			a.failures[cookie] = failure{status, time.Now().Add(failureTime)}
+			a.mu.Unlock()
+			_ = unix.Shutdown(own, unix.SHUT_RDWR) // for the program it is reset
+		}
+		a.mu.Lock()
+		delete(a.pending, cookie)
+		a.mu.Unlock()
+		h.close()
+		_ = unix.Close(own)
+	})
+	return done
+}
+
+// finish makes the connection that a held socket waits for, and passes it on. bound is the address that the program has bound it to.
+func (a *Agent) finish(h *held, to, from netip.AddrPort, bound netip.Addr) int32 {
+	far, status := a.dialRDMA(to, from)
+	if status == declined {
+		var d net.Dialer
+		if bound.IsValid() && !bound.IsUnspecified() {
+			d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(bound, 0))
+		}
+		var err error
+		if far, err = d.DialContext(a.ctx, "tcp", to.String()); err != nil {
+			return errnoOf(err, syscall.ETIMEDOUT)
+		}
+	} else if far == nil {
+		return status
+	} else {
+		a.log.Info("a connection of the program goes over RDMA", "to", to, "from", far.LocalAddr())
+	}
+	a.remember(h.ends, far)
+	program, err := h.open(a.ctx)
+	if err != nil { // the program does not wait any more
+		a.log.Debug("a connection of the program has come too late", "to", to, "error", err)
+		a.forgetNames(h.ends)
+		relay.Abort(far)
+		return errnoOf(err, syscall.ECONNABORTED)
+	}
+	a.passOn(program, far, h.ends)
+	return done
+}
+
+// held is a pending socket.
+type held struct {
+	ends             ends // the socket's own, and the listener's
+	listener, filler int  // descriptors; the filler is the one connection that the listener's queue has room for
+}
+
+// hold has a socket wait for a connection.
+func hold(socket int) (h *held, err error) {
+	domain, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_DOMAIN)
+	if err != nil {
+		return nil, err
+	}
+	h = &held{listener: -1, filler: -1}
+	defer func() {
+		if err != nil {
+			h.close()
+		}
+	}()
+	host := loopbackOf(socket, domain)
+	family := unix.AF_INET
+	if host.Is6() {
+		family = unix.AF_INET6
+	}
+	const kind = unix.SOCK_STREAM | unix.SOCK_CLOEXEC | unix.SOCK_NONBLOCK
+	if h.listener, err = unix.Socket(family, kind, 0); err != nil {
+		return nil, err
+	}
+	if h.filler, err = unix.Socket(family, kind, 0); err != nil {
+		return nil, err
+	}
+	if err = sharePort(h.listener); err != nil {
+		return nil, err
+	}
+	if err = unix.Bind(h.listener, sockaddr(family, netip.AddrPortFrom(host, 0))); err != nil {
+		return nil, err
+	}
+	if err = unix.Listen(h.listener, 0); err != nil {
+		return nil, err
+	}
+	h.ends.peer = localOf(h.listener)
+	if err = unix.Connect(h.filler, sockaddr(family, h.ends.peer)); err != nil && !errors.Is(err, unix.EINPROGRESS) { // somebody else was faster
+		return nil, err
+	}
+	if err = unix.Connect(socket, sockaddr(domain, h.ends.peer)); !errors.Is(err, unix.EINPROGRESS) {
+		return nil, errors.Join(err, errors.ErrUnsupported)
+	}
+	h.ends.local = localOf(socket)
+	return h, nil
+}
+
+func (h *held) close() {
+	for _, fd := range []int{h.listener, h.filler} {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+	}
+}
+
+// open connects the socket to this process.
+func (h *held) open(ctx context.Context) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
+	defer cancel()
+	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(h.ends.peer), Control: func(_, _ string, raw syscall.RawConn) error {
+		var err error
+		controlled := raw.Control(func(fd uintptr) { err = sharePort(int(fd)) })
+		return errors.Join(controlled, err)
+	}}
+	return d.DialContext(ctx, "tcp", h.ends.local.String())
+}
+
+// sharePort lets sockets of this user have the same port.
+func sharePort(fd int) error {
+	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
+}
+
+func (a *Agent) isPending(cookie uint64) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	_, ok := a.pending[cookie]
+	return ok
+}
+
+// failed says once why a socket did not get its connection: an errno, or declined if nothing of it is known.
+func (a *Agent) failed(cookie uint64) int32 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	f, ok := a.failures[cookie]
+	if !ok {
+		return declined
+	}
+	delete(a.failures, cookie)
+	return f.errno
+}
+
+// forgetFailures forgets those that nobody has asked for. a.mu is held.
+func (a *Agent) forgetFailures() {
+	for cookie, f := range a.failures {
+		if time.Now().After(f.until) {
+			delete(a.failures, cookie)
+		}
+	}
+}
+
+// cookieOf is what the kernel calls a socket, and no other ever.
+func cookieOf(socket int) uint64 {
+	cookie, _ := unix.GetsockoptUint64(socket, unix.SOL_SOCKET, unix.SO_COOKIE)
+	return cookie
+}
