@@ -2,10 +2,15 @@ package rsocket_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"os"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,12 +24,30 @@ import (
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
-// Over RoCE, on every kind of bad network each byte arrives once and in order, both ways at once, on connections that none of it should end. Time is virtual.
+var seedsFlag = flag.Uint64("seeds", 48, "how many seeds of the matrix to run")
+
+// tally counts what has happened to the connections of the matrix, which shows whether it tests anything.
+var tally struct{ unconnected, survived, failed, bytes atomic.Uint64 }
+
+// Over RoCE, on every kind of bad network each byte arrives once and in order, both ways at once, on connections that none of it should
+// end, short outages in mid-stream included; an outage that is longer than the QP's retries ends both sides with an error, in time, and
+// before it with what was sent, as far as it came. Time is virtual.
 func TestMatrix(t *testing.T) {
-	for seed := range uint64(24) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { bad(t, verbs.RoCEv2, seed) })
-		})
+	t.Run("seed", func(t *testing.T) {
+		for seed := range *seedsFlag {
+			t.Run(fmt.Sprint(seed), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) { bad(t, seed) })
+			})
+		}
+	})
+	t.Logf("%d seeds, %d bytes: %d were not connected, %d survived an outage, %d failed by one", *seedsFlag, tally.bytes.Load(),
+		tally.unconnected.Load(), tally.survived.Load(), tally.failed.Load())
+	if n := tally.unconnected.Load(); n*50 > *seedsFlag {
+		t.Errorf("%d of %d were not connected: rdma_cm gives up too early", n, *seedsFlag)
+	}
+	if n := *seedsFlag; n >= 24 && (tally.failed.Load() < n/10 || tally.survived.Load() < n/10) {
+		t.Error("too few outages to see anything")
 	}
 }
 
@@ -47,7 +70,34 @@ func badWay(seed uint64, r *rand.Rand) (w impair.Direction) {
 	return w
 }
 
-func bad(t *testing.T, transport verbs.Transport, seed uint64) {
+// The QPs of rdma_cm retry for longer than shortOutage, and not for longer than retries.
+const (
+	shortOutage = time.Second
+	retries     = time.Minute
+	dialTime    = 30 * time.Second // of connect
+)
+
+// outage is when a cable is pulled, and for how long; 0: not at all.
+type outage struct {
+	after int // bytes that one side has written
+	lasts time.Duration
+	began atomic.Pointer[time.Time]
+}
+
+func (o *outage) long() bool { return o.lasts > shortOutage }
+
+// pull pulls the cable once so many bytes are written.
+func (o *outage) pull(written int, port *pipe.Port) {
+	if o.lasts == 0 || written < o.after {
+		return
+	}
+	if now := time.Now(); o.began.CompareAndSwap(nil, &now) {
+		port.SetCarrier(false)
+		time.AfterFunc(o.lasts, func() { port.SetCarrier(true) })
+	}
+}
+
+func bad(t *testing.T, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	lan := new(pipe.Switch)
 	device := func(l link.Link, addr string, i uint64) (*verbs.Device, func()) {
@@ -62,25 +112,38 @@ func bad(t *testing.T, transport verbs.Transport, seed uint64) {
 			host.Close()
 		}
 	}
-	to, end := device(lan.Port(), server, 0)
+	ports := []*pipe.Port{lan.Port(), lan.Port()}
+	to, end := device(ports[0], server, 0)
 	defer end()
-	from, end := device(lan.Port(), client, 1)
+	from, end := device(ports[1], client, 1)
 	defer end()
-	cfg := &rsocket.Config{Transport: transport, SQSize: 16 + r.IntN(100), RQSize: 16 + r.IntN(100),
+	cfg := &rsocket.Config{SQSize: 16 + r.IntN(100), RQSize: 16 + r.IntN(100),
 		SendBuffer: 4096 << r.IntN(6), RecvBuffer: 4096 << r.IntN(6), Inline: r.IntN(200) - 1, KeepAlive: time.Second}
+	data := random(200_000 + r.IntN(300_000))
+	out := outage{after: r.IntN(len(data) / 2)}
+	switch seed / 6 % 4 {
+	case 1:
+		out.lasts = time.Millisecond + time.Duration(r.Int64N(int64(shortOutage-time.Millisecond)))
+	case 2:
+		out.lasts = 2 * time.Hour
+	}
+	pulled := ports[r.IntN(2)]
+	began := time.Now()
 	a, b, err := connect(from, to, serverAt, cfg)
 	if err != nil {
-		t.Logf("not connected: %v", err)
+		tally.unconnected.Add(1)
+		if took := time.Since(began); took > dialTime+time.Second || !timedOut(err) {
+			t.Errorf("not connected after %v: %v", took, err)
+		}
 		return
 	}
-	data := random(200_000 + r.IntN(300_000))
 	type outcome struct {
-		got []byte
-		err error
+		got         []byte
+		read, write error
 	}
 	outcomes := make(chan outcome, 2)
 	for _, c := range []*rsocket.Conn{a, b} {
-		ok(t, c.SetDeadline(time.Now().Add(10*time.Minute)))
+		ok(t, c.SetDeadline(time.Now().Add(time.Hour)))
 		sizes := rand.New(rand.NewPCG(seed, 2))
 		written := make(chan error, 1)
 		go func() {
@@ -90,23 +153,45 @@ func bad(t *testing.T, transport verbs.Transport, seed uint64) {
 				n := min(len(rest), 1+sizes.IntN(1<<sizes.IntN(17)))
 				_, err = c.Write(rest[:n])
 				rest = rest[n:]
+				if c == a {
+					out.pull(len(data)-len(rest), pulled)
+				}
 			}
 			written <- errors.Join(err, c.CloseWrite())
 		}()
 		go func() {
 			got, err := io.ReadAll(c)
-			outcomes <- outcome{got, errors.Join(err, <-written)}
+			outcomes <- outcome{got, err, <-written}
 		}()
 	}
 	for range 2 {
 		o := <-outcomes
+		tally.bytes.Add(uint64(len(o.got)))
+		err := errors.Join(o.read, o.write)
 		switch {
-		case o.err != nil && !bytes.HasPrefix(data, o.got):
-			t.Errorf("other bytes arrived, before %v", o.err)
-		case o.err != nil:
-			t.Errorf("seed %d: %d of %d bytes, then %v", seed, len(o.got), len(data), o.err)
-		case !bytes.Equal(o.got, data):
-			t.Errorf("%d bytes of %d, or other ones", len(o.got), len(data))
+		case !bytes.HasPrefix(data, o.got):
+			t.Errorf("other bytes arrived, before %v", err)
+		case o.read == nil && len(o.got) < len(data):
+			t.Errorf("the stream ended after %d bytes of %d", len(o.got), len(data))
+		case err != nil && !out.long():
+			t.Errorf("seed %d: %d of %d bytes, then %v", seed, len(o.got), len(data), err)
+		case err != nil && !errors.Is(err, syscall.ETIMEDOUT) && !errors.Is(err, syscall.ECONNRESET):
+			t.Errorf("after an outage: %v", err)
+		}
+	}
+	switch at := out.began.Load(); {
+	case at == nil:
+	case !out.long():
+		tally.survived.Add(1)
+	default:
+		tally.failed.Add(1)
+		if took := time.Since(*at); took > retries {
+			t.Errorf("the last of both sides has heard of the outage after %v", took)
+		}
+		for _, c := range []*rsocket.Conn{a, b} {
+			if c.Err() == nil {
+				t.Error("a side has not heard of the outage")
+			}
 		}
 	}
 	for _, c := range []*rsocket.Conn{a, b} {
@@ -114,4 +199,9 @@ func bad(t *testing.T, transport verbs.Transport, seed uint64) {
 			t.Errorf("Close: %v", err)
 		}
 	}
+}
+
+// timedOut tells whether a connection could not be made in time.
+func timedOut(err error) bool {
+	return errors.Is(err, syscall.ETIMEDOUT) || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
 }
