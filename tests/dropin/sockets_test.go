@@ -6,7 +6,9 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -33,7 +35,8 @@ type socketProgram struct {
 	clients []string          // commands, in turn
 	copy    string            // what must be the same as data then
 	says    []string          // of the clients
-	bytes   uint64            // at least, that each side's device carries
+	check   func(dir string) error
+	bytes   uint64 // at least, that each side's device carries
 }
 
 const dataLen = 8 << 20
@@ -42,7 +45,14 @@ const postgres = "/usr/lib/postgresql/15/bin/"
 
 var socketPrograms = []socketProgram{
 	{
-		name: "iperf3 -s, -c", program: "/usr/bin/iperf3", pkg: "iperf3", server: "iperf3 -s -1 -B SERVER", clients: []string{"iperf3 -c SERVER -n 20M -P 3 -R"}, bytes: 20 << 20,
+		name: "iperf3 -s, -c", program: "/usr/bin/iperf3", pkg: "iperf3", server: "iperf3 -s -1 -B SERVER",
+		clients: []string{"iperf3 -c SERVER -n 20M -P 3 -R -J --logfile DIR/report"}, check: iperf3Received(20 << 20), bytes: 20 << 20,
+	},
+	{
+		// It forks for each client, and listens anew for the connection that is measured.
+		name: "netserver with netperf", program: "/usr/bin/netserver", pkg: "netperf", server: "netserver -D -4 -L SERVER -p 12866",
+		clients: []string{"netperf -4 -H SERVER -p 12866 -t TCP_STREAM -l -20000000", "netperf -4 -H SERVER -p 12866 -t TCP_RR -l -500"},
+		says:    []string{"TCP STREAM TEST", "TCP REQUEST/RESPONSE TEST"}, bytes: 20_000_000,
 	},
 	{
 		// Its workers are forked after it listens and daemonizes; they wait with epoll, and send files with sendfile.
@@ -59,9 +69,14 @@ scgi_temp_path DIR/5; server { listen SERVER:8080; root DIR; location = /who { r
 	},
 	{
 		name: "redis-server with redis-benchmark", program: "/usr/bin/redis-server", pkg: "redis-server",
-		server:  "redis-server --bind SERVER --port 6390 --protected-mode no --save --dir DIR",
-		clients: []string{"redis-benchmark -h SERVER -p 6390 -n 2000 -c 20 -d 1000 -t set,get --csv", "redis-cli -h SERVER -p 6390 shutdown nosave"},
-		says:    []string{`"SET"`, `"GET"`}, bytes: 2 * 2000 * 1000,
+		server: "redis-server --bind SERVER --port 6390 --protected-mode no --save --dir DIR",
+		clients: []string{
+			"redis-benchmark -h SERVER -p 6390 -n 2000 -c 20 -d 1000 -t set,get --csv",
+			"/bin/sh -c redis-cli\u00a0-h\u00a0SERVER\u00a0-p\u00a06390\u00a0-x\u00a0set\u00a0large\u00a0<DIR/data",
+			fmt.Sprintf("/bin/sh -c redis-cli\u00a0-h\u00a0SERVER\u00a0-p\u00a06390\u00a0get\u00a0large|head\u00a0-c\u00a0%d\u00a0>DIR/copy", dataLen), // it adds a newline
+			"redis-cli -h SERVER -p 6390 shutdown nosave",
+		},
+		copy: "copy", says: []string{`"SET"`, `"GET"`}, bytes: 2*2000*1000 + 2*dataLen,
 	},
 	{
 		// It forks for each connection, and runs a program whose input and output are the connection.
@@ -94,6 +109,28 @@ scgi_temp_path DIR/5; server { listen SERVER:8080; root DIR; location = /who { r
 		},
 		says: []string{"200/200", "200 of CLIENT"}, bytes: 1 << 20,
 	},
+}
+
+// iperf3Received looks in iperf3's report whether so many bytes have arrived.
+func iperf3Received(bytes uint64) func(dir string) error {
+	return func(dir string) error {
+		text, err := os.ReadFile(filepath.Join(dir, "report"))
+		if err != nil {
+			return err
+		}
+		var report struct {
+			End struct {
+				Received struct{ Bytes uint64 } `json:"sum_received"`
+			}
+		}
+		if err := json.Unmarshal(text, &report); err != nil {
+			return err
+		}
+		if got := report.End.Received.Bytes; got < bytes {
+			return fmt.Errorf("iperf3 has received %d bytes, not %d:\n%s", got, bytes, text)
+		}
+		return nil
+	}
 }
 
 func TestSocketPrograms(t *testing.T) {
@@ -202,6 +239,11 @@ func (p *socketProgram) run(t *testing.T, m cmMedium) {
 	if p.copy != "" {
 		if got, err := os.ReadFile(filepath.Join(dir, p.copy)); err != nil || !bytes.Equal(got, data) {
 			t.Errorf("%d bytes of %d are in the copy, or other ones: %v", len(got), len(data), err)
+		}
+	}
+	if p.check != nil {
+		if err := p.check(dir); err != nil {
+			t.Error(err)
 		}
 	}
 	for side, n := range map[string]*node{"client": client, "server": server} {

@@ -65,13 +65,13 @@ func TestWriteAtUnmapped(t *testing.T) {
 	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
 		a, b := pair(t, m, &rsocket.Config{Transport: transport, Iomaps: 1})
 		memory := make([]byte, 100)
-		m, err := a.Map(memory, 0)
+		mapping, err := a.Map(memory, 0)
 		ok(t, err)
 		_, err = a.Write([]byte{1})
 		ok(t, err)
 		_, err = b.Read(make([]byte, 1))
 		ok(t, err)
-		ok(t, m.Close())
+		ok(t, mapping.Close())
 		_, err = b.WriteAt([]byte{1}, 0)
 		ok(t, err)
 		if _, err := b.Read(make([]byte, 1)); err == nil || err == io.EOF {

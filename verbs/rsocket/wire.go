@@ -88,6 +88,10 @@ func parseConnData(b []byte) (connData, error) {
 		return d, verbs.Errorf(errProtocol, op, "the peer's list has %d entries, not %d", d.list.length, entries)
 	case d.data.length == 0:
 		return d, verbs.Errorf(errProtocol, op, "the peer has no room for data")
+	case d.list.addr+uint64(d.list.length)*sgeLen+uint64(d.iomaps)*iomapLen < d.list.addr:
+		return d, verbs.Errorf(errProtocol, op, "the peer's list is at %#x, past the end of memory", d.list.addr)
+	case d.data.addr+uint64(d.data.length) < d.data.addr:
+		return d, verbs.Errorf(errProtocol, op, "the peer's room of %d bytes is at %#x, past the end of memory", d.data.length, d.data.addr)
 	}
 	return d, nil
 }
