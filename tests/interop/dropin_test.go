@@ -29,6 +29,7 @@ type foreign struct {
 	group          string // that the server receives from, and is not connected
 	endless        bool   // the server does not end by itself
 	tcp            string // what has the side on SoftRNIC use TCP, which softrnic run --sockets carries; the other side uses rsockets
+	preload        bool   // the other side uses TCP as well, which librspreload.so makes rsockets
 	bytes          uint64 // that the drop-in device sends and receives at least
 	connections    int    // that it has
 }
@@ -83,10 +84,15 @@ func foreigns() (list []foreign) {
 				})
 			}
 		}
+		const polls = "rstream -b OWN -S 4096 -C 50 -T v"
+		list = append(list, foreign{server: polls + " -T a", client: "rstream -s SERVER -S 4096 -C 50 -T v", transport: transport, bytes: 400 << 10})
 	}
-	for _, test := range []struct{ opts, tcp string }{{" -S 4096 -C 50 -T b", " -T s"}, {" -S 1048576 -C 2 -T n", " -T f"}} { // forks as a server
+	for _, test := range []struct{ opts, tcp string }{{" -S 4096 -C 50 -T b", " -T s"}, {" -S 1048576 -C 2 -T n -T v", " -T f"}} { // forks as a server
 		list = append(list, foreign{server: "rstream -b OWN" + test.opts, client: "rstream -s SERVER" + test.opts, transport: roce, tcp: test.tcp, bytes: 400 << 10})
 	}
+	list = append(list, foreign{
+		server: "rstream -b OWN -S 4096 -C 50 -T v", client: "rstream -s SERVER -S 4096 -C 50 -T v", transport: roce, tcp: " -T s", preload: true, bytes: 400 << 10,
+	})
 	list = append(list,
 		foreign{server: "ucmatose -b OWN -c 4 -C 20 -S 1000", client: "ucmatose -s SERVER -c 4 -C 20 -S 1000", bytes: 2 * 4 * 20 * 1000},
 		foreign{server: "udaddy -b OWN -C 5 -S 500", client: "udaddy -s SERVER -C 5 -S 500", bytes: 2 * 5 * 500},
@@ -142,7 +148,7 @@ func foreigns() (list []foreign) {
 	perftest(iwarp, 50*2, "ib_write_lat -n 50 -R")
 	perftest(iwarp, 50*65536, "ib_read_bw -n 50 -R")
 	for _, transport := range []verbs.Transport{roce, iwarp} {
-		for _, opts := range []string{" -S 64 -C 3000 -T b", " -S 1048576 -C 4 -T n", " -S 1048576 -C 4 -T r", " -S 1000 -C 200 -T b -k 1"} {
+		for _, opts := range []string{" -S 64 -C 3000 -T b", " -S 1048576 -C 4 -T n -T v", " -S 1048576 -C 4 -T r -T v", " -S 1000 -C 200 -T b -k 1"} {
 			list = append(list, foreign{server: "rstream -b OWN" + opts, client: "rstream -s SERVER" + opts, transport: transport, bytes: 2 * 3000 * 64})
 		}
 	}
@@ -171,6 +177,9 @@ func TestDropin(t *testing.T) {
 					against := l.against()
 					if f.tcp != "" {
 						against += ", by `--sockets`"
+						if f.preload {
+							against += " and `librspreload.so`"
+						}
 					}
 					programs.Ran(t, strings.TrimSuffix(f.client, " quit")+f.tcp, against)
 					l.run(t, f, role == "client")
@@ -260,6 +269,9 @@ func (l *dropinLab) run(t *testing.T, f foreign, client bool) {
 	if f.tcp != "" {
 		here = filepath.Join(l.libs, "softrnic") + " run --sockets --sockets-wait 20s -- " + here + f.tcp
 	}
+	if f.preload {
+		there = "LD_PRELOAD=/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so " + there + f.tcp
+	}
 	before := l.lost(t)
 	start := func() *process { return startProcess(t, l.dropin(ctx, t, here, counters)) }
 	if client {
@@ -343,7 +355,7 @@ func (l *dropinLab) clientHere(ctx context.Context, t *testing.T, f foreign, the
 	case f.group != "":
 		l.peer.Run(t, untilAttached(f.group))
 	default:
-		l.peer.Run(t, untilListens(there))
+		l.peer.Run(t, untilListens(f.server))
 	}
 	p := start()
 	err = <-p.ended

@@ -81,7 +81,7 @@ func testRstream(t *testing.T, transport verbs.Transport) {
 	lab := openCM(t, transport)
 	p := cmPair{lab, softrnicAddr4, lab.peer.Addr4()}
 	cfg := &rsocket.Config{Transport: transport}
-	for _, r := range []rstream{{"", 64, 100}, {"-T b", 65536, 10}, {"-T n", 1 << 20, 2}, {"-T a", 4096, 50}} {
+	for _, r := range []rstream{{"", 64, 100}, {"-T b", 65536, 10}, {"-T n", 1 << 20, 2}, {"-T a", 4096, 50}, {"-T r", 1000, 50}} {
 		t.Run(fmt.Sprintf("server/size=%d%s", r.size, r.opts), func(t *testing.T) {
 			l, err := rsocket.Listen(p.dev, ":7471", cfg)
 			if err != nil {
