@@ -19,11 +19,16 @@ type streamLab struct {
 	program string
 }
 
-// softrnic starts the program, with the node's flags behind args.
+// command is the program, with the node's flags behind args.
+func (l streamLab) command(ctx context.Context, args string) *exec.Cmd {
+	args += fmt.Sprintf(" --counters --link stream:%s --addr %s --mtu %d", l.peer.Socket(), softrnicCIDR4, l.peer.MTU)
+	return exec.CommandContext(ctx, "setpriv", asNobody(l.program, args)...)
+}
+
+// softrnic starts it.
 func (l streamLab) softrnic(ctx context.Context, t *testing.T, args string) *process {
 	t.Helper()
-	args += fmt.Sprintf(" --counters --link stream:%s --addr %s --mtu %d", l.peer.Socket(), softrnicCIDR4, l.peer.MTU)
-	return startProcess(t, exec.CommandContext(ctx, "setpriv", asNobody(l.program, args)...))
+	return startProcess(t, l.command(ctx, args))
 }
 
 // newStreamLab boots a peer with one of the transports.
@@ -35,10 +40,15 @@ func newStreamLab(t *testing.T, transport verbs.Transport) streamLab {
 	return l
 }
 
-// TestStreamPingpong: a ping-pong of RC and of UD against rxe in a virtual machine, without privileges on this side.
+// TestStreamPingpong: a ping-pong of each QP type that rxe has, and mckey in both roles, with rxe in a virtual machine and without
+// privileges on this side. It has no XRC.
 func TestStreamPingpong(t *testing.T) {
 	l := newStreamLab(t, verbs.RoCEv2)
-	for service, args := range map[string]string{"rc": "-n 20 -s 100000 -m 1024", "ud": "-n 20 -s 1024"} {
+	t.Run("mckey/to the kernel", l.mckeySends)
+	t.Run("mckey/from the kernel", l.mckeyReceives)
+	for service, args := range map[string]string{
+		"rc": "-n 20 -s 100000 -m 1024", "uc": "-n 20 -s 100000 -m 1024", "ud": "-n 20 -s 1024", "srq": "-n 20 -s 4096 -m 1024 -q 4",
+	} {
 		t.Run(service, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
@@ -55,6 +65,50 @@ func TestStreamPingpong(t *testing.T) {
 				t.Errorf("ibv_%s_pingpong: exit status %d, %v\n%s", service, code, err, serving.Output())
 			}
 		})
+	}
+}
+
+const streamGroup, streamMckey = "239.7.7.7", "mckey -m 239.7.7.7 -C 20 -S 1000"
+
+// mckeySends sends to a group that the kernel's mckey is in.
+func (l streamLab) mckeySends(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	receiving, err := l.peer.Start(fmt.Sprintf("%s -b %v", streamMckey, l.peer.Addr4()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = receiving.Kill() }()
+	l.peer.Run(t, "until ip maddr show dev eth0 | grep -q "+streamGroup+"; do sleep 0.05; done")
+	p := l.softrnic(ctx, t, streamMckey+" -s")
+	p.wait(t)
+	if code, err := receiving.Wait(ctx); err != nil || code != 0 {
+		t.Errorf("mckey: exit status %d, %v\n%s", code, err, receiving.Output())
+	}
+}
+
+// mckeyReceives receives what the kernel's mckey sends to a group.
+func (l streamLab) mckeyReceives(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	receiving, said := l.command(ctx, streamMckey), newAwaited("joined")
+	receiving.Stdout, receiving.Stderr = said, said
+	if err := receiving.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- receiving.Wait() }()
+	select {
+	case <-said.seen:
+	case err := <-ended:
+		t.Fatalf("softrnic: %v\n%s", err, said)
+	}
+	if out, code, err := l.peer.Exec(ctx, fmt.Sprintf("%s -b %v -s", streamMckey, l.peer.Addr4())); err != nil || code != 0 {
+		t.Errorf("mckey: exit status %d, %v\n%s", code, err, out)
+		cancel()
+	}
+	if err := <-ended; err != nil {
+		t.Errorf("softrnic: %v\n%s", err, said)
 	}
 }
 
