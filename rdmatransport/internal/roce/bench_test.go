@@ -238,6 +238,28 @@ func BenchmarkSuperframe(b *testing.B) {
 	}
 }
 
+// BenchmarkRespond is a READ of 64 KiB that comes in and is answered.
+func BenchmarkRespond(b *testing.B) {
+	for _, c := range []struct {
+		mtu   verbs.MTU
+		batch int
+	}{{verbs.MTU1024, 62}, {verbs.MTU4096, 15}} {
+		b.Run(fmt.Sprintf("MTU %d", c.mtu.Bytes()), func(b *testing.B) {
+			const n = 64 << 10
+			r := benchRig(b, config{mtu: c.mtu, batch: c.batch})
+			p := r.packet(r.req(wire.RCReadRequest, 0, nil, r.at(0, n), ackReq))
+			b.SetBytes(n)
+			b.ReportAllocs()
+			for b.Loop() {
+				p.give(uint32(n / c.mtu.Bytes()))
+			}
+			if r.qp.State() != verbs.StateRTS {
+				b.Fatal("failed")
+			}
+		})
+	}
+}
+
 // BenchmarkReadResponse is one packet of a READ placed; the READ, of 16 packets, is posted and polled along the way.
 func BenchmarkReadResponse(b *testing.B) {
 	const packets = 16

@@ -1,6 +1,7 @@
 package roce
 
 import (
+	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 	"github.com/softrnic/softrnic/stack"
 )
@@ -71,6 +72,15 @@ func (i *icrc) begin(header, b []byte) *uint32 {
 	return &i.sum
 }
 
+// beginNext is begin for a packet that follows others of its kind.
+func (i *icrc) beginNext(run *wire.Run, header, b []byte) *uint32 {
+	if len(header) == 0 {
+		return nil
+	}
+	i.sum = run.ICRC(header, b)
+	return &i.sum
+}
+
 // sealCopied is seal for a packet whose ICRC was taken over its first n bytes.
 func (q *qp) sealCopied(header, b []byte, n int, sum *uint32) {
 	if sum == nil {
@@ -87,6 +97,30 @@ func (q *qp) sealed(header, b []byte) {
 	if q.pace != nil {
 		q.pace.sent(len(header) + len(b))
 	}
+}
+
+// sendMiddles sends n packets in the middle of a message, of a SEND, WRITE or READ response, with the content of some memory. It
+// returns how many it sent before that faulted.
+func (q *qp) sendMiddles(opcode wire.Opcode, psn, n uint32, from memory.Span) (sent uint32) {
+	mtu := int(q.mtu)
+	p := wire.Packet{BTH: wire.BTH{Opcode: opcode}}
+	var run wire.Run
+	for ; sent < n; sent++ {
+		p.PSN = wire.PSNAdd(psn, sent)
+		header, b := q.datagram(&p, mtu)
+		if b == nil {
+			continue // as good as lost: the timeout will try again
+		}
+		p.BTH.Encode(b)
+		var i icrc
+		sum := i.beginNext(&run, header, b[:wire.BTHLen])
+		if !from.Part(int(sent)*mtu, mtu).Read(b[wire.BTHLen:], sum) {
+			q.out.Drop()
+			return sent
+		}
+		q.sealCopied(header, b, wire.BTHLen+mtu, sum)
+	}
+	return sent
 }
 
 // sendHeader sends a packet without payload.

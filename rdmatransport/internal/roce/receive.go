@@ -15,6 +15,7 @@ import (
 // answered with one acknowledgement.
 func (e *Engine) receive(port uint8, d *stack.Datagram) {
 	var pkt wire.Packet
+	var run wire.Run
 	var held *qp
 	var scratch *wire.Scratch
 	for {
@@ -42,7 +43,7 @@ func (e *Engine) receive(port uint8, d *stack.Datagram) {
 		case d.IDGuessed:
 			id, right = e.identify(d, b)
 		default:
-			right = wire.CheckICRC(d.Header, b)
+			right = run.Check(d.Header, b)
 		}
 		if !right {
 			e.Counters.ICRCErrors.Add(1)

@@ -4,7 +4,6 @@ package roce
 // that received the acknowledgement which opened the window. (IBTA Vol 1 §9.7.3, §9.7.5)
 
 import (
-	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
 	"github.com/softrnic/softrnic/rdmatransport/internal/roce/send"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 	"github.com/softrnic/softrnic/verbs"
@@ -143,35 +142,16 @@ func (q *qp) sendRun(wr *verbs.SendWR, k, psn, most uint32, ask bool) (sent uint
 	inMiddle, inOnePiece := k > 0 && middles > 1, len(wr.SGList) == 1 && wr.Inline() == nil
 	if inMiddle && inOnePiece && opcode.Info().HeaderLen() == wire.BTHLen {
 		if from, ok := q.e.regions.Local(q.h.PD(), &wr.SGList[0], off, uint64(middles)*uint64(q.mtu)); ok {
-			return q.sendMiddles(opcode, psn, middles, from)
+			if sent = q.sendMiddles(opcode, psn, middles, from); sent < middles {
+				return sent, verbs.WCLocProtErr
+			}
+			return sent, verbs.WCSuccess
 		}
 	}
 	if status = q.sendData(wr, k, psn, ask && most == 1); status != verbs.WCSuccess {
 		return 0, status
 	}
 	return 1, status
-}
-
-// sendMiddles sends n packets with the content of some memory.
-func (q *qp) sendMiddles(opcode wire.Opcode, psn, n uint32, from memory.Span) (sent uint32, status verbs.WCStatus) {
-	mtu := int(q.mtu)
-	p := wire.Packet{BTH: wire.BTH{Opcode: opcode, PSN: psn}}
-	for ; sent < n; sent++ {
-		p.PSN = wire.PSNAdd(psn, sent)
-		header, b := q.datagram(&p, mtu)
-		if b == nil {
-			continue // as good as lost: the timeout will try again
-		}
-		p.BTH.Encode(b)
-		var i icrc
-		sum := i.begin(header, b[:wire.BTHLen])
-		if !from.Part(int(sent)*mtu, mtu).Read(b[wire.BTHLen:], sum) {
-			q.out.Drop()
-			return sent, verbs.WCLocProtErr
-		}
-		q.sealCopied(header, b, wire.BTHLen+mtu, sum)
-	}
-	return sent, verbs.WCSuccess
 }
 
 // sendData sends packet k of a SEND or WRITE, and has it ask for an acknowledgement or not. The payload is copied from

@@ -44,10 +44,18 @@ func (q *qp) sendResponses() bool {
 		if r.Deferred && !q.executeDeferred(r) {
 			return false
 		}
-		for most := s.Burst(r); r.Packets > 0 && sent < most; sent++ {
-			if !q.pass() || !q.sendResponse(r) {
+		for most := s.Burst(r); r.Packets > 0 && sent < most; {
+			if !q.pass() {
 				return false
 			}
+			n := q.sendResponseRun(r, most-sent)
+			if n == 0 {
+				if !q.sendResponse(r) {
+					return false
+				}
+				n = 1
+			}
+			sent += n
 		}
 		if r.Packets > 0 {
 			s.OnBurst()
@@ -56,6 +64,33 @@ func (q *qp) sendResponses() bool {
 		s.OnResponseSent()
 	}
 	return true
+}
+
+// sendResponseRun sends the packets in the middle of a READ's response, up to most of them, whose memory is looked for once. It returns how many; the
+// next one, if there is one, is for sendResponse: one at either end, or whose memory cannot be read.
+func (q *qp) sendResponseRun(r *receive.Response, most uint32) (sent uint32) {
+	if r.Kind != receive.Read || r.First() || q.pace != nil {
+		return 0
+	}
+	middles := min(r.Packets-1, most) // the last packet is not in the middle
+	if middles < 2 {
+		return 0
+	}
+	q.scopeTo(r)
+	from, ok := q.region(r.RETH.RKey, r.RETH.Addr, uint64(middles)*uint64(q.mtu), verbs.AccessRemoteRead)
+	if !ok {
+		return 0
+	}
+	sent = q.sendMiddles(wire.RCReadResponseMiddle, r.PSN, middles, from)
+	q.receiving.OnResponsePackets(r, sent, sent*q.mtu)
+	return sent
+}
+
+// scopeTo has the regions of a response's protection domain meant, which on an XRC target is its request's.
+func (q *qp) scopeTo(r *receive.Response) {
+	if q.service == wire.XRC {
+		q.resp.pd, _ = r.Owner.(*verbs.PD)
+	}
 }
 
 // sendResponse sends the next packet of a response. It returns false if the region is gone, or faults, which ends the
@@ -72,9 +107,7 @@ func (q *qp) sendResponse(r *receive.Response) bool {
 		p.Opcode = wire.RCReadResponseOnly
 		q.sendHeader(&p)
 	case receive.Read:
-		if q.service == wire.XRC {
-			q.resp.pd, _ = r.Owner.(*verbs.PD)
-		}
+		q.scopeTo(r)
 		n = min(r.RETH.Length, q.mtu)
 		p.Opcode = readOpcode(r.First(), r.Packets == 1)
 		data, ok := q.region(r.RETH.RKey, r.RETH.Addr, uint64(n), verbs.AccessRemoteRead)
@@ -92,7 +125,7 @@ func (q *qp) sendResponse(r *receive.Response) bool {
 			q.sealCopied(header, b, h+int(n), sum)
 		}
 	}
-	q.receiving.OnResponsePacket(r, n)
+	q.receiving.OnResponsePackets(r, 1, n)
 	return true
 }
 

@@ -78,16 +78,19 @@ func (h *BTH) decode(b []byte) {
 // Encode writes the BTH to the first BTHLen bytes of b.
 func (h *BTH) Encode(b []byte) { h.encode(b) }
 
-// encode needs BTHLen bytes.
+// encode needs BTHLen bytes. Two stores, as wide as what the ICRC loads: a load of what several stores have written waits for them.
 func (h *BTH) encode(b []byte) {
 	_ = b[BTHLen-1]
-	binary.BigEndian.PutUint32(b[4:], h.DestQP&mask24)
-	binary.BigEndian.PutUint32(b[8:], h.PSN&mask24)
-	b[0] = byte(h.Opcode)
-	b[1] = bit(h.Solicited, 0x80) | bit(h.MigReq, 0x40) | h.Pad&3<<4 | h.Version&0x0f
-	binary.BigEndian.PutUint16(b[2:], h.PKey)
-	b[4] = bit(h.FECN, 0x80) | bit(h.BECN, 0x40) | h.Reserved6&0x3f
-	b[8] = bit(h.AckReq, 0x80) | h.Reserved7&0x7f
+	front, back := h.words()
+	binary.BigEndian.PutUint64(b, front)
+	binary.BigEndian.PutUint32(b[8:], back)
+}
+
+// words are bytes 0 to 7 and 8 to 11.
+func (h *BTH) words() (front uint64, back uint32) {
+	front = uint64(h.Opcode)<<56 | uint64(bit(h.Solicited, 0x80)|bit(h.MigReq, 0x40)|h.Pad&3<<4|h.Version&0x0f)<<48 | uint64(h.PKey)<<32 |
+		uint64(bit(h.FECN, 0x80)|bit(h.BECN, 0x40)|h.Reserved6&0x3f)<<24 | uint64(h.DestQP&mask24)
+	return front, uint32(bit(h.AckReq, 0x80)|h.Reserved7&0x7f)<<24 | h.PSN&mask24
 }
 
 // Sequence recognises packets that follow each other: their BTHs are the same but for the PSN, which counts up.
@@ -98,9 +101,8 @@ type Sequence struct {
 
 // Sequence is that of the packets behind the one that h is of.
 func (h *BTH) Sequence() Sequence {
-	var b [BTHLen]byte
-	h.encode(b[:])
-	return Sequence{binary.BigEndian.Uint64(b[:]), binary.BigEndian.Uint32(b[8:])}
+	front, back := h.words()
+	return Sequence{front, back}
 }
 
 // Next tells whether a BTH is that of the next packet; if not, the sequence is as before.

@@ -36,6 +36,43 @@ func ICRC(header, b []byte) uint32 {
 	return Update(sum, b[BTHLen:])
 }
 
+// Run computes the ICRCs of packets that go behind one header, which differs from packet to packet in its lengths and the IPv4
+// identification alone: those of a superframe, or of one path. What the rest of the headers adds to the sum is kept for as long as
+// packets of one length follow each other whose BTHs differ in the last four bytes alone (AckReq and PSN). The zero value is ready.
+type Run struct {
+	kept  uint32
+	size  uint16 // what the IP header has as length; never 0, so that the zero value is nobody's
+	front uint64 // bytes 0 to 7 of the BTH
+}
+
+// ICRC is ICRC(header, b).
+func (r *Run) ICRC(header, b []byte) uint32 {
+	bth := (*[BTHLen]byte)(b)
+	front := binary.BigEndian.Uint64(bth[:])
+	var size uint16
+	changes := overBTH[8][bth[8]] ^ overBTH[9][bth[9]] ^ overBTH[10][bth[10]] ^ overBTH[11][bth[11]]
+	if len(header) == len(overIPv4.rows) {
+		h := (*[20 + 8]byte)(header)
+		size = binary.BigEndian.Uint16(h[2:])
+		changes ^= overIPv4.rows[4][h[4]] ^ overIPv4.rows[5][h[5]]
+	} else {
+		size = binary.BigEndian.Uint16(header[4:])
+	}
+	if size != r.size || front != r.front || size == 0 {
+		r.kept, r.size, r.front = ICRC(header, bth[:])^changes, size, front
+	}
+	if len(b) == BTHLen {
+		return r.kept ^ changes
+	}
+	return Update(r.kept^changes, b[BTHLen:])
+}
+
+// Check is CheckICRC(header, pkt).
+func (r *Run) Check(header, pkt []byte) bool {
+	n := len(pkt) - ICRCLen
+	return checkable(header, n) && binary.LittleEndian.Uint32(pkt[n:]) == r.ICRC(header, pkt[:n])
+}
+
 // Update is the ICRC of a packet of whose first part it is sum, and whose rest is b.
 func Update(sum uint32, b []byte) uint32 {
 	if len(b) < shortest {
@@ -171,8 +208,10 @@ func PutSum(pkt []byte, sum uint32) {
 // that is too short, or whose header is not of a known length.
 func CheckICRC(header, pkt []byte) bool {
 	n := len(pkt) - ICRCLen
-	if n < BTHLen || (len(header) != 20+8 && len(header) != 40+8 && len(header) != GRHLen) {
-		return false
-	}
-	return binary.LittleEndian.Uint32(pkt[n:]) == ICRC(header, pkt[:n])
+	return checkable(header, n) && binary.LittleEndian.Uint32(pkt[n:]) == ICRC(header, pkt[:n])
+}
+
+// checkable tells whether there is an ICRC of n bytes behind a header.
+func checkable(header []byte, n int) bool {
+	return n >= BTHLen && (len(header) == 20+8 || len(header) == 40+8 || len(header) == GRHLen)
 }

@@ -3,6 +3,7 @@ package wire_test
 import (
 	"bytes"
 	"encoding/binary"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
@@ -110,5 +111,58 @@ func TestCheckICRCOfNonsense(t *testing.T) {
 		if wire.CheckICRC(header[:n], b) {
 			t.Errorf("valid behind a header of %d bytes", n)
 		}
+	}
+}
+
+// TestRunICRC: packets behind one header have the ICRCs of packets alone, whatever else follows what.
+func TestRunICRC(t *testing.T) {
+	for _, h := range headerLens {
+		r := rand.New(rand.NewPCG(1, uint64(h)))
+		var run wire.Run
+		header, b := datagram(h, 300)
+		for i := range 2000 {
+			n := len(b) - 4
+			switch r.IntN(8) {
+			case 0:
+				b[r.IntN(8)] ^= byte(r.Uint32()) // another opcode, flag or QP; or the byte that counts as ones
+			case 1:
+				n = wire.BTHLen + r.IntN(n-wire.BTHLen+1)
+			}
+			putLengths(header, n+4)
+			if h == 28 {
+				binary.BigEndian.PutUint16(header[4:], uint16(r.Uint32()))
+			}
+			binary.BigEndian.PutUint32(b[8:], r.Uint32())
+			want := bitwise(header, b[:n])
+			if got := run.ICRC(header, b[:n]); got != want {
+				t.Fatalf("header of %d, packet %d: ICRC %08x, want %08x", h, i, got, want)
+			}
+			pkt := append(bytes.Clone(b[:n]), 0, 0, 0, 0)
+			wire.PutSum(pkt, want)
+			if !run.Check(header, pkt) {
+				t.Fatalf("header of %d, packet %d: Check refuses it", h, i)
+			}
+			pkt[r.IntN(4)+8] ^= 1 << r.IntN(8)
+			if run.Check(header, pkt) {
+				t.Fatalf("header of %d, packet %d: Check takes another PSN", h, i)
+			}
+			if run.Check(header, pkt[:r.IntN(wire.BTHLen+4)]) {
+				t.Fatalf("header of %d, packet %d: Check takes what is too short", h, i)
+			}
+		}
+	}
+}
+
+// putLengths has the header say that n bytes are behind it.
+func putLengths(header []byte, n int) {
+	switch len(header) {
+	case 28:
+		binary.BigEndian.PutUint16(header[2:], uint16(28+n))
+		binary.BigEndian.PutUint16(header[24:], uint16(8+n))
+	case 48:
+		binary.BigEndian.PutUint16(header[4:], uint16(8+n))
+		binary.BigEndian.PutUint16(header[44:], uint16(8+n))
+	default:
+		binary.BigEndian.PutUint16(header[4:], uint16(n))
 	}
 }

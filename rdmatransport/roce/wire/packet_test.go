@@ -299,6 +299,29 @@ func BenchmarkCheckICRC(b *testing.B) {
 	}
 }
 
+// BenchmarkHeaderICRC is a BTH and what the headers add to the ICRC, of a packet alone and of one that follows others of its kind.
+func BenchmarkHeaderICRC(b *testing.B) {
+	for _, ip := range []int{20, 40} {
+		header, data := datagram(ip+8, 0)
+		bth := wire.BTH{Opcode: wire.RCWriteMiddle, PKey: wire.DefaultPKey, DestQP: 0x123456}
+		b.Run(fmt.Sprintf("ip%d/alone", ip), func(b *testing.B) {
+			for b.Loop() {
+				bth.PSN++
+				bth.Encode(data)
+				wire.PutSum(data, wire.ICRC(header, data[:wire.BTHLen]))
+			}
+		})
+		b.Run(fmt.Sprintf("ip%d/run", ip), func(b *testing.B) {
+			var run wire.Run
+			for b.Loop() {
+				bth.PSN++
+				bth.Encode(data)
+				wire.PutSum(data, run.ICRC(header, data[:wire.BTHLen]))
+			}
+		})
+	}
+}
+
 // TestParseInPlace: in memory that changes, a packet is what it was when its headers were copied; it says the same as Parse,
 // its data stays where it is, and any other payload is a copy.
 func TestParseInPlace(t *testing.T) {

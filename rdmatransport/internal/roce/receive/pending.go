@@ -53,11 +53,11 @@ func (r *Response) readAgain(p *wire.Packet, into, packets, msn uint32) Response
 	return Response{Kind: Read, replay: true, partial: into > 0, PSN: p.PSN, Packets: packets, MSN: msn, RETH: p.RETH, Owner: r.Owner}
 }
 
-// next notes that a packet with n bytes of data was sent.
-func (r *Response) next(n uint32) {
-	r.sent++
-	r.Packets--
-	r.PSN = wire.PSNAdd(r.PSN, 1)
+// next notes that packets with n bytes of data together were sent.
+func (r *Response) next(packets, n uint32) {
+	r.sent += packets
+	r.Packets -= packets
+	r.PSN = wire.PSNAdd(r.PSN, packets)
 	r.RETH.Addr += uint64(n)
 	r.RETH.Length -= n
 }

@@ -74,7 +74,7 @@ func (s *State) Responds() bool { return s.replies != nil && len(s.replies.pendi
 func (s *State) Pausing() bool { return s.replies != nil && s.replies.pace.resume != 0 }
 
 // Pending is the response that is to be sent first, nil if there is none: before whatever is Owed. It is valid until the
-// next event but OnResponsePacket.
+// next event but OnResponsePackets.
 func (s *State) Pending() *Response {
 	if !s.Responds() {
 		return nil
@@ -85,8 +85,8 @@ func (s *State) Pending() *Response {
 // Burst is how many packets of a Pending response may be sent at once.
 func (s *State) Burst(r *Response) uint32 { return s.replies.pace.size(r.total(), s.window()) }
 
-// OnResponsePacket is told that the next packet of the Pending response is sent, with n bytes of data.
-func (s *State) OnResponsePacket(r *Response, n uint32) { r.next(n) }
+// OnResponsePackets is told that the next packets of the Pending response are sent, with n bytes of data.
+func (s *State) OnResponsePackets(r *Response, packets, n uint32) { r.next(packets, n) }
 
 // OnBurst is told that a burst is sent and the response is not complete: the rest follows after a pause.
 func (s *State) OnBurst() { s.replies.pace.pause(s.shared.Clock() + responsePause) }

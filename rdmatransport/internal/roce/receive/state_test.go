@@ -135,7 +135,7 @@ func (r *responder) respond(most int) string {
 			break
 		}
 		psns = append(psns, fmt.Sprint(p.PSN))
-		if r.OnResponsePacket(p, min(testMTU, p.RETH.Length)); p.Packets == 0 {
+		if r.OnResponsePackets(p, 1, min(testMTU, p.RETH.Length)); p.Packets == 0 {
 			r.OnResponseSent()
 		}
 	}
