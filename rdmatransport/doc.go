@@ -50,7 +50,8 @@
 //	tail_probes          packets repeated to learn whether they had arrived
 //	suspect_requests     request packets dropped because they, or others that contradict them, are not the peer's
 //	malformed_packets, icrc_errors, unknown_qp, misdirected_packets, bad_pkey, qkey_viol
-//	                     packets dropped: headers that do not parse; wrong ICRC; no such QP; wrong source address, or a QP whose
+//	                     packets dropped: headers that do not parse; wrong ICRC, which each packet
+//	                     has that has passed a NAT (iWARP passes it); no such QP; wrong source address, or a QP whose
 //	                     state does not allow reception; wrong P_Key; wrong Q_Key
 //	icrc_id_solved       packets whose IPv4 identification was not seen, and found from the ICRC
 //	no_recv_dropped,     unreliable messages that found no receive request,

@@ -155,7 +155,7 @@ func TestKernelSocketsRefusals(t *testing.T) {
 	}
 	defer c.Close()
 	for args, wants := range map[string][]string{
-		"devinfo --link kernel:lo --addr 127.15.0.5":                         {"UDP port 4791 of 127.15.0.5 is in use", "any of 127.0.0.0/8", "ss -ulpn sport = :4791"},
+		"devinfo --link kernel:lo --addr 127.15.0.5":                         {"UDP port 4791 of 127.15.0.5 is in use", "any of 127.0.0.0/8", "ss -ulpn sport = :4791", "give --shared (kernel.Shared) to both"},
 		"devinfo --link kernel --addr 192.0.2.77":                            {"192.0.2.77 is none of this machine's addresses", "127.0.0.1"},
 		"devinfo --link kernel:lo --addr 192.0.2.77":                         {"192.0.2.77 is none of its addresses", "127.0.0.1"},
 		"devinfo --link kernel:nosuch0":                                      {"no interface nosuch0"},
@@ -170,6 +170,42 @@ func TestKernelSocketsRefusals(t *testing.T) {
 			if !strings.Contains(stderr, want) {
 				t.Errorf("%s: %q, want %q in it", args, stderr, want)
 			}
+		}
+	}
+}
+
+// TestKernelSocketsNAT: where a NAT is between two nodes, each says why it hears nothing of the other, and what passes the NAT.
+func TestKernelSocketsNAT(t *testing.T) {
+	const at, nat, client = "127.15.0.7", "127.15.0.8", "127.15.0.9"
+	inside, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(nat), Port: 4791})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inside.Close()
+	go func() {
+		b := make([]byte, 1<<16)
+		for {
+			n, err := inside.Read(b)
+			if err != nil {
+				return
+			}
+			_, _ = inside.WriteTo(b[:n], &net.UDPAddr{IP: net.ParseIP(at), Port: 4791})
+		}
+	}()
+	s := serving(t, "rping -s -d --link kernel:lo --addr "+at, "listening")
+	c := serving(t, "rping -c -a "+nat+" --link kernel:lo --addr "+client, "")
+	for give := time.Now().Add(time.Minute); !strings.Contains(s.said(), "icrc_errors"); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(give) {
+			t.Fatalf("the server does not say what comes:\n%s", s.said())
+		}
+	}
+	for _, x := range []*server{c, s} {
+		x.stop()
+		<-x.code
+	}
+	for who, said := range map[string]string{"the server": s.said(), "the client": c.said()} {
+		if strings.Count(said, "NAT") != 1 || !strings.Contains(said, "--transport iwarp") || !strings.Contains(said, "ICRC") {
+			t.Errorf("%s names no cause or no cure:\n%s", who, said)
 		}
 	}
 }

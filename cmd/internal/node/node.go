@@ -46,7 +46,7 @@ type Flags struct {
 	Selective  bool     `group:"node" name:"selective-repeat" help:"RoCEv2: repeat lost packets alone towards other SoftRNICs that were given this too. They recognise each other by reserved bits of the BTH, which are zero otherwise. Default: off, everything from a lost packet on is repeated, as the IBTA has it."`
 	LongFPDUs  bool     `group:"node" name:"long-fpdus" help:"iWARP: FPDUs may be longer than a TCP segment, where the links of both nodes segment TCP and the peer is a SoftRNIC that was given this too. They recognise each other by reserved bits of MPA's frames, which are zero otherwise. Default: off, an FPDU fits in a segment, as RFC 5044 has it."`
 	MPA        mpaSetUp `group:"node" name:"mpa" placeholder:"SET-UP" help:"iWARP: how connections are set up: no-crc (FPDUs have no CRCs where the peer needs none either), markers (asks the peer for them), revision1 (requests are RFC 5044's, not RFC 6581's), client-server (requests do not ask for peer-to-peer mode), or several, as no-crc,markers. Default: none of these."`
-	StrictICRC bool     `group:"node" name:"strict-icrc" help:"RoCEv2 with --link kernel: drop IPv4 packets unless their ICRC is right with an IP identification that SoftRNICs send. Without it the identification, which sockets do not show, is found from the ICRC, as packets of Linux's rxe and of most hardware need; icrc_id_solved counts them. Other links see it, and are always strict."`
+	StrictICRC bool     `group:"node" name:"strict-icrc" help:"RoCEv2 with --link kernel: drop IPv4 packets unless their ICRC is right with an IP identification that SoftRNICs send. Without it the identification, which sockets do not show, is found from the ICRC, as packets of Linux's rxe and of most hardware need; icrc_id_solved counts them, and icrc_errors what is dropped: with or without this flag that is each packet that has passed a NAT, which iWARP passes (--transport iwarp). Other links see the identification, and are always strict."`
 	Counters   bool     `group:"node" help:"Print what the node has counted to stderr when it ends, as far as it is not 0, by the names of Linux's port counters and rxe's hw_counters."`
 	Trace      string   `group:"node" type:"path" placeholder:"FILE" help:"Append what happens to queue pairs (changes of state, losses, timeouts, RNR waits, NAKs, the set-up and end of iWARP streams) to this file, one JSON object a line."`
 	Rate       Rate     `kong:"-"` // softrnic run's
@@ -86,6 +86,7 @@ type Node struct {
 	sayRemoved sync.Once
 	drawn      netip.Prefix // the address that was drawn for want of --addr
 	medium     string       // of LinkSpec
+	strict     bool         // --strict-icrc
 	networks   []netip.Prefix
 }
 
@@ -100,6 +101,9 @@ func (f *Flags) RunNode(ctx context.Context, e *cli.Env, do func(context.Context
 	working, cancel := context.WithCancel(ctx)
 	var watching sync.WaitGroup
 	watching.Go(func() { n.watch(working, cancel) })
+	if n.mayHaveNAT() && f.Impair == nil { // which damages packets because it was asked to
+		watching.Go(func() { (&damage{n: n}).watch(working) })
+	}
 	defer func() {
 		cancel()
 		watching.Wait() // until all events are logged
@@ -112,6 +116,9 @@ func (f *Flags) RunNode(ctx context.Context, e *cli.Env, do func(context.Context
 		if removed := n.removed(); removed != nil { // the reason for whatever else failed
 			return removed
 		}
+	}
+	if err != nil {
+		n.hintAtSilence(ctx.Err() != nil)
 	}
 	return err
 }
@@ -167,7 +174,7 @@ func (f *Flags) Open(e *cli.Env) (*Node, error) {
 	if err := f.check(); err != nil {
 		return nil, err
 	}
-	n := &Node{Log: log, medium: f.Link.Medium}
+	n := &Node{Log: log, medium: f.Link.Medium, strict: f.StrictICRC}
 	open := f.openNetstack
 	if f.Link.Medium == "kernel" {
 		open = f.openKernel
