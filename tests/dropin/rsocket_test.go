@@ -5,14 +5,22 @@ package dropin
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
+	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/stack/kernel"
 	"github.com/softrnic/softrnic/tests/internal/programs"
+	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
 // rsocketPrograms are those of rdmacm-utils: each rstream first sends 16 bytes each way, and then what its options say, both ways one
@@ -119,5 +127,82 @@ func TestRsocketDefaults(t *testing.T) {
 	cmd.SysProcAttr = as.attr
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// TestUdpongAndGo: udpong's client on the drop-in libraries, and rsocket.PacketConn in place of its server, which says how many messages have
+// come to it, and returns each with -T e.
+func TestUdpongAndGo(t *testing.T) {
+	needs(t, "/usr/bin/udpong", "rdmacm-utils")
+	const login, start, echo, end = 0, 1, 3, 4
+	const count = 100
+	link := endpoints{link: "kernel:lo", server: "127.18.4.1", client: "127.18.4.2"}
+	_, client := link.pair(t)
+	host, err := kernel.New(kernel.Addr(link.server))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close()
+	dev, err := rdmatransport.Open(host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	udp, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.MustParseAddrPort(link.server+":7174")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := rsocket.NewPacketConn(dev, udp, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var serving sync.WaitGroup
+	defer serving.Wait()
+	defer c.Close()
+	echoed := make(chan uint32, 1)
+	serving.Go(func() {
+		var n uint32
+		b := make([]byte, rsocket.MaxDatagram)
+		for {
+			got, from, err := c.ReadFrom(b)
+			if err != nil {
+				return
+			}
+			if got < 16 {
+				t.Errorf("a message of %d bytes", got)
+				continue
+			}
+			switch b[0] {
+			case login, start:
+				n = 0
+			case echo:
+				n++
+			case end:
+				binary.BigEndian.PutUint32(b[4:], n)
+				select {
+				case echoed <- n:
+				default:
+				}
+			}
+			if _, err := c.WriteTo(b[:got], from); err != nil {
+				t.Errorf("WriteTo: %v", err)
+			}
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), patience())
+	defer cancel()
+	out, err := client.program(ctx, t, "udpong", "-s", link.server, "-S", "500", "-C", strconv.Itoa(count), "-T", "e").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if n := <-echoed; n < count { // it sends again what is not answered in a millisecond
+		t.Errorf("%d messages have come, not %d\n%s", n, count, out)
+	}
+	counters, err := dev.PortCounters(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := counters["port_rcv_packets"]; n < count/2 {
+		t.Errorf("only %d have come to the QP", n)
 	}
 }

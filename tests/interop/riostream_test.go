@@ -79,6 +79,7 @@ func (r riostream) run(ctx context.Context, c *rsocket.Conn, server bool) error 
 			}
 		} else {
 			data := make([]byte, r.size)
+			data[r.size-1] = turn - 1 // not this turn yet
 			for t := range r.count {
 				if t == r.count-1 {
 					data = append(counted(&out), turn)
