@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -62,7 +63,7 @@ var Media = slices.Concat([]Medium{
 		return [2]link.Link{cable{lan.Port()}, cable{lan.Port()}}
 	})},
 	{"stream", onLinks(func(t *testing.T) [2]link.Link {
-		path := filepath.Join(t.TempDir(), "s")
+		path := filepath.Join(directory(t), "s")
 		listener := must(stream.Open(path, stream.Listening(), stream.MTU(MTU)))(t)
 		return [2]link.Link{listener, must(stream.Open(path, stream.MTU(MTU)))(t)}
 	})},
@@ -103,6 +104,14 @@ func OnLoopback(t *testing.T, opts ...kernel.Option) End {
 	}
 	t.Fatal("every address of the loopback is in use")
 	return End{}
+}
+
+// directory is one of the test's. The path of a unix socket is short, and t.TempDir's has the name of the test.
+func directory(t *testing.T) string {
+	t.Helper()
+	dir := must(os.MkdirTemp("", "m"))(t)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
 }
 
 // must passes a value on if there was no error.

@@ -2,7 +2,6 @@ package stacktest
 
 import (
 	"context"
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -18,7 +17,7 @@ import (
 
 var platform = []Medium{
 	{"shm", onLinks(func(t *testing.T) [2]link.Link {
-		dir := shm.Directory(filepath.Join(t.TempDir(), "s"))
+		dir := shm.Directory(filepath.Join(directory(t), "s"))
 		return [2]link.Link{must(shm.Open("lan", dir))(t), must(shm.Open("lan", dir))(t)}
 	})},
 	// Two at one address: RoCE packets go through rings that the hub has made for them.
@@ -58,9 +57,7 @@ func through(dir string) kernel.Option {
 // Hub runs a hub until the end of the test, and returns its directory.
 func Hub(t *testing.T, classifier func() stack.Classifier) (dir string) {
 	t.Helper()
-	own := must(os.MkdirTemp("", "h"))(t) // the path of a socket is short
-	t.Cleanup(func() { _ = os.RemoveAll(own) })
-	dir = filepath.Join(own, "hub")
+	dir = filepath.Join(directory(t), "hub")
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- hub.Serve(ctx, hub.Config{Directory: dir, Classifier: classifier()}) }()

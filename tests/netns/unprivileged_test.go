@@ -106,7 +106,7 @@ func runtimeDir(t *testing.T) {
 	t.Setenv("XDG_RUNTIME_DIR", dir)
 }
 
-// loopback brings up lo of the first namespace with more addresses, and a route for multicast, which IPv6 has none for there.
+// loopback gives lo of the first namespace more addresses, and a route by which it receives what is sent to the groups of IPv6.
 func (m *machines) loopback(cidrs ...string) {
 	m.t.Helper()
 	m.enter(0)
@@ -121,7 +121,7 @@ func (m *machines) loopback(cidrs ...string) {
 		}
 	}
 	groups := &net.IPNet{IP: net.ParseIP("ff00::"), Mask: net.CIDRMask(8, 128)}
-	if err := netlink.RouteAdd(&netlink.Route{LinkIndex: lo.Attrs().Index, Dst: groups, Table: syscall.RT_TABLE_LOCAL, Type: syscall.RTN_MULTICAST}); err != nil {
+	if err := netlink.RouteAdd(&netlink.Route{LinkIndex: lo.Attrs().Index, Dst: groups, Table: syscall.RT_TABLE_LOCAL, Type: syscall.RTN_LOCAL}); err != nil {
 		m.t.Fatal(err)
 	}
 }
