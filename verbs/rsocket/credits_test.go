@@ -16,7 +16,7 @@ import (
 func TestCreditsWithAndWithoutRoom(t *testing.T) {
 	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
 		a, b := pair(t, m, &rsocket.Config{Transport: transport, SQSize: 32, RQSize: 32, RecvBuffer: 4096})
-		data := random(400_000)
+		data := random(100_000)
 		written := make(chan error, 1)
 		go func() {
 			rest := data

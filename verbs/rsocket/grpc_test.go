@@ -108,9 +108,9 @@ func TestGRPC(t *testing.T) {
 	})
 }
 
-// each sends a message twenty times through a stream while it receives them.
+// each sends a message five times through a stream while it receives them.
 func each(ctx context.Context, conn *grpc.ClientConn, data []byte) error {
-	const times = 20
+	const times = 5
 	s, err := conn.NewStream(ctx, &echoes.Streams[0], "/Echo/Each")
 	if err != nil {
 		return err

@@ -27,7 +27,7 @@ func TestWriteAt(t *testing.T) {
 			t.Errorf("WriteAt where nothing is mapped: %v", err)
 		}
 		for i := range 50 {
-			first, second := make([]byte, 300_000), make([]byte, 10)
+			first, second := make([]byte, 50_000), make([]byte, 10)
 			m, err := a.Map(first, 1<<20)
 			ok(t, err)
 			m2, err := a.Map(second, -1)

@@ -41,7 +41,7 @@ func TestTryReadAndWrite(t *testing.T) {
 	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
 		for _, size := range []int{50, 1000, 100_000} {
 			a, b := pair(t, m, &rsocket.Config{Transport: transport, SendBuffer: 8 << 10, RecvBuffer: 8 << 10})
-			data := random(500_000)
+			data := random(min(500_000, 1000*size))
 			go func() {
 				wait := waiter(a)
 				for left := data; len(left) > 0; {

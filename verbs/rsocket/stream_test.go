@@ -33,7 +33,7 @@ func TestHalfClose(t *testing.T) {
 			cfg.Transport = transport
 			a, b := pair(t, m, &cfg)
 			for _, way := range [][2]*rsocket.Conn{{a, b}, {b, a}} {
-				data := random(1<<20 + 17)
+				data := random(1<<17 + 17)
 				written := make(chan error, 1)
 				go func() {
 					_, err := io.Copy(way[0], io.MultiReader(bytes.NewReader(data[:1000]), bytes.NewReader(data[1000:])))

@@ -82,7 +82,7 @@ func TestHTTPS(t *testing.T) {
 		tr := &http.Transport{TLSClientConfig: peers, ForceAttemptHTTP2: true,
 			DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) { return rsocket.Dial(ctx, from, addr, cfg) }}
 		defer tr.CloseIdleConnections()
-		data := random(500_000)
+		data := random(100_000)
 		answers := make(chan error)
 		for range 8 {
 			go func() { answers <- post(tr, "https://"+l.Addr().String()+"/", data, 2) }()
