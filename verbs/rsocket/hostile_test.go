@@ -175,19 +175,19 @@ func TestHostileMessages(t *testing.T) {
 	const op = 1 << 29
 	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
 		for name, does := range map[string]func(*rogue){
-			"no data":                         func(r *rogue) { r.say(r.data, 0, 0, 0) },
-			"too much data":                   func(r *rogue) { r.say(r.data, 0, 8, 64<<10+1) },
-			"far too much data":               func(r *rogue) { r.say(r.data, 0, 8, op-1) },
-			"unknown operation":               func(r *rogue) { r.say(r.data, 0, 0, 1*op) },
-			"an iomap too many":               func(r *rogue) { r.iomap(victimIomaps, 0, r.mr.Addr(), 100) },
-			"an iomap far beyond":             func(r *rogue) { r.say(r.list, 0, 0, 7*op-1) },
-			"an iomap past the end of memory": func(r *rogue) { r.iomap(0, 0, ^uint64(0)-8, 100) },
-			"an iomap past the last offset":   func(r *rogue) { r.iomap(1, ^uint64(0)-8, r.mr.Addr(), 100) },
-			"unknown control":                 func(r *rogue) { r.say(r.data, 0, 0, 7*op+3) },
-			"credits beyond":                  func(r *rogue) { r.say(r.list, 0, 0, 4*op+0x8000) },
-			"credits taken back":              func(r *rogue) { r.say(r.list, 0, 0, 4*op+10) },
-			"data after shutdown":             func(r *rogue) { r.say(r.data, 0, 0, 7*op+2); r.say(r.data, 0, 8, 8) },
-			"more than its credit": func(r *rogue) {
+			"no data":           func(r *rogue) { r.say(r.data, 0, 0, 0) },
+			"too much data":     func(r *rogue) { r.say(r.data, 0, 8, 64<<10+1) },
+			"far too much data": func(r *rogue) { r.say(r.data, 0, 8, op-1) },
+			"unknown operation": func(r *rogue) { r.say(r.data, 0, 0, 1*op) },
+			"an iomap too many": func(r *rogue) { r.iomap(victimIomaps, 0, r.mr.Addr(), 100) },
+			"an iomap beyond":   func(r *rogue) { r.say(r.list, 0, 0, 7*op-1) },
+			"an iomap too high": func(r *rogue) { r.iomap(0, 0, ^uint64(0)-8, 100) },
+			"an iomap too far":  func(r *rogue) { r.iomap(1, ^uint64(0)-8, r.mr.Addr(), 100) },
+			"unknown control":   func(r *rogue) { r.say(r.data, 0, 0, 7*op+3) },
+			"credits beyond":    func(r *rogue) { r.say(r.list, 0, 0, 4*op+0x8000) },
+			"credits back":      func(r *rogue) { r.say(r.list, 0, 0, 4*op+10) },
+			"after shutdown":    func(r *rogue) { r.say(r.data, 0, 0, 7*op+2); r.say(r.data, 0, 8, 8) },
+			"beyond credit": func(r *rogue) {
 				for i := range 385 {
 					r.say(r.data, i, 1, 1)
 				}
@@ -215,14 +215,14 @@ func TestHostileMessages(t *testing.T) {
 				ok(t, err)
 				does(r)
 				ok(t, victim.SetDeadline(time.Now().Add(20*time.Second)))
-				if name == "more than its credit" { // the victim does not read before all has come
+				if name == "beyond credit" { // the victim does not read before all has come
 					for victim.QP().State() == verbs.StateRTS {
 						time.Sleep(time.Millisecond)
 					}
 				}
 				var got bytes.Buffer
 				_, err = got.ReadFrom(victim)
-				if name == "data after shutdown" { // the reader's end was in order
+				if name == "after shutdown" { // the reader's end was in order
 					for err == nil {
 						_, err = victim.Write([]byte("x"))
 					}
@@ -230,7 +230,7 @@ func TestHostileMessages(t *testing.T) {
 				if !errors.Is(err, syscall.EPROTO) && !errors.Is(err, syscall.ECONNRESET) {
 					t.Errorf("Read: %v", err)
 				}
-				if got.Len() > 0 && name != "more than its credit" {
+				if got.Len() > 0 && name != "beyond credit" {
 					t.Errorf("%d bytes were read", got.Len())
 				}
 			})
@@ -278,14 +278,14 @@ func TestHostileWrites(t *testing.T) {
 	const page, canary = 4096, 0xa5
 	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
 		for name, does := range map[string]func(r *rogue, mapping, other [2]uint64){
-			"before the mapping":         func(r *rogue, m, _ [2]uint64) { r.say(m, -1, 1, 1) },
-			"across its beginning":       func(r *rogue, m, _ [2]uint64) { r.say(m, -8, 16, 16) },
-			"across its end":             func(r *rogue, m, _ [2]uint64) { r.say(m, page-8, 16, 16) },
-			"behind it":                  func(r *rogue, m, _ [2]uint64) { r.say(m, page, 1, 1) },
-			"round the end of memory":    func(r *rogue, m, _ [2]uint64) { r.say([2]uint64{^uint64(0) - 7, m[1]}, 0, 16, 16) },
-			"the program's with its key": func(r *rogue, _, o [2]uint64) { r.say(o, 0, 16, 16) },
-			"the program's with ours":    func(r *rogue, m, o [2]uint64) { r.say([2]uint64{o[0], m[1]}, 0, 16, 16) },
-			"the buffer's key":           func(r *rogue, m, _ [2]uint64) { r.say([2]uint64{m[0], r.data[1]}, 0, 16, 16) },
+			"before the mapping": func(r *rogue, m, _ [2]uint64) { r.say(m, -1, 1, 1) },
+			"across the start":   func(r *rogue, m, _ [2]uint64) { r.say(m, -8, 16, 16) },
+			"across its end":     func(r *rogue, m, _ [2]uint64) { r.say(m, page-8, 16, 16) },
+			"behind it":          func(r *rogue, m, _ [2]uint64) { r.say(m, page, 1, 1) },
+			"round the end":      func(r *rogue, m, _ [2]uint64) { r.say([2]uint64{^uint64(0) - 7, m[1]}, 0, 16, 16) },
+			"other memory":       func(r *rogue, _, o [2]uint64) { r.say(o, 0, 16, 16) },
+			"our key":            func(r *rogue, m, o [2]uint64) { r.say([2]uint64{o[0], m[1]}, 0, 16, 16) },
+			"the buffer's key":   func(r *rogue, m, _ [2]uint64) { r.say([2]uint64{m[0], r.data[1]}, 0, 16, 16) },
 		} {
 			t.Run(name, func(t *testing.T) {
 				to, from, at := devices(t, m)
