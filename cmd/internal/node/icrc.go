@@ -50,7 +50,9 @@ func (d *damage) watch(ctx context.Context) {
 }
 
 // mayHaveNAT tells whether the node's packets may pass a NAT: those of a link between programs do not.
-func (n *Node) mayHaveNAT() bool { return slices.Contains([]string{"kernel", "tap", "packet"}, n.medium) }
+func (n *Node) mayHaveNAT() bool {
+	return slices.Contains([]string{"kernel", "tap", "packet"}, n.medium)
+}
 
 // hintAtSilence warns, where a command has failed or was interrupted as it dialled, that no RoCE packet has come at all.
 func (n *Node) hintAtSilence(interrupted bool) {
