@@ -122,15 +122,6 @@ func hubHere(t testing.TB, work *sync.WaitGroup) (dir string, end func()) {
 	return dir, func() { cancel(); work.Wait() }
 }
 
-// victimAddr is the one address of a client.
-func victimAddr(c *Client) (a netip.Addr) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for a = range c.addrs {
-	}
-	return a
-}
-
 // client joins a hub. It is closed before work is waited for.
 func client(t testing.TB, work *sync.WaitGroup, dir, addr string, deliver func(*Arrival)) *Client {
 	t.Helper()
