@@ -120,7 +120,9 @@ func FuzzStream(f *testing.F) {
 		f.Add(flags, uint8(9), append([]byte{0, 17}, send...))
 	}
 	f.Fuzz(func(t *testing.T, flags, cut uint8, data []byte) {
-		synctest.Test(t, func(t *testing.T) { fuzzStream(t, flags, cut, data) })
+		synctest.Test(t, func(t *testing.T) {
+			bounded(t, 8<<20+16*uint64(len(data)), func() { fuzzStream(t, flags, cut, data) })
+		})
 	})
 }
 

@@ -2,6 +2,7 @@ package iwarp_test
 
 import (
 	"context"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,7 +13,8 @@ import (
 )
 
 // FuzzStartUp lets a peer say anything from the first byte on, to a node that listens or dials. Whatever it is, the node's application
-// has a connection or an error within MPA's timeout, a connection ends when the peer goes, and nothing is left.
+// has a connection or an error within MPA's timeout, a connection ends when the peer goes, nothing is left, and memory is
+// bounded.
 func FuzzStartUp(f *testing.F) {
 	for _, dials := range []bool{false, true} {
 		for _, with := range []func(*mpa.Frame){
@@ -37,8 +39,23 @@ func FuzzStartUp(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, dials bool, cut uint8, data []byte) {
-		synctest.Test(t, func(t *testing.T) { fuzzStartUp(t, dials, cut, data) })
+		synctest.Test(t, func(t *testing.T) {
+			bounded(t, 8<<20+16*uint64(len(data)), func() { fuzzStartUp(t, dials, cut, data) })
+		})
 	})
+}
+
+// bounded fails a run that allocates more than a peer should be able to bring about with its bytes, whether or not it is freed
+// again.
+func bounded(t *testing.T, most uint64, run func()) {
+	t.Helper()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	run()
+	runtime.ReadMemStats(&after)
+	if n := after.TotalAlloc - before.TotalAlloc; n > most {
+		t.Errorf("%d bytes were allocated, and %d are the most", n, most)
+	}
 }
 
 func fuzzStartUp(t *testing.T, dials bool, cut uint8, data []byte) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"math/rand/v2"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -44,11 +45,11 @@ func random(f *testing.F, count, size int) {
 }
 
 // FuzzPackets is a peer that sends any sequence of valid packets, to a QP with work posted. Nothing panics, nothing
-// outside the regions that the peer may write changes, and every request completes once, in order.
+// outside the regions that the peer may write changes, every request completes once, in order, and memory is bounded.
 func FuzzPackets(f *testing.F) {
 	random(f, 100, 500)
 	f.Fuzz(func(t *testing.T, data []byte) {
-		synctest.Test(t, func(t *testing.T) { fuzzPackets(t, script(data), verbs.RC) })
+		synctest.Test(t, func(t *testing.T) { bounded(t, 16<<20, func() { fuzzPackets(t, script(data), verbs.RC) }) })
 	})
 }
 
@@ -56,8 +57,21 @@ func FuzzPackets(f *testing.F) {
 func FuzzUCPackets(f *testing.F) {
 	random(f, 100, 500)
 	f.Fuzz(func(t *testing.T, data []byte) {
-		synctest.Test(t, func(t *testing.T) { fuzzPackets(t, script(data), verbs.UC) })
+		synctest.Test(t, func(t *testing.T) { bounded(t, 16<<20, func() { fuzzPackets(t, script(data), verbs.UC) }) })
 	})
+}
+
+// bounded fails a run that allocates more than a peer should be able to bring about with 200 packets, whether or not it is freed
+// again.
+func bounded(t *testing.T, most uint64, run func()) {
+	t.Helper()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	run()
+	runtime.ReadMemStats(&after)
+	if n := after.TotalAlloc - before.TotalAlloc; n > most {
+		t.Errorf("%d bytes were allocated, and %d are the most", n, most)
+	}
 }
 
 func fuzzPackets(t *testing.T, s script, service verbs.QPType) {
