@@ -343,8 +343,6 @@ func TestSocketsIdentification(t *testing.T) {
 // TestSocketsTaken: where rxe has the port of all addresses, the error says so, and what to do.
 func TestSocketsTaken(t *testing.T) {
 	p := peer.Boot(t, peer.Config{ID: 2})[0]
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
 	program := filepath.Join(t.TempDir(), "softrnic")
 	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", program, "github.com/softrnic/softrnic/cmd/softrnic")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0") // the peer's C library is another
@@ -355,6 +353,8 @@ func TestSocketsTaken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // the build may take longer
+	defer cancel()
 	const there = "/tmp/softrnic"
 	var packed bytes.Buffer // the way there is slow
 	z := gzip.NewWriter(&packed)
