@@ -246,27 +246,42 @@ func TestRunLog(t *testing.T) {
 	}
 }
 
-// TestRunSelectiveRepeat: a program with --selective-repeat repeats lost packets alone. The other side is the command's own ping-pong,
-// with the flag too, whose link loses packets.
+// TestRunSelectiveRepeat: a program with --selective-repeat repeats lost packets alone. The other side is the command's own rping,
+// with the flag too, whose link loses packets; not ping-pong, whose sides end without telling each other, so that the one whose last
+// acknowledgement is lost has no peer any more.
 func TestRunSelectiveRepeat(t *testing.T) {
-	needs(t, "/usr/bin/ibv_rc_pingpong", "ibverbs-utils")
+	needs(t, "/usr/bin/rping", "rdmacm-utils")
 	for _, flag := range []string{"--selective-repeat", ""} {
 		dir := shared(t)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		port, counters := fmt.Sprint(nextPort()), filepath.Join(dir, "counters")
-		common := strings.Fields("-c -n 50 -s 65536 -p " + port)
-		s := runner(ctx, t, dir, "--link kernel:lo --addr 127.18.4.1 "+flag, append([]string{"ibv_rc_pingpong", "-g", "1"}, common...)...)
-		s.Env = append(s.Env, "SOFTRNIC_COUNTERS="+counters)
+		counters := filepath.Join(dir, "counters")
+		s := runner(ctx, t, dir, "--link kernel:lo --addr 127.18.4.1 "+flag, strings.Fields("rping -s -a 127.18.4.1 -C 50 -S 65000")...)
+		s.Env = append(s.Env, "SOFTRNIC_COUNTERS="+counters, "SOFTRNIC_LOG=debug")
+		var said output
+		s.Stdout, s.Stderr = &said, &said
+		if err := s.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- s.Wait() }()
+		if err := said.waitFor("rdma_cm listens", ended); err != nil {
+			t.Fatalf("%v\n%s", err, said.text())
+		}
 		c := runner(ctx, t, dir, "", "") // for its environment, and its user
-		c.Args = slices.Concat([]string{c.Path}, strings.Fields("pingpong rc --link kernel:lo --addr 127.18.4.2 --impair loss=5%,seed=7 "+flag), common, []string{"127.18.4.1"})
-		said := run(t, s, c, freePort)
+		c.Args = slices.Concat([]string{c.Path}, strings.Fields("rping -c -a 127.18.4.1 -V -C 50 -S 65000 --link kernel:lo --addr 127.18.4.2 --impair loss=5%,seed=7 "+flag))
+		if out, err := c.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v\n%s\n%s", c.Args, err, out, said.text())
+		}
+		if err := <-ended; err != nil {
+			t.Fatalf("%v: %v\n%s", s.Args, err, said.text())
+		}
 		counted, err := programs.Counted(counters)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if n := counted["selective_repeats"]; n > 0 != (flag != "") {
-			t.Errorf("with %q the program has repeated %d packets alone: %v\n%s", flag, n, counted, said)
+			t.Errorf("with %q the program has repeated %d packets alone: %v\n%s", flag, n, counted, said.text())
 		}
 	}
 }
