@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/softrnic/softrnic/link/internal/rest"
+	"github.com/softrnic/softrnic/link/rest"
 )
 
 // Group is the pairs of one link, and the connection to a hub if there is one, which are received from together. It knows whether

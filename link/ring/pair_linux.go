@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/rest"
 )
 
 // QueueBytes is how many bytes of frames wait for room in the ring of the other side of a pair.
@@ -31,7 +32,7 @@ const (
 	maxHeaders = link.EthernetHeaderLen + 40 + 8
 )
 
-// spinTime is how long a pair's goroutine looks for more frames before it sleeps.
+// spinTime is how long a pair's goroutine looks for more frames before it sleeps, where that has been worth it.
 const spinTime = 50 * time.Microsecond
 
 // Pair is two rings between this process and another, one each way, and the connection of theirs: by it one side wakes the other,
@@ -268,7 +269,12 @@ func (p *Pair) serve(recv link.Receiver, hear func(message []byte, fds []int) er
 	}
 	p.receiving.Unlock()
 	ear := newEar(p.conn, p.raw, hear)
-	last, taken := time.Now(), 0
+	var (
+		taken int
+		fresh bool      // frames were received since the goroutine last looked for more, or slept
+		until time.Time // when to stop looking for more; zero: it does not
+		vigil rest.Vigil
+	)
 	for !p.ended.Load() {
 		p.receiving.Lock()
 		n, err := p.receive(false)
@@ -278,17 +284,28 @@ func (p *Pair) serve(recv link.Receiver, hear func(message []byte, fds []int) er
 		}
 		p.flushWaiting()
 		wait := true
-		if !p.group.isPolled() {
+		if p.group.isPolled() {
+			until = time.Time{}
+		} else {
 			switch {
 			case n > 0:
-				last = time.Now()
+				if !until.IsZero() {
+					vigil.Looked(true)
+				}
+				fresh, until = true, time.Time{}
 				taken += n
 				wait = false
-			case time.Since(last) < spinTime:
+			case fresh && vigil.Due():
+				fresh, until = false, time.Now().Add(spinTime)
+				continue
+			case !until.IsZero() && time.Now().Before(until):
 				p.group.giveWay()
 				continue
 			case !p.sleeps():
 				continue
+			case !until.IsZero():
+				vigil.Looked(false)
+				until = time.Time{}
 			}
 		}
 		if wait || hear != nil && taken >= hearInterval { // else messages would wait for the stream of frames to end
@@ -308,7 +325,6 @@ func (p *Pair) serve(recv link.Receiver, hear func(message []byte, fds []int) er
 		p.receiving.Lock()
 		p.in.Awake()
 		p.receiving.Unlock()
-		last = time.Now()
 	}
 	return nil
 }

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/softrnic/softrnic/link"
-	"github.com/softrnic/softrnic/link/internal/rest"
+	"github.com/softrnic/softrnic/link/rest"
 )
 
 // Conn sends and receives through descriptors of one medium, its queues. It keeps them away from Go's poller, which

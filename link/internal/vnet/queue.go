@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/softrnic/softrnic/link"
-	"github.com/softrnic/softrnic/link/internal/rest"
+	"github.com/softrnic/softrnic/link/rest"
 )
 
 // queue receives from one descriptor: on its own goroutine, or on that of whoever polls.
@@ -62,7 +62,7 @@ const (
 	goschedInterval  = 500 * time.Microsecond
 )
 
-// The link's goroutine spins for spinTime after traffic. While an application polls, the goroutine sleeps, and wakes up every
+// The link's goroutine spins for spinTime after traffic, where that has been worth it. While an application polls, the goroutine sleeps, and wakes up every
 // nap to see whether the application still polls: nap is longer than an application is busy between two polls.
 const (
 	spinTime = 50 * time.Microsecond
@@ -121,7 +121,7 @@ func (q *queue) serve() {
 			}
 			rest.Yield()
 		default:
-			s.stop()
+			s.sleep()
 			if await(q.fd, unix.POLLIN, c.stop) != nil {
 				return
 			}

@@ -70,9 +70,39 @@ func TestSpin(t *testing.T) {
 				if yield {
 					s.yielded(now)
 				} else if !spinning {
-					s.stop()
+					s.sleep()
 				}
 			}
 		})
+	}
+}
+
+// TestSpinInVain: frames that come seldom soon find the goroutine asleep, and frames that follow each other find it spinning again.
+func TestSpinInVain(t *testing.T) {
+	const us = time.Microsecond
+	var s spin
+	now := time.Unix(1000, 0)
+	spins := func(gap time.Duration, frames int) (spins int) {
+		for range frames {
+			s.received(false)
+			s.empty(now)
+			spun := s.spinning(now)
+			if spun {
+				spins++
+			}
+			if gap > spinTime || !spun {
+				s.sleep()
+			}
+			now = now.Add(gap)
+		}
+		return spins
+	}
+	for _, c := range []struct {
+		gap               time.Duration
+		frames, min, most int
+	}{{30 * us, 100, 100, 100}, {200 * us, 1000, 30, 40}, {30 * us, 100, 60, 100}} {
+		if got := spins(c.gap, c.frames); got < c.min || got > c.most {
+			t.Errorf("of %d frames, one in %v, the goroutine spun after %d, want %d to %d", c.frames, c.gap, got, c.min, c.most)
+		}
 	}
 }

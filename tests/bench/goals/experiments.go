@@ -69,6 +69,11 @@ func experiments() (all []*experiment) {
 	}
 	for _, m := range pathMTUs {
 		for _, op := range ops {
+			add("the same over TAP with mapped memory", mapped(m, op))
+		}
+	}
+	for _, m := range pathMTUs {
+		for _, op := range ops {
 			add("the same over TAP to a peer without superframes", singlePackets(m, op))
 		}
 	}
@@ -166,6 +171,12 @@ func superframes(p path, m pathMTU, op string) *experiment {
 	return ofSuperframes(rows, p, m, op)
 }
 
+// mapped registers the memory as that of C programs is.
+func mapped(m pathMTU, op string) *experiment {
+	rows := bandwidthRows(op, fmt.Sprintf("RoCEv2, TAP, path MTU %d, mapped memory", m.payload), perFrame, m.goals)
+	return ofSuperframes(rows, overTAP, m, op, "--mapped")
+}
+
 // withoutAVX512 has SoftRNIC use AVX2. The yardstick, which knows nothing of package crc, keeps what it has.
 func withoutAVX512(m pathMTU, op string) *experiment {
 	rows := bandwidthRows(op, fmt.Sprintf("RoCEv2, TAP, path MTU %d, without AVX-512", m.payload), perFrame, [2]float64{0.9, 1})
@@ -179,8 +190,8 @@ func withoutAVX512(m pathMTU, op string) *experiment {
 	return e
 }
 
-// ofSuperframes measures what the rows of superframes are about.
-func ofSuperframes(rows []*row, p path, m pathMTU, op string) *experiment {
+// ofSuperframes measures what the rows of superframes are about. The flags are more for the client of perf.
+func ofSuperframes(rows []*row, p path, m pathMTU, op string, more ...string) *experiment {
 	return &experiment{rows, func(ctx context.Context, l *lab) error {
 		y, err := l.yardstick(ctx, slices.Concat(p.yardstick, from(op), []string{"-work",
 			"-payload", strconv.Itoa(m.payload), "-packets", strconv.Itoa(m.packets), "-memory", strconv.Itoa(memory)})...)
@@ -191,7 +202,7 @@ func ofSuperframes(rows []*row, p path, m pathMTU, op string) *experiment {
 		if err != nil {
 			return err
 		}
-		r, err := l.between(ctx, p.links, flags, append([]string{op, "bw"}, bothSizes...)...)
+		r, err := l.between(ctx, p.links, flags, slices.Concat([]string{op, "bw"}, bothSizes, more)...)
 		if err != nil {
 			return err
 		}

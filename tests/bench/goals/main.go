@@ -12,6 +12,7 @@
 //	sudo go run ./tests/bench/goals -run 'WRITE 64 KiB.*TAP'    # some rows
 //	sudo go run ./tests/bench/goals -summary                    # the worst of what is much the same
 //	sudo go run ./tests/bench/goals -list                       # which there are
+//	sudo go run ./tests/bench/goals -runs 3                     # all of it three times; the worst counts
 //	sudo go run ./tests/bench/goals -rounds 9 -json             # with every sample
 //	sudo go run ./tests/bench/goals -run 'TAP.*1024' -pprof dir # with CPU profiles of softrnic's sides
 package main
@@ -37,6 +38,7 @@ import (
 type options struct {
 	run      string
 	rounds   int
+	runs     int
 	duration time.Duration
 	json     bool
 	summary  bool
@@ -52,6 +54,7 @@ func main() {
 	var o options
 	flag.StringVar(&o.run, "run", ".", "measure the rows that match this regular expression")
 	flag.IntVar(&o.rounds, "rounds", 5, "how often to measure each; the medians count")
+	flag.IntVar(&o.runs, "runs", 1, "how often to measure all rows in turn; of each the worst run counts")
 	flag.DurationVar(&o.duration, "duration", 300*time.Millisecond, "how long to measure each time")
 	flag.BoolVar(&o.json, "json", false, "print JSON, with every sample")
 	flag.BoolVar(&o.summary, "summary", false, "of rows that are much the same print the worst only")
@@ -76,9 +79,9 @@ func measure(ctx context.Context, o *options, stdout, stderr io.Writer) (err err
 	if err != nil {
 		return fmt.Errorf("-run: %w", err)
 	}
-	if o.rounds < 1 || o.duration <= 0 || flag.NArg() > 0 {
-		return fmt.Errorf("-rounds %d, -duration %v, %d arguments: give at least one round, some time, no argument",
-			o.rounds, o.duration, flag.NArg())
+	if o.rounds < 1 || o.runs < 1 || o.duration <= 0 || flag.NArg() > 0 {
+		return fmt.Errorf("-rounds %d, -runs %d, -duration %v, %d arguments: give at least one round, one run, some time, no argument",
+			o.rounds, o.runs, o.duration, flag.NArg())
 	}
 	chosen := choose(experiments(), wanted)
 	if len(chosen) == 0 {
@@ -90,9 +93,11 @@ func measure(ctx context.Context, o *options, stdout, stderr io.Writer) (err err
 			return err
 		}
 		defer func() { err = errors.Join(err, lab.Close()) }()
-		for _, e := range chosen {
-			if e.run(ctx, lab, o.rounds, stderr); ctx.Err() != nil {
-				break // what there is is printed
+		for range o.runs {
+			for _, e := range chosen {
+				if ctx.Err() == nil { // or what there is is printed
+					e.run(ctx, lab, o.rounds, stderr)
+				}
 			}
 		}
 	}

@@ -23,9 +23,10 @@ type row struct {
 	SoftRNIC  []float64 `json:"softrnic"`
 	Yardstick []float64 `json:"yardstick,omitempty"`
 
-	Measured float64 `json:"measured"`
-	Met      bool    `json:"met"`
-	Failed   string  `json:"failed,omitempty"`
+	Measured float64   `json:"measured"`
+	Met      bool      `json:"met"`
+	Failed   string    `json:"failed,omitempty"`
+	Runs     []float64 `json:"runs"` // what each run measured; all else is of the worst
 	// only is whether the figure is compared with nothing.
 	only bool
 }
@@ -34,6 +35,23 @@ type row struct {
 func (r *row) add(softrnic float64, yardstick ...float64) {
 	r.SoftRNIC = append(r.SoftRNIC, softrnic)
 	r.Yardstick = append(r.Yardstick, yardstick...)
+}
+
+// begin begins a run without samples, and returns what there was before.
+func (r *row) begin() (before row) {
+	before = *r
+	r.SoftRNIC, r.Yardstick, r.Failed = nil, nil, ""
+	return before
+}
+
+// end ends a run. If one before was worse, that is what counts.
+func (r *row) end(before *row) {
+	r.conclude()
+	r.Runs = append(r.Runs, r.Measured)
+	if len(before.Runs) > 0 && before.worse(r) {
+		before.Runs = r.Runs
+		*r = *before
+	}
 }
 
 // conclude compares the medians.
@@ -74,7 +92,11 @@ func (r *row) measuredText() string {
 	if len(r.SoftRNIC) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%.2f", r.Measured)
+	text := fmt.Sprintf("%.2f", r.Measured)
+	if len(r.Runs) > 1 {
+		text += fmt.Sprintf(" of %.2f–%.2f", slices.Min(r.Runs), slices.Max(r.Runs))
+	}
+	return text
 }
 
 // worse tells whether r is further from its goal than o, which has the same.
@@ -123,6 +145,10 @@ type experiment struct {
 // run runs it. What fails is said in place of a verdict, and does not keep others from being measured.
 func (e *experiment) run(ctx context.Context, l *lab, rounds int, progress io.Writer) {
 	began := time.Now()
+	var before []row
+	for _, r := range e.rows {
+		before = append(before, r.begin())
+	}
 	for i := range rounds {
 		l.profiling = i == rounds-1
 		if err := e.round(ctx, l); err != nil {
@@ -130,12 +156,12 @@ func (e *experiment) run(ctx context.Context, l *lab, rounds int, progress io.Wr
 			for _, r := range e.rows {
 				r.Failed = err.Error()
 			}
-			return
+			break
 		}
 	}
-	for _, r := range e.rows {
-		r.conclude()
-		fmt.Fprintf(progress, "%s: %s (%s), %s\n", r.What, r.measuredText(), r.goalText(), r.verdict())
+	for i, r := range e.rows {
+		r.end(&before[i])
+		fmt.Fprintf(progress, "%s: %.2f (%s), %s\n", r.What, r.Runs[len(r.Runs)-1], r.goalText(), r.verdict())
 	}
 	fmt.Fprintf(progress, "  in %v\n", time.Since(began).Round(time.Second/10))
 }

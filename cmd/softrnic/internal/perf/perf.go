@@ -51,6 +51,7 @@ type Command struct {
 	CQMod         int                `short:"Q" name:"cq-mod" placeholder:"N" help:"Signal every Nth message only. Default: 100, above 8 KiB 1."`
 	PostList      int                `short:"l" default:"1" placeholder:"N" help:"Work requests to post in one call. Default: 1."`
 	Buffer        int                `placeholder:"BYTES" help:"Memory on each side, for each QP, that messages go round in. Default: 4096, and at least one message."`
+	Mapped        bool               `help:"Register the memory as memory that may be unmapped meanwhile, as a C program's is (ibv_reg_mr)."`
 	Wait          completion.Waiting `default:"adaptive" enum:"poll,event,adaptive" placeholder:"HOW" help:"How both sides wait for completions: poll (never sleep), event (sleep at once), or adaptive (poll for 50 µs, then sleep). Default: adaptive."`
 	Verify        bool               `help:"Check the data. It costs time, and limits --depth to what fits in 64 MiB."`
 
@@ -301,7 +302,7 @@ func (c *Command) sizes(metric string) []int {
 func (c *Command) plan(metric, over string, size int) plan {
 	p := plan{Op: c.Op, Metric: metric, Over: over, Size: size, Depth: c.Depth, QPs: c.QPs, Threads: min(c.Threads, c.QPs),
 		CQMod: c.CQMod, PostList: c.PostList, Bidirectional: c.Bidirectional, Verify: c.Verify,
-		Buffer: max(c.Buffer, plainBuffer), Wait: c.Wait,
+		Buffer: max(c.Buffer, plainBuffer), Mapped: c.Mapped, Wait: c.Wait,
 		Iters: c.Iters, Duration: c.Duration, Warmup: c.Warmup}
 	if c.Iters == 0 && c.Duration == 0 {
 		p.Duration = time.Second

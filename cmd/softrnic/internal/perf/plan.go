@@ -59,7 +59,8 @@ type plan struct {
 	CQMod, PostList  int
 	Bidirectional    bool
 	Verify           bool
-	Buffer           int // bytes of slots of each kind, or one slot if that is more
+	Buffer           int  // bytes of slots of each kind, or one slot if that is more
+	Mapped           bool // the memory is registered with RegMapping
 	Wait             completion.Waiting
 	Iters            int64         // on each QP; 0: for Duration
 	Duration, Warmup time.Duration // nanoseconds

@@ -43,7 +43,11 @@ func newRDMA(n *node.Node, p *plan, client bool) (r *rdma, err error) {
 	buf := touched(int(p.memory()) + p.QPs) // and one byte a QP for flushes
 	p.fill(buf, r.seed)
 	const access = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
-	if r.mr, err = r.pd.RegMR(buf, access); err != nil {
+	register := r.pd.RegMR
+	if p.Mapped {
+		register = r.pd.RegMapping
+	}
+	if r.mr, err = register(buf, access); err != nil {
 		return r, err
 	}
 	for i := range p.Threads {

@@ -11,6 +11,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/softrnic/softrnic/link/rest"
 )
 
 // setReceiving prepares a socket that is to be bound to port 4791. What an old kernel lacks is done without.
@@ -49,7 +51,7 @@ type batch struct {
 	polledN int              // what it has returned
 
 	bell      bell
-	vigil     vigil
+	vigil     rest.Vigil
 	eager     *Eager        // nil: Go's scheduler waits for what comes, at once
 	away      *time.Timer   // ends stayAway
 	pollEnded chan struct{} // has an element since EndPoll
