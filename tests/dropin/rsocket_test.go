@@ -5,7 +5,9 @@ package dropin
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"net"
 	"net/netip"
 	"os"
@@ -20,6 +22,7 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/stack/kernel"
 	"github.com/softrnic/softrnic/tests/internal/programs"
+	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
@@ -130,25 +133,29 @@ func TestRsocketDefaults(t *testing.T) {
 	}
 }
 
-// TestUdpongAndGo: udpong's client on the drop-in libraries, and rsocket.PacketConn in place of its server, which says how many messages have
-// come to it, and returns each with -T e.
-func TestUdpongAndGo(t *testing.T) {
-	needs(t, "/usr/bin/udpong", "rdmacm-utils")
-	const login, start, echo, end = 0, 1, 3, 4
-	const count = 100
-	link := endpoints{link: "kernel:lo", server: "127.18.4.1", client: "127.18.4.2"}
-	_, client := link.pair(t)
-	host, err := kernel.New(kernel.Addr(link.server))
+// What udpong's messages begin with; then the number of the client, a sequence number, and in the fifth to eighth byte the answer to udpongEnd.
+const (
+	udpongLogin = 0
+	udpongStart = 1
+	udpongEcho  = 3
+	udpongEnd   = 4
+)
+
+// packetConn returns a datagram rsocket on the machine's own sockets, and its device.
+func packetConn(t *testing.T, addr string) (*verbs.Device, *rsocket.PacketConn) {
+	t.Helper()
+	at := netip.MustParseAddrPort(addr)
+	host, err := kernel.New(kernel.Addr(at.Addr().String()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer host.Close()
+	t.Cleanup(func() { host.Close() })
 	dev, err := rdmatransport.Open(host)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer dev.Close()
-	udp, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.MustParseAddrPort(link.server+":7174")))
+	t.Cleanup(func() { dev.Close() })
+	udp, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,6 +163,18 @@ func TestUdpongAndGo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { c.Close() })
+	return dev, c
+}
+
+// TestUdpongAndGo: udpong's client on the drop-in libraries, and rsocket.PacketConn in place of its server, which says how many messages have
+// come to it, and returns each with -T e.
+func TestUdpongAndGo(t *testing.T) {
+	needs(t, "/usr/bin/udpong", "rdmacm-utils")
+	const count = 100
+	link := endpoints{link: "kernel:lo", server: "127.18.4.1", client: "127.18.4.2"}
+	_, client := link.pair(t)
+	dev, c := packetConn(t, link.server+":7174")
 	var serving sync.WaitGroup
 	defer serving.Wait()
 	defer c.Close()
@@ -173,11 +192,11 @@ func TestUdpongAndGo(t *testing.T) {
 				continue
 			}
 			switch b[0] {
-			case login, start:
+			case udpongLogin, udpongStart:
 				n = 0
-			case echo:
+			case udpongEcho:
 				n++
-			case end:
+			case udpongEnd:
 				binary.BigEndian.PutUint32(b[4:], n)
 				select {
 				case echoed <- n:
@@ -197,6 +216,74 @@ func TestUdpongAndGo(t *testing.T) {
 	}
 	if n := <-echoed; n < count { // it sends again what is not answered in a millisecond
 		t.Errorf("%d messages have come, not %d\n%s", n, count, out)
+	}
+	counters, err := dev.PortCounters(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := counters["port_rcv_packets"]; n < count/2 {
+		t.Errorf("only %d have come to the QP", n)
+	}
+}
+
+// TestGoAndUdpong is the other way round: rsocket.PacketConn in place of udpong's client, which sends again what is not answered.
+func TestGoAndUdpong(t *testing.T) {
+	needs(t, "/usr/bin/udpong", "rdmacm-utils")
+	const count = 100
+	link := endpoints{link: "kernel:lo", server: "127.18.4.3", client: "127.18.4.4"}
+	server, _ := link.pair(t)
+	server.env = append(server.env, "SOFTRNIC_LOG=debug")
+	ctx, cancel := context.WithTimeout(t.Context(), patience())
+	defer cancel()
+	cmd := server.program(ctx, t, "udpong", "-b", link.server)
+	var said output
+	cmd.Stdout, cmd.Stderr = &said, &said
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	defer func() { cancel(); <-ended }()
+	if err := said.waitFor("rsocket is bound", ended); err != nil {
+		t.Fatalf("%v\n%s", err, said.text())
+	}
+	dev, c := packetConn(t, link.client+":0")
+	to := net.UDPAddrFromAddrPort(netip.MustParseAddrPort(link.server + ":7174"))
+	answer := make([]byte, rsocket.MaxDatagram)
+	ask := func(message []byte) []byte {
+		for ctx.Err() == nil {
+			if _, err := c.WriteTo(message, to); err != nil {
+				t.Fatalf("WriteTo: %v", err)
+			}
+			if err := c.SetReadDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+				t.Fatal(err)
+			}
+			for {
+				n, from, err := c.ReadFrom(answer)
+				if errors.Is(err, os.ErrDeadlineExceeded) {
+					break
+				}
+				if err != nil || from.String() != to.String() {
+					t.Fatalf("ReadFrom: %v, from %v", err, from)
+				}
+				if n == len(message) && answer[0] == message[0] && answer[2] == message[2] {
+					return answer[:n]
+				}
+			}
+		}
+		t.Fatalf("no answer\n%s", said.text())
+		return nil
+	}
+	id := ask(append([]byte{udpongLogin}, make([]byte, 15)...))[1]
+	for i := range count {
+		message := append([]byte{udpongEcho, id, byte(i)}, make([]byte, 497)...)
+		rand.Read(message[8:])
+		if got := ask(message); !bytes.Equal(got, message) {
+			t.Fatalf("message %d comes back as another", i)
+		}
+	}
+	if n := binary.BigEndian.Uint32(ask(append([]byte{udpongEnd, id}, make([]byte, 14)...))[4:]); n < count {
+		t.Errorf("%d messages have come to udpong, not %d", n, count)
 	}
 	counters, err := dev.PortCounters(1)
 	if err != nil {
