@@ -1,8 +1,10 @@
 package ring
 
 import (
+	"errors"
 	"fmt"
 	"net"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -72,10 +74,19 @@ func mapMemory(fd, n int) ([]byte, error) {
 }
 
 // Send sends a message with a descriptor, such as that of a ring's memory.
+//
+// Linux limits how many descriptors of a user without privileges are on their way at a time, in all programs together. They soon
+// arrive, or are thrown away with their socket, so that it is tried again for a while.
 func Send(conn *net.UnixConn, message []byte, fd int) error {
-	_, _, err := conn.WriteMsgUnix(message, unix.UnixRights(fd), nil)
-	return err
+	for end := time.Now().Add(crowdedTime); ; time.Sleep(time.Millisecond) {
+		_, _, err := conn.WriteMsgUnix(message, unix.UnixRights(fd), nil)
+		if !errors.Is(err, unix.ETOOMANYREFS) || time.Now().After(end) {
+			return err
+		}
+	}
 }
+
+const crowdedTime = time.Second
 
 // Receive receives a message and its descriptors, which the caller closes: one, or two, as the kernel rounds the room for them
 // up. It closes what there is no room for.

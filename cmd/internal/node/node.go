@@ -62,7 +62,7 @@ type Rate struct {
 // LinkFlags describe a link of any kind, and what of it is recorded and logged.
 type LinkFlags struct {
 	MTU     int        `group:"node" name:"mtu" type:"mtu" placeholder:"BYTES" help:"Largest IP packet on the link: 1500 for path MTU 1024, 4200 for 4096. Default: the link's own."`
-	Capture string     `group:"node" type:"path" placeholder:"FILE" help:"Write every frame to this pcapng file, for Wireshark or tshark. A file that has something in it is refused. With --link kernel these are the RoCE packets, as the kernel was given them or has passed them on, behind Ethernet addresses that are made up; TCP is not among them."`
+	Capture string     `group:"node" type:"path" placeholder:"FILE" help:"Write every frame to this pcapng file, for Wireshark or tshark. A file that has something in it is refused. With --impair they are those of the link: incoming ones before --impair has acted on them. With --link kernel these are the RoCE packets, as the kernel was given them or has passed them on, behind Ethernet addresses that are made up; TCP is not among them."`
 	Impair  *impairing `group:"node" placeholder:"SPEC" help:"Make the link bad, for example loss=1%,reorder=0.5%,delay=1ms±200us,seed=7. With --link kernel this is done to RoCE packets only."`
 	Log     slog.Level `group:"node" name:"log-level" default:"warn" placeholder:"LEVEL" help:"Log to stderr what is at least this important: debug, info, warn or error. Default: warn."`
 }
