@@ -45,7 +45,7 @@ type NIC interface {
 	// GIDs are the addresses that make the GID table, by index: the link-local address made from the MAC (EUI-64) first,
 	// then the others in the order they were added, as Linux lists them. An address keeps its index. One that is removed
 	// leaves a hole, the zero Addr, which the next one added takes. A host without the link-local address may have another
-	// at index 0 as well, until the link-local one comes.
+	// at index 0 as well.
 	GIDs() []netip.Addr
 	// State is the state of the link.
 	State() LinkState

@@ -29,6 +29,7 @@ type nic struct {
 	changing sync.Mutex
 
 	watcher atomic.Pointer[func(stack.Change)]
+	opened  bool        // the first addresses have been added; written before the watch runs
 	up      atomic.Bool // what the watcher knows
 	lost    atomic.Bool
 }
@@ -36,7 +37,8 @@ type nic struct {
 var _ stack.NIC = (*nic)(nil)
 
 // gidTable is the host's addresses by GID index, and their networks. The first is the link-local one, or the zero Addr, for which
-// GIDs has another; holes are zero Addrs too.
+// GIDs has another; holes are zero Addrs too. A link-local address that comes when another is first has the next index: what an
+// index names must not change between an application's look and its use.
 type gidTable struct {
 	prefixes []netip.Prefix
 	gids     []netip.Addr
@@ -57,6 +59,7 @@ func newNIC(iface *net.Interface, addrs []netip.Prefix, c *config) (*nic, error)
 	n.port = newPort(n)
 	n.up.Store(n.State() == stack.LinkUp)
 	err = n.addAddrs(addrs, c.sharing)
+	n.opened = true
 	if err == nil {
 		err = n.port.probe()
 	}
@@ -96,8 +99,9 @@ func (n *nic) addAddr(p netip.Prefix) error {
 	old := n.table.Load()
 	t := &gidTable{slices.Clone(old.prefixes), slices.Clone(old.gids)}
 	i := slices.Index(t.gids[1:], netip.Addr{}) + 1 // a hole, or 0
+	first := !n.opened || !slices.ContainsFunc(t.gids, netip.Addr.IsValid)
 	switch {
-	case p.Addr().Is6() && p.Addr().IsLinkLocalUnicast() && !t.gids[0].IsValid():
+	case first && p.Addr().Is6() && p.Addr().IsLinkLocalUnicast() && !t.gids[0].IsValid():
 		t.prefixes[0], t.gids[0] = p, p.Addr()
 	case i > 0:
 		t.prefixes[i], t.gids[i] = p, p.Addr()
