@@ -49,7 +49,7 @@ package kernel
 // Who reads. A goroutine for each address waits for its socket, reads up to eight superframes with one recvmmsg, and hands
 // them to the receiver, until there is no more. NIC.Poll does the same without waiting, on the goroutine of its caller; the
 // reader then stays away for a millisecond. A stream is read by the goroutine that waits for it, into a buffer that is held
-// only while there is something in it.
+// only while there is something in it. Where Go has one processor, who polls gives way to that goroutine (giveway_linux.go).
 //
 // Paths and superframes. A sender gathers datagrams in its buffer. Those of one path and one size are one superframe, which
 // the kernel cuts (UDP_SEGMENT); several superframes of one socket leave with one sendmmsg. MSG_ZEROCOPY is of no use between

@@ -214,6 +214,7 @@ func (h *Host) Close() error {
 		a.Abort()
 	}
 	h.nic.close()
+	h.nic.giveWay.close()
 	return nil
 }
 

@@ -25,6 +25,7 @@ type nic struct {
 	port     *port
 	log      *slog.Logger
 	watch    *watch
+	giveWay  *giveWay
 	table    atomic.Pointer[gidTable] // replaced under changing, never changed
 	changing sync.Mutex
 
@@ -47,13 +48,14 @@ type gidTable struct {
 // newNIC opens the sockets for addresses of an interface. One that the kernel still looks for duplicates of, as it does for a
 // second when an IPv6 address is new, is added when that is over, unless it was asked for by name.
 func newNIC(iface *net.Interface, addrs []netip.Prefix, c *config) (*nic, error) {
-	n := &nic{name: iface.Name, index: iface.Index, mac: iface.HardwareAddr, wanted: c.addrs, log: c.log}
+	n := &nic{name: iface.Name, index: iface.Index, mac: iface.HardwareAddr, wanted: c.addrs, log: c.log, giveWay: newGiveWay()}
 	n.table.Store(&gidTable{make([]netip.Prefix, 1), make([]netip.Addr, 1)})
 	if len(n.mac) != 6 || n.mac.String() == "00:00:00:00:00:00" {
 		n.mac = madeUp(addrs[0].Addr())
 	}
 	var err error
 	if n.watch, err = newWatch(n, iface); err != nil {
+		n.giveWay.close()
 		return nil, err
 	}
 	n.port = newPort(n)
@@ -67,6 +69,7 @@ func newNIC(iface *net.Interface, addrs []netip.Prefix, c *config) (*nic, error)
 	if err != nil {
 		n.watch.close()
 		n.port.close()
+		n.giveWay.close()
 		return nil, err
 	}
 	return n, nil
@@ -307,7 +310,13 @@ func (n *nic) Resolve(ctx context.Context, src, dst netip.Addr) error {
 }
 
 // Poll implements [stack.NIC].
-func (n *nic) Poll() bool { return n.port.poll() }
+func (n *nic) Poll() bool {
+	if n.port.poll() {
+		return true
+	}
+	n.giveWay.nothing()
+	return false
+}
 
 // EndPoll implements [stack.NIC].
 func (n *nic) EndPoll() { n.port.endPoll() }

@@ -32,7 +32,10 @@ const (
 
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: keepAliveIdle, Interval: keepAliveInterval, Count: keepAliveProbes}
 
-var buffers = sync.Pool{New: func() any { return new([pieceBuffer]byte) }}
+var (
+	buffers     = sync.Pool{New: func() any { return new([pieceBuffer]byte) }}
+	keptBuffers = sync.Pool{New: func() any { return new([sendBuffer]byte) }}
+)
 
 // stream is a connection of the kernel's TCP.
 //
@@ -107,6 +110,7 @@ func (h *Host) newStream(c *net.TCPConn) (*stream, error) {
 		_ = c.Close()
 		return nil, net.ErrClosed
 	}
+	h.nic.giveWay.add(raw)
 	return s, nil
 }
 
@@ -140,7 +144,7 @@ func (s *stream) Send(n int, fill stack.Filler) (bool, error) {
 		}
 		at := len(s.kept)
 		if at+n > cap(s.kept) {
-			s.kept = append(make([]byte, 0, sendBuffer), s.kept...)
+			s.kept = keptBuffers.Get().(*[sendBuffer]byte)[:0] // it had none
 		}
 		if !fill.Fill(s.kept[at : at+n]) {
 			return false, stack.ErrNotFilled
@@ -165,7 +169,7 @@ func (s *stream) Send(n int, fill stack.Filler) (bool, error) {
 		s.err = s.sendErr
 		return false, s.err
 	case len(rest) > 0:
-		s.kept = append(make([]byte, 0, sendBuffer), rest...)
+		s.kept = append(keptBuffers.Get().(*[sendBuffer]byte)[:0], rest...)
 		s.pieces++
 		s.writing = true
 		go s.drain()
@@ -194,6 +198,7 @@ func (s *stream) drain() {
 		s.kept = s.spare[:0]
 		s.mu.Unlock()
 		_, err := s.TCPConn.Write(b)
+		s.host.nic.giveWay.pass()
 		s.mu.Lock()
 		s.spare = b
 		s.pieces -= pieces
@@ -201,6 +206,11 @@ func (s *stream) drain() {
 			s.err = err
 		}
 		s.callOnRoom()
+	}
+	for _, b := range [][]byte{s.kept, s.spare} {
+		if cap(b) > 0 {
+			keptBuffers.Put((*[sendBuffer]byte)(b[:sendBuffer]))
+		}
 	}
 	s.kept, s.spare, s.pieces = nil, nil, 0
 	s.endTurn()
@@ -315,7 +325,7 @@ func (s *stream) Close() error {
 		return nil
 	}
 	s.closed = true
-	s.host.forget(s)
+	s.forget()
 	s.control(func(fd uintptr) { setUserTimeout(fd, lingerTime) }) // for what the kernel has not delivered
 	if !s.writing {
 		return s.TCPConn.Close()
@@ -328,10 +338,18 @@ func (s *stream) Close() error {
 func (s *stream) Abort() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.closed = true
-	s.host.forget(s)
+	if !s.closed {
+		s.closed = true
+		s.forget()
+	}
 	_ = s.SetLinger(0)
 	_ = s.TCPConn.Close()
+}
+
+// forget is called once, as the stream is closed.
+func (s *stream) forget() {
+	s.host.forget(s)
+	s.host.nic.giveWay.removed()
 }
 
 // isClosed tells whether this end was closed.
@@ -352,6 +370,7 @@ func (s *stream) Wait() error {
 	if len(s.have) > 0 || s.end != nil {
 		return nil
 	}
+	s.host.nic.giveWay.pass()
 	err := s.fill()
 	switch {
 	case err == nil:

@@ -1,0 +1,45 @@
+package kernel_test
+
+import (
+	"runtime"
+	"sync/atomic"
+	"testing"
+)
+
+// TestPollersGiveWay: where Go has one processor, who polls lets the goroutines of streams have what has come for them. Without
+// that they would have it every 10 ms, which is some thousands of polls.
+func TestPollersGiveWay(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	from, to := newHost(t, "127.0.0.1"), newHost(t, "127.0.0.2")
+	a, b := connect(t, from, to, "127.0.0.2")
+	var came atomic.Int64
+	go func() {
+		for b.Wait() == nil {
+			var c counter
+			if b.Receive(&c) != nil {
+				return
+			}
+			came.Add(int64(c.n))
+		}
+	}()
+	const messages, patience = 50, 200
+	late, nic := 0, to.NICs()[0]
+	for n := range int64(messages) {
+		if _, err := a.Write([]byte{1}); err != nil {
+			t.Fatal(err)
+		}
+		polls := 0
+		for ; came.Load() <= n; polls++ {
+			if !nic.Poll() {
+				runtime.Gosched()
+			}
+		}
+		if polls > patience {
+			late++
+		}
+	}
+	nic.EndPoll()
+	if late > messages/2 {
+		t.Errorf("%d of %d messages came after more than %d polls", late, messages, patience)
+	}
+}
