@@ -129,8 +129,10 @@ PUBLIC int ibv_get_cq_event(struct ibv_comp_channel *v, struct ibv_cq **cq, void
 		if (take(ch))
 			return -1;
 		int err = engine->get_cq_event(ch->handle, &of);
-		if (err == EAGAIN) // the CQ was destroyed
+		if (err == EAGAIN) { // the CQ was destroyed, and its events are not counted any more
+			__atomic_sub_fetch(&ch->taken, 1, __ATOMIC_RELAXED);
 			continue;
+		}
 		if (err)
 			return minus_one(err);
 		*cq = (struct ibv_cq *)((char *)of - offsetof(struct cq, events));

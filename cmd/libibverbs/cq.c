@@ -88,7 +88,9 @@ int req_notify_cq(struct ibv_cq *cq, int solicited_only)
 // which then receives what has arrived. Until somebody polls, the engine's own threads do.
 static inline int nothing(struct cq *q)
 {
-	if (__atomic_load_n(&q->ready, __ATOMIC_ACQUIRE) || __atomic_load_n(&q->n, __ATOMIC_RELAXED) != __atomic_load_n(&q->at, __ATOMIC_RELAXED))
+	// In this order: ready becomes 0 between taking and n.
+	if (__atomic_load_n(&q->ready, __ATOMIC_ACQUIRE) || __atomic_load_n(&q->taking, __ATOMIC_ACQUIRE) ||
+	    __atomic_load_n(&q->n, __ATOMIC_RELAXED) != __atomic_load_n(&q->at, __ATOMIC_RELAXED))
 		return 0;
 	unsigned int empty = __atomic_load_n(&q->empty, __ATOMIC_RELAXED) + 1;
 	if (empty == __atomic_load_n(&q->interval, __ATOMIC_RELAXED))
@@ -121,13 +123,24 @@ static void rest(struct cq *q)
 	q->rested = at + 100;
 }
 
+// begin_taking and end_taking are around each call of the engine that may take completions, with the lock held. In between a poll
+// without the lock does not report that there are none: who was woken for those would go to sleep again.
+static inline void begin_taking(struct cq *q) { __atomic_store_n(&q->taking, 1, __ATOMIC_RELEASE); }
+
+static inline void end_taking(struct cq *q, int got)
+{
+	__atomic_store_n(&q->at, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&q->n, got, __ATOMIC_RELAXED);
+	__atomic_store_n(&q->taking, 0, __ATOMIC_RELEASE);
+}
+
 // refill takes a batch of completions from the engine. The lock is held, and there are none here. It returns 0 or an errno.
 static int refill(struct cq *q)
 {
 	entering();
+	begin_taking(q);
 	int got = 0, err = engine->poll_cq(q->ibv.handle, CQ_BATCH, q->wc, q->stamped ? q->ex : NULL, &got);
-	__atomic_store_n(&q->at, 0, __ATOMIC_RELAXED);
-	__atomic_store_n(&q->n, got, __ATOMIC_RELAXED);
+	end_taking(q, got);
 	unsigned int interval = ((struct device *)q->ibv.context->device)->sr.progress_interval;
 	if (got) {
 		__atomic_store_n(&q->empty, 0, __ATOMIC_RELAXED);
@@ -190,17 +203,18 @@ struct cq *take_with_post(struct qp *q, struct ibv_send_wr *wr)
 		return NULL;
 	if (__atomic_load_n(&cq->n, __ATOMIC_RELAXED) != __atomic_load_n(&cq->at, __ATOMIC_RELAXED) || pthread_mutex_trylock(&cq->lock))
 		return NULL;
-	if (cq->n == cq->at)
+	if (cq->n == cq->at) {
+		begin_taking(cq);
 		return cq;
+	}
 	pthread_mutex_unlock(&cq->lock);
 	return NULL;
 }
 
 void taken_with_post(struct qp *q, struct cq *cq, int got)
 {
+	end_taking(cq, got);
 	if (got) {
-		__atomic_store_n(&cq->at, 0, __ATOMIC_RELAXED);
-		__atomic_store_n(&cq->n, got, __ATOMIC_RELAXED);
 		__atomic_store_n(&cq->empty, 0, __ATOMIC_RELAXED);
 	} else {
 		__atomic_store_n(&q->in_vain, 1, __ATOMIC_RELAXED);

@@ -98,6 +98,7 @@ struct cq {
 	unsigned int in_vain;    // polls that entered the engine and found nothing
 	double rested;           // µs: when a poll last slept
 	int at, n;               // completions [at, n) have been taken from the engine and not been polled
+	int taking;              // they are being taken: the engine may have given them, and n does not say so yet
 	struct sr_wc wc[CQ_BATCH];
 	struct sr_wc_ex ex[CQ_BATCH]; // if stamped
 	int stamped;

@@ -72,7 +72,7 @@ static void *shut_down(void *v)
 }
 
 // How long the process waits for the engine when it exits, in seconds.
-#define GOODBYE 2
+#define GOODBYE 12 // the engine gives the peers 10
 
 // say_goodbye ends the connections of a process that exits, as no kernel does it. A thread of its own enters the engine: the
 // exiting one may be there already, if it was interrupted by a signal whose handler has called exit. It may hold a lock there,

@@ -8,7 +8,7 @@ package main
 import "C"
 
 import (
-	"context"
+	"errors"
 	"sync/atomic"
 	"syscall"
 
@@ -76,32 +76,51 @@ func (e asyncEvent) count() {
 	}
 }
 
-// distributeAsyncEvents passes the device's events on: those of an object to its context, others to every context of the device.
+// distributeAsyncEvents passes the device's events on, until that is closed or the process ends.
 func distributeAsyncEvents(dev *verbs.Device) {
-	for {
-		e, err := dev.GetAsyncEvent(context.Background())
-		if err != nil {
-			return // the device is closed
-		}
-		var of any
-		switch {
-		case e.QP != nil:
-			of = e.QP.Context()
-		case e.CQ != nil:
-			of = e.CQ.Context()
-		case e.SRQ != nil:
-			of = e.SRQ.Context()
+	more := make(chan struct{}, 1)
+	dev.OnAsyncEvent(func(int) {
+		select {
+		case more <- struct{}{}:
 		default:
-			for _, c := range contexts.all() {
-				if c.dev == dev {
-					c.events.add(asyncEvent{t: e.Type, port: e.Port})
-				}
+		}
+	})
+	for {
+		switch e, err := dev.TryGetAsyncEvent(); {
+		case err == nil:
+			passOn(dev, &e)
+			_ = e.Ack() // its object's Destroy waits for this, and then forget finds the event
+		case errors.Is(err, verbs.ErrAgain):
+			<-more
+		default:
+			return
+		}
+	}
+}
+
+// passOn passes an event of an object to its context, and others to every context of the device.
+func passOn(dev *verbs.Device, e *verbs.AsyncEvent) {
+	var of any
+	switch {
+	case e.QP != nil:
+		of = e.QP.Context()
+	case e.CQ != nil:
+		of = e.CQ.Context()
+	case e.SRQ != nil:
+		of = e.SRQ.Context()
+	default:
+		for _, c := range contexts.all() {
+			if c.dev == dev {
+				c.events.add(asyncEvent{t: e.Type, port: e.Port})
 			}
-			continue
 		}
-		if o, ok := of.(*object); ok {
-			o.ctx.events.add(asyncEvent{e.Type, e.Port, o.events})
-		}
+		return
+	}
+	switch o := of.(type) {
+	case *object:
+		o.ctx.events.add(asyncEvent{e.Type, e.Port, o.events})
+	case *sharedQP:
+		o.add(e)
 	}
 }
 

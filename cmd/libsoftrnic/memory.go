@@ -52,6 +52,9 @@ func bytesAt(op string, addr unsafe.Pointer, length C.size_t) ([]byte, error) {
 	if uint64(length) > math.MaxInt || length > 0 && uint64(uintptr(addr))+uint64(length)-1 < uint64(length)-1 {
 		return nil, verbs.Errorf(verbs.ErrInvalid, op, "length %d at %#x: a region is within the address space", uint64(length), uintptr(addr))
 	}
+	if addr == nil && length > 0 {
+		return nil, verbs.Errorf(syscall.EFAULT, op, "length %d at address 0", uint64(length))
+	}
 	return unsafe.Slice((*byte)(addr), int(length)), nil
 }
 

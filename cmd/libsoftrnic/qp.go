@@ -10,6 +10,8 @@ import "C"
 import (
 	"context"
 	"os"
+	"slices"
+	"sync"
 	"time"
 	"unsafe"
 
@@ -65,7 +67,7 @@ func srCreateQP(a *C.struct_sr_qp_init_attr, h, num *C.uint32_t) C.int {
 			return invalid
 		}
 		q.ctx = x.ctx
-		q.QP, err = x.CreateQP(&verbs.QPInitAttr{Context: &q.object, Type: attr.Type, Transport: x.ctx.transport})
+		q.QP, err = x.CreateQP(&verbs.QPInitAttr{Context: &sharedQP{handles: []*object{&q.object}}, Type: attr.Type, Transport: x.ctx.transport})
 	} else {
 		if p == nil {
 			return invalid
@@ -120,8 +122,39 @@ func srOpenQP(x, num C.uint32_t, events *C.struct_sr_events, h *C.uint32_t) C.in
 	if err != nil {
 		return errno(err)
 	}
-	*h = C.uint32_t(qps.add(&qp{v, object{d.ctx, events}}))
+	q := &qp{v, object{d.ctx, events}}
+	if s, ok := v.Context().(*sharedQP); ok {
+		s.open(&q.object)
+	}
+	*h = C.uint32_t(qps.add(q))
 	return 0
+}
+
+// sharedQP is what an XRC QP has as its Context: the handles of it, which all hear of its asynchronous events.
+type sharedQP struct {
+	mu      sync.Mutex
+	handles []*object
+}
+
+func (s *sharedQP) open(o *object) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.handles = append(s.handles, o)
+}
+
+// close takes a handle away. No event is added for it afterwards.
+func (s *sharedQP) close(o *object) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.handles = slices.DeleteFunc(s.handles, func(h *object) bool { return h == o })
+}
+
+func (s *sharedQP) add(e *verbs.AsyncEvent) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, o := range s.handles {
+		o.ctx.events.add(asyncEvent{e.Type, e.Port, o.events})
+	}
 }
 
 func ahAttr(a *C.struct_sr_ah_attr) verbs.AHAttr {
@@ -230,6 +263,9 @@ func srDestroyQP(h C.uint32_t) C.int {
 	return errno(qps.remove(uint32(h), func(q *qp) error {
 		if err := q.Destroy(); err != nil {
 			return err
+		}
+		if s, ok := q.Context().(*sharedQP); ok {
+			s.close(&q.object)
 		}
 		q.forget()
 		return nil

@@ -124,6 +124,7 @@ static void nonsense(void)
 	CHECK(!ibv_create_cq(ctx, 1 << 30, NULL, NULL, 0) && errno == EINVAL);
 	CHECK(!ibv_reg_mr(pd, l.memory, 0, 0) && errno == EINVAL);
 	CHECK(!ibv_reg_mr(pd, l.memory, SIZE_MAX - 1, 0) && errno == EINVAL);
+	CHECK(!ibv_reg_mr(pd, NULL, 4096, 0) && errno == EFAULT);
 	struct ibv_qp_init_attr a = {.send_cq = l.cq, .recv_cq = l.cq, .cap = {1 << 30, 1, 1, 1, 0}, .qp_type = IBV_QPT_RC};
 	CHECK(!ibv_create_qp(pd, &a) && errno);
 	wr.send_flags = IBV_SEND_INLINE;
