@@ -198,7 +198,7 @@ func (m *midway) run(happen func() error) (inTime bool) {
 		// In packets, a may not know yet that number 1 has arrived. (A goroutine that is not the test's cannot end it.)
 		var err error
 		n, packets := 0, m.wrap != nil
-		for deadline := time.Now().Add(10 * time.Second); packets && n == 0 && err == nil && time.Now().Before(deadline); runtime.Gosched() {
+		for deadline := time.Now().Add(time.Minute); packets && n == 0 && err == nil && time.Now().Before(deadline); runtime.Gosched() {
 			n, err = m.a.cq.Poll(m.a.wcs[:])
 		}
 		err = errors.Join(err, happen())
@@ -291,7 +291,7 @@ func (m *midway) arrived() string {
 // event is the next one of an end's QP.
 func (m *midway) event(e *mwEnd) string {
 	m.Helper()
-	ctx, cancel := context.WithTimeout(m.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(m.Context(), time.Minute)
 	defer cancel()
 	for {
 		ev, err := e.Device.GetAsyncEvent(ctx)
@@ -307,7 +307,7 @@ func (m *midway) event(e *mwEnd) string {
 // awaitErr waits until an end's QP has gone to ERR; false if the long message was a READ, and its responses had left before.
 func (m *midway) awaitErr(e *mwEnd) bool {
 	m.Helper()
-	for deadline := time.Now().Add(10 * time.Second); e.qp.State() != verbs.StateErr; {
+	for deadline := time.Now().Add(time.Minute); e.qp.State() != verbs.StateErr; {
 		if time.Now().After(deadline) {
 			m.Fatalf("QP %#x is in %v", e.qp.Num(), e.qp.State())
 		}

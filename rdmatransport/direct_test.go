@@ -262,7 +262,7 @@ func (s *script) send(op verbs.WROpcode, n int, changes ...func(*verbs.SendWR)) 
 		if i == 1 && s.transport == verbs.RoCEv2 && wc.Status == verbs.WCLocProtErr {
 			continue
 		}
-		for deadline := time.Now().Add(10 * time.Second); e.QP().State() != verbs.StateErr; {
+		for deadline := time.Now().Add(time.Minute); e.QP().State() != verbs.StateErr; {
 			if time.Now().After(deadline) {
 				s.t.Fatalf("QP %#x is in %v after a failure", e.QP().Num(), e.QP().State())
 			}

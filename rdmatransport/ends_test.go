@@ -200,7 +200,7 @@ func (e *end) take(t testing.TB) int {
 func (e *end) next(t testing.TB) verbs.WC {
 	t.Helper()
 	var wc [1]verbs.WC
-	for deadline := time.Now().Add(10 * time.Second); ; {
+	for deadline := time.Now().Add(time.Minute); ; {
 		n, err := e.cq.Poll(wc[:])
 		switch {
 		case err != nil:

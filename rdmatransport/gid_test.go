@@ -83,13 +83,17 @@ func gidTypesDiffer(t *testing.T, m medium) {
 				ok(t, ch.Destroy())
 			}()
 		}
+		rts := verbs.QPAttr{QPState: verbs.StateRTS, Timeout: 10, RetryCnt: 1, MaxRDAtomic: 1}
+		if tc.want == verbs.WCSuccess {
+			rts.Timeout, rts.RetryCnt = 18, 7
+		}
 		for i, peer := range []*station{b, a} {
 			ok(t, qps[i].Modify(&verbs.QPAttr{QPState: verbs.StateInit, PortNum: 1},
 				verbs.QPAttrState|verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrAccessFlags))
 			ok(t, qps[i].Modify(&verbs.QPAttr{QPState: verbs.StateRTR, PathMTU: verbs.MTU1024, DestQPNum: qps[1-i].Num(), MaxDestRDAtomic: 1,
 				AHAttr: verbs.AHAttr{IsGlobal: true, PortNum: 1, GRH: verbs.GRH{DGID: verbs.GIDFromAddr(peer.addr), SGIDIndex: tc.gids[i]}}},
 				verbs.QPAttrState|verbs.QPAttrAV|verbs.QPAttrPathMTU|verbs.QPAttrDestQPN|verbs.QPAttrRQPSN|verbs.QPAttrMaxDestRDAtomic|verbs.QPAttrMinRNRTimer))
-			ok(t, qps[i].Modify(&verbs.QPAttr{QPState: verbs.StateRTS, Timeout: 10, RetryCnt: 1, MaxRDAtomic: 1},
+			ok(t, qps[i].Modify(&rts,
 				verbs.QPAttrState|verbs.QPAttrSQPSN|verbs.QPAttrTimeout|verbs.QPAttrRetryCnt|verbs.QPAttrRNRRetry|verbs.QPAttrMaxQPRDAtomic))
 		}
 		ok(t, qps[1].PostRecv(&verbs.RecvWR{}))

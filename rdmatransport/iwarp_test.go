@@ -60,7 +60,7 @@ func newIWARPPair(t *testing.T, m medium, cfgA, cfgB iwarp.Config, size int) *iw
 			Cap: verbs.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 8, MaxRecvSGE: 8, MaxInlineData: 64},
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	at := netip.AddrPortFrom(hostB.Addr, 7471).String()
 	l, err := rdmacm.Listen(devB, at, config(p.mrB))

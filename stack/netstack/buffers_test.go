@@ -312,8 +312,10 @@ func TestTCPMemoryOfSilentConnections(t *testing.T) {
 				}
 			}
 			// Another connection asks for more until the silent one has been looked at twice, with a second in between.
-			for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+			end := time.Now().Add(3 * time.Second)
+			for n := 0; n < 6 || time.Now().Before(end); n++ {
 				transfer(t, x, y, 1<<20)
+				time.Sleep(20 * time.Millisecond)
 			}
 			x.Abort()
 			y.Abort()

@@ -3,6 +3,7 @@ package trace
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"io"
 	"strings"
 	"testing"
@@ -17,17 +18,23 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// counted ends the capture behind so many frames.
+// counted has the frames of RoCE alone, and ends the capture behind so many: the kernel sends some of its own on a new interface.
 type counted struct {
 	*live
 	left int
 }
 
 func (c *counted) next() (data []byte, info gopacket.CaptureInfo, link layers.LinkType, err error) {
-	if c.left--; c.left < 0 {
+	if c.left == 0 {
 		return nil, info, 0, io.EOF
 	}
-	return c.live.next()
+	for {
+		data, info, link, err = c.live.next()
+		if err != nil || len(data) > 14+20+4 && binary.BigEndian.Uint16(data[12:]) == 0x0800 && binary.BigEndian.Uint16(data[14+20+2:]) == 4791 {
+			c.left--
+			return data, info, link, err
+		}
+	}
 }
 
 // TestLive: a superframe on an interface is taken apart by what its virtio-net header says, also where its first packet is damaged.
