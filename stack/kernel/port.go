@@ -27,13 +27,16 @@ const (
 // by then is lost, and counted, and so is all else until the socket takes something again.
 const patience = 250 * time.Millisecond
 
+// birth is that of this program, from which no time is 0. Times are counted from there, as the clock may be set back.
+var birth = time.Now().Add(-1)
+
 // port is the interface's datagram port: a socket on UDP port 4791 of each address for what comes in, and a few on other
 // ports for what goes out.
 type port struct {
 	nic      *nic
 	in       atomic.Pointer[[]*socket] // of addresses and groups; replaced under mu, never changed
 	segments atomic.Bool               // the kernel cuts superframes
-	polled   atomic.Int64              // when Poll was called last, in nanoseconds since 1970; 0 after EndPoll
+	polled   atomic.Int64              // when Poll was called last, as of time.Since(birth); 0: not, or EndPoll was called since
 	closed   atomic.Bool
 	readers  sync.WaitGroup
 	senders  sync.Pool
@@ -245,7 +248,7 @@ func (p *port) Receive(f func(*stack.Datagram)) {
 
 // poll receives what has come to each address.
 func (p *port) poll() (any bool) {
-	p.polled.Store(time.Now().UnixNano())
+	p.polled.Store(int64(time.Since(birth)))
 	for _, in := range *p.in.Load() {
 		if in.Poll() {
 			any = true
@@ -272,7 +275,8 @@ func (p *port) endPoll() {
 
 // isPolled tells whether somebody has polled a moment ago, and will again.
 func (p *port) isPolled() bool {
-	return time.Now().UnixNano()-p.polled.Load() < int64(time.Millisecond)
+	polled := p.polled.Load()
+	return polled != 0 && int64(time.Since(birth))-polled < int64(time.Millisecond)
 }
 
 func (p *port) close() {
