@@ -99,6 +99,7 @@ func (n *nic) addAddr(p netip.Prefix) error {
 	if err := n.port.open(p.Addr()); err != nil {
 		return err
 	}
+	n.port.reopenOutlets(p.Addr()) // before there can be another path, which would take their place
 	old := n.table.Load()
 	t := &gidTable{slices.Clone(old.prefixes), slices.Clone(old.gids)}
 	i := slices.Index(t.gids[1:], netip.Addr{}) + 1 // a hole, or 0
@@ -112,7 +113,6 @@ func (n *nic) addAddr(p netip.Prefix) error {
 		t.prefixes, t.gids = append(t.prefixes, p), append(t.gids, p.Addr())
 	}
 	n.table.Store(t)
-	n.port.reopenOutlets(p.Addr())
 	return n.port.introduce(p.Addr())
 }
 
