@@ -151,6 +151,8 @@ func (r *relay) dropAddr(m *member, a netip.Addr) (had bool) {
 	defer r.mu.Unlock()
 	had = m.addrs[a]
 	delete(m.addrs, a)
+	// Its sockets there are closed. Whoever has such a port next, when the address comes again, is not the client.
+	maps.DeleteFunc(r.senders, func(from netip.AddrPort, o *member) bool { return o == m && from.Addr() == a })
 	return had
 }
 

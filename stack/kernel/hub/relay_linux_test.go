@@ -75,6 +75,31 @@ func TestSenderThatLeft(t *testing.T) {
 	}
 }
 
+// TestSenderOfDroppedAddress: a client's sockets at an address go with it, and those at others do not. Else whoever has such a port
+// next would speak as the client, which could have no more sockets after its addresses have changed often.
+func TestSenderOfDroppedAddress(t *testing.T) {
+	at, other := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
+	m, _ := newRinged(t, other, 3)
+	stays, _ := newRinged(t, at, 4)
+	r := newRelay(everything{}, new(Counters))
+	add := func(m *member, a netip.Addr, port int) {
+		t.Helper()
+		if err := r.addSender(m, netip.AddrPortFrom(a, uint16(port))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	add(stays, at, 1)
+	add(m, other, 2)
+	for port := 3; port < 3+2*maxOutlets; port++ {
+		r.addAddr(m, at)
+		add(m, at, port)
+		r.dropAddr(m, at)
+	}
+	if len(r.senders) != 2 || r.senders[netip.AddrPortFrom(at, 1)] != stays || r.senders[netip.AddrPortFrom(other, 2)] != m {
+		t.Errorf("the senders are %v", r.senders)
+	}
+}
+
 // TestVerifiedInPlace: the data of a superframe whose ICRCs the hub has found right are left in the ring, for the client to take from
 // there. All others have an ICRC for the client to check, on a copy.
 func TestVerifiedInPlace(t *testing.T) {
