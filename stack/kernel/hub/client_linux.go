@@ -286,8 +286,12 @@ func (c *Client) rejoin() bool {
 		switch {
 		case err == nil && w.secret == c.secret:
 			c.setConn(conn)
+			if c.isClosed() {
+				c.leaveHub() // setConn, or Close, has closed the connection
+				return false
+			}
 			go c.repeat(conn)
-			return !c.isClosed()
+			return true
 		case err == nil:
 			c.leaveHub()
 			c.hangUpAll()

@@ -669,3 +669,17 @@ func TestStoppedClient(t *testing.T) {
 	}
 	await(t, "it goes on", func() bool { return e.echo(addr, stopped, 1000, 100*time.Millisecond) })
 }
+
+// TestServeFails: a hub that cannot be one leaves its addresses to others.
+func TestServeFails(t *testing.T) {
+	addr := netip.MustParseAddr("127.31.0.17")
+	dir := filepath.Join(filepath.Dir(directory(t)), strings.Repeat("h", 120))
+	if err := hub.Serve(t.Context(), hub.Config{Directory: dir, Classifier: numbered{}, Addrs: []netip.Addr{addr}}); err == nil {
+		t.Fatal("a hub with too long a path")
+	}
+	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, stack.RoCEPort)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Close()
+}

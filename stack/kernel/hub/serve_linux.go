@@ -138,18 +138,8 @@ func serveDirectory(ctx context.Context, cfg Config) error {
 		s.relay.classifier.Leased(l.numbers())
 		s.relay.patient = true
 	}
-	for _, a := range cfg.Addrs {
-		if err := s.listen(a.WithZone(""), a.Zone()); err != nil {
-			s.close()
-			return err
-		}
-	}
-	path := filepath.Join(cfg.Directory, socketName)
-	if len(path) > userdir.MaxPath {
-		return fmt.Errorf("the path %s has %d bytes, and a unix socket's has at most %d: give a shorter directory", path, len(path), userdir.MaxPath)
-	}
-	_ = os.Remove(path) // an earlier hub's
-	if s.listener, err = net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"}); err != nil {
+	if err := s.open(); err != nil {
+		s.close()
 		return err
 	}
 	cfg.Log.Info("the hub is up", "directory", cfg.Directory)
@@ -158,6 +148,22 @@ func serveDirectory(ctx context.Context, cfg Config) error {
 	s.close()
 	cfg.Log.Info("the hub ends", "dropped", cfg.Counters.Dropped.Load())
 	return nil
+}
+
+// open opens the sockets of the hub's own addresses, and the one that clients connect to. What it has opened is open after an error, too.
+func (s *server) open() (err error) {
+	for _, a := range s.cfg.Addrs {
+		if err := s.listen(a.WithZone(""), a.Zone()); err != nil {
+			return err
+		}
+	}
+	path := filepath.Join(s.cfg.Directory, socketName)
+	if len(path) > userdir.MaxPath {
+		return fmt.Errorf("the path %s has %d bytes, and a unix socket's has at most %d: give a shorter directory", path, len(path), userdir.MaxPath)
+	}
+	_ = os.Remove(path) // an earlier hub's
+	s.listener, err = net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	return err
 }
 
 // untilIdle does what is due from time to time, until the hub is to end.
