@@ -34,7 +34,7 @@ type Client struct {
 
 	answerTime time.Duration
 
-	asking sync.Mutex // one request at a time
+	asking chan struct{} // full while a request is made: one at a time
 
 	mu       sync.Mutex
 	closed   bool
@@ -46,6 +46,7 @@ type Client struct {
 	addrs    map[netip.Addr]string
 	services map[stack.Service]int
 	outlets  []outletSocket
+	owed     []request // that end something, and which a hub that does not answer has not been told
 	neighbours
 }
 
@@ -68,7 +69,7 @@ func Join(cfg ClientConfig) (*Client, error) {
 	}
 	c := &Client{cfg: cfg, ended: make(chan struct{}), group: ring.NewGroup(), quota: ring.Quota{Bytes: quotaBytes},
 		answerTime: answerTime,
-		answers:    make(chan answer, 1), changed: make(chan struct{}), addrs: map[netip.Addr]string{}, services: map[stack.Service]int{}}
+		asking:     make(chan struct{}, 1), answers: make(chan answer, 1), changed: make(chan struct{}), addrs: map[netip.Addr]string{}, services: map[stack.Service]int{}}
 	c.neighbours.init()
 	c.group.TakeInPlace()
 	c.group.FilledByHub()
@@ -285,12 +286,12 @@ func (c *Client) rejoin() bool {
 		conn, w, err := c.connect()
 		switch {
 		case err == nil && w.secret == c.secret:
-			c.setConn(conn)
+			had := c.setConn(conn)
 			if c.isClosed() {
 				c.leaveHub() // setConn, or Close, has closed the connection
 				return false
 			}
-			go c.repeat(conn)
+			go c.repeat(conn, had)
 			return true
 		case err == nil:
 			c.leaveHub()
@@ -310,7 +311,8 @@ func (c *Client) rejoin() bool {
 	}
 }
 
-func (c *Client) setConn(conn *net.UnixConn) {
+// setConn says which connection is that with the hub; nil: there is none. It returns the requests for what the client has.
+func (c *Client) setConn(conn *net.UnixConn) (had []request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.conn = conn
@@ -319,6 +321,7 @@ func (c *Client) setConn(conn *net.UnixConn) {
 	if c.closed && conn != nil {
 		_ = conn.Close()
 	}
+	return c.had()
 }
 
 // hubChanged has requests that wait look again. mu is held.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"net"
 	"net/netip"
 	"syscall"
 
@@ -182,7 +183,12 @@ type request struct {
 	qpn     uint32
 	serial  uint32     // of unpair and keepPair
 	own     netip.Addr // of pair
+
+	on *net.UnixConn // the only connection that it may be made on; nil: any
 }
+
+// ends tells whether the answer changes nothing for the client, which has ended something.
+func (r *request) ends() bool { return r.kind == dropAddr || r.kind == endServe || r.kind == unpair }
 
 // hasSocket tells whether a descriptor comes with the request.
 func (r *request) hasSocket() bool { return r.kind == addOutlet || r.kind == keepPair }

@@ -237,7 +237,8 @@ func (c *Client) dueRequests(now time.Time) (all []request, again time.Duration)
 	for _, serial := range c.parted {
 		all = append(all, request{kind: unpair, serial: serial})
 	}
-	c.parted, again = nil, lastPause
+	all = append(all, c.owed...)
+	c.parted, c.owed, again = nil, nil, lastPause
 	for _, r := range c.routes {
 		if r.pair.Load() != nil {
 			continue
@@ -418,14 +419,17 @@ func (c *Client) hangUpAll() {
 }
 
 // keepPairs tells a hub which rings the one before it has arranged. Those that it does not want are ended.
-func (c *Client) keepPairs() {
+func (c *Client) keepPairs(conn *net.UnixConn) {
 	c.mu.Lock()
 	near := slices.Clone(c.near)
 	c.mu.Unlock()
 	for _, n := range near {
 		raw, err := n.conn.SyscallConn()
 		if err == nil {
-			err = c.request(&request{kind: keepPair, qpn: n.qpns.Base, serial: n.serial, socket: raw}, true)
+			err = c.request(&request{kind: keepPair, qpn: n.qpns.Base, serial: n.serial, socket: raw, on: conn}, true)
+		}
+		if errors.Is(err, errGone) {
+			return // the next is told
 		}
 		if err != nil {
 			c.cfg.Log.Debug("rings of the hub before are given up", "QPNs", fmt.Sprintf("%#x", n.qpns.Base), "error", err)

@@ -3,6 +3,7 @@ package hub
 // What a client asks the hub for.
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -22,65 +23,110 @@ var answerTime = 5 * time.Second
 
 // ask makes a request, and waits for the answer. While there is no hub, it waits for one, and gives up after answerTime. A hub that
 // there is, as the connection stands, is waited for as long as it takes: it may be ready to run and get no processor. Only if the
-// answer changes nothing, as for what ends something, ask gives up then too: the hub reads the request when it can.
+// answer changes nothing, as for what ends something, or if it is asked again, ask gives up then too: the hub reads the request when
+// it can.
 //
 // With a new hub, what repeat asks for comes first.
 func (c *Client) ask(r *request) error { return c.request(r, false) }
 
+// request is ask, also for what is repeated. The error is errGone if there is not the connection any more that r is for.
 func (c *Client) request(r *request, repeated bool) error {
-	c.asking.Lock()
-	defer c.asking.Unlock()
 	late := time.NewTimer(c.answerTime)
 	defer late.Stop()
 	for {
 		c.mu.Lock()
 		conn, changed, closed := c.conn, c.changed, c.closed
-		early := conn != nil && !repeated && !c.up.Load()
-		c.number++
-		r.number = c.number
-		select {
-		case <-c.answers: // one that came too late
-		default:
+		turn := c.asking
+		if conn == nil || !repeated && !c.up.Load() {
+			turn = nil // not yet
 		}
 		c.mu.Unlock()
-		answers := c.answers
 		switch {
 		case closed:
 			return net.ErrClosed
-		case early:
-			answers = nil
-			c.asking.Unlock()
-		case conn != nil:
-			r.send(conn) // an error is the end of the connection, which Run finds out
+		case r.on != nil && conn != r.on:
+			return errGone
 		}
-		again, err := c.await(r, answers, changed, late, conn != nil)
-		if early {
-			c.asking.Lock()
-		}
-		if !again {
-			return err
+		select {
+		case turn <- struct{}{}:
+			again, err := c.exchange(r, conn, late)
+			<-c.asking
+			if !again {
+				return err
+			}
+		case <-changed:
+		case <-c.ended:
+			return net.ErrClosed
+		case <-late.C:
+			switch {
+			case conn == nil || r.kind == pair:
+				return c.noAnswer()
+			case r.ends():
+				c.owe(r)
+				return c.noAnswer()
+			case turn == nil: // else whoever has the turn says so
+				c.isLate()
+			}
+			late.Reset(c.answerTime)
 		}
 	}
 }
 
-// await waits for the answer to a request, which is to be made again if there is another hub, or none.
-func (c *Client) await(r *request, answers <-chan answer, changed <-chan struct{}, late *time.Timer, connected bool) (again bool, err error) {
-	ends := r.kind == dropAddr || r.kind == endServe || r.kind == unpair
+// exchange makes a request and waits for the answer. It is to be made again if there is another hub, or none. The caller has the turn
+// to ask.
+func (c *Client) exchange(r *request, conn *net.UnixConn, late *time.Timer) (again bool, err error) {
+	c.mu.Lock()
+	if c.conn != conn {
+		c.mu.Unlock()
+		return true, nil
+	}
+	changed := c.changed
+	c.number++
+	r.number = c.number
+	select {
+	case <-c.answers: // one that came too late
+	default:
+	}
+	c.mu.Unlock()
+	if err := r.send(conn); errors.Is(err, unix.ETOOMANYREFS) {
+		return false, fmt.Errorf("the hub in %s cannot be given a descriptor: %w", c.cfg.Directory, err)
+	} // else an error is the end of the connection, which Run finds out
 	for {
 		select {
-		case a := <-answers:
+		case a := <-c.answers:
 			return false, a.err
 		case <-changed:
 			return true, nil
 		case <-c.ended:
 			return false, net.ErrClosed
 		case <-late.C:
-			if !connected || ends {
-				return false, fmt.Errorf("the hub in %s does not answer: %w", c.cfg.Directory, unix.ETIMEDOUT)
+			if r.ends() || r.kind == pair {
+				return false, c.noAnswer()
 			}
 			c.isLate()
 			late.Reset(c.answerTime)
 		}
+	}
+}
+
+func (c *Client) noAnswer() error {
+	return fmt.Errorf("the hub in %s does not answer: %w", c.cfg.Directory, unix.ETIMEDOUT)
+}
+
+// owe has askForRings make a request that ends something, for which nobody waits any more and which the hub has not been sent: it
+// would keep what the client does not have.
+func (c *Client) owe(r *request) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.owed = append(c.owed, *r)
+	c.askSoon()
+}
+
+// end makes a request that ends something which the client had with the hub at the other end of a connection. If that has gone, the
+// next does not hear of it in the first place.
+func (c *Client) end(r *request, conn *net.UnixConn) {
+	if r.on = conn; conn != nil {
+		_ = c.ask(r)
 	}
 }
 
@@ -89,16 +135,19 @@ func (c *Client) isLate() {
 	c.cfg.Log.Warn("the hub does not answer yet: it is stopped, or gets no processor", "directory", c.cfg.Directory, "after", c.answerTime)
 }
 
-func (r *request) send(conn *net.UnixConn) {
-	if r.socket == nil {
-		_, _ = conn.Write(r.encode())
-		return
+// sendSocket is a variable for tests.
+var sendSocket = ring.Send
+
+func (r *request) send(conn *net.UnixConn) (err error) {
+	if r.socket != nil {
+		closed := r.socket.Control(func(fd uintptr) { err = sendSocket(conn, r.encode(), int(fd)) })
+		if closed == nil {
+			return err
+		}
+		r.kind, r.socket = dropAddr, nil // the hub is to answer all the same
 	}
-	err := r.socket.Control(func(fd uintptr) { _ = ring.Send(conn, r.encode(), int(fd)) })
-	if err != nil { // the socket is closed: the hub is to answer all the same
-		r.kind, r.socket = dropAddr, nil
-		_, _ = conn.Write(r.encode())
-	}
+	_, err = conn.Write(r.encode())
+	return err
 }
 
 // AddOutlet tells the hub that datagrams from a socket, which is bound to an address that was added, are this client's. Those
@@ -130,8 +179,9 @@ func (c *Client) DropAddr(a netip.Addr) {
 	c.mu.Lock()
 	delete(c.addrs, a)
 	c.outlets = slices.DeleteFunc(c.outlets, func(o outletSocket) bool { return o.addr == a })
+	conn := c.conn
 	c.mu.Unlock()
-	_ = c.ask(&request{kind: dropAddr, addr: a}) // one who is no client any more has no addresses
+	c.end(&request{kind: dropAddr, addr: a}, conn)
 }
 
 // Serve implements [stack.Shared].
@@ -151,38 +201,51 @@ func (c *Client) EndServe(s stack.Service) {
 	if c.services[s]--; c.services[s] <= 0 {
 		delete(c.services, s)
 	}
+	conn := c.conn
 	c.mu.Unlock()
-	_ = c.ask(&request{kind: endServe, service: s})
+	c.end(&request{kind: endServe, service: s}, conn)
 }
 
-// repeat asks a new hub for what the client had with the one before. Then the client is up.
-func (c *Client) repeat(conn *net.UnixConn) {
-	c.mu.Lock()
-	var all []request
+// had are the requests for what the client has. mu is held.
+func (c *Client) had() (all []request) {
 	for a, zone := range c.addrs {
-		all = append(all, request{kind: addAddr, addr: a, zone: zone})
+		all = append(all, request{kind: addAddr, addr: a, zone: zone, on: c.conn})
 	}
 	for _, o := range c.outlets {
-		all = append(all, request{kind: addOutlet, socket: o.raw})
+		all = append(all, request{kind: addOutlet, socket: o.raw, on: c.conn})
 	}
 	for s, n := range c.services {
 		for range n {
-			all = append(all, request{kind: serve, service: s})
+			all = append(all, request{kind: serve, service: s, on: c.conn})
 		}
 	}
-	c.mu.Unlock()
-	for i := range all {
-		if err := c.request(&all[i], true); err != nil && !c.isClosed() {
+	return all
+}
+
+// repeat asks a new hub for what the client had with the one before when this one came. Then the client is up.
+func (c *Client) repeat(conn *net.UnixConn, had []request) {
+	for i := range had {
+		err := c.request(&had[i], true)
+		for errors.Is(err, unix.ETOOMANYREFS) { // for a second each time
+			err = c.request(&had[i], true)
+		}
+		if errors.Is(err, errGone) {
+			return // there is another to do the same
+		}
+		if err != nil && !c.isClosed() {
 			c.cfg.Log.Error("the new hub does not do what the one before did", "error", err)
 		}
 	}
-	c.keepPairs()
+	c.keepPairs(conn)
 	c.mu.Lock()
-	if c.conn == conn { // and not yet another
+	current := c.conn == conn
+	if current {
 		c.up.Store(true)
 		c.hubChanged()
 	}
 	c.mu.Unlock()
-	c.cfg.Log.Info("there is a hub again", "directory", c.cfg.Directory)
-	c.cfg.Changed(false)
+	if current {
+		c.cfg.Log.Info("there is a hub again", "directory", c.cfg.Directory)
+		c.cfg.Changed(false)
+	}
 }

@@ -1,15 +1,170 @@
 package hub
 
 import (
+	"errors"
+	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/softrnic/softrnic/link/ring"
+	"github.com/softrnic/softrnic/stack"
 )
+
+// silentHub is the other end of a client's connection, where nobody is but the test.
+type silentHub struct {
+	t    *testing.T
+	fd   int
+	conn *net.UnixConn // the client's end
+}
+
+func newSilentHub(t *testing.T) *silentHub {
+	both, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := connOf(both[0])
+	_ = unix.Close(both[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = conn.Close(), unix.Close(both[1]) })
+	return &silentHub{t, both[1], conn}
+}
+
+// kinds are the kinds of requests that have come.
+func (h *silentHub) kinds() (all []kind) {
+	b := make([]byte, requestLen+1)
+	for {
+		n, _, err := unix.Recvfrom(h.fd, b, unix.MSG_DONTWAIT)
+		if err != nil {
+			return all
+		}
+		r, err := decodeRequest(b[:n])
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		all = append(all, r.kind)
+	}
+}
+
+// clientOf is a client of such hubs, which receives nothing.
+func clientOf(h *silentHub) *Client {
+	c := &Client{cfg: ClientConfig{Log: slog.New(slog.DiscardHandler), Changed: func(bool) {}}, ended: make(chan struct{}), answerTime: answerTime,
+		asking: make(chan struct{}, 1), answers: make(chan answer, 1), changed: make(chan struct{}), addrs: map[netip.Addr]string{}, services: map[stack.Service]int{}, conn: h.conn}
+	c.neighbours.init()
+	c.up.Store(true)
+	return c
+}
+
+// answer has the hub answer the last request.
+func (c *Client) answer() {
+	c.mu.Lock()
+	c.answers <- answer{c.number, nil}
+	c.mu.Unlock()
+}
+
+// TestEndsWithoutAnswer: what ends something gives up when the hub does not answer, also while another request waits, and the hub is
+// told later. So does who asks for rings.
+func TestEndsWithoutAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newSilentHub(t)
+		c := clientOf(h)
+		served := make(chan error, 1)
+		go func() { served <- c.Serve(stack.Service{ID: 1}) }()
+		synctest.Wait()
+		givesUp := func(what string, do func()) {
+			t.Helper()
+			began := time.Now()
+			if do(); time.Since(began) != answerTime {
+				t.Errorf("%s takes %v", what, time.Since(began))
+			}
+		}
+		rings := func() { _ = c.ask(&request{kind: pair}) }
+		givesUp("the end of a service, while another is asked for,", func() { c.EndServe(stack.Service{ID: 2}) })
+		givesUp("asking for rings, while a service is asked for,", rings)
+		c.answer()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+		givesUp("asking for rings", rings)
+		if got, want := h.kinds(), []kind{serve, pair}; !slices.Equal(got, want) {
+			t.Errorf("the hub was sent %v, want %v", got, want)
+		}
+		go c.askForRings()
+		synctest.Wait()
+		if got, want := h.kinds(), []kind{endServe}; !slices.Equal(got, want) {
+			t.Errorf("then the hub is sent %v, want %v", got, want)
+		}
+		close(c.ended)
+	})
+}
+
+// TestTooManyDescriptors: a request fails whose descriptor Linux refuses to pass on. With a new hub it is tried again.
+func TestTooManyDescriptors(t *testing.T) {
+	c := clientOf(newSilentHub(t))
+	socket, err := net.ListenUDP("udp", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tries := 0
+	defer func() { sendSocket = ring.Send }()
+	sendSocket = func(*net.UnixConn, []byte, int) error {
+		if tries++; tries == 4 {
+			c.answer()
+			return nil
+		}
+		return unix.ETOOMANYREFS
+	}
+	if err := c.AddOutlet(netip.Addr{}, raw); !errors.Is(err, unix.ETOOMANYREFS) {
+		t.Error(err)
+	}
+	c.outlets = []outletSocket{{raw: raw}}
+	c.repeat(c.conn, c.setConn(c.conn))
+	if tries != 4 || !c.Up() {
+		t.Errorf("%d tries, and the client is up: %t", tries, c.Up())
+	}
+}
+
+// TestRepeatEndsWithItsHub: what is being repeated for a hub is not asked of the next, which is asked for all in its turn.
+func TestRepeatEndsWithItsHub(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one, two := newSilentHub(t), newSilentHub(t)
+		c := clientOf(one)
+		c.services[stack.Service{ID: 1}] = 2
+		go c.repeat(one.conn, c.setConn(one.conn))
+		synctest.Wait()
+		c.setConn(two.conn)
+		synctest.Wait()
+		if got, want := one.kinds(), []kind{serve}; !slices.Equal(got, want) {
+			t.Errorf("the first hub was sent %v, want %v", got, want)
+		}
+		if got := two.kinds(); got != nil || c.Up() {
+			t.Errorf("the next hub was sent %v, and the client is up: %t", got, c.Up())
+		}
+		c.setConn(nil)
+		c.EndServe(stack.Service{ID: 1}) // the next does not hear of it
+		go c.repeat(two.conn, c.setConn(two.conn))
+		synctest.Wait()
+		c.answer()
+		synctest.Wait()
+		if got, want := two.kinds(), []kind{serve}; !slices.Equal(got, want) || !c.Up() {
+			t.Errorf("the next hub was sent %v, want %v, and the client is up: %t", got, want, c.Up())
+		}
+	})
+}
 
 // TestCloseWhileRejoining: a client that is closed while it connects to the next hub keeps nothing of that.
 func TestCloseWhileRejoining(t *testing.T) {
