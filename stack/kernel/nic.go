@@ -30,7 +30,7 @@ type nic struct {
 	changing sync.Mutex
 
 	watcher atomic.Pointer[func(stack.Change)]
-	opened  bool        // the first addresses have been added; written before the watch runs
+	opened  bool        // the first addresses have been added; under changing
 	up      atomic.Bool // what the watcher knows
 	lost    atomic.Bool
 }
@@ -60,8 +60,10 @@ func newNIC(iface *net.Interface, addrs []netip.Prefix, c *config) (*nic, error)
 	}
 	n.port = newPort(n)
 	n.up.Store(n.State() == stack.LinkUp)
+	n.changing.Lock() // a hub may come and go
 	err = n.addAddrs(addrs, c.sharing)
 	n.opened = true
+	n.changing.Unlock()
 	if err == nil {
 		err = n.port.probe()
 	}
@@ -94,12 +96,18 @@ func (n *nic) addAddrs(addrs []netip.Prefix, sharing *Sharing) error {
 	return nil
 }
 
-// addAddr opens the socket of an address and gives it a GID.
+// addAddr opens the sockets of an address and gives it a GID. After an error nothing has changed. changing is held.
 func (n *nic) addAddr(p netip.Prefix) error {
-	if err := n.port.open(p.Addr()); err != nil {
+	a := p.Addr()
+	if err := n.port.open(a); err != nil {
 		return err
 	}
-	n.port.reopenOutlets(p.Addr()) // before there can be another path, which would take their place
+	n.port.reopenOutlets(a) // before there can be another path, which would take their place
+	if err := n.port.introduce(a); err != nil {
+		n.port.shut(a)
+		n.port.closeOutlets(a)
+		return err
+	}
 	old := n.table.Load()
 	t := &gidTable{slices.Clone(old.prefixes), slices.Clone(old.gids)}
 	i := slices.Index(t.gids[1:], netip.Addr{}) + 1 // a hole, or 0
@@ -113,21 +121,31 @@ func (n *nic) addAddr(p netip.Prefix) error {
 		t.prefixes, t.gids = append(t.prefixes, p), append(t.gids, p.Addr())
 	}
 	n.table.Store(t)
-	return n.port.introduce(p.Addr())
+	return nil
 }
 
 // readdress takes in which addresses the interface has now.
 func (n *nic) readdress() {
+	if n.readdressed() {
+		n.tell(stack.GIDsChanged)
+	}
+}
+
+// readdressed tells whether something has changed.
+func (n *nic) readdressed() (changed bool) {
+	n.changing.Lock()
+	defer n.changing.Unlock()
+	if n.port.closed.Load() {
+		return false
+	}
 	iface, err := net.InterfaceByIndex(n.index)
 	if err != nil {
-		return // it is gone, which is told in another way
+		return false // it is gone, which is told in another way
 	}
 	have, err := prefixesOf(iface)
 	if err != nil {
-		return
+		return false
 	}
-	n.changing.Lock()
-	changed := false
 	old := n.table.Load()
 	for i, a := range old.gids {
 		if a.IsValid() && !owns(have, a).IsValid() {
@@ -145,10 +163,7 @@ func (n *nic) readdress() {
 			changed = true
 		}
 	}
-	n.changing.Unlock()
-	if changed {
-		n.tell(stack.GIDsChanged)
-	}
+	return changed
 }
 
 // madeUp is the MAC address of an interface that has none, as the loopback: locally administered, and the same whenever the

@@ -60,12 +60,16 @@ func (s *sharedPort) newReceiver() func(*hub.Arrival, bool) {
 	}
 }
 
-// changed tells the watcher of the interface that the hub has gone, or come.
+// changed tells the watcher of the interface that the hub has gone, or come. Addresses that came while there was none may have been
+// given up.
 func (s *sharedPort) changed(lost bool) {
 	if lost {
 		s.nic.lose()
-	} else {
-		s.nic.changed()
+		return
+	}
+	s.nic.changed()
+	if s.Up() {
+		go s.nic.readdress() // who calls this may be who hears the hub
 	}
 }
 
