@@ -3,6 +3,7 @@ package hub
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -91,6 +92,32 @@ func TestHostile(t *testing.T) {
 	}
 	x.victim.end()
 	awaitTrue(t, "the hub keeps no descriptors", func() bool { return descriptors(t) <= before+2 })
+}
+
+// TestSilentConnections: a process that connects and says nothing has few of the hub's connections, and has them again when it has hung
+// up. Else it would keep all others from joining.
+func TestSilentConnections(t *testing.T) {
+	s := &server{cfg: Config{Log: slog.New(slog.DiscardHandler)}, conns: map[*net.UnixConn]bool{}, silent: map[int32]int{}}
+	for range 2 {
+		var peers []*silentHub
+		for range maxSilent + 1 {
+			h := newSilentHub(t)
+			peers = append(peers, h)
+			s.accept(h.conn)
+		}
+		s.mu.Lock()
+		if n := len(s.conns); n != maxSilent {
+			t.Errorf("one process has %d connections, want %d", n, maxSilent)
+		}
+		s.mu.Unlock()
+		for _, h := range peers {
+			_ = unix.Shutdown(h.fd, unix.SHUT_RDWR)
+		}
+		s.work.Wait()
+		if len(s.silent) != 0 || len(s.conns) != 0 {
+			t.Errorf("when all have hung up, there are %v, of which %v are silent", s.conns, s.silent)
+		}
+	}
 }
 
 // descriptors is how many this process has, and so the hub in it.

@@ -52,6 +52,8 @@ import (
 const (
 	maxConns      = 512 // connections, with those that have not said hello
 	maxPerProcess = 16  // clients in one process
+	maxSilent     = 32  // connections of one process that have not said hello
+	maxForeign    = 256 // the same of all processes whose numbers cannot be seen from here, as in other containers
 	maxAddrs      = 256 // addresses of a client
 	maxServices   = 4096
 	maxOutlets    = 8 * maxAddrs // sockets that a client sends from
@@ -72,6 +74,7 @@ type server struct {
 	closed   bool
 	leases   *leases
 	conns    map[*net.UnixConn]bool
+	silent   map[int32]int // how many of them have not said hello, by process
 	members  map[*member]bool
 	idle     time.Time // since when there are no members
 	complete time.Time // when clients of an earlier hub were last seen to be missing, or the first look
@@ -130,7 +133,7 @@ func serveDirectory(ctx context.Context, cfg Config) error {
 	if cfg.Counters == nil {
 		cfg.Counters = new(Counters)
 	}
-	s := &server{cfg: cfg, began: time.Now(), relay: newRelay(cfg.Classifier, cfg.Counters), conns: map[*net.UnixConn]bool{}, members: map[*member]bool{}, idle: time.Now(), sockets: map[netip.Addr]*listening{}, pairings: map[pairKey]*pairing{}, serial: rand.Uint32()}
+	s := &server{cfg: cfg, began: time.Now(), relay: newRelay(cfg.Classifier, cfg.Counters), conns: map[*net.UnixConn]bool{}, silent: map[int32]int{}, members: map[*member]bool{}, idle: time.Now(), sockets: map[netip.Addr]*listening{}, pairings: map[pairKey]*pairing{}, serial: rand.Uint32()}
 	if s.leases, err = loadLeases(filepath.Join(cfg.Directory, leasesName)); err != nil {
 		return err
 	}
@@ -268,27 +271,42 @@ func (s *server) close() {
 	s.relay.close()
 }
 
-// accept serves a connection, unless there are too many.
+// accept serves a connection, unless there are too many. One process alone has not all of them, as it would keep others from joining.
 func (s *server) accept(conn *net.UnixConn) {
+	peer, err := userdir.Credentials(conn)
+	if err != nil {
+		_ = conn.Close()
+		return
+	}
+	most := maxSilent
+	if peer.Pid == 0 {
+		most = maxForeign
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || len(s.conns) >= maxConns {
+	if s.closed || len(s.conns) >= maxConns || s.silent[peer.Pid] >= most {
 		_ = conn.Close()
 		return
 	}
 	s.conns[conn] = true
-	s.work.Go(func() { s.talk(conn) })
+	s.silent[peer.Pid]++
+	s.work.Go(func() { s.talk(conn, peer) })
 }
 
 // talk serves one connection.
-func (s *server) talk(conn *net.UnixConn) {
+func (s *server) talk(conn *net.UnixConn, peer *unix.Ucred) {
 	defer func() {
 		_ = conn.Close()
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		delete(s.conns, conn)
 	}()
-	m, err := s.greet(conn)
+	m, err := s.greet(conn, peer)
+	s.mu.Lock()
+	if s.silent[peer.Pid]--; s.silent[peer.Pid] == 0 {
+		delete(s.silent, peer.Pid)
+	}
+	s.mu.Unlock()
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return // it may have said hello in time, and this process had no processor to read it: it tries again
 	}
@@ -332,19 +350,15 @@ func (s *server) talk(conn *net.UnixConn) {
 }
 
 // greet makes a process that says hello a client.
-func (s *server) greet(conn *net.UnixConn) (*member, error) {
+func (s *server) greet(conn *net.UnixConn, peer *unix.Ucred) (*member, error) {
 	if err := ownUser(conn); err != nil {
-		return nil, err
-	}
-	peer, err := userdir.Credentials(conn)
-	if err != nil {
 		return nil, err
 	}
 	if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		return nil, err
 	}
 	var h hello
-	memory, err := ring.ReceiveMemory(conn, func(b []byte) (int, error) {
+	memory, err := ring.ReceiveMemory(conn, func(b []byte) (_ int, err error) {
 		if len(b) == 0 {
 			return 0, errGone
 		}
