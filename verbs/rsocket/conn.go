@@ -88,7 +88,9 @@ func newConn(dev *verbs.Device, transport verbs.Transport, cfg *Config) (c *Conn
 
 // release undoes newConn.
 func (c *Conn) release() error {
+	c.mu.Lock() // a Mapping may be closed at the same time
 	errs := []error{c.maps.release()}
+	c.mu.Unlock()
 	for _, mr := range []*verbs.MR{c.in.mr, c.in.messagesMR, c.out.mr, c.out.listMR} {
 		if mr != nil {
 			errs = append(errs, mr.Dereg())

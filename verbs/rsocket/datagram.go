@@ -181,7 +181,9 @@ func (c *PacketConn) release() error {
 	c.cancel()
 	errs := []error{c.sock.Close()}
 	c.goroutines.Wait()
+	c.mu.Lock() // who is late still asks for peers
 	errs = append(errs, c.peers.destroy())
+	c.mu.Unlock()
 	if c.qp != nil {
 		errs = append(errs, c.qp.Destroy())
 	}
@@ -362,16 +364,14 @@ func (c *PacketConn) WriteToAddrPort(b []byte, to netip.AddrPort) (int, error) {
 		return 0, c.opError("write", err)
 	}
 	c.mu.Lock()
-	for {
+	for !c.closed {
 		p := c.peers.get(to)
-		if !c.closed && p.ah == nil {
+		if p.ah == nil {
 			c.mu.Unlock()
 			return len(b), c.introduce(opData, b, to)
 		}
 		var err error
 		switch {
-		case c.closed:
-			err = net.ErrClosed
 		case c.writeBy.past:
 			err = os.ErrDeadlineExceeded
 		case len(c.sends) > 0:
@@ -388,6 +388,8 @@ func (c *PacketConn) WriteToAddrPort(b []byte, to netip.AddrPort) (int, error) {
 		}
 		c.writable.Wait()
 	}
+	c.mu.Unlock()
+	return 0, c.opError("write", net.ErrClosed)
 }
 
 // check refuses what cannot be sent.

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -162,6 +163,32 @@ func TestDatagramLimits(t *testing.T) {
 	again, err := b.host.ListenPacket(netip.MustParseAddrPort("10.0.0.2:9"))
 	ok(t, err) // the other is closed
 	ok(t, again.Close())
+}
+
+// Close and WriteTo to ever new peers at the same time: the race detector sees who looks through the peers unlocked.
+func TestDatagramsWhileClosing(t *testing.T) {
+	a, _ := nodes(t)
+	at := netip.MustParseAddr("10.0.0.2")
+	for range 20 {
+		c := a.socket(t, "10.0.0.1:7", nil)
+		_, err := c.WriteToAddrPort([]byte{1}, netip.AddrPortFrom(at, 1))
+		ok(t, err)
+		write := func(try bool) {
+			var err error
+			for port := uint16(2); !errors.Is(err, net.ErrClosed); port = port%999 + 2 {
+				if to := netip.AddrPortFrom(at, port); try {
+					_, err = c.TryWriteTo(nil, to)
+				} else {
+					_, err = c.WriteToAddrPort(nil, to)
+				}
+			}
+		}
+		var writing sync.WaitGroup
+		writing.Go(func() { write(false) })
+		writing.Go(func() { write(true) })
+		ok(t, c.Close())
+		writing.Wait()
+	}
 }
 
 // TestHostileDatagrams: made-up introductions and more datagrams than there is room for take up a bounded amount of memory, and what is in order

@@ -68,11 +68,13 @@ func (c *PacketConn) TryWriteTo(b []byte, to netip.AddrPort) (int, error) {
 		return 0, c.opError("write", err)
 	}
 	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return 0, c.opError("write", net.ErrClosed)
+	}
 	p := c.peers.get(to)
 	var err error
 	switch {
-	case c.closed:
-		err = c.opError("write", net.ErrClosed)
 	case p.ah == nil:
 		c.mu.Unlock()
 		return len(b), c.introduce(opData, b, to)

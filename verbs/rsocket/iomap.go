@@ -116,7 +116,7 @@ func (m *Mapping) Close() error {
 	return m.mr.Dereg()
 }
 
-// release ends those that are left.
+// release ends those that are left. mu is held.
 func (maps *iomaps) release() error {
 	var errs []error
 	for _, m := range maps.own {

@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"net"
+	"sync"
 	"syscall"
 	"testing"
 
+	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/stack/stacktest"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rsocket"
@@ -79,6 +82,40 @@ func TestWriteAtUnmapped(t *testing.T) {
 		}
 		if memory[0] != 0 {
 			t.Error("it was written")
+		}
+	})
+}
+
+// Close of a Conn and of its mappings at the same time: each memory region is freed once.
+func TestUnmapWhileClosing(t *testing.T) {
+	both(t, func(t *testing.T, transport verbs.Transport) {
+		lan := new(pipe.Switch)
+		to, from := open(t, lan.Port(), server), open(t, lan.Port(), client)
+		for range 20 {
+			a, b, err := connect(from, to, serverAt, &rsocket.Config{Transport: transport, Iomaps: 64})
+			ok(t, err)
+			var mappings []*rsocket.Mapping
+			for range 64 {
+				m, err := a.Map(make([]byte, 8), -1)
+				ok(t, err)
+				mappings = append(mappings, m)
+			}
+			ok(t, b.Close())
+			var closing sync.WaitGroup
+			closing.Go(func() {
+				for _, m := range mappings {
+					if err := m.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+						t.Errorf("Close of a Mapping: %v", err)
+					}
+				}
+			})
+			if err := a.Close(); err != nil {
+				t.Errorf("Close: %v", err)
+			}
+			closing.Wait()
+		}
+		if r := from.Resources(); r.MR != 0 || r.PD > 1 {
+			t.Errorf("left behind: %+v", r)
 		}
 	})
 }

@@ -38,7 +38,7 @@ type peers struct {
 	resolving int
 }
 
-// get returns a peer, a new one if it is not known.
+// get returns a peer, a new one if it is not known. The socket is not closed.
 func (s *peers) get(addr netip.AddrPort) *peer {
 	if e := s.known[addr]; e != nil {
 		s.order.MoveToFront(e)
