@@ -206,9 +206,10 @@ func (c *Conn) TryWriteAt(b []byte, off int64) (int, error) {
 	return c.tryWriteAt(b, off)
 }
 
-// mayWriteAt tells whether some of n bytes can be written to the peer's memory. mu is held.
+// mayWriteAt tells whether some of n bytes can be written to the peer's memory. It is so whenever the Conn is Writable: who has to wait
+// for the one waits for the other. mu is held.
 func (c *Conn) mayWriteAt(n int) bool {
-	return len(c.maps.pending) == 0 && c.out.slots > 2*controlSlots && c.out.spacious(min(n, lowWater))
+	return len(c.maps.pending) == 0 && c.out.slotted(c) && c.out.spacious(min(n, lowWater))
 }
 
 // tryWriteAt is TryWriteAt; writing is held.
@@ -240,8 +241,8 @@ func (c *Conn) tryWriteAt(b []byte, off int64) (total int, err error) {
 		c.mu.Unlock()
 		copy(room[:n], b[total:])
 		c.mu.Lock()
-		if c.closed || c.failed || c.peerGone {
-			continue
+		if c.closed || c.failed || c.writeShut || c.peerGone || !c.mayWriteAt(len(b)-total) {
+			continue // meanwhile Map may have taken the last slot
 		}
 		s := &c.out
 		sges := [1]verbs.SGE{s.mr.SGE(s.at, n)}

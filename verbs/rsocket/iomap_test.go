@@ -86,6 +86,60 @@ func TestWriteAtUnmapped(t *testing.T) {
 	})
 }
 
+// Map takes credits and slots of the send queue while a writer copies, who looks at both again.
+func TestMapWhileWriting(t *testing.T) {
+	both(t, func(t *testing.T, transport verbs.Transport) {
+		lan := new(pipe.Switch)
+		to, from := open(t, lan.Port(), server), open(t, lan.Port(), client)
+		a, b, err := connect(from, to, serverAt, &rsocket.Config{
+			Transport: transport, Iomaps: 8, SQSize: 16, RQSize: 16, SendBuffer: 1 << 20, RecvBuffer: 1 << 20, Inline: -1,
+		})
+		ok(t, err)
+		defer a.Close()
+		defer b.Close()
+		const total = 64 << 20
+		var working sync.WaitGroup
+		working.Go(func() {
+			if n, err := io.CopyN(io.Discard, b, total); err != nil {
+				t.Errorf("%d bytes of %d have arrived: %v", n, total, err)
+			}
+		})
+		ended := make(chan struct{})
+		working.Go(func() {
+			for memory := make([]byte, 8); ; {
+				select {
+				case <-ended:
+					return
+				default:
+				}
+				m, err := a.Map(memory, 0)
+				if err == nil {
+					err = m.Close()
+				}
+				if err != nil {
+					t.Errorf("Map: %v", err)
+					return
+				}
+			}
+		})
+		wait := waiter(a)
+		for data, left := make([]byte, 1<<20), total; left > 0; {
+			n, err := a.TryWrite(data[:min(left, len(data))])
+			if left -= n; errors.Is(err, verbs.ErrAgain) {
+				wait(rsocket.Writable)
+			} else if err != nil {
+				t.Errorf("TryWrite: %v", err)
+				break
+			}
+		}
+		close(ended)
+		if t.Failed() {
+			a.Close() // so that the reader's peer has gone
+		}
+		working.Wait()
+	})
+}
+
 // Close of a Conn and of its mappings at the same time: each memory region is freed once.
 func TestUnmapWhileClosing(t *testing.T) {
 	both(t, func(t *testing.T, transport verbs.Transport) {

@@ -163,8 +163,8 @@ func (c *Conn) TryWrite(b []byte) (total int, err error) {
 			c.mu.Unlock()
 			copy(room[:n], from)
 			c.mu.Lock()
-			if c.closed || c.failed || c.writeShut || c.peerGone {
-				continue
+			if c.closed || c.failed || c.writeShut || c.peerGone || !c.out.ready(c) {
+				continue // meanwhile Map may have taken the last credit or slot
 			}
 			c.postData(n, nil)
 		}

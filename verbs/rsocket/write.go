@@ -104,12 +104,19 @@ func (s *sender) ready(c *Conn) bool {
 
 // credit tells whether a message that takes a credit can be sent.
 func (s *sender) credit(c *Conn) bool {
-	slots, credits := 1+controlSlots, uint16(0)
-	if c.iwarp {
-		// Two requests each. The peer's receive queue must have room for control messages too, as nothing makes them wait.
-		slots, credits = 2+2*controlSlots, min(controlSlots, c.peer.credits/4)
+	credits := uint16(0)
+	if c.iwarp { // The peer's receive queue must have room for control messages too, as nothing makes them wait.
+		credits = min(controlSlots, c.peer.credits/4)
 	}
-	return s.slots >= slots && s.limit-s.sent > credits
+	return s.slotted(c) && s.limit-s.sent > credits
+}
+
+// slotted tells whether the send queue has room for what is no control message. Over iWARP a message is two requests.
+func (s *sender) slotted(c *Conn) bool {
+	if c.iwarp {
+		return s.slots >= 2+2*controlSlots
+	}
+	return s.slots >= 1+controlSlots
 }
 
 // room is the free part of the send buffer that is in one piece.
