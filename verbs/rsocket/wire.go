@@ -36,8 +36,13 @@ func (s sge) put(b []byte, order binary.ByteOrder) {
 	order.PutUint32(b[12:], s.length)
 }
 
+// getSGE loads key and length at once: the peer may be placing them meanwhile (sender.credited).
 func getSGE(b []byte, order binary.ByteOrder) sge {
-	return sge{addr: order.Uint64(b), key: order.Uint32(b[8:]), length: order.Uint32(b[12:])}
+	half := order.Uint64(b[8:])
+	if order == binary.ByteOrder(binary.BigEndian) {
+		half = half<<32 | half>>32
+	}
+	return sge{addr: order.Uint64(b), key: uint32(half), length: uint32(half >> 32)}
 }
 
 // connData is what each side tells the other when they connect.
