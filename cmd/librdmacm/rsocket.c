@@ -101,6 +101,7 @@ PUBLIC int rclose(int fd)
 		close(fd);
 	else
 		err = engine->rs_close(s->handle);
+	s->handle = 0; // soon another rsocket's
 	retire(s);
 	return result(err);
 }

@@ -21,7 +21,8 @@ static int left(int64_t end)
 int wait_rsock(struct rsock *s, int events, int64_t end)
 {
 	for (;;) {
-		int revents, fds[2], err = engine->rs_arm(s->handle, events, &revents, fds);
+		uint32_t handle = s->handle; // of what is armed; another thread may close it meanwhile
+		int revents, fds[2], err = engine->rs_arm(handle, events, &revents, fds);
 		if (err)
 			return err;
 		if (!(revents & (events | POLLERR | POLLHUP))) {
@@ -32,7 +33,7 @@ int wait_rsock(struct rsock *s, int events, int64_t end)
 			else if (!n && end >= 0 && now() >= end)
 				err = EAGAIN;
 		}
-		engine->rs_disarm(s->handle, events);
+		engine->rs_disarm(handle, events);
 		if (err || revents & (events | POLLERR | POLLHUP))
 			return err;
 	}
@@ -57,10 +58,10 @@ static int revents_of(int events, int ready)
 // A thread that waits for an rsocket to hang up alone has nothing to sleep on. It looks so often, in ms.
 #define LOOK_AGAIN 100
 
-// look sets revents of the rsockets among fds, and returns how many are ready. If real is not NULL it also arms them, up to the first
-// that is ready: the descriptors to sleep on go to the two elements each behind the first n of real, and *armed becomes the number
-// of elements of fds that disarm must look at. *again becomes 1 if there is one that has nothing to sleep on.
-static int look(struct pollfd *fds, nfds_t n, struct pollfd *real, nfds_t *armed, int *again)
+// look sets revents of the rsockets among fds, and returns how many are ready, or -1. If real is not NULL it also arms them, up to the
+// first that is ready: the descriptors to sleep on go to the two elements each behind the first n of real, the handles for disarm to
+// armed. *again becomes 1 if there is one that has nothing to sleep on.
+static int look(struct pollfd *fds, nfds_t n, struct pollfd *real, uint32_t *armed, int *again)
 {
 	int ready = 0;
 	for (nfds_t i = 0; i < n; i++) {
@@ -68,13 +69,17 @@ static int look(struct pollfd *fds, nfds_t n, struct pollfd *real, nfds_t *armed
 		int events = events_of(fds[i].events), revents = 0, to[2] = {-1, -1};
 		if (!s)
 			continue;
-		int err = engine->rs_arm(s->handle, real ? events : 0, &revents, to);
+		uint32_t handle = s->handle;
+		int err = engine->rs_arm(handle, real ? events : 0, &revents, to);
+		if (err && err != EBADF) // not closed by another thread: there is no descriptor left, say
+			return result(err);
 		fds[i].revents = err ? POLLNVAL : revents_of(fds[i].events, revents);
 		if (real) {
 			real[n + 2 * i].fd = to[0];
 			real[n + 2 * i + 1].fd = to[1];
 			real[n + 2 * i].events = real[n + 2 * i + 1].events = POLLIN;
-			*armed = i + 1;
+			if (events && !err)
+				armed[i] = handle;
 			if (!events)
 				*again = 1;
 		}
@@ -87,13 +92,13 @@ static int look(struct pollfd *fds, nfds_t n, struct pollfd *real, nfds_t *armed
 	return ready;
 }
 
-static void disarm(struct pollfd *fds, nfds_t n)
+// disarm goes by the handles: the descriptors may be those of other rsockets by now.
+static void disarm(struct pollfd *fds, nfds_t n, uint32_t *armed)
 {
 	for (nfds_t i = 0; i < n; i++) {
-		struct rsock *s = find_rsock(fds[i].fd);
-		int events = events_of(fds[i].events);
-		if (s && events)
-			engine->rs_disarm(s->handle, events);
+		if (armed[i])
+			engine->rs_disarm(armed[i], events_of(fds[i].events));
+		armed[i] = 0;
 	}
 }
 
@@ -117,9 +122,13 @@ static int others(struct pollfd *fds, nfds_t n, struct pollfd *real, nfds_t all,
 static int poll_until(struct pollfd *fds, nfds_t n, int64_t until)
 {
 	struct pollfd few[3 * FEW], *real = few;
+	uint32_t few_armed[FEW] = {0}, *armed = few_armed;
 	int rsocks = 0, ready;
-	if (n > FEW && !(real = malloc(3 * n * sizeof *real)))
-		return -1;
+	if (n > FEW) {
+		if (n > SIZE_MAX / (4 * sizeof *real) || !(real = calloc(n, 3 * sizeof *real + sizeof *armed)))
+			return result(ENOMEM);
+		armed = (uint32_t *)(real + 3 * n);
+	}
 	for (nfds_t i = 0; i < n; i++) {
 		real[i] = fds[i];
 		fds[i].revents = 0;
@@ -133,27 +142,26 @@ static int poll_until(struct pollfd *fds, nfds_t n, int64_t until)
 	// What is ready is found without a wait; then everything is armed, and looked at again.
 	for (int sleeps = 0; ; sleeps = 1) {
 		int wait = 0, again = 0;
-		nfds_t armed = 0;
 		if (sleeps) {
 			wait = left(until);
 			for (nfds_t i = n; i < 3 * n; i++)
 				real[i] = (struct pollfd){.fd = -1};
 		}
-		int of_rsocks = rsocks ? look(fds, n, sleeps ? real : NULL, &armed, &again) : 0;
+		int of_rsocks = rsocks ? look(fds, n, sleeps ? real : NULL, armed, &again) : 0;
 		int final = until >= 0 && wait == 0 && (sleeps || !until);
 		if (of_rsocks)
 			wait = 0;
 		if (again && (wait < 0 || wait > LOOK_AGAIN))
 			wait = LOOK_AGAIN;
-		ready = others(fds, n, real, sleeps && !of_rsocks ? 3 * n : n, wait);
+		ready = of_rsocks < 0 ? -1 : others(fds, n, real, sleeps && !of_rsocks ? 3 * n : n, wait);
 		int err = errno;
-		disarm(fds, armed);
+		disarm(fds, n, armed);
 		errno = err;
 		if (ready < 0)
 			break;
 		ready += of_rsocks;
 		if (ready && sleeps && of_rsocks) // look has stopped at the first
-			ready = look(fds, n, NULL, NULL, NULL) + others(fds, n, real, n, 0);
+			ready = (of_rsocks = look(fds, n, NULL, NULL, NULL)) < 0 ? -1 : of_rsocks + others(fds, n, real, n, 0);
 		if (ready || final)
 			break;
 	}
