@@ -81,12 +81,20 @@ func (s *rsock) connection() (*rsocket.Conn, error) {
 		return s.conn, nil
 	case rsockConnecting:
 		return nil, syscall.EAGAIN
-	case rsockRefused:
-		return nil, s.takeError()
 	case rsockClosed:
 		return nil, syscall.EBADF
 	}
 	return nil, syscall.ENOTCONN
+}
+
+// refusal returns why connecting has failed, once, or otherwise.
+func (s *rsock) refusal(otherwise error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state != rsockRefused {
+		return otherwise
+	}
+	return s.takeError()
 }
 
 // takeError returns why connecting has failed, once. mu is held.
@@ -176,18 +184,22 @@ func srRsSend(h C.uint32_t, buf unsafe.Pointer, n C.size_t, done *C.size_t) C.in
 	return transfer(h, buf, n, done, (*rsocket.Conn).TryWrite)
 }
 
-// transfer reads or writes; the end of a stream is 0 bytes.
+// transfer reads or writes; the end of a stream is 0 bytes. As with TCP it tells why connecting has failed, which other calls leave.
 func transfer(h C.uint32_t, buf unsafe.Pointer, n C.size_t, done *C.size_t, f func(*rsocket.Conn, []byte) (int, error)) C.int {
 	*done = 0
 	s := rsocks.get(uint32(h))
 	if s == nil {
 		return C.int(syscall.EBADF)
 	}
+	b, err := bytesAt("read or write", buf, n)
+	if err != nil {
+		return errno(err)
+	}
 	c, err := s.connection()
 	if err != nil {
-		return errnoQuietly(err)
+		return errnoQuietly(s.refusal(err))
 	}
-	k, err := f(c, unsafe.Slice((*byte)(buf), n))
+	k, err := f(c, b)
 	*done = C.size_t(k)
 	switch {
 	case err == nil || err == io.EOF:

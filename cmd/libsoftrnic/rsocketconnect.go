@@ -63,6 +63,14 @@ func (s *rsock) unbind() (dev *verbs.Device) {
 	return dev
 }
 
+// rebind holds the address again that unbind has given back, for what has failed. If another has it now, the next to need it is told so.
+// mu is held.
+func (s *rsock) rebind() {
+	if s.local.Port() != 0 {
+		stacks.mayFail(s.bind(s.local))
+	}
+}
+
 //export srRsBind
 func srRsBind(h C.uint32_t, addr *C.struct_sr_cm_addr) C.int {
 	s := rsocks.get(uint32(h))
@@ -102,7 +110,11 @@ func srRsListen(h C.uint32_t, backlog C.int) C.int {
 		return invalid
 	}
 	if s.bound == nil {
-		if err := s.bind(s.ofDomain(noAddr)); err != nil {
+		a := s.local
+		if a.Port() == 0 {
+			a = s.ofDomain(noAddr)
+		}
+		if err := s.bind(a); err != nil {
 			return errno(err)
 		}
 	}
@@ -130,6 +142,7 @@ func (s *rsock) listen(backlog int) error {
 				stacks.mayFail(l.Close())
 			}
 			s.listeners = nil
+			s.rebind()
 			return err
 		}
 		s.listeners = append(s.listeners, l)
@@ -193,6 +206,7 @@ func srRsAccept(h C.uint32_t, newH *C.uint32_t, fd *C.int) C.int {
 	}
 	c := &rsock{domain: s.domain, cfg: s.cfg, opts: s.opts, state: rsockConnected, conn: s.accepted[0]}
 	c.cfg.Transports, c.cfg.Backlog = nil, 0
+	stacks.mayFail(c.applyOptions()) // the listener may have got them after the connection was made
 	if err := addRsock(c, newH, fd); err != 0 {
 		return err
 	}
@@ -234,10 +248,10 @@ func srRsConnect(h C.uint32_t, addr *C.struct_sr_cm_addr) C.int {
 	}
 	cfg := s.cfg
 	cfg.Transport, cfg.Transports = transports[0], nil
-	if s.bound != nil {
-		if dev := s.unbind(); dev != nil {
-			devs = []*verbs.Device{dev}
-		}
+	if dev := s.unbind(); dev != nil {
+		devs = []*verbs.Device{dev}
+	}
+	if s.local.Port() != 0 {
 		cfg.LocalAddr = s.local
 	}
 	s.state = rsockConnecting
@@ -284,6 +298,7 @@ func (s *rsock) connected(c *rsocket.Conn, err error) {
 	case err != nil:
 		stacks.logError(err)
 		s.state, s.err = rsockRefused, err
+		s.rebind()
 	default:
 		s.state, s.conn = rsockConnected, c
 		stacks.mayFail(s.applyOptions())

@@ -153,8 +153,12 @@ func srRsRecvFrom(h C.uint32_t, buf unsafe.Pointer, n C.size_t, peek C.int, done
 	if p.conn == nil {
 		return C.int(syscall.EAGAIN) // nobody knows its address
 	}
+	b, err := bytesAt("receive", buf, n)
+	if err != nil {
+		return errno(err)
+	}
 	for {
-		k, a, err := p.conn.TryReadFrom(unsafe.Slice((*byte)(buf), n), peek != 0)
+		k, a, err := p.conn.TryReadFrom(b, peek != 0)
 		switch {
 		case errors.Is(err, verbs.ErrAgain) && p.readShut:
 			return 0 // nothing, as the end of a stream
@@ -184,6 +188,10 @@ func srRsSendTo(h C.uint32_t, buf unsafe.Pointer, n C.size_t, to *C.struct_sr_cm
 	if err != nil {
 		return errno(err)
 	}
+	b, err := bytesAt("send", buf, n)
+	if err != nil {
+		return errno(err)
+	}
 	s.mu.Lock()
 	if to == nil {
 		a = s.packets.peer
@@ -201,7 +209,7 @@ func srRsSendTo(h C.uint32_t, buf unsafe.Pointer, n C.size_t, to *C.struct_sr_cm
 	p := s.packets.conn
 	s.mu.Unlock()
 	if err == nil {
-		_, err = p.TryWriteTo(unsafe.Slice((*byte)(buf), n), a)
+		_, err = p.TryWriteTo(b, a)
 	}
 	switch {
 	case err == nil:

@@ -32,7 +32,11 @@ func srRsMap(h C.uint32_t, addr unsafe.Pointer, length C.size_t, offset C.int64_
 	if err != nil || s.dgram {
 		return invalid
 	}
-	m, err := c.Map(unsafe.Slice((*byte)(addr), length), int64(offset))
+	b, err := bytesAt("map", addr, length)
+	if err != nil {
+		return errno(err)
+	}
+	m, err := c.Map(b, int64(offset))
 	if err != nil {
 		return errno(err)
 	}

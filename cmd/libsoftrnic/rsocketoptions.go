@@ -42,10 +42,8 @@ func (s *rsock) applyOptions() error {
 	if s.conn == nil {
 		return nil
 	}
-	if s.cfg.Linger != 0 {
-		if err := s.conn.SetLinger(s.cfg.Linger); err != nil {
-			return err
-		}
+	if err := s.conn.SetLinger(s.cfg.WithDefaults().Linger); err != nil {
+		return err
 	}
 	return s.conn.SetKeepAlive(s.cfg.KeepAlive)
 }
@@ -83,7 +81,10 @@ func srRsSetOption(h C.uint32_t, option, value C.int) C.int {
 		of = &s.cfg.Iomaps
 	}
 	if of != nil || option == C.SR_RS_V6ONLY {
+		buffer := option == C.SR_RS_SNDBUF || option == C.SR_RS_RCVBUF
 		switch {
+		case v >= 0 && buffer && s.state != rsockNew && s.state != rsockListening:
+			return 0 // as librdmacm: a buffer stays as it is
 		case v < 0, s.state != rsockNew && (s.state != rsockListening || of == nil):
 			return invalid
 		case of == nil:

@@ -6,9 +6,12 @@
 #include <fcntl.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/uio.h>
@@ -179,8 +182,10 @@ static void connected(int l, int *client, int *server)
 	OK(option(l, SOL_SOCKET, SO_ACCEPTCONN) == 1 && option(*server, SOL_SOCKET, SO_ACCEPTCONN) == 0);
 	OK(option(*client, IPPROTO_TCP, TCP_MAXSEG) >= 256);
 	OK(tcp_state(*client) == TCP_ESTABLISHED && tcp_state(*server) == TCP_ESTABLISHED && tcp_state(l) == TCP_LISTEN);
-	int v = 1 << 20;
-	FAILS(rsetsockopt(*client, SOL_SOCKET, SO_SNDBUF, &v, sizeof v), EINVAL);
+	int v = 1 << 20; // too late, and no error
+	OK(!rsetsockopt(*client, SOL_SOCKET, SO_SNDBUF, &v, sizeof v) && option(*client, SOL_SOCKET, SO_SNDBUF) == 64 << 10);
+	OK(!rsetsockopt(*server, SOL_SOCKET, SO_RCVBUF, &v, sizeof v) && option(*server, SOL_SOCKET, SO_RCVBUF) != v);
+	FAILS(rsetsockopt(*client, SOL_RDMA, RDMA_SQSIZE, &v, sizeof v), EINVAL);
 }
 
 static void test_stream(int c, int s)
@@ -192,6 +197,11 @@ static void test_stream(int c, int s)
 	FAILS(rrecv(s, b, sizeof b, MSG_DONTWAIT), EAGAIN);
 	FAILS(rrecv(s, b, sizeof b, MSG_OOB), EOPNOTSUPP);
 	FAILS(rsendto(c, b, 1, 0, (struct sockaddr *)&addr, len), EISCONN);
+	FAILS(rsend(c, NULL, 1, 0), EFAULT);
+	FAILS(rrecv(c, NULL, 1, 0), EFAULT);
+	FAILS(riomap(c, NULL, 1, PROT_WRITE, 0, -1), EFAULT);
+	FAILS(riomap(c, b, SIZE_MAX, PROT_WRITE, 0, -1), EINVAL);
+	FAILS((ssize_t)riowrite(c, b, SIZE_MAX, 0, 0), EINVAL);
 	OK(ready(c, POLLIN | POLLOUT, -1) == POLLOUT);
 	OK(ready(s, POLLIN, 0) == 0 && ready(s, POLLIN, 20) == 0);
 	OK(rwritev(c, out, 3) == 7);
@@ -262,6 +272,61 @@ static void test_end(int c, int s)
 	OK(!rclose(c));
 	FAILS(rread(c, b, 1), EBADF);
 	FAILS(rclose(c), EBADF);
+}
+
+static int bound_again(void)
+{
+	int s = rsocket(AF_INET, SOCK_STREAM, 0), one = 1;
+	OK(s >= 0 && !rsetsockopt(s, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one));
+	OK(!rbind(s, (struct sockaddr *)&addr, len));
+	return s;
+}
+
+static int port_of(int s)
+{
+	struct sockaddr_in a;
+	socklen_t n = sizeof a;
+	OK(!rgetsockname(s, (struct sockaddr *)&a, &n));
+	return a.sin_port;
+}
+
+// test_bound: what could not listen or connect keeps its address. addr is one that nobody listens at.
+static void test_bound(void)
+{
+	struct sockaddr_in nobody = addr;
+	addr.sin_port = 0;
+	int a = bound_again();
+	addr.sin_port = port_of(a);
+	int b = bound_again();
+	FAILS(rlisten(b, 1), EADDRINUSE); // while another is bound to it, too
+	FAILS(rlisten(b, 1), EADDRINUSE);
+	OK(!rclose(a));
+	FAILS(rconnect(b, (struct sockaddr *)&nobody, len), ECONNREFUSED);
+	OK(port_of(b) == addr.sin_port);
+	OK(!rlisten(b, 1) && port_of(b) == addr.sin_port);
+	int c = rsocket(AF_INET, SOCK_STREAM, 0);
+	OK(c >= 0 && !rconnect(c, (struct sockaddr *)&addr, len));
+	OK(!rclose(c) && !rclose(b));
+	addr = nobody;
+}
+
+// test_no_descriptor: who has none to sleep on is told so, and others still sleep and wake. A listener is never writable.
+static void test_no_descriptor(int l)
+{
+	struct pollfd p = {.fd = l, .events = POLLOUT};
+	struct rlimit all, few;
+	OK(!getrlimit(RLIMIT_NOFILE, &all));
+	few = all;
+	few.rlim_cur = dup(1);
+	OK(!close(few.rlim_cur) && !setrlimit(RLIMIT_NOFILE, &few));
+	FAILS(rpoll(&p, 1, 20), EMFILE);
+	OK(!setrlimit(RLIMIT_NOFILE, &all) && rpoll(&p, 1, 0) == 0);
+	int c = rsocket(AF_INET, SOCK_STREAM, 0), s;
+	OK(c >= 0);
+	set_nonblock(c, 1);
+	FAILS(rconnect(c, (struct sockaddr *)&addr, len), EINPROGRESS);
+	OK(ready(l, POLLIN, 30000) == POLLIN);
+	OK((s = raccept(l, NULL, NULL)) >= 0 && !rclose(s) && !rclose(c));
 }
 
 static int datagrams_at(struct sockaddr_in *a)
@@ -340,14 +405,19 @@ int main(int argc, char **argv)
 		test_timeouts(l, c, s);
 		test_end(c, s);
 	}
+	test_no_descriptor(l);
 	OK(!rclose(l));
 	FAILS(rconnect(other, (struct sockaddr *)&addr, len), ECONNREFUSED);
 	set_nonblock(other, 1);
 	FAILS(rconnect(other, (struct sockaddr *)&addr, len), EINPROGRESS);
 	OK(ready(other, POLLOUT, -1) & POLLERR);
+	struct sockaddr_in peer;
+	FAILS(rgetpeername(other, (struct sockaddr *)&peer, &len), ENOTCONN); // and takes no error
+	FAILS(rshutdown(other, SHUT_WR), ENOTCONN);
 	OK(option(other, SOL_SOCKET, SO_ERROR) == ECONNREFUSED && option(other, SOL_SOCKET, SO_ERROR) == 0);
 	FAILS(rrecv(other, &c, 1, 0), ENOTCONN);
 	OK(!rclose(other));
+	test_bound();
 	if (argc > 2)
 		test_datagrams();
 	puts("fine");
