@@ -137,8 +137,9 @@ static int from_name(const struct name *n, sa_family_t family, struct sockaddr *
 	return 1;
 }
 
-// ask asks softrnic run. If that is not there any more, the request is declined.
-static int ask(int fd, int op, const struct name *name, struct answer *answer)
+// ask_long asks softrnic run. If that is not there any more, the request is declined. *interrupted becomes 1 if a signal handler that
+// restarts no calls has run meanwhile.
+static int ask_long(int fd, int op, const struct name *name, struct answer *answer, int *interrupted)
 {
 	struct request r = {.op = op};
 	struct iovec v = {.iov_base = &r, .iov_len = sizeof r};
@@ -154,13 +155,18 @@ static int ask(int fd, int op, const struct name *name, struct answer *answer)
 		r.name = *name;
 	memcpy(CMSG_DATA(&control.header), &fd, sizeof fd);
 	if (s >= 0 && !next_connect(s, (struct sockaddr *)&agent, agent_len) && sendmsg(s, &m, MSG_NOSIGNAL) == sizeof r)
-		do
-			got = recv(s, answer, sizeof *answer, 0);
-		while (got < 0 && errno == EINTR);
+		while ((got = recv(s, answer, sizeof *answer, 0)) < 0 && errno == EINTR)
+			*interrupted = 1;
 	if (s >= 0)
 		close(s);
 	errno = before;
 	return got == sizeof *answer ? answer->status : DECLINED;
+}
+
+static int ask(int fd, int op, const struct name *name, struct answer *answer)
+{
+	int interrupted;
+	return ask_long(fd, op, name, answer, &interrupted);
 }
 
 // is_tcp reports whether a descriptor is a socket of TCP, and that there is somebody to ask.
@@ -182,6 +188,18 @@ static int result(int err)
 	return -1;
 }
 
+// interrupted_connect is connect by TCP that a signal has interrupted already: as then, the connection is made without the caller.
+static int interrupted_connect(int fd, const struct sockaddr *to, socklen_t len)
+{
+	int flags = fcntl(fd, F_GETFL);
+	if (flags < 0 || flags & O_NONBLOCK || fcntl(fd, F_SETFL, flags | O_NONBLOCK))
+		return next_connect(fd, to, len);
+	int got = next_connect(fd, to, len), err = errno;
+	fcntl(fd, F_SETFL, flags);
+	errno = got && err == EINPROGRESS ? EINTR : err;
+	return got;
+}
+
 // As of TCP, a socket that does not wait is told that the connection is being made: softrnic run goes on with that, and the kernel has it
 // that the socket waits for the answer to a SYN.
 PUBLIC int connect(int fd, const struct sockaddr *to, socklen_t len)
@@ -190,9 +208,9 @@ PUBLIC int connect(int fd, const struct sockaddr *to, socklen_t len)
 	struct answer a;
 	if (!is_tcp(fd) || !to_name(&n, to, len))
 		return next_connect(fd, to, len);
-	int status = ask(fd, CONNECT, &n, &a);
+	int interrupted = 0, status = ask_long(fd, CONNECT, &n, &a, &interrupted);
 	if (status == DECLINED)
-		return next_connect(fd, to, len);
+		return interrupted ? interrupted_connect(fd, to, len) : next_connect(fd, to, len);
 	return result(status ? status : fcntl(fd, F_GETFL) & O_NONBLOCK ? EINPROGRESS : 0);
 }
 

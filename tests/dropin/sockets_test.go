@@ -383,6 +383,40 @@ func TestSocketsSilentHost(t *testing.T) {
 	}
 }
 
+// TestSocketsInterrupted: a connect that waits returns at a signal, though neither RDMA nor TCP has an answer: after the time that RDMA has.
+func TestSocketsInterrupted(t *testing.T) {
+	const python = "/usr/bin/python3"
+	needs(t, python, "python3")
+	softrnic := command(t)
+	text, err := os.ReadFile("testdata/sockets.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A listener with one connection that nobody accepts answers no other.
+	l, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(l)
+	at := &syscall.SockaddrInet4{Port: 7484, Addr: [4]byte{127, 18, 0, 1}}
+	if err := errors.Join(syscall.SetsockoptInt(l, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1), syscall.Bind(l, at), syscall.Listen(l, 0)); err != nil {
+		t.Fatal(err)
+	}
+	c, err := net.Dial("tcp", "127.18.0.1:7484")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_, client := links[1].pair(t)
+	ctx, cancel := context.WithTimeout(t.Context(), patience())
+	defer cancel()
+	cmd := client.program(ctx, t, softrnic, "run", "--sockets", "--sockets-wait", "1s", "--", python, "-c", string(text), "client", "127.18.0.1", "7484",
+		"127.18.0.2", "interrupted")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 // Over the machine's own sockets iWARP would need the program's ports: the program is not run.
 func TestSocketsOverIWARPOfSockets(t *testing.T) {
 	softrnic := command(t)

@@ -1,12 +1,13 @@
 """What programs do with TCP sockets: the server of each case runs in one process, the client in another.
 
     sockets.py server ADDRESS PORT
-    sockets.py client ADDRESS PORT OWN_ADDRESS [refused | silent PATIENCE [REFUSED_ADDRESS]]
+    sockets.py client ADDRESS PORT OWN_ADDRESS [refused | silent PATIENCE [REFUSED_ADDRESS] | interrupted]
 """
 import errno
 import os
 import select
 import selectors
+import signal
 import socket
 import struct
 import sys
@@ -213,6 +214,23 @@ elif sys.argv[5:] == ["refused"]:
         poll.register(s.fileno(), 0)
         assert poll.poll(60000)[0][1] & select.POLLERR
         assert s.connect_ex((address, port)) == errno.ECONNREFUSED
+elif sys.argv[5:] == ["interrupted"]:
+    class Interrupted(Exception):
+        pass
+
+    def interrupt(*_):
+        raise Interrupted
+
+    signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    with socket.socket(family) as s:
+        try:
+            s.connect((address, port))
+            raise AssertionError("it is connected")
+        except Interrupted:
+            pass
+        assert os.get_blocking(s.fileno())
+        assert not select.select([], [s], [], 0)[1], "no connection is being made"
 elif sys.argv[5:6] == ["silent"]:
     patience = float(sys.argv[6])
     err = silent((address, port), patience)
