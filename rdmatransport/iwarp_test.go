@@ -400,3 +400,30 @@ func TestRevisionRetriedFromTheSamePort(t *testing.T) {
 		})
 	}
 }
+
+// TestIWARPAnswerToDirect: without peer-to-peer mode the accepting side may send once it has had a message, also if that was moved
+// directly, and then at once: the nudges that open it otherwise come every 50 ms.
+func TestIWARPAnswerToDirect(t *testing.T) {
+	late := 0
+	const tries = 5
+	for range tries {
+		p := newIWARPPair(t, direct, iwarp.Config{NoPeerToPeer: true}, iwarp.Config{}, 64)
+		for _, c := range []*rdmacm.Conn{p.a, p.b} {
+			ok(t, c.QP().PostRecv(&verbs.RecvWR{}))
+		}
+		ok(t, p.b.QP().PostSend(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled})) // waits
+		began := time.Now()
+		ok(t, p.a.QP().PostSend(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled}))
+		for _, cq := range []*verbs.CQ{p.a.SendCQ(), p.b.SendCQ(), p.a.RecvCQ(), p.b.RecvCQ()} {
+			if wc := poll(t, cq); wc.Status != verbs.WCSuccess {
+				t.Errorf("status %v", wc.Status)
+			}
+		}
+		if time.Since(began) > 25*time.Millisecond {
+			late++
+		}
+	}
+	if late == tries {
+		t.Error("the answer always waits for a nudge")
+	}
+}

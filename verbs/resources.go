@@ -33,7 +33,11 @@ func (d *Device) QPs() []*QP {
 	for _, pd := range pds {
 		pd.qpsMu.Lock()
 		for qp := range pd.qps {
-			qps = append(qps, qp)
+			qp.lock()
+			if qp.prov != nil { // else it is being made, or could not be
+				qps = append(qps, qp)
+			}
+			qp.mu.Unlock()
 		}
 		pd.qpsMu.Unlock()
 	}

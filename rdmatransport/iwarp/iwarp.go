@@ -32,7 +32,7 @@
 //
 // A message has up to 1 GiB. IRD and ORD, the READs and atomics outstanding in each direction, are 128 at most. Unless the client
 // asks for peer-to-peer mode (RFC 6581), the server cannot send before the client has: see [Config.SendFirst]. Each connected
-// QP has a goroutine and a TCP connection of the host.
+// QP has a TCP connection of the host, and on hosts whose streams are no [stack.Parker], or while it is in use, a goroutine.
 //
 // # Seeing what happens
 //
@@ -57,7 +57,7 @@ type Config struct {
 	// SendFirst lets the accepting side send before the initiator has, a tenth of a second after the reply. RFC 5044 §7.1.2
 	// forbids that. It is for servers that send first to clients on siw, which does not ask for peer-to-peer mode.
 	SendFirst bool
-	// LongFPDUs has FPDUs be longer than a TCP segment, up to 65,535 bytes of ULPDU, where the links of both hosts segment TCP and
+	// LongFPDUs has FPDUs be longer than a TCP segment, up to 64,768 bytes of ULPDU, where the links of both hosts segment TCP and
 	// the peer is a device of this package that has LongFPDUs too. Such devices recognise each other by reserved bits of MPA's
 	// frames of revision 2, which RFC 5044 §7.1.1 has be zero; they are zero otherwise.
 	LongFPDUs bool

@@ -358,7 +358,8 @@ func TestTCPMemoryIsShared(t *testing.T) {
 	if n := l.a.TCPMemoryUsed() - before; n < 256<<10 || n > memory/4*3/conns-leastBoth {
 		t.Errorf("the second connection's buffers grew by %d bytes", n)
 	}
-	for end := time.Now().Add(time.Second); time.Now().Before(end); {
+	end := time.Now().Add(time.Second)
+	for n := 0; n < 20 || time.Now().Before(end); n++ { // both enough turns and enough time
 		for _, p := range pairs {
 			transfer(t, p.a, p.b, 1<<20)
 		}

@@ -157,6 +157,10 @@ func (q *qp) moveSome(c *conn) directResult {
 		return directWaits
 	}
 	p.rx.allowed, p.rx.heard = true, true
+	if p.tx.lifecycle.is(awaitingPeer) { // as with an FPDU: p may send from now on
+		p.tx.lifecycle.on(onPeerFPDU)
+		go d.resumeTransmit()
+	}
 	for moved := uint64(0); q.h.SendLen() > 0; {
 		if moved >= memory.HoldMost {
 			if q.h.Wanted() || p.h.Wanted() {

@@ -114,6 +114,12 @@ func TestDelayedAck(t *testing.T) {
 		then func(r *rig)
 		want []string
 	}{
+		"post that fails": {func(r *rig) {
+			wr := r.wr(1, verbs.Send, 8)
+			wr.SGList[0].LKey++
+			r.post(wr)
+			r.completions(r.scq, "1 LOC_PROT_ERR")
+		}, []string{"ack 0 msn 1"}},
 		"answer": {func(r *rig) { r.post(r.wr(1, verbs.Send, 8)) }, []string{"SEND Only 0 len 8 ackreq", "ack 0 msn 1"}},
 		"polls":  {func(r *rig) { r.idle() }, []string{"ack 0 msn 1"}},
 		"sleep":  {func(r *rig) { r.dev.Provider().EndProgress() }, []string{"ack 0 msn 1"}},

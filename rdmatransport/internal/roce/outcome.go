@@ -54,8 +54,12 @@ func (q *qp) failRequest(o *send.Outcome, status verbs.WCStatus) {
 	q.failSend(status)
 }
 
-// failSend completes the oldest request with an error and moves the QP to ERR.
+// failSend completes the oldest request with an error and moves the QP to ERR. What was executed is acknowledged before: the peer
+// would ask in vain afterwards. Callers flush.
 func (q *qp) failSend(status verbs.WCStatus) {
+	if q.reliable() && receives(q.h.State()) && q.mayDelayAck() {
+		q.respond()
+	}
 	q.h.CompleteSend(status, 0)
 	q.fail()
 }

@@ -65,6 +65,7 @@ func (p *Packet) parse(head, b []byte) error {
 	p.BTH.decode(head)
 	info := p.Opcode.Info()
 	if !info.Known() {
+		p.DETH, p.Payload = DETH{}, nil // those of the packet before
 		return ErrOpcode
 	}
 	n := info.HeaderLen()
