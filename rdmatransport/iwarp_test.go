@@ -427,3 +427,25 @@ func TestIWARPAnswerToDirect(t *testing.T) {
 		t.Error("the answer always waits for a nudge")
 	}
 }
+
+// TestIWARPInvalidateShared: a peer of iWARP may not invalidate a region whose PD has QPs of RoCE too.
+func TestIWARPInvalidateShared(t *testing.T) { overMedia(t, iwarpInvalidateShared) }
+
+func iwarpInvalidateShared(t *testing.T, m medium) {
+	for _, shared := range []bool{false, true} {
+		p := newIWARPPair(t, m, iwarp.Config{}, iwarp.Config{}, 64)
+		mr := must(p.mrB.PD().RegMR(make([]byte, 64), iwarpAccess))(t)
+		want := verbs.StateRTS
+		if shared {
+			want = verbs.StateErr
+			qp := must(p.mrB.PD().CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: p.b.SendCQ(), RecvCQ: p.b.RecvCQ(), Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1}}))(t)
+			defer func() { ok(t, qp.Destroy()) }()
+		}
+		ok(t, p.b.QP().PostRecv(&verbs.RecvWR{}))
+		ok(t, p.a.QP().PostSend(&verbs.SendWR{Opcode: verbs.SendWithInv, Flags: verbs.SendSignaled, InvalidateRKey: mr.RKey()}))
+		if wc := poll(t, p.b.RecvCQ()); (wc.Status == verbs.WCSuccess) != !shared || p.b.QP().State() != want {
+			t.Errorf("shared %t: %v, and the QP is in %v, want %v", shared, wc.Status, p.b.QP().State(), want)
+		}
+		defer func() { ok(t, mr.Dereg()) }()
+	}
+}

@@ -1,6 +1,9 @@
 package verbs
 
-import "sync"
+import (
+	"sync"
+	"sync/atomic"
+)
 
 // PD is a protection domain (ibv_pd): a QP gives access only to the memory regions of its own PD.
 type PD struct {
@@ -10,6 +13,8 @@ type PD struct {
 	mrs, mws, nqps, srqs, ahs int
 	parents                   int // parent domains
 	dead                      bool
+
+	roceQPs atomic.Int32
 
 	qpsMu sync.Mutex // taken before QP locks
 	qps   map[*QP]struct{}

@@ -50,6 +50,9 @@ func (h QPHandle) SelectSRQ(num uint32) *PD { return h.qp.selectSRQ(num) }
 // PD returns the QP's protection domain; that of an XRC_RECV QP has no regions. It needs no lock.
 func (h QPHandle) PD() *PD { return h.qp.pd }
 
+// PDHasRoCE tells whether the PD has QPs of RoCE.
+func (h QPHandle) PDHasRoCE() bool { return h.qp.pd.roceQPs.Load() > 0 }
+
 // State returns the QP's state.
 func (h QPHandle) State() QPState { return h.qp.state }
 

@@ -188,6 +188,9 @@ func (pd *PD) acquireQP(op string, attr *QPInitAttr) error {
 		attr.SRQ.users++
 	}
 	pd.nqps++
+	if attr.Transport == RoCEv2 {
+		pd.roceQPs.Add(1)
+	}
 	for _, cq := range [...]*CQ{attr.SendCQ, attr.RecvCQ} {
 		if cq != nil {
 			cq.users++
@@ -209,6 +212,9 @@ func (qp *QP) release() {
 	d.mu.Lock()
 	d.qps--
 	pd.nqps--
+	if qp.init.Transport == RoCEv2 {
+		pd.roceQPs.Add(-1)
+	}
 	if qp.init.SRQ != nil {
 		qp.init.SRQ.users--
 	}

@@ -25,7 +25,8 @@
 //   - SEND has no immediate data (RFC 7306 §6).
 //   - The region that a READ places its data in needs no remote access right: the peer is given an STag that is valid only
 //     for the READs of this connection.
-//   - A peer's SEND with Invalidate can invalidate the STag of a region, if the region's PD has only this connection.
+//   - A peer's SEND with Invalidate can invalidate the STag of a region, if the region's PD has only this connection, and no QP
+//     of RoCE.
 //   - A SEND that finds no receive request ends the connection: there is no RNR NAK.
 //
 // # Limits

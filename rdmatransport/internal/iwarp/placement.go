@@ -219,12 +219,12 @@ func (q *qp) placeSend(h *ddp.Untagged, op rdmap.Opcode, payload []byte) error {
 }
 
 // invalidate invalidates an STag, as the peer has asked. It may not be that of a region that several streams share (RFC 5040
-// §8.1.1, item 7); a window of type 2 belongs to one stream. It returns false if the STag may not be invalidated.
+// §8.1.1, item 7), or QPs of RoCE; a window of type 2 belongs to one stream. It returns false if the STag may not be invalidated.
 func (q *qp) invalidate(stag uint32) bool {
 	if q.e.regions.InvalidateWindow(q.h, stag) == memory.Allowed {
 		return true
 	}
-	return !q.e.shared(q.h.PD()) && q.e.regions.Invalidate(q.h, stag) == memory.Allowed
+	return !q.h.PDHasRoCE() && !q.e.shared(q.h.PD()) && q.e.regions.Invalidate(q.h, stag) == memory.Allowed
 }
 
 // failRecv completes the oldest receive request with an error.
