@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/stack/kernel/internal/inlet"
@@ -99,7 +100,12 @@ func (n *nic) addAddrs(addrs []netip.Prefix, sharing *Sharing) error {
 // addAddr opens the sockets of an address and gives it a GID. After an error nothing has changed. changing is held.
 func (n *nic) addAddr(p netip.Prefix) error {
 	a := p.Addr()
-	if err := n.port.open(a); err != nil {
+	err := n.port.open(a)
+	for try := 0; errors.Is(err, syscall.EADDRINUSE) && try < 5; try++ { // a socket there that was just closed may be open for a moment
+		time.Sleep(10 * time.Millisecond)
+		err = n.port.open(a)
+	}
+	if err != nil {
 		return err
 	}
 	n.port.reopenOutlets(a) // before there can be another path, which would take their place

@@ -166,7 +166,7 @@ func (s *Socket) Run() {
 	})
 }
 
-// Close ends reception, and waits for Run.
+// Close ends reception. The socket is closed when Run has let it go, a moment later.
 func (s *Socket) Close() {
 	s.ended.Store(true)
 	_ = s.batch.bell.file.Close()
