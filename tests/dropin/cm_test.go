@@ -162,13 +162,7 @@ func (p *cmProgram) run(t *testing.T, link endpoints, server, client *node) {
 	}
 	server.env = append(server.env, "SOFTRNIC_LOG=debug")
 	s := command(server, p.server)
-	var said output
-	s.Stdout, s.Stderr = &said, &said
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- s.Wait() }()
+	said, ended := begin(t, s)
 	ready := "rdma_cm listens"
 	switch {
 	case strings.HasPrefix(p.server, "mckey"):
@@ -230,6 +224,18 @@ func (o *output) text() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.buf.String()
+}
+
+// begin starts a program. ended has an element when it has ended.
+func begin(t *testing.T, cmd *exec.Cmd) (said *output, ended chan error) {
+	t.Helper()
+	said, ended = new(output), make(chan error, 1)
+	cmd.Stdout, cmd.Stderr = said, said
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { ended <- cmd.Wait() }()
+	return said, ended
 }
 
 // waitFor waits until a program has said something.

@@ -50,13 +50,7 @@ func TestLibfabric(t *testing.T) {
 			line := slices.Concat([]string{softrnic, "run", "--link", "kernel:veth0", "--", "fi_pingpong"}, p)
 			s, c := w.command(ctx, 0, line...), w.command(ctx, 1, append(line, addresses[0])...)
 			s.Env, c.Env = append(s.Env, "SOFTRNIC_COUNTERS="+counters[0]), append(c.Env, "SOFTRNIC_COUNTERS="+counters[1])
-			var said output
-			s.Stdout, s.Stderr = &said, &said
-			if err := s.Start(); err != nil {
-				t.Fatal(err)
-			}
-			ended := make(chan error, 1)
-			go func() { ended <- s.Wait() }()
+			said, ended := begin(t, s)
 			if err := listensAt(w.pids[0], port, ended); err != nil {
 				t.Fatalf("%v\n%s", err, said.text())
 			}

@@ -182,13 +182,7 @@ func TestNamespaces(t *testing.T) {
 				return cmd
 			}
 			s := start(0, p.server)
-			var said output
-			s.Stdout, s.Stderr = &said, &said
-			if err := s.Start(); err != nil {
-				t.Fatal(err)
-			}
-			ended := make(chan error, 1)
-			go func() { ended <- s.Wait() }()
+			said, ended := begin(t, s)
 			if err := said.waitFor("rdma_cm listens", ended); err != nil {
 				t.Fatalf("%v\n%s", err, said.text())
 			}

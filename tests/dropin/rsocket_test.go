@@ -236,13 +236,7 @@ func TestGoAndUdpong(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience())
 	defer cancel()
 	cmd := server.program(ctx, t, "udpong", "-b", link.server)
-	var said output
-	cmd.Stdout, cmd.Stderr = &said, &said
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	said, ended := begin(t, cmd)
 	defer func() { cancel(); <-ended }()
 	if err := said.waitFor("rsocket is bound", ended); err != nil {
 		t.Fatalf("%v\n%s", err, said.text())

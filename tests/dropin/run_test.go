@@ -258,13 +258,7 @@ func TestRunSelectiveRepeat(t *testing.T) {
 		counters := filepath.Join(dir, "counters")
 		s := runner(ctx, t, dir, "--link kernel:lo --addr 127.18.4.1 "+flag, strings.Fields("rping -s -a 127.18.4.1 -C 50 -S 65000")...)
 		s.Env = append(s.Env, "SOFTRNIC_COUNTERS="+counters, "SOFTRNIC_LOG=debug")
-		var said output
-		s.Stdout, s.Stderr = &said, &said
-		if err := s.Start(); err != nil {
-			t.Fatal(err)
-		}
-		ended := make(chan error, 1)
-		go func() { ended <- s.Wait() }()
+		said, ended := begin(t, s)
 		if err := said.waitFor("rdma_cm listens", ended); err != nil {
 			t.Fatalf("%v\n%s", err, said.text())
 		}

@@ -206,13 +206,7 @@ func (p *socketProgram) run(t *testing.T, m cmMedium) {
 	}
 
 	s := on(server, overRDMA(p.server)...)
-	var said output
-	s.Stdout, s.Stderr = &said, &said
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- s.Wait() }()
+	said, ended := begin(t, s)
 	defer func() { _ = s.Process.Kill() }()
 	if err := said.waitFor("listens over RDMA", ended); err != nil {
 		t.Fatalf("%s: %v\n%s", p.server, err, said.text())
@@ -307,13 +301,7 @@ func TestSockets(t *testing.T) {
 				wait = "200ms" // nobody will answer
 			}
 			s := on(server, test.server, wait, "server", address, "7481")
-			var said output
-			s.Stdout, s.Stderr = &said, &said
-			if err := s.Start(); err != nil {
-				t.Fatal(err)
-			}
-			ended := make(chan error, 1)
-			go func() { ended <- s.Wait() }()
+			said, ended := begin(t, s)
 			defer func() { _ = s.Process.Kill() }()
 			ready := func() error { return listens(7481, ended) }
 			if test.server {

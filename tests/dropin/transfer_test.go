@@ -37,13 +37,7 @@ func (x transfer) run(t *testing.T, program string, link endpoints, transport st
 		return append([]string{side, addr, fmt.Sprint(port)}, strings.Fields(how)...)
 	}
 	s, c := server.program(ctx, t, program, args("server", x.server)...), client.program(ctx, t, program, args("client", x.client)...)
-	var said output
-	s.Stdout, s.Stderr = &said, &said
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- s.Wait() }()
+	said, ended := begin(t, s)
 	if err := said.waitFor("listens", ended); err != nil {
 		t.Fatalf("%v\n%s", err, said.text())
 	}

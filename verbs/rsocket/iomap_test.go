@@ -86,7 +86,8 @@ func TestWriteAtUnmapped(t *testing.T) {
 	})
 }
 
-// Map takes credits and slots of the send queue while a writer copies, who looks at both again.
+// Map takes credits and slots of the send queue while a writer copies: all bytes arrive all the same. That it takes the very last of
+// them, for which TryWrite looks again, is rare: without that look this has not failed.
 func TestMapWhileWriting(t *testing.T) {
 	both(t, func(t *testing.T, transport verbs.Transport) {
 		lan := new(pipe.Switch)
