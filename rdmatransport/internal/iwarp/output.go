@@ -102,9 +102,9 @@ func (q *qp) sendSegment() (ok bool, err error) {
 	return ok, err
 }
 
-// moreBehind tells whether something else is there to be sent behind the prepared segment.
+// moreBehind tells whether something else is there to be sent behind the prepared segment, of its message or of another.
 func (q *qp) moreBehind() bool {
-	return q.tx.cursor.unsent(q.h.SendLen()) > 1 || q.tx.responses.n > 1
+	return q.tx.segment.more || q.tx.cursor.unsent(q.h.SendLen()) > 1 || q.tx.responses.n > 1
 }
 
 // flush sends what was gathered.

@@ -16,6 +16,7 @@ type segment struct {
 	n       int                                       // bytes of it
 	payload [][]byte                                  // in user memory
 	length  int                                       // bytes of payload
+	more    bool                                      // another of its message follows
 
 	mayFault bool // reading payload may
 	faulted  bool // and has
@@ -24,18 +25,24 @@ type segment struct {
 // tagged begins a tagged segment without a payload.
 func (s *segment) tagged(h *ddp.Tagged) {
 	h.Encode(s.header[:])
-	s.n, s.payload, s.length, s.mayFault, s.faulted = ddp.TaggedLen, s.payload[:0], 0, false, false
+	s.begin(ddp.TaggedLen, !h.Last)
 }
 
 // untagged begins an untagged segment without a payload.
 func (s *segment) untagged(h *ddp.Untagged) {
 	h.Encode(s.header[:])
-	s.n, s.payload, s.length, s.mayFault, s.faulted = ddp.UntaggedLen, s.payload[:0], 0, false, false
+	s.begin(ddp.UntaggedLen, !h.Last)
 }
 
 // empty makes a segment of no bytes at all, not even a header.
 func (s *segment) empty() {
-	s.n, s.payload, s.length, s.mayFault, s.faulted = 0, s.payload[:0], 0, false, false
+	s.begin(0, false)
+}
+
+// begin begins a segment with n bytes of header and no payload.
+func (s *segment) begin(n int, more bool) {
+	s.n, s.payload, s.length, s.more = n, s.payload[:0], 0, more
+	s.mayFault, s.faulted = false, false
 }
 
 // rdmapHeader adds n bytes of RDMAP header, for the caller to fill.
