@@ -3,7 +3,6 @@ package ring
 import (
 	"errors"
 	"net"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -319,7 +318,7 @@ func (p *Pair) serve(recv link.Receiver, hear func(message []byte, fds []int) er
 			}
 		}
 		if !wait {
-			runtime.Gosched() // whom the frames have woken runs before more are waited for
+			rest.Gosched() // whom the frames have woken runs before more are waited for
 			continue
 		}
 		p.receiving.Lock()

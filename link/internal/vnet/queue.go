@@ -114,10 +114,10 @@ func (q *queue) serve() {
 		switch {
 		case s.yieldDue(now, c.wait):
 			s.yielded(now)
-			runtime.Gosched()
+			rest.Gosched()
 		case c.wait == link.WaitPoll || c.wait == link.WaitAdaptive && s.spinning(now):
 			if yieldDue {
-				runtime.Gosched()
+				rest.Gosched()
 			}
 			rest.Yield()
 		default:

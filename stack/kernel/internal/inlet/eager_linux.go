@@ -6,6 +6,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/softrnic/softrnic/link/rest"
 	"golang.org/x/sys/unix"
 )
 
@@ -35,7 +36,7 @@ func (e *Eager) await(fd uintptr) bool {
 		return false
 	}
 	defer e.waiting.Add(-1)
-	runtime.Gosched()
+	rest.Gosched()
 	p := unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}
 	atMost := unix.NsecToTimespec(int64(eagerness))
 	// A signal ends the call, which is how Go stops a thread, for the garbage collector too.
