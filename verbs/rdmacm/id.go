@@ -153,6 +153,9 @@ func (id *ID) Destroy() error {
 	}
 	if conn != nil {
 		conn.Close()
+		if qp := id.qp; id.established && qp != nil && qp.ofApplication && qp.qp.Transport() == verbs.IWARP {
+			id.failQP() // as a kernel does: its stream is gone; one of RoCE has only lost its manager
+		}
 	}
 	if id.removeFromListener != nil {
 		id.removeFromListener()

@@ -1,0 +1,49 @@
+package rdmatransport_test
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+)
+
+// TestDestroyIDOfConnection: who destroys the ID of a connection keeps the QP that was given to it. One of iWARP is in ERR then,
+// as its stream is gone, and what was posted to it is flushed; one of RoCE has only lost who manages it.
+func TestDestroyIDOfConnection(t *testing.T) { overMedia(t, destroyIDOfConnection) }
+
+func destroyIDOfConnection(t *testing.T, m medium) {
+	for transport, want := range map[verbs.Transport]verbs.QPState{verbs.RoCEv2: verbs.StateRTS, verbs.IWARP: verbs.StateErr} {
+		t.Run(transport.String(), func(t *testing.T) {
+			a, b := m.stations(t)
+			l := must(rdmacm.Listen(b.dev, b.at(7471), &rdmacm.Config{Transport: transport, PD: b.pd}))(t)
+			defer l.Close()
+			go func() {
+				if c, err := l.Accept(t.Context()); err == nil {
+					<-c.Done()
+					c.Close()
+				}
+			}()
+			cq := must(a.dev.CreateCQ(4, nil))(t)
+			qp := must(a.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, Transport: transport, SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxRecvWR: 1}}))(t)
+			id := must(rdmacm.CreateSyncID(rdmacm.TCP, a.dev))(t)
+			ok(t, id.SetTransports(transport))
+			ok(t, id.ResolveAddr(t.Context(), netip.AddrPort{}, netip.MustParseAddrPort(b.at(7471))))
+			ok(t, id.ResolveRoute(t.Context()))
+			ok(t, id.UseQP(qp))
+			ok(t, qp.PostRecv(&verbs.RecvWR{}))
+			ok(t, id.Connect(t.Context(), nil))
+			ok(t, id.Destroy())
+			if s := qp.State(); s != want {
+				t.Errorf("the QP is in %v, want %v", s, want)
+			}
+			if want == verbs.StateErr {
+				if wc := poll(t, cq); wc.Status != verbs.WCWRFlushErr {
+					t.Errorf("the receive request completes with %v", wc.Status)
+				}
+			}
+			ok(t, qp.Destroy())
+			ok(t, cq.Destroy())
+		})
+	}
+}
