@@ -49,7 +49,7 @@ func newXRCLab(t *testing.T, m medium, pairs, srqs int) *xrcLab {
 	x.a, x.b = m.stations(t)
 	x.am = x.a.reg(make([]byte, 1<<16), everyAccess)
 	x.sends = x.a.cq()
-	x.domain = must(x.b.dev.OpenXRCD(nil))(t)
+	x.domain = must(x.b.dev.OpenXRCD(nil, 0))(t)
 	t.Cleanup(func() { ok(t, x.domain.Close()) })
 	for range srqs {
 		x.srqs = append(x.srqs, x.srq(x.domain))
@@ -221,7 +221,7 @@ func xrcRefused(t *testing.T, m medium) {
 	}{
 		{"unknown SRQ", func(x *xrcLab) verbs.SendWR { return verbs.SendWR{Opcode: verbs.Send, RemoteSRQN: 0xfffff0} }, verbs.WCRemAccessErr},
 		{"SRQ of another domain", func(x *xrcLab) verbs.SendWR {
-			other := must(x.b.dev.OpenXRCD(nil))(x.t)
+			other := must(x.b.dev.OpenXRCD(nil, 0))(x.t)
 			x.t.Cleanup(func() { ok(x.t, other.Close()) })
 			return verbs.SendWR{Opcode: verbs.Send, RemoteSRQN: x.srq(other).Num()}
 		}, verbs.WCRemAccessErr},

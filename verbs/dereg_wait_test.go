@@ -11,7 +11,7 @@ import (
 // middle of it, which is while a provider has the QP locked.
 func TestWaitsForAccess(t *testing.T) {
 	r := newMWRig(t)
-	domain := must(r.dev.OpenXRCD(nil))(t)
+	domain := must(r.dev.OpenXRCD(nil, 0))(t)
 	target := r.l.qps[must(domain.CreateQP(&verbs.QPInitAttr{Type: verbs.XRCRecv}))(t).Num()]
 	other := must(r.dev.AllocPD())(t) // of an SRQ, through which the target reaches its regions
 	srq := must(other.CreateSRQ(&verbs.SRQInitAttr{Attr: verbs.SRQAttr{MaxWR: 1, MaxSGE: 1}, XRCD: domain, CQ: r.cq}))(t)

@@ -139,7 +139,7 @@ func tryTransition(t *testing.T, typ verbs.QPType, machine map[string]takes, fro
 	case verbs.XRCSend:
 		r.qp = must(r.pd.CreateQP(&verbs.QPInitAttr{Type: typ, SendCQ: r.cq}))(t)
 	case verbs.XRCRecv:
-		x := must(r.dev.OpenXRCD(nil))(t)
+		x := must(r.dev.OpenXRCD(nil, 0))(t)
 		r.qp = must(x.CreateQP(&verbs.QPInitAttr{Type: typ}))(t)
 	default:
 		r.qp = must(r.pd.CreateQP(&verbs.QPInitAttr{Type: typ, SendCQ: r.cq, RecvCQ: r.cq}))(t)

@@ -80,7 +80,7 @@ func TestCloseIsWatched(t *testing.T) {
 func TestDeviceFatal(t *testing.T) {
 	r := newRig(t)
 	r.bring(t, verbs.StateRTS)
-	x := must(r.dev.OpenXRCD(nil))(t)
+	x := must(r.dev.OpenXRCD(nil, 0))(t)
 	target := must(x.CreateQP(&verbs.QPInitAttr{Type: verbs.XRCRecv}))(t)
 	init := steps[verbs.StateInit]
 	init.QPState = verbs.StateInit

@@ -3,6 +3,7 @@ package verbs
 import (
 	"os"
 	"sync"
+	"syscall"
 )
 
 // XRCD is an XRC domain (ibv_xrcd). An XRC_RECV QP delivers the messages of one XRC_SEND QP to the SRQs of its domain; each
@@ -20,8 +21,9 @@ type XRCD struct {
 }
 
 // OpenXRCD opens the XRC domain of a file (ibv_open_xrcd): all calls of the process with the same file return the same
-// domain. nil creates a new domain, which is not shared.
-func (d *Device) OpenXRCD(f *os.File) (*XRCD, error) {
+// domain. If there is none yet, flag must have os.O_CREATE, or the error is EAGAIN, as of Linux; if there is one, os.O_EXCL
+// makes it ErrInvalid. Without a file the domain is a new one, which is not shared.
+func (d *Device) OpenXRCD(f *os.File, flag int) (*XRCD, error) {
 	const op = "open XRCD"
 	if d.attr.DeviceCapFlags&DeviceXRC == 0 {
 		return nil, Errorf(ErrNotSupported, op, "the device does not report XRC")
@@ -41,9 +43,15 @@ func (d *Device) OpenXRCD(f *os.File) (*XRCD, error) {
 	}
 	for y := range d.xrcds {
 		if f != nil && y.file != nil && os.SameFile(y.file, x.file) {
+			if flag&os.O_EXCL != 0 {
+				return nil, Errorf(ErrInvalid, op, "O_EXCL: %s has a domain", f.Name())
+			}
 			y.openCount++
 			return y, nil
 		}
+	}
+	if f != nil && flag&os.O_CREATE == 0 {
+		return nil, Errorf(syscall.EAGAIN, op, "%s has no domain, and O_CREATE is not given", f.Name())
 	}
 	if d.xrcds == nil {
 		d.xrcds = make(map[*XRCD]struct{})

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/softrnic/softrnic/verbs"
@@ -14,9 +15,15 @@ func TestXRCD(t *testing.T) {
 	r := newRig(t)
 	f := must(os.Create(filepath.Join(t.TempDir(), "domain")))(t)
 	defer f.Close()
-	x, y, z := must(r.dev.OpenXRCD(f))(t), must(r.dev.OpenXRCD(f))(t), must(r.dev.OpenXRCD(nil))(t)
+	if _, err := r.dev.OpenXRCD(f, os.O_EXCL); !errors.Is(err, syscall.EAGAIN) {
+		t.Errorf("without O_CREATE: %v", err)
+	}
+	x, y, z := must(r.dev.OpenXRCD(f, os.O_CREATE|os.O_EXCL))(t), must(r.dev.OpenXRCD(f, 0))(t), must(r.dev.OpenXRCD(nil, 0))(t)
 	if x != y || x == z {
 		t.Error("the same file is another domain, or none is the same")
+	}
+	if _, err := r.dev.OpenXRCD(f, os.O_CREATE|os.O_EXCL); !errors.Is(err, verbs.ErrInvalid) {
+		t.Errorf("with O_EXCL: %v", err)
 	}
 	qp := must(x.CreateQP(&verbs.QPInitAttr{Type: verbs.XRCRecv}))(t)
 	if again := must(y.OpenQP(qp.Num()))(t); again != qp {
@@ -50,7 +57,7 @@ func TestXRCD(t *testing.T) {
 // nothing for it, and can select another SRQ.
 func TestXRCSRQGoes(t *testing.T) {
 	r := newRig(t)
-	x := must(r.dev.OpenXRCD(nil))(t)
+	x := must(r.dev.OpenXRCD(nil, 0))(t)
 	target := r.l.qps[must(x.CreateQP(&verbs.QPInitAttr{Type: verbs.XRCRecv}))(t).Num()]
 	srq := func(id uint64) *verbs.SRQ {
 		s := must(r.pd.CreateSRQ(&verbs.SRQInitAttr{Attr: verbs.SRQAttr{MaxWR: 1, MaxSGE: 1}, XRCD: x, CQ: r.cq}))(t)
@@ -84,7 +91,7 @@ func TestXRCSRQGoes(t *testing.T) {
 // TestOpenQPRaces: QPs are opened while others are created and destroyed. A QP that OpenQP returns exists until its Destroy.
 func TestOpenQPRaces(t *testing.T) {
 	r := newRig(t)
-	x := must(r.dev.OpenXRCD(nil))(t)
+	x := must(r.dev.OpenXRCD(nil, 0))(t)
 	nums, done := make(chan uint32), make(chan bool)
 	go func() {
 		defer close(done)

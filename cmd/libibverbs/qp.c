@@ -383,7 +383,7 @@ struct ibv_xrcd *open_xrcd(struct ibv_context *c, struct ibv_xrcd_init_attr *a)
 	struct xrcd *x = calloc(1, sizeof *x);
 	if (!x)
 		return NULL;
-	int err = engine->open_xrcd(to_context(c)->handle, a->fd, &x->handle);
+	int err = engine->open_xrcd(to_context(c)->handle, a->fd, a->oflags, &x->handle);
 	if (err) {
 		free(x);
 		return fail_null(err);

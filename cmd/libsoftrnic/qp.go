@@ -349,7 +349,7 @@ func srDestroySRQ(h C.uint32_t) C.int {
 }
 
 //export srOpenXRCD
-func srOpenXRCD(ctx C.uint32_t, fd C.int, h *C.uint32_t) C.int {
+func srOpenXRCD(ctx C.uint32_t, fd, oflags C.int, h *C.uint32_t) C.int {
 	c := contexts.get(uint32(ctx))
 	if c == nil {
 		return invalid
@@ -363,7 +363,7 @@ func srOpenXRCD(ctx C.uint32_t, fd C.int, h *C.uint32_t) C.int {
 		f = os.NewFile(uintptr(own), "XRC domain")
 		defer f.Close()
 	}
-	x, err := c.dev.OpenXRCD(f)
+	x, err := c.dev.OpenXRCD(f, int(oflags))
 	if err != nil {
 		return errno(err)
 	}

@@ -352,7 +352,7 @@ struct sr_engine {
 	int (*query_srq)(uint32_t srq, struct sr_srq_attr *attr);
 	int (*destroy_srq)(uint32_t srq);
 	int (*post_srq_recv)(uint32_t srq, struct sr_recv_wr *wr, int *done);
-	int (*open_xrcd)(uint32_t context, int fd, uint32_t *xrcd); // fd -1: a domain of its own
+	int (*open_xrcd)(uint32_t context, int fd, int oflags, uint32_t *xrcd); // fd -1: a domain of its own
 	int (*close_xrcd)(uint32_t xrcd);
 
 	int (*create_ah)(uint32_t pd, struct sr_ah_attr *attr, uint32_t *ah);

@@ -32,7 +32,7 @@ type services struct {
 func newServices(n *node) *services {
 	s := &services{node: n, pd: n.mr.PD(), qps: map[verbs.QPType]*verbs.QP{}}
 	var err error
-	s.xrcd, err = n.dev.OpenXRCD(nil)
+	s.xrcd, err = n.dev.OpenXRCD(nil, 0)
 	n.ok(err)
 	s.srq, err = s.pd.CreateSRQ(&verbs.SRQInitAttr{Attr: verbs.SRQAttr{MaxWR: depth, MaxSGE: 1}, XRCD: s.xrcd, CQ: n.cq})
 	n.ok(err)

@@ -68,7 +68,7 @@ func TestSRQ(t *testing.T) {
 func TestForeignXRCD(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		id := b.resolve(rdmacm.IB, v4A+":1")
-		x, err := a.dev.OpenXRCD(nil)
+		x, err := a.dev.OpenXRCD(nil, 0)
 		must(t, err)
 		wants(t, id.CreateXRCQP(x), syscall.EINVAL)
 		if id.QP() != nil {

@@ -25,7 +25,7 @@ func (t *xrcdTable) get(d *verbs.Device) (*verbs.XRCD, error) {
 	defer t.mu.Unlock()
 	s := t.of[d]
 	if s == nil {
-		x, err := d.OpenXRCD(nil)
+		x, err := d.OpenXRCD(nil, 0)
 		if err != nil {
 			return nil, err
 		}

@@ -157,7 +157,7 @@ func newRig(t testing.TB, c config) *rig {
 	case verbs.XRCSend:
 		r.qp = must(r.pd.CreateQP(&verbs.QPInitAttr{Type: c.service, SendCQ: r.scq, Cap: verbs.QPCap{MaxSendWR: c.maxWR, MaxSendSGE: 32}}))
 	case verbs.XRCRecv:
-		r.xrcd = must(r.dev.OpenXRCD(nil))
+		r.xrcd = must(r.dev.OpenXRCD(nil, 0))
 		r.qp = must(r.xrcd.CreateQP(&verbs.QPInitAttr{Type: c.service}))
 	default:
 		r.createQP()

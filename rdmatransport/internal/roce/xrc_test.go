@@ -121,7 +121,7 @@ func TestXRCRefused(t *testing.T) {
 	}{
 		{"unknown SRQ", func(x *xrcTarget) string { return "a400 ffff 00Q 80000000 00ffffff" }},
 		{"SRQ of another domain", func(x *xrcTarget) string {
-			other := must(x.dev.OpenXRCD(nil))
+			other := must(x.dev.OpenXRCD(nil, 0))
 			s := must(x.pd.CreateSRQ(&verbs.SRQInitAttr{Attr: verbs.SRQAttr{MaxWR: 1}, XRCD: other, CQ: x.scq}))
 			return fmt.Sprintf("a400 ffff 00Q 80000000 00%06x", s.Num())
 		}},

@@ -71,7 +71,7 @@ func newXSRQHost(t *testing.T, lan *pipe.Switch) *xsrqHost {
 		t.Fatal(err)
 	}
 	closing(t, n.Close)
-	x, err := n.Dev.OpenXRCD(nil)
+	x, err := n.Dev.OpenXRCD(nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

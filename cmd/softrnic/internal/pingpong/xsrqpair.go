@@ -58,7 +58,7 @@ func newXSRQ(n *node.Node, c *xsrqCommand) (x *xsrq, err error) {
 	if x.cq, err = completion.NewWaiter(n.Dev, c.Clients+xsrqDepth, how); err != nil {
 		return x, err
 	}
-	if x.xrcd, err = n.Dev.OpenXRCD(nil); err != nil {
+	if x.xrcd, err = n.Dev.OpenXRCD(nil, 0); err != nil {
 		return x, err
 	}
 	if x.srq, err = x.pd.CreateSRQ(&verbs.SRQInitAttr{Attr: verbs.SRQAttr{MaxWR: c.Clients, MaxSGE: 1}, XRCD: x.xrcd, CQ: x.cq.CQ}); err != nil {
