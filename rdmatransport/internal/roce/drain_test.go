@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/softrnic/softrnic/rdmatransport/roce"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 	"github.com/softrnic/softrnic/verbs"
 )
@@ -59,5 +60,40 @@ func TestSQD(t *testing.T) {
 		}
 		r.give(r.ack(1))
 		r.completions(r.scq, "2 SUCCESS SEND 0")
+	})
+}
+
+// TestPathInSQD: with a new address vector, nothing that congestion control has learned of the path before holds.
+func TestPathInSQD(t *testing.T) {
+	bubble(t, config{sigAll: true, timeout: 20, retry: 7, byDelay: &roce.ByDelay{}}, func(r *rig) {
+		send := func() (first int) { // packets of a SEND that leave before any is answered
+			r.post(r.wr(1, verbs.Send, 64<<10))
+			for got := r.take(); len(got) > 0; got = r.take() {
+				if first == 0 {
+					first = len(got)
+				}
+				time.Sleep(100 * time.Microsecond)
+				r.give(r.ack(int(got[len(got)-1].PSN)))
+			}
+			r.completions(r.scq, "1 SUCCESS SEND 0")
+			return first
+		}
+		const start = 16 // the window that a connection begins with
+		send()
+		if grown := send(); grown <= start {
+			t.Fatalf("%d packets leave when all before were answered: the test is of no use", grown)
+		}
+		r.modify(verbs.StateSQD)
+		attr, _, err := r.qp.Query(verbs.QPAttrAV)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.qp.Modify(&verbs.QPAttr{QPState: verbs.StateSQD, AHAttr: attr.AHAttr}, verbs.QPAttrState|verbs.QPAttrAV); err != nil {
+			t.Fatal(err)
+		}
+		r.modify(verbs.StateRTS)
+		if again := send(); again != start {
+			t.Errorf("%d packets leave on the new path, want %d", again, start)
+		}
 	})
 }

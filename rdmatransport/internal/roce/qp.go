@@ -58,6 +58,9 @@ func (q *qp) Modify(from, to verbs.QPState, attr *verbs.QPAttr, mask verbs.QPAtt
 		if err := q.connect(attr, mask); err != nil {
 			return err
 		}
+		if from == verbs.StateSQD && q.reliable() {
+			q.sending.SetPath(q.sendingPath())
+		}
 	}
 	if to == verbs.StateReset || to == verbs.StateErr {
 		q.sendDelayedAck()
@@ -94,13 +97,18 @@ func (q *qp) Modify(from, to verbs.QPState, attr *verbs.QPAttr, mask verbs.QPAtt
 		if q.e.selective {
 			q.mark = wire.MarkOf(q.num, q.dest, attr.SQPSN)
 		}
-		q.sending.Begin(&send.Connection{
-			PSN: attr.SQPSN, MTU: q.mtu, Window: send.Window(q.e.shared.Window, q.mtu), Batch: uint32(q.path.Batch(wire.BTHLen + int(q.mtu) + wire.ICRCLen)),
-			Congestion: q.congestion(),
-		})
+		q.sending.Begin(&send.Connection{PSN: attr.SQPSN, MTU: q.mtu, Path: *q.sendingPath()})
 	}
 	q.traceState(from, to)
 	return nil
+}
+
+// sendingPath is what is to be known of the path for sending on it.
+func (q *qp) sendingPath() *send.Path {
+	return &send.Path{
+		Window: send.Window(q.e.shared.Window, q.mtu), Batch: uint32(q.path.Batch(wire.BTHLen + int(q.mtu) + wire.ICRCLen)),
+		Congestion: q.congestion(),
+	}
 }
 
 // limits is what the attributes of a QP bound in sending, with those that mask names changed.

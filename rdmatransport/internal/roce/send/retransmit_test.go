@@ -140,7 +140,7 @@ func TestRetransmit(t *testing.T) {
 			r.expect("0.0@2!", InOrder)
 		}},
 		{"a window that is full within a frame asks for an acknowledgement again", func(r *requester) {
-			r.Begin(&Connection{MTU: 1024, Window: 512, Batch: 64, Congestion: Conservation{}})
+			r.Begin(&Connection{MTU: 1024, Path: Path{Window: 512, Batch: 64, Congestion: Conservation{}}})
 			r.post(Write, 400)
 			r.send()
 			for psn := uint32(5); psn < 15; psn++ { // halves the window each time

@@ -69,8 +69,13 @@ type Limits struct {
 
 // Connection is what a QP enters RTS with.
 type Connection struct {
-	PSN        uint32 // of the first packet
-	MTU        uint32 // bytes of payload in a full packet
+	PSN uint32 // of the first packet
+	MTU uint32 // bytes of payload in a full packet
+	Path
+}
+
+// Path is what is sent on.
+type Path struct {
 	Window     uint32 // packets in flight at most: a power of two
 	Batch      uint32 // full packets in one frame of the link
 	Congestion CongestionController
@@ -88,20 +93,25 @@ func (s *State) Begin(c *Connection) {
 	s.Stop()
 	s.queue.reset()
 	s.flight.init(c.PSN)
-	s.window.init(c.Window, c.Batch, c.Congestion)
+	s.SetPath(&c.Path)
 	s.acks.init(c.PSN)
 	s.credits.reset()
 	s.reads.reset()
-	s.rtt.reset()
-	s.delays = nil
-	if c.Congestion.Terms().RoundTrips {
-		s.delays = new(delays)
-	}
 	s.retries.reset()
 	s.cork.reset()
 	s.mode.init()
 	s.mtu = c.MTU
 	s.traceBegin()
+}
+
+// SetPath has what follows sent on another path: nothing that was learned of the one before holds for it.
+func (s *State) SetPath(p *Path) {
+	s.window.init(p.Window, p.Batch, p.Congestion)
+	s.rtt.reset()
+	s.delays = nil
+	if p.Congestion.Terms().RoundTrips {
+		s.delays = new(delays)
+	}
 }
 
 // Stop ends sending: the QP has failed, or is reset.
