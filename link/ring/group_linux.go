@@ -126,7 +126,7 @@ func hasSpareProcs() bool { return runtime.GOMAXPROCS(0) > runtime.NumCPU() }
 // too: a hub that has the same processor must run before there is anything in them. Without a hub the other side of a ring most
 // likely has a processor of its own, and on a busy machine this one would be given to somebody else for milliseconds.
 func (g *Group) giveWay() {
-	rest.Gosched()
+	runtime.Gosched()
 	if g.hub && hasOneProcessor() {
 		rest.Yield()
 	}

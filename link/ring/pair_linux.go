@@ -3,6 +3,7 @@ package ring
 import (
 	"errors"
 	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -309,6 +310,9 @@ func (p *Pair) serve(recv link.Receiver, hear func(message []byte, fds []int) er
 		}
 		if wait || hear != nil && taken >= hearInterval { // else messages would wait for the stream of frames to end
 			taken = 0
+			if wait {
+				rest.LetRun()
+			}
 			// Of the other's bells, the end of the connection, and handOver's deadline, the first ends the sleep.
 			switch ended, err := ear.listen(wait); {
 			case err != nil:
@@ -318,7 +322,7 @@ func (p *Pair) serve(recv link.Receiver, hear func(message []byte, fds []int) er
 			}
 		}
 		if !wait {
-			rest.Gosched() // whom the frames have woken runs before more are waited for
+			runtime.Gosched() // whom the frames have woken runs before more are waited for
 			continue
 		}
 		p.receiving.Lock()

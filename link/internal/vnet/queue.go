@@ -114,14 +114,15 @@ func (q *queue) serve() {
 		switch {
 		case s.yieldDue(now, c.wait):
 			s.yielded(now)
-			rest.Gosched()
+			runtime.Gosched()
 		case c.wait == link.WaitPoll || c.wait == link.WaitAdaptive && s.spinning(now):
 			if yieldDue {
-				rest.Gosched()
+				runtime.Gosched()
 			}
 			rest.Yield()
 		default:
 			s.sleep()
+			rest.LetRun()
 			if await(q.fd, unix.POLLIN, c.stop) != nil {
 				return
 			}

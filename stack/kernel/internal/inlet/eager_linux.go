@@ -6,8 +6,9 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/softrnic/softrnic/link/rest"
 	"golang.org/x/sys/unix"
+
+	"github.com/softrnic/softrnic/link/rest"
 )
 
 // eagerness is how long an eager socket waits after a datagram before it lets Go's scheduler wait. It sleeps meanwhile.
@@ -36,7 +37,8 @@ func (e *Eager) await(fd uintptr) bool {
 		return false
 	}
 	defer e.waiting.Add(-1)
-	rest.Gosched()
+	runtime.Gosched()
+	rest.LetRun()
 	p := unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}
 	atMost := unix.NsecToTimespec(int64(eagerness))
 	// A signal ends the call, which is how Go stops a thread, for the garbage collector too.

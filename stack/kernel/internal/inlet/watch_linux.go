@@ -1,9 +1,8 @@
 package inlet
 
 import (
+	"runtime"
 	"time"
-
-	"github.com/softrnic/softrnic/link/rest"
 )
 
 // watchTime is how long Run looks for more before it sleeps: about what it costs the sender, in its system call, to wake up who
@@ -17,7 +16,7 @@ func (s *Socket) watch(fd uintptr) bool {
 	if s.batch.eager != nil || !v.Due() {
 		return false
 	}
-	rest.Gosched() // whom the last datagrams have woken runs first
+	runtime.Gosched() // whom the last datagrams have woken runs first
 	for end := time.Now().Add(watchTime); ; {
 		if s.ended.Load() || s.receiver.Polled() {
 			return true
