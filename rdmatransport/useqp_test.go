@@ -47,3 +47,46 @@ func destroyIDOfConnection(t *testing.T, m medium) {
 		})
 	}
 }
+
+// TestDestroyIDOfPast: who destroys the ID of a connection that has ended does nothing to the QP, which has another by then.
+func TestDestroyIDOfPast(t *testing.T) { overMedia(t, destroyIDOfPast) }
+
+func destroyIDOfPast(t *testing.T, m medium) {
+	a, b := m.stations(t)
+	l := must(rdmacm.Listen(b.dev, b.at(7471), &rdmacm.Config{Transport: verbs.IWARP, PD: b.pd}))(t)
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept(t.Context())
+			if err != nil {
+				return
+			}
+			go func() {
+				<-c.Done()
+				c.Close()
+			}()
+		}
+	}()
+	cq := must(a.dev.CreateCQ(4, nil))(t)
+	qp := must(a.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, Transport: verbs.IWARP, SendCQ: cq, RecvCQ: cq}))(t)
+	connect := func() *rdmacm.SyncID {
+		id := must(rdmacm.CreateSyncID(rdmacm.TCP, a.dev))(t)
+		ok(t, id.SetTransports(verbs.IWARP))
+		ok(t, id.ResolveAddr(t.Context(), netip.AddrPort{}, netip.MustParseAddrPort(b.at(7471))))
+		ok(t, id.ResolveRoute(t.Context()))
+		ok(t, id.UseQP(qp))
+		ok(t, id.Connect(t.Context(), nil))
+		return id
+	}
+	past := connect()
+	ok(t, past.Disconnect(t.Context()))
+	ok(t, qp.Modify(&verbs.QPAttr{QPState: verbs.StateReset}, verbs.QPAttrState))
+	id := connect()
+	ok(t, past.Destroy())
+	if s := qp.State(); s != verbs.StateRTS {
+		t.Errorf("the QP is in %v, want RTS: its connection is another", s)
+	}
+	ok(t, id.Destroy())
+	ok(t, qp.Destroy())
+	ok(t, cq.Destroy())
+}

@@ -153,7 +153,8 @@ func (id *ID) Destroy() error {
 	}
 	if conn != nil {
 		conn.Close()
-		if qp := id.qp; id.established && qp != nil && qp.ofApplication && qp.qp.Transport() == verbs.IWARP {
+		connected := id.established && !id.disconnected && !id.hasEnded // else the QP may have another connection
+		if qp := id.qp; connected && qp != nil && qp.ofApplication && qp.qp.Transport() == verbs.IWARP {
 			id.failQP() // as a kernel does: its stream is gone; one of RoCE has only lost its manager
 		}
 	}
