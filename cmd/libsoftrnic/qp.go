@@ -355,7 +355,7 @@ func srOpenXRCD(ctx C.uint32_t, fd, oflags C.int, h *C.uint32_t) C.int {
 		return invalid
 	}
 	var f *os.File
-	if fd >= 0 {
+	if fd != -1 { // as in Linux, no other stands for none
 		own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 		if err != nil {
 			return errno(err)

@@ -144,6 +144,32 @@ static void nonsense(void)
 	loopback_close(&l);
 }
 
+static struct ibv_xrcd *open_xrcd(int fd, int oflags)
+{
+	struct ibv_xrcd_init_attr a = {.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = fd, .oflags = oflags};
+	errno = 0;
+	return ibv_open_xrcd(ctx, &a);
+}
+
+// An XRC domain is opened as it must be, with the errno of ib_uverbs_open_xrcd in Linux otherwise.
+static void xrc_domains(void)
+{
+	char name[] = "/tmp/xrcd.XXXXXX";
+	int fd = mkstemp(name);
+	CHECK(fd >= 0 && !unlink(name));
+	CHECK(!open_xrcd(fd, 0) && errno == EAGAIN);
+	CHECK(!open_xrcd(fd, O_EXCL) && errno == EAGAIN);
+	struct ibv_xrcd *first = open_xrcd(fd, O_CREAT | O_EXCL), *again = open_xrcd(fd, 0), *own = open_xrcd(-1, 0);
+	CHECK(first && again && own);
+	CHECK(!open_xrcd(fd, O_CREAT | O_EXCL) && errno == EINVAL);
+	CHECK(!open_xrcd(fd, O_EXCL) && errno == EINVAL);
+	CHECK(!ibv_close_xrcd(first) && !ibv_close_xrcd(again) && !ibv_close_xrcd(own));
+	CHECK(!open_xrcd(fd, 0) && errno == EAGAIN); // it ended with the last
+	CHECK(!close(fd));
+	CHECK(!open_xrcd(fd, O_CREAT) && errno == EBADF);
+	CHECK(!open_xrcd(-2, O_CREAT) && errno == EBADF);
+}
+
 static struct ibv_srq *create_srq(struct ibv_pd *p)
 {
 	struct ibv_srq_init_attr a = {.attr = {4, 1, 0}};
@@ -295,6 +321,7 @@ int main(void)
 	device_open();
 	CHECK(signal(SIGSTKFLT, SIG_DFL) != SIG_ERR); // as who resets the actions of all signals
 	nonsense();
+	xrc_domains();
 	closed_device();
 	late_call();
 	child_waits();
