@@ -292,6 +292,45 @@ func TestFaults(t *testing.T) {
 			c.request(0, 5, wire.RCWriteOnly, 8)
 			c.send(0, us, &wire.Packet{BTH: wire.BTH{Opcode: wire.RCWriteOnly, PSN: 6}, Payload: make([]byte, 8), RETH: wire.RETH{Length: 12}})
 		}, "WRONG packet 2: a WRITE whose RETH says another length than its packets have"},
+		"two NAKs that are both followed": {func(c *rc) {
+			for i := range uint32(4) {
+				c.request(us, 5+i, wire.RCSendOnly, 8)
+			}
+			c.answer(us, 5, wire.NakPSNSeq, 0)
+			c.answer(us, 7, wire.NakPSNSeq, 2)
+			for _, psn := range []uint32{5, 6, 7, 8, 7, 8} {
+				c.request(us, psn, wire.RCSendOnly, 8)
+			}
+		}, "DOUBTFUL packet 11: repeats packet 3, as was asked for"},
+		"a third repeat for two NAKs": {func(c *rc) {
+			for i := range uint32(4) {
+				c.request(us, 5+i, wire.RCSendOnly, 8)
+			}
+			c.answer(us, 5, wire.NakPSNSeq, 0)
+			c.answer(us, 7, wire.NakPSNSeq, 2)
+			for _, psn := range []uint32{5, 6, 7, 8, 7, 8, 7} {
+				c.request(us, psn, wire.RCSendOnly, 8)
+			}
+		}, "WRONG packet 13: repeats packet 3, and nothing asked for it"},
+		"packets that come one by one behind others that were repeated": {func(c *rc) {
+			for i := range uint32(5) {
+				c.request(us, 5+i, wire.RCSendOnly, 8)
+			}
+			c.answer(us, 5, wire.NakPSNSeq, 0)
+			for _, psn := range []uint32{5, 9, 7, 6, 8} {
+				c.request(us, psn, wire.RCSendOnly, 8)
+			}
+			c.answer(us, 9, ack, 5)
+		}, ""},
+		"packets that come long behind others, and are repeated": {func(c *rc) {
+			c.request(us, 0, wire.RCSendOnly, 8)
+			c.request(us, 37, wire.RCSendOnly, 8)
+			c.request(us, 5, wire.RCSendOnly, 8) // its place and that of 37 are one in 16 and in 32
+			c.answer(us, 1, wire.NakPSNSeq, 0)
+			for i := range uint32(37) {
+				c.request(us, 1+i, wire.RCSendOnly, 8)
+			}
+		}, "PSN 37 RC SEND Only, message 2 packet 1, 8 bytes, repeats 2 after a sequence NAK"},
 		"a gap that is acknowledged": {func(c *rc) {
 			c.request(0, 5, wire.RCSendOnly, 8)
 			c.request(us, 7, wire.RCSendOnly, 8)

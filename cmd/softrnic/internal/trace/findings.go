@@ -51,6 +51,9 @@ func (a *analysis) report(l level, w *flow, packet int, format string, args ...a
 // reordered notes that a packet has come behind later ones of its sender. A network may do that.
 func (a *analysis) reordered(w *flow, packet int, format string, args ...any) {
 	a.counts.Reordered++
+	if w != nil {
+		w.disordered = true
+	}
 	l := note
 	if a.strict {
 		l = wrong

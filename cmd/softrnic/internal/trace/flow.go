@@ -36,6 +36,8 @@ type flow struct {
 	req       requester
 	rsp       responder
 	stats     statistics
+
+	disordered bool // packets of it have changed places
 }
 
 func (w *flow) String() string {
@@ -51,6 +53,14 @@ func (w *flow) root() *flow {
 		return w.peer
 	}
 	return w
+}
+
+// sure is the level of what is wrong, unless packets of the connection have changed places where this does not show.
+func (w *flow) sure() level {
+	if w.disordered || w.peer != nil && w.peer.disordered {
+		return doubtful
+	}
+	return wrong
 }
 
 // flowOf returns the flow that a packet belongs to.

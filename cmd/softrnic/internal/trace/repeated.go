@@ -18,9 +18,16 @@ func (a *analysis) repeated(w *flow, f *frame, p *wire.Packet) {
 			return
 		}
 	}
-	was := len(q.skipped)
-	q.skipped = slices.DeleteFunc(q.skipped, func(g gap) bool { return wire.PSNDiff(p.PSN, g.from) >= 0 && wire.PSNDiff(p.PSN, g.to) <= 0 })
-	if len(q.skipped) < was && !q.asked.open {
+	s := q.at(p.PSN)
+	span := uint32(1)
+	if s != nil {
+		span = s.span
+	}
+	var is bool
+	if q.skipped, is = late(q.skipped, p.PSN, span); is && !q.asked.open {
+		if s != nil {
+			s.times++
+		}
 		a.reordered(w, f.number, "PSN %d comes again behind others that were repeated", p.PSN)
 		return
 	}
@@ -28,7 +35,6 @@ func (a *analysis) repeated(w *flow, f *frame, p *wire.Packet) {
 		a.report(wrong, w, f.number, "PSN %d comes again, or late: the next is %d", p.PSN, q.next)
 		return
 	}
-	s := q.at(p.PSN)
 	answered := p.Opcode.Info().Answered()
 	if s == nil && !answered && wire.PSNDiff(p.PSN, q.first) < 0 {
 		a.ev.why = "the capture begins behind it"
@@ -43,18 +49,37 @@ func (a *analysis) repeated(w *flow, f *frame, p *wire.Packet) {
 		q.stale++
 	}
 	a.reason(w, f, p, s)
-	span := uint32(1)
+	span = 1
 	if answered {
 		span = a.askedAgain(q, f, p)
 	}
 	if s != nil {
 		s.time, s.last, s.again = f.time, f.number, true
+		s.times++
 		if s.op != p.Opcode && !answered {
 			a.report(wrong, w, f.number, "PSN %d was a %v in packet %d", p.PSN, s.op, s.number)
 		}
 		span = max(s.span, 1)
 	}
 	q.resume, q.resuming = wire.PSNAdd(p.PSN, span), true
+}
+
+// late takes those of a packet's PSN on out of gaps; false if it is in none of them. It takes so many PSNs; 0: not known.
+func late(gaps []gap, psn, span uint32) (rest []gap, is bool) {
+	for _, g := range gaps {
+		if wire.PSNDiff(psn, g.from) < 0 || wire.PSNDiff(psn, g.to) > 0 {
+			rest = append(rest, g)
+			continue
+		}
+		is = true
+		if psn != g.from && len(rest) < maxMissing {
+			rest = append(rest, gap{g.from, wire.PSNAdd(psn, 1<<24-1), g.number, g.epoch})
+		}
+		if next := wire.PSNAdd(psn, span); span != 0 && wire.PSNDiff(g.to, next) >= 0 && len(rest) < maxMissing {
+			rest = append(rest, gap{next, g.to, g.number, g.epoch})
+		}
+	}
+	return rest, is
 }
 
 // reason finds out what asked for a packet again. A requester goes back to what was asked for and repeats what it has sent from
@@ -68,6 +93,7 @@ func (a *analysis) reason(w *flow, f *frame, p *wire.Packet, s *sent) {
 			time.Duration(k.until-k.time), p.PSN, since(f.time-k.time))
 	}
 	a.ev.why = q.why
+	due, isDue := q.due(p.PSN, f.time)
 	if q.resuming && wire.PSNDiff(p.PSN, q.resume) >= 0 && (s == nil || s.last < q.run) {
 		if k.open && p.PSN == k.psn {
 			k.met = true // or it was on its way before its sender saw what asks for it, and comes once more
@@ -81,6 +107,9 @@ func (a *analysis) reason(w *flow, f *frame, p *wire.Packet, s *sent) {
 	}
 	silence, late := q.timedOut(f, s, p.PSN)
 	switch {
+	case isDue && (p.PSN != k.psn || !k.open): // and what k asks for comes later, or came on the way
+		a.ev.why, q.why, q.run = due.why, due.why, f.number
+		return
 	case k.open && (wire.PSNDiff(p.PSN, k.psn) >= 0 || !late):
 		if p.PSN != k.psn && !marked && (wire.PSNDiff(p.PSN, k.psn) < 0 || wire.PSNDiff(p.PSN, max24(q.una, k.psn)) > 0) {
 			a.report(doubtful, w, f.number, "repeats from PSN %d, where packet %d asks for %d", p.PSN, k.number, k.psn)
@@ -95,7 +124,7 @@ func (a *analysis) reason(w *flow, f *frame, p *wire.Packet, s *sent) {
 			}
 		}
 		w.stats.Timeouts++
-		q.epoch++
+		q.ask(ask{psn: p.PSN, number: f.number, time: f.time, began: f.time})
 		if !marked && !q.mayBegin(p.PSN) && wire.PSNDiff(p.PSN, q.una) < 0 && len(q.midway) <= most {
 			q.midway = append(q.midway, ref{f.number, p.PSN})
 		}
@@ -103,12 +132,23 @@ func (a *analysis) reason(w *flow, f *frame, p *wire.Packet, s *sent) {
 		q.why = k.why
 	case s != nil && q.heard > s.time && p.Opcode.Info().Answered():
 		q.why = "though its response may have passed: it was lost behind where this was captured"
+		q.ask(ask{psn: p.PSN, number: f.number, time: f.time, began: f.time})
+	case s != nil && q.owed(s, p.PSN):
+		w.disordered = true
+		a.report(doubtful, w, f.number, "repeats packet %d, as was asked for, but not behind the one before it", s.number)
+		q.why, q.run = "as it was asked for", f.number
+		a.ev.why = q.why
+		return
 	case s == nil:
-		a.report(wrong, w, f.number, "PSN %d comes again, and nothing asked for it", p.PSN)
+		a.report(w.sure(), w, f.number, "PSN %d comes again, and nothing asked for it", p.PSN)
 		q.why, q.run = "and nothing asked for it", f.number // nor for those that follow
 		return
 	default:
-		a.report(wrong, w, f.number, "repeats packet %d, and nothing asked for it", s.number)
+		l := wrong
+		if slices.ContainsFunc(q.waiting, func(r awaited) bool { return r.next > 0 && wire.PSNDiff(p.PSN, r.psn) >= 0 }) {
+			l = doubtful // behind where this was captured, packets of the response may have been lost or changed places
+		}
+		a.report(l, w, f.number, "repeats packet %d, and nothing asked for it", s.number)
 		q.why, q.run = "and nothing asked for it", f.number
 		return
 	}
@@ -136,11 +176,11 @@ func (q *requester) incomplete(g gap, now int64) {
 	if len(q.unread) < maxMissing {
 		q.unread = append(q.unread, g)
 	}
-	if q.asked.open && wire.PSNDiff(q.asked.psn, g.from) <= 0 {
-		return
+	k := ask{why: "as its response was not complete", psn: g.from, number: g.number, time: now, open: true}
+	q.ask(k)
+	if !q.asked.open || wire.PSNDiff(q.asked.psn, g.from) > 0 {
+		q.asked = k
 	}
-	q.epoch++
-	q.asked = ask{why: "as its response was not complete", psn: g.from, number: g.number, time: now, open: true}
 }
 
 // leftOut notes the PSNs between those that were repeated and to, unless they are acknowledged. They may have been lost once more,
@@ -197,6 +237,7 @@ func (a *analysis) filled(w *flow, f *frame, p *wire.Packet, i int) {
 	if g.epoch == q.epoch && !inRun && (f.time-max(q.heard, 0) < leastTimeout || w.transport == wire.UC) {
 		a.reordered(w, f.number, "PSN %d comes behind PSN %d of packet %d", p.PSN, wire.PSNAdd(g.to, 1), g.number)
 	} else if g.epoch == q.epoch && !inRun {
+		w.disordered = true
 		a.report(doubtful, w, f.number, "PSN %d comes behind PSN %d of packet %d, and nothing has asked for it", p.PSN, wire.PSNAdd(g.to, 1), g.number)
 		a.ev.why = "it was missing"
 	} else {

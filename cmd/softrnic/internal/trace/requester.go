@@ -2,6 +2,7 @@ package trace
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
@@ -29,8 +30,9 @@ type sent struct {
 	last    int // the packet when it was last seen
 	op      wire.Opcode
 	ackReq  bool
-	again   bool // it was repeated
-	own     bool // there was an acknowledgement of this PSN
+	again   bool   // it was repeated
+	own     bool   // there was an acknowledgement of this PSN
+	times   uint32 // how often it came again
 }
 
 // awaited is a request that has a response of its own, until the response is complete.
@@ -64,6 +66,46 @@ type ask struct {
 	open   bool  // repeating has not begun yet
 	met    bool  // what it asks for has come
 	nak    bool
+	began  int64 // when repeating began, unless it is open
+}
+
+// maxAsks is how many of those that asked last are remembered.
+const maxAsks = 64
+
+// ask notes that packets are asked for again.
+func (q *requester) ask(k ask) {
+	q.epoch++
+	if len(q.asks) == maxAsks {
+		q.asks = slices.Delete(q.asks, 0, 1)
+	}
+	q.asks = append(q.asks, k)
+}
+
+// due takes the first ask for exactly that PSN that nothing was repeated for yet.
+func (q *requester) due(psn uint32, now int64) (k ask, is bool) {
+	for i := range q.asks {
+		if k := &q.asks[i]; k.psn == psn && k.open {
+			k.open, k.began = false, now
+			return *k, true
+		}
+	}
+	return k, false
+}
+
+// owed says whether a packet has come again less often than it, or one before it, was asked for. Its sender repeats it once for
+// each, and where packets are reordered, those that are repeated for one ask are seen among those for another.
+func (q *requester) owed(s *sent, psn uint32) bool {
+	if len(q.asks) == maxAsks && s.first <= q.asks[0].time {
+		return true // as far as is remembered
+	}
+	n := uint32(0)
+	for _, k := range q.asks {
+		// What was new when repeating began may have been sent before, and an ask is seen before its receiver has it.
+		if wire.PSNDiff(psn, k.psn) >= 0 && (k.open || k.began > s.first-slowTimeout) {
+			n++
+		}
+	}
+	return s.times < n
 }
 
 // ref is a packet to name later.
@@ -98,6 +140,7 @@ type requester struct {
 
 	epoch     uint32 // counts what asked for packets again
 	asked     ask    // the last that did
+	asks      []ask  // the last ones
 	resuming  bool   // the last packet was repeated
 	resume    uint32 // the PSN behind it
 	run       int    // the packet with which repeating began
@@ -133,10 +176,14 @@ func (q *requester) at(psn uint32) *sent {
 
 // remember makes room for a packet.
 func (a *analysis) remember(q *requester, s sent) *sent {
-	if n := len(q.ring); n == 0 {
+	if len(q.ring) == 0 {
 		q.ring = make([]sent, firstRing)
-	} else if old := &q.ring[s.psn&uint32(n-1)]; old.number != 0 && wire.PSNDiff(old.psn, q.una) >= 0 && old.psn != s.psn &&
-		n < maxRing && a.remembered < maxRemembered {
+	}
+	for n := len(q.ring); n < maxRing && a.remembered < maxRemembered; n *= 2 { // until it and a later one have a place each
+		old := &q.ring[s.psn&uint32(n-1)]
+		if old.number == 0 || wire.PSNDiff(old.psn, q.una) < 0 || old.psn == s.psn {
+			break
+		}
 		a.remembered += n
 		ring := make([]sent, 2*n)
 		for _, o := range q.ring {

@@ -68,14 +68,14 @@ func (a *analysis) acknowledgement(w, o *flow, f *frame, p *wire.Packet, before 
 					return
 				}
 				if s := q.at(p.PSN); q.run != 0 && wire.PSNDiff(p.PSN, q.resume) >= 0 && s != nil && s.number < q.run {
-					a.report(wrong, w, f.number, "acknowledges PSN %d again, and what was repeated ends before it: %s missing, or the acknowledgement came twice", p.PSN, psns(q.resume, p.PSN))
+					a.report(w.sure(), w, f.number, "acknowledges PSN %d again, and what was repeated ends before it: %s missing, or the acknowledgement came twice", p.PSN, psns(q.resume, p.PSN))
 					return
 				}
 				if g := q.leap; g.number != 0 && g.number >= q.run {
 					a.report(wrong, w, f.number, "acknowledges PSN %d more often than packets came again: %s missing before packet %d", p.PSN, psns(g.from, g.to), g.number)
 					return
 				}
-				a.report(wrong, w, f.number, "acknowledges PSN %d again, and nothing was repeated: all up to %d are acknowledged", p.PSN, wire.PSNAdd(q.una, 1<<24-1))
+				a.report(w.sure(), w, f.number, "acknowledges PSN %d again, and nothing was repeated: all up to %d are acknowledged", p.PSN, wire.PSNAdd(q.una, 1<<24-1))
 				return
 			}
 			q.replays--
@@ -94,10 +94,16 @@ func (a *analysis) acknowledgement(w, o *flow, f *frame, p *wire.Packet, before 
 	}
 	if old {
 		if q.replays == 0 {
-			a.report(wrong, w, f.number, "a NAK of PSN %d, which is acknowledged", p.PSN)
+			l := w.sure()
+			if s := q.at(p.PSN); s != nil && s.again { // it was missing, so that the NAK may be late
+				l = doubtful
+			}
+			a.report(l, w, f.number, "a NAK of PSN %d, which is acknowledged", p.PSN)
 		} else {
 			q.replays--
 		}
+		// Its requester may hear it before what acknowledges that.
+		q.ask(ask{why: "after a NAK", psn: p.PSN, number: f.number, time: f.time, open: true})
 		return
 	}
 	a.acknowledge(w, o, f, wire.PSNAdd(p.PSN, 1<<24-1), false)
@@ -107,10 +113,9 @@ func (a *analysis) acknowledgement(w, o *flow, f *frame, p *wire.Packet, before 
 	selective := len(p.Payload) != 0 || p.Reserved7 != 0
 	nothingRepeated := before >= q.asked.time && (s == nil || s.time <= q.asked.time)
 	if sameNAK && !selective && nothingRepeated {
-		a.report(wrong, w, f.number, "the NAK of packet %d again, and nothing was repeated since", q.asked.number)
+		a.report(w.sure(), w, f.number, "the NAK of packet %d again, and nothing was repeated since", q.asked.number)
 	}
 	q.hasNAK, q.lastNAK = true, uint32(p.AETH.Syndrome)
-	q.epoch++
 	q.asked = ask{psn: p.PSN, number: f.number, time: f.time, open: true, nak: true}
 	switch {
 	case p.AETH.IsRNR():
@@ -127,6 +132,7 @@ func (a *analysis) acknowledgement(w, o *flow, f *frame, p *wire.Packet, before 
 		o.stats.NAKs++
 		q.asked.why, q.asked.open = "after a NAK", false
 	}
+	q.ask(q.asked)
 }
 
 // acknowledge notes that all up to psn have arrived. own says whether psn itself is acknowledged by what is there for it.
@@ -215,7 +221,7 @@ func (a *analysis) sequence(w, o *flow, f *frame, p *wire.Packet) {
 	q := &o.req
 	msn := (q.base + q.done) & 0xffffff
 	if q.msnKnown && p.AETH.MSN != msn {
-		a.report(wrong, w, f.number, "MSN %d, but %d messages are complete with PSN %d", p.AETH.MSN, msn, p.PSN)
+		a.report(w.sure(), w, f.number, "MSN %d, but %d messages are complete with PSN %d", p.AETH.MSN, msn, p.PSN)
 	}
 	q.base, q.msnKnown = (p.AETH.MSN-q.done)&0xffffff, true
 }
@@ -276,7 +282,7 @@ func (a *analysis) responded(w, o *flow, f *frame, p *wire.Packet) {
 	if info.HasAETH() && !r.again {
 		before := (q.base + q.done) & 0xffffff
 		if q.msnKnown && p.AETH.MSN != before && p.AETH.MSN != (before+1)&0xffffff {
-			a.report(wrong, w, f.number, "MSN %d, but %d messages are complete before PSN %d", p.AETH.MSN, before, p.PSN)
+			a.report(w.sure(), w, f.number, "MSN %d, but %d messages are complete before PSN %d", p.AETH.MSN, before, p.PSN)
 		}
 	}
 	a.forgetAnswered(q)
@@ -294,6 +300,10 @@ func (a *analysis) responseOrder(w, o *flow, f *frame, p *wire.Packet, r *awaite
 		if len(q.reread) < maxMissing {
 			q.reread = append(q.reread, gap{wire.PSNAdd(w.rsp.last, 1), p.PSN, f.number, q.epoch})
 		}
+	}
+	var missed bool
+	if len(q.unread) > 0 {
+		q.unread, missed = late(q.unread, p.PSN, 1)
 	}
 	switch {
 	case at == r.next:
@@ -314,14 +324,11 @@ func (a *analysis) responseOrder(w, o *flow, f *frame, p *wire.Packet, r *awaite
 		return
 	default:
 		w.stats.Repeated++
-		for i, g := range q.unread {
-			if wire.PSNDiff(p.PSN, g.from) >= 0 && wire.PSNDiff(p.PSN, g.to) <= 0 {
-				a.reordered(w, f.number, "PSN %d of the response comes behind that of packet %d", p.PSN, g.number)
-				q.unread = append(q.unread[:i], q.unread[i+1:]...)
-				return
-			}
+		if missed {
+			a.reordered(w, f.number, "PSN %d of the response comes behind later ones", p.PSN)
+			return
 		}
-		a.report(wrong, w, f.number, "PSN %d of the response to packet %d comes again, and nothing asked for it", p.PSN, r.number)
+		a.report(w.sure(), w, f.number, "PSN %d of the response to packet %d comes again, and nothing asked for it", p.PSN, r.number)
 		return
 	}
 	r.next = at + 1
@@ -381,7 +388,7 @@ func (a *analysis) finish(w *flow) {
 		a.report(wrong, w, g.number, "%s missing before packet %d, and came neither later nor was acknowledged", psns(g.from, g.to), g.number)
 	}
 	for _, g := range q.unread {
-		a.report(wrong, w, g.number, "the response of %s missing (packet %d shows it), and was not asked for again", psns(g.from, g.to), g.number)
+		a.report(w.sure(), w, g.number, "the response of %s missing (packet %d shows it), and was not asked for again", psns(g.from, g.to), g.number)
 	}
 	for _, r := range exceptions(q.overruns) {
 		a.report(doubtful, w, r.number, "the response of PSN %d comes more often than its request: a request is missing", r.psn)

@@ -1,0 +1,154 @@
+package trace
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/capture"
+	"github.com/softrnic/softrnic/link/impair"
+	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/stack/netstack"
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+)
+
+// disorder is a conversation in virtual time on a network that reorders in both directions, as it is captured on either side, on the
+// network and at the host.
+func disorder(t *testing.T, seed uint64) (captures [4]bytes.Buffer) {
+	must := func(err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := rand.New(rand.NewPCG(seed, 7))
+	way := impair.Direction{Reorder: []float64{0.02, 0.1, 0.3}[r.IntN(3)], Hold: time.Duration(5+r.IntN(500)) * time.Microsecond,
+		Delay: time.Duration(r.IntN(100)) * time.Microsecond}
+	if r.IntN(2) == 0 {
+		way.Jitter = way.Delay / 4
+	}
+	lan := new(pipe.Switch)
+	var devs [2]*verbs.Device
+	var hosts [2]io.Closer
+	var mrs [2]*verbs.MR
+	var flush []func() error
+	for i, addr := range []string{"10.0.0.1/24", "10.0.0.2/24"} {
+		var l link.Link = lan.Port()
+		for k := range 2 {
+			c, err := capture.New(l, &captures[2*i+k])
+			must(err)
+			flush = append(flush, c.Flush)
+			if l = c; k == 0 {
+				l, err = impair.New(l, impair.Config{Seed: seed<<1 | uint64(i), Out: way})
+				must(err)
+			}
+		}
+		host, err := netstack.New(l, netstack.Addr(addr))
+		must(err)
+		hosts[i] = host
+		devs[i], err = rdmatransport.Open(host)
+		must(err)
+		pd, err := devs[i].DefaultPD()
+		must(err)
+		mrs[i], err = pd.RegMR(make([]byte, 64<<10), verbs.AccessLocalWrite|verbs.AccessRemoteWrite|verbs.AccessRemoteRead)
+		must(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	l, err := rdmacm.Listen(devs[1], ":7471", nil)
+	must(err)
+	accepted := make(chan *rdmacm.Conn, 1)
+	go func() {
+		c, err := l.Accept(ctx)
+		if err != nil {
+			t.Error(err)
+		}
+		accepted <- c
+	}()
+	conn, err := rdmacm.Dial(ctx, devs[0], "10.0.0.2:7471", nil)
+	must(err)
+	peer := <-accepted
+	qp := conn.QP()
+	for range 30 {
+		n := 1 + r.IntN(20000)
+		op := verbs.RDMAWrite
+		if r.IntN(4) == 0 && seed%2 == 0 {
+			op = verbs.RDMARead
+		}
+		must(qp.PostSend(&verbs.SendWR{Opcode: op, Flags: verbs.SendSignaled, SGList: []verbs.SGE{mrs[0].SGE(0, n)}, RemoteAddr: mrs[1].Addr(), RKey: mrs[1].RKey()}))
+		if r.IntN(3) == 0 {
+			time.Sleep(time.Duration(r.IntN(300)) * time.Microsecond)
+		}
+	}
+	for done := 0; done < 30; time.Sleep(time.Millisecond) {
+		var wcs [8]verbs.WC
+		n, err := conn.SendCQ().Poll(wcs[:])
+		must(err)
+		for _, wc := range wcs[:n] {
+			if wc.Status != verbs.WCSuccess {
+				t.Fatal(wc.Status)
+			}
+		}
+		done += n
+	}
+	must(conn.Close())
+	must(peer.Close())
+	must(l.Close())
+	for i := range devs {
+		must(mrs[i].Dereg())
+		devs[i].Close()
+		must(hosts[i].Close())
+	}
+	for _, f := range flush {
+		must(f())
+	}
+	return captures
+}
+
+// TestDisorder: whatever is reordered in both directions, what a requester repeats is not wrong, nor is anything of WRITEs alone, which
+// are those of odd seeds.
+func TestDisorder(t *testing.T) {
+	seeds, repeated, reordered := uint64(200), 0, 0
+	if os.Getenv("SOFTRNIC_LONG") != "" {
+		seeds = 1000
+	}
+	if raceEnabled {
+		seeds = 20 // of which each takes a second
+	}
+	for seed := range seeds {
+		var captures [4]bytes.Buffer
+		synctest.Test(t, func(t *testing.T) { captures = disorder(t, seed) })
+		for i := range captures {
+			src, err := open(&captures[i])
+			if err != nil {
+				t.Fatal(err)
+			}
+			var out bytes.Buffer
+			a, err := (&Command{Errors: true}).trace(context.Background(), src, &out, "test")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for line := range strings.Lines(out.String()) {
+				if strings.Contains(line, "WRONG packet") && (seed%2 != 0 || strings.Contains(line, "nothing asked for it")) {
+					t.Errorf("seed %d, capture %d: %s", seed, i, line)
+				}
+			}
+			reordered += a.counts.Reordered
+			for _, f := range a.flows {
+				repeated += int(f.stats.Repeated)
+			}
+		}
+	}
+	t.Logf("%d seeds, %d repeated, %d reordered", seeds, repeated, reordered)
+	if n := int(seeds) * 50; repeated < n || reordered < n {
+		t.Error("too few to see anything")
+	}
+}
