@@ -159,7 +159,9 @@ func (q *qp) sendWrite(wr *verbs.SendWR) bool {
 	off := t.cursor.off
 	n, last := ddp.Segment(uint32(wr.Length()), uint32(off), ddp.TaggedLen, q.maxULPDU())
 	t.segment.tagged(&ddp.Tagged{Last: last, RsvdULP: rdmap.Write.Control(), STag: wr.RKey, TO: wr.RemoteAddr + off})
-	t.segment.more = !last || wr.Opcode == verbs.RDMAWriteWithImm
+	if wr.Opcode == verbs.RDMAWriteWithImm {
+		t.segment.beforeImmediate()
+	}
 	if !q.sendPayload(wr, n) {
 		return false
 	}

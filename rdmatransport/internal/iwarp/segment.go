@@ -16,7 +16,7 @@ type segment struct {
 	n       int                                       // bytes of it
 	payload [][]byte                                  // in user memory
 	length  int                                       // bytes of payload
-	more    bool                                      // another of its message follows
+	more    bool                                      // another of its request or response follows
 
 	mayFault bool // reading payload may
 	faulted  bool // and has
@@ -44,6 +44,9 @@ func (s *segment) begin(n int, more bool) {
 	s.n, s.payload, s.length, s.more = n, s.payload[:0], 0, more
 	s.mayFault, s.faulted = false, false
 }
+
+// beforeImmediate notes that the immediate data follows, if nothing else does.
+func (s *segment) beforeImmediate() { s.more = true }
 
 // rdmapHeader adds n bytes of RDMAP header, for the caller to fill.
 func (s *segment) rdmapHeader(n int) []byte {
