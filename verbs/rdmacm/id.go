@@ -131,7 +131,8 @@ func (id *ID) lock(op string, allowed ...state) error {
 
 // Destroy destroys the ID, its QP and SRQ, and what CreateQP and CreateSRQ created with them (rdma_destroy_id,
 // rdma_destroy_ep). It ends a connection or rejects a request. Events that GetEvent has not returned are dropped, and
-// requests among them rejected. Destroy waits until the other events are acknowledged. The IDs of requests that GetEvent
+// requests among them rejected. A QP of iWARP that UseQP gave to a connected ID is in ERR then; others of the application's
+// stay as they are. Destroy waits until the other events are acknowledged. The IDs of requests that GetEvent
 // has returned are not affected.
 func (id *ID) Destroy() error {
 	const op = "destroy ID"
