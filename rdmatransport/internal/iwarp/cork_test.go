@@ -123,3 +123,33 @@ func TestSmallAndLongFPDUsKeepOrder(t *testing.T) {
 		})
 	}
 }
+
+// The segments of a long message leave together, also if nothing else is posted: of a WRITE, of one with immediate data, of a SEND,
+// and of a READ's response.
+func TestSegmentsOfOneMessageShareAPiece(t *testing.T) {
+	const size = 30_000 // 21 segments
+	for _, op := range []verbs.WROpcode{verbs.RDMAWrite, verbs.RDMAWriteWithImm, verbs.Send, verbs.RDMARead} {
+		t.Run(op.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := &network{offloaded: true}
+				a, b := newNode(t, n, nodeAddr, 1<<17, iwarp.Config{}), newNode(t, n, peerAddr, 1<<17, iwarp.Config{})
+				a.recvs, a.recvLen, b.recvs, b.recvLen = 1, size, 1, size
+				x, y := pair(a, b)
+				synctest.Wait()
+				s := n.dials[0]
+				if op == verbs.RDMARead {
+					x, y = y, x // who responds is counted
+				}
+				before := s.hear()
+				x.post(&verbs.SendWR{
+					Opcode: op, Flags: verbs.SendSignaled, SGList: []verbs.SGE{x.mr.SGE(0, size)}, RKey: y.mr.RKey(), RemoteAddr: y.mr.Addr(),
+				})
+				synctest.Wait()
+				x.statuses(x.scq, verbs.WCSuccess)
+				if pieces := s.hear() - before; pieces != 1 {
+					t.Errorf("it leaves in %d pieces, want 1", pieces)
+				}
+			})
+		})
+	}
+}
