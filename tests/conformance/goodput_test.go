@@ -73,6 +73,9 @@ func TestGoodput(t *testing.T) {
 				name, loss, repeated, least = "go back N", 0.001, 1.2, 0.4
 			}
 			for _, size := range []int{64 << 10, 1 << 20} {
+				if raceEnabled && size > 64<<10 {
+					continue // takes a minute, and no other code
+				}
 				t.Run(fmt.Sprintf("%v/%s/%d KiB", code, name, size>>10), func(t *testing.T) {
 					good, bad := lossy{size: size, goBackN: goBackN}, lossy{size: size, goBackN: goBackN, loss: loss}
 					good.run(t, code)
