@@ -22,7 +22,7 @@ type ID struct {
 	ended   chan struct{} // closed when the connection has ended, or there will be none
 
 	// Locks in the order in which they are taken: deviceIDs.notifying, a listener's ID, another ID, those of verbs and of the provider,
-	// ports, devices, the acceptor's, EventChannel, unackedCount.
+	// ports, devices, owners, the acceptor's, EventChannel, unackedCount.
 	mu      sync.Mutex
 	state   state
 	ch      *EventChannel
@@ -163,6 +163,7 @@ func (id *ID) Destroy() error {
 		id.removeFromListener()
 	}
 	qp, srq := id.qp, id.srq
+	qp.leave(id)
 	id.qp, id.srq = nil, nil
 	id.end()
 	devices.unwatch(id, id.watched)

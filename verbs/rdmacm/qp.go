@@ -13,6 +13,7 @@ const UDPQKey = 0x01234567
 type resources struct {
 	qp            *verbs.QP
 	ofApplication bool // UseQP was called, and the application destroys the QP
+	failed        bool // the QP was moved to ERR
 	srq           *verbs.SRQ
 	cqs           []*verbs.CQ
 	channels      []*verbs.CompChannel
@@ -90,7 +91,7 @@ func (id *ID) CreateXRCQP(x *verbs.XRCD) error {
 
 // UseQP makes a QP that the application has created the ID's QP, which the ID moves as it does one of CreateQP: if it is in
 // RESET, to INIT at once, or to RTS if its type is UD. The application destroys it, after DestroyQP, Destroy of the ID or
-// UseQP(nil); these only end its use. UseQP is for programs that create QPs before they know for which ID, and for those that
+// UseQP(nil); these only end its use. A QP that is given to another ID meanwhile is that one's only. UseQP is for programs that create QPs before they know for which ID, and for those that
 // keep a structure of their own for each QP.
 func (id *ID) UseQP(qp *verbs.QP) error {
 	const op = "use QP"
@@ -103,6 +104,7 @@ func (id *ID) UseQP(qp *verbs.QP) error {
 			return verbs.Errorf(verbs.ErrInvalid, op, "the ID has a QP of CreateQP, which DestroyQP destroys")
 		}
 		id.detachGroups()
+		id.qp.leave(id)
 		id.qp = nil
 		return nil
 	}
@@ -123,14 +125,23 @@ func (id *ID) UseQP(qp *verbs.QP) error {
 		return verbs.Errorf(verbs.ErrInvalid, op, "Type %v: port space %v has %v QPs", qp.Type(), id.space, want)
 	}
 	id.qp = &resources{qp: qp, ofApplication: true}
+	owners.take(qp, id)
 	if qp.State() != verbs.StateReset {
 		return nil
 	}
 	err := id.initQP(qp.Type())
 	if err != nil {
+		id.qp.leave(id)
 		id.qp = nil
 	}
 	return err
+}
+
+// leave ends the use of the application's QP. r may be nil.
+func (r *resources) leave(id *ID) {
+	if r != nil && r.ofApplication {
+		owners.leave(r.qp, id)
+	}
 }
 
 // addQP gives the ID a QP, which create stores in id.qp, and moves it to its first state.
@@ -259,6 +270,7 @@ func (id *ID) DestroyQP() error {
 		return err
 	}
 	r := id.qp
+	r.leave(id)
 	id.qp = nil
 	id.detachGroups()
 	id.mu.Unlock() // a goroutine may need the ID before it acknowledges an event of a CQ
@@ -317,10 +329,27 @@ func (id *ID) connectQP(adjust func(*verbs.QPAttr)) error {
 	return nil
 }
 
-// failQP moves the QP to ERR, which flushes everything posted.
+// failQP moves the QP to ERR, which flushes everything posted. A QP of the application's that another ID has taken over, or
+// that was failed with this ID's connection before, is left alone: it may have another connection.
 func (id *ID) failQP() {
-	if qp := id.ownQP(); qp != nil && qp.State() != verbs.StateReset {
+	r := id.qp
+	switch {
+	case r == nil || r.qp == nil:
+	case r.ofApplication:
+		owners.whileOwned(r.qp, id, func(*owner) {
+			if !r.failed {
+				r.fail()
+			}
+		})
+	default:
+		r.fail()
+	}
+}
+
+func (r *resources) fail() {
+	if r.qp.State() != verbs.StateReset {
+		r.failed = true
 		// The only error is that the application has destroyed the QP, and then there is nothing to flush.
-		_ = qp.Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState)
+		_ = r.qp.Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState)
 	}
 }

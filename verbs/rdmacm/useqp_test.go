@@ -88,3 +88,68 @@ func TestUseQP(t *testing.T) {
 		a.close()
 	})
 }
+
+// TestUseQPOfPast: a QP that was reset and given to another ID is not failed when the end of its former connection is reported.
+func TestUseQPOfPast(t *testing.T) {
+	connect := func(t *testing.T, a, b *end, q *verbs.QP) (c, s *rdmacm.ID) {
+		c = b.resolve(rdmacm.TCP, v4A+":7471")
+		must(t, c.UseQP(q))
+		must(t, c.Connect(nil))
+		s = a.next(rdmacm.ConnectRequest).ID
+		must(t, s.CreateQP(nil, &verbs.QPInitAttr{}))
+		must(t, s.Accept(nil))
+		b.next(rdmacm.Established)
+		a.next(rdmacm.Established)
+		return c, s
+	}
+	reset := func(t *testing.T, q *verbs.QP) {
+		must(t, q.Modify(&verbs.QPAttr{QPState: verbs.StateReset}, verbs.QPAttrState))
+	}
+	inRTS := func(t *testing.T, when string, q *verbs.QP) {
+		t.Helper()
+		if got := q.State(); got != verbs.StateRTS {
+			t.Errorf("%s: the QP is in %v, want RTS", when, got)
+		}
+	}
+	bubble(t, func(t *testing.T, a, b *end) {
+		l := a.listen(rdmacm.TCP)
+		q := ownQP(b, verbs.RC)
+		past, s := connect(t, a, b, q)
+		reset(t, q) // say, after a message that was the last
+		c, s2 := connect(t, a, b, q)
+		must(t, s.Disconnect())
+		b.next(rdmacm.Disconnected)
+		inRTS(t, "the peer of the former connection has disconnected", q)
+		must(t, past.Disconnect())
+		inRTS(t, "disconnected", q)
+		must(t, past.UseQP(nil))
+		must(t, c.Disconnect())
+		if got := q.State(); got != verbs.StateErr {
+			t.Errorf("its own connection has ended: the QP is in %v, want ERR", got)
+		}
+		a.next(rdmacm.Disconnected)
+		a.next(rdmacm.Disconnected)
+		must(t, c.UseQP(nil))
+		destroy(t, q)
+		b.close(past, c)
+		a.close(s, s2, l)
+	})
+	bubble(t, func(t *testing.T, a, b *end) { // connected anew without an ID, as far as this one knows
+		l := a.listen(rdmacm.TCP)
+		q := ownQP(b, verbs.RC)
+		b.fake.loseDREQ = true
+		past, s := connect(t, a, b, q)
+		must(t, past.Disconnect())
+		reset(t, q)
+		must(t, q.Modify(&verbs.QPAttr{QPState: verbs.StateInit, PortNum: 1},
+			verbs.QPAttrState|verbs.QPAttrPort|verbs.QPAttrPKeyIndex|verbs.QPAttrAccessFlags))
+		b.next(rdmacm.Disconnected)
+		if got := q.State(); got != verbs.StateInit {
+			t.Errorf("the report that the peer did not answer: the QP is in %v, want INIT", got)
+		}
+		must(t, past.UseQP(nil))
+		destroy(t, q)
+		b.close(past)
+		a.close(s, l)
+	})
+}
