@@ -57,6 +57,8 @@ type Conn struct {
 	closeErr   error
 	cancel     context.CancelFunc // ends run
 	goroutines sync.WaitGroup
+
+	whileCopying func() // for tests: what others do while TryWrite or TryWriteAt copies
 }
 
 var _ net.Conn = (*Conn)(nil)

@@ -160,9 +160,7 @@ func (c *Conn) TryWrite(b []byte) (total int, err error) {
 		} else {
 			room := c.out.room() // nobody else takes of it while writing is held
 			n = min(n, len(room))
-			c.mu.Unlock()
-			copy(room[:n], from)
-			c.mu.Lock()
+			c.copyUnlocked(room[:n], from)
 			if c.closed || c.failed || c.writeShut || c.peerGone || !c.out.ready(c) {
 				continue // meanwhile Map may have taken the last credit or slot
 			}
@@ -170,6 +168,16 @@ func (c *Conn) TryWrite(b []byte) (total int, err error) {
 		}
 		total += n
 	}
+}
+
+// copyUnlocked copies without holding mu, which is held before and after.
+func (c *Conn) copyUnlocked(to, from []byte) {
+	c.mu.Unlock()
+	copy(to, from)
+	if c.whileCopying != nil {
+		c.whileCopying()
+	}
+	c.mu.Lock()
 }
 
 // SetKeepAlive sets how long the connection may send nothing before it asks whether the peer is there; 0 is never (Config.KeepAlive).
