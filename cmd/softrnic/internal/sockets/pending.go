@@ -30,7 +30,7 @@ const failureTime = time.Minute
 
 // begin begins to connect a socket that does not wait.
 func (a *Agent) begin(socket int, cookie uint64, to netip.AddrPort) int32 {
-	bound := localOf(socket).Addr()
+	set := setupOf(socket)
 	from := a.source(socket, to)
 	own, err := unix.FcntlInt(uintptr(socket), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -48,7 +48,7 @@ func (a *Agent) begin(socket int, cookie uint64, to netip.AddrPort) int32 {
 	a.pending[cookie] = struct{}{}
 	a.mu.Unlock()
 	a.work.Go(func() {
-		if status := a.finish(h, to, from, bound); status != done {
+		if status := a.finish(h, to, from, own, &set); status != done {
 			a.mu.Lock()
 			a.failures[cookie] = failure{status, time.Now().Add(failureTime)}
 			a.mu.Unlock()
@@ -63,17 +63,19 @@ func (a *Agent) begin(socket int, cookie uint64, to netip.AddrPort) int32 {
 	return done
 }
 
-// finish makes the connection that a held socket waits for, and passes it on. bound is the address that the program has bound it to.
-func (a *Agent) finish(h *held, to, from netip.AddrPort, bound netip.Addr) int32 {
+// finish makes the connection that a held socket waits for, and passes it on. By TCP it has what the program has bound that socket to and
+// set of it.
+func (a *Agent) finish(h *held, to, from netip.AddrPort, socket int, set *setup) int32 {
 	far, status := a.dialRDMA(to, from)
 	if status == declined {
-		var d net.Dialer
-		if bound.IsValid() && !bound.IsUnspecified() {
-			d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(bound, 0))
-		}
 		var err error
-		if far, err = d.DialContext(a.ctx, "tcp", to.String()); err != nil {
+		far, err = set.dialer(socket).DialContext(a.ctx, "tcp", to.String())
+		set.restore(socket)
+		if err != nil {
 			return errnoOf(err, syscall.ETIMEDOUT)
+		}
+		if raw, err := far.(*net.TCPConn).SyscallConn(); err == nil {
+			_ = raw.Control(func(fd uintptr) { copyOptions(socket, int(fd)) }) // what was set meanwhile
 		}
 	} else if far == nil {
 		return status

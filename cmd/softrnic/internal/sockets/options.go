@@ -1,0 +1,135 @@
+//go:build linux
+
+package sockets
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// option is one of a socket whose value is a number.
+type option struct{ level, name int }
+
+// copied are the options that another socket must have to do on the network what the program's would. Those of calls (SO_RCVTIMEO),
+// of one end of the loopback connection (TCP_NODELAY, SO_LINGER: what comes from there is passed on at once, and a reset as one), and
+// SO_BINDTODEVICE, with which a socket is left to TCP in the first place, are not among them.
+var copied = []option{
+	{unix.SOL_SOCKET, unix.SO_KEEPALIVE}, {unix.SOL_SOCKET, unix.SO_PRIORITY}, {unix.SOL_SOCKET, unix.SO_MARK},
+	{unix.SOL_SOCKET, unix.SO_DONTROUTE}, {unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE},
+	{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE}, {unix.IPPROTO_TCP, unix.TCP_KEEPINTVL}, {unix.IPPROTO_TCP, unix.TCP_KEEPCNT},
+	{unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT}, {unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT},
+	{unix.IPPROTO_IP, unix.IP_TOS}, {unix.IPPROTO_IP, unix.IP_TTL}, {unix.IPPROTO_IP, unix.IP_MTU_DISCOVER},
+	{unix.IPPROTO_IPV6, unix.IPV6_TCLASS}, {unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS}, {unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER},
+}
+
+// copiedEarly are those that matter before a connection is made, or that the kernel tells otherwise once it is being made.
+var copiedEarly = []option{
+	{unix.SOL_SOCKET, unix.SO_REUSEADDR}, {unix.SOL_SOCKET, unix.SO_REUSEPORT},
+	{unix.IPPROTO_IP, unix.IP_FREEBIND}, {unix.IPPROTO_IP, unix.IP_TRANSPARENT},
+	{unix.IPPROTO_TCP, unix.TCP_SYNCNT}, {unix.IPPROTO_TCP, unix.TCP_MAXSEG}, {unix.IPPROTO_TCP, unix.TCP_WINDOW_CLAMP},
+}
+
+// setup is what a program has set of a socket before it connects.
+type setup struct {
+	bound      netip.AddrPort // not valid, or of port 0, if the program leaves it to the kernel
+	early      map[option]int
+	buffers    [2]int // SO_SNDBUF and SO_RCVBUF as set; 0: the kernel's to choose
+	congestion string
+}
+
+// setupOf reads what a program has set of a socket that does not connect yet.
+func setupOf(socket int) setup {
+	s := setup{bound: localOf(socket), early: map[option]int{}}
+	for _, o := range copiedEarly {
+		if v, err := unix.GetsockoptInt(socket, o.level, o.name); err == nil {
+			s.early[o] = v
+		}
+	}
+	if locked, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_BUF_LOCK); err == nil {
+		for i, name := range [...]int{unix.SO_SNDBUF, unix.SO_RCVBUF} { // SOCK_SNDBUF_LOCK is 1, SOCK_RCVBUF_LOCK 2
+			if v, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, name); err == nil && locked>>i&1 != 0 {
+				s.buffers[i] = v / 2 // the kernel doubles what is set
+			}
+		}
+	}
+	s.congestion, _ = unix.GetsockoptString(socket, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
+	return s
+}
+
+// dialer connects as a program's socket would that was set up so, with what it has been set to since. The socket has the port that it
+// is bound to, too, which the other shares.
+func (s *setup) dialer(socket int) *net.Dialer {
+	d := &net.Dialer{KeepAlive: -1}
+	local := net.TCPAddrFromAddrPort(s.bound)
+	if s.bound.Port() == 0 || !s.bound.IsValid() {
+		local = nil
+		if s.bound.IsValid() && !s.bound.Addr().IsUnspecified() {
+			local = net.TCPAddrFromAddrPort(s.bound)
+		}
+	}
+	if local != nil {
+		d.LocalAddr = local
+	}
+	d.Control = func(_, _ string, raw syscall.RawConn) error {
+		var err error
+		return errors.Join(raw.Control(func(fd uintptr) { err = s.apply(socket, int(fd)) }), err)
+	}
+	return d
+}
+
+// apply sets a new socket up, before it is bound.
+func (s *setup) apply(socket, fd int) error {
+	for _, o := range copiedEarly {
+		if v, ok := s.early[o]; ok {
+			set(fd, o, v)
+		}
+	}
+	for i, name := range [...]int{unix.SO_SNDBUF, unix.SO_RCVBUF} {
+		if s.buffers[i] > 0 {
+			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, name, s.buffers[i])
+		}
+	}
+	if s.congestion != "" {
+		_ = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, s.congestion)
+	}
+	copyOptions(socket, fd)
+	if s.bound.Port() == 0 {
+		return nil
+	}
+	// Two sockets may have a port if both are set so and none listens.
+	for _, fd := range [...]int{socket, fd} {
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// restore gives the program's socket back what it was set to before apply.
+func (s *setup) restore(socket int) {
+	o := option{unix.SOL_SOCKET, unix.SO_REUSEADDR}
+	if v, ok := s.early[o]; ok {
+		set(socket, o, v)
+	}
+}
+
+// copyOptions sets those options of a socket that can be set at any time to what they are of another.
+func copyOptions(from, to int) {
+	for _, o := range copied {
+		if v, err := unix.GetsockoptInt(from, o.level, o.name); err == nil {
+			set(to, o, v)
+		}
+	}
+}
+
+// set sets an option that differs. Where the kernel does not let this process, or the socket's family has no such option, it stays as
+// it is: the connection is worth more.
+func set(fd int, o option, v int) {
+	if is, err := unix.GetsockoptInt(fd, o.level, o.name); err == nil && is != v {
+		_ = unix.SetsockoptInt(fd, o.level, o.name, v)
+	}
+}

@@ -1,0 +1,98 @@
+//go:build linux
+
+package sockets
+
+import (
+	"bytes"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestFallbackAsSetUp: where a socket that does not wait gets its connection by TCP, that has the port and the options of the socket.
+func TestFallbackAsSetUp(t *testing.T) {
+	addr, token := startAgent(t)
+	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	fd := socket(t, unix.SOCK_STREAM|unix.SOCK_NONBLOCK)
+	options := map[option]int{
+		{unix.SOL_SOCKET, unix.SO_KEEPALIVE}: 1, {unix.SOL_SOCKET, unix.SO_PRIORITY}: 3, {unix.IPPROTO_IP, unix.IP_TTL}: 33,
+		{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE}: 77, {unix.IPPROTO_TCP, unix.TCP_KEEPINTVL}: 7, {unix.IPPROTO_TCP, unix.TCP_KEEPCNT}: 2,
+		{unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT}: 12345, {unix.IPPROTO_TCP, unix.TCP_SYNCNT}: 2,
+		{unix.SOL_SOCKET, unix.SO_RCVBUF}: 16384, {unix.SOL_SOCKET, unix.SO_SNDBUF}: 24576,
+	}
+	for o, v := range options {
+		if err := unix.SetsockoptInt(fd, o.level, o.name, v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mss := option{unix.IPPROTO_TCP, unix.TCP_MAXSEG}
+	if err := unix.SetsockoptInt(fd, mss.level, mss.name, 600); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno"); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	bound := localOf(fd)
+	if got := ask(t, addr, connectTo(token, l.Addr().String()), fd); !bytes.Equal(got, answer(done, netip.AddrPort{})) {
+		t.Fatalf("connect: %x", got)
+	}
+	_ = l.SetDeadline(time.Now().Add(20 * time.Second))
+	c, err := l.AcceptTCP()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if from := parse(c.RemoteAddr()); from != bound {
+		t.Errorf("the connection comes from %v, and the program's socket is bound to %v", from, bound)
+	}
+	far := socketBetween(t, parse(c.RemoteAddr()), parse(l.Addr()))
+	for o, v := range options {
+		if o.level == unix.SOL_SOCKET && (o.name == unix.SO_RCVBUF || o.name == unix.SO_SNDBUF) {
+			v *= 2
+		}
+		if got, err := unix.GetsockoptInt(far, o.level, o.name); err != nil || got != v {
+			t.Errorf("option %d of level %d is %d, want %d: %v", o.name, o.level, got, v, err)
+		}
+	}
+	if got, err := unix.GetsockoptInt(far, mss.level, mss.name); err != nil || got > 600 {
+		t.Errorf("TCP_MAXSEG is %d: %v", got, err)
+	}
+	if got, err := unix.GetsockoptString(far, unix.IPPROTO_TCP, unix.TCP_CONGESTION); err != nil || got != "reno" {
+		t.Errorf("TCP_CONGESTION is %q: %v", got, err)
+	}
+	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
+	if n, err := unix.Poll(poll, 20_000); n != 1 || poll[0].Revents != unix.POLLOUT {
+		t.Fatalf("the program's socket is not connected: %v, %#x", err, poll[0].Revents)
+	}
+	if reuse, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR); err != nil || reuse != 0 {
+		t.Errorf("SO_REUSEADDR of the program's socket is %d: %v", reuse, err)
+	}
+}
+
+// socketBetween finds the socket of this process that is connected from an address to another.
+func socketBetween(t *testing.T, from, to netip.AddrPort) int {
+	t.Helper()
+	files, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if fd, err := strconv.Atoi(f.Name()); err == nil && localOf(fd) == from && peerOf(fd) == to {
+			return fd
+		}
+	}
+	t.Fatalf("there is no socket from %v to %v", from, to)
+	return -1
+}
