@@ -11,8 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
-	"time"
 
+	"github.com/softrnic/softrnic/cmd/libsoftrnic/internal/ticks"
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -20,27 +20,26 @@ import (
 // time, and nobody says so. So before memory is touched that may be gone, the handlers are looked at, unless that was done a
 // moment ago. A look takes two system calls.
 var faults struct {
-	epoch  time.Time
-	looked atomic.Int64 // when the handlers were looked at, since epoch
+	looked atomic.Uint64 // when the handlers were looked at, in ticks
 	mu     sync.Mutex
 	warned bool
 }
 
 // handlerInterval is how long a look at the handlers holds good: less than a program needs to install handlers, unmap memory, and
-// have a peer write there.
-const handlerInterval = 200 * time.Microsecond
+// have a peer write there. Memory is touched for each packet, of which a message of 64 KiB may have 64: the system's clock would take a
+// tenth of the sender's time.
+const handlerInterval = ticks.Second / 5000 // 0.2 ms or less
 
 func watchFaults() {
 	C.fault_init()
-	faults.epoch = time.Now()
 	verbs.BeforeGuard(func() {
-		if now := int64(time.Since(faults.epoch)); now-faults.looked.Load() > int64(handlerInterval) {
+		if now := ticks.Now(); now-faults.looked.Load() > handlerInterval {
 			checkFaults(now)
 		}
 	})
 }
 
-func checkFaults(now int64) {
+func checkFaults(now uint64) {
 	f := &faults
 	f.mu.Lock()
 	defer f.mu.Unlock()
