@@ -166,10 +166,12 @@ func srPollCQ(h C.uint32_t, n C.int, wcs *C.struct_sr_wc, exs *C.struct_sr_wc_ex
 	if q == nil || n < 0 {
 		return invalid
 	}
-	k, err := q.pollInto(int(n), wcs, exs)
+	buf := polled.Get().(*[batch]verbs.WC)
+	k, err := q.pollInto(int(n), buf, wcs, exs)
 	if k == 0 && err == nil && q.ctx.dev.Progress() {
-		k, err = q.pollInto(int(n), wcs, exs)
+		k, err = q.pollInto(int(n), buf, wcs, exs)
 	}
+	polled.Put(buf)
 	if err != nil {
 		return errno(err)
 	}
@@ -178,15 +180,13 @@ func srPollCQ(h C.uint32_t, n C.int, wcs *C.struct_sr_wc, exs *C.struct_sr_wc_ex
 }
 
 // pollInto moves completions to C's structures.
-func (q *cq) pollInto(n int, to *C.struct_sr_wc, exs *C.struct_sr_wc_ex) (int, error) {
+func (q *cq) pollInto(n int, buf *[batch]verbs.WC, to *C.struct_sr_wc, exs *C.struct_sr_wc_ex) (int, error) {
 	if exs != nil {
 		return q.pollStamped(unsafe.Slice(to, n), unsafe.Slice(exs, n))
 	}
-	wcs := polled.Get().(*[batch]verbs.WC)
-	defer polled.Put(wcs)
-	k, err := q.Poll(wcs[:min(n, batch)])
+	k, err := q.Poll(buf[:min(n, batch)])
 	for i := range k {
-		setWC(&unsafe.Slice(to, n)[i], &wcs[i])
+		setWC(&unsafe.Slice(to, n)[i], &buf[i])
 	}
 	return k, err
 }

@@ -22,6 +22,7 @@ type sends struct {
 	ptrs   [batch]*verbs.SendWR
 	binds  [batch]verbs.MWBind
 	inline []byte // data of inline requests of more than one piece
+	wcs    [batch]verbs.WC
 }
 
 // recvs is the same for receive requests.
@@ -157,24 +158,22 @@ func srPostSend(h C.uint32_t, c *C.struct_sr_send_wr, flags C.int, done *C.int, 
 	} else {
 		err = s.postList(q, c, flags, done)
 	}
-	sendPool.Put(s)
 	if err == nil && room > 0 {
-		*got = C.int(completions(q.SendCQ(), int(room), wcs))
+		*got = C.int(completions(q.SendCQ(), &s.wcs, int(room), wcs))
 	}
+	sendPool.Put(s)
 	return errno(err)
 }
 
 // completions moves those that there are to C's structures. An error of the CQ is for who polls.
-func completions(q *verbs.CQ, room int, to *C.struct_sr_wc) int {
-	wcs := polled.Get().(*[batch]verbs.WC)
-	k, err := q.Poll(wcs[:min(room, batch)])
+func completions(q *verbs.CQ, buf *[batch]verbs.WC, room int, to *C.struct_sr_wc) int {
+	k, err := q.Poll(buf[:min(room, batch)])
 	if err != nil {
 		k = 0
 	}
 	for i := range k {
-		setWC(&unsafe.Slice(to, room)[i], &wcs[i])
+		setWC(&unsafe.Slice(to, room)[i], &buf[i])
 	}
-	polled.Put(wcs)
 	return k
 }
 
