@@ -22,7 +22,7 @@ func TestPollsInVainSleep(t *testing.T) {
 		}
 		return int64(u.Nvcsw)
 	}
-	const polls = 20000
+	const polls = 200000
 	for _, c := range []struct {
 		name     string
 		hub      bool
