@@ -22,6 +22,8 @@ type Group struct {
 	began   chan struct{}           // there was a first poll
 	stop    chan struct{}
 
+	arrivals arrivals
+
 	inPlace            atomic.Bool
 	dropped, malformed atomic.Uint64
 }
@@ -37,7 +39,10 @@ func NewGroup() *Group {
 func (g *Group) FilledByHub() { g.yields, g.hub = hubYieldPolls, true }
 
 // Set says which pairs there are. The slice must not be changed any more.
-func (g *Group) Set(all []*Pair) { g.pairs.Store(&all) }
+func (g *Group) Set(all []*Pair) {
+	g.pairs.Store(&all)
+	g.arrivals.change(all)
+}
 
 // TakeInPlace has pairs that are served from now on take frames without an ICRC, whose More is in memory that the other side can
 // still change. Without it such frames are dropped, as malformed.

@@ -173,11 +173,13 @@ type medium interface {
 	Peers() []net.HardwareAddr
 	Dropped() uint64
 	Malformed() uint64
+	Arrivals() ([]byte, error)
 }
 
 // Link is a process's place on a segment, and the link of a host. It implements [link.Link]. Peers are the addresses of the
 // other processes there are now. Dropped is the number of frames that were lost because a peer did not take them, and Malformed
-// that of frames received whose fields contradicted each other, and of rings that were given up.
+// that of frames received whose fields contradicted each other, and of rings that were given up. Arrivals is memory by which code
+// that is not Go's sees when to call Poll: see [ring.Group.Arrivals].
 type Link struct {
 	medium
 	name   string

@@ -21,6 +21,7 @@ import (
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/capture"
 	"github.com/softrnic/softrnic/link/impair"
+	"github.com/softrnic/softrnic/link/shm"
 	"github.com/softrnic/softrnic/link/vlan"
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/rdmatransport/iwarp"
@@ -77,6 +78,7 @@ type Host interface {
 type Node struct {
 	Host     Host
 	Dev      *verbs.Device
+	Segment  *shm.Link     // what the link is of, or nil
 	captured *capture.Link // nil without --capture
 	Wire     *countedLink  // nil unless Env.Counted
 	counters io.Writer     // nil without --counters

@@ -46,6 +46,7 @@ func (f *Flags) openShm(e *cli.Env, n *Node, mac net.HardwareAddr) (link.Link, e
 	if err != nil {
 		return nil, err
 	}
+	n.Segment = l
 	if len(f.Addr) == 0 {
 		n.drawn = netip.PrefixFrom(shmAddr(l.Picked()), shmNetwork.Bits())
 		fmt.Fprintf(e.Stderr, "The address of this node is %v.\n", n.drawn.Addr())
