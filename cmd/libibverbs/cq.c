@@ -22,6 +22,7 @@ static struct cq *create_cq(struct ibv_context *c, int cqe, void *cq_context, st
 		return NULL;
 	memset(q, 0, sizeof *q);
 	q->interval = ((struct device *)c->device)->sr.progress_interval;
+	q->arrivals = ((struct device *)c->device)->sr.arrivals;
 	q->stamped = !!(wc_flags & ~(uint64_t)IBV_WC_STANDARD_FLAGS);
 	int err = engine->create_cq(to_context(c)->handle, cqe, ch ? ((struct comp_channel *)ch)->handle : 0, q->stamped, &q->events, &q->ready, &q->ibv.handle, &q->ibv.cqe);
 	if (err) {
@@ -64,6 +65,71 @@ int modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *a)
 	return engine->modify_cq(cq->handle, a->moderate.cq_count, a->moderate.cq_period);
 }
 
+// begin_taking and end_taking are around each call of the engine that may take completions, with the lock held. In between a poll
+// without the lock does not report that there are none: who was woken for those would go to sleep again.
+static inline void begin_taking(struct cq *q) { __atomic_store_n(&q->taking, 1, __ATOMIC_RELEASE); }
+
+static inline void end_taking(struct cq *q, int got)
+{
+	__atomic_store_n(&q->at, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&q->n, got, __ATOMIC_RELAXED);
+	__atomic_store_n(&q->taking, 0, __ATOMIC_RELEASE);
+}
+
+static pthread_mutex_t pairing = PTHREAD_MUTEX_INITIALIZER; // held where the field other is written
+
+void pair_cqs(struct ibv_cq *a, struct ibv_cq *b)
+{
+	struct cq *p = (struct cq *)a, *q = (struct cq *)b;
+	if (p->stamped || q->stamped)
+		return;
+	pthread_mutex_lock(&pairing);
+	if (!p->other && !q->other) {
+		__atomic_store_n(&p->other, q, __ATOMIC_RELEASE);
+		__atomic_store_n(&q->other, p, __ATOMIC_RELEASE);
+	}
+	pthread_mutex_unlock(&pairing);
+}
+
+// part ends what pair_cqs has begun. When it returns, nobody uses q by way of the other.
+static void part(struct cq *q)
+{
+	pthread_mutex_lock(&pairing);
+	struct cq *o = q->other;
+	if (o) {
+		__atomic_store_n(&q->other, NULL, __ATOMIC_SEQ_CST);
+		__atomic_store_n(&o->other, NULL, __ATOMIC_SEQ_CST);
+		while (__atomic_load_n(&o->borrowing, __ATOMIC_SEQ_CST))
+			sched_yield(); // for a call of the engine
+	}
+	pthread_mutex_unlock(&pairing);
+}
+
+// borrow returns the other CQ, locked and without completions, if this thread polls both; or NULL. Each call is followed by
+// give_back, with what came of it.
+static struct cq *borrow(struct cq *q)
+{
+	__atomic_store_n(&q->borrowing, 1, __ATOMIC_SEQ_CST);
+	struct cq *o = __atomic_load_n(&q->other, __ATOMIC_SEQ_CST);
+	if (!o || __atomic_load_n(&o->poller, __ATOMIC_RELAXED) != &known_thread || pthread_mutex_trylock(&o->lock))
+		return NULL;
+	if (o->n != o->at) {
+		pthread_mutex_unlock(&o->lock);
+		return NULL;
+	}
+	begin_taking(o);
+	return o;
+}
+
+static void give_back(struct cq *q, struct cq *o, int got)
+{
+	if (o) {
+		end_taking(o, got);
+		pthread_mutex_unlock(&o->lock);
+	}
+	__atomic_store_n(&q->borrowing, 0, __ATOMIC_RELEASE);
+}
+
 PUBLIC int ibv_destroy_cq(struct ibv_cq *cq)
 {
 	struct cq *q = (struct cq *)cq;
@@ -71,6 +137,7 @@ PUBLIC int ibv_destroy_cq(struct ibv_cq *cq)
 	if (err)
 		return fail(err);
 	cq->handle = 0; // soon another CQ's
+	part(q);
 	wait_acked(&cq->mutex, &cq->cond, &cq->comp_events_completed, &q->events.comp);
 	wait_acked(&cq->mutex, &cq->cond, &cq->async_events_completed, &q->events.async);
 	if (cq->channel)
@@ -84,25 +151,46 @@ int req_notify_cq(struct ibv_cq *cq, int solicited_only)
 	return fail(engine->req_notify_cq(cq->handle, solicited_only, !cq->channel || !waits_here(cq->channel)));
 }
 
+// A program that has had a completion often waits for the next: for a while each so many-th poll enters the engine, rather than as
+// struct sr_device has it. That costs a program that polls for long nothing, and spares others up to a microsecond. Where packets
+// are seen to arrive, the while is short: the engine has only to send what it has put off.
+#define SOON 16
+#define WHILE 128 // polls that enter the engine
+#define SHORT_WHILE 4
+
+static inline int arrivals_known(struct cq *q)
+{
+	return q->arrivals && __atomic_load_n(&q->arrivals->pages, __ATOMIC_RELAXED);
+}
+
+// arrived reports whether there are packets that the engine has not taken.
+static inline int arrived(const struct sr_arrivals *a)
+{
+	uint32_t pages = __atomic_load_n(&a->pages, __ATOMIC_ACQUIRE);
+	for (const char *p = (const char *)a + a->size; pages; pages >>= 1, p += a->size) {
+		if (pages & 1 && __atomic_load_n((uint64_t *)(p + SR_ARRIVED), __ATOMIC_RELAXED) != __atomic_load_n((uint64_t *)(p + SR_TAKEN), __ATOMIC_RELAXED))
+			return 1;
+	}
+	return 0;
+}
+
 // nothing reports, without a lock, that there is nothing to poll, and that it is not this poll's turn to enter the engine,
-// which then receives what has arrived. Until somebody polls, the engine's own threads do.
-static inline int nothing(struct cq *q)
+// which then receives what has arrived. Until somebody polls, the engine's own threads do. If packets have arrived it is this poll's
+// turn, but not soon after one that found nothing: another thread may be receiving them.
+static inline __attribute__((always_inline)) int nothing(struct cq *q)
 {
 	// In this order: ready becomes 0 between taking and n.
 	if (__atomic_load_n(&q->ready, __ATOMIC_ACQUIRE) || __atomic_load_n(&q->taking, __ATOMIC_ACQUIRE) ||
 	    __atomic_load_n(&q->n, __ATOMIC_RELAXED) != __atomic_load_n(&q->at, __ATOMIC_RELAXED))
 		return 0;
 	unsigned int empty = __atomic_load_n(&q->empty, __ATOMIC_RELAXED) + 1;
+	if (q->arrivals && empty >= __atomic_load_n(&q->look_from, __ATOMIC_RELAXED) && arrived(q->arrivals))
+		return 0;
 	if (empty == __atomic_load_n(&q->interval, __ATOMIC_RELAXED))
 		empty = 0;
 	__atomic_store_n(&q->empty, empty, __ATOMIC_RELAXED);
 	return empty != 0;
 }
-
-// A program that has had a completion often waits for the next: for a while each so many-th poll enters the engine, rather than as
-// struct sr_device has it. That costs a program that polls for long nothing, and spares others up to a microsecond.
-#define SOON 16
-#define WHILE 128 // polls that enter the engine
 
 // Of the polls that entered the engine in vain, one in so many lets another thread run on this processor: the peer's, or one
 // of the engine's. After so many, a millisecond or more after the last completion, none yields, but one sleeps now and then, also
@@ -123,35 +211,30 @@ static void rest(struct cq *q)
 	q->rested = at + 100;
 }
 
-// begin_taking and end_taking are around each call of the engine that may take completions, with the lock held. In between a poll
-// without the lock does not report that there are none: who was woken for those would go to sleep again.
-static inline void begin_taking(struct cq *q) { __atomic_store_n(&q->taking, 1, __ATOMIC_RELEASE); }
-
-static inline void end_taking(struct cq *q, int got)
-{
-	__atomic_store_n(&q->at, 0, __ATOMIC_RELAXED);
-	__atomic_store_n(&q->n, got, __ATOMIC_RELAXED);
-	__atomic_store_n(&q->taking, 0, __ATOMIC_RELEASE);
-}
-
 // refill takes a batch of completions from the engine. The lock is held, and there are none here. It returns 0 or an errno.
 static int refill(struct cq *q)
 {
 	entering();
 	begin_taking(q);
-	int got = 0, err = engine->poll_cq(q->ibv.handle, CQ_BATCH, q->wc, q->stamped ? q->ex : NULL, &got);
+	__atomic_store_n(&q->poller, &known_thread, __ATOMIC_RELAXED);
+	struct cq *o = borrow(q);
+	int got = 0, others = 0, err = engine->poll_cq(q->ibv.handle, CQ_BATCH, q->wc, q->stamped ? q->ex : NULL, &got, o ? o->ibv.handle : 0, o ? o->wc : NULL, &others);
 	end_taking(q, got);
+	give_back(q, o, others);
 	unsigned int interval = ((struct device *)q->ibv.context->device)->sr.progress_interval;
+	__atomic_store_n(&q->empty, 0, __ATOMIC_RELAXED);
 	if (got) {
-		__atomic_store_n(&q->empty, 0, __ATOMIC_RELAXED);
 		__atomic_store_n(&q->interval, interval < SOON ? interval : SOON, __ATOMIC_RELAXED);
+		__atomic_store_n(&q->look_from, 0, __ATOMIC_RELAXED);
 		q->in_vain = 0;
 		return err;
 	}
-	if (++q->in_vain == WHILE)
+	unsigned int in_vain = ++q->in_vain, soon = arrivals_known(q) ? SHORT_WHILE : WHILE;
+	__atomic_store_n(&q->look_from, SOON, __ATOMIC_RELAXED);
+	if (in_vain >= soon)
 		__atomic_store_n(&q->interval, interval, __ATOMIC_RELAXED);
-	if (q->in_vain % (q->in_vain < WHILE ? WHILE / 4 : POLLS_PER_YIELD) == 0) {
-		if (q->in_vain < YIELDING)
+	if (in_vain % (in_vain < WHILE && soon == WHILE ? WHILE / 4 : POLLS_PER_YIELD) == 0) {
+		if (in_vain < YIELDING)
 			sched_yield();
 		else
 			rest(q);

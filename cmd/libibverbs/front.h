@@ -93,6 +93,8 @@ struct cq {
 	unsigned int empty    // polls in a row that found nothing, since the last of them that entered the engine
 		__attribute__((aligned(64)));
 	unsigned int interval; // of the polls of the empty CQ, one in so many enters the engine
+	unsigned int look_from; // from which of those polls on the arrivals are looked at
+	struct sr_arrivals *arrivals; // the device's
 	struct sr_events events;
 	pthread_mutex_t lock;    // of what follows; held between start_poll and end_poll
 	unsigned int in_vain;    // polls that entered the engine and found nothing
@@ -102,6 +104,9 @@ struct cq {
 	struct sr_wc wc[CQ_BATCH];
 	struct sr_wc_ex ex[CQ_BATCH]; // if stamped
 	int stamped;
+	const void *poller;           // the thread that has called the engine last
+	struct cq *other;             // whose completions are taken too, or NULL
+	int borrowing;                // they are being taken
 };
 
 struct qp {
@@ -194,6 +199,9 @@ int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc);
 // if that is worth while, and else NULL; taken_with_post unlocks it, with the completions that have come to its array.
 struct cq *take_with_post(struct qp *qp, struct ibv_send_wr *wr);
 void taken_with_post(struct qp *qp, struct cq *cq, int got);
+// pair_cqs is called with the two CQs of a QP: one thread often polls both, and a call of the engine for one takes completions of
+// the other too.
+void pair_cqs(struct ibv_cq *a, struct ibv_cq *b);
 // drop_completions removes those of a QP, in RESET, which have been taken from the engine and not been polled.
 void drop_completions(struct ibv_cq *cq, uint32_t qp_num);
 int req_notify_cq(struct ibv_cq *cq, int solicited_only);

@@ -77,6 +77,8 @@ static struct ibv_qp *create_qp(struct ibv_context *c, struct ibv_qp_init_attr_e
 	v->send_cq = a->send_cq;
 	v->recv_cq = a->recv_cq;
 	v->srq = a->srq;
+	if (a->send_cq && a->recv_cq && a->send_cq != a->recv_cq)
+		pair_cqs(a->send_cq, a->recv_cq);
 	v->state = IBV_QPS_RESET;
 	v->qp_type = a->qp_type;
 	q->cap = a->cap;

@@ -161,7 +161,7 @@ const batch = 16
 var polled = sync.Pool{New: func() any { return new([batch]verbs.WC) }}
 
 //export srPollCQ
-func srPollCQ(h C.uint32_t, n C.int, wcs *C.struct_sr_wc, exs *C.struct_sr_wc_ex, got *C.int) C.int {
+func srPollCQ(h C.uint32_t, n C.int, wcs *C.struct_sr_wc, exs *C.struct_sr_wc_ex, got *C.int, other C.uint32_t, others *C.struct_sr_wc, gotOthers *C.int) C.int {
 	q := cqs.get(uint32(h))
 	if q == nil || n < 0 {
 		return invalid
@@ -170,6 +170,9 @@ func srPollCQ(h C.uint32_t, n C.int, wcs *C.struct_sr_wc, exs *C.struct_sr_wc_ex
 	k, err := q.pollInto(int(n), buf, wcs, exs)
 	if k == 0 && err == nil && q.ctx.dev.Progress() {
 		k, err = q.pollInto(int(n), buf, wcs, exs)
+		if o := cqs.get(uint32(other)); o != nil {
+			*gotOthers = C.int(completions(o.CQ, buf, int(n), others))
+		}
 	}
 	polled.Put(buf)
 	if err != nil {

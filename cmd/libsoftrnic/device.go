@@ -37,6 +37,7 @@ func srOpen(list *C.struct_sr_device, n *C.int) C.int {
 		}
 		if !d.receivesItself() {
 			out[i].progress_interval = progressInterval
+			out[i].arrivals = d.arrivals()
 		}
 		setString(out[i].name[:], d.name)
 		setString(out[i].netdev[:], d.netdev())

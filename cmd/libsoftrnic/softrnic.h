@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 // SR_VERSION is increased with every change of this file.
-#define SR_VERSION 10
+#define SR_VERSION 11
 
 // The most devices that there can be.
 #define SR_MAX_DEVICES 16
@@ -31,7 +31,20 @@ struct sr_device {
 	// Of the polls of an empty CQ, each so many-th is to enter the engine and make the device progress; 0: none, as the
 	// device's own threads are as quick.
 	int progress_interval;
+	// Where this is not NULL, it shows whether a call of the engine would find packets that have arrived.
+	struct sr_arrivals *arrivals;
 };
+
+// The indices of the rings that the device takes packets from. There are some where the words at SR_ARRIVED and SR_TAKEN in a page
+// differ. Other processes write there: what they say is a hint. The memory is never unmapped.
+struct sr_arrivals {
+	uint32_t pages; // those that follow behind the one that begins here, a bit each; 0: nothing is known
+	uint32_t size;  // of a page
+};
+
+// Byte offsets in a page, of words of 8 bytes.
+#define SR_ARRIVED 0
+#define SR_TAKEN 128
 
 // struct ibv_device_attr
 struct sr_device_attr {
@@ -329,8 +342,8 @@ struct sr_engine {
 	int (*req_notify_cq)(uint32_t cq, int solicited_only, int sleeps);
 	int (*destroy_cq)(uint32_t cq);
 	// poll_cq moves up to n completions to wcs, and to exs if that is not NULL. If there are none, it makes the device
-	// progress, and looks again.
-	int (*poll_cq)(uint32_t cq, int n, struct sr_wc *wcs, struct sr_wc_ex *exs, int *got);
+	// progress, and looks again; and if other is not 0, then also moves up to n completions of that CQ to others.
+	int (*poll_cq)(uint32_t cq, int n, struct sr_wc *wcs, struct sr_wc_ex *exs, int *got, uint32_t other, struct sr_wc *others, int *got_others);
 
 	int (*create_qp)(struct sr_qp_init_attr *attr, uint32_t *qp, uint32_t *num);
 	int (*open_qp)(uint32_t xrcd, uint32_t num, struct sr_events *events, uint32_t *qp);

@@ -2,6 +2,11 @@
 
 package main
 
+/*
+#include "softrnic.h"
+*/
+import "C"
+
 import (
 	"context"
 	"errors"
@@ -17,6 +22,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/internal/dropin"
@@ -179,6 +185,19 @@ func (d *device) guid() uint64 {
 // receivesItself reports whether the device is as quick without threads of the program's that receive: all of a pipe is in this
 // process, where each port has a goroutine that receives while others poll.
 func (d *device) receivesItself() bool { return d.pipe }
+
+// arrivals shows when packets have arrived, or is nil.
+func (d *device) arrivals() *C.struct_sr_arrivals {
+	if d.node.Segment == nil {
+		return nil
+	}
+	b, err := d.node.Segment.Arrivals()
+	if err != nil {
+		d.node.Log.Debug("programs do not see when packets arrive", "error", err)
+		return nil
+	}
+	return (*C.struct_sr_arrivals)(unsafe.Pointer(unsafe.SliceData(b)))
+}
 
 func (d *device) netdev() string { return d.node.Host.NICs()[0].Name() }
 

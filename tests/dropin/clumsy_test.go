@@ -15,11 +15,11 @@ import (
 	"time"
 )
 
-// compile compiles a program of testdata, and returns its file.
+// compile compiles a program of testdata, and returns its file. Functions of libc that the program has itself are the libraries' too.
 func compile(t *testing.T, name string) string {
 	t.Helper()
 	program := filepath.Join(build(t), name)
-	if out, err := exec.Command("gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", program, "testdata/"+name+".c", "-lrdmacm", "-libverbs", "-lpthread").CombinedOutput(); err != nil {
+	if out, err := exec.Command("gcc", "-O2", "-rdynamic", "-Wall", "-Wextra", "-Werror", "-o", program, "testdata/"+name+".c", "-lrdmacm", "-libverbs", "-lpthread").CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v\n%s", err, out)
 	}
 	return program
@@ -42,6 +42,20 @@ func TestSignals(t *testing.T) {
 		var exit *exec.ExitError
 		if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGSEGV {
 			t.Errorf("%s: a program with a fault of its own: %v, want SIGSEGV\n%s", link, err, out)
+		}
+	}
+}
+
+// TestTwoCQs runs testdata/twocqs.c, which says what it tests.
+func TestTwoCQs(t *testing.T) {
+	program := compile(t, "twocqs")
+	for _, link := range []string{"pipe", "shm:twocqs"} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		n, _ := pair(t, 0)
+		n.env = append(n.env, "SOFTRNIC_LINK="+link)
+		if out, err := n.program(ctx, t, program).CombinedOutput(); err != nil {
+			t.Errorf("%s: %v\n%s", link, err, out)
 		}
 	}
 }
