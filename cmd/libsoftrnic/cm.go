@@ -190,6 +190,9 @@ func srCMSetOption(h C.uint32_t, option, value C.int) C.int {
 	case C.SR_CM_AFONLY:
 		return errno(s.SetAFOnly(value != 0))
 	case C.SR_CM_ACK_TIMEOUT:
+		if err := s.disown(); err != nil { // a listener has none
+			return errno(err)
+		}
 		return errno(s.SetAckTimeout(uint8(value)))
 	}
 	return C.int(syscall.ENOSYS)
@@ -292,6 +295,9 @@ func srCMJoin(h C.uint32_t, group *C.struct_sr_cm_addr) C.int {
 	}
 	a, err := sockaddr(group)
 	if err != nil {
+		return errno(err)
+	}
+	if err := s.disown(); err != nil {
 		return errno(err)
 	}
 	return errno(s.JoinMulticast(a.Addr()))

@@ -25,6 +25,9 @@ func srCMUseQP(h, q C.uint32_t) C.int {
 	if v == nil {
 		return errno(s.UseQP(nil))
 	}
+	if err := s.disown(); err != nil {
+		return errno(err)
+	}
 	return errno(s.UseQP(v.QP))
 }
 

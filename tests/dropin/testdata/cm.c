@@ -239,6 +239,32 @@ static void threads(void)
 	rdma_destroy_event_channel(ch);
 }
 
+// A listener may go on for a moment after it was destroyed. Who binds an ID to its address has one like any other.
+static void after_listener(void)
+{
+	struct rdma_event_channel *ch = rdma_create_event_channel();
+	struct rdma_cm_id *id;
+	uint8_t timeout = 14;
+	CHECK(ch);
+	for (int i = 0; i < 3; i++) {
+		struct ibv_qp_init_attr a = {.cap = {4, 4, 1, 1, 0}, .qp_type = IBV_QPT_UD};
+		CHECK(!rdma_create_id(ch, &id, NULL, RDMA_PS_UDP) && !rdma_bind_addr(id, address(OWN, 7007)) && !rdma_listen(id, 4));
+		CHECK(!rdma_destroy_id(id));
+		CHECK(!rdma_create_id(ch, &id, NULL, RDMA_PS_UDP) && !rdma_bind_addr(id, address(OWN, 7007)));
+		if (i == 1)
+			CHECK(!rdma_create_qp(id, NULL, &a));
+		if (i == 2)
+			CHECK(!rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout, sizeof timeout));
+		CHECK(!rdma_join_multicast(id, address("239.1.2.3", 0), NULL));
+		CHECK(!take(ch, RDMA_CM_EVENT_MULTICAST_JOIN, NULL));
+		CHECK(!rdma_leave_multicast(id, address("239.1.2.3", 0)));
+		if (i == 1)
+			rdma_destroy_qp(id);
+		CHECK(!rdma_destroy_id(id));
+	}
+	rdma_destroy_event_channel(ch);
+}
+
 int main(void)
 {
 	setvbuf(stdout, NULL, _IONBF, 0);
@@ -246,6 +272,7 @@ int main(void)
 	refused();
 	nonblocking();
 	acknowledgements();
+	after_listener();
 	threads();
 	destroyed();
 	return 0;
