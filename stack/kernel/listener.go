@@ -37,6 +37,10 @@ func (h *Host) DialStream(ctx context.Context, laddr, raddr netip.AddrPort) (sta
 		return nil, fmt.Errorf("dial tcp %v: the host has no address %v: %w", raddr, laddr.Addr(), syscall.EADDRNOTAVAIL)
 	}
 	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(h.nic.zoned(laddr)), KeepAlive: -1}
+	if laddr.Port() != 0 {
+		// As siw has it: a port that the caller has chosen is not lost while an earlier connection from it is in TIME-WAIT.
+		d.Control = func(_, _ string, raw syscall.RawConn) error { return raw.Control(setReuseAddr) }
+	}
 	c, err := d.DialContext(ctx, "tcp", h.nic.zoned(raddr).String())
 	if err != nil {
 		if ctx.Err() != nil {

@@ -53,3 +53,6 @@ func setSending(fd uintptr, v4 bool) error {
 	}
 	return windows.SetsockoptInt(windows.Handle(fd), windows.IPPROTO_IPV6, dontFragment, 1)
 }
+
+// setReuseAddr does nothing: Windows lets a port in TIME-WAIT be bound, and by this option one that is in use.
+func setReuseAddr(uintptr) {}

@@ -372,6 +372,34 @@ func TestDialErrors(t *testing.T) {
 	}
 }
 
+// TestDialFromPortOfPast: a port that the caller chooses is not lost while an earlier connection from it is in TIME-WAIT.
+func TestDialFromPortOfPast(t *testing.T) {
+	h, peer := newHost(t, "127.0.0.1"), newHost(t, "127.0.0.2")
+	free := must(h.ListenStream(netip.MustParseAddrPort("127.0.0.1:0")))(t)
+	from := free.Addr().(*net.TCPAddr).AddrPort()
+	if err := free.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2 {
+		l := must(peer.ListenStream(netip.MustParseAddrPort("127.0.0.2:0")))(t)
+		a, err := h.DialStream(t.Context(), from, l.Addr().(*net.TCPAddr).AddrPort())
+		if err != nil {
+			t.Fatalf("connection %d: %v", i+1, err)
+		}
+		b := must(l.Accept())(t)
+		if err := a.Close(); err != nil {
+			t.Error(err)
+		}
+		if n, err := b.Read(make([]byte, 1)); n != 0 || err != io.EOF {
+			t.Errorf("%d bytes, %v", n, err)
+		}
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+		_ = l.Close()
+	}
+}
+
 // TestHostCloseEndsStreams: those who wait return, listeners too.
 func TestHostCloseEndsStreams(t *testing.T) {
 	h, peer := newHost(t, "127.0.0.1"), newHost(t, "127.0.0.2")

@@ -11,6 +11,9 @@ import (
 // errNothing says that the kernel has nothing to read, or no room, now.
 var errNothing error = unix.EAGAIN
 
+// setReuseAddr lets a socket have a port of which others of a connection have been, or are, if those are set so too or have ended.
+func setReuseAddr(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) }
+
 // writeNow writes as much of b as the kernel takes without waiting. A full buffer is errNothing, or n < len(b).
 func writeNow(fd uintptr, b []byte) (n int, err error) {
 	for {

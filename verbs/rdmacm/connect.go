@@ -233,7 +233,11 @@ func (id *ID) retryConnect(status int) bool {
 	if id.connectAttr == nil || id.connectRetries >= maxPortRetries || status >= 0 {
 		return false
 	}
-	b, err := ports.replace("connect", id.bound, syscall.Errno(-status))
+	errno := syscall.Errno(-status)
+	if errno == syscall.EADDRNOTAVAIL {
+		errno = syscall.EADDRINUSE // so the kernel calls a port from which a connection to the same peer has not ended long ago
+	}
+	b, err := ports.replace("connect", id.bound, errno)
 	if err != nil {
 		return false
 	}
