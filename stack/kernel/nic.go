@@ -30,10 +30,13 @@ type nic struct {
 	table    atomic.Pointer[gidTable] // replaced under changing, never changed
 	changing sync.Mutex
 
-	watcher atomic.Pointer[func(stack.Change)]
-	opened  bool        // the first addresses have been added; under changing
-	up      atomic.Bool // what the watcher knows
-	lost    atomic.Bool
+	watcher    atomic.Pointer[func(stack.Change)]
+	retry      *time.Timer   // of readdress, or nil; under changing
+	retryAfter time.Duration // its last
+
+	opened bool        // the first addresses have been added; under changing
+	up     atomic.Bool // what the watcher knows
+	lost   atomic.Bool
 }
 
 var _ stack.NIC = (*nic)(nil)
@@ -137,6 +140,9 @@ func (n *nic) readdress() {
 	}
 }
 
+// interfacePrefixes is a variable for tests.
+var interfacePrefixes = prefixesOf
+
 // readdressed tells whether something has changed.
 func (n *nic) readdressed() (changed bool) {
 	n.changing.Lock()
@@ -148,7 +154,7 @@ func (n *nic) readdressed() (changed bool) {
 	if err != nil {
 		return false // it is gone, which is told in another way
 	}
-	have, err := prefixesOf(iface)
+	have, err := interfacePrefixes(iface)
 	if err != nil {
 		return false
 	}
@@ -164,12 +170,40 @@ func (n *nic) readdressed() (changed bool) {
 			changed = true
 		}
 	}
+	failed := false
 	for _, p := range have {
-		if !n.has(p.Addr()) && (len(n.wanted) == 0 || slices.Contains(n.wanted, p.Addr())) && n.addAddr(p) == nil {
+		if n.has(p.Addr()) || len(n.wanted) > 0 && !slices.Contains(n.wanted, p.Addr()) {
+			continue
+		}
+		if n.addAddr(p) == nil {
 			changed = true
+		} else {
+			failed = true
 		}
 	}
+	n.tryAgain(failed)
 	return changed
+}
+
+// An address that could not be added is tried again after a while, at first soon: another process may have had its port, or the hub
+// may have refused a socket.
+const (
+	firstRetry = time.Second
+	lastRetry  = 30 * time.Second
+)
+
+// tryAgain has the addresses looked at again if one could not be added. changing is held.
+func (n *nic) tryAgain(failed bool) {
+	if n.retry != nil {
+		n.retry.Stop()
+		n.retry = nil
+	}
+	if !failed {
+		n.retryAfter = 0
+		return
+	}
+	n.retryAfter = min(max(2*n.retryAfter, firstRetry), lastRetry)
+	n.retry = time.AfterFunc(n.retryAfter, n.readdress)
 }
 
 // madeUp is the MAC address of an interface that has none, as the loopback: locally administered, and the same whenever the
@@ -244,6 +278,9 @@ func (n *nic) lose() {
 func (n *nic) close() {
 	n.watch.close()
 	n.port.close()
+	n.changing.Lock()
+	n.tryAgain(false)
+	n.changing.Unlock()
 }
 
 func (n *nic) Counters() stack.Counters { return n.port.counters.snapshot() }

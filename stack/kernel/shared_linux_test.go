@@ -64,15 +64,44 @@ func TestHalfAnAddress(t *testing.T) {
 		t.Errorf("it is added when it is tried again: %t, %v", n.has(two), err)
 	}
 
-	missed := netip.MustParseAddr("192.0.2.1") // has gone from the interface, of which nobody has heard
-	old := n.table.Load()
-	n.table.Store(&gidTable{append(old.prefixes, netip.PrefixFrom(missed, 24)), append(old.gids, missed)})
+	three := two.Next() // somebody else has its port, and goes
+	c, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(three, stack.RoCEPort)))
+	if err != nil {
+		t.Fatal(err)
+	}
 	changed := make(chan bool, 1)
 	n.Watch(func(c stack.Change) {
 		if c == stack.GIDsChanged {
 			changed <- true
 		}
 	})
+	machine := interfacePrefixes
+	interfacePrefixes = func(i *net.Interface) ([]netip.Prefix, error) {
+		have, err := machine(i)
+		return append(have, netip.PrefixFrom(one, 8), netip.PrefixFrom(two, 8), netip.PrefixFrom(three, 8)), err
+	}
+	n.changing.Lock()
+	n.wanted = append(n.wanted, two, three)
+	n.changing.Unlock()
+	n.readdress()
+	if n.has(three) {
+		t.Error("an address is added whose port somebody else has")
+	}
+	_ = c.Close()
+	select {
+	case <-changed:
+	case <-time.After(20 * time.Second):
+	}
+	if !n.has(three) {
+		t.Error("an address whose port has become free is not added until an address changes")
+	}
+	n.changing.Lock()
+	interfacePrefixes = machine
+	n.changing.Unlock()
+
+	missed := netip.MustParseAddr("192.0.2.1") // has gone from the interface, of which nobody has heard
+	old := n.table.Load()
+	n.table.Store(&gidTable{append(old.prefixes, netip.PrefixFrom(missed, 24)), append(old.gids, missed)})
 	end()
 	defer serve()()
 	select {
