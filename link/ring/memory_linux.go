@@ -86,6 +86,27 @@ func Send(conn *net.UnixConn, message []byte, fd int) error {
 	}
 }
 
+// TrySend is Send that does not wait until the other side has read what was sent before: the error is EAGAIN then. Nil rights are
+// none.
+func TrySend(conn *net.UnixConn, message, rights []byte) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	for end := time.Now().Add(crowdedTime); ; time.Sleep(time.Millisecond) {
+		closed := raw.Write(func(fd uintptr) bool {
+			err = unix.Sendmsg(int(fd), message, rights, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+			return true
+		})
+		if closed != nil {
+			return closed
+		}
+		if !errors.Is(err, unix.EINTR) && (!errors.Is(err, unix.ETOOMANYREFS) || time.Now().After(end)) {
+			return err
+		}
+	}
+}
+
 const crowdedTime = time.Second
 
 // Receive receives a message and its descriptors, which the caller closes: one, or two, as the kernel rounds the room for them

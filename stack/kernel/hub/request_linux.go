@@ -72,6 +72,9 @@ func (c *Client) request(r *request, repeated bool) error {
 	}
 }
 
+// fullPause is how soon a request is sent again that there was no room for, as the hub has not read those before it.
+const fullPause = 10 * time.Millisecond
+
 // exchange makes a request and waits for the answer. It is to be made again if there is another hub, or none. The caller has the turn
 // to ask.
 func (c *Client) exchange(r *request, conn *net.UnixConn, late *time.Timer) (again bool, err error) {
@@ -88,9 +91,32 @@ func (c *Client) exchange(r *request, conn *net.UnixConn, late *time.Timer) (aga
 	default:
 	}
 	c.mu.Unlock()
-	if err := r.send(conn); errors.Is(err, unix.ETOOMANYREFS) {
-		return false, fmt.Errorf("the hub in %s cannot be given a descriptor: %w", c.cfg.Directory, err)
-	} // else an error is the end of the connection, which Run finds out
+	for {
+		err := r.send(conn)
+		if errors.Is(err, unix.ETOOMANYREFS) {
+			return false, fmt.Errorf("the hub in %s cannot be given a descriptor: %w", c.cfg.Directory, err)
+		}
+		if !errors.Is(err, unix.EAGAIN) {
+			break // an error is the end of the connection, which Run finds out
+		}
+		select {
+		case <-time.After(fullPause):
+		case <-changed:
+			return true, nil
+		case <-c.ended:
+			return false, net.ErrClosed
+		case <-late.C:
+			switch {
+			case r.kind == pair:
+				return false, c.noAnswer()
+			case r.ends():
+				c.owe(r)
+				return false, c.noAnswer()
+			}
+			c.isLate()
+			late.Reset(c.answerTime)
+		}
+	}
 	for {
 		select {
 		case a := <-c.answers:
@@ -136,8 +162,11 @@ func (c *Client) isLate() {
 }
 
 // sendSocket is a variable for tests.
-var sendSocket = ring.Send
+var sendSocket = func(conn *net.UnixConn, message []byte, fd int) error {
+	return ring.TrySend(conn, message, unix.UnixRights(fd))
+}
 
+// send sends a request. The error is EAGAIN if the hub has not read so many that there is no room for it.
 func (r *request) send(conn *net.UnixConn) (err error) {
 	if r.socket != nil {
 		closed := r.socket.Control(func(fd uintptr) { err = sendSocket(conn, r.encode(), int(fd)) })
@@ -146,8 +175,7 @@ func (r *request) send(conn *net.UnixConn) (err error) {
 		}
 		r.kind, r.socket = dropAddr, nil // the hub is to answer all the same
 	}
-	_, err = conn.Write(r.encode())
-	return err
+	return ring.TrySend(conn, r.encode(), nil)
 }
 
 // AddOutlet tells the hub that datagrams from a socket, which is bound to an address that was added, are this client's. Those

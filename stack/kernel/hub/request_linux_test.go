@@ -107,6 +107,52 @@ func TestEndsWithoutAnswer(t *testing.T) {
 	})
 }
 
+// TestFullSocket: where a hub is stopped, and the socket has no room for another request, what ends something gives up as it does without
+// an answer; the hub is told when it reads again. What asks for something waits.
+func TestFullSocket(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newSilentHub(t)
+		c := clientOf(h)
+		raw, err := h.conn.SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		full := request{kind: unpair}
+		for err == nil {
+			err = ring.TrySend(h.conn, full.encode(), nil)
+		}
+		if !errors.Is(err, unix.EAGAIN) {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		for range 2 {
+			c.EndServe(stack.Service{ID: 1})
+		}
+		if took := time.Since(began); took != 2*answerTime {
+			t.Errorf("the ends of two services took %v", took)
+		}
+		served := make(chan error, 1)
+		go func() { served <- c.AddOutlet(netip.Addr{}, raw) }()
+		time.Sleep(3 * answerTime)
+		got := h.kinds()
+		time.Sleep(answerTime)
+		got = slices.DeleteFunc(append(got, h.kinds()...), func(k kind) bool { return k == full.kind })
+		if want := []kind{addOutlet}; !slices.Equal(got, want) {
+			t.Errorf("when there is room, the hub is sent %v, want %v", got, want)
+		}
+		c.answer()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if len(c.owed) != 2 || c.owed[0].kind != endServe {
+			t.Errorf("the hub is to be told %v", c.owed)
+		}
+		close(c.ended)
+	})
+}
+
 // TestTooManyDescriptors: a request fails whose descriptor Linux refuses to pass on. With a new hub it is tried again.
 func TestTooManyDescriptors(t *testing.T) {
 	c := clientOf(newSilentHub(t))
@@ -120,7 +166,7 @@ func TestTooManyDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	tries := 0
-	defer func() { sendSocket = ring.Send }()
+	defer func(old func(*net.UnixConn, []byte, int) error) { sendSocket = old }(sendSocket)
 	sendSocket = func(*net.UnixConn, []byte, int) error {
 		if tries++; tries == 4 {
 			c.answer()
