@@ -40,6 +40,8 @@ type sender struct {
 
 	controls     []message // to be sent
 	disconnected bool      // the last of them, sent or not, is ctrlDisconnect
+
+	waited bool // a writer has, since the last Write began
 }
 
 func (s *sender) register(c *Conn) (err error) {
@@ -250,7 +252,9 @@ func (c *Conn) until(ready func() bool) (err error) {
 		case c.writeShut || c.peerGone:
 			err = syscall.EPIPE
 		default:
-			return ready()
+			over = ready()
+			c.out.waited = c.out.waited || !over
+			return over
 		}
 		return true
 	})
@@ -284,6 +288,17 @@ func (c *Conn) space(want int) (room []byte, busy bool, err error) {
 	return c.out.room(), c.out.used >= maxTransfer/2, nil
 }
 
+// firstPiece is how much of a Write goes in its first message. If the last Write had to wait, the peer has enough to read meanwhile.
+func (c *Conn) firstPiece() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	waited := c.out.waited
+	if c.out.waited = false; waited {
+		return maxTransfer
+	}
+	return firstTransfer
+}
+
 // Write sends b. It returns when the send buffer has taken the last of it, or with an error and the number of bytes that were
 // sent.
 func (c *Conn) Write(b []byte) (n int, err error) {
@@ -314,7 +329,7 @@ func (c *Conn) write(b []byte) (total int, err error) {
 		defer c.mu.Unlock()
 		return 0, c.until(func() bool { return true })
 	}
-	for piece := firstTransfer; total < len(b); piece = min(2*piece, maxTransfer) {
+	for piece := c.firstPiece(); total < len(b); piece = min(2*piece, maxTransfer) {
 		room, busy, err := c.space(len(b) - total)
 		if err != nil {
 			return total, err

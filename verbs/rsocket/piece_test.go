@@ -1,0 +1,47 @@
+package rsocket_test
+
+import (
+	"io"
+	"testing"
+	"testing/synctest"
+
+	"github.com/softrnic/softrnic/link/pipe"
+)
+
+// A Write after one that had to wait for the peer's room is one message: the peer has enough to read, and several would only be more
+// work. Time is virtual, so that synctest.Wait returns when the writer waits.
+func TestPiecesAfterWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := new(pipe.Switch)
+		to, from := open(t, lan.Port(), server), open(t, lan.Port(), client)
+		a, b, err := connect(from, to, serverAt, nil)
+		ok(t, err)
+		defer a.Close()
+		defer b.Close()
+		const size, ahead, writes = 64 << 10, 2, 10 // the peer has room for two
+		messages := func() uint64 {
+			synctest.Wait()
+			return to.HWCounters()["rdma_recvs"]
+		}
+		before := uint64(0)
+		for i := range ahead + 1 + writes {
+			written := make(chan error, 1)
+			go func() {
+				_, err := a.Write(make([]byte, size))
+				written <- err
+			}()
+			messages()
+			if i >= ahead {
+				_, err := io.ReadFull(b, make([]byte, size)) // makes room
+				ok(t, err)
+			}
+			ok(t, <-written)
+			if n := messages(); i == ahead { // the first that had to wait
+				before = n
+			}
+		}
+		if n := messages() - before; n != writes {
+			t.Errorf("%d messages, of %d Writes after one that had to wait", n, writes)
+		}
+	})
+}
