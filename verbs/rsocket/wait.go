@@ -26,7 +26,7 @@ func (c *Conn) waitFor(w *waiter, over func() bool) {
 		return
 	}
 	began := time.Now()
-	if w.polls && !c.iwarp { // whose packets come by other goroutines
+	if w.polls {
 		c.mu.Unlock()
 		c.poll(over)
 		c.mu.Lock()
