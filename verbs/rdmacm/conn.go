@@ -134,9 +134,13 @@ func dial(ctx context.Context, dev *verbs.Device, to netip.AddrPort, cfg *Config
 		return nil, err
 	}
 	defer func() {
-		if err != nil {
-			err = errors.Join(err, id.Destroy())
+		if err == nil {
+			return
 		}
+		if qp := id.QP(); qp != nil { // its completions are not left to the QP of the next address, which has the same CQs
+			_ = qp.Modify(&verbs.QPAttr{QPState: verbs.StateReset}, verbs.QPAttrState)
+		}
+		err = errors.Join(err, id.Destroy())
 	}()
 	if err := errors.Join(id.SetTOS(cfg.TOS), id.SetTransports(cfg.transports()...)); err != nil {
 		return nil, err
