@@ -3,6 +3,7 @@ package rsocket
 import (
 	"encoding/binary"
 	"errors"
+	"math"
 	"net"
 	"syscall"
 	"unsafe"
@@ -59,22 +60,19 @@ type iomaps struct {
 
 // Map lets the peer write to b, which it knows by offset; −1 stands for the address of b. The peer knows it when it has received what
 // is written afterwards. The error wraps ENOMEM if the peer has no room for another (its Config.Iomaps). b must not be freed or
-// moved before Close of the Mapping or the Conn.
+// moved before Close of the Mapping or the Conn; a write to a page of it that does not exist fails the connection.
 func (c *Conn) Map(b []byte, offset int64) (*Mapping, error) {
 	const op = "map"
-	if len(b) == 0 || offset < -1 {
+	if len(b) == 0 || uint64(len(b)) > math.MaxUint32 || offset < -1 {
 		return nil, c.opError(op, syscall.EINVAL)
 	}
-	mr, err := c.pd.RegMR(b, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
-	if err != nil {
-		return nil, c.opError(op, err)
-	}
-	m := &Mapping{c: c, mr: mr, offset: uint64(offset)}
+	m := &Mapping{c: c, offset: uint64(offset)}
 	if offset == -1 {
 		m.offset = uint64(uintptr(unsafe.Pointer(&b[0])))
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	var err error
 	maps := &c.maps
 	for m.index < len(maps.own) && maps.own[m.index] != nil {
 		m.index++
@@ -84,9 +82,11 @@ func (c *Conn) Map(b []byte, offset int64) (*Mapping, error) {
 		err = net.ErrClosed
 	case m.index >= c.peer.iomaps:
 		err = verbs.Errorf(syscall.ENOMEM, op, "the peer has room for %d mappings", c.peer.iomaps)
+	default:
+		m.mr, err = c.pd.RegMapping(b, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
 	}
 	if err != nil {
-		return nil, c.opError(op, errors.Join(err, mr.Dereg()))
+		return nil, c.opError(op, err)
 	}
 	if m.index == len(maps.own) {
 		maps.own = append(maps.own, nil)
@@ -110,6 +110,7 @@ func (m *Mapping) Close() error {
 	for i, p := range c.maps.pending {
 		if p == m {
 			c.maps.pending = append(c.maps.pending[:i], c.maps.pending[i+1:]...)
+			c.wake() // WriteAt waits for none to be pending
 			break
 		}
 	}

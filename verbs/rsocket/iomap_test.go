@@ -8,6 +8,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/stack/stacktest"
@@ -172,4 +174,76 @@ func TestUnmapWhileClosing(t *testing.T) {
 			t.Errorf("left behind: %+v", r)
 		}
 	})
+}
+
+// A WriteAt that waits until the peer can be told of a mapping goes on when that has ended. Time is virtual, so that it is known to wait.
+func TestWriteAtBehindMap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := new(pipe.Switch)
+		to, from := open(t, lan.Port(), server), open(t, lan.Port(), client)
+		a, b, err := connect(from, to, serverAt, &rsocket.Config{Iomaps: 1, RQSize: 16})
+		ok(t, err)
+		defer a.Close()
+		defer b.Close()
+		memory := make([]byte, 1)
+		_, err = b.Map(memory, 0)
+		ok(t, err)
+		_, err = b.Write([]byte{1})
+		ok(t, err)
+		_, err = a.Read(make([]byte, 1))
+		ok(t, err)
+		for err == nil {
+			_, err = a.TryWrite([]byte{1}) // b does not read: the credits end
+		}
+		m, err := a.Map(make([]byte, 1), 0)
+		ok(t, err)
+		ok(t, a.SetWriteDeadline(time.Now().Add(time.Hour)))
+		written := make(chan error, 1)
+		go func() {
+			_, err := a.WriteAt([]byte{2}, 0)
+			written <- err
+		}()
+		synctest.Wait()
+		select {
+		case err := <-written:
+			t.Fatalf("WriteAt did not wait: %v", err)
+		default:
+		}
+		ok(t, m.Close())
+		ok(t, <-written)
+	})
+}
+
+// Map at the same time as Close leaves nothing behind, and fails when the Conn is closed.
+func TestMapWhileClosing(t *testing.T) {
+	lan := new(pipe.Switch)
+	to, from := open(t, lan.Port(), server), open(t, lan.Port(), client)
+	cfg := &rsocket.Config{Iomaps: 16, SQSize: 16, RQSize: 16, SendBuffer: 4096, RecvBuffer: 4096}
+	for range 300 {
+		a, b, err := connect(from, to, serverAt, cfg)
+		ok(t, err)
+		ok(t, b.Close())
+		var mapping sync.WaitGroup
+		for range 2 {
+			mapping.Go(func() {
+				for {
+					m, err := a.Map(make([]byte, 10), 0)
+					if errors.Is(err, net.ErrClosed) {
+						return
+					} else if err != nil {
+						t.Errorf("Map: %v", err)
+						return
+					}
+					_ = m.Close() // fails if that of the Conn was faster
+				}
+			})
+		}
+		if err := a.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+		mapping.Wait()
+	}
+	if r := from.Resources(); r.MR != 0 || r.PD > 1 {
+		t.Errorf("left behind: %+v", r)
+	}
 }

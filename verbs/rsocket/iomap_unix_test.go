@@ -1,0 +1,58 @@
+//go:build unix && (amd64 || arm64)
+
+package rsocket_test
+
+import (
+	"errors"
+	"io"
+	"syscall"
+	"testing"
+
+	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/stack/stacktest"
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rsocket"
+)
+
+// Memory whose length the protocol cannot say is not mapped, rather than a part of it.
+func TestMapTooLong(t *testing.T) {
+	b, err := syscall.Mmap(-1, 0, 1<<32, syscall.PROT_NONE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	ok(t, err)
+	defer func() { ok(t, syscall.Munmap(b)) }()
+	lan := new(pipe.Switch)
+	to, from := open(t, lan.Port(), server), open(t, lan.Port(), client)
+	a, c, err := connect(from, to, serverAt, &rsocket.Config{Iomaps: 1})
+	ok(t, err)
+	defer a.Close()
+	defer c.Close()
+	if _, err := a.Map(b, 0); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("Map of %d bytes: %v", len(b), err)
+	}
+	_, err = a.Map(b[1:], 0)
+	ok(t, err)
+}
+
+// Memory that is not there any more, such as what is behind the end of a file that was truncated, ends the connection of a peer that writes
+// to it, and not this process.
+func TestWriteAtFaults(t *testing.T) {
+	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
+		memory, err := syscall.Mmap(-1, 0, 4096, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+		ok(t, err)
+		defer func() { ok(t, syscall.Munmap(memory)) }()
+		a, b := pair(t, m, &rsocket.Config{Transport: transport, Iomaps: 1})
+		_, err = a.Map(memory, 0)
+		ok(t, err)
+		_, err = a.Write([]byte{1})
+		ok(t, err)
+		_, err = b.Read(make([]byte, 1))
+		ok(t, err)
+		ok(t, syscall.Mprotect(memory, syscall.PROT_NONE))
+		_, err = b.WriteAt([]byte{1}, 0)
+		ok(t, err)
+		for who, c := range map[string]*rsocket.Conn{"who has mapped it": a, "the peer": b} {
+			if _, err := c.Read(make([]byte, 1)); err == nil || err == io.EOF {
+				t.Errorf("Read of %s: %v", who, err)
+			}
+		}
+	})
+}
