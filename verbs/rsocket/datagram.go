@@ -360,36 +360,40 @@ func (c *PacketConn) WriteTo(b []byte, to net.Addr) (int, error) {
 // WriteToAddrPort sends one datagram. If the peer's QP is not known yet, it goes by UDP.
 func (c *PacketConn) WriteToAddrPort(b []byte, to netip.AddrPort) (int, error) {
 	to = unmapped(to)
-	if err := c.check(len(b), to); err != nil {
+	err := c.check(len(b), to)
+	if err == nil {
+		err = c.write(b, to)
+	}
+	if err != nil {
 		return 0, c.opError("write", err)
 	}
+	return len(b), nil
+}
+
+// write waits until it can send.
+func (c *PacketConn) write(b []byte, to netip.AddrPort) error {
 	c.mu.Lock()
-	for !c.closed {
+	for {
+		switch {
+		case c.closed:
+			c.mu.Unlock()
+			return net.ErrClosed
+		case c.writeBy.past:
+			c.mu.Unlock()
+			return os.ErrDeadlineExceeded
+		}
 		p := c.peers.get(to)
 		if p.ah == nil {
 			c.mu.Unlock()
-			return len(b), c.introduce(opData, b, to)
+			return c.introduce(opData, b, to)
 		}
-		var err error
-		switch {
-		case c.writeBy.past:
-			err = os.ErrDeadlineExceeded
-		case len(c.sends) > 0:
-			err = c.send(b, p)
+		if len(c.sends) > 0 {
+			err := c.send(b, p)
 			c.mu.Unlock()
-			if err != nil {
-				return 0, c.opError("write", err)
-			}
-			return len(b), nil
-		}
-		if err != nil {
-			c.mu.Unlock()
-			return 0, c.opError("write", err)
+			return err
 		}
 		c.writable.Wait()
 	}
-	c.mu.Unlock()
-	return 0, c.opError("write", net.ErrClosed)
 }
 
 // check refuses what cannot be sent.

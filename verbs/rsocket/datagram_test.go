@@ -273,3 +273,29 @@ func BenchmarkDatagrams(b *testing.B) {
 		exchange()
 	}
 }
+
+// failing is a UDP socket that cannot send.
+type failing struct{ net.PacketConn }
+
+func (failing) WriteTo([]byte, net.Addr) (int, error) { return 0, syscall.ENETUNREACH }
+
+// A first datagram, which goes by UDP, is not sent if the deadline has passed or that fails, as a later one.
+func TestFirstDatagramFails(t *testing.T) {
+	a, _ := nodes(t)
+	udp, err := a.host.ListenPacket(netip.MustParseAddrPort("10.0.0.1:7"))
+	ok(t, err)
+	c, err := rsocket.NewPacketConn(a.dev, failing{udp}, nil)
+	ok(t, err)
+	t.Cleanup(func() { c.Close() })
+	to := netip.MustParseAddrPort("10.0.0.2:8")
+	for name, write := range map[string]func([]byte, netip.AddrPort) (int, error){"wait": c.WriteToAddrPort, "try": c.TryWriteTo} {
+		var op *net.OpError
+		if n, err := write([]byte("x"), to); n != 0 || !errors.Is(err, syscall.ENETUNREACH) || !errors.As(err, &op) || op.Net != "rsocket" {
+			t.Errorf("%s: %d bytes, %v", name, n, err)
+		}
+	}
+	ok(t, c.SetWriteDeadline(time.Now().Add(-time.Second)))
+	if n, err := c.WriteToAddrPort([]byte("x"), to); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("after the deadline: %d bytes, %v", n, err)
+	}
+}

@@ -77,7 +77,10 @@ func (c *PacketConn) TryWriteTo(b []byte, to netip.AddrPort) (int, error) {
 	switch {
 	case p.ah == nil:
 		c.mu.Unlock()
-		return len(b), c.introduce(opData, b, to)
+		if err := c.introduce(opData, b, to); err != nil {
+			return 0, c.opError("write", err)
+		}
+		return len(b), nil
 	case len(c.sends) == 0:
 		err = errAgain
 	default:
