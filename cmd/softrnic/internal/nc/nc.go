@@ -2,6 +2,7 @@
 package nc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/internal/node"
 	"github.com/softrnic/softrnic/cmd/internal/running"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/relay"
 )
 
 // Command is nc over RDMA: its options.
@@ -143,7 +145,12 @@ func (c *Command) talk(ctx context.Context, e *cli.Env, conn *rsocket.Conn) erro
 	defer context.AfterFunc(ctx, hangUp)()
 
 	sent := make(chan error, 1)
-	go func() { sent <- c.send(e, conn) }() // reading standard input cannot be interrupted: nobody waits for it who has reason to end
+	go func() { // reading standard input cannot be interrupted: nobody waits for it who has reason to end
+		err := c.send(e, conn)
+		if sent <- err; err != nil { // what the peer has got must not look whole
+			closing.Do(func() { relay.Abort(conn) })
+		}
+	}()
 	_, err := conn.WriteTo(e.Stdout)
 	// A peer that has gone altogether, and not ended its half only, takes no more input.
 	gone := conn.Ready()&rsocket.HungUp != 0
@@ -151,6 +158,12 @@ func (c *Command) talk(ctx context.Context, e *cli.Env, conn *rsocket.Conn) erro
 		select {
 		case err = <-sent:
 		case <-ctx.Done():
+		}
+	} else if err != nil {
+		select {
+		case sending := <-sent: // may be why
+			err = cmp.Or(sending, err)
+		default:
 		}
 	}
 	hangUp()

@@ -2,10 +2,12 @@ package nc
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/clitest"
@@ -130,5 +132,20 @@ func TestRefusals(t *testing.T) {
 		if code := c.Wait(t); code != want.code || !strings.Contains(c.Err.String(), want.says) {
 			t.Errorf("%s: exit code %d: %s", args, code, &c.Err)
 		}
+	}
+}
+
+// Input that cannot be read ends both sides with an error: the other must not take what it has got for the whole, nor wait for the rest.
+func TestInputFails(t *testing.T) {
+	lan := new(pipe.Switch)
+	s := program.StartWith(t, lan, nil, "nc -l -v 7471 --addr 10.0.0.1/24")
+	s.Await(t, &s.Err, "listening on")
+	input := io.MultiReader(strings.NewReader("the beginning"), iotest.ErrReader(errors.New("it is a directory")))
+	c := program.StartWith(t, lan, input, "nc 10.0.0.1 7471 --addr 10.0.0.2/24")
+	if code := c.Wait(t); code != cli.ExitFailed || !strings.Contains(c.Err.String(), "it is a directory") {
+		t.Errorf("exit code %d: %s", code, &c.Err)
+	}
+	if code := s.Wait(t); code != cli.ExitFailed {
+		t.Errorf("the server: exit code %d: %s", code, &s.Err)
 	}
 }
