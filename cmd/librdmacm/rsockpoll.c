@@ -185,7 +185,7 @@ PUBLIC int rselect(int n, fd_set *r, fd_set *w, fd_set *x, struct timeval *timeo
 	int64_t until = -1;
 	if (n < 0 || n > FD_SETSIZE || (timeout && (timeout->tv_sec < 0 || timeout->tv_usec < 0)))
 		return result(EINVAL);
-	if (timeout) {
+	if (timeout && timeout->tv_sec < INT32_MAX) { // a longer one is for ever
 		until = timeout->tv_sec * 1000000000LL + timeout->tv_usec * 1000LL;
 		if (until)
 			until += now();

@@ -261,9 +261,11 @@ func srRsClose(h C.uint32_t) C.int {
 		for _, l := range listeners {
 			stacks.mayFail(l.Close())
 		}
-		for _, c := range conns {
-			stacks.mayFail(c.Close())
+		var closing sync.WaitGroup
+		for _, c := range conns { // each of which may have to linger
+			closing.Go(func() { stacks.mayFail(c.Close()) })
 		}
+		closing.Wait()
 		if packets != nil {
 			packets.OnReady(nil)
 			stacks.mayFail(packets.Close())

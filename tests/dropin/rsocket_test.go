@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -103,6 +104,42 @@ func TestRsockets(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestCloseListener: rclose of a listener whose connections nobody has accepted, and whose peers have fallen silent, takes as long as that
+// of one of them, not of all: a second of SO_LINGER, and two for the peer to answer the disconnection.
+func TestCloseListener(t *testing.T) {
+	program := compile(t, "rsockets")
+	server, client := endpoints{link: "kernel:lo", server: "127.18.4.5", client: "127.18.4.6"}.pair(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	listener := server.program(ctx, t, program, "127.18.4.5", "close")
+	input, err := listener.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	listens, closed := begin(t, listener)
+	if err := listens.waitFor("\n", closed); err != nil {
+		t.Fatalf("%v\n%s", err, listens.text())
+	}
+	port := strings.TrimSpace(strings.TrimPrefix(listens.text(), "port "))
+	peer := client.program(ctx, t, program, "127.18.4.5", "connect", port)
+	connects, ended := begin(t, peer)
+	if err := connects.waitFor("connected", ended); err != nil {
+		t.Fatalf("%v\n%s", err, connects.text())
+	}
+	if err := peer.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if err := input.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-closed; err != nil || time.Since(began) > 9*time.Second {
+		t.Errorf("it ended after %v: %v\n%s", time.Since(began), err, listens.text())
+	}
+	cancel()
+	<-ended
 }
 
 // TestRsocketDefaults: the files in /etc/rdma/rsocket say what new rsockets have. The program has an /etc of its own, with nothing else.

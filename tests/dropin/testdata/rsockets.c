@@ -1,9 +1,10 @@
 // Rsockets whose two ends are in one process: what they do where sockets would wait, refuse or end, with errno as rsocket(7) and
 // socket(7) have it. The first argument is an address of the device's; with "datagrams" behind it these are tested, too, with
-// "defaults" the files of defaults alone.
+// "defaults" the files of defaults alone, and with "close" and "connect" what TestCloseListener says.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -15,6 +16,7 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 #include <rdma/rsocket.h>
 
@@ -240,6 +242,12 @@ static void test_stream(int c, int s)
 	OK(read(p[0], b, 1) == 1);
 	FD_SET(p[0], &r);
 	OK(rselect(top, &r, NULL, NULL, &none) == 0 && !FD_ISSET(p[0], &r));
+	struct timeval ever = {.tv_sec = LONG_MAX}; // more ns than a number has room for
+	FD_ZERO(&r);
+	FD_SET(s, &r);
+	OK(!pthread_create(&t, NULL, write_later, &c));
+	OK(rselect(top, &r, NULL, NULL, &ever) == 1 && FD_ISSET(s, &r));
+	OK(!pthread_join(t, NULL) && rread(s, b, sizeof b) == 5);
 	close(p[0]);
 	close(p[1]);
 }
@@ -382,6 +390,34 @@ static void test_defaults(void)
 	OK(!rclose(s));
 }
 
+// close_listener ends a listener, when something comes from standard input, and says how long that takes.
+static void close_listener(void)
+{
+	struct linger linger = {.l_onoff = 1, .l_linger = 1};
+	int l = rsocket(AF_INET, SOCK_STREAM, 0);
+	OK(l >= 0 && !rsetsockopt(l, SOL_SOCKET, SO_LINGER, &linger, sizeof linger));
+	OK(!rbind(l, (struct sockaddr *)&addr, len) && !rgetsockname(l, (struct sockaddr *)&addr, &len) && !rlisten(l, 100));
+	printf("port %d\n", ntohs(addr.sin_port));
+	fflush(stdout);
+	getchar();
+	struct timespec began, ended;
+	clock_gettime(CLOCK_MONOTONIC, &began);
+	OK(!rclose(l));
+	clock_gettime(CLOCK_MONOTONIC, &ended);
+	printf("closed in %ld s\n", (long)(ended.tv_sec - began.tv_sec));
+}
+
+// hold_connections makes connections to a port, and keeps them.
+static void hold_connections(int port)
+{
+	addr.sin_port = htons(port);
+	for (int i = 0; i < 6; i++)
+		OK(!rconnect(rsocket(AF_INET, SOCK_STREAM, 0), (struct sockaddr *)&addr, len));
+	puts("connected");
+	fflush(stdout);
+	pause();
+}
+
 int main(int argc, char **argv)
 {
 	if (argc < 2 || inet_pton(AF_INET, argv[1], &addr.sin_addr) != 1)
@@ -389,6 +425,14 @@ int main(int argc, char **argv)
 	addr.sin_family = AF_INET;
 	if (argc > 2 && !strcmp(argv[2], "defaults")) {
 		test_defaults();
+		return 0;
+	}
+	if (argc > 2 && !strcmp(argv[2], "close")) {
+		close_listener();
+		return 0;
+	}
+	if (argc > 3 && !strcmp(argv[2], "connect")) {
+		hold_connections(atoi(argv[3]));
 		return 0;
 	}
 	FAILS(rsocket(AF_UNIX, SOCK_STREAM, 0), ENOTSUP);
