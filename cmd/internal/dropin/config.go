@@ -159,6 +159,7 @@ func flags(getenv func(string) string, link, addrs string) (f node.Flags, err er
 			f.Addr = append(f.Addr, a)
 		}
 	}
+	f.MPA.SendFirst = true // as kernels let a server do: that of ib_write_lat sends first, and siw does not ask for peer-to-peer mode
 	f.Trace = getenv("SOFTRNIC_TRACE")
 	f.Log = slog.LevelWarn
 	if level := getenv("SOFTRNIC_LOG"); level != "" {
