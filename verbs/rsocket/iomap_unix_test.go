@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/stack/stacktest"
 	"github.com/softrnic/softrnic/verbs"
@@ -16,9 +18,9 @@ import (
 
 // Memory whose length the protocol cannot say is not mapped, rather than a part of it.
 func TestMapTooLong(t *testing.T) {
-	b, err := syscall.Mmap(-1, 0, 1<<32, syscall.PROT_NONE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	b, err := unix.Mmap(-1, 0, 1<<32, unix.PROT_NONE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	ok(t, err)
-	defer func() { ok(t, syscall.Munmap(b)) }()
+	defer func() { ok(t, unix.Munmap(b)) }()
 	lan := new(pipe.Switch)
 	to, from := open(t, lan.Port(), server), open(t, lan.Port(), client)
 	a, c, err := connect(from, to, serverAt, &rsocket.Config{Iomaps: 1})
@@ -36,9 +38,9 @@ func TestMapTooLong(t *testing.T) {
 // to it, and not this process.
 func TestWriteAtFaults(t *testing.T) {
 	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
-		memory, err := syscall.Mmap(-1, 0, 4096, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+		memory, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 		ok(t, err)
-		defer func() { ok(t, syscall.Munmap(memory)) }()
+		defer func() { ok(t, unix.Munmap(memory)) }()
 		a, b := pair(t, m, &rsocket.Config{Transport: transport, Iomaps: 1})
 		_, err = a.Map(memory, 0)
 		ok(t, err)
@@ -46,7 +48,7 @@ func TestWriteAtFaults(t *testing.T) {
 		ok(t, err)
 		_, err = b.Read(make([]byte, 1))
 		ok(t, err)
-		ok(t, syscall.Mprotect(memory, syscall.PROT_NONE))
+		ok(t, unix.Mprotect(memory, unix.PROT_NONE))
 		_, err = b.WriteAt([]byte{1}, 0)
 		ok(t, err)
 		for who, c := range map[string]*rsocket.Conn{"who has mapped it": a, "the peer": b} {
