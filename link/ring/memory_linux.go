@@ -1,6 +1,7 @@
 package ring
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -74,16 +75,11 @@ func mapMemory(fd, n int) ([]byte, error) {
 }
 
 // Send sends a message with a descriptor, such as that of a ring's memory.
-//
-// Linux limits how many descriptors of a user without privileges are on their way at a time, in all programs together. They soon
-// arrive, or are thrown away with their socket, so that it is tried again for a while.
 func Send(conn *net.UnixConn, message []byte, fd int) error {
-	for end := time.Now().Add(crowdedTime); ; time.Sleep(time.Millisecond) {
+	return whileCrowded(func() error {
 		_, _, err := conn.WriteMsgUnix(message, unix.UnixRights(fd), nil)
-		if !errors.Is(err, unix.ETOOMANYREFS) || time.Now().After(end) {
-			return err
-		}
-	}
+		return err
+	})
 }
 
 // TrySend is Send that does not wait until the other side has read what was sent before: the error is EAGAIN then. Nil rights are
@@ -93,15 +89,25 @@ func TrySend(conn *net.UnixConn, message, rights []byte) error {
 	if err != nil {
 		return err
 	}
-	for end := time.Now().Add(crowdedTime); ; time.Sleep(time.Millisecond) {
+	return whileCrowded(func() error {
+		var err error
 		closed := raw.Write(func(fd uintptr) bool {
-			err = unix.Sendmsg(int(fd), message, rights, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
-			return true
+			for {
+				err = unix.Sendmsg(int(fd), message, rights, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+				if err != unix.EINTR {
+					return true
+				}
+			}
 		})
-		if closed != nil {
-			return closed
-		}
-		if !errors.Is(err, unix.EINTR) && (!errors.Is(err, unix.ETOOMANYREFS) || time.Now().After(end)) {
+		return cmp.Or(closed, err)
+	})
+}
+
+// whileCrowded sends a descriptor. Linux limits how many of a user without privileges are on their way at a time, in all programs
+// together. They soon arrive, or are thrown away with their socket, so that it is tried again for a while.
+func whileCrowded(send func() error) error {
+	for end := time.Now().Add(crowdedTime); ; time.Sleep(time.Millisecond) {
+		if err := send(); !errors.Is(err, unix.ETOOMANYREFS) || time.Now().After(end) {
 			return err
 		}
 	}
