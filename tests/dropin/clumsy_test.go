@@ -25,39 +25,41 @@ func compile(t *testing.T, name string) string {
 	return program
 }
 
-// TestSignals runs testdata/signals.c, which says what it tests; and a program that ends by its own fault ends as any other.
-func TestSignals(t *testing.T) {
-	program := compile(t, "signals")
-	for _, link := range []string{"pipe", "shm:signals"} {
+// onLinks calls f with a command of a program's, within a process and over shared memory.
+func onLinks(t *testing.T, program string, f func(link string, command func(args ...string) *exec.Cmd)) {
+	t.Helper()
+	for _, link := range []string{"pipe", "shm:" + filepath.Base(program)} {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
 		n, _ := pair(t, 0)
 		n.env = append(n.env, "SOFTRNIC_LINK="+link)
-		out, err := n.program(ctx, t, program).CombinedOutput()
+		f(link, func(args ...string) *exec.Cmd { return n.program(ctx, t, program, args...) })
+		cancel()
+	}
+}
+
+// TestSignals runs testdata/signals.c, which says what it tests; and a program that ends by its own fault ends as any other.
+func TestSignals(t *testing.T) {
+	onLinks(t, compile(t, "signals"), func(link string, command func(args ...string) *exec.Cmd) {
+		out, err := command().CombinedOutput()
 		t.Logf("%s: %s", link, out)
 		if err != nil {
 			t.Error(err)
 		}
-		out, err = n.program(ctx, t, program, "die").CombinedOutput()
+		out, err = command("die").CombinedOutput()
 		var exit *exec.ExitError
 		if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGSEGV {
 			t.Errorf("%s: a program with a fault of its own: %v, want SIGSEGV\n%s", link, err, out)
 		}
-	}
+	})
 }
 
 // TestTwoCQs runs testdata/twocqs.c, which says what it tests.
 func TestTwoCQs(t *testing.T) {
-	program := compile(t, "twocqs")
-	for _, link := range []string{"pipe", "shm:twocqs"} {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		n, _ := pair(t, 0)
-		n.env = append(n.env, "SOFTRNIC_LINK="+link)
-		if out, err := n.program(ctx, t, program).CombinedOutput(); err != nil {
+	onLinks(t, compile(t, "twocqs"), func(link string, command func(args ...string) *exec.Cmd) {
+		if out, err := command().CombinedOutput(); err != nil {
 			t.Errorf("%s: %v\n%s", link, err, out)
 		}
-	}
+	})
 }
 
 // TestClumsy runs testdata/clumsy.c, which says what it tests.
