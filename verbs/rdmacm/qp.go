@@ -91,8 +91,8 @@ func (id *ID) CreateXRCQP(x *verbs.XRCD) error {
 
 // UseQP makes a QP that the application has created the ID's QP, which the ID moves as it does one of CreateQP: if it is in
 // RESET, to INIT at once, or to RTS if its type is UD. The application destroys it, after DestroyQP, Destroy of the ID or
-// UseQP(nil); these only end its use. A QP that is given to another ID meanwhile is that one's only. UseQP is for programs that create QPs before they know for which ID, and for those that
-// keep a structure of their own for each QP.
+// UseQP(nil); these only end its use. A QP that is given to another ID meanwhile is that one's only. UseQP is for programs that
+// create QPs before they know for which ID, and for those that keep a structure of their own for each QP.
 func (id *ID) UseQP(qp *verbs.QP) error {
 	const op = "use QP"
 	if qp == nil {
