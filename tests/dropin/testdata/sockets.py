@@ -204,10 +204,15 @@ if role == "server":
                 serve(conn)
 elif sys.argv[5:] == ["refused"]:
     with socket.socket(family) as s:
+        s.bind((sys.argv[4], 0))
+        assert s.connect_ex((address, port)) == errno.ECONNREFUSED
+        assert s.getsockname()[0] == sys.argv[4], s.getsockname()
         assert s.connect_ex((address, port)) == errno.ECONNREFUSED
     with socket.socket(family) as s:
+        s.bind((sys.argv[4], 0))
         begin(s, (address, port))
         assert outcome(s) == errno.ECONNREFUSED
+        assert s.getsockname()[0] == sys.argv[4], s.getsockname()
     with socket.socket(family) as s:  # the second connect says it
         begin(s, (address, port))
         poll = select.poll()

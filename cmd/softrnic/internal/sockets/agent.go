@@ -205,9 +205,9 @@ func (a *Agent) named(r *request) (status int32, name netip.AddrPort) {
 func (a *Agent) passOn(program, far net.Conn, e ends) {
 	a.work.Go(func() {
 		defer func() {
-			_ = program.Close()
 			_ = far.Close()
 			a.forgetNames(e)
+			_ = program.Close() // from now on another connection may have the ports of e
 		}()
 		if err := a.cfg.Counters.Relay(a.ctx, program, far); err != nil && a.ctx.Err() == nil {
 			a.cfg.Counters.Failed.Add(1)

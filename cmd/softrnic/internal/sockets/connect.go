@@ -52,6 +52,7 @@ func (a *Agent) connect(socket int, to netip.AddrPort) int32 {
 		return declined
 	}
 	a.log.Info("a connection of the program goes over RDMA", "to", to, "from", rdma.LocalAddr())
+	a.unbind(cookie)
 	a.passOn(program, rdma, e)
 	return done
 }
@@ -90,13 +91,19 @@ func (a *Agent) source(socket int, to netip.AddrPort) netip.AddrPort {
 	a.mu.Lock()
 	if bound, ok := a.bound[cookie]; ok {
 		at = bound
-		delete(a.bound, cookie) // from now on it has the names of its connection
 	}
 	a.mu.Unlock()
 	if at.Addr().Is4() != to.Addr().Is4() || !slices.Contains(a.node.Addrs(), at.Addr()) {
 		return netip.AddrPort{}
 	}
 	return netip.AddrPortFrom(at.Addr(), 0)
+}
+
+// unbind forgets what a socket was bound to: it has the names of its connection now.
+func (a *Agent) unbind(cookie uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.bound, cookie)
 }
 
 // isSilent reports whether a host did not answer lately.

@@ -53,6 +53,8 @@ func (a *Agent) begin(socket int, cookie uint64, to netip.AddrPort) int32 {
 			a.failures[cookie] = failure{status, time.Now().Add(failureTime)}
 			a.mu.Unlock()
 			_ = unix.Shutdown(own, unix.SHUT_RDWR) // for the program it is reset
+		} else {
+			a.unbind(cookie)
 		}
 		a.mu.Lock()
 		delete(a.pending, cookie)
