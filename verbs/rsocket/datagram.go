@@ -256,7 +256,7 @@ func (c *PacketConn) completed(wcs []verbs.WC) {
 		wc := &wcs[i]
 		if wc.WRID&receiveID == 0 {
 			c.sends = append(c.sends, int(wc.WRID))
-			c.writable.Signal()
+			c.writable.Broadcast() // one of the writers may go by UDP after all, and take no slot
 			c.changed()
 			continue
 		}
