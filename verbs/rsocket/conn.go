@@ -194,6 +194,12 @@ func (c *Conn) CloseRead() error {
 	return nil
 }
 
+// over tells that nothing is sent or received any more. mu is held.
+func (c *Conn) over() bool { return c.closed || c.failed || c.peerGone }
+
+// writeOver tells that no write sends anything any more. mu is held.
+func (c *Conn) writeOver() bool { return c.over() || c.writeShut }
+
 // control sends a control message, unless the connection is over. mu is held. If the queue is full, the completion of
 // something in it sends the message.
 func (c *Conn) control(what uint32) error {
@@ -283,7 +289,7 @@ func reset(detail string) error {
 func (c *Conn) probe() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed || c.failed || c.peerGone || c.keepalive == nil {
+	if c.over() || c.keepalive == nil {
 		return
 	}
 	if c.out.idle() {

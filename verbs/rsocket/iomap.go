@@ -240,7 +240,7 @@ func (c *Conn) tryWriteAt(b []byte, off int64) (total int, err error) {
 		room := c.out.room()
 		n := min(len(b)-total, int(min(to.length, maxTransfer)), len(room))
 		c.copyUnlocked(room[:n], b[total:])
-		if c.closed || c.failed || c.writeShut || c.peerGone || !c.mayWriteAt(len(b)-total) {
+		if c.writeOver() || !c.mayWriteAt(len(b)-total) {
 			continue // meanwhile Map may have taken the last slot
 		}
 		s := &c.out

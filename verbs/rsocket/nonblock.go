@@ -29,7 +29,7 @@ var errAgain error = &verbs.Error{Op: "rsocket", Err: verbs.ErrAgain}
 
 // ready is what the Conn can do now. mu is held.
 func (c *Conn) ready() (r Ready) {
-	over := c.closed || c.failed || c.peerGone
+	over := c.over()
 	if over || c.readShut || c.peerShut || c.in.unread > 0 {
 		r |= Readable
 	}
@@ -161,7 +161,7 @@ func (c *Conn) TryWrite(b []byte) (total int, err error) {
 			room := c.out.room() // nobody else takes of it while writing is held
 			n = min(n, len(room))
 			c.copyUnlocked(room[:n], from)
-			if c.closed || c.failed || c.writeShut || c.peerGone || !c.out.ready(c) {
+			if c.writeOver() || !c.out.ready(c) {
 				continue // meanwhile Map may have taken the last credit or slot
 			}
 			c.postData(n, nil)

@@ -191,7 +191,7 @@ func (s *sender) placed(n int) {
 // grant gives the peer room and credits, if it is time. mu is held.
 func (c *Conn) grant() {
 	s, r := &c.out, &c.in
-	for r.due() && s.slots >= 2 && s.controlling < controlSlots && !c.failed && !c.peerGone && !s.disconnected && !c.closed {
+	for r.due() && s.slots >= 2 && s.controlling < controlSlots && !s.disconnected && !c.over() {
 		var wr verbs.SendWR
 		var to sge
 		var b [sgeLen]byte

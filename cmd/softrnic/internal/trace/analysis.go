@@ -173,17 +173,19 @@ func (a *analysis) roce(f *frame) {
 		b = a.scratch[:f.length]
 		clear(b[copy(b, f.payload):min(len(b), len(f.payload)+wire.MaxHeaderLen+wire.CNPPayloadLen)])
 	}
-	if f.cuts > 0 && f.cuts < f.length && f.header != nil && !f.cut && a.superframe(f) {
+	whole := f.header != nil && !f.cut
+	if whole && f.cuts > 0 && f.cuts < f.length && a.superframe(f) {
 		a.roce(f) // the last of its packets
 		return
 	}
 	p := &a.packet
 	err := p.Parse(b)
-	if f.cut && (err != nil || f.length > mostPacket || !endless(p)) && a.cutSuperframe(f) {
+	single := err == nil && f.length <= mostPacket && endless(p)
+	if f.cut && !single && a.cutSuperframe(f) {
 		return
 	}
 	if err != nil {
-		if f.header != nil && !f.cut && a.superframe(f) {
+		if whole && a.superframe(f) {
 			a.roce(f) // the last of its packets
 			return
 		}

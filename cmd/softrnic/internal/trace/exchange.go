@@ -295,7 +295,9 @@ func (a *analysis) endExchange(x *exchange) {
 		return
 	}
 	rep := x.has(mad.AttrREP)
-	if rep.count > 0 && x.has(mad.AttrRTU).count == 0 && x.has(mad.AttrREJ).count == 0 && x.active2 != nil && x.active2.stats.Packets > 0 {
+	answered := x.has(mad.AttrRTU).count > 0 || x.has(mad.AttrREJ).count > 0
+	flows := x.active2 != nil && x.active2.stats.Packets > 0
+	if rep.count > 0 && !answered && flows {
 		a.report(wrong, x.active2, rep.number, "the REP of packet %d is not answered by an RTU, and data flow", rep.number)
 	}
 	const long = int64(10 * time.Second)

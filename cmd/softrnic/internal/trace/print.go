@@ -84,7 +84,8 @@ func (p *printer) count(a *analysis, f finding) {
 }
 
 func (p *printer) packet(a *analysis, e *event) {
-	if !p.filter.inTime(e) || len(e.findings) == 0 && (!e.shown || !p.packets && p.chart == nil) || !p.filter.in(e) {
+	wanted := len(e.findings) > 0 || e.shown && (p.packets || p.chart != nil)
+	if !wanted || !p.filter.inTime(e) || !p.filter.in(e) {
 		return
 	}
 	for _, f := range e.findings {

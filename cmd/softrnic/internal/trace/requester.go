@@ -358,7 +358,7 @@ func (a *analysis) place(w *flow, f *frame, p *wire.Packet) {
 	}
 	if info.HasPayload() {
 		switch {
-		case !info.Last() && q.mtu == 0 && (n < 256 || n > 4096 || n&(n-1) != 0):
+		case !info.Last() && q.mtu == 0 && !isMTU(n):
 			a.report(wrong, w, f.number, "%d bytes in a packet that is not its message's last: that is no path MTU", n)
 		case !info.Last() && q.mtu == 0:
 			q.mtu = n

@@ -84,7 +84,9 @@ func (a *analysis) acknowledgement(w, o *flow, f *frame, p *wire.Packet, before 
 			a.ev.why = "its request was repeated"
 			return
 		}
-		if k := &q.asked; k.open && !k.met && q.hasNAK && k.nak && wire.PSNDiff(p.PSN, k.psn) >= 0 {
+		k := &q.asked
+		unmet := q.hasNAK && k.nak && k.open && !k.met
+		if unmet && wire.PSNDiff(p.PSN, k.psn) >= 0 {
 			a.report(doubtful, w, f.number, "acknowledges PSN %d, for which the NAK of packet %d has asked and which has not come again", k.psn, k.number)
 			k.open = false
 		}
@@ -109,7 +111,8 @@ func (a *analysis) acknowledgement(w, o *flow, f *frame, p *wire.Packet, before 
 	a.acknowledge(w, o, f, wire.PSNAdd(p.PSN, 1<<24-1), false)
 	a.sequence(w, o, f, p)
 	s := q.at(p.PSN)
-	sameNAK := q.asked.open && q.asked.psn == p.PSN && q.asked.number != 0 && q.hasNAK && q.lastNAK == uint32(p.AETH.Syndrome)
+	samePSN := q.asked.open && q.asked.psn == p.PSN && q.asked.number != 0
+	sameNAK := samePSN && q.hasNAK && q.lastNAK == uint32(p.AETH.Syndrome)
 	selective := len(p.Payload) != 0 || p.Reserved7 != 0
 	nothingRepeated := before >= q.asked.time && (s == nil || s.time <= q.asked.time)
 	if sameNAK && !selective && nothingRepeated {
@@ -235,7 +238,12 @@ func (a *analysis) responded(w, o *flow, f *frame, p *wire.Packet) {
 	var r *awaited
 	for i := len(q.waiting) - 1; i >= 0; i-- {
 		x := &q.waiting[i]
-		if d := wire.PSNDiff(p.PSN, x.psn); d >= 0 && (x.span != 0 && uint32(d) < x.span || x.span == 0 && (d == 0 || i == len(q.waiting)-1)) {
+		d := wire.PSNDiff(p.PSN, x.psn)
+		within := uint32(d) < x.span
+		if x.span == 0 { // not known
+			within = d == 0 || i == len(q.waiting)-1
+		}
+		if d >= 0 && within {
 			r = x
 			break
 		}
@@ -292,7 +300,9 @@ func (a *analysis) responded(w, o *flow, f *frame, p *wire.Packet) {
 func (a *analysis) responseOrder(w, o *flow, f *frame, p *wire.Packet, r *awaited, at uint32) {
 	q := &o.req
 	info := p.Opcode.Info()
-	if r.again && info.Read() && w.rsp.began && at <= r.next && (info.First() == w.rsp.within || !info.First() && p.PSN != wire.PSNAdd(w.rsp.last, 1)) {
+	repeated := r.again && info.Read() && w.rsp.began && at <= r.next
+	jumps := info.First() == w.rsp.within || !info.First() && p.PSN != wire.PSNAdd(w.rsp.last, 1)
+	if repeated && jumps {
 		if from := wire.PSNAdd(w.rsp.last, 1); wire.PSNDiff(p.PSN, from) > 0 { // perhaps it is asked for once more
 			a.ev.missing = psns(from, wire.PSNAdd(p.PSN, 1<<24-1))
 			w.stats.Gaps++

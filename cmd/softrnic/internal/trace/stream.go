@@ -192,7 +192,9 @@ func join(s, t string) string {
 // same looks whether a segment is the one before it once more, where the sender does not count its packets. A second
 // acknowledgement of the same bytes answers something.
 func (a *analysis) same(h, o *half, f *frame) {
-	if !f.counts && f.length == 0 && !f.tcp.sack && !f.tcp.rst && f.tcp == h.header && h.others == o.stats.Packets && h.stats.Packets > 1 {
+	plain := !f.counts && f.length == 0 && !f.tcp.sack && !f.tcp.rst
+	otherSilent := h.others == o.stats.Packets && h.stats.Packets > 1
+	if plain && f.tcp == h.header && otherSilent {
 		a.report(doubtful, nil, f.number, "the same packet as %d, and the other side has sent nothing in between", h.lastSeen)
 	}
 	h.header, h.others, h.lastSeen = f.tcp, o.stats.Packets, f.number
@@ -244,7 +246,7 @@ func (a *analysis) acknowledges(s *stream, side int, f *frame) {
 		case d < 0:
 			a.reordered(nil, f.number, "acknowledges %d bytes less than packet %d", -d, h.ackedBy)
 			return
-		case d == 0 && f.length == 0 && !f.tcp.fin && !f.tcp.syn && (f.tcp.window == h.window || f.tcp.sack), f.tcp.sack:
+		case d == 0 && f.length == 0 && !f.tcp.fin && !f.tcp.syn && f.tcp.window == h.window, f.tcp.sack:
 			h.asked++
 		}
 	}

@@ -72,8 +72,11 @@ func (a *analysis) cutSuperframe(f *frame) bool {
 // endless says whether a packet is not its message's last and has as much payload as a path MTU allows, so that it is a single one.
 func endless(p *wire.Packet) bool {
 	info, n := p.Opcode.Info(), len(p.Payload)
-	return info.HasPayload() && !info.Last() && n >= 256 && n <= 4096 && n&(n-1) == 0
+	return info.HasPayload() && !info.Last() && isMTU(n)
 }
+
+// isMTU says whether a path MTU may be n bytes.
+func isMTU(n int) bool { return n >= 256 && n <= 4096 && n&(n-1) == 0 }
 
 // segmentLength is how long the packets of a superframe are; 0: it is none.
 func (a *analysis) segmentLength(f *frame) int {
