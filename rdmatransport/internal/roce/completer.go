@@ -69,7 +69,7 @@ func (q *qp) acknowledge(p *wire.Packet) {
 	var o send.Outcome
 	var counts bool
 	if len(p.Payload) > 0 && p.AETH.Syndrome == wire.NakPSNSeq {
-		o, counts = s.OnSelectiveNAK(p.PSN, wire.Sack(p.Payload).All)
+		o, counts = s.OnSelectiveNAK(p.PSN, p.Payload)
 	} else {
 		o, counts = s.OnSequenceNAK(p.PSN)
 	}

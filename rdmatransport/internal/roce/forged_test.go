@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/softrnic/softrnic/rdmatransport/internal/roce/sacktest"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 	"github.com/softrnic/softrnic/verbs"
 )
@@ -73,7 +74,7 @@ func (r *rig) keepsNothing() {
 	r.t.Helper()
 	for _, p := range r.take() {
 		if len(p.Payload) != 0 {
-			r.t.Fatalf("%s tells what is kept: %v", r.brief(&p), slices.Collect(wire.Sack(p.Payload).All))
+			r.t.Fatalf("%s tells what is kept: %v", r.brief(&p), sacktest.Distances(p.Payload))
 		}
 	}
 }
@@ -436,7 +437,7 @@ func TestReadTakesPSNs(t *testing.T) {
 		if len(sent) != 5 || r.brief(&sent[4]) != "nak60 7 msn 4" {
 			t.Fatalf("%d answers, %v", len(sent), sent)
 		}
-		if got := slices.Collect(wire.Sack(sent[4].Payload).All); !slices.Equal(got, []uint32{1}) {
+		if got := sacktest.Distances(sent[4].Payload); !slices.Equal(got, []uint32{1}) {
 			t.Errorf("it says that it has %v", got)
 		}
 		r.give(again(r.nothing(7))...)

@@ -241,11 +241,25 @@ func (z *fuzz) respond(s *script) {
 	if z.marks {
 		p = marked(p)[0]
 		if op == wire.RCAck && s.n(2) == 0 { // what the peer keeps
-			p.Payload = fill(8*s.n(17), s.byte())
+			p.Payload = z.sack(s)
 		}
 	}
 	r.give(p)
 	z.response = psn + 1
+}
+
+// sack is a selective acknowledgement of any items, and mostly with an end.
+func (z *fuzz) sack(s *script) (sack wire.Sack) {
+	for range s.n(17) {
+		sack = binary.BigEndian.AppendUint16(sack, choose[uint16](s, 1, 2, 3, 1<<14|1, 1<<14|2, 1<<14|5, 1<<15|1, 1<<15|0x2aaa, 1<<14|20, 1<<15-1, 1<<14, 1<<15))
+	}
+	if s.n(4) != 0 {
+		sack = append(sack, 0, 0)
+	}
+	for len(sack)%4 != 0 {
+		sack = append(sack, 0, 0)
+	}
+	return sack
 }
 
 // completions checks what is complete: each request once and in order, no success behind an error, and one error that is

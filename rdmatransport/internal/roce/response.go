@@ -171,9 +171,9 @@ func (q *qp) sendSACK() {
 		AETH: wire.AETH{Syndrome: wire.NakPSNSeq, MSN: s.MSN()},
 	}
 	q.traceNAK(trace.NAKSent, p.AETH.Syndrome, p.PSN)
-	if header, b := q.datagram(&p, s.SACKLen()); b != nil {
-		at := p.EncodeHeader(b)
-		s.PutSACK(wire.Sack(b[at : at+s.SACKLen()]))
+	sack := s.SACK()
+	if header, b := q.datagram(&p, len(sack)); b != nil {
+		copy(b[p.EncodeHeader(b):], sack)
 		q.seal(header, b)
 	}
 }

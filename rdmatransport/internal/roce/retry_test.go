@@ -398,8 +398,8 @@ func TestLossShrinksTheWindow(t *testing.T) {
 	run(t, "selective", c, func(t *testing.T, r *rig) {
 		r.post(r.wr(1, verbs.RDMAWrite, 1<<20))
 		inFlight(t, r, whole)
-		var there []int
-		for i := 100; i <= 109; i++ {
+		var there []uint32
+		for i := uint32(100); i <= 109; i++ {
 			there = append(there, i)
 		}
 		r.give(r.sack(0, there...))

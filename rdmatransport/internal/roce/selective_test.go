@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/softrnic/softrnic/rdmatransport/internal/roce/sacktest"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 	"github.com/softrnic/softrnic/verbs"
 )
@@ -76,13 +77,9 @@ func (r *rig) mine(qpn uint32, p *wire.Packet) wire.Mark {
 }
 
 // sack is a selective acknowledgement of the peer: psn is missing, those at the given distances from it are not.
-func (r *rig) sack(psn int, there ...int) wire.Packet {
+func (r *rig) sack(psn int, there ...uint32) wire.Packet {
 	p := marked(r.nak(wire.NakPSNSeq, psn))[0]
-	s := make(wire.Sack, (slices.Max(there)+63)/64*8)
-	for _, d := range there {
-		s[(d-1)/8] |= 1 << ((d - 1) % 8)
-	}
-	p.Payload = s
+	p.Payload = sacktest.Of(there...)
 	return p
 }
 
@@ -117,12 +114,12 @@ func TestKeepsWhatComesBehindAGap(t *testing.T) {
 			r.req(wire.RCWriteLast, 4, data[2048:], ackReq), r.req(wire.RCWriteOnly, 5, data[:8], r.at(4096, 8), ackReq))
 		r.give(write[0], write[2])
 		sent := r.expect("nak60 3 msn 2")
-		if got := slices.Collect(wire.Sack(sent[0].Payload).All); !slices.Equal(got, []uint32{1}) {
+		if got := sacktest.Distances(sent[0].Payload); !slices.Equal(got, []uint32{1}) {
 			t.Errorf("it says that it has %v", got)
 		}
 		r.give(write[3], write[3])
 		for _, p := range r.take() {
-			if got := slices.Collect(wire.Sack(p.Payload).All); !slices.Equal(got, []uint32{1, 2}) {
+			if got := sacktest.Distances(p.Payload); !slices.Equal(got, []uint32{1, 2}) {
 				t.Errorf("it says that it has %v", got)
 			}
 		}

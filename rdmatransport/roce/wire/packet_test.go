@@ -142,6 +142,7 @@ func TestParseRefuses(t *testing.T) {
 	pad := func(n byte) func([]byte) []byte {
 		return func(b []byte) []byte { b[1] = b[1]&^0x30 | n<<4; return b }
 	}
+	unmarked := func(b []byte) []byte { b[8] &= 0x80; return append(b, 0, 0, 0, 0) }
 	longer := func(n int) func([]byte) []byte {
 		return func(b []byte) []byte { return append(b, make([]byte, n)...) }
 	}
@@ -159,7 +160,7 @@ func TestParseRefuses(t *testing.T) {
 		{"pad without payload", change(wire.RCSendOnly, 0, pad(1)), wire.ErrPad},
 		{"pad in an acknowledgement", change(wire.RCAck, 0, pad(3)), wire.ErrPad},
 		{"odd length", change(wire.RCSendOnly, 8, longer(1)), wire.ErrPad},
-		{"acknowledgement with payload", change(wire.RCAck, 0, longer(4)), wire.ErrPayload},
+		{"acknowledgement with payload", change(wire.RCAck, 0, unmarked), wire.ErrPayload},
 		{"READ request with payload", change(wire.RCReadRequest, 0, longer(8)), wire.ErrPayload},
 		{"short CNP", change(wire.CNP, 16, shorter(4)), wire.ErrPayload},
 		{"long CNP", change(wire.CNP, 16, longer(4)), wire.ErrPayload},

@@ -10,7 +10,7 @@ type Owed uint8
 const (
 	Nothing Owed = iota
 	Ack          // of AckPSN
-	SACK         // a sequence NAK of PSN that says what is kept: see SACKLen and PutSACK
+	SACK         // a sequence NAK of PSN that says what is kept: see State.SACK
 	NAK          // see State.NAK
 	LastNAK      // the same; then the connection ends, for the Reason
 )
@@ -47,11 +47,8 @@ func (s *State) NAK() (a wire.AETH, psn uint32) {
 // Reason is what OnRefused was told.
 func (s *State) Reason() uint8 { return s.verdict.reason }
 
-// SACKLen is how many bytes a selective acknowledgement has behind its headers.
-func (s *State) SACKLen() int { return s.early.kept.sackLen(s.expected.psn) }
-
-// PutSACK writes them.
-func (s *State) PutSACK(b wire.Sack) { s.early.kept.putSack(b, s.expected.psn) }
+// SACK is what a SACK that is Owed has behind its headers. It is valid until the next event.
+func (s *State) SACK() wire.Sack { return s.early.kept.sack(s.expected.psn) }
 
 // OnAcknowledged is told that what was Owed is sent.
 func (s *State) OnAcknowledged(owed Owed) {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/softrnic/softrnic/rdmatransport/internal/roce/sacktest"
 	"github.com/softrnic/softrnic/rdmatransport/internal/roce/send"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
@@ -84,13 +85,7 @@ func (r *responder) owes(want string) {
 	switch owed {
 	case Nothing:
 	case SACK:
-		b := make(wire.Sack, r.SACKLen())
-		r.PutSACK(b)
-		var all []uint32
-		for d := range b.All {
-			all = append(all, d)
-		}
-		got = fmt.Sprintf("SACK %d %v", r.PSN(), all)
+		got = fmt.Sprintf("SACK %d %v", r.PSN(), sacktest.Distances(r.SACK()))
 	case Ack:
 		got = fmt.Sprint("ACK ", r.AckPSN())
 	default:

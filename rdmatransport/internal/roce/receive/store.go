@@ -19,6 +19,7 @@ type store struct {
 	have []uint64 // which are here, by slot
 	size []uint16 // bytes of each
 	data []byte   // slots of as many bytes as a packet can have, by PSN modulo the span
+	text []byte   // room for a selective acknowledgement
 
 	room     int           // bytes of a slot
 	mask     uint32        // number of slots less one
@@ -47,7 +48,8 @@ func (s *stores) take(expected, mtu, window uint32, deadline time.Duration) *sto
 	k, _ := s.pool.Get().(*store)
 	if k == nil {
 		slots := send.Span(send.Window(window, 0)) // of the smallest packets
-		k = &store{have: make([]uint64, slots/64), size: make([]uint16, slots), data: make([]byte, 2*window+slots*HeaderRoom)}
+		k = &store{have: make([]uint64, slots/64), size: make([]uint16, slots), data: make([]byte, 2*window+slots*HeaderRoom),
+			text: make([]byte, 0, wire.MaxSackLen)}
 	}
 	k.room, k.mask = int(mtu)+HeaderRoom, send.Span(send.Window(window, mtu))-1
 	k.top, k.until, k.told, k.deadline = expected, sackEvery, false, deadline
@@ -150,19 +152,14 @@ func (k *store) extend(deadline time.Duration) {
 	}
 }
 
-// sackLen is how many bytes a selective acknowledgement of all has, or of as many as a packet has room to tell of.
-func (k *store) sackLen(expected uint32) int {
-	return min(wire.MaxSackLen, (k.room-HeaderRoom)/8*8, (int(wire.PSNDiff(k.top, expected))-1+63)/64*8)
-}
-
-// putSack writes it.
-func (k *store) putSack(sack wire.Sack, expected uint32) {
+// sack is a selective acknowledgement of all, or of as many as a packet has room to tell of. It refers to the store.
+func (k *store) sack(expected uint32) wire.Sack {
 	all := k.have[:(k.mask+1)/64]
-	for i := range len(sack) / 8 {
-		from := int(expected+1) + 64*i
-		at, shift := from/64, from%64
-		sack.PutWord(i, all[at&(len(all)-1)]>>shift|all[(at+1)&(len(all)-1)]<<(64-shift))
-	}
+	return wire.AppendSack(k.text, (k.room-HeaderRoom)&^3, uint32(wire.PSNDiff(k.top, expected))-1, func(i uint32) uint64 {
+		from := expected + 1 + i
+		at, shift := int(from/64), from%64
+		return all[at&(len(all)-1)]>>shift | all[(at+1)&(len(all)-1)]<<(64-shift)
+	})
 }
 
 // tellPeer notes that the peer is told.

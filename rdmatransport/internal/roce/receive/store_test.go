@@ -3,9 +3,11 @@ package receive
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/softrnic/softrnic/rdmatransport/internal/roce/sacktest"
 	"github.com/softrnic/softrnic/rdmatransport/internal/roce/send"
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
@@ -29,13 +31,7 @@ func newStore(t *testing.T, expected uint32) *store {
 
 // keptBehind is the distances that a selective acknowledgement names.
 func (k *store) keptBehind(expected uint32) string {
-	b := make(wire.Sack, k.sackLen(expected))
-	k.putSack(b, expected)
-	var all []uint32
-	for d := range b.All {
-		all = append(all, d)
-	}
-	return fmt.Sprint(all)
+	return fmt.Sprint(sacktest.Distances(k.sack(expected)))
 }
 
 func TestStoreAdds(t *testing.T) {
@@ -141,8 +137,7 @@ func TestStoreSpan(t *testing.T) {
 	for _, c := range []struct {
 		window uint32
 		span   uint32
-		sack   int // bytes, of all
-	}{{128 << 10, 256, 32}, {send.DefaultWindow, 1024, 128}, {send.MaxWindow, 32768, 1024}} {
+	}{{128 << 10, 256}, {send.DefaultWindow, 1024}, {send.MaxWindow, 32768}} {
 		fit := func(p *wire.Packet, d uint32, mtu uint32) bool { return fits(p, int32(d), mtu, c.window) }
 		if p := write(0); !fit(p, c.span-1, testMTU) || fit(p, c.span, testMTU) || fit(p, 1, testMTU-HeaderRoom) {
 			t.Error("what fits is another thing")
@@ -151,8 +146,8 @@ func TestStoreSpan(t *testing.T) {
 		for d := uint32(1); d < c.span; d++ {
 			k.add(write(wire.PSNAdd(expected, d)))
 		}
-		if n := k.sackLen(expected); n != c.sack {
-			t.Errorf("window %d: a selective acknowledgement of %d bytes, want %d", c.window, n, c.sack)
+		if got := sacktest.Distances(k.sack(expected)); len(got) != int(c.span-1) || got[0] != 1 || got[c.span-2] != c.span-1 {
+			t.Errorf("window %d: it tells of %d packets, want %d", c.window, len(got), c.span-1)
 		}
 		k.begin(expected)
 		var p wire.Packet
@@ -163,6 +158,42 @@ func TestStoreSpan(t *testing.T) {
 		}
 		if k.count != 0 {
 			t.Error(k.count, "are left")
+		}
+	}
+}
+
+// A selective acknowledgement fits into a packet, whatever is missing: what is missing first is told.
+func TestSackFits(t *testing.T) {
+	const expected = 1<<24 - 100
+	for _, c := range []struct {
+		mtu, every uint32 // one packet of so many is missing
+		told       uint32 // at least
+		all        bool
+	}{
+		{1024, 100, 0, true}, {1024, 70, 0, true}, {1024, 3, 512 * 15, false}, {4096, 3, 0, true},
+		{256, 1000, 0, true}, {256, 100, 64 * 100, false}, {256, 3, 128 * 15, false},
+	} {
+		k := new(stores).take(expected, c.mtu, send.MaxWindow, time.Minute)
+		window := send.Window(send.MaxWindow, c.mtu)
+		var want []uint32
+		for d := uint32(1); d < window; d++ {
+			if d%c.every != 0 {
+				p := write(wire.PSNAdd(expected, d))
+				p.Payload = p.Payload[:4]
+				k.add(p)
+				want = append(want, d)
+			}
+		}
+		sack := k.sack(expected)
+		n, all := sack.Told()
+		if len(sack) > int(c.mtu) || all != c.all || n < c.told {
+			t.Errorf("path MTU %d, one of %d missing: %d bytes tell of %d packets (all: %v)", c.mtu, c.every, len(sack), n, all)
+		}
+		if got := sacktest.Distances(sack); len(got) > len(want) || !slices.Equal(got, want[:len(got)]) || all && len(got) != len(want) {
+			t.Errorf("path MTU %d, one of %d missing: it tells of %d packets, of %d", c.mtu, c.every, len(got), len(want))
+		}
+		if allocs := testing.AllocsPerRun(10, func() { k.sack(expected) }); allocs != 0 {
+			t.Errorf("%v allocations", allocs)
 		}
 	}
 }

@@ -79,28 +79,41 @@ func (s *State) OnSequenceNAK(psn uint32) (o Outcome, counts bool) {
 	return o, counts
 }
 
-// OnSelectiveNAK is told that the peer misses PSN psn, but keeps others behind it. sack yields their distances from psn, in
-// order.
-func (s *State) OnSelectiveNAK(psn uint32, sack func(yield func(distance uint32) bool)) (o Outcome, counts bool) {
+// OnSelectiveNAK is told that the peer misses PSN psn, but keeps others behind it. sack tells which.
+func (s *State) OnSelectiveNAK(psn uint32, sack wire.Sack) (o Outcome, counts bool) {
 	if s.alarm.isSet(RNR) {
 		return o, false
 	}
 	s.ackThrough(psn, &o)
 	s.startRecovery()
-	for d := range sack {
-		kept := wire.PSNAdd(psn, d)
-		if wire.PSNDiff(kept, s.flight.max) >= 0 {
-			break
-		}
-		if wire.PSNDiff(kept, s.flight.una) >= 0 && s.board.sacked(kept) {
-			s.alarm.signOfLife()
-		}
-	}
+	s.sacked(psn, sack)
 	if s.delays != nil && s.mode.is(Selective) {
 		s.measured(func(psn uint32) bool { return s.board.at(psn).is(arrived) })
 	}
 	s.probeAnswered(&o)
 	return o, true
+}
+
+// sacked notes what a selective acknowledgement of PSN psn tells.
+func (s *State) sacked(psn uint32, sack wire.Sack) {
+	f := &s.flight
+	inFlight := func(distance uint32) uint32 {
+		at := wire.PSNAdd(psn, distance)
+		switch {
+		case wire.PSNDiff(at, f.una) < 0:
+			return f.una
+		case wire.PSNDiff(at, f.max) > 0:
+			return f.max
+		}
+		return at
+	}
+	for distance, n := range sack.All {
+		if s.board.sacked(inFlight(distance), inFlight(distance+n)) {
+			s.alarm.signOfLife()
+		}
+	}
+	n, all := sack.Told()
+	s.board.told(inFlight(n+1), all)
 }
 
 // OnRNR is told that the peer asked not to be sent PSN psn and what comes behind it for some time. Answers to what comes

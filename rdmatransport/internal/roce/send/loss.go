@@ -1,6 +1,10 @@
 package send
 
-import "github.com/softrnic/softrnic/rdmatransport/roce/wire"
+import (
+	"math/bits"
+
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+)
 
 // overtaken tells whether a transmission counts as lost, given the newest one that has arrived: that was sent LossEvidence
 // later, or is the last that was sent at all.
@@ -20,23 +24,37 @@ func (b *scoreboard) detectLosses(una, max uint32) (packets uint32) {
 	return b.detectLostRequests(max) + b.detectLostAnswers(una, max)
 }
 
-// detectLostRequests looks at what is not executed: packets that the peer would have acknowledged by now. A READ's PSNs
-// share their request's fate.
+// detectLostRequests looks at what is not executed: packets that the peer would have acknowledged by now, or told of. A READ's
+// PSNs share their request's fate. What the peer keeps takes a step for 64 PSNs, and what nothing has overtaken none.
 func (b *scoreboard) detectLostRequests(max uint32) (packets uint32) {
-	gone, last := false, b.newest >= b.tail
-	for psn := b.executed; psn != max; psn = wire.PSNAdd(psn, 1) {
-		s := b.at(psn)
-		if !s.is(answer) {
-			gone = overtaken(s.number, b.newest, last)
-		} else if s.is(head) {
-			gone = !s.is(accepted) && overtaken(s.number, b.newest, last)
-		}
-		if gone && s.unknown() {
-			b.lose(psn)
-			if !s.is(answer) || s.is(head) {
-				packets++
+	if b.partly && wire.PSNDiff(b.limit, b.executed) > 0 && wire.PSNDiff(max, b.limit) > 0 {
+		max = b.limit
+	}
+	gone, last, behind := false, b.newest >= b.tail, b.executed
+	for from := b.executed; from != max; {
+		word, all, next := b.keptFrom(from, max)
+		for left := all &^ *word; left != 0; left &= left - 1 {
+			psn := from&^63 + uint32(bits.TrailingZeros64(left))
+			s := b.at(psn)
+			switch {
+			case !s.is(answer) || s.is(head):
+				gone = overtaken(s.number, b.newest, last)
+				if !gone && wire.PSNDiff(psn, b.end) >= 0 {
+					return packets // what follows was sent later
+				}
+				gone = gone && !s.is(accepted)
+			case psn != behind: // the peer keeps the request
+				gone = false
+			}
+			behind = wire.PSNAdd(psn, 1)
+			if gone && s.unknown() {
+				b.lose(psn)
+				if !s.is(answer) || s.is(head) {
+					packets++
+				}
 			}
 		}
+		from = next
 	}
 	return packets
 }

@@ -41,30 +41,55 @@ func TestDetectLosses(t *testing.T) {
 		packets        uint32
 	}{
 		{name: "nothing came", n: 10, do: func(*scoreboard) {}},
-		{name: "too little evidence", n: 10, do: func(b *scoreboard) { b.sacked(1); b.sacked(2) }},
-		{name: "enough evidence", n: 10, do: func(b *scoreboard) { b.sacked(1); b.sacked(3) }, lost: []uint32{0}, packets: 1},
-		{name: "two of them", n: 10, do: func(b *scoreboard) { b.sacked(5) }, lost: []uint32{0, 1, 2}, packets: 3},
-		{name: "the last has come", n: 3, do: func(b *scoreboard) { b.sacked(2) }, lost: []uint32{0, 1}, packets: 2},
-		{name: "executed is not lost", n: 10, do: func(b *scoreboard) { b.executedBefore(3); b.sacked(9) },
+		{name: "too little evidence", n: 10, do: func(b *scoreboard) { b.sacked(1, 2); b.sacked(2, 3) }},
+		{name: "enough evidence", n: 10, do: func(b *scoreboard) { b.sacked(1, 2); b.sacked(3, 4) }, lost: []uint32{0}, packets: 1},
+		{name: "two of them", n: 10, do: func(b *scoreboard) { b.sacked(5, 6) }, lost: []uint32{0, 1, 2}, packets: 3},
+		{name: "the last has come", n: 3, do: func(b *scoreboard) { b.sacked(2, 3) }, lost: []uint32{0, 1}, packets: 2},
+		{name: "executed is not lost", n: 10, do: func(b *scoreboard) { b.executedBefore(3); b.sacked(9, 10) },
 			lost: []uint32{3, 4, 5, 6, 7, 8}, packets: 6},
 		{name: "a repetition is not lost yet", n: 10, do: func(b *scoreboard) {
-			b.sacked(9)
+			b.sacked(9, 10)
 			b.detectLosses(0, 10)
 			b.resent(0, 1, false)
-			b.sacked(1)
+			b.sacked(1, 2)
 		}, lost: []uint32{2, 3, 4, 5, 6, 7, 8}},
 		{name: "a lost repetition", n: 10, do: func(b *scoreboard) {
-			b.sacked(9)
+			b.sacked(9, 10)
 			b.detectLosses(0, 10)
 			for psn := range uint32(5) {
 				b.resent(psn, 1, false)
 			}
-			b.sacked(3)
+			b.sacked(3, 4)
 		}, lost: []uint32{0, 5, 6, 7, 8}, packets: 1},
+		{name: "the peer had no room to tell", n: 10, do: func(b *scoreboard) {
+			b.sacked(4, 6)
+			b.sacked(9, 10)
+			b.told(6, false)
+		}, lost: []uint32{0, 1, 2, 3}, packets: 4},
+		{name: "the peer had room to tell", n: 10, do: func(b *scoreboard) {
+			b.sacked(4, 6)
+			b.sacked(9, 10)
+			b.told(6, true)
+		}, lost: []uint32{0, 1, 2, 3, 6, 7, 8}, packets: 7},
+		{name: "all that the peer told is executed", n: 10, do: func(b *scoreboard) {
+			b.sacked(4, 6)
+			b.told(6, false)
+			b.executedBefore(6)
+			b.sacked(9, 10)
+		}, lost: []uint32{6, 7, 8}, packets: 3},
+		{name: "what is told twice, and then sent again", n: 10, do: func(b *scoreboard) {
+			b.sacked(2, 5)
+			b.sacked(2, 6)
+			b.forget(4)
+			b.resent(4, 1, false)
+			b.sacked(9, 10)
+		}, lost: []uint32{0, 1, 6}, packets: 3},
+		{name: "a READ's request that the peer keeps, behind one that is lost", n: 10, answers: []uint32{1, 2, 3, 4}, heads: []uint32{1, 3},
+			do: func(b *scoreboard) { b.sacked(3, 4); b.sacked(9, 10) }, lost: []uint32{0, 1, 2, 5, 6, 7, 8}, packets: 6},
 		{name: "a READ's request", n: 10, answers: []uint32{2, 3, 4}, heads: []uint32{2},
-			do: func(b *scoreboard) { b.executedBefore(2); b.sacked(9) }, lost: []uint32{2, 3, 4, 5, 6, 7, 8}, packets: 5},
+			do: func(b *scoreboard) { b.executedBefore(2); b.sacked(9, 10) }, lost: []uint32{2, 3, 4, 5, 6, 7, 8}, packets: 5},
 		{name: "a READ's request is there", n: 10, answers: []uint32{2, 3, 4}, heads: []uint32{2},
-			do: func(b *scoreboard) { b.executedBefore(2); b.sacked(2); b.sacked(9) }, lost: []uint32{5, 6, 7, 8}, packets: 4},
+			do: func(b *scoreboard) { b.executedBefore(2); b.sacked(2, 3); b.sacked(9, 10) }, lost: []uint32{5, 6, 7, 8}, packets: 4},
 		{name: "a READ's response, overtaken", n: 6, answers: []uint32{0, 1, 2, 3, 4, 5}, heads: []uint32{0},
 			do: func(b *scoreboard) { b.answered(3) }, lost: []uint32{0}, packets: 1},
 		{name: "a READ's response, overtaken, with the last still to come", n: 6, answers: []uint32{0, 1, 2, 3, 4, 5}, heads: []uint32{0},

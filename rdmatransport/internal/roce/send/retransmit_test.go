@@ -4,18 +4,9 @@ import (
 	"strings"
 	"testing"
 	"time"
-)
 
-// kept is what a selective NAK says is kept: packets at these distances from the one that is missing.
-func kept(distances ...uint32) func(yield func(uint32) bool) {
-	return func(yield func(uint32) bool) {
-		for _, d := range distances {
-			if !yield(d) {
-				return
-			}
-		}
-	}
-}
+	"github.com/softrnic/softrnic/rdmatransport/internal/roce/sacktest"
+)
 
 // TestRetransmit: what is forgotten, and what is not, where packets are sent again.
 func TestRetransmit(t *testing.T) {
@@ -109,11 +100,33 @@ func TestRetransmit(t *testing.T) {
 			r.peer(true)
 			r.post(Write, 12)
 			r.send()
-			r.OnSelectiveNAK(0, kept(3, 4, 5))
+			r.OnSelectiveNAK(0, sacktest.Of(3, 4, 5))
 			r.send()
 			r.now += 50 * time.Millisecond
 			if r.OnAck(12); r.rtt.measured() {
 				r.t.Errorf("%v", r.rtt.smoothed.duration())
+			}
+		}},
+		{"of a window of the largest size only what is lost is sent again", func(r *requester) {
+			const window = MaxWindow / 1024
+			r.Begin(&Connection{MTU: 1024, Path: Path{Window: window, Batch: 64, Congestion: Conservation{}}})
+			r.peer(true)
+			r.post(Write, 1<<20)
+			r.send()
+			var kept []uint32
+			for d := uint32(1); d < window; d++ {
+				if d != 9000 {
+					kept = append(kept, d)
+				}
+			}
+			r.OnSelectiveNAK(0, sacktest.Of(kept...))
+			r.DetectLosses()
+			var again []uint32
+			for b := (Burst{}); r.State.Next(0, &b) == Transmit && b.Repeats(); r.Sent(&b) {
+				again = append(again, b.PSN)
+			}
+			if !equal(again, []uint32{0, 9000}) {
+				r.t.Errorf("%v are sent again", again)
 			}
 		}},
 		{"READs are sent again although as many were outstanding as may be", func(r *requester) {
@@ -171,7 +184,7 @@ func TestRetransmit(t *testing.T) {
 			r.post(Send, 1)
 			r.send()
 			r.OnRNR(0, 20*time.Millisecond)
-			if _, counts := r.OnSelectiveNAK(0, kept(1)); counts {
+			if _, counts := r.OnSelectiveNAK(0, sacktest.Of(1)); counts {
 				r.t.Error("it counts")
 			}
 			r.expect("", RNRWait)

@@ -14,7 +14,8 @@ import (
 // later ones have arrived. So a lost repetition is found as the first loss was, and nothing is sent twice within a round
 // trip.
 type scoreboard struct {
-	slots []slot // by PSN, as many as the span
+	slots []slot   // by PSN, as many as the span
+	kept  []uint64 // a bit for each: the peer has told that it keeps what was sent
 
 	tail     uint32 // number of the first PSN of the last transmission
 	sends    uint32 // number of the last transmission, from 1; each PSN of a READ counts
@@ -23,8 +24,10 @@ type scoreboard struct {
 	end      uint32 // PSN from which on nothing has arrived or was executed too early and nothing was repeated
 	from     uint32 // no PSN before this one is lost
 	lost     int    // PSNs to be sent again
+	limit    uint32 // if partly: of this PSN and those behind it, the peer has had no room to tell
 	inFlight int32  // PSNs neither lost nor arrived
-	news     bool   // something has arrived since losses were last looked for
+	partly   bool
+	news     bool // something has arrived since losses were last looked for
 }
 
 // slot is a PSN in flight.
@@ -55,8 +58,10 @@ var scoreboards [32]sync.Pool
 func newScoreboard(una, span uint32) *scoreboard {
 	b, _ := scoreboards[bits.TrailingZeros32(span)].Get().(*scoreboard)
 	if b == nil {
-		b = &scoreboard{slots: make([]slot, span)}
+		b = &scoreboard{slots: make([]slot, span), kept: make([]uint64, max(1, span/64))}
 	}
+	clear(b.kept)
+	b.partly = false
 	b.tail, b.sends, b.newest, b.lost, b.inFlight, b.news = 0, 0, 0, 0, 0, true
 	b.executed, b.end, b.from = una, una, una
 	return b
@@ -65,6 +70,13 @@ func newScoreboard(una, span uint32) *scoreboard {
 func (b *scoreboard) release() { scoreboards[bits.TrailingZeros(uint(len(b.slots)))].Put(b) }
 
 func (b *scoreboard) at(psn uint32) *slot { return &b.slots[psn&uint32(len(b.slots)-1)] }
+
+// keptFrom is the word of kept that has the bit of a PSN, and the bits in it of that PSN and those behind it, as far as past.
+func (b *scoreboard) keptFrom(psn, past uint32) (word *uint64, bits uint64, next uint32) {
+	first := psn % 64
+	n := min(64-first, uint32(wire.PSNDiff(past, psn)))
+	return &b.kept[psn/64&uint32(len(b.kept)-1)], ^uint64(0) >> (64 - n) << first, wire.PSNAdd(psn, n)
+}
 
 // enter takes in the PSNs from first up to past, of one request. They were sent in order, but those from sent on are to
 // be sent again.
@@ -118,6 +130,7 @@ func (b *scoreboard) sent(psn, n uint32, isAnswer bool) {
 		b.sends++
 		*b.at(psn + i) = slot{b.sends, flags}
 	}
+	b.unkept(psn, wire.PSNAdd(psn, n))
 	if isAnswer {
 		b.at(psn).flags |= head
 	}
@@ -148,6 +161,7 @@ func (b *scoreboard) lostFrom(psn uint32) {
 
 // forget has a PSN sent again that is in flight, or that the peer has told of and then dropped.
 func (b *scoreboard) forget(psn uint32) {
+	b.unkept(psn, wire.PSNAdd(psn, 1))
 	switch s := b.at(psn); {
 	case s.is(lost) || s.is(answer) && s.is(arrived):
 	case s.is(arrived):
@@ -207,8 +221,33 @@ func (b *scoreboard) reach(end uint32) {
 	}
 }
 
-// sacked notes that the peer keeps the packet of a PSN. It returns whether that is a SEND or WRITE of which this was not known.
-func (b *scoreboard) sacked(psn uint32) (news bool) {
+// sacked notes that the peer keeps the packets from PSN psn up to past. It returns whether there is a SEND or WRITE among them of
+// which this was not known. What was known takes a step for 64 PSNs.
+func (b *scoreboard) sacked(psn, past uint32) (news bool) {
+	for psn != past {
+		word, all, next := b.keptFrom(psn, past)
+		for left := all &^ *word; left != 0; left &= left - 1 {
+			news = b.sackedOne(psn&^63+uint32(bits.TrailingZeros64(left))) || news
+		}
+		*word |= all
+		psn = next
+	}
+	return news
+}
+
+// unkept takes back what the peer has told of the packets from PSN psn up to past, as they are sent again.
+func (b *scoreboard) unkept(psn, past uint32) {
+	for psn != past {
+		word, all, next := b.keptFrom(psn, past)
+		*word &^= all
+		psn = next
+	}
+}
+
+// told notes that the peer has told of what it keeps as far as PSN limit; all: and that it keeps nothing from there on.
+func (b *scoreboard) told(limit uint32, all bool) { b.limit, b.partly = limit, !all }
+
+func (b *scoreboard) sackedOne(psn uint32) (news bool) {
 	switch s := b.at(psn); {
 	case !s.is(answer):
 		news = !s.is(arrived)

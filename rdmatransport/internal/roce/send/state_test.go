@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/softrnic/softrnic/rdmatransport/internal/roce/sacktest"
 )
 
 // requester is a State with a clock that stands still unless it is moved, and an application.
@@ -246,7 +248,7 @@ func TestState(t *testing.T) {
 			r.peer(true)
 			r.post(Write, 12)
 			r.send()
-			o, counts := r.OnSelectiveNAK(2, func(yield func(uint32) bool) { _ = yield(1) && yield(5) })
+			o, counts := r.OnSelectiveNAK(2, sacktest.Of(1, 5))
 			if o != (Outcome{}) || !counts {
 				r.t.Errorf("%+v", o)
 			}
@@ -280,7 +282,7 @@ func TestState(t *testing.T) {
 			r.peer(true)
 			r.post(Write, 6)
 			r.send()
-			r.OnSelectiveNAK(1, func(yield func(uint32) bool) { yield(3) })
+			r.OnSelectiveNAK(1, sacktest.Of(3))
 			r.expect("0.1@1!", Selective)
 			r.OnSequenceNAK(1)
 			r.expect("0.1@1 0.2@2+3!", GoneBack)
@@ -508,7 +510,7 @@ func TestState(t *testing.T) {
 			r.until(WentBack)
 			r.peer(true)
 			r.send()
-			r.OnSelectiveNAK(1, func(yield func(uint32) bool) { yield(5) })
+			r.OnSelectiveNAK(1, sacktest.Of(5))
 			r.send()
 			if want := []string{"ack", "back", "timeout", "loss"}; !reflect.DeepEqual(s.calls, want) || r.window.size != MinWindow {
 				r.t.Errorf("%v, window %d", s.calls, r.window.size)

@@ -1,0 +1,33 @@
+// Package sacktest is selective acknowledgements as tests write and read them: by the distances from the packet that is missing.
+package sacktest
+
+import (
+	"slices"
+
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+)
+
+// Of tells that packets are kept at these distances, and no others.
+func Of(distances ...uint32) wire.Sack {
+	n := uint32(0)
+	if len(distances) > 0 {
+		n = slices.Max(distances)
+	}
+	kept := make([]uint64, n/64+2)
+	for _, d := range distances {
+		kept[(d-1)/64] |= 1 << ((d - 1) % 64)
+	}
+	return wire.AppendSack(nil, wire.MaxSackLen, n, func(i uint32) uint64 {
+		return kept[i/64]>>(i%64) | kept[i/64+1]<<(64-i%64)
+	})
+}
+
+// Distances is the inverse of Of.
+func Distances(s wire.Sack) (all []uint32) {
+	for d, n := range s.All {
+		for i := range n {
+			all = append(all, d+i)
+		}
+	}
+	return all
+}
