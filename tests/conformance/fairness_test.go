@@ -1,11 +1,8 @@
 package conformance
 
 import (
-	"errors"
 	"fmt"
 	"image/color"
-	"os"
-	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -13,9 +10,6 @@ import (
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/vg"
-	"gonum.org/v1/plot/vg/draw"
-	"gonum.org/v1/plot/vg/vgsvg"
 
 	"github.com/softrnic/softrnic/link/impair"
 	"github.com/softrnic/softrnic/link/pipe"
@@ -200,21 +194,4 @@ func (c *crossing) plot(t *testing.T, title string) *plot.Plot {
 		p.Add(l)
 	}
 	return p
-}
-
-// draw writes plots as one picture, if the report is wanted.
-func (r *report) draw(t *testing.T, name string, plots [][]*plot.Plot) {
-	if !r.wanted {
-		return
-	}
-	canvas := vgsvg.New(30*vg.Centimeter, 24*vg.Centimeter)
-	tiles := draw.Tiles{Rows: len(plots), Cols: len(plots[0]), PadX: vg.Centimeter / 2, PadY: vg.Centimeter / 2}
-	for i, row := range plot.Align(plots, tiles, draw.New(canvas)) {
-		for j, c := range row {
-			plots[i][j].Draw(c)
-		}
-	}
-	f := must(os.Create(filepath.Join("reports", name)))(t)
-	_, err := canvas.WriteTo(f)
-	ok(t, errors.Join(err, f.Close()))
 }

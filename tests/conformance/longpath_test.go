@@ -3,9 +3,16 @@ package conformance
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/plotutil"
+	"gonum.org/v1/plot/vg"
 
 	"github.com/softrnic/softrnic/link/impair"
 	"github.com/softrnic/softrnic/link/pipe"
@@ -124,10 +131,13 @@ var (
 // TestLongPath: a connection uses a path of 10 ms, also one that loses packets, whether it is told a window or finds it.
 func TestLongPath(t *testing.T) {
 	report := newReport(t, "| operation | rate | path MTU | loss | window of twice the path's | by delay |\n|---|---|---|---|---|---|\n")
+	var plots [][]*plot.Plot
 	for _, code := range []verbs.WROpcode{verbs.RDMAWrite, verbs.Send, verbs.RDMARead} {
+		var row []*plot.Plot
 		for _, rate := range []int64{1e9, 10e9} {
+			shares := map[string]plotter.XYs{} // of the rate, by loss in the order of losses
 			for _, mtu := range []verbs.MTU{verbs.MTU1024, verbs.MTU4096} {
-				for _, loss := range []float64{0, 0.0001, 0.001, 0.01} {
+				for i, loss := range losses {
 					usual := mtu == verbs.MTU4096 && (rate == 1e9 || loss == 0.001 && code == verbs.RDMAWrite)
 					withRace := rate == 1e9 && loss == 0.001 && code != verbs.Send
 					if !long && (!usual || raceEnabled && !withRace) {
@@ -140,6 +150,8 @@ func TestLongPath(t *testing.T) {
 							l.run(t)
 							t.Logf("%.3f of the rate", l.share)
 							report.printf(" | %.2f", l.share)
+							line := fmt.Sprintf("%s, path MTU %v", c.name, mtu)
+							shares[line] = append(shares[line], plotter.XY{X: float64(i), Y: l.share})
 							if least := map[float64]float64{0: 0.9, 0.0001: 0.8, 0.001: 0.8}[loss]; l.share < least {
 								t.Errorf("%.3f of the rate, want %v", l.share, least)
 							}
@@ -148,7 +160,32 @@ func TestLongPath(t *testing.T) {
 					report.printf(" |\n")
 				}
 			}
+			row = append(row, plotShares(t, fmt.Sprintf("%v, %d Gbit/s", code, rate/1e9), shares))
 		}
+		plots = append(plots, row)
 	}
 	report.write(t, "longpath.md")
+	report.draw(t, "longpath.svg", plots)
+}
+
+var losses = []float64{0, 0.0001, 0.001, 0.01}
+
+// plotShares draws what of the rate is used against the loss.
+func plotShares(t *testing.T, title string, shares map[string]plotter.XYs) *plot.Plot {
+	p := plot.New()
+	p.Title.Text, p.X.Label.Text, p.Y.Label.Text, p.Y.Min, p.Y.Max = title, "loss", "of the rate", 0, 1
+	p.Legend.XOffs, p.Legend.Left = vg.Centimeter/2, true
+	var names []string
+	for _, loss := range losses {
+		names = append(names, fmt.Sprintf("%v %%", loss*100))
+	}
+	p.NominalX(names...)
+	for i, name := range slices.Sorted(maps.Keys(shares)) {
+		l, points, err := plotter.NewLinePoints(shares[name])
+		ok(t, err)
+		l.Color, points.Color = plotutil.Color(i), plotutil.Color(i)
+		p.Add(l, points)
+		p.Legend.Add(name, l, points)
+	}
+	return p
 }
