@@ -110,12 +110,10 @@ const (
 // except in TxErrors.
 type Counters struct {
 	TxFrames    uint64 // written to the link; a superframe is one
-	TxDatagrams uint64
-	TxBytes     uint64 // Ethernet frames without FCS
+	TxDatagrams uint64 // in those
 	TxErrors    uint64 // frames that the link refused, those of a FrameSender among them
 	TxNoRoute   uint64 // frames lost because the neighbour's address was not found
 	RxFrames    uint64 // handed to the receiver; a superframe is one
-	RxBytes     uint64
 	RxMalformed uint64 // dropped for a wrong length, checksum or source address
 	RxDropped   uint64 // dropped because no receiver was installed
 

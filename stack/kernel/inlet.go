@@ -77,7 +77,6 @@ func (y *delivery) deliver(a *hub.Arrival, polled bool) {
 	n := (len(a.Payload) + size - 1) / size
 	bytes := uint64(len(a.Payload) + n*(ethLen+len(head)))
 	p.counters.rxFrames.Add(1)
-	p.counters.rxBytes.Add(uint64(ethLen + len(head) + len(a.Payload)))
 	if p.leaves(src) {
 		p.counters.receivedPackets.Add(uint64(n))
 		p.counters.receivedBytes.Add(bytes)

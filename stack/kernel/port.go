@@ -54,17 +54,17 @@ type port struct {
 var _ stack.DatagramPort = (*port)(nil)
 
 type counters struct {
-	txFrames, txDatagrams, txBytes, txErrors  atomic.Uint64
-	rxFrames, rxBytes, rxMalformed, rxDropped atomic.Uint64
-	sentPackets, sentBytes                    atomic.Uint64 // without what loops back, see leaves
-	receivedPackets, receivedBytes            atomic.Uint64
-	sentMulticast, receivedMulticast          atomic.Uint64 // of those packets
+	txFrames, txDatagrams, txErrors  atomic.Uint64
+	rxFrames, rxMalformed, rxDropped atomic.Uint64
+	sentPackets, sentBytes           atomic.Uint64 // without what loops back, see leaves
+	receivedPackets, receivedBytes   atomic.Uint64
+	sentMulticast, receivedMulticast atomic.Uint64 // of those packets
 }
 
 func (c *counters) snapshot() stack.Counters {
 	return stack.Counters{
-		TxFrames: c.txFrames.Load(), TxDatagrams: c.txDatagrams.Load(), TxBytes: c.txBytes.Load(), TxErrors: c.txErrors.Load(),
-		RxFrames: c.rxFrames.Load(), RxBytes: c.rxBytes.Load(), RxMalformed: c.rxMalformed.Load(), RxDropped: c.rxDropped.Load(),
+		TxFrames: c.txFrames.Load(), TxDatagrams: c.txDatagrams.Load(), TxErrors: c.txErrors.Load(),
+		RxFrames: c.rxFrames.Load(), RxMalformed: c.rxMalformed.Load(), RxDropped: c.rxDropped.Load(),
 		Sent:     stack.Traffic{Packets: c.sentPackets.Load(), Multicast: c.sentMulticast.Load(), Bytes: c.sentBytes.Load()},
 		Received: stack.Traffic{Packets: c.receivedPackets.Load(), Multicast: c.receivedMulticast.Load(), Bytes: c.receivedBytes.Load()},
 	}

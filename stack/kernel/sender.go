@@ -232,7 +232,6 @@ func (s *sender) count(m *message, err error) {
 	n := uint64(m.segments)
 	c.txFrames.Add(1)
 	c.txDatagrams.Add(n)
-	c.txBytes.Add(uint64(ethLen + m.path.headers + m.end - m.start))
 	if s.port.leaves(m.path.ends.Dst) {
 		c.sentPackets.Add(n)
 		if m.path.ends.Dst.IsMulticast() {

@@ -4,9 +4,52 @@ package netstack
 
 import (
 	"runtime"
+	"sync"
 	"testing"
 	"unsafe"
+
+	"github.com/softrnic/softrnic/link"
 )
+
+// Many goroutines count the largest frames of one place, and small ones, while another reads.
+func TestTally(t *testing.T) {
+	var c tally
+	largest := counts{frames: burstFrames, datagrams: burstDatagrams, bytes: burstBytes}
+	const each, senders = 3 * fullFrames, 8
+	var adding, reading sync.WaitGroup
+	for range senders {
+		adding.Go(func() {
+			for range each {
+				c.add(&largest)
+				c.add(&counts{frames: 1, datagrams: 1, bytes: 60})
+				c.add(&counts{bad: 1})
+			}
+		})
+	}
+	quit := make(chan struct{})
+	reading.Go(func() {
+		for last := (counts{}); ; {
+			now := c.read()
+			if now.frames < last.frames || now.bytes < last.bytes || now.datagrams < last.datagrams || now.bytes < 60*now.datagrams {
+				t.Errorf("%+v after %+v", now, last)
+			}
+			last = now
+			select {
+			case <-quit:
+				return
+			default:
+			}
+		}
+	})
+	adding.Wait()
+	close(quit)
+	reading.Wait()
+	const n = each * senders
+	want := counts{frames: n * (burstFrames + 1), datagrams: n * (link.MaxSegments + 1), bytes: n * (burstBytes + 60), bad: n}
+	if got := c.read(); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
 
 // Different flows are received, and counted, in different cache lines, and have their IPv4 IDs in different ones.
 func TestFlowsShareNoCacheLine(t *testing.T) {
@@ -16,7 +59,7 @@ func TestFlowsShareNoCacheLine(t *testing.T) {
 	var c tally
 	for what, o := range map[string]struct{ size, used uintptr }{
 		"lane":  {unsafe.Sizeof(p.lanes[0]), unsafe.Offsetof(l.d) + unsafe.Sizeof(l.d)},
-		"tally": {unsafe.Sizeof(p.sent[0]), unsafe.Sizeof(c.counters)},
+		"tally": {unsafe.Sizeof(p.sent[0]), unsafe.Offsetof(c.counts) + unsafe.Sizeof(c.counts)},
 	} {
 		if o.size-o.used < line { // wherever the first of them lies
 			t.Errorf("a %s uses %d of %d bytes: less than a cache line is between two", what, o.used, o.size)

@@ -99,7 +99,7 @@ func (nb *neighbour) hold(f *link.Frame) uint64 {
 		return mac
 	}
 	if nb.closed || nb.heldBytes+len(f.Data) > maxHeld {
-		nb.nic.port.sent[0].txNoRoute.Add(1)
+		nb.nic.port.sent[0].add(&counts{lost: 1})
 	} else {
 		c := *f
 		c.Data = slices.Clone(f.Data)
@@ -194,7 +194,7 @@ func (nb *neighbour) wake() {
 
 // drop discards the frames that wait for the MAC. nb.mu is held.
 func (nb *neighbour) drop() {
-	nb.nic.port.sent[0].txNoRoute.Add(uint64(len(nb.held)))
+	nb.nic.port.sent[0].add(&counts{lost: uint64(len(nb.held))})
 	nb.held, nb.heldBytes = nil, 0
 }
 

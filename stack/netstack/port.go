@@ -78,7 +78,7 @@ func (p *port) handleLoopback(frames []link.Frame) {
 
 func (p *port) receive(f *link.Frame, looped bool) bool {
 	flow := laneOf(f.Data)
-	l, c := &p.lanes[flow], &p.received[flow].counters
+	l, c := &p.lanes[flow], &p.received[flow]
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	d := &l.d
@@ -86,7 +86,7 @@ func (p *port) receive(f *link.Frame, looped bool) bool {
 	case notRoCE:
 		return false
 	case malformed:
-		c.rxMalformed.Add(1)
+		c.add(&counts{bad: 1})
 		return true
 	}
 	if f.Data[0]&1 == 0 && !p.nic.has(d.Dst) || f.Data[0]&1 != 0 && !p.nic.joined(d.Dst) {
@@ -94,21 +94,21 @@ func (p *port) receive(f *link.Frame, looped bool) bool {
 	}
 	// A frame that arrives with the interface's own address as its source is forged, or went round a loop in the network.
 	if !looped && p.nic.has(d.Src) {
-		c.rxMalformed.Add(1)
+		c.add(&counts{bad: 1})
 		return true
 	}
 	if l.fn == nil {
-		c.rxDropped.Add(1)
+		c.add(&counts{lost: 1})
 		return true
 	}
 	d.Looped = looped
-	c.rxFrames.Add(1)
-	c.rxBytes.Add(uint64(f.Len()))
-	if looped || d.SegmentSize < len(d.Payload) || f.Data[0]&1 != 0 {
-		var more stack.Traffic
-		countCut(&more, f.Data, (len(d.Payload)+d.SegmentSize-1)/d.SegmentSize, ethLen+len(d.Header))
-		c.received.add(looped, 1, uint64(f.Len()), &more)
+	n := 1
+	if d.SegmentSize < len(d.Payload) {
+		n = (len(d.Payload) + d.SegmentSize - 1) / d.SegmentSize
 	}
+	var k counts
+	k.frame(f, n, ethLen+len(d.Header), looped)
+	c.add(&k)
 	l.fn(d)
 	return true
 }

@@ -26,7 +26,7 @@ const (
 
 type sender struct {
 	port   *port
-	tally  *counters    // where all of it is counted: of the flow begun last
+	tally  *tally       // where all of it is counted: of the flow begun last
 	raw    bool         // it is a FrameSender
 	out    link.Link    // where all of frames go
 	frames []link.Frame // finished, in buf
@@ -52,9 +52,8 @@ type sender struct {
 	fresh bool // Drop may take its last segment back
 	whole int  // bytes of the frame that Drop may take back; 0 if none
 
-	datagrams uint64
-	view      [ipv6Len + udpLen]byte // what Datagram returned as header
-	buf       [senderBuffer]byte
+	view [ipv6Len + udpLen]byte // what Datagram returned as header
+	buf  [senderBuffer]byte
 }
 
 var senders = sync.Pool{New: func() any { return new(sender) }}
@@ -64,7 +63,7 @@ func (p *port) Sender() stack.Sender { return p.take() }
 
 func (p *port) take() *sender {
 	s := senders.Get().(*sender)
-	s.port, s.tally, s.mem = p, &p.sent[0].counters, s.buf[:]
+	s.port, s.tally, s.mem = p, &p.sent[0], s.buf[:]
 	return s
 }
 
@@ -84,7 +83,6 @@ func (s *sender) Datagram(pt stack.Path, n int) (header, payload []byte) {
 	}
 	s.segments++
 	s.last, s.id, s.fresh = n, id, true
-	s.datagrams++
 	payload = s.mem[s.end : s.end+n : s.end+n]
 	s.end += n
 	if s.room.Data != nil {
@@ -145,7 +143,6 @@ func (s *sender) Drop() {
 		return
 	}
 	s.fresh = false
-	s.datagrams--
 	s.end -= s.last
 	if s.segments--; s.segments == 0 {
 		s.end, s.path = s.start, nil
@@ -214,7 +211,7 @@ func (s *sender) begin(p *path, n int, id uint16) {
 	}
 	placed := s.place(p, n)
 	s.path, s.start, s.segments = p, s.end, 0
-	s.tally = &s.port.sent[byte(p.srcPort>>8^p.srcPort)%lanes].counters
+	s.tally = &s.port.sent[byte(p.srcPort>>8^p.srcPort)%lanes]
 	s.end += copy(s.mem[s.end:], p.template[:p.headers])
 	if placed {
 		putMAC(s.mem, s.mac)
@@ -260,7 +257,9 @@ func (s *sender) finish() {
 	}
 	if s.room.Data != nil {
 		f.HeaderLen, f.NoICRC = uint16(p.headers), true
-		s.tally.count(&f)
+		var c counts
+		c.frame(&f, segmentsOf(&f), p.headers, false)
+		s.tally.add(&c)
 		s.commit(&f, len(f.Data))
 		return
 	}
@@ -289,21 +288,8 @@ func (s *sender) emit() {
 func (s *sender) Flush() {
 	s.finish()
 	s.emit()
-	s.tally.txDatagrams.Add(s.datagrams)
-	s.port, s.tally, s.raw, s.out, s.datagrams, s.ids.path, s.whole = nil, nil, false, nil, 0, nil, 0
+	s.port, s.tally, s.raw, s.out, s.ids.path, s.whole = nil, nil, false, nil, nil, 0
 	senders.Put(s)
-}
-
-// count counts a frame that is committed.
-func (c *counters) count(f *link.Frame) {
-	n := uint64(len(f.Data))
-	c.txFrames.Add(1)
-	c.txBytes.Add(n)
-	if f.Segmentation != link.NoSegmentation {
-		var more stack.Traffic
-		countCut(&more, f.Data, segmentsOf(f), int(f.HeaderLen))
-		c.sent.add(false, 1, n, &more)
-	}
 }
 
 // segmentsOf is how many packets a frame is on the wire.
@@ -314,19 +300,20 @@ func segmentsOf(f *link.Frame) int {
 	return (len(f.Data) - int(f.HeaderLen) + int(f.SegmentSize) - 1) / int(f.SegmentSize)
 }
 
-// write writes frames to out and counts them; it skips those that out refuses, and counts them as errors. Frames of a FrameSender are raw, and not
-// counted when they are sent.
-func (c *counters) write(out link.Link, frames []link.Frame, raw bool) {
-	var sent, bytes uint64
-	var more stack.Traffic
+// write writes frames to out and counts them; it skips those that out refuses, and counts them as errors. Frames of a
+// FrameSender are raw, and not counted when they are sent.
+func (t *tally) write(out link.Link, frames []link.Frame, raw bool) {
+	if len(frames) == 0 {
+		return
+	}
+	var c counts
+	_, looped := out.(*pipe.Port)
 	for len(frames) > 0 {
 		n, err := out.Write(frames)
-		for i := range frames[:n] {
+		for i := 0; i < n && !raw; i++ {
 			f := &frames[i]
-			bytes += uint64(len(f.Data))
-			countCut(&more, f.Data, segmentsOf(f), int(f.HeaderLen))
+			c.frame(f, segmentsOf(f), int(f.HeaderLen), looped)
 		}
-		sent += uint64(n)
 		frames = frames[n:]
 		if err == nil && n > 0 {
 			continue
@@ -334,12 +321,7 @@ func (c *counters) write(out link.Link, frames []link.Frame, raw bool) {
 		if len(frames) > 0 {
 			frames = frames[1:]
 		}
-		c.txErrors.Add(1)
+		c.bad++
 	}
-	if sent > 0 && !raw {
-		c.txFrames.Add(sent)
-		c.txBytes.Add(bytes)
-		_, looped := out.(*pipe.Port)
-		c.sent.add(looped, sent, bytes, &more)
-	}
+	t.add(&c)
 }
