@@ -40,6 +40,8 @@ type PathAttr struct {
 	// the process that has it than to others (see Shared), they take it as soon as it is there; what was sent before may then
 	// arrive later than what was sent after.
 	QPN uint32
+	// OneSender says that only one Sender at a time has datagrams on the path, which is then cheaper.
+	OneSender bool
 	// V1 makes it a path of RoCE v1: a GRH (IBTA Vol 1 §8.3) takes the place of the IP and UDP headers, an IPv4 address in
 	// it is mapped into IPv6, SrcPort means nothing, and no router is passed.
 	V1 bool

@@ -290,29 +290,37 @@ func TestLoopbackMTU(t *testing.T) {
 }
 
 // TestIDWrap sends more datagrams than there are IPv4 IDs: where a superframe's IDs go from 65535 to 0, each segment's
-// header must still be the one that the sender computed the ICRC over.
+// header must still be the one that the sender computed the ICRC over. On a path of one sender no ID is left out.
 func TestIDWrap(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, b := twoHosts(t)
-		in := collect(b)
-		attr := stack.PathAttr{Src: a4, Dst: b4}
-		p := newPath(t, a, attr)
-		synctest.Wait()
-		sizes := slices.Repeat([]int{20}, 1000)
-		wrapped := false
-		for range 140 { // twice through the IDs: the wrap falls between two superframes once at most
-			in.packets = in.packets[:0]
-			headers := send(t, a, p, sizes...)
+	for _, oneSender := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			a, b := twoHosts(t)
+			in := collect(b)
+			attr := stack.PathAttr{Src: a4, Dst: b4, OneSender: oneSender}
+			p := newPath(t, a, attr)
 			synctest.Wait()
-			checkArrived(t, in, attr, headers, sizes...)
-			for i, q := range in.packets[1:] {
-				wrapped = wrapped || q.frame == in.packets[i].frame && q.header[4] == 0 && q.header[5] == 0
+			sizes := slices.Repeat([]int{20}, 1000)
+			wrapped := false
+			var next uint16
+			for i := range 140 { // twice through the IDs: the wrap falls between two superframes once at most
+				in.packets = in.packets[:0]
+				headers := send(t, a, p, sizes...)
+				synctest.Wait()
+				checkArrived(t, in, attr, headers, sizes...)
+				for i, q := range in.packets[1:] {
+					wrapped = wrapped || q.frame == in.packets[i].frame && q.header[4] == 0 && q.header[5] == 0
+				}
+				first := binary.BigEndian.Uint16(in.packets[0].header[4:])
+				if oneSender && i > 0 && first != next {
+					t.Fatalf("ID %d follows %d", first, next-1)
+				}
+				next = first + uint16(len(sizes))
 			}
-		}
-		if !wrapped {
-			t.Error("no superframe contained the wrap")
-		}
-	})
+			if !wrapped {
+				t.Errorf("OneSender %t: no superframe contained the wrap", oneSender)
+			}
+		})
+	}
 }
 
 func TestDrop(t *testing.T) {

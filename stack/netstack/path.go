@@ -17,11 +17,13 @@ import (
 // path is a way to one peer from one UDP source port. There may be very many: what it can share with others is in trunk.
 type path struct {
 	*trunk
-	ids     atomic.Uint32 // the IPv4 ID given last
+	ids     atomic.Uint32 // the IPv4 ID given last, of several senders
+	ownID   uint16        // that of the only one
+	oneOnly bool          // PathAttr.OneSender
 	srcPort uint16
 	closed  atomic.Bool
 
-	_ [40]byte // keeps the IDs of QPs in different cache lines
+	_ [36]byte // keeps the IDs of QPs in different cache lines
 }
 
 // trunk is what paths have in common that differ in nothing but the source port: the headers of their datagrams, and
@@ -42,7 +44,7 @@ type trunk struct {
 // trunkKey is what the paths of a trunk have in common. Routes and MTUs change, but a path keeps those that it was
 // opened with.
 type trunkKey struct {
-	attr stack.PathAttr // without SrcPort and QPN
+	attr stack.PathAttr // without SrcPort, QPN and OneSender
 	own  *Interface     // where it leads to if that is one of the host's own
 	nb   *neighbour     // nil where the template's destination MAC is right: loopback, multicast
 	uso  bool
@@ -70,14 +72,14 @@ func (p *port) Path(a stack.PathAttr) (stack.Path, error) {
 	if a.HopLimit == 0 {
 		a.HopLimit = 64
 	}
-	srcPort := a.SrcPort
-	a.SrcPort, a.QPN = 0, 0 // all paths that are the same otherwise share a trunk
-	shared, err := n.trunk(a)
-	if err != nil {
+	t := &path{srcPort: a.SrcPort, oneOnly: a.OneSender}
+	a.SrcPort, a.QPN, a.OneSender = 0, 0, false // all paths that are the same otherwise share a trunk
+	var err error
+	if t.trunk, err = n.trunk(a); err != nil {
 		return nil, err
 	}
-	t := &path{trunk: shared, srcPort: srcPort}
-	t.ids.Store(rand.Uint32())
+	t.ownID = uint16(rand.Uint32())
+	t.ids.Store(uint32(t.ownID))
 	return t, nil
 }
 

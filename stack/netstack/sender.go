@@ -116,9 +116,13 @@ func (s *sender) Frame(n int) []byte {
 	return b[:n:n]
 }
 
-// nextID returns the IPv4 ID for a datagram on p. From the second datagram in a row on it takes IDs from the path
+// nextID returns the IPv4 ID for a datagram on p. Of a path that others may send on too, from the second datagram in a row on it takes IDs from the path
 // sixteen at a time, because more datagrams are likely to follow. Those that are left over are not used.
 func (s *sender) nextID(p *path) uint16 {
+	if p.oneOnly {
+		p.ownID++
+		return p.ownID
+	}
 	const bunch = 16
 	switch {
 	case s.ids.path != p:

@@ -15,7 +15,8 @@ import (
 // defaultPKey is the only partition there is on Ethernet: full member of the default one.
 const defaultPKey = 0xffff
 
-// openPath opens the way that an address vector describes, to a QP, or with QPN 0 to several. Service levels 0 to 7 are
+// openPath opens the way that an address vector describes, to a QP from another, which is locked while it sends, or with QPN 0
+// to several from any. Service levels 0 to 7 are
 // Ethernet's priorities; of the others, which are reserved, the lower bits count, as in hardware (IBTA A16.5).
 func openPath(nic stack.NIC, port uint8, ah *verbs.AHAttr, qpn uint32, srcPort uint16) (stack.Path, error) {
 	grh, gids := &ah.GRH, nic.GIDs()
@@ -40,6 +41,7 @@ func openPath(nic stack.NIC, port uint8, ah *verbs.AHAttr, qpn uint32, srcPort u
 		HopLimit:     grh.HopLimit,
 		FlowLabel:    grh.FlowLabel,
 		QPN:          qpn,
+		OneSender:    qpn != 0,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", verbs.ErrInvalid, err)
