@@ -52,13 +52,11 @@ func earlier(a, b time.Duration) time.Duration {
 	return a
 }
 
-// arm sets the timer for the first thing that is due.
+// arm has the timer go off no later than the first thing is due. If it is set for an earlier time it stays so, as expired looks
+// again then: what is due moves with each packet.
 func (q *qp) arm() {
-	switch due := q.due(); {
-	case due == q.timer.Due():
-	case due == 0:
-		q.e.timers.Stop(&q.timer)
-	default:
+	due, set := q.due(), q.timer.Due()
+	if due != 0 && (set == 0 || due < set) {
 		q.e.timers.ArmAt(&q.timer, due)
 	}
 }
