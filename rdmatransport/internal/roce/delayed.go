@@ -45,6 +45,11 @@ func (d *delayed) push(q *qp) {
 	}
 }
 
+// remove takes off q, which is on it and locked, if it is the first. While that is so, what is behind it cannot change.
+func (d *delayed) remove(q *qp) bool {
+	return d.head.Load() == q && d.head.CompareAndSwap(q, q.nextDelayed)
+}
+
 // none is asked before take, which takes the cache line from the others.
 func (d *delayed) none() bool { return d.head.Load() == nil }
 

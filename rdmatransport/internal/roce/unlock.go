@@ -73,6 +73,9 @@ func (q *qp) sendPending() {
 		q.respond()
 	}
 	q.flush()
+	if q.isDelayed && q.e.delayed.remove(q) { // nothing of it is delayed any more
+		q.isDelayed, q.posted = false, false
+	}
 }
 
 // send sends what is posted, as far as the service lets it.
