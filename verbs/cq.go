@@ -194,9 +194,12 @@ func (cq *CQ) poll(wcs []WC, stamps []stamp) (int, error) {
 	n, err := cq.take(wcs, stamps)
 	progress := false
 	if n == 0 && err == nil && len(wcs) > 0 {
-		progress = cq.wantsProgress(cq.emptyPolls.Add(1))
+		progress = cq.wantsProgress(cq.emptyPolls.Load() + 1)
 		if progress && cq.dev.prov.Progress() {
 			n, err = cq.take(wcs, stamps)
+		}
+		if n == 0 {
+			cq.emptyPolls.Add(1)
 		}
 	}
 	if n > 0 {
