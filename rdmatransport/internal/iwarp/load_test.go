@@ -149,16 +149,7 @@ func TestIdleMemory(t *testing.T) {
 		d := newNode(t, &network{}, nodeAddr, size, iwarp.Config{})
 		d.cap = verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}
 		var p []*peer
-		use := func() uint64 {
-			synctest.Wait()
-			for range 3 { // pools give up what they hold only gradually
-				runtime.GC()
-			}
-			var m runtime.MemStats
-			runtime.ReadMemStats(&m)
-			return m.HeapAlloc
-		}
-		before := use()
+		before := heap()
 		for range conns {
 			s := d.dial(reply())
 			for range 3 {
@@ -179,7 +170,7 @@ func TestIdleMemory(t *testing.T) {
 			p.got = nil
 		}
 		time.Sleep(10 * time.Second)
-		if each := (use() - before) / conns; each > limit {
+		if each := (heap() - before) / conns; each > limit {
 			t.Errorf("%d bytes a connection", each)
 		}
 		runtime.KeepAlive(p)

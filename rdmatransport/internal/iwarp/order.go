@@ -58,6 +58,7 @@ func (t *turn[K]) end() {
 	default:
 	}
 	close(t.over)
+	t.before = nil // else one that is always followed by another would keep all before it
 	if t.of.last[t.key] == t {
 		delete(t.of.last, t.key)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/rdmatransport/iwarp"
+	"github.com/softrnic/softrnic/rdmatransport/iwarp/mpa"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
@@ -167,6 +169,47 @@ func TestSlowRequestsMakeRoom(t *testing.T) {
 			t.Errorf("waited %v", waited)
 		}
 	})
+}
+
+// Requests that are malformed leave nothing behind, even if there is always another connection from the same address whose request
+// has not come.
+func TestMalformedRequestsLeaveNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const conns, limit = 5000, 50
+		d := newNode(t, &network{}, nodeAddr, 4096, iwarp.Config{})
+		l, err := rdmacm.Listen(d.dev, nodePort, d.config())
+		must(t, err)
+		defer l.Close()
+		last := rawDial(t, d.net)
+		flood := func() {
+			for range conns {
+				next := rawDial(t, d.net)
+				synctest.Wait()
+				last.write(make([]byte, mpa.HeaderLen))
+				synctest.Wait()
+				last = next
+			}
+			d.net.dials = nil
+		}
+		flood() // what there has to be is there
+		before := heap()
+		flood()
+		if each := (int64(heap()) - int64(before)) / conns; each > limit {
+			t.Errorf("%d bytes a connection", each)
+		}
+		runtime.KeepAlive(last)
+	})
+}
+
+// heap is how much memory is in use, in bytes.
+func heap() uint64 {
+	synctest.Wait()
+	for range 3 { // pools give up what they hold only gradually
+		runtime.GC()
+	}
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
 }
 
 // The receive buffer of a stream is small before a QP has the stream, on either side, and as large as TCP's from then on.
