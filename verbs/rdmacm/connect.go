@@ -365,7 +365,8 @@ func (id *ID) Disconnect() error {
 }
 
 // Notify reports that the QP has received a message, after EventCommEst of the device (rdma_notify). If the last message of
-// the peer's handshake was lost, Established follows.
+// the peer's handshake was lost, Established follows. The error EISCONN, of a connection that is established already, may be
+// ignored.
 func (id *ID) Notify() error {
 	return id.withConn("notify", ProviderConn.Notify, connecting, accepted)
 }

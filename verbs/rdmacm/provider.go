@@ -115,7 +115,7 @@ type ProviderConn interface {
 	// peer has caused, it confirms that.
 	Disconnect() error
 	// Notify reports that the QP has received a message (IBV_EVENT_COMM_EST). It has the effect of the last message of the
-	// peer's handshake.
+	// peer's handshake. The error may be EISCONN if that has come already.
 	Notify() error
 	// Close ends the connection, with the message to the peer that the state requires. No event follows.
 	Close()

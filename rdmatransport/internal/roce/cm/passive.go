@@ -2,6 +2,7 @@ package cm
 
 import (
 	"net/netip"
+	"syscall"
 
 	"github.com/softrnic/softrnic/rdmatransport/roce/cm/mad"
 	"github.com/softrnic/softrnic/verbs"
@@ -192,11 +193,15 @@ func (c *conn) ready() {
 func (c *conn) Notify() error {
 	c.m.mu.Lock()
 	defer c.m.unlockAndDeliverLater()
-	if c.closed || c.state != repSent && c.state != mraRepRcvd {
-		return c.stateError("notify", repSent.String())
+	switch {
+	case c.closed:
+	case c.state == repSent, c.state == mraRepRcvd:
+		c.ready()
+		return nil
+	case c.state == established:
+		return verbs.Errorf(syscall.EISCONN, "notify", "the connection to %v is established already", c.dst())
 	}
-	c.ready()
-	return nil
+	return c.stateError("notify", repSent.String())
 }
 
 // Reject implements rdmacm.ProviderConn.
