@@ -346,13 +346,18 @@ func (id *ID) Establish() error {
 
 // Disconnect ends a connection and moves the QP to ERR (rdma_disconnect). Both sides get Disconnected. The side that gets it
 // because its peer has disconnected calls Disconnect too, or Destroy. As in Linux, Disconnect of a connection that has ended,
-// or is being ended by this side, does nothing and returns nil.
+// or is being ended by this side, does nothing and returns nil; that of a connection that is accepted and not established yet
+// moves the QP to ERR and does nothing else.
 func (id *ID) Disconnect() error {
 	return id.withConn("disconnect", func(c ProviderConn) error {
 		if id.disconnected {
 			return nil
 		}
 		if err := c.Disconnect(); err != nil {
+			if id.state == accepted && !id.established {
+				id.failQP()
+				return nil
+			}
 			if id.hasEnded {
 				return nil
 			}

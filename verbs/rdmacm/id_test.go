@@ -323,6 +323,42 @@ func TestDisconnectUnanswered(t *testing.T) {
 	})
 }
 
+// Disconnect flushes the QP of a connection that is accepted even if it is not established yet, as rdma_disconnect does. The
+// peer is not told: if its last message still comes, Disconnect then ends the connection.
+func TestDisconnectBeforeEstablished(t *testing.T) {
+	for _, late := range []bool{true, false} {
+		bubble(t, func(t *testing.T, a, b *end) {
+			a.fake.loseRTU = true
+			l := a.listen(rdmacm.TCP)
+			c := b.resolve(rdmacm.TCP, v4A+":7471")
+			qp(t, c)
+			must(t, c.Connect(nil))
+			s := a.next(rdmacm.ConnectRequest).ID
+			sq := qp(t, s)
+			must(t, sq.PostRecv(&verbs.RecvWR{ID: 7}))
+			must(t, s.Accept(nil))
+			b.next(rdmacm.Established)
+			must(t, s.Disconnect())
+			var wcs [2]verbs.WC
+			if n, err := sq.RecvCQ().Poll(wcs[:]); n != 1 || err != nil || wcs[0].Status != verbs.WCWRFlushErr {
+				t.Errorf("QP in %v, %d completions, %v", sq.State(), n, err)
+			}
+			if late {
+				must(t, s.Notify())
+				a.next(rdmacm.Established)
+				must(t, s.Disconnect())
+				b.next(rdmacm.Disconnected)
+				must(t, c.Disconnect())
+				a.next(rdmacm.Disconnected)
+			} else {
+				a.next(rdmacm.Unreachable)
+			}
+			b.close(c)
+			a.close(s, l)
+		})
+	}
+}
+
 // A call in a state that does not allow it is EINVAL and changes nothing; after Destroy it is EBADF.
 func TestWrongState(t *testing.T) {
 	there := netip.MustParseAddrPort(v4A + ":7471")

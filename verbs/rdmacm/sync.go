@@ -220,6 +220,9 @@ func (s *SyncID) Disconnect(ctx context.Context) error {
 	if err := s.ID.Disconnect(); err != nil {
 		return err
 	}
+	if get(s.ID, func() bool { return !s.disconnected && !s.hasEnded }) {
+		return nil // there is no connection yet that could end
+	}
 	select {
 	case <-s.Ended():
 		return nil
