@@ -175,15 +175,11 @@ func LookupHost(ctx context.Context, hostport string) ([]netip.AddrPort, error) 
 
 // beginResolve locks the ID, and binds it to src if that is valid. On an error the ID is unlocked.
 func (id *ID) beginResolve(op string, src netip.AddrPort) (routeResolver, error) {
-	allowed := []state{idle, bound}
-	if src.IsValid() {
-		allowed = allowed[:1]
-	}
-	if err := id.lock(op, allowed...); err != nil {
+	if err := id.lock(op, idle, bound); err != nil {
 		return routeResolver{}, err
 	}
 	if src.IsValid() {
-		if err := id.bind(op, src, src.Port() != 0); err != nil {
+		if err := id.bindSource(op, src); err != nil {
 			id.mu.Unlock()
 			return routeResolver{}, err
 		}
@@ -193,6 +189,18 @@ func (id *ID) beginResolve(op string, src netip.AddrPort) (routeResolver, error)
 		f.devs, f.src = []*verbs.Device{id.dev}, id.local.Addr()
 	}
 	return f, nil
+}
+
+// bindSource binds the ID to the source that it resolves an address from. An ID that is bound, as it is after a resolution that
+// has failed, stays so.
+func (id *ID) bindSource(op string, src netip.AddrPort) error {
+	if id.state == idle {
+		return id.bind(op, src, src.Port() != 0)
+	}
+	if canonical(src.Addr()) != id.local.Addr() || src.Port() != 0 && src.Port() != id.local.Port() {
+		return verbs.Errorf(verbs.ErrInvalid, op, "the source is %v, but the ID is bound to %v", src, id.local)
+	}
+	return nil
 }
 
 // routeResolver looks for a route to a peer.
