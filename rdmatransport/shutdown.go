@@ -20,5 +20,7 @@ func (p *provider) Shutdown(ctx context.Context) error {
 	}
 	short, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	return errors.Join(p.cm.Drain(ctx), p.iwarp.Drain(short))
+	streams := make(chan error, 1) // beside the other: the one must not use up the time of the other
+	go func() { streams <- p.iwarp.Drain(short) }()
+	return errors.Join(p.cm.Drain(ctx), <-streams)
 }
