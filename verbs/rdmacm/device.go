@@ -159,8 +159,8 @@ func (id *ID) deviceGone(d *verbs.Device) {
 	}
 }
 
-// remove ends the ID's connection, with a message to the peer if that is still possible, and raises DeviceRemoval. The
-// device itself flushes what is posted. remove returns what the caller must close after it has unlocked the ID.
+// remove ends the ID's connection, with a message to the peer if that is still possible, flushes its QP, and raises
+// DeviceRemoval. It returns what the caller must close after it has unlocked the ID.
 func (id *ID) remove() (closers []io.Closer) {
 	id.state = deviceRemoved
 	if id.cancel != nil {
@@ -174,6 +174,7 @@ func (id *ID) remove() (closers []io.Closer) {
 		closers = append(closers, m.Closer)
 	}
 	id.groups = nil
+	id.failQP() // the device does so too, but later: who has the event may look for what was posted at once
 	id.end()
 	id.ch.add(&Event{Type: DeviceRemoval, ID: id})
 	return closers

@@ -123,6 +123,37 @@ func TestDeviceRemoval(t *testing.T) {
 	})
 }
 
+// A connection is flushed before DeviceRemoval tells of its end: who then polls finds what was posted.
+func TestDeviceRemovalAfterFlush(t *testing.T) {
+	bubble(t, func(t *testing.T, a, b *end) {
+		l, s, c := connected(a, b)
+		must(t, l.Destroy())
+		flushed := false
+		a.fake.modifies = func(to verbs.QPState) {
+			if to != verbs.StateErr || flushed {
+				return
+			}
+			flushed = true
+			if _, err := a.ch.TryGetEvent(); err == nil {
+				t.Error("an event came before the QP was flushed")
+			}
+			select {
+			case <-s.Ended():
+				t.Error("the ID ended before its QP was flushed")
+			default:
+			}
+		}
+		a.fake.event(verbs.EventDeviceFatal, 0)
+		if !flushed {
+			t.Error("not flushed")
+		}
+		a.next(rdmacm.DeviceRemoval)
+		b.next(rdmacm.Disconnected)
+		b.close(c)
+		a.close(s)
+	})
+}
+
 // drainFor is the first event of an ID; those of others before it are kept for later.
 func (e *end) drainFor(id *rdmacm.ID) *rdmacm.Event {
 	e.Helper()

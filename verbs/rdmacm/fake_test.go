@@ -35,6 +35,7 @@ type device struct {
 	resolve   func(context.Context, rdmacm.Route) error
 	route     error // of Route
 	refuse    verbs.QPState
+	modifies  func(to verbs.QPState) // is called before a QP changes its state, or nil
 	listeners []*fakeListener
 	keys      atomic.Uint32
 	conns     int // open
@@ -114,6 +115,9 @@ func (d *device) CreateFlow(verbs.ProviderQP, *verbs.FlowAttr) (verbs.ProviderFl
 type fakeQP struct{ d *device }
 
 func (q *fakeQP) Modify(_, to verbs.QPState, _ *verbs.QPAttr, _ verbs.QPAttrMask) error {
+	if f := q.d.modifies; f != nil {
+		f(to)
+	}
 	if to == q.d.refuse && to != verbs.StateReset {
 		return syscall.ENOMEM
 	}
