@@ -309,79 +309,6 @@ func TestNotify(t *testing.T) {
 	}
 }
 
-func TestDisconnectUnanswered(t *testing.T) {
-	bubble(t, func(t *testing.T, a, b *end) {
-		l, s, c := connected(a, b)
-		a.fake.loseDREQ = true
-		must(t, c.Disconnect())
-		must(t, c.Disconnect()) // has no effect
-		if ev := b.next(rdmacm.Disconnected); ev.Status != -int(syscall.ETIMEDOUT) {
-			t.Errorf("status %d, want -ETIMEDOUT", ev.Status)
-		}
-		b.close(c)
-		a.close(s, l)
-	})
-}
-
-// Disconnect flushes the QP of a connection that is accepted even if it is not established yet, as rdma_disconnect does. The
-// peer is not told: if its last message still comes, Disconnect then ends the connection.
-func TestDisconnectBeforeEstablished(t *testing.T) {
-	for _, late := range []bool{true, false} {
-		bubble(t, func(t *testing.T, a, b *end) {
-			a.fake.loseRTU = true
-			l := a.listen(rdmacm.TCP)
-			c := b.resolve(rdmacm.TCP, v4A+":7471")
-			qp(t, c)
-			must(t, c.Connect(nil))
-			s := a.next(rdmacm.ConnectRequest).ID
-			sq := qp(t, s)
-			must(t, sq.PostRecv(&verbs.RecvWR{ID: 7}))
-			must(t, s.Accept(nil))
-			b.next(rdmacm.Established)
-			must(t, s.Disconnect())
-			var wcs [2]verbs.WC
-			if n, err := sq.RecvCQ().Poll(wcs[:]); n != 1 || err != nil || wcs[0].Status != verbs.WCWRFlushErr {
-				t.Errorf("QP in %v, %d completions, %v", sq.State(), n, err)
-			}
-			if late {
-				must(t, s.Notify())
-				a.next(rdmacm.Established)
-				must(t, s.Disconnect())
-				b.next(rdmacm.Disconnected)
-				must(t, c.Disconnect())
-				a.next(rdmacm.Disconnected)
-			} else {
-				a.next(rdmacm.Unreachable)
-			}
-			b.close(c)
-			a.close(s, l)
-		})
-	}
-}
-
-// Who gives ResolveAddr a source can call it again after it has failed, in the same way.
-func TestResolveAddrAgain(t *testing.T) {
-	bubble(t, func(t *testing.T, a, b *end) {
-		for _, src := range []string{v4B + ":0", v4B + ":7000"} {
-			id := b.id(rdmacm.TCP)
-			resolve := func() error {
-				return id.ResolveAddr(netip.MustParseAddrPort(src), netip.MustParseAddrPort(v4A+":7471"), time.Second)
-			}
-			b.fake.route = syscall.ENETUNREACH
-			wants(t, resolve(), syscall.ENETUNREACH)
-			b.fake.route = nil
-			b.fake.resolve = func(ctx context.Context, _ rdmacm.Route) error { <-ctx.Done(); return ctx.Err() }
-			must(t, resolve())
-			b.next(rdmacm.AddrError)
-			wants(t, id.ResolveAddr(netip.MustParseAddrPort(v4B+":7001"), netip.MustParseAddrPort(v4A+":7471"), 0), syscall.EINVAL)
-			b.fake.resolve = nil
-			must(t, resolve())
-			b.next(rdmacm.AddrResolved)
-			must(t, id.Destroy())
-		}
-	})
-}
-
 // A call in a state that does not allow it is EINVAL and changes nothing; after Destroy it is EBADF.
 func TestWrongState(t *testing.T) {
 	there := netip.MustParseAddrPort(v4A + ":7471")
@@ -595,30 +522,4 @@ func TestNames(t *testing.T) {
 	if s := fmt.Sprint(&rdmacm.EventError{Type: rdmacm.Rejected, Status: 8}); s != "RDMA_CM_EVENT_REJECTED: status 8, invalid service ID: no listener" {
 		t.Errorf("error is %q", s)
 	}
-}
-
-// TestDisconnectInTimeWait: as in Linux, Disconnect of a connection that has ended is not an error, for either side, until the ID
-// is destroyed. Before there is a connection it is.
-func TestDisconnectInTimeWait(t *testing.T) {
-	bubble(t, func(t *testing.T, a, b *end) {
-		idle := b.id(rdmacm.TCP)
-		wants(t, idle.Disconnect(), verbs.ErrInvalid)
-		l, s, c := connected(a, b)
-		must(t, c.Disconnect())
-		a.next(rdmacm.Disconnected)
-		must(t, s.Disconnect())
-		b.next(rdmacm.Disconnected)
-		for range 2 {
-			must(t, c.Disconnect())
-			must(t, s.Disconnect())
-		}
-		a.next(rdmacm.TimewaitExit)
-		b.next(rdmacm.TimewaitExit)
-		must(t, c.Disconnect())
-		must(t, s.Disconnect())
-		must(t, s.Destroy())
-		wants(t, s.Disconnect(), verbs.ErrDestroyed)
-		b.close(c, idle)
-		a.close(l)
-	})
 }
