@@ -2,6 +2,8 @@ package verbs
 
 import (
 	"context"
+	"math"
+	"slices"
 	"sync"
 
 	"github.com/softrnic/softrnic/verbs/internal/wakeup"
@@ -50,9 +52,24 @@ type AsyncEvent struct {
 	Port uint8
 }
 
-// maxAsyncEvents is how many events a device keeps for an application that does not call GetAsyncEvent. Further events
-// are dropped.
-const maxAsyncEvents = 1024
+// How many events a device keeps for an application that does not call GetAsyncEvent: of each QP, CQ and SRQ, and of the ports
+// and the device together. Further ones are dropped. Those of one object do not count against those of another: a program may wait
+// for EventQPLastWQEReached of each of very many QPs that fail at once.
+const (
+	maxObjectEvents = 16
+	maxDeviceEvents = 1024
+)
+
+// eventCounts counts an object's events; asyncQueue.mu guards it. It is small, as is a QP.
+type eventCounts struct {
+	queued  uint16
+	unacked uint16 // were taken, and are to be acknowledged
+}
+
+// full reports whether one more event of the object is dropped.
+func (c *eventCounts) full() bool {
+	return c.queued == maxObjectEvents || c.queued+c.unacked == math.MaxUint16
+}
 
 // GetAsyncEvent waits for the device's next asynchronous event, and acknowledges it. The error is the context's, or
 // ErrDestroyed when the device is closed. Events of a destroyed object are dropped.
@@ -92,32 +109,31 @@ func (d *Device) TryGetAsyncEvent() (AsyncEvent, error) {
 // AsyncEvent with the same QP, CQ or SRQ will do. It fails with ErrInvalid if no event of that object is left to be
 // acknowledged. Events of ports and of the device need no acknowledgement, and Ack of them does nothing.
 func (e AsyncEvent) Ack() error {
-	d, unacked := e.unacked()
+	d, c := e.object()
 	if d == nil {
 		return nil
 	}
 	q := &d.events
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if *unacked == 0 {
+	if c.unacked == 0 {
 		return Errorf(ErrInvalid, "acknowledge async event", "%v: all events of its object are acknowledged already", e.Type)
 	}
-	if *unacked--; *unacked == 0 {
+	if c.unacked--; c.unacked == 0 {
 		q.acked.Broadcast()
 	}
 	return nil
 }
 
-// unacked returns the device of the event's object, and the object's count of events that are to be acknowledged, which that
-// device's asyncQueue.mu guards; nil if the event has no object.
-func (e *AsyncEvent) unacked() (*Device, *int32) {
+// object returns the device of the event's object, and the object's counts; nil if the event has no object.
+func (e *AsyncEvent) object() (*Device, *eventCounts) {
 	switch {
 	case e.QP != nil:
-		return e.QP.pd.dev, &e.QP.unackedEvents
+		return e.QP.pd.dev, &e.QP.events
 	case e.CQ != nil:
-		return e.CQ.dev, &e.CQ.unackedEvents
+		return e.CQ.dev, &e.CQ.events
 	case e.SRQ != nil:
-		return e.SRQ.pd.dev, &e.SRQ.unackedEvents
+		return e.SRQ.pd.dev, &e.SRQ.events
 	}
 	return nil, nil
 }
@@ -131,18 +147,23 @@ func (d *Device) OnAsyncEvent(f func(n int)) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.onEvent = f
-	q.onEvent.Changed(len(q.events))
+	q.onEvent.Changed(q.n)
 }
 
 // asyncQueue is the queue of a device's events, oldest first. No other lock is taken while its lock is held.
 type asyncQueue struct {
 	notifier *wakeup.Notifier
 
-	mu      sync.Mutex
-	acked   sync.Cond
-	events  []AsyncEvent
-	onEvent wakeup.Hook
+	mu       sync.Mutex
+	acked    sync.Cond
+	events   []AsyncEvent // some are discarded, but not the first
+	n        int          // of those that are not
+	ofDevice int          // of those, without an object
+	onEvent  wakeup.Hook
 }
+
+// discarded is the Type of an event that is not in the queue any more.
+const discarded AsyncEventType = 0xff
 
 func (q *asyncQueue) init() {
 	q.notifier = wakeup.New()
@@ -152,42 +173,68 @@ func (q *asyncQueue) init() {
 func (q *asyncQueue) add(e AsyncEvent) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.events) < maxAsyncEvents {
-		q.events = append(q.events, e)
-		q.onEvent.Changed(1)
-		q.notifier.Notify()
+	switch _, c := e.object(); {
+	case c == nil && q.ofDevice < maxDeviceEvents:
+		q.ofDevice++
+	case c != nil && !c.full():
+		c.queued++
+	default:
+		return
 	}
+	q.events = append(q.events, e)
+	q.n++
+	q.onEvent.Changed(1)
+	q.notifier.Notify()
 }
 
 // take removes the oldest event and returns it. If toAck is set, the event has to be acknowledged.
 func (q *asyncQueue) take(toAck bool) (e AsyncEvent, ok, more bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.events) == 0 {
+	if q.n == 0 {
 		return e, false, false
 	}
-	e, q.events[0] = q.events[0], AsyncEvent{} // lets the garbage collector have its object
-	q.events = q.events[1:]
-	if _, unacked := e.unacked(); toAck && unacked != nil {
-		*unacked++
+	e, q.events[0].Type = q.events[0], discarded
+	q.n--
+	switch _, c := e.object(); {
+	case c == nil:
+		q.ofDevice--
+	default:
+		c.queued--
+		if toAck {
+			c.unacked++
+		}
 	}
-	return e, true, len(q.events) > 0
+	q.trim()
+	return e, true, q.n > 0
+}
+
+// trim removes discarded events from the front.
+func (q *asyncQueue) trim() {
+	for len(q.events) > 0 && q.events[0].Type == discarded {
+		q.events[0] = AsyncEvent{} // lets the garbage collector have its object
+		q.events = q.events[1:]
+	}
 }
 
 // discard drops the events of an object that is being destroyed, and waits until those that were taken are acknowledged.
-// unacked is the object's count of them.
-func (q *asyncQueue) discard(unacked *int32, matches func(*AsyncEvent) bool) {
+// c has the object's counts of both.
+func (q *asyncQueue) discard(c *eventCounts, matches func(*AsyncEvent) bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	var kept []AsyncEvent
-	for i := range q.events {
-		if !matches(&q.events[i]) {
-			kept = append(kept, q.events[i])
+	n := int(c.queued)
+	for i := 0; c.queued > 0; i++ {
+		if e := &q.events[i]; e.Type != discarded && matches(e) {
+			*e = AsyncEvent{Type: discarded}
+			c.queued--
 		}
 	}
-	q.onEvent.Changed(len(kept) - len(q.events))
-	q.events = kept
-	for *unacked > 0 {
+	q.n -= n
+	if q.trim(); len(q.events) > 2*q.n+maxDeviceEvents {
+		q.events = slices.DeleteFunc(q.events, func(e AsyncEvent) bool { return e.Type == discarded })
+	}
+	q.onEvent.Changed(-n)
+	for c.unacked > 0 {
 		q.acked.Wait()
 	}
 }

@@ -61,7 +61,7 @@ type CQ struct {
 	users int // send and receive queues that complete to this CQ
 	dead  bool
 
-	unackedEvents int32 // asynchronous events that are to be acknowledged; guarded by dev.events.mu
+	events eventCounts // asynchronous ones
 
 	pollReady    *atomic.Uint32 // is ready
 	emptyPolls   atomic.Uint32  // Polls in a row that found nothing
@@ -395,7 +395,7 @@ func (cq *CQ) Destroy() error {
 	if cq.channel != nil {
 		cq.channel.removeCQ(cq)
 	}
-	d.events.discard(&cq.unackedEvents, func(e *AsyncEvent) bool { return e.CQ == cq })
+	d.events.discard(&cq.events, func(e *AsyncEvent) bool { return e.CQ == cq })
 
 	d.mu.Lock()
 	defer d.mu.Unlock()

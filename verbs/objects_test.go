@@ -288,8 +288,8 @@ func TestAsyncEvents(t *testing.T) {
 			t.Errorf("got %+v", e)
 		}
 	}
-	if kept != 1024 {
-		t.Errorf("%d events kept, want 1024", kept)
+	if kept != 16 {
+		t.Errorf("%d events kept, want 16", kept)
 	}
 	r.lq.locked(func() { r.lq.Event(verbs.EventCommEst) })
 	check(t, r.qp.Destroy())
@@ -299,4 +299,91 @@ func TestAsyncEvents(t *testing.T) {
 	if e := must(r.dev.GetAsyncEvent(t.Context()))(t); e.Type != verbs.EventQPAccessErr || e.QP != other {
 		t.Errorf("got %+v", e)
 	}
+}
+
+// TestAsyncEventsOfMany: when very many QPs fail at once, none of their events is lost, whatever else has happened, and whoever
+// waits for each can destroy the SRQ.
+func TestAsyncEventsOfMany(t *testing.T) {
+	const count = 3000
+	r := &rig{l: newLoop()}
+	r.l.attr.MaxQP = count + 1
+	r.open(t, verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}, 1)
+	for range 2000 {
+		r.l.event(verbs.EventPortErr, 1)
+	}
+	srq := must(r.pd.CreateSRQ(&verbs.SRQInitAttr{Attr: verbs.SRQAttr{MaxWR: 1, MaxSGE: 1}}))(t)
+	waiting := make(map[*verbs.QP]bool)
+	for range count {
+		qp := must(r.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: r.cq, RecvCQ: r.cq, SRQ: srq}))(t)
+		(&rig{qp: qp}).bring(t, verbs.StateInit)
+		waiting[qp] = true
+	}
+	hook := 0
+	r.dev.OnAsyncEvent(func(n int) { hook += n })
+	for qp := range waiting {
+		check(t, qp.Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState))
+	}
+	destroyed := 0
+	for qp := range waiting { // in another order
+		check(t, qp.Destroy())
+		delete(waiting, qp)
+		if destroyed++; destroyed == 10 {
+			break
+		}
+	}
+	ports, taken := 0, 0
+	for ; ; taken++ {
+		e, err := r.dev.TryGetAsyncEvent()
+		if err != nil {
+			break
+		}
+		check(t, e.Ack())
+		if e.QP == nil {
+			ports++
+			continue
+		}
+		if e.Type != verbs.EventQPLastWQEReached || !waiting[e.QP] {
+			t.Fatalf("got %v of a QP that has none", e.Type)
+		}
+		check(t, e.QP.Destroy())
+		delete(waiting, e.QP)
+	}
+	if ports != 1024 || len(waiting) > 0 {
+		t.Errorf("%d events of ports, want 1024; %d of QPs are lost", ports, len(waiting))
+	}
+	if hook != taken {
+		t.Errorf("the hook's numbers are %d, %d events were taken", hook, taken)
+	}
+	for qp := range waiting {
+		check(t, qp.Destroy())
+	}
+	check(t, srq.Destroy())
+}
+
+// TestAsyncEventsOfDestroyed: events of objects that are destroyed take no memory, even behind one that nobody takes.
+func TestAsyncEventsOfDestroyed(t *testing.T) {
+	const rounds, limit = 20_000, 256 << 10
+	r := newRig(t)
+	r.l.event(verbs.EventPortErr, 1)
+	heap := func() int {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int(m.HeapAlloc)
+	}
+	before := heap()
+	for range rounds {
+		qp := must(r.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: r.cq, RecvCQ: r.cq}))(t)
+		lq := r.l.qps[qp.Num()]
+		lq.locked(func() { lq.Event(verbs.EventCommEst) })
+		check(t, qp.Destroy())
+		delete(r.l.qps, qp.Num())
+	}
+	if grown := heap() - before; grown > limit {
+		t.Errorf("the heap has grown by %d bytes", grown)
+	}
+	if e := must(r.dev.TryGetAsyncEvent())(t); e.Type != verbs.EventPortErr {
+		t.Errorf("got %+v", e)
+	}
+	noEvent(t, r.dev)
 }

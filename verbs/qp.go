@@ -37,7 +37,7 @@ type QP struct {
 	groups    map[GID]uint8 // the ports of the attached multicast groups; guarded by modifying
 	flows     int32         // guarded by modifying
 
-	unackedEvents int32 // asynchronous events that are to be acknowledged; guarded by asyncQueue.mu
+	events eventCounts // asynchronous ones
 }
 
 // rare is what few QPs have.
@@ -309,7 +309,7 @@ func (qp *QP) Destroy() error {
 	if err := qp.destroy(); err != nil {
 		return err
 	}
-	qp.pd.dev.events.discard(&qp.unackedEvents, func(e *AsyncEvent) bool { return e.QP == qp })
+	qp.pd.dev.events.discard(&qp.events, func(e *AsyncEvent) bool { return e.QP == qp })
 	qp.release()
 	return nil
 }

@@ -16,7 +16,7 @@ type SRQ struct {
 	users int // QPs
 	dead  bool
 
-	unackedEvents int32 // asynchronous events that are to be acknowledged; guarded by asyncQueue.mu
+	events eventCounts // asynchronous ones
 
 	mu        sync.Mutex // after QP locks, before CQs'
 	queue     queue[RecvWR]
@@ -210,7 +210,7 @@ func (s *SRQ) Destroy() error {
 	s.destroyed = true
 	s.queue = queue[RecvWR]{}
 	s.mu.Unlock()
-	d.events.discard(&s.unackedEvents, func(e *AsyncEvent) bool { return e.SRQ == s })
+	d.events.discard(&s.events, func(e *AsyncEvent) bool { return e.SRQ == s })
 	return nil
 }
 
