@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -31,34 +32,35 @@ const (
 type conn struct {
 	e         *Engine
 	h         rdmacm.Handler
-	route     rdmacm.Route
-	initiator bool
+	peer      netip.Addr
 	cancel    context.CancelFunc // initiating side: ends the set-up; nil when that is over. Guarded by mu
-	listener  *listener          // of a ConnectRequest, until it is answered
+	asked     *request           // accepting side: until it is accepted
+	port      uint8              // of the device
+	initiator bool
 
 	// These are set before a QP has the stream.
+	revision uint8   // of MPA
+	rtr      rtrKind // that the initiator owes
+	ird, ord uint8
+	ordLimit uint8 // the greatest ORD that the peer allows
+	sink     uint32
 	stream   stack.Stream
 	framer   mpa.Sender
 	deframer mpa.Receiver
-	request  mpa.Frame // the peer's, on the accepting side
-	revision uint8     // of MPA
 	mulpdu   int
 	piece    int // the most that goes into the stream at once
-	ird, ord int
-	ordLimit int // the greatest ORD that the peer allows
-	sink     uint32
-	rtr      rtrKind // that the initiator owes
 
 	// These are of receiving, and guarded by the QP's lock.
-	handled   int   // bytes that one call of stream.Receive has handed over
-	fault     error // what was wrong with them
-	active    bool  // something came since the idle timer was set
-	idleTimer bool  // the read deadline is set, to find out whether the stream is idle
-	reads     uint  // how often something came since the stream was idle; the reader's
+	active     bool   // something came since the idle timer was set
+	idleTimer  bool   // the read deadline is set, to find out whether the stream is idle
+	reads      uint32 // how often something came since the stream was idle; the reader's
+	handled    int    // bytes that one call of stream.Receive has handed over
+	fault      error  // what was wrong with them
+	onReadable func() // unparked
 
-	// These are for streams that have both ends in this process: see direct.go. All but other are guarded by the lock of
-	// this end's QP.
-	endpoint   endpoint
+	// These are for streams that have both ends in this process: see direct.go. All but alone and other are guarded by the
+	// lock of this end's QP.
+	alone      *endpoint // guarded by endpoints.mu
 	other      atomic.Pointer[conn]
 	sent       uint64 // bytes of FPDUs that were sent
 	received   uint64 // bytes of FPDUs that were received
@@ -66,13 +68,17 @@ type conn struct {
 
 	mu       sync.Mutex // taken after the QP's lock
 	state    connState
-	qp       *qp
 	ended    bool // the stream ended before Establish, which will report that
 	peerLeft bool // the peer closed the connection before its request was answered
 	muted    bool // Close was called: there are no more events
+	qp       *qp
+	events   []*rdmacm.ConnEvent // nil: no goroutine delivers them
+}
 
-	events  []*rdmacm.ConnEvent
-	running bool // a goroutine delivers them
+// request is a peer's request.
+type request struct {
+	frame    mpa.Frame
+	listener *listener
 }
 
 type connState uint8
@@ -95,9 +101,9 @@ func (c *conn) emit(e *rdmacm.ConnEvent) {
 		return
 	}
 	e.Conn = c
+	idle := c.events == nil
 	c.events = append(c.events, e)
-	if !c.running {
-		c.running = true
+	if idle {
 		go c.deliver()
 	}
 }
@@ -106,9 +112,9 @@ func (c *conn) emit(e *rdmacm.ConnEvent) {
 func (c *conn) report(e *rdmacm.ConnEvent) {
 	c.mu.Lock()
 	e.Conn = c
-	report := !c.muted && !c.running
+	report := !c.muted && c.events == nil
 	if report {
-		c.events, c.running = append(c.events, e), true
+		c.events = append(c.events, e)
 	}
 	c.mu.Unlock()
 	if report {
@@ -122,12 +128,12 @@ func (c *conn) deliver() {
 	defer c.mu.Unlock()
 	for len(c.events) > 0 && !c.muted {
 		e := c.events[0]
-		c.events = c.events[1:]
+		c.events = c.events[1:] // not nil
 		c.mu.Unlock()
 		c.h(e)
 		c.mu.Lock()
 	}
-	c.running, c.events = false, nil // and the last event with its array
+	c.events = nil
 }
 
 // expect returns an error for operation op unless the connection is in one of the states. c.mu is held.
@@ -175,15 +181,15 @@ func (c *conn) bind(q *qp, attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 		return err
 	}
 	if !c.initiator {
-		if err := c.startMPA(c.request.Markers, c.e.config.Markers, c.crc(), c.agreesLarge()); err != nil {
+		if err := c.startMPA(c.asked.frame.Markers, c.e.config.Markers, c.crc(), c.agreesLarge()); err != nil {
 			return err
 		}
 	}
 	if mask&verbs.QPAttrMaxDestRDAtomic != 0 {
-		c.ird = int(attr.MaxDestRDAtomic)
+		c.ird = attr.MaxDestRDAtomic
 	}
 	if mask&verbs.QPAttrMaxQPRDAtomic != 0 {
-		c.ord = int(attr.MaxRDAtomic)
+		c.ord = attr.MaxRDAtomic
 	}
 	c.ord = min(c.ord, c.ordLimit)
 	if !c.initiator && c.rtrIsRead() {
@@ -207,7 +213,7 @@ func (c *conn) QPAttr(to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) 
 	attr := verbs.QPAttr{QPState: to}
 	switch to {
 	case verbs.StateInit:
-		attr.PortNum = c.route.Port
+		attr.PortNum = c.port
 		attr.QPAccessFlags = verbs.AccessRemoteRead | verbs.AccessRemoteWrite | verbs.AccessRemoteAtomic
 		return attr, verbs.QPAttrState | verbs.QPAttrPort | verbs.QPAttrAccessFlags, nil
 	case verbs.StateRTR:
@@ -217,7 +223,7 @@ func (c *conn) QPAttr(to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) 
 			return attr, 0, err
 		}
 		attr.LLPStream = c
-		attr.MaxDestRDAtomic, attr.MaxRDAtomic = uint8(min(c.ird, MaxReads)), uint8(min(c.ord, MaxReads))
+		attr.MaxDestRDAtomic, attr.MaxRDAtomic = min(c.ird, MaxReads), min(c.ord, MaxReads)
 		return attr, verbs.QPAttrState | verbs.QPAttrLLPStream | verbs.QPAttrMaxDestRDAtomic | verbs.QPAttrMaxQPRDAtomic, nil
 	}
 	return attr, 0, verbs.Errorf(verbs.ErrInvalid, "get QP attributes", "a connection knows none for %v", to)

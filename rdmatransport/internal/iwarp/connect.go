@@ -30,7 +30,7 @@ func (e *Engine) Connect(attr *rdmacm.ConnectAttr, h rdmacm.Handler) (rdmacm.Pro
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startupTimeout)
-	c := &conn{e: e, h: h, route: attr.Route, initiator: true, cancel: cancel}
+	c := &conn{e: e, h: h, peer: attr.Dst, port: attr.Port, initiator: true, cancel: cancel}
 	t := e.dials.enter(netip.AddrPortFrom(attr.Dst, attr.RemotePort))
 	e.work.Go(func() {
 		defer t.end()
@@ -192,7 +192,7 @@ func (c *conn) handleReply(request, reply *mpa.Frame, p *rdmacm.ConnParam) error
 	theirs := rdmacm.ConnParam{
 		PrivateData: reply.PrivateData, ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth,
 	}
-	c.ird, c.ord, c.ordLimit = int(p.ResponderResources), int(p.InitiatorDepth), MaxReads
+	c.ird, c.ord, c.ordLimit = p.ResponderResources, p.InitiatorDepth, MaxReads
 	enhanced := &reply.Enhanced
 	negotiated := reply.HasEnhanced && request.HasEnhanced
 	if negotiated && enhanced.ORD != mpa.NoNegotiation {
@@ -200,7 +200,7 @@ func (c *conn) handleReply(request, reply *mpa.Frame, p *rdmacm.ConnParam) error
 	}
 	if negotiated && enhanced.IRD != mpa.NoNegotiation {
 		theirs.InitiatorDepth = uint8(min(enhanced.IRD, 0xff))
-		c.ordLimit = min(c.ordLimit, int(enhanced.IRD))
+		c.ordLimit = uint8(min(uint16(c.ordLimit), enhanced.IRD))
 	}
 	c.revision = reply.Revision
 	if reply.Rejected {
@@ -227,11 +227,11 @@ func (c *conn) handleReply(request, reply *mpa.Frame, p *rdmacm.ConnParam) error
 // negotiate settles IRD, ORD and the ready-to-receive message by the request and the reply (RFC 6581 §9.1, §9.2).
 func (c *conn) negotiate(ours, theirs *mpa.Enhanced) error {
 	c.ord = min(c.ord, c.ordLimit)
-	if want := int(theirs.ORD); want != mpa.NoNegotiation && want > c.ird {
+	if want := theirs.ORD; want != mpa.NoNegotiation && want > uint16(c.ird) {
 		if want > MaxReads {
 			return mpa.ErrInsufficientIRD
 		}
-		c.ird = want // more than the request offered, but the device has it
+		c.ird = uint8(want) // more than the request offered, but the device has it
 	}
 	switch {
 	case !ours.PeerToPeer || !theirs.PeerToPeer:

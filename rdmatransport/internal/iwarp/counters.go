@@ -59,5 +59,5 @@ func (q *qp) Peer() netip.Addr {
 	if q.conn == nil {
 		return netip.Addr{}
 	}
-	return q.conn.route.Dst
+	return q.conn.peer
 }

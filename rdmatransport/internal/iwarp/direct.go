@@ -25,8 +25,11 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// endpoints has the connections of this process whose streams QPs have: endpoint → *conn.
-var endpoints sync.Map
+// endpoints has the connections of this process whose streams QPs have, and whose other end may be in it and is not known yet.
+var endpoints = struct {
+	mu    sync.Mutex // taken last
+	alone map[endpoint]*conn
+}{alone: map[endpoint]*conn{}}
 
 // endpoint is one end of a TCP connection; nic has the address local.
 type endpoint struct {
@@ -38,23 +41,33 @@ type endpoint struct {
 func (c *conn) pair() {
 	far := c.stream.Near()
 	nics := c.e.net.NICs()
-	if far == nil || c.route.Port < 1 || int(c.route.Port) > len(nics) {
+	if far == nil || c.port < 1 || int(c.port) > len(nics) {
 		return
 	}
-	c.endpoint = endpoint{nics[c.route.Port-1], addrPort(c.stream.LocalAddr()), addrPort(c.stream.RemoteAddr())}
-	endpoints.Store(c.endpoint, c)
-	if o, ok := endpoints.Load(endpoint{far, c.endpoint.remote, c.endpoint.local}); ok {
-		other := o.(*conn)
-		c.other.Store(other)
-		other.other.Store(c)
+	here := endpoint{nics[c.port-1], addrPort(c.stream.LocalAddr()), addrPort(c.stream.RemoteAddr())}
+	there := endpoint{far, here.remote, here.local}
+	endpoints.mu.Lock()
+	defer endpoints.mu.Unlock()
+	other := endpoints.alone[there]
+	if other == nil {
+		c.alone = &here
+		endpoints.alone[here] = c
+		return
 	}
+	delete(endpoints.alone, there)
+	other.alone = nil
+	c.other.Store(other)
+	other.other.Store(c)
 }
 
 // unpair undoes pair.
 func (c *conn) unpair() {
-	if c.endpoint.nic != nil {
-		endpoints.CompareAndDelete(c.endpoint, c)
+	endpoints.mu.Lock()
+	if c.alone != nil && endpoints.alone[*c.alone] == c {
+		delete(endpoints.alone, *c.alone)
 	}
+	c.alone = nil
+	endpoints.mu.Unlock()
 	if other := c.other.Swap(nil); other != nil {
 		other.other.CompareAndSwap(c, nil)
 	}

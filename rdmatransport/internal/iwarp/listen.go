@@ -149,7 +149,7 @@ func (l *listener) start(at *list.Element, t *turn[netip.Addr]) {
 	t.wait(reportWait)
 	c.report(request)
 	t.end()
-	c.park(c.answered)
+	c.park()
 }
 
 // readRequest waits for the request of a stream, and returns its connection and the event that reports it.
@@ -166,7 +166,9 @@ func (l *listener) readRequest(stream stack.Stream) (*conn, *rdmacm.ConnEvent, e
 	if err != nil {
 		return nil, nil, err
 	}
-	c := &conn{e: l.e, h: l.h, listener: l, stream: stream, request: f, revision: f.Revision, route: route, state: requested}
+	c := &conn{
+		e: l.e, h: l.h, peer: route.Dst, port: route.Port, stream: stream, asked: &request{f, l}, revision: f.Revision, state: requested,
+	}
 	c.ird, c.ord = MaxReads, MaxReads
 	if f.HasEnhanced {
 		// The peer's ORD is what bounds our IRD, and its IRD our ORD.
@@ -176,7 +178,7 @@ func (l *listener) readRequest(stream stack.Stream) (*conn, *rdmacm.ConnEvent, e
 	return c, &rdmacm.ConnEvent{
 		Type: rdmacm.ConnectRequest, Route: route, LocalPort: local.Port(), RemotePort: remote.Port(),
 		Param: rdmacm.ConnParam{
-			PrivateData: f.PrivateData, ResponderResources: uint8(c.ird), InitiatorDepth: uint8(c.ord),
+			PrivateData: f.PrivateData, ResponderResources: c.ird, InitiatorDepth: c.ord,
 		},
 	}, nil
 }
@@ -203,9 +205,10 @@ func (c *conn) rejectFull() {
 	}
 }
 
-// answered is called when something comes behind the request, and then reads the stream if a QP has it. If none has, the peer
-// has closed the connection, or broken the rule that it may send nothing before the reply (RFC 5044 §7.1.2).
-func (c *conn) answered() {
+// unparked is called for each call of park, when there is something to read: it reads the stream if a QP has it. If none has, the
+// peer has closed the connection behind its request, or broken the rule that it may send nothing before the reply (RFC 5044 §7.1.2).
+func (c *conn) unparked() {
+	defer c.e.work.Done()
 	c.mu.Lock()
 	q := c.qp
 	lost := q == nil && c.state == requested
@@ -229,11 +232,11 @@ func (c *conn) abandoned() {
 }
 
 // depth is the peer's IRD or ORD, or the device's limit if that is smaller.
-func depth(n uint16) int {
+func depth(n uint16) uint8 {
 	if n == mpa.NoNegotiation {
 		return MaxReads
 	}
-	return min(int(n), MaxReads)
+	return uint8(min(n, MaxReads))
 }
 
 // addrPort is an address of a stream. It is not valid if the stream has ended.
@@ -248,7 +251,8 @@ func addrPort(a net.Addr) netip.AddrPort {
 
 // leaveBacklog takes the connection's request, which is answered or has ended, out of the backlog.
 func (c *conn) leaveBacklog() {
-	if l := c.listener; l != nil {
+	if c.asked != nil {
+		l := c.asked.listener
 		l.mu.Lock()
 		delete(l.waiting, c)
 		l.removeIfDone()
@@ -283,16 +287,17 @@ func (c *conn) accept(p *rdmacm.ConnParam) error {
 		return err
 	}
 	c.leaveBacklog()
-	c.state = established
+	c.asked, c.state = nil, established
 	c.emit(&rdmacm.ConnEvent{Type: rdmacm.Established})
 	return nil
 }
 
 // reply is the frame that accepts.
 func (c *conn) reply(privateData []byte) *mpa.Frame {
+	asked := &c.asked.frame
 	f := &mpa.Frame{
-		Reply: true, Markers: c.e.config.Markers, CRC: c.crc(), Revision: c.request.Revision,
-		HasEnhanced: c.request.HasEnhanced, PrivateData: privateData,
+		Reply: true, Markers: c.e.config.Markers, CRC: c.crc(), Revision: asked.Revision,
+		HasEnhanced: asked.HasEnhanced, PrivateData: privateData,
 	}
 	if c.agreesLarge() {
 		f.Reserved = largeReply
@@ -300,7 +305,7 @@ func (c *conn) reply(privateData []byte) *mpa.Frame {
 	if !f.HasEnhanced {
 		return f
 	}
-	theirs, ours := &c.request.Enhanced, &f.Enhanced
+	theirs, ours := &asked.Enhanced, &f.Enhanced
 	ours.IRD, ours.ORD = uint16(c.ird), uint16(c.ord)
 	if theirs.ORD == mpa.NoNegotiation {
 		ours.IRD = mpa.NoNegotiation
@@ -319,17 +324,18 @@ func (c *conn) reply(privateData []byte) *mpa.Frame {
 
 // agreesLarge tells whether FPDUs may be longer than a TCP segment, as the peer's request asks.
 func (c *conn) agreesLarge() bool {
-	return c.e.config.LongFPDUs && c.request.Revision != mpa.Revision1 && c.request.Reserved&largeRequest != 0
+	f := &c.asked.frame
+	return c.e.config.LongFPDUs && f.Revision != mpa.Revision1 && f.Reserved&largeRequest != 0
 }
 
 // rtrIsRead tells whether the ready-to-receive message will be a READ, which counts towards the IRD.
 func (c *conn) rtrIsRead() bool {
-	e := &c.request.Enhanced
-	return c.request.HasEnhanced && e.PeerToPeer && e.RDMARead && !e.RDMAWrite
+	e := &c.asked.frame.Enhanced
+	return c.asked.frame.HasEnhanced && e.PeerToPeer && e.RDMARead && !e.RDMAWrite
 }
 
 // crc tells whether FPDUs have CRCs: they do if either side wants them.
-func (c *conn) crc() bool { return c.request.CRC || !c.e.config.NoCRC }
+func (c *conn) crc() bool { return c.asked.frame.CRC || !c.e.config.NoCRC }
 
 // Reject implements rdmacm.ProviderConn.
 func (c *conn) Reject(privateData []byte) error {

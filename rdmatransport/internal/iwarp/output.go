@@ -14,7 +14,7 @@ import (
 // sent: nothing overtakes it.
 type output struct {
 	buf  *[stack.MaxPiece]byte // nil if n is 0
-	n    int                   // bytes of it
+	n    int32                 // bytes of it
 	full bool                  // the stream has no room
 }
 
@@ -34,8 +34,9 @@ func (o *output) extend(n int) []byte {
 	if o.buf == nil {
 		o.buf = outputs.Get().(*[stack.MaxPiece]byte)
 	}
-	o.n += n
-	return o.buf[o.n-n : o.n]
+	b := o.buf[o.n : int(o.n)+n]
+	o.n += int32(n)
+	return b
 }
 
 // clear forgets what was gathered, and gives the memory back.
@@ -53,7 +54,7 @@ func (o *output) hasRoom() { o.full = false }
 
 // retract takes back what extend gave last.
 func (o *output) retract(n int) {
-	if o.n -= n; o.n == 0 {
+	if o.n -= int32(n); o.n == 0 {
 		o.clear()
 	}
 }
@@ -83,7 +84,7 @@ func (q *qp) sendSegment() (ok bool, err error) {
 	t, c := &q.tx, q.conn
 	defer t.segment.release()
 	size := c.framer.Size(t.segment.ulpdu())
-	if t.output.n > 0 && t.output.n+size > c.piece {
+	if t.output.n > 0 && int(t.output.n)+size > c.piece {
 		if ok, err = q.sendGathered(); !ok {
 			return ok, err
 		}
@@ -96,7 +97,7 @@ func (q *qp) sendSegment() (ok bool, err error) {
 		c.sent += uint64(size)
 		return true, nil
 	}
-	if ok, err = q.sendPiece(t.output.n + size); ok {
+	if ok, err = q.sendPiece(int(t.output.n) + size); ok {
 		c.sent += uint64(size)
 	}
 	return ok, err
@@ -119,7 +120,7 @@ func (q *qp) sendGathered() (ok bool, err error) {
 	if q.tx.output.n == 0 {
 		return true, nil
 	}
-	return q.sendPiece(q.tx.output.n)
+	return q.sendPiece(int(q.tx.output.n))
 }
 
 // sendPiece has the stream take size bytes from Fill.
@@ -143,7 +144,7 @@ func (o *output) takeGathered() []byte {
 // FPDUs leave of a piece, unless that is little.
 func (q *qp) maxULPDU() int {
 	c := q.conn
-	if left := c.piece - q.tx.output.n - mpaOverhead; c.mulpdu > left && left > smallFPDU {
+	if left := c.piece - int(q.tx.output.n) - mpaOverhead; c.mulpdu > left && left > smallFPDU {
 		return left
 	}
 	return c.mulpdu

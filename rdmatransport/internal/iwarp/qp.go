@@ -69,7 +69,7 @@ func (q *qp) attach(c *conn, attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	c.stream.SetReadBuffer(0)
 	c.stream.OnRoom(q.resumeSending)
 	if c.initiator { // on the accepting side the stream is waited for since the request
-		c.park(func() { q.read(c) })
+		c.park()
 	}
 	q.transmit()
 	if c.initiator {
@@ -96,7 +96,7 @@ func (q *qp) detach() *conn {
 // Query implements verbs.ProviderQP: IRD and ORD are those of the stream.
 func (q *qp) Query(attr *verbs.QPAttr) {
 	if c := q.conn; c != nil {
-		attr.MaxDestRDAtomic, attr.MaxRDAtomic = uint8(c.ird), uint8(c.ord)
+		attr.MaxDestRDAtomic, attr.MaxRDAtomic = c.ird, c.ord
 	}
 }
 
@@ -199,8 +199,8 @@ type receiver struct {
 	queues     [rdmap.Queues]ddp.Queue
 	allowed    bool   // the peer may send FPDUs
 	heard      bool   // the peer has sent one
+	reported   bool   // a completion reports what was wrong with ulpdu
 	writeBytes uint64 // placed of the RDMA Write message under way
 	lastWrite  uint64 // bytes of the last RDMA Write message, which the immediate data that may follow reports
 	ulpdu      []byte // that is being handled
-	reported   bool   // a completion reports what was wrong with it
 }

@@ -11,9 +11,9 @@ type outstandingRead struct {
 // reads is all of them.
 type reads struct {
 	list   []outstandingRead // oldest first
-	rtr    bool              // the response to the ready-to-receive READ is still to come, before all others
 	placed uint64            // bytes of the oldest READ's response that are placed
 	nextID uint32            // of an atomic
+	rtr    bool              // the response to the ready-to-receive READ is still to come, before all others
 }
 
 // reset starts anew.

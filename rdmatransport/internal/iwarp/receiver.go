@@ -20,21 +20,20 @@ import (
 // errEarly ends a connection whose initiator sends FPDUs before it has received the reply.
 var errEarly = errors.New("iwarp: an FPDU before the reply")
 
-// park has f called, on a goroutine, when there is something to read from the stream, it has ended, or its read deadline has
-// passed.
-func (c *conn) park(f func()) {
-	run := func() {
-		defer c.e.work.Done()
-		f()
-	}
+// park has unparked called, on a goroutine, when there is something to read from the stream, it has ended, or its read deadline
+// has passed.
+func (c *conn) park() {
 	c.e.work.Add(1)
+	if c.onReadable == nil {
+		c.onReadable = c.unparked
+	}
 	if p, ok := c.stream.(stack.Parker); ok {
-		p.Park(run)
+		p.Park(c.onReadable)
 		return
 	}
 	go func() {
 		_ = c.stream.Wait() // says the same again
-		run()
+		c.unparked()
 	}()
 }
 
@@ -62,7 +61,7 @@ func (q *qp) read(c *conn) {
 			return
 		}
 		if parks && c.reads < keepReader {
-			c.park(func() { q.read(c) })
+			c.park()
 			return
 		}
 	}

@@ -29,7 +29,7 @@ func (q *qp) sendRequest() bool {
 	case verbs.BindMW, verbs.LocalInv:
 		return q.executeLocal(wr)
 	case verbs.RDMARead, verbs.AtomicCmpAndSwp, verbs.AtomicFetchAndAdd:
-		if t.reads.outstanding() >= q.conn.ord {
+		if t.reads.outstanding() >= int(q.conn.ord) {
 			return q.refuseRead()
 		}
 		return q.sendRead(wr)

@@ -23,12 +23,13 @@ type response struct {
 // responses is a ring of at most depth responses, the IRD.
 type responses struct {
 	ring    []response // nil before the first: most QPs never receive a READ
-	depth   int
-	head, n int
+	depth   uint8
+	head, n uint8
+	turn    bool // the oldest goes before a request
 }
 
 // reset empties the ring, and sets its depth.
-func (r *responses) reset(depth int) { *r = responses{depth: depth} }
+func (r *responses) reset(depth uint8) { *r = responses{depth: depth} }
 
 // pushRead queues the response to a READ whose DDP header b begins with; false if the peer has more requests outstanding
 // than it was granted.
@@ -57,7 +58,7 @@ func (r *responses) push(b []byte) *response {
 	if r.ring == nil {
 		r.ring = make([]response, r.depth)
 	}
-	p := &r.ring[(r.head+r.n)%len(r.ring)]
+	p := &r.ring[(int(r.head)+int(r.n))%len(r.ring)]
 	*p = response{}
 	copy(p.ddp[:], b)
 	r.n++
@@ -70,8 +71,11 @@ func (r *responses) oldest() *response { return &r.ring[r.head] }
 // inData tells that some of a READ response's data is sent, and not all.
 func (r *responses) inData() bool { return r.n > 0 && r.oldest().begun }
 
+// takeTurns gives the turn to a request if a response had it, and else the other way round.
+func (r *responses) takeTurns() { r.turn = !r.turn }
+
 func (r *responses) pop() {
-	r.head = (r.head + 1) % len(r.ring)
+	r.head = uint8((int(r.head) + 1) % len(r.ring))
 	r.n--
 }
 

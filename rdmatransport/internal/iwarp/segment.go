@@ -12,14 +12,13 @@ import (
 
 // segment is one DDP segment on its way into the stream.
 type segment struct {
-	header  [ddp.MaxLen + rdmap.AtomicRequestLen]byte // DDP's, and RDMAP's behind it
-	n       int                                       // bytes of it
-	payload [][]byte                                  // in user memory
-	length  int                                       // bytes of payload
-	more    bool                                      // another of its request or response follows
-
-	mayFault bool // reading payload may
-	faulted  bool // and has
+	header   [ddp.MaxLen + rdmap.AtomicRequestLen]byte // DDP's, and RDMAP's behind it
+	n        uint8                                     // bytes of it
+	more     bool                                      // another of its request or response follows
+	mayFault bool                                      // reading payload may
+	faulted  bool                                      // and has
+	length   uint32                                    // bytes of payload
+	payload  [][]byte                                  // in user memory
 }
 
 // tagged begins a tagged segment without a payload.
@@ -41,7 +40,7 @@ func (s *segment) empty() {
 
 // begin begins a segment with n bytes of header and no payload.
 func (s *segment) begin(n int, more bool) {
-	s.n, s.payload, s.length, s.more = n, s.payload[:0], 0, more
+	s.n, s.payload, s.length, s.more = uint8(n), s.payload[:0], 0, more
 	s.mayFault, s.faulted = false, false
 }
 
@@ -50,20 +49,21 @@ func (s *segment) beforeImmediate() { s.more = true }
 
 // rdmapHeader adds n bytes of RDMAP header, for the caller to fill.
 func (s *segment) rdmapHeader(n int) []byte {
-	s.n += n
-	return s.header[s.n-n : s.n]
+	h := s.header[s.n : int(s.n)+n]
+	s.n += uint8(n)
+	return h
 }
 
 // add adds b to the payload.
 func (s *segment) add(b []byte, mayFault bool) {
 	s.payload = append(s.payload, b)
-	s.length += len(b)
+	s.length += uint32(len(b))
 	s.mayFault = mayFault
 }
 
 // gather adds n bytes of a message, from off on, that a gather list names in the memory of a PD.
 func (s *segment) gather(regions *memory.Regions, pd *verbs.PD, list []verbs.SGE, off uint64, n int) (status verbs.WCStatus) {
-	s.length += n
+	s.length += uint32(n)
 	s.payload, s.mayFault, status = regions.Pieces(s.payload, uint64(n), pd, list, off)
 	return status
 }
@@ -72,7 +72,7 @@ func (s *segment) gather(regions *memory.Regions, pd *verbs.PD, list []verbs.SGE
 func (s *segment) onFault() { s.faulted = true }
 
 // ulpdu is the segment's length in bytes.
-func (s *segment) ulpdu() int { return s.n + s.length }
+func (s *segment) ulpdu() int { return int(s.n) + int(s.length) }
 
 // release drops the references to user memory.
 func (s *segment) release() { clear(s.payload) }

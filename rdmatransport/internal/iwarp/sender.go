@@ -12,7 +12,6 @@ type sender struct {
 	numbers   messageNumbers
 	segment   segment
 	output    output
-	turn      bool // a response goes before a request
 }
 
 // init sets how many requests can be posted.
@@ -26,7 +25,6 @@ func (t *sender) reset() {
 	t.responses.reset(0)
 	t.numbers.reset()
 	t.output.reset()
-	t.turn = false
 }
 
 // begin starts sending on a stream.
@@ -70,9 +68,9 @@ loop:
 		if t.responses.n == 0 && t.cursor.unsent(q.h.SendLen()) == 0 {
 			break
 		}
-		if q.sendOne(t.turn) {
-			t.turn = !t.turn
-		} else if t.lifecycle.ended() || !q.sendOne(!t.turn) {
+		if q.sendOne(t.responses.turn) {
+			t.responses.takeTurns()
+		} else if t.lifecycle.ended() || !q.sendOne(!t.responses.turn) {
 			break // the turn stays with the one that could not send now
 		}
 	}

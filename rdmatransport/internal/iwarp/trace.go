@@ -48,7 +48,7 @@ func (q *qp) traceNegotiated(c *conn) {
 // traceFailed traces that an initiator's connection was not set up.
 func (c *conn) traceFailed(err error) {
 	if c.e.trace != nil {
-		c.e.emit(0, trace.Event{Type: trace.MPAFailed, Detail: "with " + c.route.Dst.String(), Err: err})
+		c.e.emit(0, trace.Event{Type: trace.MPAFailed, Detail: "with " + c.peer.String(), Err: err})
 	}
 }
 

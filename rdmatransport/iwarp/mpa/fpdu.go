@@ -51,13 +51,19 @@ type layout struct {
 	start int // offset of the length: 4 behind a marker, else 0
 }
 
-// layout is that of the FPDU of an n-byte ULPDU. Its first byte is pos bytes behind the place of the last marker.
-func (c Config) layout(pos, n int) layout {
+// position is a place in the stream, in bytes behind the place of the last marker.
+type position uint16
+
+// behind is the position behind an FPDU.
+func (p position) behind(l layout) position { return position((int(p) + l.size) % interval) }
+
+// layout is that of the FPDU of an n-byte ULPDU at pos.
+func (c Config) layout(pos position, n int) layout {
 	size := (lengthLen+n+3)&^3 + crcLen
 	if !c.Markers {
 		return layout{size: size, first: size}
 	}
-	l := layout{first: (interval - pos) % interval}
+	l := layout{first: (interval - int(pos)) % interval}
 	l.size = size
 	if size > l.first {
 		l.size += markerLen * (1 + (size-1-l.first)/between)

@@ -16,8 +16,8 @@ type Handler interface {
 // Receiver finds ULPDUs in the bytes of a stream. Only one goroutine may use it at a time.
 type Receiver struct {
 	Config
-	pos int    // of the next FPDU, in bytes behind the place of the last marker
-	buf []byte // the start of an FPDU whose rest has not come
+	pos position // of the next FPDU
+	buf []byte   // the start of an FPDU whose rest has not come
 	err error
 }
 
@@ -96,7 +96,7 @@ func (r *Receiver) take(fpdu []byte, l layout, h Handler) error {
 		}
 	}
 	n := int(binary.BigEndian.Uint16(fpdu[l.start:]))
-	r.pos = (r.pos + l.size) % interval
+	r.pos = r.pos.behind(l)
 	start := l.start + lengthLen
 	if next := l.nextMarker(); next < start+n && next < l.size {
 		return h.ULPDU(r.squeeze(fpdu[start:l.size-crcLen], next-start, n))

@@ -10,12 +10,12 @@ import (
 // Sender makes FPDUs of ULPDUs, in the order of the stream. Only one goroutine may use it at a time.
 type Sender struct {
 	Config
-	pos int    // of the next FPDU, in bytes behind the place of the last marker
-	dst []byte // of the FPDU that was begun
-	n   int    // bytes of its ULPDU
-	at  int    // how many bytes of dst are written
-	in  int    // how many of those are in sum
+	pos position // of the next FPDU
 	sum uint32
+	dst []byte // of the FPDU that was begun
+	n   uint16 // bytes of its ULPDU
+	at  int32  // how many bytes of dst are written
+	in  int32  // how many of those are in sum
 }
 
 // shortest is from how many bytes on the CRC is taken while they are copied.
@@ -36,24 +36,24 @@ func (s *Sender) Size(n int) int { return s.layout(s.pos, n).size }
 func (s *Sender) Begin(dst []byte, n int) {
 	at := s.layout(s.pos, n).start
 	binary.BigEndian.PutUint16(dst[at:], uint16(n))
-	s.dst, s.n, s.at, s.in, s.sum = dst, n, at+lengthLen, 0, 0
+	s.dst, s.n, s.at, s.in, s.sum = dst, uint16(n), int32(at+lengthLen), 0, 0
 }
 
 // Add copies the next bytes of the ULPDU, user memory but for headers.
 func (s *Sender) Add(b []byte) {
 	if !s.CRC || s.Markers || len(b) < shortest { // markers move what is written
 		prefetch.Read(b, ahead)
-		s.at += copy(s.dst[s.at:], b)
+		s.at += int32(copy(s.dst[s.at:], b))
 		return
 	}
 	s.cover(s.at)
 	s.sum = crc.Castagnoli.Copy(s.dst[s.at:], b, s.sum, ahead)
-	s.at += len(b)
+	s.at += int32(len(b))
 	s.in = s.at
 }
 
 // cover adds the bytes before end to the CRC.
-func (s *Sender) cover(end int) {
+func (s *Sender) cover(end int32) {
 	s.sum = crc.Castagnoli.Update(s.sum, s.dst[s.in:end])
 	s.in = end
 }
@@ -61,13 +61,13 @@ func (s *Sender) cover(end int) {
 // End makes an FPDU of the ULPDU that was added since Begin: pad, markers, CRC. dst is then what the stream must carry
 // next. Without agreed CRCs the field is zero.
 func (s *Sender) End() {
-	l := s.layout(s.pos, s.n)
-	l.spread(s.dst[:l.size], s.at)
+	l := s.layout(s.pos, int(s.n))
+	l.spread(s.dst[:l.size], int(s.at))
 	if s.CRC {
-		s.cover(l.size - crcLen)
+		s.cover(int32(l.size) - crcLen)
 		binary.LittleEndian.PutUint32(s.dst[s.in:], s.sum)
 	}
-	s.pos = (s.pos + l.size) % interval
+	s.pos = s.pos.behind(l)
 	s.dst = nil
 }
 
