@@ -303,27 +303,25 @@ func (p *piece) Read(b []byte) (int, error) {
 // OnRoom implements Stream. gVisor notifies with the endpoint locked, so that f has to run elsewhere: on a goroutine that is
 // there only meanwhile, as most streams have nothing to send.
 func (s *stream) OnRoom(f func()) {
-	s.onRoom = func() {
-		for {
-			select {
-			case <-s.closed:
-				return
-			default:
-			}
-			if f(); s.roomNews.CompareAndSwap(newsTold, noNews) {
-				return
-			}
-			s.roomNews.Store(newsTold)
-		}
-	}
+	s.onRoom = f
 	s.room.Init(s, waiter.WritableEvents|waiter.EventErr|waiter.EventHUp)
 	s.wq.EventRegister(&s.room)
+}
+
+// tellRoom calls onRoom until there are no more news.
+func (s *stream) tellRoom() {
+	for !s.isClosed() {
+		if s.onRoom(); s.roomNews.CompareAndSwap(newsTold, noNews) {
+			return
+		}
+		s.roomNews.Store(newsTold)
+	}
 }
 
 // What NotifyEvent has said of room, in roomNews.
 const (
 	noNews   = iota
-	newsTold // onRoom runs
+	newsTold // tellRoom runs
 	newsCame // it runs, and has to look once more
 )
 
@@ -335,7 +333,7 @@ func (s *stream) NotifyEvent(waiter.EventMask) {
 			return
 		case s.roomNews.CompareAndSwap(news, news+1):
 			if news == noNews {
-				go s.onRoom()
+				go s.tellRoom()
 			}
 			return
 		}
