@@ -57,7 +57,7 @@ func (id *ID) bind(op string, addr netip.AddrPort, hold bool) error {
 			return err
 		}
 	}
-	id.bound, id.local, id.dev, id.state = b, b.addr, at.dev, bound
+	id.bound, id.localPort, id.dev, id.state = b, b.addr.Port(), at.dev, bound
 	if at.dev != nil {
 		id.route = Route{Transport: id.transport(), Src: a, Port: at.port, GIDIndex: at.index, TOS: id.opts.tos}
 	}
@@ -186,7 +186,7 @@ func (id *ID) beginResolve(op string, src netip.AddrPort) (routeResolver, error)
 	}
 	f := routeResolver{devs: id.ch.devs, transports: id.opts.transports}
 	if id.dev != nil {
-		f.devs, f.src = []*verbs.Device{id.dev}, id.local.Addr()
+		f.devs, f.src = []*verbs.Device{id.dev}, id.local().Addr()
 	}
 	return f, nil
 }
@@ -197,8 +197,8 @@ func (id *ID) bindSource(op string, src netip.AddrPort) error {
 	if id.state == idle {
 		return id.bind(op, src, src.Port() != 0)
 	}
-	if canonical(src.Addr()) != id.local.Addr() || src.Port() != 0 && src.Port() != id.local.Port() {
-		return verbs.Errorf(verbs.ErrInvalid, op, "the source is %v, but the ID is bound to %v", src, id.local)
+	if at := id.local(); canonical(src.Addr()) != at.Addr() || src.Port() != 0 && src.Port() != at.Port() {
+		return verbs.Errorf(verbs.ErrInvalid, op, "the source is %v, but the ID is bound to %v", src, at)
 	}
 	return nil
 }
@@ -281,8 +281,7 @@ func (id *ID) resolved(before state, t target, err error) {
 	}
 	id.state, id.dev, id.route = addrResolved, t.dev, t.route
 	id.route.TOS = id.opts.tos
-	id.local = netip.AddrPortFrom(t.route.Src, id.bound.addr.Port())
-	id.remote = netip.AddrPortFrom(t.route.Dst, t.port)
+	id.localPort, id.remotePort = id.bound.addr.Port(), t.port
 	id.ch.add(&Event{Type: AddrResolved, ID: id})
 }
 

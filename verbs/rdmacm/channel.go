@@ -14,14 +14,12 @@ import (
 type EventChannel struct {
 	devs []*verbs.Device
 
-	notifier *wakeup.Notifier
-
-	mu     sync.Mutex // taken after ID locks
-	events []*Event
-	ids    int
-	dead   bool
-
-	onEvent wakeup.Hook
+	mu       sync.Mutex // taken after ID locks
+	events   []*Event
+	ids      int32            // −1 if the channel is destroyed
+	waiting  int32            // calls of GetEvent
+	notifier *wakeup.Notifier // of these; nil if there are none
+	onEvent  wakeup.Hook
 }
 
 // CreateEventChannel creates an event channel (rdma_create_event_channel). Its IDs use the given devices, and look for a
@@ -39,7 +37,7 @@ func CreateEventChannel(devs ...*verbs.Device) (*EventChannel, error) {
 			return nil, verbs.Errorf(verbs.ErrNotSupported, op, "the provider of %s does not support rdma_cm", d.Name())
 		}
 	}
-	return &EventChannel{devs: slices.Clone(devs), notifier: wakeup.New()}, nil
+	return &EventChannel{devs: slices.Clone(devs)}, nil
 }
 
 // provider returns the provider of d, whose type CreateEventChannel has checked.
@@ -52,14 +50,49 @@ func (c *EventChannel) Devices() []*verbs.Device { return slices.Clone(c.devs) }
 // error is the context's, or ErrDestroyed.
 func (c *EventChannel) GetEvent(ctx context.Context) (*Event, error) {
 	const op = "get event"
-	e, err := wakeup.Wait(ctx, c.notifier, c.take)
+	e, err := c.TryGetEvent()
+	if err != errNoEvent {
+		return e, err
+	}
+	n, err := c.beginWait(op)
+	if err != nil {
+		return nil, err
+	}
+	defer c.endWait()
+	e, err = wakeup.Wait(ctx, n, c.take)
 	switch {
 	case err == wakeup.ErrClosed:
-		return nil, verbs.Errorf(verbs.ErrDestroyed, op, "the event channel is destroyed")
+		return nil, errChannelDestroyed(op)
 	case err != nil:
 		return nil, &verbs.Error{Op: op, Err: err}
 	}
 	return e, nil
+}
+
+// beginWait returns what tells of events from now on. endWait follows.
+func (c *EventChannel) beginWait(op string) (*wakeup.Notifier, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ids < 0 {
+		return nil, errChannelDestroyed(op)
+	}
+	if c.notifier == nil {
+		c.notifier = wakeup.New()
+	}
+	c.waiting++
+	return c.notifier, nil
+}
+
+func (c *EventChannel) endWait() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.waiting--; c.waiting == 0 {
+		c.notifier = nil
+	}
+}
+
+func errChannelDestroyed(op string) error {
+	return verbs.Errorf(verbs.ErrDestroyed, op, "the event channel is destroyed")
 }
 
 // errNoEvent is what TryGetEvent returns most often.
@@ -69,11 +102,13 @@ var errNoEvent error = &verbs.Error{Op: "get event", Err: verbs.ErrAgain}
 // is on a channel whose descriptor has O_NONBLOCK.
 func (c *EventChannel) TryGetEvent() (*Event, error) {
 	e, ok, _ := c.take()
-	switch {
-	case ok:
+	if ok {
 		return e, nil
-	case c.notifier.Closed():
-		return nil, verbs.Errorf(verbs.ErrDestroyed, "get event", "the event channel is destroyed")
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ids < 0 {
+		return nil, errChannelDestroyed("get event")
 	}
 	return nil, errNoEvent
 }
@@ -101,13 +136,15 @@ func (c *EventChannel) Destroy() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.dead:
+	case c.ids < 0:
 		return verbs.Errorf(verbs.ErrDestroyed, op, "it is destroyed already")
 	case c.ids > 0:
 		return verbs.Errorf(verbs.ErrBusy, op, "%d IDs use it", c.ids)
 	}
-	c.dead = true
-	c.notifier.Close()
+	c.ids = -1
+	if c.notifier != nil {
+		c.notifier.Close()
+	}
 	return nil
 }
 
@@ -115,8 +152,8 @@ func (c *EventChannel) Destroy() error {
 func (c *EventChannel) addID(op string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.dead {
-		return verbs.Errorf(verbs.ErrDestroyed, op, "the event channel is destroyed")
+	if c.ids < 0 {
+		return errChannelDestroyed(op)
 	}
 	c.ids++
 	return nil
@@ -130,8 +167,11 @@ func (c *EventChannel) add(events ...*Event) {
 	c.mu.Lock()
 	c.events = append(c.events, events...)
 	c.onEvent.Changed(len(events))
+	n := c.notifier
 	c.mu.Unlock()
-	c.notifier.Notify()
+	if n != nil {
+		n.Notify()
+	}
 }
 
 // take removes the oldest event from the queue and returns it.
@@ -142,8 +182,10 @@ func (c *EventChannel) take() (e *Event, ok, more bool) {
 		return nil, false, false
 	}
 	e, c.events[0] = c.events[0], nil
-	c.events = c.events[1:]
-	e.owner().unacked.add()
+	if c.events = c.events[1:]; len(c.events) == 0 {
+		c.events = nil
+	}
+	e.owner().signals.took()
 	if e.Type == ConnectRequest {
 		e.ID.delivered.Store(true)
 	}
@@ -183,49 +225,81 @@ func (c *EventChannel) takeRequest(id *ID) *Event {
 	e := c.events[at]
 	c.events = slices.Delete(c.events, at, at+1)
 	c.onEvent.Changed(-1)
-	e.owner().unacked.add()
+	e.owner().signals.took()
 	return e
 }
 
-// unackedCount counts the events of an ID that GetEvent has returned and that are not acknowledged. No other lock is taken
-// while its lock is held.
-type unackedCount struct {
-	mu   sync.Mutex
-	n    int
-	zero chan struct{} // closed when n becomes 0; nil if no goroutine waits
+// signals is what goroutines wait for beside events. No other lock is taken while its lock is held.
+type signals struct {
+	mu      sync.Mutex
+	unacked int32         // events of the ID that GetEvent has returned and that are not acknowledged
+	isOver  bool          // the connection has ended, or there will be none
+	acked   chan struct{} // closed when unacked becomes 0; nil if no goroutine waits
+	over    chan struct{} // closed when isOver is set; nil if nobody has asked for it
 }
 
-func (t *unackedCount) add() {
-	t.mu.Lock()
-	t.n++
-	t.mu.Unlock()
+// took counts an event that is to be acknowledged.
+func (s *signals) took() {
+	s.mu.Lock()
+	s.unacked++
+	s.mu.Unlock()
 }
 
-func (t *unackedCount) done() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.n--; t.n == 0 && t.zero != nil {
-		close(t.zero)
-		t.zero = nil
+// ack undoes took.
+func (s *signals) ack() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.unacked--; s.unacked == 0 && s.acked != nil {
+		close(s.acked)
+		s.acked = nil
 	}
 }
 
-// wait waits until n is 0.
-func (t *unackedCount) wait(ctx context.Context) error {
-	t.mu.Lock()
-	if t.n == 0 {
-		t.mu.Unlock()
+// waitAcked waits until all events are acknowledged.
+func (s *signals) waitAcked(ctx context.Context) error {
+	s.mu.Lock()
+	if s.unacked == 0 {
+		s.mu.Unlock()
 		return nil
 	}
-	if t.zero == nil {
-		t.zero = make(chan struct{})
+	if s.acked == nil {
+		s.acked = make(chan struct{})
 	}
-	zero := t.zero
-	t.mu.Unlock()
+	acked := s.acked
+	s.mu.Unlock()
 	select {
-	case <-zero:
+	case <-acked:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// end notes that the connection has ended, or that there will be none. It may be called again.
+func (s *signals) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.isOver && s.over != nil {
+		close(s.over)
+	}
+	s.isOver = true
+}
+
+func (s *signals) hasEnded() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.isOver
+}
+
+// ended returns a channel that end closes.
+func (s *signals) ended() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over == nil {
+		s.over = make(chan struct{})
+		if s.isOver {
+			close(s.over)
+		}
+	}
+	return s.over
 }

@@ -69,7 +69,8 @@ func (cfg *Config) param() *ConnParam {
 
 // Conn is a connected QP.
 type Conn struct {
-	id   *SyncID
+	id   *ID
+	ch   *EventChannel // of id
 	qp   *verbs.QP
 	peer ConnParam
 
@@ -91,7 +92,7 @@ func newConn(id *SyncID, cfg *Config) (*Conn, error) {
 	if err := id.setOption("create QP", func() { id.autoDisconnect = true }); err != nil {
 		return nil, err
 	}
-	c := &Conn{id: id, qp: id.QP()}
+	c := &Conn{id: id.ID, ch: id.ch, qp: id.QP()}
 	if e := id.Event(); e != nil && e.Type == ConnectRequest {
 		c.peer = e.Param
 	}
@@ -158,7 +159,6 @@ func dial(ctx context.Context, dev *verbs.Device, to netip.AddrPort, cfg *Config
 		return nil, err
 	}
 	c.peer = id.Event().Param
-	id.forgetEvent()
 	return c, nil
 }
 
@@ -178,7 +178,7 @@ func (c *Conn) RecvCQ() *verbs.CQ { return c.qp.RecvCQ() }
 func (c *Conn) Peer() ConnParam { return c.peer }
 
 // ID returns the connection's ID.
-func (c *Conn) ID() *ID { return c.id.ID }
+func (c *Conn) ID() *ID { return c.id }
 
 // Transport returns the wire protocol.
 func (c *Conn) Transport() verbs.Transport { return c.id.Transport() }
@@ -202,8 +202,9 @@ func (c *Conn) Close() error {
 	c.close.Do(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 		defer cancel()
-		_ = c.id.Disconnect(ctx) // it fails if the connection has ended, or the peer does not answer
-		c.err = c.id.Destroy()
+		id := newSyncID(c.id, c.ch)
+		_ = id.Disconnect(ctx) // it fails if the connection has ended, or the peer does not answer
+		c.err = id.Destroy()
 	})
 	return c.err
 }

@@ -37,7 +37,7 @@ func (id *ID) listen(backlog int, mayChangePort bool) error {
 		if b, err = ports.replace(op, id.bound, err); err != nil {
 			break
 		}
-		id.bound, id.local = b, b.addr
+		id.bound, id.localPort = b, b.addr.Port()
 		err = id.listenAt(op, backlog)
 	}
 	return err
@@ -63,13 +63,14 @@ func (id *ID) listenAt(op string, backlog int) error {
 
 // unlisten undoes a Listen that has failed on one of several devices. The ID is locked.
 func (id *ID) unlisten() {
-	for _, l := range id.listeners {
+	for _, l := range id.listeners() {
 		_ = l.Close()
 	}
-	id.listeners = nil
+	if id.rare != nil {
+		id.rare.listeners = nil
+	}
 	if id.dev == nil {
-		devices.unwatch(id, id.watched)
-		id.watched = nil
+		id.unwatch()
 	}
 	ports.unlisten(id.bound)
 }
@@ -80,12 +81,13 @@ func (a *acceptor) listen(op string, d *verbs.Device, t verbs.Transport, backlog
 	if err := id.watch(op, d); err != nil {
 		return err
 	}
-	l, err := provider(d).Listen(&ListenAttr{Transport: t, Space: id.space, Addr: id.local, AFOnly: id.opts.afOnly, Backlog: backlog, TOS: id.opts.tos},
+	l, err := provider(d).Listen(&ListenAttr{Transport: t, Space: id.space, Addr: id.local(), AFOnly: id.opts.afOnly, Backlog: backlog, TOS: id.opts.tos},
 		func(e *ConnEvent) { a.handle(d, e) })
 	if err != nil {
 		return &verbs.Error{Op: op, Err: err}
 	}
-	id.listeners = append(id.listeners, deviceListener{d, l})
+	r := id.withRare()
+	r.listeners = append(r.listeners, deviceListener{d, l})
 	return nil
 }
 
@@ -147,7 +149,7 @@ func (a *acceptor) request(d *verbs.Device, e *ConnEvent) {
 	l := a.listener
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	own := l.local.Addr()
+	own := l.local().Addr()
 	switch {
 	case l.state != listening:
 		e.Conn.Close()
@@ -163,28 +165,29 @@ func (a *acceptor) request(d *verbs.Device, e *ConnEvent) {
 	id.state, id.dev, id.route, id.conn = requested, d, e.Route, e.Conn
 	id.opts = l.opts
 	id.route.TOS = l.opts.tos
-	id.local = netip.AddrPortFrom(e.Src, e.LocalPort)
-	id.remote = netip.AddrPortFrom(e.Dst, e.RemotePort)
-	id.request, id.qpType = clampDepths(d, e.Param), e.QPType
-	conn := e.Conn // so as not to keep e
-	id.removeFromListener = func() {
-		a.mu.Lock()
-		delete(a.children, conn)
-		a.mu.Unlock()
-	}
+	id.localPort, id.remotePort = e.LocalPort, e.RemotePort
+	param := clampDepths(d, e.Param)
+	id.request, id.qpType, id.acceptor = &param, e.QPType, a
 	if err := id.watch("accept", d); err != nil {
 		e.Conn.Close()
 		return
 	}
 	if err := l.ch.addID("accept"); err != nil { // does not happen: the channel still has the listener
-		devices.unwatch(id, id.watched)
+		id.unwatch()
 		e.Conn.Close()
 		return
 	}
 	a.mu.Lock()
 	a.children[e.Conn] = id
 	a.mu.Unlock()
-	l.ch.add(&Event{Type: ConnectRequest, ID: id, ListenID: l, Status: e.Status, Param: id.request, UD: cloneUD(e.UD)})
+	l.ch.add(&Event{Type: ConnectRequest, ID: id, ListenID: l, Status: e.Status, Param: param, UD: cloneUD(e.UD)})
+}
+
+// remove removes the ID of a connection.
+func (a *acceptor) remove(c ProviderConn) {
+	a.mu.Lock()
+	delete(a.children, c)
+	a.mu.Unlock()
 }
 
 // clampDepths limits the depths that a peer asks for to those of the device, so that they can be passed to Accept.
@@ -212,7 +215,7 @@ func (id *ID) Connect(param *ConnParam) error {
 		return err
 	}
 	id.route.TOS = id.opts.tos
-	attr := &ConnectAttr{Route: id.route, Space: id.space, LocalPort: id.local.Port(), RemotePort: id.remote.Port(),
+	attr := &ConnectAttr{Route: id.route, Space: id.space, LocalPort: id.localPort, RemotePort: id.remotePort,
 		QPType: verbs.RC, AckTimeout: id.opts.ackTimeout, Param: cloneParam(p)}
 	if qp := id.ownQP(); qp != nil {
 		attr.QPType = qp.Type()
@@ -242,7 +245,7 @@ func (id *ID) retryConnect(status int) bool {
 		return false
 	}
 	id.connectRetries++
-	id.bound, id.local = b, netip.AddrPortFrom(id.local.Addr(), b.addr.Port())
+	id.bound, id.localPort = b, b.addr.Port()
 	attr := *id.connectAttr
 	attr.LocalPort = b.addr.Port()
 	conn, err := provider(id.dev).Connect(&attr, id.handle)
@@ -293,7 +296,7 @@ func (id *ID) Accept(param *ConnParam) error {
 		return err
 	}
 	defer id.mu.Unlock()
-	p, err := id.param(op, param, &id.request)
+	p, err := id.param(op, param, id.request)
 	if err != nil {
 		return err
 	}
@@ -313,7 +316,7 @@ func (id *ID) Accept(param *ConnParam) error {
 		id.failQP()
 		return &verbs.Error{Op: op, Err: err}
 	}
-	id.state = accepted
+	id.state, id.request = accepted, nil
 	return nil
 }
 
@@ -326,7 +329,7 @@ func (id *ID) Reject(privateData []byte) error {
 		}
 		id.state = rejected
 		id.failQP()
-		id.end()
+		id.signals.end()
 		return nil
 	}, requested, connecting)
 }
@@ -358,7 +361,7 @@ func (id *ID) Disconnect() error {
 				id.failQP()
 				return nil
 			}
-			if id.hasEnded {
+			if id.signals.hasEnded() {
 				return nil
 			}
 			return err
@@ -418,7 +421,7 @@ func (id *ID) handle(ce *ConnEvent) {
 			_ = id.conn.Disconnect() // fails if this side has disconnected first
 		}
 		id.failQP()
-		id.end()
+		id.signals.end()
 	case TimewaitExit:
 	default:
 		return
@@ -435,7 +438,7 @@ func (id *ID) establish(e *Event) {
 	if err != nil {
 		_ = id.conn.Reject(nil) // if that fails too, the peer times out
 		id.failQP()
-		id.end()
+		id.signals.end()
 		e.Type, e.Status = ConnectError, status(err, syscall.EINVAL)
 		return
 	}

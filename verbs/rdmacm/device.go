@@ -59,19 +59,17 @@ func (t *deviceTable) watch(op string, d *verbs.Device, id *ID) error {
 	return nil
 }
 
-// unwatch undoes watch for the given devices.
-func (t *deviceTable) unwatch(id *ID, devs []*verbs.Device) {
+// unwatch undoes watch.
+func (t *deviceTable) unwatch(id *ID, d *verbs.Device) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, d := range devs {
-		s := t.of[d]
-		if s == nil {
-			continue
-		}
-		if delete(s.ids, id); len(s.ids) == 0 {
-			s.stop()
-			delete(t.of, d)
-		}
+	s := t.of[d]
+	if s == nil {
+		return
+	}
+	if delete(s.ids, id); len(s.ids) == 0 {
+		s.stop()
+		delete(t.of, d)
 	}
 }
 
@@ -127,7 +125,7 @@ func (id *ID) addressesChanged(d *verbs.Device, at map[netip.Addr]uint8) {
 	if id.dev != d || id.state == destroyed || id.state == deviceRemoved {
 		return
 	}
-	port, ok := at[id.local.Addr()]
+	port, ok := at[id.local().Addr()]
 	lost := !ok || port != id.route.Port
 	if lost && !id.addrLost && !id.addrChangeQueued.Load() {
 		id.addrChangeQueued.Store(true) // before take can clear it
@@ -144,13 +142,15 @@ func (id *ID) deviceGone(d *verbs.Device) {
 		return
 	}
 	var closers []io.Closer
-	id.listeners = slices.DeleteFunc(id.listeners, func(l deviceListener) bool {
-		if l.dev == d {
-			closers = append(closers, l.Closer)
-		}
-		return l.dev == d
-	})
-	if len(id.listeners) == 0 {
+	if id.rare != nil {
+		id.rare.listeners = slices.DeleteFunc(id.rare.listeners, func(l deviceListener) bool {
+			if l.dev == d {
+				closers = append(closers, l.Closer)
+			}
+			return l.dev == d
+		})
+	}
+	if len(id.listeners()) == 0 {
 		closers = append(closers, id.remove()...)
 	}
 	id.mu.Unlock()
@@ -170,12 +170,14 @@ func (id *ID) remove() (closers []io.Closer) {
 		id.conn.Close()
 	}
 	id.detachGroups()
-	for _, m := range id.groups {
+	for _, m := range id.groups() {
 		closers = append(closers, m.Closer)
 	}
-	id.groups = nil
+	if id.rare != nil {
+		id.rare.groups = nil
+	}
 	id.failQP() // the device does so too, but later: who has the event may look for what was posted at once
-	id.end()
+	id.signals.end()
 	id.ch.add(&Event{Type: DeviceRemoval, ID: id})
 	return closers
 }

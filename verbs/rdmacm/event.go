@@ -76,7 +76,7 @@ func (e *Event) Ack() error {
 	if e.acked.Swap(true) {
 		return verbs.Errorf(verbs.ErrInvalid, "acknowledge event", "%v is acknowledged already", e.Type)
 	}
-	e.owner().unacked.done()
+	e.owner().signals.ack()
 	return nil
 }
 

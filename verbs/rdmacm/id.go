@@ -17,44 +17,78 @@ import (
 // it. Any number of goroutines may use an ID. A method that is not allowed in the ID's state returns ErrInvalid and changes
 // nothing; after Destroy it returns ErrDestroyed.
 type ID struct {
-	space   PortSpace
-	unacked unackedCount
-	ended   chan struct{} // closed when the connection has ended, or there will be none
+	signals signals
 
 	// Locks in the order in which they are taken: deviceIDs.notifying, a listener's ID, another ID, those of verbs and of the provider,
-	// ports, devices, owners, the acceptor's, EventChannel, unackedCount.
+	// ports, devices, owners, the acceptor's, EventChannel, signals.
 	mu      sync.Mutex
-	state   state
 	ch      *EventChannel
 	context any
 	opts    options
 
-	dev    *verbs.Device // once known
-	bound  *binding      // nil for the ID of a ConnectRequest
-	route  Route
-	local  netip.AddrPort
-	remote netip.AddrPort
-	cancel context.CancelFunc // ends the resolution of the address
+	dev     *verbs.Device      // once known
+	watched *verbs.Device      // the device whose events the ID handles; others are in rare
+	bound   *binding           // nil for the ID of a ConnectRequest
+	route   Route              // its addresses are those of LocalAddr and PeerAddr
+	cancel  context.CancelFunc // ends the resolution of the address
+	rare    *rare              // nil as long as there is nothing in it
 
-	watched          []*verbs.Device // devices whose events the ID handles
-	addrLost         bool            // local is not an address of dev any more
-	addrChangeQueued atomic.Bool     // the channel has an AddrChange of the ID
-	listeners        []deviceListener
-	groups           map[netip.Addr]*membership
+	conn        ProviderConn
+	connectAttr *ConnectAttr // the arguments of Connect, until its outcome is known
+	request     *ConnParam   // the peer's request, on the passive side, until it is accepted
+	acceptor    *acceptor    // of the listener that created the ID
+	qp          *resources   // nil without CreateQP
 
-	conn               ProviderConn
-	connectAttr        *ConnectAttr // the arguments of Connect, until its outcome is known
-	connectRetries     int          // see retryConnect
-	request            ConnParam    // the peer's request, on the passive side
-	qpType             verbs.QPType // the QP type that the request asks for; 0 if the port space determines it
-	removeFromListener func()       // removes this ID from the listener that created it
-	delivered          atomic.Bool  // GetEvent has returned its ConnectRequest
-	qp                 *resources   // nil without CreateQP
-	srq                *resources   // nil without CreateSRQ
-	hasEnded           bool         // ended is closed
-	established        bool         // Established was reported
-	autoDisconnect     bool         // Disconnect is called when the peer disconnects
-	disconnected       bool         // Disconnect was called, with success
+	addrChangeQueued atomic.Bool // the channel has an AddrChange of the ID
+	delivered        atomic.Bool // GetEvent has returned its ConnectRequest
+
+	space                 PortSpace
+	localPort, remotePort uint16
+	state                 state
+	qpType                verbs.QPType // the QP type that the request asks for; 0 if the port space determines it
+	connectRetries        uint8        // see retryConnect
+	addrLost              bool         // the local address is not one of dev any more
+	established           bool         // Established was reported
+	autoDisconnect        bool         // Disconnect is called when the peer disconnects
+	disconnected          bool         // Disconnect was called, with success
+}
+
+// rare is what few IDs have.
+type rare struct {
+	watched   []*verbs.Device
+	listeners []deviceListener
+	groups    map[netip.Addr]*membership
+	srq       *resources // nil without CreateSRQ
+}
+
+// withRare is rare, to be changed.
+func (id *ID) withRare() *rare {
+	if id.rare == nil {
+		id.rare = &rare{}
+	}
+	return id.rare
+}
+
+// listeners, groups and srq are those of rare.
+func (id *ID) listeners() []deviceListener {
+	if id.rare == nil {
+		return nil
+	}
+	return id.rare.listeners
+}
+
+func (id *ID) groups() map[netip.Addr]*membership {
+	if id.rare == nil {
+		return nil
+	}
+	return id.rare.groups
+}
+
+func (id *ID) srq() *resources {
+	if id.rare == nil {
+		return nil
+	}
+	return id.rare.srq
 }
 
 // deviceListener is the provider's listener on one device.
@@ -109,7 +143,7 @@ func (c *EventChannel) CreateID(space PortSpace, context any) (*ID, error) {
 }
 
 func newID(c *EventChannel, space PortSpace, context any) *ID {
-	return &ID{space: space, ch: c, context: context, ended: make(chan struct{})}
+	return &ID{space: space, ch: c, context: context}
 }
 
 // lock locks the ID if it is in one of the allowed states; in any state but destroyed if none is given.
@@ -141,10 +175,10 @@ func (id *ID) Destroy() error {
 	}
 	id.state = destroyed
 	var closers []io.Closer
-	for _, l := range id.listeners {
+	for _, l := range id.listeners() {
 		closers = append(closers, l.Closer)
 	}
-	for _, m := range id.groups {
+	for _, m := range id.groups() {
 		closers = append(closers, m.Closer)
 	}
 	id.detachGroups()
@@ -154,19 +188,19 @@ func (id *ID) Destroy() error {
 	}
 	if conn != nil {
 		conn.Close()
-		connected := id.established && !id.disconnected && !id.hasEnded // else the QP may have another connection
+		connected := id.established && !id.disconnected && !id.signals.hasEnded() // else the QP may have another connection
 		if qp := id.qp; connected && qp != nil && qp.ofApplication && qp.qp.Transport() == verbs.IWARP {
 			id.failQP() // as a kernel does: its stream is gone; one of RoCE has only lost its manager
 		}
 	}
-	if id.removeFromListener != nil {
-		id.removeFromListener()
+	if id.acceptor != nil {
+		id.acceptor.remove(id.conn)
 	}
-	qp, srq := id.qp, id.srq
+	qp, srq := id.qp, id.srq()
 	qp.leave(id)
-	id.qp, id.srq = nil, nil
-	id.end()
-	devices.unwatch(id, id.watched)
+	id.signals.end()
+	id.unwatch()
+	id.qp, id.rare = nil, nil
 	id.mu.Unlock()
 
 	err := errors.Join(qp.destroy(), srq.destroy())
@@ -179,7 +213,7 @@ func (id *ID) Destroy() error {
 			err = errors.Join(err, e.ID.Destroy())
 		}
 	}
-	_ = id.unacked.wait(context.Background())
+	_ = id.signals.waitAcked(context.Background())
 	return err
 }
 
@@ -198,7 +232,7 @@ func (id *ID) Migrate(ctx context.Context, to *EventChannel) error {
 		return err
 	}
 	id.mu.Unlock()
-	if err := id.unacked.wait(ctx); err != nil {
+	if err := id.signals.waitAcked(ctx); err != nil {
 		return &verbs.Error{Op: op, Detail: "wait for acknowledgements: " + err.Error(), Err: err}
 	}
 	return nil
@@ -235,17 +269,9 @@ func sameDevices(a, b []*verbs.Device) bool {
 	return !slices.ContainsFunc(a, func(d *verbs.Device) bool { return !slices.Contains(b, d) })
 }
 
-// end closes ended, if it is not closed yet. The ID is locked.
-func (id *ID) end() {
-	if !id.hasEnded {
-		id.hasEnded = true
-		close(id.ended)
-	}
-}
-
 // Ended returns a channel that is closed when the connection is disconnected, rejected or has failed, or when the ID is
 // destroyed.
-func (id *ID) Ended() <-chan struct{} { return id.ended }
+func (id *ID) Ended() <-chan struct{} { return id.signals.ended() }
 
 // PortSpace returns the port space that the ID was created with.
 func (id *ID) PortSpace() PortSpace { return id.space }
@@ -276,7 +302,7 @@ func (id *ID) Route() Route { return get(id, func() Route { return id.route }) }
 func (id *ID) Transport() verbs.Transport { return get(id, id.transport) }
 
 func (id *ID) transport() verbs.Transport {
-	if id.remote.IsValid() || len(id.opts.transports) == 0 {
+	if id.route.Dst.IsValid() || len(id.opts.transports) == 0 {
 		return id.route.Transport
 	}
 	return id.opts.transports[0]
@@ -300,10 +326,27 @@ func (id *ID) serviceType() verbs.QPType {
 
 // LocalAddr returns the local address and port (rdma_get_local_addr, rdma_get_src_port); not valid before Bind or
 // AddrResolved.
-func (id *ID) LocalAddr() netip.AddrPort { return get(id, func() netip.AddrPort { return id.local }) }
+func (id *ID) LocalAddr() netip.AddrPort { return get(id, id.local) }
+
+func (id *ID) local() netip.AddrPort {
+	switch {
+	case id.route.Src.IsValid():
+		return netip.AddrPortFrom(id.route.Src, id.localPort)
+	case id.bound != nil: // to all addresses
+		return id.bound.addr
+	}
+	return netip.AddrPort{}
+}
 
 // PeerAddr returns the peer's address and port (rdma_get_peer_addr, rdma_get_dst_port); not valid before AddrResolved.
-func (id *ID) PeerAddr() netip.AddrPort { return get(id, func() netip.AddrPort { return id.remote }) }
+func (id *ID) PeerAddr() netip.AddrPort { return get(id, id.remote) }
+
+func (id *ID) remote() netip.AddrPort {
+	if !id.route.Dst.IsValid() {
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(id.route.Dst, id.remotePort)
+}
 
 // get returns the result of f, called with the ID locked.
 func get[T any](id *ID, f func() T) T {
@@ -354,14 +397,33 @@ func (id *ID) SetTransports(t ...verbs.Transport) error {
 
 // watch makes the ID handle the events of a device. The ID is locked.
 func (id *ID) watch(op string, d *verbs.Device) error {
-	if slices.Contains(id.watched, d) {
+	if id.watched == d || id.rare != nil && slices.Contains(id.rare.watched, d) {
 		return nil
 	}
 	if err := devices.watch(op, d, id); err != nil {
 		return err
 	}
-	id.watched = append(id.watched, d)
+	if id.watched == nil {
+		id.watched = d
+	} else {
+		r := id.withRare()
+		r.watched = append(r.watched, d)
+	}
 	return nil
+}
+
+// unwatch undoes watch for all devices.
+func (id *ID) unwatch() {
+	if id.watched != nil {
+		devices.unwatch(id, id.watched)
+		id.watched = nil
+	}
+	if id.rare != nil {
+		for _, d := range id.rare.watched {
+			devices.unwatch(id, d)
+		}
+		id.rare.watched = nil
+	}
 }
 
 // setOption calls f with the ID locked, if it is in one of the allowed states.

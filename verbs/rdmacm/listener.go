@@ -161,7 +161,6 @@ func (r *Request) Accept(ctx context.Context, cfg *Config) (*Conn, error) {
 	if err != nil {
 		return nil, errors.Join(err, r.id.Destroy())
 	}
-	r.id.forgetEvent()
 	return c, nil
 }
 

@@ -29,17 +29,18 @@ func (id *ID) JoinMulticast(group netip.Addr) error {
 	if id.dev == nil {
 		return verbs.Errorf(verbs.ErrInvalid, op, "the ID is not bound to a device yet")
 	}
-	if id.groups[group] != nil {
+	if id.groups()[group] != nil {
 		return verbs.Errorf(syscall.EADDRINUSE, op, "the ID has joined %v already", group)
 	}
 	m, err := provider(id.dev).JoinMulticast(id.route, group, func(e *ConnEvent) { id.handleMulticast(group, e) })
 	if err != nil {
 		return &verbs.Error{Op: op, Err: err}
 	}
-	if id.groups == nil {
-		id.groups = make(map[netip.Addr]*membership)
+	r := id.withRare()
+	if r.groups == nil {
+		r.groups = make(map[netip.Addr]*membership)
 	}
-	id.groups[group] = &membership{Closer: m}
+	r.groups[group] = &membership{Closer: m}
 	return nil
 }
 
@@ -47,7 +48,7 @@ func (id *ID) JoinMulticast(group netip.Addr) error {
 func (id *ID) handleMulticast(group netip.Addr, ce *ConnEvent) {
 	id.mu.Lock()
 	defer id.mu.Unlock()
-	m := id.groups[group]
+	m := id.groups()[group]
 	ended := id.state == destroyed || id.state == deviceRemoved
 	if ended || m == nil || ce.Type != MulticastJoin && ce.Type != MulticastError {
 		return
@@ -65,7 +66,7 @@ func (id *ID) handleMulticast(group netip.Addr, ce *ConnEvent) {
 
 // detachGroups detaches the QP from all groups. The ID is locked.
 func (id *ID) detachGroups() {
-	for group, m := range id.groups {
+	for group, m := range id.groups() {
 		m.detach(group)
 	}
 }
@@ -85,8 +86,8 @@ func (id *ID) LeaveMulticast(group netip.Addr) error {
 	if err := id.lock(op); err != nil {
 		return err
 	}
-	m := id.groups[group]
-	delete(id.groups, group)
+	m := id.groups()[group]
+	delete(id.groups(), group)
 	if m != nil {
 		m.detach(group)
 	}

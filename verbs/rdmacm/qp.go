@@ -2,6 +2,7 @@ package rdmacm
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/softrnic/softrnic/verbs"
 )
@@ -15,10 +16,10 @@ type resources struct {
 	ofApplication bool // UseQP was called, and the application destroys the QP
 	failed        bool // the QP was moved to ERR
 	srq           *verbs.SRQ
-	cqs           []*verbs.CQ
-	channels      []*verbs.CompChannel
-	defaultXRCDOf *verbs.Device // the device whose default XRC domain is used, or nil
+	made          []destroyer // CQs, completion channels and the use of the default XRC domain, oldest first
 }
+
+type destroyer interface{ Destroy() error }
 
 // CreateQP creates the ID's QP and moves it to INIT, a UD QP to RTS (rdma_create_qp). The ID must be bound to a device.
 //
@@ -167,8 +168,8 @@ func (id *ID) makeQP(pd *verbs.PD, init *verbs.QPInitAttr) (err error) {
 			return err
 		}
 	}
-	if id.srq != nil && init.SRQ == nil && init.Type != verbs.XRCSend {
-		init.SRQ = id.srq.srq
+	if srq := id.srq(); srq != nil && init.SRQ == nil && init.Type != verbs.XRCSend {
+		init.SRQ = srq.srq
 	}
 	if init.SendCQ == nil {
 		if init.SendCQ, err = r.makeCQ(id.dev, init.Cap.MaxSendWR); err != nil {
@@ -197,10 +198,10 @@ func (r *resources) makeCQ(d *verbs.Device, cqe int) (*verbs.CQ, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.channels = append(r.channels, ch)
+	r.made = append(r.made, ch)
 	cq, err := d.CreateCQ(max(cqe, 1), &verbs.CQInitAttr{Channel: ch})
 	if err == nil {
-		r.cqs = append(r.cqs, cq)
+		r.made = append(r.made, cq)
 	}
 	return cq, err
 }
@@ -296,14 +297,8 @@ func (r *resources) destroy() error {
 			errs = append(errs, err)
 		}
 	}
-	for _, cq := range r.cqs {
-		errs = append(errs, cq.Destroy())
-	}
-	for _, ch := range r.channels {
-		errs = append(errs, ch.Destroy())
-	}
-	if r.defaultXRCDOf != nil {
-		errs = append(errs, defaultXRCDs.put(r.defaultXRCDOf))
+	for _, d := range slices.Backward(r.made) {
+		errs = append(errs, d.Destroy())
 	}
 	return errors.Join(errs...)
 }

@@ -24,7 +24,7 @@ func (id *ID) CreateSRQ(pd *verbs.PD, attr *verbs.SRQInitAttr) error {
 	switch {
 	case id.dev == nil:
 		return verbs.Errorf(verbs.ErrInvalid, op, "the ID is not bound to a device yet")
-	case id.srq != nil:
+	case id.srq() != nil:
 		return verbs.Errorf(verbs.ErrInvalid, op, "the ID has an SRQ already")
 	case pd != nil && pd.Device() != id.dev:
 		return verbs.Errorf(verbs.ErrInvalid, op, "the PD is on %s, the ID on %s", pd.Device().Name(), id.dev.Name())
@@ -33,7 +33,7 @@ func (id *ID) CreateSRQ(pd *verbs.PD, attr *verbs.SRQInitAttr) error {
 	if err := id.makeSRQ(r, pd, *attr); err != nil {
 		return errors.Join(err, r.destroy())
 	}
-	id.srq = r
+	id.withRare().srq = r
 	return nil
 }
 
@@ -62,10 +62,11 @@ func (id *ID) makeSRQ(r *resources, pd *verbs.PD, init verbs.SRQInitAttr) (err e
 // SRQ returns the SRQ of CreateSRQ, or nil.
 func (id *ID) SRQ() *verbs.SRQ {
 	return get(id, func() *verbs.SRQ {
-		if id.srq == nil {
+		r := id.srq()
+		if r == nil {
 			return nil
 		}
-		return id.srq.srq
+		return r.srq
 	})
 }
 
@@ -76,7 +77,7 @@ func (id *ID) DestroySRQ() error {
 	if err := id.lock(op); err != nil {
 		return err
 	}
-	r := id.srq
+	r := id.srq()
 	if r == nil {
 		id.mu.Unlock()
 		return verbs.Errorf(verbs.ErrInvalid, op, "the ID has no SRQ")
@@ -85,7 +86,7 @@ func (id *ID) DestroySRQ() error {
 		id.mu.Unlock()
 		return err
 	}
-	id.srq = nil
+	id.rare.srq = nil
 	id.mu.Unlock()
 	return r.destroy()
 }

@@ -36,13 +36,6 @@ func (s *SyncID) turns() chan struct{} {
 	return s.requests
 }
 
-// forgetEvent has Event return nil, for who has taken from the last event what there is to take.
-func (s *SyncID) forgetEvent() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.last = nil
-}
-
 // CreateSyncID creates a SyncID on the given devices.
 func CreateSyncID(space PortSpace, devs ...*verbs.Device) (*SyncID, error) {
 	ch, err := CreateEventChannel(devs...)
@@ -175,10 +168,6 @@ func (s *SyncID) Connect(ctx context.Context, param *ConnParam) error {
 // rejects the request, and destroys the ID.
 func (s *SyncID) GetRequest(ctx context.Context) (*SyncID, error) {
 	const op = "get request"
-	ch, err := CreateEventChannel(s.ch.devs...)
-	if err != nil {
-		return nil, err
-	}
 	// One at a time, because events of the request may follow its ConnectRequest, and must migrate with its ID.
 	turns := s.turns()
 	select {
@@ -194,6 +183,7 @@ func (s *SyncID) GetRequest(ctx context.Context) (*SyncID, error) {
 	if err != nil {
 		return nil, err
 	}
+	ch := &EventChannel{devs: s.ch.devs}
 	// The request's ID is still in the listener's channel. Destroy of the listener destroys that channel after all events
 	// are acknowledged, so the event is acknowledged only when the ID has left the channel.
 	err = e.ID.Migrate(ctx, ch)
@@ -220,7 +210,7 @@ func (s *SyncID) Disconnect(ctx context.Context) error {
 	if err := s.ID.Disconnect(); err != nil {
 		return err
 	}
-	if get(s.ID, func() bool { return !s.disconnected && !s.hasEnded }) {
+	if get(s.ID, func() bool { return !s.disconnected && !s.signals.hasEnded() }) {
 		return nil // there is no connection yet that could end
 	}
 	select {

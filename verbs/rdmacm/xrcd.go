@@ -56,7 +56,13 @@ func (t *xrcdTable) put(d *verbs.Device) error {
 func (r *resources) useXRCD(d *verbs.Device) (*verbs.XRCD, error) {
 	x, err := defaultXRCDs.get(d)
 	if err == nil {
-		r.defaultXRCDOf = d
+		r.made = append(r.made, xrcdUse{d})
 	}
 	return x, err
 }
+
+// xrcdUse is the use of the default domain of a device.
+type xrcdUse struct{ dev *verbs.Device }
+
+// Destroy implements destroyer.
+func (u xrcdUse) Destroy() error { return defaultXRCDs.put(u.dev) }
