@@ -72,7 +72,7 @@ func (q *qp) attach(c *conn, attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 		c.park()
 	}
 	q.transmit()
-	if c.initiator {
+	if c.initiator && (c.other.Load() == nil || c.rtr == noRTR) { // an end in this process is none of siw's
 		q.nudge(c)
 	}
 	return nil
