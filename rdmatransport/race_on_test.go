@@ -1,0 +1,5 @@
+//go:build race
+
+package rdmatransport_test
+
+const raceEnabled = true
