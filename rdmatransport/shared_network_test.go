@@ -133,6 +133,7 @@ type silence struct{}
 
 func (silence) Datagram(stack.Path, int) (header, payload []byte) { return nil, nil }
 func (silence) Drop()                                             {}
+func (silence) Cut()                                              {}
 func (silence) Flush()                                            {}
 
 func (c *sharer) Serve(v stack.Service) error {

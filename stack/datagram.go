@@ -86,6 +86,9 @@ type Sender interface {
 	Datagram(p Path, n int) (header, payload []byte)
 	// Drop takes back the datagram that Datagram returned last, whose payload could not be filled in.
 	Drop()
+	// Cut has the datagram that Datagram returned last end its frame. Without it, a frame ends when it is full, or behind a datagram that is
+	// shorter than its first.
+	Cut()
 	// Flush sends everything and gives the sender back to the pool: it must not be used afterwards.
 	Flush()
 }

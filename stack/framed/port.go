@@ -160,6 +160,9 @@ func (s *sender) Drop() {
 	}
 }
 
+// Cut implements [stack.Sender].
+func (s *sender) Cut() { s.emit() }
+
 // emit writes the frame. One that the link refuses is lost.
 func (s *sender) emit() {
 	if s.path != nil {

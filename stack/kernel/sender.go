@@ -193,6 +193,14 @@ func (s *sender) Drop() {
 	s.last = m.size
 }
 
+// Cut implements [stack.Sender].
+func (s *sender) Cut() {
+	if s.room.Data != nil {
+		s.emit()
+	}
+	s.building, s.fresh = false, false
+}
+
 // emit gives the kernel what was gathered, a socket at a time, and the peer's process what is in its ring.
 func (s *sender) emit() {
 	if s.room.Data != nil && s.building {

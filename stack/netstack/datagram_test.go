@@ -233,6 +233,49 @@ func TestSuperframeLimits(t *testing.T) {
 	}
 }
 
+// TestCut: a frame ends with the datagram before Cut, and what superframes have behind their headers, which the kernel copies, begins on a
+// cache line.
+func TestCut(t *testing.T) {
+	for _, attr := range []stack.PathAttr{{Src: a4, Dst: b4}, {Src: a6, Dst: b6}} {
+		synctest.Test(t, func(t *testing.T) {
+			lan := new(pipe.Switch)
+			out := &spy{Link: lan.Port()}
+			a := newHost(t, out, netstack.Addr("10.0.0.1/24"), netstack.Addr("2001:db8::1/64"))
+			newHost(t, lan.Port(), netstack.Addr("10.0.0.2/24"), netstack.Addr("2001:db8::2/64"))
+			p := newPath(t, a, attr)
+			synctest.Wait() // resolved
+			s := a.NICs()[0].Datagrams().Sender()
+			s.Cut()
+			sizes := []int{1056, 1040, 1040, 1041, 1041, 1041, 1041, 77, 1040, 1040}
+			for i, n := range sizes {
+				if _, payload := s.Datagram(p, n); len(payload) != n {
+					t.Fatalf("Datagram(%d) gave %d bytes", n, len(payload))
+				}
+				if i == 0 || i == 4 {
+					s.Cut()
+					s.Drop() // nothing: it is sent
+				}
+			}
+			s.Flush()
+			synctest.Wait()
+			var got []int
+			for _, f := range out.roce() {
+				got = append(got, len(f.Data)-int(f.HeaderLen))
+			}
+			want := []int{1056 + 42, 2080, 2082, 2*1041 + 77, 2080}
+			if attr == (stack.PathAttr{Src: a6, Dst: b6}) {
+				want[0] = 1056 + 62
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("frames of %v bytes behind their headers, want %v", got, want)
+			}
+			if !slices.Equal(out.skew, make([]int, 4)) {
+				t.Errorf("superframes' data begin %v bytes behind a cache line", out.skew)
+			}
+		})
+	}
+}
+
 func TestDatagramSizeBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := twoHosts(t)

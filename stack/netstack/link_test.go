@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
@@ -45,6 +46,7 @@ type spy struct {
 
 	mu   sync.Mutex
 	sent []link.Frame
+	skew []int // of the address behind the headers of each superframe, behind the beginning of a cache line
 }
 
 func (s *spy) Offloads() link.Offloads {
@@ -57,6 +59,9 @@ func (s *spy) Offloads() link.Offloads {
 func (s *spy) Write(frames []link.Frame) (int, error) {
 	s.mu.Lock()
 	for _, f := range frames {
+		if f.Segmentation == link.UDP {
+			s.skew = append(s.skew, int(uintptr(unsafe.Pointer(&f.Data[f.HeaderLen]))%64))
+		}
 		if f.More == nil { // gVisor's own are in pieces
 			f.Data = slices.Clone(f.Data)
 			s.sent = append(s.sent, f)

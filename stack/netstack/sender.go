@@ -3,6 +3,7 @@ package netstack
 import (
 	"encoding/binary"
 	"sync"
+	"unsafe"
 
 	"gvisor.dev/gvisor/pkg/tcpip/checksum"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
@@ -17,10 +18,12 @@ import (
 // finished frames to the link, which copies them or sends them, so that the buffer is free again. Where the link is memory
 // that the receiver reads (link.Placer), the frame is built there instead, and finish commits it.
 
-// Bytes of a sender's buffer: small frames share its first half, and a whole superframe still fits behind them.
+// Bytes of a sender's buffer: small frames share its first half, and a whole superframe still fits behind them. What a frame
+// has behind its headers begins on a cache line: the kernel copies that to the beginning of a page.
 const (
 	maxFrame     = ethLen + 2*link.TagLen + link.MaxSuperframe
-	senderBuffer = 2 * maxFrame
+	senderBuffer = 2 * (maxFrame + cacheLine)
+	cacheLine    = 64
 	minFrame     = 60 // IEEE 802.3 §3.2.8, without FCS
 )
 
@@ -53,10 +56,15 @@ type sender struct {
 	whole int  // bytes of the frame that Drop may take back; 0 if none
 
 	view [ipv6Len + udpLen]byte // what Datagram returned as header
+	skew int                    // of the address of buf behind the beginning of a cache line
 	buf  [senderBuffer]byte
 }
 
-var senders = sync.Pool{New: func() any { return new(sender) }}
+var senders = sync.Pool{New: func() any {
+	s := new(sender)
+	s.skew = int(uintptr(unsafe.Pointer(&s.buf)) % cacheLine)
+	return s
+}}
 
 // Sender implements DatagramPort.
 func (p *port) Sender() stack.Sender { return p.take() }
@@ -199,6 +207,9 @@ func (s *sender) place(p *path, n int) bool {
 	return true
 }
 
+// Cut implements Sender.
+func (s *sender) Cut() { s.finish() }
+
 // commit sends the n bytes of frame in the room, of which f says the rest.
 func (s *sender) commit(f *link.Frame, n int) {
 	s.committed = *f
@@ -209,11 +220,14 @@ func (s *sender) commit(f *link.Frame, n int) {
 // begin finishes the frame being built and starts the next with p's headers.
 func (s *sender) begin(p *path, n int, id uint16) {
 	s.finish()
-	if s.out != p.out || len(s.buf)-s.end < maxFrame {
+	if s.out != p.out || len(s.buf)-s.end < maxFrame+cacheLine {
 		s.emit()
 		s.out = p.out
 	}
 	placed := s.place(p, n)
+	if !placed {
+		s.end += -(s.skew + s.end + p.headers) & (cacheLine - 1)
+	}
 	s.path, s.start, s.segments = p, s.end, 0
 	s.tally = &s.port.sent[byte(p.srcPort>>8^p.srcPort)%lanes]
 	s.end += copy(s.mem[s.end:], p.template[:p.headers])

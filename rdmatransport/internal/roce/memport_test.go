@@ -39,6 +39,7 @@ type port struct {
 	arrived []*stack.Datagram
 	batch   int  // datagrams in a frame; 0 is 1
 	discard bool // benchmarks: what is sent is built and forgotten
+	cuts    int  // calls of Cut
 
 	mu     sync.Mutex
 	sent   []wire.Packet
@@ -149,6 +150,8 @@ func (s *sender) Drop() {
 	}
 	s.buf = s.buf[:s.last]
 }
+
+func (s *sender) Cut() { s.port.cuts++ }
 
 // settle ends the datagram in the making.
 func (s *sender) settle() {
