@@ -106,6 +106,9 @@ func (q *qp) sendBurst(b *send.Burst) bool {
 			}
 		}
 	}
+	if b.Alone && q.out != nil {
+		q.out.Cut()
+	}
 	if b.Repeats() {
 		q.e.Counters.Repeated.Add(1)
 		q.count().repeated++

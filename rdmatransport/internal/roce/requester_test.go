@@ -300,9 +300,9 @@ func (r *rig) answer(psn int, data []byte) []wire.Packet {
 	return pkts
 }
 
-// TestReadsGoTogether: while READs are being answered, half a window of them is asked for at a time.
+// TestReadsGoTogether: while READs are being answered, three quarters of a window of them are asked for at a time.
 func TestReadsGoTogether(t *testing.T) {
-	const packets, count = 64, 12
+	const packets, count = 64, 20
 	for _, mtu := range []verbs.MTU{verbs.MTU256, verbs.MTU1024} {
 		run(t, mtu.String(), config{mtu: mtu, batch: 15, maxWR: count, rd: count}, func(t *testing.T, r *rig) {
 			n := packets * r.mtu()
@@ -320,10 +320,51 @@ func TestReadsGoTogether(t *testing.T) {
 			for i := range count {
 				r.give(r.answer(i*packets, fill(n, byte(i)))...)
 				r.completions(r.scq, fmt.Sprintf("%d SUCCESS RDMA_READ %d", i, n))
-				if i == 3 {
-					r.expect(request(8), request(9), request(10), request(11))
+				if i == 5 || i == 11 {
+					want = nil
+					for j := range 6 {
+						want = append(want, request(i+3+j))
+					}
+					r.expect(want...)
 				}
 				r.expect()
+			}
+		})
+	}
+}
+
+// TestReadFillsFrames: a READ of more than a window is asked for in pieces whose answers fill frames: two packets, frames of 15, and the last.
+func TestReadFillsFrames(t *testing.T) {
+	run(t, "", config{mtu: verbs.MTU4096, batch: 15, maxWR: 1, rd: 8, size: 1 << 20}, func(t *testing.T, r *rig) {
+		const packets, first, second = 256, 123, 93 // of a window of 128, and of three quarters of it
+		mtu := r.mtu()
+		request := func(at, n int) string { return fmt.Sprintf("READ Request %d at %d+%d ackreq", at, at*mtu, n*mtu) }
+		r.post(r.wr(1, verbs.RDMARead, packets*mtu))
+		r.expect(request(0, first))
+		answer := r.answer(0, make([]byte, first*mtu))
+		r.give(answer[:90]...)
+		r.expect()
+		r.give(answer[90]) // five packets were free before
+		r.expect(request(first, second))
+		r.give(answer[91:]...)
+		r.give(r.answer(first, make([]byte, second*mtu))...)
+		r.expect(request(first+second, packets-first-second))
+	})
+}
+
+// TestFirstPacketAlone: the first packet of a WRITE has a frame of its own where the others, which are shorter, then fill theirs.
+func TestFirstPacketAlone(t *testing.T) {
+	for _, c := range []struct {
+		op                   verbs.WROpcode
+		packets, batch, cuts int
+	}{
+		{verbs.RDMAWrite, 16, 15, 1}, {verbs.RDMAWrite, 31, 15, 1}, {verbs.RDMAWrite, 17, 15, 0}, {verbs.RDMAWrite, 15, 15, 0},
+		{verbs.RDMAWrite, 1, 15, 0}, {verbs.RDMAWrite, 16, 1, 0}, {verbs.RDMAWriteWithImm, 16, 15, 0}, {verbs.Send, 16, 15, 0},
+	} {
+		run(t, fmt.Sprintf("%v of %d, %d a frame", c.op, c.packets, c.batch), config{mtu: verbs.MTU4096, batch: c.batch, size: 1 << 18}, func(t *testing.T, r *rig) {
+			r.post(r.wr(1, c.op, c.packets*r.mtu()))
+			if r.port.cuts != c.cuts {
+				t.Errorf("%d frames were cut short, want %d", r.port.cuts, c.cuts)
 			}
 		})
 	}

@@ -18,6 +18,7 @@ type Burst struct {
 	origin  origin
 	Kind    Kind   // of the request
 	AckReq  bool   // the last packet asks for an acknowledgement
+	Alone   bool   // its frame is to end with it: it is longer than the packets behind it, which fill whole frames
 	Final   bool   // once it is sent, Next says Wait: the window is full, in the middle of a request
 	Reason  uint8  // to GiveUp: what Fail was told
 	Request int    // place of the request behind the oldest
@@ -82,7 +83,7 @@ func (s *State) Next(in Setting, b *Burst) Step {
 			return s.nextAckPoint(b)
 		}
 	}
-	b.origin, b.Kind, b.Request = fromCursor, r.kind, q.index(q.next)
+	b.origin, b.Kind, b.Request, b.Alone = fromCursor, r.kind, q.index(q.next), false
 	if r.kind == Local {
 		return ExecuteLocal
 	}
@@ -147,8 +148,9 @@ func (s *State) nextData(b *Burst, r *request, room uint32, in Setting) Step {
 	w := &s.window
 	left, frame := r.packets-b.Packet, uint32(1)
 	if left > 1 {
-		frame = w.frameRest(b.Packet)
-		if b.Packet >= 2 && frame == uint32(w.batch) && room < w.fullFrame(left) && s.opens() {
+		frame = w.frameRest(b.Packet, r.packets)
+		b.Alone = b.Packet == 0 && frame == 1 && r.kind == Write
+		if b.Packet > 0 && frame == uint32(w.batch) && room < w.fullFrame(left) && s.opens() {
 			return Wait // the window opens a part of a frame at a time: this one waits to be sent whole
 		}
 		if !in.has(Paced) {
@@ -225,7 +227,7 @@ func (s *State) nextRequest(b *Burst, r *request, room uint32, in Setting) Step 
 		if s.gathersReads(room, left, in) {
 			return Wait
 		}
-		b.Packets = s.reads.bound(b.PSN, min(left, room))
+		b.Packets = s.reads.bound(b.PSN, s.window.readPiece(left, room))
 	}
 	return Transmit
 }

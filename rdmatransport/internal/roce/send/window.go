@@ -54,20 +54,40 @@ func (w *window) onGoBack() uint32   { return w.rules.OnGoBack(uint32(w.size)) }
 func (w *window) onTimeout() uint32  { return w.rules.OnTimeout(uint32(w.size)) }
 func (w *window) onTailLoss() uint32 { return w.rules.OnTailLoss(uint32(w.size)) }
 
-// frameRest is how many packets of a long message are left in the frame of the given one. The first packet is longer than
-// those that follow: it shares a frame with the second, or with what came before.
-func (w *window) frameRest(packet uint32) uint32 {
-	if packet < 2 {
-		return 2 - packet
+// frameRest is how many packets of a message of several are left in the frame of the given one.
+func (w *window) frameRest(packet, packets uint32) uint32 {
+	first := w.firstFrame(packets)
+	if packet < first {
+		return first - packet
 	}
-	return uint32(w.batch) - (packet-2)%uint32(w.batch)
+	return uint32(w.batch) - (packet-first)%uint32(w.batch)
+}
+
+// firstFrame is how many packets of a message its first frame has. Where the first packet is longer than those that follow, it shares a frame
+// with one of them only; with none, if those fill their frames.
+func (w *window) firstFrame(packets uint32) uint32 {
+	if w.batch > 1 && (packets-1)%uint32(w.batch) == 0 {
+		return 1
+	}
+	return 2
+}
+
+// readPiece is how many packets a request asks for of a READ's that are left, where there is room for so many: all, or as many as fill the
+// frames of the answer. Its first packet shares one with the second, and its last, which is longer than those before it, begins another.
+func (w *window) readPiece(left, room uint32) uint32 {
+	const ends = 3
+	batch := uint32(w.batch)
+	if left <= room || room < ends+batch {
+		return min(left, room)
+	}
+	return room - (room-ends)%batch
 }
 
 // fullFrame is how many packets make a full frame where left more of a message are to be sent.
 func (w *window) fullFrame(left uint32) uint32 { return min(uint32(w.batch), left, uint32(w.size)) }
 
-// readRoom is how many packets READs ask for at a time, while answers come: half of the window, or on a long path an eighth, so
+// readRoom is how many packets READs ask for at a time, while answers come: three quarters of the window, or on a long path an eighth, so
 // that the path is in use while the requests are on their way.
 func (w *window) readRoom(mtu uint32) uint32 {
-	return min(uint32(w.size)/2, max(Window(DefaultWindow, mtu)/2, uint32(w.size)/8))
+	return min(uint32(w.size)/4*3, max(Window(DefaultWindow, mtu)/4*3, uint32(w.size)/8))
 }

@@ -55,16 +55,31 @@ func (s *stubborn) OnTailLoss(w uint32) uint32 { s.calls = append(s.calls, "tail
 func TestFrames(t *testing.T) {
 	var w window
 	w.init(128, 15, Conservation{})
-	for packet, want := range []uint32{2, 1, 15, 14, 13} {
-		if got := w.frameRest(uint32(packet)); got != want {
-			t.Errorf("packet %d: %d packets left in its frame, want %d", packet, got, want)
+	for packets, rests := range map[uint32][]uint32{
+		18: {2, 1, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 15},
+		16: {1, 15, 14}, // the first packet alone, as those behind it fill a frame
+		31: {1, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 15},
+		32: {2, 1, 15},
+	} {
+		for packet, want := range rests {
+			if got := w.frameRest(uint32(packet), packets); got != want {
+				t.Errorf("packet %d of %d: %d packets left in its frame, want %d", packet, packets, got, want)
+			}
 		}
-	}
-	if got := w.frameRest(17); got != 15 {
-		t.Errorf("packet 17: %d packets left in its frame, want 15", got)
 	}
 	if w.period != 30 { // two frames, of a window of 128
 		t.Errorf("an acknowledgement every %d packets, want 30", w.period)
+	}
+	for _, c := range []struct{ left, room, want uint32 }{
+		{256, 96, 93}, {256, 63, 63}, {256, 62, 48}, {96, 96, 96}, {256, 18, 18}, {256, 17, 17}, {256, 1, 1}, {7, 96, 7},
+	} {
+		if got := w.readPiece(c.left, c.room); got != c.want {
+			t.Errorf("of %d packets of a READ with room for %d: asks for %d, want %d", c.left, c.room, got, c.want)
+		}
+	}
+	w.init(128, 1, Conservation{})
+	if first, got := w.frameRest(0, 5), w.readPiece(256, 96); first != 2 || got != 96 {
+		t.Errorf("without superframes: %d packets begin a message, %d are asked for", first, got)
 	}
 	w.init(128, 1000, Conservation{}) // a frame is half the window at most
 	if w.batch != 64 {
