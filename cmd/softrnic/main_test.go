@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
@@ -28,6 +29,7 @@ func TestHelp(t *testing.T) {
 		"pingpong --help":      "ibv_rc_pingpong",
 		"pingpong rc --help":   "--gid-idx=INDEX",
 		"pingpong xsrq --help": "ibv_xsrq_pingpong -d mlx5_0 -g 3 10.0.0.9 ",
+		"trace --help":         "\n- bytes behind the IP packet:",
 		"--version":            "softrnic ",
 	} {
 		code, stdout, stderr := runCommand(t, args)
@@ -57,6 +59,7 @@ func TestErrorsAreOneLineWithTheirExitCode(t *testing.T) {
 		{"demo --time -1s", 2, "--time"},
 		{"demo --time soon", 2, `--time: "soon" is no time: give one such as 500ms, 5s or 2m; a bare number is of seconds`},
 		{"demo --impair loss=200%", 2, "200%"},
+		{"devinfo --window 131071", 2, "--window: 131071: give 131072 to 16777216"},
 		{"demo --mtu 100", 2, "--mtu: 100: give 1280 to 65535"},
 		{"demo --capture " + filepath.Join(dir, "no", "such"), 1, "softrnic: capture of pipe0: open "},
 		{"devinfo --link wire", 2, "pipe, shm[:NAME], stream:PATH"},
@@ -117,5 +120,21 @@ func TestErrorsAreOneLineWithTheirExitCode(t *testing.T) {
 	}
 	if b, err := os.ReadFile(full); string(b) != "precious" {
 		t.Errorf("the file that was there has %q, %v", b, err)
+	}
+}
+
+// full is a standard output that takes nothing, as of a disk that is full.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
+
+// TestFullDisk: who has not got what was printed is told.
+func TestFullDisk(t *testing.T) {
+	for _, args := range []string{"demo --size 8 --time 1ms", "perf write bw --loopback --iters 10", "conform --list"} {
+		var errs clitest.Output
+		code := runCommandLine(t.Context(), strings.Fields(args), &cli.Env{Stdout: full{}, Stderr: &errs})
+		if code != cli.ExitFailed || errs.String() != "softrnic: no space left on device\n" {
+			t.Errorf("%s: exit code %d, stderr %q", args, code, errs.String())
+		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -36,6 +37,33 @@ type Env struct {
 	Counted bool
 	// Command is the file of the command softrnic, which nodes start a hub with; "" is the program that runs.
 	Command string
+
+	text *checked // of Text
+}
+
+// Text is Stdout for what a command prints without a look at the error of each write: the first one is an error of the command.
+func (e *Env) Text() io.Writer { return e.text }
+
+// checked remembers the first error of writing, and writes no more after it.
+type checked struct {
+	mu  sync.Mutex
+	w   io.Writer
+	err error
+}
+
+func (c *checked) Write(b []byte) (n int, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil {
+		n, c.err = c.w.Write(b)
+	}
+	return n, c.err
+}
+
+func (c *checked) failed() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
 }
 
 // OnPipe is the environment of nodes that are on a switch of their own. An mtu of 0 is the default.
@@ -47,7 +75,7 @@ func (e *Env) OnPipe(mtu int, opts ...pipe.Option) (*Env, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Env{Stdin: e.Stdin, Stdout: e.Stdout, Stderr: e.Stderr, LAN: lan, Counted: true}, nil
+	return &Env{Stdin: e.Stdin, Stdout: e.Stdout, Stderr: e.Stderr, LAN: lan, Counted: true, text: e.text}, nil
 }
 
 // nodeGroup is where --help lists the flags of node.Flags.
@@ -56,6 +84,7 @@ var nodeGroup = kong.Group{Key: "node", Title: "The node:"}
 // Run carries out one command line and returns the exit code. grammar is a pointer to a struct whose fields are the commands,
 // as kong has it; overview is what --help begins with.
 func Run(ctx context.Context, args []string, e *Env, grammar any, overview string) int {
+	e.text = &checked{w: e.Stdout}
 	exited := false // kong has printed what was asked for: --help or --version
 	parser := kong.Must(grammar,
 		kong.Name("softrnic"),
@@ -79,7 +108,9 @@ func Run(ctx context.Context, args []string, e *Env, grammar any, overview strin
 	case err != nil:
 		return e.fail(badUsage(err))
 	}
-	if err = cmd.Run(); err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+	if err = cmd.Run(); err == nil {
+		err = e.text.failed()
+	} else if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		err = errors.New("interrupted")
 	}
 	return e.fail(err)
@@ -111,6 +142,7 @@ var mappers = kong.OptionFunc(func(k *kong.Kong) error {
 	return errors.Join(
 		kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(decodeDuration)).Apply(k),
 		kong.NamedMapper("port", between(1, 1<<16-1, "")).Apply(k),
+		kong.NamedMapper("window", between(128<<10, 16<<20, " bytes")).Apply(k),
 		kong.NamedMapper("mtu", between(link.MinMTU, link.MaxSuperframe, " bytes: 1500 for a RoCE path MTU of 1024, 4200 for 4096")).Apply(k),
 	)
 })

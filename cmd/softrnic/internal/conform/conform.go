@@ -150,7 +150,7 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 	if c.List {
 		cases, err := c.chosen(c.catalogue())
 		for _, s := range cases {
-			fmt.Fprintf(e.Stdout, "%-24s %-38s %s%s\n", s.ID, s.Source, s.Statement, warning(&s))
+			fmt.Fprintf(e.Text(), "%-24s %-38s %s%s\n", s.ID, s.Source, s.Statement, warning(&s))
 		}
 		return err
 	}
@@ -219,7 +219,7 @@ func (c *Command) run(ctx context.Context, e *cli.Env, t *tester, packets *recor
 		}
 		report.add(r)
 		if !c.JSON {
-			report.row(e.Stdout, &r)
+			report.row(e.Text(), &r)
 		}
 		if c.Capture != "" {
 			if err := savePackets(c.Capture, &r); err != nil {

@@ -100,7 +100,7 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) (err error) {
 		enc.SetIndent("", "  ")
 		return errors.Join(err, enc.Encode(report))
 	}
-	report.print(e.Stdout)
+	report.print(e.Text())
 	return err
 }
 

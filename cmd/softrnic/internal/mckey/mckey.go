@@ -65,7 +65,7 @@ func (c *Command) talk(ctx context.Context, e *cli.Env, n *node.Node) (err error
 	if err := m.join(ctx, n); err != nil {
 		return err
 	}
-	fmt.Fprintf(e.Stdout, "joined %v: QPN 0x%06x, Q_Key 0x%08x\n", c.Group.Addr, m.to.QPNum, m.to.QKey)
+	fmt.Fprintf(e.Text(), "joined %v: QPN 0x%06x, Q_Key 0x%08x\n", c.Group.Addr, m.to.QPNum, m.to.QKey)
 	if c.Sender {
 		select {
 		case <-time.After(settle):
@@ -79,7 +79,7 @@ func (c *Command) talk(ctx context.Context, e *cli.Env, n *node.Node) (err error
 	if err := m.complete(ctx); err != nil {
 		return err
 	}
-	fmt.Fprintf(e.Stdout, "%d messages of %d bytes %s\n", c.Count, c.Size, map[bool]string{true: "sent", false: "received"}[c.Sender])
+	fmt.Fprintf(e.Text(), "%d messages of %d bytes %s\n", c.Count, c.Size, map[bool]string{true: "sent", false: "received"}[c.Sender])
 	return nil
 }
 

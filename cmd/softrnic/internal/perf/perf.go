@@ -142,7 +142,7 @@ func (c *Command) serve(ctx context.Context, e *cli.Env, n *node.Node, report *r
 	}
 	n.Log.Debug("listening", "addr", l.Addr())
 	if !c.JSON {
-		fmt.Fprintf(e.Stdout, "Waiting for a client on port %d.\n", c.Port)
+		fmt.Fprintf(e.Text(), "Waiting for a client on port %d.\n", c.Port)
 	}
 	report.on(n)
 	return serve(ctx, n, l, report.add)

@@ -127,6 +127,13 @@ func (r *result) merge(peer *result, shared bool) {
 	}
 }
 
+// asSeenBy makes the client's result the server's: what is said of this process is then true of the server's, which measured own.
+func (r *result) asSeenBy(own *result) {
+	r.CPUSeconds, r.Mallocs = own.CPUSeconds, own.Mallocs
+	r.CPUPerGB, r.PeerCPUPerGB = r.PeerCPUPerGB, r.CPUPerGB
+	r.Allocs, r.PeerAllocs = r.PeerAllocs, r.Allocs
+}
+
 func newLatency(h *hdrhistogram.Histogram) *latency {
 	us := func(ns int64) float64 { return float64(ns) / 1e3 }
 	l := &latency{Min: us(h.Min()), Max: us(h.Max()), Typical: us(h.ValueAtPercentile(50)), Avg: h.Mean() / 1e3,
@@ -156,7 +163,7 @@ type report struct {
 func newReport(c *Command, e *cli.Env) (r *report, err error) {
 	r = &report{}
 	if !c.JSON {
-		r.table = e.Stdout
+		r.table = e.Text()
 	}
 	if !c.oneNode() {
 		r.howElse = " (--packets has all go in packets)"

@@ -100,8 +100,8 @@ func (c *flags) pingpong(ctx context.Context, e *cli.Env, n *node.Node, k kind) 
 	}
 	usec := float64(time.Since(start).Nanoseconds()) / 1e3
 	bytes := int64(c.Size) * int64(c.Iters) * 2
-	fmt.Fprintf(e.Stdout, "%d bytes in %.2f seconds = %.2f Mbit/sec\n", bytes, usec/1e6, float64(bytes)*8/usec)
-	fmt.Fprintf(e.Stdout, "%d iters in %.2f seconds = %.2f usec/iter\n", c.Iters, usec/1e6, usec/float64(c.Iters))
+	fmt.Fprintf(e.Text(), "%d bytes in %.2f seconds = %.2f Mbit/sec\n", bytes, usec/1e6, float64(bytes)*8/usec)
+	fmt.Fprintf(e.Text(), "%d iters in %.2f seconds = %.2f usec/iter\n", c.Iters, usec/1e6, usec/float64(c.Iters))
 	if c.Chk {
 		if err := p.destroyQPs(); err != nil { // the peer may still be sending
 			return err
@@ -115,7 +115,7 @@ func (c *flags) pingpong(ctx context.Context, e *cli.Env, n *node.Node, k kind) 
 func (p *pinger) meet(ctx context.Context, e *cli.Env) error {
 	say := func(whose string, dests []dest) {
 		for i := range p.qps {
-			fmt.Fprintf(e.Stdout, "  %-15s %v\n", whose+" address:", dests[i])
+			fmt.Fprintf(e.Text(), "  %-15s %v\n", whose+" address:", dests[i])
 		}
 	}
 	if p.Server == "" {

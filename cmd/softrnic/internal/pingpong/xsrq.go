@@ -85,7 +85,7 @@ func (c *xsrqCommand) play(ctx context.Context, e *cli.Env, n *node.Node) (err e
 			return node.Cause(ctx, err)
 		}
 	}
-	fmt.Fprintln(e.Stdout, "success")
+	fmt.Fprintln(e.Text(), "success")
 	return nil
 }
 
@@ -169,7 +169,7 @@ func (x *xsrq) meetClients(ctx context.Context, e *cli.Env) error {
 	}
 	defer l.Close()
 	defer node.CloseWhenDone(ctx, l)()
-	fmt.Fprintf(e.Stdout, "  waiting for %d of %v\n", x.Clients, l.Addr())
+	fmt.Fprintf(e.Text(), "  waiting for %d of %v\n", x.Clients, l.Addr())
 	for range x.Clients {
 		conn, err := l.Accept()
 		if err != nil {
@@ -192,7 +192,7 @@ func (x *xsrq) tell(e *cli.Env, conn net.Conn, to netip.Addr) (local xrcDest, er
 	}
 	i := len(x.remote)
 	local = xrcDest{recvQPN: x.recvQPs[i].Num(), sendQPN: x.sendQPs[i].Num(), psn: rand.Uint32N(1 << 24), srqn: x.srq.Num(), gid: x.gid.GID}
-	fmt.Fprintf(e.Stdout, "%8s: %v\n", "local", local)
+	fmt.Fprintf(e.Text(), "%8s: %v\n", "local", local)
 	if _, err := conn.Write(local.encode()); err != nil {
 		return local, fmt.Errorf("send the local address: %w", err)
 	}
@@ -205,7 +205,7 @@ func (x *xsrq) learn(e *cli.Env, conn net.Conn, tell func(remote xrcDest) (xrcDe
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(e.Stdout, "%8s: %v\n", "remote", remote)
+	fmt.Fprintf(e.Text(), "%8s: %v\n", "remote", remote)
 	if remote.gid == (verbs.GID{}) {
 		return errNoGID
 	}

@@ -87,7 +87,7 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(e.Stdout, "from %s to %s\n", c.From.name(l.Addr()), c.To.text)
+		fmt.Fprintf(e.Text(), "from %s to %s\n", c.From.name(l.Addr()), c.To.text)
 		return p.serve(ctx, l)
 	})
 }

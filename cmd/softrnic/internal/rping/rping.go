@@ -95,7 +95,7 @@ func (c *Command) ping(ctx context.Context, e *cli.Env, n *node.Node) (err error
 	if s.conn, err = rdmacm.Dial(ctx, n.Dev, net.JoinHostPort(c.Address, strconv.Itoa(int(c.Port))), s.config(cfg)); err != nil {
 		return err
 	}
-	return sayDisconnect(e.Stderr, "client", s.client(ctx, c, e.Stdout))
+	return sayDisconnect(e.Stderr, "client", s.client(ctx, c, e.Text()))
 }
 
 // sayDisconnect prints that the peer has disconnected if that is err, which then is no error.
@@ -118,7 +118,7 @@ func (c *Command) serve(ctx context.Context, e *cli.Env, n *node.Node) error {
 	n.Log.Debug("listening", "addr", l.Addr())
 	show := io.Discard
 	if c.Verbose {
-		show = e.Stdout
+		show = e.Text()
 	}
 	serve := func(r *rdmacm.Request) error {
 		_, err := Answer(ctx, r, show, n.Log)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
@@ -37,7 +38,7 @@ func (*Command) Help() string {
 	return "Every packet has a line: addresses, QPs, PSN, operation, its message and its place in that, what it answers, and how long that took. " +
 		"WRONG are packets that contradict a checksum, the protocol or each other, and packets that must have been there and are not in the capture: " +
 		"the exit status is 1. DOUBTFUL is what is right and yet another pattern than the sender's other packets have, as when one is missing. " +
-		"A NOTE says that a packet was reordered, as networks do.\n\n" + uncovered
+		"A NOTE says that a packet was reordered, as networks do.\n\n" + strings.ReplaceAll(uncovered, "\n- ", "\n\n- ") // each a paragraph: otherwise they run together
 }
 
 // Run prints the packets, what is wrong, and statistics.
