@@ -10,6 +10,7 @@ import (
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/internal/node"
+	"github.com/softrnic/softrnic/cmd/internal/status"
 )
 
 // With --loopback both sides are in this process, where messages can go two ways: in packets, as between machines, or
@@ -43,6 +44,8 @@ func (c *Command) checkWays() error {
 		return errors.New("--one-device is for --loopback: give that too")
 	case !c.Loopback:
 		return nil
+	case c.Metrics != "":
+		return errors.New("--metrics is of one node, and --loopback has several: leave it out")
 	case c.oneNode() && c.Op == opConnect:
 		return errors.New("connect rate of one node with itself is not measured: leave out --one-device and --link")
 	case c.oneNode() && c.Packets:
@@ -63,6 +66,12 @@ func (c *Command) checkWays() error {
 type loopbackPair struct {
 	*session
 	ending []func() error // in reverse
+}
+
+// add has softrnic top show a node, and close end it.
+func (p *loopbackPair) add(n *node.Node) {
+	stop := status.PublishNode(n, 0)
+	p.ending = append(p.ending, func() error { stop(); return n.Close() })
 }
 
 // loopback measures with both sides in this process.
@@ -104,18 +113,18 @@ func (c *Command) pair(ctx context.Context, e *cli.Env, direct bool, p *loopback
 	if err != nil {
 		return err
 	}
-	p.ending = append(p.ending, client.Close)
+	p.add(client)
 	server, at := client, clientFlags.Addr[0]
 	if !c.oneNode() {
 		if at, err = neighbour(at); err != nil {
 			return err
 		}
 		serverFlags := node.Flags{Link: c.Link, Addr: []node.CIDR{at}, Congestion: c.Congestion, ByDelay: c.ByDelay, Window: c.Window, Selective: c.Selective,
-			Counters: c.Counters, LinkFlags: node.LinkFlags{MTU: c.MTU, Log: c.Log}}
+			LongFPDUs: c.LongFPDUs, MPA: c.MPA, Counters: c.Counters, Trace: c.Trace, LinkFlags: node.LinkFlags{MTU: c.MTU, Log: c.Log}}
 		if server, err = serverFlags.Open(on); err != nil {
 			return err
 		}
-		p.ending = append(p.ending, server.Close)
+		p.add(server)
 	}
 	l, err := server.Host.ListenStream(netip.AddrPortFrom(at.Addr(), c.Port))
 	if err != nil {

@@ -7,11 +7,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/softrnic/softrnic/link/pipe"
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/internal/node"
+	"github.com/softrnic/softrnic/cmd/internal/status"
 )
 
 // TestPerfWays: perf --loopback measures each wire protocol in packets, and direct, by default; flags choose one. The packets
@@ -164,4 +166,48 @@ func TestPerfReportFile(t *testing.T) {
 	if got, want := r.overs(), "iWARP; in process, direct; TCP; kernel TCP"; got != want {
 		t.Errorf("with --transport iwarp the report is over %s, want %s", got, want)
 	}
+}
+
+// TestPerfLoopbackFlags: both nodes are set up as the flags say, and both are traced.
+func TestPerfLoopbackFlags(t *testing.T) {
+	traced := filepath.Join(t.TempDir(), "trace")
+	runPerf(t, "write bw --loopback --packets --transport iwarp --iters 10 --mpa no-crc,markers --trace "+traced)
+	b, err := os.ReadFile(traced)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes := map[string]bool{}
+	for line := range strings.Lines(string(b)) {
+		var event struct{ Node string }
+		if err := json.Unmarshal([]byte(line), &event); err != nil {
+			t.Fatal(err)
+		}
+		nodes[event.Node] = true
+	}
+	if len(nodes) != 2 {
+		t.Errorf("events of %v:\n%s", nodes, b)
+	}
+	if n := strings.Count(string(b), "CRC false, markers sent true, markers received true"); n != 2 {
+		t.Errorf("%d of 2 nodes are without CRCs and with markers:\n%s", n, b)
+	}
+}
+
+// TestPerfLoopbackWatched: softrnic top sees both nodes while they run.
+func TestPerfLoopbackWatched(t *testing.T) {
+	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
+	p := program.Start(t, nil, "perf write bw --loopback --packets -D 60s --warmup 0")
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		nodes, err := status.Nodes(t.Context(), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(nodes) == 2 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d nodes", len(nodes))
+		}
+	}
+	p.Stop()
+	p.Wait(t)
 }

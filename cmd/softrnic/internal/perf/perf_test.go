@@ -237,6 +237,21 @@ func TestPerfServer(t *testing.T) {
 	}
 }
 
+// What each side prints of its own process is its own.
+func TestPerfServerCPU(t *testing.T) {
+	lan := new(pipe.Switch)
+	server := program.Announce(t.Context(), lan, strings.Fields("perf send bw --addr 10.0.0.1/24")...)
+	code, stdout, stderr := program.Run(t.Context(), lan, strings.Fields("perf send bw 10.0.0.1 --addr 10.0.0.2/24 --iters 2000 --json")...)
+	var client report
+	if err := json.Unmarshal([]byte(stdout), &client); code != cli.ExitOK || err != nil {
+		t.Fatalf("exit code %d, %v: %s", code, err, stderr)
+	}
+	want := fmt.Sprintf(" %.3f\n", client.Results[0].PeerCPUPerGB)
+	if s := <-server; !strings.Contains(s.Stdout, want) {
+		t.Errorf("the client says %+v of the server, which prints:\n%s", client.Results[0], s.Stdout)
+	}
+}
+
 // If one side is interrupted, the other side ends too, and says why.
 func TestPerfInterrupted(t *testing.T) {
 	for _, who := range []string{"client", "server"} {
@@ -264,12 +279,13 @@ func TestPerfInterrupted(t *testing.T) {
 
 func TestPerfUsage(t *testing.T) {
 	for args, want := range map[string]string{
-		"perf":                                           "<op>",
-		"perf push bw":                                   "push",
-		"perf send speed":                                "speed",
-		"perf send bw":                                   "give --loopback",
-		"perf send bw --loopback 10.0.0.1":               "give one of the two",
-		"perf send bw --loopback --size 0":               "give 1 to",
+		"perf":                             "<op>",
+		"perf push bw":                     "push",
+		"perf send speed":                  "speed",
+		"perf send bw":                     "give --loopback",
+		"perf send bw --loopback 10.0.0.1": "give one of the two",
+		"perf send bw --loopback --size 0": "give 1 to",
+		"perf send bw --loopback --metrics 127.0.0.1:0":  "--metrics is of one node",
 		"perf send bw --loopback --all --size 8":         "give one of the two",
 		"perf send bw --loopback --depth 0":              "--depth 0",
 		"perf send bw --loopback --qps 100000":           "--qps 100000",

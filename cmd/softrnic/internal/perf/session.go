@@ -152,6 +152,7 @@ func answer(ctx context.Context, n *node.Node, ctl *control, p *plan) (r *result
 	if m, err = ctl.expect("result", func(m *message) bool { return m.Result != nil }); err != nil {
 		return nil, err
 	}
+	m.Result.asSeenBy(own)
 	return m.Result, nil
 }
 
