@@ -20,6 +20,7 @@ import (
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/internal/node"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/clitest"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/completion"
 )
 
@@ -237,18 +238,26 @@ func TestPerfServer(t *testing.T) {
 	}
 }
 
-// What each side prints of its own process is its own.
+// What each side says of its own process is its own.
 func TestPerfServerCPU(t *testing.T) {
 	lan := new(pipe.Switch)
-	server := program.Announce(t.Context(), lan, strings.Fields("perf send bw --addr 10.0.0.1/24")...)
-	code, stdout, stderr := program.Run(t.Context(), lan, strings.Fields("perf send bw 10.0.0.1 --addr 10.0.0.2/24 --iters 2000 --json")...)
-	var client report
-	if err := json.Unmarshal([]byte(stdout), &client); code != cli.ExitOK || err != nil {
-		t.Fatalf("exit code %d, %v: %s", code, err, stderr)
+	s := program.Start(t, lan, "perf send bw --addr 10.0.0.1/24 --json --log-level debug")
+	s.Await(t, &s.Err, "msg=listening")
+	c := program.Start(t, lan, "perf send bw 10.0.0.1 --addr 10.0.0.2/24 --iters 2000 --json")
+	var client, server report
+	for _, side := range []struct {
+		*clitest.Command
+		says *report
+	}{{c, &client}, {s, &server}} {
+		if code := side.Wait(t); code != cli.ExitOK {
+			t.Fatalf("exit code %d: %s", code, &side.Err)
+		}
+		if err := json.Unmarshal([]byte(side.Out.String()), side.says); err != nil {
+			t.Fatal(err)
+		}
 	}
-	want := fmt.Sprintf(" %.3f\n", client.Results[0].PeerCPUPerGB)
-	if s := <-server; !strings.Contains(s.Stdout, want) {
-		t.Errorf("the client says %+v of the server, which prints:\n%s", client.Results[0], s.Stdout)
+	if c, s := client.Results[0], server.Results[0]; s.CPUPerGB != c.PeerCPUPerGB || s.PeerCPUPerGB != c.CPUPerGB || s.CPUSeconds == c.CPUSeconds {
+		t.Errorf("the client says %+v, the server %+v", c, s)
 	}
 }
 
