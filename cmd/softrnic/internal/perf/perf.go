@@ -74,7 +74,8 @@ func (*Command) Help() string {
   softrnic perf send lat --loopback --report report.html
   softrnic perf connect rate --loopback --threads 4                               connections of rdma_cm per second
 
-Bandwidth is of payload, 1 Gb/sec being 10^9 bits; the peak is that of the best 10 ms. The clock stops when all of the data
+Bandwidth is of payload, 1 Gb/sec being 10^9 bits; the peak is that of the best 10 ms, of each thread and each
+direction by itself. The clock stops when all of the data
 is at its destination. Latency of send and write is half a round trip, of read and atomic from posting to completion; the
 receiver of a write polls its memory, as in ib_write_lat. CPU time is this process's, in user mode and in the kernel, for
 each gigabyte (10^9 bytes) of payload; with --loopback that is both sides'.
