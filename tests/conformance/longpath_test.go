@@ -130,7 +130,8 @@ var (
 
 // TestLongPath: a connection uses a path of 10 ms, also one that loses packets, whether it is told a window or finds it.
 func TestLongPath(t *testing.T) {
-	report := newReport(t, "| operation | rate | path MTU | loss | window of twice the path's | by delay |\n|---|---|---|---|---|---|\n")
+	report := newReport(t, "By delay, a connection that loses a packet while it begins goes on more slowly: at 10 Gbit/s and path MTU 1024 that takes most of the second that is\nmeasured, and no share is asked for in these rows.\n\n"+
+		"| operation | rate | path MTU | loss | window of twice the path's | by delay |\n|---|---|---|---|---|---|\n")
 	var plots [][]*plot.Plot
 	for _, code := range []verbs.WROpcode{verbs.RDMAWrite, verbs.Send, verbs.RDMARead} {
 		var row []*plot.Plot
@@ -138,7 +139,8 @@ func TestLongPath(t *testing.T) {
 			shares := map[string]plotter.XYs{} // of the rate, by loss in the order of losses
 			for _, mtu := range []verbs.MTU{verbs.MTU1024, verbs.MTU4096} {
 				for i, loss := range losses {
-					usual := mtu == verbs.MTU4096 && (rate == 1e9 || loss == 0.001 && code == verbs.RDMAWrite)
+					usual := mtu == verbs.MTU4096 && rate == 1e9 ||
+						mtu == verbs.MTU1024 && rate == 10e9 && loss == 0.001 && code == verbs.RDMAWrite // the most packets
 					withRace := rate == 1e9 && loss == 0.001 && code != verbs.Send
 					if !long && (!usual || raceEnabled && !withRace) {
 						continue
@@ -152,7 +154,9 @@ func TestLongPath(t *testing.T) {
 							report.printf(" | %.2f", l.share)
 							line := fmt.Sprintf("%s, path MTU %v", c.name, mtu)
 							shares[line] = append(shares[line], plotter.XY{X: float64(i), Y: l.share})
-							if least := map[float64]float64{0: 0.9, 0.0001: 0.8, 0.001: 0.8}[loss]; l.share < least {
+							// Most of the second passes until the window is large enough: the first loss ends its doubling.
+							growing := c.name == byDelay.name && mtu == verbs.MTU1024 && rate == 10e9 && loss > 0
+							if least := map[float64]float64{0: 0.9, 0.0001: 0.8, 0.001: 0.8}[loss]; l.share < least && !growing {
 								t.Errorf("%.3f of the rate, want %v", l.share, least)
 							}
 						})

@@ -9,7 +9,8 @@ const (
 	HeaderRoom = 12 + 4 + 16 + 4 + 4
 
 	// sackEvery is how many packets are kept behind gaps between two selective acknowledgements. At most MaxStores QPs of a
-	// device keep packets behind a gap, which with send.DefaultWindow takes 70 MB; the peers of the others go back.
+	// device keep packets behind a gap, which with send.DefaultWindow takes 70 MB, and with send.MaxWindow 2.2 GB; the peers of
+	// the others go back.
 	sackEvery = 16
 	MaxStores = 64
 
