@@ -43,6 +43,7 @@ type stream struct {
 
 	room     waiter.Entry
 	onRoom   func()
+	tell     func() // tellRoom, once it was needed
 	roomNews atomic.Int32
 
 	data     waiter.Entry
@@ -333,7 +334,10 @@ func (s *stream) NotifyEvent(waiter.EventMask) {
 			return
 		case s.roomNews.CompareAndSwap(news, news+1):
 			if news == noNews {
-				go s.tellRoom()
+				if s.tell == nil {
+					s.tell = s.tellRoom // so that go allocates nothing
+				}
+				go s.tell()
 			}
 			return
 		}
