@@ -76,7 +76,7 @@ var _ stack.Path = (*path)(nil)
 
 // Path implements [stack.DatagramPort].
 func (p *port) Path(a stack.PathAttr) (stack.Path, error) {
-	a.QPN = 0 // no way that does not pass the link
+	a.QPN, a.OneSender = 0, false // no way that does not pass the link
 	inner, err := p.medium.inner.Path(a)
 	if err != nil {
 		return nil, err

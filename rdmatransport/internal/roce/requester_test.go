@@ -300,9 +300,9 @@ func (r *rig) answer(psn int, data []byte) []wire.Packet {
 	return pkts
 }
 
-// TestReadsGoTogether: while READs are being answered, three quarters of a window of them are asked for at a time.
+// TestReadsGoTogether: while READs are being answered, five eighths of a window of them are asked for at a time.
 func TestReadsGoTogether(t *testing.T) {
-	const packets, count = 64, 20
+	const packets, count = 64, 18
 	for _, mtu := range []verbs.MTU{verbs.MTU256, verbs.MTU1024} {
 		run(t, mtu.String(), config{mtu: mtu, batch: 15, maxWR: count, rd: count}, func(t *testing.T, r *rig) {
 			n := packets * r.mtu()
@@ -320,10 +320,10 @@ func TestReadsGoTogether(t *testing.T) {
 			for i := range count {
 				r.give(r.answer(i*packets, fill(n, byte(i)))...)
 				r.completions(r.scq, fmt.Sprintf("%d SUCCESS RDMA_READ %d", i, n))
-				if i == 5 || i == 11 {
+				if i == 4 || i == 9 {
 					want = nil
-					for j := range 6 {
-						want = append(want, request(i+3+j))
+					for j := range 5 {
+						want = append(want, request(i+4+j))
 					}
 					r.expect(want...)
 				}
@@ -336,17 +336,17 @@ func TestReadsGoTogether(t *testing.T) {
 // TestReadFillsFrames: a READ of more than a window is asked for in pieces whose answers fill frames: two packets, frames of 15, and the last.
 func TestReadFillsFrames(t *testing.T) {
 	run(t, "", config{mtu: verbs.MTU4096, batch: 15, maxWR: 1, rd: 8, size: 1 << 20}, func(t *testing.T, r *rig) {
-		const packets, first, second = 256, 123, 93 // of a window of 128, and of three quarters of it
+		const packets, first, second = 256, 123, 78 // of a window of 128, and of five eighths of it
 		mtu := r.mtu()
 		request := func(at, n int) string { return fmt.Sprintf("READ Request %d at %d+%d ackreq", at, at*mtu, n*mtu) }
 		r.post(r.wr(1, verbs.RDMARead, packets*mtu))
 		r.expect(request(0, first))
 		answer := r.answer(0, make([]byte, first*mtu))
-		r.give(answer[:90]...)
+		r.give(answer[:74]...)
 		r.expect()
-		r.give(answer[90]) // five packets were free before
+		r.give(answer[74]) // five packets were free before
 		r.expect(request(first, second))
-		r.give(answer[91:]...)
+		r.give(answer[75:]...)
 		r.give(r.answer(first, make([]byte, second*mtu))...)
 		r.expect(request(first+second, packets-first-second))
 	})

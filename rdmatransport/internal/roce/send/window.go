@@ -86,8 +86,8 @@ func (w *window) readPiece(left, room uint32) uint32 {
 // fullFrame is how many packets make a full frame where left more of a message are to be sent.
 func (w *window) fullFrame(left uint32) uint32 { return min(uint32(w.batch), left, uint32(w.size)) }
 
-// readRoom is how many packets READs ask for at a time, while answers come: three quarters of the window, or on a long path an eighth, so
+// readRoom is how many packets READs ask for at a time, while answers come: five eighths of the window, or on a long path an eighth, so
 // that the path is in use while the requests are on their way.
 func (w *window) readRoom(mtu uint32) uint32 {
-	return min(uint32(w.size)/4*3, max(Window(DefaultWindow, mtu)/4*3, uint32(w.size)/8))
+	return min(uint32(w.size)/8*5, max(Window(DefaultWindow, mtu)/8*5, uint32(w.size)/8))
 }
