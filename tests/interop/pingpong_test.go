@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -25,6 +26,7 @@ type pingpong struct {
 	gid      int    // index of the peer's
 	program  string // softrnic
 	captures string // directory
+	try      int    // from 0
 	link     string // for --link
 	ipv6     bool
 	mtu      int // path MTU
@@ -87,7 +89,7 @@ func (p pingpong) args() []string {
 	return args
 }
 
-// softrnic prepares the command; an empty server makes it the server.
+// softrnic prepares the command, which is interrupted when ctx ends, so that its capture is whole; an empty server makes it the server.
 func (p pingpong) softrnic(ctx context.Context, t *testing.T, server string) *exec.Cmd {
 	t.Helper()
 	_, _, cidr := p.addrs()
@@ -97,21 +99,29 @@ func (p pingpong) softrnic(ctx context.Context, t *testing.T, server string) *ex
 		_, _, meet := p.addrs4()
 		args = append(args, "--addr", meet, "-g", "1")
 	}
-	args = append(args, "--capture", filepath.Join(p.captures, strings.ReplaceAll(t.Name(), "/", ",")))
+	args = append(args, "--capture", p.capture(t))
 	if strings.HasPrefix(p.link, "tap:") {
 		args = append(args, "--mtu", fmt.Sprint(p.peer.MTU))
 	}
 	if server != "" {
 		args = append(args, server)
 	}
-	return p.peer.Netns.Command(ctx, p.program, args...)
+	cmd := p.peer.Netns.Command(ctx, p.program, args...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = patience
+	return cmd
 }
 
-// tries has a ping-pong with rxe tried again, at most twice, when it ends as rxeRepeats says.
-func tries(t *testing.T, try func() (again bool)) {
+// capture is the file of what passes SoftRNIC's link at this try.
+func (p pingpong) capture(t *testing.T) string {
+	return filepath.Join(p.captures, fmt.Sprintf("%s,%d", strings.ReplaceAll(t.Name(), "/", ","), p.try))
+}
+
+// tries has a ping-pong with rxe tried again, at most twice, when it ends as rxeRepeats or lost says.
+func tries(t *testing.T, try func(n int) (again bool)) {
 	t.Helper()
-	for range 3 {
-		if !try() {
+	for n := range 3 {
+		if !try(n) {
 			return
 		}
 	}
@@ -175,7 +185,7 @@ func rxeRepeats(t *testing.T, p *peer.Peer) bool {
 }
 
 // client runs softrnic as the client of the kernel's server.
-func (p pingpong) client(t *testing.T) { tries(t, func() bool { return p.asClient(t) }) }
+func (p pingpong) client(t *testing.T) { tries(t, func(n int) bool { p.try = n; return p.asClient(t) }) }
 
 func (p pingpong) asClient(t *testing.T) (again bool) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -188,13 +198,16 @@ func (p pingpong) asClient(t *testing.T) (again bool) {
 	p.peer.Run(t, untilPingpongListens)
 	_, there, _ := p.addrs4()
 	if out, err := p.softrnic(ctx, t, there.String()).CombinedOutput(); err != nil {
+		if p.lost(ctx, t, true) {
+			return true
+		}
 		t.Errorf("softrnic: %v\n%s", err, out)
 	}
 	return ended(t, p.peer, serving, exitOf(ctx, serving))
 }
 
 // server runs softrnic as the server of the kernel's client.
-func (p pingpong) server(t *testing.T) { tries(t, func() bool { return p.asServer(t) }) }
+func (p pingpong) server(t *testing.T) { tries(t, func(n int) bool { p.try = n; return p.asServer(t) }) }
 
 func (p pingpong) asServer(t *testing.T) (again bool) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -232,6 +245,9 @@ func (p pingpong) asServer(t *testing.T) (again bool) {
 		exited <- e // for ended
 	}
 	if err != nil {
+		if p.lost(ctx, t, false) {
+			return true
+		}
 		t.Errorf("softrnic: %v\n%s", err, said)
 	}
 	return ended(t, p.peer, kernel, exited)

@@ -1,0 +1,70 @@
+//go:build linux
+
+package interop
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"testing"
+
+	"github.com/softrnic/softrnic/link/linktest"
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+)
+
+// lost tells whether a ping-pong that did not end, over a service that repeats nothing, waits for a message that was lost beyond
+// SoftRNIC's link, as an emulated machine may lose one: of all that SoftRNIC had to send, every packet is in the link's capture, and of
+// what it waits for one is not. The client sends first.
+func (p pingpong) lost(ctx context.Context, t *testing.T, client bool) bool {
+	t.Helper()
+	if ctx.Err() != context.DeadlineExceeded || p.service != "uc" && p.service != "ud" {
+		return false
+	}
+	data, err := os.ReadFile(p.capture(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, out := messagesOf(t, data)
+	owed := in // by SoftRNIC
+	if client {
+		owed++
+	}
+	t.Logf("%d whole messages came, and SoftRNIC sent %d of %d", in, out, owed)
+	return out >= owed
+}
+
+// messagesOf counts the SENDs over unreliable services of which a capture has all packets, in order.
+func messagesOf(t *testing.T, pcapng []byte) (in, out int) {
+	t.Helper()
+	type stream struct {
+		messages int
+		open     bool
+		psn      uint32 // of the next packet
+	}
+	var came, went stream
+	for _, frame := range linktest.Frames(t, bytes.NewReader(pcapng)) {
+		_, packet, ok := roce(frame)
+		if !ok || len(packet) < 12 {
+			continue
+		}
+		s := &came
+		if bytes.Equal(frame[6:12], softrnicMAC) {
+			s = &went
+		}
+		psn := uint32(packet[9])<<16 | uint32(packet[10])<<8 | uint32(packet[11])
+		follows := s.open && psn == s.psn
+		s.psn = wire.PSNAdd(psn, 1)
+		switch op := wire.Opcode(packet[0]); op {
+		case wire.UCSendFirst:
+			s.open = true
+		case wire.UCSendMiddle:
+			s.open = follows
+		case wire.UCSendLast, wire.UCSendOnly, wire.UDSendOnly:
+			if follows || op != wire.UCSendLast {
+				s.messages++
+			}
+			s.open = false
+		}
+	}
+	return came.messages, went.messages
+}
