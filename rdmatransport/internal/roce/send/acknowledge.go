@@ -108,7 +108,11 @@ func (s *State) sacked(psn uint32, sack wire.Sack) {
 		return at
 	}
 	for distance, n := range sack.All {
-		if s.board.sacked(inFlight(distance), inFlight(distance+n)) {
+		first := inFlight(distance)
+		if first == f.max {
+			break // a forged list may go on for long
+		}
+		if s.board.sacked(first, inFlight(distance+n)) {
 			s.alarm.signOfLife()
 		}
 	}
