@@ -114,7 +114,11 @@ func (p pingpong) softrnic(ctx context.Context, t *testing.T, server string) *ex
 
 // capture is the file of what passes SoftRNIC's link at this try.
 func (p pingpong) capture(t *testing.T) string {
-	return filepath.Join(p.captures, fmt.Sprintf("%s,%d", strings.ReplaceAll(t.Name(), "/", ","), p.try))
+	name := filepath.Join(p.captures, strings.ReplaceAll(t.Name(), "/", ","))
+	if p.try > 0 {
+		name += fmt.Sprintf(",%d", p.try)
+	}
+	return name
 }
 
 // tries has a ping-pong with rxe tried again, at most twice, when it ends as rxeRepeats or lost says.
@@ -185,7 +189,9 @@ func rxeRepeats(t *testing.T, p *peer.Peer) bool {
 }
 
 // client runs softrnic as the client of the kernel's server.
-func (p pingpong) client(t *testing.T) { tries(t, func(n int) bool { p.try = n; return p.asClient(t) }) }
+func (p pingpong) client(t *testing.T) {
+	tries(t, func(n int) bool { p.try = n; return p.asClient(t) })
+}
 
 func (p pingpong) asClient(t *testing.T) (again bool) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -207,7 +213,9 @@ func (p pingpong) asClient(t *testing.T) (again bool) {
 }
 
 // server runs softrnic as the server of the kernel's client.
-func (p pingpong) server(t *testing.T) { tries(t, func(n int) bool { p.try = n; return p.asServer(t) }) }
+func (p pingpong) server(t *testing.T) {
+	tries(t, func(n int) bool { p.try = n; return p.asServer(t) })
+}
 
 func (p pingpong) asServer(t *testing.T) (again bool) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

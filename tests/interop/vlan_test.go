@@ -175,7 +175,7 @@ func TestVLANPingpong(t *testing.T) {
 				for side, f := range map[string]func(*testing.T){"client": run.client, "server": run.server} {
 					t.Run(fmt.Sprintf("%s/%s/%s/%v", medium.name, run.service, side, run), func(t *testing.T) {
 						f(t)
-						file := filepath.Join(captures, strings.ReplaceAll(t.Name(), "/", ","))
+						file := run.capture(t) // of the first try
 						checkTags(t, file, "infiniband.bth", []string{"eth.src", "vlan.id", "vlan.priority"}, map[string]bool{
 							softrnicMAC.String() + "|5|3": true, p.MAC().String() + "|5|2": true})
 					})
