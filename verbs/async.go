@@ -58,17 +58,21 @@ type AsyncEvent struct {
 const (
 	maxObjectEvents = 16
 	maxDeviceEvents = 1024
+	maxDiscarded    = 64 // how many of destroyed objects may stay in a queue that has few others
 )
 
 // eventCounts counts an object's events; asyncQueue.mu guards it. It is small, as is a QP.
 type eventCounts struct {
-	queued  uint16
+	queued  uint16 // or discarded
 	unacked uint16 // were taken, and are to be acknowledged
 }
 
+// discarded is in queued of an object that was destroyed: what the queue still has of it does not count.
+const discarded = math.MaxUint16
+
 // full reports whether one more event of the object is dropped.
 func (c *eventCounts) full() bool {
-	return c.queued == maxObjectEvents || c.queued+c.unacked == math.MaxUint16
+	return c.queued >= maxObjectEvents || c.queued+c.unacked == math.MaxUint16
 }
 
 // GetAsyncEvent waits for the device's next asynchronous event, and acknowledges it. The error is the context's, or
@@ -156,14 +160,11 @@ type asyncQueue struct {
 
 	mu       sync.Mutex
 	acked    sync.Cond
-	events   []AsyncEvent // some are discarded, but not the first
+	events   []AsyncEvent // some are of destroyed objects, but not the first
 	n        int          // of those that are not
 	ofDevice int          // of those, without an object
 	onEvent  wakeup.Hook
 }
-
-// discarded is the Type of an event that is not in the queue any more.
-const discarded AsyncEventType = 0xff
 
 func (q *asyncQueue) init() {
 	q.notifier = wakeup.New()
@@ -194,7 +195,7 @@ func (q *asyncQueue) take(toAck bool) (e AsyncEvent, ok, more bool) {
 	if q.n == 0 {
 		return e, false, false
 	}
-	e, q.events[0].Type = q.events[0], discarded
+	e = q.pop()
 	q.n--
 	switch _, c := e.object(); {
 	case c == nil:
@@ -209,29 +210,41 @@ func (q *asyncQueue) take(toAck bool) (e AsyncEvent, ok, more bool) {
 	return e, true, q.n > 0
 }
 
-// trim removes discarded events from the front.
+// pop removes the first event.
+func (q *asyncQueue) pop() AsyncEvent {
+	e := q.events[0]
+	q.events[0] = AsyncEvent{} // lets the garbage collector have its object
+	q.events = q.events[1:]
+	return e
+}
+
+// trim removes the events of destroyed objects from the front.
 func (q *asyncQueue) trim() {
-	for len(q.events) > 0 && q.events[0].Type == discarded {
-		q.events[0] = AsyncEvent{} // lets the garbage collector have its object
-		q.events = q.events[1:]
+	for len(q.events) > 0 && q.events[0].isDiscarded() {
+		q.pop()
 	}
 }
 
+// isDiscarded tells that the event's object was destroyed.
+func (e *AsyncEvent) isDiscarded() bool {
+	_, c := e.object()
+	return c != nil && c.queued == discarded
+}
+
 // discard drops the events of an object that is being destroyed, and waits until those that were taken are acknowledged.
-// c has the object's counts of both.
-func (q *asyncQueue) discard(c *eventCounts, matches func(*AsyncEvent) bool) {
+// c has the object's counts of both. The events are not looked for, as there may be very many of other objects: all that are
+// dropped leave the queue once they are more than a part of it.
+func (q *asyncQueue) discard(c *eventCounts) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	n := int(c.queued)
-	for i := 0; c.queued > 0; i++ {
-		if e := &q.events[i]; e.Type != discarded && matches(e) {
-			*e = AsyncEvent{Type: discarded}
-			c.queued--
-		}
+	if c.queued == discarded {
+		return
 	}
+	n := int(c.queued)
+	c.queued = discarded
 	q.n -= n
-	if q.trim(); len(q.events) > 2*q.n+maxDeviceEvents {
-		q.events = slices.DeleteFunc(q.events, func(e AsyncEvent) bool { return e.Type == discarded })
+	if q.trim(); len(q.events)-q.n > q.n/4+maxDiscarded {
+		q.events = slices.DeleteFunc(q.events, func(e AsyncEvent) bool { return e.isDiscarded() })
 	}
 	q.onEvent.Changed(-n)
 	for c.unacked > 0 {

@@ -1,6 +1,7 @@
 package verbs_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/softrnic/softrnic/verbs"
@@ -89,6 +90,34 @@ func BenchmarkHotPath(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				f()
+			}
+		})
+	}
+}
+
+// BenchmarkDestroy destroys QPs while events of others, which nobody takes, wait: they are to cost it nothing.
+func BenchmarkDestroy(b *testing.B) {
+	for _, events := range []int{0, 40_000} {
+		b.Run(fmt.Sprintf("%d events of others", events), func(b *testing.B) {
+			r := &rig{l: newLoop()}
+			r.l.attr.MaxQP = events + 2
+			r.open(b, verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}, 1)
+			create := func() *verbs.QP {
+				qp := must(r.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: r.cq, RecvCQ: r.cq}))(b)
+				lq := r.l.qps[qp.Num()]
+				lq.locked(func() { lq.Event(verbs.EventCommEst) })
+				return qp
+			}
+			for range events {
+				create()
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				b.StopTimer()
+				qp := create()
+				b.StartTimer()
+				check(b, qp.Destroy())
+				delete(r.l.qps, qp.Num())
 			}
 		})
 	}

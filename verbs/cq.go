@@ -395,7 +395,7 @@ func (cq *CQ) Destroy() error {
 	if cq.channel != nil {
 		cq.channel.removeCQ(cq)
 	}
-	d.events.discard(&cq.events, func(e *AsyncEvent) bool { return e.CQ == cq })
+	d.events.discard(&cq.events)
 
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -309,7 +309,7 @@ func (qp *QP) Destroy() error {
 	if err := qp.destroy(); err != nil {
 		return err
 	}
-	qp.pd.dev.events.discard(&qp.events, func(e *AsyncEvent) bool { return e.QP == qp })
+	qp.pd.dev.events.discard(&qp.events)
 	qp.release()
 	return nil
 }

@@ -210,7 +210,7 @@ func (s *SRQ) Destroy() error {
 	s.destroyed = true
 	s.queue = queue[RecvWR]{}
 	s.mu.Unlock()
-	d.events.discard(&s.events, func(e *AsyncEvent) bool { return e.SRQ == s })
+	d.events.discard(&s.events)
 	return nil
 }
 
