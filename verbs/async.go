@@ -70,7 +70,7 @@ type eventCounts struct {
 // discarded is in queued of an object that was destroyed: what the queue still has of it does not count.
 const discarded = math.MaxUint16
 
-// full reports whether one more event of the object is dropped.
+// full reports whether one more event of the object is dropped, as all are of one that was destroyed.
 func (c *eventCounts) full() bool {
 	return c.queued >= maxObjectEvents || c.queued+c.unacked == math.MaxUint16
 }
@@ -232,8 +232,8 @@ func (e *AsyncEvent) isDiscarded() bool {
 }
 
 // discard drops the events of an object that is being destroyed, and waits until those that were taken are acknowledged.
-// c has the object's counts of both. The events are not looked for, as there may be very many of other objects: all that are
-// dropped leave the queue once they are more than a part of it.
+// c has the object's counts of both. The events are not looked for, as there may be very many of other objects: they stay in the
+// queue until more than a quarter as many are dropped as are not, and leave it together.
 func (q *asyncQueue) discard(c *eventCounts) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

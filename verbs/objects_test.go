@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -386,4 +387,44 @@ func TestAsyncEventsOfDestroyed(t *testing.T) {
 		t.Errorf("got %+v", e)
 	}
 	noEvent(t, r.dev)
+}
+
+// TestAsyncEventsOfSurvivors: when many of the objects that have events are destroyed, those of the others come, in their order.
+func TestAsyncEventsOfSurvivors(t *testing.T) {
+	const count = 600
+	for name, order := range map[string]func([]*verbs.QP){"oldest first": func([]*verbs.QP) {}, "newest first": slices.Reverse[[]*verbs.QP]} {
+		t.Run(name, func(t *testing.T) {
+			r := &rig{l: newLoop()}
+			r.l.attr.MaxQP = count + 1
+			r.open(t, verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}, 1)
+			var all, destroyed, survivors []*verbs.QP
+			for i := range count {
+				qp := must(r.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: r.cq, RecvCQ: r.cq}))(t)
+				if all = append(all, qp); i%3 == 1 {
+					survivors = append(survivors, qp)
+				} else {
+					destroyed = append(destroyed, qp)
+				}
+			}
+			types := []verbs.AsyncEventType{verbs.EventCommEst, verbs.EventSQDrained}
+			for _, what := range types {
+				for _, qp := range all {
+					lq := r.l.qps[qp.Num()]
+					lq.locked(func() { lq.Event(what) })
+				}
+			}
+			order(destroyed)
+			for _, qp := range destroyed {
+				check(t, qp.Destroy())
+			}
+			for _, what := range types {
+				for i, qp := range survivors {
+					if e := must(r.dev.TryGetAsyncEvent())(t); e.Type != what || e.QP != qp {
+						t.Fatalf("got %+v, want %v of survivor %d", e, what, i)
+					}
+				}
+			}
+			noEvent(t, r.dev)
+		})
+	}
 }
