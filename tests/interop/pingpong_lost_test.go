@@ -33,37 +33,32 @@ func (p pingpong) lost(ctx context.Context, t *testing.T, client bool) bool {
 	return out >= owed
 }
 
-// messagesOf counts the SENDs over unreliable services of which a capture has all packets, in order.
+// messagesOf counts the messages over unreliable services of which a capture has all packets, in order.
 func messagesOf(t *testing.T, pcapng []byte) (in, out int) {
 	t.Helper()
 	type stream struct {
 		messages int
-		open     bool
+		whole    bool   // the message that is open, so far
 		psn      uint32 // of the next packet
 	}
 	var came, went stream
-	for _, frame := range linktest.Frames(t, bytes.NewReader(pcapng)) {
-		_, packet, ok := roce(frame)
-		if !ok || len(packet) < 12 {
+	for n, frame := range linktest.Frames(t, bytes.NewReader(pcapng)) {
+		_, payload, ok := roce(frame)
+		if !ok {
 			continue
 		}
-		s := &came
+		var p wire.Packet
+		if err := p.Parse(payload); err != nil {
+			t.Fatalf("packet %d: %v", n, err)
+		}
+		s, info := &came, p.Opcode.Info()
 		if bytes.Equal(frame[6:12], softrnicMAC) {
 			s = &went
 		}
-		psn := uint32(packet[9])<<16 | uint32(packet[10])<<8 | uint32(packet[11])
-		follows := s.open && psn == s.psn
-		s.psn = wire.PSNAdd(psn, 1)
-		switch op := wire.Opcode(packet[0]); op {
-		case wire.UCSendFirst:
-			s.open = true
-		case wire.UCSendMiddle:
-			s.open = follows
-		case wire.UCSendLast, wire.UCSendOnly, wire.UDSendOnly:
-			if follows || op != wire.UCSendLast {
-				s.messages++
-			}
-			s.open = false
+		s.whole = info.First() || s.whole && p.PSN == s.psn
+		s.psn = wire.PSNAdd(p.PSN, 1)
+		if info.Last() && s.whole {
+			s.messages++
 		}
 	}
 	return came.messages, went.messages

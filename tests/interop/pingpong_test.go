@@ -26,7 +26,7 @@ type pingpong struct {
 	gid      int    // index of the peer's
 	program  string // softrnic
 	captures string // directory
-	try      int    // from 0
+	try      int    // from 1, while it runs
 	link     string // for --link
 	ipv6     bool
 	mtu      int // path MTU
@@ -112,20 +112,20 @@ func (p pingpong) softrnic(ctx context.Context, t *testing.T, server string) *ex
 	return cmd
 }
 
-// capture is the file of what passes SoftRNIC's link at this try.
+// capture is the file of what passes SoftRNIC's link at this try, or at the first.
 func (p pingpong) capture(t *testing.T) string {
 	name := filepath.Join(p.captures, strings.ReplaceAll(t.Name(), "/", ","))
-	if p.try > 0 {
+	if p.try > 1 {
 		name += fmt.Sprintf(",%d", p.try)
 	}
 	return name
 }
 
 // tries has a ping-pong with rxe tried again, at most twice, when it ends as rxeRepeats or lost says.
-func tries(t *testing.T, try func(n int) (again bool)) {
+func tries(t *testing.T, try func() (again bool)) {
 	t.Helper()
-	for n := range 3 {
-		if !try(n) {
+	for range 3 {
+		if !try() {
 			return
 		}
 	}
@@ -190,7 +190,7 @@ func rxeRepeats(t *testing.T, p *peer.Peer) bool {
 
 // client runs softrnic as the client of the kernel's server.
 func (p pingpong) client(t *testing.T) {
-	tries(t, func(n int) bool { p.try = n; return p.asClient(t) })
+	tries(t, func() bool { p.try++; return p.asClient(t) })
 }
 
 func (p pingpong) asClient(t *testing.T) (again bool) {
@@ -214,7 +214,7 @@ func (p pingpong) asClient(t *testing.T) (again bool) {
 
 // server runs softrnic as the server of the kernel's client.
 func (p pingpong) server(t *testing.T) {
-	tries(t, func(n int) bool { p.try = n; return p.asServer(t) })
+	tries(t, func() bool { p.try++; return p.asServer(t) })
 }
 
 func (p pingpong) asServer(t *testing.T) (again bool) {

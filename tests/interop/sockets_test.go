@@ -209,7 +209,7 @@ func TestSocketsPingpong(t *testing.T) {
 				for _, client := range c.clients {
 					t.Run(fmt.Sprintf("%v/%s %s/client=%t", l, c.service, c.args, client), func(t *testing.T) {
 						run := l.pingpong(c.service, c.args, client)
-						tries(t, func(int) (again bool) {
+						tries(t, func() (again bool) {
 							if c.service != "srq" {
 								return l.booked(t, run)
 							}
