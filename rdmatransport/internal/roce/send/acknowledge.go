@@ -110,7 +110,7 @@ func (s *State) sacked(psn uint32, sack wire.Sack) {
 	for distance, n := range sack.All {
 		first := inFlight(distance)
 		if first == f.max {
-			break // a forged list may go on for long
+			break // only a forged list goes on
 		}
 		if s.board.sacked(first, inFlight(distance+n)) {
 			s.alarm.signOfLife()

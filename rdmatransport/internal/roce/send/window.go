@@ -87,7 +87,7 @@ func (w *window) readPiece(left, room uint32) uint32 {
 func (w *window) fullFrame(left uint32) uint32 { return min(uint32(w.batch), left, uint32(w.size)) }
 
 // readRoom is how many packets READs ask for at a time, while answers come: five eighths of the window, or on a long path an eighth, so
-// that the path is in use while the requests are on their way.
+// that the path is in use while the requests are on their way. With more the requests are fewer, and each loss costs more.
 func (w *window) readRoom(mtu uint32) uint32 {
 	return min(uint32(w.size)/8*5, max(Window(DefaultWindow, mtu)/8*5, uint32(w.size)/8))
 }
