@@ -1,0 +1,43 @@
+package tests
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/printer"
+	"go/token"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestGates: no test of the whole system runs because somebody typed go test ./...: its first statement keeps it out.
+func TestGates(t *testing.T) {
+	var files []string
+	for _, dir := range []string{"system/*", "system/interop/peer"} {
+		in, err := filepath.Glob(dir + "/*_test.go")
+		if err != nil || len(in) == 0 {
+			t.Fatalf("%d files in %s: %v", len(in), dir, err)
+		}
+		files = append(files, in...)
+	}
+	for _, name := range files {
+		fset := token.NewFileSet()
+		file, err := parser.ParseFile(fset, name, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range file.Decls {
+			fn, ok := d.(*ast.FuncDecl)
+			if !ok || fn.Recv != nil || !strings.HasPrefix(fn.Name.Name, "Test") || fn.Name.Name == "TestMain" {
+				continue
+			}
+			var first strings.Builder
+			if err := printer.Fprint(&first, fset, fn.Body.List[0]); err != nil {
+				t.Fatal(err)
+			}
+			if first.String() != "gate.System(t)" {
+				t.Errorf("%s: %s begins with %s, not with gate.System(t)", name, fn.Name.Name, first.String())
+			}
+		}
+	}
+}

@@ -1,0 +1,33 @@
+// Package gate keeps each test in the run that it belongs to. There are three:
+//
+//   - go test ./... needs Go alone, and changes nothing of the machine.
+//   - The system run, go run ./tests/system, sets SOFTRNIC_SYSTEM. It installs Debian packages and boots virtual machines.
+//   - The long run, .ci/run long, sets SOFTRNIC_LONG. It takes hours, and is part of no other run.
+package gate
+
+import (
+	"os"
+	"testing"
+)
+
+// InSystem says whether this is the system run or the long run.
+func InSystem() bool { return os.Getenv("SOFTRNIC_SYSTEM") != "" || InLong() }
+
+// InLong says whether this is the long run.
+func InLong() bool { return os.Getenv("SOFTRNIC_LONG") != "" }
+
+// System skips a test of the whole system in every other run.
+func System(t testing.TB) {
+	t.Helper()
+	if !InSystem() {
+		t.Skip("a test of the whole system: go run ./tests/system")
+	}
+}
+
+// Long skips a test that belongs to the long run.
+func Long(t testing.TB) {
+	t.Helper()
+	if !InLong() {
+		t.Skip("a test that takes long: .ci/run long")
+	}
+}

@@ -1,0 +1,144 @@
+// Package long holds the tests of the long run that belong to no other package, and the plan of that run.
+package long
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/softrnic/softrnic/tests/internal/gate"
+)
+
+// A mutation takes a rule out of the code: with it, the tests of a package must fail.
+type mutation struct {
+	rule     string
+	file     string
+	old, new string // text of the file; old is in it once
+	pkg, run string // the package whose tests fail, and which of them
+}
+
+const (
+	roceDirect  = "rdmatransport/internal/roce/direct.go"
+	iwarpDirect = "rdmatransport/internal/iwarp/direct.go"
+	roceReceive = "rdmatransport/internal/roce/receive/"
+	roceSend    = "rdmatransport/internal/roce/send/"
+)
+
+var mutations = []mutation{
+	{"a message is not moved to a QP of another peer", roceDirect, "p.dest == q.num && ", "", "rdmatransport", "TestDirect"},
+	{"a message is not moved to a QP of another path MTU", roceDirect, " && p.mtu == q.mtu", "", "rdmatransport", "TestDirect"},
+	{"no message is moved past a response that is owed", roceReceive + "state.go", "v.due() || s.Responds()", "v.due()", roceReceive, ""},
+	{"or past a verdict that is due", roceReceive + "state.go", "v.due() || s.Responds()", "s.Responds()", roceReceive, ""},
+	{"packets that are kept are dropped where one is moved", roceReceive + "state.go", "\ts.suspect()\n\treturn true\n", "\treturn true\n", roceReceive, ""},
+	{"LockPeer let the lock go: the QP may have been destroyed", roceDirect, "case kept:\n", "case kept || true:\n", "rdmatransport", "TestDirect"},
+	{"MaxRDAtomic bounds READs that are moved", roceDirect, "q.h.Attr().MaxRDAtomic > 0 && ", "", "rdmatransport", "TestDirect"},
+	{"MaxDestRDAtomic bounds READs that are moved", roceDirect, "p.receiving.Limit() > 0 && ", "", "rdmatransport", "TestDirect"},
+	{"no READ overtakes what the peer has sent, over iWARP", iwarpDirect, "case isRead(wr.Opcode) && c.received != d.sent:", "case false && c.received != d.sent:", "rdmatransport", "TestDirect"},
+	{"a SEND with a bad lkey takes no receive request from an SRQ", roceDirect, "if p.direct&sharedReceives != 0 && !memory.Sound(wr, q.message(wr.SGList), off, n) {\n\t\treturn false\n\t}\n\trecv", "recv", "rdmatransport", "TestDirect"},
+	{"nor over iWARP", iwarpDirect, "p.srq && !memory.Sound(wr, q.message(wr.SGList), off, n) {\n\t\treturn false\n\t}\n\trecv", "false {\n\t\treturn false\n\t}\n\trecv", "rdmatransport", "TestDirect"},
+	{"a message is moved in parts", "rdmatransport/internal/memory/direct.go", "HoldMost = 1 << 20", "HoldMost = 1 << 40", "rdmatransport", "TestDirect"},
+	{"a READ takes the PSNs of its responses", roceReceive + "store.go", "\t\tk.remove(psn & k.mask)\n", "", "rdmatransport/internal/roce/receive", ""},
+	{"the number of stores of early packets is bounded", roceReceive + "store.go", "if s.inUse.Add(1) > MaxStores {", "if s.inUse.Add(1) < 0 {", "rdmatransport/internal/roce/receive", ""},
+	{"the number of repeated READs that wait is bounded", roceReceive + "pending.go", "if r.replay && len(p.queue) >= 2*int(limit)+maxReplays {", "if false {", "rdmatransport/internal/roce/receive", ""},
+	{"a lost packet takes itself out of the window", roceSend + "selective.go", "s.setWindow(s.window.onLoss(lost))", "_ = lost", roceSend, ""},
+	{"what a selective acknowledgement had no room to tell of is not lost", roceSend + "loss.go", "if b.partly && ", "if false && ", roceSend, ""},
+	{"what an RNR NAK names in a recovery is sent again", roceSend + "acknowledge.go", "s.board.forget(psn) // the peer keeps what comes behind it", "_ = psn", roceSend, ""},
+	{"an atomic's address is a multiple of 8, whatever its memory's is", "rdmatransport/internal/roce/deferred.go", "a.Addr%8 != 0 || ", "", "rdmatransport/internal/roce", ""},
+	{"and where it is moved", roceDirect, "wr.RemoteAddr%8 == 0 && ", "", "rdmatransport", "TestDirect"},
+	{"and over iWARP", "rdmatransport/internal/iwarp/placement.go", "h.TO%8 != 0 || ", "", "rdmatransport", "TestDirect"},
+	{"Dealloc of a window waits", "verbs/mw.go", "\tmw.pd.quiesce(nil)\n", "", "verbs", ""},
+	{"an XRC SRQ leaves the QPs that use it", "verbs/xrc.go", "\t\t\tqp.rq.reset()\n", "", "verbs", "TestXRCSRQGoes"},
+	{"a listener's port is released", "verbs/rdmacm/port.go", "\tt.remove(b)\n\tt.mu.Unlock()\n", "\tt.mu.Unlock()\n", "verbs/rdmacm", ""},
+	{"another ephemeral port is tried", "verbs/rdmacm/port.go", "if b == nil || !b.ephemeral ||", "if true ||", "verbs/rdmacm", ""},
+	{"a second event wakes somebody too", "verbs/rdmacm/channel.go", "return e, true, len(c.events) > 0", "return e, true, false", "verbs/rdmacm", ""},
+	{"events of a listener's requests move with it", "verbs/rdmacm/id.go", "defer to.add(child.ch.removeID(child)...)", "child.ch.removeID(child)", "verbs/rdmacm", ""},
+	{"a QP that the application made is flushed by a reset", "rdmatransport/internal/iwarp/receiver.go", "q.failQP() // what is posted can no longer be sent", "_ = q", "rdmatransport/internal/iwarp", "TestOwnQPFlushed"},
+	{"an idle stream gives its receive memory back", "rdmatransport/internal/iwarp/receiver.go", "\t\tc.deframer.Release()\n", "", "rdmatransport/internal/iwarp/...", ""},
+	{"an error of the LLP raises an event", "rdmatransport/internal/iwarp/receiver.go", "\t\tq.h.Event(asyncEvent(err))\n", "\t\t_ = asyncEvent\n", "rdmatransport/internal/iwarp/...", ""},
+	{"a capture that has failed is not written on", "link/capture/capture.go", "if l.err != nil || l.closed {\n\t\t\treturn", "if l.closed {\n\t\t\treturn", "link/capture", ""},
+	{"a checksum begins behind the Ethernet header", "link/internal/vnet/header.go", "f.ChecksumStart < link.EthernetHeaderLen || ", "", "link/internal/vnet", ""},
+	{"a checksum ends within the frame", "link/internal/vnet/header.go", "|| int(f.ChecksumStart)+int(f.ChecksumOffset)+2 > len(data)", "", "link/internal/vnet", ""},
+}
+
+// TestMutations: the tests notice each rule that is taken out.
+func TestMutations(t *testing.T) {
+	gate.Long(t)
+	takeOut(t, mutations)
+}
+
+// TestRulesAreThere: each rule that a mutation takes out is where its list says, so that the long run finds it.
+func TestRulesAreThere(t *testing.T) {
+	for _, m := range slices.Concat(mutations, breaches) {
+		if _, text := m.source(t); strings.Count(text, m.old) != 1 {
+			t.Errorf("%s: %s has %d times: %s", m.rule, m.file, strings.Count(text, m.old), m.old)
+		}
+	}
+}
+
+// source is the file that a mutation changes: its absolute path, and its text.
+func (m *mutation) source(t *testing.T) (path, text string) {
+	t.Helper()
+	path, err := filepath.Abs(filepath.Join("../..", m.file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path, string(b)
+}
+
+// takeOut takes out one rule after the other. args are for the tests that must fail then.
+func takeOut(t *testing.T, mutations []mutation, args ...string) {
+	sound := make(map[string]bool) // the tests that pass as long as no rule is taken out
+	for _, m := range mutations {
+		t.Run(m.rule, func(t *testing.T) {
+			path, text := m.source(t)
+			changed := filepath.Join(t.TempDir(), "changed.go")
+			if err := os.WriteFile(changed, []byte(strings.Replace(text, m.old, m.new, 1)), 0o666); err != nil {
+				t.Fatal(err)
+			}
+			overlay, err := json.Marshal(map[string]map[string]string{"Replace": {path: changed}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			list := filepath.Join(t.TempDir(), "overlay.json")
+			if err := os.WriteFile(list, overlay, 0o666); err != nil {
+				t.Fatal(err)
+			}
+			if tests := m.pkg + " " + m.run; !sound[tests] {
+				if out, err := m.test(t, nil, args); err != nil {
+					t.Fatalf("the tests of %s fail as it is\n%s", m.pkg, out)
+				}
+				sound[tests] = true
+			}
+			out, err := m.test(t, []string{"-overlay", list}, args)
+			switch {
+			case err == nil:
+				t.Errorf("no test of %s fails without it", m.pkg)
+			case strings.Contains(string(out), "[build failed]"):
+				t.Errorf("does not compile\n%s", out)
+			}
+			if failed := failedTest.FindStringSubmatch(string(out)); failed != nil {
+				t.Logf("%s fails", failed[1])
+			}
+		})
+	}
+}
+
+// failedTest is a test within another that has failed.
+var failedTest = regexp.MustCompile(`(?m)^ +--- FAIL: (\S+)`)
+
+// test runs the tests that must fail without the rule, with some more flags for the go command, and arguments for the tests.
+func (m *mutation) test(t *testing.T, flags, args []string) (out []byte, err error) {
+	line := slices.Concat([]string{"test"}, flags, []string{"-failfast", "-timeout", "3m", "-run", m.run, "./" + m.pkg}, args)
+	cmd := exec.CommandContext(t.Context(), "go", line...)
+	cmd.Dir, cmd.Env = "../..", append(os.Environ(), "SOFTRNIC_LONG=")
+	return cmd.CombinedOutput()
+}

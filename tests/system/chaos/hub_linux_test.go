@@ -1,0 +1,70 @@
+package chaos
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/stack/kernel/hub"
+	"github.com/softrnic/softrnic/tests/internal/gate"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// TestHub: processes that share one address through a hub are killed at random moments, while they connect to, and send to, others
+// that are under load, and the hub is killed, too. The data of every other pair is right, and comes once and in order; no
+// memory and no number is left. Most pairs have rings with each other; what the last one or two send passes the hub.
+// SOFTRNIC_LONG: 1,000 processes and the hub 100 times, with 16 others; else 10 and 2, with 6.
+func TestHub(t *testing.T) {
+	gate.System(t)
+	dir := filepath.Join(directory(t), "hub")
+	here := fmt.Sprintf("127.%d.%d.%d", 1+rand.N(254), rand.N(255), 1+rand.N(254))
+	always := func(int) string { return here }
+	server := startHub(t, dir)
+	// iWARP does not go through a hub.
+	l := setting{medium: "hub", dir: dir, victim: here, server: always, client: always, transports: []verbs.Transport{verbs.RoCEv2}, without: long(1, 2)}.start(t, long(3, 8))
+	kills, hubs := long(10, 1000), long(2, 100)
+	l.killSome(kills, func(k int) {
+		if k%(kills/hubs) == 0 {
+			server.kill()
+			time.Sleep(time.Duration(l.random.IntN(50)) * time.Millisecond)
+			server = startHub(t, dir)
+		}
+	})
+	await(t, "the hub has a ring for each process that lives", func() bool { return server.rings() == len(l.all()) })
+	l.ringsEach(3) // one with the hub that there is, and two with the other of the pair
+	await(t, "the lease of each process that was killed has ended", func() bool { return leased(t, dir) == len(l.all()) })
+	l.end()
+	await(t, "no ring is left", func() bool { return server.rings() == 0 })
+	await(t, "no lease is left", func() bool { return leased(t, dir) == 0 })
+}
+
+// startHub starts a hub, and waits until it is there.
+func startHub(t *testing.T, dir string) *process {
+	t.Helper()
+	p := start(t, "hub", dir)
+	await(t, "the hub is up", func() bool { return hub.Running(dir) })
+	return p
+}
+
+// leased is how many leases have not ended, by the hub's own records.
+func leased(t *testing.T, dir string) (n int) {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(dir, "leases"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []struct{ Died time.Time }
+	if err := json.Unmarshal(b, &all); err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range all {
+		if l.Died.IsZero() {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,258 @@
+//go:build linux && amd64
+
+package dropin
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/tests/internal/gate"
+	"github.com/softrnic/softrnic/tests/system/internal/programs"
+)
+
+// cmProgram is a pair of programs that find each other with librdmacm. SERVER and CLIENT stand for the addresses of the two.
+type cmProgram struct {
+	server, client string
+	bytes          uint64 // at least, that each side's device sends and receives in all
+	roceOnly       bool   // for what iWARP does not have
+	connections    int    // that each side has
+	endless        bool   // the server does not end by itself
+	clients        int    // how many run in turn; 0 is one
+	port           int    // of TCP, that the server listens on when it is ready, if it does not use librdmacm before
+	early          string // what the client says if it came before the server listened, and is to be run again
+	unpaced        string // what it says if it has sent more than the peer had receives for, which over iWARP ends the connection: again too
+}
+
+var cmPrograms = []cmProgram{
+	{server: "rping -s -a SERVER -v -V -C 20 -S 1000", client: "rping -c -a SERVER -v -V -C 20 -S 1000", bytes: 2 * 20 * 1000},
+	{server: "rping -s -a SERVER -P -S 1000", client: "rping -c -a SERVER -V -C 5 -S 1000", bytes: 2 * 5 * 1000, endless: true, clients: 3},
+	{server: "ucmatose -b SERVER -c 4 -C 20 -S 1000", client: "ucmatose -s SERVER -c 4 -C 20 -S 1000", bytes: 2 * 4 * 20 * 1000},
+	{server: "ucmatose -b SERVER -c 2 -C 10 -m", client: "ucmatose -s SERVER -c 2 -C 10 -m -t 8", bytes: 2 * 2 * 10 * 100},
+	{server: "rdma_server -s SERVER", client: "rdma_client -s SERVER", bytes: 2 * 16},
+	{server: "rdma_xserver -c r", client: "rdma_xclient -s SERVER -c r", bytes: 2 * 16},
+	{server: "rdma_xserver -c x", client: "rdma_xclient -s SERVER -c x", bytes: 2 * 16, roceOnly: true},
+	{server: "cmtime -b SERVER -c 20", client: "cmtime -s SERVER -c 20", connections: 20, endless: true},
+	{server: "udaddy -b SERVER -C 20 -S 500", client: "udaddy -s SERVER -C 20 -S 500", bytes: 2 * 20 * 500, roceOnly: true},
+	{server: "mckey -m 239.1.2.3 -b SERVER -C 20 -S 500", client: "mckey -m 239.1.2.3 -s -b CLIENT -C 20 -S 500", bytes: 20 * 500, roceOnly: true},
+}
+
+func TestConnectionManager(t *testing.T) {
+	gate.System(t)
+	needs(t, "/usr/bin/rping", "rdmacm-utils")
+	runAll(t, cmPrograms)
+}
+
+// TestQperf runs qperf's tests that use librdmacm, with SOFTRNIC_LONG all of them: without it qperf addresses a peer by its LID
+// alone, which there is not over Ethernet. It has one host name for TCP and RDMA, and so needs the machine's addresses. Its server
+// tells the client the port before it listens there, and ends when the client tells it to quit.
+func TestQperf(t *testing.T) {
+	gate.System(t)
+	needs(t, "/usr/bin/qperf", "qperf")
+	var list []cmProgram
+	tests := []string{"rc_lat", "rc_bw", "rc_bi_bw", "rc_rdma_read_bw", "rc_rdma_write_lat", "rc_fetch_add_mr"}
+	if os.Getenv("SOFTRNIC_LONG") != "" {
+		tests = append(tests, "rc_rdma_read_lat", "rc_rdma_write_bw", "rc_rdma_write_poll_lat", "rc_compare_swap_mr", "ver_rc_compare_swap", "ver_rc_fetch_add")
+	}
+	for _, test := range tests {
+		p := cmProgram{server: "qperf", client: "qperf SERVER -t 1 -cm 1 " + test + " quit", bytes: 10000, port: 19765, early: "Event rejected"}
+		if test == "rc_bw" || test == "rc_bi_bw" { // its side that receives may get no processor for a while
+			p.unpaced = "WR flush failure"
+		}
+		list = append(list, p)
+	}
+	runOver(t, links[1:], list)
+}
+
+// runAll runs programs over each link, with each wire protocol that they know.
+func runAll(t *testing.T, list []cmProgram) { runOver(t, links, list) }
+
+// runOver runs programs over the links, with each wire protocol that they know.
+func runOver(t *testing.T, over []endpoints, list []cmProgram) {
+	build(t) // which takes minutes on a busy machine: before the time of a program begins
+	for i, p := range list {
+		media := mediaOf(over, &p)
+		for j, m := range media {
+			if !turn(i, j, len(media)) {
+				continue
+			}
+			t.Run(strings.Join([]string{m.link, m.transport, p.client}, " "), func(t *testing.T) {
+				programs.Ran(t, strings.TrimSuffix(p.client, " quit"), fmt.Sprintf("%s (%s)", m.name(), m.called))
+				p.runOn(t, m)
+			})
+		}
+	}
+}
+
+// mediaOf are the links, with each wire protocol that a program knows.
+func mediaOf(over []endpoints, p *cmProgram) (media []cmMedium) {
+	for _, link := range over {
+		media = append(media, cmMedium{link, "roce", "RoCEv2"})
+		if !p.roceOnly {
+			media = append(media, cmMedium{link, "iwarp", "iWARP"})
+		}
+	}
+	return media
+}
+
+// runOn runs the programs on a medium.
+func (p *cmProgram) runOn(t *testing.T, m cmMedium) {
+	t.Helper()
+	server, client := m.pair(t)
+	server.env = append(server.env, "SOFTRNIC_TRANSPORT="+m.transport)
+	client.env = append(client.env, "SOFTRNIC_TRANSPORT="+m.transport)
+	for _, n := range []*node{server, client} {
+		n.env = append(n.env, "SOFTRNIC_TRACE="+n.counters+".trace")
+	}
+	p.run(t, m.endpoints, server, client)
+	for _, n := range []*node{server, client} {
+		if p.connections == 0 {
+			break
+		}
+		transport := strings.TrimSuffix(m.called, "v2")
+		if got, err := programs.Connected(n.counters+".trace", transport); err != nil || got != p.connections {
+			t.Errorf("%s: %d connections over %s, want %d (%v)", n.counters, got, transport, p.connections, err)
+		}
+	}
+}
+
+// cmMedium is a link and a wire protocol.
+type cmMedium struct {
+	endpoints
+	transport string // as SOFTRNIC_TRANSPORT has it
+	called    string
+}
+
+// A server for all addresses serves both wire protocols.
+func TestListenerOfBothTransports(t *testing.T) {
+	gate.System(t)
+	needs(t, "/usr/bin/rping", "rdmacm-utils")
+	for _, transport := range []string{"roce", "iwarp"} {
+		t.Run(transport, func(t *testing.T) {
+			server, client := links[0].pair(t)
+			client.env = append(client.env, "SOFTRNIC_TRANSPORT="+transport)
+			p := cmProgram{server: "rping -s -C 5 -S 1000", client: "rping -c -a SERVER -V -C 5 -S 1000", bytes: 2 * 5 * 1000}
+			p.run(t, links[0], server, client)
+			if sent := client.counted(t)["iwarp_xmit_bytes"]; sent > 0 != (transport == "iwarp") {
+				t.Errorf("%d bytes were sent over iWARP", sent)
+			}
+		})
+	}
+}
+
+// again tells whether the client is to be run again, by what it has said.
+func (p *cmProgram) again(said string, client *node) bool {
+	return p.early != "" && strings.Contains(said, p.early) ||
+		p.unpaced != "" && strings.Contains(said, p.unpaced) && slices.Contains(client.env, "SOFTRNIC_TRANSPORT=iwarp")
+}
+
+// run runs the programs on the nodes of a link.
+func (p *cmProgram) run(t *testing.T, link endpoints, server, client *node) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience())
+	defer cancel()
+	host := func(addr string) string { h, _, _ := strings.Cut(addr, "/"); return h }
+	command := func(n *node, line string) *exec.Cmd {
+		args := strings.Fields(strings.NewReplacer("SERVER", host(link.server), "CLIENT", host(link.client)).Replace(line))
+		return n.program(ctx, t, args[0], args[1:]...)
+	}
+	server.env = append(server.env, "SOFTRNIC_LOG=debug")
+	s := command(server, p.server)
+	said, ended := begin(t, s)
+	ready := "rdma_cm listens"
+	switch {
+	case strings.HasPrefix(p.server, "mckey"):
+		ready = "RDMA_CM_EVENT_MULTICAST_JOIN"
+	case strings.HasPrefix(p.server, "udpong"):
+		ready = "rsocket is bound"
+	}
+	var err error
+	if p.port != 0 {
+		err = listens(p.port, ended)
+	} else {
+		err = said.waitFor(ready, ended)
+	}
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", p.server, err, said.text())
+	}
+	for range max(p.clients, 1) {
+		out, err := command(client, p.client).CombinedOutput()
+		for tries := 10; err != nil && tries > 0 && p.again(string(out), client); tries-- {
+			out, err = command(client, p.client).CombinedOutput()
+		}
+		if err != nil {
+			_ = s.Process.Kill()
+			<-ended
+			t.Fatalf("%s: %v\n%s\n%s:\n%s", p.client, err, out, p.server, said.text())
+		}
+	}
+	sides := map[string]*node{"client": client}
+	if p.endless {
+		_ = s.Process.Signal(syscall.SIGTERM)
+		<-ended
+	} else {
+		sides["server"] = server
+		if err := <-ended; err != nil {
+			t.Fatalf("%s: %v\n%s", p.server, err, said.text())
+		}
+	}
+	for side, n := range sides {
+		c := n.counted(t)
+		if sum := 4*(c["port_xmit_data"]+c["port_rcv_data"]) + c["iwarp_xmit_bytes"] + c["iwarp_rcv_bytes"]; sum < p.bytes {
+			t.Errorf("the %s's device carried %d bytes, want %d at least: %v", side, sum, p.bytes, c)
+		}
+	}
+}
+
+// output is what a program says.
+type output struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.Write(b)
+}
+
+func (o *output) text() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.String()
+}
+
+// begin starts a program. ended has an element when it has ended.
+func begin(t *testing.T, cmd *exec.Cmd) (said *output, ended chan error) {
+	t.Helper()
+	said, ended = new(output), make(chan error, 1)
+	cmd.Stdout, cmd.Stderr = said, said
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { ended <- cmd.Wait() }()
+	return said, ended
+}
+
+// waitFor waits until a program has said something.
+func (o *output) waitFor(s string, ended <-chan error) error {
+	for range 3000 {
+		if strings.Contains(o.text(), s) {
+			return nil
+		}
+		select {
+		case err := <-ended:
+			return fmt.Errorf("it ended before it said %q: %v", s, err)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	return fmt.Errorf("it does not say %q", s)
+}

@@ -1,0 +1,228 @@
+//go:build linux && amd64
+
+// Package dropin runs programs that were written for libibverbs, as Debian has them, on the drop-in libraries, as a user
+// without privileges.
+package dropin
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/tests/system/internal/programs"
+)
+
+// libs is the directory of the libraries, made by the first test that needs them.
+var libs struct {
+	once sync.Once
+	dir  string
+	err  error
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if libs.dir != "" {
+		_ = os.RemoveAll(libs.dir)
+	}
+	if err := programs.Save("../internal/programs"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// turn tells whether program i runs over medium j of n: with SOFTRNIC_LONG each over all of them, else each over the next.
+func turn(i, j, n int) bool { return os.Getenv("SOFTRNIC_LONG") != "" || i%n == j }
+
+// patience is how long a pair of programs may take. Before each of the 23 sizes of -a, perftest measures the frequency of the
+// processor for a quarter of a second of its time, on both sides.
+func patience() time.Duration {
+	if os.Getenv("SOFTRNIC_LONG") != "" {
+		return 4 * time.Minute
+	}
+	return time.Minute
+}
+
+// needs skips a test on a machine that lacks a file.
+func needs(t *testing.T, file, pkg string) {
+	t.Helper()
+	if _, err := os.Stat(file); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatalf("there is no %s: install %s", file, pkg)
+		}
+		t.Skipf("there is no %s: install %s", file, pkg)
+	}
+}
+
+// build builds the libraries and returns their directory, which everybody may read.
+func build(t *testing.T) string {
+	t.Helper()
+	needs(t, "/usr/bin/gcc", "gcc")
+	needs(t, "/usr/include/infiniband/verbs.h", "libibverbs-dev")
+	needs(t, "/usr/include/rdma/rdma_cma.h", "librdmacm-dev")
+	libs.once.Do(func() {
+		if libs.dir, libs.err = os.MkdirTemp("", "dropin"); libs.err != nil {
+			return
+		}
+		if libs.err = os.Chmod(libs.dir, 0o755); libs.err != nil {
+			return
+		}
+		cmd := exec.Command("go", "run", "./cmd/libsoftrnic/build", "-o", libs.dir)
+		cmd.Dir = "../../.."
+		if out, err := cmd.CombinedOutput(); err != nil {
+			libs.err = fmt.Errorf("build: %w\n%s", err, out)
+		}
+	})
+	if libs.err != nil {
+		t.Fatal(libs.err)
+	}
+	return libs.dir
+}
+
+// nobody is who programs are run as if the test has privileges to drop.
+const nobody = 65534
+
+// shared returns a directory that nobody else than nobody, or the user without privileges who runs the test, may write to.
+func shared(t *testing.T) string {
+	t.Helper()
+	build(t) // before the test's time limits begin
+	dir, err := os.MkdirTemp("", "dropin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if os.Getuid() == 0 {
+		if err := os.Chown(dir, nobody, nobody); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// node is a process with a device of its own.
+type node struct {
+	env      []string
+	counters string // the file
+}
+
+// program returns a command of the node.
+func (n *node) program(ctx context.Context, t *testing.T, name string, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env = append([]string{"LD_LIBRARY_PATH=" + build(t), "PATH=/usr/bin:/bin"}, n.env...)
+	cmd.Dir = "/"
+	cmd.WaitDelay = time.Second
+	if os.Getuid() == 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	}
+	return cmd
+}
+
+// counted returns what the node's processes have counted.
+func (n *node) counted(t *testing.T) map[string]uint64 {
+	t.Helper()
+	sum, err := programs.Counted(n.counters)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sum
+}
+
+// endpoints are a link between two processes, and the addresses of the two.
+type endpoints struct {
+	link, server, client string
+	env                  []string // what else the environment has
+}
+
+var links = []endpoints{
+	{link: "shm:pair", server: "10.9.0.1/24", client: "10.9.0.2/24"},
+	{link: "kernel:lo", server: "127.18.0.1", client: "127.18.0.2"},
+}
+
+// name is what the table of programs calls the link.
+func (l endpoints) name() string {
+	if strings.HasPrefix(l.link, "shm") {
+		return "shared memory"
+	}
+	return "sockets"
+}
+
+// pair returns two nodes on one of links.
+func pair(t *testing.T, link int) (server, client *node) {
+	t.Helper()
+	return links[link].pair(t)
+}
+
+func (l endpoints) pair(t *testing.T) (server, client *node) {
+	t.Helper()
+	dir := shared(t)
+	of := func(name, addr string) *node {
+		n := &node{counters: filepath.Join(dir, name)}
+		n.env = []string{"SOFTRNIC_LINK=" + l.link, "SOFTRNIC_ADDR=" + addr, "SOFTRNIC_COUNTERS=" + n.counters, "XDG_RUNTIME_DIR=" + dir}
+		n.env = append(n.env, l.env...)
+		return n
+	}
+	return of("server", l.server), of("client", l.client)
+}
+
+// run runs a server and, when it listens on a TCP port of the machine, a client, and returns what they said.
+func run(t *testing.T, server, client *exec.Cmd, port int) (said string) {
+	t.Helper()
+	var out [2]bytes.Buffer
+	server.Stdout, server.Stderr = &out[0], &out[0]
+	client.Stdout, client.Stderr = &out[1], &out[1]
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Wait() }()
+	if err := listens(port, ended); err != nil {
+		t.Fatalf("%v: %v\n%s", server.Args, err, out[0].String())
+	}
+	err := client.Run()
+	if err != nil {
+		_ = server.Process.Kill()
+	}
+	serverErr := <-ended
+	said = fmt.Sprintf("%v\n%s%v\n%s", server.Args, out[0].String(), client.Args, out[1].String())
+	if err != nil || serverErr != nil {
+		t.Fatalf("server: %v, client: %v\n%s", serverErr, err, said)
+	}
+	return said
+}
+
+// listens waits until a socket listens on a TCP port, without connecting to it: a program may take one connection only.
+func listens(port int, ended <-chan error) error { return listensAt("self", port, ended) }
+
+// listensAt is listens in the network namespace of a process.
+func listensAt(pid string, port int, ended <-chan error) error {
+	suffix := fmt.Sprintf(":%04X", port)
+	for range 2000 {
+		for _, file := range []string{"/proc/" + pid + "/net/tcp", "/proc/" + pid + "/net/tcp6"} {
+			text, err := os.ReadFile(file)
+			if err != nil && !errors.Is(err, os.ErrNotExist) {
+				return err
+			}
+			for line := range strings.Lines(string(text)) {
+				if f := strings.Fields(line); len(f) > 3 && strings.HasSuffix(f[1], suffix) && f[3] == "0A" {
+					return nil
+				}
+			}
+		}
+		select {
+		case err := <-ended:
+			return fmt.Errorf("it ended before it listened: %w", err)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	return fmt.Errorf("nobody listens on port %d", port)
+}

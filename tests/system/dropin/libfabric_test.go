@@ -1,0 +1,69 @@
+//go:build linux && amd64
+
+package dropin
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/tests/internal/gate"
+	"github.com/softrnic/softrnic/tests/system/internal/programs"
+)
+
+// TestLibfabric runs libfabric's own tools over its verbs provider, between two network namespaces: fi_info shows the device with
+// connections, datagrams and messages without a connection, and fi_pingpong checks the data that it exchanges over both kinds of
+// messages. Both its sides are given -c: who checks compares with what only a peer that checks sends.
+func TestLibfabric(t *testing.T) {
+	gate.System(t)
+	needs(t, "/usr/bin/fi_pingpong", "libfabric-bin")
+	programs.Ran(t, "fi_info -p verbs", "sockets (RoCEv2)")
+	softrnic := command(t)
+	w := newNetwork(t)
+	out, err := w.command(t.Context(), 0, softrnic, "run", "--link", "kernel:veth0", "--", "fi_info", "-p", "verbs").CombinedOutput()
+	if err != nil {
+		t.Fatalf("fi_info: %v\n%s", err, out)
+	}
+	for _, want := range []string{
+		"provider: verbs\n", "provider: verbs;ofi_rxm\n", "domain: softrnic0\n", "domain: softrnic0-dgram\n",
+		"protocol: FI_PROTO_RDMA_CM_IB_RC\n", "protocol: FI_PROTO_IB_UD\n", "protocol: FI_PROTO_RXM\n",
+	} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("fi_info does not say %q:\n%s", want, out)
+		}
+	}
+	const (
+		port  = 47592                                         // fi_pingpong's
+		bytes = 10 * (64 + 256 + 1024 + 4096 + 1<<16 + 1<<20) // that a side sends, and receives
+	)
+	for i, p := range [][]string{{"-p", "verbs", "-e", "msg", "-c"}, {"-p", "verbs;ofi_rxm", "-e", "rdm", "-c"}} {
+		t.Run(strings.Join(p, " "), func(t *testing.T) {
+			programs.Ran(t, "fi_pingpong "+strings.Join(p, " "), "sockets (RoCEv2)")
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			var counters [2]string
+			for side, dir := range w.dirs {
+				counters[side] = filepath.Join(dir, fmt.Sprintf("counters%d", i))
+			}
+			line := slices.Concat([]string{softrnic, "run", "--link", "kernel:veth0", "--", "fi_pingpong"}, p)
+			s, c := w.command(ctx, 0, line...), w.command(ctx, 1, append(line, addresses[0])...)
+			s.Env, c.Env = append(s.Env, "SOFTRNIC_COUNTERS="+counters[0]), append(c.Env, "SOFTRNIC_COUNTERS="+counters[1])
+			said, ended := begin(t, s)
+			if err := listensAt(w.pids[0], port, ended); err != nil {
+				t.Fatalf("%v\n%s", err, said.text())
+			}
+			out, err := c.CombinedOutput()
+			if err != nil {
+				cancel()
+			}
+			if serverErr := <-ended; err != nil || serverErr != nil {
+				t.Fatalf("server: %v, client: %v\n%s\n%s", serverErr, err, said.text(), out)
+			}
+			carried(t, counters, 2*bytes)
+		})
+	}
+}

@@ -1,0 +1,92 @@
+//go:build linux && amd64
+
+package dropin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/tests/system/internal/programs"
+)
+
+// mpi runs testdata/mpi.c over UCX, with two and four ranks which share an address, or have one each on shared memory: softrnic run
+// is in front of mpirun. Without SOFTRNIC_LONG it is one row of Open MPI.
+func mpi(t *testing.T) {
+	long := os.Getenv("SOFTRNIC_LONG") != ""
+	for _, m := range []struct {
+		name, packages, args string
+		transports           []string
+	}{
+		{"openmpi", "openmpi-bin and libopenmpi-dev", "--oversubscribe --mca pml ucx --mca btl ^openib,tcp,vader", []string{"rc_v", "ud_v"}},
+		{"mpich", "mpich and libmpich-dev", "", []string{"rc_v", "ud_v"}},
+	} {
+		if m.name == "mpich" && !long {
+			continue
+		}
+		t.Run(m.name, func(t *testing.T) {
+			needs(t, "/usr/bin/mpicc."+m.name, m.packages)
+			program := filepath.Join(build(t), m.name)
+			if out, err := exec.Command("mpicc."+m.name, "-O2", "-Wall", "-Wextra", "-Werror", "-o", program, "testdata/mpi.c").CombinedOutput(); err != nil {
+				t.Fatalf("mpicc: %v\n%s", err, out)
+			}
+			for _, tls := range m.transports {
+				for _, ranks := range []int{2, 4} {
+					for over, flags := range map[string]string{"sockets": "--link kernel:lo --addr 127.18.3.1 --shared", "shared memory": "--link shm:mpi"} {
+						if !long && (tls != "rc_v" || ranks != 2 || over != "shared memory") {
+							continue
+						}
+						t.Run(fmt.Sprint(over, " ", tls, " ", ranks), func(t *testing.T) {
+							programs.Ran(t, fmt.Sprintf("mpirun.%s -np %d (UCX_TLS=%s,self)", m.name, ranks, tls), over+" (RoCEv2)")
+							mpirun(t, flags, ranks, tls, append(strings.Fields(fmt.Sprintf("mpirun.%s -np %d %s", m.name, ranks, m.args)), program))
+						})
+					}
+				}
+			}
+		})
+	}
+}
+
+// mpirun runs an MPI program of some ranks over one of UCX's transports alone, and sees that the device has carried its data.
+func mpirun(t *testing.T, flags string, ranks int, tls string, program []string) {
+	t.Helper()
+	const bytes = 16 << 20 // that a rank sends and receives, at least
+	command(t)             // before the time begins
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	dir := shared(t)
+	counters := filepath.Join(dir, "counters")
+	cmd := runner(ctx, t, dir, flags, program...)
+	cmd.Env = append(cmd.Env, "UCX_TLS="+tls+",self", "UCX_NET_DEVICES=softrnic0:1", "SOFTRNIC_COUNTERS="+counters, "HOME="+dir)
+	out, err := cmd.CombinedOutput()
+	t.Logf("%s", out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := fmt.Sprintf("%d ranks: all right\n", ranks); !strings.Contains(string(out), want) {
+		t.Errorf("the program does not say %q", want)
+	}
+	text, err := os.ReadFile(counters)
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := 0
+	for line := range strings.Lines(string(text)) {
+		var c map[string]uint64
+		if err := json.Unmarshal([]byte(line), &c); err != nil {
+			t.Fatalf("%v\n%s", err, line)
+		}
+		if 4*min(c["port_xmit_data"], c["port_rcv_data"]) >= bytes {
+			used++
+		}
+	}
+	if used != ranks {
+		t.Errorf("%d of %d ranks have sent and received %d bytes through the device:\n%s", used, ranks, bytes, text)
+	}
+}

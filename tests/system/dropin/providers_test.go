@@ -1,0 +1,134 @@
+//go:build linux && amd64
+
+package dropin
+
+import (
+	"context"
+	"debug/elf"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/tests/internal/gate"
+)
+
+// providers are the vendors' libraries that there are stand-ins for, and the versions that their symbols have.
+var providers = map[string]string{"libmlx5.so.1": "MLX5_", "libefa.so.1": "EFA_"}
+
+// standIn is the file of one of providers.
+func standIn(t *testing.T, lib string) string {
+	return filepath.Join(build(t), strings.TrimSuffix(lib, ".so.1"), lib)
+}
+
+// The stand-ins have every symbol that the installed perftest and UCX ask the vendors' libraries for, and every one of the installed
+// libraries, with their versions.
+func TestSymbolsOfProviders(t *testing.T) {
+	gate.System(t)
+	for lib, prefix := range providers {
+		needs(t, filepath.Join(installed, lib), "ibverbs-providers")
+		ours := exports(t, standIn(t, lib))
+		for s, kind := range exports(t, filepath.Join(installed, lib)) {
+			if strings.HasPrefix(s.version, prefix) && kind == elf.STT_FUNC && !mapHas(ours, s) {
+				t.Errorf("%s lacks %s@%s (hidden: %v)", lib, s.name, s.version, s.hidden)
+			}
+		}
+		users, err := filepath.Glob("/usr/bin/ib_*")
+		if err != nil {
+			t.Fatal(err)
+		}
+		needed := 0
+		for _, user := range append(users, "/usr/bin/raw_ethernet_bw", filepath.Join(installed, "ucx/libuct_ib.so.0")) {
+			needs(t, user, "perftest and ucx-utils")
+			f, err := elf.Open(user)
+			if err != nil {
+				continue // a script
+			}
+			symbols, err := f.ImportedSymbols()
+			if err != nil {
+				t.Error(err)
+			}
+			for _, s := range symbols {
+				if !strings.HasPrefix(s.Version, prefix) {
+					continue
+				}
+				needed++
+				if !mapHas(ours, symbol{s.Name, s.Version, false}) && !mapHas(ours, symbol{s.Name, s.Version, true}) {
+					t.Errorf("%s needs %s@%s, which our %s lacks", user, s.Name, s.Version, lib)
+				}
+			}
+			_ = f.Close()
+		}
+		if needed < 2 {
+			t.Errorf("the programs need only %d symbols of %s", needed, lib)
+		}
+	}
+}
+
+// hide runs a command as nobody in a mount namespace where the directory of libraries lacks the vendors'. $0 is an empty directory.
+const hide = `set -e
+mkdir "$0/old" "$0/new"
+mount --bind /usr/lib/x86_64-linux-gnu "$0/old"
+ln -s -t "$0/new" "$0"/old/*
+rm "$0"/new/libmlx5* "$0"/new/libefa*
+mount --bind "$0/new" /usr/lib/x86_64-linux-gnu
+`
+
+// TestAbsentProviders: where a machine lacks the libraries of vendors, programs that are linked against them find ours, and run; where
+// it has them, they find those.
+func TestAbsentProviders(t *testing.T) {
+	gate.System(t)
+	needs(t, "/usr/bin/ib_write_bw", "perftest")
+	softrnic := command(t)
+	dir := shared(t)
+	unshare, drop := []string{"unshare", "--mount"}, `exec setpriv --reuid=65534 --regid=65534 --clear-groups "$@"`
+	if os.Getuid() != 0 {
+		unshare, drop = append(unshare, "--user", "--map-current-user", "--keep-caps"), `exec "$@"`
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	n := 0
+	hidden := func(args ...string) *exec.Cmd {
+		n++
+		empty := filepath.Join(dir, fmt.Sprint("hidden", n))
+		if err := os.Mkdir(empty, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.CommandContext(ctx, unshare[0], append(unshare[1:], append([]string{"sh", "-c", hide + drop, empty}, args...)...)...)
+		cmd.Env, cmd.Dir, cmd.WaitDelay = []string{"PATH=/usr/bin:/bin:/usr/sbin:/sbin", "XDG_RUNTIME_DIR=" + dir, "TMPDIR=" + dir}, "/", time.Second
+		return cmd
+	}
+	if out, err := hidden("true").CombinedOutput(); err != nil {
+		t.Skipf("this user may make no mount namespace: %v\n%s", err, out)
+	}
+	if out, err := hidden("ldd", "/usr/bin/ib_write_bw").CombinedOutput(); strings.Count(string(out), "not found") < 2 {
+		t.Fatalf("the vendors' libraries are not hidden (%v):\n%s", err, out)
+	}
+	line := []string{softrnic, "run", "--link", "kernel:lo", "--sysfs", "off", "--addr"}
+	for _, c := range []struct {
+		cmd  *exec.Cmd
+		from func(lib string) string
+	}{
+		{hidden(append(line, "127.18.4.1", "--", "ldd", "/usr/bin/ib_write_bw")...), func(lib string) string { return standIn(t, lib) }},
+		{runner(ctx, t, dir, "--link kernel:lo --sysfs off --addr 127.18.4.1", "ldd", "/usr/bin/ib_write_bw"), func(lib string) string {
+			return strings.TrimPrefix(filepath.Join(installed, lib), "/usr")
+		}},
+	} {
+		out, err := c.cmd.CombinedOutput()
+		for lib := range providers {
+			if want := lib + " => " + c.from(lib) + " "; err != nil || !strings.Contains(string(out), want) {
+				t.Errorf("%v, want %q:\n%s", err, want, out)
+			}
+		}
+	}
+	freePort++
+	program := []string{"--", "ib_write_bw", "-d", "softrnic0", "-F", "-n", "500", "-p", fmt.Sprint(freePort)}
+	server := hidden(append(append(line, "127.18.4.1"), program...)...)
+	client := hidden(append(append(line, "127.18.4.2"), append(program, "127.0.0.1")...)...)
+	if said := run(t, server, client, freePort); strings.Count(said, "65536      500") != 2 {
+		t.Errorf("it did not run to its end:\n%s", said)
+	}
+}

@@ -1,0 +1,173 @@
+//go:build linux && amd64
+
+package dropin
+
+import (
+	"compress/gzip"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/tests/internal/gate"
+	"github.com/softrnic/softrnic/tests/system/internal/programs"
+)
+
+// pyverbsTests is where Debian's package python3-pyverbs has the tests of rdma-core, some of them compressed.
+const pyverbsTests = "/usr/share/doc/rdma-core/tests"
+
+// pyverbsModules are those of its tests that are not of one vendor's devices. Those of few are run by default.
+var (
+	pyverbsModules = []string{
+		"test_addr", "test_atomic", "test_cq", "test_cq_events", "test_cqex", "test_cuda_dmabuf", "test_device", "test_flow", "test_fork",
+		"test_mr", "test_odp", "test_parent_domain", "test_pd", "test_qp", "test_qpex", "test_rdmacm", "test_relaxed_ordering",
+		"test_rss_traffic", "test_shared_pd", "test_tag_matching", "test_efadv", "test_efa_srd",
+	}
+	fewPyverbsModules = []string{"test_cqex", "test_device", "test_mr", "test_qp", "test_qpex"}
+)
+
+// expected is how a test of pyverbs ends that does not end with ok, and why.
+type expected struct{ result, reason string }
+
+// pyverbsExpected reads testdata/pyverbs.txt.
+func pyverbsExpected(t *testing.T) map[string]expected {
+	t.Helper()
+	text, err := os.ReadFile("testdata/pyverbs.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := map[string]expected{}
+	for line := range strings.Lines(string(text)) {
+		if f := strings.SplitN(strings.TrimSpace(line), " ", 3); len(f) == 3 && f[0] != "#" {
+			of[f[1]] = expected{f[0], f[2]}
+		}
+	}
+	return of
+}
+
+// TestPyverbs runs the tests of pyverbs, those of all modules with SOFTRNIC_LONG, over sockets of the loopback interface,
+// as some ask the kernel for the address of the device's interface. Each must end as testdata/pyverbs.txt says, or with ok if it
+// does not name it.
+func TestPyverbs(t *testing.T) {
+	gate.System(t)
+	const args = "--link kernel:lo --addr 127.18.0.3 --sysfs on"
+	needs(t, "/usr/lib/python3/dist-packages/pyverbs", "python3-pyverbs")
+	needs(t, pyverbsTests, "python3-pyverbs, with its documentation: it has its tests there")
+	build(t)
+	dir := shared(t)
+	unpackPyverbs(t, filepath.Join(dir, "tests"))
+	if out, err := runner(t.Context(), t, dir, args, "true").CombinedOutput(); err != nil {
+		t.Skipf("no mount namespace for a user without privileges: %s", out)
+	}
+	modules := fewPyverbsModules
+	if os.Getenv("SOFTRNIC_LONG") != "" {
+		modules = pyverbsModules
+	}
+	want := pyverbsExpected(t)
+	total := map[string]int{}
+	counts := "| module | ok | skipped | failed |\n|---|---|---|---|\n"
+	for _, module := range modules {
+		t.Run(module, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+			defer cancel()
+			out, err := runner(ctx, t, dir, args, "python3", filepath.Join(dir, "run_pyverbs.py"), dir, module, "softrnic0", "1").CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			count := map[string]int{}
+			for line := range strings.Lines(string(out)) {
+				f := strings.SplitN(strings.TrimSpace(line), " ", 3)
+				if len(f) < 2 || !strings.HasPrefix(f[1], module+".") {
+					continue
+				}
+				count[f[0]]++
+				w, ok := want[f[1]]
+				switch {
+				case !ok && f[0] != "ok":
+					t.Errorf("%s\nwant ok\n%s", line, out)
+				case ok && w.result != f[0] && w.result != "any":
+					t.Errorf("%s\ntestdata/pyverbs.txt has it as %s: %s", line, w.result, w.reason)
+				}
+			}
+			if len(count) == 0 {
+				t.Errorf("no test was run\n%s", out)
+			}
+			t.Log(count)
+			for result, n := range count {
+				total[result] += n
+			}
+			if count["ok"] > 0 {
+				programs.Ran(t, "pyverbs "+module, "sockets (RoCEv2)")
+			}
+			counts += fmt.Sprintf("| `%s` | %d | %d | %d |\n", module, count["ok"], count["skipped"], count["failed"])
+		})
+	}
+	counts += fmt.Sprintf("| all | %d | %d | %d |\n", total["ok"], total["skipped"], total["failed"])
+	if os.Getenv("SOFTRNIC_LONG") != "" && os.Getenv("SOFTRNIC_TABLE") != "" && !t.Failed() {
+		saveCounts(t, counts)
+	}
+	for _, result := range slices.Sorted(maps.Keys(total)) {
+		t.Logf("%d %s", total[result], result)
+	}
+	if n := total["ok"]; os.Getenv("SOFTRNIC_LONG") != "" && n < 130 && !t.Failed() {
+		t.Errorf("%d tests pass, want 130 at least", n)
+	}
+}
+
+// saveCounts writes how many tests of each module have passed to the README.
+func saveCounts(t *testing.T, counts string) {
+	t.Helper()
+	text, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	now, err := programs.Replace(string(text), "TestPyverbs", counts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile("README.md", []byte(now), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// unpackPyverbs copies the tests of pyverbs to a directory, and what runs them beside it.
+func unpackPyverbs(t *testing.T, to string) {
+	t.Helper()
+	if err := os.MkdirAll(to, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(pyverbsTests + "/*.py*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range append(files, "testdata/run_pyverbs.py") {
+		in, err := os.Open(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var r io.Reader = in
+		if strings.HasSuffix(name, ".gz") {
+			if r, err = gzip.NewReader(in); err != nil {
+				t.Fatal(err)
+			}
+		}
+		text, err := io.ReadAll(r)
+		_ = in.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(to, strings.TrimSuffix(filepath.Base(name), ".gz"))
+		if strings.HasPrefix(name, "testdata") {
+			file = filepath.Join(to, "..", filepath.Base(name))
+		}
+		if err := os.WriteFile(file, text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,423 @@
+//go:build linux && amd64
+
+package dropin
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/tests/internal/gate"
+	"github.com/softrnic/softrnic/tests/system/internal/programs"
+)
+
+// socketProgram is a server and its clients that know nothing of RDMA, whose TCP connections softrnic run --sockets carries. In what
+// they are given SERVER is the server's address, NET its network, and DIR a directory of the user's own, in which data is DATA bytes at
+// random.
+type socketProgram struct {
+	name    string            // as the table of programs has it: the server, and with what
+	program string            // that must be there
+	pkg     string            // which is in this package
+	files   map[string]string // to write to DIR
+	before  []string          // commands to run first
+	server  string            // a command
+	clients []string          // commands, in turn
+	copy    string            // what must be the same as data then
+	says    []string          // of the clients
+	check   func(dir string) error
+	bytes   uint64 // at least, that each side's device carries
+}
+
+const dataLen = 8 << 20
+
+const postgres = "/usr/lib/postgresql/15/bin/"
+
+var socketPrograms = []socketProgram{
+	{
+		name: "iperf3 -s, -c", program: "/usr/bin/iperf3", pkg: "iperf3", server: "iperf3 -s -1 -B SERVER",
+		clients: []string{"iperf3 -c SERVER -n 20M -P 3 -R -J --logfile DIR/report"}, check: iperf3Received(20 << 20), bytes: 20 << 20,
+	},
+	{
+		// It forks for each client, and listens anew for the connection that is measured.
+		name: "netserver with netperf", program: "/usr/bin/netserver", pkg: "netperf", server: "netserver -D -4 -L SERVER -p 12866",
+		clients: []string{"netperf -4 -H SERVER -p 12866 -t TCP_STREAM -l -20000000", "netperf -4 -H SERVER -p 12866 -t TCP_RR -l -500"},
+		says:    []string{"TCP STREAM TEST", "TCP REQUEST/RESPONSE TEST"}, bytes: 20_000_000,
+	},
+	{
+		// Its workers are forked after it listens and daemonizes; they wait with epoll, and send files with sendfile.
+		name: "nginx with curl", program: "/usr/sbin/nginx", pkg: "nginx-light",
+		files: map[string]string{"nginx.conf": `worker_processes 2; pid DIR/pid; error_log DIR/log; events {}
+http { access_log off; sendfile on; client_body_temp_path DIR/1; proxy_temp_path DIR/2; fastcgi_temp_path DIR/3; uwsgi_temp_path DIR/4;
+scgi_temp_path DIR/5; server { listen SERVER:8080; root DIR; location = /who { return 200 "$remote_addr to $server_addr"; } } }`},
+		server: "/usr/sbin/nginx -e DIR/log -c DIR/nginx.conf",
+		clients: []string{
+			"curl -sS --fail -o DIR/copy http://SERVER:8080/data", "curl -sS --fail --parallel -o DIR/a http://SERVER:8080/data -o DIR/b http://SERVER:8080/data",
+			"curl -sS http://SERVER:8080/who", "cmp DIR/a DIR/b", "/bin/sh -c kill\u00a0$(cat\u00a0DIR/pid)",
+		},
+		copy: "copy", says: []string{"CLIENT to SERVER"}, bytes: 3 * dataLen,
+	},
+	{
+		name: "redis-server with redis-benchmark", program: "/usr/bin/redis-server", pkg: "redis-server",
+		server: "redis-server --bind SERVER --port 6390 --protected-mode no --save --dir DIR",
+		clients: []string{
+			"redis-benchmark -h SERVER -p 6390 -n 2000 -c 20 -d 1000 -t set,get --csv",
+			"/bin/sh -c redis-cli\u00a0-h\u00a0SERVER\u00a0-p\u00a06390\u00a0-x\u00a0set\u00a0large\u00a0<DIR/data",
+			fmt.Sprintf("/bin/sh -c redis-cli\u00a0-h\u00a0SERVER\u00a0-p\u00a06390\u00a0get\u00a0large|head\u00a0-c\u00a0%d\u00a0>DIR/copy", dataLen), // it adds a newline
+			"redis-cli -h SERVER -p 6390 shutdown nosave",
+		},
+		copy: "copy", says: []string{`"SET"`, `"GET"`}, bytes: 2*2000*1000 + 2*dataLen,
+	},
+	{
+		// It forks for each connection, and runs a program whose input and output are the connection.
+		name: "socat TCP-LISTEN, TCP", program: "/usr/bin/socat", pkg: "socat",
+		server:  "socat -t 30 TCP-LISTEN:7001,bind=SERVER,reuseaddr,fork EXEC:/bin/cat",
+		clients: []string{"/bin/sh -c socat\u00a0-t\u00a030\u00a0-\u00a0TCP:SERVER:7001\u00a0<DIR/data\u00a0>DIR/copy"},
+		copy:    "copy", bytes: 2 * dataLen,
+	},
+	{
+		// It starts itself again for each connection.
+		name: "sshd with sftp", program: "/usr/sbin/sshd", pkg: "openssh-server",
+		files: map[string]string{
+			"sshd_config": "ListenAddress SERVER\nPort 2222\nHostKey DIR/host\nAuthorizedKeysFile DIR/user.pub\nStrictModes no\nUsePAM yes\nPidFile none\nSubsystem sftp internal-sftp\n",
+			"batch":       "put DIR/data DIR/there\nget DIR/there DIR/copy\n",
+		},
+		before:  []string{"ssh-keygen -q -t ed25519 -N '' -f DIR/host", "ssh-keygen -q -t ed25519 -N '' -f DIR/user"},
+		server:  "/usr/sbin/sshd -D -e -f DIR/sshd_config",
+		clients: []string{"sftp -q -F none -b DIR/batch -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -i DIR/user -P 2222 SERVER"},
+		copy:    "copy", bytes: 2 * dataLen,
+	},
+	{
+		// It forks for each connection, and only lets in who comes from the right network.
+		name: "postgres with pgbench", program: postgres + "postgres", pkg: "postgresql",
+		files:  map[string]string{"hba": "host all all NET trust\n"},
+		before: []string{postgres + "initdb -D DIR/db -U postgres --no-sync"},
+		server: postgres + "postgres -D DIR/db -k DIR -h SERVER -p 5440 -c fsync=off -c hba_file=DIR/hba",
+		clients: []string{
+			"pgbench -h SERVER -p 5440 -U postgres -q -i postgres", "pgbench -h SERVER -p 5440 -U postgres -c 4 -j 2 -t 50 postgres",
+			"psql -h SERVER -p 5440 -U postgres -tAc select\u00a0count(*)||'\u00a0of\u00a0'||inet_client_addr()\u00a0from\u00a0pgbench_history postgres",
+		},
+		says: []string{"200/200", "200 of CLIENT"}, bytes: 1 << 20,
+	},
+}
+
+// iperf3Received looks in iperf3's report whether so many bytes have arrived.
+func iperf3Received(bytes uint64) func(dir string) error {
+	return func(dir string) error {
+		text, err := os.ReadFile(filepath.Join(dir, "report"))
+		if err != nil {
+			return err
+		}
+		var report struct {
+			End struct {
+				Received struct{ Bytes uint64 } `json:"sum_received"`
+			}
+		}
+		if err := json.Unmarshal(text, &report); err != nil {
+			return err
+		}
+		if got := report.End.Received.Bytes; got < bytes {
+			return fmt.Errorf("iperf3 has received %d bytes, not %d:\n%s", got, bytes, text)
+		}
+		return nil
+	}
+}
+
+func TestSocketPrograms(t *testing.T) {
+	gate.System(t)
+	t.Setenv("PATH", filepath.Clean(postgres)+":"+os.Getenv("PATH")) // where the table looks for programs
+	media := []cmMedium{{links[0], "roce", "RoCEv2"}, {links[0], "iwarp", "iWARP"}, {links[1], "roce", "RoCEv2"}}
+	for i, p := range socketPrograms {
+		for j, m := range media {
+			if !turn(i, j, len(media)) {
+				continue
+			}
+			t.Run(strings.Join([]string{p.name, m.link, m.transport}, " "), func(t *testing.T) {
+				needs(t, p.program, p.pkg)
+				programs.Ran(t, p.name, m.name()+" ("+m.called+"), by `--sockets`")
+				p.run(t, m)
+			})
+		}
+	}
+}
+
+// run runs the programs on a medium.
+func (p *socketProgram) run(t *testing.T, m cmMedium) {
+	t.Helper()
+	softrnic := command(t)
+	server, client := m.pair(t)
+	dir := shared(t)
+	ctx, cancel := context.WithTimeout(t.Context(), patience())
+	defer cancel()
+	address, network := m.server, m.server+"/32"
+	if a, _, ok := strings.Cut(m.server, "/"); ok {
+		address, network = a, m.server
+	}
+	clientAddress, _, _ := strings.Cut(m.client, "/")
+	if m.name() == "sockets" {
+		network = "127.0.0.0/8"
+	}
+	fill := strings.NewReplacer("SERVER", address, "CLIENT", clientAddress, "NET", network, "DIR", dir).Replace
+	// words are those of a command, in which a space that does not separate is not breaking.
+	words := func(line string) (args []string) {
+		for _, arg := range strings.Fields(strings.ReplaceAll(line, "\u00a0", "\x00")) {
+			args = append(args, strings.Trim(fill(strings.ReplaceAll(arg, "\x00", " ")), "'"))
+		}
+		return args
+	}
+	on := func(n *node, args ...string) *exec.Cmd {
+		cmd := n.program(ctx, t, args[0], args[1:]...)
+		cmd.Env = append(cmd.Env, "SOFTRNIC_LOG=info", "HOME="+dir, "TMPDIR="+dir, "SOFTRNIC_TRANSPORT="+m.transport)
+		cmd.Dir = dir
+		return cmd
+	}
+	overRDMA := func(line string) []string {
+		return append([]string{softrnic, "run", "--sockets", "--sockets-wait", "20s", "--"}, words(line)...)
+	}
+	data := make([]byte, dataLen)
+	_, _ = rand.Read(data)
+	files := map[string]string{"data": string(data)}
+	for name, text := range p.files {
+		files[name] = fill(text)
+	}
+	for name, text := range files {
+		file := filepath.Join(dir, name)
+		err := os.WriteFile(file, []byte(text), 0o600)
+		if os.Getuid() == 0 {
+			err = errors.Join(err, os.Chown(file, nobody, nobody))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, line := range p.before {
+		if out, err := on(&node{}, words(line)...).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", line, err, out)
+		}
+	}
+
+	s := on(server, overRDMA(p.server)...)
+	said, ended := begin(t, s)
+	defer func() { _ = s.Process.Kill() }()
+	if err := said.waitFor("listens over RDMA", ended); err != nil {
+		t.Fatalf("%s: %v\n%s", p.server, err, said.text())
+	}
+	var all bytes.Buffer
+	for _, line := range p.clients {
+		out, err := on(client, overRDMA(line)...).CombinedOutput()
+		all.Write(out)
+		if err != nil {
+			t.Fatalf("%s: %v\n%s\n%s:\n%s", line, err, out, p.server, said.text())
+		}
+	}
+	select { // some end by themselves, or were told to
+	case <-ended:
+	case <-time.After(100 * time.Millisecond):
+		_ = s.Process.Signal(syscall.SIGTERM)
+		<-ended
+	}
+	for _, what := range p.says {
+		if !strings.Contains(all.String(), fill(what)) {
+			t.Errorf("the clients do not say %q:\n%s", fill(what), all.String())
+		}
+	}
+	if p.copy != "" {
+		if got, err := os.ReadFile(filepath.Join(dir, p.copy)); err != nil || !bytes.Equal(got, data) {
+			t.Errorf("%d bytes of %d are in the copy, or other ones: %v", len(got), len(data), err)
+		}
+	}
+	if p.check != nil {
+		if err := p.check(dir); err != nil {
+			t.Error(err)
+		}
+	}
+	for side, n := range map[string]*node{"client": client, "server": server} {
+		c := n.counted(t)
+		if sum := 4*(c["port_xmit_data"]+c["port_rcv_data"]) + c["iwarp_xmit_bytes"] + c["iwarp_rcv_bytes"]; sum < p.bytes {
+			t.Errorf("the %s's device carried %d bytes, want %d at least: %v", side, sum, p.bytes, c)
+		}
+	}
+	if t.Failed() {
+		t.Logf("%s:\n%s\nclients:\n%s", p.server, said.text(), all.String())
+	}
+}
+
+// TestSockets runs testdata/sockets.py, which says what it does, with a server and a client that are both, or of which one is, run by
+// softrnic run --sockets: where the other side has no RDMA, TCP is used.
+func TestSockets(t *testing.T) {
+	gate.System(t)
+	const python = "/usr/bin/python3"
+	needs(t, python, "python3")
+	softrnic := command(t)
+	script, err := filepath.Abs("testdata/sockets.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(script)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ipv6 := endpoints{link: "shm:pair", server: "fd00:9::1/64", client: "fd00:9::2/64"}
+	for _, test := range []struct {
+		name           string
+		link           endpoints
+		transport      string
+		server, client bool // are run by softrnic run --sockets
+	}{
+		{"RoCEv2 over shm", links[0], "roce", true, true},
+		{"iWARP over shm", links[0], "iwarp", true, true},
+		{"IPv6 over shm", ipv6, "roce", true, true},
+		{"RoCEv2 over sockets", links[1], "roce", true, true},
+		{"the server has no RDMA", links[1], "roce", false, true},
+		{"the client has no RDMA", links[1], "roce", true, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			server, client := test.link.pair(t)
+			dir := shared(t)
+			ctx, cancel := context.WithTimeout(t.Context(), patience())
+			defer cancel()
+			address, _, _ := strings.Cut(test.link.server, "/")
+			own, _, _ := strings.Cut(test.link.client, "/")
+			on := func(n *node, rdma bool, wait string, args ...string) *exec.Cmd {
+				args = append([]string{python, "-c", string(text)}, args...)
+				if rdma {
+					args = append([]string{softrnic, "run", "--sockets", "--sockets-wait", wait, "--"}, args...)
+				}
+				cmd := n.program(ctx, t, args[0], args[1:]...)
+				cmd.Env = append(cmd.Env, "SOFTRNIC_LOG=info", "SOFTRNIC_TRANSPORT="+test.transport)
+				cmd.Dir = dir
+				return cmd
+			}
+			wait := "20s"
+			if !test.server {
+				wait = "200ms" // nobody will answer
+			}
+			s := on(server, test.server, wait, "server", address, "7481")
+			said, ended := begin(t, s)
+			defer func() { _ = s.Process.Kill() }()
+			ready := func() error { return listens(7481, ended) }
+			if test.server {
+				ready = func() error { return said.waitFor("listens over RDMA", ended) }
+			}
+			if err := ready(); err != nil {
+				t.Fatalf("%v\n%s", err, said.text())
+			}
+			if test.server {
+				if out, err := on(client, test.client, wait, "client", address, "7482", own, "refused").CombinedOutput(); err != nil {
+					t.Errorf("to where nobody listens: %v\n%s", err, out)
+				}
+			}
+			out, err := on(client, test.client, wait, "client", address, "7481", own).CombinedOutput()
+			if err != nil {
+				t.Fatalf("the client: %v\n%s\nthe server:\n%s", err, out, said.text())
+			}
+			if err := <-ended; err != nil {
+				t.Fatalf("the server: %v\n%s", err, said.text())
+			}
+			if over := strings.Contains(string(out), "goes over RDMA"); over != (test.server && test.client) {
+				t.Errorf("over RDMA: %v\n%s", over, out)
+			}
+		})
+	}
+}
+
+// TestSocketsSilentHost: a host that does not answer over RDMA keeps no program waiting that does not want to: TCP follows when the time is
+// over, and where there is none, or the program's addresses are of nodes alone, the program is told so.
+func TestSocketsSilentHost(t *testing.T) {
+	gate.System(t)
+	const python, wait = "/usr/bin/python3", "4s"
+	needs(t, python, "python3")
+	softrnic := command(t)
+	text, err := os.ReadFile("testdata/sockets.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name string
+		link endpoints
+		args []string
+	}{
+		{"TCP, and nobody", links[1], []string{"127.18.0.1", "7483", "127.18.0.2", "silent", "4", "127.18.0.3"}},
+		{"nodes alone", links[0], []string{"10.9.0.77", "7483", "10.9.0.2", "silent", "4"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), patience())
+			defer cancel()
+			echo, err := net.Listen("tcp", "127.18.0.1:7483")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer echo.Close()
+			go func() {
+				if c, err := echo.Accept(); err == nil {
+					_, _ = io.Copy(c, c)
+					_ = c.Close()
+				}
+			}()
+			_, client := test.link.pair(t)
+			args := append([]string{"run", "--sockets", "--sockets-wait", wait, "--", python, "-c", string(text), "client"}, test.args...)
+			cmd := client.program(ctx, t, softrnic, args...)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
+	}
+}
+
+// TestSocketsInterrupted: a connect that waits returns at a signal, though neither RDMA nor TCP has an answer: after the time that RDMA has.
+func TestSocketsInterrupted(t *testing.T) {
+	gate.System(t)
+	const python = "/usr/bin/python3"
+	needs(t, python, "python3")
+	softrnic := command(t)
+	text, err := os.ReadFile("testdata/sockets.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A listener with one connection that nobody accepts answers no other.
+	l, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(l)
+	at := &syscall.SockaddrInet4{Port: 7484, Addr: [4]byte{127, 18, 0, 1}}
+	if err := errors.Join(syscall.SetsockoptInt(l, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1), syscall.Bind(l, at), syscall.Listen(l, 0)); err != nil {
+		t.Fatal(err)
+	}
+	c, err := net.Dial("tcp", "127.18.0.1:7484")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_, client := links[1].pair(t)
+	ctx, cancel := context.WithTimeout(t.Context(), patience())
+	defer cancel()
+	cmd := client.program(ctx, t, softrnic, "run", "--sockets", "--sockets-wait", "1s", "--", python, "-c", string(text), "client", "127.18.0.1", "7484",
+		"127.18.0.2", "interrupted")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// Over the machine's own sockets iWARP would need the program's ports: the program is not run.
+func TestSocketsOverIWARPOfSockets(t *testing.T) {
+	gate.System(t)
+	softrnic := command(t)
+	n, _ := links[1].pair(t)
+	cmd := n.program(t.Context(), t, softrnic, "run", "--sockets", "--", "echo", "it ran")
+	cmd.Env = append(cmd.Env, "SOFTRNIC_TRANSPORT=iwarp")
+	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "TCP ports") || strings.Contains(string(out), "it ran") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}

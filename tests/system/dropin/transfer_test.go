@@ -1,0 +1,167 @@
+//go:build linux && amd64
+
+package dropin
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/tests/internal/gate"
+)
+
+// A transfer is one of testdata/transfer.c between two processes.
+type transfer struct {
+	server string // the last argument of each
+	client string
+	status int    // of the client
+	says   string // what the client says
+	deaf   bool   // the server may not hear of the end
+	kill   string // the side that is killed when the client writes, or ""
+}
+
+// atOnce is long beside what a peer takes to hear of the end, and short beside the timeouts by which it would hear in the end.
+const atOnce = 5 * time.Second
+
+// run runs a transfer. It fails if a side does not end, or if the server does not hear at once of the end of the client.
+func (x transfer) run(t *testing.T, program string, link endpoints, transport string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	server, client := link.pair(t)
+	server.env, client.env = append(server.env, "SOFTRNIC_TRANSPORT="+transport), append(client.env, "SOFTRNIC_TRANSPORT="+transport)
+	port := nextPort()
+	addr, _, _ := strings.Cut(link.server, "/")
+	args := func(side, how string) []string {
+		return append([]string{side, addr, fmt.Sprint(port)}, strings.Fields(how)...)
+	}
+	s, c := server.program(ctx, t, program, args("server", x.server)...), client.program(ctx, t, program, args("client", x.client)...)
+	said, ended := begin(t, s)
+	if err := said.waitFor("listens", ended); err != nil {
+		t.Fatalf("%v\n%s", err, said.text())
+	}
+	var out output
+	c.Stdout, c.Stderr = &out, &out
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	clientEnded := make(chan error, 1)
+	go func() { clientEnded <- c.Wait() }()
+	if x.kill != "" {
+		if err := out.waitFor("writes", clientEnded); err != nil {
+			t.Fatalf("%v\n%s", err, out.text())
+		}
+		if err := map[string]*exec.Cmd{"server": s, "client": c}[x.kill].Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := <-clientEnded
+	left := time.Now()
+	if status := c.ProcessState.ExitCode(); x.kill != "client" && status != x.status {
+		t.Errorf("the client: %v, want exit status %d", err, x.status)
+	}
+	if !strings.Contains(out.text(), x.says) {
+		t.Errorf("the client does not say %q", x.says)
+	}
+	if x.deaf {
+		_ = s.Process.Kill()
+	}
+	err = <-ended
+	if after := time.Since(left); after > atOnce && !x.deaf && x.kill != "server" {
+		t.Errorf("the server ended %v after the client, want %v at most", after.Round(time.Millisecond), atOnce)
+	}
+	if heard := err == nil && strings.Contains(said.text(), "disconnected"); !heard && !x.deaf && x.kill != "server" {
+		t.Errorf("the server: %v; it does not hear of the end of the connection", err)
+	}
+	t.Logf("the server ended %v after the client", time.Since(left).Round(time.Millisecond))
+	if t.Failed() {
+		t.Logf("client:\n%s\nserver:\n%s", out.text(), said.text())
+	}
+}
+
+// transfers calls f with each link and wire protocol.
+func transfers(t *testing.T, f func(t *testing.T, program string, link endpoints, transport string)) {
+	program := compile(t, "transfer")
+	for _, link := range links {
+		for _, transport := range []string{"roce", "iwarp"} {
+			t.Run(link.link+" "+transport, func(t *testing.T) { f(t, program, link, transport) })
+		}
+	}
+}
+
+// TestExitInTransfer: a program exits in the middle of a transfer, from main or from the handler of a signal that has
+// interrupted it anywhere, also within a call of the libraries. It ends with its status, and if it was not interrupted, its
+// peer hears of it.
+func TestExitInTransfer(t *testing.T) {
+	gate.System(t)
+	transfers(t, func(t *testing.T, program string, link endpoints, transport string) {
+		transfer{client: "exit", status: 7}.run(t, program, link, transport)
+		// A thread that is interrupted while it has what the last words need, such as a ring of link shm, does not give it back.
+		for range 2 {
+			transfer{client: "signal", status: 7, deaf: true}.run(t, program, link, transport)
+		}
+	})
+}
+
+// TestUnmappedUnderPeer: a program unmaps memory that it has registered while another process writes to it. The writer gets
+// an error, and the connection ends.
+func TestUnmappedUnderPeer(t *testing.T) {
+	gate.System(t)
+	transfers(t, func(t *testing.T, program string, link endpoints, transport string) {
+		transfer{server: "unmap", client: "error", says: "a write failed"}.run(t, program, link, transport)
+	})
+}
+
+// TestPeerKilled: the peer of a program that is killed gets an error, on shared memory at once, on sockets when its retries are over.
+func TestPeerKilled(t *testing.T) {
+	gate.System(t)
+	transfers(t, func(t *testing.T, program string, link endpoints, transport string) {
+		transfer{kill: "server", client: "fail", says: "a write failed"}.run(t, program, link, transport)
+	})
+}
+
+// TestPeerKilledOnSegment: on shared memory a program that only waits hears at once that its peer was killed.
+func TestPeerKilledOnSegment(t *testing.T) {
+	gate.System(t)
+	program := compile(t, "transfer")
+	for _, transport := range []string{"roce", "iwarp"} {
+		t.Run(transport, func(t *testing.T) {
+			transfer{kill: "client", client: "fail"}.run(t, program, links[0], transport)
+		})
+	}
+}
+
+// TestPeerKilledThroughHub: with the hub, a program that only waits hears at once that its peer was killed.
+func TestPeerKilledThroughHub(t *testing.T) {
+	gate.System(t)
+	program := compile(t, "transfer")
+	link := endpoints{
+		link: "kernel:lo", server: "127.14.8.1", client: "127.14.8.2",
+		env: []string{"SOFTRNIC_SHARED=1", "SOFTRNIC_COMMAND=" + command(t)},
+	}
+	for _, transport := range []string{"roce", "iwarp"} {
+		t.Run(transport, func(t *testing.T) {
+			transfer{kill: "client", client: "fail"}.run(t, program, link, transport)
+		})
+	}
+}
+
+// TestConnectionManagerCalls runs testdata/cm.c, which says what it tests.
+func TestConnectionManagerCalls(t *testing.T) {
+	gate.System(t)
+	program := compile(t, "cm")
+	for _, link := range []string{"pipe", "shm:cm"} {
+		for _, transport := range []string{"roce", "iwarp"} {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			n, _ := pair(t, 0)
+			n.env = append(n.env, "SOFTRNIC_LINK="+link, "SOFTRNIC_TRANSPORT="+transport)
+			if out, err := n.program(ctx, t, program).CombinedOutput(); err != nil {
+				t.Errorf("%s %s: %v\n%s", link, transport, err, out)
+			}
+		}
+	}
+}

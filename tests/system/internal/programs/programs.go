@@ -1,0 +1,334 @@
+// Package programs keeps the table of programs that were written for libibverbs and librdmacm and were seen to run on the drop-in
+// libraries. Tests that run such programs say so with Ran. Where SOFTRNIC_TABLE is set, Save adds what has passed or failed to
+// table.json, and writes the table of the README anew:
+//
+//	SOFTRNIC_TABLE=1 SOFTRNIC_LONG=1 go test ./tests/system/dropin ./tests/system/interop -run 'TestDropin|TestPingpong|TestPerftest|TestConnectionManager|TestQperf|TestFio'
+package programs
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// Run is a program that was run.
+type Run struct {
+	Program string `json:"program"`
+	Package string `json:"package"` // of Debian, with its version
+	Options string `json:"options"`
+	Over    string `json:"over"` // the link and the wire protocol, or the peer
+	Passed  bool   `json:"passed"`
+}
+
+var (
+	mu   sync.Mutex
+	runs []Run
+)
+
+// Ran has the outcome of a test recorded, in which a command line is run over a link.
+func Ran(t testing.TB, command, over string) {
+	if os.Getenv("SOFTRNIC_TABLE") == "" {
+		return
+	}
+	t.Helper()
+	program, options, _ := strings.Cut(command, " ")
+	r := Run{Program: program, Package: debian(program), Options: options, Over: over}
+	t.Cleanup(func() {
+		r.Passed = !t.Failed()
+		mu.Lock()
+		defer mu.Unlock()
+		runs = append(runs, r)
+	})
+}
+
+// debian is the package that a program is in, and its version.
+func debian(program string) string {
+	file, err := exec.LookPath(program)
+	if err != nil {
+		file = "/usr/lib/python3/dist-packages/" + program
+	}
+	out, err := exec.Command("dpkg-query", "-S", file).Output()
+	if err != nil {
+		return ""
+	}
+	name, _, _ := strings.Cut(string(out), ":")
+	out, err = exec.Command("dpkg-query", "-W", "-f", "${Package} ${Version}", name).Output()
+	if err != nil {
+		return name
+	}
+	return string(out)
+}
+
+// Save adds what was recorded to the table. directory is that of this package, below which nothing is but the table.
+func Save(directory string) error {
+	mu.Lock()
+	defer mu.Unlock()
+	if len(runs) == 0 {
+		return nil
+	}
+	all, err := load(directory)
+	if err != nil {
+		return err
+	}
+	for _, r := range runs {
+		all = slices.DeleteFunc(all, func(o Run) bool { return o.Program == r.Program && o.Options == r.Options && o.Over == r.Over })
+		all = append(all, r)
+	}
+	slices.SortFunc(all, func(a, b Run) int {
+		return cmp.Or(cmp.Compare(a.Package, b.Package), cmp.Compare(a.Program, b.Program), cmp.Compare(a.Options, b.Options), cmp.Compare(a.Over, b.Over))
+	})
+	var text bytes.Buffer
+	for _, r := range all {
+		line, err := json.Marshal(r)
+		if err != nil {
+			return err
+		}
+		text.Write(append(line, '\n'))
+	}
+	if err := os.WriteFile(filepath.Join(directory, "table.json"), text.Bytes(), 0o644); err != nil {
+		return err
+	}
+	readme := filepath.Join(directory, "../../../../README.md")
+	was, err := os.ReadFile(readme)
+	if err != nil {
+		return err
+	}
+	now, err := Replace(string(was), "tests/system/internal/programs", render(all))
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(readme, []byte(now), 0o644)
+}
+
+// load reads the table: a line of JSON for each run.
+func load(directory string) (all []Run, err error) {
+	text, err := os.ReadFile(filepath.Join(directory, "table.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	for line := range bytes.Lines(text) {
+		var r Run
+		if err := json.Unmarshal(line, &r); err != nil {
+			return nil, fmt.Errorf("table.json: %w", err)
+		}
+		all = append(all, r)
+	}
+	return all, nil
+}
+
+// Replace puts a table into a text in Markdown, between the lines that say who writes it.
+func Replace(text, writer, table string) (string, error) {
+	begin, end := "<!-- The table is written by "+writer+". -->\n", "<!-- So far the table. -->\n"
+	before, rest, ok := strings.Cut(text, begin)
+	_, after, ok2 := strings.Cut(rest, end)
+	if !ok || !ok2 {
+		return "", fmt.Errorf("there is no place for the table of %s", writer)
+	}
+	return before + begin + table + end + after, nil
+}
+
+// render returns the table in Markdown: a line for each program. What ran between two processes of one machine, with rxe and with
+// siw, which are another machine's, is in columns of its own.
+func render(all []Run) string {
+	var b strings.Builder
+	b.WriteString("| program | package | two processes of one machine | rxe | siw | result |\n|---|---|---|---|---|---|\n")
+	for len(all) > 0 {
+		first := all[0]
+		n := slices.IndexFunc(all, func(r Run) bool { return r.Program != first.Program })
+		if n < 0 {
+			n = len(all)
+		}
+		result, failed := "passed", 0
+		for _, r := range all[:n] {
+			if !r.Passed {
+				failed++
+				result = fmt.Sprintf("%d of %d failed", failed, n)
+			}
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", first.Program, cmp.Or(first.Package, "this repository"),
+			column(all[:n], ""), column(all[:n], "rxe"), column(all[:n], "siw"), result)
+		all = all[n:]
+	}
+	return b.String()
+}
+
+// column is the cell of runs with a peer, or with none: for each set of media, the options that ran over all of them.
+func column(runs []Run, peer string) string {
+	over := map[string][]string{} // of each program's options
+	var options []string          // in order
+	for _, r := range runs {
+		with, rest, _ := strings.Cut(r.Over, ", ")
+		if with != "rxe" && with != "siw" {
+			with, rest = "", r.Over
+		}
+		if with != peer {
+			continue
+		}
+		o := shorten(r.Options)
+		if _, ok := over[o]; !ok {
+			options = append(options, o)
+		}
+		if !slices.Contains(over[o], rest) {
+			over[o] = append(over[o], rest)
+		}
+	}
+	with := map[string][]string{} // the options of each set of media
+	var sets []string
+	for _, o := range options {
+		set := media(over[o])
+		if _, ok := with[set]; !ok {
+			sets = append(sets, set)
+		}
+		with[set] = append(with[set], o)
+	}
+	var cells []string
+	for _, set := range sets {
+		cell := fold(with[set])
+		switch {
+		case cell == "":
+			cell = cmp.Or(set, "yes")
+		case set != "":
+			cell = set + ": " + cell
+		}
+		cells = append(cells, cell)
+	}
+	return strings.Join(cells, "<br>")
+}
+
+// media names a set of links with their wire protocols: "shared memory and sockets (RoCEv2, iWARP)".
+func media(list []string) string {
+	slices.Sort(list)
+	protocols := map[string][]string{} // of a link, and what is said behind it
+	var links []string
+	for _, m := range list {
+		link, rest, ok := strings.Cut(m, " (")
+		protocol, more, ok2 := strings.Cut(rest, ")")
+		if !ok || !ok2 {
+			return strings.Join(list, ", ")
+		}
+		link += "|" + more
+		if protocols[link] == nil {
+			links = append(links, link)
+		}
+		protocols[link] = append(protocols[link], protocol)
+	}
+	var said []string
+	for i := 0; i < len(links); i++ {
+		same := links[i]
+		name, more, _ := strings.Cut(same, "|")
+		names := []string{name}
+		for i+1 < len(links) && slices.Equal(protocols[links[i+1]], protocols[same]) && strings.HasSuffix(links[i+1], "|"+more) {
+			i++
+			name, _, _ = strings.Cut(links[i], "|")
+			names = append(names, name)
+		}
+		said = append(said, fmt.Sprintf("%s (%s)%s", strings.Join(names, " and "), strings.Join(protocols[same], ", "), more))
+	}
+	return strings.Join(said, "; ")
+}
+
+// fold lists options: "[-R]" is with and without, and what all of them begin with is said once.
+func fold(options []string) string {
+	var list [][]string
+	if i := slices.Index(options, ""); i > 0 {
+		options = slices.Insert(slices.Delete(options, i, i+1), 0, "")
+	}
+	for _, o := range options {
+		with := strings.TrimSpace(o + " -R")
+		if bare, ok := strings.CutSuffix(" "+o, " -R"); ok && slices.Contains(options, strings.TrimSpace(bare)) {
+			continue
+		}
+		if slices.Contains(options, with) {
+			o = strings.TrimSpace(o + " [-R]")
+		}
+		list = append(list, strings.Fields(o))
+	}
+	common := 0
+	for len(list) > 2 && !slices.ContainsFunc(list, func(o []string) bool { return len(o) <= common+1 || o[common] != list[0][common] }) {
+		common++
+	}
+	var said []string
+	for _, o := range list {
+		if len(o) > 0 {
+			said = append(said, "`"+strings.Join(o[common:], " ")+"`")
+		} else {
+			said = append(said, "no options")
+		}
+	}
+	switch {
+	case len(list) == 1 && len(list[0]) == 0:
+		return ""
+	case common > 0:
+		return "`" + strings.Join(list[0][:common], " ") + "` with " + strings.Join(said, ", ")
+	}
+	return strings.Join(said, ", ")
+}
+
+// shorten leaves out the options that do not say what is tested: how many messages there are, where the server is, how long a
+// lost packet is waited for, that nobody is to be warned of the processor's frequency, and how fio's sides find each other.
+func shorten(options string) string {
+	var kept []string
+	fields := strings.Fields(options)
+	for i := 0; i < len(fields); i++ {
+		name, _, _ := strings.Cut(fields[i], "=")
+		switch f := fields[i]; {
+		case (f == "-n" || f == "-u") && i+1 < len(fields):
+			i++
+		case f == "-F" || slices.Contains([]string{"--name", "--thread", "--port", "--bs", "--rw", "--iodepth", "--hostname", "--do_verify", "--scramble_buffers", "--iomem"}, name):
+		case f == "SERVER" && i > 0 && i == len(fields)-1 && (fields[i-1] == "-F" || !strings.HasPrefix(fields[i-1], "-")):
+		default:
+			kept = append(kept, f)
+		}
+	}
+	return strings.Join(kept, " ")
+}
+
+// Counted is the sum of what processes have counted whose SOFTRNIC_COUNTERS was this file.
+func Counted(file string) (map[string]uint64, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("no process has said what it counted: %w", err)
+	}
+	sum := map[string]uint64{}
+	for line := range bytes.Lines(text) {
+		var one map[string]uint64
+		if err := json.Unmarshal(line, &one); err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		for name, v := range one {
+			sum[name] += v
+		}
+	}
+	return sum, nil
+}
+
+// Connected tells how many connections of a wire protocol, RoCE or iWARP, a process has had whose SOFTRNIC_TRACE was this file.
+func Connected(file, transport string) (n int, err error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return 0, err
+	}
+	for line := range bytes.Lines(text) {
+		var event struct{ Msg, Transport, To string }
+		if err := json.Unmarshal(line, &event); err != nil {
+			return 0, fmt.Errorf("%s: %w", file, err)
+		}
+		if event.Msg == "QP state" && event.Transport == transport && event.To == "RTS" {
+			n++
+		}
+	}
+	return n, nil
+}

@@ -1,0 +1,181 @@
+//go:build linux
+
+package interop
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/capture"
+	"github.com/softrnic/softrnic/link/linktest"
+	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
+	"github.com/softrnic/softrnic/tests/system/interop/peer"
+)
+
+// captured is a link whose frames wellFormed looks at when the test has ended and closed it.
+func captured(t *testing.T, l link.Link) link.Link {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "capture.pcapng")
+	t.Cleanup(func() { wellFormed(t, file) })
+	c, err := capture.Create(l, file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// captureDir is a directory of captures that wellFormed looks at together when the test has ended: tshark takes its
+// time to start.
+func captureDir(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	t.Cleanup(func() {
+		files, err := filepath.Glob(filepath.Join(dir, "*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		wellFormed(t, files...)
+	})
+	return dir
+}
+
+// wellFormed checks captures of SoftRNIC's links: there are RoCEv2 packets in each, both ways in all, every one has a right
+// ICRC and tshark takes it for what it is, and tshark finds nothing malformed.
+func wellFormed(t *testing.T, files ...string) {
+	t.Helper()
+	if t.Skipped() { // before anything was said
+		return
+	}
+	if _, err := exec.LookPath("tshark"); err != nil {
+		peer.Unavailable(t, fmt.Errorf("captures are checked with tshark (apt-get install tshark): %w", err))
+	}
+	totalIn, totalOut := 0, 0
+	all, err := os.Create(filepath.Join(t.TempDir(), "all.pcapng")) // sections may follow each other in a file
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer all.Close()
+	for _, name := range files {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		in, out := checkICRCs(t, data)
+		if in+out == 0 {
+			t.Errorf("%s has no RoCEv2 packet", filepath.Base(name))
+		}
+		totalIn, totalOut = totalIn+in, totalOut+out
+		if _, err := all.Write(data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if totalIn == 0 || totalOut == 0 {
+		t.Errorf("%d RoCEv2 packets came, %d went", totalIn, totalOut)
+	}
+	dissect(t, all.Name(), totalIn+totalOut)
+}
+
+// checkICRCs counts the packets to UDP port 4791 that SoftRNIC received and sent, whose ICRCs must be right.
+func checkICRCs(t *testing.T, pcapng []byte) (in, out int) {
+	t.Helper()
+	for n, frame := range linktest.Frames(t, bytes.NewReader(pcapng)) {
+		headers, payload, ok := roce(frame)
+		if !ok {
+			continue
+		}
+		from := "peer"
+		if bytes.Equal(frame[6:12], softrnicMAC) {
+			from = "SoftRNIC"
+			out++
+		} else {
+			in++
+		}
+		if !wire.CheckICRC(headers, payload) {
+			t.Errorf("packet %d, from the %s, has a wrong ICRC", n, from)
+		}
+	}
+	return in, out
+}
+
+// roce splits a frame to UDP port 4791 into its IP and UDP headers and the UDP payload.
+func roce(frame []byte) (headers, payload []byte, ok bool) {
+	at := link.NetworkOffset(frame)
+	ip := frame[at:]
+	length, proto := 20+8, 9
+	switch [2]byte(frame[at-2:]) {
+	case [2]byte{0x08, 0x00}:
+	case [2]byte{0x86, 0xdd}:
+		length, proto = 40+8, 6
+	default:
+		return nil, nil, false
+	}
+	if len(ip) < length || ip[proto] != 17 {
+		return nil, nil, false
+	}
+	port := int(ip[length-6])<<8 | int(ip[length-5])
+	end := length - 8 + (int(ip[length-4])<<8 | int(ip[length-3])) // without Ethernet's padding
+	if port != 4791 || end < length || end > len(ip) {
+		return nil, nil, false
+	}
+	return ip[:length], ip[length:end], true
+}
+
+// tsharkArgs keep tshark from two errors of its own: RoCEv2 over IPv6 rightly has no UDP checksum (IBTA A17.3.1), and
+// the tests' payload is nothing that a protocol above could be guessed from.
+var tsharkArgs = func() []string {
+	args := []string{"-n", "-o", "udp.ignore_ipv6_zero_checksum:TRUE"}
+	for _, guess := range []string{"drbd", "fcoib", "infiniband_sdp", "iser", "lnet", "nvme-rdma", "rpcordma", "smb_direct", "smc"} {
+		args = append(args, "--disable-protocol", guess)
+	}
+	return args
+}()
+
+// tshark is what it prints of a capture.
+func tshark(t *testing.T, file string, args ...string) string {
+	t.Helper()
+	var warnings strings.Builder
+	cmd := exec.Command("tshark", slices.Concat(tsharkArgs, []string{"-r", file}, args)...)
+	cmd.Stderr = &warnings
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("tshark %s: %v\n%s", strings.Join(args, " "), err, warnings.String())
+	}
+	return string(out)
+}
+
+// tsharkError is the severity of what tshark finds malformed or wrong, as it prints that: PI_ERROR.
+const tsharkError = "8388608"
+
+// dissect has tshark look at every packet, of which so many are RoCEv2.
+func dissect(t *testing.T, file string, packets int) {
+	t.Helper()
+	args := []string{"-T", "fields", "-E", "separator=|"}
+	for _, field := range []string{"frame.number", "infiniband.bth", "infiniband.invariant.crc", "_ws.short", "_ws.expert.severity", "_ws.expert.message"} {
+		args = append(args, "-e", field)
+	}
+	dissected, wrong := 0, 0
+	for line := range strings.Lines(tshark(t, file, args...)) {
+		f := strings.SplitN(strings.TrimSuffix(line, "\n"), "|", 6)
+		if f[1] != "" && f[2] != "" {
+			dissected++
+		}
+		if f[3] != "" || slices.Contains(strings.Split(f[4], ","), tsharkError) {
+			if wrong++; wrong <= 10 {
+				t.Errorf("tshark on packet %s: %s", f[0], f[5])
+			}
+		}
+	}
+	if wrong > 10 {
+		t.Errorf("tshark finds %d packets wrong", wrong)
+	}
+	if dissected != packets {
+		t.Errorf("tshark finds a BTH and an ICRC in %d packets, %d went to port 4791", dissected, packets)
+	}
+}

@@ -1,0 +1,204 @@
+//go:build linux
+
+package interop
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/tests/system/interop/peer"
+	"github.com/softrnic/softrnic/tests/system/interop/peer/control"
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+)
+
+// cmLab is where rdma_cm is tested: a SoftRNIC device in the network of a peer whose rdma_cm uses the same transport.
+type cmLab struct {
+	peer      *peer.Peer
+	dev       *verbs.Device
+	transport verbs.Transport
+}
+
+// openCM opens a SoftRNIC device on a TAP beside a peer, until the test ends. What it sends is captured and looked at.
+func openCM(t *testing.T, transport verbs.Transport) cmLab {
+	t.Helper()
+	capturing := captured
+	if transport == verbs.IWARP {
+		capturing = capturedIWARP
+	}
+	p := cmPeer(t, 2, transport)
+	return cmLab{p, openSoftRNIC(t, capturing(t, openTAP(t, p.Netns))).(softrnic).dev, transport}
+}
+
+// cmPeer boots a peer whose rdma_cm uses the transport: it prefers rxe0 wherever that is.
+func cmPeer(t *testing.T, id int, transport verbs.Transport) *peer.Peer {
+	t.Helper()
+	if transport == verbs.RoCEv2 {
+		return peer.Boot(t, peer.Config{ID: id})[0]
+	}
+	p := peer.Boot(t, peer.Config{ID: id + 50})[0]
+	useTransport(t, p, transport)
+	return p
+}
+
+// useTransport has a peer have rxe0, or siw0, and not the other.
+func useTransport(t *testing.T, p *peer.Peer, transport verbs.Transport) {
+	t.Helper()
+	if transport == verbs.IWARP {
+		p.Run(t, "if rdma link show rxe0/1; then rdma link del rxe0; modprobe siw; rdma link add siw0 type siw netdev eth0; fi")
+	} else {
+		p.Run(t, "if rdma link show siw0/1; then rdma link del siw0; rdma link add rxe0 type rxe netdev eth0; fi")
+	}
+}
+
+// cmPair is a lab in one IP version.
+type cmPair struct {
+	cmLab
+	here, there netip.Addr
+}
+
+// eachFamily runs a test over IPv4 and over IPv6.
+func (l cmLab) eachFamily(t *testing.T, f func(t *testing.T, p cmPair)) {
+	t.Run("IPv4", func(t *testing.T) { f(t, cmPair{l, softrnicAddr4, l.peer.Addr4()}) })
+	t.Run("IPv6", func(t *testing.T) { f(t, cmPair{l, softrnicAddr6, l.peer.Addr6()}) })
+}
+
+// cmPatience is how long the two programs of a test may take together, on a peer that is emulated.
+const cmPatience = 2 * time.Minute
+
+// kernelServes starts a server in the peer, and calls client when it listens. The server must end well by itself.
+func (p cmPair) kernelServes(t *testing.T, command string, client func(ctx context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), cmPatience)
+	defer cancel()
+	serving := p.startServer(t, command)
+	if err := client(ctx); err != nil {
+		t.Errorf("SoftRNIC: %v", err)
+		cancel()
+	}
+	if code, err := serving.Wait(ctx); err != nil || code != 0 {
+		t.Errorf("%s: exit status %d, %v\n%s", command, code, err, serving.Output())
+	}
+}
+
+// endlessKernelServes is kernelServes for a server that does not end: it is killed.
+func (p cmPair) endlessKernelServes(t *testing.T, command string, client func(ctx context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), cmPatience)
+	defer cancel()
+	serving := p.startServer(t, command)
+	if err := client(ctx); err != nil {
+		t.Errorf("SoftRNIC: %v\n%s", err, serving.Output())
+	}
+	if err := serving.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := serving.Wait(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+// startServer starts a server in the peer, which is killed when the test ends at the latest, and waits until it listens.
+func (p cmPair) startServer(t *testing.T, command string) *control.Process {
+	t.Helper()
+	serving, err := p.peer.Start(command)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = serving.Kill() })
+	p.peer.Run(t, untilListens(command))
+	return serving
+}
+
+// untilListens waits, in a peer, until a program of that name listens with rdma_cm.
+func untilListens(command string) string {
+	name, _, _ := strings.Cut(command, " ")
+	return fmt.Sprintf("until rdma resource show cm_id | grep -q 'LISTEN.* comm %s '; do sleep 0.05; done", name)
+}
+
+// kernelConnects runs a client in the peer against a server that listens already. Both must end well.
+func (p cmPair) kernelConnects(t *testing.T, command string, server func(ctx context.Context) error) (output string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), cmPatience)
+	defer cancel()
+	served := make(chan error, 1)
+	go func() {
+		err := server(ctx)
+		if err != nil {
+			cancel()
+		}
+		served <- err
+	}()
+	out, code, err := p.peer.Exec(ctx, command)
+	if err != nil || code != 0 {
+		t.Errorf("%s: exit status %d, %v\n%s", command, code, err, out)
+		cancel()
+	}
+	if err := <-served; err != nil {
+		t.Errorf("SoftRNIC: %v", err)
+	}
+	return out
+}
+
+// cmProgram is a program written against rdma_cm's events, here or by others.
+type cmProgram struct {
+	dev *verbs.Device
+	ch  *rdmacm.EventChannel
+}
+
+func newCMProgram(t *testing.T, dev *verbs.Device) cmProgram {
+	t.Helper()
+	ch, err := rdmacm.CreateEventChannel(dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closing(t, ch.Destroy)
+	return cmProgram{dev, ch}
+}
+
+// createID makes an ID for a transport, until the test ends or it is destroyed.
+func (p cmProgram) createID(space rdmacm.PortSpace, transport verbs.Transport, context any) (*rdmacm.ID, error) {
+	id, err := p.ch.CreateID(space, context)
+	if err != nil {
+		return nil, err
+	}
+	return id, id.SetTransports(transport)
+}
+
+// listen makes a listener that ends with the test.
+func (p cmProgram) listen(t *testing.T, space rdmacm.PortSpace, transport verbs.Transport, addr netip.AddrPort) *rdmacm.ID {
+	t.Helper()
+	id, err := p.createID(space, transport, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closing(t, id.Destroy)
+	if err := id.Bind(addr); err != nil {
+		t.Fatal(err)
+	}
+	if err := id.Listen(0); err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// events hands events to a function until it has had enough, and acknowledges them.
+func (p cmProgram) events(ctx context.Context, handle func(*rdmacm.Event) (enough bool, err error)) error {
+	for {
+		e, err := p.ch.GetEvent(ctx)
+		if err != nil {
+			return err
+		}
+		enough, err := handle(e)
+		if e := e.Ack(); e != nil {
+			return e
+		}
+		if enough || err != nil {
+			return err
+		}
+	}
+}

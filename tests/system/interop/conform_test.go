@@ -1,0 +1,145 @@
+//go:build linux
+
+package interop
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/tests/internal/gate"
+	"github.com/softrnic/softrnic/tests/system/interop/peer"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// fewCases are those that are run without SOFTRNIC_LONG.
+var fewCases = map[string]string{"rxe": "PSN-GAP-*", "siw": "DDP-TAGGED-*"}
+
+// TestConform has softrnic conform test rxe and siw, through the responder for kernel devices. What departs from the statements is what
+// the reports in tests/conformance/reports say; with SOFTRNIC_LONG all cases are run, twice, and SOFTRNIC_REPORT=1 writes the reports.
+func TestConform(t *testing.T) {
+	gate.System(t)
+	t.Run("rxe", func(t *testing.T) { testConform(t, verbs.RoCEv2, "rxe") })
+	t.Run("siw", func(t *testing.T) { testConform(t, verbs.IWARP, "siw") })
+}
+
+func testConform(t *testing.T, transport verbs.Transport, driver string) {
+	only, rounds := []string{fewCases[driver]}, 1
+	if os.Getenv("SOFTRNIC_LONG") != "" {
+		only, rounds = nil, 2
+	}
+	report := filepath.Join("..", "conformance", "reports", driver+".txt")
+	known, err := os.ReadFile(report)
+	if err != nil && os.Getenv("SOFTRNIC_REPORT") == "" {
+		t.Fatal(err)
+	}
+	for round := range rounds {
+		began := time.Now()
+		results := judged(t, transport, driver, only)
+		t.Logf("%d cases in %v", len(results), time.Since(began).Round(time.Second))
+		var departures []string
+		for _, r := range results {
+			if r.Verdict != "PASS" {
+				departures = append(departures, fmt.Sprintf("%s %s: %s", r.Verdict, r.ID, r.Statement))
+				t.Logf("%s %s: %s", r.Verdict, r.ID, r.Reason)
+			}
+		}
+		if os.Getenv("SOFTRNIC_REPORT") != "" && round == 0 {
+			kernel := strings.TrimSpace(cmPeer(t, 2, transport).Run(t, "uname -r"))
+			text := fmt.Sprintf("%s of Linux %s, %d cases of %v. It departs from these statements:\n\n%s\n",
+				driver, kernel, len(results), transport, strings.Join(departures, "\n"))
+			if err := os.WriteFile(report, []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			known = []byte(text)
+		}
+		for _, d := range departures {
+			if !slices.Contains(strings.Split(string(known), "\n"), d) {
+				t.Errorf("%s, which %s does not say", d, report)
+			}
+		}
+		if rounds > 1 {
+			for line := range strings.Lines(string(known)) {
+				if line = strings.TrimSpace(line); (strings.HasPrefix(line, "FAIL ") || strings.HasPrefix(line, "CRASH ") || strings.HasPrefix(line, "SKIP ")) &&
+					!slices.Contains(departures, line) {
+					t.Errorf("%s says %s, which is not so", report, line)
+				}
+			}
+		}
+	}
+}
+
+// conformResult is a verdict of softrnic conform, or CRASH where the peer's kernel has not survived the case.
+type conformResult struct{ ID, Verdict, Statement, Reason, Harmful string }
+
+// judged runs the cases that only names, or all: the target has to survive them. Then it runs those that are skipped as harmful.
+func judged(t *testing.T, transport verbs.Transport, driver string, only []string) []conformResult {
+	t.Helper()
+	p := cmPeer(t, 2, transport)
+	results, stopped := conform(t, p, transport, driver, only)
+	if stopped != "" {
+		p.Kill()
+		t.Fatalf("%s does not survive %s, which is not known as harmful", driver, stopped)
+	}
+	p.Run(t, "ibv_devinfo -d "+driver+"0") // it has taken no harm
+	for i, r := range results {
+		if r.Harmful == "" {
+			continue
+		}
+		p := cmPeer(t, 2, transport)
+		alone, stopped := conform(t, p, transport, driver, []string{r.ID})
+		results[i] = alone[0]
+		if stopped != "" {
+			results[i].Verdict = "CRASH"
+			p.Kill()
+		}
+	}
+	return results
+}
+
+// conform runs softrnic conform against a peer until it has been through, or the target has stopped answering.
+func conform(t *testing.T, p *peer.Peer, transport verbs.Transport, driver string, only []string) (results []conformResult, stopped string) {
+	t.Helper()
+	script, err := os.ReadFile("../../../cmd/softrnic/internal/conform/responder/responder.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Put(t.Context(), "/tmp/responder.py", script); err != nil {
+		t.Fatal(err)
+	}
+	const token = "a token of a test"
+	responder, err := p.Start(fmt.Sprintf("SOFTRNIC_CONFORM_TOKEN='%s' exec /usr/bin/python3 /tmp/responder.py %s0 0.0.0.0:18516", token, driver))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = responder.Kill() }()
+	for began := time.Now(); !strings.Contains(responder.Output(), "conform: "+driver+"0"); time.Sleep(100 * time.Millisecond) {
+		if time.Since(began) > time.Minute {
+			t.Fatalf("the responder does not begin:\n%s", responder.Output())
+		}
+	}
+	args := []string{"conform", "--json", "--transport", strings.ToLower(transport.String()),
+		"--link", "tap:conform0,bridge=" + p.Netns.Bridge, "--addr", "10.77.0.101", "--target", p.Addr4().String(),
+		"--control", fmt.Sprintf("%v:18516", p.Addr4()), "--wait", "10s", "--quiet", "200ms"}
+	for _, o := range only {
+		args = append(args, "--only", o)
+	}
+	cmd := p.Netns.Command(t.Context(), buildSoftRNIC(t), args...)
+	cmd.Env = append(os.Environ(), "SOFTRNIC_CONFORM_TOKEN="+token)
+	var out, errs strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err = cmd.Run() // fails where cases fail
+	var report struct {
+		Results []conformResult
+		Stopped string
+	}
+	if e := json.Unmarshal([]byte(out.String()), &report); e != nil {
+		t.Fatalf("%v, %v\n%.2000s\n%.2000s", err, e, errs.String(), responder.Output())
+	}
+	return report.Results, report.Stopped
+}

@@ -1,0 +1,204 @@
+//go:build linux
+
+package interop
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/rdmatransport/iwarp"
+	"github.com/softrnic/softrnic/rdmatransport/iwarp/ddp"
+	"github.com/softrnic/softrnic/rdmatransport/iwarp/rdmap"
+	"github.com/softrnic/softrnic/tests/internal/gate"
+	"github.com/softrnic/softrnic/tests/system/interop/pyverbs"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// iwarpError is one request because of which the responder terminates the stream. Before it the responder has posted two
+// receives of 64 bytes (but see noRecv), and the requester two of none.
+type iwarpError struct {
+	name    string
+	remote  verbs.Access // of the responder's memory, of 4096 bytes; 0: all
+	noRecv  bool
+	request func(local, remote, other memory) verbs.SendWR
+	// terminate is what the RFCs name.
+	terminate error
+	// sent is how siw's request completes: what TCP has carried is complete. received is how the responder's receives do.
+	sent     verbs.WCStatus
+	received []verbs.WCStatus
+	// readBySIW is how a READ that siw is to answer completes; what siw has posted is not flushed.
+	readBySIW *verbs.WCStatus
+	// siwTerminate is what siw names, if otherwise.
+	siwTerminate error
+}
+
+// siw of Linux 6.1 departs from the RFCs in places. It does not check the right to read. It finds the other errors of a READ when
+// it is about to respond, and does not flush its receives. For a SEND that is too long it reports that there is no buffer.
+func iwarpErrors() (cases []iwarpError) {
+	both := []verbs.WCStatus{flushed, flushed}
+	for _, op := range []struct {
+		name                         string
+		opcode                       verbs.WROpcode
+		right                        verbs.Access
+		sent                         verbs.WCStatus
+		stag, bounds, noRight, other error
+	}{
+		{"WRITE", verbs.RDMAWrite, verbs.AccessRemoteWrite, ok,
+			ddp.ErrInvalidSTag, ddp.ErrBounds, ddp.ErrInvalidSTag, ddp.ErrSTagNotAssociated},
+		{"READ", verbs.RDMARead, verbs.AccessRemoteRead, flushed,
+			rdmap.InvalidSTag, rdmap.BoundsViolation, rdmap.AccessViolation, rdmap.STagNotAssociated},
+	} {
+		request := func(change func(wr *verbs.SendWR, other memory)) func(local, remote, other memory) verbs.SendWR {
+			return func(local, remote, other memory) verbs.SendWR {
+				wr := verbs.SendWR{
+					Opcode: op.opcode, SGList: []verbs.SGE{local.SGE(0, 16)}, RemoteAddr: remote.Addr(), RKey: remote.RKey(),
+				}
+				change(&wr, other)
+				return wr
+			}
+		}
+		for _, c := range []iwarpError{
+			{name: "wrong STag", terminate: op.stag,
+				request: request(func(wr *verbs.SendWR, _ memory) { wr.RKey ^= 0x55555500 })},
+			{name: "past the end", terminate: op.bounds,
+				request: request(func(wr *verbs.SendWR, _ memory) { wr.RemoteAddr += 4096 - 15 })},
+			{name: "before the beginning", terminate: op.bounds,
+				request: request(func(wr *verbs.SendWR, _ memory) { wr.RemoteAddr-- })},
+			{name: "without the right", terminate: op.noRight, remote: allAccess &^ op.right,
+				request: request(func(*verbs.SendWR, memory) {})},
+			{name: "STag of another PD", terminate: op.other,
+				request: request(func(wr *verbs.SendWR, other memory) { wr.RemoteAddr, wr.RKey = other.Addr(), other.RKey() })},
+		} {
+			if op.opcode == verbs.RDMARead {
+				c.readBySIW = new(remAccess)
+				if c.remote != 0 {
+					c.readBySIW = new(ok)
+				}
+			}
+			c.name, c.sent, c.received = op.name+" "+c.name, op.sent, both
+			cases = append(cases, c)
+		}
+	}
+	send := func(n int) func(local, _, _ memory) verbs.SendWR {
+		return func(local, _, _ memory) verbs.SendWR {
+			return verbs.SendWR{Opcode: verbs.Send, SGList: []verbs.SGE{local.SGE(0, n)}}
+		}
+	}
+	return append(cases,
+		iwarpError{name: "SEND with no receive posted", noRecv: true, request: send(16), terminate: ddp.ErrNoBuffer, sent: ok},
+		iwarpError{name: "SEND of one byte too many", request: send(65), terminate: ddp.ErrTooLong, siwTerminate: ddp.ErrNoBuffer, sent: ok,
+			received: []verbs.WCStatus{verbs.WCLocLenErr, flushed}},
+	)
+}
+
+// run runs the case on a new connection.
+func (c iwarpError) run(t *testing.T, requester, responder *side) {
+	t.Helper()
+	local, sink := requester.pd.regMR(4096, allAccess), responder.pd.regMR(128, allAccess)
+	remote := responder.pd.regMR(4096, orAll(c.remote))
+	other := responder.dev.allocPD().regMR(4096, allAccess)
+	for id := range uint64(2) {
+		if err := requester.qp.PostRecv(&verbs.RecvWR{ID: id}); err != nil {
+			t.Fatal(err)
+		}
+		if c.noRecv {
+			continue
+		}
+		if err := responder.qp.PostRecv(&verbs.RecvWR{ID: id, SGList: []verbs.SGE{sink.SGE(64*int(id), 64)}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wr := c.request(local, remote, other)
+	wr.Flags |= verbs.SendSignaled
+	if err := requester.qp.PostSend(&wr); err != nil {
+		t.Fatal(err)
+	}
+	_, ours := requester.qp.(softrnicQP)
+	request := func(want ...verbs.WCStatus) {
+		t.Helper()
+		if wcs := requester.qp.PollSend(1, patience); len(wcs) != 1 || !slices.Contains(want, wcs[0].Status) {
+			t.Errorf("the request completes with %v, want %v", wcs, want)
+		}
+	}
+	receives := func(whose string, qp queuePair, want []verbs.WCStatus) {
+		t.Helper()
+		var got []verbs.WCStatus
+		for _, wc := range qp.PollRecv(len(want), patience) {
+			got = append(got, wc.Status)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("the %s's receives complete with %v, want %v", whose, got, want)
+		}
+	}
+	switch {
+	case ours && c.readBySIW != nil:
+		request(*c.readBySIW)
+		if *c.readBySIW == ok {
+			return
+		}
+	case ours:
+		request(c.sent)
+	default:
+		request(c.sent, locQPOp) // to siw what is answered by a Terminate at once has failed to be sent
+	}
+	receives("requester", requester.qp, []verbs.WCStatus{flushed, flushed})
+	if !ours || c.readBySIW == nil {
+		receives("responder", responder.qp, c.received)
+	}
+}
+
+// TestIWARPErrors checks that streams end as the RFCs demand, with siw on either side.
+func TestIWARPErrors(t *testing.T) {
+	gate.System(t)
+	file := filepath.Join(t.TempDir(), "capture.pcapng")
+	cases := iwarpErrors()
+	began := false // not where there is no peer
+	ran := t.Run("streams", func(t *testing.T) {
+		l := openIWARP(t, func(t *testing.T, l link.Link) link.Link { return captureTo(t, file, l) }, iwarp.Config{})
+		began = true
+		linux := pyverbs.OpenCM(t, l.peer, "siw0")
+		p := cmPair{l, softrnicAddr4, l.peer.Addr4()}
+		dev := softrnic{t: t, dev: l.dev}
+		for _, c := range cases {
+			name := strings.ReplaceAll(c.name, " ", "_")
+			t.Run("requester/"+name, func(t *testing.T) {
+				conn := dialSIW(t, p, linux.In(t), depths(4, 4), depths(4, 4))
+				here, there := conn.sides(t)
+				there.dev = kernel{linux.Device.In(t)}
+				c.run(t, here, there)
+			})
+			t.Run("responder/"+name, func(t *testing.T) {
+				conn := acceptSIW(t, p, linux.In(t), depths(4, 4), depths(4, 4))
+				here, there := conn.sides(t)
+				here.dev = dev.in(t)
+				c.run(t, there, here)
+			})
+		}
+	})
+	if !ran || !began {
+		return
+	}
+	conns := wellFormedIWARP(t, file)
+	if len(conns) != 2*len(cases) {
+		t.Fatalf("%d connections are captured, want %d", len(conns), 2*len(cases))
+	}
+	for i, c := range cases {
+		cause, _ := rdmap.CauseOf(c.terminate)
+		want := [2][]rdmap.Cause{{cause}, {cause}}
+		if c.siwTerminate != nil {
+			cause, _ := rdmap.CauseOf(c.siwTerminate)
+			want[0] = []rdmap.Cause{cause}
+		}
+		if c.readBySIW != nil && *c.readBySIW == ok {
+			want[0] = nil
+		}
+		for j, responder := range []string{"siw", "SoftRNIC"} {
+			if got := conns[2*i+j].halves[1].terminates; !slices.Equal(got, want[j]) {
+				t.Errorf("%s: %s terminates with %v, want %v", c.name, responder, got, want[j])
+			}
+		}
+	}
+}

@@ -1,0 +1,68 @@
+//go:build linux
+
+package interop
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/tests/internal/gate"
+	"github.com/softrnic/softrnic/tests/system/interop/peer"
+)
+
+// TestMckey sends to a group that `softrnic mckey` and the kernel's mckey are in, from either.
+func TestMckey(t *testing.T) {
+	gate.System(t)
+	const group, options = "239.7.7.7", "-m 239.7.7.7 -C 20 -S 1000"
+	program, captures := buildSoftRNIC(t), captureDir(t)
+	p := peer.Boot(t, peer.Config{ID: 2})[0]
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	args := func(t *testing.T, more ...string) []string {
+		return append(append([]string{"mckey"}, strings.Fields(options)...), append(more,
+			"--link", "tap:softrnic0,bridge="+p.Netns.Bridge, "--mac", softrnicMAC.String(), "--addr", softrnicCIDR4,
+			"--capture", filepath.Join(captures, strings.ReplaceAll(t.Name(), "/", ",")))...)
+	}
+	kernel := fmt.Sprintf("mckey %s -b %v", options, p.Addr4())
+
+	t.Run("to the kernel", func(t *testing.T) {
+		receiving, err := p.Start(kernel)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = receiving.Kill() }()
+		p.Run(t, "until ip maddr show dev eth0 | grep -q "+group+"; do sleep 0.05; done")
+		if out, err := p.Netns.Command(ctx, program, args(t, "-s")...).CombinedOutput(); err != nil {
+			t.Errorf("softrnic: %v\n%s", err, out)
+		}
+		if code, err := receiving.Wait(ctx); err != nil || code != 0 {
+			t.Errorf("mckey: exit status %d, %v\n%s", code, err, receiving.Output())
+		}
+	})
+	t.Run("from the kernel", func(t *testing.T) {
+		receiving := p.Netns.Command(ctx, program, args(t)...)
+		said := newAwaited("joined")
+		receiving.Stdout, receiving.Stderr = said, said
+		if err := receiving.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- receiving.Wait() }()
+		select {
+		case <-said.seen:
+		case err := <-ended:
+			t.Fatalf("softrnic: %v\n%s", err, said)
+		}
+		if out, code, err := p.Exec(ctx, kernel+" -s"); err != nil || code != 0 {
+			t.Errorf("mckey: exit status %d, %v\n%s", code, err, out)
+			cancel()
+		}
+		if err := <-ended; err != nil {
+			t.Errorf("softrnic: %v\n%s", err, said)
+		}
+	})
+}

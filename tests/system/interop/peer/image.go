@@ -1,0 +1,189 @@
+//go:build linux
+
+package peer
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+//go:embed image.sh
+var imageScript []byte
+
+//go:embed init.sh
+var initScript []byte
+
+// image is what a peer boots from.
+type image struct {
+	dir string // holds kernel and initramfs
+	kvm bool   // whether it boots under KVM here
+}
+
+func (i *image) kernel() string    { return filepath.Join(i.dir, "kernel") }
+func (i *image) initramfs() string { return filepath.Join(i.dir, "initramfs") }
+
+// findImage returns the image in the user's cache, made first if it is not there. The directory is named after all
+// that goes into it but Debian's packages; one process at a time makes one, the others wait.
+func findImage() (*image, error) {
+	user, err := os.UserCacheDir()
+	if err != nil {
+		return nil, err
+	}
+	cache := filepath.Join(user, "softrnic-peer")
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return nil, err
+	}
+	lock, err := os.Create(filepath.Join(cache, "lock"))
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Close() // and unlock
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return nil, fmt.Errorf("lock %s: %w", lock.Name(), err)
+	}
+
+	if err := installTools(); err != nil {
+		return nil, err
+	}
+	work, err := os.MkdirTemp(cache, "making-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(work)
+	agent, err := buildAgent(work)
+	if err != nil {
+		return nil, err
+	}
+	i := &image{dir: filepath.Join(cache, recipeHash(agent))}
+	if _, err := os.Stat(i.initramfs()); err != nil {
+		if err := i.make(work); err != nil {
+			return nil, err
+		}
+	}
+	i.kvm = i.probeKVM()
+	return i, nil
+}
+
+func recipeHash(agent []byte) string {
+	h := sha256.New()
+	for _, part := range [][]byte{imageScript, initScript, agent} {
+		fmt.Fprintf(h, "%d\n", len(part))
+		h.Write(part)
+	}
+	return fmt.Sprintf("%x", h.Sum(nil)[:8])
+}
+
+// buildAgent leaves the agent's binary in work and returns it.
+func buildAgent(work string) ([]byte, error) {
+	file := filepath.Join(work, "agent")
+	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", file,
+		"github.com/softrnic/softrnic/tests/system/interop/peer/agent")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64", "GOFLAGS=")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("go build of the peer's agent: %w\n%s", err, out)
+	}
+	return os.ReadFile(file)
+}
+
+// tools are the programs that tests run on this machine, and Debian's packages that have them.
+var tools = map[string]string{qemu: "qemu-system-x86", "ip": "iproute2", "tshark": "tshark"}
+
+// installTools installs those that are missing.
+func installTools() error {
+	var missing []string
+	for program, pkg := range tools {
+		if _, err := exec.LookPath(program); err != nil {
+			missing = append(missing, pkg)
+		}
+	}
+	if missing == nil {
+		return nil
+	}
+	slices.Sort(missing)
+	fmt.Fprintln(os.Stderr, "peer: installing", strings.Join(missing, ", "))
+	const wait = "DPkg::Lock::Timeout=300"
+	for _, args := range [][]string{
+		{"-qq", "-o", wait, "update"},
+		append([]string{"-qq", "-y", "-o", wait, "--no-install-recommends", "install"}, missing...),
+	} {
+		cmd := exec.Command("apt-get", args...)
+		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("apt-get %s: %w; the last it said:\n%s", strings.Join(args, " "), err, tail(out, 15))
+		}
+	}
+	return nil
+}
+
+func (i *image) make(work string) error {
+	fmt.Fprintln(os.Stderr, "peer: making the Linux peer's image with apt-get, which takes a minute or two")
+	script, init := filepath.Join(work, "image.sh"), filepath.Join(work, "init.sh")
+	if err := os.WriteFile(script, imageScript, 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(init, initScript, 0o755); err != nil {
+		return err
+	}
+	cmd := exec.Command("bash", script, filepath.Join(work, "agent"), init)
+	cmd.Dir = work
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("making the peer's image: %w; the last it said:\n%s", err, tail(out, 15))
+	}
+	if err := os.RemoveAll(i.dir); err != nil {
+		return err
+	}
+	if err := os.Mkdir(i.dir, 0o755); err != nil {
+		return err
+	}
+	for _, name := range []string{"kernel", "initramfs"} { // initramfs last: it is what marks the image as complete
+		if err := os.Rename(filepath.Join(work, name), filepath.Join(i.dir, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// probeKVM tells whether this kernel runs under KVM here. That /dev/kvm opens does not say so: nested inside some
+// hypervisors a guest hangs. The answer is kept for as long as this machine stays up.
+func (i *image) probeKVM() bool {
+	f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
+	if err != nil {
+		return false
+	}
+	f.Close()
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return false
+	}
+	known := filepath.Join(i.dir, "kvm")
+	if b, err := os.ReadFile(known); err == nil && bytes.HasPrefix(b, boot) {
+		return bytes.HasSuffix(b, []byte("yes"))
+	}
+	// Without a root file system the kernel panics as soon as it is up, and qemu ends.
+	ctx, cancel := context.WithTimeout(context.Background(), 6*time.Second)
+	defer cancel()
+	answer := "no"
+	if exec.CommandContext(ctx, qemu, "-accel", "kvm", "-cpu", "max", "-m", "256", "-nodefaults", "-vga", "none",
+		"-display", "none", "-no-reboot", "-kernel", i.kernel(), "-append", "panic=-1").Run() == nil {
+		answer = "yes"
+	}
+	_ = os.WriteFile(known, append(boot, answer...), 0o644) // only to be faster next time
+	return answer == "yes"
+}
+
+// tail is the last n lines of b.
+func tail(b []byte, n int) string {
+	lines := strings.Split(strings.TrimRight(string(b), "\n"), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}

@@ -1,0 +1,197 @@
+//go:build linux
+
+package peer
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/tests/internal/gate"
+)
+
+// registry holds what the test binary has running: peers and namespaces are made when first asked for and shared.
+var registry = struct {
+	sync.Mutex
+	netns map[int]*Netns // by MTU
+	peers map[Config]*entry
+}{netns: make(map[int]*Netns), peers: make(map[Config]*entry)}
+
+type entry struct {
+	once sync.Once
+	peer *Peer
+	err  error
+}
+
+// Main is TestMain's body: it runs the tests, removes everything, and exits. If all tests are to run, the peers of the given
+// configurations are booted one after the other while the first tests run, as a boot keeps one processor busy for long.
+func Main(m *testing.M, ahead ...Config) {
+	flag.Parse()
+	if all := flag.Lookup("test.run").Value.String() == "" && flag.Lookup("test.list").Value.String() == ""; all && !testing.Short() && gate.InSystem() && mayBoot() == nil {
+		go bootAhead(ahead)
+	}
+	code := m.Run()
+	registry.Lock()
+	for _, n := range registry.netns {
+		n.close()
+	}
+	os.Exit(code)
+}
+
+// bootAhead boots peers. What goes wrong is for the test that wants the peer.
+func bootAhead(configs []Config) {
+	img, err := onceImage()
+	if err != nil {
+		return
+	}
+	for _, cfg := range configs {
+		cfg = cfg.whole()
+		if netns, err := netnsOf(cfg.MTU); err == nil {
+			_, _ = entryOf(cfg).boot(cfg, img, netns)
+		}
+	}
+}
+
+// Boot returns the test binary's peers of the given configurations, booted first where they are not up, or have crashed:
+// Linux 6.1 was seen to, with siw. It skips the test where there can be none, or fails it if the environment says CI. If
+// the test fails, it logs the consoles.
+func Boot(t testing.TB, configs ...Config) []*Peer {
+	t.Helper()
+	img := need(t)
+	peers := make([]*Peer, len(configs))
+	errs := make([]error, len(configs))
+	var wg sync.WaitGroup
+	for i, cfg := range configs {
+		cfg = cfg.whole()
+		if cfg.ID < 2 || cfg.ID > 99 {
+			t.Fatalf("peer.Config.ID is %d: give one from 2 to 99", cfg.ID)
+		}
+		netns, err := netnsOf(cfg.MTU)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bury(t, cfg)
+		e := entryOf(cfg)
+		wg.Go(func() { peers[i], errs[i] = e.boot(cfg, img, netns) })
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		for _, p := range peers {
+			if t.Failed() {
+				t.Logf("console of peer %d:\n%s", p.ID, p.Console())
+			}
+		}
+	})
+	return peers
+}
+
+func netnsOf(mtu int) (*Netns, error) {
+	registry.Lock()
+	defer registry.Unlock()
+	if n := registry.netns[mtu]; n != nil {
+		return n, nil
+	}
+	n, err := newNetns(mtu)
+	if err == nil {
+		registry.netns[mtu] = n
+	}
+	return n, err
+}
+
+func entryOf(cfg Config) *entry {
+	registry.Lock()
+	defer registry.Unlock()
+	e := registry.peers[cfg]
+	if e == nil {
+		e = new(entry)
+		registry.peers[cfg] = e
+	}
+	return e
+}
+
+// boot boots the peer, unless it was booted before, or waits until who boots it has.
+func (e *entry) boot(cfg Config, img *image, netns *Netns) (*Peer, error) {
+	e.once.Do(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+		defer cancel()
+		p, err := boot(ctx, cfg, img, netns)
+		registry.Lock()
+		defer registry.Unlock()
+		e.peer, e.err = p, err
+	})
+	return e.peer, e.err
+}
+
+// bury removes a peer that has crashed.
+func bury(t testing.TB, cfg Config) {
+	registry.Lock()
+	var p *Peer
+	if e := registry.peers[cfg]; e != nil {
+		p = e.peer
+	}
+	registry.Unlock()
+	if p != nil && p.ended() {
+		t.Logf("peer %d has crashed; its console:\n%s", cfg.ID, p.Console())
+		p.Kill()
+	}
+}
+
+func forget(p *Peer) {
+	registry.Lock()
+	defer registry.Unlock()
+	delete(registry.peers, p.Config)
+}
+
+var onceImage = sync.OnceValues(findImage)
+
+func need(t testing.TB) *image {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("no peer is booted with -short")
+	}
+	if err := mayBoot(); err != nil {
+		Unavailable(t, err)
+	}
+	img, err := onceImage()
+	if err != nil {
+		Unavailable(t, err)
+	}
+	return img
+}
+
+// Unavailable ends a test for want of what this machine lacks: it is skipped, or fails if the environment says CI.
+func Unavailable(t testing.TB, err error) {
+	t.Helper()
+	if os.Getenv("CI") != "" {
+		t.Fatal(err)
+	}
+	t.Skip(err)
+}
+
+// mayBoot asks for no program but apt-get, which brings the others.
+func mayBoot() error {
+	if runtime.GOARCH != "amd64" {
+		return fmt.Errorf("the Linux peer is an amd64 machine, this is %s", runtime.GOARCH)
+	}
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("the Linux peer needs root, this is user %d", os.Geteuid())
+	}
+	if _, err := os.Stat("/dev/net/tun"); err != nil {
+		return fmt.Errorf("the Linux peer's TAP needs /dev/net/tun: %w", err)
+	}
+	if _, err := exec.LookPath("apt-get"); err != nil {
+		return fmt.Errorf("the Linux peer is made of Debian packages: %w", err)
+	}
+	return nil
+}

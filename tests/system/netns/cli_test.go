@@ -1,0 +1,236 @@
+//go:build linux
+
+package netns
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/softrnic/softrnic/link/linktest"
+	"github.com/softrnic/softrnic/tests/internal/gate"
+)
+
+// softrnic gives the test the program, and a network namespace in which it runs what it starts.
+func softrnic(t *testing.T) (program string) {
+	t.Helper()
+	linktest.Root(t)
+	linktest.TUN(t)
+	program, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	linktest.Namespace(t)
+	return program
+}
+
+// build makes the program, once for all tests, in buildDir.
+var build = sync.OnceValues(func() (program string, err error) {
+	if buildDir, err = os.MkdirTemp("", "softrnic"); err != nil {
+		return "", err
+	}
+	program = filepath.Join(buildDir, "softrnic")
+	if out, err := exec.Command("go", "build", "-o", program, "github.com/softrnic/softrnic/cmd/softrnic").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	return program, nil
+})
+
+var buildDir string
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if buildDir != "" {
+		_ = os.RemoveAll(buildDir)
+	}
+	os.Exit(code)
+}
+
+// running is a program and what it writes to stderr, or to both.
+type running struct {
+	t     *testing.T
+	cmd   *exec.Cmd
+	ended chan error
+
+	mu      sync.Mutex
+	changed chan struct{}
+	text    bytes.Buffer
+}
+
+func (r *running) Write(b []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	close(r.changed)
+	r.changed = make(chan struct{})
+	return r.text.Write(b)
+}
+
+func (r *running) said() (string, <-chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.text.String(), r.changed
+}
+
+func startProgram(t *testing.T, program string, args ...string) *running {
+	t.Helper()
+	r := &running{t: t, ended: make(chan error, 1), changed: make(chan struct{})}
+	r.cmd = exec.CommandContext(t.Context(), program, args...)
+	r.cmd.Stdout, r.cmd.Stderr = io.Writer(r), io.Writer(r)
+	if err := r.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { r.ended <- r.cmd.Wait() }()
+	return r
+}
+
+// await waits until the program has printed a text.
+func (r *running) await(what string) {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
+	defer cancel()
+	for {
+		said, changed := r.said()
+		if strings.Contains(said, what) {
+			return
+		}
+		select {
+		case <-changed:
+		case err := <-r.ended:
+			r.ended <- err
+			if said, _ = r.said(); !strings.Contains(said, what) {
+				r.t.Fatalf("ends (%v) without having said %q:\n%s", err, what, said)
+			}
+			return
+		case <-ctx.Done():
+			r.t.Fatalf("does not say %q:\n%s", what, said)
+		}
+	}
+}
+
+// exit is the exit code, of a program that ends by itself.
+func (r *running) exit() int {
+	r.t.Helper()
+	select {
+	case <-r.ended:
+		return r.cmd.ProcessState.ExitCode()
+	case <-time.After(time.Minute):
+		said, _ := r.said()
+		r.t.Fatalf("is still running:\n%s", said)
+		return -1
+	}
+}
+
+// TestProgramWithoutItsInterface: programs that wait for peers on an interface that is deleted say so, and end.
+func TestProgramWithoutItsInterface(t *testing.T) {
+	gate.System(t)
+	program := softrnic(t)
+	linktest.Veth(t, 1500)
+	for _, c := range []struct{ args, waits, ifce string }{
+		{"serve --link tap:rnic0 --addr 10.7.0.1/24", "msg=serving", "rnic0"},
+		{"perf write bw --link tap:rnic0 --addr 10.7.0.1/24", "Waiting for a client", "rnic0"},
+		{"pingpong rc --link tap:rnic0 --addr 10.7.0.1/24", "local address", "rnic0"},
+		{"rping -s -d --link tap:rnic0 --addr 10.7.0.1/24", "msg=listening", "rnic0"},
+		{"mckey -m 239.1.2.3 --link packet:v0 --addr 10.7.0.1/24", "joined", "v0"},
+	} {
+		p := startProgram(t, program, strings.Fields(c.args)...)
+		p.await(c.waits)
+		if err := netlink.LinkDel(linktest.Interface(t, c.ifce)); err != nil {
+			t.Fatal(err)
+		}
+		code := p.exit()
+		said, _ := p.said()
+		lines := strings.Split(strings.TrimSpace(said), "\n")
+		if want := "softrnic: link " + c.ifce + ": the interface was removed"; code != 1 || lines[len(lines)-1] != want {
+			t.Errorf("%s: exit code %d, want 1 and in the end %q:\n%s", c.args, code, want, said)
+		}
+		for _, want := range []string{`level=WARN msg="the port is down" event=PORT_ERR`, `level=ERROR msg="the interface was removed" link=` + c.ifce} {
+			if !strings.Contains(said, want) {
+				t.Errorf("%s: does not say %q:\n%s", c.args, want, said)
+			}
+		}
+	}
+}
+
+// TestProgramLeavesInterface: no command changes an interface that existed before, not even for a while.
+func TestProgramLeavesInterface(t *testing.T) {
+	gate.System(t)
+	program := softrnic(t)
+	linktest.Bridge(t, "br0", 0)
+	linktest.Bridge(t, "br1", 0)
+	if err := netlink.LinkAdd(&netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "rnic0"}, Mode: netlink.TUNTAP_MODE_TAP}); err != nil {
+		t.Fatal(err)
+	}
+	if err := netlink.LinkSetMaster(linktest.Interface(t, "rnic0"), linktest.Interface(t, "br1")); err != nil {
+		t.Fatal(err)
+	}
+	// Every change of an interface is told.
+	changes, quit := make(chan netlink.LinkUpdate, 100), make(chan struct{})
+	defer close(quit)
+	if err := netlink.LinkSubscribe(changes, quit); err != nil {
+		t.Fatal(err)
+	}
+	before := linktest.Interface(t, "rnic0").Attrs()
+	for _, args := range []string{"devinfo --link tap:rnic0,bridge=br0 --mtu 4200", "serve --link tap:rnic0,bridge=br0 --mtu 4200 --addr 10.7.0.1/24"} {
+		out, err := exec.CommandContext(t.Context(), program, strings.Fields(args)...).CombinedOutput()
+		if err == nil || !strings.HasSuffix(string(out), "first run, as root: ip link set dev rnic0 mtu 4200 master br0 up\n") {
+			t.Errorf("%s: %v\n%s", args, err, out)
+		}
+	}
+	at := linktest.Interface(t, "rnic0").Attrs()
+	if at.MTU != before.MTU || at.MasterIndex != before.MasterIndex || at.RawFlags != before.RawFlags {
+		t.Errorf("MTU, bridge and flags were %d, %d, %#x and are %d, %d, %#x", before.MTU, before.MasterIndex, before.RawFlags, at.MTU, at.MasterIndex, at.RawFlags)
+	}
+	for len(changes) > 0 {
+		// To attach to it, and to let go, is told too.
+		if at := (<-changes).Attrs(); at.Name == "rnic0" && (at.MTU != before.MTU || at.MasterIndex != before.MasterIndex) {
+			t.Errorf("meanwhile it had MTU %d and was in %d", at.MTU, at.MasterIndex)
+		}
+	}
+}
+
+// TestProgramHints: a server that its clients cannot reach says so.
+func TestProgramHints(t *testing.T) {
+	gate.System(t)
+	program := softrnic(t)
+	linktest.Bridge(t, "br0", 0)
+	own, err := netlink.ParseAddr("10.7.0.9/24")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := netlink.AddrAdd(linktest.Interface(t, "br0"), own); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args, waits, hint string
+	}{
+		{"serve --link tap:rnic0,bridge=br0", "msg=serving", "without --addr the node has a link-local address only"},
+		{"perf write bw --link tap:rnic0,bridge=br0", "Waiting for a client", "without --addr"},
+		{"pingpong rc --link tap:rnic0,bridge=br0", "local address", "without --addr"},
+		{"rping -s -d --link tap:rnic0,bridge=br0", "msg=listening", "without --addr"},
+		{"serve --link tap:rnic0,bridge=br0 --addr 10.7.0.9/24", "msg=serving", "--addr is this machine's own address"},
+		{"serve --link tap:rnic0,bridge=br0 --addr 10.7.0.1/24", "msg=serving", ""},
+	} {
+		p := startProgram(t, program, strings.Fields(c.args)...)
+		p.await(c.waits)
+		said, _ := p.said()
+		if c.hint == "" && strings.Contains(said, "WARN") || c.hint != "" && !strings.Contains(said, c.hint) {
+			t.Errorf("%s: wants the hint %q:\n%s", c.args, c.hint, said)
+		}
+		if strings.Contains(c.hint, "own") && !strings.Contains(said, netip.MustParseAddr("10.7.0.9").String()+" interface=br0") {
+			t.Errorf("%s: does not say which:\n%s", c.args, said)
+		}
+		_ = p.cmd.Process.Kill()
+		<-p.ended
+	}
+}
