@@ -1,5 +1,4 @@
-// Package long holds the tests of the long run that belong to no other package, and the plan of that run.
-package long
+package main
 
 import (
 	"encoding/json"

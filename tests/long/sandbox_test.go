@@ -1,6 +1,6 @@
 //go:build linux
 
-package long
+package main
 
 import (
 	"context"

@@ -13,26 +13,17 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/softrnic/softrnic/tests/system/internal/libraries"
 	"github.com/softrnic/softrnic/tests/system/internal/programs"
 )
 
-// libs is the directory of the libraries, made by the first test that needs them.
-var libs struct {
-	once sync.Once
-	dir  string
-	err  error
-}
-
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if libs.dir != "" {
-		_ = os.RemoveAll(libs.dir)
-	}
+	libraries.Remove()
 	if err := programs.Save("../internal/programs"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
@@ -69,23 +60,11 @@ func build(t *testing.T) string {
 	needs(t, "/usr/bin/gcc", "gcc")
 	needs(t, "/usr/include/infiniband/verbs.h", "libibverbs-dev")
 	needs(t, "/usr/include/rdma/rdma_cma.h", "librdmacm-dev")
-	libs.once.Do(func() {
-		if libs.dir, libs.err = os.MkdirTemp("", "dropin"); libs.err != nil {
-			return
-		}
-		if libs.err = os.Chmod(libs.dir, 0o755); libs.err != nil {
-			return
-		}
-		cmd := exec.Command("go", "run", "./cmd/libsoftrnic/build", "-o", libs.dir)
-		cmd.Dir = "../../.."
-		if out, err := cmd.CombinedOutput(); err != nil {
-			libs.err = fmt.Errorf("build: %w\n%s", err, out)
-		}
-	})
-	if libs.err != nil {
-		t.Fatal(libs.err)
+	dir, err := libraries.Directory()
+	if err != nil {
+		t.Fatal(err)
 	}
-	return libs.dir
+	return dir
 }
 
 // nobody is who programs are run as if the test has privileges to drop.

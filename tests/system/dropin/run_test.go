@@ -20,16 +20,10 @@ import (
 	"github.com/softrnic/softrnic/tests/system/internal/programs"
 )
 
-// command builds the command softrnic beside the libraries, and returns its file.
+// command returns the file of the command softrnic, which is beside the libraries.
 func command(t *testing.T) string {
 	t.Helper()
-	file := filepath.Join(build(t), "softrnic")
-	cmd := exec.Command("go", "build", "-o", file, "./cmd/softrnic")
-	cmd.Dir = "../../.."
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	return file
+	return filepath.Join(build(t), "softrnic")
 }
 
 // runner returns softrnic run with arguments, as nobody.

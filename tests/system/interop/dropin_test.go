@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/softrnic/softrnic/tests/internal/gate"
+	"github.com/softrnic/softrnic/tests/system/internal/libraries"
 	"github.com/softrnic/softrnic/tests/system/internal/programs"
 	"github.com/softrnic/softrnic/tests/system/interop/peer"
 	"github.com/softrnic/softrnic/verbs"
@@ -207,17 +208,13 @@ func saveTable(t *testing.T) {
 	})
 }
 
-// buildLibraries builds the drop-in libraries and returns their directory.
+// buildLibraries returns the directory of the drop-in libraries.
 func buildLibraries(t *testing.T) string {
 	t.Helper()
 	peer.Boot(t)
-	dir := forNobody(t)
-	for _, args := range [][]string{{"run", "./cmd/libsoftrnic/build", "-o", dir}, {"build", "-o", filepath.Join(dir, "softrnic"), "./cmd/softrnic"}} {
-		cmd := exec.Command("go", args...)
-		cmd.Dir = "../../.."
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("build: %v\n%s", err, out)
-		}
+	dir, err := libraries.Directory()
+	if err != nil {
+		t.Fatal(err)
 	}
 	return dir
 }

@@ -4,14 +4,18 @@
 package interop
 
 import (
+	"os"
 	"testing"
 
+	"github.com/softrnic/softrnic/tests/system/internal/libraries"
 	"github.com/softrnic/softrnic/tests/system/interop/peer"
 )
 
 // TestMain has the peers booted in about the order in which tests want them.
 func TestMain(m *testing.M) {
-	peer.Main(m,
+	code := peer.Main(m,
 		peer.Config{ID: 2}, peer.Config{ID: 52}, peer.Config{ID: 3}, peer.Config{ID: 2, MTU: 4200}, peer.Config{ID: 4}, peer.Config{ID: 3, MTU: 4200},
 		peer.Config{ID: 44, Stream: true}, peer.Config{ID: 94, Stream: true})
+	libraries.Remove()
+	os.Exit(code)
 }

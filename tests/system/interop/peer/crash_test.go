@@ -3,13 +3,14 @@
 package peer
 
 import (
+	"os"
 	"testing"
 	"time"
 
 	"github.com/softrnic/softrnic/tests/internal/gate"
 )
 
-func TestMain(m *testing.M) { Main(m) }
+func TestMain(m *testing.M) { os.Exit(Main(m)) }
 
 // TestCrash: a peer whose kernel has crashed is replaced.
 func TestCrash(t *testing.T) {

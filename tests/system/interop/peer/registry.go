@@ -29,19 +29,19 @@ type entry struct {
 	err  error
 }
 
-// Main is TestMain's body: it runs the tests, removes everything, and exits. If all tests are to run, the peers of the given
+// Main is TestMain's body: it runs the tests, removes everything, and returns the exit code. If all tests are to run, the peers of the given
 // configurations are booted one after the other while the first tests run, as a boot keeps one processor busy for long.
-func Main(m *testing.M, ahead ...Config) {
+func Main(m *testing.M, ahead ...Config) (code int) {
 	flag.Parse()
 	if all := flag.Lookup("test.run").Value.String() == "" && flag.Lookup("test.list").Value.String() == ""; all && !testing.Short() && gate.InSystem() && mayBoot() == nil {
 		go bootAhead(ahead)
 	}
-	code := m.Run()
+	code = m.Run()
 	registry.Lock()
 	for _, n := range registry.netns {
 		n.close()
 	}
-	os.Exit(code)
+	return code
 }
 
 // bootAhead boots peers. What goes wrong is for the test that wants the peer.

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// packages are the Debian packages that the tests need. Those of the virtual machines are fetched, not installed, by
+// tests/system/interop/peer.
+var packages = strings.Fields(`
+	gcc libc6-dev libibverbs-dev librdmacm-dev
+	ibverbs-utils perftest rdmacm-utils qperf python3-pyverbs
+	qemu-system-x86 qemu-user-static iproute2 tshark
+	fio ucx-utils openmpi-bin libopenmpi-dev libfabric-bin
+	tgt libiscsi-bin qemu-utils qemu-block-extra
+	iperf3 netperf curl nginx-light openssh-client openssh-server postgresql redis-server socat prometheus
+`)
+
+// missingPackages are those of packages that are not installed.
+func missingPackages() (missing []string, err error) {
+	if _, err := exec.LookPath("apt-get"); err != nil {
+		return nil, fmt.Errorf("needs a Debian system: %w", err)
+	}
+	// dpkg-query fails where it does not know one of them, and still prints the others.
+	out, err := exec.Command("dpkg-query", append([]string{"-W", "-f", "${db:Status-Status} ${Package}\n"}, packages...)...).Output()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		return nil, err
+	}
+	installed := strings.Split(string(out), "\n")
+	for _, p := range packages {
+		if !slices.Contains(installed, "installed "+p) {
+			missing = append(missing, p)
+		}
+	}
+	return missing, nil
+}
+
+// install installs packages.
+func install(missing []string) error {
+	if len(missing) == 0 {
+		return nil
+	}
+	if err := addNonFree(); err != nil {
+		return err
+	}
+	const wait = "DPkg::Lock::Timeout=300"
+	for _, args := range [][]string{
+		{"-qq", "-o", wait, "update"},
+		append([]string{"-qq", "-y", "-o", wait, "--no-install-recommends", "install"}, missing...),
+	} {
+		cmd := exec.Command("apt-get", args...)
+		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("apt-get %s: %w\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+	return nil
+}
+
+const (
+	debianSources = "/etc/apt/sources.list.d/debian.sources"
+	netperfSource = "/etc/apt/sources.list.d/softrnic-netperf.sources"
+	netperfPin    = `Package: netperf
+Pin: release c=non-free
+Pin-Priority: 500
+
+Package: *
+Pin: release c=non-free
+Pin-Priority: -1
+`
+)
+
+// addNonFree has apt-get find netperf, which is in Debian's component non-free, and nothing else of that component.
+func addNonFree() error {
+	files, err := filepath.Glob("/etc/apt/sources.list.d/*")
+	if err != nil {
+		return err
+	}
+	for _, name := range append(files, "/etc/apt/sources.list") {
+		text, err := os.ReadFile(name)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		for row := range strings.Lines(string(text)) {
+			if !strings.HasPrefix(row, "#") && slices.Contains(strings.Fields(row), "non-free") {
+				return nil
+			}
+		}
+	}
+	text, err := os.ReadFile(debianSources)
+	if err != nil {
+		return err
+	}
+	var b strings.Builder
+	for row := range strings.Lines(string(text)) {
+		if strings.HasPrefix(row, "Components:") {
+			row = "Components: non-free\n"
+		}
+		b.WriteString(row)
+	}
+	if err := os.WriteFile(netperfSource, []byte(b.String()), 0o644); err != nil {
+		return err
+	}
+	return os.WriteFile("/etc/apt/preferences.d/softrnic-netperf", []byte(netperfPin), 0o644)
+}

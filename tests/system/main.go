@@ -1,0 +1,152 @@
+// Command system runs the tests of the whole system: against live kernels, with programs that were not written for SoftRNIC,
+// with processes that are killed, and the tests of all packages at full size.
+//
+//	go run ./tests/system            says what it will install and do, asks, and runs everything
+//	go run ./tests/system -y         does not ask
+//	go run ./tests/system -list      prints the steps
+//	go run ./tests/system -y STEP…   only these steps
+//	go run ./tests/system -y -run REGEXP STEP…   only these tests of them
+//
+// It needs root, Debian, and /dev/net/tun. No test is skipped: what cannot run fails.
+package main
+
+import (
+	"bufio"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/softrnic/softrnic/tests/system/internal/libraries"
+)
+
+const gotestsum = "gotest.tools/gotestsum@v1.13.0"
+
+// step is a set of packages that are tested together.
+type step struct {
+	name, about string
+	args        []string // of go test
+}
+
+// steps are in the order in which they run.
+var steps = []step{
+	{"machines", "the rxe and siw of Linux kernels, in virtual machines; unmodified programs on both sides; tshark",
+		[]string{"-p=1", "-timeout=40m", "./tests/system/interop/..."}},
+	{"programs", "unmodified programs and C libraries on the drop-in libraries, killed processes, network namespaces",
+		[]string{"-p=1", "-timeout=40m", "./tests/system/dropin", "./tests/system/chaos", "./tests/system/netns"}},
+	{"sizes", "the tests of all packages with all media and more seeds",
+		[]string{"-timeout=20m", "./link/...", "./stack/...", "./verbs/...", "./rdmatransport/...", "./cmd/...", "./tests/conformance/..."}},
+}
+
+func main() {
+	yes := flag.Bool("y", false, "go on without asking")
+	list := flag.Bool("list", false, "print the steps")
+	only := flag.String("run", "", "run the tests that match, as go test -run does")
+	flag.Parse()
+	if err := run(*yes, *list, *only, flag.Args()); err != nil {
+		fmt.Fprintln(os.Stderr, "system:", err)
+		os.Exit(1)
+	}
+}
+
+func run(yes, list bool, only string, names []string) error {
+	chosen := steps
+	if len(names) > 0 {
+		chosen = nil
+		for _, name := range names {
+			i := slices.IndexFunc(steps, func(s step) bool { return s.name == name })
+			if i < 0 {
+				return fmt.Errorf("there is no step %q; -list prints them", name)
+			}
+			chosen = append(chosen, steps[i])
+		}
+	}
+	for _, s := range chosen {
+		fmt.Printf("%-10s %s\n", s.name, s.about)
+	}
+	if list {
+		return nil
+	}
+	if os.Getuid() != 0 {
+		return fmt.Errorf("needs root, for packages, network namespaces and virtual machines; this is user %d", os.Getuid())
+	}
+	missing, err := missingPackages()
+	if err != nil {
+		return err
+	}
+	fmt.Println("\nBesides, this boots virtual machines with qemu, makes network namespaces, and writes to ~/.cache/softrnic-peer.")
+	if len(missing) > 0 {
+		fmt.Printf("It installs %d Debian packages, and what they depend on, with apt-get:\n  %s\n", len(missing), strings.Join(missing, " "))
+	} else {
+		fmt.Println("The Debian packages that it needs are installed.")
+	}
+	if !yes {
+		fmt.Print("Go on? [y/N] ")
+		if answer, _ := bufio.NewReader(os.Stdin).ReadString('\n'); !strings.EqualFold(strings.TrimSpace(answer), "y") {
+			return fmt.Errorf("not started")
+		}
+	}
+	if err := install(missing); err != nil {
+		return err
+	}
+	libs, err := libraries.Build()
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(libs)
+	var failed []string
+	for _, s := range chosen {
+		if err := s.run(libs, only); err != nil {
+			failed = append(failed, fmt.Sprintf("%s (%v)", s.name, err))
+		}
+	}
+	if failed != nil {
+		return fmt.Errorf("failed: %s", strings.Join(failed, ", "))
+	}
+	return nil
+}
+
+// run runs the step's tests, and fails if one was skipped.
+func (s *step) run(libs, only string) error {
+	events, err := os.CreateTemp("", "softrnic-system")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(events.Name())
+	defer events.Close()
+	fmt.Printf("\n== %s\n", s.name)
+	args := []string{"run", gotestsum, "--format=pkgname", "--format-icons=text", "--jsonfile=" + events.Name(), "--"}
+	if only != "" {
+		args = append(args, "-run="+only)
+	}
+	cmd := exec.Command("go", append(args, s.args...)...)
+	cmd.Env = append(os.Environ(), "CI=true", "SOFTRNIC_SYSTEM=1", libraries.Variable+"="+libs)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	begun := time.Now()
+	testErr := cmd.Run()
+	fmt.Printf("== %s took %d s\n", s.name, int(time.Since(begun).Seconds()))
+	skipped, err := skippedTests(events)
+	switch {
+	case err != nil:
+		return err
+	case testErr != nil:
+		return testErr
+	case len(skipped) > 0:
+		return fmt.Errorf("skipped, which no test may be here: %s", strings.Join(skipped, ", "))
+	}
+	return nil
+}
+
+// skippedTests reads go test's events.
+func skippedTests(events *os.File) (skipped []string, err error) {
+	err = eachEvent(events, func(e event) {
+		if e.Action == "skip" && e.Test != "" {
+			skipped = append(skipped, filepath.Base(e.Package)+"."+e.Test)
+		}
+	})
+	return skipped, err
+}
