@@ -273,7 +273,7 @@ func (qp *QP) gather(data []byte, list []SGE) error {
 		to := data[:len(b)]
 		if !mr.MayFault() {
 			copy(to, b)
-		} else if !Guard(func() { copy(to, b) }) {
+		} else if !Guard(func() { copy(to, b) }, b) {
 			return Errorf(ErrInvalid, qp.op("post send to"), "inline SGE %d: the memory at %#x faults", i, e.Addr)
 		}
 		data = data[len(b):]

@@ -1,37 +1,29 @@
 package verbs
 
 import (
+	"os"
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"unsafe"
 )
 
 // This file has the methods of application types, and the functions, that only a provider calls: see provider.go.
 
-// Guard calls f, which copies from or to memory that may fault, and returns false if a memory fault ended it. Memory of a
-// region for which MR.MayFault is true is touched only within Guard. For providers only.
-func Guard(f func()) (ok bool) {
-	if before := beforeGuard.Load(); before != nil {
-		(*before)()
-	}
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		if e := recover(); e != nil {
-			if _, fault := e.(runtime.Error); !fault {
-				panic(e)
-			}
-			ok = false
-		}
-	}()
+// Guard calls f, which copies from or to memory that may fault, and returns false if a fault of an address in mem ended it. Every
+// other panic of f goes on, also a fault of another address. Memory of a region for which MR.MayFault is true is touched only
+// within Guard. For providers only.
+func Guard(f func(), mem ...[]byte) (ok bool) {
+	defer EndGuard(BeginGuard(), &ok, mem...)
 	f()
 	return true
 }
 
 // BeginGuard and EndGuard are Guard for a function that is called for each packet, which begins with
 //
-//	defer verbs.EndGuard(verbs.BeginGuard(), &ok)
+//	defer verbs.EndGuard(verbs.BeginGuard(), &ok, mem)
 //
-// and returns true at its end. If memory faults before, it returns false. For providers only.
+// and returns true at its end. If memory of mem faults before, it returns false. For providers only.
 func BeginGuard() (panics bool) {
 	if before := beforeGuard.Load(); before != nil {
 		(*before)()
@@ -40,16 +32,34 @@ func BeginGuard() (panics bool) {
 }
 
 // EndGuard must be deferred itself: see BeginGuard. For providers only.
-func EndGuard(panics bool, ok *bool) {
+func EndGuard(panics bool, ok *bool, mem ...[]byte) {
 	debug.SetPanicOnFault(panics)
 	if *ok {
 		return
 	}
-	if e := recover(); e != nil {
-		if _, fault := e.(runtime.Error); !fault {
-			panic(e)
+	if e := recover(); e != nil && !faultIn(e, mem) {
+		panic(e)
+	}
+}
+
+// faultIn reports whether a panic is a fault of memory in mem. The whole page counts, as the kernel may name its beginning.
+func faultIn(panicked any, mem [][]byte) bool {
+	fault, ok := panicked.(interface {
+		runtime.Error
+		Addr() uintptr // see debug.SetPanicOnFault
+	})
+	if !ok {
+		return false
+	}
+	page := uintptr(os.Getpagesize())
+	at := fault.Addr() &^ (page - 1)
+	for _, b := range mem {
+		first := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
+		if n := uintptr(len(b)); n > 0 && at >= first&^(page-1) && at <= first+n-1 {
+			return true
 		}
 	}
+	return false
 }
 
 // Null reports whether the region is a null MR, made by AllocNullMR. For providers only.

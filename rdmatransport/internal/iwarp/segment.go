@@ -88,7 +88,7 @@ func (s *segment) encodeFPDU(f *mpa.Sender, b []byte) bool {
 }
 
 func (s *segment) encodeGuarded(f *mpa.Sender, b []byte) (ok bool) {
-	defer verbs.EndGuard(verbs.BeginGuard(), &ok)
+	defer verbs.EndGuard(verbs.BeginGuard(), &ok, s.payload...)
 	s.encode(f, b)
 	return true
 }

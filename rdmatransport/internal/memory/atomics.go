@@ -33,7 +33,7 @@ func (s Span) FetchAdd(add uint64) (orig uint64, ok bool) {
 // Update stores f of what the span holds, and returns that. f may run more than once.
 func (s Span) Update(f func(uint64) uint64) (orig uint64, ok bool) {
 	if s.kind == mapped {
-		ok = verbs.Guard(func() { orig = update(s.b, f) })
+		ok = verbs.Guard(func() { orig = update(s.b, f) }, s.b)
 		return orig, ok
 	}
 	return update(s.b, f), true

@@ -72,13 +72,13 @@ func (s Span) Read(dst []byte, sum *uint32) bool {
 
 // guardedCopy copies src to dst, of which either may fault.
 func guardedCopy(dst, src []byte) (ok bool) {
-	defer verbs.EndGuard(verbs.BeginGuard(), &ok)
+	defer verbs.EndGuard(verbs.BeginGuard(), &ok, dst, src)
 	copy(dst, src)
 	return true
 }
 
 func guardedSum(dst, src []byte, sum *uint32) (ok bool) {
-	defer verbs.EndGuard(verbs.BeginGuard(), &ok)
+	defer verbs.EndGuard(verbs.BeginGuard(), &ok, src)
 	*sum = crc.IEEE.Copy(dst, src, *sum, ahead)
 	return true
 }

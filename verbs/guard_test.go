@@ -1,0 +1,67 @@
+//go:build unix
+
+package verbs_test
+
+import (
+	"runtime"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// TestGuardTakesFaultsOfRegionsOnly: Guard, and BeginGuard with EndGuard, make false of a fault of the memory that they were given.
+// Every other panic goes on: of a wrong program, and of other memory.
+func TestGuardTakesFaultsOfRegionsOnly(t *testing.T) {
+	page := syscall.Getpagesize()
+	pages, err := syscall.Mmap(-1, 0, 3*page, syscall.PROT_NONE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	check(t, err)
+	defer func() { check(t, syscall.Munmap(pages)) }()
+	region, other := pages[page:page+100], pages[2*page:]
+	var none map[string]int
+	var nothing *int
+	index := len(pages)
+	for name, c := range map[string]struct {
+		f     func()
+		taken bool
+	}{
+		"its memory":             {func() { copy(make([]byte, 8), region[50:]) }, true},
+		"a write":                {func() { region[99] = 1 }, true},
+		"other memory":           {func() { other[0] = 1 }, false},
+		"memory before it":       {func() { pages[page-1] = 1 }, false},
+		"an index out of range":  {func() { pages[index] = 1 }, false},
+		"a map that is nil":      {func() { none["a"] = 1 }, false},
+		"a pointer that is nil":  {func() { *nothing = 1 }, false},
+		"a pointer near nothing": {func() { *(*byte)(unsafe.Add(unsafe.Pointer(nothing), 8)) = 1 }, false},
+		"a wrong type":           {func() { _ = any(index).(string) }, false},
+		"another panic":          {func() { panic("mine") }, false},
+	} {
+		guards := map[string]func() bool{
+			"Guard": func() bool { return verbs.Guard(c.f, make([]byte, 10), region) },
+			"EndGuard": func() bool {
+				return func() (ok bool) {
+					defer verbs.EndGuard(verbs.BeginGuard(), &ok, make([]byte, 10), region)
+					c.f()
+					return true
+				}()
+			},
+		}
+		for guard, call := range guards {
+			var panicked any
+			ok := func() bool {
+				defer func() { panicked = recover() }()
+				return call()
+			}()
+			if ok || (panicked == nil) != c.taken {
+				t.Errorf("%s, %s: %v, panic %v", guard, name, ok, panicked)
+			}
+			if _, is := panicked.(runtime.Error); panicked != nil && !is && name != "another panic" {
+				t.Errorf("%s, %s: the panic became %v", guard, name, panicked)
+			}
+		}
+	}
+	if !verbs.Guard(func() {}, region) {
+		t.Error("nothing has faulted")
+	}
+}
