@@ -31,6 +31,19 @@ func Make(dir string) error {
 	return check(dir, toUse)
 }
 
+// anothers tells whether a directory that is there is another user's, where this one cannot make what it needs. Root can.
+func anothers(dir string) bool {
+	if os.Geteuid() == 0 {
+		return false
+	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		return errors.Is(err, fs.ErrPermission)
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return ok && int(st.Uid) != os.Geteuid()
+}
+
 // check refuses what is no directory of this user's, or gives others one of the permissions.
 func check(d string, permissions fs.FileMode) error {
 	info, err := os.Lstat(d)

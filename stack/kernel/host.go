@@ -37,6 +37,7 @@ type config struct {
 	name    string
 	addrs   []netip.Addr
 	sharing *Sharing // nil: the host has its addresses for itself
+	closed  bool     // Unopened
 	log     *slog.Logger
 }
 
@@ -61,6 +62,15 @@ func Addr(ip string) Option {
 			return fmt.Errorf("address %q: want the IP address of this machine, such as 10.0.0.1", ip)
 		}
 		c.addrs = append(c.addrs, a.Unmap().WithZone(""))
+		return nil
+	}
+}
+
+// Unopened leaves out all sockets: the host is one to describe, which has the interface's addresses, and neither sends nor receives.
+// It disturbs nobody who has the addresses.
+func Unopened() Option {
+	return func(c *config) error {
+		c.closed = true
 		return nil
 	}
 }

@@ -35,6 +35,7 @@ type nic struct {
 	retryAfter time.Duration // its last
 
 	opened bool        // the first addresses have been added; under changing
+	closed bool        // Unopened
 	up     atomic.Bool // what the watcher knows
 	lost   atomic.Bool
 }
@@ -52,7 +53,7 @@ type gidTable struct {
 // newNIC opens the sockets for addresses of an interface. One that the kernel still looks for duplicates of, as it does for a
 // second when an IPv6 address is new, is added when that is over, unless it was asked for by name.
 func newNIC(iface *net.Interface, addrs []netip.Prefix, c *config) (*nic, error) {
-	n := &nic{name: iface.Name, index: iface.Index, mac: iface.HardwareAddr, wanted: c.addrs, log: c.log, giveWay: newGiveWay()}
+	n := &nic{name: iface.Name, index: iface.Index, mac: iface.HardwareAddr, wanted: c.addrs, log: c.log, closed: c.closed, giveWay: newGiveWay()}
 	n.table.Store(&gidTable{make([]netip.Prefix, 1), make([]netip.Addr, 1)})
 	if len(n.mac) != 6 || n.mac.String() == "00:00:00:00:00:00" {
 		n.mac = madeUp(addrs[0].Addr())
@@ -68,7 +69,7 @@ func newNIC(iface *net.Interface, addrs []netip.Prefix, c *config) (*nic, error)
 	err = n.addAddrs(addrs, c.sharing)
 	n.opened = true
 	n.changing.Unlock()
-	if err == nil {
+	if err == nil && !n.closed {
 		err = n.port.probe()
 	}
 	go n.watch.run() // until it is closed

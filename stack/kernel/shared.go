@@ -75,6 +75,9 @@ func (s *sharedPort) changed(lost bool) {
 
 // open begins to receive what comes to one of the machine's addresses.
 func (p *port) open(a netip.Addr) error {
+	if p.nic.closed {
+		return nil
+	}
 	if p.shared != nil {
 		if err := p.shared.AddAddr(a, p.nic.name); err != nil {
 			return fmt.Errorf("%v: %w", a, err)

@@ -19,7 +19,7 @@ import (
 //	SOFTRNIC_LINK    the link, as --link of the command softrnic. Default: the machine's own addresses, shared with other
 //	                 processes of this user through the hub (--link kernel --shared)
 //	SOFTRNIC_ADDR    addresses, as --addr, separated by commas
-//	SOFTRNIC_SHARED  1: as --shared. 0: a link of the default is not shared either
+//	SOFTRNIC_SHARED  1: as --shared, which is so anyway for every link kernel; 0: none is shared
 //	SOFTRNIC_SELECTIVE_REPEAT  1: as --selective-repeat
 //	SOFTRNIC_DEVICE  the names of the RoCE and the iWARP device, separated by a comma; a name that is left out after the
 //	                 comma leaves out the device; default softrnic0,softrnic0_iw
@@ -145,13 +145,13 @@ func flags(getenv func(string) string, link, addrs string) (f node.Flags, err er
 			return f, fmt.Errorf("%s=%s: give 1 or 0", name, v)
 		}
 	}
-	shared := getenv("SOFTRNIC_SHARED")
-	f.Shared = shared == "1" || link == "" && shared == ""
 	f.Selective = getenv("SOFTRNIC_SELECTIVE_REPEAT") == "1"
 	if link == "" {
 		link = defaultLink
 	}
 	text("SOFTRNIC_LINK", link, &f.Link)
+	shared := getenv("SOFTRNIC_SHARED")
+	f.Shared = shared == "1" || shared == "" && f.Link.Medium == "kernel"
 	for addr := range strings.SplitSeq(addrs, ",") {
 		if addr = strings.TrimSpace(addr); addr != "" {
 			var a node.CIDR

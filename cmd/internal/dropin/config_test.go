@@ -44,6 +44,21 @@ func TestSelectiveRepeatFromEnv(t *testing.T) {
 	}
 }
 
+// TestSharedFromEnv: each rail on the machine's own sockets is shared unless that was refused, and no other is.
+func TestSharedFromEnv(t *testing.T) {
+	for env, want := range map[string][2]bool{"": {true, false}, "SOFTRNIC_SHARED=0": {false, false}} {
+		got, err := fromEnv(t, "SOFTRNIC_LINK=kernel:lo;shm", env)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, r := range got.Rails {
+			if r.Flags.Shared != want[i] {
+				t.Errorf("%q: rail %d is shared: %v, want %v", env, i, r.Flags.Shared, want[i])
+			}
+		}
+	}
+}
+
 func TestFromEnv(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "config")
 	if err := os.WriteFile(file, []byte("# a comment\n\nSOFTRNIC_LINK=shm:x\nSOFTRNIC_DEVICE=mlx5_0,\n"), 0o666); err != nil {
@@ -57,7 +72,8 @@ func TestFromEnv(t *testing.T) {
 	}{
 		{nil, "kernel", true, "softrnic0"},
 		{[]string{"SOFTRNIC_SHARED=0"}, "kernel", false, "softrnic0"},
-		{[]string{"SOFTRNIC_LINK=kernel:lo"}, "kernel", false, "softrnic0"},
+		{[]string{"SOFTRNIC_LINK=kernel:lo"}, "kernel", true, "softrnic0"},
+		{[]string{"SOFTRNIC_LINK=kernel:lo", "SOFTRNIC_SHARED=0"}, "kernel", false, "softrnic0"},
 		{[]string{"SOFTRNIC_LINK=kernel:lo", "SOFTRNIC_SHARED=1"}, "kernel", true, "softrnic0"},
 		{[]string{"SOFTRNIC_CONFIG=" + file}, "shm", false, "mlx5_0"},
 		{[]string{"SOFTRNIC_CONFIG=" + file, "SOFTRNIC_DEVICE=a,b"}, "shm", false, "a"},

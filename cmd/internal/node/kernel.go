@@ -25,7 +25,10 @@ func (f *Flags) openKernel(e *cli.Env, n *Node) error {
 	share := func() {
 		opts = append(opts, kernel.Shared(kernel.Sharing{Start: func(directory string) error { return startHub(e.Command, directory) }, Log: n.Log}))
 	}
-	if f.Shared {
+	switch {
+	case f.Describe:
+		opts = append(opts, kernel.Unopened())
+	case f.Shared:
 		share()
 	}
 	host, err := kernel.New(opts...)

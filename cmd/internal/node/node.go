@@ -51,6 +51,7 @@ type Flags struct {
 	Counters   bool     `group:"node" help:"Print what the node has counted to stderr when it ends, as far as it is not 0, by the names of Linux's port counters and rxe's hw_counters."`
 	Trace      string   `group:"node" type:"path" placeholder:"FILE" help:"Append what happens to queue pairs (changes of state, losses, timeouts, RNR waits, NAKs, the set-up and end of iWARP streams) to this file, one JSON object a line."`
 	Rate       Rate     `kong:"-"` // softrnic run's
+	Describe   bool     `kong:"-"` // the node is only looked at: with --link kernel it takes no address from others, and starts no hub
 	LinkFlags
 }
 

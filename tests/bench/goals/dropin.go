@@ -46,7 +46,7 @@ func (l *lab) dropin(ctx context.Context) error {
 func (l *lab) startProgram(ctx context.Context, on side, link, addr string, stdout, stderr io.Writer, args ...string) (*exec.Cmd, error) {
 	env := []string{"LD_LIBRARY_PATH=" + l.libs, "SOFTRNIC_LINK=" + link, "SOFTRNIC_ADDR=" + addr}
 	if strings.HasPrefix(link, "kernel:") {
-		env = append(env, "SOFTRNIC_SELECTIVE_REPEAT=1")
+		env = append(env, "SOFTRNIC_SELECTIVE_REPEAT=1", "SOFTRNIC_SHARED=0")
 	}
 	return l.start(ctx, l.inside, on, stdout, stderr, "env", append(env, args...)...)
 }

@@ -166,9 +166,9 @@ func TestNamespaces(t *testing.T) {
 	}{
 		{"rping -s -a server.test -v -V -C 20 -S 1000", "rping -c -a server.test -I client.test -v -V -C 20 -S 1000", "roce", "", 2 * 20 * 1000},
 		{"rping -s -a server.test -v -V -C 20 -S 1000", "rping -c -a server.test -v -V -C 20 -S 1000", "iwarp", "", 2 * 20 * 1000},
-		{"ib_write_bw -R -n 500 -F", "ib_write_bw -R -n 500 -F server.test", "roce", "--link kernel:veth0", 500 * 65536},
-		{"rstream -b fd44::1 -S 4096 -C 50 -T v", "rstream -s fd44::1 -S 4096 -C 50 -T v", "roce", "--link kernel:veth0", 2 * 50 * 4096},
-		{"rstream -b fd44::1 -S 4096 -C 50 -T v", "rstream -s fd44::1 -S 4096 -C 50 -T v", "iwarp", "--link kernel:veth0", 2 * 50 * 4096},
+		{"ib_write_bw -R -n 500 -F", "ib_write_bw -R -n 500 -F server.test", "roce", "--link kernel:veth0 --no-shared", 500 * 65536},
+		{"rstream -b fd44::1 -S 4096 -C 50 -T v", "rstream -s fd44::1 -S 4096 -C 50 -T v", "roce", "--link kernel:veth0 --no-shared", 2 * 50 * 4096},
+		{"rstream -b fd44::1 -S 4096 -C 50 -T v", "rstream -s fd44::1 -S 4096 -C 50 -T v", "iwarp", "--link kernel:veth0 --no-shared", 2 * 50 * 4096},
 		{"riostream -b fd44::1 -S 4096 -C 50 -T v", "riostream -s fd44::1 -S 4096 -C 50 -T v", "roce", "", 2 * 50 * 4096},
 	} {
 		t.Run(p.client+" "+p.transport, func(t *testing.T) {

@@ -283,7 +283,7 @@ func TestRunSelectiveRepeat(t *testing.T) {
 	}
 }
 
-// TestRunShared: two programs have one address, through the hub, which the first of them starts.
+// TestRunShared: two programs have one address, also of an interface that is named, through the hub, which the first of them starts.
 func TestRunShared(t *testing.T) {
 	gate.System(t)
 	needs(t, "/usr/bin/ibv_rc_pingpong", "ibverbs-utils")
@@ -291,7 +291,7 @@ func TestRunShared(t *testing.T) {
 	for _, sysfs := range []string{"auto", "preload", "off"} {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		flags := "--link kernel:lo --addr 127.14.7.1 --shared --sysfs " + sysfs
+		flags := "--link kernel:lo --addr 127.14.7.1 --sysfs " + sysfs
 		freePort++
 		program := []string{"ibv_rc_pingpong", "-n", "200", "-g", "1", "-p", fmt.Sprint(freePort)}
 		run(t, runner(ctx, t, dir, flags, program...), runner(ctx, t, dir, flags, append(program, "127.0.0.1")...), freePort)

@@ -445,7 +445,7 @@ func (l *dropinLab) dropin(ctx context.Context, t *testing.T, line, counters str
 	}
 	cmd := l.peer.Netns.Command(ctx, "setpriv", asNobody(path, args)...)
 	cmd.Env = []string{
-		"PATH=/usr/bin:/bin:/usr/sbin:/sbin", "LD_LIBRARY_PATH=" + l.libs, "SOFTRNIC_LINK=kernel:" + l.peer.Netns.Bridge, "SOFTRNIC_ADDR=" + dropinAddr.String(),
+		"PATH=/usr/bin:/bin:/usr/sbin:/sbin", "LD_LIBRARY_PATH=" + l.libs, "SOFTRNIC_LINK=kernel:" + l.peer.Netns.Bridge, "SOFTRNIC_SHARED=0", "SOFTRNIC_ADDR=" + dropinAddr.String(),
 		// perftest takes the first device for what rdma_cm will connect over, and its two sides must agree.
 		map[verbs.Transport]string{verbs.RoCEv2: "SOFTRNIC_DEVICE=softrnic0,", verbs.IWARP: "SOFTRNIC_DEVICE=,softrnic0"}[l.transport],
 		"SOFTRNIC_COUNTERS=" + counters, "SOFTRNIC_TRACE=" + counters + ".trace", "SOFTRNIC_LOG=debug",

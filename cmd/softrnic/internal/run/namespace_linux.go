@@ -11,8 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ownNamespaces has a child begin in a user and a mount namespace of its own, as the same user, with the capability to mount.
+// ownNamespaces has a child begin in a mount namespace of its own, with the capability to mount. Who has that capability already
+// keeps all others too: a user namespace would take them, and with it there is one user only. Others get a user namespace,
+// in which they are the same user.
 func ownNamespaces() *syscall.SysProcAttr {
+	if hasCapability(unix.CAP_SYS_ADMIN) {
+		return &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
+	}
 	return &syscall.SysProcAttr{
 		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: os.Getuid(), HostID: os.Getuid(), Size: 1}},
@@ -21,14 +26,39 @@ func ownNamespaces() *syscall.SysProcAttr {
 	}
 }
 
+// hasCapability reports whether this process has a capability in effect.
+func hasCapability(number uint) bool {
+	caps, err := effectiveCapabilities()
+	return err == nil && caps&(1<<number) != 0
+}
+
+// effectiveCapabilities is a bit for each of this process's capabilities.
+func effectiveCapabilities() (uint64, error) {
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &data[0]); err != nil {
+		return 0, fmt.Errorf("capabilities: %w", err)
+	}
+	return uint64(data[1].Effective)<<32 | uint64(data[0].Effective), nil
+}
+
 // The directories that get entries, below the directory that describe fills.
 const (
 	sysClass = "sys/class"
 	dev      = "dev"
 )
 
-// runInside mounts what describe has made, gives the capability up, and runs the program.
+// tryMounts is the value of --inside with which runInside only finds out whether it may mount.
+const tryMounts = "-"
+
+// runInside mounts what describe has made, gives up the capability that the user namespace gave, and runs the program.
 func (c *Command) runInside() error {
+	// Nothing that is mounted here is to be seen outside. A new user namespace has that by itself.
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
+		return fmt.Errorf("keep mounts inside: %w", err)
+	}
+	if c.Inside == tryMounts {
+		return unix.Mount("softrnic", "/"+sysClass, "tmpfs", unix.MS_NOSUID|unix.MS_NOEXEC, "mode=755")
+	}
 	for _, d := range []string{sysClass, dev} {
 		if err := c.addTo("/"+d, filepath.Join(c.Inside, d)); err != nil {
 			return fmt.Errorf("%s: %w (--sysfs off does without)", d, err)

@@ -17,15 +17,15 @@ import (
 
 // Command runs a program.
 type Command struct {
-	Link    string        `placeholder:"LINK" help:"The link of the devices, as --link of the other commands. Default: the machine's own addresses over its own UDP and TCP sockets, shared with other programs of this user (kernel with --shared)."`
+	Link    string        `placeholder:"LINK" help:"The link of the devices, as --link of the other commands. Default: the machine's own addresses over its own UDP and TCP sockets, shared with other programs of this user."`
 	Addr    []node.CIDR   `sep:"none" placeholder:"CIDR" help:"Address of the devices, as --addr of the other commands; repeatable."`
-	Shared  bool          `help:"With --link kernel:INTERFACE: share the addresses with other programs of this user. Where --link is left out it is so anyway."`
+	Shared  *bool         `negatable:"" help:"With --link kernel[:INTERFACE]: share the addresses with other programs of this user, which is the default. --no-shared: the program has them for itself."`
 	Device  string        `placeholder:"ROCE[,IWARP]" help:"Names of the RoCE and the iWARP device: mlx5_0,siw0. A comma with nothing behind it leaves out the iWARP device. Default: softrnic0,softrnic0_iw."`
 	Repeat  bool          `name:"selective-repeat" help:"RoCEv2: repeat lost packets alone towards other SoftRNICs that were given this too, as --selective-repeat of the other commands."`
 	Speed   string        `placeholder:"GBPS" help:"The rate that the devices' ports report, in Gbit/s: 25, 100, 200, 400 … It is what programs read, and nothing is sent slower or faster for it. Default: 40."`
 	Width   string        `placeholder:"LANES" help:"With --speed: the number of lanes that the ports report, 1, 2, 4, 8 or 12. Default: 4, or if the rate does not go with that, the next that it goes with."`
 	Libs    string        `type:"existingdir" placeholder:"DIR" help:"Directory of the drop-in libraries. Default: beside the command softrnic, or in ../lib/softrnic from there."`
-	Sysfs   string        `enum:"auto,on,preload,off" default:"auto" placeholder:"MODE" help:"How the program sees its devices in /sys/class/infiniband, /sys/class/infiniband_verbs and /dev/infiniband, where UCX and pyverbs look: on: in a mount namespace; preload: by a library before the C library; off: not at all; auto: on if this user may make a mount namespace, else preload. Default: auto."`
+	Sysfs   string        `enum:"auto,on,preload,off" default:"auto" placeholder:"MODE" help:"How the program sees its devices in /sys/class/infiniband, /sys/class/infiniband_verbs and /dev/infiniband, where UCX and pyverbs look: on: in a mount namespace; preload: by a library before the C library; off: not at all; auto: on if this user may make a mount namespace without a loss of rights, else preload. Default: auto."`
 	Sockets bool          `help:"Carry the program's TCP connections over RDMA, as rsockets, where the other side speaks these: as another softrnic run --sockets, or a program with librspreload.so, does. Other connections are TCP as ever. The program gets no devices."`
 	Wait    time.Duration `name:"sockets-wait" default:"3s" placeholder:"TIME" help:"With --sockets: how long a host may take to answer over RDMA before TCP is used, and RDMA not tried with it for a minute. Default: 3s."`
 	Log     *slog.Level   `name:"log-level" placeholder:"LEVEL" help:"What the libraries log to stderr: debug, info, warn or error. Default: warn."`
@@ -56,7 +56,7 @@ statically, those in Go, and io_uring. This command ends when the program has, n
   softrnic run --sockets -- iperf3 -c 127.0.0.1
 
 The same without softrnic run: LD_LIBRARY_PATH is the directory of the libraries, with its libmlx5 and libefa if the machine
-lacks these, and SOFTRNIC_LINK, SOFTRNIC_ADDR (with commas), SOFTRNIC_SHARED (1), SOFTRNIC_SELECTIVE_REPEAT (1), SOFTRNIC_TOP (1),
+lacks these, and SOFTRNIC_LINK, SOFTRNIC_ADDR (with commas), SOFTRNIC_SHARED (1 or 0), SOFTRNIC_SELECTIVE_REPEAT (1), SOFTRNIC_TOP (1),
 SOFTRNIC_DEVICE, SOFTRNIC_SPEED, SOFTRNIC_WIDTH and SOFTRNIC_LOG are the flags; SOFTRNIC_TRANSPORT (roce, iwarp, or both in an order) is
 what rdma_cm connects over, and whose device is listed first, SOFTRNIC_TRACE a file for what happens to queue pairs. SOFTRNIC_CONFIG names a file with lines of these.
 
@@ -106,8 +106,8 @@ func (c *Command) settings() map[string]string {
 			s[name] = value
 		}
 	}
-	if c.Shared {
-		s["SOFTRNIC_SHARED"] = "1"
+	if c.Shared != nil {
+		s["SOFTRNIC_SHARED"] = map[bool]string{true: "1", false: "0"}[*c.Shared]
 	}
 	if c.Repeat {
 		s["SOFTRNIC_SELECTIVE_REPEAT"] = "1"

@@ -1,6 +1,7 @@
 package run
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -61,6 +62,9 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 	byLibrary := c.Sysfs == "preload"
 	if !byLibrary {
 		why := mayUnshare()
+		if c.Sysfs == "auto" && why == nil {
+			why = losesByUnsharing()
+		}
 		if c.Sysfs == "on" && why != nil {
 			return fmt.Errorf("--sysfs on: %w", why)
 		}
@@ -105,12 +109,24 @@ func notRun(err error) error {
 	return cli.ExitStatus(statusNotExecutable)
 }
 
-// mayUnshare returns nil if this user may make a user and a mount namespace, in which it mounts.
+// losesByUnsharing returns an error if the program has rights here that it has not in a namespace of its own: as root in a container,
+// who may do much, but not mount.
+func losesByUnsharing() error {
+	switch caps, err := effectiveCapabilities(); {
+	case err != nil:
+		return err
+	case caps != 0 && !hasCapability(unix.CAP_SYS_ADMIN):
+		return errors.New("this user has capabilities that a user namespace would take, and not CAP_SYS_ADMIN")
+	}
+	return nil
+}
+
+// mayUnshare returns nil if this user may make a mount namespace, and mount in it.
 func mayUnshare() error {
-	cmd := exec.Command("/proc/self/exe", "--version")
+	cmd := exec.Command("/proc/self/exe", "run", "--inside", tryMounts, "--", "true")
 	cmd.SysProcAttr = ownNamespaces()
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("this user may make no mount namespace: %w", err)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("this user may make no mount namespace, or not mount in it: %w: %s", err, bytes.TrimSpace(out))
 	}
 	return nil
 }

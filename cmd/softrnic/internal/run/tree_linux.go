@@ -41,9 +41,11 @@ func describe(e *cli.Env, cfg *dropin.Config, command, root string) error {
 }
 
 // describeRail adds the files of a rail's devices to all, and makes their entries of /dev. For that it opens the node that the
-// program will open, and closes it again; the counters are those of this moment.
+// program will open, or at least looks at what it will be; the counters are those of this moment.
 func describeRail(env *cli.Env, r *dropin.Rail, root string, all files, devices *int) (err error) {
-	n, err := r.Flags.Open(env)
+	flags := r.Flags
+	flags.Describe = true
+	n, err := flags.Open(env)
 	if err != nil {
 		return err
 	}

@@ -24,6 +24,10 @@ func newTree() (dir string, remove func(), err error) {
 		if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, os.ErrNotExist) {
 			continue // somebody has taken it for one that was left, and removes it
 		}
+		// A program that gives up its privileges still reads it, where a library shows it. There is nothing secret in it.
+		if err := os.Chmod(dir, 0o755); err != nil {
+			return "", nil, errors.Join(err, f.Close())
+		}
 		return dir, func() { // without a lock where the file system has none, and nobody removes the directory
 			_ = os.RemoveAll(dir)
 			_ = f.Close()
