@@ -1,6 +1,6 @@
 // Package programs keeps the table of programs that were written for libibverbs and librdmacm and were seen to run on the drop-in
 // libraries. Tests that run such programs say so with Ran. Where SOFTRNIC_TABLE is set, Save adds what has passed or failed to
-// table.json, and writes the table of the README anew:
+// table.json, and writes the table of tests/system/dropin/PROGRAMS.md anew:
 //
 //	SOFTRNIC_TABLE=1 SOFTRNIC_LONG=1 go test ./tests/system/dropin ./tests/system/interop -run 'TestDropin|TestPingpong|TestPerftest|TestConnectionManager|TestQperf|TestFio'
 package programs
@@ -29,6 +29,9 @@ type Run struct {
 	Over    string `json:"over"` // the link and the wire protocol, or the peer
 	Passed  bool   `json:"passed"`
 }
+
+// page is the file that shows the table to readers, seen from the directory of this package.
+const page = "../../dropin/PROGRAMS.md"
 
 var (
 	mu   sync.Mutex
@@ -98,8 +101,8 @@ func Save(directory string) error {
 	if err := os.WriteFile(filepath.Join(directory, "table.json"), text.Bytes(), 0o644); err != nil {
 		return err
 	}
-	readme := filepath.Join(directory, "../../../../README.md")
-	was, err := os.ReadFile(readme)
+	page := filepath.Join(directory, page)
+	was, err := os.ReadFile(page)
 	if err != nil {
 		return err
 	}
@@ -107,7 +110,7 @@ func Save(directory string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(readme, []byte(now), 0o644)
+	return os.WriteFile(page, []byte(now), 0o644)
 }
 
 // load reads the table: a line of JSON for each run.
