@@ -9,7 +9,7 @@ import (
 // TestPublicTypes: what a public package exports names no type of an internal package, which its users could not make.
 func TestPublicTypes(t *testing.T) {
 	var dirs []string
-	for _, p := range packages(t) {
+	for _, p := range modulePackages(t) {
 		dir := strings.TrimPrefix(p.ImportPath, module+"/")
 		if _, library := mayImport[p.top()]; library && !internal(dir) {
 			dirs = append(dirs, dir)

@@ -48,7 +48,7 @@ func (p *pkg) top() string {
 	return top
 }
 
-func packages(t *testing.T) (all []pkg) {
+func modulePackages(t *testing.T) (all []pkg) {
 	t.Helper()
 	cmd := exec.Command("go", "list", "-json=ImportPath,Imports,TestImports,XTestImports", "./...")
 	cmd.Dir = ".."
@@ -70,7 +70,7 @@ func packages(t *testing.T) (all []pkg) {
 }
 
 func TestImports(t *testing.T) {
-	for _, p := range packages(t) {
+	for _, p := range modulePackages(t) {
 		allowed, limited := mayImport[p.top()]
 		for _, i := range p.Imports { // tests may also import what they need for a peer
 			if own, ok := strings.CutPrefix(i, module+"/"); ok && limited {
@@ -102,7 +102,7 @@ func TestLinkedWithoutGVisor(t *testing.T) {
 }
 
 func TestPackageNames(t *testing.T) {
-	for _, p := range packages(t) {
+	for _, p := range modulePackages(t) {
 		switch name := path.Base(p.ImportPath); name {
 		case "util", "utils", "common", "base", "helper", "helpers", "misc", "shared":
 			t.Errorf("%s: %s says nothing of what is in it", p.ImportPath, name)

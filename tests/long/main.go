@@ -9,7 +9,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -19,7 +18,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -100,6 +98,9 @@ func currentCommit() (string, error) {
 // numbers finds the lines of a log in which a test says what it has measured.
 var numbers = regexp.MustCompile(`(?m)^\s+\w+\.go:\d+: result: (.*)$`)
 
+// timedOut is the exit code of timeout(1) where the time was over.
+const timedOut = 124
+
 // run runs the line's command and returns its row.
 func (l line) run(commit string) (result, error) {
 	log, err := os.Create(filepath.Join(directory, l.name+".log"))
@@ -108,22 +109,17 @@ func (l line) run(commit string) (result, error) {
 	}
 	defer log.Close()
 	fmt.Printf("\n== %s: %s\n", l.name, l.command)
-	ctx, cancel := context.WithTimeout(context.Background(), l.limit)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", l.command)
+	// timeout ends all processes of the command.
+	cmd := exec.Command("timeout", "-k", "30", fmt.Sprint(l.limit.Seconds()), "bash", "-euo", "pipefail", "-c", l.command)
 	cmd.Env = append(os.Environ(), "SOFTRNIC_LONG=1")
 	cmd.Stdout = io.MultiWriter(os.Stdout, log)
 	cmd.Stderr = cmd.Stdout
-	// The command is a group of processes, all of which end with it.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
-	cmd.WaitDelay = 30 * time.Second
 	begun := time.Now()
 	err = cmd.Run()
 	r := result{commit: commit, date: begun.UTC().Format("2006-01-02"), seconds: int(time.Since(begun).Seconds()), verdict: passed}
 	var exit *exec.ExitError
 	switch {
-	case ctx.Err() != nil:
+	case errors.As(err, &exit) && exit.ExitCode() == timedOut:
 		r.verdict = "took longer than " + l.limit.String()
 	case errors.As(err, &exit):
 		r.verdict = "FAILED"
