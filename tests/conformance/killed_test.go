@@ -10,6 +10,7 @@ import (
 
 	"github.com/softrnic/softrnic/link/impair"
 	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/tests/internal/gate"
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -112,14 +113,13 @@ func (e *endpoint) poll() []verbs.WC {
 	return wcs[:must(e.cq.Poll(wcs))(e.t)]
 }
 
-// TestNothingStaysBehind kills and closes nodes again and again, in real time, and checks that no goroutine and no memory of them
-// is left.
+// TestNothingStaysBehind kills and closes nodes again and again, and checks that no goroutine and no memory of them is left.
 func TestNothingStaysBehind(t *testing.T) {
 	bothWays(t, nothingStaysBehind)
 }
 
 func nothingStaysBehind(t *testing.T, direct bool) {
-	cycle := func() {
+	cycle := func(t *testing.T) {
 		lan := new(pipe.Switch)
 		var p pair
 		port := lan.Port()
@@ -127,9 +127,7 @@ func nothingStaysBehind(t *testing.T, direct bool) {
 		p.a = newNode(t, o.link(t, lan.Port(), nil), nil, "10.0.0.1/24").newEndpoint(smallCap)
 		p.b = newNode(t, o.link(t, port, nil), nil, "10.0.0.2/24").newEndpoint(smallCap)
 		p.am, p.bm = p.a.reg(make([]byte, 1<<20), allAccess), p.b.reg(make([]byte, 1<<20), allAccess)
-		c := defaultTerms()
-		c.sides[0].timeout, c.sides[0].retries = 14, 3 // 270 ms: the first WRITE must not fail where the machine is busy
-		connect(p.a, p.b, c)
+		connect(p.a, p.b, defaultTerms())
 		p.a.post(p.requests(verbs.RDMAWrite, 1, 1<<20)...)
 		p.a.succeed(1)
 		wrs := p.requests(verbs.RDMAWrite, 8, 1<<20)
@@ -141,13 +139,15 @@ func nothingStaysBehind(t *testing.T, direct bool) {
 		}
 		p.close()
 	}
-	cycle()
-	cycle()
-	goroutines, heap := settled()
 	const cycles = 20
-	for range cycles {
-		cycle()
+	inVirtualTime := func(n int) {
+		for range n {
+			synctest.Test(t, cycle)
+		}
 	}
+	inVirtualTime(2)
+	goroutines, heap := settled()
+	inVirtualTime(cycles)
 	const mayGrow = cycles * 64 << 10
 	goroutinesAfter, heapAfter := settled()
 	// What moves in the background, and gVisor's goroutines, end a little later.
@@ -181,9 +181,9 @@ func TestChurn(t *testing.T) {
 }
 
 func churns(t *testing.T, direct bool) {
-	rounds := 2000
-	if testing.Short() || raceEnabled {
-		rounds = 300
+	rounds := 300
+	if gate.InSystem() && !raceEnabled {
+		rounds = 2000
 	}
 	p := newPair(t, pairOptions{direct: direct})
 	defer p.close()
@@ -245,9 +245,9 @@ func churn(n *node, rounds int) error {
 
 // TestDeregDuringTraffic: once Dereg has returned, neither WRITEs of the peer nor responses to READs touch the memory any more.
 func TestDeregDuringTraffic(t *testing.T) {
-	rounds := 60
-	if testing.Short() || raceEnabled {
-		rounds = 15
+	rounds := 16
+	if gate.InSystem() && !raceEnabled {
+		rounds = 60
 	}
 	for _, c := range []struct {
 		code verbs.WROpcode

@@ -18,6 +18,7 @@ import (
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/rdmatransport/roce"
+	"github.com/softrnic/softrnic/tests/internal/gate"
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -139,10 +140,10 @@ func TestLongPath(t *testing.T) {
 			shares := map[string]plotter.XYs{} // of the rate, by loss in the order of losses
 			for _, mtu := range []verbs.MTU{verbs.MTU1024, verbs.MTU4096} {
 				for i, loss := range losses {
-					usual := mtu == verbs.MTU4096 && rate == 1e9 ||
+					inSystem := mtu == verbs.MTU4096 && rate == 1e9 ||
 						mtu == verbs.MTU1024 && rate == 10e9 && loss == 0.001 && code == verbs.RDMAWrite // the most packets
-					withRace := rate == 1e9 && loss == 0.001 && code != verbs.Send
-					if !long && (!usual || raceEnabled && !withRace) {
+					usual := mtu == verbs.MTU4096 && rate == 1e9 && loss == 0.001
+					if !usual && !gate.InLong() && (!inSystem || !gate.InSystem() || raceEnabled) {
 						continue
 					}
 					report.printf("| %v | %d Gbit/s | %v | %v %%", code, rate/1e9, mtu, loss*100)

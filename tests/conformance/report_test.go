@@ -12,19 +12,18 @@ import (
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 	"gonum.org/v1/plot/vg/vgsvg"
+
+	"github.com/softrnic/softrnic/tests/internal/gate"
 )
 
-// long is whether the long form of a test is wanted (.ci/run long).
-var long = os.Getenv("SOFTRNIC_LONG") == "1"
-
-// report is a table of results. With SOFTRNIC_REPORT=1 the long form of its test writes it to the directory reports.
+// report is a table of results. With SOFTRNIC_REPORT=1 its test writes it to the directory reports, in the long run.
 type report struct {
 	strings.Builder
 	wanted bool
 }
 
 func newReport(t *testing.T, head string) *report {
-	r := &report{wanted: long && os.Getenv("SOFTRNIC_REPORT") == "1"}
+	r := &report{wanted: gate.InLong() && os.Getenv("SOFTRNIC_REPORT") == "1"}
 	r.printf("Written by %s.\n\n%s", t.Name(), head)
 	return r
 }

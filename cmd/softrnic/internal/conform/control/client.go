@@ -25,7 +25,12 @@ func Dial(addr, token string, wait time.Duration) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{conn: conn, in: bufio.NewScanner(conn), wait: wait}
+	return New(conn, token, wait)
+}
+
+// New is Dial over a connection that is there already. It owns conn, also where it fails.
+func New(conn net.Conn, token string, wait time.Duration) (c *Client, err error) {
+	c = &Client{conn: conn, in: bufio.NewScanner(conn), wait: wait}
 	c.in.Buffer(nil, MaxLine)
 	if c.Hello, err = c.Do(&Request{Op: Hello, Token: token}); err != nil {
 		return nil, errors.Join(err, conn.Close())

@@ -1,18 +1,15 @@
 package rocev2_test
 
 import (
-	"context"
-	"flag"
-	"net"
 	"net/netip"
-	"os/exec"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/control"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/conformtest"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/peer"
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/responder"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/rocev2"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform/suite"
 	"github.com/softrnic/softrnic/link/pipe"
@@ -21,37 +18,16 @@ import (
 	"github.com/softrnic/softrnic/stack/netstack"
 )
 
-func must[T any](v T, err error) func(t *testing.T) T {
-	return func(t *testing.T) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-}
-
 // newEnv is a node of ours that answers, and the way to it, on a pipe.
 func newEnv(t *testing.T) *rocev2.Env {
 	t.Helper()
 	lan := new(pipe.Switch)
-	host := must(netstack.New(lan.Port(), netstack.Addr("10.0.0.1/24")))(t)
-	dev := must(rdmatransport.Open(host, rdmatransport.RoCE(roce.Config{DCQCN: &roce.DCQCN{}})))(t)
-	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	ctx, cancel := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	go func() { served <- responder.Serve(ctx, l, dev, "secret") }()
-	p := must(peer.New(lan.Port(), netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.1"), nil))(t)
-	c := must(control.Dial(l.Addr().String(), "secret", 30*time.Second))(t)
+	host := conformtest.Must(netstack.New(lan.Port(), netstack.Addr("10.0.0.1/24")))(t)
+	dev := conformtest.Must(rdmatransport.Open(host, rdmatransport.RoCE(roce.Config{DCQCN: &roce.DCQCN{}})))(t)
+	c, end := conformtest.Connect(t, dev)
+	p := conformtest.Must(peer.New(lan.Port(), netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.1"), nil))(t)
 	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-		cancel()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
-		if err := dev.Close(); err != nil {
+		if err := end(); err != nil {
 			t.Error(err)
 		}
 		host.Close()
@@ -60,79 +36,46 @@ func newEnv(t *testing.T) *rocev2.Env {
 	if err := p.Find(10 * time.Second); err != nil {
 		t.Fatal(err)
 	}
-	return &rocev2.Env{Peer: p, Control: c, Wait: 20 * time.Second}
+	return &rocev2.Env{Peer: p, Control: c, Wait: 20 * time.Second, Quiet: time.Millisecond}
 }
-
-// once has TestOurs run each case as it is, and none with another outcome: a test takes rules out of the engine, and this must fail.
-var once = flag.Bool("once", false, "TestOurs: no mutated replies, and no patience")
 
 // TestOurs: our node keeps to each statement. Then each case fails if anything that it compares is another, and if the reply that it
-// looks at last is lost.
+// looks at last is lost. Time is virtual.
 func TestOurs(t *testing.T) {
+	var mutations atomic.Int64
+	all := rocev2.Cases(nil)
+	t.Run("case", func(t *testing.T) {
+		for i, c := range all {
+			t.Run(c.ID, func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) { mutations.Add(int64(ours(t, i))) })
+			})
+		}
+	})
+	t.Logf("%d cases, %d mutations", len(all), mutations.Load())
+}
+
+func ours(t *testing.T, i int) (mutations int) {
 	env := newEnv(t)
-	if *once {
-		env.Wait, env.Quiet = 10*time.Second, 20*time.Millisecond
+	c := rocev2.Cases(env)[i]
+	r := c.Judge(nil)
+	if r.Verdict != suite.Pass {
+		t.Fatalf("%s: %s: %s", c.Statement, r.Verdict, r.Reason)
 	}
-	mutations := 0
-	for _, c := range rocev2.Cases(env) {
-		t.Run(c.ID, func(t *testing.T) {
-			r := c.Judge(nil)
-			if r.Verdict != suite.Pass {
-				t.Fatalf("%s: %s: %s", c.Statement, r.Verdict, r.Reason)
-			}
-			if len(r.Checks) == 0 {
-				t.Fatal("it compares nothing")
-			}
-			if *once {
-				return
-			}
-			var all []suite.Mutation
-			last := 0
-			for i, check := range r.Checks {
-				all = append(all, suite.Mutation{Check: check, Number: i + 1})
-				last = max(last, check.Reply)
-			}
-			if last > 0 {
-				all = append(all, suite.Mutation{Check: suite.Check{Reply: last}, Drop: true})
-			}
-			for _, m := range all {
-				wait := env.Wait
-				if m.Drop {
-					env.Wait = 50 * time.Millisecond
-				}
-				// What cannot be told from a target that need not answer is not judged.
-				if r := c.Judge(&m); r.Verdict != suite.Fail && !(m.Drop && r.Verdict == suite.Skip) {
-					t.Errorf("%+v: %s", m, r.Verdict)
-				}
-				env.Wait = wait
-				mutations++
-			}
-		})
-	}
-	t.Logf("%d cases, %d mutations", len(rocev2.Cases(nil)), mutations)
-}
-
-// TestDistinct: no two cases have the same ID or the same statement, and each has a source.
-func TestDistinct(t *testing.T) {
-	ids, statements := map[string]bool{}, map[string]bool{}
-	for _, c := range rocev2.Cases(nil) {
-		if ids[c.ID] || statements[c.Statement] || c.Source == "" || c.Statement == "" {
-			t.Errorf("%s: %q, source %q", c.ID, c.Statement, c.Source)
+	return conformtest.Mutate(t, &r, func(m *suite.Mutation) error {
+		r := c.Judge(m)
+		if m.Drop && r.Verdict == suite.Skip {
+			return nil // what cannot be told from a target that need not answer is not judged
 		}
-		ids[c.ID], statements[c.Statement] = true, true
-	}
+		return conformtest.Failed(r)
+	})
 }
 
-// TestWithoutEngines: the tester is not made of what it tests. Of our packages it knows links, and the transports' headers.
+func TestDistinct(t *testing.T) { conformtest.Distinct(t, rocev2.Cases(nil)) }
+
+// TestWithoutEngines: of our packages the tester knows links, and the transports' headers.
 func TestWithoutEngines(t *testing.T) {
-	const module = "github.com/softrnic/softrnic/"
-	out := must(exec.Command("go", "list", "-deps", ".", "../peer", "../suite", "../control").Output())(t)
-	for dep := range strings.FieldsSeq(string(out)) {
-		own, ok := strings.CutPrefix(dep, module)
-		allowed := strings.HasPrefix(own, "link") || own == "rdmatransport/roce/wire" || own == "rdmatransport/crc" || own == "rdmatransport/roce/cm/mad" ||
-			strings.HasPrefix(own, "cmd/softrnic/internal/conform/")
-		if ok && !allowed {
-			t.Errorf("the tester is linked with %s", own)
-		}
-	}
+	conformtest.WithoutEngines(t, func(own string) bool {
+		return strings.HasPrefix(own, "link") || own == "rdmatransport/roce/wire" || own == "rdmatransport/crc" || own == "rdmatransport/roce/cm/mad"
+	})
 }

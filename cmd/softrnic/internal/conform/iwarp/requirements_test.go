@@ -1,4 +1,3 @@
-// Package iwarp_test says how each requirement of the iWARP RFCs is met: by which test it is shown, or why none can.
 package iwarp_test
 
 import (
@@ -12,6 +11,8 @@ import (
 	"strings"
 	"testing"
 )
+
+// The rows of rfc*_test.go say how each requirement of the iWARP RFCs is met: by which test it is shown, or why none can.
 
 // A requirement is what an RFC says with MUST or MUST NOT, in our words.
 type requirement struct {
@@ -91,7 +92,7 @@ var rfcs = []struct {
 
 // TestRequirements fails if a requirement has neither a test nor a reason, or a test that does not exist.
 func TestRequirements(t *testing.T) {
-	exists := testFunctions(t, "../../..")
+	exists := testFunctions(t, "../../../../..")
 	missing := make(map[string][]string)
 	for _, rfc := range rfcs {
 		sum := 0
