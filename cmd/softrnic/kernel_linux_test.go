@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -75,36 +76,45 @@ func (s *server) ends() {
 
 // TestKernelSockets runs each command between two nodes on the loopback interface, as whoever runs the test.
 func TestKernelSockets(t *testing.T) {
-	const here, there = " --link kernel:lo --addr 127.15.0.1", " --link kernel:lo --addr 127.15.0.2/8"
-	for _, c := range []struct{ server, says, client, prints string }{
-		{"pingpong rc -c -s 100000 -n 50", "local address", "pingpong rc -c -s 100000 -n 50 127.15.0.1", "50 iters"},
-		{"pingpong uc -c -n 50", "local address", "pingpong uc -c -n 50 127.15.0.1", "50 iters"},
-		{"pingpong ud -c -s 2000 -n 50", "local address", "pingpong ud -c -s 2000 -n 50 127.15.0.1", "50 iters"},
-		{"pingpong srq -c -n 50", "local address", "pingpong srq -c -n 50 127.15.0.1", "50 iters"},
-		{"pingpong xsrq -n 50", "waiting for 1", "pingpong xsrq -n 50 127.15.0.1", ""},
-		{"rping -s -d", "listening", "rping -c -a 127.15.0.1 -C 50 -S 5000 -V -v", "ping data: rdma-ping-49"},
-		{"rping -s -d --transport iwarp", "listening", "rping -c -a 127.15.0.1 -C 50 -S 5000 -V -v --transport iwarp", "ping data: rdma-ping-49"},
-		{"perf write bw", "Waiting", "perf write bw -D 200ms --transport rocev2 --transport iwarp --tcp 127.15.0.1", "65536"},
-		{"perf send lat --strict-icrc", "Waiting", "perf send lat -n 500 --verify --strict-icrc 127.15.0.1", "500"},
+	for i, c := range []struct{ server, says, client, prints string }{
+		{"pingpong rc -c -s 100000 -n 50", "local address", "pingpong rc -c -s 100000 -n 50 ADDR", "50 iters"},
+		{"pingpong uc -c -n 50", "local address", "pingpong uc -c -n 50 ADDR", "50 iters"},
+		{"pingpong ud -c -s 2000 -n 50", "local address", "pingpong ud -c -s 2000 -n 50 ADDR", "50 iters"},
+		{"pingpong srq -c -n 50", "local address", "pingpong srq -c -n 50 ADDR", "50 iters"},
+		{"pingpong xsrq -n 50", "waiting for 1", "pingpong xsrq -n 50 ADDR", ""},
+		{"rping -s -d", "listening", "rping -c -a ADDR -C 50 -S 5000 -V -v", "ping data: rdma-ping-49"},
+		{"rping -s -d --transport iwarp", "listening", "rping -c -a ADDR -C 50 -S 5000 -V -v --transport iwarp", "ping data: rdma-ping-49"},
+		{"perf write bw", "Waiting", "perf write bw -D 20ms --warmup 1ms --transport rocev2 --transport iwarp --tcp ADDR", "65536"},
+		{"perf send lat --strict-icrc", "Waiting", "perf send lat -n 500 --verify --strict-icrc ADDR", "500"},
 		{"mckey -m 239.15.0.1 -C 50", "joined", "mckey -m 239.15.0.1 -C 50 -s", "50 messages of 100 bytes sent"},
-		{"serve --log-level info", "msg=serving", "rping -c -a 127.15.0.1 -C 50 -V -v", "ping data: rdma-ping-49"},
-		{"serve --log-level info", "msg=serving", "pingpong rc -n 50 127.15.0.1", "50 iters"},
+		{"serve --log-level info", "msg=serving", "rping -c -a ADDR -C 50 -V -v", "ping data: rdma-ping-49"},
+		{"serve --log-level info", "msg=serving", "pingpong rc -n 50 ADDR", "50 iters"},
 	} {
-		s := serving(t, c.server+here+" --counters", c.says)
-		code, stdout, stderr := runCommand(t, c.client+there)
-		if code != 0 || !strings.Contains(stdout, c.prints) {
-			t.Errorf("%s: exit code %d, stdout without %q:\n%s%s", c.client, code, c.prints, stdout, stderr)
-		}
-		if strings.HasPrefix(c.server, "serve") {
-			s.stop()
-			<-s.code
-		} else {
-			s.ends()
-		}
-		for _, bad := range []string{"icrc_", "malformed"} {
-			if strings.Contains(s.said(), bad) {
-				t.Errorf("%s: with %s has counted packets as %s:\n%s", c.server, c.client, bad, s.said())
-			}
+		t.Run(c.client, func(t *testing.T) {
+			t.Parallel()
+			addr := fmt.Sprintf("127.15.2.%d", i+1)
+			kernelSockets(t, addr, c.server, c.says, strings.ReplaceAll(c.client, "ADDR", addr), c.prints)
+		})
+	}
+}
+
+// kernelSockets runs a server at addr and a client at another address.
+func kernelSockets(t *testing.T, addr, server, says, client, prints string) {
+	here, there := " --link kernel:lo --addr "+addr, " --link kernel:lo --addr "+strings.Replace(addr, ".2.", ".3.", 1)+"/8"
+	s := serving(t, server+here+" --counters", says)
+	code, stdout, stderr := runCommand(t, client+there)
+	if code != 0 || !strings.Contains(stdout, prints) {
+		t.Errorf("%s: exit code %d, stdout without %q:\n%s%s", client, code, prints, stdout, stderr)
+	}
+	if strings.HasPrefix(server, "serve") {
+		s.stop()
+		<-s.code
+	} else {
+		s.ends()
+	}
+	for _, bad := range []string{"icrc_", "malformed"} {
+		if strings.Contains(s.said(), bad) {
+			t.Errorf("%s: with %s has counted packets as %s:\n%s", server, client, bad, s.said())
 		}
 	}
 }
@@ -112,6 +122,7 @@ func TestKernelSockets(t *testing.T) {
 // TestKernelSocketsCaptured: --capture has the packets as they are on the wire, with the right ICRCs where they are
 // sent, and --impair does what it says to them.
 func TestKernelSocketsCaptured(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "roce.pcapng")
 	s := serving(t, "rping -s -d -C 20 --link kernel:lo --addr 127.15.0.3 --impair loss=2%,corrupt=8%,dup=2%,reorder=2%,seed=1 --counters", "listening")
 	code, stdout, stderr := runCommand(t, "rping -c -C 20 -S 30000 -V -v -a 127.15.0.3 --link kernel:lo --addr 127.15.0.4 --capture "+file)
@@ -176,6 +187,7 @@ func TestKernelSocketsRefusals(t *testing.T) {
 
 // TestKernelSocketsNAT: where a NAT is between two nodes, each says why it hears nothing of the other, and what passes the NAT.
 func TestKernelSocketsNAT(t *testing.T) {
+	t.Parallel()
 	const at, nat, client = "127.15.0.7", "127.15.0.8", "127.15.0.9"
 	inside, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(nat), Port: 4791})
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 // TestDepartures: a process hears of the others that leave the segment, whether they close their link or are killed, each time that
 // one does; and not of the end of a connection with one that is still there, which it meets again.
 func TestDepartures(t *testing.T) {
+	t.Parallel()
 	dir := directory(t)
 	a := join(t, dir)
 	a.Attach(func([]link.Frame) {})

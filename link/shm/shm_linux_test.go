@@ -186,6 +186,7 @@ func TestAllMeet(t *testing.T) {
 
 // TestMeetAgain: a pair that has ended, while both processes go on, begins again.
 func TestMeetAgain(t *testing.T) {
+	t.Parallel()
 	dir := directory(t)
 	a, b := join(t, dir), join(t, dir)
 	await(t, "two have met", func() bool { return len(a.Peers()) == 1 && len(b.Peers()) == 1 })
@@ -315,11 +316,14 @@ func descriptorsOpen(t testing.TB) (fds, maps int) {
 	return len(d), bytes.Count(m, []byte("memfd:softrnic-ring"))
 }
 
-// TestKilled: processes that are killed at any moment leave nothing behind, and the others go on. SOFTRNIC_LONG: 1000 of them.
+// TestKilled: processes that are killed at any moment leave nothing behind, and the others go on. SOFTRNIC_SYSTEM: 30 of them, SOFTRNIC_LONG: 1000.
 func TestKilled(t *testing.T) {
-	n := 5
-	if os.Getenv("SOFTRNIC_LONG") != "" {
+	n := 2
+	switch {
+	case os.Getenv("SOFTRNIC_LONG") != "":
 		n = 1000
+	case os.Getenv("SOFTRNIC_SYSTEM") != "":
+		n = 30
 	}
 	dir := directory(t)
 	a, b := join(t, dir), join(t, dir)

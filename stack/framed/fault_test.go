@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"os"
 	"testing"
 	"time"
 
@@ -73,6 +74,7 @@ func (s *side) wait(cq *verbs.CQ) verbs.WC {
 		case time.Now().After(give):
 			s.t.Fatal("no completion")
 		}
+		time.Sleep(20 * time.Microsecond)
 	}
 }
 
@@ -97,9 +99,11 @@ func TestFaults(t *testing.T) {
 		{"bursts", impair.Direction{Burst: impair.Burst{Enter: 0.005, Leave: 0.5}}, impair.Direction{Burst: impair.Burst{Enter: 0.005, Leave: 0.5}}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			a, l := openNode(t, "127.16.0.1", impair.Config{Seed: uint64(seed + 1), In: c.in, Out: c.out}, c.strict)
-			b, _ := openNode(t, "127.16.0.2", impair.Config{Seed: uint64(seed + 100)}, c.strict)
-			faults(t, a, b, uint64(seed))
+			t.Parallel()
+			own, other := fmt.Sprintf("127.16.%d.1", seed), fmt.Sprintf("127.16.%d.2", seed)
+			a, l := openNode(t, own, impair.Config{Seed: uint64(seed + 1), In: c.in, Out: c.out}, c.strict)
+			b, _ := openNode(t, other, impair.Config{Seed: uint64(seed + 100)}, c.strict)
+			faults(t, a, b, other, uint64(seed))
 			in, out := l.Counters()
 			t.Logf("in %+v, out %+v", in, out)
 			if in.Packets < 50 || out.Packets < 50 || in.Lost+out.Lost == 0 {
@@ -113,7 +117,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-func faults(t *testing.T, a, b *verbs.Device, seed uint64) {
+func faults(t *testing.T, a, b *verbs.Device, other string, seed uint64) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	cfg := &rdmacm.Config{Transport: verbs.RoCEv2, Cap: verbs.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 1, MaxRecvSGE: 1}}
@@ -127,7 +131,7 @@ func faults(t *testing.T, a, b *verbs.Device, seed uint64) {
 		}
 		accepted <- c
 	}()
-	onA := must(rdmacm.Dial(ctx, a, netip.AddrPortFrom(netip.MustParseAddr("127.16.0.2"), l.Addr().Port()).String(), cfg))(t)
+	onA := must(rdmacm.Dial(ctx, a, netip.AddrPortFrom(netip.MustParseAddr(other), l.Addr().Port()).String(), cfg))(t)
 	const size = 100_000
 	var ends [2]*side
 	for i, c := range []*rdmacm.Conn{onA, <-accepted} {
@@ -147,7 +151,11 @@ func faults(t *testing.T, a, b *verbs.Device, seed uint64) {
 		}
 	}()
 	rnd := rand.New(rand.NewPCG(seed, 0))
-	for round := range 12 {
+	rounds := 12
+	if os.Getenv("SOFTRNIC_SYSTEM") != "" {
+		rounds = 60
+	}
+	for round := range rounds {
 		n := 8 + rnd.IntN(size-8)
 		for i := range x.buf[:n] {
 			x.buf[i] = byte(rnd.Uint32())

@@ -27,17 +27,22 @@ const (
 // zeros is shared because gVisor keeps hold of what was last written.
 var zeros [64 << 20]byte
 
-// fillBuffers writes until the buffers of both ends are full, and returns how many bytes went in.
-func fillBuffers(t *testing.T, s stack.Stream) int {
+// fillBuffers writes until the buffers of both ends are full, which is when no byte goes in for a while, and returns how many bytes
+// went in.
+func fillBuffers(t *testing.T, s stack.Stream) (n int) {
 	t.Helper()
-	if err := s.SetWriteDeadline(time.Now().Add(300 * time.Millisecond)); err != nil {
-		t.Fatal(err)
+	for {
+		if err := s.SetWriteDeadline(time.Now().Add(150 * time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		more, err := s.Write(zeros[:])
+		if n += more; err == nil {
+			t.Error("64 MiB went into buffers that nobody reads")
+		}
+		if more == 0 || err == nil {
+			return n
+		}
 	}
-	n, err := s.Write(zeros[:])
-	if err == nil {
-		t.Error("64 MiB went into buffers that nobody reads")
-	}
-	return n
 }
 
 // wantMemory waits until the buffers of each host's connections have so many bytes, which takes until its last segments have
@@ -65,6 +70,7 @@ func TestTCPBuffers(t *testing.T) {
 		"smallest": {leastSend, leastReceive, []netstack.Option{netstack.TCPBuffers(leastSend, leastReceive)}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			lan := new(pipe.Switch)
 			server := &windowed{Link: lan.Port()}
 			l := &lane{t: t,
@@ -99,6 +105,7 @@ func TestTCPBuffers(t *testing.T) {
 // However many connections there are whose peers do not read, their buffers stay within the memory. All of them get some
 // data through; those for which there is no memory at all are refused, and as soon as others end there is room again.
 func TestTCPMemory(t *testing.T) {
+	t.Parallel()
 	const conns, memory, peersMemory = 16, 6 << 20, 16 << 20
 	lan := new(pipe.Switch)
 	l := &lane{t: t,
@@ -315,7 +322,7 @@ func TestTCPMemoryOfSilentConnections(t *testing.T) {
 			end := time.Now().Add(3 * time.Second)
 			for n := 0; n < 6 || time.Now().Before(end); n++ {
 				transfer(t, x, y, 1<<20)
-				time.Sleep(20 * time.Millisecond)
+				time.Sleep(100 * time.Millisecond)
 			}
 			x.Abort()
 			y.Abort()
@@ -341,6 +348,7 @@ func TestTCPMemoryOfSilentConnections(t *testing.T) {
 
 // Connections that begin when others have half of the memory get an equal share in the end, even if none of the others ends.
 func TestTCPMemoryIsShared(t *testing.T) {
+	t.Parallel()
 	const conns, memory = 6, 16 << 20
 	l := newLane(t, netstack.TCPBuffers(4<<20, 4<<20), netstack.TCPMemory(memory))
 	type pair struct{ a, b stack.Stream }

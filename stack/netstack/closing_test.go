@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"flag"
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -19,6 +21,15 @@ import (
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/stack/netstack"
 )
+
+// TestMain has more tests run at once than there are processors: those that are parallel wait for timers of TCP.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", "12"); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
 
 // lane is two hosts, and a listener on the second.
 type lane struct {
@@ -98,6 +109,7 @@ func transfer(t *testing.T, from, to stack.Stream, n int) {
 
 // A new connection on the addresses and ports of one that has just ended takes the place of its TIME-WAIT, on either side.
 func TestRedialReplacesTimeWait(t *testing.T) {
+	t.Parallel()
 	for name, first := range map[string]func(a, b stack.Stream) (first, second stack.Stream){
 		"the server closes first": func(a, b stack.Stream) (_, _ stack.Stream) { return b, a },
 		"the client closes first": func(a, b stack.Stream) (_, _ stack.Stream) { return a, b },
@@ -118,6 +130,7 @@ func TestRedialReplacesTimeWait(t *testing.T) {
 
 // Data that nobody has read stays when a new connection asks for the place, which it gets when the stream is closed.
 func TestRedialWaitsForUnreadData(t *testing.T) {
+	t.Parallel()
 	l := newLane(t)
 	a, b := l.dial(4000)
 	transfer(t, a, b, 16<<20)
@@ -164,6 +177,7 @@ func TestRedialWaitsForUnreadData(t *testing.T) {
 
 // No second connection gets the addresses and ports of one that is open.
 func TestStreamPortInUse(t *testing.T) {
+	t.Parallel()
 	l := newLane(t)
 	a, b := l.dial(4000)
 	if _, err := l.a.DialStream(t.Context(), netip.MustParseAddrPort("10.0.0.1:4000"), netip.MustParseAddrPort("10.0.0.2:7471")); !errors.Is(err, syscall.EADDRINUSE) {
@@ -182,6 +196,7 @@ func TestStreamPortInUse(t *testing.T) {
 // The host finds a port for each new connection, however many connections are in TIME-WAIT, and for each new listener, as long
 // as there are ports without one.
 func TestEphemeralPortsAreDrawnAgain(t *testing.T) {
+	t.Parallel()
 	l := newLane(t)
 	const ports = 65535 - 61000 + 1
 	for i := range ports + 100 {
@@ -322,6 +337,7 @@ func (l *segments) Write(frames []link.Frame) (int, error) {
 
 // A connection in TIME-WAIT sends no keepalive probes, while an open one of the same host sends many.
 func TestNoKeepAliveInTimeWait(t *testing.T) {
+	t.Parallel()
 	lan := new(pipe.Switch)
 	w := &segments{Link: lan.Port(), counted: 4000, told: 4001, sent: make(chan struct{}, 1)}
 	l := &lane{t: t,

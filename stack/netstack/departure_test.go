@@ -24,6 +24,7 @@ func (f *farewell) WatchDepartures(left func(mac [6]byte)) { f.left = left }
 // TestDeparture: when a host has left, connections to it time out, whether they wait for data or for an acknowledgement. What has
 // come before can still be read, and the end of a stream where it came.
 func TestDeparture(t *testing.T) {
+	t.Parallel()
 	lan := new(pipe.Switch)
 	near, far := &farewell{Link: lan.Port()}, lan.Port()
 	var hosts [2]*netstack.Host

@@ -42,6 +42,7 @@ func TestStreamDeadPeer(t *testing.T) {
 		"keepalive":    {[]netstack.Option{netstack.UserTimeout(0), netstack.KeepAlive(100*time.Millisecond, 50*time.Millisecond, 4)}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := cutOff(t, nil, tc.opts...)
 			start := time.Now()
 			if tc.send {
@@ -65,6 +66,7 @@ func TestStreamDeadPeer(t *testing.T) {
 
 // A peer that acknowledges, but opens no window, is given up as well.
 func TestUserTimeoutOfZeroWindow(t *testing.T) {
+	t.Parallel()
 	lan := new(pipe.Switch)
 	a, _ := streamsOn(t, lan.Port(), lan.Port(), netstack.UserTimeout(500*time.Millisecond))
 	if err := a.SetWriteDeadline(time.Now().Add(20 * time.Second)); err != nil {

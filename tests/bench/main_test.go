@@ -3,16 +3,21 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/softrnic/softrnic/tests/internal/gate"
 )
 
-// TestCompare has a repository whose last commit made its benchmark allocate twice as much.
+// TestCompare has a repository whose last commit made its benchmark allocate twice as much. It needs git, and benchstat, which the go
+// command fetches and compiles.
 func TestCompare(t *testing.T) {
+	gate.System(t)
 	t.Chdir(t.TempDir())
 	git := func(args ...string) {
 		t.Helper()
@@ -57,7 +62,10 @@ func TestCompare(t *testing.T) {
 	if err := compare(t.Context(), o, []string{"no-such-commit"}, &stdout, &stderr); err == nil {
 		t.Error("a base that is no commit is taken")
 	}
-	if err := compare(t.Context(), o, []string{"a", "b", "c"}, &stdout, &stderr); err == nil {
+}
+
+func TestArguments(t *testing.T) {
+	if err := compare(t.Context(), new(options), []string{"a", "b", "c"}, io.Discard, io.Discard); err == nil {
 		t.Error("three commits are taken")
 	}
 }

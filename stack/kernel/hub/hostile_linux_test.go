@@ -64,9 +64,12 @@ func TestHostile(t *testing.T) {
 	}
 	before := descriptors(t)
 
-	duration := time.Second
-	if os.Getenv("SOFTRNIC_LONG") != "" {
+	duration := 200 * time.Millisecond
+	switch {
+	case os.Getenv("SOFTRNIC_LONG") != "":
 		duration = time.Minute
+	case os.Getenv("SOFTRNIC_SYSTEM") != "":
+		duration = 2 * time.Second
 	}
 	acts := []struct {
 		name string

@@ -548,10 +548,13 @@ func (e *end) echo(addr string, p *process, n int, patience time.Duration) bool 
 	}
 }
 
-// rounds is n, or many if the long tests run.
-func rounds(n, many int) int {
-	if os.Getenv("SOFTRNIC_LONG") != "" {
+// rounds is n, some in the system run, or many in the long run.
+func rounds(n, some, many int) int {
+	switch {
+	case os.Getenv("SOFTRNIC_LONG") != "":
 		return many
+	case os.Getenv("SOFTRNIC_SYSTEM") != "":
+		return some
 	}
 	return n
 }
@@ -563,7 +566,7 @@ func TestKilledClients(t *testing.T) {
 	dir, s := directory(t), &starter{t: t}
 	e := join(t, dir, addr, s.start)
 	var others []*process
-	for range rounds(3, 16) {
+	for range rounds(2, 3, 16) {
 		others = append(others, spawn(t, dir, addr))
 	}
 	descriptors := func() int {
@@ -572,7 +575,7 @@ func TestKilledClients(t *testing.T) {
 	}
 	before := 0
 	last := map[uint32]int{}
-	for i := range rounds(20, 1000) {
+	for i := range rounds(8, 40, 1000) {
 		p := spawn(t, dir, addr)
 		if at, was := last[p.base]; was && i-at < 200 {
 			t.Fatalf("QPNs from %#x are leased again after %d others", p.base, i-at)
@@ -605,14 +608,14 @@ func TestKilledClients(t *testing.T) {
 func TestKilledHub(t *testing.T) {
 	const addr = "127.31.0.6"
 	dir, s := directory(t), &starter{t: t}
-	clients := make([]*end, rounds(3, 16))
+	clients := make([]*end, rounds(2, 3, 16))
 	for i := range clients {
 		clients[i] = join(t, dir, addr, s.start)
 		if err := clients[i].port.Serve(stack.Service{ID: uint64(i), Mask: ^uint64(0)}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for range rounds(5, 100) {
+	for range rounds(2, 10, 100) {
 		went := make(chan bool, 100)
 		for _, c := range clients {
 			c.nic.Watch(func(e stack.Change) {

@@ -24,6 +24,7 @@ var program clitest.Program = func() any {
 
 // TestSwitchBetweenNodes: RDMA of both protocols between two nodes that are connected to the switch.
 func TestSwitchBetweenNodes(t *testing.T) {
+	t.Parallel()
 	dir, err := os.MkdirTemp("", "s")
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +39,7 @@ func TestSwitchBetweenNodes(t *testing.T) {
 	for _, args := range []string{
 		"rping -c -C 10 --addr 10.0.0.8/24 -a",
 		"rping -c -C 10 --transport iwarp --addr 10.0.0.8/24 -a",
-		"pingpong rc --path-mtu 4096 --size 65536 --addr 10.0.0.8/24",
+		"pingpong rc --path-mtu 4096 --size 65536 -n 100 --addr 10.0.0.8/24",
 	} {
 		args = args + " 10.0.0.9" + on
 		if code, stdout, stderr := program.Run(t.Context(), nil, strings.Fields(args)...); code != 0 {
@@ -58,3 +59,6 @@ func TestSwitchBetweenNodes(t *testing.T) {
 		t.Errorf("the socket is still there: %v", err)
 	}
 }
+
+// TestMain runs the tests as clitest does.
+func TestMain(m *testing.M) { clitest.Main(m) }

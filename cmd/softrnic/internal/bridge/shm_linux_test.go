@@ -23,8 +23,8 @@ func TestSharedMemory(t *testing.T) {
 	for _, args := range []string{
 		"rping -c -C 10 --addr 10.0.0.8/24 --link stream:" + path + " -a 10.0.0.9",
 		"rping -c -C 10 --transport iwarp --addr 10.0.0.8/24 --link stream:" + path + " -a 10.0.0.9",
-		"pingpong rc --size 65536 --addr 10.0.0.8/24 --link stream:" + path + " 10.0.0.9",
-		"pingpong rc --size 65536 --addr 10.0.0.7/24 --link shm:lab 10.0.0.9",
+		"pingpong rc --size 65536 -n 100 --addr 10.0.0.8/24 --link stream:" + path + " 10.0.0.9",
+		"pingpong rc --size 65536 -n 100 --addr 10.0.0.7/24 --link shm:lab 10.0.0.9",
 	} {
 		if code, stdout, stderr := program.Run(t.Context(), nil, strings.Fields(args)...); code != 0 {
 			t.Errorf("%s: exit code %d\n%s%s", args, code, stdout, stderr)

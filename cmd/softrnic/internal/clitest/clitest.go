@@ -4,7 +4,10 @@ package clitest
 import (
 	"bytes"
 	"context"
+	"errors"
+	"flag"
 	"io"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +17,22 @@ import (
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 )
+
+// Main runs the tests of a package. Nodes say that they run in a directory that goes with the tests, so that nothing is left in that of
+// the user, whose own nodes the tests do not see. More tests run at once than there are processors: those that are parallel mostly wait.
+func Main(m *testing.M) {
+	dir, err := os.MkdirTemp("", "s")
+	if err != nil {
+		panic(err)
+	}
+	flag.Parse()
+	if err := errors.Join(os.Setenv("XDG_RUNTIME_DIR", dir), flag.Set("test.parallel", "8")); err != nil {
+		panic(err)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(dir)
+	os.Exit(code)
+}
 
 // Program makes the commands that a test runs: a pointer to a struct as kong has it.
 type Program func() any

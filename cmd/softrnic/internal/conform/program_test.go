@@ -134,3 +134,6 @@ func TestUsage(t *testing.T) {
 		t.Errorf("--list of iWARP exits with %d and prints %d lines: %s", code, n, out)
 	}
 }
+
+// TestMain runs the tests as clitest does.
+func TestMain(m *testing.M) { clitest.Main(m) }

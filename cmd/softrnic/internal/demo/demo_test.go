@@ -50,6 +50,7 @@ func checkDemo(t *testing.T, code int, r report, stderr string, rows, mtu int) {
 }
 
 func TestDemoVerifiesEverything(t *testing.T) {
+	t.Parallel()
 	code, r, stderr := runDemo(t, "--size=0", "--size=1", "--size=4097", "--size=100000")
 	checkDemo(t, code, r, stderr, 5*4+2, 4096)
 	code, r, stderr = runDemo(t, "--mtu=1500", "--size=5000")
@@ -57,6 +58,7 @@ func TestDemoVerifiesEverything(t *testing.T) {
 }
 
 func TestDemoOnABadLinkIntoACapture(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "demo.pcapng")
 	code, r, stderr := runDemo(t, "--size=3000", "--impair=loss=1%,corrupt=1%,dup=1%,seed=7", "--capture="+file)
 	checkDemo(t, code, r, stderr, 5+2, 4096)
@@ -67,6 +69,7 @@ func TestDemoOnABadLinkIntoACapture(t *testing.T) {
 
 // TestDemoSaysWhatIsWrong: on a link that loses everything the first row fails, which the table and the exit code show.
 func TestDemoSaysWhatIsWrong(t *testing.T) {
+	t.Parallel()
 	code, r, stderr := runDemo(t, "--size=8", "--impair=loss=100%")
 	if code != 1 || !strings.Contains(stderr, "RETRY_EXC_ERR") || strings.Count(stderr, "\n") != 1 {
 		t.Errorf("exit code %d, stderr %q", code, stderr)

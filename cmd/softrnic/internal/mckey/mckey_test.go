@@ -15,18 +15,21 @@ func TestMckey(t *testing.T) {
 		{"239.1.2.3", "10.0.0.1/24", "10.0.0.2/24", "10.0.0.3/24"},
 		{"ff05::1:3", "fd00::1/64", "fd00::2/64", "fd00::3/64"},
 	} {
-		lan := new(pipe.Switch)
-		one := program.Announce(t.Context(), lan, "mckey", "-m", c.group, "--addr", c.a)
-		two := program.Announce(t.Context(), lan, "mckey", "-m", c.group, "--addr", c.b)
-		sender := <-program.Announce(t.Context(), lan, "mckey", "-m", c.group, "-s", "--addr", c.to)
-		if sender.Code != 0 || !strings.HasSuffix(sender.Stdout, "10 messages of 100 bytes sent\n") {
-			t.Errorf("sender: %+v", sender)
-		}
-		for _, o := range []clitest.Outcome{<-one, <-two} {
-			if o.Code != 0 || !strings.HasSuffix(o.Stdout, "10 messages of 100 bytes received\n") {
-				t.Errorf("receiver: %+v", o)
+		t.Run(c.group, func(t *testing.T) {
+			t.Parallel()
+			lan := new(pipe.Switch)
+			one := program.Announce(t.Context(), lan, "mckey", "-m", c.group, "--addr", c.a)
+			two := program.Announce(t.Context(), lan, "mckey", "-m", c.group, "--addr", c.b)
+			sender := <-program.Announce(t.Context(), lan, "mckey", "-m", c.group, "-s", "--addr", c.to)
+			if sender.Code != 0 || !strings.HasSuffix(sender.Stdout, "10 messages of 100 bytes sent\n") {
+				t.Errorf("sender: %+v", sender)
 			}
-		}
+			for _, o := range []clitest.Outcome{<-one, <-two} {
+				if o.Code != 0 || !strings.HasSuffix(o.Stdout, "10 messages of 100 bytes received\n") {
+					t.Errorf("receiver: %+v", o)
+				}
+			}
+		})
 	}
 }
 

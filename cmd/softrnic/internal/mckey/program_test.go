@@ -1,6 +1,10 @@
 package mckey
 
-import "github.com/softrnic/softrnic/cmd/softrnic/internal/clitest"
+import (
+	"testing"
+
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/clitest"
+)
 
 // program is the command line with this package's command alone.
 var program = clitest.Program(func() any {
@@ -8,3 +12,6 @@ var program = clitest.Program(func() any {
 		Mckey Command `cmd:""`
 	})
 })
+
+// TestMain runs the tests as clitest does.
+func TestMain(m *testing.M) { clitest.Main(m) }

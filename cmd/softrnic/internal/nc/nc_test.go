@@ -149,3 +149,6 @@ func TestInputFails(t *testing.T) {
 		t.Errorf("the server: exit code %d: %s", code, &s.Err)
 	}
 }
+
+// TestMain runs the tests as clitest does.
+func TestMain(m *testing.M) { clitest.Main(m) }

@@ -19,6 +19,7 @@ import (
 // TestPerfWays: perf --loopback measures each wire protocol in packets, and direct, by default; flags choose one. The packets
 // counted show that the labels are true.
 func TestPerfWays(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ args, overs string }{
 		{"write bw", "RoCEv2; in process, direct"},
 		{"write bw --transport iwarp", "iWARP; in process, direct"},
@@ -46,6 +47,7 @@ func TestPerfWays(t *testing.T) {
 
 // TestPerfTables: the printed tables have the labels and packets too, and say how to measure in packets only.
 func TestPerfTables(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ args, row string }{
 		{"write bw", " 65536 "}, {"send lat", " 8 "},
 	} {
@@ -91,6 +93,7 @@ func TestPerfPlanString(t *testing.T) {
 }
 
 func TestPerfLoopbackAddresses(t *testing.T) {
+	t.Parallel()
 	for given, want := range map[string]string{
 		"10.0.0.1/24": "10.0.0.2/24", "10.0.0.254/24": "10.0.0.253/24", "10.0.0.2/30": "10.0.0.1/30", "10.0.0.0/31": "10.0.0.1/31",
 		"10.0.0.1/31": "10.0.0.0/31", "fd00::1/64": "fd00::2/64", "fd00::ffff/112": "fd00::fffe/112", "10.0.0.1/32": "", "fd00::1/128": "",
@@ -99,7 +102,7 @@ func TestPerfLoopbackAddresses(t *testing.T) {
 		if (err != nil) != (want == "") || err == nil && got.String() != want {
 			t.Errorf("next to %s: %v, %v; want %s", given, got, err, want)
 		}
-		code, _, stderr := program.Run(t.Context(), nil, "perf", "write", "bw", "--loopback", "--direct", "--iters", "5", "--addr", given)
+		code, _, stderr := program.Run(t.Context(), nil, "perf", "write", "bw", "--loopback", "--direct", "--iters", "5", "--warmup", "0", "--addr", given)
 		if (code != cli.ExitOK) != (want == "") || code != cli.ExitOK && !strings.Contains(stderr, "--addr "+given+": the network has no address for the other node") {
 			t.Errorf("--addr %s: exit code %d, stderr %q", given, code, stderr)
 		}
@@ -108,6 +111,7 @@ func TestPerfLoopbackAddresses(t *testing.T) {
 
 // A client that is interrupted writes the results that it has, as JSON and as a page, and that some are missing.
 func TestPerfInterruptedKeepsResults(t *testing.T) {
+	t.Parallel()
 	page := filepath.Join(t.TempDir(), "report.html")
 	lan := new(pipe.Switch)
 	s := program.Start(t, lan, "perf write bw --addr 10.0.0.1/24")
@@ -134,6 +138,7 @@ func TestPerfInterruptedKeepsResults(t *testing.T) {
 
 // The file of a report is opened before anything is measured, and is left as it was if nothing is measured.
 func TestPerfReportFile(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	kept := filepath.Join(dir, "kept.html")
 	if err := os.WriteFile(kept, []byte("precious"), 0o600); err != nil {
@@ -156,7 +161,7 @@ func TestPerfReportFile(t *testing.T) {
 	if files, err := os.ReadDir(dir); err != nil || len(files) != 1 {
 		t.Errorf("%v, %v", files, err)
 	}
-	code, _, stderr := program.Run(t.Context(), nil, strings.Fields("perf write lat --loopback --direct --iters 5 --size 8 --report "+kept+" --transport iwarp --json")...)
+	code, _, stderr := program.Run(t.Context(), nil, strings.Fields("perf write lat --loopback --direct --iters 5 --warmup 1ms --size 8 --report "+kept+" --transport iwarp --json")...)
 	b, err := os.ReadFile(kept)
 	if text := string(b); code != cli.ExitOK || err != nil || !strings.HasPrefix(text, "<!DOCTYPE html>") || !strings.HasSuffix(text, "</html>\n") ||
 		strings.Contains(text, "RoCEv2 latency") || !strings.Contains(text, "in process, direct latency") {

@@ -91,6 +91,7 @@ func checkTraffic(t *testing.T, row *result) {
 }
 
 func TestPerf(t *testing.T) {
+	t.Parallel()
 	for op := range operations {
 		for _, metric := range []string{metricBW, metricLat, metricRate} {
 			t.Run(op+" "+metric, func(t *testing.T) {
@@ -117,6 +118,7 @@ func TestPerf(t *testing.T) {
 
 // Several QPs on several threads, in both directions, with sizes, --cq-mod and --post-list that do not divide evenly.
 func TestPerfManyWays(t *testing.T) {
+	t.Parallel()
 	for _, args := range []string{
 		"--qps 5 --threads 2 --cq-mod 7 --depth 9 --post-list 4 --bidirectional --size 1 --size 4097",
 		"--qps 2 --depth 1 --size 70000",
@@ -149,6 +151,7 @@ func TestPerfManyWays(t *testing.T) {
 }
 
 func TestPerfForATime(t *testing.T) {
+	t.Parallel()
 	for _, args := range []string{"write bw --cq-mod 16 --bidirectional", "send bw --qps 3", "read lat", "send lat", "write lat"} {
 		r := runPerf(t, args+" --loopback --packets --verify --size 4096 --duration 5ms --tcp --transport iwarp,rocev2")
 		if r.overs() != "iWARP; RoCEv2; TCP; kernel TCP" {
@@ -165,6 +168,7 @@ func TestPerfForATime(t *testing.T) {
 }
 
 func TestPerfConnect(t *testing.T) {
+	t.Parallel()
 	for _, threads := range []int64{1, 4} {
 		r := runPerf(t, fmt.Sprintf("connect rate --loopback --iters 300 --threads %d --transport rocev2,iwarp", threads))
 		if len(r.Results) != 2 {
@@ -207,6 +211,7 @@ func TestPerfCounters(t *testing.T) {
 }
 
 func TestPerfAllSizes(t *testing.T) {
+	t.Parallel()
 	r := runPerf(t, "write bw --loopback --direct --all --iters 2")
 	if len(r.Results) != 23 || r.Results[0].Size != 2 || r.Results[22].Size != 8<<20 {
 		t.Errorf("%d rows: %+v", len(r.Results), r)
@@ -215,6 +220,7 @@ func TestPerfAllSizes(t *testing.T) {
 
 // A server and a client on one switch, and what perftest's users look for in the output.
 func TestPerfServer(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ args, title string }{
 		{"send bw", "Send BW Test (RoCEv2)"}, {"write lat --transport iwarp", "RDMA_Write Latency Test (iWARP)"},
 		{"read bw --qps 4 --verify --tcp", "RDMA_Read BW Test (RoCEv2)"},
@@ -243,7 +249,7 @@ func TestPerfServerCPU(t *testing.T) {
 	lan := new(pipe.Switch)
 	s := program.Start(t, lan, "perf send bw --addr 10.0.0.1/24 --json --log-level debug")
 	s.Await(t, &s.Err, "msg=listening")
-	c := program.Start(t, lan, "perf send bw 10.0.0.1 --addr 10.0.0.2/24 --iters 2000 --json")
+	c := program.Start(t, lan, "perf send bw 10.0.0.1 --addr 10.0.0.2/24 --iters 2000 --warmup 1ms --json")
 	var client, server report
 	for _, side := range []struct {
 		*clitest.Command
@@ -263,6 +269,7 @@ func TestPerfServerCPU(t *testing.T) {
 
 // If one side is interrupted, the other side ends too, and says why.
 func TestPerfInterrupted(t *testing.T) {
+	t.Parallel()
 	for _, who := range []string{"client", "server"} {
 		for _, args := range []string{"send bw", "write lat", "write bw --tcp --transport iwarp --bidirectional"} {
 			lan := new(pipe.Switch)
@@ -287,6 +294,7 @@ func TestPerfInterrupted(t *testing.T) {
 }
 
 func TestPerfUsage(t *testing.T) {
+	t.Parallel()
 	for args, want := range map[string]string{
 		"perf":                             "<op>",
 		"perf push bw":                     "push",
@@ -360,6 +368,7 @@ func TestPerfUsage(t *testing.T) {
 }
 
 func TestPerfReport(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	page, profile := filepath.Join(dir, "report.html"), filepath.Join(dir, "cpu.pprof")
 	r := runPerf(t, "read bw --loopback --iters 40 --size 2 --size 70000 --report "+page+" --pprof "+profile)
@@ -552,6 +561,7 @@ func TestBareNumberOfSeconds(t *testing.T) {
 
 // --sockets measures rsockets over each wire protocol, behind the others.
 func TestSockets(t *testing.T) {
+	t.Parallel()
 	for _, metric := range []string{"bw --bidirectional --qps 2", "lat"} {
 		r := runPerf(t, "write "+metric+" --loopback --packets --size 4096 --iters 100 --sockets --transport iwarp,rocev2")
 		if want := "iWARP; RoCEv2; rsockets, iWARP; rsockets, RoCEv2"; r.overs() != want {

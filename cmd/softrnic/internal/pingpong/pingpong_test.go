@@ -70,6 +70,7 @@ func TestPingpongRoCEv1(t *testing.T) {
 }
 
 func TestPingpongRC(t *testing.T) {
+	t.Parallel()
 	for _, flags := range []string{"", "-e"} {
 		for _, family := range []struct{ name, server, client, to string }{
 			{"IPv4", "10.0.0.1/24", "10.0.0.2/24", "10.0.0.1"},
@@ -94,6 +95,7 @@ func TestPingpongRC(t *testing.T) {
 
 // TestPingpongServices plays the ping-pongs other than rc.
 func TestPingpongServices(t *testing.T) {
+	t.Parallel()
 	for _, service := range []string{"uc -s 1", "uc -s 100000", "uc -s 5000 -m 4096", "ud -s 1", "ud -s 4096", "ud",
 		"srq -s 5000", "srq -q 3 -r 3", "srq -q 256 -e"} {
 		for _, net := range []string{"10.0.0.%d/24", "fd00::%d/64"} {
@@ -162,6 +164,7 @@ func TestPingpongRefusals(t *testing.T) {
 		{"path MTU too large", []string{"-m4096", "--mtu=1500"}, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			ctx, cancel := context.WithCancel(t.Context())
 			lan, err := pipe.New(pipe.MTU(1500))
 			if err != nil {

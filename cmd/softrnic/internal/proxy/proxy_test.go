@@ -324,3 +324,6 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 }
+
+// TestMain runs the tests as clitest does.
+func TestMain(m *testing.M) { clitest.Main(m) }

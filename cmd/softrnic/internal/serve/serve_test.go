@@ -79,3 +79,6 @@ func TestServe(t *testing.T) {
 		}
 	}
 }
+
+// TestMain runs the tests as clitest does.
+func TestMain(m *testing.M) { clitest.Main(m) }

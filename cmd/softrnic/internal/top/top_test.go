@@ -100,3 +100,6 @@ func TestRates(t *testing.T) {
 		t.Error(table)
 	}
 }
+
+// TestMain runs the tests as clitest does.
+func TestMain(m *testing.M) { clitest.Main(m) }
