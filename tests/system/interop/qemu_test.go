@@ -1,20 +1,25 @@
-package stream_test
+//go:build linux
+
+package interop
 
 import (
 	"bytes"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/link/stream"
+	"github.com/softrnic/softrnic/tests/internal/gate"
 )
 
 // TestQEMU: frames pass through a QEMU that has no machine, only a hub between two streams. It listens on one of them, and
 // connects to the other.
 func TestQEMU(t *testing.T) {
+	gate.System(t)
 	qemu, err := exec.LookPath("qemu-system-x86_64")
 	if err != nil {
 		if os.Getenv("CI") != "" {
@@ -22,9 +27,39 @@ func TestQEMU(t *testing.T) {
 		}
 		t.Skip("needs qemu-system-x86_64")
 	}
-	paths := [2]string{socket(t), socket(t)}
-	a := open(t, paths[0], stream.Listening(), stream.MTU(4200))
-	told := states(a)
+	dir, err := os.MkdirTemp("", "s") // t.TempDir is too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	paths := [2]string{filepath.Join(dir, "a"), filepath.Join(dir, "b")}
+	a, err := stream.Open(paths[0], stream.Listening(), stream.MTU(4200))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	told := make(chan link.State, 16)
+	a.Watch(func() { told <- a.State() })
+	want := func(s link.State) {
+		t.Helper()
+		select {
+		case got := <-told:
+			if got != s {
+				t.Errorf("the link is %v, want %v", got, s)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatalf("the link does not change to %v", s)
+		}
+	}
+	receive := func(c <-chan link.Frame, what string) (f link.Frame) {
+		t.Helper()
+		select {
+		case f = <-c:
+		case <-time.After(20 * time.Second):
+			t.Fatalf("no %s", what)
+		}
+		return f
+	}
 	toA := linktest.Receive(a)
 	cmd := exec.Command(qemu, "-machine", "none", "-nodefaults", "-display", "none",
 		"-netdev", "stream,id=a,server=off,addr.type=unix,addr.path="+paths[0],
@@ -49,7 +84,7 @@ func TestQEMU(t *testing.T) {
 			t.Logf("qemu said: %s", &said)
 		}
 	}()
-	want(t, told, link.Up)
+	want(link.Up)
 	var b *stream.Link
 	for deadline := time.Now().Add(20 * time.Second); b == nil; time.Sleep(time.Millisecond) {
 		// QEMU opens its sockets by threads of their own, and may not have got there.
@@ -65,14 +100,14 @@ func TestQEMU(t *testing.T) {
 		if _, err := b.Write([]link.Frame{f}); err != nil {
 			t.Fatal(err)
 		}
-		if g := receive(t, toA, "frame at a"); !bytes.Equal(g.Data, f.Data) {
+		if g := receive(toA, "frame at a"); !bytes.Equal(g.Data, f.Data) {
 			t.Fatalf("a received %x, want %x", g.Data, f.Data)
 		}
 		f = linktest.Plain(b.MAC(), a.MAC(), 46+i*41, "to b")
 		if _, err := a.Write([]link.Frame{f}); err != nil {
 			t.Fatal(err)
 		}
-		if g := receive(t, toB, "frame at b"); !bytes.Equal(g.Data, f.Data) {
+		if g := receive(toB, "frame at b"); !bytes.Equal(g.Data, f.Data) {
 			t.Fatalf("b received %x, want %x", g.Data, f.Data)
 		}
 	}
@@ -81,10 +116,10 @@ func TestQEMU(t *testing.T) {
 		t.Fatal(err)
 	}
 	for p := range new(link.Cutter).Packets(&super) {
-		if g := receive(t, toB, "packet at b"); !bytes.Equal(g.Data, p) {
+		if g := receive(toB, "packet at b"); !bytes.Equal(g.Data, p) {
 			t.Fatalf("b received %x, want %x", g.Data, p)
 		}
 	}
 	end()
-	want(t, told, link.NoCarrier)
+	want(link.NoCarrier)
 }
