@@ -31,7 +31,9 @@ func runtimeDirectory(t *testing.T) {
 	t.Setenv("XDG_RUNTIME_DIR", dir)
 	t.Cleanup(func() { // the hub would end by itself, but later
 		if pid := hubProcess(); pid != 0 && hub.Running("") {
-			_ = syscall.Kill(pid, syscall.SIGTERM)
+			for give := time.Now().Add(20 * time.Second); syscall.Kill(pid, syscall.SIGTERM) == nil && time.Now().Before(give); {
+				time.Sleep(time.Millisecond)
+			}
 		}
 		_ = os.RemoveAll(dir)
 	})

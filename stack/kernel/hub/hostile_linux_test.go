@@ -135,12 +135,12 @@ func descriptors(t *testing.T) int {
 // hubHere is a hub in this process. end ends it, and waits for work.
 func hubHere(t testing.TB, work *sync.WaitGroup) (dir string, end func()) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "h")
+	own, err := os.MkdirTemp("", "h")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	dir = filepath.Join(dir, "hub")
+	t.Cleanup(func() { _ = os.RemoveAll(own) })
+	dir = filepath.Join(own, "hub")
 	ctx, cancel := context.WithCancel(t.Context())
 	work.Go(func() {
 		if err := Serve(ctx, Config{Directory: dir, Classifier: everything{}, Quarantine: time.Nanosecond}); err != nil {
