@@ -33,7 +33,7 @@ func Listen(dev *verbs.Device, addr string, cfg *Config) (*Listener, error) {
 	if l.cfg.Backlog < 1 {
 		l.cfg.Backlog = 1024
 	}
-	l.slots = make(chan struct{}, l.cfg.Backlog)
+	l.slots = make(chan struct{}, atOnce(l.cfg.Backlog))
 	addrs, err := LookupHost(context.Background(), addr)
 	if err != nil {
 		return nil, err
@@ -77,7 +77,11 @@ func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	}
 }
 
-// accept accepts requests, at most as many at a time as the backlog.
+// atOnce is how many requests a listener accepts at a time. Half of them may be of peers that are not there, each of which holds its
+// place until its timeout: see Provider.Listen.
+func atOnce(backlog int) int { return 2 * backlog }
+
+// accept accepts requests, at most as many at a time as l.slots has places.
 func (l *Listener) accept() {
 	for {
 		select {

@@ -25,7 +25,9 @@ type Provider interface {
 
 	// Listen listens for connection requests to an address, or to all addresses of the device if it is unspecified. For
 	// each request it calls h with a ConnectRequest and a new ProviderConn, and later with that connection's events. At most
-	// attr.Backlog requests wait to be accepted or rejected; further requests are rejected.
+	// attr.Backlog requests wait to be accepted or rejected; further requests are rejected, or lost so that the peer asks again.
+	// Where anybody can forge a request, as with datagrams, so many of peers that have shown that they are there wait
+	// beside them, so that others do not take their places.
 	Listen(attr *ListenAttr, h Handler) (io.Closer, error)
 	// Connect sends a connection request, or in port space UDP a service ID resolution request. The outcome is passed to h.
 	Connect(attr *ConnectAttr, h Handler) (ProviderConn, error)

@@ -29,7 +29,7 @@ type Listener struct {
 var _ net.Listener = (*Listener)(nil)
 
 // Listen listens on "host:port"; ":port" stands for all addresses of the device, port 0 for an ephemeral port. Requests are
-// accepted in the background, as many as the backlog has room for.
+// accepted in the background: so many as the backlog has, and so many of peers of which nothing shows that they are there.
 func Listen(dev *verbs.Device, addr string, cfg *Config) (*Listener, error) {
 	full := cfg.WithDefaults()
 	cm, err := rdmacm.Listen(dev, addr, &rdmacm.Config{
@@ -39,7 +39,7 @@ func Listen(dev *verbs.Device, addr string, cfg *Config) (*Listener, error) {
 		return nil, &net.OpError{Op: "listen", Net: "rsocket", Addr: Addr{addr}, Err: err}
 	}
 	l := &Listener{
-		l: cm, conns: make(chan *Conn), slots: make(chan struct{}, full.Backlog), ended: make(chan struct{}),
+		l: cm, conns: make(chan *Conn), slots: make(chan struct{}, 2*full.Backlog), ended: make(chan struct{}),
 	}
 	l.cfg.Store(&full)
 	l.ctx, l.cancel = context.WithCancel(context.Background())

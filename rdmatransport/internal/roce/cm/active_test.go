@@ -372,6 +372,9 @@ func TestSIDRBacklog(t *testing.T) {
 			r.say(peerTID+uint64(i), m)
 		}
 		a, b := r.event(rdmacm.ConnectRequest, 0).Conn, r.event(rdmacm.ConnectRequest, 0).Conn
+		for range 3 {
+			next[*mad.DREQ](r)
+		}
 		r.quiet()
 		a.Close()
 		b.Close()

@@ -18,6 +18,7 @@ import (
 	"io"
 	"net/netip"
 	"sync"
+	"time"
 
 	"github.com/softrnic/softrnic/rdmatransport/internal/keys"
 	"github.com/softrnic/softrnic/rdmatransport/internal/timers"
@@ -86,7 +87,11 @@ type Manager struct {
 	byID      map[peerKey]*conn // by the peer's communication ID
 	byQP      map[peerKey]*conn // by the peer's QP
 	sidr      map[peerKey]*conn // by the peer's SIDR request ID
-	halfOpen  int               // connections in a state that is
+	halfOpen  counts            // connections in a state that is
+	held      []held            // see held.go
+	nextHeld  int               // in held: the last
+	lastHeld  time.Time         // when that came
+	asking    *conn             // has the communication ID that is answered to; nil if held is empty
 	leaving   int               // connections that wait for DREP
 	drained   chan struct{}     // closed when leaving is 0; nil if nobody waits
 	draining  bool              // Drain was called
@@ -146,6 +151,9 @@ func (m *Manager) close() (listeners []*listener) {
 		listeners = append(listeners, l...)
 	}
 	for _, c := range m.ids.All() {
+		if c == m.asking {
+			continue
+		}
 		c.closed, c.events = true, nil
 		c.release()
 	}
@@ -153,6 +161,7 @@ func (m *Manager) close() (listeners []*listener) {
 		c.closed, c.events = true, nil
 		c.release()
 	}
+	m.forgetHeld()
 	clear(m.listeners)
 	for i, p := range m.replies {
 		if p != nil {
@@ -165,7 +174,14 @@ func (m *Manager) close() (listeners []*listener) {
 }
 
 // Len is the number of connections that the manager remembers, half-open and waiting ones included.
-func (m *Manager) Len() int { return m.ids.Len() }
+func (m *Manager) Len() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.asking != nil {
+		return m.ids.Len() - 1
+	}
+	return m.ids.Len()
+}
 
 // receive takes a datagram that arrived at QP 1 with the right Q_Key.
 func (m *Manager) receive(d *Datagram) {
@@ -189,7 +205,7 @@ func (m *Manager) dispatch(d *Datagram, h mad.Header, data []byte) {
 	case mad.AttrREQ:
 		var msg mad.REQ
 		mad.Decode(data, &msg)
-		m.onREQ(d, h.TID, &msg)
+		m.onREQ(d, h.TID, &msg, false)
 	case mad.AttrMRA:
 		var msg mad.MRA
 		mad.Decode(data, &msg)
@@ -217,13 +233,15 @@ func (m *Manager) dispatch(d *Datagram, h mad.Header, data []byte) {
 	case mad.AttrDREP:
 		var msg mad.DREP
 		mad.Decode(data, &msg)
-		if c := m.lookup(d, msg.RemoteCommID); c != nil && c.remoteID == msg.LocalCommID {
+		if m.asking != nil && msg.RemoteCommID == m.asking.localID {
+			m.proven(d, h.TID)
+		} else if c := m.lookup(d, msg.RemoteCommID); c != nil && c.remoteID == msg.LocalCommID {
 			c.onDREP()
 		}
 	case mad.AttrSIDRREQ:
 		var msg mad.SIDRREQ
 		mad.Decode(data, &msg)
-		m.onSIDRREQ(d, h.TID, &msg)
+		m.onSIDRREQ(d, h.TID, &msg, false)
 	case mad.AttrSIDRREP:
 		var msg mad.SIDRREP
 		mad.Decode(data, &msg)

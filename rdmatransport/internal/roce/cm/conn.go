@@ -53,6 +53,7 @@ type conn struct {
 	closed   bool // the application has; what is left to say to the peer is still said
 	active   bool
 	ud       bool
+	proven   bool // the peer that asked has shown that it is there
 	ended    bool // Disconnected was reported
 
 	route                 rdmacm.Route
@@ -100,10 +101,16 @@ func (c *conn) set(s state) {
 	old := c.state
 	c.state = s
 	if old.halfOpen() != s.halfOpen() {
-		c.m.halfOpen += delta(s.halfOpen())
+		c.m.halfOpen.add(c.proven, delta(s.halfOpen()))
+		if !c.proven {
+			c.listener.strangers += delta(s.halfOpen())
+		}
+		if c.m.halfOpen.strangers == 0 && c.m.asking != nil && time.Since(c.m.lastHeld) > heldFor {
+			c.m.forgetHeld()
+		}
 	}
-	if old.unanswered() != s.unanswered() && c.listener != nil {
-		c.listener.pending += delta(s.unanswered())
+	if old.unanswered() != s.unanswered() {
+		c.listener.pending.add(c.proven, delta(s.unanswered()))
 	}
 	if (old == dreqSent) != (s == dreqSent) {
 		c.m.countLeaving(delta(s == dreqSent))

@@ -14,6 +14,7 @@ const kinds = int(mad.AttrAPR-mad.AttrREQ) + 1
 type Counters struct {
 	Malformed atomic.Uint64 // no CM datagram, or of a type that is not taken
 	Dropped   atomic.Uint64 // requests lost for want of room, or of a GID
+	Held      atomic.Uint64 // requests whose sender was asked whether it is there
 	tx, txRetries,
 	rx, rxDuplicates [kinds]atomic.Uint64
 }
@@ -31,7 +32,7 @@ func (c *Counters) duplicate(a mad.Attr) { c.count(&c.rxDuplicates, a) }
 
 // Snapshot is the counters by name, such as cm_tx_msgs_req.
 func (c *Counters) Snapshot() map[string]uint64 {
-	s := map[string]uint64{"cm_rx_malformed": c.Malformed.Load(), "cm_rx_dropped": c.Dropped.Load()}
+	s := map[string]uint64{"cm_rx_malformed": c.Malformed.Load(), "cm_rx_dropped": c.Dropped.Load(), "cm_rx_held": c.Held.Load()}
 	for i := range kinds {
 		name := strings.ToLower((mad.AttrREQ + mad.Attr(i)).String())
 		s["cm_tx_msgs_"+name] = c.tx[i].Load()

@@ -22,7 +22,8 @@ type listener struct {
 	v4, v6    bool // which versions of IP it is for
 	backlog   int
 	held      io.Closer
-	pending   int // requests that the application has not answered
+	pending   counts // requests that the application has not answered
+	strangers int    // half-open connections of peers that have not shown that they are there
 }
 
 // Listen takes connection requests; in the UDP port space, requests for the QP behind the port.
@@ -102,13 +103,4 @@ func (m *Manager) listener(serviceID uint64, dst netip.Addr) (l *listener, known
 		}
 	}
 	return l, len(s) > 0
-}
-
-// room tells whether one more request may be remembered.
-func (l *listener) room() bool {
-	if l.pending < l.backlog && l.m.halfOpen < maxHalfOpen {
-		return true
-	}
-	l.m.Counters.Dropped.Add(1)
-	return false
 }

@@ -33,8 +33,13 @@ const (
 	// defaultBacklog is a listener's where the application gives none.
 	defaultBacklog = 1024
 	// maxHalfOpen is how many requests of peers, on all listeners together, may be unanswered by the application or,
-	// once accepted, by the peer. More are lost; the peer asks again.
+	// once accepted, by the peer: so many of peers that have shown that they are there, and so many of others. More of
+	// the former are lost; the peer asks again. More of the latter are held.
 	maxHalfOpen = 16384
+	// maxHeld is how many requests are held at most, 5 MiB; a power of two.
+	maxHeld = 16384
+	// heldFor is how long a sender has to show that it is there, if no flood displaces its request.
+	heldFor = 10 * time.Second
 	// replyPaths is how many ways to peers without a connection are kept, so that their next message is answered
 	// without asking for the neighbour again.
 	replyPaths = 64

@@ -9,8 +9,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// onREQ: a peer wants a connection.
-func (m *Manager) onREQ(d *Datagram, tid uint64, msg *mad.REQ) {
+// onREQ: a peer wants a connection. proven: it has shown that it is there.
+func (m *Manager) onREQ(d *Datagram, tid uint64, msg *mad.REQ, proven bool) {
 	byID := peerKey{d.Src, msg.LocalCAGUID, msg.LocalCommID}
 	byQP := peerKey{d.Src, msg.LocalCAGUID, msg.LocalQPN}
 	if c := m.byID[byID]; c != nil {
@@ -30,7 +30,11 @@ func (m *Manager) onREQ(d *Datagram, tid uint64, msg *mad.REQ) {
 		m.reply(d, tid, rej)
 		return
 	}
-	if !l.room() {
+	if !proven && !l.takesStrangers() {
+		m.hold(d, msg.LocalCommID, msg.LocalQPN)
+		return
+	}
+	if proven && !l.room() {
 		return
 	}
 	psn, err := m.random()
@@ -41,7 +45,7 @@ func (m *Manager) onREQ(d *Datagram, tid uint64, msg *mad.REQ) {
 		Transport: verbs.RoCEv2, Src: d.Dst, Dst: d.Src, Port: d.Port, GIDIndex: m.cfg.GIDIndex(d.Port, d.Dst),
 		MTU: verbs.MTU(msg.MTU), TOS: msg.Primary.TrafficClass, SL: msg.Primary.SL,
 	})
-	c.listener = l
+	c.listener, c.proven = l, proven
 	c.localPort, c.remotePort = uint16(msg.ServiceID), ip.SrcPort
 	c.serviceID = msg.ServiceID
 	if c.open() != nil {

@@ -329,7 +329,15 @@ func TestBacklog(t *testing.T) {
 			r.say(peerTID, req(i))
 			conns = append(conns, r.event(rdmacm.ConnectRequest, 0).Conn)
 		}
-		r.say(peerTID, req(2))
+		// Two more are of peers that show that they are there, and no more.
+		for i := 5; i < 8; i++ {
+			r.say(peerTID, req(i))
+			dreq, asked := next[*mad.DREQ](r)
+			r.say(asked.tid, &mad.DREP{LocalCommID: dreq.RemoteCommID, RemoteCommID: dreq.LocalCommID})
+			if i < 7 {
+				r.event(rdmacm.ConnectRequest, 0)
+			}
+		}
 		r.quiet() // lost: the peer asks again
 		if n := r.m.Counters.Dropped.Load(); n != 1 {
 			t.Errorf("%d dropped", n)
@@ -337,7 +345,11 @@ func TestBacklog(t *testing.T) {
 		if err := conns[0].Accept(acceptParam(), 0); err != nil {
 			t.Fatal(err)
 		}
-		next[*mad.REP](r)
+		rep, _ := next[*mad.REP](r)
+		r.say(peerTID, req(2))
+		next[*mad.DREQ](r) // the peer may not be there
+		r.say(peerTID, &mad.RTU{LocalCommID: 100, RemoteCommID: rep.LocalCommID})
+		r.event(rdmacm.Established, 0)
 		r.say(peerTID, req(2))
 		r.event(rdmacm.ConnectRequest, 0)
 		conns[1].Close()
@@ -345,6 +357,7 @@ func TestBacklog(t *testing.T) {
 		r.say(peerTID, req(3))
 		r.event(rdmacm.ConnectRequest, 0)
 		r.say(peerTID, req(4))
+		next[*mad.DREQ](r)
 		r.quiet()
 	})
 }
@@ -450,8 +463,8 @@ func TestFlood(t *testing.T) {
 			m.Primary.LocalGID, m.ServiceID = src.As16(), mad.ServiceID(uint16(rdmacm.TCP), 99)
 			r.sayFrom(src, uint64(i), m)
 		}
-		if n := r.m.Len(); n != 16384 {
-			t.Errorf("%d connections, want 16384", n)
+		if n := r.m.Len(); n != 100+1024 {
+			t.Errorf("%d connections, want 100 of a backlog of 100, and 1024 of the default", n)
 		}
 		time.Sleep(10 * time.Minute) // they time out
 		if n := r.m.Len(); n != 100 {

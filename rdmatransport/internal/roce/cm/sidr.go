@@ -38,8 +38,8 @@ func (c *conn) onSIDRREP(tid uint64, msg *mad.SIDRREP) {
 // sidrKey is a passive resolution's place in the table.
 func (c *conn) sidrKey() peerKey { return peerKey{c.route.Dst, c.serviceID, c.remoteID} }
 
-// onSIDRREQ: a peer asks for the QP behind a service ID.
-func (m *Manager) onSIDRREQ(d *Datagram, tid uint64, msg *mad.SIDRREQ) {
+// onSIDRREQ: a peer asks for the QP behind a service ID. proven: it has shown that it is there.
+func (m *Manager) onSIDRREQ(d *Datagram, tid uint64, msg *mad.SIDRREQ, proven bool) {
 	key := peerKey{d.Src, msg.ServiceID, msg.RequestID}
 	if c := m.sidr[key]; c != nil {
 		if c.tid == tid {
@@ -66,7 +66,11 @@ func (m *Manager) onSIDRREQ(d *Datagram, tid uint64, msg *mad.SIDRREQ) {
 		m.reply(d, tid, no)
 		return
 	}
-	if !l.room() {
+	if !proven && !l.takesStrangers() {
+		m.hold(d, msg.RequestID, 0)
+		return
+	}
+	if proven && !l.room() {
 		return
 	}
 	gid := m.cfg.GIDIndex(d.Port, d.Dst)
@@ -81,7 +85,7 @@ func (m *Manager) onSIDRREQ(d *Datagram, tid uint64, msg *mad.SIDRREQ) {
 	if c.path, err = m.path(pathKey{d.Port, d.Dst, d.Src, d.TrafficClass, d.Priority}); err != nil {
 		return
 	}
-	c.listener, c.ud = l, true
+	c.listener, c.proven, c.ud = l, proven, true
 	c.localPort, c.remotePort = uint16(msg.ServiceID), ip.SrcPort
 	c.serviceID, c.remoteID, c.tid = msg.ServiceID, msg.RequestID, tid
 	c.qkey = defaultUDQKey

@@ -117,7 +117,8 @@ func (c *conn) sendDREP() {
 func (m *Manager) onDREQ(d *Datagram, tid uint64, msg *mad.DREQ) {
 	c := m.lookup(d, msg.RemoteCommID)
 	if c == nil || c.remoteID != msg.LocalCommID {
-		if m.ids.Get(msg.RemoteCommID) != nil {
+		asksUs := c != nil && (c.state == reqSent || c.state == mraReqRcvd || c.state == sidrReqSent) // whether we are there: see held.go
+		if m.ids.Get(msg.RemoteCommID) != nil && !asksUs {
 			return // somebody else's
 		}
 		// Over and forgotten: the DREP was lost.

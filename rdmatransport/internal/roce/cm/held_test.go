@@ -1,0 +1,198 @@
+package cm_test
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/softrnic/softrnic/rdmatransport/roce/cm/mad"
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+)
+
+// strangerREQ is a request in the name of an address.
+func strangerREQ(src netip.Addr, id uint32) *mad.REQ {
+	m := kernelREQ()
+	m.PrivateData = (&mad.IPCM{Src: src, SrcPort: peerPort, Dst: here}).Append(nil)
+	m.Primary.LocalGID, m.LocalCommID, m.LocalQPN = src.As16(), id, id&0xffff|0x10000
+	return m
+}
+
+// flood has requests come from random sources.
+type flood struct {
+	r    *rig
+	rand *rand.Rand
+	n    uint32
+}
+
+func (f *flood) send(n int) {
+	for range n {
+		f.n++
+		var src [4]byte
+		binary.BigEndian.PutUint32(src[:], f.rand.Uint32())
+		src[0] = 11
+		f.r.sayFrom(netip.AddrFrom4(src), uint64(f.n), strangerREQ(netip.AddrFrom4(src), f.n))
+	}
+}
+
+// TestFloodLocksNobodyOut: 100,000 requests a second from random sources, of which none is answered, keep memory bounded, and a peer
+// that is there connects within two seconds, however far away it is; also for a listener with the least backlog, and one whose
+// application does not accept what strangers have asked for.
+func TestFloodLocksNobodyOut(t *testing.T) {
+	for _, c := range []struct {
+		backlog   int
+		roundTrip time.Duration
+		accepts   bool
+	}{{128, time.Millisecond, true}, {1, time.Millisecond, true}, {0, 100 * time.Millisecond, true}, {128, 10 * time.Millisecond, false}} {
+		bubble(t, func(r *rig) {
+			type message struct {
+				at  time.Time
+				tid uint64
+				m   mad.Message
+			}
+			var toPeer []message
+			r.onSend = func(to netip.Addr, b []byte) {
+				if to == there {
+					h, m := decode(t, slices.Clone(b))
+					toPeer = append(toPeer, message{time.Now(), h.TID, m})
+				}
+			}
+			var established time.Duration
+			var asked time.Time
+			handler := func(e *rdmacm.ConnEvent) {
+				switch {
+				case e.Type == rdmacm.ConnectRequest && (c.accepts || e.Route.Dst == there):
+					if err := e.Conn.Accept(acceptParam(), 0); err != nil {
+						t.Error(err)
+					}
+				case e.Type == rdmacm.Established:
+					established = time.Since(asked)
+				}
+			}
+			if _, err := r.m.Listen(&rdmacm.ListenAttr{Space: rdmacm.TCP, Addr: netip.AddrPortFrom(here, port), Backlog: c.backlog}, handler); err != nil {
+				t.Fatal(err)
+			}
+			f := &flood{r: r, rand: rand.New(rand.NewPCG(1, 2))}
+			answered := 0
+			for ms := range 2600 {
+				if ms == 500 {
+					asked = time.Now()
+					r.say(peerTID, kernelREQ())
+				}
+				f.send(100)
+				time.Sleep(time.Millisecond)
+				synctest.Wait()
+				for r.mu.Lock(); answered < len(toPeer) && time.Since(toPeer[answered].at) >= c.roundTrip; r.mu.Lock() {
+					said := toPeer[answered]
+					r.mu.Unlock()
+					answered++
+					switch m := said.m.(type) {
+					case *mad.DREQ:
+						r.say(said.tid, &mad.DREP{LocalCommID: m.RemoteCommID, RemoteCommID: m.LocalCommID})
+					case *mad.REP:
+						r.say(said.tid, &mad.RTU{LocalCommID: peerID, RemoteCommID: m.LocalCommID})
+					}
+					synctest.Wait()
+				}
+				r.mu.Unlock()
+				if established != 0 {
+					break
+				}
+			}
+			if established == 0 || established > 2*time.Second {
+				t.Errorf("%+v: the peer that is there has connected after %v", c, established)
+			}
+			backlog := c.backlog
+			if backlog == 0 {
+				backlog = 1024
+			}
+			if n, most := r.m.Len(), backlog+1; n > most || r.paths > most+64 {
+				t.Errorf("%+v: %d connections and %d paths, want %d and 64 more at most", c, n, r.paths, most)
+			}
+			time.Sleep(5 * time.Minute) // all time out, but for what the application does not answer
+		})
+	}
+}
+
+// TestHeldRequests: only who got the DREQ takes a request out, and once.
+func TestHeldRequests(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.listen(rdmacm.TCP, 1)
+		r.listen(rdmacm.UDP, 1)
+		r.say(peerTID, strangerREQ(there, 1))
+		first := r.event(rdmacm.ConnectRequest, 0).Conn
+		r.say(peerTID+1, strangerREQ(there, 2))
+		dreq, asked := next[*mad.DREQ](r)
+		if dreq.RemoteCommID != 2 {
+			t.Errorf("asked by %+v", dreq)
+		}
+		drep := &mad.DREP{LocalCommID: 2, RemoteCommID: dreq.LocalCommID}
+		r.sayFrom(third, asked.tid, drep)
+		r.say(asked.tid^1<<40, drep)
+		r.say(asked.tid+1, drep)
+		r.quiet()
+		r.say(asked.tid, drep)
+		if e := r.event(rdmacm.ConnectRequest, 0); e.RemotePort != peerPort || e.Dst != there {
+			t.Errorf("reported as %+v", e)
+		}
+		r.say(asked.tid, drep)
+		r.quiet()
+		if n := r.m.Counters.Held.Load(); n != 1 {
+			t.Errorf("%d held", n)
+		}
+		// The same in the UDP port space.
+		r.say(1, kernelSIDRREQ(port))
+		r.event(rdmacm.ConnectRequest, 0)
+		other := kernelSIDRREQ(port)
+		other.RequestID++
+		r.say(2, other)
+		dreq, asked = next[*mad.DREQ](r)
+		r.say(asked.tid, &mad.DREP{LocalCommID: dreq.RemoteCommID, RemoteCommID: dreq.LocalCommID})
+		r.event(rdmacm.ConnectRequest, 0)
+		// A held request that the peer gave up in the meantime is one like any other; and the manager has room again.
+		first.Close()
+		next[*mad.REJ](r)
+		r.say(peerTID+2, strangerREQ(there, 3))
+		r.event(rdmacm.ConnectRequest, 0)
+		r.quiet()
+	})
+}
+
+// TestAskedWhetherItIsThere: a side that waits for the answer to its request answers a DREQ of its peer that names no connection, and
+// goes on to wait.
+func TestAskedWhetherItIsThere(t *testing.T) {
+	bubble(t, func(r *rig) {
+		_, req, tid := r.asked()
+		dreq := &mad.DREQ{LocalCommID: 77, RemoteCommID: req.LocalCommID, RemoteQPN: req.LocalQPN}
+		ask := func() {
+			t.Helper()
+			r.say(5, dreq)
+			if drep, s := next[*mad.DREP](r); drep.RemoteCommID != 77 || drep.LocalCommID != dreq.RemoteCommID || s.tid != 5 {
+				t.Errorf("answered by %+v, transaction %d", drep, s.tid)
+			}
+			r.quiet()
+		}
+		ask()
+		r.sayFrom(third, 5, dreq) // it is not its connection
+		r.quiet()
+		r.say(tid, &mad.MRA{LocalCommID: peerID, RemoteCommID: req.LocalCommID, About: mad.AnsweredREQ, ServiceTimeout: 20})
+		ask()
+		r.say(tid, kernelREP(req))
+		r.event(rdmacm.ConnectResponse, 0)
+		r.say(5, dreq) // no more: the connection has another ID at the peer
+		r.quiet()
+
+		attr := connectAttr()
+		attr.Space, attr.QPType = rdmacm.UDP, verbs.UD
+		if _, err := r.m.Connect(attr, r.handler); err != nil {
+			t.Fatal(err)
+		}
+		sidr, _ := next[*mad.SIDRREQ](r)
+		dreq.RemoteCommID = sidr.RequestID
+		ask()
+	})
+}
