@@ -47,17 +47,20 @@ type Agent struct {
 	l     *net.UnixListener
 	slots chan struct{} // for requests that have not come yet
 
+	undelivered chan struct{} // a place for each connection that has come over RDMA, and that the program does not have
+	accepted    chan struct{} // a place for each that has come, until it has ended
+
 	ctx    context.Context
 	cancel context.CancelFunc
 	work   sync.WaitGroup // whoever answers, accepts or passes on
 
 	mu        sync.Mutex
-	names     map[ends]ends             // what a connection of the program is called where it is passed on to, by its own addresses
-	bound     map[uint64]netip.AddrPort // what a socket is bound to over RDMA, by its cookie
+	names     map[ends]ends                  // what a connection of the program is called where it is passed on to, by its own addresses
+	bound     recent[uint64, netip.AddrPort] // what a socket is bound to over RDMA, by its cookie
 	listeners map[netip.AddrPort]*listener
-	silent    map[netip.Addr]time.Time // hosts that did not answer, and until when they are not asked again
-	pending   map[uint64]struct{}      // sockets that wait for their connection, by their cookies
-	failures  map[uint64]failure       // sockets that waited in vain
+	silent    recent[netip.Addr, time.Time] // hosts that did not answer, and until when they are not asked again
+	pending   map[uint64]struct{}           // sockets that wait for their connection, by their cookies
+	failures  recent[uint64, failure]       // sockets that waited in vain
 }
 
 // ends are the addresses of a connection.
@@ -73,8 +76,9 @@ func New(n *node.Node, cfg Config) (*Agent, error) {
 	}
 	a := &Agent{
 		cfg: cfg, node: n, log: n.Log, slots: make(chan struct{}, maxUnread),
-		names: map[ends]ends{}, bound: map[uint64]netip.AddrPort{}, listeners: map[netip.AddrPort]*listener{}, silent: map[netip.Addr]time.Time{},
-		pending: map[uint64]struct{}{}, failures: map[uint64]failure{},
+		undelivered: make(chan struct{}, maxUndelivered), accepted: make(chan struct{}, maxAccepted),
+		names: map[ends]ends{}, bound: newRecent[uint64, netip.AddrPort](maxRecent), listeners: map[netip.AddrPort]*listener{},
+		silent: newRecent[netip.Addr, time.Time](maxRecent), pending: map[uint64]struct{}{}, failures: newRecent[uint64, failure](maxRecent),
 	}
 	_, _ = rand.Read(a.token[:])
 	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: "@softrnic-sockets-" + rand.Text(), Net: "unixpacket"})
@@ -163,6 +167,18 @@ const (
 	requestTimeout = time.Second
 )
 
+// Bounds on what peers, and the program, can have the agent keep.
+const (
+	// maxUndelivered and maxAccepted are how many connections that have come over RDMA wait for the program, whose own queue is full,
+	// and how many there are. Beyond, none is accepted: the peers wait in the rsocket's backlog, or are refused.
+	maxUndelivered = 128
+	maxAccepted    = 16384
+	// maxPending is how many sockets of the program wait for a connection. Beyond, TCP makes it.
+	maxPending = 1024
+	// maxRecent is how many sockets that are bound, or whose connect has failed, and how many silent hosts are remembered.
+	maxRecent = 4096
+)
+
 // do does what a request asks for, and returns its answer.
 func (a *Agent) do(r *request) (status int32, name netip.AddrPort) {
 	if p, err := unix.GetsockoptInt(r.socket, unix.SOL_SOCKET, unix.SO_PROTOCOL); err != nil || p != unix.IPPROTO_TCP {
@@ -195,15 +211,16 @@ func (a *Agent) named(r *request) (status int32, name netip.AddrPort) {
 	} else if ok {
 		return done, names.local
 	}
-	if bound, ok := a.bound[cookie]; ok && r.op == opLocal && !e.peer.IsValid() {
+	if bound, ok := a.bound.get(cookie); ok && r.op == opLocal && !e.peer.IsValid() {
 		return done, bound
 	}
 	return declined, name
 }
 
-// passOn passes a connection on to one that the program has, until both have ended. The program calls its own e.
-func (a *Agent) passOn(program, far net.Conn, e ends) {
+// passOn passes a connection on to one that the program has, until both have ended, and then calls ended. The program calls its own e.
+func (a *Agent) passOn(program, far net.Conn, e ends, ended func()) {
 	a.work.Go(func() {
+		defer ended()
 		defer func() {
 			_ = far.Close()
 			a.forgetNames(e)

@@ -53,7 +53,7 @@ func (a *Agent) connect(socket int, to netip.AddrPort) int32 {
 	}
 	a.log.Info("a connection of the program goes over RDMA", "to", to, "from", rdma.LocalAddr())
 	a.unbind(cookie)
-	a.passOn(program, rdma, e)
+	a.passOn(program, rdma, e, func() {})
 	return done
 }
 
@@ -89,7 +89,7 @@ func (a *Agent) source(socket int, to netip.AddrPort) netip.AddrPort {
 	at := localOf(socket)
 	cookie := cookieOf(socket)
 	a.mu.Lock()
-	if bound, ok := a.bound[cookie]; ok {
+	if bound, ok := a.bound.get(cookie); ok {
 		at = bound
 	}
 	a.mu.Unlock()
@@ -103,16 +103,16 @@ func (a *Agent) source(socket int, to netip.AddrPort) netip.AddrPort {
 func (a *Agent) unbind(cookie uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.bound, cookie)
+	a.bound.delete(cookie)
 }
 
 // isSilent reports whether a host did not answer lately.
 func (a *Agent) isSilent(addr netip.Addr) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	until, ok := a.silent[addr]
+	until, ok := a.silent.get(addr)
 	if ok && time.Now().After(until) {
-		delete(a.silent, addr)
+		a.silent.delete(addr)
 		return false
 	}
 	return ok
@@ -121,12 +121,7 @@ func (a *Agent) isSilent(addr netip.Addr) bool {
 func (a *Agent) setSilent(addr netip.Addr) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for addr, until := range a.silent {
-		if time.Now().After(until) {
-			delete(a.silent, addr)
-		}
-	}
-	a.silent[addr] = time.Now().Add(silence)
+	a.silent.put(addr, time.Now().Add(silence))
 }
 
 // joinTimeout is how long a connection over the loopback interface may take.

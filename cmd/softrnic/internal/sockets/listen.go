@@ -59,7 +59,7 @@ func (a *Agent) bind(socket int, to netip.AddrPort) int32 {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.bound[cookie] = netip.AddrPortFrom(to.Addr(), localOf(socket).Port())
+	a.bound.put(cookie, netip.AddrPortFrom(to.Addr(), localOf(socket).Port()))
 	return done
 }
 
@@ -82,7 +82,7 @@ func (a *Agent) listen(socket int) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if bound, ok := a.bound[cookie]; ok {
+	if bound, ok := a.bound.get(cookie); ok {
 		at = bound
 	}
 	if !at.Addr().IsUnspecified() && !slices.Contains(a.node.Addrs(), at.Addr()) || a.ctx.Err() != nil {
@@ -130,10 +130,16 @@ func (a *Agent) accept(at netip.AddrPort, l *listener) {
 			}
 			continue
 		}
+		if !a.take(a.accepted) || !a.take(a.undelivered) {
+			relay.Abort(c)
+			return
+		}
 		a.cfg.Counters.Accepted.Add(1)
 		a.work.Go(func() {
 			program, e, err := a.deliver(l, c)
+			<-a.undelivered
 			if err != nil {
+				defer func() { <-a.accepted }()
 				a.cfg.Counters.Failed.Add(1)
 				a.log.Warn("the program has not accepted a connection that came over RDMA", "at", at, "from", c.RemoteAddr(), "error", err)
 				a.forgetNames(e)
@@ -142,8 +148,18 @@ func (a *Agent) accept(at netip.AddrPort, l *listener) {
 			}
 			a.confirm(l)
 			a.log.Info("a connection to the program has come over RDMA", "at", at, "from", c.RemoteAddr())
-			a.passOn(program, c, e)
+			a.passOn(program, c, e, func() { <-a.accepted })
 		})
+	}
+}
+
+// take takes a place; false if the agent ends before there is one.
+func (a *Agent) take(places chan struct{}) bool {
+	select {
+	case places <- struct{}{}:
+		return true
+	case <-a.ctx.Done():
+		return false
 	}
 }
 
@@ -250,7 +266,7 @@ func (a *Agent) end() {
 				s.seen = true
 			} else if s.seen || time.Since(s.since) > listenTimeout {
 				delete(l.sockets, inode)
-				delete(a.bound, s.cookie)
+				a.bound.delete(s.cookie)
 			}
 		}
 		if len(l.sockets) == 0 {

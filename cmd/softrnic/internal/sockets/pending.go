@@ -29,7 +29,15 @@ type failure struct {
 const failureTime = time.Minute
 
 // begin begins to connect a socket that does not wait.
-func (a *Agent) begin(socket int, cookie uint64, to netip.AddrPort) int32 {
+func (a *Agent) begin(socket int, cookie uint64, to netip.AddrPort) (status int32) {
+	if !a.addPending(cookie) {
+		return declined
+	}
+	defer func() {
+		if status == declined {
+			a.endPending(cookie)
+		}
+	}()
 	set := setupOf(socket)
 	from := a.source(socket, to)
 	own, err := unix.FcntlInt(uintptr(socket), unix.F_DUPFD_CLOEXEC, 0)
@@ -44,21 +52,16 @@ func (a *Agent) begin(socket int, cookie uint64, to netip.AddrPort) int32 {
 		}
 		return declined
 	}
-	a.mu.Lock()
-	a.pending[cookie] = struct{}{}
-	a.mu.Unlock()
 	a.work.Go(func() {
 		if status := a.finish(h, to, from, own, &set); status != done {
 			a.mu.Lock()
-			a.failures[cookie] = failure{status, time.Now().Add(failureTime)}
+			a.failures.put(cookie, failure{status, time.Now().Add(failureTime)})
 			a.mu.Unlock()
 			_ = unix.Shutdown(own, unix.SHUT_RDWR) // for the program it is reset
 		} else {
 			a.unbind(cookie)
 		}
-		a.mu.Lock()
-		delete(a.pending, cookie)
-		a.mu.Unlock()
+		a.endPending(cookie)
 		h.close()
 		_ = unix.Close(own)
 	})
@@ -92,7 +95,7 @@ func (a *Agent) finish(h *held, to, from netip.AddrPort, socket int, set *setup)
 		relay.Abort(far)
 		return errnoOf(err, syscall.ECONNABORTED)
 	}
-	a.passOn(program, far, h.ends)
+	a.passOn(program, far, h.ends, func() {})
 	return done
 }
 
@@ -171,6 +174,23 @@ func sharePort(fd int) error {
 	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
 }
 
+// addPending notes that a socket waits; false if too many do.
+func (a *Agent) addPending(cookie uint64) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.pending) >= maxPending {
+		return false
+	}
+	a.pending[cookie] = struct{}{}
+	return true
+}
+
+func (a *Agent) endPending(cookie uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.pending, cookie)
+}
+
 func (a *Agent) isPending(cookie uint64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -182,19 +202,19 @@ func (a *Agent) isPending(cookie uint64) bool {
 func (a *Agent) failed(cookie uint64) int32 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	f, ok := a.failures[cookie]
+	f, ok := a.failures.get(cookie)
 	if !ok {
 		return declined
 	}
-	delete(a.failures, cookie)
+	a.failures.delete(cookie)
 	return f.errno
 }
 
 // forgetFailures forgets those that nobody has asked for. a.mu is held.
 func (a *Agent) forgetFailures() {
-	for cookie, f := range a.failures {
+	for cookie, f := range a.failures.of {
 		if time.Now().After(f.until) {
-			delete(a.failures, cookie)
+			a.failures.delete(cookie)
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/verbs"
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
@@ -26,17 +27,24 @@ import (
 // startAgent starts an agent whose node is alone, and returns the address of its socket and its token.
 func startAgent(tb testing.TB) (addr string, token []byte) {
 	tb.Helper()
+	_, addr, token = newAgent(tb, nil)
+	return addr, token
+}
+
+// newAgent starts an agent whose node is on a switch; nil: alone.
+func newAgent(tb testing.TB, lan *pipe.Switch) (a *Agent, addr string, token []byte) {
+	tb.Helper()
 	var f node.Flags
 	f.Log = slog.LevelError
 	if err := f.Link.UnmarshalText([]byte("pipe")); err != nil {
 		tb.Fatal(err)
 	}
 	f.Addr = []node.CIDR{{Prefix: netip.MustParsePrefix("10.0.0.1/24")}}
-	n, err := f.Open(&cli.Env{Stdout: io.Discard, Stderr: io.Discard})
+	n, err := f.Open(&cli.Env{Stdout: io.Discard, Stderr: io.Discard, LAN: lan})
 	if err != nil {
 		tb.Fatal(err)
 	}
-	a, err := New(n, Config{Transports: []verbs.Transport{verbs.RoCEv2}, Wait: time.Millisecond, Counters: relay.NewCounters("sockets")})
+	a, err = New(n, Config{Transports: []verbs.Transport{verbs.RoCEv2}, Wait: time.Millisecond, Counters: relay.NewCounters("sockets")})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -53,7 +61,7 @@ func startAgent(tb testing.TB) (addr string, token []byte) {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return "@" + name, token
+	return a, "@" + name, token
 }
 
 // ask sends a packet with descriptors, and returns the answer, of which there is none if the packet is refused.
