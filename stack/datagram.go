@@ -40,6 +40,9 @@ type PathAttr struct {
 	// the process that has it than to others (see Shared), they take it as soon as it is there; what was sent before may then
 	// arrive later than what was sent after.
 	QPN uint32
+	// Via is where frames are to go, as in Datagram.Via: no neighbour is asked for. It is for an answer to a datagram, to who may be
+	// anybody. The zero Via leaves it to the stack, and stacks without frames take no notice of it.
+	Via [6]byte
 	// OneSender says that only one Sender at a time has datagrams on the path, which is then cheaper.
 	OneSender bool
 	// V1 makes it a path of RoCE v1: a GRH (IBTA Vol 1 §8.3) takes the place of the IP and UDP headers, an IPv4 address in
@@ -102,6 +105,7 @@ type Datagram struct {
 	TCI          uint16 // of the frame's tag: priority, 3 bits, and VLAN ID, the lower 12; 0 if it had none
 	Polled       bool   // a call of NIC.Poll received it, and whoever made that call will soon call Poll again, or EndPoll
 	HopLimit     uint8
+	Via          [6]byte // the MAC address that the frame came from: the sender's, or a router's; zero if the stack does not see it
 	Looped       bool // one of the host's own, which did not pass a link
 	V1           bool // of RoCE v1: SrcPort means nothing, and Header is the GRH
 	// IDGuessed says that the stack does not see IP headers: the IPv4 identification in Header is what most senders would

@@ -130,6 +130,9 @@ func (t *trunk) route(n *Interface) (mac []byte, err error) {
 		}
 		return []byte(header.EthernetAddressFromMulticastIPv6Address(dst)), nil
 	}
+	if t.attr.Via != ([6]byte{}) {
+		return t.attr.Via[:], nil
+	}
 	if mac, ok := macFromLinkLocal(t.attr.Dst); ok && t.attr.V1 {
 		return mac, nil
 	}

@@ -102,6 +102,9 @@ func (p *port) receive(f *link.Frame, looped bool) bool {
 		return true
 	}
 	d.Looped = looped
+	if !looped && f.Data[6]&1 == 0 {
+		d.Via = [6]byte(f.Data[6:])
+	}
 	n := 1
 	if d.SegmentSize < len(d.Payload) {
 		n = (len(d.Payload) + d.SegmentSize - 1) / d.SegmentSize

@@ -67,7 +67,7 @@ func (m *Manager) Connect(attr *rdmacm.ConnectAttr, h rdmacm.Handler) (rdmacm.Pr
 
 // open gives the connection a path and a communication ID.
 func (c *conn) open() (err error) {
-	if c.path, err = c.m.path(pathKey{c.route.Port, c.route.Src, c.route.Dst, c.route.TOS, c.route.SL & 7}); err != nil {
+	if c.path, err = c.m.path(pathKey{c.route.Port, c.route.Src, c.route.Dst, c.route.TOS, c.route.SL & 7, [6]byte{}}); err != nil {
 		return fmt.Errorf("%w: %w", verbs.ErrInvalid, err)
 	}
 	if c.localID, err = c.m.ids.Insert(c); err != nil {

@@ -47,7 +47,8 @@ type Datagram struct {
 	Port         uint8
 	Src, Dst     netip.Addr
 	TrafficClass uint8
-	Priority     uint8 // of the frame
+	Priority     uint8   // of the frame
+	Via          [6]byte // the MAC address that it came from; zero if that is not known
 	MAD          []byte
 }
 
@@ -274,6 +275,7 @@ func (m *Manager) reply(d *Datagram, tid uint64, msg mad.Message) {
 		return
 	}
 	m.send(p, tid, msg)
+	m.putPath(p)
 }
 
 func (m *Manager) send(p *sharedPath, tid uint64, msg mad.Message) {

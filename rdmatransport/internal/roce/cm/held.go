@@ -54,6 +54,7 @@ func (m *Manager) hold(d *Datagram, id, qpn uint32) {
 	h.MAD = nil
 	copy(h.mad[:], d.MAD)
 	m.send(p, h.tid, &mad.DREQ{LocalCommID: m.asking.localID, RemoteCommID: id, RemoteQPN: qpn})
+	m.putPath(p)
 }
 
 // proven takes the request whose sender has answered a DREQ.

@@ -12,6 +12,7 @@ type pathKey struct {
 	src, dst     netip.Addr
 	trafficClass uint8
 	priority     uint8
+	via          [6]byte // of an answer to who may be anybody
 }
 
 // sharedPath is a way to a peer, used by every connection to it.
@@ -26,7 +27,7 @@ func (m *Manager) path(k pathKey) (*sharedPath, error) {
 	p := m.paths[k]
 	if p == nil {
 		w, err := m.cfg.GSI.Path(k.port, stack.PathAttr{
-			Src: k.src, Dst: k.dst, TrafficClass: k.trafficClass, Priority: k.priority, HopLimit: hopLimit,
+			Src: k.src, Dst: k.dst, TrafficClass: k.trafficClass, Priority: k.priority, HopLimit: hopLimit, Via: k.via,
 		})
 		if err != nil {
 			return nil, err
@@ -45,16 +46,20 @@ func (m *Manager) putPath(p *sharedPath) {
 	}
 }
 
-// replyPath is the way back for a datagram. It is kept for a while, as a datagram waits in it for the neighbour's MAC.
+// replyPath is the way back for a datagram, with a reference for the caller. If it is not known where the datagram came from, it is kept
+// for a while, as the answer waits in it for the neighbour's MAC. Else no neighbour is asked for, of whom a flood could name any number.
 func (m *Manager) replyPath(d *Datagram) (*sharedPath, error) {
-	k := pathKey{d.Port, d.Dst, d.Src, d.TrafficClass, d.Priority}
+	k := pathKey{d.Port, d.Dst, d.Src, d.TrafficClass, d.Priority, [6]byte{}}
 	if p := m.paths[k]; p != nil {
+		p.refs++
 		return p, nil
 	}
+	k.via = d.Via
 	p, err := m.path(k)
-	if err != nil {
-		return nil, err
+	if err != nil || d.Via != ([6]byte{}) {
+		return p, err
 	}
+	p.refs++
 	if old := m.replies[m.nextReply]; old != nil {
 		m.putPath(old)
 	}

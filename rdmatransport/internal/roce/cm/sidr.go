@@ -82,7 +82,7 @@ func (m *Manager) onSIDRREQ(d *Datagram, tid uint64, msg *mad.SIDRREQ, proven bo
 		Transport: verbs.RoCEv2, Src: d.Dst, Dst: d.Src, Port: d.Port, GIDIndex: gid,
 		MTU: m.cfg.MTU(d.Port), TOS: d.TrafficClass, SL: d.Priority,
 	})
-	if c.path, err = m.path(pathKey{d.Port, d.Dst, d.Src, d.TrafficClass, d.Priority}); err != nil {
+	if c.path, err = m.path(pathKey{d.Port, d.Dst, d.Src, d.TrafficClass, d.Priority, [6]byte{}}); err != nil {
 		return
 	}
 	c.listener, c.proven, c.ud = l, proven, true
