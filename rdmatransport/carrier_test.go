@@ -10,44 +10,44 @@ import (
 )
 
 // A port goes down when its cable is pulled. Nothing is delivered while it is down, not even directly, and messages under way
-// continue when it is up again.
+// continue when it is up again. Time is virtual: the QP's timeout is seconds.
 func TestPortEvents(t *testing.T) {
-	lan := new(pipe.Switch)
-	cable := lan.Port()
-	a, b := newStationOn(t, cable, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
-	conn, _ := dial(a, b, verbs.RoCEv2, nil)
-	local, remote := a.reg(make([]byte, 8), everyAccess), b.reg(make([]byte, 8), everyAccess)
-	for i := range 2 {
-		cable.SetCarrier(false)
-		cable.SetCarrier(false)
-		if e := a.event(); e.Type != verbs.EventPortErr || e.Port != 1 {
-			t.Fatalf("%v of port %d, want PORT_ERR of 1", e.Type, e.Port)
+	synctest.Test(t, func(t *testing.T) {
+		lan := new(pipe.Switch)
+		cable := lan.Port()
+		a, b := newStationOn(t, cable, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
+		conn, _ := dial(a, b, verbs.RoCEv2, nil)
+		local, remote := a.reg(make([]byte, 8), everyAccess), b.reg(make([]byte, 8), everyAccess)
+		for i := range 2 {
+			cable.SetCarrier(false)
+			cable.SetCarrier(false)
+			if e := a.event(); e.Type != verbs.EventPortErr || e.Port != 1 {
+				t.Fatalf("%v of port %d, want PORT_ERR of 1", e.Type, e.Port)
+			}
+			if p := must(a.dev.QueryPort(1))(t); p.State != verbs.PortDown {
+				t.Errorf("the port is %v", p.State)
+			}
+			ok(t, conn.QP().PostSend(&verbs.SendWR{Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
+				SGList: []verbs.SGE{local.SGE(0, 8)}, RemoteAddr: remote.Addr(), RKey: remote.RKey()}))
+			var wc [1]verbs.WC
+			if n := must(conn.SendCQ().Poll(wc[:]))(t); n > 0 {
+				t.Fatalf("a WRITE ended with %v without a cable", wc[0].Status)
+			}
+			cable.SetCarrier(true)
+			if e := a.event(); e.Type != verbs.EventPortActive || e.Port != 1 {
+				t.Fatalf("%v of port %d, want PORT_ACTIVE of 1", e.Type, e.Port)
+			}
+			if p := must(a.dev.QueryPort(1))(t); p.State != verbs.PortActive {
+				t.Errorf("the port is %v", p.State)
+			}
+			if wc := poll(t, conn.SendCQ()); wc.Status != verbs.WCSuccess {
+				t.Errorf("the WRITE ended with %v", wc.Status)
+			}
+			if n := a.dev.HWCounters()["link_downed"]; n != uint64(i)+1 {
+				t.Errorf("link_downed is %d, want %d", n, i+1)
+			}
 		}
-		if p := must(a.dev.QueryPort(1))(t); p.State != verbs.PortDown {
-			t.Errorf("the port is %v", p.State)
-		}
-		ok(t, conn.QP().PostSend(&verbs.SendWR{Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
-			SGList: []verbs.SGE{local.SGE(0, 8)}, RemoteAddr: remote.Addr(), RKey: remote.RKey()}))
-		var wc [1]verbs.WC
-		if n := must(conn.SendCQ().Poll(wc[:]))(t); n > 0 {
-			t.Fatalf("a WRITE ended with %v without a cable", wc[0].Status)
-		}
-		cable.SetCarrier(true)
-		if e := a.event(); e.Type != verbs.EventPortActive || e.Port != 1 {
-			t.Fatalf("%v of port %d, want PORT_ACTIVE of 1", e.Type, e.Port)
-		}
-		if p := must(a.dev.QueryPort(1))(t); p.State != verbs.PortActive {
-			t.Errorf("the port is %v", p.State)
-		}
-		for must(conn.SendCQ().Poll(wc[:]))(t) == 0 {
-		}
-		if wc[0].Status != verbs.WCSuccess {
-			t.Errorf("the WRITE ended with %v", wc[0].Status)
-		}
-		if n := a.dev.HWCounters()["link_downed"]; n != uint64(i)+1 {
-			t.Errorf("link_downed is %d, want %d", n, i+1)
-		}
-	}
+	})
 }
 
 // A disconnect that nobody has heard of, as the cable was pulled, is repeated when the cable is there again, and a second later if

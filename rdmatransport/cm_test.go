@@ -18,6 +18,7 @@ import (
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/stack/netstack"
+	"github.com/softrnic/softrnic/stack/stacktest"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
@@ -137,11 +138,7 @@ const (
 // TestConnectionsUnderLoss: a fifth of all frames lost, ARP and neighbour discovery included. Every connection comes
 // up on both sides and goes down on both, whichever ends it.
 func TestConnectionsUnderLoss(t *testing.T) {
-	seeds := 300
-	if testing.Short() {
-		seeds = 30
-	}
-	for seed := range seeds {
+	for seed := range stacktest.Size(60, 300, 300) {
 		synctest.Test(t, func(t *testing.T) {
 			lan := new(pipe.Switch)
 			bad, err := impair.New(lan.Port(), impair.Config{

@@ -3,11 +3,11 @@ package rdmatransport_test
 import (
 	"context"
 	"net/netip"
-	"os"
 	"testing"
 	"time"
 
 	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/stack/stacktest"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
@@ -62,19 +62,9 @@ func redial(t *testing.T, m medium, transport verbs.Transport) {
 	}
 }
 
-// dials is how many connections TestDials makes and closes over each protocol, one after another; longDials with
-// SOFTRNIC_LONG.
-const (
-	dials     = 1000
-	longDials = 100_000
-)
-
-// TestDials: no dial fails, however many connections there were before, and they leave nothing behind.
+// TestDials: no dial fails, however many connections there were before over each protocol, and they leave nothing behind.
 func TestDials(t *testing.T) {
-	n := dials
-	if os.Getenv("SOFTRNIC_LONG") != "" {
-		n = longDials
-	}
+	n := stacktest.Size(250, 1000, 100_000)
 	both(t, func(t *testing.T, transport verbs.Transport) {
 		lan := new(pipe.Switch)
 		a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
@@ -115,7 +105,7 @@ func TestDials(t *testing.T) {
 			}
 		}
 		// TCP keeps up to 8192 connections in TIME-WAIT on each host.
-		if grown, most := memory()-before, 16<<20+2*min(n, 8192)*10<<10; grown > most {
+		if grown, most := memory()-before, min(n, 1024)*16<<10+2*min(n, 8192)*10<<10; grown > most {
 			t.Errorf("%d bytes more than before, want at most %d", grown, most)
 		}
 	})

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/softrnic/softrnic/stack/stacktest"
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -75,7 +76,7 @@ func TestDirectForeign(t *testing.T) {
 // TestDirectFault: memory that is not there any more, from the middle of a long message on, fails the request that needs it
 // as it does in packets, and leaves both QPs in order: what is posted behind it is flushed.
 func TestDirectFault(t *testing.T) {
-	const size, there = 8 << 20, 4<<20 + 64<<10
+	const size, there, whole = 4 << 20, 2<<20 + 64<<10, 2 << 20
 	for _, c := range []struct {
 		name   string
 		op     verbs.WROpcode
@@ -127,7 +128,7 @@ func TestDirectFault(t *testing.T) {
 				if c.op == verbs.RDMARead {
 					from, to = to, from
 				}
-				if s.wrap == nil && !bytes.Equal(from[:4<<20], to[:4<<20]) { // in whole parts; packets may still be on their way
+				if s.wrap == nil && !bytes.Equal(from[:whole], to[:whole]) { // in whole parts; packets may still be on their way
 					t.Error("what was there before the fault was not moved")
 				}
 				a.QP().Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState) // where TCP has taken the message
@@ -144,8 +145,8 @@ func TestDirectFault(t *testing.T) {
 // anything but an error that memory explains, and the process goes on.
 func TestDirectFaultAnyTime(t *testing.T) {
 	twoNodes(t, func(t *testing.T, s setting) {
-		const size, rounds = 4 << 20, 5
-		for range rounds {
+		const size = 4 << 20
+		for range stacktest.Size(2, 5, 5) {
 			e := &newEnds(t, s, 8).side
 			onA, onB := foreign(t, &e[0], size, 1), foreign(t, &e[1], size, 2)
 			done := make(chan struct{})

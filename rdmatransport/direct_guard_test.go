@@ -5,6 +5,7 @@ import (
 	"errors"
 	"runtime"
 	"testing"
+	"testing/synctest"
 
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/verbs"
@@ -13,9 +14,8 @@ import (
 
 // A message with something wrong is not moved directly: it fails as it does in packets.
 
-// impatient gives up after 67 ms, without a second try; lessPatient after eight such times: a message must arrive on a busy machine.
-func impatient(a *verbs.QPAttr)   { a.Timeout, a.RetryCnt = 14, 0 }
-func lessPatient(a *verbs.QPAttr) { a.Timeout, a.RetryCnt = 14, 7 }
+// impatient gives up after 67 ms, without a second try.
+func impatient(a *verbs.QPAttr) { a.Timeout, a.RetryCnt = 14, 0 }
 
 // guarded has two ends with a QP each that is not connected yet.
 func guarded(t *testing.T, s setting, f func(a, b *mwEnd)) {
@@ -27,6 +27,14 @@ func guarded(t *testing.T, s setting, f func(a, b *mwEnd)) {
 		e[i].qp = e[i].newQP(t)
 	}
 	f(e[0], e[1])
+}
+
+// inVirtualTime is guarded, in virtual time.
+func inVirtualTime(t *testing.T, s setting, f func(t *testing.T, a, b *mwEnd)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		guarded(t, s, func(a, b *mwEnd) { f(t, a, b) })
+	})
 }
 
 // fails posts a request from a to b, which must end with a status.
@@ -42,21 +50,21 @@ func (e *mwEnd) fails(t *testing.T, op verbs.WROpcode, n int, to *mwEnd, want ve
 	}
 }
 
-// TestDirectGuards: between QPs whose attributes do not match nothing is moved directly.
+// TestDirectGuards: between QPs whose attributes do not match nothing is moved directly. Time is virtual.
 func TestDirectGuards(t *testing.T) {
 	for _, w := range ways {
 		w.setting.transport = verbs.RoCEv2
 		t.Run(w.name, func(t *testing.T) {
 			t.Run("the peer is connected to another QP", func(t *testing.T) {
-				guarded(t, w.setting, func(a, b *mwEnd) {
+				inVirtualTime(t, w.setting, func(t *testing.T, a, b *mwEnd) {
 					a.to(t, b.device, b.qp, impatient)
 					b.to(t, a.device, a.newQP(t), nil)
 					a.fails(t, verbs.RDMAWrite, 8, b, verbs.WCRetryExcErr)
 				})
 			})
 			t.Run("the peer is destroyed after a message", func(t *testing.T) {
-				guarded(t, w.setting, func(a, b *mwEnd) {
-					a.to(t, b.device, b.qp, lessPatient)
+				inVirtualTime(t, w.setting, func(t *testing.T, a, b *mwEnd) {
+					a.to(t, b.device, b.qp, impatient)
 					b.to(t, a.device, a.qp, nil)
 					a.fails(t, verbs.RDMAWrite, 8, b, verbs.WCSuccess)
 					ok(t, b.qp.Destroy())
@@ -64,8 +72,8 @@ func TestDirectGuards(t *testing.T) {
 				})
 			})
 			t.Run("the peer is connected to another QP after a message", func(t *testing.T) {
-				guarded(t, w.setting, func(a, b *mwEnd) {
-					a.to(t, b.device, b.qp, lessPatient)
+				inVirtualTime(t, w.setting, func(t *testing.T, a, b *mwEnd) {
+					a.to(t, b.device, b.qp, impatient)
 					b.to(t, a.device, a.qp, nil)
 					a.fails(t, verbs.RDMAWrite, 8, b, verbs.WCSuccess)
 					ok(t, b.qp.Modify(&verbs.QPAttr{QPState: verbs.StateReset}, verbs.QPAttrState))
@@ -74,7 +82,7 @@ func TestDirectGuards(t *testing.T) {
 				})
 			})
 			t.Run("another path MTU", func(t *testing.T) {
-				guarded(t, w.setting, func(a, b *mwEnd) {
+				inVirtualTime(t, w.setting, func(t *testing.T, a, b *mwEnd) {
 					a.to(t, b.device, b.qp, nil)
 					b.to(t, a.device, a.qp, func(attr *verbs.QPAttr) { attr.PathMTU = verbs.MTU512 })
 					a.fails(t, verbs.RDMAWrite, 4000, b, verbs.WCRemInvReqErr)
@@ -82,14 +90,14 @@ func TestDirectGuards(t *testing.T) {
 			})
 			for _, op := range []verbs.WROpcode{verbs.RDMARead, verbs.AtomicFetchAndAdd} {
 				t.Run(op.String()+" where none may be outstanding", func(t *testing.T) {
-					guarded(t, w.setting, func(a, b *mwEnd) {
+					inVirtualTime(t, w.setting, func(t *testing.T, a, b *mwEnd) {
 						a.to(t, b.device, b.qp, func(attr *verbs.QPAttr) { attr.MaxRDAtomic = 0 })
 						b.to(t, a.device, a.qp, nil)
 						a.fails(t, op, 8, b, verbs.WCLocQPOpErr)
 					})
 				})
 				t.Run(op.String()+" where the peer answers none", func(t *testing.T) {
-					guarded(t, w.setting, func(a, b *mwEnd) {
+					inVirtualTime(t, w.setting, func(t *testing.T, a, b *mwEnd) {
 						a.to(t, b.device, b.qp, nil)
 						b.to(t, a.device, a.qp, func(attr *verbs.QPAttr) { attr.MaxDestRDAtomic = 0 })
 						a.fails(t, op, 8, b, verbs.WCRemInvReqErr)

@@ -258,7 +258,7 @@ func TestDirectLeavesReceiverAlone(t *testing.T) {
 // TestDirectBothLong has long messages move both ways at once, posted by two goroutines on each side.
 func TestDirectBothLong(t *testing.T) {
 	everyWay(t, func(t *testing.T, s setting) {
-		const size, count = 5<<19 + 1000, 6
+		const size, count = 5<<19 + 1000, 3
 		e := &newEnds(t, s, 6*size).side
 		var busy sync.WaitGroup
 		for i := range e {

@@ -23,7 +23,7 @@ import (
 // severalParts is the length of a message that moves in parts. One in packets takes a while if it has more than TCP has in
 // its buffers. bigBuffers are a's and b's memory.
 const (
-	severalParts = 8 << 20
+	severalParts = 4 << 20
 	beyondTCP    = 24 << 20
 )
 

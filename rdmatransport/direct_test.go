@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -18,6 +19,7 @@ import (
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/capture"
 	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/stack/stacktest"
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -139,6 +141,7 @@ func TestDirectSemantics(t *testing.T) {
 	for name, acts := range cases {
 		for _, transport := range transports {
 			t.Run(fmt.Sprintf("%s/%v", name, transport), func(t *testing.T) {
+				t.Parallel() // each waits for events that do not come
 				var want string
 				for _, w := range ways {
 					w.setting.transport = transport
@@ -201,19 +204,12 @@ func runScript(t *testing.T, set setting, work func(*script)) string {
 	before := s.a.direct()
 	work(s)
 	for i := range e {
-		fmt.Fprintf(&s.told, "%c: %v, memory %x\n", 'a'+i, e[i].QP().State(), checksum(e[i].mr.Buf()))
+		fmt.Fprintf(&s.told, "%c: %v, memory %x\n", 'a'+i, e[i].QP().State(), crc32.ChecksumIEEE(e[i].mr.Buf()))
 	}
 	if n := s.a.direct() - before; set.wrap != nil && n > 0 || set.wrap == nil && !s.failed && n < uint64(s.posted) {
 		t.Errorf("%d of %d messages went without packets", n, s.posted)
 	}
 	return s.told.String()
-}
-
-func checksum(b []byte) (sum uint64) {
-	for i, x := range b {
-		sum = sum*31 + uint64(x) + uint64(i)
-	}
-	return sum
 }
 
 // recv posts a receive on b.
@@ -393,7 +389,7 @@ func TestDirectSeen(t *testing.T) {
 func TestDirectBothBusy(t *testing.T) {
 	everyWay(t, func(t *testing.T, s setting) {
 		const pairs = 3
-		messages := 3000
+		messages := stacktest.Size(1000, 3000, 3000)
 		if testing.Short() || s.wrap != nil {
 			messages = 300
 		}
@@ -491,10 +487,7 @@ func (e *end) exchange(peer *end, n int, credit bool, taken, peerTaken *atomic.I
 // TestDirectDestroyed: QPs are destroyed while both sides send to each other; nothing hangs, and nothing is left.
 func TestDirectDestroyed(t *testing.T) {
 	everyWay(t, func(t *testing.T, s setting) {
-		rounds := 20
-		if testing.Short() {
-			rounds = 4
-		}
+		rounds := stacktest.Size(8, 20, 20)
 		s.lan = new(pipe.Switch)
 		for round := range rounds {
 			pair := newEnds(t, s, testMemory)
@@ -542,10 +535,7 @@ func TestDirectDestroyed(t *testing.T) {
 // TestDirectDereg: once Dereg has returned, no byte of the memory is written any more, by whichever side.
 func TestDirectDereg(t *testing.T) {
 	everyWay(t, func(t *testing.T, s setting) {
-		rounds := 30
-		if testing.Short() {
-			rounds = 5
-		}
+		rounds := stacktest.Size(8, 30, 30)
 		s.lan = new(pipe.Switch)
 		for round := range rounds {
 			pair := newEnds(t, s, testMemory)

@@ -14,13 +14,10 @@ import (
 )
 
 // QPs on the machine's sockets share them: however many there are, and though each has sent, two hosts have a few sockets and
-// threads. So have two behind one address, that lease as many numbers of a hub. With SOFTRNIC_LONG set there are a hundred
+// threads. So have two behind one address, that lease as many numbers of a hub. In the long run there are a hundred
 // thousand.
 func TestSocketsOfIdleQPs(t *testing.T) {
-	n := 2000
-	if os.Getenv("SOFTRNIC_LONG") != "" {
-		n = idleQPs
-	}
+	n := stacktest.Size(200, 2000, idleQPs)
 	t.Run("alone", func(t *testing.T) {
 		// A host has one socket to receive from, with an epoll instance that says when there is something, eight to send from and one
 		// of netlink; the runtime has a few files of its own.

@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"os"
 	"runtime"
 	"slices"
 	"testing"
@@ -25,7 +24,7 @@ import (
 // idleQPs is how many a process may well have; of those over TCP, fewer, as each has a TCP endpoint.
 const (
 	idleQPs     = 100_000
-	idleStreams = 2_000
+	idleStreams = 1_000
 )
 
 // entries is the memory of the queues that the QPs here ask for: one request with one SGE each way.
@@ -69,12 +68,9 @@ func idleStream(tb testing.TB) (each, beyond int) {
 }
 
 // An idle QP takes 1 KiB beyond its queues, and a cache line, which keeps what it writes apart from what others write; of the million
-// there are with SOFTRNIC_LONG set, a little more, as the tables of their numbers are emptier.
+// there are in the long run, a little more, as the tables of their numbers are emptier.
 func TestIdleQPs(t *testing.T) {
-	n, most := 10_000, 1024+64
-	if os.Getenv("SOFTRNIC_LONG") != "" {
-		n, most = 1_000_000, 1056+64
-	}
+	n, most := stacktest.Size(10_000, 10_000, 1_000_000), stacktest.Size(1024, 1024, 1056)+64
 	each := 0
 	for try := 0; try == 0 || try < 3 && each >= most; try++ { // something else of the test binary may be in between
 		nodes := idlePair(t, nil)
@@ -106,18 +102,15 @@ func TestIdleStreamMemory(t *testing.T) {
 	}
 }
 
-// An idle iWARP connection has no goroutine, neither at first nor after it was used. With SOFTRNIC_LONG set there are 10,000.
+// An idle iWARP connection has no goroutine, neither at first nor after it was used. In the long run there are 10,000.
 func TestIdleStreams(t *testing.T) {
 	const some = 60
-	n := some
-	if os.Getenv("SOFTRNIC_LONG") != "" {
-		n = 20_040 // ends
-	}
+	n := stacktest.Size(some, some, 20_040) // ends
 	nodes := idlePair(t, inFrames)
 	before := runtime.NumGoroutine()
 	settled := func(when string) {
 		t.Helper()
-		for give := time.Now().Add(20 * time.Second); runtime.NumGoroutine() > before+n/10; runtime.Gosched() {
+		for give := time.Now().Add(20 * time.Second); runtime.NumGoroutine() > before+n/10; time.Sleep(time.Millisecond) {
 			if time.Now().After(give) {
 				t.Fatalf("%s: %d goroutines more for %d ends of connections", when, runtime.NumGoroutine()-before, n)
 			}

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/netip"
-	"os"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/softrnic/softrnic/stack/stacktest"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
@@ -19,12 +19,9 @@ import (
 // GetRequest that waits may fail or hang, whatever the two and the provider are doing just then.
 func TestDestroyListenerDuringDials(t *testing.T) {
 	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
-		rounds := 50
-		if os.Getenv("SOFTRNIC_LONG") != "" {
-			rounds = 1000
-			if m.Name == direct.Name {
-				rounds = 10_000
-			}
+		rounds := stacktest.Size(25, 50, 1000)
+		if m.Name == direct.Name {
+			rounds = stacktest.Size(25, 50, 10_000)
 		}
 		a, b := m.stations(t)
 		dialling, stop := context.WithCancel(t.Context())
@@ -115,7 +112,7 @@ func TestRequestOutlivesListener(t *testing.T) {
 func TestCloseListenerDuringAccept(t *testing.T) {
 	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
 		s, _ := m.stations(t)
-		for range 200 {
+		for range stacktest.Size(100, 200, 200) {
 			l := must(rdmacm.Listen(s.dev, ":0", &rdmacm.Config{Transport: transport}))(t)
 			accepted := make(chan error, 1)
 			go func() {

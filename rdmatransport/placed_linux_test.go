@@ -14,6 +14,7 @@ import (
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/shm"
 	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/stacktest"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
@@ -215,9 +216,9 @@ func TestPlacedChanges(t *testing.T) {
 	}
 	inner := b.reg(around[256<<10:512<<10:512<<10], everyAccess)
 	from := a.reg(make([]byte, 64<<10), everyAccess)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	for ctx.Err() == nil {
+	for frames := int64(stacktest.Size(300, 5_000, 5_000)); spoiling.Load() < frames && ctx.Err() == nil; {
 		onA, onB := dial(a, b, verbs.RoCEv2, nil)
 		for range 200 {
 			if onA.QP().PostSend(&verbs.SendWR{Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{from.SGE(0, 64<<10)}, RemoteAddr: inner.Addr(), RKey: inner.RKey()}) != nil {
@@ -241,6 +242,7 @@ func TestPlacedChanges(t *testing.T) {
 			t.Fatalf("byte %d beside the region was written", i)
 		}
 	}
+	t.Logf("%d frames in place, %d changes", spoiling.Load(), spoiled.Load())
 	if spoiling.Load() == 0 || spoiled.Load() == 0 {
 		t.Errorf("%d frames in place, %d changes", spoiling.Load(), spoiled.Load())
 	}

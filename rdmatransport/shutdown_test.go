@@ -24,6 +24,7 @@ func completion(t *testing.T, cq *verbs.CQ) verbs.WC {
 		if time.Now().After(end) {
 			t.Fatal("no completion")
 		}
+		time.Sleep(100 * time.Microsecond)
 	}
 	return wc[0]
 }

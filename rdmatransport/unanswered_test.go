@@ -3,7 +3,6 @@ package rdmatransport_test
 import (
 	"context"
 	"net/netip"
-	"os"
 	"runtime"
 	"sync"
 	"testing"
@@ -12,6 +11,7 @@ import (
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/mpa"
 	"github.com/softrnic/softrnic/stack"
+	"github.com/softrnic/softrnic/stack/stacktest"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
@@ -27,13 +27,10 @@ func heapInUse() int {
 }
 
 // Many unknown peers cost an iWARP listener little, whatever they send. They keep nobody else out, unless their requests fill
-// the backlog, and when they have gone, in order or not, nothing of them is left. With SOFTRNIC_LONG set there are a thousand.
+// the backlog, and when they have gone, in order or not, nothing of them is left. In the long run there are a thousand.
 func TestUnansweredRequests(t *testing.T) {
 	const mostEach, mostLeft = 64 << 10, 8 << 20 // of the heap, in bytes
-	peers := 200
-	if os.Getenv("SOFTRNIC_LONG") != "" {
-		peers = 1000
-	}
+	peers := stacktest.Size(200, 200, 1000)
 	f := mpa.Frame{CRC: true, Revision: 2, HasEnhanced: true, Enhanced: mpa.Enhanced{IRD: 16, ORD: 16}}
 	request := make([]byte, f.Len())
 	must(f.Encode(request))(t)

@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"hash/fnv"
 	"maps"
 	"os"
 	"path/filepath"
@@ -41,18 +42,50 @@ func list(t *testing.T) map[string]string {
 // entry is a test over a medium in ListFile.
 func entry(test, medium string) string { return test + "/" + strings.ReplaceAll(medium, " ", "_") }
 
-// Over runs a test over each medium, but those for which ListFile has a reason not to.
+// Over runs a test over media: in the system run and in the long run over all of them, in any other run over those that chosen says;
+// never over one for which ListFile has a reason not to. The test runs in parallel with other tests, its media one after the other.
 func Over(t *testing.T, f func(t *testing.T, m Medium)) {
-	reasons := list(t)
-	for _, m := range Media {
-		if reasons[entry(t.Name(), m.Name)] == "" {
-			t.Run(m.Name, func(t *testing.T) { f(t, m) })
-		}
+	t.Parallel()
+	media := without(t.Name(), list(t))
+	if !InSystem() {
+		media = chosen(t.Name(), media)
+	}
+	for _, m := range media {
+		t.Run(m.Name, func(t *testing.T) { f(t, m) })
 	}
 }
 
-// CheckList checks that ListFile has each test of the package that does not run over the media, and nothing else. A test runs
-// over them if it calls one of some functions.
+// without is the media but those for which a test has a reason.
+func without(test string, reasons map[string]string) []Medium {
+	return slices.DeleteFunc(slices.Clone(Media), func(m Medium) bool { return reasons[entry(test, m.Name)] != "" })
+}
+
+// chosen are the media that a test runs over by default: pipe, the kernel's sockets, one of those that need no privileges, and one of
+// those that do. The test's name chooses among them, so that many tests together meet all media.
+func chosen(test string, media []Medium) (few []Medium) {
+	var free, privileged []Medium
+	for _, m := range media {
+		switch {
+		case m.Name == "pipe" || m.Name == "kernel":
+			few = append(few, m)
+		case m.privileged:
+			privileged = append(privileged, m)
+		default:
+			free = append(free, m)
+		}
+	}
+	name := fnv.New32a()
+	_, _ = name.Write([]byte(test))
+	for _, some := range [][]Medium{free, privileged} {
+		if len(some) > 0 {
+			few = append(few, some[int(name.Sum32()>>8)%len(some)])
+		}
+	}
+	return few
+}
+
+// CheckList checks that ListFile has each test of the package that does not run over the media, and nothing else, and that the other
+// tests together meet each medium by default. A test runs over them if it calls one of some functions.
 func CheckList(t *testing.T, over ...string) {
 	t.Helper()
 	tests := map[string]bool{} // whether it runs over the media
@@ -71,13 +104,22 @@ func CheckList(t *testing.T, over ...string) {
 			})
 		}
 	}
-	reasons := list(t)
+	reasons, met := list(t), map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(tests)) {
 		switch {
 		case !tests[name] && reasons[name] == "":
 			t.Errorf("%s does not run over the media, and %s has no reason", name, ListFile)
 		case tests[name]:
-			t.Logf("over the media: %s", name)
+			var by []string
+			for _, m := range chosen(name, without(name, reasons)) {
+				by, met[m.Name] = append(by, m.Name), true
+			}
+			t.Logf("over the media: %s, by default over %s", name, strings.Join(by, ", "))
+		}
+	}
+	for _, m := range Media {
+		if !met[m.Name] {
+			t.Errorf("no test runs over %s by default", m.Name)
 		}
 	}
 	for name, reason := range reasons {

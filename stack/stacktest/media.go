@@ -21,6 +21,21 @@ import (
 	"github.com/softrnic/softrnic/stack/netstack"
 )
 
+// InSystem says whether this is the system run or the long run, which tests/internal/gate describes. There a test does all that it can:
+// over all media, with many seeds.
+func InSystem() bool { return os.Getenv("SOFTRNIC_SYSTEM") != "" || os.Getenv("SOFTRNIC_LONG") != "" }
+
+// Size is how much of something a test does: by default, in the system run, and in the long run.
+func Size(normal, system, long int) int {
+	switch {
+	case os.Getenv("SOFTRNIC_LONG") != "":
+		return long
+	case InSystem():
+		return system
+	}
+	return normal
+}
+
 // MTU of the links, which leaves room for a path MTU of 4096.
 const MTU = 4200
 
@@ -38,8 +53,9 @@ type End struct {
 
 // Medium is a stack and what is below it.
 type Medium struct {
-	Name  string
-	hosts func(t *testing.T, classifier func() stack.Classifier) (a, b End)
+	Name       string
+	privileged bool // who has no privileges skips it
+	hosts      func(t *testing.T, classifier func() stack.Classifier) (a, b End)
 }
 
 // Hosts makes two hosts on a network of their own. A hub that they need knows packets by a classifier.
@@ -49,7 +65,7 @@ func (m Medium) Hosts(t *testing.T, classifier func() stack.Classifier) (a, b En
 }
 
 // Direct has messages copied from memory to memory.
-var Direct = Medium{"direct", onLinks(func(*testing.T) [2]link.Link {
+var Direct = Medium{"direct", false, onLinks(func(*testing.T) [2]link.Link {
 	lan := new(pipe.Switch)
 	return [2]link.Link{lan.Port(), lan.Port()}
 })}
@@ -58,16 +74,16 @@ var Direct = Medium{"direct", onLinks(func(*testing.T) [2]link.Link {
 // a network of its own.
 var Media = slices.Concat([]Medium{
 	Direct,
-	{"pipe", onLinks(func(*testing.T) [2]link.Link {
+	{"pipe", false, onLinks(func(*testing.T) [2]link.Link {
 		lan := new(pipe.Switch)
 		return [2]link.Link{cable{lan.Port()}, cable{lan.Port()}}
 	})},
-	{"stream", onLinks(func(t *testing.T) [2]link.Link {
+	{"stream", false, onLinks(func(t *testing.T) [2]link.Link {
 		path := filepath.Join(directory(t), "s")
 		listener := must(stream.Open(path, stream.Listening(), stream.MTU(MTU)))(t)
 		return [2]link.Link{listener, must(stream.Open(path, stream.MTU(MTU)))(t)}
 	})},
-	{"kernel", func(t *testing.T, _ func() stack.Classifier) (a, b End) {
+	{"kernel", false, func(t *testing.T, _ func() stack.Classifier) (a, b End) {
 		if runtime.GOOS != "linux" {
 			t.Skip("this system's loopback has one address only")
 		}

@@ -16,23 +16,23 @@ import (
 )
 
 var platform = []Medium{
-	{"shm", onLinks(func(t *testing.T) [2]link.Link {
+	{"shm", false, onLinks(func(t *testing.T) [2]link.Link {
 		dir := shm.Directory(filepath.Join(directory(t), "s"))
 		return [2]link.Link{must(shm.Open("lan", dir))(t), must(shm.Open("lan", dir))(t)}
 	})},
 	// Two at one address: RoCE packets go through rings that the hub has made for them.
-	{"hub", func(t *testing.T, classifier func() stack.Classifier) (a, b End) {
+	{"hub", false, func(t *testing.T, classifier func() stack.Classifier) (a, b End) {
 		t.Helper()
 		dir := Hub(t, classifier)
 		a = OnLoopback(t, through(dir))
 		return a, End{Host: must(kernel.New(kernel.Addr(a.Addr.String()), through(dir)))(t), Addr: a.Addr}
 	}},
 	// Two at addresses of two hubs: what comes to one the hub hands on.
-	{"two hubs", func(t *testing.T, classifier func() stack.Classifier) (a, b End) {
+	{"two hubs", false, func(t *testing.T, classifier func() stack.Classifier) (a, b End) {
 		t.Helper()
 		return OnLoopback(t, through(Hub(t, classifier))), OnLoopback(t, through(Hub(t, classifier)))
 	}},
-	{"TAP", onLinks(func(t *testing.T) (ls [2]link.Link) {
+	{"TAP", true, onLinks(func(t *testing.T) (ls [2]link.Link) {
 		linktest.Namespace(t)
 		linktest.TUN(t)
 		linktest.Bridge(t, "br0", MTU)
@@ -41,7 +41,7 @@ var platform = []Medium{
 		}
 		return ls
 	})},
-	{"packet", onLinks(func(t *testing.T) [2]link.Link {
+	{"packet", true, onLinks(func(t *testing.T) [2]link.Link {
 		linktest.Namespace(t)
 		linktest.Veth(t, MTU)
 		return [2]link.Link{must(packet.Open("v0"))(t), must(packet.Open("v1"))(t)}
