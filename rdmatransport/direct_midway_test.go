@@ -54,7 +54,7 @@ type mwEnd struct {
 }
 
 // newMidway connects two QPs. RoCE's are not connected by rdma_cm, whose timeouts are long: if a is to give up, it has one
-// of 67 ms, and one retry.
+// of 67 ms, and no retry.
 func newMidway(t *testing.T, s setting, op verbs.WROpcode, givesUp bool) *midway {
 	t.Helper()
 	m := &midway{T: t, setting: s, op: op, size: severalParts}
@@ -83,7 +83,7 @@ func newMidway(t *testing.T, s setting, op verbs.WROpcode, givesUp bool) *midway
 	if s.transport == verbs.RoCEv2 {
 		m.a.to(t, m.b.device, m.b.qp, func(a *verbs.QPAttr) {
 			if givesUp {
-				a.Timeout, a.RetryCnt = 14, 1
+				a.Timeout, a.RetryCnt = 14, 0
 			}
 		})
 		m.b.to(t, m.a.device, m.a.qp, nil)

@@ -47,14 +47,8 @@ func hello(list, data *verbs.MR) []byte {
 	return b
 }
 
-// attack connects a rogue to a victim, with private data that change may spoil.
-func attack(t *testing.T, m stacktest.Medium, transport verbs.Transport, change func([]byte) []byte) (*rogue, *rsocket.Conn, error) {
-	t.Helper()
-	to, from, at := devices(t, m)
-	return attackFrom(t, from, to, at, transport, change)
-}
-
-func attackFrom(t *testing.T, from, to *verbs.Device, at netip.Addr, transport verbs.Transport, change func([]byte) []byte) (*rogue, *rsocket.Conn, error) {
+// attack connects a rogue on one device to a victim on another, with private data that change may spoil.
+func attack(t *testing.T, from, to *verbs.Device, at netip.Addr, transport verbs.Transport, change func([]byte) []byte) (*rogue, *rsocket.Conn, error) {
 	t.Helper()
 	l, err := rsocket.Listen(to, netip.AddrPortFrom(at, 0).String(), &rsocket.Config{Transport: transport, Iomaps: victimIomaps})
 	ok(t, err)
@@ -146,6 +140,7 @@ func (r *rogue) await(n int) {
 // A peer that does not introduce itself as it should is refused.
 func TestHostileIntroduction(t *testing.T) {
 	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
+		to, from, at := devices(t, m)
 		for name, change := range map[string]func([]byte) []byte{
 			"none":         func([]byte) []byte { return nil },
 			"short":        func(b []byte) []byte { return b[:20] },
@@ -163,7 +158,7 @@ func TestHostileIntroduction(t *testing.T) {
 				return b
 			},
 		} {
-			if _, _, err := attack(t, m, transport, change); err == nil {
+			if _, _, err := attack(t, from, to, at, transport, change); err == nil {
 				t.Errorf("%s: accepted", name)
 			}
 		}
@@ -174,6 +169,7 @@ func TestHostileIntroduction(t *testing.T) {
 func TestHostileMessages(t *testing.T) {
 	const op = 1 << 29
 	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
+		to, from, at := devices(t, m)
 		for name, does := range map[string]func(*rogue){
 			"no data":           func(r *rogue) { r.say(r.data, 0, 0, 0) },
 			"too much data":     func(r *rogue) { r.say(r.data, 0, 8, 64<<10+1) },
@@ -211,7 +207,7 @@ func TestHostileMessages(t *testing.T) {
 			},
 		} {
 			t.Run(name, func(t *testing.T) {
-				r, victim, err := attack(t, m, transport, nil)
+				r, victim, err := attack(t, from, to, at, transport, nil)
 				ok(t, err)
 				does(r)
 				ok(t, victim.SetDeadline(time.Now().Add(20*time.Second)))
@@ -242,6 +238,7 @@ func TestHostileMessages(t *testing.T) {
 // writes there.
 func TestHostileAddresses(t *testing.T) {
 	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
+		to, from, at := devices(t, m)
 		for name, change := range map[string]func([]byte) []byte{
 			"room elsewhere":   func(b []byte) []byte { binary.BigEndian.PutUint64(b[24:], 4096); return b },
 			"a key of nothing": func(b []byte) []byte { binary.BigEndian.PutUint32(b[32:], 0xdead<<8); return b },
@@ -250,7 +247,7 @@ func TestHostileAddresses(t *testing.T) {
 			"an iomap's key":   nil,
 		} {
 			t.Run(name, func(t *testing.T) {
-				r, victim, err := attack(t, m, transport, change)
+				r, victim, err := attack(t, from, to, at, transport, change)
 				ok(t, err)
 				ok(t, victim.SetDeadline(time.Now().Add(20*time.Second)))
 				write := func() error { _, err := victim.Write(make([]byte, 1000)); return err }
@@ -277,6 +274,7 @@ func TestHostileAddresses(t *testing.T) {
 func TestHostileWrites(t *testing.T) {
 	const page, canary = 4096, 0xa5
 	overAll(t, func(t *testing.T, m stacktest.Medium, transport verbs.Transport) {
+		to, from, at := devices(t, m)
 		for name, does := range map[string]func(r *rogue, mapping, other [2]uint64){
 			"before the mapping": func(r *rogue, m, _ [2]uint64) { r.say(m, -1, 1, 1) },
 			"across the start":   func(r *rogue, m, _ [2]uint64) { r.say(m, -8, 16, 16) },
@@ -288,13 +286,12 @@ func TestHostileWrites(t *testing.T) {
 			"the buffer's key":   func(r *rogue, m, _ [2]uint64) { r.say([2]uint64{m[0], r.data[1]}, 0, 16, 16) },
 		} {
 			t.Run(name, func(t *testing.T) {
-				to, from, at := devices(t, m)
 				pd, err := to.AllocPD()
 				ok(t, err)
 				own := bytes.Repeat([]byte{canary}, page)
 				other, err := pd.RegMR(own, verbs.AccessLocalWrite|verbs.AccessRemoteWrite|verbs.AccessRemoteRead)
 				ok(t, err)
-				r, victim, err := attackFrom(t, from, to, at, transport, func(b []byte) []byte {
+				r, victim, err := attack(t, from, to, at, transport, func(b []byte) []byte {
 					b[1], b[7] = 2, 1 // it has room for an iomap
 					return b
 				})

@@ -58,6 +58,7 @@ func TestKeepAlive(t *testing.T) {
 // own keepalive, which would find the same, is off. Time is real, as gVisor's TCP needs, but nothing depends on how much of it passes,
 // only KeepAlive is longer than a retransmission timeout: gVisor puts that off whenever something else is sent.
 func TestKeepAliveOverIWARP(t *testing.T) {
+	t.Parallel()
 	lan := new(pipe.Switch)
 	far := lan.Port()
 	noKeepAlive := netstack.KeepAlive(0, 0, 0)

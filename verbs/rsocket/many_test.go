@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"os"
 	"runtime"
 	"sync"
 	"testing"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/stack/netstack"
+	"github.com/softrnic/softrnic/stack/stacktest"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
@@ -20,10 +20,7 @@ import (
 // Many connections between two devices, 10,000 in the long run: each of them works, before and after all have been idle, and nothing
 // is left of them. What an idle one costs is bounded, and logged, for both of its ends together.
 func TestManyConnections(t *testing.T) {
-	conns := 100
-	if os.Getenv("SOFTRNIC_LONG") != "" {
-		conns = 10_000
-	}
+	conns := stacktest.Size(100, 100, 10_000)
 	both(t, func(t *testing.T, transport verbs.Transport) {
 		for name, cfg := range map[string]*rsocket.Config{
 			"default": {Transport: transport, Backlog: 1024},

@@ -20,11 +20,12 @@ import (
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/stack/netstack"
+	"github.com/softrnic/softrnic/stack/stacktest"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
-var seedsFlag = flag.Uint64("seeds", 48, "how many seeds of the matrix to run")
+var seedsFlag = flag.Uint64("seeds", uint64(stacktest.Size(24, 48, 48)), "how many seeds of the matrix to run")
 
 // tally counts what has happened to the connections of the matrix, which shows whether it tests anything.
 var tally struct{ unconnected, survived, failed, bytes atomic.Uint64 }

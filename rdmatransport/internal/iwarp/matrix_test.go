@@ -16,17 +16,24 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
+// seedsOf is how many seeds a matrix has: by default, in the system run, and in the long run ten thousand.
+func seedsOf(normal, system uint64) uint64 {
+	switch {
+	case os.Getenv("SOFTRNIC_LONG") != "":
+		return 10_000
+	case raceEnabled:
+		return normal / 2
+	case os.Getenv("SOFTRNIC_SYSTEM") != "":
+		return system
+	}
+	return normal
+}
+
 // TestMatrix runs mixed work in both directions over every kind of stream: cut anywhere, with small windows, late, damaged or lost in
 // the middle. Data must be right, and every request must complete once and in order; all with success, unless the stream was harmed.
 // Time is virtual. A seed fixes the work and the network's choices, but not how goroutines interleave.
 func TestMatrix(t *testing.T) {
-	seeds := uint64(1000)
-	switch {
-	case os.Getenv("SOFTRNIC_LONG") != "":
-		seeds = 10_000
-	case testing.Short(), raceEnabled:
-		seeds = 50
-	}
+	seeds := seedsOf(100, 1000)
 	var harmed, failed, requests atomic.Int64
 	t.Run("seed", func(t *testing.T) {
 		for seed := range seeds {

@@ -24,13 +24,7 @@ import (
 // and in order; if the stream was harmed, that may end in an error instead, but never in an end that looks like one. Time is virtual. It
 // is here, and not beside TestMatrix of rsocket, as gVisor's TCP does not let virtual time go on.
 func TestSocketMatrix(t *testing.T) {
-	seeds := uint64(300)
-	switch {
-	case os.Getenv("SOFTRNIC_LONG") != "":
-		seeds = 10_000
-	case testing.Short(), raceEnabled:
-		seeds = 30
-	}
+	seeds := seedsOf(60, 300)
 	var harmed, failed, total atomic.Int64
 	t.Run("seed", func(t *testing.T) {
 		for seed := range seeds {

@@ -16,13 +16,19 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// forgeries is how many packets a test of this file makes up.
-func forgeries() int {
-	if os.Getenv("SOFTRNIC_LONG") != "" {
-		return 1 << 20
+// amount is how much of something a test does: by default, in the system run, and in the long run.
+func amount(normal, system, long int) int {
+	switch {
+	case os.Getenv("SOFTRNIC_LONG") != "":
+		return long
+	case os.Getenv("SOFTRNIC_SYSTEM") != "":
+		return system
 	}
-	return 1 << 15
+	return normal
 }
+
+// forgeries is how many packets a test of this file makes up.
+func forgeries() int { return amount(1<<13, 1<<15, 1<<20) }
 
 // forger makes up request packets of a QP's peer. It knows all that the peer knows, keys and mark included, except for the
 // PSN that is expected. That it overshoots by less than a window, often by little; where packets are executed in their turn
@@ -232,7 +238,7 @@ func TestForgedUnderLoss(t *testing.T) {
 					s := &lossyStream{from: from, to: newRig(t, c), rand: rand.New(rand.NewPCG(1, 3)), perMille: perMille, most: most}
 					f := &forger{rig: s.to, rand: s.rand}
 					nobody := func() {}
-					s.run(1000, nobody)
+					s.run(amount(300, 1000, 1000), nobody)
 					for f.sent < forgeries()/8 {
 						s.run(100, func() { f.give(share) })
 					}
@@ -242,7 +248,7 @@ func TestForgedUnderLoss(t *testing.T) {
 					s.run(100, nobody) // the last forged packet may be noticed only now
 					sleep(20 * time.Second)
 					kept := from.counter("selective_repeats")
-					s.run(1000, nobody)
+					s.run(amount(300, 1000, 1000), nobody)
 					if most > 1 && from.counter("selective_repeats") == kept {
 						t.Error("nothing is kept any more")
 					}

@@ -15,7 +15,7 @@ import (
 
 var (
 	stallSeed  = flag.Uint64("stall.seed", 0, "run only this seed of TestNoStall")
-	stallSeeds = flag.Uint64("stall.seeds", 100, "run this many seeds of TestNoStall")
+	stallSeeds = flag.Uint64("stall.seeds", uint64(amount(30, 100, 100)), "run this many seeds of TestNoStall")
 )
 
 // patience is how long nothing may complete: thousands of timeouts, hundreds of RNR waits.
