@@ -20,12 +20,12 @@ var direct = medium{stacktest.Direct}
 // TestMedia: what does not run over the media is in the list, with a reason.
 func TestMedia(t *testing.T) { stacktest.CheckList(t, "overMedia", "overAll") }
 
-// overMedia runs a test over each medium.
+// overMedia runs a test over the media of the run, beside other tests.
 func overMedia(t *testing.T, f func(t *testing.T, m medium)) {
 	stacktest.Over(t, func(t *testing.T, m stacktest.Medium) { f(t, medium{m}) })
 }
 
-// overAll runs a test over each medium and with both transports.
+// overAll runs a test over the media of the run and with both transports, beside other tests.
 func overAll(t *testing.T, f func(t *testing.T, m medium, transport verbs.Transport)) {
 	overMedia(t, func(t *testing.T, m medium) {
 		both(t, func(t *testing.T, transport verbs.Transport) { f(t, m, transport) })

@@ -21,6 +21,7 @@ import (
 
 // overShared runs a test over a network stack of its own, and over the kernel's sockets, which join datagrams of several QPs.
 func overShared(t *testing.T, f func(t *testing.T, a1, a2, b *station, s *sharing)) {
+	t.Parallel()
 	for _, m := range stacktest.Media {
 		if m.Name == "pipe" || m.Name == "kernel" {
 			t.Run(m.Name, func(t *testing.T) {
@@ -212,6 +213,7 @@ func TestSharedDeath(t *testing.T) {
 		}
 		x, y := dial(fresh, b, verbs.RoCEv2, nil)
 		bothWays(t, x, y)
+		ok(t, a1.dev.Provider().Close()) // else its connections would be closed in order, to peers that do not hear of it
 	})
 }
 

@@ -50,7 +50,7 @@ const server, client = "10.0.0.1/24", "10.0.0.2/24"
 // serverAt is the server's address.
 var serverAt = netip.MustParsePrefix(server).Addr()
 
-// overAll runs a test over each medium and with both transports.
+// overAll runs a test over the media of the run and with both transports, beside other tests.
 func overAll(t *testing.T, f func(t *testing.T, m stacktest.Medium, transport verbs.Transport)) {
 	stacktest.Over(t, func(t *testing.T, m stacktest.Medium) {
 		both(t, func(t *testing.T, transport verbs.Transport) { f(t, m, transport) })
