@@ -326,6 +326,21 @@ func toErr(e *mwEnd) error {
 	return e.qp.Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState)
 }
 
+const sentInSQD = "something is sent in SQD"
+
+// late tells whether an outcome shows that what happened was late, though the long message had not completed. The responses of a READ
+// may have been on their way already. In packets, so may all of the message be: then the peer has received it, and what was posted behind
+// it was sent before SQD.
+func (m *midway) late(got string) bool {
+	switch {
+	case m.op == verbs.RDMARead && got == "2 SUCCESS, 3 SUCCESS, ":
+		return true
+	case m.wrap == nil:
+		return false
+	}
+	return strings.HasSuffix(got, "b SUCCESS, ") || strings.HasSuffix(got, sentInSQD)
+}
+
 // TestDirectMidway has something happen in the middle of a long message.
 func TestDirectMidway(t *testing.T) {
 	twoAtOnce(t)
@@ -414,7 +429,7 @@ func TestDirectMidway(t *testing.T) {
 			func(m *midway) string {
 				told := m.sent(1) + m.event(m.a)
 				if m.a.poll(m.T) > 0 || len(m.got) > 0 {
-					return told + "something is sent in SQD"
+					return told + sentInSQD
 				}
 				ok(m.T, m.a.qp.Modify(&verbs.QPAttr{QPState: verbs.StateRTS}, verbs.QPAttrState))
 				return told + m.sent(1) + m.arrived()
@@ -469,8 +484,8 @@ func TestDirectMidway(t *testing.T) {
 							continue
 						}
 						got := c.outcome(m)
-						if got == "2 SUCCESS, 3 SUCCESS, " && op == read && got != want {
-							m.end() // the responses were on their way already
+						if got != want && m.late(got) {
+							m.end()
 							continue
 						}
 						if got != want {
