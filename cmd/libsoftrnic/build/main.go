@@ -46,6 +46,9 @@ func main() {
 }
 
 func build(out string, engine bool) error {
+	if err := prerequisites(); err != nil {
+		return err
+	}
 	root, err := moduleRoot()
 	if err != nil {
 		return err
