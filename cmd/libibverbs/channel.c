@@ -36,12 +36,14 @@ PUBLIC struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *c)
 PUBLIC int ibv_destroy_comp_channel(struct ibv_comp_channel *v)
 {
 	struct comp_channel *ch = (struct comp_channel *)v;
-	int err = engine->destroy_channel(ch->handle);
+	int err = begin_destroy(&ch->life);
 	if (err)
 		return fail(err);
+	if ((err = engine->destroy_channel(ch->handle)))
+		return fail(keep(&ch->life, err));
 	ch->handle = 0;
 	ch->ibv.fd = -1;
-	retire(ch);
+	end_destroy(&ch->life, ch);
 	return 0;
 }
 
@@ -82,7 +84,6 @@ static int look(struct comp_channel *ch, uint32_t context)
 static int take(struct comp_channel *ch)
 {
 	uint32_t context = to_context(ch->ibv.context)->handle;
-	uint64_t count;
 	int slept = 0;
 	int64_t began = 0;
 	if (lost())
@@ -107,7 +108,7 @@ static int take(struct comp_channel *ch)
 				began = now();
 		}
 	}
-	if (read(ch->ibv.fd, &count, sizeof count) != sizeof count)
+	if (take_count(ch->ibv.fd))
 		return -1;
 	__atomic_add_fetch(&ch->taken, 1, __ATOMIC_RELAXED);
 	if (slept && ch->may_look) {

@@ -7,10 +7,7 @@ PUBLIC void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int n)
 {
 	if (!n)
 		return;
-	pthread_mutex_lock(&cq->mutex);
-	cq->comp_events_completed += n;
-	pthread_cond_signal(&cq->cond);
-	pthread_mutex_unlock(&cq->mutex);
+	count_ack(&cq->mutex, &cq->cond, &cq->comp_events_completed, n);
 }
 
 static struct cq *create_cq(struct ibv_context *c, int cqe, void *cq_context, struct ibv_comp_channel *ch, uint32_t vector, uint64_t wc_flags)
@@ -133,16 +130,20 @@ static void give_back(struct cq *q, struct cq *o, int got)
 PUBLIC int ibv_destroy_cq(struct ibv_cq *cq)
 {
 	struct cq *q = (struct cq *)cq;
-	int err = engine->destroy_cq(cq->handle);
+	int err = begin_destroy(&q->life);
 	if (err)
 		return fail(err);
-	cq->handle = 0; // soon another CQ's
-	part(q);
-	wait_acked(&cq->mutex, &cq->cond, &cq->comp_events_completed, &q->events.comp);
-	wait_acked(&cq->mutex, &cq->cond, &cq->async_events_completed, &q->events.async);
-	if (cq->channel)
-		__atomic_sub_fetch(&cq->channel->refcnt, 1, __ATOMIC_RELAXED);
-	retire(q);
+	if (cq->handle) {
+		if ((err = engine->destroy_cq(cq->handle)))
+			return fail(keep(&q->life, err));
+		cq->handle = 0; // soon another CQ's
+		part(q);
+		if (cq->channel)
+			__atomic_sub_fetch(&cq->channel->refcnt, 1, __ATOMIC_RELAXED);
+	}
+	wait_acked(&q->life, &cq->mutex, &cq->cond, &cq->comp_events_completed, &q->events.comp);
+	wait_acked(&q->life, &cq->mutex, &cq->cond, &cq->async_events_completed, &q->events.async);
+	end_destroy(&q->life, q);
 	return 0;
 }
 
@@ -198,21 +199,33 @@ static inline __attribute__((always_inline)) int nothing(struct cq *q)
 #define POLLS_PER_YIELD 8
 #define YIELDING 8192 // polls that enter the engine
 
-// rest sleeps, unless it has done so a moment ago.
-static void rest(struct cq *q)
+// What a poll that has found nothing does when it has unlocked the CQ. A thread that sleeps may be cancelled.
+enum pause { NONE, YIELD, SLEEP };
+
+// sleep_due reports whether it is time to sleep: not if a poll has done so a moment ago. The lock is held.
+static int sleep_due(struct cq *q)
 {
-	static const struct timespec nap = {0, 50000};
 	struct timespec now;
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	double at = now.tv_sec * 1e6 + now.tv_nsec * 1e-3; // µs
 	if (at - q->rested < 300)
-		return;
-	nanosleep(&nap, NULL);
+		return 0;
 	q->rested = at + 100;
+	return 1;
 }
 
-// refill takes a batch of completions from the engine. The lock is held, and there are none here. It returns 0 or an errno.
-static int refill(struct cq *q)
+static void rest(enum pause p)
+{
+	static const struct timespec nap = {0, 50000};
+	if (p == YIELD)
+		sched_yield();
+	else if (p == SLEEP)
+		nanosleep(&nap, NULL);
+}
+
+// refill takes a batch of completions from the engine. The lock is held, and there are none here. It returns 0 or an errno, and what
+// to do if nothing has come.
+static int refill(struct cq *q, enum pause *p)
 {
 	entering();
 	begin_taking(q);
@@ -233,27 +246,24 @@ static int refill(struct cq *q)
 	__atomic_store_n(&q->look_from, SOON, __ATOMIC_RELAXED);
 	if (in_vain >= soon)
 		__atomic_store_n(&q->interval, interval, __ATOMIC_RELAXED);
-	if (in_vain % (in_vain < WHILE && soon == WHILE ? WHILE / 4 : POLLS_PER_YIELD) == 0) {
-		if (in_vain < YIELDING)
-			sched_yield();
-		else
-			rest(q);
-	}
+	if (in_vain % (in_vain < WHILE && soon == WHILE ? WHILE / 4 : POLLS_PER_YIELD) == 0)
+		*p = in_vain < YIELDING ? YIELD : sleep_due(q) ? SLEEP : NONE;
 	return err;
 }
 
-int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
+// poll takes completions from the CQ and the engine.
+static __attribute__((noinline)) int poll(struct cq *q, int n, struct ibv_wc *wc)
 {
-	struct cq *q = (struct cq *)cq;
-	int k = 0, err = 0;
-	if (nothing(q))
-		return 0;
+	int k = 0, err = lost();
+	enum pause p = NONE;
+	if (err)
+		return minus_one(err);
 	pthread_mutex_lock(&q->lock);
 	while (k < n && !err) {
 		if (q->at == q->n) {
 			if (k && !__atomic_load_n(&q->ready, __ATOMIC_ACQUIRE))
 				break;
-			err = refill(q);
+			err = refill(q, &p);
 			if (q->at == q->n)
 				break;
 		}
@@ -263,9 +273,16 @@ int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 		k += take;
 	}
 	pthread_mutex_unlock(&q->lock);
-	if (err && !k)
-		return minus_one(err);
-	return k;
+	if (k)
+		return k; // a thread that were cancelled now would lose them
+	rest(p);
+	return err ? minus_one(err) : 0;
+}
+
+int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
+{
+	struct cq *q = (struct cq *)cq;
+	return nothing(q) ? 0 : poll(q, n, wc);
 }
 
 // Of the posts that come back without completions, one in so many asks for them all the same.
@@ -309,7 +326,7 @@ void drop_completions(struct ibv_cq *cq, uint32_t qp_num)
 {
 	struct cq *q = (struct cq *)cq;
 	int n = 0;
-	pthread_mutex_lock(&q->lock);
+	lock(&q->lock);
 	for (int i = q->at; i < q->n; i++) {
 		if (q->wc[i].qp_num == qp_num)
 			continue;
@@ -318,15 +335,17 @@ void drop_completions(struct ibv_cq *cq, uint32_t qp_num)
 	}
 	__atomic_store_n(&q->at, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&q->n, n, __ATOMIC_RELAXED);
-	pthread_mutex_unlock(&q->lock);
+	unlock(&q->lock);
 }
 
 // What follows is ibv_start_poll and its kin: wc[at] is the current completion, until next_poll or end_poll.
 
-static int current(struct cq *q)
+static int current(struct cq *q, enum pause *p)
 {
 	if (q->at == q->n) {
-		int err = refill(q);
+		int err = lost();
+		if (!err)
+			err = refill(q, p);
 		if (err)
 			return err;
 		if (q->at == q->n)
@@ -340,14 +359,17 @@ static int current(struct cq *q)
 static int start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
 {
 	struct cq *q = (struct cq *)cq;
+	enum pause p = NONE;
 	if (attr->comp_mask)
 		return EINVAL;
 	if (nothing(q))
 		return ENOENT;
-	pthread_mutex_lock(&q->lock);
-	int err = current(q);
-	if (err)
-		pthread_mutex_unlock(&q->lock);
+	lock(&q->lock);
+	int err = current(q, &p);
+	if (err) {
+		unlock(&q->lock);
+		rest(p);
+	}
 	return err;
 }
 
@@ -361,7 +383,8 @@ static int next_poll(struct ibv_cq_ex *cq)
 	step(q);
 	if (q->at == q->n && !__atomic_load_n(&q->ready, __ATOMIC_ACQUIRE))
 		return ENOENT;
-	return current(q);
+	enum pause ignored; // the lock is held until end_poll
+	return current(q, &ignored);
 }
 
 static void end_poll(struct ibv_cq_ex *cq)
@@ -369,7 +392,7 @@ static void end_poll(struct ibv_cq_ex *cq)
 	struct cq *q = (struct cq *)cq;
 	if (q->at < q->n)
 		step(q);
-	pthread_mutex_unlock(&q->lock);
+	unlock(&q->lock);
 }
 
 #define WC(cq) (&((struct cq *)(cq))->wc[((struct cq *)(cq))->at])

@@ -74,13 +74,17 @@ PUBLIC struct ibv_context *ibv_open_device(struct ibv_device *d)
 PUBLIC int ibv_close_device(struct ibv_context *v)
 {
 	struct context *c = to_context(v);
-	int err = engine->close_context(c->handle);
+	int err = begin_destroy(&c->life);
 	if (err)
 		return minus_one(err);
-	close(v->cmd_fd);
+	if ((err = engine->close_context(c->handle)))
+		return minus_one(keep(&c->life, err));
+	int fd = v->cmd_fd, before = forbid_cancel();
 	v->cmd_fd = v->async_fd = -1;
 	c->handle = 0;
-	retire(c);
+	close(fd);
+	allow_cancel(before);
+	end_destroy(&c->life, c);
 	return 0;
 }
 
@@ -242,11 +246,10 @@ static int query_rt_values(struct ibv_context *c, struct ibv_values_ex *v)
 PUBLIC int ibv_get_async_event(struct ibv_context *c, struct ibv_async_event *event)
 {
 	for (;;) {
-		uint64_t count;
 		struct sr_async_event e;
 		if (lost())
 			return minus_one(ENODEV);
-		if (read(c->async_fd, &count, sizeof count) != sizeof count)
+		if (take_count(c->async_fd))
 			return -1;
 		int err = engine->get_async_event(to_context(c)->handle, &e);
 		if (err == EAGAIN) // the event's object was destroyed
@@ -274,19 +277,36 @@ PUBLIC int ibv_get_async_event(struct ibv_context *c, struct ibv_async_event *ev
 	}
 }
 
-static void count_ack(pthread_mutex_t *m, pthread_cond_t *cond, uint32_t *count, unsigned int n)
+void count_ack(pthread_mutex_t *m, pthread_cond_t *cond, uint32_t *count, unsigned int n)
 {
+	if (lost()) // nobody waits
+		return;
 	pthread_mutex_lock(m);
 	*count += n;
 	pthread_cond_signal(cond);
 	pthread_mutex_unlock(m);
 }
 
-void wait_acked(pthread_mutex_t *m, pthread_cond_t *cond, uint32_t *acknowledged, uint32_t *given)
+struct wait {
+	struct life *life;
+	pthread_mutex_t *m;
+};
+
+static void stop_waiting(void *v)
 {
+	struct wait *w = v;
+	pthread_mutex_unlock(w->m);
+	keep(w->life, 0);
+}
+
+void wait_acked(struct life *life, pthread_mutex_t *m, pthread_cond_t *cond, uint32_t *acknowledged, uint32_t *given)
+{
+	struct wait w = {life, m};
 	pthread_mutex_lock(m);
+	pthread_cleanup_push(stop_waiting, &w);
 	while (*acknowledged != __atomic_load_n(given, __ATOMIC_RELAXED))
 		pthread_cond_wait(cond, m);
+	pthread_cleanup_pop(0);
 	pthread_mutex_unlock(m);
 }
 
@@ -333,11 +353,14 @@ PUBLIC int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, siz
 		char path[4096];
 		if (snprintf(path, sizeof path, "%s/%s", dir, file) >= (int)sizeof path)
 			return minus_one(ENAMETOOLONG);
+		int before = forbid_cancel();
 		FILE *f = fopen(path, "re");
+		n = f ? (int)fread(buf, 1, size, f) : -1;
+		if (f)
+			fclose(f);
+		allow_cancel(before);
 		if (!f)
 			return -1;
-		n = fread(buf, 1, size, f);
-		fclose(f);
 		if (n > 0 && buf[n - 1] == '\n')
 			buf[--n] = 0;
 		else if (n < (int)size)

@@ -2,7 +2,7 @@
 #include "front.h"
 #include <limits.h>
 
-#define GONE (INT_MIN / 2) // the users of memory that is being freed
+#define NO_USERS (INT_MIN / 2) // the users of memory that is being freed
 
 static size_t used[SR_MAX_DEVICES]; // bytes of each device
 
@@ -59,12 +59,14 @@ struct ibv_dm *alloc_dm(struct ibv_context *c, struct ibv_alloc_dm_attr *attr)
 int free_dm(struct ibv_dm *dm)
 {
 	struct dm *d = (struct dm *)dm;
-	int none = 0;
-	if (!__atomic_compare_exchange_n(&d->users, &none, GONE, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-		return fail(EBUSY);
+	int none = 0, err = begin_destroy(&d->life);
+	if (err)
+		return fail(err);
+	if (!__atomic_compare_exchange_n(&d->users, &none, NO_USERS, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+		return fail(keep(&d->life, EBUSY));
 	__atomic_sub_fetch(&used[d->dev], d->length, __ATOMIC_RELAXED);
 	free(d->memory);
-	free(d);
+	end_destroy(&d->life, d);
 	return 0;
 }
 

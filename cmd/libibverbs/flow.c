@@ -52,7 +52,7 @@ struct ibv_flow *create_flow(struct ibv_qp *qp, struct ibv_flow_attr *a)
 			return fail_null(err);
 		spec += ((struct ibv_flow_spec *)spec)->hdr.size;
 	}
-	struct ibv_flow *f = calloc(1, sizeof *f);
+	struct ibv_flow *f = calloc(1, sizeof(struct flow));
 	if (!f)
 		return NULL;
 	int err = engine->create_flow(qp->handle, &attr, &f->handle);
@@ -64,10 +64,15 @@ struct ibv_flow *create_flow(struct ibv_qp *qp, struct ibv_flow_attr *a)
 	return f;
 }
 
-int destroy_flow(struct ibv_flow *flow)
+int destroy_flow(struct ibv_flow *v)
 {
-	int err = engine->destroy_flow(flow->handle);
-	if (!err)
-		free(flow);
-	return fail(err);
+	struct flow *flow = (struct flow *)v;
+	int err = begin_destroy(&flow->life);
+	if (err)
+		return fail(err);
+	if ((err = engine->destroy_flow(v->handle)))
+		return fail(keep(&flow->life, err));
+	v->handle = 0;
+	end_destroy(&flow->life, flow);
+	return 0;
 }

@@ -13,7 +13,6 @@
 #include <infiniband/verbs.h>
 
 #include "../libsoftrnic/softrnic.h"
-#include "retire.h"
 
 // verbs.h has macros of these names around the functions.
 #undef ibv_query_port
@@ -24,8 +23,22 @@
 // A function that programs call. Everything else is hidden.
 #define PUBLIC __attribute__((visibility("default")))
 
-// The engine's functions. Before front_load has succeeded, and in a child after fork, each returns ENODEV.
-extern const struct sr_engine *engine;
+// The engine's functions. Before front_load has succeeded, and in a child after fork, each returns ENODEV. A thread meets the engine
+// at its first call.
+extern const struct sr_engine *current_engine;
+#define engine reach_engine()
+
+// What the engine knows of a thread.
+extern __thread int known_thread __attribute__((tls_model("initial-exec")));
+enum { MET = 1, COUNTED };
+void meet_engine(void);
+
+static inline const struct sr_engine *reach_engine(void)
+{
+	if (__builtin_expect(!known_thread, 0))
+		meet_engine();
+	return current_engine;
+}
 
 // front_load loads the engine, if it is not, and opens the devices. It returns 0 or an errno. libibverbs.so.1 exports it for
 // librdmacm.so.1, with the node SOFTRNIC_1.
@@ -33,14 +46,18 @@ PUBLIC int front_load(void);
 // front_engine returns the value of engine, and is exported like front_load.
 PUBLIC const struct sr_engine *front_engine(void);
 
+// lost returns ENODEV where there is no engine: in a child after fork, which shares the parent's descriptors and must not read them.
+static inline int lost(void) { return current_engine->version ? 0 : ENODEV; }
+
+#include "life.h"
+
 // entering is called before a call of the engine that posts, polls or makes progress: the engine knows how many threads do.
-extern __thread int known_thread __attribute__((tls_model("initial-exec")));
-void know_thread(void);
+void count_thread(void);
 
 static inline void entering(void)
 {
-	if (__builtin_expect(!known_thread, 0))
-		know_thread();
+	if (__builtin_expect(known_thread != COUNTED, 0))
+		count_thread();
 }
 
 struct device {
@@ -60,6 +77,7 @@ extern int device_count;
 
 struct context {
 	struct verbs_context ex; // its last field is struct ibv_context
+	struct life life;
 	uint32_t handle;
 	int dev;
 };
@@ -71,6 +89,7 @@ static inline struct context *to_context(struct ibv_context *c)
 
 struct comp_channel {
 	struct ibv_comp_channel ibv;
+	struct life life;
 	uint32_t handle;
 	int may_look;
 	int patience;    // above 0: the program waits in ibv_get_cq_event, as far as we know
@@ -96,6 +115,7 @@ struct cq {
 	unsigned int look_from; // from which of those polls on the arrivals are looked at
 	struct sr_arrivals *arrivals; // the device's
 	struct sr_events events;
+	struct life life;
 	pthread_mutex_t lock;    // of what follows; held between start_poll and end_poll
 	unsigned int in_vain;    // polls that entered the engine and found nothing
 	double rested;           // µs: when a poll last slept
@@ -112,6 +132,7 @@ struct cq {
 struct qp {
 	struct ibv_qp_ex ibv; // begins as struct ibv_qp does
 	struct sr_events events;
+	struct life life;
 	struct ibv_qp_cap cap;
 	int sq_sig_all;
 	int flags;            // for post_send
@@ -126,22 +147,26 @@ struct qp {
 struct srq {
 	struct ibv_srq ibv;
 	struct sr_events events;
+	struct life life;
 	uint32_t num; // of an XRC SRQ
 };
 
 struct xrcd {
 	struct ibv_xrcd ibv;
+	struct life life;
 	uint32_t handle;
 };
 
 struct mr {
 	struct ibv_mr ibv;
+	struct life life;
 	struct dm *dm; // whose memory it is of; or NULL
 };
 
 // Device memory is memory of the process that has no address for the program.
 struct dm {
 	struct ibv_dm ibv;
+	struct life life;
 	int dev;
 	size_t length;
 	int users; // memory regions
@@ -151,15 +176,34 @@ struct dm {
 // How much of it each device has.
 #define MAX_DM_SIZE (256 << 10)
 
+struct mw {
+	struct ibv_mw ibv;
+	struct life life;
+};
+
+struct ah {
+	struct ibv_ah ibv;
+	struct life life;
+};
+
+struct flow {
+	struct ibv_flow ibv;
+	struct life life;
+};
+
+struct td {
+	struct ibv_td ibv;
+	struct life life;
+	int users; // parent domains
+};
+
 struct parent_domain {
 	struct ibv_pd ibv; // has the handle of the PD
+	struct life life;
 	struct ibv_pd *of; // NULL in a PD
 	struct ibv_td *td;
 	int users;         // parent domains of a PD
 };
-
-// lost returns ENODEV where there is no engine: in a child after fork, which shares the parent's descriptors and must not read them.
-static inline int lost(void) { return engine->version ? 0 : ENODEV; }
 
 // fail sets errno to a number that is not 0, and returns it.
 static inline int fail(int err)
@@ -183,8 +227,11 @@ static inline void *fail_null(int err)
 	return NULL;
 }
 
-// wait_acked waits until the program has acknowledged as many events of an object as it was given.
-void wait_acked(pthread_mutex_t *m, pthread_cond_t *cond, uint32_t *acknowledged, uint32_t *given);
+// count_ack counts acknowledgements of events.
+void count_ack(pthread_mutex_t *m, pthread_cond_t *cond, uint32_t *count, unsigned int n);
+// wait_acked waits until the program has acknowledged as many events of an object, which is being destroyed, as it was given. A thread
+// that is cancelled meanwhile leaves the rest of its destruction to the next who destroys it.
+void wait_acked(struct life *life, pthread_mutex_t *m, pthread_cond_t *cond, uint32_t *acknowledged, uint32_t *given);
 
 // Filled in for a new context and the objects in it.
 void context_ops(struct context *c);

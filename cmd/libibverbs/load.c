@@ -21,27 +21,39 @@ __attribute__((constructor)) static void fill_no_engine(void)
 		*f++ = gone;
 }
 
-const struct sr_engine *engine = &no_engine;
-const struct sr_engine *front_engine(void) { return engine; }
+const struct sr_engine *current_engine = &no_engine;
+const struct sr_engine *front_engine(void) { return reach_engine(); }
 
 struct device devices[SR_MAX_DEVICES];
 int device_count;
 
 // Held while the engine is loaded, which may take as long as a hub takes to start. A fork in another thread waits for it, as a child
-// with half an engine would be lost; so a handler of a signal must not fork on the thread that calls front_load.
+// with half an engine would be lost. One in the handler of a signal that has interrupted the thread which loads the engine does not:
+// the child has no engine.
 static pthread_mutex_t load_mutex = PTHREAD_MUTEX_INITIALIZER;
 static int loaded, forked;
+static __thread int loading __attribute__((tls_model("initial-exec")));
 
-static void lock_before_fork(void) { pthread_mutex_lock(&load_mutex); }
-static void unlock_in_parent(void) { pthread_mutex_unlock(&load_mutex); }
+static void lock_before_fork(void)
+{
+	if (!loading)
+		pthread_mutex_lock(&load_mutex);
+}
+
+static void unlock_in_parent(void)
+{
+	if (!loading)
+		pthread_mutex_unlock(&load_mutex);
+}
 
 static void lose_in_child(void)
 {
-	if (loaded) {
+	if (loaded || loading) {
 		forked = 1;
-		engine = &no_engine;
+		current_engine = &no_engine;
 	}
-	pthread_mutex_unlock(&load_mutex);
+	pthread_mutex_init(&load_mutex, NULL);
+	loading = 0;
 }
 
 __attribute__((constructor)) static void watch_fork(void)
@@ -51,17 +63,33 @@ __attribute__((constructor)) static void watch_fork(void)
 
 __thread int known_thread;
 static pthread_key_t thread_key;
-static pthread_once_t thread_once = PTHREAD_ONCE_INIT;
 
-static void forget_thread(void *v) { (void)v; engine->thread(-1); }
-static void make_key(void) { pthread_key_create(&thread_key, forget_thread); }
+static void forget_thread(void *v) { (void)v; current_engine->thread(-1); }
 
-void know_thread(void)
+// The key comes before Go's, whose destructor ends what Go has of a thread.
+__attribute__((constructor)) static void make_key(void) { pthread_key_create(&thread_key, forget_thread); }
+
+// meet makes the thread known to Go, which unblocks some signals then: they stay as the program has them.
+static void meet(const struct sr_engine *e)
 {
-	known_thread = 1;
-	pthread_once(&thread_once, make_key);
+	sigset_t mask;
+	known_thread = MET;
+	pthread_sigmask(SIG_SETMASK, NULL, &mask);
+	e->thread(0);
+	pthread_sigmask(SIG_SETMASK, &mask, NULL);
+}
+
+void meet_engine(void)
+{
+	if (!lost())
+		meet(current_engine);
+}
+
+void count_thread(void)
+{
 	if (!engine->thread(1))
 		pthread_setspecific(thread_key, &known_thread);
+	known_thread = COUNTED;
 }
 
 static void *shut_down(void *v)
@@ -82,17 +110,19 @@ static void say_goodbye(void)
 	pthread_t t;
 	sigset_t all, before;
 	struct timespec until;
-	if (engine == &no_engine)
+	if (lost())
 		return;
+	int cancel = forbid_cancel(); // exit must not end half done
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	int err = pthread_create(&t, NULL, shut_down, NULL);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	if (err)
-		return;
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += GOODBYE;
-	pthread_timedjoin_np(t, NULL, &until);
+	if (!err) {
+		clock_gettime(CLOCK_REALTIME, &until);
+		until.tv_sec += GOODBYE;
+		pthread_timedjoin_np(t, NULL, &until);
+	}
+	allow_cancel(cancel);
 }
 
 static const struct sr_engine *load_engine(void)
@@ -149,6 +179,10 @@ int front_load(void)
 {
 	static int failed;
 	int err = 0;
+	if (loading) // a handler of a signal calls
+		return EBUSY;
+	int cancel = forbid_cancel();
+	loading = 1;
 	pthread_mutex_lock(&load_mutex);
 	if (forked) {
 		err = ENODEV;
@@ -160,12 +194,15 @@ int front_load(void)
 			err = failed = ENODEV;
 		} else {
 			loaded = 1; // even if open fails: Go has its threads
+			meet(e);
 			if (!(err = failed = open_devices(e))) {
-				engine = e;
+				current_engine = e;
 				atexit(say_goodbye);
 			}
 		}
 	}
 	pthread_mutex_unlock(&load_mutex);
+	loading = 0;
+	allow_cancel(cancel);
 	return err;
 }

@@ -18,37 +18,42 @@ PUBLIC struct ibv_pd *ibv_alloc_pd(struct ibv_context *c)
 PUBLIC int ibv_dealloc_pd(struct ibv_pd *pd)
 {
 	struct parent_domain *p = (struct parent_domain *)pd;
+	int err = begin_destroy(&p->life);
+	if (err)
+		return fail(err);
 	if (p->of) {
 		__atomic_sub_fetch(&((struct parent_domain *)p->of)->users, 1, __ATOMIC_RELAXED);
 		if (p->td)
-			__atomic_sub_fetch((int *)(p->td + 1), 1, __ATOMIC_RELAXED);
-		free(p);
-		return 0;
+			__atomic_sub_fetch(&((struct td *)p->td)->users, 1, __ATOMIC_RELAXED);
+	} else if ((err = __atomic_load_n(&p->users, __ATOMIC_RELAXED) ? EBUSY : engine->dealloc_pd(pd->handle))) {
+		return fail(keep(&p->life, err));
 	}
-	if (__atomic_load_n(&p->users, __ATOMIC_RELAXED))
-		return fail(EBUSY);
-	int err = engine->dealloc_pd(pd->handle);
-	if (!err)
-		free(p);
-	return fail(err);
+	pd->handle = 0;
+	end_destroy(&p->life, p);
+	return 0;
 }
 
-// A thread domain is a promise that has no use here. Behind the structure is the number of parent domains that have it.
+// A thread domain is a promise that has no use here.
 struct ibv_td *alloc_td(struct ibv_context *c, struct ibv_td_init_attr *attr)
 {
 	if (attr->comp_mask)
 		return fail_null(EINVAL);
-	struct ibv_td *td = calloc(1, sizeof *td + sizeof(int));
-	if (td)
-		td->context = c;
-	return td;
+	struct td *td = calloc(1, sizeof *td);
+	if (!td)
+		return NULL;
+	td->ibv.context = c;
+	return &td->ibv;
 }
 
-int dealloc_td(struct ibv_td *td)
+int dealloc_td(struct ibv_td *v)
 {
-	if (__atomic_load_n((int *)(td + 1), __ATOMIC_RELAXED))
-		return fail(EBUSY);
-	free(td);
+	struct td *td = (struct td *)v;
+	int err = begin_destroy(&td->life);
+	if (err)
+		return fail(err);
+	if (__atomic_load_n(&td->users, __ATOMIC_RELAXED))
+		return fail(keep(&td->life, EBUSY));
+	end_destroy(&td->life, td);
 	return 0;
 }
 
@@ -70,7 +75,7 @@ struct ibv_pd *alloc_parent_domain(struct ibv_context *c, struct ibv_parent_doma
 	p->td = attr->td;
 	__atomic_add_fetch(&((struct parent_domain *)of)->users, 1, __ATOMIC_RELAXED);
 	if (p->td)
-		__atomic_add_fetch((int *)(p->td + 1), 1, __ATOMIC_RELAXED);
+		__atomic_add_fetch(&((struct td *)p->td)->users, 1, __ATOMIC_RELAXED);
 	return &p->ibv;
 }
 
@@ -149,15 +154,18 @@ PUBLIC int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *a
 	return 0;
 }
 
-PUBLIC int ibv_dereg_mr(struct ibv_mr *mr)
+PUBLIC int ibv_dereg_mr(struct ibv_mr *v)
 {
-	int err = engine->dereg_mr(mr->handle);
+	struct mr *mr = (struct mr *)v;
+	int err = begin_destroy(&mr->life);
 	if (err)
 		return fail(err);
-	struct dm *dm = ((struct mr *)mr)->dm;
-	if (dm)
-		__atomic_sub_fetch(&dm->users, 1, __ATOMIC_RELAXED);
-	free(mr);
+	if ((err = engine->dereg_mr(v->handle)))
+		return fail(keep(&mr->life, err));
+	v->handle = 0;
+	if (mr->dm)
+		__atomic_sub_fetch(&mr->dm->users, 1, __ATOMIC_RELAXED);
+	end_destroy(&mr->life, mr);
 	return 0;
 }
 
@@ -187,7 +195,7 @@ int advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t flag
 
 struct ibv_mw *alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
 {
-	struct ibv_mw *mw = calloc(1, sizeof *mw);
+	struct ibv_mw *mw = calloc(1, sizeof(struct mw));
 	if (!mw)
 		return NULL;
 	int err = engine->alloc_mw(pd->handle, type, &mw->handle, &mw->rkey);
@@ -201,12 +209,17 @@ struct ibv_mw *alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
 	return mw;
 }
 
-int dealloc_mw(struct ibv_mw *mw)
+int dealloc_mw(struct ibv_mw *v)
 {
-	int err = engine->dealloc_mw(mw->handle);
-	if (!err)
-		free(mw);
-	return fail(err);
+	struct mw *mw = (struct mw *)v;
+	int err = begin_destroy(&mw->life);
+	if (err)
+		return fail(err);
+	if ((err = engine->dealloc_mw(v->handle)))
+		return fail(keep(&mw->life, err));
+	v->handle = 0;
+	end_destroy(&mw->life, mw);
+	return 0;
 }
 
 int bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *b)
@@ -219,7 +232,7 @@ int bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *b)
 
 PUBLIC struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 {
-	struct ibv_ah *ah = calloc(1, sizeof *ah);
+	struct ibv_ah *ah = calloc(1, sizeof(struct ah));
 	if (!ah)
 		return NULL;
 	int err = engine->create_ah(pd->handle, (struct sr_ah_attr *)attr, &ah->handle);
@@ -232,12 +245,17 @@ PUBLIC struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 	return ah;
 }
 
-PUBLIC int ibv_destroy_ah(struct ibv_ah *ah)
+PUBLIC int ibv_destroy_ah(struct ibv_ah *v)
 {
-	int err = engine->destroy_ah(ah->handle);
-	if (!err)
-		free(ah);
-	return fail(err);
+	struct ah *ah = (struct ah *)v;
+	int err = begin_destroy(&ah->life);
+	if (err)
+		return fail(err);
+	if ((err = engine->destroy_ah(v->handle)))
+		return fail(keep(&ah->life, err));
+	v->handle = 0;
+	end_destroy(&ah->life, ah);
+	return 0;
 }
 
 PUBLIC int ibv_init_ah_from_wc(struct ibv_context *c, uint8_t port, struct ibv_wc *wc, struct ibv_grh *grh, struct ibv_ah_attr *attr)

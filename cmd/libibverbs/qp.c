@@ -15,7 +15,7 @@ static void free_qp(struct qp *q)
 	q->wrs = NULL;
 	q->sges = NULL;
 	q->inline_data = NULL;
-	retire(q);
+	end_destroy(&q->life, q);
 }
 
 // make_list makes room for the requests of ibv_wr_start: for one more than fits, which takes what is refused.
@@ -218,11 +218,15 @@ PUBLIC int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece)
 PUBLIC int ibv_destroy_qp(struct ibv_qp *qp)
 {
 	struct qp *q = (struct qp *)qp;
-	int err = engine->destroy_qp(qp->handle);
+	int err = begin_destroy(&q->life);
 	if (err)
 		return fail(err);
-	qp->handle = 0; // soon another QP's
-	wait_acked(&qp->mutex, &qp->cond, &qp->events_completed, &q->events.async);
+	if (qp->handle) {
+		if ((err = engine->destroy_qp(qp->handle)))
+			return fail(keep(&q->life, err));
+		qp->handle = 0; // soon another QP's
+	}
+	wait_acked(&q->life, &qp->mutex, &qp->cond, &qp->events_completed, &q->events.async);
 	free_qp(q);
 	return 0;
 }
@@ -359,12 +363,17 @@ PUBLIC int ibv_query_srq(struct ibv_srq *srq, struct ibv_srq_attr *a)
 
 PUBLIC int ibv_destroy_srq(struct ibv_srq *srq)
 {
-	int err = engine->destroy_srq(srq->handle);
+	struct srq *s = (struct srq *)srq;
+	int err = begin_destroy(&s->life);
 	if (err)
 		return fail(err);
-	srq->handle = 0; // soon another SRQ's
-	wait_acked(&srq->mutex, &srq->cond, &srq->events_completed, &((struct srq *)srq)->events.async);
-	retire(srq);
+	if (srq->handle) {
+		if ((err = engine->destroy_srq(srq->handle)))
+			return fail(keep(&s->life, err));
+		srq->handle = 0; // soon another SRQ's
+	}
+	wait_acked(&s->life, &srq->mutex, &srq->cond, &srq->events_completed, &s->events.async);
+	end_destroy(&s->life, s);
 	return 0;
 }
 
@@ -396,8 +405,13 @@ struct ibv_xrcd *open_xrcd(struct ibv_context *c, struct ibv_xrcd_init_attr *a)
 
 int close_xrcd(struct ibv_xrcd *v)
 {
-	int err = engine->close_xrcd(((struct xrcd *)v)->handle);
-	if (!err)
-		free(v);
-	return fail(err);
+	struct xrcd *x = (struct xrcd *)v;
+	int err = begin_destroy(&x->life);
+	if (err)
+		return fail(err);
+	if ((err = engine->close_xrcd(x->handle)))
+		return fail(keep(&x->life, err));
+	x->handle = 0;
+	end_destroy(&x->life, x);
+	return 0;
 }

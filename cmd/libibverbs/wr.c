@@ -5,11 +5,11 @@
 
 static void wr_start(struct ibv_qp_ex *qp)
 {
-	pthread_mutex_lock(&Q(qp)->list);
+	lock(&Q(qp)->list);
 	Q(qp)->n = Q(qp)->error = 0;
 }
 
-static void wr_abort(struct ibv_qp_ex *qp) { pthread_mutex_unlock(&Q(qp)->list); }
+static void wr_abort(struct ibv_qp_ex *qp) { unlock(&Q(qp)->list); }
 
 static int wr_complete(struct ibv_qp_ex *qp)
 {
@@ -19,7 +19,7 @@ static int wr_complete(struct ibv_qp_ex *qp)
 		entering();
 		err = engine->post_send(qp->qp_base.handle, (struct sr_send_wr *)q->wrs, q->flags | SR_POST_ALL, &done, 0, NULL, NULL);
 	}
-	pthread_mutex_unlock(&q->list);
+	unlock(&q->list);
 	return fail(err);
 }
 

@@ -15,7 +15,6 @@
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>
 
-#include "../libibverbs/retire.h"
 #include "../libsoftrnic/softrnic.h"
 
 // A function that programs call. Everything else is hidden.
@@ -26,6 +25,11 @@ int front_load(void);
 const struct sr_engine *front_engine(void);
 #define engine front_engine()
 
+// lost returns ENODEV in a child after fork, which shares the parent's descriptors and must not read them, and else 0.
+static inline int lost(void) { return engine->version ? 0 : ENODEV; }
+
+#include "../libibverbs/life.h"
+
 // What all IDs of a device share. It is made when the first needs it, and is never freed.
 struct cm_device {
 	struct ibv_context *verbs;
@@ -35,6 +39,7 @@ struct cm_device {
 
 struct channel {
 	struct rdma_event_channel ch;
+	struct life life;
 	uint32_t handle;
 	struct cm_id *spare; // for the next connection request, or NULL
 };
@@ -42,6 +47,7 @@ struct channel {
 // A multicast group that an ID has joined.
 struct group {
 	struct group *next;
+	int left;               // its events are no more
 	struct sr_cm_addr addr; // its port is 0
 	void *context;
 	uint32_t reported, completed; // events
@@ -49,7 +55,9 @@ struct group {
 
 struct cm_id {
 	struct rdma_cm_id id;
+	struct life life;
 	uint32_t handle;
+	uint32_t events; // when the engine has destroyed the ID: how many it has had
 	int sync; // the ID was made without a channel, and has one of its own
 	struct cm_device *dev;
 	struct ibv_sa_path_rec path;
@@ -79,9 +87,6 @@ static inline int result(int err)
 	return -1;
 }
 
-// lost returns ENODEV in a child after fork, which shares the parent's descriptors and must not read them, and else 0.
-static inline int lost(void) { return engine->version ? 0 : ENODEV; }
-
 static inline uint32_t qp_handle(struct rdma_cm_id *id) { return id->qp ? id->qp->handle : 0; }
 
 // open_cm_device returns the device with the number that the engine has given, or NULL, with errno set.
@@ -102,7 +107,9 @@ int refresh(struct cm_id *s);
 void set_path(struct cm_id *s);
 // complete returns the result of a call whose outcome is an event, for which a synchronous ID waits.
 int complete(struct cm_id *s, int err);
-// wait_acks waits until n events of an ID are acknowledged.
-void wait_acks(struct cm_id *s, uint32_t n);
+// ack_own_event acknowledges the event that an ID keeps for the program.
+void ack_own_event(struct rdma_cm_id *id);
+// wait_acks waits until n events of an ID are acknowledged. It calls stop, if a thread is cancelled meanwhile, with the ID.
+void wait_acks(struct cm_id *s, uint32_t n, void (*stop)(struct cm_id *));
 
 #endif

@@ -113,17 +113,38 @@ static int get_group(struct sr_cm_addr *to, const struct sockaddr *from)
 	return 0;
 }
 
-static void remove_group(struct cm_id *s, struct group *g)
+// leave_group finds the group of an address, and no other thread does after this; NULL if there is none.
+static struct group *leave_group(struct cm_id *s, struct sr_cm_addr *addr)
 {
+	lock(&s->mutex);
+	struct group *g = s->groups;
+	while (g && (g->left || memcmp(&g->addr, addr, sizeof *addr)))
+		g = g->next;
+	if (g)
+		g->left = 1;
+	unlock(&s->mutex);
+	return g;
+}
+
+static void unlock_mutex(void *m) { pthread_mutex_unlock(m); }
+
+// free_group frees a group that the ID has left, when its events are acknowledged. If the thread is cancelled meanwhile it goes with
+// the ID.
+static void free_group(struct cm_id *s, struct group *g)
+{
+	if (lost())
+		return;
 	pthread_mutex_lock(&s->mutex);
+	pthread_cleanup_push(unlock_mutex, &s->mutex);
+	g->left = 1;
+	while (g->completed != g->reported)
+		pthread_cond_wait(&s->acked, &s->mutex);
 	for (struct group **at = &s->groups; *at; at = &(*at)->next)
 		if (*at == g) {
 			*at = g->next;
 			break;
 		}
-	while (g->completed != g->reported)
-		pthread_cond_wait(&s->acked, &s->mutex);
-	pthread_mutex_unlock(&s->mutex);
+	pthread_cleanup_pop(1);
 	free(g);
 }
 
@@ -139,12 +160,12 @@ PUBLIC int rdma_join_multicast(struct rdma_cm_id *id, struct sockaddr *addr, voi
 		return -1;
 	g->addr = a;
 	g->context = context;
-	pthread_mutex_lock(&s->mutex);
+	lock(&s->mutex);
 	g->next = s->groups;
 	s->groups = g;
-	pthread_mutex_unlock(&s->mutex);
+	unlock(&s->mutex);
 	if ((err = engine->cm_join(s->handle, &a)))
-		remove_group(s, g);
+		free_group(s, g);
 	return complete(s, err);
 }
 
@@ -167,14 +188,10 @@ PUBLIC int rdma_leave_multicast(struct rdma_cm_id *id, struct sockaddr *addr)
 	int err = get_group(&a, addr);
 	if (err)
 		return result(err);
-	pthread_mutex_lock(&s->mutex);
-	struct group *g = s->groups;
-	while (g && memcmp(&g->addr, &a, sizeof a))
-		g = g->next;
-	pthread_mutex_unlock(&s->mutex);
+	struct group *g = leave_group(s, &a);
 	if (!g)
 		return result(EADDRNOTAVAIL);
 	err = engine->cm_leave(s->handle, &a);
-	remove_group(s, g);
+	free_group(s, g);
 	return result(err);
 }

@@ -8,7 +8,7 @@ struct cm_device *open_cm_device(int n)
 {
 	struct cm_device *d = NULL;
 	int count = 0;
-	pthread_mutex_lock(&mutex);
+	lock(&mutex);
 	if (n >= 0 && n < SR_MAX_DEVICES && devices[n].pd) {
 		d = &devices[n];
 	} else {
@@ -29,7 +29,7 @@ struct cm_device *open_cm_device(int n)
 		if (list)
 			ibv_free_device_list(list);
 	}
-	pthread_mutex_unlock(&mutex);
+	unlock(&mutex);
 	return d;
 }
 
@@ -39,7 +39,7 @@ struct ibv_xrcd *default_xrcd(struct cm_device *d)
 		errno = EINVAL;
 		return NULL;
 	}
-	pthread_mutex_lock(&mutex);
+	lock(&mutex);
 	if (!d->xrcd) {
 		struct ibv_xrcd_init_attr attr = {
 			.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
@@ -47,7 +47,7 @@ struct ibv_xrcd *default_xrcd(struct cm_device *d)
 		};
 		d->xrcd = ibv_open_xrcd(d->verbs, &attr);
 	}
-	pthread_mutex_unlock(&mutex);
+	unlock(&mutex);
 	return d->xrcd;
 }
 

@@ -11,7 +11,9 @@ static int copy_addr(struct sockaddr **to, socklen_t *to_len, const struct socka
 	return 0;
 }
 
-// look_up asks getaddrinfo and fills in one address. It returns what getaddrinfo does.
+static void free_addrinfo(void *r) { rdma_freeaddrinfo(r); }
+
+// look_up asks getaddrinfo and fills in one address. It returns what getaddrinfo does. A thread that is cancelled meanwhile frees r.
 static int look_up(const char *node, const char *service, const struct rdma_addrinfo *hints, struct rdma_addrinfo *r)
 {
 	int space = hints->ai_port_space, type = hints->ai_qp_type, passive = hints->ai_flags & RAI_PASSIVE;
@@ -21,7 +23,10 @@ static int look_up(const char *node, const char *service, const struct rdma_addr
 		.ai_family = hints->ai_flags & RAI_FAMILY ? hints->ai_family : AF_UNSPEC,
 		.ai_socktype = datagrams ? SOCK_DGRAM : SOCK_STREAM,
 	};
-	int err = getaddrinfo(node, service, &h, &ai);
+	int err;
+	pthread_cleanup_push(free_addrinfo, r);
+	err = getaddrinfo(node, service, &h, &ai);
+	pthread_cleanup_pop(0);
 	if (err)
 		return err;
 	r->ai_flags = passive;
@@ -119,12 +124,18 @@ static int prepare_active(struct rdma_cm_id *id, struct rdma_addrinfo *r, struct
 	return rdma_create_qp(id, pd, a);
 }
 
+static void destroy_ep(void *id) { rdma_destroy_ep(id); }
+
 PUBLIC int rdma_create_ep(struct rdma_cm_id **out, struct rdma_addrinfo *r, struct ibv_pd *pd, struct ibv_qp_init_attr *a)
 {
 	struct rdma_cm_id *id;
+	int failed;
 	if (create_id(NULL, &id, NULL, r->ai_port_space, r->ai_qp_type))
 		return -1;
-	if (r->ai_flags & RAI_PASSIVE ? prepare_passive(id, r, pd, a) : prepare_active(id, r, pd, a)) {
+	pthread_cleanup_push(destroy_ep, id);
+	failed = r->ai_flags & RAI_PASSIVE ? prepare_passive(id, r, pd, a) : prepare_active(id, r, pd, a);
+	pthread_cleanup_pop(0);
+	if (failed) {
 		int err = errno;
 		rdma_destroy_ep(id);
 		return result(err);
@@ -148,9 +159,7 @@ PUBLIC int rdma_get_request(struct rdma_cm_id *listen, struct rdma_cm_id **id)
 	struct rdma_cm_event *ev;
 	if (!l->sync)
 		return result(EINVAL);
-	if (listen->event)
-		rdma_ack_cm_event(listen->event);
-	listen->event = NULL;
+	ack_own_event(listen);
 	if (rdma_get_cm_event(listen->channel, &ev))
 		return -1;
 	int err = 0;

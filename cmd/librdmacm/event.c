@@ -21,17 +21,20 @@ PUBLIC struct rdma_event_channel *rdma_create_event_channel(void)
 PUBLIC void rdma_destroy_event_channel(struct rdma_event_channel *v)
 {
 	struct channel *ch = to_channel(v);
-	int fd = v->fd;
+	if (begin_destroy(&ch->life))
+		return;
+	int fd = v->fd, before = forbid_cancel();
 	v->fd = -1;
 	if (lost())
 		close(fd);
 	else
 		engine->cm_destroy_channel(ch->handle);
+	allow_cancel(before);
 	ch->handle = 0;
 	struct cm_id *spare = __atomic_exchange_n(&ch->spare, NULL, __ATOMIC_ACQ_REL);
 	if (spare)
 		free_id(spare);
-	retire(ch);
+	end_destroy(&ch->life, ch);
 }
 
 // How long a thread waits that asks for an event of a channel which another thread has destroyed, in seconds.
@@ -65,6 +68,8 @@ static void keep_spare(struct channel *ch, struct cm_id *s)
 // acknowledge counts an event of an ID, and of a group if there is one.
 static void acknowledge(struct cm_id *s, struct group *g)
 {
+	if (lost()) // nobody waits
+		return;
 	pthread_mutex_lock(&s->mutex);
 	s->completed++;
 	if (g)
@@ -78,7 +83,7 @@ static struct group *find_group(struct cm_id *s, struct sr_cm_addr *addr)
 {
 	pthread_mutex_lock(&s->mutex);
 	struct group *g = s->groups;
-	while (g && memcmp(&g->addr, addr, sizeof *addr))
+	while (g && (g->left || memcmp(&g->addr, addr, sizeof *addr)))
 		g = g->next;
 	if (g)
 		g->reported++;
@@ -168,45 +173,57 @@ static int fill(struct event *out, struct sr_cm_event *e)
 	return 1;
 }
 
-PUBLIC int rdma_get_cm_event(struct rdma_event_channel *v, struct rdma_cm_event **event)
+// What a call of rdma_get_cm_event has until it returns an event.
+struct getting {
+	struct channel *ch;
+	struct event *out;
+	struct cm_id *spare;
+};
+
+static void stop_getting(void *v)
 {
-	struct channel *ch = to_channel(v);
-	if (!event)
-		return result(EINVAL);
-	if (lost())
-		return result(ENODEV);
-	struct event *out = malloc(sizeof *out);
-	struct cm_id *spare = NULL;
-	while (out && (spare || (spare = take_spare(ch)))) {
-		uint64_t count;
+	struct getting *g = v;
+	if (g->spare)
+		keep_spare(g->ch, g->spare);
+	free(g->out);
+}
+
+// get_event gets an event. It returns 0 or an errno.
+static int get_event(struct getting *g)
+{
+	while (g->out && (g->spare || (g->spare = take_spare(g->ch)))) {
 		struct sr_cm_event e;
-		if (read(ch->ch.fd, &count, sizeof count) != sizeof count) {
-			errno = late(ch);
-			goto failed;
-		}
-		int err = engine->cm_get_event(ch->handle, (uintptr_t)spare, &e);
+		if (take_count(g->ch->ch.fd))
+			return late(g->ch);
+		int err = engine->cm_get_event(g->ch->handle, (uintptr_t)g->spare, &e);
 		if (err == EAGAIN) // the event's ID was destroyed
 			continue;
 		if (err) {
 			errno = err;
-			errno = late(ch);
-			goto failed;
+			return late(g->ch);
 		}
 		if (e.listen_id)
-			spare = NULL;
-		if (fill(out, &e)) {
-			if (spare)
-				keep_spare(ch, spare);
-			*event = &out->ev;
+			g->spare = NULL;
+		if (fill(g->out, &e))
 			return 0;
-		}
 	}
-	errno = ENOMEM;
-failed:;
-	int err = errno;
-	if (spare)
-		free_id(spare);
-	free(out);
+	return ENOMEM;
+}
+
+PUBLIC int rdma_get_cm_event(struct rdma_event_channel *v, struct rdma_cm_event **event)
+{
+	if (!event)
+		return result(EINVAL);
+	if (lost())
+		return result(ENODEV);
+	struct getting g = {.ch = to_channel(v), .out = malloc(sizeof *g.out)};
+	int err;
+	pthread_cleanup_push(stop_getting, &g);
+	if (!(err = get_event(&g))) {
+		*event = &g.out->ev;
+		g.out = NULL;
+	}
+	pthread_cleanup_pop(1);
 	return result(err);
 }
 

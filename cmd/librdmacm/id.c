@@ -41,7 +41,7 @@ void free_id(struct cm_id *s)
 	}
 	free(s->qp_init_attr);
 	s->qp_init_attr = NULL;
-	retire(s);
+	end_destroy(&s->life, s);
 }
 
 int create_id(struct rdma_event_channel *ch, struct rdma_cm_id **id, void *context, int port_space, enum ibv_qp_type type)
@@ -72,36 +72,61 @@ PUBLIC int rdma_create_id(struct rdma_event_channel *ch, struct rdma_cm_id **id,
 	return create_id(ch, id, context, ps, datagrams ? IBV_QPT_UD : IBV_QPT_RC);
 }
 
-void wait_acks(struct cm_id *s, uint32_t n)
+struct wait {
+	struct cm_id *id;
+	void (*stop)(struct cm_id *);
+};
+
+static void stop_waiting(void *v)
 {
+	struct wait *w = v;
+	pthread_mutex_unlock(&w->id->mutex);
+	w->stop(w->id);
+}
+
+void wait_acks(struct cm_id *s, uint32_t n, void (*stop)(struct cm_id *))
+{
+	struct wait w = {s, stop};
 	pthread_mutex_lock(&s->mutex);
+	pthread_cleanup_push(stop_waiting, &w);
 	while ((int32_t)(s->completed - n) < 0)
 		pthread_cond_wait(&s->acked, &s->mutex);
+	pthread_cleanup_pop(0);
 	pthread_mutex_unlock(&s->mutex);
 }
 
-static void ack_own_event(struct rdma_cm_id *id)
+void ack_own_event(struct rdma_cm_id *id)
 {
-	if (id->event)
-		rdma_ack_cm_event(id->event);
-	id->event = NULL;
+	struct rdma_cm_event *e = __atomic_exchange_n(&id->event, NULL, __ATOMIC_ACQ_REL);
+	if (e)
+		rdma_ack_cm_event(e);
 }
 
+// destroy_later leaves the rest of a destruction to the next who destroys the ID.
+static void destroy_later(struct cm_id *s) { keep(&s->life, 0); }
+
+// Of a second thread at once the kernel says that there is no such ID.
 PUBLIC int rdma_destroy_id(struct rdma_cm_id *id)
 {
 	struct cm_id *s = to_id(id);
-	uint32_t events = 0;
-	int err = engine->cm_destroy_id(s->handle, &events);
-	if (err)
-		return result(err);
-	s->handle = 0; // soon another ID's
+	if (begin_destroy(&s->life))
+		return result(ENOENT);
+	if (s->handle) {
+		int err = engine->cm_destroy_id(s->handle, &s->events);
+		if (err)
+			return result(keep(&s->life, err));
+		s->handle = 0; // soon another ID's
+	}
 	ack_own_event(id);
-	wait_acks(s, events);
+	wait_acks(s, s->events, destroy_later);
 	if (s->sync)
 		rdma_destroy_event_channel(id->channel);
 	free_id(s);
 	return 0;
 }
+
+// forget_channel does nothing: the ID has its new channel, and one of its own that it had before stays until the process ends.
+static void forget_channel(struct cm_id *s) { (void)s; }
 
 PUBLIC int rdma_migrate_id(struct rdma_cm_id *id, struct rdma_event_channel *ch)
 {
@@ -123,7 +148,7 @@ PUBLIC int rdma_migrate_id(struct rdma_cm_id *id, struct rdma_event_channel *ch)
 		ack_own_event(id);
 	id->channel = ch;
 	s->sync = sync;
-	wait_acks(s, events);
+	wait_acks(s, events, forget_channel);
 	if (old)
 		rdma_destroy_event_channel(old);
 	return 0;

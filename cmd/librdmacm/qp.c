@@ -5,16 +5,17 @@ static void destroy_cqs(struct rdma_cm_id *id)
 {
 	if (id->qp_type == IBV_QPT_XRC_RECV && id->srq)
 		return; // they are the SRQ's
-	if (id->recv_cq)
-		ibv_destroy_cq(id->recv_cq);
-	if (id->send_cq && id->send_cq != id->recv_cq)
-		ibv_destroy_cq(id->send_cq);
-	if (id->recv_cq_channel)
-		ibv_destroy_comp_channel(id->recv_cq_channel);
-	if (id->send_cq_channel && id->send_cq_channel != id->recv_cq_channel)
-		ibv_destroy_comp_channel(id->send_cq_channel);
-	id->recv_cq = id->send_cq = NULL;
-	id->recv_cq_channel = id->send_cq_channel = NULL;
+	struct ibv_cq *recv = __atomic_exchange_n(&id->recv_cq, NULL, __ATOMIC_ACQ_REL), *send = __atomic_exchange_n(&id->send_cq, NULL, __ATOMIC_ACQ_REL);
+	struct ibv_comp_channel *recv_ch = __atomic_exchange_n(&id->recv_cq_channel, NULL, __ATOMIC_ACQ_REL);
+	struct ibv_comp_channel *send_ch = __atomic_exchange_n(&id->send_cq_channel, NULL, __ATOMIC_ACQ_REL);
+	if (recv)
+		ibv_destroy_cq(recv);
+	if (send && send != recv)
+		ibv_destroy_cq(send);
+	if (recv_ch)
+		ibv_destroy_comp_channel(recv_ch);
+	if (send_ch && send_ch != recv_ch)
+		ibv_destroy_comp_channel(send_ch);
 }
 
 // create_cq makes a CQ with a channel, unless the size is 0.
@@ -76,7 +77,8 @@ PUBLIC int rdma_create_srq(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_
 
 PUBLIC void rdma_destroy_srq(struct rdma_cm_id *id)
 {
-	if (!id->srq || ibv_destroy_srq(id->srq))
+	struct ibv_srq *srq = __atomic_load_n(&id->srq, __ATOMIC_ACQUIRE);
+	if (!srq || ibv_destroy_srq(srq))
 		return;
 	id->srq = NULL;
 	if (!id->qp)
@@ -153,11 +155,11 @@ PUBLIC int rdma_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_q
 
 PUBLIC void rdma_destroy_qp(struct rdma_cm_id *id)
 {
-	if (!id->qp)
+	struct ibv_qp *qp = __atomic_exchange_n(&id->qp, NULL, __ATOMIC_ACQ_REL);
+	if (!qp) // also if another thread destroys it
 		return;
 	engine->cm_use_qp(to_id(id)->handle, 0); // which detaches it from groups
-	ibv_destroy_qp(id->qp);
-	id->qp = NULL;
+	ibv_destroy_qp(qp);
 	destroy_cqs(id);
 }
 

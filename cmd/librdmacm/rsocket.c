@@ -35,17 +35,17 @@ struct rsock *find_rsock(int fd)
 
 static __thread int known;
 static pthread_key_t key;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void forget_thread(void *v) { (void)v; engine->thread(-1); }
-static void make_key(void) { pthread_key_create(&key, forget_thread); }
+
+// The key comes before Go's, whose destructor ends what Go has of a thread.
+__attribute__((constructor)) static void make_key(void) { pthread_key_create(&key, forget_thread); }
 
 void entering_rsock(void)
 {
 	if (known)
 		return;
 	known = 1;
-	pthread_once(&once, make_key);
 	if (!engine->thread(1))
 		pthread_setspecific(key, &known);
 }
@@ -96,11 +96,12 @@ PUBLIC int rclose(int fd)
 	struct rsock *s = at ? __atomic_exchange_n(at, NULL, __ATOMIC_ACQ_REL) : NULL;
 	if (!s)
 		return result(EBADF);
-	int err = 0;
+	int err = 0, before = forbid_cancel();
 	if (lost())
 		close(fd);
 	else
 		err = engine->rs_close(s->handle);
+	allow_cancel(before);
 	s->handle = 0; // soon another rsocket's
 	retire(s);
 	return result(err);
@@ -153,9 +154,11 @@ PUBLIC int raccept(int fd, struct sockaddr *addr, socklen_t *len)
 	entering_rsock();
 	int new, err;
 	int64_t end = end_of(s->receive_timeout);
+	pthread_cleanup_push(free, c);
 	while ((err = engine->rs_accept(s->handle, &c->handle, &new)) == EAGAIN && !s->nonblock)
 		if ((err = wait_rsock(s, POLLIN, end)))
 			break;
+	pthread_cleanup_pop(0);
 	if (err) {
 		free(c);
 		return result(err);

@@ -18,13 +18,26 @@ static int left(int64_t end)
 	return end < 0 ? -1 : ns <= 0 ? 0 : ns / 1000000 >= INT32_MAX ? INT32_MAX : (ns + 999999) / 1000000;
 }
 
+// What a thread that is cancelled while it sleeps has armed.
+struct armed_one {
+	uint32_t handle; // another thread may close the rsocket meanwhile
+	int events;
+};
+
+static void disarm_one(void *v)
+{
+	struct armed_one *a = v;
+	engine->rs_disarm(a->handle, a->events);
+}
+
 int wait_rsock(struct rsock *s, int events, int64_t end)
 {
 	for (;;) {
-		uint32_t handle = s->handle; // of what is armed; another thread may close it meanwhile
-		int revents, fds[2], err = engine->rs_arm(handle, events, &revents, fds);
+		struct armed_one a = {s->handle, events};
+		int revents, fds[2], err = engine->rs_arm(a.handle, events, &revents, fds);
 		if (err)
 			return err;
+		pthread_cleanup_push(disarm_one, &a);
 		if (!(revents & (events | POLLERR | POLLHUP))) {
 			struct pollfd p = {.fd = fds[events & POLLIN ? 0 : 1], .events = POLLIN};
 			int n = poll(&p, 1, left(end));
@@ -33,7 +46,7 @@ int wait_rsock(struct rsock *s, int events, int64_t end)
 			else if (!n && end >= 0 && now() >= end)
 				err = EAGAIN;
 		}
-		engine->rs_disarm(handle, events);
+		pthread_cleanup_pop(1);
 		if (err || revents & (events | POLLERR | POLLHUP))
 			return err;
 	}
@@ -118,17 +131,30 @@ static int others(struct pollfd *fds, nfds_t n, struct pollfd *real, nfds_t all,
 // Few descriptors need no memory of the heap.
 #define FEW 64
 
-// until is when to give up, in ns; negative: never.
-static int poll_until(struct pollfd *fds, nfds_t n, int64_t until)
+// What a call of rpoll has: the descriptors that it was given, those that it sleeps on, and what it has armed.
+struct polling {
+	struct pollfd *fds, *real;
+	nfds_t n;
+	uint32_t *armed;
+	int on_heap;
+};
+
+static void stop_polling(void *v)
 {
-	struct pollfd few[3 * FEW], *real = few;
-	uint32_t few_armed[FEW] = {0}, *armed = few_armed;
-	int rsocks = 0, ready;
-	if (n > FEW) {
-		if (n > SIZE_MAX / (4 * sizeof *real) || !(real = calloc(n, 3 * sizeof *real + sizeof *armed)))
-			return result(ENOMEM);
-		armed = (uint32_t *)(real + 3 * n);
-	}
+	struct polling *p = v;
+	int err = errno;
+	disarm(p->fds, p->n, p->armed);
+	if (p->on_heap)
+		free(p->real);
+	errno = err;
+}
+
+// poll_rsocks polls fds, of which some are rsockets. until is when to give up, in ns; negative: never.
+static int poll_rsocks(struct polling *p, int64_t until)
+{
+	nfds_t n = p->n;
+	int rsocks = 0;
+	struct pollfd *fds = p->fds, *real = p->real;
 	for (nfds_t i = 0; i < n; i++) {
 		real[i] = fds[i];
 		fds[i].revents = 0;
@@ -147,28 +173,42 @@ static int poll_until(struct pollfd *fds, nfds_t n, int64_t until)
 			for (nfds_t i = n; i < 3 * n; i++)
 				real[i] = (struct pollfd){.fd = -1};
 		}
-		int of_rsocks = rsocks ? look(fds, n, sleeps ? real : NULL, armed, &again) : 0;
+		int of_rsocks = rsocks ? look(fds, n, sleeps ? real : NULL, p->armed, &again) : 0;
 		int final = until >= 0 && wait == 0 && (sleeps || !until);
 		if (of_rsocks)
 			wait = 0;
 		if (again && (wait < 0 || wait > LOOK_AGAIN))
 			wait = LOOK_AGAIN;
-		ready = of_rsocks < 0 ? -1 : others(fds, n, real, sleeps && !of_rsocks ? 3 * n : n, wait);
+		int ready = of_rsocks < 0 ? -1 : others(fds, n, real, sleeps && !of_rsocks ? 3 * n : n, wait);
 		int err = errno;
-		disarm(fds, n, armed);
+		disarm(fds, n, p->armed);
 		errno = err;
 		if (ready < 0)
-			break;
+			return -1;
 		ready += of_rsocks;
 		if (ready && sleeps && of_rsocks) // look has stopped at the first
 			ready = (of_rsocks = look(fds, n, NULL, NULL, NULL)) < 0 ? -1 : of_rsocks + others(fds, n, real, n, 0);
 		if (ready || final)
-			break;
+			return ready;
 	}
-	int err = errno;
-	if (real != few)
-		free(real);
-	errno = err;
+}
+
+// until is when to give up, in ns; negative: never.
+static int poll_until(struct pollfd *fds, nfds_t n, int64_t until)
+{
+	struct pollfd few[3 * FEW];
+	uint32_t few_armed[FEW] = {0};
+	struct polling p = {.fds = fds, .real = few, .n = n, .armed = few_armed};
+	int ready;
+	if (n > FEW) {
+		if (n > SIZE_MAX / (4 * sizeof *p.real) || !(p.real = calloc(n, 3 * sizeof *p.real + sizeof *p.armed)))
+			return result(ENOMEM);
+		p.armed = (uint32_t *)(p.real + 3 * n);
+		p.on_heap = 1;
+	}
+	pthread_cleanup_push(stop_polling, &p);
+	ready = poll_rsocks(&p, until);
+	pthread_cleanup_pop(1);
 	return ready;
 }
 

@@ -30,8 +30,28 @@ var threads struct {
 // mostThreads bounds how many threads of the program's have a P each.
 const mostThreads = 256
 
+// handlerStack is how much room a handler of a signal has on the stack of a thread of the program's, besides what the engine needs:
+// some 10 KiB. Handlers that are installed without SA_ONSTACK run on the stack that the thread has then, which is Go's while it is in
+// the engine, and their frame alone may have 4 KiB. Go does not know of them. It grows a stack once and for all, as the engine
+// is built with gcshrinkstackoff.
+const handlerStack = 96 << 10
+
+// needStack makes Go grow the stack.
+//
+//go:noinline
+func needStack() byte {
+	var room [handlerStack]byte
+	return room[len(threadsStack)]
+}
+
+var threadsStack []byte // empty, which the compiler does not know
+
 //export srThread
 func srThread(n C.int) C.int {
+	if n == 0 {
+		needStack()
+		return 0
+	}
 	t := &threads
 	t.mu.Lock()
 	defer t.mu.Unlock()

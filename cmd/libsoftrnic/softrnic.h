@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 // SR_VERSION is increased with every change of this file.
-#define SR_VERSION 11
+#define SR_VERSION 12
 
 // The most devices that there can be.
 #define SR_MAX_DEVICES 16
@@ -320,8 +320,9 @@ struct sr_engine {
 	int (*dealloc_mw)(uint32_t mw);
 	int (*bind_mw)(uint32_t qp, uint32_t mw, uint64_t wr_id, uint32_t flags, uint32_t mr, uint64_t addr, uint64_t length, uint32_t access, uint32_t *rkey);
 
-	// thread is called by each thread of the program's before its first call of post_send, post_recv, post_srq_recv, poll_cq
-	// or progress, with 1, and when it ends, with -1: so many threads can be in the engine without waiting for each other.
+	// thread is called by each thread of the program's with 0 before all other calls, as those may be interrupted by handlers of
+	// signals that need room on the thread's stack. It is also called before the first call of post_send, post_recv, post_srq_recv,
+	// poll_cq or progress, with 1, and when it ends, with -1: so many threads can be in the engine without waiting for each other.
 	int (*thread)(int n);
 	// progress makes the device of a context progress, and sets busy to 1 if there was something to do and 0 if not. For a
 	// millisecond or two the device then expects more calls of it, or of poll_cq; end_progress says that there will be none.

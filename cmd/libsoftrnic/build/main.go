@@ -20,15 +20,20 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/softrnic/softrnic/cmd/internal/dropin"
 )
+
+// sanitize is a sanitizer of gcc's, or empty.
+var sanitize string
 
 func main() {
 	out := flag.String("o", "lib", "the directory for the libraries, which is made if it is not there")
 	prefix := flag.String("prefix", "", "install the libraries and the command softrnic below this directory, in lib/softrnic and bin; -o then does not count")
 	deb := flag.String("deb", "", "make a Debian package with the libraries and the command softrnic, this file; -o and -prefix then do not count")
 	engine := flag.Bool("engine", true, "build the engine, which takes the longest")
+	flag.StringVar(&sanitize, "sanitize", "", "build the libraries of C with this sanitizer of gcc's, address or thread, for tests")
 	flag.Parse()
 	var err error
 	switch {
@@ -59,8 +64,11 @@ func build(out string, engine bool) error {
 	if err := os.MkdirAll(out, 0o777); err != nil {
 		return err
 	}
+	if err := findHeaders(); err != nil {
+		return err
+	}
 	if engine {
-		cmd := exec.Command("go", "build", "-buildmode=c-shared", "-ldflags=-s -w -X=runtime.godebugDefault=asyncpreemptoff=1 -extldflags=-Wl,-soname,libsoftrnic.so,--wrap=pthread_create",
+		cmd := exec.Command("go", "build", "-buildmode=c-shared", "-ldflags=-s -w -X=runtime.godebugDefault=asyncpreemptoff=1,gcshrinkstackoff=1 -extldflags=-Wl,-soname,libsoftrnic.so,--wrap=pthread_create",
 			"-o", filepath.Join(out, "libsoftrnic.so"), "./cmd/libsoftrnic")
 		cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=1")
 		if err := run(cmd); err != nil {
@@ -112,11 +120,30 @@ func front(root, out, name, soname string, libs ...string) error {
 	return shared(out, soname, args...)
 }
 
-// shared compiles C to a library, of which programs see what is PUBLIC.
+// findHeaders returns an error that says what to install if gcc is not there, or does not find the headers of the libraries.
+func findHeaders(flags ...string) error {
+	if _, err := exec.LookPath("gcc"); err != nil {
+		return fmt.Errorf("there is no gcc: install it, libibverbs-dev and librdmacm-dev: %w", err)
+	}
+	cmd := exec.Command("gcc", append(flags, "-fsyntax-only", "-x", "c", "-")...)
+	cmd.Stdin = strings.NewReader("#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("gcc does not find the headers of libibverbs and librdmacm: install libibverbs-dev and librdmacm-dev\n%s", out)
+	}
+	return nil
+}
+
+// shared compiles C to a library, of which programs see what is PUBLIC. Threads that are cancelled run its cleanup handlers, for
+// which -fexceptions is.
 func shared(out, soname string, args ...string) error {
 	flags := []string{
-		"-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fvisibility=hidden", "-shared", "-Wl,-soname," + soname, "-Wl,-z,defs",
+		"-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fexceptions", "-fvisibility=hidden", "-shared", "-Wl,-soname," + soname,
 		"-o", filepath.Join(out, soname),
+	}
+	if sanitize == "" {
+		flags = append(flags, "-Wl,-z,defs")
+	} else { // whose functions are the program's
+		flags = append(flags, "-g", "-fno-omit-frame-pointer", "-fsanitize="+sanitize)
 	}
 	return run(exec.Command("gcc", append(flags, args...)...))
 }
