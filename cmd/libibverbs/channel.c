@@ -137,6 +137,7 @@ PUBLIC int ibv_get_cq_event(struct ibv_comp_channel *v, struct ibv_cq **cq, void
 		if (err)
 			return minus_one(err);
 		*cq = (struct ibv_cq *)((char *)of - offsetof(struct cq, events));
+		reached(&((struct cq *)*cq)->life);
 		*cq_context = (*cq)->cq_context;
 		return 0;
 	}

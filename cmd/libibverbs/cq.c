@@ -35,6 +35,7 @@ static struct cq *create_cq(struct ibv_context *c, int cqe, void *cq_context, st
 	if (ch)
 		__atomic_add_fetch(&ch->refcnt, 1, __ATOMIC_RELAXED);
 	cq_ops(q, wc_flags);
+	publish(&q->life);
 	return q;
 }
 

@@ -265,13 +265,16 @@ PUBLIC int ibv_get_async_event(struct ibv_context *c, struct ibv_async_event *ev
 		switch (e.type) {
 		case IBV_EVENT_CQ_ERR:
 			event->element.cq = (struct ibv_cq *)((char *)e.of - offsetof(struct cq, events));
+			reached(&((struct cq *)event->element.cq)->life);
 			break;
 		case IBV_EVENT_SRQ_ERR:
 		case IBV_EVENT_SRQ_LIMIT_REACHED:
 			event->element.srq = (struct ibv_srq *)((char *)e.of - offsetof(struct srq, events));
+			reached(&((struct srq *)event->element.srq)->life);
 			break;
 		default:
 			event->element.qp = (struct ibv_qp *)((char *)e.of - offsetof(struct qp, events));
+			reached(&((struct qp *)event->element.qp)->life);
 		}
 		return 0;
 	}

@@ -25,7 +25,7 @@ static inline void unlock(pthread_mutex_t *m)
 		pthread_mutex_unlock(m);
 }
 
-// forbid_cancel and allow_cancel are around what must not end half done. They do not nest.
+// forbid_cancel and allow_cancel are around what must not end half done.
 static inline int forbid_cancel(void)
 {
 	int before;
@@ -41,6 +41,10 @@ struct life {
 };
 
 enum { ALIVE, ENDING, GONE };
+
+// publish and reached are around the way of an object through the engine, from the thread that has made it to one that takes an event.
+static inline void publish(struct life *l) { __atomic_store_n(&l->state, ALIVE, __ATOMIC_RELEASE); }
+static inline void reached(struct life *l) { (void)__atomic_load_n(&l->state, __ATOMIC_ACQUIRE); }
 
 // begin_destroy returns 0 to the thread that may destroy an object. Others get what the kernel says: EBUSY, and later ENOENT.
 static inline int begin_destroy(struct life *l)

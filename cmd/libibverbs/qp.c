@@ -86,6 +86,7 @@ static struct ibv_qp *create_qp(struct ibv_context *c, struct ibv_qp_init_attr_e
 	q->flags = (a->qp_type == IBV_QPT_UD ? SR_POST_UD : 0) | (q->cap.max_send_sge > 1 ? q->cap.max_send_sge : 1) << SR_POST_SGES;
 	if (send_ops)
 		qp_ops(q, send_ops);
+	publish(&q->life);
 	return v;
 }
 
@@ -146,6 +147,7 @@ struct ibv_qp *open_qp(struct ibv_context *c, struct ibv_qp_open_attr *a)
 	v->qp_context = a->comp_mask & IBV_QP_OPEN_ATTR_CONTEXT ? a->qp_context : NULL;
 	v->qp_num = a->qp_num;
 	v->qp_type = a->qp_type;
+	publish(&q->life);
 	return v;
 }
 
@@ -316,6 +318,7 @@ static struct ibv_srq *create_srq(struct ibv_context *c, struct ibv_pd *pd, void
 	s->ibv.pd = pd;
 	pthread_mutex_init(&s->ibv.mutex, NULL);
 	pthread_cond_init(&s->ibv.cond, NULL);
+	publish(&s->life);
 	return &s->ibv;
 }
 

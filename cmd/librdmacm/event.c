@@ -126,6 +126,7 @@ static int fill(struct event *out, struct sr_cm_event *e)
 	memset(ev, 0, sizeof *ev);
 	out->group = NULL;
 	memcpy(out->data, e->data, sizeof out->data);
+	reached(&s->life);
 	ev->id = &s->id;
 	ev->event = e->type;
 	ev->status = e->status;

@@ -53,6 +53,7 @@ int create_id(struct rdma_event_channel *ch, struct rdma_cm_id **id, void *conte
 	int err = ENOMEM;
 	if (s) {
 		s->sync = sync;
+		publish(&s->life);
 		err = engine->cm_create_id(to_channel(ch)->handle, (uintptr_t)s, port_space, &s->handle);
 	}
 	if (err) {

@@ -80,7 +80,7 @@ PUBLIC void rdma_destroy_srq(struct rdma_cm_id *id)
 	struct ibv_srq *srq = __atomic_load_n(&id->srq, __ATOMIC_ACQUIRE);
 	if (!srq || ibv_destroy_srq(srq))
 		return;
-	id->srq = NULL;
+	__atomic_store_n(&id->srq, NULL, __ATOMIC_RELEASE);
 	if (!id->qp)
 		destroy_cqs(id);
 }

@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -137,6 +138,12 @@ static int from_name(const struct name *n, sa_family_t family, struct sockaddr *
 	return 1;
 }
 
+static void close_socket(void *s)
+{
+	if (*(int *)s >= 0)
+		close(*(int *)s);
+}
+
 // ask_long asks softrnic run. If that is not there any more, the request is declined. *interrupted becomes 1 if a signal handler that
 // restarts no calls has run meanwhile.
 static int ask_long(int fd, int op, const struct name *name, struct answer *answer, int *interrupted)
@@ -154,19 +161,23 @@ static int ask_long(int fd, int op, const struct name *name, struct answer *answ
 	if (name)
 		r.name = *name;
 	memcpy(CMSG_DATA(&control.header), &fd, sizeof fd);
+	pthread_cleanup_push(close_socket, &s);
 	if (s >= 0 && !next_connect(s, (struct sockaddr *)&agent, agent_len) && sendmsg(s, &m, MSG_NOSIGNAL) == sizeof r)
 		while ((got = recv(s, answer, sizeof *answer, 0)) < 0 && errno == EINTR)
 			*interrupted = 1;
-	if (s >= 0)
-		close(s);
+	pthread_cleanup_pop(1);
 	errno = before;
 	return got == sizeof *answer ? answer->status : DECLINED;
 }
 
+// ask is ask_long for what is answered at once, where a thread is not cancelled: it may have a descriptor that accept has returned.
 static int ask(int fd, int op, const struct name *name, struct answer *answer)
 {
-	int interrupted;
-	return ask_long(fd, op, name, answer, &interrupted);
+	int interrupted, before;
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+	int status = ask_long(fd, op, name, answer, &interrupted);
+	pthread_setcancelstate(before, &before);
+	return status;
 }
 
 // is_tcp reports whether a descriptor is a socket of TCP, and that there is somebody to ask.

@@ -59,6 +59,7 @@ static int install(void)
 			of_libc = a;
 			a.handler = handle_setxid;
 			a.flags |= SA_ONSTACK;
+			a.mask = ~TAKEN; // nor is the handler interrupted; the kernel delivers what a thread has sent itself first
 			if (syscall(SYS_rt_sigaction, SIGSETXID, &a, NULL, sizeof a.mask))
 				of_libc.handler = NULL;
 		}

@@ -33,7 +33,7 @@ func main() {
 	prefix := flag.String("prefix", "", "install the libraries and the command softrnic below this directory, in lib/softrnic and bin; -o then does not count")
 	deb := flag.String("deb", "", "make a Debian package with the libraries and the command softrnic, this file; -o and -prefix then do not count")
 	engine := flag.Bool("engine", true, "build the engine, which takes the longest")
-	flag.StringVar(&sanitize, "sanitize", "", "build the libraries of C with this sanitizer of gcc's, address or thread, for tests")
+	flag.StringVar(&sanitize, "sanitize", "", "build the libraries of C with this sanitizer of gcc's, address or thread, and flags of gcc's after a space, for tests")
 	flag.Parse()
 	var err error
 	switch {
@@ -143,7 +143,8 @@ func shared(out, soname string, args ...string) error {
 	if sanitize == "" {
 		flags = append(flags, "-Wl,-z,defs")
 	} else { // whose functions are the program's
-		flags = append(flags, "-g", "-fno-omit-frame-pointer", "-fsanitize="+sanitize)
+		flags = append(flags, "-g", "-fno-omit-frame-pointer")
+		flags = append(flags, strings.Fields("-fsanitize="+sanitize)...)
 	}
 	return run(exec.Command("gcc", append(flags, args...)...))
 }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include <infiniband/verbs.h>
 
+#ifndef CHECK
 #define CHECK(x) \
 	do { \
 		if (!(x)) { \
@@ -16,6 +17,7 @@
 			exit(1); \
 		} \
 	} while (0)
+#endif
 
 static struct ibv_context *ctx;
 static struct ibv_pd *pd;

@@ -1,0 +1,231 @@
+//go:build linux && amd64
+
+package dropin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/tests/internal/gate"
+)
+
+// stressed are the links that testdata/stress.c runs over, with the device's address. Over a pipe a poll never enters the engine;
+// over sockets it does, and sleeps now and then.
+var stressed = []struct{ name, link, addr string }{
+	{"pipe", "pipe", "10.9.0.1"}, {"shared memory", "shm:stress", "10.9.0.1"}, {"sockets", "kernel:lo", "127.18.9.1"},
+}
+
+// seedOf is what a test's random numbers begin with: SOFTRNIC_SEED, or another each time, which the log has.
+func seedOf(t *testing.T) int {
+	t.Helper()
+	seed := rand.IntN(1 << 20)
+	if s := os.Getenv("SOFTRNIC_SEED"); s != "" {
+		var err error
+		if seed, err = strconv.Atoi(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("SOFTRNIC_SEED=%d", seed)
+	return seed
+}
+
+// count is how much of something there is, in the long run and otherwise.
+func count(long, else_ int) string {
+	if gate.InLong() {
+		return strconv.Itoa(long)
+	}
+	return strconv.Itoa(else_)
+}
+
+// stress runs testdata/stress.c over each link.
+func stress(t *testing.T, args ...string) {
+	t.Helper()
+	program := compile(t, "stress")
+	for _, l := range stressed {
+		t.Run(l.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+			defer cancel()
+			n, _ := endpoints{link: l.link, server: l.addr + "/24"}.pair(t)
+			cmd := n.program(ctx, t, program, append([]string{l.addr, strconv.Itoa(seedOf(t))}, args...)...)
+			out, err := cmd.CombinedOutput()
+			t.Logf("%s", out)
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestCancelled: threads that are cancelled in any call leave no lock, lose no event of others, and no memory.
+func TestCancelled(t *testing.T) {
+	gate.System(t)
+	stress(t, "cancel", count(10000, 300))
+}
+
+// TestForked: a child of a process whose threads are in any call gets ENODEV, or finds nothing. No call hangs.
+func TestForked(t *testing.T) {
+	gate.System(t)
+	stress(t, "fork", count(1000, 60))
+}
+
+// TestInterrupted: handlers of signals, installed without a stack of their own, interrupt any call; signals that the program has blocked
+// stay so, and Go's threads take none.
+func TestInterrupted(t *testing.T) {
+	gate.System(t)
+	stress(t, "signal", count(300, 3))
+}
+
+// TestCallsAtOnce: all calls, from many threads.
+func TestCallsAtOnce(t *testing.T) {
+	gate.System(t)
+	stress(t, "run", count(300, 3))
+}
+
+// TestDestroyedTwice runs testdata/twice.c, which says what it tests.
+func TestDestroyedTwice(t *testing.T) {
+	gate.System(t)
+	program := compile(t, "twice")
+	n, _ := endpoints{link: "pipe", server: "10.9.0.1/24"}.pair(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	if out, err := n.program(ctx, t, program, "10.9.0.1", count(10000, 200)).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// TestExitAtOnce: a process whose threads are in any call exits with its status, and soon.
+func TestExitAtOnce(t *testing.T) {
+	gate.System(t)
+	ends(t, 1000, 8, func(t *testing.T, cmd *exec.Cmd, r *rand.Rand) {
+		began := time.Now()
+		out, err := cmd.CombinedOutput()
+		var exit *exec.ExitError
+		if took := time.Since(began); !errors.As(err, &exit) || exit.ExitCode() != 7 || took > 15*time.Second {
+			t.Errorf("%v, want exit status 7, after %v\n%s", err, took, out)
+		}
+	})
+}
+
+// TestKilledAtOnce: a process that is killed in any call does not harm the next with its address.
+func TestKilledAtOnce(t *testing.T) {
+	gate.System(t)
+	ends(t, 1000, 8, func(t *testing.T, cmd *exec.Cmd, r *rand.Rand) {
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(r.IntN(300)) * time.Millisecond)
+		if err := cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			t.Error(err)
+		}
+		_ = cmd.Wait()
+	})
+}
+
+// ends calls f with many processes, one after the other, over shared memory. Then another works, and leaves no file.
+func ends(t *testing.T, long, else_ int, f func(t *testing.T, cmd *exec.Cmd, r *rand.Rand)) {
+	t.Helper()
+	program := compile(t, "stress")
+	l := stressed[1]
+	n, _ := endpoints{link: l.link, server: l.addr + "/24"}.pair(t)
+	dir := filepath.Dir(n.counters)
+	seed := seedOf(t)
+	r := rand.New(rand.NewPCG(uint64(seed), 0))
+	many, _ := strconv.Atoi(count(long, else_))
+	command := func(args ...string) (*exec.Cmd, func()) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		return n.program(ctx, t, program, append([]string{l.addr, strconv.Itoa(seed)}, args...)...), cancel
+	}
+	for range many {
+		seed++
+		cmd, cancel := command("exit")
+		f(t, cmd, r)
+		cancel()
+		if t.Failed() {
+			t.Fatalf("with seed %d", seed)
+		}
+	}
+	cmd, cancel := command("run", "1")
+	defer cancel()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("the next: %v\n%s", err, out)
+	}
+	for file := range filesIn(t, dir) {
+		if file != n.counters {
+			t.Errorf("%s is left", file)
+		}
+	}
+}
+
+// TestSanitized runs testdata/stress.c and twice.c with the libraries of C built for AddressSanitizer and ThreadSanitizer. Both see what
+// these libraries and the programs do, and not into the engine, which is Go's: go test -race is for that. AddressSanitizer takes what a
+// thread has left on its stack that was cancelled for a mistake, and so does not look at stacks there.
+func TestSanitized(t *testing.T) {
+	gate.System(t)
+	run, cancel, twice := []string{"stress", "run", count(300, 3)}, []string{"stress", "cancel", count(1000, 60)}, []string{"twice", count(1000, 30)}
+	for _, s := range []struct {
+		name, flags string
+		what        [][]string
+	}{
+		{"address", "address", [][]string{run, twice}},
+		{"address, cancelled", "address --param=asan-stack=0", [][]string{cancel}},
+		{"thread", "thread", [][]string{run, twice, cancel}},
+	} {
+		t.Run(s.name, func(t *testing.T) { sanitized(t, s.flags, s.what) })
+	}
+}
+
+// suppressions are what ThreadSanitizer sees wrong: it does not know that Go has closed a descriptor whose number is used again.
+const suppressions = "race:descriptors\n"
+
+func sanitized(t *testing.T, flags string, what [][]string) {
+	dir := shared(t)
+	libs := filepath.Join(dir, "lib")
+	cmd := exec.Command("go", "run", "./cmd/libsoftrnic/build", "-engine=false", "-sanitize", flags, "-o", libs)
+	cmd.Dir = "../../.."
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if err := os.Symlink(filepath.Join(build(t), "libsoftrnic.so"), filepath.Join(libs, "libsoftrnic.so")); err != nil {
+		t.Fatal(err)
+	}
+	suppressed := filepath.Join(libs, "suppressions")
+	if err := os.WriteFile(suppressed, []byte(suppressions), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"stress", "twice"} {
+		args := append([]string{"-O1", "-g", "-fno-omit-frame-pointer", "-fexceptions", "-rdynamic"}, strings.Fields("-fsanitize="+flags)...)
+		args = append(args, "-o", filepath.Join(libs, name), "testdata/"+name+".c", "-lrdmacm", "-libverbs", "-lpthread")
+		if out, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
+			t.Fatalf("gcc: %v\n%s", err, out)
+		}
+	}
+	for _, l := range stressed {
+		for _, w := range what {
+			t.Run(fmt.Sprintf("%s %s", l.name, w[len(w)-2]), func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+				defer cancel()
+				n, _ := endpoints{link: l.link, server: l.addr + "/24"}.pair(t)
+				args := []string{l.addr}
+				if w[0] == "stress" {
+					args = append(args, strconv.Itoa(seedOf(t)))
+				}
+				cmd := n.program(ctx, t, filepath.Join(libs, w[0]), append(args, w[1:]...)...)
+				cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH="+libs, "ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0",
+					"TSAN_OPTIONS=history_size=4:suppressions="+suppressed)
+				out, err := cmd.CombinedOutput()
+				if err != nil || strings.Contains(string(out), "WARNING: ThreadSanitizer") {
+					t.Errorf("%v\n%s", err, out)
+				}
+			})
+		}
+	}
+}
