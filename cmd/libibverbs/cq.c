@@ -142,6 +142,7 @@ PUBLIC int ibv_destroy_cq(struct ibv_cq *cq)
 		if (cq->channel)
 			__atomic_sub_fetch(&cq->channel->refcnt, 1, __ATOMIC_RELAXED);
 	}
+	forget(&q->life);
 	wait_acked(&q->life, &cq->mutex, &cq->cond, &cq->comp_events_completed, &q->events.comp);
 	wait_acked(&q->life, &cq->mutex, &cq->cond, &cq->async_events_completed, &q->events.async);
 	end_destroy(&q->life, q);

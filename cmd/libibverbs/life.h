@@ -86,6 +86,9 @@ static inline int take_count(int fd)
 	return got == sizeof c.n ? 0 : -1;
 }
 
+// forget says that the engine has forgotten an object, whose destruction may still wait for acknowledgements.
+static inline void forget(struct life *l) { __atomic_store_n(&l->state, GONE, __ATOMIC_RELEASE); }
+
 #define RETIRED 256
 
 // retire frees the memory of a destroyed object, but only when as many others have been retired. Some programs have threads
@@ -104,7 +107,7 @@ static inline void retire(void *object)
 // end_destroy ends a destruction, and the object with it.
 static inline void end_destroy(struct life *l, void *object)
 {
-	__atomic_store_n(&l->state, GONE, __ATOMIC_RELEASE);
+	forget(l);
 	retire(object);
 }
 

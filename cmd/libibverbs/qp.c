@@ -228,6 +228,7 @@ PUBLIC int ibv_destroy_qp(struct ibv_qp *qp)
 			return fail(keep(&q->life, err));
 		qp->handle = 0; // soon another QP's
 	}
+	forget(&q->life);
 	wait_acked(&q->life, &qp->mutex, &qp->cond, &qp->events_completed, &q->events.async);
 	free_qp(q);
 	return 0;
@@ -375,6 +376,7 @@ PUBLIC int ibv_destroy_srq(struct ibv_srq *srq)
 			return fail(keep(&s->life, err));
 		srq->handle = 0; // soon another SRQ's
 	}
+	forget(&s->life);
 	wait_acked(&s->life, &srq->mutex, &srq->cond, &srq->events_completed, &s->events.async);
 	end_destroy(&s->life, s);
 	return 0;

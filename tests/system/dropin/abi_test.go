@@ -174,7 +174,7 @@ func TestLayoutIsChecked(t *testing.T) {
 	compile := func(change func(string) string) error {
 		dir := t.TempDir()
 		for _, file := range []string{
-			"libibverbs/layout.c", "libibverbs/front.h", "libibverbs/retire.h", "librdmacm/layout.c", "librdmacm/cm.h", "libsoftrnic/softrnic.h",
+			"libibverbs/layout.c", "libibverbs/front.h", "libibverbs/life.h", "librdmacm/layout.c", "librdmacm/cm.h", "libsoftrnic/softrnic.h",
 		} {
 			text, err := os.ReadFile(filepath.Join("../../../cmd", file))
 			if err != nil {
