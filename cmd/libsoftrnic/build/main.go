@@ -64,9 +64,6 @@ func build(out string, engine bool) error {
 	if err := os.MkdirAll(out, 0o777); err != nil {
 		return err
 	}
-	if err := findHeaders(); err != nil {
-		return err
-	}
 	if engine {
 		cmd := exec.Command("go", "build", "-buildmode=c-shared", "-ldflags=-s -w -X=runtime.godebugDefault=asyncpreemptoff=1,gcshrinkstackoff=1 -extldflags=-Wl,-soname,libsoftrnic.so,--wrap=pthread_create",
 			"-o", filepath.Join(out, "libsoftrnic.so"), "./cmd/libsoftrnic")
@@ -118,19 +115,6 @@ func front(root, out, name, soname string, libs ...string) error {
 	}
 	args := slices.Concat([]string{"-Wl,--version-script=" + filepath.Join(dir, name+".map"), "-Wl,-z,nodelete", "-Wl,-Bsymbolic-functions"}, sources, libs, []string{"-ldl", "-lpthread"})
 	return shared(out, soname, args...)
-}
-
-// findHeaders returns an error that says what to install if gcc is not there, or does not find the headers of the libraries.
-func findHeaders(flags ...string) error {
-	if _, err := exec.LookPath("gcc"); err != nil {
-		return fmt.Errorf("there is no gcc: install it, libibverbs-dev and librdmacm-dev: %w", err)
-	}
-	cmd := exec.Command("gcc", append(flags, "-fsyntax-only", "-x", "c", "-")...)
-	cmd.Stdin = strings.NewReader("#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("gcc does not find the headers of libibverbs and librdmacm: install libibverbs-dev and librdmacm-dev\n%s", out)
-	}
-	return nil
 }
 
 // shared compiles C to a library, of which programs see what is PUBLIC. Threads that are cancelled run its cleanup handlers, for

@@ -17,3 +17,13 @@ func TestPrerequisites(t *testing.T) {
 		t.Errorf("without gcc: %v", err)
 	}
 }
+
+// TestHeaders: so is who lacks the headers.
+func TestHeaders(t *testing.T) {
+	if _, err := exec.LookPath("gcc"); err != nil {
+		t.Skip(err)
+	}
+	if err := prerequisites("-nostdinc"); err == nil || !strings.Contains(err.Error(), "libibverbs-dev and librdmacm-dev") {
+		t.Errorf("without the headers: %v", err)
+	}
+}
