@@ -51,15 +51,13 @@ func patience() (wait, quiet time.Duration) {
 func TestOurs(t *testing.T) {
 	var mutations atomic.Int64
 	all := iwarp.Cases(nil)
-	t.Run("case", func(t *testing.T) {
-		for i, c := range all {
-			t.Run(c.ID, func(t *testing.T) {
-				t.Parallel()
-				mutations.Add(int64(ours(t, i)))
-			})
-		}
-	})
-	t.Logf("%d cases, %d mutations", len(all), mutations.Load())
+	t.Cleanup(func() { t.Logf("%d cases, %d mutations", len(all), mutations.Load()) })
+	for i, c := range all {
+		t.Run(c.ID, func(t *testing.T) {
+			t.Parallel()
+			mutations.Add(int64(ours(t, i)))
+		})
+	}
 }
 
 func ours(t *testing.T, i int) (mutations int) {
