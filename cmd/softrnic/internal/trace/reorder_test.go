@@ -116,17 +116,17 @@ func disorder(t *testing.T, seed uint64) (captures [4]bytes.Buffer) {
 // TestDisorder: whatever is reordered in both directions, what a requester repeats is not wrong, nor is anything of WRITEs alone, which
 // are those of odd seeds.
 func TestDisorder(t *testing.T) {
-	seeds, repeated, reordered := uint64(30), 0, 0
+	first, seeds, repeated, reordered := uint64(155), uint64(35), 0, 0 // which come to all that the first 200 come to
 	switch {
 	case os.Getenv("SOFTRNIC_LONG") != "":
-		seeds = 1000
+		first, seeds = 0, 1000
 	case os.Getenv("SOFTRNIC_SYSTEM") != "":
-		seeds = 200
+		first, seeds = 0, 200
 	}
 	if raceEnabled {
 		seeds = 20 // of which each takes a second
 	}
-	for seed := range seeds {
+	for seed := first; seed < first+seeds; seed++ {
 		var captures [4]bytes.Buffer
 		synctest.Test(t, func(t *testing.T) { captures = disorder(t, seed) })
 		for i := range captures {
