@@ -4,12 +4,14 @@ package dropin
 
 import (
 	"context"
+	"debug/elf"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -69,6 +71,39 @@ func stress(t *testing.T, args ...string) {
 func TestCancelled(t *testing.T) {
 	gate.System(t)
 	stress(t, "cancel", count(10000, 300))
+}
+
+// cancels are the functions that the libraries of C call and by which a thread may be cancelled (pthreads(7)): each where no lock is held
+// and nothing is lost, or where cancellation is disabled.
+var cancels = map[string]string{
+	"libibverbs.so.1": "close dlopen fclose fopen fprintf fread nanosleep pthread_cond_wait pthread_timedjoin_np read write",
+	"librdmacm.so.1":  "close getaddrinfo poll pthread_cond_wait read sleep write",
+}
+
+// TestCancellationPoints: a library that calls another such function has somebody look at where.
+func TestCancellationPoints(t *testing.T) {
+	gate.System(t)
+	points := strings.Fields(`accept accept4 aio_suspend clock_nanosleep close connect creat fclose fcntl64 fdatasync fgets fflush fopen fopen64 fprintf
+		fputc fputs fread fscanf fsync fwrite getaddrinfo getline getnameinfo lockf mq_receive mq_send msgrcv msgsnd msync nanosleep open open64 openat
+		opendir pause perror poll ppoll pread preadv preadv2 printf pselect pthread_clockjoin_np pthread_cond_clockwait pthread_cond_timedwait
+		pthread_cond_wait pthread_join pthread_testcancel pthread_timedjoin_np putc puts pwrite pwritev pwritev2 read readdir readv recv recvfrom
+		recvmsg recvmmsg select sem_clockwait sem_timedwait sem_wait send sendmsg sendmmsg sendto sigsuspend sigtimedwait sigwait sigwaitinfo sleep
+		splice syslog system tcdrain usleep vfprintf wait wait3 wait4 waitid waitpid write writev dlopen dlclose`)
+	for lib, want := range cancels {
+		f, err := elf.Open(filepath.Join(build(t), lib))
+		if err != nil {
+			t.Fatal(err)
+		}
+		symbols, err := f.ImportedSymbols()
+		if err := errors.Join(err, f.Close()); err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range symbols {
+			if slices.Contains(points, s.Name) && !slices.Contains(strings.Fields(want), s.Name) {
+				t.Errorf("%s calls %s, where a thread may be cancelled", lib, s.Name)
+			}
+		}
+	}
 }
 
 // TestForked: a child of a process whose threads are in any call gets ENODEV, or finds nothing. No call hangs.

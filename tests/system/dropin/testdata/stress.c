@@ -112,7 +112,8 @@ static void cancel(int n)
 		join(others[i]);
 	long more = (long)mallinfo2().uordblks - (long)bytes, per = more / (n - n / 4);
 	printf("%d threads cancelled: %ld more bytes in use than after a quarter of them, %d descriptors more\n", n, more, descriptors() - fds);
-	CHECK(descriptors() <= fds + 4 && (more < 1 << 18 || per < 8));
+	// Some hundred destroyed objects of each kind are kept for a while. After a quarter of many threads there are as many.
+	CHECK(descriptors() <= fds + 4 && (more < (n < 4000 ? 2 << 20 : 1 << 18) || per < 8));
 }
 
 // A child has no device: what it calls gives ENODEV, or finds nothing. It returns the number of the first call that does not.
