@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/softrnic/softrnic/stack/stacktest"
 	"github.com/softrnic/softrnic/tests/internal/gate"
 )
 
@@ -40,13 +41,8 @@ func seedOf(t *testing.T) int {
 	return seed
 }
 
-// count is how much of something there is, in the long run and otherwise.
-func count(long, else_ int) string {
-	if gate.InLong() {
-		return strconv.Itoa(long)
-	}
-	return strconv.Itoa(else_)
-}
+// count is how much of something there is in the system run and in the long run.
+func count(system, long int) string { return strconv.Itoa(stacktest.Size(system, system, long)) }
 
 // stress runs testdata/stress.c over each link.
 func stress(t *testing.T, args ...string) {
@@ -70,7 +66,7 @@ func stress(t *testing.T, args ...string) {
 // TestCancelled: threads that are cancelled in any call leave no lock, lose no event of others, and no memory.
 func TestCancelled(t *testing.T) {
 	gate.System(t)
-	stress(t, "cancel", count(10000, 300))
+	stress(t, "cancel", count(300, 10000))
 }
 
 // cancels are the functions that the libraries of C call and by which a thread may be cancelled (pthreads(7)): each where no lock is held
@@ -109,20 +105,20 @@ func TestCancellationPoints(t *testing.T) {
 // TestForked: a child of a process whose threads are in any call gets ENODEV, or finds nothing. No call hangs.
 func TestForked(t *testing.T) {
 	gate.System(t)
-	stress(t, "fork", count(1000, 60))
+	stress(t, "fork", count(60, 1000))
 }
 
 // TestInterrupted: handlers of signals, installed without a stack of their own, interrupt any call; signals that the program has blocked
 // stay so, and Go's threads take none.
 func TestInterrupted(t *testing.T) {
 	gate.System(t)
-	stress(t, "signal", count(300, 3))
+	stress(t, "signal", count(3, 300))
 }
 
 // TestCallsAtOnce: all calls, from many threads.
 func TestCallsAtOnce(t *testing.T) {
 	gate.System(t)
-	stress(t, "run", count(300, 3))
+	stress(t, "run", count(3, 300))
 }
 
 // TestDestroyedTwice runs testdata/twice.c, which says what it tests.
@@ -132,7 +128,7 @@ func TestDestroyedTwice(t *testing.T) {
 	n, _ := endpoints{link: "pipe", server: "10.9.0.1/24"}.pair(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	if out, err := n.program(ctx, t, program, "10.9.0.1", count(10000, 200)).CombinedOutput(); err != nil {
+	if out, err := n.program(ctx, t, program, "10.9.0.1", count(200, 10000)).CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
@@ -140,7 +136,7 @@ func TestDestroyedTwice(t *testing.T) {
 // TestExitAtOnce: a process whose threads are in any call exits with its status, and soon.
 func TestExitAtOnce(t *testing.T) {
 	gate.System(t)
-	ends(t, 1000, 8, func(t *testing.T, cmd *exec.Cmd, r *rand.Rand) {
+	ends(t, 8, 1000, func(t *testing.T, cmd *exec.Cmd, r *rand.Rand) {
 		began := time.Now()
 		out, err := cmd.CombinedOutput()
 		var exit *exec.ExitError
@@ -153,7 +149,7 @@ func TestExitAtOnce(t *testing.T) {
 // TestKilledAtOnce: a process that is killed in any call does not harm the next with its address.
 func TestKilledAtOnce(t *testing.T) {
 	gate.System(t)
-	ends(t, 1000, 8, func(t *testing.T, cmd *exec.Cmd, r *rand.Rand) {
+	ends(t, 8, 1000, func(t *testing.T, cmd *exec.Cmd, r *rand.Rand) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -166,7 +162,7 @@ func TestKilledAtOnce(t *testing.T) {
 }
 
 // ends calls f with many processes, one after the other, over shared memory. Then another works, and leaves no file.
-func ends(t *testing.T, long, else_ int, f func(t *testing.T, cmd *exec.Cmd, r *rand.Rand)) {
+func ends(t *testing.T, system, long int, f func(t *testing.T, cmd *exec.Cmd, r *rand.Rand)) {
 	t.Helper()
 	program := compile(t, "stress")
 	l := stressed[1]
@@ -174,12 +170,11 @@ func ends(t *testing.T, long, else_ int, f func(t *testing.T, cmd *exec.Cmd, r *
 	dir := filepath.Dir(n.counters)
 	seed := seedOf(t)
 	r := rand.New(rand.NewPCG(uint64(seed), 0))
-	many, _ := strconv.Atoi(count(long, else_))
 	command := func(args ...string) (*exec.Cmd, func()) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		return n.program(ctx, t, program, append([]string{l.addr, strconv.Itoa(seed)}, args...)...), cancel
 	}
-	for range many {
+	for range stacktest.Size(system, system, long) {
 		seed++
 		cmd, cancel := command("exit")
 		f(t, cmd, r)
@@ -205,7 +200,7 @@ func ends(t *testing.T, long, else_ int, f func(t *testing.T, cmd *exec.Cmd, r *
 // thread has left on its stack that was cancelled for a mistake, and so does not look at stacks there.
 func TestSanitized(t *testing.T) {
 	gate.System(t)
-	run, cancel, twice := []string{"stress", "run", count(300, 3)}, []string{"stress", "cancel", count(1000, 60)}, []string{"twice", count(1000, 30)}
+	run, cancel, twice := []string{"stress", "run", count(3, 300)}, []string{"stress", "cancel", count(60, 1000)}, []string{"twice", count(30, 1000)}
 	for _, s := range []struct {
 		name, flags string
 		what        [][]string

@@ -273,6 +273,7 @@ static void *reset(void *unused)
 		signal(SIGSTKFLT, SIG_IGN);
 		for (int sig = SIGRTMIN + 1; sig < SIGRTMAX; sig++)
 			signal(sig, SIG_DFL);
+		CHECK(!setuid(getuid())); // by a signal to each thread, Go's too
 	}
 	return NULL;
 }
