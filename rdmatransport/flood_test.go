@@ -59,7 +59,9 @@ func requestFrame(b []byte, to [6]byte, src netip.Addr, port uint16, id uint32) 
 }
 
 // waiting is how many of the requests that were sent a device has not received.
-func waiting(dev *verbs.Device, sent int64) int64 { return sent - int64(dev.HWCounters()["cm_rx_msgs_req"]) }
+func waiting(dev *verbs.Device, sent int64) int64 {
+	return sent - int64(dev.HWCounters()["cm_rx_msgs_req"])
+}
 
 // TestConnectDuringFlood: while REQs from random sources come at 100,000 a second, or as many as the machine can do, of sources
 // behind a router and of the network itself, peers that are there connect, and what is kept of the others is bounded.

@@ -1,6 +1,7 @@
 package rdmatransport
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
@@ -46,6 +47,7 @@ type provider struct {
 	iwarp   *iwarp.Engine
 	raw     *raw.Engine
 	cm      *cm.Manager
+	traced  traceQueue
 
 	watcher    atomic.Pointer[func(t verbs.AsyncEventType, port uint8)] // nil before Watch
 	linkDowned atomic.Uint64
@@ -83,8 +85,11 @@ func newProvider(host stack.Network, opts ...Option) (*provider, error) {
 	p := &provider{name: c.name, rate: c.port, nics: nics, regions: memory.NewRegions(c.rand), timers: timers.New()}
 	p.iwarp = iwarp.New(host, c.iwarp, p.regions, p.timers, c.rand, p.iwarpRoute, numbers.QPNs, p.hasQP)
 	p.roce = roce.New(p.nics, c.roce, p.regions, p.timers, c.rand, numbers.QPNs, p.hasQP)
-	p.iwarp.SetTrace(c.trace)
-	p.roce.SetTrace(c.trace)
+	if c.trace != nil {
+		p.traced.sink = c.trace
+		p.iwarp.SetTrace(p.traced.add)
+		p.roce.SetTrace(p.traced.add)
+	}
 	p.raw = raw.New(p.nics, p.regions, c.rand, numbers.QPNs, p.hasQP)
 	p.cm = p.newCM(c.rand, numbers.CommIDs)
 	return p, nil
@@ -312,7 +317,7 @@ func (p *provider) Close() error {
 	p.iwarp.Close()
 	p.raw.Close()
 	p.timers.Close()
-	return nil
+	return p.traced.drain(context.Background())
 }
 
 // eui64 makes a GUID from a MAC address as IPv6 does (RFC 4291 appendix A).

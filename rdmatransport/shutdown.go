@@ -22,5 +22,5 @@ func (p *provider) Shutdown(ctx context.Context) error {
 	defer cancel()
 	streams := make(chan error, 1) // beside the other: the one must not use up the time of the other
 	go func() { streams <- p.iwarp.Drain(short) }()
-	return errors.Join(p.cm.Drain(ctx), <-streams)
+	return errors.Join(p.cm.Drain(ctx), <-streams, p.traced.drain(ctx))
 }

@@ -143,15 +143,16 @@ func (e *AsyncEvent) object() (*Device, *eventCounts) {
 }
 
 // OnAsyncEvent has f called whenever an asynchronous event is added to the device's queue, with n = 1, or with −n when n
-// events are dropped because their object is destroyed. It is for programs that take events with TryGetAsyncEvent. The rules
-// are those of [CompChannel.OnEvent]: f is called with locks held, must not wait, and must not call a method of this package
-// or of rdmacm. Watch is for programs that handle the event in the function itself.
+// events are dropped because their object is destroyed; n may also be the sum of several changes. It is for programs that take events
+// with TryGetAsyncEvent. f is called on a goroutine of its own, soon after the change, with no lock held: it may call any method, but
+// OnAsyncEvent. Calls are made one at a time, in the order of the changes; when OnAsyncEvent returns, the function of an
+// earlier one is not running and will not be called. Watch is for programs that handle events of the device in the function itself.
 func (d *Device) OnAsyncEvent(f func(n int)) {
 	q := &d.events
 	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.onEvent = f
-	q.onEvent.Changed(q.n)
+	wait := q.onEvent.Set(f, q.n)
+	q.mu.Unlock()
+	wait()
 }
 
 // asyncQueue is the queue of a device's events, oldest first. No other lock is taken while its lock is held.

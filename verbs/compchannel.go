@@ -20,13 +20,14 @@ type CompChannel struct {
 	hooked   atomic.Bool // onEvent is not nil
 	owes     atomic.Bool // untold is not 0
 
-	telling sync.Mutex // held while onEvent runs; taken before mu
-
 	mu         sync.Mutex
 	acked      sync.Cond
 	head, tail *CQ // list of the CQs that have pending events
-	onEvent    wakeup.Hook
-	untold     int // how the number of events has changed since onEvent was called
+	onEvent    func(n int)
+	untold     int       // how the number of events has changed since onEvent was called
+	telling    bool      // a call of onEvent is running
+	told       uint64    // how many have returned
+	returned   sync.Cond // one has returned
 }
 
 // CreateCompChannel creates a completion channel.
@@ -39,7 +40,7 @@ func (d *Device) CreateCompChannel() (*CompChannel, error) {
 	}
 	d.channels++
 	c := &CompChannel{dev: d, notifier: wakeup.New()}
-	c.acked.L = &c.mu
+	c.acked.L, c.returned.L = &c.mu, &c.mu
 	return c, nil
 }
 
@@ -80,49 +81,61 @@ func (c *CompChannel) TryGetEvent() (*CQ, error) {
 // itself calls f, with their number. A nil f ends the calls.
 //
 // f is called on the goroutine that adds the completion, which may be the device's, one that posts or one that polls, before
-// that goes on, but after it has unlocked the QP and the CQ: whom f wakes does not wait for them. f must not wait, and must not
-// call a method of this package or of rdmacm. Calls for one channel are made one at a time, in the order of the changes; when
+// that goes on, or on one that calls f already. No QP, CQ or other object is locked: f may call methods of this package and of rdmacm, but
+// for OnEvent of the same channel. As it may have the device's goroutine, f must neither wait for something that comes over the network, nor
+// close the device. Calls for one channel are made one at a time, in the order of the changes; when
 // OnEvent returns, the function of an earlier OnEvent is not running and will not be called.
 //
 // As a program that waits elsewhere does not tell the device when it sleeps, RequestNotify then does: the device makes
 // progress by itself from RequestNotify on (see [Wait]). CQ.Arm does not.
 func (c *CompChannel) OnEvent(f func(n int)) {
-	c.telling.Lock()
-	defer c.telling.Unlock()
 	c.mu.Lock()
 	c.onEvent = f
 	c.hooked.Store(f != nil)
 	c.untold = 0
-	c.owes.Store(false)
 	pending := 0
 	for cq := c.head; cq != nil; cq = cq.next {
 		pending += cq.pending
 	}
+	c.owe(pending)
+	for told := c.told; c.telling && c.told == told; {
+		c.returned.Wait()
+	}
 	c.mu.Unlock()
-	wakeup.Hook(f).Changed(pending)
+	c.tell()
 }
 
 // owe records a change of the number of events, which tell passes on. mu is held.
 func (c *CompChannel) owe(n int) {
 	if c.onEvent != nil {
 		c.untold += n
-		c.owes.Store(c.untold != 0)
 	}
+	c.owes.Store(c.untold != 0)
 }
 
-// tell calls the function of OnEvent with the changes that it does not know of. No lock is held of a QP or CQ.
+// tell calls the function of OnEvent with the changes that it does not know of. No lock is held of a QP or CQ. If another goroutine
+// calls the function, or this one does, further up, that goes on with these changes.
 func (c *CompChannel) tell() {
 	if !c.owes.Load() {
 		return
 	}
-	c.telling.Lock()
-	defer c.telling.Unlock()
 	c.mu.Lock()
-	n, f := c.untold, c.onEvent
-	c.untold = 0
-	c.owes.Store(false)
-	c.mu.Unlock()
-	f.Changed(n)
+	defer c.mu.Unlock()
+	if c.telling {
+		return
+	}
+	c.telling = true
+	for c.untold != 0 && c.onEvent != nil {
+		n, f := c.untold, c.onEvent
+		c.untold = 0
+		c.owes.Store(false)
+		c.mu.Unlock()
+		f(n)
+		c.mu.Lock()
+		c.told++
+		c.returned.Broadcast()
+	}
+	c.telling = false
 }
 
 // Destroy destroys the channel; calls of GetEvent return. It fails with ErrBusy while CQs use the channel.

@@ -72,13 +72,34 @@ func (qp *QP) unlock() {
 	qp.mu.Unlock()
 }
 
-// unlockAndTell unlocks the QP and calls the functions of OnEvent, whose callees may need the QP at once.
+// unlockTellingLater is unlock at the end of what began with tellsLater.
+func (qp *QP) unlockTellingLater() {
+	if qp.cqOverrun {
+		qp.failOverrun()
+	}
+	if qp.tells {
+		qp.unlockAndTell()
+		qp.lock()
+	}
+	qp.tellsLater = false
+	qp.mu.Unlock()
+}
+
+// unlockAndTell unlocks the QP and calls the functions of OnEvent, whose callees may need the QP at once: on a goroutine of their own if
+// the caller holds other locks.
 func (qp *QP) unlockAndTell() {
 	var few [4]*CompChannel
 	untold := append(few[:0], qp.rare.untold...)
 	clear(qp.rare.untold)
 	qp.rare.untold, qp.tells = qp.rare.untold[:0], false
+	later := qp.tellsLater
 	qp.mu.Unlock()
+	if later {
+		for _, ch := range untold {
+			go ch.tell()
+		}
+		return
+	}
 	for _, ch := range untold {
 		ch.tell()
 	}

@@ -28,6 +28,29 @@ func (h QPHandle) LockPeer(peer QPHandle) (kept bool) {
 	return false
 }
 
+// UnlockPeer unlocks a QP that LockPeer has locked.
+func (h QPHandle) UnlockPeer(peer QPHandle) {
+	qp := peer.qp
+	if qp.cqOverrun {
+		qp.failOverrun()
+	}
+	if qp.tells { // a function that is told may want this QP: it waits until that is unlocked, too
+		for _, ch := range qp.rare.untold {
+			h.qp.tellOf(ch)
+		}
+		clear(qp.rare.untold)
+		qp.rare.untold, qp.tells = qp.rare.untold[:0], false
+	}
+	qp.mu.Unlock()
+}
+
+// TellLater has the functions of CompChannel.OnEvent called on goroutines of their own until UnlockLater, as the caller holds locks of
+// its own.
+func (h QPHandle) TellLater() { h.qp.tellsLater = true }
+
+// UnlockLater unlocks the QP after TellLater.
+func (h QPHandle) UnlockLater() { h.qp.unlockTellingLater() }
+
 // Unlock unlocks the QP.
 func (h QPHandle) Unlock() { h.qp.unlock() }
 

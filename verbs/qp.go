@@ -15,6 +15,7 @@ type QP struct {
 	draining    bool // in SQD, with send requests under way
 	cqOverrun   bool // a completion did not fit into its CQ: see failOverrun
 	tells       bool // rare.untold has channels
+	tellsLater  bool // whoever has locked the QP holds locks that a function of OnEvent may want
 	measured    bool // rare.latency is set
 	ops         opcodeSet
 	num         uint32

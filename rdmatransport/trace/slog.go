@@ -44,6 +44,8 @@ func (e *Event) addTo(r *slog.Record) {
 		r.AddAttrs(slog.String("detail", e.Detail))
 	case MPAFailed:
 		r.AddAttrs(slog.String("detail", e.Detail), slog.Any("err", e.Err))
+	case EventsLost:
+		r.AddAttrs(slog.Uint64("events", uint64(e.Packets)))
 	case StreamLost:
 		r.AddAttrs(slog.Any("err", e.Err))
 	}

@@ -9,9 +9,9 @@ package trace
 
 import "time"
 
-// Sink is called with each event of a device's QPs, on the goroutine on which it happens, with the QP locked: it has to
-// return soon, and may call nothing of the device or of its QPs. Several goroutines may call it at a time, each for another
-// QP. The events of one QP come in the order in which they happen.
+// Sink is called with each event of a device's QPs, on a goroutine of the device's that does nothing else, soon after it has happened and
+// with no lock held: it may call what it likes, but for Close and Shutdown of the device, which wait for it. Calls are made one at a
+// time. The events of one QP come in the order in which they happen. Of a sink that is too slow, the events are lost: see EventsLost.
 type Sink func(Event)
 
 // Event is one thing that happened to a QP. The fields that are not said to be set at its Type are zero.
@@ -77,7 +77,10 @@ const (
 	// StreamLost (iWARP): TCP's connection was lost, or ended in the middle of an FPDU; Err says why.
 	StreamLost
 
-	types = int(StreamLost) + 1
+	// EventsLost: so many events (Packets) of any QPs were not told, as the sink is too slow.
+	EventsLost
+
+	types = int(EventsLost) + 1
 )
 
 var typeNames = [types]string{
@@ -99,6 +102,7 @@ var typeNames = [types]string{
 	TerminateSent:         "Terminate sent",
 	TerminateReceived:     "Terminate received",
 	StreamLost:            "stream lost",
+	EventsLost:            "events lost",
 }
 
 // String is the type's name, in words.

@@ -115,18 +115,17 @@ func (c *EventChannel) TryGetEvent() (*Event, error) {
 
 // OnEvent has f called whenever events are added to the channel, with their number. It is for programs that wait for
 // something else than GetEvent, such as a descriptor that f writes to, and that take events with TryGetEvent. If n is
-// negative, −n events were dropped, because their ID was destroyed or migrated. If there are events already, OnEvent itself
-// calls f. A nil f ends the calls.
+// negative, −n events were dropped, because their ID was destroyed or migrated. If there are events already, f is called for
+// them too. A nil f ends the calls.
 //
-// f is called on the goroutine that adds the event, which may be the device's or the caller of a method of an ID, before that
-// goes on. IDs and the channel are locked: f must not wait, and must not call a method of this package or of verbs. Calls for
-// one channel are made one at a time, in the order of the changes; when OnEvent returns, the function of an earlier OnEvent
-// is not running and will not be called.
+// f is called on a goroutine of its own, soon after the change, with no lock held: it may call any method, but OnEvent of the same
+// channel. Calls for one channel are made one at a time, in the order of the changes, of which several may make one call; when
+// OnEvent returns, the function of an earlier OnEvent is not running and will not be called.
 func (c *EventChannel) OnEvent(f func(n int)) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.onEvent = f
-	c.onEvent.Changed(len(c.events))
+	wait := c.onEvent.Set(f, len(c.events))
+	c.mu.Unlock()
+	wait()
 }
 
 // Destroy destroys the channel (rdma_destroy_event_channel); calls of GetEvent return. It fails with ErrBusy while the

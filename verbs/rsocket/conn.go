@@ -51,7 +51,7 @@ type Conn struct {
 	peerGone   bool  // the peer has disconnected
 	err        error // why the connection has failed
 	failed     bool
-	onReady    func(Ready)
+	onReady    readyHook
 	keepalive  *time.Timer
 	closing    sync.Once
 	closeErr   error
@@ -264,9 +264,7 @@ func (c *Conn) close() error {
 func (c *Conn) wake() {
 	c.readable.changed.Broadcast()
 	c.writable.changed.Broadcast()
-	if c.onReady != nil {
-		c.onReady(c.ready())
-	}
+	c.onReady.changed(c.ready)
 }
 
 // fail ends a connection that cannot go on. mu is held.

@@ -46,7 +46,7 @@ type PacketConn struct {
 	sends    []int        // offsets of slots that are free
 	sge      [1]verbs.SGE // of the request that is being posted, which would be allocated elsewhere
 	peers    peers
-	onReady  func(Ready)
+	onReady  readyHook
 	readBy   deadline
 	writeBy  deadline
 	closed   bool

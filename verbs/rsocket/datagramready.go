@@ -21,17 +21,15 @@ func (c *PacketConn) ready() (r Ready) {
 
 // changed tells the function of OnReady. mu is held.
 func (c *PacketConn) changed() {
-	if c.onReady != nil {
-		c.onReady(c.ready())
-	}
+	c.onReady.changed(c.ready)
 }
 
 // OnReady is Conn.OnReady. There is nothing to be HungUp.
 func (c *PacketConn) OnReady(f func(Ready)) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.onReady = f
-	c.changed()
+	wait := c.onReady.set(f, c.ready)
+	c.mu.Unlock()
+	wait()
 }
 
 // Ready returns what the socket can do without waiting.

@@ -49,14 +49,14 @@ func (c *Conn) ready() (r Ready) {
 func (s *sender) spacious(n int) bool { return len(s.buf)-s.used >= n }
 
 // OnReady has f called, now and then whenever the Conn may be ready for more than before, with what it is ready for. It may be so
-// without a change, and is not when reading and writing make it less. f must not call the Conn nor wait; nil ends the calls.
+// without a change, and is not when reading and writing make it less. f is called on a goroutine of its own, soon after the change, with no
+// lock held: it may call any method but OnReady. Calls are made one at a time; when OnReady returns, the function of an earlier one
+// is not running and will not be called. nil ends the calls.
 func (c *Conn) OnReady(f func(Ready)) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.onReady = f
-	if f != nil {
-		f(c.ready())
-	}
+	wait := c.onReady.set(f, c.ready)
+	c.mu.Unlock()
+	wait()
 }
 
 // Ready returns what the Conn can do without waiting.

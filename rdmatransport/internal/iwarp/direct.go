@@ -154,7 +154,7 @@ func (q *qp) moveSome(c *conn) directResult {
 	}
 	p, t := d.qp, &q.tx
 	kept := q.h.LockPeer(p.h)
-	defer p.h.Unlock()
+	defer q.h.UnlockPeer(p.h)
 	if !kept && (q.conn != c || !q.mayMove()) {
 		return directAgain
 	}

@@ -102,8 +102,9 @@ func (q *qp) sendItsDelayed() {
 func (e *Engine) SendDelayed(qpn uint32) {
 	if q := e.qps.Get(qpn); q != nil {
 		q.h.Lock()
+		q.h.TellLater() // the connection manager is locked
 		q.sendPending()
-		q.h.Unlock()
+		q.h.UnlockLater()
 	}
 }
 

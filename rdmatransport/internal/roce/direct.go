@@ -204,7 +204,7 @@ func (q *qp) moveSome() remainder {
 	}
 	if p != q {
 		kept := q.h.LockPeer(p.h)
-		defer p.h.Unlock()
+		defer q.h.UnlockPeer(p.h)
 		switch {
 		case kept:
 		case q.destroyed || !sends(q.h.State()):

@@ -34,19 +34,6 @@ func (n *Notifier) Close() {
 // Closed reports whether Close was called.
 func (n *Notifier) Closed() bool { return n.closed.Load() }
 
-// Hook is the function that an application wants to have called when the number of events in a queue changes other than by
-// its taking one, or nil. The queue's owner guards it with the queue's lock, and calls it with that lock held, so that the
-// calls are in the order of the changes.
-type Hook func(n int)
-
-// Changed calls the hook, if there is one, with the number of events that were added, or the negative number of those that
-// were dropped.
-func (h Hook) Changed(n int) {
-	if h != nil && n != 0 {
-		h(n)
-	}
-}
-
 // ErrClosed is the error of Wait after Close.
 var ErrClosed = errors.New("closed")
 
