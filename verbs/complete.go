@@ -56,7 +56,8 @@ func (qp *QP) tellOf(ch *CompChannel) {
 	}
 	r := qp.rare
 	if n := len(r.untold); n == 0 || r.untold[n-1] != ch {
-		r.untold, qp.tells = append(r.untold, ch), true
+		r.untold = append(r.untold, ch)
+		qp.telling |= tells
 	}
 }
 
@@ -65,7 +66,7 @@ func (qp *QP) unlock() {
 	if qp.cqOverrun {
 		qp.failOverrun()
 	}
-	if qp.tells {
+	if qp.telling&tells != 0 {
 		qp.unlockAndTell()
 		return
 	}
@@ -77,11 +78,11 @@ func (qp *QP) unlockTellingLater() {
 	if qp.cqOverrun {
 		qp.failOverrun()
 	}
-	if qp.tells {
+	if qp.telling&tells != 0 {
 		qp.unlockAndTell()
 		qp.lock()
 	}
-	qp.tellsLater = false
+	qp.telling &^= tellsLater
 	qp.mu.Unlock()
 }
 
@@ -91,8 +92,9 @@ func (qp *QP) unlockAndTell() {
 	var few [4]*CompChannel
 	untold := append(few[:0], qp.rare.untold...)
 	clear(qp.rare.untold)
-	qp.rare.untold, qp.tells = qp.rare.untold[:0], false
-	later := qp.tellsLater
+	qp.rare.untold = qp.rare.untold[:0]
+	qp.telling &^= tells
+	later := qp.telling&tellsLater != 0
 	qp.mu.Unlock()
 	if later {
 		for _, ch := range untold {

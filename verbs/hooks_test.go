@@ -2,6 +2,7 @@ package verbs_test
 
 import (
 	"errors"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -12,14 +13,32 @@ import (
 )
 
 // tokens counts what a hook is told, as an eventfd of type EFD_SEMAPHORE would.
-type tokens struct{ n, calls int }
+type tokens struct {
+	mu       sync.Mutex
+	n, calls int
+}
 
-func (c *tokens) add(n int) { c.n += n; c.calls++ }
+func (c *tokens) add(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.n += n
+	c.calls++
+}
 
+func (c *tokens) sum() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.n
+}
+
+// want waits until the hook has been told: of some changes on a goroutine of its own.
 func (c *tokens) want(t *testing.T, what string, n int) {
 	t.Helper()
-	if c.n != n {
-		t.Errorf("%s: the hook's numbers add up to %d, want %d", what, c.n, n)
+	for end := time.Now().Add(10 * time.Second); c.sum() != n && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	if got := c.sum(); got != n {
+		t.Errorf("%s: the hook's numbers add up to %d, want %d", what, got, n)
 	}
 }
 

@@ -34,19 +34,20 @@ func (h QPHandle) UnlockPeer(peer QPHandle) {
 	if qp.cqOverrun {
 		qp.failOverrun()
 	}
-	if qp.tells { // a function that is told may want this QP: it waits until that is unlocked, too
+	if qp.telling&tells != 0 { // a function that is told may want this QP: it waits until that is unlocked, too
 		for _, ch := range qp.rare.untold {
 			h.qp.tellOf(ch)
 		}
 		clear(qp.rare.untold)
-		qp.rare.untold, qp.tells = qp.rare.untold[:0], false
+		qp.rare.untold = qp.rare.untold[:0]
+		qp.telling &^= tells
 	}
 	qp.mu.Unlock()
 }
 
 // TellLater has the functions of CompChannel.OnEvent called on goroutines of their own until UnlockLater, as the caller holds locks of
 // its own.
-func (h QPHandle) TellLater() { h.qp.tellsLater = true }
+func (h QPHandle) TellLater() { h.qp.telling |= tellsLater }
 
 // UnlockLater unlocks the QP after TellLater.
 func (h QPHandle) UnlockLater() { h.qp.unlockTellingLater() }

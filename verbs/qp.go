@@ -14,8 +14,7 @@ type QP struct {
 	destroyed   bool
 	draining    bool // in SQD, with send requests under way
 	cqOverrun   bool // a completion did not fit into its CQ: see failOverrun
-	tells       bool // rare.untold has channels
-	tellsLater  bool // whoever has locked the QP holds locks that a function of OnEvent may want
+	telling     telling
 	measured    bool // rare.latency is set
 	ops         opcodeSet
 	num         uint32
@@ -40,6 +39,14 @@ type QP struct {
 
 	events eventCounts // asynchronous ones
 }
+
+// telling is whether unlock calls functions of OnEvent, and how.
+type telling uint8
+
+const (
+	tells      telling = 1 << iota // rare.untold has channels
+	tellsLater                     // whoever has locked the QP holds locks that a function of OnEvent may want
+)
 
 // rare is what few QPs have.
 type rare struct {

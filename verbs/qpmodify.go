@@ -35,7 +35,7 @@ func (qp *QP) Modify(attr *QPAttr, mask QPAttrMask) error {
 	}
 
 	qp.lock()
-	qp.tellsLater = true // modifying is locked, and perhaps what the caller has, such as the ID of a connection
+	qp.telling |= tellsLater // modifying is locked, and perhaps what the caller has, such as the ID of a connection
 	defer qp.unlockTellingLater()
 	if err := qp.alive("modify"); err != nil {
 		return err

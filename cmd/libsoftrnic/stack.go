@@ -162,6 +162,11 @@ func (s *state) shutdown() error {
 			fmt.Fprintln(os.Stderr, "softrnic:", err)
 		}
 	}
+	for _, n := range s.nodes {
+		if err := n.TraceErr(); err != nil {
+			fmt.Fprintln(os.Stderr, "softrnic:", err)
+		}
+	}
 	for _, end := range s.ends {
 		end()
 	}

@@ -16,6 +16,7 @@ func TestOnEvent(t *testing.T) {
 		pending := 0
 		want := func(what string, n int) {
 			t.Helper()
+			synctest.Wait() // the hook is called on a goroutine of its own
 			if pending != n {
 				t.Errorf("%s: the hook's numbers, less the events taken, are %d, want %d", what, pending, n)
 			}

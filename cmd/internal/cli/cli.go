@@ -38,20 +38,24 @@ type Env struct {
 	// Command is the file of the command softrnic, which nodes start a hub with; "" is the program that runs.
 	Command string
 
-	text *checked // of Text
+	text *Checked // of Text
 }
 
 // Text is Stdout for what a command prints without a look at the error of each write: the first one is an error of the command.
 func (e *Env) Text() io.Writer { return e.text }
 
-// checked remembers the first error of writing, and writes no more after it.
-type checked struct {
+// Checked remembers the first error of writing, and writes no more after it. It is for what is written by those who do not look at errors.
+type Checked struct {
 	mu  sync.Mutex
 	w   io.Writer
 	err error
 }
 
-func (c *checked) Write(b []byte) (n int, err error) {
+// NewChecked returns a Checked that writes to w.
+func NewChecked(w io.Writer) *Checked { return &Checked{w: w} }
+
+// Write implements io.Writer.
+func (c *Checked) Write(b []byte) (n int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err == nil {
@@ -60,7 +64,8 @@ func (c *checked) Write(b []byte) (n int, err error) {
 	return n, c.err
 }
 
-func (c *checked) failed() error {
+// Err is the first error.
+func (c *Checked) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err
@@ -84,13 +89,13 @@ var nodeGroup = kong.Group{Key: "node", Title: "The node:"}
 // Run carries out one command line and returns the exit code. grammar is a pointer to a struct whose fields are the commands,
 // as kong has it; overview is what --help begins with.
 func Run(ctx context.Context, args []string, e *Env, grammar any, overview string) int {
-	e.text = &checked{w: e.Stdout}
+	e.text = NewChecked(e.Stdout)
 	exited := false // kong has printed what was asked for: --help or --version
 	parser := kong.Must(grammar,
 		kong.Name("softrnic"),
 		kong.Description(overview),
 		kong.Vars{"version": Version()},
-		kong.Writers(e.Stdout, e.Stderr),
+		kong.Writers(e.text, e.Stderr),
 		kong.Exit(func(int) { exited = true }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true, NoAppDescFormat: true, WrapUpperBound: 120}),
 		kong.ExplicitGroups([]kong.Group{nodeGroup}),
@@ -103,13 +108,15 @@ func Run(ctx context.Context, args []string, e *Env, grammar any, overview strin
 	}
 	cmd, err := parser.Parse(args)
 	switch {
+	case e.text.Err() != nil:
+		return e.fail(e.text.Err())
 	case exited:
 		return ExitOK
 	case err != nil:
 		return e.fail(badUsage(err))
 	}
 	if err = cmd.Run(); err == nil {
-		err = e.text.failed()
+		err = e.text.Err()
 	} else if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		err = errors.New("interrupted")
 	}

@@ -84,6 +84,7 @@ type Node struct {
 	Wire     *countedLink  // nil unless Env.Counted
 	counters io.Writer     // nil without --counters
 	trace    *os.File      // nil without --trace
+	traced   *cli.Checked  // what is written to trace
 	Log      *slog.Logger
 
 	sayRemoved sync.Once
@@ -203,6 +204,7 @@ func (f *Flags) Open(e *cli.Env) (*Node, error) {
 		if n.trace, err = os.OpenFile(f.Trace, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o666); err != nil {
 			return nil, errors.Join(fmt.Errorf("--trace: %w", err), n.Host.Close())
 		}
+		n.traced = cli.NewChecked(n.trace)
 		device = append(device, rdmatransport.Trace(n.tracer()))
 	}
 	if n.Dev, err = rdmatransport.Open(n.Host, device...); err != nil {
@@ -271,7 +273,7 @@ func (f *Flags) openNetstack(e *cli.Env, n *Node) error {
 
 // tracer writes events to the node's file. Each is one write, so that several nodes may have the same file.
 func (n *Node) tracer() trace.Sink {
-	h := slog.NewJSONHandler(n.trace, &slog.HandlerOptions{Level: slog.LevelDebug})
+	h := slog.NewJSONHandler(n.traced, &slog.HandlerOptions{Level: slog.LevelDebug})
 	return trace.Logger(slog.New(h).With("node", n.Host.NICs()[0].MAC().String()))
 }
 
@@ -350,21 +352,30 @@ func (n *Node) Close() error {
 	if err := n.Dev.Shutdown(ctx); err != nil {
 		n.Log.Warn("some peers do not know that the node goes down", "error", err)
 	}
+	var counted error
 	if n.counters != nil {
-		n.printCounters()
+		counted = n.printCounters()
 	}
-	err := errors.Join(n.Dev.Close(), n.Host.Close())
+	err := errors.Join(counted, n.Dev.Close(), n.Host.Close())
 	if n.captured != nil {
 		err = errors.Join(err, n.captured.Err())
 	}
 	if n.trace != nil {
-		err = errors.Join(err, n.trace.Close())
+		err = errors.Join(err, n.TraceErr(), n.trace.Close())
 	}
 	return err
 }
 
+// TraceErr is the first error of writing to --trace. No event of the device follows.
+func (n *Node) TraceErr() error {
+	if n.trace == nil || n.traced.Err() == nil {
+		return nil
+	}
+	return fmt.Errorf("--trace: %w", n.traced.Err())
+}
+
 // printCounters prints the counters that are not 0, in one write.
-func (n *Node) printCounters() {
+func (n *Node) printCounters() error {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "Counters of %s (%v):\n", n.Dev.Name(), n.Addrs())
 	counters := n.Dev.HWCounters()
@@ -373,7 +384,10 @@ func (n *Node) printCounters() {
 			fmt.Fprintf(&b, "  %-26s %d\n", name, v)
 		}
 	}
-	_, _ = n.counters.Write(b.Bytes())
+	if _, err := n.counters.Write(b.Bytes()); err != nil {
+		return fmt.Errorf("--counters: %w", err)
+	}
+	return nil
 }
 
 // Resolve returns the address of a server, which is an IP address, or a name that this machine looks up. Of several addresses

@@ -102,9 +102,9 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) (err error) {
 	}
 	defer func() { err = errors.Join(err, report.finish(c, e, err)) }()
 	if c.Pprof != "" {
-		stop, err := startProfile(c.Pprof)
-		if err != nil {
-			return err
+		stop, failed := startProfile(c.Pprof)
+		if failed != nil {
+			return failed
 		}
 		defer func() { err = errors.Join(err, stop()) }()
 	}
@@ -125,12 +125,16 @@ func startProfile(file string) (stop func() error, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("--pprof: %w", err)
 	}
-	if err := pprof.StartCPUProfile(f); err != nil {
+	w := cli.NewChecked(f)
+	if err := pprof.StartCPUProfile(w); err != nil {
 		return nil, errors.Join(fmt.Errorf("--pprof: %w", err), f.Close())
 	}
 	return func() error {
 		pprof.StopCPUProfile()
-		return f.Close()
+		if err := errors.Join(w.Err(), f.Close()); err != nil {
+			return fmt.Errorf("--pprof: %w", err)
+		}
+		return nil
 	}, nil
 }
 
