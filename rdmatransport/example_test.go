@@ -1,6 +1,7 @@
 package rdmatransport_test
 
 import (
+	"context"
 	"fmt"
 	"log"
 	"log/slog"
@@ -99,12 +100,15 @@ func ExampleTrace() {
 	lan := new(pipe.Switch)
 	a, b := newNode(lan, "10.0.0.1/24", rdmatransport.Trace(trace.Logger(logger))), newNode(lan, "10.0.0.2/24")
 	a.connect(b)
+	check(a.dev.Shutdown(context.Background())) // has all written
 	// Output:
 	// level=DEBUG msg="QP state" transport=RoCE from=RESET to=INIT
 	// level=DEBUG msg="QP state" transport=RoCE from=INIT to=RTR
 	// level=DEBUG msg="send mode" transport=RoCE from=failed to="in order"
 	// level=DEBUG msg=window transport=RoCE packets=512
 	// level=DEBUG msg="QP state" transport=RoCE from=RTR to=RTS
+	// level=DEBUG msg="send mode" transport=RoCE from="in order" to=failed
+	// level=DEBUG msg="QP state" transport=RoCE from=RTS to=ERR
 }
 
 // wait polls a CQ until it has a completion. A CompChannel waits without spinning.

@@ -31,6 +31,7 @@ var every = map[trace.Type]string{
 	trace.TerminateSent:         `"Terminate sent" transport=RoCE qpn=0x11 detail=D`,
 	trace.TerminateReceived:     `"Terminate received" transport=RoCE qpn=0x11 detail=D`,
 	trace.StreamLost:            `"stream lost" transport=RoCE qpn=0x11 err=why`,
+	trace.EventsLost:            `"events lost" transport=RoCE qpn=0x11 events=6`,
 }
 
 func TestLogger(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 // Host is the machine, or the part of it that has some of its addresses, as a [stack.Network] with one interface.
 type Host struct {
 	nic  *nic
+	why  string        // it is on this interface
 	done chan struct{} // closed by Close
 
 	mu     sync.Mutex
@@ -42,7 +43,8 @@ type config struct {
 }
 
 // Interface chooses the interface by its name, "eth0". The default is the one that has the first address given with Addr, or
-// else the first that is up, has an address, and is not the loopback.
+// else the first of these that is up: that of the default route, one with a global address, one with a link-local address, the loopback.
+// See [Host.Why].
 func Interface(name string) Option {
 	return func(c *config) error {
 		if name == "" {
@@ -94,65 +96,18 @@ func New(opts ...Option) (*Host, error) {
 			return nil, fmt.Errorf("kernel: %w", err)
 		}
 	}
-	iface, prefixes, err := c.find()
+	iface, prefixes, why, err := c.find()
 	if err != nil {
 		return nil, fmt.Errorf("kernel: %w", err)
 	}
 	if iface.MTU < link.MinMTU {
 		return nil, fmt.Errorf("kernel: %s has MTU %d, too small for RoCE and IPv6: ip link set dev %s mtu %d, or more: %w", iface.Name, iface.MTU, iface.Name, link.MinMTU, syscall.EMSGSIZE)
 	}
-	h := &Host{done: make(chan struct{}), open: map[aborter]struct{}{}}
+	h := &Host{why: why, done: make(chan struct{}), open: map[aborter]struct{}{}}
 	if h.nic, err = newNIC(iface, prefixes, &c); err != nil {
 		return nil, fmt.Errorf("kernel: %w", err)
 	}
 	return h, nil
-}
-
-// find finds the interface, and which of its addresses the host is to have.
-func (c *config) find() (*net.Interface, []netip.Prefix, error) {
-	all, err := net.Interfaces()
-	if err != nil {
-		return nil, nil, err
-	}
-	var fallback *net.Interface
-	var machine []netip.Prefix
-	for i := range all {
-		iface := &all[i]
-		have, err := prefixesOf(iface)
-		if err != nil {
-			return nil, nil, fmt.Errorf("%s: %w", iface.Name, err)
-		}
-		machine = append(machine, have...)
-		switch {
-		case c.name == iface.Name:
-			chosen, err := c.choose(have)
-			if err != nil {
-				return nil, nil, fmt.Errorf("%s: %w", iface.Name, err)
-			}
-			return iface, chosen, nil
-		case c.name != "":
-		case len(c.addrs) > 0:
-			if owns(have, c.addrs[0]).IsValid() {
-				chosen, err := c.choose(have)
-				if err != nil {
-					return nil, nil, fmt.Errorf("%s, which has %v: %w", iface.Name, c.addrs[0], err)
-				}
-				return iface, chosen, nil
-			}
-		case iface.Flags&net.FlagUp != 0 && len(have) > 0 && (fallback == nil || fallback.Flags&net.FlagLoopback != 0):
-			fallback = iface
-		}
-	}
-	switch {
-	case c.name != "":
-		return nil, nil, fmt.Errorf("there is no interface %s: %w", c.name, syscall.ENODEV)
-	case len(c.addrs) > 0:
-		return nil, nil, fmt.Errorf("%v is none of this machine's addresses, which are %v: %w", c.addrs[0], machine, syscall.EADDRNOTAVAIL)
-	case fallback == nil:
-		return nil, nil, fmt.Errorf("no interface is up and has an address: %w", syscall.ENODEV)
-	}
-	have, err := prefixesOf(fallback)
-	return fallback, have, err
 }
 
 // choose finds those addresses that were asked for among those that an interface has.
@@ -203,6 +158,9 @@ func prefixesOf(iface *net.Interface) (have []netip.Prefix, err error) {
 	}
 	return have, nil
 }
+
+// Why says why the host is on its interface, in a few words, such as "of the default route".
+func (h *Host) Why() string { return h.why }
 
 // NICs implements [stack.Network].
 func (h *Host) NICs() []stack.NIC { return []stack.NIC{h.nic} }

@@ -41,7 +41,8 @@ import (
 //
 // There can be up to MaxRails rails, each with a link, addresses, and one or two devices of its own: SOFTRNIC_LINK, SOFTRNIC_ADDR
 // and SOFTRNIC_DEVICE then have a part for each, separated by semicolons. The longest says how many there are. A single link is
-// that of all rails; the device names of a single part, which end in a number, count up from it.
+// that of all rails; kernel:all is a rail for each of the machine's interfaces that is up and has a global address, that of the default
+// route first; the device names of a single part, which end in a number, count up from it.
 //
 //	SOFTRNIC_LINK=shm SOFTRNIC_ADDR="10.0.0.1/24;10.0.1.1/24" SOFTRNIC_DEVICE=mlx5_0,    mlx5_0 and mlx5_1, both RoCE
 type Config struct {
@@ -72,7 +73,11 @@ func FromEnv(getenv func(string) string) (c Config, err error) {
 			return c, err
 		}
 	}
-	links, addrs, devices := parts(getenv("SOFTRNIC_LINK")), parts(getenv("SOFTRNIC_ADDR")), parts(getenv("SOFTRNIC_DEVICE"))
+	links, err := eachInterface(parts(getenv("SOFTRNIC_LINK")), getenv("SOFTRNIC_ADDR"))
+	if err != nil {
+		return c, err
+	}
+	addrs, devices := parts(getenv("SOFTRNIC_ADDR")), parts(getenv("SOFTRNIC_DEVICE"))
 	n := max(len(links), len(addrs), len(devices))
 	switch {
 	case n > MaxRails:
@@ -114,6 +119,21 @@ func FromEnv(getenv func(string) string) (c Config, err error) {
 	c.Counters, c.Command, c.Top = getenv("SOFTRNIC_COUNTERS"), getenv("SOFTRNIC_COMMAND"), getenv("SOFTRNIC_TOP") == "1"
 	c.Run, _ = strconv.Atoi(getenv("SOFTRNIC_RUN"))
 	return c, err
+}
+
+// eachInterface has a link kernel:all replaced by one of each interface.
+func eachInterface(links []string, addrs string) (each []string, err error) {
+	for _, l := range links {
+		of, err := node.EachInterface(l)
+		if err != nil {
+			return nil, fmt.Errorf("SOFTRNIC_LINK: %w", err)
+		}
+		if addrs != "" && !slices.Equal(of, []string{l}) {
+			return nil, fmt.Errorf("SOFTRNIC_ADDR=%s: link %s has all addresses of each interface: leave it out", addrs, l)
+		}
+		each = append(each, of...)
+	}
+	return each, nil
 }
 
 // parts are what a value has for each rail: one part at least.

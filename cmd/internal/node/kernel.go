@@ -15,6 +15,9 @@ import (
 
 // openKernel makes n a host on the machine's own sockets.
 func (f *Flags) openKernel(e *cli.Env, n *Node) error {
+	if f.Link.name == allInterfaces {
+		return cli.Usagef("--link kernel:%s: a node is on one interface: give its name. softrnic run has devices on each, and devinfo shows them", allInterfaces)
+	}
 	opts := []kernel.Option{kernel.Logger(n.Log)}
 	if f.Link.name != "" {
 		opts = append(opts, kernel.Interface(f.Link.name))
@@ -44,6 +47,9 @@ func (f *Flags) openKernel(e *cli.Env, n *Node) error {
 		return errors.Join(fmt.Errorf("--mtu %d: %s has MTU %d: set it there, or leave --mtu out", f.MTU, nic.Name(), nic.MTU()), host.Close())
 	}
 	n.Host = host
+	if f.Link.name == "" {
+		n.why = host.Why()
+	}
 	if !e.Counted && f.Capture == "" && f.Impair == nil {
 		return nil
 	}
@@ -57,4 +63,44 @@ func (f *Flags) openKernel(e *cli.Env, n *Node) error {
 	}
 	n.Host = wrapped
 	return nil
+}
+
+// allInterfaces is the name that stands for each interface of the machine's that has a global address.
+const allInterfaces = "all"
+
+// EachInterface are the links that a link stands for: with kernel:all one for each interface, that of the default route first.
+func EachInterface(link string) ([]string, error) {
+	if link != "kernel:"+allInterfaces {
+		return []string{link}, nil
+	}
+	names, err := kernel.Interfaces()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", link, err)
+	}
+	for i := range names {
+		names[i] = "kernel:" + names[i]
+	}
+	return names, nil
+}
+
+// Each are the flags of the nodes that these stand for: see EachInterface.
+func (f *Flags) Each() (all []Flags, err error) {
+	if f.Link.Medium != "kernel" || f.Link.name != allInterfaces {
+		return []Flags{*f}, nil
+	}
+	if len(f.Addr) > 0 {
+		return nil, cli.Usagef("--addr %v: --link kernel:%s has all addresses of each interface: leave it out", f.Addr[0].Addr(), allInterfaces)
+	}
+	links, err := EachInterface("kernel:" + allInterfaces)
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range links {
+		one := *f
+		if err := one.Link.UnmarshalText([]byte(l)); err != nil {
+			return nil, err
+		}
+		all = append(all, one)
+	}
+	return all, nil
 }

@@ -24,8 +24,22 @@ type Command struct {
 }
 
 // Run prints.
-func (c *Command) Run(e *cli.Env) (err error) {
-	n, err := c.Open(e)
+func (c *Command) Run(e *cli.Env) error {
+	all, err := c.Each()
+	if err != nil {
+		return err
+	}
+	for i := range all {
+		if err := c.describe(e, &all[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// describe prints one node.
+func (c *Command) describe(e *cli.Env, f *node.Flags) (err error) {
+	n, err := f.Open(e)
 	if err != nil {
 		return err
 	}
@@ -33,6 +47,9 @@ func (c *Command) Run(e *cli.Env) (err error) {
 	d, err := describe(n.Dev)
 	if err != nil {
 		return err
+	}
+	if n.OnMachinesStack() {
+		d.onInterface(n.Name(), n.Why())
 	}
 	if c.JSON {
 		enc := json.NewEncoder(e.Stdout)
@@ -77,6 +94,15 @@ func describe(dev *verbs.Device) (*description, error) {
 		d.ports = append(d.ports, portDescription{portFields(port, &attr), gids})
 	}
 	return d, nil
+}
+
+// onInterface says which of the machine's interfaces the device is on, and why.
+func (d *description) onInterface(name, why string) {
+	text := name
+	if why != "" {
+		text += ", " + why
+	}
+	d.device = append(d.device, field{"netdev", map[string]string{"name": name, "why": why}, text, false})
 }
 
 func deviceFields(name string, a *verbs.DeviceAttr) []field {

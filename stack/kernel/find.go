@@ -1,0 +1,118 @@
+package kernel
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"syscall"
+)
+
+// Why a host is on an interface.
+const (
+	whyNamed     = "named"
+	whyDefault   = "of the default route"
+	whyGlobal    = "the first with a global address; no default route leads over one that has"
+	whyLinkLocal = "the first with an address; none has a global one"
+	whyLoopback  = "the loopback; no other is up and has an address"
+)
+
+// candidate is an interface that is up and has addresses.
+type candidate struct {
+	iface *net.Interface
+	have  []netip.Prefix
+	why   string // it would be taken
+}
+
+// ranks are the reasons to take an interface, the best first.
+var ranks = []string{whyDefault, whyGlobal, whyLinkLocal, whyLoopback}
+
+// find finds the interface, which of its addresses the host is to have, and why that interface.
+func (c *config) find() (iface *net.Interface, chosen []netip.Prefix, why string, err error) {
+	all, err := net.Interfaces()
+	if err != nil {
+		return nil, nil, "", err
+	}
+	var machine []netip.Prefix
+	for i := range all {
+		iface := &all[i]
+		have, err := prefixesOf(iface)
+		if err != nil {
+			return nil, nil, "", fmt.Errorf("%s: %w", iface.Name, err)
+		}
+		machine = append(machine, have...)
+		switch {
+		case c.name == iface.Name:
+			chosen, err := c.choose(have)
+			if err != nil {
+				return nil, nil, "", fmt.Errorf("%s: %w", iface.Name, err)
+			}
+			return iface, chosen, whyNamed, nil
+		case c.name == "" && len(c.addrs) > 0 && owns(have, c.addrs[0]).IsValid():
+			chosen, err := c.choose(have)
+			if err != nil {
+				return nil, nil, "", fmt.Errorf("%s, which has %v: %w", iface.Name, c.addrs[0], err)
+			}
+			return iface, chosen, fmt.Sprintf("it has %v", c.addrs[0]), nil
+		}
+	}
+	switch {
+	case c.name != "":
+		return nil, nil, "", fmt.Errorf("there is no interface %s: %w", c.name, syscall.ENODEV)
+	case len(c.addrs) > 0:
+		return nil, nil, "", fmt.Errorf("%v is none of this machine's addresses, which are %v: %w", c.addrs[0], machine, syscall.EADDRNOTAVAIL)
+	}
+	ranked := rank(all, prefixesOf, defaultInterfaces())
+	if len(ranked) == 0 {
+		return nil, nil, "", fmt.Errorf("no interface is up and has an address: %w", syscall.ENODEV)
+	}
+	return ranked[0].iface, ranked[0].have, ranked[0].why, nil
+}
+
+// rank are the interfaces that are up and have an address, the best first. defaults are the names of those that default routes lead over,
+// the best route first.
+func rank(all []net.Interface, prefixes func(*net.Interface) ([]netip.Prefix, error), defaults []string) (ranked []candidate) {
+	for i := range all {
+		iface := &all[i]
+		have, err := prefixes(iface)
+		if err != nil || iface.Flags&net.FlagUp == 0 || len(have) == 0 {
+			continue
+		}
+		global := slices.ContainsFunc(have, func(p netip.Prefix) bool { return !p.Addr().IsLinkLocalUnicast() && !p.Addr().IsLoopback() })
+		why := whyLinkLocal
+		switch {
+		case iface.Flags&net.FlagLoopback != 0:
+			why = whyLoopback
+		case global && slices.Contains(defaults, iface.Name):
+			why = whyDefault
+		case global:
+			why = whyGlobal
+		}
+		ranked = append(ranked, candidate{iface, have, why})
+	}
+	slices.SortStableFunc(ranked, func(a, b candidate) int {
+		if a.why == whyDefault && b.why == whyDefault {
+			return slices.Index(defaults, a.iface.Name) - slices.Index(defaults, b.iface.Name)
+		}
+		return slices.Index(ranks, a.why) - slices.Index(ranks, b.why)
+	})
+	return ranked
+}
+
+// Interfaces are the names of the interfaces that hosts can be on: those that are up and have a global address, or where there are none, that
+// which New would choose. That is the first.
+func Interfaces() (names []string, err error) {
+	all, err := net.Interfaces()
+	if err != nil {
+		return nil, fmt.Errorf("kernel: %w", err)
+	}
+	for i, c := range rank(all, prefixesOf, defaultInterfaces()) {
+		if i == 0 || c.why == whyDefault || c.why == whyGlobal {
+			names = append(names, c.iface.Name)
+		}
+	}
+	if len(names) == 0 {
+		return nil, fmt.Errorf("kernel: no interface is up and has an address: %w", syscall.ENODEV)
+	}
+	return names, nil
+}
