@@ -20,12 +20,12 @@ func TestInterfaces(t *testing.T) {
 	softrnic, dir := command(t), shared(t)
 	const setUp = `set -e
 		ip link set lo up
-		ip link add va type veth peer name vb; ip link add vc type veth peer name vd; ip link add ve type veth peer name vf
-		for i in va vb vc vd ve vf; do ip link set $i up; done
-		ip address add 10.77.1.1/24 dev vc; ip address add 10.77.2.1/24 dev ve
+		ip link add eth10 type veth peer name eth11; ip link add eth12 type veth peer name eth13; ip link add eth14 type veth peer name eth15
+		for i in eth10 eth11 eth12 eth13 eth14 eth15; do ip link set $i up; done
+		ip address add 10.77.1.1/24 dev eth12; ip address add 10.77.2.1/24 dev eth14
 		why() { "$0" devinfo --link kernel | grep netdev; }
 		why
-		ip route add default via 10.77.2.254 dev ve
+		ip route add default via 10.77.2.254 dev eth14
 		why
 		export SOFTRNIC_LOG=warn
 		"$0" run -- sh -c 'cat /sys/class/infiniband/softrnic0/ports/1/gid_attrs/ndevs/1'
@@ -51,8 +51,8 @@ func TestInterfaces(t *testing.T) {
 	}
 	at := string(out)
 	for _, want := range []string{
-		"vc, the first with a global address", "ve, of the default route", "ve\n", "hca_id:\tsoftrnic", "netdev:", "ve\n", "hca_id:", "vc\n",
-		"softrnic0 softrnic0_iw softrnic1 softrnic1_iw vc ve", "100 iters in",
+		"eth12, the first with a global address", "eth14, of the default route", "eth14\n", "hca_id:\tsoftrnic", "netdev:", "eth14\n", "hca_id:", "eth12\n",
+		"softrnic0 softrnic0_iw softrnic1 softrnic1_iw eth12 eth14", "100 iters in",
 	} {
 		_, rest, found := strings.Cut(at, want)
 		if !found {

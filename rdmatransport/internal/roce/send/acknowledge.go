@@ -49,6 +49,9 @@ func (s *State) HasCredits() bool { return s.credits.given }
 
 // OnAck is told that everything before PSN end is acknowledged.
 func (s *State) OnAck(end uint32) (o Outcome) {
+	if s.mode.is(Selective) {
+		s.board.toldByAck(end)
+	}
 	if !s.ackBefore(end, &o) && !s.mode.is(Selective) {
 		s.goBack(&o)
 	}

@@ -27,8 +27,12 @@ func (b *scoreboard) detectLosses(una, max uint32) (packets uint32) {
 // detectLostRequests looks at what is not executed: packets that the peer would have acknowledged by now, or told of. A READ's
 // PSNs share their request's fate. What the peer keeps takes a step for 64 PSNs, and what nothing has overtaken none.
 func (b *scoreboard) detectLostRequests(max uint32) (packets uint32) {
-	if b.partly && wire.PSNDiff(b.limit, b.executed) > 0 && wire.PSNDiff(max, b.limit) > 0 {
-		max = b.limit
+	if b.partly && wire.PSNDiff(max, b.limit) > 0 {
+		// The peer may keep what is behind the limit. It says so in the list that it sends when all before the limit is executed; that this
+		// is so may be known before, by an answer to a READ.
+		if max = b.limit; wire.PSNDiff(b.executed, max) > 0 {
+			max = b.executed
+		}
 	}
 	gone, last, behind := false, b.newest >= b.tail, b.executed
 	for from := b.executed; from != max; {

@@ -71,12 +71,45 @@ func TestDetectLosses(t *testing.T) {
 			b.sacked(9, 10)
 			b.told(6, true)
 		}, lost: []uint32{0, 1, 2, 3, 6, 7, 8}, packets: 7},
-		{name: "all that the peer told is executed", n: 10, do: func(b *scoreboard) {
+		{name: "all that the peer told is executed, and the next list is to come", n: 10, do: func(b *scoreboard) {
+			b.sacked(4, 6)
+			b.told(6, false)
+			b.detectLosses(0, 10)
+			b.resent(0, 1, false)
+			b.executedBefore(7)
+		}},
+		{name: "the next list", n: 10, do: func(b *scoreboard) {
 			b.sacked(4, 6)
 			b.told(6, false)
 			b.executedBefore(6)
 			b.sacked(9, 10)
+			b.told(10, true)
 		}, lost: []uint32{6, 7, 8}, packets: 3},
+		{name: "the next list is cut off, too", n: 10, do: func(b *scoreboard) {
+			b.sacked(4, 6)
+			b.told(6, false)
+			b.executedBefore(6)
+			b.sacked(7, 8)
+			b.sacked(9, 10)
+			b.told(8, false)
+		}, lost: []uint32{6}, packets: 1},
+		{name: "an acknowledgement in place of the next list", n: 10, do: func(b *scoreboard) {
+			b.sacked(4, 6)
+			b.told(6, false)
+			b.detectLosses(0, 10)
+			for psn := range uint32(3) {
+				b.resent(psn, 1, false)
+			}
+			b.toldByAck(7)
+			b.executedBefore(7)
+		}, lost: []uint32{7, 8, 9}, packets: 3},
+		{name: "an acknowledgement from before the list", n: 10, do: func(b *scoreboard) {
+			b.sacked(4, 6)
+			b.sacked(9, 10)
+			b.told(6, false)
+			b.toldByAck(2)
+			b.executedBefore(2)
+		}, lost: []uint32{2, 3}, packets: 2},
 		{name: "what is told twice, and then sent again", n: 10, do: func(b *scoreboard) {
 			b.sacked(2, 5)
 			b.sacked(2, 6)

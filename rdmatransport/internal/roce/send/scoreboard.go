@@ -244,6 +244,13 @@ func (b *scoreboard) unkept(psn, past uint32) {
 	}
 }
 
+// toldByAck notes that a peer has acknowledged everything before PSN end, without a list: it has nothing behind that.
+func (b *scoreboard) toldByAck(end uint32) {
+	if b.partly && wire.PSNDiff(end, b.limit) >= 0 {
+		b.told(end, true)
+	}
+}
+
 // told notes that the peer has told of what it keeps as far as PSN limit; all: and that it keeps nothing from there on.
 func (b *scoreboard) told(limit uint32, all bool) { b.limit, b.partly = limit, !all }
 
