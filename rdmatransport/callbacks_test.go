@@ -161,7 +161,7 @@ func callBack(t *testing.T, transport verbs.Transport, packets bool) {
 			_, _ = cq.Poll(make([]verbs.WC, 2))
 		})
 		ok(t, cq.RequestNotify(false))
-		ok(t, id.CreateQP(nil, &verbs.QPInitAttr{SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 16, MaxRecvWR: 64, MaxSendSGE: 1, MaxRecvSGE: 1}}))
+		ok(t, id.CreateQP(nil, &verbs.QPInitAttr{SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1024, MaxRecvWR: 1024, MaxSendSGE: 1, MaxRecvSGE: 1}}))
 		return cq, ch
 	}
 	l, err := chs[0].CreateID(rdmacm.TCP, nil)
@@ -184,13 +184,15 @@ func callBack(t *testing.T, transport verbs.Transport, packets bool) {
 	c.useID(to)
 	withQP(0, to)
 	for i := range 32 {
-		ok(t, to.QP().PostRecv(&verbs.RecvWR{ID: uint64(i)}))
+		until(ctx, t, func() bool { return to.QP().PostRecv(&verbs.RecvWR{ID: uint64(i)}) == nil })
 	}
 	ok(t, to.Accept(rdmacm.Defaults()))
 	next(1, rdmacm.Established)
 	next(0, rdmacm.Established)
 	for i := range 8 {
-		ok(t, from.QP().PostSend(&verbs.SendWR{ID: uint64(i), Opcode: verbs.Send, Flags: verbs.SendSignaled | verbs.SendSolicited}))
+		until(ctx, t, func() bool { // what callbacks have posted may fill the queue for a moment
+			return from.QP().PostSend(&verbs.SendWR{ID: uint64(i), Opcode: verbs.Send, Flags: verbs.SendSignaled | verbs.SendSolicited}) == nil
+		})
 	}
 	until(ctx, t, func() bool { return c.count("completion event") > 0 })
 

@@ -30,7 +30,7 @@ func TestInterfaces(t *testing.T) {
 		export SOFTRNIC_LOG=warn
 		"$0" run -- sh -c 'cat /sys/class/infiniband/softrnic0/ports/1/gid_attrs/ndevs/1'
 		"$0" devinfo --link kernel:all | grep -e netdev -e hca_id
-		"$0" run --link kernel:all -- sh -c 'echo $(ibv_devices | tail -n +3 | cut -f2 | tr -d " ") $(cat /sys/class/infiniband/softrnic*/ports/1/gid_attrs/ndevs/1 | sort -u)'
+		"$0" run --link kernel:all -- sh -c 'echo $(ibv_devices | tail -n +3 | awk "{print \$1}") $(cat /sys/class/infiniband/softrnic*/ports/1/gid_attrs/ndevs/1 | sort -u)'
 		"$0" run --link kernel:all -- ibv_rc_pingpong -d softrnic1 -g 1 -n 100 & sleep 0.1
 		until "$0" run --link kernel:all -- ibv_rc_pingpong -d softrnic0 -g 1 -n 100 127.0.0.1; do sleep 0.2; done
 		wait $!`
