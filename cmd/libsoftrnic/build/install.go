@@ -32,7 +32,7 @@ func install(prefix string, engine bool) error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command("go", "build", "-o", filepath.Join(prefix, "bin", "softrnic"), "./cmd/softrnic")
+	cmd := exec.Command("go", "build", profile, "-o", filepath.Join(prefix, "bin", "softrnic"), "./cmd/softrnic")
 	cmd.Dir = root
 	if err := run(cmd); err != nil {
 		return err

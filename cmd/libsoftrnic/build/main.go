@@ -65,7 +65,7 @@ func build(out string, engine bool) error {
 		return err
 	}
 	if engine {
-		cmd := exec.Command("go", "build", "-buildmode=c-shared", "-ldflags=-s -w -X=runtime.godebugDefault=asyncpreemptoff=1,gcshrinkstackoff=1 -extldflags=-Wl,-soname,libsoftrnic.so,--wrap=pthread_create",
+		cmd := exec.Command("go", "build", profile, "-buildmode=c-shared", "-ldflags=-s -w -X=runtime.godebugDefault=asyncpreemptoff=1,gcshrinkstackoff=1 -extldflags=-Wl,-soname,libsoftrnic.so,--wrap=pthread_create",
 			"-o", filepath.Join(out, "libsoftrnic.so"), "./cmd/libsoftrnic")
 		cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=1")
 		if err := run(cmd); err != nil {
@@ -140,6 +140,10 @@ func run(cmd *exec.Cmd) error {
 	}
 	return nil
 }
+
+// profile has the compiler optimize for what fast paths do (tests/bench/profile.sh). It is no default.pgo, by which go run, go
+// test and go vet would compile all dependencies once more.
+const profile = "-pgo=cmd/softrnic/release.pgo"
 
 // moduleRoot is the directory of go.mod.
 func moduleRoot() (string, error) {

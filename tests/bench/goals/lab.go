@@ -84,22 +84,22 @@ func newLab(ctx context.Context, o *options) (l *lab, err error) {
 // build builds those programs that the flags do not name. Who measures at real-time priority names them all, as a compiler at
 // that priority may keep the processors to itself for ever.
 func (l *lab) build(ctx context.Context) error {
-	var programs []string
+	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", module).Output()
+	if err != nil {
+		return fmt.Errorf("go list: %w", err)
+	}
 	for _, p := range []struct {
-		program *string
-		source  string
-	}{{&l.softrnic, "/cmd/softrnic"}, {&l.yard, "/tests/bench/yardstick"}} {
-		if *p.program == "" {
-			*p.program = filepath.Join(l.dir, filepath.Base(p.source))
-			programs = append(programs, module+p.source)
+		program         *string
+		source, profile string
+	}{{&l.softrnic, "/cmd/softrnic", filepath.Join(string(bytes.TrimSpace(root)), "cmd/softrnic/release.pgo")}, {&l.yard, "/tests/bench/yardstick", "off"}} {
+		if *p.program != "" {
+			continue
 		}
-	}
-	if len(programs) == 0 {
-		return nil
-	}
-	build := exec.CommandContext(ctx, "go", append([]string{"build", "-o", l.dir + "/"}, programs...)...)
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w: %s", build, err, bytes.TrimSpace(out))
+		*p.program = filepath.Join(l.dir, filepath.Base(p.source))
+		build := exec.CommandContext(ctx, "go", "build", "-pgo="+p.profile, "-o", *p.program, module+p.source)
+		if out, err := build.CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w: %s", build, err, bytes.TrimSpace(out))
+		}
 	}
 	return nil
 }

@@ -349,7 +349,7 @@ func TestSocketsTaken(t *testing.T) {
 	gate.System(t)
 	p := peer.Boot(t, peer.Config{ID: 2})[0]
 	program := filepath.Join(t.TempDir(), "softrnic")
-	build := exec.Command("go", "build", "-pgo=off", "-ldflags=-s -w", "-o", program, "github.com/softrnic/softrnic/cmd/softrnic")
+	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", program, "github.com/softrnic/softrnic/cmd/softrnic")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0") // the peer's C library is another
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
