@@ -46,9 +46,10 @@ func (p *windowPair) bound(n uint64, access verbs.Access) *verbs.MW {
 	return mw
 }
 
+// rebind binds a window with the next of its keys, of which the upper 24 bits are left out.
 func (p *windowPair) rebind(mw *verbs.MW, n uint64, access verbs.Access) {
 	p.t.Helper()
-	s := p.do(p.qb, &verbs.SendWR{Opcode: verbs.BindMW, Bind: &verbs.MWBind{MW: mw, RKey: verbs.IncRKey(mw.RKey()),
+	s := p.do(p.qb, &verbs.SendWR{Opcode: verbs.BindMW, Bind: &verbs.MWBind{MW: mw, RKey: verbs.IncRKey(mw.RKey()) & 0xff,
 		MWBindInfo: verbs.MWBindInfo{MR: p.bm, Addr: p.bm.Addr(), Length: n, Access: access}}})
 	if s != verbs.WCSuccess {
 		p.t.Fatal(s)

@@ -34,7 +34,7 @@ type MWBindInfo struct {
 // MWBind has the arguments of a BindMW work request (ibv_send_wr.bind_mw).
 type MWBind struct {
 	MW   *MW
-	RKey uint32 // the window's new rkey: see IncRKey
+	RKey uint32 // its lower 8 bits are those of the window's new rkey. The upper 24 are the window's own, whatever they are here
 	MWBindInfo
 
 	prevRKey uint32 // the window's rkey before
@@ -68,7 +68,7 @@ func (pd *PD) AllocMW(t MWType) (*MW, error) {
 	return mw, nil
 }
 
-// RKey returns the rkey that the last posted bind gives the window.
+// RKey returns the rkey that the last posted bind gives the window: the upper 24 bits are always the same.
 func (mw *MW) RKey() uint32 { return mw.rkey.Load() }
 
 // Type returns the window's type.
@@ -122,9 +122,6 @@ func (qp *QP) checkBind(wr *SendWR) (*MWBind, error) {
 		return nil, Errorf(ErrInvalid, qp.op(what), "BIND_MW without Bind or Bind.MW")
 	case b.MW.dead.Load():
 		return nil, Errorf(ErrDestroyed, qp.op(what), "the MW is deallocated")
-	case b.RKey>>8 != b.MW.RKey()>>8:
-		return nil, Errorf(ErrInvalid, qp.op(what), "Bind.RKey %#x differs from the MW's %#x in more than its lower 8 bits", b.RKey,
-			b.MW.RKey())
 	case b.MR == nil && (b.MW.typ != MWType1 || b.Length > 0):
 		return nil, Errorf(ErrInvalid, qp.op(what), "BIND_MW of %d bytes without an MR", b.Length)
 	case b.MR != nil && b.MR.dev != qp.pd.dev || b.MW.pd.dev != qp.pd.dev:
@@ -136,5 +133,6 @@ func (qp *QP) checkBind(wr *SendWR) (*MWBind, error) {
 	}
 	bind := *b
 	bind.prevRKey = b.MW.RKey()
+	bind.RKey = bind.prevRKey&^0xff | b.RKey&0xff
 	return &bind, nil
 }

@@ -90,6 +90,36 @@ func TestPostBind(t *testing.T) {
 	}
 }
 
+// TestBindTakesLowerBits: of the key that a bind asks for, the window takes the lower 8 bits. A refused list gives back the key that
+// the window had.
+func TestBindTakesLowerBits(t *testing.T) {
+	r := newMWRig(t)
+	r.lq.hold = true
+	mr := must(r.pd.RegMR(make([]byte, 64), verbs.AccessMWBind))(t)
+	info := verbs.MWBindInfo{MR: mr, Addr: mr.Addr(), Length: 64, Access: verbs.AccessRemoteRead}
+	mw := must(r.pd.AllocMW(verbs.MWType2))(t)
+	index := mw.RKey() &^ 0xff
+	for i, key := range []uint32{^mw.RKey(), 0x400, mw.RKey(), index | 0x77} {
+		bind := &verbs.MWBind{MW: mw, RKey: key, MWBindInfo: info}
+		check(t, r.qp.PostSend(&verbs.SendWR{Opcode: verbs.BindMW, Bind: bind}))
+		want := index | key&0xff
+		if mw.RKey() != want || bind.RKey != key {
+			t.Errorf("asked for %#x: the window has %#x, want %#x; the request has %#x", key, mw.RKey(), want, bind.RKey)
+		}
+		r.lq.locked(func() {
+			if got := r.lq.Send(i).Bind.RKey; got != want {
+				t.Errorf("the provider has %#x, want %#x", got, want)
+			}
+		})
+	}
+	b := r.qp.Start()
+	b.BindMW(mw, 0x12345678, info)
+	b.BindMW(nil, 0, info)
+	if err := b.Complete(); err == nil || mw.RKey() != index|0x77 {
+		t.Errorf("%v; the window has %#x", err, mw.RKey())
+	}
+}
+
 func TestPostBindRefuses(t *testing.T) {
 	r := newMWRig(t)
 	other := newMWRig(t)
@@ -106,7 +136,6 @@ func TestPostBindRefuses(t *testing.T) {
 		{"type 1", verbs.SendWR{Bind: &verbs.MWBind{MW: one}}},
 		{"deallocated", verbs.SendWR{Bind: &verbs.MWBind{MW: dead}}},
 		{"without an MR", verbs.SendWR{Bind: &verbs.MWBind{MW: two, RKey: two.RKey()}}},
-		{"lower 8 bits", verbs.SendWR{Bind: &verbs.MWBind{MW: two, RKey: two.RKey() + 256, MWBindInfo: verbs.MWBindInfo{MR: mr}}}},
 		{"another device", verbs.SendWR{Bind: &verbs.MWBind{MW: two, RKey: two.RKey(), MWBindInfo: verbs.MWBindInfo{MR: foreign}}}},
 		{"LOCAL_WRITE", verbs.SendWR{Bind: &verbs.MWBind{MW: two, RKey: two.RKey(), MWBindInfo: verbs.MWBindInfo{MR: mr,
 			Access: verbs.AccessLocalWrite}}}},

@@ -66,7 +66,9 @@ FIELD(struct sr_wc, dlid_path_bits, struct ibv_wc, dlid_path_bits);
 
 _Static_assert(SR_AH_HANDLE == offsetof(struct ibv_ah, handle), "ibv_ah.handle");
 _Static_assert(SR_MW_HANDLE == offsetof(struct ibv_mw, handle), "ibv_mw.handle");
+_Static_assert(SR_MW_RKEY == offsetof(struct ibv_mw, rkey), "ibv_mw.rkey");
 _Static_assert(SR_MR_HANDLE == offsetof(struct ibv_mr, handle), "ibv_mr.handle");
+_Static_assert(SR_MR_LKEY == offsetof(struct ibv_mr, lkey), "ibv_mr.lkey");
 
 // A CQ is both of these, as is a QP.
 FIELD(struct ibv_cq_ex, handle, struct ibv_cq, handle);

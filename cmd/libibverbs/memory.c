@@ -227,7 +227,7 @@ int bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *b)
 	if (mw->type != IBV_MW_TYPE_1)
 		return fail(EINVAL);
 	struct ibv_mw_bind_info *i = &b->bind_info;
-	return fail(engine->bind_mw(qp->handle, mw->handle, b->wr_id, b->send_flags, i->mr ? i->mr->handle : 0, i->addr, i->length, i->mw_access_flags, &mw->rkey));
+	return fail(engine->bind_mw(qp->handle, mw, b->wr_id, b->send_flags, i->mr, i->addr, i->length, i->mw_access_flags, &mw->rkey));
 }
 
 PUBLIC struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)

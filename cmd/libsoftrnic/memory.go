@@ -180,13 +180,57 @@ func bindAccess(a C.uint32_t) verbs.Access {
 	return verbs.Access(a) &^ (onlyOfMRs | verbs.AccessLocalWrite)
 }
 
+// regionAt is the region of a structure of libibverbs, or nil. As in the drivers of hardware, its key says which that is: the
+// handle is where it is found at once.
+func regionAt(mr unsafe.Pointer) *verbs.MR {
+	if mr == nil {
+		return nil
+	}
+	lkey := handleAt(mr, C.SR_MR_LKEY)
+	return withKey(&regions, handleAt(mr, C.SR_MR_HANDLE), func(m *verbs.MR) bool { return m.LKey() == lkey })
+}
+
+// windowAt is the same for a window, whose keys have the upper 24 bits in common.
+func windowAt(mw unsafe.Pointer) *verbs.MW {
+	if mw == nil {
+		return nil
+	}
+	index := handleAt(mw, C.SR_MW_RKEY) >> 8
+	return withKey(&windows, handleAt(mw, C.SR_MW_HANDLE), func(w *verbs.MW) bool { return w.RKey()>>8 == index })
+}
+
+// withKey is the object with a handle, or another if that does not have the key.
+func withKey[T any](t *table[T], h uint32, has func(*T) bool) *T {
+	if p := t.get(h); p != nil && has(p) {
+		return p
+	}
+	for _, p := range t.all() {
+		if has(p) {
+			return p
+		}
+	}
+	return nil
+}
+
+// bound writes the keys of the windows that the first n requests of a list bind to libibverbs' structures.
+func bound(c *C.struct_sr_send_wr, n int) {
+	for ; n > 0; c, n = c.next, n-1 {
+		if verbs.WROpcode(min(c.opcode, 255)) != verbs.BindMW {
+			continue
+		}
+		if mw := windowAt(c.mw); mw != nil {
+			*(*uint32)(unsafe.Add(c.mw, C.SR_MW_RKEY)) = mw.RKey()
+		}
+	}
+}
+
 //export srBindMW
-func srBindMW(q, w C.uint32_t, id C.uint64_t, flags, m C.uint32_t, addr, length C.uint64_t, access C.uint32_t, rkey *C.uint32_t) C.int {
-	qp, mw := qps.get(uint32(q)), windows.get(uint32(w))
+func srBindMW(q C.uint32_t, w unsafe.Pointer, id C.uint64_t, flags C.uint32_t, m unsafe.Pointer, addr, length C.uint64_t, access C.uint32_t, rkey *C.uint32_t) C.int {
+	qp, mw := qps.get(uint32(q)), windowAt(w)
 	if qp == nil || mw == nil {
 		return invalid
 	}
-	info := verbs.MWBindInfo{MR: regions.get(uint32(m)), Addr: uint64(addr), Length: uint64(length), Access: bindAccess(access)}
+	info := verbs.MWBindInfo{MR: regionAt(m), Addr: uint64(addr), Length: uint64(length), Access: bindAccess(access)}
 	if err := qp.BindMW(mw, uint64(id), verbs.SendFlags(flags), info); err != nil {
 		return errno(err)
 	}

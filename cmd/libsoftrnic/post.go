@@ -18,11 +18,12 @@ import (
 
 // sends is where srPostSend puts work requests together, for verbs takes another form of them.
 type sends struct {
-	wrs    [batch]verbs.SendWR
-	ptrs   [batch]*verbs.SendWR
-	binds  [batch]verbs.MWBind
-	inline []byte // data of inline requests of more than one piece
-	wcs    [batch]verbs.WC
+	wrs     [batch]verbs.SendWR
+	ptrs    [batch]*verbs.SendWR
+	binds   [batch]verbs.MWBind
+	binding bool   // one of the requests binds a window
+	inline  []byte // data of inline requests of more than one piece
+	wcs     [batch]verbs.WC
 }
 
 // recvs is the same for receive requests.
@@ -87,10 +88,10 @@ func (s *sends) set(i int, c *C.struct_sr_send_wr, flags C.int) {
 		w.InvalidateRKey = uint32(c.imm_data)
 	case verbs.BindMW:
 		s.binds[i] = verbs.MWBind{
-			MW: windows.get(handleAt(c.mw, C.SR_MW_HANDLE)), RKey: uint32(c.bind_rkey),
-			MWBindInfo: verbs.MWBindInfo{MR: regions.get(handleAt(c.bind_mr, C.SR_MR_HANDLE)), Addr: uint64(c.bind_addr), Length: uint64(c.bind_length), Access: bindAccess(c.bind_access)},
+			MW: windowAt(c.mw), RKey: uint32(c.bind_rkey),
+			MWBindInfo: verbs.MWBindInfo{MR: regionAt(c.bind_mr), Addr: uint64(c.bind_addr), Length: uint64(c.bind_length), Access: bindAccess(c.bind_access)},
 		}
-		w.Bind = &s.binds[i]
+		w.Bind, s.binding = &s.binds[i], true
 		return
 	}
 	switch {
@@ -180,13 +181,18 @@ func completions(q *verbs.CQ, buf *[batch]verbs.WC, room int, to *C.struct_sr_wc
 // postList posts a list up to the first request that is refused.
 func (s *sends) postList(q *qp, c *C.struct_sr_send_wr, flags C.int, done *C.int) error {
 	for c != nil {
-		n := 0
+		n, first := 0, c
 		s.inline = s.inline[:0]
 		for ; c != nil && n < batch; c, n = c.next, n+1 {
 			s.set(n, c, flags)
 		}
 		err := q.PostSend(s.ptrs[:n]...)
-		*done += C.int(posted(n, err))
+		k := posted(n, err)
+		*done += C.int(k)
+		if s.binding {
+			bound(first, k)
+			s.binding = false
+		}
 		if err != nil {
 			return err
 		}
@@ -196,9 +202,9 @@ func (s *sends) postList(q *qp, c *C.struct_sr_send_wr, flags C.int, done *C.int
 
 // postAll posts a list, or nothing of it.
 func (s *sends) postAll(q *qp, c *C.struct_sr_send_wr, flags C.int) error {
-	b := q.Start()
+	b, first, n := q.Start(), c, 0
 	s.inline = s.inline[:0]
-	for ; c != nil; c = c.next {
+	for ; c != nil; c, n = c.next, n+1 {
 		s.set(0, c, flags)
 		w := &s.wrs[0]
 		b.ID, b.Flags = w.ID, w.Flags&^verbs.SendInline
@@ -227,6 +233,7 @@ func (s *sends) postAll(q *qp, c *C.struct_sr_send_wr, flags C.int) error {
 			b.BindMW(w.Bind.MW, w.Bind.RKey, w.Bind.MWBindInfo)
 		default:
 			b.Abort()
+			s.binding = false
 			return verbs.Errorf(verbs.ErrInvalid, "post send", "opcode %d", uint32(c.opcode))
 		}
 		if w.InlineData != nil {
@@ -239,7 +246,12 @@ func (s *sends) postAll(q *qp, c *C.struct_sr_send_wr, flags C.int) error {
 			b.SetUDAddr(w.AH, w.RemoteQPN, w.RemoteQKey)
 		}
 	}
-	return b.Complete()
+	err := b.Complete()
+	if s.binding && err == nil {
+		bound(first, n)
+	}
+	s.binding = false
+	return err
 }
 
 // postRecvs posts a list of receive requests with post.

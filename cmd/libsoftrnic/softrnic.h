@@ -274,10 +274,13 @@ struct sr_cm_event {
 #define SR_RS_STATE 14         // that of TCP which is most like it, as tcpi_state has it
 #define SR_RS_RETRANSMITTED 15 // how often RoCE has sent again; over iWARP, where TCP does it unseen, 0
 
-// Byte offsets in libibverbs' structures, where the engine finds the handle of what a work request points to.
+// Byte offsets in libibverbs' structures, where the engine finds the handle and the key of what a work request points to. It
+// writes the key of a window that it binds.
 #define SR_AH_HANDLE 16
+#define SR_MW_RKEY 16
 #define SR_MW_HANDLE 20
 #define SR_MR_HANDLE 32
+#define SR_MR_LKEY 36
 
 // Flags of post_send.
 #define SR_POST_UD 1         // the QP's requests have wr.ud
@@ -318,7 +321,7 @@ struct sr_engine {
 	int (*dereg_mr)(uint32_t mr);
 	int (*alloc_mw)(uint32_t pd, int type, uint32_t *mw, uint32_t *rkey);
 	int (*dealloc_mw)(uint32_t mw);
-	int (*bind_mw)(uint32_t qp, uint32_t mw, uint64_t wr_id, uint32_t flags, uint32_t mr, uint64_t addr, uint64_t length, uint32_t access, uint32_t *rkey);
+	int (*bind_mw)(uint32_t qp, void *mw, uint64_t wr_id, uint32_t flags, void *mr, uint64_t addr, uint64_t length, uint32_t access, uint32_t *rkey);
 
 	// thread is called by each thread of the program's with 0 before all other calls, as those may be interrupted by handlers of
 	// signals that need room on the thread's stack. It is also called before the first call of post_send, post_recv, post_srq_recv,

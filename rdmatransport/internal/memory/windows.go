@@ -16,7 +16,6 @@ type window struct {
 	bound atomic.Pointer[binding] // nil: not bound
 
 	mu   sync.Mutex // held to bind and to unbind
-	last uint8      // lower bits of its rkey, or of the last one that it had
 	gone bool
 }
 
@@ -68,11 +67,10 @@ func (r *Regions) Bind(qp verbs.QPHandle, b *verbs.MWBind) verbs.WCStatus {
 	defer w.mu.Unlock()
 	type2 := w.mw.Type() == verbs.MWType2
 	switch {
-	case w.gone, uint8(b.RKey) == w.last, type2 && (w.bound.Load() != nil || b.Length == 0):
+	case w.gone, type2 && (w.bound.Load() != nil || b.Length == 0):
 		return verbs.WCMWBindErr
 	case b.Length == 0:
 		w.unbind()
-		w.last = uint8(b.RKey)
 		return verbs.WCSuccess
 	}
 	mr, need := b.MR, verbs.AccessMWBind
@@ -93,7 +91,6 @@ func (r *Regions) Bind(qp verbs.QPHandle, b *verbs.MWBind) verbs.WCStatus {
 	if old := w.bound.Swap(next); old != nil {
 		old.mr.RemoveWindow()
 	}
-	w.last = uint8(b.RKey)
 	return verbs.WCSuccess
 }
 
