@@ -182,7 +182,7 @@ func (pd *PD) quiesce(mr *MR) {
 	}
 }
 
-// quiesceQPs takes and releases the lock of each QP of the PD. mr, if not nil, is removed from the QPs' caches.
+// quiesceQPs takes and releases the lock of each QP that uses the PD's regions. mr, if not nil, is removed from the QPs' caches.
 func (pd *PD) quiesceQPs(mr *MR) {
 	pd.qpsMu.Lock()
 	defer pd.qpsMu.Unlock()
@@ -191,6 +191,10 @@ func (pd *PD) quiesceQPs(mr *MR) {
 		if mr != nil && qp.inlineMR == mr {
 			qp.inlineMR = nil
 		}
+		qp.unlock()
+	}
+	for qp := range pd.guests {
+		qp.lock()
 		qp.unlock()
 	}
 }

@@ -5,7 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// PD is a protection domain (ibv_pd): a QP gives access only to the memory regions of its own PD.
+// PD is a protection domain (ibv_pd): a QP gives access only to the memory regions of its own PD. The receive requests of an SRQ name
+// regions of the SRQ's PD, which may be another than that of a QP that takes them.
 type PD struct {
 	dev *Device
 
@@ -16,8 +17,9 @@ type PD struct {
 
 	roceQPs atomic.Int32
 
-	qpsMu sync.Mutex // taken before QP locks
-	qps   map[*QP]struct{}
+	qpsMu  sync.Mutex // taken before QP locks
+	qps    map[*QP]struct{}
+	guests map[*QP]struct{} // QPs of other PDs that take receive requests from an SRQ of this one; nil if there was none
 
 	keysMu sync.RWMutex // taken after QP locks
 	keys   map[uint32]*MR
@@ -84,6 +86,22 @@ func (pd *PD) dealloc(op string) error {
 	pd.dev.pds--
 	delete(pd.dev.pdSet, pd)
 	return nil
+}
+
+// addGuest notes a QP of another PD that has an SRQ of this one.
+func (pd *PD) addGuest(qp *QP) {
+	pd.qpsMu.Lock()
+	defer pd.qpsMu.Unlock()
+	if pd.guests == nil {
+		pd.guests = make(map[*QP]struct{})
+	}
+	pd.guests[qp] = struct{}{}
+}
+
+func (pd *PD) removeGuest(qp *QP) {
+	pd.qpsMu.Lock()
+	defer pd.qpsMu.Unlock()
+	delete(pd.guests, qp)
 }
 
 // lookup returns the region of the PD that has an lkey, or nil.

@@ -74,6 +74,14 @@ func (h QPHandle) SelectSRQ(num uint32) *PD { return h.qp.selectSRQ(num) }
 // PD returns the QP's protection domain; that of an XRC_RECV QP has no regions. It needs no lock.
 func (h QPHandle) PD() *PD { return h.qp.pd }
 
+// RecvPD returns the protection domain whose regions the request that Recv returns names: that of the SRQ, if it comes from one.
+func (h QPHandle) RecvPD() *PD {
+	if s := h.qp.srq; s != nil {
+		return s.pd
+	}
+	return h.qp.pd
+}
+
 // PDHasRoCE tells whether the PD has QPs of RoCE.
 func (h QPHandle) PDHasRoCE() bool { return h.qp.pd.roceQPs.Load() > 0 }
 

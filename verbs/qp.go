@@ -121,6 +121,9 @@ func (pd *PD) createQP(op string, attr *QPInitAttr, x *XRCD) (*QP, error) {
 	pd.qpsMu.Lock()
 	pd.qps[qp] = struct{}{}
 	pd.qpsMu.Unlock()
+	if s := attr.SRQ; s != nil && s.pd != pd {
+		s.pd.addGuest(qp)
+	}
 	init := qp.init.unpack()
 	prov, num, err := pd.dev.prov.CreateQP(QPHandle{qp}, &init)
 	if err != nil {
@@ -153,8 +156,8 @@ func (pd *PD) checkInit(op string, attr *QPInitAttr) error {
 	if attr.SendCQ.dev != d || attr.RecvCQ != nil && attr.RecvCQ.dev != d {
 		return Errorf(ErrInvalid, op, "a CQ is of another device than the PD")
 	}
-	if attr.SRQ != nil && attr.SRQ.pd != pd {
-		return Errorf(ErrInvalid, op, "the SRQ is of another PD")
+	if attr.SRQ != nil && attr.SRQ.pd.dev != d {
+		return Errorf(ErrInvalid, op, "the SRQ is of another device than the PD")
 	}
 	for _, c := range []struct {
 		arg    string
@@ -217,6 +220,9 @@ func (qp *QP) release() {
 	pd.qpsMu.Unlock()
 	d.keepLatency(qp)
 	d.latencyMu.Unlock()
+	if s := qp.init.SRQ; s != nil && s.pd != pd {
+		s.pd.removeGuest(qp)
+	}
 	d.mu.Lock()
 	d.qps--
 	pd.nqps--

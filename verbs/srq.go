@@ -2,8 +2,9 @@ package verbs
 
 import "sync"
 
-// SRQ is a shared receive queue (ibv_srq): any number of QPs of its PD, over either transport, take their receive
-// requests from it. An empty SRQ has the same effect on a QP as an empty receive queue.
+// SRQ is a shared receive queue (ibv_srq): any number of QPs of its device, over either transport, take their receive
+// requests from it. Whatever the PD of a QP, the requests name regions of the SRQ's PD. An empty SRQ has the same effect on a QP as an
+// empty receive queue.
 type SRQ struct {
 	pd      *PD
 	context any

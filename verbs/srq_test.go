@@ -194,8 +194,15 @@ func TestSRQObjects(t *testing.T) {
 	}
 	other := must(r.dev.AllocPD())(t)
 	init := &verbs.QPInitAttr{Type: verbs.RC, SendCQ: r.cq, RecvCQ: r.cq, SRQ: srq}
-	if _, err := other.CreateQP(init); !errors.Is(err, verbs.ErrInvalid) {
-		t.Errorf("an SRQ of another PD: %v", err)
+	guest := must(other.CreateQP(init))(t)
+	if guest.SRQ() != srq || guest.PD() != other {
+		t.Error("a QP of another PD than its SRQ is not what it was made with")
+	}
+	check(t, guest.Destroy())
+	check(t, other.Dealloc())
+	foreign := newRig(t)
+	if _, err := foreign.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: foreign.cq, RecvCQ: foreign.cq, SRQ: srq}); !errors.Is(err, verbs.ErrInvalid) {
+		t.Errorf("an SRQ of another device: %v", err)
 	}
 	if err := srq.PostRecv(&verbs.RecvWR{SGList: make([]verbs.SGE, 1)}); !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("got %v", err)

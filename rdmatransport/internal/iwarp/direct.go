@@ -276,6 +276,11 @@ func (q *qp) message(list []verbs.SGE) memory.Message {
 	return memory.Message{Regions: q.e.regions, PD: q.h.PD(), List: list}
 }
 
+// destination is the memory that a receive request of q's names.
+func (q *qp) destination(recv *verbs.RecvWR) memory.Message {
+	return memory.Message{Regions: q.e.regions, PD: q.h.RecvPD(), List: recv.SGList}
+}
+
 // moveSend places n bytes of a SEND in the peer's oldest receive request.
 func (q *qp) moveSend(p *qp, wr *verbs.SendWR, n uint64) bool {
 	length, off := wr.Length(), q.tx.cursor.off
@@ -283,7 +288,7 @@ func (q *qp) moveSend(p *qp, wr *verbs.SendWR, n uint64) bool {
 		return false
 	}
 	recv := p.h.Recv()
-	if recv == nil || length > recv.Length() || !memory.Copy(p.message(recv.SGList), q.message(wr.SGList), wr, off, n) {
+	if recv == nil || length > recv.Length() || !memory.Copy(p.destination(recv), q.message(wr.SGList), wr, off, n) {
 		return false
 	}
 	return wr.Opcode == verbs.Send || off+n < length || p.invalidate(wr.InvalidateRKey)

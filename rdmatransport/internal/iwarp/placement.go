@@ -197,7 +197,7 @@ func (q *qp) placeSend(h *ddp.Untagged, op rdmap.Opcode, payload []byte) error {
 		q.failRecv(verbs.WCLocLenErr)
 		return ddp.ErrTooLong
 	}
-	if status := q.e.regions.Scatter(payload, q.h.PD(), wr.SGList, uint64(h.MO)); status != verbs.WCSuccess {
+	if status := q.e.regions.Scatter(payload, q.h.RecvPD(), wr.SGList, uint64(h.MO)); status != verbs.WCSuccess {
 		q.failRecv(status)
 		return rdmap.LocalCatastrophic
 	}

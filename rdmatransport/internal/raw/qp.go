@@ -140,7 +140,7 @@ func (q *qp) receive(frame []byte, tag uint32) {
 		c.TooLong.Add(1)
 		wc.Status = verbs.WCLocLenErr
 	} else {
-		wc.Status = q.e.regions.Scatter(frame, q.h.PD(), wr.SGList, 0)
+		wc.Status = q.e.regions.Scatter(frame, q.h.RecvPD(), wr.SGList, 0)
 	}
 	q.h.CompleteRecv(&wc, false)
 	if wc.Status != verbs.WCSuccess {

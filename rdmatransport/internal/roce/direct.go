@@ -343,6 +343,11 @@ func (q *qp) message(list []verbs.SGE) memory.Message {
 	return memory.Message{Regions: q.e.regions, PD: q.h.PD(), List: list}
 }
 
+// destination is the memory that a receive request of q's names.
+func (q *qp) destination(recv *verbs.RecvWR) memory.Message {
+	return memory.Message{Regions: q.e.regions, PD: q.h.RecvPD(), List: recv.SGList}
+}
+
 // moveSend places n bytes of a SEND, from offset off on, in the peer's oldest receive request.
 func (q *qp) moveSend(p *qp, wr *verbs.SendWR, off, n uint64) bool {
 	if p.direct&sharedReceives != 0 && !memory.Sound(wr, q.message(wr.SGList), off, n) {
@@ -350,7 +355,7 @@ func (q *qp) moveSend(p *qp, wr *verbs.SendWR, off, n uint64) bool {
 	}
 	recv := p.h.Recv()
 	return recv != nil && wr.Length() <= recv.Length() &&
-		memory.Copy(p.message(recv.SGList), q.message(wr.SGList), wr, off, n)
+		memory.Copy(p.destination(recv), q.message(wr.SGList), wr, off, n)
 }
 
 // moveWrite places n bytes of a WRITE, from offset off on, in the memory that it names.

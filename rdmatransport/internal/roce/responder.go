@@ -183,7 +183,7 @@ func (q *qp) execSend(p *wire.Packet, info wire.Info) bool {
 	if r.placed+uint64(len(p.Payload)) > wr.Length() {
 		return q.refuse(wire.NakInvalidRequest, verbs.WCLocLenErr)
 	}
-	if status := q.e.regions.Scatter(p.Payload, q.scope(), wr.SGList, r.placed); status != verbs.WCSuccess {
+	if status := q.e.regions.Scatter(p.Payload, q.h.RecvPD(), wr.SGList, r.placed); status != verbs.WCSuccess {
 		return q.refuse(wire.NakRemoteOperational, status)
 	}
 	r.placed += uint64(len(p.Payload))
@@ -221,7 +221,7 @@ func (q *qp) execWrite(p *wire.Packet, info wire.Info) bool {
 	if info.First() {
 		// The whole range is checked before the first byte is placed.
 		if _, ok := q.region(p.RETH.RKey, p.RETH.Addr, uint64(p.RETH.Length), verbs.AccessRemoteWrite); !ok {
-			return q.refuse(wire.NakRemoteAccess, verbs.WCRemAccessErr)
+			return q.refuse(wire.NakRemoteAccess, r.writeStatus(verbs.WCRemAccessErr))
 		}
 		r.write, r.placed = p.RETH, 0
 	}
@@ -232,10 +232,10 @@ func (q *qp) execWrite(p *wire.Packet, info wire.Info) bool {
 	}
 	to, ok := q.region(r.write.RKey, r.write.Addr+r.placed, n, verbs.AccessRemoteWrite)
 	if !ok {
-		return q.refuse(wire.NakRemoteAccess, verbs.WCRemAccessErr)
+		return q.refuse(wire.NakRemoteAccess, r.writeStatus(verbs.WCRemAccessErr))
 	}
 	if !to.Write(p.Payload) {
-		return q.refuse(wire.NakRemoteOperational, verbs.WCRemOpErr)
+		return q.refuse(wire.NakRemoteOperational, r.writeStatus(verbs.WCRemOpErr))
 	}
 	r.placed += n
 	r.message = writeMessage
@@ -248,6 +248,15 @@ func (q *qp) execWrite(p *wire.Packet, info wire.Info) bool {
 	}
 	q.receiving.OnExecuted(info.Last())
 	return true
+}
+
+// writeStatus is how a receive request ends that a WRITE's immediate data have taken, if the WRITE may not use the memory or that
+// faults (IBTA Vol 1 §11.6.2, Local Access Error). Without such a request it is status, which an event tells.
+func (r *responder) writeStatus(status verbs.WCStatus) verbs.WCStatus {
+	if r.taken {
+		return verbs.WCLocAccessErr
+	}
+	return status
 }
 
 // receiveRun places the packets of a frame that follow p, which was executed just now, in the middle of a WRITE: those that

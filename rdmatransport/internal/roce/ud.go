@@ -157,9 +157,9 @@ func (q *qp) scatterDatagram(d *stack.Datagram, p *wire.Packet, wr *verbs.RecvWR
 	if len(ip) == 20 && (d.SegmentSize < len(d.Payload) || ip[10]|ip[11] == 0) {
 		putChecksum(grh[20:]) // a superframe's header has the sum of all of it, and the header of a datagram from a socket none
 	}
-	status := q.e.regions.Scatter(grh[:], q.h.PD(), wr.SGList, 0)
+	status := q.e.regions.Scatter(grh[:], q.h.RecvPD(), wr.SGList, 0)
 	if status == verbs.WCSuccess {
-		status = q.e.regions.Scatter(p.Payload, q.h.PD(), wr.SGList, verbs.GRHLen)
+		status = q.e.regions.Scatter(p.Payload, q.h.RecvPD(), wr.SGList, verbs.GRHLen)
 	}
 	return status
 }
