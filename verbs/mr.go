@@ -4,6 +4,7 @@ import (
 	"math"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"unsafe"
 )
 
@@ -56,8 +57,8 @@ const (
 	mrReregistering = -2
 )
 
-// RegMR registers buf, which must not be empty (ibv_reg_mr). The region's address is that of the first byte of buf, or 0
-// with AccessZeroBased. AccessRemoteWrite and AccessRemoteAtomic need AccessLocalWrite.
+// RegMR registers buf (ibv_reg_mr). The region's address is that of the first byte of buf, or 0 with AccessZeroBased.
+// AccessRemoteWrite and AccessRemoteAtomic need AccessLocalWrite. By the keys of an empty region no byte is reached.
 func (pd *PD) RegMR(buf []byte, access Access) (*MR, error) {
 	return pd.RegMRIOVA(buf, addressOf(buf, access), access)
 }
@@ -69,8 +70,10 @@ func (pd *PD) RegMRIOVA(buf []byte, addr uint64, access Access) (*MR, error) {
 
 // RegMapping registers memory that is not Go's: memory mapped by a system call, or memory that C code owns. An access to a
 // page that does not exist, such as a page beyond the end of a truncated file, fails the work request: with WCLocProtErr
-// on this side, with WCRemOpErr at a peer. The caller keeps the memory mapped until Dereg returns. buf may be empty, as
-// regions of device memory may be (ibv_reg_dm_mr): no byte is reached by the keys of such a region.
+// on this side, with WCRemOpErr at a peer. The caller keeps the memory mapped until Dereg returns.
+//
+// On Linux, memory that is not mapped, or may not be read, or with AccessLocalWrite written, is syscall.EFAULT at once. With
+// AccessOnDemand it may be mapped later.
 func (pd *PD) RegMapping(buf []byte, access Access) (*MR, error) {
 	return pd.RegMappingIOVA(buf, addressOf(buf, access), access)
 }
@@ -100,6 +103,9 @@ func (pd *PD) register(op string, kind mrKind, file *mapping, buf []byte, addr u
 	if err := mr.check(op, r); err != nil {
 		return nil, err
 	}
+	if err := mr.checkMapped(op, r); err != nil {
+		return nil, err
+	}
 	d.mu.Lock()
 	if pd.dead {
 		d.mu.Unlock()
@@ -124,8 +130,6 @@ func (pd *PD) register(op string, kind mrKind, file *mapping, buf []byte, addr u
 func (mr *MR) check(op string, r *region) error {
 	n, access := uint64(len(r.buf)), r.access
 	switch limit := mr.dev.attr.MaxMRSize; {
-	case n == 0 && mr.kind != mrNull && mr.kind != mrMapped:
-		return Errorf(ErrInvalid, op, "length 0: a region needs at least 1 byte")
 	case n > limit:
 		return Errorf(ErrInvalid, op, "length %d is more than the device's MaxMRSize of %d", n, limit)
 	case n > 0 && r.addr+n-1 < r.addr:
@@ -140,6 +144,15 @@ func (mr *MR) check(op string, r *region) error {
 		return Errorf(ErrInvalid, op, "address %#x: a zero-based region has address 0", r.addr)
 	}
 	return nil
+}
+
+// checkMapped checks that memory of which nobody but the caller knows is there.
+func (mr *MR) checkMapped(op string, r *region) error {
+	write := r.access&AccessLocalWrite != 0
+	if mr.kind != mrMapped || r.access&AccessOnDemand != 0 || mapped(r.buf, write) {
+		return nil
+	}
+	return Errorf(syscall.EFAULT, op, "%d bytes at %p, access %v: some are not mapped, or do not allow it", len(r.buf), unsafe.SliceData(r.buf), r.access)
 }
 
 // assignKeys gives the region its keys and makes it reachable by them.

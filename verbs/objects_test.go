@@ -186,7 +186,6 @@ func TestRegMRRefuses(t *testing.T) {
 		kind   error
 		want   string
 	}{
-		{0, 0, 0, verbs.ErrInvalid, "length 0"},
 		{5, 0, 0, verbs.ErrInvalid, "length 5 is more than the device's MaxMRSize of 4"},
 		{4, math.MaxUint64 - 2, 0, verbs.ErrInvalid, "exceed 64 bits"},
 		{4, 1, verbs.AccessZeroBased, verbs.ErrInvalid, "zero-based"},
@@ -205,6 +204,24 @@ func TestRegMRRefuses(t *testing.T) {
 		must(pd.RegMR(make([]byte, 4), ok))(t)
 	}
 	must(pd.RegMRIOVA(make([]byte, 4), math.MaxUint64-3, 0))(t)
+}
+
+// TestEmptyRegion: a region of no bytes has keys, and none of its neighbours'.
+func TestEmptyRegion(t *testing.T) {
+	r := newRig(t)
+	buf := make([]byte, 100)
+	for _, empty := range [][]byte{nil, buf[50:50]} {
+		mr := must(r.pd.RegMR(empty, verbs.AccessLocalWrite|verbs.AccessRemoteWrite))(t)
+		if _, ok := mr.Bytes(mr.Addr(), 0); !ok || mr.Length() != 0 || mr.LKey() == 0 || mr.RKey() == 0 {
+			t.Errorf("%d bytes, keys %#x and %#x", mr.Length(), mr.LKey(), mr.RKey())
+		}
+		if _, ok := mr.Bytes(mr.Addr(), 1); ok {
+			t.Error("has a byte")
+		}
+		check(t, mr.Rereg(verbs.ReregTranslation, nil, buf, 0))
+		check(t, mr.Rereg(verbs.ReregTranslation, nil, nil, 0))
+		check(t, mr.Dereg())
+	}
 }
 
 func TestMRRange(t *testing.T) {

@@ -20,7 +20,7 @@ func (f ReregFlags) String() string {
 // A change of the memory, or of AccessZeroBased, changes the keys, too: the old ones become invalid, and no byte of the old
 // memory is accessed any more, before the new ones become valid. Other changes keep the keys, as the kernel's drivers do.
 //
-// If an argument is invalid, the region stays as it was; if the device has no keys left, the region is deregistered. Rereg
+// The memory is checked as RegMapping checks it, if the region is one of RegMapping. If an argument is invalid, the region stays as it was; if the device has no keys left, the region is deregistered. Rereg
 // fails with ErrBusy while memory windows are bound to the region.
 func (mr *MR) Rereg(flags ReregFlags, pd *PD, buf []byte, access Access) error {
 	const op = "reregister MR"
@@ -52,6 +52,9 @@ func (mr *MR) Rereg(flags ReregFlags, pd *PD, buf []byte, access Access) error {
 		r.pd = pd
 	}
 	err := mr.check(op, &r)
+	if err == nil && flags&(ReregTranslation|ReregAccess) != 0 {
+		err = mr.checkMapped(op, &r)
+	}
 	if err == nil {
 		err = mr.move(op, old.pd, r.pd)
 	}

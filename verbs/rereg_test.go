@@ -28,7 +28,6 @@ func TestRereg(t *testing.T) {
 		{"flags", 8, nil, nil, 0},
 		{"PD is nil", verbs.ReregPD, nil, nil, 0},
 		{"another device", verbs.ReregPD, newRig(t).pd, nil, 0},
-		{"length 0", verbs.ReregTranslation, nil, nil, 0},
 		{"need LOCAL_WRITE", verbs.ReregAccess, nil, nil, verbs.AccessRemoteWrite},
 	} {
 		err := mr.Rereg(c.flags, c.pd, c.buf, c.access)

@@ -108,10 +108,9 @@ struct ibv_mr *reg_mr(struct ibv_pd *pd, void *addr, size_t length, uint64_t iov
 	return mr;
 }
 
-// Kernels refuse a region of no memory, but not one of no device memory.
 PUBLIC struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned int access)
 {
-	return length ? reg_mr(pd, addr, length, iova, access) : fail_null(EINVAL);
+	return reg_mr(pd, addr, length, iova, access);
 }
 
 PUBLIC struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access)

@@ -178,7 +178,7 @@ func TestCQOverrun(t *testing.T) {
 	})
 }
 
-// TestWriteWithImmediateRefused: the receive request that the WRITE had taken ends as rxe ends it.
+// TestWriteWithImmediateRefused: the receive request that the WRITE had taken ends with the error of its own side's memory.
 func TestWriteWithImmediateRefused(t *testing.T) {
 	bubble(t, config{}, func(r *rig) {
 		r.recv(1, 0, 64)
@@ -187,7 +187,7 @@ func TestWriteWithImmediateRefused(t *testing.T) {
 		p.RETH.RKey++
 		r.give(p)
 		r.expect("nak62 0 msn 0")
-		r.completions(r.rcq, "1 REM_ACCESS_ERR", "2 WR_FLUSH_ERR")
+		r.completions(r.rcq, "1 LOC_ACCESS_ERR", "2 WR_FLUSH_ERR")
 	})
 }
 
