@@ -26,7 +26,7 @@ static struct cq *create_cq(struct ibv_context *c, int cqe, void *cq_context, st
 		free(q);
 		return fail_null(err);
 	}
-	q->ibv.context = c;
+	q->ibv.context = q->made_by = c;
 	q->ibv.channel = ch;
 	q->ibv.cq_context = cq_context;
 	pthread_mutex_init(&q->ibv.mutex, NULL);
@@ -131,7 +131,7 @@ static void give_back(struct cq *q, struct cq *o, int got)
 PUBLIC int ibv_destroy_cq(struct ibv_cq *cq)
 {
 	struct cq *q = (struct cq *)cq;
-	int err = begin_destroy(&q->life);
+	int err = FOREIGN(cq, cq) ? ENOENT : begin_destroy(&q->life);
 	if (err)
 		return fail(err);
 	if (cq->handle) {
@@ -381,7 +381,7 @@ static int next_poll(struct ibv_cq_ex *cq)
 {
 	struct cq *q = (struct cq *)cq;
 	if (q->at == q->n)
-		return ENOENT; // next_poll has said so before
+		return current(q); // next_poll has said that there is none; since then one may have come
 	step(q);
 	if (q->at == q->n && !__atomic_load_n(&q->ready, __ATOMIC_ACQUIRE))
 		return ENOENT;

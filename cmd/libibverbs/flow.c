@@ -60,14 +60,14 @@ struct ibv_flow *create_flow(struct ibv_qp *qp, struct ibv_flow_attr *a)
 		free(f);
 		return fail_null(err);
 	}
-	f->context = qp->context;
+	f->context = ((struct flow *)f)->made_by = qp->context;
 	return f;
 }
 
 int destroy_flow(struct ibv_flow *v)
 {
 	struct flow *flow = (struct flow *)v;
-	int err = begin_destroy(&flow->life);
+	int err = FOREIGN(flow, v) ? ENOENT : begin_destroy(&flow->life);
 	if (err)
 		return fail(err);
 	if ((err = engine->destroy_flow(v->handle)))

@@ -116,6 +116,7 @@ struct cq {
 	struct sr_arrivals *arrivals; // the device's
 	struct sr_events events;
 	struct life life;
+	struct ibv_context *made_by;
 	pthread_mutex_t lock;    // of what follows; held between start_poll and end_poll
 	unsigned int in_vain;    // polls that entered the engine and found nothing
 	double rested;           // µs: when a poll last slept
@@ -136,6 +137,7 @@ struct qp {
 	struct ibv_qp_cap cap;
 	int sq_sig_all;
 	int flags;            // for post_send
+	struct ibv_context *made_by;
 	unsigned int in_vain; // posts in a row, modulo POSTS_PER_TRY, since one that came back with completions
 	pthread_mutex_t list; // held between wr_start and wr_complete
 	int n, room, error;   // requests in wrs; the first error since wr_start
@@ -146,6 +148,7 @@ struct qp {
 
 struct srq {
 	struct ibv_srq ibv;
+	struct ibv_context *made_by;
 	struct sr_events events;
 	struct life life;
 	uint32_t num; // of an XRC SRQ
@@ -154,14 +157,19 @@ struct srq {
 struct xrcd {
 	struct ibv_xrcd ibv;
 	struct life life;
+	struct ibv_context *made_by;
 	uint32_t handle;
 };
 
 struct mr {
 	struct ibv_mr ibv;
 	struct life life;
+	struct ibv_context *made_by;
 	struct dm *dm; // whose memory it is of; or NULL
 };
+
+// FOREIGN tells whether an object's context is another than that which made it. To the kernel its handle is then one of nothing: ENOENT.
+#define FOREIGN(kind, v) ((v)->context != ((struct kind *)(v))->made_by)
 
 // Device memory is memory of the process that has no address for the program.
 struct dm {
@@ -178,16 +186,19 @@ struct dm {
 
 struct mw {
 	struct ibv_mw ibv;
+	struct ibv_context *made_by;
 	struct life life;
 };
 
 struct ah {
 	struct ibv_ah ibv;
+	struct ibv_context *made_by;
 	struct life life;
 };
 
 struct flow {
 	struct ibv_flow ibv;
+	struct ibv_context *made_by;
 	struct life life;
 };
 
@@ -201,6 +212,7 @@ struct parent_domain {
 	struct ibv_pd ibv; // has the handle of the PD
 	struct life life;
 	struct ibv_pd *of; // NULL in a PD
+	struct ibv_context *made_by;
 	struct ibv_td *td;
 	int users;         // parent domains of a PD
 };

@@ -11,14 +11,14 @@ PUBLIC struct ibv_pd *ibv_alloc_pd(struct ibv_context *c)
 		free(p);
 		return fail_null(err);
 	}
-	p->ibv.context = c;
+	p->ibv.context = p->made_by = c;
 	return &p->ibv;
 }
 
 PUBLIC int ibv_dealloc_pd(struct ibv_pd *pd)
 {
 	struct parent_domain *p = (struct parent_domain *)pd;
-	int err = begin_destroy(&p->life);
+	int err = FOREIGN(parent_domain, pd) ? ENOENT : begin_destroy(&p->life);
 	if (err)
 		return fail(err);
 	if (p->of) {
@@ -69,7 +69,7 @@ struct ibv_pd *alloc_parent_domain(struct ibv_context *c, struct ibv_parent_doma
 	struct ibv_pd *of = attr->pd;
 	if (((struct parent_domain *)of)->of)
 		of = ((struct parent_domain *)of)->of;
-	p->ibv.context = c;
+	p->ibv.context = p->made_by = c;
 	p->ibv.handle = of->handle;
 	p->of = of;
 	p->td = attr->td;
@@ -99,7 +99,7 @@ struct ibv_mr *reg_mr(struct ibv_pd *pd, void *addr, size_t length, uint64_t iov
 		free(mr);
 		return fail_null(err);
 	}
-	mr->context = pd->context;
+	mr->context = ((struct mr *)mr)->made_by = pd->context;
 	mr->pd = pd;
 	if (!mr->length) {
 		mr->addr = addr;
@@ -137,6 +137,10 @@ PUBLIC int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *a
 		errno = EINVAL;
 		return code;
 	}
+	if (FOREIGN(mr, mr) || (flags & IBV_REREG_MR_CHANGE_PD && pd->context != mr->context)) {
+		errno = ENOENT;
+		return code;
+	}
 	int err = engine->rereg_mr(mr->handle, flags, pd ? pd->handle : 0, addr, length, access, &mr->lkey, &mr->rkey, &code);
 	if (err) {
 		errno = err;
@@ -144,7 +148,6 @@ PUBLIC int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *a
 	}
 	if (flags & IBV_REREG_MR_CHANGE_PD) {
 		mr->pd = pd;
-		mr->context = pd->context;
 	}
 	if (flags & IBV_REREG_MR_CHANGE_TRANSLATION) {
 		mr->addr = addr;
@@ -156,7 +159,7 @@ PUBLIC int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *a
 PUBLIC int ibv_dereg_mr(struct ibv_mr *v)
 {
 	struct mr *mr = (struct mr *)v;
-	int err = begin_destroy(&mr->life);
+	int err = FOREIGN(mr, v) ? ENOENT : begin_destroy(&mr->life);
 	if (err)
 		return fail(err);
 	if ((err = engine->dereg_mr(v->handle)))
@@ -178,7 +181,7 @@ struct ibv_mr *alloc_null_mr(struct ibv_pd *pd)
 		free(mr);
 		return fail_null(err);
 	}
-	mr->context = pd->context;
+	mr->context = ((struct mr *)mr)->made_by = pd->context;
 	mr->pd = pd;
 	mr->length = SIZE_MAX;
 	return mr;
@@ -202,7 +205,7 @@ struct ibv_mw *alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
 		free(mw);
 		return fail_null(err);
 	}
-	mw->context = pd->context;
+	mw->context = ((struct mw *)mw)->made_by = pd->context;
 	mw->pd = pd;
 	mw->type = type;
 	return mw;
@@ -211,7 +214,7 @@ struct ibv_mw *alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
 int dealloc_mw(struct ibv_mw *v)
 {
 	struct mw *mw = (struct mw *)v;
-	int err = begin_destroy(&mw->life);
+	int err = FOREIGN(mw, v) ? ENOENT : begin_destroy(&mw->life);
 	if (err)
 		return fail(err);
 	if ((err = engine->dealloc_mw(v->handle)))
@@ -239,7 +242,7 @@ PUBLIC struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 		free(ah);
 		return fail_null(err);
 	}
-	ah->context = pd->context;
+	ah->context = ((struct ah *)ah)->made_by = pd->context;
 	ah->pd = pd;
 	return ah;
 }
@@ -247,7 +250,7 @@ PUBLIC struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 PUBLIC int ibv_destroy_ah(struct ibv_ah *v)
 {
 	struct ah *ah = (struct ah *)v;
-	int err = begin_destroy(&ah->life);
+	int err = FOREIGN(ah, v) ? ENOENT : begin_destroy(&ah->life);
 	if (err)
 		return fail(err);
 	if ((err = engine->destroy_ah(v->handle)))

@@ -71,7 +71,7 @@ static struct ibv_qp *create_qp(struct ibv_context *c, struct ibv_qp_init_attr_e
 		free_qp(q);
 		return fail_null(err);
 	}
-	v->context = c;
+	v->context = q->made_by = c;
 	v->qp_context = a->qp_context;
 	v->pd = a->pd;
 	v->send_cq = a->send_cq;
@@ -143,7 +143,7 @@ struct ibv_qp *open_qp(struct ibv_context *c, struct ibv_qp_open_attr *a)
 		free_qp(q);
 		return fail_null(err);
 	}
-	v->context = c;
+	v->context = q->made_by = c;
 	v->qp_context = a->comp_mask & IBV_QP_OPEN_ATTR_CONTEXT ? a->qp_context : NULL;
 	v->qp_num = a->qp_num;
 	v->qp_type = a->qp_type;
@@ -220,7 +220,7 @@ PUBLIC int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece)
 PUBLIC int ibv_destroy_qp(struct ibv_qp *qp)
 {
 	struct qp *q = (struct qp *)qp;
-	int err = begin_destroy(&q->life);
+	int err = FOREIGN(qp, qp) ? ENOENT : begin_destroy(&q->life);
 	if (err)
 		return fail(err);
 	if (qp->handle) {
@@ -314,7 +314,7 @@ static struct ibv_srq *create_srq(struct ibv_context *c, struct ibv_pd *pd, void
 		free(s);
 		return fail_null(err);
 	}
-	s->ibv.context = c;
+	s->ibv.context = s->made_by = c;
 	s->ibv.srq_context = srq_context;
 	s->ibv.pd = pd;
 	pthread_mutex_init(&s->ibv.mutex, NULL);
@@ -368,7 +368,7 @@ PUBLIC int ibv_query_srq(struct ibv_srq *srq, struct ibv_srq_attr *a)
 PUBLIC int ibv_destroy_srq(struct ibv_srq *srq)
 {
 	struct srq *s = (struct srq *)srq;
-	int err = begin_destroy(&s->life);
+	int err = FOREIGN(srq, srq) ? ENOENT : begin_destroy(&s->life);
 	if (err)
 		return fail(err);
 	if (srq->handle) {
@@ -404,14 +404,14 @@ struct ibv_xrcd *open_xrcd(struct ibv_context *c, struct ibv_xrcd_init_attr *a)
 		free(x);
 		return fail_null(err);
 	}
-	x->ibv.context = c;
+	x->ibv.context = x->made_by = c;
 	return &x->ibv;
 }
 
 int close_xrcd(struct ibv_xrcd *v)
 {
 	struct xrcd *x = (struct xrcd *)v;
-	int err = begin_destroy(&x->life);
+	int err = FOREIGN(xrcd, v) ? ENOENT : begin_destroy(&x->life);
 	if (err)
 		return fail(err);
 	if ((err = engine->close_xrcd(x->handle)))

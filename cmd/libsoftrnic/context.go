@@ -53,7 +53,7 @@ func srCloseContext(h C.uint32_t) C.int {
 func srGetAsyncEvent(h C.uint32_t, event *C.struct_sr_async_event) C.int {
 	c := contexts.get(uint32(h))
 	if c == nil {
-		return invalid
+		return gone
 	}
 	e, err := c.events.take(asyncEvent.count)
 	if err != nil {

@@ -40,7 +40,7 @@ var (
 func srCreateChannel(ctx C.uint32_t, events, h *C.uint32_t, fdOut *C.int) C.int {
 	c := contexts.get(uint32(ctx))
 	if c == nil {
-		return invalid
+		return gone
 	}
 	v, err := c.dev.CreateCompChannel()
 	if err != nil {
@@ -74,7 +74,7 @@ func srDestroyChannel(h C.uint32_t) C.int {
 func srGetCQEvent(h C.uint32_t, of **C.struct_sr_events) C.int {
 	ch := channels.get(uint32(h))
 	if ch == nil {
-		return invalid
+		return gone
 	}
 	q, err := ch.TryGetEvent()
 	if err != nil {
@@ -90,14 +90,14 @@ func srGetCQEvent(h C.uint32_t, of **C.struct_sr_events) C.int {
 func srCreateCQ(ctx C.uint32_t, cqe C.int, chh C.uint32_t, timestamps C.int, events *C.struct_sr_events, ready, h *C.uint32_t, room *C.int) C.int {
 	c := contexts.get(uint32(ctx))
 	if c == nil {
-		return invalid
+		return gone
 	}
 	q := &cq{object: object{c, events}}
 	// The front says when the device is to progress, so that Poll need not.
 	attr := verbs.CQInitAttr{Context: &q.object, Timestamps: timestamps != 0, Wait: verbs.WaitEvent, Ready: (*atomic.Uint32)(unsafe.Pointer(ready))}
 	if chh != 0 {
 		if q.channel = channels.get(uint32(chh)); q.channel == nil {
-			return invalid
+			return gone
 		}
 		attr.Channel = q.channel.CompChannel
 	}
@@ -113,7 +113,7 @@ func srCreateCQ(ctx C.uint32_t, cqe C.int, chh C.uint32_t, timestamps C.int, eve
 func srResizeCQ(h C.uint32_t, cqe C.int, room *C.int) C.int {
 	q := cqs.get(uint32(h))
 	if q == nil {
-		return invalid
+		return gone
 	}
 	if err := q.Resize(int(cqe)); err != nil {
 		return errno(err)
@@ -126,7 +126,7 @@ func srResizeCQ(h C.uint32_t, cqe C.int, room *C.int) C.int {
 func srModifyCQ(h C.uint32_t, count, period C.int) C.int {
 	q := cqs.get(uint32(h))
 	if q == nil {
-		return invalid
+		return gone
 	}
 	return errno(q.Modify(verbs.CQModeration{Count: int(count), Period: time.Duration(period) * time.Microsecond}))
 }
@@ -136,7 +136,7 @@ func srReqNotifyCQ(h C.uint32_t, solicitedOnly, sleeps C.int) C.int {
 	q := cqs.get(uint32(h))
 	switch {
 	case q == nil:
-		return invalid
+		return gone
 	case sleeps != 0:
 		return errno(q.RequestNotify(solicitedOnly != 0))
 	}

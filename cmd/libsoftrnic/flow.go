@@ -21,7 +21,7 @@ var flows table[verbs.Flow]
 func srCreateFlow(h C.uint32_t, a *C.struct_sr_flow_attr, out *C.uint32_t) C.int {
 	q := qps.get(uint32(h))
 	if q == nil {
-		return invalid
+		return gone
 	}
 	attr := verbs.FlowAttr{Type: verbs.FlowAttrType(a._type), Priority: uint16(a.priority), Port: uint8(a.port), Flags: verbs.FlowFlags(a.flags)}
 	specs := unsafe.Slice(a.specs, a.n)

@@ -59,7 +59,7 @@ func (t *table[T]) get(h uint32) *T {
 func (t *table[T]) remove(h uint32, destroy func(*T) error) error {
 	p := t.get(h)
 	if p == nil {
-		return syscall.EINVAL
+		return syscall.ENOENT
 	}
 	if err := destroy(p); err != nil {
 		return err

@@ -36,5 +36,9 @@ func errnoQuietly(err error) C.int {
 	return C.int(syscall.EINVAL)
 }
 
-// invalid is what a function returns for a handle of nothing.
-const invalid = C.int(syscall.EINVAL)
+const (
+	// invalid is what a function returns for an argument that is none.
+	invalid = C.int(syscall.EINVAL)
+	// gone is what a function returns for a handle of nothing, or of another context, as the kernel does.
+	gone = C.int(syscall.ENOENT)
+)

@@ -31,7 +31,7 @@ var (
 func srAllocPD(ctx C.uint32_t, h *C.uint32_t) C.int {
 	c := contexts.get(uint32(ctx))
 	if c == nil {
-		return invalid
+		return gone
 	}
 	p, err := c.dev.AllocPD()
 	if err != nil {
@@ -62,7 +62,7 @@ func bytesAt(op string, addr unsafe.Pointer, length C.size_t) ([]byte, error) {
 func srRegMR(p C.uint32_t, addr unsafe.Pointer, length C.size_t, iova C.uint64_t, access C.uint32_t, h, lkey, rkey *C.uint32_t) C.int {
 	pd := pds.get(uint32(p))
 	if pd == nil {
-		return invalid
+		return gone
 	}
 	buf, err := bytesAt("register MR", addr, length)
 	if err != nil {
@@ -92,11 +92,14 @@ func srReregMR(h C.uint32_t, flags C.int, p C.uint32_t, addr unsafe.Pointer, len
 	*code = reregErrInput
 	mr := regions.get(uint32(h))
 	if mr == nil {
-		return invalid
+		return gone
 	}
 	var to *verbs.PD
-	if pd := pds.get(uint32(p)); pd != nil {
+	switch pd := pds.get(uint32(p)); {
+	case pd != nil:
 		to = pd.PD
+	case verbs.ReregFlags(flags)&verbs.ReregPD != 0:
+		return gone
 	}
 	var buf []byte
 	if flags&reregFlagTranslation != 0 {
@@ -117,7 +120,7 @@ func srReregMR(h C.uint32_t, flags C.int, p C.uint32_t, addr unsafe.Pointer, len
 func srAllocNullMR(p C.uint32_t, h, lkey *C.uint32_t) C.int {
 	pd := pds.get(uint32(p))
 	if pd == nil {
-		return invalid
+		return gone
 	}
 	mr, err := pd.AllocNullMR()
 	if err != nil {
@@ -132,7 +135,10 @@ func srAllocNullMR(p C.uint32_t, h, lkey *C.uint32_t) C.int {
 //export srAdviseMR
 func srAdviseMR(p C.uint32_t, list *C.struct_sr_sge, n C.uint32_t) C.int {
 	pd := pds.get(uint32(p))
-	if pd == nil || list == nil || n > math.MaxInt32 {
+	switch {
+	case pd == nil:
+		return gone
+	case list == nil || n > math.MaxInt32:
 		return invalid
 	}
 	all := regions.all()
@@ -157,7 +163,10 @@ func srDeregMR(h C.uint32_t) C.int { return errno(regions.remove(uint32(h), (*ve
 //export srAllocMW
 func srAllocMW(p C.uint32_t, t C.int, h, rkey *C.uint32_t) C.int {
 	pd := pds.get(uint32(p))
-	if pd == nil || t < 0 || t > 255 {
+	switch {
+	case pd == nil:
+		return gone
+	case t < 0 || t > 255:
 		return invalid
 	}
 	mw, err := pd.AllocMW(verbs.MWType(t))
@@ -228,7 +237,7 @@ func bound(c *C.struct_sr_send_wr, n int) {
 func srBindMW(q C.uint32_t, w unsafe.Pointer, id C.uint64_t, flags C.uint32_t, m unsafe.Pointer, addr, length C.uint64_t, access C.uint32_t, rkey *C.uint32_t) C.int {
 	qp, mw := qps.get(uint32(q)), windowAt(w)
 	if qp == nil || mw == nil {
-		return invalid
+		return gone
 	}
 	info := verbs.MWBindInfo{MR: regionAt(m), Addr: uint64(addr), Length: uint64(length), Access: bindAccess(access)}
 	if err := qp.BindMW(mw, uint64(id), verbs.SendFlags(flags), info); err != nil {

@@ -150,7 +150,7 @@ func srPostSend(h C.uint32_t, c *C.struct_sr_send_wr, flags C.int, done *C.int, 
 	*done = 0
 	q := qps.get(uint32(h))
 	if q == nil {
-		return invalid
+		return gone
 	}
 	s := sendPool.Get().(*sends)
 	var err error
@@ -277,7 +277,7 @@ func srPostRecv(h C.uint32_t, c *C.struct_sr_recv_wr, done *C.int) C.int {
 	*done = 0
 	q := qps.get(uint32(h))
 	if q == nil {
-		return invalid
+		return gone
 	}
 	return postRecvs(c, q.PostRecv, done)
 }
@@ -287,7 +287,7 @@ func srPostSRQRecv(h C.uint32_t, c *C.struct_sr_recv_wr, done *C.int) C.int {
 	*done = 0
 	s := srqs.get(uint32(h))
 	if s == nil {
-		return invalid
+		return gone
 	}
 	return postRecvs(c, s.PostRecv, done)
 }

@@ -71,7 +71,7 @@ func srThread(n C.int) C.int {
 func srProgress(ctx C.uint32_t, busy *C.int) C.int {
 	c := contexts.get(uint32(ctx))
 	if c == nil {
-		return invalid
+		return gone
 	}
 	*busy = 0
 	if c.dev.Progress() {
@@ -84,7 +84,7 @@ func srProgress(ctx C.uint32_t, busy *C.int) C.int {
 func srEndProgress(ctx C.uint32_t) C.int {
 	c := contexts.get(uint32(ctx))
 	if c == nil {
-		return invalid
+		return gone
 	}
 	c.dev.EndProgress()
 	return 0

@@ -56,8 +56,20 @@ func srCreateQP(a *C.struct_sr_qp_init_attr, h, num *C.uint32_t) C.int {
 	p, ok1 := optional(&pds, a.pd)
 	x, ok2 := optional(&xrcds, a.xrcd)
 	attr, ok := qpInitAttr(a)
-	if !ok || !ok1 || !ok2 || p == nil && x == nil {
+	switch {
+	case !ok || !ok1 || !ok2:
+		return gone
+	case p == nil && x == nil || a._type > 255:
 		return invalid
+	}
+	var of *userContext
+	if p != nil {
+		of = p.ctx
+	} else {
+		of = x.ctx
+	}
+	if !ofContext(of, a) {
+		return gone
 	}
 	q := &qp{object: object{events: a.events}}
 	attr.Context = &q.object
@@ -82,12 +94,27 @@ func srCreateQP(a *C.struct_sr_qp_init_attr, h, num *C.uint32_t) C.int {
 	return 0
 }
 
+// ofContext tells whether what a QP is to be made with is of a context. To the kernel, the handle of an object of another is one of
+// nothing.
+func ofContext(c *userContext, a *C.struct_sr_qp_init_attr) bool {
+	for _, h := range [...]C.uint32_t{a.send_cq, a.recv_cq} {
+		if q := cqs.get(uint32(h)); q != nil && q.ctx != c {
+			return false
+		}
+	}
+	if s := srqs.get(uint32(a.srq)); s != nil && s.ctx != c {
+		return false
+	}
+	x := xrcds.get(uint32(a.xrcd))
+	return x == nil || x.ctx == c
+}
+
 // qpInitAttr returns the attributes but for Context and Transport. ok is false if there is nothing with one of the handles.
 func qpInitAttr(a *C.struct_sr_qp_init_attr) (attr verbs.QPInitAttr, ok bool) {
 	send, ok1 := optional(&cqs, a.send_cq)
 	recv, ok2 := optional(&cqs, a.recv_cq)
 	s, ok3 := optional(&srqs, a.srq)
-	if !ok1 || !ok2 || !ok3 || a._type > 255 {
+	if !ok1 || !ok2 || !ok3 {
 		return attr, false
 	}
 	attr = verbs.QPInitAttr{
@@ -116,7 +143,7 @@ func qpInitAttr(a *C.struct_sr_qp_init_attr) (attr verbs.QPInitAttr, ok bool) {
 func srOpenQP(x, num C.uint32_t, events *C.struct_sr_events, h *C.uint32_t) C.int {
 	d := xrcds.get(uint32(x))
 	if d == nil {
-		return invalid
+		return gone
 	}
 	v, err := d.OpenQP(uint32(num))
 	if err != nil {
@@ -184,7 +211,7 @@ func setAHAttr(a *C.struct_sr_ah_attr, v *verbs.AHAttr) {
 func srModifyQP(h C.uint32_t, a *C.struct_sr_qp_attr, mask C.int) C.int {
 	q := qps.get(uint32(h))
 	if q == nil {
-		return invalid
+		return gone
 	}
 	attr := verbs.QPAttr{
 		QPState: verbs.QPState(a.qp_state), CurQPState: verbs.QPState(a.cur_qp_state), PathMTU: verbs.MTU(a.path_mtu),
@@ -223,7 +250,7 @@ func (c *userContext) find(to *verbs.AHAttr) {
 func srQueryQP(h C.uint32_t, a *C.struct_sr_qp_attr) C.int {
 	q := qps.get(uint32(h))
 	if q == nil {
-		return invalid
+		return gone
 	}
 	v, _, err := q.Query(0)
 	if err != nil {
@@ -276,7 +303,7 @@ func srDestroyQP(h C.uint32_t) C.int {
 func srAttachMcast(h C.uint32_t, gid *C.uint8_t) C.int {
 	q := qps.get(uint32(h))
 	if q == nil {
-		return invalid
+		return gone
 	}
 	return errno(q.AttachMcast(*(*verbs.GID)(unsafe.Pointer(gid))))
 }
@@ -285,7 +312,7 @@ func srAttachMcast(h C.uint32_t, gid *C.uint8_t) C.int {
 func srDetachMcast(h C.uint32_t, gid *C.uint8_t) C.int {
 	q := qps.get(uint32(h))
 	if q == nil {
-		return invalid
+		return gone
 	}
 	return errno(q.DetachMcast(*(*verbs.GID)(unsafe.Pointer(gid))))
 }
@@ -295,8 +322,8 @@ func srCreateSRQ(a *C.struct_sr_srq_init_attr, h, num *C.uint32_t) C.int {
 	p := pds.get(uint32(a.pd))
 	x, ok1 := optional(&xrcds, a.xrcd)
 	c, ok2 := optional(&cqs, a.cq)
-	if p == nil || !ok1 || !ok2 {
-		return invalid
+	if p == nil || !ok1 || !ok2 || x != nil && x.ctx != p.ctx || c != nil && c.ctx != p.ctx {
+		return gone
 	}
 	s := &srq{object: object{p.ctx, a.events}}
 	attr := verbs.SRQInitAttr{Context: &s.object, Attr: verbs.SRQAttr{MaxWR: int(a.attr.max_wr), MaxSGE: int(a.attr.max_sge)}}
@@ -318,7 +345,7 @@ func srCreateSRQ(a *C.struct_sr_srq_init_attr, h, num *C.uint32_t) C.int {
 func srModifySRQ(h C.uint32_t, a *C.struct_sr_srq_attr, mask C.int) C.int {
 	s := srqs.get(uint32(h))
 	if s == nil {
-		return invalid
+		return gone
 	}
 	return errno(s.Modify(&verbs.SRQAttr{MaxWR: int(a.max_wr), Limit: int(a.srq_limit)}, verbs.SRQAttrMask(mask)))
 }
@@ -327,7 +354,7 @@ func srModifySRQ(h C.uint32_t, a *C.struct_sr_srq_attr, mask C.int) C.int {
 func srQuerySRQ(h C.uint32_t, a *C.struct_sr_srq_attr) C.int {
 	s := srqs.get(uint32(h))
 	if s == nil {
-		return invalid
+		return gone
 	}
 	v, err := s.Query()
 	if err != nil {
@@ -352,7 +379,7 @@ func srDestroySRQ(h C.uint32_t) C.int {
 func srOpenXRCD(ctx C.uint32_t, fd, oflags C.int, h *C.uint32_t) C.int {
 	c := contexts.get(uint32(ctx))
 	if c == nil {
-		return invalid
+		return gone
 	}
 	var f *os.File
 	if fd != -1 { // as in Linux, no other stands for none
@@ -380,7 +407,7 @@ func srCloseXRCD(h C.uint32_t) C.int {
 func srCreateAH(p C.uint32_t, a *C.struct_sr_ah_attr, h *C.uint32_t) C.int {
 	pd := pds.get(uint32(p))
 	if pd == nil {
-		return invalid
+		return gone
 	}
 	attr := ahAttr(a)
 	v, err := pd.CreateAH(&attr)

@@ -309,7 +309,7 @@ func TestNotify(t *testing.T) {
 	}
 }
 
-// A call in a state that does not allow it is EINVAL and changes nothing; after Destroy it is EBADF.
+// A call in a state that does not allow it is EINVAL and changes nothing; after Destroy it is ENOENT.
 func TestWrongState(t *testing.T) {
 	there := netip.MustParseAddrPort(v4A + ":7471")
 	calls := map[string]func(*rdmacm.ID) error{
