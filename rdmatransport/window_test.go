@@ -171,7 +171,7 @@ func TestLocalFailures(t *testing.T) {
 				return &verbs.SendWR{Opcode: verbs.BindMW, Bind: &verbs.MWBind{MW: mw, RKey: verbs.IncRKey(mw.RKey()),
 					MWBindInfo: verbs.MWBindInfo{MR: p.bm, Addr: p.bm.Addr(), Length: 8193}}}
 			}},
-			{verbs.WCLocQPOpErr, func(p *windowPair) *verbs.SendWR {
+			{verbs.WCMWBindErr, func(p *windowPair) *verbs.SendWR {
 				return &verbs.SendWR{Opcode: verbs.LocalInv, InvalidateRKey: p.bm.RKey()}
 			}},
 		} {

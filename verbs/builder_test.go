@@ -87,7 +87,7 @@ func TestBuilderAllOrNothing(t *testing.T) {
 		{"SGList of 5", func(b *verbs.Builder) { b.Send(); b.SetSGE(make([]verbs.SGE, 5)...) }},
 		{"inline length 65", func(b *verbs.Builder) { b.Send(); b.SetInline(make([]byte, 65)) }},
 		{"READ", func(b *verbs.Builder) { b.RDMARead(1, 2); b.SetInline(make([]byte, 1)) }},
-		{"needs 1 entry of 8", func(b *verbs.Builder) { b.AtomicFetchAdd(1, 2, 3); b.Send() }},
+		{"has no inline data", func(b *verbs.Builder) { b.AtomicFetchAdd(1, 2, 3); b.SetInline(make([]byte, 8)) }},
 		{"MaxSendWR of 8", func(b *verbs.Builder) {
 			for range 6 {
 				b.Send()

@@ -92,6 +92,14 @@ func sendOps(t QPType, transport Transport, dev *DeviceAttr) opcodeSet {
 	return s
 }
 
+// lateOps returns the opcodes that QPs of a type do not support, and that fail when the device gets to them.
+func lateOps(t QPType) opcodeSet {
+	if t == UD || t == UC {
+		return opcodes(SendWithInv, RDMAWrite, RDMAWriteWithImm, RDMARead) | atomicOps
+	}
+	return 0
+}
+
 // SendFlags modify a send work request (ibv_send_flags, same values).
 type SendFlags uint8
 

@@ -5,8 +5,10 @@ package verbs
 // are flushed at once; before RTS they are rejected.
 //
 // The first request that is rejected ends the call with a *PostError, which wraps ErrQueueFull, ErrInvalid,
-// ErrNotSupported (the QP does not support the opcode) or ErrDestroyed. The lkeys and ranges of a scatter/gather list are
-// checked when the request is carried out, or with SendInline here, where the data is copied.
+// ErrNotSupported (no QP of this transport supports the opcode) or ErrDestroyed. The lkeys and ranges of a scatter/gather list are
+// checked when the request is carried out, or with SendInline here, where the data is copied. As on hardware, two more faults end
+// a request when its turn comes: WCLocQPOpErr is that of an opcode that RC has and UC or UD has not, and of an AH of another PD,
+// WCLocLenErr that of an atomic whose list is not of 8 bytes, and of a datagram longer than the port's active MTU.
 func (qp *QP) PostSend(wrs ...*SendWR) error {
 	if !qp.mu.TryLock() { // as qp.lock, which is not inlined
 		qp.lockSlowly()
@@ -154,6 +156,7 @@ func (qp *QP) queueSend(wr *SendWR) error {
 	slot.AH, slot.RemoteQPN, slot.RemoteQKey = wr.AH, wr.RemoteQPN, wr.RemoteQKey
 	slot.Bind = bind
 	slot.length = length
+	slot.fault = qp.fault(wr, length)
 	if qp.measured {
 		qp.rare.latency.post(q.len())
 	}
@@ -177,7 +180,7 @@ func (qp *QP) checkSend(wr *SendWR) (length uint64, err error) {
 	switch op := wr.Opcode; {
 	case int(op) >= len(wrOpcodes):
 		return 0, Errorf(ErrInvalid, qp.op(what), "%v", op)
-	case !qp.ops.has(op):
+	case !qp.ops.has(op) && !lateOps(qp.init.Type).has(op):
 		return 0, Errorf(ErrNotSupported, qp.op(what), "Opcode %v is not for %v QPs of this device", op, qp.init.Type)
 	case wr.Flags&^sendFlagsKnown != 0:
 		return 0, Errorf(ErrInvalid, qp.op(what), "Flags %v has unknown bits", wr.Flags)
@@ -187,13 +190,10 @@ func (qp *QP) checkSend(wr *SendWR) (length uint64, err error) {
 	case op == RDMARead && len(wr.SGList) > qp.pd.dev.attr.MaxSGERd:
 		return 0, Errorf(ErrInvalid, qp.op(what), "RDMA_READ SGList of %d is longer than MaxSGERd of %d", len(wr.SGList),
 			qp.pd.dev.attr.MaxSGERd)
-	case atomicOps.has(op) && (len(wr.SGList) != 1 || length != 8):
-		return 0, Errorf(ErrInvalid, qp.op(what), "%v has an SGList of %d entries and %d bytes: it needs 1 entry of 8 bytes", op,
-			len(wr.SGList), length)
 	case qp.init.Type == XRCSend && wr.RemoteSRQN >= 1<<24:
 		return 0, Errorf(ErrInvalid, qp.op(what), "RemoteSRQN %#x has more than 24 bits", wr.RemoteSRQN)
 	case qp.init.Type == UD:
-		if err := qp.checkDatagram(wr, length); err != nil {
+		if err := qp.checkDatagram(wr); err != nil {
 			return 0, err
 		}
 	case length > uint64(qp.maxMsg):
@@ -224,24 +224,38 @@ func (qp *QP) checkSend(wr *SendWR) (length uint64, err error) {
 }
 
 // checkDatagram checks the fields that only a UD QP's request uses.
-func (qp *QP) checkDatagram(wr *SendWR, length uint64) error {
+func (qp *QP) checkDatagram(wr *SendWR) error {
 	const what = "post send to"
 	switch {
 	case wr.AH == nil:
 		return Errorf(ErrInvalid, qp.op(what), "AH is nil: a UD QP's request needs an address handle")
 	case wr.AH.dead.Load():
 		return Errorf(ErrDestroyed, qp.op(what), "the AH is destroyed")
-	case wr.AH.pd != qp.pd:
-		return Errorf(ErrInvalid, qp.op(what), "the AH is of another PD")
+	case wr.AH.pd.dev != qp.pd.dev:
+		return Errorf(ErrInvalid, qp.op(what), "the AH is of another device")
 	case wr.AH.attr.PortNum != qp.attr.PortNum:
 		return Errorf(ErrInvalid, qp.op(what), "the AH is of port %d, but the QP is on port %d", wr.AH.attr.PortNum, qp.attr.PortNum)
 	case wr.RemoteQPN >= 1<<24:
 		return Errorf(ErrInvalid, qp.op(what), "RemoteQPN %#x has more than 24 bits", wr.RemoteQPN)
-	case length > uint64(qp.maxMsg):
-		return Errorf(ErrInvalid, qp.op(what), "length %d is more than the port's active MTU of %d, which a datagram must fit",
-			length, qp.maxMsg)
 	}
 	return nil
+}
+
+// fault is the status with which a request fails when its turn comes. Devices find these faults when they carry the request out,
+// and what was posted before it is carried out.
+func (qp *QP) fault(wr *SendWR, length uint64) WCStatus {
+	switch {
+	case !qp.ops.has(wr.Opcode):
+		return WCLocQPOpErr
+	case atomicOps.has(wr.Opcode) && length != 8:
+		return WCLocLenErr
+	case qp.init.Type != UD:
+	case wr.AH.pd != qp.pd: // IBTA C10-10
+		return WCLocQPOpErr
+	case length > uint64(qp.maxMsg):
+		return WCLocLenErr
+	}
+	return WCSuccess
 }
 
 // gather copies the data of a scatter/gather list, for SendInline. The QP caches the region that it found last until that is

@@ -38,12 +38,6 @@ func TestPostSendRefuses(t *testing.T) {
 		{"sum beyond 32 bits", func(*verbs.MR) *verbs.SendWR {
 			return &verbs.SendWR{Opcode: verbs.RDMAWrite, SGList: []verbs.SGE{sge(1<<32 - 1), sge(2)}}
 		}, verbs.ErrInvalid, "length 4294967297"},
-		{"atomic of 4", func(*verbs.MR) *verbs.SendWR {
-			return &verbs.SendWR{Opcode: verbs.AtomicCmpAndSwp, SGList: []verbs.SGE{sge(4)}}
-		}, verbs.ErrInvalid, "needs 1 entry of 8"},
-		{"atomic in two pieces", func(*verbs.MR) *verbs.SendWR {
-			return &verbs.SendWR{Opcode: verbs.AtomicFetchAndAdd, SGList: []verbs.SGE{sge(4), sge(4)}}
-		}, verbs.ErrInvalid, "needs 1 entry of 8"},
 		{"atomic write of 4", func(*verbs.MR) *verbs.SendWR {
 			return &verbs.SendWR{Opcode: verbs.AtomicWrite, SGList: []verbs.SGE{{Length: 4}}}
 		}, verbs.ErrInvalid, "needs 8"},

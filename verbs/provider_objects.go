@@ -120,6 +120,10 @@ func (wr *SendWR) Inline() []byte {
 	return wr.InlineData
 }
 
+// Fault returns the status with which a posted request fails when its turn comes, whatever is in memory, and nothing of it is sent;
+// WCSuccess of all others. For providers only.
+func (wr *SendWR) Fault() WCStatus { return wr.fault }
+
 // Length returns the message length of a posted request, in bytes. For providers only.
 func (wr *SendWR) Length() uint64 { return wr.length }
 

@@ -1,7 +1,8 @@
 package verbs
 
 // Modify changes the attributes that mask names, and with QPAttrState the state (ibv_modify_qp). An error names the
-// attribute that is missing, not allowed or out of range, and leaves the QP as it was.
+// attribute that is missing, not allowed or out of range, and leaves the QP as it was. An XRC QP has one side of a connection;
+// attributes of the other side alone are ignored, as the kernel ignores them.
 //
 // A transition to SQD drains the send queue: requests whose transmission has begun are completed, and the others wait for
 // RTS. SQDraining is true until then, and EventSQDrained follows if EnSQDAsyncNotify was set.
@@ -18,6 +19,7 @@ func (qp *QP) Modify(attr *QPAttr, mask QPAttrMask) error {
 		a.AHAttr.GRH.FlowLabel &= maxFlowLabel
 		attr = &a
 	}
+	mask &^= unused(qp.init.Type)
 	qp.modifying.Lock()
 	defer qp.modifying.Unlock()
 
@@ -95,6 +97,17 @@ func (qp *QP) Modify(attr *QPAttr, mask QPAttrMask) error {
 		qp.prov.PostSend()
 	}
 	return nil
+}
+
+// unused are the attributes of which a type of QP makes no use, and which programs set all the same, as for RC.
+func unused(t QPType) QPAttrMask {
+	switch t {
+	case XRCSend:
+		return QPAttrMaxDestRDAtomic | QPAttrMinRNRTimer
+	case XRCRecv:
+		return QPAttrMaxQPRDAtomic | QPAttrRetryCnt | QPAttrRNRRetry
+	}
+	return 0
 }
 
 // dropCompletions removes the QP's completions from its CQs, as those that were in flight in RESET must not be taken for

@@ -15,6 +15,7 @@ type SendWR struct {
 	ID     uint64
 	Opcode WROpcode
 	Flags  SendFlags
+	fault  WCStatus // of a posted request that fails when its turn comes
 	SGList []SGE
 	// ImmData is for SendWithImm and RDMAWriteWithImm. It is a number, not in network byte order.
 	ImmData uint32

@@ -380,12 +380,12 @@ static void step(struct cq *q) { __atomic_store_n(&q->at, q->at + 1, __ATOMIC_RE
 static int next_poll(struct ibv_cq_ex *cq)
 {
 	struct cq *q = (struct cq *)cq;
+	enum pause ignored; // the lock is held until end_poll
 	if (q->at == q->n)
-		return current(q); // next_poll has said that there is none; since then one may have come
+		return current(q, &ignored); // next_poll has said that there is none; since then one may have come
 	step(q);
 	if (q->at == q->n && !__atomic_load_n(&q->ready, __ATOMIC_ACQUIRE))
 		return ENOENT;
-	enum pause ignored; // the lock is held until end_poll
 	return current(q, &ignored);
 }
 

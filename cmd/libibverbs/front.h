@@ -193,6 +193,7 @@ struct mw {
 struct ah {
 	struct ibv_ah ibv;
 	struct ibv_context *made_by;
+	uint32_t handle; // what is posted goes by this, as in hardware, where the address is in the structure
 	struct life life;
 };
 

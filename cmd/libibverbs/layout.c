@@ -64,7 +64,7 @@ FIELD(struct sr_wc, imm_data, struct ibv_wc, invalidated_rkey);
 FIELD(struct sr_wc, wc_flags, struct ibv_wc, wc_flags);
 FIELD(struct sr_wc, dlid_path_bits, struct ibv_wc, dlid_path_bits);
 
-_Static_assert(SR_AH_HANDLE == offsetof(struct ibv_ah, handle), "ibv_ah.handle");
+_Static_assert(SR_AH_HANDLE == offsetof(struct ah, handle), "ah.handle");
 _Static_assert(SR_MW_HANDLE == offsetof(struct ibv_mw, handle), "ibv_mw.handle");
 _Static_assert(SR_MW_RKEY == offsetof(struct ibv_mw, rkey), "ibv_mw.rkey");
 _Static_assert(SR_MR_HANDLE == offsetof(struct ibv_mr, handle), "ibv_mr.handle");

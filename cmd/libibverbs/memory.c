@@ -243,6 +243,7 @@ PUBLIC struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 		return fail_null(err);
 	}
 	ah->context = ((struct ah *)ah)->made_by = pd->context;
+	((struct ah *)ah)->handle = ah->handle;
 	ah->pd = pd;
 	return ah;
 }

@@ -75,7 +75,7 @@ func pointer(addr *C.uint64_t) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe
 // set makes request i of c.
 func (s *sends) set(i int, c *C.struct_sr_send_wr, flags C.int) {
 	w := &s.wrs[i]
-	*w = verbs.SendWR{ID: uint64(c.wr_id), Opcode: verbs.WROpcode(min(c.opcode, 255)), Flags: verbs.SendFlags(c.send_flags), RemoteSRQN: uint32(c.remote_srqn)}
+	*w = verbs.SendWR{ID: uint64(c.wr_id), Opcode: verbs.WROpcode(min(c.opcode, 255)), Flags: verbs.SendFlags(c.send_flags), RemoteSRQN: uint32(c.remote_srqn) & 0xffffff}
 	if w.Flags&verbs.SendInline != 0 {
 		w.InlineData = s.gather(c, flags>>C.SR_POST_SGES)
 	} else {
@@ -97,7 +97,7 @@ func (s *sends) set(i int, c *C.struct_sr_send_wr, flags C.int) {
 	switch {
 	case flags&C.SR_POST_UD != 0:
 		w.AH = ahs.get(handleAt(pointer(&c.remote_addr), C.SR_AH_HANDLE))
-		w.RemoteQPN, w.RemoteQKey = uint32(c.word1), uint32(c.word1>>32)
+		w.RemoteQPN, w.RemoteQKey = uint32(c.word1)&0xffffff, uint32(c.word1>>32)
 	case w.Opcode == verbs.AtomicCmpAndSwp || w.Opcode == verbs.AtomicFetchAndAdd:
 		w.RemoteAddr, w.RKey, w.CompareAdd, w.Swap = uint64(c.remote_addr), uint32(c.atomic_rkey), uint64(c.word1), uint64(c.swap)
 	default:

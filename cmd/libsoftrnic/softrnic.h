@@ -276,7 +276,7 @@ struct sr_cm_event {
 
 // Byte offsets in libibverbs' structures, where the engine finds the handle and the key of what a work request points to. It
 // writes the key of a window that it binds.
-#define SR_AH_HANDLE 16
+#define SR_AH_HANDLE 32 // that of the front's own structure
 #define SR_MW_RKEY 16
 #define SR_MW_HANDLE 20
 #define SR_MR_HANDLE 32

@@ -213,6 +213,9 @@ func (q *qp) moveNext(p *qp, wr *verbs.SendWR) (moved uint64, ok bool) {
 		n = memory.HoldMost
 	}
 	var response uint32 // bytes that come back
+	if wr.Fault() != verbs.WCSuccess {
+		return 0, false
+	}
 	switch wr.Opcode {
 	case verbs.Send, verbs.SendWithInv:
 		ok = q.moveSend(p, wr, n)

@@ -307,11 +307,11 @@ func (q *qp) atomicWord(h *rdmap.AtomicRequestHeader) (memory.Span, error) {
 		return memory.Span{}, rdmap.TOWrap
 	}
 	word, denial := q.e.regions.Remote(q.h, h.STag, h.TO, 8, verbs.AccessRemoteAtomic)
-	switch {
+	switch { // an address that is not aligned is at fault whatever the STag
+	case h.TO%8 != 0 || denial == memory.Allowed && !word.Aligned():
+		return memory.Span{}, rdmap.StreamCatastrophic // RFC 7306 §8.2
 	case denial != memory.Allowed:
 		return memory.Span{}, remoteCause(denial)
-	case h.TO%8 != 0 || !word.Aligned():
-		return memory.Span{}, rdmap.StreamCatastrophic // RFC 7306 §8.2
 	}
 	return word, nil
 }

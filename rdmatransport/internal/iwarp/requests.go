@@ -25,6 +25,9 @@ func (q *qp) sendRequest() bool {
 	if t.cursor.is(untouched) && wr.Flags&verbs.SendFence != 0 && len(t.reads.list) > 0 {
 		return false
 	}
+	if wr.Fault() != verbs.WCSuccess {
+		return q.executeLocal(wr)
+	}
 	switch wr.Opcode {
 	case verbs.BindMW, verbs.LocalInv:
 		return q.executeLocal(wr)
@@ -57,16 +60,19 @@ func (q *qp) inWrite() bool {
 	return c.inData() && isWrite(q.h.Send(c.index(c.next)).Opcode)
 }
 
-// executeLocal binds or invalidates a window: nothing is sent. A request that fails waits until it is the oldest.
+// executeLocal binds or invalidates a window, or fails a request whose fault is known: nothing is sent. A request that fails waits
+// until it is the oldest.
 func (q *qp) executeLocal(wr *verbs.SendWR) bool {
 	c := &q.tx.cursor
 	status := c.refusal()
 	switch {
 	case status != verbs.WCSuccess:
+	case wr.Fault() != verbs.WCSuccess:
+		status = wr.Fault()
 	case wr.Opcode == verbs.BindMW:
 		status = q.e.regions.Bind(q.h, wr.Bind)
 	case q.e.regions.InvalidateWindow(q.h, wr.InvalidateRKey) != memory.Allowed:
-		status = verbs.WCLocQPOpErr
+		status = verbs.WCMWBindErr // the name of Memory Management Operation Error
 	}
 	if status == verbs.WCSuccess {
 		q.requestSent(true)

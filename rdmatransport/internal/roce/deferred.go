@@ -56,11 +56,11 @@ func (q *qp) modifyWord(kind receive.Kind, op wire.Opcode, a *wire.AtomicETH, ne
 // word is the eight bytes that a request is to modify, or why not.
 func (q *qp) word(a *wire.AtomicETH, need verbs.Access) (word memory.Span, nak uint8, status verbs.WCStatus) {
 	word, ok := q.region(a.RKey, a.Addr, 8, need)
-	switch {
+	switch { // an address that is not aligned is an invalid request, whatever the key
+	case a.Addr%8 != 0 || ok && !word.Aligned():
+		return word, wire.NakInvalidRequest, verbs.WCRemInvReqErr
 	case !ok:
 		return word, wire.NakRemoteAccess, verbs.WCRemAccessErr
-	case a.Addr%8 != 0 || !word.Aligned():
-		return word, wire.NakInvalidRequest, verbs.WCRemInvReqErr
 	}
 	return word, 0, verbs.WCSuccess
 }

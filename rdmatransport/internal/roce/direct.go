@@ -244,7 +244,7 @@ func (q *qp) moveSome() remainder {
 // takes packets, and nothing has changed.
 func (q *qp) moveNext(p *qp) (moved uint64, ok bool) {
 	wr := q.h.Send(0)
-	if isLocal(wr.Opcode) {
+	if isLocal(wr) {
 		return 0, q.moveLocal(wr)
 	}
 	off := q.movedBytes()

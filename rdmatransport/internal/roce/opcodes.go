@@ -63,7 +63,10 @@ func hasAnswer(op verbs.WROpcode) bool {
 // emptyAnswer tells whether that answer has nothing to say.
 func emptyAnswer(op verbs.WROpcode) bool { return op == verbs.Flush || op == verbs.AtomicWrite }
 
-func isLocal(op verbs.WROpcode) bool { return op == verbs.BindMW || op == verbs.LocalInv }
+// isLocal tells whether nothing of a request is sent.
+func isLocal(wr *verbs.SendWR) bool {
+	return wr.Opcode == verbs.BindMW || wr.Opcode == verbs.LocalInv || wr.Fault() != verbs.WCSuccess
+}
 
 // operation is the code that RC has for the same.
 func operation(o wire.Opcode) wire.Opcode { return o & 0x1f }

@@ -149,7 +149,7 @@ func TestRefusals(t *testing.T) {
 		{name: "READ around the address space", want: acc, pkts: read(address(func(*rig) uint64 { return 1<<64 - 4 }))},
 		{name: "READ of 1 GiB of a smaller region", pkts: read(at(0, gib)), want: acc},
 		{name: "atomic one byte too far", want: acc,
-			pkts: fetchAdd(func(r *rig) option { return r.atomic(64<<10-7, 0, 1) })},
+			pkts: fetchAdd(func(r *rig) option { return r.atomic(64<<10, 0, 1) })},
 		{name: "atomic with an unknown rkey", want: acc, pkts: fetchAdd(func(r *rig) option {
 			return func(p *wire.Packet) { r.atomic(0, 0, 1)(p); p.AtomicETH.RKey++ }
 		})},

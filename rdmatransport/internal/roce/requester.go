@@ -75,7 +75,11 @@ func (q *qp) describe() {
 }
 
 func (q *qp) describeOne(wr *verbs.SendWR) {
-	q.sending.Post(kindOf(wr.Opcode), wr.Length(), wr.Flags&verbs.SendFence != 0)
+	kind, length := kindOf(wr.Opcode), wr.Length()
+	if isLocal(wr) {
+		kind, length = send.Local, 0
+	}
+	q.sending.Post(kind, length, wr.Flags&verbs.SendFence != 0)
 }
 
 // sendBurst sends the packets of a burst. It returns false if the rate limit does not allow that yet. Where there is one, each

@@ -33,7 +33,7 @@ func (q *qp) sendMessages() {
 			return
 		}
 		wr := q.h.Send(0)
-		if isLocal(wr.Opcode) {
+		if isLocal(wr) {
 			status := q.executeLocal(wr)
 			q.h.CompleteSend(status, 0)
 			if status != verbs.WCSuccess {

@@ -63,6 +63,9 @@ func (q *qp) sendDatagrams() {
 
 // sendDatagram sends one. What the path cannot take is lost, as anywhere else on the way.
 func (q *qp) sendDatagram(wr *verbs.SendWR) verbs.WCStatus {
+	if s := wr.Fault(); s != verbs.WCSuccess {
+		return s
+	}
 	n := int(wr.Length())
 	p := wire.Packet{
 		BTH: wire.BTH{

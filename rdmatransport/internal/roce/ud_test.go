@@ -73,12 +73,6 @@ func TestDatagramOut(t *testing.T) {
 		if err := gone.Destroy(); err != nil {
 			t.Fatal(err)
 		}
-		pd := must(r.dev.AllocPD())
-		foreign := must(pd.CreateAH(&verbs.AHAttr{IsGlobal: true, PortNum: 1,
-			GRH: verbs.GRH{DGID: verbs.GIDFromAddr(r.them), SGIDIndex: 1}}))
-		if err := pd.Dealloc(); !errors.Is(err, verbs.ErrBusy) {
-			t.Errorf("a PD with an AH: %v", err)
-		}
 		r.c.size = 8192
 		for _, c := range []struct {
 			kind error
@@ -87,11 +81,8 @@ func TestDatagramOut(t *testing.T) {
 		}{
 			{verbs.ErrInvalid, "AH is nil", func(w *verbs.SendWR) { w.AH = nil }},
 			{verbs.ErrDestroyed, "the AH is destroyed", func(w *verbs.SendWR) { w.AH = gone }},
-			{verbs.ErrInvalid, "another PD", func(w *verbs.SendWR) { w.AH = foreign }},
 			{verbs.ErrInvalid, "RemoteQPN 0x1000000", func(w *verbs.SendWR) { w.RemoteQPN = 1 << 24 }},
-			{verbs.ErrInvalid, "length 4097 is more than the port's active MTU of 4096",
-				func(w *verbs.SendWR) { w.SGList[0].Length = 4097 }},
-			{verbs.ErrNotSupported, "Opcode RDMA_WRITE is not for UD", func(w *verbs.SendWR) { w.Opcode = verbs.RDMAWrite }},
+			{verbs.ErrNotSupported, "Opcode ATOMIC_WRITE is not for UD", func(w *verbs.SendWR) { w.Opcode = verbs.AtomicWrite }},
 		} {
 			wr := r.dgram(1, ah, 8)
 			c.set(wr)
@@ -100,6 +91,37 @@ func TestDatagramOut(t *testing.T) {
 			}
 		}
 		r.expect()
+	})
+	run(t, "a fault that is found in its turn", udConfig, func(t *testing.T, r *rig) {
+		ah := r.ah(r.them)
+		pd := must(r.dev.AllocPD())
+		foreign := must(pd.CreateAH(&verbs.AHAttr{IsGlobal: true, PortNum: 1,
+			GRH: verbs.GRH{DGID: verbs.GIDFromAddr(r.them), SGIDIndex: 1}}))
+		if err := pd.Dealloc(); !errors.Is(err, verbs.ErrBusy) {
+			t.Errorf("a PD with an AH: %v", err)
+		}
+		r.c.size = 8192
+		for what, c := range map[string]struct {
+			set  func(*verbs.SendWR)
+			want string
+		}{
+			"longer than the MTU":  {func(w *verbs.SendWR) { w.SGList[0].Length = 4097 }, "2 LOC_LEN_ERR"},
+			"an AH of another PD":  {func(w *verbs.SendWR) { w.AH = foreign }, "2 LOC_QP_OP_ERR"},
+			"WRITE":                {func(w *verbs.SendWR) { w.Opcode = verbs.RDMAWrite }, "2 LOC_QP_OP_ERR"},
+			"READ":                 {func(w *verbs.SendWR) { w.Opcode = verbs.RDMARead }, "2 LOC_QP_OP_ERR"},
+			"atomic":               {func(w *verbs.SendWR) { w.Opcode = verbs.AtomicCmpAndSwp }, "2 LOC_QP_OP_ERR"},
+			"Send with Invalidate": {func(w *verbs.SendWR) { w.Opcode = verbs.SendWithInv }, "2 LOC_QP_OP_ERR"},
+		} {
+			bad := r.dgram(2, ah, 8)
+			c.set(bad)
+			r.post(r.dgram(1, ah, 8), bad, r.dgram(3, ah, 8))
+			if sent := r.take(); len(sent) != 1 {
+				t.Errorf("%s: %d packets", what, len(sent))
+			}
+			r.completions(r.scq, "1 SUCCESS SEND 0", c.want, "3 WR_FLUSH_ERR")
+			r.state(verbs.StateSQE)
+			r.modify(verbs.StateRTS)
+		}
 		if err := foreign.Destroy(); err != nil {
 			t.Error(err)
 		}
