@@ -1,0 +1,56 @@
+//go:build linux
+
+package interop
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/softrnic/softrnic/tests/internal/gate"
+	"github.com/softrnic/softrnic/tests/system/interop/peer"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+)
+
+// TestHeldRequests: the kernel's connection manager answers the DREQ by which a listener asks it whether it is there, so that more of its
+// connections come at a time than a listener takes of strangers.
+func TestHeldRequests(t *testing.T) {
+	gate.System(t)
+	const connections = 8
+	p := peer.Boot(t, peer.Config{ID: 2})[0]
+	dev := openSoftRNIC(t, openTAP(t, p.Netns)).(softrnic).dev
+	addr := netip.AddrPortFrom(softrnicAddr4, 7471)
+	l, err := rdmacm.Listen(dev, addr.String(), &rdmacm.Config{Backlog: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	closing(t, l.Close)
+	ctx, cancel := context.WithTimeout(t.Context(), cmPatience)
+	defer cancel()
+	conns, failed := make(chan *rdmacm.Conn, connections), make(chan error, 1)
+	go func() {
+		defer close(conns)
+		for n := range connections {
+			c, err := l.Accept(ctx)
+			if err != nil {
+				failed <- fmt.Errorf("after %d: %w", n, err)
+				return
+			}
+			conns <- c
+		}
+		failed <- nil
+	}()
+	p.Run(t, fmt.Sprintf("cmtime -s %v -p %d -c %d", addr.Addr(), addr.Port(), connections))
+	for c := range conns {
+		closing(t, c.Close)
+	}
+	if err := <-failed; err != nil {
+		t.Error(err)
+	}
+	if held := dev.HWCounters()["cm_rx_held"]; held == 0 {
+		t.Error("no request was held")
+	} else {
+		t.Logf("%d requests were held", held)
+	}
+}
