@@ -152,7 +152,8 @@ func (mr *MR) checkMapped(op string, r *region) error {
 	if mr.kind != mrMapped || r.access&AccessOnDemand != 0 || mapped(r.buf, write) {
 		return nil
 	}
-	return Errorf(syscall.EFAULT, op, "%d bytes at %p, access %v: some are not mapped, or do not allow it", len(r.buf), unsafe.SliceData(r.buf), r.access)
+	return Errorf(syscall.EFAULT, op, "%d bytes at %p, access %v: some are not mapped, or do not allow it", len(r.buf),
+		unsafe.SliceData(r.buf), r.access)
 }
 
 // assignKeys gives the region its keys and makes it reachable by them.

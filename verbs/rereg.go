@@ -20,8 +20,9 @@ func (f ReregFlags) String() string {
 // A change of the memory, or of AccessZeroBased, changes the keys, too: the old ones become invalid, and no byte of the old
 // memory is accessed any more, before the new ones become valid. Other changes keep the keys, as the kernel's drivers do.
 //
-// The memory is checked as RegMapping checks it, if the region is one of RegMapping. If an argument is invalid, the region stays as it was; if the device has no keys left, the region is deregistered. Rereg
-// fails with ErrBusy while memory windows are bound to the region.
+// The new memory, or the new access flags, of a region of RegMapping are checked as RegMapping checks them. If an argument is invalid,
+// the region stays as it was; if the device has no keys left, the region is deregistered. Rereg fails with ErrBusy while memory
+// windows are bound to the region.
 func (mr *MR) Rereg(flags ReregFlags, pd *PD, buf []byte, access Access) error {
 	const op = "reregister MR"
 	if flags == 0 || flags&^(ReregTranslation|ReregPD|ReregAccess) != 0 {

@@ -201,7 +201,8 @@ func TestSRQObjects(t *testing.T) {
 	check(t, guest.Destroy())
 	check(t, other.Dealloc())
 	foreign := newRig(t)
-	if _, err := foreign.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: foreign.cq, RecvCQ: foreign.cq, SRQ: srq}); !errors.Is(err, verbs.ErrInvalid) {
+	init2 := &verbs.QPInitAttr{Type: verbs.RC, SendCQ: foreign.cq, RecvCQ: foreign.cq, SRQ: srq}
+	if _, err := foreign.pd.CreateQP(init2); !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("an SRQ of another device: %v", err)
 	}
 	if err := srq.PostRecv(&verbs.RecvWR{SGList: make([]verbs.SGE, 1)}); !errors.Is(err, verbs.ErrInvalid) {

@@ -122,7 +122,6 @@ static void nonsense(void)
 	CHECK(ibv_post_send(l.qp, &wr, &bad) == EINVAL);
 	CHECK(!ibv_create_cq(ctx, -1, NULL, NULL, 0) && errno == EINVAL);
 	CHECK(!ibv_create_cq(ctx, 1 << 30, NULL, NULL, 0) && errno == EINVAL);
-	CHECK(!ibv_reg_mr(pd, l.memory, 0, 0) && errno == EINVAL);
 	CHECK(!ibv_reg_mr(pd, l.memory, SIZE_MAX - 1, 0) && errno == EINVAL);
 	CHECK(!ibv_reg_mr(pd, NULL, 4096, 0) && errno == EFAULT);
 	struct ibv_qp_init_attr a = {.send_cq = l.cq, .recv_cq = l.cq, .cap = {1 << 30, 1, 1, 1, 0}, .qp_type = IBV_QPT_RC};
@@ -235,7 +234,7 @@ static void late_call(void)
 		CHECK(now() - began < 10);
 	for (int i = 0; i < 32; i++)
 		new[i] = create_srq(pd);
-	CHECK(ibv_query_srq(old, &a) == EINVAL && ibv_destroy_srq(old) == ENOENT);
+	CHECK(ibv_query_srq(old, &a) == ENOENT && ibv_destroy_srq(old) == ENOENT);
 	ibv_ack_async_event(&e);
 	CHECK(!pthread_join(t, &err) && !err);
 	for (int i = 0; i < 32; i++)
