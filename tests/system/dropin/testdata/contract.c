@@ -1,5 +1,6 @@
 // What the manual pages of libibverbs promise of events, SRQs, XRC, extended CQs, counters, flows, memory windows of type 1, address
 // handles and multicast. Each promise has a line: "ok", "BAD" with what came instead, or "none" where the device has no such object.
+#define _GNU_SOURCE
 #include "loopback.h"
 #include <arpa/inet.h>
 #include <fcntl.h>
