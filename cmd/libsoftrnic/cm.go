@@ -125,11 +125,13 @@ func (s *state) cmTransports(space rdmacm.PortSpace) (list []verbs.Transport) {
 //export srCMDestroyID
 func srCMDestroyID(h C.uint32_t, events *C.uint32_t) C.int {
 	return errno(cmIDs.remove(uint32(h), func(s *cmID) error {
+		from := s.current().Channel()
 		if !lingering.keep(s) {
 			if err := s.Destroy(); err != nil {
 				stacks.logError(err) // the ID is destroyed nevertheless
 			}
 		}
+		from.WaitOnEvent() // the descriptor does not count the ID's events any more
 		*events = C.uint32_t(s.reported.Load())
 		return nil
 	}))
@@ -141,10 +143,13 @@ func srCMMigrateID(h, ch C.uint32_t, events *C.uint32_t) C.int {
 	if s == nil || to == nil {
 		return invalid
 	}
-	if s.adopted() {
+	if from := s.current().Channel(); s.adopted() {
 		s.ch = to.EventChannel // where it goes with Listen
 	} else if err := s.Migrate(background, to.EventChannel); err != nil {
 		return errno(err)
+	} else {
+		from.WaitOnEvent()
+		to.WaitOnEvent()
 	}
 	*events = C.uint32_t(s.reported.Load())
 	return 0

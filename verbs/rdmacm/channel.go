@@ -128,6 +128,10 @@ func (c *EventChannel) OnEvent(f func(n int)) {
 	wait()
 }
 
+// WaitOnEvent waits until the function of OnEvent has been called for all changes so far, such as for the events that [ID.Destroy] has
+// dropped. It must not be called by that function.
+func (c *EventChannel) WaitOnEvent() { c.onEvent.Wait() }
+
 // Destroy destroys the channel (rdma_destroy_event_channel); calls of GetEvent return. It fails with ErrBusy while the
 // channel has IDs.
 func (c *EventChannel) Destroy() error {

@@ -74,3 +74,22 @@ func TestOnEvent(t *testing.T) {
 		wants(t, err, verbs.ErrDestroyed)
 	})
 }
+
+// TestWaitOnEvent: behind WaitOnEvent the hook has been called for what Destroy has dropped.
+func TestWaitOnEvent(t *testing.T) {
+	bubble(t, func(t *testing.T, a, b *end) {
+		pending := 0
+		b.ch.OnEvent(func(n int) { pending += n })
+		id := b.resolve(rdmacm.TCP, v4A+":7471") // which takes its events
+		must(t, id.Connect(nil))                 // nobody listens: an event says so
+		synctest.Wait()
+		b.ch.WaitOnEvent()
+		before := pending
+		must(t, id.Destroy())
+		b.ch.WaitOnEvent()
+		if pending != before-1 {
+			t.Errorf("the hook's numbers are %d, and were %d before an event was dropped", pending, before)
+		}
+		b.ch.OnEvent(nil)
+	})
+}

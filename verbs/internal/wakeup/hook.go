@@ -46,6 +46,19 @@ func (h *Hook) change(n int) {
 	}
 }
 
+// Wait waits until the function has been called for all changes so far. It is not called by the function itself.
+func (h *Hook) Wait() {
+	for {
+		h.mu.Lock()
+		running := h.running
+		h.mu.Unlock()
+		if running == nil {
+			return
+		}
+		<-running
+	}
+}
+
 func (h *Hook) run() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
