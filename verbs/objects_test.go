@@ -336,8 +336,8 @@ func TestAsyncEventsOfMany(t *testing.T) {
 		(&rig{qp: qp}).bring(t, verbs.StateInit)
 		waiting[qp] = true
 	}
-	hook := 0
-	r.dev.OnAsyncEvent(func(n int) { hook += n })
+	var hook tokens
+	r.dev.OnAsyncEvent(hook.add)
 	for qp := range waiting {
 		check(t, qp.Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState))
 	}
@@ -369,9 +369,7 @@ func TestAsyncEventsOfMany(t *testing.T) {
 	if ports != 1024 || len(waiting) > 0 {
 		t.Errorf("%d events of ports, want 1024; %d of QPs are lost", ports, len(waiting))
 	}
-	if hook != taken {
-		t.Errorf("the hook's numbers are %d, %d events were taken", hook, taken)
-	}
+	hook.want(t, "events that were taken", taken)
 	for qp := range waiting {
 		check(t, qp.Destroy())
 	}
