@@ -195,7 +195,7 @@ func TestLayoutIsChecked(t *testing.T) {
 	for _, change := range [][2]string{
 		{"uint16_t pkey_index, slid;", "uint32_t pkey_index, slid;"},
 		{"uint32_t opcode, send_flags, imm_data;", "uint32_t send_flags, opcode, imm_data;"},
-		{"#define SR_AH_HANDLE 16", "#define SR_AH_HANDLE 20"},
+		{"#define SR_AH_HANDLE 32", "#define SR_AH_HANDLE 36"},
 		{"retry_count, rnr_retry_count, srq;\n\tuint32_t qp_num;", "retry_count, srq, rnr_retry_count;\n\tuint32_t qp_num;"},
 		{"#define SR_CM_AFONLY 2", "#define SR_CM_AFONLY 4"},
 		{"uint16_t pkey_tbl_len, lid, sm_lid;", "uint16_t lid, pkey_tbl_len, sm_lid;"},
