@@ -225,7 +225,9 @@ func callBack(t *testing.T, transport verbs.Transport, packets bool) {
 	before = c.count("rdma_cm event")
 	ok(t, hosts[0].Close())
 	next(0, rdmacm.DeviceRemoval)
-	until(ctx, t, func() bool { return c.count("rdma_cm event") > before && c.count("watch") > 0 && c.count("asynchronous event") > 0 })
+	until(ctx, t, func() bool {
+		return c.count("rdma_cm event") > before && c.count("watch") > 0 && c.count("asynchronous event") > 0
+	})
 	for _, id := range []*rdmacm.ID{from, to, l} {
 		ok(t, id.Destroy())
 	}

@@ -106,8 +106,8 @@ type Datagram struct {
 	Polled       bool   // a call of NIC.Poll received it, and whoever made that call will soon call Poll again, or EndPoll
 	HopLimit     uint8
 	Via          [6]byte // the MAC address that the frame came from: the sender's, or a router's; zero if the stack does not see it
-	Looped       bool // one of the host's own, which did not pass a link
-	V1           bool // of RoCE v1: SrcPort means nothing, and Header is the GRH
+	Looped       bool    // one of the host's own, which did not pass a link
+	V1           bool    // of RoCE v1: SrcPort means nothing, and Header is the GRH
 	// IDGuessed says that the stack does not see IP headers: the IPv4 identification in Header is what most senders would
 	// have given, and may be wrong. The ICRC covers it. Never set for IPv6.
 	IDGuessed bool
