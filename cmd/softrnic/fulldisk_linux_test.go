@@ -14,6 +14,7 @@ import (
 // TestFilesOnFullDisk: a command that could not write a file that was asked for fails, and names the reason. So it does for what is
 // printed.
 func TestFilesOnFullDisk(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	link := func(name string) string {
 		name = filepath.Join(dir, name)
@@ -25,23 +26,29 @@ func TestFilesOnFullDisk(t *testing.T) {
 	const lossy = "internal/trace/testdata/lossy.pcapng.gz"
 	const perf = "perf write bw --loopback --packets --iters 10 "
 	for _, args := range []string{
-		perf + "--trace /dev/full", perf + "--pprof /dev/full", perf + "--report /dev/full", perf + "--capture /dev/full",
+		perf + "--trace /dev/full", perf + "--pprof /dev/full", perf + "--size 64 --report /dev/full", perf + "--capture /dev/full",
 		"demo --size 8 --time 1ms --capture /dev/full",
 		"trace " + lossy + " --ladder " + link("ladder.svg"), "trace " + lossy + " --ladder " + link("ladder.html"),
 	} {
-		code, _, stderr := runCommand(t, args)
-		if code != cli.ExitFailed || !strings.Contains(stderr, "no space left on device") {
-			t.Errorf("%s: exit code %d, stderr %q", args, code, stderr)
-		}
+		t.Run(args, func(t *testing.T) {
+			t.Parallel()
+			code, _, stderr := runCommand(t, args)
+			if code != cli.ExitFailed || !strings.Contains(stderr, "no space left on device") {
+				t.Errorf("exit code %d, stderr %q", code, stderr)
+			}
+		})
 	}
 	for _, args := range []string{
 		"demo --size 8 --time 1ms --json", perf + "--json", "devinfo", "devinfo --json", "trace " + lossy, "trace " + lossy + " --json", "--help", "--version",
 	} {
-		var errs clitest.Output
-		code := runCommandLine(t.Context(), strings.Fields(args), &cli.Env{Stdout: full{}, Stderr: &errs})
-		if code != cli.ExitFailed || !strings.Contains(errs.String(), "no space left on device") {
-			t.Errorf("%s: exit code %d, stderr %q", args, code, errs.String())
-		}
+		t.Run("stdout of "+args, func(t *testing.T) {
+			t.Parallel()
+			var errs clitest.Output
+			code := runCommandLine(t.Context(), strings.Fields(args), &cli.Env{Stdout: full{}, Stderr: &errs})
+			if code != cli.ExitFailed || !strings.Contains(errs.String(), "no space left on device") {
+				t.Errorf("exit code %d, stderr %q", code, errs.String())
+			}
+		})
 	}
 	// Counters are printed to stderr.
 	if code := runCommandLine(t.Context(), strings.Fields(perf+"--counters"), &cli.Env{Stdout: new(clitest.Output), Stderr: full{}}); code != cli.ExitFailed {
