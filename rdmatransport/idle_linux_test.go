@@ -55,7 +55,7 @@ func idleOnSockets(t *testing.T, n, most int, open func() stacktest.Host) {
 		}
 	}
 	files, threads = entriesOf(t, "/proc/self/fd")-files, entriesOf(t, "/proc/self/task")-threads
-	t.Logf("%d QPs: %d files and %d threads more", n, files, threads)
+	t.Logf("result: %d QPs: %d files and %d threads more", n, files, threads)
 	if files > most {
 		t.Errorf("%d files were opened for %d QPs, at most %d were to be", files, n, most)
 	}

@@ -77,7 +77,7 @@ func TestIdleQPs(t *testing.T) {
 		before := memory()
 		qps := connectedQPs(t, &nodes, n)
 		each = (memory()-before)/n - entries
-		t.Logf("%d QPs: %d bytes each beyond the queues", n, each)
+		t.Logf("result: %d QPs: %d bytes each beyond the queues", n, each)
 		runtime.KeepAlive(qps)
 	}
 	if each >= most {
@@ -95,7 +95,7 @@ func TestIdleStreamMemory(t *testing.T) {
 	for try := 0; try < 3 && beyond >= most; try++ { // something else of the test binary may be in between
 		var each int
 		each, beyond = idleStream(t)
-		t.Logf("%d bytes each, %d beyond queues and TCP", each, beyond)
+		t.Logf("result: idle iWARP: %d bytes each, %d beyond queues and TCP", each, beyond)
 	}
 	if beyond >= most {
 		t.Errorf("that is not less than %d", most)

@@ -304,7 +304,7 @@ func TestHostile(t *testing.T) {
 		f, m := descriptorsOpen(t)
 		return f <= fds && m <= maps && len(a.Peers()) == 1 && len(b.Peers()) == 1
 	})
-	t.Logf("%d frames, %d hostile processes, %d acts, malformed %d and %d", sent, joined.Load(), acts.Load(), a.Malformed(), b.Malformed())
+	t.Logf("result: %d frames, %d hostile processes, %d acts, malformed %d and %d", sent, joined.Load(), acts.Load(), a.Malformed(), b.Malformed())
 	if idle() {
 		t.Errorf("%d hostile processes, %d malformed: they have done nothing", joined.Load(), a.Malformed()+b.Malformed())
 	}

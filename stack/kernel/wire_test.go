@@ -530,7 +530,6 @@ func TestForgedIdentifications(t *testing.T) {
 	for i := range batch {
 		batch[i].Data = bytes.Clone(genuine)
 	}
-	started := time.Now()
 	for sent := 0; sent < forgeries; sent += len(batch) {
 		for i := range batch {
 			f := batch[i].Data
@@ -551,7 +550,7 @@ func TestForgedIdentifications(t *testing.T) {
 		}
 	}
 	exchange(1)
-	t.Logf("%d forgeries in %v: %v", forgeries, time.Since(started), a.HWCounters())
+	t.Logf("result: %d forgeries", forgeries)
 	if k := a.HWCounters(); k["icrc_errors"] < uint64(forgeries)/2 {
 		t.Errorf("only %d forgeries were refused", k["icrc_errors"])
 	}

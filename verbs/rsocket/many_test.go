@@ -100,7 +100,7 @@ func many(t *testing.T, cfg *rsocket.Config, conns int) {
 	n := float64(conns)
 	buffers := float64(2 * (orDefault(cfg.SendBuffer) + orDefault(cfg.RecvBuffer)))
 	rest, stacks, goroutines := (idle.heap-before.heap)/n-buffers, (idle.stacks-before.stacks)/n, (idle.goroutines-before.goroutines)/n
-	t.Logf("%d connections in %v; each %.1f KiB of heap, of which %.1f KiB are no buffers, %.1f KiB of stacks and %.1f goroutines", conns, took.Round(time.Millisecond),
+	t.Logf("result: %d connections in %v; each %.1f KiB of heap, of which %.1f KiB are no buffers, %.1f KiB of stacks and %.1f goroutines", conns, took.Round(time.Millisecond),
 		(rest+buffers)/1024, rest/1024, stacks/1024, goroutines)
 	// A quarter above what tests/bench/README.md has for each end. One goroutine is the test's own, and some are the devices'.
 	most := 2 * 220.0 * 1024

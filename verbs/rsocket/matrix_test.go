@@ -42,7 +42,7 @@ func TestMatrix(t *testing.T) {
 			})
 		}
 	})
-	t.Logf("%d seeds, %d bytes: %d were not connected, %d survived an outage, %d failed by one", *seedsFlag, tally.bytes.Load(),
+	t.Logf("result: %d seeds, %d bytes: %d were not connected, %d survived an outage, %d failed by one", *seedsFlag, tally.bytes.Load(),
 		tally.unconnected.Load(), tally.survived.Load(), tally.failed.Load())
 	if n := tally.unconnected.Load(); n*50 > *seedsFlag {
 		t.Errorf("%d of %d were not connected: rdma_cm gives up too early", n, *seedsFlag)

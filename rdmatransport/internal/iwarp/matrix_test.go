@@ -53,7 +53,7 @@ func TestMatrix(t *testing.T) {
 			})
 		}
 	})
-	t.Logf("%d seeds, %d requests, %d streams harmed, %d connections failed", seeds, requests.Load(), harmed.Load(), failed.Load())
+	t.Logf("result: %d seeds, %d requests, %d streams harmed, %d connections failed", seeds, requests.Load(), harmed.Load(), failed.Load())
 	if n := uint64(failed.Load()); n < seeds/10 || n > seeds*2/3 {
 		t.Errorf("%d of %d connections failed", n, seeds)
 	}

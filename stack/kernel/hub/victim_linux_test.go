@@ -199,7 +199,7 @@ func (v *victimProcess) end() {
 		v.t.Errorf("the other client was disturbed: %v\n%s", err, v.stderr.String())
 		return
 	}
-	if v.t.Logf("the other client has received %d datagrams, and %d of hostile ones", own, others); own == 0 || others == 0 {
+	if v.t.Logf("result: the other client has received %d datagrams, and %d of hostile ones", own, others); own == 0 || others == 0 {
 		v.t.Error("the other client has not received both")
 	}
 }

@@ -113,7 +113,7 @@ func TestPyverbs(t *testing.T) {
 		saveCounts(t, counts)
 	}
 	for _, result := range slices.Sorted(maps.Keys(total)) {
-		t.Logf("%d %s", total[result], result)
+		t.Logf("result: %d %s", total[result], result)
 	}
 	if n := total["ok"]; os.Getenv("SOFTRNIC_LONG") != "" && n < 130 && !t.Failed() {
 		t.Errorf("%d tests pass, want 130 at least", n)

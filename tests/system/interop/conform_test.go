@@ -39,9 +39,8 @@ func testConform(t *testing.T, transport verbs.Transport, driver string) {
 		t.Fatal(err)
 	}
 	for round := range rounds {
-		began := time.Now()
 		results := judged(t, transport, driver, only)
-		t.Logf("%d cases in %v", len(results), time.Since(began).Round(time.Second))
+		t.Logf("result: %d cases", len(results))
 		var departures []string
 		for _, r := range results {
 			if r.Verdict != "PASS" {

@@ -77,7 +77,7 @@ func TestSocketsMessages(t *testing.T) {
 						if t.Failed() {
 							t.Logf("SoftRNIC's side: %.2000s", p.stdout.String())
 						}
-						t.Logf("%d messages each way in %v", connections*messages, time.Since(began).Round(time.Second/10))
+						t.Logf("result: %d messages each way in %v", connections*messages, time.Since(began).Round(time.Second/10))
 						return p
 					}
 					if transport == verbs.RoCEv2 {
