@@ -39,7 +39,7 @@ var steps = []step{
 	{"programs", "unmodified programs and C libraries on the drop-in libraries, killed processes, network namespaces",
 		[]string{"-p=1", "-timeout=40m", "./tests/system/dropin", "./tests/system/chaos", "./tests/system/netns"}},
 	{"sizes", "the tests of all packages with all media and more seeds",
-		[]string{"-timeout=20m", "./link/...", "./stack/...", "./verbs/...", "./rdmatransport/...", "./cmd/...", "./tests/conformance/..."}},
+		[]string{"-timeout=20m", "./link/...", "./stack/...", "./verbs/...", "./rdmatransport/...", "./cmd/...", "./tests/conformance/...", "./tests/bench"}},
 }
 
 func main() {
