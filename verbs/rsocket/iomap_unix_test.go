@@ -18,7 +18,7 @@ import (
 
 // Memory whose length the protocol cannot say is not mapped, rather than a part of it.
 func TestMapTooLong(t *testing.T) {
-	b, err := unix.Mmap(-1, 0, 1<<32, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE|unix.MAP_NORESERVE)
+	b, err := unix.Mmap(-1, 0, 1<<32, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	ok(t, err)
 	defer func() { ok(t, unix.Munmap(b)) }()
 	lan := new(pipe.Switch)
