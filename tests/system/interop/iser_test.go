@@ -22,7 +22,7 @@ import (
 // TestISER: tgtd on the drop-in libraries exports a disk over iSER, and the kernel's initiator, ib_iser, logs in over rxe or siw. It
 // mounts the file system on the disk, reads a file there and writes another.
 func TestISER(t *testing.T) {
-	gate.System(t)
+	gate.Long(t) // an emulated machine takes its time for SCSI
 	saveTable(t)
 	libs := buildLibraries(t)
 	for _, transport := range []verbs.Transport{verbs.RoCEv2, verbs.IWARP} {

@@ -142,6 +142,14 @@ func (op remoteOp) remoteErrors() []errorCase {
 				})},
 		)
 	}
+	if op.opcode == verbs.RDMAWriteWithImm {
+		for i := range cases {
+			if cases[i].want.equal(denied) {
+				cases[i].asResponder = instead(failsRemotely(remAccess, verbs.WCLocAccessErr))
+				cases[i].why = "at the responder it is an error of local access (IBTA Vol 1 §11.6.2)"
+			}
+		}
+	}
 	return op.named(cases)
 }
 
@@ -166,10 +174,11 @@ func (op remoteOp) localErrors() []errorCase {
 	if op.align > 1 {
 		cases = append(cases,
 			errorCase{name: "into four bytes", want: refused,
-				request: op.request(func(t trial) { t.SGList[0].Length = 4 })},
+				request:     op.request(func(t trial) { t.SGList[0].Length = 4 }),
+				asRequester: instead(failsHere(verbs.WCLocLenErr)), why: "the list is found too short when the request is carried out, as by hardware"},
 			errorCase{name: "into sixteen bytes", want: succeeds(2),
 				request:     op.request(func(t trial) { t.SGList[0].Length = 16 }),
-				asRequester: &refused, why: "what comes back is 8 bytes: an SGE of another length is a mistake, told at once"},
+				asRequester: instead(failsHere(verbs.WCLocLenErr)), why: "what comes back is 8 bytes, which a list of another length does not take"},
 		)
 	}
 	return op.named(cases)
