@@ -150,7 +150,7 @@ func (c *conn) release() {
 		c.m.ids.Delete(c.localID)
 	}
 	if c.path != nil {
-		c.m.putPath(c.path)
+		c.m.keepPath(c.path) // a REJ is sent once, and the application may destroy the ID at once
 		c.path = nil
 	}
 }

@@ -2,6 +2,7 @@ package cm
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/softrnic/softrnic/stack"
 )
@@ -60,10 +61,19 @@ func (m *Manager) replyPath(d *Datagram) (*sharedPath, error) {
 		return p, err
 	}
 	p.refs++
+	m.keepPath(p)
+	return p, nil
+}
+
+// keepPath takes over a reference, and keeps the path for a while: its last datagram may wait for the neighbour's MAC.
+func (m *Manager) keepPath(p *sharedPath) {
+	if slices.Contains(m.replies[:], p) {
+		m.putPath(p)
+		return
+	}
 	if old := m.replies[m.nextReply]; old != nil {
 		m.putPath(old)
 	}
 	m.replies[m.nextReply] = p
 	m.nextReply = (m.nextReply + 1) % replyPaths
-	return p, nil
 }
