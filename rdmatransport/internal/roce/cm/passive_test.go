@@ -190,6 +190,9 @@ func TestReject(t *testing.T) {
 		if n := r.m.Len(); n != 0 {
 			t.Errorf("%d connections are remembered", n)
 		}
+		if r.paths != 1 { // the REJ may wait in it for the neighbour's MAC
+			t.Errorf("%d paths are kept, want that of the connection", r.paths)
+		}
 		r.quiet()
 	})
 }
