@@ -89,7 +89,8 @@ static void regions(void)
 
 	// No device memory is a region too, of which nobody reaches a byte.
 	struct ibv_mr *none = ibv_reg_dm_mr(pd, dm, 1024, 0, IBV_ACCESS_ZERO_BASED | IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
-	CHECK(none && !none->length && !ibv_reg_mr(pd, text, 0, 0) && errno == EINVAL);
+	struct ibv_mr *empty = ibv_reg_mr(pd, text, 0, 0);
+	CHECK(none && !none->length && empty && !ibv_dereg_mr(empty));
 	struct ibv_send_wr beyond = wr;
 	beyond.wr.rdma.remote_addr = 0;
 	beyond.wr.rdma.rkey = none->rkey;
