@@ -24,7 +24,7 @@ import (
 // idleQPs is how many a process may well have; of those over TCP, fewer, as each has a TCP endpoint.
 const (
 	idleQPs     = 100_000
-	idleStreams = 1_000
+	idleStreams = 2_000
 )
 
 // entries is the memory of the queues that the QPs here ask for: one request with one SGE each way.
