@@ -190,8 +190,8 @@ func TestReject(t *testing.T) {
 		if n := r.m.Len(); n != 0 {
 			t.Errorf("%d connections are remembered", n)
 		}
-		if r.paths != 1 { // the REJ may wait in it for the neighbour's MAC
-			t.Errorf("%d paths are kept, want that of the connection", r.paths)
+		if r.paths.Load() != 1 { // the REJ may wait in it for the neighbour's MAC
+			t.Errorf("%d paths are kept, want that of the connection", r.paths.Load())
 		}
 		r.quiet()
 	})
@@ -444,8 +444,8 @@ func TestFlood(t *testing.T) {
 			r.sayFrom(src, uint64(i), &mad.DREQ{LocalCommID: uint32(i), RemoteCommID: uint32(i)})
 		}
 		synctest.Wait()
-		if r.m.Len() != 100 || len(r.events) != 100 || r.paths > 100+64 {
-			t.Errorf("%d connections, %d events, %d paths; want 100, 100, at most 164", r.m.Len(), len(r.events), r.paths)
+		if r.m.Len() != 100 || len(r.events) != 100 || r.paths.Load() > 100+64 {
+			t.Errorf("%d connections, %d events, %d paths; want 100, 100, at most 164", r.m.Len(), len(r.events), r.paths.Load())
 		}
 		// An application that accepts at once has no more of them than this at any time.
 		accept := func(e *rdmacm.ConnEvent) {

@@ -53,9 +53,9 @@ type rig struct {
 	q      *timers.Queue
 	recv   func(*cm.Datagram)
 	start  time.Time
-	gid    int        // the index of our address
-	paths  int        // open ones; the manager's lock guards this
-	mu     sync.Mutex // what follows
+	gid    int          // the index of our address
+	paths  atomic.Int32 // open ones
+	mu     sync.Mutex   // what follows
 	sent   []sent
 	events []rdmacm.ConnEvent
 	onSend func(to netip.Addr, b []byte) // instead of sent
@@ -79,15 +79,15 @@ func newRig(t testing.TB, seed uint64) *rig {
 func (r *rig) close() {
 	r.m.Close()
 	r.q.Close()
-	if r.paths != 0 {
-		r.t.Errorf("%d paths are open after Close", r.paths)
+	if r.paths.Load() != 0 {
+		r.t.Errorf("%d paths are open after Close", r.paths.Load())
 	}
 }
 
 func (r *rig) Receive(f func(*cm.Datagram)) { r.recv = f }
 
 func (r *rig) Path(_ uint8, a stack.PathAttr) (cm.Path, error) {
-	r.paths++
+	r.paths.Add(1)
 	return &rigPath{r, a.Dst}, nil
 }
 
@@ -96,7 +96,7 @@ type rigPath struct {
 	dst netip.Addr
 }
 
-func (p *rigPath) Close() { p.r.paths-- }
+func (p *rigPath) Close() { p.r.paths.Add(-1) }
 
 func (p *rigPath) Send(b *[mad.Size]byte) {
 	r := p.r
