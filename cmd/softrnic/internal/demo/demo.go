@@ -25,7 +25,7 @@ import (
 // Command runs every operation between two nodes.
 type Command struct {
 	Size []int         `short:"s" placeholder:"BYTES" help:"Message size; repeatable. Atomics are always 8 bytes. Default: 8, 4096, 65536 and 1048576."`
-	Time time.Duration `default:"60ms" placeholder:"TIME" help:"How long to measure each latency and each throughput. Default: 60ms."`
+	Time time.Duration `default:"20ms" placeholder:"TIME" help:"How long to measure each latency and each throughput. Default: 20ms."`
 	JSON bool          `name:"json" help:"Print the results as JSON."`
 
 	node.LinkFlags
