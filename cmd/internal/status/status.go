@@ -120,7 +120,10 @@ func Nodes(ctx context.Context, pid int) ([]Node, error) {
 		case err == nil:
 			nodes = append(nodes, n)
 		case refused(err):
-			_ = os.Remove(socket)
+			// Its process has died, or is between bind and listen.
+			if i, err := e.Info(); err == nil && time.Since(i.ModTime()) > time.Second {
+				_ = os.Remove(socket)
+			}
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
 		}
