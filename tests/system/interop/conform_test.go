@@ -33,7 +33,7 @@ func testConform(t *testing.T, transport verbs.Transport, driver string) {
 	if os.Getenv("SOFTRNIC_LONG") != "" {
 		only, rounds = nil, 2
 	}
-	report := filepath.Join("..", "conformance", "reports", driver+".txt")
+	report := filepath.Join("..", "..", "conformance", "reports", driver+".txt")
 	known, err := os.ReadFile(report)
 	if err != nil && os.Getenv("SOFTRNIC_REPORT") == "" {
 		t.Fatal(err)
