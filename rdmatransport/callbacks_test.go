@@ -18,8 +18,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
-// calledBack counts calls of one kind of callback, and does in each of them what the application might. A lock that is held where the
-// application is called back makes the test hang.
+// calledBack counts calls of one kind of callback, and does in each of them what the application
+// might. A lock that is held where the application is called back makes the test hang.
 type calledBack struct {
 	mu    sync.Mutex
 	does  []func()
@@ -48,7 +48,8 @@ func (c *calledBack) call(kind string) {
 	}
 }
 
-// useID and useDevice have all callbacks call the methods of a device, and those of an ID and its objects that change nothing that the test waits for.
+// useID and useDevice have all callbacks call the methods of a device, and those of an ID and its
+// objects that change nothing that the test waits for.
 func (c *calledBack) useID(id *rdmacm.ID) {
 	c.add(func() {
 		id.SetContext(id.Context())
@@ -82,9 +83,9 @@ func (c *calledBack) useDevice(d *verbs.Device) {
 	})
 }
 
-// TestCallbacks: every function of the application is called back with no lock of the library's held: it calls the objects that the
-// callback is about, and others, over both protocols, with packets and in memory, when connections are made, when they end, and when the
-// device is removed.
+// TestCallbacks: every function of the application is called back with no lock of the library's
+// held: it calls the objects that the callback is about, and others, over both protocols, with
+// packets and in memory, when connections are made, when they end, and when the device is removed.
 func TestCallbacks(t *testing.T) {
 	for _, transport := range []verbs.Transport{verbs.RoCEv2, verbs.IWARP} {
 		for name, sniffed := range map[string]bool{"in memory": false, "packets": true} {

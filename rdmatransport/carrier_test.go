@@ -9,8 +9,9 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// A port goes down when its cable is pulled. Nothing is delivered while it is down, not even directly, and messages under way
-// continue when it is up again. Time is virtual: the QP's timeout is seconds.
+// A port goes down when its cable is pulled. Nothing is delivered while it is down, not even
+// directly, and messages under way continue when it is up again. Time is virtual: the QP's timeout
+// is seconds.
 func TestPortEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := new(pipe.Switch)
@@ -50,8 +51,9 @@ func TestPortEvents(t *testing.T) {
 	})
 }
 
-// A disconnect that nobody has heard of, as the cable was pulled, is repeated when the cable is there again, and a second later if
-// the peer's cable was pulled too. The connection manager's own time is four seconds.
+// A disconnect that nobody has heard of, as the cable was pulled, is repeated when the cable is
+// there again, and a second later if the peer's cable was pulled too. The connection manager's own
+// time is four seconds.
 func TestDisconnectWithoutCable(t *testing.T) {
 	for name, late := range map[string]time.Duration{"one side": 0, "both sides": time.Second / 2} {
 		t.Run(name, func(t *testing.T) {

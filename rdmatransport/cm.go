@@ -45,9 +45,10 @@ func (p *provider) returns(port uint8) bool {
 	return nic.State() == stack.LinkNoCarrier && sharedPort(nic) != nil
 }
 
-// Route implements rdmacm.Provider. Without src it takes an interface that has a network with dst, else one with a
-// gateway. The error wraps EADDRNOTAVAIL if the device does not have src, ENETUNREACH if it has no way to dst,
-// EINVAL if dst is no address of a host, or for RoCEv2 a group, or src is of the other IP version.
+// Route implements rdmacm.Provider. Without src it takes an interface that has a network with dst,
+// else one with a gateway. The error wraps EADDRNOTAVAIL if the device does not have src,
+// ENETUNREACH if it has no way to dst, EINVAL if dst is no address of a host, or for RoCEv2 a
+// group, or src is of the other IP version.
 func (p *provider) Route(transport verbs.Transport, src, dst netip.Addr) (rdmacm.Route, error) {
 	const op = "route"
 	zone := dst.Zone()
@@ -124,7 +125,8 @@ func (p *provider) Listen(attr *rdmacm.ListenAttr, h rdmacm.Handler) (io.Closer,
 	return p.cm.Listen(attr, h)
 }
 
-// HoldPort implements rdmacm.PortHolder. Ports of iWARP are TCP's, which the network stack looks after.
+// HoldPort implements rdmacm.PortHolder. Ports of iWARP are TCP's, which the network stack looks
+// after.
 func (p *provider) HoldPort(space rdmacm.PortSpace, addr netip.AddrPort) (io.Closer, error) {
 	return p.cm.HoldPort(space, addr)
 }
@@ -143,8 +145,8 @@ func (p *provider) Connect(attr *rdmacm.ConnectAttr, h rdmacm.Handler) (rdmacm.P
 	return p.cm.Connect(attr, h)
 }
 
-// multicastQPN and multicastQKey are the QP number and Q_Key in datagrams to a group: every QP that is attached to the group
-// gets them, and the Q_Key is rdma_cm's.
+// multicastQPN and multicastQKey are the QP number and Q_Key in datagrams to a group: every QP that
+// is attached to the group gets them, and the Q_Key is rdma_cm's.
 const (
 	multicastQPN  = 0xffffff
 	multicastQKey = 0x01234567

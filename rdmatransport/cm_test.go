@@ -23,8 +23,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// These tests are of two devices that connect over a network; what each does with messages that no device sends is
-// tested in package cm.
+// These tests are of two devices that connect over a network; what each does with messages that no
+// device sends is tested in package cm.
 
 const cmPort = 7174
 
@@ -135,8 +135,8 @@ const (
 	passiveLife = "RDMA_CM_EVENT_CONNECT_REQUEST 0\nRDMA_CM_EVENT_ESTABLISHED 0\nRDMA_CM_EVENT_DISCONNECTED 0\nRDMA_CM_EVENT_TIMEWAIT_EXIT 0\n"
 )
 
-// TestConnectionsUnderLoss: a fifth of all frames lost, ARP and neighbour discovery included. Every connection comes
-// up on both sides and goes down on both, whichever ends it.
+// TestConnectionsUnderLoss: a fifth of all frames lost, ARP and neighbour discovery included. Every
+// connection comes up on both sides and goes down on both, whichever ends it.
 func TestConnectionsUnderLoss(t *testing.T) {
 	for seed := range stacktest.Size(60, 300, 300) {
 		synctest.Test(t, func(t *testing.T) {
@@ -195,7 +195,8 @@ func TestConnectionsUnderLoss(t *testing.T) {
 	}
 }
 
-// TestSilence: the peer vanishes at each point of a connection's life; within the timeouts the application hears of it.
+// TestSilence: the peer vanishes at each point of a connection's life; within the timeouts the
+// application hears of it.
 func TestSilence(t *testing.T) {
 	timedOut := -int(syscall.ETIMEDOUT)
 	gone := fmt.Sprintf("RDMA_CM_EVENT_UNREACHABLE %d\n", timedOut)

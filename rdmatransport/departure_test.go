@@ -18,8 +18,9 @@ type departures struct {
 
 func (d *departures) WatchDepartures(left func(mac [6]byte)) { d.left = left }
 
-// TestDeparture: requests to a host that has left fail half a second later, long before their retries are over. A QP without
-// requests stays as it was, and so does one whose requests were answered in that half second.
+// TestDeparture: requests to a host that has left fail half a second later, long before their
+// retries are over. A QP without requests stays as it was, and so does one whose requests were
+// answered in that half second.
 func TestDeparture(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := new(pipe.Switch)
@@ -73,7 +74,8 @@ func TestDeparture(t *testing.T) {
 			}
 		}
 
-		// The host leaves, and another is at its address before half a second is over: one request is repeated to it, and answered.
+		// The host leaves, and another is at its address before half a second is over: one request
+		// is repeated to it, and answered.
 		far.SetCarrier(false)
 		write(answered)
 		near.left([6]byte(far.MAC()))

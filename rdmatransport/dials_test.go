@@ -12,7 +12,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// TestRedial: a new connection over RoCE from the port of one that has just ended is there at once, whoever closed that.
+// TestRedial: a new connection over RoCE from the port of one that has just ended is there at once,
+// whoever closed that.
 func TestRedial(t *testing.T) {
 	overMedia(t, func(t *testing.T, m medium) { redial(t, m, verbs.RoCEv2) })
 }
@@ -62,7 +63,8 @@ func redial(t *testing.T, m medium, transport verbs.Transport) {
 	}
 }
 
-// TestDials: no dial fails, however many connections there were before over each protocol, and they leave nothing behind.
+// TestDials: no dial fails, however many connections there were before over each protocol, and they
+// leave nothing behind.
 func TestDials(t *testing.T) {
 	n := stacktest.Size(250, 1000, 100_000)
 	both(t, func(t *testing.T, transport verbs.Transport) {

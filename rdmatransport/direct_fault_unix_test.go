@@ -34,7 +34,8 @@ func vanish(t testing.TB, mr *verbs.MR, from int) {
 	noError(t, unix.Mprotect(mr.Buf()[from:], unix.PROT_NONE))
 }
 
-// TestDirectForeign: what C code or a system call has mapped is moved directly, as Go's memory is, on either side.
+// TestDirectForeign: what C code or a system call has mapped is moved directly, as Go's memory is,
+// on either side.
 func TestDirectForeign(t *testing.T) {
 	everyWay(t, func(t *testing.T, s setting) {
 		const size = 64 << 10
@@ -73,8 +74,9 @@ func TestDirectForeign(t *testing.T) {
 	})
 }
 
-// TestDirectFault: memory that is not there any more, from the middle of a long message on, fails the request that needs it
-// as it does in packets, and leaves both QPs in order: what is posted behind it is flushed.
+// TestDirectFault: memory that is not there any more, from the middle of a long message on, fails
+// the request that needs it as it does in packets, and leaves both QPs in order: what is posted
+// behind it is flushed.
 func TestDirectFault(t *testing.T) {
 	const size, there, whole = 4 << 20, 2<<20 + 64<<10, 2 << 20
 	for _, c := range []struct {
@@ -141,8 +143,8 @@ func TestDirectFault(t *testing.T) {
 	}
 }
 
-// TestDirectFaultAnyTime: memory may vanish while both sides write to each other's, at any time: no request completes with
-// anything but an error that memory explains, and the process goes on.
+// TestDirectFaultAnyTime: memory may vanish while both sides write to each other's, at any time: no
+// request completes with anything but an error that memory explains, and the process goes on.
 func TestDirectFaultAnyTime(t *testing.T) {
 	twoNodes(t, func(t *testing.T, s setting) {
 		const size = 4 << 20
@@ -169,7 +171,8 @@ func TestDirectFaultAnyTime(t *testing.T) {
 	})
 }
 
-// BenchmarkDirectForeign is BenchmarkDirectWrite with memory that is not Go's on both sides. 0 allocs/op.
+// BenchmarkDirectForeign is BenchmarkDirectWrite with memory that is not Go's on both sides. 0
+// allocs/op.
 func BenchmarkDirectForeign(b *testing.B) {
 	e := &newEnds(b, setting{transport: verbs.RoCEv2, devices: 2}, 8).side
 	onA, onB := foreign(b, &e[0], 4096, 1), foreign(b, &e[1], 4096, 2)

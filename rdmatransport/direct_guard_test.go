@@ -50,7 +50,8 @@ func (e *mwEnd) fails(t *testing.T, op verbs.WROpcode, n int, to *mwEnd, want ve
 	}
 }
 
-// TestDirectGuards: between QPs whose attributes do not match nothing is moved directly. Time is virtual.
+// TestDirectGuards: between QPs whose attributes do not match nothing is moved directly. Time is
+// virtual.
 func TestDirectGuards(t *testing.T) {
 	for _, w := range ways {
 		w.setting.transport = verbs.RoCEv2
@@ -108,8 +109,9 @@ func TestDirectGuards(t *testing.T) {
 	}
 }
 
-// TestDirectAtomicAlignment: an atomic needs an address that is a multiple of 8, and memory at such an address. A region that
-// is registered at an address of the application's choice may have one without the other. (IBTA Vol 1 §9.4.5, RFC 7306 §8.2)
+// TestDirectAtomicAlignment: an atomic needs an address that is a multiple of 8, and memory at such
+// an address. A region that is registered at an address of the application's choice may have one
+// without the other. (IBTA Vol 1 §9.4.5, RFC 7306 §8.2)
 func TestDirectAtomicAlignment(t *testing.T) {
 	everyWay(t, func(t *testing.T, s setting) {
 		for _, c := range []struct {
@@ -147,7 +149,8 @@ func TestDirectAtomicAlignment(t *testing.T) {
 	})
 }
 
-// TestDirectSecondLook: a sender that has to unlock its own QP to lock both then checks again what may have changed meanwhile.
+// TestDirectSecondLook: a sender that has to unlock its own QP to lock both then checks again what
+// may have changed meanwhile.
 func TestDirectSecondLook(t *testing.T) {
 	for _, w := range ways[1:] {
 		s := w.setting
@@ -171,7 +174,8 @@ func TestDirectSecondLook(t *testing.T) {
 	}
 }
 
-// letsGo posts a WRITE while the peer is locked, and has e go to SQD meanwhile; false if e holds its lock all the time.
+// letsGo posts a WRITE while the peer is locked, and has e go to SQD meanwhile; false if e holds
+// its lock all the time.
 func (e *mwEnd) letsGo(t *testing.T, to *mwEnd) bool {
 	t.Helper()
 	lock := to.handles.of(to.qp)
@@ -214,8 +218,9 @@ func (e *mwEnd) letsGo(t *testing.T, to *mwEnd) bool {
 	return free
 }
 
-// TestDirectReadOrder: over iWARP, whose stream keeps the order, a READ completes only after the SENDs that the peer sent
-// before its answer have been placed, even if these were not moved directly.
+// TestDirectReadOrder: over iWARP, whose stream keeps the order, a READ completes only after the
+// SENDs that the peer sent before its answer have been placed, even if these were not moved
+// directly.
 func TestDirectReadOrder(t *testing.T) {
 	everyWay(t, func(t *testing.T, s setting) {
 		if s.transport != verbs.IWARP {
@@ -258,7 +263,8 @@ func TestDirectReadOrder(t *testing.T) {
 	})
 }
 
-// TestDirectSharedReceives: a SEND that fails at its sender takes no receive request from those that others share.
+// TestDirectSharedReceives: a SEND that fails at its sender takes no receive request from those
+// that others share.
 func TestDirectSharedReceives(t *testing.T) {
 	for _, transport := range transports {
 		t.Run(transport.String(), func(t *testing.T) {

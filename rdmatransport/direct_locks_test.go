@@ -10,8 +10,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// Messages are moved directly under the locks of both QPs. Who waits for one of these locks must not have to wait until all
-// messages are moved.
+// Messages are moved directly under the locks of both QPs. Who waits for one of these locks must
+// not have to wait until all messages are moved.
 
 // batchLen messages of longMessage bytes are posted at once. The locks are taken anew for each.
 const batchLen, longMessage = 24, 1 << 20
@@ -25,8 +25,9 @@ func (e *end) batch(to *end, first uint64) (wrs []*verbs.SendWR) {
 	return wrs
 }
 
-// postBatch has a batch posted, and f called when that has got as far as to wait for the peer's lock, by a goroutine that
-// waits for it too. It returns when f does; wait returns when PostSend does.
+// postBatch has a batch posted, and f called when that has got as far as to wait for the peer's
+// lock, by a goroutine that waits for it too. It returns when f does; wait returns when PostSend
+// does.
 func (e *end) postBatch(t *testing.T, to *end, f func() error) (wait func()) {
 	t.Helper()
 	var posting, calling sync.WaitGroup
@@ -71,7 +72,8 @@ func (e *end) through(t *testing.T) int {
 	return n
 }
 
-// TestDirectLetsOthersIn: no call on the passive side waits until all messages that the other side has posted are moved.
+// TestDirectLetsOthersIn: no call on the passive side waits until all messages that the other side
+// has posted are moved.
 func TestDirectLetsOthersIn(t *testing.T) {
 	over(t, ways[1:], func(t *testing.T, s setting) {
 		e := &newEnds(t, s, longMessage).side
@@ -131,7 +133,8 @@ func TestDirectLetsOthersIn(t *testing.T) {
 	})
 }
 
-// TestDirectDestroyIn: a passive QP can be destroyed before all messages that the other side has posted are moved.
+// TestDirectDestroyIn: a passive QP can be destroyed before all messages that the other side has
+// posted are moved.
 func TestDirectDestroyIn(t *testing.T) {
 	over(t, ways[1:2], func(t *testing.T, s setting) {
 		s.lan = new(pipe.Switch)
@@ -154,8 +157,9 @@ func TestDirectDestroyIn(t *testing.T) {
 	})
 }
 
-// TestDirectOtherPosters: a goroutine that posts while another's messages are moved does not wait for them, and the other's
-// PostSend returns when its own messages are moved. All complete in the order in which they were posted.
+// TestDirectOtherPosters: a goroutine that posts while another's messages are moved does not wait
+// for them, and the other's PostSend returns when its own messages are moved. All complete in the
+// order in which they were posted.
 func TestDirectOtherPosters(t *testing.T) {
 	for _, transport := range transports {
 		t.Run(transport.String(), func(t *testing.T) {
@@ -199,8 +203,9 @@ func TestDirectOtherPosters(t *testing.T) {
 	}
 }
 
-// TestDirectLeavesReceiverAlone: a goroutine that receives the packet after which a long queue can be moved directly does not
-// move all of it: that port, or connection, would receive nothing meanwhile.
+// TestDirectLeavesReceiverAlone: a goroutine that receives the packet after which a long queue can
+// be moved directly does not move all of it: that port, or connection, would receive nothing
+// meanwhile.
 func TestDirectLeavesReceiverAlone(t *testing.T) {
 	twoAtOnce(t)
 	for _, transport := range transports {
@@ -255,7 +260,8 @@ func TestDirectLeavesReceiverAlone(t *testing.T) {
 	}
 }
 
-// TestDirectBothLong has long messages move both ways at once, posted by two goroutines on each side.
+// TestDirectBothLong has long messages move both ways at once, posted by two goroutines on each
+// side.
 func TestDirectBothLong(t *testing.T) {
 	everyWay(t, func(t *testing.T, s setting) {
 		const size, count = 5<<19 + 1000, 3
@@ -263,7 +269,8 @@ func TestDirectBothLong(t *testing.T) {
 		var busy sync.WaitGroup
 		for i := range e {
 			for j := range count {
-				// Sent from the first two parts of an end's memory, received in the next, written to the last.
+				// Sent from the first two parts of an end's memory, received in the next, written
+				// to the last.
 				if err := e[i].QP().PostRecv(&verbs.RecvWR{ID: uint64(100 + j), SGList: []verbs.SGE{e[i].mr.SGE((2+j%2)*size, size)}}); err != nil {
 					t.Fatal(err)
 				}

@@ -17,11 +17,11 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// A long message is moved in parts, and between two parts anything may happen to either side. The outcome is the same as in
-// packets.
+// A long message is moved in parts, and between two parts anything may happen to either side. The
+// outcome is the same as in packets.
 
-// severalParts is the length of a message that moves in parts. One in packets takes a while if it has more than TCP has in
-// its buffers. bigBuffers are a's and b's memory.
+// severalParts is the length of a message that moves in parts. One in packets takes a while if it
+// has more than TCP has in its buffers. bigBuffers are a's and b's memory.
 const (
 	severalParts = 4 << 20
 	beyondTCP    = 24 << 20
@@ -53,8 +53,8 @@ type mwEnd struct {
 	big *verbs.MR
 }
 
-// newMidway connects two QPs. RoCE's are not connected by rdma_cm, whose timeouts are long: if a is to give up, it has one
-// of 67 ms, and no retry.
+// newMidway connects two QPs. RoCE's are not connected by rdma_cm, whose timeouts are long: if a is
+// to give up, it has one of 67 ms, and no retry.
 func newMidway(t *testing.T, s setting, op verbs.WROpcode, givesUp bool) *midway {
 	t.Helper()
 	m := &midway{T: t, setting: s, op: op, size: severalParts}
@@ -113,8 +113,8 @@ func (e *mwEnd) to(t *testing.T, dev *device, peer *verbs.QP, change func(*verbs
 	connectQP(t, e.device, e.qp, dev, peer, change)
 }
 
-// connectQP takes a QP from RESET to RTS, with first PSN 100 both ways, path MTU 1024 and 16 READs, except for what
-// change, which may be nil, makes other.
+// connectQP takes a QP from RESET to RTS, with first PSN 100 both ways, path MTU 1024 and 16 READs,
+// except for what change, which may be nil, makes other.
 func connectQP(t *testing.T, dev *device, qp *verbs.QP, peerDev *device, peer *verbs.QP, change func(*verbs.QPAttr)) {
 	t.Helper()
 	const init = verbs.QPAttrState | verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrAccessFlags
@@ -159,14 +159,16 @@ func (d *device) gid(t *testing.T) verbs.GID {
 	return table[d.gidIndex(t)].GID
 }
 
-// twoAtOnce has two goroutines run at once until the end of the test, also where there is one processor.
+// twoAtOnce has two goroutines run at once until the end of the test, also where there is one
+// processor.
 func twoAtOnce(t *testing.T) {
 	before := runtime.GOMAXPROCS(max(2, runtime.GOMAXPROCS(0)))
 	t.Cleanup(func() { runtime.GOMAXPROCS(before) })
 }
 
-// run posts a WRITE of 8 bytes, the long message and another WRITE, numbers 1 to 3, and has something happen in the
-// middle of the long one. It returns when PostSend does; inTime tells whether it was the middle.
+// run posts a WRITE of 8 bytes, the long message and another WRITE, numbers 1 to 3, and has
+// something happen in the middle of the long one. It returns when PostSend does; inTime tells
+// whether it was the middle.
 func (m *midway) run(happen func() error) (inTime bool) {
 	m.Helper()
 	small := func(id uint64) *verbs.SendWR {
@@ -181,8 +183,8 @@ func (m *midway) run(happen func() error) (inTime bool) {
 	case verbs.RDMAWriteWithImm:
 		ok(m.T, m.b.qp.PostRecv(&verbs.RecvWR{ID: 9}))
 	}
-	// PostSend waits for b's lock, or who receives its packets, and what happens then waits for it too. So the first part of
-	// the long message goes before, and no other.
+	// PostSend waits for b's lock, or who receives its packets, and what happens then waits for it
+	// too. So the first part of the long message goes before, and no other.
 	var busy, happening sync.WaitGroup
 	b := m.b.handles.of(m.b.qp)
 	b.Lock()
@@ -195,7 +197,8 @@ func (m *midway) run(happen func() error) (inTime bool) {
 		b.Lock()
 		//lint:ignore SA2001 it is enough to have had the lock after the sender
 		b.Unlock()
-		// In packets, a may not know yet that number 1 has arrived. (A goroutine that is not the test's cannot end it.)
+		// In packets, a may not know yet that number 1 has arrived. (A goroutine that is not the
+		// test's cannot end it.)
 		var err error
 		n, packets := 0, m.wrap != nil
 		for deadline := time.Now().Add(time.Minute); packets && n == 0 && err == nil && time.Now().Before(deadline); runtime.Gosched() {
@@ -260,7 +263,8 @@ func (m *midway) sent(n int) (told string) {
 	return told
 }
 
-// received is what becomes of b's receive request, if there is one, at the latest when b goes to ERR.
+// received is what becomes of b's receive request, if there is one, at the latest when b goes to
+// ERR.
 func (m *midway) received() string {
 	m.Helper()
 	if m.op != verbs.Send && m.op != verbs.RDMAWriteWithImm {
@@ -304,7 +308,8 @@ func (m *midway) event(e *mwEnd) string {
 	}
 }
 
-// awaitErr waits until an end's QP has gone to ERR; false if the long message was a READ, and its responses had left before.
+// awaitErr waits until an end's QP has gone to ERR; false if the long message was a READ, and its
+// responses had left before.
 func (m *midway) awaitErr(e *mwEnd) bool {
 	m.Helper()
 	for deadline := time.Now().Add(time.Minute); e.qp.State() != verbs.StateErr; {
@@ -328,8 +333,9 @@ func toErr(e *mwEnd) error {
 
 const sentInSQD = "something is sent in SQD"
 
-// late tells whether an outcome that was not wanted shows that what happened was late, though the long message had not completed. The responses of a READ
-// may have been on their way already. In packets, so may all of the message be: then the peer has received it, and what was posted behind
+// late tells whether an outcome that was not wanted shows that what happened was late, though the
+// long message had not completed. The responses of a READ may have been on their way already. In
+// packets, so may all of the message be: then the peer has received it, and what was posted behind
 // it was sent before SQD.
 func (m *midway) late(got, want string) bool {
 	switch {

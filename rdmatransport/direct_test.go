@@ -23,7 +23,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// Messages that are moved directly between two QPs of one process must differ from those in packets in nothing but speed.
+// Messages that are moved directly between two QPs of one process must differ from those in packets
+// in nothing but speed.
 
 // cable is a link that does not say what its medium is: all that goes through it goes in frames.
 type cable struct{ link.Link }
@@ -73,7 +74,8 @@ func (e *end) direct() uint64 {
 
 const testMemory = 1 << 20
 
-// TestDirectSemantics does the same work in packets and directly, and compares completions, events and memory on both sides.
+// TestDirectSemantics does the same work in packets and directly, and compares completions, events
+// and memory on both sides.
 func TestDirectSemantics(t *testing.T) {
 	type act func(s *script)
 	send := func(op verbs.WROpcode, n int, change ...func(*verbs.SendWR)) act {
@@ -252,7 +254,8 @@ func (s *script) send(op verbs.WROpcode, n int, changes ...func(*verbs.SendWR)) 
 	if good {
 		return
 	}
-	// The connection ends: all else that is told is that. RoCE's responder does not hear of what its requester did wrong.
+	// The connection ends: all else that is told is that. RoCE's responder does not hear of what
+	// its requester did wrong.
 	s.failed = true
 	for i, e := range []*end{s.a, s.b} {
 		if i == 1 && s.transport == verbs.RoCEv2 && wc.Status == verbs.WCLocProtErr {
@@ -301,7 +304,8 @@ func (s *script) events() {
 	s.told.WriteString(strings.Join(told, ""))
 }
 
-// arrived tells whether the peer took a WRITE, whose completion does not say so: a READ behind it is answered or not.
+// arrived tells whether the peer took a WRITE, whose completion does not say so: a READ behind it
+// is answered or not.
 func (s *script) arrived() bool {
 	s.ids++
 	s.posted++
@@ -321,8 +325,9 @@ func (s *script) tell(who string, wc *verbs.WC) {
 	s.told.WriteByte('\n')
 }
 
-// TestDirectNotReady: a SEND that finds no receive request is sent in packets and answered by RNR NAKs until there is one.
-// Those behind it stay behind it. After that messages are moved directly again.
+// TestDirectNotReady: a SEND that finds no receive request is sent in packets and answered by RNR
+// NAKs until there is one. Those behind it stay behind it. After that messages are moved directly
+// again.
 func TestDirectNotReady(t *testing.T) {
 	e := &newEnds(t, setting{transport: verbs.RoCEv2, devices: 2}, testMemory).side
 	const n = 20
@@ -384,8 +389,9 @@ func TestDirectSeen(t *testing.T) {
 	}
 }
 
-// TestDirectBothBusy sends numbered messages both ways at once, with WRITEs between them, on several pairs of the same
-// devices. RoCE's receivers may not be ready, so that packets and none take turns.
+// TestDirectBothBusy sends numbered messages both ways at once, with WRITEs between them, on
+// several pairs of the same devices. RoCE's receivers may not be ready, so that packets and none
+// take turns.
 func TestDirectBothBusy(t *testing.T) {
 	everyWay(t, func(t *testing.T, s setting) {
 		const pairs = 3
@@ -420,7 +426,8 @@ func TestDirectBothBusy(t *testing.T) {
 // window is how many receives an end of exchange has posted.
 const window = 32
 
-// exchange sends n numbered messages, each behind a WRITE of its number, and takes as many, looking at both.
+// exchange sends n numbered messages, each behind a WRITE of its number, and takes as many, looking
+// at both.
 func (e *end) exchange(peer *end, n int, credit bool, taken, peerTaken *atomic.Int64) error {
 	const slot = 64
 	recv := func(i int) error {
@@ -436,7 +443,8 @@ func (e *end) exchange(peer *end, n int, credit bool, taken, peerTaken *atomic.I
 	deadline := time.Now().Add(time.Minute)
 	out := e.mr.Buf()[testMemory/2:]
 	for done < n || got < n {
-		// A slot is written again when the peer has taken what was in it, so that the race detector agrees.
+		// A slot is written again when the peer has taken what was in it, so that the race detector
+		// agrees.
 		for ; sent < n && sent-done < 16 && int64(sent) < peerTaken.Load() && (credit || sent-done < 16); sent++ {
 			binary.LittleEndian.PutUint64(out[sent%window*slot:], uint64(sent))
 			mine := []verbs.SGE{e.mr.SGE(testMemory/2+sent%window*slot, 8)}
@@ -484,7 +492,8 @@ func (e *end) exchange(peer *end, n int, credit bool, taken, peerTaken *atomic.I
 	return nil
 }
 
-// TestDirectDestroyed: QPs are destroyed while both sides send to each other; nothing hangs, and nothing is left.
+// TestDirectDestroyed: QPs are destroyed while both sides send to each other; nothing hangs, and
+// nothing is left.
 func TestDirectDestroyed(t *testing.T) {
 	everyWay(t, func(t *testing.T, s setting) {
 		rounds := stacktest.Size(8, 20, 20)
@@ -532,7 +541,8 @@ func TestDirectDestroyed(t *testing.T) {
 	})
 }
 
-// TestDirectDereg: once Dereg has returned, no byte of the memory is written any more, by whichever side.
+// TestDirectDereg: once Dereg has returned, no byte of the memory is written any more, by whichever
+// side.
 func TestDirectDereg(t *testing.T) {
 	everyWay(t, func(t *testing.T, s setting) {
 		rounds := stacktest.Size(8, 30, 30)

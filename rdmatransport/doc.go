@@ -1,15 +1,18 @@
-// Package rdmatransport is SoftRNIC's provider of verbs: it opens an RDMA device on a host ([stack.Network]), such as one of
-// package netstack. One device serves all wire protocols; each queue pair chooses its own, RoCEv2 or iWARP, when it is made.
+// Package rdmatransport is SoftRNIC's provider of verbs: it opens an RDMA device on a host
+// ([stack.Network]), such as one of package netstack. One device serves all wire protocols; each
+// queue pair chooses its own, RoCEv2 or iWARP, when it is made.
 //
 //	host, err := netstack.New(l, netstack.Addr("10.0.0.1/24")) // l is a link: a TAP device, an interface, or in memory
 //	dev, err := rdmatransport.Open(host)
 //
-// Everything else is done with the [verbs.Device] and with package rdmacm. The examples below are whole programs.
+// Everything else is done with the [verbs.Device] and with package rdmacm. The examples below are
+// whole programs.
 //
 // # Counters
 //
-// [verbs.Device.PortCounters] has the names that Linux's ports have in /sys/class/infiniband/*/ports/*/counters. It counts
-// RoCE packets only, not messages that move without packets or loop back:
+// [verbs.Device.PortCounters] has the names that Linux's ports have in
+// /sys/class/infiniband/*/ports/*/counters. It counts RoCE packets only, not messages that move
+// without packets or loop back:
 //
 //	port_xmit_data, port_rcv_data        words of four bytes, of whole Ethernet frames without FCS
 //	port_xmit_packets, port_rcv_packets  packets, of which
@@ -18,7 +21,8 @@
 //	port_rcv_errors                      packets with a wrong length, checksum or source address
 //	port_xmit_discards                   packets that the link refused, or that no neighbour was found for
 //
-// [verbs.Device.HWCounters] has the sums of these over all ports, and the hw_counters of rxe (`rdma statistic show`):
+// [verbs.Device.HWCounters] has the sums of these over all ports, and the hw_counters of rxe (`rdma
+// statistic show`):
 //
 //	sent_pkts, rcvd_pkts        packets of all QPs, the connection manager's QP 1 among them; received ones that are sound
 //	                            and for a QP that takes them

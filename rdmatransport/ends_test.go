@@ -36,7 +36,8 @@ type device struct {
 	addr    string
 }
 
-// handles is a provider that tells the handles of its QPs: a test locks a QP with one to decide who comes next.
+// handles is a provider that tells the handles of its QPs: a test locks a QP with one to decide who
+// comes next.
 type handles struct {
 	rdmatransport.Provider
 	made sync.Map // QP number → verbs.QPHandle
@@ -166,7 +167,8 @@ func newEnds(t testing.TB, s setting, size int) *ends {
 	return e
 }
 
-// touched is memory that has pages of its own: what was never written is one page of zeros, always in the cache.
+// touched is memory that has pages of its own: what was never written is one page of zeros, always
+// in the cache.
 func touched(n int) []byte { return bytes.Repeat([]byte{1}, n) }
 
 // poll takes what completions there are.
@@ -196,7 +198,8 @@ func (e *end) take(t testing.TB) int {
 	}
 }
 
-// next is the next completion. It leaves the processor to others when there is none for long, and lets virtual time go on.
+// next is the next completion. It leaves the processor to others when there is none for long, and
+// lets virtual time go on.
 func (e *end) next(t testing.TB) verbs.WC {
 	t.Helper()
 	var wc [1]verbs.WC

@@ -13,7 +13,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// stutter returns the part of an error's text that says again what a part before it has said; "" if there is none.
+// stutter returns the part of an error's text that says again what a part before it has said; "" if
+// there is none.
 func stutter(text string) string {
 	parts := strings.Split(text, ": ")
 	for i, p := range parts {
@@ -26,7 +27,8 @@ func stutter(text string) string {
 	return ""
 }
 
-// TestErrorsDoNotStutter makes the errors that a provider returns to verbs and rdmacm, which add the operation.
+// TestErrorsDoNotStutter makes the errors that a provider returns to verbs and rdmacm, which add
+// the operation.
 func TestErrorsDoNotStutter(t *testing.T) {
 	if s := stutter("modify QP 0x11: modify QP: no stream"); s != "modify QP" {
 		t.Fatalf("the test finds %q", s)

@@ -43,7 +43,8 @@ func newNode(lan *pipe.Switch, addr string, opts ...rdmatransport.Option) *node 
 	return n
 }
 
-// connect takes a QP to RTS, as two programs do that told each other their QP numbers, PSNs and GIDs.
+// connect takes a QP to RTS, as two programs do that told each other their QP numbers, PSNs and
+// GIDs.
 func (n *node) connect(peer *node) {
 	const psn = 0x123456              // the same both ways, to be brief; applications draw it at random
 	gids, err := peer.dev.GIDTable(1) // GID 0 is the link-local address, GID 1 what Addr gave
@@ -62,7 +63,8 @@ func (n *node) connect(peer *node) {
 		verbs.QPAttrMaxQPRDAtomic))
 }
 
-// Two nodes on one in-process switch. A writes into B's memory and tells it so with an immediate value.
+// Two nodes on one in-process switch. A writes into B's memory and tells it so with an immediate
+// value.
 func Example() {
 	lan := new(pipe.Switch)
 	a, b := newNode(lan, "10.0.0.1/24"), newNode(lan, "10.0.0.2/24")

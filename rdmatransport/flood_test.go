@@ -63,8 +63,9 @@ func waiting(dev *verbs.Device, sent int64) int64 {
 	return sent - int64(dev.HWCounters()["cm_rx_msgs_req"])
 }
 
-// TestConnectDuringFlood: while REQs from random sources come at 100,000 a second, or as many as the machine can do, of sources
-// behind a router and of the network itself, peers that are there connect, and what is kept of the others is bounded.
+// TestConnectDuringFlood: while REQs from random sources come at 100,000 a second, or as many as
+// the machine can do, of sources behind a router and of the network itself, peers that are there
+// connect, and what is kept of the others is bounded.
 func TestConnectDuringFlood(t *testing.T) {
 	for name, base := range map[string][4]byte{"behind a router": {172, 16, 0, 0}, "of the network": {10, 0, 0, 0}} {
 		t.Run(name, func(t *testing.T) {

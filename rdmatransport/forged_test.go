@@ -16,8 +16,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestForgedBesideDirect: packets that a third party sends in the name of a peer in the same process, ahead of what the peer
-// has sent, do not bring the two to exchange packets.
+// TestForgedBesideDirect: packets that a third party sends in the name of a peer in the same
+// process, ahead of what the peer has sent, do not bring the two to exchange packets.
 func TestForgedBesideDirect(t *testing.T) {
 	for _, selective := range []bool{false, true} {
 		t.Run(fmt.Sprint("selective repeat ", selective), func(t *testing.T) { forgeBesideDirect(t, selective) })

@@ -10,7 +10,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestGIDChange: an address keeps its index, the GID of a removed address cannot be used, and each change raises an event.
+// TestGIDChange: an address keeps its index, the GID of a removed address cannot be used, and each
+// change raises an event.
 func TestGIDChange(t *testing.T) {
 	s := newStation(t, new(pipe.Switch), "10.0.0.1/24")
 	n := s.host.Interfaces()[0]
@@ -39,7 +40,8 @@ func TestGIDChange(t *testing.T) {
 	}
 }
 
-// TestGIDTable: addresses have the same indices for RoCEv2 as with rxe, and for RoCE v1 indices that are 128 higher.
+// TestGIDTable: addresses have the same indices for RoCEv2 as with rxe, and for RoCE v1 indices
+// that are 128 higher.
 func TestGIDTable(t *testing.T) {
 	s := newStation(t, new(pipe.Switch), "10.0.0.1/24")
 	n := s.host.Interfaces()[0]
@@ -62,7 +64,8 @@ func TestGIDTable(t *testing.T) {
 	}
 }
 
-// TestGIDTypesDiffer: a QP receives nothing from a peer that uses the other version of RoCE, in packets or directly.
+// TestGIDTypesDiffer: a QP receives nothing from a peer that uses the other version of RoCE, in
+// packets or directly.
 func TestGIDTypesDiffer(t *testing.T) { overMedia(t, gidTypesDiffer) }
 
 func gidTypesDiffer(t *testing.T, m medium) {

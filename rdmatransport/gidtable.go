@@ -11,13 +11,14 @@ import (
 // maxAddrs is how many addresses of an interface have GIDs.
 const maxAddrs = roce.V1Index
 
-// gidTable is the number of entries in a port's GID table: what the 8 bits of an address vector's sgid_index can name. Half of
-// them are RoCE v1's.
+// gidTable is the number of entries in a port's GID table: what the 8 bits of an address vector's
+// sgid_index can name. Half of them are RoCE v1's.
 const gidTable = 2 * maxAddrs
 
-// GIDTable implements verbs.Provider. Each address is there for RoCEv2, at the index that it has with Linux's rxe, which
-// has no other, and for RoCE v1 128 indices on. Hardware has the two side by side, v1 first; but what works with -g 1
-// next to rxe should here. RoCE v1 is Ethernet frames, which not every network stack has.
+// GIDTable implements verbs.Provider. Each address is there for RoCEv2, at the index that it has
+// with Linux's rxe, which has no other, and for RoCE v1 128 indices on. Hardware has the two side
+// by side, v1 first; but what works with -g 1 next to rxe should here. RoCE v1 is Ethernet frames,
+// which not every network stack has.
 func (p *provider) GIDTable(port uint8) ([]verbs.GIDEntry, error) {
 	nic, err := p.nic(port)
 	if err != nil {
@@ -40,7 +41,8 @@ func (p *provider) GIDTable(port uint8) ([]verbs.GIDEntry, error) {
 	return table, nil
 }
 
-// gids are the addresses that the GID table has room for; the zero Addr is a hole. An interface that was removed has none.
+// gids are the addresses that the GID table has room for; the zero Addr is a hole. An interface
+// that was removed has none.
 func gids(nic stack.NIC) []netip.Addr {
 	if nic.State() == stack.LinkRemoved {
 		return nil

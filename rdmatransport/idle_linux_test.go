@@ -13,21 +13,22 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// QPs on the machine's sockets share them: however many there are, and though each has sent, two hosts have a few sockets and
-// threads. So have two behind one address, that lease as many numbers of a hub. In the long run there are a hundred
-// thousand.
+// QPs on the machine's sockets share them: however many there are, and though each has sent, two
+// hosts have a few sockets and threads. So have two behind one address, that lease as many numbers
+// of a hub. In the long run there are a hundred thousand.
 func TestSocketsOfIdleQPs(t *testing.T) {
 	n := stacktest.Size(200, 2000, idleQPs)
 	t.Run("alone", func(t *testing.T) {
-		// A host has one socket to receive from, with an epoll instance that says when there is something, eight to send from and one
-		// of netlink; the runtime has a few files of its own.
+		// A host has one socket to receive from, with an epoll instance that says when there is
+		// something, eight to send from and one of netlink; the runtime has a few files of its own.
 		idleOnSockets(t, n, 2*(2+8+1)+6, func() stacktest.Host { return stacktest.OnLoopback(t).Host })
 	})
 	t.Run("hub", func(t *testing.T) {
 		dir := stacktest.Hub(t, rdmatransport.NewClassifier)
 		addr := fmt.Sprintf("127.%d.%d.%d", 1+rand.N(254), rand.N(255), 1+rand.N(254))
-		// A host has one socket of the hub, one of the other host, eight to send from and one of netlink; the hub has those of both,
-		// one for itself, one to receive from with its epoll instance, and one of the connection between them.
+		// A host has one socket of the hub, one of the other host, eight to send from and one of
+		// netlink; the hub has those of both, one for itself, one to receive from with its epoll
+		// instance, and one of the connection between them.
 		idleOnSockets(t, n, 2*(1+1+8+1)+2+4+6, func() stacktest.Host {
 			wait := func(string) error { return nil } // the hub is about to be there
 			h, err := kernel.New(kernel.Addr(addr), kernel.Shared(kernel.Sharing{Directory: dir, QPs: n, Start: wait}))
@@ -37,7 +38,8 @@ func TestSocketsOfIdleQPs(t *testing.T) {
 	})
 }
 
-// idleOnSockets has n QPs of two hosts send to each other, and sees that at most so many files were opened.
+// idleOnSockets has n QPs of two hosts send to each other, and sees that at most so many files were
+// opened.
 func idleOnSockets(t *testing.T, n, most int, open func() stacktest.Host) {
 	files, threads := entriesOf(t, "/proc/self/fd"), entriesOf(t, "/proc/self/task")
 	var nodes [2]idleNode

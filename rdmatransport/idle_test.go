@@ -21,7 +21,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// idleQPs is how many a process may well have; of those over TCP, fewer, as each has a TCP endpoint.
+// idleQPs is how many a process may well have; of those over TCP, fewer, as each has a TCP
+// endpoint.
 const (
 	idleQPs     = 100_000
 	idleStreams = 2_000
@@ -30,8 +31,8 @@ const (
 // entries is the memory of the queues that the QPs here ask for: one request with one SGE each way.
 const entries = int(unsafe.Sizeof(verbs.SendWR{}) + unsafe.Sizeof(verbs.RecvWR{}) + 2*unsafe.Sizeof(verbs.SGE{}))
 
-// BenchmarkIdleQPs connects RC QPs in pairs and lets them idle: how much memory each takes, and how much of that is not
-// the queues that were asked for; over iWARP, nor the TCP connection.
+// BenchmarkIdleQPs connects RC QPs in pairs and lets them idle: how much memory each takes, and how
+// much of that is not the queues that were asked for; over iWARP, nor the TCP connection.
 func BenchmarkIdleQPs(b *testing.B) {
 	b.Run("RoCEv2", func(b *testing.B) {
 		for b.Loop() {
@@ -53,7 +54,8 @@ func BenchmarkIdleQPs(b *testing.B) {
 	})
 }
 
-// idleStream is how much memory an end of an iWARP connection takes, and how much of that is neither its queues nor the stack's TCP.
+// idleStream is how much memory an end of an iWARP connection takes, and how much of that is
+// neither its queues nor the stack's TCP.
 func idleStream(tb testing.TB) (each, beyond int) {
 	nodes := idlePair(tb, nil)
 	before := memory()
@@ -67,8 +69,9 @@ func idleStream(tb testing.TB) (each, beyond int) {
 	return each, each - entries - tcp
 }
 
-// An idle QP takes 1 KiB beyond its queues, and a cache line, which keeps what it writes apart from what others write; of the million
-// there are in the long run, a little more, as the tables of their numbers are emptier.
+// An idle QP takes 1 KiB beyond its queues, and a cache line, which keeps what it writes apart from
+// what others write; of the million there are in the long run, a little more, as the tables of
+// their numbers are emptier.
 func TestIdleQPs(t *testing.T) {
 	n, most := stacktest.Size(10_000, 10_000, 1_000_000), stacktest.Size(1024, 1024, 1056)+64
 	each := 0
@@ -102,7 +105,8 @@ func TestIdleStreamMemory(t *testing.T) {
 	}
 }
 
-// An idle iWARP connection has no goroutine, neither at first nor after it was used. In the long run there are 10,000.
+// An idle iWARP connection has no goroutine, neither at first nor after it was used. In the long
+// run there are 10,000.
 func TestIdleStreams(t *testing.T) {
 	const some = 60
 	n := stacktest.Size(some, some, 20_040) // ends
@@ -255,7 +259,8 @@ func connectedConns(b testing.TB, nodes *[2]idleNode, n int) (conns []*rdmacm.Co
 	return conns
 }
 
-// connectedStreams makes as many ends of TCP connections, over which a few bytes have gone either way, as MPA's request and reply do.
+// connectedStreams makes as many ends of TCP connections, over which a few bytes have gone either
+// way, as MPA's request and reply do.
 func connectedStreams(tb testing.TB, nodes *[2]idleNode, n int) (ends []net.Conn) {
 	l := made(nodes[1].host.ListenStream(netip.MustParseAddrPort("10.0.0.2:9")))(tb)
 	defer l.Close()

@@ -231,7 +231,8 @@ func iwarpOperations(t *testing.T, m medium) {
 	}
 }
 
-// TestSharedByBothTransports: a RoCEv2 QP and an iWARP QP of one device share PD, MR and CQs; one listener takes both.
+// TestSharedByBothTransports: a RoCEv2 QP and an iWARP QP of one device share PD, MR and CQs; one
+// listener takes both.
 func TestSharedByBothTransports(t *testing.T) { overMedia(t, sharedByBothTransports) }
 
 func sharedByBothTransports(t *testing.T, m medium) {
@@ -345,8 +346,8 @@ func sharedByBothTransports(t *testing.T, m medium) {
 	}
 }
 
-// A responder that breaks a connection off over MPA's revision is asked again from the same address and port, which the
-// ID is bound to.
+// A responder that breaks a connection off over MPA's revision is asked again from the same address
+// and port, which the ID is bound to.
 func TestRevisionRetriedFromTheSamePort(t *testing.T) {
 	for name, refuse := range map[string]func(stack.Stream){
 		"RST": stack.Stream.Abort,
@@ -401,8 +402,9 @@ func TestRevisionRetriedFromTheSamePort(t *testing.T) {
 	}
 }
 
-// TestIWARPAnswerToDirect: without peer-to-peer mode the accepting side may send once it has had a message, also if that was moved
-// directly, and then at once: the nudges that open it otherwise come every 50 ms.
+// TestIWARPAnswerToDirect: without peer-to-peer mode the accepting side may send once it has had a
+// message, also if that was moved directly, and then at once: the nudges that open it otherwise
+// come every 50 ms.
 func TestIWARPAnswerToDirect(t *testing.T) {
 	late := 0
 	const tries = 5
@@ -428,7 +430,8 @@ func TestIWARPAnswerToDirect(t *testing.T) {
 	}
 }
 
-// TestIWARPInvalidateShared: a peer of iWARP may not invalidate a region whose PD has QPs of RoCE too.
+// TestIWARPInvalidateShared: a peer of iWARP may not invalidate a region whose PD has QPs of RoCE
+// too.
 func TestIWARPInvalidateShared(t *testing.T) { overMedia(t, iwarpInvalidateShared) }
 
 func iwarpInvalidateShared(t *testing.T, m medium) {

@@ -15,8 +15,9 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// TestDestroyListenerDuringDials destroys one listener after the other while peers go on dialling: neither Destroy nor the
-// GetRequest that waits may fail or hang, whatever the two and the provider are doing just then.
+// TestDestroyListenerDuringDials destroys one listener after the other while peers go on dialling:
+// neither Destroy nor the GetRequest that waits may fail or hang, whatever the two and the provider
+// are doing just then.
 func TestDestroyListenerDuringDials(t *testing.T) {
 	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
 		rounds := stacktest.Size(25, 50, 1000)
@@ -58,7 +59,8 @@ func TestDestroyListenerDuringDials(t *testing.T) {
 					}
 				}
 			}()
-			// At random: if an event chose the moment, most of the ways in which the two meet would not be tried.
+			// At random: if an event chose the moment, most of the ways in which the two meet would
+			// not be tried.
 			time.Sleep(time.Duration(rand.IntN(3000)) * time.Microsecond)
 			if err := l.Destroy(); err != nil {
 				t.Fatalf("round %d: %v", round, err)
@@ -75,8 +77,8 @@ func TestDestroyListenerDuringDials(t *testing.T) {
 	})
 }
 
-// A request that the application has taken outlives the listener: it can still be accepted. One that nobody has taken is
-// rejected.
+// A request that the application has taken outlives the listener: it can still be accepted. One
+// that nobody has taken is rejected.
 func TestRequestOutlivesListener(t *testing.T) {
 	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
 		a, b := m.stations(t)
@@ -108,7 +110,8 @@ func TestRequestOutlivesListener(t *testing.T) {
 	})
 }
 
-// TestCloseListenerDuringAccept: an Accept that begins while the listener is closed says that it is closed.
+// TestCloseListenerDuringAccept: an Accept that begins while the listener is closed says that it is
+// closed.
 func TestCloseListenerDuringAccept(t *testing.T) {
 	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
 		s, _ := m.stations(t)

@@ -11,8 +11,9 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// BenchmarkPollLocked is a look at an empty CQ on a network in memory, by a goroutine that is locked to its thread, as one that
-// C calls is: with a Poll that makes the device progress, and so yields; with one that does not; at CQInitAttr.Ready. 0 allocs/op.
+// BenchmarkPollLocked is a look at an empty CQ on a network in memory, by a goroutine that is
+// locked to its thread, as one that C calls is: with a Poll that makes the device progress, and so
+// yields; with one that does not; at CQInitAttr.Ready. 0 allocs/op.
 func BenchmarkPollLocked(b *testing.B) {
 	dev := newDevice(b, new(pipe.Switch).Port(), "10.0.0.1").Device
 	var wcs [16]verbs.WC
@@ -43,8 +44,9 @@ func BenchmarkPollLocked(b *testing.B) {
 	})
 }
 
-// BenchmarkPollersStall has four goroutines, each locked to its thread, poll empty CQs of one device on two processors, while
-// another wakes up every 100 µs. It reports how late that was at worst, in µs, and how often more than 2 ms.
+// BenchmarkPollersStall has four goroutines, each locked to its thread, poll empty CQs of one
+// device on two processors, while another wakes up every 100 µs. It reports how late that was at
+// worst, in µs, and how often more than 2 ms.
 func BenchmarkPollersStall(b *testing.B) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
 	dev := newDevice(b, new(pipe.Switch).Port(), "10.0.0.1").Device

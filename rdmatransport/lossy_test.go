@@ -11,8 +11,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// BenchmarkLossyWrite keeps 16 WRITEs posted over a link that loses packets, both ways: goodput, and allocations, which are
-// all the link's: impair copies each packet.
+// BenchmarkLossyWrite keeps 16 WRITEs posted over a link that loses packets, both ways: goodput,
+// and allocations, which are all the link's: impair copies each packet.
 func BenchmarkLossyWrite(b *testing.B) {
 	const size, depth = 64 << 10, 16
 	for _, c := range []struct {

@@ -59,8 +59,9 @@ func stationOf(t *testing.T, h stacktest.Host, addr netip.Addr, opts ...rdmatran
 	return s
 }
 
-// settle orders what this goroutine does with memory that a peer reaches through qp, before and after: the
-// race detector does not see that what came through the kernel, or through shared memory, was sent before it came.
+// settle orders what this goroutine does with memory that a peer reaches through qp, before and
+// after: the race detector does not see that what came through the kernel, or through shared
+// memory, was sent before it came.
 func settle(t *testing.T, qp *verbs.QP) {
 	t.Helper()
 	if _, _, err := qp.Query(0); err != nil { // takes the QP's lock, as reception does

@@ -29,7 +29,8 @@ type portless struct{ stack.NIC }
 func (portless) Datagrams() stack.DatagramPort { return nil }
 func (portless) Frames() stack.FramePort       { return nil }
 
-// TestStackWithoutPorts: over a stack that has streams only, iWARP works; RoCE and raw packets are errors that say so.
+// TestStackWithoutPorts: over a stack that has streams only, iWARP works; RoCE and raw packets are
+// errors that say so.
 func TestStackWithoutPorts(t *testing.T) {
 	var lan pipe.Switch
 	var devs []*verbs.Device

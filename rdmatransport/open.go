@@ -17,7 +17,8 @@ const opOpen = "open device"
 // opened counts the devices of this process, for their names.
 var opened atomic.Uint32
 
-// Option changes what [Open] opens. Open returns the error of one whose argument is out of its bounds.
+// Option changes what [Open] opens. Open returns the error of one whose argument is out of its
+// bounds.
 type Option func(*config) error
 
 type config struct {
@@ -29,7 +30,8 @@ type config struct {
 	port  verbs.PortAttr // its rate
 }
 
-// Name sets the device's name. The default is softrnic0, softrnic1, … in the order in which the process opens devices.
+// Name sets the device's name. The default is softrnic0, softrnic1, … in the order in which the
+// process opens devices.
 func Name(name string) Option {
 	return func(c *config) error {
 		if name == "" {
@@ -40,8 +42,8 @@ func Name(name string) Option {
 	}
 }
 
-// Rand sets the source of memory keys and QP numbers, which peers must not be able to guess. The default is crypto/rand.
-// Only tests have a use for another.
+// Rand sets the source of memory keys and QP numbers, which peers must not be able to guess. The
+// default is crypto/rand. Only tests have a use for another.
 func Rand(r io.Reader) Option {
 	return func(c *config) error {
 		if r == nil {
@@ -74,8 +76,9 @@ func RoCE(cfg roce.Config) Option {
 	}
 }
 
-// Trace has sink called with what happens to the device's QPs: changes of state, losses, timeouts, the set-up and the end of
-// iWARP streams. [trace.Logger] is a sink that writes to log/slog. Without this option tracing is off.
+// Trace has sink called with what happens to the device's QPs: changes of state, losses, timeouts,
+// the set-up and the end of iWARP streams. [trace.Logger] is a sink that writes to log/slog.
+// Without this option tracing is off.
 func Trace(sink trace.Sink) Option {
 	return func(c *config) error {
 		if sink == nil {
@@ -86,8 +89,8 @@ func Trace(sink trace.Sink) Option {
 	}
 }
 
-// Open opens a device on a host, with a port for each of the host's interfaces. The host stays the caller's: close the
-// device first ([verbs.Device.Close]), then the host.
+// Open opens a device on a host, with a port for each of the host's interfaces. The host stays the
+// caller's: close the device first ([verbs.Device.Close]), then the host.
 func Open(host stack.Network, opts ...Option) (*verbs.Device, error) {
 	p, err := newProvider(host, opts...)
 	if err != nil {

@@ -61,8 +61,8 @@ func (s *station) reg(buf []byte, access verbs.Access) *verbs.MR {
 	return mr
 }
 
-// dial connects a with b over one transport, until the end of the test. change, which may be nil, sets what b's QP is
-// made with.
+// dial connects a with b over one transport, until the end of the test. change, which may be nil,
+// sets what b's QP is made with.
 func dial(a, b *station, transport verbs.Transport, change func(*rdmacm.Config)) (onA, onB *rdmacm.Conn) {
 	t := a.t
 	t.Helper()

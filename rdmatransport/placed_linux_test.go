@@ -80,7 +80,8 @@ func (w *watched) Attach(recv link.Receiver) {
 // whole is a link that hides that it is a Placer, as link/capture and link/impair do.
 type whole struct{ link.Link }
 
-// exchange sends messages of many lengths by WRITE, SEND and READ from a to b, and sees that the data is right.
+// exchange sends messages of many lengths by WRITE, SEND and READ from a to b, and sees that the
+// data is right.
 func exchange(t *testing.T, a, b *station, transport verbs.Transport) {
 	t.Helper()
 	const size = 300 << 10
@@ -143,8 +144,8 @@ func spoil(b []byte, r *rand.Rand) {
 	b[r.IntN(len(b))] = byte(r.Uint32())
 }
 
-// TestPlaced: between hosts on a segment in shared memory packets have no ICRC, and the long ones are read where they are;
-// where one side does not know of that, both get complete packets.
+// TestPlaced: between hosts on a segment in shared memory packets have no ICRC, and the long ones
+// are read where they are; where one side does not know of that, both get complete packets.
 func TestPlaced(t *testing.T) {
 	for name, bare := range map[string][2]bool{"both": {}, "one side": {true, false}, "none": {true, true}} {
 		t.Run(name, func(t *testing.T) {
@@ -176,8 +177,8 @@ func TestPlaced(t *testing.T) {
 	}
 }
 
-// TestPlacedChanges: a sender that changes packets while they are received can spoil the data that it sends, and nothing
-// else: headers that were checked are those that are acted on.
+// TestPlacedChanges: a sender that changes packets while they are received can spoil the data that
+// it sends, and nothing else: headers that were checked are those that are acted on.
 func TestPlacedChanges(t *testing.T) {
 	links := segment(t, 2)
 	a := newStationOn(t, links[0], "10.0.0.1/24")
@@ -251,7 +252,8 @@ func TestPlacedChanges(t *testing.T) {
 	}
 }
 
-// TestCrowded: a process that takes nothing for a while has many connections wait for it, and nothing is lost.
+// TestCrowded: a process that takes nothing for a while has many connections wait for it, and
+// nothing is lost.
 func TestCrowded(t *testing.T) {
 	links := segment(t, 2)
 	a := newStationOn(t, links[0], "10.0.0.1/24")

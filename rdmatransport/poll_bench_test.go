@@ -14,7 +14,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// wire is a link to another of its kind that costs next to nothing: what remains is the cost of everything above.
+// wire is a link to another of its kind that costs next to nothing: what remains is the cost of
+// everything above.
 type wire struct {
 	mac    net.HardwareAddr
 	other  *wire
@@ -113,8 +114,9 @@ func (w *wire) receive(polled bool) bool {
 	return true
 }
 
-// BenchmarkPolledPingPong is 8 bytes by SEND there and back, over RoCE and a link that costs nothing, both sides by the
-// goroutine that polls: an op is two messages, in frames that take each other's acknowledgement along. 0 allocs/op.
+// BenchmarkPolledPingPong is 8 bytes by SEND there and back, over RoCE and a link that costs
+// nothing, both sides by the goroutine that polls: an op is two messages, in frames that take each
+// other's acknowledgement along. 0 allocs/op.
 func BenchmarkPolledPingPong(b *testing.B) {
 	var dev [2]*verbs.Device
 	var qp [2]*verbs.QP

@@ -175,7 +175,8 @@ func (p *provider) QueryPort(port uint8) (verbs.PortAttr, error) {
 		ActiveMTU: activeMTU(nic),
 		GIDTblLen: gidTable,
 		MaxMsgSz:  roce.MaxMessage,
-		// As in IBTA Vol 1 §14.2.5.6 these stick at their largest value, and count for all ports here.
+		// As in IBTA Vol 1 §14.2.5.6 these stick at their largest value, and count for all ports
+		// here.
 		BadPKeyCntr:  uint32(min(p.roce.Counters.BadPKey.Load(), 0xffff)),
 		QKeyViolCntr: uint32(min(p.roce.Counters.QKeyViolations.Load(), 0xffff)),
 		PKeyTblLen:   1,
@@ -187,8 +188,8 @@ func (p *provider) QueryPort(port uint8) (verbs.PortAttr, error) {
 	}, nil
 }
 
-// Watch implements verbs.Provider. DEVICE_FATAL comes when the interface of the last port that had one was removed, or the
-// host is closed.
+// Watch implements verbs.Provider. DEVICE_FATAL comes when the interface of the last port that had
+// one was removed, or the host is closed.
 func (p *provider) Watch(f func(t verbs.AsyncEventType, port uint8)) {
 	p.watcher.Store(&f)
 	for i, nic := range p.nics {

@@ -7,7 +7,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestRateLimitInProcess: what has a limit goes in packets even where it need not, whoever of the two has it.
+// TestRateLimitInProcess: what has a limit goes in packets even where it need not, whoever of the
+// two has it.
 func TestRateLimitInProcess(t *testing.T) {
 	lan := new(pipe.Switch)
 	a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")

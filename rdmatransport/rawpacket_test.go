@@ -81,7 +81,8 @@ func (r *rawEnd) flow(attr verbs.FlowAttr) *verbs.Flow {
 	return f
 }
 
-// got are the receive completions that are there, and how the frames begin behind their Ethernet headers.
+// got are the receive completions that are there, and how the frames begin behind their Ethernet
+// headers.
 func (r *rawEnd) got() (ids []byte) {
 	r.t.Helper()
 	var wc [1]verbs.WC
@@ -161,8 +162,9 @@ func ethType(v uint16) verbs.FlowSpec {
 	return &verbs.FlowSpecEth{Val: verbs.FlowEthFilter{EtherType: v}, Mask: verbs.FlowEthFilter{EtherType: 0xffff}}
 }
 
-// TestRawSend: frames go as they are, gathered or inline, padded to Ethernet's least length; a length that no frame has
-// is an error. A tag is beside the MTU. They are no RoCE packets, which the port counts.
+// TestRawSend: frames go as they are, gathered or inline, padded to Ethernet's least length; a
+// length that no frame has is an error. A tag is beside the MTU. They are no RoCE packets, which
+// the port counts.
 func TestRawSend(t *testing.T) {
 	lan := must(pipe.New(pipe.MTU(1500)))(t)
 	s := newStation(t, lan, "10.0.0.1/24")
@@ -245,7 +247,8 @@ func TestRawSend(t *testing.T) {
 	}
 }
 
-// TestRawReceiveErrors: without a request a frame is lost and counted; one that is too long for its request ends the QP.
+// TestRawReceiveErrors: without a request a frame is lost and counted; one that is too long for its
+// request ends the QP.
 func TestRawReceiveErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := new(pipe.Switch)
@@ -379,7 +382,8 @@ func TestRawFlows(t *testing.T) {
 	}
 }
 
-// TestRawSuperframes: flows and sniffers see the packets that a superframe is on the wire, whole ones.
+// TestRawSuperframes: flows and sniffers see the packets that a superframe is on the wire, whole
+// ones.
 func TestRawSuperframes(t *testing.T) {
 	lan := new(pipe.Switch)
 	s := newStation(t, lan, "10.0.0.1/24")
@@ -423,7 +427,8 @@ func TestRawSuperframes(t *testing.T) {
 	}
 }
 
-// TestRawSnifferSeesRoCE: between two nodes of a pipe, whose messages would not be packets otherwise.
+// TestRawSnifferSeesRoCE: between two nodes of a pipe, whose messages would not be packets
+// otherwise.
 func TestRawSnifferSeesRoCE(t *testing.T) {
 	lan := new(pipe.Switch)
 	a, b := newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")

@@ -49,8 +49,9 @@ func (l *removable) remove() {
 	l.changed()
 }
 
-// TestLinkRemoved: when one of its links is removed, a device has one port less, and IDs with that port's address get
-// ADDR_CHANGE; when the last one is removed, the device has gone, and all IDs get DEVICE_REMOVAL.
+// TestLinkRemoved: when one of its links is removed, a device has one port less, and IDs with that
+// port's address get ADDR_CHANGE; when the last one is removed, the device has gone, and all IDs
+// get DEVICE_REMOVAL.
 func TestLinkRemoved(t *testing.T) {
 	lan := new(pipe.Switch)
 	links := []*removable{{Link: lan.Port()}, {Link: lan.Port()}}
@@ -104,8 +105,8 @@ func TestHostClosed(t *testing.T) {
 	})
 }
 
-// TestAddrRemoved: both ends of a connection and a listener whose address is taken from the host are told so, and nobody
-// else.
+// TestAddrRemoved: both ends of a connection and a listener whose address is taken from the host
+// are told so, and nobody else.
 func TestAddrRemoved(t *testing.T) {
 	both(t, func(t *testing.T, transport verbs.Transport) {
 		lan := new(pipe.Switch)

@@ -14,8 +14,8 @@ func sharedPort(nic stack.NIC) stack.Shared {
 	return s
 }
 
-// numbersOf are the numbers that a device on these interfaces may draw: all, unless a port is shared. A QP may be used at any
-// port, so that several shared ports are to have the same numbers.
+// numbersOf are the numbers that a device on these interfaces may draw: all, unless a port is
+// shared. A QP may be used at any port, so that several shared ports are to have the same numbers.
 func numbersOf(nics []stack.NIC) (stack.Numbers, error) {
 	n := stack.Numbers{QPNs: stack.Range{Mask: 1<<24 - 1}, CommIDs: stack.Range{Mask: 1<<32 - 1}}
 	var first stack.NIC
@@ -53,7 +53,8 @@ func checkRange(nic stack.NIC, what string, r stack.Range, width int) error {
 	return nil
 }
 
-// sharedAt are the ports that other processes have as well and that have an address, or all if it is unspecified.
+// sharedAt are the ports that other processes have as well and that have an address, or all if it
+// is unspecified.
 func (p *provider) sharedAt(a netip.Addr) (ports []stack.Shared) {
 	for _, nic := range p.nics {
 		if s := sharedPort(nic); s != nil && (!a.IsValid() || a.IsUnspecified() || slices.Contains(nic.GIDs(), a)) {

@@ -15,16 +15,17 @@ import (
 	"github.com/softrnic/softrnic/stack/stacktest"
 )
 
-// sharing shares one host between several devices, as a hub shares one between processes: it hands what arrives to whom
-// rdmatransport's Classifier says. All is in this process, and all goes through the host, so that what is tested with it is
-// the part that rdmatransport has in a hub.
+// sharing shares one host between several devices, as a hub shares one between processes: it hands
+// what arrives to whom rdmatransport's Classifier says. All is in this process, and all goes
+// through the host, so that what is tested with it is the part that rdmatransport has in a hub.
 type sharing struct {
 	t    *testing.T
 	host stacktest.Host
 	nic  stack.NIC
 	busy int // how many more services are another process's
 
-	// from, unless it is nil, is whose QPNs datagrams to a sharer come from, if they come from the same address.
+	// from, unless it is nil, is whose QPNs datagrams to a sharer come from, if they come from the
+	// same address.
 	from atomic.Pointer[func(to *sharer) stack.Range]
 
 	mu         sync.Mutex

@@ -19,7 +19,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// overShared runs a test over a network stack of its own, and over the kernel's sockets, which join datagrams of several QPs.
+// overShared runs a test over a network stack of its own, and over the kernel's sockets, which join
+// datagrams of several QPs.
 func overShared(t *testing.T, f func(t *testing.T, a1, a2, b *station, s *sharing)) {
 	t.Parallel()
 	for _, m := range stacktest.Media {
@@ -87,7 +88,8 @@ func (s *station) bound(space rdmacm.PortSpace, addr string) (*rdmacm.SyncID, er
 	return id, id.Bind(netip.MustParseAddrPort(addr))
 }
 
-// A port is for one process, from when it is bound on. One that nobody asked for is another if it is in use.
+// A port is for one process, from when it is bound on. One that nobody asked for is another if it
+// is in use.
 func TestSharedPorts(t *testing.T) {
 	overShared(t, func(t *testing.T, a1, a2, b *station, s *sharing) {
 		here := a1.at(7471)
@@ -142,7 +144,8 @@ func TestSharedPorts(t *testing.T) {
 	})
 }
 
-// Two processes listen: each gets its own requests. Where nobody listens, a request is refused at once.
+// Two processes listen: each gets its own requests. Where nobody listens, a request is refused at
+// once.
 func TestSharedListeners(t *testing.T) {
 	overShared(t, func(t *testing.T, a1, a2, b *station, s *sharing) {
 		ctx := within(t)
@@ -168,8 +171,8 @@ func TestSharedListeners(t *testing.T) {
 	})
 }
 
-// A process dies: the peers of its connections are told, at once, and those of others notice nothing. The dead one's port is
-// free.
+// A process dies: the peers of its connections are told, at once, and those of others notice
+// nothing. The dead one's port is free.
 func TestSharedDeath(t *testing.T) {
 	overShared(t, func(t *testing.T, a1, a2, b *station, s *sharing) {
 		ctx := within(t)
@@ -256,7 +259,8 @@ func TestSharedDatagrams(t *testing.T) {
 	})
 }
 
-// A process that sends to a connection of two others is not heard, though it has the right address, QPN and PSN.
+// A process that sends to a connection of two others is not heard, though it has the right address,
+// QPN and PSN.
 func TestSharedForger(t *testing.T) {
 	overShared(t, func(t *testing.T, a1, a2, b *station, s *sharing) {
 		x, y := dial(a1, a2, verbs.RoCEv2, nil)

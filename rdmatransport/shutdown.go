@@ -8,11 +8,13 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// patience is how long Shutdown waits for the peers of streams. That for the others is Drain's of the connection manager.
+// patience is how long Shutdown waits for the peers of streams. That for the others is Drain's of
+// the connection manager.
 const patience = 2 * time.Second
 
-// Shutdown implements verbs.Provider. A peer that does not answer for two seconds is not waited for any longer. While a hub that
-// a port shares is gone its peers cannot answer: they are waited for until ctx ends.
+// Shutdown implements verbs.Provider. A peer that does not answer for two seconds is not waited for
+// any longer. While a hub that a port shares is gone its peers cannot answer: they are waited for
+// until ctx ends.
 func (p *provider) Shutdown(ctx context.Context) error {
 	p.tell(verbs.EventDeviceFatal, 0)
 	if p.cutOff() {

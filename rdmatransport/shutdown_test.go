@@ -37,7 +37,8 @@ func flushed(t *testing.T, cq *verbs.CQ, id uint64) {
 	}
 }
 
-// TestShutdown: all that a program has left open ends at once for its peers, and for its own goroutines.
+// TestShutdown: all that a program has left open ends at once for its peers, and for its own
+// goroutines.
 func TestShutdown(t *testing.T) {
 	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
 		a, b := m.stations(t)
@@ -117,8 +118,8 @@ func TestShutdown(t *testing.T) {
 	})
 }
 
-// TestShutdownOverBadNetwork: the peer's end of a connection is over at once, although the first message that says so was
-// lost; and one that is not there any more does not hold up the program.
+// TestShutdownOverBadNetwork: the peer's end of a connection is over at once, although the first
+// message that says so was lost; and one that is not there any more does not hold up the program.
 func TestShutdownOverBadNetwork(t *testing.T) {
 	for name, c := range map[string]struct {
 		lost int // of the frames that b sends from then on, -1: all
@@ -156,8 +157,8 @@ func TestShutdownOverBadNetwork(t *testing.T) {
 	}
 }
 
-// TestShutdownWaitsForData: what has completed over iWARP reaches the peer, although the program's host is gone as soon as
-// Shutdown returns. TCP needs real time.
+// TestShutdownWaitsForData: what has completed over iWARP reaches the peer, although the program's
+// host is gone as soon as Shutdown returns. TCP needs real time.
 func TestShutdownWaitsForData(t *testing.T) {
 	lan := new(pipe.Switch)
 	far := must(impair.New(lan.Port(), impair.Config{Out: impair.Direction{Delay: 50 * time.Millisecond}}))(t)

@@ -8,7 +8,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// TestSRQAcrossTransports: QPs of both protocols take their receives from one SRQ, and the limit event comes.
+// TestSRQAcrossTransports: QPs of both protocols take their receives from one SRQ, and the limit
+// event comes.
 func TestSRQAcrossTransports(t *testing.T) { overMedia(t, srqAcrossTransports) }
 
 func srqAcrossTransports(t *testing.T, m medium) {

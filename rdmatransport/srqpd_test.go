@@ -8,7 +8,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// TestSRQOfAnotherPD: a receive request of an SRQ names regions of the SRQ's PD, and not of the PD of the QP that takes it.
+// TestSRQOfAnotherPD: a receive request of an SRQ names regions of the SRQ's PD, and not of the PD
+// of the QP that takes it.
 func TestSRQOfAnotherPD(t *testing.T) {
 	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
 		const size = 4096 // several packets
@@ -57,8 +58,8 @@ func TestRawSRQOfAnotherPD(t *testing.T) {
 	}
 }
 
-// TestWriteWithImmRefused: the requester learns that the peer's memory does not allow the access, and the receive request that the
-// immediate data has taken, that its own does not.
+// TestWriteWithImmRefused: the requester learns that the peer's memory does not allow the access,
+// and the receive request that the immediate data has taken, that its own does not.
 func TestWriteWithImmRefused(t *testing.T) {
 	overMedia(t, func(t *testing.T, m medium) {
 		for name, refuse := range map[string]func(p *windowPair, wr *verbs.SendWR){

@@ -39,7 +39,8 @@ func (r *tracer) sink(e trace.Event) {
 	}
 }
 
-// take returns the events of a QP since it was last called, in words, without those of some types. PSNs count from first.
+// take returns the events of a QP since it was last called, in words, without those of some types.
+// PSNs count from first.
 func (r *tracer) take(qpn, first uint32, without ...trace.Type) (lines []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -85,7 +86,8 @@ func (r *tracer) takeUntil(last string, qpn uint32) (lines []string) {
 	return lines
 }
 
-// traced is two stations whose events are kept. The packets that the first one sends meet the rules.
+// traced is two stations whose events are kept. The packets that the first one sends meet the
+// rules.
 type traced struct {
 	t      *testing.T
 	a, b   *station
@@ -124,8 +126,8 @@ func (x *traced) wants(got []string, want ...string) {
 	}
 }
 
-// pair connects the stations, and returns their QPs, the first PSN of a's, and a WRITE of 16 packets. What was traced by then
-// is forgotten.
+// pair connects the stations, and returns their QPs, the first PSN of a's, and a WRITE of 16
+// packets. What was traced by then is forgotten.
 func (x *traced) pair(transport verbs.Transport) (conn, peer *rdmacm.Conn, first uint32, wr *verbs.SendWR) {
 	x.t.Helper()
 	conn, peer = dial(x.a, x.b, transport, nil)

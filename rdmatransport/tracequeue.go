@@ -11,7 +11,8 @@ import (
 // maxTraced is how many events wait for a sink at most, some 10 MiB.
 const maxTraced = 1 << 16
 
-// traceQueue passes events to a sink on a goroutine of its own, with no lock held: QPs are locked where they happen.
+// traceQueue passes events to a sink on a goroutine of its own, with no lock held: QPs are locked
+// where they happen.
 type traceQueue struct {
 	sink trace.Sink
 

@@ -150,7 +150,8 @@ func (n *udNode) expect(i int, texts ...string) (all []datagram) {
 	return all
 }
 
-// exchangeDatagrams sends datagrams and answers each by what came with it: to another host, to another QP of the device and to the QP itself.
+// exchangeDatagrams sends datagrams and answers each by what came with it: to another host, to
+// another QP of the device and to the QP itself.
 func exchangeDatagrams(t *testing.T, m medium, six, v1 bool) {
 	a, b := udNodes(t, m, 2, 1)
 	a.v1, b.v1 = v1, v1
@@ -194,7 +195,8 @@ func TestDatagramsV1(t *testing.T) {
 	})
 }
 
-// TestDatagramBatch sends equal datagrams in one call: they go as a superframe and arrive as datagrams.
+// TestDatagramBatch sends equal datagrams in one call: they go as a superframe and arrive as
+// datagrams.
 func TestDatagramBatch(t *testing.T) {
 	overMedia(t, func(t *testing.T, m medium) {
 		a, b := udNodes(t, m, 1, 1)
@@ -224,12 +226,14 @@ func TestDatagramBatch(t *testing.T) {
 	})
 }
 
-// multicast: every attached QP of every host gets a copy, the sender's too unless it does not want its own.
+// multicast: every attached QP of every host gets a copy, the sender's too unless it does not want
+// its own.
 func multicast(t *testing.T, m medium, group string, v1 bool) {
 	a, b := udNodes(t, m, 2, 2)
 	a.v1, b.v1 = v1, v1
 	to := netip.MustParseAddr(group)
-	// say sends to the group, and then to each QP, so that one which was not to get the text is seen to have got it.
+	// say sends to the group, and then to each QP, so that one which was not to get the text is
+	// seen to have got it.
 	say := func(from *udNode, qp int, text string, toA0, toA1, toB0, toB1 bool) {
 		t.Helper()
 		from.send(qp, from.ah(to), 0xffffff, text)
@@ -277,7 +281,8 @@ func TestMulticastV1(t *testing.T) {
 	})
 }
 
-// TestReplyToDatagram: what stands before a datagram in its buffer says whom to reply to, on every medium.
+// TestReplyToDatagram: what stands before a datagram in its buffer says whom to reply to, on every
+// medium.
 func TestReplyToDatagram(t *testing.T) {
 	overMedia(t, func(t *testing.T, m medium) {
 		a, b := m.stations(t)

@@ -26,8 +26,9 @@ func heapInUse() int {
 	return int(m.HeapAlloc)
 }
 
-// Many unknown peers cost an iWARP listener little, whatever they send. They keep nobody else out, unless their requests fill
-// the backlog, and when they have gone, in order or not, nothing of them is left. In the long run there are a thousand.
+// Many unknown peers cost an iWARP listener little, whatever they send. They keep nobody else out,
+// unless their requests fill the backlog, and when they have gone, in order or not, nothing of them
+// is left. In the long run there are a thousand.
 func TestUnansweredRequests(t *testing.T) {
 	const mostEach, mostLeft = 64 << 10, 8 << 20 // of the heap, in bytes
 	peers := stacktest.Size(200, 200, 1000)

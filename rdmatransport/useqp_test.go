@@ -8,8 +8,9 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// TestDestroyIDOfConnection: who destroys the ID of a connection keeps the QP that was given to it. One of iWARP is in ERR then,
-// as its stream is gone, and what was posted to it is flushed; one of RoCE has only lost who manages it.
+// TestDestroyIDOfConnection: who destroys the ID of a connection keeps the QP that was given to it.
+// One of iWARP is in ERR then, as its stream is gone, and what was posted to it is flushed; one of
+// RoCE has only lost who manages it.
 func TestDestroyIDOfConnection(t *testing.T) { overMedia(t, destroyIDOfConnection) }
 
 func destroyIDOfConnection(t *testing.T, m medium) {
@@ -48,7 +49,8 @@ func destroyIDOfConnection(t *testing.T, m medium) {
 	}
 }
 
-// TestDestroyIDOfPast: who destroys the ID of a connection that has ended does nothing to the QP, which has another by then.
+// TestDestroyIDOfPast: who destroys the ID of a connection that has ended does nothing to the QP,
+// which has another by then.
 func TestDestroyIDOfPast(t *testing.T) { overMedia(t, destroyIDOfPast) }
 
 func destroyIDOfPast(t *testing.T, m medium) {

@@ -62,8 +62,8 @@ func (p *windowPair) read(rkey uint32, n int) verbs.WCStatus {
 	return p.do(p.qa, &verbs.SendWR{Opcode: verbs.RDMARead, RemoteAddr: p.bm.Addr(), RKey: rkey, SGList: []verbs.SGE{p.am.SGE(0, n)}})
 }
 
-// TestWindows: peers can use the memory that a window is bound to, whatever its type, and a region with a window cannot be
-// deregistered.
+// TestWindows: peers can use the memory that a window is bound to, whatever its type, and a region
+// with a window cannot be deregistered.
 func TestWindows(t *testing.T) {
 	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
 		p := newWindowPair(t, m, transport)
@@ -100,8 +100,8 @@ func TestWindows(t *testing.T) {
 	})
 }
 
-// TestInvalidateLocally: LOCAL_INV takes its turn between the requests around it, and another bind opens the window
-// again.
+// TestInvalidateLocally: LOCAL_INV takes its turn between the requests around it, and another bind
+// opens the window again.
 func TestInvalidateLocally(t *testing.T) {
 	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
 		p := newWindowPair(t, m, transport)
@@ -128,7 +128,8 @@ func TestInvalidateLocally(t *testing.T) {
 	})
 }
 
-// TestInvalidateRemotely: SEND with Invalidate takes the window away before the receiver knows of the message.
+// TestInvalidateRemotely: SEND with Invalidate takes the window away before the receiver knows of
+// the message.
 func TestInvalidateRemotely(t *testing.T) {
 	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
 		p := newWindowPair(t, m, transport)
@@ -158,7 +159,8 @@ func TestInvalidateRemotely(t *testing.T) {
 	})
 }
 
-// TestLocalFailures: an invalid bind or invalidation fails as a work request, after those before it have completed.
+// TestLocalFailures: an invalid bind or invalidation fails as a work request, after those before it
+// have completed.
 func TestLocalFailures(t *testing.T) {
 	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
 		for _, c := range []struct {
@@ -191,7 +193,8 @@ func TestLocalFailures(t *testing.T) {
 	})
 }
 
-// TestFaults: memory that was unmapped fails the work request that needs it, at either end, and does not crash the process.
+// TestFaults: memory that was unmapped fails the work request that needs it, at either end, and
+// does not crash the process.
 func TestFaults(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("there is no mmap on this system")
@@ -272,8 +275,9 @@ func TestFaults(t *testing.T) {
 	})
 }
 
-// TestMemoryCapabilities: MEM_MGT_EXTENSIONS stands for fast registration, local invalidation of regions and SEND with
-// invalidate together, the base memory management extensions. Without the first it is not reported.
+// TestMemoryCapabilities: MEM_MGT_EXTENSIONS stands for fast registration, local invalidation of
+// regions and SEND with invalidate together, the base memory management extensions. Without the
+// first it is not reported.
 func TestMemoryCapabilities(t *testing.T) {
 	s := newStation(t, new(pipe.Switch), "10.0.0.1/24")
 	const windows = verbs.DeviceMemWindow | verbs.DeviceMemWindowType2B

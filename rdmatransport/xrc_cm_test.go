@@ -31,8 +31,8 @@ func resolved(t *testing.T, ctx context.Context, space rdmacm.PortSpace, from, t
 	return id
 }
 
-// TestXRCOverCM is rdma_xserver and rdma_xclient, with two clients whose targets share an SRQ: the number of it is in the
-// private data.
+// TestXRCOverCM is rdma_xserver and rdma_xclient, with two clients whose targets share an SRQ: the
+// number of it is in the private data.
 func TestXRCOverCM(t *testing.T) { overMedia(t, xrcOverCM) }
 
 func xrcOverCM(t *testing.T, m medium) {

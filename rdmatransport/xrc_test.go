@@ -26,7 +26,8 @@ func (s *station) cq() *verbs.CQ {
 	return cq
 }
 
-// xrcLab is two stations: a has initiators, b targets and SRQs in one domain. Each SRQ has a PD, a CQ and a region.
+// xrcLab is two stations: a has initiators, b targets and SRQs in one domain. Each SRQ has a PD, a
+// CQ and a region.
 type xrcLab struct {
 	t          *testing.T
 	a, b       *station
@@ -170,8 +171,8 @@ func anyInitiatorReachesAnySRQ(t *testing.T, m medium) {
 	}
 }
 
-// TestXRCSharedSRQ: two initiators whose messages, of several packets, come to one SRQ at the same time, in the order of
-// each.
+// TestXRCSharedSRQ: two initiators whose messages, of several packets, come to one SRQ at the same
+// time, in the order of each.
 func TestXRCSharedSRQ(t *testing.T) { overMedia(t, twoInitiatorsShareSRQ) }
 
 func twoInitiatorsShareSRQ(t *testing.T, m medium) {

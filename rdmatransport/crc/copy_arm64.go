@@ -24,8 +24,9 @@ func (p *Polynomial) update(_ Instructions, crc uint32, _ []byte) (sum uint32, d
 	return crc, 0
 }
 
-// copyIEEE is the CRC of n bytes at src behind those of crc, which it copies to dst. It prefetches what is ahead bytes behind.
-// n is a multiple of 64 and at least 64. crc and the result are not inverted.
+// copyIEEE is the CRC of n bytes at src behind those of crc, which it copies to dst. It prefetches
+// what is ahead bytes behind. n is a multiple of 64 and at least 64. crc and the result are not
+// inverted.
 //
 //go:noescape
 func copyIEEE(dst, src *byte, n, ahead int, crc uint32) uint32

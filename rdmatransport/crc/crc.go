@@ -1,9 +1,11 @@
-// Package crc computes CRC-32, which RoCE's ICRC is, and CRC-32C, which MPA's is, with the widest instructions that the processor has,
-// also while it copies. Short input, and what the processor has no instructions for, is hash/crc32's.
+// Package crc computes CRC-32, which RoCE's ICRC is, and CRC-32C, which MPA's is, with the widest
+// instructions that the processor has, also while it copies. Short input, and what the processor
+// has no instructions for, is hash/crc32's.
 //
-// On amd64 with VPCLMULQDQ, 512 bits at a time with AVX-512 and 256 with AVX2 are folded into four accumulators side by side
-// (Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009; hash/crc32 has one).
-// On arm64, [Polynomial.Copy] uses the CRC32 instructions that hash/crc32 uses, while it copies.
+// On amd64 with VPCLMULQDQ, 512 bits at a time with AVX-512 and 256 with AVX2 are folded into four
+// accumulators side by side (Gopal et al., "Fast CRC Computation for Generic Polynomials Using
+// PCLMULQDQ Instruction", Intel 2009; hash/crc32 has one). On arm64, [Polynomial.Copy] uses the
+// CRC32 instructions that hash/crc32 uses, while it copies.
 package crc
 
 import (
@@ -47,8 +49,8 @@ func (i Instructions) String() string {
 // inUse is what the package uses. It is set once, before main.
 var inUse = choose(available(), os.Getenv("SOFTRNIC_CRC"))
 
-// InUse is what the package uses: the best that the processor has, or what the environment variable SOFTRNIC_CRC names, if the
-// processor has that.
+// InUse is what the package uses: the best that the processor has, or what the environment variable
+// SOFTRNIC_CRC names, if the processor has that.
 func InUse() Instructions { return inUse }
 
 // choose takes the last of those available, or the one that is named.
@@ -70,9 +72,10 @@ func (p *Polynomial) Update(crc uint32, b []byte) uint32 {
 	return crc32.Update(crc, p.table, b[done:])
 }
 
-// Copy copies src to dst, which is at least as long, and returns Update of crc and src. What is copied, and what the CRC is of, are the same
-// bytes, even if somebody changes src meanwhile. While it reads src, it prefetches what is ahead bytes further on, which may
-// be no memory of the program; 0 prefetches nothing.
+// Copy copies src to dst, which is at least as long, and returns Update of crc and src. What is
+// copied, and what the CRC is of, are the same bytes, even if somebody changes src meanwhile. While
+// it reads src, it prefetches what is ahead bytes further on, which may be no memory of the
+// program; 0 prefetches nothing.
 //
 // dst and src must not overlap, but may be the same.
 func (p *Polynomial) Copy(dst, src []byte, crc uint32, ahead int) uint32 {

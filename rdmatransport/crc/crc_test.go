@@ -57,7 +57,8 @@ func random(n int) []byte {
 	return b
 }
 
-// TestLengths: what TestEveryLength does not have: CRCs that go on, and each length's every implementation through Update and Copy.
+// TestLengths: what TestEveryLength does not have: CRCs that go on, and each length's every
+// implementation through Update and Copy.
 func TestLengths(t *testing.T) {
 	b := random(64<<10 + 64)
 	r := rand.New(rand.NewPCG(1, 2))
@@ -75,8 +76,9 @@ func TestLengths(t *testing.T) {
 	}
 }
 
-// TestEveryLength: every length to 64 KiB, at alignments of source and destination that change from one to the next; in emulation,
-// which is slow, every 61st, which has all the remainders of a register and all alignments too.
+// TestEveryLength: every length to 64 KiB, at alignments of source and destination that change from
+// one to the next; in emulation, which is slow, every 61st, which has all the remainders of a
+// register and all alignments too.
 func TestEveryLength(t *testing.T) {
 	const longest, guard = 64 << 10, 64
 	step := 1

@@ -54,7 +54,8 @@ func distance(reversed uint32, bytes int) (lo, hi uint64) {
 	return power(reversed, 8*bytes+32), power(reversed, 8*bytes-32)
 }
 
-// power is x^n modulo the polynomial, its bits reversed, and shifted by one, as a product of reversed numbers is one bit short.
+// power is x^n modulo the polynomial, its bits reversed, and shifted by one, as a product of
+// reversed numbers is one bit short.
 func power(reversed uint32, n int) uint64 {
 	p, v := bits.Reverse32(reversed), uint32(1)
 	for range n {

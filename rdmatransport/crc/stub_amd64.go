@@ -8,8 +8,9 @@ package crc
 //go:noescape
 func update256(k *[46]uint64, src *byte, n int, crc uint32) uint32
 
-// copy256 is the CRC of n bytes at src behind those of crc, which it copies to dst. It prefetches what is ahead bytes behind.
-// n is a multiple of 32 and at least 128. crc and the result are not inverted.
+// copy256 is the CRC of n bytes at src behind those of crc, which it copies to dst. It prefetches
+// what is ahead bytes behind. n is a multiple of 32 and at least 128. crc and the result are not
+// inverted.
 //
 //go:noescape
 func copy256(k *[46]uint64, dst *byte, src *byte, n int, ahead int, crc uint32) uint32
@@ -20,8 +21,9 @@ func copy256(k *[46]uint64, dst *byte, src *byte, n int, ahead int, crc uint32) 
 //go:noescape
 func update512(k *[46]uint64, src *byte, n int, crc uint32) uint32
 
-// copy512 is the CRC of n bytes at src behind those of crc, which it copies to dst. It prefetches what is ahead bytes behind.
-// n is a multiple of 64 and at least 256. crc and the result are not inverted.
+// copy512 is the CRC of n bytes at src behind those of crc, which it copies to dst. It prefetches
+// what is ahead bytes behind. n is a multiple of 64 and at least 256. crc and the result are not
+// inverted.
 //
 //go:noescape
 func copy512(k *[46]uint64, dst *byte, src *byte, n int, ahead int, crc uint32) uint32

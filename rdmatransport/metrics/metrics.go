@@ -3,9 +3,10 @@
 //	dev.MeasureLatency() // before there are QPs, if latencies are wanted
 //	prometheus.MustRegister(metrics.NewCollector(dev))
 //
-// What node_exporter's collector infiniband has for a hardware device has the same names here, so that dashboards of these fit:
-// node_infiniband_port_data_received_bytes_total and so on, by device and port. The other counters of [verbs.Device.HWCounters]
-// are softrnic_NAME_total, by device and transport; package rdmatransport says what each counts. In addition there are
+// What node_exporter's collector infiniband has for a hardware device has the same names here, so
+// that dashboards of these fit: node_infiniband_port_data_received_bytes_total and so on, by device
+// and port. The other counters of [verbs.Device.HWCounters] are softrnic_NAME_total, by device and
+// transport; package rdmatransport says what each counts. In addition there are
 //
 //	softrnic_send_latency_seconds  a histogram of how long send requests take, by device and transport: see
 //	                               [verbs.Device.MeasureLatency]
@@ -24,7 +25,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// portCounter is a counter of [verbs.Device.PortCounters], under node_exporter's name, in units of unit.
+// portCounter is a counter of [verbs.Device.PortCounters], under node_exporter's name, in units of
+// unit.
 type portCounter struct {
 	name, metric, help string
 	unit               float64
@@ -80,7 +82,8 @@ func NewCollector(devs ...*verbs.Device) *Collector {
 	})
 }
 
-// NewSnapshotCollector makes a collector of what was read from a device, perhaps by another process.
+// NewSnapshotCollector makes a collector of what was read from a device, perhaps by another
+// process.
 func NewSnapshotCollector(s verbs.Snapshot) *Collector {
 	return newCollector(func() []verbs.Snapshot { return []verbs.Snapshot{s} })
 }

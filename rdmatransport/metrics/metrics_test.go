@@ -81,7 +81,8 @@ func value(t *testing.T, c prometheus.Collector, metric string) (v float64) {
 	return 0
 }
 
-// TestCollector moves data in packets and directly, and finds it in the metrics and in what the QP tells of itself.
+// TestCollector moves data in packets and directly, and finds it in the metrics and in what the QP
+// tells of itself.
 func TestCollector(t *testing.T) {
 	const size, count = 10_000, 5
 	for _, transport := range []verbs.Transport{verbs.RoCEv2, verbs.IWARP} {
@@ -167,7 +168,8 @@ func TestCollector(t *testing.T) {
 						t.Errorf("%v", s.Counters)
 					}
 				default:
-					// A WRITE over iWARP completes when TCP has it, so the peer may still be receiving.
+					// A WRITE over iWARP completes when TCP has it, so the peer may still be
+					// receiving.
 					for late := time.After(10 * time.Second); peer.Counters["iwarp_rcv_bytes"] < s.Counters["iwarp_xmit_bytes"]; peer, _ = a.QP().Stats() {
 						select {
 						case <-late:

@@ -10,8 +10,8 @@ import (
 	"github.com/softrnic/softrnic/stack/netstack"
 )
 
-// A device whose connections slow down when the network marks their packets (DCQCN). Applications use this package for its
-// configuration; what they do with the device is in package verbs.
+// A device whose connections slow down when the network marks their packets (DCQCN). Applications
+// use this package for its configuration; what they do with the device is in package verbs.
 func ExampleConfig() {
 	host, err := netstack.New(new(pipe.Switch).Port(), netstack.Addr("10.0.0.1/24"))
 	if err != nil {

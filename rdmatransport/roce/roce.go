@@ -1,9 +1,11 @@
-// Package roce configures RoCE (RDMA over Converged Ethernet) on a device of package rdmatransport, and says what the device
-// does over it. Work requests, queue pairs and completions are those of package verbs; package wire has RoCE's headers, and
-// package mad the messages of its connection management, for programs that read packets.
+// Package roce configures RoCE (RDMA over Converged Ethernet) on a device of package rdmatransport,
+// and says what the device does over it. Work requests, queue pairs and completions are those of
+// package verbs; package wire has RoCE's headers, and package mad the messages of its connection
+// management, for programs that read packets.
 //
-// A device speaks RoCEv2 (IBTA annex A17: UDP port 4791 over IPv4 and IPv6) and RoCE v1 (annex A16: EtherType 0x8915) without
-// any configuration. A program that wants another than the default gives it where it opens the device:
+// A device speaks RoCEv2 (IBTA annex A17: UDP port 4791 over IPv4 and IPv6) and RoCE v1 (annex A16:
+// EtherType 0x8915) without any configuration. A program that wants another than the default gives
+// it where it opens the device:
 //
 //	dev, err := rdmatransport.Open(host, rdmatransport.RoCE(roce.Config{DCQCN: &roce.DCQCN{}}))
 //
@@ -15,59 +17,65 @@
 //	UC       SEND and WRITE, both with immediate data
 //	UD       SEND, also with immediate data, to a host or to a multicast group
 //
-// Connected QPs can bind and invalidate memory windows, and every QP may have a rate limit (verbs.QPAttr.RateLimit). QPs are
-// connected by rdma_cm (package rdmacm, RoCEv2 only), or by hand, as verbs.QP.Modify has it. Peers may be hardware, Linux's
-// rxe, or this package; between two of this package lost packets are repeated one by one if both ask for it
-// ([Config.SelectiveRepeat]). Messages between two hosts of one
-// process, on one package pipe switch, are copied without packets.
+// Connected QPs can bind and invalidate memory windows, and every QP may have a rate limit
+// (verbs.QPAttr.RateLimit). QPs are connected by rdma_cm (package rdmacm, RoCEv2 only), or by hand,
+// as verbs.QP.Modify has it. Peers may be hardware, Linux's rxe, or this package; between two of
+// this package lost packets are repeated one by one if both ask for it ([Config.SelectiveRepeat]).
+// Messages between two hosts of one process, on one package pipe switch, are copied without
+// packets.
 //
-// The source GID chooses the version: the GIDs of a port from index 0 on are RoCEv2's, those from [V1Index] on are the same
-// addresses for RoCE v1, which needs a host with an Ethernet link, such as one of package netstack. The path MTU, 256 to 4096,
-// is bounded by the link's MTU less 88 bytes.
+// The source GID chooses the version: the GIDs of a port from index 0 on are RoCEv2's, those from
+// [V1Index] on are the same addresses for RoCE v1, which needs a host with an Ethernet link, such
+// as one of package netstack. The path MTU, 256 to 4096, is bounded by the link's MTU less 88
+// bytes.
 //
 // # Limits
 //
-// A message has up to 1 GiB. A QP has up to 128 READs and atomics outstanding, in each direction. A retransmission timeout
-// below 4 ms (verbs.QPAttr.Timeout 1 to 9) counts as 4 ms. There is one partition, the default one (P_Key 0xffff), and no
-// automatic path migration.
+// A message has up to 1 GiB. A QP has up to 128 READs and atomics outstanding, in each direction. A
+// retransmission timeout below 4 ms (verbs.QPAttr.Timeout 1 to 9) counts as 4 ms. There is one
+// partition, the default one (P_Key 0xffff), and no automatic path migration.
 //
 // # Seeing what happens
 //
-// The documentation of package rdmatransport lists the counters. rdmatransport.Trace has a function called with each loss,
-// timeout and change of state.
+// The documentation of package rdmatransport lists the counters. rdmatransport.Trace has a function
+// called with each loss, timeout and change of state.
 package roce
 
 import "time"
 
-// V1Index is the index in a port's GID table from which on the GIDs are RoCE v1's: entry V1Index+i has the address of entry i,
-// which is RoCEv2's.
+// V1Index is the index in a port's GID table from which on the GIDs are RoCE v1's: entry V1Index+i
+// has the address of entry i, which is RoCEv2's.
 const V1Index = 128
 
-// Config is how a device's connections deal with losses and with congestion. The zero Config is the default.
+// Config is how a device's connections deal with losses and with congestion. The zero Config is the
+// default.
 type Config struct {
-	// SelectiveRepeat has the device's reliable connections repeat lost packets alone where the peer is a device of this package
-	// that has SelectiveRepeat too. Such devices recognise each other by a mark in reserved bits of the BTH, which the IBTA has
-	// senders leave zero: a device that monitors or tests what is on the wire may object, a receiver does not. Without it, and
-	// towards all other peers, everything from a lost packet on is repeated (go-back-N, IBTA Vol 1 §9.7), and reserved bits are
-	// zero.
+	// SelectiveRepeat has the device's reliable connections repeat lost packets alone where the
+	// peer is a device of this package that has SelectiveRepeat too. Such devices recognise each
+	// other by a mark in reserved bits of the BTH, which the IBTA has senders leave zero: a device
+	// that monitors or tests what is on the wire may object, a receiver does not. Without it, and
+	// towards all other peers, everything from a lost packet on is repeated (go-back-N, IBTA Vol 1
+	// §9.7), and reserved bits are zero.
 	SelectiveRepeat bool
-	// Window is how many bytes of payload a reliable connection has in flight at most: a power of two, from 128 KiB
-	// to 16 MiB. Other numbers count as the power of two below, and 0 as 512 KiB. To use a path in full it has to be the path's rate times its
-	// round trip: 12.5 MB for 10 Gbit/s and 10 ms. With SelectiveRepeat, each of up to 64 connections keeps up to two windows
+	// Window is how many bytes of payload a reliable connection has in flight at most: a power of
+	// two, from 128 KiB to 16 MiB. Other numbers count as the power of two below, and 0 as 512 KiB.
+	// To use a path in full it has to be the path's rate times its round trip: 12.5 MB for 10
+	// Gbit/s and 10 ms. With SelectiveRepeat, each of up to 64 connections keeps up to two windows
 	// of packets behind one that is missing: with 16 MiB, 2.2 GB in all.
 	Window int
-	// DCQCN turns congestion control on, for connected QPs over RoCEv2: packets say that switches may mark them (ECT(0)), those
-	// that come marked are answered with congestion notification packets (CNPs), and a CNP slows its connection down.
-	// &DCQCN{} has the default parameters. Nil is off: CNPs are not sent, and those that come are ignored.
+	// DCQCN turns congestion control on, for connected QPs over RoCEv2: packets say that switches
+	// may mark them (ECT(0)), those that come marked are answered with congestion notification
+	// packets (CNPs), and a CNP slows its connection down. &DCQCN{} has the default parameters. Nil
+	// is off: CNPs are not sent, and those that come are ignored.
 	DCQCN *DCQCN
-	// ByDelay has each reliable connection find its window by the delay of its packets, and share queues fairly with others that
-	// do. It is for long paths, where DCQCN, which acts on what switches have marked, is late. &ByDelay{} has the default
-	// parameters. Nil is off.
+	// ByDelay has each reliable connection find its window by the delay of its packets, and share
+	// queues fairly with others that do. It is for long paths, where DCQCN, which acts on what
+	// switches have marked, is late. &ByDelay{} has the default parameters. Nil is off.
 	ByDelay *ByDelay
-	// StrictICRC matters where the network stack does not see IP headers, as the kernel's sockets do not: it refuses each
-	// IPv4 packet whose identification is not one that hosts on sockets give, 0 to 63. Without it, the identification is found from
-	// the ICRC, which costs 8 to 16 of the ICRC's 32 bits. Linux's rxe, whose packets are identified by a counter, is then
-	// refused.
+	// StrictICRC matters where the network stack does not see IP headers, as the kernel's sockets
+	// do not: it refuses each IPv4 packet whose identification is not one that hosts on sockets
+	// give, 0 to 63. Without it, the identification is found from the ICRC, which costs 8 to 16 of
+	// the ICRC's 32 bits. Linux's rxe, whose packets are identified by a counter, is then refused.
 	StrictICRC bool
 }
 
@@ -77,12 +85,12 @@ type ByDelay struct {
 	Queued int
 }
 
-// DCQCN is the parameters of congestion control (Zhu et al., Congestion Control for Large-Scale RDMA Deployments, SIGCOMM
-// 2015), by the names that mlx5 has for them. Rates are in bits a second. A parameter that is zero or negative has its default,
-// which is given behind it.
+// DCQCN is the parameters of congestion control (Zhu et al., Congestion Control for Large-Scale
+// RDMA Deployments, SIGCOMM 2015), by the names that mlx5 has for them. Rates are in bits a second.
+// A parameter that is zero or negative has its default, which is given behind it.
 //
-// The defaults are those of hardware, except for times of a few microseconds, which software cannot keep: those are the
-// publication's.
+// The defaults are those of hardware, except for times of a few microseconds, which software cannot
+// keep: those are the publication's.
 type DCQCN struct {
 	RPGMaxRate   int64         // the rate that a connection begins with and never exceeds; 40 Gbit/s, the port's
 	RPGMinRate   int64         // the rate that it never falls below; 1 Mbit/s

@@ -6,9 +6,9 @@ import (
 	"log/slog"
 )
 
-// Logger is a [Sink] that writes each event to a logger, at level debug: the message is the type's name, the attributes are
-// transport, qpn and those fields that the type sets. It writes nothing as long as the logger's handler does not want level
-// debug.
+// Logger is a [Sink] that writes each event to a logger, at level debug: the message is the type's
+// name, the attributes are transport, qpn and those fields that the type sets. It writes nothing as
+// long as the logger's handler does not want level debug.
 func Logger(l *slog.Logger) Sink {
 	h := l.Handler()
 	return func(e Event) {

@@ -1,20 +1,24 @@
-// Package trace says what QPs do over time, for whoever wants to know why a connection is slow or has failed: changes of
-// state, losses, timeouts, waits, and how connections are set up and ended. Packets and work requests with which all goes well
-// cause no events, except [AlarmSet], which comes with most acknowledgements.
+// Package trace says what QPs do over time, for whoever wants to know why a connection is slow or
+// has failed: changes of state, losses, timeouts, waits, and how connections are set up and ended.
+// Packets and work requests with which all goes well cause no events, except [AlarmSet], which
+// comes with most acknowledgements.
 //
-// [github.com/softrnic/softrnic/rdmatransport.Trace] opens a device with a [Sink], which is called with each [Event].
-// [Logger] is a Sink that writes to log/slog. A device without a Sink pays one comparison with nil where there would be an
-// event.
+// [github.com/softrnic/softrnic/rdmatransport.Trace] opens a device with a [Sink], which is called
+// with each [Event]. [Logger] is a Sink that writes to log/slog. A device without a Sink pays one
+// comparison with nil where there would be an event.
 package trace
 
 import "time"
 
-// Sink is called with each event of a device's QPs, on a goroutine of the device's that does nothing else, soon after it has happened and
-// with no lock held: it may call what it likes, but for Close and Shutdown of the device, which wait for it. Calls are made one at a
-// time. The events of one QP come in the order in which they happen. Of a sink that is too slow, the events are lost: see EventsLost.
+// Sink is called with each event of a device's QPs, on a goroutine of the device's that does
+// nothing else, soon after it has happened and with no lock held: it may call what it likes, but
+// for Close and Shutdown of the device, which wait for it. Calls are made one at a time. The events
+// of one QP come in the order in which they happen. Of a sink that is too slow, the events are
+// lost: see EventsLost.
 type Sink func(Event)
 
-// Event is one thing that happened to a QP. The fields that are not said to be set at its Type are zero.
+// Event is one thing that happened to a QP. The fields that are not said to be set at its Type are
+// zero.
 type Event struct {
 	Time      time.Time
 	Type      Type
@@ -36,37 +40,41 @@ const (
 	// QPState: the QP has gone from state From to state To, as in RTS and ERR.
 	QPState Type = iota + 1
 
-	// SendMode (RoCE): the requester has gone from mode From to mode To: "in order", "gone back", "probing", "selective",
-	// "RNR wait" or "failed".
+	// SendMode (RoCE): the requester has gone from mode From to mode To: "in order", "gone back",
+	// "probing", "selective", "RNR wait" or "failed".
 	SendMode
-	// PacketsLost (RoCE): so many Packets, the first of which has number PSN, are taken for lost, and will be sent again.
+	// PacketsLost (RoCE): so many Packets, the first of which has number PSN, are taken for lost,
+	// and will be sent again.
 	PacketsLost
-	// ProbeSent (RoCE): nothing was heard for longer than a round trip takes, and the packet PSN is sent again for the peer
-	// to acknowledge.
+	// ProbeSent (RoCE): nothing was heard for longer than a round trip takes, and the packet PSN is
+	// sent again for the peer to acknowledge.
 	ProbeSent
-	// RetransmissionTimeout (RoCE): the packet PSN was not acknowledged within the QP's timeout. This counts as a retry.
+	// RetransmissionTimeout (RoCE): the packet PSN was not acknowledged within the QP's timeout.
+	// This counts as a retry.
 	RetransmissionTimeout
-	// RNRWaitStarted (RoCE): the peer has no receive request for PSN, and has asked to be sent nothing from there on for the
-	// Duration.
+	// RNRWaitStarted (RoCE): the peer has no receive request for PSN, and has asked to be sent
+	// nothing from there on for the Duration.
 	RNRWaitStarted
 	// RNRWaitEnded (RoCE): that time is over, or the PSN turned out to have been executed.
 	RNRWaitEnded
-	// NAKSent (RoCE): the responder has refused the packet PSN; Detail says why, as IBTA Vol 1 §9.7.5.2.2 names it.
+	// NAKSent (RoCE): the responder has refused the packet PSN; Detail says why, as IBTA Vol 1
+	// §9.7.5.2.2 names it.
 	NAKSent
 	// NAKReceived (RoCE): the peer has refused the packet PSN; Detail says why.
 	NAKReceived
 	// Window (RoCE): so many Packets may be in flight from now on.
 	Window
-	// AlarmSet (RoCE): the alarm Detail ("retransmission", "probe" or "RNR") goes off after Duration, unless it is set
-	// anew or stopped before.
+	// AlarmSet (RoCE): the alarm Detail ("retransmission", "probe" or "RNR") goes off after
+	// Duration, unless it is set anew or stopped before.
 	AlarmSet
 	// AlarmFired (RoCE): the alarm Detail has gone off.
 	AlarmFired
 
-	// SendPhase (iWARP): the sender has gone from phase From to phase To: "closed", "awaiting peer", "sending RTR", "open" or
-	// "terminating".
+	// SendPhase (iWARP): the sender has gone from phase From to phase To: "closed", "awaiting
+	// peer", "sending RTR", "open" or "terminating".
 	SendPhase
-	// MPANegotiated (iWARP): a QP has the stream; Detail says what the MPA request and reply have settled.
+	// MPANegotiated (iWARP): a QP has the stream; Detail says what the MPA request and reply have
+	// settled.
 	MPANegotiated
 	// MPAFailed (iWARP): an initiator's connection was not set up; Err says why, Detail with whom.
 	MPAFailed
@@ -74,7 +82,8 @@ const (
 	TerminateSent
 	// TerminateReceived (iWARP): the peer has ended the stream, for the reason Detail.
 	TerminateReceived
-	// StreamLost (iWARP): TCP's connection was lost, or ended in the middle of an FPDU; Err says why.
+	// StreamLost (iWARP): TCP's connection was lost, or ended in the middle of an FPDU; Err says
+	// why.
 	StreamLost
 
 	// EventsLost: so many events (Packets) of any QPs were not told, as the sink is too slow.

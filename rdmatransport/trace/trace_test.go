@@ -11,7 +11,8 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/trace"
 )
 
-// every is an event of each type, with all fields set, and what Logger writes of it behind the transport and the QP.
+// every is an event of each type, with all fields set, and what Logger writes of it behind the
+// transport and the QP.
 var every = map[trace.Type]string{
 	trace.QPState:               `"QP state" transport=RoCE qpn=0x11 from=A to=B`,
 	trace.SendMode:              `"send mode" transport=RoCE qpn=0x11 from=A to=B`,

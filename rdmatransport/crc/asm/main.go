@@ -1,4 +1,5 @@
-// Command asm writes fold_amd64.s and the declarations of its functions. `go generate` in package crc calls it.
+// Command asm writes fold_amd64.s and the declarations of its functions. `go generate` in package
+// crc calls it.
 package main
 
 import (
@@ -19,8 +20,8 @@ const (
 	finish             // x^96, x^64, the polynomial, its inverse, 32 bits, and whether there is an instruction for it
 )
 
-// accumulators is how many registers are folded side by side: a carry-less multiplication takes about four cycles, and one can begin
-// each cycle.
+// accumulators is how many registers are folded side by side: a carry-less multiplication takes
+// about four cycles, and one can begin each cycle.
 const accumulators = 4
 
 func main() {
@@ -32,7 +33,8 @@ func main() {
 	Generate()
 }
 
-// features writes the function that asks for the one feature that golang.org/x/sys/cpu tells only of processors with AVX-512.
+// features writes the function that asks for the one feature that golang.org/x/sys/cpu tells only
+// of processors with AVX-512.
 func features() {
 	TEXT("hasVPCLMULQDQ", NOSPLIT, "func() bool")
 	Doc("hasVPCLMULQDQ tells whether the processor has VPCLMULQDQ. Only what has AVX2 may be asked.")
@@ -62,7 +64,8 @@ func move(bits int, from, to Op) {
 	}
 }
 
-// fold multiplies both halves of each lane of acc by those of factor, and adds with. acc, factor and with are as wide.
+// fold multiplies both halves of each lane of acc by those of factor, and adds with. acc, factor
+// and with are as wide.
 func fold(bits int, acc, factor, with reg.VecVirtual) {
 	high := vector(bits)
 	VPCLMULQDQ(U8(0x11), factor, acc, high)
@@ -197,8 +200,9 @@ func addLanes(bits int, k reg.Register, v reg.VecVirtual) reg.VecVirtual {
 	return state
 }
 
-// finishCRC returns the CRC of the 16 bytes of state. CRC-32C has an instruction for it. CRC-32 multiplies 128 bits down to 64, and then reduces
-// them as Barrett does: the quotient by a multiplication with the inverse, and what is left beside it.
+// finishCRC returns the CRC of the 16 bytes of state. CRC-32C has an instruction for it. CRC-32
+// multiplies 128 bits down to 64, and then reduces them as Barrett does: the quotient by a
+// multiplication with the inverse, and what is left beside it.
 func finishCRC(k reg.Register, state reg.VecVirtual) {
 	result := GP32()
 	kind := GP64()

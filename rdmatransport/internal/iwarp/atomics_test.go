@@ -69,7 +69,8 @@ func TestAtomics(t *testing.T) {
 	})
 }
 
-// An atomic that does not target 8 aligned bytes changes nothing and ends the stream (RFC 7306 §8.2).
+// An atomic that does not target 8 aligned bytes changes nothing and ends the stream (RFC 7306
+// §8.2).
 func TestAtomicAlignment(t *testing.T) {
 	for _, code := range []rdmap.AtomicCode{rdmap.FetchAdd, rdmap.CmpSwap} {
 		for off := uint64(1); off < 8; off++ {
@@ -89,7 +90,8 @@ func TestAtomicAlignment(t *testing.T) {
 			})
 		}
 	}
-	// An aligned offset in a region at an odd address of its own choice is aligned in neither sense.
+	// An aligned offset in a region at an odd address of its own choice is aligned in neither
+	// sense.
 	bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
 		mr, err := d.pd.RegMRIOVA(d.buf[4:4000], 0x1000, allRights)
 		must(t, err)

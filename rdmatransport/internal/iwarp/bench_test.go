@@ -47,7 +47,8 @@ func benchmark(b *testing.B, op verbs.WROpcode, cfg iwarp.Config) {
 					runtime.Gosched()
 				}
 			}
-			// Both the first posts and the first completions are before the measurement, for queues that grow.
+			// Both the first posts and the first completions are before the measurement, for queues
+			// that grow.
 			once := func() {
 				if op == verbs.Send {
 					if err := o.qp.PostRecv(rwr); err != nil {

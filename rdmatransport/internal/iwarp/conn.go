@@ -1,7 +1,8 @@
 package iwarp
 
-// A connection is a TCP stream on which MPA's request and reply frames are exchanged. rdma_cm sets it up, and a QP then
-// has its stream. Its events are delivered one at a time, on a goroutine that holds no lock. (RFC 5044 §7, RFC 6581)
+// A connection is a TCP stream on which MPA's request and reply frames are exchanged. rdma_cm sets
+// it up, and a QP then has its stream. Its events are delivered one at a time, on a goroutine that
+// holds no lock. (RFC 5044 §7, RFC 6581)
 
 import (
 	"context"
@@ -20,9 +21,10 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// Two SoftRNICs with Config.LongFPDUs agree by these reserved bits of MPA's frames that an FPDU may be longer than a TCP
-// segment, for links that do the segmentation. The initiator sets largeRequest in its request, the accepting side largeReply in its reply. Those are
-// two bits, as siw copies the reserved bits of a request into its reply.
+// Two SoftRNICs with Config.LongFPDUs agree by these reserved bits of MPA's frames that an FPDU may
+// be longer than a TCP segment, for links that do the segmentation. The initiator sets largeRequest
+// in its request, the accepting side largeReply in its reply. Those are two bits, as siw copies the
+// reserved bits of a request into its reply.
 const (
 	largeRequest = 0x04
 	largeReply   = 0x02
@@ -58,8 +60,8 @@ type conn struct {
 	fault      error  // what was wrong with them
 	onReadable func() // unparked
 
-	// These are for streams that have both ends in this process: see direct.go. All but alone and other are guarded by the
-	// lock of this end's QP.
+	// These are for streams that have both ends in this process: see direct.go. All but alone and
+	// other are guarded by the lock of this end's QP.
 	alone      *endpoint // guarded by endpoints.mu
 	other      atomic.Pointer[conn]
 	sent       uint64 // bytes of FPDUs that were sent
@@ -136,7 +138,8 @@ func (c *conn) deliver() {
 	c.events = nil
 }
 
-// expect returns an error for operation op unless the connection is in one of the states. c.mu is held.
+// expect returns an error for operation op unless the connection is in one of the states. c.mu is
+// held.
 func (c *conn) expect(op string, want ...connState) error {
 	switch {
 	case slices.Contains(want, c.state):
@@ -147,8 +150,8 @@ func (c *conn) expect(op string, want ...connState) error {
 	return verbs.Errorf(verbs.ErrInvalid, op, "the iWARP connection is %v", c.state)
 }
 
-// startMPA sets framing up as the request and the reply have settled it: whether there are markers in what this end sends and
-// receives, CRCs, and FPDUs longer than a TCP segment.
+// startMPA sets framing up as the request and the reply have settled it: whether there are markers
+// in what this end sends and receives, CRCs, and FPDUs longer than a TCP segment.
 func (c *conn) startMPA(markersOut, markersIn, crc, large bool) error {
 	out := mpa.Config{Markers: markersOut, CRC: crc}
 	c.framer = mpa.NewSender(out)
@@ -169,7 +172,8 @@ func (c *conn) startMPA(markersOut, markersIn, crc, large bool) error {
 	return nil
 }
 
-// bind gives the stream to a QP that enters RTS, and takes over the IRD and ORD that the QP's attributes choose.
+// bind gives the stream to a QP that enters RTS, and takes over the IRD and ORD that the QP's
+// attributes choose.
 func (c *conn) bind(q *qp, attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -253,14 +257,16 @@ func (c *conn) disconnected() {
 	c.emit(&rdmacm.ConnEvent{Type: rdmacm.Disconnected})
 }
 
-// Notify implements rdmacm.ProviderConn. It does nothing: an iWARP connection is established by its reply.
+// Notify implements rdmacm.ProviderConn. It does nothing: an iWARP connection is established by its
+// reply.
 func (c *conn) Notify() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.expect("notify", established)
 }
 
-// Disconnect implements rdmacm.ProviderConn. Requests that are posted stay queued until the QP goes to ERR.
+// Disconnect implements rdmacm.ProviderConn. Requests that are posted stay queued until the QP goes
+// to ERR.
 func (c *conn) Disconnect() error {
 	c.mu.Lock()
 	state, q := c.state, c.qp
@@ -275,8 +281,9 @@ func (c *conn) Disconnect() error {
 	return err
 }
 
-// streamEnded is called by the QP's reader when the stream has ended. A peer may accept, send and close before the
-// application here calls Establish: that is not a failure to connect, so DISCONNECTED is reported behind ESTABLISHED.
+// streamEnded is called by the QP's reader when the stream has ended. A peer may accept, send and
+// close before the application here calls Establish: that is not a failure to connect, so
+// DISCONNECTED is reported behind ESTABLISHED.
 func (c *conn) streamEnded() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

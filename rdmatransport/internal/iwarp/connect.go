@@ -1,6 +1,7 @@
 package iwarp
 
-// Set-up, initiating side: the TCP connection, MPA's request, and the peer's reply. (RFC 5044 §7.1, RFC 6581 §4–§9)
+// Set-up, initiating side: the TCP connection, MPA's request, and the peer's reply. (RFC 5044 §7.1,
+// RFC 6581 §4–§9)
 
 import (
 	"context"
@@ -40,7 +41,8 @@ func (e *Engine) Connect(attr *rdmacm.ConnectAttr, h rdmacm.Handler) (rdmacm.Pro
 	return c, nil
 }
 
-// newRequest is the request frame for the parameters that the application gives; revision is as in Config.
+// newRequest is the request frame for the parameters that the application gives; revision is as in
+// Config.
 func (e *Engine) newRequest(p *rdmacm.ConnParam, revision uint8) (*mpa.Frame, error) {
 	f := &mpa.Frame{
 		Markers: e.config.Markers, CRC: !e.config.NoCRC, Revision: mpa.Revision2, PrivateData: p.PrivateData,
@@ -62,7 +64,8 @@ func (e *Engine) newRequest(p *rdmacm.ConnParam, revision uint8) (*mpa.Frame, er
 	return f, nil
 }
 
-// connect sets the connection up, or reports why that failed. asked is called when the request is sent.
+// connect sets the connection up, or reports why that failed. asked is called when the request is
+// sent.
 func (c *conn) connect(ctx context.Context, attr *rdmacm.ConnectAttr, request *mpa.Frame, asked func()) {
 	defer c.endSetup()
 	reply, err := c.exchange(ctx, attr, request, asked)
@@ -144,8 +147,8 @@ func (c *countingReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// terminateSetup ends a connection that the peer has accepted and that no QP has, with a Terminate message that says why
-// (RFC 6581 §9.1–§9.3).
+// terminateSetup ends a connection that the peer has accepted and that no QP has, with a Terminate
+// message that says why (RFC 6581 §9.1–§9.3).
 func (c *conn) terminateSetup(err error) {
 	cause, ok := rdmap.CauseOf(err)
 	if !ok {
@@ -224,7 +227,8 @@ func (c *conn) handleReply(request, reply *mpa.Frame, p *rdmacm.ConnParam) error
 	return nil
 }
 
-// negotiate settles IRD, ORD and the ready-to-receive message by the request and the reply (RFC 6581 §9.1, §9.2).
+// negotiate settles IRD, ORD and the ready-to-receive message by the request and the reply (RFC
+// 6581 §9.1, §9.2).
 func (c *conn) negotiate(ours, theirs *mpa.Enhanced) error {
 	c.ord = min(c.ord, c.ordLimit)
 	if want := theirs.ORD; want != mpa.NoNegotiation && want > uint16(c.ird) {
@@ -247,7 +251,8 @@ func (c *conn) negotiate(ours, theirs *mpa.Enhanced) error {
 	return nil
 }
 
-// failed reports that the set-up failed, with the events and status that the kernel's rdma_cm has for iWARP.
+// failed reports that the set-up failed, with the events and status that the kernel's rdma_cm has
+// for iWARP.
 func (c *conn) failed(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

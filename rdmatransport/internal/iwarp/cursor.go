@@ -18,14 +18,16 @@ const (
 	untouched progress = iota
 	// inMessage: some of its message is, and the rest goes through the stream.
 	inMessage
-	// movedInPart: some of its message was moved directly to the peer's memory, and the rest may be.
+	// movedInPart: some of its message was moved directly to the peer's memory, and the rest may
+	// be.
 	movedInPart
 	// beforeImmediate: the data of a WRITE with immediate data is, the immediate data is not.
 	beforeImmediate
 )
 
-// cursor is the place in the send queue up to which all is sent. Work requests are numbered from the start of the stream:
-// the queue holds those from first on, and those before next are sent in full.
+// cursor is the place in the send queue up to which all is sent. Work requests are numbered from
+// the start of the stream: the queue holds those from first on, and those before next are sent in
+// full.
 type cursor struct {
 	requests []requestState // by number modulo its length, a power of two
 	first    uint64         // the oldest that is not complete
@@ -57,7 +59,8 @@ func (c *cursor) atOldest() bool { return c.next == c.first }
 // is tells how much of the next request is sent.
 func (c *cursor) is(p progress) bool { return c.progress == p }
 
-// mayMove tells that nothing of the next request went through the stream: the rest of it may be moved directly.
+// mayMove tells that nothing of the next request went through the stream: the rest of it may be
+// moved directly.
 func (c *cursor) mayMove() bool { return c.progress == untouched || c.progress == movedInPart }
 
 // inData tells that some of the next request's message is sent, and not all.
@@ -79,7 +82,8 @@ func (c *cursor) useStream() {
 	}
 }
 
-// step moves to the request behind the next one, which is sent in full; done tells that it has no response.
+// step moves to the request behind the next one, which is sent in full; done tells that it has no
+// response.
 func (c *cursor) step(done bool) {
 	c.at(c.next).done = done
 	c.next++
@@ -110,7 +114,8 @@ func (c *cursor) completeOldest() {
 // movedTo notes that the first off bytes of the next request's message were moved directly.
 func (c *cursor) movedTo(off uint64) { c.off, c.progress = off, movedInPart }
 
-// moved takes the next request, which is the oldest, off the queue: the rest of it was moved directly.
+// moved takes the next request, which is the oldest, off the queue: the rest of it was moved
+// directly.
 func (c *cursor) moved() {
 	c.first++
 	c.next++

@@ -68,7 +68,8 @@ func TestCursor(t *testing.T) {
 	}
 }
 
-// A local operation that fails before it is the oldest request fails when it is, for the same reason.
+// A local operation that fails before it is the oldest request fails when it is, for the same
+// reason.
 func TestCursorRemembersRefusals(t *testing.T) {
 	var c cursor
 	c.init(4)
@@ -96,7 +97,8 @@ func TestCursorRemembersRefusals(t *testing.T) {
 	}
 }
 
-// Responses are for the oldest READ or atomic; a ready-to-receive READ counts until its response has come.
+// Responses are for the oldest READ or atomic; a ready-to-receive READ counts until its response
+// has come.
 func TestOutstandingReads(t *testing.T) {
 	var r reads
 	r.rtrSent()

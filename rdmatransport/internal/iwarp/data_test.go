@@ -102,8 +102,9 @@ func TestOperations(t *testing.T) {
 	})
 }
 
-// exchange has both ends send, write and read at the same time, and checks the results. A node's region is: from 0 its
-// receives, from 256 KiB what it sends and writes and is read, from 512 KiB what is written, from 768 KiB what it reads.
+// exchange has both ends send, write and read at the same time, and checks the results. A node's
+// region is: from 0 its receives, from 256 KiB what it sends and writes and is read, from 512 KiB
+// what is written, from 768 KiB what it reads.
 func (s *session) exchange(o *session, size int) {
 	t := s.t
 	const source, written, read = 256 << 10, 512 << 10, 768 << 10
@@ -167,8 +168,8 @@ func mixed(d *node) (wrs []*verbs.SendWR, ops []rdmap.Opcode) {
 	return wrs, ops
 }
 
-// Messages are sent in the order in which they were posted, responses come in the order of the requests, and requests
-// complete in the order in which they were posted, none before its response.
+// Messages are sent in the order in which they were posted, responses come in the order of the
+// requests, and requests complete in the order in which they were posted, none before its response.
 func TestOrder(t *testing.T) {
 	t.Run("requester", func(t *testing.T) {
 		bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
@@ -251,7 +252,8 @@ func TestOrder(t *testing.T) {
 		})
 	})
 	t.Run("responder", func(t *testing.T) {
-		// The stream takes little, so that responses queue up: a READ finds what was there before the atomic behind it.
+		// The stream takes little, so that responses queue up: a READ finds what was there before
+		// the atomic behind it.
 		bubble(t, &network{buffer: 4000}, 1<<16, func(t *testing.T, d *node) {
 			s := d.dial(reply())
 			p := s.p
@@ -571,7 +573,8 @@ func TestReadDepth(t *testing.T) {
 	})
 }
 
-// Immediate data takes a receive request, in the order of SENDs, and the completion has the length of the WRITE before it.
+// Immediate data takes a receive request, in the order of SENDs, and the completion has the length
+// of the WRITE before it.
 func TestImmediateData(t *testing.T) {
 	bubble(t, &network{}, 1<<16, func(t *testing.T, d *node) {
 		d.recvs, d.recvLen = 5, 100
@@ -695,8 +698,9 @@ func TestInvalidate(t *testing.T) {
 	})
 }
 
-// The segments of a WRITE and those of a READ response do not alternate, as siw gives up a stream where they do. Neither
-// waits for more than one message of the other, and segments of SENDs may come between them.
+// The segments of a WRITE and those of a READ response do not alternate, as siw gives up a stream
+// where they do. Neither waits for more than one message of the other, and segments of SENDs may
+// come between them.
 func TestTaggedMessagesDoNotMix(t *testing.T) {
 	for name, write := range map[string]int{"one long WRITE": 100_000, "WRITEs of two segments": 2000, "short WRITEs": 10} {
 		t.Run(name, func(t *testing.T) {
@@ -736,7 +740,8 @@ func TestTaggedMessagesDoNotMix(t *testing.T) {
 	}
 }
 
-// A message whose memory is deregistered when half of it is sent fails at once: nothing could be sent behind it.
+// A message whose memory is deregistered when half of it is sent fails at once: nothing could be
+// sent behind it.
 func TestDeregisteredWhileSent(t *testing.T) {
 	for _, op := range []verbs.WROpcode{verbs.Send, verbs.RDMAWrite} {
 		bubble(t, &network{buffer: 3000}, 4096, func(t *testing.T, d *node) {
@@ -793,8 +798,8 @@ func TestUnexpectedMSNAndMO(t *testing.T) {
 	}
 }
 
-// An FPDU of length 0 is valid. One of the greatest length that its field can have is waited for, and is placed when it has
-// come.
+// An FPDU of length 0 is valid. One of the greatest length that its field can have is waited for,
+// and is placed when it has come.
 func TestShortestAndLongestFPDU(t *testing.T) {
 	bubble(t, &network{buffer: 200_000}, 1<<17, func(t *testing.T, d *node) {
 		s := d.dial(reply())

@@ -1,19 +1,21 @@
 package iwarp
 
-// On the path: beside it. Where both ends of a connection are in this process, and nothing between them looks at the stream
-// (see stack.Stream), messages can be moved directly: from memory to memory, under the locks of both QPs. Both QPs then count
-// the message as if its segments had been sent and received. That is done only if everything that was sent through the stream
-// before has been received, so that no message overtakes another; and only if nothing is wrong with the request. The rest
-// goes through the stream: a request whose key is not valid, whose memory faults, or whose receive request is not posted, and
-// MPA's set-up.
+// On the path: beside it. Where both ends of a connection are in this process, and nothing between
+// them looks at the stream (see stack.Stream), messages can be moved directly: from memory to
+// memory, under the locks of both QPs. Both QPs then count the message as if its segments had been
+// sent and received. That is done only if everything that was sent through the stream before has
+// been received, so that no message overtakes another; and only if nothing is wrong with the
+// request. The rest goes through the stream: a request whose key is not valid, whose memory faults,
+// or whose receive request is not posted, and MPA's set-up.
 //
-// The locks are held for memory.HoldMost bytes, and for more only if nobody waits for them. A longer message is moved in
-// parts, and between two parts both QPs are as if the segments of those parts had been sent. So whatever happens to a QP or
-// its memory in the middle of a message has the same result as with segments: keys are looked up anew for each part, and what
-// can no longer be moved directly goes through the stream, from where it is.
+// The locks are held for memory.HoldMost bytes, and for more only if nobody waits for them. A
+// longer message is moved in parts, and between two parts both QPs are as if the segments of those
+// parts had been sent. So whatever happens to a QP or its memory in the middle of a message has the
+// same result as with segments: keys are looked up anew for each part, and what can no longer be
+// moved directly goes through the stream, from where it is.
 //
-// A goroutine that posts moves everything that it has posted. Others, such as TCP's, have more to do: they move one part, and
-// start a goroutine for the rest.
+// A goroutine that posts moves everything that it has posted. Others, such as TCP's, have more to
+// do: they move one part, and start a goroutine for the rest.
 
 import (
 	"net/netip"
@@ -25,7 +27,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// endpoints has the connections of this process whose streams QPs have, and whose other end may be in it and is not known yet.
+// endpoints has the connections of this process whose streams QPs have, and whose other end may be
+// in it and is not known yet.
 var endpoints = struct {
 	mu    sync.Mutex // taken last
 	alone map[endpoint]*conn
@@ -73,7 +76,8 @@ func (c *conn) unpair() {
 	}
 }
 
-// resumeTransmit sends the requests that waited until the other end had received everything that was sent.
+// resumeTransmit sends the requests that waited until the other end had received everything that
+// was sent.
 func (c *conn) resumeTransmit() {
 	q := c.qp
 	q.h.Lock()
@@ -83,9 +87,10 @@ func (c *conn) resumeTransmit() {
 	}
 }
 
-// sendDirect moves requests directly, from the next one on, as far as possible. It returns done if it has moved some, or if the
-// queue may have changed, and wait if the next request has to wait. If neither is true, the next request goes through the
-// stream. The QP may have been unlocked meanwhile.
+// sendDirect moves requests directly, from the next one on, as far as possible. It returns done if
+// it has moved some, or if the queue may have changed, and wait if the next request has to wait. If
+// neither is true, the next request goes through the stream. The QP may have been unlocked
+// meanwhile.
 func (q *qp) sendDirect() (done, wait bool) {
 	c := q.conn
 	switch {
@@ -104,8 +109,8 @@ func (q *qp) sendDirect() (done, wait bool) {
 	return rest <= directAgain, rest >= directWaits
 }
 
-// moveRest moves what moveSome has left. A goroutine that posts moves the requests before number end, which it has posted
-// itself; what others have posted meanwhile is left to another goroutine.
+// moveRest moves what moveSome has left. A goroutine that posts moves the requests before number
+// end, which it has posted itself; what others have posted meanwhile is left to another goroutine.
 func (q *qp) moveRest(rest directResult, end uint64) directResult {
 	posted := q.posting
 	for rest >= directMore {
@@ -203,8 +208,8 @@ func (q *qp) mayMove() bool {
 	return t.lifecycle.is(open) && !t.output.full && t.cursor.mayMove() && t.cursor.unsent(q.h.SendLen()) > 0
 }
 
-// moveNext moves the message of the next request, wr, to p, or the next part of it, and returns how many bytes that was. If
-// not ok, nothing has changed, and it has to go through the stream.
+// moveNext moves the message of the next request, wr, to p, or the next part of it, and returns how
+// many bytes that was. If not ok, nothing has changed, and it has to go through the stream.
 func (q *qp) moveNext(p *qp, wr *verbs.SendWR) (moved uint64, ok bool) {
 	t := &q.tx
 	n := wr.Length() - t.cursor.off

@@ -13,8 +13,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// An application that moves its QP itself may post between Disconnect and ERR: the stream still ends in order, and what
-// was posted is flushed.
+// An application that moves its QP itself may post between Disconnect and ERR: the stream still
+// ends in order, and what was posted is flushed.
 func TestPostAfterDisconnect(t *testing.T) {
 	bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
 		id, p := d.dialID(t)
@@ -46,7 +46,8 @@ func TestPostAfterDisconnect(t *testing.T) {
 	})
 }
 
-// A peer that accepts, sends and closes at once: its message has arrived, and DISCONNECTED is reported behind ESTABLISHED.
+// A peer that accepts, sends and closes at once: its message has arrived, and DISCONNECTED is
+// reported behind ESTABLISHED.
 func TestClosedBeforeEstablish(t *testing.T) {
 	bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
 		id, p := d.dialID(t)
@@ -75,8 +76,8 @@ func TestClosedBeforeEstablish(t *testing.T) {
 	})
 }
 
-// A QP that the application has made and modifies itself goes to ERR and is flushed when its stream ends, even if it sends
-// nothing and has no rdma_cm ID.
+// A QP that the application has made and modifies itself goes to ERR and is flushed when its stream
+// ends, even if it sends nothing and has no rdma_cm ID.
 func TestOwnQPFlushed(t *testing.T) {
 	for name, end := range map[string]func(p *peer){
 		"reset": func(p *peer) { p.s.(*stream).Abort() },

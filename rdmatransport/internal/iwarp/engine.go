@@ -1,15 +1,17 @@
-// Package iwarp is the engine of iWARP: RDMAP (RFC 5040, RFC 7306) over DDP (RFC 5041) over MPA (RFC 5044, RFC 6581) over the
-// stack's TCP. The public package iwarp has its configuration, and says what it supports; the formats and the framing of the
-// layers are packages below that one.
+// Package iwarp is the engine of iWARP: RDMAP (RFC 5040, RFC 7306) over DDP (RFC 5041) over MPA
+// (RFC 5044, RFC 6581) over the stack's TCP. The public package iwarp has its configuration, and
+// says what it supports; the formats and the framing of the layers are packages below that one.
 //
-// The way of a message. Set-up: connect.go and listen.go exchange MPA's request and reply frames on a TCP stream, and
-// verbs hands the started stream to the QP as it enters RTS. Out: verbs locks the QP and calls PostSend; sender.go decides
-// what is sent next, by its phase (phase.go), its place in the send queue (cursor.go) and the READs that are outstanding
-// (reads.go). requests.go and responses.go make segments of it (segment.go), and output.go gives those to the stream, whose
-// send buffer has them filled in place, CRC included; small ones, and the ends of long ones, go there together. In:
-// receiver.go runs on the one goroutine that a QP has while its stream is busy, MPA's receiver finds the segments where TCP has them,
-// placement.go checks and places them; responses to READs and atomics wait in responses.go for room in the stream.
-// terminate.go ends a stream on which something went wrong.
+// The way of a message. Set-up: connect.go and listen.go exchange MPA's request and reply frames on
+// a TCP stream, and verbs hands the started stream to the QP as it enters RTS. Out: verbs locks the
+// QP and calls PostSend; sender.go decides what is sent next, by its phase (phase.go), its place in
+// the send queue (cursor.go) and the READs that are outstanding (reads.go). requests.go and
+// responses.go make segments of it (segment.go), and output.go gives those to the stream, whose
+// send buffer has them filled in place, CRC included; small ones, and the ends of long ones, go
+// there together. In: receiver.go runs on the one goroutine that a QP has while its stream is busy,
+// MPA's receiver finds the segments where TCP has them, placement.go checks and places them;
+// responses to READs and atomics wait in responses.go for room in the stream. terminate.go ends a
+// stream on which something went wrong.
 //
 // Locks, in the order they are taken: QP, conn.mu, then listener.mu or the stream's own.
 package iwarp
@@ -55,7 +57,8 @@ type Engine struct {
 // RouteFunc finds the port and the GID index of a local address.
 type RouteFunc func(local, remote netip.Addr) (rdmacm.Route, error)
 
-// New makes an engine. QP numbers are drawn from qpns with rand, but none that taken says is in use by another transport.
+// New makes an engine. QP numbers are drawn from qpns with rand, but none that taken says is in use
+// by another transport.
 func New(net stack.Network, config iwarp.Config, regions *memory.Regions, queue *timers.Queue, rand io.Reader, route RouteFunc,
 	qpns stack.Range, taken func(qpn uint32) bool) *Engine {
 	return &Engine{
@@ -74,7 +77,8 @@ func New(net stack.Network, config iwarp.Config, regions *memory.Regions, queue 
 // HasQP tells whether a QP number is in use.
 func (e *Engine) HasQP(qpn uint32) bool { return e.qps.Get(qpn) != nil }
 
-// Close closes the listeners and waits for the goroutines of all streams. All QPs have been destroyed before.
+// Close closes the listeners and waits for the goroutines of all streams. All QPs have been
+// destroyed before.
 func (e *Engine) Close() {
 	e.mu.Lock()
 	listeners := slices.Collect(maps.Keys(e.listeners))

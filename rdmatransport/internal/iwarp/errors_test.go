@@ -21,8 +21,8 @@ func causeOf(err error) rdmap.Cause {
 	return c
 }
 
-// An error in a peer's message ends the stream with the Terminate message that the RFCs say, which quotes the segment.
-// Nothing of the message is placed.
+// An error in a peer's message ends the stream with the Terminate message that the RFCs say, which
+// quotes the segment. Nothing of the message is placed.
 func TestRemoteErrors(t *testing.T) {
 	const recvLen = 1000
 	type env struct {
@@ -414,8 +414,8 @@ func TestFirstErrorOnly(t *testing.T) {
 	})
 }
 
-// A wrong CRC is found before anything is done with the FPDU, and reported with MPA's code. The stream is closed behind the
-// Terminate message.
+// A wrong CRC is found before anything is done with the FPDU, and reported with MPA's code. The
+// stream is closed behind the Terminate message.
 func TestWrongCRC(t *testing.T) {
 	for _, markers := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -455,8 +455,8 @@ func TestWrongCRC(t *testing.T) {
 	})
 }
 
-// The Terminate message is the last thing that is sent, whatever was queued, and is sent even if the stream has no room at
-// first.
+// The Terminate message is the last thing that is sent, whatever was queued, and is sent even if
+// the stream has no room at first.
 func TestNothingAfterTerminate(t *testing.T) {
 	for _, buffer := range []int{1 << 20, 3000, 1} {
 		bubble(t, &network{buffer: buffer}, 1<<17, func(t *testing.T, d *node) {
@@ -508,7 +508,8 @@ func (s *session) event(due bool, want verbs.AsyncEventType) {
 	}
 }
 
-// A peer's Terminate message ends the connection; the request that it quotes fails with the status that it stands for.
+// A peer's Terminate message ends the connection; the request that it quotes fails with the status
+// that it stands for.
 func TestTerminateReceived(t *testing.T) {
 	quote := func(c rdmap.Cause, m message) rdmap.TerminateHeader { return c.Quote(m.ulpdu) }
 	flush := verbs.WCWRFlushErr
@@ -638,7 +639,8 @@ func (x *dialledID) createQP(d *node) (err error) {
 	return err
 }
 
-// Closing in order, by either side: what was completed arrives, both directions close, and nothing can be posted after.
+// Closing in order, by either side: what was completed arrives, both directions close, and nothing
+// can be posted after.
 func TestCloseGraceful(t *testing.T) {
 	t.Run("by the node", func(t *testing.T) {
 		for _, how := range []string{"disconnect", "ERR", "destroy"} {

@@ -1,8 +1,8 @@
 package iwarp
 
-// Set-up, accepting side. Until the application has answered a connection request, anybody may have sent it. So these
-// connections are bounded in number and in memory, and in time before their request has come. (RFC 5044 §7.1.2, RFC 5042
-// §6.4)
+// Set-up, accepting side. Until the application has answered a connection request, anybody may have
+// sent it. So these connections are bounded in number and in memory, and in time before their
+// request has come. (RFC 5044 §7.1.2, RFC 5042 §6.4)
 
 import (
 	"container/list"
@@ -22,8 +22,9 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// listener accepts connections for one address. At most maxStarting have not sent their request, and at most backlog requests
-// wait for the application; each has a receive buffer of setupBuffer bytes.
+// listener accepts connections for one address. At most maxStarting have not sent their request,
+// and at most backlog requests wait for the application; each has a receive buffer of setupBuffer
+// bytes.
 type listener struct {
 	e       *Engine
 	h       rdmacm.Handler
@@ -65,8 +66,8 @@ func (e *Engine) Listen(attr *rdmacm.ListenAttr, h rdmacm.Handler) (io.Closer, e
 	return l, nil
 }
 
-// Close stops listening. A request that the application has, and has not answered, stays; rdma_cm closes the connections of
-// those that it has not delivered.
+// Close stops listening. A request that the application has, and has not answered, stays; rdma_cm
+// closes the connections of those that it has not delivered.
 func (l *listener) Close() error {
 	err := l.tcp.Close()
 	<-l.done
@@ -80,7 +81,8 @@ func (l *listener) Close() error {
 	return err
 }
 
-// removeIfDone takes the listener off the engine's list if it is closed and none of its requests waits. l.mu is held.
+// removeIfDone takes the listener off the engine's list if it is closed and none of its requests
+// waits. l.mu is held.
 func (l *listener) removeIfDone() {
 	if l.closed && len(l.waiting) == 0 {
 		l.e.mu.Lock()
@@ -116,8 +118,9 @@ func (l *listener) accept() {
 	}
 }
 
-// addStarting adds a new connection to those whose request has not come. If there are too many, the oldest is reset: the
-// request of an honest peer comes within a round trip, so old ones are more likely held open to keep others out.
+// addStarting adds a new connection to those whose request has not come. If there are too many, the
+// oldest is reset: the request of an honest peer comes within a round trip, so old ones are more
+// likely held open to keep others out.
 func (l *listener) addStarting(stream stack.Stream) *list.Element {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -127,7 +130,8 @@ func (l *listener) addStarting(stream stack.Stream) *list.Element {
 	return l.starting.PushBack(stream)
 }
 
-// start waits for the request of a new connection and reports it, in turn. It then reads the stream to its end.
+// start waits for the request of a new connection and reports it, in turn. It then reads the stream
+// to its end.
 func (l *listener) start(at *list.Element, t *turn[netip.Addr]) {
 	stream := at.Value.(stack.Stream)
 	stream.SetTOS(l.tos)
@@ -152,7 +156,8 @@ func (l *listener) start(at *list.Element, t *turn[netip.Addr]) {
 	c.park()
 }
 
-// readRequest waits for the request of a stream, and returns its connection and the event that reports it.
+// readRequest waits for the request of a stream, and returns its connection and the event that
+// reports it.
 func (l *listener) readRequest(stream stack.Stream) (*conn, *rdmacm.ConnEvent, error) {
 	f, err := readFrame(stream, false)
 	if err != nil {
@@ -195,8 +200,8 @@ func (l *listener) admit(c *conn, at *list.Element) bool {
 	return true
 }
 
-// rejectFull rejects a request for which the backlog has no room. It lets the peer close first, so that TIME-WAIT is not on
-// this side, but waits for that no longer than for a request.
+// rejectFull rejects a request for which the backlog has no room. It lets the peer close first, so
+// that TIME-WAIT is not on this side, but waits for that no longer than for a request.
 func (c *conn) rejectFull() {
 	f := c.reply(nil)
 	f.Rejected, f.Reserved = true, 0
@@ -205,8 +210,9 @@ func (c *conn) rejectFull() {
 	}
 }
 
-// unparked is called for each call of park, when there is something to read: it reads the stream if a QP has it. If none has, the
-// peer has closed the connection behind its request, or broken the rule that it may send nothing before the reply (RFC 5044 §7.1.2).
+// unparked is called for each call of park, when there is something to read: it reads the stream if
+// a QP has it. If none has, the peer has closed the connection behind its request, or broken the
+// rule that it may send nothing before the reply (RFC 5044 §7.1.2).
 func (c *conn) unparked() {
 	defer c.e.work.Done()
 	c.mu.Lock()
@@ -260,8 +266,8 @@ func (c *conn) leaveBacklog() {
 	}
 }
 
-// Accept implements rdmacm.ProviderConn. The QP has the stream already, so that it receives what the peer sends after the
-// reply.
+// Accept implements rdmacm.ProviderConn. The QP has the stream already, so that it receives what
+// the peer sends after the reply.
 func (c *conn) Accept(p *rdmacm.ConnParam, _ uint32) error {
 	if err := c.accept(p); err != nil {
 		return err
@@ -328,7 +334,8 @@ func (c *conn) agreesLarge() bool {
 	return c.e.config.LongFPDUs && f.Revision != mpa.Revision1 && f.Reserved&largeRequest != 0
 }
 
-// rtrIsRead tells whether the ready-to-receive message will be a READ, which counts towards the IRD.
+// rtrIsRead tells whether the ready-to-receive message will be a READ, which counts towards the
+// IRD.
 func (c *conn) rtrIsRead() bool {
 	e := &c.asked.frame.Enhanced
 	return c.asked.frame.HasEnhanced && e.PeerToPeer && e.RDMARead && !e.RDMAWrite

@@ -14,8 +14,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// A listener's port is free again when it is closed, in rdma_cm and in TCP, and so is that of a listener that could not be
-// made.
+// A listener's port is free again when it is closed, in rdma_cm and in TCP, and so is that of a
+// listener that could not be made.
 func TestListenerPort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newNode(t, &network{}, nodeAddr, 4096, iwarp.Config{})

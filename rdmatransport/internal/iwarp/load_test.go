@@ -83,8 +83,8 @@ func TestBackPressure(t *testing.T) {
 	}
 }
 
-// Connections are made and ended in every way, many at a time, and nothing is left of them: the end of the bubble shows
-// that no goroutine is, and closing the device that no object is.
+// Connections are made and ended in every way, many at a time, and nothing is left of them: the end
+// of the bubble shows that no goroutine is, and closing the device that no object is.
 func TestConnectionsLeaveNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &network{}
@@ -177,8 +177,8 @@ func TestIdleMemory(t *testing.T) {
 	})
 }
 
-// A listener that is flooded with connections whose request does not come, or is malformed, keeps a bounded number of them,
-// for a bounded time, and then accepts as before.
+// A listener that is flooded with connections whose request does not come, or is malformed, keeps a
+// bounded number of them, for a bounded time, and then accepts as before.
 func TestFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newNode(t, &network{}, nodeAddr, 4096, iwarp.Config{})
@@ -258,7 +258,8 @@ func TestFlood(t *testing.T) {
 	})
 }
 
-// A peer that has requested many READs goes away in the middle: the responses that are due are dropped with the stream.
+// A peer that has requested many READs goes away in the middle: the responses that are due are
+// dropped with the stream.
 func TestPeerGoesWithResponsesDue(t *testing.T) {
 	bubble(t, &network{buffer: 2000}, 1<<16, func(t *testing.T, d *node) {
 		var sessions []*session

@@ -16,7 +16,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// seedsOf is how many seeds a matrix has: by default, in the system run, and in the long run ten thousand.
+// seedsOf is how many seeds a matrix has: by default, in the system run, and in the long run ten
+// thousand.
 func seedsOf(normal, system uint64) uint64 {
 	switch {
 	case os.Getenv("SOFTRNIC_LONG") != "":
@@ -29,9 +30,10 @@ func seedsOf(normal, system uint64) uint64 {
 	return normal
 }
 
-// TestMatrix runs mixed work in both directions over every kind of stream: cut anywhere, with small windows, late, damaged or lost in
-// the middle. Data must be right, and every request must complete once and in order; all with success, unless the stream was harmed.
-// Time is virtual. A seed fixes the work and the network's choices, but not how goroutines interleave.
+// TestMatrix runs mixed work in both directions over every kind of stream: cut anywhere, with small
+// windows, late, damaged or lost in the middle. Data must be right, and every request must complete
+// once and in order; all with success, unless the stream was harmed. Time is virtual. A seed fixes
+// the work and the network's choices, but not how goroutines interleave.
 func TestMatrix(t *testing.T) {
 	seeds := seedsOf(100, 1000)
 	var harmed, failed, requests atomic.Int64
@@ -59,7 +61,8 @@ func TestMatrix(t *testing.T) {
 	}
 }
 
-// What each part of a side's memory is for. Every request has a place of its own, so that in the end all of them can be seen.
+// What each part of a side's memory is for. Every request has a place of its own, so that in the
+// end all of them can be seen.
 const (
 	mostWork   = 40
 	mostBytes  = 12 << 10
@@ -234,7 +237,8 @@ func (m *matrix) run() {
 		switch {
 		case time.Since(began) <= patience:
 		case m.harmed.Load() && !gaveUp:
-			// A length that was damaged has its receiver wait for bytes that nobody sends: iWARP has no timer. Programs have.
+			// A length that was damaged has its receiver wait for bytes that nobody sends: iWARP
+			// has no timer. Programs have.
 			gaveUp, began = true, time.Now()
 			if err := m.sides[0].qp.Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState); err != nil {
 				m.t.Fatal(err)

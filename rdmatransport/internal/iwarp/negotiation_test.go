@@ -104,8 +104,9 @@ func TestCRCAgreed(t *testing.T) {
 	}
 }
 
-// Reserved bits are zero, but for the one by which those with LongFPDUs agree where links cut segments; what a peer puts there
-// changes nothing, nor does an STag to invalidate where there is none.
+// Reserved bits are zero, but for the one by which those with LongFPDUs agree where links cut
+// segments; what a peer puts there changes nothing, nor does an STag to invalidate where there is
+// none.
 func TestReservedBits(t *testing.T) {
 	for _, c := range []struct{ offloaded, long bool }{{false, false}, {true, false}, {false, true}, {true, true}} {
 		large := c.offloaded && c.long
@@ -189,7 +190,8 @@ func TestReservedBits(t *testing.T) {
 	})
 }
 
-// Revision 1 has neither IRD and ORD nor ready-to-receive messages. It is used with a peer that uses it.
+// Revision 1 has neither IRD and ORD nor ready-to-receive messages. It is used with a peer that
+// uses it.
 func TestRevision1(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newNode(t, &network{offloaded: true}, nodeAddr, 4096, iwarp.Config{Revision: 1})
@@ -521,7 +523,8 @@ func TestRTR(t *testing.T) {
 	})
 }
 
-// With Config.SendFirst the accepting side sends first, but not before the peer has had time to read the reply.
+// With Config.SendFirst the accepting side sends first, but not before the peer has had time to
+// read the reply.
 func TestSendFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newNode(t, &network{}, nodeAddr, 4096, iwarp.Config{SendFirst: true})

@@ -1,6 +1,7 @@
 package iwarp_test
 
-// Hosts whose TCP connections are in memory, so that tests run in virtual time and choose how a stream is cut.
+// Hosts whose TCP connections are in memory, so that tests run in virtual time and choose how a
+// stream is cut.
 
 import (
 	"context"
@@ -401,7 +402,8 @@ func (s *stream) Receive(take stack.Taker) error {
 	return nil
 }
 
-// Unanswered implements stack.Stream: unless the network is mute, everything is acknowledged at once.
+// Unanswered implements stack.Stream: unless the network is mute, everything is acknowledged at
+// once.
 func (s *stream) Unanswered() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

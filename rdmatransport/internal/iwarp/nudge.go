@@ -1,9 +1,9 @@
 package iwarp
 
-// Beside the path: an initiator that sends first and hears nothing. When siw accepts, it gives its socket to the QP only
-// after its reply has gone out, and bytes that arrive before that do not wake it. It then sleeps, with our first FPDUs in its
-// receive buffer, until something more arrives. So we send an RDMA Write of no bytes, which is always allowed and changes
-// nothing: a nudge.
+// Beside the path: an initiator that sends first and hears nothing. When siw accepts, it gives its
+// socket to the QP only after its reply has gone out, and bytes that arrive before that do not wake
+// it. It then sleeps, with our first FPDUs in its receive buffer, until something more arrives. So
+// we send an RDMA Write of no bytes, which is always allowed and changes nothing: a nudge.
 
 import (
 	"time"
@@ -24,8 +24,9 @@ type nudger struct {
 // nudge starts nudging the peer, unless it sends something soon.
 func (q *qp) nudge(c *conn) { (&nudger{q: q, c: c, after: firstNudge, remaining: nudges}).start() }
 
-// sendFirst lets the accepting side send if the initiator does not for a while. It waits because siw, as the initiator,
-// breaks the connection off if there is more behind the reply when it reads that.
+// sendFirst lets the accepting side send if the initiator does not for a while. It waits because
+// siw, as the initiator, breaks the connection off if there is more behind the reply when it reads
+// that.
 func (q *qp) sendFirst(c *conn) {
 	(&nudger{q: q, c: c, after: sendFirstDelay, remaining: nudges, opens: true}).start()
 }

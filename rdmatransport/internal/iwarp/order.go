@@ -1,7 +1,8 @@
 package iwarp
 
-// Beside the set-up of connections. Programs open several connections to a peer and tell them apart by the order in which its
-// rdma_cm reports them: perftest's -q does. Each is set up on a goroutine of its own; an order keeps them in line.
+// Beside the set-up of connections. Programs open several connections to a peer and tell them apart
+// by the order in which its rdma_cm reports them: perftest's -q does. Each is set up on a goroutine
+// of its own; an order keeps them in line.
 
 import (
 	"sync"

@@ -1,6 +1,7 @@
 package iwarp
 
-// On the path: the way of prepared segments into the stream. Small FPDUs go there together, as many as fit in one piece.
+// On the path: the way of prepared segments into the stream. Small FPDUs go there together, as many
+// as fit in one piece.
 
 import (
 	"bytes"
@@ -10,8 +11,8 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// output is where small FPDUs are gathered before the stream has them, and whether that has room. What is in it counts as
-// sent: nothing overtakes it.
+// output is where small FPDUs are gathered before the stream has them, and whether that has room.
+// What is in it counts as sent: nothing overtakes it.
 type output struct {
 	buf  *[stack.MaxPiece]byte // nil if n is 0
 	n    int32                 // bytes of it
@@ -65,8 +66,8 @@ func (q *qp) Fill(b []byte) bool {
 	return n == len(b) || q.tx.segment.encodeFPDU(&q.conn.framer, b[n:])
 }
 
-// send sends the prepared segment; false if the stream has no room for it, or is no more, or if the segment's memory faults, which
-// the segment then tells.
+// send sends the prepared segment; false if the stream has no room for it, or is no more, or if the
+// segment's memory faults, which the segment then tells.
 func (q *qp) send() bool {
 	ok, err := q.sendSegment()
 	switch {
@@ -78,8 +79,8 @@ func (q *qp) send() bool {
 	return ok && err == nil
 }
 
-// sendSegment gives the prepared segment to the stream, or gathers it if there is more to send; not ok if the stream has
-// no room.
+// sendSegment gives the prepared segment to the stream, or gathers it if there is more to send; not
+// ok if the stream has no room.
 func (q *qp) sendSegment() (ok bool, err error) {
 	t, c := &q.tx, q.conn
 	defer t.segment.release()
@@ -103,7 +104,8 @@ func (q *qp) sendSegment() (ok bool, err error) {
 	return ok, err
 }
 
-// moreBehind tells whether something else is there to be sent behind the prepared segment, of its message or of another.
+// moreBehind tells whether something else is there to be sent behind the prepared segment, of its
+// message or of another.
 func (q *qp) moreBehind() bool {
 	return q.tx.segment.more || q.tx.cursor.unsent(q.h.SendLen()) > 1 || q.tx.responses.n > 1
 }
@@ -140,8 +142,8 @@ func (o *output) takeGathered() []byte {
 	return b
 }
 
-// maxULPDU is the longest ULPDU that may be sent now. Where FPDUs may be longer than a TCP segment, it is what the gathered
-// FPDUs leave of a piece, unless that is little.
+// maxULPDU is the longest ULPDU that may be sent now. Where FPDUs may be longer than a TCP segment,
+// it is what the gathered FPDUs leave of a piece, unless that is little.
 func (q *qp) maxULPDU() int {
 	c := q.conn
 	if left := c.piece - int(q.tx.output.n) - mpaOverhead; c.mulpdu > left && left > smallFPDU {

@@ -1,7 +1,7 @@
 package iwarp_test
 
-// The tests' two sides: a node, which is an application on a device of ours, and a peer, which is the test itself and
-// speaks to the node octet by octet.
+// The tests' two sides: a node, which is an application on a device of ours, and a peer, which is
+// the test itself and speaks to the node octet by octet.
 
 import (
 	"bytes"
@@ -157,8 +157,8 @@ func (d *node) accept(f mpa.Frame) *session {
 	return s
 }
 
-// dial connects the node to a peer that answers with f, and which has seen the ready-to-receive message if f asks for
-// one.
+// dial connects the node to a peer that answers with f, and which has seen the ready-to-receive
+// message if f asks for one.
 func (d *node) dial(f mpa.Frame) *session {
 	d.t.Helper()
 	p, wait := d.dialling()
@@ -175,8 +175,8 @@ func (d *node) dial(f mpa.Frame) *session {
 	return s
 }
 
-// dialling has the node dial, and returns the peer at the other end before it has read the request; wait is for what
-// comes of it.
+// dialling has the node dial, and returns the peer at the other end before it has read the request;
+// wait is for what comes of it.
 func (d *node) dialling() (p *peer, wait func() (*rdmacm.Conn, error)) {
 	d.t.Helper()
 	l, err := d.net.host(peerAddr).ListenStream(netip.MustParseAddrPort(peerAddr + nodePort))
@@ -277,7 +277,8 @@ func (s *session) statuses(cq *verbs.CQ, want ...verbs.WCStatus) []verbs.WC {
 	return wcs
 }
 
-// over expects the connection to end: the QP in ERR, one Disconnected, and no goroutine that holds the stream.
+// over expects the connection to end: the QP in ERR, one Disconnected, and no goroutine that holds
+// the stream.
 func (s *session) over() {
 	s.t.Helper()
 	s.p.s.Close()
@@ -426,7 +427,8 @@ func (p *peer) expect(op rdmap.Opcode) message {
 	return m
 }
 
-// silent expects the node to send nothing. An initiator that hears nothing nudges its peer a little later.
+// silent expects the node to send nothing. An initiator that hears nothing nudges its peer a little
+// later.
 func (p *peer) silent() {
 	p.t.Helper()
 	must(p.t, p.s.SetReadDeadline(time.Now().Add(10*time.Millisecond)))

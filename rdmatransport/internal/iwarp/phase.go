@@ -8,7 +8,8 @@ type phase uint8
 const (
 	// closed: the QP has no stream, and nothing is sent.
 	closed phase = iota
-	// awaitingPeer: the accepting side sends nothing before the initiator's first FPDU (RFC 5044 §7.1.2, rule 4).
+	// awaitingPeer: the accepting side sends nothing before the initiator's first FPDU (RFC 5044
+	// §7.1.2, rule 4).
 	awaitingPeer
 	// sendingRTR: the ready-to-receive message goes before everything else (RFC 6581 §8).
 	sendingRTR
@@ -39,7 +40,8 @@ const (
 	phaseEventCount = int(onDetach) + 1
 )
 
-// phaseTable is the phase behind each event. Where an event cannot occur or does not matter, the phase stays.
+// phaseTable is the phase behind each event. Where an event cannot occur or does not matter, the
+// phase stays.
 //
 //	               accepted       initiated  peer's FPDU  RTR due      RTR sent  failure      detach
 //	closed         awaiting peer  open       stays        stays        stays     stays        stays
@@ -48,7 +50,8 @@ const (
 //	open           stays          stays      stays        sending RTR  stays     terminating  closed
 //	terminating    stays          stays      stays        stays        stays     stays        closed
 //
-// A side that still awaits the peer may not even send a Terminate message: its stream is closed without one.
+// A side that still awaits the peer may not even send a Terminate message: its stream is closed
+// without one.
 var phaseTable = [phaseCount][phaseEventCount]phase{
 	closed:       {awaitingPeer, open, closed, closed, closed, closed, closed},
 	awaitingPeer: {awaitingPeer, awaitingPeer, open, awaitingPeer, awaitingPeer, closed, closed},
@@ -97,7 +100,8 @@ func (l *lifecycle) is(p phase) bool { return l.phase == p }
 // ended tells that neither requests nor responses will be sent any more.
 func (l *lifecycle) ended() bool { return l.phase == terminating || l.phase == closed }
 
-// begin starts with a stream that MPA has started; rtr is the message that the initiator owes, if it owes one.
+// begin starts with a stream that MPA has started; rtr is the message that the initiator owes, if
+// it owes one.
 func (l *lifecycle) begin(initiator bool, rtr rtrKind) {
 	l.reset()
 	if !initiator {

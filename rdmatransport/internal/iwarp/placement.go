@@ -1,7 +1,8 @@
 package iwarp
 
-// On the path: DDP segments that were received. Each is checked and placed before the next is looked at. Errors have the code
-// that a Terminate message tells the peer. (RFC 5040 §4, §5, §7; RFC 5041 §5, §6, §7)
+// On the path: DDP segments that were received. Each is checked and placed before the next is
+// looked at. Errors have the code that a Terminate message tells the peer. (RFC 5040 §4, §5, §7;
+// RFC 5041 §5, §6, §7)
 
 import (
 	"encoding/binary"
@@ -80,8 +81,8 @@ func (q *qp) placeWrite(h *ddp.Tagged, payload []byte) error {
 	return nil
 }
 
-// taggedError is the error that DDP has for an access that is denied. It has none for a missing right; siw too reports an
-// invalid STag then.
+// taggedError is the error that DDP has for an access that is denied. It has none for a missing
+// right; siw too reports an invalid STag then.
 func taggedError(d memory.Denial) error {
 	switch d {
 	case memory.OtherPD:
@@ -92,8 +93,8 @@ func taggedError(d memory.Denial) error {
 	return ddp.ErrInvalidSTag
 }
 
-// placeRead puts a segment of a READ response into the memory of the oldest READ. Responses come in order, so the segment
-// must begin exactly where the last one ended.
+// placeRead puts a segment of a READ response into the memory of the oldest READ. Responses come in
+// order, so the segment must begin exactly where the last one ended.
 func (q *qp) placeRead(h *ddp.Tagged, payload []byte) error {
 	t := &q.tx
 	n := uint64(len(payload))
@@ -218,8 +219,9 @@ func (q *qp) placeSend(h *ddp.Untagged, op rdmap.Opcode, payload []byte) error {
 	return nil
 }
 
-// invalidate invalidates an STag, as the peer has asked. It may not be that of a region that several streams share (RFC 5040
-// §8.1.1, item 7), or QPs of RoCE; a window of type 2 belongs to one stream. It returns false if the STag may not be invalidated.
+// invalidate invalidates an STag, as the peer has asked. It may not be that of a region that
+// several streams share (RFC 5040 §8.1.1, item 7), or QPs of RoCE; a window of type 2 belongs to
+// one stream. It returns false if the STag may not be invalidated.
 func (q *qp) invalidate(stag uint32) bool {
 	if q.e.regions.InvalidateWindow(q.h, stag) == memory.Allowed {
 		return true
@@ -234,8 +236,8 @@ func (q *qp) failRecv(status verbs.WCStatus) {
 	q.h.CompleteRecv(&wc, true)
 }
 
-// immediate completes a receive request with immediate data. The completion has the length of the RDMA Write before it, as
-// verbs expects of a WRITE with immediate data.
+// immediate completes a receive request with immediate data. The completion has the length of the
+// RDMA Write before it, as verbs expects of a WRITE with immediate data.
 func (q *qp) immediate(op rdmap.Opcode, payload []byte) error {
 	data, err := rdmap.ParseImmediate(payload)
 	if err != nil {
@@ -276,7 +278,8 @@ func (q *qp) readRequest(b, payload []byte) error {
 	return nil
 }
 
-// atomicRequest queues the response to an atomic, which is executed when no other response is queued before it.
+// atomicRequest queues the response to an atomic, which is executed when no other response is
+// queued before it.
 func (q *qp) atomicRequest(b, payload []byte) error {
 	h, err := rdmap.ParseAtomicRequest(payload)
 	if err != nil {

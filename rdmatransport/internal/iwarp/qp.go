@@ -11,7 +11,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// qp is the provider's half of a reliable connection over iWARP. All of it is guarded by the QP's lock.
+// qp is the provider's half of a reliable connection over iWARP. All of it is guarded by the QP's
+// lock.
 type qp struct {
 	e     *Engine
 	h     verbs.QPHandle
@@ -128,8 +129,8 @@ func (q *qp) abortStream() {
 	}
 }
 
-// closeStream closes the stream in order: what is in its send buffer, and what was gathered to go there, is still sent. The
-// reader stays until the peer has closed too, or the linger time is over.
+// closeStream closes the stream in order: what is in its send buffer, and what was gathered to go
+// there, is still sent. The reader stays until the peer has closed too, or the linger time is over.
 func (q *qp) closeStream() {
 	c := q.conn
 	if c == nil {
@@ -149,8 +150,8 @@ func (q *qp) closeStream() {
 	q.detach()
 }
 
-// disconnect sends what is posted, as far as the stream takes it, and closes c in order, if the QP still has it. The QP is
-// not locked.
+// disconnect sends what is posted, as far as the stream takes it, and closes c in order, if the QP
+// still has it. The QP is not locked.
 func (q *qp) disconnect(c *conn) {
 	q.h.Lock()
 	defer q.h.Unlock()
@@ -172,8 +173,8 @@ func (q *qp) resumeSending() {
 	q.transmit()
 }
 
-// fail ends the connection after an error that was found on this side: a Terminate message tells the peer why, and everything
-// posted is flushed. bad is the segment at fault, nil if none is.
+// fail ends the connection after an error that was found on this side: a Terminate message tells
+// the peer why, and everything posted is flushed. bad is the segment at fault, nil if none is.
 func (q *qp) fail(err error, bad []byte) {
 	if q.tx.lifecycle.ended() {
 		return
@@ -189,7 +190,8 @@ func (q *qp) failQP() {
 	q.h.Fail()
 }
 
-// linger gives the peer a while to read what was sent and to close. The QP is locked, as its reader sets the deadline too.
+// linger gives the peer a while to read what was sent and to close. The QP is locked, as its reader
+// sets the deadline too.
 func (c *conn) linger() {
 	_ = c.stream.SetReadDeadline(time.Now().Add(lingerTimeout))
 }

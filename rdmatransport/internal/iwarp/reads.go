@@ -1,6 +1,7 @@
 package iwarp
 
-// The outstanding READs and atomics of this side, which the peer responds to in order (RFC 5040 §5.5, RFC 7306 §5).
+// The outstanding READs and atomics of this side, which the peer responds to in order (RFC 5040
+// §5.5, RFC 7306 §5).
 
 // outstandingRead is a READ or atomic whose response has not come, or not in full.
 type outstandingRead struct {

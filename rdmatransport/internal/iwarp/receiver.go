@@ -1,8 +1,9 @@
 package iwarp
 
-// On the path: the one goroutine of a QP takes the stream's bytes where TCP has them, and hands them to MPA's receiver, which
-// calls placement.go for each segment. The QP's lock is held once for all that has come. The goroutine ends when nothing
-// comes for a while; the next bytes start another.
+// On the path: the one goroutine of a QP takes the stream's bytes where TCP has them, and hands
+// them to MPA's receiver, which calls placement.go for each segment. The QP's lock is held once for
+// all that has come. The goroutine ends when nothing comes for a while; the next bytes start
+// another.
 
 import (
 	"bytes"
@@ -20,8 +21,8 @@ import (
 // errEarly ends a connection whose initiator sends FPDUs before it has received the reply.
 var errEarly = errors.New("iwarp: an FPDU before the reply")
 
-// park has unparked called, on a goroutine, when there is something to read from the stream, it has ended, or its read deadline
-// has passed.
+// park has unparked called, on a goroutine, when there is something to read from the stream, it has
+// ended, or its read deadline has passed.
 func (c *conn) park() {
 	c.e.work.Add(1)
 	if c.onReadable == nil {
@@ -37,7 +38,8 @@ func (c *conn) park() {
 	}()
 }
 
-// read runs until the stream is idle or ends. On a stream of which little is known yet it runs once for all that has come.
+// read runs until the stream is idle or ends. On a stream of which little is known yet it runs once
+// for all that has come.
 func (q *qp) read(c *conn) {
 	_, parks := c.stream.(stack.Parker)
 	for {
@@ -67,8 +69,8 @@ func (q *qp) read(c *conn) {
 	}
 }
 
-// receive handles some of what the stream has, and sends what that made due. It returns the other end of the connection if
-// that is in this process and waits until what it sent was received.
+// receive handles some of what the stream has, and sends what that made due. It returns the other
+// end of the connection if that is in this process and waits until what it sent was received.
 func (q *qp) receive(c *conn) (awaited *conn, err error) {
 	q.h.Lock()
 	defer q.h.Unlock()
@@ -129,8 +131,8 @@ func (q *qp) failReceive(c *conn) {
 	q.fail(err, q.rx.ulpdu)
 }
 
-// startIdleTimer has the reader wake up after a while: an idle stream has no goroutine, and gives back the memory in which the
-// receiver gathers FPDUs.
+// startIdleTimer has the reader wake up after a while: an idle stream has no goroutine, and gives
+// back the memory in which the receiver gathers FPDUs.
 func (q *qp) startIdleTimer(c *conn) {
 	c.active = true
 	if !c.idleTimer && (c.reads+1 >= keepReader || c.deframer.Held() > 0) {
@@ -198,7 +200,8 @@ func (q *qp) streamEnded(c *conn, err error) {
 	c.streamEnded()
 }
 
-// streamLost ends the connection where TCP has given the stream up: it takes nothing more. The reader will see the same.
+// streamLost ends the connection where TCP has given the stream up: it takes nothing more. The
+// reader will see the same.
 func (q *qp) streamLost(err error) {
 	q.conn.stream.Abort()
 	if q.h.State() != verbs.StateRTS {

@@ -60,8 +60,8 @@ func (q *qp) inWrite() bool {
 	return c.inData() && isWrite(q.h.Send(c.index(c.next)).Opcode)
 }
 
-// executeLocal binds or invalidates a window, or fails a request whose fault is known: nothing is sent. A request that fails waits
-// until it is the oldest.
+// executeLocal binds or invalidates a window, or fails a request whose fault is known: nothing is
+// sent. A request that fails waits until it is the oldest.
 func (q *qp) executeLocal(wr *verbs.SendWR) bool {
 	c := &q.tx.cursor
 	status := c.refusal()
@@ -86,8 +86,8 @@ func (q *qp) executeLocal(wr *verbs.SendWR) bool {
 	return false
 }
 
-// refuseRead fails the next request, a READ, on a stream that was agreed to have none: it would wait for ever. On other
-// streams it waits until fewer are outstanding.
+// refuseRead fails the next request, a READ, on a stream that was agreed to have none: it would
+// wait for ever. On other streams it waits until fewer are outstanding.
 func (q *qp) refuseRead() bool {
 	if c := &q.tx.cursor; q.conn.ord == 0 && c.atOldest() {
 		q.failRequest(c.next, verbs.WCLocQPOpErr)
@@ -96,7 +96,8 @@ func (q *qp) refuseRead() bool {
 	return false
 }
 
-// sendPayload sends the segment with the next n bytes of a request's message; false if it could not, or the memory may not be used.
+// sendPayload sends the segment with the next n bytes of a request's message; false if it could
+// not, or the memory may not be used.
 func (q *qp) sendPayload(wr *verbs.SendWR, n int) bool {
 	c, s := &q.tx.cursor, &q.tx.segment
 	if inline := wr.Inline(); inline != nil {
@@ -113,8 +114,8 @@ func (q *qp) sendPayload(wr *verbs.SendWR, n int) bool {
 		}
 		status = verbs.WCLocProtErr
 	}
-	// The requests before it may still complete, and it fails when it is the oldest; but if some of it is sent, it cannot
-	// wait.
+	// The requests before it may still complete, and it fails when it is the oldest; but if some of
+	// it is sent, it cannot wait.
 	if c.atOldest() || !c.is(untouched) {
 		q.failRequest(c.next, status)
 		q.fail(rdmap.LocalCatastrophic, nil)
@@ -182,8 +183,8 @@ func (q *qp) sendWrite(wr *verbs.SendWR) bool {
 	return true
 }
 
-// sendImmediate sends the immediate data of a WRITE, a message of its own. verbs' four bytes are the low half of
-// RFC 7306's eight.
+// sendImmediate sends the immediate data of a WRITE, a message of its own. verbs' four bytes are
+// the low half of RFC 7306's eight.
 func (q *qp) sendImmediate(wr *verbs.SendWR) bool {
 	t := &q.tx
 	op := rdmap.ImmediateData
@@ -241,7 +242,8 @@ func (q *qp) sendRead(wr *verbs.SendWR) bool {
 	return true
 }
 
-// requestSent moves on to the next request. One without a response is done: TCP delivers it, or the stream breaks.
+// requestSent moves on to the next request. One without a response is done: TCP delivers it, or the
+// stream breaks.
 func (q *qp) requestSent(done bool) {
 	q.tx.cursor.step(done)
 	q.completeDone()
@@ -267,7 +269,8 @@ func (q *qp) completeOldest(status verbs.WCStatus, byteLen uint32) {
 	q.h.CompleteSend(status, byteLen)
 }
 
-// failRequest completes request n with an error, and those before it: the responses that they wait for will not come.
+// failRequest completes request n with an error, and those before it: the responses that they wait
+// for will not come.
 func (q *qp) failRequest(n uint64, status verbs.WCStatus) {
 	for c := &q.tx.cursor; c.first < n; {
 		if c.isDone(c.first) {

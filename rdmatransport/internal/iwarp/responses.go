@@ -1,6 +1,7 @@
 package iwarp
 
-// On the path: the responses to the peer's READs and atomics, in the order of the requests (RFC 5040 §5.5, RFC 7306 §5).
+// On the path: the responses to the peer's READs and atomics, in the order of the requests (RFC
+// 5040 §5.5, RFC 7306 §5).
 
 import (
 	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
@@ -31,8 +32,8 @@ type responses struct {
 // reset empties the ring, and sets its depth.
 func (r *responses) reset(depth uint8) { *r = responses{depth: depth} }
 
-// pushRead queues the response to a READ whose DDP header b begins with; false if the peer has more requests outstanding
-// than it was granted.
+// pushRead queues the response to a READ whose DDP header b begins with; false if the peer has more
+// requests outstanding than it was granted.
 func (r *responses) pushRead(b []byte, h *rdmap.ReadRequestHeader) bool {
 	p := r.push(b)
 	if p != nil {
@@ -134,8 +135,8 @@ func (q *qp) sendResponse() bool {
 	return true
 }
 
-// executeAtomic executes an atomic, once. That is done when its response is next, so that the READs before it return what
-// memory held before.
+// executeAtomic executes an atomic, once. That is done when its response is next, so that the READs
+// before it return what memory held before.
 func (q *qp) executeAtomic(w *response) error {
 	if w.done {
 		return nil

@@ -17,7 +17,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// server has the node dial it, with private data, and accepts any number of connections; err is for what comes of it.
+// server has the node dial it, with private data, and accepts any number of connections; err is for
+// what comes of it.
 func (d *node) server() (accept func() *peer, err func() error, conn func() *rdmacm.Conn) {
 	d.t.Helper()
 	l, lerr := d.net.host(peerAddr).ListenStream(netip.MustParseAddrPort(peerAddr + nodePort))
@@ -41,16 +42,16 @@ func (d *node) server() (accept func() *peer, err func() error, conn func() *rdm
 	return accept, func() error { return <-done }, func() *rdmacm.Conn { return made }
 }
 
-// refusals are how a responder refuses a revision that it does not know: RFC 6581 §10 has it close the connection, RNICs
-// break it off.
+// refusals are how a responder refuses a revision that it does not know: RFC 6581 §10 has it close
+// the connection, RNICs break it off.
 var refusals = map[string]func(p *peer){
 	"FIN":        func(p *peer) { p.s.Close() },
 	"RST":        func(p *peer) { p.s.(*stream).Abort() },
 	"half close": func(p *peer) { p.s.(*stream).CloseWrite() },
 }
 
-// A responder that knows only MPA revision 1 gets a second request, of revision 1, on another connection. The application
-// does not notice.
+// A responder that knows only MPA revision 1 gets a second request, of revision 1, on another
+// connection. The application does not notice.
 func TestRevision2Refused(t *testing.T) {
 	for name, refuse := range refusals {
 		t.Run(name, func(t *testing.T) {

@@ -20,9 +20,10 @@ import (
 	"github.com/softrnic/softrnic/verbs/rsocket"
 )
 
-// TestSocketMatrix runs an rsocket, with bytes in both directions, over every kind of stream that TestMatrix has. Each byte arrives once
-// and in order; if the stream was harmed, that may end in an error instead, but never in an end that looks like one. Time is virtual. It
-// is here, and not beside TestMatrix of rsocket, as gVisor's TCP does not let virtual time go on.
+// TestSocketMatrix runs an rsocket, with bytes in both directions, over every kind of stream that
+// TestMatrix has. Each byte arrives once and in order; if the stream was harmed, that may end in an
+// error instead, but never in an end that looks like one. Time is virtual. It is here, and not
+// beside TestMatrix of rsocket, as gVisor's TCP does not let virtual time go on.
 func TestSocketMatrix(t *testing.T) {
 	seeds := seedsOf(60, 300)
 	var harmed, failed, total atomic.Int64

@@ -77,8 +77,9 @@ func (s *segment) ulpdu() int { return int(s.n) + int(s.length) }
 // release drops the references to user memory.
 func (s *segment) release() { clear(s.payload) }
 
-// encodeFPDU writes the segment's FPDU into b, the stream's own memory or the output's: user memory is copied once, and
-// MPA's CRC is taken of that copy. It returns false if that memory faults; the FPDU may be made again.
+// encodeFPDU writes the segment's FPDU into b, the stream's own memory or the output's: user memory
+// is copied once, and MPA's CRC is taken of that copy. It returns false if that memory faults; the
+// FPDU may be made again.
 func (s *segment) encodeFPDU(f *mpa.Sender, b []byte) bool {
 	if s.mayFault {
 		return s.encodeGuarded(f, b)

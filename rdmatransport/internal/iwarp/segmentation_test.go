@@ -15,7 +15,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// However TCP cuts the stream, and wherever the markers are, the results are the same, in both directions.
+// However TCP cuts the stream, and wherever the markers are, the results are the same, in both
+// directions.
 func TestCutAnywhere(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	cuts := map[string]func(int) int{
@@ -49,7 +50,8 @@ func TestCutAnywhere(t *testing.T) {
 	}
 }
 
-// A peer may cut its messages into DDP segments of any length, and TCP may deliver the FPDUs in pieces of any length.
+// A peer may cut its messages into DDP segments of any length, and TCP may deliver the FPDUs in
+// pieces of any length.
 func TestPeerSegmentsOfAnyLength(t *testing.T) {
 	for seed := range uint64(40) {
 		random := rand.New(rand.NewPCG(seed, 7))
@@ -86,8 +88,8 @@ func TestPeerSegmentsOfAnyLength(t *testing.T) {
 	}
 }
 
-// FuzzStream gives a QP with work posted, in whatever pieces, whatever the peer sends after MPA's start-up: as it is, or
-// framed as FPDUs with right CRCs, so that it reaches the layers above.
+// FuzzStream gives a QP with work posted, in whatever pieces, whatever the peer sends after MPA's
+// start-up: as it is, or framed as FPDUs with right CRCs, so that it reaches the layers above.
 func FuzzStream(f *testing.F) {
 	w := writeSegment(fuzzKey, 0, []byte("some bytes of a write"))
 	send := untaggedSegment(ddp.Untagged{Last: true, RsvdULP: rdmap.Send.Control(), MSN: 1}, []byte("and of a send"))
@@ -129,8 +131,8 @@ func FuzzStream(f *testing.F) {
 // fuzzKey stands, in a fuzzer's ULPDUs, for a key that is right.
 const fuzzKey = 0x4b455921
 
-// fuzzStream: of flags, bit 0 has the node ask for markers, bit 1 leaves CRCs out, bit 2 has the node accept; with bit 3
-// data are ULPDUs, two bytes of length before each.
+// fuzzStream: of flags, bit 0 has the node ask for markers, bit 1 leaves CRCs out, bit 2 has the
+// node accept; with bit 3 data are ULPDUs, two bytes of length before each.
 func fuzzStream(t *testing.T, flags, cut uint8, data []byte) {
 	n := &network{buffer: 4000}
 	if cut > 0 {

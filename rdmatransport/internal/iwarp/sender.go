@@ -1,9 +1,11 @@
 package iwarp
 
-// On the path: the outgoing half. What is posted, and the responses to the peer's READs and atomics, become DDP segments
-// here, one FPDU each, on the goroutine that posted or that brought what made them due. (RFC 5040 §5, RFC 5041 §5)
+// On the path: the outgoing half. What is posted, and the responses to the peer's READs and
+// atomics, become DDP segments here, one FPDU each, on the goroutine that posted or that brought
+// what made them due. (RFC 5040 §5, RFC 5041 §5)
 
-// sender is the state of a QP's outgoing half. Each field of its parts is written in the file that declares it.
+// sender is the state of a QP's outgoing half. Each field of its parts is written in the file that
+// declares it.
 type sender struct {
 	cursor    cursor
 	lifecycle lifecycle
@@ -34,9 +36,10 @@ func (t *sender) begin(c *conn) {
 	t.lifecycle.begin(c.initiator, c.rtr)
 }
 
-// transmit sends what the stream has room for, unless it is corked. Requests and responses take turns, segment by segment,
-// so that neither waits for the other's whole message; but a tagged message is sent in full before the next tagged one
-// begins, as siw gives up a stream where the segments of a WRITE and of a READ response alternate.
+// transmit sends what the stream has room for, unless it is corked. Requests and responses take
+// turns, segment by segment, so that neither waits for the other's whole message; but a tagged
+// message is sent in full before the next tagged one begins, as siw gives up a stream where the
+// segments of a WRITE and of a READ response alternate.
 func (q *qp) transmit() {
 	switch {
 	case q.conn == nil || q.tx.output.full:
@@ -79,9 +82,10 @@ loop:
 	}
 }
 
-// corked tells whether small requests wait for others to share a piece with: the queue has room for more, and the peer has
-// not acknowledged several pieces. What comes from the peer, or a full queue, sends them; if very many pieces are not
-// acknowledged only the former does, so that small pieces do not fill the queues on the way.
+// corked tells whether small requests wait for others to share a piece with: the queue has room for
+// more, and the peer has not acknowledged several pieces. What comes from the peer, or a full
+// queue, sends them; if very many pieces are not acknowledged only the former does, so that small
+// pieces do not fill the queues on the way.
 func (q *qp) corked() bool {
 	t := &q.tx
 	if !q.mayCork() || q.h.Send(t.cursor.index(t.cursor.next)).Length() > smallMessage {
@@ -101,7 +105,8 @@ func (q *qp) mayCork() bool {
 	return t.lifecycle.is(open) && idle && t.cursor.is(untouched) && t.cursor.unsent(q.h.SendLen()) > 0
 }
 
-// sendOne sends the next segment of a response or of a request; false if it did not, or ended the connection.
+// sendOne sends the next segment of a response or of a request; false if it did not, or ended the
+// connection.
 func (q *qp) sendOne(response bool) bool {
 	if response {
 		return q.sendResponse()

@@ -232,7 +232,8 @@ func TestMalformedReply(t *testing.T) {
 	}
 }
 
-// Two initiators on one stream notice it by the kind of frame that arrives, and so do two responders.
+// Two initiators on one stream notice it by the kind of frame that arrives, and so do two
+// responders.
 func TestTwoInitiators(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newNode(t, &network{}, nodeAddr, 4096, iwarp.Config{})
@@ -322,7 +323,8 @@ func TestReject(t *testing.T) {
 			}
 		})
 	})
-	// A request that the application forgets is rejected; the stream of a request whose peer has gone is closed.
+	// A request that the application forgets is rejected; the stream of a request whose peer has
+	// gone is closed.
 	for _, gone := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			d := newNode(t, &network{}, nodeAddr, 4096, iwarp.Config{})
@@ -372,7 +374,8 @@ func (d *node) dialID(t *testing.T) (*dialledID, *peer) {
 
 func (x *dialledID) connected() error { return <-x.done }
 
-// An initiator that fails after the peer has accepted says so in a Terminate message (RFC 6581 §9.3).
+// An initiator that fails after the peer has accepted says so in a Terminate message (RFC 6581
+// §9.3).
 func TestSetupLocalError(t *testing.T) {
 	cause, _ := rdmap.CauseOf(mpa.ErrLocalCatastrophic)
 	if (cause != rdmap.Cause{Layer: 2, Type: 0, Code: 5}) {
@@ -431,7 +434,8 @@ func (s *source) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// A responder sends no FPDU before a valid one has come (RFC 5044 §7.1.2), not even a Terminate message.
+// A responder sends no FPDU before a valid one has come (RFC 5044 §7.1.2), not even a Terminate
+// message.
 func TestResponderWaits(t *testing.T) {
 	for _, markers := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {

@@ -12,9 +12,9 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// FuzzStartUp lets a peer say anything from the first byte on, to a node that listens or dials. Whatever it is, the node's application
-// has a connection or an error within MPA's timeout, a connection ends when the peer goes, nothing is left, and memory is
-// bounded.
+// FuzzStartUp lets a peer say anything from the first byte on, to a node that listens or dials.
+// Whatever it is, the node's application has a connection or an error within MPA's timeout, a
+// connection ends when the peer goes, nothing is left, and memory is bounded.
 func FuzzStartUp(f *testing.F) {
 	for _, dials := range []bool{false, true} {
 		for _, with := range []func(*mpa.Frame){
@@ -45,8 +45,8 @@ func FuzzStartUp(f *testing.F) {
 	})
 }
 
-// bounded fails a run that allocates more than a peer should be able to bring about with its bytes, whether or not it is freed
-// again.
+// bounded fails a run that allocates more than a peer should be able to bring about with its bytes,
+// whether or not it is freed again.
 func bounded(t *testing.T, most uint64, run func()) {
 	t.Helper()
 	var before, after runtime.MemStats

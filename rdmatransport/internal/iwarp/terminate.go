@@ -11,7 +11,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// terminate has a Terminate message sent that tells the peer why the stream ends: err, found in the segment bad.
+// terminate has a Terminate message sent that tells the peer why the stream ends: err, found in the
+// segment bad.
 func (q *qp) terminate(err error, bad []byte) {
 	cause, _ := rdmap.CauseOf(err)
 	h := cause.Quote(bad)
@@ -21,8 +22,9 @@ func (q *qp) terminate(err error, bad []byte) {
 	q.finish()
 }
 
-// finish sends the Terminate message and closes the stream behind it. If the stream has no room yet, transmit calls it again.
-// A side that still awaits the peer closes without one (RFC 5044 §7.1.2, rule 4).
+// finish sends the Terminate message and closes the stream behind it. If the stream has no room
+// yet, transmit calls it again. A side that still awaits the peer closes without one (RFC 5044
+// §7.1.2, rule 4).
 func (q *qp) finish() {
 	t := &q.tx
 	if t.lifecycle.is(terminating) {
@@ -40,9 +42,9 @@ func (q *qp) finish() {
 	q.closeStream()
 }
 
-// terminated handles the peer's Terminate message. If it is about a READ or an atomic, that request fails with the status
-// that the cause stands for, and the READs and atomics before it are flushed: their responses will not come. Requests of
-// other kinds are complete, as TCP has delivered them.
+// terminated handles the peer's Terminate message. If it is about a READ or an atomic, that request
+// fails with the status that the cause stands for, and the READs and atomics before it are flushed:
+// their responses will not come. Requests of other kinds are complete, as TCP has delivered them.
 func (q *qp) terminated(message []byte) error {
 	q.e.Counters.TerminatesReceived.Add(1)
 	q.traceTerminate(trace.TerminateReceived, message)
@@ -62,8 +64,9 @@ func (q *qp) terminated(message []byte) error {
 	return errTerminated
 }
 
-// blamed is the index, in reads.list, of the READ or atomic that a Terminate message is about: the one whose request it
-// quotes, or the oldest if it quotes nothing. It is -1 if the message is about none.
+// blamed is the index, in reads.list, of the READ or atomic that a Terminate message is about: the
+// one whose request it quotes, or the oldest if it quotes nothing. It is -1 if the message is about
+// none.
 func (q *qp) blamed(h *rdmap.TerminateHeader) int {
 	t := &q.tx
 	if len(t.reads.list) == 0 || h.Layer == rdmap.LayerLLP || h.Type == rdmap.TypeLocalCatastrophic {
@@ -86,7 +89,8 @@ func (q *qp) blamed(h *rdmap.TerminateHeader) int {
 	if uint64(back) < uint64(len(t.reads.list)) {
 		return len(t.reads.list) - 1 - int(back)
 	}
-	// siw quotes a READ's length in the place of its MSN. The READ is found by the memory that it names.
+	// siw quotes a READ's length in the place of its MSN. The READ is found by the memory that it
+	// names.
 	request, err := rdmap.ParseReadRequest(h.RDMAHeader)
 	if err != nil {
 		return -1

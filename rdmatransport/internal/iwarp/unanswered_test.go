@@ -27,8 +27,8 @@ var leaving = map[string]func(p *peer){
 	"half close, no data": func(p *peer) { p.s.(*stream).CloseWrite() },
 }
 
-// Requests whose peers have gone, or have sent too early, leave the backlog at once: the application does not get requests
-// whose peer has gone, and there is room for others.
+// Requests whose peers have gone, or have sent too early, leave the backlog at once: the
+// application does not get requests whose peer has gone, and there is room for others.
 func TestRequestsAbandoned(t *testing.T) {
 	for name, leave := range leaving {
 		t.Run(name, func(t *testing.T) {
@@ -66,8 +66,8 @@ func TestRequestsAbandoned(t *testing.T) {
 	}
 }
 
-// An application that has a request already gets an event when the peer goes, and its answer fails with ECONNRESET. The
-// request has left the backlog before.
+// An application that has a request already gets an event when the peer goes, and its answer fails
+// with ECONNRESET. The request has left the backlog before.
 func TestRequestAbandonedInHand(t *testing.T) {
 	for name, leave := range leaving {
 		for _, connected := range []bool{false, true} { // the QP is in RTS
@@ -141,8 +141,8 @@ func TestRequestAbandonedInHand(t *testing.T) {
 	}
 }
 
-// Connections whose requests never come, come slowly or are for a port without a listener keep out nobody whose request
-// comes at once, and hold up nobody from the same address for more than 10 ms.
+// Connections whose requests never come, come slowly or are for a port without a listener keep out
+// nobody whose request comes at once, and hold up nobody from the same address for more than 10 ms.
 func TestSlowRequestsMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newNode(t, &network{}, nodeAddr, 4096, iwarp.Config{})
@@ -171,8 +171,8 @@ func TestSlowRequestsMakeRoom(t *testing.T) {
 	})
 }
 
-// Requests that are malformed leave nothing behind, even if there is always another connection from the same address whose request
-// has not come.
+// Requests that are malformed leave nothing behind, even if there is always another connection from
+// the same address whose request has not come.
 func TestMalformedRequestsLeaveNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const conns, limit = 5000, 50
@@ -212,7 +212,8 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// The receive buffer of a stream is small before a QP has the stream, on either side, and as large as TCP's from then on.
+// The receive buffer of a stream is small before a QP has the stream, on either side, and as large
+// as TCP's from then on.
 func TestSetupBuffer(t *testing.T) {
 	const most = 64 << 10
 	// fill is how much of 1 MiB a peer gets rid of.

@@ -1,4 +1,5 @@
-// Package keys draws numbers that a stranger cannot guess, and finds what they stand for: QP numbers, lkeys and rkeys.
+// Package keys draws numbers that a stranger cannot guess, and finds what they stand for: QP
+// numbers, lkeys and rkeys.
 package keys
 
 import (
@@ -14,16 +15,17 @@ import (
 	"sync/atomic"
 )
 
-// Quarantine is how many deleted numbers a table does not draw again for the time being, so that a packet on its way to the
-// old owner does not reach a new one. They take up to 1 MiB, and nothing before the first Delete. A table of fewer than 18
-// bits quarantines a quarter of its numbers.
+// Quarantine is how many deleted numbers a table does not draw again for the time being, so that a
+// packet on its way to the old owner does not reach a new one. They take up to 1 MiB, and nothing
+// before the first Delete. A table of fewer than 18 bits quarantines a quarter of its numbers.
 const Quarantine = 1 << 16
 
-// ErrFull is wrapped by Insert's error when half of all numbers are taken, or none that is free is found.
+// ErrFull is wrapped by Insert's error when half of all numbers are taken, or none that is free is
+// found.
 var ErrFull = errors.New("keys: no free number")
 
-// Table maps random numbers, none of them 0, to values. Any number of goroutines may use it at a time; Get and All take no
-// lock.
+// Table maps random numbers, none of them 0, to values. Any number of goroutines may use it at a
+// time; Get and All take no lock.
 type Table[T any] struct {
 	slots atomic.Pointer[[]slot[T]]
 
@@ -45,8 +47,9 @@ type Table[T any] struct {
 	maxFree int
 }
 
-// slot keeps its key for ever, so that a reader that has compared the key never sees the value of another. A slot whose value
-// is deleted is used again for the same number, or left out when the slots are copied the next time.
+// slot keeps its key for ever, so that a reader that has compared the key never sees the value of
+// another. A slot whose value is deleted is used again for the same number, or left out when the
+// slots are copied the next time.
 type slot[T any] struct {
 	key   atomic.Uint32 // 0: empty; set after value
 	value atomic.Pointer[T]
@@ -55,19 +58,21 @@ type slot[T any] struct {
 const (
 	minSlots = 16
 	draws    = 128 // random numbers read at once
-	// tries is how many draws Insert makes. Three quarters of the numbers taken or quarantined is the worst case, so
-	// all of them fail with a probability of 10^-16, unless most numbers are reserved.
+	// tries is how many draws Insert makes. Three quarters of the numbers taken or quarantined is
+	// the worst case, so all of them fail with a probability of 10^-16, unless most numbers are
+	// reserved.
 	tries = 128
 )
 
-// New makes a table of numbers of the given width in bits, taken to be 4 if less and 32 if more. random is where they come
-// from, nil meaning crypto/rand; reserved, if not nil, says which numbers are never drawn.
+// New makes a table of numbers of the given width in bits, taken to be 4 if less and 32 if more.
+// random is where they come from, nil meaning crypto/rand; reserved, if not nil, says which numbers
+// are never drawn.
 func New[T any](width int, random io.Reader, reserved func(uint32) bool) *Table[T] {
 	return NewRange[T](0, uint32(1<<min(max(width, 4), 32)-1), random, reserved)
 }
 
-// NewRange makes a table of the numbers n with n &^ mask == base, where mask is of the form 2^k-1, at least 0xf. It is
-// otherwise as New.
+// NewRange makes a table of the numbers n with n &^ mask == base, where mask is of the form 2^k-1,
+// at least 0xf. It is otherwise as New.
 func NewRange[T any](base, mask uint32, random io.Reader, reserved func(uint32) bool) *Table[T] {
 	width := bits.Len32(mask)
 	if random == nil {
@@ -94,8 +99,8 @@ func (t *Table[T]) Get(n uint32) *T {
 	return nil
 }
 
-// find returns the slot with key n, or nil. Keys are random, so their low bits are as good as any hash. At least a
-// third of the slots have none, so the loop ends.
+// find returns the slot with key n, or nil. Keys are random, so their low bits are as good as any
+// hash. At least a third of the slots have none, so the loop ends.
 func find[T any](s []slot[T], n uint32) *slot[T] {
 	for i := int(n); ; i++ {
 		e := &s[i&(len(s)-1)]
@@ -164,7 +169,8 @@ func (t *Table[T]) Len() int {
 	return t.live
 }
 
-// All yields numbers and values in no order. Values that are inserted or deleted meanwhile may or may not be among them.
+// All yields numbers and values in no order. Values that are inserted or deleted meanwhile may or
+// may not be among them.
 func (t *Table[T]) All() iter.Seq2[uint32, *T] {
 	return func(yield func(uint32, *T) bool) {
 		s := *t.slots.Load()
@@ -218,8 +224,8 @@ func (t *Table[T]) quarantine(n uint32) {
 	t.freedNext = (t.freedNext + 1) % t.maxFree
 }
 
-// reserve makes sure that one more key leaves a third of the slots empty. After it copies, at most half of them are used,
-// and a sixth can be before it copies again.
+// reserve makes sure that one more key leaves a third of the slots empty. After it copies, at most
+// half of them are used, and a sixth can be before it copies again.
 func (t *Table[T]) reserve() {
 	old := *t.slots.Load()
 	if t.used+1 <= len(old)*2/3 {

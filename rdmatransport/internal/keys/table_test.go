@@ -152,8 +152,8 @@ func TestInsertErrors(t *testing.T) {
 	}
 }
 
-// TestConcurrent: readers, while numbers come and go and the slots grow, see the value that belongs to the number, or
-// none if it is deleted, and always those that stay.
+// TestConcurrent: readers, while numbers come and go and the slots grow, see the value that belongs
+// to the number, or none if it is deleted, and always those that stay.
 func TestConcurrent(t *testing.T) {
 	table := keys.New[uint32](16, nil, nil)
 	stay := make([]uint32, 100)

@@ -7,10 +7,12 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// Remote atomics are the CPU's own, so they are atomic to local code that uses sync/atomic too (IBV_ATOMIC_GLOB). The
-// value in memory is in host byte order. Their span is Aligned; not ok if the memory faults.
+// Remote atomics are the CPU's own, so they are atomic to local code that uses sync/atomic too
+// (IBV_ATOMIC_GLOB). The value in memory is in host byte order. Their span is Aligned; not ok if
+// the memory faults.
 
-// Aligned tells whether a span is eight bytes that atomics work on: at an address that is a multiple of 8.
+// Aligned tells whether a span is eight bytes that atomics work on: at an address that is a
+// multiple of 8.
 func (s Span) Aligned() bool {
 	return len(s.b) == 8 && uintptr(unsafe.Pointer(unsafe.SliceData(s.b)))%8 == 0
 }

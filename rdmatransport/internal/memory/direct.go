@@ -6,14 +6,14 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// These functions move messages directly, between two QPs of this process whose locks are both held. The key that a request
-// names, its rights and its range have been checked before. False means that the request has to be sent as packets: the
-// responses to those say what is wrong with it. That is so for memory that faults, too: what was copied before the fault is
-// copied again.
+// These functions move messages directly, between two QPs of this process whose locks are both
+// held. The key that a request names, its rights and its range have been checked before. False
+// means that the request has to be sent as packets: the responses to those say what is wrong with
+// it. That is so for memory that faults, too: what was copied before the fault is copied again.
 
 const (
-	// HoldMost is how many bytes are moved between two QPs of this process before others may have their locks. That takes
-	// 0.1 to 0.2 ms. It is a multiple of every path MTU.
+	// HoldMost is how many bytes are moved between two QPs of this process before others may have
+	// their locks. That takes 0.1 to 0.2 ms. It is a multiple of every path MTU.
 	HoldMost = 1 << 20
 	// HoldLeast is how many bytes a message counts for at least.
 	HoldLeast = 1 << 10
@@ -26,8 +26,9 @@ type Message struct {
 	List    []verbs.SGE
 }
 
-// Copy copies n bytes of what src names, or of wr's inline data, from offset off on, to the same offset of dst, which may be
-// on another device. If it returns false, some of dst may have been written.
+// Copy copies n bytes of what src names, or of wr's inline data, from offset off on, to the same
+// offset of dst, which may be on another device. If it returns false, some of dst may have been
+// written.
 func Copy(dst, src Message, wr *verbs.SendWR, off, n uint64) bool {
 	if data := wr.Inline(); data != nil {
 		return dst.Regions.Scatter(data[off:off+n], dst.PD, dst.List, off) == verbs.WCSuccess
@@ -61,8 +62,8 @@ func scatter(dst Message, src Span, off uint64) bool {
 // Read places src, which a READ names, in the request's own list, from offset off on.
 func Read(own Message, src Span, off uint64) bool { return scatter(own, src, off) }
 
-// Write fills dst with the data of a WRITE, from offset off on. Nothing is written if a key or a range in the request's own
-// gather list is at fault.
+// Write fills dst with the data of a WRITE, from offset off on. Nothing is written if a key or a
+// range in the request's own gather list is at fault.
 func Write(wr *verbs.SendWR, own Message, dst Span, off uint64) bool {
 	if data := wr.Inline(); data != nil {
 		return dst.Write(data[off : off+uint64(len(dst.b))])
@@ -80,13 +81,14 @@ func Write(wr *verbs.SendWR, own Message, dst Span, off uint64) bool {
 	return true
 }
 
-// Sound tells whether n bytes of the data of a SEND or WRITE, from offset off on, can be read for certain. It is called before
-// a receive request is taken from an SRQ for them.
+// Sound tells whether n bytes of the data of a SEND or WRITE, from offset off on, can be read for
+// certain. It is called before a receive request is taken from an SRQ for them.
 func Sound(wr *verbs.SendWR, own Message, off, n uint64) bool {
 	return wr.Inline() != nil || own.Regions.Check(n, own.PD, own.List, off, 0) == verbs.WCSuccess
 }
 
-// Atomic executes an atomic on a word, if its result can be placed for certain: it must not be executed twice.
+// Atomic executes an atomic on a word, if its result can be placed for certain: it must not be
+// executed twice.
 func Atomic(wr *verbs.SendWR, own Message, word Span) (ok bool) {
 	if own.Regions.Check(8, own.PD, own.List, 0, verbs.AccessLocalWrite) != verbs.WCSuccess {
 		return false

@@ -55,7 +55,8 @@ func setup(t testing.TB, random io.Reader) (r *memory.Regions, pd, other *verbs.
 	return r, pds[0], pds[1]
 }
 
-// made is the handle of the QP that was created last. The tests of this package do not run at the same time.
+// made is the handle of the QP that was created last. The tests of this package do not run at the
+// same time.
 var made verbs.QPHandle
 
 // newQP makes a QP that has a PD and nothing else.
@@ -278,7 +279,8 @@ func TestRemote(t *testing.T) {
 	}
 }
 
-// words is a function that gives eight bytes of memory at an offset from an aligned address, as a peer gets them.
+// words is a function that gives eight bytes of memory at an offset from an aligned address, as a
+// peer gets them.
 func words(t testing.TB, n int) (mem []uint64, at func(off, n int) memory.Span) {
 	t.Helper()
 	r, pd, _ := setup(t, nil)

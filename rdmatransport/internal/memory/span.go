@@ -36,11 +36,12 @@ func (s Span) Len() int { return len(s.b) }
 // Part is n bytes of it, from byte off on.
 func (s Span) Part(off, n int) Span { return Span{s.b[off : off+n], s.kind} }
 
-// ahead is how many bytes ahead of a copy user memory is prefetched, which the caches seldom hold: what is copied next, where a message
-// goes on.
+// ahead is how many bytes ahead of a copy user memory is prefetched, which the caches seldom hold:
+// what is copied next, where a message goes on.
 const ahead = 4 << 10
 
-// Write copies src, of the span's length, into it; false if the memory faults, part of it perhaps written.
+// Write copies src, of the span's length, into it; false if the memory faults, part of it perhaps
+// written.
 func (s Span) Write(src []byte) bool {
 	if s.kind == null {
 		return true
@@ -53,7 +54,8 @@ func (s Span) Write(src []byte) bool {
 	return true
 }
 
-// Read copies the span to the beginning of dst, and takes the CRC-32 at sum over the copy; sum may be nil. False if the memory faults.
+// Read copies the span to the beginning of dst, and takes the CRC-32 at sum over the copy; sum may
+// be nil. False if the memory faults.
 func (s Span) Read(dst []byte, sum *uint32) bool {
 	switch {
 	case sum == nil && s.kind == mapped:
@@ -83,7 +85,8 @@ func guardedSum(dst, src []byte, sum *uint32) (ok bool) {
 	return true
 }
 
-// transfer copies src, which is as long, into it; false if the memory of either faults, part of it perhaps written.
+// transfer copies src, which is as long, into it; false if the memory of either faults, part of it
+// perhaps written.
 func (s Span) transfer(src Span) bool {
 	switch {
 	case s.kind == null:
@@ -95,5 +98,6 @@ func (s Span) transfer(src Span) bool {
 	return true
 }
 
-// Bytes is the memory itself, to be read under the same hold of the QP's lock, and under a guard (verbs.BeginGuard) if it may fault.
+// Bytes is the memory itself, to be read under the same hold of the QP's lock, and under a guard
+// (verbs.BeginGuard) if it may fault.
 func (s Span) Bytes() (b []byte, mayFault bool) { return s.b, s.kind == mapped }

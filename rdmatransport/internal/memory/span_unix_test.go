@@ -13,8 +13,9 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestVanishes: memory that is unmapped before or in the middle of a copy, with or without a CRC, from it or to it, ends the copy and nothing
-// else; what was copied without a fault has the right CRC.
+// TestVanishes: memory that is unmapped before or in the middle of a copy, with or without a CRC,
+// from it or to it, ends the copy and nothing else; what was copied without a fault has the right
+// CRC.
 func TestVanishes(t *testing.T) {
 	const page, pages = 4096, 16
 	r, pd, _ := setup(t, nil)

@@ -56,8 +56,8 @@ func (w *window) unbind() {
 	}
 }
 
-// Bind binds a window for a QP, whose lock is held. The status is WCSuccess, or WCMWBindErr, and then nothing has changed
-// (IBTA Vol 1 §10.6.7.2). Binding 0 bytes unbinds a window of type 1.
+// Bind binds a window for a QP, whose lock is held. The status is WCSuccess, or WCMWBindErr, and
+// then nothing has changed (IBTA Vol 1 §10.6.7.2). Binding 0 bytes unbinds a window of type 1.
 func (r *Regions) Bind(qp verbs.QPHandle, b *verbs.MWBind) verbs.WCStatus {
 	w := r.window(b.RKey)
 	if w == nil || w.mw != b.MW || b.RKey&windowKey == 0 || w.mw.PD() != qp.PD() {
@@ -94,8 +94,8 @@ func (r *Regions) Bind(qp verbs.QPHandle, b *verbs.MWBind) verbs.WCStatus {
 	return verbs.WCSuccess
 }
 
-// InvalidateWindow ends remote access through a window of type 2, for a work request of the QP that has bound it, or for that
-// QP's peer.
+// InvalidateWindow ends remote access through a window of type 2, for a work request of the QP that
+// has bound it, or for that QP's peer.
 func (r *Regions) InvalidateWindow(qp verbs.QPHandle, rkey uint32) Denial {
 	w := r.window(rkey)
 	if w == nil || rkey&windowKey == 0 {

@@ -1,7 +1,7 @@
 //go:build amd64 || arm64
 
-// Package prefetch asks the processor for user memory that will be needed soon. Nothing faults: where there is no memory, nothing happens. On
-// processors without it, it does nothing.
+// Package prefetch asks the processor for user memory that will be needed soon. Nothing faults:
+// where there is no memory, nothing happens. On processors without it, it does nothing.
 package prefetch
 
 import "unsafe"
@@ -23,7 +23,8 @@ func Read(b []byte, ahead int) {
 	}
 }
 
-// The address is computed in assembly: a Go pointer behind the end of its object may end the program.
+// The address is computed in assembly: a Go pointer behind the end of its object may end the
+// program.
 //
 //go:noescape
 func write(p *byte, ahead, n int)

@@ -1,9 +1,10 @@
-// Package raw is raw packet QPs: their work requests are whole Ethernet frames, and flows say which arriving frames they
-// receive.
+// Package raw is raw packet QPs: their work requests are whole Ethernet frames, and flows say which
+// arriving frames they receive.
 //
-// The way of a frame. Out: PostSend copies it into a frame of the stack's and completes the request, on the caller's
-// goroutine. In: the stack shows what arrives to the tables of the port (table.go), whose flows are compared with the
-// parsed headers (match.go), and each QP that gets the frame places it in its next receive request (qp.go).
+// The way of a frame. Out: PostSend copies it into a frame of the stack's and completes the
+// request, on the caller's goroutine. In: the stack shows what arrives to the tables of the port
+// (table.go), whose flows are compared with the parsed headers (match.go), and each QP that gets
+// the frame places it in its next receive request (qp.go).
 package raw
 
 import (
@@ -36,7 +37,8 @@ type Counters struct {
 	sent, received atomic.Uint64 // of QPs that are destroyed
 }
 
-// New makes an engine. QP numbers are drawn from qpns with rand, but none that taken says is in use by another transport.
+// New makes an engine. QP numbers are drawn from qpns with rand, but none that taken says is in use
+// by another transport.
 func New(nics []stack.NIC, regions *memory.Regions, rand io.Reader, qpns stack.Range, taken func(qpn uint32) bool) *Engine {
 	e := &Engine{nics: nics, regions: regions, ports: make([]port, len(nics))}
 	e.qps = keys.NewRange[qp](qpns.Base, qpns.Mask, rand, func(n uint32) bool { return n <= 1 || n == 1<<24-1 || taken(n) })

@@ -28,7 +28,8 @@ const (
 	udp     = 17
 )
 
-// parse finds the headers. Ports are looked for behind the options of IPv4, but not behind extension headers of IPv6.
+// parse finds the headers. Ports are looked for behind the options of IPv4, but not behind
+// extension headers of IPv6.
 func (h *headers) parse(frame []byte) {
 	if len(frame) < ethLen {
 		return

@@ -69,8 +69,8 @@ func (q *qp) Destroy() {
 	q.e.Counters.received.Add(q.received)
 }
 
-// PostSend implements verbs.ProviderQP: it sends all that is posted. A frame that the link refuses is lost, as anywhere
-// else on the way.
+// PostSend implements verbs.ProviderQP: it sends all that is posted. A frame that the link refuses
+// is lost, as anywhere else on the way.
 func (q *qp) PostSend() {
 	if q.h.State() == verbs.StateSQD {
 		q.h.Drained() // nothing is ever under way
@@ -92,7 +92,8 @@ func (q *qp) PostSend() {
 	out.Flush()
 }
 
-// send adds a frame. One without a whole Ethernet header, or whose packet is longer than the link's MTU, is a local length error.
+// send adds a frame. One without a whole Ethernet header, or whose packet is longer than the link's
+// MTU, is a local length error.
 func (q *qp) send(out stack.FrameSender, wr *verbs.SendWR) verbs.WCStatus {
 	n := wr.Length()
 	if n > maxFrame {
@@ -120,8 +121,9 @@ func (q *qp) send(out stack.FrameSender, wr *verbs.SendWR) verbs.WCStatus {
 // maxFrame is more than any link takes, in bytes.
 const maxFrame = 1 << 20
 
-// receive places a frame in the next receive request. One that the request has no room for is its local length error and
-// moves the QP to ERR, as in ConnectX, whose drivers post buffers of the MTU.
+// receive places a frame in the next receive request. One that the request has no room for is its
+// local length error and moves the QP to ERR, as in ConnectX, whose drivers post buffers of the
+// MTU.
 func (q *qp) receive(frame []byte, tag uint32) {
 	q.h.Lock()
 	defer q.h.Unlock()

@@ -108,7 +108,8 @@ func newSteering(flows []*flow) *stack.Steering {
 	return s
 }
 
-// table is the normal flows in the order in which they are tried. Flows that match the same share a rule.
+// table is the normal flows in the order in which they are tried. Flows that match the same share a
+// rule.
 type table []rule
 
 type rule struct {
@@ -135,7 +136,8 @@ func newTable(flows []*flow) (t table) {
 	return t
 }
 
-// take gives a frame to the first rule that it matches, and to those before it that let frames pass on.
+// take gives a frame to the first rule that it matches, and to those before it that let frames pass
+// on.
 func (t table) take(frame []byte) bool {
 	var h headers
 	h.parse(frame)

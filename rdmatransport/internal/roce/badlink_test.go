@@ -12,8 +12,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestBadLink: two devices on a link that loses, repeats and reorders packets, both sending all the time. Everything
-// arrives, once and in order, whether they repeat what is missing or go back.
+// TestBadLink: two devices on a link that loses, repeats and reorders packets, both sending all the
+// time. Everything arrives, once and in order, whether they repeat what is missing or go back.
 func TestBadLink(t *testing.T) {
 	for seed := range uint64(20) {
 		c := config{size: slots * slotSize, sqPSN: 0xffff00, rqPSN: 0x345678, timeout: 8, retry: 7, rnr: 7,
@@ -42,8 +42,8 @@ func TestBadLink(t *testing.T) {
 	}
 }
 
-// Each end's memory is slots: what requests send from, and one for each thing that a request of a batch may change, so
-// that no two of them meet.
+// Each end's memory is slots: what requests send from, and one for each thing that a request of a
+// batch may change, so that no two of them meet.
 const (
 	slotSize = 10 << 10
 	perBatch = 10

@@ -1,7 +1,7 @@
 package roce_test
 
-// The hot paths, each of them 0 allocs/op: what an application posts becomes packets, what comes in is placed,
-// completed and answered. The port forgets what it is sent.
+// The hot paths, each of them 0 allocs/op: what an application posts becomes packets, what comes in
+// is placed, completed and answered. The port forgets what it is sent.
 
 import (
 	"bytes"
@@ -117,8 +117,8 @@ func BenchmarkPost(b *testing.B) {
 	}
 }
 
-// BenchmarkPostCongested is BenchmarkPost with congestion control, which never sleeps: acknowledgements come marked, and
-// each is answered with a notification.
+// BenchmarkPostCongested is BenchmarkPost with congestion control, which never sleeps:
+// acknowledgements come marked, and each is answered with a notification.
 func BenchmarkPostCongested(b *testing.B) {
 	const size = 64 << 10
 	r := benchRig(b, config{mtu: verbs.MTU4096, dcqcn: &roce.DCQCN{RPGMaxRate: 1 << 50, MinTimeBetweenCNPs: 1}})
@@ -260,7 +260,8 @@ func BenchmarkRespond(b *testing.B) {
 	}
 }
 
-// BenchmarkReadResponse is one packet of a READ placed; the READ, of 16 packets, is posted and polled along the way.
+// BenchmarkReadResponse is one packet of a READ placed; the READ, of 16 packets, is posted and
+// polled along the way.
 func BenchmarkReadResponse(b *testing.B) {
 	const packets = 16
 	r := benchRig(b, config{mtu: verbs.MTU4096})
@@ -286,8 +287,8 @@ func BenchmarkReadResponse(b *testing.B) {
 	}
 }
 
-// BenchmarkAck is an acknowledgement that completes nothing yet; the message that it belongs to is the longest there
-// is, so that its packets are sent along the way.
+// BenchmarkAck is an acknowledgement that completes nothing yet; the message that it belongs to is
+// the longest there is, so that its packets are sent along the way.
 func BenchmarkAck(b *testing.B) {
 	r := benchRig(b, config{mtu: verbs.MTU256})
 	var list []verbs.SGE

@@ -1,7 +1,7 @@
 package roce
 
-// On the path: beside it. Congestion control by delay needs to know how long a round trip takes where nothing waits; the
-// connections to one address find that out together.
+// On the path: beside it. Congestion control by delay needs to know how long a round trip takes
+// where nothing waits; the connections to one address find that out together.
 
 import (
 	"net/netip"

@@ -1,7 +1,7 @@
 package roce_test
 
-// The peer of these tests speaks in bytes that are written down from the specification: no code of roce/wire makes them,
-// reads them or seals them.
+// The peer of these tests speaks in bytes that are written down from the specification: no code of
+// roce/wire makes them, reads them or seals them.
 
 import (
 	"bytes"
@@ -15,8 +15,9 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// icrc is the ICRC of a packet behind IPv4 and UDP headers, bit by bit as IBTA A17.3.3 defines it: the IPv4 fields TOS,
-// TTL and checksum, the UDP checksum and the BTH's fifth byte count as ones, behind eight bytes of ones.
+// icrc is the ICRC of a packet behind IPv4 and UDP headers, bit by bit as IBTA A17.3.3 defines it:
+// the IPv4 fields TOS, TTL and checksum, the UDP checksum and the BTH's fifth byte count as ones,
+// behind eight bytes of ones.
 func icrc(header, packet []byte) []byte {
 	all := append(bytes.Clone(header), packet...)
 	for _, i := range []int{1, 8, 10, 11, 26, 27, 28 + 4} {

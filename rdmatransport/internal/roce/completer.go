@@ -1,7 +1,7 @@
 package roce
 
-// On the path: acknowledgements and responses that come in. They complete work requests, in order, and open the window. If one
-// is missing, the requester goes back. (IBTA Vol 1 §9.7.5.1.2–§9.7.5.2)
+// On the path: acknowledgements and responses that come in. They complete work requests, in order,
+// and open the window. If one is missing, the requester goes back. (IBTA Vol 1 §9.7.5.1.2–§9.7.5.2)
 
 import (
 	"encoding/binary"
@@ -36,7 +36,8 @@ func (q *qp) response(p *wire.Packet, info wire.Info) {
 	}
 }
 
-// marked tells whether an answer has the connection's mark: the peer then keeps packets that come behind a gap.
+// marked tells whether an answer has the connection's mark: the peer then keeps packets that come
+// behind a gap.
 func (q *qp) marked(p *wire.Packet) bool { return q.mark != 0 && p.Reserved7 == q.mark.Newest() }
 
 // acknowledge handles ACK, NAK and RNR NAK.
@@ -79,7 +80,8 @@ func (q *qp) acknowledge(p *wire.Packet) {
 	q.act(o)
 }
 
-// refusal is the status of a request that was refused by a NAK. It is not fatal if the request may be sent again.
+// refusal is the status of a request that was refused by a NAK. It is not fatal if the request may
+// be sent again.
 func refusal(a *wire.AETH) (status verbs.WCStatus, fatal bool) {
 	switch a.Type() | a.Value() { // without the reserved bit
 	case wire.NakPSNSeq:
@@ -94,16 +96,16 @@ func refusal(a *wire.AETH) (status verbs.WCStatus, fatal bool) {
 	return verbs.WCBadRespErr, true
 }
 
-// failResponse fails the connection because of the response to a request. While requests before that one are incomplete, the
-// response is dropped instead, as if lost: requests complete in order.
+// failResponse fails the connection because of the response to a request. While requests before
+// that one are incomplete, the response is dropped instead, as if lost: requests complete in order.
 func (q *qp) failResponse(request int, status verbs.WCStatus) {
 	if request == 0 {
 		q.failSend(status)
 	}
 }
 
-// readResponse places one packet of READ data. Its place follows from its PSN, so a peer may call the first packet of
-// a repeated READ First or Middle: rxe says Middle, others First.
+// readResponse places one packet of READ data. Its place follows from its PSN, so a peer may call
+// the first packet of a repeated READ First or Middle: rxe says Middle, others First.
 func (q *qp) readResponse(p *wire.Packet, info wire.Info) {
 	i, packet, o, ok := q.sending.OnAnswer(p.PSN)
 	if !q.act(o) || !ok {

@@ -86,7 +86,8 @@ func TestNotify(t *testing.T) {
 	}
 }
 
-// TestCongestionOff: as hardware has it, nothing happens unless it is asked for; and never for datagrams.
+// TestCongestionOff: as hardware has it, nothing happens unless it is asked for; and never for
+// datagrams.
 func TestCongestionOff(t *testing.T) {
 	for _, c := range []config{{}, {service: verbs.UC}, {service: verbs.UD}, {service: verbs.UD, dcqcn: &roce.DCQCN{}}} {
 		run(t, fmt.Sprintf("%v %v", c.service, c.dcqcn != nil), c, func(t *testing.T, r *rig) {
@@ -100,7 +101,8 @@ func TestCongestionOff(t *testing.T) {
 
 const megabit = 1_000_000
 
-// TestReaction: a connection sends at its full rate, after a notification at half of that, and comes back to it.
+// TestReaction: a connection sends at its full rate, after a notification at half of that, and
+// comes back to it.
 func TestReaction(t *testing.T) {
 	for _, service := range []verbs.QPType{verbs.RC, verbs.UC, verbs.XRCSend} {
 		// 1088 bytes of IPv4 packet each: 8.704 ms at 1 Mbit/s.
@@ -158,7 +160,8 @@ func TestReaction(t *testing.T) {
 	}
 }
 
-// TestPacedTimeout: a rate at which a window takes longer than the timeout is no loss: who waits asks in between.
+// TestPacedTimeout: a rate at which a window takes longer than the timeout is no loss: who waits
+// asks in between.
 func TestPacedTimeout(t *testing.T) {
 	c := config{dcqcn: &roce.DCQCN{RPGMaxRate: megabit}, size: 64 << 10, timeout: 14, retry: 1}
 	bubble(t, c, func(r *rig) {
@@ -195,8 +198,8 @@ func TestPacedResponses(t *testing.T) {
 	})
 }
 
-// TestRateLimit: QPAttr.RateLimit paces every service, with and without congestion control, and ends when it is taken
-// away.
+// TestRateLimit: QPAttr.RateLimit paces every service, with and without congestion control, and
+// ends when it is taken away.
 func TestRateLimit(t *testing.T) {
 	for _, c := range []config{
 		{}, {dcqcn: &roce.DCQCN{}}, {service: verbs.UC}, {service: verbs.UD}, {service: verbs.XRCSend},
@@ -231,7 +234,8 @@ func TestRateLimit(t *testing.T) {
 	}
 }
 
-// FuzzCongestion: any sequence of marks, notifications and time leaves a rate that is a rate: what is posted arrives.
+// FuzzCongestion: any sequence of marks, notifications and time leaves a rate that is a rate: what
+// is posted arrives.
 func FuzzCongestion(f *testing.F) {
 	random(f, 50, 100)
 	f.Fuzz(func(t *testing.T, data []byte) {

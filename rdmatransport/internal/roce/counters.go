@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// Counters count what is rare; what happens for every packet is counted per QP. The names under which they appear are
-// those of rxe's hw_counters where it has one.
+// Counters count what is rare; what happens for every packet is counted per QP. The names under
+// which they appear are those of rxe's hw_counters where it has one.
 type Counters struct {
 	Malformed   atomic.Uint64 // packets whose headers do not parse
 	ICRCErrors  atomic.Uint64
@@ -50,7 +50,8 @@ type stats struct {
 	retries, repeated, rcvdRNR, duplicates uint32
 }
 
-// count returns the QP's counts. A QP that has never sent or received anything has none, as a program may have a great many QPs.
+// count returns the QP's counts. A QP that has never sent or received anything has none, as a
+// program may have a great many QPs.
 func (q *qp) count() *stats {
 	if q.stats == nil {
 		q.stats = new(stats)

@@ -105,7 +105,8 @@ func TestCredits(t *testing.T) {
 			r.give(r.credit(1+i, 0x900000, 0))
 		}
 	})
-	// Where the last that was sent left it to the next, for which there was no window, to ask for an acknowledgement.
+	// Where the last that was sent left it to the next, for which there was no window, to ask for
+	// an acknowledgement.
 	run(t, "given too late", c, func(t *testing.T, r *rig) {
 		r.post(r.wr(0, verbs.RDMAWrite, 7*1024))
 		for i := range 6 { // the window becomes 8 packets

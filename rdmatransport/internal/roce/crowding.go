@@ -2,8 +2,9 @@ package roce
 
 import "github.com/softrnic/softrnic/stack"
 
-// On the path: before packets are built. Where they are handed to the peer's process through memory, those that it has no room
-// for wait in this process, up to a bound. A QP whose path is crowded sends nothing for a while, so that nothing is lost.
+// On the path: before packets are built. Where they are handed to the peer's process through
+// memory, those that it has no room for wait in this process, up to a bound. A QP whose path is
+// crowded sends nothing for a while, so that nothing is lost.
 
 // backlogged is a path that may have a backlog, or nil.
 func backlogged(p stack.Path) stack.Backlogged {
@@ -15,7 +16,8 @@ func backlogged(p stack.Path) stack.Backlogged {
 	return nil
 }
 
-// crowded tells whether a connection is to wait before it sends more; then the timer will try again.
+// crowded tells whether a connection is to wait before it sends more; then the timer will try
+// again.
 func (q *qp) crowded() bool {
 	if !q.mayCrowd {
 		return false

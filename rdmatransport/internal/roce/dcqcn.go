@@ -1,8 +1,9 @@
 package roce
 
-// On the path: beside it. DCQCN's reaction point: a connection's rate falls with the congestion notifications of its peer, and
-// rises again while there are none. (Zhu et al., Congestion Control for Large-Scale RDMA Deployments, SIGCOMM 2015, §3; the
-// rules by which it rises are those of IEEE 802.1Qau)
+// On the path: beside it. DCQCN's reaction point: a connection's rate falls with the congestion
+// notifications of its peer, and rises again while there are none. (Zhu et al., Congestion Control
+// for Large-Scale RDMA Deployments, SIGCOMM 2015, §3; the rules by which it rises are those of IEEE
+// 802.1Qau)
 
 import (
 	"math"
@@ -108,7 +109,8 @@ func (r *reaction) bytesPassed(n int) {
 	}
 }
 
-// increase is fast recovery, then additive increase, and hyper increase once both counts are past the threshold.
+// increase is fast recovery, then additive increase, and hyper increase once both counts are past
+// the threshold.
 func (r *reaction) increase() {
 	c := r.cfg
 	switch past := min(r.times, r.bytes) - c.RPGThreshold; {

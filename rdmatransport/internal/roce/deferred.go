@@ -1,8 +1,9 @@
 package roce
 
-// On the path: beside responder.go. Deferred work: requests that are executed only when their response is due. A FLUSH that
-// makes memory persistent is executed by a goroutine of its own, as nobody else may wait for a file's device. The atomics and
-// ATOMIC WRITEs behind it wait for it, and are executed in order.
+// On the path: beside responder.go. Deferred work: requests that are executed only when their
+// response is due. A FLUSH that makes memory persistent is executed by a goroutine of its own, as
+// nobody else may wait for a file's device. The atomics and ATOMIC WRITEs behind it wait for it,
+// and are executed in order.
 
 import (
 	"sync"
@@ -13,8 +14,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// deferred is a request that is to be executed before its response is sent. It is the Owner of that response. The lock of
-// the QP guards it.
+// deferred is a request that is to be executed before its response is sent. It is the Owner of that
+// response. The lock of the QP guards it.
 type deferred struct {
 	pd *verbs.PD // XRC: of the SRQ that the request named
 
@@ -35,7 +36,8 @@ func (q *qp) deferWork(kind receive.Kind, d *deferred) {
 	q.answer(receive.Response{Kind: kind, Deferred: true, Owner: d})
 }
 
-// modifyWord executes an atomic, or an ATOMIC WRITE of the value Swap. Behind deferred work it is deferred.
+// modifyWord executes an atomic, or an ATOMIC WRITE of the value Swap. Behind deferred work it is
+// deferred.
 func (q *qp) modifyWord(kind receive.Kind, op wire.Opcode, a *wire.AtomicETH, need verbs.Access) bool {
 	word, nak, status := q.word(a, need)
 	if nak != 0 {
@@ -65,7 +67,8 @@ func (q *qp) word(a *wire.AtomicETH, need verbs.Access) (word memory.Span, nak u
 	return word, 0, verbs.WCSuccess
 }
 
-// modify modifies a word. For an atomic it returns what the word held. It is not ok if the memory faults.
+// modify modifies a word. For an atomic it returns what the word held. It is not ok if the memory
+// faults.
 func modify(word memory.Span, op wire.Opcode, a *wire.AtomicETH) (orig uint64, ok bool) {
 	switch op {
 	case wire.RCCmpSwap:
@@ -76,8 +79,8 @@ func modify(word memory.Span, op wire.Opcode, a *wire.AtomicETH) (orig uint64, o
 	return 0, word.Store(a.Swap)
 }
 
-// executeDeferred executes the request of the pending response, which is deferred. It returns false if that takes time, or has
-// ended the connection.
+// executeDeferred executes the request of the pending response, which is deferred. It returns false
+// if that takes time, or has ended the connection.
 func (q *qp) executeDeferred(r *receive.Response) bool {
 	d := r.Owner.(*deferred)
 	if d.file != nil {
@@ -100,8 +103,9 @@ func (q *qp) executeDeferred(r *receive.Response) bool {
 	return true
 }
 
-// flushes is the FLUSHes of a device that are being executed, or wait for one of maxFlushes goroutines. A goroutine exists only
-// while there is something to do. There is no more than one FLUSH of a QP.
+// flushes is the FLUSHes of a device that are being executed, or wait for one of maxFlushes
+// goroutines. A goroutine exists only while there is something to do. There is no more than one
+// FLUSH of a QP.
 type flushes struct {
 	mu      sync.Mutex // the innermost
 	queue   []flush
@@ -167,7 +171,8 @@ func (f flush) execute() {
 	q.unlock()
 }
 
-// awaits tells whether the oldest pending response is still that of d. It is not if the QP was reset meanwhile, or is in error.
+// awaits tells whether the oldest pending response is still that of d. It is not if the QP was
+// reset meanwhile, or is in error.
 func (q *qp) awaits(d *deferred) bool {
 	if q.destroyed || !receives(q.h.State()) {
 		return false

@@ -160,7 +160,8 @@ func TestFlushTakesItsTime(t *testing.T) {
 		d.ends(nil)
 		d.expect("Only 0 msn 1 len 0", "ack 1 msn 2")
 	})
-	// A FLUSH that was begun for a connection which has ended does not count for the next connection.
+	// A FLUSH that was begun for a connection which has ended does not count for the next
+	// connection.
 	for name, end := range map[string]func(d *disk){
 		"reset": func(d *disk) { d.modify(verbs.StateReset); d.connect() },
 		"error": func(d *disk) { d.modify(verbs.StateErr); d.modify(verbs.StateReset); d.connect() },
@@ -194,7 +195,8 @@ func TestFlushTakesItsTime(t *testing.T) {
 		d.ends(errors.New("too late"))
 		d.expect()
 	})
-	// A FLUSH is not dropped as a repeated request may be, of which there are as many here as are kept.
+	// A FLUSH is not dropped as a repeated request may be, of which there are as many here as are
+	// kept.
 	all := c
 	all.destRD, all.mtu, all.size = 2, verbs.MTU256, 1<<20
 	flushing(t, "behind many that are repeated", all, func(t *testing.T, d *disk) {

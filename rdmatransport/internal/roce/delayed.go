@@ -1,9 +1,11 @@
 package roce
 
-// On the path: what is sent later, to share a frame. A small request that is posted while others are in flight is corked: it
-// leaves with those that are posted after it, as soon as they fill a frame, an acknowledgement comes, or the application
-// has nothing more to post, which it shows by polling twice without posting, or by sleeping. An acknowledgement that falls
-// due while an application polls is delayed for one poll: the answer that the application may post takes it along.
+// On the path: what is sent later, to share a frame. A small request that is posted while others
+// are in flight is corked: it leaves with those that are posted after it, as soon as they fill a
+// frame, an acknowledgement comes, or the application has nothing more to post, which it shows by
+// polling twice without posting, or by sleeping. An acknowledgement that falls due while an
+// application polls is delayed for one poll: the answer that the application may post takes it
+// along.
 
 import (
 	"sync/atomic"
@@ -27,7 +29,8 @@ func (e *Engine) delay(q *qp) {
 	}
 }
 
-// delayAgain puts q, which is locked and was taken off, back. The timer may have gone off meanwhile, and is set again.
+// delayAgain puts q, which is locked and was taken off, back. The timer may have gone off
+// meanwhile, and is set again.
 func (e *Engine) delayAgain(q *qp) {
 	e.delayed.push(q)
 	if !e.delayed.timer.Armed() {
@@ -45,7 +48,8 @@ func (d *delayed) push(q *qp) {
 	}
 }
 
-// remove takes off q, which is on it and locked, if it is the first. While that is so, what is behind it cannot change.
+// remove takes off q, which is on it and locked, if it is the first. While that is so, what is
+// behind it cannot change.
 func (d *delayed) remove(q *qp) bool {
 	return d.head.Load() == q && d.head.CompareAndSwap(q, q.nextDelayed)
 }
@@ -70,7 +74,8 @@ func (e *Engine) sendDelayed() {
 	}
 }
 
-// sendUnlessPosted sends what is delayed of the QPs to which nothing was posted since the last call; false if there was none.
+// sendUnlessPosted sends what is delayed of the QPs to which nothing was posted since the last
+// call; false if there was none.
 func (e *Engine) sendUnlessPosted() (sent bool) {
 	if e.delayed.none() {
 		return false
@@ -97,8 +102,9 @@ func (q *qp) sendItsDelayed() {
 	q.sendPending()
 }
 
-// SendDelayed sends what is delayed of a QP, if there is one with the number, before its peer is asked to disconnect: a peer that
-// hears of the end before the acknowledgement of its last message flushes that message, though it has arrived.
+// SendDelayed sends what is delayed of a QP, if there is one with the number, before its peer is
+// asked to disconnect: a peer that hears of the end before the acknowledgement of its last message
+// flushes that message, though it has arrived.
 func (e *Engine) SendDelayed(qpn uint32) {
 	if q := e.qps.Get(qpn); q != nil {
 		q.h.Lock()
@@ -126,7 +132,8 @@ func (e *Engine) EndProgress() {
 	}
 }
 
-// mayCork tells whether what was just posted may be delayed: not the first, while nothing is on its way.
+// mayCork tells whether what was just posted may be delayed: not the first, while nothing is on its
+// way.
 func (q *qp) mayCork() bool {
 	if q.sending.Alone() {
 		return false
@@ -135,8 +142,8 @@ func (q *qp) mayCork() bool {
 	return q.sending.Corked()
 }
 
-// staysCorked tells whether what is delayed stays so, though an acknowledgement has come: the application that polls has
-// its say first.
+// staysCorked tells whether what is delayed stays so, though an acknowledgement has come: the
+// application that polls has its say first.
 func (q *qp) staysCorked() bool {
 	return q.isDelayed && q.sending.Mode() != send.Selective && q.sending.Corked()
 }
@@ -144,8 +151,9 @@ func (q *qp) staysCorked() bool {
 // mayDelayAck tells whether the responder owes nothing but an acknowledgement.
 func (q *qp) mayDelayAck() bool { return q.receiving.OnlyAck() }
 
-// sendDelayedAck sends the acknowledgement that is delayed, if one is, as the QP ends: whoever has seen its last message
-// complete may end it at once, and the peer would ask in vain for word of that message.
+// sendDelayedAck sends the acknowledgement that is delayed, if one is, as the QP ends: whoever has
+// seen its last message complete may end it at once, and the peer would ask in vain for word of
+// that message.
 func (q *qp) sendDelayedAck() {
 	if q.reliable() && !q.destroyed && receives(q.h.State()) && q.mayDelayAck() {
 		q.respond()

@@ -9,7 +9,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestCorkedRequests: a small request that is posted while another is in flight is corked, until one of these things happens.
+// TestCorkedRequests: a small request that is posted while another is in flight is corked, until
+// one of these things happens.
 func TestCorkedRequests(t *testing.T) {
 	for name, then := range map[string]func(r *rig){
 		"polls":           func(r *rig) { r.idle() },
@@ -53,7 +54,8 @@ func TestFullFrameIsNotCorked(t *testing.T) {
 	}
 }
 
-// TestCorkedWhilePosting: polls between posts send nothing, as long as each finds that something was posted since the last.
+// TestCorkedWhilePosting: polls between posts send nothing, as long as each finds that something
+// was posted since the last.
 func TestCorkedWhilePosting(t *testing.T) {
 	bubble(t, config{batch: 62}, func(r *rig) {
 		r.post(r.wr(0, verbs.RDMAWrite, 8))
@@ -70,8 +72,8 @@ func TestCorkedWhilePosting(t *testing.T) {
 	})
 }
 
-// TestTimerWhileSendingDelayed: requests of a QP that has posted since the last poll stay corked, but not for ever if the timer
-// goes off while the poll is sending for another QP.
+// TestTimerWhileSendingDelayed: requests of a QP that has posted since the last poll stay corked,
+// but not for ever if the timer goes off while the poll is sending for another QP.
 func TestTimerWhileSendingDelayed(t *testing.T) {
 	bubble(t, config{batch: 62}, func(r *rig) {
 		a := r.qp
@@ -107,8 +109,9 @@ func TestTimerWhileSendingDelayed(t *testing.T) {
 	})
 }
 
-// TestDelayedAck: an acknowledgement that falls due inside a poll is sent with the answer that the application posts, or by the
-// next poll, or by a timer before the requester could miss it, or before the QP ends.
+// TestDelayedAck: an acknowledgement that falls due inside a poll is sent with the answer that the
+// application posts, or by the next poll, or by a timer before the requester could miss it, or
+// before the QP ends.
 func TestDelayedAck(t *testing.T) {
 	for name, tc := range map[string]struct {
 		then func(r *rig)

@@ -9,13 +9,15 @@ import (
 
 // Beside the path: a host has left the network, so that nobody answers any more.
 
-// farewell is how long requests that are outstanding when a host has left wait before they fail. Two programs that are done end at
-// about the same time, often with requests that nobody waits for any more: they have so long to end, as with hardware, where requests
-// fail when their retries are over.
+// farewell is how long requests that are outstanding when a host has left wait before they fail.
+// Two programs that are done end at about the same time, often with requests that nobody waits for
+// any more: they have so long to end, as with hardware, where requests fail when their retries are
+// over.
 const farewell = 500 * time.Millisecond
 
-// Left fails the QPs whose requests a host that has left will not answer, as their retries would do later. A QP without
-// requests learns of it as with any other peer: by its connection manager, or by the next request.
+// Left fails the QPs whose requests a host that has left will not answer, as their retries would do
+// later. A QP without requests learns of it as with any other peer: by its connection manager, or
+// by the next request.
 func (e *Engine) Left(addr netip.Addr) {
 	type waiting struct {
 		q         *qp

@@ -1,19 +1,21 @@
 package roce
 
-// On the path: instead of packets. The peer's QP may be in this process, with nothing between the two that looks at packets
-// (see stack.Path): the two are paired. A message is then copied from memory to memory, under the locks of both QPs, and
-// both QPs count as if its packets had been exchanged and acknowledged. This is done only where nothing goes wrong. A
-// message that finds no receive request, an invalid key, memory that faults, or packets in flight is sent in packets, and the
-// protocol answers.
-// The requests behind it wait until that is over, and are then moved directly again.
+// On the path: instead of packets. The peer's QP may be in this process, with nothing between the
+// two that looks at packets (see stack.Path): the two are paired. A message is then copied from
+// memory to memory, under the locks of both QPs, and both QPs count as if its packets had been
+// exchanged and acknowledged. This is done only where nothing goes wrong. A message that finds no
+// receive request, an invalid key, memory that faults, or packets in flight is sent in packets, and
+// the protocol answers. The requests behind it wait until that is over, and are then moved directly
+// again.
 //
-// The locks are held for memory.HoldMost bytes, and for longer only if nobody waits for them. A longer message is moved in
-// parts of whole packets, and after each part both QPs are as if just these packets had been exchanged. So whatever happens
-// to a QP or its memory in the middle of a message ends as it would with packets: the keys are looked up for each part, and
-// where a part cannot be moved, the message goes on in packets.
+// The locks are held for memory.HoldMost bytes, and for longer only if nobody waits for them. A
+// longer message is moved in parts of whole packets, and after each part both QPs are as if just
+// these packets had been exchanged. So whatever happens to a QP or its memory in the middle of a
+// message ends as it would with packets: the keys are looked up for each part, and where a part
+// cannot be moved, the message goes on in packets.
 //
-// A goroutine that posts moves all that it has posted. One that has other QPs to serve, because it receives or runs timers,
-// holds the locks once, and leaves the rest to a goroutine of its own.
+// A goroutine that posts moves all that it has posted. One that has other QPs to serve, because it
+// receives or runs timers, holds the locks once, and leaves the rest to a goroutine of its own.
 
 import (
 	"sync"
@@ -27,7 +29,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// stations are the engines of this process by the interfaces they receive from: stack.NIC → *station.
+// stations are the engines of this process by the interfaces they receive from: stack.NIC →
+// *station.
 var stations sync.Map
 
 // station is a port of an engine.
@@ -53,8 +56,9 @@ const (
 	sharedReceives                         // the QP's receive requests come from an SRQ
 )
 
-// peer is the QP that packets would reach, nil if they had to leave the process or there is none. It is not locked, and
-// perhaps destroyed. Once the two are paired it is remembered: where there are many QPs, each look at the table is a cache miss.
+// peer is the QP that packets would reach, nil if they had to leave the process or there is none.
+// It is not locked, and perhaps destroyed. Once the two are paired it is remembered: where there
+// are many QPs, each look at the table is a cache miss.
 func (q *qp) peer() *qp {
 	if q.path == nil {
 		return nil
@@ -88,15 +92,17 @@ func (q *qp) pair(p *qp, paired bool) {
 	}
 }
 
-// prefetchPeer has the processor fetch the peer, all of which sendDirect will need, while this QP's own state is looked at.
-// Where 100,000 QPs send in turn, a WRITE of 8 bytes takes a sixth less with it.
+// prefetchPeer has the processor fetch the peer, all of which sendDirect will need, while this QP's
+// own state is looked at. Where 100,000 QPs send in turn, a WRITE of 8 bytes takes a sixth less
+// with it.
 func (q *qp) prefetchPeer() {
 	if p := q.met; p != nil {
 		prefetch.Write(unsafe.Slice((*byte)(unsafe.Pointer(p)), unsafe.Sizeof(*p)), 0)
 	}
 }
 
-// pairsWith tells whether each of two QPs accepts the other's packets, and neither has a rate limit. Both are locked.
+// pairsWith tells whether each of two QPs accepts the other's packets, and neither has a rate
+// limit. Both are locked.
 func (q *qp) pairsWith(p *qp) bool {
 	switch {
 	case q.limited() || p.limited(), p.destroyed || !receives(p.h.State()), p.service != wire.RC || q.service != wire.RC:
@@ -128,11 +134,13 @@ func (q *qp) continues(p *qp) bool {
 	}
 }
 
-// movedBytes is how much of the oldest request's message has been sent and acknowledged, where nothing is in flight.
+// movedBytes is how much of the oldest request's message has been sent and acknowledged, where
+// nothing is in flight.
 func (q *qp) movedBytes() uint64 { return uint64(q.sending.Moved()) * uint64(q.mtu) }
 
-// sendDirect moves the messages of the oldest requests, as far as that can be done without packets. It returns true if what
-// is left has to be sent in packets, false if there is nothing left for the caller to send. It may unlock the QP for a while.
+// sendDirect moves the messages of the oldest requests, as far as that can be done without packets.
+// It returns true if what is left has to be sent in packets, false if there is nothing left for the
+// caller to send. It may unlock the QP for a while.
 func (q *qp) sendDirect() bool {
 	switch {
 	case q.direct&moving != 0:
@@ -152,8 +160,8 @@ func (q *qp) sendDirect() bool {
 	return rest == packetsLeft
 }
 
-// moveMore goes on with what moveSome has left, up to the request of number end, if this goroutine serves only this QP: what
-// others have posted meanwhile is left to another goroutine.
+// moveMore goes on with what moveSome has left, up to the request of number end, if this goroutine
+// serves only this QP: what others have posted meanwhile is left to another goroutine.
 func (q *qp) moveMore(rest remainder, end uint32) remainder {
 	posted := q.direct&posting != 0
 	for rest >= moreLeft {
@@ -240,8 +248,8 @@ func (q *qp) moveSome() remainder {
 	return nothingLeft
 }
 
-// moveNext moves the message of the oldest request to p, or the next part of it, and tells how much that was; false if that
-// takes packets, and nothing has changed.
+// moveNext moves the message of the oldest request to p, or the next part of it, and tells how much
+// that was; false if that takes packets, and nothing has changed.
 func (q *qp) moveNext(p *qp) (moved uint64, ok bool) {
 	wr := q.h.Send(0)
 	if isLocal(wr) {
@@ -328,7 +336,8 @@ func (r *responder) open(wr *verbs.SendWR, off uint64) {
 	}
 }
 
-// moveLocal executes a local request. If that fails, transmit will execute it again, and see it fail.
+// moveLocal executes a local request. If that fails, transmit will execute it again, and see it
+// fail.
 func (q *qp) moveLocal(wr *verbs.SendWR) bool {
 	if q.executeLocal(wr) != verbs.WCSuccess {
 		return false

@@ -10,7 +10,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestSQD: what is begun goes to its end, retransmissions included; what is not waits; receiving goes on.
+// TestSQD: what is begun goes to its end, retransmissions included; what is not waits; receiving
+// goes on.
 func TestSQD(t *testing.T) {
 	bubble(t, config{sigAll: true, timeout: 14, retry: 7}, func(r *rig) {
 		r.post(r.wr(1, verbs.Send, 8))
@@ -63,7 +64,8 @@ func TestSQD(t *testing.T) {
 	})
 }
 
-// TestPathInSQD: with a new address vector, nothing that congestion control has learned of the path before holds.
+// TestPathInSQD: with a new address vector, nothing that congestion control has learned of the path
+// before holds.
 func TestPathInSQD(t *testing.T) {
 	bubble(t, config{sigAll: true, timeout: 20, retry: 7, byDelay: &roce.ByDelay{}}, func(r *rig) {
 		send := func() (first int) { // packets of a SEND that leave before any is answered

@@ -1,24 +1,27 @@
-// Package roce is the engine of RoCEv2 and RoCE v1: it turns the work requests of QPs into packets, and packets into
-// completions. The public package roce has its configuration, and says what it supports.
+// Package roce is the engine of RoCEv2 and RoCE v1: it turns the work requests of QPs into packets,
+// and packets into completions. The public package roce has its configuration, and says what it
+// supports.
 //
-// The way of a packet. Out: verbs locks the QP and calls PostSend; package send says which packets of which request may be
-// sent, and requester.go writes them into frames of packet.go. In: receive.go checks the ICRC, with identification.go where
-// the network stack does not see IP headers, and finds the QP. Requests go to responder.go, which asks package receive what
-// they are and tells it what became of them; response.go sends the responses and acknowledgements that are due then.
-// Acknowledgements and responses go to completer.go, which tells package send of them; outcome.go completes work requests, or
-// fails the QP. What all that made due unlock.go sends as the QP is unlocked, and timer.go what is due later; delayed.go
-// delays what may share a frame.
+// The way of a packet. Out: verbs locks the QP and calls PostSend; package send says which packets
+// of which request may be sent, and requester.go writes them into frames of packet.go. In:
+// receive.go checks the ICRC, with identification.go where the network stack does not see IP
+// headers, and finds the QP. Requests go to responder.go, which asks package receive what they are
+// and tells it what became of them; response.go sends the responses and acknowledgements that are
+// due then. Acknowledgements and responses go to completer.go, which tells package send of them;
+// outcome.go completes work requests, or fails the QP. What all that made due unlock.go sends as
+// the QP is unlocked, and timer.go what is due later; delayed.go delays what may share a frame.
 //
-// Package send holds all that is known of sending: the queue's cursor, what is in flight and what of it is lost, the
-// window, credits, timeouts. Package receive holds what is known of receiving: the expected PSN, the verdict on the packets
-// from there on, the packets that came before their turn, and the responses. pacing.go keeps a QP to its rate, which dcqcn.go
-// computes from the congestion notifications of notification.go. deferred.go executes what takes long. uc.go and ud.go have the
-// unreliable services, and multicast.go datagrams to groups. Where both QPs are in one process, direct.go needs no packets.
-// qp.go makes QPs and takes them through their states; trace.go tells what happens to them; engine.go has the types of an
-// engine and a QP.
+// Package send holds all that is known of sending: the queue's cursor, what is in flight and what
+// of it is lost, the window, credits, timeouts. Package receive holds what is known of receiving:
+// the expected PSN, the verdict on the packets from there on, the packets that came before their
+// turn, and the responses. pacing.go keeps a QP to its rate, which dcqcn.go computes from the
+// congestion notifications of notification.go. deferred.go executes what takes long. uc.go and
+// ud.go have the unreliable services, and multicast.go datagrams to groups. Where both QPs are in
+// one process, direct.go needs no packets. qp.go makes QPs and takes them through their states;
+// trace.go tells what happens to them; engine.go has the types of an engine and a QP.
 //
-// Everything about a QP happens under its lock, on the goroutine that brought the work: the application's for posts,
-// the link's for packets, the timer queue's for timeouts.
+// Everything about a QP happens under its lock, on the goroutine that brought the work: the
+// application's for posts, the link's for packets, the timer queue's for timeouts.
 package roce
 
 import (
@@ -38,7 +41,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// qpnBits is the width of a QP number. Numbers 0 and 1 are the management QPs, 0xffffff is multicast.
+// qpnBits is the width of a QP number. Numbers 0 and 1 are the management QPs, 0xffffff is
+// multicast.
 const qpnBits = 24
 
 // Engine is the RoCE half of a device.
@@ -66,8 +70,8 @@ type Engine struct {
 	byDelay *byDelay       // nil without congestion control by delay
 }
 
-// New starts an engine on every NIC. QP numbers are drawn from qpns with rand, but none that taken says is in use by another
-// transport.
+// New starts an engine on every NIC. QP numbers are drawn from qpns with rand, but none that taken
+// says is in use by another transport.
 func New(nics []stack.NIC, cfg roce.Config, regions *memory.Regions, queue *timers.Queue, rand io.Reader,
 	qpns stack.Range, taken func(qpn uint32) bool) *Engine {
 	e := &Engine{
@@ -124,7 +128,8 @@ func receives(s verbs.QPState) bool { return s >= verbs.StateRTR && s <= verbs.S
 
 // qp is the provider's half of a QP. All of it is guarded by the QP's lock.
 type qp struct {
-	// What a peer in the same process writes to, or reads for each message, shares no cache line with the rest.
+	// What a peer in the same process writes to, or reads for each message, shares no cache line
+	// with the rest.
 	receiving receive.State
 	resp      responder
 	recvs     uint64

@@ -2,7 +2,8 @@ package roce
 
 import "github.com/softrnic/softrnic/verbs"
 
-// SetPersist has f called in place of verbs.MR.Persist, until restore is: for files on devices that take their time.
+// SetPersist has f called in place of verbs.MR.Persist, until restore is: for files on devices that
+// take their time.
 func SetPersist(f func(mr *verbs.MR, b []byte) error) (restore func()) {
 	was := persist
 	persist = f

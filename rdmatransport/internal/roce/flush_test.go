@@ -15,7 +15,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestFlushRequester: what is sent, that only its response acknowledges it, and that each takes of max_rd_atomic.
+// TestFlushRequester: what is sent, that only its response acknowledges it, and that each takes of
+// max_rd_atomic.
 func TestFlushRequester(t *testing.T) {
 	c := config{goBackN: true, sqPSN: 0x000100, rd: 2, timeout: 14, retry: 7}
 	to := verbs.SendWR{RemoteAddr: 0x1122334455667788, RKey: 0xaabbccdd, Flags: verbs.SendSignaled}
@@ -102,7 +103,8 @@ func TestFlushResponder(t *testing.T) {
 		// Of the region, the address and length mean nothing.
 		r.say("1c00 ffff 00Q 80000000 00000011 ffffffffffffffff %08x ffffffff", r.mr.RKey())
 		r.hears("1040 ffff 0000abcd 00000000 1f000003")
-		// One before the last max_dest_rd_atomic is no duplicate that its requester could be waiting for.
+		// One before the last max_dest_rd_atomic is no duplicate that its requester could be
+		// waiting for.
 		r.say("1c00 ffff 00Q 80fffffe 00000001 %016x %08x %08x", at, r.mr.RKey(), 100)
 		r.hears()
 		r.say("1c00 ffff 00Q 80000000 00000011 ffffffffffffffff %08x ffffffff", r.mr.RKey())

@@ -30,9 +30,9 @@ func amount(normal, system, long int) int {
 // forgeries is how many packets a test of this file makes up.
 func forgeries() int { return amount(1<<13, 1<<15, 1<<20) }
 
-// forger makes up request packets of a QP's peer. It knows all that the peer knows, keys and mark included, except for the
-// PSN that is expected. That it overshoots by less than a window, often by little; where packets are executed in their turn
-// only, such a packet is never executed.
+// forger makes up request packets of a QP's peer. It knows all that the peer knows, keys and mark
+// included, except for the PSN that is expected. That it overshoots by less than a window, often by
+// little; where packets are executed in their turn only, such a packet is never executed.
 type forger struct {
 	*rig
 	rand *rand.Rand
@@ -85,7 +85,8 @@ func (r *rig) keepsNothing() {
 	}
 }
 
-// TestForgedWithoutLoss: nothing is kept where nothing was lost, and all arrives as if nobody else were there.
+// TestForgedWithoutLoss: nothing is kept where nothing was lost, and all arrives as if nobody else
+// were there.
 func TestForgedWithoutLoss(t *testing.T) {
 	run(t, "idle", config{timeout: 14}, func(t *testing.T, r *rig) {
 		f := &forger{rig: r, rand: rand.New(rand.NewPCG(1, 1))}
@@ -226,8 +227,8 @@ func (s *lossyStream) run(messages int, f func()) {
 	}
 }
 
-// TestForgedUnderLoss: where packets are lost and others kept behind them, all arrives too; and when nobody makes up packets
-// any more, packets are kept again.
+// TestForgedUnderLoss: where packets are lost and others kept behind them, all arrives too; and
+// when nobody makes up packets any more, packets are kept again.
 func TestForgedUnderLoss(t *testing.T) {
 	for _, perMille := range []int{10, 30} {
 		for _, most := range []int{1, 30} {
@@ -258,8 +259,8 @@ func TestForgedUnderLoss(t *testing.T) {
 	}
 }
 
-// TestContradictions: what shows that a packet is not the peer's drops all that is kept, and the peer, which goes back, is
-// heard. Nothing is kept for a while.
+// TestContradictions: what shows that a packet is not the peer's drops all that is kept, and the
+// peer, which goes back, is heard. Nothing is kept for a while.
 func TestContradictions(t *testing.T) {
 	good, bad := fill(8, 1), fill(8, 0x66)
 	message := func(r *rig, psn int, data []byte) wire.Packet { return r.req(wire.RCSendOnly, psn, data, ackReq) }
@@ -347,7 +348,8 @@ func TestContradictions(t *testing.T) {
 			r.state(verbs.StateRTS)
 		})
 	}
-	// The acknowledgement of what came in its turn before is not lost to the NAK: the peer may have nothing more to send.
+	// The acknowledgement of what came in its turn before is not lost to the NAK: the peer may have
+	// nothing more to send.
 	run(t, "in error, behind the last", config{}, func(t *testing.T, r *rig) {
 		r.lossy(0)
 		r.give(marked(r.req(wire.RCSendMiddle, 3, bad))...)
@@ -372,8 +374,8 @@ func TestContradictions(t *testing.T) {
 	})
 }
 
-// TestKeptForAWhile: what is missing must come within a second, or what is kept is dropped, and a peer that was told of it
-// hears of that. Then the next gap is a first loss.
+// TestKeptForAWhile: what is missing must come within a second, or what is kept is dropped, and a
+// peer that was told of it hears of that. Then the next gap is a first loss.
 func TestKeptForAWhile(t *testing.T) {
 	bubble(t, config{timeout: 14}, func(r *rig) {
 		r.lossy(0)
@@ -430,7 +432,8 @@ func TestMarksAll(t *testing.T) {
 	})
 }
 
-// TestReadTakesPSNs: packets that claim the PSNs of a READ's responses are dropped, and take no part in what is behind it.
+// TestReadTakesPSNs: packets that claim the PSNs of a READ's responses are dropped, and take no
+// part in what is behind it.
 func TestReadTakesPSNs(t *testing.T) {
 	bubble(t, config{}, func(r *rig) {
 		r.lossy(0)
@@ -506,7 +509,8 @@ func TestStoresAreFew(t *testing.T) {
 	})
 }
 
-// TestNotReadyIsNoLoss: when packets are repeated because the first of them found no receive request, no loss is counted.
+// TestNotReadyIsNoLoss: when packets are repeated because the first of them found no receive
+// request, no loss is counted.
 func TestNotReadyIsNoLoss(t *testing.T) {
 	send := func(r *rig, psn int) wire.Packet { return r.req(wire.RCSendOnly, psn, fill(8, 1), ackReq) }
 	plain := func(r *rig, want ...string) {
@@ -546,7 +550,8 @@ func TestNotReadyIsNoLoss(t *testing.T) {
 	})
 }
 
-// TestGapThatWasNone: a forged packet with a later PSN does not make the peer's packets before that PSN count as a loss.
+// TestGapThatWasNone: a forged packet with a later PSN does not make the peer's packets before that
+// PSN count as a loss.
 func TestGapThatWasNone(t *testing.T) {
 	bubble(t, config{}, func(r *rig) {
 		send := r.req(wire.RCSendOnly, 0, fill(8, 1), ackReq)
@@ -565,7 +570,8 @@ func TestGapThatWasNone(t *testing.T) {
 	})
 }
 
-// TestFirstLossTwice: where nothing is kept yet and the NAK, or what it asked for, is lost, the peer finds out by a probe.
+// TestFirstLossTwice: where nothing is kept yet and the NAK, or what it asked for, is lost, the
+// peer finds out by a probe.
 func TestFirstLossTwice(t *testing.T) {
 	run(t, "responder", config{}, func(t *testing.T, r *rig) {
 		r.give(marked(r.nothing(1))...)

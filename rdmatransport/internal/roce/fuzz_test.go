@@ -44,8 +44,9 @@ func random(f *testing.F, count, size int) {
 	}
 }
 
-// FuzzPackets is a peer that sends any sequence of valid packets, to a QP with work posted. Nothing panics, nothing
-// outside the regions that the peer may write changes, every request completes once, in order, and memory is bounded.
+// FuzzPackets is a peer that sends any sequence of valid packets, to a QP with work posted. Nothing
+// panics, nothing outside the regions that the peer may write changes, every request completes
+// once, in order, and memory is bounded.
 func FuzzPackets(f *testing.F) {
 	random(f, 100, 500)
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -61,8 +62,8 @@ func FuzzUCPackets(f *testing.F) {
 	})
 }
 
-// bounded fails a run that allocates more than a peer should be able to bring about with 200 packets, whether or not it is freed
-// again.
+// bounded fails a run that allocates more than a peer should be able to bring about with 200
+// packets, whether or not it is freed again.
 func bounded(t *testing.T, most uint64, run func()) {
 	t.Helper()
 	var before, after runtime.MemStats
@@ -262,8 +263,8 @@ func (z *fuzz) sack(s *script) (sack wire.Sack) {
 	return sack
 }
 
-// completions checks what is complete: each request once and in order, no success behind an error, and one error that is
-// no flush.
+// completions checks what is complete: each request once and in order, no success behind an error,
+// and one error that is no flush.
 func (z *fuzz) completions() {
 	for i, cq := range []*verbs.CQ{z.r.scq, z.r.rcq} {
 		for _, wc := range poll(z.t, cq) {
@@ -297,8 +298,8 @@ func (z *fuzz) end() {
 	z.r.take()
 }
 
-// FuzzFrames is frames of any bytes, in segments of any size: as they are, and, after a first byte that is odd, made
-// to be for the QP and with a good ICRC in every segment.
+// FuzzFrames is frames of any bytes, in segments of any size: as they are, and, after a first byte
+// that is odd, made to be for the QP and with a good ICRC in every segment.
 func FuzzFrames(f *testing.F) {
 	random(f, 100, 60)
 	for op := range 256 {

@@ -9,7 +9,8 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// GSI is the general services QP of each port: QP 1, which takes UD SENDs of one MAD (IBTA Vol 1 §13.5.2).
+// GSI is the general services QP of each port: QP 1, which takes UD SENDs of one MAD (IBTA Vol 1
+// §13.5.2).
 type GSI struct {
 	e    *Engine
 	recv atomic.Pointer[func(*cm.Datagram)]

@@ -67,8 +67,8 @@ func TestUnseenIdentification(t *testing.T) {
 	}
 }
 
-// TestReceivedTogether: the kernel puts what comes in a row together (GRO), whether it was sent singly, each with 0, or as
-// parts of superframes. Nothing of it is refused.
+// TestReceivedTogether: the kernel puts what comes in a row together (GRO), whether it was sent
+// singly, each with 0, or as parts of superframes. Nothing of it is refused.
 func TestReceivedTogether(t *testing.T) {
 	for _, strict := range []bool{false, true} {
 		for _, c := range []struct {
@@ -101,8 +101,8 @@ func TestReceivedTogether(t *testing.T) {
 	}
 }
 
-// TestBesideUnreliable: a peer counts what it sends to a QP of another type as well; a reliable connection's packets, of which
-// there is one now and then, are accepted beside that.
+// TestBesideUnreliable: a peer counts what it sends to a QP of another type as well; a reliable
+// connection's packets, of which there is one now and then, are accepted beside that.
 func TestBesideUnreliable(t *testing.T) {
 	bubble(t, config{goBackN: true}, func(r *rig) {
 		reliable := r.qp
@@ -131,8 +131,8 @@ func TestBesideUnreliable(t *testing.T) {
 	})
 }
 
-// TestBesideRepeated: a peer to which much is lost repeats thousands of packets that it has sent before it sends the next one, or
-// sends what is behind a gap. None is refused.
+// TestBesideRepeated: a peer to which much is lost repeats thousands of packets that it has sent
+// before it sends the next one, or sends what is behind a gap. None is refused.
 func TestBesideRepeated(t *testing.T) {
 	for name, psn := range map[string]int{"duplicates": 0, "behind a gap": 50} {
 		run(t, name, config{goBackN: true}, func(t *testing.T, r *rig) {
@@ -164,7 +164,8 @@ func TestUnseenResponses(t *testing.T) {
 	})
 }
 
-// TestUnseenDamage: of a peer that counts, hardly any damaged packet is taken for a whole one, and none moves what is expected.
+// TestUnseenDamage: of a peer that counts, hardly any damaged packet is taken for a whole one, and
+// none moves what is expected.
 func TestUnseenDamage(t *testing.T) {
 	bubble(t, config{goBackN: true}, func(r *rig) {
 		rnd := rand.New(rand.NewPCG(3, 4))
@@ -188,8 +189,8 @@ func TestUnseenDamage(t *testing.T) {
 	})
 }
 
-// TestForgedIdentifications: packets with a right ICRC, any identification, and a wrong PSN do not close the window to
-// the peer.
+// TestForgedIdentifications: packets with a right ICRC, any identification, and a wrong PSN do not
+// close the window to the peer.
 func TestForgedIdentifications(t *testing.T) {
 	bubble(t, config{goBackN: true}, func(r *rig) {
 		rnd := rand.New(rand.NewPCG(5, 6))

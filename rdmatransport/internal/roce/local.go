@@ -1,7 +1,7 @@
 package roce
 
-// On the path: instead of packets. Local requests, which bind and invalidate memory windows, are executed in their turn, and so are
-// those whose fault is known.
+// On the path: instead of packets. Local requests, which bind and invalidate memory windows, are
+// executed in their turn, and so are those whose fault is known.
 
 import (
 	"github.com/softrnic/softrnic/rdmatransport/internal/memory"

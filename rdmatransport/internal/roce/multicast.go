@@ -1,7 +1,7 @@
 package roce
 
-// On the path: datagrams to a group. Each QP that is attached to the group gets a copy, under its own lock.
-// (IBTA Vol 1 §10.5)
+// On the path: datagrams to a group. Each QP that is attached to the group gets a copy, under its
+// own lock. (IBTA Vol 1 §10.5)
 
 import (
 	"fmt"

@@ -1,7 +1,7 @@
 package roce
 
-// On the path: congestion, as the network tells of it. A packet that comes marked is answered with a congestion
-// notification packet (CNP); one that comes slows its QP down. (IBTA A17.9)
+// On the path: congestion, as the network tells of it. A packet that comes marked is answered with
+// a congestion notification packet (CNP); one that comes slows its QP down. (IBTA A17.9)
 
 import (
 	"time"
@@ -24,8 +24,8 @@ type notifier struct {
 	next time.Duration // none is sent before that time
 }
 
-// control prepares congestion control on a connection's new path: it returns a notifier, and sets ECT(0) in ah, so that
-// switches may mark the packets. RoCE v1 has no ECN.
+// control prepares congestion control on a connection's new path: it returns a notifier, and sets
+// ECT(0) in ah, so that switches may mark the packets. RoCE v1 has no ECN.
 func (q *qp) control(nic stack.NIC, ah *verbs.AHAttr, dest uint32, srcPort uint16) (*notifier, error) {
 	if q.e.dcqcn == nil || q.service == wire.UD || isV1(&ah.GRH) {
 		return nil, nil

@@ -28,7 +28,8 @@ func isAtomic(op verbs.WROpcode) bool {
 	return op == verbs.AtomicCmpAndSwp || op == verbs.AtomicFetchAndAdd
 }
 
-// dataOpcode is the opcode of one packet of a SEND or WRITE, in RC; UC has the same with its own upper bits.
+// dataOpcode is the opcode of one packet of a SEND or WRITE, in RC; UC has the same with its own
+// upper bits.
 func dataOpcode(op verbs.WROpcode, first, last bool) wire.Opcode {
 	var o [4]wire.Opcode // middle, first, last, only
 	switch op {
@@ -55,7 +56,8 @@ func dataOpcode(op verbs.WROpcode, first, last bool) wire.Opcode {
 	return o[i]
 }
 
-// hasAnswer tells whether a request takes of max_rd_atomic until it is answered: nothing else acknowledges it.
+// hasAnswer tells whether a request takes of max_rd_atomic until it is answered: nothing else
+// acknowledges it.
 func hasAnswer(op verbs.WROpcode) bool {
 	return op == verbs.RDMARead || isAtomic(op) || emptyAnswer(op)
 }

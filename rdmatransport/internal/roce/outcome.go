@@ -5,7 +5,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// On the path: what follows from an event of sending: work requests complete, in order, or the QP fails.
+// On the path: what follows from an event of sending: work requests complete, in order, or the QP
+// fails.
 
 // act does what the outcome of an event says; false if the QP has failed.
 func (q *qp) act(o send.Outcome) bool {
@@ -43,9 +44,9 @@ func (q *qp) complete(n int) {
 	}
 }
 
-// failRequest fails a request that the peer will not execute, and with it the connection. The requests before it lack
-// their answers, which the peer will not give any more: its QP is in the error state. They are flushed, as what comes
-// behind is.
+// failRequest fails a request that the peer will not execute, and with it the connection. The
+// requests before it lack their answers, which the peer will not give any more: its QP is in the
+// error state. They are flushed, as what comes behind is.
 func (q *qp) failRequest(o *send.Outcome, status verbs.WCStatus) {
 	q.complete(o.Completed)
 	for range o.Request {
@@ -54,8 +55,8 @@ func (q *qp) failRequest(o *send.Outcome, status verbs.WCStatus) {
 	q.failSend(status)
 }
 
-// failSend completes the oldest request with an error and moves the QP to ERR. What was executed is acknowledged before: the peer
-// would ask in vain afterwards. Callers flush.
+// failSend completes the oldest request with an error and moves the QP to ERR. What was executed is
+// acknowledged before: the peer would ask in vain afterwards. Callers flush.
 func (q *qp) failSend(status verbs.WCStatus) {
 	if q.reliable() && receives(q.h.State()) && q.mayDelayAck() {
 		q.respond()

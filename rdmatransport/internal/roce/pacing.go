@@ -1,7 +1,8 @@
 package roce
 
-// On the path: before a packet with data is built. A QP with a rate limit, with a reaction point, or with a congestion
-// controller that asks for it lets packets out at its rate; others have no pacer.
+// On the path: before a packet with data is built. A QP with a rate limit, with a reaction point,
+// or with a congestion controller that asks for it lets packets out at its rate; others have no
+// pacer.
 
 import (
 	"time"
@@ -75,8 +76,8 @@ func (p *pacer) hold(now time.Duration) {
 	}
 }
 
-// ackReqDue tells whether a packet of a long message, n bytes, should ask for an acknowledgement because those behind it
-// wait: what asked before may be far back.
+// ackReqDue tells whether a packet of a long message, n bytes, should ask for an acknowledgement
+// because those behind it wait: what asked before may be far back.
 func (p *pacer) ackReqDue(n uint32, now time.Duration) bool {
 	return p.debt+8*float64(n) > 0 && now >= p.nextAckReq
 }
@@ -100,7 +101,8 @@ func (q *qp) pacer() *pacer {
 	return q.pace
 }
 
-// limit sets the QP's rate limit in kbit/s; 0 removes it. A packet that waits is sent no later than it would have been.
+// limit sets the QP's rate limit in kbit/s; 0 removes it. A packet that waits is sent no later than
+// it would have been.
 func (q *qp) limit(kbits uint32) {
 	if kbits == 0 && !q.limited() {
 		return

@@ -6,11 +6,11 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// On the path: the frame of every packet that leaves. Between datagram and seal, the caller writes the headers and the
-// payload.
+// On the path: the frame of every packet that leaves. Between datagram and seal, the caller writes
+// the headers and the payload.
 
-// datagram starts a packet of the given payload length to the peer and returns its parts, or nils where the link
-// cannot take it.
+// datagram starts a packet of the given payload length to the peer and returns its parts, or nils
+// where the link cannot take it.
 func (q *qp) datagram(p *wire.Packet, payload int) (header, b []byte) {
 	p.DestQP = q.dest
 	p.Opcode |= wire.Opcode(q.service) << 5
@@ -60,7 +60,8 @@ func (q *qp) seal(header, b []byte) {
 	q.sealed(header, b)
 }
 
-// icrc is the ICRC of a packet, begun over its headers, to be taken further while the payload is copied.
+// icrc is the ICRC of a packet, begun over its headers, to be taken further while the payload is
+// copied.
 type icrc struct{ sum uint32 }
 
 // begin begins with the headers. It returns where the sum is, nil for a packet without ICRC.
@@ -99,8 +100,8 @@ func (q *qp) sealed(header, b []byte) {
 	}
 }
 
-// sendMiddles sends n packets in the middle of a message, of a SEND, WRITE or READ response, with the content of some memory. It
-// returns how many it sent before that faulted.
+// sendMiddles sends n packets in the middle of a message, of a SEND, WRITE or READ response, with
+// the content of some memory. It returns how many it sent before that faulted.
 func (q *qp) sendMiddles(opcode wire.Opcode, psn, n uint32, from memory.Span) (sent uint32) {
 	mtu := int(q.mtu)
 	p := wire.Packet{BTH: wire.BTH{Opcode: opcode}}

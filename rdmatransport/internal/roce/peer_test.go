@@ -1,7 +1,8 @@
 package roce_test
 
-// The peer of these tests is the test itself: it hands the engine packets made with roce/wire, and looks at every
-// packet that the engine sends. In between is an interface that is nothing but memory.
+// The peer of these tests is the test itself: it hands the engine packets made with roce/wire, and
+// looks at every packet that the engine sends. In between is an interface that is nothing but
+// memory.
 
 import (
 	"errors"
@@ -490,8 +491,8 @@ func poll(t testing.TB, cq *verbs.CQ) []verbs.WC {
 	}
 }
 
-// completions checks what a CQ holds: "7 SUCCESS SEND 0" is WRID, status, and on success opcode and length, with
-// " imm 5" behind if there is immediate data.
+// completions checks what a CQ holds: "7 SUCCESS SEND 0" is WRID, status, and on success opcode and
+// length, with " imm 5" behind if there is immediate data.
 func (r *rig) completions(cq *verbs.CQ, want ...string) {
 	r.t.Helper()
 	r.check(poll(r.t, cq), want)

@@ -1,6 +1,7 @@
 package roce_test
 
-// What a requester does when a peer that goes back has been silent for longer than usual. Time is virtual.
+// What a requester does when a peer that goes back has been silent for longer than usual. Time is
+// virtual.
 
 import (
 	"testing"
@@ -10,7 +11,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// probing is a connection whose timeout is 2 s and whose round trip, of 100 µs, was measured; PSN 0 is used.
+// probing is a connection whose timeout is 2 s and whose round trip, of 100 µs, was measured; PSN 0
+// is used.
 func probing(t *testing.T, name string, f func(t *testing.T, r *rig)) {
 	run(t, name, config{sqPSN: first, retry: 1, timeout: 19}, func(t *testing.T, r *rig) {
 		sleep(time.Microsecond)

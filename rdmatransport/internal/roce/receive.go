@@ -11,8 +11,8 @@ import (
 
 // On the path: where packets come in.
 
-// receive takes one frame's datagrams. All packets of one QP in a row are handled in one hold of its lock, and
-// answered with one acknowledgement.
+// receive takes one frame's datagrams. All packets of one QP in a row are handled in one hold of
+// its lock, and answered with one acknowledgement.
 func (e *Engine) receive(port uint8, d *stack.Datagram) {
 	var pkt wire.Packet
 	var run wire.Run
@@ -97,8 +97,9 @@ func (e *Engine) receive(port uint8, d *stack.Datagram) {
 // scratches are for the headers of packets that are read where another process can change them.
 var scratches = sync.Pool{New: func() any { return new(wire.Scratch) }}
 
-// isFor tells whether a packet's addresses are those of the connection; to a QP of datagrams, that only one for a group names
-// the number of groups. Where the sender's QPNs are known, the peer is one of them.
+// isFor tells whether a packet's addresses are those of the connection; to a QP of datagrams, that
+// only one for a group names the number of groups. Where the sender's QPNs are known, the peer is
+// one of them.
 func (q *qp) isFor(d *stack.Datagram, pkt *wire.Packet) bool {
 	if q.service == wire.UD {
 		return d.Dst.IsMulticast() == (pkt.DestQP == multicastQPN) && (d.SrcQPNs == stack.Range{} || d.SrcQPNs.Contains(pkt.DETH.SrcQP))

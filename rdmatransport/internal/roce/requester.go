@@ -1,7 +1,8 @@
 package roce
 
-// On the path: request packets that leave. Work requests become packets here, on the goroutine that posted them, or on the one
-// that received the acknowledgement which opened the window. (IBTA Vol 1 §9.7.3, §9.7.5)
+// On the path: request packets that leave. Work requests become packets here, on the goroutine that
+// posted them, or on the one that received the acknowledgement which opened the window. (IBTA Vol 1
+// §9.7.3, §9.7.5)
 
 import (
 	"github.com/softrnic/softrnic/rdmatransport/internal/roce/send"
@@ -82,8 +83,8 @@ func (q *qp) describeOne(wr *verbs.SendWR) {
 	q.sending.Post(kind, length, wr.Flags&verbs.SendFence != 0)
 }
 
-// sendBurst sends the packets of a burst. It returns false if the rate limit does not allow that yet. Where there is one, each
-// burst is a single packet.
+// sendBurst sends the packets of a burst. It returns false if the rate limit does not allow that
+// yet. Where there is one, each burst is a single packet.
 func (q *qp) sendBurst(b *send.Burst) bool {
 	if q.pace != nil && !q.paceBurst(b) {
 		return false
@@ -121,7 +122,8 @@ func (q *qp) sendBurst(b *send.Burst) bool {
 	return true
 }
 
-// paceBurst tells whether the rate lets a burst go now. If what follows it will have to wait, it asks for an acknowledgement.
+// paceBurst tells whether the rate lets a burst go now. If what follows it will have to wait, it
+// asks for an acknowledgement.
 func (q *qp) paceBurst(b *send.Burst) bool {
 	if !q.pass() {
 		return false
@@ -133,11 +135,12 @@ func (q *qp) paceBurst(b *send.Burst) bool {
 	return true
 }
 
-// sendRun sends packet k of a SEND or WRITE, or several from there on, but not more than most; ask says that the last of most
-// asks for an acknowledgement. It returns how many were sent before there was an error.
+// sendRun sends packet k of a SEND or WRITE, or several from there on, but not more than most; ask
+// says that the last of most asks for an acknowledgement. It returns how many were sent before
+// there was an error.
 //
-// Packets in the middle of a message differ in the PSN and the payload alone. Where the payload is in one piece of memory, it is
-// looked for once.
+// Packets in the middle of a message differ in the PSN and the payload alone. Where the payload is
+// in one piece of memory, it is looked for once.
 func (q *qp) sendRun(wr *verbs.SendWR, k, psn, most uint32, ask bool) (sent uint32, status verbs.WCStatus) {
 	middles := most
 	if ask {
@@ -161,9 +164,9 @@ func (q *qp) sendRun(wr *verbs.SendWR, k, psn, most uint32, ask bool) (sent uint
 	return 1, status
 }
 
-// sendData sends packet k of a SEND or WRITE, and has it ask for an acknowledgement or not. The payload is copied from
-// the user's memory once, into the frame, and the ICRC taken over that copy: memory that changes in flight cannot make a
-// packet invalid.
+// sendData sends packet k of a SEND or WRITE, and has it ask for an acknowledgement or not. The
+// payload is copied from the user's memory once, into the frame, and the ICRC taken over that copy:
+// memory that changes in flight cannot make a packet invalid.
 func (q *qp) sendData(wr *verbs.SendWR, k, psn uint32, ask bool) verbs.WCStatus {
 	off := uint64(k) * uint64(q.mtu)
 	n := int(min(wr.Length()-off, uint64(q.mtu)))
@@ -203,8 +206,9 @@ func (q *qp) sendData(wr *verbs.SendWR, k, psn uint32, ask bool) verbs.WCStatus 
 	return verbs.WCSuccess
 }
 
-// sendRead asks for n packets of a READ, from packet k on, whose PSN is psn. A long READ is asked for in pieces that fit the
-// window, so that its responses cannot overrun the queues on the way back. To the peer each piece is a READ of its own.
+// sendRead asks for n packets of a READ, from packet k on, whose PSN is psn. A long READ is asked
+// for in pieces that fit the window, so that its responses cannot overrun the queues on the way
+// back. To the peer each piece is a READ of its own.
 func (q *qp) sendRead(wr *verbs.SendWR, k, psn, n uint32) {
 	off := uint64(k) * uint64(q.mtu)
 	length := min(wr.Length()-off, uint64(n)*uint64(q.mtu))

@@ -14,8 +14,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// first is the engine's first PSN where a test has no use for another: packets on the way to PSN 1024 ask for no
-// acknowledgement by the way.
+// first is the engine's first PSN where a test has no use for another: packets on the way to PSN
+// 1024 ask for no acknowledgement by the way.
 const first = 1000
 
 func TestPacketsOfOperations(t *testing.T) {
@@ -117,7 +117,8 @@ func TestDataAreTakenWhenSent(t *testing.T) {
 	})
 }
 
-// TestWindow: what is in flight is bounded, something in it asks for an acknowledgement, and that lets more out.
+// TestWindow: what is in flight is bounded, something in it asks for an acknowledgement, and that
+// lets more out.
 func TestWindow(t *testing.T) {
 	for _, mtu := range []verbs.MTU{verbs.MTU256, verbs.MTU1024, verbs.MTU4096} {
 		run(t, mtu.String(), config{mtu: mtu, sqPSN: 1<<24 - 300, size: 2 << 20}, func(t *testing.T, r *rig) {
@@ -156,7 +157,8 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// TestWholeFrames: a long message goes out in frames as full as the link takes them, also when the window opens by less.
+// TestWholeFrames: a long message goes out in frames as full as the link takes them, also when the
+// window opens by less.
 func TestWholeFrames(t *testing.T) {
 	const batch = 15
 	bubble(t, config{mtu: verbs.MTU4096, batch: batch, size: 2 << 20}, func(r *rig) {
@@ -239,7 +241,8 @@ func TestAcknowledgementsCompleteInOrder(t *testing.T) {
 	})
 }
 
-// TestGhosts: answers to requests that were not sent, or have been answered already, change nothing.
+// TestGhosts: answers to requests that were not sent, or have been answered already, change
+// nothing.
 func TestGhosts(t *testing.T) {
 	bubble(t, config{sqPSN: 5, retry: 7, rnr: 7}, func(r *rig) {
 		data := fill(8, 1)
@@ -300,7 +303,8 @@ func (r *rig) answer(psn int, data []byte) []wire.Packet {
 	return pkts
 }
 
-// TestReadsGoTogether: while READs are being answered, five eighths of a window of them are asked for at a time.
+// TestReadsGoTogether: while READs are being answered, five eighths of a window of them are asked
+// for at a time.
 func TestReadsGoTogether(t *testing.T) {
 	const packets, count = 64, 18
 	for _, mtu := range []verbs.MTU{verbs.MTU256, verbs.MTU1024} {
@@ -333,7 +337,8 @@ func TestReadsGoTogether(t *testing.T) {
 	}
 }
 
-// TestReadFillsFrames: a READ of more than a window is asked for in pieces whose answers fill frames: two packets, frames of 15, and the last.
+// TestReadFillsFrames: a READ of more than a window is asked for in pieces whose answers fill
+// frames: two packets, frames of 15, and the last.
 func TestReadFillsFrames(t *testing.T) {
 	run(t, "", config{mtu: verbs.MTU4096, batch: 15, maxWR: 1, rd: 8, size: 1 << 20}, func(t *testing.T, r *rig) {
 		const packets, first, second = 256, 123, 78 // of a window of 128, and of five eighths of it
@@ -352,7 +357,8 @@ func TestReadFillsFrames(t *testing.T) {
 	})
 }
 
-// TestFirstPacketAlone: the first packet of a WRITE has a frame of its own where the others, which are shorter, then fill theirs.
+// TestFirstPacketAlone: the first packet of a WRITE has a frame of its own where the others, which
+// are shorter, then fill theirs.
 func TestFirstPacketAlone(t *testing.T) {
 	for _, c := range []struct {
 		op                   verbs.WROpcode
@@ -499,10 +505,10 @@ func TestNAKFailsTheRequestItNames(t *testing.T) {
 	}
 }
 
-// TestLocalProtection: a request that names memory which it may not use fails alone, those before it complete, those
-// behind it are flushed. What of it was sent before is no matter.
-// TestFewAcknowledgements: of messages that are posted together only the last asks for an acknowledgement, and one in each
-// share of the window; repeated messages each ask.
+// TestLocalProtection: a request that names memory which it may not use fails alone, those before
+// it complete, those behind it are flushed. What of it was sent before is no matter.
+// TestFewAcknowledgements: of messages that are posted together only the last asks for an
+// acknowledgement, and one in each share of the window; repeated messages each ask.
 func TestFewAcknowledgements(t *testing.T) {
 	bubble(t, config{sqPSN: first, timeout: 10, retry: 7, batch: 4, maxWR: 128}, func(r *rig) {
 		var wrs []*verbs.SendWR
@@ -650,7 +656,8 @@ func TestFence(t *testing.T) {
 	})
 }
 
-// stopped checks that whenever nothing more is sent something in flight asks for an acknowledgement.
+// stopped checks that whenever nothing more is sent something in flight asks for an
+// acknowledgement.
 type stopped struct {
 	*rig
 	lastAsk int // PSN behind the last packet that asks
@@ -673,7 +680,8 @@ func (s *stopped) see(acked int) {
 	}
 }
 
-// TestSmallWindowAsks: also where the window is smaller than a frame, or the requester has just gone back.
+// TestSmallWindowAsks: also where the window is smaller than a frame, or the requester has just
+// gone back.
 func TestSmallWindowAsks(t *testing.T) {
 	small := config{goBackN: true, timeout: 14, retry: 7, batch: 60, size: 1 << 20}
 	lose := func(r *rig, times int) { // the window gets smaller

@@ -1,8 +1,8 @@
 package roce
 
-// On the path: request packets that come in. Package receive says whether one is in order, a duplicate or too early. One that
-// is in order is checked, as IBTA Vol 1 §9.7.4 has it, and executed before the next packet is looked at. response.go
-// answers.
+// On the path: request packets that come in. Package receive says whether one is in order, a
+// duplicate or too early. One that is in order is checked, as IBTA Vol 1 §9.7.4 has it, and
+// executed before the next packet is looked at. response.go answers.
 
 import (
 	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
@@ -12,8 +12,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// responder is the message that is being received, and where it is placed. What the connection owes its peer is in package
-// receive.
+// responder is the message that is being received, and where it is placed. What the connection owes
+// its peer is in package receive.
 type responder struct {
 	placed  uint64    // bytes of the open message that are placed in its receive request, or at write.Addr
 	write   wire.RETH // of a WRITE
@@ -121,7 +121,8 @@ func (r *responder) hear(h verbs.QPHandle) {
 	}
 }
 
-// inSequence tells whether the packet continues the message that is open or, if none is open, begins one (C9-66 ff.).
+// inSequence tells whether the packet continues the message that is open or, if none is open,
+// begins one (C9-66 ff.).
 func (r *responder) inSequence(p *wire.Packet, info wire.Info) bool {
 	if !info.Known() {
 		return false
@@ -153,8 +154,8 @@ func (q *qp) permitted(info wire.Info) bool {
 	return true
 }
 
-// validLength checks the size of a data packet. All but the last of a message are full, and the last is empty only if it is
-// the only one (C9-93, C9-94).
+// validLength checks the size of a data packet. All but the last of a message are full, and the
+// last is empty only if it is the only one (C9-93, C9-94).
 func (q *qp) validLength(p *wire.Packet, info wire.Info) bool {
 	n := uint32(len(p.Payload))
 	switch {
@@ -204,8 +205,8 @@ func (q *qp) execSend(p *wire.Packet, info wire.Info) bool {
 	return true
 }
 
-// execWrite places a WRITE packet. The key is looked up for each packet: when a region is deregistered in the middle of a
-// message, it is not written to any more.
+// execWrite places a WRITE packet. The key is looked up for each packet: when a region is
+// deregistered in the middle of a message, it is not written to any more.
 func (q *qp) execWrite(p *wire.Packet, info wire.Info) bool {
 	r := &q.resp
 	n := uint64(len(p.Payload))
@@ -250,8 +251,9 @@ func (q *qp) execWrite(p *wire.Packet, info wire.Info) bool {
 	return true
 }
 
-// writeStatus is how a receive request ends that a WRITE's immediate data have taken, if the WRITE may not use the memory or that
-// faults (IBTA Vol 1 §11.6.2, Local Access Error). Without such a request it is status, which an event tells.
+// writeStatus is how a receive request ends that a WRITE's immediate data have taken, if the WRITE
+// may not use the memory or that faults (IBTA Vol 1 §11.6.2, Local Access Error). Without such a
+// request it is status, which an event tells.
 func (r *responder) writeStatus(status verbs.WCStatus) verbs.WCStatus {
 	if r.taken {
 		return verbs.WCLocAccessErr
@@ -259,10 +261,11 @@ func (r *responder) writeStatus(status verbs.WCStatus) verbs.WCStatus {
 	return status
 }
 
-// receiveRun places the packets of a frame that follow p, which was executed just now, in the middle of a WRITE: those that
-// are the same but for their PSNs, which come in order. For them, nothing that request, execute and execWrite check can be
-// otherwise than it was for p, as long as the QP stays locked, but the memory, which is looked at for all of them. It ends at
-// the first packet that is not like that, which is then received as any other.
+// receiveRun places the packets of a frame that follow p, which was executed just now, in the
+// middle of a WRITE: those that are the same but for their PSNs, which come in order. For them,
+// nothing that request, execute and execWrite check can be otherwise than it was for p, as long as
+// the QP stays locked, but the memory, which is looked at for all of them. It ends at the first
+// packet that is not like that, which is then received as any other.
 func (q *qp) receiveRun(d *stack.Datagram, p *wire.Packet) {
 	r := &q.resp
 	rest, size, mtu := d.Rest(), d.SegmentSize, int(q.mtu)
@@ -329,7 +332,8 @@ func (q *qp) execAtomic(p *wire.Packet) bool {
 	return q.modifyWord(receive.Atomic, operation(p.Opcode), &p.AtomicETH, verbs.AccessRemoteAtomic)
 }
 
-// answer accepts a READ, an atomic or the like. Its response acknowledges it, and all that came before it.
+// answer accepts a READ, an atomic or the like. Its response acknowledges it, and all that came
+// before it.
 func (q *qp) answer(r receive.Response) {
 	if q.service == wire.XRC && !r.Deferred {
 		r.Owner = q.resp.pd
@@ -357,9 +361,9 @@ func (q *qp) notReady() bool {
 	return false
 }
 
-// refuse ends the connection because of a request. Once the NAK is sent, a receive request that the message has taken is
-// completed with status, and the others are flushed. A UC QP has no NAK: it drops the message, and only an error of its own
-// memory ends the connection.
+// refuse ends the connection because of a request. Once the NAK is sent, a receive request that the
+// message has taken is completed with status, and the others are flushed. A UC QP has no NAK: it
+// drops the message, and only an error of its own memory ends the connection.
 func (q *qp) refuse(nak uint8, status verbs.WCStatus) bool {
 	if q.service == wire.UC {
 		if nak == wire.NakRemoteOperational {

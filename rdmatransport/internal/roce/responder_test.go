@@ -20,8 +20,8 @@ var requestOpcodes = []wire.Opcode{
 	wire.RCFlush, wire.RCAtomicWrite,
 }
 
-// valid is a packet of any request opcode that would be in order by itself: the second of a message of three, or a
-// message of its own.
+// valid is a packet of any request opcode that would be in order by itself: the second of a message
+// of three, or a message of its own.
 func (r *rig) valid(op wire.Opcode, psn int) wire.Packet {
 	info := op.Info()
 	n := 0
@@ -41,7 +41,8 @@ func (r *rig) valid(op wire.Opcode, psn int) wire.Packet {
 	return r.req(op, psn, fill(n, 1), r.at(0, length), r.atomic(0, 0, 0), ackReq, flush(wire.FlushGlobal, wire.FlushRange))
 }
 
-// TestOpcodeSequence: Middle and Last continue the message that First opened, and nothing else does (C9-66 to C9-72).
+// TestOpcodeSequence: Middle and Last continue the message that First opened, and nothing else does
+// (C9-66 to C9-72).
 func TestOpcodeSequence(t *testing.T) {
 	for _, open := range []struct {
 		name      string
@@ -135,7 +136,8 @@ func TestPSNWraps(t *testing.T) {
 	})
 }
 
-// TestDuplicateIsNotExecutedTwice: what is repeated is acknowledged with the newest PSN of a SEND or WRITE (C9-105).
+// TestDuplicateIsNotExecutedTwice: what is repeated is acknowledged with the newest PSN of a SEND
+// or WRITE (C9-105).
 func TestDuplicateIsNotExecutedTwice(t *testing.T) {
 	bubble(t, config{}, func(r *rig) {
 		for i := range 4 {
@@ -174,8 +176,8 @@ func TestDuplicateIsNotExecutedTwice(t *testing.T) {
 	})
 }
 
-// TestAckDoesNotCoverRead: an acknowledgement with a READ's or atomic's PSN would tell the requester that its response
-// is lost, and make some (rxe) take the last response for received.
+// TestAckDoesNotCoverRead: an acknowledgement with a READ's or atomic's PSN would tell the
+// requester that its response is lost, and make some (rxe) take the last response for received.
 func TestAckDoesNotCoverRead(t *testing.T) {
 	bubble(t, config{}, func(r *rig) {
 		r.recv(1, 0, 4096)
@@ -189,7 +191,8 @@ func TestAckDoesNotCoverRead(t *testing.T) {
 			t.Errorf("answered with %v", sent)
 		}
 	})
-	// SEND, WRITE with acknowledgement requests and then a READ in one frame: the responses acknowledge the others.
+	// SEND, WRITE with acknowledgement requests and then a READ in one frame: the responses
+	// acknowledge the others.
 	bubble(t, config{}, func(r *rig) {
 		r.give(r.req(wire.RCReadRequest, 0, nil, r.at(0, 0)))
 		r.take()
@@ -267,8 +270,8 @@ func TestReceiverNotReady(t *testing.T) {
 			}
 		})
 	}
-	// A requester that comes again when it was told to, and whose first packet is lost then, is told so; what it had in
-	// flight before says nothing.
+	// A requester that comes again when it was told to, and whose first packet is lost then, is
+	// told so; what it had in flight before says nothing.
 	run(t, "the repetition is lost", config{minRNR: 20}, func(t *testing.T, r *rig) {
 		send := func(psn int) wire.Packet { return r.req(wire.RCSendOnly, psn, fill(8, 1), ackReq) }
 		r.give(send(0))
@@ -333,7 +336,8 @@ func TestAckOnlyWhereAsked(t *testing.T) {
 }
 
 func TestMSNWraps(t *testing.T) {
-	// 2^24 messages are too many for a test; what counts is that the field is 24 bits and wraps with the PSN.
+	// 2^24 messages are too many for a test; what counts is that the field is 24 bits and wraps
+	// with the PSN.
 	bubble(t, config{}, func(r *rig) {
 		for i := range 300 {
 			r.give(r.req(wire.RCWriteOnly, i, nil, r.at(0, 0)))
@@ -426,7 +430,8 @@ func TestScatter(t *testing.T) {
 	})
 }
 
-// refusal is a request, or several, of which the last must end the connection with a NAK, and change nothing.
+// refusal is a request, or several, of which the last must end the connection with a NAK, and
+// change nothing.
 type refusal struct {
 	name string
 	c    config

@@ -1,7 +1,8 @@
 package roce
 
-// On the path: what the peer's requests are answered with. Package receive says what is due: READ responses and results of
-// atomics, in the order of their requests, and then one acknowledgement or NAK for all the rest. (IBTA Vol 1 §9.7.5.1.3)
+// On the path: what the peer's requests are answered with. Package receive says what is due: READ
+// responses and results of atomics, in the order of their requests, and then one acknowledgement or
+// NAK for all the rest. (IBTA Vol 1 §9.7.5.1.3)
 
 import (
 	"github.com/softrnic/softrnic/rdmatransport/internal/roce/receive"
@@ -10,8 +11,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// respond sends what is due: responses, up to a burst, and then an acknowledgement of all. What is left after a burst follows
-// when the timer fires.
+// respond sends what is due: responses, up to a burst, and then an acknowledgement of all. What is
+// left after a burst follows when the timer fires.
 func (q *qp) respond() {
 	s := &q.receiving
 	if s.Responds() && !q.sendResponses() {
@@ -33,7 +34,8 @@ func (q *qp) respond() {
 	}
 }
 
-// sendResponses sends the pending responses. It returns false if some are left for now, or the connection has ended.
+// sendResponses sends the pending responses. It returns false if some are left for now, or the
+// connection has ended.
 func (q *qp) sendResponses() bool {
 	s := &q.receiving
 	if s.Pausing() || q.crowded() {
@@ -66,8 +68,9 @@ func (q *qp) sendResponses() bool {
 	return true
 }
 
-// sendResponseRun sends the packets in the middle of a READ's response, up to most of them, whose memory is looked for once. It returns how many; the
-// next one, if there is one, is for sendResponse: one at either end, or whose memory cannot be read.
+// sendResponseRun sends the packets in the middle of a READ's response, up to most of them, whose
+// memory is looked for once. It returns how many; the next one, if there is one, is for
+// sendResponse: one at either end, or whose memory cannot be read.
 func (q *qp) sendResponseRun(r *receive.Response, most uint32) (sent uint32) {
 	if r.Kind != receive.Read || r.First() || q.pace != nil {
 		return 0
@@ -86,15 +89,16 @@ func (q *qp) sendResponseRun(r *receive.Response, most uint32) (sent uint32) {
 	return sent
 }
 
-// scopeTo has the regions of a response's protection domain meant, which on an XRC target is its request's.
+// scopeTo has the regions of a response's protection domain meant, which on an XRC target is its
+// request's.
 func (q *qp) scopeTo(r *receive.Response) {
 	if q.service == wire.XRC {
 		q.resp.pd, _ = r.Owner.(*verbs.PD)
 	}
 }
 
-// sendResponse sends the next packet of a response. It returns false if the region is gone, or faults, which ends the
-// connection.
+// sendResponse sends the next packet of a response. It returns false if the region is gone, or
+// faults, which ends the connection.
 func (q *qp) sendResponse(r *receive.Response) bool {
 	p := wire.Packet{BTH: wire.BTH{PSN: r.PSN}, AETH: wire.AETH{Syndrome: wire.AckUnlimited, MSN: r.MSN}}
 	n := uint32(0)
@@ -137,8 +141,8 @@ func (q *qp) giveUp(nak uint8, psn uint32, status verbs.WCStatus) bool {
 	return false
 }
 
-// readOpcode is the opcode of a READ response. The first packet of a repetition from the middle is a Middle: rxe's
-// requester insists on it, and others go by the PSN.
+// readOpcode is the opcode of a READ response. The first packet of a repetition from the middle is
+// a Middle: rxe's requester insists on it, and others go by the PSN.
 func readOpcode(first, last bool) wire.Opcode {
 	switch {
 	case first && last:
@@ -178,9 +182,9 @@ func (q *qp) sendSACK() {
 	}
 }
 
-// failRecv ends the connection on the responder's side: the receive request that a broken message had taken completes
-// with status, everything else is flushed. Where no request was taken, an event says what the peer did (IBTA Vol 1
-// §11.6.3.2).
+// failRecv ends the connection on the responder's side: the receive request that a broken message
+// had taken completes with status, everything else is flushed. Where no request was taken, an event
+// says what the peer did (IBTA Vol 1 §11.6.3.2).
 func (q *qp) failRecv(status verbs.WCStatus) {
 	switch {
 	case q.resp.taken:

@@ -1,6 +1,7 @@
 package roce_test
 
-// READ responses and atomic results: their form, their order, and what is sent when they are asked for again.
+// READ responses and atomic results: their form, their order, and what is sent when they are asked
+// for again.
 
 import (
 	"bytes"
@@ -58,7 +59,8 @@ func TestReadResponses(t *testing.T) {
 	}
 }
 
-// TestReadAgain: a duplicate READ reads again, from its beginning or from the middle (C9-106, C9-107).
+// TestReadAgain: a duplicate READ reads again, from its beginning or from the middle (C9-106,
+// C9-107).
 func TestReadAgain(t *testing.T) {
 	const n = 3*1024 + 10
 	for _, c := range []struct {
@@ -113,8 +115,8 @@ func TestReadAgain(t *testing.T) {
 	})
 }
 
-// TestHistory: max_dest_rd_atomic READs and atomics are kept for duplicates, not one more, and nothing is done about
-// those that are forgotten.
+// TestHistory: max_dest_rd_atomic READs and atomics are kept for duplicates, not one more, and
+// nothing is done about those that are forgotten.
 func TestHistory(t *testing.T) {
 	bubble(t, config{destRD: 3}, func(r *rig) {
 		reads := make([]wire.Packet, 5)
@@ -128,7 +130,8 @@ func TestHistory(t *testing.T) {
 	})
 }
 
-// TestHistoryAfterSQD: the last max_dest_rd_atomic are kept also where that was changed while the connection stood.
+// TestHistoryAfterSQD: the last max_dest_rd_atomic are kept also where that was changed while the
+// connection stood.
 func TestHistoryAfterSQD(t *testing.T) {
 	for _, c := range []struct {
 		depths []uint8 // in turn
@@ -171,8 +174,8 @@ func TestHistoryAfterSQD(t *testing.T) {
 	}
 }
 
-// TestTooManyReads: more than max_dest_rd_atomic at once are an invalid request, but those that come after
-// responses, or again, are not.
+// TestTooManyReads: more than max_dest_rd_atomic at once are an invalid request, but those that
+// come after responses, or again, are not.
 func TestTooManyReads(t *testing.T) {
 	read := func(r *rig, psn int) wire.Packet { return r.req(wire.RCReadRequest, psn, nil, r.at(0, 8)) }
 	bubble(t, config{destRD: 2}, func(r *rig) {
@@ -235,7 +238,8 @@ func TestAtomics(t *testing.T) {
 	})
 }
 
-// TestResponsesComeInOrder: those of READs and atomics by PSN, and the acknowledgement of what came later behind them.
+// TestResponsesComeInOrder: those of READs and atomics by PSN, and the acknowledgement of what came
+// later behind them.
 func TestResponsesComeInOrder(t *testing.T) {
 	bubble(t, config{}, func(r *rig) {
 		r.recv(1, 0, 64)
@@ -272,8 +276,8 @@ func TestResponsesComeInOrder(t *testing.T) {
 	})
 }
 
-// TestLongRead: its responses come in bursts, in order and complete; a SEND behind it is acknowledged behind it, and
-// what the application posts in between goes out in between.
+// TestLongRead: its responses come in bursts, in order and complete; a SEND behind it is
+// acknowledged behind it, and what the application posts in between goes out in between.
 func TestLongRead(t *testing.T) {
 	const n = 2<<20 - 7
 	bubble(t, config{size: 2 << 20, rqPSN: 1<<24 - 600}, func(r *rig) {
@@ -321,7 +325,8 @@ func TestLongRead(t *testing.T) {
 			t.Error("the data are wrong")
 		}
 	})
-	// What is refused meanwhile is refused behind the last response, and what follows is not looked at.
+	// What is refused meanwhile is refused behind the last response, and what follows is not looked
+	// at.
 	bubble(t, config{size: 2 << 20}, func(r *rig) {
 		r.give(r.req(wire.RCReadRequest, 0, nil, r.at(0, n)), r.req(wire.RCWriteOnly, 2048, fill(8, 1), reth(0, 0, 8)),
 			r.req(wire.RCWriteOnly, 2048, fill(8, 1), r.at(0, 8)), r.req(wire.RCWriteOnly, 0, fill(8, 1), r.at(0, 8)))
@@ -353,7 +358,8 @@ func TestLongRead(t *testing.T) {
 	}
 }
 
-// TestDuplicatesDoNotPileUp: a peer that asks again and again while a burst is being sent gets each thing once.
+// TestDuplicatesDoNotPileUp: a peer that asks again and again while a burst is being sent gets each
+// thing once.
 func TestDuplicatesDoNotPileUp(t *testing.T) {
 	bubble(t, config{size: 2 << 20, destRD: 4}, func(r *rig) {
 		r.give(r.req(wire.RCReadRequest, 0, nil, r.at(0, 2<<20)))
@@ -372,8 +378,9 @@ func TestDuplicatesDoNotPileUp(t *testing.T) {
 	})
 }
 
-// TestRepeatsAreFew: a peer may ask for READs again, piece by piece, while another is being answered. No more of them are kept
-// than an honest peer can ask for: otherwise each packet would cost memory, and those behind it time.
+// TestRepeatsAreFew: a peer may ask for READs again, piece by piece, while another is being
+// answered. No more of them are kept than an honest peer can ask for: otherwise each packet would
+// cost memory, and those behind it time.
 func TestRepeatsAreFew(t *testing.T) {
 	const pieces = 300
 	bubble(t, config{size: 2 << 20, destRD: 4}, func(r *rig) {
@@ -399,8 +406,8 @@ func TestRepeatsAreFew(t *testing.T) {
 	})
 }
 
-// TestPace: a READ of more than a window is answered in bursts, which become smaller after each loss and larger after each
-// burst without one.
+// TestPace: a READ of more than a window is answered in bursts, which become smaller after each
+// loss and larger after each burst without one.
 func TestPace(t *testing.T) {
 	bubble(t, config{size: 2 << 20}, func(r *rig) {
 		bursts := func() (n []int) {

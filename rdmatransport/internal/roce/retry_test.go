@@ -50,7 +50,8 @@ func TestSequenceNAKGoesBack(t *testing.T) {
 	})
 }
 
-// TestLateAcknowledgementAfterGoingBack: what the first transmission reached is not sent a third time, and completes.
+// TestLateAcknowledgementAfterGoingBack: what the first transmission reached is not sent a third
+// time, and completes.
 func TestLateAcknowledgementAfterGoingBack(t *testing.T) {
 	bubble(t, config{sqPSN: first, retry: 7, timeout: 14, size: 1 << 20}, func(r *rig) {
 		r.post(r.wr(1, verbs.RDMAWrite, 400<<10), r.wr(2, verbs.Send, 8))
@@ -80,8 +81,8 @@ func TestLateAcknowledgementAfterGoingBack(t *testing.T) {
 	})
 }
 
-// TestTimeout: once retry_cnt is used up the request fails with RETRY_EXC_ERR. A timeout comes between T and 4T
-// (IBTA Vol 1 §9.7.6.1.3).
+// TestTimeout: once retry_cnt is used up the request fails with RETRY_EXC_ERR. A timeout comes
+// between T and 4T (IBTA Vol 1 §9.7.6.1.3).
 func TestTimeout(t *testing.T) {
 	for _, c := range []struct{ timeout, retry uint8 }{{10, 0}, {10, 1}, {12, 3}, {14, 7}, {18, 2}} {
 		run(t, fmt.Sprintf("%d, %d times", c.timeout, c.retry), config{sqPSN: first, timeout: c.timeout, retry: c.retry},
@@ -263,7 +264,8 @@ func TestRNRRetries(t *testing.T) {
 	})
 }
 
-// TestImpliedNAK: an answer to something later says that a READ's or atomic's response is lost (IBTA Vol 1 §9.7.5.1.2).
+// TestImpliedNAK: an answer to something later says that a READ's or atomic's response is lost
+// (IBTA Vol 1 §9.7.5.1.2).
 func TestImpliedNAK(t *testing.T) {
 	run(t, "acknowledgement past a READ", config{sqPSN: first, retry: 1}, func(t *testing.T, r *rig) {
 		r.post(r.wr(1, verbs.Send, 8), r.wr(2, verbs.RDMARead, 3000), r.wr(3, verbs.Send, 8))
@@ -346,8 +348,9 @@ func TestImpliedNAK(t *testing.T) {
 	})
 }
 
-// TestRefusedBehindAMissingAnswer: a NAK that ends the connection is not lost because an answer before it is. The peer
-// gives that answer no more, so what waits for it is flushed, and the request that was refused has the NAK's status.
+// TestRefusedBehindAMissingAnswer: a NAK that ends the connection is not lost because an answer
+// before it is. The peer gives that answer no more, so what waits for it is flushed, and the
+// request that was refused has the NAK's status.
 func TestRefusedBehindAMissingAnswer(t *testing.T) {
 	for nak, status := range map[uint8]string{
 		wire.NakInvalidRequest: "REM_INV_REQ_ERR", wire.NakRemoteAccess: "REM_ACCESS_ERR", wire.NakRemoteOperational: "REM_OP_ERR",
@@ -407,8 +410,8 @@ func TestLossShrinksTheWindow(t *testing.T) {
 	})
 }
 
-// TestLossOfTheRepetition: after an RNR NAK, the loss of what is then repeated is recovered by the peer's sequence NAK, even
-// if the requester has gone back to the same PSN before.
+// TestLossOfTheRepetition: after an RNR NAK, the loss of what is then repeated is recovered by the
+// peer's sequence NAK, even if the requester has gone back to the same PSN before.
 func TestLossOfTheRepetition(t *testing.T) {
 	bubble(t, config{sqPSN: first, retry: 7, rnr: 7}, func(r *rig) {
 		both := []string{"SEND Only 0 len 8 ackreq", "SEND Only 1 len 8 ackreq"}
@@ -424,8 +427,8 @@ func TestLossOfTheRepetition(t *testing.T) {
 	})
 }
 
-// TestReadIsRepeatedWithItsBounds: a long READ is asked for in pieces, and each is repeated with the same end, by which the
-// peer recognizes a repetition.
+// TestReadIsRepeatedWithItsBounds: a long READ is asked for in pieces, and each is repeated with
+// the same end, by which the peer recognizes a repetition.
 func TestReadIsRepeatedWithItsBounds(t *testing.T) {
 	bubble(t, config{sqPSN: 1<<24 - 100, size: 1 << 20, retry: 7}, func(r *rig) {
 		data := fill(600<<10, 5)
@@ -459,8 +462,8 @@ func TestReadIsRepeatedWithItsBounds(t *testing.T) {
 	})
 }
 
-// TestLateTimer: the first time that a timeout is noticed late, it does not count as a loss: the acknowledgement may have
-// arrived already, and not been processed.
+// TestLateTimer: the first time that a timeout is noticed late, it does not count as a loss: the
+// acknowledgement may have arrived already, and not been processed.
 func TestLateTimer(t *testing.T) {
 	const timeout = 4096 * time.Nanosecond << 12
 	bubble(t, config{sqPSN: first, timeout: 12, retry: 7}, func(r *rig) {

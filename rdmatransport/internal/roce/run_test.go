@@ -9,8 +9,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestRun: the packets in the middle of a WRITE that come in one frame without ICRC have the effect that they have in frames of
-// their own, whatever is wrong with one of them.
+// TestRun: the packets in the middle of a WRITE that come in one frame without ICRC have the effect
+// that they have in frames of their own, whatever is wrong with one of them.
 func TestRun(t *testing.T) {
 	const middles, odd = 8, 3 // the odd one out is packet 3 of the frame
 	type change func(r *rig, d *stack.Datagram, odd []byte)

@@ -76,7 +76,8 @@ func (r *rig) mine(qpn uint32, p *wire.Packet) wire.Mark {
 	return wire.MarkOf(qpn, peerQPN, r.c.sqPSN)
 }
 
-// sack is a selective acknowledgement of the peer: psn is missing, those at the given distances from it are not.
+// sack is a selective acknowledgement of the peer: psn is missing, those at the given distances
+// from it are not.
 func (r *rig) sack(psn int, there ...uint32) wire.Packet {
 	p := marked(r.nak(wire.NakPSNSeq, psn))[0]
 	p.Payload = sacktest.Of(there...)
@@ -88,8 +89,8 @@ func (r *rig) nothing(psn int) wire.Packet {
 	return r.req(wire.RCWriteOnly, psn, nil, reth(0, 0, 0), ackReq)
 }
 
-// lossy has PSN psn come only when it is sent again, with another, which has come before it: from now on what comes behind
-// a gap is kept.
+// lossy has PSN psn come only when it is sent again, with another, which has come before it: from
+// now on what comes behind a gap is kept.
 func (r *rig) lossy(psn int) {
 	r.t.Helper()
 	r.give(marked(r.nothing(psn + 1))...)
@@ -103,7 +104,8 @@ func (r *rig) lossy(psn int) {
 	}
 }
 
-// TestKeepsWhatComesBehindAGap: packets behind a gap are kept, and executed in order, once, when the gap is filled.
+// TestKeepsWhatComesBehindAGap: packets behind a gap are kept, and executed in order, once, when
+// the gap is filled.
 func TestKeepsWhatComesBehindAGap(t *testing.T) {
 	bubble(t, config{rqPSN: 0xfffffc}, func(r *rig) {
 		r.lossy(0)
@@ -148,7 +150,8 @@ func TestKeepsWhatComesBehindAGap(t *testing.T) {
 			t.Error("memory has changed")
 		}
 	})
-	// Nothing is kept for one that does not mark its packets, nor from beyond the span, nor before something was lost.
+	// Nothing is kept for one that does not mark its packets, nor from beyond the span, nor before
+	// something was lost.
 	bubble(t, config{}, func(r *rig) {
 		early := r.req(wire.RCWriteOnly, 1, fill(8, 1), r.at(0, 8), ackReq)
 		r.give(early)
@@ -235,7 +238,8 @@ func TestMarks(t *testing.T) {
 	})
 }
 
-// TestRepeatsOnlyWhatIsMissing: only missing packets are repeated, and repeated again without a timeout if that was lost too.
+// TestRepeatsOnlyWhatIsMissing: only missing packets are repeated, and repeated again without a
+// timeout if that was lost too.
 func TestRepeatsOnlyWhatIsMissing(t *testing.T) {
 	bubble(t, config{sqPSN: first, retry: 1, timeout: 14}, func(r *rig) {
 		r.post(r.wr(1, verbs.RDMAWrite, 9*1024), r.wr(2, verbs.Send, 8))
@@ -333,8 +337,8 @@ func TestRepeatsOnlyWhatIsMissing(t *testing.T) {
 	})
 }
 
-// TestNobodyAsks: while packets are missing, and nothing in flight asks for an acknowledgement, the requester does not wait
-// until there is room for a whole frame.
+// TestNobodyAsks: while packets are missing, and nothing in flight asks for an acknowledgement, the
+// requester does not wait until there is room for a whole frame.
 func TestNobodyAsks(t *testing.T) {
 	bubble(t, config{retry: 7, batch: 60, size: 1 << 20}, func(r *rig) {
 		r.post(r.wr(0, verbs.RDMAWrite, 7*1024))
@@ -366,7 +370,8 @@ func TestReadSentLast(t *testing.T) {
 	})
 }
 
-// TestResponseMissing: an acknowledgement of what is known to have arrived shows that a READ's response before it is lost.
+// TestResponseMissing: an acknowledgement of what is known to have arrived shows that a READ's
+// response before it is lost.
 func TestResponseMissing(t *testing.T) {
 	bubble(t, config{retry: 7}, func(r *rig) {
 		r.post(r.wr(1, verbs.RDMAWrite, 8), r.wr(2, verbs.RDMARead, 2*1024), r.wr(3, verbs.RDMAWrite, 3*1024))
@@ -379,8 +384,9 @@ func TestResponseMissing(t *testing.T) {
 	})
 }
 
-// TestNotReadyInARecovery: a request that the peer has no receive for is sent again when the time is over that it asked
-// for, though answers to what comes before are missing; these are asked for meanwhile.
+// TestNotReadyInARecovery: a request that the peer has no receive for is sent again when the time
+// is over that it asked for, though answers to what comes before are missing; these are asked for
+// meanwhile.
 func TestNotReadyInARecovery(t *testing.T) {
 	c := config{sqPSN: first, retry: 7, rnr: 1}
 	post := func(r *rig) {
@@ -454,8 +460,8 @@ func TestNotReadyInARecovery(t *testing.T) {
 	})
 }
 
-// TestKeptNoMore: a sequence NAK that tells of nothing that is kept says that nothing is: all from there on is sent again,
-// though answers to what comes before are missing.
+// TestKeptNoMore: a sequence NAK that tells of nothing that is kept says that nothing is: all from
+// there on is sent again, though answers to what comes before are missing.
 func TestKeptNoMore(t *testing.T) {
 	bubble(t, config{sqPSN: first, retry: 7}, func(r *rig) {
 		r.post(r.wr(1, verbs.RDMARead, 8), r.wr(2, verbs.Send, 8), r.wr(3, verbs.RDMARead, 2*1024), r.wr(4, verbs.Send, 8))

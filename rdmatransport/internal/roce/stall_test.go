@@ -21,8 +21,9 @@ var (
 // patience is how long nothing may complete: thousands of timeouts, hundreds of RNR waits.
 const patience = 20 * time.Second
 
-// TestNoStall: two devices with requests of every kind posted at any time, receives that come late, and a link that
-// loses, delays, repeats and reorders. Either all completes or a connection fails; never do both sides wait.
+// TestNoStall: two devices with requests of every kind posted at any time, receives that come late,
+// and a link that loses, delays, repeats and reorders. Either all completes or a connection fails;
+// never do both sides wait.
 func TestNoStall(t *testing.T) {
 	if *stallSeed != 0 {
 		synctest.Test(t, func(t *testing.T) { t.Logf("completed: %v", newTraffic(t, *stallSeed).run()) })
@@ -176,7 +177,8 @@ func (x *traffic) run() bool {
 	}
 }
 
-// step lets both applications and the link do something. moved: something completed. idle: nothing is on its way.
+// step lets both applications and the link do something. moved: something completed. idle: nothing
+// is on its way.
 func (x *traffic) step() (moved, idle bool) {
 	idle = true
 	now := time.Now()

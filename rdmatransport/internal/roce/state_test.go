@@ -1,6 +1,7 @@
 package roce_test
 
-// The QP's life: what states let through, what is left behind, and what two QPs make of a bad link between them.
+// The QP's life: what states let through, what is left behind, and what two QPs make of a bad link
+// between them.
 
 import (
 	"bytes"
@@ -15,7 +16,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestUsedAgain: after ERR and RESET the QP is as new, with PSNs of its own choice, whatever state it was left in.
+// TestUsedAgain: after ERR and RESET the QP is as new, with PSNs of its own choice, whatever state
+// it was left in.
 func TestUsedAgain(t *testing.T) {
 	for name, leave := range map[string]func(r *rig){
 		"idle":      func(r *rig) {},
@@ -178,7 +180,8 @@ func TestCQOverrun(t *testing.T) {
 	})
 }
 
-// TestWriteWithImmediateRefused: the receive request that the WRITE had taken ends with the error of its own side's memory.
+// TestWriteWithImmediateRefused: the receive request that the WRITE had taken ends with the error
+// of its own side's memory.
 func TestWriteWithImmediateRefused(t *testing.T) {
 	bubble(t, config{}, func(r *rig) {
 		r.recv(1, 0, 64)

@@ -2,8 +2,9 @@ package roce
 
 import "time"
 
-// On the path: beside it. A QP has one timer, for whatever is due first: the alarm of its sending, the deadline of its
-// receiving, the next packet that its rate allows, the end of a pause, another look at a crowded path.
+// On the path: beside it. A QP has one timer, for whatever is due first: the alarm of its sending,
+// the deadline of its receiving, the next packet that its rate allows, the end of a pause, another
+// look at a crowded path.
 
 // expired runs when the QP's timer does.
 func (q *qp) expired() {
@@ -52,8 +53,8 @@ func earlier(a, b time.Duration) time.Duration {
 	return a
 }
 
-// arm has the timer go off no later than the first thing is due. If it is set for an earlier time it stays so, as expired looks
-// again then: what is due moves with each packet.
+// arm has the timer go off no later than the first thing is due. If it is set for an earlier time
+// it stays so, as expired looks again then: what is due moves with each packet.
 func (q *qp) arm() {
 	due, set := q.due(), q.timer.Due()
 	if due != 0 && (set == 0 || due < set) {

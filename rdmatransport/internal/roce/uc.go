@@ -1,8 +1,8 @@
 package roce
 
-// On the path: unreliable connections, both ways. A message is complete when its last packet has been sent. Packets that come
-// in are executed as for RC, but a message of which a packet is missing or wrong is dropped: nothing is ever answered. (IBTA
-// Vol 1 §9.8.2)
+// On the path: unreliable connections, both ways. A message is complete when its last packet has
+// been sent. Packets that come in are executed as for RC, but a message of which a packet is
+// missing or wrong is dropped: nothing is ever answered. (IBTA Vol 1 §9.8.2)
 
 import (
 	"time"
@@ -21,8 +21,8 @@ type unreliable struct {
 	_ [48]byte // keeps those of different QPs in different cache lines
 }
 
-// sendMessages sends what is posted. As nobody acknowledges anything, it sends a window at a time, with a pause behind it for
-// others to run.
+// sendMessages sends what is posted. As nobody acknowledges anything, it sends a window at a time,
+// with a pause behind it for others to run.
 func (q *qp) sendMessages() {
 	u := q.unreliable
 	if u.resume != 0 || q.crowded() {
@@ -66,8 +66,8 @@ func (q *qp) sendMessages() {
 	}
 }
 
-// receiveMessage executes one packet. A packet that is not the next in order ends the message that is open. The next First or
-// Only packet opens another.
+// receiveMessage executes one packet. A packet that is not the next in order ends the message that
+// is open. The next First or Only packet opens another.
 func (q *qp) receiveMessage(p *wire.Packet, info wire.Info) {
 	r := &q.resp
 	if q.receiving.OnUnreliable(p.PSN) {
@@ -88,7 +88,8 @@ func (q *qp) receiveMessage(p *wire.Packet, info wire.Info) {
 	}
 }
 
-// dropMessage drops the open message. A receive request that it has taken is used by the next message.
+// dropMessage drops the open message. A receive request that it has taken is used by the next
+// message.
 func (q *qp) dropMessage() bool {
 	q.resp.message = noMessage
 	q.receiving.OnUnreliableDropped()

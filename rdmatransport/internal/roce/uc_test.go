@@ -1,7 +1,7 @@
 package roce_test
 
-// Unreliable connections: what leaves for a work request, and what becomes of messages that come in whole, with holes,
-// or wrong.
+// Unreliable connections: what leaves for a work request, and what becomes of messages that come in
+// whole, with holes, or wrong.
 
 import (
 	"bytes"
@@ -89,7 +89,8 @@ func TestUCOut(t *testing.T) {
 	})
 }
 
-// TestUCIn gives the engine packets, and names the receive completions and the bytes written that come of them.
+// TestUCIn gives the engine packets, and names the receive completions and the bytes written that
+// come of them.
 func TestUCIn(t *testing.T) {
 	const mtu = 1024
 	full := fill(mtu, 1)

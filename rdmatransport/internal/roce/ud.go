@@ -1,8 +1,8 @@
 package roce
 
-// On the path: unreliable datagrams, both ways. A work request is one packet, sent and completed at once on the
-// goroutine that posted it; what comes in is placed behind its network header, or dropped without a word. (IBTA Vol 1
-// §9.8.3, A17.4.5)
+// On the path: unreliable datagrams, both ways. A work request is one packet, sent and completed at
+// once on the goroutine that posted it; what comes in is placed behind its network header, or
+// dropped without a word. (IBTA Vol 1 §9.8.3, A17.4.5)
 
 import (
 	"encoding/binary"
@@ -38,8 +38,8 @@ func (e *Engine) CreateAH(attr *verbs.AHAttr) (verbs.ProviderAH, error) {
 // Destroy implements verbs.ProviderAH.
 func (a *address) Destroy() { a.path.Close() }
 
-// flowPort is the UDP source port of an address handle: any QP sends from it, so it goes by the flow label, as Linux
-// folds that, or without one by the destination.
+// flowPort is the UDP source port of an address handle: any QP sends from it, so it goes by the
+// flow label, as Linux folds that, or without one by the destination.
 func flowPort(grh *verbs.GRH) uint16 {
 	if l := grh.FlowLabel; l != 0 {
 		return 0xc000 | uint16(l&0x3fff^l>>14)
@@ -149,7 +149,8 @@ func (q *qp) receiveDatagram(d *stack.Datagram, p *wire.Packet) {
 	q.count().rcvdBytes += uint64(len(p.Payload))
 }
 
-// scatterDatagram places the network header and the payload. An IPv4 header stands in the last 20 of the 40 bytes.
+// scatterDatagram places the network header and the payload. An IPv4 header stands in the last 20
+// of the 40 bytes.
 func (q *qp) scatterDatagram(d *stack.Datagram, p *wire.Packet, wr *verbs.RecvWR) verbs.WCStatus {
 	var grh [verbs.GRHLen]byte
 	ip := d.Header

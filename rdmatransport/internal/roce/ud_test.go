@@ -1,6 +1,7 @@
 package roce_test
 
-// Datagrams: what leaves for a work request, what a datagram that comes in becomes, and what is dropped without a word.
+// Datagrams: what leaves for a work request, what a datagram that comes in becomes, and what is
+// dropped without a word.
 
 import (
 	"bytes"
@@ -366,8 +367,8 @@ func TestMulticast(t *testing.T) {
 	})
 }
 
-// FuzzDatagrams is any sequence of datagrams to a QP with some receive requests: none changes anything beside the
-// region, and each request completes at most once.
+// FuzzDatagrams is any sequence of datagrams to a QP with some receive requests: none changes
+// anything beside the region, and each request completes at most once.
 func FuzzDatagrams(f *testing.F) {
 	random(f, 50, 200)
 	f.Fuzz(func(t *testing.T, data []byte) {

@@ -6,7 +6,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// On the path: unlocking the QP. What has become due while it was locked is sent first, in as few frames as the link allows.
+// On the path: unlocking the QP. What has become due while it was locked is sent first, in as few
+// frames as the link allows.
 
 // unlock sends what is due and unlocks the QP.
 func (q *qp) unlock() {
@@ -22,9 +23,10 @@ func (q *qp) unlock() {
 	q.h.Unlock()
 }
 
-// unlockReceived is unlock after the packets of a datagram. If an application received the datagram by polling, it will soon
-// post or poll again: an acknowledgement, and small requests, then wait for what it sends (see delayed.go). Otherwise nobody
-// is there who would send them before the timer does, and they are sent at once.
+// unlockReceived is unlock after the packets of a datagram. If an application received the datagram
+// by polling, it will soon post or poll again: an acknowledgement, and small requests, then wait
+// for what it sends (see delayed.go). Otherwise nobody is there who would send them before the
+// timer does, and they are sent at once.
 func (q *qp) unlockReceived(d *stack.Datagram) {
 	if d.Polled {
 		q.unlockPolled()
@@ -93,8 +95,8 @@ func (q *qp) send() {
 	}
 }
 
-// flush sends the packets that were gathered while the QP was locked, and then sets the timer, for which the peer should not
-// have to wait.
+// flush sends the packets that were gathered while the QP was locked, and then sets the timer, for
+// which the peer should not have to wait.
 func (q *qp) flush() {
 	if q.out != nil {
 		q.out.Flush()

@@ -14,7 +14,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestXRCInitiator: each request names an SRQ; responses are RC's, with another service in their opcode.
+// TestXRCInitiator: each request names an SRQ; responses are RC's, with another service in their
+// opcode.
 func TestXRCInitiator(t *testing.T) {
 	bubble(t, config{service: verbs.XRCSend, goBackN: true, sqPSN: 0x000100, rd: 4}, func(r *rig) {
 		copy(r.buf, "\x11\x22\x33\x44\x55\x66\x77\x88")
@@ -113,7 +114,8 @@ func TestXRCTarget(t *testing.T) {
 	})
 }
 
-// TestXRCRefused: what names an SRQ that the domain has not, or memory of another PD, is an access error.
+// TestXRCRefused: what names an SRQ that the domain has not, or memory of another PD, is an access
+// error.
 func TestXRCRefused(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -148,8 +150,8 @@ func TestXRCRefused(t *testing.T) {
 	})
 }
 
-// FuzzXRCPackets is FuzzPackets for a target: nothing changes but the memory of the SRQ that a message names, and each
-// receive completes at most once, at the SRQ that it was posted to.
+// FuzzXRCPackets is FuzzPackets for a target: nothing changes but the memory of the SRQ that a
+// message names, and each receive completes at most once, at the SRQ that it was posted to.
 func FuzzXRCPackets(f *testing.F) {
 	random(f, 100, 500)
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -215,7 +217,8 @@ func fuzzXRC(t *testing.T, s script) {
 	}
 }
 
-// TestXRCBadLink: what a link loses, repeats and reorders comes once and in order, and what is lost is repeated one by one.
+// TestXRCBadLink: what a link loses, repeats and reorders comes once and in order, and what is lost
+// is repeated one by one.
 func TestXRCBadLink(t *testing.T) {
 	for seed := range uint64(4) {
 		c := config{service: verbs.XRCSend, sqPSN: 0xffffe0, rqPSN: 0x345678, timeout: 8, retry: 7, rnr: 7, minRNR: 1}

@@ -1,4 +1,5 @@
-// Package timers is a queue of timers for a whole device: any number of timers, one goroutine, one runtime timer.
+// Package timers is a queue of timers for a whole device: any number of timers, one goroutine, one
+// runtime timer.
 package timers
 
 import (
@@ -9,13 +10,13 @@ import (
 	"time"
 )
 
-// Queue runs the callbacks of its timers, one at a time, on a goroutine of its own that sleeps until the first of
-// them is due. It holds no lock while it runs one, so a callback may take a lock that Arm and Stop are called under,
-// and may call them itself.
+// Queue runs the callbacks of its timers, one at a time, on a goroutine of its own that sleeps
+// until the first of them is due. It holds no lock while it runs one, so a callback may take a lock
+// that Arm and Stop are called under, and may call them itself.
 //
-// Timers that are armed again and again before they are due, such as retransmission timers, take no lock: Stop, and Arm
-// with a later deadline, leave the timer's entry in the queue where it is, and the goroutine moves or removes it when its
-// old time comes.
+// Timers that are armed again and again before they are due, such as retransmission timers, take no
+// lock: Stop, and Arm with a later deadline, leave the timer's entry in the queue where it is, and
+// the goroutine moves or removes it when its old time comes.
 type Queue struct {
 	start time.Time
 	quit  chan struct{}
@@ -27,7 +28,8 @@ type Queue struct {
 	closed  bool
 }
 
-// Timer is one timer; it may be part of a larger struct. It belongs to one queue and must not be copied after Init.
+// Timer is one timer; it may be part of a larger struct. It belongs to one queue and must not be
+// copied after Init.
 type Timer struct {
 	f        func()
 	deadline atomic.Int64 // nanoseconds after Queue.start; 0: not armed
@@ -61,8 +63,8 @@ func New() *Queue {
 	return q
 }
 
-// Close waits for the callback that is running. Afterwards none runs. It must not be called from a callback, nor with
-// a lock held that one takes.
+// Close waits for the callback that is running. Afterwards none runs. It must not be called from a
+// callback, nor with a lock held that one takes.
 func (q *Queue) Close() {
 	q.mu.Lock()
 	if !q.closed {
@@ -73,9 +75,10 @@ func (q *Queue) Close() {
 	<-q.done
 }
 
-// Arm makes the timer's callback run once, at the given time, or at once if that is past, and at no time set before.
-// Like Stop it does not wait: a callback that has already started, and perhaps waits for a lock that the caller holds,
-// runs all the same. So a callback first looks whether there is something for it to do.
+// Arm makes the timer's callback run once, at the given time, or at once if that is past, and at no
+// time set before. Like Stop it does not wait: a callback that has already started, and perhaps
+// waits for a lock that the caller holds, runs all the same. So a callback first looks whether
+// there is something for it to do.
 func (q *Queue) Arm(t *Timer, at time.Time) { q.arm(t, max(q.since(at), 1)) }
 
 // ArmAt is Arm at a time that Now counts.
@@ -83,8 +86,8 @@ func (q *Queue) ArmAt(t *Timer, at time.Duration) { q.arm(t, max(int64(at), 1)) 
 
 func (q *Queue) arm(t *Timer, deadline int64) {
 	t.deadline.Store(deadline)
-	// If there is an entry that is due no later, the goroutine will take the deadline from there: it unsets entry
-	// before it reads deadline, and here it is the other way round.
+	// If there is an entry that is due no later, the goroutine will take the deadline from there:
+	// it unsets entry before it reads deadline, and here it is the other way round.
 	if t.entry.Load() <= deadline {
 		return
 	}
@@ -93,8 +96,8 @@ func (q *Queue) arm(t *Timer, deadline int64) {
 	q.mu.Unlock()
 }
 
-// Stop disarms the timer. It keeps a place in the queue, and with it a reference to the timer, until its time would
-// have come; see Remove.
+// Stop disarms the timer. It keeps a place in the queue, and with it a reference to the timer,
+// until its time would have come; see Remove.
 func (q *Queue) Stop(t *Timer) { t.deadline.Store(0) }
 
 // Remove disarms the timer and takes it off the queue, for when its owner goes away.
@@ -108,7 +111,8 @@ func (q *Queue) Remove(t *Timer) {
 	q.mu.Unlock()
 }
 
-// since is the time from start to at. It counts from 1, as 0 stands for "not armed", and stays below noEntry.
+// since is the time from start to at. It counts from 1, as 0 stands for "not armed", and stays
+// below noEntry.
 func (q *Queue) since(at time.Time) int64 { return min(int64(at.Sub(q.start)), noEntry-2) + 1 }
 
 // Now is the time since the queue was made. It is never 0.

@@ -12,7 +12,8 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/internal/timers"
 )
 
-// run gives f a queue in a bubble of virtual time. The bubble fails if the queue leaves a goroutine behind.
+// run gives f a queue in a bubble of virtual time. The bubble fails if the queue leaves a goroutine
+// behind.
 func run(t *testing.T, f func(q *timers.Queue)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -51,7 +52,8 @@ func TestThousandsFireAtTheirTimes(t *testing.T) {
 		for i := range ts {
 			arm(i)
 		}
-		// Before any of them is due: earlier, later, stopped, stopped and armed, removed, removed and armed.
+		// Before any of them is due: earlier, later, stopped, stopped and armed, removed, removed
+		// and armed.
 		for i := range ts {
 			switch random.IntN(8) {
 			case 0, 1:
@@ -151,7 +153,8 @@ func TestStopBeforeDue(t *testing.T) {
 	})
 }
 
-// TestCallbackTakesTheArmersLock: the lock that Arm and Stop are called under is the one that callbacks wait for.
+// TestCallbackTakesTheArmersLock: the lock that Arm and Stop are called under is the one that
+// callbacks wait for.
 func TestCallbackTakesTheArmersLock(t *testing.T) {
 	run(t, func(q *timers.Queue) {
 		type owner struct {

@@ -2,7 +2,8 @@ package ddp
 
 import "fmt"
 
-// ErrorType is the kind of a DDP error, as a Terminate message carries it (RFC 5041 §7.2); the layer is 1.
+// ErrorType is the kind of a DDP error, as a Terminate message carries it (RFC 5041 §7.2); the
+// layer is 1.
 type ErrorType uint8
 
 const (

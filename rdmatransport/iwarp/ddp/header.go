@@ -1,5 +1,6 @@
-// Package ddp has the headers of direct data placement, RFC 5041, and two things that every user of them needs: how a message
-// is cut into segments, and whether a segment is the next one of its queue. All fields are big endian.
+// Package ddp has the headers of direct data placement, RFC 5041, and two things that every user of
+// them needs: how a message is cut into segments, and whether a segment is the next one of its
+// queue. All fields are big endian.
 package ddp
 
 import "encoding/binary"
@@ -55,8 +56,8 @@ func (h *Tagged) Encode(b []byte) {
 	binary.BigEndian.PutUint64(b[6:], h.TO)
 }
 
-// ParseTagged reads the header of the tagged segment b, and returns the payload, a part of b. The error is ErrShort or
-// ErrTaggedVersion.
+// ParseTagged reads the header of the tagged segment b, and returns the payload, a part of b. The
+// error is ErrShort or ErrTaggedVersion.
 func ParseTagged(b []byte) (h Tagged, payload []byte, err error) {
 	if len(b) < TaggedLen {
 		return h, nil, ErrShort
@@ -102,8 +103,8 @@ func (h *Untagged) Encode(b []byte) {
 	binary.BigEndian.PutUint32(b[14:], h.MO)
 }
 
-// ParseUntagged reads the header of the untagged segment b, and returns the payload, a part of b. The error is ErrShort
-// or ErrUntaggedVersion.
+// ParseUntagged reads the header of the untagged segment b, and returns the payload, a part of b.
+// The error is ErrShort or ErrUntaggedVersion.
 func ParseUntagged(b []byte) (h Untagged, payload []byte, err error) {
 	if len(b) < UntaggedLen {
 		return h, nil, ErrShort

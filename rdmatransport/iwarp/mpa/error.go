@@ -2,7 +2,8 @@ package mpa
 
 import "fmt"
 
-// ErrorType is the Terminate error type of everything MPA reports (RFC 6581 §8); its layer is 2, LLP.
+// ErrorType is the Terminate error type of everything MPA reports (RFC 6581 §8); its layer is 2,
+// LLP.
 const ErrorType = 0
 
 // Code says what went wrong, as a Terminate message carries it (RFC 5044 §8, RFC 6581 §8).
@@ -35,8 +36,8 @@ func (c Code) String() string {
 	return codeNames[c]
 }
 
-// Error is an error with the code that a Terminate message gives it. errors.Is finds it by Code and Detail; one with an
-// empty Detail stands for all of its code.
+// Error is an error with the code that a Terminate message gives it. errors.Is finds it by Code and
+// Detail; one with an empty Detail stands for all of its code.
 type Error struct {
 	Code   Code
 	Detail string // more than the code says, or empty

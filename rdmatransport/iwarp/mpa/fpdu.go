@@ -6,14 +6,16 @@ package mpa
 //	| length 2 | ULPDU, length bytes | pad 0…3   | CRC32C 4 |
 //	+----------+---------------------+-----------+----------+
 //
-// Its length is a multiple of 4 bytes. Where the receiver has asked for markers, there is one at each multiple of 512 bytes
-// of the stream, counted from the first FPDU, wherever in an FPDU that falls (§4.2, §4.3):
+// Its length is a multiple of 4 bytes. Where the receiver has asked for markers, there is one at
+// each multiple of 512 bytes of the stream, counted from the first FPDU, wherever in an FPDU that
+// falls (§4.2, §4.3):
 //
 //	+------------+------------+
 //	| reserved 2 | FPDUPTR 2  |    bytes of the stream from the FPDU's length to this marker; 0 between FPDUs
 //	+------------+------------+
 //
-// A marker between two FPDUs belongs to the second. The CRC covers all that comes before it, markers too.
+// A marker between two FPDUs belongs to the second. The CRC covers all that comes before it,
+// markers too.
 const (
 	lengthLen = 2
 	crcLen    = 4
@@ -34,8 +36,8 @@ type Config struct {
 	CRC     bool // either side has asked for CRCs
 }
 
-// MaxULPDU is the greatest ULPDU whose FPDU fits a TCP segment of emss bytes wherever the markers fall (RFC 5044 §4.5),
-// within MinMULPDU and MaxMULPDU.
+// MaxULPDU is the greatest ULPDU whose FPDU fits a TCP segment of emss bytes wherever the markers
+// fall (RFC 5044 §4.5), within MinMULPDU and MaxMULPDU.
 func (c Config) MaxULPDU(emss int) int {
 	n := emss - lengthLen - crcLen - emss%4
 	if c.Markers {

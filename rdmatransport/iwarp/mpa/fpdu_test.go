@@ -119,7 +119,8 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// TestFormat: FPDUs are what the RFC says octet by octet, with every length and a marker at every place in them.
+// TestFormat: FPDUs are what the RFC says octet by octet, with every length and a marker at every
+// place in them.
 func TestFormat(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for _, c := range configs {
@@ -231,7 +232,8 @@ type handler func(b []byte) error
 
 func (f handler) ULPDU(b []byte) error { return f(b) }
 
-// TestWrongCRC: no bit of an FPDU can turn without notice, except where it makes the FPDU longer than what came.
+// TestWrongCRC: no bit of an FPDU can turn without notice, except where it makes the FPDU longer
+// than what came.
 func TestWrongCRC(t *testing.T) {
 	for _, c := range configs[1:] {
 		if !c.CRC {
@@ -277,7 +279,8 @@ func TestIgnored(t *testing.T) {
 	receive(t, c, stream, [][]byte{ulpdu}, func() int { return len(stream) })
 }
 
-// TestWrongMarker: a marker that points elsewhere, under a right CRC, is an error; and nothing comes after an error.
+// TestWrongMarker: a marker that points elsewhere, under a right CRC, is an error; and nothing
+// comes after an error.
 func TestWrongMarker(t *testing.T) {
 	ulpdus := [][]byte{{1}, bytes.Repeat([]byte{7}, 1200), {2}}
 	for _, c := range []mpa.Config{{Markers: true}, {Markers: true, CRC: true}} {
@@ -332,8 +335,8 @@ func TestHandlerError(t *testing.T) {
 	}
 }
 
-// TestClaims: a peer that claims much and sends little does not make the Receiver hold much; and what is held for an
-// idle stream can be let go.
+// TestClaims: a peer that claims much and sends little does not make the Receiver hold much; and
+// what is held for an idle stream can be let go.
 func TestClaims(t *testing.T) {
 	r := mpa.NewReceiver(mpa.Config{CRC: true})
 	if err := r.Feed([]byte{0xff, 0xff, 1, 2, 3}, &collector{}); err != nil {
@@ -361,7 +364,8 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// TestMaxULPDU: RFC 5044 §4.5, at its own bounds; and what it gives fits the segment wherever markers fall.
+// TestMaxULPDU: RFC 5044 §4.5, at its own bounds; and what it gives fits the segment wherever
+// markers fall.
 func TestMaxULPDU(t *testing.T) {
 	markers, none := mpa.Config{Markers: true}, mpa.Config{}
 	for _, test := range []struct {

@@ -1,5 +1,6 @@
-// Package mpa frames DDP segments on a TCP stream: marker PDU aligned framing, RFC 5044, with the connection set-up of
-// RFC 6581. It knows formats and framing only; its user has the streams and the timers, and knows who may send what when.
+// Package mpa frames DDP segments on a TCP stream: marker PDU aligned framing, RFC 5044, with the
+// connection set-up of RFC 6581. It knows formats and framing only; its user has the streams and
+// the timers, and knows who may send what when.
 package mpa
 
 import (
@@ -39,7 +40,8 @@ const (
 // ErrShort says that the bytes end before the frame does: read more, then parse again.
 var ErrShort = errors.New("mpa: frame is not complete")
 
-// Frame is the MPA request or reply frame, the first thing either side sends (RFC 5044 §7.1.1, RFC 6581 §6).
+// Frame is the MPA request or reply frame, the first thing either side sends (RFC 5044 §7.1.1, RFC
+// 6581 §6).
 //
 //	bytes  0…15  key, "MPA ID Req Frame" or "MPA ID Rep Frame"
 //
@@ -53,10 +55,10 @@ type Frame struct {
 	Markers  bool // the sender wants markers in what it receives
 	CRC      bool // the sender wants CRCs, both ways
 	Rejected bool // has no meaning in a request
-	// Reserved holds the reserved bits as they stand in byte 16: 0x0f, and 0x10 too in revision 1, where S is one of
-	// them. A receiver does not check them. Linux's siw copies the reserved bits of a request into its reply, and takes
-	// 0x08 as permission to send FPDUs longer than a TCP segment: an extension needs another bit in the reply than in
-	// the request.
+	// Reserved holds the reserved bits as they stand in byte 16: 0x0f, and 0x10 too in revision 1,
+	// where S is one of them. A receiver does not check them. Linux's siw copies the reserved bits
+	// of a request into its reply, and takes 0x08 as permission to send FPDUs longer than a TCP
+	// segment: an extension needs another bit in the reply than in the request.
 	Reserved    uint8
 	Revision    uint8
 	HasEnhanced bool // S
@@ -110,8 +112,8 @@ func (f *Frame) Len() int {
 	return n
 }
 
-// Encode writes f into dst, which has at least Len bytes, and returns Len. It fails if there is too much private data
-// or if an enhanced frame is not of revision 2.
+// Encode writes f into dst, which has at least Len bytes, and returns Len. It fails if there is too
+// much private data or if an enhanced frame is not of revision 2.
 func (f *Frame) Encode(dst []byte) (int, error) {
 	n := f.Len()
 	switch {
@@ -152,8 +154,9 @@ func (f *Frame) Encode(dst []byte) (int, error) {
 	return n, nil
 }
 
-// FrameLen is the length of the whole frame whose first HeaderLen bytes are header. A reader that knows it reads nothing
-// behind the frame from the stream. The error is ErrShort, or an [*Error] with CodeInvalidFrame: close the connection.
+// FrameLen is the length of the whole frame whose first HeaderLen bytes are header. A reader that
+// knows it reads nothing behind the frame from the stream. The error is ErrShort, or an [*Error]
+// with CodeInvalidFrame: close the connection.
 func FrameLen(header []byte) (int, error) {
 	if len(header) < HeaderLen {
 		return 0, ErrShort
@@ -173,9 +176,9 @@ func FrameLen(header []byte) (int, error) {
 	return HeaderLen + n, nil
 }
 
-// Parse reads the frame at the start of b and returns how many bytes long it is. PrivateData is a part of b. The error is
-// as for [FrameLen]. The caller checks Reply: where it is not what the caller awaits, both sides are initiators, or both are
-// responders (ErrKey, RFC 5044 §7.1.2).
+// Parse reads the frame at the start of b and returns how many bytes long it is. PrivateData is a
+// part of b. The error is as for [FrameLen]. The caller checks Reply: where it is not what the
+// caller awaits, both sides are initiators, or both are responders (ErrKey, RFC 5044 §7.1.2).
 func Parse(b []byte) (f Frame, n int, err error) {
 	n, err = FrameLen(b)
 	if err != nil {

@@ -56,7 +56,8 @@ func TestFrames(t *testing.T) {
 	}
 }
 
-// TestIncremental: a reader that follows FrameLen never takes a byte behind the frame, and knows too little for short.
+// TestIncremental: a reader that follows FrameLen never takes a byte behind the frame, and knows
+// too little for short.
 func TestIncremental(t *testing.T) {
 	f := mpa.Frame{Revision: 2, HasEnhanced: true, PrivateData: []byte("hello")}
 	b := make([]byte, f.Len())

@@ -8,8 +8,9 @@ import (
 
 // Handler is what a [Receiver] calls with the ULPDUs that it finds.
 type Handler interface {
-	// ULPDU is called with each ULPDU in turn, as a whole, after its FPDU was checked. b belongs to the Receiver again when
-	// ULPDU returns. ULPDU must not call the Receiver. After an error the Receiver hands over nothing more.
+	// ULPDU is called with each ULPDU in turn, as a whole, after its FPDU was checked. b belongs to
+	// the Receiver again when ULPDU returns. ULPDU must not call the Receiver. After an error the
+	// Receiver hands over nothing more.
 	ULPDU(b []byte) error
 }
 
@@ -21,12 +22,14 @@ type Receiver struct {
 	err error
 }
 
-// NewReceiver returns a Receiver for a stream on which the request and the reply have been exchanged.
+// NewReceiver returns a Receiver for a stream on which the request and the reply have been
+// exchanged.
 func NewReceiver(c Config) Receiver { return Receiver{Config: c} }
 
-// Feed takes the next bytes of the stream, however it is cut, and calls h for each ULPDU that is complete. A ULPDU that is
-// whole in b, with no marker in it, is not copied. The error is h's, or ErrCRC or ErrMarker; after an error the Receiver
-// takes nothing more and returns the same error each time (RFC 5044 §8).
+// Feed takes the next bytes of the stream, however it is cut, and calls h for each ULPDU that is
+// complete. A ULPDU that is whole in b, with no marker in it, is not copied. The error is h's, or
+// ErrCRC or ErrMarker; after an error the Receiver takes nothing more and returns the same error
+// each time (RFC 5044 §8).
 //
 // The Receiver holds no more than what the peer has sent of one FPDU, which is less than 67 KB.
 func (r *Receiver) Feed(b []byte, h Handler) error {
@@ -64,7 +67,8 @@ func (r *Receiver) gather(b []byte, h Handler) []byte {
 	return b[n:]
 }
 
-// find is the layout of the FPDU that starts b; not ok if the bytes of its length have not all come.
+// find is the layout of the FPDU that starts b; not ok if the bytes of its length have not all
+// come.
 func (r *Receiver) find(b []byte) (l layout, known bool) {
 	at := r.layout(r.pos, 0).start
 	if len(b) < at+lengthLen {
@@ -73,8 +77,8 @@ func (r *Receiver) find(b []byte) (l layout, known bool) {
 	return r.layout(r.pos, int(binary.BigEndian.Uint16(b[at:]))), true
 }
 
-// keep appends b to what is kept of an FPDU of size bytes, if that is known. Memory grows with what has come, not with what
-// the length field claims.
+// keep appends b to what is kept of an FPDU of size bytes, if that is known. Memory grows with what
+// has come, not with what the length field claims.
 func (r *Receiver) keep(b []byte, size int) {
 	if need := len(r.buf) + len(b); need > cap(r.buf) {
 		buf := make([]byte, len(r.buf), max(need, min(size, 2*need)))
@@ -84,7 +88,8 @@ func (r *Receiver) keep(b []byte, size int) {
 	r.buf = append(r.buf, b...)
 }
 
-// take checks one FPDU and hands its ULPDU over. The CRC is checked first, as what follows relies on the bytes.
+// take checks one FPDU and hands its ULPDU over. The CRC is checked first, as what follows relies
+// on the bytes.
 func (r *Receiver) take(fpdu []byte, l layout, h Handler) error {
 	if r.CRC && crc.Castagnoli.Update(0, fpdu[:l.size-crcLen]) != binary.LittleEndian.Uint32(fpdu[l.size-crcLen:]) {
 		return ErrCRC
@@ -104,8 +109,8 @@ func (r *Receiver) take(fpdu []byte, l layout, h Handler) error {
 	return h.ULPDU(fpdu[start : start+n : start+n])
 }
 
-// squeeze returns the first n bytes of body without its markers, the first of which is at next, in the Receiver's own
-// memory; body may lie there too.
+// squeeze returns the first n bytes of body without its markers, the first of which is at next, in
+// the Receiver's own memory; body may lie there too.
 func (r *Receiver) squeeze(body []byte, next, n int) []byte {
 	if cap(r.buf) < n {
 		r.buf = make([]byte, 0, n)

@@ -7,7 +7,8 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/internal/prefetch"
 )
 
-// Sender makes FPDUs of ULPDUs, in the order of the stream. Only one goroutine may use it at a time.
+// Sender makes FPDUs of ULPDUs, in the order of the stream. Only one goroutine may use it at a
+// time.
 type Sender struct {
 	Config
 	pos position // of the next FPDU
@@ -21,18 +22,19 @@ type Sender struct {
 // shortest is from how many bytes on the CRC is taken while they are copied.
 const shortest = 256
 
-// ahead is how many bytes ahead of the copy user memory is prefetched, which the caches seldom hold: what is copied next, where the
-// message goes on.
+// ahead is how many bytes ahead of the copy user memory is prefetched, which the caches seldom
+// hold: what is copied next, where the message goes on.
 const ahead = 4 << 10
 
 // NewSender returns a Sender for a stream on which the request and the reply have been exchanged.
 func NewSender(c Config) Sender { return Sender{Config: c} }
 
-// Size is how many bytes of the stream the next FPDU takes if its ULPDU has n bytes, 0 to [MaxMULPDU].
+// Size is how many bytes of the stream the next FPDU takes if its ULPDU has n bytes, 0 to
+// [MaxMULPDU].
 func (s *Sender) Size(n int) int { return s.layout(s.pos, n).size }
 
-// Begin begins the FPDU of an n-byte ULPDU in dst, which is Size(n) bytes long. [Sender.Add] with all of the ULPDU and
-// [Sender.End] follow.
+// Begin begins the FPDU of an n-byte ULPDU in dst, which is Size(n) bytes long. [Sender.Add] with
+// all of the ULPDU and [Sender.End] follow.
 func (s *Sender) Begin(dst []byte, n int) {
 	at := s.layout(s.pos, n).start
 	binary.BigEndian.PutUint16(dst[at:], uint16(n))
@@ -58,8 +60,8 @@ func (s *Sender) cover(end int32) {
 	s.in = end
 }
 
-// End makes an FPDU of the ULPDU that was added since Begin: pad, markers, CRC. dst is then what the stream must carry
-// next. Without agreed CRCs the field is zero.
+// End makes an FPDU of the ULPDU that was added since Begin: pad, markers, CRC. dst is then what
+// the stream must carry next. Without agreed CRCs the field is zero.
 func (s *Sender) End() {
 	l := s.layout(s.pos, int(s.n))
 	l.spread(s.dst[:l.size], int(s.at))
@@ -71,8 +73,8 @@ func (s *Sender) End() {
 	s.dst = nil
 }
 
-// spread makes room for the markers in dst, of which written bytes are in place, and puts them there with the pad.
-// It begins at the end, so that nothing is overwritten before it was moved.
+// spread makes room for the markers in dst, of which written bytes are in place, and puts them
+// there with the pad. It begins at the end, so that nothing is overwritten before it was moved.
 func (l layout) spread(dst []byte, written int) {
 	markers := 0 // within the FPDU: those that move what follows
 	if next := l.nextMarker(); next < l.size {

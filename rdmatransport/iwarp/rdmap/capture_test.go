@@ -28,7 +28,8 @@ func (d direction) reverse() direction {
 	return direction{d.network.Reverse(), d.transport.Reverse()}
 }
 
-// halves are the streams of a file, each with the segments' bytes in the order of their sequence numbers.
+// halves are the streams of a file, each with the segments' bytes in the order of their sequence
+// numbers.
 func halves(t *testing.T, file string) map[direction][]byte {
 	t.Helper()
 	segments := make(map[direction][]*layers.TCP)
@@ -143,8 +144,8 @@ func (r *reader) ULPDU(b []byte) error {
 	return nil
 }
 
-// TestCaptures: what two siw say to each other parses to the last byte, every segment is the one that its queue awaits, and
-// we would have sent the same bytes; however the stream is cut.
+// TestCaptures: what two siw say to each other parses to the last byte, every segment is the one
+// that its queue awaits, and we would have sent the same bytes; however the stream is cut.
 func TestCaptures(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.pcap.gz")
 	if err != nil || len(files) == 0 {

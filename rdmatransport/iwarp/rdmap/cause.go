@@ -24,8 +24,8 @@ const (
 	TypeRemoteOperation   = 2
 )
 
-// Cause is why a stream is terminated, as a Terminate message says it (RFC 5040 §4.8). It is also the error that this package
-// and its user return for what is wrong with a message.
+// Cause is why a stream is terminated, as a Terminate message says it (RFC 5040 §4.8). It is also
+// the error that this package and its user return for what is wrong with a message.
 type Cause struct {
 	Layer Layer
 	Type  uint8
@@ -96,8 +96,8 @@ func (c Cause) String() string {
 
 func (c Cause) Error() string { return "rdmap: " + c.String() }
 
-// CauseOf is the cause by which a Terminate message says err, an error of one of the three layers. For any other error, ok is
-// false and the cause is LocalCatastrophic.
+// CauseOf is the cause by which a Terminate message says err, an error of one of the three layers.
+// For any other error, ok is false and the cause is LocalCatastrophic.
 func CauseOf(err error) (c Cause, ok bool) {
 	var (
 		placement *ddp.Error

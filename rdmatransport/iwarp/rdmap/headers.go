@@ -14,8 +14,8 @@ const (
 	TerminateLen      = 4 // without the headers that it quotes
 )
 
-// ErrLen says that a message is not as long as its header. RFC 5040 has no code for that; [CauseOf] makes it
-// StreamCatastrophic.
+// ErrLen says that a message is not as long as its header. RFC 5040 has no code for that; [CauseOf]
+// makes it StreamCatastrophic.
 var ErrLen = errors.New("rdmap: message is not as long as its header")
 
 // ReadRequestHeader is the message of an RDMA Read Request (RFC 5040 §4.4).
@@ -55,8 +55,8 @@ func ParseReadRequest(b []byte) (h ReadRequestHeader, err error) {
 	}, nil
 }
 
-// Advance takes n bytes, which were read and sent, off the beginning of the request. A Terminate message that ends a READ
-// in the middle quotes the request in this form (RFC 5040 §4.8).
+// Advance takes n bytes, which were read and sent, off the beginning of the request. A Terminate
+// message that ends a READ in the middle quotes the request in this form (RFC 5040 §4.8).
 func (h *ReadRequestHeader) Advance(n uint32) {
 	h.SinkTO += uint64(n)
 	h.SourceTO += uint64(n)
@@ -135,8 +135,8 @@ func (h *AtomicRequestHeader) Apply(old uint64) uint64 {
 	return old&^h.Mask | h.Data&h.Mask
 }
 
-// maskedAdd adds field by field; no carry leaves a bit that is set in mask. It adds all but those bits, and puts them
-// right with an exclusive or.
+// maskedAdd adds field by field; no carry leaves a bit that is set in mask. It adds all but those
+// bits, and puts them right with an exclusive or.
 func maskedAdd(a, b, mask uint64) uint64 {
 	return (a&^mask + b&^mask) ^ (a^b)&mask
 }

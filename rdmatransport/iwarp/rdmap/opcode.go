@@ -1,5 +1,6 @@
-// Package rdmap has the message formats of the RDMA protocol, RFC 5040, with its extensions, RFC 7306: the control byte,
-// the headers that follow DDP's, and Terminate with its codes. All fields are big endian.
+// Package rdmap has the message formats of the RDMA protocol, RFC 5040, with its extensions, RFC
+// 7306: the control byte, the headers that follow DDP's, and Terminate with its codes. All fields
+// are big endian.
 package rdmap
 
 import "fmt"
@@ -87,8 +88,8 @@ func (op Opcode) String() string {
 //	version | reserved | opcode
 func (op Opcode) Control() uint8 { return Version<<shiftVersion | uint8(op)&maskOpcode }
 
-// ParseControl reads a control byte; the reserved bits may have any value. The error is InvalidVersion or UnexpectedOpcode.
-// op is right even if there is an error.
+// ParseControl reads a control byte; the reserved bits may have any value. The error is
+// InvalidVersion or UnexpectedOpcode. op is right even if there is an error.
 func ParseControl(c uint8) (op Opcode, err error) {
 	op = Opcode(c & maskOpcode)
 	if c>>shiftVersion != Version {
@@ -108,7 +109,8 @@ func (op Opcode) CheckTagged() error {
 	return nil
 }
 
-// CheckUntagged is UnexpectedOpcode unless messages of op are sent in untagged segments of queue qn.
+// CheckUntagged is UnexpectedOpcode unless messages of op are sent in untagged segments of queue
+// qn.
 func (op Opcode) CheckUntagged(qn uint32) error {
 	if !op.Known() || infos[op].Tagged || infos[op].Queue != qn {
 		return UnexpectedOpcode

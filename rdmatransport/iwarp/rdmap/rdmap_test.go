@@ -200,7 +200,8 @@ func TestCmpSwap(t *testing.T) {
 	}
 }
 
-// TestCauses: the numbers of RFC 5040 figure 9, RFC 5041 §7.2, RFC 5044 §8 and RFC 6581 §8, each with a name of its own.
+// TestCauses: the numbers of RFC 5040 figure 9, RFC 5041 §7.2, RFC 5044 §8 and RFC 6581 §8, each
+// with a name of its own.
 func TestCauses(t *testing.T) {
 	seen := make(map[string]bool)
 	for _, test := range []struct {

@@ -6,7 +6,8 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/iwarp/ddp"
 )
 
-// MaxTerminateLen is the length of the longest Terminate message, in bytes, with all headers that it can quote.
+// MaxTerminateLen is the length of the longest Terminate message, in bytes, with all headers that
+// it can quote.
 const MaxTerminateLen = TerminateLen + segmentLenLen + ddp.UntaggedLen + ReadRequestLen
 
 const segmentLenLen = 2
@@ -27,8 +28,9 @@ type TerminateHeader struct {
 	SegmentLen    uint16 // bytes, DDP header included; on the wire if M or D
 	DDPHeader     []byte // D: 14 or 18 bytes, as its first bit says; or nil
 	RDMAHeader    []byte // R: 28 bytes; or nil
-	// Swapped says that the fields of bytes 0 and 2 begin at the lowest bit, as Linux's siw has them on little-endian
-	// machines: the layer is below the error type, and M, D and R are the lowest bits.
+	// Swapped says that the fields of bytes 0 and 2 begin at the lowest bit, as Linux's siw has
+	// them on little-endian machines: the layer is below the error type, and M, D and R are the
+	// lowest bits.
 	Swapped bool
 }
 
@@ -45,10 +47,11 @@ const (
 	swappedR = 0x0400
 )
 
-// Quote is the Terminate message for c, which quotes the DDP segment at fault as RFC 5040 §4.8 says: nothing for local
-// catastrophic and MPA errors; for others the segment's length and its DDP header; and the Read Request too if that violated
-// remote protection. The quoted headers are parts of segment. If segment is nil or too short, nothing is quoted. If the READ
-// was under way, the caller sets RDMAHeader to the request as [ReadRequestHeader.Advance] leaves it.
+// Quote is the Terminate message for c, which quotes the DDP segment at fault as RFC 5040 §4.8
+// says: nothing for local catastrophic and MPA errors; for others the segment's length and its DDP
+// header; and the Read Request too if that violated remote protection. The quoted headers are parts
+// of segment. If segment is nil or too short, nothing is quoted. If the READ was under way, the
+// caller sets RDMAHeader to the request as [ReadRequestHeader.Advance] leaves it.
 func (c Cause) Quote(segment []byte) TerminateHeader {
 	t := TerminateHeader{Cause: c}
 	quoted := c.Type != TypeLocalCatastrophic && (c.Layer == LayerRDMA || c.Layer == LayerDDP)
@@ -110,8 +113,9 @@ func (t *TerminateHeader) Encode(b []byte) {
 	copy(b[len(t.DDPHeader):], t.RDMAHeader)
 }
 
-// ParseTerminate reads the message b. The error is ErrLen. Even then the Cause is right if b has TerminateLen bytes: some
-// peers quote less than they announce, as siw does after a SEND with invalidate.
+// ParseTerminate reads the message b. The error is ErrLen. Even then the Cause is right if b has
+// TerminateLen bytes: some peers quote less than they announce, as siw does after a SEND with
+// invalidate.
 func ParseTerminate(b []byte) (t TerminateHeader, err error) {
 	if len(b) < TerminateLen {
 		return t, ErrLen

@@ -87,8 +87,8 @@ func TestQuote(t *testing.T) {
 	}
 }
 
-// TestSwapped: siw on a little-endian machine says that a SEND with invalidate named a wrong STag: the bits the wrong
-// way round, and a Read Request announced that is not there.
+// TestSwapped: siw on a little-endian machine says that a SEND with invalidate named a wrong STag:
+// the bits the wrong way round, and a Read Request announced that is not there.
 func TestSwapped(t *testing.T) {
 	b := append(bin(t, "1000 0700 0012"), segment(rdmap.SendInvalidate, 0)...)
 	h, err := rdmap.ParseTerminate(b)

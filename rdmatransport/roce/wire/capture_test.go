@@ -37,7 +37,8 @@ func captures(t testing.TB) []string {
 	return files
 }
 
-// TestCaptures: what rxe sends parses, has the ICRC that it should have, and is what we would have sent.
+// TestCaptures: what rxe sends parses, has the ICRC that it should have, and is what we would have
+// sent.
 func TestCaptures(t *testing.T) {
 	seen := make(map[wire.Opcode]int)
 	for _, file := range captures(t) {

@@ -36,7 +36,8 @@ func ExamplePacket_Encode() {
 	// payload "hello", 3 bytes of pad, ICRC 0f bc 09 78
 }
 
-// What a program that reads packets does with each: the checksum first, then the headers that the opcode has.
+// What a program that reads packets does with each: the checksum first, then the headers that the
+// opcode has.
 func ExamplePacket_Parse() {
 	ack := wire.Packet{
 		BTH:  wire.BTH{Opcode: wire.RCAck, PKey: wire.DefaultPKey, DestQP: 0x34, PSN: 7},

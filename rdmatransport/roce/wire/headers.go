@@ -1,5 +1,6 @@
-// Package wire is RoCEv2's headers and nothing but headers: what stands between the UDP header and the end of the
-// datagram. All fields are big-endian on the wire, except the ICRC; here they are values in host order.
+// Package wire is RoCEv2's headers and nothing but headers: what stands between the UDP header and
+// the end of the datagram. All fields are big-endian on the wire, except the ICRC; here they are
+// values in host order.
 //
 //	+-----+--------------------------------------------+---------+-----+------+
 //	| BTH | RETH, AETH, AtomicETH, … as the opcode has  | payload | pad | ICRC |
@@ -29,7 +30,8 @@ const (
 	MaxHeaderLen = BTHLen + XRCETHLen + AtomicETHLen
 )
 
-// DefaultPKey is the full-membership key of the default partition, the only one that RoCEv2 is used with.
+// DefaultPKey is the full-membership key of the default partition, the only one that RoCEv2 is used
+// with.
 const DefaultPKey = 0xffff
 
 // BTH is the base transport header (IBTA Vol 1 §9.2; FECN and BECN are A17's and Vol 1 A10's).
@@ -78,7 +80,8 @@ func (h *BTH) decode(b []byte) {
 // Encode writes the BTH to the first BTHLen bytes of b.
 func (h *BTH) Encode(b []byte) { h.encode(b) }
 
-// encode needs BTHLen bytes. Two stores, as wide as what the ICRC loads: a load of what several stores have written waits for them.
+// encode needs BTHLen bytes. Two stores, as wide as what the ICRC loads: a load of what several
+// stores have written waits for them.
 func (h *BTH) encode(b []byte) {
 	_ = b[BTHLen-1]
 	front, back := h.words()
@@ -93,7 +96,8 @@ func (h *BTH) words() (front uint64, back uint32) {
 	return front, uint32(bit(h.AckReq, 0x80)|h.Reserved7&0x7f)<<24 | h.PSN&mask24
 }
 
-// Sequence recognises packets that follow each other: their BTHs are the same but for the PSN, which counts up.
+// Sequence recognises packets that follow each other: their BTHs are the same but for the PSN,
+// which counts up.
 type Sequence struct {
 	front uint64 // bytes 0 to 7
 	back  uint32 // and 8 to 11, of the packet before
@@ -163,7 +167,8 @@ type AETH struct {
 	MSN      uint32 // 24 bits
 }
 
-// AETH syndromes (IBTA Vol 1 §9.7.5.1, tables 43–45). The type is in bits 6–5, its value in bits 4–0.
+// AETH syndromes (IBTA Vol 1 §9.7.5.1, tables 43–45). The type is in bits 6–5, its value in bits
+// 4–0.
 const (
 	SyndromeACK = 0x00
 	RNRNak      = 0x20
@@ -188,8 +193,8 @@ func (h *AETH) Type() uint8 { return h.Syndrome & syndromeType }
 // Value is an ACK's credit count code, an RNR NAK's timer code (see [RNRTimer]), or a NAK's code.
 func (h *AETH) Value() uint8 { return h.Syndrome & syndromeValue }
 
-// Credits is how many more messages than the first MSN an ACK's sender has receive requests for; not ok if it gives no
-// end-to-end credits (IBTA Vol 1 §9.7.7.2).
+// Credits is how many more messages than the first MSN an ACK's sender has receive requests for;
+// not ok if it gives no end-to-end credits (IBTA Vol 1 §9.7.7.2).
 func (h *AETH) Credits() (n uint32, ok bool) {
 	switch v := h.Value(); {
 	case v == AckUnlimited:
@@ -207,7 +212,8 @@ func (h *AETH) IsACK() bool { return h.Type() == SyndromeACK }
 // IsRNR reports a receiver-not-ready NAK.
 func (h *AETH) IsRNR() bool { return h.Type() == RNRNak }
 
-// IsNAK reports any other negative acknowledgement; Syndrome then is one of the Nak constants, or reserved.
+// IsNAK reports any other negative acknowledgement; Syndrome then is one of the Nak constants, or
+// reserved.
 func (h *AETH) IsNAK() bool { return h.Type() == NAK }
 
 func (h *AETH) decode(b []byte) {
@@ -253,7 +259,8 @@ func (h *AtomicETH) encode(b []byte) {
 	binary.BigEndian.PutUint64(b[20:], h.Compare)
 }
 
-// AtomicAckETH is the atomic acknowledge extended transport header: eight bytes (IBTA Vol 1 §9.3.5.3).
+// AtomicAckETH is the atomic acknowledge extended transport header: eight bytes (IBTA Vol 1
+// §9.3.5.3).
 type AtomicAckETH struct {
 	Orig uint64 // what the memory held before
 }

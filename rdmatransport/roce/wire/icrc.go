@@ -7,10 +7,10 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/crc"
 )
 
-// ICRC is the invariant CRC of a packet: header is its IPv4 (20 bytes, no options) or IPv6 (40 bytes) header and the
-// 8 bytes of UDP header, or of RoCE v1 the 40 bytes of GRH, as on the wire; b is what is behind it without the last four
-// bytes. What routers may change counts as ones, and eight bytes of ones stand where InfiniBand has its LRH (IBTA A17.3.3,
-// Vol 1 §7.8.1):
+// ICRC is the invariant CRC of a packet: header is its IPv4 (20 bytes, no options) or IPv6 (40
+// bytes) header and the 8 bytes of UDP header, or of RoCE v1 the 40 bytes of GRH, as on the wire; b
+// is what is behind it without the last four bytes. What routers may change counts as ones, and
+// eight bytes of ones stand where InfiniBand has its LRH (IBTA A17.3.3, Vol 1 §7.8.1):
 //
 //	IPv4        TOS, TTL, header checksum
 //	IPv6, GRH   traffic class, flow label, hop limit
@@ -36,9 +36,10 @@ func ICRC(header, b []byte) uint32 {
 	return Update(sum, b[BTHLen:])
 }
 
-// Run computes the ICRCs of packets that go behind one header, which differs from packet to packet in its lengths and the IPv4
-// identification alone: those of a superframe, or of one path. What the rest of the headers adds to the sum is kept for as long as
-// packets of one length follow each other whose BTHs differ in the last four bytes alone (AckReq and PSN). The zero value is ready.
+// Run computes the ICRCs of packets that go behind one header, which differs from packet to packet
+// in its lengths and the IPv4 identification alone: those of a superframe, or of one path. What the
+// rest of the headers adds to the sum is kept for as long as packets of one length follow each
+// other whose BTHs differ in the last four bytes alone (AckReq and PSN). The zero value is ready.
 type Run struct {
 	kept  uint32
 	size  uint16 // what the IP header has as length; never 0, so that the zero value is nobody's
@@ -81,11 +82,12 @@ func Update(sum uint32, b []byte) uint32 {
 	return crc.IEEE.Update(sum, b)
 }
 
-// shortest is from how many bytes on hash/crc32 uses the processor's instructions; below, most of its time is spent on
-// finding out.
+// shortest is from how many bytes on hash/crc32 uses the processor's instructions; below, most of
+// its time is spent on finding out.
 const shortest = 64
 
-// updateShort is crc32.Update, eight and four bytes at a time: RoCE's packets are multiples of four.
+// updateShort is crc32.Update, eight and four bytes at a time: RoCE's packets are multiples of
+// four.
 func updateShort(crc uint32, b []byte) uint32 {
 	crc = ^crc
 	for ; len(b) >= 8; b = b[8:] {
@@ -103,8 +105,8 @@ func updateShort(crc uint32, b []byte) uint32 {
 	return ^crc
 }
 
-// sum4 is what the first four bytes of b add by their rows, and sum20 the first twenty. Without a loop, and where the compiler
-// sees the lengths, a byte takes two instructions.
+// sum4 is what the first four bytes of b add by their rows, and sum20 the first twenty. Without a
+// loop, and where the compiler sees the lengths, a byte takes two instructions.
 func sum4(rows []row, b []byte) uint32 {
 	r, x := (*[4]row)(rows), (*[4]byte)(b)
 	return r[0][x[0]] ^ r[1][x[1]] ^ r[2][x[2]] ^ r[3][x[3]]
@@ -115,9 +117,10 @@ func sum20(rows []row, b []byte) uint32 {
 	return sum4(r[:], x[:]) ^ sum4(r[4:], x[4:]) ^ sum4(r[8:], x[8:]) ^ sum4(r[12:], x[12:]) ^ sum4(r[16:], x[16:])
 }
 
-// A CRC over a known number of bytes is the sum of what each byte adds, by its value and its distance from the end, and
-// of that of zeros. So the headers, which come before the payload and with bits in them that count as ones whatever they
-// are, cost one look into a table a byte: much less than a copy of them with the ones filled in, and hash/crc32 over it.
+// A CRC over a known number of bytes is the sum of what each byte adds, by its value and its
+// distance from the end, and of that of zeros. So the headers, which come before the payload and
+// with bits in them that count as ones whatever they are, cost one look into a table a byte: much
+// less than a copy of them with the ones filled in, and hash/crc32 over it.
 type row [256]uint32
 
 var (
@@ -144,7 +147,8 @@ var (
 	maskBTH  = [BTHLen]byte{4: 0xff}
 )
 
-// startOf is the CRC of the eight bytes of ones, a header and a BTH in which all is zero but what counts as ones.
+// startOf is the CRC of the eight bytes of ones, a header and a BTH in which all is zero but what
+// counts as ones.
 func startOf(mask []byte) uint32 {
 	lrh := [8]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 	crc := crc32.ChecksumIEEE(lrh[:])
@@ -188,8 +192,8 @@ func init() {
 // GRHLen is the number of bytes of a GRH.
 const GRHLen = 40
 
-// PutICRC computes the ICRC of pkt, all that is behind the header, and writes it to its last four bytes (little-endian). Without
-// a header, the packet goes without ICRC, and they are zeros.
+// PutICRC computes the ICRC of pkt, all that is behind the header, and writes it to its last four
+// bytes (little-endian). Without a header, the packet goes without ICRC, and they are zeros.
 func PutICRC(header, pkt []byte) {
 	n := len(pkt) - ICRCLen
 	if len(header) == 0 {
@@ -204,8 +208,8 @@ func PutSum(pkt []byte, sum uint32) {
 	binary.LittleEndian.PutUint32(pkt[len(pkt)-ICRCLen:], sum)
 }
 
-// CheckICRC tells whether the last four bytes of pkt, all that is behind the header, are its ICRC. It is false for anything
-// that is too short, or whose header is not of a known length.
+// CheckICRC tells whether the last four bytes of pkt, all that is behind the header, are its ICRC.
+// It is false for anything that is too short, or whose header is not of a known length.
 func CheckICRC(header, pkt []byte) bool {
 	n := len(pkt) - ICRCLen
 	return checkable(header, n) && binary.LittleEndian.Uint32(pkt[n:]) == ICRC(header, pkt[:n])

@@ -9,8 +9,8 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// bitwise is the ICRC straight from its definition, one bit at a time: masked lists the bytes, and which of their
-// bits, that count as ones.
+// bitwise is the ICRC straight from its definition, one bit at a time: masked lists the bytes, and
+// which of their bits, that count as ones.
 func bitwise(header, b []byte) uint32 {
 	masked := map[int]byte{len(header) + 4: 0xff}
 	if len(header) != wire.GRHLen { // the UDP checksum
@@ -43,7 +43,8 @@ func bitwise(header, b []byte) uint32 {
 // headerLens are those of IPv4 and UDP, of IPv6 and UDP, and of a GRH.
 var headerLens = []int{28, 48, wire.GRHLen}
 
-// datagram makes a header of h bytes with something in every field, and a SEND Only of n payload bytes.
+// datagram makes a header of h bytes with something in every field, and a SEND Only of n payload
+// bytes.
 func datagram(h, n int) (header, payload []byte) {
 	header = make([]byte, h)
 	for i := range header {
@@ -77,7 +78,8 @@ func TestICRCOfEveryLength(t *testing.T) {
 	}
 }
 
-// TestICRCCovers flips every bit of a packet: those that routers may change must not matter, all others must.
+// TestICRCCovers flips every bit of a packet: those that routers may change must not matter, all
+// others must.
 func TestICRCCovers(t *testing.T) {
 	free := map[int]map[int]byte{
 		28:          {1: 0xff, 8: 0xff, 10: 0xff, 11: 0xff, 26: 0xff, 27: 0xff, 28 + 4: 0xff},
@@ -114,7 +116,8 @@ func TestCheckICRCOfNonsense(t *testing.T) {
 	}
 }
 
-// TestRunICRC: packets behind one header have the ICRCs of packets alone, whatever else follows what.
+// TestRunICRC: packets behind one header have the ICRCs of packets alone, whatever else follows
+// what.
 func TestRunICRC(t *testing.T) {
 	for _, h := range headerLens {
 		r := rand.New(rand.NewPCG(1, uint64(h)))

@@ -9,16 +9,19 @@ import (
 // ID is the identification in an IPv4 header.
 func ID(header []byte) uint16 { return binary.BigEndian.Uint16(header[idAt:]) }
 
-// SolveID finds the IPv4 identification under which pkt, all that is behind the UDP header, has its ICRC. header is the IPv4
-// header (20 bytes, no options) and the UDP header, with any identification; its other fields must be those that the packet
-// was sent with. A socket does not show the identification of what it receives, and the ICRC covers it.
+// SolveID finds the IPv4 identification under which pkt, all that is behind the UDP header, has its
+// ICRC. header is the IPv4 header (20 bytes, no options) and the UDP header, with any
+// identification; its other fields must be those that the packet was sent with. A socket does not
+// show the identification of what it receives, and the ICRC covers it.
 //
-// ok is false if there is no such identification: then the packet was damaged, or another field of header is wrong. For
-// a damaged packet one is found by chance once in 65,536 times, because 16 of the ICRC's 32 bits are spent on finding it.
+// ok is false if there is no such identification: then the packet was damaged, or another field of
+// header is wrong. For a damaged packet one is found by chance once in 65,536 times, because 16 of
+// the ICRC's 32 bits are spent on finding it.
 //
-// A CRC is linear. The ICRC of two packets that differ in the identification alone differ by what the difference of the two
-// adds: that is those 16 bits as a polynomial, times x^32, times x^8 for each byte behind them, modulo the CRC's polynomial.
-// Dividing by that power of x, except for x^16, leaves the difference in 16 of 32 bits, and zeros in the others.
+// A CRC is linear. The ICRC of two packets that differ in the identification alone differ by what
+// the difference of the two adds: that is those 16 bits as a polynomial, times x^32, times x^8 for
+// each byte behind them, modulo the CRC's polynomial. Dividing by that power of x, except for x^16,
+// leaves the difference in 16 of 32 bits, and zeros in the others.
 func SolveID(header, pkt []byte) (id uint16, ok bool) {
 	const (
 		behind  = ipv4UDPLen - idAt - 2 // bytes of the header behind it

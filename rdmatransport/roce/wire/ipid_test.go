@@ -8,8 +8,8 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// TestSolveIDOfCaptures: the identification is found of each IPv4 packet that Linux's rxe has sent, whatever is guessed, and
-// whatever the fields are that the ICRC does not cover.
+// TestSolveIDOfCaptures: the identification is found of each IPv4 packet that Linux's rxe has sent,
+// whatever is guessed, and whatever the fields are that the ICRC does not cover.
 func TestSolveIDOfCaptures(t *testing.T) {
 	solved := 0
 	for _, file := range captures(t) {

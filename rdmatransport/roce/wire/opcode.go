@@ -2,8 +2,8 @@ package wire
 
 import "fmt"
 
-// Opcode is the BTH's operation code: the transport service in the upper three bits, the operation in the lower five
-// (IBTA Vol 1 §9.2.1, table 38).
+// Opcode is the BTH's operation code: the transport service in the upper three bits, the operation
+// in the lower five (IBTA Vol 1 §9.2.1, table 38).
 type Opcode uint8
 
 // Transport is the transport service that an opcode belongs to.
@@ -89,7 +89,8 @@ type Info struct {
 	header uint8
 }
 
-// Known: the opcode is one of this package's constants. For any other nothing else is true, and HeaderLen is BTHLen.
+// Known: the opcode is one of this package's constants. For any other nothing else is true, and
+// HeaderLen is BTHLen.
 func (i Info) Known() bool { return i.flags&known != 0 }
 
 // Request goes from requester to responder. A CNP is neither Request nor Response.
@@ -125,7 +126,8 @@ func (i Info) Flush() bool { return i.flags&flush != 0 }
 // AtomicWrite: an ATOMIC WRITE request.
 func (i Info) AtomicWrite() bool { return i.flags&atomicWrite != 0 }
 
-// Answered: of a request, that it has a response of its own, which takes one of the responder's resources.
+// Answered: of a request, that it has a response of its own, which takes one of the responder's
+// resources.
 func (i Info) Answered() bool { return i.flags&(read|atomic|flush|atomicWrite) != 0 }
 
 // HasRETH and the methods below tell which extension headers follow the BTH.

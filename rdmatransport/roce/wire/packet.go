@@ -14,8 +14,8 @@ var (
 	ErrPayload = errors.New("roce: payload where the opcode has none, or not of the length it must have")
 )
 
-// Packet is one RoCEv2 packet. Which of the extension headers count is the opcode's to say ([Opcode.Info]); Parse
-// leaves the others as they were.
+// Packet is one RoCEv2 packet. Which of the extension headers count is the opcode's to say
+// ([Opcode.Info]); Parse leaves the others as they were.
 type Packet struct {
 	BTH
 	RETH           RETH
@@ -30,16 +30,18 @@ type Packet struct {
 	Payload        []byte // without pad; of an acknowledgement, its Sack
 }
 
-// Parse reads the packet that fills the UDP payload b, ICRC included; it does not check the ICRC. Payload is a part
-// of b. The error is one of this package's; p is then undefined. p may be used again.
+// Parse reads the packet that fills the UDP payload b, ICRC included; it does not check the ICRC.
+// Payload is a part of b. The error is one of this package's; p is then undefined. p may be used
+// again.
 func (p *Packet) Parse(b []byte) error { return p.parse(b, b) }
 
 // Scratch is room for what ParseInPlace copies.
 type Scratch [512]byte
 
-// ParseInPlace is Parse of a packet in memory that may change at any time. The headers are read from a copy of them, and if
-// the packet is not one of data (SEND, WRITE, READ response), Payload is a copy too. In data packets Payload is a part of b,
-// of which no byte has been read; the packet's other lengths are as long as b was.
+// ParseInPlace is Parse of a packet in memory that may change at any time. The headers are read
+// from a copy of them, and if the packet is not one of data (SEND, WRITE, READ response), Payload
+// is a copy too. In data packets Payload is a part of b, of which no byte has been read; the
+// packet's other lengths are as long as b was.
 func (p *Packet) ParseInPlace(b []byte, scratch *Scratch) error {
 	n := copy(scratch[:MaxHeaderLen], b)
 	if n < BTHLen {
@@ -132,8 +134,8 @@ func (p *Packet) Size() int { return p.HeaderLen() + len(p.Payload) + int(p.Pad)
 // PadLen is the BTH.Pad of a payload of n bytes.
 func PadLen(n int) uint8 { return uint8(-n & 3) }
 
-// EncodeHeader writes the BTH and the extensions that the opcode has to b, which has room for HeaderLen bytes, and
-// returns that number.
+// EncodeHeader writes the BTH and the extensions that the opcode has to b, which has room for
+// HeaderLen bytes, and returns that number.
 func (p *Packet) EncodeHeader(b []byte) int {
 	info := p.Opcode.Info()
 	p.BTH.encode(b)
@@ -177,8 +179,8 @@ func (p *Packet) EncodeHeader(b []byte) int {
 	return n
 }
 
-// Encode writes the whole packet to b, whose length is Size: headers, a copy of the payload, zeros as pad, ICRC.
-// header is the IP and UDP headers that it is sent behind.
+// Encode writes the whole packet to b, whose length is Size: headers, a copy of the payload, zeros
+// as pad, ICRC. header is the IP and UDP headers that it is sent behind.
 func (p *Packet) Encode(header, b []byte) {
 	n := p.EncodeHeader(b)
 	n += copy(b[n:], p.Payload)

@@ -198,7 +198,8 @@ func TestPSN(t *testing.T) {
 	}
 }
 
-// TestCredits: 0 and 1, then alternately the power of two and one and a half of it, up to 32,768; 31 is none.
+// TestCredits: 0 and 1, then alternately the power of two and one and a half of it, up to 32,768;
+// 31 is none.
 func TestCredits(t *testing.T) {
 	want := []uint32{0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096,
 		6144, 8192, 12288, 16384, 24576, 32768}
@@ -211,7 +212,8 @@ func TestCredits(t *testing.T) {
 	}
 }
 
-// TestRNRTimer: the table is 10 µs, then alternately the power of two and one and a half of it; 0 is the longest.
+// TestRNRTimer: the table is 10 µs, then alternately the power of two and one and a half of it; 0
+// is the longest.
 func TestRNRTimer(t *testing.T) {
 	for code, want := range map[uint8]time.Duration{
 		0: 655360 * time.Microsecond, 1: 10 * time.Microsecond, 2: 20 * time.Microsecond, 3: 30 * time.Microsecond,
@@ -229,7 +231,8 @@ func TestRNRTimer(t *testing.T) {
 	}
 }
 
-// FuzzParse: nothing panics, and what parses encodes to the same bytes, but for the pad and the ICRC, which are ours.
+// FuzzParse: nothing panics, and what parses encodes to the same bytes, but for the pad and the
+// ICRC, which are ours.
 func FuzzParse(f *testing.F) {
 	for o := range 256 {
 		f.Add(encode(full(wire.Opcode(o), 7), header4))
@@ -300,7 +303,8 @@ func BenchmarkCheckICRC(b *testing.B) {
 	}
 }
 
-// BenchmarkHeaderICRC is a BTH and what the headers add to the ICRC, of a packet alone and of one that follows others of its kind.
+// BenchmarkHeaderICRC is a BTH and what the headers add to the ICRC, of a packet alone and of one
+// that follows others of its kind.
 func BenchmarkHeaderICRC(b *testing.B) {
 	for _, ip := range []int{20, 40} {
 		header, data := datagram(ip+8, 0)
@@ -323,8 +327,8 @@ func BenchmarkHeaderICRC(b *testing.B) {
 	}
 }
 
-// TestParseInPlace: in memory that changes, a packet is what it was when its headers were copied; it says the same as Parse,
-// its data stays where it is, and any other payload is a copy.
+// TestParseInPlace: in memory that changes, a packet is what it was when its headers were copied;
+// it says the same as Parse, its data stays where it is, and any other payload is a copy.
 func TestParseInPlace(t *testing.T) {
 	var scratch wire.Scratch
 	for i := range 256 {

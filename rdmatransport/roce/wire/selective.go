@@ -6,19 +6,22 @@ import (
 	"math/bits"
 )
 
-// Mark is what a SoftRNIC that keeps packets behind a gap puts into BTH.Reserved7 of every packet of a reliable connection:
-// 1 to 127, or 0 for none. All others send the field as zero, and ignore it (IBTA Vol 1 §9.2).
+// Mark is what a SoftRNIC that keeps packets behind a gap puts into BTH.Reserved7 of every packet
+// of a reliable connection: 1 to 127, or 0 for none. All others send the field as zero, and ignore
+// it (IBTA Vol 1 §9.2).
 //
-// There is one for the requests of each direction, and their answers, which both sides know from the numbers of the two
-// QPs and the first PSN of the requests. So packets that somebody makes who has not seen the connection's mostly have a
-// wrong one. It is 7 bits and no more than a help: nothing in a RoCE packet proves who sent it, and the ICRC has no key.
+// There is one for the requests of each direction, and their answers, which both sides know from
+// the numbers of the two QPs and the first PSN of the requests. So packets that somebody makes who
+// has not seen the connection's mostly have a wrong one. It is 7 bits and no more than a help:
+// nothing in a RoCE packet proves who sent it, and the ICRC has no key.
 type Mark uint8
 
-// markVersion keeps the marks of versions apart: two that understand selective acknowledgements differently do not recognise
-// each other. The one before had 0, and a bitmap.
+// markVersion keeps the marks of versions apart: two that understand selective acknowledgements
+// differently do not recognise each other. The one before had 0, and a bitmap.
 const markVersion = 31
 
-// MarkOf is the mark of the requests that QP requester sends to QP responder, from PSN first on, and of their answers.
+// MarkOf is the mark of the requests that QP requester sends to QP responder, from PSN first on,
+// and of their answers.
 func MarkOf(requester, responder, first uint32) Mark {
 	h := fnv.New32a()
 	var b [12]byte
@@ -29,11 +32,13 @@ func MarkOf(requester, responder, first uint32) Mark {
 	return 1 + Mark((uint64(h.Sum32())+markVersion)%127)
 }
 
-// Newest is the BTH.Reserved7 of an answer, and of a request packet behind whose PSNs none has been sent so far. On a path
-// that keeps the order, what has come by then and claims to be from further on is not the peer's.
+// Newest is the BTH.Reserved7 of an answer, and of a request packet behind whose PSNs none has been
+// sent so far. On a path that keeps the order, what has come by then and claims to be from further
+// on is not the peer's.
 func (m Mark) Newest() uint8 { return uint8(m) }
 
-// Again is the BTH.Reserved7 of a request packet that is sent once more, while others have been sent from behind it.
+// Again is the BTH.Reserved7 of a request packet that is sent once more, while others have been
+// sent from behind it.
 func (m Mark) Again() uint8 {
 	if m == 0 {
 		return 0
@@ -42,15 +47,16 @@ func (m Mark) Again() uint8 {
 }
 
 const (
-	// MaxSackLen is how many bytes a selective acknowledgement has at most, where the path MTU is not less.
+	// MaxSackLen is how many bytes a selective acknowledgement has at most, where the path MTU is
+	// not less.
 	MaxSackLen = 4096
 	// maxSackTold is how many packets it tells of at most.
 	maxSackTold = 1<<16 - 1
 )
 
-// Sack is the payload of a sequence NAK between two that mark their packets: which packets behind the expected one are
-// there. It is a list of items of 16 bits, each about the packets behind those of the item before; the first begins with the
-// PSN after the NAK's.
+// Sack is the payload of a sequence NAK between two that mark their packets: which packets behind
+// the expected one are there. It is a list of items of 16 bits, each about the packets behind those
+// of the item before; the first begins with the PSN after the NAK's.
 //
 //	+---+---+---------------------------+
 //	| 0 | k |             n             |  n packets, 1 to 16,383: k tells whether they are there
@@ -60,8 +66,8 @@ const (
 //	|                 0                 |  the end: nothing behind is there
 //	+-----------------------------------+
 //
-// The end is repeated where that makes the length a multiple of 4 bytes. A list without an end says nothing of what is
-// behind it: there was no room for that.
+// The end is repeated where that makes the length a multiple of 4 bytes. A list without an end says
+// nothing of what is behind it: there was no room for that.
 type Sack []byte
 
 const (
@@ -72,9 +78,9 @@ const (
 	sackItems = 2  // bytes of an item
 )
 
-// AppendSack appends a selective acknowledgement to b, which has room for so many bytes, a multiple of 4. It tells of n
-// packets, or of as many of the first as there is room for. kept has those from number i on, counted from 0: the lowest
-// bit is i's; bits of packets n and later do not matter.
+// AppendSack appends a selective acknowledgement to b, which has room for so many bytes, a multiple
+// of 4. It tells of n packets, or of as many of the first as there is room for. kept has those from
+// number i on, counted from 0: the lowest bit is i's; bits of packets n and later do not matter.
 func AppendSack(b []byte, room int, n uint32, kept func(i uint32) uint64) Sack {
 	end := len(b) + room
 	for i := uint32(0); i < n; {
@@ -121,7 +127,8 @@ func runOf(w uint64) uint32 {
 	return uint32(bits.TrailingZeros64(w))
 }
 
-// All calls yield with what is there, in order: n packets, the first of which is so far from the NAK's PSN.
+// All calls yield with what is there, in order: n packets, the first of which is so far from the
+// NAK's PSN.
 func (s Sack) All(yield func(distance, n uint32) bool) {
 	for at := uint32(1); len(s) > 0; s = s[sackItems:] {
 		item := uint32(binary.BigEndian.Uint16(s))
@@ -179,7 +186,8 @@ func (s Sack) sound() bool {
 	return true
 }
 
-// sack tells whether an acknowledgement may have this payload. Whether its mark is the connection's, the QP knows.
+// sack tells whether an acknowledgement may have this payload. Whether its mark is the
+// connection's, the QP knows.
 func (p *Packet) sack(payload []byte) bool {
 	return (p.Opcode == RCAck || p.Opcode == Opcode(XRC)<<5|RCAck) && p.Reserved7 != 0 &&
 		p.Pad == 0 && Sack(payload).sound()

@@ -11,7 +11,8 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// TestSackPayload: only a marked acknowledgement may have one, of items that are as they have to be.
+// TestSackPayload: only a marked acknowledgement may have one, of items that are as they have to
+// be.
 func TestSackPayload(t *testing.T) {
 	one, long := []uint16{0x4001, 0}, make([]uint16, wire.MaxSackLen/2)
 	for i := range long {
@@ -90,7 +91,8 @@ func TestSack(t *testing.T) {
 	}
 }
 
-// FuzzSack: what is told of packets is what they are, of all if there is room; and what parses tells of packets in order.
+// FuzzSack: what is told of packets is what they are, of all if there is room; and what parses
+// tells of packets in order.
 func FuzzSack(f *testing.F) {
 	f.Add([]byte{1, 2, 3}, uint32(20), uint16(8))
 	f.Add(bytes.Repeat([]byte{0xff, 0xff, 0xfe}, 1000), uint32(20000), uint16(256))
@@ -148,7 +150,8 @@ func parsed(t *testing.T, b []byte) map[uint32]bool {
 	return told
 }
 
-// TestMark: each connection has two values, never zero, and different ones mostly have different ones.
+// TestMark: each connection has two values, never zero, and different ones mostly have different
+// ones.
 func TestMark(t *testing.T) {
 	const n = 1 << 14
 	count := map[uint8]int{}

@@ -1,12 +1,14 @@
-// Package classify knows the packets of RoCE for a hub, a process that shares UDP port 4791 between others: it says which of
-// them a datagram is for, by the destination QPN in its BTH (IBTA Vol 1 §9.2), or for QP 1, the numbers in its MAD (§12.6).
+// Package classify knows the packets of RoCE for a hub, a process that shares UDP port 4791 between
+// others: it says which of them a datagram is for, by the destination QPN in its BTH (IBTA Vol 1
+// §9.2), or for QP 1, the numbers in its MAD (§12.6).
 //
-// A MAD is for the process whose communication ID it calls the receiver's, a request (REQ, SIDR_REQ) for the one that serves
-// its service ID, and a SIDR_REP for the one whose request ID it has. A REJ of somebody who gives up before he has got a REP
-// names no ID of the receiver: it goes where his REQ went.
+// A MAD is for the process whose communication ID it calls the receiver's, a request (REQ,
+// SIDR_REQ) for the one that serves its service ID, and a SIDR_REP for the one whose request ID it
+// has. A REJ of somebody who gives up before he has got a REP names no ID of the receiver: it goes
+// where his REQ went.
 //
-// For processes that died connections.go remembers which connections they had, as far as that can be seen in what their peers
-// have sent, and speak.go ends those.
+// For processes that died connections.go remembers which connections they had, as far as that can
+// be seen in what their peers have sent, and speak.go ends those.
 package classify
 
 import (
@@ -90,8 +92,9 @@ func (c *Classifier) target(m *message, d *stack.Datagram) stack.Target {
 	return stack.Target{Kind: stack.TargetCommID, Number: m.remote}
 }
 
-// intact tells whether a datagram has the right ICRC. Of a MAD whose IPv4 identification was not seen, any identification is
-// right: nothing is known of who sends MADs, so that each is a first packet in the sense of package ipid.
+// intact tells whether a datagram has the right ICRC. Of a MAD whose IPv4 identification was not
+// seen, any identification is right: nothing is known of who sends MADs, so that each is a first
+// packet in the sense of package ipid.
 func (c *Classifier) intact(payload []byte, d *stack.Datagram) bool {
 	if d.NoICRC {
 		return true
@@ -160,5 +163,6 @@ func (c *Classifier) Refuse(payload []byte, d *stack.Datagram, send stack.SendFu
 	c.speech.say(send, way, m.tid, answer)
 }
 
-// randomTID is a transaction ID. It need not be secret: the message has two communication IDs that are.
+// randomTID is a transaction ID. It need not be secret: the message has two communication IDs that
+// are.
 func randomTID() uint64 { return rand.Uint64() }

@@ -10,8 +10,8 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// Bounds on what peers can have remembered. Beyond, the oldest is forgotten: if its process dies, the peer is not told, and
-// finds out by itself.
+// Bounds on what peers can have remembered. Beyond, the oldest is forgotten: if its process dies,
+// the peer is not told, and finds out by itself.
 const (
 	maxConnections = 1 << 16 // of a process
 	maxRequests    = 1 << 14
@@ -101,8 +101,9 @@ func (c *Classifier) Died(n stack.Numbers) {
 	}
 }
 
-// learn takes in what a message with the right ICRC tells of a connection. A connection is known from the message that has
-// both communication IDs: for who has asked that is the REP, for who was asked the RTU, or a MRA about his REP.
+// learn takes in what a message with the right ICRC tells of a connection. A connection is known
+// from the message that has both communication IDs: for who has asked that is the REP, for who was
+// asked the RTU, or a MRA about his REP.
 func (c *Classifier) learn(m *message, d *stack.Datagram) {
 	key := m.request(d)
 	switch x := m.content.(type) {

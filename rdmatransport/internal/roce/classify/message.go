@@ -12,8 +12,8 @@ import (
 type message struct {
 	tid     uint64
 	content mad.Message
-	// local and remote are the communication IDs, or the request ID of SIDR, of who sent it and of who receives it; 0 if it has
-	// none.
+	// local and remote are the communication IDs, or the request ID of SIDR, of who sent it and of
+	// who receives it; 0 if it has none.
 	local, remote uint32
 }
 
@@ -37,7 +37,8 @@ func parse(payload []byte, d *stack.Datagram) (m message, ok bool) {
 	return m, true
 }
 
-// betweenQP1s tells whether a packet to QP 1 is what QP 1 of another host sends, in the default partition (IBTA Vol 1 §13.5.2).
+// betweenQP1s tells whether a packet to QP 1 is what QP 1 of another host sends, in the default
+// partition (IBTA Vol 1 §13.5.2).
 func betweenQP1s(p *wire.Packet) bool {
 	const anyMember = 0x7fff // the other bit tells full members from limited ones
 	inPartition := p.PKey&anyMember == defaultPKey&anyMember

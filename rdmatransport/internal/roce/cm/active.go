@@ -9,7 +9,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// MaxREQPrivate and MaxSIDRPrivate are the bytes of private data that a request has for the application.
+// MaxREQPrivate and MaxSIDRPrivate are the bytes of private data that a request has for the
+// application.
 const (
 	MaxREQPrivate  = mad.REQPrivateLen - mad.IPCMLen
 	MaxSIDRPrivate = mad.SIDRREQPrivateLen - mad.IPCMLen

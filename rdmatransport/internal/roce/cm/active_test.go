@@ -168,7 +168,8 @@ func TestRejected(t *testing.T) {
 	})
 }
 
-// TestForgedREP: a REP counts only if it answers the REQ, and comes from the host that the REQ was sent to.
+// TestForgedREP: a REP counts only if it answers the REQ, and comes from the host that the REQ was
+// sent to.
 func TestForgedREP(t *testing.T) {
 	bubble(t, func(r *rig) {
 		_, req, tid := r.asked()

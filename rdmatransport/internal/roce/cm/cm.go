@@ -1,14 +1,16 @@
-// Package cm sets up and tears down RoCEv2 connections: the communication management of IBTA Vol 1 chapter 12 over
-// datagrams between general services QPs, with the behaviour of Linux's ib_cm and rdma_cm.
+// Package cm sets up and tears down RoCEv2 connections: the communication management of IBTA Vol 1
+// chapter 12 over datagrams between general services QPs, with the behaviour of Linux's ib_cm and
+// rdma_cm.
 //
-// The way of a message. In: the GSI hands a datagram to Manager.receive, which finds the connection by its random
-// communication ID and the peer's address and calls the message's handler: those of the side that asks are in
-// active.go, of the side that answers in passive.go, of both at the end in teardown.go; sidr.go has the datagram
-// service. Out: a connection formats a message and sends it on its path; what wants an answer is kept and sent again by
-// the connection's timer (retry.go).
+// The way of a message. In: the GSI hands a datagram to Manager.receive, which finds the connection
+// by its random communication ID and the peer's address and calls the message's handler: those of
+// the side that asks are in active.go, of the side that answers in passive.go, of both at the end
+// in teardown.go; sidr.go has the datagram service. Out: a connection formats a message and sends
+// it on its path; what wants an answer is kept and sent again by the connection's timer (retry.go).
 //
-// One lock guards the manager and all of its connections. Events are queued under it, and handed over without it by the
-// goroutine that brought the datagram or the timeout, in order for each connection (events.go).
+// One lock guards the manager and all of its connections. Events are queued under it, and handed
+// over without it by the goroutine that brought the datagram or the timeout, in order for each
+// connection (events.go).
 package cm
 
 import (
@@ -31,7 +33,8 @@ import (
 type GSI interface {
 	// Path prepares to send from one of the port's addresses.
 	Path(port uint8, a stack.PathAttr) (Path, error)
-	// Receive installs the function that each datagram to QP 1 goes to. Nil removes it; a call may still be running.
+	// Receive installs the function that each datagram to QP 1 goes to. Nil removes it; a call may
+	// still be running.
 	Receive(func(*Datagram))
 }
 
@@ -61,17 +64,18 @@ type Config struct {
 	AckDelay uint8       // the device's local CA ACK delay, 4.096 µs × 2^n
 	MaxDepth uint8       // the most READs and atomics that a QP may have outstanding, on either side
 	IDs      stack.Range // of communication IDs; the zero Range stands for all
-	// Shared are the device's ports with an address, unspecified meaning any, that other processes have as well.
+	// Shared are the device's ports with an address, unspecified meaning any, that other processes
+	// have as well.
 	Shared func(netip.Addr) []stack.Shared
 	// GIDIndex is where an address is in a port's GID table, -1 if it is not.
 	GIDIndex func(port uint8, a netip.Addr) int
 	// MTU is a port's active MTU.
 	MTU func(port uint8) verbs.MTU
-	// Ending is called with the number of this side's QP before its peer is asked to disconnect: what the QP has put off goes
-	// first. The manager is locked. Nil if nothing is put off.
+	// Ending is called with the number of this side's QP before its peer is asked to disconnect:
+	// what the QP has put off goes first. The manager is locked. Nil if nothing is put off.
 	Ending func(qpn uint32)
-	// Returns tells whether a port has no carrier, and will most likely have one soon, as where a hub that it shares is being
-	// replaced. Nil if there is no such port.
+	// Returns tells whether a port has no carrier, and will most likely have one soon, as where a
+	// hub that it shares is being replaced. Nil if there is no such port.
 	Returns func(port uint8) bool
 }
 
@@ -104,8 +108,8 @@ type Manager struct {
 	buf       [mad.Size]byte // to format a message in
 }
 
-// peerKey names something that a peer has. The address that its datagrams come from is part of it: what a peer says
-// of itself can be said by anyone.
+// peerKey names something that a peer has. The address that its datagrams come from is part of it:
+// what a peer says of itself can be said by anyone.
 type peerKey struct {
 	addr netip.Addr
 	guid uint64
@@ -134,8 +138,8 @@ func New(cfg Config) *Manager {
 	return m
 }
 
-// Close forgets every connection; no event follows but those already on their way. Peers are not told: whoever wants
-// that closes the connections first.
+// Close forgets every connection; no event follows but those already on their way. Peers are not
+// told: whoever wants that closes the connections first.
 func (m *Manager) Close() {
 	m.cfg.GSI.Receive(nil)
 	for _, l := range m.close() {
@@ -258,8 +262,8 @@ func (m *Manager) dispatch(d *Datagram, h mad.Header, data []byte) {
 	}
 }
 
-// lookup is the connection that the peer who sent d calls by its communication ID here, or nil. A number that is
-// another peer's counts as unknown.
+// lookup is the connection that the peer who sent d calls by its communication ID here, or nil. A
+// number that is another peer's counts as unknown.
 func (m *Manager) lookup(d *Datagram, id uint32) *conn {
 	c := m.ids.Get(id)
 	if c == nil || c.route.Dst != d.Src || c.route.Src != d.Dst || c.route.Port != d.Port {

@@ -5,9 +5,10 @@ import (
 	"fmt"
 )
 
-// Drain waits until the peer of each connection that this side has ended knows of it, or has not answered for long enough:
-// a DREQ is repeated after a tenth of a second from now on, and given up after less than two, in which those do not count
-// that a port is without a carrier which will return (Config.Returns). The error is that of ctx, if it ends first.
+// Drain waits until the peer of each connection that this side has ended knows of it, or has not
+// answered for long enough: a DREQ is repeated after a tenth of a second from now on, and given up
+// after less than two, in which those do not count that a port is without a carrier which will
+// return (Config.Returns). The error is that of ctx, if it ends first.
 func (m *Manager) Drain(ctx context.Context) error {
 	m.mu.Lock()
 	if !m.draining {

@@ -23,8 +23,8 @@ func (r *rig) drain(limit time.Duration) <-chan error {
 	return done
 }
 
-// TestDrain: a program that exits waits for the peers that it has left to know. Those that do not answer are asked again
-// soon, connections that are closed only then too.
+// TestDrain: a program that exits waits for the peers that it has left to know. Those that do not
+// answer are asked again soon, connections that are closed only then too.
 func TestDrain(t *testing.T) {
 	bubble(t, func(r *rig) {
 		if err := <-r.drain(time.Hour); err != nil {
@@ -94,7 +94,8 @@ func TestDrainEnds(t *testing.T) {
 	})
 }
 
-// TestDrainWithoutHub: DREQs do not count while the hub of the port is gone, and are said at once to the next.
+// TestDrainWithoutHub: DREQs do not count while the hub of the port is gone, and are said at once
+// to the next.
 func TestDrainWithoutHub(t *testing.T) {
 	bubble(t, func(r *rig) {
 		c, id := r.passive()

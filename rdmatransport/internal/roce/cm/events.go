@@ -16,7 +16,8 @@ func (c *conn) report(ev rdmacm.ConnEvent) {
 	c.m.ready = append(c.m.ready, c)
 }
 
-// unlockAndDeliver unlocks, and hands over the events that were queued. It is called on goroutines of the device only.
+// unlockAndDeliver unlocks, and hands over the events that were queued. It is called on goroutines
+// of the device only.
 func (m *Manager) unlockAndDeliver() {
 	ready := m.ready
 	m.ready = nil
@@ -26,8 +27,8 @@ func (m *Manager) unlockAndDeliver() {
 	}
 }
 
-// unlockAndDeliverLater unlocks for a method that the application called: what events it brought about are handed over by
-// the timers' goroutine.
+// unlockAndDeliverLater unlocks for a method that the application called: what events it brought
+// about are handed over by the timers' goroutine.
 func (m *Manager) unlockAndDeliverLater() {
 	if len(m.ready) > 0 && !m.closed {
 		m.cfg.Timers.Arm(&m.kick, time.Now())
@@ -40,7 +41,8 @@ func (m *Manager) deliverKicked() {
 	m.unlockAndDeliver()
 }
 
-// deliver hands the connection's events over, unless another goroutine is at it: that one then takes these too.
+// deliver hands the connection's events over, unless another goroutine is at it: that one then
+// takes these too.
 func (c *conn) deliver() {
 	c.m.mu.Lock()
 	defer c.m.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// FuzzStateMachine plays peers that say anything, and an application that calls anything, in any order. Meanwhile an
-// established connection to somebody who takes no part must not notice.
+// FuzzStateMachine plays peers that say anything, and an application that calls anything, in any
+// order. Meanwhile an established connection to somebody who takes no part must not notice.
 func FuzzStateMachine(f *testing.F) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for range 8 {

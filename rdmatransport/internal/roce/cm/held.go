@@ -9,11 +9,13 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// Requests of strangers. A request is one datagram, whose source anybody can forge, and what it brings about lasts a minute if nobody
-// answers the REP. So a listener takes only so many from senders that have not shown that they are there. Above that a request is held,
-// and its sender is sent a DREQ for a connection that does not exist: whoever speaks IB CM answers it with a DREP of the same
-// transaction ID, without a state (IBTA Vol 1 §12.9.7, and so does Linux). With that the request is taken. Held requests displace the
-// oldest; a flood of 100,000 a second leaves a peer 160 ms to answer.
+// Requests of strangers. A request is one datagram, whose source anybody can forge, and what it
+// brings about lasts a minute if nobody answers the REP. So a listener takes only so many from
+// senders that have not shown that they are there. Above that a request is held, and its sender is
+// sent a DREQ for a connection that does not exist: whoever speaks IB CM answers it with a DREP of
+// the same transaction ID, without a state (IBTA Vol 1 §12.9.7, and so does Linux). With that the
+// request is taken. Held requests displace the oldest; a flood of 100,000 a second leaves a peer
+// 160 ms to answer.
 
 // held is a request that waits for its sender's DREP.
 type held struct {
@@ -22,7 +24,8 @@ type held struct {
 	mad [mad.Size]byte
 }
 
-// hold keeps a request, and asks whether its sender is there. id is what the sender calls it, qpn the QP that it is for.
+// hold keeps a request, and asks whether its sender is there. id is what the sender calls it, qpn
+// the QP that it is for.
 func (m *Manager) hold(d *Datagram, id, qpn uint32) {
 	m.Counters.Held.Add(1)
 	if m.asking == nil {
@@ -87,7 +90,8 @@ func (m *Manager) proven(d *Datagram, tid uint64) {
 	}
 }
 
-// forgetHeld gives the memory back, as no stranger's request is unanswered any more, and none was held for a while.
+// forgetHeld gives the memory back, as no stranger's request is unanswered any more, and none was
+// held for a while.
 func (m *Manager) forgetHeld() {
 	m.held, m.nextHeld = nil, 0
 	if m.asking != nil {
@@ -96,7 +100,8 @@ func (m *Manager) forgetHeld() {
 	}
 }
 
-// takesStrangers tells whether one more request may be taken from a sender that has not shown that it is there.
+// takesStrangers tells whether one more request may be taken from a sender that has not shown that
+// it is there.
 func (l *listener) takesStrangers() bool {
 	return l.strangers < l.backlog && l.m.halfOpen.strangers < maxHalfOpen
 }

@@ -39,9 +39,10 @@ func (f *flood) send(n int) {
 	}
 }
 
-// TestFloodLocksNobodyOut: 100,000 requests a second from random sources, of which none is answered, keep memory bounded, and a peer
-// that is there connects within two seconds, however far away it is; also for a listener with the least backlog, and one whose
-// application does not accept what strangers have asked for.
+// TestFloodLocksNobodyOut: 100,000 requests a second from random sources, of which none is
+// answered, keep memory bounded, and a peer that is there connects within two seconds, however far
+// away it is; also for a listener with the least backlog, and one whose application does not accept
+// what strangers have asked for.
 func TestFloodLocksNobodyOut(t *testing.T) {
 	for _, c := range []struct {
 		backlog   int
@@ -153,7 +154,8 @@ func TestHeldRequests(t *testing.T) {
 		dreq, asked = next[*mad.DREQ](r)
 		r.say(asked.tid, &mad.DREP{LocalCommID: dreq.RemoteCommID, RemoteCommID: dreq.LocalCommID})
 		r.event(rdmacm.ConnectRequest, 0)
-		// A held request that the peer gave up in the meantime is one like any other; and the manager has room again.
+		// A held request that the peer gave up in the meantime is one like any other; and the
+		// manager has room again.
 		first.Close()
 		next[*mad.REJ](r)
 		r.say(peerTID+2, strangerREQ(there, 3))
@@ -162,8 +164,8 @@ func TestHeldRequests(t *testing.T) {
 	})
 }
 
-// TestAskedWhetherItIsThere: a side that waits for the answer to its request answers a DREQ of its peer that names no connection, and
-// goes on to wait.
+// TestAskedWhetherItIsThere: a side that waits for the answer to its request answers a DREQ of its
+// peer that names no connection, and goes on to wait.
 func TestAskedWhetherItIsThere(t *testing.T) {
 	bubble(t, func(r *rig) {
 		_, req, tid := r.asked()

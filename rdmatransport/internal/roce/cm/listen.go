@@ -71,8 +71,8 @@ func (m *Manager) addListener(op string, l *listener, attr *rdmacm.ListenAttr) e
 // any: at all addresses of the device, of v4 or v6 or both.
 func (l *listener) any() bool { return !l.addr.IsValid() || l.addr.IsUnspecified() }
 
-// Close ends reception of requests. One that arrived before may still be reported; it waits for its answer as do
-// those that were.
+// Close ends reception of requests. One that arrived before may still be reported; it waits for its
+// answer as do those that were.
 func (l *listener) Close() error {
 	l.m.removeListener(l)
 	return l.held.Close()

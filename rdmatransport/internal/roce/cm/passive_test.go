@@ -51,7 +51,8 @@ func TestAccept(t *testing.T) {
 	})
 }
 
-// checkQPAttr compares what the three transitions of a QP get with want, and the masks with what they must be.
+// checkQPAttr compares what the three transitions of a QP get with want, and the masks with what
+// they must be.
 func checkQPAttr(t *testing.T, c rdmacm.ProviderConn, want verbs.QPAttr, flow uint32) {
 	t.Helper()
 	attr := func(to verbs.QPState, mask verbs.QPAttrMask) verbs.QPAttr {
@@ -394,7 +395,8 @@ func TestListenErrors(t *testing.T) {
 	})
 }
 
-// TestListenAFOnly: two listeners have one port, each for one version of IP, and get the requests of their own.
+// TestListenAFOnly: two listeners have one port, each for one version of IP, and get the requests
+// of their own.
 func TestListenAFOnly(t *testing.T) {
 	for _, order := range [][]string{{"0.0.0.0", "::"}, {"::", "0.0.0.0"}} {
 		bubble(t, func(r *rig) {

@@ -47,8 +47,9 @@ func (m *Manager) putPath(p *sharedPath) {
 	}
 }
 
-// replyPath is the way back for a datagram, with a reference for the caller. If it is not known where the datagram came from, it is kept
-// for a while, as the answer waits in it for the neighbour's MAC. Else no neighbour is asked for, of whom a flood could name any number.
+// replyPath is the way back for a datagram, with a reference for the caller. If it is not known
+// where the datagram came from, it is kept for a while, as the answer waits in it for the
+// neighbour's MAC. Else no neighbour is asked for, of whom a flood could name any number.
 func (m *Manager) replyPath(d *Datagram) (*sharedPath, error) {
 	k := pathKey{d.Port, d.Dst, d.Src, d.TrafficClass, d.Priority, [6]byte{}}
 	if p := m.paths[k]; p != nil {
@@ -65,7 +66,8 @@ func (m *Manager) replyPath(d *Datagram) (*sharedPath, error) {
 	return p, nil
 }
 
-// keepPath takes over a reference, and keeps the path for a while: its last datagram may wait for the neighbour's MAC.
+// keepPath takes over a reference, and keeps the path for a while: its last datagram may wait for
+// the neighbour's MAC.
 func (m *Manager) keepPath(p *sharedPath) {
 	if slices.Contains(m.replies[:], p) {
 		m.putPath(p)

@@ -1,7 +1,7 @@
 package cm_test
 
-// The peer of these tests is the test itself: it hands the manager datagrams as a kernel would send them, and looks at
-// every one that the manager sends.
+// The peer of these tests is the test itself: it hands the manager datagrams as a kernel would send
+// them, and looks at every one that the manager sends.
 
 import (
 	"math/rand/v2"

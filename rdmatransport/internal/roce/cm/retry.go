@@ -22,8 +22,9 @@ func (c *conn) expired() {
 	c.m.unlockAndDeliver()
 }
 
-// LinkCame sends again what is unanswered, as the link of a port, or the hub that it shares, is there again after a while in which
-// messages were lost. The other side may still be without, so that each is repeated a second later too, if not sooner.
+// LinkCame sends again what is unanswered, as the link of a port, or the hub that it shares, is
+// there again after a while in which messages were lost. The other side may still be without, so
+// that each is repeated a second later too, if not sooner.
 func (m *Manager) LinkCame(port uint8) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -25,7 +25,8 @@ func (m *Manager) HoldPort(space rdmacm.PortSpace, addr netip.AddrPort) (io.Clos
 	return m.serve("bind", space, addr)
 }
 
-// serve reserves a port at an address, or at all. It waits for other processes, so that no lock is held.
+// serve reserves a port at an address, or at all. It waits for other processes, so that no lock is
+// held.
 func (m *Manager) serve(op string, space rdmacm.PortSpace, addr netip.AddrPort) (*served, error) {
 	s := &served{service: stack.Service{Addr: addr.Addr().Unmap().WithZone(""), ID: mad.ServiceID(uint16(space), addr.Port()), Mask: 1<<64 - 1}}
 	if s.service.Addr.IsUnspecified() {

@@ -114,7 +114,8 @@ func (c *conn) rejectSIDR(data []byte) {
 	})
 }
 
-// answerSIDR answers, and keeps the answer until the application closes the connection: it may be lost.
+// answerSIDR answers, and keeps the answer until the application closes the connection: it may be
+// lost.
 func (c *conn) answerSIDR(msg *mad.SIDRREP) {
 	c.sendMsg(c.tid, msg)
 	kept := c.m.buf

@@ -40,8 +40,8 @@ func (m *Manager) onREJ(d *Datagram, tid uint64, msg *mad.REJ) {
 	}
 	switch c.state {
 	case reqSent, mraReqRcvd, repSent, mraRepRcvd, reqRcvd, repRcvd, established:
-		// Linux waits out packets under way where QPs may have exchanged some, but does not report the end of it: the ID
-		// is not disconnected but rejected.
+		// Linux waits out packets under way where QPs may have exchanged some, but does not report
+		// the end of it: the ID is not disconnected but rejected.
 		c.release()
 		c.report(ev)
 	case dreqSent:
@@ -102,8 +102,8 @@ func (c *conn) askDREQ() {
 	})
 }
 
-// mustRandom is random where a predictable number does no harm: the transaction IDs of messages that carry two
-// random communication IDs.
+// mustRandom is random where a predictable number does no harm: the transaction IDs of messages
+// that carry two random communication IDs.
 func (m *Manager) mustRandom() uint32 {
 	n, _ := m.random()
 	return n
@@ -136,7 +136,8 @@ func (m *Manager) onDREQ(d *Datagram, tid uint64, msg *mad.DREQ) {
 		c.set(dreqRcvd)
 		c.end(0)
 	case dreqSent:
-		// Both ask at once. Nothing is left for the application to do, so the answer need not wait for it.
+		// Both ask at once. Nothing is left for the application to do, so the answer need not wait
+		// for it.
 		c.tid = tid
 		c.sendDREP()
 		c.wait(0)
@@ -168,8 +169,8 @@ func (c *conn) end(status int) {
 	}
 }
 
-// wait begins time wait: for as long as a packet of the connection can still arrive, its QP should not be used anew.
-// What the peer calls its own is free at once.
+// wait begins time wait: for as long as a packet of the connection can still arrive, its QP should
+// not be used anew. What the peer calls its own is free at once.
 func (c *conn) wait(status int) {
 	c.end(status)
 	c.answered()
@@ -182,8 +183,8 @@ func (c *conn) wait(status int) {
 	c.arm(wait(min(c.ackTimeout, maxResponseTimeout)))
 }
 
-// Left ends the connections with a host that has left the network, as if it had asked for that. What is not established ends by
-// its own timeouts: whoever gets the address next may answer.
+// Left ends the connections with a host that has left the network, as if it had asked for that.
+// What is not established ends by its own timeouts: whoever gets the address next may answer.
 func (m *Manager) Left(addr netip.Addr) {
 	m.mu.Lock()
 	for _, c := range m.ids.All() {
@@ -198,7 +199,8 @@ func (m *Manager) Left(addr netip.Addr) {
 	m.unlockAndDeliver()
 }
 
-// stale: the peer has given the QP that this connection leads to another one, so it knows nothing of this one any more.
+// stale: the peer has given the QP that this connection leads to another one, so it knows nothing
+// of this one any more.
 func (c *conn) stale() {
 	if c.state == established {
 		c.askDREQ()
@@ -223,7 +225,8 @@ func (c *conn) Close() {
 	case dreqRcvd:
 		c.sendDREP()
 	case established:
-		// The peer must hear of it even if messages are lost, so that the DREQ is repeated like any other.
+		// The peer must hear of it even if messages are lost, so that the DREQ is repeated like any
+		// other.
 		c.askDREQ()
 		return
 	case dreqSent:

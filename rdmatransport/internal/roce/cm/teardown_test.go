@@ -93,7 +93,8 @@ func TestDREQWithoutDREP(t *testing.T) {
 	})
 }
 
-// TestLinkCame: what is unanswered is sent again as the link comes back, once more after a second, and then as usual.
+// TestLinkCame: what is unanswered is sent again as the link comes back, once more after a second,
+// and then as usual.
 func TestLinkCame(t *testing.T) {
 	bubble(t, func(r *rig) {
 		c, id := r.passive()
@@ -150,7 +151,8 @@ func TestBothDisconnect(t *testing.T) {
 	})
 }
 
-// TestForgedMessages: nobody but the peer, naming all that it was told, touches an established connection.
+// TestForgedMessages: nobody but the peer, naming all that it was told, touches an established
+// connection.
 func TestForgedMessages(t *testing.T) {
 	bubble(t, func(r *rig) {
 		c, id := r.passive()

@@ -12,7 +12,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// raw lets something be done that sends one message, and returns that, with its transaction ID, as bytes.
+// raw lets something be done that sends one message, and returns that, with its transaction ID, as
+// bytes.
 func (r *rig) raw(do func() error) (tid uint64, message []byte) {
 	r.t.Helper()
 	var all [][]byte
@@ -46,8 +47,8 @@ func checkXRCAttr(t *testing.T, c rdmacm.ProviderConn, rtr, rts verbs.QPAttrMask
 	}
 }
 
-// TestXRCConnect: the bytes of a request (IBTA Vol 1 §12.6.5), and that the answer has the target's number where EE
-// contexts had theirs (§12.6.8, annex A14).
+// TestXRCConnect: the bytes of a request (IBTA Vol 1 §12.6.5), and that the answer has the target's
+// number where EE contexts had theirs (§12.6.8, annex A14).
 func TestXRCConnect(t *testing.T) {
 	bubble(t, func(r *rig) {
 		attr := connectAttr()

@@ -91,7 +91,8 @@ func TestFloodOfForgeries(t *testing.T) {
 	}
 }
 
-// TestFewAccepted: of random identifications, as damage gives them, as few are accepted as PROTOCOL.md says.
+// TestFewAccepted: of random identifications, as damage gives them, as few are accepted as
+// PROTOCOL.md says.
 func TestFewAccepted(t *testing.T) {
 	var p ipid.Peers
 	p.Passed(flow, 1000, start)
@@ -131,7 +132,8 @@ func TestBoundedPeers(t *testing.T) {
 	}
 }
 
-// TestFlows: flows of one pair of addresses may have one counter or each its own; those of other pairs count for nothing.
+// TestFlows: flows of one pair of addresses may have one counter or each its own; those of other
+// pairs count for nothing.
 func TestFlows(t *testing.T) {
 	var p ipid.Peers
 	sibling, other := flow, flow
@@ -163,8 +165,9 @@ func TestFlows(t *testing.T) {
 	}
 }
 
-// TestBesideDatagrams: one packet now and then is accepted beside thousands of datagrams between two of them. Made-up
-// datagrams take nothing away, and nothing is noted of an address that no reliable connection has.
+// TestBesideDatagrams: one packet now and then is accepted beside thousands of datagrams between
+// two of them. Made-up datagrams take nothing away, and nothing is noted of an address that no
+// reliable connection has.
 func TestBesideDatagrams(t *testing.T) {
 	var p ipid.Peers
 	other := flow

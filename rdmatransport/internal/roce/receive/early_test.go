@@ -50,7 +50,8 @@ func TestEarly(t *testing.T) {
 	}
 }
 
-// A packet that is sent again is no sign of a loss where the peer was asked for it because there was no receive request.
+// A packet that is sent again is no sign of a loss where the peer was asked for it because there
+// was no receive request.
 func TestEarlyWithoutGap(t *testing.T) {
 	var e early
 	e.came(11, newest)

@@ -18,8 +18,9 @@ func (p *pace) pause(until time.Duration) { p.resume = until }
 // endPause ends it.
 func (p *pace) endPause() { p.resume = 0 }
 
-// size is how many responses of a READ are sent at once. For a READ of up to a window that is all of them. For a longer one it
-// is fewer than a window, as the requester can say that they come too fast only by asking again for those that it missed.
+// size is how many responses of a READ are sent at once. For a READ of up to a window that is all
+// of them. For a longer one it is fewer than a window, as the requester can say that they come too
+// fast only by asking again for those that it missed.
 func (p *pace) size(packets, window uint32) uint32 {
 	switch {
 	case p.burst != 0:
@@ -30,7 +31,8 @@ func (p *pace) size(packets, window uint32) uint32 {
 	return window
 }
 
-// missed notes that responses of a READ of so many packets were lost: the next are sent more slowly.
+// missed notes that responses of a READ of so many packets were lost: the next are sent more
+// slowly.
 func (p *pace) missed(packets, window uint32) {
 	p.burst = max(p.size(packets, window)/2, send.MinWindow)
 }

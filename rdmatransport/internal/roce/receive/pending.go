@@ -48,7 +48,8 @@ func (r *Response) again(msn uint32) Response {
 	return a
 }
 
-// readAgain is the response to a READ that repeats this one from a later packet on, or from the first.
+// readAgain is the response to a READ that repeats this one from a later packet on, or from the
+// first.
 func (r *Response) readAgain(p *wire.Packet, into, packets, msn uint32) Response {
 	return Response{Kind: Read, replay: true, partial: into > 0, PSN: p.PSN, Packets: packets, MSN: msn, RETH: p.RETH, Owner: r.Owner}
 }
@@ -99,8 +100,8 @@ func (p *pending) covers(psn, n uint32) bool {
 	})
 }
 
-// insert queues a response by its PSN, in place of those that it repeats. Repetitions cannot make the queue grow: they are
-// dropped when it is full, as if lost.
+// insert queues a response by its PSN, in place of those that it repeats. Repetitions cannot make
+// the queue grow: they are dropped when it is full, as if lost.
 func (p *pending) insert(r *Response, limit uint8) {
 	if n := len(p.queue); !r.replay && (n == 0 || wire.PSNDiff(r.PSN, p.queue[n-1].end()) >= 0) { // as most are
 		p.queue = append(p.queue, *r)

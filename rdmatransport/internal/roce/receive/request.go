@@ -4,8 +4,9 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// Outcome is what OnRequest says of a request packet, for the owner to act on and to count. If it is neither InOrder nor a
-// Duplicate, the packet came too early, or is not the peer's, or the connection has ended.
+// Outcome is what OnRequest says of a request packet, for the owner to act on and to count. If it
+// is neither InOrder nor a Duplicate, the packet came too early, or is not the peer's, or the
+// connection has ended.
 type Outcome uint8
 
 const (
@@ -18,7 +19,8 @@ const (
 // Has tells whether an outcome is what is asked for.
 func (o Outcome) Has(any Outcome) bool { return o&any != 0 }
 
-// OnRequest is told of a request packet, and says what it is. What the peer has to be told of it is due from then on.
+// OnRequest is told of a request packet, and says what it is. What the peer has to be told of it is
+// due from then on.
 func (s *State) OnRequest(p *wire.Packet) Outcome {
 	e := &s.expected
 	if s.verdict.refused() {
@@ -45,8 +47,8 @@ func (s *State) OnRequest(p *wire.Packet) Outcome {
 	return InOrder | s.onTurn(m)
 }
 
-// onTurn notes that the expected packet has come, after others came too early. The outcome is Suspect if that contradicts
-// them.
+// onTurn notes that the expected packet has come, after others came too early. The outcome is
+// Suspect if that contradicts them.
 func (s *State) onTurn(m marking) (o Outcome) {
 	psn := s.expected.psn
 	if !s.early.turn(psn, m, s.shared.Clock) {
@@ -81,7 +83,8 @@ func (s *State) onEarly(p *wire.Packet, m marking, d int32) (o Outcome) {
 	return o
 }
 
-// repeatedWithout tells whether a packet shows that the one that an RNR NAK was about was sent again, and lost.
+// repeatedWithout tells whether a packet shows that the one that an RNR NAK was about was sent
+// again, and lost.
 func (s *State) repeatedWithout(psn uint32) bool {
 	if s.verdict.now == RNRSent && s.rnr.repeatedWithout(psn, s.expected.psn, s.shared.Clock) {
 		return true
@@ -90,7 +93,8 @@ func (s *State) repeatedWithout(psn uint32) bool {
 	return false
 }
 
-// keep keeps a marked packet that came too early, if it can; otherwise the peer has to send the packet again.
+// keep keeps a marked packet that came too early, if it can; otherwise the peer has to send the
+// packet again.
 func (s *State) keep(p *wire.Packet, m marking) (o Outcome, kept bool) {
 	e := s.ensureEarly()
 	if !e.came(p.PSN, m) {
@@ -115,8 +119,8 @@ func (s *State) keep(p *wire.Packet, m marking) (o Outcome, kept bool) {
 	return o, true
 }
 
-// startKeeping takes a store, if there is one and packets may be kept. They may not if the missing packet was asked for
-// before, or has come and found no receive request.
+// startKeeping takes a store, if there is one and packets may be kept. They may not if the missing
+// packet was asked for before, or has come and found no receive request.
 func (s *State) startKeeping() bool {
 	if s.verdict.now != Accepting {
 		return false
@@ -136,10 +140,10 @@ func (s *State) startKeeping() bool {
 // Keeps tells whether packets are kept that came too early.
 func (s *State) Keeps() bool { return s.early.keeps() }
 
-// NextKept hands out the next kept packet whose turn has come, to be executed. It is called after a packet that was InOrder,
-// while Keeps is true, and again after each packet that it hands out. It returns false if there is none, or if the last packet
-// was refused or found no receive request, so that its PSN is still the expected one. What p refers to is valid until the next
-// event.
+// NextKept hands out the next kept packet whose turn has come, to be executed. It is called after a
+// packet that was InOrder, while Keeps is true, and again after each packet that it hands out. It
+// returns false if there is none, or if the last packet was refused or found no receive request, so
+// that its PSN is still the expected one. What p refers to is valid until the next event.
 func (s *State) NextKept(p *wire.Packet) bool {
 	k := s.early.kept
 	if k.next(s.expected.psn, p) {
@@ -155,8 +159,9 @@ func (s *State) NextKept(p *wire.Packet) bool {
 	return false
 }
 
-// OnKeptRefused takes the refusal of a packet from NextKept back. The packet counts as if it had not come, as it may not be the
-// peer's. If it is, the peer sends it again, and it is refused when it comes in its turn.
+// OnKeptRefused takes the refusal of a packet from NextKept back. The packet counts as if it had
+// not come, as it may not be the peer's. If it is, the peer sends it again, and it is refused when
+// it comes in its turn.
 func (s *State) OnKeptRefused() {
 	s.verdict.on(onWithdrawn)
 	s.suspect()
@@ -165,7 +170,8 @@ func (s *State) OnKeptRefused() {
 	}
 }
 
-// OnExecuted is told that the expected packet, of a SEND or WRITE, was executed. last: it completed its message.
+// OnExecuted is told that the expected packet, of a SEND or WRITE, was executed. last: it completed
+// its message.
 func (s *State) OnExecuted(last bool) {
 	s.acks.executed(s.expected.psn)
 	s.expected.advance(1)
@@ -174,12 +180,12 @@ func (s *State) OnExecuted(last bool) {
 	}
 }
 
-// Undisturbed tells that no packet is missing, kept or refused: the one that is expected, with the mark of the one before, is
-// InOrder, and that is all that OnRequest would find.
+// Undisturbed tells that no packet is missing, kept or refused: the one that is expected, with the
+// mark of the one before, is InOrder, and that is all that OnRequest would find.
 func (s *State) Undisturbed() bool { return s.early == nil && s.verdict.now == Accepting }
 
-// OnExecutedRun is told, while it is Undisturbed, that n expected packets in a row were executed, of one SEND or WRITE, which goes
-// on behind them.
+// OnExecutedRun is told, while it is Undisturbed, that n expected packets in a row were executed,
+// of one SEND or WRITE, which goes on behind them.
 func (s *State) OnExecutedRun(n uint32) {
 	s.acks.executed(wire.PSNAdd(s.expected.psn, n-1))
 	s.expected.advance(n)
@@ -188,8 +194,8 @@ func (s *State) OnExecutedRun(n uint32) {
 // OnAckRequest is told that a packet that was executed asks for an acknowledgement.
 func (s *State) OnAckRequest() { s.acks.ask() }
 
-// Full tells that the requester has as many READs, atomics and the like outstanding as it may. What it repeats does not
-// count: that may have been on its way when the response was.
+// Full tells that the requester has as many READs, atomics and the like outstanding as it may. What
+// it repeats does not count: that may have been on its way when the response was.
 func (s *State) Full() bool {
 	n := 0
 	if s.replies != nil {
@@ -198,11 +204,13 @@ func (s *State) Full() bool {
 	return n >= int(s.limit)
 }
 
-// Defers tells that a request that changes memory, and is answered, has to wait for others that are deferred.
+// Defers tells that a request that changes memory, and is answered, has to wait for others that are
+// deferred.
 func (s *State) Defers() bool { return s.replies != nil && s.replies.pending.deferred() }
 
-// OnAccepted is told that the expected packet is a READ, an atomic or the like, and what it is answered with: Kind, Deferred,
-// RETH, Orig and Owner; it fills in the rest. The response will acknowledge it, and all that came before it.
+// OnAccepted is told that the expected packet is a READ, an atomic or the like, and what it is
+// answered with: Kind, Deferred, RETH, Orig and Owner; it fills in the rest. The response will
+// acknowledge it, and all that came before it.
 func (s *State) OnAccepted(r *Response) {
 	packets := uint32(1)
 	if r.Kind == Read {
@@ -220,18 +228,19 @@ func (s *State) OnAccepted(r *Response) {
 // packets is how many packets carry n bytes.
 func (s *State) packets(n uint32) uint32 { return max(1, (n+s.mtu-1)/s.mtu) }
 
-// OnNotReady is told that the expected packet has found no receive request. The syndrome is the RNR NAK's, which asks for
-// that long to wait.
+// OnNotReady is told that the expected packet has found no receive request. The syndrome is the RNR
+// NAK's, which asks for that long to wait.
 func (s *State) OnNotReady(syndrome uint8) {
 	s.verdict.notReady(syndrome)
 	s.ensureRNR().begin(s.expected.psn, s.shared.Clock()+wire.RNRTimer(syndrome&0x1f))
 }
 
-// OnRefused is told that the expected packet is in error: the NAK's syndrome, and the owner's reason.
+// OnRefused is told that the expected packet is in error: the NAK's syndrome, and the owner's
+// reason.
 func (s *State) OnRefused(syndrome, reason uint8) { s.verdict.refuse(syndrome, reason) }
 
-// repeat answers what was executed before: data is acknowledged again, READs are read again, all else is answered with the
-// result it had (C9-104 ff.).
+// repeat answers what was executed before: data is acknowledged again, READs are read again, all
+// else is answered with the result it had (C9-104 ff.).
 func (s *State) repeat(p *wire.Packet, m marking) {
 	info := p.Opcode.Info()
 	if !info.Answered() {
@@ -268,8 +277,8 @@ func (s *State) answerAgain(old *Response) {
 	s.replies.pending.insert(&r, s.limit)
 }
 
-// readAgain answers a READ that repeats an old one, or the end of it, from some packet on. (rxe numbers and checks it so,
-// too.)
+// readAgain answers a READ that repeats an old one, or the end of it, from some packet on. (rxe
+// numbers and checks it so, too.)
 func (s *State) readAgain(p *wire.Packet, old *Response, into uint32, m marking) {
 	from, packets := uint64(into)*uint64(s.mtu), s.packets(p.RETH.Length)
 	same := p.RETH.RKey == old.RETH.RKey && p.RETH.Addr == old.RETH.Addr+from &&

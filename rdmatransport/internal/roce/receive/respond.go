@@ -32,7 +32,8 @@ func (s *State) Owed() Owed {
 	return Nothing
 }
 
-// AckPSN is the PSN of an Ack: that of the newest SEND or WRITE packet, as only responses acknowledge READs and atomics.
+// AckPSN is the PSN of an Ack: that of the newest SEND or WRITE packet, as only responses
+// acknowledge READs and atomics.
 func (s *State) AckPSN() uint32 { return s.acks.psn }
 
 // NAK is the NAK or LastNAK that is Owed, and its PSN.
@@ -64,14 +65,15 @@ func (s *State) OnAcknowledged(owed Owed) {
 // OnlyAck tells that nothing is due but an acknowledgement of what was executed.
 func (s *State) OnlyAck() bool { return s.Owed() == Ack && !s.Responds() && !s.Pausing() }
 
-// Responds tells that responses are still to be sent: before whatever is Owed, and perhaps after a pause.
+// Responds tells that responses are still to be sent: before whatever is Owed, and perhaps after a
+// pause.
 func (s *State) Responds() bool { return s.replies != nil && len(s.replies.pending.queue) > 0 }
 
 // Pausing tells that responses wait for the end of a pause.
 func (s *State) Pausing() bool { return s.replies != nil && s.replies.pace.resume != 0 }
 
-// Pending is the response that is to be sent first, nil if there is none: before whatever is Owed. It is valid until the
-// next event but OnResponsePackets.
+// Pending is the response that is to be sent first, nil if there is none: before whatever is Owed.
+// It is valid until the next event but OnResponsePackets.
 func (s *State) Pending() *Response {
 	if !s.Responds() {
 		return nil
@@ -82,10 +84,12 @@ func (s *State) Pending() *Response {
 // Burst is how many packets of a Pending response may be sent at once.
 func (s *State) Burst(r *Response) uint32 { return s.replies.pace.size(r.total(), s.window()) }
 
-// OnResponsePackets is told that the next packets of the Pending response are sent, with n bytes of data.
+// OnResponsePackets is told that the next packets of the Pending response are sent, with n bytes of
+// data.
 func (s *State) OnResponsePackets(r *Response, packets, n uint32) { r.next(packets, n) }
 
-// OnBurst is told that a burst is sent and the response is not complete: the rest follows after a pause.
+// OnBurst is told that a burst is sent and the response is not complete: the rest follows after a
+// pause.
 func (s *State) OnBurst() { s.replies.pace.pause(s.shared.Clock() + responsePause) }
 
 // OnResponseSent is told that all of the Pending response is sent.
@@ -96,8 +100,8 @@ func (s *State) OnResponseSent() {
 	s.replies.pending.pop()
 }
 
-// OnDeferredExecuted is told that the request of the Pending response, which was Deferred, is executed, and what memory held
-// before an atomic. Its duplicates get the same answer.
+// OnDeferredExecuted is told that the request of the Pending response, which was Deferred, is
+// executed, and what memory held before an atomic. Its duplicates get the same answer.
 func (s *State) OnDeferredExecuted(orig uint64) {
 	r := s.Pending()
 	if old, _ := s.replies.history.find(r.PSN); old != nil {

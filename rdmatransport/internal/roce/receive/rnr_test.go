@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// An RNR NAK of PSN 10 asked for a second from 0 on. Which of the packets behind it show that 10 was sent again and lost?
+// An RNR NAK of PSN 10 asked for a second from 0 on. Which of the packets behind it show that 10
+// was sent again and lost?
 func TestRepeatedWithout(t *testing.T) {
 	type packet struct {
 		psn  uint32

@@ -1,21 +1,24 @@
-// Package receive is the state of a reliable connection's receiving: which packet is expected and what becomes of one that
-// comes, what the peer is to be told, which responses are still to be sent, and what is kept to answer duplicates and to fill
-// gaps. It knows PSNs, packets and time, and nothing of verbs, of memory or of the network: its owner, the responder, asks
-// what to do with each request packet, executes it, and sends what is due. (IBTA Vol 1 §9.7.4, §9.7.5.1)
+// Package receive is the state of a reliable connection's receiving: which packet is expected and
+// what becomes of one that comes, what the peer is to be told, which responses are still to be
+// sent, and what is kept to answer duplicates and to fill gaps. It knows PSNs, packets and time,
+// and nothing of verbs, of memory or of the network: its owner, the responder, asks what to do with
+// each request packet, executes it, and sends what is due. (IBTA Vol 1 §9.7.4, §9.7.5.1)
 //
-// Events are what happened: a request packet has come (OnRequest), was executed (OnExecuted, OnAccepted), found no receive
-// request (OnNotReady) or was refused (OnRefused); something was sent (OnAcknowledged, OnResponseSent …); the alarm went
-// off (OnAlarm); a message needed no packets (OnMovedDirectly). Questions have no side effects: Owed is which acknowledgement is
-// due, Pending which response, Deadline until when to wait. NextKept takes a packet out of the store, DropContradicted all of
-// them, and DropPending drops the responses.
+// Events are what happened: a request packet has come (OnRequest), was executed (OnExecuted,
+// OnAccepted), found no receive request (OnNotReady) or was refused (OnRefused); something was sent
+// (OnAcknowledged, OnResponseSent …); the alarm went off (OnAlarm); a message needed no packets
+// (OnMovedDirectly). Questions have no side effects: Owed is which acknowledgement is due, Pending
+// which response, Deadline until when to wait. NextKept takes a packet out of the store,
+// DropContradicted all of them, and DropPending drops the responses.
 //
 // A State has no lock; its owner has one.
 //
-// Each concern has its file, and each field is written in the file that declares it. From the top: request.go takes packets
-// in and respond.go says what is to be sent, on a State (state.go) that stands on expected.go, the packet that comes next;
-// verdict.go, what is wrong with it and whether the peer knows; rnr.go, the wait behind an RNR NAK; early.go, whether packets
-// that came too early are kept, and store.go, where; acks.go, the acknowledgement that is due; pending.go, the responses
-// that are, history.go, those that were; and pace.go, how fast READs are answered.
+// Each concern has its file, and each field is written in the file that declares it. From the top:
+// request.go takes packets in and respond.go says what is to be sent, on a State (state.go) that
+// stands on expected.go, the packet that comes next; verdict.go, what is wrong with it and whether
+// the peer knows; rnr.go, the wait behind an RNR NAK; early.go, whether packets that came too early
+// are kept, and store.go, where; acks.go, the acknowledgement that is due; pending.go, the
+// responses that are, history.go, those that were; and pace.go, how fast READs are answered.
 package receive
 
 import (
@@ -25,8 +28,9 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// State is the state of receiving of one QP. The zero value has to be set up by Init, and by Begin for each connection. What
-// only a connection needs that loses packets, or answers READs, is made when it first does: most never do.
+// State is the state of receiving of one QP. The zero value has to be set up by Init, and by Begin
+// for each connection. What only a connection needs that loses packets, or answers READs, is made
+// when it first does: most never do.
 type State struct {
 	expected expected
 	acks     acks
@@ -131,8 +135,8 @@ func (s *State) Deadline() (due time.Duration) {
 	return due
 }
 
-// OnAlarm is told of the time. When that has come, the pause behind a burst of responses ends, and packets that were kept too
-// long are dropped.
+// OnAlarm is told of the time. When that has come, the pause behind a burst of responses ends, and
+// packets that were kept too long are dropped.
 func (s *State) OnAlarm(now time.Duration) {
 	if s.replies != nil && now >= s.replies.pace.resume {
 		s.replies.pace.endPause()
@@ -147,15 +151,17 @@ func (s *State) OnAlarm(now time.Duration) {
 	}
 }
 
-// Still tells that the responder awaits a PSN, and owes nothing: a message from there may be moved without packets.
+// Still tells that the responder awaits a PSN, and owes nothing: a message from there may be moved
+// without packets.
 func (s *State) Still(psn uint32) bool {
 	v := &s.verdict
 	owes := v.due() || s.Responds()
 	return s.expected.psn == psn && !owes && !v.refused() && !s.Pausing()
 }
 
-// OnMovedDirectly is told that the next so many packets, where the State is Still, needed not be sent, and count as if they
-// had come and been acknowledged. acked: they would have been acknowledged, not answered. They may complete a message.
+// OnMovedDirectly is told that the next so many packets, where the State is Still, needed not be
+// sent, and count as if they had come and been acknowledged. acked: they would have been
+// acknowledged, not answered. They may complete a message.
 func (s *State) OnMovedDirectly(packets uint32, acked, complete bool) {
 	s.verdict.on(onTurn)
 	s.expected.advance(packets)
@@ -167,8 +173,8 @@ func (s *State) OnMovedDirectly(packets uint32, acked, complete bool) {
 	}
 }
 
-// OnUnreliable is told of a packet of an unreliable connection, which then is the expected one. It returns true if packets before
-// it are missing: they will not come any more.
+// OnUnreliable is told of a packet of an unreliable connection, which then is the expected one. It
+// returns true if packets before it are missing: they will not come any more.
 func (s *State) OnUnreliable(psn uint32) (missing bool) {
 	if missing = psn != s.expected.psn; missing {
 		s.expected.restart(psn)
@@ -179,8 +185,8 @@ func (s *State) OnUnreliable(psn uint32) (missing bool) {
 // OnUnreliableDropped is told that such a packet was dropped.
 func (s *State) OnUnreliableDropped() { s.expected.advance(1) }
 
-// DropContradicted drops the packets that are kept, where the State is Still, and tells whether there were any: they claim to
-// be the peer's, which has nothing in flight.
+// DropContradicted drops the packets that are kept, where the State is Still, and tells whether
+// there were any: they claim to be the peer's, which has nothing in flight.
 func (s *State) DropContradicted() bool {
 	if !s.early.keeps() {
 		return false
@@ -189,8 +195,8 @@ func (s *State) DropContradicted() bool {
 	return true
 }
 
-// suspect drops what is kept: some of it, or what contradicts it, is not the peer's. If the peer was told of it, the next
-// gap is answered by a sequence NAK, and the peer forgets.
+// suspect drops what is kept: some of it, or what contradicts it, is not the peer's. If the peer
+// was told of it, the next gap is answered by a sequence NAK, and the peer forgets.
 func (s *State) suspect() {
 	s.dropKept()
 	s.early.suspect(s.shared.Clock())

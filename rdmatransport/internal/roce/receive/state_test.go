@@ -16,7 +16,8 @@ const (
 	testLimit = 2
 )
 
-// responder is a State with a clock that stands still unless it is moved. PSN 10 is expected at first.
+// responder is a State with a clock that stands still unless it is moved. PSN 10 is expected at
+// first.
 type responder struct {
 	State
 	t   *testing.T
@@ -52,7 +53,8 @@ func (r *responder) expect(what string, got, want Outcome) {
 	}
 }
 
-// execute has the expected packet come, and executed, with all that is kept behind it. It tells their PSNs.
+// execute has the expected packet come, and executed, with all that is kept behind it. It tells
+// their PSNs.
 func (r *responder) execute(came func(uint32) Outcome) string {
 	r.t.Helper()
 	psns := []string{fmt.Sprint(r.PSN())}
@@ -68,7 +70,8 @@ func (r *responder) execute(came func(uint32) Outcome) string {
 	return strings.Join(psns, " ")
 }
 
-// lose has PSN 10 come as one that was lost, after 11: from then on packets may be kept. 12 is expected.
+// lose has PSN 10 come as one that was lost, after 11: from then on packets may be kept. 12 is
+// expected.
 func (r *responder) lose() {
 	r.t.Helper()
 	r.newest(11)
@@ -77,7 +80,8 @@ func (r *responder) lose() {
 	r.execute(r.again)
 }
 
-// owes is what is owed, and sends it: "ACK 9", "NAK 10" (or RNR, or its syndrome), "SACK 10 [1 2]", "".
+// owes is what is owed, and sends it: "ACK 9", "NAK 10" (or RNR, or its syndrome), "SACK 10 [1 2]",
+// "".
 func (r *responder) owes(want string) {
 	r.t.Helper()
 	owed := r.Owed()
@@ -773,7 +777,8 @@ func TestState(t *testing.T) {
 	}
 }
 
-// refuseKept has PSN 13 refused when it comes out of the store, with 14 behind it. 12 may have asked for an acknowledgement.
+// refuseKept has PSN 13 refused when it comes out of the store, with 14 behind it. 12 may have
+// asked for an acknowledgement.
 func (r *responder) refuseKept(asked bool) {
 	r.t.Helper()
 	r.lose()

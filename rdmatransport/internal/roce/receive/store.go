@@ -10,11 +10,13 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// store is the packets of one QP behind a gap, until what is missing before them has come. It exists while there is a gap.
+// store is the packets of one QP behind a gap, until what is missing before them has come. It
+// exists while there is a gap.
 //
-// They are kept and executed in order, not placed at once: a WRITE behind a request that turns out to be in error must
-// leave no trace, an application may wait for the last byte of a message to change, and keys and receive requests are
-// to be looked at when a packet's turn comes. That is a second copy for packets behind a gap, and none for others.
+// They are kept and executed in order, not placed at once: a WRITE behind a request that turns out
+// to be in error must leave no trace, an application may wait for the last byte of a message to
+// change, and keys and receive requests are to be looked at when a packet's turn comes. That is a
+// second copy for packets behind a gap, and none for others.
 type store struct {
 	have []uint64 // which are here, by slot
 	size []uint16 // bytes of each
@@ -38,8 +40,8 @@ type stores struct {
 	pool  sync.Pool
 }
 
-// take is an empty store for packets behind PSN expected of a peer that has so many bytes in flight at most; nil where too
-// many QPs have one.
+// take is an empty store for packets behind PSN expected of a peer that has so many bytes in flight
+// at most; nil where too many QPs have one.
 func (s *stores) take(expected, mtu, window uint32, deadline time.Duration) *store {
 	if s.inUse.Add(1) > MaxStores {
 		s.inUse.Add(-1)
@@ -69,8 +71,8 @@ func fits(p *wire.Packet, distance int32, mtu, window uint32) bool {
 	return distance < int32(send.Span(send.Window(window, mtu))) && p.Size() <= int(mtu)+HeaderRoom
 }
 
-// add keeps a packet. It returns whether the packet shows another gap, and whether the peer is to be told of all that is kept.
-// It is not ok if another packet with that PSN is kept.
+// add keeps a packet. It returns whether the packet shows another gap, and whether the peer is to
+// be told of all that is kept. It is not ok if another packet with that PSN is kept.
 func (k *store) add(p *wire.Packet) (gap, tell, ok bool) {
 	slot := p.PSN & k.mask
 	at := k.data[int(slot)*k.room:]
@@ -100,8 +102,8 @@ func (k *store) add(p *wire.Packet) (gap, tell, ok bool) {
 	return gap, tell, true
 }
 
-// samePacket tells whether a packet is the one that is kept, but for what may differ when it is sent again: its request for an
-// acknowledgement and its mark, the ECN bits, the ICRC.
+// samePacket tells whether a packet is the one that is kept, but for what may differ when it is
+// sent again: its request for an acknowledgement and its mark, the ECN bits, the ICRC.
 func samePacket(kept []byte, p *wire.Packet) bool {
 	if len(kept) != p.Size() {
 		return false
@@ -152,7 +154,8 @@ func (k *store) extend(deadline time.Duration) {
 	}
 }
 
-// sack is a selective acknowledgement of all, or of as many as a packet has room to tell of. It refers to the store.
+// sack is a selective acknowledgement of all, or of as many as a packet has room to tell of. It
+// refers to the store.
 func (k *store) sack(expected uint32) wire.Sack {
 	all := k.have[:(k.mask+1)/64]
 	return wire.AppendSack(k.text, (k.room-HeaderRoom)&^3, uint32(wire.PSNDiff(k.top, expected))-1, func(i uint32) uint64 {

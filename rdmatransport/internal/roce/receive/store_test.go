@@ -162,7 +162,8 @@ func TestStoreSpan(t *testing.T) {
 	}
 }
 
-// A selective acknowledgement fits into a packet, whatever is missing: what is missing first is told.
+// A selective acknowledgement fits into a packet, whatever is missing: what is missing first is
+// told.
 func TestSackFits(t *testing.T) {
 	const expected = 1<<24 - 100
 	for _, c := range []struct {

@@ -6,12 +6,14 @@ type Verdict uint8
 const (
 	// Accepting: nothing is wrong.
 	Accepting Verdict = iota
-	// NAKSent: the expected packet is missing, and the peer was told by a sequence NAK. What was in flight then is no reason
-	// for another.
+	// NAKSent: the expected packet is missing, and the peer was told by a sequence NAK. What was in
+	// flight then is no reason for another.
 	NAKSent
-	// RNRSent: the expected packet has found no receive request, and the peer was told by an RNR NAK, and is waiting.
+	// RNRSent: the expected packet has found no receive request, and the peer was told by an RNR
+	// NAK, and is waiting.
 	RNRSent
-	// NAKDue: the expected packet is missing, and the NAK is to be sent, once all before it is answered.
+	// NAKDue: the expected packet is missing, and the NAK is to be sent, once all before it is
+	// answered.
 	NAKDue
 	// RNRDue: the same of an RNR NAK.
 	RNRDue
@@ -41,7 +43,8 @@ const (
 	verdictEvents = int(onWithdrawn) + 1
 )
 
-// verdictAfter is the verdict behind each event. Where an event cannot occur or does not matter, the verdict stays.
+// verdictAfter is the verdict behind each event. Where an event cannot occur or does not matter,
+// the verdict stays.
 //
 //	             turn      gap     not ready refusal     sent     withdrawn
 //	accepting    stays     NAK due RNR due   refusal due stays    stays
@@ -52,8 +55,8 @@ const (
 //	refusal due  stays     stays   stays     stays       refused  accepting
 //	refused      stays     stays   stays     stays       stays    stays
 //
-// A gap while a NAK was sent is one that is told again: a peer that marks its packets probes with the last, and
-// after an RNR NAK the packet may have been sent again and lost.
+// A gap while a NAK was sent is one that is told again: a peer that marks its packets probes with
+// the last, and after an RNR NAK the packet may have been sent again and lost.
 var verdictAfter = [verdicts][verdictEvents]Verdict{
 	Accepting:  {Accepting, NAKDue, RNRDue, RefusalDue, Accepting, Accepting},
 	NAKSent:    {Accepting, NAKDue, RNRDue, RefusalDue, NAKSent, NAKSent},

@@ -1,4 +1,5 @@
-// Package sacktest is selective acknowledgements as tests write and read them: by the distances from the packet that is missing.
+// Package sacktest is selective acknowledgements as tests write and read them: by the distances
+// from the packet that is missing.
 package sacktest
 
 import (

@@ -30,11 +30,12 @@ func (a *ackFrequency) rewind(una uint32) { a.requested = una }
 // awaited tells that an acknowledgement was asked for that una does not include yet.
 func (a *ackFrequency) awaited(una uint32) bool { return wire.PSNDiff(a.requested, una) > 0 }
 
-// ackReqWithin tells whether a packet that is not the last of its message asks for an acknowledgement. sinceAckReq is how many
-// packets were sent since the last that asked, this one included; room is how many more the window takes, and left how many
-// more the message has; frame says that a frame ends with this packet, and awaited that an acknowledgement is awaited which
-// will open the window. A packet asks if it is the last that the window takes, or at the end of a frame if many have not asked
-// or the window is nearly full.
+// ackReqWithin tells whether a packet that is not the last of its message asks for an
+// acknowledgement. sinceAckReq is how many packets were sent since the last that asked, this one
+// included; room is how many more the window takes, and left how many more the message has; frame
+// says that a frame ends with this packet, and awaited that an acknowledgement is awaited which
+// will open the window. A packet asks if it is the last that the window takes, or at the end of a
+// frame if many have not asked or the window is nearly full.
 func (w *window) ackReqWithin(sinceAckReq, room, left uint32, frame, awaited bool) bool {
 	switch {
 	case room == 0:

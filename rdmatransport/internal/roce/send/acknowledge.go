@@ -6,7 +6,8 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// Outcome is what an event has the requester do: first complete so many of the oldest requests, then act.
+// Outcome is what an event has the requester do: first complete so many of the oldest requests,
+// then act.
 type Outcome struct {
 	Completed int
 	Action    Action
@@ -25,9 +26,10 @@ const (
 	FailRequest                      // fail Request: the peer has refused it
 )
 
-// OnResponse is called first for each acknowledgement or response, with its PSN, and with whether its sender keeps packets
-// behind a gap and tells of them. It returns whether that PSN is in flight: if not, the packet is a duplicate, or an answer to
-// nothing that was sent, and changes nothing.
+// OnResponse is called first for each acknowledgement or response, with its PSN, and with whether
+// its sender keeps packets behind a gap and tells of them. It returns whether that PSN is in
+// flight: if not, the packet is a duplicate, or an answer to nothing that was sent, and changes
+// nothing.
 func (s *State) OnResponse(psn uint32, selective bool) bool {
 	if !s.flight.has(psn) || s.mode.is(Failed) {
 		return false
@@ -36,8 +38,9 @@ func (s *State) OnResponse(psn uint32, selective bool) bool {
 	return true
 }
 
-// OnCredits is called before OnResponse for an acknowledgement that gives n credits beyond message msn, or none: the last
-// acknowledgement may come once more with other credits, when its PSN is no longer in flight.
+// OnCredits is called before OnResponse for an acknowledgement that gives n credits beyond message
+// msn, or none: the last acknowledgement may come once more with other credits, when its PSN is no
+// longer in flight.
 func (s *State) OnCredits(psn, msn, n uint32, given bool) {
 	if wire.PSNDiff(psn, s.flight.una) >= -1 && wire.PSNDiff(psn, s.flight.max) < 0 {
 		s.credits.update(msn, n, given)
@@ -61,8 +64,8 @@ func (s *State) OnAck(end uint32) (o Outcome) {
 	return o
 }
 
-// OnSequenceNAK is told that the peer misses PSN psn, and keeps nothing of what comes behind it. counts tells whether it
-// was news.
+// OnSequenceNAK is told that the peer misses PSN psn, and keeps nothing of what comes behind it.
+// counts tells whether it was news.
 func (s *State) OnSequenceNAK(psn uint32) (o Outcome, counts bool) {
 	if s.alarm.isSet(RNR) {
 		return o, false // the alarm decides
@@ -82,7 +85,8 @@ func (s *State) OnSequenceNAK(psn uint32) (o Outcome, counts bool) {
 	return o, counts
 }
 
-// OnSelectiveNAK is told that the peer misses PSN psn, but keeps others behind it. sack tells which.
+// OnSelectiveNAK is told that the peer misses PSN psn, but keeps others behind it. sack tells
+// which.
 func (s *State) OnSelectiveNAK(psn uint32, sack wire.Sack) (o Outcome, counts bool) {
 	if s.alarm.isSet(RNR) {
 		return o, false
@@ -123,8 +127,9 @@ func (s *State) sacked(psn uint32, sack wire.Sack) {
 	s.board.told(inFlight(n+1), all)
 }
 
-// OnRNR is told that the peer asked not to be sent PSN psn and what comes behind it for some time. Answers to what comes
-// before it may be missing; they are asked for meanwhile. counts tells whether it was news.
+// OnRNR is told that the peer asked not to be sent PSN psn and what comes behind it for some time.
+// Answers to what comes before it may be missing; they are asked for meanwhile. counts tells
+// whether it was news.
 func (s *State) OnRNR(psn uint32, wait time.Duration) (o Outcome, counts bool) {
 	if s.alarm.isSet(RNR) {
 		return o, false
@@ -149,17 +154,19 @@ func (s *State) OnRNR(psn uint32, wait time.Duration) (o Outcome, counts bool) {
 	return o, true
 }
 
-// OnRefusal is told that the peer has ended the connection over PSN psn. A request before that one is here only because its
-// answer is missing, or the answer of one before that; the peer will not give it any more.
+// OnRefusal is told that the peer has ended the connection over PSN psn. A request before that one
+// is here only because its answer is missing, or the answer of one before that; the peer will not
+// give it any more.
 func (s *State) OnRefusal(psn uint32) (o Outcome) {
 	s.ackBefore(psn, &o)
 	o.Action, o.Request = FailRequest, s.queue.index(s.queue.find(psn))
 	return o
 }
 
-// OnAnswer is told of a response to a READ or atomic, before it is placed: what comes before the request is acknowledged
-// by it. If ok, it belongs to the request at the given place, behind those that the outcome completes, and offset is how
-// many packets of the answer come before it; else it is to be dropped.
+// OnAnswer is told of a response to a READ or atomic, before it is placed: what comes before the
+// request is acknowledged by it. If ok, it belongs to the request at the given place, behind those
+// that the outcome completes, and offset is how many packets of the answer come before it; else it
+// is to be dropped.
 func (s *State) OnAnswer(psn uint32) (request int, offset uint32, o Outcome, ok bool) {
 	q := &s.queue
 	n := q.find(psn)
@@ -204,8 +211,9 @@ func (s *State) OnAnswered(psn uint32) (o Outcome) {
 	return o
 }
 
-// ackThrough takes everything before PSN end as acknowledged. A READ or atomic among it whose response did not come makes
-// that an implied NAK: the requester goes back there, or keeps account of what is missing, and the result is false.
+// ackThrough takes everything before PSN end as acknowledged. A READ or atomic among it whose
+// response did not come makes that an implied NAK: the requester goes back there, or keeps account
+// of what is missing, and the result is false.
 func (s *State) ackThrough(end uint32, o *Outcome) bool {
 	if s.ackBefore(end, o) {
 		return true
@@ -216,8 +224,8 @@ func (s *State) ackThrough(end uint32, o *Outcome) bool {
 	return false
 }
 
-// ackBefore is ackThrough for a NAK, which itself says what is to be sent again: a missing response does not make the
-// requester go back.
+// ackBefore is ackThrough for a NAK, which itself says what is to be sent again: a missing response
+// does not make the requester go back.
 func (s *State) ackBefore(end uint32, o *Outcome) bool {
 	if s.mode.is(Selective) {
 		return s.executedBefore(end, o)

@@ -22,8 +22,8 @@ const (
 
 func (k AlarmKind) String() string { return [...]string{"none", "RNR", "retransmission", "probe"}[k] }
 
-// alarm is the one alarm that sending has. Of its kinds, RNR runs alone; Retransmission runs while anything is in flight,
-// and Probe goes off before it.
+// alarm is the one alarm that sending has. Of its kinds, RNR runs alone; Retransmission runs while
+// anything is in flight, and Probe goes off before it.
 type alarm struct {
 	due        time.Duration // when RNR or Retransmission is due; 0 if neither is set
 	probeDue   time.Duration // when Probe is; 0 if it is not set
@@ -68,7 +68,8 @@ func (a *alarm) setRNR(psn uint32, until time.Duration) {
 // waits tells that a PSN may not be sent for the time being.
 func (a *alarm) waits(psn uint32) bool { return a.kind == RNR && wire.PSNDiff(psn, a.rnrPSN) >= 0 }
 
-// waitEnded tells whether the PSN that an RNR NAK named turns out to have been executed, as everything before end was.
+// waitEnded tells whether the PSN that an RNR NAK named turns out to have been executed, as
+// everything before end was.
 func (a *alarm) waitEnded(end uint32) bool { return a.kind == RNR && wire.PSNDiff(end, a.rnrPSN) > 0 }
 
 // endRNR ends that wait.
@@ -82,8 +83,8 @@ func (a *alarm) restart() {
 	a.probeDue = 0
 }
 
-// signOfLife notes that the peer has something new: acknowledged, kept or answered. What waits for an answer begins anew. A
-// NAK that brings nothing new is no sign of life.
+// signOfLife notes that the peer has something new: acknowledged, kept or answered. What waits for
+// an answer begins anew. A NAK that brings nothing new is no sign of life.
 func (a *alarm) signOfLife() {
 	a.restart()
 	a.probesSent = 0
@@ -95,9 +96,9 @@ func (a *alarm) progress() {
 	a.excused = false
 }
 
-// excuse tells whether a retransmission timeout that is noticed at the time now is not to be taken for a loss, and then
-// postpones it. If the alarm goes off late, this process has not run for a while, and the answer may be waiting to be
-// received.
+// excuse tells whether a retransmission timeout that is noticed at the time now is not to be taken
+// for a loss, and then postpones it. If the alarm goes off late, this process has not run for a
+// while, and the answer may be waiting to be received.
 func (a *alarm) excuse(now, timeout time.Duration) bool {
 	if now-a.due <= timeout/2 || a.excused {
 		return false

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// Base is how long a round trip to one destination takes where nothing waits in a queue. The connections to that destination
-// find it out together (RFC 9040 §2): one that begins when there is a queue already could not know.
+// Base is how long a round trip to one destination takes where nothing waits in a queue. The
+// connections to that destination find it out together (RFC 9040 §2): one that begins when there is
+// a queue already could not know.
 type Base struct {
 	mu       sync.Mutex
 	shortest [2]time.Duration // round trip, of this period and of the one before
@@ -16,15 +17,16 @@ type Base struct {
 }
 
 const (
-	// basePeriod is how long the shortest round trip is remembered at least: routes change. (Linux's TCP has the same.)
+	// basePeriod is how long the shortest round trip is remembered at least: routes change.
+	// (Linux's TCP has the same.)
 	basePeriod = 5 * time.Minute
-	// drainAfter is how long no round trip has to have been as short as the shortest before the queue is drained, to see how
-	// short they are without it. (BBR calls that ProbeRTT.)
+	// drainAfter is how long no round trip has to have been as short as the shortest before the
+	// queue is drained, to see how short they are without it. (BBR calls that ProbeRTT.)
 	drainAfter = time.Second
 )
 
-// take takes in that a round trip, which takes about usual, took so long. It returns the shortest, and whether the connection is
-// to use half of its window.
+// take takes in that a round trip, which takes about usual, took so long. It returns the shortest,
+// and whether the connection is to use half of its window.
 func (b *Base) take(took, now, usual time.Duration) (shortest time.Duration, draining bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

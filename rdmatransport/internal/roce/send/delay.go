@@ -5,13 +5,16 @@ import (
 	"time"
 )
 
-// ByDelay is the controller that keeps a few packets of each connection in the queues on the way, by the delay that they cause.
-// Where connections meet in a queue, each goes for the rate of n packets in the time d, where n is how many packets it keeps
-// there, and d is the delay that all of them see: so their shares are equal. The goal is that of Copa (Arun and Balakrishnan,
-// NSDI 2018, §2.1, which calls 1/n δ) and of FAST TCP (Wei, Jin, Low and Hegde, IEEE/ACM Transactions on Networking 14, 2006,
-// §IV). A window that is too small grows as Copa's does, and one that is too large shrinks as FAST's does.
+// ByDelay is the controller that keeps a few packets of each connection in the queues on the way,
+// by the delay that they cause. Where connections meet in a queue, each goes for the rate of n
+// packets in the time d, where n is how many packets it keeps there, and d is the delay that all of
+// them see: so their shares are equal. The goal is that of Copa (Arun and Balakrishnan, NSDI 2018,
+// §2.1, which calls 1/n δ) and of FAST TCP (Wei, Jin, Low and Hegde, IEEE/ACM Transactions on
+// Networking 14, 2006, §IV). A window that is too small grows as Copa's does, and one that is too
+// large shrinks as FAST's does.
 //
-// What is lost makes the window smaller only if it is much: a long path may lose packets that no queue has dropped.
+// What is lost makes the window smaller only if it is much: a long path may lose packets that no
+// queue has dropped.
 type ByDelay struct {
 	queued   float64 // packets that the connection keeps in the queues at least
 	window   float64 // packets; the window that is set is the whole part
@@ -38,8 +41,8 @@ type sample struct{ took, at time.Duration }
 const (
 	// delayStart is the window that a connection begins with, in packets.
 	delayStart = 16
-	// delayRises is after how many round trips of growth the window grows faster, and delayGrowth the share of it by which it
-	// does at most.
+	// delayRises is after how many round trips of growth the window grows faster, and delayGrowth
+	// the share of it by which it does at most.
 	delayRises  = 3
 	delayGrowth = 0.125
 	// delayCut is what is left of the window when much is lost.
@@ -51,12 +54,14 @@ func NewByDelay(queued float64, base *Base) *ByDelay {
 	return &ByDelay{queued: queued, window: delayStart, starting: true, velocity: 1, base: base}
 }
 
-// Terms is that round trips are measured, and often: of a burst, the last packet sees the longest queue.
+// Terms is that round trips are measured, and often: of a burst, the last packet sees the longest
+// queue.
 func (c *ByDelay) Terms() Terms {
 	return Terms{Start: delayStart, Least: 2, AckEvery: 4, RoundTrips: true}
 }
 
-// Rate spreads a window over a little less than a round trip: it is to be the window that holds packets back, and not the rate.
+// Rate spreads a window over a little less than a round trip: it is to be the window that holds
+// packets back, and not the rate.
 func (c *ByDelay) Rate(window uint32) float64 {
 	if c.smoothed == 0 {
 		return 0
@@ -92,7 +97,8 @@ func (c *ByDelay) endRoundTrip(now time.Duration) {
 	c.turn, c.fell, c.lost, c.cut = now+c.smoothed, false, 0, false
 }
 
-// standing is the shortest of the round trips of the last half one: what is longer is a burst's doing, or the peer's.
+// standing is the shortest of the round trips of the last half one: what is longer is a burst's
+// doing, or the peer's.
 func (c *ByDelay) standing() time.Duration {
 	newest := c.recent[c.last]
 	least := newest.took
@@ -104,7 +110,8 @@ func (c *ByDelay) standing() time.Duration {
 	return least
 }
 
-// keeps is how many packets the connection keeps in the queues: more where the window is large, so that their delay is seen.
+// keeps is how many packets the connection keeps in the queues: more where the window is large, so
+// that their delay is seen.
 func (c *ByDelay) keeps() float64 { return max(c.queued, math.Sqrt(c.window)) }
 
 // goal is the window that has as many packets in the queues as there are to be.
@@ -115,7 +122,8 @@ func (c *ByDelay) goal() float64 {
 	return c.window + c.keeps()
 }
 
-// OnAck moves the window: up by velocity times queued in a round trip, or half of the way down to the goal.
+// OnAck moves the window: up by velocity times queued in a round trip, or half of the way down to
+// the goal.
 func (c *ByDelay) OnAck(window, acked uint32) uint32 {
 	if c.draining {
 		return window
@@ -136,7 +144,8 @@ func (c *ByDelay) OnAck(window, acked uint32) uint32 {
 	return uint32(c.window)
 }
 
-// OnLoss makes the window smaller once a round trip, if a tenth of it is lost, or if the connection begins.
+// OnLoss makes the window smaller once a round trip, if a tenth of it is lost, or if the connection
+// begins.
 func (c *ByDelay) OnLoss(window, lost uint32) uint32 {
 	if c.lost += lost; c.cut || !c.starting && 10*c.lost <= window {
 		return window

@@ -7,7 +7,8 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// trips has a controller see round trips of so long each, in each of which all of its window is acknowledged.
+// trips has a controller see round trips of so long each, in each of which all of its window is
+// acknowledged.
 func trips(c *ByDelay, now *time.Duration, window uint32, n int, took time.Duration) uint32 {
 	for range n {
 		*now += took
@@ -84,8 +85,8 @@ func TestByDelay(t *testing.T) {
 	}
 }
 
-// TestBase: connections learn from each other how long a round trip takes without a queue, forget it after some minutes, and find
-// it out again together.
+// TestBase: connections learn from each other how long a round trip takes without a queue, forget
+// it after some minutes, and find it out again together.
 func TestBase(t *testing.T) {
 	const ms = time.Millisecond
 	var b Base
@@ -111,7 +112,8 @@ func TestBase(t *testing.T) {
 	}
 }
 
-// TestDelays: several packets are measured at a time, spread over a round trip, and what is sent again is not.
+// TestDelays: several packets are measured at a time, spread over a round trip, and what is sent
+// again is not.
 func TestDelays(t *testing.T) {
 	const ms = time.Millisecond
 	var d delays

@@ -6,8 +6,9 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// delays is the round trips that are being measured for a congestion controller that goes by them: of packets that ask for an
-// acknowledgement, and of requests for answers. Several are under way at a time.
+// delays is the round trips that are being measured for a congestion controller that goes by them:
+// of packets that ask for an acknowledgement, and of requests for answers. Several are under way at
+// a time.
 type delays struct {
 	trips [8]trip // in the order of their PSNs
 	n     int
@@ -20,7 +21,8 @@ type trip struct {
 	sent time.Duration
 }
 
-// begin notes that a packet was sent for the first time, unless as many as can be are being measured.
+// begin notes that a packet was sent for the first time, unless as many as can be are being
+// measured.
 func (d *delays) begin(psn uint32, now time.Duration) {
 	if d.n < len(d.trips) && now >= d.next {
 		d.trips[d.n] = trip{psn, now}
@@ -29,8 +31,8 @@ func (d *delays) begin(psn uint32, now time.Duration) {
 	}
 }
 
-// cancel gives up measuring the packets from PSN psn on: they are sent again, and nobody could tell which transmission an
-// answer is to.
+// cancel gives up measuring the packets from PSN psn on: they are sent again, and nobody could tell
+// which transmission an answer is to.
 func (d *delays) cancel(psn uint32) {
 	for i, t := range d.trips[:d.n] {
 		if wire.PSNDiff(t.psn, psn) >= 0 {
@@ -40,8 +42,8 @@ func (d *delays) cancel(psn uint32) {
 	}
 }
 
-// answered ends the measurements of the packets that arrived tells of. It returns how long the newest has taken: the answer is
-// to that one, and to others only besides.
+// answered ends the measurements of the packets that arrived tells of. It returns how long the
+// newest has taken: the answer is to that one, and to others only besides.
 func (d *delays) answered(clock Clock, arrived func(psn uint32) bool) (took, now time.Duration, ok bool) {
 	kept, sent := 0, time.Duration(0)
 	for _, t := range d.trips[:d.n] {

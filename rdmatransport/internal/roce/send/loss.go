@@ -6,8 +6,8 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// overtaken tells whether a transmission counts as lost, given the newest one that has arrived: that was sent LossEvidence
-// later, or is the last that was sent at all.
+// overtaken tells whether a transmission counts as lost, given the newest one that has arrived:
+// that was sent LossEvidence later, or is the last that was sent at all.
 func overtaken(number, newest uint32, last bool) bool {
 	if last {
 		return number < newest
@@ -15,8 +15,8 @@ func overtaken(number, newest uint32, last bool) bool {
 	return number+LossEvidence <= newest
 }
 
-// detectLosses marks what is lost of the PSNs from una up to max by what has arrived since it last looked, and returns
-// how many packets of the network those are.
+// detectLosses marks what is lost of the PSNs from una up to max by what has arrived since it last
+// looked, and returns how many packets of the network those are.
 func (b *scoreboard) detectLosses(una, max uint32) (packets uint32) {
 	if !b.takeNews() {
 		return 0
@@ -24,12 +24,14 @@ func (b *scoreboard) detectLosses(una, max uint32) (packets uint32) {
 	return b.detectLostRequests(max) + b.detectLostAnswers(una, max)
 }
 
-// detectLostRequests looks at what is not executed: packets that the peer would have acknowledged by now, or told of. A READ's
-// PSNs share their request's fate. What the peer keeps takes a step for 64 PSNs, and what nothing has overtaken none.
+// detectLostRequests looks at what is not executed: packets that the peer would have acknowledged
+// by now, or told of. A READ's PSNs share their request's fate. What the peer keeps takes a step
+// for 64 PSNs, and what nothing has overtaken none.
 func (b *scoreboard) detectLostRequests(max uint32) (packets uint32) {
 	if b.partly && wire.PSNDiff(max, b.limit) > 0 {
-		// The peer may keep what is behind the limit. It says so in the list that it sends when all before the limit is executed; that this
-		// is so may be known before, by an answer to a READ.
+		// The peer may keep what is behind the limit. It says so in the list that it sends when all
+		// before the limit is executed; that this is so may be known before, by an answer to a
+		// READ.
 		if max = b.limit; wire.PSNDiff(b.executed, max) > 0 {
 			max = b.executed
 		}
@@ -63,8 +65,8 @@ func (b *scoreboard) detectLostRequests(max uint32) (packets uint32) {
 	return packets
 }
 
-// detectLostAnswers looks at what is executed: the peer answers in the order of PSNs, so only what stands behind an
-// answer tells that it is lost.
+// detectLostAnswers looks at what is executed: the peer answers in the order of PSNs, so only what
+// stands behind an answer tells that it is lost.
 func (b *scoreboard) detectLostAnswers(una, max uint32) (packets uint32) {
 	newest, last := uint32(0), b.executed == max
 	for psn := b.executed; psn != una; {

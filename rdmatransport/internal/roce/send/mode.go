@@ -4,16 +4,21 @@ package send
 type Mode uint8
 
 const (
-	// InOrder: packets are sent in the order of their PSNs, and none that was sent is known to be missing.
+	// InOrder: packets are sent in the order of their PSNs, and none that was sent is known to be
+	// missing.
 	InOrder Mode = iota
-	// GoneBack: a sequence NAK of una, or an answer that implies one, had everything from una on sent again. One loss
-	// makes many such NAKs, so no other counts until there is progress, or a probe takes care of a second loss.
+	// GoneBack: a sequence NAK of una, or an answer that implies one, had everything from una on
+	// sent again. One loss makes many such NAKs, so no other counts until there is progress, or a
+	// probe takes care of a second loss.
 	GoneBack
-	// Probing: una was sent again as a probe, and what follows it was sent before; the answer tells whether that is lost.
+	// Probing: una was sent again as a probe, and what follows it was sent before; the answer tells
+	// whether that is lost.
 	Probing
-	// RNRWait: by an RNR NAK, the peer asked to wait before a PSN is sent again; only what comes before that PSN is sent.
+	// RNRWait: by an RNR NAK, the peer asked to wait before a PSN is sent again; only what comes
+	// before that PSN is sent.
 	RNRWait
-	// Selective: something is missing, and a scoreboard tells what; no more than that is sent again.
+	// Selective: something is missing, and a scoreboard tells what; no more than that is sent
+	// again.
 	Selective
 	// Failed: nothing is sent any more.
 	Failed
@@ -43,7 +48,8 @@ const (
 	modeEvents = int(onFailure) + 1
 )
 
-// transitions is the mode behind each event. Where an event cannot occur or does not matter, the mode stays.
+// transitions is the mode behind each event. Where an event cannot occur or does not matter, the
+// mode stays.
 //
 //	            progress  NAK      timeout  probe     over     gap       recovered RNR       RNR over failure
 //	in order    stays     back     stays    probing   stays    selective stays     RNR wait  stays    failed
@@ -53,8 +59,9 @@ const (
 //	RNR wait    stays     stays    in order stays     stays    selective stays     stays     in order failed
 //	failed      stays     stays    stays    stays     stays    stays     stays     stays     stays    stays
 //
-// An RNR NAK of a PSN behind what a scoreboard knows to be missing leaves the mode Selective: the wait is the alarm's
-// then. In RNR wait there is no timeout and no probe: those alarms are set when the wait is over.
+// An RNR NAK of a PSN behind what a scoreboard knows to be missing leaves the mode Selective: the
+// wait is the alarm's then. In RNR wait there is no timeout and no probe: those alarms are set when
+// the wait is over.
 var transitions = [modes][modeEvents]Mode{
 	InOrder:   {InOrder, GoneBack, InOrder, Probing, InOrder, Selective, InOrder, RNRWait, InOrder, Failed},
 	GoneBack:  {InOrder, GoneBack, InOrder, Probing, InOrder, Selective, GoneBack, RNRWait, GoneBack, Failed},

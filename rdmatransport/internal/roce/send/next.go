@@ -52,8 +52,8 @@ const (
 
 func (s Setting) has(any Setting) bool { return s&any != 0 }
 
-// Next is what may be sent next, as the window, the peer's resources and fences allow. It fills b in where that is more
-// than to Wait.
+// Next is what may be sent next, as the window, the peer's resources and fences allow. It fills b
+// in where that is more than to Wait.
 func (s *State) Next(in Setting, b *Burst) Step {
 	if s.mode.now >= Selective || s.probe.pending {
 		if step, ok := s.nextBefore(b); ok {
@@ -120,13 +120,15 @@ func (s *State) mayStart(r *request, in Setting) bool {
 	return !s.credits.given || s.mayExceed(r)
 }
 
-// mayExceed tells whether the peer's credits let a request be begun. Where all is acknowledged nothing is held back,
-// whatever the counts say; nor where what was sent last left it to this one to ask for an acknowledgement.
+// mayExceed tells whether the peer's credits let a request be begun. Where all is acknowledged
+// nothing is held back, whatever the counts say; nor where what was sent last left it to this one
+// to ask for an acknowledgement.
 func (s *State) mayExceed(r *request) bool {
 	return r.kind == Local || s.flight.una == s.flight.next || s.acks.sinceAckReq > 0 || s.credits.allow(r.kind, s.credits.begun)
 }
 
-// exceeds tells whether a request goes beyond the peer's credits; only the one that was begun last can, or is begun next.
+// exceeds tells whether a request goes beyond the peer's credits; only the one that was begun last
+// can, or is begun next.
 func (s *State) exceeds(r *request) bool {
 	if r.is(started) {
 		return r.past() == s.flight.next && s.credits.exceeded(r.kind, s.credits.begun)
@@ -143,7 +145,8 @@ func (s *State) room(psn uint32) int32 {
 	return size - ahead
 }
 
-// nextData is a burst of a SEND or WRITE: of one frame at most, and whole frames while the window opens.
+// nextData is a burst of a SEND or WRITE: of one frame at most, and whole frames while the window
+// opens.
 func (s *State) nextData(b *Burst, r *request, room uint32, in Setting) Step {
 	w := &s.window
 	left, frame := r.packets-b.Packet, uint32(1)
@@ -179,17 +182,19 @@ func (s *State) nextData(b *Burst, r *request, room uint32, in Setting) Step {
 	return Transmit
 }
 
-// awaitsAck tells that an acknowledgement was asked for and has not come. In mode Selective that is not known, as the packet
-// that asked for it may be lost.
+// awaitsAck tells that an acknowledgement was asked for and has not come. In mode Selective that is
+// not known, as the packet that asked for it may be lost.
 func (s *State) awaitsAck() bool { return !s.mode.is(Selective) && s.acks.awaited(s.flight.una) }
 
-// opens tells that something in flight will bring an answer, which opens the window or shows what is missing.
+// opens tells that something in flight will bring an answer, which opens the window or shows what
+// is missing.
 func (s *State) opens() bool {
 	return s.acks.awaited(s.flight.una) && (!s.mode.is(Selective) || !s.board.at(s.acks.requested-1).is(arrived))
 }
 
-// followed tells that nothing but the window can keep the request behind the current one, which ends with PSN last, from
-// being sent at once, and that it asks for an acknowledgement, or one behind it does.
+// followed tells that nothing but the window can keep the request behind the current one, which
+// ends with PSN last, from being sent at once, and that it asks for an acknowledgement, or one
+// behind it does.
 func (s *State) followed(last uint32, in Setting) bool {
 	q := &s.queue
 	repeated := wire.PSNDiff(s.flight.max, last) > 0
@@ -212,8 +217,8 @@ func (s *State) allowsBehind(current, behind *request) bool {
 	return c.allow(behind.kind, c.begun)
 }
 
-// nextRequest is a burst that asks for answers: a piece of a READ that fits the window, so that its responses cannot
-// overrun the queues on the way back, or an atomic.
+// nextRequest is a burst that asks for answers: a piece of a READ that fits the window, so that its
+// responses cannot overrun the queues on the way back, or an atomic.
 func (s *State) nextRequest(b *Burst, r *request, room uint32, in Setting) Step {
 	if s.reads.outstanding() >= int(s.limits.MaxReads) {
 		if s.limits.MaxReads == 0 {
@@ -232,9 +237,10 @@ func (s *State) nextRequest(b *Burst, r *request, room uint32, in Setting) Step 
 	return Transmit
 }
 
-// gathersReads tells whether the rest of the current READ, of left packets, waits for more room: while answers come the
-// window opens packet by packet, and much of it is asked for at a time (readRoom), of several READs if need be, whose
-// requests share a frame then, and their answers too.
+// gathersReads tells whether the rest of the current READ, of left packets, waits for more room:
+// while answers come the window opens packet by packet, and much of it is asked for at a time
+// (readRoom), of several READs if need be, whose requests share a frame then, and their answers
+// too.
 func (s *State) gathersReads(room, left uint32, in Setting) bool {
 	if s.reads.outstanding() == 0 || s.reads.repeats() || room >= s.window.readRoom(s.mtu) {
 		return false
@@ -252,7 +258,8 @@ func (s *State) gathersReads(room, left uint32, in Setting) bool {
 	return room < left
 }
 
-// nextFailed is what to do about the current request, which cannot be sent: those before it may still complete.
+// nextFailed is what to do about the current request, which cannot be sent: those before it may
+// still complete.
 func (s *State) nextFailed(b *Burst) Step {
 	if q := &s.queue; q.next == q.first {
 		b.Reason = q.current().failed
@@ -261,8 +268,8 @@ func (s *State) nextFailed(b *Burst) Step {
 	return s.nextAckPoint(b)
 }
 
-// nextAckPoint is the last packet before the current request, which is not sent for now, if that was left to ask for an
-// acknowledgement.
+// nextAckPoint is the last packet before the current request, which is not sent for now, if that
+// was left to ask for an acknowledgement.
 func (s *State) nextAckPoint(b *Burst) Step {
 	q := &s.queue
 	if s.acks.sinceAckReq == 0 || q.next == q.first {
@@ -296,7 +303,8 @@ func (s *State) nextLost(b *Burst) (step Step, ok bool) {
 		}
 		return Wait, true
 	}
-	// What the peer waits for goes in any case: READs that it keeps count as in flight, and are not answered before.
+	// What the peer waits for goes in any case: READs that it keeps count as in flight, and are not
+	// answered before.
 	if s.alarm.waits(psn) || s.board.inFlight >= int32(s.window.size) && psn != s.board.executed {
 		return Wait, true
 	}
@@ -314,7 +322,8 @@ func (s *State) nextLost(b *Burst) (step Step, ok bool) {
 	return Transmit, true
 }
 
-// nextProbe is una; where that is of a READ, the request for what is missing of it, with the bound it had.
+// nextProbe is una; where that is of a READ, the request for what is missing of it, with the bound
+// it had.
 func (s *State) nextProbe(b *Burst) Step {
 	una, r := s.flight.una, s.queue.oldest()
 	*b = Burst{
@@ -327,7 +336,8 @@ func (s *State) nextProbe(b *Burst) Step {
 	return Transmit
 }
 
-// Sent is told that a burst was sent, or the first packets of one: b.Packets and b.AckReq say what was.
+// Sent is told that a burst was sent, or the first packets of one: b.Packets and b.AckReq say what
+// was.
 func (s *State) Sent(b *Burst) {
 	if b.origin != fromCursor {
 		s.sentAgain(b)
@@ -366,7 +376,8 @@ func (s *State) measure(b *Burst) {
 	}
 }
 
-// measured tells the congestion controller of a round trip, if an answer has shown packets to have arrived that were measured.
+// measured tells the congestion controller of a round trip, if an answer has shown packets to have
+// arrived that were measured.
 func (s *State) measured(arrived func(psn uint32) bool) {
 	if took, now, ok := s.delays.answered(s.env.Clock, arrived); ok {
 		if size := s.window.clamp(s.window.onRoundTrip(took, now)); size != s.window.size {
@@ -401,8 +412,8 @@ func (s *State) LocalExecuted() Outcome {
 	return Outcome{Completed: s.queue.completeLocal()}
 }
 
-// Fail is told that the request of a burst cannot be sent, or executed, for a reason other than 0. Next then says what
-// follows from that: the burst is not final.
+// Fail is told that the request of a burst cannot be sent, or executed, for a reason other than 0.
+// Next then says what follows from that: the burst is not final.
 func (s *State) Fail(b *Burst, reason uint8) {
 	b.Final = false
 	switch b.origin {

@@ -2,13 +2,16 @@ package send
 
 import "github.com/softrnic/softrnic/rdmatransport/roce/wire"
 
-// probe is a packet that is sent again, before anything else, when the peer has been silent for longer than a round trip takes.
+// probe is a packet that is sent again, before anything else, when the peer has been silent for
+// longer than a round trip takes.
 //
-// A peer that goes back is sent una. It is silent if what it waits for was lost a second time, or its NAK or acknowledgement
-// was, and its answer tells which. If it is only slow, it has one more packet to answer.
+// A peer that goes back is sent una. It is silent if what it waits for was lost a second time, or
+// its NAK or acknowledgement was, and its answer tells which. If it is only slow, it has one more
+// packet to answer.
 //
-// A peer that keeps what comes behind a gap, and tells of it, is sent the last packet instead (scoreboard.loseTail). The
-// scoreboard then knows whether that was answered, and this type is not used.
+// A peer that keeps what comes behind a gap, and tells of it, is sent the last packet instead
+// (scoreboard.loseTail). The scoreboard then knows whether that was answered, and this type is not
+// used.
 type probe struct {
 	pending bool   // to be sent now
 	behind  uint32 // PSN behind the probe, once it is sent

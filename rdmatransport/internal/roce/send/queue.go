@@ -14,13 +14,15 @@ const (
 	Local                // nothing from the peer: it has no packets and is executed in its turn
 )
 
-// hasData tells whether the request's packets carry its payload, and an acknowledgement completes it.
+// hasData tells whether the request's packets carry its payload, and an acknowledgement completes
+// it.
 func (k Kind) hasData() bool { return k <= WriteImm }
 
 // takesReceive tells whether the message takes a receive request of the peer's.
 func (k Kind) takesReceive() bool { return k == Send || k == WriteImm }
 
-// answered tells whether a response completes the request, and counts as one of the outstanding READs until then.
+// answered tells whether a response completes the request, and counts as one of the outstanding
+// READs until then.
 func (k Kind) answered() bool { return k == Read || k == Atomic }
 
 // request is what is known of a posted work request.
@@ -44,8 +46,9 @@ func (r *request) is(f requestFlags) bool { return r.flags&f != 0 }
 // past is the PSN behind its last packet.
 func (r *request) past() uint32 { return wire.PSNAdd(r.psn, r.packets) }
 
-// queue is the send queue and its cursor: which packet of which request is sent next. Requests are numbered from the QP's
-// start, modulo 2^32; those from first up to end are posted and not complete, and those before next are sent.
+// queue is the send queue and its cursor: which packet of which request is sent next. Requests are
+// numbered from the QP's start, modulo 2^32; those from first up to end are posted and not
+// complete, and those before next are sent.
 type queue struct {
 	requests   []request // by number modulo its length, a power of two; nil until one is posted, as many QPs only receive
 	capacity   uint32    // that length
@@ -100,7 +103,8 @@ func (q *queue) advance(r *request, n uint32) {
 	}
 }
 
-// localExecuted moves the cursor over a local request. It has no packets; psn is that of what comes behind it.
+// localExecuted moves the cursor over a local request. It has no packets; psn is that of what comes
+// behind it.
 func (q *queue) localExecuted(psn uint32) {
 	r := q.current()
 	r.psn = psn
@@ -126,8 +130,8 @@ func (q *queue) skipCarriedOut() {
 // fail notes that a request cannot be sent.
 func (q *queue) fail(n uint32, reason uint8) { q.at(n).failed = reason }
 
-// completeOldest takes the oldest request, r, off the queue, which is acknowledged or answered, and the local ones behind
-// it that were executed. It returns how many those are.
+// completeOldest takes the oldest request, r, off the queue, which is acknowledged or answered, and
+// the local ones behind it that were executed. It returns how many those are.
 func (q *queue) completeOldest(r *request) (n int) {
 	if r.kind.answered() {
 		q.unanswered--
@@ -183,7 +187,8 @@ func (q *queue) rewind(una uint32) {
 	q.packet = uint32(wire.PSNDiff(una, q.oldest().psn))
 }
 
-// skip moves the cursor on to PSN una if it was moved back to before it: what is acknowledged need not be sent again.
+// skip moves the cursor on to PSN una if it was moved back to before it: what is acknowledged need
+// not be sent again.
 func (q *queue) skip(una uint32) {
 	if q.next != q.first {
 		return
@@ -195,7 +200,8 @@ func (q *queue) skip(una uint32) {
 	}
 }
 
-// forward moves the cursor on to PSN max, behind all that was ever sent, or to a request that cannot be sent.
+// forward moves the cursor on to PSN max, behind all that was ever sent, or to a request that
+// cannot be sent.
 func (q *queue) forward(max uint32) {
 	for q.next != q.end {
 		r := q.current()

@@ -2,8 +2,9 @@ package send
 
 import "github.com/softrnic/softrnic/rdmatransport/roce/wire"
 
-// reads is the bounds of the outstanding READs: of the request packets of READs, atomics and the like that are not
-// answered in full. A READ is repeated with the bounds it had: a responder knows it by them.
+// reads is the bounds of the outstanding READs: of the request packets of READs, atomics and the
+// like that are not answered in full. A READ is repeated with the bounds it had: a responder knows
+// it by them.
 type reads struct {
 	*bounds // nil before the first: most QPs never read
 }

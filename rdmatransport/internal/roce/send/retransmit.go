@@ -5,8 +5,8 @@ import "time"
 // Deadline is when the alarm goes off, and OnAlarm is to be called; 0 if nothing is waited for.
 func (s *State) Deadline() time.Duration { return s.alarm.next() }
 
-// SetAlarm sets the alarm for what is in flight, once all that may be sent is sent; sending is false where the QP's state
-// lets nothing be sent.
+// SetAlarm sets the alarm for what is in flight, once all that may be sent is sent; sending is
+// false where the QP's state lets nothing be sent.
 func (s *State) SetAlarm(sending bool) {
 	if s.flight.idle() || s.limits.Timeout == 0 {
 		s.alarm.restart()
@@ -44,7 +44,8 @@ func (s *State) OnAlarm(now time.Duration) (o Outcome) {
 	return o
 }
 
-// goBack answers a sequence NAK of una, explicit or implied, of a peer that keeps nothing behind a gap.
+// goBack answers a sequence NAK of una, explicit or implied, of a peer that keeps nothing behind a
+// gap.
 func (s *State) goBack(o *Outcome) {
 	if !s.mode.is(GoneBack) && !s.mode.is(RNRWait) {
 		s.retry(onNAK, o)
@@ -68,7 +69,8 @@ func (s *State) retry(e modeEvent, o *Outcome) {
 	o.Action = WentBack
 }
 
-// rewind makes una, which is in the oldest request, the next to be sent. What is sent again has a timeout of its own.
+// rewind makes una, which is in the oldest request, the next to be sent. What is sent again has a
+// timeout of its own.
 func (s *State) rewind() {
 	una := s.flight.una
 	s.board.close()
@@ -83,7 +85,8 @@ func (s *State) rewind() {
 	s.probe.cancel()
 }
 
-// sendProbe has a packet sent again, which counts as no retry: see probe. The next waits twice as long.
+// sendProbe has a packet sent again, which counts as no retry: see probe. The next waits twice as
+// long.
 func (s *State) sendProbe(now time.Duration) {
 	s.rtt.backOff(s.limits.Timeout, s.leastProbe())
 	s.alarm.probed()
@@ -99,8 +102,9 @@ func (s *State) sendProbe(now time.Duration) {
 	s.traceProbe()
 }
 
-// probeAnswered goes back to what follows the probe if the peer has the probe and no more, as it has then dropped the rest. But
-// it may only be slow, and have answered what was sent before the probe; so little is sent until more answers come.
+// probeAnswered goes back to what follows the probe if the peer has the probe and no more, as it
+// has then dropped the rest. But it may only be slow, and have answered what was sent before the
+// probe; so little is sent until more answers come.
 func (s *State) probeAnswered(o *Outcome) {
 	if !s.mode.is(Probing) {
 		return

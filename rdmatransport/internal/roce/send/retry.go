@@ -20,8 +20,8 @@ func (r *retries) again(limit uint8) bool {
 	return true
 }
 
-// rnrAgain counts one more RNR NAK; false if the limit does not allow it. The peer is alive: retry_cnt is for one that is
-// not, and begins anew.
+// rnrAgain counts one more RNR NAK; false if the limit does not allow it. The peer is alive:
+// retry_cnt is for one that is not, and begins anew.
 func (r *retries) rnrAgain(limit uint8) bool {
 	r.timeouts = 0
 	if limit == retryInfinite {

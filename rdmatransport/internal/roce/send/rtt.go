@@ -6,9 +6,9 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// rtt estimates the round trip (RFC 6298 §2, §3), and from that how long to wait for an answer before a probe is sent.
-// While round trips are short there is no measurement after the first: nothing depends on how short, and reading the clock
-// costs as much as sending a small packet.
+// rtt estimates the round trip (RFC 6298 §2, §3), and from that how long to wait for an answer
+// before a probe is sent. While round trips are short there is no measurement after the first:
+// nothing depends on how short, and reading the clock costs as much as sending a small packet.
 type rtt struct {
 	start    time.Duration // when the packet was sent that is being measured; 0 if none is
 	psn      uint32        // its PSN
@@ -17,7 +17,8 @@ type rtt struct {
 	pto      micros        // probe timeout; 0 if no round trip was measured
 }
 
-// micros is a time of whole microseconds, at least one and an hour at most: QPs are many, and mostly idle.
+// micros is a time of whole microseconds, at least one and an hour at most: QPs are many, and
+// mostly idle.
 type micros uint32
 
 func inMicros(d time.Duration) micros {
@@ -28,15 +29,15 @@ func (m micros) duration() time.Duration { return time.Duration(m) * time.Micros
 
 func (t *rtt) reset() { *t = rtt{} }
 
-// wanted tells whether the next packet that is sent for the first time should be measured; least is the shortest probe
-// timeout.
+// wanted tells whether the next packet that is sent for the first time should be measured; least is
+// the shortest probe timeout.
 func (t *rtt) wanted(least time.Duration) bool { return t.start == 0 && t.pto.duration() != least }
 
 // begin notes that the packet to measure was sent.
 func (t *rtt) begin(psn uint32, now time.Duration) { t.psn, t.start = psn, now }
 
-// cancel gives a measurement up, as its packet is sent again: nobody could tell which transmission an answer is to (Karn's
-// algorithm).
+// cancel gives a measurement up, as its packet is sent again: nobody could tell which transmission
+// an answer is to (Karn's algorithm).
 func (t *rtt) cancel() { t.start = 0 }
 
 // covers tells that an acknowledgement of everything before una ends the measurement.
@@ -68,7 +69,8 @@ func (t *rtt) probeTimeout(timeout, least time.Duration) time.Duration {
 	return max(timeout/probeShare, least)
 }
 
-// backOff doubles the probe timeout until a round trip without a probe was measured: the peer may have become slower.
+// backOff doubles the probe timeout until a round trip without a probe was measured: the peer may
+// have become slower.
 func (t *rtt) backOff(timeout, least time.Duration) {
 	t.pto = inMicros(2 * t.probeTimeout(timeout, least))
 	t.start = 0

@@ -7,12 +7,13 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// scoreboard is what is known of each PSN in flight while something among them is missing: of packets, where the peer
-// keeps what comes behind a gap and tells of it, and of READ responses. It exists only in mode Selective.
+// scoreboard is what is known of each PSN in flight while something among them is missing: of
+// packets, where the peer keeps what comes behind a gap and tells of it, and of READ responses. It
+// exists only in mode Selective.
 //
-// What is missing is told from what has arrived: each PSN has the number of its last transmission, and is lost once
-// later ones have arrived. So a lost repetition is found as the first loss was, and nothing is sent twice within a round
-// trip.
+// What is missing is told from what has arrived: each PSN has the number of its last transmission,
+// and is lost once later ones have arrived. So a lost repetition is found as the first loss was,
+// and nothing is sent twice within a round trip.
 type scoreboard struct {
 	slots []slot   // by PSN, as many as the span
 	kept  []uint64 // a bit for each: the peer has told that it keeps what was sent
@@ -71,15 +72,16 @@ func (b *scoreboard) release() { scoreboards[bits.TrailingZeros(uint(len(b.slots
 
 func (b *scoreboard) at(psn uint32) *slot { return &b.slots[psn&uint32(len(b.slots)-1)] }
 
-// keptFrom is the word of kept that has the bit of a PSN, and the bits in it of that PSN and those behind it, as far as past.
+// keptFrom is the word of kept that has the bit of a PSN, and the bits in it of that PSN and those
+// behind it, as far as past.
 func (b *scoreboard) keptFrom(psn, past uint32) (word *uint64, bits uint64, next uint32) {
 	first := psn % 64
 	n := min(64-first, uint32(wire.PSNDiff(past, psn)))
 	return &b.kept[psn/64&uint32(len(b.kept)-1)], ^uint64(0) >> (64 - n) << first, wire.PSNAdd(psn, n)
 }
 
-// enter takes in the PSNs from first up to past, of one request. They were sent in order, but those from sent on are to
-// be sent again.
+// enter takes in the PSNs from first up to past, of one request. They were sent in order, but those
+// from sent on are to be sent again.
 func (b *scoreboard) enter(first, past, sent uint32, isAnswer bool) {
 	flags := slotFlags(0)
 	if isAnswer {
@@ -174,7 +176,8 @@ func (b *scoreboard) forget(psn uint32) {
 	}
 }
 
-// dropped notes that the peer has nothing of what it was sent from PSN psn up to end, even where it told otherwise.
+// dropped notes that the peer has nothing of what it was sent from PSN psn up to end, even where it
+// told otherwise.
 func (b *scoreboard) dropped(psn, end uint32) {
 	for ; psn != end; psn = wire.PSNAdd(psn, 1) {
 		b.forget(psn)
@@ -221,8 +224,8 @@ func (b *scoreboard) reach(end uint32) {
 	}
 }
 
-// sacked notes that the peer keeps the packets from PSN psn up to past. It returns whether there is a SEND or WRITE among them of
-// which this was not known. What was known takes a step for 64 PSNs.
+// sacked notes that the peer keeps the packets from PSN psn up to past. It returns whether there is
+// a SEND or WRITE among them of which this was not known. What was known takes a step for 64 PSNs.
 func (b *scoreboard) sacked(psn, past uint32) (news bool) {
 	for psn != past {
 		word, all, next := b.keptFrom(psn, past)
@@ -235,7 +238,8 @@ func (b *scoreboard) sacked(psn, past uint32) (news bool) {
 	return news
 }
 
-// unkept takes back what the peer has told of the packets from PSN psn up to past, as they are sent again.
+// unkept takes back what the peer has told of the packets from PSN psn up to past, as they are sent
+// again.
 func (b *scoreboard) unkept(psn, past uint32) {
 	for psn != past {
 		word, all, next := b.keptFrom(psn, past)
@@ -244,14 +248,16 @@ func (b *scoreboard) unkept(psn, past uint32) {
 	}
 }
 
-// toldByAck notes that a peer has acknowledged everything before PSN end, without a list: it has nothing behind that.
+// toldByAck notes that a peer has acknowledged everything before PSN end, without a list: it has
+// nothing behind that.
 func (b *scoreboard) toldByAck(end uint32) {
 	if b.partly && wire.PSNDiff(end, b.limit) >= 0 {
 		b.told(end, true)
 	}
 }
 
-// told notes that the peer has told of what it keeps as far as PSN limit; all: and that it keeps nothing from there on.
+// told notes that the peer has told of what it keeps as far as PSN limit; all: and that it keeps
+// nothing from there on.
 func (b *scoreboard) told(limit uint32, all bool) { b.limit, b.partly = limit, !all }
 
 func (b *scoreboard) sackedOne(psn uint32) (news bool) {
@@ -265,7 +271,8 @@ func (b *scoreboard) sackedOne(psn uint32) (news bool) {
 	return news
 }
 
-// answered notes that the answer of a PSN is in place; the peer has executed everything up to there.
+// answered notes that the answer of a PSN is in place; the peer has executed everything up to
+// there.
 func (b *scoreboard) answered(psn uint32) {
 	b.arrive(psn)
 	if past := wire.PSNAdd(psn, 1); wire.PSNDiff(past, b.executed) > 0 {
@@ -287,7 +294,8 @@ func (b *scoreboard) executedBefore(end uint32) {
 	}
 }
 
-// isExecuted tells that the peer has executed the packet of a PSN in flight. An answer that says otherwise is an old one.
+// isExecuted tells that the peer has executed the packet of a PSN in flight. An answer that says
+// otherwise is an old one.
 func (b *scoreboard) isExecuted(psn uint32) bool { return wire.PSNDiff(psn, b.executed) < 0 }
 
 // acked is how far what is acknowledged and answered goes, from una up to past.
@@ -324,8 +332,8 @@ func (b *scoreboard) nextLost(max uint32) (psn uint32, ok bool) {
 	return 0, false
 }
 
-// lostRun is how many PSNs of a READ, at most n, are lost from psn on: not across a request's bounds, by which the peer
-// would know it if it did arrive.
+// lostRun is how many PSNs of a READ, at most n, are lost from psn on: not across a request's
+// bounds, by which the peer would know it if it did arrive.
 func (b *scoreboard) lostRun(psn, n uint32) uint32 {
 	run := uint32(1)
 	for run < n {
@@ -337,7 +345,8 @@ func (b *scoreboard) lostRun(psn, n uint32) uint32 {
 	return run
 }
 
-// loseTail marks the last packet of those from una up to max of which nothing is known as lost, for a probe.
+// loseTail marks the last packet of those from una up to max of which nothing is known as lost, for
+// a probe.
 func (b *scoreboard) loseTail(una, max uint32) {
 	for psn := max; psn != una; {
 		psn = wire.PSNAdd(psn, 1<<24-1)

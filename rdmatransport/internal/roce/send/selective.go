@@ -16,8 +16,9 @@ func (b *board) close() {
 	}
 }
 
-// startRecovery begins to keep account of each packet, in mode Selective, unless it has begun. Until now packets were sent
-// in the order of their PSNs. What a requester that went back has not sent again yet is lost.
+// startRecovery begins to keep account of each packet, in mode Selective, unless it has begun.
+// Until now packets were sent in the order of their PSNs. What a requester that went back has not
+// sent again yet is lost.
 func (s *State) startRecovery() {
 	if s.mode.is(Selective) {
 		return
@@ -57,8 +58,8 @@ func (s *State) startRecovery() {
 	s.change(onGap)
 }
 
-// executedBefore notes that the peer has executed everything before PSN end, and returns whether all of that is acknowledged,
-// so that no answers to it are missing.
+// executedBefore notes that the peer has executed everything before PSN end, and returns whether
+// all of that is acknowledged, so that no answers to it are missing.
 func (s *State) executedBefore(end uint32, o *Outcome) bool {
 	s.board.executedBefore(end)
 	if s.alarm.waitEnded(s.board.executed) {
@@ -68,7 +69,8 @@ func (s *State) executedBefore(end uint32, o *Outcome) bool {
 	return wire.PSNDiff(s.flight.una, end) >= 0
 }
 
-// settle completes what is acknowledged and answered, in order, and ends the recovery when nothing is missing.
+// settle completes what is acknowledged and answered, in order, and ends the recovery when nothing
+// is missing.
 func (s *State) settle(o *Outcome) {
 	f := &s.flight
 	for !f.idle() {
@@ -95,13 +97,15 @@ func (s *State) settle(o *Outcome) {
 	}
 }
 
-// endRecovery leaves mode Selective. There is no RNR wait then, as a PSN that waits counts as missing.
+// endRecovery leaves mode Selective. There is no RNR wait then, as a PSN that waits counts as
+// missing.
 func (s *State) endRecovery() {
 	s.board.close()
 	s.change(onRecovered)
 }
 
-// DetectLosses is called when all packets of a frame were processed. What they show to be lost will be sent again.
+// DetectLosses is called when all packets of a frame were processed. What they show to be lost will
+// be sent again.
 func (s *State) DetectLosses() {
 	if s.mode.is(Selective) {
 		s.detectLosses()

@@ -1,22 +1,25 @@
-// Package send is the state of a reliable connection's sending: which packet of which work request is sent next, what is
-// in flight, what is lost, and until when to wait. It knows PSNs, packets and time, and nothing of verbs, of memory or of
-// the network: its owner, the requester, turns its answers into packets and what comes back into its events. (IBTA Vol 1
-// §9.7.3, §9.7.5, §9.7.6, §9.9.2)
+// Package send is the state of a reliable connection's sending: which packet of which work request
+// is sent next, what is in flight, what is lost, and until when to wait. It knows PSNs, packets and
+// time, and nothing of verbs, of memory or of the network: its owner, the requester, turns its
+// answers into packets and what comes back into its events. (IBTA Vol 1 §9.7.3, §9.7.5, §9.7.6,
+// §9.9.2)
 //
-// Questions have no side effects: Next is what may be sent now, Deadline until when to wait. Events are what happened: a
-// request was posted (Post), a burst of packets sent (Sent), an acknowledgement or a response came (OnAck, OnSequenceNAK,
-// OnAnswer …), the alarm went off (OnAlarm), a message needed no packets (MovedDirectly, MovedPart). The outcome of an event says what
-// the owner has to do.
+// Questions have no side effects: Next is what may be sent now, Deadline until when to wait. Events
+// are what happened: a request was posted (Post), a burst of packets sent (Sent), an
+// acknowledgement or a response came (OnAck, OnSequenceNAK, OnAnswer …), the alarm went off
+// (OnAlarm), a message needed no packets (MovedDirectly, MovedPart). The outcome of an event says
+// what the owner has to do.
 //
 // A State has no lock; its owner has one.
 //
-// Each concern has its file, and each field is written in the file that declares it. From the top: State puts the events
-// together (state.go, next.go, acknowledge.go, selective.go, retransmit.go), and stands on queue.go, the requests and the
-// cursor; flight.go, what is in flight; window.go and congestion.go, how much may be, and delay.go and base.go, by delay; scoreboard.go and loss.go, what is
-// missing of it; ackfreq.go, when to ask for an acknowledgement; credits.go, what the
-// peer has receive requests for; reads.go, the outstanding READs; rtt.go and delays.go, the round trip;
-// alarm.go, probe.go and retry.go, what happens when nothing comes back; cork.go, what may wait to share a frame;
-// mode.go, what the requester is doing about all of that; and trace.go tells of it.
+// Each concern has its file, and each field is written in the file that declares it. From the top:
+// State puts the events together (state.go, next.go, acknowledge.go, selective.go, retransmit.go),
+// and stands on queue.go, the requests and the cursor; flight.go, what is in flight; window.go and
+// congestion.go, how much may be, and delay.go and base.go, by delay; scoreboard.go and loss.go,
+// what is missing of it; ackfreq.go, when to ask for an acknowledgement; credits.go, what the peer
+// has receive requests for; reads.go, the outstanding READs; rtt.go and delays.go, the round trip;
+// alarm.go, probe.go and retry.go, what happens when nothing comes back; cork.go, what may wait to
+// share a frame; mode.go, what the requester is doing about all of that; and trace.go tells of it.
 package send
 
 import (
@@ -27,7 +30,8 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/trace"
 )
 
-// State is the state of sending of one QP. The zero value has to be set up by Init, and by Begin for each connection.
+// State is the state of sending of one QP. The zero value has to be set up by Init, and by Begin
+// for each connection.
 type State struct {
 	queue   queue
 	flight  flight
@@ -51,8 +55,8 @@ type State struct {
 // Env is what a State needs of its owner. Several may share one that traces nothing.
 type Env struct {
 	Clock Clock
-	// Trace is told what the State decides. The owner adds to an event what a State does not know: the time and the QP. It
-	// is nil if nothing is traced.
+	// Trace is told what the State decides. The owner adds to an event what a State does not know:
+	// the time and the QP. It is nil if nothing is traced.
 	Trace func(trace.Event)
 }
 
@@ -104,7 +108,8 @@ func (s *State) Begin(c *Connection) {
 	s.traceBegin()
 }
 
-// SetPath has what follows sent on another path: nothing that was learned of the one before holds for it.
+// SetPath has what follows sent on another path: nothing that was learned of the one before holds
+// for it.
 func (s *State) SetPath(p *Path) {
 	s.window.init(p.Window, p.Batch, p.Congestion)
 	s.rtt.reset()
@@ -156,8 +161,8 @@ func (s *State) Begun() bool { return s.queue.begun() }
 // Posted is how many requests have been posted here and are not complete.
 func (s *State) Posted() int { return int(s.queue.end - s.queue.first) }
 
-// Post is told of the next request that was posted: its payload, in bytes, and whether it waits for the answers to all
-// READs and atomics before it.
+// Post is told of the next request that was posted: its payload, in bytes, and whether it waits for
+// the answers to all READs and atomics before it.
 func (s *State) Post(kind Kind, bytes uint64, fence bool) {
 	packets := uint32(1)
 	switch {
@@ -181,25 +186,27 @@ func (s *State) Packets(bytes uint64) uint32 {
 	return uint32((bytes + uint64(s.mtu) - 1) / uint64(s.mtu))
 }
 
-// Uncork is called when all that may be sent is about to be sent. What is posted later may be corked again.
+// Uncork is called when all that may be sent is about to be sent. What is posted later may be
+// corked again.
 func (s *State) Uncork() { s.cork.reset() }
 
-// Alone tells that a request that is posted now should not wait to share a frame with others: nothing in flight will
-// bring an answer, on which it would leave, and nothing else waits.
+// Alone tells that a request that is posted now should not wait to share a frame with others:
+// nothing in flight will bring an answer, on which it would leave, and nothing else waits.
 func (s *State) Alone() bool { return s.flight.idle() && s.cork.empty() }
 
-// Corked tells whether all requests that are not sent were posted after the last Uncork, and do not fill a frame: they may
-// wait for more.
+// Corked tells whether all requests that are not sent were posted after the last Uncork, and do not
+// fill a frame: they may wait for more.
 func (s *State) Corked() bool {
 	q := &s.queue
 	return q.next+s.cork.requests == q.end && q.packet == 0 && s.cork.fits(uint32(s.window.batch), s.mtu)
 }
 
-// Rate is at how many bits a second packets may be sent by the congestion controller; 0 is any number.
+// Rate is at how many bits a second packets may be sent by the congestion controller; 0 is any
+// number.
 func (s *State) Rate() float64 { return s.window.rules.Rate(uint32(s.window.size)) * float64(8*s.mtu) }
 
-// Still tells that nothing is under way: the oldest request is to be sent next, or the rest of it, and what was sent of it
-// is acknowledged. It may be moved without packets.
+// Still tells that nothing is under way: the oldest request is to be sent next, or the rest of it,
+// and what was sent of it is acknowledged. It may be moved without packets.
 func (s *State) Still() bool {
 	q := &s.queue
 	underWay := q.next != q.first || !s.flight.idle()
@@ -208,17 +215,19 @@ func (s *State) Still() bool {
 	return !underWay && !heldUp && !failed
 }
 
-// Oldest is the number of the oldest request that is not complete: they are counted from Begin on, modulo 2^32.
+// Oldest is the number of the oldest request that is not complete: they are counted from Begin on,
+// modulo 2^32.
 func (s *State) Oldest() uint32 { return s.queue.first }
 
 // Una is the oldest PSN that is not acknowledged; where the State is Still, the next that is sent.
 func (s *State) Una() uint32 { return s.flight.una }
 
-// Moved is how many packets of the oldest request are sent and acknowledged, where the State is Still.
+// Moved is how many packets of the oldest request are sent and acknowledged, where the State is
+// Still.
 func (s *State) Moved() uint32 { return s.queue.packet }
 
-// MovedDirectly is told that the oldest request, where the State is Still, was executed without packets, or the rest of
-// it, and counts as if its so many packets had been sent and acknowledged.
+// MovedDirectly is told that the oldest request, where the State is Still, was executed without
+// packets, or the rest of it, and counts as if its so many packets had been sent and acknowledged.
 func (s *State) MovedDirectly(kind Kind, packets uint32) {
 	if s.queue.begun() {
 		s.queue.endDirectly()
@@ -232,8 +241,8 @@ func (s *State) MovedDirectly(kind Kind, packets uint32) {
 	s.movedTo(wire.PSNAdd(s.flight.una, packets))
 }
 
-// MovedPart is told that so many packets of the oldest request, where the State is Still, but not all that are left, count
-// as if they had been sent and acknowledged. It has been posted.
+// MovedPart is told that so many packets of the oldest request, where the State is Still, but not
+// all that are left, count as if they had been sent and acknowledged. It has been posted.
 func (s *State) MovedPart(packets uint32) {
 	q := &s.queue
 	if r := q.current(); !r.is(started) {

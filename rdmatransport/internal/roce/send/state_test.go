@@ -30,8 +30,8 @@ func (r *requester) post(kind Kind, packets int) { r.Post(kind, uint64(packets)*
 // peer says whether the peer keeps what comes behind a gap.
 func (r *requester) peer(selective bool) { r.mode.setPeer(selective) }
 
-// send sends all that may be sent, and says what: request.packet@PSN, +n of several, ! with a request for an
-// acknowledgement. It sees to it that the question has no side effect.
+// send sends all that may be sent, and says what: request.packet@PSN, +n of several, ! with a
+// request for an acknowledgement. It sees to it that the question has no side effect.
 func (r *requester) send() string {
 	r.t.Helper()
 	r.DetectLosses()

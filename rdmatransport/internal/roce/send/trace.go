@@ -44,7 +44,8 @@ func (s *State) traceFound(packets uint32) {
 	}
 }
 
-// traceProbe tells that a packet is sent again as a probe: una, or the first that the scoreboard has sent again.
+// traceProbe tells that a packet is sent again as a probe: una, or the first that the scoreboard
+// has sent again.
 func (s *State) traceProbe() {
 	if s.env.Trace == nil {
 		return

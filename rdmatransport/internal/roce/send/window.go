@@ -63,8 +63,9 @@ func (w *window) frameRest(packet, packets uint32) uint32 {
 	return uint32(w.batch) - (packet-first)%uint32(w.batch)
 }
 
-// firstFrame is how many packets of a message its first frame has. Where the first packet is longer than those that follow, it shares a frame
-// with one of them only; with none, if those fill their frames.
+// firstFrame is how many packets of a message its first frame has. Where the first packet is longer
+// than those that follow, it shares a frame with one of them only; with none, if those fill their
+// frames.
 func (w *window) firstFrame(packets uint32) uint32 {
 	if w.batch > 1 && (packets-1)%uint32(w.batch) == 0 {
 		return 1
@@ -72,8 +73,9 @@ func (w *window) firstFrame(packets uint32) uint32 {
 	return 2
 }
 
-// readPiece is how many packets a request asks for of a READ's that are left, where there is room for so many: all, or as many as fill the
-// frames of the answer. Its first packet shares one with the second, and its last, which is longer than those before it, begins another.
+// readPiece is how many packets a request asks for of a READ's that are left, where there is room
+// for so many: all, or as many as fill the frames of the answer. Its first packet shares one with
+// the second, and its last, which is longer than those before it, begins another.
 func (w *window) readPiece(left, room uint32) uint32 {
 	const ends = 3
 	batch := uint32(w.batch)
@@ -86,8 +88,9 @@ func (w *window) readPiece(left, room uint32) uint32 {
 // fullFrame is how many packets make a full frame where left more of a message are to be sent.
 func (w *window) fullFrame(left uint32) uint32 { return min(uint32(w.batch), left, uint32(w.size)) }
 
-// readRoom is how many packets READs ask for at a time, while answers come: five eighths of the window, or on a long path an eighth, so
-// that the path is in use while the requests are on their way. With more the requests are fewer, and each loss costs more.
+// readRoom is how many packets READs ask for at a time, while answers come: five eighths of the
+// window, or on a long path an eighth, so that the path is in use while the requests are on their
+// way. With more the requests are fewer, and each loss costs more.
 func (w *window) readRoom(mtu uint32) uint32 {
 	return min(uint32(w.size)/8*5, max(Window(DefaultWindow, mtu)/8*5, uint32(w.size)/8))
 }

@@ -145,7 +145,8 @@ func (m *MRA) fields(c *coder) {
 	c.bytes(10, MRAPrivateLen, &m.PrivateData)
 }
 
-// commIDs are the sender's and the receiver's communication IDs, where all messages but REQ and SIDR have them.
+// commIDs are the sender's and the receiver's communication IDs, where all messages but REQ and
+// SIDR have them.
 func commIDs(c *coder, local, remote *uint32) {
 	field(c, 0, 0, 32, local)
 	field(c, 4, 0, 32, remote)

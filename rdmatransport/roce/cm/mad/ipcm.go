@@ -15,8 +15,8 @@ var (
 	ErrIPCMVersion = errors.New("mad: IP CM header of an unknown version")
 )
 
-// IPCM is the RDMA IP CM header, with which the private data of a REQ or SIDR_REQ begins (IBTA annex A11 §11.3): the
-// addresses and the port that make a service ID an IP connection.
+// IPCM is the RDMA IP CM header, with which the private data of a REQ or SIDR_REQ begins (IBTA
+// annex A11 §11.3): the addresses and the port that make a service ID an IP connection.
 //
 //	+-------+-------+------+-------+-----------------------------+
 //	| major | minor | IPv  |  0    |         source port         |

@@ -1,12 +1,13 @@
-// Package mad is the management datagrams of connection management (the CM class) and nothing but their layout: what
-// travels to QP 1 of a port as the payload of a UD SEND, 256 bytes always. Fields are big-endian on the wire and
-// values in host order here.
+// Package mad is the management datagrams of connection management (the CM class) and nothing but
+// their layout: what travels to QP 1 of a port as the payload of a UD SEND, 256 bytes always.
+// Fields are big-endian on the wire and values in host order here.
 //
 //	+-----------------+--------------------------+----------------------+
 //	| MAD header (24) | fields of the message    | its private data     |
 //	+-----------------+--------------------------+----------------------+
 //
-// Sources: IBTA Vol 1 §13.4.3 (header), §12.6 and §12.11 (messages), annex A11 (RDMA IP CM service).
+// Sources: IBTA Vol 1 §13.4.3 (header), §12.6 and §12.11 (messages), annex A11 (RDMA IP CM
+// service).
 package mad
 
 import (
@@ -22,7 +23,8 @@ const (
 	DataLen   = Size - HeaderLen
 )
 
-// QPN and QKey are the number and the Q_Key of the general services QP that MADs go to and come from.
+// QPN and QKey are the number and the Q_Key of the general services QP that MADs go to and come
+// from.
 const (
 	QPN  = 1
 	QKey = 0x80010000
@@ -90,13 +92,14 @@ type Header struct {
 // Message is one of this package's messages.
 type Message interface {
 	Attr() Attr
-	// IDs are the communication IDs of the sender and of the receiver, each 0 if the message does not have it. Those of SIDR
-	// have a request ID in their place, which is the requester's.
+	// IDs are the communication IDs of the sender and of the receiver, each 0 if the message does
+	// not have it. Those of SIDR have a request ID in their place, which is the requester's.
 	IDs() (local, remote uint32)
 	fields(*coder)
 }
 
-// New makes an empty message, for [Decode]. It returns nil if this package has none of the attribute.
+// New makes an empty message, for [Decode]. It returns nil if this package has none of the
+// attribute.
 func New(a Attr) Message {
 	switch a {
 	case AttrREQ:
@@ -139,11 +142,12 @@ func Parse(b []byte) (h Header, data []byte, err error) {
 	return h, b[HeaderLen:], nil
 }
 
-// Decode reads a message from the data that Parse returned. The message's byte slices are parts of data, each of the
-// full length of its field.
+// Decode reads a message from the data that Parse returned. The message's byte slices are parts of
+// data, each of the full length of its field.
 func Decode(data []byte, m Message) { m.fields(&coder{b: data[:DataLen]}) }
 
-// Encode writes a datagram. Byte slices shorter than their fields are followed by zeros, and cut where longer.
+// Encode writes a datagram. Byte slices shorter than their fields are followed by zeros, and cut
+// where longer.
 func Encode(b *[Size]byte, tid uint64, m Message) {
 	clear(b[:])
 	b[0], b[1], b[2], b[3] = baseVersion, classCM, classVersion, methodSend
@@ -158,8 +162,8 @@ type coder struct {
 	write bool
 }
 
-// field is a value of at most 32 bits: width of them, from bit (0 is the highest) of the byte at off. It does not
-// cross a boundary of four bytes.
+// field is a value of at most 32 bits: width of them, from bit (0 is the highest) of the byte at
+// off. It does not cross a boundary of four bytes.
 func field[T ~uint8 | ~uint16 | ~uint32](c *coder, off, bit, width int, v *T) {
 	word := c.b[off&^3 : off&^3+4]
 	shift := 32 - (off&3*8 + bit + width)

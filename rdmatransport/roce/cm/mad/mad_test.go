@@ -103,12 +103,14 @@ func checkREQ(t *testing.T, m *mad.REQ, src, dst netip.Addr) {
 	}
 }
 
-// TestFieldsDoNotOverlap sets every field of every message to random values of its width and reads them back.
+// TestFieldsDoNotOverlap sets every field of every message to random values of its width and reads
+// them back.
 func TestFieldsDoNotOverlap(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for a := firstAttr; a <= lastAttr; a++ {
 		for range 200 {
-			// All bits of the datagram at random: what Decode gives is random within each field's width.
+			// All bits of the datagram at random: what Decode gives is random within each field's
+			// width.
 			var b, again [mad.Size]byte
 			for i := range b {
 				b[i] = byte(rng.Uint32())
