@@ -2,6 +2,7 @@
 // before they do, have no threads of it.
 #include "front.h"
 #include <dlfcn.h>
+#include <execinfo.h>
 #include <signal.h>
 #include <stdio.h>
 #include <time.h>
@@ -100,11 +101,26 @@ static void *shut_down(void *v)
 }
 
 // How long the process waits for the engine when it exits, in seconds.
-#define GOODBYE 12 // the engine gives the peers 10
+#define GOODBYE 12    // the engine gives the peers 10
+#define INTERRUPTED 2 // the engine may never answer
 
-// say_goodbye ends the connections of a process that exits, as no kernel does it. A thread of its own enters the engine: the
-// exiting one may be there already, if it was interrupted by a signal whose handler has called exit. It may hold a lock there,
-// and so the wait ends in any case.
+// inside_engine tells whether the calling thread is in a handler of a signal that has interrupted the engine. A program without
+// libgcc_s.so.1, or with a handler that cannot be unwound, gets 0.
+static int inside_engine(void)
+{
+	void *frames[64];
+	Dl_info engine_file, file;
+	if (!dladdr((void *)current_engine->shutdown, &engine_file))
+		return 0;
+	for (int n = backtrace(frames, 64); n > 0;)
+		if (dladdr(frames[--n], &file) && file.dli_fbase == engine_file.dli_fbase)
+			return 1;
+	return 0;
+}
+
+// say_goodbye ends the connections of a process that exits, because no kernel does it. A thread of its own enters the engine.
+// The exiting thread may be inside the engine already, if a handler of a signal has called exit. The engine may then wait
+// forever for a lock of that thread, or for that thread to stop for the garbage collector: so the wait is shorter.
 static void say_goodbye(void)
 {
 	pthread_t t;
@@ -119,7 +135,7 @@ static void say_goodbye(void)
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (!err) {
 		clock_gettime(CLOCK_REALTIME, &until);
-		until.tv_sec += GOODBYE;
+		until.tv_sec += inside_engine() ? INTERRUPTED : GOODBYE;
 		pthread_timedjoin_np(t, NULL, &until);
 	}
 	allow_cancel(cancel);

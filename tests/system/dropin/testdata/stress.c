@@ -5,6 +5,7 @@
 //	stress ADDR SEED fork N          N children make the calls too
 //	stress ADDR SEED signal SECONDS  timers and other threads send signals
 //	stress ADDR SEED exit            the process exits with 7
+//	stress ADDR SEED exit-in-call    a handler of a signal that interrupts a call exits with 7
 //
 // It ends with 1 at the first thing that is not so. A call that does not return in HUNG seconds ends it with SIGALRM.
 #define _GNU_SOURCE
@@ -359,6 +360,23 @@ static void *exits(void *v)
 	exit(7);
 }
 
+static pthread_t interrupted;
+
+static void *interrupts(void *v)
+{
+	seed = (uintptr_t)v;
+	pause_for(any(200000));
+	__atomic_store_n(&leaving, 1, __ATOMIC_RELAXED);
+	pthread_kill(interrupted, SIGUSR2);
+	return NULL;
+}
+
+static void exit_in_handler(int sig)
+{
+	(void)sig;
+	exit(7);
+}
+
 int main(int argc, char **argv)
 {
 	CHECK(argc > 3);
@@ -392,6 +410,12 @@ int main(int argc, char **argv)
 		pthread_t t;
 		CHECK(!pthread_create(&t, NULL, exits, (void *)(uintptr_t)seed));
 		run(1000);
+	} else if (!strcmp(what, "exit-in-call")) {
+		pthread_t t;
+		interrupted = pthread_self();
+		signal(SIGUSR2, exit_in_handler);
+		CHECK(!pthread_create(&t, NULL, interrupts, (void *)(uintptr_t)seed));
+		call_groups(seed, 0);
 	}
 	return 0;
 }
