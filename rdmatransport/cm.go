@@ -39,7 +39,7 @@ func (p *provider) newCM(rand io.Reader, ids stack.Range) *cm.Manager {
 	})
 }
 
-// returns tells whether a port is without the hub that it shares: there will be another soon.
+// returns reports whether a port is without the hub that it shares: there will be another soon.
 func (p *provider) returns(port uint8) bool {
 	nic := p.nics[port-1]
 	return nic.State() == stack.LinkNoCarrier && sharedPort(nic) != nil

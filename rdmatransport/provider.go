@@ -151,7 +151,7 @@ func (p *provider) QueryDevice() verbs.DeviceAttr {
 	return attr
 }
 
-// hasFrames tells whether some interface carries whole Ethernet frames.
+// hasFrames reports whether some interface carries whole Ethernet frames.
 func (p *provider) hasFrames() bool {
 	return slices.ContainsFunc(p.nics, func(n stack.NIC) bool { return n.Frames() != nil })
 }
@@ -220,7 +220,7 @@ func (p *provider) Watch(f func(t verbs.AsyncEventType, port uint8)) {
 	}
 }
 
-// cutOff tells whether no interface is left.
+// cutOff reports whether no interface is left.
 func (p *provider) cutOff() bool {
 	return !slices.ContainsFunc(p.nics, func(n stack.NIC) bool { return n.State() != stack.LinkRemoved })
 }
@@ -256,7 +256,7 @@ func (p *provider) AllocMW(mw *verbs.MW) (rkey uint32, err error) { return p.reg
 // DeallocMW implements verbs.Provider.
 func (p *provider) DeallocMW(mw *verbs.MW) { p.regions.DeallocWindow(mw) }
 
-// hasQP tells whether a QP number is in use.
+// hasQP reports whether a QP number is in use.
 func (p *provider) hasQP(qpn uint32) bool {
 	return p.roce.HasQP(qpn) || p.iwarp.HasQP(qpn) || p.raw.HasQP(qpn)
 }

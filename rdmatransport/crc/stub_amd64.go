@@ -28,5 +28,5 @@ func update512(k *[46]uint64, src *byte, n int, crc uint32) uint32
 //go:noescape
 func copy512(k *[46]uint64, dst *byte, src *byte, n int, ahead int, crc uint32) uint32
 
-// hasVPCLMULQDQ tells whether the processor has VPCLMULQDQ. Only what has AVX2 may be asked.
+// hasVPCLMULQDQ reports whether the processor has VPCLMULQDQ. Only what has AVX2 may be asked.
 func hasVPCLMULQDQ() bool

@@ -203,7 +203,7 @@ func (c *conn) bind(q *qp, attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	return nil
 }
 
-// mayReceive tells whether the peer may send FPDUs: an initiator waits for the reply.
+// mayReceive reports whether the peer may send FPDUs: an initiator waits for the reply.
 func (c *conn) mayReceive() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -281,7 +281,7 @@ func (c *conn) failed(err error) {
 	c.emit(e)
 }
 
-// isTimeout tells whether an error is a timeout, of a context or of a stream.
+// isTimeout reports whether an error is a timeout, of a context or of a stream.
 func isTimeout(err error) bool {
 	var t interface{ Timeout() bool }
 	return errors.As(err, &t) && t.Timeout()

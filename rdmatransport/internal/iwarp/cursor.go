@@ -53,17 +53,17 @@ func (c *cursor) index(n uint64) int { return int(n - c.first) }
 // unsent is how many requests are not sent in full, of as many as are queued.
 func (c *cursor) unsent(queued int) int { return int(c.first + uint64(queued) - c.next) }
 
-// atOldest tells that the next request is the oldest: all before it are complete.
+// atOldest reports whether the next request is the oldest: all before it are complete.
 func (c *cursor) atOldest() bool { return c.next == c.first }
 
 // is tells how much of the next request is sent.
 func (c *cursor) is(p progress) bool { return c.progress == p }
 
-// mayMove tells that nothing of the next request went through the stream: the rest of it may be
-// moved directly.
+// mayMove reports whether nothing of the next request went through the stream: the rest of it may
+// be moved directly.
 func (c *cursor) mayMove() bool { return c.progress == untouched || c.progress == movedInPart }
 
-// inData tells that some of the next request's message is sent, and not all.
+// inData reports whether some of the next request's message is sent, and not all.
 func (c *cursor) inData() bool { return c.progress == inMessage || c.progress == movedInPart }
 
 // advance moves over n bytes of the next request's message, which went through the stream.
@@ -99,10 +99,10 @@ func (c *cursor) refusal() verbs.WCStatus { return c.at(c.next).refused }
 // responded notes that the response to request n was placed.
 func (c *cursor) responded(n uint64) { c.at(n).done = true }
 
-// oldestDone tells whether the oldest request can be completed.
+// oldestDone reports whether the oldest request can be completed.
 func (c *cursor) oldestDone() bool { return c.at(c.first).done }
 
-// isDone tells whether request n is sent in full, and its response placed.
+// isDone reports whether request n is sent in full, and its response placed.
 func (c *cursor) isDone(n uint64) bool { return c.at(n).done }
 
 // completeOldest takes the oldest request off the queue.

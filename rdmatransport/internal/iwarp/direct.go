@@ -202,7 +202,7 @@ func (q *qp) moveSome(c *conn) directResult {
 	return directDone
 }
 
-// mayMove tells whether a request could be sent now of which nothing has gone through the stream.
+// mayMove reports whether a request could be sent now of which nothing has gone through the stream.
 func (q *qp) mayMove() bool {
 	t := &q.tx
 	return t.lifecycle.is(open) && !t.output.full && t.cursor.mayMove() && t.cursor.unsent(q.h.SendLen()) > 0
@@ -337,7 +337,7 @@ func (q *qp) moveWrite(p *qp, wr *verbs.SendWR, n uint64) bool {
 	return true
 }
 
-// allowReads tells whether both sides allow READs and atomics at all.
+// allowReads reports whether both sides allow READs and atomics at all.
 func (q *qp) allowReads(p *qp) bool { return q.conn.ord > 0 && p.tx.responses.depth > 0 }
 
 // moveRead fetches n bytes of what a READ names.

@@ -74,7 +74,7 @@ func New(net stack.Network, config iwarp.Config, regions *memory.Regions, queue 
 	}
 }
 
-// HasQP tells whether a QP number is in use.
+// HasQP reports whether a QP number is in use.
 func (e *Engine) HasQP(qpn uint32) bool { return e.qps.Get(qpn) != nil }
 
 // Close closes the listeners and waits for the goroutines of all streams. All QPs have been
@@ -98,7 +98,7 @@ func (e *Engine) countStream(pd *verbs.PD, n int) {
 	}
 }
 
-// shared tells whether several streams use a PD, and with it the STags of its regions.
+// shared reports whether several streams use a PD, and with it the STags of its regions.
 func (e *Engine) shared(pd *verbs.PD) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()

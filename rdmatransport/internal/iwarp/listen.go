@@ -328,20 +328,20 @@ func (c *conn) reply(privateData []byte) *mpa.Frame {
 	return f
 }
 
-// agreesLarge tells whether FPDUs may be longer than a TCP segment, as the peer's request asks.
+// agreesLarge reports whether FPDUs may be longer than a TCP segment, as the peer's request asks.
 func (c *conn) agreesLarge() bool {
 	f := &c.asked.frame
 	return c.e.config.LongFPDUs && f.Revision != mpa.Revision1 && f.Reserved&largeRequest != 0
 }
 
-// rtrIsRead tells whether the ready-to-receive message will be a READ, which counts towards the
+// rtrIsRead reports whether the ready-to-receive message will be a READ, which counts towards the
 // IRD.
 func (c *conn) rtrIsRead() bool {
 	e := &c.asked.frame.Enhanced
 	return c.asked.frame.HasEnhanced && e.PeerToPeer && e.RDMARead && !e.RDMAWrite
 }
 
-// crc tells whether FPDUs have CRCs: they do if either side wants them.
+// crc reports whether FPDUs have CRCs: they do if either side wants them.
 func (c *conn) crc() bool { return c.asked.frame.CRC || !c.e.config.NoCRC }
 
 // Reject implements rdmacm.ProviderConn.

@@ -104,7 +104,7 @@ func (q *qp) sendSegment() (ok bool, err error) {
 	return ok, err
 }
 
-// moreBehind tells whether something else is there to be sent behind the prepared segment, of its
+// moreBehind reports whether something else is there to be sent behind the prepared segment, of its
 // message or of another.
 func (q *qp) moreBehind() bool {
 	return q.tx.segment.more || q.tx.cursor.unsent(q.h.SendLen()) > 1 || q.tx.responses.n > 1

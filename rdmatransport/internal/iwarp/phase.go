@@ -97,7 +97,7 @@ func (l *lifecycle) on(e phaseEvent) {
 
 func (l *lifecycle) is(p phase) bool { return l.phase == p }
 
-// ended tells that neither requests nor responses will be sent any more.
+// ended reports whether neither requests nor responses will be sent any more.
 func (l *lifecycle) ended() bool { return l.phase == terminating || l.phase == closed }
 
 // begin starts with a stream that MPA has started; rtr is the message that the initiator owes, if

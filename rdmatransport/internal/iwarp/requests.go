@@ -45,7 +45,7 @@ func (q *qp) sendRequest() bool {
 	return q.sendSend(wr)
 }
 
-// isRead tells whether the peer responds to an operation: READs and atomics.
+// isRead reports whether the peer responds to an operation: READs and atomics.
 func isRead(op verbs.WROpcode) bool {
 	return op == verbs.RDMARead || op == verbs.AtomicCmpAndSwp || op == verbs.AtomicFetchAndAdd
 }
@@ -54,7 +54,7 @@ func isSend(op verbs.WROpcode) bool { return op == verbs.Send || op == verbs.Sen
 
 func isWrite(op verbs.WROpcode) bool { return op == verbs.RDMAWrite || op == verbs.RDMAWriteWithImm }
 
-// inWrite tells that some of a WRITE's data is sent, and not all.
+// inWrite reports whether some of a WRITE's data is sent, and not all.
 func (q *qp) inWrite() bool {
 	c := &q.tx.cursor
 	return c.inData() && isWrite(q.h.Send(c.index(c.next)).Opcode)

@@ -69,7 +69,7 @@ func (r *responses) push(b []byte) *response {
 // oldest is the response that is sent next. There is one.
 func (r *responses) oldest() *response { return &r.ring[r.head] }
 
-// inData tells that some of a READ response's data is sent, and not all.
+// inData reports whether some of a READ response's data is sent, and not all.
 func (r *responses) inData() bool { return r.n > 0 && r.oldest().begun }
 
 // takeTurns gives the turn to a request if a response had it, and else the other way round.

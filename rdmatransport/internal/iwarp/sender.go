@@ -82,8 +82,8 @@ loop:
 	}
 }
 
-// corked tells whether small requests wait for others to share a piece with: the queue has room for
-// more, and the peer has not acknowledged several pieces. What comes from the peer, or a full
+// corked reports whether small requests wait for others to share a piece with: the queue has room
+// for more, and the peer has not acknowledged several pieces. What comes from the peer, or a full
 // queue, sends them; if very many pieces are not acknowledged only the former does, so that small
 // pieces do not fill the queues on the way.
 func (q *qp) corked() bool {
@@ -98,7 +98,7 @@ func (q *qp) corked() bool {
 	return q.conn.stream.Unanswered() >= pieces
 }
 
-// mayCork tells that nothing but requests is to be sent, from the start of one on.
+// mayCork reports whether nothing but requests is to be sent, from the start of one on.
 func (q *qp) mayCork() bool {
 	t := &q.tx
 	idle := t.output.n == 0 && t.responses.n == 0

@@ -200,7 +200,7 @@ func (t *Table[T]) draw() (uint32, error) {
 	return n, nil
 }
 
-// taken tells whether n must not be drawn now.
+// taken reports whether n must not be drawn now.
 func (t *Table[T]) taken(n uint32) bool {
 	if n == 0 || t.Get(n) != nil || (t.reserved != nil && t.reserved(n)) {
 		return true

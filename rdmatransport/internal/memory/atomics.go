@@ -11,7 +11,7 @@ import (
 // (IBV_ATOMIC_GLOB). The value in memory is in host byte order. Their span is Aligned; not ok if
 // the memory faults.
 
-// Aligned tells whether a span is eight bytes that atomics work on: at an address that is a
+// Aligned reports whether a span is eight bytes that atomics work on: at an address that is a
 // multiple of 8.
 func (s Span) Aligned() bool {
 	return len(s.b) == 8 && uintptr(unsafe.Pointer(unsafe.SliceData(s.b)))%8 == 0

@@ -81,7 +81,7 @@ func Write(wr *verbs.SendWR, own Message, dst Span, off uint64) bool {
 	return true
 }
 
-// Sound tells whether n bytes of the data of a SEND or WRITE, from offset off on, can be read for
+// Sound reports whether n bytes of the data of a SEND or WRITE, from offset off on, can be read for
 // certain. It is called before a receive request is taken from an SRQ for them.
 func Sound(wr *verbs.SendWR, own Message, off, n uint64) bool {
 	return wr.Inline() != nil || own.Regions.Check(n, own.PD, own.List, off, 0) == verbs.WCSuccess

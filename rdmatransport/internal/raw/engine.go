@@ -48,7 +48,7 @@ func New(nics []stack.NIC, regions *memory.Regions, rand io.Reader, qpns stack.R
 	return e
 }
 
-// HasQP tells whether a QP number is in use.
+// HasQP reports whether a QP number is in use.
 func (e *Engine) HasQP(qpn uint32) bool { return e.qps.Get(qpn) != nil }
 
 // CreateQP makes a QP in state RESET and draws its number.

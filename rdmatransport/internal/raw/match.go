@@ -144,7 +144,7 @@ func (m *matcher) addPorts(proto uint8, val, mask verbs.FlowTCPUDPFilter) {
 	m.add(0, word(val), word(mask))
 }
 
-// match tells whether the headers have what the spec wants.
+// match reports whether the headers have what the spec wants.
 func (m *matcher) match(h *headers) bool {
 	switch m.of {
 	case eth:
@@ -160,7 +160,7 @@ func (m *matcher) match(h *headers) bool {
 	return false
 }
 
-// in tells whether a header is there and has the bytes that count.
+// in reports whether a header is there and has the bytes that count.
 func (m *matcher) in(header []byte) bool {
 	if header == nil {
 		return false

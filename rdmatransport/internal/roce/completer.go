@@ -36,7 +36,7 @@ func (q *qp) response(p *wire.Packet, info wire.Info) {
 	}
 }
 
-// marked tells whether an answer has the connection's mark: the peer then keeps packets that come
+// marked reports whether an answer has the connection's mark: the peer then keeps packets that come
 // behind a gap.
 func (q *qp) marked(p *wire.Packet) bool { return q.mark != 0 && p.Reserved7 == q.mark.Newest() }
 

@@ -16,7 +16,7 @@ func backlogged(p stack.Path) stack.Backlogged {
 	return nil
 }
 
-// crowded tells whether a connection is to wait before it sends more; then the timer will try
+// crowded reports whether a connection is to wait before it sends more; then the timer will try
 // again.
 func (q *qp) crowded() bool {
 	if !q.mayCrowd {

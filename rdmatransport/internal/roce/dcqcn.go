@@ -60,7 +60,7 @@ func newReaction(cfg *roce.DCQCN) *reaction {
 	return &reaction{cfg: cfg, current: full, target: full}
 }
 
-// full tells that there is nothing to recover to.
+// full reports whether there is nothing to recover to.
 func (r *reaction) full() bool { return r.current >= float64(r.cfg.RPGMaxRate) }
 
 // notified lowers the rate for a notification. The increases that were due before have been made.

@@ -171,7 +171,7 @@ func (f flush) execute() {
 	q.unlock()
 }
 
-// awaits tells whether the oldest pending response is still that of d. It is not if the QP was
+// awaits reports whether the oldest pending response is still that of d. It is not if the QP was
 // reset meanwhile, or is in error.
 func (q *qp) awaits(d *deferred) bool {
 	if q.destroyed || !receives(q.h.State()) {

@@ -132,8 +132,8 @@ func (e *Engine) EndProgress() {
 	}
 }
 
-// mayCork tells whether what was just posted may be delayed: not the first, while nothing is on its
-// way.
+// mayCork reports whether what was just posted may be delayed: not the first, while nothing is on
+// its way.
 func (q *qp) mayCork() bool {
 	if q.sending.Alone() {
 		return false
@@ -142,13 +142,13 @@ func (q *qp) mayCork() bool {
 	return q.sending.Corked()
 }
 
-// staysCorked tells whether what is delayed stays so, though an acknowledgement has come: the
+// staysCorked reports whether what is delayed stays so, though an acknowledgement has come: the
 // application that polls has its say first.
 func (q *qp) staysCorked() bool {
 	return q.isDelayed && q.sending.Mode() != send.Selective && q.sending.Corked()
 }
 
-// mayDelayAck tells whether the responder owes nothing but an acknowledgement.
+// mayDelayAck reports whether the responder owes nothing but an acknowledgement.
 func (q *qp) mayDelayAck() bool { return q.receiving.OnlyAck() }
 
 // sendDelayedAck sends the acknowledgement that is delayed, if one is, as the QP ends: whoever has

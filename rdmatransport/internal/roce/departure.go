@@ -47,7 +47,7 @@ func (e *Engine) Left(addr netip.Addr) {
 	})
 }
 
-// asks tells whether the QP, which is locked, has requests that a host has not answered.
+// asks reports whether the QP, which is locked, has requests that a host has not answered.
 func (q *qp) asks(addr netip.Addr) bool {
 	return !q.destroyed && q.reliable() && sends(q.h.State()) && q.h.SendLen() > 0 && q.path != nil && q.path.Ends().Dst == addr
 }

@@ -101,7 +101,7 @@ func (q *qp) prefetchPeer() {
 	}
 }
 
-// pairsWith tells whether each of two QPs accepts the other's packets, and neither has a rate
+// pairsWith reports whether each of two QPs accepts the other's packets, and neither has a rate
 // limit. Both are locked.
 func (q *qp) pairsWith(p *qp) bool {
 	switch {
@@ -121,7 +121,7 @@ func reth(wr *verbs.SendWR) wire.RETH {
 	return wire.RETH{Addr: wr.RemoteAddr, RKey: wr.RKey, Length: uint32(wr.Length())}
 }
 
-// continues tells whether the peer has come as far with the message that q is in the middle of.
+// continues reports whether the peer has come as far with the message that q is in the middle of.
 func (q *qp) continues(p *qp) bool {
 	s := &p.resp
 	switch wr, off := q.h.Send(0), q.movedBytes(); {
@@ -390,7 +390,7 @@ func (q *qp) moveWrite(p *qp, wr *verbs.SendWR, off, n uint64) bool {
 	return memory.Write(wr, q.message(wr.SGList), to, off)
 }
 
-// readable tells whether both sides allow READs and atomics at all.
+// readable reports whether both sides allow READs and atomics at all.
 func (q *qp) readable(p *qp, need verbs.Access) bool {
 	return q.h.Attr().MaxRDAtomic > 0 && p.receiving.Limit() > 0 && p.h.Attr().QPAccessFlags&need != 0
 }

@@ -102,7 +102,7 @@ func New(nics []stack.NIC, cfg roce.Config, regions *memory.Regions, queue *time
 	return e
 }
 
-// HasQP tells whether a QP number is in use.
+// HasQP reports whether a QP number is in use.
 func (e *Engine) HasQP(qpn uint32) bool { return e.qps.Get(qpn) != nil }
 
 // Close stops reception; no QP is left by then.
@@ -120,10 +120,10 @@ func (e *Engine) Close() {
 // now is the monotonic time since the device was opened.
 func (e *Engine) now() time.Duration { return e.timers.Now() }
 
-// sends tells whether requests are under way in a state.
+// sends reports whether requests are under way in a state.
 func sends(s verbs.QPState) bool { return s == verbs.StateRTS || s == verbs.StateSQD }
 
-// receives tells whether a QP takes packets in a state.
+// receives reports whether a QP takes packets in a state.
 func receives(s verbs.QPState) bool { return s >= verbs.StateRTR && s <= verbs.StateSQE }
 
 // qp is the provider's half of a QP. All of it is guarded by the QP's lock.
@@ -170,13 +170,13 @@ type qp struct {
 	nextDelayed *qp // of the engine's delayed, if this is one
 }
 
-// reliable tells whether the QP acknowledges what comes, and wants that of its peer.
+// reliable reports whether the QP acknowledges what comes, and wants that of its peer.
 func (q *qp) reliable() bool { return q.service == wire.RC || q.service == wire.XRC }
 
-// draining tells that no new request may be begun.
+// draining reports whether no new request may be begun.
 func (q *qp) draining() bool { return q.h.State() == verbs.StateSQD }
 
-// begun tells that a request is under way.
+// begun reports whether a request is under way.
 func (q *qp) begun() bool {
 	if u := q.unreliable; u != nil {
 		return u.packet != 0

@@ -56,16 +56,16 @@ func dataOpcode(op verbs.WROpcode, first, last bool) wire.Opcode {
 	return o[i]
 }
 
-// hasAnswer tells whether a request takes of max_rd_atomic until it is answered: nothing else
+// hasAnswer reports whether a request takes of max_rd_atomic until it is answered: nothing else
 // acknowledges it.
 func hasAnswer(op verbs.WROpcode) bool {
 	return op == verbs.RDMARead || isAtomic(op) || emptyAnswer(op)
 }
 
-// emptyAnswer tells whether that answer has nothing to say.
+// emptyAnswer reports whether that answer has nothing to say.
 func emptyAnswer(op verbs.WROpcode) bool { return op == verbs.Flush || op == verbs.AtomicWrite }
 
-// isLocal tells whether nothing of a request is sent.
+// isLocal reports whether nothing of a request is sent.
 func isLocal(wr *verbs.SendWR) bool {
 	return wr.Opcode == verbs.BindMW || wr.Opcode == verbs.LocalInv || wr.Fault() != verbs.WCSuccess
 }

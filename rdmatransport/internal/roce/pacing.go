@@ -43,7 +43,7 @@ func (p *pacer) rate() float64 {
 // unlimited is no rate, in bits a second.
 const unlimited = 1e15
 
-// needed tells that there is a rate.
+// needed reports whether there is a rate.
 func (p *pacer) needed() bool { return p.limit != 0 || p.react != nil || p.spread != nil }
 
 // advance takes in the time that has passed.
@@ -65,7 +65,7 @@ func (p *pacer) pay(now time.Duration) {
 	}
 }
 
-// open tells whether a packet may be sent at the time last.
+// open reports whether a packet may be sent at the time last.
 func (p *pacer) open() bool { return p.debt <= 0 }
 
 // hold sets the time at which a packet that waits is to be tried again.
@@ -76,7 +76,7 @@ func (p *pacer) hold(now time.Duration) {
 	}
 }
 
-// ackReqDue tells whether a packet of a long message, n bytes, should ask for an acknowledgement
+// ackReqDue reports whether a packet of a long message, n bytes, should ask for an acknowledgement
 // because those behind it wait: what asked before may be far back.
 func (p *pacer) ackReqDue(n uint32, now time.Duration) bool {
 	return p.debt+8*float64(n) > 0 && now >= p.nextAckReq
@@ -114,10 +114,10 @@ func (q *qp) limit(kbits uint32) {
 	}
 }
 
-// limited tells whether the QP has a rate limit.
+// limited reports whether the QP has a rate limit.
 func (q *qp) limited() bool { return q.pace != nil && q.pace.limit != 0 }
 
-// pass tells whether the rate allows a packet now. If not, the timer will try again.
+// pass reports whether the rate allows a packet now. If not, the timer will try again.
 func (q *qp) pass() bool {
 	p := q.pace
 	if p == nil {

@@ -57,7 +57,7 @@ func datagramsOf(nic stack.NIC) (stack.DatagramPort, error) {
 	return nil, fmt.Errorf("RoCE on %s, whose network stack carries no RoCE packets: %w", nic.Name(), verbs.ErrNotSupported)
 }
 
-// isV1 tells whether a GRH's source is a GID of RoCE v1.
+// isV1 reports whether a GRH's source is a GID of RoCE v1.
 func isV1(grh *verbs.GRH) bool { return grh.SGIDIndex >= roce.V1Index }
 
 // sourcePort gives each connection a UDP source port of its own, as IBTA annex A17 asks for the

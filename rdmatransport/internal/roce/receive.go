@@ -97,9 +97,9 @@ func (e *Engine) receive(port uint8, d *stack.Datagram) {
 // scratches are for the headers of packets that are read where another process can change them.
 var scratches = sync.Pool{New: func() any { return new(wire.Scratch) }}
 
-// isFor tells whether a packet's addresses are those of the connection; to a QP of datagrams, that
-// only one for a group names the number of groups. Where the sender's QPNs are known, the peer is
-// one of them.
+// isFor reports whether a packet's addresses are those of the connection; to a QP of datagrams,
+// that only one for a group names the number of groups. Where the sender's QPNs are known, the peer
+// is one of them.
 func (q *qp) isFor(d *stack.Datagram, pkt *wire.Packet) bool {
 	if q.service == wire.UD {
 		return d.Dst.IsMulticast() == (pkt.DestQP == multicastQPN) && (d.SrcQPNs == stack.Range{} || d.SrcQPNs.Contains(pkt.DETH.SrcQP))

@@ -122,7 +122,7 @@ func (q *qp) sendBurst(b *send.Burst) bool {
 	return true
 }
 
-// paceBurst tells whether the rate lets a burst go now. If what follows it will have to wait, it
+// paceBurst reports whether the rate lets a burst go now. If what follows it will have to wait, it
 // asks for an acknowledgement.
 func (q *qp) paceBurst(b *send.Burst) bool {
 	if !q.pass() {

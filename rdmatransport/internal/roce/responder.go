@@ -121,7 +121,7 @@ func (r *responder) hear(h verbs.QPHandle) {
 	}
 }
 
-// inSequence tells whether the packet continues the message that is open or, if none is open,
+// inSequence reports whether the packet continues the message that is open or, if none is open,
 // begins one (C9-66 ff.).
 func (r *responder) inSequence(p *wire.Packet, info wire.Info) bool {
 	if !info.Known() {

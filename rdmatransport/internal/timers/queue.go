@@ -48,7 +48,7 @@ func (t *Timer) Init(f func()) {
 // Due is when the callback is to run, as Queue.Now counts; 0 if it is not.
 func (t *Timer) Due() time.Duration { return time.Duration(t.deadline.Load()) }
 
-// Armed tells whether the callback has still to run.
+// Armed reports whether the callback has still to run.
 func (t *Timer) Armed() bool { return t.deadline.Load() != 0 }
 
 // New makes a queue and starts its goroutine, which runs until Close.

@@ -109,7 +109,7 @@ func (h *BTH) Sequence() Sequence {
 	return Sequence{front, back}
 }
 
-// Next tells whether a BTH is that of the next packet; if not, the sequence is as before.
+// Next reports whether a BTH is that of the next packet; if not, the sequence is as before.
 func (s *Sequence) Next(bth *[BTHLen]byte) bool {
 	next := s.back&^mask24 | (s.back+1)&mask24
 	if binary.BigEndian.Uint64(bth[:]) != s.front || binary.BigEndian.Uint32(bth[8:]) != next {

@@ -208,14 +208,14 @@ func PutSum(pkt []byte, sum uint32) {
 	binary.LittleEndian.PutUint32(pkt[len(pkt)-ICRCLen:], sum)
 }
 
-// CheckICRC tells whether the last four bytes of pkt, all that is behind the header, are its ICRC.
-// It is false for anything that is too short, or whose header is not of a known length.
+// CheckICRC reports whether the last four bytes of pkt, all that is behind the header, are its
+// ICRC. It is false for anything that is too short, or whose header is not of a known length.
 func CheckICRC(header, pkt []byte) bool {
 	n := len(pkt) - ICRCLen
 	return checkable(header, n) && binary.LittleEndian.Uint32(pkt[n:]) == ICRC(header, pkt[:n])
 }
 
-// checkable tells whether there is an ICRC of n bytes behind a header.
+// checkable reports whether there is an ICRC of n bytes behind a header.
 func checkable(header []byte, n int) bool {
 	return n >= BTHLen && (len(header) == 20+8 || len(header) == 40+8 || len(header) == GRHLen)
 }

@@ -59,7 +59,7 @@ const (
 // of the item before; the first begins with the PSN after the NAK's.
 //
 //	+---+---+---------------------------+
-//	| 0 | k |             n             |  n packets, 1 to 16,383: k tells whether they are there
+//	| 0 | k |             n             |  n packets, 1 to 16,383: k reports whether they are there
 //	+---+---+---------------------------+
 //	| 1 |             bits              |  15 packets, the first by the lowest bit: 1 is there
 //	+---+-------------------------------+
@@ -167,7 +167,7 @@ func (s Sack) Told() (n uint32, all bool) {
 	return n, false
 }
 
-// sound tells whether it is as it has to be.
+// sound reports whether it is as it has to be.
 func (s Sack) sound() bool {
 	if len(s) > MaxSackLen || len(s)%4 != 0 {
 		return false
@@ -186,7 +186,7 @@ func (s Sack) sound() bool {
 	return true
 }
 
-// sack tells whether an acknowledgement may have this payload. Whether its mark is the
+// sack reports whether an acknowledgement may have this payload. Whether its mark is the
 // connection's, the QP knows.
 func (p *Packet) sack(payload []byte) bool {
 	return (p.Opcode == RCAck || p.Opcode == Opcode(XRC)<<5|RCAck) && p.Reserved7 != 0 &&

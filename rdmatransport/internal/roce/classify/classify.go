@@ -92,7 +92,7 @@ func (c *Classifier) target(m *message, d *stack.Datagram) stack.Target {
 	return stack.Target{Kind: stack.TargetCommID, Number: m.remote}
 }
 
-// intact tells whether a datagram has the right ICRC. Of a MAD whose IPv4 identification was not
+// intact reports whether a datagram has the right ICRC. Of a MAD whose IPv4 identification was not
 // seen, any identification is right: nothing is known of who sends MADs, so that each is a first
 // packet in the sense of package ipid.
 func (c *Classifier) intact(payload []byte, d *stack.Datagram) bool {

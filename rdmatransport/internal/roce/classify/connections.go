@@ -67,7 +67,7 @@ func (l leases) at(id uint32) (i int, found bool) {
 	return i, false
 }
 
-// lives tells whether a living process has a communication ID.
+// lives reports whether a living process has a communication ID.
 func (l leases) lives(id uint32) bool {
 	i, found := l.at(id)
 	return found && !l[i].dead
@@ -168,7 +168,7 @@ func (c *Classifier) forget(m *message, d *stack.Datagram) {
 	}
 }
 
-// isOf tells whether a message to a connection's communication ID is from its peer.
+// isOf reports whether a message to a connection's communication ID is from its peer.
 func (o *connection) isOf(m *message, d *stack.Datagram) bool {
 	return o.remote == m.local && o.peer == d.Src && o.own == d.Dst
 }

@@ -37,7 +37,7 @@ func parse(payload []byte, d *stack.Datagram) (m message, ok bool) {
 	return m, true
 }
 
-// betweenQP1s tells whether a packet to QP 1 is what QP 1 of another host sends, in the default
+// betweenQP1s reports whether a packet to QP 1 is what QP 1 of another host sends, in the default
 // partition (IBTA Vol 1 §13.5.2).
 func betweenQP1s(p *wire.Packet) bool {
 	const anyMember = 0x7fff // the other bit tells full members from limited ones

@@ -40,7 +40,7 @@ type GSI interface {
 
 // Path is a way to QP 1 of another host.
 type Path interface {
-	// Send sends one MAD; nobody tells whether it arrives.
+	// Send sends one MAD; nobody reports whether it arrives.
 	Send(*[mad.Size]byte)
 	Close()
 }
@@ -74,7 +74,7 @@ type Config struct {
 	// Ending is called with the number of this side's QP before its peer is asked to disconnect:
 	// what the QP has put off goes first. The manager is locked. Nil if nothing is put off.
 	Ending func(qpn uint32)
-	// Returns tells whether a port has no carrier, and will most likely have one soon, as where a
+	// Returns reports whether a port has no carrier, and will most likely have one soon, as where a
 	// hub that it shares is being replaced. Nil if there is no such port.
 	Returns func(port uint8) bool
 }

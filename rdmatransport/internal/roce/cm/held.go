@@ -100,13 +100,13 @@ func (m *Manager) forgetHeld() {
 	}
 }
 
-// takesStrangers tells whether one more request may be taken from a sender that has not shown that
-// it is there.
+// takesStrangers reports whether one more request may be taken from a sender that has not shown
+// that it is there.
 func (l *listener) takesStrangers() bool {
 	return l.strangers < l.backlog && l.m.halfOpen.strangers < maxHalfOpen
 }
 
-// room tells whether one more request may be taken from a sender that is there.
+// room reports whether one more request may be taken from a sender that is there.
 func (l *listener) room() bool {
 	if l.pending.proven < l.backlog && l.m.halfOpen.proven < maxHalfOpen {
 		return true

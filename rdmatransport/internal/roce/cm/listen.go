@@ -91,7 +91,7 @@ func (m *Manager) removeListener(l *listener) {
 	}
 }
 
-// listener is who listens for a service at an address; known tells whether anyone does at any.
+// listener is who listens for a service at an address; known reports whether anyone does at any.
 func (m *Manager) listener(serviceID uint64, dst netip.Addr) (l *listener, known bool) {
 	s := m.listeners[serviceID]
 	for _, o := range s {

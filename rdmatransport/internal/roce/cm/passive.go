@@ -111,8 +111,8 @@ func (m *Manager) match(d *Datagram, msg *mad.REQ, rej *mad.REJ) (*listener, mad
 	return nil, ip
 }
 
-// takes tells whether the listener's port space has the transport that is asked for. XRC is only in
-// the one where the application says what it wants, as rdma_cm has it.
+// takes reports whether the listener's port space has the transport that is asked for. XRC is only
+// in the one where the application says what it wants, as rdma_cm has it.
 func (l *listener) takes(msg *mad.REQ) bool {
 	return msg.ServiceType == mad.ServiceRC ||
 		msg.ServiceType == mad.ServiceExtended && msg.ExtendedType == mad.ExtendedXRC && l.space == rdmacm.IB

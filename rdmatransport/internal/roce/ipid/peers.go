@@ -97,7 +97,7 @@ type peer struct {
 	seenAt    time.Duration // 0 if there is none
 }
 
-// Accept tells whether an identification, solved from a packet that came at a time, is plausible.
+// Accept reports whether an identification, solved from a packet that came at a time, is plausible.
 // Times are those of one monotonic clock, and not 0.
 func (p *Peers) Accept(f Flow, id uint16, now time.Duration) bool {
 	p.mu.Lock()
@@ -123,7 +123,7 @@ func (p *Peers) Accept(f Flow, id uint16, now time.Duration) bool {
 	return false
 }
 
-// near tells whether an identification is close enough to the last one.
+// near reports whether an identification is close enough to the last one.
 func (r *peer) near(id uint16, now time.Duration) bool {
 	ago := now - r.at
 	if now-r.ended <= Backlog {
@@ -132,7 +132,7 @@ func (r *peer) near(id uint16, now time.Duration) bool {
 	return near(id, r.last, ago)
 }
 
-// near tells whether an identification is close enough to one that came some time ago.
+// near reports whether an identification is close enough to one that came some time ago.
 func near(id, last uint16, ago time.Duration) bool {
 	// The time is limited first: silence may have lasted for years.
 	ahead := Ahead + int(min(max(ago, 0), 100*time.Second)*PerSecond/time.Second)

@@ -38,7 +38,7 @@ type early struct {
 	gap        bool          // they came before the expected one, which has not come since
 }
 
-// keeps tells whether any are kept. There may be no early.
+// keeps reports whether any are kept. There may be no early.
 func (e *early) keeps() bool { return e != nil && e.kept != nil }
 
 // came notes a packet that came too early. If that contradicts what came before, it returns false,
@@ -75,7 +75,7 @@ func (e *early) turn(psn uint32, m marking, clock Clock) (consistent bool) {
 // setGap notes whether the expected packet is missing.
 func (e *early) setGap(missing bool) { e.gap = missing }
 
-// mayKeep tells whether packets may be kept.
+// mayKeep reports whether packets may be kept.
 func (e *early) mayKeep(now time.Duration) bool { return now < e.lossy }
 
 // keep begins to keep packets.

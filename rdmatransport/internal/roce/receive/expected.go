@@ -36,7 +36,7 @@ func (e *expected) marking(p *wire.Packet) marking {
 // marks notes that the peer marks its packets.
 func (e *expected) marks() { e.marked = true }
 
-// lacks tells that a packet is not the peer's: all that the peer sends is marked.
+// lacks reports whether a packet is not the peer's: all that the peer sends is marked.
 func (e *expected) lacks(m marking) bool { return m == unmarked && e.marked }
 
 // advance goes n PSNs on.

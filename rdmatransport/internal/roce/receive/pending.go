@@ -30,7 +30,7 @@ type Response struct {
 	Owner    any       // whatever the State's owner wants to know of it
 }
 
-// First tells whether the next packet is the first of the READ that is answered.
+// First reports whether the next packet is the first of the READ that is answered.
 func (r *Response) First() bool { return r.sent == 0 && !r.partial }
 
 // number sets the place of a response: its first PSN, how many packets it has, and its MSN.
@@ -83,7 +83,7 @@ func (p *pending) original() (n int) {
 	return n
 }
 
-// deferred tells that requests are still to be executed.
+// deferred reports whether requests are still to be executed.
 func (p *pending) deferred() bool {
 	for i := range p.queue {
 		if p.queue[i].Deferred {
@@ -93,7 +93,7 @@ func (p *pending) deferred() bool {
 	return false
 }
 
-// covers tells that n responses of a READ from psn on are still to be sent.
+// covers reports whether n responses of a READ from psn on are still to be sent.
 func (p *pending) covers(psn, n uint32) bool {
 	return slices.ContainsFunc(p.queue, func(r Response) bool {
 		return r.Kind == Read && wire.PSNDiff(psn, r.PSN) >= 0 && wire.PSNDiff(wire.PSNAdd(psn, n), r.end()) <= 0

@@ -16,7 +16,7 @@ const (
 	Suspect                       // it, or a packet that came before, is perhaps not the peer's
 )
 
-// Has tells whether an outcome is what is asked for.
+// Has reports whether an outcome is what is asked for.
 func (o Outcome) Has(any Outcome) bool { return o&any != 0 }
 
 // OnRequest is told of a request packet, and says what it is. What the peer has to be told of it is
@@ -83,7 +83,7 @@ func (s *State) onEarly(p *wire.Packet, m marking, d int32) (o Outcome) {
 	return o
 }
 
-// repeatedWithout tells whether a packet shows that the one that an RNR NAK was about was sent
+// repeatedWithout reports whether a packet shows that the one that an RNR NAK was about was sent
 // again, and lost.
 func (s *State) repeatedWithout(psn uint32) bool {
 	if s.verdict.now == RNRSent && s.rnr.repeatedWithout(psn, s.expected.psn, s.shared.Clock) {
@@ -137,7 +137,7 @@ func (s *State) startKeeping() bool {
 	return true
 }
 
-// Keeps tells whether packets are kept that came too early.
+// Keeps reports whether packets are kept that came too early.
 func (s *State) Keeps() bool { return s.early.keeps() }
 
 // NextKept hands out the next kept packet whose turn has come, to be executed. It is called after a
@@ -180,8 +180,8 @@ func (s *State) OnExecuted(last bool) {
 	}
 }
 
-// Undisturbed tells that no packet is missing, kept or refused: the one that is expected, with the
-// mark of the one before, is InOrder, and that is all that OnRequest would find.
+// Undisturbed reports whether no packet is missing, kept or refused: the one that is expected, with
+// the mark of the one before, is InOrder, and that is all that OnRequest would find.
 func (s *State) Undisturbed() bool { return s.early == nil && s.verdict.now == Accepting }
 
 // OnExecutedRun is told, while it is Undisturbed, that n expected packets in a row were executed,
@@ -194,8 +194,8 @@ func (s *State) OnExecutedRun(n uint32) {
 // OnAckRequest is told that a packet that was executed asks for an acknowledgement.
 func (s *State) OnAckRequest() { s.acks.ask() }
 
-// Full tells that the requester has as many READs, atomics and the like outstanding as it may. What
-// it repeats does not count: that may have been on its way when the response was.
+// Full reports whether the requester has as many READs, atomics and the like outstanding as it may.
+// What it repeats does not count: that may have been on its way when the response was.
 func (s *State) Full() bool {
 	n := 0
 	if s.replies != nil {
@@ -204,8 +204,8 @@ func (s *State) Full() bool {
 	return n >= int(s.limit)
 }
 
-// Defers tells that a request that changes memory, and is answered, has to wait for others that are
-// deferred.
+// Defers reports whether a request that changes memory, and is answered, has to wait for others
+// that are deferred.
 func (s *State) Defers() bool { return s.replies != nil && s.replies.pending.deferred() }
 
 // OnAccepted is told that the expected packet is a READ, an atomic or the like, and what it is

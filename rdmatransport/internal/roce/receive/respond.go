@@ -62,14 +62,14 @@ func (s *State) OnAcknowledged(owed Owed) {
 	}
 }
 
-// OnlyAck tells that nothing is due but an acknowledgement of what was executed.
+// OnlyAck reports whether nothing is due but an acknowledgement of what was executed.
 func (s *State) OnlyAck() bool { return s.Owed() == Ack && !s.Responds() && !s.Pausing() }
 
-// Responds tells that responses are still to be sent: before whatever is Owed, and perhaps after a
-// pause.
+// Responds reports whether responses are still to be sent: before whatever is Owed, and perhaps
+// after a pause.
 func (s *State) Responds() bool { return s.replies != nil && len(s.replies.pending.queue) > 0 }
 
-// Pausing tells that responses wait for the end of a pause.
+// Pausing reports whether responses wait for the end of a pause.
 func (s *State) Pausing() bool { return s.replies != nil && s.replies.pace.resume != 0 }
 
 // Pending is the response that is to be sent first, nil if there is none: before whatever is Owed.

@@ -17,7 +17,7 @@ type rnrWait struct {
 // begin notes that an RNR NAK of a PSN is due.
 func (w *rnrWait) begin(psn uint32, end time.Duration) { w.top, w.end = psn, end }
 
-// repeatedWithout tells whether a packet with PSN psn, from behind the one that the RNR NAK was
+// repeatedWithout reports whether a packet with PSN psn, from behind the one that the RNR NAK was
 // about, shows that the peer has sent that again and it was lost: if the peer has gone back, or has
 // nothing in flight from before, as its time is over.
 func (w *rnrWait) repeatedWithout(psn, expected uint32, clock Clock) bool {

@@ -119,7 +119,7 @@ func (s *State) Mark() wire.Mark { return s.expected.mark }
 // window is how many packets a peer has in flight at most.
 func (s *State) window() uint32 { return send.Window(s.shared.Window, s.mtu) }
 
-// Refused tells that a request was refused. The connection ends once the peer is told.
+// Refused reports whether a request was refused. The connection ends once the peer is told.
 func (s *State) Refused() bool { return s.verdict.refused() }
 
 // Deadline is when OnAlarm is to be called, 0 if never.
@@ -151,8 +151,8 @@ func (s *State) OnAlarm(now time.Duration) {
 	}
 }
 
-// Still tells that the responder awaits a PSN, and owes nothing: a message from there may be moved
-// without packets.
+// Still reports whether the responder awaits a PSN, and owes nothing: a message from there may be
+// moved without packets.
 func (s *State) Still(psn uint32) bool {
 	v := &s.verdict
 	owes := v.due() || s.Responds()
@@ -185,7 +185,7 @@ func (s *State) OnUnreliable(psn uint32) (missing bool) {
 // OnUnreliableDropped is told that such a packet was dropped.
 func (s *State) OnUnreliableDropped() { s.expected.advance(1) }
 
-// DropContradicted drops the packets that are kept, where the State is Still, and tells whether
+// DropContradicted drops the packets that are kept, where the State is Still, and reports whether
 // there were any: they claim to be the peer's, which has nothing in flight.
 func (s *State) DropContradicted() bool {
 	if !s.early.keeps() {

@@ -66,7 +66,7 @@ func (s *stores) give(k *store) {
 	s.pool.Put(k)
 }
 
-// fits tells whether a packet so far behind the expected one has a slot that is large enough.
+// fits reports whether a packet so far behind the expected one has a slot that is large enough.
 func fits(p *wire.Packet, distance int32, mtu, window uint32) bool {
 	return distance < int32(send.Span(send.Window(window, mtu))) && p.Size() <= int(mtu)+HeaderRoom
 }
@@ -102,7 +102,7 @@ func (k *store) add(p *wire.Packet) (gap, tell, ok bool) {
 	return gap, tell, true
 }
 
-// samePacket tells whether a packet is the one that is kept, but for what may differ when it is
+// samePacket reports whether a packet is the one that is kept, but for what may differ when it is
 // sent again: its request for an acknowledgement and its mark, the ECN bits, the ICRC.
 func samePacket(kept []byte, p *wire.Packet) bool {
 	if len(kept) != p.Size() {

@@ -95,11 +95,11 @@ func (v *verdict) refuse(syndrome, reason uint8) {
 	v.syndrome, v.reason = syndrome, reason
 }
 
-// refused tells that the connection ends, or has ended.
+// refused reports whether the connection ends, or has ended.
 func (v *verdict) refused() bool { return v.now >= RefusalDue }
 
-// due tells that a NAK is.
+// due reports whether a NAK is.
 func (v *verdict) due() bool { return v.now >= NAKDue && v.now <= RefusalDue }
 
-// waitsForReceive tells that what is wrong is that there was no receive request.
+// waitsForReceive reports whether what is wrong is that there was no receive request.
 func (v *verdict) waitsForReceive() bool { return v.now == RNRDue || v.now == RNRSent }

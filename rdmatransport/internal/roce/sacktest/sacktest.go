@@ -8,7 +8,7 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// Of tells that packets are kept at these distances, and no others.
+// Of reports whether packets are kept at these distances, and no others.
 func Of(distances ...uint32) wire.Sack {
 	n := uint32(0)
 	if len(distances) > 0 {

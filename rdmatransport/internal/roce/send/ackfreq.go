@@ -27,10 +27,10 @@ func (a *ackFrequency) acked(una uint32) {
 // rewind forgets what was asked for: it is to be sent again.
 func (a *ackFrequency) rewind(una uint32) { a.requested = una }
 
-// awaited tells that an acknowledgement was asked for that una does not include yet.
+// awaited reports whether an acknowledgement was asked for that una does not include yet.
 func (a *ackFrequency) awaited(una uint32) bool { return wire.PSNDiff(a.requested, una) > 0 }
 
-// ackReqWithin tells whether a packet that is not the last of its message asks for an
+// ackReqWithin reports whether a packet that is not the last of its message asks for an
 // acknowledgement. sinceAckReq is how many packets were sent since the last that asked, this one
 // included; room is how many more the window takes, and left how many more the message has; frame
 // says that a frame ends with this packet, and awaited that an acknowledgement is awaited which

@@ -47,7 +47,7 @@ func (s *State) OnCredits(psn, msn, n uint32, given bool) {
 	}
 }
 
-// HasCredits tells whether the peer has given credits.
+// HasCredits reports whether the peer has given credits.
 func (s *State) HasCredits() bool { return s.credits.given }
 
 // OnAck is told that everything before PSN end is acknowledged.
@@ -65,7 +65,7 @@ func (s *State) OnAck(end uint32) (o Outcome) {
 }
 
 // OnSequenceNAK is told that the peer misses PSN psn, and keeps nothing of what comes behind it.
-// counts tells whether it was news.
+// counts reports whether it was news.
 func (s *State) OnSequenceNAK(psn uint32) (o Outcome, counts bool) {
 	if s.alarm.isSet(RNR) {
 		return o, false // the alarm decides

@@ -54,7 +54,7 @@ func (a *alarm) dueAt(now time.Duration) AlarmKind {
 	return NoAlarm
 }
 
-// isSet tells whether RNR or Retransmission is set.
+// isSet reports whether RNR or Retransmission is set.
 func (a *alarm) isSet(k AlarmKind) bool { return a.kind == k }
 
 func (a *alarm) setRetransmission(due time.Duration) { a.kind, a.due = Retransmission, due }
@@ -65,10 +65,10 @@ func (a *alarm) setRNR(psn uint32, until time.Duration) {
 	a.kind, a.due, a.probeDue, a.rnrPSN = RNR, until, 0, psn
 }
 
-// waits tells that a PSN may not be sent for the time being.
+// waits reports whether a PSN may not be sent for the time being.
 func (a *alarm) waits(psn uint32) bool { return a.kind == RNR && wire.PSNDiff(psn, a.rnrPSN) >= 0 }
 
-// waitEnded tells whether the PSN that an RNR NAK named turns out to have been executed, as
+// waitEnded reports whether the PSN that an RNR NAK named turns out to have been executed, as
 // everything before end was.
 func (a *alarm) waitEnded(end uint32) bool { return a.kind == RNR && wire.PSNDiff(end, a.rnrPSN) > 0 }
 
@@ -96,9 +96,9 @@ func (a *alarm) progress() {
 	a.excused = false
 }
 
-// excuse tells whether a retransmission timeout that is noticed at the time now is not to be taken
-// for a loss, and then postpones it. If the alarm goes off late, this process has not run for a
-// while, and the answer may be waiting to be received.
+// excuse reports whether a retransmission timeout that is noticed at the time now is not to be
+// taken for a loss, and then postpones it. If the alarm goes off late, this process has not run for
+// a while, and the answer may be waiting to be received.
 func (a *alarm) excuse(now, timeout time.Duration) bool {
 	if now-a.due <= timeout/2 || a.excused {
 		return false
@@ -108,7 +108,7 @@ func (a *alarm) excuse(now, timeout time.Duration) bool {
 	return true
 }
 
-// mayProbe tells whether there may be another probe before a sign of life.
+// mayProbe reports whether there may be another probe before a sign of life.
 func (a *alarm) mayProbe() bool { return a.probesSent < maxProbes }
 
 // probed counts a probe.

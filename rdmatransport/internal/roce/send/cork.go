@@ -20,7 +20,7 @@ func (c *cork) reset() { *c = cork{} }
 
 func (c *cork) empty() bool { return c.requests == 0 }
 
-// fits tells whether all of it has room in less than a frame of so many full packets.
+// fits reports whether all of it has room in less than a frame of so many full packets.
 func (c *cork) fits(batch, mtu uint32) bool {
 	return batch > 1 && c.requests < fullFrame && c.bytes < (batch-1)*mtu
 }

@@ -40,12 +40,12 @@ func (c *credits) begin(k Kind) {
 	}
 }
 
-// allow tells whether a message may be begun behind n others: within the limit, or one beyond it.
+// allow reports whether a message may be begun behind n others: within the limit, or one beyond it.
 func (c *credits) allow(k Kind, n uint32) bool {
 	return !c.given || !k.takesReceive() || wire.PSNDiff(n+1, c.limit) <= 1
 }
 
-// exceeded tells whether a SEND that is the n-th message goes beyond the limit.
+// exceeded reports whether a SEND that is the n-th message goes beyond the limit.
 func (c *credits) exceeded(k Kind, n uint32) bool {
 	return c.given && k == Send && wire.PSNDiff(n, c.limit) > 0
 }

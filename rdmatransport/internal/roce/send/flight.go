@@ -11,10 +11,10 @@ type flight struct {
 
 func (f *flight) init(psn uint32) { *f = flight{psn, psn, psn} }
 
-// idle tells that nothing is in flight.
+// idle reports whether nothing is in flight.
 func (f *flight) idle() bool { return f.una == f.max }
 
-// has tells whether a PSN is in flight. An answer with any other PSN is a duplicate, or answers
+// has reports whether a PSN is in flight. An answer with any other PSN is a duplicate, or answers
 // nothing that was sent.
 func (f *flight) has(psn uint32) bool {
 	return wire.PSNDiff(psn, f.una) >= 0 && wire.PSNDiff(psn, f.max) < 0

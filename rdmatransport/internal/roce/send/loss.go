@@ -6,7 +6,7 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// overtaken tells whether a transmission counts as lost, given the newest one that has arrived:
+// overtaken reports whether a transmission counts as lost, given the newest one that has arrived:
 // that was sent LossEvidence later, or is the last that was sent at all.
 func overtaken(number, newest uint32, last bool) bool {
 	if last {

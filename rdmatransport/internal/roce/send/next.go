@@ -37,7 +37,7 @@ const (
 	fromAckPoint               // it was sent, and is to ask for an acknowledgement after all
 )
 
-// Repeats tells that the packets were sent before, and are sent again one by one.
+// Repeats reports whether the packets were sent before, and are sent again one by one.
 func (b *Burst) Repeats() bool { return b.origin == fromBoard }
 
 // Setting is what the owner of the State knows about the QP, and what bears on what may be sent.
@@ -110,7 +110,7 @@ func (s *State) nextBefore(b *Burst) (step Step, ok bool) {
 	return s.nextProbe(b), true
 }
 
-// mayStart tells whether the current request may be begun.
+// mayStart reports whether the current request may be begun.
 func (s *State) mayStart(r *request, in Setting) bool {
 	behind := s.queue.next != s.queue.first
 	switch {
@@ -120,15 +120,15 @@ func (s *State) mayStart(r *request, in Setting) bool {
 	return !s.credits.given || s.mayExceed(r)
 }
 
-// mayExceed tells whether the peer's credits let a request be begun. Where all is acknowledged
+// mayExceed reports whether the peer's credits let a request be begun. Where all is acknowledged
 // nothing is held back, whatever the counts say; nor where what was sent last left it to this one
 // to ask for an acknowledgement.
 func (s *State) mayExceed(r *request) bool {
 	return r.kind == Local || s.flight.una == s.flight.next || s.acks.sinceAckReq > 0 || s.credits.allow(r.kind, s.credits.begun)
 }
 
-// exceeds tells whether a request goes beyond the peer's credits; only the one that was begun last
-// can, or is begun next.
+// exceeds reports whether a request goes beyond the peer's credits; only the one that was begun
+// last can, or is begun next.
 func (s *State) exceeds(r *request) bool {
 	if r.is(started) {
 		return r.past() == s.flight.next && s.credits.exceeded(r.kind, s.credits.begun)
@@ -182,19 +182,19 @@ func (s *State) nextData(b *Burst, r *request, room uint32, in Setting) Step {
 	return Transmit
 }
 
-// awaitsAck tells that an acknowledgement was asked for and has not come. In mode Selective that is
-// not known, as the packet that asked for it may be lost.
+// awaitsAck reports whether an acknowledgement was asked for and has not come. In mode Selective
+// that is not known, as the packet that asked for it may be lost.
 func (s *State) awaitsAck() bool { return !s.mode.is(Selective) && s.acks.awaited(s.flight.una) }
 
-// opens tells that something in flight will bring an answer, which opens the window or shows what
-// is missing.
+// opens reports whether something in flight will bring an answer, which opens the window or shows
+// what is missing.
 func (s *State) opens() bool {
 	return s.acks.awaited(s.flight.una) && (!s.mode.is(Selective) || !s.board.at(s.acks.requested-1).is(arrived))
 }
 
-// followed tells that nothing but the window can keep the request behind the current one, which
-// ends with PSN last, from being sent at once, and that it asks for an acknowledgement, or one
-// behind it does.
+// followed reports whether nothing but the window can keep the request behind the current one,
+// which ends with PSN last, from being sent at once, and that it asks for an acknowledgement, or
+// one behind it does.
 func (s *State) followed(last uint32, in Setting) bool {
 	q := &s.queue
 	repeated := wire.PSNDiff(s.flight.max, last) > 0
@@ -208,7 +208,7 @@ func (s *State) followed(last uint32, in Setting) bool {
 	return !s.credits.given || s.allowsBehind(q.current(), behind)
 }
 
-// allowsBehind tells whether the peer's credits let a request be begun behind the current one.
+// allowsBehind reports whether the peer's credits let a request be begun behind the current one.
 func (s *State) allowsBehind(current, behind *request) bool {
 	c := s.credits
 	if !current.is(started) {
@@ -237,7 +237,7 @@ func (s *State) nextRequest(b *Burst, r *request, room uint32, in Setting) Step 
 	return Transmit
 }
 
-// gathersReads tells whether the rest of the current READ, of left packets, waits for more room:
+// gathersReads reports whether the rest of the current READ, of left packets, waits for more room:
 // while answers come the window opens packet by packet, and much of it is asked for at a time
 // (readRoom), of several READs if need be, whose requests share a frame then, and their answers
 // too.

@@ -25,7 +25,8 @@ func (p *probe) sent(psn, n uint32) {
 	p.behind = wire.PSNAdd(psn, n)
 }
 
-// answered tells whether una is behind the probe, and if so whether the peer has that and no more.
+// answered reports whether una is behind the probe, and if so whether the peer has that and no
+// more.
 func (p *probe) answered(una uint32) (yes, alone bool) {
 	d := wire.PSNDiff(una, p.behind)
 	return d >= 0, d == 0

@@ -14,14 +14,14 @@ const (
 	Local                // nothing from the peer: it has no packets and is executed in its turn
 )
 
-// hasData tells whether the request's packets carry its payload, and an acknowledgement completes
+// hasData reports whether the request's packets carry its payload, and an acknowledgement completes
 // it.
 func (k Kind) hasData() bool { return k <= WriteImm }
 
-// takesReceive tells whether the message takes a receive request of the peer's.
+// takesReceive reports whether the message takes a receive request of the peer's.
 func (k Kind) takesReceive() bool { return k == Send || k == WriteImm }
 
-// answered tells whether a response completes the request, and counts as one of the outstanding
+// answered reports whether a response completes the request, and counts as one of the outstanding
 // READs until then.
 func (k Kind) answered() bool { return k == Read || k == Atomic }
 
@@ -84,7 +84,7 @@ func (q *queue) post(kind Kind, packets uint32, fence bool) {
 	q.end++
 }
 
-// begun tells that the oldest request is under way.
+// begun reports whether the oldest request is under way.
 func (q *queue) begun() bool { return q.first != q.end && q.oldest().is(started) }
 
 // start gives the current request, r, its PSNs.

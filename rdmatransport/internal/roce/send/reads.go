@@ -32,7 +32,7 @@ func (r *reads) all() []uint32 {
 	return r.last
 }
 
-// repeats tells that the next request packet was sent before.
+// repeats reports whether the next request packet was sent before.
 func (r *reads) repeats() bool { return r.outstanding() < len(r.all()) }
 
 // bound is how many PSNs the request packet at psn takes: n, or what it took before.

@@ -29,8 +29,8 @@ func (m micros) duration() time.Duration { return time.Duration(m) * time.Micros
 
 func (t *rtt) reset() { *t = rtt{} }
 
-// wanted tells whether the next packet that is sent for the first time should be measured; least is
-// the shortest probe timeout.
+// wanted reports whether the next packet that is sent for the first time should be measured; least
+// is the shortest probe timeout.
 func (t *rtt) wanted(least time.Duration) bool { return t.start == 0 && t.pto.duration() != least }
 
 // begin notes that the packet to measure was sent.
@@ -40,7 +40,7 @@ func (t *rtt) begin(psn uint32, now time.Duration) { t.psn, t.start = psn, now }
 // an answer is to (Karn's algorithm).
 func (t *rtt) cancel() { t.start = 0 }
 
-// covers tells that an acknowledgement of everything before una ends the measurement.
+// covers reports whether an acknowledgement of everything before una ends the measurement.
 func (t *rtt) covers(una uint32) bool { return t.start != 0 && wire.PSNDiff(una, t.psn) > 0 }
 
 // end updates the estimate with the measurement.
@@ -58,7 +58,7 @@ func (t *rtt) end(now, least time.Duration) {
 	t.pto = inMicros(max(smoothed+max(4*variance, smoothed/2), least))
 }
 
-// measured tells whether a round trip was ever measured.
+// measured reports whether a round trip was ever measured.
 func (t *rtt) measured() bool { return t.pto != 0 }
 
 // probeTimeout is how long to wait for an answer before there is a probe.

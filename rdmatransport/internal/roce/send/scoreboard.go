@@ -49,7 +49,7 @@ const (
 
 func (s *slot) is(f slotFlags) bool { return s.flags&f != 0 }
 
-// unknown tells that neither its arrival nor its loss is known.
+// unknown reports whether neither its arrival nor its loss is known.
 func (s *slot) unknown() bool { return s.flags&(arrived|lost) == 0 }
 
 // scoreboards are those that are free, by the binary logarithm of their span.
@@ -210,7 +210,7 @@ func (b *scoreboard) accept(s *slot) {
 	b.news = true
 }
 
-// takeNews tells whether something has arrived since it was last asked.
+// takeNews reports whether something has arrived since it was last asked.
 func (b *scoreboard) takeNews() bool {
 	news := b.news
 	b.news = false
@@ -294,8 +294,8 @@ func (b *scoreboard) executedBefore(end uint32) {
 	}
 }
 
-// isExecuted tells that the peer has executed the packet of a PSN in flight. An answer that says
-// otherwise is an old one.
+// isExecuted reports whether the peer has executed the packet of a PSN in flight. An answer that
+// says otherwise is an old one.
 func (b *scoreboard) isExecuted(psn uint32) bool { return wire.PSNDiff(psn, b.executed) < 0 }
 
 // acked is how far what is acknowledged and answered goes, from una up to past.
@@ -316,7 +316,7 @@ func (b *scoreboard) advance(una uint32) {
 	}
 }
 
-// complete tells that nothing is missing: from una on all was sent in order, and once.
+// complete reports whether nothing is missing: from una on all was sent in order, and once.
 func (b *scoreboard) complete(una uint32) bool { return wire.PSNDiff(una, b.end) >= 0 && b.lost == 0 }
 
 // nextLost is the first lost PSN, of those before max.

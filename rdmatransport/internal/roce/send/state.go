@@ -149,13 +149,13 @@ func (s *State) Mode() Mode { return s.mode.now }
 // NextPSN is the PSN that the next new request gets.
 func (s *State) NextPSN() uint32 { return s.flight.next }
 
-// Idle tells that nothing is in flight.
+// Idle reports whether nothing is in flight.
 func (s *State) Idle() bool { return s.flight.idle() }
 
-// SentBehind tells whether a packet with PSN psn or a later one was ever sent.
+// SentBehind reports whether a packet with PSN psn or a later one was ever sent.
 func (s *State) SentBehind(psn uint32) bool { return wire.PSNDiff(psn, s.flight.max) < 0 }
 
-// Begun tells that a request is under way.
+// Begun reports whether a request is under way.
 func (s *State) Begun() bool { return s.queue.begun() }
 
 // Posted is how many requests have been posted here and are not complete.
@@ -190,12 +190,12 @@ func (s *State) Packets(bytes uint64) uint32 {
 // corked again.
 func (s *State) Uncork() { s.cork.reset() }
 
-// Alone tells that a request that is posted now should not wait to share a frame with others:
+// Alone reports whether a request that is posted now should not wait to share a frame with others:
 // nothing in flight will bring an answer, on which it would leave, and nothing else waits.
 func (s *State) Alone() bool { return s.flight.idle() && s.cork.empty() }
 
-// Corked tells whether all requests that are not sent were posted after the last Uncork, and do not
-// fill a frame: they may wait for more.
+// Corked reports whether all requests that are not sent were posted after the last Uncork, and do
+// not fill a frame: they may wait for more.
 func (s *State) Corked() bool {
 	q := &s.queue
 	return q.next+s.cork.requests == q.end && q.packet == 0 && s.cork.fits(uint32(s.window.batch), s.mtu)
@@ -205,8 +205,8 @@ func (s *State) Corked() bool {
 // number.
 func (s *State) Rate() float64 { return s.window.rules.Rate(uint32(s.window.size)) * float64(8*s.mtu) }
 
-// Still tells that nothing is under way: the oldest request is to be sent next, or the rest of it,
-// and what was sent of it is acknowledged. It may be moved without packets.
+// Still reports whether nothing is under way: the oldest request is to be sent next, or the rest of
+// it, and what was sent of it is acknowledged. It may be moved without packets.
 func (s *State) Still() bool {
 	q := &s.queue
 	underWay := q.next != q.first || !s.flight.idle()

@@ -29,14 +29,14 @@ func (s *State) traceWindow(size uint32) {
 	}
 }
 
-// traceLost tells that everything that was sent from PSN psn on is taken for lost.
+// traceLost reports whether everything that was sent from PSN psn on is taken for lost.
 func (s *State) traceLost(psn uint32) {
 	if s.env.Trace != nil {
 		s.env.Trace(trace.Event{Type: trace.PacketsLost, PSN: psn, Packets: uint32(wire.PSNDiff(s.flight.max, psn))})
 	}
 }
 
-// traceFound tells that so many packets were found missing one by one.
+// traceFound reports whether so many packets were found missing one by one.
 func (s *State) traceFound(packets uint32) {
 	if s.env.Trace != nil {
 		psn, _ := s.board.nextLost(s.flight.max)
@@ -44,8 +44,8 @@ func (s *State) traceFound(packets uint32) {
 	}
 }
 
-// traceProbe tells that a packet is sent again as a probe: una, or the first that the scoreboard
-// has sent again.
+// traceProbe reports whether a packet is sent again as a probe: una, or the first that the
+// scoreboard has sent again.
 func (s *State) traceProbe() {
 	if s.env.Trace == nil {
 		return
@@ -57,14 +57,14 @@ func (s *State) traceProbe() {
 	s.env.Trace(trace.Event{Type: trace.ProbeSent, PSN: psn})
 }
 
-// traceTimeout tells that una is overdue.
+// traceTimeout reports whether una is overdue.
 func (s *State) traceTimeout() {
 	if s.env.Trace != nil {
 		s.env.Trace(trace.Event{Type: trace.RetransmissionTimeout, PSN: s.flight.una})
 	}
 }
 
-// traceRNR tells that the wait for an RNR NAK starts, or ends if it is 0.
+// traceRNR reports whether the wait for an RNR NAK starts, or ends if it is 0.
 func (s *State) traceRNR(psn uint32, wait time.Duration) {
 	if s.env.Trace == nil {
 		return
@@ -76,14 +76,14 @@ func (s *State) traceRNR(psn uint32, wait time.Duration) {
 	s.env.Trace(trace.Event{Type: trace.RNRWaitStarted, PSN: psn, Duration: wait})
 }
 
-// traceAlarm tells that an alarm was set, to go off after some time.
+// traceAlarm reports whether an alarm was set, to go off after some time.
 func (s *State) traceAlarm(k AlarmKind, after time.Duration) {
 	if s.env.Trace != nil {
 		s.env.Trace(trace.Event{Type: trace.AlarmSet, Detail: k.String(), Duration: after})
 	}
 }
 
-// traceFired tells that an alarm has gone off.
+// traceFired reports whether an alarm has gone off.
 func (s *State) traceFired(k AlarmKind) {
 	if s.env.Trace != nil && k != NoAlarm {
 		s.env.Trace(trace.Event{Type: trace.AlarmFired, Detail: k.String()})
