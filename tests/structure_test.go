@@ -94,8 +94,8 @@ var fileOrder = map[string][]string{
 		"xrc.go", "notification.go", "packet.go", "path.go", "crowding.go", "bydelay.go", "pacing.go", "trace.go", "engine.go", "opcodes.go", "dcqcn.go", "counters.go", "params.go",
 	},
 	"rdmatransport/internal/roce/send": {
-		"next.go", "retransmit.go", "acknowledge.go", "selective.go", "state.go", "trace.go", "mode.go", "window.go", "delay.go", "base.go", "congestion.go",
-		"ackfreq.go", "loss.go", "scoreboard.go", "queue.go", "flight.go", "credits.go", "reads.go", "rtt.go", "delays.go", "alarm.go",
+		"next.go", "retransmit.go", "acknowledge.go", "selective.go", "state.go", "trace.go", "mode.go", "window.go", "delay.go", "basertt.go", "congestion.go",
+		"ackfreq.go", "loss.go", "scoreboard.go", "queue.go", "flight.go", "credits.go", "reads.go", "rtt.go", "rttsamples.go", "alarm.go",
 		"probe.go", "retry.go", "cork.go", "params.go",
 	},
 	"rdmatransport/internal/roce/receive": {

@@ -44,7 +44,7 @@ var breaches = []mutation{
 	{"a DREQ is repeated as it was", roce + "cm/teardown.go", "c.maxRetries = maxRetries\n", "c.maxRetries = 0\n", conformRoCE, "TestOurs"},
 	{"a CNP has BECN", roce + "notification.go", "BECN: true, ", "", conformRoCE, "TestOurs"},
 	{"a duplicate is answered", roce + "receive/request.go", "\t\ts.repeat(p, m)\n", "", conformRoCE, "TestOurs"},
-	{"a gap is answered once", roce + "receive/request.go", "case !told, v.waitsForReceive()", "case true, v.waitsForReceive()", conformRoCE, "TestOurs"},
+	{"a gap is answered once", roce + "receive/request.go", "case !reported, v.waitsForReceive()", "case true, v.waitsForReceive()", conformRoCE, "TestOurs"},
 	{"the NAK of a gap", roce + "receive/respond.go", "a.Syndrome = wire.NakPSNSeq", "a.Syndrome = wire.NakInvalidRequest", conformRoCE, "TestOurs"},
 	{"the result of an atomic is kept for duplicates", roce + "receive/history.go", "into >= 0 && into <", "into > 0 && into <", conformRoCE, "TestOurs"},
 	{"the MSN of an ACK", roce + "response.go", "MSN: s.MSN()}, s.AckPSN()", "MSN: s.MSN() + 1}, s.AckPSN()", conformRoCE, "TestOurs"},

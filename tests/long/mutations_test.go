@@ -45,7 +45,7 @@ var mutations = []mutation{
 	{"the number of stores of early packets is bounded", roceReceive + "store.go", "if s.inUse.Add(1) > MaxStores {", "if s.inUse.Add(1) < 0 {", "rdmatransport/internal/roce/receive", ""},
 	{"the number of repeated READs that wait is bounded", roceReceive + "pending.go", "if r.replay && len(p.queue) >= 2*int(limit)+maxReplays {", "if false {", "rdmatransport/internal/roce/receive", ""},
 	{"a lost packet takes itself out of the window", roceSend + "selective.go", "s.setWindow(s.window.onLoss(lost))", "_ = lost", roceSend, ""},
-	{"what a selective acknowledgement had no room to tell of is not lost", roceSend + "loss.go", "if b.partly && ", "if false && ", roceSend, ""},
+	{"what a selective acknowledgement had no room to tell of is not lost", roceSend + "loss.go", "if b.truncated && ", "if false && ", roceSend, ""},
 	{"what an RNR NAK names in a recovery is sent again", roceSend + "acknowledge.go", "s.board.forget(psn) // the peer keeps what comes behind it", "_ = psn", roceSend, ""},
 	{"an atomic's address is a multiple of 8, whatever its memory's is", "rdmatransport/internal/roce/deferred.go", "a.Addr%8 != 0 || ", "", "rdmatransport/internal/roce", ""},
 	{"and where it is moved", roceDirect, "wr.RemoteAddr%8 == 0 && ", "", "rdmatransport", "TestDirect"},

@@ -20,7 +20,7 @@ type byDelay struct {
 }
 
 type base struct {
-	send.Base
+	send.BaseRTT
 	addr netip.Addr
 	refs int // connections
 }
@@ -63,7 +63,7 @@ func (q *qp) congestion() send.CongestionController {
 		p.base = c.take(q.ends.Dst)
 	}
 	p.spread = &q.sending
-	return send.NewByDelay(c.queued, &p.base.Base)
+	return send.NewByDelay(c.queued, &p.base.BaseRTT)
 }
 
 // endCongestion gives back what congestion took.

@@ -135,7 +135,7 @@ func (e *Engine) EndProgress() {
 // mayCork reports whether what was just posted may be delayed: not the first, while nothing is on
 // its way.
 func (q *qp) mayCork() bool {
-	if q.sending.Alone() {
+	if q.sending.IdleUncorked() {
 		return false
 	}
 	q.describe()

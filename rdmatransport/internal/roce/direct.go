@@ -145,7 +145,7 @@ func (q *qp) sendDirect() bool {
 	switch {
 	case q.direct&moving != 0:
 		return false
-	case q.h.SendLen() == 0 || !q.sending.Still() || q.draining():
+	case q.h.SendLen() == 0 || !q.sending.Quiescent() || q.draining():
 		return true
 	}
 	q.direct |= moving
@@ -224,7 +224,7 @@ func (q *qp) moveSome() remainder {
 	q.pair(p, q.pairsWith(p))
 	s := &p.resp
 	switch {
-	case !q.paired || !p.receiving.Still(q.sending.Una()):
+	case !q.paired || !p.receiving.Quiescent(q.sending.Una()):
 		return packetsLeft
 	case q.sending.Moved() == 0 && s.message != noMessage || q.sending.Moved() != 0 && !q.continues(p):
 		return packetsLeft

@@ -111,7 +111,7 @@ func (q *qp) sendBurst(b *send.Burst) bool {
 			}
 		}
 	}
-	if b.Alone && q.out != nil {
+	if b.EndsFrame && q.out != nil {
 		q.out.Cut()
 	}
 	if b.Repeats() {

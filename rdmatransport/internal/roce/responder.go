@@ -270,7 +270,7 @@ func (q *qp) receiveRun(d *stack.Datagram, p *wire.Packet) {
 	r := &q.resp
 	rest, size, mtu := d.Rest(), d.SegmentSize, int(q.mtu)
 	marked := q.notify != nil && d.TrafficClass&ecnMask == congestionExperienced // each packet is counted
-	if size != wire.BTHLen+mtu+wire.ICRCLen || r.placed >= uint64(r.write.Length) || marked || !q.receiving.Undisturbed() {
+	if size != wire.BTHLen+mtu+wire.ICRCLen || r.placed >= uint64(r.write.Length) || marked || !q.receiving.FastPath() {
 		return
 	}
 	// At least one byte is left for the last packet.

@@ -10,11 +10,11 @@ func TestAcks(t *testing.T) {
 	}{
 		{"nothing", func(a *acks) {}, false, false},
 		{"executed, and nobody asks", func(a *acks) { a.executed(7) }, false, false},
-		{"asked for", func(a *acks) { a.executed(7); a.ask() }, true, false},
-		{"a response acknowledges it", func(a *acks) { a.ask(); a.answer() }, false, false},
-		{"packets are kept", func(a *acks) { a.ask(); a.setSelective(true) }, true, true},
-		{"and dropped", func(a *acks) { a.ask(); a.setSelective(true); a.setSelective(false) }, true, false},
-		{"sent", func(a *acks) { a.ask(); a.setSelective(true); a.sent() }, false, false},
+		{"asked for", func(a *acks) { a.executed(7); a.request() }, true, false},
+		{"a response acknowledges it", func(a *acks) { a.request(); a.cancel() }, false, false},
+		{"packets are kept", func(a *acks) { a.request(); a.setSelective(true) }, true, true},
+		{"and dropped", func(a *acks) { a.request(); a.setSelective(true); a.setSelective(false) }, true, false},
+		{"sent", func(a *acks) { a.request(); a.setSelective(true); a.sent() }, false, false},
 	} {
 		var a acks
 		a.init(6)

@@ -6,44 +6,46 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// early is what is known of packets that came too early, and decides whether they are kept, or the
+// early decides whether packets that arrive early (out of order) are kept. If they are not, the
 // peer goes back.
 //
-// Nothing in a packet proves who sent it. Whoever knows the addresses and QP numbers, and sends
-// packets with PSNs at random, hits the one that is expected with 1 in 2^24; that is RoCE's only
-// defence against those who do not see the packets. A store of early packets must not turn one PSN
-// that counts into a thousand. So:
+// Nothing in a packet proves its origin. An off-path attacker that knows the addresses and QP
+// numbers can send packets with random PSNs. The chance to hit the expected PSN is 1 in 2^24. This
+// is RoCE's only defence against such attackers. A store of early packets must not turn the one PSN
+// that counts into a thousand. Hence these rules:
 //
-//   - A packet is kept only for a connection that has just lost one (lossMemory). That is shown by
-//     a packet in its turn that is marked as sent again, with others sent behind it, after one of
-//     those came without it. The first loss, as all of a peer that does not mark its packets, is
-//     answered by a sequence NAK, and the peer goes back.
-//   - A packet that was the newest when it was sent, and comes from before another, shows that the
-//     peer had not sent that other one. So does one that differs from a copy that is kept of it,
-//     and one that is kept and is in error when its turn comes. Then all is dropped, and nothing
-//     kept for a while (distrust). Somebody who sends packets from a thousand PSNs at random is
-//     found out by the first or second, long before one hits a PSN whose packet was lost.
-//   - What is kept is dropped if what is missing does not come for a while (keepLongest).
-//   - A peer that has marked packets marks them all: others are dropped (expected.lacks).
+//   - Packets are kept only on a connection that has just lost one (lossPeriod). The proof of a
+//     loss is the expected packet itself: it is marked as retransmitted, and a packet behind it
+//     came first. The first loss is answered by a sequence NAK, and the peer goes back. So is every
+//     loss of a peer that does not mark its packets.
+//   - A packet marked as the newest must not have a PSN below one that has already arrived: the
+//     peer would not have sent that one yet. A retransmission must equal the copy that is kept. A
+//     kept packet must not be in error. Any contradiction drops all kept packets, and none are kept
+//     for a while (suspectPeriod). An attacker that sends packets from a thousand random PSNs is
+//     detected by the first or second of them. That is long before one hits the PSN of a lost
+//     packet.
+//   - Kept packets are dropped if the missing packet does not arrive in time (keepTimeout).
+//   - A peer that has marked one packet marks them all. Unmarked packets are dropped
+//     (expected.lacksMark).
 //
-// What was kept and is dropped has to be sent again. If the peer was told that it was kept, a
-// sequence NAK tells it otherwise. So a peer whose packets change their order on the way is made to
-// go back each time.
+// The peer must retransmit packets that were kept and then dropped. If they were already reported
+// to the peer, a sequence NAK revokes the report. A path that reorders packets therefore makes the
+// peer go back each time.
 type early struct {
-	kept       *store        // those that are kept; nil if none are
-	lossy      time.Duration // until when they may be: one was lost a short while ago
-	distrusted time.Duration // until when they may not, whatever is lost: some were perhaps not the peer's
-	top        uint32        // one past the highest PSN that has come, if ahead is set
-	ahead      bool          // packets have come from further on than the expected one
-	gap        bool          // they came before the expected one, which has not come since
+	kept         *store        // the kept packets; nil if there are none
+	keepUntil    time.Duration // packets may be kept until then, as one was lost recently
+	suspectUntil time.Duration // no packets are kept until then, as some were perhaps not the peer's
+	top          uint32        // one past the highest PSN that has arrived, if ahead is set
+	ahead        bool          // packets behind the expected one have arrived
+	gap          bool          // they arrived before the expected one, which is still missing
 }
 
-// keeps reports whether any are kept. There may be no early.
+// keeps reports whether packets are kept. The receiver may be nil.
 func (e *early) keeps() bool { return e != nil && e.kept != nil }
 
-// came notes a packet that came too early. If that contradicts what came before, it returns false,
-// and nothing changes.
-func (e *early) came(psn uint32, m marking) bool {
+// onEarly records a packet that arrived early. It returns false, and changes nothing, if the packet
+// contradicts earlier ones.
+func (e *early) onEarly(psn uint32, m marking) bool {
 	switch {
 	case !e.ahead || wire.PSNDiff(psn, e.top) >= 0:
 		e.ahead, e.top = true, wire.PSNAdd(psn, 1)
@@ -53,9 +55,9 @@ func (e *early) came(psn uint32, m marking) bool {
 	return true
 }
 
-// turn notes that the expected packet has come, with the given marking; false if that contradicts
-// what came before.
-func (e *early) turn(psn uint32, m marking, clock Clock) (consistent bool) {
+// onExpected records that the expected packet has arrived. It returns false if its marking
+// contradicts earlier packets.
+func (e *early) onExpected(psn uint32, m marking, clock Clock) (consistent bool) {
 	gap := e.gap
 	e.gap = false
 	switch {
@@ -65,30 +67,32 @@ func (e *early) turn(psn uint32, m marking, clock Clock) (consistent bool) {
 	case m == newest:
 		return false
 	case gap:
-		if now := clock(); now >= e.distrusted {
-			e.lossy = now + lossMemory
+		if now := clock(); now >= e.suspectUntil {
+			e.keepUntil = now + lossPeriod
 		}
 	}
 	return true
 }
 
-// setGap notes whether the expected packet is missing.
+// setGap records whether the expected packet is missing.
 func (e *early) setGap(missing bool) { e.gap = missing }
 
 // mayKeep reports whether packets may be kept.
-func (e *early) mayKeep(now time.Duration) bool { return now < e.lossy }
+func (e *early) mayKeep(now time.Duration) bool { return now < e.keepUntil }
 
 // keep begins to keep packets.
 func (e *early) keep(k *store) { e.kept, e.gap = k, true }
 
-// forget ends that.
+// forget stops keeping packets and returns the store.
 func (e *early) forget() (was *store) {
 	was, e.kept = e.kept, nil
 	return was
 }
 
-// suspect notes that some packets were perhaps not the peer's.
-func (e *early) suspect(now time.Duration) { e.ahead, e.lossy, e.distrusted = false, 0, now+distrust }
+// suspect records that some packets were perhaps not the peer's.
+func (e *early) suspect(now time.Duration) {
+	e.ahead, e.keepUntil, e.suspectUntil = false, 0, now+suspectPeriod
+}
 
-// overdue notes that what was missing has not come.
-func (e *early) overdue() { e.lossy = 0 }
+// onTimeout records that the missing packet did not arrive in time.
+func (e *early) onTimeout() { e.keepUntil = 0 }

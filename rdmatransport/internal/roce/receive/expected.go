@@ -2,17 +2,17 @@ package receive
 
 import "github.com/softrnic/softrnic/rdmatransport/roce/wire"
 
-// expected is the packet that comes next, if all goes well.
+// expected is the packet that is expected next.
 type expected struct {
 	psn    uint32    // its PSN
 	msn    uint32    // messages completed, 24 bits
-	mark   wire.Mark // of the peer's requests, if it marks them; 0 where marks are not looked at
-	marked bool      // one has come in its turn with the mark: the peer marks them all
+	mark   wire.Mark // mark of the peer's requests; 0 if marks are ignored
+	marked bool      // an expected packet had the mark, so the peer marks all packets
 }
 
 func (e *expected) init(psn uint32, mark wire.Mark) { *e = expected{psn: psn, mark: mark} }
 
-// marking is what the mark of a request packet says.
+// marking is the meaning of a request packet's mark.
 type marking uint8
 
 const (
@@ -21,7 +21,7 @@ const (
 	again
 )
 
-// marking is that of a packet.
+// marking returns the marking of a packet.
 func (e *expected) marking(p *wire.Packet) marking {
 	switch m := e.mark; {
 	case m == 0:
@@ -33,16 +33,17 @@ func (e *expected) marking(p *wire.Packet) marking {
 	return unmarked
 }
 
-// marks notes that the peer marks its packets.
-func (e *expected) marks() { e.marked = true }
+// setMarked records that the peer marks its packets.
+func (e *expected) setMarked() { e.marked = true }
 
-// lacks reports whether a packet is not the peer's: all that the peer sends is marked.
-func (e *expected) lacks(m marking) bool { return m == unmarked && e.marked }
+// lacksMark reports whether a packet lacks the mark of all the peer's packets, so that it is not
+// the peer's.
+func (e *expected) lacksMark(m marking) bool { return m == unmarked && e.marked }
 
-// advance goes n PSNs on.
+// advance moves n PSNs ahead.
 func (e *expected) advance(n uint32) { e.psn = wire.PSNAdd(e.psn, n) }
 
-// restart goes to a PSN, whatever came before: nobody will send what is missing.
+// restart continues at a PSN; packets missing before it will not be sent again.
 func (e *expected) restart(psn uint32) { e.psn = psn }
 
 // endMessage counts a message.

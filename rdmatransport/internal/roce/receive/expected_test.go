@@ -11,7 +11,7 @@ func TestMarking(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		mark   wire.Mark // of the connection
-		marked bool      // one has come in its turn
+		marked bool      // an expected packet had the mark
 		packet uint8
 		want   marking
 		lacks  bool
@@ -26,11 +26,11 @@ func TestMarking(t *testing.T) {
 		var e expected
 		e.init(0, c.mark)
 		if c.marked {
-			e.marks()
+			e.setMarked()
 		}
 		m := e.marking(&wire.Packet{BTH: wire.BTH{Reserved7: c.packet}})
-		if m != c.want || e.lacks(m) != c.lacks {
-			t.Errorf("%s: %d, lacks %v", c.name, m, e.lacks(m))
+		if m != c.want || e.lacksMark(m) != c.lacks {
+			t.Errorf("%s: %d, lacks %v", c.name, m, e.lacksMark(m))
 		}
 	}
 }

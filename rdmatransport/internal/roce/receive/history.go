@@ -6,17 +6,17 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// history is the last READs, atomics and the like, for duplicates: as many as the requester may
-// have outstanding, or more. It is a ring once there are so many.
+// history is the most recent READs, atomics and the like, kept to answer duplicates. It holds at
+// least as many as the requester may have outstanding. Once full, it is a ring.
 type history struct {
 	ring   []Response
-	oldest int // place of the oldest: 0 until the ring is closed
+	oldest int // index of the oldest; 0 until the ring is full
 }
 
 func (h *history) init(limit uint8) { h.ring = make([]Response, 0, limit) }
 
-// remember adds a response. If the history is full, it replaces the oldest, which the requester
-// cannot be missing any more.
+// remember adds a response. In a full history it replaces the oldest, which the requester can no
+// longer be missing.
 func (h *history) remember(r *Response, limit uint8) {
 	if len(h.ring) < int(limit) {
 		h.ring = append(h.ring, *r)
@@ -28,9 +28,9 @@ func (h *history) remember(r *Response, limit uint8) {
 	}
 }
 
-// setLimit changes how many responses are kept. Where the limit rises, the ring is turned so that
-// the oldest comes first, since remember appends to the end. Where it falls, all that are kept
-// stay: the requester may still repeat all of them.
+// setLimit changes how many responses are kept. If the limit rises, the ring is rotated so that the
+// oldest comes first, because remember appends. If it falls, all entries stay, as the requester may
+// still repeat any of them.
 func (h *history) setLimit(limit uint8) {
 	if len(h.ring) < int(limit) {
 		h.ring = slices.Concat(h.ring[h.oldest:], h.ring[:h.oldest])
@@ -38,8 +38,9 @@ func (h *history) setLimit(limit uint8) {
 	}
 }
 
-// find returns the response that a PSN belongs to, nil if there is none, and which packet of it the
-// PSN is. It looks at the newest first: PSNs wrap, and that of an old response may be in use again.
+// find returns the response that a PSN belongs to, and the index of the packet within it. It
+// returns nil if there is none. The search starts at the newest: PSNs wrap, and the PSN of an old
+// response may be in use again.
 func (h *history) find(psn uint32) (r *Response, into uint32) {
 	for i := range h.ring {
 		old := &h.ring[(h.oldest+len(h.ring)-1-i)%len(h.ring)]

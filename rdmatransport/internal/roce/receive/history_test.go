@@ -11,7 +11,7 @@ func TestHistory(t *testing.T) {
 		n        int // READs
 		then     uint8
 		more     int
-		from, to int // those that are found
+		from, to int // the READs that are found
 	}{
 		{"fewer than may be outstanding", 4, 3, 4, 0, 0, 3},
 		{"the oldest is forgotten", 4, 6, 4, 0, 2, 6},
@@ -39,7 +39,7 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// PSNs come round: the newest counts.
+// PSNs wrap: the newest counts.
 func TestHistoryNewestFirst(t *testing.T) {
 	var h history
 	h.init(3)

@@ -6,7 +6,7 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/internal/roce/send"
 )
 
-// How many responses of a READ go at once, with a window of 128.
+// The number of responses of a READ in a burst, with a window of 128.
 func TestPace(t *testing.T) {
 	const window = 128
 	for _, c := range []struct {
@@ -17,20 +17,20 @@ func TestPace(t *testing.T) {
 	}{
 		{"a window or less", func(*pace) {}, window, window},
 		{"more than a window, of a peer that nobody knows", func(*pace) {}, window + 1, firstBurst},
-		{"after a loss", func(p *pace) { p.missed(1000, window) }, 1000, firstBurst / 2},
-		{"after a loss, a short one", func(p *pace) { p.missed(10, window) }, 10, window / 2},
+		{"after a loss", func(p *pace) { p.onLoss(1000, window) }, 1000, firstBurst / 2},
+		{"after a loss, a short one", func(p *pace) { p.onLoss(10, window) }, 10, window / 2},
 		{"after many losses", func(p *pace) {
 			for range 10 {
-				p.missed(1000, window)
+				p.onLoss(1000, window)
 			}
 		}, 1000, send.MinWindow},
-		{"after a long one", func(p *pace) { p.sent(1000, window) }, 1000, 2 * firstBurst},
+		{"after a long one", func(p *pace) { p.onSent(1000, window) }, 1000, 2 * firstBurst},
 		{"after many long ones", func(p *pace) {
 			for range 10 {
-				p.sent(1000, window)
+				p.onSent(1000, window)
 			}
 		}, 1000, window},
-		{"after short ones", func(p *pace) { p.sent(10, window) }, 1000, firstBurst},
+		{"after short ones", func(p *pace) { p.onSent(10, window) }, 1000, firstBurst},
 	} {
 		var p pace
 		c.events(&p)

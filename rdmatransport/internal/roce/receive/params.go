@@ -4,32 +4,32 @@ import "time"
 
 // The tunables of receiving, in one place.
 const (
-	// HeaderRoom is what BTH, the largest extensions beside a payload (XRCETH, RETH and ImmDt) and
-	// the ICRC take of a request packet.
+	// HeaderRoom is the size of the headers of the longest request packet that has a payload: BTH,
+	// XRCETH, RETH, ImmDt and ICRC.
 	HeaderRoom = 12 + 4 + 16 + 4 + 4
 
-	// sackEvery is how many packets are kept behind gaps between two selective acknowledgements. At
-	// most MaxStores QPs of a device keep packets behind a gap, which with send.DefaultWindow takes
-	// 70 MB, and with send.MaxWindow 2.2 GB; the peers of the others go back.
+	// sackEvery is the number of kept packets between two selective acknowledgements. MaxStores is
+	// the number of QPs of a device that may keep early packets. That takes up to 70 MB with
+	// send.DefaultWindow and 2.2 GB with send.MaxWindow. The peers of all other QPs go back.
 	sackEvery = 16
 	MaxStores = 64
 
-	// lossMemory is how long after a loss packets behind a gap are kept. Without that condition,
-	// anybody who makes up packets could fill the stores. keepLongest is how long packets are kept
-	// while nothing arrives of what is missing. distrust is how long none are kept after some that
-	// were perhaps not the peer's.
-	lossMemory  = time.Second
-	keepLongest = time.Second
-	distrust    = 10 * time.Second
+	// lossPeriod is how long after a loss early packets are kept. Without this condition, forged
+	// packets could fill the stores. keepTimeout is how long packets are kept while none of the
+	// missing ones arrives. suspectPeriod is how long no packets are kept after some that were
+	// perhaps not the peer's.
+	lossPeriod    = time.Second
+	keepTimeout   = time.Second
+	suspectPeriod = 10 * time.Second
 
-	// maxReplays is how many repeated READs wait to be answered beside those that are new.
+	// maxReplays is the number of repeated READs that may be queued beside new ones.
 	maxReplays = 64
 
-	// firstBurst is how many responses a READ of more than a window begins with, until it is known
-	// what the peer can take.
+	// firstBurst is the number of responses that a READ of more than a window begins with, until
+	// the peer's rate is known.
 	firstBurst = 64
 
-	// responsePause is the pause between two bursts of READ responses, in which others can run: the
-	// responses are not acknowledged, so that nothing else paces them.
+	// responsePause is the pause between two bursts of READ responses, in which other goroutines
+	// run. Responses are not acknowledged, so nothing else paces them.
 	responsePause = 200 * time.Microsecond
 )

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// String is the response's PSN, its packets, and a quote if it is asked for again.
+// String returns the response's PSN and packets, with a quote if it answers a duplicate.
 func (r *Response) String() string {
 	s := fmt.Sprintf("%d+%d", r.PSN, r.Packets)
 	if r.replay {
@@ -50,7 +50,7 @@ func TestPending(t *testing.T) {
 	}
 }
 
-// Repetitions do not make the queue grow, and new ones are always taken.
+// Duplicates do not make the queue grow, and new requests are always accepted.
 func TestPendingIsBounded(t *testing.T) {
 	const limit = 4
 	var p pending

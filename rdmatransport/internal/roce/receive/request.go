@@ -4,54 +4,54 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// Outcome is what OnRequest says of a request packet, for the owner to act on and to count. If it
-// is neither InOrder nor a Duplicate, the packet came too early, or is not the peer's, or the
-// connection has ended.
+// Outcome is the result of OnRequest, for the owner to act on and to count. A packet that is
+// neither InOrder nor a Duplicate arrived early, or is not the peer's, or came after the end of the
+// connection.
 type Outcome uint8
 
 const (
-	InOrder   Outcome = 1 << iota // it is to be executed, and then what NextKept hands out
-	Duplicate                     // it was executed before; what it is answered with is due
-	Gap                           // a packet before it was found to be missing
-	Suspect                       // it, or a packet that came before, is perhaps not the peer's
+	InOrder   Outcome = 1 << iota // execute it, and then the packets of NextKept
+	Duplicate                     // it was executed before; its answer is due
+	Gap                           // a packet before it is missing
+	Suspect                       // it, or an earlier packet, is perhaps not the peer's
 )
 
-// Has reports whether an outcome is what is asked for.
+// Has reports whether the outcome includes any of the given ones.
 func (o Outcome) Has(any Outcome) bool { return o&any != 0 }
 
-// OnRequest is told of a request packet, and says what it is. What the peer has to be told of it is
-// due from then on.
+// OnRequest handles a request packet and classifies it. Its acknowledgement, response or NAK is due
+// from then on.
 func (s *State) OnRequest(p *wire.Packet) Outcome {
-	e := &s.expected
+	exp := &s.expected
 	if s.verdict.refused() {
 		return 0
 	}
-	m := e.marking(p)
-	if e.lacks(m) {
+	m := exp.marking(p)
+	if exp.lacksMark(m) {
 		return Suspect
 	}
-	switch d := wire.PSNDiff(p.PSN, e.psn); {
+	switch d := wire.PSNDiff(p.PSN, exp.psn); {
 	case d < 0:
 		s.repeat(p, m)
 		return Duplicate
 	case d > 0:
 		return s.onEarly(p, m, d)
 	}
-	s.verdict.on(onTurn)
+	s.verdict.on(onExpected)
 	if m != unmarked {
-		e.marks()
+		exp.setMarked()
 	}
 	if s.early == nil {
 		return InOrder
 	}
-	return InOrder | s.onTurn(m)
+	return InOrder | s.onExpected(m)
 }
 
-// onTurn notes that the expected packet has come, after others came too early. The outcome is
-// Suspect if that contradicts them.
-func (s *State) onTurn(m marking) (o Outcome) {
+// onExpected records that the expected packet has arrived after early ones. It returns Suspect if
+// the packet contradicts them.
+func (s *State) onExpected(m marking) (o Outcome) {
 	psn := s.expected.psn
-	if !s.early.turn(psn, m, s.shared.Clock) {
+	if !s.early.onExpected(psn, m, s.shared.Clock) {
 		s.suspect()
 		o = Suspect
 	}
@@ -61,7 +61,7 @@ func (s *State) onTurn(m marking) (o Outcome) {
 	return o
 }
 
-// onEarly handles a packet that came d packets too early.
+// onEarly handles a packet that arrived d packets early.
 func (s *State) onEarly(p *wire.Packet, m marking, d int32) (o Outcome) {
 	if m != unmarked && p.Opcode.Info().Known() && fits(p, d, s.mtu, s.shared.Window) {
 		var kept bool
@@ -70,42 +70,41 @@ func (s *State) onEarly(p *wire.Packet, m marking, d int32) (o Outcome) {
 		}
 	}
 	v := &s.verdict
-	switch told := v.now != Accepting; {
-	case !told, v.waitsForReceive() && s.repeatedWithout(p.PSN):
+	switch reported := v.now != Accepting; {
+	case !reported, v.waitsForReceive() && s.lostAgain(p.PSN):
 		o |= Gap
 		if s.early != nil {
-			s.early.setGap(!told)
+			s.early.setGap(!reported)
 		}
 		v.on(onGap)
 	case m != unmarked && p.AckReq && !v.waitsForReceive():
-		v.on(onGap) // a peer that marks its packets probes with the last one, and goes back only once for a loss
+		v.on(onGap) // a peer that marks its packets probes with the last one, and goes back only once per loss
 	}
 	return o
 }
 
-// repeatedWithout reports whether a packet shows that the one that an RNR NAK was about was sent
-// again, and lost.
-func (s *State) repeatedWithout(psn uint32) bool {
-	if s.verdict.now == RNRSent && s.rnr.repeatedWithout(psn, s.expected.psn, s.shared.Clock) {
+// lostAgain reports whether a packet proves that the packet of an RNR NAK was retransmitted and
+// lost.
+func (s *State) lostAgain(psn uint32) bool {
+	if s.verdict.now == RNRSent && s.rnr.lostAgain(psn, s.expected.psn, s.shared.Clock) {
 		return true
 	}
-	s.rnr.came(psn)
+	s.rnr.record(psn)
 	return false
 }
 
-// keep keeps a marked packet that came too early, if it can; otherwise the peer has to send the
-// packet again.
+// keep keeps a marked early packet if it can. Otherwise the peer must retransmit the packet.
 func (s *State) keep(p *wire.Packet, m marking) (o Outcome, kept bool) {
 	e := s.ensureEarly()
-	if !e.came(p.PSN, m) {
+	if !e.onEarly(p.PSN, m) {
 		s.suspect()
-		e.came(p.PSN, m)
+		e.onEarly(p.PSN, m)
 		return Suspect, false
 	}
 	if e.kept == nil && !s.startKeeping() {
 		return 0, false
 	}
-	gap, tell, ok := e.kept.add(p)
+	gap, report, ok := e.kept.add(p)
 	if !ok {
 		s.suspect()
 		return Suspect, false
@@ -113,14 +112,14 @@ func (s *State) keep(p *wire.Packet, m marking) (o Outcome, kept bool) {
 	if gap {
 		o = Gap
 	}
-	if tell {
+	if report {
 		s.acks.setSelective(true)
 	}
 	return o, true
 }
 
-// startKeeping takes a store, if there is one and packets may be kept. They may not if the missing
-// packet was asked for before, or has come and found no receive request.
+// startKeeping takes a store if packets may be kept. They may not if a NAK for the missing packet
+// was sent, or if that packet found no receive request.
 func (s *State) startKeeping() bool {
 	if s.verdict.now != Accepting {
 		return false
@@ -129,7 +128,7 @@ func (s *State) startKeeping() bool {
 	if !s.early.mayKeep(now) {
 		return false
 	}
-	k := s.shared.stores.take(s.expected.psn, s.mtu, s.shared.Window, now+keepLongest)
+	k := s.shared.stores.get(s.expected.psn, s.mtu, s.shared.Window, now+keepTimeout)
 	if k == nil {
 		return false
 	}
@@ -137,13 +136,14 @@ func (s *State) startKeeping() bool {
 	return true
 }
 
-// Keeps reports whether packets are kept that came too early.
+// Keeps reports whether early packets are kept.
 func (s *State) Keeps() bool { return s.early.keeps() }
 
-// NextKept hands out the next kept packet whose turn has come, to be executed. It is called after a
-// packet that was InOrder, while Keeps is true, and again after each packet that it hands out. It
-// returns false if there is none, or if the last packet was refused or found no receive request, so
-// that its PSN is still the expected one. What p refers to is valid until the next event.
+// NextKept returns the next kept packet to be executed, in p. The owner calls it after a packet
+// that was InOrder, while Keeps is true, and again after each packet that it returns. It returns
+// false if the next packet is missing. It also does so if the last one was refused or found no
+// receive request, as its PSN is still the expected one. The memory that p refers to is valid until
+// the next event.
 func (s *State) NextKept(p *wire.Packet) bool {
 	k := s.early.kept
 	if k.next(s.expected.psn, p) {
@@ -153,25 +153,24 @@ func (s *State) NextKept(p *wire.Packet) bool {
 		s.dropKept()
 		return false
 	}
-	k.extend(s.shared.Clock() + keepLongest)
+	k.extend(s.shared.Clock() + keepTimeout)
 	s.acks.setSelective(true)
 	s.early.setGap(s.verdict.now == Accepting)
 	return false
 }
 
-// OnKeptRefused takes the refusal of a packet from NextKept back. The packet counts as if it had
-// not come, as it may not be the peer's. If it is, the peer sends it again, and it is refused when
-// it comes in its turn.
+// OnKeptRefused withdraws the refusal of a packet from NextKept. The packet counts as not received,
+// as it may not be the peer's. If it is, the peer retransmits it, and it is refused then.
 func (s *State) OnKeptRefused() {
 	s.verdict.on(onWithdrawn)
 	s.suspect()
-	if !s.acks.due { // else the acknowledgement goes, and a packet from further on brings the NAK
+	if !s.acks.due { // otherwise the acknowledgement is sent, and the next early packet causes the NAK
 		s.verdict.on(onGap)
 	}
 }
 
-// OnExecuted is told that the expected packet, of a SEND or WRITE, was executed. last: it completed
-// its message.
+// OnExecuted records that the expected packet, of a SEND or WRITE, was executed. last: it was the
+// last of its message.
 func (s *State) OnExecuted(last bool) {
 	s.acks.executed(s.expected.psn)
 	s.expected.advance(1)
@@ -180,22 +179,22 @@ func (s *State) OnExecuted(last bool) {
 	}
 }
 
-// Undisturbed reports whether no packet is missing, kept or refused: the one that is expected, with
-// the mark of the one before, is InOrder, and that is all that OnRequest would find.
-func (s *State) Undisturbed() bool { return s.early == nil && s.verdict.now == Accepting }
+// FastPath reports whether no packet is missing, kept or refused. OnRequest would then return
+// InOrder for the expected packet, if its mark is that of the packet before, and change nothing.
+func (s *State) FastPath() bool { return s.early == nil && s.verdict.now == Accepting }
 
-// OnExecutedRun is told, while it is Undisturbed, that n expected packets in a row were executed,
-// of one SEND or WRITE, which goes on behind them.
+// OnExecutedRun records that n expected packets in a row were executed on the fast path. All are of
+// one SEND or WRITE, which has more packets.
 func (s *State) OnExecutedRun(n uint32) {
 	s.acks.executed(wire.PSNAdd(s.expected.psn, n-1))
 	s.expected.advance(n)
 }
 
-// OnAckRequest is told that a packet that was executed asks for an acknowledgement.
-func (s *State) OnAckRequest() { s.acks.ask() }
+// OnAckRequest records that an executed packet requests an acknowledgement.
+func (s *State) OnAckRequest() { s.acks.request() }
 
 // Full reports whether the requester has as many READs, atomics and the like outstanding as it may.
-// What it repeats does not count: that may have been on its way when the response was.
+// Duplicates do not count: they may have crossed with the response.
 func (s *State) Full() bool {
 	n := 0
 	if s.replies != nil {
@@ -204,13 +203,13 @@ func (s *State) Full() bool {
 	return n >= int(s.limit)
 }
 
-// Defers reports whether a request that changes memory, and is answered, has to wait for others
-// that are deferred.
+// Defers reports whether a request that changes memory and has a response must wait for deferred
+// ones before it.
 func (s *State) Defers() bool { return s.replies != nil && s.replies.pending.deferred() }
 
-// OnAccepted is told that the expected packet is a READ, an atomic or the like, and what it is
-// answered with: Kind, Deferred, RETH, Orig and Owner; it fills in the rest. The response will
-// acknowledge it, and all that came before it.
+// OnAccepted records that the expected packet is a READ, an atomic or the like. The owner sets
+// Kind, Deferred, RETH, Orig and Owner of the response; OnAccepted fills in the rest. The response
+// acknowledges the request and everything before it.
 func (s *State) OnAccepted(r *Response) {
 	packets := uint32(1)
 	if r.Kind == Read {
@@ -222,30 +221,30 @@ func (s *State) OnAccepted(r *Response) {
 	all.history.remember(r, s.limit)
 	all.pending.insert(r, s.limit)
 	s.expected.advance(packets)
-	s.acks.answer()
+	s.acks.cancel()
 }
 
-// packets is how many packets carry n bytes.
+// packets returns the number of packets that carry n bytes.
 func (s *State) packets(n uint32) uint32 { return max(1, (n+s.mtu-1)/s.mtu) }
 
-// OnNotReady is told that the expected packet has found no receive request. The syndrome is the RNR
-// NAK's, which asks for that long to wait.
+// OnNotReady records that the expected packet found no receive request. syndrome is that of the RNR
+// NAK, with the time to wait.
 func (s *State) OnNotReady(syndrome uint8) {
 	s.verdict.notReady(syndrome)
 	s.ensureRNR().begin(s.expected.psn, s.shared.Clock()+wire.RNRTimer(syndrome&0x1f))
 }
 
-// OnRefused is told that the expected packet is in error: the NAK's syndrome, and the owner's
-// reason.
+// OnRefused records that the expected packet is in error. syndrome is that of the NAK, reason the
+// owner's.
 func (s *State) OnRefused(syndrome, reason uint8) { s.verdict.refuse(syndrome, reason) }
 
-// repeat answers what was executed before: data is acknowledged again, READs are read again, all
-// else is answered with the result it had (C9-104 ff.).
+// repeat answers a duplicate: a SEND or WRITE is acknowledged again, a READ is read again, and all
+// others get their first result again (C9-104 ff.).
 func (s *State) repeat(p *wire.Packet, m marking) {
 	info := p.Opcode.Info()
 	if !info.Answered() {
 		if info.Known() {
-			s.acks.ask()
+			s.acks.request()
 		}
 		return
 	}
@@ -253,7 +252,7 @@ func (s *State) repeat(p *wire.Packet, m marking) {
 		return
 	}
 	old, into := s.replies.history.find(p.PSN)
-	if old == nil || old.Deferred { // that will be answered
+	if old == nil || old.Deferred { // its response is still to come
 		return
 	}
 	switch old.Kind {
@@ -277,8 +276,8 @@ func (s *State) answerAgain(old *Response) {
 	s.replies.pending.insert(&r, s.limit)
 }
 
-// readAgain answers a READ that repeats an old one, or the end of it, from some packet on. (rxe
-// numbers and checks it so, too.)
+// readAgain answers a READ that repeats an earlier one, in full or from a later packet. (rxe
+// numbers and checks the responses in the same way.)
 func (s *State) readAgain(p *wire.Packet, old *Response, into uint32, m marking) {
 	from, packets := uint64(into)*uint64(s.mtu), s.packets(p.RETH.Length)
 	same := p.RETH.RKey == old.RETH.RKey && p.RETH.Addr == old.RETH.Addr+from &&
@@ -287,7 +286,7 @@ func (s *State) readAgain(p *wire.Packet, old *Response, into uint32, m marking)
 		return
 	}
 	if into > 0 && m == unmarked {
-		s.replies.pace.missed(old.total(), s.window())
+		s.replies.pace.onLoss(old.total(), s.window())
 	}
 	r := old.readAgain(p, into, packets, s.expected.msn)
 	s.replies.pending.insert(&r, s.limit)

@@ -6,29 +6,29 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// rnrWait is what has come since an RNR NAK. Packets that were in flight when the peer got the NAK
-// say nothing about the packet that it named; those that the peer sends after the time that the NAK
-// asked for show whether that packet was lost.
+// rnrWait tracks the packets that arrive after an RNR NAK. Packets that were in flight when the
+// peer received the NAK prove nothing about the packet of the NAK. Packets sent after the wait show
+// whether it was retransmitted and lost.
 type rnrWait struct {
-	end time.Duration // when the time is over that the RNR NAK asked for
-	top uint32        // one past the highest PSN that has come since, or the PSN that the RNR NAK is about
+	end time.Duration // the end of the wait that the RNR NAK asked for
+	top uint32        // one past the PSN of the last packet since, or the PSN of the RNR NAK
 }
 
-// begin notes that an RNR NAK of a PSN is due.
+// begin records that an RNR NAK of a PSN is due.
 func (w *rnrWait) begin(psn uint32, end time.Duration) { w.top, w.end = psn, end }
 
-// repeatedWithout reports whether a packet with PSN psn, from behind the one that the RNR NAK was
-// about, shows that the peer has sent that again and it was lost: if the peer has gone back, or has
-// nothing in flight from before, as its time is over.
-func (w *rnrWait) repeatedWithout(psn, expected uint32, clock Clock) bool {
+// lostAgain reports whether a packet behind the expected one proves that the expected one was
+// retransmitted and lost. It does if the peer has gone back. It also does once the wait is over,
+// when nothing from before can be in flight.
+func (w *rnrWait) lostAgain(psn, expected uint32, clock Clock) bool {
 	switch d := wire.PSNDiff(psn, w.top); {
 	case d < -1:
 		return true
-	case d == -1 || w.top == expected: // the former may be one packet that came twice
+	case d == -1 || w.top == expected: // in the first case, one packet may have arrived twice
 		return clock() >= w.end
 	}
 	return false
 }
 
-// came notes a packet that has come meanwhile.
-func (w *rnrWait) came(psn uint32) { w.top = wire.PSNAdd(psn, 1) }
+// record records a packet that arrived during the wait.
+func (w *rnrWait) record(psn uint32) { w.top = wire.PSNAdd(psn, 1) }

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// An RNR NAK of PSN 10 asked for a second from 0 on. Which of the packets behind it show that 10
-// was sent again and lost?
+// An RNR NAK of PSN 10 asked for a wait of one second from time 0. Which packets behind it prove
+// that 10 was retransmitted and lost?
 func TestRepeatedWithout(t *testing.T) {
 	type packet struct {
 		psn  uint32
@@ -28,10 +28,10 @@ func TestRepeatedWithout(t *testing.T) {
 		var w rnrWait
 		w.begin(10, late)
 		for _, p := range c.packets {
-			if got := w.repeatedWithout(p.psn, 10, func() time.Duration { return p.at }); got != p.want {
+			if got := w.lostAgain(p.psn, 10, func() time.Duration { return p.at }); got != p.want {
 				t.Errorf("%s: PSN %d at %v: %v", c.name, p.psn, p.at, got)
 			}
-			w.came(p.psn)
+			w.record(p.psn)
 		}
 	}
 }

@@ -1,24 +1,25 @@
-// Package receive is the state of a reliable connection's receiving: which packet is expected and
-// what becomes of one that comes, what the peer is to be told, which responses are still to be
-// sent, and what is kept to answer duplicates and to fill gaps. It knows PSNs, packets and time,
-// and nothing of verbs, of memory or of the network: its owner, the responder, asks what to do with
-// each request packet, executes it, and sends what is due. (IBTA Vol 1 §9.7.4, §9.7.5.1)
+// Package receive is the receive state of a reliable connection. It tracks the expected packet,
+// acknowledgements and NAKs that are due, and responses that are queued. It also keeps responses to
+// answer duplicates, and early packets to fill gaps. It knows PSNs, packets and time, but no verbs,
+// memory or network. Its owner, the responder, asks how to handle each request packet, executes it,
+// and sends the packets that are due. (IBTA Vol 1 §9.7.4, §9.7.5.1)
 //
-// Events are what happened: a request packet has come (OnRequest), was executed (OnExecuted,
-// OnAccepted), found no receive request (OnNotReady) or was refused (OnRefused); something was sent
-// (OnAcknowledged, OnResponseSent …); the alarm went off (OnAlarm); a message needed no packets
-// (OnMovedDirectly). Questions have no side effects: Owed is which acknowledgement is due, Pending
-// which response, Deadline until when to wait. NextKept takes a packet out of the store,
-// DropContradicted all of them, and DropPending drops the responses.
+// Events report changes to the State. A request packet arrives (OnRequest), is executed
+// (OnExecuted, OnAccepted), finds no receive request (OnNotReady) or is refused (OnRefused). A
+// packet is sent (OnAcknowledged, OnResponseSent …), the alarm goes off (OnAlarm), or a message is
+// moved without packets (OnMovedDirectly). Queries have no side effects: Owed is the
+// acknowledgement that is due, Pending the next response, Deadline the time of the alarm. NextKept
+// removes a packet from the store, DropContradicted all of them, and DropPending drops the queued
+// responses.
 //
-// A State has no lock; its owner has one.
+// A State has no lock of its own. The owner's lock protects it.
 //
-// Each concern has its file, and each field is written in the file that declares it. From the top:
-// request.go takes packets in and respond.go says what is to be sent, on a State (state.go) that
-// stands on expected.go, the packet that comes next; verdict.go, what is wrong with it and whether
-// the peer knows; rnr.go, the wait behind an RNR NAK; early.go, whether packets that came too early
-// are kept, and store.go, where; acks.go, the acknowledgement that is due; pending.go, the
-// responses that are, history.go, those that were; and pace.go, how fast READs are answered.
+// Each concern has its own file, and each field is written only in the file that declares it. In
+// order: request.go handles request packets, and respond.go selects the packets to send. Both work
+// on State (state.go), which consists of expected.go, the packet that is expected next; verdict.go,
+// whether a NAK is due; rnr.go, the wait after an RNR NAK; early.go, whether early packets are
+// kept, and store.go, where; acks.go, the acknowledgement that is due; pending.go, the queued
+// responses; history.go, earlier responses; and pace.go, the rate of READ responses.
 package receive
 
 import (
@@ -28,9 +29,9 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// State is the state of receiving of one QP. The zero value has to be set up by Init, and by Begin
-// for each connection. What only a connection needs that loses packets, or answers READs, is made
-// when it first does: most never do.
+// State is the receive state of one QP. Init must be called once, and Begin for each connection.
+// Most QPs never lose packets and never answer READs. The state for these is allocated on first
+// use.
 type State struct {
 	expected expected
 	acks     acks
@@ -43,35 +44,35 @@ type State struct {
 	shared   *Shared
 }
 
-// replies is what was answered, and what is to be.
+// replies is the state of responses.
 type replies struct {
 	pending pending
 	history history
 	pace    pace
 }
 
-// Shared is what all States of a device have in common.
+// Shared is common to all States of a device.
 type Shared struct {
 	Clock  Clock
-	Window uint32 // bytes of payload that a peer has in flight at most: a power of two
+	Window uint32 // the largest number of payload bytes that a peer has in flight: a power of two
 	stores stores
 }
 
-// Clock is a monotonic time, counted from some start; 0 stands for never.
+// Clock returns a monotonic time since some start. 0 means never.
 type Clock func() time.Duration
 
-// Connection is what a QP enters RTR with.
+// Connection is the set of attributes of a QP that enters RTR.
 type Connection struct {
 	PSN   uint32    // of the first packet
-	MTU   uint32    // bytes of payload in a full packet; 0 where nothing is acknowledged
+	MTU   uint32    // bytes of payload in a full packet; 0 for unreliable connections
 	Limit uint8     // READs, atomics and the like that the peer may have outstanding
-	Mark  wire.Mark // of the peer's requests; 0 if marks are not looked at
+	Mark  wire.Mark // of the peer's requests; 0 if marks are ignored
 }
 
-// Init says what the State shares with others. It is called once.
+// Init sets the state that is shared with others. It is called once.
 func (s *State) Init(shared *Shared) { s.shared = shared }
 
-// Begin sets everything up as the QP enters RTR.
+// Begin initializes the State when the QP enters RTR.
 func (s *State) Begin(c *Connection) {
 	s.Reset()
 	s.expected.init(c.PSN, c.Mark)
@@ -79,7 +80,7 @@ func (s *State) Begin(c *Connection) {
 	s.limit, s.mtu = c.Limit, c.MTU
 }
 
-// Stop ends all waiting: the QP has failed, or is reset.
+// Stop ends all waiting, when the QP has failed or is reset.
 func (s *State) Stop() {
 	if s.replies != nil {
 		s.replies.pace.endPause()
@@ -87,7 +88,7 @@ func (s *State) Stop() {
 	s.dropKept()
 }
 
-// Reset is Stop, and forgets everything.
+// Reset stops and clears the State.
 func (s *State) Reset() {
 	s.Stop()
 	s.expected.init(0, 0)
@@ -104,25 +105,25 @@ func (s *State) SetLimit(limit uint8) {
 	}
 }
 
-// Limit is how many READs, atomics and the like the peer may have outstanding.
+// Limit returns how many READs, atomics and the like the peer may have outstanding.
 func (s *State) Limit() uint8 { return s.limit }
 
-// PSN is the PSN that is expected next.
+// PSN returns the PSN that is expected next.
 func (s *State) PSN() uint32 { return s.expected.psn }
 
-// MSN is how many messages are complete, modulo 2^24.
+// MSN returns the number of complete messages, modulo 2^24.
 func (s *State) MSN() uint32 { return s.expected.msn }
 
-// Mark is what marks the connection's packets, as Begin was told.
+// Mark returns the mark of the connection's packets, as given to Begin.
 func (s *State) Mark() wire.Mark { return s.expected.mark }
 
-// window is how many packets a peer has in flight at most.
+// window returns the largest number of packets that a peer has in flight.
 func (s *State) window() uint32 { return send.Window(s.shared.Window, s.mtu) }
 
-// Refused reports whether a request was refused. The connection ends once the peer is told.
+// Refused reports whether a request was refused. The connection ends once the NAK is sent.
 func (s *State) Refused() bool { return s.verdict.refused() }
 
-// Deadline is when OnAlarm is to be called, 0 if never.
+// Deadline returns when OnAlarm is to be called; 0 if never.
 func (s *State) Deadline() (due time.Duration) {
 	if s.replies != nil {
 		due = s.replies.pace.resume
@@ -135,35 +136,35 @@ func (s *State) Deadline() (due time.Duration) {
 	return due
 }
 
-// OnAlarm is told of the time. When that has come, the pause behind a burst of responses ends, and
-// packets that were kept too long are dropped.
+// OnAlarm handles the alarm: it ends the pause after a burst of responses, and drops packets that
+// were kept too long.
 func (s *State) OnAlarm(now time.Duration) {
 	if s.replies != nil && now >= s.replies.pace.resume {
 		s.replies.pace.endPause()
 	}
 	if s.early.keeps() && now >= s.early.kept.deadline {
-		told := s.early.kept.told
+		reported := s.early.kept.reported
 		s.dropKept()
-		s.early.overdue()
-		if told {
+		s.early.onTimeout()
+		if reported {
 			s.verdict.on(onGap)
 		}
 	}
 }
 
-// Still reports whether the responder awaits a PSN, and owes nothing: a message from there may be
-// moved without packets.
-func (s *State) Still(psn uint32) bool {
+// Quiescent reports whether psn is expected next and nothing is owed to the peer. A message that
+// starts at psn may then be moved without packets.
+func (s *State) Quiescent(psn uint32) bool {
 	v := &s.verdict
 	owes := v.due() || s.Responds()
 	return s.expected.psn == psn && !owes && !v.refused() && !s.Pausing()
 }
 
-// OnMovedDirectly is told that the next so many packets, where the State is Still, needed not be
-// sent, and count as if they had come and been acknowledged. acked: they would have been
-// acknowledged, not answered. They may complete a message.
+// OnMovedDirectly records that the next packets of a Quiescent State were not sent. They count as
+// received and acknowledged. acked: they would have been answered by an acknowledgement, not by a
+// response. complete: they complete a message.
 func (s *State) OnMovedDirectly(packets uint32, acked, complete bool) {
-	s.verdict.on(onTurn)
+	s.verdict.on(onExpected)
 	s.expected.advance(packets)
 	if acked {
 		s.acks.executed(wire.PSNAdd(s.expected.psn, 1<<24-1))
@@ -173,8 +174,8 @@ func (s *State) OnMovedDirectly(packets uint32, acked, complete bool) {
 	}
 }
 
-// OnUnreliable is told of a packet of an unreliable connection, which then is the expected one. It
-// returns true if packets before it are missing: they will not come any more.
+// OnUnreliable records a packet of an unreliable connection as the expected one. It returns true if
+// packets before it are missing; they will not arrive any more.
 func (s *State) OnUnreliable(psn uint32) (missing bool) {
 	if missing = psn != s.expected.psn; missing {
 		s.expected.restart(psn)
@@ -182,11 +183,11 @@ func (s *State) OnUnreliable(psn uint32) (missing bool) {
 	return missing
 }
 
-// OnUnreliableDropped is told that such a packet was dropped.
+// OnUnreliableDropped records that such a packet was dropped.
 func (s *State) OnUnreliableDropped() { s.expected.advance(1) }
 
-// DropContradicted drops the packets that are kept, where the State is Still, and reports whether
-// there were any: they claim to be the peer's, which has nothing in flight.
+// DropContradicted drops the kept packets of a Quiescent State and reports whether there were any.
+// They cannot be the peer's, as the peer has nothing in flight.
 func (s *State) DropContradicted() bool {
 	if !s.early.keeps() {
 		return false
@@ -195,14 +196,14 @@ func (s *State) DropContradicted() bool {
 	return true
 }
 
-// suspect drops what is kept: some of it, or what contradicts it, is not the peer's. If the peer
-// was told of it, the next gap is answered by a sequence NAK, and the peer forgets.
+// suspect drops all kept packets: some of them, or the packet that contradicts them, are not the
+// peer's. If they were reported to the peer, a sequence NAK for the next gap revokes the report.
 func (s *State) suspect() {
 	s.dropKept()
 	s.early.suspect(s.shared.Clock())
 }
 
-// ensureEarly makes s.early, if there is none.
+// ensureEarly allocates s.early if it is nil.
 func (s *State) ensureEarly() *early {
 	if s.early == nil {
 		s.early = new(early)
@@ -210,7 +211,7 @@ func (s *State) ensureEarly() *early {
 	return s.early
 }
 
-// ensureReplies makes s.replies, if there are none.
+// ensureReplies allocates s.replies if it is nil.
 func (s *State) ensureReplies() *replies {
 	if s.replies == nil {
 		s.replies = new(replies)
@@ -220,7 +221,7 @@ func (s *State) ensureReplies() *replies {
 	return s.replies
 }
 
-// ensureRNR makes s.rnr, if there is none.
+// ensureRNR allocates s.rnr if it is nil.
 func (s *State) ensureRNR() *rnrWait {
 	if s.rnr == nil {
 		s.rnr = new(rnrWait)
@@ -228,10 +229,10 @@ func (s *State) ensureRNR() *rnrWait {
 	return s.rnr
 }
 
-// dropKept forgets what is kept.
+// dropKept drops all kept packets.
 func (s *State) dropKept() {
 	if s.early.keeps() {
-		s.shared.stores.give(s.early.forget())
+		s.shared.stores.put(s.early.forget())
 		s.acks.setSelective(false)
 	}
 }

@@ -16,7 +16,7 @@ const (
 	testLimit = 2
 )
 
-// responder is a State with a clock that stands still unless it is moved. PSN 10 is expected at
+// responder is a State with a clock that moves only when the test moves it. PSN 10 is expected
 // first.
 type responder struct {
 	State
@@ -31,10 +31,10 @@ func newResponder(t *testing.T) *responder {
 	return r
 }
 
-// came gives it a packet of a WRITE that is not marked.
+// came delivers an unmarked packet of a WRITE.
 func (r *responder) came(psn uint32) Outcome { return r.OnRequest(write(psn)) }
 
-// newest and again give it one that is marked, ask one that asks for an acknowledgement, too.
+// newest, again and ask deliver a marked one; ask also requests an acknowledgement.
 func (r *responder) newest(psn uint32) Outcome { return r.marked(psn, testMark.Newest(), false) }
 func (r *responder) again(psn uint32) Outcome  { return r.marked(psn, testMark.Again(), false) }
 func (r *responder) ask(psn uint32) Outcome    { return r.marked(psn, testMark.Newest(), true) }
@@ -45,7 +45,7 @@ func (r *responder) marked(psn uint32, mark uint8, ask bool) Outcome {
 	return r.OnRequest(p)
 }
 
-// expect wants an outcome.
+// expect checks an outcome.
 func (r *responder) expect(what string, got, want Outcome) {
 	r.t.Helper()
 	if got != want {
@@ -53,7 +53,7 @@ func (r *responder) expect(what string, got, want Outcome) {
 	}
 }
 
-// execute has the expected packet come, and executed, with all that is kept behind it. It tells
+// execute delivers and executes the expected packet, and all kept packets behind it. It returns
 // their PSNs.
 func (r *responder) execute(came func(uint32) Outcome) string {
 	r.t.Helper()
@@ -70,8 +70,8 @@ func (r *responder) execute(came func(uint32) Outcome) string {
 	return strings.Join(psns, " ")
 }
 
-// lose has PSN 10 come as one that was lost, after 11: from then on packets may be kept. 12 is
-// expected.
+// lose delivers PSN 10 as a retransmission, after 11, so that packets may be kept from then on. 12
+// is expected.
 func (r *responder) lose() {
 	r.t.Helper()
 	r.newest(11)
@@ -80,8 +80,8 @@ func (r *responder) lose() {
 	r.execute(r.again)
 }
 
-// owes is what is owed, and sends it: "ACK 9", "NAK 10" (or RNR, or its syndrome), "SACK 10 [1 2]",
-// "".
+// owes checks the acknowledgement that is due, and sends it: "ACK 9", "NAK 10" (or RNR, or its
+// syndrome), "SACK 10 [1 2]", or "".
 func (r *responder) owes(want string) {
 	r.t.Helper()
 	owed := r.Owed()
@@ -112,20 +112,20 @@ func (r *responder) owes(want string) {
 	}
 }
 
-// request is a request of some opcode.
+// request returns a request packet with an opcode.
 func request(op wire.Opcode, psn, length uint32) *wire.Packet {
 	return &wire.Packet{BTH: wire.BTH{Opcode: op, PSN: psn, Reserved7: testMark.Newest()}, RETH: wire.RETH{Addr: 4096, RKey: 7, Length: length}}
 }
 
 // read has a READ of so many packets come and accepted.
-func (r *responder) read(packets uint32) {
+func (r *responder) read(packets uint32) { // read delivers and accepts a READ of this many packets.
 	r.t.Helper()
 	p := request(wire.RCReadRequest, r.PSN(), packets*testMTU)
 	r.expect("READ", r.OnRequest(p), InOrder)
 	r.OnAccepted(&Response{Kind: Read, RETH: p.RETH})
 }
 
-// respond sends packets of pending responses, at most so many, and tells their PSNs.
+// respond sends at most this many packets of queued responses, and returns their PSNs.
 func (r *responder) respond(most int) string {
 	var psns []string
 	for range most {
@@ -323,7 +323,7 @@ func TestState(t *testing.T) {
 		}},
 		{"not after a while", func(r *responder) {
 			r.lose()
-			r.now += lossMemory
+			r.now += lossPeriod
 			r.newest(13)
 			r.owes("NAK 12")
 		}},
@@ -404,39 +404,39 @@ func TestState(t *testing.T) {
 		{"one between is the newest, and others from further on", func(r *responder) {
 			r.lose()
 			r.newest(15)
-			r.newest(13) // contradicts 15, and is what others contradict
+			r.newest(13) // contradicts 15, and others contradict it
 			r.expect("12", r.newest(12), InOrder|Suspect)
 		}},
 		{"kept too long", func(r *responder) {
 			r.lose()
 			r.newest(13)
-			if r.Deadline() != r.now+keepLongest {
+			if r.Deadline() != r.now+keepTimeout {
 				r.t.Errorf("the deadline is in %v", r.Deadline()-r.now)
 			}
-			r.OnAlarm(r.now + keepLongest - 1)
+			r.OnAlarm(r.now + keepTimeout - 1)
 			if !r.Keeps() {
 				r.t.Error("dropped early")
 			}
-			r.now += keepLongest
+			r.now += keepTimeout
 			if r.OnAlarm(r.now); r.Keeps() || r.Deadline() != 0 {
 				r.t.Error("not dropped")
 			}
-			r.owes("") // the peer does not know that it was here
+			r.owes("") // the peer was not told that it was kept
 		}},
 		{"kept too long, and the peer knows", func(r *responder) {
 			r.lose()
 			r.ask(13)
 			r.owes("SACK 12 [1]")
-			r.now += keepLongest
+			r.now += keepTimeout
 			r.OnAlarm(r.now)
 			r.owes("NAK 12")
 		}},
 		{"some of what was missing comes in time", func(r *responder) {
 			r.lose()
 			r.newest(15)
-			r.now += keepLongest - 1
+			r.now += keepTimeout - 1
 			r.execute(r.again)
-			if r.Deadline() != r.now+keepLongest {
+			if r.Deadline() != r.now+keepTimeout {
 				r.t.Errorf("the deadline is in %v", r.Deadline()-r.now)
 			}
 		}},
@@ -444,7 +444,7 @@ func TestState(t *testing.T) {
 			r.lose()
 			r.newest(13)
 			due := r.Deadline()
-			r.now += keepLongest / 2
+			r.now += keepTimeout / 2
 			r.again(12)
 			r.OnNotReady(wire.RNRNak | 1)
 			var p wire.Packet
@@ -452,7 +452,7 @@ func TestState(t *testing.T) {
 				r.t.Errorf("the deadline is %v, not %v", r.Deadline(), due)
 			}
 			r.owes("RNR 12")
-			r.now += keepLongest / 2
+			r.now += keepTimeout / 2
 			r.OnAlarm(r.now)
 			r.execute(r.again)
 			r.newest(14)
@@ -462,16 +462,16 @@ func TestState(t *testing.T) {
 		}},
 		{"a loss while packets are kept is another loss", func(r *responder) {
 			r.lose()
-			r.now += lossMemory - 1
+			r.now += lossPeriod - 1
 			r.newest(13)
 			r.execute(r.again)
-			r.now += lossMemory - 1
+			r.now += lossPeriod - 1
 			r.newest(15)
 			r.newest(17)
 			r.execute(r.again)
-			r.now += lossMemory - 1
+			r.now += lossPeriod - 1
 			r.execute(r.again)
-			r.now += lossMemory - 1
+			r.now += lossPeriod - 1
 			if r.newest(19); !r.Keeps() {
 				r.t.Error("19 is not kept")
 			}
@@ -488,11 +488,11 @@ func TestState(t *testing.T) {
 			r.OnNotReady(wire.RNRNak | 1)
 			r.NextKept(&p)
 			r.owes("RNR 13")
-			r.now += lossMemory - 1
+			r.now += lossPeriod - 1
 			if got := r.execute(r.again); got != "13 14" {
 				r.t.Error("executed", got)
 			}
-			r.now = lost + lossMemory
+			r.now = lost + lossPeriod
 			r.newest(16)
 			if r.Keeps() {
 				r.t.Error("16 is kept")
@@ -503,7 +503,7 @@ func TestState(t *testing.T) {
 			r.read(2)
 			r.newest(16)
 			due := r.Deadline()
-			r.now += keepLongest - 1
+			r.now += keepTimeout - 1
 			if r.OnBurst(); r.Deadline() != due {
 				r.t.Error("the later")
 			}
@@ -564,7 +564,7 @@ func TestState(t *testing.T) {
 				r.t.Errorf("pausing %v, until %v", r.Pausing(), r.Deadline())
 			}
 			r.OnAlarm(r.now + responsePause - 1)
-			if !r.Pausing() || r.OnlyAck() || r.Still(1010) {
+			if !r.Pausing() || r.OnlyAck() || r.Quiescent(1010) {
 				r.t.Error("the pause is short")
 			}
 			r.OnAlarm(r.now + responsePause)
@@ -601,7 +601,7 @@ func TestState(t *testing.T) {
 			r.read(1)
 			r.read(1)
 			r.respond(1)
-			r.OnRequest(request(wire.RCReadRequest, 10, testMTU)) // again
+			r.OnRequest(request(wire.RCReadRequest, 10, testMTU)) // a duplicate
 			if r.Full() {
 				r.t.Error("full with a repetition")
 			}
@@ -726,26 +726,26 @@ func TestState(t *testing.T) {
 				r.t.Error("not dropped")
 			}
 		}},
-		{"not still, with a response to be sent", func(r *responder) {
+		{"not quiescent, with a response to be sent", func(r *responder) {
 			r.read(1)
-			if r.Still(r.PSN()) {
-				r.t.Error("still")
+			if r.Quiescent(r.PSN()) {
+				r.t.Error("quiescent")
 			}
-			if r.respond(1); !r.Still(r.PSN()) {
-				r.t.Error("not still")
+			if r.respond(1); !r.Quiescent(r.PSN()) {
+				r.t.Error("not quiescent")
 			}
 		}},
 		{"moved directly", func(r *responder) {
-			if r.Still(11) || !r.Still(10) {
-				r.t.Error("not still at PSN 10")
+			if r.Quiescent(11) || !r.Quiescent(10) {
+				r.t.Error("not quiescent at PSN 10")
 			}
 			r.came(11)
-			if r.Still(10) {
-				r.t.Error("still, and a NAK is due")
+			if r.Quiescent(10) {
+				r.t.Error("quiescent, and a NAK is due")
 			}
 			r.owes("NAK 10")
 			r.OnMovedDirectly(4, true, true)
-			if !r.Still(14) || r.MSN() != 1 {
+			if !r.Quiescent(14) || r.MSN() != 1 {
 				r.t.Errorf("PSN %d, MSN %d", r.PSN(), r.MSN())
 			}
 			r.OnMovedDirectly(2, false, false)
@@ -755,11 +755,11 @@ func TestState(t *testing.T) {
 			r.execute(r.came)
 			r.came(17)
 			r.OnRefused(wire.NakInvalidRequest, 1)
-			if r.Still(17) {
-				r.t.Error("still, and a refusal is due")
+			if r.Quiescent(17) {
+				r.t.Error("quiescent, and a refusal is due")
 			}
-			if r.OnAcknowledged(LastNAK); r.Still(17) {
-				r.t.Error("still, and refused")
+			if r.OnAcknowledged(LastNAK); r.Quiescent(17) {
+				r.t.Error("quiescent, and refused")
 			}
 		}},
 		{"unreliable", func(r *responder) {
@@ -777,8 +777,8 @@ func TestState(t *testing.T) {
 	}
 }
 
-// refuseKept has PSN 13 refused when it comes out of the store, with 14 behind it. 12 may have
-// asked for an acknowledgement.
+// refuseKept has PSN 13 refused when it leaves the store, with 14 behind it. 12 may have requested
+// an acknowledgement.
 func (r *responder) refuseKept(asked bool) {
 	r.t.Helper()
 	r.lose()

@@ -17,7 +17,7 @@ const (
 	testSpan = 2 * send.DefaultWindow / testMTU
 )
 
-// write is a packet of a WRITE.
+// write returns a packet of a WRITE.
 func write(psn uint32) *wire.Packet {
 	return &wire.Packet{
 		BTH: wire.BTH{Opcode: wire.RCWriteMiddle, PSN: psn}, Payload: bytes.Repeat([]byte{byte(psn)}, testMTU),
@@ -26,10 +26,10 @@ func write(psn uint32) *wire.Packet {
 
 func newStore(t *testing.T, expected uint32) *store {
 	t.Helper()
-	return new(stores).take(expected, testMTU, send.DefaultWindow, time.Minute)
+	return new(stores).get(expected, testMTU, send.DefaultWindow, time.Minute)
 }
 
-// keptBehind is the distances that a selective acknowledgement names.
+// keptBehind returns the distances in a selective acknowledgement.
 func (k *store) keptBehind(expected uint32) string {
 	return fmt.Sprint(sacktest.Distances(k.sack(expected)))
 }
@@ -78,7 +78,7 @@ func TestStoreAdds(t *testing.T) {
 	}
 }
 
-// The peer is told soon after a gap, and then now and then.
+// The first report follows soon after a gap, later ones at intervals.
 func TestStoreTells(t *testing.T) {
 	k := newStore(t, 10)
 	var told []uint32
@@ -93,7 +93,7 @@ func TestStoreTells(t *testing.T) {
 	}
 }
 
-// Packets come out when their turn has come. PSN 10 was expected.
+// Packets leave the store in order. PSN 10 was expected.
 func TestStoreNext(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -131,7 +131,7 @@ func TestStoreNext(t *testing.T) {
 	}
 }
 
-// Packets of the whole span, over the end of PSNs, and none beyond.
+// Packets of the whole span fit, also where PSNs wrap, and none beyond it.
 func TestStoreSpan(t *testing.T) {
 	const expected = 1<<24 - 100
 	for _, c := range []struct {
@@ -142,7 +142,7 @@ func TestStoreSpan(t *testing.T) {
 		if p := write(0); !fit(p, c.span-1, testMTU) || fit(p, c.span, testMTU) || fit(p, 1, testMTU-HeaderRoom) {
 			t.Error("what fits is another thing")
 		}
-		k := new(stores).take(expected, testMTU, c.window, time.Minute)
+		k := new(stores).get(expected, testMTU, c.window, time.Minute)
 		for d := uint32(1); d < c.span; d++ {
 			k.add(write(wire.PSNAdd(expected, d)))
 		}
@@ -162,19 +162,19 @@ func TestStoreSpan(t *testing.T) {
 	}
 }
 
-// A selective acknowledgement fits into a packet, whatever is missing: what is missing first is
-// told.
+// A selective acknowledgement fits into a packet, whatever is missing. The first gaps have
+// priority.
 func TestSackFits(t *testing.T) {
 	const expected = 1<<24 - 100
 	for _, c := range []struct {
-		mtu, every uint32 // one packet of so many is missing
+		mtu, every uint32 // one of this many packets is missing
 		told       uint32 // at least
 		all        bool
 	}{
 		{1024, 100, 0, true}, {1024, 70, 0, true}, {1024, 3, 512 * 15, false}, {4096, 3, 0, true},
 		{256, 1000, 0, true}, {256, 100, 64 * 100, false}, {256, 3, 128 * 15, false},
 	} {
-		k := new(stores).take(expected, c.mtu, send.MaxWindow, time.Minute)
+		k := new(stores).get(expected, c.mtu, send.MaxWindow, time.Minute)
 		window := send.Window(send.MaxWindow, c.mtu)
 		var want []uint32
 		for d := uint32(1); d < window; d++ {
@@ -199,21 +199,21 @@ func TestSackFits(t *testing.T) {
 	}
 }
 
-// Stores are few, and empty when they are taken.
+// The number of stores is bounded, and a store is empty when it is taken.
 func TestStores(t *testing.T) {
 	var s stores
 	var all []*store
 	for range MaxStores {
-		all = append(all, s.take(10, testMTU, send.DefaultWindow, 0))
+		all = append(all, s.get(10, testMTU, send.DefaultWindow, 0))
 	}
-	if all[MaxStores-1] == nil || s.take(10, testMTU, send.DefaultWindow, 0) != nil {
+	if all[MaxStores-1] == nil || s.get(10, testMTU, send.DefaultWindow, 0) != nil {
 		t.Fatal("there are not", MaxStores)
 	}
 	all[0].add(write(11))
-	all[0].tellPeer()
-	s.give(all[0])
-	k := s.take(10, testMTU, send.DefaultWindow, 0)
-	if k == nil || k.count != 0 || k.told {
+	all[0].setReported()
+	s.put(all[0])
+	k := s.get(10, testMTU, send.DefaultWindow, 0)
+	if k == nil || k.count != 0 || k.reported {
 		t.Fatal("not a new store")
 	}
 	if k.add(write(12)); k.keptBehind(10) != "[2]" {

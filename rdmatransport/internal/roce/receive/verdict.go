@@ -1,25 +1,24 @@
 package receive
 
-// Verdict is what the responder thinks of what has come, and whether the peer knows.
+// Verdict is the state of NAKs: whether one is due, or was sent.
 type Verdict uint8
 
 const (
-	// Accepting: nothing is wrong.
+	// Accepting: no packet is missing or in error.
 	Accepting Verdict = iota
-	// NAKSent: the expected packet is missing, and the peer was told by a sequence NAK. What was in
-	// flight then is no reason for another.
+	// NAKSent: the expected packet is missing, and a sequence NAK was sent. Packets that were in
+	// flight then cause no second NAK.
 	NAKSent
-	// RNRSent: the expected packet has found no receive request, and the peer was told by an RNR
-	// NAK, and is waiting.
+	// RNRSent: the expected packet found no receive request, and an RNR NAK was sent. The peer is
+	// waiting.
 	RNRSent
-	// NAKDue: the expected packet is missing, and the NAK is to be sent, once all before it is
-	// answered.
+	// NAKDue: the expected packet is missing, and the NAK is to be sent after all queued responses.
 	NAKDue
-	// RNRDue: the same of an RNR NAK.
+	// RNRDue: the same for an RNR NAK.
 	RNRDue
 	// RefusalDue: the expected packet was refused, and the NAK that is due ends the connection.
 	RefusalDue
-	// Refused: it was sent. Nothing is taken any more.
+	// Refused: the NAK was sent. No more packets are accepted.
 	Refused
 
 	verdicts = int(Refused) + 1
@@ -29,22 +28,22 @@ func (v Verdict) String() string {
 	return [...]string{"accepting", "NAK sent", "RNR NAK sent", "NAK due", "RNR NAK due", "refusal due", "refused"}[v]
 }
 
-// verdictEvent is what may change the verdict.
+// verdictEvent is an event that may change the verdict.
 type verdictEvent uint8
 
 const (
-	onTurn      verdictEvent = iota // the expected packet has come, or needed no packet
-	onGap                           // it is missing, and the peer has to be told
-	onNotReady                      // it has found no receive request
+	onExpected  verdictEvent = iota // the expected packet has arrived, or was moved without packets
+	onGap                           // it is missing, and a NAK is due
+	onNotReady                      // it found no receive request
 	onRefusal                       // it is in error
-	onSent                          // the NAK that was due is sent
-	onWithdrawn                     // the packet in error was kept, and is perhaps not the peer's
+	onSent                          // the NAK was sent
+	onWithdrawn                     // the packet in error was a kept one, and is perhaps not the peer's
 
 	verdictEvents = int(onWithdrawn) + 1
 )
 
-// verdictAfter is the verdict behind each event. Where an event cannot occur or does not matter,
-// the verdict stays.
+// verdictAfter is the verdict after each event. The verdict stays if an event cannot occur or does
+// not matter.
 //
 //	             turn      gap     not ready refusal     sent     withdrawn
 //	accepting    stays     NAK due RNR due   refusal due stays    stays
@@ -55,8 +54,8 @@ const (
 //	refusal due  stays     stays   stays     stays       refused  accepting
 //	refused      stays     stays   stays     stays       stays    stays
 //
-// A gap while a NAK was sent is one that is told again: a peer that marks its packets probes with
-// the last, and after an RNR NAK the packet may have been sent again and lost.
+// A gap after a NAK causes another NAK in two cases. A peer that marks its packets probes with the
+// last one. After an RNR NAK, the packet may have been retransmitted and lost.
 var verdictAfter = [verdicts][verdictEvents]Verdict{
 	Accepting:  {Accepting, NAKDue, RNRDue, RefusalDue, Accepting, Accepting},
 	NAKSent:    {Accepting, NAKDue, RNRDue, RefusalDue, NAKSent, NAKSent},
@@ -67,7 +66,7 @@ var verdictAfter = [verdicts][verdictEvents]Verdict{
 	Refused:    {Refused, Refused, Refused, Refused, Refused, Refused},
 }
 
-// verdict is the present one.
+// verdict is the current verdict.
 type verdict struct {
 	now      Verdict
 	syndrome uint8 // of the RNR NAK or the refusal
@@ -76,20 +75,20 @@ type verdict struct {
 
 func (v *verdict) init() { *v = verdict{} }
 
-// on changes the verdict as an event asks for.
+// on applies an event.
 func (v *verdict) on(e verdictEvent) {
-	if v.now != Accepting || e != onTurn { // what nearly every packet is
+	if v.now != Accepting || e != onExpected { // the common case
 		v.now = verdictAfter[v.now][e]
 	}
 }
 
-// notReady is the event that the expected packet has found no receive request.
+// notReady records that the expected packet found no receive request.
 func (v *verdict) notReady(syndrome uint8) {
 	v.on(onNotReady)
 	v.syndrome = syndrome
 }
 
-// refuse is the event that the expected packet is in error.
+// refuse records that the expected packet is in error.
 func (v *verdict) refuse(syndrome, reason uint8) {
 	v.on(onRefusal)
 	v.syndrome, v.reason = syndrome, reason
@@ -98,8 +97,8 @@ func (v *verdict) refuse(syndrome, reason uint8) {
 // refused reports whether the connection ends, or has ended.
 func (v *verdict) refused() bool { return v.now >= RefusalDue }
 
-// due reports whether a NAK is.
+// due reports whether a NAK is due.
 func (v *verdict) due() bool { return v.now >= NAKDue && v.now <= RefusalDue }
 
-// waitsForReceive reports whether what is wrong is that there was no receive request.
+// waitsForReceive reports whether the expected packet found no receive request.
 func (v *verdict) waitsForReceive() bool { return v.now == RNRDue || v.now == RNRSent }

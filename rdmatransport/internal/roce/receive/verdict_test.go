@@ -2,7 +2,7 @@ package receive
 
 import "testing"
 
-// Every cell of the table in verdict.go's comment.
+// Every cell of the table in the comment of verdict.go.
 func TestVerdicts(t *testing.T) {
 	const (
 		ok, nak, nakSent, rnr, rnrSent, refusal, refused = Accepting, NAKDue, NAKSent, RNRDue, RNRSent, RefusalDue, Refused
@@ -30,7 +30,7 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// What each verdict means to the rest of the package.
+// The queries on each verdict.
 func TestVerdictQuestions(t *testing.T) {
 	for v, want := range map[Verdict]struct{ due, refused, waits bool }{
 		Accepting:  {},

@@ -53,7 +53,7 @@ func (s *State) HasCredits() bool { return s.credits.given }
 // OnAck is told that everything before PSN end is acknowledged.
 func (s *State) OnAck(end uint32) (o Outcome) {
 	if s.mode.is(Selective) {
-		s.board.toldByAck(end)
+		s.board.reportedByAck(end)
 	}
 	if !s.ackBefore(end, &o) && !s.mode.is(Selective) {
 		s.goBack(&o)
@@ -66,36 +66,36 @@ func (s *State) OnAck(end uint32) (o Outcome) {
 
 // OnSequenceNAK is told that the peer misses PSN psn, and keeps nothing of what comes behind it.
 // counts reports whether it was news.
-func (s *State) OnSequenceNAK(psn uint32) (o Outcome, counts bool) {
+func (s *State) OnSequenceNAK(psn uint32) (o Outcome, isNew bool) {
 	if s.alarm.isSet(RNR) {
 		return o, false // the alarm decides
 	}
 	switch {
 	case s.ackThrough(psn, &o):
 		s.goBack(&o)
-		counts = true
+		isNew = true
 	case s.mode.is(Selective) && !s.board.isExecuted(psn):
 		// Answers before it are missing.
 		s.board.dropped(psn, s.flight.max)
 		s.traceLost(psn)
 		s.setWindow(s.window.onGoBack())
-		counts = true
+		isNew = true
 	}
 	s.probeAnswered(&o)
-	return o, counts
+	return o, isNew
 }
 
 // OnSelectiveNAK is told that the peer misses PSN psn, but keeps others behind it. sack tells
 // which.
-func (s *State) OnSelectiveNAK(psn uint32, sack wire.Sack) (o Outcome, counts bool) {
+func (s *State) OnSelectiveNAK(psn uint32, sack wire.Sack) (o Outcome, isNew bool) {
 	if s.alarm.isSet(RNR) {
 		return o, false
 	}
 	s.ackThrough(psn, &o)
 	s.startRecovery()
 	s.sacked(psn, sack)
-	if s.delays != nil && s.mode.is(Selective) {
-		s.measured(func(psn uint32) bool { return s.board.at(psn).is(arrived) })
+	if s.rttSamples != nil && s.mode.is(Selective) {
+		s.onAnswered(func(psn uint32) bool { return s.board.at(psn).is(arrived) })
 	}
 	s.probeAnswered(&o)
 	return o, true
@@ -120,17 +120,17 @@ func (s *State) sacked(psn uint32, sack wire.Sack) {
 			break // only a forged list goes on
 		}
 		if s.board.sacked(first, inFlight(distance+n)) {
-			s.alarm.signOfLife()
+			s.alarm.onResponse()
 		}
 	}
 	n, all := sack.Told()
-	s.board.told(inFlight(n+1), all)
+	s.board.reported(inFlight(n+1), all)
 }
 
 // OnRNR is told that the peer asked not to be sent PSN psn and what comes behind it for some time.
 // Answers to what comes before it may be missing; they are asked for meanwhile. counts tells
 // whether it was news.
-func (s *State) OnRNR(psn uint32, wait time.Duration) (o Outcome, counts bool) {
+func (s *State) OnRNR(psn uint32, wait time.Duration) (o Outcome, isNew bool) {
 	if s.alarm.isSet(RNR) {
 		return o, false
 	}
@@ -191,9 +191,9 @@ func (s *State) OnAnswer(psn uint32) (request int, offset uint32, o Outcome, ok 
 func (s *State) OnAnswered(psn uint32) (o Outcome) {
 	if s.mode.is(Selective) {
 		s.board.answered(psn)
-		s.alarm.signOfLife()
-		if s.delays != nil {
-			s.measured(func(at uint32) bool { return at == psn })
+		s.alarm.onResponse()
+		if s.rttSamples != nil {
+			s.onAnswered(func(at uint32) bool { return at == psn })
 		}
 		s.settle(&o)
 		return o
@@ -253,13 +253,13 @@ func (s *State) ackBefore(end uint32, o *Outcome) bool {
 
 // progress moves the window's lower edge: the peer is alive and has everything before una.
 func (s *State) progress(una uint32) {
-	if s.delays != nil {
-		s.measured(func(psn uint32) bool { return wire.PSNDiff(una, psn) > 0 })
+	if s.rttSamples != nil {
+		s.onAnswered(func(psn uint32) bool { return wire.PSNDiff(una, psn) > 0 })
 	}
 	n := s.flight.acked(una)
 	s.acks.acked(una)
 	s.retries.reset()
-	s.alarm.progress()
+	s.alarm.onProgress()
 	s.probe.cancel()
 	if s.mode.now != InOrder {
 		s.change(onProgress)

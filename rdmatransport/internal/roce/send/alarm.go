@@ -29,7 +29,7 @@ type alarm struct {
 	probeDue   time.Duration // when Probe is; 0 if it is not set
 	kind       AlarmKind     // what due is for
 	probesSent uint8         // that were sent since the last sign of life; a timeout does not reset it
-	excused    bool          // a retransmission timeout that came late was not taken for a loss, and no progress since
+	postponed  bool          // a retransmission timeout that came late was not taken for a loss, and no progress since
 	rnrPSN     uint32        // while RNR is set, nothing is sent from this PSN on
 }
 
@@ -66,7 +66,7 @@ func (a *alarm) setRNR(psn uint32, until time.Duration) {
 }
 
 // waits reports whether a PSN may not be sent for the time being.
-func (a *alarm) waits(psn uint32) bool { return a.kind == RNR && wire.PSNDiff(psn, a.rnrPSN) >= 0 }
+func (a *alarm) blocks(psn uint32) bool { return a.kind == RNR && wire.PSNDiff(psn, a.rnrPSN) >= 0 }
 
 // waitEnded reports whether the PSN that an RNR NAK named turns out to have been executed, as
 // everything before end was.
@@ -85,25 +85,25 @@ func (a *alarm) restart() {
 
 // signOfLife notes that the peer has something new: acknowledged, kept or answered. What waits for
 // an answer begins anew. A NAK that brings nothing new is no sign of life.
-func (a *alarm) signOfLife() {
+func (a *alarm) onResponse() {
 	a.restart()
 	a.probesSent = 0
 }
 
 // progress is signOfLife where the peer has acknowledged more.
-func (a *alarm) progress() {
-	a.signOfLife()
-	a.excused = false
+func (a *alarm) onProgress() {
+	a.onResponse()
+	a.postponed = false
 }
 
 // excuse reports whether a retransmission timeout that is noticed at the time now is not to be
 // taken for a loss, and then postpones it. If the alarm goes off late, this process has not run for
 // a while, and the answer may be waiting to be received.
-func (a *alarm) excuse(now, timeout time.Duration) bool {
-	if now-a.due <= timeout/2 || a.excused {
+func (a *alarm) postponeLate(now, timeout time.Duration) bool {
+	if now-a.due <= timeout/2 || a.postponed {
 		return false
 	}
-	a.excused = true
+	a.postponed = true
 	a.due = now + timeout
 	return true
 }

@@ -21,23 +21,23 @@ func TestAlarm(t *testing.T) {
 		{"probed", func(a *alarm) { a.setRetransmission(200); a.setProbe(120); a.probed() }, 200, NoAlarm},
 		{"RNR ends both", func(a *alarm) { a.setRetransmission(100); a.setProbe(90); a.setRNR(5, 150) }, 150, RNR},
 		{"RNR over", func(a *alarm) { a.setRNR(5, 150); a.endRNR() }, 0, NoAlarm},
-		{"RNR outlasts a sign of life", func(a *alarm) { a.setRNR(5, 150); a.progress() }, 150, RNR},
+		{"RNR outlasts a sign of life", func(a *alarm) { a.setRNR(5, 150); a.onProgress() }, 150, RNR},
 		{"restart", func(a *alarm) { a.setRetransmission(100); a.setProbe(90); a.restart() }, 0, NoAlarm},
-		{"late", func(a *alarm) { a.setRetransmission(90); a.excuse(150, timeout) }, 250, NoAlarm},
+		{"late", func(a *alarm) { a.setRetransmission(90); a.postponeLate(150, timeout) }, 250, NoAlarm},
 		{"late again", func(a *alarm) {
 			a.setRetransmission(10)
-			a.excuse(100, timeout)
+			a.postponeLate(100, timeout)
 			a.setRetransmission(90)
-			a.excuse(150, timeout)
+			a.postponeLate(150, timeout)
 		}, 90, Retransmission},
 		{"late again, after progress", func(a *alarm) {
 			a.setRetransmission(10)
-			a.excuse(100, timeout)
-			a.progress()
+			a.postponeLate(100, timeout)
+			a.onProgress()
 			a.setRetransmission(90)
-			a.excuse(150, timeout)
+			a.postponeLate(150, timeout)
 		}, 250, NoAlarm},
-		{"a little late", func(a *alarm) { a.setRetransmission(100); a.excuse(150, timeout) }, 100, Retransmission},
+		{"a little late", func(a *alarm) { a.setRetransmission(100); a.postponeLate(150, timeout) }, 100, Retransmission},
 	} {
 		var a alarm
 		c.do(&a)
@@ -48,7 +48,7 @@ func TestAlarm(t *testing.T) {
 	var a alarm
 	a.setRNR(0, 1)
 	for psn, want := range map[uint32]bool{0xffffff: false, 0: true, 7: true} {
-		if a.waits(psn) != want {
+		if a.blocks(psn) != want {
 			t.Errorf("PSN %#x waits: %v", psn, !want)
 		}
 	}
@@ -61,7 +61,7 @@ func TestAlarm(t *testing.T) {
 	if a.mayProbe() {
 		t.Error("too many probes")
 	}
-	if a.signOfLife(); !a.mayProbe() {
+	if a.onResponse(); !a.mayProbe() {
 		t.Error("no probe after a sign of life")
 	}
 }

@@ -8,7 +8,7 @@ import "time"
 // a packet.
 type CongestionController interface {
 	// Terms is what the controller wants besides. It is asked once.
-	Terms() Terms
+	Params() Params
 	// OnRoundTrip is called for each round trip that is measured, with how long it took and the
 	// time, if Terms asks for that: in one round trip several times.
 	OnRoundTrip(window uint32, took, now time.Duration) uint32
@@ -29,11 +29,11 @@ type CongestionController interface {
 }
 
 // Terms is what a controller wants.
-type Terms struct {
-	Start      uint32 // the window that a connection begins with, in packets; 0 is all that there may be
-	Least      uint32 // what it shrinks to
-	AckEvery   uint32 // packets after which an acknowledgement is asked for at least; 0 leaves it to the window
-	RoundTrips bool   // they are measured
+type Params struct {
+	InitialWindow uint32 // the window that a connection begins with, in packets; 0 is all that there may be
+	MinWindow     uint32 // what it shrinks to
+	AckEvery      uint32 // packets after which an acknowledgement is asked for at least; 0 leaves it to the window
+	MeasureRTT    bool   // they are measured
 }
 
 // Conservation is the controller that QPs have, by the conservation of packets: the window becomes
@@ -41,7 +41,7 @@ type Terms struct {
 // requester go back halves it.
 type Conservation struct{}
 
-func (Conservation) Terms() Terms { return Terms{Least: MinWindow} }
+func (Conservation) Params() Params { return Params{MinWindow: MinWindow} }
 
 func (Conservation) Rate(uint32) float64 { return 0 }
 

@@ -16,21 +16,21 @@ import (
 // What is lost makes the window smaller only if it is much: a long path may lose packets that no
 // queue has dropped.
 type ByDelay struct {
-	queued   float64 // packets that the connection keeps in the queues at least
-	window   float64 // packets; the window that is set is the whole part
-	starting bool    // the window doubles each round trip, until there is a delay
-	draining bool    // only half of the window is used
+	minQueued float64 // packets that the connection keeps in the queues at least
+	window    float64 // packets; the window that is set is the whole part
+	starting  bool    // the window doubles each round trip, until there is a delay
+	draining  bool    // only half of the window is used
 
-	base     *Base
+	base     *BaseRTT
 	shortest time.Duration // round trip, by base
 	recent   [8]sample     // the last round trips, in a ring
 	last     int
 	smoothed time.Duration // round trip
 
 	velocity float64       // how many times as fast as at first the window grows
-	rises    int           // round trips in which it did nothing else
-	fell     bool          // it did not in this one
-	turn     time.Duration // when this one ends
+	growths  int           // round trips in which it did nothing else
+	shrunk   bool          // it did not in this one
+	rttEnd   time.Duration // when this one ends
 	lost     uint32        // packets, in this one
 	cut      bool          // the window was made smaller for that
 }
@@ -50,14 +50,14 @@ const (
 )
 
 // NewByDelay is the controller of one connection, to where base is of.
-func NewByDelay(queued float64, base *Base) *ByDelay {
-	return &ByDelay{queued: queued, window: delayStart, starting: true, velocity: 1, base: base}
+func NewByDelay(queued float64, base *BaseRTT) *ByDelay {
+	return &ByDelay{minQueued: queued, window: delayStart, starting: true, velocity: 1, base: base}
 }
 
 // Terms is that round trips are measured, and often: of a burst, the last packet sees the longest
 // queue.
-func (c *ByDelay) Terms() Terms {
-	return Terms{Start: delayStart, Least: 2, AckEvery: 4, RoundTrips: true}
+func (c *ByDelay) Params() Params {
+	return Params{InitialWindow: delayStart, MinWindow: 2, AckEvery: 4, MeasureRTT: true}
 }
 
 // Rate spreads a window over a little less than a round trip: it is to be the window that holds
@@ -77,10 +77,10 @@ func (c *ByDelay) OnRoundTrip(window uint32, took, now time.Duration) uint32 {
 	c.smoothed += (took - c.smoothed) / 8
 	c.last = (c.last + 1) % len(c.recent)
 	c.recent[c.last] = sample{took, now}
-	if now >= c.turn {
+	if now >= c.rttEnd {
 		c.endRoundTrip(now)
 	}
-	if c.shortest, c.draining = c.base.take(took, now, c.smoothed); c.draining {
+	if c.shortest, c.draining = c.base.update(took, now, c.smoothed); c.draining {
 		return uint32(c.window / 2)
 	}
 	return uint32(c.window)
@@ -88,13 +88,13 @@ func (c *ByDelay) OnRoundTrip(window uint32, took, now time.Duration) uint32 {
 
 // endRoundTrip has the window grow twice as fast if it did nothing but grow.
 func (c *ByDelay) endRoundTrip(now time.Duration) {
-	if c.rises++; c.fell {
-		c.rises, c.velocity = 0, 1
-	} else if c.rises >= delayRises {
+	if c.growths++; c.shrunk {
+		c.growths, c.velocity = 0, 1
+	} else if c.growths >= delayRises {
 		c.velocity *= 2
 	}
-	c.velocity = min(c.velocity, max(1, delayGrowth*c.window/c.keeps()))
-	c.turn, c.fell, c.lost, c.cut = now+c.smoothed, false, 0, false
+	c.velocity = min(c.velocity, max(1, delayGrowth*c.window/c.queueTarget()))
+	c.rttEnd, c.shrunk, c.lost, c.cut = now+c.smoothed, false, 0, false
 }
 
 // standing is the shortest of the round trips of the last half one: what is longer is a burst's
@@ -112,14 +112,14 @@ func (c *ByDelay) standing() time.Duration {
 
 // keeps is how many packets the connection keeps in the queues: more where the window is large, so
 // that their delay is seen.
-func (c *ByDelay) keeps() float64 { return max(c.queued, math.Sqrt(c.window)) }
+func (c *ByDelay) queueTarget() float64 { return max(c.minQueued, math.Sqrt(c.window)) }
 
 // goal is the window that has as many packets in the queues as there are to be.
 func (c *ByDelay) goal() float64 {
 	if trip := c.standing(); trip > c.shortest {
-		return c.window*c.shortest.Seconds()/trip.Seconds() + c.keeps()
+		return c.window*c.shortest.Seconds()/trip.Seconds() + c.queueTarget()
 	}
-	return c.window + c.keeps()
+	return c.window + c.queueTarget()
 }
 
 // OnAck moves the window: up by velocity times queued in a round trip, or half of the way down to
@@ -136,9 +136,9 @@ func (c *ByDelay) OnAck(window, acked uint32) uint32 {
 	case c.starting && goal >= c.window:
 		c.window += float64(acked)
 	case goal >= c.window:
-		c.window += share * c.keeps() * c.velocity
+		c.window += share * c.queueTarget() * c.velocity
 	default:
-		c.starting, c.fell, c.velocity = false, true, 1
+		c.starting, c.shrunk, c.velocity = false, true, 1
 		c.window -= share * (c.window - goal) / 2
 	}
 	return uint32(c.window)
@@ -159,6 +159,6 @@ func (c *ByDelay) OnTimeout(window uint32) uint32  { return c.shrink(window, 0.5
 func (c *ByDelay) OnTailLoss(window uint32) uint32 { return c.shrink(window, 0.5) }
 
 func (c *ByDelay) shrink(window uint32, to float64) uint32 {
-	c.starting, c.fell, c.window = false, true, max(to*float64(window), 1)
+	c.starting, c.shrunk, c.window = false, true, max(to*float64(window), 1)
 	return uint32(c.window)
 }

@@ -74,7 +74,7 @@ func TestByDelay(t *testing.T) {
 		}, 96, 104},
 	} {
 		now, window := time.Hour, uint32(delayStart)
-		cc := NewByDelay(2, new(Base))
+		cc := NewByDelay(2, new(BaseRTT))
 		got := c.do(cc, func(n int, took time.Duration) uint32 {
 			window = trips(cc, &now, window, n, took)
 			return window
@@ -89,7 +89,7 @@ func TestByDelay(t *testing.T) {
 // it after some minutes, and find it out again together.
 func TestBase(t *testing.T) {
 	const ms = time.Millisecond
-	var b Base
+	var b BaseRTT
 	for _, c := range []struct {
 		at, took, shortest time.Duration
 		draining           bool
@@ -106,7 +106,7 @@ func TestBase(t *testing.T) {
 		{6 * time.Minute, 20 * ms, 10 * ms, true},
 		{12 * time.Minute, 20 * ms, 20 * ms, false},
 	} {
-		if shortest, draining := b.take(c.took, time.Hour+c.at, 16*ms); shortest != c.shortest || draining != c.draining {
+		if shortest, draining := b.update(c.took, time.Hour+c.at, 16*ms); shortest != c.shortest || draining != c.draining {
 			t.Errorf("at %v: %v, draining %v; want %v, %v", c.at, shortest, draining, c.shortest, c.draining)
 		}
 	}
@@ -116,7 +116,7 @@ func TestBase(t *testing.T) {
 // again is not.
 func TestDelays(t *testing.T) {
 	const ms = time.Millisecond
-	var d delays
+	var d rttSamples
 	now := time.Hour
 	answered := func(una uint32, want time.Duration) {
 		t.Helper()

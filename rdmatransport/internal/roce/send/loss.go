@@ -18,7 +18,7 @@ func overtaken(number, newest uint32, last bool) bool {
 // detectLosses marks what is lost of the PSNs from una up to max by what has arrived since it last
 // looked, and returns how many packets of the network those are.
 func (b *scoreboard) detectLosses(una, max uint32) (packets uint32) {
-	if !b.takeNews() {
+	if !b.takeChanged() {
 		return 0
 	}
 	return b.detectLostRequests(max) + b.detectLostAnswers(una, max)
@@ -28,7 +28,7 @@ func (b *scoreboard) detectLosses(una, max uint32) (packets uint32) {
 // by now, or told of. A READ's PSNs share their request's fate. What the peer keeps takes a step
 // for 64 PSNs, and what nothing has overtaken none.
 func (b *scoreboard) detectLostRequests(max uint32) (packets uint32) {
-	if b.partly && wire.PSNDiff(max, b.limit) > 0 {
+	if b.truncated && wire.PSNDiff(max, b.limit) > 0 {
 		// The peer may keep what is behind the limit. It says so in the list that it sends when all
 		// before the limit is executed; that this is so may be known before, by an answer to a
 		// READ.
@@ -36,7 +36,7 @@ func (b *scoreboard) detectLostRequests(max uint32) (packets uint32) {
 			max = b.executed
 		}
 	}
-	gone, last, behind := false, b.newest >= b.tail, b.executed
+	isLost, last, behind := false, b.newest >= b.tail, b.executed
 	for from := b.executed; from != max; {
 		word, all, next := b.keptFrom(from, max)
 		for left := all &^ *word; left != 0; left &= left - 1 {
@@ -44,16 +44,16 @@ func (b *scoreboard) detectLostRequests(max uint32) (packets uint32) {
 			s := b.at(psn)
 			switch {
 			case !s.is(answer) || s.is(head):
-				gone = overtaken(s.number, b.newest, last)
-				if !gone && wire.PSNDiff(psn, b.end) >= 0 {
+				isLost = overtaken(s.number, b.newest, last)
+				if !isLost && wire.PSNDiff(psn, b.end) >= 0 {
 					return packets // what follows was sent later
 				}
-				gone = gone && !s.is(accepted)
+				isLost = isLost && !s.is(accepted)
 			case psn != behind: // the peer keeps the request
-				gone = false
+				isLost = false
 			}
 			behind = wire.PSNAdd(psn, 1)
-			if gone && s.unknown() {
+			if isLost && s.unknown() {
 				b.lose(psn)
 				if !s.is(answer) || s.is(head) {
 					packets++

@@ -64,50 +64,50 @@ func TestDetectLosses(t *testing.T) {
 		{name: "the peer had no room to tell", n: 10, do: func(b *scoreboard) {
 			b.sacked(4, 6)
 			b.sacked(9, 10)
-			b.told(6, false)
+			b.reported(6, false)
 		}, lost: []uint32{0, 1, 2, 3}, packets: 4},
 		{name: "the peer had room to tell", n: 10, do: func(b *scoreboard) {
 			b.sacked(4, 6)
 			b.sacked(9, 10)
-			b.told(6, true)
+			b.reported(6, true)
 		}, lost: []uint32{0, 1, 2, 3, 6, 7, 8}, packets: 7},
 		{name: "all that the peer told is executed, and the next list is to come", n: 10, do: func(b *scoreboard) {
 			b.sacked(4, 6)
-			b.told(6, false)
+			b.reported(6, false)
 			b.detectLosses(0, 10)
 			b.resent(0, 1, false)
 			b.executedBefore(7)
 		}},
 		{name: "the next list", n: 10, do: func(b *scoreboard) {
 			b.sacked(4, 6)
-			b.told(6, false)
+			b.reported(6, false)
 			b.executedBefore(6)
 			b.sacked(9, 10)
-			b.told(10, true)
+			b.reported(10, true)
 		}, lost: []uint32{6, 7, 8}, packets: 3},
 		{name: "the next list is cut off, too", n: 10, do: func(b *scoreboard) {
 			b.sacked(4, 6)
-			b.told(6, false)
+			b.reported(6, false)
 			b.executedBefore(6)
 			b.sacked(7, 8)
 			b.sacked(9, 10)
-			b.told(8, false)
+			b.reported(8, false)
 		}, lost: []uint32{6}, packets: 1},
 		{name: "an acknowledgement in place of the next list", n: 10, do: func(b *scoreboard) {
 			b.sacked(4, 6)
-			b.told(6, false)
+			b.reported(6, false)
 			b.detectLosses(0, 10)
 			for psn := range uint32(3) {
 				b.resent(psn, 1, false)
 			}
-			b.toldByAck(7)
+			b.reportedByAck(7)
 			b.executedBefore(7)
 		}, lost: []uint32{7, 8, 9}, packets: 3},
 		{name: "an acknowledgement from before the list", n: 10, do: func(b *scoreboard) {
 			b.sacked(4, 6)
 			b.sacked(9, 10)
-			b.told(6, false)
-			b.toldByAck(2)
+			b.reported(6, false)
+			b.reportedByAck(2)
 			b.executedBefore(2)
 		}, lost: []uint32{2, 3}, packets: 2},
 		{name: "what is told twice, and then sent again", n: 10, do: func(b *scoreboard) {

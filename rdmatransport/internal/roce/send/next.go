@@ -15,30 +15,30 @@ const (
 
 // Burst is consecutive packets of one request that may be sent.
 type Burst struct {
-	origin  origin
-	Kind    Kind   // of the request
-	AckReq  bool   // the last packet asks for an acknowledgement
-	Alone   bool   // its frame is to end with it: it is longer than the packets behind it, which fill whole frames
-	Final   bool   // once it is sent, Next says Wait: the window is full, in the middle of a request
-	Reason  uint8  // to GiveUp: what Fail was told
-	Request int    // place of the request behind the oldest
-	Packet  uint32 // first packet to be sent, of the request's
-	PSN     uint32 // and its PSN
-	Packets uint32 // how many PSNs; for a READ, how many are asked for with one request packet
+	origin    origin
+	Kind      Kind   // of the request
+	AckReq    bool   // the last packet asks for an acknowledgement
+	EndsFrame bool   // its frame is to end with it: it is longer than the packets behind it, which fill whole frames
+	Final     bool   // once it is sent, Next says Wait: the window is full, in the middle of a request
+	Reason    uint8  // to GiveUp: what Fail was told
+	Request   int    // place of the request behind the oldest
+	Packet    uint32 // first packet to be sent, of the request's
+	PSN       uint32 // and its PSN
+	Packets   uint32 // how many PSNs; for a READ, how many are asked for with one request packet
 }
 
 // origin is why a burst is sent.
 type origin uint8
 
 const (
-	fromCursor   origin = iota // it is the cursor's turn
-	fromBoard                  // it was lost
-	fromProbe                  // the peer has been silent
-	fromAckPoint               // it was sent, and is to ask for an acknowledgement after all
+	fromCursor     origin = iota // it is the cursor's turn
+	fromScoreboard               // it was lost
+	fromProbe                    // the peer has been silent
+	fromAckReq                   // it was sent, and is to ask for an acknowledgement after all
 )
 
 // Repeats reports whether the packets were sent before, and are sent again one by one.
-func (b *Burst) Repeats() bool { return b.origin == fromBoard }
+func (b *Burst) Repeats() bool { return b.origin == fromScoreboard }
 
 // Setting is what the owner of the State knows about the QP, and what bears on what may be sent.
 type Setting uint8
@@ -56,7 +56,7 @@ func (s Setting) has(any Setting) bool { return s&any != 0 }
 // in where that is more than to Wait.
 func (s *State) Next(in Setting, b *Burst) Step {
 	if s.mode.now >= Selective || s.probe.pending {
-		if step, ok := s.nextBefore(b); ok {
+		if step, ok := s.nextRetransmit(b); ok {
 			return step
 		}
 	}
@@ -80,14 +80,14 @@ func (s *State) Next(in Setting, b *Burst) Step {
 			if s.awaitsAck() {
 				return Wait
 			}
-			return s.nextAckPoint(b)
+			return s.nextAckReq(b)
 		}
 	}
-	b.origin, b.Kind, b.Request, b.Alone = fromCursor, r.kind, q.index(q.next), false
+	b.origin, b.Kind, b.Request, b.EndsFrame = fromCursor, r.kind, q.index(q.next), false
 	if r.kind == Local {
 		return ExecuteLocal
 	}
-	if room <= 0 || s.alarm.waits(psn) {
+	if room <= 0 || s.alarm.blocks(psn) {
 		return Wait
 	}
 	b.PSN, b.Packet, b.Packets = psn, q.packet, 1
@@ -98,7 +98,7 @@ func (s *State) Next(in Setting, b *Burst) Step {
 }
 
 // nextBefore is what comes before the cursor's turn; not ok if there is none.
-func (s *State) nextBefore(b *Burst) (step Step, ok bool) {
+func (s *State) nextRetransmit(b *Burst) (step Step, ok bool) {
 	switch {
 	case s.mode.is(Failed):
 		return Wait, true
@@ -117,19 +117,19 @@ func (s *State) mayStart(r *request, in Setting) bool {
 	case in.has(Draining), in.has(Direct) && behind, r.is(fenced) && s.queue.unanswered > 0:
 		return false
 	}
-	return !s.credits.given || s.mayExceed(r)
+	return !s.credits.given || s.creditsAllow(r)
 }
 
 // mayExceed reports whether the peer's credits let a request be begun. Where all is acknowledged
 // nothing is held back, whatever the counts say; nor where what was sent last left it to this one
 // to ask for an acknowledgement.
-func (s *State) mayExceed(r *request) bool {
+func (s *State) creditsAllow(r *request) bool {
 	return r.kind == Local || s.flight.una == s.flight.next || s.acks.sinceAckReq > 0 || s.credits.allow(r.kind, s.credits.begun)
 }
 
 // exceeds reports whether a request goes beyond the peer's credits; only the one that was begun
 // last can, or is begun next.
-func (s *State) exceeds(r *request) bool {
+func (s *State) exceedsCredits(r *request) bool {
 	if r.is(started) {
 		return r.past() == s.flight.next && s.credits.exceeded(r.kind, s.credits.begun)
 	}
@@ -152,8 +152,8 @@ func (s *State) nextData(b *Burst, r *request, room uint32, in Setting) Step {
 	left, frame := r.packets-b.Packet, uint32(1)
 	if left > 1 {
 		frame = w.frameRest(b.Packet, r.packets)
-		b.Alone = b.Packet == 0 && frame == 1 && r.kind == Write
-		if b.Packet > 0 && frame == uint32(w.batch) && room < w.fullFrame(left) && s.opens() {
+		b.EndsFrame = b.Packet == 0 && frame == 1 && r.kind == Write
+		if b.Packet > 0 && frame == uint32(w.batch) && room < w.fullFrame(left) && s.windowWillOpen() {
 			return Wait // the window opens a part of a frame at a time: this one waits to be sent whole
 		}
 		if !in.has(Paced) {
@@ -163,7 +163,7 @@ func (s *State) nextData(b *Burst, r *request, room uint32, in Setting) Step {
 			b.Packets = min(b.Packets, uint32(wire.PSNDiff(s.alarm.rnrPSN, b.PSN)))
 		}
 	}
-	if s.credits.given && s.exceeds(r) {
+	if s.credits.given && s.exceedsCredits(r) {
 		if b.Packet > 0 && wire.PSNDiff(s.flight.una, r.psn) <= 0 {
 			return Wait // its first packet is sent, and what follows waits for the acknowledgement of that
 		}
@@ -177,7 +177,7 @@ func (s *State) nextData(b *Burst, r *request, room uint32, in Setting) Step {
 	if b.Final = left != 0 && room == 0; left != 0 {
 		b.AckReq = w.ackReqWithin(sinceAckReq, room, left, b.Packets == frame, s.awaitsAck())
 	} else {
-		b.AckReq = sinceAckReq >= uint32(w.period) || room == 0 && !s.awaitsAck() || !s.followed(wire.PSNAdd(b.PSN, b.Packets-1), in)
+		b.AckReq = sinceAckReq >= uint32(w.period) || room == 0 && !s.awaitsAck() || !s.ackReqFollows(wire.PSNAdd(b.PSN, b.Packets-1), in)
 	}
 	return Transmit
 }
@@ -188,14 +188,14 @@ func (s *State) awaitsAck() bool { return !s.mode.is(Selective) && s.acks.awaite
 
 // opens reports whether something in flight will bring an answer, which opens the window or shows
 // what is missing.
-func (s *State) opens() bool {
+func (s *State) windowWillOpen() bool {
 	return s.acks.awaited(s.flight.una) && (!s.mode.is(Selective) || !s.board.at(s.acks.requested-1).is(arrived))
 }
 
 // followed reports whether nothing but the window can keep the request behind the current one,
 // which ends with PSN last, from being sent at once, and that it asks for an acknowledgement, or
 // one behind it does.
-func (s *State) followed(last uint32, in Setting) bool {
+func (s *State) ackReqFollows(last uint32, in Setting) bool {
 	q := &s.queue
 	repeated := wire.PSNDiff(s.flight.max, last) > 0
 	if q.next+1 == q.end || repeated || s.mode.is(Selective) || in.has(Paced|Direct|Draining) {
@@ -205,11 +205,11 @@ func (s *State) followed(last uint32, in Setting) bool {
 	if !behind.kind.hasData() || behind.is(fenced) || behind.failed != 0 {
 		return false
 	}
-	return !s.credits.given || s.allowsBehind(q.current(), behind)
+	return !s.credits.given || s.creditsAllowNext(q.current(), behind)
 }
 
 // allowsBehind reports whether the peer's credits let a request be begun behind the current one.
-func (s *State) allowsBehind(current, behind *request) bool {
+func (s *State) creditsAllowNext(current, behind *request) bool {
 	c := s.credits
 	if !current.is(started) {
 		c.begin(current.kind)
@@ -229,7 +229,7 @@ func (s *State) nextRequest(b *Burst, r *request, room uint32, in Setting) Step 
 	b.AckReq, b.Final = true, false
 	if r.kind == Read {
 		left := r.packets - b.Packet
-		if s.gathersReads(room, left, in) {
+		if s.coalescesReads(room, left, in) {
 			return Wait
 		}
 		b.Packets = s.reads.bound(b.PSN, s.window.readPiece(left, room))
@@ -241,7 +241,7 @@ func (s *State) nextRequest(b *Burst, r *request, room uint32, in Setting) Step 
 // while answers come the window opens packet by packet, and much of it is asked for at a time
 // (readRoom), of several READs if need be, whose requests share a frame then, and their answers
 // too.
-func (s *State) gathersReads(room, left uint32, in Setting) bool {
+func (s *State) coalescesReads(room, left uint32, in Setting) bool {
 	if s.reads.outstanding() == 0 || s.reads.repeats() || room >= s.window.readRoom(s.mtu) {
 		return false
 	}
@@ -265,12 +265,12 @@ func (s *State) nextFailed(b *Burst) Step {
 		b.Reason = q.current().failed
 		return GiveUp
 	}
-	return s.nextAckPoint(b)
+	return s.nextAckReq(b)
 }
 
 // nextAckPoint is the last packet before the current request, which is not sent for now, if that
 // was left to ask for an acknowledgement.
-func (s *State) nextAckPoint(b *Burst) Step {
+func (s *State) nextAckReq(b *Burst) Step {
 	q := &s.queue
 	if s.acks.sinceAckReq == 0 || q.next == q.first {
 		return Wait
@@ -281,7 +281,7 @@ func (s *State) nextAckPoint(b *Burst) Step {
 	}
 	last := before.packets - 1
 	*b = Burst{
-		origin: fromAckPoint, Kind: before.kind, AckReq: true,
+		origin: fromAckReq, Kind: before.kind, AckReq: true,
 		Request: q.index(q.next - 1), Packet: last, PSN: wire.PSNAdd(before.psn, last), Packets: 1,
 	}
 	return Transmit
@@ -305,11 +305,11 @@ func (s *State) nextLost(b *Burst) (step Step, ok bool) {
 	}
 	// What the peer waits for goes in any case: READs that it keeps count as in flight, and are not
 	// answered before.
-	if s.alarm.waits(psn) || s.board.inFlight >= int32(s.window.size) && psn != s.board.executed {
+	if s.alarm.blocks(psn) || s.board.inFlight >= int32(s.window.size) && psn != s.board.executed {
 		return Wait, true
 	}
 	*b = Burst{
-		origin: fromBoard, Kind: r.kind, AckReq: true,
+		origin: fromScoreboard, Kind: r.kind, AckReq: true,
 		Request: q.index(n), Packet: uint32(wire.PSNDiff(psn, r.psn)), PSN: psn, Packets: 1,
 	}
 	if r.kind == Read {
@@ -340,7 +340,7 @@ func (s *State) nextProbe(b *Burst) Step {
 // was.
 func (s *State) Sent(b *Burst) {
 	if b.origin != fromCursor {
-		s.sentAgain(b)
+		s.onRetransmitted(b)
 		return
 	}
 	q, f := &s.queue, &s.flight
@@ -359,27 +359,27 @@ func (s *State) Sent(b *Burst) {
 	} else if b.PSN == f.max && s.rtt.wanted(s.leastProbe()) {
 		s.rtt.begin(b.PSN, s.env.Clock())
 	}
-	if s.delays != nil && b.PSN == f.max {
-		s.measure(b)
+	if s.rttSamples != nil && b.PSN == f.max {
+		s.sampleRTT(b)
 	}
 	f.sent(wire.PSNAdd(b.PSN, b.Packets))
 	q.advance(r, b.Packets)
 }
 
 // measure has the congestion controller told how long it takes until a burst is answered.
-func (s *State) measure(b *Burst) {
+func (s *State) sampleRTT(b *Burst) {
 	switch {
 	case !b.Kind.hasData(): // the first answer comes without those behind it
-		s.delays.begin(b.PSN, s.env.Clock())
+		s.rttSamples.begin(b.PSN, s.env.Clock())
 	case b.AckReq:
-		s.delays.begin(wire.PSNAdd(b.PSN, b.Packets-1), s.env.Clock())
+		s.rttSamples.begin(wire.PSNAdd(b.PSN, b.Packets-1), s.env.Clock())
 	}
 }
 
 // measured tells the congestion controller of a round trip, if an answer has shown packets to have
 // arrived that were measured.
-func (s *State) measured(arrived func(psn uint32) bool) {
-	if took, now, ok := s.delays.answered(s.env.Clock, arrived); ok {
+func (s *State) onAnswered(arrived func(psn uint32) bool) {
+	if took, now, ok := s.rttSamples.answered(s.env.Clock, arrived); ok {
 		if size := s.window.clamp(s.window.onRoundTrip(took, now)); size != s.window.size {
 			s.setWindow(uint32(size))
 		}
@@ -387,11 +387,11 @@ func (s *State) measured(arrived func(psn uint32) bool) {
 }
 
 // sentAgain is told that packets were sent again, out of the cursor's turn.
-func (s *State) sentAgain(b *Burst) {
+func (s *State) onRetransmitted(b *Burst) {
 	switch b.origin {
-	case fromBoard:
-		if s.delays != nil {
-			s.delays.cancel(b.PSN)
+	case fromScoreboard:
+		if s.rttSamples != nil {
+			s.rttSamples.cancel(b.PSN)
 		}
 		s.board.resent(b.PSN, b.Packets, b.Kind.answered())
 	case fromProbe:
@@ -401,7 +401,7 @@ func (s *State) sentAgain(b *Burst) {
 		} else {
 			s.change(onProbe)
 		}
-	case fromAckPoint:
+	case fromAckReq:
 		s.acks.sent(b.PSN, b.Packets, b.AckReq)
 	}
 }
@@ -419,7 +419,7 @@ func (s *State) Fail(b *Burst, reason uint8) {
 	switch b.origin {
 	case fromProbe: // as if lost: the timeout will find it, too
 		s.probe.cancel()
-	case fromAckPoint:
+	case fromAckReq:
 		s.acks.sent(b.PSN, b.Packets, b.AckReq)
 	default:
 		s.queue.fail(s.queue.first+uint32(b.Request), reason)

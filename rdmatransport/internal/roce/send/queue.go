@@ -117,11 +117,11 @@ func (q *queue) step() {
 	q.next++
 	q.packet = 0
 	if q.next != q.end && q.current().kind == Local {
-		q.skipCarriedOut()
+		q.skipExecuted()
 	}
 }
 
-func (q *queue) skipCarriedOut() {
+func (q *queue) skipExecuted() {
 	for q.next != q.end && q.current().kind == Local && q.current().is(started) {
 		q.next++
 	}

@@ -33,7 +33,7 @@ func (s *State) OnAlarm(now time.Duration) (o Outcome) {
 		s.alarm.endRNR()
 		s.change(onRNROver)
 	case Retransmission:
-		if !s.alarm.excuse(now, s.limits.Timeout) {
+		if !s.alarm.postponeLate(now, s.limits.Timeout) {
 			s.traceTimeout()
 			s.retry(onTimeout, &o)
 		}
@@ -75,8 +75,8 @@ func (s *State) rewind() {
 	una := s.flight.una
 	s.board.close()
 	s.rtt.cancel()
-	if s.delays != nil {
-		s.delays.cancel(una)
+	if s.rttSamples != nil {
+		s.rttSamples.cancel(una)
 	}
 	s.acks.rewind(una)
 	s.queue.rewind(una)

@@ -18,17 +18,17 @@ type scoreboard struct {
 	slots []slot   // by PSN, as many as the span
 	kept  []uint64 // a bit for each: the peer has told that it keeps what was sent
 
-	tail     uint32 // number of the first PSN of the last transmission
-	sends    uint32 // number of the last transmission, from 1; each PSN of a READ counts
-	newest   uint32 // highest number of those that have arrived
-	executed uint32 // PSN before which the peer has executed everything
-	end      uint32 // PSN from which on nothing has arrived or was executed too early and nothing was repeated
-	from     uint32 // no PSN before this one is lost
-	lost     int    // PSNs to be sent again
-	limit    uint32 // if partly: of this PSN and those behind it, the peer has had no room to tell
-	inFlight int32  // PSNs neither lost nor arrived
-	partly   bool
-	news     bool // something has arrived since losses were last looked for
+	tail      uint32 // number of the first PSN of the last transmission
+	sends     uint32 // number of the last transmission, from 1; each PSN of a READ counts
+	newest    uint32 // highest number of those that have arrived
+	executed  uint32 // PSN before which the peer has executed everything
+	end       uint32 // PSN from which on nothing has arrived or was executed too early and nothing was repeated
+	from      uint32 // no PSN before this one is lost
+	lost      int    // PSNs to be sent again
+	limit     uint32 // if partly: of this PSN and those behind it, the peer has had no room to tell
+	inFlight  int32  // PSNs neither lost nor arrived
+	truncated bool
+	changed   bool // something has arrived since losses were last looked for
 }
 
 // slot is a PSN in flight.
@@ -62,8 +62,8 @@ func newScoreboard(una, span uint32) *scoreboard {
 		b = &scoreboard{slots: make([]slot, span), kept: make([]uint64, max(1, span/64))}
 	}
 	clear(b.kept)
-	b.partly = false
-	b.tail, b.sends, b.newest, b.lost, b.inFlight, b.news = 0, 0, 0, 0, 0, true
+	b.truncated = false
+	b.tail, b.sends, b.newest, b.lost, b.inFlight, b.changed = 0, 0, 0, 0, 0, true
 	b.executed, b.end, b.from = una, una, una
 	return b
 }
@@ -132,7 +132,7 @@ func (b *scoreboard) sent(psn, n uint32, isAnswer bool) {
 		b.sends++
 		*b.at(psn + i) = slot{b.sends, flags}
 	}
-	b.unkept(psn, wire.PSNAdd(psn, n))
+	b.clearKept(psn, wire.PSNAdd(psn, n))
 	if isAnswer {
 		b.at(psn).flags |= head
 	}
@@ -144,7 +144,7 @@ func (b *scoreboard) resent(psn, n uint32, isAnswer bool) {
 	b.lost -= int(n)
 	b.sent(psn, n, isAnswer)
 	b.from = wire.PSNAdd(psn, n)
-	b.reach(b.from)
+	b.extend(b.from)
 }
 
 // lose marks a PSN in flight as lost.
@@ -163,7 +163,7 @@ func (b *scoreboard) lostFrom(psn uint32) {
 
 // forget has a PSN sent again that is in flight, or that the peer has told of and then dropped.
 func (b *scoreboard) forget(psn uint32) {
-	b.unkept(psn, wire.PSNAdd(psn, 1))
+	b.clearKept(psn, wire.PSNAdd(psn, 1))
 	switch s := b.at(psn); {
 	case s.is(lost) || s.is(answer) && s.is(arrived):
 	case s.is(arrived):
@@ -182,7 +182,7 @@ func (b *scoreboard) dropped(psn, end uint32) {
 	for ; psn != end; psn = wire.PSNAdd(psn, 1) {
 		b.forget(psn)
 	}
-	b.reach(end)
+	b.extend(end)
 }
 
 // arrive notes that a PSN's packet is where it belongs.
@@ -199,26 +199,26 @@ func (b *scoreboard) arrive(psn uint32) {
 	}
 	s.flags |= arrived
 	b.newest = max(b.newest, s.number)
-	b.news = true
-	b.reach(wire.PSNAdd(psn, 1))
+	b.changed = true
+	b.extend(wire.PSNAdd(psn, 1))
 }
 
 // accept notes that the request packet for answers is there.
 func (b *scoreboard) accept(s *slot) {
 	s.flags |= accepted
 	b.newest = max(b.newest, s.number)
-	b.news = true
+	b.changed = true
 }
 
 // takeNews reports whether something has arrived since it was last asked.
-func (b *scoreboard) takeNews() bool {
-	news := b.news
-	b.news = false
+func (b *scoreboard) takeChanged() bool {
+	news := b.changed
+	b.changed = false
 	return news
 }
 
 // reach notes that the account goes up to PSN end at least.
-func (b *scoreboard) reach(end uint32) {
+func (b *scoreboard) extend(end uint32) {
 	if wire.PSNDiff(end, b.end) > 0 {
 		b.end = end
 	}
@@ -226,21 +226,21 @@ func (b *scoreboard) reach(end uint32) {
 
 // sacked notes that the peer keeps the packets from PSN psn up to past. It returns whether there is
 // a SEND or WRITE among them of which this was not known. What was known takes a step for 64 PSNs.
-func (b *scoreboard) sacked(psn, past uint32) (news bool) {
+func (b *scoreboard) sacked(psn, past uint32) (isNew bool) {
 	for psn != past {
 		word, all, next := b.keptFrom(psn, past)
 		for left := all &^ *word; left != 0; left &= left - 1 {
-			news = b.sackedOne(psn&^63+uint32(bits.TrailingZeros64(left))) || news
+			isNew = b.sackedOne(psn&^63+uint32(bits.TrailingZeros64(left))) || isNew
 		}
 		*word |= all
 		psn = next
 	}
-	return news
+	return isNew
 }
 
 // unkept takes back what the peer has told of the packets from PSN psn up to past, as they are sent
 // again.
-func (b *scoreboard) unkept(psn, past uint32) {
+func (b *scoreboard) clearKept(psn, past uint32) {
 	for psn != past {
 		word, all, next := b.keptFrom(psn, past)
 		*word &^= all
@@ -250,25 +250,25 @@ func (b *scoreboard) unkept(psn, past uint32) {
 
 // toldByAck notes that a peer has acknowledged everything before PSN end, without a list: it has
 // nothing behind that.
-func (b *scoreboard) toldByAck(end uint32) {
-	if b.partly && wire.PSNDiff(end, b.limit) >= 0 {
-		b.told(end, true)
+func (b *scoreboard) reportedByAck(end uint32) {
+	if b.truncated && wire.PSNDiff(end, b.limit) >= 0 {
+		b.reported(end, true)
 	}
 }
 
 // told notes that the peer has told of what it keeps as far as PSN limit; all: and that it keeps
 // nothing from there on.
-func (b *scoreboard) told(limit uint32, all bool) { b.limit, b.partly = limit, !all }
+func (b *scoreboard) reported(limit uint32, all bool) { b.limit, b.truncated = limit, !all }
 
-func (b *scoreboard) sackedOne(psn uint32) (news bool) {
+func (b *scoreboard) sackedOne(psn uint32) (isNew bool) {
 	switch s := b.at(psn); {
 	case !s.is(answer):
-		news = !s.is(arrived)
+		isNew = !s.is(arrived)
 		b.arrive(psn)
 	case s.is(head):
 		b.accept(s)
 	}
-	return news
+	return isNew
 }
 
 // answered notes that the answer of a PSN is in place; the peer has executed everything up to
@@ -289,8 +289,8 @@ func (b *scoreboard) executedBefore(end uint32) {
 			b.accept(s)
 		}
 		b.executed = wire.PSNAdd(b.executed, 1)
-		b.news = true // also if it is known to have arrived: a response may be missing
-		b.reach(b.executed)
+		b.changed = true // also if it is known to have arrived: a response may be missing
+		b.extend(b.executed)
 	}
 }
 

@@ -114,7 +114,7 @@ func (s *State) DetectLosses() {
 
 func (s *State) detectLosses() {
 	if lost := s.board.detectLosses(s.flight.una, s.flight.max); lost > 0 {
-		s.traceFound(lost)
+		s.traceLostCount(lost)
 		s.setWindow(s.window.onLoss(lost))
 	}
 }

@@ -33,23 +33,23 @@ import (
 // State is the state of sending of one QP. The zero value has to be set up by Init, and by Begin
 // for each connection.
 type State struct {
-	queue   queue
-	flight  flight
-	mtu     uint32 // bytes of payload in a full packet
-	window  window
-	acks    ackFrequency
-	credits credits
-	retries retries
-	mode    mode
-	reads   reads
-	board   board
-	rtt     rtt
-	delays  *delays // nil unless the congestion controller goes by them
-	alarm   alarm
-	probe   probe
-	cork    cork
-	limits  Limits
-	env     *Env
+	queue      queue
+	flight     flight
+	mtu        uint32 // bytes of payload in a full packet
+	window     window
+	acks       ackFrequency
+	credits    credits
+	retries    retries
+	mode       mode
+	reads      reads
+	board      board
+	rtt        rtt
+	rttSamples *rttSamples // nil unless the congestion controller goes by them
+	alarm      alarm
+	probe      probe
+	cork       cork
+	limits     Limits
+	env        *Env
 }
 
 // Env is what a State needs of its owner. Several may share one that traces nothing.
@@ -113,9 +113,9 @@ func (s *State) Begin(c *Connection) {
 func (s *State) SetPath(p *Path) {
 	s.window.init(p.Window, p.Batch, p.Congestion)
 	s.rtt.reset()
-	s.delays = nil
-	if p.Congestion.Terms().RoundTrips {
-		s.delays = new(delays)
+	s.rttSamples = nil
+	if p.Congestion.Params().MeasureRTT {
+		s.rttSamples = new(rttSamples)
 	}
 }
 
@@ -192,7 +192,7 @@ func (s *State) Uncork() { s.cork.reset() }
 
 // Alone reports whether a request that is posted now should not wait to share a frame with others:
 // nothing in flight will bring an answer, on which it would leave, and nothing else waits.
-func (s *State) Alone() bool { return s.flight.idle() && s.cork.empty() }
+func (s *State) IdleUncorked() bool { return s.flight.idle() && s.cork.empty() }
 
 // Corked reports whether all requests that are not sent were posted after the last Uncork, and do
 // not fill a frame: they may wait for more.
@@ -203,11 +203,13 @@ func (s *State) Corked() bool {
 
 // Rate is at how many bits a second packets may be sent by the congestion controller; 0 is any
 // number.
-func (s *State) Rate() float64 { return s.window.rules.Rate(uint32(s.window.size)) * float64(8*s.mtu) }
+func (s *State) Rate() float64 {
+	return s.window.controller.Rate(uint32(s.window.size)) * float64(8*s.mtu)
+}
 
 // Still reports whether nothing is under way: the oldest request is to be sent next, or the rest of
 // it, and what was sent of it is acknowledged. It may be moved without packets.
-func (s *State) Still() bool {
+func (s *State) Quiescent() bool {
 	q := &s.queue
 	underWay := q.next != q.first || !s.flight.idle()
 	heldUp := s.alarm.isSet(RNR) || s.mode.now >= RNRWait

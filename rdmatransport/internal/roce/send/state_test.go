@@ -385,13 +385,13 @@ func TestState(t *testing.T) {
 			r.expect("0.0@1+1 0.2@3+1!", GoneBack)
 		}},
 		{"moved directly", func(r *requester) {
-			if !r.Still() || r.Una() != 0 || r.Moved() != 0 {
+			if !r.Quiescent() || r.Una() != 0 || r.Moved() != 0 {
 				r.t.Fatal("something is under way")
 			}
 			r.MovedDirectly(Send, 5)
 			r.post(Send, 1)
 			r.expect("0.0@5!", InOrder)
-			if r.Still() {
+			if r.Quiescent() {
 				r.t.Error("still, with something in flight")
 			}
 		}},
@@ -399,12 +399,12 @@ func TestState(t *testing.T) {
 			r.post(Read, 9)
 			r.Post(Write, 8, true)
 			r.MovedPart(4)
-			if !r.Still() || r.Una() != 4 || r.Moved() != 4 || !r.Begun() || r.NextPSN() != 9 {
+			if !r.Quiescent() || r.Una() != 4 || r.Moved() != 4 || !r.Begun() || r.NextPSN() != 9 {
 				r.t.Fatal("not at the fifth packet")
 			}
 			r.MovedPart(2)
 			r.MovedDirectly(Read, 3)
-			if !r.Still() || r.Una() != 9 || r.Moved() != 0 || r.Begun() {
+			if !r.Quiescent() || r.Una() != 9 || r.Moved() != 0 || r.Begun() {
 				r.t.Fatal("not at the end")
 			}
 			r.expect("0.0@9!", InOrder) // no answer is missing
@@ -414,10 +414,10 @@ func TestState(t *testing.T) {
 			r.post(Send, 1)
 			r.MovedPart(2)
 			r.expect("0.2@2+3 1.0@6!", InOrder)
-			if o := r.OnAck(4); o.Completed != 0 || r.Still() {
+			if o := r.OnAck(4); o.Completed != 0 || r.Quiescent() {
 				r.t.Errorf("%+v", o)
 			}
-			if o := r.OnAck(7); o.Completed != 2 || !r.Still() {
+			if o := r.OnAck(7); o.Completed != 2 || !r.Quiescent() {
 				r.t.Errorf("%+v", o)
 			}
 		}},
@@ -431,15 +431,15 @@ func TestState(t *testing.T) {
 			b.Packets = 3
 			r.Sent(&b)
 			for psn := range uint32(3) {
-				if r.Still() {
+				if r.Quiescent() {
 					r.t.Error("still, with something in flight")
 				}
 				r.OnAnswered(1 + psn)
 			}
-			if !r.Still() || r.Una() != 4 || r.Moved() != 4 {
+			if !r.Quiescent() || r.Una() != 4 || r.Moved() != 4 {
 				r.t.Errorf("not still at PSN 4: %d, %d", r.Una(), r.Moved())
 			}
-			if r.Fail(&Burst{}, 7); r.Still() {
+			if r.Fail(&Burst{}, 7); r.Quiescent() {
 				r.t.Error("still, and the request has failed")
 			}
 		}},
@@ -481,7 +481,7 @@ func TestState(t *testing.T) {
 			r.send()
 			r.Stop()
 			r.expect("", Failed)
-			if r.Deadline() != 0 || r.OnResponse(0, true) || r.Still() {
+			if r.Deadline() != 0 || r.OnResponse(0, true) || r.Quiescent() {
 				r.t.Error("it goes on")
 			}
 		}},

@@ -37,7 +37,7 @@ func (s *State) traceLost(psn uint32) {
 }
 
 // traceFound reports whether so many packets were found missing one by one.
-func (s *State) traceFound(packets uint32) {
+func (s *State) traceLostCount(packets uint32) {
 	if s.env.Trace != nil {
 		psn, _ := s.board.nextLost(s.flight.max)
 		s.env.Trace(trace.Event{Type: trace.PacketsLost, PSN: psn, Packets: packets})

@@ -4,24 +4,24 @@ import "time"
 
 // window is how many packets may be in flight, and how many of them make a frame.
 type window struct {
-	rules  CongestionController
-	size   uint16 // packets that may be in flight now
-	most   uint16 // and at any time
-	batch  uint16 // full packets in one frame of the link
-	least  uint16 // that it shrinks to
-	often  uint16 // bounds period; 0 does not
-	period uint16 // packets between two requests for an acknowledgement, where more are to follow: whole frames, if it is as many
+	controller CongestionController
+	size       uint16 // packets that may be in flight now
+	most       uint16 // and at any time
+	batch      uint16 // full packets in one frame of the link
+	least      uint16 // that it shrinks to
+	ackEvery   uint16 // bounds period; 0 does not
+	period     uint16 // packets between two requests for an acknowledgement, where more are to follow: whole frames, if it is as many
 }
 
 // init opens a window of so many packets in full. A frame is half of it at most.
 func (w *window) init(packets, batch uint32, rules CongestionController) {
 	most := uint16(packets)
-	terms := rules.Terms()
-	*w = window{rules: rules, most: most, batch: uint16(min(batch, uint32(most/2))), least: uint16(terms.Least), often: uint16(terms.AckEvery)}
-	if terms.Start == 0 {
-		terms.Start = packets
+	params := rules.Params()
+	*w = window{controller: rules, most: most, batch: uint16(min(batch, uint32(most/2))), least: uint16(params.MinWindow), ackEvery: uint16(params.AckEvery)}
+	if params.InitialWindow == 0 {
+		params.InitialWindow = packets
 	}
-	w.set(terms.Start)
+	w.set(params.InitialWindow)
 }
 
 func (w *window) set(size uint32) {
@@ -31,8 +31,8 @@ func (w *window) set(size uint32) {
 	}
 	w.size = n
 	w.period = max(1, n/acksPerWindow)
-	if w.often != 0 {
-		w.period = min(w.period, w.often)
+	if w.ackEvery != 0 {
+		w.period = min(w.period, w.ackEvery)
 	}
 	if w.period > w.batch {
 		w.period -= w.period % w.batch
@@ -45,14 +45,14 @@ func (w *window) clamp(size uint32) uint16 {
 }
 
 // What the controller makes of the window, for set.
-func (w *window) onAck(acked uint32) uint32 { return w.rules.OnAck(uint32(w.size), acked) }
-func (w *window) onLoss(lost uint32) uint32 { return w.rules.OnLoss(uint32(w.size), lost) }
+func (w *window) onAck(acked uint32) uint32 { return w.controller.OnAck(uint32(w.size), acked) }
+func (w *window) onLoss(lost uint32) uint32 { return w.controller.OnLoss(uint32(w.size), lost) }
 func (w *window) onRoundTrip(took, now time.Duration) uint32 {
-	return w.rules.OnRoundTrip(uint32(w.size), took, now)
+	return w.controller.OnRoundTrip(uint32(w.size), took, now)
 }
-func (w *window) onGoBack() uint32   { return w.rules.OnGoBack(uint32(w.size)) }
-func (w *window) onTimeout() uint32  { return w.rules.OnTimeout(uint32(w.size)) }
-func (w *window) onTailLoss() uint32 { return w.rules.OnTailLoss(uint32(w.size)) }
+func (w *window) onGoBack() uint32   { return w.controller.OnGoBack(uint32(w.size)) }
+func (w *window) onTimeout() uint32  { return w.controller.OnTimeout(uint32(w.size)) }
+func (w *window) onTailLoss() uint32 { return w.controller.OnTailLoss(uint32(w.size)) }
 
 // frameRest is how many packets of a message of several are left in the frame of the given one.
 func (w *window) frameRest(packet, packets uint32) uint32 {

@@ -41,7 +41,7 @@ func TestWindow(t *testing.T) {
 // Another controller is asked for every event, and held between the bounds.
 type stubborn struct{ calls []string }
 
-func (s *stubborn) Terms() Terms        { return Terms{Least: MinWindow} }
+func (s *stubborn) Params() Params      { return Params{MinWindow: MinWindow} }
 func (s *stubborn) Rate(uint32) float64 { return 0 }
 func (s *stubborn) OnRoundTrip(uint32, time.Duration, time.Duration) uint32 {
 	panic("it did not ask for that")

@@ -8,7 +8,7 @@ import (
 // Base is how long a round trip to one destination takes where nothing waits in a queue. The
 // connections to that destination find it out together (RFC 9040 §2): one that begins when there is
 // a queue already could not know.
-type Base struct {
+type BaseRTT struct {
 	mu       sync.Mutex
 	shortest [2]time.Duration // round trip, of this period and of the one before
 	until    time.Duration    // when this period ends
@@ -27,7 +27,7 @@ const (
 
 // take takes in that a round trip, which takes about usual, took so long. It returns the shortest,
 // and whether the connection is to use half of its window.
-func (b *Base) take(took, now, usual time.Duration) (shortest time.Duration, draining bool) {
+func (b *BaseRTT) update(took, now, usual time.Duration) (shortest time.Duration, draining bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
