@@ -2,40 +2,39 @@ package send
 
 import "github.com/softrnic/softrnic/rdmatransport/roce/wire"
 
-// ackFrequency is when packets ask for an acknowledgement (the AckReq bit).
+// ackFrequency decides which packets request an acknowledgement (the AckReq bit).
 type ackFrequency struct {
-	sinceAckReq uint32 // packets that were sent since the last request for an acknowledgement
-	requested   uint32 // PSN behind the last packet that asks for one; una if that is answered or to be sent again
+	sinceAckReq uint32 // packets sent since the last acknowledgement request
+	requested   uint32 // PSN behind the last packet with a request; una if it is answered or to be retransmitted
 }
 
 func (a *ackFrequency) init(psn uint32) { *a = ackFrequency{requested: psn} }
 
-// sent notes n packets from psn on, the last of which asks for an acknowledgement or not.
+// sent records n packets from psn on. ask: the last one requests an acknowledgement.
 func (a *ackFrequency) sent(psn, n uint32, ask bool) {
 	if a.sinceAckReq += n; ask {
 		a.sinceAckReq, a.requested = 0, wire.PSNAdd(psn, n)
 	}
 }
 
-// acked notes that everything before una is acknowledged.
+// acked records that everything before una is acknowledged.
 func (a *ackFrequency) acked(una uint32) {
 	if wire.PSNDiff(a.requested, una) < 0 {
 		a.requested = una
 	}
 }
 
-// rewind forgets what was asked for: it is to be sent again.
+// rewind forgets outstanding requests, which will be repeated.
 func (a *ackFrequency) rewind(una uint32) { a.requested = una }
 
-// awaited reports whether an acknowledgement was asked for that una does not include yet.
+// awaited reports whether a requested acknowledgement is outstanding.
 func (a *ackFrequency) awaited(una uint32) bool { return wire.PSNDiff(a.requested, una) > 0 }
 
-// ackReqWithin reports whether a packet that is not the last of its message asks for an
-// acknowledgement. sinceAckReq is how many packets were sent since the last that asked, this one
-// included; room is how many more the window takes, and left how many more the message has; frame
-// says that a frame ends with this packet, and awaited that an acknowledgement is awaited which
-// will open the window. A packet asks if it is the last that the window takes, or at the end of a
-// frame if many have not asked or the window is nearly full.
+// ackReqWithin reports whether a packet, not the last of its message, requests an acknowledgement.
+// sinceAckReq counts the packets since the last request, including this one. room is the rest of
+// the window, and left the rest of the message. frame: the packet ends a frame. awaited: an
+// outstanding acknowledgement will open the window. The last packet of the window requests one. So
+// does the end of a frame, after many packets without a request or near the end of the window.
 func (w *window) ackReqWithin(sinceAckReq, room, left uint32, frame, awaited bool) bool {
 	switch {
 	case room == 0:

@@ -6,30 +6,28 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// Outcome is what an event has the requester do: first complete so many of the oldest requests,
-// then act.
+// Outcome tells the owner to complete the oldest requests, and then to act.
 type Outcome struct {
 	Completed int
 	Action    Action
-	Request   int // FailRequest: the place of the request, behind those that are completed
+	Request   int // FailRequest: index of the request, from the oldest that is not completed
 }
 
-// Action is what follows from an event.
+// Action is the consequence of an event.
 type Action uint8
 
 const (
-	Proceed            Action = iota // nothing but to send what may be sent
-	WentBack                         // the same; what is in flight is sent again, which is counted
-	Probed                           // the same; a probe is among it
-	RetriesExceeded                  // fail the oldest request: nothing came back, as often as retry_cnt allows
-	RNRRetriesExceeded               // fail Request: the peer was not ready for it, as often as rnr_retry allows
-	FailRequest                      // fail Request: the peer has refused it
+	Proceed            Action = iota // send what may be sent
+	WentBack                         // the same; packets in flight are retransmitted, which is counted
+	Probed                           // the same, with a probe
+	RetriesExceeded                  // fail the oldest request: retry_cnt is exhausted
+	RNRRetriesExceeded               // fail Request: rnr_retry is exhausted
+	FailRequest                      // fail Request: the peer refused it
 )
 
-// OnResponse is called first for each acknowledgement or response, with its PSN, and with whether
-// its sender keeps packets behind a gap and tells of them. It returns whether that PSN is in
-// flight: if not, the packet is a duplicate, or an answer to nothing that was sent, and changes
-// nothing.
+// OnResponse is called first for each acknowledgement or response, with its PSN. selective: its
+// sender keeps packets behind a gap and reports them. It returns whether the PSN is in flight. If
+// not, the packet is a duplicate or forged, and changes nothing.
 func (s *State) OnResponse(psn uint32, selective bool) bool {
 	if !s.flight.has(psn) || s.mode.is(Failed) {
 		return false
@@ -38,8 +36,8 @@ func (s *State) OnResponse(psn uint32, selective bool) bool {
 	return true
 }
 
-// OnCredits is called before OnResponse for an acknowledgement that gives n credits beyond message
-// msn, or none: the last acknowledgement may come once more with other credits, when its PSN is no
+// OnCredits is called before OnResponse for an acknowledgement. It gives n credits beyond message
+// msn, or none. The last acknowledgement may be repeated with other credits when its PSN is no
 // longer in flight.
 func (s *State) OnCredits(psn, msn, n uint32, given bool) {
 	if wire.PSNDiff(psn, s.flight.una) >= -1 && wire.PSNDiff(psn, s.flight.max) < 0 {
@@ -50,7 +48,7 @@ func (s *State) OnCredits(psn, msn, n uint32, given bool) {
 // HasCredits reports whether the peer has given credits.
 func (s *State) HasCredits() bool { return s.credits.given }
 
-// OnAck is told that everything before PSN end is acknowledged.
+// OnAck handles an acknowledgement of everything before PSN end.
 func (s *State) OnAck(end uint32) (o Outcome) {
 	if s.mode.is(Selective) {
 		s.board.reportedByAck(end)
@@ -64,18 +62,18 @@ func (s *State) OnAck(end uint32) (o Outcome) {
 	return o
 }
 
-// OnSequenceNAK is told that the peer misses PSN psn, and keeps nothing of what comes behind it.
-// counts reports whether it was news.
+// OnSequenceNAK handles a sequence NAK: the peer misses PSN psn, and keeps nothing behind it. isNew
+// is false for a repeated NAK.
 func (s *State) OnSequenceNAK(psn uint32) (o Outcome, isNew bool) {
 	if s.alarm.isSet(RNR) {
-		return o, false // the alarm decides
+		return o, false // the alarm ends the wait
 	}
 	switch {
 	case s.ackThrough(psn, &o):
 		s.goBack(&o)
 		isNew = true
 	case s.mode.is(Selective) && !s.board.isExecuted(psn):
-		// Answers before it are missing.
+		// Responses before it are missing.
 		s.board.dropped(psn, s.flight.max)
 		s.traceLost(psn)
 		s.setWindow(s.window.onGoBack())
@@ -85,8 +83,8 @@ func (s *State) OnSequenceNAK(psn uint32) (o Outcome, isNew bool) {
 	return o, isNew
 }
 
-// OnSelectiveNAK is told that the peer misses PSN psn, but keeps others behind it. sack tells
-// which.
+// OnSelectiveNAK handles a selective acknowledgement: the peer misses PSN psn, and keeps the
+// packets in sack.
 func (s *State) OnSelectiveNAK(psn uint32, sack wire.Sack) (o Outcome, isNew bool) {
 	if s.alarm.isSet(RNR) {
 		return o, false
@@ -101,7 +99,7 @@ func (s *State) OnSelectiveNAK(psn uint32, sack wire.Sack) (o Outcome, isNew boo
 	return o, true
 }
 
-// sacked notes what a selective acknowledgement of PSN psn tells.
+// sacked records the packets in a selective acknowledgement of PSN psn.
 func (s *State) sacked(psn uint32, sack wire.Sack) {
 	f := &s.flight
 	inFlight := func(distance uint32) uint32 {
@@ -117,7 +115,7 @@ func (s *State) sacked(psn uint32, sack wire.Sack) {
 	for distance, n := range sack.All {
 		first := inFlight(distance)
 		if first == f.max {
-			break // only a forged list goes on
+			break // only a forged list continues
 		}
 		if s.board.sacked(first, inFlight(distance+n)) {
 			s.alarm.onResponse()
@@ -127,9 +125,9 @@ func (s *State) sacked(psn uint32, sack wire.Sack) {
 	s.board.reported(inFlight(n+1), all)
 }
 
-// OnRNR is told that the peer asked not to be sent PSN psn and what comes behind it for some time.
-// Answers to what comes before it may be missing; they are asked for meanwhile. counts tells
-// whether it was news.
+// OnRNR handles an RNR NAK: the peer asks to wait before PSN psn is sent again. Responses to
+// earlier requests may be missing, and are requested during the wait. isNew is false for a repeated
+// NAK.
 func (s *State) OnRNR(psn uint32, wait time.Duration) (o Outcome, isNew bool) {
 	if s.alarm.isSet(RNR) {
 		return o, false
@@ -154,19 +152,18 @@ func (s *State) OnRNR(psn uint32, wait time.Duration) (o Outcome, isNew bool) {
 	return o, true
 }
 
-// OnRefusal is told that the peer has ended the connection over PSN psn. A request before that one
-// is here only because its answer is missing, or the answer of one before that; the peer will not
-// give it any more.
+// OnRefusal handles a NAK of PSN psn that ends the connection. Requests before psn are still queued
+// only because responses are missing. The peer will not send these any more.
 func (s *State) OnRefusal(psn uint32) (o Outcome) {
 	s.ackBefore(psn, &o)
 	o.Action, o.Request = FailRequest, s.queue.index(s.queue.find(psn))
 	return o
 }
 
-// OnAnswer is told of a response to a READ or atomic, before it is placed: what comes before the
-// request is acknowledged by it. If ok, it belongs to the request at the given place, behind those
-// that the outcome completes, and offset is how many packets of the answer come before it; else it
-// is to be dropped.
+// OnAnswer handles a response to a READ or atomic before it is placed. The response acknowledges
+// everything before its request. request is the index of that request, after those that the outcome
+// completes. offset is the number of responses before this one. If ok is false, the response is to
+// be dropped.
 func (s *State) OnAnswer(psn uint32) (request int, offset uint32, o Outcome, ok bool) {
 	q := &s.queue
 	n := q.find(psn)
@@ -187,7 +184,7 @@ func (s *State) OnAnswer(psn uint32) (request int, offset uint32, o Outcome, ok 
 	return q.index(n), uint32(wire.PSNDiff(psn, r.psn)), o, ok
 }
 
-// OnAnswered is told that the answer that OnAnswer was told of is in place.
+// OnAnswered records that the response that OnAnswer accepted is placed.
 func (s *State) OnAnswered(psn uint32) (o Outcome) {
 	if s.mode.is(Selective) {
 		s.board.answered(psn)
@@ -211,9 +208,9 @@ func (s *State) OnAnswered(psn uint32) (o Outcome) {
 	return o
 }
 
-// ackThrough takes everything before PSN end as acknowledged. A READ or atomic among it whose
-// response did not come makes that an implied NAK: the requester goes back there, or keeps account
-// of what is missing, and the result is false.
+// ackThrough acknowledges everything before PSN end. The missing response of a READ or atomic
+// before end makes it an implied NAK. The requester then goes back to that request or starts a
+// recovery, and the result is false.
 func (s *State) ackThrough(end uint32, o *Outcome) bool {
 	if s.ackBefore(end, o) {
 		return true
@@ -224,8 +221,8 @@ func (s *State) ackThrough(end uint32, o *Outcome) bool {
 	return false
 }
 
-// ackBefore is ackThrough for a NAK, which itself says what is to be sent again: a missing response
-// does not make the requester go back.
+// ackBefore is ackThrough for a NAK, which names the packets to retransmit. A missing response does
+// not make the requester go back.
 func (s *State) ackBefore(end uint32, o *Outcome) bool {
 	if s.mode.is(Selective) {
 		return s.executedBefore(end, o)
@@ -251,7 +248,7 @@ func (s *State) ackBefore(end uint32, o *Outcome) bool {
 	return true
 }
 
-// progress moves the window's lower edge: the peer is alive and has everything before una.
+// progress moves una: the peer is alive and has everything before it.
 func (s *State) progress(una uint32) {
 	if s.rttSamples != nil {
 		s.onAnswered(func(psn uint32) bool { return wire.PSNDiff(una, psn) > 0 })
@@ -276,7 +273,7 @@ func (s *State) progress(una uint32) {
 	}
 }
 
-// endRNRWait ends the RNR wait: the PSN that it is for has turned out to have been executed.
+// endRNRWait ends the RNR wait, as the peer has executed the PSN of the RNR NAK.
 func (s *State) endRNRWait() {
 	s.traceRNR(s.alarm.rnrPSN, 0)
 	s.alarm.endRNR()

@@ -5,28 +5,28 @@ import (
 	"time"
 )
 
-// Base is how long a round trip to one destination takes where nothing waits in a queue. The
-// connections to that destination find it out together (RFC 9040 §2): one that begins when there is
-// a queue already could not know.
+// BaseRTT is the minimum round-trip time to one destination, with empty queues. All connections to
+// that destination share it (RFC 9040 §2): a connection that starts with a queue on the path could
+// not measure it.
 type BaseRTT struct {
 	mu       sync.Mutex
-	shortest [2]time.Duration // round trip, of this period and of the one before
-	until    time.Duration    // when this period ends
-	seen     time.Duration    // when one was last about as short
-	draining time.Duration    // until when the connections use half of their windows; 0 if they do not
+	shortest [2]time.Duration // minimum of this period and of the previous one
+	until    time.Duration    // end of this period
+	seen     time.Duration    // time of the last round trip close to the minimum
+	draining time.Duration    // the connections use half of their windows until then; 0 if they do not
 }
 
 const (
-	// basePeriod is how long the shortest round trip is remembered at least: routes change.
-	// (Linux's TCP has the same.)
+	// basePeriod is how long a minimum is remembered at least. Routes change. (Linux's TCP uses the
+	// same period.)
 	basePeriod = 5 * time.Minute
-	// drainAfter is how long no round trip has to have been as short as the shortest before the
-	// queue is drained, to see how short they are without it. (BBR calls that ProbeRTT.)
+	// drainAfter is how long round trips may stay above the minimum before the queue is drained to
+	// measure it again. (BBR calls that ProbeRTT.)
 	drainAfter = time.Second
 )
 
-// take takes in that a round trip, which takes about usual, took so long. It returns the shortest,
-// and whether the connection is to use half of its window.
+// update adds a round trip, where usual is the smoothed one. It returns the minimum, and whether
+// the connection must use half of its window.
 func (b *BaseRTT) update(took, now, usual time.Duration) (shortest time.Duration, draining bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -2,43 +2,40 @@ package send
 
 import "time"
 
-// CongestionController is the rules by which the window opens and closes. Each method is told of
-// one event and given the window as it is, in packets; it returns what the window is to be, which
-// is then held between its bounds. A controller is called for an acknowledgement or a loss, not for
-// a packet.
+// CongestionController decides how the window opens and closes. Each method handles one event. It
+// takes the current window, in packets, and returns the new one, which is then clamped. Methods are
+// called once per acknowledgement or loss, not per packet.
 type CongestionController interface {
-	// Terms is what the controller wants besides. It is asked once.
+	// Params returns the controller's parameters. It is called once.
 	Params() Params
-	// OnRoundTrip is called for each round trip that is measured, with how long it took and the
-	// time, if Terms asks for that: in one round trip several times.
+	// OnRoundTrip is called for each sampled round trip, several times per round trip, if Params
+	// asks for samples.
 	OnRoundTrip(window uint32, took, now time.Duration) uint32
-	// Rate is how many packets a second a window is sent at; 0 leaves them to go at once.
+	// Rate returns the pacing rate of a window in packets per second; 0 is no pacing.
 	Rate(window uint32) float64
 	// OnAck is called when acked more packets are acknowledged.
 	OnAck(window, acked uint32) uint32
-	// OnLoss is called when lost packets are found missing one by one, and will be repeated one by
-	// one.
+	// OnLoss is called when single packets are found lost, and will be retransmitted alone.
 	OnLoss(window, lost uint32) uint32
-	// OnGoBack is called when the peer has dropped everything behind a gap, by a sequence NAK or an
-	// answer that tells the same: all that is in flight is sent again.
+	// OnGoBack is called when the peer has dropped everything behind a gap, so that everything in
+	// flight is retransmitted.
 	OnGoBack(window uint32) uint32
-	// OnTimeout is called when nothing was heard for the whole retransmission timeout.
+	// OnTimeout is called after a retransmission timeout.
 	OnTimeout(window uint32) uint32
 	// OnTailLoss is called when the answer to a probe shows that all packets behind it are missing.
 	OnTailLoss(window uint32) uint32
 }
 
-// Terms is what a controller wants.
+// Params is what a controller needs.
 type Params struct {
-	InitialWindow uint32 // the window that a connection begins with, in packets; 0 is all that there may be
-	MinWindow     uint32 // what it shrinks to
-	AckEvery      uint32 // packets after which an acknowledgement is asked for at least; 0 leaves it to the window
-	MeasureRTT    bool   // they are measured
+	InitialWindow uint32 // initial window in packets; 0 is the largest
+	MinWindow     uint32 // smallest window in packets
+	AckEvery      uint32 // largest number of packets per acknowledgement request; 0 leaves it to the window
+	MeasureRTT    bool   // sample round trips
 }
 
-// Conservation is the controller that QPs have, by the conservation of packets: the window becomes
-// smaller by each packet that is lost, and larger by each that is acknowledged. Only what makes the
-// requester go back halves it.
+// Conservation is the default controller, by the conservation of packets. Each lost packet makes
+// the window smaller by one, and each acknowledged packet larger by one. Going back halves it.
 type Conservation struct{}
 
 func (Conservation) Params() Params { return Params{MinWindow: MinWindow} }
@@ -55,6 +52,6 @@ func (Conservation) OnGoBack(window uint32) uint32 { return window / 2 }
 
 func (Conservation) OnTimeout(window uint32) uint32 { return window / 2 }
 
-// OnTailLoss closes the window: the peer may only be slow, and answer what was sent before the
-// probe after all.
+// OnTailLoss closes the window. The peer may only be slow, and answer packets from before the
+// probe.
 func (Conservation) OnTailLoss(uint32) uint32 { return MinWindow }

@@ -2,15 +2,14 @@ package send
 
 import "math"
 
-// cork is the requests that were posted since Uncork was last called. While they do not fill a
-// frame, and something is in flight, they may wait for more requests to share a frame with.
+// cork holds the requests posted since the last Uncork. While they do not fill a frame and packets
+// are in flight, they may wait for more requests to share a frame.
 type cork struct {
 	requests uint32
-	bytes    uint32 // of their payload, or the most that fits here
+	bytes    uint32 // payload bytes, saturated
 }
 
-// posted counts a request, as one packet: a message of more packets has so many bytes that it does
-// not fit in any case.
+// posted counts a request as one packet. A message of several packets has too many bytes to fit.
 func (c *cork) posted(bytes uint64) {
 	c.requests++
 	c.bytes = uint32(min(uint64(c.bytes)+bytes, math.MaxUint32))
@@ -20,7 +19,7 @@ func (c *cork) reset() { *c = cork{} }
 
 func (c *cork) empty() bool { return c.requests == 0 }
 
-// fits reports whether all of it has room in less than a frame of so many full packets.
+// fits reports whether the corked requests take less than a frame of batch full packets.
 func (c *cork) fits(batch, mtu uint32) bool {
 	return batch > 1 && c.requests < fullFrame && c.bytes < (batch-1)*mtu
 }

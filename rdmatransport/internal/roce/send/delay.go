@@ -5,63 +5,62 @@ import (
 	"time"
 )
 
-// ByDelay is the controller that keeps a few packets of each connection in the queues on the way,
-// by the delay that they cause. Where connections meet in a queue, each goes for the rate of n
-// packets in the time d, where n is how many packets it keeps there, and d is the delay that all of
-// them see: so their shares are equal. The goal is that of Copa (Arun and Balakrishnan, NSDI 2018,
+// ByDelay is a congestion controller that keeps a few packets of each connection queued on the
+// path, and measures the delay that they cause. Connections that share a queue see the same delay
+// d, and each aims at the rate of n packets in time d, where n is the number of its queued packets.
+// Their shares are therefore equal. The target is that of Copa (Arun and Balakrishnan, NSDI 2018,
 // §2.1, which calls 1/n δ) and of FAST TCP (Wei, Jin, Low and Hegde, IEEE/ACM Transactions on
-// Networking 14, 2006, §IV). A window that is too small grows as Copa's does, and one that is too
-// large shrinks as FAST's does.
+// Networking 14, 2006, §IV). A window that is too small grows as in Copa, and one that is too large
+// shrinks as in FAST.
 //
-// What is lost makes the window smaller only if it is much: a long path may lose packets that no
-// queue has dropped.
+// Only heavy loss makes the window smaller, because a long path may lose packets without a full
+// queue.
 type ByDelay struct {
-	minQueued float64 // packets that the connection keeps in the queues at least
-	window    float64 // packets; the window that is set is the whole part
-	starting  bool    // the window doubles each round trip, until there is a delay
+	minQueued float64 // least number of packets that the connection keeps queued
+	window    float64 // packets; the window in use is the integer part
+	starting  bool    // slow start: the window doubles each round trip until there is a delay
 	draining  bool    // only half of the window is used
 
 	base     *BaseRTT
-	shortest time.Duration // round trip, by base
-	recent   [8]sample     // the last round trips, in a ring
+	shortest time.Duration // minimum round trip, from base
+	recent   [8]sample     // ring of recent round trips
 	last     int
 	smoothed time.Duration // round trip
 
-	velocity float64       // how many times as fast as at first the window grows
-	growths  int           // round trips in which it did nothing else
-	shrunk   bool          // it did not in this one
-	rttEnd   time.Duration // when this one ends
-	lost     uint32        // packets, in this one
-	cut      bool          // the window was made smaller for that
+	velocity float64       // growth relative to the initial growth
+	growths  int           // consecutive round trips in which the window only grew
+	shrunk   bool          // the window shrank in this round trip
+	rttEnd   time.Duration // end of this round trip
+	lost     uint32        // packets lost in this round trip
+	cut      bool          // the window was reduced because of these losses
 }
 
-// sample is a round trip and when it ended.
+// sample is a round trip and the time when it ended.
 type sample struct{ took, at time.Duration }
 
 const (
-	// delayStart is the window that a connection begins with, in packets.
+	// delayStart is the initial window, in packets.
 	delayStart = 16
-	// delayRises is after how many round trips of growth the window grows faster, and delayGrowth
-	// the share of it by which it does at most.
+	// delayRises is the number of round trips of growth after which the window grows faster.
+	// delayGrowth is the largest growth per round trip, as a share of the window.
 	delayRises  = 3
 	delayGrowth = 0.125
-	// delayCut is what is left of the window when much is lost.
+	// delayCut is the share of the window that remains after heavy loss.
 	delayCut = 0.7
 )
 
-// NewByDelay is the controller of one connection, to where base is of.
+// NewByDelay returns the controller of one connection to the destination of base.
 func NewByDelay(queued float64, base *BaseRTT) *ByDelay {
 	return &ByDelay{minQueued: queued, window: delayStart, starting: true, velocity: 1, base: base}
 }
 
-// Terms is that round trips are measured, and often: of a burst, the last packet sees the longest
-// queue.
+// Params asks for frequent round-trip samples. The last packet of a burst sees the longest queue.
 func (c *ByDelay) Params() Params {
 	return Params{InitialWindow: delayStart, MinWindow: 2, AckEvery: 4, MeasureRTT: true}
 }
 
-// Rate spreads a window over a little less than a round trip: it is to be the window that holds
-// packets back, and not the rate.
+// Rate spreads a window over slightly less than a round trip. The window limits the rate, not the
+// pacing.
 func (c *ByDelay) Rate(window uint32) float64 {
 	if c.smoothed == 0 {
 		return 0
@@ -69,7 +68,7 @@ func (c *ByDelay) Rate(window uint32) float64 {
 	return 1.05 * float64(window) / c.smoothed.Seconds()
 }
 
-// OnRoundTrip takes a measurement in.
+// OnRoundTrip processes a sample.
 func (c *ByDelay) OnRoundTrip(window uint32, took, now time.Duration) uint32 {
 	if c.smoothed == 0 {
 		c.smoothed = took
@@ -86,7 +85,7 @@ func (c *ByDelay) OnRoundTrip(window uint32, took, now time.Duration) uint32 {
 	return uint32(c.window)
 }
 
-// endRoundTrip has the window grow twice as fast if it did nothing but grow.
+// endRoundTrip doubles the growth after several round trips of growth alone.
 func (c *ByDelay) endRoundTrip(now time.Duration) {
 	if c.growths++; c.shrunk {
 		c.growths, c.velocity = 0, 1
@@ -97,8 +96,8 @@ func (c *ByDelay) endRoundTrip(now time.Duration) {
 	c.rttEnd, c.shrunk, c.lost, c.cut = now+c.smoothed, false, 0, false
 }
 
-// standing is the shortest of the round trips of the last half one: what is longer is a burst's
-// doing, or the peer's.
+// standing returns the shortest of the samples of the last half round trip. Longer ones are caused
+// by a burst or by the peer.
 func (c *ByDelay) standing() time.Duration {
 	newest := c.recent[c.last]
 	least := newest.took
@@ -110,11 +109,11 @@ func (c *ByDelay) standing() time.Duration {
 	return least
 }
 
-// keeps is how many packets the connection keeps in the queues: more where the window is large, so
-// that their delay is seen.
+// queueTarget returns how many packets the connection keeps queued. A large window needs more of
+// them for a measurable delay.
 func (c *ByDelay) queueTarget() float64 { return max(c.minQueued, math.Sqrt(c.window)) }
 
-// goal is the window that has as many packets in the queues as there are to be.
+// goal returns the window that has queueTarget packets queued.
 func (c *ByDelay) goal() float64 {
 	if trip := c.standing(); trip > c.shortest {
 		return c.window*c.shortest.Seconds()/trip.Seconds() + c.queueTarget()
@@ -122,13 +121,13 @@ func (c *ByDelay) goal() float64 {
 	return c.window + c.queueTarget()
 }
 
-// OnAck moves the window: up by velocity times queued in a round trip, or half of the way down to
-// the goal.
+// OnAck moves the window: up by velocity times queueTarget per round trip, or half of the way down
+// to the goal.
 func (c *ByDelay) OnAck(window, acked uint32) uint32 {
 	if c.draining {
 		return window
 	}
-	if uint32(c.window) != window { // it was held between its bounds
+	if uint32(c.window) != window { // the window was clamped
 		c.window = float64(window)
 	}
 	goal, share := c.goal(), min(float64(acked)/c.window, 1)
@@ -144,8 +143,7 @@ func (c *ByDelay) OnAck(window, acked uint32) uint32 {
 	return uint32(c.window)
 }
 
-// OnLoss makes the window smaller once a round trip, if a tenth of it is lost, or if the connection
-// begins.
+// OnLoss reduces the window once per round trip, if a tenth of it is lost, or in slow start.
 func (c *ByDelay) OnLoss(window, lost uint32) uint32 {
 	if c.lost += lost; c.cut || !c.starting && 10*c.lost <= window {
 		return window

@@ -7,7 +7,7 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// trips has a controller see round trips of so long each, in each of which all of its window is
+// trips passes n round trips of the given length to a controller, each with a full window
 // acknowledged.
 func trips(c *ByDelay, now *time.Duration, window uint32, n int, took time.Duration) uint32 {
 	for range n {
@@ -35,7 +35,7 @@ func TestByDelay(t *testing.T) {
 		}, 700, 860},
 		{"to which it comes", func(_ *ByDelay, trip func(int, time.Duration) uint32) uint32 {
 			trip(6, 10*ms)
-			return trip(80, 11*ms) // w/11 is √w, the nearer the slower
+			return trip(80, 11*ms) // w/11 is √w; slower as it gets closer
 		}, 121, 220},
 		{"from where it grows slowly, and then faster", func(_ *ByDelay, trip func(int, time.Duration) uint32) uint32 {
 			trip(6, 10*ms)
@@ -85,8 +85,8 @@ func TestByDelay(t *testing.T) {
 	}
 }
 
-// TestBase: connections learn from each other how long a round trip takes without a queue, forget
-// it after some minutes, and find it out again together.
+// TestBase: connections share the minimum round trip. They forget it after some minutes, and
+// measure it again together.
 func TestBase(t *testing.T) {
 	const ms = time.Millisecond
 	var b BaseRTT
@@ -112,8 +112,8 @@ func TestBase(t *testing.T) {
 	}
 }
 
-// TestDelays: several packets are measured at a time, spread over a round trip, and what is sent
-// again is not.
+// TestDelays: several packets are sampled at a time, spread over a round trip. Retransmitted ones
+// are not.
 func TestDelays(t *testing.T) {
 	const ms = time.Millisecond
 	var d rttSamples

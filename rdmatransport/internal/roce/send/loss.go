@@ -6,8 +6,8 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// overtaken reports whether a transmission counts as lost, given the newest one that has arrived:
-// that was sent LossEvidence later, or is the last that was sent at all.
+// overtaken reports whether a transmission counts as lost. It does if one sent LossEvidence later
+// has arrived, or the very last one that was sent.
 func overtaken(number, newest uint32, last bool) bool {
 	if last {
 		return number < newest
@@ -15,8 +15,8 @@ func overtaken(number, newest uint32, last bool) bool {
 	return number+LossEvidence <= newest
 }
 
-// detectLosses marks what is lost of the PSNs from una up to max by what has arrived since it last
-// looked, and returns how many packets of the network those are.
+// detectLosses marks PSNs from una up to max as lost, based on arrivals since the last call. It
+// returns how many packets on the wire these are.
 func (b *scoreboard) detectLosses(una, max uint32) (packets uint32) {
 	if !b.takeChanged() {
 		return 0
@@ -24,14 +24,13 @@ func (b *scoreboard) detectLosses(una, max uint32) (packets uint32) {
 	return b.detectLostRequests(max) + b.detectLostAnswers(una, max)
 }
 
-// detectLostRequests looks at what is not executed: packets that the peer would have acknowledged
-// by now, or told of. A READ's PSNs share their request's fate. What the peer keeps takes a step
-// for 64 PSNs, and what nothing has overtaken none.
+// detectLostRequests checks PSNs that are not executed. The peer would have acknowledged or
+// reported these packets by now. The PSNs of a READ are lost with its request. Kept packets take
+// one step per 64 PSNs, and packets that nothing has overtaken take none.
 func (b *scoreboard) detectLostRequests(max uint32) (packets uint32) {
 	if b.truncated && wire.PSNDiff(max, b.limit) > 0 {
-		// The peer may keep what is behind the limit. It says so in the list that it sends when all
-		// before the limit is executed; that this is so may be known before, by an answer to a
-		// READ.
+		// The peer may keep packets behind the limit. It reports them in its next list, after
+		// everything before the limit is executed. A response to a READ may show that earlier.
 		if max = b.limit; wire.PSNDiff(b.executed, max) > 0 {
 			max = b.executed
 		}
@@ -46,7 +45,7 @@ func (b *scoreboard) detectLostRequests(max uint32) (packets uint32) {
 			case !s.is(answer) || s.is(head):
 				isLost = overtaken(s.number, b.newest, last)
 				if !isLost && wire.PSNDiff(psn, b.end) >= 0 {
-					return packets // what follows was sent later
+					return packets // later PSNs were sent later
 				}
 				isLost = isLost && !s.is(accepted)
 			case psn != behind: // the peer keeps the request
@@ -65,8 +64,8 @@ func (b *scoreboard) detectLostRequests(max uint32) (packets uint32) {
 	return packets
 }
 
-// detectLostAnswers looks at what is executed: the peer answers in the order of PSNs, so only what
-// stands behind an answer tells that it is lost.
+// detectLostAnswers checks PSNs that are executed. The peer sends responses in order, so only later
+// responses prove one lost.
 func (b *scoreboard) detectLostAnswers(una, max uint32) (packets uint32) {
 	newest, last := uint32(0), b.executed == max
 	for psn := b.executed; psn != una; {

@@ -2,7 +2,7 @@ package send
 
 import "testing"
 
-// board begins with PSNs 0 to n, sent in order; answers are those of READs, which begin at heads.
+// testBoard has PSNs 0 to n, sent in order. answers are those of READs, which begin at heads.
 func testBoard(n uint32, answers, heads []uint32) *scoreboard {
 	b := newScoreboard(0, 1024)
 	isAnswer := map[uint32]bool{}

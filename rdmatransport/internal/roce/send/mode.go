@@ -1,26 +1,24 @@
 package send
 
-// Mode is what the requester is doing about what is in flight.
+// Mode is the mode of retransmission.
 type Mode uint8
 
 const (
-	// InOrder: packets are sent in the order of their PSNs, and none that was sent is known to be
-	// missing.
+	// InOrder: packets are sent in the order of their PSNs, and none is known to be missing.
 	InOrder Mode = iota
-	// GoneBack: a sequence NAK of una, or an answer that implies one, had everything from una on
-	// sent again. One loss makes many such NAKs, so no other counts until there is progress, or a
-	// probe takes care of a second loss.
+	// GoneBack: everything from una on is retransmitted because of a sequence NAK, explicit or
+	// implied. One loss causes many such NAKs, so further ones are ignored until una advances. A
+	// probe finds a second loss.
 	GoneBack
-	// Probing: una was sent again as a probe, and what follows it was sent before; the answer tells
-	// whether that is lost.
+	// Probing: una was retransmitted as a probe. Later packets were sent before, and the response
+	// shows whether they are lost.
 	Probing
-	// RNRWait: by an RNR NAK, the peer asked to wait before a PSN is sent again; only what comes
-	// before that PSN is sent.
+	// RNRWait: an RNR NAK asked to wait before a PSN is sent again. Only packets before that PSN
+	// are sent.
 	RNRWait
-	// Selective: something is missing, and a scoreboard tells what; no more than that is sent
-	// again.
+	// Selective: packets are missing, and a scoreboard tracks which. Only these are retransmitted.
 	Selective
-	// Failed: nothing is sent any more.
+	// Failed: nothing is sent.
 	Failed
 
 	modes = int(Failed) + 1
@@ -30,26 +28,26 @@ func (m Mode) String() string {
 	return [...]string{"in order", "gone back", "probing", "RNR wait", "selective", "failed"}[m]
 }
 
-// modeEvent is what may change the mode.
+// modeEvent is an event that may change the mode.
 type modeEvent uint8
 
 const (
-	onProgress  modeEvent = iota // una has moved
-	onNAK                        // everything from una on is sent again, because of a sequence NAK
-	onTimeout                    // the same, because of the retransmission timeout
-	onProbe                      // una was sent as a probe, and more was sent before
-	onProbeOver                  // the probe is answered, or was all there is
-	onGap                        // something is missing that the peer can be asked for alone
+	onProgress  modeEvent = iota // una has advanced
+	onNAK                        // everything from una on is retransmitted after a sequence NAK
+	onTimeout                    // the same after a retransmission timeout
+	onProbe                      // una was sent as a probe, with later packets sent before
+	onProbeOver                  // the probe is answered, or was the only packet in flight
+	onGap                        // a packet is missing, and the peer can be sent that packet alone
 	onRecovered                  // nothing is missing any more
-	onRNR                        // an RNR NAK of una, or of a PSN behind answers that are missing
-	onRNROver                    // its time is over, or the PSN turned out to have been executed
+	onRNR                        // an RNR NAK of una, or of a PSN behind missing responses
+	onRNROver                    // the wait is over, or the peer has executed the PSN
 	onFailure                    // the QP has failed
 
 	modeEvents = int(onFailure) + 1
 )
 
-// transitions is the mode behind each event. Where an event cannot occur or does not matter, the
-// mode stays.
+// transitions is the mode after each event. The mode stays if an event cannot occur or does not
+// matter.
 //
 //	            progress  NAK      timeout  probe     over     gap       recovered RNR       RNR over failure
 //	in order    stays     back     stays    probing   stays    selective stays     RNR wait  stays    failed
@@ -59,9 +57,9 @@ const (
 //	RNR wait    stays     stays    in order stays     stays    selective stays     stays     in order failed
 //	failed      stays     stays    stays    stays     stays    stays     stays     stays     stays    stays
 //
-// An RNR NAK of a PSN behind what a scoreboard knows to be missing leaves the mode Selective: the
-// wait is the alarm's then. In RNR wait there is no timeout and no probe: those alarms are set when
-// the wait is over.
+// An RNR NAK of a PSN behind others that are missing leaves the mode Selective. The alarm alone
+// then ends the wait. There is no timeout and no probe in RNRWait: these alarms are set after the
+// wait.
 var transitions = [modes][modeEvents]Mode{
 	InOrder:   {InOrder, GoneBack, InOrder, Probing, InOrder, Selective, InOrder, RNRWait, InOrder, Failed},
 	GoneBack:  {InOrder, GoneBack, InOrder, Probing, InOrder, Selective, GoneBack, RNRWait, GoneBack, Failed},
@@ -71,17 +69,17 @@ var transitions = [modes][modeEvents]Mode{
 	Failed:    {Failed, Failed, Failed, Failed, Failed, Failed, Failed, Failed, Failed, Failed},
 }
 
-// mode is the present one.
+// mode is the current mode.
 type mode struct {
 	now       Mode
-	selective bool // the peer keeps what comes behind a gap and tells of it, by its last packet: Selective is of use
+	selective bool // the peer keeps packets behind a gap and reports them, as its last packet showed
 }
 
 func (m *mode) init() { *m = mode{} }
 
 func (m *mode) setPeer(selective bool) { m.selective = selective }
 
-// on changes the mode as an event asks for.
+// on applies an event.
 func (m *mode) on(e modeEvent) { m.now = transitions[m.now][e] }
 
 func (m *mode) is(now Mode) bool { return m.now == now }

@@ -2,7 +2,7 @@ package send
 
 import "testing"
 
-// Every cell of the table in mode.go's comment.
+// Every cell of the table in the comment of mode.go.
 func TestTransitions(t *testing.T) {
 	const (
 		order, back, probing, wait, selective, failed = InOrder, GoneBack, Probing, RNRWait, Selective, Failed

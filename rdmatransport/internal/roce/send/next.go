@@ -2,58 +2,58 @@ package send
 
 import "github.com/softrnic/softrnic/rdmatransport/roce/wire"
 
-// Step is what the requester does next.
+// Step is the next step of the requester.
 type Step uint8
 
 const (
-	Wait         Step = iota // nothing: an event has to come first
+	Wait         Step = iota // do nothing until the next event
 	Transmit                 // send the packets of the Burst
-	ExecuteLocal             // execute a local request, and tell by LocalExecuted or Fail
-	Refuse                   // Fail a request that could never be sent: it has an answer, and the QP may have none outstanding
-	GiveUp                   // fail the QP: the oldest request has failed, for the Reason
+	ExecuteLocal             // execute a local request, and call LocalExecuted or Fail
+	Refuse                   // Fail a request that can never be sent: it has a response, and the QP may have none outstanding
+	GiveUp                   // fail the QP with Reason: the oldest request has failed
 )
 
-// Burst is consecutive packets of one request that may be sent.
+// Burst is a run of consecutive packets of one request that may be sent.
 type Burst struct {
 	origin    origin
 	Kind      Kind   // of the request
-	AckReq    bool   // the last packet asks for an acknowledgement
-	EndsFrame bool   // its frame is to end with it: it is longer than the packets behind it, which fill whole frames
-	Final     bool   // once it is sent, Next says Wait: the window is full, in the middle of a request
-	Reason    uint8  // to GiveUp: what Fail was told
-	Request   int    // place of the request behind the oldest
-	Packet    uint32 // first packet to be sent, of the request's
-	PSN       uint32 // and its PSN
-	Packets   uint32 // how many PSNs; for a READ, how many are asked for with one request packet
+	AckReq    bool   // the last packet requests an acknowledgement
+	EndsFrame bool   // the frame ends with the burst: its packet is longer than those behind it, which fill whole frames
+	Final     bool   // after the burst, Next returns Wait: the window is full in the middle of a request
+	Reason    uint8  // for GiveUp: the reason given to Fail
+	Request   int    // index of the request, from the oldest
+	Packet    uint32 // index of the first packet in the request
+	PSN       uint32 // PSN of the first packet
+	Packets   uint32 // number of PSNs; for a READ, the number of responses to one request packet
 }
 
-// origin is why a burst is sent.
+// origin is the reason for a burst.
 type origin uint8
 
 const (
-	fromCursor     origin = iota // it is the cursor's turn
-	fromScoreboard               // it was lost
-	fromProbe                    // the peer has been silent
-	fromAckReq                   // it was sent, and is to ask for an acknowledgement after all
+	fromCursor     origin = iota // new packets, or go-back-N
+	fromScoreboard               // the packets were lost
+	fromProbe                    // a probe
+	fromAckReq                   // the last packet sent again, to request an acknowledgement
 )
 
-// Repeats reports whether the packets were sent before, and are sent again one by one.
+// Repeats reports whether the burst retransmits single packets.
 func (b *Burst) Repeats() bool { return b.origin == fromScoreboard }
 
-// Setting is what the owner of the State knows about the QP, and what bears on what may be sent.
+// Setting is a property of the QP that affects which packets may be sent.
 type Setting uint8
 
 const (
-	Draining Setting = 1 << iota // no request is begun any more
-	Direct                       // requests behind the oldest are not begun: they will need no packets
-	Paced                        // a rate limit may hold each packet back
-	Open                         // a frame is begun that small packets can share
+	Draining Setting = 1 << iota // no request is started any more
+	Direct                       // requests behind the oldest are not started: they will be moved without packets
+	Paced                        // a rate limit may delay each packet
+	Open                         // an open frame has room for small packets
 )
 
 func (s Setting) has(any Setting) bool { return s&any != 0 }
 
-// Next is what may be sent next, as the window, the peer's resources and fences allow. It fills b
-// in where that is more than to Wait.
+// Next returns the next step that the window, the peer's resources and fences allow. It fills in b
+// for every step except Wait.
 func (s *State) Next(in Setting, b *Burst) Step {
 	if s.mode.now >= Selective || s.probe.pending {
 		if step, ok := s.nextRetransmit(b); ok {
@@ -97,7 +97,7 @@ func (s *State) Next(in Setting, b *Burst) Step {
 	return s.nextRequest(b, r, uint32(room), in)
 }
 
-// nextBefore is what comes before the cursor's turn; not ok if there is none.
+// nextRetransmit returns the step that has priority over new packets. ok is false if there is none.
 func (s *State) nextRetransmit(b *Burst) (step Step, ok bool) {
 	switch {
 	case s.mode.is(Failed):
@@ -110,7 +110,7 @@ func (s *State) nextRetransmit(b *Burst) (step Step, ok bool) {
 	return s.nextProbe(b), true
 }
 
-// mayStart reports whether the current request may be begun.
+// mayStart reports whether the current request may be started.
 func (s *State) mayStart(r *request, in Setting) bool {
 	behind := s.queue.next != s.queue.first
 	switch {
@@ -120,15 +120,15 @@ func (s *State) mayStart(r *request, in Setting) bool {
 	return !s.credits.given || s.creditsAllow(r)
 }
 
-// mayExceed reports whether the peer's credits let a request be begun. Where all is acknowledged
-// nothing is held back, whatever the counts say; nor where what was sent last left it to this one
-// to ask for an acknowledgement.
+// creditsAllow reports whether the peer's credits allow a request to start. They do not limit a QP
+// that has everything acknowledged, to avoid a deadlock. Nor do they if earlier packets left the
+// acknowledgement request to this one.
 func (s *State) creditsAllow(r *request) bool {
 	return r.kind == Local || s.flight.una == s.flight.next || s.acks.sinceAckReq > 0 || s.credits.allow(r.kind, s.credits.begun)
 }
 
-// exceeds reports whether a request goes beyond the peer's credits; only the one that was begun
-// last can, or is begun next.
+// exceedsCredits reports whether a request exceeds the peer's credits. Only the last started
+// request can, or the next one.
 func (s *State) exceedsCredits(r *request) bool {
 	if r.is(started) {
 		return r.past() == s.flight.next && s.credits.exceeded(r.kind, s.credits.begun)
@@ -136,7 +136,7 @@ func (s *State) exceedsCredits(r *request) bool {
 	return s.credits.exceeded(r.kind, s.credits.begun+1)
 }
 
-// room is how many packets the window takes from the given PSN on.
+// room returns the number of packets that the window allows from psn on.
 func (s *State) room(psn uint32) int32 {
 	size, ahead := int32(s.window.size), wire.PSNDiff(psn, s.flight.una)
 	if s.mode.is(Selective) {
@@ -145,8 +145,8 @@ func (s *State) room(psn uint32) int32 {
 	return size - ahead
 }
 
-// nextData is a burst of a SEND or WRITE: of one frame at most, and whole frames while the window
-// opens.
+// nextData returns a burst of a SEND or WRITE. It is at most one frame, and only whole frames while
+// the window opens.
 func (s *State) nextData(b *Burst, r *request, room uint32, in Setting) Step {
 	w := &s.window
 	left, frame := r.packets-b.Packet, uint32(1)
@@ -154,7 +154,7 @@ func (s *State) nextData(b *Burst, r *request, room uint32, in Setting) Step {
 		frame = w.frameRest(b.Packet, r.packets)
 		b.EndsFrame = b.Packet == 0 && frame == 1 && r.kind == Write
 		if b.Packet > 0 && frame == uint32(w.batch) && room < w.fullFrame(left) && s.windowWillOpen() {
-			return Wait // the window opens a part of a frame at a time: this one waits to be sent whole
+			return Wait // the window opens by less than a frame: wait until the frame fits
 		}
 		if !in.has(Paced) {
 			b.Packets = min(frame, left, room)
@@ -165,7 +165,7 @@ func (s *State) nextData(b *Burst, r *request, room uint32, in Setting) Step {
 	}
 	if s.credits.given && s.exceedsCredits(r) {
 		if b.Packet > 0 && wire.PSNDiff(s.flight.una, r.psn) <= 0 {
-			return Wait // its first packet is sent, and what follows waits for the acknowledgement of that
+			return Wait // the first packet is sent, and the rest waits for its acknowledgement
 		}
 		if b.Packet == 0 {
 			b.Packets, b.AckReq, b.Final = 1, true, false
@@ -182,19 +182,19 @@ func (s *State) nextData(b *Burst, r *request, room uint32, in Setting) Step {
 	return Transmit
 }
 
-// awaitsAck reports whether an acknowledgement was asked for and has not come. In mode Selective
-// that is not known, as the packet that asked for it may be lost.
+// awaitsAck reports whether a requested acknowledgement is outstanding. In mode Selective it
+// returns false, as the packet with the request may be lost.
 func (s *State) awaitsAck() bool { return !s.mode.is(Selective) && s.acks.awaited(s.flight.una) }
 
-// opens reports whether something in flight will bring an answer, which opens the window or shows
-// what is missing.
+// windowWillOpen reports whether a packet in flight will be answered. The answer opens the window
+// or reveals a loss.
 func (s *State) windowWillOpen() bool {
 	return s.acks.awaited(s.flight.una) && (!s.mode.is(Selective) || !s.board.at(s.acks.requested-1).is(arrived))
 }
 
-// followed reports whether nothing but the window can keep the request behind the current one,
-// which ends with PSN last, from being sent at once, and that it asks for an acknowledgement, or
-// one behind it does.
+// ackReqFollows reports whether the next request can leave the acknowledgement request to itself or
+// to a later one. Then only the window can delay that request. last is the last PSN of the current
+// one.
 func (s *State) ackReqFollows(last uint32, in Setting) bool {
 	q := &s.queue
 	repeated := wire.PSNDiff(s.flight.max, last) > 0
@@ -208,7 +208,7 @@ func (s *State) ackReqFollows(last uint32, in Setting) bool {
 	return !s.credits.given || s.creditsAllowNext(q.current(), behind)
 }
 
-// allowsBehind reports whether the peer's credits let a request be begun behind the current one.
+// creditsAllowNext reports whether the peer's credits allow another request behind the current one.
 func (s *State) creditsAllowNext(current, behind *request) bool {
 	c := s.credits
 	if !current.is(started) {
@@ -217,8 +217,8 @@ func (s *State) creditsAllowNext(current, behind *request) bool {
 	return c.allow(behind.kind, c.begun)
 }
 
-// nextRequest is a burst that asks for answers: a piece of a READ that fits the window, so that its
-// responses cannot overrun the queues on the way back, or an atomic.
+// nextRequest returns a burst that has responses: an atomic, or a piece of a READ. A piece fits the
+// window, so that its responses cannot overrun queues on the path.
 func (s *State) nextRequest(b *Burst, r *request, room uint32, in Setting) Step {
 	if s.reads.outstanding() >= int(s.limits.MaxReads) {
 		if s.limits.MaxReads == 0 {
@@ -237,10 +237,9 @@ func (s *State) nextRequest(b *Burst, r *request, room uint32, in Setting) Step 
 	return Transmit
 }
 
-// gathersReads reports whether the rest of the current READ, of left packets, waits for more room:
-// while answers come the window opens packet by packet, and much of it is asked for at a time
-// (readRoom), of several READs if need be, whose requests share a frame then, and their answers
-// too.
+// coalescesReads reports whether the rest of the current READ, of left packets, waits for more
+// room. While responses arrive, the window opens packet by packet. READs therefore wait for
+// readRoom packets, so that several requests share a frame, and their responses do too.
 func (s *State) coalescesReads(room, left uint32, in Setting) bool {
 	if s.reads.outstanding() == 0 || s.reads.repeats() || room >= s.window.readRoom(s.mtu) {
 		return false
@@ -258,7 +257,7 @@ func (s *State) coalescesReads(room, left uint32, in Setting) bool {
 	return room < left
 }
 
-// nextFailed is what to do about the current request, which cannot be sent: those before it may
+// nextFailed returns the step for a current request that cannot be sent. Requests before it may
 // still complete.
 func (s *State) nextFailed(b *Burst) Step {
 	if q := &s.queue; q.next == q.first {
@@ -268,15 +267,15 @@ func (s *State) nextFailed(b *Burst) Step {
 	return s.nextAckReq(b)
 }
 
-// nextAckPoint is the last packet before the current request, which is not sent for now, if that
-// was left to ask for an acknowledgement.
+// nextAckReq sends the last packet before the current request again if it left the acknowledgement
+// request to that one, which cannot be sent now.
 func (s *State) nextAckReq(b *Burst) Step {
 	q := &s.queue
 	if s.acks.sinceAckReq == 0 || q.next == q.first {
 		return Wait
 	}
 	before := q.at(q.next - 1)
-	if !before.kind.hasData() { // what comes before a request of another kind has asked
+	if !before.kind.hasData() { // requests of other kinds are answered anyway
 		return Wait
 	}
 	last := before.packets - 1
@@ -287,7 +286,7 @@ func (s *State) nextAckReq(b *Burst) Step {
 	return Transmit
 }
 
-// nextLost is the first burst that is lost, as far as the window goes; not ok if there is none.
+// nextLost returns the first lost burst that the window allows. ok is false if nothing is lost.
 func (s *State) nextLost(b *Burst) (step Step, ok bool) {
 	psn, ok := s.board.nextLost(s.flight.max)
 	if !ok {
@@ -303,8 +302,8 @@ func (s *State) nextLost(b *Burst) (step Step, ok bool) {
 		}
 		return Wait, true
 	}
-	// What the peer waits for goes in any case: READs that it keeps count as in flight, and are not
-	// answered before.
+	// The packet that the peer waits for is sent even if the window is full. READs that the peer
+	// keeps count as in flight, and are not answered before.
 	if s.alarm.blocks(psn) || s.board.inFlight >= int32(s.window.size) && psn != s.board.executed {
 		return Wait, true
 	}
@@ -322,8 +321,8 @@ func (s *State) nextLost(b *Burst) (step Step, ok bool) {
 	return Transmit, true
 }
 
-// nextProbe is una; where that is of a READ, the request for what is missing of it, with the bound
-// it had.
+// nextProbe returns una as a burst. If una is of a READ, the burst requests the missing responses
+// of one piece, with the bound of the first request.
 func (s *State) nextProbe(b *Burst) Step {
 	una, r := s.flight.una, s.queue.oldest()
 	*b = Burst{
@@ -336,8 +335,8 @@ func (s *State) nextProbe(b *Burst) Step {
 	return Transmit
 }
 
-// Sent is told that a burst was sent, or the first packets of one: b.Packets and b.AckReq say what
-// was.
+// Sent records that a burst, or its first packets, was sent. b.Packets and b.AckReq are those that
+// were sent.
 func (s *State) Sent(b *Burst) {
 	if b.origin != fromCursor {
 		s.onRetransmitted(b)
@@ -366,18 +365,17 @@ func (s *State) Sent(b *Burst) {
 	q.advance(r, b.Packets)
 }
 
-// measure has the congestion controller told how long it takes until a burst is answered.
+// sampleRTT starts a round-trip sample for the congestion controller.
 func (s *State) sampleRTT(b *Burst) {
 	switch {
-	case !b.Kind.hasData(): // the first answer comes without those behind it
+	case !b.Kind.hasData(): // the first response does not wait for the ones behind it
 		s.rttSamples.begin(b.PSN, s.env.Clock())
 	case b.AckReq:
 		s.rttSamples.begin(wire.PSNAdd(b.PSN, b.Packets-1), s.env.Clock())
 	}
 }
 
-// measured tells the congestion controller of a round trip, if an answer has shown packets to have
-// arrived that were measured.
+// onAnswered passes a round trip to the congestion controller if a sampled packet has arrived.
 func (s *State) onAnswered(arrived func(psn uint32) bool) {
 	if took, now, ok := s.rttSamples.answered(s.env.Clock, arrived); ok {
 		if size := s.window.clamp(s.window.onRoundTrip(took, now)); size != s.window.size {
@@ -386,7 +384,7 @@ func (s *State) onAnswered(arrived func(psn uint32) bool) {
 	}
 }
 
-// sentAgain is told that packets were sent again, out of the cursor's turn.
+// onRetransmitted records that packets were retransmitted.
 func (s *State) onRetransmitted(b *Burst) {
 	switch b.origin {
 	case fromScoreboard:
@@ -406,18 +404,18 @@ func (s *State) onRetransmitted(b *Burst) {
 	}
 }
 
-// LocalExecuted is told that the local request of a burst is executed.
+// LocalExecuted records that the local request of a burst was executed.
 func (s *State) LocalExecuted() Outcome {
 	s.queue.localExecuted(s.flight.next)
 	return Outcome{Completed: s.queue.completeLocal()}
 }
 
-// Fail is told that the request of a burst cannot be sent, or executed, for a reason other than 0.
-// Next then says what follows from that: the burst is not final.
+// Fail records that the request of a burst cannot be sent or executed. reason is not 0. Call Next
+// for the consequences, even if the burst was Final.
 func (s *State) Fail(b *Burst, reason uint8) {
 	b.Final = false
 	switch b.origin {
-	case fromProbe: // as if lost: the timeout will find it, too
+	case fromProbe: // treat it as lost: the timeout will find the failure
 		s.probe.cancel()
 	case fromAckReq:
 		s.acks.sent(b.PSN, b.Packets, b.AckReq)

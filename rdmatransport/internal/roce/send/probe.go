@@ -2,19 +2,18 @@ package send
 
 import "github.com/softrnic/softrnic/rdmatransport/roce/wire"
 
-// probe is a packet that is sent again, before anything else, when the peer has been silent for
-// longer than a round trip takes.
+// probe is a packet that is retransmitted first when no answer has come for longer than a round
+// trip.
 //
-// A peer that goes back is sent una. It is silent if what it waits for was lost a second time, or
-// its NAK or acknowledgement was, and its answer tells which. If it is only slow, it has one more
-// packet to answer.
+// A peer that goes back is sent una. Either the packet that it waits for was lost again, or its NAK
+// or acknowledgement was lost. The answer to the probe shows which. If the peer is only slow, the
+// probe costs one packet.
 //
-// A peer that keeps what comes behind a gap, and tells of it, is sent the last packet instead
-// (scoreboard.loseTail). The scoreboard then knows whether that was answered, and this type is not
-// used.
+// A peer that keeps packets behind a gap is sent the last packet instead (scoreboard.loseTail). The
+// scoreboard tracks the answer then, and this type is not used.
 type probe struct {
-	pending bool   // to be sent now
-	behind  uint32 // PSN behind the probe, once it is sent
+	pending bool   // to be sent next
+	behind  uint32 // PSN behind the probe, once sent
 }
 
 func (p *probe) schedule() { p.pending = true }
@@ -25,8 +24,7 @@ func (p *probe) sent(psn, n uint32) {
 	p.behind = wire.PSNAdd(psn, n)
 }
 
-// answered reports whether una is behind the probe, and if so whether the peer has that and no
-// more.
+// answered reports whether una is behind the probe. alone: the peer has nothing beyond the probe.
 func (p *probe) answered(una uint32) (yes, alone bool) {
 	d := wire.PSNDiff(una, p.behind)
 	return d >= 0, d == 0

@@ -2,74 +2,74 @@ package send
 
 import "github.com/softrnic/softrnic/rdmatransport/roce/wire"
 
-// Kind is what a work request takes to be complete.
+// Kind is the kind of a work request, by what completes it.
 type Kind uint8
 
 const (
 	Send     Kind = iota // SEND: an acknowledgement
 	Write                // WRITE: an acknowledgement
-	WriteImm             // WRITE with immediate: an acknowledgement; the last packet takes a receive request of the peer's
-	Read                 // READ: as many response packets as it has PSNs
-	Atomic               // an atomic and the like (FLUSH, ATOMIC WRITE): a response of one packet
-	Local                // nothing from the peer: it has no packets and is executed in its turn
+	WriteImm             // WRITE with immediate: an acknowledgement; its last packet consumes a receive request of the peer
+	Read                 // READ: one response packet per PSN
+	Atomic               // an atomic, FLUSH or ATOMIC WRITE: a response of one packet
+	Local                // a local request, executed in order without packets
 )
 
-// hasData reports whether the request's packets carry its payload, and an acknowledgement completes
-// it.
+// hasData reports whether the packets carry the payload, and an acknowledgement completes the
+// request.
 func (k Kind) hasData() bool { return k <= WriteImm }
 
-// takesReceive reports whether the message takes a receive request of the peer's.
+// takesReceive reports whether the message consumes a receive request of the peer.
 func (k Kind) takesReceive() bool { return k == Send || k == WriteImm }
 
-// answered reports whether a response completes the request, and counts as one of the outstanding
-// READs until then.
+// answered reports whether a response completes the request. Until then the request counts as one
+// of the outstanding READs.
 func (k Kind) answered() bool { return k == Read || k == Atomic }
 
-// request is what is known of a posted work request.
+// request is the state of a posted work request.
 type request struct {
-	psn     uint32 // of its first packet, once it is started
-	packets uint32 // how many PSNs it takes
+	psn     uint32 // of its first packet, once started
+	packets uint32 // number of PSNs
 	kind    Kind
 	flags   requestFlags
-	failed  uint8 // the engine's reason why it cannot be sent; 0: there is none
+	failed  uint8 // the engine's reason why it cannot be sent; 0 if there is none
 }
 
 type requestFlags uint8
 
 const (
-	fenced  requestFlags = 1 << iota // it waits for the answers to all READs and atomics before it
+	fenced  requestFlags = 1 << iota // waits for the responses to all READs and atomics before it
 	started                          // it has its PSNs, or was executed
 )
 
 func (r *request) is(f requestFlags) bool { return r.flags&f != 0 }
 
-// past is the PSN behind its last packet.
+// past returns the PSN behind the last packet.
 func (r *request) past() uint32 { return wire.PSNAdd(r.psn, r.packets) }
 
-// queue is the send queue and its cursor: which packet of which request is sent next. Requests are
-// numbered from the QP's start, modulo 2^32; those from first up to end are posted and not
-// complete, and those before next are sent.
+// queue is the send queue with its cursor, which is the next packet to be sent. Requests are
+// numbered from the QP's start, modulo 2^32. Those from first up to end are posted and not
+// complete. Those before next are sent.
 type queue struct {
-	requests   []request // by number modulo its length, a power of two; nil until one is posted, as many QPs only receive
-	capacity   uint32    // that length
-	first      uint32    // the oldest that is not complete
-	next       uint32    // the one to send from
-	end        uint32    // the one that is posted next
-	packet     uint32    // of next, to be sent next
-	unanswered uint32    // requests that are started and wait for an answer: a fence waits for them
+	requests   []request // by number modulo capacity; nil until the first post, as many QPs only receive
+	capacity   uint32    // length of requests: a power of two
+	first      uint32    // the oldest request that is not complete
+	next       uint32    // the request of the cursor
+	end        uint32    // the next request to be posted
+	packet     uint32    // the packet of the cursor, within next
+	unanswered uint32    // started requests that wait for a response, for fences
 }
 
-// init sets how many requests the queue can hold.
+// init sets the capacity.
 func (q *queue) init(capacity uint32) { q.capacity = capacity }
 
-// reset empties the queue. Its memory stays.
+// reset empties the queue and keeps its memory.
 func (q *queue) reset() { *q = queue{requests: q.requests, capacity: q.capacity} }
 
 func (q *queue) at(n uint32) *request { return &q.requests[n&uint32(len(q.requests)-1)] }
 func (q *queue) oldest() *request     { return q.at(q.first) }
 func (q *queue) current() *request    { return q.at(q.next) }
 
-// index is a request's place behind the oldest.
+// index returns a request's distance from the oldest.
 func (q *queue) index(n uint32) int { return int(n - q.first) }
 
 func (q *queue) post(kind Kind, packets uint32, fence bool) {
@@ -84,10 +84,10 @@ func (q *queue) post(kind Kind, packets uint32, fence bool) {
 	q.end++
 }
 
-// begun reports whether the oldest request is under way.
+// begun reports whether the oldest request is started.
 func (q *queue) begun() bool { return q.first != q.end && q.oldest().is(started) }
 
-// start gives the current request, r, its PSNs.
+// start assigns PSNs to the current request, r.
 func (q *queue) start(r *request, psn uint32) {
 	r.psn = psn
 	r.flags |= started
@@ -96,15 +96,15 @@ func (q *queue) start(r *request, psn uint32) {
 	}
 }
 
-// advance moves the cursor over n packets of the current request, r, that were sent.
+// advance moves the cursor over n packets of the current request, r.
 func (q *queue) advance(r *request, n uint32) {
 	if q.packet += n; q.packet == r.packets {
 		q.step()
 	}
 }
 
-// localExecuted moves the cursor over a local request. It has no packets; psn is that of what comes
-// behind it.
+// localExecuted moves the cursor over a local request, which has no packets. psn is the next
+// request's.
 func (q *queue) localExecuted(psn uint32) {
 	r := q.current()
 	r.psn = psn
@@ -112,7 +112,7 @@ func (q *queue) localExecuted(psn uint32) {
 	q.step()
 }
 
-// step moves the cursor to the next request that is not a local one which was executed.
+// step moves the cursor to the next request and skips local ones that were executed.
 func (q *queue) step() {
 	q.next++
 	q.packet = 0
@@ -127,11 +127,11 @@ func (q *queue) skipExecuted() {
 	}
 }
 
-// fail notes that a request cannot be sent.
+// fail records that a request cannot be sent.
 func (q *queue) fail(n uint32, reason uint8) { q.at(n).failed = reason }
 
-// completeOldest takes the oldest request, r, off the queue, which is acknowledged or answered, and
-// the local ones behind it that were executed. It returns how many those are.
+// completeOldest removes the oldest request, r, which is acknowledged or answered, and the executed
+// local requests behind it. It returns their number.
 func (q *queue) completeOldest(r *request) (n int) {
 	if r.kind.answered() {
 		q.unanswered--
@@ -143,7 +143,7 @@ func (q *queue) completeOldest(r *request) (n int) {
 	return 1
 }
 
-// completeLocal takes the oldest requests off the queue as far as they are local and executed.
+// completeLocal removes executed local requests from the head of the queue.
 func (q *queue) completeLocal() (n int) {
 	for ; q.first != q.end; n++ {
 		if r := q.oldest(); r.kind != Local || !r.is(started) || r.failed != 0 {
@@ -161,7 +161,7 @@ func (q *queue) drop() {
 	q.first++
 }
 
-// movedDirectly takes off the oldest request, which was not begun and perhaps not even posted here.
+// movedDirectly removes the oldest request, which was not started and perhaps not posted.
 func (q *queue) movedDirectly() {
 	q.first++
 	q.next++
@@ -173,7 +173,7 @@ func (q *queue) movedDirectly() {
 // movedPart moves the cursor over n packets of the oldest request, which is started.
 func (q *queue) movedPart(n uint32) { q.packet += n }
 
-// endDirectly takes off the oldest request, which was begun.
+// endDirectly removes the oldest request, which was started.
 func (q *queue) endDirectly() {
 	if q.oldest().kind.answered() {
 		q.unanswered--
@@ -187,8 +187,8 @@ func (q *queue) rewind(una uint32) {
 	q.packet = uint32(wire.PSNDiff(una, q.oldest().psn))
 }
 
-// skip moves the cursor on to PSN una if it was moved back to before it: what is acknowledged need
-// not be sent again.
+// skip moves the cursor up to PSN una if it is behind una: acknowledged packets need no
+// retransmission.
 func (q *queue) skip(una uint32) {
 	if q.next != q.first {
 		return
@@ -200,8 +200,8 @@ func (q *queue) skip(una uint32) {
 	}
 }
 
-// forward moves the cursor on to PSN max, behind all that was ever sent, or to a request that
-// cannot be sent.
+// forward moves the cursor up to PSN max, behind everything that was ever sent, or to a request
+// that cannot be sent.
 func (q *queue) forward(max uint32) {
 	for q.next != q.end {
 		r := q.current()
@@ -216,7 +216,7 @@ func (q *queue) forward(max uint32) {
 	}
 }
 
-// position is the PSN that the cursor is at; false if that has none yet.
+// position returns the PSN of the cursor, and false if it has none yet.
 func (q *queue) position() (psn uint32, ok bool) {
 	if q.next == q.end || !q.current().is(started) {
 		return 0, false
@@ -224,7 +224,7 @@ func (q *queue) position() (psn uint32, ok bool) {
 	return wire.PSNAdd(q.current().psn, q.packet), true
 }
 
-// find is the number of the request that a PSN in flight belongs to.
+// find returns the number of the request that contains a PSN in flight.
 func (q *queue) find(psn uint32) uint32 {
 	n := q.first
 	for n+1 != q.end && wire.PSNDiff(psn, q.at(n).past()) >= 0 {

@@ -2,7 +2,7 @@ package send
 
 import "testing"
 
-// fill is a queue of requests with their PSNs from 10 on, sent up to and including the n-th.
+// fill returns a queue of requests with PSNs from 10 on, sent up to and including the n-th.
 func fill(n int, rs ...request) *queue {
 	q := new(queue)
 	q.init(8)

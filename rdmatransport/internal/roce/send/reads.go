@@ -2,21 +2,21 @@ package send
 
 import "github.com/softrnic/softrnic/rdmatransport/roce/wire"
 
-// reads is the bounds of the outstanding READs: of the request packets of READs, atomics and the
-// like that are not answered in full. A READ is repeated with the bounds it had: a responder knows
-// it by them.
+// reads holds the bounds of outstanding request packets of READs, atomics and the like. A READ is
+// repeated with the same bounds, as the responder recognizes duplicates by them.
 type reads struct {
-	*bounds // nil before the first: most QPs never read
+	*bounds // nil before the first READ: most QPs never read
 }
 
 type bounds struct {
-	last []uint32 // PSN of the last response of each, oldest first
-	sent int      // the first so many are outstanding; the others were before the requester went back
+	last []uint32 // last PSN of each request packet, oldest first
+	sent int      // number of outstanding ones; the rest is to be retransmitted after going back
 }
 
 func (r *reads) reset() { r.bounds = nil }
 
-// outstanding is how many the peer is to answer now (what max_rd_atomic bounds).
+// outstanding returns the number of requests that the peer is to answer now, limited by
+// max_rd_atomic.
 func (r *reads) outstanding() int {
 	if r.bounds == nil {
 		return 0
@@ -24,7 +24,7 @@ func (r *reads) outstanding() int {
 	return r.bounds.sent
 }
 
-// all is the last PSN of each, outstanding or to be sent again.
+// all returns the last PSN of each request, outstanding or to be retransmitted.
 func (r *reads) all() []uint32 {
 	if r.bounds == nil {
 		return nil
@@ -35,7 +35,7 @@ func (r *reads) all() []uint32 {
 // repeats reports whether the next request packet was sent before.
 func (r *reads) repeats() bool { return r.outstanding() < len(r.all()) }
 
-// bound is how many PSNs the request packet at psn takes: n, or what it took before.
+// bound returns the number of PSNs of the request packet at psn: n, or the same as before.
 func (r *reads) bound(psn, n uint32) uint32 {
 	if r.repeats() {
 		return uint32(wire.PSNDiff(r.last[r.bounds.sent], psn)) + 1
@@ -43,7 +43,7 @@ func (r *reads) bound(psn, n uint32) uint32 {
 	return n
 }
 
-// requested notes the request packet at psn, which takes n PSNs.
+// requested records a request packet at psn for n PSNs.
 func (r *reads) requested(psn, n uint32) {
 	if r.bounds == nil {
 		r.bounds = new(bounds)
@@ -54,7 +54,7 @@ func (r *reads) requested(psn, n uint32) {
 	r.bounds.sent++
 }
 
-// acked notes that everything before una is acknowledged and answered.
+// acked records that everything before una is acknowledged and answered.
 func (r *reads) acked(una uint32) {
 	if r.bounds != nil {
 		r.bounds.acked(una)
@@ -72,14 +72,14 @@ func (b *bounds) acked(una uint32) {
 	}
 }
 
-// rewind notes that all of them are to be sent again.
+// rewind records that all request packets are to be retransmitted.
 func (r *reads) rewind() {
 	if r.bounds != nil {
 		r.bounds.sent = 0
 	}
 }
 
-// resume notes that none of them is: the scoreboard tells which are missing.
+// resume records that all are outstanding: the scoreboard tracks the missing ones.
 func (r *reads) resume() {
 	if r.bounds != nil {
 		r.bounds.sent = len(r.last)

@@ -21,7 +21,7 @@ func TestReads(t *testing.T) {
 	if r.outstanding() != 1 || len(r.all()) != 1 {
 		t.Errorf("%d outstanding", r.outstanding())
 	}
-	// What was asked for is asked for again with the bound that it had.
+	// A repeated request has the same bound as before.
 	if r.rewind(); r.outstanding() != 0 || !r.repeats() || r.bound(17, 100) != 6 {
 		t.Errorf("%d packets are asked for from 17 on", r.bound(17, 100))
 	}

@@ -2,11 +2,11 @@ package send
 
 import "time"
 
-// Deadline is when the alarm goes off, and OnAlarm is to be called; 0 if nothing is waited for.
+// Deadline returns when OnAlarm is to be called; 0 if never.
 func (s *State) Deadline() time.Duration { return s.alarm.next() }
 
-// SetAlarm sets the alarm for what is in flight, once all that may be sent is sent; sending is
-// false where the QP's state lets nothing be sent.
+// SetAlarm sets the alarm for packets in flight, after everything that may be sent is sent. sending
+// is false if the QP's state forbids sending.
 func (s *State) SetAlarm(sending bool) {
 	if s.flight.idle() || s.limits.Timeout == 0 {
 		s.alarm.restart()
@@ -23,7 +23,7 @@ func (s *State) SetAlarm(sending bool) {
 	}
 }
 
-// OnAlarm is told that the time is now, and does what is due.
+// OnAlarm handles all alarms that are due.
 func (s *State) OnAlarm(now time.Duration) (o Outcome) {
 	due := s.alarm.dueAt(now)
 	s.traceFired(due)
@@ -44,15 +44,15 @@ func (s *State) OnAlarm(now time.Duration) (o Outcome) {
 	return o
 }
 
-// goBack answers a sequence NAK of una, explicit or implied, of a peer that keeps nothing behind a
-// gap.
+// goBack handles a sequence NAK of una, explicit or implied, from a peer that keeps nothing behind
+// a gap.
 func (s *State) goBack(o *Outcome) {
 	if !s.mode.is(GoneBack) && !s.mode.is(RNRWait) {
 		s.retry(onNAK, o)
 	}
 }
 
-// retry has everything from una on sent again if retry_cnt allows one more time.
+// retry retransmits everything from una on, if retry_cnt allows another retry.
 func (s *State) retry(e modeEvent, o *Outcome) {
 	if !s.retries.again(s.limits.Retries) {
 		o.Action = RetriesExceeded
@@ -69,8 +69,8 @@ func (s *State) retry(e modeEvent, o *Outcome) {
 	o.Action = WentBack
 }
 
-// rewind makes una, which is in the oldest request, the next to be sent. What is sent again has a
-// timeout of its own.
+// rewind moves the cursor back to una, which is in the oldest request. The retransmission gets a
+// new timeout.
 func (s *State) rewind() {
 	una := s.flight.una
 	s.board.close()
@@ -85,8 +85,7 @@ func (s *State) rewind() {
 	s.probe.cancel()
 }
 
-// sendProbe has a packet sent again, which counts as no retry: see probe. The next waits twice as
-// long.
+// sendProbe schedules a probe, which does not count as a retry. The next probe waits twice as long.
 func (s *State) sendProbe(now time.Duration) {
 	s.rtt.backOff(s.limits.Timeout, s.leastProbe())
 	s.alarm.probed()
@@ -102,9 +101,9 @@ func (s *State) sendProbe(now time.Duration) {
 	s.traceProbe()
 }
 
-// probeAnswered goes back to what follows the probe if the peer has the probe and no more, as it
-// has then dropped the rest. But it may only be slow, and have answered what was sent before the
-// probe; so little is sent until more answers come.
+// probeAnswered goes back to the packet behind the probe if the peer has nothing beyond the probe:
+// it has dropped the rest. But the peer may be slow, and still answer packets from before the
+// probe. The window therefore stays small until more answers arrive.
 func (s *State) probeAnswered(o *Outcome) {
 	if !s.mode.is(Probing) {
 		return
@@ -122,14 +121,14 @@ func (s *State) probeAnswered(o *Outcome) {
 	}
 }
 
-// setProbe sets the alarm for a probe.
+// setProbe sets the probe alarm.
 func (s *State) setProbe(now time.Duration) {
 	after := s.rtt.probeTimeout(s.limits.Timeout, s.leastProbe())
 	s.alarm.setProbe(now + after)
 	s.traceAlarm(Probe, after)
 }
 
-// leastProbe is the shortest probe timeout.
+// leastProbe returns the shortest probe timeout.
 func (s *State) leastProbe() time.Duration {
 	if s.mode.selective {
 		return minProbe

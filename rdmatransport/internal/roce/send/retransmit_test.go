@@ -8,7 +8,7 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/internal/roce/sacktest"
 )
 
-// TestRetransmit: what is forgotten, and what is not, where packets are sent again.
+// TestRetransmit: the state that is and is not forgotten in a retransmission.
 func TestRetransmit(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -195,7 +195,7 @@ func TestRetransmit(t *testing.T) {
 			r.post(Send, 1)
 			r.send()
 			r.OnRNR(1, time.Second)
-			r.expect("", Selective) // the answer may still be on its way
+			r.expect("", Selective) // the response may still be in flight
 			r.OnAnswered(0)
 			r.expect("", Selective)
 			r.pass()

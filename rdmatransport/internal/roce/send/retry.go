@@ -1,9 +1,9 @@
 package send
 
-// retryInfinite is the rnr_retry count that means: as often as it takes.
+// retryInfinite is the rnr_retry count without a limit.
 const retryInfinite = 7
 
-// retries counts what retry_cnt and rnr_retry bound.
+// retries counts the retries that retry_cnt and rnr_retry limit.
 type retries struct {
 	timeouts uint8 // timeouts and sequence NAKs since the last progress or RNR NAK
 	rnr      uint8 // RNR NAKs since the last progress
@@ -11,7 +11,7 @@ type retries struct {
 
 func (r *retries) reset() { *r = retries{} }
 
-// again counts one more timeout or sequence NAK; false if the limit does not allow it.
+// again counts a timeout or sequence NAK. It returns false if the limit is reached.
 func (r *retries) again(limit uint8) bool {
 	if r.timeouts >= limit {
 		return false
@@ -20,8 +20,8 @@ func (r *retries) again(limit uint8) bool {
 	return true
 }
 
-// rnrAgain counts one more RNR NAK; false if the limit does not allow it. The peer is alive:
-// retry_cnt is for one that is not, and begins anew.
+// rnrAgain counts an RNR NAK. It returns false if the limit is reached. The NAK proves the peer
+// alive, so the count for retry_cnt restarts.
 func (r *retries) rnrAgain(limit uint8) bool {
 	r.timeouts = 0
 	if limit == retryInfinite {

@@ -43,7 +43,8 @@ func TestRTT(t *testing.T) {
 			t.Errorf("%s: probe timeout %v, want %v", c.name, pto, c.pto)
 		}
 	}
-	// Short trips need no second measurement, and what is sent again has none (Karn).
+	// Short round trips need no second measurement, and retransmitted packets are not measured
+	// (Karn).
 	var r rtt
 	r.begin(0, now0)
 	r.end(now0+ms, least)

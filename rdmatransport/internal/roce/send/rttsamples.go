@@ -6,14 +6,13 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// delays is the round trips that are being measured for a congestion controller that goes by them:
-// of packets that ask for an acknowledgement, and of requests for answers. Several are under way at
-// a time.
+// rttSamples are the round-trip samples in progress, for a congestion controller. Samples are
+// packets that request an acknowledgement, and requests with responses.
 type rttSamples struct {
 	samples [8]rttSample // in the order of their PSNs
 	n       int
-	next    time.Duration // when the next may begin: they are spread over a round trip
-	last    time.Duration // the last that was measured
+	next    time.Duration // start of the next sample: samples are spread over a round trip
+	last    time.Duration // the last round trip
 }
 
 type rttSample struct {
@@ -21,8 +20,7 @@ type rttSample struct {
 	sent time.Duration
 }
 
-// begin notes that a packet was sent for the first time, unless as many as can be are being
-// measured.
+// begin starts a sample of a new packet, if there is room for one.
 func (d *rttSamples) begin(psn uint32, now time.Duration) {
 	if d.n < len(d.samples) && now >= d.next {
 		d.samples[d.n] = rttSample{psn, now}
@@ -31,8 +29,8 @@ func (d *rttSamples) begin(psn uint32, now time.Duration) {
 	}
 }
 
-// cancel gives up measuring the packets from PSN psn on: they are sent again, and nobody could tell
-// which transmission an answer is to.
+// cancel abandons the samples from PSN psn on. These packets are retransmitted, and their
+// acknowledgements would be ambiguous.
 func (d *rttSamples) cancel(psn uint32) {
 	for i, t := range d.samples[:d.n] {
 		if wire.PSNDiff(t.psn, psn) >= 0 {
@@ -42,8 +40,8 @@ func (d *rttSamples) cancel(psn uint32) {
 	}
 }
 
-// answered ends the measurements of the packets that arrived tells of. It returns how long the
-// newest has taken: the answer is to that one, and to others only besides.
+// answered completes the samples of packets that have arrived. It returns the round trip of the
+// newest one, which triggered the answer.
 func (d *rttSamples) answered(clock Clock, arrived func(psn uint32) bool) (took, now time.Duration, ok bool) {
 	kept, sent := 0, time.Duration(0)
 	for _, t := range d.samples[:d.n] {

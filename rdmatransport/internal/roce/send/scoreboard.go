@@ -7,55 +7,54 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// scoreboard is what is known of each PSN in flight while something among them is missing: of
-// packets, where the peer keeps what comes behind a gap and tells of it, and of READ responses. It
-// exists only in mode Selective.
+// scoreboard tracks each PSN in flight in mode Selective, while packets or READ responses are
+// missing. The peer keeps packets behind a gap and reports them.
 //
-// What is missing is told from what has arrived: each PSN has the number of its last transmission,
-// and is lost once later ones have arrived. So a lost repetition is found as the first loss was,
-// and nothing is sent twice within a round trip.
+// Losses are derived from arrivals. Each PSN has the number of its last transmission, and is lost
+// once later transmissions have arrived. A lost retransmission is therefore detected like the first
+// loss, and nothing is sent twice within a round trip.
 type scoreboard struct {
-	slots []slot   // by PSN, as many as the span
-	kept  []uint64 // a bit for each: the peer has told that it keeps what was sent
+	slots []slot   // by PSN modulo the span
+	kept  []uint64 // a bit per slot: the peer reported that it keeps the packet
 
-	tail      uint32 // number of the first PSN of the last transmission
+	tail      uint32 // transmission number of the first PSN of the last transmission
 	sends     uint32 // number of the last transmission, from 1; each PSN of a READ counts
-	newest    uint32 // highest number of those that have arrived
-	executed  uint32 // PSN before which the peer has executed everything
-	end       uint32 // PSN from which on nothing has arrived or was executed too early and nothing was repeated
+	newest    uint32 // highest transmission number that has arrived
+	executed  uint32 // the peer has executed everything before this PSN
+	end       uint32 // no PSN from here on has arrived, was executed early or was retransmitted
 	from      uint32 // no PSN before this one is lost
-	lost      int    // PSNs to be sent again
-	limit     uint32 // if partly: of this PSN and those behind it, the peer has had no room to tell
-	inFlight  int32  // PSNs neither lost nor arrived
+	lost      int    // number of PSNs to be retransmitted
+	limit     uint32 // if truncated: the peer's list had no room for this PSN and later ones
+	inFlight  int32  // number of PSNs neither lost nor arrived
 	truncated bool
-	changed   bool // something has arrived since losses were last looked for
+	changed   bool // packets have arrived since the last loss detection
 }
 
 // slot is a PSN in flight.
 type slot struct {
-	number uint32 // of its last transmission; of a response's PSN, of the request for it. 0: to be sent again
+	number uint32 // of its last transmission; for a response, of its request. 0: to be retransmitted
 	flags  slotFlags
 }
 
 type slotFlags uint8
 
 const (
-	arrived  slotFlags = 1 << iota // there, or executed; of a response: here
-	lost                           // to be sent again
-	answer                         // the PSN of a READ response or of an atomic's
-	head                           // an answer's PSN that a request packet had
-	accepted                       // that request packet is there
+	arrived  slotFlags = 1 << iota // at the peer, or executed; a response: placed here
+	lost                           // to be retransmitted
+	answer                         // the PSN of a READ response or an atomic response
+	head                           // the first PSN of a request packet with answers
+	accepted                       // the peer has that request packet
 )
 
 func (s *slot) is(f slotFlags) bool { return s.flags&f != 0 }
 
-// unknown reports whether neither its arrival nor its loss is known.
+// unknown reports whether neither the arrival nor the loss is known.
 func (s *slot) unknown() bool { return s.flags&(arrived|lost) == 0 }
 
-// scoreboards are those that are free, by the binary logarithm of their span.
+// scoreboards holds free ones, by the binary logarithm of their span.
 var scoreboards [32]sync.Pool
 
-// newScoreboard is one of a span on which una is the oldest PSN and nothing else is known yet.
+// newScoreboard returns an empty scoreboard with the given span and una.
 func newScoreboard(una, span uint32) *scoreboard {
 	b, _ := scoreboards[bits.TrailingZeros32(span)].Get().(*scoreboard)
 	if b == nil {
@@ -72,16 +71,16 @@ func (b *scoreboard) release() { scoreboards[bits.TrailingZeros(uint(len(b.slots
 
 func (b *scoreboard) at(psn uint32) *slot { return &b.slots[psn&uint32(len(b.slots)-1)] }
 
-// keptFrom is the word of kept that has the bit of a PSN, and the bits in it of that PSN and those
-// behind it, as far as past.
+// keptFrom returns the word of kept with the bit of psn, and the mask of the bits from psn up to
+// past in it. next is the first PSN of the next word.
 func (b *scoreboard) keptFrom(psn, past uint32) (word *uint64, bits uint64, next uint32) {
 	first := psn % 64
 	n := min(64-first, uint32(wire.PSNDiff(past, psn)))
 	return &b.kept[psn/64&uint32(len(b.kept)-1)], ^uint64(0) >> (64 - n) << first, wire.PSNAdd(psn, n)
 }
 
-// enter takes in the PSNs from first up to past, of one request. They were sent in order, but those
-// from sent on are to be sent again.
+// enter adds the PSNs of one request, from first up to past. They were sent in order. Those from
+// sent on are to be retransmitted.
 func (b *scoreboard) enter(first, past, sent uint32, isAnswer bool) {
 	flags := slotFlags(0)
 	if isAnswer {
@@ -102,17 +101,17 @@ func (b *scoreboard) enter(first, past, sent uint32, isAnswer bool) {
 	}
 }
 
-// enterHead notes that a request packet, of a READ in pieces, had PSN psn.
+// enterHead records that psn was the PSN of a request packet, for a READ in pieces.
 func (b *scoreboard) enterHead(psn uint32) {
 	if s := b.at(psn); s.is(answer) {
 		s.flags |= head
 	}
 }
 
-// entered ends what enter and enterHead have begun: una up to max is taken in.
+// entered completes enter and enterHead for the PSNs from una up to max.
 func (b *scoreboard) entered(una, max uint32) {
 	b.tail = b.sends
-	for psn := max; psn != una; { // what was sent last, and is not lost
+	for psn := max; psn != una; { // the last transmission that is not lost
 		psn = wire.PSNAdd(psn, 1<<24-1)
 		if s := b.at(psn); !s.is(lost) && (!s.is(answer) || s.is(head)) {
 			b.tail = s.number
@@ -121,7 +120,7 @@ func (b *scoreboard) entered(una, max uint32) {
 	}
 }
 
-// sent notes n PSNs that were sent, or asked for with one request, from psn on.
+// sent records that n PSNs from psn on were sent, or requested with one packet.
 func (b *scoreboard) sent(psn, n uint32, isAnswer bool) {
 	flags := slotFlags(0)
 	if isAnswer {
@@ -139,7 +138,7 @@ func (b *scoreboard) sent(psn, n uint32, isAnswer bool) {
 	b.inFlight += int32(n)
 }
 
-// resent is sent for PSNs that were lost; all before them are not.
+// resent is sent for lost PSNs. No earlier PSN is lost.
 func (b *scoreboard) resent(psn, n uint32, isAnswer bool) {
 	b.lost -= int(n)
 	b.sent(psn, n, isAnswer)
@@ -161,7 +160,7 @@ func (b *scoreboard) lostFrom(psn uint32) {
 	}
 }
 
-// forget has a PSN sent again that is in flight, or that the peer has told of and then dropped.
+// forget marks a PSN as lost that is in flight, or that the peer has reported and then dropped.
 func (b *scoreboard) forget(psn uint32) {
 	b.clearKept(psn, wire.PSNAdd(psn, 1))
 	switch s := b.at(psn); {
@@ -176,8 +175,7 @@ func (b *scoreboard) forget(psn uint32) {
 	}
 }
 
-// dropped notes that the peer has nothing of what it was sent from PSN psn up to end, even where it
-// told otherwise.
+// dropped records that the peer has nothing from PSN psn up to end, even if it reported otherwise.
 func (b *scoreboard) dropped(psn, end uint32) {
 	for ; psn != end; psn = wire.PSNAdd(psn, 1) {
 		b.forget(psn)
@@ -185,7 +183,7 @@ func (b *scoreboard) dropped(psn, end uint32) {
 	b.extend(end)
 }
 
-// arrive notes that a PSN's packet is where it belongs.
+// arrive records that a packet is at its destination.
 func (b *scoreboard) arrive(psn uint32) {
 	s := b.at(psn)
 	if s.is(arrived) {
@@ -203,29 +201,29 @@ func (b *scoreboard) arrive(psn uint32) {
 	b.extend(wire.PSNAdd(psn, 1))
 }
 
-// accept notes that the request packet for answers is there.
+// accept records that the peer has the request packet of a response.
 func (b *scoreboard) accept(s *slot) {
 	s.flags |= accepted
 	b.newest = max(b.newest, s.number)
 	b.changed = true
 }
 
-// takeNews reports whether something has arrived since it was last asked.
+// takeChanged reports whether packets have arrived since the last call.
 func (b *scoreboard) takeChanged() bool {
 	news := b.changed
 	b.changed = false
 	return news
 }
 
-// reach notes that the account goes up to PSN end at least.
+// extend sets the end to PSN end at least.
 func (b *scoreboard) extend(end uint32) {
 	if wire.PSNDiff(end, b.end) > 0 {
 		b.end = end
 	}
 }
 
-// sacked notes that the peer keeps the packets from PSN psn up to past. It returns whether there is
-// a SEND or WRITE among them of which this was not known. What was known takes a step for 64 PSNs.
+// sacked records that the peer keeps the packets from PSN psn up to past. It returns whether that
+// is new for any SEND or WRITE. Known packets take one step per 64 PSNs.
 func (b *scoreboard) sacked(psn, past uint32) (isNew bool) {
 	for psn != past {
 		word, all, next := b.keptFrom(psn, past)
@@ -238,8 +236,7 @@ func (b *scoreboard) sacked(psn, past uint32) (isNew bool) {
 	return isNew
 }
 
-// unkept takes back what the peer has told of the packets from PSN psn up to past, as they are sent
-// again.
+// clearKept clears the reports of the packets from PSN psn up to past, as they are retransmitted.
 func (b *scoreboard) clearKept(psn, past uint32) {
 	for psn != past {
 		word, all, next := b.keptFrom(psn, past)
@@ -248,16 +245,16 @@ func (b *scoreboard) clearKept(psn, past uint32) {
 	}
 }
 
-// toldByAck notes that a peer has acknowledged everything before PSN end, without a list: it has
-// nothing behind that.
+// reportedByAck records an acknowledgement of everything before PSN end without a list. The peer
+// keeps nothing behind end.
 func (b *scoreboard) reportedByAck(end uint32) {
 	if b.truncated && wire.PSNDiff(end, b.limit) >= 0 {
 		b.reported(end, true)
 	}
 }
 
-// told notes that the peer has told of what it keeps as far as PSN limit; all: and that it keeps
-// nothing from there on.
+// reported records that the peer's list reaches up to PSN limit. all: the peer keeps nothing from
+// limit on.
 func (b *scoreboard) reported(limit uint32, all bool) { b.limit, b.truncated = limit, !all }
 
 func (b *scoreboard) sackedOne(psn uint32) (isNew bool) {
@@ -271,8 +268,8 @@ func (b *scoreboard) sackedOne(psn uint32) (isNew bool) {
 	return isNew
 }
 
-// answered notes that the answer of a PSN is in place; the peer has executed everything up to
-// there.
+// answered records that the response with a PSN is placed. The peer has executed everything up to
+// that PSN.
 func (b *scoreboard) answered(psn uint32) {
 	b.arrive(psn)
 	if past := wire.PSNAdd(psn, 1); wire.PSNDiff(past, b.executed) > 0 {
@@ -280,7 +277,7 @@ func (b *scoreboard) answered(psn uint32) {
 	}
 }
 
-// executedBefore notes that the peer has executed everything before PSN end.
+// executedBefore records that the peer has executed everything before PSN end.
 func (b *scoreboard) executedBefore(end uint32) {
 	for wire.PSNDiff(end, b.executed) > 0 {
 		if s := b.at(b.executed); !s.is(answer) {
@@ -289,16 +286,16 @@ func (b *scoreboard) executedBefore(end uint32) {
 			b.accept(s)
 		}
 		b.executed = wire.PSNAdd(b.executed, 1)
-		b.changed = true // also if it is known to have arrived: a response may be missing
+		b.changed = true // even if its arrival is known: a response may be missing
 		b.extend(b.executed)
 	}
 }
 
-// isExecuted reports whether the peer has executed the packet of a PSN in flight. An answer that
-// says otherwise is an old one.
+// isExecuted reports whether the peer has executed the packet of a PSN. An answer that says
+// otherwise is outdated.
 func (b *scoreboard) isExecuted(psn uint32) bool { return wire.PSNDiff(psn, b.executed) < 0 }
 
-// acked is how far what is acknowledged and answered goes, from una up to past.
+// acked returns the end of the acknowledged and answered PSNs, from una up to past.
 func (b *scoreboard) acked(una, past uint32) uint32 {
 	for una != past && b.at(una).is(arrived) && (b.at(una).is(answer) || b.isExecuted(una)) {
 		una = wire.PSNAdd(una, 1)
@@ -306,7 +303,7 @@ func (b *scoreboard) acked(una, past uint32) uint32 {
 	return una
 }
 
-// advance notes that una is the oldest PSN now.
+// advance records the new una.
 func (b *scoreboard) advance(una uint32) {
 	if wire.PSNDiff(una, b.executed) > 0 {
 		b.executed = una
@@ -316,10 +313,10 @@ func (b *scoreboard) advance(una uint32) {
 	}
 }
 
-// complete reports whether nothing is missing: from una on all was sent in order, and once.
+// complete reports whether nothing is missing: everything from una on was sent in order, and once.
 func (b *scoreboard) complete(una uint32) bool { return wire.PSNDiff(una, b.end) >= 0 && b.lost == 0 }
 
-// nextLost is the first lost PSN, of those before max.
+// nextLost returns the first lost PSN before max.
 func (b *scoreboard) nextLost(max uint32) (psn uint32, ok bool) {
 	if b.lost == 0 {
 		return 0, false
@@ -332,8 +329,8 @@ func (b *scoreboard) nextLost(max uint32) (psn uint32, ok bool) {
 	return 0, false
 }
 
-// lostRun is how many PSNs of a READ, at most n, are lost from psn on: not across a request's
-// bounds, by which the peer would know it if it did arrive.
+// lostRun returns how many PSNs of a READ are lost from psn on, at most n. It stops at the next
+// request packet: the peer recognizes a duplicate by the bounds of the request.
 func (b *scoreboard) lostRun(psn, n uint32) uint32 {
 	run := uint32(1)
 	for run < n {
@@ -345,8 +342,7 @@ func (b *scoreboard) lostRun(psn, n uint32) uint32 {
 	return run
 }
 
-// loseTail marks the last packet of those from una up to max of which nothing is known as lost, for
-// a probe.
+// loseTail marks the last unknown packet from una up to max as lost, for a probe.
 func (b *scoreboard) loseTail(una, max uint32) {
 	for psn := max; psn != una; {
 		psn = wire.PSNAdd(psn, 1<<24-1)

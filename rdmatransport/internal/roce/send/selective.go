@@ -16,9 +16,9 @@ func (b *board) close() {
 	}
 }
 
-// startRecovery begins to keep account of each packet, in mode Selective, unless it has begun.
-// Until now packets were sent in the order of their PSNs. What a requester that went back has not
-// sent again yet is lost.
+// startRecovery enters mode Selective and starts to track each PSN. Until then, packets were sent
+// in the order of their PSNs. Packets that a requester has gone back for, and has not yet sent
+// again, are lost.
 func (s *State) startRecovery() {
 	if s.mode.is(Selective) {
 		return
@@ -52,14 +52,14 @@ func (s *State) startRecovery() {
 		}
 	}
 	s.board.entered(f.una, f.max)
-	q.forward(f.max) // all that was sent before is repeated from the scoreboard
+	q.forward(f.max) // earlier packets are retransmitted from the scoreboard
 	s.reads.resume()
 	s.rtt.cancel()
 	s.change(onGap)
 }
 
-// executedBefore notes that the peer has executed everything before PSN end, and returns whether
-// all of that is acknowledged, so that no answers to it are missing.
+// executedBefore records that the peer has executed everything before PSN end. It returns whether
+// all of that is acknowledged, with no response missing.
 func (s *State) executedBefore(end uint32, o *Outcome) bool {
 	s.board.executedBefore(end)
 	if s.alarm.waitEnded(s.board.executed) {
@@ -69,8 +69,7 @@ func (s *State) executedBefore(end uint32, o *Outcome) bool {
 	return wire.PSNDiff(s.flight.una, end) >= 0
 }
 
-// settle completes what is acknowledged and answered, in order, and ends the recovery when nothing
-// is missing.
+// settle completes requests in order, and ends the recovery when nothing is missing.
 func (s *State) settle(o *Outcome) {
 	f := &s.flight
 	for !f.idle() {
@@ -97,15 +96,15 @@ func (s *State) settle(o *Outcome) {
 	}
 }
 
-// endRecovery leaves mode Selective. There is no RNR wait then, as a PSN that waits counts as
-// missing.
+// endRecovery leaves mode Selective. There is no RNR wait at that time, as a PSN that waits counts
+// as missing.
 func (s *State) endRecovery() {
 	s.board.close()
 	s.change(onRecovered)
 }
 
-// DetectLosses is called when all packets of a frame were processed. What they show to be lost will
-// be sent again.
+// DetectLosses is called after all packets of a frame are processed. Packets that they prove lost
+// will be retransmitted.
 func (s *State) DetectLosses() {
 	if s.mode.is(Selective) {
 		s.detectLosses()

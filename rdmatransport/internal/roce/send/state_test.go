@@ -10,7 +10,7 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/internal/roce/sacktest"
 )
 
-// requester is a State with a clock that stands still unless it is moved, and an application.
+// requester is a State with an application and a clock that moves only when the test moves it.
 type requester struct {
 	State
 	t   *testing.T
@@ -27,11 +27,11 @@ func newRequester(t *testing.T) *requester {
 
 func (r *requester) post(kind Kind, packets int) { r.Post(kind, uint64(packets)*1024, false) }
 
-// peer says whether the peer keeps what comes behind a gap.
+// peer sets whether the peer keeps packets behind a gap.
 func (r *requester) peer(selective bool) { r.mode.setPeer(selective) }
 
-// send sends all that may be sent, and says what: request.packet@PSN, +n of several, ! with a
-// request for an acknowledgement. It sees to it that the question has no side effect.
+// send sends everything that may be sent, and describes it: request.packet@PSN, +n for several
+// packets, ! for an acknowledgement request. It checks that queries have no side effects.
 func (r *requester) send() string {
 	r.t.Helper()
 	r.DetectLosses()
@@ -87,7 +87,7 @@ func (r *requester) snapshot() string {
 	return fmt.Sprintf("%+v %s %s", s, reads, board)
 }
 
-// expect sends, and says what should be sent, in which mode.
+// expect sends, and checks the packets and the mode.
 func (r *requester) expect(sent string, m Mode) {
 	r.t.Helper()
 	if got := r.send(); got != sent || r.Mode() != m {
@@ -104,7 +104,7 @@ func (r *requester) pass() Outcome {
 	return r.OnAlarm(r.now)
 }
 
-// until lets the alarm go off, and sends, until what follows is the given action.
+// until lets the alarm go off, and sends, until the outcome is the given action.
 func (r *requester) until(a Action) {
 	r.t.Helper()
 	for range 100 {
@@ -252,7 +252,7 @@ func TestState(t *testing.T) {
 			if o != (Outcome{}) || !counts {
 				r.t.Errorf("%+v", o)
 			}
-			r.expect("0.2@2! 0.4@4!", Selective) // what has too little behind it waits
+			r.expect("0.2@2! 0.4@4!", Selective) // too few later packets have arrived for the others
 			if r.OnAck(12); r.Mode() != InOrder {
 				r.t.Errorf("%v", r.Mode())
 			}
@@ -386,13 +386,13 @@ func TestState(t *testing.T) {
 		}},
 		{"moved directly", func(r *requester) {
 			if !r.Quiescent() || r.Una() != 0 || r.Moved() != 0 {
-				r.t.Fatal("something is under way")
+				r.t.Fatal("a request is under way")
 			}
 			r.MovedDirectly(Send, 5)
 			r.post(Send, 1)
 			r.expect("0.0@5!", InOrder)
 			if r.Quiescent() {
-				r.t.Error("still, with something in flight")
+				r.t.Error("quiescent, with a packet in flight")
 			}
 		}},
 		{"moved in parts", func(r *requester) {
@@ -407,7 +407,7 @@ func TestState(t *testing.T) {
 			if !r.Quiescent() || r.Una() != 9 || r.Moved() != 0 || r.Begun() {
 				r.t.Fatal("not at the end")
 			}
-			r.expect("0.0@9!", InOrder) // no answer is missing
+			r.expect("0.0@9!", InOrder) // no response is missing
 		}},
 		{"the rest of what has moved in part", func(r *requester) {
 			r.post(Write, 6)
@@ -432,15 +432,15 @@ func TestState(t *testing.T) {
 			r.Sent(&b)
 			for psn := range uint32(3) {
 				if r.Quiescent() {
-					r.t.Error("still, with something in flight")
+					r.t.Error("quiescent, with a packet in flight")
 				}
 				r.OnAnswered(1 + psn)
 			}
 			if !r.Quiescent() || r.Una() != 4 || r.Moved() != 4 {
-				r.t.Errorf("not still at PSN 4: %d, %d", r.Una(), r.Moved())
+				r.t.Errorf("not quiescent at PSN 4: %d, %d", r.Una(), r.Moved())
 			}
 			if r.Fail(&Burst{}, 7); r.Quiescent() {
-				r.t.Error("still, and the request has failed")
+				r.t.Error("quiescent, and the request has failed")
 			}
 		}},
 		{"ghosts and duplicates", func(r *requester) {
@@ -521,7 +521,7 @@ func TestState(t *testing.T) {
 	}
 }
 
-// measure has a first request answered after so long.
+// measure has a first request answered after the given time.
 func (r *requester) measure(trip time.Duration) {
 	r.post(Send, 1)
 	r.send()

@@ -14,7 +14,7 @@ func (s *State) traceChange(e modeEvent) {
 	}
 }
 
-// traceBegin tells of the mode and the window that a connection starts with.
+// traceBegin traces the mode and the window at the start of a connection.
 func (s *State) traceBegin() {
 	if s.env.Trace != nil {
 		s.env.Trace(trace.Event{Type: trace.SendMode, From: Failed.String(), To: s.mode.now.String()})
@@ -29,14 +29,14 @@ func (s *State) traceWindow(size uint32) {
 	}
 }
 
-// traceLost reports whether everything that was sent from PSN psn on is taken for lost.
+// traceLost traces that everything sent from PSN psn on is considered lost.
 func (s *State) traceLost(psn uint32) {
 	if s.env.Trace != nil {
 		s.env.Trace(trace.Event{Type: trace.PacketsLost, PSN: psn, Packets: uint32(wire.PSNDiff(s.flight.max, psn))})
 	}
 }
 
-// traceFound reports whether so many packets were found missing one by one.
+// traceLostCount traces that single packets were found missing.
 func (s *State) traceLostCount(packets uint32) {
 	if s.env.Trace != nil {
 		psn, _ := s.board.nextLost(s.flight.max)
@@ -44,8 +44,7 @@ func (s *State) traceLostCount(packets uint32) {
 	}
 }
 
-// traceProbe reports whether a packet is sent again as a probe: una, or the first that the
-// scoreboard has sent again.
+// traceProbe traces a probe, which is una or the first packet that the scoreboard retransmits.
 func (s *State) traceProbe() {
 	if s.env.Trace == nil {
 		return
@@ -57,14 +56,14 @@ func (s *State) traceProbe() {
 	s.env.Trace(trace.Event{Type: trace.ProbeSent, PSN: psn})
 }
 
-// traceTimeout reports whether una is overdue.
+// traceTimeout traces the retransmission timeout of una.
 func (s *State) traceTimeout() {
 	if s.env.Trace != nil {
 		s.env.Trace(trace.Event{Type: trace.RetransmissionTimeout, PSN: s.flight.una})
 	}
 }
 
-// traceRNR reports whether the wait for an RNR NAK starts, or ends if it is 0.
+// traceRNR traces the start of an RNR wait, or its end if wait is 0.
 func (s *State) traceRNR(psn uint32, wait time.Duration) {
 	if s.env.Trace == nil {
 		return
@@ -76,14 +75,14 @@ func (s *State) traceRNR(psn uint32, wait time.Duration) {
 	s.env.Trace(trace.Event{Type: trace.RNRWaitStarted, PSN: psn, Duration: wait})
 }
 
-// traceAlarm reports whether an alarm was set, to go off after some time.
+// traceAlarm traces that an alarm was set.
 func (s *State) traceAlarm(k AlarmKind, after time.Duration) {
 	if s.env.Trace != nil {
 		s.env.Trace(trace.Event{Type: trace.AlarmSet, Detail: k.String(), Duration: after})
 	}
 }
 
-// traceFired reports whether an alarm has gone off.
+// traceFired traces that an alarm has gone off.
 func (s *State) traceFired(k AlarmKind) {
 	if s.env.Trace != nil && k != NoAlarm {
 		s.env.Trace(trace.Event{Type: trace.AlarmFired, Detail: k.String()})

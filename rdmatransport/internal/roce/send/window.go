@@ -2,18 +2,18 @@ package send
 
 import "time"
 
-// window is how many packets may be in flight, and how many of them make a frame.
+// window limits the number of packets in flight, and splits messages into frames.
 type window struct {
 	controller CongestionController
 	size       uint16 // packets that may be in flight now
-	most       uint16 // and at any time
+	most       uint16 // largest size
 	batch      uint16 // full packets in one frame of the link
-	least      uint16 // that it shrinks to
-	ackEvery   uint16 // bounds period; 0 does not
-	period     uint16 // packets between two requests for an acknowledgement, where more are to follow: whole frames, if it is as many
+	least      uint16 // smallest size
+	ackEvery   uint16 // upper bound of period; 0 is no bound
+	period     uint16 // packets between two acknowledgement requests within a message; whole frames, if it is that long
 }
 
-// init opens a window of so many packets in full. A frame is half of it at most.
+// init sets up a window that is fully open. A frame is at most half of it.
 func (w *window) init(packets, batch uint32, rules CongestionController) {
 	most := uint16(packets)
 	params := rules.Params()
@@ -40,11 +40,11 @@ func (w *window) set(size uint32) {
 }
 
 // clamp is the size that the window gets if the controller asks for size.
-func (w *window) clamp(size uint32) uint16 {
+func (w *window) clamp(size uint32) uint16 { // clamp returns the window size for a size that the controller asks for.
 	return uint16(min(max(size, uint32(w.least)), uint32(w.most)))
 }
 
-// What the controller makes of the window, for set.
+// The controller's responses to events, for set.
 func (w *window) onAck(acked uint32) uint32 { return w.controller.OnAck(uint32(w.size), acked) }
 func (w *window) onLoss(lost uint32) uint32 { return w.controller.OnLoss(uint32(w.size), lost) }
 func (w *window) onRoundTrip(took, now time.Duration) uint32 {
@@ -54,7 +54,7 @@ func (w *window) onGoBack() uint32   { return w.controller.OnGoBack(uint32(w.siz
 func (w *window) onTimeout() uint32  { return w.controller.OnTimeout(uint32(w.size)) }
 func (w *window) onTailLoss() uint32 { return w.controller.OnTailLoss(uint32(w.size)) }
 
-// frameRest is how many packets of a message of several are left in the frame of the given one.
+// frameRest returns how many packets of a message are left in the frame of the given packet.
 func (w *window) frameRest(packet, packets uint32) uint32 {
 	first := w.firstFrame(packets)
 	if packet < first {
@@ -63,8 +63,8 @@ func (w *window) frameRest(packet, packets uint32) uint32 {
 	return uint32(w.batch) - (packet-first)%uint32(w.batch)
 }
 
-// firstFrame is how many packets of a message its first frame has. Where the first packet is longer
-// than those that follow, it shares a frame with one of them only; with none, if those fill their
+// firstFrame returns the number of packets in the first frame of a message. If the first packet is
+// longer than the others, only one more fits into its frame. It is alone if the others fill their
 // frames.
 func (w *window) firstFrame(packets uint32) uint32 {
 	if w.batch > 1 && (packets-1)%uint32(w.batch) == 0 {
@@ -73,9 +73,9 @@ func (w *window) firstFrame(packets uint32) uint32 {
 	return 2
 }
 
-// readPiece is how many packets a request asks for of a READ's that are left, where there is room
-// for so many: all, or as many as fill the frames of the answer. Its first packet shares one with
-// the second, and its last, which is longer than those before it, begins another.
+// readPiece returns how many responses of a READ to request, with left to go and room in the
+// window. That is all, or as many as fill whole frames. The first response shares a frame with the
+// second, and the last, which is longer, starts another frame.
 func (w *window) readPiece(left, room uint32) uint32 {
 	const ends = 3
 	batch := uint32(w.batch)
@@ -85,12 +85,12 @@ func (w *window) readPiece(left, room uint32) uint32 {
 	return room - (room-ends)%batch
 }
 
-// fullFrame is how many packets make a full frame where left more of a message are to be sent.
+// fullFrame returns the number of packets in a full frame, with left packets to go.
 func (w *window) fullFrame(left uint32) uint32 { return min(uint32(w.batch), left, uint32(w.size)) }
 
-// readRoom is how many packets READs ask for at a time, while answers come: five eighths of the
-// window, or on a long path an eighth, so that the path is in use while the requests are on their
-// way. With more the requests are fewer, and each loss costs more.
+// readRoom returns how many responses READs request at a time while responses arrive. It is five
+// eighths of the window, or an eighth on a long path, so that the path is busy while requests are
+// in flight. A larger value means fewer requests, and a higher cost of each loss.
 func (w *window) readRoom(mtu uint32) uint32 {
 	return min(uint32(w.size)/8*5, max(Window(DefaultWindow, mtu)/8*5, uint32(w.size)/8))
 }

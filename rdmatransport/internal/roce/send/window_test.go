@@ -38,7 +38,7 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// Another controller is asked for every event, and held between the bounds.
+// stubborn returns sizes out of bounds. The window calls it for each event, and clamps the result.
 type stubborn struct{ calls []string }
 
 func (s *stubborn) Params() Params      { return Params{MinWindow: MinWindow} }
@@ -57,7 +57,7 @@ func TestFrames(t *testing.T) {
 	w.init(128, 15, Conservation{})
 	for packets, rests := range map[uint32][]uint32{
 		18: {2, 1, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 15},
-		16: {1, 15, 14}, // the first packet alone, as those behind it fill a frame
+		16: {1, 15, 14}, // the first packet alone, as the others fill a frame
 		31: {1, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 15},
 		32: {2, 1, 15},
 	} {
@@ -81,7 +81,7 @@ func TestFrames(t *testing.T) {
 	if first, got := w.frameRest(0, 5), w.readPiece(256, 96); first != 2 || got != 96 {
 		t.Errorf("without superframes: %d packets begin a message, %d are asked for", first, got)
 	}
-	w.init(128, 1000, Conservation{}) // a frame is half the window at most
+	w.init(128, 1000, Conservation{}) // a frame is at most half of the window
 	if w.batch != 64 {
 		t.Errorf("%d packets a frame", w.batch)
 	}
