@@ -141,10 +141,11 @@ func TestExitAtOnce(t *testing.T) {
 	for _, test := range []struct {
 		how   string
 		link  int // of stressed
+		long  int // processes in the long run
 		limit time.Duration
-	}{{"exit", 1, 15 * time.Second}, {"exit-in-call", 2, 8 * time.Second}} {
+	}{{"exit", 1, 1000, 15 * time.Second}, {"exit-in-call", 2, 300, 8 * time.Second}} {
 		t.Run(test.how, func(t *testing.T) {
-			ends(t, test.how, test.link, 8, 1000, func(t *testing.T, cmd *exec.Cmd, r *rand.Rand) {
+			ends(t, test.how, test.link, 8, test.long, func(t *testing.T, cmd *exec.Cmd, r *rand.Rand) {
 				began := time.Now()
 				out, err := cmd.CombinedOutput()
 				var exit *exec.ExitError
