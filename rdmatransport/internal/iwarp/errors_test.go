@@ -458,16 +458,17 @@ func TestWrongCRC(t *testing.T) {
 // The Terminate message is the last thing that is sent, whatever was queued, and is sent even if
 // the stream has no room at first.
 func TestNothingAfterTerminate(t *testing.T) {
-	for _, buffer := range []int{1 << 20, 3000, 1} {
-		bubble(t, &network{buffer: buffer}, 1<<17, func(t *testing.T, d *node) {
+	// Where responses are due the Terminate message is gathered with them; behind a SEND alone the QP keeps it until there is room.
+	for _, c := range []struct{ buffer, responses int }{{1 << 20, 4}, {3000, 4}, {1, 4}, {1, 0}} {
+		bubble(t, &network{buffer: c.buffer}, 1<<17, func(t *testing.T, d *node) {
 			s := d.dial(reply())
-			for range 4 {
+			for range c.responses {
 				s.p.send(s.p.readRequest(rdmap.ReadRequestHeader{Size: 1 << 16, SourceSTag: d.mr.RKey(), SourceTO: d.mr.Addr()}))
 			}
-			s.post(
-				&verbs.SendWR{ID: 0, Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{d.mr.SGE(0, 1<<16)}},
-				&verbs.SendWR{ID: 1, Opcode: verbs.RDMARead, SGList: []verbs.SGE{d.mr.SGE(0, 8)}},
-			)
+			s.post(&verbs.SendWR{ID: 0, Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{d.mr.SGE(0, 1<<16)}})
+			if c.responses > 0 {
+				s.post(&verbs.SendWR{ID: 1, Opcode: verbs.RDMARead, SGList: []verbs.SGE{d.mr.SGE(0, 8)}})
+			}
 			synctest.Wait()
 			s.p.send(s.p.untagged(rdmap.Send, nil)) // no receive is posted
 			synctest.Wait()
@@ -528,6 +529,19 @@ func TestTerminateReceived(t *testing.T) {
 		}, [3]verbs.WCStatus{flush, flush, flush}},
 		"a request never sent": {func(a, b message) rdmap.TerminateHeader {
 			return rdmap.InvalidSTag.Quote(untaggedSegment(ddp.Untagged{Last: true, QN: 1, MSN: 77}, nil))
+		}, [3]verbs.WCStatus{flush, flush, flush}},
+		"siw's quote, with the length as MSN": {func(a, b message) rdmap.TerminateHeader {
+			h := quote(rdmap.AccessViolation, a)
+			h.DDPHeader = bytes.Clone(h.DDPHeader)
+			a.untagged.MSN = 8
+			a.untagged.Encode(h.DDPHeader)
+			return h
+		}, [3]verbs.WCStatus{verbs.WCRemAccessErr, flush, flush}},
+		"a WRITE is blamed": {func(a, b message) rdmap.TerminateHeader {
+			return causeOf(ddp.ErrInvalidSTag).Quote(writeSegment(1, 0, nil))
+		}, [3]verbs.WCStatus{flush, flush, flush}},
+		"a segment, without a quote": {func(a, b message) rdmap.TerminateHeader {
+			return rdmap.TerminateHeader{Cause: causeOf(ddp.ErrInvalidSTag)}
 		}, [3]verbs.WCStatus{flush, flush, flush}},
 		"MPA": {func(a, b message) rdmap.TerminateHeader { return rdmap.TerminateHeader{Cause: causeOf(mpa.ErrCRC)} }, [3]verbs.WCStatus{flush, flush, flush}},
 	} {
@@ -604,6 +618,48 @@ func TestStreamLost(t *testing.T) {
 		s.statuses(d.scq, verbs.WCWRFlushErr)
 		<-s.conn.Done()
 	})
+	// Found only while sending what was gathered, as nothing wakes the reader: behind the requests that may be sent now, or in between.
+	for name, c := range map[string]struct {
+		first verbs.WROpcode
+		last  verbs.SendFlags
+		n     int
+	}{"behind": {verbs.RDMARead, verbs.SendFence, 2}, "in between": {verbs.RDMAWrite, 0, 100}} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
+				s := d.dial(reply())
+				st := d.net.dials[0]
+				st.mu.Lock()
+				st.out.fin = true
+				st.mu.Unlock()
+				var wrs []*verbs.SendWR
+				for i := range c.n {
+					wrs = append(wrs, &verbs.SendWR{ID: uint64(i), Opcode: c.first, SGList: []verbs.SGE{d.mr.SGE(0, 8)}, Flags: verbs.SendSignaled})
+				}
+				wrs[c.n-1].Flags |= c.last
+				s.post(wrs...)
+				if state := s.qp.State(); state != verbs.StateErr {
+					t.Errorf("the QP is in %v at once", state)
+				}
+				want := verbs.WCSuccess // of WRITEs that were gathered
+				for i, wc := range s.wcs(d.scq) {
+					if wc.Status != verbs.WCSuccess {
+						want = verbs.WCWRFlushErr
+					}
+					if wc.WRID != uint64(i) || wc.Status != want {
+						t.Errorf("completion %d is %v of request %d, want %v", i, wc.Status, wc.WRID, want)
+					}
+					c.n--
+				}
+				if c.n != 0 || want != verbs.WCWRFlushErr {
+					t.Errorf("%d requests did not complete; the last one: %v", c.n, want)
+				}
+				<-s.conn.Done()
+				if n := d.dev.HWCounters()["iwarp_streams_lost"]; n != 1 {
+					t.Errorf("%d streams counted as lost", n)
+				}
+			})
+		})
+	}
 	// Before the QP has it.
 	bubble(t, &network{}, 4096, func(t *testing.T, d *node) {
 		id, p := d.dialID(t)

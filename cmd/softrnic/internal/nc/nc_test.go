@@ -3,6 +3,7 @@ package nc
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"strings"
@@ -67,8 +68,9 @@ func TestKeep(t *testing.T) {
 	lan := new(pipe.Switch)
 	s := program.StartWith(t, lan, strings.NewReader("not sent"), "nc -lkv 7471 --addr 10.0.0.1/24")
 	s.Await(t, &s.Err, "listening on")
-	for _, say := range []string{"one\n", "two\n", "three\n"} {
-		c := program.StartWith(t, lan, strings.NewReader(say), "nc 10.0.0.1 7471 --addr 10.0.0.2/24")
+	// Each client has an address of its own: one on a pipe has another MAC than the last, which the server would still send its REP to.
+	for i, say := range []string{"one\n", "two\n", "three\n"} {
+		c := program.StartWith(t, lan, strings.NewReader(say), fmt.Sprintf("nc 10.0.0.1 7471 --addr 10.0.0.%d/24", 2+i))
 		if code := c.Wait(t); code != cli.ExitOK || c.Out.String() != "" {
 			t.Errorf("exit code %d, stdout %q: %s", code, &c.Out, &c.Err)
 		}
