@@ -62,6 +62,10 @@ var mutations = []mutation{
 	{"a capture that has failed is not written on", "link/capture/capture.go", "if l.err != nil || l.closed {\n\t\t\treturn", "if l.closed {\n\t\t\treturn", "link/capture", ""},
 	{"a checksum begins behind the Ethernet header", "link/internal/vnet/header.go", "f.ChecksumStart < link.EthernetHeaderLen || ", "", "link/internal/vnet", ""},
 	{"clients of a hub that was killed start the next", "stack/kernel/hub/client_linux.go", "\t\t\tstarted, err = c.start()\n", "\t\t\tstarted, err = nil, nil\n", "stack/kernel/hub", "TestKilledHub"},
+	{"a Terminate message waits for room", iwarp + "sender.go", "\t\t\tq.finish()\n\t\t\treturn\n", "\t\t\treturn\n", "rdmatransport/internal/iwarp", "TestNothingAfterTerminate"},
+	{"a stream that refuses what was gathered is lost", iwarp + "output.go", "if _, err := q.sendGathered(); err != nil {", "if _, err := q.sendGathered(); err != nil && false {", "rdmatransport/internal/iwarp", "TestStreamLost"},
+	{"a READ that siw blames is found by its memory", iwarp + "terminate.go", "wr.Opcode == verbs.RDMARead && wr.RKey", "false && wr.RKey", "rdmatransport/internal/iwarp", "TestTerminateReceived"},
+	{"a flood leaves a peer time to answer", roce + "cm/params.go", "maxHeld = 16384", "maxHeld = 512", "rdmatransport", "TestConnectDuringFlood"},
 	{"a checksum ends within the frame", "link/internal/vnet/header.go", "|| int(f.ChecksumStart)+int(f.ChecksumOffset)+2 > len(data)", "", "link/internal/vnet", ""},
 }
 

@@ -458,7 +458,8 @@ func TestWrongCRC(t *testing.T) {
 // The Terminate message is the last thing that is sent, whatever was queued, and is sent even if
 // the stream has no room at first.
 func TestNothingAfterTerminate(t *testing.T) {
-	// Where responses are due the Terminate message is gathered with them; behind a SEND alone the QP keeps it until there is room.
+	// Where responses are due the Terminate message is gathered with them; behind a SEND alone the
+	// QP keeps it until there is room.
 	for _, c := range []struct{ buffer, responses int }{{1 << 20, 4}, {3000, 4}, {1, 4}, {1, 0}} {
 		bubble(t, &network{buffer: c.buffer}, 1<<17, func(t *testing.T, d *node) {
 			s := d.dial(reply())
@@ -618,7 +619,8 @@ func TestStreamLost(t *testing.T) {
 		s.statuses(d.scq, verbs.WCWRFlushErr)
 		<-s.conn.Done()
 	})
-	// Found only while sending what was gathered, as nothing wakes the reader: behind the requests that may be sent now, or in between.
+	// Found only while sending what was gathered, as nothing wakes the reader: behind the requests
+	// that may be sent now, or in between.
 	for name, c := range map[string]struct {
 		first verbs.WROpcode
 		last  verbs.SendFlags

@@ -68,7 +68,8 @@ func TestKeep(t *testing.T) {
 	lan := new(pipe.Switch)
 	s := program.StartWith(t, lan, strings.NewReader("not sent"), "nc -lkv 7471 --addr 10.0.0.1/24")
 	s.Await(t, &s.Err, "listening on")
-	// Each client has an address of its own: one on a pipe has another MAC than the last, which the server would still send its REP to.
+	// Each client has an address of its own: one on a pipe has another MAC than the last, which the
+	// server would still send its REP to.
 	for i, say := range []string{"one\n", "two\n", "three\n"} {
 		c := program.StartWith(t, lan, strings.NewReader(say), fmt.Sprintf("nc 10.0.0.1 7471 --addr 10.0.0.%d/24", 2+i))
 		if code := c.Wait(t); code != cli.ExitOK || c.Out.String() != "" {
