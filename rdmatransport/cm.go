@@ -24,18 +24,18 @@ var _ rdmacm.PortHolder = (*provider)(nil)
 // newCM starts the connection manager of the RoCEv2 half.
 func (p *provider) newCM(rand io.Reader, ids stack.Range) *cm.Manager {
 	return cm.New(cm.Config{
-		GSI:      p.roce.GSI(),
-		Timers:   p.timers,
-		Rand:     rand,
-		IDs:      ids,
-		Shared:   p.sharedAt,
-		GUID:     eui64(p.nics[0].MAC()),
-		AckDelay: ackDelay,
-		MaxDepth: roce.MaxReadAtomic,
-		GIDIndex: func(port uint8, a netip.Addr) int { return slices.Index(gids(p.nics[port-1]), a) },
-		MTU:      func(port uint8) verbs.MTU { return activeMTU(p.nics[port-1]) },
-		Ending:   p.roce.SendDelayed,
-		Returns:  p.returns,
+		GSI:              p.roce.GSI(),
+		Timers:           p.timers,
+		Rand:             rand,
+		IDs:              ids,
+		Shared:           p.sharedAt,
+		GUID:             eui64(p.nics[0].MAC()),
+		AckDelay:         ackDelay,
+		MaxDepth:         roce.MaxReadAtomic,
+		GIDIndex:         func(port uint8, a netip.Addr) int { return slices.Index(gids(p.nics[port-1]), a) },
+		MTU:              func(port uint8) verbs.MTU { return activeMTU(p.nics[port-1]) },
+		BeforeDisconnect: p.roce.SendDelayed,
+		CarrierExpected:  p.returns,
 	})
 }
 

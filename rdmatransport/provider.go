@@ -196,7 +196,7 @@ func (p *provider) Watch(f func(t verbs.AsyncEventType, port uint8)) {
 		if d, ok := nic.(stack.Departures); ok {
 			d.WatchDepartures(func(addr netip.Addr) {
 				p.roce.Left(addr) // first, while the requests are there that nobody will answer
-				p.cm.Left(addr)
+				p.cm.HostLeft(addr)
 			})
 		}
 		nic.Watch(func(c stack.Change) {
@@ -207,7 +207,7 @@ func (p *provider) Watch(f func(t verbs.AsyncEventType, port uint8)) {
 				p.linkDowned.Add(1)
 				f(verbs.EventPortErr, uint8(i+1))
 			case stack.LinkCame:
-				p.cm.LinkCame(uint8(i + 1))
+				p.cm.LinkUp(uint8(i + 1))
 				f(verbs.EventPortActive, uint8(i+1))
 			case stack.LinkLost:
 				if p.cutOff() {

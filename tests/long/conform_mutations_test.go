@@ -73,7 +73,7 @@ var breaches = []mutation{
 	{"whose READs are meant", roce + "cm/passive.go", "c.responder, c.initiator = msg.InitiatorDepth, msg.ResponderResources", "c.initiator, c.responder = msg.InitiatorDepth, msg.ResponderResources", conformRoCE, "TestOurs"},
 	{"a DREQ names the peer's QP", roce + "cm/teardown.go", "RemoteQPN: c.remoteQPN", "RemoteQPN: c.localQPN", conformRoCE, "TestOurs"},
 	{"a REP that comes again is answered", roce + "cm/active.go", "\tif c.state == established {\n\t\tc.sendRTU()\n\t} else", "\tif c.state != established", conformRoCE, "TestOurs"},
-	{"a REP is repeated", roce + "cm/retry.go", "if wasted || c.retries < c.maxRetries {", "if wasted {", conformRoCE, "TestOurs"},
+	{"a REP is repeated", roce + "cm/retry.go", "if noCarrier || c.retries < c.maxRetries {", "if noCarrier {", conformRoCE, "TestOurs"},
 
 	{"a WRITE over iWARP needs the QP's right", iwarp + "placement.go", "if n > 0 && q.h.Attr().QPAccessFlags&verbs.AccessRemoteWrite == 0 {", "if false {", conformIWARP, "TestOurs"},
 	{"an STag of another stream", iwarp + "placement.go", "return ddp.ErrSTagNotAssociated", "return ddp.ErrInvalidSTag", conformIWARP, "TestOurs"},

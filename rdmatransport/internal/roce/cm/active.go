@@ -9,8 +9,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// MaxREQPrivate and MaxSIDRPrivate are the bytes of private data that a request has for the
-// application.
+// MaxREQPrivate and MaxSIDRPrivate are the number of private data bytes that the application may
+// send in a request.
 const (
 	MaxREQPrivate  = mad.REQPrivateLen - mad.IPCMLen
 	MaxSIDRPrivate = mad.SIDRREQPrivateLen - mad.IPCMLen
@@ -18,7 +18,7 @@ const (
 
 const opConnect = "connect"
 
-// Connect asks for a connection, or in the UDP port space for the QP behind a port.
+// Connect sends a connection request, or in the UDP port space a request for the QP of a port.
 func (m *Manager) Connect(attr *rdmacm.ConnectAttr, h rdmacm.Handler) (rdmacm.ProviderConn, error) {
 	ud := attr.Space == rdmacm.UDP
 	p := &attr.Param
@@ -56,10 +56,10 @@ func (m *Manager) Connect(attr *rdmacm.ConnectAttr, h rdmacm.Handler) (rdmacm.Pr
 	ip := mad.IPCM{Src: c.route.Src, SrcPort: c.localPort, Dst: c.route.Dst}
 	data := append(ip.Append(nil), p.PrivateData...)
 	if ud {
-		c.askSIDR(data)
+		c.sendSIDRREQ(data)
 		return c, nil
 	}
-	if err := c.askREQ(attr, data); err != nil {
+	if err := c.sendREQ(attr, data); err != nil {
 		c.release()
 		return nil, err
 	}
@@ -98,7 +98,7 @@ func checkREQ(attr *rdmacm.ConnectAttr) error {
 	return nil
 }
 
-func (c *conn) askREQ(attr *rdmacm.ConnectAttr, data []byte) error {
+func (c *conn) sendREQ(attr *rdmacm.ConnectAttr, data []byte) error {
 	psn, err := c.m.random()
 	if err != nil {
 		return err
@@ -153,15 +153,15 @@ func (c *conn) askREQ(attr *rdmacm.ConnectAttr, data []byte) error {
 		req.ResponderResources, req.RetryCount, req.RNRRetryCount, req.SRQ = 0, 0, 0, false
 	}
 	c.set(reqSent)
-	c.ask(c.tid, &req)
+	c.sendRequest(c.tid, &req)
 	return nil
 }
 
-// onREP: the peer accepts.
+// onREP handles a REP: the peer accepts.
 func (m *Manager) onREP(d *Datagram, tid uint64, msg *mad.REP) {
 	c := m.lookup(d, msg.RemoteCommID)
 	if c == nil {
-		// Without an answer the peer would wait for a RTU for as long as it repeats this.
+		// Without an answer the peer would wait for the RTU until its retries are exhausted.
 		if m.ids.Get(msg.RemoteCommID) == nil {
 			m.reply(d, tid, &mad.REJ{LocalCommID: msg.RemoteCommID, RemoteCommID: msg.LocalCommID,
 				About: mad.AnsweredREP, Reason: mad.InvalidCommID})
@@ -170,7 +170,7 @@ func (m *Manager) onREP(d *Datagram, tid uint64, msg *mad.REP) {
 	}
 	switch c.state {
 	case reqSent, mraReqRcvd:
-		c.replied(d, tid, msg)
+		c.onFirstREP(d, tid, msg)
 		return
 	case repRcvd, established:
 	default:
@@ -187,8 +187,8 @@ func (m *Manager) onREP(d *Datagram, tid uint64, msg *mad.REP) {
 	}
 }
 
-// replied takes the first REP.
-func (c *conn) replied(d *Datagram, tid uint64, msg *mad.REP) {
+// onFirstREP handles the first REP.
+func (c *conn) onFirstREP(d *Datagram, tid uint64, msg *mad.REP) {
 	qpn := msg.LocalQPN
 	if c.qpType == verbs.XRCSend {
 		qpn = msg.LocalEECN
@@ -204,10 +204,10 @@ func (c *conn) replied(d *Datagram, tid uint64, msg *mad.REP) {
 	if old := c.m.byQP[byQP]; old != nil {
 		c.m.reply(d, tid, &mad.REJ{LocalCommID: c.localID, RemoteCommID: msg.LocalCommID,
 			About: mad.AnsweredREP, Reason: mad.StaleConnection})
-		old.stale()
+		old.onStale()
 		return
 	}
-	c.answered()
+	c.stopRetries()
 	c.remoteGUID, c.remoteID, c.remoteQPN = msg.LocalCAGUID, msg.LocalCommID, qpn
 	c.m.byID[byID], c.m.byQP[byQP] = c, c
 	c.initiator, c.responder = msg.ResponderResources, msg.InitiatorDepth
@@ -246,5 +246,5 @@ func (c *conn) sendRTU() {
 	c.sendMsg(c.tid, &mad.RTU{LocalCommID: c.localID, RemoteCommID: c.remoteID})
 }
 
-// dst is for messages.
+// dst is the destination in error messages.
 func (c *conn) dst() netip.AddrPort { return netip.AddrPortFrom(c.route.Dst, c.remotePort) }

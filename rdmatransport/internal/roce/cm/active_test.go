@@ -89,7 +89,7 @@ func TestREQWithoutREP(t *testing.T) {
 			t.Errorf("REJ %+v", rej)
 		}
 		r.event(rdmacm.Unreachable, timedOut)
-		// The peer has missed it all: its REP comes now.
+		// The peer has missed all messages: its REP arrives now.
 		r.say(tid, kernelREP(req))
 		if rej, _ := next[*mad.REJ](r); rej.Reason != mad.InvalidCommID || rej.About != mad.AnsweredREP || rej.RemoteCommID != peerID {
 			t.Errorf("REJ %+v", rej)
@@ -122,7 +122,7 @@ func TestMRAForREQ(t *testing.T) {
 	bubble(t, func(r *rig) {
 		_, req, tid := r.asked()
 		mra := &mad.MRA{LocalCommID: peerID, RemoteCommID: req.LocalCommID, About: mad.AnsweredREQ, ServiceTimeout: 22}
-		r.say(tid+1, mra) // another transaction's
+		r.say(tid+1, mra) // another transaction
 		r.sayFrom(third, tid, mra)
 		time.Sleep(6145 * time.Millisecond)
 		next[*mad.REQ](r)
@@ -168,8 +168,7 @@ func TestRejected(t *testing.T) {
 	})
 }
 
-// TestForgedREP: a REP counts only if it answers the REQ, and comes from the host that the REQ was
-// sent to.
+// TestForgedREP: a REP counts only if it answers the REQ and comes from the host of the REQ.
 func TestForgedREP(t *testing.T) {
 	bubble(t, func(r *rig) {
 		_, req, tid := r.asked()
@@ -241,7 +240,7 @@ func TestConnectErrors(t *testing.T) {
 	})
 }
 
-// TestStaleREP: the peer answers with a QP that another connection leads to.
+// TestStaleREP: the peer answers with the QP of another connection.
 func TestStaleREP(t *testing.T) {
 	bubble(t, func(r *rig) {
 		_, oldID, _ := r.established()
@@ -326,7 +325,7 @@ func TestSIDRListener(t *testing.T) {
 		if err != nil || a.QKey != 0x01234567 || mask != verbs.QPAttrState|verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrQKey {
 			t.Errorf("INIT %+v, %v, %v", a, mask, err)
 		}
-		r.say(peerTID, kernelSIDRREQ(port)) // impatient
+		r.say(peerTID, kernelSIDRREQ(port)) // too early
 		r.quiet()
 		p := acceptParam()
 		p.PrivateData = make([]byte, 137)
@@ -346,7 +345,7 @@ func TestSIDRListener(t *testing.T) {
 			r.say(peerTID, kernelSIDRREQ(port)) // as if the answer had been lost
 		}
 		next[*mad.SIDRREP](r)
-		// The request ID in a new transaction is a new request.
+		// A new transaction with the same request ID is a new request.
 		r.say(peerTID+1, kernelSIDRREQ(port))
 		c := r.event(rdmacm.ConnectRequest, 0).Conn
 		e.Conn.Close()
@@ -387,7 +386,7 @@ func TestSIDRBacklog(t *testing.T) {
 	})
 }
 
-// TestDepths: a QP gets no more than the device has, whatever the peer says.
+// TestDepths: a QP gets no more depth than the device has, whatever the peer requests.
 func TestDepths(t *testing.T) {
 	bubble(t, func(r *rig) {
 		c, req, tid := r.asked()

@@ -1,16 +1,17 @@
-// Package cm sets up and tears down RoCEv2 connections: the communication management of IBTA Vol 1
-// chapter 12 over datagrams between general services QPs, with the behaviour of Linux's ib_cm and
-// rdma_cm.
+// Package cm sets up and tears down RoCEv2 connections. It implements the communication management
+// of IBTA Vol 1 chapter 12, over datagrams between general services QPs, and behaves like Linux's
+// ib_cm and rdma_cm.
 //
-// The way of a message. In: the GSI hands a datagram to Manager.receive, which finds the connection
-// by its random communication ID and the peer's address and calls the message's handler: those of
-// the side that asks are in active.go, of the side that answers in passive.go, of both at the end
-// in teardown.go; sidr.go has the datagram service. Out: a connection formats a message and sends
-// it on its path; what wants an answer is kept and sent again by the connection's timer (retry.go).
+// Receive path: the GSI passes a datagram to Manager.receive, which finds the connection by its
+// random communication ID and the peer's address. It then calls the message's handler. Handlers of
+// the active side are in active.go, those of the passive side in passive.go, and those of either
+// side at the end in teardown.go. The datagram service is in sidr.go. Send path: a connection
+// formats a message and sends it on its path. Messages that need an answer are kept and
+// retransmitted by the connection's timer (retry.go).
 //
-// One lock guards the manager and all of its connections. Events are queued under it, and handed
-// over without it by the goroutine that brought the datagram or the timeout, in order for each
-// connection (events.go).
+// One lock protects the manager and all of its connections. Events are queued under the lock. The
+// goroutine of the datagram or timeout delivers them after it has released the lock, in order for
+// each connection (events.go).
 package cm
 
 import (
@@ -31,52 +32,52 @@ import (
 
 // GSI is the general services QP (QP 1) of the device's ports.
 type GSI interface {
-	// Path prepares to send from one of the port's addresses.
+	// Path opens a path from one of the port's addresses.
 	Path(port uint8, a stack.PathAttr) (Path, error)
-	// Receive installs the function that each datagram to QP 1 goes to. Nil removes it; a call may
-	// still be running.
+	// Receive installs the handler of datagrams to QP 1. Nil removes it; a call may still be in
+	// progress.
 	Receive(func(*Datagram))
 }
 
-// Path is a way to QP 1 of another host.
+// Path is a path to QP 1 of another host.
 type Path interface {
-	// Send sends one MAD; nobody reports whether it arrives.
+	// Send sends one MAD, unreliably.
 	Send(*[mad.Size]byte)
 	Close()
 }
 
-// Datagram is a MAD that arrived; its bytes are valid during the call.
+// Datagram is a received MAD. Its bytes are valid during the call.
 type Datagram struct {
 	Port         uint8
 	Src, Dst     netip.Addr
 	TrafficClass uint8
 	Priority     uint8   // of the frame
-	Via          [6]byte // the MAC address that it came from; zero if that is not known
+	Via          [6]byte // the source MAC address; zero if unknown
 	MAD          []byte
 }
 
-// Config is what a manager stands on.
+// Config is the configuration of a manager.
 type Config struct {
 	GSI      GSI
 	Timers   *timers.Queue
 	Rand     io.Reader   // of communication IDs, transaction IDs and first PSNs; nil is crypto/rand
 	GUID     uint64      // of the node
 	AckDelay uint8       // the device's local CA ACK delay, 4.096 µs × 2^n
-	MaxDepth uint8       // the most READs and atomics that a QP may have outstanding, on either side
-	IDs      stack.Range // of communication IDs; the zero Range stands for all
-	// Shared are the device's ports with an address, unspecified meaning any, that other processes
-	// have as well.
+	MaxDepth uint8       // the largest number of outstanding READs and atomics of a QP, on either side
+	IDs      stack.Range // of communication IDs; the zero Range is all
+	// Shared returns the device's ports with an address that other processes share. An unspecified
+	// address is any.
 	Shared func(netip.Addr) []stack.Shared
-	// GIDIndex is where an address is in a port's GID table, -1 if it is not.
+	// GIDIndex returns the index of an address in a port's GID table, or -1.
 	GIDIndex func(port uint8, a netip.Addr) int
-	// MTU is a port's active MTU.
+	// MTU returns a port's active MTU.
 	MTU func(port uint8) verbs.MTU
-	// Ending is called with the number of this side's QP before its peer is asked to disconnect:
-	// what the QP has put off goes first. The manager is locked. Nil if nothing is put off.
-	Ending func(qpn uint32)
-	// Returns reports whether a port has no carrier, and will most likely have one soon, as where a
-	// hub that it shares is being replaced. Nil if there is no such port.
-	Returns func(port uint8) bool
+	// BeforeDisconnect is called with the number of the local QP before a DREQ is sent, to flush
+	// deferred packets of the QP. The manager is locked. Nil if nothing is deferred.
+	BeforeDisconnect func(qpn uint32)
+	// CarrierExpected reports whether a port has no carrier, and is expected to have one soon. That
+	// is so while a shared hub is being replaced. Nil if there is no such port.
+	CarrierExpected func(port uint8) bool
 }
 
 // Manager is a device's connection manager.
@@ -85,31 +86,31 @@ type Manager struct {
 
 	cfg Config
 
-	mu        sync.Mutex // everything below, and every connection
-	closed    bool
-	ids       *keys.Table[conn] // by local communication ID; a SIDR request's too
-	listeners map[uint64][]*listener
-	byID      map[peerKey]*conn // by the peer's communication ID
-	byQP      map[peerKey]*conn // by the peer's QP
-	sidr      map[peerKey]*conn // by the peer's SIDR request ID
-	halfOpen  counts            // connections in a state that is
-	held      []held            // see held.go
-	nextHeld  int               // in held: the last
-	lastHeld  time.Time         // when that came
-	asking    *conn             // has the communication ID that is answered to; nil if held is empty
-	leaving   int               // connections that wait for DREP
-	drained   chan struct{}     // closed when leaving is 0; nil if nobody waits
-	draining  bool              // Drain was called
-	paths     map[pathKey]*sharedPath
-	replies   [replyPaths]*sharedPath
-	nextReply int
-	ready     []*conn // have events
-	kick      timers.Timer
-	buf       [mad.Size]byte // to format a message in
+	mu            sync.Mutex // protects the fields below, and all connections
+	closed        bool
+	ids           *keys.Table[conn] // by local communication ID; includes SIDR requests
+	listeners     map[uint64][]*listener
+	byID          map[peerKey]*conn // by the peer's communication ID
+	byQP          map[peerKey]*conn // by the peer's QP
+	sidr          map[peerKey]*conn // by the peer's SIDR request ID
+	halfOpen      counts            // number of half-open connections
+	held          []held            // see validate.go
+	nextHeld      int               // index of the last one in held
+	lastHeld      time.Time         // time of the last one
+	validator     *conn             // holds the communication ID for DREPs to validate peers; nil if held is empty
+	disconnecting int               // connections that wait for DREP
+	drained       chan struct{}     // closed when disconnecting is 0; nil if nothing waits
+	draining      bool              // Drain was called
+	paths         map[pathKey]*sharedPath
+	replies       [replyPaths]*sharedPath
+	nextReply     int
+	ready         []*conn // connections with events
+	eventTimer    timers.Timer
+	buf           [mad.Size]byte // buffer for one message
 }
 
-// peerKey names something that a peer has. The address that its datagrams come from is part of it:
-// what a peer says of itself can be said by anyone.
+// peerKey identifies an object of a peer. It includes the source address of the peer's datagrams:
+// anything that a peer claims in a message may be forged.
 type peerKey struct {
 	addr netip.Addr
 	guid uint64
@@ -133,13 +134,13 @@ func New(cfg Config) *Manager {
 		sidr:      make(map[peerKey]*conn),
 		paths:     make(map[pathKey]*sharedPath),
 	}
-	m.kick.Init(m.deliverKicked)
+	m.eventTimer.Init(m.deliverOnTimer)
 	cfg.GSI.Receive(m.receive)
 	return m
 }
 
-// Close forgets every connection; no event follows but those already on their way. Peers are not
-// told: whoever wants that closes the connections first.
+// Close drops all connections. No events follow except those in progress. Peers are not notified;
+// to notify them, close the connections first.
 func (m *Manager) Close() {
 	m.cfg.GSI.Receive(nil)
 	for _, l := range m.close() {
@@ -147,7 +148,7 @@ func (m *Manager) Close() {
 	}
 }
 
-// close is Close but for the ports that listeners have reserved.
+// close is Close without the ports reserved by listeners.
 func (m *Manager) close() (listeners []*listener) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -156,7 +157,7 @@ func (m *Manager) close() (listeners []*listener) {
 		listeners = append(listeners, l...)
 	}
 	for _, c := range m.ids.All() {
-		if c == m.asking {
+		if c == m.validator {
 			continue
 		}
 		c.closed, c.events = true, nil
@@ -174,21 +175,21 @@ func (m *Manager) close() (listeners []*listener) {
 			m.replies[i] = nil
 		}
 	}
-	m.cfg.Timers.Remove(&m.kick)
+	m.cfg.Timers.Remove(&m.eventTimer)
 	return listeners
 }
 
-// Len is the number of connections that the manager remembers, half-open and waiting ones included.
+// Len returns the number of connections, including half-open and waiting ones.
 func (m *Manager) Len() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.asking != nil {
+	if m.validator != nil {
 		return m.ids.Len() - 1
 	}
 	return m.ids.Len()
 }
 
-// receive takes a datagram that arrived at QP 1 with the right Q_Key.
+// receive handles a datagram to QP 1 with the right Q_Key.
 func (m *Manager) receive(d *Datagram) {
 	h, data, err := mad.Parse(d.MAD)
 	if err != nil {
@@ -238,8 +239,8 @@ func (m *Manager) dispatch(d *Datagram, h mad.Header, data []byte) {
 	case mad.AttrDREP:
 		var msg mad.DREP
 		mad.Decode(data, &msg)
-		if m.asking != nil && msg.RemoteCommID == m.asking.localID {
-			m.proven(d, h.TID)
+		if m.validator != nil && msg.RemoteCommID == m.validator.localID {
+			m.onValidated(d, h.TID)
 		} else if c := m.lookup(d, msg.RemoteCommID); c != nil && c.remoteID == msg.LocalCommID {
 			c.onDREP()
 		}
@@ -257,13 +258,12 @@ func (m *Manager) dispatch(d *Datagram, h mad.Header, data []byte) {
 		var msg mad.LAP
 		mad.Decode(data, &msg)
 		m.onLAP(d, h.TID, &msg)
-	default: // APR too: LAP is never sent
+	default: // also APR, as LAP is never sent
 		m.Counters.Malformed.Add(1)
 	}
 }
 
-// lookup is the connection that the peer who sent d calls by its communication ID here, or nil. A
-// number that is another peer's counts as unknown.
+// lookup returns the connection with a local communication ID if d is from its peer, or nil.
 func (m *Manager) lookup(d *Datagram, id uint32) *conn {
 	c := m.ids.Get(id)
 	if c == nil || c.route.Dst != d.Src || c.route.Src != d.Dst || c.route.Port != d.Port {
@@ -272,7 +272,7 @@ func (m *Manager) lookup(d *Datagram, id uint32) *conn {
 	return c
 }
 
-// reply answers a datagram that no connection is there for.
+// reply answers a datagram that has no connection.
 func (m *Manager) reply(d *Datagram, tid uint64, msg mad.Message) {
 	p, err := m.replyPath(d)
 	if err != nil {
@@ -300,7 +300,7 @@ func (m *Manager) onLAP(d *Datagram, tid uint64, msg *mad.LAP) {
 	m.reply(d, tid, &apr)
 }
 
-// random is a random number of 32 bits.
+// random returns a random number of 32 bits.
 func (m *Manager) random() (uint32, error) {
 	var b [4]byte
 	if _, err := io.ReadFull(m.cfg.Rand, b[:]); err != nil {

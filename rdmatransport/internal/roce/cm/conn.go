@@ -9,24 +9,24 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// state is a connection's (IBTA Vol 1 §12.9.5).
+// state is the state of a connection (IBTA Vol 1 §12.9.5).
 type state uint8
 
 const (
 	idle         state = iota
 	reqSent            // active: waits for REP
-	mraReqRcvd         // and was told that it takes longer
-	repRcvd            // active: the application is to move its QP and Establish
-	reqRcvd            // passive: the application is to Accept or Reject
+	mraReqRcvd         // the peer asked for more time
+	repRcvd            // active: the application must move its QP and call Establish
+	reqRcvd            // passive: the application must call Accept or Reject
 	repSent            // passive: waits for RTU
-	mraRepRcvd         // and was told that it takes longer
+	mraRepRcvd         // the peer asked for more time
 	established        //
 	dreqSent           // waits for DREP
-	dreqRcvd           // the application is to Disconnect
-	timewait           // over; packets may be under way
+	dreqRcvd           // the application must call Disconnect
+	timewait           // closed; packets may still be in flight
 	sidrReqSent        // waits for SIDR_REP
-	sidrReqRcvd        // the application is to Accept or Reject
-	sidrAnswered       // a repeated request gets the same answer
+	sidrReqRcvd        // the application must call Accept or Reject
+	sidrAnswered       // repeated requests get the same answer
 )
 
 var stateNames = [...]string{"idle", "waiting for the peer's reply", "waiting for the peer's delayed reply",
@@ -36,55 +36,55 @@ var stateNames = [...]string{"idle", "waiting for the peer's reply", "waiting fo
 
 func (s state) String() string { return stateNames[s] }
 
-// unanswered: a listener's backlog counts it.
+// unanswered reports whether the connection counts in a listener's backlog.
 func (s state) unanswered() bool { return s == reqRcvd || s == sidrReqRcvd }
 
-// halfOpen: a stranger can bring it about with one datagram.
+// halfOpen reports whether a single datagram can cause this state.
 func (s state) halfOpen() bool {
 	return s.unanswered() || s == repSent || s == mraRepRcvd
 }
 
-// conn is one end of a connection, or of a service ID resolution. Manager.mu guards it.
+// conn is one end of a connection or of a service ID resolution. Manager.mu protects it.
 type conn struct {
-	m        *Manager
-	handler  rdmacm.Handler
-	listener *listener // of a passive one
-	state    state
-	closed   bool // the application has; what is left to say to the peer is still said
-	active   bool
-	ud       bool
-	proven   bool // the peer that asked has shown that it is there
-	ended    bool // Disconnected was reported
+	m         *Manager
+	handler   rdmacm.Handler
+	listener  *listener // of a passive connection
+	state     state
+	closed    bool // by the application; messages to the peer may still be sent
+	active    bool
+	ud        bool
+	validated bool // the requesting peer's address is validated
+	ended     bool // Disconnected was reported
 
 	route                 rdmacm.Route
 	localPort, remotePort uint16
 	serviceID             uint64
-	path                  *sharedPath // nil once it is over
+	path                  *sharedPath // nil after the end
 
 	localID, remoteID uint32
 	remoteGUID        uint64
-	tid               uint64 // of the handshake; of the peer's DREQ while that is unanswered
+	tid               uint64 // of the handshake, or of the peer's DREQ until that is answered
 	localQPN          uint32
 	remoteQPN         uint32
 	qpType            verbs.QPType
 	sendPSN, recvPSN  uint32
 	mtu               verbs.MTU
 	flowLabel         uint32
-	responder         uint8 // READs and atomics that the peer may have outstanding here
-	initiator         uint8 // and we there
+	responder         uint8 // the largest number of the peer's outstanding READs and atomics
+	initiator         uint8 // the largest number of local outstanding READs and atomics
 	retryCount        uint8
 	rnrRetry          uint8
-	ackTimeout        uint8 // of the QP, and for time wait: an exponent
-	ackOption         uint8 // what the application set instead, or 0
+	ackTimeout        uint8 // of the QP and of the time wait: an exponent
+	ackOption         uint8 // set by the application instead, or 0
 	qkey              uint32
 	noFailover        bool // the peer asked for an alternate path
 
 	timer      timers.Timer
-	due        time.Time     // of what the timer is for; zero: nothing
+	due        time.Time     // of the timer; zero if none
 	timeout    time.Duration // for an answer
 	maxRetries int
 	retries    int
-	msg        *[mad.Size]byte // wants an answer; of a UD service, the answer
+	msg        *[mad.Size]byte // needs an answer, or is the answer of a UD service
 
 	events     []rdmacm.ConnEvent
 	delivering bool
@@ -101,19 +101,19 @@ func (c *conn) set(s state) {
 	old := c.state
 	c.state = s
 	if old.halfOpen() != s.halfOpen() {
-		c.m.halfOpen.add(c.proven, delta(s.halfOpen()))
-		if !c.proven {
-			c.listener.strangers += delta(s.halfOpen())
+		c.m.halfOpen.add(c.validated, delta(s.halfOpen()))
+		if !c.validated {
+			c.listener.unvalidated += delta(s.halfOpen())
 		}
-		if c.m.halfOpen.strangers == 0 && c.m.asking != nil && time.Since(c.m.lastHeld) > heldFor {
+		if c.m.halfOpen.unvalidated == 0 && c.m.validator != nil && time.Since(c.m.lastHeld) > heldTimeout {
 			c.m.forgetHeld()
 		}
 	}
 	if old.unanswered() != s.unanswered() {
-		c.listener.pending.add(c.proven, delta(s.unanswered()))
+		c.listener.pending.add(c.validated, delta(s.unanswered()))
 	}
 	if (old == dreqSent) != (s == dreqSent) {
-		c.m.countLeaving(delta(s == dreqSent))
+		c.m.countDisconnecting(delta(s == dreqSent))
 	}
 }
 
@@ -124,20 +124,20 @@ func delta(more bool) int {
 	return -1
 }
 
-// peer is the key of something that the peer calls num.
-func (c *conn) peer(num uint32) peerKey { return peerKey{c.route.Dst, c.remoteGUID, num} }
+// peerKey returns the key of an object that the peer calls num.
+func (c *conn) peerKey(num uint32) peerKey { return peerKey{c.route.Dst, c.remoteGUID, num} }
 
-// forgetPeer lets the peer use its communication ID and its QP anew.
+// forgetPeer lets the peer reuse its communication ID and its QP.
 func (c *conn) forgetPeer() {
-	if k := c.peer(c.remoteID); c.m.byID[k] == c {
+	if k := c.peerKey(c.remoteID); c.m.byID[k] == c {
 		delete(c.m.byID, k)
 	}
-	if k := c.peer(c.remoteQPN); c.m.byQP[k] == c {
+	if k := c.peerKey(c.remoteQPN); c.m.byQP[k] == c {
 		delete(c.m.byQP, k)
 	}
 }
 
-// release makes the connection idle, known to nobody but the application.
+// release makes the connection idle and removes it from all tables.
 func (c *conn) release() {
 	c.set(idle)
 	c.due, c.msg = time.Time{}, nil
@@ -150,24 +150,25 @@ func (c *conn) release() {
 		c.m.ids.Delete(c.localID)
 	}
 	if c.path != nil {
-		c.m.keepPath(c.path) // a REJ is sent once, and the application may destroy the ID at once
+		c.m.keepPath(c.path) // a REJ is sent once, and the application may destroy the ID right after it
 		c.path = nil
 	}
 }
 
-// sendMsg sends a message that wants no answer.
+// sendMsg sends a message that needs no answer.
 func (c *conn) sendMsg(tid uint64, msg mad.Message) { c.m.send(c.path, tid, msg) }
 
-// ask sends a message, and again until it is answered or has been sent often enough.
-func (c *conn) ask(tid uint64, msg mad.Message) {
+// sendRequest sends a message that needs an answer, and retransmits it until it is answered or
+// retries are exhausted.
+func (c *conn) sendRequest(tid uint64, msg mad.Message) {
 	c.sendMsg(tid, msg)
 	kept := c.m.buf
 	c.msg, c.retries = &kept, 0
 	c.arm(c.timeout)
 }
 
-// answered: nothing is asked any more.
-func (c *conn) answered() {
+// stopRetries ends retransmission.
+func (c *conn) stopRetries() {
 	c.msg, c.due = nil, time.Time{}
 	c.m.cfg.Timers.Stop(&c.timer)
 }
@@ -177,7 +178,7 @@ func (c *conn) arm(d time.Duration) {
 	c.m.cfg.Timers.Arm(&c.timer, c.due)
 }
 
-// stateError is for a call that does not fit the state.
+// stateError returns the error of a call in the wrong state.
 func (c *conn) stateError(op string, want string) error {
 	if c.closed {
 		return verbs.Errorf(verbs.ErrDestroyed, op, "the connection is closed")
@@ -186,7 +187,7 @@ func (c *conn) stateError(op string, want string) error {
 		c.dst(), c.state, want)
 }
 
-// privateData checks a length.
+// privateData checks the length of private data.
 func privateData(op string, b []byte, limit int) error {
 	if len(b) > limit {
 		return verbs.Errorf(verbs.ErrInvalid, op, "private data of %d bytes: at most %d fit", len(b), limit)

@@ -12,9 +12,9 @@ const kinds = int(mad.AttrAPR-mad.AttrREQ) + 1
 
 // Counters count a manager's messages, as Linux does under /sys/class/infiniband_cm.
 type Counters struct {
-	Malformed atomic.Uint64 // no CM datagram, or of a type that is not taken
-	Dropped   atomic.Uint64 // requests lost for want of room, or of a GID
-	Held      atomic.Uint64 // requests whose sender was asked whether it is there
+	Malformed atomic.Uint64 // not a CM datagram, or of an unsupported type
+	Dropped   atomic.Uint64 // requests dropped for lack of room or of a GID
+	Held      atomic.Uint64 // requests held for address validation
 	tx, txRetries,
 	rx, rxDuplicates [kinds]atomic.Uint64
 }
@@ -30,7 +30,7 @@ func (c *Counters) resent(a mad.Attr)    { c.count(&c.txRetries, a) }
 func (c *Counters) received(a mad.Attr)  { c.count(&c.rx, a) }
 func (c *Counters) duplicate(a mad.Attr) { c.count(&c.rxDuplicates, a) }
 
-// Snapshot is the counters by name, such as cm_tx_msgs_req.
+// Snapshot returns the counters by name, such as cm_tx_msgs_req.
 func (c *Counters) Snapshot() map[string]uint64 {
 	s := map[string]uint64{"cm_rx_malformed": c.Malformed.Load(), "cm_rx_dropped": c.Dropped.Load(), "cm_rx_held": c.Held.Load()}
 	for i := range kinds {

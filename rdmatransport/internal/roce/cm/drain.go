@@ -5,10 +5,10 @@ import (
 	"fmt"
 )
 
-// Drain waits until the peer of each connection that this side has ended knows of it, or has not
-// answered for long enough: a DREQ is repeated after a tenth of a second from now on, and given up
-// after less than two, in which those do not count that a port is without a carrier which will
-// return (Config.Returns). The error is that of ctx, if it ends first.
+// Drain waits until the peer of each disconnected connection has answered or does not answer in
+// time. From now on, DREQs are retransmitted every tenth of a second, and abandoned after less than
+// two seconds. Time without a carrier that is expected to return (Config.CarrierExpected) does not
+// count. If ctx ends first, its error is returned.
 func (m *Manager) Drain(ctx context.Context) error {
 	m.mu.Lock()
 	if !m.draining {
@@ -20,7 +20,7 @@ func (m *Manager) Drain(ctx context.Context) error {
 			}
 		}
 	}
-	if m.leaving == 0 {
+	if m.disconnecting == 0 {
 		m.mu.Unlock()
 		return nil
 	}
@@ -36,15 +36,15 @@ func (m *Manager) Drain(ctx context.Context) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.leaving == 0 {
+	if m.disconnecting == 0 {
 		return nil
 	}
-	return fmt.Errorf("%d peers have not answered their DREQ: %w", m.leaving, ctx.Err())
+	return fmt.Errorf("%d peers have not answered their DREQ: %w", m.disconnecting, ctx.Err())
 }
 
-// countLeaving counts n more connections that wait for DREP.
-func (m *Manager) countLeaving(n int) {
-	if m.leaving += n; m.leaving == 0 && m.drained != nil {
+// countDisconnecting adds n to the number of connections that wait for DREP.
+func (m *Manager) countDisconnecting(n int) {
+	if m.disconnecting += n; m.disconnecting == 0 && m.drained != nil {
 		close(m.drained)
 		m.drained = nil
 	}

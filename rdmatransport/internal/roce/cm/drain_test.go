@@ -11,7 +11,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// drain runs Drain for at most limit, and returns its outcome when it is there.
+// drain runs Drain with a limit, and returns a channel for its result.
 func (r *rig) drain(limit time.Duration) <-chan error {
 	done := make(chan error, 1)
 	go func() {
@@ -23,8 +23,8 @@ func (r *rig) drain(limit time.Duration) <-chan error {
 	return done
 }
 
-// TestDrain: a program that exits waits for the peers that it has left to know. Those that do not
-// answer are asked again soon, connections that are closed only then too.
+// TestDrain: a program that exits waits until its peers know. DREQs without an answer are
+// retransmitted soon, also those of connections closed during Drain.
 func TestDrain(t *testing.T) {
 	bubble(t, func(r *rig) {
 		if err := <-r.drain(time.Hour); err != nil {
@@ -71,7 +71,7 @@ func TestDrain(t *testing.T) {
 	})
 }
 
-// TestDrainEnds: silent peers hold nobody up for longer than the context lasts, or sixteen DREQs.
+// TestDrainEnds: silent peers delay Drain no longer than the context or sixteen DREQs.
 func TestDrainEnds(t *testing.T) {
 	bubble(t, func(r *rig) {
 		c, _ := r.passive()
@@ -94,14 +94,14 @@ func TestDrainEnds(t *testing.T) {
 	})
 }
 
-// TestDrainWithoutHub: DREQs do not count while the hub of the port is gone, and are said at once
-// to the next.
+// TestDrainWithoutHub: DREQs do not count while the port has no hub, and are sent to the next hub
+// at once.
 func TestDrainWithoutHub(t *testing.T) {
 	bubble(t, func(r *rig) {
 		c, id := r.passive()
 		c.Close()
 		next[*mad.DREQ](r)
-		r.returns.Store(true)
+		r.carrierExpected.Store(true)
 		done := r.drain(time.Hour)
 		time.Sleep(time.Minute)
 		select {
@@ -112,8 +112,8 @@ func TestDrainWithoutHub(t *testing.T) {
 		r.mu.Lock()
 		r.sent = nil
 		r.mu.Unlock()
-		r.returns.Store(false)
-		r.m.LinkCame(1)
+		r.carrierExpected.Store(false)
+		r.m.LinkUp(1)
 		next[*mad.DREQ](r)
 		r.say(1, &mad.DREP{LocalCommID: peerID, RemoteCommID: id})
 		if err := <-done; err != nil {
@@ -123,14 +123,14 @@ func TestDrainWithoutHub(t *testing.T) {
 	bubble(t, func(r *rig) {
 		c, _ := r.passive()
 		c.Close()
-		r.returns.Store(true)
+		r.carrierExpected.Store(true)
 		if err := <-r.drain(time.Minute); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("without a next hub: %v", err)
 		}
 		r.mu.Lock()
 		r.sent = nil
 		r.mu.Unlock()
-		r.returns.Store(false)
+		r.carrierExpected.Store(false)
 		start := time.Now()
 		if err := <-r.drain(time.Hour); err != nil || time.Since(start) < time.Second || time.Since(start) > 2*time.Second {
 			t.Errorf("%v after %v, want nil after 15 DREQs", err, time.Since(start))

@@ -16,8 +16,8 @@ func (c *conn) report(ev rdmacm.ConnEvent) {
 	c.m.ready = append(c.m.ready, c)
 }
 
-// unlockAndDeliver unlocks, and hands over the events that were queued. It is called on goroutines
-// of the device only.
+// unlockAndDeliver unlocks, and delivers queued events. It must be called on a goroutine of the
+// device.
 func (m *Manager) unlockAndDeliver() {
 	ready := m.ready
 	m.ready = nil
@@ -27,22 +27,22 @@ func (m *Manager) unlockAndDeliver() {
 	}
 }
 
-// unlockAndDeliverLater unlocks for a method that the application called: what events it brought
-// about are handed over by the timers' goroutine.
+// unlockAndDeliverLater unlocks at the end of an application's call. The timers' goroutine delivers
+// the events.
 func (m *Manager) unlockAndDeliverLater() {
 	if len(m.ready) > 0 && !m.closed {
-		m.cfg.Timers.Arm(&m.kick, time.Now())
+		m.cfg.Timers.Arm(&m.eventTimer, time.Now())
 	}
 	m.mu.Unlock()
 }
 
-func (m *Manager) deliverKicked() {
+func (m *Manager) deliverOnTimer() {
 	m.mu.Lock()
 	m.unlockAndDeliver()
 }
 
-// deliver hands the connection's events over, unless another goroutine is at it: that one then
-// takes these too.
+// deliver delivers the connection's events. If another goroutine is delivering, that one delivers
+// these too.
 func (c *conn) deliver() {
 	c.m.mu.Lock()
 	defer c.m.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// FuzzStateMachine plays peers that say anything, and an application that calls anything, in any
-// order. Meanwhile an established connection to somebody who takes no part must not notice.
+// FuzzStateMachine plays peers that send anything, and an application that calls anything, in any
+// order. An established connection to another peer must not be affected.
 func FuzzStateMachine(f *testing.F) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for range 8 {
@@ -28,7 +28,7 @@ func FuzzStateMachine(f *testing.F) {
 	f.Fuzz(play)
 }
 
-// TestRandomSequences is the fuzz target from many seeds.
+// TestRandomSequences runs the fuzz target with many seeds.
 func TestRandomSequences(t *testing.T) {
 	rng := rand.New(rand.NewPCG(2, 2))
 	for range 200 {
@@ -88,7 +88,7 @@ type player struct {
 	ids       []uint32
 }
 
-// pick is a number below n.
+// pick returns a number below n.
 func (p *player) pick(n int) int {
 	if len(p.script) == 0 {
 		return 0
@@ -139,7 +139,7 @@ func (p *player) handle(e *rdmacm.ConnEvent) {
 	}
 }
 
-// learn makes the IDs in what was sent known to the peers.
+// learn makes the IDs in sent messages known to the peers.
 func (p *player) learn() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -182,7 +182,7 @@ func (p *player) step() {
 		}
 	case k == 10:
 		time.Sleep(time.Duration(p.pick(256)) * 100 * time.Millisecond)
-	case k == 11: // bytes that are no message
+	case k == 11: // invalid bytes
 		b := make([]byte, 250+p.pick(12))
 		for i := range b {
 			b[i] = byte(p.pick(256))
@@ -196,7 +196,7 @@ func (p *player) step() {
 	}
 }
 
-// lastTID is a transaction ID of late.
+// lastTID returns a recent transaction ID.
 func (p *player) lastTID() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -204,7 +204,7 @@ func (p *player) lastTID() uint64 {
 	return p.seen[n-1-p.pick(min(n, 8))].tid
 }
 
-// call is the application's.
+// call makes a call of the application.
 func (p *player) call() {
 	c := p.conn()
 	if c == nil {
@@ -228,7 +228,7 @@ func (p *player) call() {
 	}
 }
 
-// conn is one of the application's connections, closed ones among them.
+// conn returns one of the application's connections, open or closed.
 func (p *player) conn() rdmacm.ProviderConn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -238,7 +238,7 @@ func (p *player) conn() rdmacm.ProviderConn {
 	return p.conns[p.pick(len(p.conns))]
 }
 
-// message is one that is plausible more often than not.
+// message returns a message, a plausible one in most cases.
 func (p *player) message(src netip.Addr) mad.Message {
 	id := func() uint32 { return p.ids[p.pick(len(p.ids))] }
 	theirs := func() uint32 { return peerID + uint32(p.pick(3)) }

@@ -12,21 +12,22 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// listener takes the requests for a port, at one address, or at all, or at those of one IP version.
+// listener accepts requests for a port: at one address, at all addresses, or at those of one IP
+// version.
 type listener struct {
-	m         *Manager
-	handler   rdmacm.Handler
-	space     rdmacm.PortSpace
-	serviceID uint64
-	addr      netip.Addr
-	v4, v6    bool // which versions of IP it is for
-	backlog   int
-	held      io.Closer
-	pending   counts // requests that the application has not answered
-	strangers int    // half-open connections of peers that have not shown that they are there
+	m           *Manager
+	handler     rdmacm.Handler
+	space       rdmacm.PortSpace
+	serviceID   uint64
+	addr        netip.Addr
+	v4, v6      bool // accepted IP versions
+	backlog     int
+	held        io.Closer
+	pending     counts // requests not yet answered by the application
+	unvalidated int    // half-open connections of unvalidated peers
 }
 
-// Listen takes connection requests; in the UDP port space, requests for the QP behind the port.
+// Listen accepts connection requests; in the UDP port space, requests for the QP of the port.
 func (m *Manager) Listen(attr *rdmacm.ListenAttr, h rdmacm.Handler) (io.Closer, error) {
 	const op = "listen"
 	l := &listener{
@@ -40,7 +41,7 @@ func (m *Manager) Listen(attr *rdmacm.ListenAttr, h rdmacm.Handler) (io.Closer, 
 	if attr.Addr.Port() == 0 {
 		return nil, verbs.Errorf(verbs.ErrInvalid, op, "%v: want a port from 1 to 65535", attr.Addr)
 	}
-	held, err := m.serve(op, l.space, netip.AddrPortFrom(l.addr, attr.Addr.Port()))
+	held, err := m.reserve(op, l.space, netip.AddrPortFrom(l.addr, attr.Addr.Port()))
 	if err != nil {
 		return nil, err
 	}
@@ -68,11 +69,11 @@ func (m *Manager) addListener(op string, l *listener, attr *rdmacm.ListenAttr) e
 	return nil
 }
 
-// any: at all addresses of the device, of v4 or v6 or both.
+// any reports whether the listener is for all addresses, of IPv4, IPv6 or both.
 func (l *listener) any() bool { return !l.addr.IsValid() || l.addr.IsUnspecified() }
 
-// Close ends reception of requests. One that arrived before may still be reported; it waits for its
-// answer as do those that were.
+// Close stops the listener. Earlier requests may still be reported, and wait for their answers like
+// those before.
 func (l *listener) Close() error {
 	l.m.removeListener(l)
 	return l.held.Close()
@@ -91,8 +92,9 @@ func (m *Manager) removeListener(l *listener) {
 	}
 }
 
-// listener is who listens for a service at an address; known reports whether anyone does at any.
-func (m *Manager) listener(serviceID uint64, dst netip.Addr) (l *listener, known bool) {
+// findListener returns the listener for a service at an address. known reports whether there is one
+// at any address.
+func (m *Manager) findListener(serviceID uint64, dst netip.Addr) (l *listener, known bool) {
 	s := m.listeners[serviceID]
 	for _, o := range s {
 		if o.addr == dst {

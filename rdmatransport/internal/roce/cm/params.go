@@ -2,57 +2,54 @@ package cm
 
 import "time"
 
-// What Linux's rdma_cm uses, so that both ends of a mixed pair give up at the same time.
+// Values of Linux's rdma_cm, so that both ends of a mixed pair give up at the same time.
 const (
-	responseTimeout = 20 // 4.096 µs × 2^n for the peer to answer, and for us
-	maxRetries      = 15 // retransmissions of a message that wants an answer
-	packetLifetime  = 18 // 4.096 µs × 2^n on the way, one direction
-	mraTimeout      = 24 // what a MRA asks for: a minute
+	responseTimeout = 20 // 4.096 µs × 2^n to answer, on either side
+	maxRetries      = 15 // retransmissions of a message that needs an answer
+	packetLifetime  = 18 // 4.096 µs × 2^n in one direction
+	mraTimeout      = 24 // of a MRA: a minute
 	hopLimit        = 64
 	defaultPKey     = 0xffff
 	defaultUDQKey   = 0x01234567 // RDMA_UDP_QKEY
 	permissiveLID   = 0xffff     // there are no LIDs on Ethernet
 )
 
-// drainTimeout is how long Drain leaves a peer to answer a DREQ: a program that wants to exit waits
-// for it, and for 15 more that it is repeated after.
+// drainTimeout is the time between DREQs in Drain: a program that wants to exit waits for it, and
+// for 15 retransmissions.
 const drainTimeout = 100 * time.Millisecond
 
-// resentTimeout is how long the peer has to answer what was sent again as the link came back,
-// before it is repeated.
-const resentTimeout = time.Second
+// linkUpTimeout is the time for an answer after a retransmission by LinkUp.
+const linkUpTimeout = time.Second
 
-// Bounds on what a peer can make this side wait for, as exponents: from 67 ms to 8.4 s for an
-// answer, a minute for a MRA. What a peer asks for beyond is cut.
+// Limits of the time that a peer can make this side wait, as exponents: 67 ms to 8.4 s for an
+// answer, a minute for a MRA. Larger values are reduced.
 const (
 	minResponseTimeout = 14
 	maxResponseTimeout = 21
 )
 
-// Bounds on what strangers can make this side remember.
+// Limits of the state for unvalidated peers.
 const (
-	// defaultBacklog is a listener's where the application gives none.
+	// defaultBacklog is used if the application gives none.
 	defaultBacklog = 1024
-	// maxHalfOpen is how many requests of peers, on all listeners together, may be unanswered by
-	// the application or, once accepted, by the peer: so many of peers that have shown that they
-	// are there, and so many of others. More of the former are lost; the peer asks again. More of
-	// the latter are held.
+	// maxHalfOpen is the number of half-open requests on all listeners together, separately for
+	// validated and for unvalidated peers. Further requests of validated peers are dropped, and
+	// retransmitted by the peer. Further ones of unvalidated peers are held.
 	maxHalfOpen = 16384
-	// maxHeld is how many requests are held at most, 5 MiB; a power of two.
+	// maxHeld is the largest number of held requests, 5 MiB; a power of two.
 	maxHeld = 16384
-	// heldFor is how long a sender has to show that it is there, if no flood displaces its request.
-	heldFor = 10 * time.Second
-	// replyPaths is how many ways to peers without a connection are kept, so that their next
-	// message is answered without asking for the neighbour again.
+	// heldTimeout is how long a peer has to answer, if no flood replaces its request.
+	heldTimeout = 10 * time.Second
+	// replyPaths is the number of paths kept to peers without a connection, to avoid another
+	// neighbour resolution.
 	replyPaths = 64
 )
 
-// wait is the time that an exponent of 4.096 µs stands for, to the nearest millisecond that is a
-// power of two.
+// wait returns the time of an exponent of 4.096 µs, as the nearest power of two of milliseconds.
 func wait(exp uint8) time.Duration { return time.Millisecond << max(int(exp)-8, 0) }
 
-// ackTimeout is the exponent of a QP's local ACK timeout: the peer's delay and twice the packet
-// lifetime, of which only the larger counts unless the other is within half of it (IBTA Vol 1
+// ackTimeout returns the exponent of a QP's local ACK timeout, which is the peer's delay plus twice
+// the packet lifetime. If one is more than twice the other, only the larger counts (IBTA Vol 1
 // §12.7.34).
 func ackTimeout(delay, lifetime uint8) uint8 {
 	t := lifetime + 1

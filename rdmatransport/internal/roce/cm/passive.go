@@ -9,20 +9,20 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// onREQ: a peer wants a connection. proven: it has shown that it is there.
-func (m *Manager) onREQ(d *Datagram, tid uint64, msg *mad.REQ, proven bool) {
+// onREQ handles a connection request. validated: the peer's address is validated.
+func (m *Manager) onREQ(d *Datagram, tid uint64, msg *mad.REQ, validated bool) {
 	byID := peerKey{d.Src, msg.LocalCAGUID, msg.LocalCommID}
 	byQP := peerKey{d.Src, msg.LocalCAGUID, msg.LocalQPN}
 	if c := m.byID[byID]; c != nil {
 		m.Counters.duplicate(mad.AttrREQ)
-		c.askedAgain()
+		c.onDuplicateREQ()
 		return
 	}
 	rej := &mad.REJ{RemoteCommID: msg.LocalCommID, About: mad.AnsweredREQ}
 	if old := m.byQP[byQP]; old != nil {
 		rej.Reason = mad.StaleConnection
 		m.reply(d, tid, rej)
-		old.stale()
+		old.onStale()
 		return
 	}
 	l, ip := m.match(d, msg, rej)
@@ -30,11 +30,11 @@ func (m *Manager) onREQ(d *Datagram, tid uint64, msg *mad.REQ, proven bool) {
 		m.reply(d, tid, rej)
 		return
 	}
-	if !proven && !l.takesStrangers() {
+	if !validated && !l.acceptsUnvalidated() {
 		m.hold(d, msg.LocalCommID, msg.LocalQPN)
 		return
 	}
-	if proven && !l.room() {
+	if validated && !l.acceptsValidated() {
 		return
 	}
 	psn, err := m.random()
@@ -45,7 +45,7 @@ func (m *Manager) onREQ(d *Datagram, tid uint64, msg *mad.REQ, proven bool) {
 		Transport: verbs.RoCEv2, Src: d.Dst, Dst: d.Src, Port: d.Port, GIDIndex: m.cfg.GIDIndex(d.Port, d.Dst),
 		MTU: verbs.MTU(msg.MTU), TOS: msg.Primary.TrafficClass, SL: msg.Primary.SL,
 	})
-	c.listener, c.proven = l, proven
+	c.listener, c.validated = l, validated
 	c.localPort, c.remotePort = uint16(msg.ServiceID), ip.SrcPort
 	c.serviceID = msg.ServiceID
 	if c.open() != nil {
@@ -84,22 +84,22 @@ func (m *Manager) onREQ(d *Datagram, tid uint64, msg *mad.REQ, proven bool) {
 	})
 }
 
-// match finds the listener for a request; where there is none, it sets rej's reason.
+// match returns the listener for a request. If there is none, it sets the reason in rej.
 func (m *Manager) match(d *Datagram, msg *mad.REQ, rej *mad.REJ) (*listener, mad.IPCM) {
-	l, known := m.listener(msg.ServiceID, d.Dst)
+	l, known := m.findListener(msg.ServiceID, d.Dst)
 	ip, err := mad.ParseIPCM(msg.PrivateData)
 	switch {
 	case !known:
 		rej.Reason = mad.InvalidServiceID
 	case l == nil, err != nil, l.space == rdmacm.UDP:
-		rej.Reason = mad.ConsumerDefined // as Linux has it
+		rej.Reason = mad.ConsumerDefined // as in Linux
 	case netip.AddrFrom16(msg.Primary.LocalGID).Unmap() != d.Src, netip.AddrFrom16(msg.Primary.RemoteGID).Unmap() != d.Dst,
 		ip.Src.Unmap() != d.Src, ip.Dst.Unmap() != d.Dst:
-		// The datagram's own addresses are the only ones that are believed.
+		// Only the datagram's own addresses are trusted.
 		rej.Reason = mad.InvalidGID
 	case m.cfg.GIDIndex(d.Port, d.Dst) < 0:
 		rej.Reason = mad.InvalidGID // QPs cannot send from that address
-	case !l.takes(msg):
+	case !l.accepts(msg):
 		rej.Reason = mad.InvalidTransportType
 	case msg.LocalQPN <= mad.QPN:
 		rej.Reason = mad.NoQP
@@ -111,15 +111,15 @@ func (m *Manager) match(d *Datagram, msg *mad.REQ, rej *mad.REJ) (*listener, mad
 	return nil, ip
 }
 
-// takes reports whether the listener's port space has the transport that is asked for. XRC is only
-// in the one where the application says what it wants, as rdma_cm has it.
-func (l *listener) takes(msg *mad.REQ) bool {
+// accepts reports whether the listener's port space supports the requested transport. XRC is only
+// in RDMA_PS_IB, as in rdma_cm.
+func (l *listener) accepts(msg *mad.REQ) bool {
 	return msg.ServiceType == mad.ServiceRC ||
 		msg.ServiceType == mad.ServiceExtended && msg.ExtendedType == mad.ExtendedXRC && l.space == rdmacm.IB
 }
 
-// askedAgain: the peer repeats its REQ.
-func (c *conn) askedAgain() {
+// onDuplicateREQ handles a repeated REQ.
+func (c *conn) onDuplicateREQ() {
 	switch c.state {
 	case reqRcvd:
 		c.sendMRA(mad.AnsweredREQ)
@@ -168,27 +168,27 @@ func (c *conn) Accept(p *rdmacm.ConnParam, qkey uint32) error {
 	}
 	if c.qpType == verbs.XRCRecv {
 		rep.LocalQPN, rep.LocalEECN, rep.SRQ = 0, c.localQPN, true
-		rep.InitiatorDepth, rep.FlowControl = 0, false // it asks for nothing
+		rep.InitiatorDepth, rep.FlowControl = 0, false // the target makes no requests
 	}
 	if c.noFailover {
 		rep.FailoverAccepted = 1 // not supported
 	}
 	c.set(repSent)
-	c.ask(c.tid, &rep)
+	c.sendRequest(c.tid, &rep)
 	return nil
 }
 
-// onRTU: the peer is ready.
+// onRTU handles a RTU: the peer is ready.
 func (c *conn) onRTU() {
 	if c.state != repSent && c.state != mraRepRcvd {
 		c.m.Counters.duplicate(mad.AttrRTU)
 		return
 	}
-	c.ready()
+	c.setEstablished()
 }
 
-func (c *conn) ready() {
-	c.answered()
+func (c *conn) setEstablished() {
+	c.stopRetries()
 	c.set(established)
 	c.report(rdmacm.ConnEvent{Type: rdmacm.Established})
 }
@@ -200,7 +200,7 @@ func (c *conn) Notify() error {
 	switch {
 	case c.closed:
 	case c.state == repSent, c.state == mraRepRcvd:
-		c.ready()
+		c.setEstablished()
 		return nil
 	case c.state == established:
 		return verbs.Errorf(syscall.EISCONN, "notify", "the connection to %v is established already", c.dst())

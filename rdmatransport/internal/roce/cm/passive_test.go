@@ -51,8 +51,7 @@ func TestAccept(t *testing.T) {
 	})
 }
 
-// checkQPAttr compares what the three transitions of a QP get with want, and the masks with what
-// they must be.
+// checkQPAttr compares the attributes and masks of a QP's three transitions with want.
 func checkQPAttr(t *testing.T, c rdmacm.ProviderConn, want verbs.QPAttr, flow uint32) {
 	t.Helper()
 	attr := func(to verbs.QPState, mask verbs.QPAttrMask) verbs.QPAttr {
@@ -88,7 +87,7 @@ func TestRepeatedREQ(t *testing.T) {
 		r.listen(rdmacm.TCP, 10)
 		r.say(peerTID, kernelREQ())
 		c := r.event(rdmacm.ConnectRequest, 0).Conn
-		r.quiet() // a MRA only for who asks twice
+		r.quiet() // a MRA is only sent after the second request
 		for range 3 {
 			r.say(peerTID, kernelREQ())
 			if m, s := next[*mad.MRA](r); m.About != mad.AnsweredREQ || m.RemoteCommID != peerID || m.ServiceTimeout != 24 ||
@@ -191,14 +190,14 @@ func TestReject(t *testing.T) {
 		if n := r.m.Len(); n != 0 {
 			t.Errorf("%d connections are remembered", n)
 		}
-		if r.paths.Load() != 1 { // the REJ may wait in it for the neighbour's MAC
+		if r.paths.Load() != 1 { // the REJ may wait in it for neighbour resolution
 			t.Errorf("%d paths are kept, want that of the connection", r.paths.Load())
 		}
 		r.quiet()
 	})
 }
 
-// TestRefused is every reason to refuse a REQ that the application need not be asked for.
+// TestRefused covers every reason to refuse a REQ without asking the application.
 func TestRefused(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*mad.REQ)
@@ -250,7 +249,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestNoGID: an address that is not in the GID table, which has an end, is none to connect to.
+// TestNoGID: no connection is possible to an address that is not in the GID table.
 func TestNoGID(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.gid = -1
@@ -306,13 +305,13 @@ func TestPeerGivesUp(t *testing.T) {
 		r.listen(rdmacm.TCP, 10)
 		r.say(peerTID, kernelREQ())
 		r.event(rdmacm.ConnectRequest, 0)
-		// It never heard our ID.
+		// The peer never got the local ID.
 		r.say(peerTID, &mad.REJ{LocalCommID: peerID, About: mad.AnsweredOther, Reason: mad.Timeout, InfoLen: 8, Info: info})
 		r.event(rdmacm.Rejected, 4)
 		if n := r.m.Len(); n != 0 {
 			t.Errorf("%d connections are remembered", n)
 		}
-		// Another peer who says the same is not believed.
+		// The same message from another peer is ignored.
 		r.say(peerTID, kernelREQ())
 		r.event(rdmacm.ConnectRequest, 0)
 		r.sayFrom(third, peerTID, &mad.REJ{LocalCommID: peerID, About: mad.AnsweredOther, Reason: mad.Timeout, InfoLen: 8, Info: info})
@@ -333,7 +332,7 @@ func TestBacklog(t *testing.T) {
 			r.say(peerTID, req(i))
 			conns = append(conns, r.event(rdmacm.ConnectRequest, 0).Conn)
 		}
-		// Two more are of peers that show that they are there, and no more.
+		// Two more from validated peers are accepted, and no more.
 		for i := 5; i < 8; i++ {
 			r.say(peerTID, req(i))
 			dreq, asked := next[*mad.DREQ](r)
@@ -342,7 +341,7 @@ func TestBacklog(t *testing.T) {
 				r.event(rdmacm.ConnectRequest, 0)
 			}
 		}
-		r.quiet() // lost: the peer asks again
+		r.quiet() // dropped: the peer retransmits
 		if n := r.m.Counters.Dropped.Load(); n != 1 {
 			t.Errorf("%d dropped", n)
 		}
@@ -351,7 +350,7 @@ func TestBacklog(t *testing.T) {
 		}
 		rep, _ := next[*mad.REP](r)
 		r.say(peerTID, req(2))
-		next[*mad.DREQ](r) // the peer may not be there
+		next[*mad.DREQ](r) // its address is not validated
 		r.say(peerTID, &mad.RTU{LocalCommID: 100, RemoteCommID: rep.LocalCommID})
 		r.event(rdmacm.Established, 0)
 		r.say(peerTID, req(2))
@@ -395,8 +394,7 @@ func TestListenErrors(t *testing.T) {
 	})
 }
 
-// TestListenAFOnly: two listeners have one port, each for one version of IP, and get the requests
-// of their own.
+// TestListenAFOnly: two listeners share a port, each for one IP version, and get only its requests.
 func TestListenAFOnly(t *testing.T) {
 	for _, order := range [][]string{{"0.0.0.0", "::"}, {"::", "0.0.0.0"}} {
 		bubble(t, func(r *rig) {
@@ -427,7 +425,7 @@ func TestListenAFOnly(t *testing.T) {
 	}
 }
 
-// TestFlood: requests from strangers cost bounded memory.
+// TestFlood: requests from unvalidated peers need bounded memory.
 func TestFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 1)
@@ -441,7 +439,7 @@ func TestFlood(t *testing.T) {
 			m.PrivateData = ip.Append(nil)
 			m.Primary.LocalGID, m.LocalCommID = src.As16(), uint32(i)
 			r.sayFrom(src, uint64(i), m)
-			m.ServiceID++ // nobody
+			m.ServiceID++ // no listener
 			r.sayFrom(src, uint64(i), m)
 			r.sayFrom(src, uint64(i), &mad.DREQ{LocalCommID: uint32(i), RemoteCommID: uint32(i)})
 		}
@@ -449,7 +447,7 @@ func TestFlood(t *testing.T) {
 		if r.m.Len() != 100 || len(r.events) != 100 || r.paths.Load() > 100+64 {
 			t.Errorf("%d connections, %d events, %d paths; want 100, 100, at most 164", r.m.Len(), len(r.events), r.paths.Load())
 		}
-		// An application that accepts at once has no more of them than this at any time.
+		// An application that accepts at once never has more connections than this.
 		accept := func(e *rdmacm.ConnEvent) {
 			if e.Type == rdmacm.ConnectRequest {
 				if err := e.Conn.Accept(acceptParam(), 0); err != nil {

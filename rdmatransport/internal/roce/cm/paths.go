@@ -7,23 +7,23 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// pathKey says which datagrams can share a path.
+// pathKey identifies datagrams that can share a path.
 type pathKey struct {
 	port         uint8
 	src, dst     netip.Addr
 	trafficClass uint8
 	priority     uint8
-	via          [6]byte // of an answer to who may be anybody
+	via          [6]byte // for replies to datagrams without a connection
 }
 
-// sharedPath is a way to a peer, used by every connection to it.
+// sharedPath is a path to a peer, shared by all connections to it.
 type sharedPath struct {
 	Path
 	key  pathKey
 	refs int
 }
 
-// path is the way for a key, with a reference for the caller.
+// path returns the path for a key, with a reference for the caller.
 func (m *Manager) path(k pathKey) (*sharedPath, error) {
 	p := m.paths[k]
 	if p == nil {
@@ -47,9 +47,9 @@ func (m *Manager) putPath(p *sharedPath) {
 	}
 }
 
-// replyPath is the way back for a datagram, with a reference for the caller. If it is not known
-// where the datagram came from, it is kept for a while, as the answer waits in it for the
-// neighbour's MAC. Else no neighbour is asked for, of whom a flood could name any number.
+// replyPath returns the path for a reply to a datagram, with a reference for the caller. If the
+// datagram's MAC address is unknown, the path is kept for a while, as the reply waits for neighbour
+// resolution. Otherwise no neighbour is resolved, because a flood could name any number of them.
 func (m *Manager) replyPath(d *Datagram) (*sharedPath, error) {
 	k := pathKey{d.Port, d.Dst, d.Src, d.TrafficClass, d.Priority, [6]byte{}}
 	if p := m.paths[k]; p != nil {
@@ -66,8 +66,8 @@ func (m *Manager) replyPath(d *Datagram) (*sharedPath, error) {
 	return p, nil
 }
 
-// keepPath takes over a reference, and keeps the path for a while: its last datagram may wait for
-// the neighbour's MAC.
+// keepPath takes over a reference and keeps the path for a while. Its last datagram may wait for
+// neighbour resolution.
 func (m *Manager) keepPath(p *sharedPath) {
 	if slices.Contains(m.replies[:], p) {
 		m.putPath(p)

@@ -1,7 +1,7 @@
 package cm_test
 
-// The peer of these tests is the test itself: it hands the manager datagrams as a kernel would send
-// them, and looks at every one that the manager sends.
+// The test itself is the peer: it passes datagrams to the manager as a kernel would send them, and
+// checks each one that the manager sends.
 
 import (
 	"math/rand/v2"
@@ -46,21 +46,21 @@ type sent struct {
 	m   mad.Message
 }
 
-// rig is a manager and its surroundings.
+// rig is a manager and its environment.
 type rig struct {
 	t      testing.TB
 	m      *cm.Manager
 	q      *timers.Queue
 	recv   func(*cm.Datagram)
 	start  time.Time
-	gid    int          // the index of our address
+	gid    int          // the index of the local address
 	paths  atomic.Int32 // open ones
-	mu     sync.Mutex   // what follows
+	mu     sync.Mutex   // protects the fields below
 	sent   []sent
 	events []rdmacm.ConnEvent
 	onSend func(to netip.Addr, b []byte) // instead of sent
 
-	returns atomic.Bool // there is no hub now
+	carrierExpected atomic.Bool // there is no hub at the moment
 }
 
 func newRig(t testing.TB, seed uint64) *rig {
@@ -69,9 +69,9 @@ func newRig(t testing.TB, seed uint64) *rig {
 	key[0], key[1] = byte(seed), byte(seed>>8)
 	r.m = cm.New(cm.Config{
 		GSI: r, Timers: r.q, Rand: rand.NewChaCha8(key), GUID: ourGUID, AckDelay: 15, MaxDepth: 128,
-		GIDIndex: func(uint8, netip.Addr) int { return r.gid },
-		MTU:      func(uint8) verbs.MTU { return verbs.MTU1024 },
-		Returns:  func(uint8) bool { return r.returns.Load() },
+		GIDIndex:        func(uint8, netip.Addr) int { return r.gid },
+		MTU:             func(uint8) verbs.MTU { return verbs.MTU1024 },
+		CarrierExpected: func(uint8) bool { return r.carrierExpected.Load() },
 	})
 	return r
 }
@@ -136,7 +136,7 @@ func decode(t testing.TB, b []byte) (mad.Header, mad.Message) {
 	return h, m
 }
 
-// say hands the manager a message from the peer.
+// say passes a message from the peer to the manager.
 func (r *rig) say(tid uint64, m mad.Message) { r.sayFrom(there, tid, m) }
 
 func (r *rig) sayFrom(src netip.Addr, tid uint64, m mad.Message) {
@@ -151,7 +151,7 @@ func (r *rig) handler(e *rdmacm.ConnEvent) {
 	r.events = append(r.events, *e)
 }
 
-// next takes the oldest message that was sent; it must be a T.
+// next returns the oldest sent message, which must be a T.
 func next[T mad.Message](r *rig) (T, sent) {
 	r.t.Helper()
 	synctest.Wait()
@@ -170,7 +170,7 @@ func next[T mad.Message](r *rig) (T, sent) {
 	return m, s
 }
 
-// quiet checks that nothing more was sent and nothing reported.
+// quiet checks that nothing else was sent or reported.
 func (r *rig) quiet() {
 	r.t.Helper()
 	synctest.Wait()
@@ -187,7 +187,7 @@ func (r *rig) quiet() {
 	}
 }
 
-// event takes the oldest event; it must be of a type and status.
+// event returns the oldest event, which must have a type and status.
 func (r *rig) event(want rdmacm.EventType, status int) rdmacm.ConnEvent {
 	r.t.Helper()
 	synctest.Wait()
@@ -213,7 +213,7 @@ func (r *rig) listen(space rdmacm.PortSpace, backlog int) {
 	}
 }
 
-// kernelREQ is what rdma_connect sends.
+// kernelREQ is the REQ of rdma_connect.
 func kernelREQ() *mad.REQ {
 	ip := mad.IPCM{Src: there, SrcPort: peerPort, Dst: here}
 	return &mad.REQ{
@@ -227,13 +227,13 @@ func kernelREQ() *mad.REQ {
 	}
 }
 
-// acceptParam is what an application answers.
+// acceptParam is an application's answer.
 func acceptParam() *rdmacm.ConnParam {
 	return &rdmacm.ConnParam{QPNum: ourQPN, ResponderResources: 4, InitiatorDepth: 2, RNRRetryCount: 7,
 		PrivateData: []byte("welcome")}
 }
 
-// accepted brings a connection from the peer as far as the REP.
+// accepted has a connection from the peer accepted, up to the REP.
 func (r *rig) accepted() (rdmacm.ProviderConn, *mad.REP) {
 	r.t.Helper()
 	r.listen(rdmacm.TCP, 10)
@@ -246,7 +246,7 @@ func (r *rig) accepted() (rdmacm.ProviderConn, *mad.REP) {
 	return c, rep
 }
 
-// passive brings a connection from the peer all the way; id is its communication ID here.
+// passive establishes a connection from the peer; id is its local communication ID.
 func (r *rig) passive() (c rdmacm.ProviderConn, id uint32) {
 	r.t.Helper()
 	c, rep := r.accepted()
@@ -283,7 +283,7 @@ func kernelREP(req *mad.REQ) *mad.REP {
 	}
 }
 
-// established brings a connection to the peer all the way.
+// established establishes a connection to the peer.
 func (r *rig) established() (c rdmacm.ProviderConn, id uint32, tid uint64) {
 	r.t.Helper()
 	c, req, tid := r.asked()

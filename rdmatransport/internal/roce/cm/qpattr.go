@@ -39,7 +39,7 @@ func (c *conn) QPAttr(to verbs.QPState) (a verbs.QPAttr, mask verbs.QPAttrMask, 
 		a.RQPSN = c.recvPSN
 		mask |= verbs.QPAttrAV | verbs.QPAttrPathMTU | verbs.QPAttrDestQPN | verbs.QPAttrRQPSN
 		if c.qpType == verbs.RC || c.qpType == verbs.XRCRecv {
-			a.MaxDestRDAtomic = min(c.responder, c.m.cfg.MaxDepth) // the peer may have said anything
+			a.MaxDestRDAtomic = min(c.responder, c.m.cfg.MaxDepth) // the peer's value is not trusted
 			mask |= verbs.QPAttrMaxDestRDAtomic | verbs.QPAttrMinRNRTimer
 		}
 		return a, mask, nil
@@ -66,7 +66,7 @@ func (c *conn) QPAttr(to verbs.QPState) (a verbs.QPAttr, mask verbs.QPAttrMask, 
 	return verbs.QPAttr{}, 0, c.stateError("attributes for "+to.String(), "connecting or established")
 }
 
-// udAttr needs nothing of the peer.
+// udAttr needs no attributes of the peer.
 func (c *conn) udAttr(to verbs.QPState) (a verbs.QPAttr, mask verbs.QPAttrMask, err error) {
 	a.QPState, mask = to, verbs.QPAttrState
 	switch to {
@@ -79,7 +79,7 @@ func (c *conn) udAttr(to verbs.QPState) (a verbs.QPAttr, mask verbs.QPAttrMask, 
 	return a, mask, nil
 }
 
-// ahAttr is the way to the peer.
+// ahAttr returns the address of the peer.
 func (c *conn) ahAttr() verbs.AHAttr {
 	return verbs.AHAttr{
 		GRH: verbs.GRH{

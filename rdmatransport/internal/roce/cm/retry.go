@@ -9,7 +9,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// timedOut is the status of an event that comes of silence.
+// timedOut is the status of an event after a timeout.
 const timedOut = -int(syscall.ETIMEDOUT)
 
 // expired is the timer's callback.
@@ -17,29 +17,30 @@ func (c *conn) expired() {
 	c.m.mu.Lock()
 	if !c.due.IsZero() && !time.Now().Before(c.due) {
 		c.due = time.Time{}
-		c.overdue()
+		c.onTimeout()
 	}
 	c.m.unlockAndDeliver()
 }
 
-// LinkCame sends again what is unanswered, as the link of a port, or the hub that it shares, is
-// there again after a while in which messages were lost. The other side may still be without, so
-// that each is repeated a second later too, if not sooner.
-func (m *Manager) LinkCame(port uint8) {
+// LinkUp retransmits unanswered messages after a port's link, or its shared hub, has returned. The
+// other side's link may still be down, so each message is repeated after a second at the latest.
+func (m *Manager) LinkUp(port uint8) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, c := range m.ids.All() {
 		waits := c.msg != nil && c.state != sidrAnswered && c.state != mraReqRcvd && c.state != mraRepRcvd
 		if waits && c.route.Port == port {
 			c.resend()
-			c.arm(min(c.timeout, resentTimeout))
+			c.arm(min(c.timeout, linkUpTimeout))
 		}
 	}
 }
 
-func (m *Manager) returns(port uint8) bool { return m.cfg.Returns != nil && m.cfg.Returns(port) }
+func (m *Manager) carrierExpected(port uint8) bool {
+	return m.cfg.CarrierExpected != nil && m.cfg.CarrierExpected(port)
+}
 
-// resend sends a message that is unanswered once more.
+// resend retransmits an unanswered message.
 func (c *conn) resend() {
 	attr := mad.Attr(binary.BigEndian.Uint16(c.msg[16:]))
 	c.m.Counters.sent(attr)
@@ -47,8 +48,8 @@ func (c *conn) resend() {
 	c.path.Send(c.msg)
 }
 
-// overdue: what was waited for did not come.
-func (c *conn) overdue() {
+// onTimeout handles the expiry of the timer.
+func (c *conn) onTimeout() {
 	switch c.state {
 	case mraReqRcvd:
 		c.set(reqSent)
@@ -62,9 +63,9 @@ func (c *conn) overdue() {
 	if c.msg == nil || c.state == sidrAnswered {
 		return
 	}
-	wasted := c.state == dreqSent && c.m.draining && c.m.returns(c.route.Port) // nobody hears the answer: it counts for nothing
-	if wasted || c.retries < c.maxRetries {
-		if !wasted {
+	noCarrier := c.state == dreqSent && c.m.draining && c.m.carrierExpected(c.route.Port) // an answer cannot arrive, so the retry does not count
+	if noCarrier || c.retries < c.maxRetries {
+		if !noCarrier {
 			c.retries++
 		}
 		c.resend()
@@ -85,7 +86,7 @@ func (c *conn) overdue() {
 	}
 }
 
-// onMRA gives the peer the time that it asks for, once for each time it was asked.
+// onMRA grants the peer the time that it asks for, once per request.
 func (c *conn) onMRA(tid uint64, msg *mad.MRA) {
 	switch {
 	case c.state == reqSent && msg.About == mad.AnsweredREQ && tid == c.tid:

@@ -6,17 +6,17 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// askSIDR asks for the QP behind a service ID.
-func (c *conn) askSIDR(data []byte) {
+// sendSIDRREQ asks for the QP of a service ID.
+func (c *conn) sendSIDRREQ(data []byte) {
 	c.timeout = wait(responseTimeout)
 	c.qkey = defaultUDQKey
 	c.set(sidrReqSent)
-	c.ask(c.tid, &mad.SIDRREQ{
+	c.sendRequest(c.tid, &mad.SIDRREQ{
 		RequestID: c.localID, PKey: defaultPKey, ServiceID: c.serviceID, PrivateData: data,
 	})
 }
 
-// onSIDRREP: the QP is known, or there is none.
+// onSIDRREP handles the answer.
 func (c *conn) onSIDRREP(tid uint64, msg *mad.SIDRREP) {
 	if c.state != sidrReqSent || tid != c.tid {
 		return
@@ -35,11 +35,12 @@ func (c *conn) onSIDRREP(tid uint64, msg *mad.SIDRREP) {
 	}})
 }
 
-// sidrKey is a passive resolution's place in the table.
+// sidrKey returns the key of a passive resolution in Manager.sidr.
 func (c *conn) sidrKey() peerKey { return peerKey{c.route.Dst, c.serviceID, c.remoteID} }
 
-// onSIDRREQ: a peer asks for the QP behind a service ID. proven: it has shown that it is there.
-func (m *Manager) onSIDRREQ(d *Datagram, tid uint64, msg *mad.SIDRREQ, proven bool) {
+// onSIDRREQ handles a request for the QP of a service ID. validated: the peer's address is
+// validated.
+func (m *Manager) onSIDRREQ(d *Datagram, tid uint64, msg *mad.SIDRREQ, validated bool) {
 	key := peerKey{d.Src, msg.ServiceID, msg.RequestID}
 	if c := m.sidr[key]; c != nil {
 		if c.tid == tid {
@@ -52,12 +53,12 @@ func (m *Manager) onSIDRREQ(d *Datagram, tid uint64, msg *mad.SIDRREQ, proven bo
 			return
 		}
 		if c.state == sidrReqRcvd {
-			return // the application still has the older one
+			return // the application has not answered the older one
 		}
 		delete(m.sidr, key)
 	}
 	no := &mad.SIDRREP{RequestID: msg.RequestID, ServiceID: msg.ServiceID, Status: mad.SIDRReject}
-	l, known := m.listener(msg.ServiceID, d.Dst)
+	l, known := m.findListener(msg.ServiceID, d.Dst)
 	ip, err := mad.ParseIPCM(msg.PrivateData)
 	if !known {
 		no.Status = mad.SIDRUnsupported
@@ -66,11 +67,11 @@ func (m *Manager) onSIDRREQ(d *Datagram, tid uint64, msg *mad.SIDRREQ, proven bo
 		m.reply(d, tid, no)
 		return
 	}
-	if !proven && !l.takesStrangers() {
+	if !validated && !l.acceptsUnvalidated() {
 		m.hold(d, msg.RequestID, 0)
 		return
 	}
-	if proven && !l.room() {
+	if validated && !l.acceptsValidated() {
 		return
 	}
 	gid := m.cfg.GIDIndex(d.Port, d.Dst)
@@ -85,7 +86,7 @@ func (m *Manager) onSIDRREQ(d *Datagram, tid uint64, msg *mad.SIDRREQ, proven bo
 	if c.path, err = m.path(pathKey{d.Port, d.Dst, d.Src, d.TrafficClass, d.Priority, [6]byte{}}); err != nil {
 		return
 	}
-	c.listener, c.proven, c.ud = l, proven, true
+	c.listener, c.validated, c.ud = l, validated, true
 	c.localPort, c.remotePort = uint16(msg.ServiceID), ip.SrcPort
 	c.serviceID, c.remoteID, c.tid = msg.ServiceID, msg.RequestID, tid
 	c.qkey = defaultUDQKey
@@ -114,8 +115,8 @@ func (c *conn) rejectSIDR(data []byte) {
 	})
 }
 
-// answerSIDR answers, and keeps the answer until the application closes the connection: it may be
-// lost.
+// answerSIDR sends the answer, and keeps it until the application closes the connection, as it may
+// be lost.
 func (c *conn) answerSIDR(msg *mad.SIDRREP) {
 	c.sendMsg(c.tid, msg)
 	kept := c.m.buf

@@ -8,7 +8,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// sendREJ refuses what the peer said last, or takes back what was said to it.
+// sendREJ rejects the peer's last message, or cancels the last one sent.
 func (c *conn) sendREJ(reason mad.Reason, data []byte) {
 	rej := mad.REJ{LocalCommID: c.localID, RemoteCommID: c.remoteID, Reason: reason, PrivateData: data}
 	switch c.state {
@@ -20,16 +20,16 @@ func (c *conn) sendREJ(reason mad.Reason, data []byte) {
 		rej.About = mad.AnsweredOther
 	}
 	if reason == mad.Timeout {
-		// The peer may not have told its ID: it finds its end by the ID here and this GUID.
+		// The peer may not have sent its ID. It finds its connection by the local ID and this GUID.
 		rej.Info = binary.BigEndian.AppendUint64(nil, c.m.cfg.GUID)
 		rej.InfoLen = 8
 	}
 	c.sendMsg(c.tid, &rej)
 }
 
-// onREJ: the peer refuses, or gives up.
+// onREJ handles a REJ: the peer rejects or gives up.
 func (m *Manager) onREJ(d *Datagram, tid uint64, msg *mad.REJ) {
-	c := m.rejected(d, tid, msg)
+	c := m.findRejected(d, tid, msg)
 	if c == nil {
 		return
 	}
@@ -40,8 +40,8 @@ func (m *Manager) onREJ(d *Datagram, tid uint64, msg *mad.REJ) {
 	}
 	switch c.state {
 	case reqSent, mraReqRcvd, repSent, mraRepRcvd, reqRcvd, repRcvd, established:
-		// Linux waits out packets under way where QPs may have exchanged some, but does not report
-		// the end of it: the ID is not disconnected but rejected.
+		// Linux waits for packets in flight if QPs may have exchanged some, but does not report the
+		// end of the wait: the ID is rejected, not disconnected.
 		c.release()
 		c.report(ev)
 	case dreqSent:
@@ -49,8 +49,8 @@ func (m *Manager) onREJ(d *Datagram, tid uint64, msg *mad.REJ) {
 	}
 }
 
-// rejected is the connection that a REJ is about.
-func (m *Manager) rejected(d *Datagram, tid uint64, msg *mad.REJ) *conn {
+// findRejected returns the connection that a REJ is for.
+func (m *Manager) findRejected(d *Datagram, tid uint64, msg *mad.REJ) *conn {
 	if msg.Reason == mad.Timeout && msg.InfoLen >= 8 {
 		if c := m.byID[peerKey{d.Src, binary.BigEndian.Uint64(msg.Info), msg.LocalCommID}]; c != nil {
 			return m.lookup(d, c.localID)
@@ -61,7 +61,7 @@ func (m *Manager) rejected(d *Datagram, tid uint64, msg *mad.REJ) *conn {
 	case c == nil, c.ud:
 		return nil
 	case c.state == reqSent || c.state == mraReqRcvd:
-		// The peer's ID is not known yet, so the transaction is what proves that the REQ was seen.
+		// The peer's ID is unknown, so the transaction ID proves that the sender saw the REQ.
 		if tid != c.tid || msg.About != mad.AnsweredREQ {
 			return nil
 		}
@@ -78,7 +78,7 @@ func (c *conn) Disconnect() error {
 	switch {
 	case c.closed:
 	case c.state == established:
-		c.askDREQ()
+		c.sendDREQ()
 		return nil
 	case c.state == dreqRcvd:
 		c.sendDREP()
@@ -88,22 +88,22 @@ func (c *conn) Disconnect() error {
 	return c.stateError("disconnect", "established")
 }
 
-func (c *conn) askDREQ() {
-	if ending := c.m.cfg.Ending; ending != nil {
-		ending(c.localQPN)
+func (c *conn) sendDREQ() {
+	if flush := c.m.cfg.BeforeDisconnect; flush != nil {
+		flush(c.localQPN)
 	}
 	c.set(dreqSent)
 	c.maxRetries = maxRetries
 	if c.m.draining {
 		c.timeout = drainTimeout
 	}
-	c.ask(uint64(c.m.mustRandom())<<32|uint64(c.localID), &mad.DREQ{
+	c.sendRequest(uint64(c.m.mustRandom())<<32|uint64(c.localID), &mad.DREQ{
 		LocalCommID: c.localID, RemoteCommID: c.remoteID, RemoteQPN: c.remoteQPN,
 	})
 }
 
-// mustRandom is random where a predictable number does no harm: the transaction IDs of messages
-// that carry two random communication IDs.
+// mustRandom is random for transaction IDs. A predictable one does no harm, as the message has two
+// random communication IDs.
 func (m *Manager) mustRandom() uint32 {
 	n, _ := m.random()
 	return n
@@ -113,15 +113,15 @@ func (c *conn) sendDREP() {
 	c.sendMsg(c.tid, &mad.DREP{LocalCommID: c.localID, RemoteCommID: c.remoteID})
 }
 
-// onDREQ: the peer disconnects.
+// onDREQ handles a DREQ: the peer disconnects.
 func (m *Manager) onDREQ(d *Datagram, tid uint64, msg *mad.DREQ) {
 	c := m.lookup(d, msg.RemoteCommID)
 	if c == nil || c.remoteID != msg.LocalCommID {
-		asksUs := c != nil && (c.state == reqSent || c.state == mraReqRcvd || c.state == sidrReqSent) // whether we are there: see held.go
-		if m.ids.Get(msg.RemoteCommID) != nil && !asksUs {
-			return // somebody else's
+		validatesUs := c != nil && (c.state == reqSent || c.state == mraReqRcvd || c.state == sidrReqSent) // address validation: see validate.go
+		if m.ids.Get(msg.RemoteCommID) != nil && !validatesUs {
+			return // not from the peer
 		}
-		// Over and forgotten: the DREP was lost.
+		// The connection is over, and the DREP was lost.
 		m.Counters.duplicate(mad.AttrDREQ)
 		m.reply(d, tid, &mad.DREP{LocalCommID: msg.RemoteCommID, RemoteCommID: msg.LocalCommID})
 		return
@@ -131,13 +131,13 @@ func (m *Manager) onDREQ(d *Datagram, tid uint64, msg *mad.DREQ) {
 	}
 	switch c.state {
 	case repSent, mraRepRcvd, established:
-		c.answered()
+		c.stopRetries()
 		c.tid = tid
 		c.set(dreqRcvd)
 		c.end(0)
 	case dreqSent:
-		// Both ask at once. Nothing is left for the application to do, so the answer need not wait
-		// for it.
+		// Both sides disconnect at the same time. The application has nothing left to do, so the
+		// answer is sent at once.
 		c.tid = tid
 		c.sendDREP()
 		c.wait(0)
@@ -151,7 +151,7 @@ func (m *Manager) onDREQ(d *Datagram, tid uint64, msg *mad.DREQ) {
 	}
 }
 
-// onDREP: the peer knows that it is over.
+// onDREP handles a DREP: the peer knows of the end.
 func (c *conn) onDREP() {
 	switch c.state {
 	case dreqSent, dreqRcvd:
@@ -161,7 +161,7 @@ func (c *conn) onDREP() {
 	}
 }
 
-// end reports the end, once.
+// end reports Disconnected, once.
 func (c *conn) end(status int) {
 	if !c.ended {
 		c.ended = true
@@ -169,11 +169,11 @@ func (c *conn) end(status int) {
 	}
 }
 
-// wait begins time wait: for as long as a packet of the connection can still arrive, its QP should
-// not be used anew. What the peer calls its own is free at once.
+// wait starts the time wait. The QP should not be reused while packets of the connection may
+// arrive. The peer's IDs are free at once.
 func (c *conn) wait(status int) {
 	c.end(status)
-	c.answered()
+	c.stopRetries()
 	if c.closed {
 		c.release()
 		return
@@ -183,9 +183,10 @@ func (c *conn) wait(status int) {
 	c.arm(wait(min(c.ackTimeout, maxResponseTimeout)))
 }
 
-// Left ends the connections with a host that has left the network, as if it had asked for that.
-// What is not established ends by its own timeouts: whoever gets the address next may answer.
-func (m *Manager) Left(addr netip.Addr) {
+// HostLeft ends the connections with a host that left the network, as if the host had disconnected.
+// Connections that are not established end by their own timeouts: the next host at the address may
+// answer.
+func (m *Manager) HostLeft(addr netip.Addr) {
 	m.mu.Lock()
 	for _, c := range m.ids.All() {
 		if c.route.Dst != addr {
@@ -199,11 +200,10 @@ func (m *Manager) Left(addr netip.Addr) {
 	m.unlockAndDeliver()
 }
 
-// stale: the peer has given the QP that this connection leads to another one, so it knows nothing
-// of this one any more.
-func (c *conn) stale() {
+// onStale disconnects: the peer uses this connection's QP for another one, so it has lost this one.
+func (c *conn) onStale() {
 	if c.state == established {
-		c.askDREQ()
+		c.sendDREQ()
 	}
 }
 
@@ -225,9 +225,9 @@ func (c *conn) Close() {
 	case dreqRcvd:
 		c.sendDREP()
 	case established:
-		// The peer must hear of it even if messages are lost, so that the DREQ is repeated like any
-		// other.
-		c.askDREQ()
+		// The DREQ is retransmitted like any other, so that the peer gets it even if messages are
+		// lost.
+		c.sendDREQ()
 		return
 	case dreqSent:
 		return

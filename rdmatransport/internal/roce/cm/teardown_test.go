@@ -11,7 +11,7 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// timeWait is that of a connection whose ACK timeout is 19.
+// timeWait is the time wait of a connection with ACK timeout 19.
 const timeWait = 2048 * time.Millisecond
 
 func TestDisconnect(t *testing.T) {
@@ -66,7 +66,7 @@ func TestDisconnectedByPeer(t *testing.T) {
 		next[*mad.DREP](r)
 		time.Sleep(timeWait)
 		r.event(rdmacm.TimewaitExit, 0)
-		r.say(10, dreq) // forgotten: answered all the same
+		r.say(10, dreq) // already forgotten, but answered
 		if m, _ := next[*mad.DREP](r); m.LocalCommID != id || m.RemoteCommID != peerID {
 			t.Errorf("DREP %+v", m)
 		}
@@ -93,21 +93,21 @@ func TestDREQWithoutDREP(t *testing.T) {
 	})
 }
 
-// TestLinkCame: what is unanswered is sent again as the link comes back, once more after a second,
-// and then as usual.
-func TestLinkCame(t *testing.T) {
+// TestLinkUp: unanswered messages are retransmitted when the link returns, once more after a
+// second, and then as usual.
+func TestLinkUp(t *testing.T) {
 	bubble(t, func(r *rig) {
 		c, id := r.passive()
-		r.m.LinkCame(1)
+		r.m.LinkUp(1)
 		r.quiet()
 		if err := c.Disconnect(); err != nil {
 			t.Fatal(err)
 		}
 		next[*mad.DREQ](r)
 		time.Sleep(time.Millisecond)
-		r.m.LinkCame(2) // another port's
+		r.m.LinkUp(2) // another port
 		r.quiet()
-		r.m.LinkCame(1)
+		r.m.LinkUp(1)
 		for _, pause := range []time.Duration{time.Second, 4096 * time.Millisecond, 4096 * time.Millisecond} {
 			next[*mad.DREQ](r)
 			time.Sleep(pause - time.Nanosecond)
@@ -117,17 +117,17 @@ func TestLinkCame(t *testing.T) {
 		next[*mad.DREQ](r)
 		r.say(1, &mad.DREP{LocalCommID: peerID, RemoteCommID: id})
 		r.event(rdmacm.Disconnected, 0)
-		r.m.LinkCame(1)
+		r.m.LinkUp(1)
 		r.quiet()
 	})
 }
 
-// TestLinkCameWhilePatient: a peer that has asked for time is left alone.
-func TestLinkCameWhilePatient(t *testing.T) {
+// TestLinkUpAfterMRA: nothing is retransmitted to a peer that has asked for time.
+func TestLinkUpAfterMRA(t *testing.T) {
 	bubble(t, func(r *rig) {
 		_, req, tid := r.asked()
 		r.say(tid, &mad.MRA{LocalCommID: peerID, RemoteCommID: req.LocalCommID, About: mad.AnsweredREQ, ServiceTimeout: 20})
-		r.m.LinkCame(1)
+		r.m.LinkUp(1)
 		r.quiet()
 	})
 }
@@ -151,21 +151,21 @@ func TestBothDisconnect(t *testing.T) {
 	})
 }
 
-// TestForgedMessages: nobody but the peer, naming all that it was told, touches an established
-// connection.
+// TestForgedMessages: an established connection accepts only messages of its peer that name all of
+// its IDs.
 func TestForgedMessages(t *testing.T) {
 	bubble(t, func(r *rig) {
 		c, id := r.passive()
 		dreq := mad.DREQ{LocalCommID: peerID, RemoteCommID: id, RemoteQPN: ourQPN}
 		rej := mad.REJ{LocalCommID: peerID, RemoteCommID: id, Reason: mad.ConsumerDefined}
-		// From elsewhere.
+		// From another address.
 		r.sayFrom(third, 1, &dreq)
 		r.sayFrom(third, 1, &rej)
 		r.sayFrom(third, 1, &mad.LAP{LocalCommID: peerID, RemoteCommID: id})
 		if apr, s := next[*mad.APR](r); apr.Status != mad.APRInvalidCommID || s.to != third {
 			t.Errorf("%+v", apr)
 		}
-		// With something wrong.
+		// With one wrong field.
 		for _, m := range []mad.Message{
 			&mad.DREQ{LocalCommID: peerID + 1, RemoteCommID: id, RemoteQPN: ourQPN},
 			&mad.DREQ{LocalCommID: peerID, RemoteCommID: id, RemoteQPN: ourQPN + 1},
@@ -180,7 +180,7 @@ func TestForgedMessages(t *testing.T) {
 			r.say(1, m)
 		}
 		r.quiet()
-		// A stranger whose QP and GUID are the peer's by its own account: a connection of its own.
+		// Another host that claims the peer's QP and GUID gets a connection of its own.
 		m := kernelREQ()
 		ip := mad.IPCM{Src: third, Dst: here}
 		m.PrivateData, m.Primary.LocalGID = ip.Append(nil), third.As16()
@@ -193,7 +193,7 @@ func TestForgedMessages(t *testing.T) {
 	})
 }
 
-// TestStaleConnection: the peer's QP asks for a new connection, so the peer has lost the old one.
+// TestStaleConnection: the peer's QP requests a new connection, so the peer has lost the old one.
 func TestStaleConnection(t *testing.T) {
 	bubble(t, func(r *rig) {
 		c, id := r.passive()
@@ -226,7 +226,7 @@ func TestREJOfEstablished(t *testing.T) {
 	})
 }
 
-// TestClose: in each state the peer is told what fits it, and nothing is reported.
+// TestClose: in each state the peer gets the right message, and nothing is reported.
 func TestClose(t *testing.T) {
 	t.Run("REQ sent", func(t *testing.T) {
 		bubble(t, func(r *rig) {
@@ -266,7 +266,7 @@ func TestClose(t *testing.T) {
 			c.Close()
 			next[*mad.DREQ](r)
 			time.Sleep(4096 * time.Millisecond)
-			next[*mad.DREQ](r) // the peer is to know
+			next[*mad.DREQ](r) // the peer must be told
 			r.say(1, &mad.DREP{LocalCommID: peerID, RemoteCommID: id})
 			r.forgotten(c)
 		})
@@ -307,7 +307,7 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// forgotten checks that nothing is left of a closed connection.
+// forgotten checks that no state of a closed connection is left.
 func (r *rig) forgotten(c rdmacm.ProviderConn) {
 	r.t.Helper()
 	synctest.Wait()

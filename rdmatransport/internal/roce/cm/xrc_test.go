@@ -12,8 +12,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// raw lets something be done that sends one message, and returns that, with its transaction ID, as
-// bytes.
+// raw calls do, which sends one message, and returns the bytes and the transaction ID of the
+// message.
 func (r *rig) raw(do func() error) (tid uint64, message []byte) {
 	r.t.Helper()
 	var all [][]byte
@@ -47,8 +47,8 @@ func checkXRCAttr(t *testing.T, c rdmacm.ProviderConn, rtr, rts verbs.QPAttrMask
 	}
 }
 
-// TestXRCConnect: the bytes of a request (IBTA Vol 1 §12.6.5), and that the answer has the target's
-// number where EE contexts had theirs (§12.6.8, annex A14).
+// TestXRCConnect: the bytes of a request (IBTA Vol 1 §12.6.5). The answer has the target's number
+// in the field of the EE context (§12.6.8, annex A14).
 func TestXRCConnect(t *testing.T) {
 	bubble(t, func(r *rig) {
 		attr := connectAttr()
@@ -89,7 +89,7 @@ func TestXRCConnect(t *testing.T) {
 	})
 }
 
-// TestXRCAccept: the same on the other side.
+// TestXRCAccept: the same on the passive side.
 func TestXRCAccept(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.listen(rdmacm.IB, 10)
@@ -116,7 +116,7 @@ func TestXRCAccept(t *testing.T) {
 	})
 }
 
-// TestXRCRefused: no other extended transport, and none for a port space that has only one.
+// TestXRCRefused: other extended transports are refused, and so is XRC in other port spaces.
 func TestXRCRefused(t *testing.T) {
 	for _, c := range []struct {
 		space    rdmacm.PortSpace

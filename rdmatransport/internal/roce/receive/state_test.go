@@ -117,8 +117,8 @@ func request(op wire.Opcode, psn, length uint32) *wire.Packet {
 	return &wire.Packet{BTH: wire.BTH{Opcode: op, PSN: psn, Reserved7: testMark.Newest()}, RETH: wire.RETH{Addr: 4096, RKey: 7, Length: length}}
 }
 
-// read has a READ of so many packets come and accepted.
-func (r *responder) read(packets uint32) { // read delivers and accepts a READ of this many packets.
+// read delivers and accepts a READ of this many packets.
+func (r *responder) read(packets uint32) {
 	r.t.Helper()
 	p := request(wire.RCReadRequest, r.PSN(), packets*testMTU)
 	r.expect("READ", r.OnRequest(p), InOrder)

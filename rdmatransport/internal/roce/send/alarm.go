@@ -6,8 +6,8 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce/wire"
 )
 
-// AlarmKind is what an alarm is for.
-type AlarmKind uint8 // AlarmKind is the purpose of an alarm.
+// AlarmKind is the purpose of an alarm.
+type AlarmKind uint8
 
 const (
 	// NoAlarm means that no alarm is set.

@@ -39,8 +39,8 @@ func (w *window) set(size uint32) {
 	}
 }
 
-// clamp is the size that the window gets if the controller asks for size.
-func (w *window) clamp(size uint32) uint16 { // clamp returns the window size for a size that the controller asks for.
+// clamp returns the window size for a size that the controller asks for.
+func (w *window) clamp(size uint32) uint16 {
 	return uint16(min(max(size, uint32(w.least)), uint32(w.most)))
 }
 

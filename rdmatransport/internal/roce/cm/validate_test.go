@@ -14,15 +14,15 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// strangerREQ is a request in the name of an address.
-func strangerREQ(src netip.Addr, id uint32) *mad.REQ {
+// unvalidatedREQ is a request with a given source address.
+func unvalidatedREQ(src netip.Addr, id uint32) *mad.REQ {
 	m := kernelREQ()
 	m.PrivateData = (&mad.IPCM{Src: src, SrcPort: peerPort, Dst: here}).Append(nil)
 	m.Primary.LocalGID, m.LocalCommID, m.LocalQPN = src.As16(), id, id&0xffff|0x10000
 	return m
 }
 
-// flood has requests come from random sources.
+// flood sends requests from random sources.
 type flood struct {
 	r    *rig
 	rand *rand.Rand
@@ -35,15 +35,14 @@ func (f *flood) send(n int) {
 		var src [4]byte
 		binary.BigEndian.PutUint32(src[:], f.rand.Uint32())
 		src[0] = 11
-		f.r.sayFrom(netip.AddrFrom4(src), uint64(f.n), strangerREQ(netip.AddrFrom4(src), f.n))
+		f.r.sayFrom(netip.AddrFrom4(src), uint64(f.n), unvalidatedREQ(netip.AddrFrom4(src), f.n))
 	}
 }
 
-// TestFloodLocksNobodyOut: 100,000 requests a second from random sources, of which none is
-// answered, keep memory bounded, and a peer that is there connects within two seconds, however far
-// away it is; also for a listener with the least backlog, and one whose application does not accept
-// what strangers have asked for.
-func TestFloodLocksNobodyOut(t *testing.T) {
+// TestFloodStarvesNoPeer: 100,000 requests per second from random sources, with no answers, need
+// bounded memory. A real peer connects within two seconds, at any distance. That also holds for the
+// smallest backlog, and for an application that does not accept unvalidated requests.
+func TestFloodStarvesNoPeer(t *testing.T) {
 	for _, c := range []struct {
 		backlog   int
 		roundTrip time.Duration
@@ -114,19 +113,19 @@ func TestFloodLocksNobodyOut(t *testing.T) {
 			if n, most := r.m.Len(), backlog+1; n > most || int(r.paths.Load()) > most+64 {
 				t.Errorf("%+v: %d connections and %d paths, want %d and 64 more at most", c, n, r.paths.Load(), most)
 			}
-			time.Sleep(5 * time.Minute) // all time out, but for what the application does not answer
+			time.Sleep(5 * time.Minute) // all time out, except those that the application does not answer
 		})
 	}
 }
 
-// TestHeldRequests: only who got the DREQ takes a request out, and once.
+// TestHeldRequests: only the receiver of the DREQ can have a request accepted, and only once.
 func TestHeldRequests(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.listen(rdmacm.TCP, 1)
 		r.listen(rdmacm.UDP, 1)
-		r.say(peerTID, strangerREQ(there, 1))
+		r.say(peerTID, unvalidatedREQ(there, 1))
 		first := r.event(rdmacm.ConnectRequest, 0).Conn
-		r.say(peerTID+1, strangerREQ(there, 2))
+		r.say(peerTID+1, unvalidatedREQ(there, 2))
 		dreq, asked := next[*mad.DREQ](r)
 		if dreq.RemoteCommID != 2 {
 			t.Errorf("asked by %+v", dreq)
@@ -154,19 +153,19 @@ func TestHeldRequests(t *testing.T) {
 		dreq, asked = next[*mad.DREQ](r)
 		r.say(asked.tid, &mad.DREP{LocalCommID: dreq.RemoteCommID, RemoteCommID: dreq.LocalCommID})
 		r.event(rdmacm.ConnectRequest, 0)
-		// A held request that the peer gave up in the meantime is one like any other; and the
+		// A held request that the peer abandoned meanwhile is accepted like any other, and the
 		// manager has room again.
 		first.Close()
 		next[*mad.REJ](r)
-		r.say(peerTID+2, strangerREQ(there, 3))
+		r.say(peerTID+2, unvalidatedREQ(there, 3))
 		r.event(rdmacm.ConnectRequest, 0)
 		r.quiet()
 	})
 }
 
-// TestAskedWhetherItIsThere: a side that waits for the answer to its request answers a DREQ of its
-// peer that names no connection, and goes on to wait.
-func TestAskedWhetherItIsThere(t *testing.T) {
+// TestValidatedByPeer: a side that waits for the answer to its request answers a DREQ without a
+// connection from its peer, and continues to wait.
+func TestValidatedByPeer(t *testing.T) {
 	bubble(t, func(r *rig) {
 		_, req, tid := r.asked()
 		dreq := &mad.DREQ{LocalCommID: 77, RemoteCommID: req.LocalCommID, RemoteQPN: req.LocalQPN}
@@ -179,13 +178,13 @@ func TestAskedWhetherItIsThere(t *testing.T) {
 			r.quiet()
 		}
 		ask()
-		r.sayFrom(third, 5, dreq) // it is not its connection
+		r.sayFrom(third, 5, dreq) // not the connection's peer
 		r.quiet()
 		r.say(tid, &mad.MRA{LocalCommID: peerID, RemoteCommID: req.LocalCommID, About: mad.AnsweredREQ, ServiceTimeout: 20})
 		ask()
 		r.say(tid, kernelREP(req))
 		r.event(rdmacm.ConnectResponse, 0)
-		r.say(5, dreq) // no more: the connection has another ID at the peer
+		r.say(5, dreq) // not any more: the connection has another ID at the peer
 		r.quiet()
 
 		attr := connectAttr()

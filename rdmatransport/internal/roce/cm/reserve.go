@@ -11,24 +11,24 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// Where other processes have the same addresses, a port is for one of them.
+// Ports of addresses that several processes share. Each port belongs to one process.
 
-// served is a port that this process has for itself at some addresses.
-type served struct {
+// reservation is a port that is reserved for this process at some addresses.
+type reservation struct {
 	once    sync.Once
 	ports   []stack.Shared
 	service stack.Service
 }
 
-// HoldPort reserves a port for this process. Requests to it are refused while nobody listens.
+// HoldPort reserves a port for this process. Requests to it are refused until there is a listener.
 func (m *Manager) HoldPort(space rdmacm.PortSpace, addr netip.AddrPort) (io.Closer, error) {
-	return m.serve("bind", space, addr)
+	return m.reserve("bind", space, addr)
 }
 
-// serve reserves a port at an address, or at all. It waits for other processes, so that no lock is
-// held.
-func (m *Manager) serve(op string, space rdmacm.PortSpace, addr netip.AddrPort) (*served, error) {
-	s := &served{service: stack.Service{Addr: addr.Addr().Unmap().WithZone(""), ID: mad.ServiceID(uint16(space), addr.Port()), Mask: 1<<64 - 1}}
+// reserve reserves a port at one address or all addresses. It waits for other processes, so the
+// caller must not hold a lock.
+func (m *Manager) reserve(op string, space rdmacm.PortSpace, addr netip.AddrPort) (*reservation, error) {
+	s := &reservation{service: stack.Service{Addr: addr.Addr().Unmap().WithZone(""), ID: mad.ServiceID(uint16(space), addr.Port()), Mask: 1<<64 - 1}}
 	if s.service.Addr.IsUnspecified() {
 		s.service.Addr = netip.Addr{}
 	}
@@ -45,8 +45,8 @@ func (m *Manager) serve(op string, space rdmacm.PortSpace, addr netip.AddrPort) 
 	return s, nil
 }
 
-// Close gives the port up.
-func (s *served) Close() error {
+// Close releases the port.
+func (s *reservation) Close() error {
 	s.once.Do(func() {
 		for _, p := range s.ports {
 			p.EndServe(s.service)
