@@ -195,7 +195,7 @@ func (p *provider) Watch(f func(t verbs.AsyncEventType, port uint8)) {
 	for i, nic := range p.nics {
 		if d, ok := nic.(stack.Departures); ok {
 			d.WatchDepartures(func(addr netip.Addr) {
-				p.roce.Left(addr) // first, while the requests are there that nobody will answer
+				p.roce.HostLeft(addr) // first, while the requests are there that nobody will answer
 				p.cm.HostLeft(addr)
 			})
 		}

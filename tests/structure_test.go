@@ -89,9 +89,9 @@ func (s *source) file(pos token.Pos) string { return filepath.Base(s.fset.Positi
 // fileOrder is the files of packages from the top: each may use what those below it declare.
 var fileOrder = map[string][]string{
 	"rdmatransport/internal/roce": {
-		"receive.go", "identification.go", "gsi.go", "multicast.go", "qp.go", "delayed.go", "timer.go", "departure.go", "unlock.go", "ud.go", "uc.go", "completer.go",
+		"receive.go", "identification.go", "gsi.go", "multicast.go", "qp.go", "delayed.go", "timer.go", "hostleft.go", "unlock.go", "ud.go", "uc.go", "completer.go",
 		"requester.go", "direct.go", "responder.go", "flush.go", "deferred.go", "response.go", "local.go", "outcome.go",
-		"xrc.go", "notification.go", "packet.go", "path.go", "crowding.go", "bydelay.go", "pacing.go", "trace.go", "engine.go", "opcodes.go", "dcqcn.go", "counters.go", "params.go",
+		"xrc.go", "notification.go", "packet.go", "path.go", "backpressure.go", "bydelay.go", "pacing.go", "trace.go", "engine.go", "opcodes.go", "dcqcn.go", "counters.go", "params.go",
 	},
 	"rdmatransport/internal/roce/send": {
 		"next.go", "retransmit.go", "acknowledge.go", "selective.go", "state.go", "trace.go", "mode.go", "window.go", "delay.go", "basertt.go", "congestion.go",

@@ -64,7 +64,7 @@ var breaches = []mutation{
 	{"the Q_Key of a datagram", roce + "ud.go", "case p.DETH.QKey != q.h.Attr().QKey:", "case false:", conformRoCE, "TestOurs"},
 	{"the sender of a datagram", roce + "ud.go", "SrcQP: p.DETH.SrcQP", "SrcQP: 0", conformRoCE, "TestOurs"},
 	{"the IPv4 header of a datagram is behind 20 bytes", roce + "ud.go", "copy(grh[verbs.GRHLen-len(ip):], ip)", "copy(grh[:], ip)", conformRoCE, "TestOurs"},
-	{"a gap ends a message of an unreliable connection", roce + "uc.go", "\t\tr.message = noMessage\n\t}\n\tr.hear", "\t}\n\tr.hear", conformRoCE, "TestOurs"},
+	{"a gap ends a message of an unreliable connection", roce + "uc.go", "\t\tr.message = noMessage\n\t}\n\tr.noteRequest", "\t}\n\tr.noteRequest", conformRoCE, "TestOurs"},
 	{"the Q_Key of QP 1", roce + "gsi.go", "pkt.DETH.QKey != mad.QKey, ", "", conformRoCE, "TestOurs"},
 	{"the rights of a region", "rdmatransport/internal/memory/regions.go", "\tcase mr.Access()&need != need:\n", "\tcase false:\n", conformRoCE, "TestOurs"},
 	{"a stale connection", roce + "cm/passive.go", "rej.Reason = mad.StaleConnection", "rej.Reason = mad.Timeout", conformRoCE, "TestOurs"},

@@ -1,7 +1,7 @@
 package roce
 
-// On the path: beside it. Congestion control by delay needs to know how long a round trip takes
-// where nothing waits; the connections to one address find that out together.
+// Congestion control by delay needs the round-trip time with empty queues. All connections to one
+// address share its measurement.
 
 import (
 	"net/netip"
@@ -11,15 +11,15 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce"
 )
 
-// byDelay is what an engine's connections have in common if they control congestion by delay.
+// byDelay is the state of congestion control by delay that an engine's connections share.
 type byDelay struct {
-	queued float64 // packets that a connection keeps in the queues
+	minQueued float64 // packets that a connection keeps queued
 
-	mu    sync.Mutex
-	bases map[netip.Addr]*base
+	mu       sync.Mutex
+	baseRTTs map[netip.Addr]*baseRTT
 }
 
-type base struct {
+type baseRTT struct {
 	send.BaseRTT
 	addr netip.Addr
 	refs int // connections
@@ -28,48 +28,48 @@ type base struct {
 const defaultQueued = 2
 
 func newByDelay(cfg *roce.ByDelay) *byDelay {
-	return &byDelay{queued: float64(positive(cfg.Queued, defaultQueued)), bases: make(map[netip.Addr]*base)}
+	return &byDelay{minQueued: float64(positive(cfg.Queued, defaultQueued)), baseRTTs: make(map[netip.Addr]*baseRTT)}
 }
 
-// take is the base of an address, which the caller gives back.
-func (c *byDelay) take(addr netip.Addr) *base {
+// get returns the state of an address, with a reference for the caller.
+func (c *byDelay) get(addr netip.Addr) *baseRTT {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	b := c.bases[addr]
+	b := c.baseRTTs[addr]
 	if b == nil {
-		b = &base{addr: addr}
-		c.bases[addr] = b
+		b = &baseRTT{addr: addr}
+		c.baseRTTs[addr] = b
 	}
 	b.refs++
 	return b
 }
 
-func (c *byDelay) give(b *base) {
+func (c *byDelay) put(b *baseRTT) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if b.refs--; b.refs == 0 {
-		delete(c.bases, b.addr)
+		delete(c.baseRTTs, b.addr)
 	}
 }
 
-// congestion is the congestion controller of a connection that enters RTS.
+// congestion returns the congestion controller of a connection that enters RTS.
 func (q *qp) congestion() send.CongestionController {
 	c := q.e.byDelay
 	if c == nil {
 		return send.Conservation{}
 	}
 	p := q.pacer()
-	if p.base == nil {
-		p.base = c.take(q.ends.Dst)
+	if p.baseRTT == nil {
+		p.baseRTT = c.get(q.ends.Dst)
 	}
-	p.spread = &q.sending
-	return send.NewByDelay(c.queued, &p.base.BaseRTT)
+	p.sending = &q.sending
+	return send.NewByDelay(c.minQueued, &p.baseRTT.BaseRTT)
 }
 
-// endCongestion gives back what congestion took.
+// endCongestion releases the reference of congestion.
 func (q *qp) endCongestion() {
-	if p := q.pace; p != nil && p.base != nil {
-		q.e.byDelay.give(p.base)
-		p.base, p.spread = nil, nil
+	if p := q.pace; p != nil && p.baseRTT != nil {
+		q.e.byDelay.put(p.baseRTT)
+		p.baseRTT, p.sending = nil, nil
 	}
 }

@@ -1,7 +1,7 @@
 package roce
 
-// On the path: acknowledgements and responses that come in. They complete work requests, in order,
-// and open the window. If one is missing, the requester goes back. (IBTA Vol 1 §9.7.5.1.2–§9.7.5.2)
+// Receive path of acknowledgements and responses. They complete work requests in order, and open
+// the window. If one is missing, the requester goes back. (IBTA Vol 1 §9.7.5.1.2–§9.7.5.2)
 
 import (
 	"encoding/binary"
@@ -12,7 +12,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// response handles one acknowledge, READ response or atomic response.
+// response handles an acknowledgement, a READ response or an atomic response.
 func (q *qp) response(p *wire.Packet, info wire.Info) {
 	if info.HasAETH() && p.AETH.IsACK() && (q.sending.HasCredits() || p.AETH.Value() != wire.AckUnlimited) {
 		n, given := p.AETH.Credits()
@@ -36,8 +36,8 @@ func (q *qp) response(p *wire.Packet, info wire.Info) {
 	}
 }
 
-// marked reports whether an answer has the connection's mark: the peer then keeps packets that come
-// behind a gap.
+// marked reports whether a response has the connection's mark: the peer then keeps packets behind a
+// gap.
 func (q *qp) marked(p *wire.Packet) bool { return q.mark != 0 && p.Reserved7 == q.mark.Newest() }
 
 // acknowledge handles ACK, NAK and RNR NAK.
@@ -49,8 +49,8 @@ func (q *qp) acknowledge(p *wire.Packet) {
 	}
 	q.traceNAK(trace.NAKReceived, p.AETH.Syndrome, p.PSN)
 	if p.AETH.IsRNR() {
-		o, counts := s.OnRNR(p.PSN, wire.RNRTimer(p.AETH.Value()))
-		if counts {
+		o, isNew := s.OnRNR(p.PSN, wire.RNRTimer(p.AETH.Value()))
+		if isNew {
 			c.RcvdRNR.Add(1)
 			q.count().rcvdRNR++
 		}
@@ -68,20 +68,20 @@ func (q *qp) acknowledge(p *wire.Packet) {
 		return
 	}
 	var o send.Outcome
-	var counts bool
+	var isNew bool
 	if len(p.Payload) > 0 && p.AETH.Syndrome == wire.NakPSNSeq {
-		o, counts = s.OnSelectiveNAK(p.PSN, p.Payload)
+		o, isNew = s.OnSelectiveNAK(p.PSN, p.Payload)
 	} else {
-		o, counts = s.OnSequenceNAK(p.PSN)
+		o, isNew = s.OnSequenceNAK(p.PSN)
 	}
-	if counts {
+	if isNew {
 		c.RcvdSeqErr.Add(1)
 	}
 	q.act(o)
 }
 
-// refusal is the status of a request that was refused by a NAK. It is not fatal if the request may
-// be sent again.
+// refusal returns the status of a request after a NAK. It is not fatal if the request may be
+// retransmitted.
 func refusal(a *wire.AETH) (status verbs.WCStatus, fatal bool) {
 	switch a.Type() | a.Value() { // without the reserved bit
 	case wire.NakPSNSeq:
@@ -96,16 +96,16 @@ func refusal(a *wire.AETH) (status verbs.WCStatus, fatal bool) {
 	return verbs.WCBadRespErr, true
 }
 
-// failResponse fails the connection because of the response to a request. While requests before
-// that one are incomplete, the response is dropped instead, as if lost: requests complete in order.
+// failResponse fails the connection because of a request's response. If earlier requests are
+// incomplete, the response is dropped instead, as if lost, because requests complete in order.
 func (q *qp) failResponse(request int, status verbs.WCStatus) {
 	if request == 0 {
 		q.failSend(status)
 	}
 }
 
-// readResponse places one packet of READ data. Its place follows from its PSN, so a peer may call
-// the first packet of a repeated READ First or Middle: rxe says Middle, others First.
+// readResponse places one packet of READ data. Its PSN determines its offset, so the first packet
+// of a repeated READ may be First or Middle: rxe sends Middle, others send First.
 func (q *qp) readResponse(p *wire.Packet, info wire.Info) {
 	i, packet, o, ok := q.sending.OnAnswer(p.PSN)
 	if !q.act(o) || !ok {
@@ -132,7 +132,7 @@ func (q *qp) readResponse(p *wire.Packet, info wire.Info) {
 	q.act(q.sending.OnAnswered(p.PSN))
 }
 
-// atomicResponse places the value that an atomic found.
+// atomicResponse places the previous value of an atomic.
 func (q *qp) atomicResponse(p *wire.Packet) {
 	i, _, o, ok := q.sending.OnAnswer(p.PSN)
 	if !q.act(o) || !ok {

@@ -5,53 +5,53 @@ import (
 	"sync/atomic"
 )
 
-// Counters count what is rare; what happens for every packet is counted per QP. The names under
-// which they appear are those of rxe's hw_counters where it has one.
+// Counters count rare events; frequent ones are counted per QP. Their names are those of rxe's
+// hw_counters, if it has one.
 type Counters struct {
 	Malformed   atomic.Uint64 // packets whose headers do not parse
 	ICRCErrors  atomic.Uint64
-	Identified  atomic.Uint64 // packets whose IPv4 identification was solved from the ICRC
+	Identified  atomic.Uint64 // packets with an IPv4 identification computed from the ICRC
 	UnknownQP   atomic.Uint64
 	Misdirected atomic.Uint64 // wrong state, port or address for the QP
 	BadPKey     atomic.Uint64
 
-	QKeyViolations atomic.Uint64 // datagrams with another Q_Key than the QP's
-	NoReceive      atomic.Uint64 // unreliable messages that found no receive request
-	TooLong        atomic.Uint64 // and those that the request had no room for
+	QKeyViolations atomic.Uint64 // datagrams with a wrong Q_Key
+	NoReceive      atomic.Uint64 // unreliable messages without a receive request
+	TooLong        atomic.Uint64 // unreliable messages too long for the receive request
 
 	Suspect          atomic.Uint64 // requests that are perhaps not the peer's
 	DuplicateRequest atomic.Uint64
-	OutOfSeqRequest  atomic.Uint64 // gaps, not what came behind them
+	OutOfSeqRequest  atomic.Uint64 // gaps, but not the packets behind them
 	RcvdRNR          atomic.Uint64
 	SentRNR          atomic.Uint64
 	RcvdSeqErr       atomic.Uint64
 	RetryExceeded    atomic.Uint64
 	RNRRetryExceeded atomic.Uint64
 	Retries          atomic.Uint64
-	Repeated         atomic.Uint64 // packets sent again one by one, where a scoreboard tells which
+	Repeated         atomic.Uint64 // packets retransmitted one by one, from the scoreboard
 	Probes           atomic.Uint64
 	SendErrors       atomic.Uint64
 
-	Marked, SentCNPs         atomic.Uint64 // packets that came marked, and notifications of that
+	Marked, SentCNPs         atomic.Uint64 // received packets with an ECN mark, and CNPs sent for them
 	HandledCNPs, IgnoredCNPs atomic.Uint64
 
-	sentPkts, rcvdPkts atomic.Uint64 // of QPs that are gone, of QP 1, and received for groups
+	sentPkts, rcvdPkts atomic.Uint64 // of destroyed QPs, of QP 1, and received multicast
 	sends, recvs       atomic.Uint64
 	direct             atomic.Uint64 // messages sent without packets
 }
 
-// stats are a QP's own counts, kept under its lock.
+// stats are a QP's own counters. The QP's lock protects them.
 type stats struct {
 	sentPkts, rcvdPkts   uint64
-	sentBytes, rcvdBytes uint64 // payload of packets, and of messages that were moved directly
+	sentBytes, rcvdBytes uint64 // payload of packets and of messages moved directly
 	sends, direct        uint64
 
-	// Of these the device has counts of its own.
+	// The device has its own counters of these.
 	retries, repeated, rcvdRNR, duplicates uint32
 }
 
-// count returns the QP's counts. A QP that has never sent or received anything has none, as a
-// program may have a great many QPs.
+// count returns the QP's counters. A QP that never sent or received anything has none, as a program
+// may have very many QPs.
 func (q *qp) count() *stats {
 	if q.stats == nil {
 		q.stats = new(stats)
@@ -99,7 +99,7 @@ func (c *Counters) fold(s *stats, recvs uint64) {
 	c.direct.Add(s.direct)
 }
 
-// Snapshot is every counter by name. It locks each QP in turn.
+// Snapshot returns all counters by name. It locks each QP in turn.
 func (e *Engine) Snapshot() map[string]uint64 {
 	c := &e.Counters
 	total := stats{sentPkts: c.sentPkts.Load(), rcvdPkts: c.rcvdPkts.Load(), sends: c.sends.Load(), direct: c.direct.Load()}
@@ -126,7 +126,7 @@ func (e *Engine) Snapshot() map[string]uint64 {
 		"rcvd_rnr_err":               c.RcvdRNR.Load(),
 		"send_rnr_err":               c.SentRNR.Load(),
 		"rcvd_seq_err":               c.RcvdSeqErr.Load(),
-		"ack_deferred":               0, // no acknowledgement that comes in waits
+		"ack_deferred":               0, // acknowledgements are never deferred
 		"retry_exceeded_err":         c.RetryExceeded.Load(),
 		"retry_rnr_exceeded_err":     c.RNRRetryExceeded.Load(),
 		"completer_retry_err":        c.Retries.Load(),

@@ -1,9 +1,8 @@
 package roce
 
-// On the path: beside it. DCQCN's reaction point: a connection's rate falls with the congestion
-// notifications of its peer, and rises again while there are none. (Zhu et al., Congestion Control
-// for Large-Scale RDMA Deployments, SIGCOMM 2015, §3; the rules by which it rises are those of IEEE
-// 802.1Qau)
+// DCQCN's reaction point: a connection's rate falls with each CNP of its peer, and rises again
+// without them. (Zhu et al., Congestion Control for Large-Scale RDMA Deployments, SIGCOMM 2015, §3;
+// the rate increase is that of IEEE 802.1Qau)
 
 import (
 	"math"
@@ -12,7 +11,7 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/roce"
 )
 
-// positive is v, or the default.
+// positive returns v, or the default.
 func positive[T int | int64 | uint8 | time.Duration](v, def T) T {
 	if v <= 0 {
 		return def
@@ -20,7 +19,7 @@ func positive[T int | int64 | uint8 | time.Duration](v, def T) T {
 	return v
 }
 
-// withDefaults fills in what is not set.
+// withDefaults fills in unset fields.
 func withDefaults(c roce.DCQCN) *roce.DCQCN {
 	c.RPGMaxRate = positive(c.RPGMaxRate, 40e9)
 	c.RPGMinRate = positive(c.RPGMinRate, 1e6)
@@ -41,18 +40,18 @@ func withDefaults(c roce.DCQCN) *roce.DCQCN {
 	return &c
 }
 
-// reaction is a connection's reaction point. What its timers do is done when the rate is asked for.
+// reaction is a connection's reaction point. Its timers are evaluated when the rate is needed.
 type reaction struct {
 	cfg     *roce.DCQCN
-	current float64 // rate, bits a second
-	target  float64 // that recovery goes half the way to
-	alpha   float64 // how congested the way is, 0 to 1
+	current float64 // rate in bits per second
+	target  float64 // target rate of the recovery
+	alpha   float64 // estimate of the congestion, 0 to 1
 
-	times, bytes int           // increases of each kind since the last decrease
-	sent         int           // bytes since the last increase of theirs
-	rise         time.Duration // when the next increase of the other kind is due
-	cut          time.Duration // the last decrease
-	heard        time.Duration // when alpha was last brought up to date
+	times, bytes int           // increases by timer and by byte counter since the last decrease
+	sent         int           // bytes since the last increase by byte counter
+	nextIncrease time.Duration // time of the next increase by timer
+	lastDecrease time.Duration // time of the last decrease
+	alphaUpdated time.Duration // time of the last update of alpha
 }
 
 func newReaction(cfg *roce.DCQCN) *reaction {
@@ -60,24 +59,24 @@ func newReaction(cfg *roce.DCQCN) *reaction {
 	return &reaction{cfg: cfg, current: full, target: full}
 }
 
-// full reports whether there is nothing to recover to.
+// full reports whether the rate is at its maximum.
 func (r *reaction) full() bool { return r.current >= float64(r.cfg.RPGMaxRate) }
 
-// notified lowers the rate for a notification. The increases that were due before have been made.
-func (r *reaction) notified(now time.Duration) {
+// onCNP lowers the rate after a CNP. Earlier increases have been made.
+func (r *reaction) onCNP(now time.Duration) {
 	c := r.cfg
 	first := r.full()
 	if first {
 		r.alpha = float64(c.InitialAlphaValue) / 1024
 	} else {
-		if now-r.cut < c.RateReduceMonitorPeriod {
+		if now-r.lastDecrease < c.RateReduceMonitorPeriod {
 			return
 		}
-		quiet := (now - r.heard) / c.DCETCPRTT
+		idlePeriods := (now - r.alphaUpdated) / c.DCETCPRTT
 		g := float64(c.DCETCPG) / 1024
-		r.alpha = r.alpha*math.Pow(1-g, float64(quiet)+1) + g
+		r.alpha = r.alpha*math.Pow(1-g, float64(idlePeriods)+1) + g
 	}
-	r.heard, r.cut = now, now
+	r.alphaUpdated, r.lastDecrease = now, now
 	if first || c.ClampTgtRate || r.times > 0 || r.bytes > 0 {
 		r.target = r.current
 	}
@@ -87,18 +86,18 @@ func (r *reaction) notified(now time.Duration) {
 	}
 	r.current = max(r.current, float64(c.RPGMinRate))
 	r.times, r.bytes, r.sent = 0, 0, 0
-	r.rise = now + c.RPGTimeReset
+	r.nextIncrease = now + c.RPGTimeReset
 }
 
-// timePassed makes the increase that is due at the time rise.
-func (r *reaction) timePassed() {
+// onTimer makes the increase that is due at nextIncrease.
+func (r *reaction) onTimer() {
 	r.times++
-	r.rise += r.cfg.RPGTimeReset
+	r.nextIncrease += r.cfg.RPGTimeReset
 	r.increase()
 }
 
-// bytesPassed counts bytes that were sent, and makes the increase that they bring.
-func (r *reaction) bytesPassed(n int) {
+// onBytes counts sent bytes, and makes the increase that they cause.
+func (r *reaction) onBytes(n int) {
 	if r.full() {
 		return
 	}
@@ -109,8 +108,8 @@ func (r *reaction) bytesPassed(n int) {
 	}
 }
 
-// increase is fast recovery, then additive increase, and hyper increase once both counts are past
-// the threshold.
+// increase is fast recovery, then additive increase, and hyper increase once both counts exceed the
+// threshold.
 func (r *reaction) increase() {
 	c := r.cfg
 	switch past := min(r.times, r.bytes) - c.RPGThreshold; {

@@ -1,9 +1,8 @@
 package roce
 
-// On the path: beside responder.go. Deferred work: requests that are executed only when their
-// response is due. A FLUSH that makes memory persistent is executed by a goroutine of its own, as
-// nobody else may wait for a file's device. The atomics and ATOMIC WRITEs behind it wait for it,
-// and are executed in order.
+// Deferred requests, which are executed when their response is due. A FLUSH to persistent memory
+// runs on its own goroutine, because nothing else may wait for a file's device. Atomics and ATOMIC
+// WRITEs behind it wait for it, and are executed in order.
 
 import (
 	"sync"
@@ -14,30 +13,30 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// deferred is a request that is to be executed before its response is sent. It is the Owner of that
-// response. The lock of the QP guards it.
+// deferred is a request to be executed before its response is sent. It is the Owner of that
+// response. The QP's lock protects it.
 type deferred struct {
-	pd *verbs.PD // XRC: of the SRQ that the request named
+	pd *verbs.PD // XRC: PD of the request's SRQ
 
-	// FLUSH: the region and what is to be made persistent of it.
+	// FLUSH: the region, and the bytes to be made persistent.
 	file    *verbs.MR
 	bytes   []byte
 	started bool
 
-	// Or an atomic or ATOMIC WRITE, as modifyWord has them.
+	// Or an atomic or ATOMIC WRITE, with the arguments of modifyWord.
 	op   wire.Opcode
 	word wire.AtomicETH
 	need verbs.Access
 }
 
-// deferWork accepts a request that is to be executed when its response is due.
+// deferWork accepts a request and defers it until its response is due.
 func (q *qp) deferWork(kind receive.Kind, d *deferred) {
 	d.pd = q.resp.pd
 	q.answer(receive.Response{Kind: kind, Deferred: true, Owner: d})
 }
 
-// modifyWord executes an atomic, or an ATOMIC WRITE of the value Swap. Behind deferred work it is
-// deferred.
+// modifyWord executes an atomic, or an ATOMIC WRITE of the value Swap. It is deferred if earlier
+// requests are.
 func (q *qp) modifyWord(kind receive.Kind, op wire.Opcode, a *wire.AtomicETH, need verbs.Access) bool {
 	word, nak, status := q.word(a, need)
 	if nak != 0 {
@@ -55,10 +54,10 @@ func (q *qp) modifyWord(kind receive.Kind, op wire.Opcode, a *wire.AtomicETH, ne
 	return false
 }
 
-// word is the eight bytes that a request is to modify, or why not.
+// word returns the eight bytes that a request modifies, or the error.
 func (q *qp) word(a *wire.AtomicETH, need verbs.Access) (word memory.Span, nak uint8, status verbs.WCStatus) {
 	word, ok := q.region(a.RKey, a.Addr, 8, need)
-	switch { // an address that is not aligned is an invalid request, whatever the key
+	switch { // an unaligned address is an invalid request, whatever the key
 	case a.Addr%8 != 0 || ok && !word.Aligned():
 		return word, wire.NakInvalidRequest, verbs.WCRemInvReqErr
 	case !ok:
@@ -67,7 +66,7 @@ func (q *qp) word(a *wire.AtomicETH, need verbs.Access) (word memory.Span, nak u
 	return word, 0, verbs.WCSuccess
 }
 
-// modify modifies a word. For an atomic it returns what the word held. It is not ok if the memory
+// modify modifies a word, and returns its previous value for an atomic. ok is false if the memory
 // faults.
 func modify(word memory.Span, op wire.Opcode, a *wire.AtomicETH) (orig uint64, ok bool) {
 	switch op {
@@ -79,8 +78,8 @@ func modify(word memory.Span, op wire.Opcode, a *wire.AtomicETH) (orig uint64, o
 	return 0, word.Store(a.Swap)
 }
 
-// executeDeferred executes the request of the pending response, which is deferred. It returns false
-// if that takes time, or has ended the connection.
+// executeDeferred executes the deferred request of the pending response. It returns false if that
+// takes time or has ended the connection.
 func (q *qp) executeDeferred(r *receive.Response) bool {
 	d := r.Owner.(*deferred)
 	if d.file != nil {
@@ -93,21 +92,20 @@ func (q *qp) executeDeferred(r *receive.Response) bool {
 	q.resp.pd = d.pd
 	word, nak, status := q.word(&d.word, d.need)
 	if nak != 0 {
-		return q.giveUp(nak, r.PSN, status)
+		return q.failPending(nak, r.PSN, status)
 	}
 	orig, ok := modify(word, d.op, &d.word)
 	if !ok {
-		return q.giveUp(wire.NakRemoteOperational, r.PSN, verbs.WCRemOpErr)
+		return q.failPending(wire.NakRemoteOperational, r.PSN, verbs.WCRemOpErr)
 	}
 	q.receiving.OnDeferredExecuted(orig)
 	return true
 }
 
-// flushes is the FLUSHes of a device that are being executed, or wait for one of maxFlushes
-// goroutines. A goroutine exists only while there is something to do. There is no more than one
-// FLUSH of a QP.
+// flushes holds the FLUSHes of a device that are executed by, or wait for, one of maxFlushes
+// goroutines. A goroutine exists only while it has work. A QP has at most one FLUSH here.
 type flushes struct {
-	mu      sync.Mutex // the innermost
+	mu      sync.Mutex // innermost lock
 	queue   []flush
 	running int
 }
@@ -127,7 +125,7 @@ func (f *flushes) add(q *qp, d *deferred) {
 	}
 }
 
-// run executes FLUSHes, oldest first, until there are no more.
+// run executes FLUSHes in order until there are none left.
 func (f *flushes) run() {
 	for {
 		f.mu.Lock()
@@ -145,34 +143,34 @@ func (f *flushes) run() {
 	}
 }
 
-// persist is Persist of a region. Tests have devices that take their time.
+// persist is replaced by tests with slow devices.
 var persist = (*verbs.MR).Persist
 
 func (f flush) execute() {
 	q, d := f.q, f.d
 	q.h.Lock()
-	wanted := q.awaits(d)
+	awaited := q.awaits(d)
 	q.h.Unlock()
-	if !wanted {
+	if !awaited {
 		return
 	}
-	err := persist(d.file, d.bytes) // neither changes before the FLUSH is over
+	err := persist(d.file, d.bytes) // neither field changes before the FLUSH is over
 	q.h.Lock()
 	switch {
 	case !q.awaits(d):
 		q.h.Unlock()
 		return
 	case err != nil:
-		q.giveUp(wire.NakRemoteOperational, q.receiving.Pending().PSN, verbs.WCRemOpErr)
+		q.failPending(wire.NakRemoteOperational, q.receiving.Pending().PSN, verbs.WCRemOpErr)
 	default:
 		q.receiving.OnDeferredExecuted(0)
-		d.file, d.bytes = nil, nil // the history has it for a while
+		d.file, d.bytes = nil, nil // the history keeps d for a while
 	}
 	q.unlock()
 }
 
-// awaits reports whether the oldest pending response is still that of d. It is not if the QP was
-// reset meanwhile, or is in error.
+// awaits reports whether d is still the oldest pending response. It is not if the QP was reset or
+// has failed meanwhile.
 func (q *qp) awaits(d *deferred) bool {
 	if q.destroyed || !receives(q.h.State()) {
 		return false

@@ -1,11 +1,11 @@
 package roce
 
-// On the path: what is sent later, to share a frame. A small request that is posted while others
-// are in flight is corked: it leaves with those that are posted after it, as soon as they fill a
-// frame, an acknowledgement comes, or the application has nothing more to post, which it shows by
-// polling twice without posting, or by sleeping. An acknowledgement that falls due while an
-// application polls is delayed for one poll: the answer that the application may post takes it
-// along.
+// Send path: requests and acknowledgements that are delayed to share a frame. A small request is
+// corked if others are in flight. It is sent with later requests when they fill a frame, when an
+// acknowledgement arrives, or when the application has nothing more to post. The application shows
+// that by two polls without a post, or by waiting. An acknowledgement that becomes due while an
+// application polls is delayed for one poll, so that it can share a frame with the application's
+// answer.
 
 import (
 	"sync/atomic"
@@ -15,13 +15,13 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/internal/timers"
 )
 
-// delayed is the QPs that have something delayed: a stack that takes no lock.
+// delayed is a lock-free stack of QPs with delayed packets.
 type delayed struct {
 	head  atomic.Pointer[qp]
 	timer timers.Timer // for applications that stop polling
 }
 
-// delay puts q, which is locked, among those that have something delayed.
+// delay adds q, which is locked.
 func (e *Engine) delay(q *qp) {
 	if !q.isDelayed {
 		q.isDelayed = true
@@ -29,8 +29,8 @@ func (e *Engine) delay(q *qp) {
 	}
 }
 
-// delayAgain puts q, which is locked and was taken off, back. The timer may have gone off
-// meanwhile, and is set again.
+// delayAgain adds q, which is locked and was removed. The timer may have fired meanwhile, so it is
+// armed again.
 func (e *Engine) delayAgain(q *qp) {
 	e.delayed.push(q)
 	if !e.delayed.timer.Armed() {
@@ -48,46 +48,46 @@ func (d *delayed) push(q *qp) {
 	}
 }
 
-// remove takes off q, which is on it and locked, if it is the first. While that is so, what is
+// remove removes q, which is locked and on the stack, if it is the first. While it is, the element
 // behind it cannot change.
 func (d *delayed) remove(q *qp) bool {
 	return d.head.Load() == q && d.head.CompareAndSwap(q, q.nextDelayed)
 }
 
-// none is asked before take, which takes the cache line from the others.
-func (d *delayed) none() bool { return d.head.Load() == nil }
+// empty is called before takeAll, which would invalidate the cache line of other processors.
+func (d *delayed) empty() bool { return d.head.Load() == nil }
 
-// take takes all off.
-func (d *delayed) take() *qp { return d.head.Swap(nil) }
+// takeAll removes all QPs.
+func (d *delayed) takeAll() *qp { return d.head.Swap(nil) }
 
-// sendDelayed sends all that is delayed.
+// sendDelayed sends all delayed packets.
 func (e *Engine) sendDelayed() {
-	if e.delayed.none() {
+	if e.delayed.empty() {
 		return
 	}
-	for q := e.delayed.take(); q != nil; {
+	for q := e.delayed.takeAll(); q != nil; {
 		next := q.nextDelayed
 		q.h.Lock()
-		q.sendItsDelayed()
+		q.sendDelayed()
 		q.h.Unlock()
 		q = next
 	}
 }
 
-// sendUnlessPosted sends what is delayed of the QPs to which nothing was posted since the last
-// call; false if there was none.
-func (e *Engine) sendUnlessPosted() (sent bool) {
-	if e.delayed.none() {
+// sendDelayedUnlessPosted sends the delayed packets of QPs without a post since the last call. It
+// returns false if there were none.
+func (e *Engine) sendDelayedUnlessPosted() (sent bool) {
+	if e.delayed.empty() {
 		return false
 	}
-	for q := e.delayed.take(); q != nil; {
+	for q := e.delayed.takeAll(); q != nil; {
 		next := q.nextDelayed
 		q.h.Lock()
 		if q.posted {
 			q.posted = false
 			e.delayAgain(q)
 		} else {
-			q.sendItsDelayed()
+			q.sendDelayed()
 			sent = true
 		}
 		q.h.Unlock()
@@ -96,15 +96,15 @@ func (e *Engine) sendUnlessPosted() (sent bool) {
 	return sent
 }
 
-// sendItsDelayed sends what is delayed of a QP that was taken off.
-func (q *qp) sendItsDelayed() {
+// sendDelayed sends the delayed packets of a QP that was removed from the stack.
+func (q *qp) sendDelayed() {
 	q.isDelayed, q.posted = false, false
 	q.sendPending()
 }
 
-// SendDelayed sends what is delayed of a QP, if there is one with the number, before its peer is
-// asked to disconnect: a peer that hears of the end before the acknowledgement of its last message
-// flushes that message, though it has arrived.
+// SendDelayed sends the delayed packets of a QP, if it exists, before its peer is asked to
+// disconnect. Without it, a peer that gets the DREQ before the acknowledgement of its last message
+// would flush that message, although it has arrived.
 func (e *Engine) SendDelayed(qpn uint32) {
 	if q := e.qps.Get(qpn); q != nil {
 		q.h.Lock()
@@ -114,9 +114,9 @@ func (e *Engine) SendDelayed(qpn uint32) {
 	}
 }
 
-// Progress implements verbs.Provider's for this half of the device.
+// Progress implements verbs.Provider for RoCE.
 func (e *Engine) Progress() bool {
-	sent := e.sendUnlessPosted()
+	sent := e.sendDelayedUnlessPosted()
 	received := false
 	for _, nic := range e.nics {
 		received = nic.Poll() || received
@@ -124,7 +124,7 @@ func (e *Engine) Progress() bool {
 	return received || sent
 }
 
-// EndProgress implements verbs.Provider's: nothing is delayed any more.
+// EndProgress implements verbs.Provider for RoCE: nothing stays delayed.
 func (e *Engine) EndProgress() {
 	e.sendDelayed()
 	for _, nic := range e.nics {
@@ -132,8 +132,8 @@ func (e *Engine) EndProgress() {
 	}
 }
 
-// mayCork reports whether what was just posted may be delayed: not the first, while nothing is on
-// its way.
+// mayCork reports whether the request just posted may be delayed. The first one is not, while
+// nothing is in flight.
 func (q *qp) mayCork() bool {
 	if q.sending.IdleUncorked() {
 		return false
@@ -142,18 +142,18 @@ func (q *qp) mayCork() bool {
 	return q.sending.Corked()
 }
 
-// staysCorked reports whether what is delayed stays so, though an acknowledgement has come: the
-// application that polls has its say first.
+// staysCorked reports whether delayed requests stay delayed after an acknowledgement, so that the
+// polling application can post first.
 func (q *qp) staysCorked() bool {
 	return q.isDelayed && q.sending.Mode() != send.Selective && q.sending.Corked()
 }
 
-// mayDelayAck reports whether the responder owes nothing but an acknowledgement.
+// mayDelayAck reports whether an acknowledgement is due, and nothing else.
 func (q *qp) mayDelayAck() bool { return q.receiving.OnlyAck() }
 
-// sendDelayedAck sends the acknowledgement that is delayed, if one is, as the QP ends: whoever has
-// seen its last message complete may end it at once, and the peer would ask in vain for word of
-// that message.
+// sendDelayedAck sends a delayed acknowledgement before the QP ends. An application that has seen
+// the last message complete may end the QP at once. The peer would then retransmit that message in
+// vain.
 func (q *qp) sendDelayedAck() {
 	if q.reliable() && !q.destroyed && receives(q.h.State()) && q.mayDelayAck() {
 		q.respond()

@@ -1,27 +1,28 @@
 // Package roce is the engine of RoCEv2 and RoCE v1: it turns the work requests of QPs into packets,
-// and packets into completions. The public package roce has its configuration, and says what it
-// supports.
+// and packets into completions. The public package roce has its configuration, and documents the
+// supported features.
 //
-// The way of a packet. Out: verbs locks the QP and calls PostSend; package send says which packets
-// of which request may be sent, and requester.go writes them into frames of packet.go. In:
-// receive.go checks the ICRC, with identification.go where the network stack does not see IP
-// headers, and finds the QP. Requests go to responder.go, which asks package receive what they are
-// and tells it what became of them; response.go sends the responses and acknowledgements that are
-// due then. Acknowledgements and responses go to completer.go, which tells package send of them;
-// outcome.go completes work requests, or fails the QP. What all that made due unlock.go sends as
-// the QP is unlocked, and timer.go what is due later; delayed.go delays what may share a frame.
+// Send path: verbs locks the QP and calls PostSend. Package send selects the packets of each
+// request, and requester.go writes them into frames of packet.go.
 //
-// Package send holds all that is known of sending: the queue's cursor, what is in flight and what
-// of it is lost, the window, credits, timeouts. Package receive holds what is known of receiving:
-// the expected PSN, the verdict on the packets from there on, the packets that came before their
-// turn, and the responses. pacing.go keeps a QP to its rate, which dcqcn.go computes from the
-// congestion notifications of notification.go. deferred.go executes what takes long. uc.go and
-// ud.go have the unreliable services, and multicast.go datagrams to groups. Where both QPs are in
-// one process, direct.go needs no packets. qp.go makes QPs and takes them through their states;
-// trace.go tells what happens to them; engine.go has the types of an engine and a QP.
+// Receive path: receive.go checks the ICRC, with identification.go if the network stack does not
+// see IP headers, and finds the QP. Requests go to responder.go, which has package receive classify
+// them and reports their results to it. response.go sends the responses and acknowledgements that
+// are then due. Acknowledgements and responses go to completer.go, which reports them to package
+// send. outcome.go completes work requests or fails the QP. When the QP is unlocked, unlock.go
+// sends packets that became due. timer.go handles later deadlines, and delayed.go delays packets
+// that may share a frame.
 //
-// Everything about a QP happens under its lock, on the goroutine that brought the work: the
-// application's for posts, the link's for packets, the timer queue's for timeouts.
+// Package send has all send state: the cursor in the queue, packets in flight, losses, the window,
+// credits and timeouts. Package receive has all receive state: the expected PSN, NAKs that are due,
+// early packets, and responses. pacing.go limits a QP to its rate, which dcqcn.go computes from the
+// CNPs of notification.go. deferred.go executes slow requests. uc.go and ud.go have the unreliable
+// services, and multicast.go multicast datagrams. direct.go moves messages without packets if both
+// QPs are in one process. qp.go creates QPs and handles their state transitions, trace.go traces
+// them, and engine.go has the types of an engine and a QP.
+//
+// A QP's state is only accessed under its lock, on the goroutine with the work: the application's
+// for posts, the link's for packets, and the timer queue's for timeouts.
 package roce
 
 import (
@@ -41,11 +42,11 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// qpnBits is the width of a QP number. Numbers 0 and 1 are the management QPs, 0xffffff is
+// qpnBits is the width of a QP number. Numbers 0 and 1 are the management QPs, and 0xffffff is
 // multicast.
 const qpnBits = 24
 
-// Engine is the RoCE half of a device.
+// Engine is the RoCE part of a device.
 type Engine struct {
 	Counters Counters
 
@@ -53,7 +54,7 @@ type Engine struct {
 	regions *memory.Regions
 	timers  *timers.Queue
 	qps     *keys.Table[qp]
-	env     send.Env // of QPs that are not traced
+	env     send.Env // of QPs without tracing
 	gsi     GSI
 	groups  groups
 	delayed delayed
@@ -63,15 +64,15 @@ type Engine struct {
 	dcqcn     *roce.DCQCN // nil: off
 	selective bool        // packets of reliable connections are marked (wire.Mark)
 
-	ids        ipid.Peers // IPv4 identifications that were solved from ICRCs
-	strictICRC bool       // none are
+	ids        ipid.Peers // IPv4 identifications computed from ICRCs
+	strictICRC bool       // identifications are not computed
 
 	shared  receive.Shared // of all QPs
 	byDelay *byDelay       // nil without congestion control by delay
 }
 
-// New starts an engine on every NIC. QP numbers are drawn from qpns with rand, but none that taken
-// says is in use by another transport.
+// New starts an engine on every NIC. QP numbers are drawn from qpns with rand, except those that
+// taken reports as used by another transport.
 func New(nics []stack.NIC, cfg roce.Config, regions *memory.Regions, queue *timers.Queue, rand io.Reader,
 	qpns stack.Range, taken func(qpn uint32) bool) *Engine {
 	e := &Engine{
@@ -94,7 +95,7 @@ func New(nics []stack.NIC, cfg roce.Config, regions *memory.Regions, queue *time
 	e.delayed.timer.Init(e.sendDelayed)
 	for i, nic := range nics {
 		port := uint8(i + 1)
-		stations.Store(nic, &station{e, nic, port})
+		enginePorts.Store(nic, &enginePort{e, nic, port})
 		if datagrams := nic.Datagrams(); datagrams != nil {
 			datagrams.Receive(func(d *stack.Datagram) { e.receive(port, d) })
 		}
@@ -105,11 +106,11 @@ func New(nics []stack.NIC, cfg roce.Config, regions *memory.Regions, queue *time
 // HasQP reports whether a QP number is in use.
 func (e *Engine) HasQP(qpn uint32) bool { return e.qps.Get(qpn) != nil }
 
-// Close stops reception; no QP is left by then.
+// Close stops reception. All QPs are destroyed by then.
 func (e *Engine) Close() {
 	for _, nic := range e.nics {
-		if s := stationOf(nic); s != nil && s.e == e {
-			stations.CompareAndDelete(nic, s)
+		if s := enginePortOf(nic); s != nil && s.e == e {
+			enginePorts.CompareAndDelete(nic, s)
 		}
 		if datagrams := nic.Datagrams(); datagrams != nil {
 			datagrams.Receive(nil)
@@ -117,19 +118,19 @@ func (e *Engine) Close() {
 	}
 }
 
-// now is the monotonic time since the device was opened.
+// now returns the monotonic time since the device was opened.
 func (e *Engine) now() time.Duration { return e.timers.Now() }
 
-// sends reports whether requests are under way in a state.
+// sends reports whether a QP sends requests in a state.
 func sends(s verbs.QPState) bool { return s == verbs.StateRTS || s == verbs.StateSQD }
 
-// receives reports whether a QP takes packets in a state.
+// receives reports whether a QP accepts packets in a state.
 func receives(s verbs.QPState) bool { return s >= verbs.StateRTR && s <= verbs.StateSQE }
 
-// qp is the provider's half of a QP. All of it is guarded by the QP's lock.
+// qp is the provider's part of a QP. The QP's lock protects it.
 type qp struct {
-	// What a peer in the same process writes to, or reads for each message, shares no cache line
-	// with the rest.
+	// The fields that a peer in the same process writes, or reads for each message, share no cache
+	// line with the others.
 	receiving receive.State
 	resp      responder
 	recvs     uint64
@@ -143,40 +144,40 @@ type qp struct {
 	destroyed bool
 	direct    directFlags
 
-	mark wire.Mark // of the requests that this QP sends; 0 if it marks none
+	mark wire.Mark // of this QP's requests; 0 if they are not marked
 
-	mayCrowd  bool // path is a stack.Backlogged
-	paired    bool // the QP at near and this one are each other's peers
-	isDelayed bool // it is among the engine's delayed
-	posted    bool // something was posted since an application last polled
+	hasBacklog bool // path is a stack.Backlogged
+	paired     bool // this QP and the one at peerPort are each other's peers
+	isDelayed  bool // it is on the engine's stack of delayed QPs
+	posted     bool // requests were posted since an application last polled
 
-	e    *Engine
-	h    verbs.QPHandle
-	path stack.Path
-	ends *stack.Ends // of path
-	near *station    // of a peer in this process: what path leads to
-	met  *qp         // the QP at near, if paired
+	e        *Engine
+	h        verbs.QPHandle
+	path     stack.Path
+	ends     *stack.Ends // of path
+	peerPort *enginePort // the port that path leads to, if in this process
+	pairedQP *qp         // the QP at peerPort, if paired
 
 	sending    send.State  // of the reliable services
-	unreliable *unreliable // of the others; else nil
+	unreliable *unreliable // of the unreliable services, otherwise nil
 
-	out   stack.Sender // packets that will be sent before the lock is released; nil if there are none
+	out   stack.Sender // packets to be sent before the lock is released; nil if there are none
 	timer timers.Timer
 	stats *stats // see count
 
 	pace   *pacer    // nil: no limit
-	notify *notifier // nil: congestion is not looked for
+	notify *notifier // nil: no ECN
 
-	nextDelayed *qp // of the engine's delayed, if this is one
+	nextDelayed *qp // next QP on the engine's stack of delayed QPs
 }
 
-// reliable reports whether the QP acknowledges what comes, and wants that of its peer.
+// reliable reports whether the service has acknowledgements.
 func (q *qp) reliable() bool { return q.service == wire.RC || q.service == wire.XRC }
 
-// draining reports whether no new request may be begun.
+// draining reports whether no new request may be started.
 func (q *qp) draining() bool { return q.h.State() == verbs.StateSQD }
 
-// begun reports whether a request is under way.
+// begun reports whether a request is started.
 func (q *qp) begun() bool {
 	if u := q.unreliable; u != nil {
 		return u.packet != 0

@@ -1,11 +1,10 @@
 package roce
 
-// On the path: beside responder.go and requester.go. FLUSH and ATOMIC WRITE are answered like READs
-// and atomics, with a READ response of no bytes, and executed in order: a FLUSH covers all that
-// came before it, and an ATOMIC WRITE comes after that. (IBTA annex A19) A FLUSH that makes memory
-// persistent takes long. The requests behind it that are answered, too, wait until it is over
-// (deferred.go). SENDs and WRITEs overtake it, as they overtake a READ: their requester can use the
-// fence. Their acknowledgements wait.
+// FLUSH and ATOMIC WRITE, for requester and responder. They are answered like READs and atomics, by
+// a READ response without payload, and executed in order. A FLUSH covers everything before it, and
+// an ATOMIC WRITE follows it. (IBTA annex A19) A FLUSH that makes memory persistent takes long.
+// Later requests with responses wait for it (deferred.go). SENDs and WRITEs overtake it, as they
+// overtake a READ, unless the requester sets a fence. Their acknowledgements wait.
 
 import (
 	"encoding/binary"
@@ -16,7 +15,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// sendSmall sends a request that has an answer of one packet.
+// sendSmall sends a request with a response of one packet.
 func (q *qp) sendSmall(wr *verbs.SendWR, psn uint32) verbs.WCStatus {
 	switch wr.Opcode {
 	case verbs.AtomicWrite:
@@ -46,9 +45,9 @@ func (q *qp) execAtomicWrite(p *wire.Packet) bool {
 	return q.modifyWord(receive.Empty, wire.RCAtomicWrite, &a, verbs.AccessRemoteWrite)
 }
 
-// execFlush makes what was written visible, or persistent. It is visible already: the memory is the
-// processors' own. Making it persistent takes the time of the file's device, so that is deferred
-// work, and the response waits.
+// execFlush makes written data visible or persistent. It is already visible in the processors' own
+// memory. Persistence takes the time of the file's device, so the FLUSH is deferred, and the
+// response waits.
 func (q *qp) execFlush(p *wire.Packet) bool {
 	need, ok := flushRights(&p.FETH)
 	if !ok || q.h.Attr().QPAccessFlags&need != need || q.receiving.Full() {
@@ -71,8 +70,8 @@ func (q *qp) execFlush(p *wire.Packet) bool {
 	return false
 }
 
-// flushRights is the access that a FLUSH needs, of the QP and of the region. It is not ok if the
-// FLUSH is none that is defined.
+// flushRights returns the access flags that a FLUSH needs, of the QP and of the region. ok is false
+// if the FLUSH is undefined.
 func flushRights(f *wire.FETH) (need verbs.Access, ok bool) {
 	if f.Placement&wire.FlushGlobal != 0 {
 		need |= verbs.AccessFlushGlobal

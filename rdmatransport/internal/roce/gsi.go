@@ -9,7 +9,7 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// GSI is the general services QP of each port: QP 1, which takes UD SENDs of one MAD (IBTA Vol 1
+// GSI is the general services QP (QP 1) of each port, which accepts UD SENDs of one MAD (IBTA Vol 1
 // §13.5.2).
 type GSI struct {
 	e    *Engine
@@ -19,7 +19,7 @@ type GSI struct {
 
 var _ cm.GSI = (*GSI)(nil)
 
-// GSI is the engine's general services QP.
+// GSI returns the engine's general services QP.
 func (e *Engine) GSI() *GSI { return &e.gsi }
 
 // Receive implements cm.GSI.
@@ -31,13 +31,13 @@ func (g *GSI) Receive(f func(*cm.Datagram)) {
 	g.recv.Store(&f)
 }
 
-// receive takes a packet to QP 1. No QP is locked.
+// receive handles a packet to QP 1. No QP is locked.
 func (g *GSI) receive(port uint8, d *stack.Datagram, pkt *wire.Packet) {
 	f := g.recv.Load()
 	switch {
-	case f == nil, d.V1: // the connection manager speaks RoCEv2
+	case f == nil, d.V1: // the connection manager only uses RoCEv2
 		g.e.Counters.UnknownQP.Add(1)
-	case d.SrcQPNs != stack.Range{}: // QP 1 is not that process's alone: a MAD comes through who has looked at its numbers
+	case d.SrcQPNs != stack.Range{}: // that process shares QP 1: only the hub, which checks the numbers in MADs, may pass them on
 		g.e.Counters.Misdirected.Add(1)
 	case pkt.PKey&0x7fff != defaultPKey&0x7fff:
 		g.e.Counters.BadPKey.Add(1)
@@ -65,7 +65,7 @@ func (g *GSI) Path(port uint8, a stack.PathAttr) (cm.Path, error) {
 	return &gsiPath{Path: p, g: g, port: datagrams}, nil
 }
 
-// gsiPath is a way from QP 1 to another host's.
+// gsiPath is a path to QP 1 of another host.
 type gsiPath struct {
 	stack.Path
 	g    *GSI

@@ -6,15 +6,15 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// On the path: the IPv4 identification of packets from a stack that does not see IP headers. The
-// ICRC covers it. It is solved from the ICRC, and accepted if it is plausible; package ipid says
-// what is.
+// Receive path: the IPv4 identification of packets from a network stack that does not see IP
+// headers. The ICRC covers it. It is computed from the ICRC, and accepted if it is plausible
+// (package ipid).
 
-// asGuessed stands for an identification that the stack has seen, or guessed right.
+// asGuessed is returned for an identification that the stack saw or guessed correctly.
 const asGuessed = -1
 
-// superframe is how many datagrams a host on sockets sends as one, at most. The kernel numbers them
-// from 0.
+// superframe is the largest number of datagrams that a host with sockets sends in one call. The
+// kernel numbers them from 0.
 const superframe = 64
 
 // identify checks the ICRC of a packet whose identification is a guess. It returns the
@@ -27,8 +27,8 @@ func (e *Engine) identify(d *stack.Datagram, b []byte) (id int, right bool) {
 	case found == wire.ID(d.Header):
 		return asGuessed, true
 	case e.strictICRC:
-		// The kernel may have put together what was sent singly, or cut the superframe of a peer in
-		// two.
+		// The kernel may have merged packets that were sent one by one, or split a peer's
+		// superframe.
 		return asGuessed, found < superframe
 	case !e.ids.Accept(flowOf(d), found, e.now()):
 		return 0, false
@@ -37,9 +37,9 @@ func (e *Engine) identify(d *stack.Datagram, b []byte) (id int, right bool) {
 	return int(found), true
 }
 
-// receiveIdentified is receive for a packet whose identification was solved. If the packet was the
-// next one of a reliable connection, the identification is the last one. Any other packet's is
-// noted: of a QP of another type, a duplicate, or one behind a gap.
+// receiveIdentified is receive for a packet whose identification was computed. If the packet is the
+// next one of a reliable connection, the identification is the sender's latest. For any other
+// packet it is only recorded: on QPs of other types, for duplicates, and for packets behind a gap.
 func (q *qp) receiveIdentified(port uint8, d *stack.Datagram, pkt *wire.Packet, id int) {
 	expected, una := q.receiving.PSN(), q.sending.Una()
 	q.receive(port, d, pkt)

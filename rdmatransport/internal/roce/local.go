@@ -1,14 +1,14 @@
 package roce
 
-// On the path: instead of packets. Local requests, which bind and invalidate memory windows, are
-// executed in their turn, and so are those whose fault is known.
+// Local requests, which bind and invalidate memory windows. They are executed in order, without
+// packets. So are requests with a known fault.
 
 import (
 	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// executeLocal does what a local request asks for.
+// executeLocal executes a local request.
 func (q *qp) executeLocal(wr *verbs.SendWR) verbs.WCStatus {
 	if s := wr.Fault(); s != verbs.WCSuccess {
 		return s
@@ -17,7 +17,7 @@ func (q *qp) executeLocal(wr *verbs.SendWR) verbs.WCStatus {
 		return q.e.regions.Bind(q.h, wr.Bind)
 	}
 	if q.e.regions.InvalidateWindow(q.h, wr.InvalidateRKey) != memory.Allowed {
-		return verbs.WCMWBindErr // the name of Memory Management Operation Error
+		return verbs.WCMWBindErr // the name for Memory Management Operation Error
 	}
 	return verbs.WCSuccess
 }

@@ -1,7 +1,7 @@
 package roce
 
-// On the path: datagrams to a group. Each QP that is attached to the group gets a copy, under its
-// own lock. (IBTA Vol 1 §10.5)
+// Receive path: multicast datagrams. Each attached QP gets a copy, under its own lock. (IBTA Vol 1
+// §10.5)
 
 import (
 	"fmt"
@@ -16,13 +16,13 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// multicastQPN is the destination QP of datagrams to a group.
+// multicastQPN is the destination QP of multicast datagrams.
 const multicastQPN = 1<<qpnBits - 1
 
-// groups are the QPs attached to each multicast group.
+// groups holds the QPs attached to each multicast group.
 type groups struct {
-	mu      sync.Mutex                      // of writers
-	members atomic.Pointer[map[group][]*qp] // replaced, never changed: reception reads it
+	mu      sync.Mutex                      // serializes writers
+	members atomic.Pointer[map[group][]*qp] // copied on write, for lock-free reads on the receive path
 }
 
 type group struct {
@@ -30,7 +30,7 @@ type group struct {
 	addr netip.Addr
 }
 
-// AttachMcast makes the QP's port receive a group, and the QP get a copy.
+// AttachMcast joins a group on the QP's port, and gives the QP a copy of its datagrams.
 func (e *Engine) AttachMcast(p verbs.ProviderQP, gid verbs.GID) error {
 	q, ok := p.(*qp)
 	if !ok || q.service != wire.UD {
@@ -48,7 +48,7 @@ func (e *Engine) AttachMcast(p verbs.ProviderQP, gid verbs.GID) error {
 	return nil
 }
 
-// DetachMcast undoes AttachMcast.
+// DetachMcast reverts AttachMcast.
 func (e *Engine) DetachMcast(p verbs.ProviderQP, gid verbs.GID) error {
 	q, _ := p.(*qp)
 	e.groups.mu.Lock()
@@ -56,7 +56,7 @@ func (e *Engine) DetachMcast(p verbs.ProviderQP, gid verbs.GID) error {
 	all := e.groups.clone()
 	for g, members := range all {
 		i := slices.Index(members, q)
-		if g.addr != gid.Addr() || i < 0 { // its port now may not be the one that it had
+		if g.addr != gid.Addr() || i < 0 { // the QP may have been attached on another port
 			continue
 		}
 		all[g] = slices.Concat(members[:i], members[i+1:])
@@ -77,7 +77,7 @@ func (g *groups) clone() map[group][]*qp {
 	return all
 }
 
-// receiveMulticast gives each attached QP a copy. The caller has no QP locked.
+// receiveMulticast gives each attached QP a copy. The caller must not hold a QP's lock.
 func (e *Engine) receiveMulticast(port uint8, d *stack.Datagram, pkt *wire.Packet) {
 	var members []*qp
 	if all := e.groups.members.Load(); all != nil {
@@ -89,7 +89,7 @@ func (e *Engine) receiveMulticast(port uint8, d *stack.Datagram, pkt *wire.Packe
 	}
 	e.Counters.rcvdPkts.Add(1)
 	for _, q := range members {
-		// Numbers and addresses are unique: it is the sender if both are its own.
+		// Numbers and addresses are unique, so q is the sender if both match.
 		if q.blockSelf && pkt.DETH.SrcQP == q.num && d.Looped {
 			continue
 		}

@@ -1,7 +1,7 @@
 package roce
 
-// On the path: congestion, as the network tells of it. A packet that comes marked is answered with
-// a congestion notification packet (CNP); one that comes slows its QP down. (IBTA A17.9)
+// Explicit congestion notification. A marked packet is answered by a congestion notification packet
+// (CNP), and a received CNP slows the QP down. (IBTA A17.9)
 
 import (
 	"time"
@@ -20,11 +20,11 @@ const (
 
 // notifier is a connection's notification point.
 type notifier struct {
-	path stack.Path    // of notifications
-	next time.Duration // none is sent before that time
+	path stack.Path    // of CNPs
+	next time.Duration // earliest time of the next CNP
 }
 
-// control prepares congestion control on a connection's new path: it returns a notifier, and sets
+// control sets up congestion control on a connection's new path. It returns a notifier, and sets
 // ECT(0) in ah, so that switches may mark the packets. RoCE v1 has no ECN.
 func (q *qp) control(nic stack.NIC, ah *verbs.AHAttr, dest uint32, srcPort uint16) (*notifier, error) {
 	if q.e.dcqcn == nil || q.service == wire.UD || isV1(&ah.GRH) {
@@ -46,8 +46,8 @@ func (n *notifier) close() {
 	}
 }
 
-// congestionAhead answers a packet that a switch has marked, unless that was done just before.
-func (q *qp) congestionAhead() {
+// onECNMark answers a packet that a switch has marked, unless a CNP was just sent.
+func (q *qp) onECNMark() {
 	c, n := &q.e.Counters, q.notify
 	c.Marked.Add(1)
 	now := q.e.now()
@@ -65,14 +65,14 @@ func (q *qp) congestionAhead() {
 	c.SentCNPs.Add(1)
 }
 
-// notified takes a notification in.
-func (q *qp) notified() {
+// onCNP handles a CNP.
+func (q *qp) onCNP() {
 	if q.pace == nil || q.pace.react == nil {
 		q.e.Counters.IgnoredCNPs.Add(1)
 		return
 	}
 	now := q.e.now()
 	q.pace.advance(now)
-	q.pace.react.notified(now)
+	q.pace.react.onCNP(now)
 	q.e.Counters.HandledCNPs.Add(1)
 }

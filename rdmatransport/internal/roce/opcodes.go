@@ -6,7 +6,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// On the path: what kind of a thing an opcode is, and which opcode a packet of a message has.
+// Opcodes: kinds of work requests, and the opcodes of a message's packets.
 
 func kindOf(op verbs.WROpcode) send.Kind {
 	switch op {
@@ -28,7 +28,7 @@ func isAtomic(op verbs.WROpcode) bool {
 	return op == verbs.AtomicCmpAndSwp || op == verbs.AtomicFetchAndAdd
 }
 
-// dataOpcode is the opcode of one packet of a SEND or WRITE, in RC; UC has the same with its own
+// dataOpcode returns the RC opcode of one packet of a SEND or WRITE. UC has the same with its own
 // upper bits.
 func dataOpcode(op verbs.WROpcode, first, last bool) wire.Opcode {
 	var o [4]wire.Opcode // middle, first, last, only
@@ -56,19 +56,19 @@ func dataOpcode(op verbs.WROpcode, first, last bool) wire.Opcode {
 	return o[i]
 }
 
-// hasAnswer reports whether a request takes of max_rd_atomic until it is answered: nothing else
+// hasAnswer reports whether a request counts in max_rd_atomic until its response, which alone
 // acknowledges it.
 func hasAnswer(op verbs.WROpcode) bool {
 	return op == verbs.RDMARead || isAtomic(op) || emptyAnswer(op)
 }
 
-// emptyAnswer reports whether that answer has nothing to say.
+// emptyAnswer reports whether that response has no payload.
 func emptyAnswer(op verbs.WROpcode) bool { return op == verbs.Flush || op == verbs.AtomicWrite }
 
-// isLocal reports whether nothing of a request is sent.
+// isLocal reports whether a request needs no packets.
 func isLocal(wr *verbs.SendWR) bool {
 	return wr.Opcode == verbs.BindMW || wr.Opcode == verbs.LocalInv || wr.Fault() != verbs.WCSuccess
 }
 
-// operation is the code that RC has for the same.
+// operation returns the same operation's RC opcode.
 func operation(o wire.Opcode) wire.Opcode { return o & 0x1f }

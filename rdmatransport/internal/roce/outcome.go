@@ -5,10 +5,9 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// On the path: what follows from an event of sending: work requests complete, in order, or the QP
-// fails.
+// Consequences of send events: work requests complete in order, or the QP fails.
 
-// act does what the outcome of an event says; false if the QP has failed.
+// act applies the outcome of an event. It returns false if the QP has failed.
 func (q *qp) act(o send.Outcome) bool {
 	if o.Completed > 0 {
 		q.complete(o.Completed)
@@ -32,7 +31,7 @@ func (q *qp) react(a send.Action) bool {
 	return true
 }
 
-// complete takes the n oldest requests, which have succeeded, off the send queue.
+// complete completes the n oldest requests with success.
 func (q *qp) complete(n int) {
 	for range n {
 		wr := q.h.Send(0)
@@ -44,9 +43,9 @@ func (q *qp) complete(n int) {
 	}
 }
 
-// failRequest fails a request that the peer will not execute, and with it the connection. The
-// requests before it lack their answers, which the peer will not give any more: its QP is in the
-// error state. They are flushed, as what comes behind is.
+// failRequest fails a request that the peer refuses, and the connection with it. Earlier requests
+// lack their responses, which a peer in the error state will not send. They are flushed, like all
+// later ones.
 func (q *qp) failRequest(o *send.Outcome, status verbs.WCStatus) {
 	q.complete(o.Completed)
 	for range o.Request {
@@ -55,8 +54,9 @@ func (q *qp) failRequest(o *send.Outcome, status verbs.WCStatus) {
 	q.failSend(status)
 }
 
-// failSend completes the oldest request with an error and moves the QP to ERR. What was executed is
-// acknowledged before: the peer would ask in vain afterwards. Callers flush.
+// failSend completes the oldest request with an error and moves the QP to ERR. Executed requests of
+// the peer are acknowledged before, as the peer would retransmit them in vain afterwards. The
+// caller flushes.
 func (q *qp) failSend(status verbs.WCStatus) {
 	if q.reliable() && receives(q.h.State()) && q.mayDelayAck() {
 		q.respond()
@@ -65,7 +65,7 @@ func (q *qp) failSend(status verbs.WCStatus) {
 	q.fail()
 }
 
-// answerLen is the completion's byte count: of what the request brought.
+// answerLen returns the byte count of a completion.
 func answerLen(wr *verbs.SendWR) uint32 {
 	switch {
 	case wr.Opcode == verbs.RDMARead:
@@ -76,15 +76,15 @@ func answerLen(wr *verbs.SendWR) uint32 {
 	return 0
 }
 
-// fail moves the QP to the error state. The work request that failed is completed already.
+// fail moves the QP to the error state. The failed work request is already complete.
 func (q *qp) fail() {
-	q.quiet()
+	q.stop()
 	q.traceState(q.h.State(), verbs.StateErr)
 	q.h.Fail()
 }
 
-// quiet stops all that the QP's timer waits for: nothing is due any more.
-func (q *qp) quiet() {
+// stop clears everything that the QP's timer waits for.
+func (q *qp) stop() {
 	q.sending.Stop()
 	q.receiving.Stop()
 	if u := q.unreliable; u != nil {

@@ -1,8 +1,7 @@
 package roce
 
-// On the path: before a packet with data is built. A QP with a rate limit, with a reaction point,
-// or with a congestion controller that asks for it lets packets out at its rate; others have no
-// pacer.
+// Send path: pacing. A QP has a pacer if it has a rate limit, a reaction point, or a congestion
+// controller that asks for pacing.
 
 import (
 	"time"
@@ -10,20 +9,20 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/internal/roce/send"
 )
 
-// pacer keeps a QP's packets to a rate.
+// pacer limits a QP's packets to a rate.
 type pacer struct {
-	limit  float64     // QPAttr.RateLimit in bits a second; 0 is none
-	react  *reaction   // nil without DCQCN
-	spread *send.State // has the rate at which a window is sent; nil if its packets go at once
-	base   *base       // of spread
+	limit   float64     // QPAttr.RateLimit in bits per second; 0 is none
+	react   *reaction   // nil without DCQCN
+	sending *send.State // provides the rate of a window; nil if a window is sent at once
+	baseRTT *baseRTT    // of sending
 
-	debt       float64 // bits sent by the time last beyond what the rate allowed until then; negative if it allowed more
+	debt       float64 // bits sent by the time last beyond what the rate allowed; negative if fewer
 	last       time.Duration
-	wake       time.Duration // when the next packet may go, or the rate rises; 0 if none waits
-	nextAckReq time.Duration // before then, no further acknowledgement is asked for because of the rate
+	wake       time.Duration // when the next packet may be sent, or the rate increases; 0 if nothing waits
+	nextAckReq time.Duration // the rate causes no acknowledgement request before this time
 }
 
-// rate is in bits a second.
+// rate returns the rate in bits per second.
 func (p *pacer) rate() float64 {
 	rate := unlimited
 	if p.limit != 0 {
@@ -32,26 +31,26 @@ func (p *pacer) rate() float64 {
 	if p.react != nil {
 		rate = min(rate, p.react.current)
 	}
-	if p.spread != nil {
-		if r := p.spread.Rate(); r != 0 {
+	if p.sending != nil {
+		if r := p.sending.Rate(); r != 0 {
 			rate = min(rate, r)
 		}
 	}
 	return rate
 }
 
-// unlimited is no rate, in bits a second.
+// unlimited is the rate without a limit, in bits per second.
 const unlimited = 1e15
 
 // needed reports whether there is a rate.
-func (p *pacer) needed() bool { return p.limit != 0 || p.react != nil || p.spread != nil }
+func (p *pacer) needed() bool { return p.limit != 0 || p.react != nil || p.sending != nil }
 
-// advance takes in the time that has passed.
+// advance accounts for the time that has passed.
 func (p *pacer) advance(now time.Duration) {
 	if r := p.react; r != nil {
-		for !r.full() && r.rise <= now {
-			p.pay(r.rise)
-			r.timePassed()
+		for !r.full() && r.nextIncrease <= now {
+			p.pay(r.nextIncrease)
+			r.onTimer()
 		}
 	}
 	p.pay(now)
@@ -65,35 +64,35 @@ func (p *pacer) pay(now time.Duration) {
 	}
 }
 
-// open reports whether a packet may be sent at the time last.
-func (p *pacer) open() bool { return p.debt <= 0 }
+// ready reports whether a packet may be sent at the time last.
+func (p *pacer) ready() bool { return p.debt <= 0 }
 
-// hold sets the time at which a packet that waits is to be tried again.
-func (p *pacer) hold(now time.Duration) {
+// wait sets the time at which a waiting packet is tried again.
+func (p *pacer) wait(now time.Duration) {
 	p.wake = now + time.Duration(p.debt/p.rate()*float64(time.Second)) + 1
 	if r := p.react; r != nil && !r.full() {
-		p.wake = min(p.wake, r.rise)
+		p.wake = min(p.wake, r.nextIncrease)
 	}
 }
 
-// ackReqDue reports whether a packet of a long message, n bytes, should ask for an acknowledgement
-// because those behind it wait: what asked before may be far back.
+// ackReqDue reports whether a packet of n bytes in a long message should request an
+// acknowledgement, because later packets must wait. The last request may be far back.
 func (p *pacer) ackReqDue(n uint32, now time.Duration) bool {
 	return p.debt+8*float64(n) > 0 && now >= p.nextAckReq
 }
 
-// ackRequested notes that a packet asked for an acknowledgement because of the rate.
+// ackRequested records an acknowledgement request because of the rate.
 func (p *pacer) ackRequested(now time.Duration) { p.nextAckReq = now + paceAck }
 
-// sent counts an IP packet of n bytes that is sent.
+// sent counts an IP packet of n bytes.
 func (p *pacer) sent(n int) {
 	p.debt += 8 * float64(n)
 	if p.react != nil {
-		p.react.bytesPassed(n)
+		p.react.onBytes(n)
 	}
 }
 
-// pacer is the QP's, made if it has none.
+// pacer returns the QP's pacer, and creates it if there is none.
 func (q *qp) pacer() *pacer {
 	if q.pace == nil {
 		q.pace = &pacer{last: q.e.now()}
@@ -101,8 +100,7 @@ func (q *qp) pacer() *pacer {
 	return q.pace
 }
 
-// limit sets the QP's rate limit in kbit/s; 0 removes it. A packet that waits is sent no later than
-// it would have been.
+// limit sets the QP's rate limit in kbit/s; 0 removes it. A waiting packet is not delayed further.
 func (q *qp) limit(kbits uint32) {
 	if kbits == 0 && !q.limited() {
 		return
@@ -117,16 +115,16 @@ func (q *qp) limit(kbits uint32) {
 // limited reports whether the QP has a rate limit.
 func (q *qp) limited() bool { return q.pace != nil && q.pace.limit != 0 }
 
-// pass reports whether the rate allows a packet now. If not, the timer will try again.
-func (q *qp) pass() bool {
+// rateAllows reports whether the rate allows a packet now. If not, the timer tries again.
+func (q *qp) rateAllows() bool {
 	p := q.pace
 	if p == nil {
 		return true
 	}
 	now := q.e.now()
 	p.advance(now)
-	if !p.open() {
-		p.hold(now)
+	if !p.ready() {
+		p.wait(now)
 		return false
 	}
 	p.wake = 0

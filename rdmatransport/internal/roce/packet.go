@@ -6,11 +6,11 @@ import (
 	"github.com/softrnic/softrnic/stack"
 )
 
-// On the path: the frame of every packet that leaves. Between datagram and seal, the caller writes
-// the headers and the payload.
+// Send path: the frame of every packet. The caller writes headers and payload between datagram and
+// seal.
 
-// datagram starts a packet of the given payload length to the peer and returns its parts, or nils
-// where the link cannot take it.
+// datagram starts a packet to the peer with the given payload length. It returns the parts of the
+// packet, or nil if the link cannot take it.
 func (q *qp) datagram(p *wire.Packet, payload int) (header, b []byte) {
 	p.DestQP = q.dest
 	p.Opcode |= wire.Opcode(q.service) << 5
@@ -20,7 +20,7 @@ func (q *qp) datagram(p *wire.Packet, payload int) (header, b []byte) {
 	return q.packet(q.path, p, payload)
 }
 
-// markOf is the BTH.Reserved7 of a packet to the peer.
+// markOf returns BTH.Reserved7 of a packet to the peer.
 func (q *qp) markOf(p *wire.Packet) uint8 {
 	info := p.Opcode.Info()
 	if info.Response() {
@@ -36,10 +36,10 @@ func (q *qp) markOf(p *wire.Packet) uint8 {
 	return q.mark.Newest()
 }
 
-// packet is the same as datagram, on any path, and to the QP that p names.
+// packet is datagram for any path, and for the QP that p names.
 func (q *qp) packet(path stack.Path, p *wire.Packet, payload int) (header, b []byte) {
 	p.PKey = defaultPKey
-	p.MigReq = true // the state Migrated, for good: there is no alternate path (IBTA Vol 1 §17.2.8)
+	p.MigReq = true // the state Migrated, always, as there is no alternate path (IBTA Vol 1 §17.2.8)
 	p.Pad = wire.PadLen(payload)
 	if q.out == nil {
 		q.out = q.e.nics[q.port-1].Datagrams().Sender()
@@ -54,17 +54,16 @@ func (q *qp) packet(path stack.Path, p *wire.Packet, payload int) (header, b []b
 	return header, b[:len(b):len(b)]
 }
 
-// seal finishes a packet whose payload is in place.
+// seal completes a packet whose payload is in place.
 func (q *qp) seal(header, b []byte) {
 	wire.PutICRC(header, b)
 	q.sealed(header, b)
 }
 
-// icrc is the ICRC of a packet, begun over its headers, to be taken further while the payload is
-// copied.
+// icrc is the ICRC of a packet, begun over its headers and continued while the payload is copied.
 type icrc struct{ sum uint32 }
 
-// begin begins with the headers. It returns where the sum is, nil for a packet without ICRC.
+// begin covers the headers. It returns a pointer to the sum, nil for a packet without ICRC.
 func (i *icrc) begin(header, b []byte) *uint32 {
 	if len(header) == 0 {
 		return nil
@@ -73,7 +72,7 @@ func (i *icrc) begin(header, b []byte) *uint32 {
 	return &i.sum
 }
 
-// beginNext is begin for a packet that follows others of its kind.
+// beginNext is begin for a packet that follows others of the same kind.
 func (i *icrc) beginNext(run *wire.Run, header, b []byte) *uint32 {
 	if len(header) == 0 {
 		return nil
@@ -82,7 +81,7 @@ func (i *icrc) beginNext(run *wire.Run, header, b []byte) *uint32 {
 	return &i.sum
 }
 
-// sealCopied is seal for a packet whose ICRC was taken over its first n bytes.
+// sealCopied is seal for a packet whose ICRC covers the first n bytes.
 func (q *qp) sealCopied(header, b []byte, n int, sum *uint32) {
 	if sum == nil {
 		q.seal(header, b)
@@ -92,7 +91,7 @@ func (q *qp) sealCopied(header, b []byte, n int, sum *uint32) {
 	q.sealed(header, b)
 }
 
-// sealed counts a packet that is complete.
+// sealed counts a complete packet.
 func (q *qp) sealed(header, b []byte) {
 	q.count().sentPkts++
 	if q.pace != nil {
@@ -100,8 +99,8 @@ func (q *qp) sealed(header, b []byte) {
 	}
 }
 
-// sendMiddles sends n packets in the middle of a message, of a SEND, WRITE or READ response, with
-// the content of some memory. It returns how many it sent before that faulted.
+// sendMiddles sends n packets in the middle of a SEND, WRITE or READ response, with the contents of
+// from. It returns how many it sent before the memory faulted.
 func (q *qp) sendMiddles(opcode wire.Opcode, psn, n uint32, from memory.Span) (sent uint32) {
 	mtu := int(q.mtu)
 	p := wire.Packet{BTH: wire.BTH{Opcode: opcode}}
@@ -110,7 +109,7 @@ func (q *qp) sendMiddles(opcode wire.Opcode, psn, n uint32, from memory.Span) (s
 		p.PSN = wire.PSNAdd(psn, sent)
 		header, b := q.datagram(&p, mtu)
 		if b == nil {
-			continue // as good as lost: the timeout will try again
+			continue // treated as lost: the timeout retransmits it
 		}
 		p.BTH.Encode(b)
 		var i icrc

@@ -10,14 +10,14 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// On the path: where packets go, as an address vector says.
+// Paths of address vectors.
 
-// defaultPKey is the only partition there is on Ethernet: full member of the default one.
+// defaultPKey is the only partition key on Ethernet: full member of the default partition.
 const defaultPKey = 0xffff
 
-// openPath opens the way that an address vector describes, to a QP from another, which is locked
-// while it sends, or with QPN 0 to several from any. Service levels 0 to 7 are Ethernet's
-// priorities; of the others, which are reserved, the lower bits count, as in hardware (IBTA A16.5).
+// openPath opens the path of an address vector for one QP, which is locked while it sends, or for
+// any QP if qpn is 0. Service levels 0 to 7 are Ethernet priorities. Of the others, which are
+// reserved, the lower bits count, as in hardware (IBTA A16.5).
 func openPath(nic stack.NIC, port uint8, ah *verbs.AHAttr, qpn uint32, srcPort uint16) (stack.Path, error) {
 	grh, gids := &ah.GRH, nic.GIDs()
 	i := int(grh.SGIDIndex) % roce.V1Index
@@ -49,7 +49,7 @@ func openPath(nic stack.NIC, port uint8, ah *verbs.AHAttr, qpn uint32, srcPort u
 	return path, nil
 }
 
-// datagramsOf is a NIC's port for RoCE packets. A stack that cannot carry them has none.
+// datagramsOf returns a NIC's port for RoCE packets, or an error if the stack cannot carry them.
 func datagramsOf(nic stack.NIC) (stack.DatagramPort, error) {
 	if p := nic.Datagrams(); p != nil {
 		return p, nil
@@ -60,8 +60,8 @@ func datagramsOf(nic stack.NIC) (stack.DatagramPort, error) {
 // isV1 reports whether a GRH's source is a GID of RoCE v1.
 func isV1(grh *verbs.GRH) bool { return grh.SGIDIndex >= roce.V1Index }
 
-// sourcePort gives each connection a UDP source port of its own, as IBTA annex A17 asks for the
-// sake of hashing routers and receive queues. 49152 and up.
+// sourcePort returns the UDP source port of a connection, 49152 and up. IBTA annex A17 asks for
+// different ports, for the hashing of routers and receive queues.
 func sourcePort(qpn, dest uint32) uint16 {
 	h := fnv.New32a()
 	var b [8]byte

@@ -1,6 +1,6 @@
 package roce
 
-// On the path: beside it. How verbs' transitions set a QP up.
+// Control path: the QP's state transitions.
 
 import (
 	"fmt"
@@ -12,7 +12,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// CreateQP makes a QP in state RESET and draws its number.
+// CreateQP creates a QP in state RESET with a random number.
 func (e *Engine) CreateQP(h verbs.QPHandle, attr *verbs.QPInitAttr) (verbs.ProviderQP, uint32, error) {
 	q := &qp{e: e, h: h, kind: attr.Type, blockSelf: attr.BlockSelfMcastLB}
 	if attr.SRQ != nil {
@@ -76,7 +76,7 @@ func (q *qp) Modify(from, to verbs.QPState, attr *verbs.QPAttr, mask verbs.QPAtt
 	case to == verbs.StateReset:
 		q.reset()
 	case to == verbs.StateErr:
-		q.quiet()
+		q.stop()
 		q.stopTimer()
 	case from == verbs.StateSQD && mask&verbs.QPAttrMaxDestRDAtomic != 0:
 		q.receiving.SetLimit(attr.MaxDestRDAtomic)
@@ -103,7 +103,7 @@ func (q *qp) Modify(from, to verbs.QPState, attr *verbs.QPAttr, mask verbs.QPAtt
 	return nil
 }
 
-// sendingPath is what is to be known of the path for sending on it.
+// sendingPath returns the path attributes for package send.
 func (q *qp) sendingPath() *send.Path {
 	return &send.Path{
 		Window: send.Window(q.e.shared.Window, q.mtu), Batch: uint32(q.path.Batch(wire.BTHLen + int(q.mtu) + wire.ICRCLen)),
@@ -111,7 +111,8 @@ func (q *qp) sendingPath() *send.Path {
 	}
 }
 
-// limits is what the attributes of a QP bound in sending, with those that mask names changed.
+// limits returns the send limits from the attributes of a QP, with the changes in attr that mask
+// names.
 func (q *qp) limits(attr *verbs.QPAttr, mask verbs.QPAttrMask) send.Limits {
 	l := q.sending.Limits()
 	if mask&verbs.QPAttrTimeout != 0 {
@@ -129,7 +130,7 @@ func (q *qp) limits(attr *verbs.QPAttr, mask verbs.QPAttrMask) send.Limits {
 	return l
 }
 
-// ackTimeout is the local ACK timeout of 4.096 µs × 2^n; 0 means none.
+// ackTimeout returns the local ACK timeout of 4.096 µs × 2^n; 0 is none.
 func ackTimeout(n uint8) time.Duration {
 	if n == 0 {
 		return 0
@@ -164,24 +165,24 @@ func (q *qp) connect(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	}
 	q.closePaths()
 	q.path, q.ends, q.notify, q.mtu = path, path.Ends(), notify, mtu
-	q.mayCrowd = backlogged(path) != nil
+	q.hasBacklog = backlogged(path) != nil
 	if notify != nil {
 		q.pacer().react = newReaction(q.e.dcqcn)
 	}
 	return nil
 }
 
-// closePaths forgets where the QP's packets go.
+// closePaths closes the QP's paths.
 func (q *qp) closePaths() {
 	if q.path != nil {
 		q.path.Close()
 	}
 	q.notify.close()
 	q.endCongestion()
-	q.path, q.ends, q.notify, q.near, q.met, q.paired, q.mayCrowd = nil, nil, nil, nil, nil, false, false
+	q.path, q.ends, q.notify, q.peerPort, q.pairedQP, q.paired, q.hasBacklog = nil, nil, nil, nil, nil, false, false
 }
 
-// reset forgets everything but the QP's number and its port.
+// reset clears everything except the QP's number and port.
 func (q *qp) reset() {
 	q.stopTimer()
 	q.closePaths()
@@ -219,7 +220,7 @@ func (q *qp) PostSend() {
 	}
 }
 
-// PostRecv implements verbs.ProviderQP. A peer that was told RNR asks again by itself.
+// PostRecv implements verbs.ProviderQP. A peer with an RNR NAK retries by itself.
 func (q *qp) PostRecv() {}
 
 // Destroy implements verbs.ProviderQP.

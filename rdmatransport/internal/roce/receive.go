@@ -9,10 +9,10 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// On the path: where packets come in.
+// Receive path: the entry of all packets.
 
-// receive takes one frame's datagrams. All packets of one QP in a row are handled in one hold of
-// its lock, and answered with one acknowledgement.
+// receive handles the datagrams of one frame. Consecutive packets of one QP are handled with the QP
+// locked once, and answered by one acknowledgement.
 func (e *Engine) receive(port uint8, d *stack.Datagram) {
 	var pkt wire.Packet
 	var run wire.Run
@@ -32,7 +32,7 @@ func (e *Engine) receive(port uint8, d *stack.Datagram) {
 		} else {
 			err = pkt.Parse(b)
 		}
-		// A reserved opcode is its QP's to refuse.
+		// The QP refuses a reserved opcode.
 		if err != nil && err != wire.ErrOpcode {
 			e.Counters.Malformed.Add(1)
 			continue
@@ -50,7 +50,7 @@ func (e *Engine) receive(port uint8, d *stack.Datagram) {
 			continue
 		}
 		if pkt.DestQP == mad.QPN || pkt.DestQP == multicastQPN {
-			if held != nil { // these lock QPs of their own
+			if held != nil { // these functions lock QPs themselves
 				held.unlockReceived(d)
 				held = nil
 			}
@@ -94,12 +94,12 @@ func (e *Engine) receive(port uint8, d *stack.Datagram) {
 	}
 }
 
-// scratches are for the headers of packets that are read where another process can change them.
+// scratches are buffers for the headers of packets in memory that another process can change.
 var scratches = sync.Pool{New: func() any { return new(wire.Scratch) }}
 
-// isFor reports whether a packet's addresses are those of the connection; to a QP of datagrams,
-// that only one for a group names the number of groups. Where the sender's QPNs are known, the peer
-// is one of them.
+// isFor reports whether a packet's addresses are those of the connection. A UD QP accepts a
+// multicast address only with the multicast QP number, and vice versa. If the sender's QP numbers
+// are known, the peer must be one of them.
 func (q *qp) isFor(d *stack.Datagram, pkt *wire.Packet) bool {
 	if q.service == wire.UD {
 		return d.Dst.IsMulticast() == (pkt.DestQP == multicastQPN) && (d.SrcQPNs == stack.Range{} || d.SrcQPNs.Contains(pkt.DETH.SrcQP))
@@ -107,7 +107,7 @@ func (q *qp) isFor(d *stack.Datagram, pkt *wire.Packet) bool {
 	return d.Src == q.ends.Dst && d.Dst == q.ends.Src && d.V1 == q.ends.V1 && (d.SrcQPNs == stack.Range{} || d.SrcQPNs.Contains(q.dest))
 }
 
-// receive hands a packet to the half of the QP that it is for. IBTA Vol 1 §9.6.1 lists the checks.
+// receive passes a packet to the requester or the responder after the checks of IBTA Vol 1 §9.6.1.
 func (q *qp) receive(port uint8, d *stack.Datagram, pkt *wire.Packet) {
 	info := pkt.Opcode.Info()
 	state := q.h.State()
@@ -120,7 +120,7 @@ func (q *qp) receive(port uint8, d *stack.Datagram, pkt *wire.Packet) {
 		return
 	case pkt.Opcode == wire.CNP:
 		q.count().rcvdPkts++
-		q.notified()
+		q.onCNP()
 		return
 	case q.service == wire.UD:
 		q.receiveDatagram(d, pkt)
@@ -133,7 +133,7 @@ func (q *qp) receive(port uint8, d *stack.Datagram, pkt *wire.Packet) {
 	s.rcvdPkts++
 	s.rcvdBytes += uint64(len(pkt.Payload))
 	if q.notify != nil && d.TrafficClass&ecnMask == congestionExperienced {
-		q.congestionAhead()
+		q.onECNMark()
 	}
 	switch {
 	case q.service == wire.UC:

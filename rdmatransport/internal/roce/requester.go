@@ -1,8 +1,7 @@
 package roce
 
-// On the path: request packets that leave. Work requests become packets here, on the goroutine that
-// posted them, or on the one that received the acknowledgement which opened the window. (IBTA Vol 1
-// §9.7.3, §9.7.5)
+// Send path of requests. Work requests become packets on the goroutine that posted them, or on the
+// one that received the acknowledgement that opened the window. (IBTA Vol 1 §9.7.3, §9.7.5)
 
 import (
 	"github.com/softrnic/softrnic/rdmatransport/internal/roce/send"
@@ -22,11 +21,11 @@ func (q *qp) transmit() {
 	}
 	q.describe()
 	s.Uncork()
-	if q.crowded() {
+	if q.blocked() {
 		return
 	}
 	s.DetectLosses()
-	in := q.circumstances()
+	in := q.settings()
 	var b send.Burst
 	for {
 		if q.out != nil {
@@ -54,8 +53,8 @@ func (q *qp) transmit() {
 	}
 }
 
-// circumstances are what sending has to take into account, and package send does not know.
-func (q *qp) circumstances() (in send.Setting) {
+// settings returns the properties of the QP that package send needs.
+func (q *qp) settings() (in send.Setting) {
 	if q.draining() {
 		in |= send.Draining
 	}
@@ -68,7 +67,7 @@ func (q *qp) circumstances() (in send.Setting) {
 	return in
 }
 
-// describe tells the state of sending of the requests that it has not been told of.
+// describe passes new requests to the send state.
 func (q *qp) describe() {
 	for i := q.sending.Posted(); i < q.h.SendLen(); i++ {
 		q.describeOne(q.h.Send(i))
@@ -84,7 +83,7 @@ func (q *qp) describeOne(wr *verbs.SendWR) {
 }
 
 // sendBurst sends the packets of a burst. It returns false if the rate limit does not allow that
-// yet. Where there is one, each burst is a single packet.
+// yet. With a rate limit, each burst is a single packet.
 func (q *qp) sendBurst(b *send.Burst) bool {
 	if q.pace != nil && !q.paceBurst(b) {
 		return false
@@ -122,10 +121,10 @@ func (q *qp) sendBurst(b *send.Burst) bool {
 	return true
 }
 
-// paceBurst reports whether the rate lets a burst go now. If what follows it will have to wait, it
-// asks for an acknowledgement.
+// paceBurst reports whether the rate allows a burst now. The burst requests an acknowledgement if
+// the next one will have to wait.
 func (q *qp) paceBurst(b *send.Burst) bool {
-	if !q.pass() {
+	if !q.rateAllows() {
 		return false
 	}
 	if now := q.e.now(); !b.AckReq && q.pace.ackReqDue(q.mtu, now) {
@@ -135,12 +134,11 @@ func (q *qp) paceBurst(b *send.Burst) bool {
 	return true
 }
 
-// sendRun sends packet k of a SEND or WRITE, or several from there on, but not more than most; ask
-// says that the last of most asks for an acknowledgement. It returns how many were sent before
-// there was an error.
+// sendRun sends packet k of a SEND or WRITE, or up to most packets from k on. ask: the last of
+// these requests an acknowledgement. It returns the number of packets sent before an error.
 //
-// Packets in the middle of a message differ in the PSN and the payload alone. Where the payload is
-// in one piece of memory, it is looked for once.
+// Packets in the middle of a message differ only in the PSN and the payload. If the payload is
+// contiguous, its memory is looked up once.
 func (q *qp) sendRun(wr *verbs.SendWR, k, psn, most uint32, ask bool) (sent uint32, status verbs.WCStatus) {
 	middles := most
 	if ask {
@@ -164,9 +162,9 @@ func (q *qp) sendRun(wr *verbs.SendWR, k, psn, most uint32, ask bool) (sent uint
 	return 1, status
 }
 
-// sendData sends packet k of a SEND or WRITE, and has it ask for an acknowledgement or not. The
-// payload is copied from the user's memory once, into the frame, and the ICRC taken over that copy:
-// memory that changes in flight cannot make a packet invalid.
+// sendData sends packet k of a SEND or WRITE. ask: it requests an acknowledgement. The payload is
+// copied once, from user memory into the frame, and the ICRC is computed over the copy. Memory that
+// changes in flight therefore cannot make a packet invalid.
 func (q *qp) sendData(wr *verbs.SendWR, k, psn uint32, ask bool) verbs.WCStatus {
 	off := uint64(k) * uint64(q.mtu)
 	n := int(min(wr.Length()-off, uint64(q.mtu)))
@@ -183,11 +181,11 @@ func (q *qp) sendData(wr *verbs.SendWR, k, psn uint32, ask bool) verbs.WCStatus 
 	p.XRCETH.SRQ = wr.RemoteSRQN
 	p.Imm = wr.ImmData
 	p.InvalidateRKey = wr.InvalidateRKey
-	// Only what completes a receive request may ask for an event there (IBTA Vol 1 §9.2.3).
+	// Only packets that complete a receive request may request an event there (IBTA Vol 1 §9.2.3).
 	p.Solicited = last && wr.Flags&verbs.SendSolicited != 0 && (info.Send() || info.HasImmDt())
 	header, b := q.datagram(&p, n)
 	if b == nil {
-		return verbs.WCSuccess // as good as lost: the timeout will try again
+		return verbs.WCSuccess // treated as lost: the timeout retransmits it
 	}
 	h := p.EncodeHeader(b)
 	payload := b[h : h+n]
@@ -206,9 +204,9 @@ func (q *qp) sendData(wr *verbs.SendWR, k, psn uint32, ask bool) verbs.WCStatus 
 	return verbs.WCSuccess
 }
 
-// sendRead asks for n packets of a READ, from packet k on, whose PSN is psn. A long READ is asked
-// for in pieces that fit the window, so that its responses cannot overrun the queues on the way
-// back. To the peer each piece is a READ of its own.
+// sendRead requests n packets of a READ, from packet k with PSN psn on. A long READ is requested in
+// pieces that fit the window, so that its responses cannot overrun queues on the path. To the peer,
+// each piece is a separate READ.
 func (q *qp) sendRead(wr *verbs.SendWR, k, psn, n uint32) {
 	off := uint64(k) * uint64(q.mtu)
 	length := min(wr.Length()-off, uint64(n)*uint64(q.mtu))

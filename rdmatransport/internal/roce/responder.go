@@ -1,8 +1,8 @@
 package roce
 
-// On the path: request packets that come in. Package receive says whether one is in order, a
-// duplicate or too early. One that is in order is checked, as IBTA Vol 1 §9.7.4 has it, and
-// executed before the next packet is looked at. response.go answers.
+// Receive path of requests. Package receive classifies each packet: in order, duplicate or early. A
+// packet in order is checked as in IBTA Vol 1 §9.7.4, and executed before the next one. response.go
+// sends the answer.
 
 import (
 	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
@@ -12,19 +12,19 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// responder is the message that is being received, and where it is placed. What the connection owes
-// its peer is in package receive.
+// responder is the state of the message that is being received. Acknowledgements and responses that
+// are due are in package receive.
 type responder struct {
-	placed  uint64    // bytes of the open message that are placed in its receive request, or at write.Addr
-	write   wire.RETH // of a WRITE
-	srqn    uint32    // XRC: the SRQ that the open message is for
-	message msgKind   // the message that a First packet opened
-	taken   bool      // it has taken a receive request
-	heard   bool      // a request was executed or refused
-	pd      *verbs.PD // XRC: of the SRQ of what is being executed or answered
+	placed     uint64    // bytes of the open message placed in its receive request, or at write.Addr
+	write      wire.RETH // of a WRITE
+	srqn       uint32    // XRC: the SRQ of the open message
+	message    msgKind   // the kind of the open message
+	taken      bool      // the message has taken a receive request
+	gotRequest bool      // a request was executed or refused
+	pd         *verbs.PD // XRC: PD of the SRQ of the current request or response
 }
 
-// msgKind is what a message of several packets is.
+// msgKind is the kind of a message of several packets.
 type msgKind uint8
 
 const (
@@ -50,7 +50,7 @@ func (q *qp) request(p *wire.Packet, info wire.Info) {
 	}
 }
 
-// count counts what is unusual about a request packet.
+// count counts unusual outcomes.
 func (c *Counters) count(o receive.Outcome) {
 	if o.Has(receive.Suspect) {
 		c.Suspect.Add(1)
@@ -63,7 +63,7 @@ func (c *Counters) count(o receive.Outcome) {
 	}
 }
 
-// executeKept executes the packets that came too early and whose turn has come.
+// executeKept executes early packets that are now in order.
 func (q *qp) executeKept() {
 	var p wire.Packet
 	for q.receiving.NextKept(&p) {
@@ -78,10 +78,10 @@ func (q *qp) executeKept() {
 	}
 }
 
-// execute handles the request packet that is expected.
+// execute handles the expected request packet.
 func (q *qp) execute(p *wire.Packet, info wire.Info) {
 	r := &q.resp
-	r.hear(q.h)
+	r.noteRequest(q.h)
 
 	if !r.inSequence(p, info) || !q.permitted(info) {
 		q.refuse(wire.NakInvalidRequest, verbs.WCRemInvReqErr)
@@ -111,18 +111,18 @@ func (q *qp) execute(p *wire.Packet, info wire.Info) {
 	}
 }
 
-// hear notes the peer's first request. An application that waits in RTR is told by an event.
-func (r *responder) hear(h verbs.QPHandle) {
-	if !r.heard {
-		r.heard = true
+// noteRequest records the peer's first request. An application in RTR gets an event.
+func (r *responder) noteRequest(h verbs.QPHandle) {
+	if !r.gotRequest {
+		r.gotRequest = true
 		if h.State() == verbs.StateRTR {
 			h.Event(verbs.EventCommEst)
 		}
 	}
 }
 
-// inSequence reports whether the packet continues the message that is open or, if none is open,
-// begins one (C9-66 ff.).
+// inSequence reports whether the packet continues the open message, or begins one if none is open
+// (C9-66 ff.).
 func (r *responder) inSequence(p *wire.Packet, info wire.Info) bool {
 	if !info.Known() {
 		return false
@@ -148,14 +148,14 @@ func (q *qp) permitted(info wire.Info) bool {
 		return flags&verbs.AccessRemoteAtomic != 0 && q.receiving.Limit() > 0
 	case info.AtomicWrite():
 		return flags&verbs.AccessRemoteWrite != 0 && q.receiving.Limit() > 0
-	case info.Flush(): // which right it needs, execFlush knows
+	case info.Flush(): // execFlush checks the access flags
 		return q.receiving.Limit() > 0
 	}
 	return true
 }
 
-// validLength checks the size of a data packet. All but the last of a message are full, and the
-// last is empty only if it is the only one (C9-93, C9-94).
+// validLength checks the size of a data packet. All packets except the last are full, and the last
+// is empty only if it is the only one (C9-93, C9-94).
 func (q *qp) validLength(p *wire.Packet, info wire.Info) bool {
 	n := uint32(len(p.Payload))
 	switch {
@@ -205,8 +205,8 @@ func (q *qp) execSend(p *wire.Packet, info wire.Info) bool {
 	return true
 }
 
-// execWrite places a WRITE packet. The key is looked up for each packet: when a region is
-// deregistered in the middle of a message, it is not written to any more.
+// execWrite places a WRITE packet. The key is looked up for each packet: a region that is
+// deregistered in the middle of a message is not written any more.
 func (q *qp) execWrite(p *wire.Packet, info wire.Info) bool {
 	r := &q.resp
 	n := uint64(len(p.Payload))
@@ -251,9 +251,9 @@ func (q *qp) execWrite(p *wire.Packet, info wire.Info) bool {
 	return true
 }
 
-// writeStatus is how a receive request ends that a WRITE's immediate data have taken, if the WRITE
-// may not use the memory or that faults (IBTA Vol 1 §11.6.2, Local Access Error). Without such a
-// request it is status, which an event tells.
+// writeStatus returns the status of a receive request taken by a WRITE with immediate, if the WRITE
+// has no access to the memory, or the memory faults (IBTA Vol 1 §11.6.2, Local Access Error).
+// Without a receive request it returns status, which an event reports.
 func (r *responder) writeStatus(status verbs.WCStatus) verbs.WCStatus {
 	if r.taken {
 		return verbs.WCLocAccessErr
@@ -261,11 +261,11 @@ func (r *responder) writeStatus(status verbs.WCStatus) verbs.WCStatus {
 	return status
 }
 
-// receiveRun places the packets of a frame that follow p, which was executed just now, in the
-// middle of a WRITE: those that are the same but for their PSNs, which come in order. For them,
-// nothing that request, execute and execWrite check can be otherwise than it was for p, as long as
-// the QP stays locked, but the memory, which is looked at for all of them. It ends at the first
-// packet that is not like that, which is then received as any other.
+// receiveRun is the fast path for packets in the middle of a WRITE. It places the packets of a
+// frame behind p, which was just executed, if they differ from p only in consecutive PSNs. While
+// the QP is locked, the checks of request, execute and execWrite would give the same results as for
+// p. Only the memory is checked, once for all. It stops at the first packet that differs, which is
+// then received normally.
 func (q *qp) receiveRun(d *stack.Datagram, p *wire.Packet) {
 	r := &q.resp
 	rest, size, mtu := d.Rest(), d.SegmentSize, int(q.mtu)
@@ -273,7 +273,7 @@ func (q *qp) receiveRun(d *stack.Datagram, p *wire.Packet) {
 	if size != wire.BTHLen+mtu+wire.ICRCLen || r.placed >= uint64(r.write.Length) || marked || !q.receiving.FastPath() {
 		return
 	}
-	// At least one byte is left for the last packet.
+	// At least one byte remains for the last packet.
 	most := int(min(uint64(len(rest)/size), (uint64(r.write.Length)-r.placed-1)/uint64(mtu)))
 	if most < 2 {
 		return
@@ -285,7 +285,7 @@ func (q *qp) receiveRun(d *stack.Datagram, p *wire.Packet) {
 	sequence, n := p.Sequence(), 0
 	for ; n < most; n++ {
 		b := rest[n*size:]
-		bth := [wire.BTHLen]byte(b) // a copy: the packet may be in memory that its sender changes
+		bth := [wire.BTHLen]byte(b) // a copy, because the sender may change the packet's memory
 		if !sequence.Next(&bth) || !to.Part(n*mtu, mtu).Write(b[wire.BTHLen:wire.BTHLen+mtu]) {
 			break
 		}
@@ -300,7 +300,7 @@ func (q *qp) receiveRun(d *stack.Datagram, p *wire.Packet) {
 	}
 }
 
-// completeRecv completes the receive request that the message consumed.
+// completeRecv completes the message's receive request.
 func (q *qp) completeRecv(p *wire.Packet, info wire.Info, wc *verbs.WC) {
 	if info.HasImmDt() {
 		wc.Flags |= verbs.WCWithImm
@@ -312,7 +312,7 @@ func (q *qp) completeRecv(p *wire.Packet, info wire.Info, wc *verbs.WC) {
 	q.h.CompleteRecv(wc, p.Solicited)
 }
 
-// execRead checks a READ and queues its responses, which take as many PSNs as there are packets.
+// execRead checks a READ and queues its responses, which take one PSN per packet.
 func (q *qp) execRead(p *wire.Packet) bool {
 	if p.RETH.Length > MaxMessage || q.receiving.Full() {
 		return q.refuse(wire.NakInvalidRequest, verbs.WCRemInvReqErr)
@@ -324,7 +324,7 @@ func (q *qp) execRead(p *wire.Packet) bool {
 	return false
 }
 
-// execAtomic executes an atomic, once: its result is kept for duplicates.
+// execAtomic executes an atomic once, and keeps its result for duplicates.
 func (q *qp) execAtomic(p *wire.Packet) bool {
 	if q.receiving.Full() {
 		return q.refuse(wire.NakInvalidRequest, verbs.WCRemInvReqErr)
@@ -332,8 +332,8 @@ func (q *qp) execAtomic(p *wire.Packet) bool {
 	return q.modifyWord(receive.Atomic, operation(p.Opcode), &p.AtomicETH, verbs.AccessRemoteAtomic)
 }
 
-// answer accepts a READ, an atomic or the like. Its response acknowledges it, and all that came
-// before it.
+// answer accepts a READ, an atomic or the like. Its response acknowledges it and all earlier
+// requests.
 func (q *qp) answer(r receive.Response) {
 	if q.service == wire.XRC && !r.Deferred {
 		r.Owner = q.resp.pd
@@ -341,16 +341,16 @@ func (q *qp) answer(r receive.Response) {
 	q.receiving.OnAccepted(&r)
 }
 
-// packets is how many packets carry n bytes.
+// packets returns the number of packets for n bytes.
 func (q *qp) packets(n uint32) uint32 { return max(1, (n+q.mtu-1)/q.mtu) }
 
-// region finds the memory that a peer names. Nothing is needed for zero bytes (C9-88).
+// region returns the memory that a peer names. Zero bytes need no region (C9-88).
 func (q *qp) region(rkey uint32, addr, n uint64, need verbs.Access) (memory.Span, bool) {
 	b, denial := q.e.regions.RemoteIn(q.scope(), q.h, rkey, addr, n, need)
 	return b, denial == memory.Allowed
 }
 
-// notReady asks the requester to send the packet again later: no receive request is posted.
+// notReady asks the requester to retry later, as no receive request is posted.
 func (q *qp) notReady() bool {
 	if q.service == wire.UC {
 		q.e.Counters.NoReceive.Add(1)
@@ -361,9 +361,9 @@ func (q *qp) notReady() bool {
 	return false
 }
 
-// refuse ends the connection because of a request. Once the NAK is sent, a receive request that the
-// message has taken is completed with status, and the others are flushed. A UC QP has no NAK: it
-// drops the message, and only an error of its own memory ends the connection.
+// refuse ends the connection because of a request. After the NAK is sent, the message's receive
+// request completes with status, and all others are flushed. A UC QP sends no NAK and drops the
+// message. Only an error of its own memory ends its connection.
 func (q *qp) refuse(nak uint8, status verbs.WCStatus) bool {
 	if q.service == wire.UC {
 		if nak == wire.NakRemoteOperational {

@@ -1,8 +1,8 @@
 package roce
 
-// On the path: what the peer's requests are answered with. Package receive says what is due: READ
-// responses and results of atomics, in the order of their requests, and then one acknowledgement or
-// NAK for all the rest. (IBTA Vol 1 §9.7.5.1.3)
+// Send path of responses and acknowledgements. Package receive selects them: READ responses and
+// results of atomics in the order of their requests, and then one acknowledgement or NAK for the
+// rest. (IBTA Vol 1 §9.7.5.1.3)
 
 import (
 	"github.com/softrnic/softrnic/rdmatransport/internal/roce/receive"
@@ -11,8 +11,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// respond sends what is due: responses, up to a burst, and then an acknowledgement of all. What is
-// left after a burst follows when the timer fires.
+// respond sends due responses, up to a burst, and then one acknowledgement. The rest after a burst
+// follows when the timer fires.
 func (q *qp) respond() {
 	s := &q.receiving
 	if s.Responds() && !q.sendResponses() {
@@ -34,11 +34,11 @@ func (q *qp) respond() {
 	}
 }
 
-// sendResponses sends the pending responses. It returns false if some are left for now, or the
-// connection has ended.
+// sendResponses sends pending responses. It returns false if some must wait, or the connection has
+// ended.
 func (q *qp) sendResponses() bool {
 	s := &q.receiving
-	if s.Pausing() || q.crowded() {
+	if s.Pausing() || q.blocked() {
 		return false
 	}
 	sent := uint32(0)
@@ -47,7 +47,7 @@ func (q *qp) sendResponses() bool {
 			return false
 		}
 		for most := s.Burst(r); r.Packets > 0 && sent < most; {
-			if !q.pass() {
+			if !q.rateAllows() {
 				return false
 			}
 			n := q.sendResponseRun(r, most-sent)
@@ -68,9 +68,9 @@ func (q *qp) sendResponses() bool {
 	return true
 }
 
-// sendResponseRun sends the packets in the middle of a READ's response, up to most of them, whose
-// memory is looked for once. It returns how many; the next one, if there is one, is for
-// sendResponse: one at either end, or whose memory cannot be read.
+// sendResponseRun sends up to most packets in the middle of a READ response, with a single lookup
+// of the memory. It returns their number. sendResponse sends all other packets: those at either
+// end, and those whose memory cannot be read.
 func (q *qp) sendResponseRun(r *receive.Response, most uint32) (sent uint32) {
 	if r.Kind != receive.Read || r.First() || q.pace != nil {
 		return 0
@@ -79,7 +79,7 @@ func (q *qp) sendResponseRun(r *receive.Response, most uint32) (sent uint32) {
 	if middles < 2 {
 		return 0
 	}
-	q.scopeTo(r)
+	q.setScope(r)
 	from, ok := q.region(r.RETH.RKey, r.RETH.Addr, uint64(middles)*uint64(q.mtu), verbs.AccessRemoteRead)
 	if !ok {
 		return 0
@@ -89,15 +89,15 @@ func (q *qp) sendResponseRun(r *receive.Response, most uint32) (sent uint32) {
 	return sent
 }
 
-// scopeTo has the regions of a response's protection domain meant, which on an XRC target is its
-// request's.
-func (q *qp) scopeTo(r *receive.Response) {
+// setScope selects the protection domain of a response. On an XRC target, it is that of its
+// request.
+func (q *qp) setScope(r *receive.Response) {
 	if q.service == wire.XRC {
 		q.resp.pd, _ = r.Owner.(*verbs.PD)
 	}
 }
 
-// sendResponse sends the next packet of a response. It returns false if the region is gone, or
+// sendResponse sends the next packet of a response. It returns false if the region is gone or
 // faults, which ends the connection.
 func (q *qp) sendResponse(r *receive.Response) bool {
 	p := wire.Packet{BTH: wire.BTH{PSN: r.PSN}, AETH: wire.AETH{Syndrome: wire.AckUnlimited, MSN: r.MSN}}
@@ -111,12 +111,12 @@ func (q *qp) sendResponse(r *receive.Response) bool {
 		p.Opcode = wire.RCReadResponseOnly
 		q.sendHeader(&p)
 	case receive.Read:
-		q.scopeTo(r)
+		q.setScope(r)
 		n = min(r.RETH.Length, q.mtu)
 		p.Opcode = readOpcode(r.First(), r.Packets == 1)
 		data, ok := q.region(r.RETH.RKey, r.RETH.Addr, uint64(n), verbs.AccessRemoteRead)
 		if !ok {
-			return q.giveUp(wire.NakRemoteAccess, r.PSN, verbs.WCRemAccessErr)
+			return q.failPending(wire.NakRemoteAccess, r.PSN, verbs.WCRemAccessErr)
 		}
 		if header, b := q.datagram(&p, int(n)); b != nil {
 			h := p.EncodeHeader(b)
@@ -124,7 +124,7 @@ func (q *qp) sendResponse(r *receive.Response) bool {
 			sum := i.begin(header, b[:h])
 			if !data.Read(b[h:], sum) {
 				q.out.Drop()
-				return q.giveUp(wire.NakRemoteOperational, r.PSN, verbs.WCRemOpErr)
+				return q.failPending(wire.NakRemoteOperational, r.PSN, verbs.WCRemOpErr)
 			}
 			q.sealCopied(header, b, h+int(n), sum)
 		}
@@ -133,16 +133,16 @@ func (q *qp) sendResponse(r *receive.Response) bool {
 	return true
 }
 
-// giveUp ends the connection over a READ that was accepted and cannot be answered to its end.
-func (q *qp) giveUp(nak uint8, psn uint32, status verbs.WCStatus) bool {
+// failPending ends the connection if an accepted request cannot be answered in full.
+func (q *qp) failPending(nak uint8, psn uint32, status verbs.WCStatus) bool {
 	q.receiving.DropPending()
 	q.sendNAK(wire.AETH{Syndrome: nak, MSN: q.receiving.MSN()}, psn)
 	q.failRecv(status)
 	return false
 }
 
-// readOpcode is the opcode of a READ response. The first packet of a repetition from the middle is
-// a Middle: rxe's requester insists on it, and others go by the PSN.
+// readOpcode returns the opcode of a READ response. A response that repeats the end of a READ
+// begins with a Middle: rxe's requester requires it, and others use only the PSN.
 func readOpcode(first, last bool) wire.Opcode {
 	switch {
 	case first && last:
@@ -161,13 +161,13 @@ func (q *qp) sendNAK(a wire.AETH, psn uint32) {
 	q.sendAck(a, psn)
 }
 
-// sendAck sends an acknowledge packet.
+// sendAck sends an acknowledgement packet.
 func (q *qp) sendAck(a wire.AETH, psn uint32) {
 	p := wire.Packet{BTH: wire.BTH{Opcode: wire.RCAck, PSN: psn}, AETH: a}
 	q.sendHeader(&p)
 }
 
-// sendSACK tells the peer what is kept behind a gap, and so what is missing.
+// sendSACK reports the packets kept behind a gap.
 func (q *qp) sendSACK() {
 	s := &q.receiving
 	p := wire.Packet{
@@ -182,9 +182,9 @@ func (q *qp) sendSACK() {
 	}
 }
 
-// failRecv ends the connection on the responder's side: the receive request that a broken message
-// had taken completes with status, everything else is flushed. Where no request was taken, an event
-// says what the peer did (IBTA Vol 1 §11.6.3.2).
+// failRecv ends the connection on the responder's side. The receive request of a broken message
+// completes with status, and all others are flushed. Without a receive request, an event reports
+// the error (IBTA Vol 1 §11.6.3.2).
 func (q *qp) failRecv(status verbs.WCStatus) {
 	switch {
 	case q.resp.taken:

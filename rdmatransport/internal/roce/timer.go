@@ -2,11 +2,10 @@ package roce
 
 import "time"
 
-// On the path: beside it. A QP has one timer, for whatever is due first: the alarm of its sending,
-// the deadline of its receiving, the next packet that its rate allows, the end of a pause, another
-// look at a crowded path.
+// Each QP has one timer, for the earliest of: the send alarm, the receive deadline, the next packet
+// that the rate allows, the end of a pause, and another check of a backlog.
 
-// expired runs when the QP's timer does.
+// expired is the timer's callback.
 func (q *qp) expired() {
 	q.h.Lock()
 	s := q.h.State()
@@ -15,7 +14,7 @@ func (q *qp) expired() {
 		return
 	}
 	now := q.e.now()
-	if q.due() > now { // what it was set for is no longer due
+	if q.due() > now { // the reason for the timer is no longer due
 		q.arm()
 		q.h.Unlock()
 		return
@@ -33,7 +32,7 @@ func (q *qp) expired() {
 	q.unlock()
 }
 
-// due is when the first thing is, 0 if nothing is.
+// due returns the earliest deadline, 0 if there is none.
 func (q *qp) due() time.Duration {
 	due := earlier(q.sending.Deadline(), q.receiving.Deadline())
 	if u := q.unreliable; u != nil {
@@ -45,7 +44,7 @@ func (q *qp) due() time.Duration {
 	return due
 }
 
-// earlier is the earlier of two times, of which 0 is never.
+// earlier returns the earlier of two times, where 0 means never.
 func earlier(a, b time.Duration) time.Duration {
 	if a == 0 || b != 0 && b < a {
 		return b
@@ -53,8 +52,8 @@ func earlier(a, b time.Duration) time.Duration {
 	return a
 }
 
-// arm has the timer go off no later than the first thing is due. If it is set for an earlier time
-// it stays so, as expired looks again then: what is due moves with each packet.
+// arm sets the timer to the earliest deadline. A timer that is set earlier stays so, because
+// deadlines move with each packet: expired checks them again.
 func (q *qp) arm() {
 	due, set := q.due(), q.timer.Due()
 	if due != 0 && (set == 0 || due < set) {

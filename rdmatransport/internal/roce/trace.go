@@ -9,7 +9,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// SetTrace has events of QPs traced. It is called before there are any.
+// SetTrace enables tracing of QPs. It must be called before there are any.
 func (e *Engine) SetTrace(sink trace.Sink) { e.trace = sink }
 
 // emit traces an event. The engine has a sink.
@@ -18,14 +18,14 @@ func (q *qp) emit(e trace.Event) {
 	q.e.trace(e)
 }
 
-// traceState traces that the QP's state changes.
+// traceState traces a change of the QP's state.
 func (q *qp) traceState(from, to verbs.QPState) {
 	if q.e.trace != nil && from != to {
 		q.emit(trace.Event{Type: trace.QPState, From: from.String(), To: to.String()})
 	}
 }
 
-// traceNAK traces an acknowledgement that was sent or received, if it is a negative one.
+// traceNAK traces an acknowledgement, sent or received, if it is negative.
 func (q *qp) traceNAK(t trace.Type, syndrome uint8, psn uint32) {
 	if q.e.trace != nil {
 		if a := (wire.AETH{Syndrome: syndrome}); !a.IsACK() {
@@ -34,7 +34,7 @@ func (q *qp) traceNAK(t trace.Type, syndrome uint8, psn uint32) {
 	}
 }
 
-// nakName is what IBTA Vol 1 §9.7.5.2.2 calls a NAK.
+// nakName returns the name of a NAK in IBTA Vol 1 §9.7.5.2.2.
 func nakName(a *wire.AETH) string {
 	if a.IsRNR() {
 		return "RNR"

@@ -1,8 +1,8 @@
 package roce
 
-// On the path: unreliable connections, both ways. A message is complete when its last packet has
-// been sent. Packets that come in are executed as for RC, but a message of which a packet is
-// missing or wrong is dropped: nothing is ever answered. (IBTA Vol 1 §9.8.2)
+// Send and receive path of unreliable connections. A message completes when its last packet is
+// sent. Received packets are executed as for RC, but a message with a missing or invalid packet is
+// dropped. There are no acknowledgements. (IBTA Vol 1 §9.8.2)
 
 import (
 	"time"
@@ -12,20 +12,20 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// unreliable is the state of sending without acknowledgements, of UC and UD.
+// unreliable is the send state of UC and UD.
 type unreliable struct {
 	psn    uint32        // of the next packet
-	packet uint32        // UC: to be sent next, of the oldest request
-	resume time.Duration // UC: when the pause behind a window ends; 0 if there is none
+	packet uint32        // UC: index of the next packet in the oldest request
+	resume time.Duration // UC: end of the pause after a window; 0 if there is none
 
-	_ [48]byte // keeps those of different QPs in different cache lines
+	_ [48]byte // keeps different QPs in different cache lines
 }
 
-// sendMessages sends what is posted. As nobody acknowledges anything, it sends a window at a time,
-// with a pause behind it for others to run.
+// sendMessages sends posted requests, a window at a time. Nothing is acknowledged, so a pause after
+// each window lets other goroutines run.
 func (q *qp) sendMessages() {
 	u := q.unreliable
-	if u.resume != 0 || q.crowded() {
+	if u.resume != 0 || q.blocked() {
 		return
 	}
 	for budget := send.Window(send.DefaultWindow, q.mtu); q.h.SendLen() > 0; {
@@ -48,7 +48,7 @@ func (q *qp) sendMessages() {
 				u.resume = q.e.now() + windowPause
 				return
 			}
-			if !q.pass() {
+			if !q.rateAllows() {
 				return
 			}
 			budget--
@@ -66,15 +66,15 @@ func (q *qp) sendMessages() {
 	}
 }
 
-// receiveMessage executes one packet. A packet that is not the next in order ends the message that
-// is open. The next First or Only packet opens another.
+// receiveMessage executes one packet. A packet out of order ends the open message, and the next
+// First or Only packet opens another.
 func (q *qp) receiveMessage(p *wire.Packet, info wire.Info) {
 	r := &q.resp
 	if q.receiving.OnUnreliable(p.PSN) {
 		q.e.Counters.OutOfSeqRequest.Add(1)
 		r.message = noMessage
 	}
-	r.hear(q.h)
+	r.noteRequest(q.h)
 	if info.First() {
 		r.message = noMessage
 	}
@@ -88,8 +88,7 @@ func (q *qp) receiveMessage(p *wire.Packet, info wire.Info) {
 	}
 }
 
-// dropMessage drops the open message. A receive request that it has taken is used by the next
-// message.
+// dropMessage drops the open message. Its receive request is used for the next message.
 func (q *qp) dropMessage() bool {
 	q.resp.message = noMessage
 	q.receiving.OnUnreliableDropped()

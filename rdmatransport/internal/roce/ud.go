@@ -1,8 +1,8 @@
 package roce
 
-// On the path: unreliable datagrams, both ways. A work request is one packet, sent and completed at
-// once on the goroutine that posted it; what comes in is placed behind its network header, or
-// dropped without a word. (IBTA Vol 1 §9.8.3, A17.4.5)
+// Send and receive path of unreliable datagrams. A work request is one packet, sent and completed
+// at once on the posting goroutine. A received datagram is placed behind its network header, or
+// silently dropped. (IBTA Vol 1 §9.8.3, A17.4.5)
 
 import (
 	"encoding/binary"
@@ -13,16 +13,16 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// ownQKey is the bit of a work request's Q_Key that says: send the QP's own (IBTA Vol 1 §10.2.5).
+// ownQKey is the bit of a work request's Q_Key that selects the QP's own (IBTA Vol 1 §10.2.5).
 const ownQKey = 1 << 31
 
-// address is the provider's half of an address handle.
+// address is the provider's part of an address handle.
 type address struct {
 	path    stack.Path
-	backlog stack.Backlogged // path, or nil if that has none
+	backlog stack.Backlogged // path, or nil if it has none
 }
 
-// CreateAH makes the provider's half of an address handle.
+// CreateAH creates the provider's part of an address handle.
 func (e *Engine) CreateAH(attr *verbs.AHAttr) (verbs.ProviderAH, error) {
 	if attr.PortNum < 1 || int(attr.PortNum) > len(e.nics) {
 		return nil, fmt.Errorf("port %d: %w", attr.PortNum, verbs.ErrInvalid)
@@ -38,8 +38,8 @@ func (e *Engine) CreateAH(attr *verbs.AHAttr) (verbs.ProviderAH, error) {
 // Destroy implements verbs.ProviderAH.
 func (a *address) Destroy() { a.path.Close() }
 
-// flowPort is the UDP source port of an address handle: any QP sends from it, so it goes by the
-// flow label, as Linux folds that, or without one by the destination.
+// flowPort returns the UDP source port of an address handle, which any QP may use. It is derived
+// from the flow label, folded as in Linux, or from the destination if there is none.
 func flowPort(grh *verbs.GRH) uint16 {
 	if l := grh.FlowLabel; l != 0 {
 		return 0xc000 | uint16(l&0x3fff^l>>14)
@@ -47,9 +47,9 @@ func flowPort(grh *verbs.GRH) uint16 {
 	return sourcePort(uint32(grh.SGIDIndex), binary.BigEndian.Uint32(grh.DGID[12:]))
 }
 
-// sendDatagrams sends what is posted.
+// sendDatagrams sends posted requests.
 func (q *qp) sendDatagrams() {
-	for q.h.SendLen() > 0 && !q.draining() && !q.crowdedTo(q.h.Send(0).AH.Provider().(*address).backlog) && q.pass() {
+	for q.h.SendLen() > 0 && !q.draining() && !q.blockedBy(q.h.Send(0).AH.Provider().(*address).backlog) && q.rateAllows() {
 		if status := q.sendDatagram(q.h.Send(0)); status != verbs.WCSuccess {
 			q.h.CompleteSend(status, 0)
 			q.traceState(q.h.State(), verbs.StateSQE)
@@ -61,7 +61,8 @@ func (q *qp) sendDatagrams() {
 	}
 }
 
-// sendDatagram sends one. What the path cannot take is lost, as anywhere else on the way.
+// sendDatagram sends one datagram. If the path cannot take it, it is lost, as it could be on the
+// network.
 func (q *qp) sendDatagram(wr *verbs.SendWR) verbs.WCStatus {
 	if s := wr.Fault(); s != verbs.WCSuccess {
 		return s
@@ -112,7 +113,7 @@ func (q *qp) receiveDatagram(d *stack.Datagram, p *wire.Packet) {
 		c.QKeyViolations.Add(1)
 		return
 	}
-	if !d.Dst.IsMulticast() { // those are counted once, not per QP
+	if !d.Dst.IsMulticast() { // multicast is counted once, not per QP
 		q.count().rcvdPkts++
 	}
 	wr := q.h.Recv()
@@ -121,7 +122,7 @@ func (q *qp) receiveDatagram(d *stack.Datagram, p *wire.Packet) {
 		c.NoReceive.Add(1)
 		return
 	case verbs.GRHLen+uint64(len(p.Payload)) > wr.Length():
-		c.TooLong.Add(1) // the request waits for one that fits it
+		c.TooLong.Add(1) // the receive request waits for a datagram that fits
 		return
 	}
 	wc := verbs.WC{
@@ -149,8 +150,8 @@ func (q *qp) receiveDatagram(d *stack.Datagram, p *wire.Packet) {
 	q.count().rcvdBytes += uint64(len(p.Payload))
 }
 
-// scatterDatagram places the network header and the payload. An IPv4 header stands in the last 20
-// of the 40 bytes.
+// scatterDatagram places the network header and the payload. An IPv4 header takes the last 20 of
+// the 40 bytes.
 func (q *qp) scatterDatagram(d *stack.Datagram, p *wire.Packet, wr *verbs.RecvWR) verbs.WCStatus {
 	var grh [verbs.GRHLen]byte
 	ip := d.Header
@@ -159,7 +160,7 @@ func (q *qp) scatterDatagram(d *stack.Datagram, p *wire.Packet, wr *verbs.RecvWR
 	}
 	copy(grh[verbs.GRHLen-len(ip):], ip)
 	if len(ip) == 20 && (d.SegmentSize < len(d.Payload) || ip[10]|ip[11] == 0) {
-		putChecksum(grh[20:]) // a superframe's header has the sum of all of it, and the header of a datagram from a socket none
+		putChecksum(grh[20:]) // a superframe's header has the checksum of all of it, and a socket's has none
 	}
 	status := q.e.regions.Scatter(grh[:], q.h.RecvPD(), wr.SGList, 0)
 	if status == verbs.WCSuccess {
@@ -168,7 +169,7 @@ func (q *qp) scatterDatagram(d *stack.Datagram, p *wire.Packet, wr *verbs.RecvWR
 	return status
 }
 
-// putChecksum makes an IPv4 header's checksum right.
+// putChecksum sets an IPv4 header's checksum.
 func putChecksum(ip []byte) {
 	ip[10], ip[11] = 0, 0
 	var sum uint32

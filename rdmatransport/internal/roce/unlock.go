@@ -6,10 +6,10 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// On the path: unlocking the QP. What has become due while it was locked is sent first, in as few
-// frames as the link allows.
+// End of the send and receive paths: packets that became due while the QP was locked are sent
+// before it is unlocked, in as few frames as possible.
 
-// unlock sends what is due and unlocks the QP.
+// unlock sends due packets and unlocks the QP.
 func (q *qp) unlock() {
 	if s := q.h.State(); !q.destroyed && receives(s) {
 		if q.reliable() {
@@ -24,9 +24,9 @@ func (q *qp) unlock() {
 }
 
 // unlockReceived is unlock after the packets of a datagram. If an application received the datagram
-// by polling, it will soon post or poll again: an acknowledgement, and small requests, then wait
-// for what it sends (see delayed.go). Otherwise nobody is there who would send them before the
-// timer does, and they are sent at once.
+// by polling, it will soon post or poll again. An acknowledgement and small requests then wait for
+// its next post (see delayed.go). Otherwise only the timer would send them, so they are sent at
+// once.
 func (q *qp) unlockReceived(d *stack.Datagram) {
 	if d.Polled {
 		q.unlockPolled()
@@ -48,7 +48,7 @@ func (q *qp) unlockPolled() {
 			q.send()
 		}
 		if delay && q.out != nil && q.h.State() == s {
-			q.respond() // there is a frame to share, after all
+			q.respond() // an open frame has room for it
 		}
 	}
 	q.flush()
@@ -62,7 +62,7 @@ func (q *qp) sendPosted() {
 	q.direct &^= posting
 }
 
-// sendPending sends all that may be sent. The QP stays locked.
+// sendPending sends everything that may be sent. The QP stays locked.
 func (q *qp) sendPending() {
 	s := q.h.State()
 	if q.destroyed || !receives(s) {
@@ -71,16 +71,16 @@ func (q *qp) sendPending() {
 	if sends(s) {
 		q.send()
 	}
-	if q.reliable() && !q.destroyed && q.h.State() == s { // not if a request could not be sent
+	if q.reliable() && !q.destroyed && q.h.State() == s { // false if a request could not be sent
 		q.respond()
 	}
 	q.flush()
-	if q.isDelayed && q.e.delayed.remove(q) { // nothing of it is delayed any more
+	if q.isDelayed && q.e.delayed.remove(q) { // nothing is delayed any more
 		q.isDelayed, q.posted = false, false
 	}
 }
 
-// send sends what is posted, as far as the service lets it.
+// send sends posted requests, as the service allows.
 func (q *qp) send() {
 	switch q.service {
 	case wire.RC, wire.XRC:
@@ -95,8 +95,8 @@ func (q *qp) send() {
 	}
 }
 
-// flush sends the packets that were gathered while the QP was locked, and then sets the timer, for
-// which the peer should not have to wait.
+// flush sends the packets gathered while the QP was locked. It sets the timer afterwards, so that
+// the peer does not wait for that.
 func (q *qp) flush() {
 	if q.out != nil {
 		q.out.Flush()
