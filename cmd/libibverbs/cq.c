@@ -197,7 +197,7 @@ static inline __attribute__((always_inline)) int nothing(struct cq *q)
 
 // Of the polls that entered the engine in vain, one in so many lets another thread run on this processor: the peer's, or one
 // of the engine's. After so many, a millisecond or more after the last completion, none yields, but one sleeps now and then, also
-// where the engine does not: package link/rest says why.
+// where the engine does not: package link/idle says why.
 #define POLLS_PER_YIELD 8
 #define YIELDING 8192 // polls that enter the engine
 

@@ -9,24 +9,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// arrivals is memory by which code of this process that is not Go's sees whether there are frames to take, and calls Poll only
-// then. See [Group.Arrivals].
+// arrivals is memory in which C code of this process sees whether frames have arrived, so that it
+// calls Poll only then. See [Group.Arrivals].
 type arrivals struct {
 	mu     sync.Mutex
-	memory []byte // nil: nobody has asked
+	memory []byte // nil until Arrivals is called
 	slots  [ArrivalSlots]*Pair
 }
 
-// ArrivalSlots is of how many rings Arrivals shows the indices.
+// ArrivalSlots is the number of rings that Arrivals can show.
 const ArrivalSlots = 8
 
-// Arrivals returns memory that shows the indices of the rings that Poll takes frames from, so that they can be compared without a
-// call. It begins with two words of 4 bytes: which of ArrivalSlots pages show a ring, a bit each, and the size of a page. The pages
-// follow behind one of these words. There are frames to take where the word at the beginning of a page is not that at offset 128, the
-// consumer's. While there is a ring that has no page, the first word is 0, and nothing is known.
+// Arrivals returns memory that shows the indices of the rings that Poll receives from. C code
+// compares them without a call into Go.
 //
-// The memory is there until the process ends, whatever becomes of the rings. The producer writes to it: what it says is a hint,
-// and Poll is to be called now and then without one.
+// The memory begins with two words of 4 bytes: a bit mask of the pages that show a ring, and the
+// page size. ArrivalSlots pages follow, the first one page after the start. A ring has frames to
+// take if the word at the start of its page, the producer's index, differs from the word at offset
+// 128, the consumer's. The mask is 0 while any ring has no page; then nothing is known.
+//
+// The memory stays mapped until the process ends. The producer can write to it, so the indices are
+// a hint only: Poll must be called now and then even without one.
 func (g *Group) Arrivals() ([]byte, error) {
 	a := &g.arrivals
 	a.mu.Lock()
@@ -51,8 +54,8 @@ func (a *arrivals) word(i int) *atomic.Uint32 {
 
 func (a *arrivals) page(slot int) unsafe.Pointer { return unsafe.Pointer(&a.memory[(1+slot)*pageSize]) }
 
-// change says which pairs there are.
-func (a *arrivals) change(all []*Pair) {
+// update is called with the pairs of the group when they change.
+func (a *arrivals) update(all []*Pair) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.memory != nil {
@@ -60,7 +63,7 @@ func (a *arrivals) change(all []*Pair) {
 	}
 }
 
-// set is change with mu held.
+// set is update with mu held.
 func (a *arrivals) set(all []*Pair) {
 	a.word(0).Store(0)
 	for i, p := range a.slots {
@@ -81,9 +84,11 @@ func (a *arrivals) set(all []*Pair) {
 	a.word(0).Store(shown)
 }
 
-// show maps the page of a ring's indices once more. The pair's own mapping goes when that ends, and this one when nobody looks.
+// show maps the page of a ring's indices a second time. The pair unmaps its own mapping when it
+// closes; hide replaces this one.
 func (a *arrivals) show(slot int, p *Pair) bool {
-	_, err := unix.MremapPtr(unsafe.Pointer(unsafe.SliceData(p.inMemory)), 0, a.page(slot), uintptr(pageSize), unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED)
+	from := unsafe.Pointer(unsafe.SliceData(p.inMemory))
+	_, err := unix.MremapPtr(from, 0, a.page(slot), uintptr(pageSize), unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED)
 	if err != nil {
 		return false
 	}
@@ -91,10 +96,11 @@ func (a *arrivals) show(slot int, p *Pair) bool {
 	return true
 }
 
-// hide puts zeros in place of a ring's indices: who looks at this moment finds the one or the other.
+// hide replaces the page of a ring's indices by zeros. A concurrent reader sees either the old page
+// or the new one.
 func (a *arrivals) hide(slot int) {
 	_, err := unix.MmapPtr(-1, 0, a.page(slot), uintptr(pageSize), unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_FIXED)
-	if err == nil { // else the page is in use as it is: the memory is the kernel's, and stays
+	if err == nil { // else the old mapping stays: the kernel keeps its memory
 		a.slots[slot] = nil
 	}
 }

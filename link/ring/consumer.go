@@ -9,16 +9,17 @@ import (
 // Consumer takes frames out of a ring. Only one goroutine may use it at a time.
 type Consumer struct {
 	m        memory
-	head     uint64 // where the next record begins
-	tail     uint64 // as it was last read
-	released uint64 // what the producer was told of head
-	next     header // of the record at head, if there is one
+	head     uint64 // index of the next record
+	tail     uint64 // the producer's index as last read
+	released uint64 // the value of head that the producer has been given
+	next     header // header of the record at head, if has is true
 	has      bool   // next is valid
-	asleep   bool   // Sleep was called, and Awake was not
+	asleep   bool   // Sleep has been called, and Awake has not
 	err      error  // wraps ErrCorrupt
 }
 
-// NewConsumer makes the consumer of a ring in memory that is all zeros, or that only a producer has used.
+// NewConsumer returns the consumer of a ring. The memory must be zeroed, or used by a producer
+// only.
 func NewConsumer(b []byte) (*Consumer, error) {
 	m, err := newMemory(b)
 	if err != nil {
@@ -27,10 +28,10 @@ func NewConsumer(b []byte) (*Consumer, error) {
 	return &Consumer{m: m}, nil
 }
 
-// TakeInPlace tells the producer that frames without an ICRC are welcome.
-func (c *Consumer) TakeInPlace() { c.m.inPlace.Store(1) }
+// AllowInPlace tells the producer that it may send frames without an ICRC.
+func (c *Consumer) AllowInPlace() { c.m.inPlace.Store(1) }
 
-// Next returns the length of the next frame; 0 if there is none.
+// Next returns the length of the next frame, or 0 if there is none.
 func (c *Consumer) Next() (int, error) {
 	if c.has || c.err != nil {
 		return c.next.length, c.err
@@ -68,7 +69,8 @@ func (c *Consumer) fail(format string, args ...any) error {
 	return c.err
 }
 
-// HeaderLen is the number of bytes of headers of the next frame, as the producer says, if it has no ICRC; else 0.
+// HeaderLen returns the length of the next frame's headers, as the producer gives it. It is 0 for a
+// frame with an ICRC.
 func (c *Consumer) HeaderLen() int {
 	if !c.next.frame.NoICRC {
 		return 0
@@ -76,32 +78,34 @@ func (c *Consumer) HeaderLen() int {
 	return int(c.next.frame.HeaderLen)
 }
 
-// Take copies the next frame, which Next has found, into b, which has room for it. What the frame's fields say of its data
-// is the producer's word: link.Frame.Validate is to be asked.
+// Take copies the next frame, which Next has found, into b, which must have room for it. The
+// frame's fields are as the producer wrote them: the caller checks them with link.Frame.Validate.
 func (c *Consumer) Take(b []byte) link.Frame { return c.take(b, c.next.length, nil) }
 
-// TakeHeaders copies the first n bytes of the next frame, which Next has found, into b. The others are where they are, in
-// the frame's More, for which rest has room, until Release: the producer can still change them.
-func (c *Consumer) TakeHeaders(b []byte, n int, rest *[1][]byte) link.Frame {
-	return c.take(b, n, rest)
+// TakeHeaders copies the first n bytes of the next frame, which Next has found, into b. The other
+// bytes stay in the ring, as the frame's More, until Release. The producer can still change them.
+// more is the storage of the frame's More.
+func (c *Consumer) TakeHeaders(b []byte, n int, more *[1][]byte) link.Frame {
+	return c.take(b, n, more)
 }
 
-func (c *Consumer) take(b []byte, n int, rest *[1][]byte) link.Frame {
+func (c *Consumer) take(b []byte, n int, more *[1][]byte) link.Frame {
 	f := c.next.frame
 	f.Data = b[:n:n]
 	begin := c.m.at(c.head) + headerLen
 	at := c.m.records[begin : begin+uint64(c.next.length) : begin+uint64(c.next.length)]
 	copy(f.Data, at)
-	if rest != nil {
-		rest[0] = at[n:]
-		f.More = rest[:]
+	if more != nil {
+		more[0] = at[n:]
+		f.More = more[:]
 	}
 	c.head += c.next.size
 	c.has, c.next = false, header{}
 	return f
 }
 
-// Release gives the room of what was taken back to the producer; true if the producer sleeps and the caller must wake it.
+// Release returns the room of taken frames to the producer. It reports whether the producer sleeps
+// and the caller must wake it.
 func (c *Consumer) Release() (wake bool) {
 	if c.released == c.head {
 		return false
@@ -111,8 +115,8 @@ func (c *Consumer) Release() (wake bool) {
 	return c.m.producerAsleep.Load() != 0 && c.m.producerAsleep.Swap(0) != 0
 }
 
-// Sleep is called before the consumer sleeps: false if there is something to take by now, or an error to find out with Next.
-// From now on the producer wakes it after the next Publish.
+// Sleep is called before the consumer sleeps. It returns false if there is a frame to take, or an
+// error that Next returns. After true, the producer's next Publish asks to wake the consumer.
 func (c *Consumer) Sleep() bool {
 	c.m.consumerAsleep.Store(1)
 	if c.m.tail.Load() != c.head || c.err != nil {
@@ -123,7 +127,7 @@ func (c *Consumer) Sleep() bool {
 	return true
 }
 
-// Awake is called when the consumer sleeps no longer, by whatever it was woken.
+// Awake is called when the consumer is awake again, for whatever reason.
 func (c *Consumer) Awake() {
 	if c.asleep {
 		c.asleep = false

@@ -5,22 +5,22 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/softrnic/softrnic/link/rest"
+	"github.com/softrnic/softrnic/link/idle"
 )
 
-// Group is the pairs of one link, and the connection to a hub if there is one, which are received from together. It knows whether
-// an application polls them in place of the pairs' goroutines, which then sleep on their connections without asking to be woken by
-// frames. Run must be called.
+// Group is the set of pairs of one link, including the pair to a hub if there is one. While an
+// application polls the group, the pairs' goroutines sleep on their connections, and the peers do
+// not wake them for frames. Run must be called.
 type Group struct {
-	pairs   atomic.Pointer[[]*Pair] // replaced, never changed
-	polling atomic.Uint32           // notPolled, polled or watched
-	idle    atomic.Uint32           // polls that found nothing
-	vain    rest.Vain               // since when they all have
-	yields  uint32                  // of so many of them one lets others run
-	hub     bool                    // many frames come from a hub
-	turn    atomic.Uint32           // which pair the next Poll begins with
-	began   chan struct{}           // there was a first poll
-	stop    chan struct{}
+	pairs         atomic.Pointer[[]*Pair] // replaced, never modified
+	polling       atomic.Uint32           // notPolled, polled or pollStale
+	emptyPolls    atomic.Uint32           // polls that found nothing
+	backoff       idle.Backoff            // since when no poll has found anything
+	yieldInterval uint32                  // one empty poll in so many lets other threads run
+	hub           bool                    // a hub fills most of the rings
+	nextPair      atomic.Uint32           // index of the pair that the next Poll begins with
+	pollBegan     chan struct{}           // signals the first poll
+	stop          chan struct{}
 
 	arrivals arrivals
 
@@ -28,116 +28,121 @@ type Group struct {
 	dropped, malformed atomic.Uint64
 }
 
-// NewGroup makes a group without pairs.
+// NewGroup returns a group without pairs.
 func NewGroup() *Group {
-	g := &Group{yields: yieldPolls, began: make(chan struct{}, 1), stop: make(chan struct{})}
+	g := &Group{yieldInterval: pollsPerYield, pollBegan: make(chan struct{}, 1), stop: make(chan struct{})}
 	g.pairs.Store(new([]*Pair))
 	return g
 }
 
-// FilledByHub says that many of the frames come from a hub. It is called before the first Poll.
-func (g *Group) FilledByHub() { g.yields, g.hub = hubYieldPolls, true }
+// SetHub says that most frames come from a hub. It is called before the first Poll.
+func (g *Group) SetHub() { g.yieldInterval, g.hub = hubPollsPerYield, true }
 
-// Set says which pairs there are. The slice must not be changed any more.
+// Set replaces the pairs. The caller must not modify the slice afterwards.
 func (g *Group) Set(all []*Pair) {
 	g.pairs.Store(&all)
-	g.arrivals.change(all)
+	g.arrivals.update(all)
 }
 
-// TakeInPlace has pairs that are served from now on take frames without an ICRC, whose More is in memory that the other side can
-// still change. Without it such frames are dropped, as malformed.
-func (g *Group) TakeInPlace() { g.inPlace.Store(true) }
+// AllowInPlace lets pairs that are served from now on receive frames without an ICRC, whose More is
+// in memory that the peer can still change. Otherwise such frames are dropped as malformed.
+func (g *Group) AllowInPlace() { g.inPlace.Store(true) }
 
-// Dropped is how many frames were lost because nobody had room for them.
+// Dropped returns the number of frames that were lost because neither the ring nor the queue had
+// room.
 func (g *Group) Dropped() uint64 { return g.dropped.Load() }
 
-// Malformed is how many frames were received whose fields contradicted each other, and how many rings were given up.
+// Malformed returns the number of received frames with contradictory fields, plus the number of
+// corrupt rings.
 func (g *Group) Malformed() uint64 { return g.malformed.Load() }
 
-// Values of Group.polling. Who polls sets polled; Run sets watched when it looks, and hands reception over to the
-// goroutines if it finds watched the next time.
+// Values of Group.polling. Poll sets polled. Run changes polled to pollStale, and if no Poll has
+// happened by its next look, it hands reception back to the goroutines.
 const (
 	notPolled = iota
 	polled
-	watched
+	pollStale
 )
 
-// nap is how often Run looks: longer than an application is busy sending between two polls.
-const nap = time.Millisecond
+// pollTimeout is how often Run looks for polls. It is longer than an application usually sends
+// between two polls.
+const pollTimeout = time.Millisecond
 
-// While polls find nothing, another thread is let run on this processor once in yieldPolls, or where a hub fills the rings, which
-// often has the same processor, once in hubYieldPolls; and another goroutine once in goschedPolls. A look at the rings takes less
-// than either. After a while they sleep.
+// One empty poll in pollsPerYield yields the thread. It is one in hubPollsPerYield where a hub
+// fills the rings, because the hub often runs on the same processor. One in pollsPerGosched yields
+// to other goroutines. Looking at the rings costs less than either. A group that stays idle sleeps.
 const (
-	yieldPolls    = 32
-	hubYieldPolls = 8
-	goschedPolls  = 4096
+	pollsPerYield    = 32
+	hubPollsPerYield = 8
+	pollsPerGosched  = 4096
 )
 
 func (g *Group) isPolled() bool { return g.polling.Load() != notPolled }
 
-// Poll receives what has come, on the goroutine of the caller; false if there was nothing. After the last Poll, EndPoll is to be
-// called, or the goroutines take over a little later.
+// Poll receives on the caller's goroutine. It returns false if there was nothing to receive. The
+// caller calls EndPoll after the last Poll; otherwise the goroutines take over after pollTimeout.
 func (g *Group) Poll() bool {
-	if g.polling.Load() != polled && g.polling.Swap(polled) == notPolled { // a store alone would take the cache line from others
+	if g.polling.Load() != polled && g.polling.Swap(polled) == notPolled { // a plain store would take the cache line from other pollers
 		select {
-		case g.began <- struct{}{}:
+		case g.pollBegan <- struct{}{}:
 		default:
 		}
 	}
 	all := *g.pairs.Load()
 	busy, first := false, 0
 	if len(all) > 1 {
-		first = int(g.turn.Add(1) % uint32(len(all)))
+		first = int(g.nextPair.Add(1) % uint32(len(all)))
 	}
 	for i := range all {
 		busy = all[(first+i)%len(all)].poll() || busy
 	}
 	if !g.isPolled() {
-		// Meanwhile another has called EndPoll, or Run has seen no Poll for long, as this thread was not running: reception
-		// was handed over, and taken back by the polls above. This program's EndPoll would not do it again.
+		// Reception was handed over meanwhile: somebody called EndPoll, or Run saw no Poll
+		// while this thread did not run. The polls above have cleared the peers' wake
+		// requests, and EndPoll would not set them again.
 		g.handOver()
 	}
 	if busy {
-		g.vain.Found()
+		g.backoff.Reset()
 		return true
 	}
-	n := g.idle.Add(1)
-	if n%g.yields != 0 {
+	n := g.emptyPolls.Add(1)
+	if n%g.yieldInterval != 0 {
 		return false
 	}
-	resting := g.vain.In()
+	idling := g.backoff.Idle()
 	switch {
-	case (resting || n%goschedPolls == 0) && !hasSpareProcs() || hasOneProcessor():
-		g.giveWay()
-	case !resting:
-		rest.Yield()
+	case (idling || n%pollsPerGosched == 0) && !hasSpareProcs() || hasOneProcessor():
+		g.yield()
+	case !idling:
+		idle.YieldThread()
 	}
-	if resting {
-		g.vain.Sleep()
+	if idling {
+		g.backoff.Sleep()
 	}
 	return false
 }
 
-// hasOneProcessor tells whether this process may use one processor only.
+// hasOneProcessor reports whether GOMAXPROCS is 1.
 func hasOneProcessor() bool { return runtime.GOMAXPROCS(0) == 1 }
 
-// hasSpareProcs tells whether more goroutines may run at a time than there are processors, as where threads of C call Go and each
-// is counted (cmd/libsoftrnic): then no goroutine needs a poller's place. To such a thread runtime.Gosched would mean a sleep, as
-// another thread of Go's takes over, and wakes it when its turn comes.
+// hasSpareProcs reports whether GOMAXPROCS exceeds the number of CPUs. cmd/libsoftrnic sets it so,
+// because every C thread in Go counts as one. Then no goroutine needs the poller's P. On such a
+// thread runtime.Gosched costs a sleep: the runtime hands the P to another thread, which must wake
+// this one.
 func hasSpareProcs() bool { return runtime.GOMAXPROCS(0) > runtime.NumCPU() }
 
-// giveWay lets other goroutines run. Where this process has one processor, and a hub fills the rings, it lets other processes run
-// too: a hub that has the same processor must run before there is anything in them. Without a hub the other side of a ring most
-// likely has a processor of its own, and on a busy machine this one would be given to somebody else for milliseconds.
-func (g *Group) giveWay() {
+// yield lets other goroutines run. With one P and a hub, it also yields the thread: a hub on the
+// same processor must run before frames arrive. Without a hub the peer most likely has a processor
+// of its own. A yield could then cost milliseconds on a busy machine.
+func (g *Group) yield() {
 	runtime.Gosched()
 	if g.hub && hasOneProcessor() {
-		rest.Yield()
+		idle.YieldThread()
 	}
 }
 
-// EndPoll has the goroutines receive again.
+// EndPoll hands reception back to the pairs' goroutines.
 func (g *Group) EndPoll() {
 	if g.polling.Swap(notPolled) != notPolled {
 		g.handOver()
@@ -150,42 +155,42 @@ func (g *Group) handOver() {
 	}
 }
 
-// Drain receives what has come through all pairs but one, whose receiver may call it: what that one brings is later than what
-// came through the others before.
-func (g *Group) Drain(but *Pair) {
+// Drain receives from all pairs except one, whose receiver may call it. What the others sent before
+// then precedes what that pair delivers.
+func (g *Group) Drain(except *Pair) {
 	for _, p := range *g.pairs.Load() {
-		if p != but {
-			_ = p.drain() // the pair's own goroutine finds out what is wrong with a ring
+		if p != except {
+			_ = p.drain() // the pair's own goroutine reports a corrupt ring
 		}
 	}
 }
 
-// Wait waits until what is being received now has been handed to the receivers.
+// Wait waits until the receivers that are running now have returned.
 func (g *Group) Wait() {
 	for _, p := range *g.pairs.Load() {
 		p.wait()
 	}
 }
 
-// Close has Run return.
+// Close ends Run.
 func (g *Group) Close() { close(g.stop) }
 
-// Run finds out when an application has ended to poll without a word, until Close.
+// Run notices when an application stops polling without calling EndPoll. It returns after Close.
 func (g *Group) Run() {
-	tick := time.NewTimer(nap)
+	tick := time.NewTimer(pollTimeout)
 	defer tick.Stop()
 	for {
 		select {
 		case <-g.stop:
 			return
-		case <-g.began:
+		case <-g.pollBegan:
 		}
 		for g.isPolled() {
-			if !g.polling.CompareAndSwap(polled, watched) && g.polling.CompareAndSwap(watched, notPolled) {
+			if !g.polling.CompareAndSwap(polled, pollStale) && g.polling.CompareAndSwap(pollStale, notPolled) {
 				g.handOver()
 				break
 			}
-			tick.Reset(nap)
+			tick.Reset(pollTimeout)
 			select {
 			case <-g.stop:
 				return

@@ -8,9 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestPollsInVainSleep: a program whose polls find nothing for long sleeps between them, rather than only yield: a kernel may give
-// the processor to one who yields again and again, and never to those who would fill the rings.
-func TestPollsInVainSleep(t *testing.T) {
+// TestIdlePollsSleep checks that a poller sleeps once its polls have long found nothing. Yielding
+// is not enough: the kernel may choose the yielding thread again and starve the processes that fill
+// the rings.
+func TestIdlePollsSleep(t *testing.T) {
 	old := runtime.GOMAXPROCS(runtime.NumCPU() + 1) // so that the runtime has no reason to put this thread to sleep
 	defer runtime.GOMAXPROCS(old)
 	runtime.LockOSThread()
@@ -27,16 +28,16 @@ func TestPollsInVainSleep(t *testing.T) {
 		name     string
 		hub      bool
 		after    time.Duration
-		min, max int64 // sleeps: a signal may end one, and others may put the thread to sleep
+		min, max int64 // sleeps: a signal may end one early, and others may put the thread to sleep
 	}{
 		{"at first", true, time.Hour, 0, polls / 100},
-		{"later", true, 1, 2, polls / hubYieldPolls},
-		{"later, without a hub", false, 1, 2, polls / yieldPolls},
+		{"later", true, 1, 2, polls / hubPollsPerYield},
+		{"later, without a hub", false, 1, 2, polls / pollsPerYield},
 	} {
 		g := NewGroup()
-		g.vain.After = c.after
+		g.backoff.After = c.after
 		if c.hub {
-			g.FilledByHub()
+			g.SetHub()
 		}
 		before := sleeps()
 		for range polls {

@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Seals keep memory at its size for ever.
+// Seals fix the size of the memory.
 const Seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
-// NewMemory makes sealed memory for a ring of n bytes. The descriptor is for the peer.
+// NewMemory creates sealed memory for a ring of n bytes. The descriptor is for the peer.
 func NewMemory(n int) (fd int, b []byte, err error) {
 	fd, err = unix.MemfdCreate("softrnic-ring", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -33,8 +33,8 @@ func NewMemory(n int) (fd int, b []byte, err error) {
 	return fd, b, nil
 }
 
-// MapMemory maps the memory of a ring of n bytes that a peer has made. The error says what is wrong with the descriptor if it is
-// not memory that will always be there.
+// MapMemory maps the memory of a ring of n bytes that a peer has created. It fails unless the
+// descriptor is a sealed memfd of the right size, which the peer cannot truncate.
 func MapMemory(fd, n int) ([]byte, error) {
 	if err := checkMemory(fd, n); err != nil {
 		return nil, err
@@ -45,27 +45,27 @@ func MapMemory(fd, n int) ([]byte, error) {
 func checkMemory(fd, n int) error {
 	have, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil {
-		return fmt.Errorf("the peer's descriptor is no memfd: %w", err)
+		return fmt.Errorf("the peer's descriptor is not a memfd: %w", err)
 	}
 	if need := unix.F_SEAL_SHRINK | unix.F_SEAL_GROW; have&need != need {
-		return fmt.Errorf("the peer's memory has the seals %#x, and needs %#x", have, need)
+		return fmt.Errorf("the peer's memory has seals %#x, want %#x", have, need)
 	}
 	if have&(unix.F_SEAL_WRITE|unix.F_SEAL_FUTURE_WRITE) != 0 {
-		return fmt.Errorf("the peer's memory has the seals %#x, and cannot be written", have)
+		return fmt.Errorf("the peer's memory has seals %#x and is read-only", have)
 	}
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(fd, &fs); err != nil {
 		return err
 	}
 	if fs.Type != unix.TMPFS_MAGIC {
-		return fmt.Errorf("the peer's memory is of a file system of type %#x, and not tmpfs", fs.Type)
+		return fmt.Errorf("the peer's memory is on a file system of type %#x, want tmpfs", fs.Type)
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
 	}
 	if st.Size != int64(MemoryLen(n)) {
-		return fmt.Errorf("the peer's memory has %d bytes, and it says %d", st.Size, MemoryLen(n))
+		return fmt.Errorf("the peer's memory has %d bytes, its hello says %d", st.Size, MemoryLen(n))
 	}
 	return nil
 }
@@ -76,20 +76,20 @@ func mapMemory(fd, n int) ([]byte, error) {
 
 // Send sends a message with a descriptor, such as that of a ring's memory.
 func Send(conn *net.UnixConn, message []byte, fd int) error {
-	return whileCrowded(func() error {
+	return retryTooManyRefs(func() error {
 		_, _, err := conn.WriteMsgUnix(message, unix.UnixRights(fd), nil)
 		return err
 	})
 }
 
-// TrySend is Send that does not wait until the other side has read what was sent before: the error is EAGAIN then. Nil rights are
-// none.
+// TrySend is Send without waiting: the error is EAGAIN if the socket's buffer is full. Nil rights
+// send no descriptors.
 func TrySend(conn *net.UnixConn, message, rights []byte) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return err
 	}
-	return whileCrowded(func() error {
+	return retryTooManyRefs(func() error {
 		var err error
 		closed := raw.Write(func(fd uintptr) bool {
 			for {
@@ -103,20 +103,22 @@ func TrySend(conn *net.UnixConn, message, rights []byte) error {
 	})
 }
 
-// whileCrowded sends a descriptor. Linux limits how many of a user without privileges are on their way at a time, in all programs
-// together. They soon arrive, or are thrown away with their socket, so that it is tried again for a while.
-func whileCrowded(send func() error) error {
-	for end := time.Now().Add(crowdedTime); ; time.Sleep(time.Millisecond) {
+// retryTooManyRefs calls send, which sends a descriptor, until it no longer fails with
+// ETOOMANYREFS. Linux limits the descriptors that all programs of an unprivileged user have in
+// flight. They soon arrive or are closed with their socket, so a retry succeeds within a short
+// time.
+func retryTooManyRefs(send func() error) error {
+	for end := time.Now().Add(tooManyRefsTimeout); ; time.Sleep(time.Millisecond) {
 		if err := send(); !errors.Is(err, unix.ETOOMANYREFS) || time.Now().After(end) {
 			return err
 		}
 	}
 }
 
-const crowdedTime = time.Second
+const tooManyRefsTimeout = time.Second
 
-// Receive receives a message and its descriptors, which the caller closes: one, or two, as the kernel rounds the room for them
-// up. It closes what there is no room for.
+// Receive receives a message and its descriptors, which the caller closes. There may be two
+// descriptors, because the kernel rounds the room for them up; it closes the others.
 func Receive(conn *net.UnixConn, message []byte) (n int, fds []int, err error) {
 	rights := make([]byte, rightsLen)
 	n, rn, _, _, err := conn.ReadMsgUnix(message, rights) // with MSG_CMSG_CLOEXEC
@@ -125,7 +127,7 @@ func Receive(conn *net.UnixConn, message []byte) (n int, fds []int, err error) {
 
 var rightsLen = unix.CmsgSpace(4)
 
-// descriptors are those in a control message.
+// descriptors returns the descriptors in a control message.
 func descriptors(rights []byte) (fds []int) {
 	messages, err := unix.ParseSocketControlMessage(rights)
 	if err != nil {

@@ -12,73 +12,79 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/softrnic/softrnic/link"
-	"github.com/softrnic/softrnic/link/rest"
+	"github.com/softrnic/softrnic/link/idle"
 )
 
-// QueueBytes is how many bytes of frames wait for room in the ring of the other side of a pair.
+// QueueBytes is the number of bytes of frames that may wait for room in the peer's ring.
 const QueueBytes = 16 << 20
 
-// Frames are passed to the receiver in batches of what there is, as far as they fit into an arena. A frame in place ends its
-// batch: it is best looked at while it is in the processor's cache, and its room is wanted back.
+// Frames are passed to the receiver in batches of what is available and fits into the arena. A
+// frame in place ends its batch: it should be read while it is in the cache, and the peer needs its
+// room back.
 const (
 	arenaLen    = MaxFrame + 32<<10
 	batchFrames = 64
 )
 
-// Frames are left in place if they are longer than shortFrame, and their headers can be those of RoCE over IPv4 or IPv6.
+// Frames stay in place if they are longer than shortFrame and their headers may be those of RoCE
+// over IPv4 or IPv6.
 const (
 	shortFrame = 1024
 	minHeaders = link.EthernetHeaderLen + 20 + 8
 	maxHeaders = link.EthernetHeaderLen + 40 + 8
 )
 
-// spinTime is how long a pair's goroutine looks for more frames before it sleeps, where that has been worth it.
+// spinTime is how long a pair's goroutine spins before it sleeps, where idle.AdaptiveSpin says that
+// spinning pays.
 const spinTime = 50 * time.Microsecond
 
-// Pair is two rings between this process and another, one each way, and the connection of theirs: by it one side wakes the other,
-// with a message of one byte that is sent only if a ring says that the other sleeps, and its end is the end of the pair. The
-// kernel closes it when a process dies, at whatever instruction.
+// Pair is two rings between this process and another, one in each direction, and their connection.
+// The connection carries wakeups: messages of one byte, sent only if the ring says that the peer
+// sleeps. The end of the connection ends the pair; the kernel closes it when a process dies, at
+// whatever instruction.
 //
-// Send never waits: two who wait for room in each other's rings, each on the goroutine that would make room, would wait for ever.
-// What does not fit is kept in this process, up to QueueBytes, and beyond that lost and counted.
+// Send never waits. Two processes that each waited for room in the other's ring, on the goroutine
+// that makes room, would deadlock. Frames that do not fit are queued in this process up to
+// QueueBytes; beyond that they are dropped and counted.
 type Pair struct {
 	group *Group
 	quota *Quota
 	conn  *net.UnixConn
 
-	ended   atomic.Bool // the pair is to end
-	waiting atomic.Bool // there are frames in the queue
+	ended   atomic.Bool // the pair is about to end
+	waiting atomic.Bool // the queue has frames
 
-	// In. receiving is held by whoever receives: the pair's goroutine, or who polls.
+	// In. receiving is held by the receiver: the pair's goroutine or a poller.
 	receiving sync.Mutex
-	recv      link.Receiver // nil: nobody receives yet, or any more
+	recv      link.Receiver // nil: before Serve and after Close
 	in        *Consumer
 	inMemory  []byte
 	arena     []byte
 	frames    []link.Frame
-	rest      [1][]byte
+	more      [1][]byte
 
 	// Out.
-	mu        sync.Mutex
-	closed    bool
-	out       *Producer
-	outMemory []byte
-	queue     []link.Frame // each with Data of its own
-	queued    atomic.Int64 // bytes in it; written with mu held
-	raw       syscall.RawConn
-	ding      func(fd uintptr) bool // made once, as it is allocated
+	mu         sync.Mutex
+	closed     bool
+	out        *Producer
+	outMemory  []byte
+	queue      []link.Frame // each frame has its own Data
+	queued     atomic.Int64 // bytes in the queue; written with mu held
+	raw        syscall.RawConn
+	sendWakeup func(fd uintptr) bool // made once, because a closure allocates
 }
 
-// Quota is how many bytes may wait in the queues of several pairs together.
+// Quota limits the bytes in the queues of several pairs together.
 type Quota struct {
 	Bytes  int64
 	queued atomic.Int64
 }
 
-// NewPair makes a pair of a group, whose rings are in memory that is mapped and from now on the pair's; Serve is to be called, and
-// Close. Without memory to put frames into, out is nil, nothing can be sent.
+// NewPair returns a pair of a group. The rings are in mapped memory that belongs to the pair from
+// now on. The caller calls Serve and Close. If out is nil, the pair cannot send.
 func NewPair(g *Group, q *Quota, conn *net.UnixConn, in, out []byte) (p *Pair, err error) {
-	p = &Pair{group: g, quota: q, conn: conn, inMemory: in, outMemory: out, arena: make([]byte, arenaLen), frames: make([]link.Frame, 0, batchFrames)}
+	p = &Pair{group: g, quota: q, conn: conn, inMemory: in, outMemory: out,
+		arena: make([]byte, arenaLen), frames: make([]link.Frame, 0, batchFrames)}
 	if p.in, err = NewConsumer(in); err != nil {
 		return nil, err
 	}
@@ -91,19 +97,20 @@ func NewPair(g *Group, q *Quota, conn *net.UnixConn, in, out []byte) (p *Pair, e
 	if p.raw, err = conn.SyscallConn(); err != nil {
 		return nil, err
 	}
-	p.ding = func(fd uintptr) bool { Ring(fd); return true }
+	p.sendWakeup = func(fd uintptr) bool { WakePeer(fd); return true }
 	return p, nil
 }
 
-// Ring wakes the reader of a connection. A bell that does not fit into the socket is not needed: there are others.
-func Ring(fd uintptr) { _ = unix.Sendto(int(fd), bell, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil) }
+// WakePeer wakes the reader of a connection. If the socket's buffer is full, other wakeups are
+// pending and this one is not needed.
+func WakePeer(fd uintptr) { _ = unix.Sendto(int(fd), wakeup, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil) }
 
-var bell = []byte{1}
+var wakeup = []byte{1}
 
-// wake rings the bell.
-func (p *Pair) wake() { _ = p.raw.Write(p.ding) }
+// wake sends the peer a wakeup.
+func (p *Pair) wake() { _ = p.raw.Write(p.sendWakeup) }
 
-// Send puts frames into the peer's ring, or into the queue before it.
+// Send puts frames into the peer's ring, or into the queue in front of it.
 func (p *Pair) Send(frames []link.Frame) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -114,7 +121,7 @@ func (p *Pair) Send(frames []link.Frame) {
 		if len(p.queue) == 0 {
 			ok, err := p.out.Put(&frames[i])
 			if err != nil {
-				p.HangUp()
+				p.Shutdown()
 				return
 			}
 			if ok {
@@ -126,7 +133,7 @@ func (p *Pair) Send(frames []link.Frame) {
 	p.flush()
 }
 
-// enqueue copies a frame to the queue. It is called with p.mu held.
+// enqueue copies a frame to the queue. p.mu is held.
 func (p *Pair) enqueue(f *link.Frame) {
 	n := f.Len()
 	if int(p.queued.Load())+n > QueueBytes || p.quota.queued.Load()+int64(n) > p.quota.Bytes {
@@ -144,7 +151,7 @@ func (p *Pair) enqueue(f *link.Frame) {
 	p.waiting.Store(true)
 }
 
-// flush moves what fits from the queue to the ring, and shows it to the peer. It is called with p.mu held.
+// flush moves frames from the queue to the ring, as many as fit, and publishes them. p.mu is held.
 func (p *Pair) flush() {
 	if p.closed {
 		return
@@ -153,7 +160,7 @@ func (p *Pair) flush() {
 		for len(p.queue) > 0 {
 			ok, err := p.out.Put(&p.queue[0])
 			if err != nil {
-				p.HangUp()
+				p.Shutdown()
 				return
 			}
 			if !ok {
@@ -174,29 +181,29 @@ func (p *Pair) flush() {
 			return
 		}
 		if sleep, err := p.out.Sleep(len(p.queue[0].Data)); err != nil {
-			p.HangUp()
+			p.Shutdown()
 			return
 		} else if sleep {
-			return // the peer will ring
+			return // the peer will send a wakeup
 		}
 	}
 }
 
-// HangUp has the peer's goroutine end the pair.
-func (p *Pair) HangUp() {
+// Shutdown makes the pair's goroutine end the pair.
+func (p *Pair) Shutdown() {
 	p.ended.Store(true)
 	if p.conn != nil {
-		_ = p.conn.CloseRead() // which wakes it
+		_ = p.conn.CloseRead() // wakes the goroutine
 	}
 }
 
-// Ended tells whether the pair is about to end.
+// Ended reports whether the pair is about to end.
 func (p *Pair) Ended() bool { return p.ended.Load() }
 
-// Queued is how many bytes wait for room in the other side's ring.
+// Queued returns the number of bytes that wait for room in the peer's ring.
 func (p *Pair) Queued() int { return int(p.queued.Load()) }
 
-// Reserve sets room for a frame of up to n bytes aside, if the peer takes frames in place.
+// Reserve reserves room for a frame of up to n bytes, if the peer takes frames in place.
 func (p *Pair) Reserve(n int) (r link.Room) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -212,12 +219,12 @@ func (p *Pair) Reserve(n int) (r link.Room) {
 // Commit implements link.Committer.
 func (p *Pair) Commit(at uint64, f *link.Frame, n int) {
 	if p.commit(at, f, n) {
-		p.wake() // without a lock: a thread of a program in C may be interrupted here, and exit in the handler
+		p.wake() // without a lock: a C program's thread may be interrupted here, and exit in the signal handler
 	}
 }
 
-// commit is Commit, but for the bell, and reports whether that is to ring.
-func (p *Pair) commit(at uint64, f *link.Frame, n int) (ring bool) {
+// commit is Commit without the wakeup. It reports whether the peer must be woken.
+func (p *Pair) commit(at uint64, f *link.Frame, n int) (wake bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.out.Commit(at, f, n)
@@ -242,38 +249,39 @@ func (p *Pair) Close() {
 	p.unmapOut()
 }
 
-// unmapOut unmaps the memory that frames are put into, when nobody builds one there. It is called with p.mu held.
+// unmapOut unmaps the outgoing ring once no frame is being built in it. p.mu is held.
 func (p *Pair) unmapOut() {
 	if p.out != nil && p.out.Reserved() == 0 {
 		_ = unix.Munmap(p.outMemory)
 	}
 }
 
-// Serve passes what the other side sends to recv, and the messages on the connection that are longer than a bell, with their
-// descriptors, to hear, until the pair ends or hear returns an error. The error is that, or says what was wrong with the ring, if
-// it was the ring. A message is valid during the call, and the descriptors are closed afterwards. Without hear, messages are all
-// bells. While an application polls the group, Serve sleeps.
-func (p *Pair) Serve(recv link.Receiver, hear func(message []byte, fds []int) error) error {
-	err := p.serve(recv, hear)
+// Serve passes the peer's frames to recv until the pair ends or onMessage returns an error.
+// onMessage gets the messages that are longer than a wakeup, with their descriptors. A message is
+// valid during the call; the descriptors are closed afterwards. If onMessage is nil, all messages
+// are wakeups. The error is onMessage's, or says why the ring is corrupt. While an application
+// polls the group, Serve sleeps.
+func (p *Pair) Serve(recv link.Receiver, onMessage func(message []byte, fds []int) error) error {
+	err := p.serve(recv, onMessage)
 	if errors.Is(err, ErrCorrupt) {
 		p.group.malformed.Add(1)
 	}
 	return err
 }
 
-func (p *Pair) serve(recv link.Receiver, hear func(message []byte, fds []int) error) error {
+func (p *Pair) serve(recv link.Receiver, onMessage func(message []byte, fds []int) error) error {
 	p.receiving.Lock()
 	p.recv = recv
 	if p.group.inPlace.Load() {
-		p.in.TakeInPlace()
+		p.in.AllowInPlace()
 	}
 	p.receiving.Unlock()
-	ear := newEar(p.conn, p.raw, hear)
+	messages := newMessageReader(p.conn, p.raw, onMessage)
 	var (
-		taken int
-		fresh bool      // frames were received since the goroutine last looked for more, or slept
-		until time.Time // when to stop looking for more; zero: it does not
-		vigil rest.Vigil
+		taken    int
+		fresh    bool      // frames were received since the goroutine last spun or slept
+		until    time.Time // when to stop spinning; zero: not spinning
+		adaptive idle.AdaptiveSpin
 	)
 	for !p.ended.Load() {
 		p.receiving.Lock()
@@ -290,31 +298,32 @@ func (p *Pair) serve(recv link.Receiver, hear func(message []byte, fds []int) er
 			switch {
 			case n > 0:
 				if !until.IsZero() {
-					vigil.Looked(true)
+					adaptive.Spun(true)
 				}
 				fresh, until = true, time.Time{}
 				taken += n
 				wait = false
-			case fresh && vigil.Due():
+			case fresh && adaptive.ShouldSpin():
 				fresh, until = false, time.Now().Add(spinTime)
 				continue
 			case !until.IsZero() && time.Now().Before(until):
-				p.group.giveWay()
+				p.group.yield()
 				continue
 			case !p.sleeps():
 				continue
 			case !until.IsZero():
-				vigil.Looked(false)
+				adaptive.Spun(false)
 				until = time.Time{}
 			}
 		}
-		if wait || hear != nil && taken >= hearInterval { // else messages would wait for the stream of frames to end
+		if wait || onMessage != nil && taken >= messageInterval { // otherwise messages would wait for the stream of frames to end
 			taken = 0
 			if wait {
-				rest.LetRun()
+				idle.YieldGoroutines()
 			}
-			// Of the other's bells, the end of the connection, and handOver's deadline, the first ends the sleep.
-			switch ended, err := ear.listen(wait); {
+			// A wakeup from the peer, the end of the connection or handOver's deadline
+			// ends the wait.
+			switch ended, err := messages.next(wait); {
 			case err != nil:
 				return errors.Join(err, p.drain())
 			case ended:
@@ -322,7 +331,7 @@ func (p *Pair) serve(recv link.Receiver, hear func(message []byte, fds []int) er
 			}
 		}
 		if !wait {
-			runtime.Gosched() // whom the frames have woken runs before more are waited for
+			runtime.Gosched() // goroutines that the frames have woken run first
 			continue
 		}
 		p.receiving.Lock()
@@ -332,8 +341,8 @@ func (p *Pair) serve(recv link.Receiver, hear func(message []byte, fds []int) er
 	return nil
 }
 
-// drain passes on what a peer that has gone has left in its ring. The peer may not have gone, and go on putting frames in: no more are
-// taken than fit into the ring at once, the shortest with a header of 32 bytes each.
+// drain receives what a departed peer has left in its ring. If the peer is alive after all, it may
+// keep adding frames, so drain takes no more frames than the ring can hold.
 func (p *Pair) drain() error {
 	p.receiving.Lock()
 	defer p.receiving.Unlock()
@@ -356,21 +365,22 @@ func (p *Pair) wait() {
 	defer p.receiving.Unlock()
 }
 
-// sleeps has the peer ring from now on when it sends; false if there is something already.
+// sleeps asks the peer to wake this side for the next frame. It returns false if there are frames
+// already.
 func (p *Pair) sleeps() bool {
 	p.receiving.Lock()
 	defer p.receiving.Unlock()
 	return p.recv == nil || p.in.Sleep()
 }
 
-// handOver has the peer's goroutine receive, as nobody polls any more.
+// handOver makes the pair's goroutine receive again, as nobody polls any more.
 func (p *Pair) handOver() {
 	if !p.sleeps() {
-		_ = p.conn.SetReadDeadline(time.Unix(1, 0)) // it is up
+		_ = p.conn.SetReadDeadline(time.Unix(1, 0)) // a deadline in the past wakes the goroutine
 	}
 }
 
-// poll receives unless somebody else does.
+// poll receives unless another goroutine is receiving.
 func (p *Pair) poll() bool {
 	if !p.receiving.TryLock() {
 		return false
@@ -380,7 +390,7 @@ func (p *Pair) poll() bool {
 		var err error
 		p.in.Awake()
 		if n, err = p.receive(true); err != nil {
-			p.HangUp()
+			p.Shutdown()
 		}
 	}
 	p.receiving.Unlock()
@@ -388,7 +398,7 @@ func (p *Pair) poll() bool {
 	return n > 0
 }
 
-// flushWaiting moves what waits for room, if anything does.
+// flushWaiting flushes the queue unless it is empty.
 func (p *Pair) flushWaiting() {
 	if p.waiting.Load() {
 		p.mu.Lock()
@@ -397,8 +407,8 @@ func (p *Pair) flushWaiting() {
 	}
 }
 
-// receive passes a batch of frames to the receiver, and returns how many were taken from the ring. It is called with
-// p.receiving held.
+// receive passes a batch of frames to the receiver, and returns the number of frames that were
+// taken from the ring. p.receiving is held.
 func (p *Pair) receive(polled bool) (taken int, err error) {
 	p.frames = p.frames[:0]
 	for room := p.arena; len(p.frames) < batchFrames; taken++ {
@@ -409,7 +419,7 @@ func (p *Pair) receive(polled bool) (taken int, err error) {
 		h, inPlace := p.in.HeaderLen(), false
 		var f link.Frame
 		if inPlace = n > shortFrame && h >= minHeaders && h <= maxHeaders; inPlace {
-			f = p.in.TakeHeaders(room, h, &p.rest)
+			f = p.in.TakeHeaders(room, h, &p.more)
 			room = room[h:]
 		} else {
 			f = p.in.Take(room)

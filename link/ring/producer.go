@@ -6,23 +6,24 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// Producer puts frames into a ring. Only one goroutine may call its methods at a time; the room that Reserve returns may be
-// written to meanwhile.
+// Producer puts frames into a ring. Only one goroutine at a time may call its methods. Others may
+// write to the room that Reserve returned meanwhile.
 type Producer struct {
 	m        memory
-	next     uint64        // behind the last record that was put or reserved
-	head     uint64        // as it was last read
-	reserved []reservation // from the first that is not committed on
+	next     uint64        // index after the last record that was put or reserved
+	head     uint64        // the consumer's index as last read
+	reserved []reservation // begins with the first uncommitted one
 	err      error         // wraps ErrCorrupt
 }
 
-// reservation is room for a frame that is being written.
+// reservation is room for a frame that is being built.
 type reservation struct {
 	at, size  uint64
 	committed bool
 }
 
-// NewProducer makes the producer of a ring in memory that is all zeros, or that only a consumer has used.
+// NewProducer returns the producer of a ring. The memory must be zeroed, or used by a consumer
+// only.
 func NewProducer(b []byte) (*Producer, error) {
 	m, err := newMemory(b)
 	if err != nil {
@@ -31,17 +32,17 @@ func NewProducer(b []byte) (*Producer, error) {
 	return &Producer{m: m}, nil
 }
 
-// InPlace reports whether the consumer takes frames without an ICRC, and looks at them where they are.
+// InPlace reports whether the consumer takes frames without an ICRC and reads them in place.
 func (p *Producer) InPlace() bool { return p.m.inPlace.Load() != 0 }
 
-// Put copies a frame into the ring, which the consumer sees after Publish; false if there is no room for it, or after an
-// error. The frame is one that link.Frame.Validate has passed.
+// Put copies a frame into the ring; Publish makes it visible to the consumer. It returns false if
+// there is no room, or after an error. link.Frame.Validate has passed the frame.
 func (p *Producer) Put(f *link.Frame) (bool, error) {
 	n := f.Len()
 	if n > MaxFrame {
 		return false, fmt.Errorf("frame of %d bytes, at most %d: %w", n, MaxFrame, link.ErrTooLong)
 	}
-	at, ok, err := p.place(n)
+	at, ok, err := p.allocate(n)
 	if !ok {
 		return false, err
 	}
@@ -59,10 +60,11 @@ func (p *Producer) Put(f *link.Frame) (bool, error) {
 	return true, nil
 }
 
-// Reserve sets room for a frame of up to n bytes aside, which Commit must be called for; nil if there is none, or after an
-// error. What is put or reserved from now on comes after it.
+// Reserve reserves room for a frame of up to n bytes, for which Commit must be called. The room is
+// nil if there is none, or after an error. Frames that are put or reserved later come after this
+// one.
 func (p *Producer) Reserve(n int) (at uint64, room []byte) {
-	at, ok, _ := p.place(n)
+	at, ok, _ := p.allocate(n)
 	if !ok {
 		return 0, nil
 	}
@@ -73,7 +75,8 @@ func (p *Producer) Reserve(n int) (at uint64, room []byte) {
 	return at, p.m.records[begin : begin+uint64(n) : begin+uint64(n)]
 }
 
-// Commit says that the first n bytes of the room at an index are a frame, whose fields are f's; n is 0 if it is not used.
+// Commit makes the first n bytes of the room at an index a frame with the fields of f. With n 0 the
+// room is unused.
 func (p *Producer) Commit(at uint64, f *link.Frame, n int) {
 	i := 0
 	for p.reserved[i].at != at {
@@ -99,7 +102,7 @@ func (p *Producer) Commit(at uint64, f *link.Frame, n int) {
 	p.reserved = p.reserved[:copy(p.reserved, p.reserved[done:])]
 }
 
-// Reserved is how many reservations are not committed, with what stands behind them.
+// Reserved returns the number of records from the first uncommitted reservation on.
 func (p *Producer) Reserved() int { return len(p.reserved) }
 
 func (p *Producer) putHeader(at uint64, f *link.Frame, n int, size uint64) {
@@ -107,9 +110,9 @@ func (p *Producer) putHeader(at uint64, f *link.Frame, n int, size uint64) {
 	copy(p.m.records[p.m.at(at):], h[:])
 }
 
-// place finds the index for the record of a frame of n bytes. Where that does not fit before the end of the records, it
-// fills these with an empty one.
-func (p *Producer) place(n int) (at uint64, ok bool, err error) {
+// allocate finds the index for the record of a frame of n bytes. If the record does not fit before
+// the end of the ring, an empty record fills the remainder.
+func (p *Producer) allocate(n int) (at uint64, ok bool, err error) {
 	need, left := recordLen(n), p.m.left(p.next)
 	if need <= left {
 		ok, err = p.room(need)
@@ -126,8 +129,8 @@ func (p *Producer) place(n int) (at uint64, ok bool, err error) {
 	return p.next, true, nil
 }
 
-// room reports whether there is room for so many bytes. It looks where the consumer is only if there was none when it last
-// looked.
+// room reports whether there are so many free bytes. It reads the consumer's index only if the last
+// known value leaves too little.
 func (p *Producer) room(need uint64) (bool, error) {
 	size := uint64(len(p.m.records))
 	if p.next-p.head+need <= size {
@@ -144,7 +147,7 @@ func (p *Producer) room(need uint64) (bool, error) {
 	return p.next-p.head+need <= size, nil
 }
 
-// published is where the consumer may read up to.
+// published returns the index up to which the consumer may read.
 func (p *Producer) published() uint64 {
 	if len(p.reserved) > 0 {
 		return p.reserved[0].at
@@ -152,14 +155,16 @@ func (p *Producer) published() uint64 {
 	return p.next
 }
 
-// Publish shows the consumer what was put and committed; true if the consumer sleeps and the caller must wake it.
+// Publish makes committed frames visible to the consumer. It reports whether the consumer sleeps
+// and the caller must wake it.
 func (p *Producer) Publish() (wake bool) {
 	p.m.tail.Store(p.published())
 	return p.m.consumerAsleep.Load() != 0 && p.m.consumerAsleep.Swap(0) != 0
 }
 
-// Sleep is called before the producer sleeps for want of room for a frame of n bytes: false if there is room by now. From now
-// on the consumer wakes it after the next Release. What was put is published first.
+// Sleep is called before the producer sleeps for lack of room for a frame of n bytes. It returns
+// false if there is room. After true, the consumer's next Release asks to wake the producer. Frames
+// must be published first.
 func (p *Producer) Sleep(n int) (bool, error) {
 	p.m.producerAsleep.Store(1)
 	need := recordLen(n)

@@ -11,26 +11,26 @@ const (
 	recordAlign = headerLen
 )
 
-// Bits of a record's flags. Others are of no meaning.
+// Bits of a record's flags. Other bits are ignored.
 const (
 	partialChecksum = 1 << iota
 	validChecksum
 	noICRC
 )
 
-// recordLen is the number of bytes of a record with a frame of n bytes.
+// recordLen returns the length of the record of a frame of n bytes.
 func recordLen(n int) uint64 {
 	return (uint64(n) + headerLen + recordAlign - 1) &^ (recordAlign - 1)
 }
 
-// header is what a record's header says.
+// header is a record's header, decoded.
 type header struct {
 	length int
 	size   uint64
 	frame  link.Frame // without data
 }
 
-// encode makes the header of a record of size bytes, with a frame of length bytes.
+// encode returns the header of a record of size bytes with a frame of length bytes.
 func encode(f *link.Frame, length int, size uint64) (h [headerLen]byte) {
 	e := binary.NativeEndian
 	e.PutUint32(h[0:], uint32(length))
@@ -52,11 +52,11 @@ func encode(f *link.Frame, length int, size uint64) (h [headerLen]byte) {
 	return h
 }
 
-// decode takes any bytes.
+// decode accepts any bytes.
 func decode(h *[headerLen]byte) header {
 	e := binary.NativeEndian
 	return header{
-		length: int(min(e.Uint32(h[0:]), MaxFrame+1)), // what is longer is just as wrong
+		length: int(min(e.Uint32(h[0:]), MaxFrame+1)), // clamped: every longer length is equally invalid
 		size:   uint64(e.Uint32(h[16:])),
 		frame: link.Frame{
 			Segmentation:   link.Segmentation(h[4]),

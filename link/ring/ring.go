@@ -1,18 +1,25 @@
-// Package ring is a queue of frames in memory that two processes share: one puts frames in, the other takes them out, and
-// neither trusts the other.
+// Package ring is a queue of frames in memory that two processes share. The producer puts frames
+// in, the consumer takes them out, and neither trusts the other.
 //
-// The memory is one page of indices, each in a cache line of its own, and the records behind it, a power of two bytes:
+// The memory is one page of indices, each in a cache line of its own, followed by the records, a
+// power of two bytes:
 //
-//	   0  tail            8 bytes, written by the producer: where the next record will begin
-//	  64  consumer asleep 4 bytes: the consumer sets it before it sleeps, the producer clears it and wakes the consumer
-//	 128  head            8 bytes, written by the consumer: where the oldest record begins
-//	 192  producer asleep 4 bytes: the same the other way round, for a producer that waits for room
-//	 256  in place        4 bytes, written by the consumer: not 0 if it takes frames without an ICRC, where they are
-//	4096  records
+//	 0  tail            8 bytes, written by the producer: index of the next record to come
+//	64  consumer asleep 4 bytes: set by the consumer before it sleeps, cleared by
+//	                    the producer, which then wakes the consumer
 //
-// Indices count bytes from the beginning of time, so that tail-head is what is in use; a record at index i stands at i modulo
-// the size of the records. Each begins at a multiple of 32, with a header of 32 bytes and the frame behind it, and does not wrap
-// round: where one does not fit before the end, an empty record fills the rest. All is in the byte order of the machine:
+// 128 head 8 bytes, written by the consumer: index of the oldest record 192 producer asleep 4
+// bytes: the same for a producer that waits for room 256 in place 4 bytes, written by the consumer:
+// 1 if it takes frames without an
+//
+//	ICRC and reads them in place
+//
+// 4096 records
+//
+// Indices count bytes since the ring's creation and never wrap, so tail-head is the number of bytes
+// in use. The record with index i is at i modulo the size of the records. A record begins at a
+// multiple of 32, with a header of 32 bytes and the frame after it. It does not wrap around: where
+// it would, an empty record fills the remainder. Numbers are in the machine's byte order:
 //
 //	 0  length of the frame   4 bytes; 0: the record is empty, and to be skipped
 //	 4  segmentation          1 byte, a link.Segmentation
@@ -25,13 +32,16 @@
 //	16  size of the record    4 bytes, header included, a multiple of 32
 //	20  zeros
 //
-// A frame is put in in one piece, or room is reserved for it and it is written there, by several goroutines at a time: the
-// consumer sees it when it, and all that were reserved before it, are committed.
+// A frame is put in at once, or room is reserved and the frame is built there. Several goroutines
+// may build frames at a time. The consumer sees a frame once it and all earlier reservations are
+// committed.
 //
-// Each side keeps its own index in its own memory and never reads it back. It reads the other's index once for each decision,
-// and takes it for what it is only if it can be true: what cannot is [ErrCorrupt], after which the ring must be given up. A
-// record's header is copied before it is looked at. Its frame is copied before anybody sees it, or, if the consumer asks for
-// that, its headers are, and the rest is handed out where it is: whoever gets that must read each byte once, and believe
+// Each side keeps its own index in private memory and never reads it back. It reads the peer's
+// index once per decision and checks that the value is possible. An impossible value is
+// [ErrCorrupt], and the ring must be abandoned. A record's header is copied before it is examined.
+// The frame is copied before anybody sees it. If the consumer asks for frames in place, only the
+// headers are copied. The reader of the remainder must read each byte once, and trust nothing that
+// a second read would have to confirm. Zeroed memory is an empty ring.
 // nothing that a second look would have to confirm. Zeroed memory is an empty ring.
 package ring
 
@@ -44,7 +54,7 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// Where things are in the memory.
+// Offsets in the memory.
 const (
 	tailAt           = 0
 	consumerAsleepAt = 64
@@ -54,7 +64,8 @@ const (
 	recordsAt        = 4096
 )
 
-// The records have MinLen to MaxLen bytes; the smallest ring holds two of the largest frames wherever they stand.
+// The records have MinLen to MaxLen bytes. The smallest ring holds two of the longest frames at any
+// position.
 const (
 	MinLen = 256 << 10
 	MaxLen = 64 << 20
@@ -63,16 +74,17 @@ const (
 // MaxFrame is the length of the longest frame.
 const MaxFrame = link.EthernetHeaderLen + 2*link.TagLen + link.MaxSuperframe
 
-// Offloads are what frames in a ring may need: all there are, as they come as they were written.
+// Offloads are the offloads that frames in a ring may need: all of them, as frames are not
+// converted.
 var Offloads = link.Offloads{USO: true, TSO: true, Checksum: true}
 
-// ErrCorrupt is what the error wraps that says that the other side does not keep to the rules.
+// ErrCorrupt is wrapped by errors that say that the peer violates the protocol.
 var ErrCorrupt = errors.New("the ring is corrupt")
 
-// MemoryLen is the length of the memory of a ring whose records have n bytes.
+// MemoryLen returns the length of a ring's memory whose records have n bytes.
 func MemoryLen(n int) int { return recordsAt + n }
 
-// memory is a ring as one side sees it.
+// memory is one side's view of a ring.
 type memory struct {
 	tail, head                              *atomic.Uint64
 	consumerAsleep, producerAsleep, inPlace *atomic.Uint32
@@ -82,11 +94,11 @@ type memory struct {
 func newMemory(b []byte) (m memory, err error) {
 	n := len(b) - recordsAt
 	if n < MinLen || n > MaxLen || n&(n-1) != 0 {
-		return m, fmt.Errorf("memory of %d bytes for a ring: give %d and a power of two from %d to %d", len(b), recordsAt, MinLen, MaxLen)
+		return m, fmt.Errorf("ring memory has %d bytes: want %d plus a power of two from %d to %d", len(b), recordsAt, MinLen, MaxLen)
 	}
 	base := unsafe.Pointer(unsafe.SliceData(b))
 	if uintptr(base)%recordAlign != 0 {
-		return m, fmt.Errorf("memory of a ring at %p: give a multiple of %d", base, recordAlign)
+		return m, fmt.Errorf("ring memory is at %p: want a multiple of %d", base, recordAlign)
 	}
 	return memory{
 		tail: (*atomic.Uint64)(unsafe.Add(base, tailAt)), head: (*atomic.Uint64)(unsafe.Add(base, headAt)),
@@ -97,8 +109,8 @@ func newMemory(b []byte) (m memory, err error) {
 	}, nil
 }
 
-// at is where an index stands among the records.
+// at returns the position of an index among the records.
 func (m *memory) at(index uint64) uint64 { return index & uint64(len(m.records)-1) }
 
-// left is how many bytes there are from an index to the end of the records.
+// left returns the number of bytes from an index to the end of the records.
 func (m *memory) left(index uint64) uint64 { return uint64(len(m.records)) - m.at(index) }

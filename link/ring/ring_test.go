@@ -12,7 +12,7 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// alloc is zeroed memory of a ring, aligned as mmap aligns it.
+// alloc returns zeroed memory for a ring, aligned as mmap aligns it.
 func alloc(n int) []byte {
 	b := make([]byte, MemoryLen(n)+recordsAt)
 	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & (recordsAt - 1)
@@ -62,7 +62,8 @@ func payload(seed, n int) []byte {
 	return b
 }
 
-// TestFrames: frames of all lengths, in pieces and with all fields, come out as they went in, round and round the ring.
+// TestFrames checks that frames of all lengths, in pieces and with all fields, come out as they
+// went in, also when the ring wraps.
 func TestFrames(t *testing.T) {
 	_, p, c := pair(t, MinLen)
 	lengths := []int{14, 31, 32, 33, 60, 1514, 4214, 9000, 65535, MaxFrame}
@@ -73,10 +74,10 @@ func TestFrames(t *testing.T) {
 		cut := min(15, len(data))
 		f.Data, f.More = data[:14], [][]byte{data[14:cut], {}, data[cut:]}
 		if !put(t, p, f) {
-			t.Fatalf("no room for frame %d in an empty ring", i)
+			t.Fatalf("frame %d does not fit into an empty ring", i)
 		}
 		if _, ok := take(t, c); ok {
-			t.Fatal("a frame is seen before it is published")
+			t.Fatal("the consumer sees a frame before Publish")
 		}
 		p.Publish()
 		g, ok := take(t, c)
@@ -84,8 +85,9 @@ func TestFrames(t *testing.T) {
 			t.Fatalf("frame %d of %d bytes came as %d bytes", i, len(data), len(g.Data))
 		}
 		f.Data, f.More, g.Data = nil, nil, nil
-		if f.Segmentation != g.Segmentation || f.SegmentSize != g.SegmentSize || f.HeaderLen != g.HeaderLen || f.NeedsChecksum != g.NeedsChecksum ||
-			f.ChecksumStart != g.ChecksumStart || f.ChecksumOffset != g.ChecksumOffset || f.ChecksumValid != g.ChecksumValid || g.Polled || g.TCI != 0 {
+		if f.Segmentation != g.Segmentation || f.SegmentSize != g.SegmentSize || f.HeaderLen != g.HeaderLen ||
+			f.NeedsChecksum != g.NeedsChecksum || f.ChecksumStart != g.ChecksumStart || f.ChecksumOffset != g.ChecksumOffset ||
+			f.ChecksumValid != g.ChecksumValid || g.Polled || g.TCI != 0 {
 			t.Fatalf("frame %d came as %+v, want %+v", i, g, f)
 		}
 		c.Release()
@@ -95,7 +97,7 @@ func TestFrames(t *testing.T) {
 	}
 }
 
-// TestFull: a full ring takes nothing more until room was given back, and loses nothing.
+// TestFull checks that a full ring refuses frames until Release, and loses none.
 func TestFull(t *testing.T) {
 	_, p, c := pair(t, MinLen)
 	f := link.Frame{Data: payload(0, 1000)}
@@ -108,7 +110,7 @@ func TestFull(t *testing.T) {
 		t.Errorf("%d frames, want %d", n, want)
 	}
 	if sleep, err := p.Sleep(1000); !sleep || err != nil {
-		t.Errorf("a full ring: the producer may sleep: %t, %v", sleep, err)
+		t.Errorf("Sleep with a full ring: %t, %v", sleep, err)
 	}
 	for i := range n {
 		g, ok := take(t, c)
@@ -117,64 +119,65 @@ func TestFull(t *testing.T) {
 		}
 		if i == 0 {
 			if put(t, p, f) {
-				t.Error("there is room before Release")
+				t.Error("Put succeeds before Release")
 			}
 			if !c.Release() {
-				t.Error("the producer is not woken")
+				t.Error("Release does not ask to wake the producer")
 			}
 			if c.Release() {
-				t.Error("the producer is woken twice")
+				t.Error("the second Release asks to wake the producer")
 			}
 			if sleep, err := p.Sleep(1000); sleep || err != nil {
-				t.Errorf("there is room, and the producer may sleep: %t, %v", sleep, err)
+				t.Errorf("Sleep with room in the ring: %t, %v", sleep, err)
 			}
 			if c.Release() {
-				t.Error("the producer is woken, and does not sleep")
+				t.Error("Release asks to wake a producer that does not sleep")
 			}
 		}
 	}
 	if _, ok := take(t, c); ok {
-		t.Error("there is a frame too many")
+		t.Error("the ring has one frame too many")
 	}
 }
 
-// TestSleep: the consumer is woken if it sleeps, and only then.
+// TestSleep checks that the consumer is woken if it sleeps, and only then.
 func TestSleep(t *testing.T) {
 	_, p, c := pair(t, MinLen)
 	f := link.Frame{Data: payload(0, 100)}
 	if p.Publish() {
-		t.Error("a consumer is woken that does not sleep")
+		t.Error("Publish asks to wake a consumer that does not sleep")
 	}
 	if !c.Sleep() {
-		t.Error("the consumer may not sleep, and there is nothing")
+		t.Error("Sleep fails with an empty ring")
 	}
 	put(t, p, f)
 	if !p.Publish() {
-		t.Error("the consumer is not woken")
+		t.Error("Publish does not ask to wake the consumer")
 	}
 	if put(t, p, f); p.Publish() {
-		t.Error("the consumer is woken twice")
+		t.Error("the second Publish asks to wake the consumer")
 	}
 	if c.Sleep() {
-		t.Error("the consumer may sleep, and there is a frame")
+		t.Error("Sleep succeeds with a frame in the ring")
 	}
 	take(t, c)
 	take(t, c)
 	c.Sleep()
 	c.Awake()
 	if put(t, p, f); p.Publish() {
-		t.Error("the consumer is woken, and is awake")
+		t.Error("Publish asks to wake a consumer that is awake")
 	}
 }
 
-// TestConcurrent: a producer and a consumer at the same time, each of which sleeps when it can do nothing.
+// TestConcurrent runs a producer and a consumer at the same time. Each sleeps when it has nothing
+// to do.
 func TestConcurrent(t *testing.T) {
 	_, p, c := pair(t, MinLen)
 	const frames = 20000
 	toConsumer, toProducer := make(chan struct{}, 1), make(chan struct{}, 1)
-	ring := func(bell chan struct{}) {
+	wake := func(c chan struct{}) {
 		select {
-		case bell <- struct{}{}:
+		case c <- struct{}{}:
 		default:
 		}
 	}
@@ -186,18 +189,18 @@ func TestConcurrent(t *testing.T) {
 			binary.NativeEndian.PutUint64(f.Data[14:], uint64(i))
 			for !put(t, p, f) {
 				if p.Publish() {
-					ring(toConsumer)
+					wake(toConsumer)
 				}
 				if sleep, _ := p.Sleep(n); sleep {
 					<-toProducer
 				}
 			}
 			if i%7 == 0 && p.Publish() {
-				ring(toConsumer)
+				wake(toConsumer)
 			}
 		}
 		if p.Publish() {
-			ring(toConsumer)
+			wake(toConsumer)
 		}
 	}()
 	r := rand.New(rand.NewPCG(1, 2))
@@ -205,7 +208,7 @@ func TestConcurrent(t *testing.T) {
 		f, ok := take(t, c)
 		if !ok {
 			if c.Release() {
-				ring(toProducer)
+				wake(toProducer)
 			}
 			if c.Sleep() {
 				<-toConsumer
@@ -218,18 +221,19 @@ func TestConcurrent(t *testing.T) {
 			t.Fatalf("frame %d is wrong", i)
 		}
 		if i++; i%5 == 0 && c.Release() {
-			ring(toProducer)
+			wake(toProducer)
 		}
 	}
 	runtime.KeepAlive(p)
 }
 
-// TestHostile: what the other side writes that cannot be is found out, and the ring is of no use any more.
+// TestHostile checks that impossible values from the other side are detected, and that the ring
+// then stays corrupt.
 func TestHostile(t *testing.T) {
 	put8 := func(at int, v uint64) func([]byte) {
 		return func(b []byte) { binary.NativeEndian.PutUint64(b[at:], v) }
 	}
-	tail := func(v uint64) func([]byte) { // with a frame that can be
+	tail := func(v uint64) func([]byte) { // with a valid frame
 		return func(b []byte) {
 			binary.NativeEndian.PutUint32(b[recordsAt:], 50)
 			binary.NativeEndian.PutUint32(b[recordsAt+16:], recordAlign*4)
@@ -274,16 +278,16 @@ func TestHostile(t *testing.T) {
 		}
 		put8(tailAt, 0)(b)
 		if n, err := c.Next(); n != 0 || !errors.Is(err, ErrCorrupt) {
-			t.Errorf("%s, and then nothing: %d, %v, want ErrCorrupt", name, n, err)
+			t.Errorf("%s, repaired: %d, %v, want ErrCorrupt", name, n, err)
 		}
 		if c.Sleep() {
-			t.Errorf("%s: the consumer may sleep", name)
+			t.Errorf("%s: Sleep succeeds", name)
 		}
 	}
 	for name, head := range map[string]uint64{
-		"head before the tail it had": 1<<64 - recordAlign,
-		"head beyond the tail":        MinLen + recordAlign,
-		"head between records":        1,
+		"head before its old value": 1<<64 - recordAlign,
+		"head beyond the tail":      MinLen + recordAlign,
+		"head between records":      1,
 	} {
 		b, p, _ := pair(t, MinLen)
 		f := link.Frame{Data: payload(0, 1000)}
@@ -295,16 +299,17 @@ func TestHostile(t *testing.T) {
 		}
 		put8(headAt, 0)(b)
 		if ok, err := p.Put(&f); ok || !errors.Is(err, ErrCorrupt) {
-			t.Errorf("%s, and then not: %t, %v, want ErrCorrupt", name, ok, err)
+			t.Errorf("%s, repaired: %t, %v, want ErrCorrupt", name, ok, err)
 		}
 		if sleep, err := p.Sleep(1000); sleep || !errors.Is(err, ErrCorrupt) {
-			t.Errorf("%s: the producer may sleep: %t, %v", name, sleep, err)
+			t.Errorf("%s: Sleep: %t, %v, want ErrCorrupt", name, sleep, err)
 		}
 	}
 }
 
-// TestReserve: frames that are built in the ring, at the same time and in any order, come out in the order in which their room
-// was reserved, with those that were put between them; room that is not used, or not all of it, is skipped.
+// TestReserve builds frames in the ring concurrently and commits them in any order. They must come
+// out in the order of their reservations and of the frames put between them. Unused room is
+// skipped.
 func TestReserve(t *testing.T) {
 	_, p, c := pair(t, MinLen)
 	r := rand.New(rand.NewPCG(3, 4))
@@ -314,7 +319,7 @@ func TestReserve(t *testing.T) {
 		frame int
 	}
 	var opened []open
-	var want []int // numbers of frames that are to come, in order; -1 for one that does not
+	var want []int // numbers of the expected frames, in order; -1 for an unused reservation
 	number, next := 0, 0
 	length := func(i int) int { return 22 + i*37%9000 }
 	for step := range 20000 {
@@ -356,7 +361,7 @@ func TestReserve(t *testing.T) {
 					next++
 				}
 				if !bytes.Equal(f.Data, payload(want[next], length(want[next]))) || f.NoICRC && int(f.HeaderLen) != want[next]&0xffff {
-					t.Fatalf("step %d: not frame %d", step, want[next])
+					t.Fatalf("step %d: wrong frame, want number %d", step, want[next])
 				}
 				next++
 			}
@@ -375,18 +380,19 @@ func TestReserve(t *testing.T) {
 		t.Errorf("%d frames, %d reservations are left", number, p.Reserved())
 	}
 	if ok, err := p.room(MinLen); !ok || err != nil {
-		t.Errorf("not all room was given back: %v", err)
+		t.Errorf("the ring still has bytes in use: %v", err)
 	}
 }
 
-// TestTakeHeaders: a frame in place is its headers, copied, and the rest where it is.
+// TestTakeHeaders checks that a frame in place has its headers copied and the remainder in the
+// ring.
 func TestTakeHeaders(t *testing.T) {
 	_, p, c := pair(t, MinLen)
 	if p.InPlace() {
-		t.Error("the consumer takes frames in place, and has not said so")
+		t.Error("InPlace is true before AllowInPlace")
 	}
-	if c.TakeInPlace(); !p.InPlace() {
-		t.Error("the consumer does not take frames in place, and has said so")
+	if c.AllowInPlace(); !p.InPlace() {
+		t.Error("InPlace is false after AllowInPlace")
 	}
 	data := payload(0, 1000)
 	at, room := p.Reserve(2000)
@@ -396,20 +402,20 @@ func TestTakeHeaders(t *testing.T) {
 	if n, err := c.Next(); n != len(data) || err != nil || c.HeaderLen() != 42 {
 		t.Fatal(n, err, c.HeaderLen())
 	}
-	var rest [1][]byte
-	f := c.TakeHeaders(make([]byte, 42), 42, &rest)
+	var more [1][]byte
+	f := c.TakeHeaders(make([]byte, 42), 42, &more)
 	if !bytes.Equal(f.Data, data[:42]) || !bytes.Equal(f.More[0], data[42:]) || cap(f.More[0]) != 1000-42 || !f.NoICRC {
 		t.Errorf("%+v", f)
 	}
 	if room[41]++; f.Data[41] != data[41] {
-		t.Error("the headers are no copy")
+		t.Error("the headers were not copied")
 	}
 	if room[42]++; f.More[0][0] != data[42]+1 {
-		t.Error("the rest is a copy")
+		t.Error("the remainder was copied")
 	}
 }
 
-// TestHeaderIsReadOnce: a header that is changed after Next has no effect on Take.
+// TestHeaderIsReadOnce checks that changing a header after Next has no effect on Take.
 func TestHeaderIsReadOnce(t *testing.T) {
 	b, p, c := pair(t, MinLen)
 	put(t, p, link.Frame{Data: payload(0, 100)})
@@ -425,7 +431,7 @@ func TestHeaderIsReadOnce(t *testing.T) {
 		t.Errorf("a frame of %d bytes, segmentation %d", len(f.Data), f.Segmentation)
 	}
 	if n, err := c.Next(); n != 0 || err != nil {
-		t.Errorf("the next: %d, %v", n, err)
+		t.Errorf("Next after Take: %d, %v", n, err)
 	}
 }
 
@@ -441,8 +447,8 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// FuzzHostile lets both sides work while any bytes are written anywhere into the memory: neither leaves its memory, takes a
-// frame that is no frame, or goes on after an error.
+// FuzzHostile runs both sides while arbitrary bytes are written anywhere into the memory. Neither
+// side may leave its memory, return an invalid frame or continue after an error.
 func FuzzHostile(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 64, 0, 0, 255, 1, 2, 0, 0, 0})
 	f.Add(bytes.Repeat([]byte{7, 0, 16, 1}, 40))
@@ -473,13 +479,13 @@ func FuzzHostile(f *testing.F) {
 				binary.NativeEndian.PutUint64(shared[headAt:], uint64(at)*recordAlign)
 			case 4:
 				if ok, err := p.Put(&frame); ok && err != nil {
-					t.Fatal("a frame was put, and failed:", err)
+					t.Fatal("Put returned true and an error:", err)
 				}
 				p.Publish()
 			default:
 				n, err := c.Next()
 				if corrupt && err == nil || err != nil && n != 0 || n != 0 && (n < link.EthernetHeaderLen || n > MaxFrame) {
-					t.Fatalf("Next: %d, %v; it had failed: %t", n, err, corrupt)
+					t.Fatalf("Next: %d, %v; failed before: %t", n, err, corrupt)
 				}
 				corrupt = err != nil
 				if n > 0 {

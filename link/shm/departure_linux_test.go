@@ -39,7 +39,7 @@ func TestDepartures(t *testing.T) {
 	b.Attach(func([]link.Frame) {})
 	met(1)
 	first := a.medium.(*segment).peer(mac)
-	first.HangUp()
+	first.Shutdown()
 	await(t, "they meet again", func() bool { p := a.medium.(*segment).peer(mac); return p != nil && p != first })
 
 	cmd := exec.Command(os.Args[0])

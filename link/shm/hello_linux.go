@@ -83,7 +83,7 @@ type peer struct {
 // connection if there is no error.
 func (s *segment) exchange(conn *net.UnixConn, from *process) (*peer, error) {
 	var theirs hello
-	in, out, err := ring.Exchange(conn, patience, s.own.encode(), s.own.ring, func(b []byte) (n int, err error) {
+	in, out, err := ring.Handshake(conn, patience, s.own.encode(), s.own.ring, func(b []byte) (n int, err error) {
 		theirs, err = decodeHello(b)
 		return theirs.ring, err
 	})

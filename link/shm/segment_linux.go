@@ -349,7 +349,7 @@ func (s *segment) add(p *peer) error {
 		if p.began != ownIsSmaller || all[i].began == p.began || all[i].mac != p.mac {
 			return errTwice
 		}
-		all[i].HangUp()
+		all[i].Shutdown()
 		all = slices.Delete(all, i, i+1)
 	}
 	if slices.ContainsFunc(all, func(q *peer) bool { return q.mac == p.mac }) {
@@ -485,7 +485,7 @@ func (s *segment) Close() error {
 			_ = conn.Close()
 		}
 		for _, p := range s.peers.Swap(nil).all {
-			p.HangUp()
+			p.Shutdown()
 		}
 	}
 	s.mu.Unlock()

@@ -193,7 +193,7 @@ func TestMeetAgain(t *testing.T) {
 	first := a.medium.(*segment).peers.Load().all[0]
 	a.Attach(func([]link.Frame) {})
 	toB := linktest.Receive(b)
-	first.HangUp()
+	first.Shutdown()
 	await(t, "they have met again", func() bool {
 		p, q := a.medium.(*segment).peers.Load().all, b.medium.(*segment).peers.Load().all
 		return len(p) == 1 && p[0] != first && len(q) == 1 && !q[0].Ended()

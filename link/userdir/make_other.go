@@ -2,5 +2,5 @@
 
 package userdir
 
-// anothers is for systems on which processes do not change their user.
-func anothers(string) bool { return false }
+// ownedByOther returns false: processes on these systems do not change their user.
+func ownedByOther(string) bool { return false }

@@ -11,18 +11,18 @@ import (
 	"syscall"
 )
 
-// MaxPath is the number of bytes that the path of a unix socket may have.
+// MaxPath is the longest path of a unix socket, in bytes.
 const MaxPath = len(syscall.RawSockaddrUnix{}.Path) - 1
 
-// Make makes a directory of mode 0700 and the one that it is in, if need be, and checks that both are this user's, and nobody
-// else's to write.
+// Make creates a directory of mode 0700, and its parent if needed. It fails unless both belong to
+// this user, nobody else can write to the parent, and nobody else can use the directory.
 func Make(dir string) error {
-	const toWrite, toUse = 0o022, 0o077 // by others than the owner
+	const toWrite, toUse = 0o022, 0o077 // permissions of others
 	parent := filepath.Dir(dir)
 	if err := os.MkdirAll(parent, 0o700); err != nil {
 		return err
 	}
-	if err := check(parent, toWrite); err != nil { // before anything is made where it may lead
+	if err := check(parent, toWrite); err != nil { // before anything is created below it
 		return err
 	}
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -31,8 +31,9 @@ func Make(dir string) error {
 	return check(dir, toUse)
 }
 
-// anothers tells whether a directory that is there is another user's, where this one cannot make what it needs. Root can.
-func anothers(dir string) bool {
+// ownedByOther reports whether an existing directory belongs to another user, so that this one
+// cannot create files in it. For root it never does.
+func ownedByOther(dir string) bool {
 	if os.Geteuid() == 0 {
 		return false
 	}
@@ -44,7 +45,7 @@ func anothers(dir string) bool {
 	return ok && int(st.Uid) != os.Geteuid()
 }
 
-// check refuses what is no directory of this user's, or gives others one of the permissions.
+// check fails unless d is a directory of this user that gives others none of the permissions.
 func check(d string, permissions fs.FileMode) error {
 	info, err := os.Lstat(d)
 	if err != nil {
@@ -53,7 +54,7 @@ func check(d string, permissions fs.FileMode) error {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	own := ok && info.IsDir() && int(st.Uid) == os.Geteuid()
 	if open := info.Mode().Perm()&permissions != 0; !own || open {
-		return fmt.Errorf("%s is %v of user %d: it must be a directory of this user, %d, that is nobody else's to write: give another",
+		return fmt.Errorf("%s is %v of user %d: want a directory of user %d that others cannot write to; give another",
 			d, info.Mode(), st.Uid, os.Geteuid())
 	}
 	return nil

@@ -1,5 +1,5 @@
-// Package userdir has the directories in which the processes of one user meet: by unix sockets and locks that nobody else can
-// reach.
+// Package userdir provides the directories for unix sockets and locks that the processes of one
+// user share and nobody else can reach.
 package userdir
 
 import (
@@ -8,10 +8,11 @@ import (
 	"strconv"
 )
 
-// Default is softrnic in $XDG_RUNTIME_DIR. Where that is not set, or is another user's, as in a program that has given up root's
-// rights, it is softrnic-UID in the directory for temporary files.
+// Default returns softrnic in $XDG_RUNTIME_DIR. If that is not set or belongs to another user, as
+// after a program has given up root's rights, it returns softrnic-UID in the directory for
+// temporary files.
 func Default() string {
-	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) && !anothers(dir) {
+	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) && !ownedByOther(dir) {
 		return filepath.Join(dir, "softrnic")
 	}
 	return filepath.Join(os.TempDir(), "softrnic-"+strconv.Itoa(os.Getuid()))

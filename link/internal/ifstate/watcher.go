@@ -14,11 +14,11 @@ import (
 	"github.com/softrnic/softrnic/link/rtnetlink"
 )
 
-// Watcher hears of changes from the kernel. It implements link.Carrier.
+// Watcher follows the kernel's notifications about an interface. It implements link.Carrier.
 type Watcher struct {
 	farSide       bool
-	index, master int            // the interface's, and that of the bridge that it is in, or 0
-	flags         map[int]uint32 // of all interfaces that were heard of, by index: one of them may be the bridge
+	index, master int            // indices of the interface and of its bridge; 0: no bridge
+	flags         map[int]uint32 // of all interfaces that notifications have named, by index: one of them may be the bridge
 	removed       bool           // the interface was deleted, or moved to another network namespace
 	kernel        *rtnetlink.Listener
 
@@ -30,10 +30,11 @@ type Watcher struct {
 	closed bool
 }
 
-// New watches the interface of this name in the network namespace of the calling thread. farSide says that the interface is
-// the other end of the link's cable, as with TAP, and not the link itself. If it, or the bridge that it is in, is down, the
-// link then has no carrier, but is not disabled. Where the kernel tells of no changes, state and MTU stay as they are.
-func New(name string, farSide bool) (*Watcher, error) {
+// New watches the interface of this name in the network namespace of the calling thread. farSide
+// says that the interface is the other end of the link's cable, as with TAP, rather than the link
+// itself. If it or its bridge is down, the link then has no carrier, rather than being disabled.
+// Where the kernel sends no notifications, state and MTU never change.
+func New(name string, farSide bool) (*Watcher, error) { // before the state is read, so that no change is missed
 	kernel, err := rtnetlink.Listen() // before the present state is read, so that no change is missed
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
@@ -50,13 +51,13 @@ func New(name string, farSide bool) (*Watcher, error) {
 	}
 	go kernel.Hear(rtnetlink.Events{
 		Link: func(at *netlink.LinkAttrs, removed bool) {
-			w.change(func() {
+			w.apply(func() {
 				switch {
 				case removed:
 					delete(w.flags, at.Index)
 					w.removed = w.removed || at.Index == w.index
 				case at.Index == w.index:
-					w.take(at)
+					w.update(at)
 				default:
 					w.flags[at.Index] = at.RawFlags
 				}
@@ -64,7 +65,7 @@ func New(name string, farSide bool) (*Watcher, error) {
 		},
 		Addrs: func(int) {},
 		Missed: func() {
-			w.change(func() {
+			w.apply(func() {
 				if _, gone := w.read().(netlink.LinkNotFoundError); gone {
 					w.removed = true
 				}
@@ -74,7 +75,7 @@ func New(name string, farSide bool) (*Watcher, error) {
 	return w, nil
 }
 
-// read finds out how the interface is, and the bridge that it is in.
+// read asks the kernel for the state of the interface and of its bridge.
 func (w *Watcher) read() error {
 	at, err := w.kernel.Link(w.index)
 	if err != nil {
@@ -82,33 +83,34 @@ func (w *Watcher) read() error {
 	}
 	clear(w.flags)
 	if at.MasterIndex != 0 {
-		if bridge, err := w.kernel.Link(at.MasterIndex); err == nil { // else it is just being deleted, which will be heard of
+		if bridge, err := w.kernel.Link(at.MasterIndex); err == nil { // otherwise the bridge is being deleted, and a notification follows
 			w.flags[bridge.Index] = bridge.RawFlags
 		}
 	}
-	w.take(at)
-	w.judge()
+	w.update(at)
+	w.setState()
 	return nil
 }
 
-// take takes in what the kernel says of the interface.
-func (w *Watcher) take(at *netlink.LinkAttrs) {
+// update stores the kernel's attributes of the interface.
+func (w *Watcher) update(at *netlink.LinkAttrs) {
 	w.mtu.Store(int64(at.MTU))
 	w.flags[w.index], w.master = at.RawFlags, at.MasterIndex
 }
 
-// change has f take in something, and tells whoever watches if that made a difference.
-func (w *Watcher) change(f func()) {
+// apply calls f, which processes a notification, and calls the watching function if the state or
+// the MTU has changed.
+func (w *Watcher) apply(f func()) {
 	state, mtu := w.State(), w.MTU()
 	f()
-	w.judge()
+	w.setState()
 	if state != w.State() || mtu != w.MTU() {
-		w.tell()
+		w.notify()
 	}
 }
 
-// judge finds the state from the flags of the interface and of the bridge that it is in.
-func (w *Watcher) judge() {
+// setState derives the state from the flags of the interface and of its bridge.
+func (w *Watcher) setState() {
 	flags, state := w.flags[w.index], link.Up
 	bridge, known := w.flags[w.master]
 	switch {
@@ -122,7 +124,7 @@ func (w *Watcher) judge() {
 	w.state.Store(uint32(state))
 }
 
-func (w *Watcher) tell() {
+func (w *Watcher) notify() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.f != nil && !w.closed {
@@ -140,10 +142,11 @@ func (w *Watcher) Watch(f func()) {
 	w.f = f
 }
 
-// MTU is the interface's.
+// MTU returns the interface's MTU.
 func (w *Watcher) MTU() int { return int(w.mtu.Load()) }
 
-// Close ends the watch, and waits for a call of the watching function that is running. It may be called more than once.
+// Close ends the watch. It waits for a running call of the watching function, and may be called
+// more than once.
 func (w *Watcher) Close() {
 	w.mu.Lock()
 	w.closed = true

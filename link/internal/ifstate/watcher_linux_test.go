@@ -11,14 +11,14 @@ import (
 	"github.com/softrnic/softrnic/link/linktest"
 )
 
-// TestMissed: a watcher that was held up, while more changed than the kernel keeps for it, knows afterwards how the interface is,
-// and hears of what changes then.
+// TestMissed checks that a watcher recovers after the kernel has dropped notifications: it reads
+// the present state, and follows later changes.
 func TestMissed(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		then func(v0 netlink.Link) error // the last change, which is lost
+		then func(v0 netlink.Link) error // the last change, whose notification is lost
 		is   link.State
-		mtu  int // 0: that does not matter
+		mtu  int // 0: any
 	}{
 		{"up", func(v0 netlink.Link) error { return netlink.LinkSetMTU(v0, 1450) }, link.Up, 1450},
 		{"disabled", netlink.LinkSetDown, link.Disabled, 1401},

@@ -1,5 +1,5 @@
-// Package station has the settings that links share: the Ethernet address of the host behind the link (the station, as IEEE
-// 802 calls it), how the link waits for frames, and how many queues it has.
+// Package station has the settings that links share: the Ethernet address of the host (the station,
+// in IEEE 802's terms), how the link waits for frames, and the number of its queues.
 package station
 
 import (
@@ -13,7 +13,8 @@ import (
 // MaxQueues is the largest number of queues.
 const MaxQueues = 16
 
-// Config is the settings. Its methods refuse values that are out of bounds, with an error for the link's user.
+// Config is the settings. Its methods refuse values out of bounds, with an error for the link's
+// user.
 type Config struct {
 	MAC    net.HardwareAddr // nil: not set
 	Wait   link.Wait
@@ -47,7 +48,7 @@ func (c *Config) SetQueues(n int) error {
 	return nil
 }
 
-// CheckMTU refuses an MTU that is not link.MinMTU to most.
+// CheckMTU refuses an MTU outside of link.MinMTU to most.
 func CheckMTU(n, most int) error {
 	if n < link.MinMTU || n > most {
 		return fmt.Errorf("MTU %d: give %d to %d (1500 for a RoCE path MTU of 1024, 4200 for 4096)", n, link.MinMTU, most)
@@ -55,7 +56,7 @@ func CheckMTU(n, most int) error {
 	return nil
 }
 
-// CheckMAC refuses an address that is not that of a single host.
+// CheckMAC refuses an address unless it is a single host's.
 func CheckMAC(mac net.HardwareAddr) error {
 	if len(mac) != 6 || mac[0]&1 != 0 || [6]byte(mac) == [6]byte{} {
 		return fmt.Errorf("MAC %q is not a unicast Ethernet address: give six bytes, the first one even", mac)
@@ -63,7 +64,7 @@ func CheckMAC(mac net.HardwareAddr) error {
 	return nil
 }
 
-// RandomMAC draws a locally administered unicast address.
+// RandomMAC returns a random locally administered unicast address.
 func RandomMAC() net.HardwareAddr {
 	mac := make(net.HardwareAddr, 6)
 	_, _ = rand.Read(mac) // never fails

@@ -7,7 +7,8 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// TestBounds: a value within its bounds is set, and one beyond is refused and changes nothing.
+// TestBounds checks that a value within its bounds is set, and that one outside is refused and
+// changes nothing.
 func TestBounds(t *testing.T) {
 	own := net.HardwareAddr{2, 0, 0, 0, 0, 1}
 	c := Config{Queues: 1}
@@ -19,15 +20,15 @@ func TestBounds(t *testing.T) {
 	for _, mac := range []net.HardwareAddr{nil, {}, {2, 0, 0, 0, 0}, {2, 0, 0, 0, 0, 0, 0, 0}, {0, 0, 0, 0, 0, 0}, {3, 0, 0, 0, 0, 1},
 		{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}} {
 		if c.SetMAC(mac) == nil {
-			t.Errorf("MAC %v is taken", mac)
+			t.Errorf("MAC %v is accepted", mac)
 		}
 	}
 	if c.SetWait(link.WaitPoll+1) == nil {
-		t.Error("an unknown way of waiting is taken")
+		t.Error("an unknown Wait is accepted")
 	}
 	for _, n := range []int{-1, 0, MaxQueues + 1} {
 		if c.SetQueues(n) == nil {
-			t.Errorf("%d queues are taken", n)
+			t.Errorf("%d queues are accepted", n)
 		}
 	}
 	if c.MAC.String() != own.String() || c.Wait != link.WaitPoll || c.Queues != MaxQueues {
@@ -35,7 +36,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestRandomMAC: the addresses are such as a host may have, and differ.
+// TestRandomMAC checks that the addresses are valid for a host, and differ.
 func TestRandomMAC(t *testing.T) {
 	seen := map[string]bool{}
 	for range 100 {

@@ -11,20 +11,20 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// auxdata reads from a packet socket with PACKET_AUXDATA. The kernel takes the first tag off whatever it receives, whoever
-// it is for, and tells of it beside the frame.
+// auxdata reads from a packet socket with PACKET_AUXDATA. The kernel removes the first VLAN tag of
+// every received frame, and returns it in a control message.
 type auxdata struct {
 	msg     unix.Msghdr
 	iov     unix.Iovec
-	control [8]uint64 // 64 bytes for a message of 16 and 20
+	control [8]uint64 // room for a message of 16 and 20 bytes
 }
 
 const (
-	auxdataAt  = unix.SizeofCmsghdr // of the data, which is aligned to the header's size
+	auxdataAt  = unix.SizeofCmsghdr // offset of the data, which is aligned to the size of the header
 	auxdataEnd = auxdataAt + int(unsafe.Sizeof(unix.TpacketAuxdata{}))
 )
 
-// read is recvmsg(2), which does not wait, into b; tag is the one that was taken off, type and control information, or 0.
+// read is a non-blocking recvmsg(2) into b. tag is the tag that was removed (TPID and TCI), or 0.
 func (a *auxdata) read(fd int, b []byte) (n int, tag uint32, errno unix.Errno) {
 	a.iov = iovec(b)
 	control := unsafe.Pointer(&a.control)
@@ -46,8 +46,9 @@ func (a *auxdata) read(fd int, b []byte) (n int, tag uint32, errno unix.Errno) {
 	return int(r), tag, 0
 }
 
-// putBack puts the tag into f again, whose data ends where b does and has that much room in front.
-func putBack(f *link.Frame, b []byte, tag uint32) {
+// insertTag inserts the tag into f again. f's data ends at the end of b, and b has room for the tag
+// in front of it.
+func insertTag(f *link.Frame, b []byte, tag uint32) {
 	const addresses = 12
 	copy(b, f.Data[:addresses])
 	binary.BigEndian.PutUint32(b[addresses:], tag)

@@ -11,35 +11,37 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/softrnic/softrnic/link"
-	"github.com/softrnic/softrnic/link/rest"
+	"github.com/softrnic/softrnic/link/idle"
 )
 
-// Conn sends and receives through descriptors of one medium, its queues. It keeps them away from Go's poller, which
-// would wake a thread for every frame whoever reads it.
+// Conn sends and receives through the descriptors of one medium, its queues. The descriptors are
+// not in Go's network poller, which would wake a thread for every frame, even while an application
+// polls.
 type Conn struct {
 	name     string
-	mtu      func() int // at present
-	bare     bool       // no virtio-net headers
+	mtu      func() int // the present MTU
+	bare     bool       // without virtio-net headers
 	offloads link.Offloads
 	packets  bool // the descriptors are packet sockets with PACKET_AUXDATA
 	wait     link.Wait
 	queues   []*queue
-	stop     event         // set by Close: ends the sleep of those who wait for a descriptor
+	stop     event         // set by Close: wakes goroutines that wait for a descriptor
 	closing  chan struct{} // closed by Close
 
-	started atomic.Bool
-	closed  atomic.Bool
-	err     error         // of Close
-	done    chan struct{} // closed when Close is through
-	polls   atomic.Uint32 // that found nothing
-	turn    atomic.Uint32 // which queue the next Poll begins with
-	vain    rest.Vain     // since when polls have found nothing
+	started    atomic.Bool
+	closed     atomic.Bool
+	err        error         // result of Close
+	done       chan struct{} // closed when Close has finished
+	emptyPolls atomic.Uint32 // polls that found nothing
+	nextQueue  atomic.Uint32 // index of the queue that the next Poll begins with
+	backoff    idle.Backoff  // since when no poll has found anything
 
-	writing sync.RWMutex // held by writers; Close takes it to close the descriptors
+	writing sync.RWMutex // held for reading by writers; Close locks it to close the descriptors
 	senders sync.Pool    // of *sender
 }
 
-// NewConn takes over fds, even when it fails. name goes into errors; mtu is asked for each frame.
+// NewConn takes ownership of fds, even when it fails. name appears in errors. mtu is called for
+// each frame.
 func NewConn(fds []int, name string, mtu func() int, o link.Offloads, wait link.Wait) (*Conn, error) {
 	return newConn(&Conn{name: name, mtu: mtu, offloads: o, wait: wait}, fds)
 }
@@ -49,7 +51,7 @@ func NewPacketConn(fds []int, name string, mtu func() int, o link.Offloads, wait
 	return newConn(&Conn{name: name, mtu: mtu, offloads: o, packets: true, wait: wait}, fds)
 }
 
-// NewBareConn is NewConn for a descriptor that moves frames without virtio-net headers.
+// NewBareConn is NewConn for a descriptor whose frames have no virtio-net headers.
 func NewBareConn(fd int, name string, mtu func() int, wait link.Wait) (*Conn, error) {
 	return newConn(&Conn{name: name, mtu: mtu, bare: true, wait: wait}, []int{fd})
 }
@@ -92,10 +94,10 @@ func (c *Conn) release() error {
 	return first
 }
 
-// Name and Offloads are what NewConn got.
+// Name is NewConn's name.
 func (c *Conn) Name() string { return c.name }
 
-// Offloads are what NewConn got.
+// Offloads are NewConn's offloads.
 func (c *Conn) Offloads() link.Offloads { return c.offloads }
 
 // Attach starts a receiving goroutine for each queue.
@@ -111,26 +113,26 @@ func (c *Conn) Attach(recv link.Receiver) {
 	}
 }
 
-// pollsPerYield is of how many polls that find nothing one lets another thread run on this processor. A yield takes longer than a
-// read that finds nothing: of 1, the median of half a round trip over TAP was a twelfth longer.
+// One empty poll in pollsPerYield yields the thread. A yield takes longer than an empty read: with
+// 1, the median of half a round trip over TAP was a twelfth longer.
 const pollsPerYield = 32
 
 // Poll implements link.Poller.
 func (c *Conn) Poll() bool {
 	any, first := false, 0
 	if len(c.queues) > 1 {
-		first = int(c.turn.Add(1))
+		first = int(c.nextQueue.Add(1))
 	}
 	for i := range c.queues {
 		any = c.queues[(first+i)%len(c.queues)].poll() || any
 	}
 	switch {
 	case any:
-		c.vain.Found()
-	case c.vain.In():
-		c.vain.Sleep()
-	case c.polls.Add(1)%pollsPerYield == 0:
-		rest.Yield()
+		c.backoff.Reset()
+	case c.backoff.Idle():
+		c.backoff.Sleep()
+	case c.emptyPolls.Add(1)%pollsPerYield == 0:
+		idle.YieldThread()
 	}
 	return any
 }
@@ -155,7 +157,7 @@ func (c *Conn) Close() error {
 		if started {
 			<-q.done
 		}
-		q.mu.Lock() // and no poller is in it
+		q.mu.Lock() // no poller receives any more
 		q.recv = nil
 		q.mu.Unlock()
 	}
@@ -166,7 +168,8 @@ func (c *Conn) Close() error {
 	return c.err
 }
 
-// Write implements link.Link. It waits where the kernel's send buffer is full; what its queues drop is lost.
+// Write implements link.Link. It waits while the kernel's send buffer is full. Frames that the
+// kernel's queues drop are lost.
 func (c *Conn) Write(frames []link.Frame) (int, error) {
 	c.writing.RLock()
 	defer c.writing.RUnlock()

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// event is an eventfd: what ends a poll(2).
+// event is an eventfd that ends a poll(2).
 type event int
 
 const noEvent event = -1
@@ -21,7 +21,7 @@ func newEvent() (event, error) {
 func (e event) set() {
 	var one [8]byte
 	binary.NativeEndian.PutUint64(one[:], 1)
-	_, _ = unix.Write(int(e), one[:]) // it fails only if the event is set 2^64-1 times over
+	_, _ = unix.Write(int(e), one[:]) // fails only if the event is set 2^64-1 times
 }
 
 func (e event) close() {
@@ -30,9 +30,9 @@ func (e event) close() {
 	}
 }
 
-// await sleeps until fd is ready for what, or e is set.
-func await(fd int, what int16, e event) error {
-	fds := [2]unix.PollFd{{Fd: int32(fd), Events: what}, {Fd: int32(e), Events: unix.POLLIN}}
+// await sleeps until fd is ready for the events of mask, or e is set.
+func await(fd int, mask int16, e event) error {
+	fds := [2]unix.PollFd{{Fd: int32(fd), Events: mask}, {Fd: int32(e), Events: unix.POLLIN}}
 	if _, err := unix.Poll(fds[:], -1); err != nil && err != unix.EINTR {
 		return err
 	}

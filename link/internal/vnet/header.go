@@ -10,8 +10,8 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// HeaderLen is the size of struct virtio_net_hdr: flags, gso_type, then hdr_len, gso_size, csum_start and csum_offset
-// of two bytes each in the machine's byte order.
+// HeaderLen is the size of struct virtio_net_hdr: flags and gso_type of one byte each, then
+// hdr_len, gso_size, csum_start and csum_offset of two bytes each in the machine's byte order.
 const HeaderLen = 10
 
 func encode(h *[HeaderLen]byte, f *link.Frame) {
@@ -35,7 +35,8 @@ func encode(h *[HeaderLen]byte, f *link.Frame) {
 	binary.NativeEndian.PutUint16(h[4:], f.SegmentSize)
 }
 
-// decode describes the frame that b, which was read, holds; false if b cannot be a frame.
+// decode describes the frame in b, which was read from a queue. It returns false if b cannot be a
+// frame.
 func (c *Conn) decode(b []byte, f *link.Frame) bool {
 	if !c.bare {
 		return decode(b, f)
@@ -44,7 +45,8 @@ func (c *Conn) decode(b []byte, f *link.Frame) bool {
 	return len(b) >= link.EthernetHeaderLen
 }
 
-// decode describes the frame that b, behind its virtio-net header, holds; false if b cannot be a frame.
+// decode describes the frame in b, behind its virtio-net header. It returns false if b cannot be a
+// frame.
 func decode(b []byte, f *link.Frame) bool {
 	if len(b) < HeaderLen+link.EthernetHeaderLen {
 		return false
@@ -77,8 +79,9 @@ func decode(b []byte, f *link.Frame) bool {
 	return true
 }
 
-// headerLen finds the end of the transport header: hdr_len is no more than a hint. The kernel leaves the checksum of
-// a superframe partial, so where the transport header starts is known. 0 means that it is not.
+// headerLen finds the end of the transport header, because hdr_len is only a hint. The kernel
+// leaves the checksum of a superframe partial, so ChecksumStart is the start of the transport
+// header. 0 means unknown.
 func headerLen(f *link.Frame) uint16 {
 	if !f.NeedsChecksum {
 		return 0

@@ -15,7 +15,8 @@ func TestEncodeDecode(t *testing.T) {
 	for _, f := range []link.Frame{
 		{Data: make([]byte, 60)},
 		{Data: make([]byte, 60), NeedsChecksum: true, ChecksumStart: 34, ChecksumOffset: 6},
-		{Data: make([]byte, 5000), Segmentation: link.UDP, SegmentSize: 1040, HeaderLen: 62, NeedsChecksum: true, ChecksumStart: 54, ChecksumOffset: 6},
+		{Data: make([]byte, 5000), Segmentation: link.UDP, SegmentSize: 1040, HeaderLen: 62,
+			NeedsChecksum: true, ChecksumStart: 54, ChecksumOffset: 6},
 		{Data: tcp, Segmentation: link.TCPv4, SegmentSize: 1448, HeaderLen: 66, NeedsChecksum: true, ChecksumStart: 34, ChecksumOffset: 16},
 		{Data: tcp, Segmentation: link.TCPv6, SegmentSize: 1448, HeaderLen: 66, NeedsChecksum: true, ChecksumStart: 34, ChecksumOffset: 16},
 	} {
@@ -36,17 +37,18 @@ func TestEncodeDecode(t *testing.T) {
 	}
 }
 
-// A partial checksum is taken for one only if it lies behind the Ethernet header and within the frame.
+// TestDecodeChecksumBounds checks that a partial checksum is accepted only behind the Ethernet
+// header and within the frame.
 func TestDecodeChecksumBounds(t *testing.T) {
 	const length = 60
 	for _, tc := range []struct {
 		start, offset uint16
 		ok            bool
 	}{
-		{14, 0, true}, {34, 6, true}, {34, 24, true}, {58, 0, true}, {14, 44, true}, // the last two bytes are the last
+		{14, 0, true}, {34, 6, true}, {34, 24, true}, {58, 0, true}, {14, 44, true}, // the checksum may be the last two bytes
 		{13, 6, false}, {0, 0, false}, // in the Ethernet header
-		{34, 25, false}, {59, 0, false}, {14, 45, false}, {60, 0, false}, // one byte beyond, and more
-		{0xffff, 0xffff, false}, {0xffff, 15, false}, {14, 0xffff, false}, // whose sum in 16 bits would do
+		{34, 25, false}, {59, 0, false}, {14, 45, false}, {60, 0, false}, // one byte beyond the frame, and more
+		{0xffff, 0xffff, false}, {0xffff, 15, false}, {14, 0xffff, false}, // sums that overflow 16 bits
 	} {
 		var h [HeaderLen]byte
 		encode(&h, &link.Frame{NeedsChecksum: true, ChecksumStart: tc.start, ChecksumOffset: tc.offset})
@@ -57,14 +59,15 @@ func TestDecodeChecksumBounds(t *testing.T) {
 	}
 }
 
-// A superframe whose transport header is not all there is not one.
+// TestDecodeHeaderBounds checks that a superframe with an incomplete transport header is not taken
+// for one.
 func TestDecodeHeaderBounds(t *testing.T) {
 	for _, tc := range []struct {
 		segmentation link.Segmentation
 		start        uint16
-		offset       uint16 // of the checksum: within the frame
+		offset       uint16 // of the checksum, within the frame
 		length       int
-		dataOffset   byte // TCP's, in words
+		dataOffset   byte // TCP's data offset, in words
 		ok           bool
 	}{
 		{link.UDP, 34, 6, 42, 0, true},
@@ -73,10 +76,11 @@ func TestDecodeHeaderBounds(t *testing.T) {
 		{link.TCPv4, 34, 16, 53, 5, false},
 		{link.TCPv4, 34, 16, 54, 6, false},
 		{link.TCPv4, 34, 16, 100, 4, false},
-		{link.TCPv4, 34, 10, 46, 5, false}, // without the byte that tells
+		{link.TCPv4, 34, 10, 46, 5, false}, // the data offset itself is missing
 	} {
 		var h [HeaderLen]byte
-		encode(&h, &link.Frame{Segmentation: tc.segmentation, SegmentSize: 10, NeedsChecksum: true, ChecksumStart: tc.start, ChecksumOffset: tc.offset})
+		encode(&h, &link.Frame{Segmentation: tc.segmentation, SegmentSize: 10,
+			NeedsChecksum: true, ChecksumStart: tc.start, ChecksumOffset: tc.offset})
 		data := make([]byte, tc.length)
 		if at := int(tc.start) + 12; at < len(data) {
 			data[at] = tc.dataOffset << 4
@@ -88,7 +92,7 @@ func TestDecodeHeaderBounds(t *testing.T) {
 	}
 }
 
-// FuzzDecode: what is decoded lies within the frame.
+// FuzzDecode checks that decoded offsets lie within the frame.
 func FuzzDecode(f *testing.F) {
 	f.Add(make([]byte, 100))
 	f.Add(append([]byte{1, 5, 0, 0, 16, 4, 34, 0, 6, 0}, make([]byte, 3000)...))
@@ -99,7 +103,8 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		if int(fr.HeaderLen) > len(fr.Data) || fr.Segmentation != 0 && (fr.SegmentSize == 0 || fr.HeaderLen <= fr.ChecksumStart) ||
-			fr.NeedsChecksum && (fr.ChecksumStart < link.EthernetHeaderLen || int(fr.ChecksumStart)+int(fr.ChecksumOffset)+2 > len(fr.Data)) {
+			fr.NeedsChecksum && (fr.ChecksumStart < link.EthernetHeaderLen ||
+				int(fr.ChecksumStart)+int(fr.ChecksumOffset)+2 > len(fr.Data)) {
 			t.Errorf("%x decoded as %+v", b, fr)
 		}
 	})

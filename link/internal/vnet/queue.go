@@ -12,61 +12,64 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/softrnic/softrnic/link"
-	"github.com/softrnic/softrnic/link/rest"
+	"github.com/softrnic/softrnic/link/idle"
 )
 
-// queue receives from one descriptor: on its own goroutine, or on that of whoever polls.
+// queue receives from one descriptor, on its own goroutine or on that of a poller.
 type queue struct {
 	conn *Conn
 	fd   int
-	aux  *auxdata // nil: tags come in frames
+	aux  *auxdata // nil: VLAN tags are in the frames
 	done chan struct{}
 
-	polling atomic.Uint32 // notPolled, polled or watched
-	napping atomic.Bool
-	wake    chan struct{} // ends a nap
+	polling    atomic.Uint32 // notPolled, polled or pollStale
+	standingBy atomic.Bool
+	wake       chan struct{} // ends a standBy
 
-	mu     sync.Mutex // held by whoever receives
-	recv   link.Receiver
-	arena  []byte
-	frames []link.Frame
-	limit  int    // frames that the next batch may have
-	idle   uint32 // reads that found nothing
-	oneP   bool   // GOMAXPROCS is 1
+	mu         sync.Mutex // held by the receiver
+	recv       link.Receiver
+	arena      []byte
+	frames     []link.Frame
+	limit      int    // most frames in the next batch
+	emptyReads uint32 // reads that found nothing
+	oneP       bool   // GOMAXPROCS is 1
 }
 
-// Values of queue.polling. An application that polls sets polled; the link's goroutine, when it looks, sets watched, and
-// goes back to receiving if it finds watched the next time.
+// Values of queue.polling. A polling application sets polled. The link's goroutine changes polled
+// to pollStale, and if no poll has happened by its next look, it receives again.
 const (
 	notPolled = iota
 	polled
-	watched
+	pollStale
 )
 
-// A batch is the frames that are read before they are passed on together. The arena has room for many small frames, but for
-// one superframe only, which is best processed while it is in the processor's cache. Batches begin with one frame and grow
-// with the traffic, so that a frame that arrives alone is passed on before the next read.
+// A batch is the frames that are read before they are passed on together. The arena has room for
+// many small frames, but for one superframe only, which is best processed while it is in the cache.
+// Batches begin with one frame and grow with the traffic, so that a single frame is passed on
+// before the next read.
 const (
 	largest     = HeaderLen + link.EthernetHeaderLen + 2*link.TagLen + link.MaxSuperframe
 	arenaLen    = largest + 32<<10
 	batchFrames = 64
 )
 
-// While reads find nothing, other goroutines are let run after each goschedReads of them; while superframes come, once in
-// goschedInterval. More often would do harm: each time the runtime may wake a thread to look for work, which takes a
-// processor from another program. With GOMAXPROCS 1 no thread is woken, and nothing else lets other goroutines run, so it is
-// done after each goschedReadsOneP reads.
+// One empty read in readsPerGosched yields to other goroutines; between superframes it is one yield
+// per goschedInterval. Each runtime.Gosched may wake a thread that looks for work, which takes a
+// processor from another program. With GOMAXPROCS 1 no thread is woken, and nothing else lets other
+// goroutines run, so it is one read in readsPerGoschedOneP.
 const (
-	goschedReads     = 512
-	goschedReadsOneP = 4
-	goschedInterval  = 500 * time.Microsecond
+	readsPerGosched     = 512
+	readsPerGoschedOneP = 4
+	goschedInterval     = 500 * time.Microsecond
 )
 
-// The link's goroutine spins for spinTime after traffic, where that has been worth it. While an application polls, the goroutine sleeps, and wakes up every
-// nap to see whether the application still polls: nap is longer than an application is busy between two polls.
+// The link's goroutine spins for spinTime after traffic, where idle.AdaptiveSpin says that spinning
+// pays. While an application polls, the goroutine sleeps. It wakes every pollTimeout to see whether
+// the application still polls; that is longer than an application is usually busy between two
+// polls.
 const (
-	spinTime = 50 * time.Microsecond
-	nap      = time.Millisecond
+	spinTime    = 50 * time.Microsecond
+	pollTimeout = time.Millisecond
 )
 
 func newQueue(c *Conn, fd int) *queue {
@@ -91,11 +94,11 @@ func (q *queue) serve() {
 	defer close(q.done)
 	c := q.conn
 	var s spin
-	alarm := time.NewTimer(nap)
+	alarm := time.NewTimer(pollTimeout)
 	defer alarm.Stop()
 	for !c.closed.Load() {
 		q.mu.Lock()
-		busy, err := q.pass(q.read())
+		busy, err := q.deliver(q.read())
 		bulk, yieldDue := q.bulk(), !busy && q.yieldDue()
 		q.mu.Unlock()
 		switch {
@@ -119,10 +122,10 @@ func (q *queue) serve() {
 			if yieldDue {
 				runtime.Gosched()
 			}
-			rest.Yield()
+			idle.YieldThread()
 		default:
 			s.sleep()
-			rest.LetRun()
+			idle.YieldGoroutines()
 			if await(q.fd, unix.POLLIN, c.stop) != nil {
 				return
 			}
@@ -130,13 +133,15 @@ func (q *queue) serve() {
 	}
 }
 
-// standBy sleeps for as long as applications poll: waking up for each frame that they receive would only disturb them.
+// standBy sleeps while applications poll: waking up for each frame that they receive would only
+// disturb them.
 func (q *queue) standBy(alarm *time.Timer) {
-	for q.polling.CompareAndSwap(polled, watched) {
-		// endPoll clears polling and then looks whether there is a nap to end: one of the two sees the other.
-		q.napping.Store(true)
+	for q.polling.CompareAndSwap(polled, pollStale) {
+		// endPoll clears polling, and then reads standingBy. One of the two goroutines sees
+		// the other's store.
+		q.standingBy.Store(true)
 		if q.polling.Load() != notPolled {
-			alarm.Reset(nap)
+			alarm.Reset(pollTimeout)
 			select {
 			case <-q.wake:
 			case <-q.conn.closing:
@@ -144,13 +149,13 @@ func (q *queue) standBy(alarm *time.Timer) {
 			case <-alarm.C:
 			}
 		}
-		q.napping.Store(false)
+		q.standingBy.Store(false)
 	}
-	q.polling.CompareAndSwap(watched, notPolled)
+	q.polling.CompareAndSwap(pollStale, notPolled)
 }
 
 func (q *queue) endPoll() {
-	if q.polling.Swap(notPolled) != notPolled && q.napping.Load() {
+	if q.polling.Swap(notPolled) != notPolled && q.standingBy.Load() {
 		select {
 		case q.wake <- struct{}{}:
 		default:
@@ -158,9 +163,9 @@ func (q *queue) endPoll() {
 	}
 }
 
-// poll receives unless somebody else does.
+// poll receives unless another goroutine is receiving.
 func (q *queue) poll() bool {
-	if q.polling.Load() != polled { // a store would take the cache line from the others
+	if q.polling.Load() != polled { // a store would take the cache line from other pollers
 		q.polling.Store(polled)
 	}
 	if !q.mu.TryLock() {
@@ -170,7 +175,7 @@ func (q *queue) poll() bool {
 	for i := range q.frames {
 		q.frames[i].Polled = true
 	}
-	busy, _ := q.pass(err)
+	busy, _ := q.deliver(err)
 	yieldDue := !busy && q.yieldDue()
 	q.mu.Unlock()
 	if yieldDue {
@@ -179,14 +184,15 @@ func (q *queue) poll() bool {
 	return busy
 }
 
-// yieldDue reports whether other goroutines are to run after a read that found nothing. q.mu is held.
+// yieldDue reports whether other goroutines should run after a read that found nothing. q.mu is
+// held.
 func (q *queue) yieldDue() bool {
-	return q.idle%goschedReads == 0 || q.oneP && q.idle%goschedReadsOneP == 0
+	return q.emptyReads%readsPerGosched == 0 || q.oneP && q.emptyReads%readsPerGoschedOneP == 0
 }
 
-// pass passes on the frames that read has found; false if there were none. An error is read's, and means that nothing will
-// come any more. q.mu is held.
-func (q *queue) pass(err error) (bool, error) {
+// deliver passes on the frames that read has found. It returns false if there were none. err is
+// read's; a returned error means that no more frames will come. q.mu is held.
+func (q *queue) deliver(err error) (bool, error) {
 	if q.recv == nil {
 		return false, nil
 	}
@@ -196,22 +202,22 @@ func (q *queue) pass(err error) (bool, error) {
 	}
 	switch err {
 	case nil:
-		return true, nil // what was read is not a frame
+		return true, nil // the bytes that were read are not a frame
 	case unix.EAGAIN:
-		q.idle++
-		if q.idle%goschedReads == 0 {
+		q.emptyReads++
+		if q.emptyReads%readsPerGosched == 0 {
 			q.oneP = runtime.GOMAXPROCS(0) == 1 // it may change
 		}
 		return false, nil
-	case unix.EINTR, unix.ENETDOWN, unix.ENOBUFS: // the interface may come up again
+	case unix.EINTR, unix.ENETDOWN, unix.ENOBUFS: // ENETDOWN: the interface may come up again
 		return true, nil
-	case unix.EINVAL: // a packet socket's answer to one frame whose segmentation has no virtio name
+	case unix.EINVAL: // from a packet socket, for a frame whose segmentation has no virtio type
 		return true, nil
 	}
 	return false, err
 }
 
-// bulk tells whether a superframe came last.
+// bulk reports whether the last frame was a superframe.
 func (q *queue) bulk() bool {
 	return len(q.frames) > 0 && q.frames[len(q.frames)-1].Segmentation != 0
 }
@@ -242,7 +248,7 @@ func (q *queue) read() error {
 		var f link.Frame
 		if q.conn.decode(free[front:end:end], &f) {
 			if tag != 0 {
-				putBack(&f, free[HeaderLen:end:end], tag)
+				insertTag(&f, free[HeaderLen:end:end], tag)
 			}
 			q.frames = append(q.frames, f)
 		}
@@ -252,7 +258,7 @@ func (q *queue) read() error {
 	return nil
 }
 
-// read is read(2), which does not wait here: the runtime need not know of it.
+// read is a non-blocking read(2), so the runtime need not know of it.
 func read(fd int, b []byte) (int, unix.Errno) {
 	n, _, errno := unix.RawSyscall(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)))
 	return int(n), errno

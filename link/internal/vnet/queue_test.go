@@ -13,7 +13,7 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// pair is a link over a socket pair, and the pair's other end.
+// pair returns a link over a socket pair, and the other end.
 func pair(t *testing.T, wait link.Wait) (c *Conn, far int) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET, 0)
@@ -28,8 +28,8 @@ func pair(t *testing.T, wait link.Wait) (c *Conn, far int) {
 	return c, fds[1]
 }
 
-// TestOneProcessor: where goroutines share one, who waits for frames without sleeping lets the others have their turns, be
-// it the link's goroutine or an application's that polls.
+// TestOneProcessor checks that with GOMAXPROCS 1 a goroutine that waits for frames without sleeping
+// lets other goroutines run. It may be the link's goroutine or a polling application's.
 func TestOneProcessor(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	for name, polls := range map[string]bool{"link": false, "application": true} {
@@ -49,7 +49,7 @@ func TestOneProcessor(t *testing.T) {
 			empty := func() uint32 {
 				q.mu.Lock()
 				defer q.mu.Unlock()
-				return q.idle
+				return q.emptyReads
 			}
 			const turns = 100
 			before := empty()
@@ -57,7 +57,7 @@ func TestOneProcessor(t *testing.T) {
 				runtime.Gosched()
 			}
 			if n := empty() - before; n > 20*turns {
-				t.Errorf("%d empty reads between %d turns of another goroutine", n, turns)
+				t.Errorf("%d empty reads while another goroutine ran %d times", n, turns)
 			}
 			over.Store(true)
 			polling.Wait()
@@ -65,7 +65,8 @@ func TestOneProcessor(t *testing.T) {
 	}
 }
 
-// TestFullArena: what ends in the last bytes of the arena, or fills it, is too long to be a frame, and harms nothing.
+// TestFullArena checks that a read which fills the arena, or ends in its last bytes, is too long to
+// be a frame and does no harm.
 func TestFullArena(t *testing.T) {
 	c, far := pair(t, link.WaitEvent)
 	lengths := make(chan int, 8)

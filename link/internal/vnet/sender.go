@@ -12,12 +12,12 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// maxPieces is how much of a frame goes to the kernel in pieces: writev takes 1024 in all (UIO_MAXIOV), and a TCP
-// superframe of small writes has more.
+// maxPieces is the largest number of pieces of one writev: the kernel takes 1024 (UIO_MAXIOV),
+// including the header. A TCP superframe of small writes may have more.
 const maxPieces = 1024 - 2
 
-// smallFrame is the size in bytes up to which it costs less to copy a frame behind its header than to have the kernel gather
-// the two.
+// smallFrame is the length in bytes up to which copying a frame behind its header costs less than a
+// writev of the two.
 const smallFrame = 256
 
 // sender writes frames.
@@ -25,7 +25,7 @@ type sender struct {
 	conn   *Conn
 	header [HeaderLen]byte
 	iov    []unix.Iovec
-	whole  []byte // where a frame of more than maxPieces, or of no more than smallFrame bytes, is put together
+	buf    []byte // for frames of more than maxPieces, or of at most smallFrame bytes
 	cutter link.Cutter
 }
 
@@ -34,14 +34,14 @@ func newSender(c *Conn) *sender { return &sender{conn: c} }
 func (s *sender) writeFrame(f *link.Frame) error {
 	errno := s.send(f)
 	if f.Segmentation == link.UDP && (errno == unix.EINVAL || errno == unix.ENOBUFS) {
-		// A device, or a kernel before 6.2, that does not carry UDP superframes.
+		// The device, or a kernel before 6.2, does not support UDP superframes.
 		for p := range s.cutter.Packets(f) {
 			if errno = s.send(&link.Frame{Data: p}); errno != 0 {
 				break
 			}
 		}
 	}
-	if errno == 0 || errno == unix.ENOBUFS { // the interface's queue was full
+	if errno == 0 || errno == unix.ENOBUFS { // ENOBUFS: the interface's queue is full
 		return nil
 	}
 	return s.conn.explain(f, errno)
@@ -63,19 +63,19 @@ func (s *sender) send(f *link.Frame) unix.Errno {
 	case !s.conn.bare:
 		encode(&s.header, f)
 		if len(f.Data) <= smallFrame && len(f.More) == 0 {
-			s.whole = append(append(s.whole[:0], s.header[:]...), f.Data...)
-			return s.write(f, unix.SYS_WRITE, unsafe.Pointer(&s.whole[0]), len(s.whole))
+			s.buf = append(append(s.buf[:0], s.header[:]...), f.Data...)
+			return s.write(f, unix.SYS_WRITE, unsafe.Pointer(&s.buf[0]), len(s.buf))
 		}
 		s.iov = append(s.iov, iovec(s.header[:]))
 	case len(f.More) == 0:
 		return s.write(f, unix.SYS_WRITE, unsafe.Pointer(&f.Data[0]), len(f.Data))
 	}
 	if len(f.More) > maxPieces {
-		s.whole = append(s.whole[:0], f.Data...)
+		s.buf = append(s.buf[:0], f.Data...)
 		for _, m := range f.More {
-			s.whole = append(s.whole, m...)
+			s.buf = append(s.buf, m...)
 		}
-		s.iov = append(s.iov, iovec(s.whole))
+		s.iov = append(s.iov, iovec(s.buf))
 	} else {
 		s.iov = append(s.iov, iovec(f.Data))
 		for _, m := range f.More {
@@ -88,7 +88,8 @@ func (s *sender) send(f *link.Frame) unix.Errno {
 	return s.write(f, unix.SYS_WRITEV, unsafe.Pointer(&s.iov[0]), len(s.iov))
 }
 
-// write is write(2) or writev(2) on the queue of f, again and again until the kernel has taken it or refuses it.
+// write calls write(2) or writev(2) on the queue of f until the kernel takes the frame or refuses
+// it.
 func (s *sender) write(f *link.Frame, call uintptr, from unsafe.Pointer, n int) unix.Errno {
 	fd, wasDown := s.conn.queueOf(f.Data).fd, false
 	for {
@@ -96,7 +97,7 @@ func (s *sender) write(f *link.Frame, call uintptr, from unsafe.Pointer, n int) 
 		switch {
 		case errno == unix.EINTR:
 		case errno == unix.ENETDOWN && !wasDown:
-			wasDown = true // the first reports that the interface was down at some time before
+			wasDown = true // the first ENETDOWN may report an earlier down time
 		case errno == unix.EAGAIN && !s.conn.closed.Load():
 			_ = await(fd, unix.POLLOUT, s.conn.stop)
 		default:
@@ -105,8 +106,9 @@ func (s *sender) write(f *link.Frame, call uintptr, from unsafe.Pointer, n int) 
 	}
 }
 
-// queueOf is the queue that a frame is sent on. It is the same for all frames of a flow, as the kernel keeps the order only
-// within a queue, and for those of the opposite flow, as a TAP delivers answers on the queue that the flow was sent on.
+// queueOf returns the queue that a frame is sent on. All frames of a flow use one queue, because
+// the kernel keeps the order only within a queue. The opposite flow uses the same one, because a
+// TAP delivers answers on the queue that the flow was sent on.
 func (c *Conn) queueOf(b []byte) *queue {
 	n := len(c.queues)
 	if n == 1 {

@@ -6,39 +6,42 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/link"
-	"github.com/softrnic/softrnic/link/rest"
+	"github.com/softrnic/softrnic/link/idle"
 )
 
-// spin decides what the link's goroutine does when a read has found nothing: let other goroutines run, look again, or
-// sleep. It is told what happened by received, empty, yielded, sleep and stop; its questions change nothing.
+// spin decides what the link's goroutine does after a read that found nothing: yield to other
+// goroutines, read again, or sleep. The methods received, empty, yielded, sleep and stop record
+// events; the others only query.
 //
-// After traffic, whoever the frames have woken should run before more frames are waited for. But each runtime.Gosched may
-// wake a thread that looks for work and takes a processor from somebody, so that between superframes, which come by the
-// thousand, it happens once in goschedInterval only.
+// After traffic, goroutines that the frames have woken should run before the next wait. But each
+// runtime.Gosched may wake a thread that looks for work and takes a processor from somebody.
+// Between superframes, which come by the thousand, the goroutine therefore yields only once in
+// goschedInterval.
 type spin struct {
-	traffic bool      // frames were received since the last yield
-	bulk    bool      // the last of them was a superframe
-	last    time.Time // when the goroutine last yielded
-	until   time.Time // when it stops spinning; zero while traffic comes, and when it has stopped
-	vigil   rest.Vigil
+	traffic  bool      // frames were received since the last yield
+	bulk     bool      // the last frame was a superframe
+	last     time.Time // when the goroutine last yielded
+	until    time.Time // when to stop spinning; zero: not spinning
+	adaptive idle.AdaptiveSpin
 }
 
-// received takes in that frames came; bulk says that the last was a superframe.
+// received records that frames came. bulk says that the last was a superframe.
 func (s *spin) received(bulk bool) {
 	if !s.until.IsZero() {
-		s.vigil.Looked(true)
+		s.adaptive.Spun(true)
 	}
 	s.traffic, s.bulk, s.until = true, bulk, time.Time{}
 }
 
-// empty takes in that a read found nothing. The first one after traffic starts the time for which to spin, if that has been worth it.
+// empty records that a read found nothing. The first one after traffic starts the spin, if spinning
+// pays.
 func (s *spin) empty(now time.Time) {
-	if s.traffic && s.until.IsZero() && s.vigil.Due() {
+	if s.traffic && s.until.IsZero() && s.adaptive.ShouldSpin() {
 		s.until = now.Add(spinTime)
 	}
 }
 
-// yieldDue reports whether other goroutines are to run now.
+// yieldDue reports whether other goroutines should run now.
 func (s *spin) yieldDue(now time.Time, wait link.Wait) bool {
 	if !s.traffic {
 		return false
@@ -47,19 +50,19 @@ func (s *spin) yieldDue(now time.Time, wait link.Wait) bool {
 	return !s.bulk || sleepsNext || now.Sub(s.last) >= goschedInterval
 }
 
-// yielded takes in that they have run.
+// yielded records that other goroutines have run.
 func (s *spin) yielded(now time.Time) { s.traffic, s.last = false, now }
 
-// spinning reports whether more traffic is expected soon enough to look again rather than sleep.
+// spinning reports whether to read again rather than sleep.
 func (s *spin) spinning(now time.Time) bool { return !s.until.IsZero() && now.Before(s.until) }
 
-// sleep takes in that the goroutine sleeps.
+// sleep records that the goroutine is about to sleep.
 func (s *spin) sleep() {
 	if !s.until.IsZero() {
-		s.vigil.Looked(false)
+		s.adaptive.Spun(false)
 	}
 	s.stop()
 }
 
-// stop takes in that the goroutine leaves reception to others.
+// stop records that another goroutine receives from now on.
 func (s *spin) stop() { s.traffic, s.until = false, time.Time{} }

@@ -14,15 +14,15 @@ func TestSpin(t *testing.T) {
 	start := time.Unix(1000, 0)
 	type step struct {
 		at              time.Duration
-		received, bulk  bool // at that time; else a read finds nothing
-		yield, spinning bool // what is to be done then
+		received, bulk  bool // frames come at that time; otherwise a read finds nothing
+		yield, spinning bool // expected
 	}
 	for _, c := range []struct {
 		name  string
 		wait  link.Wait
 		steps []step
 	}{
-		{"nothing has come yet", link.WaitAdaptive, []step{{at: 0}, {at: 10 * us}}},
+		{"no frames yet", link.WaitAdaptive, []step{{at: 0}, {at: 10 * us}}},
 		{"small frames", link.WaitAdaptive, []step{
 			{at: 0, received: true},
 			{at: 1 * us, yield: true, spinning: true},
@@ -62,7 +62,7 @@ func TestSpin(t *testing.T) {
 				s.empty(now)
 				yield, spinning := s.yieldDue(now, c.wait), s.spinning(now)
 				if again := s.yieldDue(now, c.wait); again != yield {
-					t.Fatalf("%v: asking changes the answer", st.at)
+					t.Fatalf("%v: a query changed the state", st.at)
 				}
 				if yield != st.yield || spinning != st.spinning {
 					t.Errorf("%v: yield %t, spinning %t; want %t, %t", st.at, yield, spinning, st.yield, st.spinning)
@@ -77,8 +77,9 @@ func TestSpin(t *testing.T) {
 	}
 }
 
-// TestSpinInVain: frames that come seldom soon find the goroutine asleep, and frames that follow each other find it spinning again.
-func TestSpinInVain(t *testing.T) {
+// TestSpinAdapts checks that rare frames soon find the goroutine asleep, and that frequent frames
+// make it spin again.
+func TestSpinAdapts(t *testing.T) {
 	const us = time.Microsecond
 	var s spin
 	now := time.Unix(1000, 0)
@@ -102,7 +103,7 @@ func TestSpinInVain(t *testing.T) {
 		frames, min, most int
 	}{{30 * us, 100, 100, 100}, {200 * us, 1000, 30, 40}, {30 * us, 100, 60, 100}} {
 		if got := spins(c.gap, c.frames); got < c.min || got > c.most {
-			t.Errorf("of %d frames, one in %v, the goroutine spun after %d, want %d to %d", c.frames, c.gap, got, c.min, c.most)
+			t.Errorf("%d frames, one per %v: %d spins, want %d to %d", c.frames, c.gap, got, c.min, c.most)
 		}
 	}
 }

@@ -71,8 +71,8 @@ func Join(cfg ClientConfig) (*Client, error) {
 		answerTime: answerTime,
 		asking:     make(chan struct{}, 1), answers: make(chan answer, 1), changed: make(chan struct{}), addrs: map[netip.Addr]string{}, services: map[stack.Service]int{}}
 	c.neighbours.init()
-	c.group.TakeInPlace()
-	c.group.FilledByHub()
+	c.group.AllowInPlace()
+	c.group.SetHub()
 	if err := userdir.Make(cfg.Directory); err != nil {
 		return nil, fmt.Errorf("hub: %w", err)
 	}

@@ -151,7 +151,7 @@ func neighbourOf(t *testing.T, dir string, victim *Client) *hostileNeighbour {
 	hello := binary.BigEndian.AppendUint32([]byte(magic), version)
 	hello = binary.BigEndian.AppendUint32(hello, ring.MinLen)
 	x := &hostileNeighbour{hostile: h, conn: conn}
-	if x.in, x.out, err = ring.Exchange(conn, patience, hello, ring.MinLen, decodeNeighbourHello); err != nil {
+	if x.in, x.out, err = ring.Handshake(conn, patience, hello, ring.MinLen, decodeNeighbourHello); err != nil {
 		t.Fatal(err)
 	}
 	if x.producer, err = ring.NewProducer(x.out); err != nil {

@@ -45,7 +45,7 @@ func newMember(conn *net.UnixConn, memory []byte, pid int32) (m *member, err err
 		return nil, err
 	}
 	m.frame.Data, m.frame.More = m.record[:], m.more[:]
-	m.ding = func(fd uintptr) bool { ring.Ring(fd); return true }
+	m.ding = func(fd uintptr) bool { ring.WakePeer(fd); return true }
 	return m, nil
 }
 

@@ -73,7 +73,7 @@ func (n *neighbour) has(e ends) bool { return slices.Contains(*n.ends.Load(), e)
 // hangUp has the neighbour's goroutine end.
 func (n *neighbour) hangUp() {
 	if n.pair != nil {
-		n.pair.HangUp()
+		n.pair.Shutdown()
 	} else {
 		_ = n.conn.Close()
 	}
@@ -317,7 +317,7 @@ func (c *Client) serveNeighbour(n *neighbour) {
 		c.mu.Lock()
 		n.pair = p
 		if c.closed {
-			p.HangUp()
+			p.Shutdown()
 		}
 		c.directAll()
 		c.mu.Unlock()
@@ -364,7 +364,7 @@ func (c *Client) greetNeighbour(conn *net.UnixConn) (*ring.Pair, error) {
 	hello := append(make([]byte, 0, neighbourHelloLen), magic...)
 	hello = binary.BigEndian.AppendUint32(hello, version)
 	hello = binary.BigEndian.AppendUint32(hello, neighbourRing)
-	in, out, err := ring.Exchange(conn, patience, hello, neighbourRing, decodeNeighbourHello)
+	in, out, err := ring.Handshake(conn, patience, hello, neighbourRing, decodeNeighbourHello)
 	if err != nil {
 		return nil, err
 	}

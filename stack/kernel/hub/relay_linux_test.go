@@ -119,7 +119,7 @@ func TestVerifiedInPlace(t *testing.T) {
 	} {
 		m, consumer := newRinged(t, at, 3)
 		if c.inPlace {
-			consumer.TakeInPlace()
+			consumer.AllowInPlace()
 		}
 		r := newRelay(everything{}, new(Counters))
 		r.add(m)

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/softrnic/softrnic/link/rest"
+	"github.com/softrnic/softrnic/link/idle"
 )
 
 // eagerness is how long an eager socket waits after a datagram before it lets Go's scheduler wait. It sleeps meanwhile.
@@ -38,7 +38,7 @@ func (e *Eager) await(fd uintptr) bool {
 	}
 	defer e.waiting.Add(-1)
 	runtime.Gosched()
-	rest.LetRun()
+	idle.YieldGoroutines()
 	p := unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}
 	atMost := unix.NsecToTimespec(int64(eagerness))
 	// A signal ends the call, which is how Go stops a thread, for the garbage collector too.

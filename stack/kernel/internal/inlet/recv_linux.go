@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/softrnic/softrnic/link/rest"
+	"github.com/softrnic/softrnic/link/idle"
 )
 
 // setReceiving prepares a socket that is to be bound to port 4791. What an old kernel lacks is done without.
@@ -51,7 +51,7 @@ type batch struct {
 	polledN int              // what it has returned
 
 	bell      bell
-	vigil     rest.Vigil
+	vigil     idle.AdaptiveSpin
 	eager     *Eager        // nil: Go's scheduler waits for what comes, at once
 	away      *time.Timer   // ends stayAway
 	pollEnded chan struct{} // has an element since EndPoll

@@ -13,7 +13,7 @@ const watchTime = 20 * time.Microsecond
 // machine that costs all the turns that one has.
 func (s *Socket) watch(fd uintptr) bool {
 	v := &s.batch.vigil
-	if s.batch.eager != nil || !v.Due() {
+	if s.batch.eager != nil || !v.ShouldSpin() {
 		return false
 	}
 	runtime.Gosched() // whom the last datagrams have woken runs first
@@ -25,11 +25,11 @@ func (s *Socket) watch(fd uintptr) bool {
 		n := s.receive(fd, false)
 		s.mu.Unlock()
 		if n > 0 {
-			v.Looked(true)
+			v.Spun(true)
 			return true
 		}
 		if !time.Now().Before(end) {
-			v.Looked(false)
+			v.Spun(false)
 			return false
 		}
 	}

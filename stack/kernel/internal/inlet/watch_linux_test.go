@@ -19,7 +19,7 @@ func TestWatch(t *testing.T) {
 		}
 		return again
 	}
-	for s.batch.vigil.Due() { // ends, as none of these is luck
+	for s.batch.vigil.ShouldSpin() { // ends, as none of these is luck
 		if watch() {
 			t.Fatal("it has seen something where there is nothing")
 		}
@@ -27,7 +27,7 @@ func TestWatch(t *testing.T) {
 	send(t, s)
 	for !watch() { // it looks seldom
 	}
-	if len(r.got) != 1 || !s.batch.vigil.Due() {
+	if len(r.got) != 1 || !s.batch.vigil.ShouldSpin() {
 		t.Error("it has not received what was there")
 	}
 	<-r.got

@@ -8,23 +8,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Accept hands the connections to a listener to greet, until the listener is closed.
-func Accept(l *net.UnixListener, greet func(*net.UnixConn)) {
+// Accept accepts connections and passes them to handle, until the listener is closed.
+func Accept(l *net.UnixListener, handle func(*net.UnixConn)) {
 	for {
 		conn, err := l.AcceptUnix()
 		switch {
 		case errors.Is(err, net.ErrClosed):
 			return
 		case err != nil:
-			time.Sleep(100 * time.Millisecond) // all descriptors may be used up
+			time.Sleep(100 * time.Millisecond) // the process may be out of descriptors
 		default:
-			greet(conn)
+			handle(conn)
 		}
 	}
 }
 
-// Credentials are those of the process that was the other side of a connection when it began, or began to listen. The process ID
-// is 0 if it is in another PID namespace.
+// Credentials returns the credentials that the peer process had when it connected or began to
+// listen. The process ID is 0 if the peer is in another PID namespace.
 func Credentials(conn *net.UnixConn) (cred *unix.Ucred, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {

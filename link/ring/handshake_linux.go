@@ -9,10 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Exchange says hello on a new connection, with the memory of a ring of n bytes that this side will take frames from, and takes the
-// other side's, whose hello decode checks: it returns the size of the other's ring. Who does not say hello in time is an error.
-func Exchange(conn *net.UnixConn, patience time.Duration, hello []byte, n int, decode func([]byte) (ring int, err error)) (in, out []byte, err error) {
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+// Handshake exchanges hello messages on a new connection. It sends hello with the memory of a ring
+// of n bytes, from which this side will take frames. decode checks the peer's hello and returns the
+// size of the peer's ring. Handshake fails if the peer's hello has not come within timeout.
+func Handshake(conn *net.UnixConn, timeout time.Duration, hello []byte, n int,
+	decode func([]byte) (ring int, err error)) (in, out []byte, err error) {
+	if err := conn.SetDeadline(time.Now().Add(timeout)); err != nil {
 		return nil, nil, err
 	}
 	fd, in, err := NewMemory(n)
@@ -35,7 +37,8 @@ func Exchange(conn *net.UnixConn, patience time.Duration, hello []byte, n int, d
 	return in, out, nil
 }
 
-// ReceiveMemory receives a hello, which decode checks, and maps the memory that comes with it.
+// ReceiveMemory receives a hello, which decode checks, and maps the ring's memory that comes with
+// it.
 func ReceiveMemory(conn *net.UnixConn, decode func([]byte) (ring int, err error)) ([]byte, error) {
 	b := make([]byte, maxMessage+1)
 	n, fds, err := Receive(conn, b)
@@ -48,7 +51,7 @@ func ReceiveMemory(conn *net.UnixConn, decode func([]byte) (ring int, err error)
 		return nil, err
 	}
 	if len(fds) != 1 {
-		return nil, fmt.Errorf("a hello with %d descriptors, and it needs 1: %w", len(fds), unix.EINVAL)
+		return nil, fmt.Errorf("hello has %d descriptors, want 1: %w", len(fds), unix.EINVAL)
 	}
 	return MapMemory(fds[0], size)
 }
