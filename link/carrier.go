@@ -5,25 +5,27 @@ type State uint8
 
 const (
 	Up        State = iota // frames pass
-	NoCarrier              // nothing is at the other end
-	Disabled               // an administrator has switched the interface off
-	Removed                // the interface was deleted: no other state follows
+	NoCarrier              // nothing is connected at the other end
+	Disabled               // the interface is administratively down
+	Removed                // the interface was deleted; this state is final
 )
 
 var states = [...]string{"up", "no carrier", "disabled", "removed"}
 
 func (s State) String() string { return states[min(int(s), len(states)-1)] }
 
-// Carrier is a link whose medium may be cut off and come back, or change its MTU. A wrapper reports what the link inside it
-// reports.
+// Carrier is a link whose medium can lose and regain its carrier, or change its MTU. A wrapper
+// reports the state of the link inside it.
 type Carrier interface {
-	// State is the present state; frames that are written while it is not Up are refused or lost.
+	// State is the present state. Frames that are written while it is not Up are refused or
+	// lost.
 	State() State
-	// Watch sets the function to call after State or MTU has changed. Calls do not overlap. Nil ends the calls.
+	// Watch sets the function to call after State or MTU has changed. Calls do not overlap. Nil
+	// ends the calls.
 	Watch(f func())
 }
 
-// StateOf returns the state of any link: Up if it is no Carrier.
+// StateOf returns the state of any link. A link that is not a Carrier is Up.
 func StateOf(l Link) State {
 	if c, ok := l.(Carrier); ok {
 		return c.State()
@@ -31,7 +33,8 @@ func StateOf(l Link) State {
 	return Up
 }
 
-// Watch has f called after the state or the MTU of a link has changed, if the link is a Carrier.
+// Watch sets the function to call after the state or the MTU of a link has changed, if the link is
+// a Carrier.
 func Watch(l Link, f func()) {
 	if c, ok := l.(Carrier); ok {
 		c.Watch(f)

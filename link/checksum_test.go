@@ -10,7 +10,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 )
 
-// same reports whether two one's complement sums are equal: 0 and 0xffff are.
+// same reports whether two one's complement sums are equal; 0 and 0xffff are.
 func same(a, b uint16) bool { return a%0xffff == b%0xffff }
 
 func FuzzSum16(f *testing.F) {

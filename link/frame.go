@@ -6,21 +6,23 @@ import (
 	"fmt"
 )
 
-// EthernetHeaderLen is the number of bytes before the IP header of a frame without a tag: destination, source and type.
+// EthernetHeaderLen is the length of the Ethernet header of an untagged frame, in bytes:
+// destination, source and type.
 const EthernetHeaderLen = 14
 
-// MinMTU is the smallest MTU that a medium of this module takes, in bytes: that of IPv6 (RFC 8200 §5). A RoCE path
-// MTU of 1024 needs 1500, one of 4096 about 4200.
+// MinMTU is the smallest MTU that a medium of this module accepts, in bytes: IPv6's minimum (RFC
+// 8200 §5). A RoCE path MTU of 1024 needs an MTU of 1500, one of 4096 about 4200.
 const MinMTU = 1280
 
-// ErrTooLong is what Write's error wraps for a frame that is longer than the link's MTU or offloads allow.
+// ErrTooLong is wrapped by Write's error for a frame that exceeds the link's MTU or offloads.
 var ErrTooLong = errors.New("frame too long")
 
-// Validate returns an error if a link with this MTU and these offloads cannot send f. Data must hold at least the
-// Ethernet header, and of a superframe or a frame with partial checksum all headers.
+// Validate returns an error if a link with this MTU and these offloads cannot send f. Data must
+// hold at least the Ethernet header. For a superframe or a frame with a partial checksum it must
+// hold all headers.
 func (f *Frame) Validate(mtu int, o Offloads) error {
 	if len(f.Data) < EthernetHeaderLen {
-		return fmt.Errorf("frame begins with %d bytes, less than its Ethernet header of %d", len(f.Data), EthernetHeaderLen)
+		return fmt.Errorf("frame starts with a piece of %d bytes, shorter than the Ethernet header of %d", len(f.Data), EthernetHeaderLen)
 	}
 	packet := f.Len() - NetworkOffset(f.Data)
 	if f.NeedsChecksum {
@@ -42,7 +44,7 @@ func (f *Frame) Validate(mtu int, o Offloads) error {
 	return f.validateSuperframe(packet, mtu, o)
 }
 
-// validateSuperframe is Validate for a superframe, whose IP packet has so many bytes.
+// validateSuperframe is Validate for a superframe. packet is the length of its IP packet.
 func (f *Frame) validateSuperframe(packet, mtu int, o Offloads) error {
 	can := o.TSO
 	if f.Segmentation == UDP {
@@ -54,7 +56,8 @@ func (f *Frame) validateSuperframe(packet, mtu int, o Offloads) error {
 	h, size := int(f.HeaderLen), int(f.SegmentSize)
 	headers := h - NetworkOffset(f.Data) // of IP and transport
 	if !f.NeedsChecksum || size == 0 || headers < 20+8 || h > len(f.Data) {
-		return fmt.Errorf("superframe with header of %d in %d bytes, segments of %d, partial checksum %t: need a whole header, a size and a partial checksum",
+		return fmt.Errorf("superframe with header of %d in %d bytes, segments of %d, partial checksum %t: "+
+			"need a whole header, a size and a partial checksum",
 			h, len(f.Data), size, f.NeedsChecksum)
 	}
 	if packet > MaxSuperframe {
@@ -69,7 +72,8 @@ func (f *Frame) validateSuperframe(packet, mtu int, o Offloads) error {
 	return nil
 }
 
-// FinishChecksum completes a partial checksum in place, if it lies within the frame. More must be empty.
+// FinishChecksum completes a partial checksum in place, if it lies within the frame. More must be
+// empty.
 func (f *Frame) FinishChecksum() {
 	if !f.NeedsChecksum {
 		return
@@ -82,7 +86,7 @@ func (f *Frame) FinishChecksum() {
 	}
 	sum := ^sum16(f.Data[start:], 0)
 	if sum == 0 {
-		sum = 0xffff // in UDP 0 means none (RFC 768); to TCP both are the same number
+		sum = 0xffff // in UDP 0 means no checksum (RFC 768); TCP treats both alike
 	}
 	binary.BigEndian.PutUint16(f.Data[at:], sum)
 }

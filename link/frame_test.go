@@ -23,14 +23,19 @@ func TestValidate(t *testing.T) {
 		{"MTU", link.Frame{Data: make([]byte, 1514)}, link.Offloads{}, true},
 		{"tag beside the MTU", link.Frame{Data: append(tag, make([]byte, 1502)...)}, link.Offloads{}, true},
 		{"tag over MTU", link.Frame{Data: append(tag, make([]byte, 1503)...)}, link.Offloads{}, false},
-		{"tagged superframe of 64 KiB", with(super(65535-28, 1472), func(f *link.Frame) { f.SetTagged(f.AppendTagged(nil, len(f.Data), 5)) }), all, true},
-		{"tagged segments over MTU", with(super(4000, 1473), func(f *link.Frame) { f.SetTagged(f.AppendTagged(nil, len(f.Data), 5)) }), all, false},
+		{"tagged superframe of 64 KiB", with(super(65535-28, 1472), func(f *link.Frame) {
+			f.SetTagged(f.AppendTagged(nil, len(f.Data), 5))
+		}), all, true},
+		{"tagged segments over MTU", with(super(4000, 1473), func(f *link.Frame) {
+			f.SetTagged(f.AppendTagged(nil, len(f.Data), 5))
+		}), all, false},
 		{"over MTU in pieces", link.Frame{Data: make([]byte, 14), More: [][]byte{make([]byte, 1501)}}, all, false},
 		{"short", link.Frame{Data: make([]byte, 13), More: [][]byte{make([]byte, 100)}}, all, false},
 		{"superframe", super(62*1040, 1040), all, true},
 		{"one segment", super(100, 1040), all, true},
 		{"no USO", super(4000, 1000), link.Offloads{TSO: true, Checksum: true}, false},
-		{"no TSO", with(super(4000, 1000), func(f *link.Frame) { f.Segmentation = link.TCPv6 }), link.Offloads{USO: true, Checksum: true}, false},
+		{"no TSO", with(super(4000, 1000), func(f *link.Frame) { f.Segmentation = link.TCPv6 }),
+			link.Offloads{USO: true, Checksum: true}, false},
 		{"unknown kind", with(super(4000, 1000), func(f *link.Frame) { f.Segmentation = 9 }), all, false},
 		{"129 segments", super(129*100, 100), all, false},
 		{"128 segments", super(128*100, 100), all, true},
@@ -42,13 +47,13 @@ func TestValidate(t *testing.T) {
 		{"header beyond data", with(super(4000, 1000), func(f *link.Frame) { f.HeaderLen = 5000 }), all, false},
 		{"no checksum", with(super(4000, 1000), func(f *link.Frame) { f.NeedsChecksum = false }), all, false},
 		{"partial checksum", with(super(100, 0), func(f *link.Frame) { f.Segmentation = 0 }), all, true},
-		{"partial checksum without offload", with(super(100, 0), func(f *link.Frame) { f.Segmentation = 0 }), link.Offloads{}, false},
-		{"checksum beyond data", with(super(100, 0), func(f *link.Frame) { f.Segmentation = 0; f.ChecksumOffset = 0xffff }), all, false},
+		{"partial checksum without offload", with(super(100, 0), func(f *link.Frame) { f.Segmentation = 0 }),
+			link.Offloads{}, false},
+		{"checksum beyond data", with(super(100, 0), func(f *link.Frame) { f.Segmentation = 0; f.ChecksumOffset = 0xffff }),
+			all, false},
 	} {
 		if err := c.f.Validate(1500, c.o); (err == nil) != c.ok {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
 }
-
-// BenchmarkEndpointReceive is a frame's way to the handler: the part of it that RoCE pays.

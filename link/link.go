@@ -1,119 +1,133 @@
 // Package link moves Ethernet frames between a host and a medium.
 //
-// Each medium is a package below this one: tap and packet are the kernel's TAP interfaces and packet sockets, stream is a socket
-// to a virtual machine or another program, shm is memory that the processes of one machine share, pipe is a switch inside the
-// process. The wrappers capture, impair and vlan are links too, and stand on any other link. A program opens a link and gives
-// it to a host, such as one of package netstack, which receives and sends its frames.
+// Each medium is a package below this one. tap and packet use the kernel's TAP interfaces and
+// packet sockets. stream is a socket to a virtual machine or another program. shm is memory shared
+// by the processes of one machine. pipe is a switch inside the process. The wrappers capture,
+// impair and vlan are links on top of any other link. A program opens a link and passes it to a
+// host, such as package netstack's, which receives and sends its frames.
 //
-// A frame may be a superframe: many packets of one flow behind one header, which are cut apart as late as possible, by the
-// receiver, the kernel or the network card. [Offloads] says what of that a link takes.
+// A frame may be a superframe: many packets of one flow behind one header. It is cut as late as
+// possible, by the receiver, the kernel or the network card. [Offloads] tells which superframes a
+// link accepts.
 package link
 
 import "net"
 
 // A Link sends and receives whole Ethernet frames. Its methods may be called from any goroutine.
 type Link interface {
-	// Name identifies the link in logs and counters: an interface name, or "pipe0".
+	// Name identifies the link in logs and counters, for example an interface name or "pipe0".
 	Name() string
-	// MAC is the Ethernet address that the host behind this link uses, six bytes.
+	// MAC is the Ethernet address of the host behind this link, six bytes.
 	MAC() net.HardwareAddr
 	// MTU is the largest IP packet, in bytes, that one unsegmented frame carries.
 	MTU() int
-	// Offloads says which frames larger than MTU, and which unfinished checksums, Write takes.
+	// Offloads tells which frames larger than the MTU, and which partial checksums, Write
+	// accepts.
 	Offloads() Offloads
-	// Attach starts reception: recv is called for what arrives, on a goroutine of the link, and on several at the same
-	// time if the link has several queues. Frames of one flow (addresses, protocol and ports) come in order, one call
-	// after the other. The frames and their bytes are recv's to change, and are valid until it returns. Attach is
-	// called once.
+	// Attach starts reception. recv is called on a goroutine of the link, and concurrently if
+	// the link has several queues. Frames of one flow (addresses, protocol and ports) arrive in
+	// order, in successive calls. recv may modify the frames and their bytes, which are valid
+	// until it returns. Attach is called once.
 	Attach(recv Receiver)
-	// Write sends frames in order and returns how many it took; an error says why the next one was not. A frame
-	// that the medium loses counts as taken. Write does not keep the frames' bytes after it returns.
+	// Write sends frames in order and returns the number that it accepted; an error says why
+	// the next one was not. A frame that the medium loses counts as accepted. Write does not
+	// keep the frames' bytes after it returns.
 	Write(frames []Frame) (int, error)
-	// Close stops reception, waits until recv has returned, and removes what the link created. recv must not call it.
+	// Close stops reception, waits until recv has returned, and removes what the link created.
+	// recv must not call it.
 	Close() error
 }
 
-// Poller is a link whose frames a program can receive on its own goroutine, by polling. A program that polls does not wait for
-// the link's goroutine to wake up.
+// Poller is a link from which a program can receive on its own goroutine, by polling. Then no
+// wakeup of the link's goroutine delays reception.
 //
-// While a program polls, the link's goroutine may sleep. Once a millisecond it looks whether Poll was called since it last
-// looked; if not, or as soon as EndPoll is called, it receives again. So a frame that arrives after the last Poll may wait for
-// a millisecond or two if EndPoll is not called.
+// While a program polls, the link's goroutine may sleep. Once a millisecond it checks whether Poll
+// has been called since the last check. If not, or as soon as EndPoll is called, it receives again.
+// Without EndPoll, a frame that arrives after the last Poll may be delayed by a millisecond or two.
 type Poller interface {
-	// Poll passes what has arrived to the receiver of Attach, on the caller's goroutine, and does not wait for more. It
-	// returns false if nothing had arrived, or if another goroutine is receiving. It may then let other threads run first:
-	// the sender may be one that waits for a processor. The receiver must not call it.
+	// Poll passes the frames that have arrived to Attach's receiver, on the caller's goroutine,
+	// without waiting for more. It returns false if there were none, or if another goroutine is
+	// receiving. It may then yield the thread, because the sender may be waiting for a
+	// processor. The receiver must not call Poll.
 	Poll() bool
-	// EndPoll says that the caller will not call Poll again soon: the link's own goroutine receives again.
+	// EndPoll says that the caller will not call Poll again soon. The link's own goroutine
+	// receives again.
 	EndPoll()
 }
 
-// Wait is what a link's own goroutine does when nothing arrives and nobody polls.
+// Wait is how a link's own goroutine waits when no frames arrive and nobody polls.
 type Wait uint8
 
 const (
-	// WaitAdaptive polls for a short while after traffic, then sleeps.
+	// WaitAdaptive spins for a short while after traffic, then sleeps.
 	WaitAdaptive Wait = iota
-	// WaitEvent sleeps at once: least work for the processor.
+	// WaitEvent sleeps at once. It uses the least CPU time.
 	WaitEvent
-	// WaitPoll polls always, and keeps a processor busy: least latency.
+	// WaitPoll spins all the time and keeps a processor busy. It has the lowest latency.
 	WaitPoll
 )
 
-// Shared is a link whose medium is memory of this process. Two hosts on links of one such medium can copy messages from the
-// memory of one to that of the other, without frames. A wrapper whose purpose is to see, lose or delay frames does not
-// implement Shared.
+// Shared is a link whose medium is memory of this process. Two hosts on links of one such medium
+// can copy messages from memory to memory, without frames. Wrappers that observe, drop or delay
+// frames do not implement it.
 type Shared interface {
-	// Medium is the same comparable value for all links of one medium; nil once the link is closed.
+	// Medium returns the same comparable value for all links of one medium, and nil once the
+	// link is closed.
 	Medium() any
 }
 
-// Placer is a link whose medium is memory that sender and receiver share. A frame of RoCE packets can be built there, where the
-// receiver reads it, so that its payload is copied once on either side; and as memory does not change on its way by itself, the
-// packets have no ICRC. Nobody can verify one there, as the sender can change the memory after the check.
-type Placer interface {
-	// TakeInPlace says, before Attach, what the receiver is prepared for: frames whose NoICRC is set, and whose More is memory
-	// that the sender can still change. The receiver must read each byte of it once at most, and rely on nothing that it read
-	// before. Without it others send this host complete packets, and what is received is a copy.
-	TakeInPlace()
-	// Reserve sets room for one frame of up to n bytes to the host with Ethernet address dst aside. Its Data is nil if the
-	// frame is to go through Write: there is no room, or that host does not take frames in place. What is written later
-	// arrives later.
-	Reserve(dst [6]byte, n int) Room
-	// Backlog is how many bytes wait in this process for room in the memory of the host with Ethernet address dst. Up to a
-	// bound they are kept; a sender that slows down while there are many loses nothing.
+// InPlaceLink is a link whose medium is memory shared by sender and receiver. A frame of RoCE
+// packets can be built in that memory, where the receiver reads it, so that each side copies the
+// payload once. The packets have no ICRC: memory does not corrupt data on its own, and a check
+// would prove nothing, as the sender can change the memory afterwards.
+type InPlaceLink interface {
+	// AllowInPlace is called before Attach. It says that the receiver accepts frames with
+	// NoICRC, whose More is memory that the sender can still change. The receiver must read
+	// each byte of More at most once, and must not rely on an earlier read. Without
+	// AllowInPlace, others send complete packets to this host, and received frames are copies.
+	AllowInPlace()
+	// Reserve reserves room for one frame of up to n bytes to the host with Ethernet address
+	// dst. Data is nil if there is no room or that host does not accept frames in place; the
+	// frame must then go through Write. Frames that are written later arrive later.
+	Reserve(dst [6]byte, n int) Reservation
+	// Backlog returns the number of bytes that wait in this process for room in the memory of
+	// the host with Ethernet address dst. The backlog is bounded, and frames beyond the bound
+	// are lost. A sender that slows down early loses none.
 	Backlog(dst [6]byte) int
 }
 
-// Room is where a frame is built. Commit must be called soon: other frames to the same host wait for it.
-type Room struct {
-	Data []byte // the frame's, from the destination address on; memory that the receiver can read and write at any time
-	At   uint64
-	In   Committer
+// Reservation is room in which a frame is built. Commit must be called soon, as it delays other
+// frames to the same host.
+type Reservation struct {
+	Data  []byte // the frame from the destination address on; the receiver can access this memory at any time
+	At    uint64
+	Owner Committer
 }
 
-// Committer is what has given a room.
+// Committer is the owner of a Reservation.
 type Committer interface {
-	// Commit sends the first n bytes of a room with what f says of them, or gives the room back if n is 0. A superframe's
-	// checksum need not be complete, nor any ICRC be there.
+	// Commit sends the first n bytes of a reservation as a frame with the fields of f. If n is
+	// 0 it cancels the reservation. The checksum of a superframe may be partial, and the ICRCs
+	// may be missing.
 	Commit(at uint64, f *Frame, n int)
 }
 
-// Receiver takes a batch of frames that arrived together.
+// Receiver receives a batch of frames that arrived together.
 type Receiver func(frames []Frame)
 
-// Offloads are what a link can do beyond sending one finished packet per frame.
+// Offloads are a link's abilities beyond sending one finished packet per frame.
 type Offloads struct {
-	// USO: a UDP superframe goes in one Write, and is cut only where the kernel cannot carry it whole.
+	// USO: one Write accepts a UDP superframe, which is cut only where the kernel cannot carry
+	// it whole.
 	USO bool
 	// TSO: the same for TCP over IPv4 and IPv6.
 	TSO bool
-	// Checksum: Write takes frames whose transport checksum is partial (Frame.NeedsChecksum), and what arrives may
-	// have one.
+	// Checksum: Write accepts frames with a partial transport checksum (Frame.NeedsChecksum),
+	// and received frames may have one.
 	Checksum bool
 }
 
-// Segmentation says how a frame longer than the MTU is cut.
+// Segmentation tells how a frame longer than the MTU is cut.
 type Segmentation uint8
 
 // The kinds of segmentation, with the meaning of virtio-net's gso_type.
@@ -124,8 +138,8 @@ const (
 	UDP // RoCE superframes, over IPv4 or IPv6
 )
 
-// MaxSegments is the largest number of packets in a superframe, and MaxSuperframe the largest IP packet that one may
-// be, in bytes: Linux loses larger ones without an error.
+// MaxSegments is the largest number of packets in a superframe. MaxSuperframe is the largest length
+// of its IP packet, in bytes. Linux drops larger ones without an error.
 const (
 	MaxSegments   = 128
 	MaxSuperframe = 65535
@@ -133,35 +147,41 @@ const (
 
 // A Frame is one Ethernet frame, from the destination address on, without FCS.
 type Frame struct {
-	// Data is the frame, or its beginning where More is not empty. On reception all of it is in Data.
+	// Data is the frame, or its beginning if More is not empty. On reception all of it is in
+	// Data.
 	Data []byte
-	// More continues Data: gVisor's pieces are not copied into one. Nil on reception, but for a [Placer]'s frames.
+	// More continues Data, so that gVisor's pieces need not be copied into one. It is nil on
+	// reception, except for frames of an [InPlaceLink].
 	More [][]byte
-	// Segmentation and SegmentSize (payload bytes after the transport header, the last segment may be shorter)
-	// describe a superframe of equal packets behind one header.
+	// Segmentation and SegmentSize describe a superframe of equal packets behind one header.
+	// SegmentSize is the number of payload bytes after the transport header; the last segment
+	// may be shorter.
 	Segmentation Segmentation
 	SegmentSize  uint16
-	// HeaderLen is the number of bytes of Ethernet, IP and transport header before the first segment's payload; set
-	// where Segmentation is.
+	// HeaderLen is the length of the Ethernet, IP and transport headers, in bytes. It is set if
+	// Segmentation is.
 	HeaderLen uint16
-	// NeedsChecksum: the transport checksum at ChecksumStart+ChecksumOffset holds only the pseudo header's sum; the
-	// sum of everything from ChecksumStart on is to be folded in. Offsets in bytes from the start of Data.
+	// NeedsChecksum: the transport checksum at ChecksumStart+ChecksumOffset is partial. It
+	// holds only the sum of the pseudo header; the sum from ChecksumStart to the end is still
+	// to be added. Offsets are in bytes from the start of Data.
 	NeedsChecksum                 bool
 	ChecksumStart, ChecksumOffset uint16
-	// ChecksumValid, on reception: the medium vouches for the transport checksum.
+	// ChecksumValid, on reception: the medium guarantees the transport checksum.
 	ChecksumValid bool
-	// NoICRC, on reception from a Placer: the frame is one of RoCE packets without ICRC; four bytes are where each would
-	// be. HeaderLen is set, and if More is not nil, Data holds so many bytes.
+	// NoICRC, on reception from an InPlaceLink: the frame holds RoCE packets without ICRCs;
+	// each has four unused bytes in its place. HeaderLen is set, and if More is not nil, Data
+	// holds that many bytes.
 	NoICRC bool
-	// TCI, of a frame without a tag: on reception, the control information of the tag that was taken off, 0 if there was
-	// none; in Write, the value whose priority link/vlan puts into the tag that it adds. Media ignore it.
+	// TCI belongs to an untagged frame. On reception it is the tag control information of a tag
+	// that was removed, or 0. In Write it is a value whose priority link/vlan copies into the
+	// tag that it adds. Media ignore it.
 	TCI uint16
-	// Polled, on reception: a call of Poll received the frame, not the link's own goroutine. Whoever called Poll will soon
-	// call it again, or EndPoll, so the receiver can leave until then what it would otherwise do at once.
+	// Polled, on reception: a call of Poll received the frame, not the link's own goroutine.
+	// The caller will soon call Poll or EndPoll, so the receiver may defer work until then.
 	Polled bool
 }
 
-// Len is the number of bytes in the frame.
+// Len returns the length of the frame, in bytes.
 func (f *Frame) Len() int {
 	n := len(f.Data)
 	for _, m := range f.More {

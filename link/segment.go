@@ -5,16 +5,16 @@ import (
 	"iter"
 )
 
-// A Cutter cuts a frame into the packets that it would be on the wire. It reuses its buffers, so only one goroutine may
-// use it at a time.
+// A Cutter cuts a frame into packets as they would be on the wire. It reuses its buffers, so only
+// one goroutine at a time may use it.
 type Cutter struct {
 	whole, packet []byte
 }
 
-// Packets yields f itself, or the segments of a superframe, each with its own lengths, IPv4 ID counting up, TCP
-// sequence number and flags, and all checksums complete, as Linux cuts it. A UDP checksum of 0 over IPv4 stays 0. A
-// superframe whose headers contradict its description is yielded uncut. The caller may change the bytes, which are
-// valid until the next packet.
+// Packets yields f itself, or the segments of a superframe. As in Linux, each segment has its own
+// lengths, an incremented IPv4 ID, its TCP sequence number and flags, and complete checksums. A UDP
+// checksum of 0 over IPv4 stays 0. A superframe whose headers contradict its description is yielded
+// uncut. The caller may modify the bytes, which are valid until the next packet.
 func (c *Cutter) Packets(f *Frame) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		c.whole = append(c.whole[:0], f.Data...)
@@ -36,18 +36,18 @@ func (c *Cutter) Packets(f *Frame) iter.Seq[[]byte] {
 	}
 }
 
-// segmenter walks a superframe.
+// segmenter iterates over the segments of a superframe.
 type segmenter struct {
 	header, payload []byte
 	size            int
 	udp, checksum   bool
 	network         int // offset of the IP header
-	transport       int // and of the transport's
+	transport       int // offset of the transport header
 	v4              bool
-	count, offset   int // segments and payload bytes done
+	count, offset   int // segments and payload bytes that next has returned
 }
 
-// Sizes, numbers and offsets of the headers that are cut (RFC 791, 8200, 9293, 768).
+// Sizes, numbers and offsets in the headers (RFC 791, 8200, 9293, 768).
 const (
 	etherTypeIPv4, etherTypeIPv6   = 0x0800, 0x86dd
 	ipv4Len, ipv6Len               = 20, 40
@@ -64,7 +64,8 @@ const (
 	ipv6PayloadLengthAt, nextHdrAt = 4, 6
 )
 
-// newSegmenter is not ok unless f is a superframe whose IPv4 or IPv6 header is directly followed by UDP or TCP.
+// newSegmenter returns ok only for a superframe whose IPv4 or IPv6 header is directly followed by
+// UDP or TCP.
 func newSegmenter(f *Frame) (s segmenter, ok bool) {
 	h, network := int(f.HeaderLen), NetworkOffset(f.Data)
 	if f.Segmentation == NoSegmentation || f.SegmentSize == 0 || h > len(f.Data) || h < network+ipv4Len {
@@ -98,7 +99,7 @@ func newSegmenter(f *Frame) (s segmenter, ok bool) {
 		h == s.transport+int(s.header[s.transport+tcpDataOffset]>>4)*4
 }
 
-// next makes the next segment in *packet; false after the last.
+// next builds the next segment in *packet. It returns false after the last one.
 func (s *segmenter) next(packet *[]byte) bool {
 	if s.offset >= len(s.payload) && s.count > 0 {
 		return false
@@ -139,7 +140,8 @@ func (s *segmenter) next(packet *[]byte) bool {
 
 func addTo16(b []byte, n uint16) { binary.BigEndian.PutUint16(b, binary.BigEndian.Uint16(b)+n) }
 
-// setTCP counts the sequence number up, leaves FIN and PSH to the last segment and CWR to the first (RFC 3168 §6.1.2).
+// setTCP advances the sequence number. It leaves FIN and PSH to the last segment, and CWR to the
+// first (RFC 3168 §6.1.2).
 func (s *segmenter) setTCP(h []byte, last bool) {
 	binary.BigEndian.PutUint32(h[tcpSeq:], binary.BigEndian.Uint32(h[tcpSeq:])+uint32(s.offset))
 	if !last {

@@ -37,7 +37,8 @@ func TestCutTCP(t *testing.T) {
 	}
 }
 
-// FuzzPackets: whatever the headers and the description say, nothing panics, and no payload is lost or added.
+// FuzzPackets checks that for any headers and description nothing panics, and that no payload is
+// lost or added.
 func FuzzPackets(f *testing.F) {
 	tcp := linktest.TCPSuperframe(300, 100)
 	f.Add(tcp.Data, uint8(link.TCPv6), uint16(100), uint16(86), true, uint16(54), uint16(16), 20)

@@ -2,8 +2,8 @@ package link
 
 import "encoding/binary"
 
-// TagLen is the number of bytes of an 802.1Q tag, which stands between the source address and the type: the type that
-// says so, 0x8100, then the tag control information. (IEEE 802.1Q §9.6)
+// TagLen is the length of an 802.1Q tag in bytes. The tag stands between the source address and the
+// type: the tag protocol identifier 0x8100, then the tag control information (IEEE 802.1Q §9.6).
 //
 //	 0     2  3  4                         15
 //	+-------+--+----------------------------+
@@ -12,18 +12,19 @@ import "encoding/binary"
 const TagLen = 4
 
 const (
-	tagAt    = 12 // where a tag stands in a frame
+	tagAt    = 12 // offset of the first tag in a frame
 	tagType  = 0x8100
-	outerTag = 0x88a8 // of a provider (IEEE 802.1ad), with another behind it
+	outerTag = 0x88a8 // of a provider bridge (IEEE 802.1ad), followed by another tag
 )
 
-// Parts of tag control information: the bits of the VLAN ID, and how far the priority (PCP) is shifted.
+// Parts of the tag control information: the mask of the VLAN ID, and the shift of the priority
+// (PCP).
 const (
 	VLANMask      = 0xfff
 	PriorityShift = 13
 )
 
-// Tagged reports whether a frame begins with a tag, of 802.1Q or of a provider (802.1ad).
+// Tagged reports whether a frame begins with an 802.1Q or an 802.1ad tag.
 func Tagged(frame []byte) bool { return taggedAt(frame, tagAt) }
 
 func taggedAt(b []byte, at int) bool {
@@ -34,7 +35,8 @@ func taggedAt(b []byte, at int) bool {
 	return t == tagType || t == outerTag
 }
 
-// NetworkOffset is where the packet in a frame begins, in bytes: behind the Ethernet header and up to two tags.
+// NetworkOffset returns the offset of the packet in a frame, in bytes: behind the Ethernet header
+// and up to two tags.
 func NetworkOffset(frame []byte) int {
 	at := tagAt
 	for at < tagAt+2*TagLen && taggedAt(frame, at) {
@@ -43,7 +45,8 @@ func NetworkOffset(frame []byte) int {
 	return at + 2
 }
 
-// TakeTag takes the first tag, if it is one of 802.1Q, off a received frame and into TCI; false if there is none.
+// TakeTag removes the first tag from a received frame and stores it in TCI, if it is an 802.1Q tag.
+// It returns false if there is none.
 func (f *Frame) TakeTag() bool {
 	b := f.Data
 	if !taggedAt(b, tagAt) || b[tagAt] != tagType>>8 {
@@ -56,20 +59,21 @@ func (f *Frame) TakeTag() bool {
 	return true
 }
 
-// AppendTagged appends the first n bytes of Data, at least the addresses, to b with an 802.1Q tag inserted after the addresses.
+// AppendTagged appends the first n bytes of Data to b, with an 802.1Q tag after the addresses. n
+// includes at least the addresses.
 func (f *Frame) AppendTagged(b []byte, n int, tci uint16) []byte {
 	b = append(b, f.Data[:tagAt]...)
 	b = append(b, tagType>>8, tagType&0xff, byte(tci>>8), byte(tci))
 	return append(b, f.Data[tagAt:n]...)
 }
 
-// SetTagged makes b, which begins with what AppendTagged appended, the frame's data.
+// SetTagged makes b the frame's data. b must begin with the bytes that AppendTagged appended.
 func (f *Frame) SetTagged(b []byte) {
 	f.Data = b
 	f.shift(TagLen)
 }
 
-// shift moves the offsets that count from the start of Data.
+// shift adjusts the offsets that count from the start of Data.
 func (f *Frame) shift(n int) {
 	if f.NeedsChecksum {
 		f.ChecksumStart = uint16(int(f.ChecksumStart) + n)

@@ -77,7 +77,7 @@ func (w *watched) Attach(recv link.Receiver) {
 	})
 }
 
-// whole is a link that hides that it is a Placer, as link/capture and link/impair do.
+// whole is a link that hides that it is a link.InPlaceLink, as link/capture and link/impair do.
 type whole struct{ link.Link }
 
 // exchange sends messages of many lengths by WRITE, SEND and READ from a to b, and sees that the

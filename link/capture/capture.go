@@ -1,8 +1,9 @@
-// Package capture is a link that writes what passes through another link to a pcapng file, which Wireshark dissects
-// as if it had been taken from the wire.
+// Package capture is a link that writes the packets of another link to a pcapng file, which
+// Wireshark dissects like a capture from the wire.
 //
-// A superframe is written as the packets that it is cut into, each with complete checksums. So the file has the packets that a
-// machine at the other end of the link sees, which may be more than the frames that the link carries.
+// A superframe is written as the packets that it is cut into, each with complete checksums. The
+// file therefore shows the packets that the other end sees, which may be more than the frames on
+// the link.
 package capture
 
 import (
@@ -32,7 +33,7 @@ type Link struct {
 	out    *pcapgo.NgWriter
 	file   io.Closer // nil if the writer is the caller's
 	cutter link.Cutter
-	err    error // the first; no packet is written after it
+	err    error // the first error; no packet is written after it
 	closed bool
 }
 
@@ -42,7 +43,7 @@ var (
 	_ link.Carrier = (*Link)(nil)
 )
 
-// New writes the frames that pass through inner to w, which stays the caller's to close after the link.
+// New writes the frames of inner to w. The caller closes w after the link.
 func New(inner link.Link, w io.Writer) (*Link, error) {
 	ifce := pcapgo.NgInterface{Name: inner.Name(), OS: runtime.GOOS, LinkType: layers.LinkTypeEthernet, TimestampResolution: 9}
 	out, err := pcapgo.NewNgWriterInterface(w, ifce, pcapgo.NgWriterOptions{
@@ -58,8 +59,8 @@ func New(inner link.Link, w io.Writer) (*Link, error) {
 	return l, nil
 }
 
-// Create is New with a file of this name, which Close closes. A file that exists is used if it is empty, a FIFO or a device;
-// otherwise the error wraps fs.ErrExist, and the file stays as it is.
+// Create is New with a file of this name, which Close closes. An existing file is used if it is
+// empty, a FIFO or a device. Otherwise the error wraps fs.ErrExist, and the file is not modified.
 func Create(inner link.Link, path string) (*Link, error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o666)
 	if err != nil {
@@ -67,7 +68,7 @@ func Create(inner link.Link, path string) (*Link, error) {
 	}
 	info, err := f.Stat()
 	if err == nil && info.Mode().IsRegular() && info.Size() > 0 {
-		err = fmt.Errorf("%s has %d bytes in it (%w): remove it, or give another name", path, info.Size(), fs.ErrExist)
+		err = fmt.Errorf("%s is not empty (%d bytes; %w): remove it, or give another name", path, info.Size(), fs.ErrExist)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("capture of %s: %w", inner.Name(), err), f.Close())
@@ -80,14 +81,14 @@ func Create(inner link.Link, path string) (*Link, error) {
 	return l, nil
 }
 
-// record writes frames in one direction.
+// record writes frames of one direction.
 func (l *Link) record(frames []link.Frame, d pcapgo.NgEpbFlag) {
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range frames {
 		if l.err != nil || l.closed {
-			return // after an error nothing is cut or summed any more; within a frame NgWriter keeps its first error
+			return // after an error no frame is cut or checksummed; NgWriter keeps its first error for the rest of this one
 		}
 		for p := range l.cutter.Packets(&frames[i]) {
 			l.err = l.out.WritePacketWithOptions(gopacket.CaptureInfo{Timestamp: now, CaptureLength: len(p), Length: len(p)},
@@ -96,7 +97,8 @@ func (l *Link) record(frames []link.Frame, d pcapgo.NgEpbFlag) {
 	}
 }
 
-// Err is the first error of writing the capture. It ends the capture and leaves the link working.
+// Err returns the first error of writing the capture. Such an error ends the capture, and the link
+// continues to work.
 func (l *Link) Err() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -106,7 +108,7 @@ func (l *Link) Err() error {
 	return fmt.Errorf("capture of %s stopped: %w", l.inner.Name(), l.err)
 }
 
-// Flush writes out what is buffered.
+// Flush writes buffered packets to the file.
 func (l *Link) Flush() error {
 	l.mu.Lock()
 	if l.err == nil && !l.closed {
@@ -116,7 +118,7 @@ func (l *Link) Flush() error {
 	return l.Err()
 }
 
-// Close closes the inner link and then the capture; the error is that of either.
+// Close closes the inner link and then the capture. It returns the errors of both.
 func (l *Link) Close() error {
 	err := l.inner.Close()
 	flushed := l.Flush()
@@ -140,8 +142,8 @@ func (l *Link) Attach(recv link.Receiver) {
 	})
 }
 
-// Write implements link.Link. Frames are recorded before they are sent, so that an answer never comes before its
-// question; one that the inner link refuses is in the record all the same.
+// Write implements link.Link. Frames are recorded before they are sent, so that no answer precedes
+// its request. A frame that the inner link refuses is recorded too.
 func (l *Link) Write(frames []link.Frame) (int, error) {
 	l.record(frames, pcapgo.NgEpbFlagDirectionOutbound)
 	return l.inner.Write(frames)
@@ -157,7 +159,7 @@ func (l *Link) EndPoll() {
 	}
 }
 
-// Name is the inner link's, as are MAC, MTU and Offloads.
+// Name is the inner link's name.
 func (l *Link) Name() string { return l.inner.Name() }
 
 // MAC implements link.Link.

@@ -72,7 +72,7 @@ func TestRoundTrip(t *testing.T) {
 		t.Fatal(err)
 	}
 	if l.Name() != a.Name() || l.MTU() != a.MTU() || l.MAC().String() != a.MAC().String() || l.Offloads() != a.Offloads() {
-		t.Error("the link's properties are not the inner one's")
+		t.Error("the link's properties differ from the inner link's")
 	}
 	b := sw.Port()
 	arrived := make(chan link.Frame, 2)
@@ -131,8 +131,10 @@ func TestRoundTrip(t *testing.T) {
 		verify(t, g)
 		ip := g.Layer(layers.LayerTypeIPv4).(*layers.IPv4)
 		udp := g.Layer(layers.LayerTypeUDP).(*layers.UDP)
-		if want := uint16(0xfffe + i); ip.Id != want || ip.TOS != 2 || !p.outbound || int(ip.Length) != len(p.data)-14 || int(udp.Length) != len(p.data)-34 {
-			t.Errorf("segment %d: ID %#x (want %#x), TOS %d, outbound %t, lengths %d %d of %d", i, ip.Id, want, ip.TOS, p.outbound, ip.Length, udp.Length, len(p.data))
+		if want := uint16(0xfffe + i); ip.Id != want || ip.TOS != 2 || !p.outbound ||
+			int(ip.Length) != len(p.data)-14 || int(udp.Length) != len(p.data)-34 {
+			t.Errorf("segment %d: ID %#x (want %#x), TOS %d, outbound %t, lengths %d %d of %d",
+				i, ip.Id, want, ip.TOS, p.outbound, ip.Length, udp.Length, len(p.data))
 		}
 		payload = append(payload, udp.Payload...)
 	}
@@ -164,13 +166,13 @@ func TestPartialChecksumIsFilledIn(t *testing.T) {
 	verify(t, gopacket.NewPacket(ps[0].data, layers.LayerTypeEthernet, gopacket.Default))
 }
 
-// hiccup fails once, and counts what is written to it afterwards.
-type hiccup struct {
+// failingWriter fails the first write, and counts later ones.
+type failingWriter struct {
 	room  int
 	after int
 }
 
-func (h *hiccup) Write(b []byte) (int, error) {
+func (h *failingWriter) Write(b []byte) (int, error) {
 	switch {
 	case h.room < 0:
 		h.after++
@@ -183,12 +185,12 @@ func (h *hiccup) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestCaptureEndsWithItsFirstError: nothing is written behind what is missing, and the frames that go on passing are neither
-// cut into packets nor given checksums for a file that does not get them.
+// TestCaptureEndsWithItsFirstError checks that nothing is written after a failed write. Later
+// frames are neither cut nor checksummed.
 func TestCaptureEndsWithItsFirstError(t *testing.T) {
 	sw := new(pipe.Switch)
 	a, b := sw.Port(), sw.Port()
-	out := &hiccup{room: 5000}
+	out := &failingWriter{room: 5000}
 	l, err := New(a, out)
 	if err != nil {
 		t.Fatal(err)
@@ -210,12 +212,13 @@ func TestCaptureEndsWithItsFirstError(t *testing.T) {
 		t.Errorf("Close = %v, want the disk's error", err)
 	}
 	if out.after > 0 {
-		t.Errorf("%d writes after the one that failed", out.after)
+		t.Errorf("%d writes after the failed one", out.after)
 	}
 }
 
-// TestFileThatHasSomething: a capture never empties a file; one that is empty it takes.
-func TestFileThatHasSomething(t *testing.T) {
+// TestCreateKeepsExistingFile checks that Create never truncates a file with content, and uses an
+// empty one.
+func TestCreateKeepsExistingFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.pcapng")
 	for _, content := range []string{"", "precious"} {
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
@@ -240,7 +243,7 @@ func TestFileThatHasSomething(t *testing.T) {
 	}
 }
 
-// fullDisk takes n bytes.
+// fullDisk accepts n bytes.
 type fullDisk struct{ n int }
 
 var errFull = errors.New("disk full")
@@ -280,6 +283,6 @@ func TestWriteErrorLeavesTheLinkWorking(t *testing.T) {
 		t.Errorf("New on a full disk = %v", err)
 	}
 	if _, err := Create(a, filepath.Join(t.TempDir(), "none", "x")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("Create in a directory that is not there = %v", err)
+		t.Errorf("Create in a missing directory = %v", err)
 	}
 }

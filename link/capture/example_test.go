@@ -15,7 +15,7 @@ import (
 	"github.com/softrnic/softrnic/stack/netstack"
 )
 
-// The frames of a ping, as host A sees them. A program that has a file in mind calls Create.
+// The packets of a ping, as host A sees them. A program that writes to a file calls Create.
 func ExampleNew() {
 	var lan pipe.Switch
 	var file bytes.Buffer

@@ -10,8 +10,9 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// Class returns the rule's Match for a class of packets by name: any, tcp, roce (any RoCEv2 packet), send, write,
-// read-request, read-response, atomic, ack, nak, rnr-nak, atomic-ack, cnp, cm (sent to QP 1).
+// Class returns a rule's Match for a class of packets by name: any, tcp, roce (any RoCEv2 packet),
+// send, write, read-request, read-response, atomic, ack, nak, rnr-nak, atomic-ack, cnp, cm (sent to
+// QP 1).
 func Class(name string) (func(frame []byte) bool, error) {
 	if m, ok := classes[name]; ok {
 		return m, nil
@@ -39,7 +40,8 @@ var classes = map[string]func([]byte) bool{
 	},
 }
 
-// opcodes matches the lower five bits of the BTH opcode, which mean the same for RC, UC and UD (IBTA table 38).
+// opcodes matches the lower five bits of the BTH opcode, which mean the same for RC, UC and UD
+// (IBTA table 38).
 func opcodes(of ...byte) func([]byte) bool {
 	return func(f []byte) bool {
 		b := bth(f)
@@ -47,7 +49,8 @@ func opcodes(of ...byte) func([]byte) bool {
 	}
 }
 
-// acknowledge matches an RC acknowledgement by the kind in its AETH syndrome, bits 6 and 5 (IBTA table 44).
+// acknowledge matches an RC acknowledgement by the kind in its AETH syndrome, bits 6 and 5 (IBTA
+// table 44).
 func acknowledge(kind byte) func([]byte) bool {
 	return func(f []byte) bool {
 		b := bth(f)
@@ -55,7 +58,7 @@ func acknowledge(kind byte) func([]byte) bool {
 	}
 }
 
-// bth is a RoCEv2 packet from its BTH on; nil if f is none.
+// bth returns a RoCEv2 packet from its BTH on, or nil if f is not one.
 func bth(f []byte) []byte {
 	proto, segment := transport(f)
 	if proto != 17 || len(segment) < 8+12 || binary.BigEndian.Uint16(segment[2:]) != 4791 {
@@ -64,7 +67,7 @@ func bth(f []byte) []byte {
 	return segment[8:]
 }
 
-// transport is the protocol and the bytes behind the IP header.
+// transport returns the protocol and the bytes behind the IP header.
 func transport(f []byte) (proto byte, segment []byte) {
 	if len(f) < link.EthernetHeaderLen {
 		return 0, nil

@@ -53,7 +53,7 @@ func TestClasses(t *testing.T) {
 	}
 }
 
-// FuzzClasses: no frame makes a class panic.
+// FuzzClasses checks that no frame makes a class panic.
 func FuzzClasses(f *testing.F) {
 	f.Add(roce(make([]byte, 6), make([]byte, 6), 1, 0x11).Data)
 	f.Fuzz(func(t *testing.T, frame []byte) {

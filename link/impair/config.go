@@ -6,40 +6,43 @@ import (
 	"time"
 )
 
-// Config says what happens to the packets. The zero value lets everything pass.
+// Config describes the impairments. The zero value impairs nothing.
 type Config struct {
 	Seed    uint64
-	In, Out Direction // what the host receives, and what it sends
+	In, Out Direction // received and sent packets of the host
 }
 
-// Direction says what happens one way. Probabilities are 0 to 1, each for a packet by itself.
+// Direction describes the impairments in one direction. Probabilities are 0 to 1, and apply to each
+// packet independently.
 type Direction struct {
 	Loss      float64
 	Burst     Burst
 	Duplicate float64
-	Corrupt   float64 // one bit flips, anywhere in the frame
-	Reorder   float64 // the packet is held back by Hold, while others pass
+	Corrupt   float64 // flip one random bit of the frame
+	Reorder   float64 // delay the packet by Hold while others pass
 	Hold      time.Duration
-	// Each packet is delayed by Delay plus a number drawn evenly from [−Jitter, Jitter], which may change the order of
-	// packets.
+	// Each packet is delayed by Delay plus a random time, uniform in [−Jitter, Jitter]. Jitter
+	// may reorder packets.
 	Delay, Jitter time.Duration
-	Rate          int64 // bits of frame a second; 0 means no limit
-	Limit         int   // packets held at a time, further ones are lost; 0 means DefaultLimit
-	// Queue is how many bytes may wait for Rate; a packet that finds no room is lost. 0 means Limit alone counts.
+	Rate          int64 // bits of frames per second; 0 means no limit
+	Limit         int   // packets held at a time, beyond which packets are lost; 0 means DefaultLimit
+	// Queue is the number of bytes that may wait for Rate; a packet that does not fit is lost.
+	// 0 means that only Limit applies.
 	Queue int
-	// ECN has the queue mark packets, as switches do.
+	// ECN makes the queue mark packets, as switches do.
 	ECN   ECN
 	Rules []Rule
 }
 
-// ECN says which packets a queue marks Congestion Experienced, among those of ECN-capable transports (RFC 3168 §5). It
-// marks none while fewer than Min bytes are in the queue, all with Max bytes or more, and in between a part that grows
-// with the queue. Max 0 means Min. The zero value marks nothing.
+// ECN configures Congestion Experienced marks on packets of ECN-capable transports (RFC 3168 §5).
+// The queue marks no packet below Min bytes, and every packet at Max bytes or more. In between, the
+// probability grows linearly. Max 0 means Min. The zero value marks nothing.
 type ECN struct{ Min, Max int }
 
-// Burst is the Gilbert–Elliott model of loss in bursts: nothing is lost in the good state, everything in the bad one.
+// Burst is the Gilbert–Elliott model of burst loss: nothing is lost in the good state, everything
+// in the bad one.
 type Burst struct {
-	Enter, Leave float64 // probability, at each packet, to go from good to bad and back
+	Enter, Leave float64 // probability per packet to go from good to bad, and back
 }
 
 // Defaults of Direction.Hold and Direction.Limit.
@@ -48,16 +51,16 @@ const (
 	DefaultLimit = 10000
 )
 
-// Rule does something to chosen packets.
+// Rule applies an action to selected packets.
 type Rule struct {
 	Match func(frame []byte) bool // nil: every packet
-	// Nth is the first match that the rule acts on, counted from 1 in each direction; 0 means 1. Count is how many
-	// from there; 0 means one, a negative number all.
+	// Nth is the first match that the rule acts on, counted from 1 in each direction; 0 means
+	// 1. Count is the number of matches from there; 0 means one, a negative number all.
 	Nth, Count int
 	Action     Action
 }
 
-// Action is what a rule does.
+// Action is the effect of a rule.
 type Action uint8
 
 // The actions.
@@ -72,8 +75,9 @@ func (d *Direction) check() error {
 	for _, p := range []struct {
 		name string
 		v    float64
-	}{{"Loss", d.Loss}, {"Duplicate", d.Duplicate}, {"Corrupt", d.Corrupt}, {"Reorder", d.Reorder}, {"Burst.Enter", d.Burst.Enter}, {"Burst.Leave", d.Burst.Leave}} {
-		if !(p.v >= 0 && p.v <= 1) { // NaN too
+	}{{"Loss", d.Loss}, {"Duplicate", d.Duplicate}, {"Corrupt", d.Corrupt}, {"Reorder", d.Reorder},
+		{"Burst.Enter", d.Burst.Enter}, {"Burst.Leave", d.Burst.Leave}} {
+		if !(p.v >= 0 && p.v <= 1) { // also for NaN
 			return fmt.Errorf("probability %s is %v: give 0 to 1", p.name, p.v)
 		}
 	}
@@ -92,7 +96,7 @@ func (d *Direction) check() error {
 		return fmt.Errorf("queue of %d bytes, ECN from %d to %d: give none below 0, and to not below from", d.Queue, e.Min, e.Max)
 	}
 	if (d.Queue > 0 || d.ECN != ECN{}) && d.Rate == 0 {
-		return errors.New("a queue, or ECN, without Rate: nothing would ever wait")
+		return errors.New("a queue or ECN without Rate: set Rate, as packets wait for it only")
 	}
 	for i, r := range d.Rules {
 		if r.Nth < 0 || r.Action > Reorder {

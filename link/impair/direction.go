@@ -11,23 +11,23 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// direction carries packets one way. If none has to wait, they are delivered by flush, on the goroutine that brought
-// them. If some do, all packets go through held and are delivered by one goroutine, because only one may call deliver
-// at a time.
+// direction carries packets in one direction. Packets that need not wait are delivered by flush, on
+// the caller's goroutine. If some packets may wait, all go through held, and one goroutine delivers
+// them, because only one may call deliver at a time.
 type direction struct {
 	cfg     Direction
-	timed   bool // packets may wait
+	timed   bool // packets may have to wait
 	deliver func([]link.Frame) error
 
 	mu      sync.Mutex
 	cutter  link.Cutter
 	random  *rand.Rand
 	bad     bool  // Gilbert–Elliott state
-	matched []int // by rule
+	matched []int // matches per rule
 	count   Counters
-	ready   []*packet // to go on with the next flush
+	ready   []*packet // packets for the next flush
 	held    schedule
-	spare   []*packet // to be used again
+	spare   []*packet // free list
 	order   uint64    // packets scheduled so far
 	free    time.Time // when the rate limit admits the next packet
 	started bool
@@ -58,10 +58,11 @@ func (d *direction) counters() Counters {
 	return d.count
 }
 
-// chance draws a number even for probability 0, so that changing one impairment leaves the others' packets the same.
+// chance draws a number even for probability 0, so that changing one impairment does not change the
+// random sequence of the others.
 func (d *direction) chance(p float64) bool { return d.random.Float64() < p }
 
-// pass lets chance and rules act on each packet of f.
+// pass applies the impairments to each packet of f.
 func (d *direction) pass(f *link.Frame) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -70,7 +71,7 @@ func (d *direction) pass(f *link.Frame) {
 	}
 }
 
-// packet decides what happens to a single packet, which it may change. It must be called with d.mu held.
+// packet applies the impairments to a single packet, which it may modify. d.mu is held.
 func (d *direction) packet(f link.Frame) {
 	p := f.Data
 	if d.closed || len(p) == 0 {
@@ -119,7 +120,7 @@ func (d *direction) packet(f link.Frame) {
 	}
 }
 
-// send must be called with d.mu held.
+// send delivers or schedules a packet. d.mu is held.
 func (d *direction) send(f link.Frame, wait time.Duration) {
 	p := f.Data
 	if !d.timed {
@@ -176,11 +177,11 @@ func (d *direction) flush() error {
 	return err
 }
 
-// coarse is the longest wait for which no timer is used, because Go's timers fire on whole milliseconds when the process is
-// idle.
-const coarse = time.Millisecond
+// maxBusyWait is the longest wait without a timer. Go's timers fire on whole milliseconds when the
+// process is idle.
+const maxBusyWait = time.Millisecond
 
-// run delivers what is due.
+// run delivers packets when they are due.
 func (d *direction) run() {
 	defer close(d.done)
 	timer := time.NewTimer(0)
@@ -201,23 +202,24 @@ func (d *direction) run() {
 		}
 		d.mu.Unlock()
 		if len(frames) > 0 {
-			_ = d.deliver(frames) // the sender's call has returned long ago
+			_ = d.deliver(frames) // nobody is left to return the error to
 			d.release(out)
 		}
 	}
 }
 
-// await waits until due, or until something is due earlier; false if the direction is closed.
+// await waits until due, or until a packet is due earlier. It returns false if the direction is
+// closed.
 func (d *direction) await(due time.Time, timer *time.Timer) bool {
 	for now := time.Now(); ; {
 		left := due.Sub(now)
 		if left <= 0 {
 			break
 		}
-		if left < coarse {
+		if left < maxBusyWait {
 			runtime.Gosched()
 			before := now
-			if now = time.Now(); now != before { // which is always so, except in virtual time
+			if now = time.Now(); now != before { // always true, except in virtual time
 				select {
 				case <-d.stop:
 					return false
@@ -260,14 +262,14 @@ func (d *direction) close() {
 	}
 }
 
-// packet is a packet on its way through.
+// packet is a packet in transit.
 type packet struct {
 	due   time.Time
 	order uint64
 	frame link.Frame
 }
 
-// hold copies a packet. It must be called with d.mu held.
+// hold returns a copy of a packet. d.mu is held.
 func (d *direction) hold(f link.Frame) *packet {
 	h := new(packet)
 	if n := len(d.spare); n > 0 {
@@ -278,7 +280,7 @@ func (d *direction) hold(f link.Frame) *packet {
 	return h
 }
 
-// release takes back packets that were delivered.
+// release returns delivered packets to the free list.
 func (d *direction) release(p []*packet) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -287,7 +289,7 @@ func (d *direction) release(p []*packet) {
 	}
 }
 
-// schedule is a heap of packets by the time that they are due.
+// schedule is a heap of packets, ordered by the time that they are due.
 type schedule []*packet
 
 func (s schedule) Len() int { return len(s) }

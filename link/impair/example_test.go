@@ -23,7 +23,7 @@ func ExampleParse() {
 	// impair: loss=200%: "200%" is not a probability: write 0 to 1, or 0% to 100%
 }
 
-// What host A sends takes 20 ms to arrive.
+// Frames that host A sends take 20 ms to arrive.
 func ExampleNew() {
 	var lan pipe.Switch
 	slow, err := impair.New(lan.Port(), impair.Config{Out: impair.Direction{Delay: 20 * time.Millisecond}})

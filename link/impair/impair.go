@@ -1,8 +1,9 @@
-// Package impair is a link that makes another one worse: it loses, repeats, delays, reorders and damages packets, at
-// random from a seed or by script.
+// Package impair is a link that impairs another link: it loses, duplicates, delays, reorders and
+// corrupts packets, at random from a seed or by rules.
 //
-// The link takes every offload and cuts superframes itself, in both directions, so that each impairment is of a single packet
-// with complete checksums. [Parse] reads a configuration as a command line has it.
+// The link accepts every offload and cuts superframes itself, in both directions, so that each
+// impairment applies to a single packet with complete checksums. [Parse] reads a configuration from
+// a command line's syntax.
 package impair
 
 import (
@@ -26,8 +27,8 @@ var (
 	_ link.Carrier = (*Link)(nil)
 )
 
-// New impairs the packets of inner as cfg says. The same configuration does the same to the same packets. An error names the
-// setting that is out of its bounds.
+// New impairs the packets of inner as cfg describes. The same configuration has the same effect on
+// the same packets. An error names the setting that is out of bounds.
 func New(inner link.Link, cfg Config) (*Link, error) {
 	for _, d := range []struct {
 		name string
@@ -52,7 +53,7 @@ func (l *Link) Attach(recv link.Receiver) {
 		recv(frames)
 		return nil
 	}
-	var mu sync.Mutex // one of inner's queues must not deliver packets that another has brought
+	var mu sync.Mutex // inner's queues must not call deliver concurrently
 	l.inner.Attach(func(frames []link.Frame) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -63,7 +64,7 @@ func (l *Link) Attach(recv link.Receiver) {
 	})
 }
 
-// Write implements link.Link. Packets that are held back, and that the inner link then refuses, are lost.
+// Write implements link.Link. Delayed packets that the inner link then refuses are lost.
 func (l *Link) Write(frames []link.Frame) (int, error) {
 	for i := range frames {
 		if err := frames[i].Validate(l.MTU(), offloads); err != nil {
@@ -77,7 +78,7 @@ func (l *Link) Write(frames []link.Frame) (int, error) {
 	return len(frames), nil
 }
 
-// Poll polls the inner link, if it can be polled. Packets that are held back arrive when they are due.
+// Poll polls the inner link, if it is a Poller. Delayed packets arrive when they are due.
 func (l *Link) Poll() bool { return l.poller != nil && l.poller.Poll() }
 
 // EndPoll implements link.Poller.
@@ -87,44 +88,45 @@ func (l *Link) EndPoll() {
 	}
 }
 
-// Close drops what is held back and closes the inner link.
+// Close drops delayed packets and closes the inner link.
 func (l *Link) Close() error {
 	l.in.close()
 	l.out.close()
 	return l.inner.Close()
 }
 
-// Counters tell what happened to the packets of one direction.
+// Counters count the packets of one direction and the impairments applied.
 type Counters struct {
-	Packets    uint64 // that came
-	Lost       uint64 // by chance, burst or rule
+	Packets    uint64 // all packets
+	Lost       uint64 // by probability, burst or rule
 	Duplicated uint64
-	Reordered  uint64 // held back
+	Reordered  uint64 // delayed by Hold
 	Corrupted  uint64
-	Overflowed uint64 // lost because Limit packets were held, or the queue was full
-	Marked     uint64 // Congestion Experienced, by the queue
-	// LongestQueue is how many bytes have waited for the rate at most, the last packet's included.
+	Overflowed uint64 // lost because Limit packets were held or the queue was full
+	Marked     uint64 // marked Congestion Experienced by the queue
+	// LongestQueue is the largest number of bytes that have waited for the rate, including the
+	// last packet.
 	LongestQueue int
 }
 
-// Counters returns those of received and of sent packets.
+// Counters returns the counters of received and of sent packets.
 func (l *Link) Counters() (in, out Counters) { return l.in.counters(), l.out.counters() }
 
-// Name is the inner link's.
+// Name is the inner link's name.
 func (l *Link) Name() string { return l.inner.Name() }
 
-// MAC is the inner link's.
+// MAC is the inner link's address.
 func (l *Link) MAC() net.HardwareAddr { return l.inner.MAC() }
 
-// MTU is the inner link's.
+// MTU is the inner link's MTU.
 func (l *Link) MTU() int { return l.inner.MTU() }
 
-// Offloads are all: what comes is cut here.
+// Offloads are all offloads, because superframes are cut here.
 func (l *Link) Offloads() link.Offloads { return offloads }
 
 var offloads = link.Offloads{USO: true, TSO: true, Checksum: true}
 
-// State implements link.Carrier: the inner link's.
+// State implements link.Carrier with the inner link's state.
 func (l *Link) State() link.State { return link.StateOf(l.inner) }
 
 // Watch implements link.Carrier.

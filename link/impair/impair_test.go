@@ -17,14 +17,14 @@ import (
 	"github.com/softrnic/softrnic/link/pipe"
 )
 
-// arrival is a numbered packet, and when it came after the start of the test.
+// arrival is a numbered packet and the time of its arrival since the start of the test.
 type arrival struct {
 	n  int
 	at time.Duration
 }
 
-// lab is an impaired host a and a host b that listens, in a synctest bubble.
-type lab struct {
+// testNet is an impaired host a and a receiving host b, in a synctest bubble.
+type testNet struct {
 	t     *testing.T
 	a     *Link
 	b     *pipe.Port
@@ -35,21 +35,21 @@ type lab struct {
 	frames [][]byte
 }
 
-func (l *lab) arrivals() []arrival {
+func (l *testNet) arrivals() []arrival {
 	synctest.Wait()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.came)
 }
 
-func newLab(t *testing.T, cfg Config) *lab {
+func newTestNet(t *testing.T, cfg Config) *testNet {
 	t.Helper()
 	sw := new(pipe.Switch)
 	a, err := New(sw.Port(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &lab{t: t, a: a, b: sw.Port(), start: time.Now()}
+	l := &testNet{t: t, a: a, b: sw.Port(), start: time.Now()}
 	l.b.Attach(func(frames []link.Frame) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -61,26 +61,26 @@ func newLab(t *testing.T, cfg Config) *lab {
 	return l
 }
 
-func (l *lab) close() {
+func (l *testNet) close() {
 	l.a.Close()
 	l.b.Close()
 }
 
-// numbered is a packet of size bytes with a number.
-func (l *lab) numbered(n, size int) link.Frame {
+// numbered returns a packet of size bytes with a number.
+func (l *testNet) numbered(n, size int) link.Frame {
 	d := append(append(bytes.Clone(l.b.MAC()), l.a.MAC()...), 0x88, 0xb5)
 	d = binary.BigEndian.AppendUint32(d, uint32(n))
 	return link.Frame{Data: append(d, make([]byte, size-len(d))...)}
 }
 
-func (l *lab) send(from, to, size int) {
+func (l *testNet) send(from, to, size int) {
 	l.t.Helper()
 	for n := from; n < to; n++ {
 		if _, err := l.a.Write([]link.Frame{l.numbered(n, size)}); err != nil {
 			l.t.Fatal(err)
 		}
 		if n%256 == 255 {
-			synctest.Wait() // or the pipe's queue overflows
+			synctest.Wait() // otherwise the pipe's queue overflows
 		}
 	}
 	synctest.Wait()
@@ -102,9 +102,9 @@ func parse(t *testing.T, text string) Config {
 	return c
 }
 
-func TestNothingAskedNothingDone(t *testing.T) {
+func TestZeroConfigPassesAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLab(t, Config{})
+		l := newTestNet(t, Config{})
 		l.send(0, 100, 60)
 		if got := numbers(l.arrivals()); len(got) != 100 || !slices.IsSorted(got) {
 			t.Errorf("arrived: %v", got)
@@ -116,10 +116,10 @@ func TestNothingAskedNothingDone(t *testing.T) {
 	})
 }
 
-func TestSameSeedSameFate(t *testing.T) {
+func TestSeedIsDeterministic(t *testing.T) {
 	run := func(text string) (out []arrival) {
 		synctest.Test(t, func(t *testing.T) {
-			l := newLab(t, parse(t, text))
+			l := newTestNet(t, parse(t, text))
 			l.send(0, 1000, 60)
 			time.Sleep(time.Second)
 			synctest.Wait()
@@ -131,16 +131,16 @@ func TestSameSeedSameFate(t *testing.T) {
 	const all = "loss=5%,dup=3%,reorder=2%,delay=5ms+-2ms,burst=1%/30%,rate=10mbit,seed="
 	first := run(all + "7")
 	if !slices.Equal(first, run(all+"7")) {
-		t.Error("the same seed did different things")
+		t.Error("the same seed had different effects")
 	}
 	if slices.Equal(first, run(all+"8")) {
-		t.Error("another seed did the same")
+		t.Error("another seed had the same effect")
 	}
-	// One impairment more leaves what the others do as it was.
+	// An additional impairment does not change the effect of the others.
 	lossy := numbers(run("loss=10%,seed=3"))
 	both := numbers(run("loss=10%,dup=20%,seed=3"))
 	if !slices.Equal(lossy, slices.Compact(both)) || len(both) == len(lossy) {
-		t.Error("duplication changed which packets are lost")
+		t.Error("duplication changed the lost packets")
 	}
 }
 
@@ -158,7 +158,7 @@ func TestRates(t *testing.T) {
 		{"burst=1%/24%", 0.04, func(c Counters) uint64 { return c.Lost }}, // 1/(1+24) of the time in the bad state
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			l := newLab(t, parse(t, c.text+",seed=1"))
+			l := newTestNet(t, parse(t, c.text+",seed=1"))
 			l.send(0, n, 60)
 			_, out := l.a.Counters()
 			if got := float64(c.got(out)) / n; math.Abs(got-c.want) > c.want/5 {
@@ -169,9 +169,9 @@ func TestRates(t *testing.T) {
 	}
 }
 
-func TestBurstsAreBursts(t *testing.T) {
+func TestBurstLength(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLab(t, parse(t, "burst=0.5%/10%,seed=2"))
+		l := newTestNet(t, parse(t, "burst=0.5%/10%,seed=2"))
 		l.send(0, 20000, 60)
 		last, gaps, lost := -1, 0, 0
 		for _, a := range l.arrivals() {
@@ -190,7 +190,7 @@ func TestBurstsAreBursts(t *testing.T) {
 
 func TestDelayAndJitter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLab(t, parse(t, "delay=3ms"))
+		l := newTestNet(t, parse(t, "delay=3ms"))
 		l.send(0, 5, 60)
 		time.Sleep(3*time.Millisecond - 1)
 		synctest.Wait()
@@ -205,13 +205,14 @@ func TestDelayAndJitter(t *testing.T) {
 		l.close()
 	})
 	synctest.Test(t, func(t *testing.T) {
-		l := newLab(t, parse(t, "delay=3ms±1ms"))
+		l := newTestNet(t, parse(t, "delay=3ms±1ms"))
 		l.send(0, 500, 60)
 		time.Sleep(10 * time.Millisecond)
 		synctest.Wait()
 		all := l.arrivals()
 		first, last := all[0].at, all[len(all)-1].at
-		if len(all) != 500 || first < 2*time.Millisecond || first > 2100*time.Microsecond || last > 4*time.Millisecond || last < 3900*time.Microsecond {
+		if len(all) != 500 || first < 2*time.Millisecond || first > 2100*time.Microsecond ||
+			last > 4*time.Millisecond || last < 3900*time.Microsecond {
 			t.Errorf("%d arrived, from %v to %v", len(all), first, last)
 		}
 		l.close()
@@ -220,7 +221,7 @@ func TestDelayAndJitter(t *testing.T) {
 
 func TestRateAndLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLab(t, parse(t, "rate=8mbit,limit=10")) // 1000 bytes a millisecond
+		l := newTestNet(t, parse(t, "rate=8mbit,limit=10")) // 1000 bytes per millisecond
 		l.send(0, 12, 1000)
 		time.Sleep(time.Second)
 		synctest.Wait()
@@ -257,7 +258,7 @@ func TestRules(t *testing.T) {
 		{"out.drop=any:*", nil},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			l := newLab(t, parse(t, c.text))
+			l := newTestNet(t, parse(t, c.text))
 			l.send(0, 6, 60)
 			time.Sleep(time.Second)
 			synctest.Wait()
@@ -271,7 +272,7 @@ func TestRules(t *testing.T) {
 
 func TestCorruptionIsOneBitAnywhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLab(t, parse(t, "corrupt=1,seed=4"))
+		l := newTestNet(t, parse(t, "corrupt=1,seed=4"))
 		sent := l.numbered(0, 64).Data
 		places := map[int]bool{}
 		for range 400 {
@@ -289,9 +290,10 @@ func TestCorruptionIsOneBitAnywhere(t *testing.T) {
 				t.Fatalf("%d bits flipped", flipped)
 			}
 		}
-		// The first quarter includes the address: frames with a flipped address go nowhere.
+		// The first quarter contains the address: frames with a flipped destination are not
+		// delivered.
 		if len(places) != 4 || len(l.frames) == 400 {
-			t.Errorf("flips in %d of 4 quarters of the frame; %d of 400 frames found their way", len(places), len(l.frames))
+			t.Errorf("flips in %d of 4 quarters of the frame; %d of 400 frames arrived", len(places), len(l.frames))
 		}
 		l.close()
 	})
@@ -310,7 +312,7 @@ func TestSuperframesAreCutBothWays(t *testing.T) {
 			return func(frames []link.Frame) {
 				for _, f := range frames {
 					if f.Segmentation != link.NoSegmentation || f.NeedsChecksum {
-						t.Error("arrived uncut or unfinished")
+						t.Error("arrived uncut or with a partial checksum")
 					}
 					*to = append(*to, bytes.Clone(f.Data))
 				}
@@ -339,19 +341,21 @@ func TestSuperframesAreCutBothWays(t *testing.T) {
 	})
 }
 
-// roce is a superframe of n packets of 32 bytes from their BTH on, which begin with the opcode.
+// roce returns a superframe of n packets of 32 bytes from their BTH on, which begins with the
+// opcode.
 func roce(dst, src net.HardwareAddr, n int, opcode byte) link.Frame {
 	d := append(append(bytes.Clone(dst), src...), 8, 0, 0x45, 0, 0, byte(28+32*n), 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
 		0xc0, 0, 4791>>8, 4791&0xff, 0, byte(8+32*n), 0, 0)
 	for range n {
 		d = append(append(d, opcode), make([]byte, 31)...)
 	}
-	return link.Frame{Data: d, Segmentation: link.UDP, SegmentSize: 32, HeaderLen: 42, NeedsChecksum: true, ChecksumStart: 34, ChecksumOffset: 6}
+	return link.Frame{Data: d, Segmentation: link.UDP, SegmentSize: 32, HeaderLen: 42,
+		NeedsChecksum: true, ChecksumStart: 34, ChecksumOffset: 6}
 }
 
-func TestReceptionIsImpairedToo(t *testing.T) {
+func TestReceptionIsImpaired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLab(t, parse(t, "in.delay=5ms,in.drop=any:2"))
+		l := newTestNet(t, parse(t, "in.delay=5ms,in.drop=any:2"))
 		var at []time.Duration
 		l.a.Attach(func(frames []link.Frame) {
 			for range frames {
@@ -378,9 +382,9 @@ func TestReceptionIsImpairedToo(t *testing.T) {
 	})
 }
 
-func TestCloseDropsWhatIsHeld(t *testing.T) {
+func TestCloseDropsDelayedPackets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLab(t, parse(t, "delay=1s"))
+		l := newTestNet(t, parse(t, "delay=1s"))
 		l.send(0, 3, 60)
 		l.a.Close()
 		time.Sleep(2 * time.Second)
@@ -391,7 +395,7 @@ func TestCloseDropsWhatIsHeld(t *testing.T) {
 	})
 }
 
-func TestWriteErrorsComeThrough(t *testing.T) {
+func TestWriteReturnsInnerErrors(t *testing.T) {
 	sw, err := pipe.New(pipe.MTU(1500))
 	if err != nil {
 		t.Fatal(err)
@@ -402,7 +406,7 @@ func TestWriteErrorsComeThrough(t *testing.T) {
 		t.Fatal(err)
 	}
 	if l.Name() != p.Name() || l.MTU() != 1500 || l.MAC().String() != p.MAC().String() || !l.Offloads().USO {
-		t.Error("properties are not the inner link's")
+		t.Error("properties differ from the inner link's")
 	}
 	if n, err := l.Write([]link.Frame{{Data: make([]byte, 60)}, {Data: make([]byte, 1600)}}); n != 1 || !errors.Is(err, link.ErrTooLong) {
 		t.Errorf("Write over the MTU = %d, %v", n, err)
@@ -413,7 +417,7 @@ func TestWriteErrorsComeThrough(t *testing.T) {
 	}
 }
 
-func TestNewRefusesNonsense(t *testing.T) {
+func TestNewRefusesInvalidConfig(t *testing.T) {
 	p := new(pipe.Switch).Port()
 	for _, d := range []Direction{
 		{Loss: 1.01}, {Loss: -0.1}, {Corrupt: math.NaN()}, {Reorder: 2}, {Duplicate: 2}, {Burst: Burst{Enter: 2, Leave: 1}},
@@ -423,7 +427,7 @@ func TestNewRefusesNonsense(t *testing.T) {
 	} {
 		for _, c := range []Config{{In: d}, {Out: d}} {
 			if _, err := New(p, c); err == nil {
-				t.Errorf("New took %+v", c)
+				t.Errorf("New accepted %+v", c)
 			}
 		}
 	}

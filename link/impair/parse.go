@@ -7,28 +7,29 @@ import (
 	"time"
 )
 
-// Parse reads a configuration: settings with commas between, such as
+// Parse reads a configuration: settings separated by commas, such as
 //
 //	loss=1%,reorder=0.5%,delay=1ms±200us,seed=7
 //	in.rate=100mbit,out.burst=1%/20%,drop=read-response:3
 //
-// The settings, which mean both directions unless in. or out. stands before them:
+// The settings are below. A setting applies to both directions, or with the prefix in. or out. to
+// one:
 //
 //	loss=P dup=P corrupt=P reorder=P   probability, 0.01 or 1%
-//	burst=P/P                          Gilbert–Elliott: into and out of the state in which everything is lost
+//	burst=P/P                          Gilbert–Elliott: into and out of the bad state
 //	delay=D delay=D±D delay=D+-D       time such as 200us, with jitter
-//	hold=D                             how long a reordered packet waits, 1ms if not given
-//	rate=N                             bits a second, with kbit, mbit or gbit
+//	hold=D                             delay of a reordered packet; the default is 1ms
+//	rate=N                             bits per second, with kbit, mbit or gbit
 //	limit=N                            packets held at a time
 //	queue=N                            bytes that may wait for the rate, with kb or mb
-//	ecn=N ecn=N/N                      mark ECN-capable packets that find N bytes in the queue: all, or the more the
-//	                                   nearer the queue is to the second number
-//	drop=C dup=C corrupt=C reorder=C   a rule for a class of packets ([Class]): C is class for the first of them,
-//	                                   class:3 for the third, class:3-5, class:3- for the third and all after it,
-//	                                   class:* for all
-//	seed=N                             for both directions; 0 if not given
+//	ecn=N ecn=N/N                      mark ECN-capable packets if the queue has N bytes: all, or
+//	                                   a share that grows up to the second number
+//	drop=C dup=C corrupt=C reorder=C   a rule for a class of packets ([Class]): C is class for
+//	                                   the first of them, class:3 for the third, class:3-5,
+//	                                   class:3- for the third and all later ones, class:* for all
+//	seed=N                             for both directions; the default is 0
 //
-// Of a setting given twice the later counts; rules add up.
+// If a setting is given twice, the later one applies; rules accumulate.
 func Parse(text string) (Config, error) {
 	var c Config
 	for field := range strings.SplitSeq(text, ",") {
@@ -110,7 +111,7 @@ func (d *Direction) set(key, value string) (err error) {
 		}
 	case "queue":
 		if d.Queue, err = size(value); err == nil && d.Queue == 0 {
-			return fmt.Errorf("a queue of 0 bytes lets nothing pass: leave it out for one without a bound")
+			return fmt.Errorf("a queue of 0 bytes lets nothing pass: omit it for no bound")
 		}
 	case "ecn":
 		from, to, ok := strings.Cut(value, "/")
@@ -118,12 +119,13 @@ func (d *Direction) set(key, value string) (err error) {
 			d.ECN.Max, err = size(to)
 		}
 	default:
-		return fmt.Errorf("unknown setting %q: one of loss, burst, dup, corrupt, reorder, hold, delay, rate, limit, queue, ecn, drop, seed", key)
+		return fmt.Errorf("unknown setting %q: one of "+
+			"loss, burst, dup, corrupt, reorder, hold, delay, rate, limit, queue, ecn, drop, seed", key)
 	}
 	return err
 }
 
-// chanceOrRule: classes begin with a letter, probabilities do not.
+// chanceOrRule parses a probability or a rule. Classes begin with a letter, probabilities do not.
 func (d *Direction) chanceOrRule(p *float64, a Action, value string) (err error) {
 	if c := value[0]; c >= 'a' && c <= 'z' {
 		return d.addRule(a, value)

@@ -9,7 +9,8 @@ import (
 )
 
 func TestParse(t *testing.T) {
-	c := parse(t, " loss=1%, in.reorder=0.005,out.delay=1ms±200us,burst=1%/20%,rate=100mbit,seed=7,corrupt=read-response:3-,limit=5,hold=2ms,in.queue=64kb,in.ecn=1000/20kb,out.ecn=1mb")
+	c := parse(t, " loss=1%, in.reorder=0.005,out.delay=1ms±200us,burst=1%/20%,rate=100mbit,seed=7,"+
+		"corrupt=read-response:3-,limit=5,hold=2ms,in.queue=64kb,in.ecn=1000/20kb,out.ecn=1mb")
 	if c.Seed != 7 || c.In.Loss != 0.01 || c.Out.Loss != 0.01 || c.In.Reorder != 0.005 || c.Out.Reorder != 0 ||
 		c.Out.Delay != time.Millisecond || c.Out.Jitter != 200*time.Microsecond || c.In.Delay != 0 || c.In.Burst != (Burst{0.01, 0.2}) ||
 		c.Out.Rate != 100e6 || c.In.Limit != 5 || c.In.Hold != 2*time.Millisecond {
@@ -51,12 +52,12 @@ func TestParse(t *testing.T) {
 		"drop=ack:5-3":             "not below the first",
 	} {
 		if _, err := Parse(text); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
-			t.Errorf("Parse(%q) = %v, want %q in it", text, err, want)
+			t.Errorf("Parse(%q) = %v, want an error with %q", text, err, want)
 		}
 	}
 }
 
-// FuzzParse: what Parse takes, New takes.
+// FuzzParse checks that New accepts every configuration that Parse accepts.
 func FuzzParse(f *testing.F) {
 	f.Add("loss=1%,reorder=0.5%,delay=1ms±200us,seed=7")
 	f.Add("rate=1gbit,queue=256kb,ecn=20kb/200kb")
@@ -65,7 +66,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		if c, err := Parse(text); err == nil {
 			if _, err := New(p, c); err != nil {
-				t.Errorf("Parse took %q, New did not: %v", text, err)
+				t.Errorf("Parse accepted %q, New did not: %v", text, err)
 			}
 		}
 	})

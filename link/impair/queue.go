@@ -6,8 +6,8 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// enqueue puts p behind the given number of bytes that wait for the rate limit; false if the queue is full. It must be
-// called with d.mu held.
+// enqueue adds p to the queue, in which the given number of bytes wait for the rate limit. It
+// returns false if the queue is full. d.mu is held.
 func (d *direction) enqueue(p []byte, waiting int) bool {
 	if d.cfg.Queue > 0 && waiting+len(p) > d.cfg.Queue {
 		return false
@@ -19,7 +19,7 @@ func (d *direction) enqueue(p []byte, waiting int) bool {
 	return true
 }
 
-// share is the part of the packets that a queue of so many bytes marks.
+// share returns the probability of a mark when so many bytes are queued.
 func (e ECN) share(waiting int) float64 {
 	switch {
 	case waiting < e.Min:
@@ -30,14 +30,15 @@ func (e ECN) share(waiting int) float64 {
 	return float64(waiting-e.Min) / float64(e.Max-e.Min)
 }
 
-// The two bits behind the DSCP (RFC 3168 §5).
+// The ECN field: two bits after the DSCP (RFC 3168 §5).
 const (
 	ecnMask               = 3
 	notCapable            = 0
 	congestionExperienced = 3
 )
 
-// mark marks the packet in a frame Congestion Experienced; false if it is not one of a transport that knows ECN.
+// mark sets Congestion Experienced on the packet in a frame. It returns false if the packet is not
+// ECN-capable.
 func mark(f []byte) bool {
 	if len(f) < link.EthernetHeaderLen {
 		return false
@@ -49,7 +50,8 @@ func mark(f []byte) bool {
 		if len(ip) < 20 || ip[1]&ecnMask == notCapable {
 			return false
 		}
-		// The header's checksum changes with the 16 bits that the byte is in (RFC 1624).
+		// The byte is part of a 16-bit word, by whose change the header checksum is updated
+		// (RFC 1624).
 		sum := uint32(^binary.BigEndian.Uint16(ip[10:])) + uint32(^binary.BigEndian.Uint16(ip))
 		ip[1] |= congestionExperienced
 		sum += uint32(binary.BigEndian.Uint16(ip))

@@ -12,7 +12,7 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// ipv4 and ipv6 are frames of n bytes with this traffic class.
+// ipv4 and ipv6 return frames of n bytes with this traffic class.
 func ipv4(tos uint8, n int) []byte {
 	b := make([]byte, n)
 	b[12] = 8
@@ -31,7 +31,8 @@ func ipv6(class uint8, n int) []byte {
 	return b
 }
 
-// TestMark: what says that it may be marked is, with a right checksum and nothing else changed; nothing else is.
+// TestMark checks that ECN-capable packets are marked, with a correct checksum and no other change,
+// and that other packets are not.
 func TestMark(t *testing.T) {
 	for class := range 256 {
 		want := uint8(class)
@@ -47,11 +48,11 @@ func TestMark(t *testing.T) {
 	}
 	arp := append(make([]byte, 12), 8, 6, 2, 2, 2)
 	if mark(arp) {
-		t.Error("ARP is marked")
+		t.Error("ARP was marked")
 	}
 }
 
-// FuzzMark: no frame is too short or too odd, and only two bits and the checksum change.
+// FuzzMark checks that mark handles any frame, and changes only the two bits and the checksum.
 func FuzzMark(f *testing.F) {
 	f.Add(ipv4(2, 40))
 	f.Add(ipv6(1, 60))
@@ -67,7 +68,7 @@ func FuzzMark(f *testing.F) {
 			return
 		}
 		if again := bytes.Clone(got); !mark(again) || !bytes.Equal(again, got) {
-			t.Errorf("% x is marked anew: % x", got, again)
+			t.Errorf("% x changed when marked again: % x", got, again)
 		}
 		n := link.NetworkOffset(b)
 		for i := range b {
@@ -78,11 +79,11 @@ func FuzzMark(f *testing.F) {
 	})
 }
 
-// TestQueue: 8 Mbit/s let out a byte a microsecond. What finds no room is lost; what finds so many bytes waiting is marked,
-// between two bounds a part of it.
+// TestQueue sends at 8 Mbit/s, a byte per microsecond. Packets that do not fit are lost. Packets
+// that find enough bytes queued are marked; between the two bounds, only a share of them.
 func TestQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLab(t, parse(t, "out.rate=8mbit,out.queue=10kb,out.ecn=4kb,seed=1"))
+		l := newTestNet(t, parse(t, "out.rate=8mbit,out.queue=10kb,out.ecn=4kb,seed=1"))
 		send := func(tos uint8, n int) (out Counters) {
 			l.t.Helper()
 			_, was := l.a.Counters()
@@ -95,13 +96,13 @@ func TestQueue(t *testing.T) {
 			_, out = l.a.Counters()
 			return Counters{Overflowed: out.Overflowed - was.Overflowed, Marked: out.Marked - was.Marked, LongestQueue: out.LongestQueue}
 		}
-		// Of the 12, 4 find less than 4 kB, 2 no room.
+		// Of the 12 packets, 4 find less than 4 kB in the queue, and 2 find it full.
 		if got, want := send(2, 12), (Counters{Overflowed: 2, Marked: 6, LongestQueue: 10000}); got != want {
 			t.Errorf("%+v, want %+v", got, want)
 		}
 		time.Sleep(5 * time.Millisecond)
 		if got, want := send(0, 6), (Counters{Overflowed: 1, LongestQueue: 10000}); got != want {
-			t.Errorf("what cannot be marked: %+v, want %+v", got, want)
+			t.Errorf("packets without ECN: %+v, want %+v", got, want)
 		}
 		time.Sleep(time.Second)
 		if got, want := send(1, 1), (Counters{LongestQueue: 10000}); got != want {
@@ -109,9 +110,9 @@ func TestQueue(t *testing.T) {
 		}
 		l.close()
 
-		l = newLab(t, parse(t, "out.rate=8mbit,out.ecn=0kb/100kb,seed=1"))
+		l = newTestNet(t, parse(t, "out.rate=8mbit,out.ecn=0kb/100kb,seed=1"))
 		if got := send(2, 100); got.Marked < 40 || got.Marked > 60 {
-			t.Errorf("%d of 100 marked, while the queue grew from none to all", got.Marked)
+			t.Errorf("%d of 100 marked while the queue grew from Min to Max", got.Marked)
 		}
 		l.close()
 	})

@@ -11,7 +11,7 @@ import (
 	"github.com/gopacket/gopacket/pcapgo"
 )
 
-// Captured are the packets of a compressed pcap file.
+// Captured yields the packets of a compressed pcap file.
 func Captured(t testing.TB, file string) iter.Seq[gopacket.Packet] {
 	return func(yield func(gopacket.Packet) bool) {
 		t.Helper()
@@ -43,7 +43,7 @@ func Captured(t testing.TB, file string) iter.Seq[gopacket.Packet] {
 	}
 }
 
-// Frames are the packets of a pcapng file, numbered from 1.
+// Frames yields the packets of a pcapng file, numbered from 1.
 func Frames(t testing.TB, file io.Reader) iter.Seq2[int, []byte] {
 	return func(yield func(int, []byte) bool) {
 		t.Helper()

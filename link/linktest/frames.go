@@ -1,4 +1,5 @@
-// Package linktest is what the tests of links have in common: frames, and media in network namespaces of their own.
+// Package linktest is shared by the tests of links: it builds frames, and media in private network
+// namespaces.
 package linktest
 
 import (
@@ -16,13 +17,13 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// etherType is one for local experiments (IEEE 802).
+// etherType is for local experiments (IEEE 802).
 const etherType = 0x88b5
 
 // rocePort is the UDP destination port of superframes.
 const rocePort = 4791
 
-// Plain is a frame with n bytes of payload, which begins with start.
+// Plain returns a frame with n bytes of payload, which begins with start.
 func Plain(dst, src net.HardwareAddr, n int, start string) link.Frame {
 	d := make([]byte, 0, link.EthernetHeaderLen+n)
 	d = binary.BigEndian.AppendUint16(append(append(d, dst...), src...), etherType)
@@ -33,7 +34,8 @@ func Plain(dst, src net.HardwareAddr, n int, start string) link.Frame {
 	return link.Frame{Data: d}
 }
 
-// Superframe is UDP to port 4791 over IPv4, or IPv6, with segments of size bytes each.
+// Superframe returns a UDP superframe to port 4791 over IPv4 or IPv6, with segments of size bytes
+// each.
 func Superframe(dst, src net.HardwareAddr, v6 bool, segments, size int) link.Frame {
 	n := segments * size
 	udp := header.UDPMinimumSize + n
@@ -65,7 +67,8 @@ func Superframe(dst, src net.HardwareAddr, v6 bool, segments, size int) link.Fra
 	return f
 }
 
-// udp is the UDP header and what follows it, if f is a frame such as Superframe makes, or a part of one.
+// udp returns the UDP header and the bytes after it, if f is a frame as Superframe builds them, or
+// a segment of one.
 func udp(f *link.Frame) (b []byte, ok bool) {
 	if len(f.Data) < link.EthernetHeaderLen+header.IPv6MinimumSize+header.UDPMinimumSize {
 		return nil, false
@@ -82,7 +85,7 @@ func udp(f *link.Frame) (b []byte, ok bool) {
 	return b, header.UDP(b).DestinationPort() == rocePort
 }
 
-// Receive attaches to l, and passes copies of such frames as Plain and Superframe make to the channel.
+// Receive attaches to l, and sends copies of Plain's and Superframe's frames to the channel.
 func Receive(l link.Link) <-chan link.Frame {
 	c := make(chan link.Frame, 256)
 	l.Attach(func(frames []link.Frame) {
@@ -96,8 +99,8 @@ func Receive(l link.Link) <-chan link.Frame {
 	return c
 }
 
-// Queues tests links of several queues, two ends of one medium: b receives on more than one at the same time, each
-// frame arrives once, those of a flow in order, and superframes uncut.
+// Queues tests links with several queues, the two ends of one medium. b receives on several queues
+// concurrently. Each frame arrives once, superframes arrive uncut, and each flow stays in order.
 func Queues(t *testing.T, a, b interface {
 	link.Link
 	link.Poller
@@ -109,7 +112,7 @@ func Queues(t *testing.T, a, b interface {
 	total, all := 0, make(chan struct{})
 	var inside atomic.Int32
 	var once sync.Once
-	parallel := make(chan struct{}) // closed when two calls are there
+	parallel := make(chan struct{}) // closed once two calls overlap
 	b.Attach(func(frames []link.Frame) {
 		for _, f := range frames {
 			b, ours := udp(&f)
@@ -139,7 +142,7 @@ func Queues(t *testing.T, a, b interface {
 	a.Attach(func(frames []link.Frame) {
 		for i := range frames {
 			if _, ours := udp(&frames[i]); ours {
-				t.Error("a link received what it sent")
+				t.Error("a link received its own frame")
 			}
 		}
 	})
@@ -147,7 +150,7 @@ func Queues(t *testing.T, a, b interface {
 	header, _ := udp(&f)
 	for n := range uint16(each) {
 		for flow := range byte(flows) {
-			header[1] = flow // of the source port
+			header[1] = flow // low byte of the source port
 			binary.BigEndian.PutUint16(header[8:], n)
 			if _, err := a.Write([]link.Frame{f}); err != nil {
 				t.Fatal(err)
@@ -157,7 +160,7 @@ func Queues(t *testing.T, a, b interface {
 			select {
 			case <-parallel:
 			case <-time.After(20 * time.Second):
-				t.Fatalf("%d flows came on one queue", flows)
+				t.Fatalf("%d flows arrived on one queue", flows)
 			}
 		}
 		b.Poll()
@@ -174,14 +177,18 @@ func Queues(t *testing.T, a, b interface {
 	}
 }
 
-// TCPSuperframe is a TCP segment of n bytes with FIN, PSH and CWR set, to be cut at size.
+// TCPSuperframe returns a TCP segment of n bytes with FIN, PSH and CWR set, to be cut into segments
+// of size bytes.
 func TCPSuperframe(n, size int) link.Frame {
 	d := make([]byte, 14+40+32+n)
-	header.Ethernet(d).Encode(&header.EthernetFields{SrcAddr: "\x02\x00\x00\x00\x00\x01", DstAddr: "\x02\x00\x00\x00\x00\x02", Type: header.IPv6ProtocolNumber})
+	header.Ethernet(d).Encode(&header.EthernetFields{
+		SrcAddr: "\x02\x00\x00\x00\x00\x01", DstAddr: "\x02\x00\x00\x00\x00\x02", Type: header.IPv6ProtocolNumber})
 	src, dst := tcpip.AddrFrom16([16]byte{0xfe, 0x80, 15: 1}), tcpip.AddrFrom16([16]byte{0xfe, 0x80, 15: 2})
-	header.IPv6(d[14:]).Encode(&header.IPv6Fields{PayloadLength: uint16(32 + n), TransportProtocol: 6, HopLimit: 64, SrcAddr: src, DstAddr: dst})
+	header.IPv6(d[14:]).Encode(&header.IPv6Fields{
+		PayloadLength: uint16(32 + n), TransportProtocol: 6, HopLimit: 64, SrcAddr: src, DstAddr: dst})
 	h := header.TCP(d[54:])
-	h.Encode(&header.TCPFields{SrcPort: 1, DstPort: 2, SeqNum: 0xffffff00, DataOffset: 32, Flags: header.TCPFlagAck | header.TCPFlagFin | header.TCPFlagPsh | 0x80})
+	h.Encode(&header.TCPFields{SrcPort: 1, DstPort: 2, SeqNum: 0xffffff00, DataOffset: 32,
+		Flags: header.TCPFlagAck | header.TCPFlagFin | header.TCPFlagPsh | 0x80})
 	h.SetChecksum(header.PseudoHeaderChecksum(6, src, dst, uint16(32+n)))
 	for i := range n {
 		d[86+i] = byte(i)

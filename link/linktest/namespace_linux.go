@@ -9,7 +9,7 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// Root skips the test of another user.
+// Root skips the test unless it runs as root.
 func Root(t testing.TB) {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -17,24 +17,24 @@ func Root(t testing.TB) {
 	}
 }
 
-// Namespace gives the test's goroutine a network namespace of its own, which ends with its thread and its interfaces.
+// Namespace moves the test's goroutine into a new network namespace, which ends with its thread.
 func Namespace(t testing.TB) {
 	t.Helper()
 	Root(t)
-	runtime.LockOSThread() // never unlocked: the thread goes with the goroutine
+	runtime.LockOSThread() // never unlocked, so that the thread ends with the goroutine
 	ns, err := netns.New()
 	need(t, "network namespaces", err)
 	t.Cleanup(func() { _ = ns.Close() })
 }
 
-// TUN skips the test where there are no TAP devices.
+// TUN skips the test if there are no TAP devices.
 func TUN(t testing.TB) {
 	t.Helper()
 	_, err := os.Stat("/dev/net/tun")
 	need(t, "/dev/net/tun", err)
 }
 
-// need ends the test where something of the kernel's is missing, which is no error except in CI.
+// need skips the test if a kernel feature is missing; in CI the test fails.
 func need(t testing.TB, what string, err error) {
 	t.Helper()
 	switch {
@@ -46,7 +46,7 @@ func need(t testing.TB, what string, err error) {
 	}
 }
 
-// Bridge makes a bridge; MTU 0 is the kernel's choice.
+// Bridge creates a bridge; MTU 0 is the kernel's default.
 func Bridge(t testing.TB, name string, mtu int) {
 	t.Helper()
 	need(t, "bridges", netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name, MTU: mtu}}))
@@ -55,7 +55,7 @@ func Bridge(t testing.TB, name string, mtu int) {
 	}
 }
 
-// Veth makes the pair v0 and v1, and brings it up.
+// Veth creates the pair v0 and v1, and brings it up.
 func Veth(t testing.TB, mtu int) {
 	t.Helper()
 	need(t, "veth", netlink.LinkAdd(&netlink.Veth{
@@ -63,7 +63,8 @@ func Veth(t testing.TB, mtu int) {
 	VethUp(t)
 }
 
-// VethUp brings v0 and v1 up and waits for their carrier, before which the kernel drops what is sent.
+// VethUp brings v0 and v1 up and waits for their carrier. The kernel drops frames that are sent
+// earlier.
 func VethUp(t testing.TB) {
 	t.Helper()
 	ends := []string{"v0", "v1"}
@@ -79,7 +80,7 @@ func VethUp(t testing.TB) {
 	}
 }
 
-// Interface is the kernel's interface of that name.
+// Interface returns the kernel's interface of that name.
 func Interface(t testing.TB, name string) netlink.Link {
 	t.Helper()
 	l, err := netlink.LinkByName(name)

@@ -9,8 +9,8 @@ import (
 	"github.com/softrnic/softrnic/stack/netstack"
 )
 
-// An RDMA device that shares the interface eth0 with the kernel's stack. It needs CAP_NET_RAW, and an address that the
-// kernel does not have.
+// An RDMA device that shares the interface eth0 with the kernel's stack. It needs CAP_NET_RAW, and
+// an IP address that the kernel does not use.
 func ExampleOpen() {
 	l, err := packet.Open("eth0")
 	if err != nil {

@@ -1,10 +1,11 @@
-// Package packet opens a packet socket (AF_PACKET) as a link: on a network interface that exists, such as an Ethernet card or
-// one end of a veth pair. Linux only.
+// Package packet opens a packet socket (AF_PACKET) as a link on an existing network interface, such
+// as an Ethernet card or one end of a veth pair. Linux only.
 //
-// By default the host behind the link has a MAC address of its own, and the interface becomes promiscuous. The machine and the
-// host then cannot reach each other over that interface. With the interface's own MAC ([InterfaceMAC]) both receive every
-// frame. The kernel's stack then still answers ARP, ICMP and TCP for the IP addresses that the interface has, and would reset
-// the host's TCP connections: give the host an IP address that the machine does not have.
+// By default the host behind the link has its own MAC address, and the interface becomes
+// promiscuous. The machine and the host then cannot reach each other over that interface. With the
+// interface's MAC ([InterfaceMAC]) both receive every frame. The kernel's stack then still answers
+// ARP, ICMP and TCP for the interface's IP addresses, and would reset the host's TCP connections.
+// Give the host an IP address that the machine does not have.
 package packet
 
 import (
@@ -15,7 +16,7 @@ import (
 	"github.com/softrnic/softrnic/link/internal/station"
 )
 
-// Option changes what [Open] does. Open returns the error of one whose argument is out of its bounds.
+// Option configures [Open]. Open returns an error if an option's argument is out of bounds.
 type Option func(*config) error
 
 type config struct {
@@ -24,9 +25,9 @@ type config struct {
 	ownMAC bool // the MAC is the interface's
 }
 
-// MAC sets the Ethernet address of the host behind the link: a unicast address. Without this option Open draws a locally
-// administered address at random. Where the medium admits only the interface's own address (most wireless and cloud
-// networks), use InterfaceMAC.
+// MAC sets the Ethernet address of the host behind the link: a unicast address. The default is a
+// random locally administered address. Where the medium admits only the interface's own address
+// (most wireless and cloud networks), use InterfaceMAC.
 func MAC(mac net.HardwareAddr) Option {
 	return func(c *config) error {
 		c.ownMAC = false
@@ -34,7 +35,8 @@ func MAC(mac net.HardwareAddr) Option {
 	}
 }
 
-// InterfaceMAC makes the host share the interface's address with the kernel's stack; see the package's remarks.
+// InterfaceMAC makes the host share the interface's address with the kernel's stack; see the
+// package documentation.
 func InterfaceMAC() Option {
 	return func(c *config) error {
 		c.MAC, c.ownMAC = nil, true
@@ -42,22 +44,23 @@ func InterfaceMAC() Option {
 	}
 }
 
-// Wait says how the link's own goroutine waits for frames.
+// Wait sets how the link's own goroutine waits for frames.
 func Wait(w link.Wait) Option {
 	return func(c *config) error { return c.SetWait(w) }
 }
 
-// MaxQueues is the largest number of queues that Open takes: 16.
+// MaxQueues is the largest number of queues that Open accepts: 16.
 const MaxQueues = station.MaxQueues
 
-// Queues opens n sockets, 1 to MaxQueues, over which the kernel spreads what arrives by flow, so that several processors
-// receive at once. More than one need Linux 6.0. The default is 1.
+// Queues opens n sockets, 1 to MaxQueues. The kernel distributes received frames among them by
+// flow, so that several processors receive concurrently. More than one needs Linux 6.0. The default
+// is 1.
 func Queues(n int) Option {
 	return func(c *config) error { return c.SetQueues(n) }
 }
 
-// Open opens a packet socket on the interface of this name in the network namespace of the calling thread. It needs
-// CAP_NET_RAW. The interface's MTU and state are the link's.
+// Open opens a packet socket on the interface of this name in the network namespace of the calling
+// thread. It needs CAP_NET_RAW. The link has the interface's MTU and state.
 func Open(name string, opts ...Option) (*Link, error) {
 	c := config{name: name, Config: station.Config{Queues: 1}}
 	for _, o := range opts {
@@ -71,7 +74,7 @@ func Open(name string, opts ...Option) (*Link, error) {
 	return open(&c)
 }
 
-// medium is what carries the frames.
+// medium carries the frames.
 type medium interface {
 	link.Poller
 	Attach(link.Receiver)
@@ -80,7 +83,7 @@ type medium interface {
 	Close() error
 }
 
-// carrier knows the interface's state.
+// carrier follows the interface's state.
 type carrier interface {
 	link.Carrier
 	MTU() int
@@ -101,13 +104,13 @@ var (
 	_ link.Carrier = (*Link)(nil)
 )
 
-// Name is the interface's.
+// Name is the interface's name.
 func (l *Link) Name() string { return l.name }
 
 // MAC is the address of the host behind the link.
 func (l *Link) MAC() net.HardwareAddr { return l.mac }
 
-// MTU is the interface's.
+// MTU is the interface's MTU.
 func (l *Link) MTU() int { return l.carrier.MTU() }
 
 // State implements link.Carrier.

@@ -15,7 +15,8 @@ import (
 	"github.com/softrnic/softrnic/link/internal/vnet"
 )
 
-// bufferBytes is asked for as send and receive buffer. The kernel's default, 208 KiB, holds three superframes.
+// bufferBytes is the requested size of the send and receive buffers. The kernel's default, 208 KiB,
+// holds three superframes.
 const bufferBytes = 16 << 20
 
 func open(c *config) (*Link, error) {
@@ -41,11 +42,12 @@ func open(c *config) (*Link, error) {
 		err = c.prepare(fd, ifce.Index)
 	}
 	if err == nil && c.Queues > 1 {
-		err = c.spread(fds)
+		err = c.joinFanout(fds)
 	}
-	// Until here the sockets received nothing: before they were joined, each of them would have got every frame.
+	// The sockets have received nothing so far. Before they joined the fanout group, each would
+	// have received every frame.
 	for i := 0; i < len(fds) && err == nil; i++ {
-		err = c.admit(fds[i], forMAC([6]byte(c.MAC)))
+		err = c.setFilter(fds[i], forMAC([6]byte(c.MAC)))
 	}
 	if err != nil {
 		for _, fd := range fds {
@@ -53,7 +55,7 @@ func open(c *config) (*Link, error) {
 		}
 		return nil, err
 	}
-	o := link.Offloads{USO: true, TSO: true, Checksum: true} // what the device or kernel does not carry vnet cuts
+	o := link.Offloads{USO: true, TSO: true, Checksum: true} // vnet cuts superframes that the device or kernel does not support
 	carrier, err := ifstate.New(c.name, false)
 	if err != nil {
 		for _, fd := range fds {
@@ -81,7 +83,8 @@ func (c *config) findInterface() (*netlink.LinkAttrs, error) {
 	case at.RawFlags&unix.IFF_UP == 0:
 		return nil, fmt.Errorf("packet %s: interface is down: have root bring it up: ip link set dev %s up", c.name, c.name)
 	case at.MTU < link.MinMTU:
-		return nil, fmt.Errorf("packet %s: MTU is %d, at least %d is needed: ip link set dev %s mtu 1500", c.name, at.MTU, link.MinMTU, c.name)
+		return nil, fmt.Errorf("packet %s: MTU is %d, at least %d is needed: ip link set dev %s mtu 1500",
+			c.name, at.MTU, link.MinMTU, c.name)
 	}
 	return at, nil
 }
@@ -98,13 +101,14 @@ func (c *config) prepare(fd, index int) error {
 	}
 	for _, o := range [][2]int{{unix.SO_RCVBUFFORCE, unix.SO_RCVBUF}, {unix.SO_SNDBUFFORCE, unix.SO_SNDBUF}} {
 		if unix.SetsockoptInt(fd, unix.SOL_SOCKET, o[0], bufferBytes) != nil { // needs CAP_NET_ADMIN
-			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, o[1], bufferBytes) // as much as the system's bound allows
+			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, o[1], bufferBytes) // capped by the system's limit
 		}
 	}
-	if err := c.admit(fd, nothing); err != nil {
+	if err := c.setFilter(fd, dropAll); err != nil {
 		return err
 	}
-	// All multicast frames are received, as the groups that the host joins are not known here.
+	// All multicast frames are received, because the link does not know which groups the host
+	// joins.
 	kinds := []uint16{unix.PACKET_MR_ALLMULTI}
 	if !c.ownMAC {
 		kinds = append(kinds, unix.PACKET_MR_PROMISC)
@@ -122,8 +126,8 @@ func (c *config) prepare(fd, index int) error {
 	return nil
 }
 
-// spread makes the kernel choose one of the sockets for each frame, by its flow.
-func (c *config) spread(fds []int) error {
+// joinFanout makes the kernel choose one of the sockets for each frame, by its flow.
+func (c *config) joinFanout(fds []int) error {
 	const kind = unix.PACKET_FANOUT_HASH | unix.PACKET_FANOUT_FLAG_IGNORE_OUTGOING
 	group := (kind | unix.PACKET_FANOUT_FLAG_UNIQUEID) << 16
 	for i, fd := range fds {
@@ -139,8 +143,8 @@ func (c *config) spread(fds []int) error {
 	return nil
 }
 
-// admit sets what the socket receives.
-func (c *config) admit(fd int, filter []unix.SockFilter) error {
+// setFilter sets the filter of received frames.
+func (c *config) setFilter(fd int, filter []unix.SockFilter) error {
 	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &prog); err != nil {
 		return c.explain("SO_ATTACH_FILTER", err)
@@ -148,11 +152,11 @@ func (c *config) admit(fd int, filter []unix.SockFilter) error {
 	return nil
 }
 
-// nothing is a program that passes no frame.
-var nothing = []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0}}
+// dropAll is a program that drops every frame.
+var dropAll = []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0}}
 
-// forMAC is a classic BPF program that passes frames to mac and to groups: on a promiscuous interface the others
-// would cost a copy each.
+// forMAC returns a classic BPF program that passes frames to mac and to groups. On a promiscuous
+// interface each other frame would cost a copy.
 func forMAC(mac [6]byte) []unix.SockFilter {
 	const (
 		loadByte = unix.BPF_LD | unix.BPF_B | unix.BPF_ABS
@@ -174,9 +178,10 @@ func forMAC(mac [6]byte) []unix.SockFilter {
 	}
 }
 
-func (c *config) explain(what string, err error) error {
+func (c *config) explain(operation string, err error) error {
 	if errors.Is(err, os.ErrPermission) {
-		return fmt.Errorf("packet %s: no permission for packet sockets (%w): run as root, or have root give the program CAP_NET_RAW: setcap cap_net_raw+ep PROGRAM", c.name, err)
+		return fmt.Errorf("packet %s: no permission for packet sockets (%w): run as root, "+
+			"or have root give the program CAP_NET_RAW: setcap cap_net_raw+ep PROGRAM", c.name, err)
 	}
-	return fmt.Errorf("packet %s: %s: %w", c.name, what, err)
+	return fmt.Errorf("packet %s: %s: %w", c.name, operation, err)
 }

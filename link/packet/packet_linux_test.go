@@ -14,7 +14,7 @@ import (
 	"github.com/softrnic/softrnic/link/linktest"
 )
 
-// vethPair makes v0 and v1, up, in a network namespace of the test's own.
+// vethPair creates v0 and v1, up, in a new network namespace.
 func vethPair(t testing.TB, mtu int) {
 	t.Helper()
 	linktest.Namespace(t)
@@ -78,7 +78,7 @@ func TestSuperframeCrossesVethUncut(t *testing.T) {
 	}
 }
 
-// TestDeviceWithoutUSO: the device does not segment, so what arrives are packets, and all of them.
+// TestDeviceWithoutUSO checks that all segments arrive as packets if the device does not segment.
 func TestDeviceWithoutUSO(t *testing.T) {
 	vethPair(t, 4200)
 	a, b := openPacket(t, "v0"), openPacket(t, "v1")
@@ -100,7 +100,7 @@ func TestDeviceWithoutUSO(t *testing.T) {
 	}
 }
 
-func TestErrorsSayWhatToDo(t *testing.T) {
+func TestErrorsSuggestAFix(t *testing.T) {
 	vethPair(t, 1500)
 	for _, c := range []struct {
 		name    string
@@ -116,7 +116,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		{"v0", InterfaceMAC(), func() { netlink.LinkSetMTU(linktest.Interface(t, "v0"), 1000) }, "ip link set dev v0 mtu 1500"},
 		{"v0", InterfaceMAC(), func() { netlink.LinkSetDown(linktest.Interface(t, "v0")) }, "ip link set dev v0 up"},
 		{"v1", InterfaceMAC(), func() {
-			// This thread's capabilities only; the thread ends with the test.
+			// Only this thread loses its capabilities; the thread ends with the test.
 			if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, 65534, 65534, 65534); errno != 0 {
 				t.Skip("needs to become another user: ", errno)
 			}
@@ -128,9 +128,9 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		l, err := Open(c.name, c.opt)
 		if err == nil {
 			l.Close()
-			t.Errorf("Open(%q) worked, want an error with %q", c.name, c.want)
+			t.Errorf("Open(%q) succeeded, want an error with %q", c.name, c.want)
 		} else if !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
-			t.Errorf("Open(%q): %q, want %q in it, on one line", c.name, err, c.want)
+			t.Errorf("Open(%q): %q, want one line with %q", c.name, err, c.want)
 		}
 	}
 }
@@ -142,7 +142,8 @@ func TestInterfaceGoesDownAndUp(t *testing.T) {
 	if err := netlink.LinkSetDown(linktest.Interface(t, "v0")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.Write([]link.Frame{linktest.Plain(b.MAC(), a.MAC(), 60, "lost")}); err == nil || !strings.Contains(err.Error(), "ip link set dev v0 up") {
+	lost := linktest.Plain(b.MAC(), a.MAC(), 60, "lost")
+	if _, err := a.Write([]link.Frame{lost}); err == nil || !strings.Contains(err.Error(), "ip link set dev v0 up") {
 		t.Errorf("Write on an interface that is down: %v", err)
 	}
 	if err := netlink.LinkSetDown(linktest.Interface(t, "v1")); err != nil {
@@ -157,7 +158,7 @@ func TestInterfaceGoesDownAndUp(t *testing.T) {
 	}
 }
 
-// BenchmarkWrite sends frames that the other end's kernel drops.
+// BenchmarkWrite sends frames that the kernel at the other end drops.
 func BenchmarkWrite(b *testing.B) {
 	vethPair(b, 4200)
 	l := openPacket(b, "v0")

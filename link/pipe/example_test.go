@@ -8,7 +8,8 @@ import (
 	"github.com/softrnic/softrnic/link/pipe"
 )
 
-// Two ports of a switch, and a frame from one to the other. Most programs give a port to netstack.New instead.
+// Two ports of a switch, and a frame from one to the other. Most programs pass a port to
+// netstack.New instead.
 func Example() {
 	var lan pipe.Switch
 	a, b := lan.Port(), lan.Port()
@@ -32,7 +33,7 @@ func Example() {
 	// 02:53:52:00:00:01 to 02:53:52:00:00:02: hello
 }
 
-// A switch whose ports have the MTU of common Ethernet, and whose hosts exchange frames and nothing else.
+// A switch whose ports have the MTU of common Ethernet, and whose hosts exchange frames only.
 func ExampleNew() {
 	lan, err := pipe.New(pipe.MTU(1500), pipe.FramesOnly())
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package pipe is an Ethernet switch inside the process, with any number of ports; each port is a link. It needs no privilege
-// and runs in bubbles of testing/synctest.
+// Package pipe is an Ethernet switch inside the process, with any number of ports; each port is a
+// link. It needs no privileges and works in testing/synctest bubbles.
 package pipe
 
 import (
@@ -13,22 +13,22 @@ import (
 	"github.com/softrnic/softrnic/link/internal/station"
 )
 
-// DefaultMTU leaves room for RoCE packets of the largest path MTU, 4096, with all their headers.
+// DefaultMTU leaves room for RoCE packets of the largest path MTU, 4096, with all headers.
 const DefaultMTU = 4200
 
-// Switch joins ports. A unicast frame goes to the port that has its destination address, if one has; broadcast and
-// multicast frames go to every port but the sender's. It takes superframes and partial checksums and hands them over
-// as they are, as a virtio network does.
+// Switch connects ports. A unicast frame goes to the port with its destination address, if there is
+// one. Broadcast and multicast frames go to every port but the sender's. Superframes and partial
+// checksums pass unchanged, as in a virtio network.
 //
-// The zero Switch is ready for use: it has no ports yet, and DefaultMTU. [New] makes one with options. Only ports need to be
-// closed, not the switch.
+// The zero Switch is ready for use, with no ports and DefaultMTU. [New] creates one with options.
+// Ports must be closed; the switch need not be.
 type Switch struct {
 	config
-	table atomic.Pointer[table] // replaced, never changed; nil: no port yet
+	table atomic.Pointer[table] // replaced, never modified; nil: no port yet
 	pools [len(bufferSizes)]sync.Pool
 
-	mu   sync.Mutex // held to replace table
-	made int        // ports made so far
+	mu      sync.Mutex // held to replace table
+	created int        // ports created so far
 }
 
 type table struct {
@@ -36,15 +36,16 @@ type table struct {
 	all   []*Port
 }
 
-// Option changes what [New] makes. New returns the error of one whose argument is out of its bounds.
+// Option configures [New]. New returns an error if an option's argument is out of bounds.
 type Option func(*config) error
 
 type config struct {
-	mtu  int // 0: DefaultMTU
-	bare bool
+	mtu        int // 0: DefaultMTU
+	framesOnly bool
 }
 
-// MTU sets the MTU of every port, link.MinMTU to link.MaxSuperframe bytes. The default is DefaultMTU.
+// MTU sets the MTU of every port, link.MinMTU to link.MaxSuperframe bytes. The default is
+// DefaultMTU.
 func MTU(n int) Option {
 	return func(c *config) error {
 		if n < link.MinMTU || n > link.MaxSuperframe {
@@ -55,16 +56,17 @@ func MTU(n int) Option {
 	}
 }
 
-// FramesOnly makes hosts exchange frames and nothing else, as between machines. Without this option hosts on one switch may
-// find out that they are in one process ([link.Shared]), and then copy messages from memory to memory without packets.
+// FramesOnly makes hosts exchange frames only, as if on separate machines. Without this option
+// hosts on one switch may detect that they share a process ([link.Shared]), and copy messages from
+// memory to memory without packets.
 func FramesOnly() Option {
 	return func(c *config) error {
-		c.bare = true
+		c.framesOnly = true
 		return nil
 	}
 }
 
-// New makes a switch without ports.
+// New creates a switch without ports.
 func New(opts ...Option) (*Switch, error) {
 	s := new(Switch)
 	for _, o := range opts {
@@ -75,7 +77,7 @@ func New(opts ...Option) (*Switch, error) {
 	return s, nil
 }
 
-// ports are the ports there are now.
+// ports returns the present ports.
 func (s *Switch) ports() *table {
 	if t := s.table.Load(); t != nil {
 		return t
@@ -83,21 +85,21 @@ func (s *Switch) ports() *table {
 	return new(table)
 }
 
-// Port adds a port with an address of its own, counted up from 02:53:52:00:00:01: the same program gets the same
-// addresses each time.
+// Port adds a port with an address of its own, counted from 02:53:52:00:00:01. The same program
+// gets the same addresses each time.
 func (s *Switch) Port() *Port {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for {
-		s.made++
-		mac := [6]byte{0x02, 'S', 'R', byte(s.made >> 16), byte(s.made >> 8), byte(s.made)}
+		s.created++
+		mac := [6]byte{0x02, 'S', 'R', byte(s.created >> 16), byte(s.created >> 8), byte(s.created)}
 		if s.ports().byMAC[mac] == nil {
 			return s.add(mac)
 		}
 	}
 }
 
-// PortWithMAC adds a port for a host whose Ethernet address is mac.
+// PortWithMAC adds a port for a host with Ethernet address mac.
 func (s *Switch) PortWithMAC(mac net.HardwareAddr) (*Port, error) {
 	if err := station.CheckMAC(mac); err != nil {
 		return nil, fmt.Errorf("pipe: %w", err)
@@ -107,17 +109,17 @@ func (s *Switch) PortWithMAC(mac net.HardwareAddr) (*Port, error) {
 	if s.ports().byMAC[[6]byte(mac)] != nil {
 		return nil, fmt.Errorf("pipe: MAC %v is taken by another port of this switch: give another, or use Port", mac)
 	}
-	s.made++
+	s.created++
 	return s.add([6]byte(mac)), nil
 }
 
-// add must be called with s.mu held.
+// add adds a port. s.mu is held.
 func (s *Switch) add(mac [6]byte) *Port {
 	mtu := s.mtu
 	if mtu == 0 {
 		mtu = DefaultMTU
 	}
-	p := &Port{sw: s, mtu: mtu, mac: mac, name: fmt.Sprintf("pipe%d", s.made-1), done: make(chan struct{})}
+	p := &Port{sw: s, mtu: mtu, mac: mac, name: fmt.Sprintf("pipe%d", s.created-1), done: make(chan struct{})}
 	p.queue.wake.L = &p.queue.mu
 	old := s.ports()
 	t := &table{byMAC: map[[6]byte]*Port{mac: p}, all: append([]*Port{p}, old.all...)}
@@ -143,17 +145,17 @@ func (s *Switch) remove(p *Port) {
 
 // Port is one port of a switch, and the link of the host behind it.
 type Port struct {
-	sw     *Switch
-	mtu    int
-	name   string
-	mac    [6]byte
-	closed atomic.Bool
-	pulled atomic.Bool // by SetCarrier: there is no carrier
-	watch  atomic.Pointer[func()]
-	queue  queue
-	recv   link.Receiver // set before the queue is open
-	batch  batch         // of whoever has taken it from queue
-	done   chan struct{} // closed when the receiving goroutine has ended
+	sw        *Switch
+	mtu       int
+	name      string
+	mac       [6]byte
+	closed    atomic.Bool
+	unplugged atomic.Bool // SetCarrier has removed the carrier
+	watch     atomic.Pointer[func()]
+	queue     queue
+	recv      link.Receiver // set before the queue is open
+	batch     batch         // owned by the goroutine that has taken frames from queue
+	done      chan struct{} // closed when the receiving goroutine has ended
 }
 
 var (
@@ -165,7 +167,7 @@ var (
 
 type batch struct {
 	frames [batchFrames]link.Frame
-	held   [batchFrames]*held
+	held   [batchFrames]*queuedFrame
 }
 
 // Name is "pipe" and the number of the port in its switch.
@@ -174,24 +176,24 @@ func (p *Port) Name() string { return p.name }
 // MAC is the port's address.
 func (p *Port) MAC() net.HardwareAddr { return net.HardwareAddr(p.mac[:]) }
 
-// MTU is the switch's.
+// MTU is the switch's MTU.
 func (p *Port) MTU() int { return p.mtu }
 
-// Offloads are all there are.
+// Offloads are all offloads.
 func (p *Port) Offloads() link.Offloads { return offloads }
 
-// Medium implements link.Shared: it is the switch, nil with FramesOnly.
+// Medium implements link.Shared. It is the switch, or nil with FramesOnly.
 func (p *Port) Medium() any {
-	if p.sw.bare || p.closed.Load() || p.pulled.Load() {
+	if p.sw.framesOnly || p.closed.Load() || p.unplugged.Load() {
 		return nil
 	}
 	return p.sw
 }
 
-// SetCarrier pulls the port's cable out, or plugs it in again. While it is out, all that the port sends or should receive is
-// lost.
+// SetCarrier unplugs the port's cable, or plugs it in again. While it is unplugged, all frames to
+// and from the port are lost.
 func (p *Port) SetCarrier(on bool) {
-	if p.pulled.Swap(!on) == on {
+	if p.unplugged.Swap(!on) == on {
 		if f := p.watch.Load(); f != nil && *f != nil {
 			(*f)()
 		}
@@ -200,7 +202,7 @@ func (p *Port) SetCarrier(on bool) {
 
 // State implements link.Carrier.
 func (p *Port) State() link.State {
-	if p.pulled.Load() {
+	if p.unplugged.Load() {
 		return link.NoCarrier
 	}
 	return link.Up
@@ -211,10 +213,10 @@ func (p *Port) Watch(f func()) { p.watch.Store(&f) }
 
 var offloads = link.Offloads{USO: true, TSO: true, Checksum: true}
 
-// Dropped is the number of frames that were for this port and found its queue full.
+// Dropped returns the number of frames to this port that found its queue full.
 func (p *Port) Dropped() uint64 { return p.queue.dropped.Load() }
 
-// Attach starts the port's goroutine. Frames that were sent to the port before are lost.
+// Attach starts the port's goroutine. Frames that were sent to the port earlier are lost.
 func (p *Port) Attach(recv link.Receiver) {
 	switch p.queue.open(func() { p.recv = recv }) {
 	case unopened:
@@ -228,7 +230,7 @@ func (p *Port) Attach(recv link.Receiver) {
 	}
 }
 
-// receive passes a batch of frames to the receiver; false if there was none.
+// receive passes a batch of frames to the receiver. It returns false if there was none.
 func (p *Port) receive(wait bool) bool {
 	b := &p.batch
 	n := p.queue.take(b.held[:], wait)
@@ -251,19 +253,20 @@ func (p *Port) Poll() bool {
 	if p.receive(false) {
 		return true
 	}
-	runtime.Gosched() // the sender is a goroutine of this program, and may need the processor
+	runtime.Gosched() // the sender is a goroutine of this program and may need the P
 	return false
 }
 
-// EndPoll implements link.Poller. It has nothing to do: the port's goroutine receives while others poll, too.
+// EndPoll implements link.Poller. It does nothing, because the port's goroutine receives while
+// others poll, too.
 func (p *Port) EndPoll() {}
 
-// Write copies each frame into the queue of every port that it is for. It never waits.
+// Write copies each frame into the queue of every destination port. It never waits.
 func (p *Port) Write(frames []link.Frame) (int, error) {
 	if p.closed.Load() {
 		return 0, fmt.Errorf("%s: %w", p.name, net.ErrClosed)
 	}
-	t := p.sw.table.Load() // not nil: it has p, or had it
+	t := p.sw.table.Load() // not nil: p is or was in it
 	for i := range frames {
 		f := &frames[i]
 		if err := f.Validate(p.mtu, offloads); err != nil {
@@ -284,15 +287,15 @@ func (p *Port) Write(frames []link.Frame) (int, error) {
 	return len(frames), nil
 }
 
-// reaches tells whether frames get from one port to another.
-func (p *Port) reaches(q *Port) bool { return q != p && !p.pulled.Load() && !q.pulled.Load() }
+// reaches reports whether frames from p can reach q.
+func (p *Port) reaches(q *Port) bool { return q != p && !p.unplugged.Load() && !q.unplugged.Load() }
 
-// Close takes the port from its switch.
+// Close removes the port from its switch.
 func (p *Port) Close() error {
 	if p.closed.CompareAndSwap(false, true) {
 		p.sw.remove(p)
 		if !p.queue.close() {
-			close(p.done) // nothing was started
+			close(p.done) // no goroutine was started
 		}
 	}
 	<-p.done

@@ -17,7 +17,7 @@ import (
 	"github.com/softrnic/softrnic/link/linktest"
 )
 
-// inbox is a host that keeps copies of what it receives.
+// inbox is a host that keeps copies of received frames.
 type inbox struct {
 	mu      sync.Mutex
 	frames  []link.Frame
@@ -74,7 +74,7 @@ func TestUnicastReachesItsAddresseeOnly(t *testing.T) {
 			t.Errorf("b received %d frames, want one, two", len(got))
 		}
 		if n := len(ina.take()) + len(inc.take()); n != 0 {
-			t.Errorf("%d frames reached ports that they were not for", n)
+			t.Errorf("%d frames reached wrong ports", n)
 		}
 	})
 }
@@ -110,10 +110,11 @@ func TestSuperframeInPiecesArrivesUntouched(t *testing.T) {
 		synctest.Wait()
 		got := in.take()
 		if len(got) != 1 || !bytes.Equal(got[0].Data, whole) || got[0].More != nil {
-			t.Fatal("the superframe was changed on its way")
+			t.Fatal("the superframe was changed in transit")
 		}
 		g := got[0]
-		if g.Segmentation != link.UDP || g.SegmentSize != 4112 || g.HeaderLen != 42 || !g.NeedsChecksum || g.ChecksumStart != 34 || g.ChecksumOffset != 6 {
+		if g.Segmentation != link.UDP || g.SegmentSize != 4112 || g.HeaderLen != 42 || !g.NeedsChecksum ||
+			g.ChecksumStart != 34 || g.ChecksumOffset != 6 {
 			t.Errorf("description changed: %+v", g)
 		}
 		b.Close()
@@ -155,7 +156,7 @@ func TestFullQueueDropsTail(t *testing.T) {
 		}
 		for i, v := range got {
 			if v != uint32(i) {
-				t.Fatalf("frame %d arrived at place %d", v, i)
+				t.Fatalf("frame %d arrived as number %d", v, i)
 			}
 		}
 		if largest != batchFrames {
@@ -174,7 +175,7 @@ func TestQueueIsBoundedInBytes(t *testing.T) {
 		q.put(s, &f)
 	}
 	if q.bytes > queueBytes || q.bytes+f.Len() <= queueBytes {
-		t.Errorf("queue holds %d bytes at its first drop, bound %d", q.bytes, queueBytes)
+		t.Errorf("queue holds %d bytes at its first drop, want the bound, %d", q.bytes, queueBytes)
 	}
 }
 
@@ -194,7 +195,7 @@ func TestClose(t *testing.T) {
 		go func() {
 			b.Close()
 			if !returned {
-				t.Error("Close returned before the receiver had")
+				t.Error("Close returned before the receiver did")
 			}
 			close(closed)
 		}()
@@ -210,7 +211,7 @@ func TestClose(t *testing.T) {
 		a.Attach(func([]link.Frame) {})
 		mac := a.MAC()
 		if p, err := sw.PortWithMAC(mac); err != nil {
-			t.Errorf("the address of a closed port stays taken: %v", err)
+			t.Errorf("the address of a closed port is still in use: %v", err)
 		} else {
 			p.Close()
 		}
@@ -231,16 +232,16 @@ func TestPollReceivesOnTheCallersGoroutine(t *testing.T) {
 			<-gate
 		})
 		if b.Poll() {
-			t.Error("Poll received what nobody sent")
+			t.Error("Poll received an unsent frame")
 		}
 		write(t, a, frame(b.MAC(), a.MAC(), "one"))
-		<-inside // the port's goroutine, or nobody
+		<-inside // the port's goroutine is inside the receiver
 		write(t, a, frame(b.MAC(), a.MAC(), "two"))
 		if b.Poll() {
 			t.Error("Poll received while another goroutine did")
 		}
 		gate <- struct{}{}
-		synctest.Wait() // the port's goroutine has the second, too
+		synctest.Wait() // the port's goroutine receives the second frame, too
 		<-inside
 		close(gate)
 		synctest.Wait()
@@ -255,7 +256,8 @@ func TestPollReceivesOnTheCallersGoroutine(t *testing.T) {
 	})
 }
 
-// TestPollersAndGoroutine: whoever takes them, frames come in order and one call at a time.
+// TestPollersAndGoroutine checks that frames arrive in order and in one call at a time, with
+// concurrent pollers.
 func TestPollersAndGoroutine(t *testing.T) {
 	sw := new(Switch)
 	a, b := sw.Port(), sw.Port()
@@ -264,11 +266,11 @@ func TestPollersAndGoroutine(t *testing.T) {
 	var got atomic.Uint32
 	b.Attach(func(fs []link.Frame) {
 		if busy.Swap(true) {
-			t.Error("two calls at once")
+			t.Error("concurrent calls of the receiver")
 		}
 		for _, f := range fs {
 			if i := binary.BigEndian.Uint32(f.Data[14:]); i != got.Load() {
-				t.Errorf("frame %d where %d was due", i, got.Load())
+				t.Errorf("frame %d, want %d", i, got.Load())
 			}
 			got.Add(1)
 		}
@@ -293,7 +295,7 @@ func TestPollersAndGoroutine(t *testing.T) {
 	a.Close()
 }
 
-func TestWriteRefusesWhatNoPortCarries(t *testing.T) {
+func TestWriteRefusesInvalidFrames(t *testing.T) {
 	sw, err := New(MTU(1500))
 	if err != nil {
 		t.Fatal(err)
@@ -331,13 +333,13 @@ func TestOptions(t *testing.T) {
 	if got := sw.Port().MTU(); got != DefaultMTU {
 		t.Errorf("MTU = %d, want %d", got, DefaultMTU)
 	}
-	mac := net.HardwareAddr{2, 'S', 'R', 0, 0, 2} // the next that Port would take
+	mac := net.HardwareAddr{2, 'S', 'R', 0, 0, 2} // the next address that Port would choose
 	p, err := sw.PortWithMAC(mac)
 	if err != nil || p.MAC().String() != mac.String() {
 		t.Fatalf("PortWithMAC = %v, %v", p, err)
 	}
 	if q := sw.Port(); q.MAC().String() == mac.String() {
-		t.Error("Port gave out an address that was taken")
+		t.Error("Port returned an address that is in use")
 	}
 	for _, bad := range []net.HardwareAddr{mac, nil, {1, 2, 3, 4, 5, 6}, make([]byte, 6), make([]byte, 8)} {
 		if _, err := sw.PortWithMAC(bad); err == nil || !strings.HasPrefix(err.Error(), "pipe: MAC ") {
@@ -357,7 +359,7 @@ func TestManyWritersOneReader(t *testing.T) {
 		for _, f := range frames {
 			w, i := f.Data[14], int(binary.BigEndian.Uint16(f.Data[15:]))
 			if i != seen[w] {
-				t.Errorf("writer %d: frame %d where %d was due", w, i, seen[w])
+				t.Errorf("writer %d: frame %d, want %d", w, i, seen[w])
 			}
 			seen[w] = i + 1
 			if total++; total == writers*each {
@@ -379,7 +381,8 @@ func TestManyWritersOneReader(t *testing.T) {
 	dst.Close()
 }
 
-// BenchmarkWriteReceive is a frame's way from Write to the other host's receiver, at most 256 frames behind.
+// BenchmarkWriteReceive measures Write and the other host's reception, with at most 256 frames in
+// flight.
 func BenchmarkWriteReceive(b *testing.B) {
 	for _, c := range []struct {
 		name           string

@@ -7,26 +7,27 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// A port holds at most queueFrames frames and queueBytes bytes that its host has not taken; more are dropped, as a
-// switch does. Its host gets up to batchFrames at a time.
+// A port queues at most queueFrames frames and queueBytes bytes for its host. Further frames are
+// dropped, as in a switch. The host receives up to batchFrames at a time.
 const (
 	queueFrames = 4096
 	queueBytes  = 64 << 20
 	batchFrames = 64
 )
 
-// queue holds the frames that wait for a port's host. Frames are dropped until it is open, and after it is closed.
+// queue holds the frames for a port's host. It drops frames before it is opened, and after it is
+// closed.
 type queue struct {
 	dropped atomic.Uint64
 
 	mu      sync.Mutex
-	wake    sync.Cond // signalled when the port's goroutine has something to do
-	ring    []*held   // count frames from head on; its length is a power of two and grows to queueFrames
+	wake    sync.Cond      // signalled when the port's goroutine has something to do
+	ring    []*queuedFrame // count frames from head on; the length is a power of two and grows to queueFrames
 	head    int
 	count   int
 	bytes   int
-	waiting bool // the port's goroutine
-	taken   bool // frames were taken, and done was not called yet
+	waiting bool // the port's goroutine waits
+	taken   bool // frames were taken, and done has not been called yet
 	state   queueState
 }
 
@@ -38,7 +39,8 @@ const (
 	closed
 )
 
-// open calls first and lets frames in, unless the queue is closed. It returns the state that the queue was in before.
+// open calls first and starts to accept frames, unless the queue is closed. It returns the previous
+// state.
 func (q *queue) open(first func()) (was queueState) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -50,7 +52,7 @@ func (q *queue) open(first func()) (was queueState) {
 	return was
 }
 
-// close drops what waits and ends take; false if the queue was never opened.
+// close drops queued frames and ends take. It returns false if the queue was never opened.
 func (q *queue) close() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -61,9 +63,9 @@ func (q *queue) close() bool {
 	return was == opened
 }
 
-// put adds a copy of f, or drops it. The copy is made outside the lock.
+// put adds a copy of f, or drops it. It copies outside the lock.
 func (q *queue) put(s *Switch, f *link.Frame) {
-	h := s.hold(f)
+	h := s.copyFrame(f)
 	n := len(h.f.Data)
 	q.mu.Lock()
 	full := q.count == queueFrames || q.bytes+n > queueBytes
@@ -91,18 +93,18 @@ func (q *queue) put(s *Switch, f *link.Frame) {
 	}
 }
 
-// grow must be called with q.mu held and the ring full.
+// grow doubles the ring. q.mu is held and the ring is full.
 func (q *queue) grow() {
-	ring := make([]*held, max(2*len(q.ring), batchFrames))
+	ring := make([]*queuedFrame, max(2*len(q.ring), batchFrames))
 	n := copy(ring, q.ring[q.head:])
 	copy(ring[n:], q.ring[:q.head])
 	q.ring, q.head = ring, 0
 }
 
-// take moves as many frames as there are, and as fit, into dst; the caller must call done afterwards. If there are
-// none, or another caller has not called done yet, take returns 0, or waits if wait is set; then it returns 0 only
-// after the queue was closed.
-func (q *queue) take(dst []*held, wait bool) int {
+// take moves queued frames into dst, as many as fit; the caller must call done afterwards. If there
+// are none, or another caller has not called done yet, take returns 0. With wait it waits instead,
+// and returns 0 only after the queue was closed.
+func (q *queue) take(dst []*queuedFrame, wait bool) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for q.taken || q.count == 0 && q.state == opened {
@@ -127,7 +129,7 @@ func (q *queue) take(dst []*held, wait bool) int {
 	return n
 }
 
-// done gives back the frames that take returned, after they were received.
+// done is called after the frames that take returned have been received.
 func (q *queue) done() {
 	q.mu.Lock()
 	q.taken = false
@@ -141,25 +143,26 @@ func (q *queue) done() {
 	}
 }
 
-// bufferSizes are the sizes of the buffers that frames wait in. The largest holds any superframe.
+// bufferSizes are the sizes of the buffers of queued frames. The largest holds any superframe.
 var bufferSizes = [...]int{256, 1664, 4352, 16896, link.EthernetHeaderLen + 2*link.TagLen + link.MaxSuperframe}
 
-// held is a frame that waits, with the buffer that it is in. f.Data is a part of buf.
-type held struct {
+// queuedFrame is a queued frame with its buffer. f.Data is a part of buf.
+type queuedFrame struct {
 	f    link.Frame
 	buf  []byte
 	pool *sync.Pool
 }
 
-// hold copies f into a buffer from the pools, which the garbage collector empties when the switch is idle.
-func (s *Switch) hold(f *link.Frame) *held {
+// copyFrame copies f into a buffer from the pools, which the garbage collector empties when the
+// switch is idle.
+func (s *Switch) copyFrame(f *link.Frame) *queuedFrame {
 	n, class := f.Len(), 0
 	for bufferSizes[class] < n {
 		class++
 	}
-	h, _ := s.pools[class].Get().(*held)
+	h, _ := s.pools[class].Get().(*queuedFrame)
 	if h == nil {
-		h = &held{buf: make([]byte, bufferSizes[class]), pool: &s.pools[class]}
+		h = &queuedFrame{buf: make([]byte, bufferSizes[class]), pool: &s.pools[class]}
 	}
 	h.f = *f
 	h.f.Data, h.f.More, h.f.TCI = h.buf[:n], nil, 0

@@ -204,14 +204,14 @@ func (p *Pair) Ended() bool { return p.ended.Load() }
 func (p *Pair) Queued() int { return int(p.queued.Load()) }
 
 // Reserve reserves room for a frame of up to n bytes, if the peer takes frames in place.
-func (p *Pair) Reserve(n int) (r link.Room) {
+func (p *Pair) Reserve(n int) (r link.Reservation) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed || len(p.queue) > 0 || !p.out.InPlace() {
 		return r
 	}
 	if r.At, r.Data = p.out.Reserve(n); r.Data != nil {
-		r.In = p
+		r.Owner = p
 	}
 	return r
 }

@@ -42,7 +42,6 @@
 // The frame is copied before anybody sees it. If the consumer asks for frames in place, only the
 // headers are copied. The reader of the remainder must read each byte once, and trust nothing that
 // a second read would have to confirm. Zeroed memory is an empty ring.
-// nothing that a second look would have to confirm. Zeroed memory is an empty ring.
 package ring
 
 import (

@@ -1,3 +1,3 @@
-// Package rtnetlink hears from Linux how network interfaces and their addresses change (rtnetlink(7)), and goes on when changes
-// were lost.
+// Package rtnetlink receives Linux's notifications about network interfaces and their addresses
+// (rtnetlink(7)), and continues after some were lost.
 package rtnetlink

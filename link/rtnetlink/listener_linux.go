@@ -11,51 +11,54 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Events are the functions that [Listener.Hear] calls, one at a time. None may be nil.
+// Events are the functions that [Listener.Run] calls, one at a time. None may be nil.
 type Events struct {
-	// Link is called with the attributes of an interface that has changed. removed says that it was deleted, or moved to
-	// another network namespace.
+	// Link is called with the attributes of an interface that has changed. removed says that it
+	// was deleted, or moved to another network namespace.
 	Link func(at *netlink.LinkAttrs, removed bool)
-	// Addrs is called with the index of an interface that has got or lost an address.
+	// Addrs is called with the index of an interface that has gained or lost an address.
 	Addrs func(index int)
-	// Missed is called when there were more changes than the socket's buffer holds, so that some are lost: whatever is to be
-	// known has to be read anew. Changes after that are heard again.
+	// Missed is called when the socket's buffer has overflowed, so that some notifications are
+	// lost. The callee must read the present state anew. Later notifications arrive as usual.
 	Missed func()
 }
 
-// Listener hears of the interfaces of the network namespace that the thread was in which made it.
+// Listener receives notifications about the interfaces of one network namespace: that of the thread
+// that called Listen.
 type Listener struct {
-	changes *os.File // nil if the kernel does not tell of any
+	changes *os.File // nil if the kernel sends no notifications
 
 	mu       sync.Mutex
 	requests *netlink.Handle // nil after Close
 }
 
-// bufferBytes is the receive buffer of the socket, as far as the system's bound allows.
+// bufferBytes is the requested receive buffer of the socket; the system's limit caps it.
 const bufferBytes = 1 << 20
 
 // bind is replaced in tests.
 var bind = unix.Bind
 
-// Listen begins to listen: changes from now on are kept for [Listener.Hear], or are known to be missed. A kernel may refuse to
-// tell of changes, as that of a gVisor sandbox does: [Listener.Hear] then returns at once.
+// Listen subscribes to notifications. They are queued for [Listener.Run] from now on, or reported
+// as missed. A kernel may refuse the subscription, as a gVisor sandbox does; then [Listener.Run]
+// returns at once.
 func Listen() (*Listener, error) {
 	requests, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("netlink socket: %w", err)
 	}
 	l := &Listener{requests: requests}
-	if l.changes, err = join(unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR); err != nil {
+	if l.changes, err = subscribe(unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR); err != nil {
 		requests.Close()
 		return nil, fmt.Errorf("netlink socket: %w", err)
 	}
 	return l, nil
 }
 
-// join opens a socket that is in groups of rtnetlink. It returns nil if the kernel refuses the groups. (Subscribe of package
-// netlink v1.3.1 closes the descriptor twice then: the second time when the garbage collector finds the os.File, by which time
-// the number may be another file's.)
-func join(groups ...uint) (*os.File, error) {
+// subscribe opens a socket that is a member of rtnetlink groups. It returns nil if the kernel
+// refuses the groups. (In that case Subscribe of package netlink v1.3.1 closes the descriptor
+// twice: the second time when the garbage collector finalizes the os.File, by when the number may
+// be another file's.)
+func subscribe(groups ...uint) (*os.File, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, err
@@ -67,12 +70,12 @@ func join(groups ...uint) (*os.File, error) {
 	if bind(fd, own) != nil {
 		return nil, unix.Close(fd)
 	}
-	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, bufferBytes) // with less, more is missed
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, bufferBytes) // with a smaller buffer more is missed
 	return os.NewFile(uintptr(fd), "netlink"), nil
 }
 
-// Hear calls the functions as changes come. It returns after Close.
-func (l *Listener) Hear(on Events) {
+// Run calls the functions as notifications arrive. It returns after Close.
+func (l *Listener) Run(on Events) {
 	if l.changes == nil {
 		return
 	}
@@ -94,7 +97,8 @@ func (l *Listener) Hear(on Events) {
 		case err != nil:
 			return // closed
 		case failed == unix.ENOBUFS:
-			// What is in the buffer comes next. Until it is empty, the kernel drops more, and does not say so again.
+			// The rest of the buffer comes next. Until it is empty, the kernel drops
+			// notifications without reporting it again.
 			missed = true
 		case failed == unix.EAGAIN:
 			missed = false
@@ -104,14 +108,15 @@ func (l *Listener) Hear(on Events) {
 			return
 		default:
 			if kernel, ok := from.(*unix.SockaddrNetlink); ok && kernel.Pid == 0 {
-				missed = !on.take(b[:n]) || missed
+				missed = !on.dispatch(b[:n]) || missed
 			}
 		}
 	}
 }
 
-// take calls the functions for what a message of the kernel's tells. ok is false if not all of it could be read.
-func (on *Events) take(b []byte) (ok bool) {
+// dispatch calls the functions for a message of the kernel. ok is false if a part could not be
+// parsed.
+func (on *Events) dispatch(b []byte) (ok bool) {
 	all, err := syscall.ParseNetlinkMessage(b)
 	ok = err == nil
 	for _, m := range all {
@@ -122,7 +127,7 @@ func (on *Events) take(b []byte) (ok bool) {
 				continue
 			}
 			if nl.DeserializeIfInfomsg(m.Data).Family != unix.AF_UNSPEC {
-				continue // of a bridge, about its ports
+				continue // a bridge's notification about its ports
 			}
 			header := unix.NlMsghdr(m.Header)
 			l, err := netlink.LinkDeserialize(&header, m.Data)
@@ -142,12 +147,13 @@ func (on *Events) take(b []byte) (ok bool) {
 	return ok
 }
 
-// Link reads how an interface is. The error is a [netlink.LinkNotFoundError] if there is none.
+// Link reads the state of an interface. The error is a [netlink.LinkNotFoundError] if there is
+// none.
 func (l *Listener) Link(index int) (*netlink.LinkAttrs, error) {
 	return l.read(func() (netlink.Link, error) { return l.requests.LinkByIndex(index) })
 }
 
-// LinkByName is Link for the interface of a name.
+// LinkByName is Link for the interface of this name.
 func (l *Listener) LinkByName(name string) (*netlink.LinkAttrs, error) {
 	return l.read(func() (netlink.Link, error) { return l.requests.LinkByName(name) })
 }
@@ -165,7 +171,8 @@ func (l *Listener) read(ask func() (netlink.Link, error)) (*netlink.LinkAttrs, e
 	return at.Attrs(), nil
 }
 
-// Close ends [Listener.Hear], which may be in one of the functions still. It may be called more than once.
+// Close ends [Listener.Run], which may still be running one of the functions. It may be called more
+// than once.
 func (l *Listener) Close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 	"github.com/softrnic/softrnic/link/linktest"
 )
 
-// TestRefused: where the kernel does not tell of changes, the present state can be read all the same, Hear returns, and no
-// descriptor is closed twice.
+// TestRefused checks that without a subscription the present state can still be read, that Run
+// returns, and that no descriptor is closed twice.
 func TestRefused(t *testing.T) {
 	bind = func(int, unix.Sockaddr) error { return unix.EPERM }
 	defer func() { bind = unix.Bind }()
@@ -22,11 +22,11 @@ func TestRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	l.Hear(Events{})
+	l.Run(Events{})
 	if at, err := l.LinkByName("lo"); err != nil || at.RawFlags&unix.IFF_LOOPBACK == 0 {
 		t.Errorf("lo: %+v, %v", at, err)
 	}
-	var files []*os.File // one of them has the number that the socket had
+	var files []*os.File // one of them has the socket's former number
 	for range 10 {
 		f, err := os.Open(os.DevNull)
 		if err != nil {
@@ -36,18 +36,18 @@ func TestRefused(t *testing.T) {
 		files = append(files, f)
 	}
 	for range 3 {
-		runtime.GC() // it would close a second time
+		runtime.GC() // would close the descriptor a second time
 		runtime.Gosched()
 	}
 	for _, f := range files {
 		if _, err := f.Stat(); err != nil {
-			t.Errorf("a file that was opened after the refusal: %v", err)
+			t.Errorf("a file that was opened afterwards: %v", err)
 		}
 	}
 }
 
-// TestMissed: who was away while more changed than the socket's buffer holds is told so, when it has read what is in the buffer;
-// what changes afterwards is heard again. Nothing is heard after Close.
+// TestMissed checks that Missed is called after an overflow, once the buffered notifications have
+// been read. Later notifications arrive; after Close there are none.
 func TestMissed(t *testing.T) {
 	linktest.Namespace(t)
 	linktest.Veth(t, 1500)
@@ -70,7 +70,7 @@ func TestMissed(t *testing.T) {
 	addrs := make(chan int, 10)
 	go func() {
 		defer close(ended)
-		l.Hear(Events{
+		l.Run(Events{
 			Link: func(at *netlink.LinkAttrs, removed bool) {
 				if at.Index == v0.Attrs().Index && !removed {
 					heard <- at.MTU
@@ -91,20 +91,20 @@ func TestMissed(t *testing.T) {
 	select {
 	case mtu := <-missed:
 		if mtu != 1401 {
-			t.Errorf("the MTU that is read is %d", mtu)
+			t.Errorf("the MTU is %d", mtu)
 		}
 	case <-within:
-		t.Fatal("Missed is not called")
+		t.Fatal("Missed was not called")
 	}
 	if len(heard) == 0 || len(heard) >= changes {
-		t.Errorf("%d of %d changes were heard before", len(heard), changes)
+		t.Errorf("%d of %d notifications arrived before Missed", len(heard), changes)
 	}
 	resize(1450)
 	for mtu := 0; mtu != 1450; {
 		select {
 		case mtu = <-heard:
 		case <-within:
-			t.Fatal("a change after Missed is not heard")
+			t.Fatal("no notification of a change after Missed")
 		}
 	}
 	a, err := netlink.ParseAddr("10.7.0.1/24")
@@ -118,7 +118,7 @@ func TestMissed(t *testing.T) {
 		select {
 		case index = <-addrs:
 		case <-within:
-			t.Fatal("an address is not heard of")
+			t.Fatal("no notification of an address")
 		}
 	}
 	l.Close()

@@ -9,7 +9,8 @@ import (
 	"github.com/softrnic/softrnic/link/ring"
 )
 
-// shown is what code that is not Go's reads in the memory of Arrivals: whether anything is known, and whether there are frames.
+// shown returns what C code reads in the memory of Arrivals: whether the state is known, and
+// whether frames have arrived.
 func shown(b []byte) (known, arrived bool) {
 	word := func(at int) uint32 { return (*atomic.Uint32)(unsafe.Pointer(&b[at])).Load() }
 	pages, size := word(0), int(word(4))
@@ -21,7 +22,8 @@ func shown(b []byte) (known, arrived bool) {
 	return pages != 0, arrived
 }
 
-// TestArrivals: frames show from when they are written until they are received, and of those who have gone nothing.
+// TestArrivals checks that a frame shows from its Write to its reception, and that peers that have
+// left show nothing.
 func TestArrivals(t *testing.T) {
 	dir := directory(t)
 	a := join(t, dir)
@@ -39,34 +41,34 @@ func TestArrivals(t *testing.T) {
 		t.Fatal(err)
 	}
 	expectShown("a peer", true, false)
-	f := linktest.Plain(a.MAC(), b.MAC(), 100, "to be seen")
+	f := linktest.Plain(a.MAC(), b.MAC(), 100, "a frame")
 	send(t, b, f)
 	if known, arrived := shown(memory); !known || !arrived { // nobody receives yet
-		t.Errorf("a frame that was written: known %v, arrived %v", known, arrived)
+		t.Errorf("after Write: known %v, arrived %v", known, arrived)
 	}
 	got := linktest.Receive(a)
 	expect(t, got, f)
-	expectShown("the frame is received", true, false)
+	expectShown("after reception", true, false)
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
-	expectShown("the peer has gone", false, false)
+	expectShown("the peer has left", false, false)
 
-	// Pages are used again, and where there are more peers than pages, nothing is known.
+	// Pages are reused. With more peers than pages nothing is known.
 	var more []*Link
 	for range ring.ArrivalSlots {
 		more = append(more, join(t, dir))
 	}
-	await(t, "all have met", func() bool { return len(a.Peers()) == len(more) })
+	await(t, "all are connected", func() bool { return len(a.Peers()) == len(more) })
 	expectShown("as many peers as pages", true, false)
 	last, err := Open("x", Directory(dir))
 	if err != nil {
 		t.Fatal(err)
 	}
 	await(t, "one more", func() bool { return len(a.Peers()) == len(more)+1 })
-	expectShown("one more", false, false)
+	expectShown("one peer more than pages", false, false)
 	if err := last.Close(); err != nil {
 		t.Fatal(err)
 	}
-	expectShown("one has gone", true, false)
+	expectShown("one has left", true, false)
 }

@@ -12,21 +12,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A claim is a file in the segment's directory, named after what is claimed, with a lock that ends with its process, however
-// that ends. In the file is the process's number, for others to name in their errors.
+// A claim is a file in the segment's directory, named after what is claimed. The process holds a
+// lock on it, which ends with the process in any case. The file contains the process ID, for errors
+// of other processes.
 const claimPrefix = ".claim-"
 
-// socketPrefix is that of the name which a socket has before others may connect to it. The rest is the Ethernet address, which
-// its process has claimed.
+// socketPrefix begins the name of a socket that is not yet ready for connections. The Ethernet
+// address follows, which its process has claimed.
 const socketPrefix = ".socket-"
 
-// looks is how many milliseconds somebody may look at a claim. Who does for longer was stopped, or is an enemy.
-const looks = 200
+// maxClaimRetries is how often claim retries, a millisecond apart, while a process holds the lock
+// shared to inspect the claim. A process that holds it longer is stopped or malicious.
+const maxClaimRetries = 200
 
-// claim claims a name; the error wraps ErrClaimed if another has it.
+// claim claims a name. The error wraps ErrClaimed if another process has claimed it.
 func claim(dir, name string) (*os.File, error) {
 	if name == "" || strings.ContainsAny(name, "/\x00") {
-		return nil, fmt.Errorf("%q cannot be claimed: give a name without '/'", name)
+		return nil, fmt.Errorf("cannot claim %q: give a name without '/'", name)
 	}
 	path := filepath.Join(dir, claimPrefix+name)
 	for try := 0; ; try++ {
@@ -36,20 +38,20 @@ func claim(dir, name string) (*os.File, error) {
 		}
 		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			if try < looks && unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) == nil { // it is only being looked at
+			if try < maxClaimRetries && unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) == nil { // another process only inspects it
 				_ = f.Close()
 				time.Sleep(time.Millisecond)
 				continue
 			}
 			pid, _ := io.ReadAll(io.LimitReader(f, 20))
 			_ = f.Close()
-			return nil, fmt.Errorf("%w: %s, by process %s", ErrClaimed, name, pid)
+			return nil, fmt.Errorf("%w: %s, process %s", ErrClaimed, name, pid)
 		}
-		var there bool
+		var same bool
 		if err == nil {
-			there, err = isAt(f, path)
+			same, err = isFileAt(f, path)
 		}
-		if err == nil && there {
+		if err == nil && same {
 			err = f.Truncate(0)
 			if err == nil {
 				_, err = fmt.Fprint(f, os.Getpid())
@@ -62,24 +64,25 @@ func claim(dir, name string) (*os.File, error) {
 		if err != nil {
 			return nil, fmt.Errorf("claim %s: %w", name, err)
 		}
-		// Somebody has removed the file before it was locked: of a process that died, or ended. Another try.
+		// Another process removed the file before it was locked, as its owner had died or
+		// closed. Try again.
 	}
 }
 
-// isAt reports whether a file is what is at a path.
-func isAt(f *os.File, path string) (bool, error) {
+// isFileAt reports whether f is the file at path.
+func isFileAt(f *os.File, path string) (bool, error) {
 	own, err := f.Stat()
 	if err != nil {
 		return false, err
 	}
-	there, err := os.Stat(path)
+	atPath, err := os.Stat(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil
 	}
-	return err == nil && os.SameFile(own, there), err
+	return err == nil && os.SameFile(own, atPath), err
 }
 
-// isClaimed reports whether somebody holds the claim of a name.
+// isClaimed reports whether a process holds the claim of a name.
 func isClaimed(dir, name string) bool {
 	f, err := os.Open(filepath.Join(dir, claimPrefix+name))
 	if err != nil {
@@ -89,18 +92,19 @@ func isClaimed(dir, name string) bool {
 	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 
-// giveUp ends claims.
-func giveUp(claims []*os.File) (err error) {
+// releaseClaims releases claims.
+func releaseClaims(claims []*os.File) (err error) {
 	for _, f := range claims {
-		err = errors.Join(err, os.Remove(f.Name()), f.Close()) // in this order: what is at the path is locked
+		err = errors.Join(err, os.Remove(f.Name()), f.Close()) // remove first: the lock is still held then
 	}
 	return err
 }
 
-// sweepClaim removes a claim of a process that has died, and the socket that goes with it, if it died before that had its
-// name. It only shares the lock, so that whoever claims the name at the same time can tell; and only one process at a time
-// removes files, so that none is removed but the one that was looked at.
-func sweepClaim(dir, path string) {
+// removeStaleClaim removes the claim of a process that has died, and its socket if that has not
+// been renamed yet. It takes the file's lock shared, so that a process that claims the name at the
+// same time retries. The directory's lock allows one process at a time, so that only the inspected
+// files are removed.
+func removeStaleClaim(dir, path string) {
 	d, err := os.Open(dir)
 	if err != nil {
 		return
@@ -117,13 +121,13 @@ func sweepClaim(dir, path string) {
 	if unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) != nil {
 		return
 	}
-	if there, err := isAt(f, path); there && err == nil {
+	if there, err := isFileAt(f, path); there && err == nil {
 		_ = os.Remove(filepath.Join(dir, socketPrefix+strings.TrimPrefix(filepath.Base(path), claimPrefix)))
 		_ = os.Remove(path)
 	}
 }
 
-// claim makes the claims of the config, and so settles the MAC.
+// claim makes the claims of the config, and thereby determines the MAC.
 func (s *segment) claim() error {
 	c := s.config
 	add := func(name string) error {

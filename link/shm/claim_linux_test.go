@@ -18,7 +18,8 @@ import (
 	"github.com/softrnic/softrnic/link/ring"
 )
 
-// TestClaims: of two processes with the same name or address the second is refused, by name, until the first has gone.
+// TestClaims checks that a second process with the same name or address is refused, with the name,
+// until the first has left.
 func TestClaims(t *testing.T) {
 	dir := directory(t)
 	mac := net.HardwareAddr{2, 1, 1, 1, 1, 1}
@@ -37,24 +38,24 @@ func TestClaims(t *testing.T) {
 		}
 	}
 	if l, err := Open("x", Directory(dir), Claim("a/b")); err == nil {
-		t.Error("a name with a slash can be claimed")
+		t.Error("a name with a slash was claimed")
 		l.Close()
 	}
 	if err := a.Close(); err != nil {
 		t.Fatal(err)
 	}
-	join(t, dir, MAC(mac), Claim("10.0.0.1", "10.0.0.9", "fd00::1")) // what was refused has claimed nothing
+	join(t, dir, MAC(mac), Claim("10.0.0.1", "10.0.0.9", "fd00::1")) // the refused processes have claimed nothing
 }
 
-// choice is a row of n names with addresses.
+// choice offers n names with addresses.
 func choice(n int) Option {
 	return Pick(func(i int) (string, net.HardwareAddr, bool) {
 		return fmt.Sprint("name", i), net.HardwareAddr{2, 0, 0, 0, 0, byte(i)}, i < n
 	})
 }
 
-// TestPick: processes that start at the same time get different numbers, from the first on, and a number that was given up,
-// or whose process has died, is given to another.
+// TestPick checks that processes that start together get different numbers, from the first on. A
+// number is used again after its process has closed or died.
 func TestPick(t *testing.T) {
 	const n = 8
 	dir := directory(t)
@@ -84,7 +85,7 @@ func TestPick(t *testing.T) {
 		t.Errorf("numbers %v", picked)
 	}
 	if l, err := Open("x", Directory(dir), choice(n)); !errors.Is(err, ErrClaimed) {
-		t.Errorf("all are taken: %v", err)
+		t.Errorf("all numbers in use: %v", err)
 		l.Close()
 	}
 	free := links[3].Picked()
@@ -96,8 +97,9 @@ func TestPick(t *testing.T) {
 	}
 }
 
-// TestClaimOfTheDead: a process that was killed has no claim left, and its file is removed.
-func TestClaimOfTheDead(t *testing.T) {
+// TestClaimOfDeadProcess checks that a killed process has no claim left, and that its file is
+// removed.
+func TestClaimOfDeadProcess(t *testing.T) {
 	dir := directory(t)
 	a := join(t, dir, choice(10))
 	cmd := exec.Command(os.Args[0])
@@ -105,7 +107,7 @@ func TestClaimOfTheDead(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "it is there", func() bool { return len(a.Peers()) == 1 })
+	await(t, "the process has joined", func() bool { return len(a.Peers()) == 1 })
 	files := func() int {
 		entries, err := os.ReadDir(filepath.Join(dir, "shm-x"))
 		if err != nil {
@@ -115,7 +117,7 @@ func TestClaimOfTheDead(t *testing.T) {
 	}
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
-	// Another has died before its socket had its name.
+	// Another process has died before it renamed its socket.
 	for _, name := range []string{claimPrefix, socketPrefix} {
 		if err := os.WriteFile(filepath.Join(dir, "shm-x", name+"02:09:09:09:09:09"), nil, 0o600); err != nil {
 			t.Fatal(err)
@@ -127,7 +129,7 @@ func TestClaimOfTheDead(t *testing.T) {
 	}
 }
 
-// TestClaimWhileSwept: whoever looks whether the claims of the dead can be removed takes no name from the living.
+// TestClaimWhileSwept checks that removing stale claims does not make a concurrent claim fail.
 func TestClaimWhileSwept(t *testing.T) {
 	dir := directory(t)
 	stop, done := make(chan struct{}), sync.WaitGroup{}
@@ -138,7 +140,7 @@ func TestClaimWhileSwept(t *testing.T) {
 				case <-stop:
 					return
 				default:
-					sweepClaim(dir, filepath.Join(dir, claimPrefix+"name"))
+					removeStaleClaim(dir, filepath.Join(dir, claimPrefix+"name"))
 				}
 			}
 		})
@@ -148,13 +150,13 @@ func TestClaimWhileSwept(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%d: %v", i, err)
 		}
-		if there, err := isAt(f, f.Name()); !there || err != nil {
+		if there, err := isFileAt(f, f.Name()); !there || err != nil {
 			t.Fatalf("%d: a claim was removed: %v", i, err)
 		}
 		if i%2 == 0 {
-			err = giveUp([]*os.File{f})
+			err = releaseClaims([]*os.File{f})
 		} else {
-			err = f.Close() // as if it died
+			err = f.Close() // as if the process died
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -164,28 +166,28 @@ func TestClaimWhileSwept(t *testing.T) {
 	done.Wait()
 }
 
-// logged is a log that is kept.
-type logged struct {
+// logBuffer is a log in memory.
+type logBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
 }
 
-func (l *logged) Write(b []byte) (int, error) {
+func (l *logBuffer) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.Write(b)
 }
 
-func (l *logged) lines() int {
+func (l *logBuffer) lines() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return strings.Count(l.b.String(), "\n")
 }
 
-// TestRefusalIsLogged: once, and not again and again.
+// TestRefusalIsLogged checks that a repeated refusal is logged once.
 func TestRefusalIsLogged(t *testing.T) {
 	dir := directory(t)
-	log := new(logged)
+	log := new(logBuffer)
 	join(t, dir, Logger(slog.New(slog.NewTextHandler(log, nil))))
 	for range 5 {
 		c := stranger(t, dir, []byte("nonsense"))
@@ -194,13 +196,13 @@ func TestRefusalIsLogged(t *testing.T) {
 		c.Close()
 	}
 	await(t, "a line is logged", func() bool { return log.lines() > 0 })
-	if n := log.lines(); n != 1 || !strings.Contains(log.b.String(), "no hello") {
+	if n := log.lines(); n != 1 || !strings.Contains(log.b.String(), "not a hello") {
 		t.Errorf("%d lines: %s", n, log.b.String())
 	}
 }
 
-// TestBothConnect: of two processes that connect to each other, both keep the same of the two connections, in whatever order
-// the four ends of them are ready.
+// TestBothConnect checks that two processes that connect to each other keep the same connection, in
+// whatever order the four ends become ready.
 func TestBothConnect(t *testing.T) {
 	orders := permutations([]int{0, 1, 2, 3})
 	for _, swapped := range []bool{false, true} {
@@ -214,29 +216,30 @@ func TestBothConnect(t *testing.T) {
 				}
 				sides[i].peers.Store(newPeers(nil))
 			}
-			// Ends 0 and 1 are those of the connection that side 0 has begun, 2 and 3 of the other one.
+			// Ends 0 and 1 belong to the connection that side 0 dialed, ends 2 and 3 to
+			// the other.
 			var ends [4]*peer
 			for i := range ends {
 				other := sides[1-i%2].own
-				ends[i] = &peer{Pair: new(ring.Pair), mac: other.mac, id: other.id, began: i == 0 || i == 3}
+				ends[i] = &peer{Pair: new(ring.Pair), mac: other.mac, id: other.id, dialed: i == 0 || i == 3}
 			}
 			var closed [4]bool
 			for _, i := range order {
 				if err := sides[i%2].add(ends[i]); err != nil {
-					if !errors.Is(err, errTwice) {
+					if !errors.Is(err, errDuplicate) {
 						t.Fatal(err)
 					}
 					closed[i] = true
 				}
 			}
-			kept := 0 // the connection that side 0 has begun, as side 0 has the smaller name
+			kept := 0 // the connection dialed by side 0, which has the smaller name
 			if swapped {
 				kept = 2
 			}
 			for i := range ends {
 				gone := closed[i] || ends[i].Ended()
 				if want := i/2*2 != kept; gone != want {
-					t.Errorf("order %v, swapped %t: end %d is given up: %t, want %t", order, swapped, i, gone, want)
+					t.Errorf("order %v, swapped %t: end %d closed: %t, want %t", order, swapped, i, gone, want)
 				}
 			}
 			for i, s := range sides {
@@ -260,11 +263,12 @@ func permutations(of []int) (all [][]int) {
 	return all
 }
 
-// TestSwitch: what is for an address that nobody on the segment has goes to a switch, and nothing else that is not for it.
+// TestSwitch checks that frames to unknown addresses go to a switch, and that it receives no other
+// unicast frames.
 func TestSwitch(t *testing.T) {
 	dir := directory(t)
 	a, b, sw := join(t, dir), join(t, dir), join(t, dir, Switch())
-	await(t, "three have met", func() bool { return len(a.Peers()) == 2 && len(b.Peers()) == 2 && len(sw.Peers()) == 2 })
+	await(t, "three are connected", func() bool { return len(a.Peers()) == 2 && len(b.Peers()) == 2 && len(sw.Peers()) == 2 })
 	toA, toB, toSwitch := linktest.Receive(a), linktest.Receive(b), linktest.Receive(sw)
 	far := linktest.Plain(net.HardwareAddr{2, 9, 9, 9, 9, 9}, a.MAC(), 50, "far away")
 	near := linktest.Plain(b.MAC(), a.MAC(), 50, "near")
@@ -282,11 +286,11 @@ func TestSwitch(t *testing.T) {
 	expect(t, toB, last)
 	expect(t, toSwitch, last)
 	if n := len(toA) + len(toB) + len(toSwitch); n != 0 {
-		t.Errorf("%d frames too many", n)
+		t.Errorf("%d unexpected frames", n)
 	}
 }
 
-// TestHelloAfterClose: a process that says hello while the link is being closed is refused.
+// TestHelloAfterClose checks that a process whose hello arrives while the link closes is refused.
 func TestHelloAfterClose(t *testing.T) {
 	l := join(t, directory(t))
 	if err := l.Close(); err != nil {

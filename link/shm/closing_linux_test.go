@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestCloseDuringGreeting: connections that come while a process leaves the segment are ended, whether they were accepted or not.
-func TestCloseDuringGreeting(t *testing.T) {
+// TestCloseDuringHandshake checks that Close ends connections in the handshake, accepted or not.
+func TestCloseDuringHandshake(t *testing.T) {
 	t.Parallel()
 	dir := directory(t)
 	for range 100 {
@@ -44,7 +44,7 @@ func TestCloseDuringGreeting(t *testing.T) {
 					for _, c := range conns {
 						_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
 						if _, err := c.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
-							t.Error("a connection outlives the process's leaving")
+							t.Error("a connection is still open after Close")
 						}
 						_ = c.Close()
 					}

@@ -6,19 +6,20 @@ import (
 	"time"
 )
 
-// departures tells who has left the segment. The end of a connection does not say that: two processes that connect to each other
-// at once end one of the connections, and a ring that cannot be ends the pair. But the claim of an Ethernet address ends with its
-// process, a moment before or after the connection does.
+// departures reports the processes that have left the segment. The end of a connection is not
+// enough: two processes that connect to each other at once close one connection, and a corrupt ring
+// ends a pair. The claim of an Ethernet address, however, ends with its process, shortly before or
+// after the connection.
 type departures struct {
-	mu      sync.Mutex // held while watch runs, so that a successor's frames come after what is said of the one before
+	mu      sync.Mutex // held while watch runs, so that a departure is reported before a successor's frames
 	watch   func(mac [6]byte)
-	pending map[[6]byte]*departure // of those whose connection has ended
+	pending map[[6]byte]*departure // processes whose connection has ended
 }
 
-// departure is that of a process that has left, or meets this one again.
+// departure is the pending departure of a process, which has left or will connect again.
 type departure struct {
-	id      id
-	settled chan struct{} // closed when it is known which
+	id       id
+	resolved chan struct{} // closed once that is known
 }
 
 // WatchDepartures implements link.Departures.
@@ -28,9 +29,10 @@ func (s *segment) WatchDepartures(f func(mac [6]byte)) {
 	s.departures.watch = f
 }
 
-// hasEnded is called when the connection of a peer has ended: it waits until its claim has too.
-func (s *segment) hasEnded(p *peer) {
-	d := &departure{id: p.id, settled: make(chan struct{})}
+// connectionEnded is called when the connection of a peer has ended. It waits until the peer's
+// claim ends too.
+func (s *segment) connectionEnded(p *peer) {
+	d := &departure{id: p.id, resolved: make(chan struct{})}
 	s.departures.mu.Lock()
 	s.departures.pending[p.mac] = d
 	s.departures.mu.Unlock()
@@ -42,35 +44,36 @@ func (s *segment) hasEnded(p *peer) {
 		select {
 		case <-s.stop:
 			return
-		case <-d.settled:
+		case <-d.resolved:
 			return
 		case <-timer.C:
 		}
-		wait = min(2*wait, meetInterval)
+		wait = min(2*wait, connectInterval)
 		timer.Reset(wait)
 	}
-	s.settle(p.mac, d, true)
+	s.resolve(p.mac, d, true)
 }
 
-// meets is called before a process becomes a peer: who had its address before, if anybody, has left, unless it is the same.
-func (s *segment) meets(p *peer) {
+// connected is called before a process becomes a peer. A pending departure from its address is
+// complete, unless it is the same process.
+func (s *segment) connected(p *peer) {
 	s.departures.mu.Lock()
 	d := s.departures.pending[p.mac]
 	s.departures.mu.Unlock()
 	if d != nil {
-		s.settle(p.mac, d, d.id != p.id)
+		s.resolve(p.mac, d, d.id != p.id)
 	}
 }
 
-// settle ends a departure that is pending, if it still is.
-func (s *segment) settle(mac [6]byte, d *departure, left bool) {
+// resolve ends a pending departure. left says whether the process has left.
+func (s *segment) resolve(mac [6]byte, d *departure, left bool) {
 	s.departures.mu.Lock()
 	defer s.departures.mu.Unlock()
 	if s.departures.pending[mac] != d {
 		return
 	}
 	delete(s.departures.pending, mac)
-	close(d.settled)
+	close(d.resolved)
 	if left && s.departures.watch != nil {
 		s.departures.watch(mac)
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// TestDepartures: a process hears of the others that leave the segment, whether they close their link or are killed, each time that
-// one does; and not of the end of a connection with one that is still there, which it meets again.
+// TestDepartures checks that every departure is reported once, after Close or a kill. The end of a
+// connection alone is not reported: the processes connect again.
 func TestDepartures(t *testing.T) {
 	t.Parallel()
 	dir := directory(t)
@@ -23,12 +23,12 @@ func TestDepartures(t *testing.T) {
 			t.Errorf("%x has left, want %x", got, mac)
 		}
 	}
-	met := func(n int) { t.Helper(); await(t, "they meet", func() bool { return len(a.Peers()) == n }) }
+	connectedTo := func(n int) { t.Helper(); await(t, "they connect", func() bool { return len(a.Peers()) == n }) }
 	mac := [6]byte{2, 0, 0, 0, 0, 9}
 	for range 3 { // with one address
 		b := join(t, dir, MAC(mac[:]))
 		b.Attach(func([]link.Frame) {})
-		met(1)
+		connectedTo(1)
 		if err := b.Close(); err != nil {
 			t.Error(err)
 		}
@@ -37,18 +37,18 @@ func TestDepartures(t *testing.T) {
 
 	b := join(t, dir, MAC(mac[:]))
 	b.Attach(func([]link.Frame) {})
-	met(1)
+	connectedTo(1)
 	first := a.medium.(*segment).peer(mac)
 	first.Shutdown()
-	await(t, "they meet again", func() bool { p := a.medium.(*segment).peer(mac); return p != nil && p != first })
+	await(t, "they connect again", func() bool { p := a.medium.(*segment).peer(mac); return p != nil && p != first })
 
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), childEnv+"="+dir)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = cmd.Process.Kill() }) // where the test ends early
-	met(2)
+	t.Cleanup(func() { _ = cmd.Process.Kill() }) // if the test ends early
+	connectedTo(2)
 	var other [6]byte
 	for _, p := range a.Peers() {
 		if [6]byte(p) != mac {
@@ -61,8 +61,8 @@ func TestDepartures(t *testing.T) {
 	if err := b.Close(); err != nil {
 		t.Error(err)
 	}
-	gone(mac) // now, and only once
+	gone(mac) // only now, and only once
 	if len(left) > 0 {
-		t.Errorf("%x has left as well", <-left)
+		t.Errorf("%x has left too", <-left)
 	}
 }

@@ -11,7 +11,8 @@ import (
 	"github.com/softrnic/softrnic/stack/netstack"
 )
 
-// A host on a segment. Other programs that open the segment "lab" are its neighbours; here the same program opens it twice.
+// A host on a segment. Other programs that open the segment "lab" are its neighbours. This program
+// opens it twice.
 func ExampleOpen() {
 	dir, err := os.MkdirTemp("", "shm")
 	if err != nil {
@@ -19,7 +20,7 @@ func ExampleOpen() {
 	}
 	defer os.RemoveAll(dir)
 	for _, addr := range []string{"10.0.0.1/24", "10.0.0.2/24"} {
-		l, err := shm.Open("lab", shm.Directory(dir)) // without Directory, a directory of this user's
+		l, err := shm.Open("lab", shm.Directory(dir)) // without Directory, a directory of this user
 		if err != nil {
 			log.Fatal(err)
 		}

@@ -12,8 +12,8 @@ import (
 	"github.com/softrnic/softrnic/link/ring"
 )
 
-// hello is the first message on a connection, in each direction, with the descriptor of the memory of the ring that the sender
-// will take frames from. In network byte order:
+// hello is the first message on a connection, in each direction. It carries the descriptor of the
+// ring from which the sender will take frames. In network byte order:
 //
 //	 0  "SRNICshm"
 //	 8  version, 1         4 bytes
@@ -22,10 +22,10 @@ import (
 //	22  name of the socket 16 bytes
 //	38  flags              1 byte: 1, it is a switch
 type hello struct {
-	ring int
-	mac  [6]byte
-	id   id
-	sw   bool // it is a switch
+	ring     int
+	mac      [6]byte
+	id       id
+	isSwitch bool // it is a switch
 }
 
 // id is the name of a process's socket.
@@ -37,8 +37,8 @@ const (
 	helloLen = 39
 )
 
-// patience is how long a peer has to say hello.
-const patience = time.Second
+// helloTimeout is how long a peer may take to send its hello.
+const helloTimeout = time.Second
 
 func (h *hello) encode() []byte {
 	b := append(make([]byte, 0, helloLen), magic...)
@@ -46,7 +46,7 @@ func (h *hello) encode() []byte {
 	b = binary.BigEndian.AppendUint32(b, uint32(h.ring))
 	b = append(b, h.mac[:]...)
 	b = append(b, h.id[:]...)
-	if h.sw {
+	if h.isSwitch {
 		return append(b, 1)
 	}
 	return append(b, 0)
@@ -54,18 +54,18 @@ func (h *hello) encode() []byte {
 
 func decodeHello(b []byte) (h hello, err error) {
 	if len(b) != helloLen || string(b[:len(magic)]) != magic {
-		return h, fmt.Errorf("the peer's message of %d bytes is no hello", len(b))
+		return h, fmt.Errorf("the peer's message of %d bytes is not a hello", len(b))
 	}
 	if v := binary.BigEndian.Uint32(b[8:]); v != version {
-		return h, fmt.Errorf("the peer has version %d of the protocol, and this is %d", v, version)
+		return h, fmt.Errorf("the peer has protocol version %d, want %d", v, version)
 	}
 	n := binary.BigEndian.Uint32(b[12:])
 	if n < ring.MinLen || n > ring.MaxLen || n&(n-1) != 0 {
 		return h, fmt.Errorf("the peer has a ring of %d bytes", n)
 	}
-	h.ring, h.mac, h.id, h.sw = int(n), [6]byte(b[16:]), id(b[22:]), b[38]&1 != 0
+	h.ring, h.mac, h.id, h.isSwitch = int(n), [6]byte(b[16:]), id(b[22:]), b[38]&1 != 0
 	if h.mac[0]&1 != 0 || h.mac == [6]byte{} {
-		return h, fmt.Errorf("the peer has the Ethernet address %x", h.mac)
+		return h, fmt.Errorf("the peer has Ethernet address %x, which is not a unicast address", h.mac)
 	}
 	return h, nil
 }
@@ -73,24 +73,24 @@ func decodeHello(b []byte) (h hello, err error) {
 // peer is another process on the segment.
 type peer struct {
 	*ring.Pair
-	mac   [6]byte
-	id    id
-	sw    bool // it is a switch
-	began bool // this process has connected to the other
+	mac      [6]byte
+	id       id
+	isSwitch bool // it is a switch
+	dialed   bool // this process opened the connection
 }
 
-// exchange says hello with memory for the frames to this process, and makes who answers a peer. It owns the mappings and the
-// connection if there is no error.
-func (s *segment) exchange(conn *net.UnixConn, from *process) (*peer, error) {
+// handshake exchanges hellos on a connection and returns the peer. On success the peer owns the
+// mappings and the connection.
+func (s *segment) handshake(conn *net.UnixConn, from *process) (*peer, error) {
 	var theirs hello
-	in, out, err := ring.Handshake(conn, patience, s.own.encode(), s.own.ring, func(b []byte) (n int, err error) {
+	in, out, err := ring.Handshake(conn, helloTimeout, s.own.encode(), s.own.ring, func(b []byte) (n int, err error) {
 		theirs, err = decodeHello(b)
 		return theirs.ring, err
 	})
 	if err != nil {
 		return nil, err
 	}
-	p := &peer{mac: theirs.mac, id: theirs.id, sw: theirs.sw}
+	p := &peer{mac: theirs.mac, id: theirs.id, isSwitch: theirs.isSwitch}
 	if p.Pair, err = ring.NewPair(s.Group, &from.queue, conn, in, out); err != nil {
 		return nil, errors.Join(err, unix.Munmap(in), unix.Munmap(out))
 	}
@@ -98,6 +98,6 @@ func (s *segment) exchange(conn *net.UnixConn, from *process) (*peer, error) {
 }
 
 var (
-	errTaken = errors.New("another peer has that Ethernet address")
-	errTwice = errors.New("it is a peer already, by another connection")
+	errAddressInUse = errors.New("another peer has this Ethernet address")
+	errDuplicate    = errors.New("the process is a peer already, over another connection")
 )

@@ -22,18 +22,19 @@ import (
 	"github.com/softrnic/softrnic/link/ring"
 )
 
-// hostile is a process that has joined a segment, and does what it should not.
+// hostile is a process that has joined a segment and misbehaves.
 type hostile struct {
 	r   *rand.Rand
 	c   *net.UnixConn
-	in  []byte // the memory of the ring from the victim
-	out []byte // and to it
+	in  []byte // memory of the ring from the victim
+	out []byte // memory of the ring to the victim
 	own hello
 	fd  int
 	at  []io.Closer // its socket and its claim
 }
 
-// newHostile says a proper hello to the link with a socket; nil if that has gone, or is busy.
+// newHostile completes a handshake with the link at a socket. It returns nil if the link has closed
+// or is busy.
 func newHostile(r *rand.Rand, socket string) *hostile {
 	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
 	if err != nil {
@@ -85,22 +86,23 @@ func (h *hostile) close() {
 
 func (h *hostile) ring() { _, _ = h.c.Write([]byte{1}) }
 
-// misbehave does one of the things, for a moment. The victim may hang up at any time.
+// misbehave performs one kind of attack for a moment. The victim may close the connection at any
+// time.
 func (h *hostile) misbehave(victim [6]byte) {
 	at := func(b []byte, i int) []byte { return b[i : i+8] }
 	put := func(b []byte, i int, v uint64) { binary.NativeEndian.PutUint64(at(b, i), v) }
 	const tailAt, headAt, recordsAt = 0, 128, 4096
 	switch h.r.IntN(7) {
-	case 0: // bytes anywhere, in both rings
+	case 0: // arbitrary bytes in both rings
 		for range 2000 {
 			h.out[h.r.IntN(len(h.out))], h.in[h.r.IntN(len(h.in))] = byte(h.r.Uint32()), byte(h.r.Uint32())
 		}
 		h.ring()
-	case 1: // indices that cannot be, and such as could
+	case 1: // impossible and possible indices
 		put(h.out, tailAt, h.r.Uint64()>>h.r.IntN(64))
 		put(h.in, headAt, h.r.Uint64()>>h.r.IntN(64))
 		h.ring()
-	case 2: // a flood of records, empty or with garbage, by an index that runs
+	case 2: // a flood of records, empty or with garbage, behind a moving index
 		for i := range uint64(400) {
 			n := uint32(32 * (1 + h.r.IntN(60)))
 			rec := h.out[recordsAt+int(i*1920%(ring.MinLen-4096)):]
@@ -109,7 +111,7 @@ func (h *hostile) misbehave(victim [6]byte) {
 			put(h.out, tailAt, i*32)
 		}
 		h.ring()
-	case 3: // proper frames, whose records and bytes change while they are received
+	case 3: // valid frames, whose records and bytes change while they are received
 		p, err := ring.NewProducer(h.out)
 		if err != nil {
 			return
@@ -124,15 +126,15 @@ func (h *hostile) misbehave(victim [6]byte) {
 			h.ring()
 			for range 50 {
 				h.out[recordsAt+h.r.IntN(40<<10)] = byte(h.r.Uint32())
-				h.out[recordsAt+h.r.IntN(128)] = byte(h.r.Uint32()) // a header, or the frame's
+				h.out[recordsAt+h.r.IntN(128)] = byte(h.r.Uint32()) // the header or the frame
 			}
 		}
-	case 4: // memory that is to go away
+	case 4: // memory that would disappear
 		if unix.Ftruncate(h.fd, 0) == nil || unix.Ftruncate(h.fd, 1<<30) == nil {
-			panic("memory with seals was truncated")
+			panic("sealed memory was truncated")
 		}
 		_ = unix.Fallocate(h.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, int64(len(h.in)))
-	case 5: // descriptors that nobody asked for
+	case 5: // unexpected descriptors
 		fds := bytesOf(h.fd, 250)
 		for range 100 {
 			_ = h.c.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
@@ -140,7 +142,7 @@ func (h *hostile) misbehave(victim [6]byte) {
 				break
 			}
 		}
-	case 6: // bells, and nothing else
+	case 6: // only wakeups
 		for range 1000 {
 			_ = h.c.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
 			h.ring()
@@ -148,8 +150,8 @@ func (h *hostile) misbehave(victim [6]byte) {
 	}
 }
 
-// TestNeverDrained: a peer that has ended its side of the connection, and goes on putting frames into the ring, is left after as
-// many as fit into it.
+// TestNeverDrained checks that a peer which closes its side of the connection, and keeps adding
+// frames to the ring, is dropped after one ring's worth of frames.
 func TestNeverDrained(t *testing.T) {
 	dir := directory(t)
 	a := join(t, dir, Ring(ring.MinLen))
@@ -163,13 +165,13 @@ func TestNeverDrained(t *testing.T) {
 		t.Fatal("no peer")
 	}
 	defer h.close()
-	await(t, "there is a peer", func() bool { return len(a.Peers()) == 1 })
+	await(t, "the peer is connected", func() bool { return len(a.Peers()) == 1 })
 	p, err := ring.NewProducer(h.out)
 	if err != nil {
 		t.Fatal(err)
 	}
 	f := linktest.Plain(a.MAC(), h.own.mac[:], 15, "")
-	var filling sync.Mutex // this goroutine fills the ring first, and then the link's
+	var filling sync.Mutex // this goroutine fills the ring first, and then the link's goroutine does
 	fill := func() {
 		filling.Lock()
 		defer filling.Unlock()
@@ -187,18 +189,19 @@ func TestNeverDrained(t *testing.T) {
 	})
 	await(t, "the link sleeps", func() bool { return binary.NativeEndian.Uint32(h.out[64:]) != 0 })
 	fill()
-	if err := h.c.CloseWrite(); err != nil { // in place of a bell
+	if err := h.c.CloseWrite(); err != nil { // instead of a wakeup
 		t.Fatal(err)
 	}
-	await(t, "it is a peer no more", func() bool { return len(a.Peers()) == 0 })
+	await(t, "the peer is dropped", func() bool { return len(a.Peers()) == 0 })
 	if most := 2 * ring.MinLen / 64; got > most {
-		t.Errorf("%d frames came, of which %d fit into the ring", got, most/2)
+		t.Errorf("%d frames arrived, %d fit into the ring", got, most/2)
 	}
 }
 
-// TestHostile: while processes on the segment write anything into their rings, change it between check and use, would truncate
-// their memory and send descriptors by the thousand, two others do not notice: each frame arrives once, in order, and as it was
-// sent. Nothing is left. SOFTRNIC_LONG: for a minute.
+// TestHostile checks that two processes are not disturbed by hostile ones, which write anything
+// into their rings, modify it between check and use, try to truncate their memory and send
+// descriptors by the thousand. Each frame arrives once, in order and unmodified, and no resources
+// leak. With SOFTRNIC_LONG it runs for a minute.
 func TestHostile(t *testing.T) {
 	duration := 200 * time.Millisecond
 	switch {
@@ -209,21 +212,21 @@ func TestHostile(t *testing.T) {
 	}
 	dir := directory(t)
 	a, b := join(t, dir), join(t, dir)
-	await(t, "two have met", func() bool { return len(a.Peers()) == 1 && len(b.Peers()) == 1 })
+	await(t, "two are connected", func() bool { return len(a.Peers()) == 1 && len(b.Peers()) == 1 })
 	fds, maps := descriptorsOpen(t)
 	super := linktest.Superframe(b.MAC(), a.MAC(), false, 20, 1040)
 	super.NoICRC = true
 	plain := linktest.Plain(b.MAC(), a.MAC(), 4000, "")
 	var next, wrong atomic.Uint64
 	for _, l := range []*Link{a, b} {
-		l.TakeInPlace()
+		l.AllowInPlace()
 		l.Attach(func(frames []link.Frame) {
 			for _, f := range frames {
 				data := f.Data
 				if len(f.More) > 0 {
 					data = append(bytes.Clone(data), f.More[0]...)
 				}
-				if len(data) < 60 || [6]byte(data[6:]) != [6]byte(a.MAC()) { // from hostile ones
+				if len(data) < 60 || [6]byte(data[6:]) != [6]byte(a.MAC()) { // from a hostile process
 					continue
 				}
 				want := super.Data
@@ -280,7 +283,7 @@ func TestHostile(t *testing.T) {
 		if sent%2 == 0 {
 			number(super.Data)
 			if room := a.Reserve([6]byte(b.MAC()), len(super.Data)); room.Data != nil {
-				room.In.Commit(room.At, &super, copy(room.Data, super.Data))
+				room.Owner.Commit(room.At, &super, copy(room.Data, super.Data))
 			} else {
 				send(t, a, link.Frame{Data: number(plain.Data)})
 			}
@@ -289,23 +292,24 @@ func TestHostile(t *testing.T) {
 		}
 		for deadline := time.Now().Add(10 * time.Second); next.Load()+100 < sent; {
 			if time.Now().After(deadline) {
-				t.Fatalf("%d of %d frames have come", next.Load(), sent)
+				t.Fatalf("%d of %d frames arrived", next.Load(), sent)
 			}
 			time.Sleep(10 * time.Microsecond)
 		}
 	}
 	close(stop)
 	work.Wait()
-	await(t, "all frames have come", func() bool { return next.Load() == sent })
+	await(t, "all frames have arrived", func() bool { return next.Load() == sent })
 	if wrong.Load() > 0 || a.Dropped() > 0 {
 		t.Errorf("%d frames of %d were wrong, %d dropped", wrong.Load(), sent, a.Dropped())
 	}
-	await(t, "nothing is left of them", func() bool {
+	await(t, "all resources are released", func() bool {
 		f, m := descriptorsOpen(t)
 		return f <= fds && m <= maps && len(a.Peers()) == 1 && len(b.Peers()) == 1
 	})
-	t.Logf("result: %d frames, %d hostile processes, %d acts, malformed %d and %d", sent, joined.Load(), acts.Load(), a.Malformed(), b.Malformed())
+	t.Logf("result: %d frames, %d hostile processes, %d acts, malformed %d and %d",
+		sent, joined.Load(), acts.Load(), a.Malformed(), b.Malformed())
 	if idle() {
-		t.Errorf("%d hostile processes, %d malformed: they have done nothing", joined.Load(), a.Malformed()+b.Malformed())
+		t.Errorf("%d hostile processes, %d malformed: no attack took place", joined.Load(), a.Malformed()+b.Malformed())
 	}
 }

@@ -7,18 +7,18 @@ import (
 	"github.com/softrnic/softrnic/link/ring"
 )
 
-// What one other process may have: places among the peers, as it may have several links, and bytes that wait for room in their
-// rings.
+// Limits for one other process: its connections, as it may have several links, and the bytes that
+// wait for room in their rings.
 const (
 	maxLinks          = 32
-	maxForeign        = maxPeers / 2 // of all processes whose numbers cannot be seen from here, as in other containers
+	maxUnknownLinks   = maxPeers / 2 // for all processes without a visible PID, for example in other containers
 	processQueueBytes = 4 * ring.QueueBytes
 )
 
 // process is another process, or this one.
 type process struct {
 	pid   int32 // 0: it is in another PID namespace
-	links int   // connections with it; under the segment's mu
+	links int   // connections with it; guarded by the segment's mu
 	queue ring.Quota
 }
 
@@ -26,9 +26,9 @@ func newProcess(pid int32) *process {
 	return &process{pid: pid, queue: ring.Quota{Bytes: processQueueBytes}}
 }
 
-// admit gives a process one more place, unless it has as many as it may. This process's own links are not bounded, and share
-// nothing. It is called with s.mu held.
-func (s *segment) admit(pid int32) (*process, error) {
+// addLink counts a connection with a process, unless it has reached its limit. This process's own
+// links are unlimited and share no quota. s.mu is held.
+func (s *segment) addLink(pid int32) (*process, error) {
 	if int(pid) == os.Getpid() {
 		return newProcess(pid), nil
 	}
@@ -39,17 +39,17 @@ func (s *segment) admit(pid int32) (*process, error) {
 	}
 	most := maxLinks
 	if pid == 0 {
-		most = maxForeign
+		most = maxUnknownLinks
 	}
 	if r.links == most {
-		return nil, fmt.Errorf("process %d has all %d places that one may have", pid, most)
+		return nil, fmt.Errorf("process %d has %d connections, the most allowed", pid, most)
 	}
 	r.links++
 	return r, nil
 }
 
-// dismiss ends a place of a process.
-func (s *segment) dismiss(r *process) {
+// removeLink counts the end of a connection with a process.
+func (s *segment) removeLink(r *process) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r.links--; r.links == 0 {

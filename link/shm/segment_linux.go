@@ -1,58 +1,68 @@
 package shm
 
-// How a segment works.
+// Design of a segment.
 //
 // # The segment is a directory
 //
-// Each process on a segment has a unix socket in the segment's directory, by a name that was drawn at random and is never used
-// again. A process that joins listens first, and only then gives its socket that name, and connects to every other socket that it
-// finds. So of two processes one finds the other at least; if both do, the connection that the one with the smaller name made
-// is kept. A socket that refuses connections is that of a process which has died, and whoever finds it removes it.
+// Each process on a segment has a unix socket in the segment's directory. The name is random and
+// never reused. A process that joins first listens, then gives its socket that name, and then
+// connects to every other socket that it finds. So at least one of two processes finds the other.
+// If both do, the connection that the process with the smaller name opened is kept. A socket that
+// refuses connections belongs to a dead process; any process that finds it removes it.
 //
-// The directory has mode 0700, and its owner is checked: a segment is for the processes of one user, and those of root.
+// The directory has mode 0700, and its owner is checked: a segment is for the processes of one user
+// and of root.
 //
 // # Two rings for each pair
 //
-// On a new connection each side sends one message (see hello) with its Ethernet address and a memfd: the memory of the ring that
-// it will take frames from. The other side maps it and puts frames in. Package ring says what is in the memory. It takes
-// superframes as they are. Frames are copied twice: into the ring by the sender, out of it by the receiver.
+// On a new connection each side sends one message (see hello) with its Ethernet address and a
+// memfd: the ring from which it will take frames. The other side maps the ring and puts frames in.
+// Package ring defines the layout, and carries superframes unmodified. Frames are copied twice:
+// into the ring by the sender, out of it by the receiver.
 //
-// A host on package netstack does without these copies ([link.Placer]). It builds RoCE packets in the ring, the payload
-// copied there from the sending application's memory, and without ICRC, as memory does not flip bits on its way and nobody
-// could verify a checksum over bytes that another process can change. The receiving host copies the headers before it looks
-// at them, and the payload from the ring to the receiving application's memory. Wrappers such as capture and impair hide
-// that, and hosts behind them send and get complete packets.
+// A host on package netstack avoids these copies ([link.InPlaceLink]). It builds RoCE packets in
+// the ring and copies the payload there from the application's memory. The packets have no ICRC:
+// memory does not corrupt data in transit, and nobody can verify a checksum over bytes that another
+// process can change. The receiving host copies the headers before it examines them, and copies the
+// payload from the ring to the application's memory. Wrappers such as capture and impair do not
+// offer this, and hosts behind them exchange complete packets.
 //
-// A frame goes to the process that has its destination address, or to all if it is for a group. The first who comes with an
-// address keeps it.
+// A frame goes to the process that has its destination address; a group frame goes to all. If two
+// processes present the same address, the first keeps it.
 //
 // # Sleep
 //
-// The bell of both rings is the connection: a message of one byte, which is sent only if the ring says that the other side
-// sleeps. It has no eventfd, whose flags would be shared: one side could make the other's reads and writes block. A
-// send that would wait is left out, as there are bells in the socket already. The end of the connection is the end of the
-// pair: the kernel closes it when a process dies, at whatever instruction, and frees the memory with the last mapping.
+// The connection carries the wakeups of both rings: a message of one byte, sent only if the ring
+// says that the other side sleeps. An eventfd would not do, because its flags are shared: one side
+// could make the other's reads and writes block. If the send would block, it is skipped, because
+// the socket holds other wakeups. The end of the connection ends the pair. The kernel closes it
+// when a process dies, at whatever instruction, and frees the memory with the last mapping.
 //
-// Who leaves is reported to the host (see departures), whose connections with it end.
+// Departures are reported to the host (see departures), which then ends its connections with the
+// departed host.
 //
-// An application that polls looks at the rings itself, and the goroutines of the link sleep meanwhile.
+// An application that polls reads the rings itself, and the goroutines of the link sleep meanwhile.
 //
-// # Back pressure
+// # Backpressure
 //
-// Write never waits: two hosts that wait for room in each other's rings, each on the goroutine that would make room, would wait
-// for ever. What does not fit is copied to a queue of the sending process, which is emptied as the receiver wakes the
-// sender. Only beyond a bound (queueBytes for each peer) frames are lost, and counted, as in a switch.
+// Write never waits. Two hosts that each waited for room in the other's ring, on the goroutine that
+// makes room, would deadlock. Frames that do not fit are copied to a queue of the sending process,
+// which drains as the receiver wakes the sender. Beyond a bound (ring.QueueBytes for each peer)
+// frames are lost and counted, as in a switch.
 //
 // # Hostile peers
 //
-// What a process of the same user writes into the memory is no more trusted than a packet:
+// Data that a process of the same user writes into the memory is trusted no more than a packet:
 //
-//   - the memory must be sealed against shrinking and growing, be of tmpfs (huge pages can be punched out so that no page is
-//     there again, which is SIGBUS), and have the size that was told, before it is mapped;
-//   - the ring checks each index and header that it reads, and reads it once; frames are copied, then looked at. A ring that
-//     cannot be is the end of the pair; a frame whose fields contradict each other is dropped, and counted;
-//   - descriptors are close-on-exec; those that were not asked for are closed or never received;
-//   - there are at most maxPeers peers, of which one process has maxLinks at most, and those who do not say hello in time are hung up on.
+//   - The memory must be sealed against shrinking and growing, must be on tmpfs, and must have
+//     the announced size before it is mapped. Huge pages are refused, because holes can be
+//     punched into them, and an access to a hole is SIGBUS.
+//   - The ring checks each index and header that it reads, and reads it once; frames are copied
+//     before they are examined. A corrupt ring ends the pair. A frame with contradictory fields
+//     is dropped and counted.
+//   - Descriptors are close-on-exec; unexpected ones are closed or never received.
+//   - There are at most maxPeers peers, at most maxLinks of which belong to one process. A
+//     connection without a timely hello is closed.
 
 import (
 	"crypto/rand"
@@ -76,10 +86,10 @@ import (
 	"github.com/softrnic/softrnic/link/userdir"
 )
 
-// maxPeers is how many others a process talks to, and how many more may be about to say hello.
+// maxPeers is the largest number of peers, and also of connections in the handshake.
 const maxPeers = 256
 
-// segment is a process's place on a segment.
+// segment is this process's membership in a segment.
 type segment struct {
 	config   *config
 	own      hello
@@ -89,25 +99,25 @@ type segment struct {
 
 	*ring.Group
 
-	peers atomic.Pointer[peers] // replaced, never changed
-	work  sync.WaitGroup        // peers' goroutines, and who accepts
+	peers atomic.Pointer[peers] // replaced, never modified
+	work  sync.WaitGroup        // goroutines of peers and of the listener
 
-	mu        sync.Mutex
-	closed    bool
-	started   bool
-	greeting  map[*net.UnixConn]bool // connections that have not said hello
-	processes map[int32]*process     // others that there are connections with
-	attached  chan struct{}          // closed when recv is set, or the segment is closed
-	stop      chan struct{}          // closed when the segment is
-	recv      link.Receiver
+	mu          sync.Mutex
+	closed      bool
+	started     bool
+	handshaking map[*net.UnixConn]bool // connections in the handshake
+	processes   map[int32]*process     // other processes with connections
+	attached    chan struct{}          // closed when recv is set or the segment is closed
+	stop        chan struct{}          // closed when the segment is
+	recv        link.Receiver
 
 	departures departures
 
-	refusal   string // that was logged last
+	refusal   string // the last one that was logged
 	refusedAt time.Time
 }
 
-// peers are those who have said hello.
+// peers are the processes that have completed the handshake.
 type peers struct {
 	byMAC    map[[6]byte]*peer
 	all      []*peer
@@ -118,14 +128,14 @@ func newPeers(all []*peer) *peers {
 	t := &peers{byMAC: make(map[[6]byte]*peer, len(all)), all: all}
 	for _, p := range all {
 		t.byMAC[p.mac] = p
-		if p.sw {
+		if p.isSwitch {
 			t.switches = append(t.switches, p)
 		}
 	}
 	return t
 }
 
-// setPeers says who the peers are now. It is called with s.mu held.
+// setPeers replaces the set of peers. s.mu is held.
 func (s *segment) setPeers(all []*peer) {
 	s.peers.Store(newPeers(all))
 	pairs := make([]*ring.Pair, len(all))
@@ -139,57 +149,61 @@ func open(c *config) (medium, error) {
 	if err := userdir.Make(c.dir); err != nil {
 		return nil, err
 	}
-	s := &segment{Group: ring.NewGroup(), config: c, greeting: map[*net.UnixConn]bool{}, processes: map[int32]*process{}, attached: make(chan struct{}), stop: make(chan struct{})}
+	s := &segment{Group: ring.NewGroup(), config: c, handshaking: map[*net.UnixConn]bool{}, processes: map[int32]*process{},
+		attached: make(chan struct{}), stop: make(chan struct{})}
 	s.departures.pending = map[[6]byte]*departure{}
 	if err := s.claim(); err != nil {
-		return nil, errors.Join(err, giveUp(s.claims))
+		return nil, errors.Join(err, releaseClaims(s.claims))
 	}
-	s.own = hello{ring: c.ring, mac: [6]byte(c.mac), sw: c.sw}
+	s.own = hello{ring: c.ring, mac: [6]byte(c.mac), isSwitch: c.isSwitch}
 	_, _ = rand.Read(s.own.id[:]) // never fails
 	s.peers.Store(newPeers(nil))
 	name := hex.EncodeToString(s.own.id[:])
 	s.path = filepath.Join(c.dir, name)
 	temporary := filepath.Join(c.dir, socketPrefix+c.mac.String())
 	if len(s.path) > userdir.MaxPath {
-		return nil, errors.Join(fmt.Errorf("the path %s has %d bytes, and a unix socket's has at most %d: give a shorter directory or name", s.path, len(s.path), userdir.MaxPath), giveUp(s.claims))
+		err := fmt.Errorf("the path %s has %d bytes, but a unix socket allows %d: give a shorter directory or name",
+			s.path, len(s.path), userdir.MaxPath)
+		return nil, errors.Join(err, releaseClaims(s.claims))
 	}
-	_ = os.Remove(temporary) // of a process with this address that has died
+	_ = os.Remove(temporary) // left by a dead process with this address
 	var err error
 	if s.listener, err = net.ListenUnix("unixpacket", &net.UnixAddr{Name: temporary, Net: "unixpacket"}); err != nil {
-		return nil, errors.Join(err, giveUp(s.claims))
+		return nil, errors.Join(err, releaseClaims(s.claims))
 	}
 	s.listener.SetUnlinkOnClose(false)
 	if err := os.Rename(temporary, s.path); err != nil {
-		return nil, errors.Join(err, s.listener.Close(), os.Remove(temporary), giveUp(s.claims))
+		return nil, errors.Join(err, s.listener.Close(), os.Remove(temporary), releaseClaims(s.claims))
 	}
-	s.work.Go(func() { userdir.Accept(s.listener, func(conn *net.UnixConn) { s.greet(conn, "", nil) }) })
-	if err := s.meet(); err != nil {
+	s.work.Go(func() { userdir.Accept(s.listener, func(conn *net.UnixConn) { s.startHandshake(conn, "", nil) }) })
+	if err := s.connectAll(); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	s.work.Go(s.meetAgain)
+	s.work.Go(s.reconnect)
 	s.work.Go(s.Run)
 	return s, nil
 }
 
-// meetInterval is how often a process looks for others that it has not met when it joined: they were too busy to say hello in
-// time, or the pair has ended.
-const meetInterval = time.Second
+// connectInterval is how often a process looks for others that it is not connected with. They may
+// have been too slow at the handshake, or their pair has ended.
+const connectInterval = time.Second
 
-func (s *segment) meetAgain() {
-	tick := time.NewTicker(meetInterval)
+func (s *segment) reconnect() {
+	tick := time.NewTicker(connectInterval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-s.stop:
 			return
 		case <-tick.C:
-			_ = s.meet() // a directory that cannot be read now may be the next time
+			_ = s.connectAll() // a directory that cannot be read now may be readable later
 		}
 	}
 }
 
-// meet connects to all who are there and no peers, and waits until they have said hello.
-func (s *segment) meet() error {
+// connectAll connects to all processes on the segment that are not peers, and waits until their
+// handshakes have ended.
+func (s *segment) connectAll() error {
 	entries, err := os.ReadDir(s.config.dir)
 	if err != nil {
 		return err
@@ -200,11 +214,11 @@ func (s *segment) meet() error {
 			known[hex.EncodeToString(p.id[:])] = true
 		}
 	}
-	var met sync.WaitGroup
+	var pending sync.WaitGroup
 	for _, e := range entries {
 		path := filepath.Join(s.config.dir, e.Name())
 		if e.Type().IsRegular() && strings.HasPrefix(e.Name(), claimPrefix) && !s.claimed(path) {
-			sweepClaim(s.config.dir, path)
+			removeStaleClaim(s.config.dir, path)
 			continue
 		}
 		if known[e.Name()] || e.Type() != fs.ModeSocket || strings.HasPrefix(e.Name(), ".") {
@@ -215,21 +229,22 @@ func (s *segment) meet() error {
 		case errors.Is(err, syscall.ECONNREFUSED):
 			_ = os.Remove(path) // its process has died
 		case err == nil:
-			s.greet(conn, e.Name(), &met)
+			s.startHandshake(conn, e.Name(), &pending)
 		}
 	}
-	met.Wait()
+	pending.Wait()
 	return nil
 }
 
-// claimed reports whether a claim is this process's own, in this segment.
+// claimed reports whether a claim belongs to this process's membership in this segment.
 func (s *segment) claimed(path string) bool {
 	return slices.ContainsFunc(s.claims, func(f *os.File) bool { return f.Name() == path })
 }
 
-// greet says hello on a connection, which this process has begun to a socket by this name if that is not "", and serves it.
-// met, if not nil, counts those who have not answered.
-func (s *segment) greet(conn *net.UnixConn, to string, met *sync.WaitGroup) {
+// startHandshake starts a handshake on a connection, and serves the connection after that. to is
+// the name of the socket that this process has connected to, or "" for an accepted connection.
+// pending, if not nil, counts unfinished handshakes.
+func (s *segment) startHandshake(conn *net.UnixConn, to string, pending *sync.WaitGroup) {
 	cred, err := userdir.Credentials(conn)
 	if err != nil {
 		_ = conn.Close()
@@ -237,36 +252,36 @@ func (s *segment) greet(conn *net.UnixConn, to string, met *sync.WaitGroup) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || len(s.greeting) >= maxPeers {
+	if s.closed || len(s.handshaking) >= maxPeers {
 		_ = conn.Close()
 		return
 	}
-	from, err := s.admit(cred.Pid)
+	from, err := s.addLink(cred.Pid)
 	if err != nil {
 		_ = conn.Close()
 		s.logRefusal(err)
 		return
 	}
-	s.greeting[conn] = true
-	if met != nil {
-		met.Add(1)
+	s.handshaking[conn] = true
+	if pending != nil {
+		pending.Add(1)
 	}
 	s.work.Go(func() {
-		defer s.dismiss(from)
-		p, err := s.exchange(conn, from)
+		defer s.removeLink(from)
+		p, err := s.handshake(conn, from)
 		if err == nil {
-			p.began = to != ""
-			err = s.check(p, to)
+			p.dialed = to != ""
+			err = s.verify(p, to)
 		}
 		if err == nil {
-			s.meets(p)
+			s.connected(p)
 			err = s.add(p)
 		}
 		s.mu.Lock()
-		delete(s.greeting, conn)
+		delete(s.handshaking, conn)
 		s.mu.Unlock()
-		if met != nil {
-			met.Done()
+		if pending != nil {
+			pending.Done()
 		}
 		if err != nil {
 			s.refused(err)
@@ -278,21 +293,21 @@ func (s *segment) greet(conn *net.UnixConn, to string, met *sync.WaitGroup) {
 		}
 		<-s.attached
 		if s.recv != nil {
-			_ = p.Serve(s.recv, nil) // what was wrong with a ring is counted
+			_ = p.Serve(s.recv, nil) // corrupt rings are counted
 		}
 		removed := s.remove(p)
 		p.Close()
 		if removed {
-			s.work.Go(func() { s.hasEnded(p) })
+			s.work.Go(func() { s.connectionEnded(p) })
 		}
 	})
 }
 
-// refusalInterval is how often the log says the same of processes that are refused: they try again and again.
+// refusalInterval is how often the same refusal is logged: refused processes try again and again.
 const refusalInterval = time.Minute
 
-// refused logs why a process is no peer. That both have connected to each other, or that it has gone, is no reason to say
-// anything.
+// refused logs why a process is not a peer. It logs nothing if both processes have connected to
+// each other, or if the other has left.
 func (s *segment) refused(err error) {
 	if gone := new(net.OpError); errors.As(err, &gone) && !gone.Timeout() {
 		return
@@ -305,31 +320,32 @@ func (s *segment) refused(err error) {
 // logRefusal is refused with s.mu held.
 func (s *segment) logRefusal(err error) {
 	now, what := time.Now(), err.Error()
-	if s.closed || s.config.log == nil || errors.Is(err, errTwice) || what == s.refusal && now.Sub(s.refusedAt) < refusalInterval {
+	if s.closed || s.config.log == nil || errors.Is(err, errDuplicate) || what == s.refusal && now.Sub(s.refusedAt) < refusalInterval {
 		return
 	}
 	s.refusal, s.refusedAt = what, now
-	s.config.log.Warn("a process on the segment was refused: nothing is exchanged with it", "segment", s.config.dir, "error", err)
+	s.config.log.Warn("a process on the segment was refused, so no frames are exchanged with it", "segment", s.config.dir, "error", err)
 }
 
-// check compares what a process says of itself with what is in the segment's directory. Its socket must be there by the name that
-// it says, which is the one that was connected to if this process has begun; and somebody must hold the claim of its address.
-func (s *segment) check(p *peer, to string) error {
+// verify compares the peer's hello with the segment's directory. The socket that the hello names
+// must exist, and must be the one that this process connected to, if it did. The peer's address
+// must be claimed.
+func (s *segment) verify(p *peer, to string) error {
 	name := hex.EncodeToString(p.id[:])
 	if to != "" && to != name {
-		return fmt.Errorf("the socket %s says that it is %s", to, name)
+		return fmt.Errorf("the socket %s claims to be %s", to, name)
 	}
 	if info, err := os.Lstat(filepath.Join(s.config.dir, name)); err != nil || info.Mode().Type() != fs.ModeSocket {
-		return fmt.Errorf("the peer says that its socket is %s, where there is none", name)
+		return fmt.Errorf("the peer's socket %s does not exist", name)
 	}
 	mac := net.HardwareAddr(p.mac[:]).String()
 	if !isClaimed(s.config.dir, mac) {
-		return fmt.Errorf("the peer says that its address is %s, which nobody has claimed", mac)
+		return fmt.Errorf("the peer's address %s is not claimed", mac)
 	}
 	return nil
 }
 
-// add makes a process that has said hello a peer.
+// add makes a process with a completed handshake a peer.
 func (s *segment) add(p *peer) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -339,27 +355,28 @@ func (s *segment) add(p *peer) error {
 	all := slices.Clone(s.peers.Load().all)
 	switch {
 	case len(all) == maxPeers:
-		return fmt.Errorf("there are %d peers", maxPeers)
+		return fmt.Errorf("the segment has %d peers, the most allowed", maxPeers)
 	case p.id == s.own.id || p.mac == s.own.mac:
-		return errTaken
+		return errAddressInUse
 	}
 	if i := slices.IndexFunc(all, func(q *peer) bool { return q.id == p.id }); i >= 0 {
-		// Both have connected: of the two connections that of the one with the smaller name stays.
+		// Both processes have connected: the connection opened by the one with the smaller
+		// name is kept.
 		ownIsSmaller := string(s.own.id[:]) < string(p.id[:])
-		if p.began != ownIsSmaller || all[i].began == p.began || all[i].mac != p.mac {
-			return errTwice
+		if p.dialed != ownIsSmaller || all[i].dialed == p.dialed || all[i].mac != p.mac {
+			return errDuplicate
 		}
 		all[i].Shutdown()
 		all = slices.Delete(all, i, i+1)
 	}
 	if slices.ContainsFunc(all, func(q *peer) bool { return q.mac == p.mac }) {
-		return errTaken
+		return errAddressInUse
 	}
 	s.setPeers(append(all, p))
 	return nil
 }
 
-// remove makes a process a peer no more; false if it was none, or the segment is closed.
+// remove removes a peer. It returns false if the process is no peer, or if the segment is closed.
 func (s *segment) remove(p *peer) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -374,7 +391,7 @@ func (s *segment) remove(p *peer) bool {
 	return i >= 0
 }
 
-// Attach implements link.Link. What came before it has waited in the rings.
+// Attach implements link.Link. Earlier frames have waited in the rings.
 func (s *segment) Attach(recv link.Receiver) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -399,7 +416,7 @@ func (s *segment) Write(frames []link.Frame) (int, error) {
 	return len(frames), s.send(frames)
 }
 
-// send passes frames on, those that follow each other to one peer together.
+// send sends frames, successive ones to the same peer together.
 func (s *segment) send(frames []link.Frame) error {
 	t := s.peers.Load()
 	if t == nil {
@@ -429,15 +446,15 @@ func (s *segment) send(frames []link.Frame) error {
 	return nil
 }
 
-// Reserve implements link.Placer.
-func (s *segment) Reserve(dst [6]byte, n int) link.Room {
+// Reserve implements link.InPlaceLink.
+func (s *segment) Reserve(dst [6]byte, n int) link.Reservation {
 	if p := s.peer(dst); p != nil {
 		return p.Reserve(n)
 	}
-	return link.Room{}
+	return link.Reservation{}
 }
 
-// Backlog implements link.Placer.
+// Backlog implements link.InPlaceLink.
 func (s *segment) Backlog(dst [6]byte) int {
 	if p := s.peer(dst); p != nil {
 		return p.Queued()
@@ -445,7 +462,7 @@ func (s *segment) Backlog(dst [6]byte) int {
 	return 0
 }
 
-// peer is who has an address, or nil.
+// peer returns the peer with this address, or nil.
 func (s *segment) peer(mac [6]byte) *peer {
 	t := s.peers.Load()
 	if t == nil {
@@ -457,13 +474,14 @@ func (s *segment) peer(mac [6]byte) *peer {
 	return t.byMAC[mac]
 }
 
-// Peers are the addresses of the others on the segment.
+// Peers returns the addresses of the other processes on the segment.
 func (s *segment) Peers() (macs []net.HardwareAddr) {
 	t := s.peers.Load()
 	if t == nil {
 		return nil
 	}
-	for _, mac := range slices.SortedFunc(maps.Keys(t.byMAC), func(a, b [6]byte) int { return strings.Compare(string(a[:]), string(b[:])) }) {
+	order := func(a, b [6]byte) int { return strings.Compare(string(a[:]), string(b[:])) }
+	for _, mac := range slices.SortedFunc(maps.Keys(t.byMAC), order) {
 		macs = append(macs, mac[:])
 	}
 	return macs
@@ -480,8 +498,8 @@ func (s *segment) Close() error {
 		if !s.started {
 			close(s.attached)
 		}
-		err = errors.Join(os.Remove(s.path), s.listener.Close(), giveUp(s.claims))
-		for conn := range s.greeting {
+		err = errors.Join(os.Remove(s.path), s.listener.Close(), releaseClaims(s.claims))
+		for conn := range s.handshaking {
 			_ = conn.Close()
 		}
 		for _, p := range s.peers.Swap(nil).all {

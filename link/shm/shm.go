@@ -1,27 +1,29 @@
-// Package shm is an Ethernet segment between the processes of one machine, in memory that they share. It needs no privileges
-// and no daemon. Linux only.
+// Package shm is an Ethernet segment between the processes of one machine, in shared memory. It
+// needs no privileges and no daemon. Linux only.
 //
 //	l, err := shm.Open("lab") // each process that opens this name is on the segment
 //	host, err := netstack.New(l, netstack.Addr("10.0.0.1/24"))
 //
-// Processes come and go at any time, and may be killed. A frame goes to the process that has its destination address, or to all
-// if it is for a group, or to switches (see [Switch]) if nobody has the address. No two processes have the same address: each
-// is claimed by a lock on a file, which ends with its process (see [Claim] and [Pick]). Superframes are not cut.
+// Processes may join, leave or be killed at any time. A frame goes to the process that has its
+// destination address. A group frame goes to all processes, and a frame to an unknown address goes
+// to switches (see [Switch]). No two processes have the same address: each is claimed by a lock on
+// a file, which ends with its process (see [Claim] and [Pick]). Superframes are not cut.
 //
-// Between two hosts of package netstack, RoCE packets are built and read in the shared memory ([link.Placer]): a payload is
-// copied once by the sender and once by the receiver, and has no ICRC. Hosts behind a wrapper, such as capture or impair, send
-// and get complete packets.
+// Between two hosts of package netstack, RoCE packets are built and read in the shared memory
+// ([link.InPlaceLink]). The sender and the receiver each copy a payload once, and packets have no
+// ICRC. Hosts behind a wrapper, such as capture or impair, exchange complete packets.
 //
 // # Who can join
 //
-// A segment is a directory (see [Directory]) with mode 0700: it is for the processes of one user, and those of root. What another
-// process writes into the memory is trusted no more than a packet is.
+// A segment is a directory (see [Directory]) with mode 0700: it is for the processes of one user
+// and of root. Data that another process writes into the memory is trusted no more than a packet.
 //
 // # Limits
 //
-// A process has 256 others on its segment at most, and shares two rings of memory with each (see [Ring]). All on a segment should
-// have the same MTU. Write never waits: frames that a slow receiver has no room for are kept up to a bound, and beyond that lost
-// and counted, as in a switch.
+// A process has at most 256 peers on its segment, and shares two rings with each (see [Ring]). All
+// processes on a segment should have the same MTU. Write never waits: frames that do not fit into a
+// slow receiver's ring are queued up to a bound. Beyond it they are lost and counted, as in a
+// switch.
 package shm
 
 import (
@@ -38,13 +40,13 @@ import (
 	"github.com/softrnic/softrnic/link/userdir"
 )
 
-// DefaultMTU leaves room for RoCE packets of the largest path MTU, 4096, with all their headers.
+// DefaultMTU leaves room for RoCE packets of the largest path MTU, 4096, with all headers.
 const DefaultMTU = 4200
 
-// DefaultRing is the size of each ring, in bytes. There are two for each pair of processes.
+// DefaultRing is the size of each ring, in bytes. Each pair of processes has two.
 const DefaultRing = 4 << 20
 
-// Option changes what [Open] does. Open returns the error of one whose argument is out of its bounds.
+// Option configures [Open]. Open returns an error if an option's argument is out of bounds.
 type Option func(*config) error
 
 type config struct {
@@ -52,15 +54,16 @@ type config struct {
 	mtu  int
 	mac  net.HardwareAddr // nil: drawn at random
 	ring int
-	log  *slog.Logger // nil: nothing is logged
+	log  *slog.Logger // nil: no log
 
-	claims []string
-	sw     bool
-	pick   func(i int) (claim string, mac net.HardwareAddr, ok bool)
-	picked int
+	claims   []string
+	isSwitch bool
+	pick     func(i int) (claim string, mac net.HardwareAddr, ok bool)
+	picked   int
 }
 
-// MTU sets the MTU, link.MinMTU to link.MaxSuperframe bytes, which all on a segment should have. The default is DefaultMTU.
+// MTU sets the MTU, link.MinMTU to link.MaxSuperframe bytes. All processes on a segment should have
+// the same. The default is DefaultMTU.
 func MTU(n int) Option {
 	return func(c *config) error {
 		c.mtu = n
@@ -68,8 +71,8 @@ func MTU(n int) Option {
 	}
 }
 
-// MAC sets the Ethernet address of the host behind the link. Without this option a locally administered address is drawn at
-// random.
+// MAC sets the Ethernet address of the host behind the link. The default is a random locally
+// administered address.
 func MAC(mac net.HardwareAddr) Option {
 	return func(c *config) error {
 		c.mac = mac
@@ -77,8 +80,8 @@ func MAC(mac net.HardwareAddr) Option {
 	}
 }
 
-// Ring sets the size of the rings that others put frames for this process into, in bytes: a power of two from 256 KiB to
-// 64 MiB. The default is DefaultRing.
+// Ring sets the size of the rings into which others put frames for this process, in bytes: a power
+// of two from 256 KiB to 64 MiB. The default is DefaultRing.
 func Ring(n int) Option {
 	return func(c *config) error {
 		if n < ring.MinLen || n > ring.MaxLen || n&(n-1) != 0 {
@@ -89,15 +92,16 @@ func Ring(n int) Option {
 	}
 }
 
-// Switch makes the link a port of a switch: what is for an address that no process on the segment has is for it.
+// Switch makes the link a port of a switch: it receives frames to addresses that no process on the
+// segment has.
 func Switch() Option {
 	return func(c *config) error {
-		c.sw = true
+		c.isSwitch = true
 		return nil
 	}
 }
 
-// Logger has the link log, at level warn, why it refuses a process.
+// Logger makes the link log, at level warn, why it refuses a process.
 func Logger(log *slog.Logger) Option {
 	return func(c *config) error {
 		c.log = log
@@ -105,8 +109,9 @@ func Logger(log *slog.Logger) Option {
 	}
 }
 
-// Claim claims names, such as IP addresses, until the link is closed or the process ends. Open's error wraps [ErrClaimed] if
-// another process on the segment has claimed one. Each process claims its Ethernet address anyway.
+// Claim claims names, such as IP addresses, until the link is closed or the process ends. Open's
+// error wraps [ErrClaimed] if another process on the segment has claimed one. Each process always
+// claims its Ethernet address.
 func Claim(names ...string) Option {
 	return func(c *config) error {
 		c.claims = append(c.claims, names...)
@@ -114,8 +119,9 @@ func Claim(names ...string) Option {
 	}
 }
 
-// Pick claims the first of a row of names that nobody has claimed, and takes the Ethernet address that goes with it: choice
-// is asked for them by number, from 0 on, until ok is false. Link.Picked returns the number.
+// Pick claims the first unclaimed name of a list, and uses the Ethernet address that belongs to it.
+// choice returns the list's entries by number, from 0 on, until ok is false. Link.Picked returns
+// the number.
 func Pick(choice func(i int) (claim string, mac net.HardwareAddr, ok bool)) Option {
 	return func(c *config) error {
 		c.pick = choice
@@ -123,32 +129,35 @@ func Pick(choice func(i int) (claim string, mac net.HardwareAddr, ok bool)) Opti
 	}
 }
 
-// ErrClaimed is what the error wraps that says that another process on the segment has claimed a name.
-var ErrClaimed = errors.New("taken by another process on the segment")
+// ErrClaimed is wrapped by the error that says that another process on the segment has claimed a
+// name.
+var ErrClaimed = errors.New("in use by another process on the segment")
 
-// Directory sets where the directories of segments are; it is made if it is not there. The default is that of [DefaultDirectory].
+// Directory sets the parent of the segments' directories, and is created if missing. The default is
+// [DefaultDirectory].
 func Directory(path string) Option {
 	return func(c *config) error {
 		if path == "" {
-			return errors.New("the directory is empty: leave the option out for the default")
+			return errors.New("the directory is empty: omit the option for the default")
 		}
 		c.dir = path
 		return nil
 	}
 }
 
-// DefaultDirectory is softrnic in $XDG_RUNTIME_DIR. Where that is not set, it is softrnic-UID in the directory for temporary
-// files.
+// DefaultDirectory returns softrnic in $XDG_RUNTIME_DIR. If that is not set, it returns
+// softrnic-UID in the directory for temporary files.
 func DefaultDirectory() string { return userdir.Default() }
 
 // maxName leaves room for a directory in the path of a unix socket, which is short.
 const maxName = 32
 
-// newConfig checks the name of a segment, and makes its directory's name part of the config.
+// newConfig checks the name of a segment, and applies the options.
 func newConfig(name string, opts []Option) (*config, error) {
 	c := &config{mtu: DefaultMTU, ring: DefaultRing}
 	if name == "" || len(name) > maxName || strings.ContainsAny(name, "/\x00") || name[0] == '.' {
-		return nil, fmt.Errorf("shm: %q is no name of a segment: give 1 to %d characters without '/', that do not begin with '.'", name, maxName)
+		return nil, fmt.Errorf("shm: %q is not a segment name: give 1 to %d characters without '/' that do not begin with '.'",
+			name, maxName)
 	}
 	for _, o := range opts {
 		if err := o(c); err != nil {
@@ -162,10 +171,10 @@ func newConfig(name string, opts []Option) (*config, error) {
 	return c, nil
 }
 
-// medium is what carries the frames.
+// medium carries the frames.
 type medium interface {
 	link.Poller
-	link.Placer
+	link.InPlaceLink
 	link.Departures
 	Attach(link.Receiver)
 	Write([]link.Frame) (int, error)
@@ -176,10 +185,11 @@ type medium interface {
 	Arrivals() ([]byte, error)
 }
 
-// Link is a process's place on a segment, and the link of a host. It implements [link.Link]. Peers are the addresses of the
-// other processes there are now. Dropped is the number of frames that were lost because a peer did not take them, and Malformed
-// that of frames received whose fields contradicted each other, and of rings that were given up. Arrivals is memory by which code
-// that is not Go's sees when to call Poll: see [ring.Group.Arrivals].
+// Link is a process's membership in a segment, and the link of a host. It implements [link.Link].
+// Peers returns the addresses of the other processes. Dropped is the number of frames that were
+// lost because a peer was too slow. Malformed is the number of received frames with contradictory
+// fields, plus the number of corrupt rings. Arrivals returns memory in which C code sees when to
+// call Poll: see [ring.Group.Arrivals].
 type Link struct {
 	medium
 	name   string
@@ -189,15 +199,16 @@ type Link struct {
 }
 
 var (
-	_ link.Link   = (*Link)(nil)
-	_ link.Poller = (*Link)(nil)
-	_ link.Placer = (*Link)(nil)
+	_ link.Link        = (*Link)(nil)
+	_ link.Poller      = (*Link)(nil)
+	_ link.InPlaceLink = (*Link)(nil)
 
 	_ link.Departures = (*Link)(nil)
 )
 
-// Open joins the segment of this name, and makes it if nobody is on it. When it returns, it has met those who were there and
-// answered within a second; others come and go later. The error wraps net.ErrClosed in Write after Close.
+// Open joins the segment of this name, and creates it if needed. When it returns, the link is
+// connected with all processes that were present and answered within a second. Others may join and
+// leave later. After Close, Write's error wraps net.ErrClosed.
 func Open(name string, opts ...Option) (*Link, error) {
 	c, err := newConfig(name, opts)
 	if err != nil {
@@ -216,14 +227,14 @@ func Open(name string, opts ...Option) (*Link, error) {
 // Name is "shm:" and the segment's name.
 func (l *Link) Name() string { return l.name }
 
-// Picked is the number of what the option Pick has claimed.
+// Picked is the number that the option Pick has claimed.
 func (l *Link) Picked() int { return l.picked }
 
 // MAC is the address of the host behind the link.
 func (l *Link) MAC() net.HardwareAddr { return l.mac }
 
-// MTU is that of the options.
+// MTU is the configured MTU.
 func (l *Link) MTU() int { return l.mtu }
 
-// Offloads are all there are: what a peer is given is as it was written.
+// Offloads are all offloads, because frames are not converted.
 func (l *Link) Offloads() link.Offloads { return ring.Offloads }

@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// directory is one for segments, of which the path is short.
+// directory returns a directory for segments with a short path.
 func directory(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "s")
@@ -63,12 +63,12 @@ func join(t testing.TB, dir string, opts ...Option) *Link {
 	return l
 }
 
-// await waits until ok.
+// await waits until ok returns true.
 func await(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%s: not so", what)
+			t.Fatalf("timeout: %s", what)
 		}
 	}
 }
@@ -98,12 +98,12 @@ func expect(t testing.TB, got <-chan link.Frame, want link.Frame) {
 
 var broadcast = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
-// TestFrames: what is for one goes to that one, what is for all to all others; superframes stay whole, and their checksums
-// partial.
+// TestFrames checks that unicast frames reach one host and broadcast frames all others. Superframes
+// stay whole, and their checksums partial.
 func TestFrames(t *testing.T) {
 	dir := directory(t)
 	a, b, c := join(t, dir), join(t, dir), join(t, dir)
-	await(t, "three have met", func() bool { return len(a.Peers()) == 2 && len(b.Peers()) == 2 && len(c.Peers()) == 2 })
+	await(t, "three are connected", func() bool { return len(a.Peers()) == 2 && len(b.Peers()) == 2 && len(c.Peers()) == 2 })
 	early := linktest.Plain(b.MAC(), a.MAC(), 100, "before Attach")
 	send(t, a, early)
 	toA, toB, toC := linktest.Receive(a), linktest.Receive(b), linktest.Receive(c)
@@ -112,7 +112,7 @@ func TestFrames(t *testing.T) {
 	plain := linktest.Plain(b.MAC(), a.MAC(), 4200, "largest")
 	pieces := plain
 	pieces.Data, pieces.More = plain.Data[:50], [][]byte{plain.Data[50:60], plain.Data[60:]}
-	for range 200 { // many times round the ring
+	for range 200 { // wraps around the ring many times
 		send(t, a, super, pieces)
 		expect(t, toB, super)
 		expect(t, toB, plain)
@@ -123,7 +123,7 @@ func TestFrames(t *testing.T) {
 	expect(t, toA, all)
 	expect(t, toC, all)
 	if len(toA)+len(toB)+len(toC) > 0 {
-		t.Error("somebody received what was for others")
+		t.Error("a host received a frame for another")
 	}
 	if n, err := a.Write([]link.Frame{plain, linktest.Plain(b.MAC(), a.MAC(), 4201, "")}); n != 1 || !errors.Is(err, link.ErrTooLong) {
 		t.Errorf("Write of a frame that is too long: %d, %v", n, err)
@@ -134,11 +134,11 @@ func TestFrames(t *testing.T) {
 	if n, err := a.Write([]link.Frame{plain}); n != 0 && err == nil || !errors.Is(err, net.ErrClosed) {
 		t.Errorf("Write after Close: %d, %v", n, err)
 	}
-	await(t, "the others know that one has gone", func() bool { return len(b.Peers()) == 1 && len(c.Peers()) == 1 })
+	await(t, "the others have noticed the departure", func() bool { return len(b.Peers()) == 1 && len(c.Peers()) == 1 })
 }
 
-// TestAllMeet: of many who join at the same time, each meets each, once.
-func TestAllMeet(t *testing.T) {
+// TestAllConnect checks that of many processes that join together, each pair connects, once.
+func TestAllConnect(t *testing.T) {
 	const n = 12
 	dir := directory(t)
 	links, joined := make([]*Link, n), sync.WaitGroup{}
@@ -159,9 +159,9 @@ func TestAllMeet(t *testing.T) {
 		got[i] = linktest.Receive(l)
 	}
 	for _, l := range links {
-		await(t, "each has met each", func() bool { return len(l.Peers()) == n-1 })
+		await(t, "all are connected", func() bool { return len(l.Peers()) == n-1 })
 	}
-	time.Sleep(10 * time.Millisecond) // connections too many are given up meanwhile
+	time.Sleep(10 * time.Millisecond) // duplicate connections close meanwhile
 	for i, l := range links {
 		f := linktest.Plain(broadcast, l.MAC(), 50, strconv.Itoa(i))
 		send(t, l, f)
@@ -173,7 +173,7 @@ func TestAllMeet(t *testing.T) {
 	}
 	for i, l := range links {
 		if len(got[i]) > 0 {
-			t.Error("a frame came twice")
+			t.Error("a frame arrived twice")
 		}
 		if err := l.Close(); err != nil {
 			t.Error(err)
@@ -184,40 +184,41 @@ func TestAllMeet(t *testing.T) {
 	}
 }
 
-// TestMeetAgain: a pair that has ended, while both processes go on, begins again.
-func TestMeetAgain(t *testing.T) {
+// TestReconnect checks that a pair which has ended connects again while both processes run.
+func TestReconnect(t *testing.T) {
 	t.Parallel()
 	dir := directory(t)
 	a, b := join(t, dir), join(t, dir)
-	await(t, "two have met", func() bool { return len(a.Peers()) == 1 && len(b.Peers()) == 1 })
+	await(t, "two are connected", func() bool { return len(a.Peers()) == 1 && len(b.Peers()) == 1 })
 	first := a.medium.(*segment).peers.Load().all[0]
 	a.Attach(func([]link.Frame) {})
 	toB := linktest.Receive(b)
 	first.Shutdown()
-	await(t, "they have met again", func() bool {
+	await(t, "they are connected again", func() bool {
 		p, q := a.medium.(*segment).peers.Load().all, b.medium.(*segment).peers.Load().all
 		return len(p) == 1 && p[0] != first && len(q) == 1 && !q[0].Ended()
 	})
 	f := linktest.Plain(b.MAC(), a.MAC(), 50, "again")
-	for len(toB) == 0 { // b may know of the new pair a moment later
+	for len(toB) == 0 { // b may see the new pair a moment later
 		send(t, a, f)
 		time.Sleep(time.Millisecond)
 	}
 	expect(t, toB, f)
 }
 
-// TestBackPressure: what does not fit into the ring waits, and nothing is lost, as long as the queue has room.
-func TestBackPressure(t *testing.T) {
+// TestBackpressure checks that frames which do not fit into the ring are queued, and that none is
+// lost while the queue has room.
+func TestBackpressure(t *testing.T) {
 	dir := directory(t)
 	a, b := join(t, dir), join(t, dir, Ring(256<<10))
-	await(t, "two have met", func() bool { return len(a.Peers()) == 1 && len(b.Peers()) == 1 })
+	await(t, "two are connected", func() bool { return len(a.Peers()) == 1 && len(b.Peers()) == 1 })
 	stuck, next, all := make(chan struct{}), uint64(0), make(chan struct{})
 	const frames = ring.QueueBytes / 8000
 	b.Attach(func(batch []link.Frame) {
 		<-stuck
 		for i := range batch {
 			if n := binary.BigEndian.Uint64(batch[i].Data[14:]); n != next {
-				t.Errorf("frame %d came, want %d", n, next)
+				t.Errorf("frame %d arrived, want %d", n, next)
 			}
 			if next++; next == frames {
 				close(all)
@@ -241,7 +242,8 @@ func TestBackPressure(t *testing.T) {
 	}
 }
 
-// flood is a process that takes all places it can get with each link of a segment, until it is killed.
+// flood is a process that opens as many connections as it can to every link of a segment, until it
+// is killed.
 func flood(dir string) {
 	var links []*Link
 	for len(links) < maxLinks+4 {
@@ -257,7 +259,7 @@ func flood(dir string) {
 	select {}
 }
 
-// TestFlood: one process takes only some of the places that another has.
+// TestFlood checks that one process cannot use up another's connections.
 func TestFlood(t *testing.T) {
 	dir := directory(t)
 	l := join(t, dir, Ring(ring.MinLen))
@@ -276,7 +278,7 @@ func TestFlood(t *testing.T) {
 	if _, err := io.ReadFull(out, b); err != nil || string(b) != "up\n" {
 		t.Fatal(string(b), err)
 	}
-	await(t, "the process has all places it may have", func() bool { return len(l.Peers()) == maxLinks })
+	await(t, "the process has reached its limit", func() bool { return len(l.Peers()) == maxLinks })
 	other := join(t, dir, Ring(ring.MinLen))
 	await(t, "another is a peer", func() bool {
 		return slices.ContainsFunc(l.Peers(), func(m net.HardwareAddr) bool { return bytes.Equal(m, other.MAC()) })
@@ -286,7 +288,7 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// child is a process that joins a segment, and writes to all of it until it is killed.
+// child is a process that joins a segment, and broadcasts until it is killed.
 func child(dir string) {
 	l, err := Open("x", Directory(dir))
 	if err != nil {
@@ -302,7 +304,7 @@ func child(dir string) {
 	}
 }
 
-// descriptorsOpen is how many descriptors and mappings of rings this process has.
+// descriptorsOpen returns the number of this process's descriptors and of its ring mappings.
 func descriptorsOpen(t testing.TB) (fds, maps int) {
 	t.Helper()
 	d, err := os.ReadDir("/proc/self/fd")
@@ -316,7 +318,8 @@ func descriptorsOpen(t testing.TB) (fds, maps int) {
 	return len(d), bytes.Count(m, []byte("memfd:softrnic-ring"))
 }
 
-// TestKilled: processes that are killed at any moment leave nothing behind, and the others go on. SOFTRNIC_SYSTEM: 30 of them, SOFTRNIC_LONG: 1000.
+// TestKilled checks that processes which are killed at any moment leave nothing behind, and that
+// others continue. SOFTRNIC_SYSTEM kills 30, SOFTRNIC_LONG 1000.
 func TestKilled(t *testing.T) {
 	n := 2
 	switch {
@@ -327,7 +330,7 @@ func TestKilled(t *testing.T) {
 	}
 	dir := directory(t)
 	a, b := join(t, dir), join(t, dir)
-	await(t, "two have met", func() bool { return len(a.Peers()) == 1 && len(b.Peers()) == 1 })
+	await(t, "two are connected", func() bool { return len(a.Peers()) == 1 && len(b.Peers()) == 1 })
 	toB := linktest.Receive(b)
 	a.Attach(func([]link.Frame) {})
 	seen := make(chan struct{}, 1)
@@ -352,16 +355,16 @@ func TestKilled(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = cmd.Process.Kill() }) // where the test ends early
+		t.Cleanup(func() { _ = cmd.Process.Kill() }) // if the test ends early
 		select {
 		case <-seen:
 		case <-time.After(20 * time.Second):
-			t.Fatal("nothing comes from the process")
+			t.Fatal("no frame from the process")
 		}
 		time.Sleep(time.Duration(i%7) * 100 * time.Microsecond)
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
-		await(t, "the others know that it is dead", func() bool { return len(a.Peers()) == 1 && len(b.Peers()) == 1 })
+		await(t, "the others have noticed its death", func() bool { return len(a.Peers()) == 1 && len(b.Peers()) == 1 })
 		for len(seen) > 0 {
 			<-seen
 		}
@@ -369,15 +372,18 @@ func TestKilled(t *testing.T) {
 		send(t, a, f)
 		expect(t, forB, f)
 	}
-	await(t, "descriptors and memory are given back", func() bool { f, m := descriptorsOpen(t); return f <= fds && m <= maps })
-	join(t, dir) // which cleans up
+	await(t, "descriptors and memory are released", func() bool {
+		f, m := descriptorsOpen(t)
+		return f <= fds && m <= maps
+	})
+	join(t, dir) // removes stale files
 	left, err := os.ReadDir(filepath.Join(dir, "shm-x"))
 	if len(left) != 2*3 || err != nil {
 		t.Errorf("%d sockets and claims of 3 processes: %v", len(left), err)
 	}
 }
 
-// stranger connects to a link's socket, and sends it a hello with descriptors.
+// stranger connects to a link's socket, and sends a hello with descriptors.
 func stranger(t *testing.T, dir string, message []byte, fds ...int) *net.UnixConn {
 	t.Helper()
 	entries, err := os.ReadDir(filepath.Join(dir, "shm-x"))
@@ -398,7 +404,7 @@ func stranger(t *testing.T, dir string, message []byte, fds ...int) *net.UnixCon
 	return c
 }
 
-// hold makes the claim and the socket that a hello speaks of.
+// hold creates the claim and the socket of a hello.
 func hold(t testing.TB, dir string, h hello) {
 	t.Helper()
 	f, err := claim(filepath.Join(dir, "shm-x"), net.HardwareAddr(h.mac[:]).String())
@@ -420,11 +426,12 @@ func hold(t testing.TB, dir string, h hello) {
 	}()
 	t.Cleanup(func() {
 		_ = l.Close()
-		_ = giveUp([]*os.File{f})
+		_ = releaseClaims([]*os.File{f})
 	})
 }
 
-// TestHostileHello: whoever does not say a proper hello, with memory that stays as it is, is hung up on, and leaves nothing.
+// TestHostileHello checks that the link closes a connection without a valid hello and sealed
+// memory, and that nothing leaks.
 func TestHostileHello(t *testing.T) {
 	dir := directory(t)
 	l := join(t, dir)
@@ -451,7 +458,7 @@ func TestHostileHello(t *testing.T) {
 	if err != nil || file.Truncate(size) != nil {
 		t.Fatal(err)
 	}
-	defer file.Close() // not before: its descriptor is used below, which the collector does not see
+	defer file.Close() // kept open: its descriptor is used below, which the collector does not see
 	null, err := os.Open("/dev/null")
 	if err != nil {
 		t.Fatal(err)
@@ -499,16 +506,16 @@ func TestHostileHello(t *testing.T) {
 			n, err = c.Read(b)
 		}
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("%s: the connection goes on", name)
+			t.Errorf("%s: the connection is still open", name)
 		}
 		_ = c.Close()
 		if p := l.Peers(); len(p) > 0 {
-			t.Errorf("%s: there is a peer: %v", name, p)
+			t.Errorf("%s: the process became a peer: %v", name, p)
 		}
 	}
-	await(t, "nothing is left", func() bool { f, m := descriptorsOpen(t); return f <= fds+5 && m <= maps })
+	await(t, "all resources are released", func() bool { f, m := descriptorsOpen(t); return f <= fds+5 && m <= maps })
 
-	// The same with nothing wrong is a peer, until its ring is not what it can be.
+	// The valid hello makes a peer, until its ring is corrupt.
 	l.Attach(func([]link.Frame) {})
 	c := stranger(t, dir, good.encode(), sealed)
 	defer c.Close()
@@ -519,12 +526,12 @@ func TestHostileHello(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	await(t, "there is a peer", func() bool { return len(l.Peers()) == 1 })
-	binary.NativeEndian.PutUint64(out, 1<<40) // the index of the producer
+	await(t, "the process is a peer", func() bool { return len(l.Peers()) == 1 })
+	binary.NativeEndian.PutUint64(out, 1<<40) // the producer's index
 	if _, err := c.Write([]byte{1}); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "it is a peer no more", func() bool { return len(l.Peers()) == 0 && l.Malformed() == 1 })
+	await(t, "the peer is dropped", func() bool { return len(l.Peers()) == 0 && l.Malformed() == 1 })
 }
 
 func bytesOf(fd, n int) (fds []int) {
@@ -548,11 +555,11 @@ func TestErrors(t *testing.T) {
 		opt  Option
 		want string
 	}{
-		{"", Directory(dir), "no name of a segment"},
-		{"a/b", Directory(dir), "no name of a segment"},
-		{"..", Directory(dir), "no name of a segment"},
+		{"", Directory(dir), "not a segment name"},
+		{"a/b", Directory(dir), "not a segment name"},
+		{"..", Directory(dir), "not a segment name"},
 		{"x", Directory(""), "empty"},
-		{"x", Directory(open), "nobody else's to write"},
+		{"x", Directory(open), "others cannot write to"},
 		{"x", Directory(filepath.Join(dir, strings.Repeat("x", 100))), "shorter"},
 		{"x", MTU(100), "MTU 100"},
 		{"x", Ring(1 << 17), "ring of 131072"},
@@ -571,7 +578,7 @@ func TestErrors(t *testing.T) {
 func BenchmarkLink(b *testing.B) {
 	dir := directory(b)
 	from, to := join(b, dir), join(b, dir)
-	await(b, "two have met", func() bool { return len(from.Peers()) == 1 && len(to.Peers()) == 1 })
+	await(b, "two are connected", func() bool { return len(from.Peers()) == 1 && len(to.Peers()) == 1 })
 	got := make(chan struct{}, 1)
 	n := 0
 	to.Attach(func(frames []link.Frame) {
@@ -598,7 +605,8 @@ func BenchmarkLink(b *testing.B) {
 	}
 }
 
-// TestDirectoryElsewhere: nothing is made where a symbolic link leads that stands for the directory of all segments.
+// TestDirectoryElsewhere checks that no segment is created behind a symbolic link in place of the
+// parent directory.
 func TestDirectoryElsewhere(t *testing.T) {
 	elsewhere, place := t.TempDir(), filepath.Join(t.TempDir(), "link")
 	if err := os.Symlink(elsewhere, place); err != nil {
@@ -609,6 +617,6 @@ func TestDirectoryElsewhere(t *testing.T) {
 		t.Error("the link was followed")
 	}
 	if made, err := os.ReadDir(elsewhere); err != nil || len(made) > 0 {
-		t.Errorf("%v was made there, %v", made, err)
+		t.Errorf("%v was created there, %v", made, err)
 	}
 }

@@ -8,5 +8,5 @@ import (
 )
 
 func open(*config) (medium, error) {
-	return nil, fmt.Errorf("segments in shared memory are Linux's and this is %s: use package stream or pipe, or stack/kernel", runtime.GOOS)
+	return nil, fmt.Errorf("shared-memory segments need Linux and this is %s: use package stream or pipe, or stack/kernel", runtime.GOOS)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/softrnic/softrnic/stack/netstack"
 )
 
-// An RDMA device on a cable to a virtual machine, which is started, then or later, with
+// An RDMA device on a cable to a virtual machine, which is started before or after with
 //
 //	qemu-system-x86_64 ... -device virtio-net-pci,netdev=net,host_mtu=4200 \
 //		-netdev stream,id=net,server=off,addr.type=unix,addr.path=/tmp/vm0

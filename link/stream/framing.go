@@ -9,23 +9,24 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// lengthLen is the number of bytes of a frame's length, and maxFrame the largest that is received. (QEMU's is somewhat
-// larger, 68 KiB, but no frame that it has room for is longer than this.)
+// lengthLen is the size of the length field, and maxFrame the length of the longest received frame.
+// (QEMU's limit is somewhat larger, 68 KiB, but none of its frames exceeds maxFrame.)
 const (
 	lengthLen = 4
 	maxFrame  = link.EthernetHeaderLen + 2*link.TagLen + link.MaxSuperframe
 )
 
-// What is received at once, and how many frames of it the receiver is given in one call.
+// Size of the receive buffer, and number of frames passed to the receiver in one call.
 const (
 	receiveBytes = 256 << 10
 	batchFrames  = 64
 )
 
-// receive passes the frames of a connection to the receiver, until it ends or is no sequence of frames.
+// receive passes the frames of a connection to the receiver, until the connection ends or a length
+// is invalid.
 func (l *Link) receive(conn net.Conn) {
 	buf, frames := make([]byte, receiveBytes), make([]link.Frame, 0, batchFrames)
-	begin, end := 0, 0 // of what was read and not yet passed on
+	begin, end := 0, 0 // bytes that were read and not yet passed on
 	for {
 		n, err := conn.Read(buf[end:])
 		end += n
@@ -33,7 +34,7 @@ func (l *Link) receive(conn net.Conn) {
 			size := binary.BigEndian.Uint32(buf[begin:])
 			if size > maxFrame {
 				l.malformed.Add(1)
-				l.pass(frames)
+				l.deliver(frames)
 				return
 			}
 			next := begin + lengthLen + int(size)
@@ -47,11 +48,11 @@ func (l *Link) receive(conn net.Conn) {
 			}
 			begin = next
 			if len(frames) == batchFrames {
-				l.pass(frames)
+				l.deliver(frames)
 				frames = frames[:0]
 			}
 		}
-		l.pass(frames)
+		l.deliver(frames)
 		frames = frames[:0]
 		if err != nil {
 			return
@@ -63,39 +64,40 @@ func (l *Link) receive(conn net.Conn) {
 	}
 }
 
-func (l *Link) pass(frames []link.Frame) {
+func (l *Link) deliver(frames []link.Frame) {
 	if len(frames) > 0 {
 		l.recv(frames)
 	}
 }
 
-// queueBytes is how many bytes wait for a connection that takes none, beside as many that are being written.
+// queueBytes is the number of bytes that may wait for a stalled connection, besides as many that
+// are being written.
 const queueBytes = 2 << 20
 
-// outlet writes frames to a connection. Whoever sends writes as much as the socket takes at once; what it does not take is
-// left to a goroutine.
-type outlet struct {
+// writer writes frames to a connection. The sender writes as much as the socket takes without
+// blocking, and leaves the remainder to a goroutine.
+type writer struct {
 	conn    net.Conn
 	try     tryWriter
 	dropped *atomic.Uint64
 
 	mu       sync.Mutex
 	cutter   link.Cutter
-	queue    []byte // frames with their lengths; the first may have been written in part
+	queue    []byte // frames with their lengths; the first may be partly written
 	spare    []byte // becomes the queue while the goroutine writes
-	draining bool   // the goroutine is there
-	failed   bool   // the connection is of no use any more
+	draining bool   // the goroutine is running
+	failed   bool   // the connection is unusable
 	drained  sync.WaitGroup
 }
 
-func newOutlet(conn net.Conn, dropped *atomic.Uint64) *outlet {
-	o := &outlet{conn: conn, dropped: dropped}
+func newWriter(conn net.Conn, dropped *atomic.Uint64) *writer {
+	o := &writer{conn: conn, dropped: dropped}
 	o.try.init(conn)
 	return o
 }
 
-// send takes frames that are valid.
-func (o *outlet) send(frames []link.Frame) {
+// send sends frames, which must be valid.
+func (o *writer) send(frames []link.Frame) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.failed {
@@ -120,8 +122,8 @@ func (o *outlet) send(frames []link.Frame) {
 	}
 }
 
-// append puts a frame into the queue, cut into its packets.
-func (o *outlet) append(f *link.Frame) {
+// append adds a frame to the queue, cut into packets.
+func (o *writer) append(f *link.Frame) {
 	if f.Segmentation == link.NoSegmentation && !f.NeedsChecksum {
 		if o.begin(f.Len()) {
 			o.queue = append(o.queue, f.Data...)
@@ -138,8 +140,8 @@ func (o *outlet) append(f *link.Frame) {
 	}
 }
 
-// begin puts the length of a frame into the queue, or drops the frame.
-func (o *outlet) begin(n int) bool {
+// begin adds the length of a frame to the queue. It drops the frame if the queue is full.
+func (o *writer) begin(n int) bool {
 	if len(o.queue)+lengthLen+n > queueBytes {
 		o.dropped.Add(1)
 		return false
@@ -149,7 +151,7 @@ func (o *outlet) begin(n int) bool {
 }
 
 // drain writes the queue until it is empty.
-func (o *outlet) drain() {
+func (o *writer) drain() {
 	for {
 		o.mu.Lock()
 		b := o.queue
@@ -170,16 +172,16 @@ func (o *outlet) drain() {
 	}
 }
 
-// fail ends the connection, which whoever receives from it notices. It is called with o.mu held.
-func (o *outlet) fail() {
+// fail closes the connection, which its receiver notices. o.mu is held.
+func (o *writer) fail() {
 	o.failed = true
 	_ = o.conn.Close()
 }
 
 // wait returns when the goroutine has ended. The connection is closed.
-func (o *outlet) wait() {
+func (o *writer) wait() {
 	o.mu.Lock()
-	o.failed = true // so that there will be no other
+	o.failed = true // so that no other goroutine starts
 	o.mu.Unlock()
 	o.drained.Wait()
 }

@@ -11,14 +11,14 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// parts is a connection from which a stream comes in reads of so many bytes.
-type parts struct {
+// chunkedConn is a connection whose reads return chunks of the given sizes.
+type chunkedConn struct {
 	net.Conn
 	b    []byte
 	size int
 }
 
-func (p *parts) Read(b []byte) (int, error) {
+func (p *chunkedConn) Read(b []byte) (int, error) {
 	if len(p.b) == 0 {
 		return 0, io.EOF
 	}
@@ -27,7 +27,7 @@ func (p *parts) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// FuzzReceive compares what arrives of any bytes with what a reader of one frame after the other finds in them.
+// FuzzReceive compares the received frames of arbitrary bytes with those of a simple reader.
 func FuzzReceive(f *testing.F) {
 	frame := append([]byte{0, 0, 0, 14}, "destinsourcety"...)
 	f.Add(bytes.Repeat(frame, 100), uint16(7))
@@ -60,13 +60,13 @@ func FuzzReceive(f *testing.F) {
 		l.recv = func(frames []link.Frame) {
 			for _, f := range frames {
 				if len(want) == 0 || !bytes.Equal(f.Data, want[0]) {
-					t.Fatalf("received %x, want the first of %x", f.Data, want)
+					t.Fatalf("received %x, want the first frame of %x", f.Data, want)
 				}
 				want = want[1:]
-				clear(f.Data) // as it is the receiver's to change
+				clear(f.Data) // the receiver may modify the frames
 			}
 		}
-		l.receive(&parts{b: b, size: int(size) + 1})
+		l.receive(&chunkedConn{b: b, size: int(size) + 1})
 		if len(want) > 0 {
 			t.Errorf("did not receive %x", want)
 		}
@@ -76,7 +76,8 @@ func FuzzReceive(f *testing.F) {
 	})
 }
 
-// BenchmarkLink sends packets of an MTU, 32 in a batch, from one link to another, and waits for them.
+// BenchmarkLink sends packets of the MTU's size from one link to another, in batches of 32, and
+// waits for them.
 func BenchmarkLink(b *testing.B) {
 	path := filepath.Join(b.TempDir(), "s")
 	to, err := Open(path, Listening(), MTU(4200))

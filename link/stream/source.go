@@ -13,12 +13,12 @@ import (
 	"time"
 )
 
-// address is where a socket is.
+// address is the address of a socket.
 type address struct {
-	network, addr string // as package net has them
+	network, addr string // as in package net
 }
 
-// parse takes the path of a unix socket, or "tcp:HOST:PORT".
+// parse parses the path of a unix socket, or "tcp:HOST:PORT".
 func parse(s string) (address, error) {
 	if hostPort, ok := strings.CutPrefix(s, "tcp:"); ok {
 		if _, _, err := net.SplitHostPort(hostPort); err != nil {
@@ -30,18 +30,20 @@ func parse(s string) (address, error) {
 		return address{}, errors.New("stream: the address is empty: give the path of a unix socket, or tcp:HOST:PORT")
 	}
 	if len(s) > maxPath {
-		return address{}, fmt.Errorf("stream: path of %d bytes, and a unix socket's has at most %d: %q: give a shorter one", len(s), maxPath, s)
+		return address{}, fmt.Errorf("stream: path of %d bytes, but a unix socket allows %d: %q: give a shorter one",
+			len(s), maxPath, s)
 	}
 	return address{"unix", s}, nil
 }
 
-// alive finds out within ten seconds that the other side's machine has gone, where TCP is the carrier.
-var alive = net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: time.Second, Count: 5}
+// keepAlive detects within ten seconds that the other machine has disappeared, over TCP.
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: time.Second, Count: 5}
 
-// listen listens, in place of whoever left a unix socket behind. Two programs that find the same one at the same time may
-// both listen, the first on a socket without a name: they have the same address, which is a mistake in any case.
+// listen listens at the address, and replaces an abandoned unix socket. If two programs find the
+// same abandoned socket at once, both may listen, the first on a socket without a name. Giving two
+// programs the same address is a mistake in any case.
 func (a address) listen() (net.Listener, error) {
-	lc := net.ListenConfig{KeepAliveConfig: alive}
+	lc := net.ListenConfig{KeepAliveConfig: keepAlive}
 	l, err := lc.Listen(context.Background(), a.network, a.addr)
 	if err != nil && a.network == "unix" && errors.Is(err, syscall.EADDRINUSE) && a.abandoned() {
 		if err := os.Remove(a.addr); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -51,14 +53,14 @@ func (a address) listen() (net.Listener, error) {
 	}
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("stream: %w: another program listens there: give another address, or connect to it", err)
+		return nil, fmt.Errorf("stream: %w: another program listens there: give another address or connect to it", err)
 	case err != nil:
 		return nil, fmt.Errorf("stream: %w", err)
 	}
 	return l, nil
 }
 
-// abandoned reports whether there is a unix socket that nobody listens on.
+// abandoned reports whether the unix socket exists and nobody listens on it.
 func (a address) abandoned() bool {
 	info, err := os.Lstat(a.addr)
 	if err != nil || info.Mode().Type() != fs.ModeSocket {
@@ -71,14 +73,15 @@ func (a address) abandoned() bool {
 	return errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// source is where a link's connections come from, one after the other.
+// source provides a link's connections, one after the other.
 type source interface {
-	// next waits for a connection. An error says that there will be none, or that ctx has ended.
+	// next waits for a connection. An error says that there will be no more, or that ctx has
+	// ended.
 	next(ctx context.Context) (net.Conn, error)
 	close() error
 }
 
-// dialer connects. The pauses between its attempts grow from retryMin to retryMax.
+// dialer connects. The pauses between attempts grow from retryMin to retryMax.
 type dialer struct {
 	address
 	since time.Time // when the last connection began
@@ -94,9 +97,10 @@ const (
 func (d *dialer) dial(ctx context.Context) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	nd := net.Dialer{KeepAliveConfig: alive}
+	nd := net.Dialer{KeepAliveConfig: keepAlive}
 	c, err := nd.DialContext(ctx, d.network, d.addr)
-	// The kernel does not wait for room in the queue of a unix socket, which for QEMU's is one connection.
+	// The kernel does not wait for room in the backlog of a unix socket, and QEMU's backlog is
+	// one connection.
 	for errors.Is(err, syscall.EAGAIN) && ctx.Err() == nil {
 		time.Sleep(retryMin)
 		c, err = nd.DialContext(ctx, d.network, d.addr)
@@ -112,7 +116,8 @@ func (d *dialer) dial(ctx context.Context) (net.Conn, error) {
 }
 
 func (d *dialer) next(ctx context.Context) (net.Conn, error) {
-	// One that takes connections and ends them at once is not asked more often than one that does not take them.
+	// A server that closes connections at once is tried no more often than one that refuses
+	// them.
 	if d.pause == 0 || time.Since(d.since) > retryMax {
 		d.pause = retryMin
 	}
@@ -131,16 +136,17 @@ func (d *dialer) next(ctx context.Context) (net.Conn, error) {
 
 func (d *dialer) close() error { return nil }
 
-// acceptor takes connections one at a time. Whoever connects while another is connected waits for patience, since the other
-// may just be about to end, and is then hung up on, so as to know that nobody listens.
+// acceptor accepts one connection at a time. A second client waits for acceptTimeout, because the
+// first connection may just be ending. Then it is disconnected, so that it knows that nobody
+// listens.
 type acceptor struct {
 	l     net.Listener
 	conns chan net.Conn
 }
 
-const patience = time.Second
+const acceptTimeout = time.Second
 
-// acceptPause is how long an acceptor waits after an error, such as that all descriptors are used up.
+// acceptPause is the pause after an error, such as running out of descriptors.
 const acceptPause = 100 * time.Millisecond
 
 func newAcceptor(l net.Listener) *acceptor {
@@ -162,7 +168,7 @@ func (a *acceptor) accept() {
 		}
 		select {
 		case a.conns <- c:
-		case <-time.After(patience):
+		case <-time.After(acceptTimeout):
 			_ = c.Close()
 		}
 	}
@@ -180,7 +186,7 @@ func (a *acceptor) next(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-// close also hangs up on whoever is waiting.
+// close also disconnects waiting clients.
 func (a *acceptor) close() error {
 	err := a.l.Close()
 	for c := range a.conns {
@@ -189,9 +195,9 @@ func (a *acceptor) close() error {
 	return err
 }
 
-// single has no connection after the first.
-type single struct{}
+// noSource has no connections.
+type noSource struct{}
 
-func (single) next(context.Context) (net.Conn, error) { return nil, io.EOF }
+func (noSource) next(context.Context) (net.Conn, error) { return nil, io.EOF }
 
-func (single) close() error { return nil }
+func (noSource) close() error { return nil }

@@ -1,23 +1,24 @@
-// Package stream is a link over a stream socket: a cable between two programs, of which either may be a virtual machine. It
-// needs no privileges.
+// Package stream is a link over a stream socket: a cable between two programs, either of which may
+// be a virtual machine. It needs no privileges.
 //
-// Each Ethernet frame is sent behind its length, four bytes in network byte order, as QEMU does with -netdev stream and
-// -netdev socket:
+// Each Ethernet frame follows its length, four bytes in network byte order, as in QEMU's -netdev
+// stream and -netdev socket:
 //
 //	 0         4
 //	+---------+---------------------------+---------+----
 //	| length  | Ethernet frame, no FCS    | length  | ...
 //	+---------+---------------------------+---------+----
 //
-// A virtual machine is connected to a link that listens on /tmp/vm0 by
+// A virtual machine connects to a link that listens on /tmp/vm0 with
 //
 //	-netdev stream,id=net,server=off,addr.type=unix,addr.path=/tmp/vm0 -device virtio-net-pci,netdev=net
 //
-// One side listens and the other connects. The link has carrier while they are connected. After the other side has gone,
-// the listening side waits for the next one, and the connecting side tries to connect again, once a second.
+// One side listens and the other connects. The link has carrier while they are connected. After a
+// disconnect the listening side waits for the next client, and the connecting side tries to connect
+// again, once a second.
 //
-// A stream carries single packets with complete checksums. A link takes superframes nevertheless, and cuts them when they
-// are written, which costs a host less than to make single packets.
+// A stream carries single packets with complete checksums. A link accepts superframes nevertheless,
+// and cuts them in Write. That costs a host less than building single packets.
 package stream
 
 import (
@@ -32,10 +33,11 @@ import (
 	"github.com/softrnic/softrnic/link/internal/station"
 )
 
-// DefaultMTU is the MTU of a link without the option MTU: that of a virtual machine which was not told another.
+// DefaultMTU is the MTU without the option MTU: the default of a virtual machine.
 const DefaultMTU = 1500
 
-// Option changes what [Open] and [Listen] do. They return the error of one whose argument is out of its bounds.
+// Option configures [Open] and [Listen]. They return an error if an option's argument is out of
+// bounds.
 type Option func(*config) error
 
 type config struct {
@@ -44,8 +46,9 @@ type config struct {
 	listen bool
 }
 
-// MTU sets the MTU, link.MinMTU to link.MaxSuperframe bytes, which the other side should have too: a stream does not tell.
-// The default is DefaultMTU. An MTU of 4200 gives a RoCE path MTU of 4096; QEMU's virtio-net-pci has it with host_mtu=4200.
+// MTU sets the MTU, link.MinMTU to link.MaxSuperframe bytes. The other side needs the same, as the
+// stream does not negotiate it. The default is DefaultMTU. An MTU of 4200 allows a RoCE path MTU of
+// 4096; QEMU's virtio-net-pci sets it with host_mtu=4200.
 func MTU(n int) Option {
 	return func(c *config) error {
 		c.mtu = n
@@ -53,8 +56,8 @@ func MTU(n int) Option {
 	}
 }
 
-// MAC sets the Ethernet address of the host behind the link. Without this option a locally administered address is drawn at
-// random.
+// MAC sets the Ethernet address of the host behind the link. The default is a random locally
+// administered address.
 func MAC(mac net.HardwareAddr) Option {
 	return func(c *config) error {
 		c.mac = mac
@@ -62,7 +65,8 @@ func MAC(mac net.HardwareAddr) Option {
 	}
 }
 
-// Listening makes Open wait for the other side to connect, in place of connecting to it. [Listen] does so in any case.
+// Listening makes Open wait for the other side to connect, instead of connecting to it. [Listen]
+// always does so.
 func Listening() Option {
 	return func(c *config) error {
 		c.listen = true
@@ -70,7 +74,7 @@ func Listening() Option {
 	}
 }
 
-// newConfig is what options make of the defaults.
+// newConfig applies options to the defaults.
 func newConfig(address string, opts []Option) (config, error) {
 	c := config{mtu: DefaultMTU}
 	for _, o := range opts {
@@ -81,12 +85,12 @@ func newConfig(address string, opts []Option) (config, error) {
 	return c, nil
 }
 
-// Open makes a link over the socket at address: the path of a unix socket, or "tcp:HOST:PORT".
+// Open opens a link over the socket at address: the path of a unix socket, or "tcp:HOST:PORT".
 //
-// Without Listening it connects, and returns an error if nobody listens there; later the other side may come and go. With
-// Listening it returns at once, and the link has no carrier until somebody connects; it serves one at a time, and Close
-// removes the unix socket. A unix socket that is there already, and that nobody listens on, is replaced: it was left by a
-// program that was killed.
+// Without Listening it connects, and fails if nobody listens there; after that the other side may
+// disconnect and come back. With Listening it returns at once, and the link has no carrier until a
+// client connects. It serves one client at a time, and Close removes the unix socket. An existing
+// unix socket that nobody listens on is replaced, as a killed program has left it.
 func Open(address string, opts ...Option) (*Link, error) {
 	c, err := newConfig(address, opts)
 	if err != nil {
@@ -111,15 +115,15 @@ func Open(address string, opts ...Option) (*Link, error) {
 	return newLink(address, &c, d, conn), nil
 }
 
-// Listener takes any number of connections to one address, each as a link of its own.
+// Listener accepts any number of connections to one address, each as a link of its own.
 type Listener struct {
 	address string
 	config  config
 	l       net.Listener
 }
 
-// Listen listens at an address as Open does with Listening. The options are those of the links that Accept returns; with MAC
-// all have the same address.
+// Listen listens at an address as Open does with Listening. The options apply to the links that
+// Accept returns; with MAC all have the same address.
 func Listen(address string, opts ...Option) (*Listener, error) {
 	c, err := newConfig(address, opts)
 	if err != nil {
@@ -136,21 +140,21 @@ func Listen(address string, opts ...Option) (*Listener, error) {
 	return &Listener{address: address, config: c, l: l}, nil
 }
 
-// Accept waits for somebody to connect. The link's state becomes link.Removed when the other side has gone. The error
-// wraps net.ErrClosed after Close.
+// Accept waits for a client. The link's state becomes link.Removed when the other side disconnects.
+// After Close, the error wraps net.ErrClosed.
 func (l *Listener) Accept() (*Link, error) {
 	conn, err := l.l.Accept()
 	if err != nil {
 		return nil, fmt.Errorf("stream %s: %w", l.address, err)
 	}
 	c := l.config
-	return newLink(l.address, &c, single{}, conn), nil
+	return newLink(l.address, &c, noSource{}, conn), nil
 }
 
-// Addr is the address that is listened on.
+// Addr is the listening address.
 func (l *Listener) Addr() net.Addr { return l.l.Addr() }
 
-// Close ends Accept, and removes the unix socket. The links that Accept has returned stay.
+// Close ends Accept and removes the unix socket. Links that Accept has returned stay open.
 func (l *Listener) Close() error { return l.l.Close() }
 
 // Link is one end of a stream, and the link of the host at this end. It implements [link.Link].
@@ -167,7 +171,7 @@ type Link struct {
 	recv     link.Receiver
 	source   source
 
-	out       atomic.Pointer[outlet] // of the present connection; nil: there is none
+	out       atomic.Pointer[writer] // of the present connection; nil: none
 	dropped   atomic.Uint64
 	malformed atomic.Uint64
 
@@ -181,7 +185,8 @@ var (
 	_ link.Carrier = (*Link)(nil)
 )
 
-// newLink makes a link of what source connects. first is a connection that is there already, or nil.
+// newLink returns a link over the connections of source. first is an established connection, or
+// nil.
 func newLink(address string, c *config, source source, first net.Conn) *Link {
 	if c.mac == nil {
 		c.mac = station.RandomMAC()
@@ -198,7 +203,7 @@ func newLink(address string, c *config, source source, first net.Conn) *Link {
 	return l
 }
 
-// run serves one connection after the other, until ctx ends or there are no more.
+// run serves one connection after the other, until ctx ends or source has no more.
 func (l *Link) run(ctx context.Context, conn net.Conn) {
 	defer close(l.done)
 	for {
@@ -217,7 +222,7 @@ func (l *Link) run(ctx context.Context, conn net.Conn) {
 }
 
 func (l *Link) connect(conn net.Conn) {
-	l.out.Store(newOutlet(conn, &l.dropped))
+	l.out.Store(newWriter(conn, &l.dropped))
 	l.setState(link.Up)
 }
 
@@ -255,12 +260,12 @@ func (l *Link) Name() string { return l.name }
 // MAC is the address of the host at this end.
 func (l *Link) MAC() net.HardwareAddr { return l.mac }
 
-// MTU is that of the options.
+// MTU is the configured MTU.
 func (l *Link) MTU() int { return l.mtu }
 
 var offloads = link.Offloads{USO: true, TSO: true, Checksum: true}
 
-// Offloads are all there are: Write cuts superframes and completes checksums.
+// Offloads are all offloads: Write cuts superframes and completes checksums.
 func (l *Link) Offloads() link.Offloads { return offloads }
 
 // State implements link.Carrier.
@@ -273,14 +278,14 @@ func (l *Link) Watch(f func()) {
 	l.watch = f
 }
 
-// Dropped is the number of packets that were written while the other side did not read.
+// Dropped returns the number of packets that were dropped because the other side did not read.
 func (l *Link) Dropped() uint64 { return l.dropped.Load() }
 
-// Malformed is the number of lengths received that no frame has. One that is too large ends its connection, as what follows
-// it cannot be told apart.
+// Malformed returns the number of invalid lengths received. A length that is too large ends its
+// connection, because the next frame's position is unknown.
 func (l *Link) Malformed() uint64 { return l.malformed.Load() }
 
-// Attach implements link.Link. What came before it was not read, and comes now.
+// Attach implements link.Link. Earlier frames are read from the connection now.
 func (l *Link) Attach(recv link.Receiver) {
 	if l.started.Swap(true) {
 		if l.closed.Load() {
@@ -292,8 +297,8 @@ func (l *Link) Attach(recv link.Receiver) {
 	close(l.attached)
 }
 
-// Write implements link.Link. It never waits: while the other side does not read, a few megabytes are kept for it, and
-// what is more is dropped. Without carrier all is dropped.
+// Write implements link.Link. It never waits: while the other side does not read, a few megabytes
+// are queued and further frames dropped. Without carrier all frames are dropped.
 func (l *Link) Write(frames []link.Frame) (int, error) {
 	if l.closed.Load() {
 		return 0, fmt.Errorf("%s: %w", l.name, net.ErrClosed)
@@ -314,7 +319,7 @@ func (l *Link) send(frames []link.Frame) {
 	}
 }
 
-// Close ends the connection, and removes the unix socket of a link that listened.
+// Close closes the connection, and removes the unix socket of a link that listened.
 func (l *Link) Close() error {
 	var err error
 	if !l.closed.Swap(true) {

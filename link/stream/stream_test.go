@@ -17,10 +17,10 @@ import (
 	"github.com/softrnic/softrnic/link/stream"
 )
 
-// socket is the path of a unix socket that is not there yet.
+// socket returns the path of a unix socket that does not exist yet.
 func socket(t testing.TB) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "s") // t.TempDir is too long for a socket where tests have long names
+	dir, err := os.MkdirTemp("", "s") // t.TempDir is too long for a socket path if the test's name is long
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func open(t testing.TB, address string, opts ...stream.Option) *stream.Link {
 	return l
 }
 
-// states is what Watch tells of.
+// states returns a channel of the states that Watch reports.
 func states(l *stream.Link) <-chan link.State {
 	c := make(chan link.State, 16)
 	l.Watch(func() { c <- l.State() })
@@ -66,7 +66,7 @@ func want(t testing.TB, c <-chan link.State, s link.State) {
 	}
 }
 
-// raw connects to a link that listens, and returns the socket when the link has carrier.
+// raw connects to a listening link, and returns the socket once the link has carrier.
 func raw(t testing.TB, path string, told <-chan link.State) net.Conn {
 	t.Helper()
 	c, err := net.Dial("unix", path)
@@ -104,7 +104,8 @@ func framed(frames ...[]byte) (b []byte) {
 
 var macs = [2]net.HardwareAddr{{2, 0, 0, 0, 0, 1}, {2, 0, 0, 0, 0, 2}}
 
-// TestSends: each packet goes behind its length; frames in pieces are put together, superframes cut.
+// TestSends checks that each packet follows its length, that pieces are joined, and that
+// superframes are cut.
 func TestSends(t *testing.T) {
 	path := socket(t)
 	l := open(t, path, stream.Listening())
@@ -131,14 +132,15 @@ func TestSends(t *testing.T) {
 		}
 	}
 	if n, err := l.Write([]link.Frame{plain, linktest.Plain(macs[1], macs[0], 1501, "")}); n != 1 || !errors.Is(err, link.ErrTooLong) {
-		t.Errorf("Write of a frame and one that is too long: %d, %v", n, err)
+		t.Errorf("Write of a valid and a too long frame: %d, %v", n, err)
 	}
 	if got := readFrame(t, c); !bytes.Equal(got, plain.Data) {
-		t.Errorf("the frame before it came as %x", got)
+		t.Errorf("the valid frame arrived as %x", got)
 	}
 }
 
-// TestReceives: frames come whole, wherever the stream is cut, and before Attach none is lost.
+// TestReceives checks that frames arrive whole, however the stream is chunked, and that none is
+// lost before Attach.
 func TestReceives(t *testing.T) {
 	path := socket(t)
 	l := open(t, path, stream.Listening())
@@ -164,13 +166,13 @@ func TestReceives(t *testing.T) {
 	}()
 	for i, f := range frames {
 		if g := receive(t, got, "frame"); !bytes.Equal(g.Data, f) {
-			t.Fatalf("frame %d of %d bytes came as %d bytes", i, len(f), len(g.Data))
+			t.Fatalf("frame %d of %d bytes arrived as %d bytes", i, len(f), len(g.Data))
 		}
 	}
 }
 
-// TestHostileLengths: what is too short for a frame is left out; a length that no frame has ends the connection, and the
-// frames before it have arrived. The next connection is served.
+// TestHostileLengths checks that too short a length is skipped, that too large a length ends the
+// connection after the earlier frames have arrived, and that the next connection works.
 func TestHostileLengths(t *testing.T) {
 	path := socket(t)
 	l := open(t, path, stream.Listening())
@@ -190,7 +192,7 @@ func TestHostileLengths(t *testing.T) {
 		}
 		want(t, told, link.NoCarrier)
 		if n, err := c.Read(make([]byte, 1)); n != 0 || err == nil {
-			t.Errorf("length %d: the connection goes on: %d, %v", length, n, err)
+			t.Errorf("length %d: the connection is still open: %d, %v", length, n, err)
 		}
 		if n := l.Malformed(); n != uint64(4*(i+1)) {
 			t.Errorf("%d malformed, want %d", n, 4*(i+1))
@@ -198,7 +200,7 @@ func TestHostileLengths(t *testing.T) {
 	}
 }
 
-// TestReconnects: each side survives the other.
+// TestReconnects checks that each side survives a restart of the other.
 func TestReconnects(t *testing.T) {
 	path := socket(t)
 	listening, err := stream.Open(path, stream.Listening())
@@ -206,7 +208,7 @@ func TestReconnects(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s := listening.State(); s != link.NoCarrier {
-		t.Errorf("nobody is there, and the link is %v", s)
+		t.Errorf("without a peer the link is %v", s)
 	}
 	f := linktest.Plain(macs[1], macs[0], 50, "x")
 	if n, err := listening.Write([]link.Frame{f}); n != 1 || err != nil {
@@ -216,7 +218,7 @@ func TestReconnects(t *testing.T) {
 	linktest.Receive(listening)
 	connecting := open(t, path)
 	if s := connecting.State(); s != link.Up {
-		t.Errorf("connected, and the link is %v", s)
+		t.Errorf("with a peer the link is %v", s)
 	}
 	toldConnecting, got := states(connecting), linktest.Receive(connecting)
 	want(t, told, link.Up)
@@ -225,7 +227,7 @@ func TestReconnects(t *testing.T) {
 	}
 	want(t, toldConnecting, link.NoCarrier)
 	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the socket is still there: %v", err)
+		t.Errorf("the socket still exists: %v", err)
 	}
 
 	listening = open(t, path, stream.Listening())
@@ -252,7 +254,8 @@ func TestReconnects(t *testing.T) {
 	raw(t, path, told)
 }
 
-// TestSecondIsRefused: one that connects while another is connected is hung up on, and the first does not notice.
+// TestSecondIsRefused checks that a second client is disconnected while the first is connected, and
+// that the first is not disturbed.
 func TestSecondIsRefused(t *testing.T) {
 	path := socket(t)
 	l := open(t, path, stream.Listening())
@@ -274,7 +277,8 @@ func TestSecondIsRefused(t *testing.T) {
 	}
 }
 
-// TestStalled: while the other side does not read, Write returns at once and drops whole frames; what it has taken arrives.
+// TestStalled checks that Write returns at once and drops whole frames while the other side does
+// not read, and that queued frames arrive.
 func TestStalled(t *testing.T) {
 	path := socket(t)
 	l := open(t, path, stream.Listening())
@@ -287,7 +291,7 @@ func TestStalled(t *testing.T) {
 			t.Fatal(err)
 		}
 		if written++; written > 100_000 {
-			t.Fatal("everything was taken, and nobody reads")
+			t.Fatal("no frame was dropped, though nobody reads")
 		}
 	}
 	for i := range written - 1 {
@@ -304,7 +308,7 @@ func TestStalled(t *testing.T) {
 	}
 }
 
-// TestListener: each connection is a link, which is removed with it.
+// TestListener checks that each connection is a link, which is removed when the connection ends.
 func TestListener(t *testing.T) {
 	ln, err := stream.Listen("tcp:127.0.0.1:0", stream.MTU(4200))
 	if err != nil {
@@ -341,7 +345,8 @@ func TestListener(t *testing.T) {
 	}
 }
 
-// TestAbandonedSocket: one that a killed program has left is replaced; a file, and one that is listened on, are not.
+// TestAbandonedSocket checks that the socket of a killed program is replaced, but not a file or a
+// socket in use.
 func TestAbandonedSocket(t *testing.T) {
 	path := socket(t)
 	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
@@ -365,7 +370,7 @@ func TestAbandonedSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := stream.Open(file, stream.Listening()); err == nil {
-		t.Error("Open replaces a file")
+		t.Error("Open replaced a file")
 	}
 	if b, err := os.ReadFile(file); string(b) != "precious" {
 		t.Errorf("the file has %q, %v", b, err)
@@ -388,7 +393,8 @@ func TestErrors(t *testing.T) {
 		{"/" + strings.Repeat("x", 108), stream.Listening(), "shorter"},
 		{filepath.Join(path, "no", "such"), stream.Listening(), "no such file"},
 	} {
-		if l, err := stream.Open(test.address, test.opt); err == nil || !strings.Contains(err.Error(), test.want) || strings.Count(err.Error(), "stream") != 1 {
+		if l, err := stream.Open(test.address, test.opt); err == nil ||
+			!strings.Contains(err.Error(), test.want) || strings.Count(err.Error(), "stream") != 1 {
 			t.Errorf("%q: %v, want an error with %q", test.address, err, test.want)
 			if l != nil {
 				_ = l.Close()

@@ -4,10 +4,10 @@ package stream
 
 import "net"
 
-// maxPath is the number of bytes that the path of a unix socket may have.
+// maxPath is the longest path of a unix socket, in bytes.
 const maxPath = 107
 
-// tryWriter would write what a socket takes without waiting. Here a goroutine writes all.
+// tryWriter writes nothing on this system: a goroutine writes everything.
 type tryWriter struct{}
 
 func (*tryWriter) init(net.Conn) {}

@@ -7,12 +7,13 @@ import (
 	"syscall"
 )
 
-// maxPath is the number of bytes that the path of a unix socket may have.
+// maxPath is the longest path of a unix socket, in bytes.
 const maxPath = len(syscall.RawSockaddrUnix{}.Path) - 1
 
-// tryWriter writes what a socket takes without waiting. Only one goroutine may use it at a time.
+// tryWriter writes as much as a socket takes without blocking. Only one goroutine at a time may use
+// it.
 type tryWriter struct {
-	raw     syscall.RawConn // nil: it can take nothing without waiting
+	raw     syscall.RawConn // nil: no non-blocking writes
 	attempt func(fd uintptr) bool
 	b       []byte
 	n       int
@@ -25,7 +26,7 @@ func (w *tryWriter) init(conn net.Conn) {
 			w.raw = raw
 		}
 	}
-	w.attempt = func(fd uintptr) bool { // made once, as it is allocated
+	w.attempt = func(fd uintptr) bool { // made once, because a closure allocates
 		for {
 			w.n, w.err = syscall.Write(int(fd), w.b)
 			if w.err != syscall.EINTR {
@@ -35,7 +36,7 @@ func (w *tryWriter) init(conn net.Conn) {
 	}
 }
 
-// write returns how many bytes of b were taken, perhaps none.
+// write returns how many bytes of b were written, possibly none.
 func (w *tryWriter) write(b []byte) (int, error) {
 	if w.raw == nil {
 		return 0, nil

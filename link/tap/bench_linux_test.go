@@ -14,10 +14,10 @@ import (
 	"github.com/softrnic/softrnic/link/linktest"
 )
 
-// end is one of two hosts that a benchmark measures the way between: a link that is polled, or the bare descriptor.
+// end is one of the two hosts of a benchmark: a polled link, or a raw descriptor.
 type end interface {
 	send(frame []link.Frame)
-	// poll takes what is there, without waiting; it returns bytes of frames received so far.
+	// poll receives without waiting. It returns the number of bytes of frames received so far.
 	poll() uint64
 }
 
@@ -37,7 +37,8 @@ func (e *polledLink) receive(frames []link.Frame) {
 	}
 }
 
-// rawEnd makes the fewest system calls possible: a write and a read for each frame, and sched_yield when there is none.
+// rawEnd makes the fewest system calls possible: a write and a read per frame, and sched_yield if
+// there is none.
 type rawEnd struct {
 	fd     int
 	header [vnet.HeaderLen]byte
@@ -72,7 +73,7 @@ func (e *rawEnd) poll() uint64 {
 	return e.got
 }
 
-// ends are two of a kind on one bridge.
+// ends returns two hosts of each kind on one bridge.
 func ends(b *testing.B, mtu int) map[string][2]end {
 	inNamespace(b)
 	linktest.Bridge(b, "br0", mtu)
@@ -98,7 +99,7 @@ func ends(b *testing.B, mtu int) map[string][2]end {
 	return map[string][2]end{"link": links, "raw": raw}
 }
 
-// BenchmarkPingPong is the round trip of a frame of 64 bytes between two goroutines that poll.
+// BenchmarkPingPong measures the round trip of a frame of 64 bytes between two polling goroutines.
 func BenchmarkPingPong(b *testing.B) {
 	for kind, pair := range ends(b, 1500) {
 		b.Run(kind, func(b *testing.B) {
@@ -134,8 +135,8 @@ func BenchmarkPingPong(b *testing.B) {
 
 func mac(n byte) []byte { return []byte{2, 0, 0, 0, 0, n} }
 
-// BenchmarkSuperframes is one goroutine that sends superframes of 15 packets of 4112 bytes to one that polls, at most
-// eight ahead of it.
+// BenchmarkSuperframes sends superframes of 15 packets of 4112 bytes to a polling goroutine, with
+// at most eight in flight.
 func BenchmarkSuperframes(b *testing.B) {
 	for kind, pair := range ends(b, 4200) {
 		b.Run(kind, func(b *testing.B) {
@@ -149,7 +150,7 @@ func BenchmarkSuperframes(b *testing.B) {
 				}
 			}()
 			defer stop.Store(true)
-			for tries := 0; got.Load() < size; tries++ { // until the bridge forwards, and knows where
+			for tries := 0; got.Load() < size; tries++ { // until the bridge forwards and has learned the port
 				if tries%1000 == 0 {
 					pair[1].send([]link.Frame{linktest.Plain(mac(1), mac(2), 50, "")})
 					pair[0].send(f)

@@ -9,7 +9,8 @@ import (
 	"github.com/softrnic/softrnic/stack/netstack"
 )
 
-// An RDMA device on a TAP interface, which Open makes and puts into bridge br0. It needs root, and the bridge.
+// An RDMA device on a TAP interface, which Open creates and adds to bridge br0. It needs root and
+// the bridge.
 func ExampleOpen() {
 	l, err := tap.Open("rnic0", tap.Bridge("br0"), tap.MTU(4200))
 	if err != nil {
@@ -19,7 +20,7 @@ func ExampleOpen() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer host.Close() // which removes the interface
+	defer host.Close() // also removes the interface
 	dev, err := rdmatransport.Open(host)
 	if err != nil {
 		log.Fatal(err)

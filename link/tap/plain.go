@@ -12,7 +12,8 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// plain carries one finished packet a read or write, as TAP drivers without a virtio-net header do.
+// plain sends and receives single packets with complete checksums, for TAP drivers without a
+// virtio-net header.
 type plain struct {
 	name string
 	rw   io.ReadWriteCloser
@@ -20,14 +21,14 @@ type plain struct {
 	started atomic.Bool
 	closed  atomic.Bool
 	done    chan struct{} // closed when the receiving goroutine has ended
-	signal  plainSignal
+	carrier plainCarrier
 
 	mu      sync.Mutex
-	scratch []byte // where frames in pieces are put together, under mu
+	scratch []byte // buffer for frames in pieces, guarded by mu
 }
 
 func newPlain(ifce *water.Interface, mtu int) *plain {
-	return &plain{name: ifce.Name(), rw: ifce, done: make(chan struct{}), signal: plainSignal{mtu: mtu}}
+	return &plain{name: ifce.Name(), rw: ifce, done: make(chan struct{}), carrier: plainCarrier{mtu: mtu}}
 }
 
 func (p *plain) Attach(recv link.Receiver) {
@@ -44,7 +45,7 @@ func (p *plain) Attach(recv link.Receiver) {
 			n, err := p.rw.Read(buf)
 			if err != nil {
 				if !p.closed.Load() {
-					p.signal.lose()
+					p.carrier.setRemoved()
 				}
 				return
 			}
@@ -55,9 +56,9 @@ func (p *plain) Attach(recv link.Receiver) {
 	}()
 }
 
-// plainSignal is the carrier of a plain link: all that is known is whether the interface can be read. It keeps the MTU for
-// the link.
-type plainSignal struct {
+// plainCarrier is the carrier of a plain link: it knows only whether the interface can be read. It
+// keeps the MTU for the link.
+type plainCarrier struct {
 	mtu  int
 	lost atomic.Bool
 
@@ -65,8 +66,8 @@ type plainSignal struct {
 	watch func()
 }
 
-// lose says that the interface can be read no more.
-func (s *plainSignal) lose() {
+// setRemoved records that the interface cannot be read any more.
+func (s *plainCarrier) setRemoved() {
 	s.lost.Store(true)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,7 +77,7 @@ func (s *plainSignal) lose() {
 }
 
 // State implements link.Carrier.
-func (s *plainSignal) State() link.State {
+func (s *plainCarrier) State() link.State {
 	if s.lost.Load() {
 		return link.Removed
 	}
@@ -84,23 +85,23 @@ func (s *plainSignal) State() link.State {
 }
 
 // Watch implements link.Carrier.
-func (s *plainSignal) Watch(f func()) {
+func (s *plainCarrier) Watch(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.watch = f
 }
 
-func (s *plainSignal) MTU() int { return s.mtu }
+func (s *plainCarrier) MTU() int { return s.mtu }
 
-// Close ends the calls of the watching function when the link is closed.
-func (s *plainSignal) Close() { s.Watch(nil) }
+// Close stops calls of the watching function when the link is closed.
+func (s *plainCarrier) Close() { s.Watch(nil) }
 
 func (p *plain) Write(frames []link.Frame) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i := range frames {
 		f := &frames[i]
-		if err := f.Validate(p.signal.mtu, link.Offloads{}); err != nil {
+		if err := f.Validate(p.carrier.mtu, link.Offloads{}); err != nil {
 			return i, fmt.Errorf("%s: %w", p.name, err)
 		}
 		if p.closed.Load() {

@@ -11,7 +11,8 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// TestPlain tests the link that systems without virtio-net headers use, over a descriptor whose reads and writes are apart.
+// TestPlain tests the link of systems without virtio-net headers, over a descriptor with separate
+// reads and writes.
 func TestPlain(t *testing.T) {
 	own, far := net.Pipe()
 	p := newPlain(&water.Interface{ReadWriteCloser: own}, 1500)
@@ -31,7 +32,8 @@ func TestPlain(t *testing.T) {
 		t.Errorf("received %x, want %x", b, frame)
 	}
 	go func() {
-		if n, err := p.Write([]link.Frame{{Data: frame}, {Data: frame[:20], More: [][]byte{frame[20:50], {}, frame[50:]}}}); n != 2 || err != nil {
+		frames := []link.Frame{{Data: frame}, {Data: frame[:20], More: [][]byte{frame[20:50], {}, frame[50:]}}}
+		if n, err := p.Write(frames); n != 2 || err != nil {
 			t.Error(n, err)
 		}
 	}()
@@ -42,15 +44,15 @@ func TestPlain(t *testing.T) {
 		}
 	}
 	if n, err := p.Write([]link.Frame{{Data: make([]byte, 1600)}}); n != 0 || !errors.Is(err, link.ErrTooLong) {
-		t.Errorf("Write of too much: %d, %v, want ErrTooLong", n, err)
+		t.Errorf("Write of a too long frame: %d, %v, want ErrTooLong", n, err)
 	}
-	if s := p.signal.State(); s != link.Up {
+	if s := p.carrier.State(); s != link.Up {
 		t.Errorf("the link is %v", s)
 	}
 	if err := p.Close(); err != nil {
 		t.Error(err)
 	}
-	if s := p.signal.State(); s != link.Up { // closing the link is not a loss of carrier
+	if s := p.carrier.State(); s != link.Up { // closing the link is not a loss of carrier
 		t.Errorf("the closed link is %v", s)
 	}
 	if _, err := p.Write([]link.Frame{{Data: frame}}); !errors.Is(err, net.ErrClosed) {
@@ -58,12 +60,13 @@ func TestPlain(t *testing.T) {
 	}
 }
 
-// TestPlainRemoved: an interface that cannot be read any more is gone, which is told once.
+// TestPlainRemoved checks that an interface that cannot be read any more is reported as removed,
+// once.
 func TestPlainRemoved(t *testing.T) {
 	own, far := net.Pipe()
 	p := newPlain(&water.Interface{ReadWriteCloser: own}, 1500)
 	told := make(chan link.State, 2)
-	p.signal.Watch(func() { told <- p.signal.State() })
+	p.carrier.Watch(func() { told <- p.carrier.State() })
 	p.Attach(func([]link.Frame) {})
 	if err := far.Close(); err != nil {
 		t.Fatal(err)
@@ -71,11 +74,11 @@ func TestPlainRemoved(t *testing.T) {
 	if s := <-told; s != link.Removed {
 		t.Errorf("the link is %v, want removed", s)
 	}
-	p.signal.Close()
+	p.carrier.Close()
 	if err := p.Close(); err != nil {
 		t.Error(err)
 	}
 	if len(told) > 0 {
-		t.Error("told more than once")
+		t.Error("reported more than once")
 	}
 }

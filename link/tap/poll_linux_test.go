@@ -9,9 +9,10 @@ import (
 	"github.com/softrnic/softrnic/link/linktest"
 )
 
-// TestPollerComesAndGoes: whether the host polls, has just ended polling or never did, each frame arrives, once, in
-// order, and in one call at a time. It is called Polled if a Poll brings it.
-func TestPollerComesAndGoes(t *testing.T) {
+// TestPollingStartsAndStops checks that each frame arrives once, in order and in one call at a
+// time, whether the host polls, has just stopped or has never polled. A frame that Poll receives is
+// marked Polled.
+func TestPollingStartsAndStops(t *testing.T) {
 	for _, opts := range [][]Option{{Wait(link.WaitAdaptive)}, {Wait(link.WaitEvent)}, {Wait(link.WaitPoll)}, {NoOffloads()}} {
 		inNamespace(t)
 		linktest.Bridge(t, "br0", 0)
@@ -30,7 +31,7 @@ func TestPollerComesAndGoes(t *testing.T) {
 		arrived := make(chan uint32, 1)
 		b.Attach(func(frames []link.Frame) {
 			if busy.Swap(true) {
-				t.Error("two calls at once")
+				t.Error("concurrent calls of the receiver")
 			}
 			for _, f := range frames {
 				if f.Data[12] != 0x88 || f.Data[13] != 0xb5 {
@@ -38,12 +39,12 @@ func TestPollerComesAndGoes(t *testing.T) {
 				}
 				n := binary.BigEndian.Uint32(f.Data[14:])
 				if n != got.Load() {
-					t.Errorf("frame %d where %d was due", n, got.Load())
+					t.Errorf("frame %d, want %d", n, got.Load())
 				}
 				if f.Polled {
 					polled.Add(1)
 					if !polling.Load() {
-						t.Error("polled, outside Poll")
+						t.Error("a frame is marked Polled outside of Poll")
 					}
 				}
 				got.Add(1)
@@ -62,7 +63,7 @@ func TestPollerComesAndGoes(t *testing.T) {
 			if _, err := a.Write([]link.Frame{f}); err != nil {
 				t.Fatal(err)
 			}
-			if i%3 == 2 { // polls that bring the frame, or stop without a word
+			if i%3 == 2 { // polls that receive the frame, or stop without EndPoll
 				for n := uint32(0); n < i%7 && got.Load() == i; n++ {
 					poll()
 				}
@@ -70,14 +71,14 @@ func TestPollerComesAndGoes(t *testing.T) {
 			<-arrived
 		}
 		if polled.Load() == 0 {
-			t.Error("no Poll has brought a frame")
+			t.Error("no Poll has received a frame")
 		}
 		b.Close()
 		a.Close()
 	}
 }
 
-// TestCloseWhilePolled: Close returns, and nothing is received afterwards.
+// TestCloseWhilePolled checks that Close returns, and that nothing is received afterwards.
 func TestCloseWhilePolled(t *testing.T) {
 	inNamespace(t)
 	for range 20 {

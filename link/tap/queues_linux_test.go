@@ -22,6 +22,6 @@ func TestQueues(t *testing.T) {
 	}
 	one := openTAP(t, "c0")
 	if _, err := Open("c0", Queues(2)); err == nil {
-		t.Error("a second program has opened ", one.Name())
+		t.Error("a second program opened ", one.Name())
 	}
 }

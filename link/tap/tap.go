@@ -1,9 +1,10 @@
-// Package tap opens a TAP interface of the kernel as a link. What is sent on the link the kernel receives on the interface, as
-// if it had come over a cable, and passes to its own network stack, or to a bridge that the interface is in.
+// Package tap opens a kernel TAP interface as a link. The kernel receives the link's frames on the
+// interface, as if from a cable, and passes them to its network stack or to the interface's bridge.
 //
-// The host behind the link is a neighbour of the machine and has its own MAC address. On Linux UDP and TCP superframes
-// cross to other TAP interfaces and through bridges uncut, in both directions. On macOS (with a tuntap driver) and Windows (with
-// tap0901) the link carries single packets and the interface must be configured beforehand.
+// The host behind the link is a neighbour of the machine and has its own MAC address. On Linux, UDP
+// and TCP superframes pass to other TAP interfaces and through bridges uncut, in both directions.
+// On macOS (with a tuntap driver) and Windows (with tap0901) the link carries single packets, and
+// the interface must be configured beforehand.
 package tap
 
 import (
@@ -16,23 +17,24 @@ import (
 	"github.com/softrnic/softrnic/link/internal/station"
 )
 
-// MaxMTU is the largest MTU that the kernel's TAP has, in bytes.
+// MaxMTU is the largest MTU of the kernel's TAP, in bytes.
 const MaxMTU = link.MaxSuperframe - link.EthernetHeaderLen
 
-// Option changes what [Open] does. Open returns the error of one whose argument is out of its bounds.
+// Option configures [Open]. Open returns an error if an option's argument is out of bounds.
 type Option func(*config) error
 
 type config struct {
 	station.Config
 	name   string
-	mtu    int // 0: as it is
+	mtu    int // 0: unchanged
 	bridge string
 	plain  bool
 }
 
-// MTU sets the MTU, link.MinMTU to MaxMTU bytes, of an interface that Open makes; an interface that exists must have it.
-// Without this option Open takes an existing interface with any MTU, and the kernel makes new ones with 1500, which gives a
-// RoCE path MTU of 1024. An MTU of 4200 gives a path MTU of 4096.
+// MTU sets the MTU, link.MinMTU to MaxMTU bytes, of an interface that Open creates; an existing
+// interface must have it. Without this option Open accepts an existing interface with any MTU, and
+// a new one gets 1500, which allows a RoCE path MTU of 1024. An MTU of 4200 allows a path MTU of
+// 4096.
 func MTU(n int) Option {
 	return func(c *config) error {
 		c.mtu = n
@@ -40,26 +42,26 @@ func MTU(n int) Option {
 	}
 }
 
-// MAC sets the Ethernet address of the host behind the link: a unicast address, and not the interface's own. Without this
-// option Open draws a locally administered address at random.
+// MAC sets the Ethernet address of the host behind the link: a unicast address that differs from
+// the interface's. The default is a random locally administered address.
 func MAC(mac net.HardwareAddr) Option {
 	return func(c *config) error { return c.SetMAC(mac) }
 }
 
-// Bridge puts an interface that Open makes into the bridge of this name, which must exist; an interface that exists must be
-// in it. Linux only.
+// Bridge adds an interface that Open creates to the bridge of this name, which must exist. An
+// existing interface must be in it. Linux only.
 func Bridge(name string) Option {
 	return func(c *config) error {
 		if name == "" {
-			return errors.New("the bridge's name is empty: leave the option out for an interface in no bridge")
+			return errors.New("the bridge's name is empty: omit the option for an interface in no bridge")
 		}
 		c.bridge = name
 		return nil
 	}
 }
 
-// NoOffloads opens the interface without superframes and partial checksums: each frame is one packet with complete
-// checksums, as it always is on other systems than Linux.
+// NoOffloads opens the interface without superframes and partial checksums: each frame is one
+// packet with complete checksums. Systems other than Linux always do so.
 func NoOffloads() Option {
 	return func(c *config) error {
 		c.plain = true
@@ -67,23 +69,26 @@ func NoOffloads() Option {
 	}
 }
 
-// Wait says how the link's own goroutine waits for frames. Linux only; other systems always wait for events.
+// Wait sets how the link's own goroutine waits for frames. Linux only; other systems always wait
+// for events.
 func Wait(w link.Wait) Option {
 	return func(c *config) error { return c.SetWait(w) }
 }
 
-// MaxQueues is the largest number of queues that Open takes: 16.
+// MaxQueues is the largest number of queues that Open accepts: 16.
 const MaxQueues = station.MaxQueues
 
-// Queues opens n queues, 1 to MaxQueues, over which the kernel spreads what arrives by flow, so that several processors
-// receive at once. Linux only; an interface that exists must have been made with multi_queue. The default is 1.
+// Queues opens n queues, 1 to MaxQueues. The kernel distributes received frames among them by flow,
+// so that several processors receive concurrently. Linux only; an existing interface must have been
+// created with multi_queue. The default is 1.
 func Queues(n int) Option {
 	return func(c *config) error { return c.SetQueues(n) }
 }
 
-// Open attaches to the TAP interface of this name, or makes one, in the network namespace of the calling thread. Close removes
-// an interface that Open made. An interface that existed is never changed: it must be up, with the MTU and in the bridge that
-// the options name. Making an interface needs CAP_NET_ADMIN; attaching to one that root made for this user does not.
+// Open attaches to the TAP interface of this name, or creates it, in the network namespace of the
+// calling thread. Close removes an interface that Open created. An existing interface is never
+// modified: it must be up, and have the MTU and the bridge that the options name. Creating an
+// interface needs CAP_NET_ADMIN; attaching to one that root created for this user does not.
 func Open(name string, opts ...Option) (*Link, error) {
 	c := config{name: name, Config: station.Config{Queues: 1}}
 	if err := checkName(name); err != nil {
@@ -112,7 +117,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// check checks the options together; each has checked its own argument.
+// check checks the combination of options; each option has checked its own argument.
 func (c *config) check() error {
 	if c.Queues > 1 && c.plain {
 		return fmt.Errorf("tap %s: %d queues: without offloads there is only 1", c.name, c.Queues)
@@ -120,14 +125,14 @@ func (c *config) check() error {
 	return nil
 }
 
-// medium is what carries the frames.
+// medium carries the frames.
 type medium interface {
 	Attach(link.Receiver)
 	Write([]link.Frame) (int, error)
 	Close() error
 }
 
-// carrier knows the interface's state.
+// carrier follows the interface's state.
 type carrier interface {
 	link.Carrier
 	MTU() int
@@ -137,7 +142,7 @@ type carrier interface {
 // Link is the link of a host behind a TAP interface. It implements [link.Link].
 type Link struct {
 	medium
-	poller   link.Poller // the medium, or nil
+	poller   link.Poller // medium, or nil
 	carrier  carrier
 	name     string
 	mac      net.HardwareAddr
@@ -150,17 +155,17 @@ var (
 	_ link.Carrier = (*Link)(nil)
 )
 
-// Name is the interface's.
+// Name is the interface's name.
 func (l *Link) Name() string { return l.name }
 
-// MAC is the address of the host behind the link; the interface's own is another.
+// MAC is the address of the host behind the link; the interface has another.
 func (l *Link) MAC() net.HardwareAddr { return l.mac }
 
-// MTU is the interface's; other systems than Linux do not tell of its changes.
+// MTU is the interface's MTU. Only on Linux does it follow changes.
 func (l *Link) MTU() int { return l.carrier.MTU() }
 
-// State implements link.Carrier. On Linux a link is without carrier while the interface, or the bridge that it is in, is
-// down; on other systems all that is known is that an interface that cannot be read is no more.
+// State implements link.Carrier. On Linux the link has no carrier while the interface or its bridge
+// is down. Other systems only report an interface that cannot be read as removed.
 func (l *Link) State() link.State { return l.carrier.State() }
 
 // Watch implements link.Carrier.
@@ -172,10 +177,10 @@ func (l *Link) Close() error {
 	return l.medium.Close()
 }
 
-// Offloads are what the kernel accepted.
+// Offloads are the offloads that the kernel accepted.
 func (l *Link) Offloads() link.Offloads { return l.offloads }
 
-// Poll implements link.Poller; only Linux's can be polled.
+// Poll implements link.Poller. It does nothing on systems other than Linux.
 func (l *Link) Poll() bool { return l.poller != nil && l.poller.Poll() }
 
 // EndPoll implements link.Poller.

@@ -47,7 +47,7 @@ func open(c *config) (*Link, error) {
 		return nil, errors.Join(err, release())
 	}
 	if existing {
-		err = c.checkAsAsked()
+		err = c.checkMatchesOptions()
 	} else {
 		err = c.configure()
 	}
@@ -71,26 +71,27 @@ func open(c *config) (*Link, error) {
 	return &Link{name: c.name, mac: c.MAC, carrier: carrier, offloads: offloads, medium: conn, poller: conn}, nil
 }
 
-// findExisting tells whether there is a TAP interface of the name. It refuses a name that something else has: the kernel
-// would say no more than EINVAL.
+// findExisting reports whether a TAP interface of this name exists. It refuses the name of another
+// kind of interface, for which the kernel would return only EINVAL.
 func (c *config) findExisting() (bool, error) {
 	have, err := netlink.LinkByName(c.name)
 	if err != nil {
-		return false, nil // to be made
+		return false, nil // Open creates it
 	}
 	if t, ok := have.(*netlink.Tuntap); !ok || t.Mode != netlink.TUNTAP_MODE_TAP {
 		kind := have.Type()
 		if ok {
 			kind = "tun"
 		}
-		return false, fmt.Errorf("tap %s: the name is taken by an interface of type %s: choose another name, or use package packet on it", c.name, kind)
+		return false, fmt.Errorf("tap %s: the name is taken by an interface of type %s: choose another name, "+
+			"or use package packet on it", c.name, kind)
 	}
 	return true, nil
 }
 
 var errNoHeader = errors.New("kernel without IFF_VNET_HDR")
 
-// attach opens the device with a virtio-net header before each frame.
+// attach opens the device with a virtio-net header in front of each frame.
 func (c *config) attach() (fd int, o link.Offloads, err error) {
 	fd, err = unix.Open(device, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -115,9 +116,10 @@ func (c *config) attach() (fd int, o link.Offloads, err error) {
 	ifr.SetUint16(flags)
 	err = unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr)
 	if err == unix.EINVAL && c.Queues > 1 {
-		return -1, o, fmt.Errorf("tap %s: the interface has one queue (%w): have root make it with multi_queue, or give Queues(1)", c.name, err)
+		return -1, o, fmt.Errorf("tap %s: the interface has one queue (%w): have root create it with multi_queue, or give Queues(1)",
+			c.name, err)
 	}
-	if err == unix.EINVAL { // made with multi_queue
+	if err == unix.EINVAL { // the interface was created with multi_queue
 		ifr.SetUint16(flags | unix.IFF_MULTI_QUEUE)
 		err = unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr)
 	}
@@ -130,8 +132,9 @@ func (c *config) attach() (fd int, o link.Offloads, err error) {
 	return fd, setOffloads(fd), nil
 }
 
-// attachBare opens the device as it is without a virtio-net header. The descriptor is taken away from Go's poller, which
-// would wake a thread for every frame whoever reads it.
+// attachBare opens the device without a virtio-net header. The descriptor is duplicated to remove
+// it from Go's network poller, which would wake a thread for every frame, even while an application
+// polls.
 func (c *config) attachBare() (fd int, err error) {
 	ifce, err := water.New(water.Config{DeviceType: water.TAP, PlatformSpecificParams: water.PlatformSpecificParams{Name: c.name}})
 	if err != nil {
@@ -140,7 +143,7 @@ func (c *config) attachBare() (fd int, err error) {
 	defer ifce.Close()
 	file, ok := ifce.ReadWriteCloser.(*os.File)
 	if !ok {
-		return -1, fmt.Errorf("tap %s: %T is no file", c.name, ifce.ReadWriteCloser)
+		return -1, fmt.Errorf("tap %s: %T is not a file", c.name, ifce.ReadWriteCloser)
 	}
 	raw, err := file.SyscallConn()
 	if err != nil {
@@ -153,8 +156,8 @@ func (c *config) attachBare() (fd int, err error) {
 	return fd, nil
 }
 
-// setOffloads asks for all the offloads that the kernel has, which then apply in both directions: a kernel that delivers UDP
-// superframes (6.2 and later) also accepts them.
+// setOffloads enables all offloads that the kernel has. They apply in both directions: a kernel
+// that delivers UDP superframes (6.2 and later) also accepts them.
 func setOffloads(fd int) link.Offloads {
 	const tcp = unix.TUN_F_CSUM | unix.TUN_F_TSO4 | unix.TUN_F_TSO6
 	if unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, tcp|unix.TUN_F_USO4|unix.TUN_F_USO6) == nil {
@@ -166,25 +169,28 @@ func setOffloads(fd int) link.Offloads {
 	return link.Offloads{}
 }
 
-// explain says what to do about an error of opening or attaching.
+// explain adds advice to an error of opening or attaching.
 func (c *config) explain(err error) error {
 	switch {
 	case errors.Is(err, os.ErrNotExist), errors.Is(err, unix.ENODEV), errors.Is(err, unix.ENXIO):
-		return fmt.Errorf("tap %s: no %s (%w): have root load it: modprobe tun; in a container: --device %s", c.name, device, err, device)
+		return fmt.Errorf("tap %s: no %s (%w): have root load it: modprobe tun; in a container: --device %s",
+			c.name, device, err, device)
 	case errors.Is(err, unix.EBUSY):
 		return fmt.Errorf("tap %s: in use by another program (%w): stop that, or choose another name", c.name, err)
 	case errors.Is(err, os.ErrPermission) && unix.Access(device, unix.R_OK|unix.W_OK) != nil:
-		return fmt.Errorf("tap %s: no permission (%w): run as root, or have root let every user open it: chmod 666 %s", c.name, err, device)
+		return fmt.Errorf("tap %s: no permission (%w): run as root, or have root let every user open it: chmod 666 %s",
+			c.name, err, device)
 	case errors.Is(err, os.ErrPermission):
-		return fmt.Errorf("tap %s: no permission (%w): run as root, or have root make one: ip tuntap add dev %s mode tap user %d && ip link set dev %s up",
-			c.name, err, c.name, os.Getuid(), c.name)
+		return fmt.Errorf("tap %s: no permission (%w): run as root, or have root make one: "+
+			"ip tuntap add dev %s mode tap user %d && ip link set dev %s up", c.name, err, c.name, os.Getuid(), c.name)
 	}
 	return fmt.Errorf("tap %s: %w", c.name, err)
 }
 
-// checkAsAsked returns an error if an interface that was there before is not as the options say. It is not changed: others may
-// rely on how it is, and nobody would change it back after a crash.
-func (c *config) checkAsAsked() error {
+// checkMatchesOptions returns an error if an existing interface does not match the options. It
+// modifies nothing: others may rely on the interface's state, and nobody would restore it after a
+// crash.
+func (c *config) checkMatchesOptions() error {
 	have, err := netlink.LinkByName(c.name)
 	if err != nil {
 		return fmt.Errorf("tap %s: %w", c.name, err)
@@ -207,21 +213,22 @@ func (c *config) checkAsAsked() error {
 		is, set = append(is, "is down"), append(set, "up")
 	}
 	if len(is) > 0 {
-		return fmt.Errorf("tap %s: the interface was there before, so it is left as it is; but it %s: first run, as root: ip link set dev %s %s",
-			c.name, and(is), c.name, strings.Join(set, " "))
+		return fmt.Errorf("tap %s: the interface existed before, so it is not modified; but it %s: "+
+			"first run, as root: ip link set dev %s %s",
+			c.name, joinAnd(is), c.name, strings.Join(set, " "))
 	}
 	return c.checkUsable(at)
 }
 
-// and is "a", "a and b" or "a, b and c".
-func and(parts []string) string {
+// joinAnd returns "a", "a and b" or "a, b and c".
+func joinAnd(parts []string) string {
 	if last := len(parts) - 1; last > 0 {
 		return strings.Join(parts[:last], ", ") + " and " + parts[last]
 	}
 	return parts[0]
 }
 
-// inMaster says what an interface is in.
+// inMaster describes the bridge that an interface is in.
 func inMaster(index int) string {
 	if index == 0 {
 		return "is in no bridge"
@@ -233,7 +240,7 @@ func inMaster(index int) string {
 	return fmt.Sprintf("is in %s %s", master.Type(), master.Attrs().Name)
 }
 
-// configure makes the interface that Open has made as asked, and up.
+// configure applies the options to an interface that Open has created, and brings it up.
 func (c *config) configure() error {
 	have, err := netlink.LinkByName(c.name)
 	if err != nil {
@@ -262,13 +269,14 @@ func (c *config) configure() error {
 	return c.checkUsable(have.Attrs())
 }
 
-// checkUsable refuses an interface with the host's own MAC, or with too small an MTU.
+// checkUsable refuses an interface that has the host's MAC, or too small an MTU.
 func (c *config) checkUsable(at *netlink.LinkAttrs) error {
 	if at.HardwareAddr.String() == c.MAC.String() {
 		return fmt.Errorf("tap %s: MAC %v is the interface's own: the host behind it needs another", c.name, c.MAC)
 	}
 	if at.MTU < link.MinMTU {
-		return fmt.Errorf("tap %s: MTU is %d, at least %d is needed: first run, as root: ip link set dev %s mtu 1500", c.name, at.MTU, link.MinMTU, c.name)
+		return fmt.Errorf("tap %s: MTU is %d, at least %d is needed: first run, as root: ip link set dev %s mtu 1500",
+			c.name, at.MTU, link.MinMTU, c.name)
 	}
 	return nil
 }
@@ -276,10 +284,11 @@ func (c *config) checkUsable(at *netlink.LinkAttrs) error {
 func (c *config) findBridge() (netlink.Link, error) {
 	br, err := netlink.LinkByName(c.bridge)
 	if err != nil {
-		return nil, fmt.Errorf("tap %s: no bridge %s (%w): have root make it: ip link add %s type bridge && ip link set dev %s up", c.name, c.bridge, err, c.bridge, c.bridge)
+		return nil, fmt.Errorf("tap %s: no bridge %s (%w): have root make it: ip link add %s type bridge && ip link set dev %s up",
+			c.name, c.bridge, err, c.bridge, c.bridge)
 	}
 	if br.Type() != "bridge" {
-		return nil, fmt.Errorf("tap %s: %s is no bridge but of type %s: name a bridge", c.name, c.bridge, br.Type())
+		return nil, fmt.Errorf("tap %s: %s is an interface of type %s: name a bridge", c.name, c.bridge, br.Type())
 	}
 	return br, nil
 }

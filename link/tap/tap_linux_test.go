@@ -16,7 +16,7 @@ import (
 	"github.com/softrnic/softrnic/link/linktest"
 )
 
-// inNamespace gives the test a network namespace in which TAP devices can be made.
+// inNamespace runs the test in a network namespace in which TAP devices can be created.
 func inNamespace(t testing.TB) {
 	t.Helper()
 	linktest.Namespace(t)
@@ -84,12 +84,13 @@ func TestSuperframeCrossesBridgeUncut(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := <-rb
-		if !bytes.Equal(got.Data[got.HeaderLen:], f.Data[f.HeaderLen:]) || got.Segmentation != link.UDP || got.SegmentSize != 4112 || got.HeaderLen != f.HeaderLen {
+		if !bytes.Equal(got.Data[got.HeaderLen:], f.Data[f.HeaderLen:]) || got.Segmentation != link.UDP ||
+			got.SegmentSize != 4112 || got.HeaderLen != f.HeaderLen {
 			t.Errorf("IPv6 %t: received %d bytes, segmentation %d of %d behind %d; sent %d of 4112 behind %d", v6,
 				len(got.Data), got.Segmentation, got.SegmentSize, got.HeaderLen, len(f.Data), f.HeaderLen)
 		}
 		if err := got.Validate(4200, b.Offloads()); err != nil {
-			t.Errorf("IPv6 %t: what is received cannot be sent on: %v", v6, err)
+			t.Errorf("IPv6 %t: the received frame cannot be forwarded: %v", v6, err)
 		}
 	}
 	if _, err := a.Write([]link.Frame{linktest.Superframe(b.MAC(), a.MAC(), false, 129, 100)}); !errors.Is(err, link.ErrTooLong) {
@@ -124,11 +125,11 @@ func TestSuperframeIsCutForPlainReceiver(t *testing.T) {
 		}
 	}
 	if _, err := b.Write([]link.Frame{f}); err == nil {
-		t.Error("plain link took a superframe")
+		t.Error("plain link accepted a superframe")
 	}
 }
 
-func TestInterfaceThatOpenMadeGoes(t *testing.T) {
+func TestCloseRemovesCreatedInterface(t *testing.T) {
 	inNamespace(t)
 	l := openTAP(t, "mine0", MTU(4200))
 	have, err := netlink.LinkByName("mine0")
@@ -146,12 +147,13 @@ func TestInterfaceThatOpenMadeGoes(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := netlink.LinkByName("mine0"); err == nil {
-		t.Error("the interface is still there")
+		t.Error("the interface still exists")
 	}
 }
 
-// An interface that was there before is never changed, whatever the options and whoever the user: Open says what differs.
-func TestInterfaceThatWasThereStays(t *testing.T) {
+// TestExistingInterfaceIsUnchanged checks that an existing interface is never modified, for all
+// options and users. Open's error says how it differs.
+func TestExistingInterfaceIsUnchanged(t *testing.T) {
 	for _, flags := range []netlink.TuntapFlag{netlink.TUNTAP_DEFAULTS, netlink.TUNTAP_MULTI_QUEUE_DEFAULTS} {
 		inNamespace(t)
 		linktest.Bridge(t, "br0", 0)
@@ -179,7 +181,7 @@ func TestInterfaceThatWasThereStays(t *testing.T) {
 				l.Close()
 			}
 			if (err == nil) != (want == "") || err != nil && !strings.HasSuffix(err.Error(), want) {
-				t.Errorf("Open ends with %v, want %q", err, want)
+				t.Errorf("Open returns %v, want %q", err, want)
 			}
 			if after := look(); after != before {
 				t.Errorf("the interface was %+v and is %+v", before, after)
@@ -204,7 +206,7 @@ func TestInterfaceThatWasThereStays(t *testing.T) {
 	}
 }
 
-func TestErrorsSayWhatToDo(t *testing.T) {
+func TestErrorsSuggestAFix(t *testing.T) {
 	inNamespace(t)
 	linktest.Bridge(t, "br0", 0)
 	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "veth0"}, PeerName: "veth1"}); err != nil {
@@ -245,7 +247,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		{"x0", []Option{Wait(3)}, []string{"wait 3", "link.WaitAdaptive"}},
 		{"x0", []Option{Bridge("")}, []string{"name is empty"}},
 		{"x0", []Option{Bridge("br9")}, []string{"no bridge br9", "ip link add br9 type bridge"}},
-		{"x0", []Option{Bridge("veth0")}, []string{"veth0 is no bridge", "veth"}},
+		{"x0", []Option{Bridge("veth0")}, []string{"veth0 is an interface", "veth"}},
 		{"veth0", nil, []string{"veth0", "taken", "type veth"}},
 		{"tun0", nil, []string{"taken", "type tun"}},
 		{"small0", nil, []string{"MTU is 1000", "1280", "ip link set dev small0 mtu 1500"}},
@@ -256,31 +258,31 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		l, err := Open(c.name, c.opts...)
 		if err == nil {
 			l.Close()
-			t.Errorf("Open(%q) worked, want an error with %q", c.name, c.want)
+			t.Errorf("Open(%q) succeeded, want an error with %q", c.name, c.want)
 			continue
 		}
 		for _, w := range c.want {
 			if !strings.Contains(err.Error(), w) || strings.Contains(err.Error(), "\n") {
-				t.Errorf("Open(%q): %q; want %q in it, on one line", c.name, err, w)
+				t.Errorf("Open(%q): %q; want one line with %q", c.name, err, w)
 			}
 		}
 	}
 	if _, err := netlink.LinkByName("x0"); err == nil {
-		t.Error("an Open that failed left its interface")
+		t.Error("a failed Open left its interface")
 	}
 }
 
-// asUser takes the thread's capabilities away.
+// asUser drops the thread's capabilities.
 func asUser(t *testing.T, uid int) {
 	t.Helper()
-	// The system call itself changes this thread only; the thread ends with the test.
+	// The raw system call affects this thread only; the thread ends with the test.
 	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid)); errno != 0 {
 		t.Skip("needs to become another user: ", errno)
 	}
 }
 
-// deviceMode puts a device node with the given mode in the place of /dev/net/tun, for this thread alone: distributions
-// have it open to every user, some images do not.
+// deviceMode replaces /dev/net/tun by a device node with the given mode, for this thread only.
+// Distributions open the node to every user, but some images do not.
 func deviceMode(t *testing.T, mode uint32) {
 	t.Helper()
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
@@ -289,7 +291,7 @@ func deviceMode(t *testing.T, mode uint32) {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		t.Fatal(err)
 	}
-	dir, err := os.MkdirTemp("", "tun") // not t.TempDir: at the end of the test this thread may be another user's
+	dir, err := os.MkdirTemp("", "tun") // not t.TempDir: at the end of the test this thread may belong to another user
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -315,10 +317,10 @@ func TestClosedDevice(t *testing.T) {
 	l, err := Open("user0")
 	if err == nil {
 		l.Close()
-		t.Fatal("opened a device that only root may open")
+		t.Fatal("opened a device of mode 600")
 	}
 	if want := "chmod 666 " + device; !strings.Contains(err.Error(), want) {
-		t.Errorf("%q, want %q in it", err, want)
+		t.Errorf("%q, want an error with %q", err, want)
 	}
 }
 
@@ -337,13 +339,14 @@ func TestWithoutPrivilege(t *testing.T) {
 	if err := netlink.LinkSetUp(theirs); err != nil {
 		t.Fatal(err)
 	}
-	if err := netlink.LinkSetMaster(theirs, &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Index: linktest.Interface(t, "br0").Attrs().Index}}); err != nil {
+	br0 := netlink.LinkAttrs{Index: linktest.Interface(t, "br0").Attrs().Index}
+	if err := netlink.LinkSetMaster(theirs, &netlink.Bridge{LinkAttrs: br0}); err != nil {
 		t.Fatal(err)
 	}
 	asUser(t, uid)
 	l, err := Open("user0", MTU(1500), Bridge("br0"))
 	if err != nil {
-		t.Errorf("attach to one's own interface that is as asked: %v", err)
+		t.Errorf("attach to a matching interface of this user: %v", err)
 	} else {
 		l.Close()
 	}
@@ -361,7 +364,7 @@ func TestWithoutPrivilege(t *testing.T) {
 			l.Close()
 			t.Errorf("%s: opened without privilege, want an error with %q", c.name, c.want)
 		} else if !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %q, want %q in it", c.name, err, c.want)
+			t.Errorf("%s: %q, want an error with %q", c.name, err, c.want)
 		}
 	}
 }
@@ -391,7 +394,7 @@ func TestDownInterface(t *testing.T) {
 	}
 }
 
-// BenchmarkWrite sends to the kernel's own end, which drops what it does not know.
+// BenchmarkWrite sends to the kernel's end, which drops unknown protocols.
 func BenchmarkWrite(b *testing.B) {
 	for _, c := range []struct {
 		name           string
@@ -420,7 +423,7 @@ func BenchmarkWrite(b *testing.B) {
 	}
 }
 
-// gVisor hands many small writes down as one frame of as many pieces.
+// TestFrameOfManyPieces sends a frame of many pieces, as gVisor does for many small writes.
 func TestFrameOfManyPieces(t *testing.T) {
 	inNamespace(t)
 	linktest.Bridge(t, "br0", 0)

@@ -13,7 +13,8 @@ import (
 
 func open(c *config) (*Link, error) {
 	if c.bridge != "" {
-		return nil, fmt.Errorf("tap %s: bridge %s: on %s put the interface into it with the system's own tools", c.name, c.bridge, runtime.GOOS)
+		return nil, fmt.Errorf("tap %s: bridge %s: on %s put the interface into it with the system's own tools",
+			c.name, c.bridge, runtime.GOOS)
 	}
 	ifce, err := water.New(water.Config{DeviceType: water.TAP, PlatformSpecificParams: platform(c.name)})
 	if err != nil {
@@ -23,12 +24,14 @@ func open(c *config) (*Link, error) {
 	if own, err := net.InterfaceByName(ifce.Name()); err == nil {
 		mtu = own.MTU
 		if own.HardwareAddr.String() == c.MAC.String() {
-			return nil, errors.Join(fmt.Errorf("tap %s: MAC %v is the interface's own: the host behind it needs another", c.name, c.MAC), ifce.Close())
+			err := fmt.Errorf("tap %s: MAC %v is the interface's own: the host behind it needs another", c.name, c.MAC)
+			return nil, errors.Join(err, ifce.Close())
 		}
 	}
 	if c.mtu != 0 && c.mtu != mtu {
-		return nil, errors.Join(fmt.Errorf("tap %s: MTU is %d, asked for %d: set it with the system's own tools", c.name, mtu, c.mtu), ifce.Close())
+		err := fmt.Errorf("tap %s: MTU is %d, asked for %d: set it with the system's own tools", c.name, mtu, c.mtu)
+		return nil, errors.Join(err, ifce.Close())
 	}
 	p := newPlain(ifce, mtu)
-	return &Link{medium: p, carrier: &p.signal, name: ifce.Name(), mac: c.MAC}, nil
+	return &Link{medium: p, carrier: &p.carrier, name: ifce.Name(), mac: c.MAC}, nil
 }

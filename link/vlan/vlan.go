@@ -1,7 +1,8 @@
-// Package vlan is a link that is one VLAN of another, as Linux's 8021q devices are: what goes out has an 802.1Q tag with
-// the VLAN's ID put on, what comes in has it taken off.
+// Package vlan is a link that is one VLAN of another link, like Linux's 8021q devices. Sent frames
+// get an 802.1Q tag with the VLAN's ID; received frames lose it.
 //
-// The priority in the tag (PCP) is that of the frame's TCI: the service level of RoCE, 0 for everything else.
+// The priority in the tag (PCP) is the priority of the frame's TCI: the service level of RoCE, and
+// 0 for everything else.
 package vlan
 
 import (
@@ -13,15 +14,15 @@ import (
 	"github.com/softrnic/softrnic/link"
 )
 
-// Link is one VLAN of another link. A program that wants several VLANs of one medium opens a port, TAP interface or packet
-// socket for each.
+// Link is one VLAN of another link. A program that uses several VLANs of one medium opens a port,
+// TAP interface or packet socket for each.
 type Link struct {
 	inner   link.Link
 	poller  link.Poller // inner, or nil
 	shared  link.Shared // inner, or nil
 	id      uint16
 	name    string
-	medium  atomic.Value // what its links share, once inner has shared one
+	medium  atomic.Value // the shared medium, once inner has shared one
 	foreign atomic.Uint64
 	scratch sync.Pool // of *transmission
 }
@@ -33,10 +34,12 @@ var (
 	_ link.Carrier = (*Link)(nil)
 )
 
-// MaxID is the largest VLAN ID. The smallest is 1: 0 means no VLAN, and 4095 is reserved (IEEE 802.1Q table 9-2).
+// MaxID is the largest VLAN ID. The smallest is 1: 0 means no VLAN, and 4095 is reserved (IEEE
+// 802.1Q table 9-2).
 const MaxID = 4094
 
-// New makes a link of the VLAN id, 1 to MaxID, on inner, which it owns: closing the link closes inner.
+// New returns a link for the VLAN id, 1 to MaxID, on inner. It owns inner: closing the link closes
+// inner.
 func New(inner link.Link, id int) (*Link, error) {
 	if id < 1 || id > MaxID {
 		return nil, fmt.Errorf("vlan on %s: ID %d: give 1 to %d", inner.Name(), id, MaxID)
@@ -48,7 +51,7 @@ func New(inner link.Link, id int) (*Link, error) {
 	return l, nil
 }
 
-// Foreign is the number of frames that came without a tag, or with that of another VLAN, and were dropped.
+// Foreign returns the number of frames without a tag or with another VLAN's, which were dropped.
 func (l *Link) Foreign() uint64 { return l.foreign.Load() }
 
 // Attach implements link.Link.
@@ -69,15 +72,15 @@ func (l *Link) Attach(recv link.Receiver) {
 	})
 }
 
-// transmission is what Write makes of frames, kept for the next one.
+// transmission is Write's buffers, which are reused.
 type transmission struct {
 	frames []link.Frame
 	heads  []byte   // tagged beginnings of frames
-	pieces [][]byte // what follows them
+	pieces [][]byte // the remainders of frames
 }
 
-// Up to wholeLen bytes in one piece are copied with their tag, of longer frames the headers; those of IPv6 and TCP with
-// all options are no longer than headLen.
+// Frames of up to wholeLen bytes in one piece are copied whole with their tag. Of longer frames
+// only the headers are copied: headLen bytes hold those of IPv6 and TCP with all options.
 const (
 	wholeLen = 252
 	headLen  = link.EthernetHeaderLen + 40 + 60
@@ -97,10 +100,11 @@ func (l *Link) Write(frames []link.Frame) (int, error) {
 	return n, err
 }
 
-// add puts a tag on f. Growing heads and pieces leaves earlier frames with the old arrays: what is in those stays as it is.
+// add adds a tag to f. Growing heads and pieces leaves earlier frames with the old arrays, whose
+// contents do not change.
 func (t *transmission) add(f link.Frame, id uint16) {
 	n := len(f.Data)
-	if n < link.EthernetHeaderLen { // inner says what is wrong with it
+	if n < link.EthernetHeaderLen { // inner returns the error
 		t.frames = append(t.frames, f)
 		return
 	}
@@ -127,7 +131,7 @@ func (t *transmission) add(f link.Frame, id uint16) {
 // Close closes the inner link.
 func (l *Link) Close() error { return l.inner.Close() }
 
-// Poll polls the inner link, if it can be polled.
+// Poll polls the inner link, if it is a Poller.
 func (l *Link) Poll() bool { return l.poller != nil && l.poller.Poll() }
 
 // EndPoll implements link.Poller.
@@ -137,13 +141,13 @@ func (l *Link) EndPoll() {
 	}
 }
 
-// medium is a VLAN of a medium in memory.
+// medium identifies a VLAN of a medium in memory.
 type medium struct {
 	of any
 	id uint16
 }
 
-// Medium implements link.Shared: only links of the same VLAN have the same.
+// Medium implements link.Shared. Only links of the same VLAN share a medium.
 func (l *Link) Medium() any {
 	if l.shared == nil {
 		return nil
@@ -161,20 +165,20 @@ func (l *Link) Medium() any {
 	return m
 }
 
-// Name is the inner link's and the ID, as Linux names its devices: eth0.5.
+// Name is the inner link's name and the ID, as Linux names its devices: eth0.5.
 func (l *Link) Name() string { return l.name }
 
-// MAC is the inner link's.
+// MAC is the inner link's address.
 func (l *Link) MAC() net.HardwareAddr { return l.inner.MAC() }
 
-// State implements link.Carrier: the inner link's.
+// State implements link.Carrier with the inner link's state.
 func (l *Link) State() link.State { return link.StateOf(l.inner) }
 
 // Watch implements link.Carrier.
 func (l *Link) Watch(f func()) { link.Watch(l.inner, f) }
 
-// MTU is the inner link's: the tag does not count.
+// MTU is the inner link's MTU: the tag does not count.
 func (l *Link) MTU() int { return l.inner.MTU() }
 
-// Offloads are the inner link's.
+// Offloads are the inner link's offloads.
 func (l *Link) Offloads() link.Offloads { return l.inner.Offloads() }

@@ -24,7 +24,7 @@ func newVLAN(t testing.TB, l link.Link, id int) *vlan.Link {
 	return v
 }
 
-// collect keeps copies of what a link receives; read it when the bubble is quiet.
+// collect keeps copies of received frames. Read them when the bubble is idle.
 func collect(l link.Link) *[]link.Frame {
 	var got []link.Frame
 	l.Attach(func(frames []link.Frame) {
@@ -36,7 +36,7 @@ func collect(l link.Link) *[]link.Frame {
 	return &got
 }
 
-// superframe is a UDP superframe of n bytes of payload in segments of size.
+// superframe returns a UDP superframe with n bytes of payload in segments of size bytes.
 func superframe(dst, src link.Link, n, size int) link.Frame {
 	b := make([]byte, 42+n)
 	copy(b, dst.MAC())
@@ -56,7 +56,7 @@ func superframe(dst, src link.Link, n, size int) link.Frame {
 		NeedsChecksum: true, ChecksumStart: 34, ChecksumOffset: 6}
 }
 
-// small is a frame of n bytes with the type 0x88b5, for experiments.
+// small returns a frame of n bytes with type 0x88b5, for experiments.
 func small(dst, src link.Link, n int) link.Frame {
 	b := append(append(bytes.Clone(dst.MAC()), src.MAC()...), 0x88, 0xb5)
 	for len(b) < n {
@@ -65,7 +65,8 @@ func small(dst, src link.Link, n int) link.Frame {
 	return link.Frame{Data: b}
 }
 
-// TestTag: a frame has its tag on the medium and is what it was at the other end of the VLAN, whatever it consists of.
+// TestTag checks that any frame has its tag on the medium, and arrives unmodified at the other end
+// of the VLAN.
 func TestTag(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sw := new(pipe.Switch)
@@ -84,7 +85,7 @@ func TestTag(t *testing.T) {
 		} {
 			f.TCI = uint16(i%8) << link.PriorityShift
 			sent = append(sent, f)
-			if n := len(f.Data); n > 3000 { // and in pieces
+			if n := len(f.Data); n > 3000 { // in pieces, too
 				f.Data, f.More = f.Data[:100], [][]byte{f.Data[100:2000], f.Data[2000:]}
 				sent = append(sent, f)
 			}
@@ -115,19 +116,21 @@ func TestTag(t *testing.T) {
 				t.Errorf("frame %d arrives with %d bytes and tag %#x, want %d and %#x", i, len(g.Data), g.TCI, len(whole), tci)
 			}
 			g.Data, g.More, g.TCI, f.Data, f.More, f.TCI = nil, nil, 0, nil, nil, 0
-			if g.Segmentation != f.Segmentation || g.HeaderLen != f.HeaderLen || g.ChecksumStart != f.ChecksumStart || g.NeedsChecksum != f.NeedsChecksum {
+			if g.Segmentation != f.Segmentation || g.HeaderLen != f.HeaderLen ||
+				g.ChecksumStart != f.ChecksumStart || g.NeedsChecksum != f.NeedsChecksum {
 				t.Errorf("frame %d arrives as %+v, want %+v", i, g, f)
 			}
 			if f.Segmentation != 0 && (s.HeaderLen != 46 || s.ChecksumStart != 38) {
 				t.Errorf("frame %d passes as %+v", i, s)
 			}
 		}
-		// On the wire, each segment has the tag.
+		// On the wire each segment has the tag.
 		var c link.Cutter
 		n := 0
 		for p := range c.Packets(&(*seen)[len(*seen)-1]) {
 			ip := header.IPv4(p[18:])
-			if binary.BigEndian.Uint32(p[12:])&0xffff0fff != 0x81000005 || len(p) != 46+10 || int(ip.TotalLength()) != 38 || !ip.IsChecksumValid() {
+			if binary.BigEndian.Uint32(p[12:])&0xffff0fff != 0x81000005 || len(p) != 46+10 ||
+				int(ip.TotalLength()) != 38 || !ip.IsChecksumValid() {
 				t.Errorf("segment % x", p)
 			}
 			n++
@@ -167,12 +170,12 @@ func TestForeign(t *testing.T) {
 		}
 		synctest.Wait()
 		if len(*got) != 4 || (*got)[0].TCI != 0x1005 || (*got)[1].TCI != 0xe005 || b.Foreign() != 22 {
-			t.Errorf("%d frames come through, %d do not", len(*got), b.Foreign())
+			t.Errorf("%d frames arrive, %d are dropped", len(*got), b.Foreign())
 		}
 	})
 }
 
-// TestNew: the bounds of the ID are checked, and name, MAC, MTU and offloads are the inner link's.
+// TestNew checks the bounds of the ID, and that name, MAC, MTU and offloads are the inner link's.
 func TestNew(t *testing.T) {
 	in := new(pipe.Switch).Port()
 	for _, id := range []int{-1, 0, 4095, 4096, 1 << 16} {
@@ -182,11 +185,11 @@ func TestNew(t *testing.T) {
 	}
 	l := newVLAN(t, in, vlan.MaxID)
 	if l.Name() != in.Name()+".4094" || l.MTU() != in.MTU() || l.MAC().String() != in.MAC().String() || l.Offloads() != in.Offloads() {
-		t.Error("the link's properties are not the inner one's")
+		t.Error("the link's properties differ from the inner link's")
 	}
 	l.Attach(func([]link.Frame) {})
 	if l.Poll() {
-		t.Error("something came")
+		t.Error("a frame arrived")
 	}
 	l.EndPoll()
 	if _, err := l.Write([]link.Frame{{Data: make([]byte, 13)}}); err == nil {
@@ -197,24 +200,25 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// TestMedium: two links share a medium if it is the same VLAN of the same one.
+// TestMedium checks that two links share a medium if they are the same VLAN of the same medium.
 func TestMedium(t *testing.T) {
 	sw := new(pipe.Switch)
-	p, a, b, c, d := sw.Port(), newVLAN(t, sw.Port(), 5), newVLAN(t, sw.Port(), 5), newVLAN(t, sw.Port(), 6), newVLAN(t, new(pipe.Switch).Port(), 5)
+	p, a, b := sw.Port(), newVLAN(t, sw.Port(), 5), newVLAN(t, sw.Port(), 5)
+	c, d := newVLAN(t, sw.Port(), 6), newVLAN(t, new(pipe.Switch).Port(), 5)
 	defer p.Close()
 	if a.Medium() == nil || a.Medium() != b.Medium() || a.Medium() == c.Medium() || a.Medium() == d.Medium() || a.Medium() == p.Medium() {
 		t.Error(a.Medium(), b.Medium(), c.Medium(), d.Medium())
 	}
 	nested := newVLAN(t, newVLAN(t, sw.Port(), 6), 5)
 	if nested.Medium() == a.Medium() {
-		t.Error("a VLAN in a VLAN is the same as the one")
+		t.Error("a VLAN in a VLAN shares the outer VLAN's medium")
 	}
 	if n := testing.AllocsPerRun(100, func() { a.Medium() }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
 
-// BenchmarkWrite is what a tag costs, with a superframe and with a small frame.
+// BenchmarkWrite measures the cost of a tag, for a superframe and a small frame.
 func BenchmarkWrite(b *testing.B) {
 	for _, tagged := range []bool{false, true} {
 		for _, n := range []int{64, 62 * 1040} {
@@ -243,8 +247,8 @@ func BenchmarkWrite(b *testing.B) {
 	}
 }
 
-// TestMediumPluggedInLater: two VLANs have a medium in common if they are the same VLAN of the same switch, whether or not
-// their cables were plugged in when they were made.
+// TestMediumPluggedInLater checks that two VLANs share a medium if they are the same VLAN of the
+// same switch, even if their cables were unplugged at first.
 func TestMediumPluggedInLater(t *testing.T) {
 	a, b := new(pipe.Switch), new(pipe.Switch)
 	on := func(s *pipe.Switch, id int, plugged bool) *vlan.Link {
@@ -252,7 +256,7 @@ func TestMediumPluggedInLater(t *testing.T) {
 		p.SetCarrier(plugged)
 		v := newVLAN(t, p, id)
 		if !plugged && v.Medium() != nil {
-			t.Error("a medium without a cable")
+			t.Error("a medium without carrier")
 		}
 		p.SetCarrier(true)
 		return v

@@ -29,7 +29,7 @@ type message struct {
 type sender struct {
 	port     *port
 	pending  []message
-	room     link.Room // where it is built; its Data is nil if that is buf
+	room     link.Reservation // where it is built; its Data is nil if that is buf
 	arrival  hub.Arrival
 	writer   hub.Writer
 	building bool
@@ -146,7 +146,7 @@ func (s *sender) place(p *path, n int) bool {
 func (s *sender) commit(m *message) {
 	s.describe(m)
 	s.writer.Commit(&s.room, &s.arrival, m.end)
-	s.room = link.Room{}
+	s.room = link.Reservation{}
 	s.count(m, nil)
 }
 
@@ -184,7 +184,7 @@ func (s *sender) Drop() {
 	if m.segments--; m.segments == 0 {
 		if s.room.Data != nil {
 			s.writer.Commit(&s.room, nil, 0)
-			s.room = link.Room{}
+			s.room = link.Reservation{}
 		}
 		s.pending = s.pending[:len(s.pending)-1]
 		s.building = false

@@ -48,7 +48,7 @@ func (w *watch) read() error {
 
 // run takes in what changes, until close.
 func (w *watch) run() {
-	w.kernel.Hear(rtnetlink.Events{
+	w.kernel.Run(rtnetlink.Events{
 		Link: func(at *netlink.LinkAttrs, removed bool) {
 			if at.Index == w.index {
 				w.take(at, removed)

@@ -151,7 +151,7 @@ func (n *Interface) listens(frame []byte) bool {
 // sniffed is an interface's link. What is written to it can be watched.
 type sniffed struct {
 	link.Link
-	placer  link.Placer // the link, or nil
+	placer  link.InPlaceLink // the link, or nil
 	sniffer atomic.Pointer[sniffer]
 }
 

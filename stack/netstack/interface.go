@@ -70,8 +70,8 @@ func (h *Host) addInterface(c *nicConfig) error {
 		neighbours: map[neighbourKey]*neighbour{},
 		trunks:     map[trunkKey]*trunk{},
 	}
-	if p, ok := c.link.(link.Placer); ok {
-		p.TakeInPlace()
+	if p, ok := c.link.(link.InPlaceLink); ok {
+		p.AllowInPlace()
 		n.link.placer = p
 	}
 	n.endpoint = NewEndpoint(n.link)

@@ -11,7 +11,7 @@ import (
 	"github.com/softrnic/softrnic/stack/netstack"
 )
 
-// narrow is a link.Placer that has room for every second frame only, and notes in what order it gets to know of frames.
+// narrow is a link.InPlaceLink that has room for every second frame only, and notes in what order it gets to know of frames.
 type narrow struct {
 	link.Link
 	mu     sync.Mutex // gVisor resolves addresses on goroutines of its own
@@ -32,18 +32,18 @@ func (n *narrow) noted() []string {
 	return slices.Clone(n.frames)
 }
 
-func (n *narrow) TakeInPlace() {}
+func (n *narrow) AllowInPlace() {}
 
 func (n *narrow) Backlog([6]byte) int { return 0 }
 
-func (n *narrow) Reserve(_ [6]byte, size int) link.Room {
+func (n *narrow) Reserve(_ [6]byte, size int) link.Reservation {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.tries++; n.tries%2 == 1 {
-		return link.Room{}
+		return link.Reservation{}
 	}
 	n.frames = append(n.frames, "placed")
-	return link.Room{Data: make([]byte, size), In: n}
+	return link.Reservation{Data: make([]byte, size), Owner: n}
 }
 
 func (n *narrow) Commit(uint64, *link.Frame, int) {}

@@ -16,7 +16,7 @@ import (
 // The way of a datagram out: Datagram gives room in the sender's buffer for headers and payload, in the frame that is being
 // built as long as the datagram fits in; finish completes the frame's headers once its payload is written; emit hands the
 // finished frames to the link, which copies them or sends them, so that the buffer is free again. Where the link is memory
-// that the receiver reads (link.Placer), the frame is built there instead, and finish commits it.
+// that the receiver reads (link.InPlaceLink), the frame is built there instead, and finish commits it.
 
 // Bytes of a sender's buffer: small frames share its first half, and a whole superframe still fits behind them. What a frame
 // has behind its headers begins on a cache line: the kernel copies that to the beginning of a page.
@@ -37,7 +37,7 @@ type sender struct {
 	// The frame being built is mem[start:end] on path; path is nil if there is none. mem is room's, or buf.
 	path       *path
 	mem        []byte
-	room       link.Room  // its Data is nil if the frame is built in buf
+	room       link.Reservation  // its Data is nil if the frame is built in buf
 	mac        uint64     // whose room it is
 	committed  link.Frame // the last one: a local variable would be allocated for each
 	start, end int
@@ -213,8 +213,8 @@ func (s *sender) Cut() { s.finish() }
 // commit sends the n bytes of frame in the room, of which f says the rest.
 func (s *sender) commit(f *link.Frame, n int) {
 	s.committed = *f
-	s.room.In.Commit(s.room.At, &s.committed, n)
-	s.room, s.mem, s.start, s.end = link.Room{}, s.buf[:], 0, 0
+	s.room.Owner.Commit(s.room.At, &s.committed, n)
+	s.room, s.mem, s.start, s.end = link.Reservation{}, s.buf[:], 0, 0
 }
 
 // begin finishes the frame being built and starts the next with p's headers.

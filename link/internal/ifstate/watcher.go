@@ -34,8 +34,8 @@ type Watcher struct {
 // says that the interface is the other end of the link's cable, as with TAP, rather than the link
 // itself. If it or its bridge is down, the link then has no carrier, rather than being disabled.
 // Where the kernel sends no notifications, state and MTU never change.
-func New(name string, farSide bool) (*Watcher, error) { // before the state is read, so that no change is missed
-	kernel, err := rtnetlink.Listen() // before the present state is read, so that no change is missed
+func New(name string, farSide bool) (*Watcher, error) {
+	kernel, err := rtnetlink.Listen() // before the state is read, so that no change is missed
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
@@ -49,7 +49,7 @@ func New(name string, farSide bool) (*Watcher, error) { // before the state is r
 		kernel.Close()
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	go kernel.Hear(rtnetlink.Events{
+	go kernel.Run(rtnetlink.Events{
 		Link: func(at *netlink.LinkAttrs, removed bool) {
 			w.apply(func() {
 				switch {

@@ -44,7 +44,7 @@ type Route struct{}
 
 func (*Client) Route(src, dst netip.Addr, qpn uint32) *Route { return nil }
 func (*Route) Leave()                                        {}
-func (*Route) Reserve(int) link.Room                         { return link.Room{} }
+func (*Route) Reserve(int) link.Reservation                  { return link.Reservation{} }
 func (*Route) Send(*Arrival, *Writer) bool                   { return false }
 func (*Route) Backlog() int                                  { return 0 }
 func (*Route) HasRings() bool                                { return false }

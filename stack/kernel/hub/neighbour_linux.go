@@ -130,11 +130,11 @@ func (r *Route) Leave() {
 
 // Reserve sets room for RecordLen and n bytes aside in the other client's ring, for which Commit is to be called; its Data is nil if
 // there are no rings, or no room.
-func (r *Route) Reserve(n int) link.Room {
+func (r *Route) Reserve(n int) link.Reservation {
 	if p := r.pair.Load(); p != nil {
 		return p.Reserve(recordLen + n)
 	}
-	return link.Room{}
+	return link.Reservation{}
 }
 
 // Send hands complete datagrams to the other client, as soon as there is room; false if there are no rings.

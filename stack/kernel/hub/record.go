@@ -93,12 +93,12 @@ type Writer struct {
 
 // Commit hands datagrams to another client that were written into room that Route.Reserve gave, behind RecordLen bytes: n bytes,
 // which have no ICRC, and of which a says the rest; or gives the room back if n is 0.
-func (w *Writer) Commit(room *link.Room, a *Arrival, n int) {
+func (w *Writer) Commit(room *link.Reservation, a *Arrival, n int) {
 	w.frames[0] = link.Frame{}
 	if n > 0 {
 		putRecord(room.Data, a)
 		w.frames[0].HeaderLen, w.frames[0].NoICRC = recordLen, true
 		n += recordLen
 	}
-	room.In.Commit(room.At, &w.frames[0], n)
+	room.Owner.Commit(room.At, &w.frames[0], n)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/softrnic/softrnic/link/linktest"
 )
 
-// placed has a frame built in a room; false if there is none.
+// placed builds a frame in a reservation. It returns false if there is no room.
 func placed(t testing.TB, l *Link, f link.Frame) bool {
 	t.Helper()
 	r := l.Reserve([6]byte(f.Data), len(f.Data)+100)
@@ -20,23 +20,23 @@ func placed(t testing.TB, l *Link, f link.Frame) bool {
 		return false
 	}
 	if len(r.Data) != len(f.Data)+100 {
-		t.Fatalf("a room of %d bytes for %d", len(r.Data), len(f.Data)+100)
+		t.Fatalf("a reservation of %d bytes, want %d", len(r.Data), len(f.Data)+100)
 	}
 	n := copy(r.Data, f.Data)
-	r.In.Commit(r.At, &f, n)
+	r.Owner.Commit(r.At, &f, n)
 	return true
 }
 
-// TestPlace: frames are built in the memory of a host that takes them in place, in order with those that are written, and
-// only for such a host.
-func TestPlace(t *testing.T) {
+// TestInPlace checks that frames are built in the memory of a host that accepts them in place, in
+// order with written frames, and not for other hosts.
+func TestInPlace(t *testing.T) {
 	dir := directory(t)
 	a, b, c := join(t, dir), join(t, dir), join(t, dir)
-	await(t, "three have met", func() bool { return len(a.Peers()) == 2 && len(b.Peers()) == 2 && len(c.Peers()) == 2 })
+	await(t, "three are connected", func() bool { return len(a.Peers()) == 2 && len(b.Peers()) == 2 && len(c.Peers()) == 2 })
 	super := linktest.Superframe(b.MAC(), a.MAC(), true, 60, 1040)
 	super.NoICRC = true
 	if placed(t, a, super) {
-		t.Error("there is room with a host that has not said that it takes frames in place")
+		t.Error("Reserve succeeds for a host without AllowInPlace")
 	}
 	type got struct {
 		f     link.Frame
@@ -44,7 +44,7 @@ func TestPlace(t *testing.T) {
 		in    bool
 	}
 	frames := make(chan got, 16)
-	b.TakeInPlace()
+	b.AllowInPlace()
 	b.Attach(func(batch []link.Frame) {
 		for _, f := range batch {
 			g := got{f: f, in: len(f.More) > 0, whole: bytes.Clone(f.Data)}
@@ -61,14 +61,14 @@ func TestPlace(t *testing.T) {
 	await(t, "there is room", func() bool {
 		r := a.Reserve([6]byte(b.MAC()), 100)
 		if r.Data != nil {
-			r.In.Commit(r.At, &link.Frame{}, 0)
+			r.Owner.Commit(r.At, &link.Frame{}, 0)
 		}
 		return r.Data != nil
 	})
 	plain := linktest.Plain(b.MAC(), a.MAC(), 4200, "largest")
 	short := linktest.Plain(b.MAC(), a.MAC(), 50, "short")
 	short.NoICRC, short.HeaderLen = true, 42
-	for i := range 300 { // many times round the ring
+	for i := range 300 { // wraps around the ring many times
 		if !placed(t, a, super) {
 			t.Fatalf("no room, frame %d", i)
 		}
@@ -80,52 +80,56 @@ func TestPlace(t *testing.T) {
 			f  link.Frame
 			in bool
 		}{{super, true}, {plain, false}, {short, false}} {
-			if g := <-frames; !bytes.Equal(g.whole, want.f.Data) || g.in != want.in || g.f.NoICRC != want.f.NoICRC || g.f.Segmentation != want.f.Segmentation {
-				t.Fatalf("round %d: %d bytes in place: %t, without ICRC: %t; want %d, %t", i, len(g.whole), g.in, g.f.NoICRC, len(want.f.Data), want.in)
+			if g := <-frames; !bytes.Equal(g.whole, want.f.Data) || g.in != want.in ||
+				g.f.NoICRC != want.f.NoICRC || g.f.Segmentation != want.f.Segmentation {
+				t.Fatalf("round %d: %d bytes in place: %t, without ICRC: %t; want %d, %t",
+					i, len(g.whole), g.in, g.f.NoICRC, len(want.f.Data), want.in)
 			}
 		}
 	}
 	if r := a.Reserve([6]byte(c.MAC()), 100); r.Data != nil {
-		t.Error("there is room with another host, which does not take frames in place")
+		t.Error("Reserve succeeds for another host without AllowInPlace")
 	}
 	if r := a.Reserve([6]byte{2, 9, 9}, 100); r.Data != nil {
-		t.Error("there is room with nobody")
+		t.Error("Reserve succeeds for an unknown address")
 	}
-	// One that lies is not believed, by a host that takes none.
+	// A host without AllowInPlace drops frames without an ICRC.
 	p := a.medium.(*segment).peer([6]byte(c.MAC()))
 	f := linktest.Superframe(c.MAC(), a.MAC(), true, 60, 1040)
 	f.NoICRC = true
 	p.Send([]link.Frame{f})
-	await(t, "it is counted", func() bool { return c.Malformed() == 1 })
+	await(t, "the frame is counted as malformed", func() bool { return c.Malformed() == 1 })
 }
 
-// TestPlaceAfterTheEnd: memory is there for as long as a frame is built in it, though the pair has ended.
-func TestPlaceAfterTheEnd(t *testing.T) {
+// TestReservationOutlivesPair checks that memory stays mapped while a frame is built in it, though
+// the pair has ended.
+func TestReservationOutlivesPair(t *testing.T) {
 	dir := directory(t)
 	a, b := join(t, dir), join(t, dir)
-	await(t, "two have met", func() bool { return len(a.Peers()) == 1 && len(b.Peers()) == 1 })
+	await(t, "two are connected", func() bool { return len(a.Peers()) == 1 && len(b.Peers()) == 1 })
 	_, before := descriptorsOpen(t)
-	b.TakeInPlace()
+	b.AllowInPlace()
 	b.Attach(func([]link.Frame) {})
 	a.Attach(func([]link.Frame) {})
-	var r link.Room
+	var r link.Reservation
 	await(t, "there is room", func() bool { r = a.Reserve([6]byte(b.MAC()), 1000); return r.Data != nil })
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "it has gone", func() bool { return len(a.Peers()) == 0 })
+	await(t, "the peer has left", func() bool { return len(a.Peers()) == 0 })
 	clear(r.Data)
-	await(t, "three of four mappings are gone", func() bool { _, m := descriptorsOpen(t); return m == before-3 })
-	r.In.Commit(r.At, &link.Frame{}, len(r.Data))
-	await(t, "so is the fourth", func() bool { _, m := descriptorsOpen(t); return m == before-4 })
+	await(t, "three of four mappings are unmapped", func() bool { _, m := descriptorsOpen(t); return m == before-3 })
+	r.Owner.Commit(r.At, &link.Frame{}, len(r.Data))
+	await(t, "the fourth is unmapped", func() bool { _, m := descriptorsOpen(t); return m == before-4 })
 }
 
-// TestPollerComesAndGoes: whether the host polls, has just ended polling or never did, each frame arrives, once, in
-// order, and in one call at a time. It is called Polled if a Poll brings it.
-func TestPollerComesAndGoes(t *testing.T) {
+// TestPollingStartsAndStops checks that each frame arrives once, in order and in one call at a
+// time, whether the host polls, has just stopped or has never polled. A frame that Poll receives is
+// marked Polled.
+func TestPollingStartsAndStops(t *testing.T) {
 	dir := directory(t)
 	a, b := join(t, dir), join(t, dir)
-	await(t, "two have met", func() bool { return len(a.Peers()) == 1 && len(b.Peers()) == 1 })
+	await(t, "two are connected", func() bool { return len(a.Peers()) == 1 && len(b.Peers()) == 1 })
 	if a.Poll() {
 		t.Error("Poll before Attach received something")
 	}
@@ -139,21 +143,21 @@ func TestPollerComesAndGoes(t *testing.T) {
 	arrived := make(chan uint32, 1)
 	b.Attach(func(frames []link.Frame) {
 		if busy.Swap(true) {
-			t.Error("two calls at once")
+			t.Error("concurrent calls of the receiver")
 		}
 		for _, f := range frames {
 			n := binary.BigEndian.Uint32(f.Data[14:])
 			if n != got.Load() {
-				t.Errorf("frame %d where %d was due", n, got.Load())
+				t.Errorf("frame %d, want %d", n, got.Load())
 			}
 			if f.Polled {
 				polled.Add(1)
 				if !polling.Load() {
-					t.Error("polled, outside Poll")
+					t.Error("a frame is marked Polled outside of Poll")
 				}
 			}
 			got.Add(1)
-			busy.Store(false) // who hears of the frame may poll at once
+			busy.Store(false) // the reader of the frame may poll at once
 			arrived <- n
 			busy.Store(true)
 		}
@@ -168,7 +172,7 @@ func TestPollerComesAndGoes(t *testing.T) {
 			b.EndPoll()
 		}
 		send(t, a, f)
-		if i%3 == 2 { // polls that bring the frame, or stop without a word
+		if i%3 == 2 { // polls that receive the frame, or stop without EndPoll
 			for n := uint32(0); n < i%7 && got.Load() == i; n++ {
 				poll()
 			}
@@ -176,15 +180,16 @@ func TestPollerComesAndGoes(t *testing.T) {
 		<-arrived
 	}
 	if polled.Load() == 0 {
-		t.Error("no Poll has brought a frame")
+		t.Error("no Poll has received a frame")
 	}
 }
 
-// TestPollersEndAtOnce: a frame arrives though of two that poll one ends while the other is in the middle of its last Poll.
+// TestPollersEndAtOnce checks that a frame arrives if one of two pollers calls EndPoll while the
+// other is in its last Poll.
 func TestPollersEndAtOnce(t *testing.T) {
 	dir := directory(t)
 	a, b := join(t, dir), join(t, dir)
-	await(t, "two have met", func() bool { return len(a.Peers()) == 1 && len(b.Peers()) == 1 })
+	await(t, "two are connected", func() bool { return len(a.Peers()) == 1 && len(b.Peers()) == 1 })
 	arrived := make(chan struct{}, 1)
 	b.Attach(func([]link.Frame) { arrived <- struct{}{} })
 	f := linktest.Plain(b.MAC(), a.MAC(), 50, "")
@@ -208,19 +213,19 @@ func TestPollersEndAtOnce(t *testing.T) {
 	}
 }
 
-// TestPolledPeerDies: who polls learns that a process is gone, and what waits for room in another's ring goes on while the
-// sender polls.
+// TestPolledPeerDies checks that a poller notices a peer's death, and that queued frames proceed
+// while the sender polls.
 func TestPolledPeerDies(t *testing.T) {
 	dir := directory(t)
 	a, b, c := join(t, dir), join(t, dir), join(t, dir, Ring(256<<10))
-	await(t, "three have met", func() bool { return len(a.Peers()) == 2 && len(b.Peers()) == 2 && len(c.Peers()) == 2 })
+	await(t, "three are connected", func() bool { return len(a.Peers()) == 2 && len(b.Peers()) == 2 && len(c.Peers()) == 2 })
 	a.Attach(func([]link.Frame) {})
 	b.Attach(func([]link.Frame) {})
 	a.Poll()
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "it has gone", func() bool { a.Poll(); return len(a.Peers()) == 1 })
+	await(t, "the peer has left", func() bool { a.Poll(); return len(a.Peers()) == 1 })
 	const frames = 1000
 	f := linktest.Plain(c.MAC(), a.MAC(), 4200, "")
 	for range frames {
@@ -228,24 +233,24 @@ func TestPolledPeerDies(t *testing.T) {
 		a.Poll()
 	}
 	if a.Backlog([6]byte(c.MAC())) == 0 {
-		t.Error("nothing waits for room")
+		t.Error("no bytes wait for room")
 	}
 	var got atomic.Int64
 	c.Attach(func(batch []link.Frame) { got.Add(int64(len(batch))) })
-	await(t, "all has come", func() bool { a.Poll(); return got.Load() == frames })
+	await(t, "all frames have arrived", func() bool { a.Poll(); return got.Load() == frames })
 	if n := a.Backlog([6]byte(c.MAC())); n != 0 {
 		t.Errorf("%d bytes wait", n)
 	}
 }
 
-// TestCloseWhilePolled: Close returns, and nothing is received afterwards.
+// TestCloseWhilePolled checks that Close returns, and that nothing is received afterwards.
 func TestCloseWhilePolled(t *testing.T) {
 	dir := directory(t)
 	b := join(t, dir)
 	b.Attach(func([]link.Frame) {})
 	for range 20 {
 		a := join(t, dir)
-		await(t, "two have met", func() bool { return len(a.Peers()) == 1 && len(b.Peers()) == 1 })
+		await(t, "two are connected", func() bool { return len(a.Peers()) == 1 && len(b.Peers()) == 1 })
 		var closed atomic.Bool
 		a.Attach(func([]link.Frame) {
 			if closed.Load() {
@@ -275,6 +280,6 @@ func TestCloseWhilePolled(t *testing.T) {
 		a.EndPoll()
 		close(stop)
 		<-done
-		await(t, "one is left", func() bool { return len(b.Peers()) == 0 })
+		await(t, "one process is left", func() bool { return len(b.Peers()) == 0 })
 	}
 }
