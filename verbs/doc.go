@@ -54,7 +54,6 @@
 //
 // # For providers
 //
-// An application needs none of [Provider], [ProviderQP], [ProviderAH], [ProviderFlow] and [QPHandle], and no function or
-// method whose documentation ends with "For providers only". They are in the files provider.go, provider_qp.go and
-// provider_objects.go.
+// An application needs none of [Provider], [ProviderQP], [ProviderAH], [ProviderFlow], [QPHandle], [RegisteredMR], [PostedSend],
+// [PostedRecv], [BeginGuard] and [EndGuard]. They are in the files provider.go, provider_qp.go and provider_objects.go.
 package verbs

@@ -98,8 +98,8 @@ func TestCounters(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	}
-	c.Count(100)
-	c.Count(20)
+	r.lq.Count(c, 100)
+	r.lq.Count(c, 20)
 	got := []uint64{9, 9, 9, 9}
 	check(t, c.Read(got))
 	if !slices.Equal(got, []uint64{120, 0, 2, 0}) {

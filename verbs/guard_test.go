@@ -10,7 +10,7 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestGuardTakesFaultsOfRegionsOnly: Guard, and BeginGuard with EndGuard, make false of a fault of the memory that they were given.
+// TestGuardTakesFaultsOfRegionsOnly: BeginGuard with EndGuard makes false of a fault of the memory that they were given.
 // Every other panic goes on: of a wrong program, and of other memory.
 func TestGuardTakesFaultsOfRegionsOnly(t *testing.T) {
 	page := syscall.Getpagesize()
@@ -37,31 +37,25 @@ func TestGuardTakesFaultsOfRegionsOnly(t *testing.T) {
 		"a wrong type":           {func() { _ = any(index).(string) }, false},
 		"another panic":          {func() { panic("mine") }, false},
 	} {
-		guards := map[string]func() bool{
-			"Guard": func() bool { return verbs.Guard(c.f, make([]byte, 10), region) },
-			"EndGuard": func() bool {
-				return func() (ok bool) {
-					defer verbs.EndGuard(verbs.BeginGuard(), &ok, make([]byte, 10), region)
-					c.f()
-					return true
-				}()
-			},
+		var panicked any
+		ok := func() bool {
+			defer func() { panicked = recover() }()
+			return guarded(c.f, make([]byte, 10), region)
+		}()
+		if ok || (panicked == nil) != c.taken {
+			t.Errorf("%s: %v, panic %v", name, ok, panicked)
 		}
-		for guard, call := range guards {
-			var panicked any
-			ok := func() bool {
-				defer func() { panicked = recover() }()
-				return call()
-			}()
-			if ok || (panicked == nil) != c.taken {
-				t.Errorf("%s, %s: %v, panic %v", guard, name, ok, panicked)
-			}
-			if _, is := panicked.(runtime.Error); panicked != nil && !is && name != "another panic" {
-				t.Errorf("%s, %s: the panic became %v", guard, name, panicked)
-			}
+		if _, is := panicked.(runtime.Error); panicked != nil && !is && name != "another panic" {
+			t.Errorf("%s: the panic became %v", name, panicked)
 		}
 	}
-	if !verbs.Guard(func() {}, region) {
+	if !guarded(func() {}, region) {
 		t.Error("nothing has faulted")
 	}
+}
+
+func guarded(f func(), mem ...[]byte) (ok bool) {
+	defer verbs.EndGuard(verbs.BeginGuard(), &ok, mem...)
+	f()
+	return true
 }

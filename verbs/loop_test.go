@@ -234,3 +234,6 @@ func pollAll(t testing.TB, cq *verbs.CQ) []verbs.WC {
 	check(t, err)
 	return wcs[:n]
 }
+
+// registered is mr as a provider sees it.
+func registered(mr *verbs.MR) *verbs.RegisteredMR { return (*verbs.RegisteredMR)(mr) }

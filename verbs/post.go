@@ -273,7 +273,7 @@ func (qp *QP) gather(data []byte, list []SGE) error {
 			}
 			qp.inlineMR = mr
 		}
-		if mr.Null() {
+		if mr.kind == mrNull {
 			clear(data[:e.Length])
 			data = data[e.Length:]
 			continue
@@ -285,14 +285,21 @@ func (qp *QP) gather(data []byte, list []SGE) error {
 				e.Length, mr.Length(), mr.Addr())
 		}
 		to := data[:len(b)]
-		if !mr.MayFault() {
+		if !(*RegisteredMR)(mr).MayFault() {
 			copy(to, b)
-		} else if !Guard(func() { copy(to, b) }, b) {
+		} else if !copyGuarded(to, b) {
 			return Errorf(ErrInvalid, qp.op("post send to"), "inline SGE %d: the memory at %#x faults", i, e.Addr)
 		}
 		data = data[len(b):]
 	}
 	return nil
+}
+
+// copyGuarded returns false if reading src faults.
+func copyGuarded(dst, src []byte) (ok bool) {
+	defer EndGuard(BeginGuard(), &ok, src)
+	copy(dst, src)
+	return true
 }
 
 func (qp *QP) queueRecv(wr *RecvWR) error {

@@ -5,10 +5,9 @@ import (
 	"net/netip"
 )
 
-// What a provider needs of this package, and an application does not, is in the files whose names begin with provider:
-// this one has the interfaces that a provider implements, provider_qp.go the QPHandle that it is given, and
-// provider_objects.go the methods of application types, and the functions, that are for providers only. The docstring
-// of each of those ends with the sentence "For providers only."
+// The files whose names begin with provider hold what a provider needs of this package and an application does not. This one has the
+// interfaces that a provider implements, provider_qp.go the QPHandle that it is given, and provider_objects.go what it needs of
+// regions, of posted requests, and of memory that may fault.
 //
 // Division of labour: this package owns every object, checks every argument, runs the state machines, and holds the work
 // queues and completion queues. A provider takes posted work requests from a QP through its [QPHandle], carries them out,
@@ -40,7 +39,7 @@ type Provider interface {
 	DeregMR(mr *MR)
 
 	// AllocMW chooses the rkey of a memory window that is not bound yet. DeallocMW makes it invalid; the caller then
-	// takes and releases QP locks as after DeregMR. While a window is bound, its region counts it (MR.AddWindow).
+	// takes and releases QP locks as after DeregMR. While a window is bound, its region counts it (RegisteredMR.AddWindow).
 	AllocMW(mw *MW) (rkey uint32, err error)
 	DeallocMW(mw *MW)
 

@@ -4,7 +4,7 @@ import "runtime"
 
 // QPHandle gives a provider access to one QP: its lock, attributes and queues. All methods but Lock need the QP locked,
 // except where they say otherwise. Send work requests are numbered by their place in the send queue, from 0, which is
-// the oldest that is not completed. A pointer into a queue is valid until that request is completed. For providers only.
+// the oldest that is not completed. A pointer into a queue is valid until that request is completed.
 type QPHandle struct{ qp *QP }
 
 // Lock locks the QP. The lock is not reentrant: completing a work request never calls back into the provider or the
@@ -95,7 +95,7 @@ func (h QPHandle) Attr() *QPAttr { return &h.qp.attr }
 func (h QPHandle) SendLen() int { return h.qp.sq.len() }
 
 // Send returns the i-th oldest send work request that is not completed, 0 ≤ i < SendLen.
-func (h QPHandle) Send(i int) *SendWR { return h.qp.sq.at(i) }
+func (h QPHandle) Send(i int) *PostedSend { return (*PostedSend)(h.qp.sq.at(i)) }
 
 // CompleteSend removes the oldest send work request from the queue. It adds a work completion to the send CQ if the
 // request is signaled or status is not WCSuccess. byteLen is the number of bytes that a READ or an atomic placed.
@@ -104,7 +104,7 @@ func (h QPHandle) CompleteSend(status WCStatus, byteLen uint32) { h.qp.completeS
 // Recv returns the receive work request that the next incoming message consumes, nil if there is none. It is the oldest
 // of the QP's receive queue; of an SRQ, Recv moves the oldest request to this QP. It returns the same request until
 // CompleteRecv.
-func (h QPHandle) Recv() *RecvWR { return h.qp.currentRecv() }
+func (h QPHandle) Recv() *PostedRecv { return (*PostedRecv)(h.qp.currentRecv()) }
 
 // CompleteRecv completes the request that Recv returned. It fills in wc.WRID and wc.QPNum; the provider sets all
 // other fields. solicited says whether the message had the solicited event bit.
@@ -125,3 +125,12 @@ func (h QPHandle) Drained() { h.qp.drained() }
 
 // Event reports an asynchronous event of the QP, such as EventCommEst, to the application.
 func (h QPHandle) Event(t AsyncEventType) { h.qp.event(t) }
+
+// AH returns the provider's half of an address handle.
+func (h QPHandle) AH(ah *AH) ProviderAH { return ah.prov }
+
+// Count counts one more frame, of n bytes, of a flow that steers to the QP. It needs no lock.
+func (h QPHandle) Count(c *Counters, n int) {
+	c.packets.Add(1)
+	c.bytes.Add(uint64(n))
+}

@@ -57,7 +57,7 @@ func TestRereg(t *testing.T) {
 	if err := other.Dealloc(); !errors.Is(err, verbs.ErrBusy) {
 		t.Errorf("got %v, want ErrBusy", err)
 	}
-	if !mr.AddWindow() {
+	if !registered(mr).AddWindow() {
 		t.Fatal("it cannot be held")
 	}
 	for what, err := range map[string]error{"Dereg": mr.Dereg(), "Rereg": mr.Rereg(verbs.ReregAccess, nil, nil, 0)} {
@@ -65,13 +65,13 @@ func TestRereg(t *testing.T) {
 			t.Errorf("%s: got %v, want ErrBusy", what, err)
 		}
 	}
-	mr.RemoveWindow()
+	registered(mr).RemoveWindow()
 	check(t, mr.Dereg())
 	check(t, other.Dealloc())
 	if err := mr.Rereg(verbs.ReregAccess, nil, nil, 0); !errors.Is(err, verbs.ErrDestroyed) {
 		t.Errorf("got %v, want ErrDestroyed", err)
 	}
-	if mr.AddWindow() {
+	if registered(mr).AddWindow() {
 		t.Error("a region that is gone was held")
 	}
 }
@@ -80,7 +80,7 @@ func TestNullMR(t *testing.T) {
 	r := newRig(t)
 	r.bring(t, verbs.StateRTS)
 	mr := must(r.pd.AllocNullMR())(t)
-	if !mr.Null() || mr.Length() != 0 || mr.Access() != verbs.AccessLocalWrite {
+	if !registered(mr).Null() || mr.Length() != 0 || mr.Access() != verbs.AccessLocalWrite {
 		t.Errorf("got %+v", mr)
 	}
 	if err := mr.Rereg(verbs.ReregAccess, nil, nil, 0); !errors.Is(err, verbs.ErrInvalid) {
@@ -114,7 +114,7 @@ func TestInlineFault(t *testing.T) {
 		}
 	}
 	mr := must(r.pd.RegFile(f, 0, int(2*page), verbs.AccessLocalWrite))(t)
-	if !mr.MayFault() {
+	if !registered(mr).MayFault() {
 		t.Error("a mapping that cannot fault")
 	}
 	if err := mr.Rereg(verbs.ReregTranslation, nil, make([]byte, 1), 0); !errors.Is(err, verbs.ErrInvalid) {
@@ -143,20 +143,20 @@ func TestPersist(t *testing.T) {
 	const size = 1 << 20
 	check(t, f.Truncate(size))
 	plain := must(r.pd.RegMR(make([]byte, 8), 0))(t)
-	if err := plain.Persist(plain.Buf()); !errors.Is(err, verbs.ErrInvalid) {
+	if err := registered(plain).Persist(plain.Buf()); !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("memory of no file: %v", err)
 	}
 	check(t, plain.Dereg())
 	for range 20 {
 		mr := must(r.pd.RegFile(f, 0, size, verbs.AccessLocalWrite))(t)
 		b := mr.Buf()[5000:10_000]
-		check(t, mr.Persist(nil))
-		check(t, mr.Persist(b))
+		check(t, registered(mr).Persist(nil))
+		check(t, registered(mr).Persist(b))
 		begun, ended := make(chan bool), make(chan error)
 		go func() {
 			close(begun)
 			for {
-				if err := mr.Persist(b); err != nil {
+				if err := registered(mr).Persist(b); err != nil {
 					ended <- err
 					return
 				}
@@ -168,14 +168,4 @@ func TestPersist(t *testing.T) {
 			t.Fatalf("while it is deregistered: %v", err)
 		}
 	}
-}
-
-// TestGuardLetsOthersPanic: Guard recovers from memory faults and from no other panic.
-func TestGuardLetsOthersPanic(t *testing.T) {
-	defer func() {
-		if e := recover(); e != "mine" {
-			t.Errorf("got %v", e)
-		}
-	}()
-	verbs.Guard(func() { panic("mine") })
 }

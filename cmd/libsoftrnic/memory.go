@@ -148,7 +148,7 @@ func srAdviseMR(p C.uint32_t, list *C.struct_sr_sge, n C.uint32_t) C.int {
 				return false
 			}
 			_, ok := mr.Bytes(s.Addr, uint64(s.Length))
-			return ok || mr.Null()
+			return ok || (*verbs.RegisteredMR)(mr).Null()
 		})
 		if !there {
 			return C.int(syscall.EFAULT)

@@ -210,7 +210,7 @@ func (q *qp) mayMove() bool {
 
 // moveNext moves the message of the next request, wr, to p, or the next part of it, and returns how
 // many bytes that was. If not ok, nothing has changed, and it has to go through the stream.
-func (q *qp) moveNext(p *qp, wr *verbs.SendWR) (moved uint64, ok bool) {
+func (q *qp) moveNext(p *qp, wr *verbs.PostedSend) (moved uint64, ok bool) {
 	t := &q.tx
 	n := wr.Length() - t.cursor.off
 	last := n <= memory.HoldMost
@@ -251,7 +251,7 @@ func (q *qp) moveNext(p *qp, wr *verbs.SendWR) (moved uint64, ok bool) {
 }
 
 // completeBoth completes a request that was moved, and the peer's receive request with it.
-func (q *qp) completeBoth(p *qp, wr *verbs.SendWR) {
+func (q *qp) completeBoth(p *qp, wr *verbs.PostedSend) {
 	wc := verbs.WC{Opcode: verbs.WCRecv, ByteLen: uint32(wr.Length())}
 	switch wr.Opcode {
 	case verbs.SendWithInv:
@@ -285,12 +285,12 @@ func (q *qp) message(list []verbs.SGE) memory.Message {
 }
 
 // destination is the memory that a receive request of q's names.
-func (q *qp) destination(recv *verbs.RecvWR) memory.Message {
+func (q *qp) destination(recv *verbs.PostedRecv) memory.Message {
 	return memory.Message{Regions: q.e.regions, PD: q.h.RecvPD(), List: recv.SGList}
 }
 
 // moveSend places n bytes of a SEND in the peer's oldest receive request.
-func (q *qp) moveSend(p *qp, wr *verbs.SendWR, n uint64) bool {
+func (q *qp) moveSend(p *qp, wr *verbs.PostedSend, n uint64) bool {
 	length, off := wr.Length(), q.tx.cursor.off
 	if length > MaxMessage || p.srq && !memory.Sound(wr, q.message(wr.SGList), off, n) {
 		return false
@@ -309,7 +309,7 @@ func (q *qp) countMessage(p *qp, queue int) {
 }
 
 // moveWrite places n bytes of a WRITE in the memory that it names.
-func (q *qp) moveWrite(p *qp, wr *verbs.SendWR, n uint64) bool {
+func (q *qp) moveWrite(p *qp, wr *verbs.PostedSend, n uint64) bool {
 	off := q.tx.cursor.off
 	if n > 0 && p.h.Attr().QPAccessFlags&verbs.AccessRemoteWrite == 0 {
 		return false
@@ -341,7 +341,7 @@ func (q *qp) moveWrite(p *qp, wr *verbs.SendWR, n uint64) bool {
 func (q *qp) allowReads(p *qp) bool { return q.conn.ord > 0 && p.tx.responses.depth > 0 }
 
 // moveRead fetches n bytes of what a READ names.
-func (q *qp) moveRead(p *qp, wr *verbs.SendWR, n uint64) bool {
+func (q *qp) moveRead(p *qp, wr *verbs.PostedSend, n uint64) bool {
 	length, off := wr.Length(), q.tx.cursor.off
 	if off == 0 && (!q.allowReads(p) || n > 0 && p.h.Attr().QPAccessFlags&verbs.AccessRemoteRead == 0) {
 		return false
@@ -363,7 +363,7 @@ func (q *qp) moveRead(p *qp, wr *verbs.SendWR, n uint64) bool {
 }
 
 // moveAtomic executes an atomic.
-func (q *qp) moveAtomic(p *qp, wr *verbs.SendWR) bool {
+func (q *qp) moveAtomic(p *qp, wr *verbs.PostedSend) bool {
 	if !q.allowReads(p) {
 		return false
 	}

@@ -346,7 +346,7 @@ func (m *matrix) check(s, other *matrixSide) {
 func (m *matrix) checkAnswer(s, other *matrixSide, i int) {
 	switch wr := s.work[i]; wr.Opcode {
 	case verbs.RDMARead:
-		n, from := int(wr.Length()), int(wr.RemoteAddr-other.node.regions[0].Addr())-sourceAt
+		n, from := lengthOf(wr), int(wr.RemoteAddr-other.node.regions[0].Addr())-sourceAt
 		if at := sinkAt + i*mostBytes; !bytes.Equal(s.buf[at:at+n], other.source[from:from+n]) {
 			m.t.Errorf("READ %d has not brought what is there", i)
 		}
@@ -371,4 +371,12 @@ func (s *matrixSide) sent(wr *verbs.SendWR) (data []byte) {
 		data = append(data, s.source[off-sourceAt:off-sourceAt+int(g.Length)]...)
 	}
 	return data
+}
+
+// lengthOf is the number of bytes of a request.
+func lengthOf(wr *verbs.SendWR) (n int) {
+	for _, e := range wr.SGList {
+		n += int(e.Length)
+	}
+	return n
 }

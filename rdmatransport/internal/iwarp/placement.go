@@ -128,7 +128,7 @@ func (q *qp) placeRead(h *ddp.Tagged, payload []byte) error {
 }
 
 // oldestRead is the READ or atomic that the next response is for; nil if none is outstanding.
-func (q *qp) oldestRead() *verbs.SendWR {
+func (q *qp) oldestRead() *verbs.PostedSend {
 	t := &q.tx
 	if len(t.reads.list) == 0 {
 		return nil

@@ -62,7 +62,7 @@ func (q *qp) inWrite() bool {
 
 // executeLocal binds or invalidates a window, or fails a request whose fault is known: nothing is
 // sent. A request that fails waits until it is the oldest.
-func (q *qp) executeLocal(wr *verbs.SendWR) bool {
+func (q *qp) executeLocal(wr *verbs.PostedSend) bool {
 	c := &q.tx.cursor
 	status := c.refusal()
 	switch {
@@ -98,7 +98,7 @@ func (q *qp) refuseRead() bool {
 
 // sendPayload sends the segment with the next n bytes of a request's message; false if it could
 // not, or the memory may not be used.
-func (q *qp) sendPayload(wr *verbs.SendWR, n int) bool {
+func (q *qp) sendPayload(wr *verbs.PostedSend, n int) bool {
 	c, s := &q.tx.cursor, &q.tx.segment
 	if inline := wr.Inline(); inline != nil {
 		s.add(inline[c.off:c.off+uint64(n)], false)
@@ -124,7 +124,7 @@ func (q *qp) sendPayload(wr *verbs.SendWR, n int) bool {
 }
 
 // sendSend sends one segment of a SEND.
-func (q *qp) sendSend(wr *verbs.SendWR) bool {
+func (q *qp) sendSend(wr *verbs.PostedSend) bool {
 	t := &q.tx
 	op := rdmap.Send
 	solicited := wr.Flags&verbs.SendSolicited != 0
@@ -158,7 +158,7 @@ func (q *qp) sendSend(wr *verbs.SendWR) bool {
 }
 
 // sendWrite sends one segment of a WRITE.
-func (q *qp) sendWrite(wr *verbs.SendWR) bool {
+func (q *qp) sendWrite(wr *verbs.PostedSend) bool {
 	t := &q.tx
 	if t.responses.inData() {
 		return false
@@ -185,7 +185,7 @@ func (q *qp) sendWrite(wr *verbs.SendWR) bool {
 
 // sendImmediate sends the immediate data of a WRITE, a message of its own. verbs' four bytes are
 // the low half of RFC 7306's eight.
-func (q *qp) sendImmediate(wr *verbs.SendWR) bool {
+func (q *qp) sendImmediate(wr *verbs.PostedSend) bool {
 	t := &q.tx
 	op := rdmap.ImmediateData
 	if wr.Flags&verbs.SendSolicited != 0 {
@@ -204,7 +204,7 @@ func (q *qp) sendImmediate(wr *verbs.SendWR) bool {
 }
 
 // sendRead sends a READ's or an atomic's request.
-func (q *qp) sendRead(wr *verbs.SendWR) bool {
+func (q *qp) sendRead(wr *verbs.PostedSend) bool {
 	t := &q.tx
 	op := rdmap.AtomicRequest
 	if wr.Opcode == verbs.RDMARead {

@@ -35,8 +35,7 @@ func (s Span) FetchAdd(add uint64) (orig uint64, ok bool) {
 // Update stores f of what the span holds, and returns that. f may run more than once.
 func (s Span) Update(f func(uint64) uint64) (orig uint64, ok bool) {
 	if s.kind == mapped {
-		ok = verbs.Guard(func() { orig = update(s.b, f) }, s.b)
-		return orig, ok
+		return updateGuarded(s.b, f)
 	}
 	return update(s.b, f), true
 }
@@ -45,6 +44,11 @@ func (s Span) Update(f func(uint64) uint64) (orig uint64, ok bool) {
 func (s Span) Store(v uint64) (ok bool) {
 	_, ok = s.Update(func(uint64) uint64 { return v })
 	return ok
+}
+
+func updateGuarded(b []byte, f func(uint64) uint64) (orig uint64, ok bool) {
+	defer verbs.EndGuard(verbs.BeginGuard(), &ok, b)
+	return update(b, f), true
 }
 
 func update(b []byte, f func(uint64) uint64) (orig uint64) {

@@ -29,7 +29,7 @@ type Message struct {
 // Copy copies n bytes of what src names, or of wr's inline data, from offset off on, to the same
 // offset of dst, which may be on another device. If it returns false, some of dst may have been
 // written.
-func Copy(dst, src Message, wr *verbs.SendWR, off, n uint64) bool {
+func Copy(dst, src Message, wr *verbs.PostedSend, off, n uint64) bool {
 	if data := wr.Inline(); data != nil {
 		return dst.Regions.Scatter(data[off:off+n], dst.PD, dst.List, off) == verbs.WCSuccess
 	}
@@ -64,7 +64,7 @@ func Read(own Message, src Span, off uint64) bool { return scatter(own, src, off
 
 // Write fills dst with the data of a WRITE, from offset off on. Nothing is written if a key or a
 // range in the request's own gather list is at fault.
-func Write(wr *verbs.SendWR, own Message, dst Span, off uint64) bool {
+func Write(wr *verbs.PostedSend, own Message, dst Span, off uint64) bool {
 	if data := wr.Inline(); data != nil {
 		return dst.Write(data[off : off+uint64(len(dst.b))])
 	}
@@ -83,13 +83,13 @@ func Write(wr *verbs.SendWR, own Message, dst Span, off uint64) bool {
 
 // Sound reports whether n bytes of the data of a SEND or WRITE, from offset off on, can be read for
 // certain. It is called before a receive request is taken from an SRQ for them.
-func Sound(wr *verbs.SendWR, own Message, off, n uint64) bool {
+func Sound(wr *verbs.PostedSend, own Message, off, n uint64) bool {
 	return wr.Inline() != nil || own.Regions.Check(n, own.PD, own.List, off, 0) == verbs.WCSuccess
 }
 
 // Atomic executes an atomic on a word, if its result can be placed for certain: it must not be
 // executed twice.
-func Atomic(wr *verbs.SendWR, own Message, word Span) (ok bool) {
+func Atomic(wr *verbs.PostedSend, own Message, word Span) (ok bool) {
 	if own.Regions.Check(8, own.PD, own.List, 0, verbs.AccessLocalWrite) != verbs.WCSuccess {
 		return false
 	}

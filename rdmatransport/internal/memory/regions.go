@@ -31,10 +31,13 @@ func NewRegions(random io.Reader) *Regions {
 	}
 }
 
+// registered is what only a provider sees of mr.
+func registered(mr *verbs.MR) *verbs.RegisteredMR { return (*verbs.RegisteredMR)(mr) }
+
 // Register draws the keys of mr. Neither is 0, except that a null MR has no rkey.
 func (r *Regions) Register(mr *verbs.MR) (lkey, rkey uint32, err error) {
 	lkey, err = r.lkeys.Insert(mr)
-	if err != nil || mr.Null() {
+	if err != nil || registered(mr).Null() {
 		return lkey, 0, err
 	}
 	rkey, err = r.rkeys.Insert(mr)
@@ -63,7 +66,7 @@ func (r *Regions) local(pd *verbs.PD, lkey uint32, addr, n uint64, need verbs.Ac
 	if mr == nil || mr.PD() != pd || mr.Access()&need != need {
 		return Span{}, false
 	}
-	if mr.Null() {
+	if registered(mr).Null() {
 		return Span{b: zeros[:min(n, uint64(len(zeros)))], kind: null}, true
 	}
 	b, ok := mr.Bytes(addr, n)
@@ -252,7 +255,7 @@ func (r *Regions) Invalidate(qp verbs.QPHandle, rkey uint32) Denial {
 		return UnknownKey
 	case mr.PD() != qp.PD():
 		return OtherPD
-	case mr.HasWindows():
+	case registered(mr).HasWindows():
 		return NoRight
 	}
 	r.rkeys.Delete(rkey)

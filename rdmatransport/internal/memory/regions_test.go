@@ -419,7 +419,7 @@ func TestCopy(t *testing.T) {
 	// carry copies 700 bytes, of which the first 500 are one part.
 	carry := func(dst, src memory.Message) bool {
 		for _, part := range [][2]uint64{{0, 500}, {500, 200}} {
-			if !memory.Copy(dst, src, &verbs.SendWR{}, part[0], part[1]) {
+			if !memory.Copy(dst, src, &verbs.PostedSend{}, part[0], part[1]) {
 				return false
 			}
 		}

@@ -24,7 +24,7 @@ const (
 var zeros [64 << 10]byte
 
 func spanOf(mr *verbs.MR, b []byte) Span {
-	if mr.MayFault() {
+	if registered(mr).MayFault() {
 		return Span{b, mapped}
 	}
 	return Span{b, plain}

@@ -52,7 +52,7 @@ func (r *Regions) window(rkey uint32) *window { return r.windows.Get(rkey &^ win
 
 func (w *window) unbind() {
 	if b := w.bound.Swap(nil); b != nil {
-		b.mr.RemoveWindow()
+		registered(b.mr).RemoveWindow()
 	}
 }
 
@@ -77,11 +77,11 @@ func (r *Regions) Bind(qp verbs.QPHandle, b *verbs.MWBind) verbs.WCStatus {
 	if b.Access&(verbs.AccessRemoteWrite|verbs.AccessRemoteAtomic) != 0 {
 		need |= verbs.AccessLocalWrite
 	}
-	if !mr.AddWindow() {
+	if !registered(mr).AddWindow() {
 		return verbs.WCMWBindErr
 	}
 	if _, ok := mr.Bytes(b.Addr, b.Length); !ok || mr.PD() != qp.PD() || mr.Access()&need != need {
-		mr.RemoveWindow()
+		registered(mr).RemoveWindow()
 		return verbs.WCMWBindErr
 	}
 	next := &binding{rkey: b.RKey, mr: mr, addr: b.Addr, length: b.Length, access: b.Access}
@@ -89,7 +89,7 @@ func (r *Regions) Bind(qp verbs.QPHandle, b *verbs.MWBind) verbs.WCStatus {
 		next.qp = qp
 	}
 	if old := w.bound.Swap(next); old != nil {
-		old.mr.RemoveWindow()
+		registered(old.mr).RemoveWindow()
 	}
 	return verbs.WCSuccess
 }

@@ -94,7 +94,7 @@ func (q *qp) PostSend() {
 
 // send adds a frame. One without a whole Ethernet header, or whose packet is longer than the link's
 // MTU, is a local length error.
-func (q *qp) send(out stack.FrameSender, wr *verbs.SendWR) verbs.WCStatus {
+func (q *qp) send(out stack.FrameSender, wr *verbs.PostedSend) verbs.WCStatus {
 	n := wr.Length()
 	if n > maxFrame {
 		return verbs.WCLocLenErr

@@ -3,6 +3,7 @@ package raw
 import (
 	"cmp"
 	"fmt"
+	"reflect"
 	"slices"
 	"sync"
 
@@ -24,6 +25,7 @@ type flow struct {
 	port     *port
 	qp       *qp
 	attr     *verbs.FlowAttr
+	headers  []verbs.FlowSpec // the specs without the actions, which match describes
 	match    []matcher
 	tag      uint32
 	drop     bool
@@ -49,6 +51,7 @@ func (e *Engine) CreateFlow(p verbs.ProviderQP, attr *verbs.FlowAttr) (verbs.Pro
 		case *verbs.FlowSpecCounterAction:
 			f.counters = append(f.counters, s.Counters)
 		default:
+			f.headers = append(f.headers, s)
 			f.match = append(f.match, newMatcher(s))
 		}
 	}
@@ -124,8 +127,8 @@ func newTable(flows []*flow) (t table) {
 	for _, f := range sorted {
 		dontTrap := f.attr.Flags&verbs.FlowDontTrap != 0
 		i := slices.IndexFunc(t, func(r rule) bool {
-			first := r.flows[0].attr
-			return first.Priority == f.attr.Priority && r.dontTrap == dontTrap && verbs.SameSpecs(first.Specs, f.attr.Specs)
+			first := r.flows[0]
+			return first.attr.Priority == f.attr.Priority && r.dontTrap == dontTrap && reflect.DeepEqual(first.headers, f.headers)
 		})
 		if i < 0 {
 			t = append(t, rule{match: f.match, dontTrap: dontTrap})
@@ -167,7 +170,7 @@ func matches(all []matcher, h *headers) bool {
 func deliver(flows []*flow, frame []byte) {
 	for _, f := range flows {
 		for _, c := range f.counters {
-			c.Count(len(frame))
+			f.qp.h.Count(c, len(frame))
 		}
 		if f.drop {
 			f.port.e.Counters.Dropped.Add(1)

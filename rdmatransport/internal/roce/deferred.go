@@ -144,7 +144,7 @@ func (f *flushes) run() {
 }
 
 // persist is replaced by tests with slow devices.
-var persist = (*verbs.MR).Persist
+var persist = (*verbs.RegisteredMR).Persist
 
 func (f flush) execute() {
 	q, d := f.q, f.d
@@ -154,7 +154,7 @@ func (f flush) execute() {
 	if !awaited {
 		return
 	}
-	err := persist(d.file, d.bytes) // neither field changes before the FLUSH is over
+	err := persist((*verbs.RegisteredMR)(d.file), d.bytes) // neither field changes before the FLUSH is over
 	q.h.Lock()
 	switch {
 	case !q.awaits(d):

@@ -34,7 +34,7 @@ func flushing(t *testing.T, name string, c config, f func(t *testing.T, d *disk)
 	c.access = allAccess | verbs.AccessFlushPersistent
 	run(t, name, c, func(t *testing.T, r *rig) {
 		d := &disk{rig: r, let: make(chan error)}
-		t.Cleanup(roce.SetPersist(func(mr *verbs.MR, b []byte) error {
+		t.Cleanup(roce.SetPersist(func(mr *verbs.RegisteredMR, b []byte) error {
 			d.started.Add(1)
 			defer d.ended.Add(1)
 			return <-d.let

@@ -116,7 +116,7 @@ func (q *qp) pairsWith(p *qp) bool {
 func isSend(op verbs.WROpcode) bool { return op == verbs.Send || op == verbs.SendWithImm }
 
 // reth returns the RETH of a WRITE's first packet.
-func reth(wr *verbs.SendWR) wire.RETH {
+func reth(wr *verbs.PostedSend) wire.RETH {
 	return wire.RETH{Addr: wr.RemoteAddr, RKey: wr.RKey, Length: uint32(wr.Length())}
 }
 
@@ -310,7 +310,7 @@ func (q *qp) moveNext(p *qp) (moved uint64, ok bool) {
 }
 
 // completeBoth completes a moved request and the peer's receive request.
-func (q *qp) completeBoth(p *qp, wr *verbs.SendWR) {
+func (q *qp) completeBoth(p *qp, wr *verbs.PostedSend) {
 	wc := verbs.WC{Opcode: verbs.WCRecvRDMAWithImm, SrcQP: p.dest, ByteLen: uint32(wr.Length())}
 	if isSend(wr.Opcode) {
 		wc.Opcode = verbs.WCRecv
@@ -326,7 +326,7 @@ func (q *qp) completeBoth(p *qp, wr *verbs.SendWR) {
 }
 
 // openMessage records that the first off bytes of a longer message are placed.
-func (r *responder) openMessage(wr *verbs.SendWR, off uint64) {
+func (r *responder) openMessage(wr *verbs.PostedSend, off uint64) {
 	switch {
 	case wr.Opcode == verbs.RDMARead:
 	case isSend(wr.Opcode):
@@ -338,7 +338,7 @@ func (r *responder) openMessage(wr *verbs.SendWR, off uint64) {
 
 // moveLocal executes a local request. If it fails, transmit executes it again and handles the
 // error.
-func (q *qp) moveLocal(wr *verbs.SendWR) bool {
+func (q *qp) moveLocal(wr *verbs.PostedSend) bool {
 	if q.executeLocal(wr) != verbs.WCSuccess {
 		return false
 	}
@@ -353,12 +353,12 @@ func (q *qp) message(list []verbs.SGE) memory.Message {
 }
 
 // destination returns the memory of a receive request of q.
-func (q *qp) destination(recv *verbs.RecvWR) memory.Message {
+func (q *qp) destination(recv *verbs.PostedRecv) memory.Message {
 	return memory.Message{Regions: q.e.regions, PD: q.h.RecvPD(), List: recv.SGList}
 }
 
 // moveSend places n bytes of a SEND, from offset off on, in the peer's oldest receive request.
-func (q *qp) moveSend(p *qp, wr *verbs.SendWR, off, n uint64) bool {
+func (q *qp) moveSend(p *qp, wr *verbs.PostedSend, off, n uint64) bool {
 	if p.direct&sharedReceives != 0 && !memory.Sound(wr, q.message(wr.SGList), off, n) {
 		return false
 	}
@@ -368,7 +368,7 @@ func (q *qp) moveSend(p *qp, wr *verbs.SendWR, off, n uint64) bool {
 }
 
 // moveWrite places n bytes of a WRITE, from offset off on, in its remote memory.
-func (q *qp) moveWrite(p *qp, wr *verbs.SendWR, off, n uint64) bool {
+func (q *qp) moveWrite(p *qp, wr *verbs.PostedSend, off, n uint64) bool {
 	if p.h.Attr().QPAccessFlags&verbs.AccessRemoteWrite == 0 {
 		return false
 	}
@@ -396,7 +396,7 @@ func (q *qp) readable(p *qp, need verbs.Access) bool {
 }
 
 // moveRead reads n bytes of a READ from its remote memory, from offset off on.
-func (q *qp) moveRead(p *qp, wr *verbs.SendWR, off, n uint64) bool {
+func (q *qp) moveRead(p *qp, wr *verbs.PostedSend, off, n uint64) bool {
 	if !q.readable(p, verbs.AccessRemoteRead) {
 		return false
 	}
@@ -405,7 +405,7 @@ func (q *qp) moveRead(p *qp, wr *verbs.SendWR, off, n uint64) bool {
 }
 
 // moveAtomic executes an atomic.
-func (q *qp) moveAtomic(p *qp, wr *verbs.SendWR) bool {
+func (q *qp) moveAtomic(p *qp, wr *verbs.PostedSend) bool {
 	if !q.readable(p, verbs.AccessRemoteAtomic) {
 		return false
 	}

@@ -2,9 +2,9 @@ package roce
 
 import "github.com/softrnic/softrnic/verbs"
 
-// SetPersist has f called in place of verbs.MR.Persist, until restore is: for files on devices that
+// SetPersist has f called in place of verbs.RegisteredMR.Persist, until restore is: for files on devices that
 // take their time.
-func SetPersist(f func(mr *verbs.MR, b []byte) error) (restore func()) {
+func SetPersist(f func(mr *verbs.RegisteredMR, b []byte) error) (restore func()) {
 	was := persist
 	persist = f
 	return func() { persist = was }

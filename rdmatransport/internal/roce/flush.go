@@ -16,7 +16,7 @@ import (
 )
 
 // sendSmall sends a request with a response of one packet.
-func (q *qp) sendSmall(wr *verbs.SendWR, psn uint32) verbs.WCStatus {
+func (q *qp) sendSmall(wr *verbs.PostedSend, psn uint32) verbs.WCStatus {
 	switch wr.Opcode {
 	case verbs.AtomicWrite:
 		return q.sendData(wr, 0, psn, true)
@@ -28,7 +28,7 @@ func (q *qp) sendSmall(wr *verbs.SendWR, psn uint32) verbs.WCStatus {
 	return verbs.WCSuccess
 }
 
-func (q *qp) sendFlush(wr *verbs.SendWR, psn uint32) {
+func (q *qp) sendFlush(wr *verbs.PostedSend, psn uint32) {
 	p := wire.Packet{BTH: wire.BTH{Opcode: wire.RCFlush, PSN: psn, AckReq: true}}
 	p.XRCETH.SRQ = wr.RemoteSRQN
 	p.FETH = wire.FETH{Placement: uint8(wr.FlushType), Selectivity: uint8(wr.FlushLevel)}

@@ -9,7 +9,7 @@ import (
 )
 
 // executeLocal executes a local request.
-func (q *qp) executeLocal(wr *verbs.SendWR) verbs.WCStatus {
+func (q *qp) executeLocal(wr *verbs.PostedSend) verbs.WCStatus {
 	if s := wr.Fault(); s != verbs.WCSuccess {
 		return s
 	}

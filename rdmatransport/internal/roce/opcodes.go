@@ -66,7 +66,7 @@ func hasAnswer(op verbs.WROpcode) bool {
 func emptyAnswer(op verbs.WROpcode) bool { return op == verbs.Flush || op == verbs.AtomicWrite }
 
 // isLocal reports whether a request needs no packets.
-func isLocal(wr *verbs.SendWR) bool {
+func isLocal(wr *verbs.PostedSend) bool {
 	return wr.Opcode == verbs.BindMW || wr.Opcode == verbs.LocalInv || wr.Fault() != verbs.WCSuccess
 }
 

@@ -66,7 +66,7 @@ func (q *qp) failSend(status verbs.WCStatus) {
 }
 
 // answerLen returns the byte count of a completion.
-func answerLen(wr *verbs.SendWR) uint32 {
+func answerLen(wr *verbs.PostedSend) uint32 {
 	switch {
 	case wr.Opcode == verbs.RDMARead:
 		return uint32(wr.Length())

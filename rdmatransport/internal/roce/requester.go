@@ -74,7 +74,7 @@ func (q *qp) describe() {
 	}
 }
 
-func (q *qp) describeOne(wr *verbs.SendWR) {
+func (q *qp) describeOne(wr *verbs.PostedSend) {
 	kind, length := kindOf(wr.Opcode), wr.Length()
 	if isLocal(wr) {
 		kind, length = send.Local, 0
@@ -139,7 +139,7 @@ func (q *qp) paceBurst(b *send.Burst) bool {
 //
 // Packets in the middle of a message differ only in the PSN and the payload. If the payload is
 // contiguous, its memory is looked up once.
-func (q *qp) sendRun(wr *verbs.SendWR, k, psn, most uint32, ask bool) (sent uint32, status verbs.WCStatus) {
+func (q *qp) sendRun(wr *verbs.PostedSend, k, psn, most uint32, ask bool) (sent uint32, status verbs.WCStatus) {
 	middles := most
 	if ask {
 		middles--
@@ -165,7 +165,7 @@ func (q *qp) sendRun(wr *verbs.SendWR, k, psn, most uint32, ask bool) (sent uint
 // sendData sends packet k of a SEND or WRITE. ask: it requests an acknowledgement. The payload is
 // copied once, from user memory into the frame, and the ICRC is computed over the copy. Memory that
 // changes in flight therefore cannot make a packet invalid.
-func (q *qp) sendData(wr *verbs.SendWR, k, psn uint32, ask bool) verbs.WCStatus {
+func (q *qp) sendData(wr *verbs.PostedSend, k, psn uint32, ask bool) verbs.WCStatus {
 	off := uint64(k) * uint64(q.mtu)
 	n := int(min(wr.Length()-off, uint64(q.mtu)))
 	last := off+uint64(n) == wr.Length()
@@ -207,7 +207,7 @@ func (q *qp) sendData(wr *verbs.SendWR, k, psn uint32, ask bool) verbs.WCStatus 
 // sendRead requests n packets of a READ, from packet k with PSN psn on. A long READ is requested in
 // pieces that fit the window, so that its responses cannot overrun queues on the path. To the peer,
 // each piece is a separate READ.
-func (q *qp) sendRead(wr *verbs.SendWR, k, psn, n uint32) {
+func (q *qp) sendRead(wr *verbs.PostedSend, k, psn, n uint32) {
 	off := uint64(k) * uint64(q.mtu)
 	length := min(wr.Length()-off, uint64(n)*uint64(q.mtu))
 	p := wire.Packet{BTH: wire.BTH{Opcode: wire.RCReadRequest, PSN: psn, AckReq: true}}
@@ -216,7 +216,7 @@ func (q *qp) sendRead(wr *verbs.SendWR, k, psn, n uint32) {
 	q.sendHeader(&p)
 }
 
-func (q *qp) sendAtomic(wr *verbs.SendWR, psn uint32) {
+func (q *qp) sendAtomic(wr *verbs.PostedSend, psn uint32) {
 	p := wire.Packet{BTH: wire.BTH{Opcode: wire.RCCmpSwap, PSN: psn, AckReq: true}}
 	p.XRCETH.SRQ = wr.RemoteSRQN
 	p.AtomicETH = wire.AtomicETH{Addr: wr.RemoteAddr, RKey: wr.RKey, Swap: wr.Swap, Compare: wr.CompareAdd}

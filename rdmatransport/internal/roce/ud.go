@@ -49,7 +49,7 @@ func flowPort(grh *verbs.GRH) uint16 {
 
 // sendDatagrams sends posted requests.
 func (q *qp) sendDatagrams() {
-	for q.h.SendLen() > 0 && !q.draining() && !q.blockedBy(q.h.Send(0).AH.Provider().(*address).backlog) && q.rateAllows() {
+	for q.h.SendLen() > 0 && !q.draining() && !q.blockedBy(q.h.AH(q.h.Send(0).AH).(*address).backlog) && q.rateAllows() {
 		if status := q.sendDatagram(q.h.Send(0)); status != verbs.WCSuccess {
 			q.h.CompleteSend(status, 0)
 			q.traceState(q.h.State(), verbs.StateSQE)
@@ -63,7 +63,7 @@ func (q *qp) sendDatagrams() {
 
 // sendDatagram sends one datagram. If the path cannot take it, it is lost, as it could be on the
 // network.
-func (q *qp) sendDatagram(wr *verbs.SendWR) verbs.WCStatus {
+func (q *qp) sendDatagram(wr *verbs.PostedSend) verbs.WCStatus {
 	if s := wr.Fault(); s != verbs.WCSuccess {
 		return s
 	}
@@ -82,7 +82,7 @@ func (q *qp) sendDatagram(wr *verbs.SendWR) verbs.WCStatus {
 		p.DETH.QKey = q.h.Attr().QKey
 	}
 	q.unreliable.psn = wire.PSNAdd(q.unreliable.psn, 1)
-	header, b := q.packet(wr.AH.Provider().(*address).path, &p, n)
+	header, b := q.packet(q.h.AH(wr.AH).(*address).path, &p, n)
 	if b == nil {
 		return verbs.WCSuccess
 	}
@@ -152,7 +152,7 @@ func (q *qp) receiveDatagram(d *stack.Datagram, p *wire.Packet) {
 
 // scatterDatagram places the network header and the payload. An IPv4 header takes the last 20 of
 // the 40 bytes.
-func (q *qp) scatterDatagram(d *stack.Datagram, p *wire.Packet, wr *verbs.RecvWR) verbs.WCStatus {
+func (q *qp) scatterDatagram(d *stack.Datagram, p *wire.Packet, wr *verbs.PostedRecv) verbs.WCStatus {
 	var grh [verbs.GRHLen]byte
 	ip := d.Header
 	if !d.V1 {
