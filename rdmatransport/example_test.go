@@ -113,16 +113,12 @@ func ExampleTrace() {
 	// level=DEBUG msg="QP state" transport=RoCE from=RTS to=ERR
 }
 
-// wait polls a CQ until it has a completion. A CompChannel waits without spinning.
+// wait waits for one completion.
 func wait(cq *verbs.CQ) verbs.WC {
 	var wc [1]verbs.WC
-	for {
-		n, err := cq.Poll(wc[:])
-		check(err)
-		if n == 1 {
-			return wc[0]
-		}
-	}
+	_, err := cq.Wait(context.Background(), wc[:])
+	check(err)
+	return wc[0]
 }
 
 func check(err error) {

@@ -25,7 +25,7 @@ type CQInitAttr struct {
 // threads run, and over shared memory or through a hub sleeps for about 0.1 ms at a time when nothing has come for a millisecond.
 //
 // While a program polls, only its Polls make the device progress; the device takes over when it has not polled for one or two
-// milliseconds. When the program sleeps in [CompChannel.GetEvent], the device makes progress by itself at once.
+// milliseconds. When the program sleeps in [CQ.Wait] or [CompChannel.GetEvent], the device makes progress by itself at once.
 //
 // A goroutine that is locked to its thread, as one that C calls is, pays for yielding with 10 to 30 µs: the runtime has
 // another thread look for work, and then wakes the goroutine's. Each Poll that makes progress in vain yields on a network in
@@ -38,7 +38,7 @@ const (
 	// GetEvent. Where completions arrive without the program's help, as from QPs of the same process, it does so only
 	// once in many empty Polls.
 	WaitAdaptive Wait = iota
-	// WaitEvent never makes progress. It is for programs that sleep in GetEvent, or that poll memory and call Poll
+	// WaitEvent never makes progress. It is for programs that sleep in CQ.Wait or GetEvent, or that poll memory and call Poll
 	// seldom. iWARP connections complete requests from goroutines of their own; with few processors, bulk transfers are
 	// faster if the program sleeps meanwhile.
 	WaitEvent
@@ -84,13 +84,14 @@ type CQ struct {
 	ring       []WC
 	stamps     []stamp // of the completions in ring; nil without CQInitAttr.Timestamps
 	moderation moderation
+	waiters    *waiters // nil before the first Wait that sleeps
 
 	// guarded by channel.mu
 	next    *CQ // in the channel's list
 	pending int // events in the channel
 	unacked int // events that GetEvent returned and nobody has acknowledged
 
-	_ [104]byte // pads CQ to a multiple of the cache line size, so that ownReady's cache line is its own
+	_ [96]byte // pads CQ to a multiple of the cache line size, so that ownReady's cache line is its own
 }
 
 type armState = uint32
@@ -391,6 +392,9 @@ func (cq *CQ) Destroy() error {
 	cq.armed.Store(disarmed)
 	cq.ready.Store(1)
 	cq.moderation.stop()
+	if w := cq.waiters; w != nil && w.n > 0 {
+		w.notifier.Notify()
+	}
 	cq.mu.Unlock()
 	if cq.channel != nil {
 		cq.channel.removeCQ(cq)
@@ -415,7 +419,7 @@ func (cq *CQ) push(wc *WC, solicited bool) bool {
 	return kept
 }
 
-// add is the part of push that holds mu. It sets ready only if the completion requests an event. first reports whether
+// add is the part of push that holds mu. It sets ready only if the completion requests an event or wakes a Wait. first reports whether
 // the queue was empty.
 func (cq *CQ) add(wc *WC, solicited bool) (kept, first bool) {
 	cq.mu.Lock()
@@ -439,6 +443,10 @@ func (cq *CQ) add(wc *WC, solicited bool) (kept, first bool) {
 	if cq.armedFor(wc, solicited) {
 		cq.ready.Store(1)
 		cq.requestEvent()
+	}
+	if w := cq.waiters; w != nil && w.n > 0 {
+		cq.ready.Store(1)
+		w.notifier.Notify()
 	}
 	cq.mu.Unlock()
 	return kept, first

@@ -9,7 +9,7 @@
 //	        ├─ CQ ◄──────────────────────────┴┘
 //	        └─ CompChannel ◄── events of CQs for which RequestNotify was called
 //
-// An application registers memory, connects a QP, posts work requests, and polls a CQ for their completions. To connect a
+// An application registers memory, connects a QP, posts work requests, and waits for or polls their completions in a CQ. To connect a
 // QP it moves the QP from RESET through INIT and RTR to RTS, with the QP number, PSN and GID of its peer; rdmacm does that
 // for programs that connect by IP address and port. A UD QP has no peer: each of its work requests has an address handle.
 // Posting and polling allocate no memory.
@@ -30,10 +30,8 @@
 //		RemoteAddr: binary.BigEndian.Uint64(peer), RKey: binary.BigEndian.Uint32(peer[8:]),
 //	})
 //	var wcs [1]verbs.WC
-//	for n := 0; n == 0; {
-//		n, err = conn.SendCQ().Poll(wcs[:])
-//	}
-//	fmt.Println(wcs[0].WRID, wcs[0].Status) // 1 SUCCESS
+//	n, err := conn.SendCQ().Wait(ctx, wcs[:]) // n is 1
+//	fmt.Println(wcs[0].WRID, wcs[0].Err()) // 1 <nil>
 //
 // The examples of package rdmatransport are complete programs, with and without rdmacm.
 //

@@ -1,6 +1,7 @@
 package verbs_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log"
@@ -63,7 +64,7 @@ func Example() {
 
 	for done := 0; done < 2; {
 		var wcs [2]verbs.WC
-		n, err := cq.Poll(wcs[:])
+		n, err := cq.Wait(context.Background(), wcs[:])
 		fatal(err)
 		for _, wc := range wcs[:n] {
 			if done++; wc.Opcode == verbs.WCRecv { // the GRH is before the data

@@ -1,5 +1,7 @@
 package verbs
 
+import "fmt"
+
 // WC is a work completion (ibv_wc). When Status is not WCSuccess, only WRID, Status, QPNum and VendorErr are valid.
 type WC struct {
 	WRID   uint64
@@ -23,6 +25,26 @@ type WC struct {
 	// was no tag.
 	CVLAN   uint16
 	FlowTag uint32 // of the flow that steered a frame to a raw packet QP: see FlowSpecActionTag
+}
+
+// Err returns nil if the work request has succeeded, else a *WCError.
+func (wc *WC) Err() error {
+	if wc.Status == WCSuccess {
+		return nil
+	}
+	return &WCError{WRID: wc.WRID, Status: wc.Status, QPNum: wc.QPNum, VendorErr: wc.VendorErr}
+}
+
+// WCError is a work request that has failed. Its fields are those of its completion that are valid.
+type WCError struct {
+	WRID      uint64
+	Status    WCStatus
+	QPNum     uint32
+	VendorErr uint32
+}
+
+func (e *WCError) Error() string {
+	return fmt.Sprintf("work request %d of QP %#x failed with %v: %s", e.WRID, e.QPNum, e.Status, e.Status.Description())
 }
 
 // WCFlags say which optional parts a completion has (ibv_wc_flags, same values).

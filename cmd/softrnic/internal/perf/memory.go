@@ -21,14 +21,18 @@ func (q *queuePair) mark() {
 	b[len(b)-1] = byte(q.posted + 1)
 }
 
-// relax is called by a loop that polls memory. Now and then it lets other goroutines run, and after a while it sleeps, as
-// completion.Waiter does.
+const (
+	spinsBetween = 8                     // looks at memory for one call of the scheduler
+	pause        = 50 * time.Microsecond // of a side that has looked 10,000 times in vain
+)
+
+// relax is called by a loop that polls memory. Now and then it lets other goroutines run, and after a while it sleeps.
 func relax(spins int, how completion.Waiting) {
 	switch {
-	case spins%completion.SpinsBetween != 0:
+	case spins%spinsBetween != 0:
 	case spins < 10_000 || how == completion.Poll:
 		runtime.Gosched()
 	default:
-		time.Sleep(completion.LeastSpin)
+		time.Sleep(pause)
 	}
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 
 	"github.com/softrnic/softrnic/cmd/internal/node"
-	"github.com/softrnic/softrnic/cmd/softrnic/internal/completion"
 )
 
 // errDisconnected ends a measurement whose peer has disconnected and given no reason for disconnectWait.
@@ -318,7 +317,7 @@ func (s *side) run(ctx context.Context, ctl *control, p *phase) error {
 	for _, l := range s.lanes {
 		lanes.Go(func() {
 			err := l.run(p)
-			if failed := (*completion.FailedError)(nil); errors.As(err, &failed) && failed.Status == verbs.WCWRFlushErr {
+			if failed := (*verbs.WCError)(nil); errors.As(err, &failed) && failed.Status == verbs.WCWRFlushErr {
 				hear()
 			}
 			fail(err)

@@ -56,7 +56,7 @@ var errDisconnected = errors.New("the peer has disconnected")
 // Goodbye reports whether err is only that the peer has disconnected. It is false if a work request failed before, as when a
 // peer is killed whose memory goes before its connection.
 func Goodbye(err error) bool {
-	var failed *completion.FailedError
+	var failed *verbs.WCError
 	return errors.Is(err, errDisconnected) && !errors.As(err, &failed)
 }
 
@@ -173,7 +173,7 @@ func (s *side) ended(err error) error {
 func (s *side) poll(ctx context.Context) error {
 	var wcs [4]verbs.WC
 	n, err := s.cq.Wait(ctx, wcs[:])
-	if failed := (*completion.FailedError)(nil); errors.As(err, &failed) {
+	if failed := (*verbs.WCError)(nil); errors.As(err, &failed) {
 		// The QP is flushed before the peer's goodbye is an event.
 		select {
 		case <-s.conn.Done():

@@ -1,0 +1,160 @@
+package verbs_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// waiting is a call of CQ.Wait on a goroutine of its own.
+type waiting struct {
+	n   int
+	err error
+}
+
+func wait(ctx context.Context, cq *verbs.CQ, room int) chan waiting {
+	done := make(chan waiting, 1)
+	go func() {
+		n, err := cq.Wait(ctx, make([]verbs.WC, room))
+		done <- waiting{n, err}
+	}()
+	return done
+}
+
+// waitRig makes a CQ, for 4 completions, of a device that does nothing.
+func waitRig(t *testing.T, how verbs.Wait) (*loop, *verbs.CQ) {
+	l := newLoop()
+	dev := must(verbs.Open(l))(t)
+	return l, must(dev.CreateCQ(4, &verbs.CQInitAttr{Wait: how}))(t)
+}
+
+// TestWait: Wait returns what is there at once, and otherwise sleeps until a completion comes. Before it sleeps it tells the device.
+func TestWait(t *testing.T) {
+	for _, how := range []verbs.Wait{verbs.WaitEvent, verbs.WaitAdaptive} {
+		synctest.Test(t, func(t *testing.T) {
+			l, cq := waitRig(t, how)
+			cq.Push(&verbs.WC{})
+			cq.Push(&verbs.WC{})
+			if got := <-wait(t.Context(), cq, 4); got.n != 2 || got.err != nil {
+				t.Errorf("wait %d: %+v, want 2 completions", how, got)
+			}
+			done := wait(t.Context(), cq, 4)
+			synctest.Wait()
+			if l.endedProgress.Load() == 0 {
+				t.Errorf("wait %d: the device does not know that the program sleeps", how)
+			}
+			select {
+			case got := <-done:
+				t.Errorf("wait %d: %+v without a completion", how, got)
+			default:
+			}
+			cq.Push(&verbs.WC{})
+			if got := <-done; got.n != 1 || got.err != nil {
+				t.Errorf("wait %d: %+v, want 1 completion", how, got)
+			}
+			if polled := l.progressed.Load() > 0; polled != (how == verbs.WaitAdaptive) {
+				t.Errorf("wait %d: Progress was called: %v", how, polled)
+			}
+		})
+	}
+}
+
+// TestWaitOfMany: of the goroutines that wait for one CQ, as many return as there are completions; and all, when it is destroyed.
+func TestWaitOfMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, cq := waitRig(t, verbs.WaitEvent)
+		ended := make(chan waiting, 5)
+		for range cap(ended) {
+			go func() { ended <- <-wait(t.Context(), cq, 1) }()
+		}
+		synctest.Wait()
+		cq.Push(&verbs.WC{})
+		cq.Push(&verbs.WC{})
+		synctest.Wait()
+		if len(ended) != 2 {
+			t.Fatalf("%d goroutines have returned, want 2", len(ended))
+		}
+		for range 2 {
+			if got := <-ended; got.n != 1 || got.err != nil {
+				t.Errorf("%+v, want 1 completion", got)
+			}
+		}
+		check(t, cq.Destroy())
+		for range 3 {
+			if got := <-ended; !errors.Is(got.err, verbs.ErrDestroyed) {
+				t.Errorf("%+v after Destroy", got)
+			}
+		}
+	})
+}
+
+// TestWaitFails: Wait ends with the context, before and while it waits, and with an overrun.
+func TestWaitFails(t *testing.T) {
+	for _, how := range []verbs.Wait{verbs.WaitEvent, verbs.WaitAdaptive, verbs.WaitPoll} {
+		_, cq := waitRig(t, how)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := wait(ctx, cq, 1)
+		select {
+		case got := <-done:
+			t.Errorf("wait %d: %+v", how, got)
+		case <-time.After(time.Millisecond):
+		}
+		cancel()
+		if got := <-done; !errors.Is(got.err, context.Canceled) {
+			t.Errorf("wait %d: %+v when the context ends", how, got)
+		}
+		if got := <-wait(ctx, cq, 1); !errors.Is(got.err, context.Canceled) {
+			t.Errorf("wait %d: %+v of a context that has ended", how, got)
+		}
+		if got := <-wait(t.Context(), cq, 0); !errors.Is(got.err, verbs.ErrInvalid) {
+			t.Errorf("wait %d: %+v without room", how, got)
+		}
+		for range 5 {
+			cq.Push(&verbs.WC{})
+		}
+		if got := <-wait(t.Context(), cq, 9); got.n != 4 || got.err != nil {
+			t.Errorf("wait %d: %+v, want the 4 completions before the overrun", how, got)
+		}
+		if got := <-wait(t.Context(), cq, 9); !errors.Is(got.err, verbs.ErrCQOverrun) {
+			t.Errorf("wait %d: %+v, want an overrun", how, got)
+		}
+	}
+}
+
+// TestWaitMissesNothing: completions that come at any moment around the beginning of a sleep wake it.
+func TestWaitMissesNothing(t *testing.T) {
+	_, cq := waitRig(t, verbs.WaitEvent)
+	next := make(chan bool, 1)
+	go func() {
+		for range next {
+			cq.Push(&verbs.WC{})
+		}
+	}()
+	var wcs [4]verbs.WC
+	for range 10_000 {
+		next <- true
+		if n, err := cq.Wait(t.Context(), wcs[:]); n != 1 || err != nil {
+			t.Fatalf("%d completions (%v)", n, err)
+		}
+	}
+	close(next)
+}
+
+// TestWCErr: the error of a completion has its status.
+func TestWCErr(t *testing.T) {
+	if err := (&verbs.WC{WRID: 1}).Err(); err != nil {
+		t.Error(err)
+	}
+	err := (&verbs.WC{WRID: 7, QPNum: 0x11, Status: verbs.WCRemAccessErr}).Err()
+	var failed *verbs.WCError
+	if !errors.As(err, &failed) || failed.Status != verbs.WCRemAccessErr || failed.WRID != 7 {
+		t.Errorf("got %v", err)
+	}
+	if want := "work request 7 of QP 0x11 failed with REM_ACCESS_ERR: the peer's memory does not allow this access"; err.Error() != want {
+		t.Errorf("%q, want %q", err, want)
+	}
+}
