@@ -73,7 +73,7 @@ func TestErrorsAreOneLineWithTheirExitCode(t *testing.T) {
 		{"switch pipe", 2, "no other program can be on a pipe"},
 		{"switch packet:eth0", 2, "packet:eth0 passes on"},
 		{"devinfo --link shm:", 2, "shm[:NAME]"},
-		{"devinfo --link shm:a/b", 1, "no name of a segment"},
+		{"devinfo --link shm:a/b", 1, "is not a segment name"},
 		{"devinfo --link shm,wait=poll", 2, "wait=poll"},
 		{"switch tap:a,vlan=5", 2, "passes tags on"},
 		{"switch stream:/no/such/s,listen", 1, "/no/such/s"},
